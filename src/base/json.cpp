@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// Adapter between nlohmann's event parser and ours, the value tree built on it, and the writer.
+#include "base/json.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/error.h"
+#include "base/utf8.h"
+
+namespace moebius {
+namespace {
+
+using Events = nlohmann::json_sax<nlohmann::json>;
+
+class Adapter final : public Events {
+ public:
+  Adapter(JsonHandler& handler, size_t max_depth) : handler_(handler), max_depth_(max_depth) {}
+  bool null() override { return handler_.on_null(); }
+  bool boolean(bool v) override { return handler_.on_bool(v); }
+  bool number_integer(number_integer_t v) override { return handler_.on_int(v); }
+  bool number_unsigned(number_unsigned_t v) override { return handler_.on_uint(v); }
+  bool number_float(number_float_t v, const string_t&) override { return handler_.on_double(v); }
+  bool string(string_t& v) override { return handler_.on_string(v); }
+  bool binary(binary_t&) override { return false; }
+  bool key(string_t& v) override { return handler_.on_key(v); }
+  bool start_object(std::size_t) override { return deeper() && handler_.on_object_begin(); }
+  bool end_object() override { --depth_; return handler_.on_object_end(); }
+  bool start_array(std::size_t) override { return deeper() && handler_.on_array_begin(); }
+  bool end_array() override { --depth_; return handler_.on_array_end(); }
+  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& e) override {
+    std::string text = e.what();
+    if (const size_t cut = text.find("] "); cut != std::string::npos) text.erase(0, cut + 2);
+    handler_.error = fmt::format("malformed JSON at byte {}: {}", position, printable(text, 160));
+    return false;
+  }
+
+ private:
+  bool deeper() {
+    if (++depth_ <= max_depth_) return true;
+    handler_.error = fmt::format("JSON nested deeper than {} levels", max_depth_);
+    return false;
+  }
+  JsonHandler& handler_;
+  size_t max_depth_, depth_ = 0;
+};
+
+class Builder final : public JsonHandler {
+ public:
+  bool on_null() override { return put(Json()); }
+  bool on_bool(bool v) override { return put(Json(v)); }
+  bool on_int(int64_t v) override { return put(Json(v)); }
+  bool on_uint(uint64_t v) override { return put(Json(v)); }
+  bool on_double(double v) override { return put(Json(v)); }
+  bool on_string(std::string& v) override { return put(Json(std::move(v))); }
+  bool on_key(std::string& v) override {
+    if (!stack_.back().keys.insert(v).second) {
+      error = fmt::format("duplicate key '{}'", printable(v));
+      return false;
+    }
+    stack_.back().key = std::move(v);
+    return true;
+  }
+  bool on_object_begin() override { stack_.push_back({Json::object(), {}, {}}); return true; }
+  bool on_array_begin() override { stack_.push_back({Json::array(), {}, {}}); return true; }
+  bool on_object_end() override { return close(); }
+  bool on_array_end() override { return close(); }
+  Json root;
+
+ private:
+  struct Frame {
+    Json value;
+    std::string key;
+    std::set<std::string, std::less<>> keys;
+  };
+  bool put(Json v) {
+    if (stack_.empty()) {
+      root = std::move(v);
+    } else if (stack_.back().value.is_array()) {
+      stack_.back().value.push(std::move(v));
+    } else {
+      stack_.back().value.set(std::move(stack_.back().key), std::move(v));
+    }
+    return true;
+  }
+  bool close() {
+    Json v = std::move(stack_.back().value);
+    stack_.pop_back();
+    return put(std::move(v));
+  }
+  std::vector<Frame> stack_;
+};
+
+void write_string(std::string& out, std::string_view text) {
+  out += '"';
+  for (size_t i = 0; i < text.size();) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    const size_t n = utf8_length(text.substr(i));
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += text[i++];
+    } else if (c == '\n') {
+      out += "\\n";
+      ++i;
+    } else if (c < 0x20 || n == 0) {
+      out += fmt::format("\\u{:04x}", n == 0 ? 0xfffdu : unsigned{c});
+      ++i;
+    } else {
+      out += text.substr(i, n);
+      i += n;
+    }
+  }
+  out += '"';
+}
+
+void write_value(std::string& out, const Json& j, int indent, int level) {
+  const auto newline = [&](int depth) {
+    if (indent < 0) return;
+    out += '\n';
+    out.append(static_cast<size_t>(indent * depth), ' ');
+  };
+  const auto separator = [&](bool first) {
+    if (!first) out += indent < 0 ? ", " : ",";
+    newline(level + 1);
+  };
+  switch (j.kind()) {
+    case Json::Kind::kNull: out += "null"; break;
+    case Json::Kind::kBool: out += j.as_bool() ? "true" : "false"; break;
+    case Json::Kind::kInt: out += fmt::format("{}", *j.as_int()); break;
+    case Json::Kind::kUint: out += fmt::format("{}", j.as_int() ? static_cast<uint64_t>(*j.as_int()) : static_cast<uint64_t>(j.as_double())); break;
+    case Json::Kind::kDouble: out += std::isfinite(j.as_double()) ? fmt::format("{}", j.as_double()) : "null"; break;
+    case Json::Kind::kString: write_string(out, j.as_string()); break;
+    case Json::Kind::kArray: {
+      out += '[';
+      for (size_t i = 0; i < j.items().size(); ++i) separator(i == 0), write_value(out, j.items()[i], indent, level + 1);
+      if (!j.items().empty()) newline(level);
+      out += ']';
+      break;
+    }
+    case Json::Kind::kObject: {
+      out += '{';
+      bool first = true;
+      for (const auto& [key, value] : j.members()) {
+        separator(std::exchange(first, false));
+        write_string(out, key);
+        out += ": ";
+        write_value(out, value, indent, level + 1);
+      }
+      if (!first) newline(level);
+      out += '}';
+      break;
+    }
+  }
+}
+
+}  // namespace
+
+void parse_json_events(std::string_view text, JsonHandler& handler, std::string_view what, size_t max_depth) {
+  Adapter adapter(handler, max_depth);
+  if (nlohmann::json::sax_parse(text.begin(), text.end(), &adapter)) return;
+  fail("{}: {}", what, handler.error.empty() ? "malformed JSON" : handler.error);
+}
+
+Json parse_json(std::string_view text, std::string_view what, size_t max_depth) {
+  Builder builder;
+  parse_json_events(text, builder, what, max_depth);
+  return std::move(builder.root);
+}
+
+std::optional<int64_t> Json::as_int() const {
+  if (kind_ == Kind::kInt) return int_;
+  if (kind_ == Kind::kUint && int_ >= 0) return int_;
+  return std::nullopt;
+}
+
+double Json::as_double() const {
+  if (kind_ == Kind::kDouble) return double_;
+  return kind_ == Kind::kUint ? static_cast<double>(static_cast<uint64_t>(int_)) : static_cast<double>(int_);
+}
+
+const Json* Json::find(std::string_view key) const {
+  for (const Member& m : members_)
+    if (m.first == key) return &m.second;
+  return nullptr;
+}
+
+std::string Json::dump(int indent) const {
+  std::string out;
+  write_value(out, *this, indent, 0);
+  return out;
+}
+
+std::string_view kind_name(Json::Kind kind) {
+  switch (kind) {
+    case Json::Kind::kNull: return "null";
+    case Json::Kind::kBool: return "a boolean";
+    case Json::Kind::kInt:
+    case Json::Kind::kUint: return "an integer";
+    case Json::Kind::kDouble: return "a number";
+    case Json::Kind::kString: return "a string";
+    case Json::Kind::kArray: return "an array";
+    case Json::Kind::kObject: return "an object";
+  }
+  return "?";
+}
+
+}  // namespace moebius

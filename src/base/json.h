@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// JSON in and out, without exposing the library that parses it (json.cpp is the only unit that includes it).
+// Two readers: events (JsonHandler) for files whose size a stranger decides, and a small value tree (Json) for configs.
+// Objects keep their order. Duplicate keys are an error. Depth is bounded. Text must be valid UTF-8.
+#pragma once
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace moebius {
+
+inline constexpr size_t kJsonMaxDepth = 128;
+
+// Events of one document. Return false to stop: parse_json then throws `error` (set it first).
+class JsonHandler {
+ public:
+  virtual ~JsonHandler() = default;
+  virtual bool on_null() = 0;
+  virtual bool on_bool(bool value) = 0;
+  virtual bool on_int(int64_t value) = 0;     // negative integers
+  virtual bool on_uint(uint64_t value) = 0;   // non-negative integers that fit 64 bits
+  virtual bool on_double(double value) = 0;   // everything else that is a number
+  virtual bool on_string(std::string& value) = 0;
+  virtual bool on_key(std::string& value) = 0;
+  virtual bool on_object_begin() = 0;
+  virtual bool on_object_end() = 0;
+  virtual bool on_array_begin() = 0;
+  virtual bool on_array_end() = 0;
+  std::string error;
+};
+
+// Throws Error("<what>: ...") on malformed text, invalid UTF-8, depth over max_depth or when the handler stops.
+void parse_json_events(std::string_view text, JsonHandler& handler, std::string_view what,
+                       size_t max_depth = kJsonMaxDepth);
+
+class Json {
+ public:
+  enum class Kind : uint8_t { kNull, kBool, kInt, kUint, kDouble, kString, kArray, kObject };
+  using Member = std::pair<std::string, Json>;
+
+  Json() = default;
+  Json(bool v) : kind_(Kind::kBool), bool_(v) {}
+  Json(int v) : Json(static_cast<int64_t>(v)) {}
+  Json(int64_t v) : kind_(v < 0 ? Kind::kInt : Kind::kUint), int_(v) {}
+  Json(uint64_t v) : kind_(Kind::kUint), int_(static_cast<int64_t>(v)) {}
+  Json(unsigned v) : Json(static_cast<uint64_t>(v)) {}
+  Json(double v) : kind_(Kind::kDouble), double_(v) {}
+  Json(const char* v) : kind_(Kind::kString), string_(v) {}
+  Json(std::string v) : kind_(Kind::kString), string_(std::move(v)) {}
+  Json(std::string_view v) : kind_(Kind::kString), string_(v) {}
+  static Json array() { Json j; j.kind_ = Kind::kArray; return j; }
+  static Json object() { Json j; j.kind_ = Kind::kObject; return j; }
+  static Json object(std::initializer_list<Member> members) { Json j = object(); j.members_ = members; return j; }
+
+  Kind kind() const { return kind_; }
+  bool is_null() const { return kind_ == Kind::kNull; }
+  bool is_bool() const { return kind_ == Kind::kBool; }
+  bool is_integer() const { return kind_ == Kind::kInt || kind_ == Kind::kUint; }
+  bool is_number() const { return is_integer() || kind_ == Kind::kDouble; }
+  bool is_string() const { return kind_ == Kind::kString; }
+  bool is_array() const { return kind_ == Kind::kArray; }
+  bool is_object() const { return kind_ == Kind::kObject; }
+
+  // Readers: call after the kind was tested. as_int gives nothing for a value outside int64.
+  bool as_bool() const { return bool_; }
+  std::optional<int64_t> as_int() const;
+  double as_double() const;
+  const std::string& as_string() const { return string_; }
+  const std::vector<Json>& items() const { return items_; }
+  const std::vector<Member>& members() const { return members_; }
+  const Json* find(std::string_view key) const;  // member of an object, or null (also for other kinds)
+
+  // Writers.
+  void push(Json value) { items_.push_back(std::move(value)); }
+  void set(std::string key, Json value) { members_.emplace_back(std::move(key), std::move(value)); }
+  std::string dump(int indent = -1) const;  // indent < 0: one line
+
+ private:
+  Kind kind_ = Kind::kNull;
+  bool bool_ = false;
+  int64_t int_ = 0;  // kUint: the bits of an unsigned number
+  double double_ = 0;
+  std::string string_;
+  std::vector<Json> items_;
+  std::vector<Member> members_;
+};
+
+Json parse_json(std::string_view text, std::string_view what, size_t max_depth = kJsonMaxDepth);
+std::string_view kind_name(Json::Kind kind);  // "a string", "an object", ... for messages
+
+}  // namespace moebius
