@@ -1,0 +1,26 @@
+# SPDX-License-Identifier: Apache-2.0
+# Two interface targets with the flags of every file of ours:
+#   moebius_flags        warnings, one floating-point arithmetic, sanitizers
+#   moebius_flags_build  the same, but not carried into the installed package
+add_library(moebius_flags INTERFACE)
+
+# One arithmetic on every compiler and machine: no contraction of a*b+c unless the code says std::fma.
+target_compile_options(moebius_flags INTERFACE
+  -Wall -Wextra -Wconversion -Wshadow -ffp-contract=off
+  $<$<BOOL:${MOEBIUS_WERROR}>:-Werror>)
+
+if(MOEBIUS_SANITIZE)
+  target_compile_options(moebius_flags INTERFACE
+    -fsanitize=${MOEBIUS_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  target_compile_definitions(moebius_flags INTERFACE _GLIBCXX_ASSERTIONS)
+  target_link_options(moebius_flags INTERFACE -fsanitize=${MOEBIUS_SANITIZE})
+endif()
+if(MOEBIUS_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")
+    message(FATAL_ERROR "MOEBIUS_FUZZ needs clang (preset 'fuzz'); this compiler is ${CMAKE_CXX_COMPILER_ID}")
+  endif()
+  target_compile_options(moebius_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
+add_library(moebius_flags_build INTERFACE)
+target_link_libraries(moebius_flags_build INTERFACE $<BUILD_INTERFACE:moebius_flags>)

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+# cmake --install: headers, library, tool, bundled model, find_package(moebius) and pkg-config files.
+include(CMakePackageConfigHelpers)
+
+install(TARGETS moebius_lib moebius_flags_build EXPORT moebius_targets
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+  RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+if(TARGET moebius_cli)
+  install(TARGETS moebius_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
+if(EXISTS "${PROJECT_SOURCE_DIR}/include/moebius")
+  install(DIRECTORY include/moebius DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+endif()
+if(EXISTS "${PROJECT_SOURCE_DIR}/models")
+  install(DIRECTORY models/ DESTINATION ${CMAKE_INSTALL_DATADIR}/moebius/models)
+endif()
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/moebius)
+install(EXPORT moebius_targets NAMESPACE moebius:: FILE moebius-targets.cmake DESTINATION ${package_dir})
+configure_package_config_file(cmake/moebius-config.cmake.in
+  "${PROJECT_BINARY_DIR}/moebius-config.cmake" INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/moebius-config-version.cmake"
+  COMPATIBILITY SameMinorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/moebius-config.cmake"
+              "${PROJECT_BINARY_DIR}/moebius-config-version.cmake"
+              cmake/FindPCRE2.cmake
+        DESTINATION ${package_dir})
+
+configure_file(cmake/moebius.pc.in "${PROJECT_BINARY_DIR}/moebius.pc" @ONLY)
+install(FILES "${PROJECT_BINARY_DIR}/moebius.pc" DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+# The one place that gives files their own compiler flags.
+#
+# An instruction-set file is named src/kernels/<isa>*.cpp. Its flags are added only when the target
+# architecture matches: on other machines the file compiles to its table of facts alone. Rows are
+# tried in order and the first match wins, so longer names stand before their prefixes.
+# Columns: architecture | file name pattern (regular expression) | flags
+set(MOEBIUS_KERNEL_FLAGS
+  "aarch64|^arm_dotprod.*|-march=armv8.2-a+dotprod"
+  "aarch64|^arm_i8mm.*|-march=armv8.2-a+dotprod+i8mm"
+  "aarch64|^arm_bf16.*|-march=armv8.2-a+bf16"
+  "aarch64|^arm_sve.*|-march=armv8.2-a+sve"
+  "aarch64|^arm_neon.*|"
+  "x86_64|^x86_avx2_vnni.*|-mavx2 -mfma -mf16c -mavxvnni"
+  "x86_64|^x86_avx2.*|-mavx2 -mfma -mf16c"
+  "x86_64|^x86_avx512_bf16.*|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16"
+  "x86_64|^x86_avx512.*|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni"
+  "x86_64|^x86_amx.*|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mamx-tile -mamx-int8 -mamx-bf16"
+)
+# Files whose loops are worth -O3 (paths below src/); everything else keeps -O2.
+set(MOEBIUS_HOT_FILES "^(kernels/|nn/|base/numeric|quant/reference)")
+
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
+  set(MOEBIUS_ARCH aarch64)
+elseif(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|amd64|AMD64)$")
+  set(MOEBIUS_ARCH x86_64)
+else()
+  set(MOEBIUS_ARCH "${CMAKE_SYSTEM_PROCESSOR}")
+endif()
+
+# Names of files that match a row, whatever the architecture (the symbol check reads it).
+function(moebius_isa_sources out sources)
+  set(found "")
+  foreach(source IN LISTS sources)
+    cmake_path(GET source FILENAME name)
+    foreach(row IN LISTS MOEBIUS_KERNEL_FLAGS)
+      string(REPLACE "|" ";" cells "${row}")
+      list(GET cells 1 pattern)
+      if(source MATCHES "/src/kernels/" AND name MATCHES "${pattern}")
+        list(APPEND found "${source}")
+        break()
+      endif()
+    endforeach()
+  endforeach()
+  set(${out} "${found}" PARENT_SCOPE)
+endfunction()
+
+function(moebius_apply_kernel_flags sources)
+  foreach(source IN LISTS sources)
+    cmake_path(GET source FILENAME name)
+    cmake_path(RELATIVE_PATH source BASE_DIRECTORY "${PROJECT_SOURCE_DIR}/src" OUTPUT_VARIABLE path)
+    set(options "")
+    if(path MATCHES "${MOEBIUS_HOT_FILES}")
+      list(APPEND options "$<$<CONFIG:Release>:-O3>")
+    endif()
+    if(path MATCHES "^kernels/")
+      foreach(row IN LISTS MOEBIUS_KERNEL_FLAGS)
+        string(REGEX MATCH "^([^|]*)\\|([^|]*)\\|(.*)$" whole "${row}")
+        set(arch "${CMAKE_MATCH_1}")
+        set(pattern "${CMAKE_MATCH_2}")
+        separate_arguments(flags UNIX_COMMAND "${CMAKE_MATCH_3}")
+        if(name MATCHES "${pattern}")
+          if(arch STREQUAL MOEBIUS_ARCH)
+            list(APPEND options ${flags})
+          endif()
+          break()
+        endif()
+      endforeach()
+    endif()
+    set_source_files_properties("${source}" PROPERTIES COMPILE_OPTIONS "${options}")
+  endforeach()
+endfunction()

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// Helpers declared in test_util.h. The build passes its paths to this file alone
+// (MOEBIUS_TEST_DIR, MOEBIUS_TEST_TOOL, MOEBIUS_TEST_EMULATOR).
+#include "unit/test_util.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+
+namespace moebius::test {
+
+namespace fs = std::filesystem;
+
+fs::path test_data_dir() { return MOEBIUS_TEST_DIR; }
+
+fs::path source_dir() { return test_data_dir().parent_path(); }
+
+fs::path bundled_model_dir() { return source_dir() / "models" / "moebius-tiny-w4a8"; }
+
+std::string read_file(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) throw std::runtime_error("cannot open " + path.string());
+  std::ostringstream out;
+  out << in.rdbuf();
+  return std::move(out).str();
+}
+
+void write_file(const fs::path& path, std::string_view bytes) {
+  fs::create_directories(path.parent_path());
+  std::ofstream out(path, std::ios::binary | std::ios::trunc);
+  out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  out.flush();
+  if (!out) throw std::runtime_error("cannot write " + path.string());
+}
+
+TempDir::TempDir() {
+  std::string name = (fs::temp_directory_path() / "moebius-test-XXXXXX").string();
+  if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot create " + name);
+  path_ = name;
+}
+
+TempDir::~TempDir() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+std::string shell_quote(std::string_view word) {
+  std::string quoted = "'";
+  for (const char c : word) {
+    if (c == '\'') {
+      quoted += "'\\''";
+    } else {
+      quoted += c;
+    }
+  }
+  return quoted + "'";
+}
+
+CommandResult run_tool(const std::string& args, const std::string& environment) {
+  const TempDir dir;
+  const std::string command = "{ " + environment + " " + MOEBIUS_TEST_EMULATOR + " " +
+                              shell_quote(MOEBIUS_TEST_TOOL) + " " + args + "\n} >" +
+                              shell_quote((dir / "out").string()) + " 2>" +
+                              shell_quote((dir / "err").string()) + " </dev/null";
+  const int raw = std::system(command.c_str());
+  CommandResult result;
+  result.status = (raw & 0x7f) == 0 ? (raw >> 8) & 0xff : 128 + (raw & 0x7f);
+  result.out = read_file(dir / "out");
+  result.err = read_file(dir / "err");
+  return result;
+}
+
+}  // namespace moebius::test
