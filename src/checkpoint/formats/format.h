@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// Format readers: one file each, one list. A reader proves the shapes of a module's tensors against each other (plan, nothing
+// read but a few small tensors), then reads payloads into a buffer and gives a QuantMatrix that views them (load).
+#pragma once
+#include <array>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/tensor_store.h"
+#include "quant/activation.h"
+#include "quant/quant_matrix.h"
+#include "quant/scheme.h"
+
+namespace moebius {
+
+// The role of a tensor inside its module: the suffixes of the format, and the native spellings of other exporters.
+enum class Role : uint8_t {
+  kWeight, kWeightPacked, kWeightScale, kWeightZeroPoint, kWeightGIdx, kWeightShape, kWeightGlobalScale,
+  kInputGlobalScale, kInputScale, kInputZeroPoint, kOutputScale, kOutputZeroPoint, kBias, kCount,
+};
+std::string_view suffix_of(Role role);
+
+// A 2-D (or 1-D) piece of a tensor: a whole tensor, one expert of a fused 3-D tensor, the gate or up half of a fused matrix.
+struct TensorRef {
+  const TensorInfo* info = nullptr;
+  int64_t index = -1;          // slice of dimension 0 (expert) or -1
+  uint64_t row_begin = 0;      // logical rows (outputs) row_begin, row_begin + row_step, ...
+  uint64_t row_count = 0;      // 0: all
+  uint64_t row_step = 1;       // 2: interleaved gate/up
+  bool transposed = false;     // stored [K, N]
+  explicit operator bool() const { return info != nullptr; }
+};
+
+struct ModuleTensors {
+  std::string name;                                     // module, for messages
+  std::array<TensorRef, static_cast<size_t>(Role::kCount)> by_role;
+  const TensorRef& operator[](Role r) const { return by_role[static_cast<size_t>(r)]; }
+  TensorRef& operator[](Role r) { return by_role[static_cast<size_t>(r)]; }
+};
+
+// Everything proven about a module before its payload is read.
+struct MatrixPlan {
+  ModuleTensors tensors;
+  Scheme scheme;
+  uint64_t N = 0, K = 0;
+  CodeType code = CodeType::kF32;   // of the view that load() gives
+  ScaleType scale_type = ScaleType::kNone;
+  uint64_t groups = 1, block_n = 1, block_k = 1;
+  bool zero_points = false, act_order = false;
+  uint64_t code_bytes = 0, scale_bytes = 0;  // in the file: codes; scales, zero points, indices
+  ActParams input, output;          // stored static values (read at plan time: they are small)
+  bool has_input_scale = false, has_output_scale = false;
+  int layout = 0;                   // reader's own note (odd-bit layout, zero-point layout)
+};
+
+// Memory that one load needs; reused from module to module, grows to the largest.
+class LoadBuffer {
+ public:
+  uint8_t* allocate(size_t bytes);  // 64-byte aligned; valid until reset
+  void reset() { used_ = 0; block_ = 0; }
+
+ private:
+  std::vector<std::vector<uint8_t>> blocks_;
+  size_t used_ = 0, block_ = 0;
+};
+
+struct FormatReader {
+  Format format;
+  // Throws Error "file: tensor is I32[..]; expected ..." when dtypes, ranks or shapes do not fit each other, the scheme or expected N, K
+  // (0: unknown). version: writer's version string of the config.
+  MatrixPlan (*plan)(const ModuleTensors&, const Scheme&, const TensorStore&, uint64_t expected_N, uint64_t expected_K, std::string_view version);
+  // Reads, checks scales / zero points / code ranges, and returns a view into `buffer`.
+  QuantMatrix (*load)(const MatrixPlan&, const TensorStore&, LoadBuffer& buffer);
+};
+
+std::span<const FormatReader> format_readers();
+const FormatReader& reader_for(Format format);
+
+// Bias as f32 (checked finite), empty when the module has none.
+std::vector<float> load_bias(const MatrixPlan& plan, const TensorStore& store);
+// Any small dense tensor as f32 values.
+std::vector<float> read_floats(const TensorStore& store, const TensorInfo& tensor);
+
+}  // namespace moebius

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// quantization_config of a compressed-tensors folder, and the rules that give a module its scheme.
+// Matching follows compressed-tensors (exact name, regular expression, class name); where that leaves a quantized module
+// without a scheme, vLLM's order is tried. Every decision remembers the rule that made it.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "quant/scheme.h"
+
+namespace moebius {
+
+struct ConfigGroup {
+  std::string name;
+  std::vector<std::string> targets;
+  Scheme scheme;
+};
+
+struct SchemeDecision {
+  Scheme scheme;      // dense when nothing matched or the module is ignored
+  std::string rule;   // "group_0 target 'Linear' (class)", "ignore 're:.*mlp.gate$'", "no target matches"
+  bool matched = false;
+  bool ignored = false;
+};
+
+class QuantConfig {
+ public:
+  // `config` is the whole config.json; finds the section in its three places. No section: is_quantized() is false.
+  // Unknown fields are kept and appended once each to `warnings`. Throws Error naming field and value for what cannot be run.
+  static QuantConfig parse(const Json& config, const std::string& path, std::vector<std::string>& warnings);
+  QuantConfig();
+  ~QuantConfig();
+  QuantConfig(QuantConfig&&) noexcept;
+  QuantConfig& operator=(QuantConfig&&) noexcept;
+
+  bool is_quantized() const;
+  const std::string& method() const;         // "compressed-tensors", "mxfp4" (GPT-OSS native), "" when dense
+  const std::string& version() const;
+  const std::vector<ConfigGroup>& groups() const;
+  const std::vector<std::string>& ignore() const;
+  const std::optional<QuantArgs>& kv_cache() const;
+  // class_name: "Linear", "Embedding", ... of the module as transformers names it.
+  SchemeDecision decide(std::string_view module, std::string_view class_name) const;
+  // vLLM's order, for a module whose tensors are quantized although decide() says dense.
+  SchemeDecision decide_like_vllm(std::string_view module, std::string_view class_name) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace moebius

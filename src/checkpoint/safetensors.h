@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// One safetensors file: the header is parsed and proven at open (no holes, no overlaps, exact length); payloads are read on
+// request with positioned reads into the caller's buffer. No mapping: a file that shrinks gives an error, not a signal.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace moebius {
+
+struct TensorInfo {
+  std::string name;
+  DType dtype = DType::kF32;
+  std::vector<uint64_t> shape;
+  uint64_t offset = 0;  // of the first byte in the file
+  uint64_t bytes = 0;
+  uint32_t file = 0;    // index into TensorStore::files()
+};
+std::string describe(const TensorInfo& tensor);  // "I32[4096,512]"
+
+class SafetensorsFile {
+ public:
+  static SafetensorsFile open(const std::string& path);  // throws Error
+  const std::string& path() const { return path_; }
+  uint64_t size() const { return size_; }
+  const std::vector<TensorInfo>& tensors() const { return tensors_; }  // in file order
+  std::vector<TensorInfo> take_tensors() { return std::move(tensors_); }
+  // Reads out.size() bytes at `offset` inside the tensor. Throws Error if the file got shorter or cannot be read. Thread-safe.
+  void read(const TensorInfo& tensor, uint64_t offset, std::span<uint8_t> out) const;
+
+ private:
+  struct Handle;  // closes the descriptor
+  std::shared_ptr<Handle> handle_;
+  std::string path_;
+  uint64_t size_ = 0;
+  std::vector<TensorInfo> tensors_;
+};
+
+// Parses header bytes alone (what the fuzzer drives). `file_size` is the length of the whole file.
+std::vector<TensorInfo> parse_safetensors_header(std::string_view header, uint64_t file_size, const std::string& path);
+
+// Writes tensors to a file (atomically: temporary name, then rename). Data must match dtype and shape.
+struct TensorData {
+  std::string name;
+  DType dtype;
+  std::vector<uint64_t> shape;
+  std::span<const uint8_t> data;
+};
+void write_safetensors(const std::string& path, std::span<const TensorData> tensors);
+
+}  // namespace moebius
