@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// exp, log, sigmoid, tanh, erf, softplus and the activation functions of expert layers, each
+// defined ONCE as a fixed sequence of f32 operations: +, -, *, /, fma, integer work on the bits and
+// selects. No libm, no tables. Scalar code, any vector width and any tail give equal bits because
+// every lane does the same operations in the same order; a hand-written vector version must copy
+// the sequence, Horner steps included. Needs -ffp-contract=off and the default floating-point
+// environment. NaN in gives NaN out (payload unspecified). Measured errors stand beside each
+// function; one ulp of a result y is at most 1.2e-7 * |y|. The coefficients are minimax polynomials
+// (relative error), rounded to f32.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/numeric.h"
+
+namespace moebius {
+
+// One rounding, always; an instruction where the target has it, a (slow, exact) call where it has
+// not.
+MOEBIUS_ALWAYS_INLINE float fma_f32(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+
+// e^x within 0.9 ulp. Overflow gives infinity (x > 88.72284), underflow is gradual and ends in 0 (x
+// < -103.97).
+//  1. clamp to [-104, 89]: both ends already give 0 and infinity, and every exponent below stays in
+//  range
+//  2. t = fma(x, log2(e), 1.5 * 2^23): the low bits of t hold n = RNE(x * log2 e)
+//  3. r = (x - n * ln2_hi) - n * ln2_lo, two fma; |r| <= 0.3466
+//  4. p = 1 + r + r^2 * (c2 + c3 r + c4 r^2 + c5 r^3 + c6 r^4) by Horner with fma
+//  5. p * 2^(n >> 1) * 2^(n - (n >> 1)): only the last product can round, overflow or become
+//  subnormal
+MOEBIUS_ALWAYS_INLINE float exp_f32(float x) {
+  constexpr float kMagic = 12582912.0f;
+  const float c = clamp_f32(x, -104.0f, 89.0f);
+  const float t = fma_f32(c, 1.44269504f, kMagic);
+  const float n = t - kMagic;
+  const float r = fma_f32(n, -1.42860677e-6f, fma_f32(n, -0.693145752f, c));
+  float p = 0.00138145976f;
+  p = fma_f32(p, r, 0.00836871937f);
+  p = fma_f32(p, r, 0.041668389f);
+  p = fma_f32(p, r, 0.166665211f);
+  p = fma_f32(p, r, 0.49999994f);
+  p = fma_f32(p, r, 1.0f);
+  p = fma_f32(p, r, 1.0f);
+  const auto e = static_cast<int32_t>(f32_bits(t) - f32_bits(kMagic));
+  const int32_t first = e >> 1;
+  const auto first_bits = static_cast<uint32_t>(first) + 127u;
+  const auto second_bits = static_cast<uint32_t>(e) - static_cast<uint32_t>(first) + 127u;
+  return (p * f32_from_bits(first_bits << 23)) * f32_from_bits(second_bits << 23);
+}
+
+// Natural logarithm within 0.9 ulp. 0 gives -infinity, negative gives NaN, subnormals are exact
+// inputs.
+//  x = m * 2^e with m in [sqrt(1/2), sqrt(2)), f = m - 1; log x = e ln2_hi + (f + (f^3 P(f) + e
+//  ln2_lo - f^2 / 2))
+MOEBIUS_ALWAYS_INLINE float log_f32(float x) {
+  constexpr uint32_t kSqrtHalf = 0x3F3504F3u;
+  const bool tiny = x < 1.17549435e-38f;
+  const uint32_t u = f32_bits(x * select_f32(tiny, 8388608.0f, 1.0f)) - kSqrtHalf;
+  const float e = static_cast<float>(static_cast<int32_t>(u) >> 23) - select_f32(tiny, 23.0f, 0.0f);
+  const float f = f32_from_bits((u & 0x7FFFFFu) + kSqrtHalf) - 1.0f;
+  const float f2 = f * f;
+  float p = -0.0763448626f;
+  p = fma_f32(p, f, 0.127615646f);
+  p = fma_f32(p, f, -0.13160181f);
+  p = fma_f32(p, f, 0.142017603f);
+  p = fma_f32(p, f, -0.166233584f);
+  p = fma_f32(p, f, 0.200012267f);
+  p = fma_f32(p, f, -0.250008196f);
+  p = fma_f32(p, f, 0.333333313f);
+  float y = (p * f) * f2;
+  y = fma_f32(e, 1.42860677e-6f, y);
+  y = fma_f32(-0.5f, f2, y);
+  y = fma_f32(e, 0.693145752f, f + y);
+  const uint32_t a = f32_bits(x) & 0x7FFFFFFFu;
+  y = select_f32(f32_bits(x) == 0x7F800000u, x, y);
+  y = select_f32(a == 0u, f32_from_bits(0xFF800000u), y);
+  const bool nan = (x < 0.0f) | (a > 0x7F800000u);
+  return f32_from_bits(select_bits(nan, numeric_detail::kQuietNan, f32_bits(y)));
+}
+
+// 1 / (1 + e^-x), as (x < 0 ? e : 1) / (1 + e) with e = e^-|x|: no overflow and both tails
+// accurate. Relative error 1.7e-7, also where the result is about to become subnormal.
+MOEBIUS_ALWAYS_INLINE float sigmoid_f32(float x) {
+  const float e = exp_f32(-abs_f32(x));
+  return select_f32(x < 0.0f, e, 1.0f) / (1.0f + e);
+}
+
+// x * sigmoid(x). Relative error 2.1e-7 for x > -87, absolute error 2e-43 below. -infinity gives
+// NaN.
+MOEBIUS_ALWAYS_INLINE float silu_f32(float x) { return x * sigmoid_f32(x); }
+
+// |x| <= 0.625: x + x * (z * P(z)), z = x^2; beyond: 1 - 2 / (1 + e^(2|x|)) with the sign of x.
+// Relative error 1.4e-7.
+MOEBIUS_ALWAYS_INLINE float tanh_f32(float x) {
+  const float a = abs_f32(x);
+  const float z = x * x;
+  float p = -0.00566078722f;
+  p = fma_f32(p, z, 0.0206020065f);
+  p = fma_f32(p, z, -0.0537292287f);
+  p = fma_f32(p, z, 0.133313283f);
+  p = fma_f32(p, z, -0.333332777f);
+  const float small = fma_f32(x, p * z, x);
+  const float large = 1.0f - 2.0f / (1.0f + exp_f32(a + a));
+  const uint32_t sign = f32_bits(x) & 0x80000000u;
+  return f32_from_bits(select_bits(a <= 0.625f, f32_bits(small), f32_bits(large) | sign));
+}
+
+namespace numeric_detail {
+
+// erfc(a) = e^(-a^2) * t * S(t) with t = 1 / (1 + 0.4 a), a >= 0. The caller gives t and a^2 as the
+// unevaluated sum square + rest (rest from fma), because the exponential magnifies a relative error
+// of its argument a^2 times.
+MOEBIUS_ALWAYS_INLINE float erfc_from(float t, float square, float rest) {
+  float s = -0.0292062666f;
+  s = fma_f32(s, t, 0.195905417f);
+  s = fma_f32(s, t, -0.493854761f);
+  s = fma_f32(s, t, 0.540825307f);
+  s = fma_f32(s, t, -0.278869569f);
+  s = fma_f32(s, t, 0.269116193f);
+  s = fma_f32(s, t, 0.130699068f);
+  s = fma_f32(s, t, 0.214700758f);
+  s = fma_f32(s, t, 0.224978283f);
+  s = fma_f32(s, t, 0.225705564f);
+  const float e = exp_f32(-square);
+  return fma_f32(e, -rest, e) * (t * s);
+}
+
+}  // namespace numeric_detail
+
+// |x| <= 1: x + x * P(x^2); beyond: 1 - erfc(|x|) with the sign of x.
+// Absolute error 8e-8, relative 1e-7.
+MOEBIUS_ALWAYS_INLINE float erf_f32(float x) {
+  const float a = min_f32(abs_f32(x), 16.0f);
+  const float z = a * a;
+  float p = 7.85386073e-05f;
+  p = fma_f32(p, z, -0.000801019371f);
+  p = fma_f32(p, z, 0.00518832775f);
+  p = fma_f32(p, z, -0.0268538129f);
+  p = fma_f32(p, z, 0.112835854f);
+  p = fma_f32(p, z, -0.37612626f);
+  p = fma_f32(p, z, 0.128379166f);
+  const float small = fma_f32(a, p, a);
+  const float t = 1.0f / fma_f32(a, 0.4f, 1.0f);
+  const float large = 1.0f - numeric_detail::erfc_from(t, z, fma_f32(a, a, -z));
+  const uint32_t sign = f32_bits(x) & 0x80000000u;
+  return f32_from_bits(select_bits(a <= 1.0f, f32_bits(small), f32_bits(large)) | sign);
+}
+
+// 0.5 * x * (1 + erf(x / sqrt 2)) as x * Phi(x), Phi(-a) = erfc(a / sqrt 2) / 2 without
+// cancellation, Phi(a) = 1 - Phi(-a). Relative error 4.5e-7 for x > -13. -infinity gives NaN.
+MOEBIUS_ALWAYS_INLINE float gelu_f32(float x) {
+  const float a = min_f32(abs_f32(x), 20.0f);
+  const float half = 0.5f * a;
+  const float square = half * a;
+  const float t = 1.0f / fma_f32(a, 0.282842712f, 1.0f);  // 0.4 / sqrt 2
+  const float tail = 0.5f * numeric_detail::erfc_from(t, square, fma_f32(half, a, -square));
+  return x * select_f32(x < 0.0f, tail, 1.0f - tail);
+}
+
+// 0.5 * x * (1 + tanh(v)), v = 0.7978845608 * (x + 0.044715 x^3), as x * sigmoid(2 v): the same
+// function without the cancellation for negative x. Order: cube = (x * x) * x; inner =
+// fma(0.044715, cube, x); x * sigmoid(1.5957691216 * inner). Relative error 1.2e-6 for x > -4;
+// below, absolute error 1e-9 (the f32 argument of the exponential limits it).
+MOEBIUS_ALWAYS_INLINE float gelu_tanh_f32(float x) {
+  const float cube = (x * x) * x;
+  return x * sigmoid_f32(1.59576912f * fma_f32(0.044715f, cube, x));
+}
+
+// log(1 + e^x), x itself above 20. log(1 + e) = log(u) + (rest / u) where u + rest = 1 + e exactly.
+// Relative error 1.7e-7.
+MOEBIUS_ALWAYS_INLINE float softplus_f32(float x) {
+  const float e = exp_f32(min_f32(x, 20.0f));
+  const float u = 1.0f + e;
+  const float seen = u - 1.0f;
+  const float rest = (1.0f - (u - seen)) + (e - seen);
+  return select_f32(x > 20.0f, x, log_f32(u) + rest / u);
+}
+
+// The router score sqrt(softplus(x)); the square root is correctly rounded everywhere.
+MOEBIUS_ALWAYS_INLINE float sqrtsoftplus_f32(float x) { return __builtin_sqrtf(softplus_f32(x)); }
+
+// max(x, 0)^2
+MOEBIUS_ALWAYS_INLINE float relu2_f32(float x) {
+  const float v = max_f32(x, 0.0f);
+  return v * v;
+}
+
+// ---- gated activations: g = gate value, u = up value. f(g) is finished first, then multiplied by
+// the up factor ----
+
+MOEBIUS_ALWAYS_INLINE float silu_and_mul(float g, float u) { return silu_f32(g) * u; }
+MOEBIUS_ALWAYS_INLINE float gelu_and_mul(float g, float u) { return gelu_f32(g) * u; }
+MOEBIUS_ALWAYS_INLINE float gelu_tanh_and_mul(float g, float u) { return gelu_tanh_f32(g) * u; }
+
+// silu with a limit: the gate is cut from above, the up value on both sides.
+MOEBIUS_ALWAYS_INLINE float silu_limit_and_mul(float g, float u, float limit) {
+  return silu_f32(min_f32(g, limit)) * clamp_f32(u, -limit, limit);
+}
+
+// g' = min(g, limit), u' = clamp(u, -limit, limit): (g' * sigmoid(alpha * g')) * (u' + beta).
+// gpt-oss: 1.702, 7, 1.
+MOEBIUS_ALWAYS_INLINE float swigluoai(float g, float u, float alpha = 1.702f, float limit = 7.0f,
+                                      float beta = 1.0f) {
+  const float gate = min_f32(g, limit);
+  const float up = clamp_f32(u, -limit, limit) + beta;
+  return (gate * sigmoid_f32(alpha * gate)) * up;
+}
+
+// min(silu(g), limit) * clamp(u, -limit, limit)
+MOEBIUS_ALWAYS_INLINE float swiglustep(float g, float u, float limit = 7.0f) {
+  return min_f32(silu_f32(g), limit) * clamp_f32(u, -limit, limit);
+}
+
+// ((b * tanh(g / b)) * sigmoid(g)) * u
+MOEBIUS_ALWAYS_INLINE float situ(float g, float u, float b) {
+  return ((b * tanh_f32(g / b)) * sigmoid_f32(g)) * u;
+}
+// the same with the up value replaced by lb * tanh(u / lb)
+MOEBIUS_ALWAYS_INLINE float situ(float g, float u, float b, float lb) {
+  return situ(g, lb * tanh_f32(u / lb), b);
+}
+
+// ---- whole arrays; y may be the same array as an input. Defined in numeric.cpp, which is compiled
+// for vectorised loops; same bits as the functions above. ----
+
+void exp_f32(const float* x, float* y, size_t n) noexcept;
+void sigmoid_f32(const float* x, float* y, size_t n) noexcept;
+void silu_f32(const float* x, float* y, size_t n) noexcept;
+void tanh_f32(const float* x, float* y, size_t n) noexcept;
+void gelu_f32(const float* x, float* y, size_t n) noexcept;
+void gelu_tanh_f32(const float* x, float* y, size_t n) noexcept;
+void relu2_f32(const float* x, float* y, size_t n) noexcept;
+
+void silu_and_mul(const float* g, const float* u, float* y, size_t n) noexcept;
+void gelu_and_mul(const float* g, const float* u, float* y, size_t n) noexcept;
+void gelu_tanh_and_mul(const float* g, const float* u, float* y, size_t n) noexcept;
+void silu_limit_and_mul(const float* g, const float* u, float* y, size_t n, float limit) noexcept;
+void swigluoai(const float* g, const float* u, float* y, size_t n, float alpha, float limit,
+               float beta) noexcept;
+void swiglustep(const float* g, const float* u, float* y, size_t n, float limit) noexcept;
+void situ(const float* g, const float* u, float* y, size_t n, float b) noexcept;
+void situ(const float* g, const float* u, float* y, size_t n, float b, float lb) noexcept;
+
+}  // namespace moebius

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// Array forms of base/numeric.h and base/math_functions.h: one plain loop each over the scalar
+// definition. The compiler vectorises them (this file is built with -O3); no lane does anything the
+// scalar function does not, so results are equal bit for bit whatever the length and alignment.
+#include "base/numeric.h"
+
+#include "base/math_functions.h"
+
+namespace moebius {
+namespace {
+
+template <class From, class To, class F>
+MOEBIUS_ALWAYS_INLINE void map(const From* src, To* dst, size_t n, F f) {
+  MOEBIUS_INDEPENDENT_LOOP
+  for (size_t i = 0; i < n; ++i) dst[i] = f(src[i]);
+}
+
+template <class F>
+MOEBIUS_ALWAYS_INLINE void map_gated(const float* g, const float* u, float* y, size_t n, F f) {
+  MOEBIUS_INDEPENDENT_LOOP
+  for (size_t i = 0; i < n; ++i) y[i] = f(g[i], u[i]);
+}
+
+}  // namespace
+
+void bf16_to_f32(const uint16_t* src, float* dst, size_t n) noexcept {
+  map(src, dst, n, [](uint16_t v) { return bf16_to_f32(v); });
+}
+void f16_to_f32(const uint16_t* src, float* dst, size_t n) noexcept {
+  map(src, dst, n, [](uint16_t v) { return f16_to_f32(v); });
+}
+void e4m3_to_f32(const uint8_t* src, float* dst, size_t n) noexcept {
+  map(src, dst, n, [](uint8_t v) { return e4m3_to_f32(v); });
+}
+void e5m2_to_f32(const uint8_t* src, float* dst, size_t n) noexcept {
+  map(src, dst, n, [](uint8_t v) { return e5m2_to_f32(v); });
+}
+void e4m3fnuz_to_f32(const uint8_t* src, float* dst, size_t n) noexcept {
+  map(src, dst, n, [](uint8_t v) { return e4m3fnuz_to_f32(v); });
+}
+void e5m2fnuz_to_f32(const uint8_t* src, float* dst, size_t n) noexcept {
+  map(src, dst, n, [](uint8_t v) { return e5m2fnuz_to_f32(v); });
+}
+void e8m0_to_f32(const uint8_t* src, float* dst, size_t n) noexcept {
+  map(src, dst, n, [](uint8_t v) { return e8m0_to_f32(v); });
+}
+void f32_to_bf16(const float* src, uint16_t* dst, size_t n) noexcept {
+  map(src, dst, n, [](float v) { return f32_to_bf16(v); });
+}
+void f32_to_f16(const float* src, uint16_t* dst, size_t n) noexcept {
+  map(src, dst, n, [](float v) { return f32_to_f16(v); });
+}
+void f32_to_e4m3(const float* src, uint8_t* dst, size_t n) noexcept {
+  map(src, dst, n, [](float v) { return f32_to_e4m3(v); });
+}
+
+void e2m1_pairs_to_f32(const uint8_t* src, float* dst, size_t n) noexcept {
+  const size_t pairs = n / 2;
+  MOEBIUS_INDEPENDENT_LOOP
+  for (size_t j = 0; j < pairs; ++j) {
+    dst[2 * j] = e2m1_to_f32(src[j]);
+    dst[2 * j + 1] = e2m1_to_f32(static_cast<unsigned>(src[j]) >> 4);
+  }
+  if (n % 2 != 0) dst[n - 1] = e2m1_to_f32(src[pairs]);
+}
+
+void exp_f32(const float* x, float* y, size_t n) noexcept {
+  map(x, y, n, [](float v) { return exp_f32(v); });
+}
+void sigmoid_f32(const float* x, float* y, size_t n) noexcept {
+  map(x, y, n, [](float v) { return sigmoid_f32(v); });
+}
+void silu_f32(const float* x, float* y, size_t n) noexcept {
+  map(x, y, n, [](float v) { return silu_f32(v); });
+}
+void tanh_f32(const float* x, float* y, size_t n) noexcept {
+  map(x, y, n, [](float v) { return tanh_f32(v); });
+}
+void gelu_f32(const float* x, float* y, size_t n) noexcept {
+  map(x, y, n, [](float v) { return gelu_f32(v); });
+}
+void gelu_tanh_f32(const float* x, float* y, size_t n) noexcept {
+  map(x, y, n, [](float v) { return gelu_tanh_f32(v); });
+}
+void relu2_f32(const float* x, float* y, size_t n) noexcept {
+  map(x, y, n, [](float v) { return relu2_f32(v); });
+}
+
+void silu_and_mul(const float* g, const float* u, float* y, size_t n) noexcept {
+  map_gated(g, u, y, n, [](float gate, float up) { return silu_and_mul(gate, up); });
+}
+void gelu_and_mul(const float* g, const float* u, float* y, size_t n) noexcept {
+  map_gated(g, u, y, n, [](float gate, float up) { return gelu_and_mul(gate, up); });
+}
+void gelu_tanh_and_mul(const float* g, const float* u, float* y, size_t n) noexcept {
+  map_gated(g, u, y, n, [](float gate, float up) { return gelu_tanh_and_mul(gate, up); });
+}
+void silu_limit_and_mul(const float* g, const float* u, float* y, size_t n, float limit) noexcept {
+  map_gated(g, u, y, n, [=](float gate, float up) { return silu_limit_and_mul(gate, up, limit); });
+}
+void swigluoai(const float* g, const float* u, float* y, size_t n, float alpha, float limit,
+               float beta) noexcept {
+  map_gated(g, u, y, n,
+            [=](float gate, float up) { return swigluoai(gate, up, alpha, limit, beta); });
+}
+void swiglustep(const float* g, const float* u, float* y, size_t n, float limit) noexcept {
+  map_gated(g, u, y, n, [=](float gate, float up) { return swiglustep(gate, up, limit); });
+}
+void situ(const float* g, const float* u, float* y, size_t n, float b) noexcept {
+  map_gated(g, u, y, n, [=](float gate, float up) { return situ(gate, up, b); });
+}
+void situ(const float* g, const float* u, float* y, size_t n, float b, float lb) noexcept {
+  map_gated(g, u, y, n, [=](float gate, float up) { return situ(gate, up, b, lb); });
+}
+
+}  // namespace moebius
