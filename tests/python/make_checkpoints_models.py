@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiny dense models, one per family, that the golden checkpoints are quantized from.
+
+Input: nothing but a seed derived from the model's key. Output: a Hugging Face folder (config.json,
+generation_config.json, model.safetensors in bf16) written by transformers' own save_pretrained.
+Invariants: every folder is a function of its key alone; weights have row-wise different magnitudes and
+means, so that a decoder mixing up rows, groups or zero points cannot pass; routers are wide enough
+that the top-k choice is far from a tie.
+"""
+import zlib
+
+import torch
+
+COMMON = dict(vocab_size=64, max_position_embeddings=256, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+              tie_word_embeddings=False)
+SMALL = dict(COMMON, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
+HEADS = dict(SMALL, head_dim=16)
+QWEN3 = dict(HEADS, num_experts=4, num_experts_per_tok=2, norm_topk_prob=True, decoder_sparse_step=1)
+YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=8.0, original_max_position_embeddings=32, beta_fast=32.0,
+            beta_slow=1.0)
+LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, original_max_position_embeddings=32,
+              low_freq_factor=1.0, high_freq_factor=4.0)
+LONGROPE = dict(rope_type="longrope", rope_theta=10000.0, original_max_position_embeddings=32, factor=8.0,
+                short_factor=[1.0 + 0.05 * i for i in range(8)], long_factor=[1.0 + 0.5 * i for i in range(8)],
+                short_mscale=1.25, long_mscale=1.5)
+MLA = dict(COMMON, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=32,
+           qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=16, intermediate_size=96, moe_intermediate_size=32,
+           n_routed_experts=4, n_shared_experts=2, num_experts_per_tok=2, first_k_dense_replace=1)
+
+# key: (config class, arguments)
+MODELS = {
+    # Qwen3-MoE in five sizes: small (layer 0 dense), wide (K multiple of 128), odd, both layers MoE, one-layer
+    "qwen3moe": ("Qwen3MoeConfig", dict(QWEN3, intermediate_size=96, moe_intermediate_size=96, mlp_only_layers=[0])),
+    "qwen3moe-wide": ("Qwen3MoeConfig", dict(QWEN3, hidden_size=128, intermediate_size=256, moe_intermediate_size=128,
+                                             num_attention_heads=8, mlp_only_layers=[0])),
+    "qwen3moe-odd": ("Qwen3MoeConfig", dict(QWEN3, hidden_size=192, intermediate_size=200, moe_intermediate_size=200,
+                                            num_hidden_layers=1, num_experts=2, head_dim=48, num_key_value_heads=1)),
+    "qwen3moe-two": ("Qwen3MoeConfig", dict(QWEN3, intermediate_size=96, moe_intermediate_size=64)),
+    "qwen3moe-one": ("Qwen3MoeConfig", dict(QWEN3, intermediate_size=96, moe_intermediate_size=32, num_hidden_layers=1,
+                                            num_experts=2)),
+    "olmoe": ("OlmoeConfig", dict(SMALL, intermediate_size=32, num_experts=4, num_experts_per_tok=2, norm_topk_prob=False,
+                                  num_key_value_heads=4)),
+    "mixtral": ("MixtralConfig", dict(SMALL, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2)),
+    "qwen2moe": ("Qwen2MoeConfig", dict(SMALL, intermediate_size=96, moe_intermediate_size=32, num_experts=4,
+                                        shared_expert_intermediate_size=64, num_experts_per_tok=2, norm_topk_prob=False)),
+    "deepseekv2": ("DeepseekV2Config", dict(MLA, q_lora_rank=None, topk_method="greedy", norm_topk_prob=False,
+                                            rope_parameters=dict(YARN, mscale=0.707, mscale_all_dim=0.707),
+                                            routed_scaling_factor=1.0)),
+    "deepseekv3": ("DeepseekV3Config", dict(MLA, n_routed_experts=8, n_shared_experts=1, q_lora_rank=32, n_group=4,
+                                            topk_group=2, norm_topk_prob=True, routed_scaling_factor=2.5,
+                                            rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=1.0))),
+    "glm4moe": ("Glm4MoeConfig", dict(HEADS, intermediate_size=96, moe_intermediate_size=32, n_routed_experts=4,
+                                      n_shared_experts=1, num_experts_per_tok=2, first_k_dense_replace=1, n_group=1,
+                                      topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.5, attention_bias=True,
+                                      use_qk_norm=True, partial_rotary_factor=0.5)),
+    "gptoss": ("GptOssConfig", dict(HEADS, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2,
+                                    sliding_window=8, rope_parameters=dict(YARN, truncate=False))),
+    "granitemoe": ("GraniteMoeConfig", dict(SMALL, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2,
+                                            embedding_multiplier=1.5, attention_multiplier=0.125,
+                                            residual_multiplier=0.5, logits_scaling=2.0)),
+    "minimaxm2": ("MiniMaxM2Config", dict(HEADS, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2,
+                                          rotary_dim=8)),
+    "llama4": ("Llama4TextConfig", dict(HEADS, intermediate_size=32, intermediate_size_mlp=64, num_hidden_layers=4,
+                                        num_local_experts=4, num_experts_per_tok=1, interleave_moe_layer_step=2,
+                                        no_rope_layers=[1, 1, 1, 0], attention_chunk_size=8, use_qk_norm=True,
+                                        attn_temperature_tuning=True, floor_scale=8, attn_scale=0.1,
+                                        rope_parameters=LLAMA3)),
+    "phimoe": ("PhimoeConfig", dict(SMALL, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2,
+                                    attention_bias=True, lm_head_bias=True, router_jitter_noise=0.01,
+                                    rope_parameters=LONGROPE)),
+    "qwen3": ("Qwen3Config", dict(HEADS, intermediate_size=96)),
+    "llama": ("LlamaConfig", dict(SMALL, intermediate_size=96, rope_parameters=LLAMA3)),
+    "mistral": ("MistralConfig", dict(HEADS, intermediate_size=96, sliding_window=8)),
+}
+
+
+def seed_of(key):
+    return zlib.crc32(key.encode()) & 0x7FFFFFFF
+
+
+def randomize(model, key):
+    """Values with structure: transformers' own initialization is too small and too even to exercise anything."""
+    g = torch.Generator().manual_seed(seed_of(key))
+    for name, p in sorted(list(model.named_parameters()) + list(model.named_buffers())):
+        if not p.is_floating_point() or "inv_freq" in name:
+            continue
+        r = torch.randn(p.shape, generator=g)
+        if "e_score_correction_bias" in name or name.endswith("sinks"):
+            p.data = 0.3 * r
+        elif p.ndim == 1:
+            p.data = (1.0 + 0.2 * r) if name.endswith("weight") else 0.2 * r
+        elif ".gate.weight" in name or "router" in name:
+            p.data = 0.4 * r
+        elif "embed_tokens" in name:
+            p.data = r
+        else:
+            rows = torch.rand(p.shape[:-1] + (1,), generator=g)
+            p.data = (r + (rows - 0.5)) * (0.05 + 0.2 * rows)
+
+
+def make_dense(key, out):
+    import transformers
+    cls, args = MODELS[key]
+    config = getattr(transformers, cls)(**args)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    randomize(model, key)
+    keep = {n: b.data.clone() for n, b in model.named_buffers() if "e_score_correction_bias" in n}
+    keep |= {n: p.data.clone() for n, p in model.named_parameters() if "e_score_correction_bias" in n}
+    model.to(torch.bfloat16)
+    for name, value in keep.items():     # published files keep the correction bias in f32
+        owner, leaf = name.rsplit(".", 1)
+        getattr(model.get_submodule(owner), leaf).data = value
+    model.save_pretrained(out)
