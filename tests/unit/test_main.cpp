@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The test program's main. Besides GoogleTest's own options it understands
 //   --only-file=TIER/NAME_test.cpp   run exactly the tests defined in that source file
-// which is how ctest gets one entry per file from one program. A file without tests is a failure.
+//   --only-tier=TIER                 run the tests of all files in tests/TIER
+// which is how ctest gets one entry per file from one program. Selecting no test is a failure.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -10,14 +11,13 @@
 
 namespace {
 
-bool defined_in(const testing::TestInfo& test, std::string_view file) {
-  const std::string_view path = test.file();
-  return path.size() > file.size() && path.ends_with(file) &&
-         path[path.size() - file.size() - 1] == '/';
+// `part` is "/TIER/NAME_test.cpp" or "/tests/TIER/".
+bool defined_in(const testing::TestInfo& test, std::string_view part) {
+  return std::string_view(test.file()).find(part) != std::string_view::npos;
 }
 
 // A filter of suites where a suite lies in one file (the rule), of single tests otherwise.
-std::string filter_for(std::string_view file) {
+std::string filter_for(std::string_view part) {
   const testing::UnitTest& all = *testing::UnitTest::GetInstance();
   std::string filter;
   for (int s = 0; s < all.total_test_suite_count(); ++s) {
@@ -26,7 +26,7 @@ std::string filter_for(std::string_view file) {
     std::string singles;
     for (int t = 0; t < suite.total_test_count(); ++t) {
       const testing::TestInfo& test = *suite.GetTestInfo(t);
-      if (!defined_in(test, file)) continue;
+      if (!defined_in(test, part)) continue;
       ++inside;
       singles += std::string(suite.name()) + "." + test.name() + ":";
     }
@@ -41,15 +41,21 @@ std::string filter_for(std::string_view file) {
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   constexpr std::string_view kOnlyFile = "--only-file=";
+  constexpr std::string_view kOnlyTier = "--only-tier=";
   for (int i = 1; i < argc; ++i) {
     const std::string_view arg = argv[i];
-    if (!arg.starts_with(kOnlyFile)) {
+    std::string part;
+    if (arg.starts_with(kOnlyFile)) {
+      part = "/" + std::string(arg.substr(kOnlyFile.size()));
+    } else if (arg.starts_with(kOnlyTier)) {
+      part = "/tests/" + std::string(arg.substr(kOnlyTier.size())) + "/";
+    } else {
       std::fprintf(stderr, "unknown argument: %s\n", argv[i]);
       return 2;
     }
-    const std::string filter = filter_for(arg.substr(kOnlyFile.size()));
+    const std::string filter = filter_for(part);
     if (filter.empty()) {
-      std::fprintf(stderr, "no test is defined in %s\n", argv[i] + kOnlyFile.size());
+      std::fprintf(stderr, "no test is defined in %s\n", part.c_str());
       return 2;
     }
     testing::GTEST_FLAG(filter) = filter;

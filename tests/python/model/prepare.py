@@ -99,7 +99,7 @@ def chat_docs(book, pieces, rng):
 
 def main():
     ap = argparse.ArgumentParser()
-    ap.add_argument("--src", default="../../data/gutenberg")
+    ap.add_argument("--src", required=True)
     ap.add_argument("--out", default="data")
     ap.add_argument("--vocab", type=int, default=4096)
     ap.add_argument("--val", type=float, default=0.03)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+# Sourced by ./test --full: the stages beyond the quick run. Uses stage, one, run_ctest, pass, fail, say.
+
+stage dev -LE once
+stage tsan -LE once
+stage clang -LE once
+
+# libFuzzer: every target builds and survives a short run that starts from its corpus.
+fuzz_one() {
+  local target=$1 name=${1#fuzz_} work
+  work=$(mktemp -d)
+  "$root/build/fuzz/$target" -max_total_time=20 -timeout=10 -rss_limit_mb=2048 -artifact_prefix="$root/build/fuzz/" \
+    "$work" "$root/tests/fuzz/corpus/$name" >"$root/build/fuzz/$target.log" 2>&1
+  local status=$?
+  rm -rf "$work"
+  [ "$status" = 0 ] || tail -n 30 "$root/build/fuzz/$target.log" >&2
+  return "$status"
+}
+if build_preset fuzz "-DMOEBIUS_TESTS=ON"; then
+  for source in "$root"/tests/fuzz/fuzz_*.cpp; do
+    [ -e "$source" ] || continue
+    target=$(basename "$source" .cpp)
+    one "fuzz 20 s: $target" fuzz_one "$target"
+  done
+else
+  fail "fuzz: build"
+fi
+
+# The other architecture, and CPUs smaller than the emulator's best.
+case $(uname -m) in
+  aarch64) here=aarch64 there=x86_64 there_debian=amd64 ;;
+  x86_64) here=x86_64 there=aarch64 there_debian=arm64 ;;
+  *) here="" ;;
+esac
+cpus_aarch64="cortex-a53 cortex-a76" # neither dotprod; dotprod without i8mm and bf16
+cpus_x86_64="Nehalem Haswell"        # SSE4.2 only; AVX2
+
+# under_qemu ARCH CPU: the kernel and runtime tests of this machine's own build on an emulated smaller CPU
+under_qemu() {
+  "qemu-$1-static" -cpu "$2" "$root/build/release/moebius_tests" --only-tier=kernels --gtest_brief=1
+}
+if [ -n "$here" ]; then
+  cpus=cpus_$here
+  for cpu in ${!cpus}; do one "$here tests on an emulated $cpu" under_qemu "$here" "$cpu"; done
+  if "$root/scripts/make_sysroot.sh" "$there_debian"; then
+    QEMU_CPU=max stage "cross-$there" -L 'unit|kernels|golden|cli|fuzz'
+    cpus=cpus_$there
+    for cpu in ${!cpus}; do
+      say "$there tests on an emulated $cpu"
+      QEMU_CPU=$cpu run_ctest "cross-$there" -L kernels
+    done
+  else
+    fail "cross-$there: packages for $there_debian"
+  fi
+fi
+
+# clang-tidy with the short list of .clang-tidy, over our own sources.
+tidy() {
+  (cd "$root" && find src -name '*.cpp' -print0 |
+    xargs -0 -n 4 -P "$(job_count)" clang-tidy --quiet -p build/clang 2>/dev/null)
+}
+one clang-tidy tidy

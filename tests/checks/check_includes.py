@@ -1,0 +1,127 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Holds the include rule: folders of src/ are ranked, and includes only go down (ARCHITECTURE.md).
+
+    check_includes.py ROOT      prints one line per violation; exit status 1 if there is any
+
+Besides the ranks: instruction-set files of kernels/ see plain headers only, the server sees only model/ and text/, the public
+headers see only themselves, and each heavy third-party header belongs to one translation unit.
+"""
+import re
+import sys
+from pathlib import Path
+
+# folder -> folders it may include besides itself and base/
+ALLOWED = {
+    "base": set(),
+    "runtime": set(),
+    "quant": set(),
+    "text": set(),
+    "checkpoint": {"quant", "runtime"},
+    "kernels": {"quant", "runtime"},
+    "nn": {"kernels", "quant", "runtime"},
+    "model": {"nn", "checkpoint", "text", "runtime"},
+    "apps": {"model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
+}
+# The public API's implementation (files directly in src/) stands beside apps/.
+ALLOWED_TOP = ALLOWED["apps"] | {"base"}
+
+# Units compiled with instruction-set flags. What they include must define no function that could be
+# merged with a copy from a unit compiled for every CPU.
+ISA_FILE = re.compile(r"^(arm|x86)_\w+\.(cpp|h)$")
+ISA_ALLOWED = {"kernels/kernel.h", "quant/quant_matrix.h"}
+# Headers shared by kernel units, free of external functions by their own rule (held by the symbol check).
+ISA_SHARED = re.compile(r"^kernels/(isa_|arm_|x86_|codec)\w*\.h$")
+
+SERVER_FILE = re.compile(r"^(serve|server|http|openai)\w*\.(cpp|h)$")
+SERVER_ALLOWED = {"model", "text", "base", "apps"}
+
+# A heavy header may be included by one .cpp file and by no header.
+HEAVY = {
+    "nlohmann": re.compile(r"^nlohmann/"),
+    "CLI11": re.compile(r"^CLI/"),
+    "pcre2": re.compile(r"^pcre2\.h$"),
+    "httplib": re.compile(r"^httplib\.h$"),
+}
+THIRD_PARTY = {"fmt", "nlohmann", "CLI", "pcre2.h", "httplib.h"}
+
+INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)
+
+
+def includes(path):
+    """(line number, '<' or '"', name) of every include of a file."""
+    text = path.read_text(encoding="utf-8")
+    for m in INCLUDE.finditer(text):
+        yield text.count("\n", 0, m.start()) + 1, m.group(1), m.group(2)
+
+
+def check_source(rel, line, name, src):
+    """A quoted include of a file below src/; returns a complaint or None."""
+    folder = rel.parts[0] if len(rel.parts) > 1 else ""
+    if name.startswith("moebius/"):
+        return None
+    target = name.split("/")[0]
+    if "/" not in name or target not in ALLOWED:
+        return f'"{name}" is not written from src/ (expected "folder/file.h")'
+    if not (src / name).is_file():
+        return f'"{name}" does not exist below src/'
+    if folder == "kernels" and ISA_FILE.match(rel.name):
+        if name not in ISA_ALLOWED and not ISA_SHARED.match(name):
+            return f'"{name}": instruction-set files include only {", ".join(sorted(ISA_ALLOWED))} and shared kernel headers'
+        return None
+    if folder == "apps" and SERVER_FILE.match(rel.name):
+        if target not in SERVER_ALLOWED:
+            return f'"{name}": the server may include only {", ".join(sorted(SERVER_ALLOWED))}'
+        return None
+    if target in (folder, "base"):
+        return None
+    if target not in (ALLOWED_TOP if folder == "" else ALLOWED[folder]):
+        return f'"{name}": {folder or "src"}/ may not include {target}/'
+    if target == "kernels" and ISA_FILE.match(Path(name).name):
+        return f'"{name}": only kernels/ knows instruction sets'
+    return None
+
+
+def check_tree(root):
+    complaints, heavy = [], {}
+    src = root / "src"
+    files = sorted(p for p in src.rglob("*") if p.suffix in (".h", ".cpp")) if src.is_dir() else []
+    for path in files:
+        rel = path.relative_to(src)
+        if len(rel.parts) > 1 and rel.parts[0] not in ALLOWED:
+            complaints.append(f"src/{rel}: folder {rel.parts[0]}/ has no rank")
+            continue
+        for line, quote, name in includes(path):
+            where = f"src/{rel}:{line}"
+            if quote == '"':
+                complaint = check_source(rel, line, name, src)
+                if complaint:
+                    complaints.append(f"{where}: {complaint}")
+            for label, pattern in HEAVY.items():
+                if pattern.match(name):
+                    heavy.setdefault(label, set()).add(f"src/{rel}")
+                    if path.suffix == ".h":
+                        complaints.append(f"{where}: {label} is a heavy header; include it in one .cpp file, not in a header")
+            if len(rel.parts) > 1 and rel.parts[0] == "kernels" and ISA_FILE.match(rel.name) and name.split("/")[0] in THIRD_PARTY:
+                complaints.append(f"{where}: <{name}>: instruction-set files use no third-party header")
+    for label, users in sorted(heavy.items()):
+        if len(users) > 1:
+            complaints.append(f"{label} is included by {len(users)} files, expected one: {', '.join(sorted(users))}")
+    api = root / "include"
+    for path in sorted(api.rglob("*.h*")) if api.is_dir() else []:
+        for line, quote, name in includes(path):
+            if (quote == '"' and not name.startswith("moebius/")) or name.split("/")[0] in THIRD_PARTY:
+                complaints.append(f"{path.relative_to(root)}:{line}: public headers include only the standard library and moebius/: {name}")
+    return len(files), complaints
+
+
+def main():
+    count, complaints = check_tree(Path(sys.argv[1]))
+    for complaint in complaints:
+        print(complaint)
+    print(f"{count} files, {len(complaints)} violations of the include rule")
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

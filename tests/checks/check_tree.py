@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Small rules about the files of the repository.
+
+    check_tree.py ROOT     exit status 1 on any violation
+
+ - src/ files have at most 600 lines; source files open with their licence line
+ - no path of somebody's machine and no left-over note in any text file
+ - no single file of more than 12 MB
+"""
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+MAX_LINES = 600
+MAX_BYTES = 12_000_000
+SOURCE = {".cpp", ".h", ".hpp", ".c", ".py", ".cmake", ".sh"}
+SPDX = "SPDX-License-Identifier: Apache-2.0"
+# Home folders and the like: a path that exists on one machine only.
+PRIVATE_PATH = re.compile(r"(?<![\w.$}/-])/(work|root|farm|home|Users|mnt)/[\w.-]+")
+# Spelled in halves, so that this file passes its own rule.
+NOTES = re.compile(r"\b(" + "TO" + "DO|FIX" + "ME|XX" + r"X)\b")
+GENERATED = re.compile(r"^(models/|tests/(fuzz/corpus|golden|data)/|LICENSE$)")
+SKIPPED_FOLDERS = {"build", "out", ".git", ".cache", "__pycache__"}
+
+
+def tracked_files(root):
+    """Files git knows or would add; without git, every file outside build folders."""
+    run = subprocess.run(["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+                         capture_output=True, text=True)
+    if run.returncode == 0 and run.stdout:
+        paths = [root / name for name in run.stdout.split("\0") if name]
+    else:
+        paths = [p for p in root.rglob("*") if not SKIPPED_FOLDERS & set(p.relative_to(root).parts)]
+    return sorted(p for p in paths if p.is_file() and not p.is_symlink())
+
+
+def check_text(name, text):
+    """Complaints about one text file."""
+    complaints = []
+    suffix = Path(name).suffix
+    lines = text.split("\n")
+    if name.startswith("src/") and len(lines) - 1 > MAX_LINES:
+        complaints.append(f"{name}: {len(lines) - 1} lines, at most {MAX_LINES}")
+    if GENERATED.match(name) and suffix not in SOURCE:
+        return complaints
+    if suffix in SOURCE and not any(SPDX in line for line in lines[:3]):
+        complaints.append(f"{name}: no line '{SPDX}' at the top")
+    for number, line in enumerate(lines, 1):
+        if PRIVATE_PATH.search(line):
+            complaints.append(f"{name}:{number}: path of one machine: {line.strip()[:80]}")
+        if NOTES.search(line):
+            complaints.append(f"{name}:{number}: left-over note: {line.strip()[:80]}")
+    return complaints
+
+
+def main():
+    root = Path(sys.argv[1])
+    complaints = []
+    files = tracked_files(root)
+    for path in files:
+        name = path.relative_to(root).as_posix()
+        if path.stat().st_size > MAX_BYTES:
+            complaints.append(f"{name}: {path.stat().st_size} bytes, at most {MAX_BYTES}")
+        try:
+            text = path.read_bytes().decode("utf-8")
+        except UnicodeDecodeError:
+            continue
+        if "\0" not in text:
+            complaints += check_text(name, text)
+    for complaint in complaints:
+        print(complaint)
+    print(f"{len(files)} files, {len(complaints)} violations")
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

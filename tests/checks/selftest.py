@@ -1,0 +1,91 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The checks must be able to fail: each rule is given a small violation, and must see it."""
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent.parent / "scripts")]
+import check_includes
+import check_symbols
+import check_tree
+import generate_docs
+
+
+class Includes(unittest.TestCase):
+    def tree(self, files):
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in files.items():
+                path = Path(folder) / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+            return check_includes.check_tree(Path(folder))[1]
+
+    def test_down_is_fine(self):
+        self.assertEqual([], self.tree({
+            "src/base/error.h": "#include <string>\n",
+            "src/quant/scheme.h": '#include "base/error.h"\n',
+            "src/kernels/kernel.h": '#include "quant/scheme.h"\n',
+            "src/nn/moe.cpp": '#include "kernels/kernel.h"\n'}))
+
+    def test_up_is_seen(self):
+        found = self.tree({"src/base/error.h": '#include "quant/scheme.h"\n', "src/quant/scheme.h": ""})
+        self.assertEqual(1, len(found))
+        self.assertIn("src/base/error.h:1", found[0])
+
+    def test_sideways_is_seen(self):
+        self.assertEqual(1, len(self.tree({"src/text/a.h": '#include "checkpoint/b.h"\n', "src/checkpoint/b.h": ""})))
+
+    def test_isa_file(self):
+        files = {"src/kernels/kernel.h": "", "src/base/error.h": "", "src/quant/quant_matrix.h": ""}
+        good = '#include "kernels/kernel.h"\n#include "quant/quant_matrix.h"\n#include <arm_neon.h>\n'
+        self.assertEqual([], self.tree(files | {"src/kernels/arm_i8mm.cpp": good}))
+        self.assertEqual(1, len(self.tree(files | {"src/kernels/arm_i8mm.cpp": '#include "base/error.h"\n'})))
+        self.assertEqual(1, len(self.tree(files | {"src/kernels/x86_amx.cpp": "#include <fmt/core.h>\n"})))
+
+    def test_server(self):
+        files = {"src/nn/moe.h": "", "src/model/engine.h": ""}
+        self.assertEqual([], self.tree(files | {"src/apps/http.cpp": '#include "model/engine.h"\n'}))
+        self.assertEqual(1, len(self.tree(files | {"src/apps/http.cpp": '#include "nn/moe.h"\n'})))
+
+    def test_heavy_headers(self):
+        json = "#include <nlohmann/json.hpp>\n"
+        self.assertEqual([], self.tree({"src/base/json.cpp": json}))
+        self.assertEqual(1, len(self.tree({"src/base/json.h": json})))
+        self.assertEqual(1, len(self.tree({"src/base/json.cpp": json, "src/text/b.cpp": json})))
+
+    def test_spelling_and_public_headers(self):
+        self.assertEqual(1, len(self.tree({"src/base/a.cpp": '#include "a.h"\n', "src/base/a.h": ""})))
+        self.assertEqual(1, len(self.tree({"include/moebius/a.h": '#include "base/a.h"\n'})))
+        self.assertEqual(1, len(self.tree({"src/util/a.cpp": ""})))
+
+
+class Symbols(unittest.TestCase):
+    def test_rule(self):
+        table = ("R", "moebius::kArmI8mm")
+        self.assertEqual([], check_symbols.judge("arm_i8mm.cpp", [table]))
+        self.assertEqual(1, len(check_symbols.judge("arm_i8mm.cpp", [table, ("W", "std::vector<int>::size()")])))
+        self.assertEqual(1, len(check_symbols.judge("arm_i8mm.cpp", [table, ("T", "helper")])))
+        self.assertEqual(1, len(check_symbols.judge("arm_i8mm.cpp", [])))
+
+
+class Tree(unittest.TestCase):
+    def test_rule(self):
+        spdx = "// " + check_tree.SPDX + "\n"
+        self.assertEqual([], check_tree.check_text("src/base/a.cpp", spdx))
+        self.assertEqual(1, len(check_tree.check_text("src/base/a.cpp", "int x;\n")))
+        self.assertEqual(1, len(check_tree.check_text("src/base/a.cpp", spdx + "\n" * 600)))
+        self.assertEqual(1, len(check_tree.check_text("README.md", "see " + "/ho" + "me/me/model\n")))
+        self.assertEqual(1, len(check_tree.check_text("src/base/a.cpp", spdx + "// TO" + "DO later\n")))
+
+
+class Docs(unittest.TestCase):
+    def test_fill(self):
+        text = "a\n<!-- generated:x -->\nold\n<!-- end -->\nb\n"
+        self.assertEqual(text.replace("old", "new x"), generate_docs.fill(text, lambda name: f"new {name}\n"))
+
+
+if __name__ == "__main__":
+    unittest.main()
