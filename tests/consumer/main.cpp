@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A user's program: includes the public headers only, links the installed library, catches its error.
+// A user's program: includes the public headers only, links the installed library, catches its
+// error.
 #include <cstdio>
 
 #include "moebius/error.h"
