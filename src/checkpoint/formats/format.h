@@ -3,6 +3,7 @@
 // read but a few small tensors), then reads payloads into a buffer and gives a QuantMatrix that views them (load).
 #pragma once
 #include <array>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,18 +16,26 @@
 
 namespace moebius {
 
-// The role of a tensor inside its module: the suffixes of the format, and the native spellings of other exporters.
+// The role of a tensor inside its module: the suffixes of the format, and the native spellings of other exporters
+// (GPT-OSS: `_blocks` is kWeightPacked, `_scales` is kWeightScale, `_bias` is kBias).
 enum class Role : uint8_t {
   kWeight, kWeightPacked, kWeightScale, kWeightZeroPoint, kWeightGIdx, kWeightShape, kWeightGlobalScale,
   kInputGlobalScale, kInputScale, kInputZeroPoint, kOutputScale, kOutputZeroPoint, kBias, kCount,
 };
-std::string_view suffix_of(Role role);
+std::string_view suffix_of(Role role);  // "weight_packed", ...
 
-// A 2-D (or 1-D) piece of a tensor: a whole tensor, one expert of a fused 3-D tensor, the gate or up half of a fused matrix.
+// A piece of a tensor: a whole tensor, one expert of a fused tensor, the gate or up half of a fused matrix.
+// Rules for whoever fills it:
+//  - index: set it on every role whose tensor has a leading expert dimension. A tensor with a single element is shared and
+//    ignores it, and so does weight_shape [2].
+//  - rows are logical weight rows (outputs) for every role: a scale, zero point or bias of a fused gate/up matrix carries the same
+//    row_begin, row_count, row_step as the weight, whatever its own storage (block scales, packed zero points); a companion that
+//    exists per half carries none. One-element scales, g_idx and weight_shape ignore the rows.
+//  - transposed: the stored matrix is [K, N] ([groups, N] for scales); one flag per role, dense and byte codes only.
 struct TensorRef {
   const TensorInfo* info = nullptr;
   int64_t index = -1;          // slice of dimension 0 (expert) or -1
-  uint64_t row_begin = 0;      // logical rows (outputs) row_begin, row_begin + row_step, ...
+  uint64_t row_begin = 0;      // logical rows row_begin, row_begin + row_step, ...
   uint64_t row_count = 0;      // 0: all
   uint64_t row_step = 1;       // 2: interleaved gate/up
   bool transposed = false;     // stored [K, N]
@@ -47,29 +56,36 @@ struct MatrixPlan {
   uint64_t N = 0, K = 0;
   CodeType code = CodeType::kF32;   // of the view that load() gives
   ScaleType scale_type = ScaleType::kNone;
-  uint64_t groups = 1, block_n = 1, block_k = 1;
+  uint64_t groups = 1, block_n = 1, block_k = 1, n_phase = 0;  // as in QuantMatrix
   bool zero_points = false, act_order = false;
+  float global_scale = 1.0f;        // NVFP4 weights (divisor)
   uint64_t code_bytes = 0, scale_bytes = 0;  // in the file: codes; scales, zero points, indices
   ActParams input, output;          // stored static values (read at plan time: they are small)
-  bool has_input_scale = false, has_output_scale = false;
-  int layout = 0;                   // reader's own note (odd-bit layout, zero-point layout)
+  bool has_input_scale = false, has_output_scale = false;  // a static scale is stored and not the "uncalibrated" 0
+  int layout = 0;                   // reader's own note (odd-bit layout, zero-point layout, exponent correction)
+  std::string warning;              // one sentence for the user, empty: nothing odd
 };
 
-// Memory that one load needs; reused from module to module, grows to the largest.
+// Memory that one load needs; reused from module to module, never larger than the largest module asked for.
 class LoadBuffer {
  public:
-  uint8_t* allocate(size_t bytes);  // 64-byte aligned; valid until reset
-  void reset() { used_ = 0; block_ = 0; }
+  uint8_t* allocate(size_t bytes);  // 64-byte aligned, not cleared; valid until reset
+  void reset();
 
  private:
-  std::vector<std::vector<uint8_t>> blocks_;
-  size_t used_ = 0, block_ = 0;
+  struct Block {
+    std::unique_ptr<uint8_t[]> memory;
+    size_t size = 0;
+  };
+  std::vector<Block> blocks_;
+  size_t used_ = 0;   // of the last block
+  size_t round_ = 0;  // bytes handed out since reset
 };
 
 struct FormatReader {
   Format format;
-  // Throws Error "file: tensor is I32[..]; expected ..." when dtypes, ranks or shapes do not fit each other, the scheme or expected N, K
-  // (0: unknown). version: writer's version string of the config.
+  // Throws Error "file: tensor is I32[..]; expected ..." when dtypes, ranks or shapes do not fit each other, the scheme or
+  // expected N, K (0: unknown). version: writer's version string of the config.
   MatrixPlan (*plan)(const ModuleTensors&, const Scheme&, const TensorStore&, uint64_t expected_N, uint64_t expected_K, std::string_view version);
   // Reads, checks scales / zero points / code ranges, and returns a view into `buffer`.
   QuantMatrix (*load)(const MatrixPlan&, const TensorStore&, LoadBuffer& buffer);
