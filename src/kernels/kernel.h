@@ -46,6 +46,8 @@ struct PackArgs {
   const QuantMatrix* w;
   size_t n0, n1;        // rows to pack; n0 is a multiple of Kernel::n_step
   uint8_t* packed;      // whole matrix; the call fills what belongs to its rows
+  const int32_t* columns = nullptr;     // act-order: packed column i is column columns[i] of w; null: identity
+  const int32_t* group_ends = nullptr;  // act-order: as in PackedMatrix
 };
 
 // A packed matrix with the values that are not part of the tiles.
