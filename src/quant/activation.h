@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the rows of x are quantized before a product, and the canonical form of quantized rows. Plain data, no functions.
+// How the rows of x are quantized before a product, and the canonical form of quantized rows. Plain
+// data, no functions.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -7,16 +8,34 @@
 namespace moebius {
 
 enum class ActCode : uint8_t { kAsIs, kInt, kFp8, kFp4 };
-enum class ActGranule : uint8_t { kStatic, kRow, kGroup };  // one stored scale; one per row; one per `group` features
-enum class ActScale : uint8_t { kF32, kFp8, kE8m0 };         // kFp8: NVFP4 block scales under a stored global scale
-enum class Int8Mode : uint8_t { kDeclared, kCompressedTensors, kVllm };  // how dynamic INT8 is read: rules.md
+enum class ActGranule : uint8_t {
+  kStatic,
+  kRow,
+  kGroup
+};  // one stored scale; one per row; one per `group` features
+enum class ActScale : uint8_t {
+  kF32,
+  kFp8,
+  kE8m0
+};  // kFp8: NVFP4 block scales under a stored global scale
+enum class Int8Mode : uint8_t {
+  kDeclared,
+  kCompressedTensors,
+  kVllm
+};  // how dynamic INT8 is read: rules.md
+
+enum class XType : uint8_t {
+  kF32,
+  kBf16,
+  kF16
+};  // type of the layer's activations (weight-only schemes, rounding of mode vllm)
 
 struct ActSpec {
   ActCode code = ActCode::kAsIs;
-  uint8_t bits = 8;                 // of kInt
-  bool symmetric = true;            // of kInt
+  uint8_t bits = 8;       // of kInt
+  bool symmetric = true;  // of kInt
   ActGranule granule = ActGranule::kRow;
-  uint32_t group = 0;               // features per scale for kGroup; the last group of a row may be shorter
+  uint32_t group = 0;  // features per scale for kGroup; the last group of a row may be shorter
   ActScale scale = ActScale::kF32;
   Int8Mode mode = Int8Mode::kDeclared;
   bool operator==(const ActSpec&) const = default;
@@ -30,16 +49,18 @@ struct ActParams {
   bool operator==(const ActParams&) const = default;
 };
 
-// M quantized rows. codes: kInt int8_t[M,K]; kFp8 e4m3 bytes [M,K]; kFp4 one E2M1 code per byte [M,K]; kAsIs float[M,K].
-// x(m,k) is represented by (code - zero_point) * scale(m, k/granule) [/ global scale for kFp4 with ActScale::kFp8].
+// M quantized rows. codes: kInt int8_t[M,K]; kFp8 e4m3 bytes [M,K]; kFp4 one E2M1 code per byte
+// [M,K]; kAsIs float[M,K]. x(m,k) is represented by (code - zero_point) * scale(m, k/granule) [/
+// global scale for kFp4 with ActScale::kFp8].
 struct QuantRows {
   size_t M = 0, K = 0;
   ActSpec spec;
   ActParams params;
   const void* codes = nullptr;
-  const float* scales = nullptr;         // [M, groups]; kStatic: unused
-  size_t groups = 1;                     // scales per row
-  const int32_t* zero_points = nullptr;  // [M] for dynamic asymmetric rows, else null
+  const float* scales = nullptr;  // [M, groups]; kStatic: the stored scale; NaN where the granule
+                                  // held NaN or infinity
+  size_t groups = 1;              // scales per row; 0 for kAsIs
+  const int32_t* zero_points = nullptr;  // [M, groups] for dynamic asymmetric rows, else null
 };
 
 }  // namespace moebius

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The canonical prepared row: the quantized form of one row of x, self-contained, bytes equal to
+// quant/reference. A kernel may use these two functions as its own row_bytes and prepare_rows and
+// reorder in make_panel. Declarations only (see list.h, rule 4); the loops in prepared_rows.cpp are
+// written to vectorise everywhere.
+//
+//   offset 0              scales        float[S]      S = act_groups: 0 for kAsIs, 1 for kRow and
+//   kStatic, ceil(K/group) offset 4 S            zero points   int32[S]      only for dynamic
+//   asymmetric integers (PreparedLayout::zero_points) offset codes          codes         int8[K],
+//   e4m3 bytes [K], E2M1 one code per byte [K], or float[K] for kAsIs row_bytes is a multiple of
+//   64; codes start at a multiple of 64.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/kernel.h"
+
+namespace moebius {
+
+struct PreparedLayout {
+  size_t groups;       // S
+  size_t zero_points;  // S or 0
+  size_t codes;        // byte offset of the codes
+  size_t row_bytes;
+};
+
+PreparedLayout prepared_layout(const Problem& p);
+size_t prepared_row_bytes(const Problem& p);
+void prepare_rows_canonical(const PrepareArgs& args);
+
+}  // namespace moebius
