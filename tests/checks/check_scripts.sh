@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The shell scripts themselves:  check_scripts.sh ROOT
+# Syntax of all; the package list; and ./moebius in a small stand-in tree with a stand-in tool: arguments, exit status,
+# symbolic links, and that a fresh build is not touched while a changed source is noticed.
+set -u
+root=$1
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+bad=0
+expect() { # WHAT WANTED GOT
+  if [ "$2" != "$3" ]; then
+    printf '%s\n  wanted: %s\n  got:    %s\n' "$1" "$2" "$3"
+    bad=1
+  fi
+}
+
+for script in moebius test .ci/run scripts/*.sh tests/checks/*.sh tests/consumer/run.sh; do
+  for file in "$root"/$script; do bash -n "$file" || bad=1; done
+done
+for command in moebius test .ci/run; do [ -x "$root/$command" ] || expect "$command is executable" yes no; done
+
+. "$root/scripts/setup.sh"
+dpkg() { echo amd64; }
+mkdir -p "$work/list/scripts"
+printf '# note\nbuild a\ntest b optional\nfull c arch=arm64\nfull d arch=amd64\n' >"$work/list/scripts/packages.txt"
+root=$work/list
+expect "build group" "a required" "$(listed_packages build)"
+expect "all groups" "a required b optional d required" "$(listed_packages build test full | paste -sd' ')"
+unset -f dpkg
+root=$1
+
+tree="$work/a tree"
+mkdir -p "$tree/build/release" "$tree/src/base" "$tree/scripts" "$work/elsewhere"
+cp "$root/moebius" "$tree/"
+printf 'say() { echo "$@" >&2; }\nensure_packages() { :; }\nbuild_preset() { say "asked to build $*"; return "${BUILD_STATUS:-0}"; }\n' >"$tree/scripts/setup.sh"
+printf '#!/bin/sh\necho "tool:$#:$1"\nexit 7\n' >"$tree/build/release/moebius"
+chmod +x "$tree/build/release/moebius"
+touch "$tree/src/base/a.cpp"
+ln -s "../a tree/moebius" "$work/elsewhere/link"
+ln -s link "$work/elsewhere/link2"
+
+cd "$work/elsewhere" || exit 1
+out=$(./link2 "x y" z 2>"$work/err")
+expect "exit status is the tool's" 7 $?
+expect "first call: arguments" "tool:2:x y" "$out"
+expect "first call: builds" "asked to build release -DMOEBIUS_TESTS=OFF moebius_cli" "$(cat "$work/err")"
+"$tree/moebius" >/dev/null 2>"$work/err"
+expect "second call: builds nothing" "" "$(cat "$work/err")"
+touch -d '+1 minute' "$tree/src/base/a.cpp"
+"$tree/moebius" >/dev/null 2>"$work/err"
+expect "a changed source: builds" 1 "$(grep -c 'asked to build' "$work/err")"
+touch -d '-1 minute' "$tree/src/base/a.cpp"
+out=$(BUILD_STATUS=1 bash -c 'touch -d "+1 minute" "$0/src/base/a.cpp"; "$0/moebius"' "$tree" 2>/dev/null)
+expect "a failed build: status 1" 1 $?
+expect "a failed build: nothing on stdout" "" "$out"
+[ "$bad" = 0 ] && echo "scripts in order"
+exit "$bad"
