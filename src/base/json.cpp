@@ -159,6 +159,10 @@ void write_value(std::string& out, const Json& j, int indent, int level) {
 }  // namespace
 
 void parse_json_events(std::string_view text, JsonHandler& handler, std::string_view what, size_t max_depth) {
+  // The parser below takes a zero byte for the end of the text and skips a byte order mark; neither is JSON.
+  if (const size_t zero = text.find('\0'); zero != std::string_view::npos) fail("{}: malformed JSON: zero byte at {}", what, zero);
+  if (text.starts_with("\xef\xbb\xbf")) fail("{}: malformed JSON: text begins with a byte order mark", what);
+  if (!is_utf8(text)) fail("{}: text is not valid UTF-8", what);
   Adapter adapter(handler, max_depth);
   if (nlohmann::json::sax_parse(text.begin(), text.end(), &adapter)) return;
   fail("{}: {}", what, handler.error.empty() ? "malformed JSON" : handler.error);

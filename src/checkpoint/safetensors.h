@@ -7,9 +7,11 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/file.h"
 
 namespace moebius {
 
@@ -26,25 +28,28 @@ std::string describe(const TensorInfo& tensor);  // "I32[4096,512]"
 class SafetensorsFile {
  public:
   static SafetensorsFile open(const std::string& path);  // throws Error
-  const std::string& path() const { return path_; }
-  uint64_t size() const { return size_; }
+  const std::string& path() const { return file_->path(); }
+  uint64_t size() const { return file_->size(); }
   const std::vector<TensorInfo>& tensors() const { return tensors_; }  // in file order
   std::vector<TensorInfo> take_tensors() { return std::move(tensors_); }
+  void set_tensors(std::vector<TensorInfo> tensors) { tensors_ = std::move(tensors); }  // a selection of those taken
   // Reads out.size() bytes at `offset` inside the tensor. Throws Error if the file got shorter or cannot be read. Thread-safe.
   void read(const TensorInfo& tensor, uint64_t offset, std::span<uint8_t> out) const;
 
  private:
-  struct Handle;  // closes the descriptor
-  std::shared_ptr<Handle> handle_;
-  std::string path_;
-  uint64_t size_ = 0;
+  std::shared_ptr<const ReadFile> file_;
   std::vector<TensorInfo> tensors_;
 };
+
+// Limits of our own on top of the format's 100,000,000 header bytes: a header must not cost more memory than it is worth.
+inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
+inline constexpr size_t kMaxTensors = 1'000'000, kMaxTensorName = 1024, kMaxRank = 64;
 
 // Parses header bytes alone (what the fuzzer drives). `file_size` is the length of the whole file.
 std::vector<TensorInfo> parse_safetensors_header(std::string_view header, uint64_t file_size, const std::string& path);
 
-// Writes tensors to a file (atomically: temporary name, then rename). Data must match dtype and shape.
+// Writes tensors to a file (atomically: temporary name, then rename), in the order and with the padding of the format's own
+// writer. Data must match dtype and shape; names must be different.
 struct TensorData {
   std::string name;
   DType dtype;

@@ -4,16 +4,25 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "checkpoint/safetensors.h"
 
 namespace moebius {
 
+struct ShardIndex;
+
+// The path of a file of a model folder. `name` must be a plain file name; a symbolic link must stay inside the folder, or be one
+// of the hub cache's own (snapshots/<revision>/name -> ../../blobs/<hash>). Throws Error.
+std::string file_in_folder(const std::string& folder, std::string_view name);
+
 class TensorStore {
  public:
+  TensorStore() = default;
+  TensorStore(TensorStore&&) noexcept = default;             // addresses of tensors survive a move
+  TensorStore& operator=(TensorStore&&) noexcept = default;
   // Warnings (tensor missing from the map, both single file and index present and different ...) are appended to `warnings`.
+  // Files called consolidated*, adapter* or optimizer* are never looked at.
   static TensorStore open_folder(const std::string& folder, std::vector<std::string>& warnings);
   static TensorStore open_file(const std::string& path);
   std::span<const TensorInfo> tensors() const { return tensors_; }  // sorted by name
@@ -26,9 +35,12 @@ class TensorStore {
   uint64_t total_bytes() const { return total_bytes_; }
 
  private:
+  void add_file(SafetensorsFile file);  // takes over its tensors
+  void finish();                        // sorts; no name twice
+  void check_complete(const std::string& index_path, const ShardIndex& index) const;
+
   std::vector<SafetensorsFile> files_;
   std::vector<TensorInfo> tensors_;
-  std::unordered_map<std::string_view, size_t> by_name_;
   uint64_t total_bytes_ = 0;
 };
 

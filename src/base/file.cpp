@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// POSIX files behind base/file.h. O_NONBLOCK at open keeps a pipe from blocking us before fstat says what it is; it has no
+// effect on regular files.
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <system_error>
+
+#include "base/error.h"
+
+namespace moebius {
+namespace {
+
+constexpr size_t kChunk = size_t{1} << 28;  // one system call moves at most this much
+
+std::string_view kind_of(mode_t mode) {
+  if (S_ISDIR(mode)) return "a folder";
+  if (S_ISFIFO(mode)) return "a pipe";
+  if (S_ISCHR(mode) || S_ISBLK(mode)) return "a device";
+  if (S_ISSOCK(mode)) return "a socket";
+  return "not a regular file";
+}
+
+// Writes everything to a file that must not exist yet; removes it again if anything fails.
+void write_new_file(const std::string& path, std::span<const std::span<const uint8_t>> parts) {
+  const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (fd < 0) fail("{}: cannot create: {}", printable(path), errno_text(errno));
+  int code = 0;
+  for (std::span<const uint8_t> rest : parts) {
+    while (code == 0 && !rest.empty()) {
+      const ssize_t n = ::write(fd, rest.data(), std::min(rest.size(), kChunk));
+      if (n < 0 && errno != EINTR) code = errno;
+      if (n > 0) rest = rest.subspan(static_cast<size_t>(n));
+    }
+  }
+  if (code == 0 && ::fsync(fd) != 0) code = errno;
+  if (::close(fd) != 0 && code == 0) code = errno;
+  if (code == 0) return;
+  ::unlink(path.c_str());
+  fail("{}: cannot write: {}", printable(path), errno_text(code));
+}
+
+}  // namespace
+
+ReadFile::ReadFile(const std::string& path) : path_(path) {
+  if (path.find('\0') != std::string::npos) fail("{}: a path cannot hold a zero byte", printable(path));
+  do {
+    fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  } while (fd_ < 0 && errno == EINTR);
+  if (fd_ < 0) fail("{}: cannot open: {}", printable(path), errno_text(errno));
+  struct stat st{};
+  const int code = ::fstat(fd_, &st) != 0 ? errno : 0;
+  if (code == 0 && S_ISREG(st.st_mode)) {
+    size_ = static_cast<uint64_t>(st.st_size);
+    return;
+  }
+  ::close(fd_);
+  if (code != 0) fail("{}: cannot open: {}", printable(path), errno_text(code));
+  fail("{}: is {}; expected a regular file", printable(path), kind_of(st.st_mode));
+}
+
+ReadFile::~ReadFile() { ::close(fd_); }
+
+void ReadFile::read_at(uint64_t offset, std::span<uint8_t> out) const {
+  if (offset > size_ || out.size() > size_ - offset)
+    fail("{}: cannot read {} bytes at {}: the file has {} bytes", printable(path_), out.size(), offset, size_);
+  while (!out.empty()) {
+    const ssize_t n = ::pread(fd_, out.data(), std::min(out.size(), kChunk), static_cast<off_t>(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail("{}: cannot read at byte {}: {}", printable(path_), offset, errno_text(errno));
+    if (n == 0)
+      fail("{}: file shrank: it ends at byte {}, expected {} bytes as when it was opened", printable(path_), offset, size_);
+    offset += static_cast<uint64_t>(n);
+    out = out.subspan(static_cast<size_t>(n));
+  }
+}
+
+std::string read_text_file(const std::string& path, uint64_t limit) {
+  const ReadFile file(path);
+  if (file.size() > limit)
+    fail("{}: file has {} bytes; at most {} are read for a file of this kind", printable(path), file.size(), limit);
+  std::string text(file.size(), '\0');
+  file.read_at(0, {reinterpret_cast<uint8_t*>(text.data()), text.size()});
+  return text;
+}
+
+void write_file_atomically(const std::string& path, std::span<const std::span<const uint8_t>> parts) {
+  static std::atomic<unsigned> counter{0};
+  const std::string temporary = fmt::format("{}.{}.{}.tmp", path, ::getpid(), counter.fetch_add(1));
+  write_new_file(temporary, parts);
+  if (::rename(temporary.c_str(), path.c_str()) == 0) return;
+  const int code = errno;
+  ::unlink(temporary.c_str());
+  fail("{}: cannot replace: {}", printable(path), errno_text(code));
+}
+
+bool path_exists(const std::string& path) {
+  struct stat st{};
+  return ::lstat(path.c_str(), &st) == 0;
+}
+
+std::string errno_text(int code) { return std::generic_category().message(code); }
+
+std::string join_path(const std::string& folder, std::string_view name) {
+  std::string path = folder;
+  if (!path.empty() && path.back() != '/') path += '/';
+  return path.append(name);
+}
+
+std::string_view base_name(std::string_view path) {
+  const size_t slash = path.rfind('/');
+  return slash == std::string_view::npos ? path : path.substr(slash + 1);
+}
+
+}  // namespace moebius

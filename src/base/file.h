@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Regular files, read at positions. A descriptor is opened once and never mapped: a file that shrinks while it is read gives an
+// Error, not a signal. Folders, pipes and devices are refused. Every message starts with the path.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace moebius {
+
+class ReadFile {
+ public:
+  explicit ReadFile(const std::string& path);  // throws Error
+  ~ReadFile();
+  ReadFile(const ReadFile&) = delete;
+  ReadFile& operator=(const ReadFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  uint64_t size() const { return size_; }  // when it was opened
+  // Fills `out` from byte `offset` on. Throws Error if the file got shorter or cannot be read. Thread-safe.
+  void read_at(uint64_t offset, std::span<uint8_t> out) const;
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+  uint64_t size_ = 0;
+};
+
+// A whole small file (configs, indices). Throws Error if it is larger than `limit` bytes.
+std::string read_text_file(const std::string& path, uint64_t limit);
+
+// Writes `parts` one after another under a temporary name in the same folder, then renames: readers see all or nothing.
+void write_file_atomically(const std::string& path, std::span<const std::span<const uint8_t>> parts);
+
+bool path_exists(const std::string& path);  // without following a last symbolic link
+std::string errno_text(int code);           // "No such file or directory"
+std::string join_path(const std::string& folder, std::string_view name);
+std::string_view base_name(std::string_view path);
+
+}  // namespace moebius
