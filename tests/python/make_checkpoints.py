@@ -57,11 +57,11 @@ def make_oneshot(case, dense, out):
     groups = {f"group_{i}": s for i, s in enumerate(case.schemes())}
     kind, extra = (GPTQModifier, {}) if case.gptq else (QuantizationModifier, {})
     if case.kv_cache:
-        extra["kv_cache_scheme"] = case.kv_cache
+        extra["kv_cache_scheme"] = case.kv_cache()
     recipe = kind(config_groups=groups, ignore=case.ignore, **extra)
     if case.calibrate:
         g = torch.Generator().manual_seed(11)
-        ids = torch.randint(3, 64, (SAMPLES, LENGTH), generator=g).tolist()
+        ids = torch.randint(3, model.config.vocab_size, (SAMPLES, LENGTH), generator=g).tolist()
         data = Dataset.from_list([{"input_ids": r, "attention_mask": [1] * LENGTH} for r in ids])
         oneshot(model=model, tokenizer=dummy_tokenizer(), dataset=data, recipe=recipe, num_calibration_samples=SAMPLES,
                 max_seq_length=LENGTH)

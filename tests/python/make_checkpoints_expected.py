@@ -22,7 +22,6 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-BUDGET = 40_000          # bytes of decoded weights kept per folder (beyond one module per scheme)
 SUFFIXES = ("weight_packed", "weight_shape", "weight_scale", "weight_zero_point", "weight_g_idx", "weight_global_scale",
             "input_scale", "input_zero_point", "input_global_scale", "output_scale", "output_zero_point", "weight")
 
@@ -70,7 +69,7 @@ def schemes_of(config, mods):
             leaf_module = torch.nn.Embedding(n, k) if leaf == "embed_tokens" else torch.nn.Linear(k, n, bias=False)
             at.add_module(leaf, leaf_module)
         parsed = QuantizationConfig.model_validate(dict(config, kv_cache_scheme=None))
-        apply_quantization_config(root, parsed, show_progress=False)
+        apply_quantization_config(root, parsed)
         return {m: getattr(root.get_submodule(m), "quantization_scheme", None) for m in mods}, parsed.format
 
 
@@ -96,24 +95,25 @@ def describe(scheme, fmt):
             "output_activations": one(scheme.output_activations)}
 
 
-def choose(entries, sizes):
-    """One module per scheme (a last expert's if small), then the smallest of each scheme and projection, within BUDGET."""
+def choose(entries, sizes, budget):
+    """One module per scheme (a last expert's if small, none if all are large), then the smallest of each scheme and projection, within the budget."""
     experts = sorted({int(i) for m in entries for i in re.findall(r"experts\.(\d+)\.", m)})
 
     def rank(m):
         i = re.findall(r"experts\.(\d+)\.", m)
-        return (sizes[m] > BUDGET, not (i and int(i[0]) == experts[-1]), sizes[m], m)
+        big = sizes[m] > budget
+        return (big, sizes[m] if big else 0, not (i and int(i[0]) == experts[-1]), sizes[m], m)
 
     def kind(m):
         i = re.findall(r"experts\.(\d+)\.", m)
         return (json.dumps(entries[m], sort_keys=True), m.rpartition(".")[2], bool(i))
     chosen, total = {}, 0
     for m in sorted(entries, key=rank):
-        if kind(m)[0] not in {k[0] for k in chosen}:
+        if kind(m)[0] not in {k[0] for k in chosen} and (sizes[m] <= 70_000 or not chosen):
             chosen[kind(m)] = m
             total += sizes[m]
     for m in sorted(entries, key=lambda m: (sizes[m], m)):
-        if kind(m) not in chosen and total + sizes[m] <= BUDGET:
+        if kind(m) not in chosen and total + sizes[m] <= budget:
             chosen[kind(m)] = m
             total += sizes[m]
     return sorted(chosen.values())
@@ -121,11 +121,29 @@ def choose(entries, sizes):
 
 def dense_logits(folder):
     from transformers import AutoModelForCausalLM
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-    tokens = torch.randint(3, 64, (20,), generator=torch.Generator().manual_seed(5))
+    return logits_of(AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval())
+
+
+def logits_of(model):
+    tokens = torch.randint(3, model.config.vocab_size, (20,), generator=torch.Generator().manual_seed(5))
     with torch.no_grad():
         logits = model(tokens[None], use_cache=False).logits[0]
     return {"tokens": tokens, "logits": logits.float().contiguous()}
+
+
+def native_mxfp4(folder, tensors):
+    """GPT-OSS's own format, decoded by transformers: last expert of every layer as gate/up/down [N, K], and logits."""
+    from transformers import AutoModelForCausalLM, Mxfp4Config
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+    out = {}
+    for name in [n.removesuffix("_blocks") for n in tensors if n.endswith("_blocks")]:
+        last = convert_moe_packed_tensors(tensors[name + "_blocks"], tensors[name + "_scales"], dtype=torch.float32)[-1].T
+        stem, e = name.rpartition(".")[0], tensors[name + "_blocks"].shape[0] - 1
+        halves = {"gate_proj": last[0::2], "up_proj": last[1::2]} if "gate_up" in name else {"down_proj": last}
+        out |= {f"{stem}.{e}.{k}": (v + 0.0).contiguous() for k, v in halves.items()}
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
+                                                 quantization_config=Mxfp4Config(dequantize=True)).eval()
+    return out | logits_of(model)
 
 
 def write(folder, case):
@@ -136,7 +154,9 @@ def write(folder, case):
     tensors = load(folder)
     mods = modules_of(tensors)
     if not qc or qc.get("quant_method") != "compressed-tensors":
-        if case.stage == "dense":
+        if qc:
+            save_file(native_mxfp4(folder, tensors), folder / "expected.safetensors")
+        elif case.stage == "dense":
             save_file(dense_logits(folder), folder / "expected.safetensors")
         return
     schemes, global_format = schemes_of(qc, mods)
@@ -155,7 +175,7 @@ def write(folder, case):
         out[m] |= {"crc32": zlib.crc32(v.numpy().tobytes()), "sum": v.double().sum().item(), "amax": v.abs().max().item()}
         values[m] = v
         kinds[m] = out[m]["scheme"]
-    picked = choose(kinds, {m: values[m].numel() * 4 for m in values})
+    picked = choose(kinds, {m: values[m].numel() * 4 for m in values}, case.budget)
     save_file({m: values[m] for m in picked}, folder / "expected.safetensors")
     table = []               # distinct schemes; a module names one by its index
     for e in out.values():

@@ -15,6 +15,8 @@ COMMON = dict(vocab_size=64, max_position_embeddings=256, bos_token_id=1, eos_to
               tie_word_embeddings=False)
 SMALL = dict(COMMON, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2)
 HEADS = dict(SMALL, head_dim=16)
+FAMILY = dict(SMALL, vocab_size=32)
+FHEADS = dict(HEADS, vocab_size=32)
 QWEN3 = dict(HEADS, num_experts=4, num_experts_per_tok=2, norm_topk_prob=True, decoder_sparse_step=1)
 YARN = dict(rope_type="yarn", rope_theta=10000.0, factor=8.0, original_max_position_embeddings=32, beta_fast=32.0,
             beta_slow=1.0)
@@ -23,54 +25,56 @@ LLAMA3 = dict(rope_type="llama3", rope_theta=10000.0, factor=8.0, original_max_p
 LONGROPE = dict(rope_type="longrope", rope_theta=10000.0, original_max_position_embeddings=32, factor=8.0,
                 short_factor=[1.0 + 0.05 * i for i in range(8)], long_factor=[1.0 + 0.5 * i for i in range(8)],
                 short_mscale=1.25, long_mscale=1.5)
-MLA = dict(COMMON, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=32,
-           qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=16, intermediate_size=96, moe_intermediate_size=32,
+MLA = dict(COMMON, vocab_size=32, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=4, kv_lora_rank=32,
+           qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=16, intermediate_size=64, moe_intermediate_size=32,
            n_routed_experts=4, n_shared_experts=2, num_experts_per_tok=2, first_k_dense_replace=1)
 
 # key: (config class, arguments)
 MODELS = {
-    # Qwen3-MoE in five sizes: small (layer 0 dense), wide (K multiple of 128), odd, both layers MoE, one-layer
+    # Qwen3-MoE in six sizes: small (layer 0 dense), wide (K multiple of 128), odd, both layers MoE, one layer (twice)
     "qwen3moe": ("Qwen3MoeConfig", dict(QWEN3, intermediate_size=96, moe_intermediate_size=96, mlp_only_layers=[0])),
     "qwen3moe-wide": ("Qwen3MoeConfig", dict(QWEN3, hidden_size=128, intermediate_size=256, moe_intermediate_size=128,
                                              num_attention_heads=8, mlp_only_layers=[0])),
     "qwen3moe-odd": ("Qwen3MoeConfig", dict(QWEN3, hidden_size=192, intermediate_size=200, moe_intermediate_size=200,
                                             num_hidden_layers=1, num_experts=2, head_dim=48, num_key_value_heads=1)),
-    "qwen3moe-two": ("Qwen3MoeConfig", dict(QWEN3, intermediate_size=96, moe_intermediate_size=64)),
+    "qwen3moe-two": ("Qwen3MoeConfig", dict(QWEN3, vocab_size=32, intermediate_size=96, moe_intermediate_size=32)),
     "qwen3moe-one": ("Qwen3MoeConfig", dict(QWEN3, intermediate_size=96, moe_intermediate_size=32, num_hidden_layers=1,
                                             num_experts=2)),
-    "olmoe": ("OlmoeConfig", dict(SMALL, intermediate_size=32, num_experts=4, num_experts_per_tok=2, norm_topk_prob=False,
+    "qwen3moe-mini": ("Qwen3MoeConfig", dict(QWEN3, vocab_size=16, intermediate_size=96, moe_intermediate_size=32,
+                                             num_hidden_layers=1, num_experts=2)),
+    "olmoe": ("OlmoeConfig", dict(FAMILY, intermediate_size=32, num_experts=4, num_experts_per_tok=2, norm_topk_prob=False,
                                   num_key_value_heads=4)),
-    "mixtral": ("MixtralConfig", dict(SMALL, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2)),
-    "qwen2moe": ("Qwen2MoeConfig", dict(SMALL, intermediate_size=96, moe_intermediate_size=32, num_experts=4,
-                                        shared_expert_intermediate_size=64, num_experts_per_tok=2, norm_topk_prob=False)),
+    "mixtral": ("MixtralConfig", dict(FAMILY, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2)),
+    "qwen2moe": ("Qwen2MoeConfig", dict(FAMILY, intermediate_size=64, moe_intermediate_size=32, num_experts=4,
+                                        shared_expert_intermediate_size=32, num_experts_per_tok=2, norm_topk_prob=False)),
     "deepseekv2": ("DeepseekV2Config", dict(MLA, q_lora_rank=None, topk_method="greedy", norm_topk_prob=False,
                                             rope_parameters=dict(YARN, mscale=0.707, mscale_all_dim=0.707),
                                             routed_scaling_factor=1.0)),
     "deepseekv3": ("DeepseekV3Config", dict(MLA, n_routed_experts=8, n_shared_experts=1, q_lora_rank=32, n_group=4,
                                             topk_group=2, norm_topk_prob=True, routed_scaling_factor=2.5,
                                             rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=1.0))),
-    "glm4moe": ("Glm4MoeConfig", dict(HEADS, intermediate_size=96, moe_intermediate_size=32, n_routed_experts=4,
+    "glm4moe": ("Glm4MoeConfig", dict(FHEADS, intermediate_size=64, moe_intermediate_size=32, n_routed_experts=4,
                                       n_shared_experts=1, num_experts_per_tok=2, first_k_dense_replace=1, n_group=1,
                                       topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.5, attention_bias=True,
                                       use_qk_norm=True, partial_rotary_factor=0.5)),
-    "gptoss": ("GptOssConfig", dict(HEADS, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2,
+    "gptoss": ("GptOssConfig", dict(FHEADS, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2,
                                     sliding_window=8, rope_parameters=dict(YARN, truncate=False))),
-    "granitemoe": ("GraniteMoeConfig", dict(SMALL, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2,
+    "granitemoe": ("GraniteMoeConfig", dict(FAMILY, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2,
                                             embedding_multiplier=1.5, attention_multiplier=0.125,
                                             residual_multiplier=0.5, logits_scaling=2.0)),
-    "minimaxm2": ("MiniMaxM2Config", dict(HEADS, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2,
+    "minimaxm2": ("MiniMaxM2Config", dict(FHEADS, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2,
                                           rotary_dim=8)),
-    "llama4": ("Llama4TextConfig", dict(HEADS, intermediate_size=32, intermediate_size_mlp=64, num_hidden_layers=4,
+    "llama4": ("Llama4TextConfig", dict(FHEADS, intermediate_size=32, intermediate_size_mlp=64, num_hidden_layers=2,
                                         num_local_experts=4, num_experts_per_tok=1, interleave_moe_layer_step=2,
-                                        no_rope_layers=[1, 1, 1, 0], attention_chunk_size=8, use_qk_norm=True,
+                                        no_rope_layers=[1, 0], attention_chunk_size=8, use_qk_norm=True,
                                         attn_temperature_tuning=True, floor_scale=8, attn_scale=0.1,
                                         rope_parameters=LLAMA3)),
-    "phimoe": ("PhimoeConfig", dict(SMALL, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2,
+    "phimoe": ("PhimoeConfig", dict(FAMILY, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2,
                                     attention_bias=True, lm_head_bias=True, router_jitter_noise=0.01,
                                     rope_parameters=LONGROPE)),
-    "qwen3": ("Qwen3Config", dict(HEADS, intermediate_size=96)),
-    "llama": ("LlamaConfig", dict(SMALL, intermediate_size=96, rope_parameters=LLAMA3)),
-    "mistral": ("MistralConfig", dict(HEADS, intermediate_size=96, sliding_window=8)),
+    "qwen3": ("Qwen3Config", dict(FHEADS, intermediate_size=64)),
+    "llama": ("LlamaConfig", dict(FAMILY, intermediate_size=64, rope_parameters=LLAMA3)),
+    "mistral": ("MistralConfig", dict(FHEADS, intermediate_size=64, sliding_window=8)),
 }
 
 

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checkpoints that no released tool writes end to end: composed from a dense folder with the libraries' own classes.
+
+Input: a case of the table, the dense folder. Output: a folder like a saved one. Scales come from the library's
+calculate_qparams on the min and max of every group, codes and packing from its compressors; only the file names and the
+configuration around them are put together here.
+"""
+import json
+import shutil
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+
+
+def read(dense):
+    with safe_open(dense / "model.safetensors", "pt") as f:
+        return {n: f.get_tensor(n) for n in f.keys()}
+
+
+def compress(weight, scheme, fmt):
+    """One matrix [N, K] -> the tensors of a module, by compressed-tensors itself."""
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.quantization.utils import calculate_qparams
+    a = scheme.weights
+    groups = weight.reshape(weight.shape[0], -1, a.group_size) if a.group_size else weight[:, None, :]
+    scale, zero = calculate_qparams(groups.amin(-1), groups.amax(-1), a)
+    state = {"weight": weight, "weight_scale": scale.to(weight.dtype)}
+    if not a.symmetric:
+        state["weight_zero_point"] = zero
+    return BaseCompressor.get_value_from_registry(fmt).compress(state, scheme)
+
+
+def config_of(case, scheme, fmt, ignore):
+    import compressed_tensors
+    from compressed_tensors.quantization import QuantizationConfig
+    scheme.format = fmt
+    qc = QuantizationConfig(config_groups={"group_0": scheme}, format=fmt, quantization_status="compressed", ignore=ignore)
+    return dict(json.loads(qc.model_dump_json(exclude={"config_groups": {"__all__": {
+        k: {"scale_dtype", "zp_dtype"} for k in ("weights", "input_activations", "output_activations")}}})),
+        version=compressed_tensors.__version__, sparsity_config={}, transform_config={})
+
+
+def put(out, dense, tensors, config):
+    out.mkdir(parents=True)
+    save_file({n: t.contiguous() for n, t in tensors.items()}, out / "model.safetensors", metadata={"format": "pt"})
+    (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    shutil.copyfile(dense / "generation_config.json", out / "generation_config.json")
+
+
+def quantize(case, dense, wanted, fmt):
+    scheme = case.schemes()[0]
+    tensors = {}
+    for name, t in read(dense).items():
+        if wanted(name):
+            done = compress(t, scheme, fmt)
+            tensors |= {name.removesuffix("weight") + k: v for k, v in done.items()}
+        else:
+            tensors[name] = t
+    return tensors, scheme
+
+
+def from_schemes(case, dense, out):
+    """Every projection, pack-quantized, by whatever compressed-tensors version is installed."""
+    tensors, scheme = quantize(case, dense, lambda n: "_proj" in n, "pack-quantized")
+    config = json.loads((dense / "config.json").read_text())
+    config["quantization_config"] = config_of(case, scheme, "pack-quantized", ["lm_head", r"re:.*mlp\.gate$"])
+    put(out, dense, tensors, config)
+
+
+def static_io(case, dense, out):
+    """Static input and output scales on every Linear, lm_head included: llmcompressor does not see lm_head's output."""
+    from compressed_tensors.quantization.utils import calculate_qparams
+    from transformers import AutoModelForCausalLM
+    model = AutoModelForCausalLM.from_pretrained(dense, dtype=torch.float32).eval()
+    ranges = {}
+
+    def watch(name):
+        return lambda _, x, y: ranges.update({name: (x[0].aminmax(), y.aminmax())})
+    for name, m in model.named_modules():
+        if isinstance(m, torch.nn.Linear):
+            m.register_forward_hook(watch(name))
+    ids = torch.randint(3, model.config.vocab_size, (8, 64), generator=torch.Generator().manual_seed(11))
+    with torch.no_grad():
+        model(ids)
+    tensors, scheme = quantize(case, dense, lambda n: n.removesuffix(".weight") in ranges, "pack-quantized")
+    for name, (x, y) in ranges.items():
+        for side, r, a in (("input", x, scheme.input_activations), ("output", y, scheme.output_activations)):
+            tensors[f"{name}.{side}_scale"] = calculate_qparams(r.min[None], r.max[None], a)[0].to(torch.bfloat16)
+    config = json.loads((dense / "config.json").read_text())
+    config["quantization_config"] = config_of(case, scheme, "pack-quantized", [])
+    put(out, dense, tensors, config)
+
+
+def kimi_k2(case, dense, out):
+    """Kimi-K2.5's way: a multimodal wrapper, routed experts only, int4 group 32, weight_shape in I32."""
+    tensors, scheme = quantize(case, dense, lambda n: ".experts." in n and "shared" not in n, "pack-quantized")
+    for n in [n for n in tensors if n.endswith("weight_shape")]:
+        tensors[n] = tensors[n].to(torch.int32)
+    text = json.loads((dense / "config.json").read_text())
+    text |= {"model_type": "kimi_k2", "architectures": ["DeepseekV3ForCausalLM"]}
+    ignore = ["lm_head", r"re:.*self_attn.*", r"re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"]
+    text["quantization_config"] = config_of(case, scheme, "pack-quantized", ignore)
+    config = {"architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25", "dtype": "bfloat16",
+              "tie_word_embeddings": False, "text_config": text}
+    put(out, dense, {f"language_model.{n}": t for n, t in tensors.items()}, config)
+
+
+def llama4(case, dense, out):
+    """Llama-4's way: the multimodal wrapper's names, fused transposed experts split into one module per matrix."""
+    scheme, fmt = case.schemes()[0], "float-quantized"
+    tensors, todo = {}, {}
+    for name, t in read(dense).items():
+        stem = name.rpartition(".")[0]
+        if name.endswith("experts.gate_up_proj"):                            # [E, H, 2I], gate columns first
+            for e, m in enumerate(t):
+                gate, up = m.T.chunk(2)
+                todo |= {f"{stem}.{e}.gate_proj": gate, f"{stem}.{e}.up_proj": up}
+        elif name.endswith("experts.down_proj"):                             # [E, I, H]
+            todo |= {f"{stem}.{e}.down_proj": m.T for e, m in enumerate(t)}
+        elif name.endswith("_proj.weight"):
+            todo[stem] = t
+        else:
+            tensors[name] = t
+    for module, m in todo.items():
+        tensors |= {f"{module}.{k}": v for k, v in compress(m.contiguous(), scheme, fmt).items()}
+    text = json.loads((dense / "config.json").read_text())
+    text.pop("architectures")
+    prefixed = {f"language_model.{n}": t for n, t in tensors.items()}
+    ignore = ["language_model.lm_head", r"re:.*router$", r"re:.*vision_model.*", "re:.*multi_modal_projector.*"]
+    config = {"architectures": ["Llama4ForConditionalGeneration"], "model_type": "llama4", "dtype": "bfloat16",
+              "text_config": text, "quantization_config": config_of(case, scheme, fmt, ignore)}
+    put(out, dense, prefixed, config)
+
+
+def gpt_oss_native(case, dense, out):
+    """GPT-OSS as released: fused experts, gate and up rows interleaved, *_blocks [E, N, K/32, 16] and *_scales [E, N, K/32]."""
+    scheme = case.schemes()[0]
+    tensors = {}
+    for name, t in read(dense).items():
+        if name.endswith(("experts.gate_up_proj", "experts.down_proj")):      # dense: [E, K, N]
+            done = [compress(m.T.contiguous(), scheme, "mxfp4-pack-quantized") for m in t]
+            e, (n, half) = len(done), done[0]["weight_packed"].shape
+            tensors[name + "_blocks"] = torch.stack([d["weight_packed"] for d in done]).reshape(e, n, half // 16, 16)
+            tensors[name + "_scales"] = torch.stack([d["weight_scale"] for d in done])
+        else:
+            tensors[name] = t
+    config = json.loads((dense / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": [
+        "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}
+    put(out, dense, tensors, config)
