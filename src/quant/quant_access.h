@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element access to a QuantMatrix in plain scalar code: code, group, scale, zero point, decoded weight. This is the meaning of
-// the view (quant_matrix.h) written out; units compiled for the baseline use it, kernels for an instruction set do not.
-// Nothing is checked here: r < N and c < K, and the format reader proved that every index lies inside its table.
+// Element access to a QuantMatrix in plain scalar code: code, group, scale, zero point, decoded
+// weight. This is the meaning of the view (quant_matrix.h) written out; units compiled for the
+// baseline use it, kernels for an instruction set do not. Nothing is checked here: r < N and c < K,
+// and the format reader proved that every index lies inside its table.
 #pragma once
 #include <cstring>
 
@@ -19,24 +20,32 @@ inline constexpr bool is_dense_code(CodeType t) {
 inline constexpr size_t code_bits(CodeType t) {  // stored bits per element of the view
   switch (t) {
     case CodeType::kInt4Offset:
-    case CodeType::kFp4: return 4;
+    case CodeType::kFp4:
+      return 4;
     case CodeType::kInt8:
     case CodeType::kInt8Offset:
-    case CodeType::kFp8: return 8;
+    case CodeType::kFp8:
+      return 8;
     case CodeType::kBf16:
-    case CodeType::kF16: return 16;
-    case CodeType::kF32: return 32;
+    case CodeType::kF16:
+      return 16;
+    case CodeType::kF32:
+      return 32;
   }
   return 0;
 }
 inline constexpr size_t scale_bytes(ScaleType t) {  // bytes of one stored scale
   switch (t) {
-    case ScaleType::kNone: return 0;
-    case ScaleType::kF32: return 4;
+    case ScaleType::kNone:
+      return 0;
+    case ScaleType::kF32:
+      return 4;
     case ScaleType::kBf16:
-    case ScaleType::kF16: return 2;
+    case ScaleType::kF16:
+      return 2;
     case ScaleType::kFp8:
-    case ScaleType::kE8m0: return 1;
+    case ScaleType::kE8m0:
+      return 1;
   }
   return 0;
 }
@@ -65,12 +74,18 @@ inline size_t scale_index(const QuantMatrix& w, size_t r, size_t c) {
 inline float scale_at(const QuantMatrix& w, size_t index) {
   const uint8_t* p = w.scales + index * scale_bytes(w.scale_type);
   switch (w.scale_type) {
-    case ScaleType::kNone: break;
-    case ScaleType::kF32: return load_f32(p);
-    case ScaleType::kBf16: return bf16_to_f32(load_u16(p));
-    case ScaleType::kF16: return f16_to_f32(load_u16(p));
-    case ScaleType::kFp8: return e4m3_to_f32(*p);
-    case ScaleType::kE8m0: return e8m0_to_f32(*p);
+    case ScaleType::kNone:
+      break;
+    case ScaleType::kF32:
+      return load_f32(p);
+    case ScaleType::kBf16:
+      return bf16_to_f32(load_u16(p));
+    case ScaleType::kF16:
+      return f16_to_f32(load_u16(p));
+    case ScaleType::kFp8:
+      return e4m3_to_f32(*p);
+    case ScaleType::kE8m0:
+      return e8m0_to_f32(*p);
   }
   return 1.0f;
 }
@@ -84,14 +99,19 @@ inline int zero_point_of(const QuantMatrix& w, size_t r, size_t c) {
   return w.zero_points != nullptr ? w.zero_points[scale_index(w, r, c)] : 0;
 }
 
-// Signed value of an integer code (offset removed, zero point not subtracted). Only for is_integer_code.
+// Signed value of an integer code (offset removed, zero point not subtracted). Only for
+// is_integer_code.
 inline int int_code(const QuantMatrix& w, size_t r, size_t c) {
   const uint8_t* row = w.codes + r * w.row_bytes;
   switch (w.code) {
-    case CodeType::kInt8: return static_cast<int8_t>(row[c]);
-    case CodeType::kInt8Offset: return static_cast<int>(row[c]) - 128;
-    case CodeType::kInt4Offset: return static_cast<int>((row[c / 2] >> (4 * (c % 2))) & 15u) - 8;
-    default: return 0;
+    case CodeType::kInt8:
+      return static_cast<int8_t>(row[c]);
+    case CodeType::kInt8Offset:
+      return static_cast<int>(row[c]) - 128;
+    case CodeType::kInt4Offset:
+      return static_cast<int>((row[c / 2] >> (4 * (c % 2))) & 15u) - 8;
+    default:
+      return 0;
   }
 }
 
@@ -101,17 +121,24 @@ inline float code_value(const QuantMatrix& w, size_t r, size_t c) {
   switch (w.code) {
     case CodeType::kInt8:
     case CodeType::kInt8Offset:
-    case CodeType::kInt4Offset: return static_cast<float>(int_code(w, r, c));
-    case CodeType::kFp4: return e2m1_to_f32((row[c / 2] >> (4 * (c % 2))) & 15u);
-    case CodeType::kFp8: return e4m3_to_f32(row[c]);
-    case CodeType::kBf16: return bf16_to_f32(load_u16(row + 2 * c));
-    case CodeType::kF16: return f16_to_f32(load_u16(row + 2 * c));
-    case CodeType::kF32: return load_f32(row + 4 * c);
+    case CodeType::kInt4Offset:
+      return static_cast<float>(int_code(w, r, c));
+    case CodeType::kFp4:
+      return e2m1_to_f32((row[c / 2] >> (4 * (c % 2))) & 15u);
+    case CodeType::kFp8:
+      return e4m3_to_f32(row[c]);
+    case CodeType::kBf16:
+      return bf16_to_f32(load_u16(row + 2 * c));
+    case CodeType::kF16:
+      return f16_to_f32(load_u16(row + 2 * c));
+    case CodeType::kF32:
+      return load_f32(row + 4 * c);
   }
   return 0.0f;
 }
 
-// The decoded weight in f32: q * s, (q - zp) * s, or for NVFP4 q * (s / G), each operation rounded once.
+// The decoded weight in f32: q * s, (q - zp) * s, or for NVFP4 q * (s / G), each operation rounded
+// once.
 inline float weight_at(const QuantMatrix& w, size_t r, size_t c) {
   const float value = code_value(w, r, c);
   if (w.scale_type == ScaleType::kNone) return value;

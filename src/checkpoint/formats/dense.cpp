@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Format dense: a plain weight [N, K] in BF16, F16 or F32, viewed as read. Values may be anything,
+// NaN included.
+#include "checkpoint/formats/loading.h"
+#include "checkpoint/formats/proofs.h"
+#include "checkpoint/formats/readers.h"
+
+namespace moebius {
+
+MatrixPlan plan_dense(const ModuleTensors& tensors, const Scheme& scheme, const TensorStore& store,
+                      uint64_t expected_N, uint64_t expected_K, std::string_view version) {
+  MatrixPlan plan;
+  plan.tensors = tensors;
+  plan.scheme = scheme;
+  const Planner p{store, plan, expected_N, expected_K, version};
+  reject_other_roles(p, {Role::kWeight, Role::kBias});
+  const TensorRef& weight = require_role(p, Role::kWeight);
+  require_dtype(p, weight, {DType::kBf16, DType::kF16, DType::kF32});
+  const Piece piece = matrix_piece(store, weight);
+  set_dimensions(p, piece, piece.cols);
+  plan.code = weight.info->dtype == DType::kBf16  ? CodeType::kBf16
+              : weight.info->dtype == DType::kF16 ? CodeType::kF16
+                                                  : CodeType::kF32;
+  plan.block_n = plan.N;
+  plan.block_k = plan.K;
+  plan.code_bytes = plan.N * piece.row_bytes();
+  plan_bias(p);
+  return plan;
+}
+
+QuantMatrix load_dense(const MatrixPlan& plan, const TensorStore& store, LoadBuffer& buffer) {
+  QuantMatrix w = begin_view(plan);
+  load_codes({plan, store, buffer}, matrix_piece(store, plan.tensors[Role::kWeight]), w);
+  return w;
+}
+
+}  // namespace moebius

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+// The list of format readers (adding a format is one file and one line here), the load buffer, and
+// small dense tensors.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/numeric.h"
+#include "checkpoint/formats/format.h"
+#include "checkpoint/formats/piece.h"
+#include "checkpoint/formats/proofs.h"
+#include "checkpoint/formats/readers.h"
+
+namespace moebius {
+namespace {
+
+constexpr FormatReader kReaders[] = {
+    {Format::kDense, plan_dense, load_dense},
+    {Format::kIntQuantized, plan_plain_quantized, load_plain_quantized},
+    {Format::kFloatQuantized, plan_plain_quantized, load_plain_quantized},
+    {Format::kNaiveQuantized, plan_plain_quantized, load_plain_quantized},
+    {Format::kPackQuantized, plan_pack_quantized, load_pack_quantized},
+    {Format::kNvfp4Pack, plan_nvfp4_pack, load_nvfp4_pack},
+    {Format::kMxfp4Pack, plan_mxfp4_pack, load_mxfp4_pack},
+    {Format::kMxfp8, plan_mxfp8, load_mxfp8},
+    {Format::kGptOssMxfp4, plan_gpt_oss_mxfp4, load_gpt_oss_mxfp4},
+};
+
+constexpr std::string_view kSuffixes[] = {
+    "weight",       "weight_packed",    "weight_scale",        "weight_zero_point",
+    "weight_g_idx", "weight_shape",     "weight_global_scale", "input_global_scale",
+    "input_scale",  "input_zero_point", "output_scale",        "output_zero_point",
+    "bias",
+};
+static_assert(std::size(kSuffixes) == static_cast<size_t>(Role::kCount));
+
+constexpr size_t kAlign = 64;
+
+void widen(const TensorStore& store, const TensorInfo& tensor, const uint8_t* raw,
+           std::span<float> out) {
+  switch (tensor.dtype) {
+    case DType::kF32:
+      std::memcpy(out.data(), raw, out.size_bytes());
+      return;
+    case DType::kBf16:
+      for (size_t i = 0; i < out.size(); ++i) {
+        uint16_t h;
+        std::memcpy(&h, raw + 2 * i, 2);
+        out[i] = bf16_to_f32(h);
+      }
+      return;
+    case DType::kF16:
+      for (size_t i = 0; i < out.size(); ++i) {
+        uint16_t h;
+        std::memcpy(&h, raw + 2 * i, 2);
+        out[i] = f16_to_f32(h);
+      }
+      return;
+    default:
+      wrong_tensor(store, tensor, "dtype F32, BF16 or F16");
+  }
+}
+
+}  // namespace
+
+std::string_view suffix_of(Role role) { return kSuffixes[static_cast<size_t>(role)]; }
+
+std::span<const FormatReader> format_readers() { return kReaders; }
+
+const FormatReader& reader_for(Format format) {
+  for (const FormatReader& r : kReaders)
+    if (r.format == format) return r;
+  fail("no reader for format {}", name_of(format));
+}
+
+uint8_t* LoadBuffer::allocate(size_t bytes) {
+  const size_t need = (bytes + kAlign - 1) / kAlign * kAlign;
+  if (blocks_.empty() || blocks_.back().size - used_ < need) {
+    // The first block after a reset that found several is as large as the whole last round.
+    const size_t size = std::max(need, blocks_.empty() ? round_ : size_t{0});
+    blocks_.push_back({std::unique_ptr<uint8_t[]>(new uint8_t[size + kAlign]), size});
+    used_ = 0;
+    if (blocks_.size() == 1) round_ = 0;
+  }
+  uint8_t* base = blocks_.back().memory.get();
+  base += (kAlign - reinterpret_cast<uintptr_t>(base) % kAlign) % kAlign + used_;
+  used_ += need;
+  round_ += need;
+  return base;
+}
+
+void LoadBuffer::reset() {
+  if (blocks_.size() > 1) {
+    blocks_.clear();  // round_ stays: the next block is that large
+  } else {
+    round_ = 0;
+  }
+  used_ = 0;
+}
+
+std::vector<float> read_floats(const TensorStore& store, const TensorInfo& tensor) {
+  if (!is_activation_type(tensor.dtype)) wrong_tensor(store, tensor, "dtype F32, BF16 or F16");
+  std::vector<uint8_t> raw(tensor.bytes);
+  store.read(tensor, 0, raw);
+  std::vector<float> values(tensor.bytes * 8 / bits_of(tensor.dtype));
+  widen(store, tensor, raw.data(), values);
+  return values;
+}
+
+std::vector<float> load_bias(const MatrixPlan& plan, const TensorStore& store) {
+  const TensorRef& ref = plan.tensors[Role::kBias];
+  if (!ref) return {};
+  TensorRef column = ref;
+  column.transposed = false;
+  const Piece piece = make_piece(store, column, is_whole(ref) ? plan.N : stored_rows(plan), 1);
+  LoadBuffer buffer;
+  const Rows rows = read_rows(store, piece, buffer);
+  std::vector<float> values(piece.count);
+  for (size_t i = 0; i < values.size(); ++i) {
+    widen(store, *ref.info, rows.data + i * rows.stride, {&values[i], 1});
+    if (!std::isfinite(values[i]))
+      fail("{}{} is {}; expected a finite bias", store.where(*ref.info), element_name(piece, i, 0),
+           values[i]);
+  }
+  return values;
+}
+
+}  // namespace moebius

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Unpacking of bit streams. Dense rows go eight codes at a time: eight codes are exactly b bytes,
+// so one 64-bit load holds them whatever the width. Hosts are little-endian (the words on disk
+// are).
+#include "checkpoint/formats/unpack.h"
+
+#include <bit>
+#include <cstring>
+
+#include "base/checked.h"
+
+namespace moebius {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "codes are viewed as stored");
+
+uint32_t load_word(const uint8_t* p) {
+  uint32_t v;
+  std::memcpy(&v, p, sizeof v);
+  return v;
+}
+
+template <unsigned B>
+void unpack_dense(const uint8_t* in, size_t n, int8_t* out) {
+  constexpr unsigned kMask = (1u << B) - 1u;
+  constexpr int kOffset = 1 << (B - 1);
+  size_t i = 0;
+  for (; i + 8 <= n; i += 8, in += B) {
+    uint64_t v = 0;
+    std::memcpy(&v, in, B);
+#pragma GCC unroll 8
+    for (unsigned j = 0; j < 8; ++j)
+      out[i + j] = static_cast<int8_t>(static_cast<int>((v >> (j * B)) & kMask) - kOffset);
+  }
+  if (i == n) return;
+  uint64_t v = 0;
+  std::memcpy(&v, in, ((n - i) * B + 7) / 8);
+  for (unsigned j = 0; i + j < n; ++j)
+    out[i + j] = static_cast<int8_t>(static_cast<int>((v >> (j * B)) & kMask) - kOffset);
+}
+
+template <unsigned B>
+void unpack_padded(const uint8_t* in, size_t n, int8_t* out) {
+  constexpr unsigned kPerWord = 32 / B;
+  constexpr unsigned kMask = (1u << B) - 1u;
+  constexpr int kOffset = 1 << (B - 1);
+  for (size_t i = 0; i < n; i += kPerWord, in += 4) {
+    const uint32_t v = load_word(in);
+    const unsigned count = n - i < kPerWord ? static_cast<unsigned>(n - i) : kPerWord;
+    for (unsigned j = 0; j < count; ++j)
+      out[i + j] = static_cast<int8_t>(static_cast<int>((v >> (j * B)) & kMask) - kOffset);
+  }
+}
+
+template <unsigned B>
+void unpack_width(const uint8_t* in, size_t n, bool padded, int8_t* out) {
+  if (padded && 32 % B != 0)
+    unpack_padded<B>(in, n, out);
+  else
+    unpack_dense<B>(in, n, out);
+}
+
+}  // namespace
+
+uint64_t dense_words(uint64_t n, unsigned bits) { return ceil_div(n * bits, 32); }
+uint64_t padded_words(uint64_t n, unsigned bits) { return ceil_div(n, 32 / bits); }
+
+void unpack_row(const uint8_t* words, size_t n, unsigned bits, bool padded, int8_t* out) {
+  switch (bits) {
+    case 1:
+      return unpack_width<1>(words, n, padded, out);
+    case 2:
+      return unpack_width<2>(words, n, padded, out);
+    case 3:
+      return unpack_width<3>(words, n, padded, out);
+    case 4:
+      return unpack_width<4>(words, n, padded, out);
+    case 5:
+      return unpack_width<5>(words, n, padded, out);
+    case 6:
+      return unpack_width<6>(words, n, padded, out);
+    case 7:
+      return unpack_width<7>(words, n, padded, out);
+    default:
+      return unpack_width<8>(words, n, padded, out);
+  }
+}
+
+int8_t unpack_one(const uint8_t* words, size_t stride, size_t i, unsigned bits, bool padded) {
+  const size_t per_word = 32 / bits;
+  const size_t bit = padded ? i / per_word * 32 + i % per_word * bits : i * bits;
+  uint64_t v = load_word(words + bit / 32 * stride);
+  if (bit % 32 + bits > 32)
+    v |= static_cast<uint64_t>(load_word(words + (bit / 32 + 1) * stride)) << 32;
+  const unsigned u = static_cast<unsigned>(v >> (bit % 32)) & ((1u << bits) - 1u);
+  return static_cast<int8_t>(static_cast<int>(u) - (1 << (bits - 1)));
+}
+
+}  // namespace moebius

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Bit streams of pack-quantized: b-bit codes (1..8), stored unsigned with an offset of 2^(b-1), as
+// little-endian 32-bit words.
+//   dense   element i occupies bits [i*b, i*b+b) of the row; a code may straddle two words
+//   padded  32/b (rounded down) codes per word, the top bits of a word unused; the same as dense
+//   when b divides 32
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace moebius {
+
+// Words that n codes take.
+uint64_t dense_words(uint64_t n, unsigned bits);  // n * bits must not overflow
+uint64_t padded_words(uint64_t n, unsigned bits);
+
+// n codes of one row, as signed values. Reads exactly the words that n codes take.
+void unpack_row(const uint8_t* words, size_t n, unsigned bits, bool padded, int8_t* out);
+
+// Code number i of a stream whose words lie `stride` bytes apart (zero points are packed along the
+// rows of their matrix).
+int8_t unpack_one(const uint8_t* words, size_t stride, size_t i, unsigned bits, bool padded);
+
+}  // namespace moebius
