@@ -43,6 +43,7 @@ struct RouterSpec {
   RouterMethod method = RouterMethod::kTopK;
   Scoring scoring = Scoring::kSoftmax;
   size_t experts = 0, top_k = 0;
+  bool select_on_logits = false;       // top k of the logits themselves, weights from the scores (Llama-4, Gemma-4)
   bool softmax_after_topk = false;     // softmax over the k selected logits (GPT-OSS, Granite, Renormalize)
   bool renormalize = false;
   float renormalize_epsilon = 0.0f;    // added to the sum (1e-20 for DeepSeek-V3)

@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scores, selection, weights. A row takes four steps: score all experts; choose k of them (bias and
+// groups change only this choice); take the weights from the scores; renormalize and scale. Sums
+// run in fixed lanes, so rows are equal on every machine.
+#include "nn/router.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "base/error.h"
+#include "base/math_functions.h"
+
+namespace moebius {
+namespace {
+
+constexpr float kMasked = -std::numeric_limits<float>::infinity();
+constexpr size_t kLanes = 8;
+
+bool is_finite(float v) { return (f32_bits(v) & 0x7F800000u) != 0x7F800000u; }
+float finite_or_zero(float v) {
+  return select_f32((f32_bits(v) & 0x7F800000u) != 0x7F800000u, v, 0.0f);
+}
+
+void clean_row(const float* x, float* y, size_t n) {
+  MOEBIUS_INDEPENDENT_LOOP
+  for (size_t i = 0; i < n; ++i) y[i] = finite_or_zero(x[i]);
+}
+
+float sum_row(const float* x, size_t n) {
+  float lane[kLanes] = {};
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (size_t j = 0; j < kLanes; ++j) lane[j] += x[i + j];
+  for (; i < n; ++i) lane[i % kLanes] += x[i];
+  return ((lane[0] + lane[4]) + (lane[1] + lane[5])) + ((lane[2] + lane[6]) + (lane[3] + lane[7]));
+}
+
+float max_row(const float* x, size_t n) {
+  float best = kMasked;
+  for (size_t i = 0; i < n; ++i) best = x[i] > best ? x[i] : best;
+  return best;
+}
+
+// Softmax of a row; a NaN or +infinity poisons the whole row, which then scores 0 everywhere.
+void softmax_row(const float* x, float* y, size_t n) {
+  const float top = max_row(x, n);
+  MOEBIUS_INDEPENDENT_LOOP
+  for (size_t i = 0; i < n; ++i) y[i] = exp_f32(x[i] - top);
+  const float sum = sum_row(y, n);
+  MOEBIUS_INDEPENDENT_LOOP
+  for (size_t i = 0; i < n; ++i) y[i] = finite_or_zero(y[i] / sum);
+}
+
+void score_row(Scoring scoring, const float* x, float* y, size_t n) {
+  switch (scoring) {
+    case Scoring::kSoftmax:
+      softmax_row(x, y, n);
+      return;
+    case Scoring::kSigmoid:
+      MOEBIUS_INDEPENDENT_LOOP
+      for (size_t i = 0; i < n; ++i) y[i] = finite_or_zero(sigmoid_f32(x[i]));
+      return;
+    case Scoring::kSqrtSoftplus:
+      MOEBIUS_INDEPENDENT_LOOP
+      for (size_t i = 0; i < n; ++i) y[i] = finite_or_zero(sqrtsoftplus_f32(x[i]));
+      return;
+    case Scoring::kNone:
+      clean_row(x, y, n);
+      return;
+  }
+}
+
+// The k largest of x[0..n), best first, ties to the lower index; ids are offset by `base`. values:
+// k floats.
+void top_k(const float* x, size_t n, size_t k, int32_t base, int32_t* ids, float* values) {
+  size_t have = 0;
+  for (size_t i = 0; i < n; ++i) {
+    const float v = x[i];
+    if (have == k && !(v > values[k - 1])) continue;
+    size_t at = have < k ? have++ : k - 1;
+    for (; at > 0 && values[at - 1] < v; --at) {
+      values[at] = values[at - 1];
+      ids[at] = ids[at - 1];
+    }
+    values[at] = v;
+    ids[at] = base + static_cast<int32_t>(i);
+  }
+}
+
+// Leaves only the best topk_group groups in play. scratch: 2 * groups floats.
+void mask_groups(const RouterSpec& spec, float* choice, size_t n, float* scratch) {
+  const size_t per_group = n / spec.groups;
+  float* score = scratch;
+  for (size_t g = 0; g < spec.groups; ++g) {
+    float first = kMasked, second = kMasked;
+    for (size_t i = g * per_group; i < (g + 1) * per_group; ++i) {
+      if (choice[i] > first) {
+        second = first;
+        first = choice[i];
+      } else if (choice[i] > second) {
+        second = choice[i];
+      }
+    }
+    score[g] = spec.group_score_top2 && per_group > 1 ? first + second : first;
+  }
+  for (size_t g = 0; g < spec.groups; ++g) {
+    size_t better = 0;  // groups that come before this one
+    for (size_t h = 0; h < spec.groups; ++h)
+      if (score[h] > score[g] || (score[h] == score[g] && h < g)) ++better;
+    if (better >= spec.topk_group) std::fill_n(choice + g * per_group, per_group, kMasked);
+  }
+}
+
+// One pick of the sparse mixer: the largest logit (not `excluded`) and its softmax value among the
+// logits near it.
+int32_t sparse_pick(const float* logits, size_t n, int32_t excluded, float epsilon, float* weight) {
+  int32_t best = -1;
+  for (size_t i = 0; i < n; ++i) {
+    const auto id = static_cast<int32_t>(i);
+    if (id != excluded && (best < 0 || logits[i] > logits[best])) best = id;
+  }
+  const float top = logits[best];
+  float sum = 0.0f;
+  for (size_t i = 0; i < n; ++i) {
+    if (static_cast<int32_t>(i) == excluded) continue;
+    const float size = std::max(std::fabs(logits[i]), top);
+    if ((top - logits[i]) / size > 2.0f * epsilon) continue;
+    sum += exp_f32(logits[i] - top);
+  }
+  *weight = 1.0f / sum;  // e^0 over the sum
+  return best;
+}
+
+uint64_t next_random(uint64_t& state) {  // splitmix64
+  uint64_t z = (state += 0x9E3779B97F4A7C15u);
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+  return z ^ (z >> 31);
+}
+
+// k distinct ids, uniform (Floyd's sampling), from the seed and the row number alone.
+void simulate_row(const RouterSpec& spec, size_t t, size_t n, int32_t* ids, float* weights) {
+  uint64_t state = spec.seed ^ (0xD1B54A32D192ED03u * (static_cast<uint64_t>(t) + 1));
+  for (size_t j = 0; j < spec.top_k; ++j) {
+    const size_t last = n - spec.top_k + j;
+    auto id = static_cast<int32_t>(next_random(state) % (last + 1));
+    if (std::find(ids, ids + j, id) != ids + j) id = static_cast<int32_t>(last);
+    ids[j] = id;
+    weights[j] = 1.0f / static_cast<float>(spec.top_k);
+  }
+}
+
+void sort_slots(int32_t* ids, float* weights, size_t k) {
+  for (size_t i = 1; i < k; ++i) {
+    const float w = weights[i];
+    const int32_t id = ids[i];
+    size_t at = i;
+    for (; at > 0 && (weights[at - 1] < w || (weights[at - 1] == w && ids[at - 1] > id)); --at) {
+      weights[at] = weights[at - 1];
+      ids[at] = ids[at - 1];
+    }
+    weights[at] = w;
+    ids[at] = id;
+  }
+}
+
+}  // namespace
+
+Router::Router(const RouterSpec& spec) : spec_(spec) {
+  const size_t n = width();
+  if (spec.experts == 0) fail("router: 0 experts");
+  if (n > size_t{1} << 24 || spec.shared_slots > size_t{1} << 16)
+    fail("router: {} experts; at most 16777216", n);
+  if (spec.top_k == 0 || spec.top_k > n)
+    fail("router: top_k is {}; expected 1 to {} (experts)", spec.top_k, n);
+  if ((spec.groups == 0) != (spec.topk_group == 0))
+    fail("router: groups is {} and topk_group is {}; grouped selection needs both", spec.groups,
+         spec.topk_group);
+  if (spec.topk_group > spec.groups)
+    fail("router: topk_group is {}; expected at most groups = {}", spec.topk_group, spec.groups);
+  if (spec.method == RouterMethod::kSparseMixer && (spec.top_k != 2 || n < 2))
+    fail("router: the sparse mixer selects 2 of at least 2 experts, not {} of {}", spec.top_k, n);
+  if (spec.method == RouterMethod::kGroupEqual && spec.groups > 0 &&
+      (n % spec.groups != 0 || spec.top_k % spec.groups != 0))
+    fail("router: {} experts and top_k {} do not divide evenly into {} groups", n, spec.top_k,
+         spec.groups);
+  if (!is_finite(spec.scaling)) fail("router: scaling factor is {}", spec.scaling);
+  if (!(spec.renormalize_epsilon >= 0))
+    fail("router: renormalization epsilon is {}", spec.renormalize_epsilon);
+  if (spec.softmax_after_topk && spec.scoring != Scoring::kSoftmax)
+    fail(
+        "router: softmax over the selected logits and another scoring function exclude each other");
+  // More groups than experts, or groups of unequal size: plain selection, with the same scores,
+  // bias and scale.
+  grouped_ = spec.method == RouterMethod::kTopK && spec.groups > 1 && n > spec.groups &&
+             n % spec.groups == 0;
+  if (grouped_ && spec.topk_group * (n / spec.groups) < spec.top_k)
+    fail("router: top_k is {}, but {} groups of {} experts hold only {}", spec.top_k,
+         spec.topk_group, n / spec.groups, spec.topk_group * (n / spec.groups));
+}
+
+void Router::check(const RouterInput& in) const {
+  if (in.T == 0) return;
+  if (in.logits == nullptr && spec_.method != RouterMethod::kSimulated)
+    fail("router: no logits for {} tokens", in.T);
+  if (spec_.has_bias && in.bias == nullptr)
+    fail("router: the method needs a correction bias [{}]", width());
+  if (spec_.per_expert_scale && in.expert_scale == nullptr)
+    fail("router: the method needs a scale per expert [{}]", spec_.experts);
+  if (spec_.method != RouterMethod::kTable) return;
+  if (in.table == nullptr || in.token_ids == nullptr)
+    fail("router: table routing needs the table and the token ids");
+  for (size_t t = 0; t < in.T; ++t) {
+    const int64_t token = in.token_ids[t];
+    if (token < 0 || static_cast<uint64_t>(token) >= in.table_rows)
+      fail("router: token id {} of row {}; the table has {} rows", token, t, in.table_rows);
+    const int32_t* row = in.table + static_cast<size_t>(token) * spec_.top_k;
+    for (size_t j = 0; j < spec_.top_k; ++j)
+      if (row[j] < 0 || static_cast<size_t>(row[j]) >= width())
+        fail("router: table row {}, slot {}: expert id {}; expected 0 to {}", token, j, row[j],
+             width() - 1);
+  }
+}
+
+void Router::select(const float* logits, const RouterInput& in, int32_t* ids, float* weights,
+                    float* scratch) const noexcept {
+  const size_t n = width(), k = spec_.top_k;
+  float* scores = scratch;
+  float* choice = scratch + n;
+  if (spec_.softmax_after_topk) {
+    clean_row(logits, scores, n);
+  } else {
+    score_row(spec_.scoring, logits, scores, n);
+  }
+  const float* chosen_by = scores;
+  if (spec_.select_on_logits) {
+    clean_row(logits, choice, n);
+    chosen_by = choice;
+  }
+  if (spec_.has_bias) {
+    MOEBIUS_INDEPENDENT_LOOP
+    for (size_t i = 0; i < n; ++i) choice[i] = finite_or_zero(chosen_by[i] + in.bias[i]);
+    chosen_by = choice;
+  }
+  if (grouped_) {
+    if (chosen_by != choice) std::copy_n(scores, n, choice);
+    mask_groups(spec_, choice, n, choice + n);
+    chosen_by = choice;
+  }
+  if (spec_.method == RouterMethod::kGroupEqual && spec_.groups > 1) {
+    const size_t per_group = n / spec_.groups, each = k / spec_.groups;
+    for (size_t g = 0; g < spec_.groups; ++g)
+      top_k(chosen_by + g * per_group, per_group, each, static_cast<int32_t>(g * per_group),
+            ids + g * each, weights + g * each);
+  } else {
+    top_k(chosen_by, n, k, 0, ids, weights);
+  }
+  for (size_t j = 0; j < k; ++j) weights[j] = scores[ids[j]];
+  if (spec_.softmax_after_topk) softmax_row(weights, weights, k);
+}
+
+void Router::route_row(const RouterInput& in, size_t t, const RouterOutput& out,
+                       float* scratch) const noexcept {
+  const size_t n = width(), k = spec_.top_k;
+  int32_t* ids = out.ids + t * slots();
+  float* weights = out.weights + t * slots();
+  const float* logits = in.logits + t * n;
+  switch (spec_.method) {
+    case RouterMethod::kTopK:
+    case RouterMethod::kGroupEqual:
+      select(logits, in, ids, weights, scratch);
+      break;
+    case RouterMethod::kSparseMixer:
+      clean_row(logits, scratch, n);
+      ids[0] = sparse_pick(scratch, n, -1, spec_.jitter_epsilon, &weights[0]);
+      ids[1] = sparse_pick(scratch, n, ids[0], spec_.jitter_epsilon, &weights[1]);
+      break;
+    case RouterMethod::kTable: {
+      const int32_t* row = in.table + static_cast<size_t>(in.token_ids[t]) * k;
+      score_row(spec_.scoring, logits, scratch, n);
+      for (size_t j = 0; j < k; ++j) {
+        ids[j] = row[j];
+        weights[j] = scratch[row[j]];
+      }
+      break;
+    }
+    case RouterMethod::kSimulated:
+      simulate_row(spec_, t, n, ids, weights);
+      break;
+  }
+  sort_slots(ids, weights, k);
+  finish(in, t, out);
+}
+
+void Router::finish(const RouterInput& in, size_t t, const RouterOutput& out) const noexcept {
+  const size_t k = spec_.top_k;
+  int32_t* ids = out.ids + t * slots();
+  float* weights = out.weights + t * slots();
+  if (spec_.renormalize && !spec_.softmax_after_topk) {
+    float sum = 0.0f;
+    for (size_t j = 0; j < k; ++j) sum += weights[j];
+    sum += spec_.renormalize_epsilon;
+    if (!(sum > 0.0f)) sum = 1.0f;
+    for (size_t j = 0; j < k; ++j) weights[j] = weights[j] / sum;
+  }
+  if (spec_.scaling != 1.0f)
+    for (size_t j = 0; j < k; ++j) weights[j] = weights[j] * spec_.scaling;
+  float zero_weight = 0.0f;
+  for (size_t j = 0; j < k; ++j) {
+    if (static_cast<size_t>(ids[j]) < spec_.experts) {
+      if (spec_.per_expert_scale) weights[j] = weights[j] * in.expert_scale[ids[j]];
+      continue;
+    }
+    zero_weight += weights[j];
+    ids[j] = out.zero_id;
+    weights[j] = 0.0f;
+  }
+  if (out.zero_weights != nullptr) out.zero_weights[t] = zero_weight;
+  for (size_t j = 0; j < spec_.shared_slots; ++j) {
+    ids[k + j] = static_cast<int32_t>(spec_.experts + j);
+    weights[k + j] = 1.0f;
+  }
+}
+
+void Router::route(const RouterInput& in, const RouterOutput& out, ThreadPool* pool) const {
+  check(in);
+  constexpr size_t kRowsPerTask = 16;  // a row is about a microsecond of work
+  const size_t tasks = (in.T + kRowsPerTask - 1) / kRowsPerTask;
+  const auto rows = [&](size_t task, float* scratch) {
+    for (size_t t = task * kRowsPerTask; t < std::min(in.T, (task + 1) * kRowsPerTask); ++t)
+      route_row(in, t, out, scratch);
+  };
+  if (pool == nullptr || pool->size() == 1 || tasks < 2) {
+    std::vector<float> scratch(scratch_floats());
+    for (size_t i = 0; i < tasks; ++i) rows(i, scratch.data());
+    return;
+  }
+  WorkCounter counter;
+  pool->run([&](ThreadPool::Member&) {
+    std::vector<float> scratch(scratch_floats());
+    for (size_t i = counter.take(); i < tasks; i = counter.take()) rows(i, scratch.data());
+  });
+}
+
+RouterSpec from_routing_method(int method, const RoutingParams& p) {
+  RouterSpec r;
+  r.experts = p.experts;
+  r.top_k = p.top_k;
+  const auto bias_method = [&](Scoring scoring) {
+    r.scoring = scoring;
+    r.has_bias = true;
+    r.renormalize = true;
+    r.renormalize_epsilon = 1e-20f;
+    r.scaling = p.scaling;
+  };
+  switch (static_cast<RoutingMethod>(method)) {
+    case RoutingMethod::kDefault:
+      return r;
+    case RoutingMethod::kRenormalize:
+      r.softmax_after_topk = true;
+      return r;
+    case RoutingMethod::kDeepseekV3:
+      bias_method(Scoring::kSigmoid);
+      r.groups = p.groups;
+      r.topk_group = p.topk_group;
+      r.group_score_top2 = p.groups > 0;
+      return r;
+    case RoutingMethod::kLlama4:
+      r.scoring = Scoring::kSigmoid;
+      r.select_on_logits = true;
+      r.weight_on_input = true;
+      return r;
+    case RoutingMethod::kRenormalizeNaive:
+      r.renormalize = true;
+      return r;
+    case RoutingMethod::kTopK:
+      r.scoring = Scoring::kNone;
+      return r;
+    case RoutingMethod::kSigmoidRenorm:
+      r.scoring = Scoring::kSigmoid;
+      r.renormalize = true;
+      return r;
+    case RoutingMethod::kMiniMax2:
+      bias_method(Scoring::kSigmoid);
+      return r;
+    case RoutingMethod::kSigmoid:
+      r.scoring = Scoring::kSigmoid;
+      return r;
+    case RoutingMethod::kDeepseekV4:
+      bias_method(Scoring::kSqrtSoftplus);
+      r.renormalize_epsilon = 0.0f;
+      r.has_bias = p.has_bias && !p.from_table;
+      if (p.from_table) r.method = RouterMethod::kTable;
+      return r;
+    case RoutingMethod::kSimulated:
+      r.method = RouterMethod::kSimulated;
+      r.seed = p.seed;
+      return r;
+    case RoutingMethod::kUnspecified:
+      fail("routing method 9 (unspecified) says nothing about how to route");
+    case RoutingMethod::kCustom:
+      fail("routing method 101 (custom) is a function of a model; describe it with a RouterSpec");
+  }
+  fail("unknown routing method {}; known: 0 to 8, 100, 102", method);
+}
+
+RoutingMethod routing_method_of(const RouterSpec& r) {
+  if (r.method == RouterMethod::kSimulated) return RoutingMethod::kSimulated;
+  if (r.scoring == Scoring::kSqrtSoftplus)
+    return r.renormalize ? RoutingMethod::kDeepseekV4 : RoutingMethod::kUnspecified;
+  if (r.method != RouterMethod::kTopK || r.per_expert_scale) return RoutingMethod::kCustom;
+  if (r.softmax_after_topk) return RoutingMethod::kRenormalize;
+  if (r.scoring == Scoring::kNone) return RoutingMethod::kTopK;
+  if (r.has_bias) {
+    if (r.scoring != Scoring::kSigmoid || !r.renormalize) return RoutingMethod::kUnspecified;
+    return r.groups > 0 ? RoutingMethod::kDeepseekV3 : RoutingMethod::kMiniMax2;
+  }
+  if (r.scoring == Scoring::kSigmoid) {
+    if (r.weight_on_input && r.select_on_logits) return RoutingMethod::kLlama4;
+    return r.renormalize ? RoutingMethod::kSigmoidRenorm : RoutingMethod::kSigmoid;
+  }
+  return r.renormalize ? RoutingMethod::kRenormalizeNaive : RoutingMethod::kDefault;
+}
+
+std::string_view name_of(RoutingMethod method) {
+  switch (method) {
+    case RoutingMethod::kDefault:
+      return "Default";
+    case RoutingMethod::kRenormalize:
+      return "Renormalize";
+    case RoutingMethod::kDeepseekV3:
+      return "DeepSeekV3";
+    case RoutingMethod::kLlama4:
+      return "Llama4";
+    case RoutingMethod::kRenormalizeNaive:
+      return "RenormalizeNaive";
+    case RoutingMethod::kTopK:
+      return "TopK";
+    case RoutingMethod::kSigmoidRenorm:
+      return "SigmoidRenorm";
+    case RoutingMethod::kMiniMax2:
+      return "MiniMax2";
+    case RoutingMethod::kSigmoid:
+      return "Sigmoid";
+    case RoutingMethod::kUnspecified:
+      return "Unspecified";
+    case RoutingMethod::kDeepseekV4:
+      return "DeepseekV4";
+    case RoutingMethod::kCustom:
+      return "Custom";
+    case RoutingMethod::kSimulated:
+      return "Simulated";
+  }
+  return "unknown";
+}
+
+}  // namespace moebius

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Expert selection: logits [T, E] to ids and weights [T, slots], f32 throughout. One routine with
+// parameters serves every published method; docs/numerics.md has the formulas. Rules that hold for
+// all of them:
+//   non-finite scores count as 0; ties go to the lower index; a row depends on nothing but its own
+//   logits; slots are in descending weight before renormalization (ties: lower id), fused shared
+//   slots behind them.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "quant/moe_spec.h"
+#include "runtime/thread_pool.h"
+
+namespace moebius {
+
+struct RouterInput {
+  const float* logits = nullptr;  // [T, experts + zero_experts]
+  size_t T = 0;
+  const float* bias = nullptr;          // [experts + zero_experts], when the spec has_bias
+  const float* expert_scale = nullptr;  // [experts], when per_expert_scale
+  const int32_t* table = nullptr;       // [table_rows, top_k], for kTable
+  size_t table_rows = 0;
+  const int64_t* token_ids = nullptr;  // [T], for kTable
+};
+
+struct RouterOutput {
+  int32_t* ids = nullptr;         // [T, slots]
+  float* weights = nullptr;       // [T, slots]
+  float* zero_weights = nullptr;  // [T] sum of the weights of identity experts; may be null
+  int32_t zero_id = 0;  // what a slot of an identity expert becomes (its weight becomes 0)
+};
+
+class Router {
+ public:
+  Router() = default;
+  explicit Router(const RouterSpec& spec);  // throws Error for a spec that cannot be run
+
+  const RouterSpec& spec() const { return spec_; }
+  size_t width() const { return spec_.experts + spec_.zero_experts; }  // logits per row
+  size_t slots() const { return spec_.top_k + spec_.shared_slots; }    // ids per row
+
+  // Throws Error when something the spec needs is missing, or a token or table id is out of range.
+  void check(const RouterInput& in) const;
+
+  // All rows; checks first. Many rows are shared out over the pool.
+  void route(const RouterInput& in, const RouterOutput& out, ThreadPool* pool = nullptr) const;
+
+  // One row of checked input. scratch: scratch_floats() of them.
+  void route_row(const RouterInput& in, size_t t, const RouterOutput& out,
+                 float* scratch) const noexcept;
+  size_t scratch_floats() const { return 2 * width() + 2 * spec_.groups; }
+
+ private:
+  void select(const float* logits, const RouterInput& in, int32_t* ids, float* weights,
+              float* scratch) const noexcept;
+  void finish(const RouterInput& in, size_t t, const RouterOutput& out) const noexcept;
+  RouterSpec spec_;
+  bool grouped_ = false;
+};
+
+// The routing methods engines number 0..9 and 100..102.
+enum class RoutingMethod : int {
+  kDefault = 0,
+  kRenormalize = 1,
+  kDeepseekV3 = 2,
+  kLlama4 = 3,
+  kRenormalizeNaive = 4,
+  kTopK = 5,
+  kSigmoidRenorm = 6,
+  kMiniMax2 = 7,
+  kSigmoid = 8,
+  kUnspecified = 9,
+  kDeepseekV4 = 100,
+  kCustom = 101,
+  kSimulated = 102,
+};
+
+struct RoutingParams {
+  size_t experts = 0, top_k = 0;
+  size_t groups = 0, topk_group = 0;
+  float scaling = 1.0f;
+  bool has_bias = false;    // DeepseekV4: may lack it
+  bool from_table = false;  // DeepseekV4: ids from a table indexed by token id
+  uint64_t seed = 0;        // Simulated
+};
+
+// The parameters of a numbered method; throws Error for kUnspecified, kCustom and unknown numbers.
+RouterSpec from_routing_method(int method, const RoutingParams& params);
+// The number an engine would derive from the same settings; kUnspecified when it has none.
+RoutingMethod routing_method_of(const RouterSpec& spec);
+std::string_view name_of(RoutingMethod method);
+
+}  // namespace moebius

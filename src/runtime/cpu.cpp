@@ -1,0 +1,279 @@
+// SPDX-License-Identifier: Apache-2.0
+// Asks the kernel (HWCAP on Arm) or the processor and the operating system (CPUID, XGETBV,
+// arch_prctl on x86) which features may be used, and reads feature lists written by people. One
+// table holds every name; a feature implies the ones below it, so that "i8mm" alone names a whole
+// machine.
+#include "runtime/cpu.h"
+
+#include <cstdlib>
+#include <fstream>
+
+#include "base/error.h"
+
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+#if defined(__x86_64__)
+#include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+#endif
+
+namespace moebius {
+namespace {
+
+struct Feature {
+  std::string_view name;
+  std::string_view alias;
+  Arch arch;
+  uint32_t bit;
+  uint32_t implies;
+};
+
+constexpr uint32_t kAvx512Base = kAvx2 | kFma | kF16c;
+
+constexpr Feature kFeatures[] = {
+    {"neon", "asimd", Arch::kAarch64, kNeon, 0},
+    {"dotprod", "asimddp", Arch::kAarch64, kDotprod, kNeon},
+    {"i8mm", "", Arch::kAarch64, kI8mm, kNeon | kDotprod},
+    {"bf16", "arm_bf16", Arch::kAarch64, kArmBf16, kNeon},
+    {"fp16", "asimdhp", Arch::kAarch64, kFp16, kNeon},
+    {"sve", "", Arch::kAarch64, kSve, kNeon | kFp16},
+    {"sve2", "", Arch::kAarch64, kSve2, kNeon | kFp16 | kSve},
+    {"sme", "", Arch::kAarch64, kSme, kNeon},
+    {"avx2", "", Arch::kX86_64, kAvx2, 0},
+    {"fma", "", Arch::kX86_64, kFma, 0},
+    {"f16c", "", Arch::kX86_64, kF16c, 0},
+    {"avx_vnni", "avxvnni", Arch::kX86_64, kAvxVnni, kAvx512Base},
+    {"avx512f", "avx512", Arch::kX86_64, kAvx512f, kAvx512Base},
+    {"avx512bw", "", Arch::kX86_64, kAvx512bw, kAvx512Base | kAvx512f},
+    {"avx512_vnni", "avx512vnni", Arch::kX86_64, kAvx512vnni, kAvx512Base | kAvx512f | kAvx512bw},
+    {"avx512_bf16", "avx512bf16", Arch::kX86_64, kAvx512bf16, kAvx512Base | kAvx512f | kAvx512bw},
+    {"amx_int8", "amx-int8", Arch::kX86_64, kAmxInt8,
+     kAvx512Base | kAvx512f | kAvx512bw | kAvx512vnni},
+    {"amx_bf16", "amx-bf16", Arch::kX86_64, kAmxBf16,
+     kAvx512Base | kAvx512f | kAvx512bw | kAvx512vnni},
+};
+
+std::string_view arch_name(Arch arch) {
+  switch (arch) {
+    case Arch::kAarch64:
+      return "aarch64";
+    case Arch::kX86_64:
+      return "x86_64";
+    case Arch::kOther:
+      break;
+  }
+  return "other";
+}
+
+std::string feature_names(Arch arch, uint32_t bits, std::string_view separator) {
+  std::string out;
+  for (const Feature& f : kFeatures) {
+    if (f.arch != arch || (bits & f.bit) == 0) continue;
+    if (!out.empty()) out += separator;
+    out += f.name;
+  }
+  return out;
+}
+
+#if defined(__aarch64__)
+uint32_t detect_features() {
+  uint32_t found = kNeon;  // part of the base architecture
+#if defined(__linux__)
+  // Bit numbers are kernel ABI; spelled out so that old headers do not hide new features.
+  const unsigned long hwcap = getauxval(AT_HWCAP), hwcap2 = getauxval(AT_HWCAP2);
+  const auto has = [](unsigned long word, int bit) { return ((word >> bit) & 1ul) != 0; };
+  if (has(hwcap, 20)) found |= kDotprod;
+  if (has(hwcap, 9) && has(hwcap, 10)) found |= kFp16;
+  if (has(hwcap, 22)) found |= kSve;
+  if (has(hwcap2, 1)) found |= kSve2;
+  if (has(hwcap2, 13)) found |= kI8mm;
+  if (has(hwcap2, 14)) found |= kArmBf16;
+  if (has(hwcap2, 23)) found |= kSme;
+#endif
+  return found;
+}
+constexpr Arch kThisArch = Arch::kAarch64;
+#elif defined(__x86_64__)
+struct CpuidLeaf {
+  uint32_t a = 0, b = 0, c = 0, d = 0;
+};
+
+CpuidLeaf cpuid(uint32_t leaf, uint32_t sub) {
+  CpuidLeaf r;
+  if (__get_cpuid_count(leaf, sub, &r.a, &r.b, &r.c, &r.d) == 0) return {};
+  return r;
+}
+
+uint64_t extended_state() {  // XCR0: which registers the operating system saves
+  uint32_t low = 0, high = 0;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return (static_cast<uint64_t>(high) << 32) | low;
+}
+
+// Linux gives the 8 KiB of tile state only to processes that ask for it.
+bool amx_permitted() {
+#if defined(__linux__)
+  constexpr long kArchReqXcompPerm = 0x1023, kTileData = 18;
+  return syscall(SYS_arch_prctl, kArchReqXcompPerm, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
+uint32_t detect_features() {
+  const auto bit = [](uint32_t word, int n) { return ((word >> n) & 1u) != 0; };
+  const CpuidLeaf one = cpuid(1, 0), seven = cpuid(7, 0),
+                  seven1 = seven.a >= 1 ? cpuid(7, 1) : CpuidLeaf{};
+  uint32_t found = 0;
+  if (!bit(one.c, 27) || !bit(one.c, 28)) return found;  // OSXSAVE, AVX
+  const uint64_t state = extended_state();
+  if ((state & 0x6u) != 0x6u) return found;
+  if (bit(seven.b, 5)) found |= kAvx2;
+  if (bit(one.c, 12)) found |= kFma;
+  if (bit(one.c, 29)) found |= kF16c;
+  if (bit(seven1.a, 4)) found |= kAvxVnni;
+  if ((state & 0xE6u) != 0xE6u || !bit(seven.b, 16)) return found;
+  found |= kAvx512f;
+  // The units for this level also use DQ and VL; no processor has BW without them.
+  if (!bit(seven.b, 30) || !bit(seven.b, 17) || !bit(seven.b, 31)) return found;
+  found |= kAvx512bw;
+  if (bit(seven.c, 11)) found |= kAvx512vnni;
+  if (bit(seven1.a, 5)) found |= kAvx512bf16;
+  const bool tiles = bit(seven.d, 24) && (state & 0x60000u) == 0x60000u;
+  if (tiles && (bit(seven.d, 25) || bit(seven.d, 22)) && amx_permitted()) {
+    if (bit(seven.d, 25)) found |= kAmxInt8;
+    if (bit(seven.d, 22)) found |= kAmxBf16;
+  }
+  return found;
+}
+constexpr Arch kThisArch = Arch::kX86_64;
+#else
+uint32_t detect_features() { return 0; }
+constexpr Arch kThisArch = Arch::kOther;
+#endif
+
+// "key : value" lines of /proc/cpuinfo; the first one wins.
+std::string cpuinfo_field(std::string_view key) {
+  std::ifstream in("/proc/cpuinfo");
+  std::string line;
+  while (std::getline(in, line)) {
+    const size_t colon = line.find(':');
+    if (colon == std::string::npos || line.compare(0, key.size(), key) != 0) continue;
+    if (line.find_first_not_of(" \t", key.size()) != colon) continue;
+    const size_t start = line.find_first_not_of(" \t", colon + 1);
+    return start == std::string::npos ? "" : line.substr(start);
+  }
+  return "";
+}
+
+struct ArmPart {
+  unsigned implementer, part;
+  const char* name;
+};
+constexpr ArmPart kArmParts[] = {
+    {0x41, 0xd03, "Cortex-A53"},  {0x41, 0xd05, "Cortex-A55"},  {0x41, 0xd08, "Cortex-A72"},
+    {0x41, 0xd0b, "Cortex-A76"},  {0x41, 0xd0c, "Neoverse-N1"}, {0x41, 0xd40, "Neoverse-V1"},
+    {0x41, 0xd49, "Neoverse-N2"}, {0x41, 0xd4f, "Neoverse-V2"}, {0x41, 0xd84, "Neoverse-V3"},
+    {0x41, 0xd8e, "Neoverse-N3"}, {0x48, 0xd01, "Kunpeng-920"}, {0x4e, 0x004, "NVIDIA Carmel"},
+    {0xc0, 0xac3, "Ampere-1"},    {0xc0, 0xac4, "Ampere-1A"},
+};
+
+}  // namespace
+
+Cpu detect_cpu() {
+  static const Cpu found{kThisArch, detect_features()};
+  return found;
+}
+
+Cpu parse_cpu(std::string_view list) {
+  Cpu cpu;
+  bool any = false;
+  const auto use_arch = [&](Arch arch, std::string_view word) {
+    if (any && cpu.arch != arch)
+      fail("CPU list '{}': {} belongs to {}, the words before it to {}", printable(list), word,
+           arch_name(arch), arch_name(cpu.arch));
+    cpu.arch = arch;
+    any = true;
+  };
+  std::string word;
+  const auto add = [&] {
+    if (word.empty()) return;
+    if (word == "reference" || word == "generic" || word == "none") {
+      use_arch(Arch::kOther, word);
+    } else if (word == "aarch64" || word == "arm64") {
+      use_arch(Arch::kAarch64, word);
+    } else if (word == "x86_64" || word == "amd64") {
+      use_arch(Arch::kX86_64, word);
+    } else {
+      const Feature* found = nullptr;
+      for (const Feature& f : kFeatures)
+        if (word == f.name || (!f.alias.empty() && word == f.alias)) found = &f;
+      if (found == nullptr)
+        fail("CPU list '{}': unknown word '{}'; known: reference, aarch64, {}, x86_64, {}",
+             printable(list), printable(word), feature_names(Arch::kAarch64, ~0u, ", "),
+             feature_names(Arch::kX86_64, ~0u, ", "));
+      use_arch(found->arch, word);
+      cpu.features |= found->bit | found->implies;
+    }
+    word.clear();
+  };
+  for (const char c : list) {
+    if (c == ',' || c == ' ' || c == '+' || c == ':') {
+      add();
+    } else {
+      word += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    }
+  }
+  add();
+  if (!any)
+    fail("CPU list '{}' is empty; write for example 'neon,dotprod' or 'reference'",
+         printable(list));
+  return cpu;
+}
+
+Cpu host_cpu() {
+  static const Cpu chosen = [] {
+    const Cpu real = detect_cpu();
+    const char* wanted = std::getenv("MOEBIUS_CPU");
+    if (wanted == nullptr || *wanted == '\0') return real;
+    const Cpu asked = parse_cpu(wanted);
+    if (asked.arch == Arch::kOther) return asked;
+    if (asked.arch != real.arch)
+      fail("MOEBIUS_CPU={} names {} features, this machine is {}", printable(wanted),
+           arch_name(asked.arch), arch_name(real.arch));
+    return Cpu{real.arch, real.features & asked.features};
+  }();
+  return chosen;
+}
+
+std::string describe(const Cpu& cpu) {
+  const std::string names = feature_names(cpu.arch, cpu.features, " ");
+  if (cpu.arch == Arch::kOther) return "no instruction set assumed";
+  return fmt::format("{}: {}", arch_name(cpu.arch), names.empty() ? "no features" : names);
+}
+
+std::string missing_features(const Cpu& cpu, Arch arch, uint32_t needed) {
+  if (arch == Arch::kOther) return "";
+  if (arch != cpu.arch) return fmt::format("needs {}", arch_name(arch));
+  const std::string names = feature_names(arch, needed & ~cpu.features, ", ");
+  return names.empty() ? "" : fmt::format("needs {}, which this CPU lacks", names);
+}
+
+std::string cpu_model_name() {
+  if (std::string name = cpuinfo_field("model name"); !name.empty()) return name;
+  const std::string implementer = cpuinfo_field("CPU implementer"),
+                    part = cpuinfo_field("CPU part");
+  if (implementer.empty() || part.empty()) return std::string(arch_name(kThisArch));
+  const auto number = [](const std::string& s) {
+    return static_cast<unsigned>(std::strtoul(s.c_str(), nullptr, 0));
+  };
+  for (const ArmPart& p : kArmParts)
+    if (p.implementer == number(implementer) && p.part == number(part)) return p.name;
+  return fmt::format("aarch64 implementer {} part {}", implementer, part);
+}
+
+}  // namespace moebius

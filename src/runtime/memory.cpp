@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// Buffers, the free list of workspaces, and readers of /proc and control-group files.
+#include "runtime/memory.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "base/checked.h"
+#include "base/error.h"
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+namespace moebius {
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kLarge =
+    4 * kHugePage;  // below this the rounding to huge pages would waste too much
+
+#if defined(__linux__)
+// An anonymous mapping whose start is a multiple of 2 MiB: map more, then cut the ends off.
+uint8_t* map_huge(size_t bytes) {
+  const size_t whole = bytes + kHugePage;
+  void* raw = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (raw == MAP_FAILED) return nullptr;
+  auto* start = static_cast<uint8_t*>(raw);
+  const size_t head = (kHugePage - reinterpret_cast<uintptr_t>(start) % kHugePage) % kHugePage;
+  if (head > 0) munmap(start, head);
+  if (whole - head > bytes) munmap(start + head + bytes, whole - head - bytes);
+#if defined(MADV_HUGEPAGE)
+  (void)madvise(start + head, bytes, MADV_HUGEPAGE);
+#endif
+  return start + head;
+}
+#endif
+
+// The number in a line "Name:   123 kB", times 1024.
+uint64_t kb_field(const char* path, const std::string& name) {
+  std::ifstream in(path);
+  std::string line;
+  while (std::getline(in, line))
+    if (line.rfind(name + ":", 0) == 0)
+      return std::strtoull(line.c_str() + name.size() + 1, nullptr, 10) * 1024;
+  return 0;
+}
+
+uint64_t number_in(const std::string& path) {
+  std::ifstream in(path);
+  uint64_t value = 0;
+  return in >> value ? value : 0;  // "max" is not a number: no limit
+}
+
+struct WorkspaceList {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Workspace>> all;
+  std::vector<Workspace*> free;
+};
+
+WorkspaceList& workspace_list() {
+  static auto* list =
+      new WorkspaceList;  // never destroyed: threads may still compute while the process exits
+  return *list;
+}
+
+}  // namespace
+
+AlignedBuffer::AlignedBuffer(size_t bytes) : size_(bytes) {
+  if (bytes == 0) return;
+  if (bytes > SIZE_MAX / 2) fail("cannot allocate {} bytes", bytes);
+#if defined(__linux__)
+  if (bytes >= kLarge) {
+    mapped_ = round_up(bytes, 4096);
+    data_ = map_huge(mapped_);
+    if (data_ == nullptr) fail("out of memory: cannot allocate {} bytes", bytes);
+    return;
+  }
+#endif
+  data_ = static_cast<uint8_t*>(std::aligned_alloc(kCacheLine, round_up(bytes, kCacheLine)));
+  if (data_ == nullptr) fail("out of memory: cannot allocate {} bytes", bytes);
+}
+
+void AlignedBuffer::reset() noexcept {
+#if defined(__linux__)
+  if (mapped_ > 0) {
+    munmap(data_, mapped_);
+    data_ = nullptr;
+  }
+#endif
+  std::free(data_);
+  data_ = nullptr;
+  size_ = mapped_ = 0;
+}
+
+size_t ScratchLayout::add(size_t bytes) {
+  const size_t offset = bytes_;
+  const auto end = checked_add(offset, bytes);
+  if (!end || *end > SIZE_MAX / 2)
+    fail("scratch of {} bytes does not fit the address space", bytes);
+  bytes_ = round_up(*end, kCacheLine);
+  return offset;
+}
+
+size_t ScratchLayout::add_items(size_t count, size_t item_bytes) {
+  const auto bytes = checked_mul(count, item_bytes);
+  if (!bytes)
+    fail("scratch of {} items of {} bytes does not fit the address space", count, item_bytes);
+  return add(*bytes);
+}
+
+uint8_t* Workspace::reserve(size_t bytes) {
+  if (bytes > buffer_.size()) {
+    // A quarter more than asked, so that slowly growing batches do not allocate every time.
+    const size_t wanted = bytes < (size_t{1} << 30) ? bytes + bytes / 4 : bytes;
+    buffer_.reset();
+    buffer_ = AlignedBuffer(std::max<size_t>(wanted, 4096));
+  }
+  return buffer_.data();
+}
+
+WorkspaceLease::WorkspaceLease() : workspace_(nullptr) {
+  WorkspaceList& list = workspace_list();
+  const std::lock_guard lock(list.mutex);
+  if (list.free.empty()) {
+    list.all.push_back(std::make_unique<Workspace>());
+    list.free.reserve(list.all.size());  // so that giving back cannot fail
+    workspace_ = list.all.back().get();
+  } else {
+    workspace_ = list.free.back();
+    list.free.pop_back();
+  }
+}
+
+WorkspaceLease::~WorkspaceLease() {
+  WorkspaceList& list = workspace_list();
+  const std::lock_guard lock(list.mutex);
+  list.free.push_back(workspace_);
+}
+
+size_t release_workspaces() {
+  WorkspaceList& list = workspace_list();
+  const std::lock_guard lock(list.mutex);
+  size_t freed = 0;
+  for (Workspace* w : list.free) {
+    freed += w->capacity();
+    *w = Workspace();
+  }
+  return freed;
+}
+
+uint64_t peak_resident_bytes() { return kb_field("/proc/self/status", "VmHWM"); }
+uint64_t resident_bytes() { return kb_field("/proc/self/status", "VmRSS"); }
+
+uint64_t available_memory_bytes() {
+  uint64_t free = kb_field("/proc/meminfo", "MemAvailable");
+  const auto limit = [&](uint64_t most, uint64_t used) {
+    if (most > 0 && most < (uint64_t{1} << 60))
+      free = std::min(free, most > used ? most - used : 0);
+  };
+  limit(number_in("/sys/fs/cgroup/memory.max"), number_in("/sys/fs/cgroup/memory.current"));
+  limit(number_in("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+        number_in("/sys/fs/cgroup/memory/memory.usage_in_bytes"));
+  return free;
+}
+
+}  // namespace moebius

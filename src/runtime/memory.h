@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory for weights (AlignedBuffer) and for the scratch of running layers (Workspace), and what
+// the system says about memory.
+//
+// Workspaces are shared by all layers of a process: a call leases one, lays out everything it needs
+// in one block, and gives it back. The block grows and is kept, so a call of a size seen before
+// allocates nothing. Concurrent and nested calls lease different workspaces.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace moebius {
+
+inline constexpr size_t kCacheLine = 64;
+
+// Uninitialised bytes, aligned to 64 (2 MiB with huge-page advice when large: fewer TLB misses
+// while weights stream).
+class AlignedBuffer {
+ public:
+  AlignedBuffer() = default;
+  explicit AlignedBuffer(size_t bytes);  // throws Error when the system has not that much
+  ~AlignedBuffer() { reset(); }
+  AlignedBuffer(AlignedBuffer&& other) noexcept { swap(other); }
+  AlignedBuffer& operator=(AlignedBuffer&& other) noexcept {
+    AlignedBuffer(std::move(other)).swap(*this);
+    return *this;
+  }
+
+  uint8_t* data() noexcept { return data_; }
+  const uint8_t* data() const noexcept { return data_; }
+  size_t size() const noexcept { return size_; }
+  void reset() noexcept;
+  void swap(AlignedBuffer& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    std::swap(mapped_, other.mapped_);
+  }
+
+ private:
+  uint8_t* data_ = nullptr;
+  size_t size_ = 0;
+  size_t mapped_ = 0;  // bytes of the mapping, 0 when from the heap
+};
+
+// Collects the sizes of a call's scratch areas, each on its own cache line, and says where each one
+// starts.
+class ScratchLayout {
+ public:
+  size_t add(size_t bytes);  // offset of the area; throws Error on overflow
+  template <class T>
+  size_t add_array(size_t count) {
+    return add_items(count, sizeof(T));
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  size_t add_items(size_t count, size_t item_bytes);
+  size_t bytes_ = 0;
+};
+
+class Workspace {
+ public:
+  // A block of at least `bytes`, 64-byte aligned, content undefined. Earlier blocks of this
+  // workspace die.
+  uint8_t* reserve(size_t bytes);
+  size_t capacity() const { return buffer_.size(); }
+
+ private:
+  AlignedBuffer buffer_;
+};
+
+class WorkspaceLease {
+ public:
+  WorkspaceLease();
+  ~WorkspaceLease();
+  WorkspaceLease(const WorkspaceLease&) = delete;
+  WorkspaceLease& operator=(const WorkspaceLease&) = delete;
+  Workspace* operator->() const { return workspace_; }
+
+ private:
+  Workspace* workspace_;
+};
+
+// Frees the blocks of all workspaces that nobody leases. Returns the bytes freed.
+size_t release_workspaces();
+
+// Of this process and machine, in bytes; 0 when the system does not say.
+uint64_t peak_resident_bytes();     // VmHWM
+uint64_t resident_bytes();          // VmRSS
+uint64_t available_memory_bytes();  // free for use now, control-group limit included
+
+}  // namespace moebius

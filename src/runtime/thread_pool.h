@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Our threads. A region is one call of run(): every member executes the same function and may meet
+// the others at barriers, so a layer with several phases wakes the workers once. Members spin for a
+// while before they sleep: a barrier between busy threads costs about a microsecond.
+//
+// Safe by construction: run() from inside a region executes inline with one member; callers on
+// different threads take turns; an exception of any member ends the region (barriers let everyone
+// go) and is rethrown by run().
+#pragma once
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+#include <type_traits>
+
+namespace moebius {
+
+// A reference to a callable that outlives the call it is passed to. Costs two words and no
+// allocation.
+template <class Signature>
+class FunctionRef;
+template <class R, class... Args>
+class FunctionRef<R(Args...)> {
+ public:
+  template <class F>
+  requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef>)
+      FunctionRef(F&& f)  // NOLINT: implicit on purpose
+      : object_(const_cast<void*>(static_cast<const void*>(&f))),
+        call_([](void* o, Args... args) -> R {
+          return (*static_cast<std::remove_reference_t<F>*>(o))(static_cast<Args&&>(args)...);
+        }) {}
+  R operator()(Args... args) const { return call_(object_, static_cast<Args&&>(args)...); }
+
+ private:
+  void* object_;
+  R (*call_)(void*, Args...);
+};
+
+// Hands out 0, 1, 2, ... to whoever asks next. One per phase, set to 0 before the region starts.
+struct alignas(64) WorkCounter {
+  std::atomic<size_t> next{0};
+  size_t take(size_t n = 1) noexcept { return next.fetch_add(n, std::memory_order_relaxed); }
+};
+
+// CPUs this process may run on (affinity mask).
+size_t available_cpus();
+// available_cpus, further limited by the control group's CPU quota; at least 1.
+size_t default_thread_count();
+// CPUs granted by the text of a cgroup-v2 cpu.max file ("150000 100000" is 1.5); 0 when unlimited
+// or unreadable.
+double parse_cpu_max(std::string_view text);
+
+class ThreadPool {
+ public:
+  // One participant of a region: index 0 is the caller.
+  class Member {
+   public:
+    size_t index() const noexcept { return index_; }
+    size_t count() const noexcept { return count_; }
+    // Waits for all members; everything they wrote before is visible after. Throws only when
+    // another member threw.
+    void barrier();
+
+   private:
+    friend class ThreadPool;
+    Member(ThreadPool* pool, size_t index, size_t count)
+        : pool_(pool), index_(index), count_(count) {}
+    ThreadPool* pool_;
+    size_t index_, count_;
+  };
+
+  explicit ThreadPool(size_t threads = default_thread_count());
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  size_t size() const noexcept { return size_; }
+
+  // Runs fn(member) on all threads at once and returns when the last one is done.
+  void run(FunctionRef<void(Member&)> fn);
+
+  // Runs fn(i) for i in [0, count), each i once, threads taking `grain` indices at a time.
+  void parallel_for(size_t count, FunctionRef<void(size_t)> fn, size_t grain = 1);
+
+  // Is the calling thread inside a region of some pool (so that run() would execute inline)?
+  static bool inside_region() noexcept;
+
+ private:
+  struct State;
+  void run_team(FunctionRef<void(Member&)> fn);
+  void work(size_t index);
+  std::unique_ptr<State> state_;
+  size_t size_ = 1;
+};
+
+}  // namespace moebius

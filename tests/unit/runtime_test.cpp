@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+// CPU feature lists, the thread pool under every kind of caller, workspaces.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <numeric>
+#include <set>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "base/error.h"
+#include "runtime/cpu.h"
+#include "runtime/memory.h"
+#include "runtime/thread_pool.h"
+
+namespace moebius {
+namespace {
+
+TEST(Cpu, ParsesListsWithImpliedFeatures) {
+  const Cpu arm = parse_cpu("i8mm");
+  EXPECT_EQ(arm.arch, Arch::kAarch64);
+  EXPECT_TRUE(arm.has(kNeon | kDotprod | kI8mm));
+  EXPECT_FALSE(arm.has(kArmBf16));
+  const Cpu x86 = parse_cpu("avx512_vnni,amx_int8");
+  EXPECT_EQ(x86.arch, Arch::kX86_64);
+  EXPECT_TRUE(x86.has(kAvx2 | kFma | kF16c | kAvx512f | kAvx512bw | kAvx512vnni | kAmxInt8));
+  EXPECT_FALSE(x86.has(kAmxBf16));
+  EXPECT_EQ(parse_cpu("AVX2 FMA").features, uint32_t{kAvx2} | kFma);
+  EXPECT_EQ(parse_cpu("aarch64").features, 0u);
+  EXPECT_EQ(parse_cpu("reference").arch, Arch::kOther);
+}
+
+TEST(Cpu, RefusesUnknownAndMixedWords) {
+  EXPECT_THROW(parse_cpu("i8mn"), Error);
+  EXPECT_THROW(parse_cpu("neon,avx2"), Error);
+  EXPECT_THROW(parse_cpu(""), Error);
+  EXPECT_THROW(parse_cpu(" , "), Error);
+  try {
+    parse_cpu("neon,mmx");
+    FAIL();
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("'mmx'"), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find("i8mm"), std::string::npos) << e.what();
+  }
+}
+
+TEST(Cpu, SaysWhatIsMissing) {
+  EXPECT_EQ(missing_features(parse_cpu("neon,dotprod"), Arch::kAarch64, kNeon | kI8mm),
+            "needs i8mm, which this CPU lacks");
+  EXPECT_EQ(missing_features(parse_cpu("neon"), Arch::kX86_64, kAvx2), "needs x86_64");
+  EXPECT_EQ(missing_features(parse_cpu("i8mm"), Arch::kAarch64, kDotprod | kI8mm), "");
+  EXPECT_EQ(missing_features(parse_cpu("reference"), Arch::kOther, 0), "");
+  EXPECT_EQ(describe(parse_cpu("dotprod")), "aarch64: neon dotprod");
+  EXPECT_FALSE(cpu_model_name().empty());
+  EXPECT_EQ(
+      describe(parse_cpu(describe(detect_cpu()).substr(describe(detect_cpu()).find(':') + 1))),
+      describe(detect_cpu()));
+}
+
+TEST(ThreadPool, ReadsCpuQuota) {
+  EXPECT_DOUBLE_EQ(parse_cpu_max("150000 100000"), 1.5);
+  EXPECT_DOUBLE_EQ(parse_cpu_max("max 100000"), 0);
+  EXPECT_DOUBLE_EQ(parse_cpu_max(""), 0);
+  EXPECT_DOUBLE_EQ(parse_cpu_max("-1 100000"), 0);
+  EXPECT_GE(default_thread_count(), 1u);
+  EXPECT_LE(default_thread_count(), available_cpus());
+}
+
+class Pools : public testing::TestWithParam<size_t> {};
+INSTANTIATE_TEST_SUITE_P(Sizes, Pools, testing::Values(1, 2, 3, 7, 16));
+
+TEST_P(Pools, RunsEveryMemberOnce) {
+  ThreadPool pool(GetParam());
+  std::vector<int> seen(pool.size(), 0);
+  for (int round = 0; round < 50; ++round)
+    pool.run([&](ThreadPool::Member& m) {
+      ASSERT_EQ(m.count(), pool.size());
+      ++seen[m.index()];
+    });
+  for (const int n : seen) EXPECT_EQ(n, 50);
+}
+
+TEST_P(Pools, ParallelForCoversEachIndexOnce) {
+  ThreadPool pool(GetParam());
+  for (const size_t count : {0u, 1u, 2u, 5u, 100u, 1000u}) {
+    for (const size_t grain : {1u, 7u}) {
+      std::vector<int> hits(count, 0);
+      pool.parallel_for(
+          count, [&](size_t i) { ++hits[i]; }, grain);
+      EXPECT_EQ(std::accumulate(hits.begin(), hits.end(), 0), static_cast<int>(count));
+      for (const int h : hits) EXPECT_EQ(h, 1);
+    }
+  }
+}
+
+// Plain (not atomic) data written before a barrier must be visible after it; a data race would be
+// seen by a sanitizer.
+TEST_P(Pools, BarriersOrderPhases) {
+  ThreadPool pool(GetParam());
+  const size_t n = pool.size();
+  std::vector<size_t> value(n, 0);
+  std::atomic<int> wrong{0};
+  for (int round = 0; round < 20; ++round) {
+    pool.run([&](ThreadPool::Member& m) {
+      for (size_t phase = 1; phase <= 10; ++phase) {
+        value[m.index()] = phase;
+        m.barrier();
+        for (const size_t v : value)
+          if (v != phase) ++wrong;
+        m.barrier();
+      }
+    });
+  }
+  EXPECT_EQ(wrong.load(), 0);
+}
+
+TEST_P(Pools, NestedCallsRunInline) {
+  ThreadPool pool(GetParam());
+  ThreadPool other(2);
+  std::atomic<int> calls{0};
+  EXPECT_FALSE(ThreadPool::inside_region());
+  pool.run([&](ThreadPool::Member&) {
+    pool.run([&](ThreadPool::Member& inner) {
+      inner.barrier();
+      if (pool.size() > 1) {
+        EXPECT_EQ(inner.count(), 1u);
+        EXPECT_TRUE(ThreadPool::inside_region());
+      }
+      other.parallel_for(3, [&](size_t) { ++calls; });
+    });
+  });
+  EXPECT_EQ(calls.load(), static_cast<int>(3 * pool.size()));
+}
+
+TEST_P(Pools, ExceptionsComeBackAndThePoolSurvives) {
+  ThreadPool pool(GetParam());
+  for (size_t thrower = 0; thrower < pool.size(); ++thrower) {
+    EXPECT_THROW(pool.run([&](ThreadPool::Member& m) {
+      m.barrier();
+      if (m.index() == thrower) throw std::runtime_error("member");
+      m.barrier();  // never complete: must let go
+      m.barrier();
+    }),
+                 std::runtime_error);
+    std::atomic<int> alive{0};
+    pool.run([&](ThreadPool::Member& m) {
+      m.barrier();
+      ++alive;
+    });
+    EXPECT_EQ(alive.load(), static_cast<int>(pool.size()));
+  }
+  EXPECT_THROW(pool.parallel_for(100,
+                                 [](size_t i) {
+                                   if (i == 42) fail("at {}", i);
+                                 }),
+               Error);
+}
+
+TEST_P(Pools, ConcurrentCallersTakeTurns) {
+  ThreadPool pool(GetParam());
+  constexpr int kCallers = 4, kRounds = 50;
+  std::vector<long> sums(kCallers, 0);
+  std::vector<std::thread> callers;
+  for (int c = 0; c < kCallers; ++c) {
+    callers.emplace_back([&, c] {
+      for (int r = 0; r < kRounds; ++r) {
+        std::atomic<long> sum{0};
+        pool.run([&](ThreadPool::Member& m) {
+          sum += static_cast<long>(m.index());
+          m.barrier();
+          sum += 1;
+        });
+        sums[static_cast<size_t>(c)] += sum.load();
+      }
+    });
+  }
+  for (std::thread& t : callers) t.join();
+  const long n = static_cast<long>(pool.size());
+  for (const long s : sums) EXPECT_EQ(s, kRounds * (n * (n - 1) / 2 + n));
+}
+
+TEST(ThreadPool, RefusesImpossibleSizes) {
+  EXPECT_THROW(ThreadPool(0), Error);
+  EXPECT_THROW(ThreadPool(1u << 20), Error);
+}
+
+TEST(Memory, BuffersAreAlignedAndMove) {
+  for (const size_t bytes : {size_t{1}, size_t{100}, size_t{64} << 10, size_t{9} << 20}) {
+    AlignedBuffer a(bytes);
+    ASSERT_NE(a.data(), nullptr);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(a.data()) % kCacheLine, 0u);
+    EXPECT_EQ(a.size(), bytes);
+    a.data()[0] = 1;
+    a.data()[bytes - 1] = 2;
+    AlignedBuffer b(std::move(a));
+    EXPECT_EQ(b.data()[bytes - 1], 2);
+    a = std::move(b);
+    EXPECT_EQ(a.size(), bytes);
+  }
+  EXPECT_EQ(AlignedBuffer(0).data(), nullptr);
+  EXPECT_THROW(AlignedBuffer(SIZE_MAX), Error);
+}
+
+TEST(Memory, LayoutPutsAreasOnTheirOwnLines) {
+  ScratchLayout layout;
+  EXPECT_EQ(layout.add(1), 0u);
+  EXPECT_EQ(layout.add_array<float>(17), 64u);
+  EXPECT_EQ(layout.add(0), 192u);
+  EXPECT_EQ(layout.bytes(), 192u);
+  EXPECT_THROW(layout.add(SIZE_MAX), Error);
+  EXPECT_THROW(layout.add_array<double>(SIZE_MAX / 4), Error);
+}
+
+TEST(Memory, WorkspacesAreReusedAndNeverShared) {
+  uint8_t* first = nullptr;
+  {
+    const WorkspaceLease outer;
+    first = outer->reserve(1000);
+    const WorkspaceLease inner;
+    EXPECT_NE(inner->reserve(1000), first);
+  }
+  const WorkspaceLease again;
+  EXPECT_EQ(again->reserve(1000), first) << "a call of a size seen before allocates nothing";
+}
+
+TEST(Memory, ReadsTheSystem) {
+  EXPECT_GT(peak_resident_bytes(), 1u << 20);
+  EXPECT_GE(peak_resident_bytes(), resident_bytes());
+  EXPECT_GT(available_memory_bytes(), 0u);
+}
+
+}  // namespace
+}  // namespace moebius
