@@ -31,10 +31,11 @@ MLA = dict(COMMON, vocab_size=32, hidden_size=64, num_hidden_layers=2, num_atten
 
 # key: (config class, arguments)
 MODELS = {
-    # Qwen3-MoE in six sizes: small (layer 0 dense), wide (K multiple of 128), odd, both layers MoE, one layer (twice)
+    # Qwen3-MoE in six sizes: small (layer 0 dense), wide (K = 128 and 256), odd, both layers MoE, one layer (twice)
     "qwen3moe": ("Qwen3MoeConfig", dict(QWEN3, intermediate_size=96, moe_intermediate_size=96, mlp_only_layers=[0])),
-    "qwen3moe-wide": ("Qwen3MoeConfig", dict(QWEN3, hidden_size=128, intermediate_size=256, moe_intermediate_size=128,
-                                             num_attention_heads=8, mlp_only_layers=[0])),
+    "qwen3moe-wide": ("Qwen3MoeConfig", dict(QWEN3, vocab_size=16, hidden_size=128, intermediate_size=256,
+                                             moe_intermediate_size=256, num_attention_heads=8, num_hidden_layers=1,
+                                             num_experts=2)),
     "qwen3moe-odd": ("Qwen3MoeConfig", dict(QWEN3, hidden_size=192, intermediate_size=200, moe_intermediate_size=200,
                                             num_hidden_layers=1, num_experts=2, head_dim=48, num_key_value_heads=1)),
     "qwen3moe-two": ("Qwen3MoeConfig", dict(QWEN3, vocab_size=32, intermediate_size=96, moe_intermediate_size=32)),
