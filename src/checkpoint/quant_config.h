@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/json.h"
@@ -25,6 +26,7 @@ struct SchemeDecision {
   std::string rule;   // "group_0 target 'Linear' (class)", "ignore 're:.*mlp.gate$'", "no target matches"
   bool matched = false;
   bool ignored = false;
+  std::string warning;  // set when compressed-tensors' and vLLM's order disagree; the same text for every module it concerns
 };
 
 class QuantConfig {
@@ -43,9 +45,11 @@ class QuantConfig {
   const std::vector<ConfigGroup>& groups() const;
   const std::vector<std::string>& ignore() const;
   const std::optional<QuantArgs>& kv_cache() const;
+  const std::vector<std::pair<std::string, Json>>& unknown_fields() const;  // path and value
   // class_name: "Linear", "Embedding", ... of the module as transformers names it.
   SchemeDecision decide(std::string_view module, std::string_view class_name) const;
-  // vLLM's order, for a module whose tensors are quantized although decide() says dense.
+  // vLLM's order, for a module whose tensors are quantized although decide() says dense: classes are no ignore entries, a class may
+  // be part of a longer one, and the module may be meant by the name of a fused layer or by another exporter's path.
   SchemeDecision decide_like_vllm(std::string_view module, std::string_view class_name) const;
 
  private:
