@@ -28,4 +28,8 @@ PreparedLayout prepared_layout(const Problem& p);
 size_t prepared_row_bytes(const Problem& p);
 void prepare_rows_canonical(const PrepareArgs& args);
 
+// Mode vllm rounds ties by the type of the rows it is given: bf16 only reaches it when weights have
+// one scale per row.
+XType quantizer_row_type(const Problem& p);
+
 }  // namespace moebius

@@ -48,7 +48,8 @@ bool is_integer_problem(const Problem& p);  // integer codes on both sides: clas
 // True when no sum of (qx - zpx) * (qw - zpw) over one group can leave int32. Kernels that add in
 // int32 ask it in supports.
 bool fits_int32(const Problem& p);
-// Bytes of codes, scales and zero points as a file holds them: what packed_bytes is compared with.
+// Bytes of codes, scales and zero points at their declared widths: what packed_bytes is compared
+// with.
 size_t stored_bytes(const Problem& p);
 
 }  // namespace moebius

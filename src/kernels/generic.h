@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the two families of the portable kernel share (generic.cpp, generic_int.cpp,
+// generic_float.cpp): the packed form, the stretches of K, the panel's row header. Internal to
+// them.
+//
+//   packed   PackedLayout with 4-bit codes as nibbles, integers of more bits as signed bytes,
+//   everything else as stored;
+//            columns in packed order (act-order is already applied)
+//   panel    row m at m * stride: scales float[S] | zero points int32[S or 0] | operands at
+//   `values`, int16[K] or float[K]
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/packed_layout.h"
+#include "kernels/prepared_rows.h"
+
+namespace moebius::generic {
+
+constexpr size_t kRows = 4;  // rows of w decoded and multiplied together
+
+struct Stretch {
+  uint32_t begin, end, group,
+      granule;  // columns [begin, end) have weight group `group` and activation granule `granule`
+};
+
+size_t code_bits_kept(const Problem& p);
+PackedLayout layout_of(const Problem& p);
+size_t packed_bytes(const Problem& p);
+void pack(const PackArgs& args);
+
+size_t most_stretches(const Problem& p);
+size_t make_stretches(const Problem& p, const int32_t* group_ends, Stretch* out);
+
+struct PanelRow {
+  size_t zero_points, values, stride;  // byte offsets; scales are at 0
+};
+PanelRow panel_row(const Problem& p, size_t value_bytes);
+
+const char* order_reason(const Problem& p);  // what neither family does
+
+}  // namespace moebius::generic

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The ordered list of kernels (list.h). To add a kernel file: one line in MOEBIUS_KERNEL_TABLES.
+#include "kernels/list.h"
+
+#include <vector>
+
+// Priority order: for one problem on one CPU, an earlier entry is preferred to a later one.
+#define MOEBIUS_KERNEL_TABLES(X) \
+  X(kGenericIntKernels)          \
+  X(kGenericFloatKernels)        \
+  X(kReferenceKernels)
+
+namespace moebius {
+
+#define MOEBIUS_DECLARE_TABLE(table) extern const KernelTable table;
+MOEBIUS_KERNEL_TABLES(MOEBIUS_DECLARE_TABLE)
+#undef MOEBIUS_DECLARE_TABLE
+
+std::span<const Kernel* const> kernel_list() {
+  static const std::vector<const Kernel*> list = [] {
+    std::vector<const Kernel*> all;
+    for (const KernelTable* table : {
+#define MOEBIUS_TABLE_ADDRESS(table) &table,
+             MOEBIUS_KERNEL_TABLES(MOEBIUS_TABLE_ADDRESS)
+#undef MOEBIUS_TABLE_ADDRESS
+         })
+      for (size_t i = 0; i < table->count; ++i) all.push_back(&table->kernels[i]);
+    return all;
+  }();
+  return list;
+}
+
+const Kernel& reference_kernel() { return kReferenceKernels.kernels[0]; }
+
+}  // namespace moebius

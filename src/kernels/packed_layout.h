@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the portable kernels keep the parts of a packed matrix: rows of codes, then the scales of
+// each row in their stored type, zero points, and (mode vllm) one f32 per row. All row-major; each
+// region starts at a multiple of 64 bytes.
+#pragma once
+#include <cstddef>
+
+#include "kernels/unpack.h"
+
+namespace moebius {
+
+struct PackedLayout {
+  size_t code_row;                    // bytes of one row of codes
+  size_t scale_row;                   // bytes of one row of scales
+  size_t zero_row;                    // bytes of one row of zero points
+  size_t codes, scales, zeros, sums;  // offsets
+  size_t total;
+};
+
+inline PackedLayout packed_layout(const Problem& p, size_t bits_per_code) {
+  const auto align = [](size_t v) { return (v + 63) / 64 * 64; };
+  PackedLayout l{};
+  l.code_row = (p.K * bits_per_code + 7) / 8;
+  l.scale_row = scale_size(p.scale_type) * p.groups;
+  l.zero_row = p.zero_points ? p.groups : 0;
+  l.codes = 0;
+  l.scales = align(p.N * l.code_row);
+  l.zeros = align(l.scales + p.N * l.scale_row);
+  l.sums = align(l.zeros + p.N * l.zero_row);
+  l.total = align(l.sums + (p.act.mode == Int8Mode::kVllm ? p.N * sizeof(float) : 0));
+  return l;
+}
+
+}  // namespace moebius

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// Problems, column orders and owned packed matrices (packed_matrix.h).
+#include "kernels/packed_matrix.h"
+
+#include <algorithm>
+#include <new>
+#include <numeric>
+
+#include "base/error.h"
+#include "quant/quant_access.h"
+
+namespace moebius {
+namespace {
+
+constexpr std::align_val_t kAlignment{64};
+
+bool single_group(const QuantMatrix& w) {
+  return w.scale_type == ScaleType::kNone ||
+         (w.g_idx == nullptr && w.k_phase == 0 && w.block_k >= w.K);
+}
+
+}  // namespace
+
+ColumnOrder column_order(const QuantMatrix& w) {
+  ColumnOrder order;
+  if (single_group(w)) return order;
+  std::vector<int32_t> ends(w.groups, 0);
+  for (size_t c = 0; c < w.K; ++c) {
+    const size_t g = group_of(w, c);
+    if (g >= w.groups)
+      fail("column {} belongs to scale group {}, but there are only {} groups", c,
+           static_cast<int64_t>(g), w.groups);
+    ++ends[g];
+  }
+  std::partial_sum(ends.begin(), ends.end(), ends.begin());
+  for (size_t g = 0; g < w.groups; ++g)
+    if (static_cast<size_t>(ends[g]) != std::min((g + 1) * w.block_k, w.K)) order.group_ends = ends;
+  if (w.g_idx != nullptr && !std::is_sorted(w.g_idx, w.g_idx + w.K)) {
+    order.columns.resize(w.K);
+    std::iota(order.columns.begin(), order.columns.end(), 0);
+    std::stable_sort(order.columns.begin(), order.columns.end(),
+                     [&](int32_t a, int32_t b) { return w.g_idx[a] < w.g_idx[b]; });
+  }
+  return order;
+}
+
+namespace {
+
+Problem problem_with(const QuantMatrix& w, const ActSpec& act, XType x_type,
+                     const ColumnOrder& order) {
+  Problem p;
+  p.N = w.N;
+  p.K = w.K;
+  p.code = w.code;
+  p.bits = w.bits;
+  p.scale_type = w.scale_type;
+  const bool dense = w.scale_type == ScaleType::kNone;
+  p.groups = dense ? 1 : w.groups;
+  p.block_n = dense ? 1 : std::max<size_t>(1, std::min(w.block_n, w.N));
+  p.block_k = dense ? w.K : std::min(w.block_k, w.K);
+  p.zero_points = w.zero_points != nullptr;
+  p.act_order = !order.columns.empty();
+  p.ragged = !order.group_ends.empty();
+  p.act = act;
+  p.x_type = x_type;
+  return p;
+}
+
+}  // namespace
+
+Problem make_problem(const QuantMatrix& w, const ActSpec& act, XType x_type) {
+  return problem_with(w, act, x_type, column_order(w));
+}
+
+void AlignedDelete::operator()(uint8_t* p) const { ::operator delete[](p, kAlignment); }
+
+AlignedBytes aligned_bytes(size_t size) {
+  return AlignedBytes(
+      static_cast<uint8_t*>(::operator new[](std::max<size_t>(size, 1), kAlignment)));
+}
+
+OwnedPackedMatrix::OwnedPackedMatrix(const Kernel& kernel, const QuantMatrix& w, const ActSpec& act,
+                                     XType x_type, const ActParams& params)
+    : kernel_(&kernel), order_(column_order(w)) {
+  problem_ = std::make_unique<Problem>(problem_with(w, act, x_type, order_));
+  data_ = aligned_bytes(kernel.packed_bytes(*problem_));
+  kernel.pack(
+      {problem_.get(), &w, 0, w.N, data_.get(), order_.columns_or_null(), order_.ends_or_null()});
+  view_ = {problem_.get(),           data_.get(),          w.global_scale, params,
+           order_.columns_or_null(), order_.ends_or_null()};
+}
+
+void OwnedPackedMatrix::multiply(const float* x, size_t ldx, size_t M, float* y, size_t ldy) const {
+  const Problem& p = *problem_;
+  const AlignedBytes rows = aligned_bytes(kernel_->row_bytes(p) * M);
+  const AlignedBytes panel = aligned_bytes(kernel_->panel_bytes(p, M));
+  const AlignedBytes scratch = aligned_bytes(kernel_->scratch_bytes(p, M));
+  kernel_->prepare_rows({&p, &view_.act, x, ldx, M, rows.get()});
+  kernel_->make_panel({&p, &view_, rows.get(), nullptr, M, panel.get()});
+  kernel_->gemm({&view_, panel.get(), M, 0, p.N, y, ldy, scratch.get()});
+}
+
+}  // namespace moebius

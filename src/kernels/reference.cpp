@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// The definition (quant/reference.h) as a kernel: the last entry of the list, exact because it is
+// what exact means, and able to run every problem on every machine. Weights are kept as stored,
+// rows as the canonical prepared row, a panel as QuantRows:
+//
+//   panel   codes [M,K] | scales float[M,S] | zero points int32[M,S]       each region at a
+//   multiple of 64 bytes
+//
+// It alone allocates while it multiplies: it is written to be read.
+#include <cstring>
+#include <vector>
+
+#include "kernels/list.h"
+#include "kernels/packed_layout.h"
+#include "kernels/prepared_rows.h"
+#include "quant/quant_access.h"
+#include "quant/reference.h"
+
+namespace moebius {
+namespace {
+
+const char* supports(const Problem&) { return nullptr; }
+Numerics numerics(const Problem&) { return Numerics::kExact; }
+
+PackedLayout layout_of(const Problem& p) { return packed_layout(p, code_bits(p.code)); }
+
+size_t packed_bytes(const Problem& p) { return layout_of(p).total; }
+
+void pack(const PackArgs& args) {
+  const PackedLayout l = layout_of(*args.problem);
+  for (size_t n = args.n0; n < args.n1; ++n) {
+    std::memcpy(args.packed + l.codes + n * l.code_row, args.w->codes + n * args.w->row_bytes,
+                l.code_row);
+    row_scales_raw(*args.w, n, args.packed + l.scales + n * l.scale_row);
+    if (l.zero_row != 0)
+      row_zero_points(*args.w, n,
+                      reinterpret_cast<int8_t*>(args.packed + l.zeros + n * l.zero_row));
+  }
+}
+
+void prepare_rows(const PrepareArgs& args) {
+  const Problem& p = *args.problem;
+  const PreparedLayout l = prepared_layout(p);
+  for (size_t m = 0; m < args.M; ++m) {
+    uint8_t* row = args.rows + m * l.row_bytes;
+    quantize_rows(args.x + m * args.ldx, args.ldx, 1, p.K, p.act, *args.act, quantizer_row_type(p),
+                  row + l.codes, reinterpret_cast<float*>(row),
+                  reinterpret_cast<int32_t*>(row + 4 * l.groups));
+  }
+}
+
+struct PanelLayout {
+  size_t code_row, scales, zeros, total;
+};
+
+PanelLayout panel_layout(const Problem& p, size_t M) {
+  const auto align = [](size_t v) { return (v + 63) / 64 * 64; };
+  const PreparedLayout row = prepared_layout(p);
+  PanelLayout l{};
+  l.code_row = p.K * act_code_bytes(p.act);
+  l.scales = align(M * l.code_row);
+  l.zeros = align(l.scales + M * row.groups * 4);
+  l.total = align(l.zeros + M * row.zero_points * 4);
+  return l;
+}
+
+size_t panel_bytes(const Problem& p, size_t M) { return panel_layout(p, M).total; }
+
+void make_panel(const PanelArgs& args) {
+  const PreparedLayout row = prepared_layout(*args.problem);
+  const PanelLayout l = panel_layout(*args.problem, args.M);
+  for (size_t m = 0; m < args.M; ++m) {
+    const size_t id = args.ids != nullptr ? static_cast<size_t>(args.ids[m]) : m;
+    const uint8_t* from = args.rows + id * row.row_bytes;
+    std::memcpy(args.panel + m * l.code_row, from + row.codes, l.code_row);
+    std::memcpy(args.panel + l.scales + m * row.groups * 4, from, row.groups * 4);
+    std::memcpy(args.panel + l.zeros + m * row.zero_points * 4, from + row.groups * 4,
+                row.zero_points * 4);
+  }
+}
+
+size_t scratch_bytes(const Problem&, size_t) { return 0; }
+
+// The canonical view of the packed bytes; the column-to-group index is rebuilt from the order of
+// columns.
+QuantMatrix view_of(const PackedMatrix& packed, std::vector<int32_t>& g_idx) {
+  const Problem& p = *packed.problem;
+  const PackedLayout l = layout_of(p);
+  if (packed.columns != nullptr || packed.group_ends != nullptr) {
+    g_idx.resize(p.K);
+    for (size_t g = 0; g < p.groups; ++g)
+      for (size_t i = group_begin(p, packed.group_ends, g); i < group_end(p, packed.group_ends, g);
+           ++i)
+        g_idx[packed.columns != nullptr ? static_cast<size_t>(packed.columns[i]) : i] =
+            static_cast<int32_t>(g);
+  }
+  QuantMatrix w;
+  w.N = p.N;
+  w.K = p.K;
+  w.code = p.code;
+  w.bits = p.bits;
+  w.codes = packed.data + l.codes;
+  w.row_bytes = l.code_row;
+  w.scale_type = p.scale_type;
+  w.scales = packed.data + l.scales;
+  w.scale_stride = p.groups;
+  w.groups = p.groups;
+  w.block_n = 1;
+  w.block_k = p.block_k;
+  w.zero_points = p.zero_points ? reinterpret_cast<const int8_t*>(packed.data + l.zeros) : nullptr;
+  w.g_idx = g_idx.empty() ? nullptr : g_idx.data();
+  w.global_scale = packed.global_scale;
+  return w;
+}
+
+void gemm(const GemmArgs& args) {
+  const Problem& p = *args.w->problem;
+  std::vector<int32_t> g_idx;
+  const QuantMatrix w = view_of(*args.w, g_idx);
+  const PanelLayout l = panel_layout(p, args.M);
+  QuantRows rows;
+  rows.M = args.M;
+  rows.K = p.K;
+  rows.spec = p.act;
+  rows.params = args.w->act;
+  rows.codes = args.panel;
+  rows.scales = reinterpret_cast<const float*>(args.panel + l.scales);
+  rows.groups = act_groups(p.act, p.K);
+  if (act_has_zero_points(p.act))
+    rows.zero_points = reinterpret_cast<const int32_t*>(args.panel + l.zeros);
+  reference_gemm(w, rows, args.n0, args.n1, args.y, args.ldy);
+}
+
+constexpr Kernel kKernels[] = {{"reference", "stored", Arch::kOther, 0, 1, supports, numerics,
+                                packed_bytes, pack, prepared_row_bytes, prepare_rows, panel_bytes,
+                                make_panel, scratch_bytes, gemm}};
+
+}  // namespace
+
+extern const KernelTable kReferenceKernels;
+const KernelTable kReferenceKernels = {kKernels, sizeof kKernels / sizeof kKernels[0]};
+
+}  // namespace moebius
