@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensor-parallel slices of a matrix: rows [r0, r1) (column-parallel layers), columns [c0, c1) (row-parallel layers), or both.
+// A slice is a view of the same bytes wherever a byte boundary allows; only nibbles that start at an odd column are copied.
+// Scales follow through n_phase and k_phase, so a slice need not start at a group or block boundary. With an act-order index
+// a slice of columns keeps the scales of all groups: its columns find them through their part of g_idx.
+#pragma once
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "quant/quant_matrix.h"
+
+namespace moebius {
+
+// Owns what slices had to copy; must outlive them.
+class SliceMemory {
+ public:
+  uint8_t* allocate(size_t bytes);
+  size_t bytes() const { return bytes_; }
+
+ private:
+  std::vector<std::unique_ptr<uint8_t[]>> blocks_;
+  size_t bytes_ = 0;
+};
+
+// Throws Error unless r0 < r1 <= N and c0 < c1 <= K.
+QuantMatrix slice(const QuantMatrix& w, size_t r0, size_t r1, size_t c0, size_t c1,
+                  SliceMemory& memory);
+QuantMatrix slice_rows(const QuantMatrix& w, size_t r0, size_t r1);
+QuantMatrix slice_columns(const QuantMatrix& w, size_t c0, size_t c1, SliceMemory& memory);
+
+// Part `rank` of `ranks` equal parts of `size`, as [begin, end). Throws Error naming `what` when the parts are not equal.
+std::pair<size_t, size_t> parallel_range(size_t size, size_t rank, size_t ranks, const char* what);
+
+}  // namespace moebius
