@@ -20,6 +20,7 @@
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "base/numeric.h"
@@ -206,7 +207,7 @@ void reordered_bound(const QuantMatrix& w, const QuantRows& x, size_t n0, size_t
     weight_values(w, n, columns, ws);
     for (size_t m = 0; m < x.M; ++m) {
       const float* scales = x.scales + m * x.groups;
-      double size = 0.0, flushed = 0.0;
+      double size = 0.0, flushed = 0.0, largest = 0.0;
       for (const Stretch& s : columns.stretches) {
         double sum = 0.0, small = 0.0;
         for (size_t i = s.begin; i < s.end; ++i) {
@@ -218,10 +219,16 @@ void reordered_bound(const QuantMatrix& w, const QuantRows& x, size_t n0, size_t
         double factor = std::fabs(static_cast<double>(scale_of(w, n, columns.order[s.begin])));
         if (scales_inside(x.spec)) factor *= std::fabs(static_cast<double>(scales[s.row_granule]));
         size += sum * factor;
+        largest = std::max(largest, std::max(sum, size));
         flushed += small * factor + 0x1p-126;
       }
       const double last = scales_per_row(x.spec) ? std::fabs(static_cast<double>(scales[0])) : 1.0;
-      bound[m * ldy + (n - n0)] = (size * growth + flushed) * last / G + 0x1p-148;
+      double& b = bound[m * ldy + (n - n0)];
+      b = (size * growth + flushed) * last / G + 0x1p-148;
+      if (!std::isfinite(b))
+        b = std::numeric_limits<double>::quiet_NaN();
+      else if (largest > 1e37 || size * last / G > 1e37)
+        b = std::numeric_limits<double>::infinity();
     }
   }
 }

@@ -1,0 +1,500 @@
+// SPDX-License-Identifier: Apache-2.0
+// Cases for the kernel test tier (kernel_cases.h).
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <new>
+#include <numeric>
+#include <utility>
+
+#include "base/numeric.h"
+#include "kernels/kernel_cases.h"
+#include "quant/quant_access.h"
+
+namespace moebius::test {
+
+uint64_t test_seed() {
+  const char* text = std::getenv("MOEBIUS_SEED");
+  return text != nullptr ? std::strtoull(text, nullptr, 10) : 20261115;
+}
+
+// ---- guarded memory ----
+
+namespace {
+constexpr uint8_t kPattern = 0xA5;
+}
+
+GuardedBytes::GuardedBytes(size_t size, size_t alignment) : size_(size) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  usable_ = (size + alignment + page - 1) / page * page;
+  mapped_ = usable_ + 2 * page;
+  void* map = mmap(nullptr, mapped_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (map == MAP_FAILED) throw std::bad_alloc();
+  map_ = static_cast<uint8_t*>(map);
+  uint8_t* begin = map_ + page;
+  if (mprotect(begin, usable_, PROT_READ | PROT_WRITE) != 0) throw std::bad_alloc();
+  std::memset(begin, kPattern, usable_);
+  data_ = begin + (usable_ - size) / alignment * alignment;
+}
+
+GuardedBytes::GuardedBytes(GuardedBytes&& other) noexcept { *this = std::move(other); }
+
+GuardedBytes& GuardedBytes::operator=(GuardedBytes&& other) noexcept {
+  std::swap(map_, other.map_);
+  std::swap(mapped_, other.mapped_);
+  std::swap(usable_, other.usable_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+GuardedBytes::~GuardedBytes() {
+  if (map_ != nullptr) munmap(map_, mapped_);
+}
+
+bool GuardedBytes::damaged() const {
+  const uint8_t* begin = map_ + (mapped_ - usable_) / 2;
+  const auto bad = [](uint8_t b) { return b != kPattern; };
+  return std::any_of(begin, static_cast<const uint8_t*>(data_), bad) ||
+         std::any_of(static_cast<const uint8_t*>(data_) + size_, begin + usable_, bad);
+}
+
+// ---- the schemes ----
+
+namespace {
+
+ActSpec int_rows(uint8_t bits = 8, bool symmetric = true, Int8Mode mode = Int8Mode::kDeclared) {
+  ActSpec a;
+  a.code = ActCode::kInt;
+  a.bits = bits;
+  a.symmetric = symmetric;
+  a.mode = mode;
+  return a;
+}
+
+ActSpec with_groups(ActSpec a, uint32_t group, ActScale scale = ActScale::kF32) {
+  a.granule = ActGranule::kGroup;
+  a.group = group;
+  a.scale = scale;
+  return a;
+}
+
+ActSpec fixed(ActSpec a) {
+  a.granule = ActGranule::kStatic;
+  return a;
+}
+
+ActSpec of(ActCode code) {
+  ActSpec a;
+  a.code = code;
+  return a;
+}
+
+using Cases = std::vector<SchemeCase>;
+
+SchemeCase weights(std::string name, CodeType code, uint8_t bits, size_t block_k, ActSpec act) {
+  SchemeCase c;
+  c.name = std::move(name);
+  c.code = code;
+  c.bits = bits;
+  c.block_k = block_k;
+  c.act = act;
+  return c;
+}
+
+void add_int8_activations(Cases& out) {
+  for (const size_t g : {0, 16, 32, 64, 96, 128, 30})
+    out.push_back(weights("w4a8 g" + std::to_string(g), CodeType::kInt4Offset, 4, g, int_rows()));
+  for (const size_t g : {0, 32, 64}) {
+    SchemeCase c =
+        weights("w4a8 asym g" + std::to_string(g), CodeType::kInt4Offset, 4, g, int_rows());
+    c.zero_points = true;
+    out.push_back(c);
+    c.act = int_rows(8, false);
+    c.name = "w4a8 asym weights and rows g" + std::to_string(g);
+    out.push_back(c);
+    c.zero_points = false;
+    c.name = "w4a8 asym rows g" + std::to_string(g);
+    out.push_back(c);
+  }
+  for (const Columns columns : {Columns::kShuffled, Columns::kPartial, Columns::kPhase}) {
+    SchemeCase c = weights("w4a8 g32 columns " + std::to_string(static_cast<int>(columns)),
+                           CodeType::kInt4Offset, 4, 32, int_rows());
+    c.columns = columns;
+    out.push_back(c);
+    c.zero_points = true;
+    c.name += " asym";
+    out.push_back(c);
+  }
+  for (const uint8_t bits : std::initializer_list<uint8_t>{2, 3, 4, 5, 6, 7, 8})
+    for (const size_t g : {0, 32, 128}) {
+      SchemeCase c = weights("w" + std::to_string(bits) + "a8 bytes g" + std::to_string(g),
+                             CodeType::kInt8, bits, g, int_rows());
+      c.zero_points = g == 128;
+      c.scale = ScaleType::kF32;
+      out.push_back(c);
+    }
+  SchemeCase c = weights("w8a8 tensor", CodeType::kInt8, 8, 0, int_rows());
+  c.block_n = 0;
+  c.scale = ScaleType::kF16;
+  out.push_back(c);
+  out.push_back(weights("w8a8 packed", CodeType::kInt8Offset, 8, 0, int_rows()));
+  c = weights("w8a8 packed asym g64", CodeType::kInt8Offset, 8, 64, int_rows(8, false));
+  c.zero_points = true;
+  out.push_back(c);
+  out.push_back(weights("w8a8 static", CodeType::kInt8, 8, 0, fixed(int_rows())));
+  out.push_back(weights("w8a8 static asym", CodeType::kInt8, 8, 0, fixed(int_rows(8, false))));
+  out.push_back(weights("w4a8 static g32", CodeType::kInt4Offset, 4, 32, fixed(int_rows())));
+  out.push_back(weights("w2a8 static (wna8o8)", CodeType::kInt8, 2, 0, fixed(int_rows())));
+  out.push_back(
+      weights("w4a8 rows g64", CodeType::kInt4Offset, 4, 32, with_groups(int_rows(), 64)));
+  out.push_back(
+      weights("w8a8 rows g32 asym", CodeType::kInt8, 8, 0, with_groups(int_rows(8, false), 32)));
+  out.push_back(weights("w4a4 g128", CodeType::kInt4Offset, 4, 128, int_rows(4)));
+  out.push_back(
+      weights("w4a4 g64 rows g64", CodeType::kInt4Offset, 4, 64, with_groups(int_rows(4), 64)));
+  out.push_back(weights("w4a8 ct g32", CodeType::kInt4Offset, 4, 32,
+                        int_rows(8, true, Int8Mode::kCompressedTensors)));
+  for (const size_t g : {0, 32, 128})
+    for (const XType x : {XType::kF32, XType::kBf16}) {
+      c = weights("w4a8 vllm g" + std::to_string(g) + (x == XType::kF32 ? " f32" : " bf16"),
+                  CodeType::kInt4Offset, 4, g, int_rows(8, false, Int8Mode::kVllm));
+      c.scale = g == 0 ? ScaleType::kF32 : ScaleType::kF16;
+      c.x_type = x;
+      out.push_back(c);
+    }
+}
+
+void add_fp8(Cases& out) {
+  const ActSpec rows = of(ActCode::kFp8);
+  SchemeCase c = weights("fp8 tensor static", CodeType::kFp8, 8, 0, fixed(rows));
+  c.block_n = 0;
+  out.push_back(c);
+  c = weights("fp8 channel token", CodeType::kFp8, 8, 0, rows);
+  c.scale = ScaleType::kF32;
+  out.push_back(c);
+  for (const auto& [bn, bk] : {std::pair<size_t, size_t>{128, 128}, {16, 48}, {7, 64}}) {
+    c = weights("fp8 block " + std::to_string(bn) + "x" + std::to_string(bk), CodeType::kFp8, 8, bk,
+                with_groups(rows, 128));
+    c.block_n = bn;
+    out.push_back(c);
+    c.columns = Columns::kPhase;
+    c.act = with_groups(rows, static_cast<uint32_t>(bk));
+    c.name += " sliced";
+    out.push_back(c);
+  }
+  for (const size_t g : {0, 128}) {
+    c = weights("fp8 a16 g" + std::to_string(g), CodeType::kFp8, 8, g, ActSpec{});
+    c.x_type = XType::kBf16;
+    out.push_back(c);
+  }
+  out.push_back(weights("w4afp8 g128", CodeType::kInt4Offset, 4, 128, rows));
+  c = weights("w4afp8 g32 asym", CodeType::kInt4Offset, 4, 32, rows);
+  c.zero_points = true;
+  out.push_back(c);
+}
+
+void add_fp4(Cases& out) {
+  SchemeCase c =
+      weights("nvfp4", CodeType::kFp4, 4, 16, with_groups(of(ActCode::kFp4), 16, ActScale::kFp8));
+  c.scale = ScaleType::kFp8;
+  c.global_scale = true;
+  out.push_back(c);
+  for (const XType x : {XType::kF32, XType::kBf16, XType::kF16}) {
+    c.act = ActSpec{};
+    c.x_type = x;
+    c.name = "nvfp4a16 x" + std::to_string(static_cast<int>(x));
+    out.push_back(c);
+  }
+  c = weights("mxfp4", CodeType::kFp4, 4, 32, with_groups(of(ActCode::kFp4), 32, ActScale::kE8m0));
+  c.scale = ScaleType::kE8m0;
+  out.push_back(c);
+  c.act = ActSpec{};
+  c.x_type = XType::kBf16;
+  c.name = "mxfp4a16";
+  out.push_back(c);
+  c.act = of(ActCode::kFp8);
+  c.name = "w4a8-mxfp4 token";
+  out.push_back(c);
+  c.act = with_groups(of(ActCode::kFp8), 32, ActScale::kE8m0);
+  c.name = "w4a8-mxfp4 mx rows";
+  out.push_back(c);
+  c = weights("mxfp8", CodeType::kFp8, 8, 32, with_groups(of(ActCode::kFp8), 32, ActScale::kE8m0));
+  c.scale = ScaleType::kE8m0;
+  out.push_back(c);
+  c.act = ActSpec{};
+  c.x_type = XType::kBf16;
+  c.name = "mxfp8a16";
+  out.push_back(c);
+}
+
+void add_weight_only(Cases& out) {
+  for (const XType x : {XType::kF32, XType::kBf16, XType::kF16}) {
+    const std::string suffix = " x" + std::to_string(static_cast<int>(x));
+    for (const size_t g : {0, 32, 128, 30}) {
+      SchemeCase c =
+          weights("w4a16 g" + std::to_string(g) + suffix, CodeType::kInt4Offset, 4, g, ActSpec{});
+      c.x_type = x;
+      out.push_back(c);
+      c.zero_points = true;
+      c.name += " asym";
+      out.push_back(c);
+    }
+    for (const CodeType code : {CodeType::kBf16, CodeType::kF16, CodeType::kF32}) {
+      SchemeCase c = weights("dense " + std::to_string(static_cast<int>(code)) + suffix, code,
+                             code == CodeType::kF32 ? 32 : 16, 0, ActSpec{});
+      c.scale = ScaleType::kNone;
+      c.x_type = x;
+      out.push_back(c);
+    }
+  }
+  for (const uint8_t bits : std::initializer_list<uint8_t>{2, 3, 5, 6, 8}) {
+    SchemeCase c =
+        weights("w" + std::to_string(bits) + "a16 g32",
+                bits == 8 ? CodeType::kInt8Offset : CodeType::kInt8, bits, 32, ActSpec{});
+    c.zero_points = bits == 3 || bits == 8;
+    c.x_type = XType::kBf16;
+    out.push_back(c);
+  }
+  for (const Columns columns : {Columns::kShuffled, Columns::kPartial, Columns::kPhase}) {
+    SchemeCase c = weights("w4a16 g32 columns " + std::to_string(static_cast<int>(columns)),
+                           CodeType::kInt4Offset, 4, 32, ActSpec{});
+    c.columns = columns;
+    c.x_type = XType::kBf16;
+    out.push_back(c);
+    c.zero_points = true;
+    c.code = CodeType::kInt8Offset;
+    c.bits = 8;
+    c.name += " 8 bit asym";
+    out.push_back(c);
+  }
+}
+
+}  // namespace
+
+std::vector<SchemeCase> scheme_cases() {
+  Cases out;
+  add_int8_activations(out);
+  add_fp8(out);
+  add_fp4(out);
+  add_weight_only(out);
+  return out;
+}
+
+// ---- matrices ----
+
+namespace {
+
+float uniform(Rng& rng, float low, float high) {
+  return low + (high - low) * static_cast<float>(rng() >> 40) * 0x1p-24f;
+}
+float normal(Rng& rng) {  // sum of uniforms: close enough, and the same everywhere
+  float sum = 0.0f;
+  for (int i = 0; i < 6; ++i) sum += uniform(rng, -1.0f, 1.0f);
+  return sum * 0.70710678f;
+}
+
+void put_u16(uint8_t* p, uint16_t v) { std::memcpy(p, &v, 2); }
+
+uint8_t fp8_code(Rng& rng) {  // never NaN
+  const auto c = static_cast<uint8_t>(rng());
+  return (c & 0x7F) == 0x7F ? static_cast<uint8_t>(c ^ 1) : c;
+}
+
+void fill_codes(const SchemeCase& s, size_t N, size_t K, MatrixCase& m, Rng& rng) {
+  const size_t extra = rng() % 3;  // rows may be longer than K needs
+  m.w.row_bytes = (K * code_bits(s.code) + 7) / 8 + extra;
+  m.codes = GuardedBytes(N * m.w.row_bytes - extra, 1);
+  const int low = -(1 << (s.bits - 1)), span = 1 << s.bits;
+  for (size_t r = 0; r < N; ++r) {
+    uint8_t* row = m.codes.data() + r * m.w.row_bytes;
+    for (size_t c = 0; c < K; ++c) {
+      const int value = low + static_cast<int>(rng() % static_cast<uint64_t>(span));
+      switch (s.code) {
+        case CodeType::kInt8:
+          row[c] = static_cast<uint8_t>(value);
+          break;
+        case CodeType::kInt8Offset:
+          row[c] = static_cast<uint8_t>(value + 128);
+          break;
+        case CodeType::kInt4Offset:
+        case CodeType::kFp4: {  // the neighbour's nibble, and padding, are random too
+          const auto nibble = static_cast<uint8_t>(rng() & 15);
+          row[c / 2] = static_cast<uint8_t>(c % 2 == 0 ? (rng() & 0xF0) | nibble
+                                                       : (row[c / 2] & 15) | (nibble << 4));
+          break;
+        }
+        case CodeType::kFp8:
+          row[c] = fp8_code(rng);
+          break;
+        case CodeType::kBf16:
+          put_u16(row + 2 * c, f32_to_bf16(normal(rng)));
+          break;
+        case CodeType::kF16:
+          put_u16(row + 2 * c, f32_to_f16(normal(rng)));
+          break;
+        case CodeType::kF32: {
+          const float v = normal(rng);
+          std::memcpy(row + 4 * c, &v, 4);
+          break;
+        }
+      }
+    }
+  }
+}
+
+void put_scale(const SchemeCase& s, uint8_t* p, Rng& rng) {
+  const float v = uniform(rng, 0.5f, 1.5f) * (s.code == CodeType::kFp8 ? 0.001f : 0.02f);
+  switch (s.scale) {
+    case ScaleType::kNone:
+      break;
+    case ScaleType::kF32:
+      std::memcpy(p, &v, 4);
+      break;
+    case ScaleType::kBf16:
+      put_u16(p, f32_to_bf16(v));
+      break;
+    case ScaleType::kF16:
+      put_u16(p, f32_to_f16(v));
+      break;
+    case ScaleType::kFp8:
+      *p = rng() % 16 == 0 ? 0 : static_cast<uint8_t>(0x38 + rng() % 0x46);
+      break;
+    case ScaleType::kE8m0:
+      *p = static_cast<uint8_t>(110 + rng() % 20);
+      break;
+  }
+}
+
+void fill_scales(const SchemeCase& s, MatrixCase& m, size_t rows, Rng& rng) {
+  const size_t size = scale_bytes(s.scale);
+  m.scales = GuardedBytes(rows * m.w.groups * size, 1);
+  for (size_t i = 0; i < rows * m.w.groups; ++i) put_scale(s, m.scales.data() + i * size, rng);
+  m.w.scales = size == 0 ? nullptr : m.scales.data();
+  m.w.scale_stride = m.w.groups;
+  if (!s.zero_points) return;
+  m.zero_points = GuardedBytes(rows * m.w.groups, 1);
+  const int low = -(1 << (s.bits - 1)), span = 1 << s.bits;
+  for (size_t i = 0; i < rows * m.w.groups; ++i)
+    m.zero_points.data()[i] =
+        static_cast<uint8_t>(low + static_cast<int>(rng() % static_cast<uint64_t>(span)));
+  m.w.zero_points = m.zero_points.as<const int8_t>();
+}
+
+void fill_g_idx(const SchemeCase& s, size_t K, MatrixCase& m, Rng& rng) {
+  if (s.columns != Columns::kShuffled && s.columns != Columns::kPartial) return;
+  m.g_idx = GuardedBytes(K * sizeof(int32_t), 4);
+  auto* g = m.g_idx.as<int32_t>();
+  if (s.columns == Columns::kPartial)
+    m.w.groups *= 2;  // this slice has about half of each group's columns
+  for (size_t c = 0; c < K; ++c)
+    g[c] =
+        static_cast<int32_t>(s.columns == Columns::kShuffled ? c / s.block_k : rng() % m.w.groups);
+  std::shuffle(g, g + K, rng);
+  m.w.g_idx = g;
+}
+
+}  // namespace
+
+MatrixCase make_matrix(const SchemeCase& s, size_t N, size_t K, Rng& rng) {
+  MatrixCase m{{}, {}, GuardedBytes(0), GuardedBytes(0), GuardedBytes(0), GuardedBytes(0)};
+  m.w.N = N;
+  m.w.K = K;
+  m.w.code = s.code;
+  m.w.bits = s.bits;
+  fill_codes(s, N, K, m, rng);
+  m.w.codes = m.codes.data();
+  m.w.scale_type = s.scale;
+  m.w.block_n = s.block_n == 0 ? N + rng() % 3 : s.block_n;
+  m.w.block_k = s.block_k == 0 ? K + rng() % 3 : s.block_k;
+  if (s.columns == Columns::kPhase) {
+    m.w.k_phase = rng() % m.w.block_k;
+    m.w.n_phase = rng() % m.w.block_n;
+  }
+  m.w.groups = (K + m.w.k_phase + m.w.block_k - 1) / m.w.block_k;
+  const size_t rows = (N + m.w.n_phase + m.w.block_n - 1) / m.w.block_n;
+  fill_g_idx(s, K, m, rng);
+  fill_scales(s, m, rows, rng);
+  if (s.global_scale) {
+    m.w.global_scale = uniform(rng, 100.0f, 4000.0f);
+    m.params.global_scale = uniform(rng, 50.0f, 1000.0f);
+  }
+  if (s.act.granule == ActGranule::kStatic) {
+    m.params.scale = s.act.code == ActCode::kFp8 ? 0.01f : 0.03f;
+    m.params.zero_point = s.act.symmetric ? 0 : static_cast<int32_t>(rng() % 256) - 128;
+  }
+  return m;
+}
+
+// ---- rows ----
+
+namespace {
+
+void make_ugly(float* x, size_t K, uint64_t kind, Rng& rng) {
+  const size_t at = rng() % K;
+  switch (kind) {
+    case 0:
+      std::fill(x, x + K, 0.0f);
+      break;
+    case 1:
+      x[at] = std::numeric_limits<float>::quiet_NaN();
+      break;
+    case 2:
+      x[at] = -std::numeric_limits<float>::infinity();
+      break;
+    case 3:
+      std::for_each(x, x + K, [](float& v) { v *= 1e30f; });
+      break;
+    case 4:
+      std::for_each(x, x + K, [](float& v) { v *= 1e-40f; });
+      break;
+    case 5:
+      std::for_each(x, x + K, [](float& v) { v = std::fabs(v); });
+      break;
+    case 6:
+      std::for_each(x, x + K, [](float& v) { v = -std::fabs(v); });
+      break;
+    case 7:
+      std::for_each(x, x + K, [](float& v) { v = std::nearbyint(v * 8.0f) * 0.5f; });
+      break;
+    case 8:
+      std::fill(x, x + K, -0.0f);
+      break;
+    case 9:
+      x[at] = 3e38f;
+      break;
+    case 10:
+      std::fill(x, x + K, 0.0f), x[at] = -3.0f;
+      break;
+    case 11:
+      x[at] = 3e38f;
+      x[rng() % K] = -3e38f;
+      break;
+    default:
+      break;
+  }
+}
+
+}  // namespace
+
+GuardedBytes make_rows(const SchemeCase& s, size_t M, size_t K, size_t ldx, bool ugly, Rng& rng) {
+  GuardedBytes memory(((M - 1) * ldx + K) * sizeof(float), 4);
+  auto* x = memory.as<float>();
+  for (size_t m = 0; m < M; ++m) {
+    float* row = x + m * ldx;
+    for (size_t k = 0; k < K; ++k) row[k] = normal(rng) * (k % 61 == 7 ? 8.0f : 1.0f);
+    if (ugly && (M == 1 || m % 2 == 1)) make_ugly(row, K, rng() % 12, rng);
+    for (size_t k = 0; k < K; ++k) {
+      if (s.x_type == XType::kBf16) row[k] = bf16_to_f32(f32_to_bf16(row[k]));
+      if (s.x_type == XType::kF16) row[k] = f16_to_f32(f32_to_f16(row[k]));
+    }
+  }
+  return memory;
+}
+
+}  // namespace moebius::test

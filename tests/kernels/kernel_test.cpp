@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// The judge of every kernel: each entry of the list, each problem it claims, random shapes and edges, against quant/reference.
+//   exact        equal bytes (any NaN equals any NaN)
+//   reordered    within reordered_bound; NaN exactly where the reference has it, unless a partial sum may overflow
+// Besides: a row's result does not depend on the other rows or on their number, nor on how N is cut into blocks; packing may be
+// cut too; no buffer is left (guard pages, patterns). What this machine cannot run is printed, never passed over silently.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <map>
+
+#include "kernels/kernel_cases.h"
+#include "kernels/list.h"
+#include "kernels/prepared_rows.h"
+#include "quant/quant_access.h"
+
+namespace moebius::test {
+namespace {
+
+bool same_bytes(float a, float b) {
+  return (std::isnan(a) && std::isnan(b)) || std::memcmp(&a, &b, sizeof a) == 0;
+}
+
+std::string title(const Kernel& k) { return std::string(k.name) + "/" + k.codec; }
+
+// One matrix packed by one kernel, in guarded memory.
+struct Packed {
+  const Kernel* kernel;
+  Problem problem;
+  ColumnOrder order;
+  GuardedBytes data;
+  PackedMatrix view;
+
+  Packed(const Kernel& k, const SchemeCase& s, const MatrixCase& m, Rng& rng)
+      : kernel(&k),
+        problem(make_problem(m.w, s.act, s.x_type)),
+        order(column_order(m.w)),
+        data(k.packed_bytes(problem)) {
+    const size_t tiles = (m.w.N + k.n_step - 1) / k.n_step;
+    for (size_t t = 0; t < tiles;) {  // in pieces, as threads would
+      const size_t next = std::min(tiles, t + 1 + rng() % 3);
+      k.pack({&problem, &m.w, t * k.n_step, std::min(m.w.N, next * k.n_step), data.data(),
+              order.columns_or_null(), order.ends_or_null()});
+      t = next;
+    }
+    view = {&problem,
+            data.data(),
+            m.w.global_scale,
+            m.params,
+            order.columns_or_null(),
+            order.ends_or_null()};
+  }
+};
+
+// y of the picked rows; N is cut into pieces of `tiles` tiles (0: one piece).
+std::vector<float> run(const Packed& p, const float* x, size_t ldx, size_t M,
+                       const std::vector<int32_t>& ids, size_t tiles, std::string& damage) {
+  const Kernel& k = *p.kernel;
+  const size_t N = p.problem.N, picked = ids.size(), step = tiles == 0 ? N : tiles * k.n_step;
+  GuardedBytes rows(k.row_bytes(p.problem) * M);
+  GuardedBytes panel(k.panel_bytes(p.problem, picked));
+  GuardedBytes scratch(k.scratch_bytes(p.problem, picked));
+  k.prepare_rows({&p.problem, &p.view.act, x, ldx, M, rows.data()});
+  k.make_panel({&p.problem, &p.view, rows.data(), ids.data(), picked, panel.data()});
+  std::vector<float> out(picked * N);
+  for (size_t n0 = 0; n0 < N; n0 += step) {
+    const size_t n1 = std::min(N, n0 + step), ldy = n1 - n0 + 3;
+    GuardedBytes y(((picked - 1) * ldy + (n1 - n0)) * sizeof(float), 4);
+    std::memset(y.data(), 0x5A, y.size());
+    k.gemm({&p.view, panel.data(), picked, n0, n1, y.as<float>(), ldy, scratch.data()});
+    for (size_t m = 0; m < picked; ++m) {
+      std::memcpy(&out[m * N + n0], y.as<float>() + m * ldy, (n1 - n0) * sizeof(float));
+      for (size_t g = 0; m + 1 < picked && g < 3; ++g)
+        if (y.as<uint32_t>()[m * ldy + (n1 - n0) + g] != 0x5A5A5A5Au) damage = "y between rows";
+    }
+    if (y.damaged()) damage = "y";
+  }
+  if (rows.damaged()) damage = "prepared rows";
+  if (panel.damaged()) damage = "panel";
+  if (scratch.damaged()) damage = "scratch";
+  if (p.data.damaged()) damage = "packed matrix";
+  return out;
+}
+
+struct Shape {
+  size_t N, K, M;
+};
+
+std::string describe(const Kernel& k, const SchemeCase& s, const Shape& shape) {
+  return title(k) + ", " + s.name + ", N=" + std::to_string(shape.N) +
+         " K=" + std::to_string(shape.K) + " M=" + std::to_string(shape.M) + ", seed " +
+         std::to_string(test_seed());
+}
+
+std::string compare(const Numerics numerics, const std::vector<float>& y,
+                    const std::vector<float>& expected, const std::vector<double>& bound,
+                    size_t N) {
+  for (size_t i = 0; i < y.size(); ++i) {
+    const size_t m = i / N, n = i % N;
+    if (same_bytes(y[i], expected[i])) continue;
+    const std::string where = "y[" + std::to_string(m) + "," + std::to_string(n) +
+                              "] = " + std::to_string(y[i]) + ", reference " +
+                              std::to_string(expected[i]);
+    if (numerics == Numerics::kExact) return where + " (exact)";
+    if (std::isinf(bound[i])) continue;
+    if (std::isnan(bound[i]) && !std::isnan(expected[i]) && !std::isfinite(y[i])) continue;
+    const double error = std::fabs(static_cast<double>(y[i]) - static_cast<double>(expected[i]));
+    if (!(error <= bound[i])) return where + ", bound " + std::to_string(bound[i]);
+  }
+  return "";
+}
+
+void judge(const Kernel& k, const SchemeCase& s, const Shape& shape, bool ugly, Rng& rng) {
+  const MatrixCase matrix = make_matrix(s, shape.N, shape.K, rng);
+  const Problem problem = make_problem(matrix.w, s.act, s.x_type);
+  if (k.supports(problem) != nullptr) return;
+  const Numerics numerics = k.numerics(problem);
+  const Packed packed(k, s, matrix, rng);
+  const size_t ldx = shape.K + rng() % 3;
+  const GuardedBytes x = make_rows(s, shape.M, shape.K, ldx, ugly, rng);
+  const auto quantized = quantize_rows(x.as<float>(), ldx, shape.M, shape.K, s.act, matrix.params,
+                                       quantizer_row_type(problem));
+  std::vector<float> expected(shape.M * shape.N);
+  reference_gemm(matrix.w, quantized.rows, 0, shape.N, expected.data(), shape.N);
+  std::vector<double> bound(shape.M * shape.N);
+  if (numerics != Numerics::kExact)
+    reordered_bound(matrix.w, quantized.rows, 0, shape.N, bound.data(), shape.N);
+
+  std::string damage;
+  std::vector<int32_t> all(shape.M);
+  for (size_t m = 0; m < shape.M; ++m) all[m] = static_cast<int32_t>(m);
+  const std::vector<float> y = run(packed, x.as<float>(), ldx, shape.M, all, 0, damage);
+  if (numerics != Numerics::kApproximate) {
+    const std::string wrong = compare(numerics, y, expected, bound, shape.N);
+    ASSERT_EQ(wrong, "") << describe(k, s, shape);
+  }
+  // Any selection of rows, in any order, with N cut anywhere, gives the same bytes per row.
+  std::vector<int32_t> picked(1 + rng() % (2 * shape.M));
+  for (int32_t& id : picked) id = static_cast<int32_t>(rng() % shape.M);
+  for (const auto& [ids, tiles] : {std::pair<std::vector<int32_t>, size_t>{picked, 1 + rng() % 3},
+                                   {{static_cast<int32_t>(rng() % shape.M)}, 1}}) {
+    const std::vector<float> again = run(packed, x.as<float>(), ldx, shape.M, ids, tiles, damage);
+    for (size_t i = 0; i < again.size(); ++i) {
+      const size_t row = static_cast<size_t>(ids[i / shape.N]);
+      ASSERT_TRUE(same_bytes(again[i], y[row * shape.N + i % shape.N]))
+          << describe(k, s, shape) << ": row " << row << " column " << i % shape.N << " is "
+          << again[i] << " among " << ids.size() << " rows in blocks of " << tiles << " tiles, but "
+          << y[row * shape.N + i % shape.N] << " among " << shape.M;
+    }
+  }
+  ASSERT_EQ(damage, "") << describe(k, s, shape) << ": written outside";
+}
+
+// Widths around every tile and group: one, odd, just below and above powers of two.
+std::vector<Shape> shapes_for(const SchemeCase& s, Rng& rng) {
+  const size_t unit = s.code == CodeType::kFp4 ? std::max<size_t>(2, s.block_k) : 1;
+  const auto pick = [&](std::initializer_list<size_t> from) {
+    return from.begin()[rng() % from.size()];
+  };
+  const auto fit = [&](size_t K) {
+    if (s.columns == Columns::kShuffled) return (K + s.block_k - 1) / s.block_k * s.block_k;
+    return (K + unit - 1) / unit * unit;
+  };
+  return {
+      {pick({1, 2, 3, 5}), fit(pick({1, 2, 7, 15})), pick({1, 2, 3})},
+      {pick({7, 8, 9, 15, 17}), fit(pick({31, 32, 33, 63, 64})), pick({1, 4, 5, 8})},
+      {pick({16, 24, 33, 40}), fit(pick({128, 256, 192, 384})), pick({1, 2, 6, 16, 23})},
+      {pick({12, 31, 64, 65}), fit(pick({97, 130, 257, 333, 515})), pick({1, 3, 7, 12, 33})},
+      {pick({8, 16, 20, 48}), fit(pick({512, 640, 768})), pick({2, 8, 9, 17})},
+  };
+}
+
+class EveryKernel : public testing::TestWithParam<size_t> {};
+
+TEST_P(EveryKernel, MatchesTheReferenceOnAllItClaims) {
+  const Kernel& k = *kernel_list()[GetParam()];
+  const Cpu cpu = host_cpu();
+  const std::string missing = missing_features(cpu, k.arch, k.needs);
+  if (!missing.empty() || k.gemm == nullptr) {
+    std::printf("skipped %s: %s\n", title(k).c_str(),
+                missing.empty() ? "not in this build" : missing.c_str());
+    GTEST_SKIP() << missing;
+  }
+  size_t claimed = 0, total = 0;
+  std::map<std::string, std::string> reasons;
+  for (const SchemeCase& s : scheme_cases()) {
+    Rng rng(test_seed() ^ std::hash<std::string>{}(s.name));
+    for (const Shape& shape : shapes_for(s, rng)) {
+      ++total;
+      const MatrixCase probe = make_matrix(s, shape.N, shape.K, rng);
+      if (k.supports(make_problem(probe.w, s.act, s.x_type)) == nullptr) ++claimed;
+      judge(k, s, shape, false, rng);
+      if (HasFatalFailure()) return;
+      judge(k, s, shape, true, rng);
+      if (HasFatalFailure()) return;
+    }
+  }
+  std::printf("%s: %zu of %zu problems claimed, seed %llu\n", title(k).c_str(), claimed, total,
+              static_cast<unsigned long long>(test_seed()));
+  EXPECT_GT(claimed, 0u) << title(k) << " claims nothing that any scheme needs";
+}
+
+INSTANTIATE_TEST_SUITE_P(List, EveryKernel, testing::Range<size_t>(0, kernel_list().size()),
+                         [](const testing::TestParamInfo<size_t>& entry) {
+                           const Kernel& k = *kernel_list()[entry.param];
+                           return std::string(k.name) + "_" + k.codec;
+                         });
+
+TEST(KernelList, ReferenceIsLastAndRunsEverything) {
+  ASSERT_FALSE(kernel_list().empty());
+  EXPECT_EQ(kernel_list().back(), &reference_kernel());
+  Rng rng(1);
+  for (const SchemeCase& s : scheme_cases()) {
+    const MatrixCase m = make_matrix(s, 4, s.block_k == 0 ? 64 : 2 * s.block_k, rng);
+    EXPECT_EQ(reference_kernel().supports(make_problem(m.w, s.act, s.x_type)), nullptr) << s.name;
+  }
+}
+
+TEST(KernelList, NamesAndFactsAreSane) {
+  for (const Kernel* k : kernel_list()) {
+    EXPECT_GE(k->n_step, 1u) << title(*k);
+    EXPECT_NE(k->supports, nullptr) << title(*k);
+    EXPECT_NE(k->numerics, nullptr) << title(*k);
+    EXPECT_NE(k->packed_bytes, nullptr) << title(*k);
+    for (const char* c = k->name; *c != '\0'; ++c)
+      EXPECT_TRUE((*c >= 'a' && *c <= 'z') || (*c >= '0' && *c <= '9') || *c == '_') << k->name;
+    size_t same = 0;
+    for (const Kernel* other : kernel_list()) same += title(*other) == title(*k) ? 1 : 0;
+    EXPECT_EQ(same, 1u) << title(*k) << " stands twice in the list";
+  }
+}
+
+// A tiny bound check of the judge itself: a wrong answer must be seen.
+TEST(KernelJudge, SeesAWrongElementAndAWrongNan) {
+  const std::vector<float> expected = {1.0f, 2.0f};
+  const std::vector<double> bound = {1e-6, 1e-6};
+  EXPECT_EQ(compare(Numerics::kReordered, {1.0f, 2.0000005f}, expected, bound, 2), "");
+  EXPECT_NE(compare(Numerics::kReordered, {1.0f, 2.00001f}, expected, bound, 2), "");
+  EXPECT_NE(compare(Numerics::kExact, {1.0f, 2.0000002f}, expected, bound, 2), "");
+  EXPECT_NE(compare(Numerics::kReordered, {1.0f, std::nanf("")}, expected, bound, 2), "");
+}
+
+}  // namespace
+}  // namespace moebius::test
