@@ -94,6 +94,32 @@ class Builder final : public JsonHandler {
   std::vector<Frame> stack_;
 };
 
+// Python writes NaN, Infinity and -Infinity into configs, which JSON does not have: here they become null.
+std::string without_python_numbers(std::string_view text) {
+  std::string out;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      out += c;
+      if (c == '\\' && i + 1 < text.size()) out += text[++i];
+      in_string = c != '"';
+      continue;
+    }
+    size_t taken = 0;
+    for (const std::string_view word : {"NaN", "Infinity", "-Infinity"})
+      if (text.substr(i, word.size()) == word) taken = word.size();
+    if (taken > 0) {
+      out += "null";
+      i += taken - 1;
+    } else {
+      out += c;
+      in_string = c == '"';
+    }
+  }
+  return out;
+}
+
 void write_string(std::string& out, std::string_view text) {
   out += '"';
   for (size_t i = 0; i < text.size();) {
@@ -170,6 +196,11 @@ void parse_json_events(std::string_view text, JsonHandler& handler, std::string_
 
 Json parse_json(std::string_view text, std::string_view what, size_t max_depth) {
   Builder builder;
+  std::string cleaned;
+  if (text.find("NaN") != std::string_view::npos || text.find("Infinity") != std::string_view::npos) {
+    cleaned = without_python_numbers(text);
+    text = cleaned;
+  }
   parse_json_events(text, builder, what, max_depth);
   return std::move(builder.root);
 }

@@ -89,6 +89,7 @@ class Json {
   std::vector<Member> members_;
 };
 
+// Accepts Python's NaN and Infinity, as null.
 Json parse_json(std::string_view text, std::string_view what, size_t max_depth = kJsonMaxDepth);
 std::string_view kind_name(Json::Kind kind);  // "a string", "an object", ... for messages
 
