@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// The JSON reader: what it accepts, what it refuses and in which words, order and numbers of the value tree, the writer.
+#include "base/json.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "base/error.h"
+
+namespace moebius {
+namespace {
+
+std::string error_of(std::string_view text) {
+  try {
+    parse_json(text, "file.json");
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+void expect_error(std::string_view text, std::string_view part) {
+  const std::string message = error_of(text);
+  EXPECT_NE(message.find(part), std::string::npos) << "text: " << printable(text) << "\nmessage: " << message;
+  EXPECT_TRUE(message.starts_with("file.json: ")) << message;
+}
+
+TEST(Json, KeepsOrderAndKinds) {
+  const Json j = parse_json(R"({"z": 1, "a": [true, null, -2, 2.5, "x"], "m": {}})", "f");
+  ASSERT_TRUE(j.is_object());
+  EXPECT_EQ(j.members()[0].first, "z");
+  EXPECT_EQ(j.members()[1].first, "a");
+  const std::vector<Json>& items = j.find("a")->items();
+  ASSERT_EQ(items.size(), 5u);
+  EXPECT_TRUE(items[0].as_bool());
+  EXPECT_TRUE(items[1].is_null());
+  EXPECT_EQ(items[2].as_int(), -2);
+  EXPECT_EQ(items[3].as_double(), 2.5);
+  EXPECT_EQ(items[4].as_string(), "x");
+  EXPECT_EQ(j.find("nothing"), nullptr);
+  EXPECT_EQ(items[0].find("x"), nullptr);
+}
+
+TEST(Json, NumbersAtTheEdges) {
+  const Json j = parse_json("[18446744073709551615, 9223372036854775807, -9223372036854775808, 18446744073709551616, 1e3]", "f");
+  EXPECT_TRUE(j.items()[0].is_integer());
+  EXPECT_EQ(j.items()[0].as_int(), std::nullopt);
+  EXPECT_EQ(j.items()[0].dump(), "18446744073709551615");
+  EXPECT_EQ(j.items()[1].as_int(), std::numeric_limits<int64_t>::max());
+  EXPECT_EQ(j.items()[2].as_int(), std::numeric_limits<int64_t>::min());
+  EXPECT_FALSE(j.items()[3].is_integer());
+  EXPECT_FALSE(j.items()[4].is_integer());
+  EXPECT_EQ(j.items()[4].as_double(), 1000.0);
+}
+
+TEST(Json, RefusesWhatIsNotJson) {
+  expect_error("", "malformed JSON");
+  expect_error("{", "malformed JSON at byte");
+  expect_error("{} {}", "malformed JSON");
+  expect_error("[1,]", "malformed JSON");
+  expect_error("[01]", "malformed JSON");
+  expect_error("{'a': 1}", "malformed JSON");
+  expect_error("// comment\n{}", "malformed JSON");
+  expect_error("\"\\ud800\"", "malformed JSON");
+  expect_error("\"\x01\"", "malformed JSON");
+  expect_error("\xef\xbb\xbf{}", "byte order mark");
+  expect_error(std::string_view("{}\0", 3), "zero byte at 2");
+  expect_error("\"\xff\"", "not valid UTF-8");
+  expect_error("\"\xed\xa0\x80\"", "not valid UTF-8");
+  expect_error("\"\xc0\xaf\"", "not valid UTF-8");
+}
+
+TEST(Json, RefusesDuplicateKeys) {
+  expect_error(R"({"a": {"b": 1, "b": 2}})", "duplicate key 'b'");
+  expect_error(R"({"b": 1, "\u0062": 2})", "duplicate key 'b'");
+  EXPECT_EQ(error_of(R"({"a": {"b": 1}, "c": {"b": 1}})"), "");
+}
+
+TEST(Json, BoundsDepth) {
+  const auto nested = [](size_t n) { return std::string(n, '[') + std::string(n, ']'); };
+  EXPECT_EQ(error_of(nested(kJsonMaxDepth)), "");
+  expect_error(nested(kJsonMaxDepth + 1), "nested deeper than 128");
+  expect_error(std::string(1'000'000, '['), "nested deeper than 128");
+  expect_error(std::string(1'000'000, '{'), "malformed JSON");
+}
+
+TEST(Json, ReadsPythonsNumbersAsNull) {
+  const Json j = parse_json(R"({"a": [0.0, Infinity], "b": -Infinity, "c": NaN, "d": "NaN, \"Infinity"})", "f");
+  EXPECT_TRUE(j.find("a")->items()[1].is_null());
+  EXPECT_TRUE(j.find("b")->is_null());
+  EXPECT_TRUE(j.find("c")->is_null());
+  EXPECT_EQ(j.find("d")->as_string(), "NaN, \"Infinity");
+  expect_error("[Infinit]", "malformed JSON");
+}
+
+TEST(Json, WritesWhatItReads) {
+  const std::string text = R"({"a": [1, -2, 2.5, true, null, "q\"\\\n\u0001é"], "b": {}, "c": []})";
+  EXPECT_EQ(parse_json(text, "f").dump(), text);
+  EXPECT_EQ(parse_json(parse_json(text, "f").dump(2), "f").dump(), text);
+}
+
+// Counts what arrives, and stops where told.
+class Counter final : public JsonHandler {
+ public:
+  size_t events = 0, stop_at = std::numeric_limits<size_t>::max();
+  bool next() {
+    if (++events < stop_at) return true;
+    error = "stopped";
+    return false;
+  }
+  bool on_null() override { return next(); }
+  bool on_bool(bool) override { return next(); }
+  bool on_int(int64_t) override { return next(); }
+  bool on_uint(uint64_t) override { return next(); }
+  bool on_double(double) override { return next(); }
+  bool on_string(std::string&) override { return next(); }
+  bool on_key(std::string&) override { return next(); }
+  bool on_object_begin() override { return next(); }
+  bool on_object_end() override { return next(); }
+  bool on_array_begin() override { return next(); }
+  bool on_array_end() override { return next(); }
+};
+
+TEST(Json, EventsStopWhenTheHandlerSaysSo) {
+  Counter all;
+  parse_json_events(R"({"a": [1, "x", null, true, -1, 1.5]})", all, "f");
+  EXPECT_EQ(all.events, 11u);
+  Counter some;
+  some.stop_at = 4;
+  try {
+    parse_json_events(R"({"a": [1, "x", null]})", some, "f");
+    FAIL() << "no error";
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "f: stopped");
+  }
+  EXPECT_EQ(some.events, 4u);
+}
+
+}  // namespace
+}  // namespace moebius
