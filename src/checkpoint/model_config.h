@@ -10,24 +10,37 @@
 
 namespace moebius {
 
+class ConfigFields;
+struct Family;
+
 struct ModelConfig {
-  std::string architecture;   // "Qwen3MoeForCausalLM"
-  std::string model_type;     // "qwen3_moe"
-  std::string family;         // registry key, or "" when unknown
-  std::string dtype;          // "bfloat16", ...
-  int64_t layers = 0, hidden = 0, intermediate = 0, vocab = 0;
+  std::string architecture;  // "Qwen3MoeForCausalLM"
+  std::string model_type;    // "qwen3_moe"
+  std::string family;        // registry key, or "" when unknown
+  std::string dtype;         // "bfloat16", ...
+  int64_t layers = 0, hidden = 0, intermediate = 0,
+          vocab = 0;  // intermediate: width of dense MLP layers
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   int64_t experts = 0, top_k = 0, moe_intermediate = 0, shared_experts = 0, shared_intermediate = 0;
   int64_t max_positions = 0;
-  bool tie_embeddings = false;
+  bool tie_embeddings = false,
+       tie_stated = false;  // tie_stated: the file says so, it is not our default
   // MLA (DeepSeek): 0 when absent
-  int64_t q_lora_rank = 0, kv_lora_rank = 0, qk_nope_head_dim = 0, qk_rope_head_dim = 0, v_head_dim = 0;
-  std::vector<bool> moe_layer;   // [layers] which layers have experts
-  MoeSpec moe;                   // common to all MoE layers; experts == 0 when the model is dense
-  Json raw;                      // whole config.json (architectures read further fields: rope, norms, multipliers)
-  Json text;                     // the object that holds the text model's fields (raw, or raw.text_config)
+  int64_t q_lora_rank = 0, kv_lora_rank = 0, qk_nope_head_dim = 0, qk_rope_head_dim = 0,
+          v_head_dim = 0;
+  std::vector<bool> moe_layer;  // [layers] which layers have experts
+  std::vector<std::string>
+      layer_types;  // [layers] "full_attention", "sliding_attention", "linear_attention"; empty: all alike
+  MoeSpec moe;  // common to all MoE layers; experts == 0 when the model is dense
+  Json raw;     // whole config.json (architectures read further fields: rope, norms, multipliers)
+  Json text;    // the object that holds the text model's fields (raw, or raw.text_config)
 
-  static ModelConfig parse(Json config, const std::string& path, std::vector<std::string>& warnings);
+  static ModelConfig parse(Json config, const std::string& path,
+                           std::vector<std::string>& warnings);
 };
+
+// Reads the mixture-of-experts part of a config (moe_config.cpp); sizes must be filled in already.
+void parse_moe(ModelConfig& config, const ConfigFields& fields, const Family* family,
+               std::vector<std::string>& warnings);
 
 }  // namespace moebius

@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opening a folder: config.json, quantization_config, headers, modules, schemes, MoE blocks, in this order. Everything that can
+// be wrong without reading payloads is found here.
+#include "checkpoint/checkpoint.h"
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include "base/error.h"
+#include "base/utf8.h"
+#include "checkpoint/module_scheme.h"
+#include "checkpoint/moe_blocks.h"
+
+namespace moebius {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr uint64_t kMaxConfigBytes = uint64_t{64} << 20;
+
+std::string read_text(const fs::path& path) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (error || !fs::exists(status))
+    fail("{}: no such file; expected the model's config", path.string());
+  if (!fs::is_regular_file(status)) fail("{}: not a regular file", path.string());
+  const uint64_t size = fs::file_size(path, error);
+  if (error) fail("{}: cannot be read ({})", path.string(), error.message());
+  if (size > kMaxConfigBytes)
+    fail("{}: {} bytes; expected at most {}", path.string(), size, kMaxConfigBytes);
+  std::string text(size, '\0');
+  std::ifstream in(path, std::ios::binary);
+  in.read(text.data(), static_cast<std::streamsize>(size));
+  if (!in) fail("{}: cannot be read", path.string());
+  if (!is_utf8(text)) fail("{}: not valid UTF-8", path.string());
+  return text;
+}
+
+// weight_shape of tensors that hold several matrices: [2] or [3] integers, or one pair per expert.
+void check_fused_shapes(const std::vector<FusedShape>& shapes, const TensorStore& store) {
+  for (const FusedShape& f : shapes) {
+    const TensorInfo& t = *f.tensor;
+    const bool wide = t.dtype == DType::kI64;
+    const uint64_t count = t.bytes / (wide ? 8 : 4);
+    if ((!wide && t.dtype != DType::kI32) || count < 2 ||
+        count > 3 * std::max<uint64_t>(f.experts, 1))
+      fail("{} is {}; expected two or three integers", store.where(t), describe(t));
+    std::vector<uint8_t> raw(t.bytes);
+    store.read(t, 0, raw);
+    const auto at = [&](uint64_t i) {
+      int64_t v = 0;
+      int32_t narrow = 0;
+      if (wide)
+        std::memcpy(&v, raw.data() + i * 8, 8);
+      else
+        std::memcpy(&narrow, raw.data() + i * 4, 4), v = narrow;
+      return v;
+    };
+    const int64_t N = at(count - 2), K = at(count - 1);
+    const auto rows = static_cast<int64_t>(f.rows), cols = static_cast<int64_t>(f.cols);
+    if ((N != 0 || K != 0) && (N != rows || (cols != 0 && K != cols)))
+      fail("{} says {} x {}; expected {} x {}", store.where(t), N, K, rows, cols);
+  }
+}
+
+}  // namespace
+
+Checkpoint Checkpoint::open(const std::string& folder) {
+  std::error_code error;
+  if (!fs::is_directory(folder, error))
+    fail("{}: not a folder{}; expected a model folder with config.json", folder,
+         error ? " (" + error.message() + ")" : "");
+  Checkpoint c;
+  c.folder_ = folder;
+  const fs::path config_path = fs::path(folder) / "config.json";
+  const std::string config_name = config_path.string();
+  Json config = parse_json(read_text(config_path), config_name);
+  c.config_ = ModelConfig::parse(config, config_name, c.warnings_);
+  c.quant_ = QuantConfig::parse(config, config_name, c.warnings_);
+  const fs::path generation = fs::path(folder) / "generation_config.json";
+  if (fs::exists(generation, error)) {
+    c.generation_ = parse_json(read_text(generation), generation.string());
+    if (!c.generation_.is_object())
+      fail("{}: {} at the top; expected an object", generation.string(),
+           kind_name(c.generation_.kind()));
+  }
+  c.store_ = std::make_unique<TensorStore>(TensorStore::open_folder(folder, c.warnings_));
+  c.understand();
+  return c;
+}
+
+void Checkpoint::understand() {
+  const TensorStore& store = *store_;
+  if (config_.layers == 0) {  // unknown family: count layers by name
+    for (const TensorInfo& t : store.tensors()) {
+      const TensorName n = parse_tensor_name(t.name, config_, nullptr);
+      config_.layers = std::max<int64_t>(config_.layers, n.layer + 1);
+    }
+    config_.layers = std::min<int64_t>(config_.layers, 10000);
+    config_.moe_layer.assign(static_cast<size_t>(config_.layers), false);
+  }
+  ModuleMap map = map_modules(store.tensors(), config_, folder_,
+                              [&](const TensorInfo& t) { return store.where(t); });
+  check_fused_shapes(map.fused_shapes, store);
+  unused_ = std::move(map.unused);
+  warnings_.insert(warnings_.end(), map.warnings.begin(), map.warnings.end());
+  settle_output(map);
+  RepeatedWarnings repeated;
+  std::vector<Part> parts;
+  std::vector<std::string> paths, blocks;
+  modules_.reserve(map.modules.size());
+  for (MappedModule& m : map.modules) {
+    if (has_matrix(m.module))
+      decide_and_plan(m, quant_, store, unused_, repeated);
+    else
+      plan_vector(m.module);
+    parts.push_back(m.part);
+    paths.push_back(std::move(m.path));
+    blocks.push_back(std::move(m.block));
+    modules_.push_back(std::move(m.module));
+  }
+  repeated.append_to(warnings_);
+  for (size_t i = 0; i < modules_.size(); ++i)
+    if (!by_name_.try_emplace(modules_[i].name, i).second)
+      fail("{}: two modules are called {}", folder_, printable(modules_[i].name));
+  moe_blocks_ =
+      build_moe_blocks({folder_, config_, modules_, parts, paths, blocks, store, warnings_});
+}
+
+// lm_head may be tied to the embedding; what the file holds and what the config says must fit.
+void Checkpoint::settle_output(ModuleMap& map) {
+  const auto find = [&](Part part) {
+    return std::find_if(map.modules.begin(), map.modules.end(),
+                        [&](const MappedModule& m) { return m.part == part; });
+  };
+  const auto head = find(Part::kLmHead);
+  const bool embedding = find(Part::kEmbedding) != map.modules.end();
+  if (head == map.modules.end()) {
+    if (config_.tie_embeddings || config_.family.empty() || !embedding) return;
+    if (config_.tie_stated)
+      fail("{}: no tensor belongs to lm_head, and config.json says tie_word_embeddings is false",
+           folder_);
+    warnings_.push_back(
+        fmt::format("{}: no lm_head is stored; the embedding is taken for it", folder_));
+    config_.tie_embeddings = true;
+    return;
+  }
+  if (!config_.tie_embeddings) return;
+  if (stores_quantized(head->module.plan.tensors) || !embedding) {
+    warnings_.push_back(
+        fmt::format("{}: config.json ties lm_head to the embedding, but a lm_head of its own is "
+                    "stored; it is used",
+                    folder_));
+    return;
+  }
+  for (const TensorRef& ref : head->module.plan.tensors.by_role)
+    if (ref) unused_.push_back({ref.info->name, "config.json ties lm_head to the embedding"});
+  map.modules.erase(head);
+}
+
+const Module* Checkpoint::find_module(std::string_view name) const {
+  const auto it = by_name_.find(name);
+  return it == by_name_.end() ? nullptr : &modules_[it->second];
+}
+
+const MoeBlock* Checkpoint::find_moe(std::string_view name) const {
+  if (name.ends_with(".experts")) name.remove_suffix(8);
+  for (const MoeBlock& b : moe_blocks_)
+    if (b.name == name) return &b;
+  return nullptr;
+}
+
+const Module* Checkpoint::output_module() const {
+  const Module* embedding = nullptr;
+  for (const Module& m : modules_) {
+    if (m.kind == ModuleKind::kLmHead) return &m;
+    if (m.kind == ModuleKind::kEmbedding && m.name.ends_with("embed_tokens")) embedding = &m;
+  }
+  return config_.tie_embeddings ? embedding : nullptr;
+}
+
+void Checkpoint::require_supported() const {
+  for (const Module& m : modules_)
+    if (!m.supported) fail("{}: {} cannot be run: {}", folder_, m.name, m.reason);
+}
+
+}  // namespace moebius

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Typed, range-checked reading of config.json members under any of their spellings. A member that is null counts as absent.
+// Every message names the file, the field, what was found and what was expected.
+#pragma once
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+
+namespace moebius {
+
+class ConfigFields {
+ public:
+  // `object` must outlive this; `where` is put before field names ("text_config.") in messages.
+  ConfigFields(const Json& object, std::string path, std::string where)
+      : object_(object), path_(std::move(path)), where_(std::move(where)) {}
+
+  using Names = std::initializer_list<std::string_view>;
+  bool has(Names names) const { return get(names).second != nullptr; }
+  // The first of `names` that is present. Two spellings with different values are an error.
+  std::optional<int64_t> integer(Names names, int64_t low, int64_t high) const;
+  int64_t integer_or(Names names, int64_t fallback, int64_t low, int64_t high) const;
+  int64_t require(Names names, int64_t low, int64_t high) const;
+  std::optional<double> number(Names names) const;  // finite
+  std::optional<bool> boolean(Names names) const;
+  std::optional<std::string> string(Names names) const;
+  std::vector<int64_t> integers(Names names, int64_t low,
+                                int64_t high) const;  // array; absent: empty
+  std::vector<std::string> strings(Names names) const;
+  const std::string& path() const { return path_; }
+  std::string label(std::string_view name) const;  // "config.json: text_config.hidden_size"
+  [[noreturn]] void wrong(std::string_view name, const Json& found,
+                          std::string_view expected) const;
+
+ private:
+  std::pair<std::string_view, const Json*> get(Names names) const;
+  const Json& object_;
+  std::string path_, where_;
+};
+
+}  // namespace moebius

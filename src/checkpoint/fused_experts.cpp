@@ -1,0 +1,232 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors that hold several matrices, taken apart into references: all experts in one 3-D tensor (either orientation, gate and
+// up as halves or interleaved), GPT-OSS blocks and scales, and gate and up of one expert in one 2-D matrix.
+//
+//   standard    gate_up [E, 2I, H]   down [E, H, I]        transposed  gate_up [E, H, 2I]   down [E, I, H]
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "checkpoint/module_map.h"
+
+namespace moebius {
+namespace {
+
+enum class Orientation : uint8_t { kUnclear, kStandard, kTransposed };
+
+bool is_scalar_role(Role role) {
+  return role == Role::kWeightGlobalScale || role == Role::kInputGlobalScale ||
+         role == Role::kInputScale || role == Role::kInputZeroPoint || role == Role::kOutputScale ||
+         role == Role::kOutputZeroPoint;
+}
+
+// Rows of one part of a fused matrix.
+struct RowPart {
+  Projection projection;
+  uint64_t begin = 0, count = 0, step = 1;
+};
+
+class Expander {
+ public:
+  Expander(const ModelConfig& config, const Family* family, ModuleMap& map)
+      : config_(config),
+        family_(family),
+        map_(map),
+        E_(static_cast<uint64_t>(config.experts)),
+        H_(static_cast<uint64_t>(config.hidden)),
+        I_(static_cast<uint64_t>(config.moe_intermediate)) {}
+
+  void expand(const FusedTensors& f, Orientation other) {
+    const TensorInfo& main = main_tensor(f);
+    const uint64_t experts = E_ != 0 ? E_ : (main.shape.empty() ? 0 : main.shape[0]);
+    if (main.shape.size() < 3 || main.shape[0] != experts || experts == 0)
+      fail("{} is {}; expected a fused tensor of {} experts in dimension 0", map_.where(main),
+           describe(main), experts);
+    bool transposed = false;
+    const Orientation own = orientation(f);
+    if (f[Role::kWeight] != nullptr) transposed = resolve(f, own, other);
+    const uint64_t rows = main.shape[transposed ? 2 : 1];
+    check_rows(f, main, rows);
+    note_shape(f, main, rows, transposed);
+    for (const RowPart& part : parts(f, main, rows))
+      for (uint64_t e = 0; e < experts; ++e) add_module(f, e, part, rows, experts, transposed);
+  }
+
+  // What the tensor's own shape says, if the config's sizes tell the two apart.
+  Orientation orientation(const FusedTensors& f) const {
+    const TensorInfo* w = f[Role::kWeight];
+    if (w == nullptr || w->shape.size() != 3) return Orientation::kUnclear;
+    const uint64_t rows = f.gate_up ? 2 * I_ : H_, cols = f.gate_up ? H_ : I_;
+    const bool standard = fits(*w, rows, cols), turned = fits(*w, cols, rows);
+    if (standard == turned) return Orientation::kUnclear;
+    return standard ? Orientation::kStandard : Orientation::kTransposed;
+  }
+
+ private:
+  static bool fits(const TensorInfo& w, uint64_t a, uint64_t b) {
+    return (a == 0 || w.shape[1] == a) && (b == 0 || w.shape[2] == b);
+  }
+
+  const TensorInfo& main_tensor(const FusedTensors& f) const {
+    for (const Role role : {Role::kWeightPacked, Role::kWeight})
+      if (f[role] != nullptr) return *f[role];
+    for (const TensorInfo* t : f.by_role)
+      if (t != nullptr)
+        fail("{} is stored, but {} has neither a weight nor weight_packed", map_.where(*t),
+             printable(f.stem_name));
+    fail("{} has no tensors", printable(f.stem_name));
+  }
+
+  bool resolve(const FusedTensors& f, Orientation own, Orientation other) {
+    const TensorInfo& w = *f[Role::kWeight];
+    const uint64_t rows = f.gate_up ? 2 * I_ : H_, cols = f.gate_up ? H_ : I_;
+    if (!fits(w, rows, cols) && !fits(w, cols, rows))
+      fail("{} is {}; expected [{},{},{}] or, transposed, [{},{},{}]", map_.where(w), describe(w),
+           E_, rows, cols, E_, cols, rows);
+    if (own == Orientation::kUnclear) own = other;
+    if (own == Orientation::kUnclear) {
+      if (family_ == nullptr)
+        map_.warnings.push_back(
+            fmt::format("{} is {}: outputs are taken to come first; its shape does not tell",
+                        map_.where(w), describe(w)));
+      return family_ != nullptr && family_->fused_transposed;
+    }
+    return own == Orientation::kTransposed;
+  }
+
+  void check_rows(const FusedTensors& f, const TensorInfo& main, uint64_t rows) const {
+    const uint64_t expected = f.gate_up ? 2 * I_ : H_;
+    if ((expected != 0 && rows != expected) || (f.gate_up && rows % 2 != 0) || rows == 0)
+      fail("{} is {}: {} rows per expert; expected {}", map_.where(main), describe(main), rows,
+           expected != 0 ? std::to_string(expected) : std::string("an even number above 0"));
+  }
+
+  void note_shape(const FusedTensors& f, const TensorInfo& main, uint64_t rows, bool transposed) {
+    const TensorInfo* shape = f[Role::kWeightShape];
+    if (shape == nullptr) return;
+    const uint64_t cols =
+        f[Role::kWeight] != nullptr ? main.shape[transposed ? 1 : 2] : (f.gate_up ? H_ : I_);
+    map_.fused_shapes.push_back({shape, main.shape[0], rows, cols});
+    map_.unused.push_back(
+        {shape->name, "shape of a fused tensor; compared with the tensor itself"});
+  }
+
+  std::vector<RowPart> parts(const FusedTensors& f, const TensorInfo&, uint64_t rows) const {
+    if (!f.gate_up) return {{Projection::kDown}};
+    const bool interleaved = family_ != nullptr && family_->fused_order == FusedOrder::kInterleaved;
+    if (interleaved)
+      return {{Projection::kGate, 0, rows / 2, 2}, {Projection::kUp, 1, rows / 2, 2}};
+    return {{Projection::kGate, 0, rows / 2, 1}, {Projection::kUp, rows / 2, rows / 2, 1}};
+  }
+
+  void add_module(const FusedTensors& f, uint64_t e, const RowPart& part, uint64_t rows,
+                  uint64_t experts, bool transposed) {
+    constexpr std::string_view kNames[] = {"", "gate_proj", "up_proj", "down_proj"};
+    MappedModule& m = map_.modules.emplace_back();
+    m.module.name =
+        fmt::format("{}.experts.{}.{}", f.block, e, kNames[static_cast<size_t>(part.projection)]);
+    m.module.kind = ModuleKind::kExpert;
+    m.module.layer = f.layer;
+    m.module.expert = static_cast<int>(e);
+    m.module.projection = part.projection;
+    m.part = Part::kExpert;
+    m.path = kNames[static_cast<size_t>(part.projection)];
+    m.block = f.block;
+    m.stored_name = f.stem_name;
+    for (size_t i = 0; i < static_cast<size_t>(Role::kCount); ++i) {
+      const auto role = static_cast<Role>(i);
+      if (f[role] == nullptr || role == Role::kWeightShape) continue;
+      m.module.plan.tensors[role] = reference(*f[role], role, e, part, rows, experts, transposed);
+    }
+  }
+
+  static TensorRef reference(const TensorInfo& t, Role role, uint64_t e, const RowPart& part,
+                             uint64_t rows, uint64_t experts, bool transposed) {
+    TensorRef ref;
+    ref.info = &t;
+    const std::vector<uint64_t>& s = t.shape;
+    const bool per_expert = !s.empty() && s[0] == experts && !(experts == 1 && s.size() < 2);
+    const bool has_rows = s.size() >= 3 || (s.size() == 2 && s[1] == rows && rows > 2);
+    if (per_expert) ref.index = static_cast<int64_t>(e);
+    if (role == Role::kWeightGIdx) return ref;
+    const bool scalar = is_scalar_role(role) || (role == Role::kWeightScale && !has_rows);
+    if (scalar) return ref;
+    if (role == Role::kWeight) ref.transposed = transposed;
+    if (role == Role::kWeightScale || role == Role::kWeightZeroPoint)
+      ref.transposed = transposed && s.size() == 3 && s[2] == rows && s[1] != rows;
+    if (part.count != 0) {
+      ref.row_begin = part.begin;
+      ref.row_count = part.count;
+      ref.row_step = part.step;
+    }
+    return ref;
+  }
+
+  const ModelConfig& config_;
+  const Family* family_;
+  ModuleMap& map_;
+  uint64_t E_, H_, I_;
+};
+
+}  // namespace
+
+void expand_fused(std::span<const FusedTensors> all, const ModelConfig& config,
+                  const Family* family, ModuleMap& map) {
+  Expander expander(config, family, map);
+  // The two tensors of a block lie alike: the one whose shape is clear decides for the other.
+  std::map<std::string_view, Orientation> clear;
+  for (const FusedTensors& f : all)
+    if (const Orientation o = expander.orientation(f); o != Orientation::kUnclear)
+      clear.try_emplace(f.block, o);
+  for (const FusedTensors& f : all) {
+    const auto it = clear.find(f.block);
+    expander.expand(f, it == clear.end() ? Orientation::kUnclear : it->second);
+  }
+}
+
+void split_gate_up(const ModelConfig& config, const Family* family, ModuleMap& map) {
+  const uint64_t width = expected_shape(config, family, Part::kExpert, "", Projection::kUp).N;
+  const size_t count = map.modules.size();
+  for (size_t i = 0; i < count; ++i) {
+    if (map.modules[i].stored_name.empty()) continue;
+    const ModuleTensors& stored = map.modules[i].module.plan.tensors;
+    const TensorRef& ref =
+        stored[Role::kWeightPacked] ? stored[Role::kWeightPacked] : stored[Role::kWeight];
+    const std::string name = map.modules[i].stored_name;
+    if (!ref) fail("{}: neither a weight nor weight_packed is stored", printable(name));
+    const TensorInfo& t = *ref.info;
+    const uint64_t rows = t.shape.size() == 2 ? t.shape[0] : 0;
+    if (rows == 0 || rows % 2 != 0 || (width != 0 && rows != 2 * width))
+      fail("{} is {}; expected gate and up together, {} rows", map.where(t), describe(t),
+           width != 0 ? std::to_string(2 * width) : std::string("an even number of"));
+    MappedModule up = map.modules[i];
+    MappedModule& gate = map.modules[i];
+    const std::string stem = name.substr(0, name.rfind('.') + 1);
+    if (const TensorRef shape = gate.module.plan.tensors[Role::kWeightShape]) {
+      const uint64_t cols = gate.module.plan.tensors[Role::kWeight] && t.shape.size() == 2
+                                ? t.shape[1]
+                                : static_cast<uint64_t>(config.hidden);
+      map.fused_shapes.push_back({shape.info, 0, rows, cols});
+      map.unused.push_back(
+          {shape.info->name, "shape of a fused tensor; compared with the tensor itself"});
+    }
+    for (MappedModule* m : {&gate, &up}) {
+      const bool first = m == &gate;
+      m->module.projection = first ? Projection::kGate : Projection::kUp;
+      m->path = first ? "gate_proj" : "up_proj";
+      m->module.name = stem + m->path;
+      m->module.plan.tensors[Role::kWeightShape] = {};
+      for (const Role role : {Role::kWeight, Role::kWeightPacked, Role::kWeightScale,
+                              Role::kWeightZeroPoint, Role::kBias}) {
+        TensorRef& r = m->module.plan.tensors[role];
+        const bool single = r && (r.info->shape.empty() || (r.info->shape[0] == 1 && rows != 1));
+        if (!r || single) continue;  // one scale for the whole matrix serves both halves
+        r.row_begin = first ? 0 : rows / 2;
+        r.row_count = rows / 2;
+      }
+    }
+    map.modules.push_back(std::move(up));
+  }
+}
+
+}  // namespace moebius

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sizes of config.json under all their spellings. What a known family cannot do without is an error that names the field;
+// for an unknown family a missing size stays 0 and is found from the tensors later.
+#include "checkpoint/model_config.h"
+
+#include "base/error.h"
+#include "checkpoint/config_fields.h"
+#include "checkpoint/families.h"
+
+namespace moebius {
+namespace {
+
+constexpr int64_t kMaxLayers = 10000;
+constexpr int64_t kMaxSize = int64_t{1} << 31;
+
+// The object that describes the text model: the top level, or the nested object of a multimodal wrapper.
+const Json& text_object(const Json& config, std::string& where, const std::string& path) {
+  for (const std::string_view name : {"text_config", "llm_config", "language_config"}) {
+    const Json* nested = config.find(name);
+    if (nested == nullptr || nested->is_null()) continue;
+    if (!nested->is_object())
+      fail("{}: {} is {}; expected an object", path, name, kind_name(nested->kind()));
+    if (nested->find("hidden_size") == nullptr && config.find("hidden_size") != nullptr) continue;
+    where = std::string(name) + ".";
+    return *nested;
+  }
+  return config;
+}
+
+void read_identity(ModelConfig& c, const ConfigFields& top, const ConfigFields& text) {
+  const auto names = top.strings({"architectures"});
+  if (!names.empty()) {
+    c.architecture = names.front();
+  } else if (const auto inner = text.strings({"architectures"}); !inner.empty()) {
+    c.architecture = inner.front();
+  }
+  c.model_type = top.string({"model_type"}).value_or("");
+  const std::string inner_type = text.string({"model_type"}).value_or(c.model_type);
+  const Family* family = find_family(c.architecture, c.model_type);
+  // A wrapper we do not know may hold a text model that we do.
+  if (family == nullptr) family = find_family(c.architecture, inner_type);
+  if (family != nullptr) c.family = family->key;
+  if (c.model_type.empty()) c.model_type = inner_type;
+}
+
+void read_sizes(ModelConfig& c, const ConfigFields& f, bool known) {
+  const auto size = [&](ConfigFields::Names names, int64_t high) {
+    return known ? f.require(names, 1, high) : f.integer_or(names, 0, 1, high);
+  };
+  c.layers = size({"num_hidden_layers", "n_layer", "num_layers", "n_layers"}, kMaxLayers);
+  c.hidden = size({"hidden_size", "n_embd", "d_model", "dim"}, kMaxSize);
+  c.vocab = size({"vocab_size"}, kMaxSize);
+  c.heads = size({"num_attention_heads", "n_head", "num_heads", "n_heads"}, 1 << 20);
+  c.kv_heads = f.integer_or({"num_key_value_heads", "num_kv_heads"}, c.heads, 1, 1 << 20);
+  if (known && c.heads % c.kv_heads != 0)
+    fail("{} is {}; expected a divisor of num_attention_heads = {}", f.label("num_key_value_heads"),
+         c.kv_heads, c.heads);
+  c.max_positions = f.integer_or({"max_position_embeddings", "max_seq_len"}, 0, 1, kMaxSize);
+  c.q_lora_rank = f.integer_or({"q_lora_rank"}, 0, 0, kMaxSize);
+  c.kv_lora_rank = f.integer_or({"kv_lora_rank"}, 0, 0, kMaxSize);
+  c.qk_nope_head_dim = f.integer_or({"qk_nope_head_dim"}, 0, 0, 1 << 20);
+  c.qk_rope_head_dim = f.integer_or({"qk_rope_head_dim"}, 0, 0, 1 << 20);
+  c.v_head_dim = f.integer_or({"v_head_dim"}, 0, 0, 1 << 20);
+  if (const auto given = f.integer({"head_dim"}, 1, 1 << 20)) {
+    c.head_dim = *given;
+  } else if (c.kv_lora_rank > 0) {
+    c.head_dim = c.qk_nope_head_dim + c.qk_rope_head_dim;
+  } else if (c.heads > 0 && c.hidden % c.heads == 0) {
+    c.head_dim = c.hidden / c.heads;
+  } else if (known) {
+    fail(
+        "{} is missing and hidden_size = {} is not a multiple of num_attention_heads = {}; "
+        "expected "
+        "head_dim to be given",
+        f.label("head_dim"), c.hidden, c.heads);
+  }
+}
+
+void require_mla(const ModelConfig& c, const ConfigFields& f) {
+  const std::pair<std::string_view, int64_t> needed[] = {{"kv_lora_rank", c.kv_lora_rank},
+                                                         {"qk_nope_head_dim", c.qk_nope_head_dim},
+                                                         {"qk_rope_head_dim", c.qk_rope_head_dim},
+                                                         {"v_head_dim", c.v_head_dim}};
+  for (const auto& [name, value] : needed)
+    if (value == 0)
+      fail("{} is missing; expected a positive integer ({} needs it)", f.label(name), c.family);
+}
+
+// dtype and rope are read here only to refuse wrong types early; the architectures read their values from `text`.
+void check_types(ModelConfig& c, const ConfigFields& f, const ConfigFields& top) {
+  c.dtype = f.string({"dtype", "torch_dtype"})
+                .value_or(top.string({"dtype", "torch_dtype"}).value_or(""));
+  if (c.dtype.starts_with("torch.")) c.dtype.erase(0, 6);
+  for (const std::string_view name : {"rope_scaling", "rope_parameters"}) {
+    const Json* rope = c.text.find(name);
+    if (rope != nullptr && !rope->is_null() && !rope->is_object())
+      f.wrong(name, *rope, "an object or null");
+  }
+  f.number({"rope_theta"});
+  f.number({"rms_norm_eps", "norm_eps", "layer_norm_eps"});
+  const auto tied = f.boolean({"tie_word_embeddings"});
+  const auto top_tied = tied ? tied : top.boolean({"tie_word_embeddings"});
+  c.tie_stated = top_tied.has_value();
+  c.tie_embeddings = top_tied.value_or(false);
+  c.layer_types = f.strings({"layer_types"});
+  if (!c.layer_types.empty() && static_cast<int64_t>(c.layer_types.size()) != c.layers)
+    fail("{} has {} entries; expected num_hidden_layers = {}", f.label("layer_types"),
+         c.layer_types.size(), c.layers);
+}
+
+}  // namespace
+
+ModelConfig ModelConfig::parse(Json config, const std::string& path,
+                               std::vector<std::string>& warnings) {
+  if (!config.is_object())
+    fail("{}: {} at the top; expected an object", path, kind_name(config.kind()));
+  ModelConfig c;
+  c.raw = std::move(config);
+  std::string where;
+  c.text = text_object(c.raw, where, path);
+  const ConfigFields top(c.raw, path, ""), fields(c.text, path, where);
+  read_identity(c, top, fields);
+  const Family* family = family_by_key(c.family);
+  const bool known = family != nullptr;
+  if (!known)
+    warnings.push_back(
+        fmt::format("{}: the family of architecture '{}', model_type '{}' is not in the registry; "
+                    "modules are guessed from the "
+                    "shape of their names",
+                    path, printable(c.architecture, 80), printable(c.model_type, 80)));
+  read_sizes(c, fields, known);
+  check_types(c, fields, top);
+  if (known && in_list(family->layer, "self_attn.kv_b_proj")) require_mla(c, fields);
+  parse_moe(c, fields, family, warnings);
+  return c;
+}
+
+}  // namespace moebius

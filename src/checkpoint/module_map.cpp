@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// Collects tensors into modules, then checks that what a known family must have is there. Linear in the number of tensors.
+#include "checkpoint/module_map.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <unordered_map>
+
+#include "base/error.h"
+
+namespace moebius {
+namespace {
+
+ModuleKind kind_of(const TensorName& n, const TensorInfo& tensor) {
+  switch (n.part) {
+    case Part::kEmbedding:
+      return ModuleKind::kEmbedding;
+    case Part::kLmHead:
+      return ModuleKind::kLmHead;
+    case Part::kFinalNorm:
+      return ModuleKind::kNorm;
+    case Part::kRouter:
+      return ModuleKind::kRouter;
+    case Part::kExpert:
+      return ModuleKind::kExpert;
+    case Part::kDenseMlp:
+    case Part::kSharedExpert:
+    case Part::kSharedGate:
+      return ModuleKind::kLinear;
+    case Part::kBlockParameter:
+      return ModuleKind::kOther;
+    default:
+      break;
+  }
+  const size_t dot = n.path.rfind('.');
+  const std::string_view last = dot == std::string_view::npos ? n.path : n.path.substr(dot + 1);
+  if (last.find("norm") != std::string_view::npos || last.starts_with("ln_"))
+    return ModuleKind::kNorm;
+  if (n.parameter) return ModuleKind::kOther;
+  if (last.starts_with("embed") || last == "wte") return ModuleKind::kEmbedding;
+  if (n.role == Role::kWeight && tensor.shape.size() != 2)
+    return ModuleKind::kOther;  // convolutions
+  return ModuleKind::kLinear;
+}
+
+class Mapper {
+ public:
+  Mapper(const ModelConfig& config, const std::string& folder, TensorLabel where)
+      : config_(config), folder_(folder), family_(family_by_key(config.family)) {
+    map_.where = std::move(where);
+  }
+
+  ModuleMap run(std::span<const TensorInfo> tensors) {
+    map_.modules.reserve(tensors.size() / 2 + 16);
+    by_name_.reserve(tensors.size() / 2 + 16);
+    for (const TensorInfo& t : tensors) place(t);
+    if (unknown_count_ > 0)
+      fail("{}{}", first_unknown_,
+           unknown_count_ > 1
+               ? fmt::format(" (and {} more tensors that cannot be placed)", unknown_count_ - 1)
+               : "");
+    split_gate_up(config_, family_, map_);
+    expand_fused(fused_, config_, family_, map_);
+    for (MappedModule& m : map_.modules) finish(m);
+    if (family_ != nullptr) require_modules();
+    if (family_ == nullptr) describe_guess();
+    return std::move(map_);
+  }
+
+ private:
+  void place(const TensorInfo& t) {
+    TensorName n = parse_tensor_name(t.name, config_, family_);
+    if (n.part == Part::kUnknown) {
+      if (unknown_count_++ == 0)
+        first_unknown_ =
+            fmt::format("{} ({}) cannot be placed: {}", map_.where(t), describe(t), n.reason);
+      return;
+    }
+    if (n.part == Part::kUnused) return map_.unused.push_back({t.name, std::move(n.reason)});
+    if (n.part == Part::kFusedExperts) return collect_fused(n, t);
+    MappedModule& m = module_for(n, t);
+    TensorRef& ref = m.module.plan.tensors[n.role];
+    if (ref)
+      fail("{} and {} are both the {} of {}", map_.where(*ref.info), map_.where(t),
+           suffix_of(n.role), printable(m.module.name));
+    ref.info = &t;
+    // Later tensors of the module may show that it is a matrix after all.
+    if (m.module.kind == ModuleKind::kOther && !n.parameter && n.role != Role::kBias)
+      m.module.kind = kind_of(n, t);
+  }
+
+  MappedModule& module_for(const TensorName& n, const TensorInfo& t) {
+    const auto [it, fresh] = by_name_.try_emplace(n.module, map_.modules.size());
+    if (!fresh) return map_.modules[it->second];
+    MappedModule& m = map_.modules.emplace_back();
+    m.module.name = n.module;
+    m.module.kind = kind_of(n, t);
+    m.module.layer = n.layer;
+    m.module.expert = n.expert;
+    m.module.projection = n.projection;
+    m.module.shared_expert = n.part == Part::kSharedExpert || n.part == Part::kSharedGate;
+    m.part = n.part;
+    m.path = n.path;
+    m.block = n.block;
+    if (n.gate_up) m.stored_name = n.module;  // marks it for split_gate_up
+    return m;
+  }
+
+  void collect_fused(const TensorName& n, const TensorInfo& t) {
+    const std::string key = std::string(n.block) + (n.gate_up ? "#13" : "#2");
+    const auto [it, fresh] = fused_by_key_.try_emplace(key, fused_.size());
+    if (fresh)
+      fused_.push_back({std::string(n.block), std::string(n.module), n.layer, n.gate_up, {}});
+    const TensorInfo*& slot = fused_[it->second].by_role[static_cast<size_t>(n.role)];
+    if (slot != nullptr)
+      fail("{} and {} are both the {} of the experts of {}", map_.where(*slot), map_.where(t),
+           suffix_of(n.role), printable(n.block));
+    slot = &t;
+  }
+
+  // Expected dimensions; vectors are checked here, matrices by their format reader.
+  void finish(MappedModule& m) {
+    ModuleTensors& tensors = m.module.plan.tensors;
+    tensors.name = m.module.name;
+    const ExpectedShape e = expected_shape(config_, family_, m.part, m.path, m.module.projection);
+    m.N = e.N;
+    m.K = e.K;
+    if (has_matrix(m.module)) return;
+    const TensorRef& ref = tensors[Role::kWeight] ? tensors[Role::kWeight] : tensors[Role::kBias];
+    for (size_t i = 0; i < static_cast<size_t>(Role::kCount); ++i) {
+      const auto role = static_cast<Role>(i);
+      if (role != Role::kWeight && role != Role::kBias && tensors[role])
+        fail("{} ({}) cannot be placed: {} is not a matrix", map_.where(*tensors[role].info),
+             describe(*tensors[role].info), printable(m.module.name));
+    }
+    if (e.N == 0 || !ref) return;
+    const TensorInfo& t = *ref.info;
+    uint64_t elements = 1;
+    for (const uint64_t d : t.shape) elements *= d;  // a tensor that exists: the product was proven
+    if (elements != e.N || t.shape.empty())
+      fail("{} is {}; expected [{}]", map_.where(t), describe(t), e.N);
+  }
+
+  void require_modules() {
+    std::set<std::string, std::less<>> prefixes;
+    bool embedding = false, norm = false, any_attention = false;
+    const auto layers = static_cast<size_t>(config_.layers);
+    std::vector<std::set<std::string_view>> found(layers);
+    std::string prefix;
+    for (const MappedModule& m : map_.modules) {
+      embedding = embedding || m.part == Part::kEmbedding;
+      norm = norm || m.part == Part::kFinalNorm;
+      if (m.module.layer < 0) continue;
+      if (m.part == Part::kLayer) {
+        any_attention = true;
+        found[static_cast<size_t>(m.module.layer)].insert(m.path);
+        if (prefix.empty()) prefix = m.module.name.substr(0, m.module.name.find("layers."));
+      } else if (m.part == Part::kDenseMlp) {
+        constexpr std::string_view kWords[] = {"", "mlp gate_proj", "mlp up_proj", "mlp down_proj"};
+        found[static_cast<size_t>(m.module.layer)].insert(
+            kWords[static_cast<size_t>(m.module.projection)]);
+      }
+    }
+    if (!any_attention && !embedding && !norm) {
+      map_.warnings.push_back(
+          fmt::format("{}: no attention, embedding or norm tensors: a part of a model; only its "
+                      "modules can be run",
+                      folder_));
+      return;
+    }
+    if (!embedding) missing(prefix + "embed_tokens", "");
+    if (!norm) missing(prefix + "norm", "");
+    for (size_t i = 0; i < layers; ++i)
+      require_layer(prefix + fmt::format("layers.{}.", i), i, found[i]);
+  }
+
+  void require_layer(const std::string& stem, size_t layer,
+                     const std::set<std::string_view>& found) {
+    for_each_word(family_->layer, [&](std::string_view word, bool required) {
+      if (required && !found.contains(word)) missing(stem + std::string(word), " in every layer");
+    });
+    if (config_.kv_lora_rank > 0 && in_list(family_->layer, "self_attn.q_b_proj")) {
+      const bool low_rank = config_.q_lora_rank > 0;
+      for (const std::string_view word :
+           low_rank ? std::vector<std::string_view>{"self_attn.q_a_proj", "self_attn.q_a_layernorm",
+                                                    "self_attn.q_b_proj"}
+                    : std::vector<std::string_view>{"self_attn.q_proj"})
+        if (!found.contains(word))
+          missing(stem + std::string(word),
+                  fmt::format(" (q_lora_rank = {})", config_.q_lora_rank));
+    }
+    if (!config_.moe_layer[layer])
+      for (const std::string_view word : {"gate_proj", "up_proj", "down_proj"})
+        if (!found.contains("mlp " + std::string(word)))
+          missing(stem + "mlp." + std::string(word),
+                  " in layers that config.json gives no experts");
+  }
+
+  [[noreturn]] void missing(const std::string& module, std::string_view where) {
+    fail("{}: no tensor belongs to {}; {} needs it{}", folder_, module, config_.family, where);
+  }
+
+  void describe_guess() {
+    size_t experts = 0, linears = 0, other = 0;
+    for (const MappedModule& m : map_.modules) {
+      if (m.module.kind == ModuleKind::kExpert)
+        ++experts;
+      else if (has_matrix(m.module))
+        ++linears;
+      else
+        ++other;
+    }
+    map_.warnings.push_back(
+        fmt::format("{}: guessed from names: {} expert projections, {} other matrices, {} vectors "
+                    "and parameters",
+                    folder_, experts, linears, other));
+  }
+
+  const ModelConfig& config_;
+  const std::string& folder_;
+  const Family* family_;
+  ModuleMap map_;
+  std::unordered_map<std::string_view, size_t> by_name_;  // keys live in the tensors' names
+  std::unordered_map<std::string, size_t> fused_by_key_;
+  std::vector<FusedTensors> fused_;
+  size_t unknown_count_ = 0;
+  std::string first_unknown_;
+};
+
+}  // namespace
+
+std::string_view name_of(ModuleKind kind) {
+  constexpr std::string_view kNames[] = {"linear",  "expert", "router", "embedding",
+                                         "lm_head", "norm",   "other"};
+  return kNames[static_cast<size_t>(kind)];
+}
+
+bool has_matrix(const Module& module) {
+  return module.kind != ModuleKind::kNorm && module.kind != ModuleKind::kOther;
+}
+
+ModuleMap map_modules(std::span<const TensorInfo> tensors, const ModelConfig& config,
+                      const std::string& folder, TensorLabel where) {
+  return Mapper(config, folder, std::move(where)).run(tensors);
+}
+
+}  // namespace moebius

@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+// See moe_blocks.h.
+#include "checkpoint/moe_blocks.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+
+namespace moebius {
+namespace {
+
+constexpr std::string_view kProjectionNames[] = {"gate_proj", "up_proj", "down_proj"};
+
+class Builder {
+ public:
+  explicit Builder(const BlockInputs& in) : in_(in), family_(family_by_key(in.config.family)) {}
+
+  std::vector<MoeBlock> run() {
+    for (size_t i = 0; i < in_.modules.size(); ++i) take(i);
+    settle_layers();
+    std::vector<MoeBlock> out;
+    for (auto& [key, block] : blocks_) {
+      if (block.experts.empty()) continue;  // a dense MLP
+      complete(block);
+      out.push_back(std::move(block));
+    }
+    settle_bias(out);
+    return out;
+  }
+
+ private:
+  MoeBlock& block_of(size_t i) {
+    MoeBlock& b = blocks_[{in_.modules[i].layer, in_.blocks[i]}];
+    b.name = in_.blocks[i];
+    b.layer = in_.modules[i].layer;
+    return b;
+  }
+
+  void take(size_t i) {
+    const Module& m = in_.modules[i];
+    switch (in_.parts[i]) {
+      case Part::kExpert:
+        take_expert(block_of(i), m);
+        break;
+      case Part::kRouter:
+        put(block_of(i).router, m, "router");
+        break;
+      case Part::kSharedGate:
+        put(block_of(i).shared_gate, m, "shared expert gate");
+        break;
+      case Part::kSharedExpert:
+        put(block_of(i).shared[static_cast<size_t>(m.projection) - 1], m,
+            "shared expert projection");
+        break;
+      case Part::kBlockParameter:
+        take_parameter(block_of(i), m, in_.paths[i]);
+        break;
+      default:
+        break;
+    }
+  }
+
+  void put(const Module*& slot, const Module& m, std::string_view what) const {
+    if (slot != nullptr)
+      fail("{}: {} and {} are both the {} of one block; expected one", in_.folder,
+           printable(slot->name), printable(m.name), what);
+    slot = &m;
+  }
+
+  void take_expert(MoeBlock& b, const Module& m) const {
+    const auto id = static_cast<size_t>(m.expert);
+    const auto count = static_cast<size_t>(in_.config.experts);
+    if (family_ != nullptr && id >= count)
+      fail("{}: {} is expert {}; config.json says {} experts (0 to {})", in_.folder,
+           printable(m.name), id, count, count == 0 ? 0 : count - 1);
+    if (id >= 65536)
+      fail("{}: {} is expert {}; expected at most 65536 experts", in_.folder, printable(m.name),
+           id);
+    if (b.experts.size() <= id)
+      b.experts.resize(std::max(id + 1, count), {nullptr, nullptr, nullptr});
+    put(b.experts[id][static_cast<size_t>(m.projection) - 1], m, "projection of one expert");
+  }
+
+  void take_parameter(MoeBlock& b, const Module& m, const std::string& path) {
+    const TensorRef& ref = m.plan.tensors[Role::kWeight];
+    if (!ref) return;
+    if (path.ends_with("e_score_correction_bias")) {
+      b.correction_bias = read_floats(in_.store, *ref.info);
+      check_finite(b.correction_bias, *ref.info);
+    } else if (path.ends_with("per_expert_scale")) {
+      b.per_expert_scale = read_floats(in_.store, *ref.info);
+      check_finite(b.per_expert_scale, *ref.info);
+    }
+  }
+
+  void check_finite(const std::vector<float>& values, const TensorInfo& t) const {
+    for (size_t i = 0; i < values.size(); ++i)
+      if (!(values[i] - values[i] == 0.0f))
+        fail("{}[{}] is {}; expected a finite number", in_.store.where(t), i, values[i]);
+  }
+
+  // Known families: config and tensors must agree on which layers have experts. Unknown ones: the tensors tell.
+  void settle_layers() {
+    ModelConfig& c = in_.config;
+    std::vector<const MoeBlock*> by_layer(static_cast<size_t>(c.layers), nullptr);
+    for (const auto& [key, b] : blocks_) {
+      if (b.experts.empty() || b.layer < 0 || static_cast<size_t>(b.layer) >= by_layer.size())
+        continue;
+      const MoeBlock*& slot = by_layer[static_cast<size_t>(b.layer)];
+      if (slot != nullptr)
+        fail("{}: layer {} has the experts of both {} and {}; expected one block", in_.folder,
+             b.layer, slot->name, b.name);
+      slot = &b;
+    }
+    for (size_t i = 0; i < by_layer.size(); ++i) {
+      const bool stored = by_layer[i] != nullptr;
+      if (family_ == nullptr) {
+        c.moe_layer[i] = stored;
+      } else if (stored && !c.moe_layer[i]) {
+        fail("{}: {} has experts, but config.json makes layer {} a dense layer", in_.folder,
+             by_layer[i]->name, i);
+      } else if (!stored && c.moe_layer[i]) {
+        fail("{}: layer {} has no expert tensors; config.json says it has {} experts", in_.folder,
+             i, c.experts);
+      }
+    }
+  }
+
+  void complete(MoeBlock& b) {
+    b.spec = in_.config.moe;
+    size_t first = 0;
+    while (first < b.experts.size() && !any(b.experts[first])) ++first;
+    const bool gated = b.experts[first][0] != nullptr || is_gated(in_.config.moe.activation.kind);
+    for (size_t e = 0; e < b.experts.size(); ++e)
+      for (size_t p = gated ? 0 : 1; p < 3; ++p)
+        if (b.experts[e][p] == nullptr)
+          fail("{}: {}.experts.{} has no {}; expected gate, up and down of all {} experts",
+               in_.folder, b.name, e, kProjectionNames[p], b.experts.size());
+    for (size_t p = gated ? 0 : 1; p < 3; ++p) check_alike(b, p);
+    const Module& down = *b.experts[0][2];
+    if (family_ == nullptr) {
+      b.spec.experts = b.spec.router.experts = b.experts.size();
+      b.spec.hidden = static_cast<size_t>(down.plan.N);
+      b.spec.intermediate = static_cast<size_t>(down.plan.K);
+      b.routing_reason = "the family is not in the registry, so how it routes is a guess";
+      if (in_.config.experts != 0 && static_cast<size_t>(in_.config.experts) != b.experts.size())
+        fail("{}: {} has {} experts; config.json says {}", in_.folder, b.name, b.experts.size(),
+             in_.config.experts);
+      if (b.spec.router.top_k == 0) b.spec.router.top_k = 1;
+    }
+    if (family_ != nullptr && family_->routing == RoutingRule::kGemma4)
+      b.routing_reason =
+          "gemma4 normalizes and scales the router's input with tensors of its layer; only its "
+          "experts can be run";
+    b.spec.has_expert_bias =
+        std::any_of(b.experts[0].begin(), b.experts[0].end(), [](const Module* m) {
+          return m != nullptr && static_cast<bool>(m->plan.tensors[Role::kBias]);
+        });
+    if (b.router == nullptr) {
+      if (family_ != nullptr)
+        fail("{}: {} has no router; expected {}.{}.weight", in_.folder, b.name, b.name,
+             first_word(family_->router));
+      b.routing_reason = "no router was found";
+    } else {
+      b.router_bias = load_bias(b.router->plan, in_.store);
+    }
+    complete_shared(b);
+  }
+
+  static std::string_view first_word(std::string_view list) {
+    return list.substr(0, list.find(' '));
+  }
+  static bool any(const std::array<const Module*, 3>& e) {
+    return e[0] != nullptr || e[1] != nullptr || e[2] != nullptr;
+  }
+
+  // Within a layer each projection has one scheme and one shape over all experts.
+  void check_alike(const MoeBlock& b, size_t p) const {
+    const Module& a = *b.experts[0][p];
+    for (size_t e = 1; e < b.experts.size(); ++e) {
+      const Module& m = *b.experts[e][p];
+      if (m.decision.scheme != a.decision.scheme)
+        fail(
+            "{}: experts of one layer disagree: {} is {} ({}), {} is {} ({}); expected one scheme "
+            "per projection",
+            in_.folder, a.name, describe(a.decision.scheme), a.decision.rule, m.name,
+            describe(m.decision.scheme), m.decision.rule);
+      if (m.plan.N != a.plan.N || m.plan.K != a.plan.K)
+        fail(
+            "{}: experts of one layer disagree: {} is {} x {}, {} is {} x {}; expected one shape "
+            "per projection",
+            in_.folder, a.name, a.plan.N, a.plan.K, m.name, m.plan.N, m.plan.K);
+      if (static_cast<bool>(m.plan.tensors[Role::kBias]) !=
+          static_cast<bool>(a.plan.tensors[Role::kBias]))
+        fail("{}: experts of one layer disagree: one of {} and {} has a bias, the other has none",
+             in_.folder, a.name, m.name);
+    }
+  }
+
+  void complete_shared(MoeBlock& b) const {
+    const bool stored = any(b.shared);
+    if (family_ == nullptr) {
+      b.spec.shared = !stored                    ? SharedKind::kNone
+                      : b.shared_gate != nullptr ? SharedKind::kGated
+                                                 : SharedKind::kPlain;
+      if (stored && b.shared[2] != nullptr)
+        b.spec.shared_intermediate = static_cast<size_t>(b.shared[2]->plan.K);
+    }
+    const SharedKind kind = b.spec.shared;
+    if (kind == SharedKind::kNone) {
+      if (stored || b.shared_gate != nullptr)
+        fail("{}: {} has shared expert tensors ({}), but config.json declares no shared experts",
+             in_.folder, b.name,
+             stored ? (b.shared[0] != nullptr   ? b.shared[0]
+                       : b.shared[1] != nullptr ? b.shared[1]
+                                                : b.shared[2])
+                          ->name
+                    : b.shared_gate->name);
+      return;
+    }
+    for (size_t p = 0; p < 3; ++p)
+      if (b.shared[p] == nullptr)
+        fail("{}: {} has no shared expert {}; config.json declares {} shared experts", in_.folder,
+             b.name, kProjectionNames[p], in_.config.shared_experts);
+    if (kind == SharedKind::kGated && b.shared_gate == nullptr)
+      fail("{}: {} has no shared_expert_gate; {} multiplies its shared expert by it", in_.folder,
+           b.name, in_.config.family);
+  }
+
+  // DeepSeek configs may leave out how they select: a stored correction bias says so. All layers must agree.
+  void settle_bias(std::vector<MoeBlock>& out) {
+    if (out.empty()) return;
+    const size_t with = static_cast<size_t>(std::count_if(
+        out.begin(), out.end(), [](const MoeBlock& b) { return !b.correction_bias.empty(); }));
+    RouterSpec& r = in_.config.moe.router;
+    if (with == 0 && r.has_bias) {
+      in_.warnings.push_back(fmt::format(
+          "{}: no layer has e_score_correction_bias; experts are selected by their scores alone",
+          in_.folder));
+      r.has_bias = false;
+    } else if (with != 0 && with != out.size()) {
+      for (const MoeBlock& b : out)
+        if (b.correction_bias.empty())
+          fail("{}: {} has no e_score_correction_bias, but {} of {} layers have one", in_.folder,
+               b.name, with, out.size());
+    } else if (with != 0 && !r.has_bias) {
+      adopt_bias(r);
+    }
+    for (MoeBlock& b : out) {
+      const RouterSpec own = b.spec.router;
+      b.spec.router = r;
+      if (family_ == nullptr) {
+        b.spec.router.experts = own.experts;
+        b.spec.router.top_k = std::min(std::max<size_t>(own.top_k, 1), own.experts);
+      }
+      if (!b.correction_bias.empty() && b.correction_bias.size() != b.experts.size())
+        fail("{}: {} has a correction bias of {} values; expected one per expert, {}", in_.folder,
+             b.name, b.correction_bias.size(), b.experts.size());
+    }
+  }
+
+  void adopt_bias(RouterSpec& r) const {
+    const Json* method = in_.config.text.find("topk_method");
+    const Json* scoring = in_.config.text.find("scoring_func");
+    r.has_bias = true;
+    const bool stated =
+        (method != nullptr && method->is_string()) || (scoring != nullptr && scoring->is_string());
+    if (stated) {
+      in_.warnings.push_back(
+          fmt::format("{}: a correction bias is stored although topk_method does not ask for one; "
+                      "it is used for selection",
+                      in_.folder));
+      return;
+    }
+    in_.warnings.push_back(
+        fmt::format("{}: config.json names no topk_method; a correction bias is stored, so "
+                    "noaux_tc with sigmoid scores is meant",
+                    in_.folder));
+    r.scoring = Scoring::kSigmoid;
+    r.group_score_top2 = r.groups > 0;
+    r.renormalize_epsilon = 1e-20f;
+  }
+
+  const BlockInputs& in_;
+  const Family* family_;
+  std::map<std::pair<int, std::string>, MoeBlock> blocks_;
+};
+
+}  // namespace
+
+std::vector<MoeBlock> build_moe_blocks(const BlockInputs& in) { return Builder(in).run(); }
+
+}  // namespace moebius

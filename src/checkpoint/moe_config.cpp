@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+// The mixture-of-experts part of config.json: counts, widths, which layers have experts, and the router as parameters.
+// The rules are those of the registry (families.h); what a rule means is written here once.
+#include <algorithm>
+#include <cmath>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "checkpoint/config_fields.h"
+#include "checkpoint/families.h"
+#include "checkpoint/model_config.h"
+
+namespace moebius {
+namespace {
+
+constexpr int64_t kMaxExperts = 65536;
+constexpr int64_t kMaxSize = int64_t{1} << 31;
+
+float as_float(const ConfigFields& f, ConfigFields::Names names, float fallback) {
+  const auto value = f.number(names);
+  if (!value) return fallback;
+  const auto narrowed = static_cast<float>(*value);
+  if (!std::isfinite(narrowed))
+    fail("{} is {}; expected a number that fits 32-bit floats", f.label(*names.begin()), *value);
+  return narrowed;
+}
+
+// Expert width; some exporters write one value per layer.
+int64_t expert_width(const ModelConfig& c, const ConfigFields& f, const Family* family) {
+  if (family != nullptr && family->routing == RoutingRule::kLlama4)
+    return f.require({"intermediate_size"}, 1, kMaxSize);
+  const Json* value = c.text.find("moe_intermediate_size");
+  if (value != nullptr && value->is_array()) {
+    const auto all = f.integers({"moe_intermediate_size"}, 1, kMaxSize);
+    if (all.empty() || std::any_of(all.begin(), all.end(), [&](int64_t v) { return v != all[0]; }))
+      fail("{} differs from layer to layer; expected one width", f.label("moe_intermediate_size"));
+    return all[0];
+  }
+  if (const auto v =
+          f.integer({"moe_intermediate_size", "expert_intermediate_size", "moe_ffn_hidden_size"}, 1,
+                    kMaxSize))
+    return *v;
+  if (family == nullptr) return f.integer_or({"intermediate_size"}, 0, 1, kMaxSize);
+  return f.require({"intermediate_size"}, 1, kMaxSize);
+}
+
+std::vector<bool> moe_layers(const ModelConfig& c, const ConfigFields& f, const Family* family) {
+  const auto count = static_cast<size_t>(c.layers);
+  if (c.experts == 0) return std::vector<bool>(count, false);
+  if (const auto types = f.strings({"mlp_layer_types"}); !types.empty()) {
+    if (types.size() != count)
+      fail("{} has {} entries; expected num_hidden_layers = {}", f.label("mlp_layer_types"),
+           types.size(), count);
+    std::vector<bool> out(count);
+    for (size_t i = 0; i < count; ++i) out[i] = types[i] == "sparse" || types[i] == "moe";
+    return out;
+  }
+  std::vector<bool> out(count, true);
+  switch (family != nullptr ? family->layers : LayerRule::kAll) {
+    case LayerRule::kAll:
+      break;
+    case LayerRule::kSparseStep: {
+      const int64_t step = f.integer_or({"decoder_sparse_step"}, 1, 1, kMaxSize);
+      for (size_t i = 0; i < count; ++i) out[i] = (static_cast<int64_t>(i) + 1) % step == 0;
+      for (const int64_t i : f.integers({"mlp_only_layers"}, 0, c.layers - 1))
+        out[static_cast<size_t>(i)] = false;
+      break;
+    }
+    case LayerRule::kFirstDense: {
+      const int64_t first = f.integer_or({"first_k_dense_replace"}, 0, 0, kMaxSize);
+      const int64_t step = f.integer_or({"moe_layer_freq"}, 1, 1, kMaxSize);
+      for (size_t i = 0; i < count; ++i)
+        out[i] = static_cast<int64_t>(i) >= first && static_cast<int64_t>(i) % step == 0;
+      break;
+    }
+    case LayerRule::kInterleave: {
+      if (f.has({"moe_layers"})) {
+        out.assign(count, false);
+        for (const int64_t i : f.integers({"moe_layers"}, 0, c.layers - 1))
+          out[static_cast<size_t>(i)] = true;
+      } else {
+        const int64_t step = f.integer_or({"interleave_moe_layer_step"}, 1, 1, kMaxSize);
+        for (size_t i = 0; i < count; ++i) out[i] = (static_cast<int64_t>(i) + 1) % step == 0;
+      }
+      break;
+    }
+    case LayerRule::kFlag:
+      out.assign(count, f.boolean({"enable_moe_block"}).value_or(true));
+      break;
+  }
+  return out;
+}
+
+void read_groups(RouterSpec& r, const ConfigFields& f) {
+  const int64_t groups = f.integer_or({"n_group", "num_expert_group"}, 1, 1, kMaxExperts);
+  const int64_t keep = f.integer_or({"topk_group"}, 1, 1, kMaxExperts);
+  if (groups == 1) return;
+  if (r.experts % static_cast<uint64_t>(groups) != 0)
+    fail("{} is {}; expected a divisor of the {} experts", f.label("n_group"), groups, r.experts);
+  if (keep > groups)
+    fail("{} is {}; expected at most n_group = {}", f.label("topk_group"), keep, groups);
+  r.groups = static_cast<size_t>(groups);
+  r.topk_group = static_cast<size_t>(keep);
+  if (r.experts / r.groups * r.topk_group < r.top_k)
+    fail("{} is {}: {} of {} groups hold {} experts; expected at least num_experts_per_tok = {}",
+         f.label("topk_group"), keep, keep, groups, r.experts / r.groups * r.topk_group, r.top_k);
+}
+
+Scoring scoring_of(const ConfigFields& f, std::string_view fallback) {
+  const std::string name = f.string({"scoring_func", "score_func", "moe_router_activation_func"})
+                               .value_or(std::string(fallback));
+  if (name == "softmax") return Scoring::kSoftmax;
+  if (name == "sigmoid") return Scoring::kSigmoid;
+  if (name == "sqrtsoftplus") return Scoring::kSqrtSoftplus;
+  fail("{} is '{}'; expected softmax, sigmoid or sqrtsoftplus", f.label("scoring_func"),
+       printable(name, 60));
+}
+
+void deepseek_v3(RouterSpec& r, const ConfigFields& f) {
+  r.scoring = scoring_of(f, "sigmoid");
+  r.has_bias = true;
+  read_groups(r, f);
+  r.group_score_top2 = r.groups > 0;
+  r.renormalize = f.boolean({"norm_topk_prob"}).value_or(true);
+  r.renormalize_epsilon = 1e-20f;
+  r.scaling = as_float(f, {"routed_scaling_factor"}, 1.0f);
+}
+
+void deepseek_v2(RouterSpec& r, const ConfigFields& f) {
+  const std::string method = f.string({"topk_method"}).value_or("greedy");
+  if (method == "noaux_tc") return deepseek_v3(r, f);
+  if (method == "group_limited_greedy") {
+    read_groups(r, f);
+  } else if (method != "greedy" && method != "gready") {
+    fail("{} is '{}'; expected greedy, group_limited_greedy or noaux_tc", f.label("topk_method"),
+         printable(method, 60));
+  }
+  r.scoring = scoring_of(f, "softmax");
+  // The original renormalizes instead of scaling.
+  r.renormalize = r.top_k > 1 && f.boolean({"norm_topk_prob"}).value_or(false);
+  r.renormalize_epsilon = r.renormalize ? 1e-20f : 0.0f;
+  r.scaling = r.renormalize ? 1.0f : as_float(f, {"routed_scaling_factor"}, 1.0f);
+}
+
+void read_router(RouterSpec& r, const ConfigFields& f, RoutingRule rule) {
+  switch (rule) {
+    case RoutingRule::kNone:
+      break;
+    case RoutingRule::kSoftmax:
+      r.renormalize = f.boolean({"norm_topk_prob"}).value_or(false);
+      break;
+    case RoutingRule::kSoftmaxDefaultOn:
+      r.renormalize = f.boolean({"norm_topk_prob"}).value_or(true);
+      break;
+    case RoutingRule::kSoftmaxAlways:
+      r.renormalize = true;
+      break;
+    case RoutingRule::kDeepseekV2:
+      deepseek_v2(r, f);
+      break;
+    case RoutingRule::kDeepseekV3: {
+      const std::string method = f.string({"topk_method"}).value_or("noaux_tc");
+      if (method != "noaux_tc")
+        deepseek_v2(r, f);
+      else
+        deepseek_v3(r, f);
+      break;
+    }
+    case RoutingRule::kMiniMax:
+      r.scoring = scoring_of(f, "sigmoid");
+      r.has_bias = f.boolean({"use_routing_bias"}).value_or(true);
+      r.renormalize = true;
+      r.renormalize_epsilon = 1e-20f;
+      r.scaling = as_float(f, {"routed_scaling_factor"}, 1.0f);
+      break;
+    case RoutingRule::kSoftmaxOverTopk:
+      r.softmax_after_topk = true;
+      break;
+    case RoutingRule::kLlama4:
+      r.scoring = Scoring::kSigmoid;
+      r.weight_on_input = true;
+      break;
+    case RoutingRule::kSparseMixer:
+      r.method = RouterMethod::kSparseMixer;
+      r.jitter_epsilon = as_float(f, {"router_jitter_noise"}, 0.01f);
+      if (r.top_k != 2)
+        fail("{} is {}; the sparse mixer selects 2", f.label("num_experts_per_tok"), r.top_k);
+      break;
+    case RoutingRule::kGemma4:
+      r.renormalize = true;
+      r.per_expert_scale = true;
+      break;
+    case RoutingRule::kGuess:
+      r.scoring = scoring_of(f, "softmax");
+      r.renormalize = f.boolean({"norm_topk_prob", "moe_renormalize"}).value_or(true);
+      read_groups(r, f);
+      r.scaling = as_float(f, {"routed_scaling_factor"}, 1.0f);
+      break;
+  }
+}
+
+void read_shared(ModelConfig& c, const ConfigFields& f, SharedRule rule) {
+  switch (rule) {
+    case SharedRule::kNone:
+      break;
+    case SharedRule::kGatedWidth:
+      c.shared_intermediate = f.integer_or({"shared_expert_intermediate_size"}, 0, 0, kMaxSize);
+      c.shared_experts = c.shared_intermediate > 0 ? 1 : 0;
+      c.moe.shared = c.shared_experts > 0 ? SharedKind::kGated : SharedKind::kNone;
+      break;
+    case SharedRule::kCount:
+      c.shared_experts = f.integer_or(
+          {"n_shared_experts", "num_shared_experts", "moe_num_shared_experts"}, 0, 0, 1024);
+      c.shared_intermediate = c.shared_experts * c.moe_intermediate;
+      c.moe.shared = c.shared_experts > 0 ? SharedKind::kPlain : SharedKind::kNone;
+      break;
+    case SharedRule::kSameWidth:
+      c.shared_experts = 1;
+      c.shared_intermediate = c.moe_intermediate;
+      c.moe.shared = SharedKind::kPlain;
+      break;
+  }
+  c.moe.shared_intermediate = static_cast<size_t>(c.shared_intermediate);
+}
+
+void read_activation(ModelConfig& c, const ConfigFields& f, const Family* family) {
+  ActivationSpec& a = c.moe.activation;
+  if (family != nullptr && family->expert_bias && family->fused_order == FusedOrder::kInterleaved) {
+    a.kind = ActivationKind::kSwigluOai;
+    a.limit = as_float(f, {"swiglu_limit"}, 7.0f);
+    a.alpha = as_float(f, {"swiglu_alpha"}, 1.702f);
+    if (!(*a.limit > 0))
+      fail("{} is {}; expected a positive number", f.label("swiglu_limit"), *a.limit);
+    return;
+  }
+  const std::string name = f.string({"hidden_act", "hidden_activation"}).value_or("silu");
+  try {
+    a.kind = activation_from_name(name);
+  } catch (const Error& e) {
+    if (family != nullptr || c.experts > 0) fail("{}: {}", f.label("hidden_act"), e.what());
+    a.kind = ActivationKind::kSilu;  // an unknown dense model: nothing here uses it
+  }
+}
+
+}  // namespace
+
+void parse_moe(ModelConfig& c, const ConfigFields& f, const Family* family,
+               std::vector<std::string>& warnings) {
+  const bool dense_family = family != nullptr && family->routing == RoutingRule::kNone;
+  const ConfigFields::Names count_names = {"num_experts", "num_local_experts", "n_routed_experts",
+                                           "moe_num_experts", "num_routed_experts"};
+  c.experts = dense_family ? 0 : f.integer_or(count_names, 0, 0, kMaxExperts);
+  if (family != nullptr && !dense_family && !f.has(count_names) &&
+      family->layers != LayerRule::kFlag)
+    f.require(count_names, 1, kMaxExperts);
+  if (family != nullptr && family->routing == RoutingRule::kLlama4) {
+    c.intermediate = f.integer_or({"intermediate_size_mlp"},
+                                  f.integer_or({"intermediate_size"}, 0, 1, kMaxSize), 1, kMaxSize);
+  } else {
+    const Json* width = c.text.find("intermediate_size");
+    if (width == nullptr || !width->is_array())
+      c.intermediate =
+          f.integer_or({"intermediate_size", "ffn_hidden_size", "n_inner"}, 0, 1, kMaxSize);
+  }
+  if (dense_family && c.intermediate == 0) f.require({"intermediate_size"}, 1, kMaxSize);
+  read_activation(c, f, family);
+  if (c.experts == 0) {
+    c.moe_layer = moe_layers(c, f, family);
+    return;
+  }
+  const ConfigFields::Names topk_names = {"num_experts_per_tok",
+                                          "num_experts_per_token",
+                                          "experts_per_token",
+                                          "top_k_experts",
+                                          "moe_topk",
+                                          "moe_k",
+                                          "moe_top_k",
+                                          "num_selected_experts"};
+  c.top_k = family != nullptr ? f.require(topk_names, 1, c.experts)
+                              : f.integer_or(topk_names, 1, 1, c.experts);
+  if (family == nullptr && !f.has(topk_names))
+    warnings.push_back(
+        fmt::format("{}: no field gives the experts per token; 1 is assumed", f.path()));
+  c.moe_intermediate = expert_width(c, f, family);
+  c.moe.hidden = static_cast<size_t>(c.hidden);
+  c.moe.intermediate = static_cast<size_t>(c.moe_intermediate);
+  c.moe.experts = static_cast<size_t>(c.experts);
+  c.moe.router.experts = static_cast<size_t>(c.experts);
+  c.moe.router.top_k = static_cast<size_t>(c.top_k);
+  c.moe.has_expert_bias = family != nullptr && family->expert_bias;
+  read_router(c.moe.router, f, family != nullptr ? family->routing : RoutingRule::kGuess);
+  read_shared(c, f, family != nullptr ? family->shared : SharedRule::kCount);
+  if (family == nullptr && f.has({"shared_expert_intermediate_size"}))
+    read_shared(c, f, SharedRule::kGatedWidth);
+  c.moe_layer = moe_layers(c, f, family);
+}
+
+}  // namespace moebius

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one rank of a tensor-parallel or expert-parallel run holds: slices of tensors, placement of experts, sizes. Pure functions;
+// numbers that do not divide are errors that name them.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+
+namespace moebius {
+
+// Along which dimension of w[N,K] tensor parallelism cuts a module.
+enum class Split : uint8_t { kNone, kOutputs, kInputs };
+Split split_of(const Module& module);
+
+// A piece of one stored tensor, in stored units (bytes, words, groups). dim < 0: the whole tensor.
+struct TensorSlice {
+  int dim = -1;
+  uint64_t begin = 0, count = 0;
+  bool operator==(const TensorSlice&) const = default;
+};
+
+// The part of `role` that rank `rank` of `tp` needs. Scales cover every group or block that the slice touches, so a slice may
+// begin inside one (QuantMatrix has phases for that). A bias of a module split along its inputs is whole: one rank adds it.
+TensorSlice tp_slice(const MatrixPlan& plan, Role role, Split split, uint64_t tp, uint64_t rank);
+
+enum class Placement : uint8_t { kLinear, kRoundRobin };
+// How many of E experts rank `rank` of `ep` holds: the first E mod ep ranks hold one more.
+uint64_t expert_count(uint64_t E, uint64_t ep, uint64_t rank);
+// [E] local slot of every expert on this rank, or -1.
+std::vector<int32_t> expert_map(uint64_t E, uint64_t ep, uint64_t rank, Placement placement);
+// Round robin: position of expert `id` when the ranks' lists are laid end to end, and back.
+uint64_t round_robin_physical(uint64_t id, uint64_t E, uint64_t ep);
+uint64_t round_robin_expert(uint64_t physical, uint64_t E, uint64_t ep);
+
+struct RankSize {
+  uint64_t tp_rank = 0, ep_rank = 0, experts = 0;  // experts per MoE layer
+  uint64_t bytes = 0, params = 0, kv_per_1k_tokens = 0;
+};
+// One entry per (ep_rank, tp_rank). Attention, dense and shared MLPs, embedding and lm_head are cut tp ways and repeated on every
+// ep rank; experts are placed over ep and each cut tp ways; routers, norms and small parameters are everywhere.
+std::vector<RankSize> rank_sizes(const Checkpoint& checkpoint, uint64_t tp, uint64_t ep,
+                                 Placement placement = Placement::kLinear);
+
+}  // namespace moebius

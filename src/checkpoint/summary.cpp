@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// See summary.h.
+#include "checkpoint/summary.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <unordered_map>
+
+#include <fmt/format.h>
+
+#include "checkpoint/module_scheme.h"
+
+namespace moebius {
+namespace {
+
+ByteTable sorted(const std::map<std::string, uint64_t>& table) {
+  ByteTable out(table.begin(), table.end());
+  std::stable_sort(out.begin(), out.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  return out;
+}
+
+}  // namespace
+
+uint64_t module_params(const Module& m) {
+  uint64_t params = has_matrix(m) ? m.plan.N * m.plan.K : 0;
+  if (!has_matrix(m)) {
+    const TensorRef& w = m.plan.tensors[Role::kWeight];
+    if (w) params = m.plan.N;
+  }
+  if (const TensorRef& bias = m.plan.tensors[Role::kBias])
+    params += bias.row_count != 0        ? bias.row_count
+              : has_matrix(m)            ? m.plan.N
+              : bias.info->shape.empty() ? 1
+                                         : bias.info->shape.back();
+  return params;
+}
+
+uint64_t kv_bytes(const ModelConfig& c, uint64_t tokens) {
+  uint64_t layers = static_cast<uint64_t>(std::max<int64_t>(c.layers, 0));
+  for (const std::string& type : c.layer_types)
+    if (type == "linear_attention") --layers;
+  const uint64_t per_layer =
+      c.kv_lora_rank > 0
+          ? static_cast<uint64_t>(c.kv_lora_rank + c.qk_rope_head_dim)
+          : 2 * static_cast<uint64_t>(c.kv_heads) * static_cast<uint64_t>(c.head_dim);
+  return tokens * layers * per_layer * 2;
+}
+
+std::string_view part_name(const Module& m) {
+  switch (m.kind) {
+    case ModuleKind::kExpert:
+      return "experts";
+    case ModuleKind::kRouter:
+      return "router";
+    case ModuleKind::kEmbedding:
+      return "embedding";
+    case ModuleKind::kLmHead:
+      return "lm_head";
+    case ModuleKind::kNorm:
+      return "norm";
+    case ModuleKind::kOther:
+      return "other";
+    case ModuleKind::kLinear:
+      break;
+  }
+  if (m.shared_expert) return "shared experts";
+  if (m.projection != Projection::kNone) return "dense mlp";
+  return "attention";
+}
+
+std::string scheme_name(const Module& m) {
+  if (!m.decision.scheme.is_dense()) return family_of(m.decision.scheme);
+  const TensorRef& w =
+      m.plan.tensors[Role::kWeight] ? m.plan.tensors[Role::kWeight] : m.plan.tensors[Role::kBias];
+  std::string name(w ? name_of(w.info->dtype) : "dense");
+  std::transform(name.begin(), name.end(), name.begin(),
+                 [](char ch) { return ch >= 'A' && ch <= 'Z' ? static_cast<char>(ch + 32) : ch; });
+  return name;
+}
+
+std::string ranges(const std::vector<int>& numbers) {
+  std::string out;
+  for (size_t i = 0; i < numbers.size();) {
+    size_t j = i;
+    while (j + 1 < numbers.size() && numbers[j + 1] == numbers[j] + 1) ++j;
+    out += fmt::format("{}{}", out.empty() ? "" : ",", numbers[i]);
+    if (j > i) out += fmt::format("-{}", numbers[j]);
+    i = j + 1;
+  }
+  return out;
+}
+
+std::vector<ModuleGroup> group_modules(const Checkpoint& checkpoint) {
+  using Key = std::tuple<std::string, std::string, std::string, uint64_t, uint64_t, bool>;
+  std::map<Key, size_t> index;
+  std::vector<ModuleGroup> groups;
+  for (const Module& m : checkpoint.modules()) {
+    std::string name = collapse_indices(m.name), rule = collapse_indices(m.decision.rule);
+    Key key{name,       scheme_name(m) + describe(m.decision.scheme), rule, m.plan.N, m.plan.K,
+            m.supported};
+    const auto [it, fresh] = index.try_emplace(std::move(key), groups.size());
+    if (fresh) groups.push_back({std::move(name), &m, std::move(rule), 0, 0, {}});
+    ModuleGroup& g = groups[it->second];
+    ++g.count;
+    g.bytes += m.bytes;
+    if (m.layer >= 0) g.layers.push_back(m.layer);
+  }
+  for (ModuleGroup& g : groups) {
+    std::sort(g.layers.begin(), g.layers.end());
+    g.layers.erase(std::unique(g.layers.begin(), g.layers.end()), g.layers.end());
+    if (g.count != 1) continue;
+    g.name = g.sample->name;
+    g.rule = g.sample->decision.rule;
+  }
+  return groups;
+}
+
+Summary summarize(const Checkpoint& checkpoint) {
+  Summary s;
+  std::map<std::string, uint64_t> by_scheme, by_part, by_role;
+  uint64_t expert_params = 0;
+  for (const Module& m : checkpoint.modules()) {
+    const uint64_t params = module_params(m);
+    s.params_total += params;
+    if (m.kind == ModuleKind::kExpert) expert_params += params;
+    s.bytes_used += m.bytes;
+    by_scheme[scheme_name(m)] += m.bytes;
+    by_part[std::string(part_name(m))] += m.bytes;
+    for (size_t i = 0; i < static_cast<size_t>(Role::kCount); ++i)
+      if (const TensorRef& ref = m.plan.tensors.by_role[i])
+        by_role[std::string(suffix_of(static_cast<Role>(i)))] += bytes_of(ref);
+  }
+  const ModelConfig& c = checkpoint.config();
+  const uint64_t experts =
+      checkpoint.moe_blocks().empty() ? 1 : checkpoint.moe_blocks()[0].experts.size();
+  const uint64_t top_k =
+      checkpoint.moe_blocks().empty() ? 1 : checkpoint.moe_blocks()[0].spec.router.top_k;
+  s.params_active = s.params_total - expert_params + expert_params / experts * top_k;
+  s.bytes_total = checkpoint.store().total_bytes();
+  s.bits_per_weight = s.params_total == 0 ? 0.0
+                                          : 8.0 * static_cast<double>(s.bytes_used) /
+                                                static_cast<double>(s.params_total);
+  s.kv_per_1k_tokens = kv_bytes(c, 1000);
+  s.by_scheme = sorted(by_scheme);
+  s.by_part = sorted(by_part);
+  s.by_role = sorted(by_role);
+  s.groups = group_modules(checkpoint);
+  return s;
+}
+
+}  // namespace moebius

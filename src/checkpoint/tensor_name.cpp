@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names are read from left to right: wrapper prefix, layer, MLP or MoE block, expert, projection, role. Which words may stand
+// where comes from the registry; an unknown family may use the words of every family.
+#include "checkpoint/tensor_name.h"
+
+#include <array>
+
+#include "base/error.h"
+
+namespace moebius {
+namespace {
+
+// Words of a wrapper's other towers. They stand in the first two components of a name.
+constexpr std::string_view kOtherTowers =
+    "visual vision_tower vision_model vision_encoder vision_embed_tokens multi_modal_projector "
+    "mm_projector "
+    "vision_projection audio_tower audio_model embed_vision embed_audio audio_projector "
+    "image_newline patch_merger "
+    "vision_adapter img_projection";
+constexpr std::string_view kCacheScales =
+    "k_scale v_scale q_scale kv_scale qk_scale prob_scale k_zero_point v_zero_point q_zero_point "
+    "k_global_scale "
+    "v_global_scale q_global_scale";
+// Suffixes of other quantization formats, with what they are.
+struct ForeignSuffix {
+  std::string_view suffix, what;
+};
+constexpr std::array kForeign = {
+    ForeignSuffix{"qweight", "GPTQ or AWQ"},
+    ForeignSuffix{"qzeros", "GPTQ or AWQ"},
+    ForeignSuffix{"scales", "GPTQ or AWQ"},
+    ForeignSuffix{"g_idx", "GPTQ"},
+    ForeignSuffix{"weight_scale_inv", "native block FP8"},
+    ForeignSuffix{"weight_scale_2", "ModelOpt"},
+    ForeignSuffix{"absmax", "bitsandbytes"},
+    ForeignSuffix{"quant_map", "bitsandbytes"},
+    ForeignSuffix{"scale_packed", "marlin-24"},
+    ForeignSuffix{"meta", "marlin-24"},
+    ForeignSuffix{"compressed", "sparse-bitmask"},
+    ForeignSuffix{"bitmask", "sparse-bitmask"},
+    ForeignSuffix{"row_offsets", "sparse-bitmask"},
+};
+
+struct Cut {
+  std::string_view head, tail;
+};
+Cut cut_first(std::string_view text) {
+  const size_t dot = text.find('.');
+  if (dot == std::string_view::npos) return {text, {}};
+  return {text.substr(0, dot), text.substr(dot + 1)};
+}
+Cut cut_last(std::string_view text) {
+  const size_t dot = text.rfind('.');
+  if (dot == std::string_view::npos) return {{}, text};
+  return {text.substr(0, dot), text.substr(dot + 1)};
+}
+
+Projection projection_of(std::string_view word) {
+  if (in_list(kGateNames, word)) return Projection::kGate;
+  if (in_list(kUpNames, word)) return Projection::kUp;
+  if (in_list(kDownNames, word)) return Projection::kDown;
+  return Projection::kNone;
+}
+
+// A list of the family, or of every family when it is unknown.
+bool family_lists(const Family* family, std::string_view Family::*list, std::string_view word) {
+  if (family != nullptr) return in_list(family->*list, word);
+  for (const Family& f : families())
+    if (in_list(f.*list, word)) return true;
+  return false;
+}
+
+class Parser {
+ public:
+  Parser(std::string_view name, const ModelConfig& config, const Family* family)
+      : name_(name), config_(config), family_(family) {}
+
+  TensorName run() {
+    if (!elsewhere()) {
+      std::string_view rest = strip_prefix();
+      if (take_layer(rest)) {
+        if (out_.part == Part::kUnknown && out_.reason.empty()) in_layer(rest);
+      } else {
+        at_top(rest);
+      }
+    }
+    return std::move(out_);
+  }
+
+ private:
+  void unused(std::string reason) {
+    out_.part = Part::kUnused;
+    out_.reason = std::move(reason);
+  }
+  void unknown(std::string reason) {
+    out_.part = Part::kUnknown;
+    out_.reason = std::move(reason);
+  }
+
+  // Tensors that no text model reads, whatever the family.
+  bool elsewhere() {
+    const Cut first = cut_first(name_), second = cut_first(first.tail);
+    for (const std::string_view word : {first.head, second.head}) {
+      if (in_list(kOtherTowers, word))
+        return unused("vision or audio part; only the text model is run"), true;
+      if (word == "mtp" || word.starts_with("mtp_") || word == "nextn")
+        return unused("multi-token prediction head; decoding does not use it"), true;
+    }
+    if (cut_last(name_).tail == "inv_freq")
+      return unused("rotary frequencies; computed from config.json"), true;
+    return false;
+  }
+
+  std::string_view strip_prefix() const {
+    std::string_view rest = name_;
+    for (int i = 0; i < 3; ++i) {
+      const Cut c = cut_first(rest);
+      const bool wrapper =
+          c.head == "model" || c.head == "language_model" || c.head == "text_model" ||
+          (family_ == nullptr &&
+           (c.head == "transformer" || c.head == "decoder" || c.head == "backbone"));
+      if (!wrapper || c.tail.empty()) break;
+      rest = c.tail;
+    }
+    return rest;
+  }
+
+  // Consumes "layers.N." and sets the layer; layers behind the last one are judged at once.
+  bool take_layer(std::string_view& rest) {
+    const Cut word = cut_first(rest), number = cut_first(word.tail);
+    const bool is_word =
+        word.head == "layers" ||
+        (family_ == nullptr && (word.head == "h" || word.head == "blocks" || word.head == "layer"));
+    if (!is_word || number.tail.empty()) return false;
+    const auto index = parse_index(number.head);
+    if (!index) return false;
+    out_.layer = *index;
+    rest = number.tail;
+    if (config_.layers == 0 || *index < config_.layers) return true;
+    if (family_ == nullptr || *index < config_.layers + extra_layers()) {
+      unused(
+          fmt::format("layer {} lies behind num_hidden_layers = {}: multi-token prediction, not "
+                      "used by decoding",
+                      *index, config_.layers));
+    } else {
+      unknown(fmt::format("it belongs to layer {}, but config.json says num_hidden_layers = {}",
+                          *index, config_.layers));
+    }
+    return true;
+  }
+
+  int64_t extra_layers() const {
+    for (const std::string_view field :
+         {"num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers"})
+      if (const Json* v = config_.text.find(field); v != nullptr && v->is_integer())
+        return v->as_int().value_or(0);
+    return family_->routing == RoutingRule::kDeepseekV3 || family_->routing == RoutingRule::kMiniMax
+               ? 1
+               : 0;
+  }
+
+  // Splits module path and role; a last component that is no role makes the tensor a parameter of its own.
+  std::string_view take_role(std::string_view rest) {
+    const Cut c = cut_last(rest);
+    const auto role = role_from_suffix(c.tail);
+    if (role && !c.head.empty()) {
+      out_.role = *role;
+      out_.module = name_.substr(0, name_.size() - c.tail.size() - 1);
+      return c.head;
+    }
+    out_.parameter = true;
+    out_.module = name_;
+    return rest;
+  }
+
+  bool foreign(std::string_view rest) {
+    const std::string_view last = cut_last(rest).tail;
+    for (const ForeignSuffix& f : kForeign)
+      if (last == f.suffix) {
+        unknown(fmt::format("'{}' is a tensor of the {} format, not of compressed-tensors", last,
+                            f.what));
+        return true;
+      }
+    return false;
+  }
+
+  // Stored rotation matrices hang on a module as "<module>.<group>_<location>.weight".
+  bool transform(std::string_view path) {
+    const std::string_view last = cut_last(path).tail;
+    if (cut_last(path).head.empty()) return false;
+    if (last.ends_with("_weight_input") || last.ends_with("_weight_output"))
+      return unused("transform matrix that is already folded into the weights"), true;
+    for (const std::string_view location : {"_input", "_output", "_q_attn", "_k_cache"})
+      if (last.ends_with(location))
+        return unknown(
+                   "it is the matrix of an online transform; only folded transforms can be run"),
+               true;
+    return false;
+  }
+
+  void in_layer(std::string_view rest) {
+    const Cut first = cut_first(rest);
+    const std::string_view stem = name_.substr(0, name_.size() - rest.size());
+    const bool attention =
+        first.head == "self_attn" || first.head == "attn" || first.head == "attention";
+    if (attention && in_list(kCacheScales, cut_last(rest).tail))
+      return unused("scale of a quantized KV cache; the cache keeps a higher precision");
+    if (in_list(kBlockNames, first.head) && !first.tail.empty()) {
+      out_.block = name_.substr(0, stem.size() + first.head.size());
+      return in_block(first.tail);
+    }
+    const bool direct = family_ == nullptr || family_->block_is_layer;
+    if (direct && (first.head == "experts" || first.head == "router")) {
+      out_.block = stem.substr(0, stem.size() - 1);
+      return in_block(rest);
+    }
+    const std::string_view path = take_role(rest);
+    out_.path = path;
+    if (family_lists(family_, &Family::layer, path)) {
+      out_.part = Part::kLayer;
+    } else if (!foreign(rest) && !transform(path)) {
+      if (family_ == nullptr) {
+        out_.part = Part::kLayer;
+      } else {
+        unknown(fmt::format("no layer of {} has a module or parameter '{}'", family_->key,
+                            printable(path, 80)));
+      }
+    }
+  }
+
+  void in_block(std::string_view rest) {
+    const Cut first = cut_first(rest);
+    if (first.head == "experts" && !first.tail.empty()) {
+      if (const auto id = parse_index(cut_first(first.tail).head)) {
+        out_.expert = *id;
+        return in_expert(cut_first(first.tail).tail);
+      }
+      return all_experts(first.tail);
+    }
+    if (first.head == "input_linear" || first.head == "output_linear") return all_experts(rest);
+    const std::string_view path = take_role(rest);
+    out_.path = path;
+    const Cut head = cut_first(path);
+    if (family_lists(family_, &Family::parameters, path)) {
+      out_.part = Part::kBlockParameter;
+    } else if (!out_.parameter && family_lists(family_, &Family::router, path)) {
+      out_.part = Part::kRouter;
+    } else if (!out_.parameter && projection_of(path) != Projection::kNone) {
+      out_.part = Part::kDenseMlp;
+      out_.projection = projection_of(path);
+    } else if (!out_.parameter && path == "shared_expert_gate") {
+      out_.part = Part::kSharedGate;
+    } else if (!out_.parameter && family_lists(family_, &Family::shared_names, head.head) &&
+               projection_of(head.tail) != Projection::kNone) {
+      out_.part = Part::kSharedExpert;
+      out_.projection = projection_of(head.tail);
+    } else if (!foreign(rest) && !transform(path)) {
+      if (family_ == nullptr) {
+        out_.part = Part::kLayer;
+      } else {
+        unknown(fmt::format("no block of {} has a module or parameter '{}'", family_->key,
+                            printable(path, 80)));
+      }
+    }
+  }
+
+  void in_expert(std::string_view rest) {
+    const std::string_view path = take_role(rest);
+    out_.path = path;
+    if (out_.parameter || path.empty()) {
+      if (!foreign(rest))
+        unknown(fmt::format("'{}' is not a tensor of an expert's projection", printable(rest, 80)));
+      return;
+    }
+    out_.projection = projection_of(path);
+    out_.gate_up = out_.projection == Projection::kNone && in_list(kGateUpNames, path);
+    if (out_.projection != Projection::kNone || out_.gate_up) {
+      out_.part = Part::kExpert;
+    } else if (!transform(path)) {
+      unknown(fmt::format("an expert has no projection '{}'", printable(path, 80)));
+    }
+  }
+
+  // "gate_up_proj", "down_proj_bias", "w13_weight.weight_packed", "gate_up_proj_blocks", "output_linear.weight"
+  void all_experts(std::string_view rest) {
+    std::string_view stem, tail;
+    for (const std::string_view list : {kGateUpNames, kFusedDownNames})
+      for_each_word(list, [&](std::string_view word, bool) {
+        if (word.size() <= stem.size() || !rest.starts_with(word)) return;
+        const std::string_view after = rest.substr(word.size());
+        if (!after.empty() && after[0] != '.' && after[0] != '_') return;
+        stem = word;
+        tail = after;
+        out_.gate_up = list == kGateUpNames;
+      });
+    if (stem.empty())
+      return unknown(fmt::format("'{}' is neither an expert's number nor a fused expert tensor",
+                                 printable(rest, 80)));
+    out_.projection = out_.gate_up ? Projection::kNone : Projection::kDown;
+    out_.path = stem;
+    out_.module = name_.substr(0, name_.size() - tail.size());
+    const auto role = fused_role(tail);
+    if (!role) {
+      if (!foreign(rest))
+        unknown(fmt::format("'{}' is no role of a fused expert tensor", printable(tail, 80)));
+      return;
+    }
+    out_.role = *role;
+    out_.part = Part::kFusedExperts;
+  }
+
+  static std::optional<Role> fused_role(std::string_view tail) {
+    if (tail.empty()) return Role::kWeight;
+    tail.remove_prefix(1);
+    if (tail == "blocks") return Role::kWeightPacked;
+    if (tail == "scales") return Role::kWeightScale;
+    if (const auto role = role_from_suffix(tail)) return role;
+    return role_from_suffix("weight_" +
+                            std::string(tail));  // "_scale", "_packed" without the word weight
+  }
+
+  void at_top(std::string_view rest) {
+    const std::string_view path = take_role(rest);
+    out_.path = path;
+    if (path == "embed_tokens") {
+      out_.part = Part::kEmbedding;
+    } else if (path == "lm_head") {
+      out_.part = Part::kLmHead;
+    } else if (path == "norm") {
+      out_.part = Part::kFinalNorm;
+    } else if (family_lists(family_, &Family::top, path)) {
+      out_.part = Part::kTop;
+    } else if (!foreign(rest) && !transform(path)) {
+      if (family_ == nullptr) {
+        out_.part = Part::kTop;
+      } else {
+        unknown(
+            fmt::format("{} has no module or parameter '{}'", family_->key, printable(path, 80)));
+      }
+    }
+  }
+
+  std::string_view name_;
+  const ModelConfig& config_;
+  const Family* family_;
+  TensorName out_;
+};
+
+}  // namespace
+
+std::optional<Role> role_from_suffix(std::string_view suffix) {
+  for (size_t i = 0; i < static_cast<size_t>(Role::kCount); ++i)
+    if (suffix == suffix_of(static_cast<Role>(i))) return static_cast<Role>(i);
+  return std::nullopt;
+}
+
+std::optional<int> parse_index(std::string_view digits) {
+  if (digits.empty() || digits.size() > 6 || (digits.size() > 1 && digits[0] == '0'))
+    return std::nullopt;
+  int value = 0;
+  for (const char c : digits) {
+    if (c < '0' || c > '9') return std::nullopt;
+    value = value * 10 + (c - '0');
+  }
+  return value;
+}
+
+TensorName parse_tensor_name(std::string_view name, const ModelConfig& config,
+                             const Family* family) {
+  return Parser(name, config, family).run();
+}
+
+}  // namespace moebius
