@@ -32,12 +32,15 @@ Parsed parse(std::string_view text) {
 
 // A section with the given members (and the method).
 Parsed section(std::string_view members) {
-  return parse(fmt::format(R"({{"quantization_config": {{"quant_method": "compressed-tensors", {}}}}})", members));
+  return parse(fmt::format(
+      R"({{"quantization_config": {{"quant_method": "compressed-tensors", {}}}}})", members));
 }
 
 // One pack-quantized group for Linear with these weights.
 Parsed weights(std::string_view args) {
-  return section(fmt::format(R"("format": "pack-quantized", "config_groups": {{"group_0": {{"targets": ["Linear"], "weights": {}}}}})", args));
+  return section(fmt::format(
+      R"("format": "pack-quantized", "config_groups": {{"group_0": {{"targets": ["Linear"], "weights": {}}}}})",
+      args));
 }
 
 QuantArgs weight_args(std::string_view args) {
@@ -54,9 +57,13 @@ void expect_parts(const std::string& message, std::initializer_list<std::string_
 constexpr std::string_view kW4 = R"({"num_bits": 4, "strategy": "group", "group_size": 128})";
 
 TEST(QuantConfig, ThreePlacesAndNone) {
-  const std::string inner = fmt::format(R"({{"quant_method": "compressed-tensors", "format": "pack-quantized", "version": "0.9.1", "config_groups": {{"g": {{"targets": ["Linear"], "weights": {}}}}}}})", kW4);
-  for (const std::string& text : {fmt::format(R"({{"quantization_config": {}}})", inner), fmt::format(R"({{"text_config": {{"quantization_config": {}}}}})", inner),
-                                  fmt::format(R"({{"quantization_config": null, "compression_config": {}}})", inner)}) {
+  const std::string inner = fmt::format(
+      R"({{"quant_method": "compressed-tensors", "format": "pack-quantized", "version": "0.9.1", "config_groups": {{"g": {{"targets": ["Linear"], "weights": {}}}}}}})",
+      kW4);
+  for (const std::string& text :
+       {fmt::format(R"({{"quantization_config": {}}})", inner),
+        fmt::format(R"({{"text_config": {{"quantization_config": {}}}}})", inner),
+        fmt::format(R"({{"quantization_config": null, "compression_config": {}}})", inner)}) {
     const Parsed p = parse(text);
     EXPECT_EQ(p.error, "") << text;
     EXPECT_TRUE(p.config.is_quantized());
@@ -69,17 +76,27 @@ TEST(QuantConfig, ThreePlacesAndNone) {
   EXPECT_EQ(dense.config.method(), "");
   EXPECT_EQ(dense.config.decide("lm_head", "Linear").rule, "no quantization_config");
   EXPECT_EQ(parse(R"({"quantization_config": {}})").warnings.size(), 1u);
-  expect_parts(parse(R"({"quantization_config": 3})").error, {"config.json: quantization_config is an integer", "expected an object"});
-  expect_parts(parse(R"({"text_config": {"quantization_config": {"quant_method": "awq"}}})").error, {"text_config.quantization_config.quant_method is 'awq'"});
+  expect_parts(parse(R"({"quantization_config": 3})").error,
+               {"config.json: quantization_config is an integer", "expected an object"});
+  expect_parts(parse(R"({"text_config": {"quantization_config": {"quant_method": "awq"}}})").error,
+               {"text_config.quantization_config.quant_method is 'awq'"});
 }
 
 TEST(QuantConfig, OtherMethodsAreNamed) {
-  for (const std::string_view method : {"fp8", "modelopt", "gptq", "awq", "bitsandbytes", "something-new"}) {
-    const Parsed p = parse(fmt::format(R"({{"quantization_config": {{"quant_method": "{}", "bits": 4}}}})", method));
-    expect_parts(p.error, {"quantization_config.quant_method is", method, "expected compressed-tensors"});
+  for (const std::string_view method :
+       {"fp8", "modelopt", "gptq", "awq", "bitsandbytes", "something-new"}) {
+    const Parsed p = parse(
+        fmt::format(R"({{"quantization_config": {{"quant_method": "{}", "bits": 4}}}})", method));
+    expect_parts(p.error,
+                 {"quantization_config.quant_method is", method, "expected compressed-tensors"});
     EXPECT_TRUE(p.warnings.empty());
   }
-  EXPECT_EQ(parse(fmt::format(R"({{"quantization_config": {{"quant_method": "compressed_tensors", "config_groups": {{}}}}}})")).error, "");
+  EXPECT_EQ(
+      parse(
+          fmt::format(
+              R"({{"quantization_config": {{"quant_method": "compressed_tensors", "config_groups": {{}}}}}})"))
+          .error,
+      "");
   expect_parts(parse(R"({"quantization_config": {"bits": 4}})").error, {"quant_method is missing"});
 }
 
@@ -94,16 +111,24 @@ TEST(QuantArgsParser, DefaultsAndInference) {
   EXPECT_EQ(weight_args(R"({"group_size": 64})").group_size, 64);
   EXPECT_EQ(weight_args(R"({"group_size": -1})").strategy, Strategy::kChannel);
   EXPECT_EQ(weight_args(R"({"group_size": -1, "strategy": "channel"})").group_size, 0);
-  EXPECT_EQ(weight_args(R"({"strategy": "CHANNEL", "type": "FLOAT", "num_bits": 8})").kind, NumberKind::kFloat);
+  EXPECT_EQ(weight_args(R"({"strategy": "CHANNEL", "type": "FLOAT", "num_bits": 8})").kind,
+            NumberKind::kFloat);
 }
 
 TEST(QuantArgsParser, DeprecatedSpellings) {
-  const QuantArgs block = weight_args(R"({"type": "float", "strategy": "block", "block_structure": "128x64"})");
+  const QuantArgs block =
+      weight_args(R"({"type": "float", "strategy": "block", "block_structure": "128x64"})");
   EXPECT_EQ(block.block_n, 128);
   EXPECT_EQ(block.block_k, 64);
-  EXPECT_EQ(weight_args(R"({"type": "float", "strategy": "block", "block_structure": [1, 128]})").block_k, 128);
+  EXPECT_EQ(
+      weight_args(R"({"type": "float", "strategy": "block", "block_structure": [1, 128]})").block_k,
+      128);
   const auto order = [](std::string_view value) {
-    return weight_args(fmt::format(R"({{"num_bits": 4, "strategy": "group", "group_size": 32, "actorder": {}}})", value)).act_order;
+    return weight_args(
+               fmt::format(
+                   R"({{"num_bits": 4, "strategy": "group", "group_size": 32, "actorder": {}}})",
+                   value))
+        .act_order;
   };
   EXPECT_EQ(order("true"), ActOrder::kGroup);
   EXPECT_EQ(order("\"group\""), ActOrder::kGroup);
@@ -112,9 +137,11 @@ TEST(QuantArgsParser, DeprecatedSpellings) {
   EXPECT_EQ(order("null"), ActOrder::kNone);
   EXPECT_EQ(order("\"weight\""), ActOrder::kWeight);
   EXPECT_EQ(order("\"Static\""), ActOrder::kWeight);
-  EXPECT_EQ(weight_args(R"({"strategy": "channel", "actorder": "static"})").act_order, ActOrder::kWeight);
+  EXPECT_EQ(weight_args(R"({"strategy": "channel", "actorder": "static"})").act_order,
+            ActOrder::kWeight);
   EXPECT_EQ(weight_args(R"({"scale_dtype": "torch.float8_e4m3fn"})").scale_dtype, "float8_e4m3fn");
-  EXPECT_EQ(weight_args(R"({"scale_dtype": "uint8", "zp_dtype": "torch.uint8"})").scale_dtype, "uint8");
+  EXPECT_EQ(weight_args(R"({"scale_dtype": "uint8", "zp_dtype": "torch.uint8"})").scale_dtype,
+            "uint8");
 }
 
 TEST(QuantArgsParser, EveryMistakeNamesFieldAndValue) {
@@ -135,52 +162,79 @@ TEST(QuantArgsParser, EveryMistakeNamesFieldAndValue) {
   bad(R"({"group_size": 9223372036854775807})", "group_size is 9223372036854775807", "expected");
   bad(R"({"strategy": "row"})", "strategy is 'row'", "tensor, channel");
   bad(R"({"strategy": "group"})", "group_size is missing", "positive group_size");
-  bad(R"({"strategy": "tensor_group", "group_size": -1})", "group_size is -1", "positive group_size");
-  bad(R"({"strategy": "channel", "group_size": 32})", "group_size is 32", "channel has no group_size");
+  bad(R"({"strategy": "tensor_group", "group_size": -1})", "group_size is -1",
+      "positive group_size");
+  bad(R"({"strategy": "channel", "group_size": 32})", "group_size is 32",
+      "channel has no group_size");
   bad(R"({"strategy": "block"})", "block_structure is missing", "two positive integers");
-  bad(R"({"strategy": "block", "block_structure": [128]})", "block_structure is an array", "two positive integers");
-  bad(R"({"strategy": "block", "block_structure": [128, 0]})", "block_structure is an array", "two positive integers");
-  bad(R"({"strategy": "block", "block_structure": "128x"})", "block_structure is '128x'", "two positive integers");
-  bad(R"({"strategy": "channel", "block_structure": [128, 128]})", "block_structure is an array", "channel has no block_structure");
+  bad(R"({"strategy": "block", "block_structure": [128]})", "block_structure is an array",
+      "two positive integers");
+  bad(R"({"strategy": "block", "block_structure": [128, 0]})", "block_structure is an array",
+      "two positive integers");
+  bad(R"({"strategy": "block", "block_structure": "128x"})", "block_structure is '128x'",
+      "two positive integers");
+  bad(R"({"strategy": "channel", "block_structure": [128, 128]})", "block_structure is an array",
+      "channel has no block_structure");
   bad(R"({"strategy": "token"})", "dynamic is missing", "token needs dynamic");
   bad(R"({"strategy": "channel", "dynamic": true})", "dynamic is true", "static only");
-  bad(R"({"strategy": "group", "group_size": 16, "dynamic": "local"})", "dynamic is 'local'", "tensor_group");
+  bad(R"({"strategy": "group", "group_size": 16, "dynamic": "local"})", "dynamic is 'local'",
+      "tensor_group");
   bad(R"({"dynamic": "always"})", "dynamic is 'always'", "'local'");
-  bad(R"({"strategy": "channel", "actorder": "group"})", "actorder is 'group'", "needs strategy group");
+  bad(R"({"strategy": "channel", "actorder": "group"})", "actorder is 'group'",
+      "needs strategy group");
   bad(R"({"actorder": "sideways"})", "actorder is 'sideways'", "expected group");
   bad(R"({"scale_dtype": "torch.float3"})", "scale_dtype is 'torch.float3'", "torch type");
-  expect_parts(weights("[]").error, {"config_groups.group_0.weights is an array", "expected an object"});
+  expect_parts(weights("[]").error,
+               {"config_groups.group_0.weights is an array", "expected an object"});
 }
 
 TEST(QuantConfig, GroupMistakes) {
-  const auto group = [](std::string_view value) { return section(fmt::format(R"("format": "pack-quantized", "config_groups": {{"g1": {}}})", value)).error; };
+  const auto group = [](std::string_view value) {
+    return section(
+               fmt::format(R"("format": "pack-quantized", "config_groups": {{"g1": {}}})", value))
+        .error;
+  };
   expect_parts(group(R"({"weights": {}})"), {"config_groups.g1.targets is missing"});
-  expect_parts(group(R"({"targets": [1]})"), {"config_groups.g1.targets[0] is 1", "expected a string"});
+  expect_parts(group(R"({"targets": [1]})"),
+               {"config_groups.g1.targets[0] is 1", "expected a string"});
   expect_parts(group(R"({"targets": {}})"), {"config_groups.g1.targets is an object"});
-  expect_parts(group(R"({"targets": ["Linear"], "weights": {}, "format": "mixed-precision"})"), {"config_groups.g1.format is 'mixed-precision'"});
-  expect_parts(group(R"({"targets": ["Linear"], "weights": {}, "format": "lut-b"})"), {"config_groups.g1.format is 'lut-b'", "pack-quantized"});
-  expect_parts(group(R"({"targets": ["Linear"], "input_activations": {"strategy": "channel"}})"), {"g1.input_activations.strategy is 'channel'", "token"});
-  expect_parts(group(R"({"targets": ["Linear"], "input_activations": {"actorder": "weight"}})"), {"g1.input_activations.actorder is 'weight'"});
-  expect_parts(group(R"({"targets": ["Linear"], "output_activations": {"num_bits": 12}})"), {"g1.output_activations.num_bits is 12"});
+  expect_parts(group(R"({"targets": ["Linear"], "weights": {}, "format": "mixed-precision"})"),
+               {"config_groups.g1.format is 'mixed-precision'"});
+  expect_parts(group(R"({"targets": ["Linear"], "weights": {}, "format": "lut-b"})"),
+               {"config_groups.g1.format is 'lut-b'", "pack-quantized"});
+  expect_parts(group(R"({"targets": ["Linear"], "input_activations": {"strategy": "channel"}})"),
+               {"g1.input_activations.strategy is 'channel'", "token"});
+  expect_parts(group(R"({"targets": ["Linear"], "input_activations": {"actorder": "weight"}})"),
+               {"g1.input_activations.actorder is 'weight'"});
+  expect_parts(group(R"({"targets": ["Linear"], "output_activations": {"num_bits": 12}})"),
+               {"g1.output_activations.num_bits is 12"});
   expect_parts(group(R"(["Linear"])"), {"config_groups.g1 is an array", "name of a preset"});
   expect_parts(group(R"("Linear")"), {"config_groups.g1 is 'Linear'"});
   expect_parts(group("null"), {"config_groups.g1 is null"});
-  expect_parts(group(R"({"targets": ["re:(unclosed"], "weights": {}})"), {"config_groups.g1.targets[0] is 're:(unclosed'", "not a valid regular expression"});
+  expect_parts(group(R"({"targets": ["re:(unclosed"], "weights": {}})"),
+               {"config_groups.g1.targets[0] is 're:(unclosed'", "not a valid regular expression"});
   expect_parts(section(R"("config_groups": [])").error, {"config_groups is an array"});
   expect_parts(section(R"("version": "0.9")").error, {"config_groups is missing"});
-  expect_parts(section(R"("version": 1, "config_groups": {})").error, {"version is 1", "expected a string"});
+  expect_parts(section(R"("version": 1, "config_groups": {})").error,
+               {"version is 1", "expected a string"});
   expect_parts(section(R"("ignore": [3], "config_groups": {})").error, {"ignore[0] is 3"});
-  expect_parts(section(R"("ignore": ["re:["], "config_groups": {})").error, {"ignore[0] is 're:['", "not a valid regular expression"});
+  expect_parts(section(R"("ignore": ["re:["], "config_groups": {})").error,
+               {"ignore[0] is 're:['", "not a valid regular expression"});
 }
 
 TEST(QuantConfig, FormatsOldAndUnknown) {
-  for (const std::string_view name : {"marlin-24", "sparse-24-bitmask", "sparse-bitmask", "nonsense"})
-    expect_parts(section(fmt::format(R"("format": "{}", "config_groups": {{}})", name)).error, {"quantization_config.format is", name});
-  const Parsed mixed = section(R"("format": "mixed-precision", "config_groups": {"g": {"targets": ["Linear"], "weights": {}}})");
+  for (const std::string_view name :
+       {"marlin-24", "sparse-24-bitmask", "sparse-bitmask", "nonsense"})
+    expect_parts(section(fmt::format(R"("format": "{}", "config_groups": {{}})", name)).error,
+                 {"quantization_config.format is", name});
+  const Parsed mixed = section(
+      R"("format": "mixed-precision", "config_groups": {"g": {"targets": ["Linear"], "weights": {}}})");
   expect_parts(mixed.error, {"config_groups.g.format is missing", "mixed-precision"});
-  const Parsed own = section(R"("format": "mixed-precision", "config_groups": {"g": {"targets": ["Linear"], "weights": {}, "format": "int-quantized"}})");
+  const Parsed own = section(
+      R"("format": "mixed-precision", "config_groups": {"g": {"targets": ["Linear"], "weights": {}, "format": "int-quantized"}})");
   EXPECT_EQ(own.config.groups().at(0).scheme.format, Format::kIntQuantized);
-  const Parsed override_ = section(R"("format": "float-quantized", "config_groups": {"g": {"targets": ["Linear"], "weights": {}, "format": "pack-quantized"}})");
+  const Parsed override_ = section(
+      R"("format": "float-quantized", "config_groups": {"g": {"targets": ["Linear"], "weights": {}, "format": "pack-quantized"}})");
   EXPECT_EQ(override_.config.groups().at(0).scheme.format, Format::kPackQuantized);
   EXPECT_EQ(weights("{}").config.groups().at(0).scheme.format, Format::kPackQuantized);
   const Parsed none = section(R"("config_groups": {"g": {"targets": ["Linear"], "weights": {}}})");
@@ -203,7 +257,8 @@ TEST(QuantConfig, StatusIsIgnoredAndUnknownFieldsAreKept) {
 }
 
 TEST(QuantConfig, Presets) {
-  const Parsed p = section(R"("version": "0.15.0", "format": "mixed-precision", "config_groups": {"FP8": ["Linear"], "w8a16": ["re:.*experts.*"], "NVFP4": ["lm_head"]})");
+  const Parsed p = section(
+      R"("version": "0.15.0", "format": "mixed-precision", "config_groups": {"FP8": ["Linear"], "w8a16": ["re:.*experts.*"], "NVFP4": ["lm_head"]})");
   EXPECT_EQ(p.error, "");
   EXPECT_EQ(family_of(p.config.decide("model.x", "Linear").scheme), "fp8_static");
   EXPECT_EQ(p.config.decide("lm_head", "Linear").scheme.format, Format::kNvfp4Pack);
@@ -212,16 +267,19 @@ TEST(QuantConfig, Presets) {
   EXPECT_EQ(scheme_of_preset("W8A16", "0.9.4")->weights->strategy, Strategy::kChannel);
   EXPECT_EQ(scheme_of_preset("W8A16", "")->weights->group_size, 128);
   EXPECT_EQ(scheme_of_preset("W4A8", "0.19")->format, Format::kIntQuantized);
-  for (const std::string_view name : {"W8A4", "W1A16", "W9A16", "W4A2", "W4", "FP4", "W44A16", "", "NVFP8"})
+  for (const std::string_view name :
+       {"W8A4", "W1A16", "W9A16", "W4A2", "W4", "FP4", "W44A16", "", "NVFP8"})
     EXPECT_EQ(scheme_of_preset(name, "0.19"), std::nullopt) << name;
-  const Parsed packed = section(R"("version": "0.19.0", "format": "pack-quantized", "config_groups": {"W4A8": ["Linear"]})");
+  const Parsed packed = section(
+      R"("version": "0.19.0", "format": "pack-quantized", "config_groups": {"W4A8": ["Linear"]})");
   EXPECT_EQ(packed.config.groups().at(0).scheme.format, Format::kPackQuantized);
   EXPECT_EQ(parse_version("0.13.1.a20260101"), std::pair(0, 13));
   EXPECT_EQ(parse_version("main"), std::nullopt);
 }
 
 TEST(QuantConfig, Mxfp8WithoutItsScaleType) {
-  const Parsed p = section(R"("format": "mxfp8-quantized", "config_groups": {"g": {"targets": ["Linear"], "weights": {"type": "float", "strategy": "group", "group_size": 32}, "input_activations": {"type": "float", "strategy": "group", "group_size": 32, "dynamic": true}}})");
+  const Parsed p = section(
+      R"("format": "mxfp8-quantized", "config_groups": {"g": {"targets": ["Linear"], "weights": {"type": "float", "strategy": "group", "group_size": 32}, "input_activations": {"type": "float", "strategy": "group", "group_size": 32, "dynamic": true}}})");
   EXPECT_EQ(family_of(p.config.groups().at(0).scheme), "mxfp8");
   EXPECT_EQ(unsupported_reason(p.config.groups().at(0).scheme), std::nullopt);
 }
@@ -229,30 +287,48 @@ TEST(QuantConfig, Mxfp8WithoutItsScaleType) {
 TEST(QuantConfig, SparsityAndTransforms) {
   EXPECT_EQ(section(R"("sparsity_config": {}, "config_groups": {})").error, "");
   EXPECT_EQ(section(R"("sparsity_config": null, "config_groups": {})").error, "");
-  EXPECT_EQ(section(R"("sparsity_config": {"format": "dense", "targets": ["Linear"]}, "format": "dense")").error, "");
-  expect_parts(section(R"("sparsity_config": {"format": "sparse-24-bitmask", "targets": ["Linear"]}, "config_groups": {})").error,
-               {"sparsity_config.format is 'sparse-24-bitmask'", "not supported"});
-  expect_parts(section(R"("sparsity_config": {"targets": ["Linear"]}, "config_groups": {})").error, {"sparsity_config"});
+  EXPECT_EQ(
+      section(R"("sparsity_config": {"format": "dense", "targets": ["Linear"]}, "format": "dense")")
+          .error,
+      "");
+  expect_parts(
+      section(
+          R"("sparsity_config": {"format": "sparse-24-bitmask", "targets": ["Linear"]}, "config_groups": {})")
+          .error,
+      {"sparsity_config.format is 'sparse-24-bitmask'", "not supported"});
+  expect_parts(section(R"("sparsity_config": {"targets": ["Linear"]}, "config_groups": {})").error,
+               {"sparsity_config"});
   const auto transform = [](std::string_view location) {
-    return section(fmt::format(R"("config_groups": {{}}, "transform_config": {{"config_groups": {{"R3": {{"type": "hadamard", "apply": [{{"targets": ["Linear"], "location": "weight_output"}}, {{"targets": ["x"], "location": "{}", "inverse": true}}]}}}}}})", location)).error;
+    return section(
+               fmt::format(
+                   R"("config_groups": {{}}, "transform_config": {{"config_groups": {{"R3": {{"type": "hadamard", "apply": [{{"targets": ["Linear"], "location": "weight_output"}}, {{"targets": ["x"], "location": "{}", "inverse": true}}]}}}}}})",
+                   location))
+        .error;
   };
   EXPECT_EQ(transform("weight_input"), "");
   for (const std::string_view online : {"input", "output", "q_attn", "k_cache"})
-    expect_parts(transform(online), {"transform_config.config_groups.R3.apply[1].location is", online, "online rotations are not"});
+    expect_parts(transform(online), {"transform_config.config_groups.R3.apply[1].location is",
+                                     online, "online rotations are not"});
   EXPECT_EQ(section(R"("config_groups": {}, "transform_config": {})").error, "");
-  expect_parts(section(R"("config_groups": {}, "transform_config": {"config_groups": {"a": {"apply": 3}}})").error, {"apply is 3"});
+  expect_parts(
+      section(R"("config_groups": {}, "transform_config": {"config_groups": {"a": {"apply": 3}}})")
+          .error,
+      {"apply is 3"});
 }
 
 TEST(QuantConfig, KvCacheAndAttentionGroups) {
   const Parsed p = section(fmt::format(
-      R"("format": "pack-quantized", "kv_cache_scheme": {{"num_bits": 8, "type": "float", "strategy": "tensor"}}, "config_groups": {{"attention": {{"targets": ["LlamaAttention"], "input_activations": {{"type": "float", "strategy": "attn_head"}}}}, "g": {{"targets": ["Linear"], "weights": {}}}}})", kW4));
+      R"("format": "pack-quantized", "kv_cache_scheme": {{"num_bits": 8, "type": "float", "strategy": "tensor"}}, "config_groups": {{"attention": {{"targets": ["LlamaAttention"], "input_activations": {{"type": "float", "strategy": "attn_head"}}}}, "g": {{"targets": ["Linear"], "weights": {}}}}})",
+      kW4));
   EXPECT_EQ(p.error, "");
   ASSERT_TRUE(p.config.kv_cache().has_value());
   EXPECT_EQ(p.config.kv_cache()->kind, NumberKind::kFloat);
   EXPECT_EQ(p.config.groups().size(), 1u);
   ASSERT_EQ(p.warnings.size(), 1u);
   expect_parts(p.warnings[0], {"config_groups.attention", "LlamaAttention"});
-  expect_parts(section(R"("config_groups": {}, "kv_cache_scheme": {"num_bits": 3, "type": "float"})").error, {"kv_cache_scheme.num_bits is 3"});
+  expect_parts(
+      section(R"("config_groups": {}, "kv_cache_scheme": {"num_bits": 3, "type": "float"})").error,
+      {"kv_cache_scheme.num_bits is 3"});
 }
 
 // Two groups that can be told apart by their width.
@@ -314,13 +390,19 @@ TEST(QuantConfig, PathologicalExpressionsEndWithAnError) {
   } catch (const Error& e) {
     expect_parts(e.what(), {"config_groups.four.targets[0]", "re:(a+)+$", "limit"});
   }
-  expect_parts(two(fmt::format(R"(["re:{}"])", std::string(20000, 'a')), "[]").error, {"20000 bytes", "at most 16384"});
-  expect_parts(two(R"(["re:(((a{999}){999}){999}){999}"])", "[]").error, {"targets[0]", "not a valid regular expression"});
-  expect_parts(two(fmt::format(R"(["re:{}a{}"])", std::string(5000, '('), std::string(5000, ')')), "[]").error, {"not a valid regular expression"});
+  expect_parts(two(fmt::format(R"(["re:{}"])", std::string(20000, 'a')), "[]").error,
+               {"20000 bytes", "at most 16384"});
+  expect_parts(two(R"(["re:(((a{999}){999}){999}){999}"])", "[]").error,
+               {"targets[0]", "not a valid regular expression"});
+  expect_parts(
+      two(fmt::format(R"(["re:{}a{}"])", std::string(5000, '('), std::string(5000, ')')), "[]")
+          .error,
+      {"not a valid regular expression"});
 }
 
 TEST(QuantConfig, IgnoreByNameExpressionAndClass) {
-  const Parsed p = two(R"(["Linear", "Embedding"])", "[]", R"(["lm_head", "re:.*mlp.gate$", "Embedding"])");
+  const Parsed p =
+      two(R"(["Linear", "Embedding"])", "[]", R"(["lm_head", "re:.*mlp.gate$", "Embedding"])");
   const SchemeDecision head = p.config.decide("lm_head", "Linear");
   EXPECT_TRUE(head.ignored);
   EXPECT_FALSE(head.matched);
@@ -328,7 +410,8 @@ TEST(QuantConfig, IgnoreByNameExpressionAndClass) {
   EXPECT_TRUE(p.config.decide("model.layers.0.mlp.gate", "Linear").ignored);
   EXPECT_FALSE(p.config.decide("model.layers.0.mlp.gate_proj", "Linear").ignored);
   EXPECT_EQ(p.config.decide("model.embed_tokens", "Embedding").rule, "ignore 'Embedding'");
-  EXPECT_FALSE(p.config.decide_like_vllm("model.embed_tokens", "Embedding").ignored);  // classes are no entries there
+  EXPECT_FALSE(p.config.decide_like_vllm("model.embed_tokens", "Embedding")
+                   .ignored);  // classes are no entries there
   EXPECT_TRUE(p.config.decide_like_vllm("lm_head", "Linear").ignored);
   EXPECT_FALSE(two(R"(["Linear"])", "[]", "null").config.decide("lm_head", "Linear").ignored);
 }
@@ -352,7 +435,8 @@ TEST(QuantConfig, OrdersThatDisagreeAreWarnedAbout) {
 }
 
 TEST(QuantConfig, VllmsWaysToNameAModule) {
-  const auto like = [](std::string_view targets, std::string_view module, std::string_view class_name = "Linear") {
+  const auto like = [](std::string_view targets, std::string_view module,
+                       std::string_view class_name = "Linear") {
     const Parsed p = two(targets, "[]");
     EXPECT_EQ(bits(p.config.decide(module, class_name)), 0) << module;
     return bits(p.config.decide_like_vllm(module, class_name));
@@ -377,11 +461,13 @@ TEST(QuantConfig, VllmsWaysToNameAModule) {
 }
 
 TEST(QuantConfig, NativeMxfp4) {
-  const Parsed p = parse(R"({"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}})");
+  const Parsed p = parse(
+      R"({"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}})");
   EXPECT_EQ(p.error, "");
   EXPECT_TRUE(p.warnings.empty());
   EXPECT_EQ(p.config.method(), "mxfp4");
-  for (const std::string_view name : {"model.layers.0.mlp.experts.3.gate_proj", "model.layers.0.mlp.experts"}) {
+  for (const std::string_view name :
+       {"model.layers.0.mlp.experts.3.gate_proj", "model.layers.0.mlp.experts"}) {
     const SchemeDecision d = p.config.decide(name, "Linear");
     EXPECT_EQ(d.scheme.format, Format::kGptOssMxfp4);
     EXPECT_EQ(family_of(d.scheme), "mxfp4a16");
@@ -395,11 +481,13 @@ TEST(QuantConfig, NativeMxfp4) {
 
 TEST(QuantConfig, ManyExplicitNames) {
   std::string names = "[";
-  for (int i = 0; i < 20000; ++i) names += fmt::format("{}\"model.layers.{}.mlp.gate\"", i > 0 ? "," : "", i);
+  for (int i = 0; i < 20000; ++i)
+    names += fmt::format("{}\"model.layers.{}.mlp.gate\"", i > 0 ? "," : "", i);
   const Parsed p = two(R"(["Linear"])", "[]", names + "]");
   EXPECT_EQ(p.config.ignore().size(), 20000u);
   for (int i = 0; i < 50000; ++i)
-    ASSERT_EQ(p.config.decide(fmt::format("model.layers.{}.mlp.gate", i), "Linear").ignored, i < 20000);
+    ASSERT_EQ(p.config.decide(fmt::format("model.layers.{}.mlp.gate", i), "Linear").ignored,
+              i < 20000);
 }
 
 // Every module of the committed folders that is stored quantized gets a scheme that runs, by the first order.
@@ -410,7 +498,8 @@ TEST(QuantConfig, CommittedFoldersAreUnderstood) {
     if (!std::filesystem::exists(path)) continue;
     SCOPED_TRACE(entry.path().filename().string());
     std::vector<std::string> warnings;
-    const QuantConfig config = QuantConfig::parse(parse_json(test::read_file(path), "config.json"), "config.json", warnings);
+    const QuantConfig config = QuantConfig::parse(parse_json(test::read_file(path), "config.json"),
+                                                  "config.json", warnings);
     EXPECT_TRUE(warnings.empty()) << warnings[0];
     if (!config.is_quantized()) continue;
     ++folders;
