@@ -178,6 +178,7 @@ void read_router(RouterSpec& r, const ConfigFields& f, RoutingRule rule) {
       break;
     case RoutingRule::kLlama4:
       r.scoring = Scoring::kSigmoid;
+      r.select_on_logits = true;
       r.weight_on_input = true;
       break;
     case RoutingRule::kSparseMixer:
@@ -187,6 +188,7 @@ void read_router(RouterSpec& r, const ConfigFields& f, RoutingRule rule) {
         fail("{} is {}; the sparse mixer selects 2", f.label("num_experts_per_tok"), r.top_k);
       break;
     case RoutingRule::kGemma4:
+      r.select_on_logits = true;
       r.renormalize = true;
       r.per_expert_scale = true;
       break;
