@@ -77,6 +77,7 @@ class WorkspaceLease {
   WorkspaceLease(const WorkspaceLease&) = delete;
   WorkspaceLease& operator=(const WorkspaceLease&) = delete;
   Workspace* operator->() const { return workspace_; }
+  Workspace& operator*() const { return *workspace_; }
 
  private:
   Workspace* workspace_;

@@ -261,12 +261,13 @@ void ThreadPool::Member::barrier() {
 }
 
 void ThreadPool::run(FunctionRef<void(Member&)> fn) {
-  if (size_ == 1 || region_depth > 0) {
-    Member alone(nullptr, 0, 1);
-    fn(alone);
-    return;
-  }
+  if (size_ == 1 || region_depth > 0) return run_alone(fn);
   run_team(fn);
+}
+
+void ThreadPool::run_alone(FunctionRef<void(Member&)> fn) {
+  Member alone(nullptr, 0, 1);
+  fn(alone);
 }
 
 void ThreadPool::run_team(FunctionRef<void(Member&)> fn) {

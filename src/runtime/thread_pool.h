@@ -80,6 +80,10 @@ class ThreadPool {
   // Runs fn(member) on all threads at once and returns when the last one is done.
   void run(FunctionRef<void(Member&)> fn);
 
+  // Runs fn with the caller as the only member, without waking anybody: for work of a few
+  // microseconds.
+  static void run_alone(FunctionRef<void(Member&)> fn);
+
   // Runs fn(i) for i in [0, count), each i once, threads taking `grain` indices at a time.
   void parallel_for(size_t count, FunctionRef<void(size_t)> fn, size_t grain = 1);
 

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// y[T,N] = x[T,K] * w[N,K]^T + bias for any scheme. A layer has one or more parts whose outputs lie
+// side by side (q, k, v; gate, up): each part has its own matrix, kernel, bias and output scale,
+// and parts that prepare x alike share the work.
+//
+// Arithmetic of an element: product, + bias, output fake quantization where the part has a scale,
+// one rounding to the type of y.
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "nn/ops.h"
+#include "nn/projection.h"
+#include "runtime/memory.h"
+
+namespace moebius {
+
+struct LinearPart {
+  ProjectionPlan plan;
+  const QuantMatrix* w = nullptr;  // read by the constructor only
+  ActParams act;
+  std::span<const float> bias;  // [N] or empty
+  float output_scale = 0.0f;    // 0: no output fake quantization
+  size_t padded_n = 0;  // outputs of this part, the ones behind N being 0 (padded vocabulary); 0: N
+  std::string name;     // for messages
+};
+
+// Row-parallel ranks: replaces n row maxima of this rank by the maxima over all ranks.
+using AmaxReduce = FunctionRef<void(float* amax, size_t n)>;
+
+class LinearLayer {
+ public:
+  LinearLayer(std::vector<LinearPart> parts, ThreadPool* pool);  // packs; throws Error
+  LinearLayer(const LinearLayer&) = delete;
+  LinearLayer& operator=(const LinearLayer&) = delete;
+
+  size_t in_features() const { return K_; }
+  size_t out_features() const { return N_; }
+  size_t packed_bytes() const { return memory_.size(); }
+  const Kernel& kernel(size_t part = 0) const { return *plans_[part].kernel; }
+
+  // Any number of rows, also 0. Safe from several threads at once. amax_reduce is needed when a
+  // part has shared_amax. Throws Error for views that do not fit.
+  void forward(const ConstRows& x, const Rows& y, ThreadPool& pool,
+               const AmaxReduce* amax_reduce = nullptr) const;
+
+ private:
+  struct Part {
+    PackedSlot slot;
+    size_t n0 = 0, n1 = 0;  // columns of y
+    size_t panel = 0;       // which of the distinct panels it multiplies with
+    float output_scale = 0;
+  };
+  struct Call;  // sizes and pointers of one call
+  Call plan_call(const ConstRows& x, const Rows& y, size_t threads) const;
+  void lay_out(Call& c, Workspace& small, Workspace& large) const;
+  void forward_rows(const ConstRows& x, const Rows& y, ThreadPool& pool,
+                    const AmaxReduce* amax_reduce) const;
+  void prepare_unit(const Call& c, size_t unit, uint8_t* scratch) const noexcept;
+  void multiply(const Call& c, size_t task, uint8_t* scratch) const noexcept;
+  void finish_tile(const Call& c, const Part& part, size_t row0, size_t rows, size_t n0, size_t n1,
+                   float* tile) const noexcept;
+
+  size_t K_ = 0, N_ = 0;
+  std::vector<ProjectionPlan> plans_;
+  std::vector<Part> parts_;
+  std::vector<const PackedSlot*> panels_;  // one of the slots that share a panel
+  size_t step_ = 1;                        // columns per task are a multiple of it
+  bool shared_amax_ = false;
+  AlignedBuffer memory_;
+};
+
+}  // namespace moebius

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Views of activations (f32, bf16, f16 rows) and the small row operations that layers share.
+// Everything computes in f32; a 16-bit type is entered by one rounding to nearest even.
+#pragma once
+#include <cstddef>
+#include <string_view>
+
+#include "base/dtype.h"
+#include "quant/activation.h"
+
+namespace moebius {
+
+// rows x cols elements, row r starting `stride` elements after row r - 1.
+struct ConstRows {
+  const void* data = nullptr;
+  DType dtype = DType::kF32;
+  size_t rows = 0, cols = 0, stride = 0;
+};
+
+struct Rows {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+  size_t rows = 0, cols = 0, stride = 0;
+  operator ConstRows() const { return {data, dtype, rows, cols, stride}; }
+};
+
+inline ConstRows f32_rows(const float* data, size_t rows, size_t cols) {
+  return {data, DType::kF32, rows, cols, cols};
+}
+inline Rows f32_rows(float* data, size_t rows, size_t cols) {
+  return {data, DType::kF32, rows, cols, cols};
+}
+
+// Throws Error naming `what`, what was found and what was expected, unless the view is a rows x
+// cols matrix of an activation type.
+void check_rows(const ConstRows& x, size_t rows, size_t cols, std::string_view what);
+
+XType x_type_of(DType dtype);  // of an activation type
+DType dtype_of(XType type);
+
+// n elements of row r from column c on, to and from f32.
+void load_row(const ConstRows& x, size_t r, size_t c, size_t n, float* out) noexcept;
+void store_row(const Rows& y, size_t r, size_t c, size_t n, const float* in) noexcept;
+// The row itself when it is f32 already, else its conversion in `buffer`.
+const float* row_as_f32(const ConstRows& x, size_t r, float* buffer) noexcept;
+
+void round_to(XType type, float* x, size_t n) noexcept;                // x = type(x)
+void add_row(float* y, const float* b, size_t n) noexcept;             // y += b
+void scale_row(float* y, float s, size_t n) noexcept;                  // y *= s
+void fma_row(float* acc, float w, const float* y, size_t n) noexcept;  // acc = fma(w, y, acc)
+void add_scaled_row(float* acc, float w, const float* y, size_t n) noexcept;  // acc = acc + (w * y)
+void divide_row(const float* x, float s, float* out, size_t n) noexcept;      // out = x / s
+float abs_max(const float* x, size_t n) noexcept;  // infinity if any x is NaN or infinite
+
+}  // namespace moebius

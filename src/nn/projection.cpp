@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checks, packing and the table of preparations (projection.h).
+#include "nn/projection.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace moebius {
+namespace {
+
+// Equal as far as the form of a prepared row goes: everything but the number of outputs.
+bool same_rows(const Problem& a, const Problem& b) {
+  return a.K == b.K && a.code == b.code && a.bits == b.bits && a.scale_type == b.scale_type &&
+         a.groups == b.groups && a.block_n == b.block_n && a.block_k == b.block_k &&
+         a.zero_points == b.zero_points && a.act_order == b.act_order && a.ragged == b.ragged &&
+         a.act == b.act && a.x_type == b.x_type;
+}
+
+void check_matrix(const Problem& want, const Problem& got, std::string_view what) {
+  if (want.N != got.N || want.K != got.K)
+    fail("{} is [{},{}]; expected [{},{}]", what, got.N, got.K, want.N, want.K);
+  if (want.code != got.code || want.bits != got.bits)
+    fail("{} has codes of type {} and {} bits; the layer was built for type {} and {} bits", what,
+         int(got.code), got.bits, int(want.code), want.bits);
+  if (want.scale_type != got.scale_type || want.groups != got.groups ||
+      want.block_n != got.block_n || want.block_k != got.block_k)
+    fail(
+        "{} has scales of type {} in {} groups, blocks {}x{}; the layer was built for type {} in "
+        "{} groups, blocks {}x{}",
+        what, int(got.scale_type), got.groups, got.block_n, got.block_k, int(want.scale_type),
+        want.groups, want.block_n, want.block_k);
+  if (want.zero_points != got.zero_points)
+    fail("{} {} zero points; the layer was built {} them", what, got.zero_points ? "has" : "has no",
+         want.zero_points ? "with" : "without");
+  if (got.act_order && !want.act_order)
+    fail("{} has a column order; the layer was built without one", what);
+  if (got.ragged && !want.ragged)
+    fail("{} has groups of unequal size; the layer was built for regular ones", what);
+}
+
+}  // namespace
+
+bool needs_shared_amax(const ActSpec& act) {
+  return act.code != ActCode::kAsIs && act.granule == ActGranule::kRow;
+}
+
+Problem row_parallel_problem(const Problem& problem) {
+  Problem p = problem;
+  if (!needs_shared_amax(p.act)) return p;
+  const bool symmetric =
+      p.act.code != ActCode::kInt || (p.act.symmetric && p.act.mode != Int8Mode::kVllm);
+  if (!symmetric)
+    fail("row-parallel ranks need symmetric input quantization; this one has a zero point per row");
+  p.act.granule = ActGranule::kStatic;
+  p.act.mode = Int8Mode::kDeclared;
+  return p;
+}
+
+float shared_scale(const ActSpec& act, float amax) {
+  if (!std::isfinite(amax)) return std::numeric_limits<float>::quiet_NaN();
+  float most = 448.0f;
+  if (act.code == ActCode::kInt) {
+    const auto steps = static_cast<float>((1u << act.bits) - 1u);
+    most = act.mode == Int8Mode::kCompressedTensors
+               ? steps / 2.0f
+               : static_cast<float>((1u << (act.bits - 1u)) - 1u);
+  }
+  const float s = amax / most;
+  return s == 0.0f ? 1.0f : s;
+}
+
+void check_plan(const ProjectionPlan& plan, std::string_view what) {
+  if (plan.kernel == nullptr) fail("{}: no kernel was chosen", what);
+  if (plan.problem.N == 0 || plan.problem.K == 0)
+    fail("{} is [{},{}]; expected at least one row and column", what, plan.problem.N,
+         plan.problem.K);
+  if (const char* reason = plan.kernel->supports(plan.problem))
+    fail("{}: kernel {} cannot run this: {}", what, plan.kernel->name, reason);
+  if (plan.kernel->gemm == nullptr || plan.kernel->pack == nullptr)
+    fail("{}: kernel {} belongs to another architecture than this program", what,
+         plan.kernel->name);
+}
+
+size_t PackedSlot::bytes(const ProjectionPlan& plan) {
+  return plan.kernel->packed_bytes(plan.problem);
+}
+
+void PackedSlot::bind(const ProjectionPlan* plan, uint8_t* memory) {
+  plan_ = plan;
+  memory_ = memory;
+}
+
+void PackedSlot::fill(const QuantMatrix& w, const ActParams& act, std::span<const float> bias,
+                      ThreadPool* pool, std::string_view what) {
+  const Problem& p = plan_->problem;
+  if (ready_) fail("{} was given twice", what);
+  if (!bias.empty() && bias.size() != p.N)
+    fail("{}: bias has {} values; expected {}", what, bias.size(), p.N);
+  order_ = column_order(w);
+  check_matrix(p, make_problem(w, p.act, p.x_type), what);
+  // A matrix whose order happens to be the natural one, in a layer built for any order: say so
+  // explicitly.
+  if (p.act_order && order_.columns.empty()) {
+    order_.columns.resize(p.K);
+    std::iota(order_.columns.begin(), order_.columns.end(), 0);
+  }
+  if (p.ragged && order_.group_ends.empty()) {
+    order_.group_ends.resize(p.groups);
+    for (size_t g = 0; g < p.groups; ++g)
+      order_.group_ends[g] = static_cast<int32_t>(std::min((g + 1) * p.block_k, p.K));
+  }
+  const Kernel& k = *plan_->kernel;
+  const size_t step = k.n_step, rows = (std::max<size_t>(step, 64) + step - 1) / step * step;
+  const auto pack = [&](size_t block) {
+    const size_t n0 = block * rows, n1 = std::min(p.N, n0 + rows);
+    k.pack({&p, &w, n0, n1, memory_, order_.columns_or_null(), order_.ends_or_null()});
+  };
+  const size_t blocks = (p.N + rows - 1) / rows;
+  if (pool != nullptr) {
+    pool->parallel_for(blocks, pack);
+  } else {
+    for (size_t b = 0; b < blocks; ++b) pack(b);
+  }
+  bias_.assign(bias.begin(), bias.end());
+  view_.problem = &p;
+  view_.data = memory_;
+  view_.global_scale = w.global_scale;
+  view_.act = plan_->shared_amax ? ActParams{} : act;
+  view_.columns = order_.columns_or_null();
+  view_.group_ends = order_.ends_or_null();
+  ready_ = true;
+}
+
+uint32_t PreparationTable::add(const PackedSlot& slot) {
+  uint32_t cls = 0;
+  while (cls < classes_.size() && !(classes_[cls].kernel == &slot.kernel() &&
+                                    same_rows(classes_[cls].problem, slot.problem())))
+    ++cls;
+  if (cls == classes_.size())
+    classes_.push_back({&slot.kernel(), slot.problem(), slot.kernel().row_bytes(slot.problem())});
+  for (uint32_t i = 0; i < ways_.size(); ++i)
+    if (ways_[i].cls == cls && ways_[i].act == slot.view().act) return i;
+  ways_.push_back({cls, slot.view().act});
+  return static_cast<uint32_t>(ways_.size() - 1);
+}
+
+}  // namespace moebius

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// One weight matrix inside a layer: which kernel runs it, its packed bytes (in memory the layer
+// owns), bias and input parameters. And the table of distinct ways in which rows of x are prepared,
+// so that a layer prepares a row once for all matrices that agree.
+#pragma once
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "kernels/kernel.h"
+#include "kernels/packed_matrix.h"
+#include "runtime/thread_pool.h"
+
+namespace moebius {
+
+struct ProjectionPlan {
+  Problem problem;
+  const Kernel* kernel = nullptr;
+  // Row-parallel ranks: the declared input quantization, whose row maximum is taken over all ranks
+  // (see row_parallel_problem).
+  std::optional<ActSpec> shared_amax;
+};
+
+// --- row-parallel ranks ---
+// A rank that holds some of the columns of w must quantize with the maximum over the whole row.
+// Kernels know only their own columns, so the layer divides x by the common scale itself, the
+// kernel rounds with a static scale of 1, and the layer multiplies the product by the scale: the
+// same codes and the same factor as on a single rank.
+bool needs_shared_amax(const ActSpec& act);  // one dynamic scale per row
+Problem row_parallel_problem(
+    const Problem& problem);  // what the kernel sees then; throws Error for asymmetric input
+float shared_scale(const ActSpec& act, float amax);  // NaN for a non-finite amax, 1 for 0
+
+// Throws Error when the plan cannot be run (no kernel, or the kernel's own reason).
+void check_plan(const ProjectionPlan& plan, std::string_view what);
+
+class PackedSlot {
+ public:
+  static size_t bytes(const ProjectionPlan& plan);         // of packed memory
+  void bind(const ProjectionPlan* plan, uint8_t* memory);  // both outlive the slot
+
+  // Packs w (rows shared out over the pool) and keeps the rest. Throws Error, naming `what`, when w
+  // or the bias does not fit.
+  void fill(const QuantMatrix& w, const ActParams& act, std::span<const float> bias,
+            ThreadPool* pool, std::string_view what);
+
+  bool bound() const { return plan_ != nullptr; }
+  bool ready() const { return ready_; }
+  const ProjectionPlan& plan() const { return *plan_; }
+  const Problem& problem() const { return plan_->problem; }
+  const Kernel& kernel() const { return *plan_->kernel; }
+  const PackedMatrix& view() const { return view_; }
+  const float* bias() const { return bias_.empty() ? nullptr : bias_.data(); }
+  bool same_columns(const PackedSlot& other) const {
+    return order_.columns == other.order_.columns;
+  }
+
+ private:
+  const ProjectionPlan* plan_ = nullptr;
+  uint8_t* memory_ = nullptr;
+  PackedMatrix view_;
+  ColumnOrder order_;
+  std::vector<float> bias_;
+  bool ready_ = false;
+};
+
+// Distinct ways to prepare a row. A class is a form of row (kernel and problem); a way is a class
+// with stored parameters.
+class PreparationTable {
+ public:
+  struct Class {
+    const Kernel* kernel;
+    Problem problem;
+    size_t row_bytes;
+  };
+  struct Way {
+    uint32_t cls;
+    ActParams act;
+  };
+  uint32_t add(const PackedSlot& slot);  // index of the way of this slot's input
+  const std::vector<Class>& classes() const { return classes_; }
+  const std::vector<Way>& ways() const { return ways_; }
+
+ private:
+  std::vector<Class> classes_;
+  std::vector<Way> ways_;
+};
+
+}  // namespace moebius
