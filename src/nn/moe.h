@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// A mixture-of-experts layer, written once for every scheme. Each projection of each expert has its
+// own kernel; the layer routes, groups rows by expert, prepares each token once per distinct way,
+// multiplies, applies the activation, and combines.
+//
+// For token t: y = sum over its slots, in ascending expert id, then slot, of fma(weight,
+// down(act(gate(x), up(x))), y), then + shared expert, then + the weight of identity experts times
+// x, then one rounding to the type of y. Bytes do not depend on the number of threads or on the
+// other tokens.
+//
+// Build: construct from a plan, give the weights (set_expert: any order, any threads, one call per
+// expert), finish(), run.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "nn/linear.h"
+#include "nn/ops.h"
+#include "nn/projection.h"
+#include "nn/router.h"
+#include "quant/moe_spec.h"
+#include "runtime/memory.h"
+
+namespace moebius {
+
+struct ExpertPlan {
+  ProjectionPlan gate;  // without kernel when the activation is not gated
+  ProjectionPlan up, down;
+};
+
+struct MoePlan {
+  MoeSpec spec;
+  std::vector<ExpertPlan> plans;  // distinct plans of experts; usually one
+  std::vector<uint32_t> plan_of;  // [local experts] index into plans; empty: all 0
+  std::optional<ExpertPlan>
+      shared;  // the shared expert, when spec.shared says there is one on this rank
+  std::vector<int32_t>
+      expert_map;  // [experts + shared slots] global id to local, -1 elsewhere; empty: all are here
+  bool first_rank =
+      true;  // of tensor-parallel ranks: adds the bias of down and the identity experts
+  XType x_type =
+      XType::kF32;   // type of x, decides the roundings of schemes that do not quantize activations
+  std::string name;  // for messages
+};
+
+// Weights of one expert. Views need to live only during the call.
+struct ExpertWeights {
+  const QuantMatrix* gate = nullptr;  // null when not gated
+  const QuantMatrix* up = nullptr;
+  const QuantMatrix* down = nullptr;
+  ActParams gate_act, up_act, down_act;
+  std::span<const float> gate_bias, up_bias, down_bias;
+};
+
+struct RouterWeights {
+  std::vector<float> bias;          // correction bias [experts + zero experts]
+  std::vector<float> expert_scale;  // [experts]
+  std::vector<int32_t> table;       // [rows, top_k]
+};
+
+struct MoeOptions {
+  const AmaxReduce* amax_reduce =
+      nullptr;  // tensor-parallel ranks whose down projection has shared_amax
+  const int64_t* token_ids = nullptr;  // [T], for routing by table
+  int32_t* ids_out = nullptr;          // [T, slots], forward_logits: what the router chose
+  float* weights_out = nullptr;        // [T, slots]
+};
+
+class MoeLayer {
+ public:
+  explicit MoeLayer(MoePlan plan);  // allocates all packed memory; throws Error
+  ~MoeLayer();
+  MoeLayer(const MoeLayer&) = delete;
+  MoeLayer& operator=(const MoeLayer&) = delete;
+
+  const MoeSpec& spec() const { return plan_.spec; }
+  size_t local_experts() const { return experts_.size() - (plan_.shared ? 1 : 0); }
+  size_t slots() const { return router_.slots(); }
+  size_t packed_bytes() const { return memory_.size(); }
+  const Router& router() const { return router_; }
+
+  // Packs one expert (local index) into the layer's memory. pool may be null; inside a region
+  // packing is inline.
+  void set_expert(size_t local, const ExpertWeights& weights, ThreadPool* pool = nullptr);
+  void set_shared(const ExpertWeights& weights, ThreadPool* pool = nullptr);
+  void set_shared_gate(std::unique_ptr<LinearLayer> gate);  // [1, hidden], for SharedKind::kGated
+  void set_router(RouterWeights weights);
+  // Call once when everything was given; throws Error naming what is missing.
+  void finish();
+
+  // Modular: ids [T, slots] (global; -1 skips a slot) and weights [T, slots] of the caller.
+  void forward_ids(const ConstRows& x, std::span<const int32_t> ids, std::span<const float> weights,
+                   const Rows& y, ThreadPool& pool, const MoeOptions& options = {}) const;
+  // Monolithic: router logits [T, experts + identity experts].
+  void forward_logits(const ConstRows& x, const ConstRows& logits, const Rows& y, ThreadPool& pool,
+                      const MoeOptions& options = {}) const;
+
+ private:
+  struct Expert {
+    PackedSlot gate, up, down;
+    uint32_t gate_way = 0, up_way = 0;  // into ways_
+    bool one_panel = false;             // gate and up multiply with the same panel
+  };
+  struct Call;     // pointers and sizes of one call
+  struct Routing;  // ids and weights of one call
+  class Forward;   // the phases
+  void check_x(const ConstRows& x, const Rows& y, const MoeOptions& options) const;
+  void run(const ConstRows& x, const Routing& routing, const Rows& y, ThreadPool& pool,
+           const MoeOptions& options) const;
+  void fill_expert(Expert& e, const ExpertWeights& w, ThreadPool* pool, const std::string& what);
+
+  MoePlan plan_;
+  Router router_;
+  RouterWeights router_weights_;
+  std::vector<Expert> experts_;  // local experts, then the shared one if there is one
+  std::unique_ptr<LinearLayer> shared_gate_;
+  PreparationTable ways_;
+  AlignedBuffer memory_;
+  size_t up_step_ = 1, down_step_ = 1;  // column granularity of the two phases
+  size_t unit_rows_ = 256;              // most rows that meet a matrix at once
+  size_t largest_intermediate_ = 0;
+  bool gated_ = true, shared_amax_ = false, finished_ = false;
+};
+
+// int64 ids as int32; throws Error naming token and slot for values outside int32.
+std::vector<int32_t> narrow_ids(std::span<const int64_t> ids, size_t slots);
+
+}  // namespace moebius
