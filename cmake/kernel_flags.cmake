@@ -18,7 +18,7 @@ set(MOEBIUS_KERNEL_FLAGS
   "x86_64|^x86_amx.*|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mamx-tile -mamx-int8 -mamx-bf16"
 )
 # Files whose loops are worth -O3 (paths below src/); everything else keeps -O2.
-set(MOEBIUS_HOT_FILES "^(kernels/|nn/|base/numeric|quant/reference)")
+set(MOEBIUS_HOT_FILES "^(kernels/|nn/|base/numeric|quant/reference|checkpoint/formats/)")
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   set(MOEBIUS_ARCH aarch64)

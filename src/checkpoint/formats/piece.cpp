@@ -13,19 +13,31 @@ namespace {
 
 constexpr uint64_t kStretch = uint64_t{1} << 20;  // bytes read at a time when rows are transformed
 
+// Turns k_count stored rows into columns k0, k0 + 1, ... of `out`. Tiles pass through a small dense square: stored rows are
+// often a power of two apart, where a straight walk down a column would evict its own cache lines.
 template <class T>
 void transpose_stretch(const uint8_t* in, uint64_t k_count, const Piece& piece, uint64_t k0,
                        uint8_t* out) {
-  constexpr uint64_t kTile = 64;  // 64 x 64 elements: reads and writes of a tile stay in cache
+  constexpr uint64_t kTile = 64;
+  T square[kTile][kTile];
   for (uint64_t kt = 0; kt < k_count; kt += kTile) {
-    const uint64_t k_end = std::min(kt + kTile, k_count);
+    const uint64_t k_size = std::min(kTile, k_count - kt);
     for (uint64_t nt = 0; nt < piece.count; nt += kTile) {
-      const uint64_t n_end = std::min(nt + kTile, piece.count);
-      for (uint64_t n = nt; n < n_end; ++n) {
-        const uint8_t* src = in + (piece.first + n * piece.step) * sizeof(T);
-        uint8_t* dst = out + (n * piece.cols + k0) * sizeof(T);
-        for (uint64_t k = kt; k < k_end; ++k)
-          std::memcpy(dst + k * sizeof(T), src + k * piece.rows * sizeof(T), sizeof(T));
+      const uint64_t n_size = std::min(kTile, piece.count - nt);
+      for (uint64_t k = 0; k < k_size; ++k) {
+        const uint8_t* src =
+            in + ((kt + k) * piece.rows + piece.first + nt * piece.step) * sizeof(T);
+        if (piece.step == 1) {
+          std::memcpy(square[k], src, n_size * sizeof(T));
+        } else {
+          for (uint64_t n = 0; n < n_size; ++n)
+            std::memcpy(&square[k][n], src + n * piece.step * sizeof(T), sizeof(T));
+        }
+      }
+      for (uint64_t n = 0; n < n_size; ++n) {
+        T line[kTile];
+        for (uint64_t k = 0; k < k_size; ++k) line[k] = square[k][n];
+        std::memcpy(out + ((nt + n) * piece.cols + k0 + kt) * sizeof(T), line, k_size * sizeof(T));
       }
     }
   }
@@ -53,8 +65,12 @@ Rows read_transposed(const TensorStore& store, const Piece& piece, LoadBuffer& b
 
 std::string describe_shape(std::span<const uint64_t> dims) {
   std::string text = "[";
-  for (size_t i = 0; i < dims.size(); ++i) text += (i == 0 ? "" : ",") + std::to_string(dims[i]);
-  return text + "]";
+  for (const uint64_t d : dims) {
+    if (text.size() > 1) text += ',';
+    text += std::to_string(d);
+  }
+  text += ']';
+  return text;
 }
 
 bool is_whole(const TensorRef& ref) {

@@ -4,6 +4,7 @@
 // are).
 #include "checkpoint/formats/unpack.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstring>
 
@@ -21,22 +22,29 @@ uint32_t load_word(const uint8_t* p) {
 }
 
 template <unsigned B>
-void unpack_dense(const uint8_t* in, size_t n, int8_t* out) {
-  constexpr unsigned kMask = (1u << B) - 1u;
-  constexpr int kOffset = 1 << (B - 1);
-  size_t i = 0;
-  for (; i + 8 <= n; i += 8, in += B) {
-    uint64_t v = 0;
-    std::memcpy(&v, in, B);
+void split_eight(uint64_t v, int8_t* out) {
 #pragma GCC unroll 8
-    for (unsigned j = 0; j < 8; ++j)
-      out[i + j] = static_cast<int8_t>(static_cast<int>((v >> (j * B)) & kMask) - kOffset);
+  for (unsigned j = 0; j < 8; ++j)
+    out[j] =
+        static_cast<int8_t>(static_cast<int>((v >> (j * B)) & ((1u << B) - 1u)) - (1 << (B - 1)));
+}
+
+template <unsigned B>
+void unpack_dense(const uint8_t* in, size_t n, int8_t* out) {
+  const size_t row_bytes = dense_words(n, B) * 4;
+  size_t i = 0, at = 0;
+  for (; i + 8 <= n && at + 8 <= row_bytes; i += 8, at += B) {
+    uint64_t v;
+    std::memcpy(&v, in + at, 8);
+    split_eight<B>(v, out + i);
   }
-  if (i == n) return;
-  uint64_t v = 0;
-  std::memcpy(&v, in, ((n - i) * B + 7) / 8);
-  for (unsigned j = 0; i + j < n; ++j)
-    out[i + j] = static_cast<int8_t>(static_cast<int>((v >> (j * B)) & kMask) - kOffset);
+  for (; i < n; i += 8, at += B) {  // the last ones: not beyond the row
+    uint64_t v = 0;
+    std::memcpy(&v, in + at, std::min<size_t>(8, row_bytes - at));
+    int8_t eight[8];
+    split_eight<B>(v, eight);
+    std::memcpy(out + i, eight, std::min<size_t>(8, n - i));
+  }
 }
 
 template <unsigned B>
