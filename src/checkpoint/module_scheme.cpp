@@ -167,6 +167,7 @@ void decide_and_plan(MappedModule& mapped, const QuantConfig& quant, const Tenso
   try {
     m.plan = reader_for(m.decision.scheme.format)
                  .plan(tensors, m.decision.scheme, store, mapped.N, mapped.K, quant.version());
+    if (!m.plan.warning.empty()) warnings.add(m.name, m.plan.warning);
   } catch (const Error&) {
     if (m.supported)
       throw;  // an unsupported scheme is reported as such, whatever its tensors look like
