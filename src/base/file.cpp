@@ -49,12 +49,13 @@ void write_new_file(const std::string& path, std::span<const std::span<const uin
 }  // namespace
 
 ReadFile::ReadFile(const std::string& path) : path_(path) {
-  if (path.find('\0') != std::string::npos) fail("{}: a path cannot hold a zero byte", printable(path));
+  if (path.find('\0') != std::string::npos)
+    fail("{}: a path cannot hold a zero byte", printable(path));
   do {
     fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   } while (fd_ < 0 && errno == EINTR);
   if (fd_ < 0) fail("{}: cannot open: {}", printable(path), errno_text(errno));
-  struct stat st{};
+  struct stat st {};
   const int code = ::fstat(fd_, &st) != 0 ? errno : 0;
   if (code == 0 && S_ISREG(st.st_mode)) {
     size_ = static_cast<uint64_t>(st.st_size);
@@ -69,13 +70,16 @@ ReadFile::~ReadFile() { ::close(fd_); }
 
 void ReadFile::read_at(uint64_t offset, std::span<uint8_t> out) const {
   if (offset > size_ || out.size() > size_ - offset)
-    fail("{}: cannot read {} bytes at {}: the file has {} bytes", printable(path_), out.size(), offset, size_);
+    fail("{}: cannot read {} bytes at {}: the file has {} bytes", printable(path_), out.size(),
+         offset, size_);
   while (!out.empty()) {
-    const ssize_t n = ::pread(fd_, out.data(), std::min(out.size(), kChunk), static_cast<off_t>(offset));
+    const ssize_t n =
+        ::pread(fd_, out.data(), std::min(out.size(), kChunk), static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail("{}: cannot read at byte {}: {}", printable(path_), offset, errno_text(errno));
     if (n == 0)
-      fail("{}: file shrank: it ends at byte {}, expected {} bytes as when it was opened", printable(path_), offset, size_);
+      fail("{}: file shrank: it ends at byte {}, expected {} bytes as when it was opened",
+           printable(path_), offset, size_);
     offset += static_cast<uint64_t>(n);
     out = out.subspan(static_cast<size_t>(n));
   }
@@ -84,13 +88,15 @@ void ReadFile::read_at(uint64_t offset, std::span<uint8_t> out) const {
 std::string read_text_file(const std::string& path, uint64_t limit) {
   const ReadFile file(path);
   if (file.size() > limit)
-    fail("{}: file has {} bytes; at most {} are read for a file of this kind", printable(path), file.size(), limit);
+    fail("{}: file has {} bytes; at most {} are read for a file of this kind", printable(path),
+         file.size(), limit);
   std::string text(file.size(), '\0');
   file.read_at(0, {reinterpret_cast<uint8_t*>(text.data()), text.size()});
   return text;
 }
 
-void write_file_atomically(const std::string& path, std::span<const std::span<const uint8_t>> parts) {
+void write_file_atomically(const std::string& path,
+                           std::span<const std::span<const uint8_t>> parts) {
   static std::atomic<unsigned> counter{0};
   const std::string temporary = fmt::format("{}.{}.{}.tmp", path, ::getpid(), counter.fetch_add(1));
   write_new_file(temporary, parts);
@@ -101,7 +107,7 @@ void write_file_atomically(const std::string& path, std::span<const std::span<co
 }
 
 bool path_exists(const std::string& path) {
-  struct stat st{};
+  struct stat st {};
   return ::lstat(path.c_str(), &st) == 0;
 }
 

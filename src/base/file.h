@@ -32,7 +32,8 @@ class ReadFile {
 std::string read_text_file(const std::string& path, uint64_t limit);
 
 // Writes `parts` one after another under a temporary name in the same folder, then renames: readers see all or nothing.
-void write_file_atomically(const std::string& path, std::span<const std::span<const uint8_t>> parts);
+void write_file_atomically(const std::string& path,
+                           std::span<const std::span<const uint8_t>> parts);
 
 bool path_exists(const std::string& path);  // without following a last symbolic link
 std::string errno_text(int code);           // "No such file or directory"

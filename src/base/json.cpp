@@ -28,10 +28,17 @@ class Adapter final : public Events {
   bool binary(binary_t&) override { return false; }
   bool key(string_t& v) override { return handler_.on_key(v); }
   bool start_object(std::size_t) override { return deeper() && handler_.on_object_begin(); }
-  bool end_object() override { --depth_; return handler_.on_object_end(); }
+  bool end_object() override {
+    --depth_;
+    return handler_.on_object_end();
+  }
   bool start_array(std::size_t) override { return deeper() && handler_.on_array_begin(); }
-  bool end_array() override { --depth_; return handler_.on_array_end(); }
-  bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& e) override {
+  bool end_array() override {
+    --depth_;
+    return handler_.on_array_end();
+  }
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::detail::exception& e) override {
     std::string text = e.what();
     if (const size_t cut = text.find("] "); cut != std::string::npos) text.erase(0, cut + 2);
     handler_.error = fmt::format("malformed JSON at byte {}: {}", position, printable(text, 160));
@@ -64,8 +71,14 @@ class Builder final : public JsonHandler {
     stack_.back().key = std::move(v);
     return true;
   }
-  bool on_object_begin() override { stack_.push_back({Json::object(), {}, {}}); return true; }
-  bool on_array_begin() override { stack_.push_back({Json::array(), {}, {}}); return true; }
+  bool on_object_begin() override {
+    stack_.push_back({Json::object(), {}, {}});
+    return true;
+  }
+  bool on_array_begin() override {
+    stack_.push_back({Json::array(), {}, {}});
+    return true;
+  }
   bool on_object_end() override { return close(); }
   bool on_array_end() override { return close(); }
   Json root;
@@ -153,15 +166,29 @@ void write_value(std::string& out, const Json& j, int indent, int level) {
     newline(level + 1);
   };
   switch (j.kind()) {
-    case Json::Kind::kNull: out += "null"; break;
-    case Json::Kind::kBool: out += j.as_bool() ? "true" : "false"; break;
-    case Json::Kind::kInt: out += fmt::format("{}", *j.as_int()); break;
-    case Json::Kind::kUint: out += fmt::format("{}", j.as_int() ? static_cast<uint64_t>(*j.as_int()) : static_cast<uint64_t>(j.as_double())); break;
-    case Json::Kind::kDouble: out += std::isfinite(j.as_double()) ? fmt::format("{}", j.as_double()) : "null"; break;
-    case Json::Kind::kString: write_string(out, j.as_string()); break;
+    case Json::Kind::kNull:
+      out += "null";
+      break;
+    case Json::Kind::kBool:
+      out += j.as_bool() ? "true" : "false";
+      break;
+    case Json::Kind::kInt:
+      out += fmt::format("{}", *j.as_int());
+      break;
+    case Json::Kind::kUint:
+      out += fmt::format("{}", j.as_int() ? static_cast<uint64_t>(*j.as_int())
+                                          : static_cast<uint64_t>(j.as_double()));
+      break;
+    case Json::Kind::kDouble:
+      out += std::isfinite(j.as_double()) ? fmt::format("{}", j.as_double()) : "null";
+      break;
+    case Json::Kind::kString:
+      write_string(out, j.as_string());
+      break;
     case Json::Kind::kArray: {
       out += '[';
-      for (size_t i = 0; i < j.items().size(); ++i) separator(i == 0), write_value(out, j.items()[i], indent, level + 1);
+      for (size_t i = 0; i < j.items().size(); ++i)
+        separator(i == 0), write_value(out, j.items()[i], indent, level + 1);
       if (!j.items().empty()) newline(level);
       out += ']';
       break;
@@ -184,10 +211,13 @@ void write_value(std::string& out, const Json& j, int indent, int level) {
 
 }  // namespace
 
-void parse_json_events(std::string_view text, JsonHandler& handler, std::string_view what, size_t max_depth) {
+void parse_json_events(std::string_view text, JsonHandler& handler, std::string_view what,
+                       size_t max_depth) {
   // The parser below takes a zero byte for the end of the text and skips a byte order mark; neither is JSON.
-  if (const size_t zero = text.find('\0'); zero != std::string_view::npos) fail("{}: malformed JSON: zero byte at {}", what, zero);
-  if (text.starts_with("\xef\xbb\xbf")) fail("{}: malformed JSON: text begins with a byte order mark", what);
+  if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
+    fail("{}: malformed JSON: zero byte at {}", what, zero);
+  if (text.starts_with("\xef\xbb\xbf"))
+    fail("{}: malformed JSON: text begins with a byte order mark", what);
   if (!is_utf8(text)) fail("{}: text is not valid UTF-8", what);
   Adapter adapter(handler, max_depth);
   if (nlohmann::json::sax_parse(text.begin(), text.end(), &adapter)) return;
@@ -197,7 +227,8 @@ void parse_json_events(std::string_view text, JsonHandler& handler, std::string_
 Json parse_json(std::string_view text, std::string_view what, size_t max_depth) {
   Builder builder;
   std::string cleaned;
-  if (text.find("NaN") != std::string_view::npos || text.find("Infinity") != std::string_view::npos) {
+  if (text.find("NaN") != std::string_view::npos ||
+      text.find("Infinity") != std::string_view::npos) {
     cleaned = without_python_numbers(text);
     text = cleaned;
   }
@@ -213,7 +244,8 @@ std::optional<int64_t> Json::as_int() const {
 
 double Json::as_double() const {
   if (kind_ == Kind::kDouble) return double_;
-  return kind_ == Kind::kUint ? static_cast<double>(static_cast<uint64_t>(int_)) : static_cast<double>(int_);
+  return kind_ == Kind::kUint ? static_cast<double>(static_cast<uint64_t>(int_))
+                              : static_cast<double>(int_);
 }
 
 const Json* Json::find(std::string_view key) const {
@@ -230,14 +262,21 @@ std::string Json::dump(int indent) const {
 
 std::string_view kind_name(Json::Kind kind) {
   switch (kind) {
-    case Json::Kind::kNull: return "null";
-    case Json::Kind::kBool: return "a boolean";
+    case Json::Kind::kNull:
+      return "null";
+    case Json::Kind::kBool:
+      return "a boolean";
     case Json::Kind::kInt:
-    case Json::Kind::kUint: return "an integer";
-    case Json::Kind::kDouble: return "a number";
-    case Json::Kind::kString: return "a string";
-    case Json::Kind::kArray: return "an array";
-    case Json::Kind::kObject: return "an object";
+    case Json::Kind::kUint:
+      return "an integer";
+    case Json::Kind::kDouble:
+      return "a number";
+    case Json::Kind::kString:
+      return "a string";
+    case Json::Kind::kArray:
+      return "an array";
+    case Json::Kind::kObject:
+      return "an object";
   }
   return "?";
 }

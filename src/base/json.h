@@ -21,9 +21,9 @@ class JsonHandler {
   virtual ~JsonHandler() = default;
   virtual bool on_null() = 0;
   virtual bool on_bool(bool value) = 0;
-  virtual bool on_int(int64_t value) = 0;     // negative integers
-  virtual bool on_uint(uint64_t value) = 0;   // non-negative integers that fit 64 bits
-  virtual bool on_double(double value) = 0;   // everything else that is a number
+  virtual bool on_int(int64_t value) = 0;    // negative integers
+  virtual bool on_uint(uint64_t value) = 0;  // non-negative integers that fit 64 bits
+  virtual bool on_double(double value) = 0;  // everything else that is a number
   virtual bool on_string(std::string& value) = 0;
   virtual bool on_key(std::string& value) = 0;
   virtual bool on_object_begin() = 0;
@@ -52,9 +52,21 @@ class Json {
   Json(const char* v) : kind_(Kind::kString), string_(v) {}
   Json(std::string v) : kind_(Kind::kString), string_(std::move(v)) {}
   Json(std::string_view v) : kind_(Kind::kString), string_(v) {}
-  static Json array() { Json j; j.kind_ = Kind::kArray; return j; }
-  static Json object() { Json j; j.kind_ = Kind::kObject; return j; }
-  static Json object(std::initializer_list<Member> members) { Json j = object(); j.members_ = members; return j; }
+  static Json array() {
+    Json j;
+    j.kind_ = Kind::kArray;
+    return j;
+  }
+  static Json object() {
+    Json j;
+    j.kind_ = Kind::kObject;
+    return j;
+  }
+  static Json object(std::initializer_list<Member> members) {
+    Json j = object();
+    j.members_ = members;
+    return j;
+  }
 
   Kind kind() const { return kind_; }
   bool is_null() const { return kind_ == Kind::kNull; }
@@ -72,7 +84,8 @@ class Json {
   const std::string& as_string() const { return string_; }
   const std::vector<Json>& items() const { return items_; }
   const std::vector<Member>& members() const { return members_; }
-  const Json* find(std::string_view key) const;  // member of an object, or null (also for other kinds)
+  const Json* find(
+      std::string_view key) const;  // member of an object, or null (also for other kinds)
 
   // Writers.
   void push(Json value) { items_.push_back(std::move(value)); }

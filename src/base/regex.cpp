@@ -40,7 +40,8 @@ std::string from_python(std::string_view pattern) {
       in_class = true;
       for (const char first : {'^', ']'})  // "[]x]" and "[^]x]": the bracket is a member
         if (i + 1 < pattern.size() && pattern[i + 1] == first) out += pattern[++i];
-    } else if (c == '{' && i + 2 < pattern.size() && pattern[i + 1] == ',' && is_digit(pattern[i + 2])) {
+    } else if (c == '{' && i + 2 < pattern.size() && pattern[i + 1] == ',' &&
+               is_digit(pattern[i + 2])) {
       out += '0';
     }
   }
@@ -50,7 +51,8 @@ std::string from_python(std::string_view pattern) {
 std::string message_of(int code) {
   PCRE2_UCHAR text[256];
   const int n = pcre2_get_error_message(code, text, sizeof text);
-  return n > 0 ? std::string(reinterpret_cast<const char*>(text), static_cast<size_t>(n)) : fmt::format("error {}", code);
+  return n > 0 ? std::string(reinterpret_cast<const char*>(text), static_cast<size_t>(n))
+               : fmt::format("error {}", code);
 }
 
 }  // namespace
@@ -69,15 +71,17 @@ Regex::Regex(std::string_view pattern, std::string_view where) : impl_(std::make
   impl_->pattern = pattern;
   impl_->where = where;
   if (pattern.size() > kMaxPattern)
-    fail("{} is a regular expression of {} bytes; at most {} are accepted", where, pattern.size(), kMaxPattern);
+    fail("{} is a regular expression of {} bytes; at most {} are accepted", where, pattern.size(),
+         kMaxPattern);
   const std::string text = from_python(pattern);
   int error = 0;
   size_t position = 0;
   constexpr uint32_t options = PCRE2_ANCHORED | PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
-  impl_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), options, &error, &position, nullptr);
+  impl_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), options,
+                              &error, &position, nullptr);
   if (impl_->code == nullptr)
-    fail("{} is 're:{}', which is not a valid regular expression: {} (at character {})", where, printable(pattern),
-         message_of(error), position);
+    fail("{} is 're:{}', which is not a valid regular expression: {} (at character {})", where,
+         printable(pattern), message_of(error), position);
   impl_->limits = pcre2_match_context_create(nullptr);
   if (impl_->limits == nullptr) fail("{}: out of memory", where);
   pcre2_set_match_limit(impl_->limits, kMatchLimit);
@@ -90,15 +94,15 @@ Regex::Regex(Regex&&) noexcept = default;
 Regex& Regex::operator=(Regex&&) noexcept = default;
 
 bool Regex::matches_start(std::string_view subject) const {
-  const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(pcre2_match_data_create(1, nullptr),
-                                                                            pcre2_match_data_free);
+  const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
+      pcre2_match_data_create(1, nullptr), pcre2_match_data_free);
   if (data == nullptr) fail("{}: out of memory", impl_->where);
-  const int rc = pcre2_match(impl_->code, reinterpret_cast<PCRE2_SPTR>(subject.data()), subject.size(), 0, 0, data.get(),
-                             impl_->limits);
+  const int rc = pcre2_match(impl_->code, reinterpret_cast<PCRE2_SPTR>(subject.data()),
+                             subject.size(), 0, 0, data.get(), impl_->limits);
   if (rc >= 0) return true;
   if (rc == PCRE2_ERROR_NOMATCH) return false;
-  fail("{} is 're:{}', which cannot be matched against '{}': {}", impl_->where, printable(impl_->pattern), printable(subject),
-       message_of(rc));
+  fail("{} is 're:{}', which cannot be matched against '{}': {}", impl_->where,
+       printable(impl_->pattern), printable(subject), message_of(rc));
 }
 
 }  // namespace moebius

@@ -15,7 +15,8 @@ namespace moebius {
 enum class ArgsRole : uint8_t { kWeights, kInput, kOutput, kKvCache };
 
 // Throws Error naming field and value for what the format does not allow. Deprecated spellings are understood.
-QuantArgs parse_quant_args(const Json& value, const std::string& path, ArgsRole role, QuantFieldsContext& context);
+QuantArgs parse_quant_args(const Json& value, const std::string& path, ArgsRole role,
+                           QuantFieldsContext& context);
 
 // The scheme a preset name ("FP8_DYNAMIC", any case) stands for, in the meaning of the library version that wrote the file.
 std::optional<Scheme> scheme_of_preset(std::string_view name, std::string_view version);

@@ -20,15 +20,19 @@ constexpr FusedKey kFusedKeys[] = {
     {"gate_up_proj", {"gate_proj", "up_proj", ""}},
     {"fused_qkv_a_proj", {"q_a_proj", "kv_a_proj_with_mqa", ""}},
 };
-constexpr std::pair<std::string_view, std::string_view> kExpertNames[] = {{"w1", "gate_proj"}, {"w2", "down_proj"}, {"w3", "up_proj"}};
+constexpr std::pair<std::string_view, std::string_view> kExpertNames[] = {
+    {"w1", "gate_proj"}, {"w2", "down_proj"}, {"w3", "up_proj"}};
 
 bool is_number(std::string_view text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
 // Name with its last component replaced; nothing if that component is another one.
-std::optional<std::string> with_last(std::string_view name, std::string_view last, std::string_view replacement) {
-  if (!name.ends_with(last) || (name.size() > last.size() && name[name.size() - last.size() - 1] != '.')) return std::nullopt;
+std::optional<std::string> with_last(std::string_view name, std::string_view last,
+                                     std::string_view replacement) {
+  if (!name.ends_with(last) ||
+      (name.size() > last.size() && name[name.size() - last.size() - 1] != '.'))
+    return std::nullopt;
   return std::string(name.substr(0, name.size() - last.size())).append(replacement);
 }
 
@@ -59,7 +63,8 @@ std::vector<std::string> other_names(std::string_view name) {
       if (!part.empty())
         if (auto n = with_last(name, part, key.fused)) names.push_back(*n);
   add_expert_names(name, names);
-  constexpr std::string_view kPrefixes[] = {"model.language_model.", "language_model.model.", "model."};
+  constexpr std::string_view kPrefixes[] = {"model.language_model.", "language_model.model.",
+                                            "model."};
   for (const std::string_view from : kPrefixes) {
     if (!name.starts_with(from)) continue;
     for (const std::string_view to : kPrefixes)
@@ -93,14 +98,16 @@ struct QuantConfig::Impl {
   SchemeDecision matched(const PatternMatch& m, std::string_view note) const;
   SchemeDecision ignored(std::string_view entry) const;
   std::optional<PatternMatch> fused_components(std::string_view module) const;
-  std::string ambiguity(std::string_view module, std::string_view class_name, const PatternMatch& ours) const;
+  std::string ambiguity(std::string_view module, std::string_view class_name,
+                        const PatternMatch& ours) const;
 };
 
 void QuantConfig::Impl::build(const std::string& file, std::vector<std::string>& warnings) {
   for (size_t g = 0; g < section.groups.size(); ++g) {
     const ConfigGroup& group = section.groups[g];
     for (size_t t = 0; t < group.targets.size(); ++t) {
-      const std::string where = fmt::format("{}: {}.config_groups.{}.targets[{}]", printable(file), section.path, printable(group.name, 80), t);
+      const std::string where = fmt::format("{}: {}.config_groups.{}.targets[{}]", printable(file),
+                                            section.path, printable(group.name, 80), t);
       const size_t position = targets.add(group.targets[t], where);
       if (position == group_of.size()) {
         group_of.push_back(g);
@@ -108,14 +115,16 @@ void QuantConfig::Impl::build(const std::string& file, std::vector<std::string>&
       }
       // As both libraries do: the later group replaces the earlier one.
       if (!(section.groups[group_of[position]].scheme == group.scheme))
-        warnings.push_back(fmt::format("{} is '{}', which {} has too; the later group counts", where, printable(group.targets[t], 80),
+        warnings.push_back(fmt::format("{} is '{}', which {} has too; the later group counts",
+                                       where, printable(group.targets[t], 80),
                                        printable(section.groups[group_of[position]].name, 80)));
       group_of[position] = g;
     }
   }
   if (section.method == "mxfp4") return;  // its ignore list has another syntax
   for (size_t i = 0; i < section.ignore.size(); ++i)
-    ignore.add(section.ignore[i], fmt::format("{}: {}.ignore[{}]", printable(file), section.path, i));
+    ignore.add(section.ignore[i],
+               fmt::format("{}: {}.ignore[{}]", printable(file), section.path, i));
 }
 
 SchemeDecision QuantConfig::Impl::matched(const PatternMatch& m, std::string_view note) const {
@@ -123,7 +132,8 @@ SchemeDecision QuantConfig::Impl::matched(const PatternMatch& m, std::string_vie
   SchemeDecision d;
   d.scheme = group.scheme;
   d.matched = true;
-  d.rule = fmt::format("{} target '{}' ({}{})", printable(group.name, 80), printable(targets.text(m.position), 120), name_of(m.kind), note);
+  d.rule = fmt::format("{} target '{}' ({}{})", printable(group.name, 80),
+                       printable(targets.text(m.position), 120), name_of(m.kind), note);
   return d;
 }
 
@@ -150,16 +160,20 @@ std::optional<PatternMatch> QuantConfig::Impl::fused_components(std::string_view
   return std::nullopt;
 }
 
-std::string QuantConfig::Impl::ambiguity(std::string_view module, std::string_view class_name, const PatternMatch& ours) const {
+std::string QuantConfig::Impl::ambiguity(std::string_view module, std::string_view class_name,
+                                         const PatternMatch& ours) const {
   const std::optional<PatternMatch> theirs =
       ours.kind == MatchKind::kClass ? targets.first_class(class_name) : targets.first_name(module);
   if (!theirs || theirs->position == ours.position) return {};
-  const ConfigGroup &a = section.groups[group_of[ours.position]], &b = section.groups[group_of[theirs->position]];
+  const ConfigGroup &a = section.groups[group_of[ours.position]],
+                    &b = section.groups[group_of[theirs->position]];
   if (a.scheme == b.scheme) return {};
-  return fmt::format("targets '{}' ({}) and '{}' ({}) match the same modules; compressed-tensors takes the first, which is used, and "
-                     "vLLM the second",
-                     printable(targets.text(ours.position), 120), printable(a.name, 80), printable(targets.text(theirs->position), 120),
-                     printable(b.name, 80));
+  return fmt::format(
+      "targets '{}' ({}) and '{}' ({}) match the same modules; compressed-tensors takes the first, "
+      "which is used, and "
+      "vLLM the second",
+      printable(targets.text(ours.position), 120), printable(a.name, 80),
+      printable(targets.text(theirs->position), 120), printable(b.name, 80));
 }
 
 QuantConfig::QuantConfig() : impl_(std::make_unique<Impl>()) {}
@@ -167,7 +181,8 @@ QuantConfig::~QuantConfig() = default;
 QuantConfig::QuantConfig(QuantConfig&&) noexcept = default;
 QuantConfig& QuantConfig::operator=(QuantConfig&&) noexcept = default;
 
-QuantConfig QuantConfig::parse(const Json& config, const std::string& path, std::vector<std::string>& warnings) {
+QuantConfig QuantConfig::parse(const Json& config, const std::string& path,
+                               std::vector<std::string>& warnings) {
   QuantConfig result;
   result.impl_->section = parse_quant_section(config, path, warnings);
   result.impl_->build(path, warnings);
@@ -180,7 +195,9 @@ const std::string& QuantConfig::version() const { return impl_->section.version;
 const std::vector<ConfigGroup>& QuantConfig::groups() const { return impl_->section.groups; }
 const std::vector<std::string>& QuantConfig::ignore() const { return impl_->section.ignore; }
 const std::optional<QuantArgs>& QuantConfig::kv_cache() const { return impl_->section.kv_cache; }
-const std::vector<std::pair<std::string, Json>>& QuantConfig::unknown_fields() const { return impl_->section.unknown; }
+const std::vector<std::pair<std::string, Json>>& QuantConfig::unknown_fields() const {
+  return impl_->section.unknown;
+}
 
 SchemeDecision QuantConfig::decide(std::string_view module, std::string_view class_name) const {
   SchemeDecision none;
@@ -189,7 +206,8 @@ SchemeDecision QuantConfig::decide(std::string_view module, std::string_view cla
   if (impl_->section.method == "mxfp4")
     for (const std::string& entry : impl_->section.ignore)
       if (covered_by(module, entry)) return impl_->ignored(entry);
-  if (const auto m = impl_->ignore.match(module, class_name)) return impl_->ignored(impl_->ignore.text(m->position));
+  if (const auto m = impl_->ignore.match(module, class_name))
+    return impl_->ignored(impl_->ignore.text(m->position));
   const std::optional<PatternMatch> m = impl_->targets.match(module, class_name);
   if (!m) return none;
   SchemeDecision d = impl_->matched(*m, "");
@@ -197,18 +215,22 @@ SchemeDecision QuantConfig::decide(std::string_view module, std::string_view cla
   return d;
 }
 
-SchemeDecision QuantConfig::decide_like_vllm(std::string_view module, std::string_view class_name) const {
+SchemeDecision QuantConfig::decide_like_vllm(std::string_view module,
+                                             std::string_view class_name) const {
   const Impl& impl = *impl_;
   if (!is_quantized() || impl.section.method == "mxfp4") return decide(module, class_name);
-  if (const auto m = impl.ignore.first_name(module)) return impl.ignored(impl.ignore.text(m->position));
+  if (const auto m = impl.ignore.first_name(module))
+    return impl.ignored(impl.ignore.text(m->position));
   if (const auto m = impl.targets.first_name(module)) return impl.matched(*m, ", vLLM's order");
   if (const auto m = impl.fused_components(module)) return impl.matched(*m, ", by components");
-  if (const auto m = impl.targets.first_class(class_name)) return impl.matched(*m, ", vLLM's order");
+  if (const auto m = impl.targets.first_class(class_name))
+    return impl.matched(*m, ", vLLM's order");
   if (module.find(".experts.") != std::string_view::npos)
     for (const std::string_view experts : {"RoutedExperts", "FusedMoE"})
       if (const auto m = impl.targets.first_class(experts)) return impl.matched(*m, ", experts");
   for (const std::string& name : other_names(module))
-    if (const auto m = impl.targets.first_name(name)) return impl.matched(*m, fmt::format(", as '{}'", printable(name, 120)));
+    if (const auto m = impl.targets.first_name(name))
+      return impl.matched(*m, fmt::format(", as '{}'", printable(name, 120)));
   SchemeDecision none;
   none.rule = "no target matches";
   return none;

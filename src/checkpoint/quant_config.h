@@ -22,25 +22,29 @@ struct ConfigGroup {
 };
 
 struct SchemeDecision {
-  Scheme scheme;      // dense when nothing matched or the module is ignored
-  std::string rule;   // "group_0 target 'Linear' (class)", "ignore 're:.*mlp.gate$'", "no target matches"
+  Scheme scheme;  // dense when nothing matched or the module is ignored
+  std::string
+      rule;  // "group_0 target 'Linear' (class)", "ignore 're:.*mlp.gate$'", "no target matches"
   bool matched = false;
   bool ignored = false;
-  std::string warning;  // set when compressed-tensors' and vLLM's order disagree; the same text for every module it concerns
+  std::string
+      warning;  // set when compressed-tensors' and vLLM's order disagree; the same text for every module it concerns
 };
 
 class QuantConfig {
  public:
   // `config` is the whole config.json; finds the section in its three places. No section: is_quantized() is false.
   // Unknown fields are kept and appended once each to `warnings`. Throws Error naming field and value for what cannot be run.
-  static QuantConfig parse(const Json& config, const std::string& path, std::vector<std::string>& warnings);
+  static QuantConfig parse(const Json& config, const std::string& path,
+                           std::vector<std::string>& warnings);
   QuantConfig();
   ~QuantConfig();
   QuantConfig(QuantConfig&&) noexcept;
   QuantConfig& operator=(QuantConfig&&) noexcept;
 
   bool is_quantized() const;
-  const std::string& method() const;         // "compressed-tensors", "mxfp4" (GPT-OSS native), "" when dense
+  const std::string& method()
+      const;  // "compressed-tensors", "mxfp4" (GPT-OSS native), "" when dense
   const std::string& version() const;
   const std::vector<ConfigGroup>& groups() const;
   const std::vector<std::string>& ignore() const;

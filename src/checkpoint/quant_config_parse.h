@@ -12,9 +12,10 @@
 namespace moebius {
 
 struct QuantSection {
-  std::string method;   // "compressed-tensors", "mxfp4", "" when there is no section
+  std::string method;  // "compressed-tensors", "mxfp4", "" when there is no section
   std::string version;
-  std::string path;     // of the section inside config.json: "quantization_config", "text_config.quantization_config" ...
+  std::string
+      path;  // of the section inside config.json: "quantization_config", "text_config.quantization_config" ...
   std::vector<ConfigGroup> groups;
   std::vector<std::string> ignore;  // mxfp4: modules_to_not_convert
   std::optional<QuantArgs> kv_cache;
@@ -22,6 +23,7 @@ struct QuantSection {
 };
 
 // Throws Error naming field and value for what cannot be understood; unknown fields are kept and warned about once each.
-QuantSection parse_quant_section(const Json& config, const std::string& file, std::vector<std::string>& warnings);
+QuantSection parse_quant_section(const Json& config, const std::string& file,
+                                 std::vector<std::string>& warnings);
 
 }  // namespace moebius

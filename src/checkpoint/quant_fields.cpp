@@ -8,7 +8,8 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kMaxUnknown = 100;  // warnings about unknown members; a config of strangers must not fill the screen
+constexpr size_t kMaxUnknown =
+    100;  // warnings about unknown members; a config of strangers must not fill the screen
 
 std::string show(const Json& value) {
   if (value.is_string()) return "'" + printable(value.as_string(), 80) + "'";
@@ -21,13 +22,15 @@ std::string show(const Json& value) {
 QuantFields::QuantFields(const Json& object, std::string path, QuantFieldsContext& context,
                          std::initializer_list<std::string_view> known)
     : object_(object), path_(std::move(path)), context_(context) {
-  if (!object.is_object()) fail("{}: {} is {}; expected an object", context_.file, path_, show(object));
+  if (!object.is_object())
+    fail("{}: {} is {}; expected an object", context_.file, path_, show(object));
   for (const auto& [key, value] : object.members()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     if (context_.unknown.size() >= kMaxUnknown) continue;
     context_.unknown.emplace_back(path_ + "." + printable(key, 80), value);
     if (context_.warned.insert(key).second)
-      context_.warn(fmt::format("{} is not a field we know; it is ignored", context_.unknown.back().first));
+      context_.warn(
+          fmt::format("{} is not a field we know; it is ignored", context_.unknown.back().first));
   }
 }
 
@@ -38,7 +41,8 @@ const Json* QuantFields::find(std::string_view key) const {
 
 void QuantFields::reject(std::string_view key, std::string_view expected) const {
   const Json* value = key.empty() ? &object_ : object_.find(key);
-  fail("{}: {} is {}; {}", context_.file, path(key), value == nullptr ? "missing" : show(*value), expected);
+  fail("{}: {} is {}; {}", context_.file, path(key), value == nullptr ? "missing" : show(*value),
+       expected);
 }
 
 std::optional<std::string> QuantFields::text(std::string_view key) const {
@@ -77,7 +81,9 @@ std::vector<std::string> QuantFields::texts(std::string_view key) const {
   if (!value->is_array()) reject(key, "expected a list of strings");
   std::vector<std::string> result;
   for (const Json& item : value->items()) {
-    if (!item.is_string()) fail("{}: {}[{}] is {}; expected a string", context_.file, path(key), result.size(), show(item));
+    if (!item.is_string())
+      fail("{}: {}[{}] is {}; expected a string", context_.file, path(key), result.size(),
+           show(item));
     result.push_back(item.as_string());
   }
   return result;

@@ -17,10 +17,10 @@ namespace moebius {
 
 // Shared by all objects of one config.
 struct QuantFieldsContext {
-  std::string file;                                  // for messages
+  std::string file;  // for messages
   std::vector<std::string>* warnings = nullptr;
-  std::vector<std::pair<std::string, Json>> unknown; // path and value of members we do not know
-  std::set<std::string> warned;                      // last component of their paths
+  std::vector<std::pair<std::string, Json>> unknown;  // path and value of members we do not know
+  std::set<std::string> warned;                       // last component of their paths
 
   void warn(std::string text) { warnings->push_back(file + ": " + std::move(text)); }
 };
@@ -28,7 +28,8 @@ struct QuantFieldsContext {
 class QuantFields {
  public:
   // Throws Error unless `object` is an object; members not in `known` are recorded in the context.
-  QuantFields(const Json& object, std::string path, QuantFieldsContext& context, std::initializer_list<std::string_view> known);
+  QuantFields(const Json& object, std::string path, QuantFieldsContext& context,
+              std::initializer_list<std::string_view> known);
 
   const Json* find(std::string_view key) const;  // null members count as absent
   std::optional<std::string> text(std::string_view key) const;
@@ -37,7 +38,9 @@ class QuantFields {
   std::optional<int64_t> integer(std::string_view key) const;
   std::vector<std::string> texts(std::string_view key) const;  // a list of strings, or one string
 
-  std::string path(std::string_view key) const { return key.empty() ? path_ : path_ + "." + std::string(key); }
+  std::string path(std::string_view key) const {
+    return key.empty() ? path_ : path_ + "." + std::string(key);
+  }
   QuantFieldsContext& context() const { return context_; }
   // "<file>: <path>.<key> is <value>; <expected>"
   [[noreturn]] void reject(std::string_view key, std::string_view expected) const;

@@ -8,8 +8,8 @@
 namespace moebius {
 namespace {
 
-QuantArgs args(NumberKind kind, int bits, Strategy strategy, int64_t group = 0, Dynamic dynamic = Dynamic::kStatic,
-               std::string_view scale_dtype = "") {
+QuantArgs args(NumberKind kind, int bits, Strategy strategy, int64_t group = 0,
+               Dynamic dynamic = Dynamic::kStatic, std::string_view scale_dtype = "") {
   QuantArgs a;
   a.kind = kind;
   a.bits = bits;
@@ -28,7 +28,8 @@ constexpr std::string_view kE4m3 = "float8_e4m3fn", kU8 = "uint8";
 std::optional<Scheme> integer_preset(std::string_view name, std::string_view version) {
   if (name == "INT8") name = "W8A8";
   const size_t a = name.find('A');
-  if (name.size() < 4 || name[0] != 'W' || a != 2 || name[1] < '2' || name[1] > '8') return std::nullopt;
+  if (name.size() < 4 || name[0] != 'W' || a != 2 || name[1] < '2' || name[1] > '8')
+    return std::nullopt;
   const int weight_bits = name[1] - '0';
   const std::string_view act = name.substr(3);
   const int act_bits = act == "4" ? 4 : act == "8" ? 8 : act == "16" ? 16 : 0;

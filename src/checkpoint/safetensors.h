@@ -21,7 +21,7 @@ struct TensorInfo {
   std::vector<uint64_t> shape;
   uint64_t offset = 0;  // of the first byte in the file
   uint64_t bytes = 0;
-  uint32_t file = 0;    // index into TensorStore::files()
+  uint32_t file = 0;  // index into TensorStore::files()
 };
 std::string describe(const TensorInfo& tensor);  // "I32[4096,512]"
 
@@ -32,7 +32,9 @@ class SafetensorsFile {
   uint64_t size() const { return file_->size(); }
   const std::vector<TensorInfo>& tensors() const { return tensors_; }  // in file order
   std::vector<TensorInfo> take_tensors() { return std::move(tensors_); }
-  void set_tensors(std::vector<TensorInfo> tensors) { tensors_ = std::move(tensors); }  // a selection of those taken
+  void set_tensors(std::vector<TensorInfo> tensors) {
+    tensors_ = std::move(tensors);
+  }  // a selection of those taken
   // Reads out.size() bytes at `offset` inside the tensor. Throws Error if the file got shorter or cannot be read. Thread-safe.
   void read(const TensorInfo& tensor, uint64_t offset, std::span<uint8_t> out) const;
 
@@ -46,7 +48,8 @@ inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 inline constexpr size_t kMaxTensors = 1'000'000, kMaxTensorName = 1024, kMaxRank = 64;
 
 // Parses header bytes alone (what the fuzzer drives). `file_size` is the length of the whole file.
-std::vector<TensorInfo> parse_safetensors_header(std::string_view header, uint64_t file_size, const std::string& path);
+std::vector<TensorInfo> parse_safetensors_header(std::string_view header, uint64_t file_size,
+                                                 const std::string& path);
 
 // Writes tensors to a file (atomically: temporary name, then rename), in the order and with the padding of the format's own
 // writer. Data must match dtype and shape; names must be different.

@@ -15,13 +15,16 @@ namespace {
 
 // Descending rank of the reference writer.
 constexpr std::array kOrder = {
-    DType::kU64,        DType::kI64,        DType::kF64,   DType::kC64,    DType::kF32,    DType::kU32,
-    DType::kI32,        DType::kBf16,       DType::kF16,   DType::kU16,    DType::kI16,    DType::kF8E5M2Fnuz,
-    DType::kF8E4M3Fnuz, DType::kF8E8M0,     DType::kF8E4M3, DType::kF8E5M2, DType::kI8,    DType::kU8,
-    DType::kF6E3M2,     DType::kF6E2M3,     DType::kF4,    DType::kBool,
+    DType::kU64,    DType::kI64,        DType::kF64,        DType::kC64,    DType::kF32,
+    DType::kU32,    DType::kI32,        DType::kBf16,       DType::kF16,    DType::kU16,
+    DType::kI16,    DType::kF8E5M2Fnuz, DType::kF8E4M3Fnuz, DType::kF8E8M0, DType::kF8E4M3,
+    DType::kF8E5M2, DType::kI8,         DType::kU8,         DType::kF6E3M2, DType::kF6E2M3,
+    DType::kF4,     DType::kBool,
 };
 
-size_t order_of(DType t) { return static_cast<size_t>(std::find(kOrder.begin(), kOrder.end(), t) - kOrder.begin()); }
+size_t order_of(DType t) {
+  return static_cast<size_t>(std::find(kOrder.begin(), kOrder.end(), t) - kOrder.begin());
+}
 
 void check(const TensorData& t, const std::string& path, std::set<std::string_view>& names) {
   if (t.name == "__metadata__" || !names.insert(t.name).second)
@@ -29,8 +32,8 @@ void check(const TensorData& t, const std::string& path, std::set<std::string_vi
   std::optional<uint64_t> bits = bits_of(t.dtype);
   for (const uint64_t d : t.shape) bits = bits ? checked_mul(*bits, d) : bits;
   if (!bits || *bits % 8 != 0 || *bits / 8 != t.data.size())
-    fail("{}: cannot write tensor '{}': {} does not hold {} bytes", printable(path), printable(t.name),
-         describe(TensorInfo{t.name, t.dtype, t.shape, 0, 0, 0}), t.data.size());
+    fail("{}: cannot write tensor '{}': {} does not hold {} bytes", printable(path),
+         printable(t.name), describe(TensorInfo{t.name, t.dtype, t.shape, 0, 0, 0}), t.data.size());
 }
 
 }  // namespace
@@ -49,16 +52,20 @@ void write_safetensors(const std::string& path, std::span<const TensorData> tens
   std::string header = "{";
   uint64_t offset = 0;
   for (const TensorData* t : sorted) {
-    header += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[", header.size() > 1 ? "," : "", Json(t->name).dump(), name_of(t->dtype));
-    for (size_t i = 0; i < t->shape.size(); ++i) header += fmt::format("{}{}", i > 0 ? "," : "", t->shape[i]);
+    header += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[", header.size() > 1 ? "," : "",
+                          Json(t->name).dump(), name_of(t->dtype));
+    for (size_t i = 0; i < t->shape.size(); ++i)
+      header += fmt::format("{}{}", i > 0 ? "," : "", t->shape[i]);
     header += fmt::format("],\"data_offsets\":[{},{}]}}", offset, offset + t->data.size());
     offset += t->data.size();
   }
   header += "}";
   header.append(round_up(header.size(), 8) - header.size(), ' ');
   std::array<uint8_t, 8> length{};
-  for (size_t i = 0; i < length.size(); ++i) length[i] = static_cast<uint8_t>(header.size() >> (8 * i));
-  std::vector<std::span<const uint8_t>> parts = {length, {reinterpret_cast<const uint8_t*>(header.data()), header.size()}};
+  for (size_t i = 0; i < length.size(); ++i)
+    length[i] = static_cast<uint8_t>(header.size() >> (8 * i));
+  std::vector<std::span<const uint8_t>> parts = {
+      length, {reinterpret_cast<const uint8_t*>(header.data()), header.size()}};
   for (const TensorData* t : sorted) parts.push_back(t->data);
   write_file_atomically(path, parts);
 }

@@ -61,22 +61,30 @@ class IndexHandler final : public JsonHandler {
   // Anything but a string inside weight_map, anything but an object where one belongs.
   bool value(std::string_view found) {
     if (depth_ == 0) return stop(fmt::format("index is {}; expected a JSON object", found));
-    if (in_map()) return stop(fmt::format("weight_map['{}'] is {}; expected a file name", printable(tensor_), found));
-    if (depth_ == 1 && at_map_) return stop(fmt::format("weight_map is {}; expected an object", found));
+    if (in_map())
+      return stop(
+          fmt::format("weight_map['{}'] is {}; expected a file name", printable(tensor_), found));
+    if (depth_ == 1 && at_map_)
+      return stop(fmt::format("weight_map is {}; expected an object", found));
     return true;
   }
   bool add(const std::string& file) {
     if (tensor_.size() > kMaxTensorName)
-      return stop(fmt::format("weight_map has a tensor name of {} bytes; at most {} are accepted", tensor_.size(), kMaxTensorName));
+      return stop(fmt::format("weight_map has a tensor name of {} bytes; at most {} are accepted",
+                              tensor_.size(), kMaxTensorName));
     if (!is_plain_file_name(file))
-      return stop(fmt::format("weight_map['{}'] is '{}'; expected a plain file name without a folder", printable(tensor_),
-                              printable(file)));
-    if (index.file_of.size() == kMaxIndexTensors) return stop(fmt::format("weight_map has more than {} tensors", kMaxIndexTensors));
+      return stop(
+          fmt::format("weight_map['{}'] is '{}'; expected a plain file name without a folder",
+                      printable(tensor_), printable(file)));
+    if (index.file_of.size() == kMaxIndexTensors)
+      return stop(fmt::format("weight_map has more than {} tensors", kMaxIndexTensors));
     const auto [it, fresh] = numbers_.try_emplace(file, static_cast<uint32_t>(index.files.size()));
     if (fresh) index.files.push_back(file);
-    if (index.files.size() > kMaxShards) return stop(fmt::format("weight_map names more than {} files", kMaxShards));
+    if (index.files.size() > kMaxShards)
+      return stop(fmt::format("weight_map names more than {} files", kMaxShards));
     if (!index.file_of.try_emplace(std::move(tensor_), it->second).second)
-      return stop(fmt::format("weight_map names a tensor twice (the second time in '{}')", printable(file)));
+      return stop(fmt::format("weight_map names a tensor twice (the second time in '{}')",
+                              printable(file)));
     return true;
   }
 
@@ -90,8 +98,9 @@ class IndexHandler final : public JsonHandler {
 
 bool is_plain_file_name(std::string_view name) {
   if (name.empty() || name == "." || name == ".." || name.size() > 255) return false;
-  return std::none_of(name.begin(), name.end(),
-                      [](char c) { return c == '/' || c == '\\' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
+  return std::none_of(name.begin(), name.end(), [](char c) {
+    return c == '/' || c == '\\' || static_cast<unsigned char>(c) < 0x20 || c == 0x7f;
+  });
 }
 
 ShardIndex parse_shard_index(std::string_view text, const std::string& path) {
@@ -104,7 +113,8 @@ ShardIndex parse_shard_index(std::string_view text, const std::string& path) {
   std::sort(sorted.begin(), sorted.end());
   std::vector<uint32_t> renumber(sorted.size());
   for (size_t i = 0; i < index.files.size(); ++i)
-    renumber[i] = static_cast<uint32_t>(std::lower_bound(sorted.begin(), sorted.end(), index.files[i]) - sorted.begin());
+    renumber[i] = static_cast<uint32_t>(
+        std::lower_bound(sorted.begin(), sorted.end(), index.files[i]) - sorted.begin());
   for (auto& [name, file] : index.file_of) file = renumber[file];
   index.files = std::move(sorted);
   return index;

@@ -9,8 +9,8 @@
 namespace moebius {
 
 struct ShardIndex {
-  std::vector<std::string> files;                       // distinct plain file names, sorted
-  std::unordered_map<std::string, uint32_t> file_of;    // tensor name to index into files
+  std::vector<std::string> files;                     // distinct plain file names, sorted
+  std::unordered_map<std::string, uint32_t> file_of;  // tensor name to index into files
 };
 
 inline constexpr std::string_view kIndexName = "model.safetensors.index.json";

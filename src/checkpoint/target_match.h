@@ -28,9 +28,12 @@ class PatternList {
   size_t size() const { return texts_.size(); }
   const std::string& text(size_t position) const { return texts_[position]; }
 
-  std::optional<PatternMatch> match(std::string_view module, std::string_view class_name) const;  // compressed-tensors' order
-  std::optional<PatternMatch> first_name(std::string_view module) const;                          // file order, names and expressions
-  std::optional<PatternMatch> first_class(std::string_view class_name) const;                     // file order, vLLM's loose classes
+  std::optional<PatternMatch> match(
+      std::string_view module, std::string_view class_name) const;  // compressed-tensors' order
+  std::optional<PatternMatch> first_name(
+      std::string_view module) const;  // file order, names and expressions
+  std::optional<PatternMatch> first_class(
+      std::string_view class_name) const;  // file order, vLLM's loose classes
 
  private:
   struct Expression {
@@ -40,7 +43,7 @@ class PatternList {
   std::vector<std::string> texts_;
   std::unordered_map<std::string, size_t> positions_;  // every text, also expressions
   std::vector<Expression> expressions_;                // sorted by text
-  std::vector<size_t> class_like_;                     // positions of texts without a dot: only they can be classes
+  std::vector<size_t> class_like_;  // positions of texts without a dot: only they can be classes
 };
 
 }  // namespace moebius

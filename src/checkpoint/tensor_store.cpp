@@ -29,15 +29,19 @@ std::string real_path(const std::string& path) {
 }
 
 // snapshots/<revision>/name -> ../../blobs/<hash>: how the hub's cache keeps its files.
-bool is_hub_cache_link(const std::string& real_folder, const std::string& link, const std::string& target) {
+bool is_hub_cache_link(const std::string& real_folder, const std::string& link,
+                       const std::string& target) {
   std::string text(PATH_MAX, '\0');
   const ssize_t n = ::readlink(link.c_str(), text.data(), text.size());
   if (n <= 0) return false;
   text.resize(static_cast<size_t>(n));
   constexpr std::string_view kBlobs = "../../blobs/";
-  if (!text.starts_with(kBlobs) || !is_plain_file_name(std::string_view(text).substr(kBlobs.size()))) return false;
+  if (!text.starts_with(kBlobs) ||
+      !is_plain_file_name(std::string_view(text).substr(kBlobs.size())))
+    return false;
   const size_t revision = real_folder.rfind('/');
-  if (revision == std::string::npos || base_name(real_folder.substr(0, revision)) != "snapshots") return false;
+  if (revision == std::string::npos || base_name(real_folder.substr(0, revision)) != "snapshots")
+    return false;
   const std::string repository = real_folder.substr(0, real_folder.rfind('/', revision - 1));
   return target == join_path(repository, text.substr(6));
 }
@@ -56,40 +60,53 @@ std::string other_single_file(const std::string& folder, std::vector<std::string
   std::vector<std::string> candidates;
   std::string hint;
   for (const std::string& name : list_folder(folder)) {
-    const bool skipped = name.starts_with("consolidated") || name.starts_with("adapter") || name.starts_with("optimizer");
+    const bool skipped = name.starts_with("consolidated") || name.starts_with("adapter") ||
+                         name.starts_with("optimizer");
     if (name.ends_with(".safetensors") && !skipped) candidates.push_back(name);
-    if (name.ends_with(".safetensors") && skipped) hint = fmt::format("; '{}' is not read as a model", printable(name));
+    if (name.ends_with(".safetensors") && skipped)
+      hint = fmt::format("; '{}' is not read as a model", printable(name));
     if (name.starts_with("pytorch_model") || name.ends_with(".gguf"))
       hint = fmt::format("; found '{}', but only safetensors files are read", printable(name));
   }
-  if (candidates.empty()) fail("{}: holds neither {} nor {}{}", printable(folder), kSingleName, kIndexName, hint);
+  if (candidates.empty())
+    fail("{}: holds neither {} nor {}{}", printable(folder), kSingleName, kIndexName, hint);
   if (candidates.size() > 1)
-    fail("{}: holds {} safetensors files ('{}', '{}' ...) but no {} that says which tensor lies where", printable(folder),
-         candidates.size(), printable(candidates[0]), printable(candidates[1]), kIndexName);
-  warnings.push_back(fmt::format("{}: holds neither {} nor an index; '{}' is read instead", printable(folder), kSingleName,
-                                 printable(candidates[0])));
+    fail(
+        "{}: holds {} safetensors files ('{}', '{}' ...) but no {} that says which tensor lies "
+        "where",
+        printable(folder), candidates.size(), printable(candidates[0]), printable(candidates[1]),
+        kIndexName);
+  warnings.push_back(fmt::format("{}: holds neither {} nor an index; '{}' is read instead",
+                                 printable(folder), kSingleName, printable(candidates[0])));
   return candidates[0];
 }
 
 // The single file is used; the reader should know if an index beside it tells another story.
-void compare_with_index(const std::string& folder, std::span<const TensorInfo> tensors, std::vector<std::string>& warnings) {
+void compare_with_index(const std::string& folder, std::span<const TensorInfo> tensors,
+                        std::vector<std::string>& warnings) {
   const std::string path = join_path(folder, kIndexName);
   if (!path_exists(path)) return;
   try {
-    const ShardIndex index = parse_shard_index(read_text_file(file_in_folder(folder, kIndexName), kMaxIndexBytes), path);
+    const ShardIndex index =
+        parse_shard_index(read_text_file(file_in_folder(folder, kIndexName), kMaxIndexBytes), path);
     const bool same = index.file_of.size() == tensors.size() &&
-                      std::all_of(tensors.begin(), tensors.end(), [&](const TensorInfo& t) { return index.file_of.contains(t.name); });
+                      std::all_of(tensors.begin(), tensors.end(), [&](const TensorInfo& t) {
+                        return index.file_of.contains(t.name);
+                      });
     if (!same)
-      warnings.push_back(fmt::format("{}: both {} ({} tensors) and {} ({} tensors) exist and differ; the former is used",
-                                     printable(folder), kSingleName, tensors.size(), kIndexName, index.file_of.size()));
+      warnings.push_back(fmt::format(
+          "{}: both {} ({} tensors) and {} ({} tensors) exist and differ; the former is used",
+          printable(folder), kSingleName, tensors.size(), kIndexName, index.file_of.size()));
   } catch (const Error& e) {
-    warnings.push_back(fmt::format("{} is not used because {} exists, and cannot be read: {}", kIndexName, kSingleName, e.what()));
+    warnings.push_back(fmt::format("{} is not used because {} exists, and cannot be read: {}",
+                                   kIndexName, kSingleName, e.what()));
   }
 }
 
 // Of the tensors of one shard keeps those the index gives to it and those it does not know; counts the rest.
-std::vector<TensorInfo> select_tensors(std::vector<TensorInfo> tensors, const ShardIndex& index, uint32_t shard,
-                                       const std::string& path, std::vector<std::string>& warnings) {
+std::vector<TensorInfo> select_tensors(std::vector<TensorInfo> tensors, const ShardIndex& index,
+                                       uint32_t shard, const std::string& path,
+                                       std::vector<std::string>& warnings) {
   size_t elsewhere = 0, unknown = 0;
   std::string first_elsewhere, first_unknown;
   std::vector<TensorInfo> kept;
@@ -103,26 +120,33 @@ std::vector<TensorInfo> select_tensors(std::vector<TensorInfo> tensors, const Sh
     kept.push_back(std::move(t));
   }
   if (unknown > 0)
-    warnings.push_back(fmt::format("{}: {} tensor(s) are not named by {}, the first is '{}'; they are read all the same",
-                                   printable(base_name(path)), unknown, kIndexName, printable(first_unknown)));
+    warnings.push_back(fmt::format(
+        "{}: {} tensor(s) are not named by {}, the first is '{}'; they are read all the same",
+        printable(base_name(path)), unknown, kIndexName, printable(first_unknown)));
   if (elsewhere > 0)
-    warnings.push_back(fmt::format("{}: {} tensor(s) are read from another file because {} says so, the first is '{}'",
-                                   printable(base_name(path)), elsewhere, kIndexName, printable(first_elsewhere)));
+    warnings.push_back(fmt::format(
+        "{}: {} tensor(s) are read from another file because {} says so, the first is '{}'",
+        printable(base_name(path)), elsewhere, kIndexName, printable(first_elsewhere)));
   return kept;
 }
 
 }  // namespace
 
 std::string file_in_folder(const std::string& folder, std::string_view name) {
-  if (!is_plain_file_name(name)) fail("{}: '{}' is not a plain file name", printable(folder), printable(name));
+  if (!is_plain_file_name(name))
+    fail("{}: '{}' is not a plain file name", printable(folder), printable(name));
   const std::string path = join_path(folder, name);
-  struct stat st{};
-  if (::lstat(path.c_str(), &st) != 0) fail("{}: cannot open: {}", printable(path), errno_text(errno));
+  struct stat st {};
+  if (::lstat(path.c_str(), &st) != 0)
+    fail("{}: cannot open: {}", printable(path), errno_text(errno));
   if (!S_ISLNK(st.st_mode)) return path;
   const std::string inside = real_path(folder), target = real_path(path);
-  if (target.starts_with(join_path(inside, "")) || is_hub_cache_link(inside, path, target)) return path;
-  fail("{}: is a symbolic link to '{}', outside the folder; expected a file of the folder itself (or a link into the hub cache's blobs)",
-       printable(path), printable(target));
+  if (target.starts_with(join_path(inside, "")) || is_hub_cache_link(inside, path, target))
+    return path;
+  fail(
+      "{}: is a symbolic link to '{}', outside the folder; expected a file of the folder itself "
+      "(or a link into the hub cache's blobs)",
+      printable(path), printable(target));
 }
 
 void TensorStore::add_file(SafetensorsFile file) {
@@ -140,11 +164,12 @@ void TensorStore::finish() {
     return a.name != b.name ? a.name < b.name : a.file < b.file;
   });
   tensors_.shrink_to_fit();
-  const auto twice = std::adjacent_find(tensors_.begin(), tensors_.end(),
-                                        [](const TensorInfo& a, const TensorInfo& b) { return a.name == b.name; });
+  const auto twice =
+      std::adjacent_find(tensors_.begin(), tensors_.end(),
+                         [](const TensorInfo& a, const TensorInfo& b) { return a.name == b.name; });
   if (twice != tensors_.end())
-    fail("tensor '{}' is in '{}' and in '{}', and {} names neither", printable(twice->name), printable(file_of(*twice).path()),
-         printable(file_of(twice[1]).path()), kIndexName);
+    fail("tensor '{}' is in '{}' and in '{}', and {} names neither", printable(twice->name),
+         printable(file_of(*twice).path()), printable(file_of(twice[1]).path()), kIndexName);
 }
 
 TensorStore TensorStore::open_file(const std::string& path) {
@@ -154,24 +179,31 @@ TensorStore TensorStore::open_file(const std::string& path) {
   return store;
 }
 
-TensorStore TensorStore::open_folder(const std::string& folder, std::vector<std::string>& warnings) {
-  struct stat st{};
-  if (::stat(folder.c_str(), &st) != 0) fail("{}: cannot open: {}", printable(folder), errno_text(errno));
-  if (!S_ISDIR(st.st_mode)) fail("{}: is not a folder; expected a folder with {} or {}", printable(folder), kSingleName, kIndexName);
+TensorStore TensorStore::open_folder(const std::string& folder,
+                                     std::vector<std::string>& warnings) {
+  struct stat st {};
+  if (::stat(folder.c_str(), &st) != 0)
+    fail("{}: cannot open: {}", printable(folder), errno_text(errno));
+  if (!S_ISDIR(st.st_mode))
+    fail("{}: is not a folder; expected a folder with {} or {}", printable(folder), kSingleName,
+         kIndexName);
   if (path_exists(join_path(folder, kSingleName))) {
     TensorStore store = open_file(file_in_folder(folder, kSingleName));
     compare_with_index(folder, store.tensors(), warnings);
     return store;
   }
-  if (!path_exists(join_path(folder, kIndexName))) return open_file(file_in_folder(folder, other_single_file(folder, warnings)));
+  if (!path_exists(join_path(folder, kIndexName)))
+    return open_file(file_in_folder(folder, other_single_file(folder, warnings)));
 
   const std::string index_path = file_in_folder(folder, kIndexName);
-  const ShardIndex index = parse_shard_index(read_text_file(index_path, kMaxIndexBytes), index_path);
+  const ShardIndex index =
+      parse_shard_index(read_text_file(index_path, kMaxIndexBytes), index_path);
   TensorStore store;
   for (uint32_t shard = 0; shard < index.files.size(); ++shard) {
     const std::string& name = index.files[shard];
     const std::string path = join_path(folder, name);
-    if (!path_exists(path)) fail("{}: names the file '{}', which is missing", printable(index_path), printable(name));
+    if (!path_exists(path))
+      fail("{}: names the file '{}', which is missing", printable(index_path), printable(name));
     SafetensorsFile file = SafetensorsFile::open(file_in_folder(folder, name));
     file.set_tensors(select_tensors(file.take_tensors(), index, shard, path, warnings));
     store.add_file(std::move(file));
@@ -191,23 +223,30 @@ void TensorStore::check_complete(const std::string& index_path, const ShardIndex
     if (first == nullptr || name < *first) first = &name, shard = file;
   }
   if (missing > 0)
-    fail("{}: says that tensor '{}' is in '{}', where it is not{}", printable(index_path), printable(*first),
-         printable(index.files[shard]), missing > 1 ? fmt::format(" ({} such tensors in all)", missing) : "");
+    fail("{}: says that tensor '{}' is in '{}', where it is not{}", printable(index_path),
+         printable(*first), printable(index.files[shard]),
+         missing > 1 ? fmt::format(" ({} such tensors in all)", missing) : "");
 }
 
 const TensorInfo* TensorStore::find(std::string_view name) const {
-  const auto it = std::lower_bound(tensors_.begin(), tensors_.end(), name, [](const TensorInfo& t, std::string_view n) { return t.name < n; });
+  const auto it =
+      std::lower_bound(tensors_.begin(), tensors_.end(), name,
+                       [](const TensorInfo& t, std::string_view n) { return t.name < n; });
   return it != tensors_.end() && it->name == name ? &*it : nullptr;
 }
 
 const TensorInfo& TensorStore::require(std::string_view name) const {
   if (const TensorInfo* t = find(name)) return *t;
-  const std::string where = files_.empty() ? "no file" : files_.size() == 1 ? files_[0].path() : fmt::format("{} files", files_.size());
-  fail("tensor '{}' is missing; searched {} with {} tensors", printable(name), printable(where), tensors_.size());
+  const std::string where = files_.empty()       ? "no file"
+                            : files_.size() == 1 ? files_[0].path()
+                                                 : fmt::format("{} files", files_.size());
+  fail("tensor '{}' is missing; searched {} with {} tensors", printable(name), printable(where),
+       tensors_.size());
 }
 
 std::string TensorStore::where(const TensorInfo& tensor) const {
-  return fmt::format("{}: {}", printable(base_name(file_of(tensor).path())), printable(tensor.name));
+  return fmt::format("{}: {}", printable(base_name(file_of(tensor).path())),
+                     printable(tensor.name));
 }
 
 }  // namespace moebius

@@ -19,7 +19,7 @@ std::string file_in_folder(const std::string& folder, std::string_view name);
 class TensorStore {
  public:
   TensorStore() = default;
-  TensorStore(TensorStore&&) noexcept = default;             // addresses of tensors survive a move
+  TensorStore(TensorStore&&) noexcept = default;  // addresses of tensors survive a move
   TensorStore& operator=(TensorStore&&) noexcept = default;
   // Warnings (tensor missing from the map, both single file and index present and different ...) are appended to `warnings`.
   // Files called consolidated*, adapter* or optimizer* are never looked at.
@@ -27,11 +27,14 @@ class TensorStore {
   static TensorStore open_file(const std::string& path);
   std::span<const TensorInfo> tensors() const { return tensors_; }  // sorted by name
   const TensorInfo* find(std::string_view name) const;
-  const TensorInfo& require(std::string_view name) const;           // throws Error naming what is missing
+  const TensorInfo& require(std::string_view name) const;  // throws Error naming what is missing
   const SafetensorsFile& file_of(const TensorInfo& tensor) const { return files_[tensor.file]; }
   std::span<const SafetensorsFile> files() const { return files_; }
-  std::string where(const TensorInfo& tensor) const;                // "model-00001.safetensors: name" for messages
-  void read(const TensorInfo& tensor, uint64_t offset, std::span<uint8_t> out) const { files_[tensor.file].read(tensor, offset, out); }
+  std::string where(
+      const TensorInfo& tensor) const;  // "model-00001.safetensors: name" for messages
+  void read(const TensorInfo& tensor, uint64_t offset, std::span<uint8_t> out) const {
+    files_[tensor.file].read(tensor, offset, out);
+  }
   uint64_t total_bytes() const { return total_bytes_; }
 
  private:

@@ -31,6 +31,41 @@ const char* supports(const Problem& p) {
 
 Numerics numerics(const Problem&) { return Numerics::kReordered; }
 
+struct PairTable {
+  float pair[256][2];  // the values of the low and the high nibble
+};
+template <class F>
+constexpr PairTable make_pairs(F f) {
+  PairTable t{};
+  for (unsigned b = 0; b < 256; ++b) {
+    t.pair[b][0] = f(b & 15u);
+    t.pair[b][1] = f(b >> 4);
+  }
+  return t;
+}
+constexpr PairTable kFp4Pairs = make_pairs([](unsigned c) { return e2m1_to_f32(c); });
+constexpr PairTable kInt4Pairs =
+    make_pairs([](unsigned c) { return static_cast<float>(c) - 8.0f; });
+
+struct ByteTable {
+  float value[256];
+};
+constexpr ByteTable make_fp8_values() {
+  ByteTable t{};
+  for (unsigned b = 0; b < 256; ++b) t.value[b] = e4m3_to_f32(static_cast<uint8_t>(b));
+  return t;
+}
+constexpr ByteTable kFp8Values = make_fp8_values();
+
+void decode_fp8(const uint8_t* codes, size_t K, float* out) {
+  for (size_t i = 0; i < K; ++i) out[i] = kFp8Values.value[codes[i]];
+}
+
+void decode_nibbles(const PairTable& table, const uint8_t* codes, size_t K, float* out) {
+  for (size_t j = 0; j < K / 2; ++j) std::memcpy(out + 2 * j, table.pair[codes[j]], 8);
+  if (K % 2 != 0) out[K - 1] = table.pair[codes[K / 2]][0];
+}
+
 size_t panel_bytes(const Problem& p, size_t M) { return panel_row(p, sizeof(float)).stride * M; }
 
 float row_value(const Problem& p, const uint8_t* codes, size_t k, int32_t zero) {
@@ -40,7 +75,7 @@ float row_value(const Problem& p, const uint8_t* codes, size_t k, int32_t zero) 
     case ActCode::kInt:
       return static_cast<float>(static_cast<int8_t>(codes[k]) - zero);
     case ActCode::kFp8:
-      return e4m3_to_f32(codes[k]);
+      return kFp8Values.value[codes[k]];
     case ActCode::kFp4:
       return e2m1_to_f32(codes[k]);
   }
@@ -61,6 +96,10 @@ void make_panel(const PanelArgs& args) {
     auto* values = reinterpret_cast<float*>(row + to.values);
     if (p.act.code == ActCode::kAsIs && columns == nullptr) {
       std::memcpy(values, from + l.codes, p.K * sizeof(float));
+      continue;
+    }
+    if (p.act.code == ActCode::kFp8 && columns == nullptr) {
+      decode_fp8(from + l.codes, p.K, values);
       continue;
     }
     for (size_t i = 0; i < p.K; ++i) {
@@ -101,27 +140,6 @@ Scratch split_scratch(const Problem& p, uint8_t* memory) {
   return s;
 }
 
-struct PairTable {
-  float pair[256][2];  // the values of the low and the high nibble
-};
-template <class F>
-constexpr PairTable make_pairs(F f) {
-  PairTable t{};
-  for (unsigned b = 0; b < 256; ++b) {
-    t.pair[b][0] = f(b & 15u);
-    t.pair[b][1] = f(b >> 4);
-  }
-  return t;
-}
-constexpr PairTable kFp4Pairs = make_pairs([](unsigned c) { return e2m1_to_f32(c); });
-constexpr PairTable kInt4Pairs =
-    make_pairs([](unsigned c) { return static_cast<float>(c) - 8.0f; });
-
-void decode_nibbles(const PairTable& table, const uint8_t* codes, size_t K, float* out) {
-  for (size_t j = 0; j < K / 2; ++j) std::memcpy(out + 2 * j, table.pair[codes[j]], 8);
-  if (K % 2 != 0) out[K - 1] = table.pair[codes[K / 2]][0];
-}
-
 void decode_codes(const Problem& p, const uint8_t* codes, float* out) {
   const size_t K = p.K;
   switch (p.code) {
@@ -134,7 +152,7 @@ void decode_codes(const Problem& p, const uint8_t* codes, float* out) {
     case CodeType::kFp4:
       return decode_nibbles(kFp4Pairs, codes, K, out);
     case CodeType::kFp8:
-      return e4m3_to_f32(codes, out, K);
+      return decode_fp8(codes, K, out);
     case CodeType::kBf16:
       for (size_t i = 0; i < K; ++i) out[i] = bf16_to_f32(load_u16(codes + 2 * i));
       return;

@@ -23,7 +23,9 @@ constexpr FormatName kFormats[] = {
     {Format::kGptOssMxfp4, "mxfp4"},
 };
 
-bool is_float(const QuantArgs& a, int bits) { return a.kind == NumberKind::kFloat && a.bits == bits; }
+bool is_float(const QuantArgs& a, int bits) {
+  return a.kind == NumberKind::kFloat && a.bits == bits;
+}
 
 // "a8", "a8_static", "afp8", "a16" ...: how the inputs of integer weights are written.
 std::string input_suffix(const std::optional<QuantArgs>& input) {
@@ -44,20 +46,23 @@ std::string fp8_family(const Scheme& s) {
 std::string float_family(const Scheme& s) {
   const QuantArgs& w = *s.weights;
   const bool input_float = s.input && s.input->kind == NumberKind::kFloat;
-  if (is_nvfp4(w)) return !s.input ? "nvfp4a16" : is_nvfp4(*s.input) ? "nvfp4" : "nvfp4" + input_suffix(s.input);
+  if (is_nvfp4(w))
+    return !s.input ? "nvfp4a16" : is_nvfp4(*s.input) ? "nvfp4" : "nvfp4" + input_suffix(s.input);
   if (is_mxfp4(w)) {
     if (!s.input) return "mxfp4a16";
     if (is_mxfp4(*s.input)) return "mxfp4";
     return input_float && s.input->bits == 8 ? "w4a8_mxfp4" : "mxfp4" + input_suffix(s.input);
   }
-  if (is_mxfp8(w)) return !s.input ? "mxfp8a16" : is_mxfp8(*s.input) ? "mxfp8" : "mxfp8" + input_suffix(s.input);
+  if (is_mxfp8(w))
+    return !s.input ? "mxfp8a16" : is_mxfp8(*s.input) ? "mxfp8" : "mxfp8" + input_suffix(s.input);
   return w.bits == 8 ? fp8_family(s) : fmt::format("fp{}{}", w.bits, input_suffix(s.input));
 }
 
 }  // namespace
 
 bool is_nvfp4(const QuantArgs& a) {
-  return is_float(a, 4) && a.strategy == Strategy::kTensorGroup && a.group_size == 16 && a.symmetric;
+  return is_float(a, 4) && a.strategy == Strategy::kTensorGroup && a.group_size == 16 &&
+         a.symmetric;
 }
 
 bool is_mxfp4(const QuantArgs& a) {
@@ -65,7 +70,8 @@ bool is_mxfp4(const QuantArgs& a) {
 }
 
 bool is_mxfp8(const QuantArgs& a) {
-  return is_float(a, 8) && a.strategy == Strategy::kGroup && a.group_size == 32 && a.symmetric && a.scale_dtype == "uint8";
+  return is_float(a, 8) && a.strategy == Strategy::kGroup && a.group_size == 32 && a.symmetric &&
+         a.scale_dtype == "uint8";
 }
 
 std::string_view name_of(Format format) {
@@ -82,13 +88,20 @@ std::optional<Format> format_from_name(std::string_view name) {
 
 std::string_view name_of(Strategy strategy) {
   switch (strategy) {
-    case Strategy::kTensor: return "tensor";
-    case Strategy::kChannel: return "channel";
-    case Strategy::kGroup: return "group";
-    case Strategy::kTensorGroup: return "tensor_group";
-    case Strategy::kBlock: return "block";
-    case Strategy::kToken: return "token";
-    case Strategy::kAttnHead: return "attn_head";
+    case Strategy::kTensor:
+      return "tensor";
+    case Strategy::kChannel:
+      return "channel";
+    case Strategy::kGroup:
+      return "group";
+    case Strategy::kTensorGroup:
+      return "tensor_group";
+    case Strategy::kBlock:
+      return "block";
+    case Strategy::kToken:
+      return "token";
+    case Strategy::kAttnHead:
+      return "attn_head";
   }
   return "?";
 }
@@ -96,17 +109,26 @@ std::string_view name_of(Strategy strategy) {
 std::string family_of(const Scheme& scheme) {
   if (!scheme.weights) return "dense";
   if (scheme.weights->kind == NumberKind::kFloat) return float_family(scheme);
-  if (scheme.input && scheme.output) return fmt::format("w{}a{}o{}", scheme.weights->bits, scheme.input->bits, scheme.output->bits);
+  if (scheme.input && scheme.output)
+    return fmt::format("w{}a{}o{}", scheme.weights->bits, scheme.input->bits, scheme.output->bits);
   return fmt::format("w{}{}", scheme.weights->bits, input_suffix(scheme.input));
 }
 
 std::string describe(const QuantArgs& args) {
-  std::string text = args.kind == NumberKind::kInt ? fmt::format("int{}", args.bits) : args.bits == 4 ? "e2m1" : "e4m3";
+  std::string text = args.kind == NumberKind::kInt ? fmt::format("int{}", args.bits)
+                     : args.bits == 4              ? "e2m1"
+                                                   : "e4m3";
   switch (args.strategy) {
     case Strategy::kGroup:
-    case Strategy::kTensorGroup: text += fmt::format(" g{}", args.group_size); break;
-    case Strategy::kBlock: text += fmt::format(" block {}x{}", args.block_n, args.block_k); break;
-    default: text += fmt::format(" per {}", name_of(args.strategy)); break;
+    case Strategy::kTensorGroup:
+      text += fmt::format(" g{}", args.group_size);
+      break;
+    case Strategy::kBlock:
+      text += fmt::format(" block {}x{}", args.block_n, args.block_k);
+      break;
+    default:
+      text += fmt::format(" per {}", name_of(args.strategy));
+      break;
   }
   if (args.kind == NumberKind::kInt) text += args.symmetric ? " sym" : " asym";
   if (args.dynamic == Dynamic::kDynamic) text += " dynamic";
@@ -118,7 +140,9 @@ std::string describe(const QuantArgs& args) {
 std::string describe(const Scheme& scheme) {
   if (!scheme.weights) return "dense";
   std::string text = fmt::format("{} {}", family_of(scheme), describe(*scheme.weights));
-  if (scheme.input) text += fmt::format(", {}{}", scheme.input->dynamic == Dynamic::kStatic ? "static " : "", describe(*scheme.input));
+  if (scheme.input)
+    text += fmt::format(", {}{}", scheme.input->dynamic == Dynamic::kStatic ? "static " : "",
+                        describe(*scheme.input));
   if (scheme.output) text += fmt::format(", output {}", describe(*scheme.output));
   return fmt::format("{}, {}", text, name_of(scheme.format));
 }

@@ -10,11 +10,35 @@
 namespace moebius {
 
 enum class NumberKind : uint8_t { kInt, kFloat };
-enum class Strategy : uint8_t { kTensor, kChannel, kGroup, kTensorGroup, kBlock, kToken, kAttnHead };
-enum class Dynamic : uint8_t { kStatic, kDynamic, kLocal };  // kLocal: static global scale, dynamic block scales
-enum class ActOrder : uint8_t { kNone, kWeight, kGroup };     // only kGroup changes how a file is read (weight_g_idx)
+enum class Strategy : uint8_t {
+  kTensor,
+  kChannel,
+  kGroup,
+  kTensorGroup,
+  kBlock,
+  kToken,
+  kAttnHead
+};
+enum class Dynamic : uint8_t {
+  kStatic,
+  kDynamic,
+  kLocal
+};  // kLocal: static global scale, dynamic block scales
+enum class ActOrder : uint8_t {
+  kNone,
+  kWeight,
+  kGroup
+};  // only kGroup changes how a file is read (weight_g_idx)
 enum class Format : uint8_t {
-  kDense, kIntQuantized, kFloatQuantized, kNaiveQuantized, kPackQuantized, kNvfp4Pack, kMxfp4Pack, kMxfp8, kGptOssMxfp4,
+  kDense,
+  kIntQuantized,
+  kFloatQuantized,
+  kNaiveQuantized,
+  kPackQuantized,
+  kNvfp4Pack,
+  kMxfp4Pack,
+  kMxfp8,
+  kGptOssMxfp4,
 };
 
 // One set of QuantizationArgs, validated and with defaults filled in.
@@ -27,25 +51,25 @@ struct QuantArgs {
   int64_t block_n = 0, block_k = 0;  // > 0 for kBlock
   Dynamic dynamic = Dynamic::kStatic;
   ActOrder act_order = ActOrder::kNone;
-  std::string scale_dtype;           // as declared, without "torch."; empty when the file does not say
+  std::string scale_dtype;  // as declared, without "torch."; empty when the file does not say
   bool operator==(const QuantArgs&) const = default;
 };
 
 struct Scheme {
   std::optional<QuantArgs> weights;  // none: dense
   std::optional<QuantArgs> input;
-  std::optional<QuantArgs> output;   // WNA8O8
+  std::optional<QuantArgs> output;  // WNA8O8
   Format format = Format::kDense;
   bool operator==(const Scheme&) const = default;
   bool is_dense() const { return !weights.has_value(); }
 };
 
 // Predicates of the declared number systems (type-tested, null-safe).
-bool is_nvfp4(const QuantArgs& a);   // float 4 bit, tensor_group 16, symmetric
-bool is_mxfp4(const QuantArgs& a);   // float 4 bit, group 32, symmetric
-bool is_mxfp8(const QuantArgs& a);   // float 8 bit, group 32, symmetric, scale uint8
+bool is_nvfp4(const QuantArgs& a);  // float 4 bit, tensor_group 16, symmetric
+bool is_mxfp4(const QuantArgs& a);  // float 4 bit, group 32, symmetric
+bool is_mxfp8(const QuantArgs& a);  // float 8 bit, group 32, symmetric, scale uint8
 
-std::string_view name_of(Format format);            // "pack-quantized", ...
+std::string_view name_of(Format format);  // "pack-quantized", ...
 std::optional<Format> format_from_name(std::string_view name);
 std::string_view name_of(Strategy strategy);
 

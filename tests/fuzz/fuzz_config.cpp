@@ -41,7 +41,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   try {
     std::vector<std::string> warnings;
-    const QuantConfig config = QuantConfig::parse(parse_json(text, "config.json"), "config.json", warnings);
+    const QuantConfig config =
+        QuantConfig::parse(parse_json(text, "config.json"), "config.json", warnings);
     require(warnings.size() <= size + 1);
     for (const std::string_view module : kModules) {
       const std::string_view class_name = module == "model.embed_tokens" ? "Embedding" : "Linear";

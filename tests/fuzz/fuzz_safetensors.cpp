@@ -20,7 +20,8 @@ void require(bool condition) {
 
 void parse(std::string_view header, uint64_t file_size) {
   try {
-    const std::vector<TensorInfo> tensors = parse_safetensors_header(header, file_size, "fuzz.safetensors");
+    const std::vector<TensorInfo> tensors =
+        parse_safetensors_header(header, file_size, "fuzz.safetensors");
     uint64_t next = 8 + header.size();
     for (const TensorInfo& t : tensors) {
       require(t.offset == next && t.bytes <= file_size - next);
@@ -41,7 +42,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   try {
     const ShardIndex index = parse_shard_index(text, "fuzz.json");
-    for (const auto& [name, file] : index.file_of) require(is_plain_file_name(index.files.at(file)));
+    for (const auto& [name, file] : index.file_of)
+      require(is_plain_file_name(index.files.at(file)));
   } catch (const Error&) {
   }
   if (size < 8) return 0;

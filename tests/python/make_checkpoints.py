@@ -94,7 +94,13 @@ def worker(stage, cases, out, work):
                 make_checkpoints_models.make_dense(case, work / case)
             elif stage == "expected":
                 import make_checkpoints_expected
-                make_checkpoints_expected.write(out / case.name, case)
+                (work / "decoded").mkdir(exist_ok=True)
+                make_checkpoints_expected.write(out / case.name, case, work / "decoded" / f"{case.name}.safetensors")
+            elif stage == "logits":
+                import make_checkpoints_logits
+                decoded = work / "decoded" / f"{case.name}.safetensors"
+                if decoded.exists() and case.model != "llama4":      # load_context cannot load Llama-4's text model alone
+                    make_checkpoints_logits.write(out / case.name, work / case.model, decoded)
             else:
                 shutil.rmtree(out / case.name, ignore_errors=True)
                 MAKERS[stage](case, work / case.model, out / case.name)
@@ -151,7 +157,7 @@ def main():
             rc |= child(args, stage, env, [c.name for c in chosen if c.stage == stage and c.env == env])
     for env in ("main", "018", "0171"):
         rc |= child(args, "expected", env, [c.name for c in chosen if c.env == env])
-    return rc
+    return rc | child(args, "logits", "main", [c.name for c in chosen])
 
 
 if __name__ == "__main__":

@@ -69,26 +69,33 @@ def from_schemes(case, dense, out):
 
 
 def static_io(case, dense, out):
-    """Static input and output scales on every Linear, lm_head included: llmcompressor does not see lm_head's output."""
+    """Static input and output scales from the ranges of a dense f32 run. llmcompressor 0.14 cannot do this: its output hook
+    quantizes with a scale that is still uninitialized, and it never shows lm_head's output to an observer."""
     from compressed_tensors.quantization.utils import calculate_qparams
+    from llmcompressor.utils import load_context
     from transformers import AutoModelForCausalLM
-    model = AutoModelForCausalLM.from_pretrained(dense, dtype=torch.float32).eval()
+    with load_context():
+        model = AutoModelForCausalLM.from_pretrained(dense, dtype=torch.float32).eval()
     ranges = {}
 
     def watch(name):
-        return lambda _, x, y: ranges.update({name: (x[0].aminmax(), y.aminmax())})
+        def hook(_, x, y):
+            ranges[name] = [t if old is None else torch.stack([torch.minimum(t[0], old[0]), torch.maximum(t[1], old[1])])
+                            for t, old in zip([torch.stack(v.aminmax()) for v in (x[0], y)], ranges.get(name, (None, None)))]
+        return hook
     for name, m in model.named_modules():
-        if isinstance(m, torch.nn.Linear):
+        if isinstance(m, torch.nn.Linear) and name not in case.ignore:
             m.register_forward_hook(watch(name))
     ids = torch.randint(3, model.config.vocab_size, (8, 64), generator=torch.Generator().manual_seed(11))
     with torch.no_grad():
         model(ids)
-    tensors, scheme = quantize(case, dense, lambda n: n.removesuffix(".weight") in ranges, "pack-quantized")
+    fmt = str(getattr(case.schemes()[0].format, "value", case.schemes()[0].format))
+    tensors, scheme = quantize(case, dense, lambda n: n.removesuffix(".weight") in ranges, fmt)
     for name, (x, y) in ranges.items():
         for side, r, a in (("input", x, scheme.input_activations), ("output", y, scheme.output_activations)):
-            tensors[f"{name}.{side}_scale"] = calculate_qparams(r.min[None], r.max[None], a)[0].to(torch.bfloat16)
+            tensors[f"{name}.{side}_scale"] = calculate_qparams(r[:1], r[1:], a)[0].to(torch.bfloat16)
     config = json.loads((dense / "config.json").read_text())
-    config["quantization_config"] = config_of(case, scheme, "pack-quantized", [])
+    config["quantization_config"] = config_of(case, scheme, fmt, [i for i in case.ignore if i == "lm_head" or "mlp" in i])
     put(out, dense, tensors, config)
 
 

@@ -29,7 +29,7 @@ SUFFIXES = ("weight_packed", "weight_shape", "weight_scale", "weight_zero_point"
 def load(folder):
     tensors = {}
     for f in sorted(Path(folder).glob("*.safetensors")):
-        if f.name != "expected.safetensors":
+        if f.name not in ("expected.safetensors", "logits.safetensors"):
             with safe_open(f, "pt") as s:
                 tensors |= {n: s.get_tensor(n) for n in s.keys()}
     return tensors
@@ -146,7 +146,7 @@ def native_mxfp4(folder, tensors):
     return out | logits_of(model)
 
 
-def write(folder, case):
+def write(folder, case, decoded=None):
     from compressed_tensors import __version__
     folder = Path(folder)
     config = json.loads((folder / "config.json").read_text())
@@ -170,11 +170,15 @@ def write(folder, case):
             out[m]["scheme"] = describe(schemes[m], str(getattr(fmt, "value", fmt)))
         if not quantized:
             continue
+        for suffix, t in mods[m].items():
+            assert not suffix.endswith("scale") or (t.float().isfinite().all() and (t.float() > 0).all()), (m, suffix, t)
         v = decode(mods[m], schemes[m], out[m]["scheme"]["format"]).contiguous()
         assert list(v.shape) == [n, k] and v.isfinite().all(), (m, v.shape, n, k)
         out[m] |= {"crc32": zlib.crc32(v.numpy().tobytes()), "sum": v.double().sum().item(), "amax": v.abs().max().item()}
         values[m] = v
         kinds[m] = out[m]["scheme"]
+    if decoded:
+        save_file(values, decoded)
     picked = choose(kinds, {m: values[m].numel() * 4 for m in values}, case.budget)
     save_file({m: values[m] for m in picked}, folder / "expected.safetensors")
     table = []               # distinct schemes; a module names one by its index

@@ -91,6 +91,10 @@ def x(name, schemes, model="qwen3moe", **k):
     return q(name, schemes, model, budget=k.pop("budget", 12_000), **k)
 
 
+def o8(name, weights, fmt, model="qwen3", **k):
+    return x(name, one(weights, static8, fmt, static8), model, stage="compose", compose="static_io", **k)
+
+
 PACK, INT = "pack-quantized", "int-quantized"
 WIDE, ONE, TWO, ODD, MINI = "qwen3moe-wide", "qwen3moe-one", "qwen3moe-two", "qwen3moe-odd", "qwen3moe-mini"
 
@@ -163,12 +167,11 @@ CASES = [
     x("qwen3moe-odd-w4a16-g64",
       lambda: [scheme(w(4), targets=[r"re:.*down_proj$"]), scheme(w(4, 64), targets=["Linear"])], ODD),
     # --- static int8 inputs and outputs
-    x("qwen3-w2a8o8-g32-pack", one(lambda: w(2, 32), static8, PACK, static8), "qwen3", calibrate=True),
-    x("qwen3-w4a8o8-channel-pack", one(lambda: w(4), static8, PACK, static8), "qwen3", stage="compose",
-      compose="static_io"),
-    x("qwen3-w4a8o8-g32-int", one(lambda: w(4, 32), static8, INT, static8), "qwen3", calibrate=True),
-    x("qwen3-w8a8o8-channel-int", one(lambda: w(8), static8, INT, static8), "qwen3", calibrate=True),
-    x("qwen3moe-w8a8o8-channel-pack", one(lambda: w(8), static8, PACK, static8), MINI, calibrate=True),
+    o8("qwen3-w2a8o8-g32-pack", lambda: w(2, 32), PACK),
+    o8("qwen3-w4a8o8-channel-pack", lambda: w(4), PACK, ignore=[]),
+    o8("qwen3-w4a8o8-g32-int", lambda: w(4, 32), INT),
+    o8("qwen3-w8a8o8-channel-int", lambda: w(8), INT),
+    o8("qwen3moe-w8a8o8-channel-pack", lambda: w(8), PACK, model=MINI),
     # --- families, dense
     x("qwen3moe-dense", None, TWO, stage="dense"),
     *[x(f"{m}-dense", None, m, stage="dense") for m in

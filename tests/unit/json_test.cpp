@@ -22,7 +22,8 @@ std::string error_of(std::string_view text) {
 
 void expect_error(std::string_view text, std::string_view part) {
   const std::string message = error_of(text);
-  EXPECT_NE(message.find(part), std::string::npos) << "text: " << printable(text) << "\nmessage: " << message;
+  EXPECT_NE(message.find(part), std::string::npos)
+      << "text: " << printable(text) << "\nmessage: " << message;
   EXPECT_TRUE(message.starts_with("file.json: ")) << message;
 }
 
@@ -43,7 +44,10 @@ TEST(Json, KeepsOrderAndKinds) {
 }
 
 TEST(Json, NumbersAtTheEdges) {
-  const Json j = parse_json("[18446744073709551615, 9223372036854775807, -9223372036854775808, 18446744073709551616, 1e3]", "f");
+  const Json j = parse_json(
+      "[18446744073709551615, 9223372036854775807, -9223372036854775808, 18446744073709551616, "
+      "1e3]",
+      "f");
   EXPECT_TRUE(j.items()[0].is_integer());
   EXPECT_EQ(j.items()[0].as_int(), std::nullopt);
   EXPECT_EQ(j.items()[0].dump(), "18446744073709551615");
@@ -86,7 +90,8 @@ TEST(Json, BoundsDepth) {
 }
 
 TEST(Json, ReadsPythonsNumbersAsNull) {
-  const Json j = parse_json(R"({"a": [0.0, Infinity], "b": -Infinity, "c": NaN, "d": "NaN, \"Infinity"})", "f");
+  const Json j = parse_json(
+      R"({"a": [0.0, Infinity], "b": -Infinity, "c": NaN, "d": "NaN, \"Infinity"})", "f");
   EXPECT_TRUE(j.find("a")->items()[1].is_null());
   EXPECT_TRUE(j.find("b")->is_null());
   EXPECT_TRUE(j.find("c")->is_null());

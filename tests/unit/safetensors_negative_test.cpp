@@ -73,7 +73,8 @@ const std::map<std::string, Parts, std::less<>>& expectations() {
       {"scalar_of_8_bytes", {"tensor 'a'", "8 bytes", "F32[] needs 4"}},
       {"truncated_data", {"tensor 'a' ends at byte 8", "only 5 bytes", "incomplete"}},
       {"offsets_near_2_64", {"tensor 'a' ends at byte 2305843009213693944", "only 8 bytes"}},
-      {"trailing_bytes", {"12 bytes of data", "last tensor ends at 8", "4 bytes belong to no tensor"}},
+      {"trailing_bytes",
+       {"12 bytes of data", "last tensor ends at 8", "4 bytes belong to no tensor"}},
       {"data_without_tensors", {"8 bytes of data", "8 bytes belong to no tensor"}},
       {"name_twice", {"tensor 'a' appears twice"}},
       {"name_twice_escaped", {"tensor 'ab' appears twice"}},
@@ -89,7 +90,8 @@ const std::map<std::string, Parts, std::less<>>& expectations() {
 
 TEST(SafetensorsNegative, EveryFileIsRefusedInWords) {
   std::set<std::string> seen;
-  for (const auto& entry : std::filesystem::directory_iterator(test_data_dir() / "negative/safetensors")) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator(test_data_dir() / "negative/safetensors")) {
     const std::string name = entry.path().stem().string();
     SCOPED_TRACE(name);
     seen.insert(name);
@@ -103,9 +105,11 @@ TEST(SafetensorsNegative, EveryFileIsRefusedInWords) {
     }
     EXPECT_TRUE(message.starts_with(entry.path().string() + ": ")) << message;
     for (const std::string_view part : expected->second)
-      EXPECT_NE(message.find(part), std::string::npos) << "expected '" << part << "' in: " << message;
+      EXPECT_NE(message.find(part), std::string::npos)
+          << "expected '" << part << "' in: " << message;
   }
-  for (const auto& [name, parts] : expectations()) EXPECT_TRUE(seen.contains(name)) << name << " has no file";
+  for (const auto& [name, parts] : expectations())
+    EXPECT_TRUE(seen.contains(name)) << name << " has no file";
 }
 
 }  // namespace

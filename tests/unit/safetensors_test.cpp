@@ -28,7 +28,9 @@ std::string file_bytes(const std::string& header, const std::string& data, uint6
   for (size_t i = 0; i < 8; ++i) bytes[i] = static_cast<char>(length >> (8 * i));
   return bytes + header + data;
 }
-std::string file_bytes(const std::string& header, const std::string& data = "") { return file_bytes(header, data, header.size()); }
+std::string file_bytes(const std::string& header, const std::string& data = "") {
+  return file_bytes(header, data, header.size());
+}
 
 std::string error_of(const std::function<void()>& action) {
   try {
@@ -67,20 +69,26 @@ TEST(Safetensors, AcceptsOddButLegalHeaders) {
   const auto scalar = tensors(R"({"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]}})", "abcd");
   ASSERT_EQ(scalar.size(), 1u);
   EXPECT_EQ(describe(scalar[0]), "F32[]");
-  const auto empty = tensors(R"({"b":{"dtype":"F32","shape":[0,5],"data_offsets":[4,4]},"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})", "abcd");
+  const auto empty = tensors(
+      R"({"b":{"dtype":"F32","shape":[0,5],"data_offsets":[4,4]},"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})",
+      "abcd");
   ASSERT_EQ(empty.size(), 2u);
   EXPECT_EQ(empty[1].bytes, 0u);
-  const auto extra = tensors(R"({"a":{"x":[1,{"dtype":[]}],"data_offsets":[0,4],"y":-1,"shape":[4],"z":"","dtype":"U8","w":1.5}})", "abcd");
+  const auto extra = tensors(
+      R"({"a":{"x":[1,{"dtype":[]}],"data_offsets":[0,4],"y":-1,"shape":[4],"z":"","dtype":"U8","w":1.5}})",
+      "abcd");
   EXPECT_EQ(describe(extra.at(0)), "U8[4]");
   const auto name = tensors(R"({"é\"\\":{"dtype":"U8","shape":[4],"data_offsets":[0,4]}})", "abcd");
   EXPECT_EQ(name.at(0).name, "\u00e9\"\\");
-  const auto sub_byte = tensors(R"({"f":{"dtype":"F4","shape":[2,4],"data_offsets":[0,4]}})", "abcd");
+  const auto sub_byte =
+      tensors(R"({"f":{"dtype":"F4","shape":[2,4],"data_offsets":[0,4]}})", "abcd");
   EXPECT_EQ(sub_byte.at(0).shape, (std::vector<uint64_t>{2, 4}));
 }
 
 TEST(Safetensors, ReadsPayloadAtAnyPlace) {
   const TempDir dir;
-  const std::string header = R"({"b":{"dtype":"U8","shape":[3],"data_offsets":[2,5]},"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})";
+  const std::string header =
+      R"({"b":{"dtype":"U8","shape":[3],"data_offsets":[2,5]},"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})";
   write_file(dir / "f", file_bytes(header, "ABCDE"));
   const SafetensorsFile file = SafetensorsFile::open((dir / "f").string());
   ASSERT_EQ(file.tensors()[1].name, "b");
@@ -99,12 +107,15 @@ TEST(Safetensors, AShrinkingFileIsAnError) {
   const SafetensorsFile file = SafetensorsFile::open(path);
   ASSERT_EQ(truncate(path.c_str(), 5000), 0);
   std::vector<uint8_t> out(100000);
-  expect_parts(error_of([&] { file.read(file.tensors()[0], 0, out); }), {"f.safetensors", "file shrank", "byte 5000"});
+  expect_parts(error_of([&] { file.read(file.tensors()[0], 0, out); }),
+               {"f.safetensors", "file shrank", "byte 5000"});
 }
 
 TEST(Safetensors, RefusesWhatIsNotARegularFile) {
   const TempDir dir;
-  const auto open = [&](const std::string& path) { return error_of([&] { SafetensorsFile::open(path); }); };
+  const auto open = [&](const std::string& path) {
+    return error_of([&] { SafetensorsFile::open(path); });
+  };
   expect_parts(open((dir / "missing").string()), {"missing", "No such file"});
   expect_parts(open(dir.path().string()), {"is a folder", "regular file"});
   const std::string fifo = (dir / "fifo").string();
@@ -124,25 +135,31 @@ TEST(Safetensors, HeaderAtTheCapIsReadAndJudged) {
     ASSERT_EQ(truncate(path.c_str(), static_cast<off_t>(8 + length)), 0);
   };
   sparse(kMaxHeaderBytes);
-  expect_parts(error_of([&] { SafetensorsFile::open(path); }), {"cap.safetensors", "malformed JSON"});
+  expect_parts(error_of([&] { SafetensorsFile::open(path); }),
+               {"cap.safetensors", "malformed JSON"});
   sparse(kMaxHeaderBytes + 1);
-  expect_parts(error_of([&] { SafetensorsFile::open(path); }), {"header length is 100000001", "at most 100000000"});
+  expect_parts(error_of([&] { SafetensorsFile::open(path); }),
+               {"header length is 100000001", "at most 100000000"});
 }
 
 TEST(Safetensors, TooManyTensorsAreRefused) {
   std::string header = "{";
   for (size_t i = 0; i <= kMaxTensors; ++i)
-    header += fmt::format("{}\"{}\":{{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}", i > 0 ? "," : "", i);
+    header += fmt::format("{}\"{}\":{{\"dtype\":\"U8\",\"shape\":[0],\"data_offsets\":[0,0]}}",
+                          i > 0 ? "," : "", i);
   header += "}";
-  expect_parts(error_of([&] { parse_safetensors_header(header, 8 + header.size(), "f"); }), {"more than 1000000 tensors"});
+  expect_parts(error_of([&] { parse_safetensors_header(header, 8 + header.size(), "f"); }),
+               {"more than 1000000 tensors"});
 }
 
 TEST(Safetensors, MeasureAHeaderOf100000Tensors) {
   std::string header = "{";
   uint64_t at = 0;
   for (size_t i = 0; i < 100'000; ++i) {
-    header += fmt::format("{}\"model.layers.{}.mlp.experts.{}.down_proj.weight_packed\":{{\"dtype\":\"I32\",\"shape\":[4096,512],\"data_offsets\":[{},{}]}}",
-                          i > 0 ? "," : "", i / 1000, i % 1000, at, at + 8388608);
+    header += fmt::format(
+        "{}\"model.layers.{}.mlp.experts.{}.down_proj.weight_packed\":{{\"dtype\":\"I32\","
+        "\"shape\":[4096,512],\"data_offsets\":[{},{}]}}",
+        i > 0 ? "," : "", i / 1000, i % 1000, at, at + 8388608);
     at += 8388608;
   }
   header += "}";
@@ -151,7 +168,8 @@ TEST(Safetensors, MeasureAHeaderOf100000Tensors) {
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   EXPECT_EQ(tensors.size(), 100'000u);
   EXPECT_EQ(tensors.back().offset + tensors.back().bytes, 8 + header.size() + at);
-  std::printf("header of 100,000 tensors (%.1f MB): %.3f s\n", static_cast<double>(header.size()) * 1e-6, seconds.count());
+  std::printf("header of 100,000 tensors (%.1f MB): %.3f s\n",
+              static_cast<double>(header.size()) * 1e-6, seconds.count());
 }
 
 TEST(SafetensorsWriter, RoundTripsInTheReferenceOrder) {
@@ -160,8 +178,11 @@ TEST(SafetensorsWriter, RoundTripsInTheReferenceOrder) {
   const std::vector<uint8_t> bytes = {1, 2, 3, 4, 5, 6, 7, 8};
   const std::span<const uint8_t> all(bytes);
   const std::vector<TensorData> tensors = {
-      {"b", DType::kU8, {3}, all.subspan(0, 3)}, {"a", DType::kU8, {1, 2}, all.subspan(3, 2)}, {"z", DType::kF32, {}, all.subspan(0, 4)},
-      {"e\"", DType::kI64, {0}, {}},             {"q", DType::kF4, {2, 8}, all},
+      {"b", DType::kU8, {3}, all.subspan(0, 3)},
+      {"a", DType::kU8, {1, 2}, all.subspan(3, 2)},
+      {"z", DType::kF32, {}, all.subspan(0, 4)},
+      {"e\"", DType::kI64, {0}, {}},
+      {"q", DType::kF4, {2, 8}, all},
   };
   write_safetensors(path, tensors);
   const std::string raw = test::read_file(path);
@@ -181,19 +202,24 @@ TEST(SafetensorsWriter, RoundTripsInTheReferenceOrder) {
       EXPECT_TRUE(std::equal(read.begin(), read.end(), d.data.begin(), d.data.end())) << t.name;
     }
   }
-  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir.path()), {}), 1) << "a temporary file was left";
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(dir.path()), {}), 1)
+      << "a temporary file was left";
 }
 
 TEST(SafetensorsWriter, RefusesWhatItCannotWrite) {
   const TempDir dir;
   const std::vector<uint8_t> bytes(8);
   const std::string path = (dir / "out").string();
-  const auto write = [&](std::vector<TensorData> t, const std::string& to) { return error_of([&] { write_safetensors(to, t); }); };
+  const auto write = [&](std::vector<TensorData> t, const std::string& to) {
+    return error_of([&] { write_safetensors(to, t); });
+  };
   expect_parts(write({{"a", DType::kF32, {3}, bytes}}, path), {"'a'", "F32[3]", "8 bytes"});
   expect_parts(write({{"a", DType::kF32, {1ull << 63, 4}, bytes}}, path), {"'a'"});
-  expect_parts(write({{"a", DType::kF32, {2}, bytes}, {"a", DType::kF32, {2}, bytes}}, path), {"'a'", "taken"});
+  expect_parts(write({{"a", DType::kF32, {2}, bytes}, {"a", DType::kF32, {2}, bytes}}, path),
+               {"'a'", "taken"});
   expect_parts(write({{"__metadata__", DType::kF32, {2}, bytes}}, path), {"taken"});
-  expect_parts(write({{"a", DType::kF32, {2}, bytes}}, (dir / "no/such/folder").string()), {"cannot create", "No such file"});
+  expect_parts(write({{"a", DType::kF32, {2}, bytes}}, (dir / "no/such/folder").string()),
+               {"cannot create", "No such file"});
   EXPECT_TRUE(std::filesystem::is_empty(dir.path()));
 }
 
@@ -201,7 +227,8 @@ TEST(Safetensors, ManyThreadsMayRead) {
   const TempDir dir;
   std::string data(1 << 16, '\0');
   for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * 7 >> 3);
-  write_file(dir / "f", file_bytes(R"({"a":{"dtype":"U8","shape":[65536],"data_offsets":[0,65536]}})", data));
+  write_file(dir / "f",
+             file_bytes(R"({"a":{"dtype":"U8","shape":[65536],"data_offsets":[0,65536]}})", data));
   const SafetensorsFile file = SafetensorsFile::open((dir / "f").string());
   std::vector<std::thread> threads;
   std::array<bool, 4> same{};

@@ -59,7 +59,8 @@ uint8_t value_of(const TensorStore& store, std::string_view name) {
 }
 
 void write_index(const TempDir& dir, std::string_view map) {
-  write_file(dir / "model.safetensors.index.json", fmt::format(R"({{"metadata":{{"total_size":99}},"weight_map":{}}})", map));
+  write_file(dir / "model.safetensors.index.json",
+             fmt::format(R"({{"metadata":{{"total_size":99}},"weight_map":{}}})", map));
 }
 
 TEST(TensorStore, SingleFile) {
@@ -105,7 +106,9 @@ TEST(TensorStore, ShardsFollowTheIndex) {
   make(dir / "model-00002-of-00002.safetensors", {"c", "twice"}, 2);
   make(dir / "model-00001-of-00002.safetensors", {"a", "b", "twice"}, 1);
   make(dir / "unrelated.safetensors", {"zzz"});
-  write_index(dir, R"({"c":"model-00002-of-00002.safetensors","a":"model-00001-of-00002.safetensors","twice":"model-00002-of-00002.safetensors"})");
+  write_index(
+      dir,
+      R"({"c":"model-00002-of-00002.safetensors","a":"model-00001-of-00002.safetensors","twice":"model-00002-of-00002.safetensors"})");
   const Opened o = open(dir.path());
   EXPECT_EQ(o.error, "");
   EXPECT_EQ(names(o.store), "a b c twice ");
@@ -115,7 +118,8 @@ TEST(TensorStore, ShardsFollowTheIndex) {
   EXPECT_EQ(value_of(o.store, "twice"), 2);
   EXPECT_EQ(o.store.total_bytes(), 8u);
   ASSERT_EQ(o.warnings.size(), 2u);
-  expect_parts(o.warnings[0], {"model-00001-of-00002.safetensors", "1 tensor(s) are not named", "'b'"});
+  expect_parts(o.warnings[0],
+               {"model-00001-of-00002.safetensors", "1 tensor(s) are not named", "'b'"});
   expect_parts(o.warnings[1], {"1 tensor(s) are read from another file", "'twice'"});
 }
 
@@ -128,25 +132,36 @@ TEST(TensorStore, SaysWhatTheIndexGotWrong) {
     return open(dir.path()).error;
   };
   const auto nothing = [](const TempDir&) {};
-  expect_parts(error(R"({"a":"one.safetensors","b":"two.safetensors"})", nothing), {"index.json", "'two.safetensors'", "missing"});
-  expect_parts(error(R"({"a":"one.safetensors","b":"one.safetensors","c":"one.safetensors"})", nothing),
-               {"index.json", "tensor 'b' is in 'one.safetensors', where it is not", "2 such tensors"});
-  for (const std::string name : {"../one.safetensors", "/etc/passwd", "sub/one.safetensors", "..", ".", "", "a\\\\b", "a\\u0000b"}) {
+  expect_parts(error(R"({"a":"one.safetensors","b":"two.safetensors"})", nothing),
+               {"index.json", "'two.safetensors'", "missing"});
+  expect_parts(
+      error(R"({"a":"one.safetensors","b":"one.safetensors","c":"one.safetensors"})", nothing),
+      {"index.json", "tensor 'b' is in 'one.safetensors', where it is not", "2 such tensors"});
+  for (const std::string name : {"../one.safetensors", "/etc/passwd", "sub/one.safetensors", "..",
+                                 ".", "", "a\\\\b", "a\\u0000b"}) {
     SCOPED_TRACE(name);
-    expect_parts(error(fmt::format(R"({{"a":"{}"}})", name), nothing), {"weight_map['a']", "expected a plain file name"});
+    expect_parts(error(fmt::format(R"({{"a":"{}"}})", name), nothing),
+                 {"weight_map['a']", "expected a plain file name"});
   }
-  expect_parts(error(R"({"a":1})", nothing), {"weight_map['a'] is an integer", "expected a file name"});
+  expect_parts(error(R"({"a":1})", nothing),
+               {"weight_map['a'] is an integer", "expected a file name"});
   expect_parts(error(R"({"a":{}})", nothing), {"weight_map['a'] is an object"});
   expect_parts(error(R"({"a":["one.safetensors"]})", nothing), {"weight_map['a'] is an array"});
   expect_parts(error(R"([])", nothing), {"weight_map is an array", "expected an object"});
   expect_parts(error(R"(null)", nothing), {"weight_map is null"});
   expect_parts(error(R"({})", nothing), {"weight_map is empty"});
-  expect_parts(error(R"({"a":"one.safetensors","a":"one.safetensors"})", nothing), {"names a tensor twice"});
-  expect_parts(error(R"({"a":"one.safetensors","z":"two.safetensors"})", [](const TempDir& d) { make(d / "two.safetensors", {"x", "z"}); }),
+  expect_parts(error(R"({"a":"one.safetensors","a":"one.safetensors"})", nothing),
+               {"names a tensor twice"});
+  expect_parts(error(R"({"a":"one.safetensors","z":"two.safetensors"})",
+                     [](const TempDir& d) {
+                       make(d / "two.safetensors", {"x", "z"});
+                     }),
                {"'x' is in", "one.safetensors", "two.safetensors", "names neither"});
-  expect_parts(error(R"({"a":"one.safetensors","z":"two.safetensors"})", [](const TempDir& d) { fs::create_directory(d / "two.safetensors"); }),
+  expect_parts(error(R"({"a":"one.safetensors","z":"two.safetensors"})",
+                     [](const TempDir& d) { fs::create_directory(d / "two.safetensors"); }),
                {"two.safetensors", "is a folder"});
-  expect_parts(error(R"({"a":"one.safetensors","z":"two.safetensors"})", [](const TempDir& d) { write_file(d / "two.safetensors", "short"); }),
+  expect_parts(error(R"({"a":"one.safetensors","z":"two.safetensors"})",
+                     [](const TempDir& d) { write_file(d / "two.safetensors", "short"); }),
                {"two.safetensors", "file has 5 bytes"});
 }
 
@@ -163,7 +178,8 @@ TEST(TensorStore, IndexMustBeAnObjectWithAMap) {
 
 TEST(TensorStore, WithoutTheUsualNames) {
   const TempDir dir;
-  expect_parts(open(dir.path()).error, {"neither model.safetensors nor model.safetensors.index.json"});
+  expect_parts(open(dir.path()).error,
+               {"neither model.safetensors nor model.safetensors.index.json"});
   make(dir / "adapter_model.safetensors", {"a"});
   expect_parts(open(dir.path()).error, {"'adapter_model.safetensors' is not read as a model"});
   write_file(dir / "pytorch_model.bin", "x");
@@ -183,7 +199,8 @@ TEST(TensorStore, LinksMustStayInside) {
   const TempDir outside, dir;
   make(outside / "blob", {"a"}, 5);
   fs::create_symlink(outside / "blob", dir / "model.safetensors");
-  expect_parts(open(dir.path()).error, {"model.safetensors", "symbolic link", "outside the folder"});
+  expect_parts(open(dir.path()).error,
+               {"model.safetensors", "symbolic link", "outside the folder"});
   fs::remove(dir / "model.safetensors");
   fs::create_symlink("model.safetensors", dir / "model.safetensors");
   expect_parts(open(dir.path()).error, {"model.safetensors", "symbolic links"});
@@ -203,7 +220,8 @@ TEST(TensorStore, LinksOfTheHubCacheAreFollowed) {
   fs::create_directories(snapshot);
   fs::create_symlink("../../blobs/abcdef", snapshot / "model.safetensors");
   EXPECT_EQ(value_of(open(snapshot).store, "a"), 8);
-  fs::create_directory_symlink(snapshot, cache / "link");  // the folder itself may be reached by a link
+  fs::create_directory_symlink(snapshot,
+                               cache / "link");  // the folder itself may be reached by a link
   EXPECT_EQ(value_of(open(cache / "link").store, "a"), 8);
 
   const auto refused = [&](const fs::path& folder, const std::string& target) {
@@ -219,7 +237,8 @@ TEST(TensorStore, LinksOfTheHubCacheAreFollowed) {
   expect_parts(refused(snapshot, "../../blobs/deeper/abcdef"), {"outside the folder"});
   fs::create_symlink("../other/abcdef", repository / "blobs/link");
   expect_parts(refused(snapshot, "../../blobs/link"), {"outside the folder"});
-  expect_parts(refused(repository / "elsewhere/0123", "../../blobs/abcdef"), {"outside the folder"});
+  expect_parts(refused(repository / "elsewhere/0123", "../../blobs/abcdef"),
+               {"outside the folder"});
 }
 
 TEST(TensorStore, SurvivesAMove) {

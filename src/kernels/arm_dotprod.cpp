@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// The int8 family on CPUs with dot products: SDOT adds four products of bytes per int32 lane. With 8 codes of a row in both
+// halves of a register, the lanes of one SDOT are two halves of two outputs; ADDP joins them. Layouts: arm_int8.h.
+#include "kernels/arm_int8.h"
+#include "kernels/arm_int8_gemm.h"
+#include "kernels/arm_int8_pack.h"
+
+namespace moebius {
+namespace {
+
+#ifdef __aarch64__
+inline int8x16_t twice(const uint8_t* p) {
+  return vreinterpretq_s8_u8(vcombine_u8(vld1_u8(p), vld1_u8(p)));
+}
+struct SdotOne {
+  using X = int8x16_t;
+  using Acc = int32x4_t;
+  static inline X load(const uint8_t* p) { return twice(p); }
+  static inline void zero(Acc& acc) { acc = vdupq_n_s32(0); }
+  static inline void step(Acc& acc, X x, int8x16_t b) { acc = vdotq_s32(acc, b, x); }
+  static inline int32x4_t sum(Acc acc) { return vpaddq_s32(acc, acc); }
+};
+struct Sdot {
+  using One = SdotOne;
+  static constexpr size_t kPairs = 2, kPairsGrouped = 2;
+  static constexpr int kStreamsOne = 2, kStreamsPair = 2, kStreamsTwoPairs = 1;
+  static constexpr size_t kManyNibbles = 24, kManyBytes = 8;
+  struct X {
+    int8x16_t r0, r1;
+  };
+  struct Acc {
+    int32x4_t r0, r1;
+  };
+  static inline X load(const uint8_t* p) { return {twice(p), twice(p + 8)}; }
+  static inline void zero(Acc& acc) { acc.r0 = acc.r1 = vdupq_n_s32(0); }
+  static inline void step(Acc& acc, X x, int8x16_t b) {
+    acc.r0 = vdotq_s32(acc.r0, b, x.r0);
+    acc.r1 = vdotq_s32(acc.r1, b, x.r1);
+  }
+  static inline int32x4_t sum(const Acc& acc) { return vpaddq_s32(acc.r0, acc.r1); }
+};
+#define MOEBIUS_BODY(f) f
+#else
+#define MOEBIUS_BODY(f) nullptr
+#endif
+
+using namespace int8_family;
+
+constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) {
+  return {"arm_dotprod",
+          codec,
+          Arch::kAarch64,
+          kNeon | kDotprod,
+          kNr,
+          fits,
+          numerics,
+          packed_bytes,
+          MOEBIUS_BODY(pack),
+          row_bytes,
+          MOEBIUS_BODY(prepare_rows),
+          panel_bytes,
+          MOEBIUS_BODY(make_panel_for<Sdot>),
+          scratch_bytes,
+          MOEBIUS_BODY(gemm<Sdot>)};
+}
+constexpr Kernel kKernels[] = {kernel("int4", supports_int4), kernel("int8", supports_int8)};
+
+}  // namespace
+
+extern const KernelTable kArmDotprodKernels;
+const KernelTable kArmDotprodKernels = {kKernels, sizeof kKernels / sizeof kKernels[0]};
+
+}  // namespace moebius

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// The int8 family on CPUs with I8MM: SMMLA multiplies 2x8 by 8x2 codes. Layouts: arm_int8.h; loops: arm_int8_gemm.h.
+#include "kernels/arm_int8.h"
+#include "kernels/arm_int8_gemm.h"
+#include "kernels/arm_int8_pack.h"
+
+namespace moebius {
+namespace {
+
+#ifdef __aarch64__
+struct Smmla {
+  using One = Smmla;  // a single row has a second one of zeros: memory is the limit there
+  static constexpr size_t kPairs = 4, kPairsGrouped = 3;
+  static constexpr int kStreamsOne = 2, kStreamsPair = 2, kStreamsTwoPairs = 2;
+  static constexpr size_t kManyNibbles = 24, kManyBytes = 8;
+  using X = int8x16_t;
+  using Acc = int32x4_t;
+  static inline X load(const uint8_t* p) { return vreinterpretq_s8_u8(vld1q_u8(p)); }
+  static inline void zero(Acc& acc) { acc = vdupq_n_s32(0); }
+  static inline void step(Acc& acc, X x, int8x16_t b) { acc = vmmlaq_s32(acc, x, b); }
+  static inline int32x4_t sum(Acc acc) { return acc; }
+};
+#define MOEBIUS_BODY(f) f
+#else
+#define MOEBIUS_BODY(f) nullptr
+#endif
+
+using namespace int8_family;
+
+constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) {
+  return {"arm_i8mm",
+          codec,
+          Arch::kAarch64,
+          kNeon | kI8mm,
+          kNr,
+          fits,
+          numerics,
+          packed_bytes,
+          MOEBIUS_BODY(pack),
+          row_bytes,
+          MOEBIUS_BODY(prepare_rows),
+          panel_bytes,
+          MOEBIUS_BODY(make_panel_for<Smmla>),
+          scratch_bytes,
+          MOEBIUS_BODY(gemm<Smmla>)};
+}
+constexpr Kernel kKernels[] = {kernel("int4", supports_int4), kernel("int8", supports_int8)};
+
+}  // namespace
+
+extern const KernelTable kArmI8mmKernels;
+const KernelTable kArmI8mmKernels = {kKernels, sizeof kKernels / sizeof kKernels[0]};
+
+}  // namespace moebius

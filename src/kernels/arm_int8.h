@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// The int8 family on Arm (integer weights, int8 rows): layouts and facts shared by arm_i8mm, arm_dotprod and arm_neon. Exact
+// class: int32 per group, then f = fma(float(acc), c_g, f) in group order, then times the scale of the row.
+// Everything has internal linkage: each unit that includes this is compiled for its own instruction set.
+//
+// Packed weights: panels of 8 outputs, one after the other, each at a multiple of 64 bytes; inside a panel group after group:
+//   codes   for every 16 inputs k..k+15 four pairs of outputs (2j, 2j+1), per pair
+//             int4  16 bytes: byte i = w[2j][k+2i] | w[2j][k+2i+1] << 4, i < 8, then the same of w[2j+1]; two's complement
+//             int8  the even inputs of both outputs for all four pairs (16 bytes each), then the odd inputs likewise
+//   scales  8 x bf16 (if the file's scales are bf16) or 8 x f32
+//   zeros   8 x int8, padded to 16 bytes         only with weight zero points
+//   sums    8 x int32: sum of w - zero           only if rows may have a zero point
+// A nibble pair is thus a byte of the file: packing 4-bit codes is a copy that interleaves rows.
+//
+// A panel of activations: rows in pairs, pairs in tiles (TileMap); inside a tile for every 8 inputs (the even ones of 16, then
+// the odd ones) 16 bytes per pair: 8 codes of each row. Then row scales, sums of the codes per group and pair as [s0,s0,s1,s1]
+// (only with weight zero points), and zero points of the rows in the same form (only if rows may have them).
+#pragma once
+#include "kernels/kernel.h"
+#include "kernels/unpack.h"
+
+namespace moebius {
+namespace {
+namespace int8_family {
+
+constexpr size_t kNr = 8;   // outputs per panel
+constexpr size_t kKr = 16;  // inputs per packed step
+
+inline size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
+
+struct Shape {
+  size_t groups, group_k, K_padded;  // one group ("channel", "tensor") is padded with zero weights
+  size_t code_bytes, scale_bytes, zero_bytes, sum_bytes;  // of one group of a panel
+  bool wide;                                              // one byte per code
+  bool bf16;                                              // scales kept as bf16
+  bool row_zeros;                                         // rows may have a zero point
+  size_t group_bytes() const { return code_bytes + scale_bytes + zero_bytes + sum_bytes; }
+  size_t stride() const { return up(groups * group_bytes(), 64); }  // from panel to panel
+  bool grouped() const { return groups > 1; }
+};
+
+inline Shape shape_of(const Problem& p) {
+  Shape s{};
+  s.groups = p.block_k >= p.K ? 1 : p.groups;
+  s.group_k = s.groups == 1 ? up(p.K, kKr) : p.block_k;
+  s.K_padded = s.groups * s.group_k;
+  s.wide = p.bits > 4;
+  s.bf16 = p.scale_type == ScaleType::kBf16;
+  s.row_zeros = !p.act.symmetric || p.act.granule == ActGranule::kStatic;
+  s.code_bytes = kNr * s.group_k / (s.wide ? 1 : 2);
+  s.scale_bytes = kNr * (s.bf16 ? 2 : 4);
+  s.zero_bytes = p.zero_points ? 16 : 0;
+  s.sum_bytes = s.row_zeros ? 4 * kNr : 0;
+  return s;
+}
+
+// No sum over a group leaves int32. 4-bit operands are used 16 times too large.
+inline bool sums_fit(const Problem& p) {
+  const size_t x = !p.act.symmetric || p.act.granule == ActGranule::kStatic ? 255 : 128;
+  const size_t w = p.bits > 4 ? (p.zero_points ? 255 : 128) : 16 * (p.zero_points ? 15 : 8);
+  return shape_of(p).group_k <= 0x7FFFFFFFu / (x * w);
+}
+
+inline const char* supports(const Problem& p, bool wide) {
+  const bool integers = p.code == CodeType::kInt8 || p.code == CodeType::kInt8Offset ||
+                        p.code == CodeType::kInt4Offset;
+  if (!integers) return "the weights are not integers";
+  if ((p.bits > 4) != wide)
+    return wide ? "4 bits and less have their own codec" : "the weights have more than 4 bits";
+  if (p.act.code != ActCode::kInt) return "the checkpoint declares other activations than int8";
+  if (p.act.mode == Int8Mode::kVllm) return "mode vllm has rules of its own";
+  if (p.act.granule == ActGranule::kGroup) return "activations have one scale per group";
+  if (p.ragged) return "groups are of unequal length";
+  if (p.block_k < p.K && (p.block_k % 32 != 0 || p.groups * p.block_k != p.K))
+    return "the group size is not a multiple of 32 that divides K";
+  if (!sums_fit(p)) return "sums over K may leave int32";
+  return nullptr;
+}
+inline const char* supports_int4(const Problem& p) { return supports(p, false); }
+inline const char* supports_int8(const Problem& p) { return supports(p, true); }
+inline Numerics numerics(const Problem&) { return Numerics::kExact; }
+
+inline size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape_of(p).stride(); }
+
+// A prepared row: codes [K_padded], scale f32 (static schemes: 1, or NaN), zero point int32.
+inline size_t row_bytes(const Problem& p) { return up(shape_of(p).K_padded + 8, 64); }
+
+struct PanelLayout {
+  size_t pairs, scales, sums, zeros, bytes;  // offsets behind the codes, which start at 0
+};
+inline PanelLayout panel_layout(const Problem& p, const Shape& s, size_t M) {
+  PanelLayout l{};
+  l.pairs = (M + 1) / 2;
+  l.scales = 2 * l.pairs * s.K_padded;
+  l.sums = l.scales + up(2 * l.pairs * 4, 16);
+  l.zeros = l.sums + (p.zero_points ? s.groups * l.pairs * 16 : 0);
+  l.bytes = up(l.zeros + (s.row_zeros ? l.pairs * 16 : 0), 64);
+  return l;
+}
+inline size_t panel_bytes(const Problem& p, size_t M) {
+  return panel_layout(p, shape_of(p), M).bytes;
+}
+
+// Pairs of rows in tiles of at most `most` pairs, as even as possible.
+struct TileMap {
+  size_t tiles, base, extra;  // the first `extra` tiles have base + 1 pairs
+  TileMap(size_t pairs, size_t most)
+      : tiles((pairs + most - 1) / most), base(pairs / tiles), extra(pairs % tiles) {}
+  size_t size(size_t t) const { return base + (t < extra ? 1 : 0); }
+  size_t first(size_t t) const { return t * base + (t < extra ? t : extra); }
+};
+
+// Many rows: int8 operands of a few panels, a piece of K at a time, are made once in scratch and stay in the first-level cache
+// (64 KiB: half for them, a quarter for a tile of rows). Longer K is cut; sums wait in scratch between the pieces.
+struct Blocking {
+  size_t piece_groups, pieces;  // groups per piece of K (grouped), pieces
+  size_t piece_k;               // inputs per piece
+  size_t panels;                // panels expanded at once
+  size_t codes, extras, state,
+      bytes;  // sizes: codes of a panel; scales, zeros and sums of a panel; offset of waiting sums; all
+};
+inline Blocking blocking_of(const Shape& s, size_t M) {
+  constexpr size_t kPieceK = 2048, kPanelBytes = 32768, kMostPanels = 8;
+  Blocking b{};
+  const size_t unit = s.grouped() ? s.group_k : kKr;
+  const size_t units = s.K_padded / unit;
+  const size_t most =
+      s.K_padded <= kPieceK * 5 / 4 ? units : (kPieceK / unit > 0 ? kPieceK / unit : 1);
+  b.pieces = (units + most - 1) / most;
+  b.piece_groups = (units + b.pieces - 1) / b.pieces;
+  b.pieces = (units + b.piece_groups - 1) / b.piece_groups;
+  b.piece_k = b.piece_groups * unit;
+  if (!s.grouped()) b.piece_groups = 1;
+  b.codes = s.wide ? 0 : kNr * b.piece_k;
+  b.extras = b.piece_groups * 64 * (1 + (s.zero_bytes != 0 ? 1 : 0) + (s.row_zeros ? 1 : 0));
+  b.panels = kPanelBytes / (kNr * b.piece_k);
+  b.panels = b.panels < 1 ? 1 : b.panels > kMostPanels ? kMostPanels : b.panels;
+  b.state = b.panels * (b.codes + b.extras);
+  b.bytes = b.state + (b.pieces > 1 ? b.panels * kNr * up(M, 2) * 4 : 0);
+  return b;
+}
+inline size_t scratch_bytes(const Problem& p, size_t M) {
+  return up(blocking_of(shape_of(p), M).bytes, 64);
+}
+
+}  // namespace int8_family
+}  // namespace
+}  // namespace moebius

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+// The int8 family on Arm: packing of weights, quantization of rows, panels of rows (layouts: arm_int8.h). Plain NEON, so the
+// same for every unit of the family; internal linkage.
+#pragma once
+#ifdef __aarch64__
+#include <arm_neon.h>
+
+#include "kernels/arm_int8.h"
+
+namespace moebius {
+namespace {
+namespace int8_family {
+
+// ---------------------------------------------------------------------------------------------- weights
+
+// Sources of 16 codes k..k+15 of two outputs, as the even inputs of both and the odd inputs of both.
+struct CodePair {
+  uint8x16_t even, odd;
+};
+
+inline CodePair split(int8x16_t r0, int8x16_t r1) {
+  return {vreinterpretq_u8_s8(vuzp1q_s8(r0, r1)), vreinterpretq_u8_s8(vuzp2q_s8(r0, r1))};
+}
+
+inline void put(uint8_t* out, size_t j, bool wide, CodePair c) {
+  if (wide) {
+    vst1q_u8(out + 16 * j, c.even);
+    vst1q_u8(out + 64 + 16 * j, c.odd);
+  } else {
+    vst1q_u8(out + 16 * j, vsliq_n_u8(c.even, c.odd, 4));
+  }
+}
+
+// 16 codes of one row as bytes; past K and past N zeros.
+inline int8x16_t codes16(const PackArgs& a, size_t r, size_t k) {
+  int8_t c[kKr] = {};
+  const size_t end = k + kKr < a.w->K ? k + kKr : a.w->K;
+  if (r < a.w->N && k < end) unpack_int8(*a.w, r, k, end, a.columns, c);
+  return vld1q_s8(c);
+}
+
+// Codes of one group of a panel; inputs [k, k + group_k).
+inline void pack_codes(const PackArgs& a, const Shape& s, size_t n, size_t k, uint8_t* out) {
+  const QuantMatrix& w = *a.w;
+  const size_t step = s.wide ? 128 : 64, end = k + s.group_k;
+  if (n + kNr <= w.N && a.columns == nullptr) {
+    const uint8_t* row = w.codes + n * w.row_bytes;
+    if (w.code == CodeType::kInt4Offset) {  // a byte of the file is a byte of the panel
+      const uint8x16_t flip = vdupq_n_u8(0x88);
+      for (; k + 2 * kKr <= end && k + 2 * kKr <= w.K; k += 2 * kKr, out += 2 * step)
+        for (size_t j = 0; j < 4; ++j) {
+          const uint8_t* at = row + 2 * j * w.row_bytes + k / 2;
+          const uint64x2_t r0 = vreinterpretq_u64_u8(veorq_u8(vld1q_u8(at), flip));
+          const uint64x2_t r1 = vreinterpretq_u64_u8(veorq_u8(vld1q_u8(at + w.row_bytes), flip));
+          vst1q_u8(out + 16 * j, vreinterpretq_u8_u64(vzip1q_u64(r0, r1)));
+          vst1q_u8(out + step + 16 * j, vreinterpretq_u8_u64(vzip2q_u64(r0, r1)));
+        }
+    } else {
+      const int8x16_t flip = vdupq_n_s8(w.code == CodeType::kInt8Offset ? -128 : 0);
+      for (; k + kKr <= end && k + kKr <= w.K; k += kKr, out += step)
+        for (size_t j = 0; j < 4; ++j) {
+          const auto* at = reinterpret_cast<const int8_t*>(row + 2 * j * w.row_bytes + k);
+          put(out, j, s.wide,
+              split(veorq_s8(vld1q_s8(at), flip), veorq_s8(vld1q_s8(at + w.row_bytes), flip)));
+        }
+    }
+  }
+  for (; k < end; k += kKr, out += step)
+    for (size_t j = 0; j < 4; ++j)
+      put(out, j, s.wide, split(codes16(a, n + 2 * j, k), codes16(a, n + 2 * j + 1, k)));
+}
+
+// Sum of w - zero over inputs [k0, k1) of row r.
+inline int32_t weight_sum(const PackArgs& a, size_t r, size_t k0, size_t k1, int32_t zero) {
+  int32_t total = 0;
+  for (size_t k = k0; k < k1; k += kKr) total += vaddlvq_s8(codes16(a, r, k));
+  const size_t count = (k1 < a.w->K ? k1 : a.w->K) - k0;
+  return total - static_cast<int32_t>(count) * zero;
+}
+
+inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g, uint8_t* out) {
+  const QuantMatrix& w = *a.w;
+  if (s.zero_bytes != 0) __builtin_memset(out + s.scale_bytes, 0, s.zero_bytes);
+  for (size_t i = 0; i < kNr; ++i) {
+    const size_t r = n + i < w.N ? n + i : w.N - 1;
+    const size_t at = (r + w.n_phase) / w.block_n * w.scale_stride + g;
+    const size_t size = scale_size(w.scale_type);
+    if (s.bf16) {
+      __builtin_memcpy(out + 2 * i, w.scales + size * at, 2);
+    } else {
+      float scale;
+      decode_scales(w.scale_type, w.scales + size * at, 1, &scale);
+      __builtin_memcpy(out + 4 * i, &scale, 4);
+    }
+    const int8_t zero = w.zero_points != nullptr ? w.zero_points[at] : int8_t{0};
+    if (s.zero_bytes != 0) out[s.scale_bytes + i] = static_cast<uint8_t>(zero);
+    if (s.sum_bytes != 0) {
+      const int32_t sum =
+          n + i < w.N ? weight_sum(a, r, g * s.group_k, (g + 1) * s.group_k, zero) : 0;
+      __builtin_memcpy(out + s.scale_bytes + s.zero_bytes + 4 * i, &sum, 4);
+    }
+  }
+}
+
+inline void pack(const PackArgs& a) {
+  const Shape s = shape_of(*a.problem);
+  for (size_t n = a.n0; n < a.n1; n += kNr) {
+    uint8_t* out = a.packed + n / kNr * s.stride();
+    for (size_t g = 0; g < s.groups; ++g, out += s.group_bytes()) {
+      pack_codes(a, s, n, g * s.group_k, out);
+      pack_extras(a, s, n, g, out + s.code_bytes);
+    }
+    __builtin_memset(out, 0, s.stride() - s.groups * s.group_bytes());
+  }
+}
+
+// ---------------------------------------------------------------------------------------------- rows
+
+struct RowRange {
+  uint32_t amax;  // bits of the largest magnitude
+  float low, high;
+};
+inline RowRange range_of(const float* x, size_t K) {
+  const uint32x4_t magnitude = vdupq_n_u32(0x7fffffffu);
+  uint32x4_t top[4] = {};
+  float32x4_t low = vdupq_n_f32(0), high = low;
+  size_t k = 0;
+  for (; k + 16 <= K; k += 16)
+    for (size_t i = 0; i < 4; ++i) {
+      const float32x4_t v = vld1q_f32(x + k + 4 * i);
+      top[i] = vmaxq_u32(top[i], vandq_u32(vreinterpretq_u32_f32(v), magnitude));
+      low = vminnmq_f32(low, v);
+      high = vmaxnmq_f32(high, v);
+    }
+  RowRange r;
+  r.amax = vmaxvq_u32(vmaxq_u32(vmaxq_u32(top[0], top[1]), vmaxq_u32(top[2], top[3])));
+  r.low = vminnmvq_f32(low), r.high = vmaxnmvq_f32(high);
+  for (; k < K; ++k) {
+    const uint32_t b = __builtin_bit_cast(uint32_t, x[k]) & 0x7fffffffu;
+    r.amax = b > r.amax ? b : r.amax;
+    r.low = x[k] < r.low ? x[k] : r.low;
+    r.high = x[k] > r.high ? x[k] : r.high;
+  }
+  return r;
+}
+
+// q = RNE(clamp(x / s + zero)) for 16 values. The quotient is first taken as x * (1 / s), which is off by less than 1e-4 within
+// the clamp; only where that comes close to a tie is the division needed. Adding 1.5 * 2^23 leaves the rounded integer in the
+// low bits.
+struct Quantizer {
+  float32x4_t s, inverse, zero, low, high;
+  bool divide;  // 1 / s is not usable
+
+  Quantizer(float scale, float zero_point, float qmin, float qmax)
+      : s(vdupq_n_f32(scale)),
+        inverse(vdupq_n_f32(1.0f / scale)),
+        zero(vdupq_n_f32(zero_point)),
+        low(vdupq_n_f32(qmin)),
+        high(vdupq_n_f32(qmax)),
+        divide(!(scale > 1e-30f && scale < 1e30f)) {}
+
+  float32x4_t clamp(float32x4_t v) const {
+    return vmaxq_f32(vminq_f32(vaddq_f32(v, zero), high), low);
+  }
+
+  int8x16_t operator()(const float* x) const {
+    const float32x4_t magic = vdupq_n_f32(12582912.0f);
+    float32x4_t v[4], m[4], off = vdupq_n_f32(0);
+    for (size_t i = 0; i < 4; ++i) {
+      v[i] = clamp(vmulq_f32(vld1q_f32(x + 4 * i), inverse));
+      m[i] = vaddq_f32(v[i], magic);
+      off = vmaxq_f32(off, vabdq_f32(v[i], vsubq_f32(m[i], magic)));
+    }
+    if (__builtin_expect(divide || vmaxvq_f32(off) > 0.4998f, 0))
+      for (size_t i = 0; i < 4; ++i)
+        m[i] = vaddq_f32(clamp(vdivq_f32(vld1q_f32(x + 4 * i), s)), magic);
+    const int16x8_t a = vuzp1q_s16(vreinterpretq_s16_f32(m[0]), vreinterpretq_s16_f32(m[1]));
+    const int16x8_t b = vuzp1q_s16(vreinterpretq_s16_f32(m[2]), vreinterpretq_s16_f32(m[3]));
+    return vuzp1q_s8(vreinterpretq_s8_s16(a), vreinterpretq_s8_s16(b));
+  }
+};
+
+struct RowScale {
+  float s, zero;
+};
+inline RowScale scale_of_row(const ActSpec& act, const ActParams& params, const RowRange& r) {
+  const float qmin = -static_cast<float>(1 << (act.bits - 1)), qmax = -qmin - 1.0f;
+  if (act.granule == ActGranule::kStatic)
+    return {params.scale, static_cast<float>(params.zero_point)};
+  const float amax = __builtin_bit_cast(float, r.amax);
+  if (act.symmetric) {
+    const float s = amax / (act.mode == Int8Mode::kCompressedTensors ? (qmax - qmin) / 2.0f : qmax);
+    return {s == 0.0f ? 1.0f : s, 0.0f};
+  }
+  float s = (r.high - r.low) / (qmax - qmin);
+  if (s == 0.0f) s = 1.0f;
+  float zero = qmin - r.low / s;
+  zero = zero < qmin ? qmin : zero > qmax ? qmax : zero;
+  return {s, __builtin_rintf(zero)};
+}
+
+inline void quantize_row(const Problem& p, const ActParams& params, const float* x, size_t K_padded,
+                         uint8_t* row) {
+  auto* q = reinterpret_cast<int8_t*>(row);
+  const RowRange range = range_of(x, p.K);
+  const RowScale made = scale_of_row(p.act, params, range);
+  const bool fixed = p.act.granule == ActGranule::kStatic;
+  float scale = fixed ? 1.0f : made.s;  // a static scale is applied with the weights'
+  auto zero = static_cast<int32_t>(made.zero);
+  if (range.amax >= 0x7f800000u || (!fixed && !(made.s < __builtin_inff()))) {
+    scale = __builtin_nanf("");
+    zero = fixed ? params.zero_point : 0;
+    __builtin_memset(q, 0, K_padded);
+  } else {
+    const float qmin = -static_cast<float>(1 << (p.act.bits - 1));
+    const Quantizer quantize(made.s, made.zero, qmin, -qmin - 1.0f);
+    size_t k = 0;
+    for (; k + 16 <= p.K; k += 16) vst1q_s8(q + k, quantize(x + k));
+    if (k < p.K) {
+      float rest[16] = {};
+      int8_t codes[16];
+      __builtin_memcpy(rest, x + k, (p.K - k) * 4);
+      vst1q_s8(codes, quantize(rest));
+      __builtin_memcpy(q + k, codes, p.K - k);
+    }
+    __builtin_memset(q + p.K, 0, K_padded - p.K);
+  }
+  __builtin_memcpy(row + K_padded, &scale, 4);
+  __builtin_memcpy(row + K_padded + 4, &zero, 4);
+}
+
+inline void prepare_rows(const PrepareArgs& a) {
+  const size_t stride = row_bytes(*a.problem), K_padded = shape_of(*a.problem).K_padded;
+  for (size_t m = 0; m < a.M; ++m)
+    quantize_row(*a.problem, *a.act, a.x + m * a.ldx, K_padded, a.rows + m * stride);
+}
+
+// ---------------------------------------------------------------------------------------------- panels
+
+// Up to 16 codes at packed positions k.. of a row in original order (act-order).
+inline int8x16_t gather16(const int8_t* q, const int32_t* columns, size_t k, size_t K) {
+  int8_t c[kKr] = {};
+  for (size_t i = 0; i < kKr && k + i < K; ++i) c[i] = q[columns[k + i]];
+  return vld1q_s8(c);
+}
+
+// One pair of rows into its tile; `stride` = bytes between steps of 8 inputs. sums: one int32x4 per group, or null.
+inline void put_pair(const PanelArgs& a, const Shape& s, const int8_t* r0, const int8_t* r1,
+                     uint8_t* out, size_t stride, int32_t* sums, size_t sums_stride) {
+  const int32_t* columns = a.w->columns;
+  for (size_t g = 0, k = 0; g < s.groups; ++g) {
+    int32x4_t total[2] = {vdupq_n_s32(0), vdupq_n_s32(0)};
+    for (const size_t end = k + s.group_k; k < end; k += kKr, out += 2 * stride) {
+      const int8x16_t x =
+          columns != nullptr ? gather16(r0, columns, k, a.problem->K) : vld1q_s8(r0 + k);
+      int8x16_t y = vdupq_n_s8(0);
+      if (r1 != nullptr)
+        y = columns != nullptr ? gather16(r1, columns, k, a.problem->K) : vld1q_s8(r1 + k);
+      vst1q_s8(reinterpret_cast<int8_t*>(out), vuzp1q_s8(x, y));
+      vst1q_s8(reinterpret_cast<int8_t*>(out + stride), vuzp2q_s8(x, y));
+      if (sums != nullptr) {
+        total[0] = vpadalq_s16(total[0], vpaddlq_s8(x));
+        total[1] = vpadalq_s16(total[1], vpaddlq_s8(y));
+      }
+    }
+    if (sums != nullptr)
+      for (size_t i = 0; i < 4; ++i) sums[g * sums_stride + i] = vaddvq_s32(total[i / 2]);
+  }
+}
+
+inline void make_panel(const PanelArgs& a, size_t most_pairs) {
+  const Problem& p = *a.problem;
+  const Shape s = shape_of(p);
+  const PanelLayout l = panel_layout(p, s, a.M);
+  const size_t row_stride = row_bytes(p);
+  auto* scales = reinterpret_cast<float*>(a.panel + l.scales);
+  auto* sums = reinterpret_cast<int32_t*>(a.panel + l.sums);
+  auto* zeros = reinterpret_cast<int32_t*>(a.panel + l.zeros);
+  const auto row = [&](size_t m) {
+    return a.rows + (a.ids != nullptr ? static_cast<size_t>(a.ids[m]) : m) * row_stride;
+  };
+  for (size_t m = 0; m < 2 * l.pairs; ++m) {
+    scales[m] = 0.0f;
+    if (m < a.M) __builtin_memcpy(scales + m, row(m) + s.K_padded, 4);
+    if (!s.row_zeros) continue;
+    int32_t zero = 0;
+    if (m < a.M) __builtin_memcpy(&zero, row(m) + s.K_padded + 4, 4);
+    zeros[2 * m] = zeros[2 * m + 1] = zero;
+  }
+  const TileMap map(l.pairs, most_pairs);
+  for (size_t t = 0; t < map.tiles; ++t)
+    for (size_t i = 0; i < map.size(t); ++i) {
+      const size_t pair = map.first(t) + i;
+      const auto* r0 = reinterpret_cast<const int8_t*>(row(2 * pair));
+      const auto* r1 =
+          2 * pair + 1 < a.M ? reinterpret_cast<const int8_t*>(row(2 * pair + 1)) : nullptr;
+      put_pair(a, s, r0, r1, a.panel + 2 * map.first(t) * s.K_padded + 16 * i, 16 * map.size(t),
+               p.zero_points ? sums + 4 * pair : nullptr, 4 * l.pairs);
+    }
+}
+
+template <class E>
+inline void make_panel_for(const PanelArgs& args) {
+  const bool grouped = shape_of(*args.problem).grouped();
+  make_panel(args, grouped ? E::kPairsGrouped : E::kPairs);
+}
+
+}  // namespace int8_family
+}  // namespace
+}  // namespace moebius
+#endif  // __aarch64__

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// The int8 family on every 64-bit Arm CPU: SMULL makes int16 products, SADALP adds neighbours into int32. Layouts: arm_int8.h.
+#include "kernels/arm_int8.h"
+#include "kernels/arm_int8_gemm.h"
+#include "kernels/arm_int8_pack.h"
+
+namespace moebius {
+namespace {
+
+#ifdef __aarch64__
+inline int8x16_t twice(const uint8_t* p) {
+  return vreinterpretq_s8_u8(vcombine_u8(vld1_u8(p), vld1_u8(p)));
+}
+// One row, two outputs. A product of two bytes is at most 2^14: it fits int16, a sum of two might not.
+struct RowAcc {
+  int32x4_t out0, out1;
+  inline void zero() { out0 = out1 = vdupq_n_s32(0); }
+  inline void step(int8x16_t x, int8x16_t b) {
+    out0 = vpadalq_s16(out0, vmull_s8(vget_low_s8(x), vget_low_s8(b)));
+    out1 = vpadalq_s16(out1, vmull_high_s8(x, b));
+  }
+  inline int32x4_t sum() const { return vpaddq_s32(out0, out1); }
+};
+struct SmullOne {
+  using X = int8x16_t;
+  using Acc = RowAcc;
+  static inline X load(const uint8_t* p) { return twice(p); }
+  static inline void zero(Acc& acc) { acc.zero(); }
+  static inline void step(Acc& acc, X x, int8x16_t b) { acc.step(x, b); }
+  static inline int32x4_t sum(const Acc& acc) {
+    const int32x4_t v = acc.sum();
+    return vpaddq_s32(v, v);
+  }
+};
+struct Smull {
+  using One = SmullOne;
+  static constexpr size_t kPairs = 1, kPairsGrouped = 1;
+  static constexpr int kStreamsOne = 2, kStreamsPair = 1, kStreamsTwoPairs = 1;
+  static constexpr size_t kManyNibbles = 16, kManyBytes = 8;
+  struct X {
+    int8x16_t r0, r1;
+  };
+  struct Acc {
+    RowAcc r0, r1;
+  };
+  static inline X load(const uint8_t* p) { return {twice(p), twice(p + 8)}; }
+  static inline void zero(Acc& acc) { acc.r0.zero(), acc.r1.zero(); }
+  static inline void step(Acc& acc, X x, int8x16_t b) {
+    acc.r0.step(x.r0, b), acc.r1.step(x.r1, b);
+  }
+  static inline int32x4_t sum(const Acc& acc) { return vpaddq_s32(acc.r0.sum(), acc.r1.sum()); }
+};
+#define MOEBIUS_BODY(f) f
+#else
+#define MOEBIUS_BODY(f) nullptr
+#endif
+
+using namespace int8_family;
+
+constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) {
+  return {"arm_neon",
+          codec,
+          Arch::kAarch64,
+          kNeon,
+          kNr,
+          fits,
+          numerics,
+          packed_bytes,
+          MOEBIUS_BODY(pack),
+          row_bytes,
+          MOEBIUS_BODY(prepare_rows),
+          panel_bytes,
+          MOEBIUS_BODY(make_panel_for<Smull>),
+          scratch_bytes,
+          MOEBIUS_BODY(gemm<Smull>)};
+}
+constexpr Kernel kKernels[] = {kernel("int4", supports_int4), kernel("int8", supports_int8)};
+
+}  // namespace
+
+extern const KernelTable kArmNeonInt8Kernels;
+const KernelTable kArmNeonInt8Kernels = {kKernels, sizeof kKernels / sizeof kKernels[0]};
+
+}  // namespace moebius

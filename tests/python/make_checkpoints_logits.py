@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Reference outputs of a quantized folder under the declared arithmetic: logits.safetensors.
+
+Input: a finished folder, its dense model, its decoded weights (DECODED, written by make_checkpoints_expected). Output:
+`tokens` I64 [T], `logits` F32 [T, vocab]; `apply.<module>.x` [3, K] and `apply.<module>.y` [3, N] for one MoE block and one
+attention projection. Everything in f32: transformers' own model code with one Linear per expert (llmcompressor's
+load_context), weights replaced by the exactly decoded ones, and every quantized Linear's input (and output, where declared)
+fake-quantized per row with the rules of this project: INT8 dynamic is amax / 127, dynamic "tensor" is per row, the last
+group of a ragged row is shorter. KV cache schemes are not applied.
+"""
+import json
+import re
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+T, ROWS, SEEDS = 10, 3, 6
+E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+EDGES = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
+
+
+def plain(name):
+    """One spelling for all: the names in memory and the names in the file differ."""
+    name = name.removeprefix("language_model.").replace("block_sparse_moe", "mlp").replace("feed_forward", "mlp")
+    name = re.sub(r"(experts\.\d+)\.w([123])$", lambda m: m[1] + "." + {"1": "gate", "3": "up", "2": "down"}[m[2]] + "_proj", name)
+    return re.sub(r"mlp\.router(\.layer)?$", "mlp.gate", name)
+
+
+def to_e2m1(x):
+    a, up = x.abs()[..., None], torch.arange(7) % 2 == 1            # a tie goes to the even code
+    code = ((a > EDGES) | ((a == EDGES) & up)).sum(-1)
+    return E2M1[code].copysign(x)
+
+
+def to_type(x, a):
+    if a["type"] == "float":
+        return to_e2m1(x.clamp(-6, 6)) if a["num_bits"] == 4 else x.clamp(-448, 448).to(torch.float8_e4m3fn).float()
+    return x.clamp(-(2.0 ** (a["num_bits"] - 1)), 2.0 ** (a["num_bits"] - 1) - 1).round()
+
+
+def dynamic_scale(amax, a, mx):
+    if mx:                                                          # power of two; mantissa >= 1.75 counts as the next one
+        m, e = torch.frexp(amax)
+        e = e - 1 + (2 * m >= 1.75).int() - (2 if a["num_bits"] == 4 else 8)
+        s = torch.ldexp(torch.ones_like(amax), e.clamp(-127, 127))
+    elif a["type"] == "float":
+        s = amax / (6.0 if a["num_bits"] == 4 else 448.0)
+    else:
+        s = amax / (2.0 ** (a["num_bits"] - 1) - 1)
+    return torch.where((amax == 0) | (s == 0), torch.ones_like(s), s)
+
+
+def fake_quantize(x, a, mx, tensors, side):
+    """x [..., K] in f32 under QuantizationArgs `a`; `tensors`: the module's own static scales."""
+    if not a["dynamic"]:
+        s, zp = tensors[f"{side}_scale"].float(), tensors.get(f"{side}_zero_point", torch.zeros(1)).float()
+        return (to_type(x / s + zp, a) - zp) * s
+    step = a["group_size"] if a["strategy"] in ("group", "tensor_group") else x.shape[-1]
+    parts = []
+    for p in x.split(step, dim=-1):                                 # the last one may be shorter
+        amax = p.abs().amax(-1, keepdim=True)
+        if a["dynamic"] == "local":
+            g = tensors[f"{side}_global_scale"].float()
+            s8 = ((amax / 6.0) * g).clamp(max=448.0).to(torch.float8_e4m3fn).float()
+            s = s8 / g
+            parts.append(torch.where(s8 == 0, torch.zeros_like(p), to_type(p / torch.where(s8 == 0, 1.0, s), a) * s))
+        else:
+            s = dynamic_scale(amax, a, mx)
+            parts.append(to_type(p / s, a) * s)
+    return torch.cat(parts, -1)
+
+
+def install(model, folder, decoded):
+    """Decoded weights and activation quantizers into the model in memory."""
+    from make_checkpoints_expected import load, modules_of
+    said = json.loads((Path(folder) / "expected.json").read_text())
+    here = {plain(n): m for n, m in model.named_modules() if getattr(m, "weight", None) is not None}
+    own = modules_of(load(folder))
+    for name, value in decoded.items():
+        module, scheme = here[plain(name)], said["schemes"][said["modules"][name]["scheme"]]
+        assert module.weight.shape == value.shape, (name, module.weight.shape, value.shape)
+        module.weight.data = value
+        mx = scheme["format"].startswith("mxfp")
+        ins, outs = scheme["input_activations"], scheme["output_activations"]
+        if ins:
+            module.register_forward_pre_hook(lambda _, x, a=ins, t=own[name], mx=mx: (fake_quantize(x[0], a, mx, t, "input"),))
+        if outs:
+            module.register_forward_hook(lambda _, x, y, a=outs, t=own[name], mx=mx: fake_quantize(y, a, mx, t, "output"))
+
+
+def stable_tokens(model):
+    """The token sequence whose logits react least to noise of one part in a million: no routing or rounding tie in it."""
+    noise = {"on": False}
+    g = torch.Generator().manual_seed(1)
+    hook = model.get_input_embeddings().register_forward_hook(
+        lambda _, x, y: y * (1 + 1e-6 * torch.randn(y.shape, generator=g)) if noise["on"] else None)
+    best = None
+    for seed in range(SEEDS):
+        tokens = torch.randint(3, model.config.vocab_size, (T,), generator=torch.Generator().manual_seed(100 + seed))
+        runs = []
+        for on in (False, True, True):
+            noise["on"] = on
+            runs.append(model(tokens[None], use_cache=False).logits[0])
+        change = max((r - runs[0]).abs().max().item() for r in runs[1:])
+        if best is None or change < best[0]:
+            best = (change, tokens, runs[0])
+    hook.remove()
+    return best
+
+
+def call(module, x):
+    y = module(x[None])
+    return (y[0] if isinstance(y, tuple) else y).reshape(x.shape[0], -1)
+
+
+@torch.no_grad()
+def write(folder, dense, decoded):
+    from llmcompressor.utils import load_context
+    from transformers import AutoModelForCausalLM
+    folder = Path(folder)
+    with load_context():
+        model = AutoModelForCausalLM.from_pretrained(dense, dtype=torch.float32, attn_implementation="eager").eval()
+    family = folder.parent / (folder.name.split("-")[0].replace("kimik2", "deepseekv3") + "-dense")
+    if (family / "config.json").exists() and (family / "config.json").read_bytes() == (Path(dense) / "config.json").read_bytes():
+        want = load_file(family / "expected.safetensors")                              # the split experts must mean what the fused ones mean
+        got = model(want["tokens"][None], use_cache=False).logits[0]
+        assert torch.allclose(got, want["logits"], rtol=1e-4, atol=1e-4), (folder, (got - want["logits"]).abs().max())
+    install(model, folder, load_file(decoded))
+    change, tokens, logits = stable_tokens(model)
+    out = {"tokens": tokens, "logits": logits}
+    names = {plain(n): m for n, m in model.named_modules()}
+    in_file = json.loads((folder / "expected.json").read_text())["modules"]
+    linear = [m for m in in_file if in_file[m]["quantized"] and ("q_proj" in m or "kv_a_proj" in m)][-1:] or [
+        m for m in in_file if in_file[m]["quantized"]][-1:]
+    blocks = sorted({m.split(".experts.")[0] for m in in_file if re.search(r"\.experts\.\d+\.", m)})[-1:]
+    for name in linear + blocks:
+        k = in_file[name]["K"] if name in in_file else model.config.hidden_size
+        x = torch.randn(ROWS, k, generator=torch.Generator().manual_seed(9))
+        out |= {f"apply.{name}.x": x, f"apply.{name}.y": call(names[plain(name)], x).contiguous()}
+    save_file(out, folder / "logits.safetensors")
+    print(f"     {folder.name}: noise of 1e-6 moves the logits by {change:.1e}")
