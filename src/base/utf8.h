@@ -2,6 +2,8 @@
 // UTF-8 validation (no overlong forms, no surrogates, nothing above U+10FFFF).
 #pragma once
 #include <cstddef>
+#include <cstdint>
+#include <cstring>
 #include <string_view>
 
 namespace moebius {
@@ -27,6 +29,14 @@ inline size_t utf8_length(std::string_view text) {
 
 inline bool is_utf8(std::string_view text) {
   while (!text.empty()) {
+    // Headers and configs are almost all ASCII: eight characters at a time.
+    uint64_t eight = 0;
+    while (text.size() >= sizeof eight) {
+      std::memcpy(&eight, text.data(), sizeof eight);
+      if ((eight & 0x8080808080808080u) != 0) break;
+      text.remove_prefix(sizeof eight);
+    }
+    if (text.empty()) break;
     const size_t n = utf8_length(text);
     if (n == 0) return false;
     text.remove_prefix(n);

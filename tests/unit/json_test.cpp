@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "base/utf8.h"
 
 namespace moebius {
 namespace {
@@ -73,6 +74,18 @@ TEST(Json, RefusesWhatIsNotJson) {
   expect_error("\"\xff\"", "not valid UTF-8");
   expect_error("\"\xed\xa0\x80\"", "not valid UTF-8");
   expect_error("\"\xc0\xaf\"", "not valid UTF-8");
+}
+
+TEST(Json, Utf8AtEveryPlace) {
+  for (size_t before = 0; before < 20; ++before) {
+    for (size_t after = 0; after < 20; ++after) {
+      const std::string a(before, 'a'), b(after, 'b');
+      EXPECT_TRUE(is_utf8(a + "\u00e9\U0001f600" + b));
+      EXPECT_FALSE(is_utf8(a + "\xff" + b));
+      EXPECT_FALSE(is_utf8(a + "\xe2\x82" + b));
+    }
+  }
+  EXPECT_TRUE(is_utf8(""));
 }
 
 TEST(Json, RefusesDuplicateKeys) {
