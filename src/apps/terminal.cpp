@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Progress and colours. The bar redraws one line; without a terminal a plain line appears every five seconds and at the end.
+#include "apps/terminal.h"
+
+#include <fmt/core.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+namespace moebius {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr auto kRedraw = std::chrono::milliseconds(100);
+constexpr auto kPlainLine = std::chrono::seconds(5);
+
+double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+
+size_t terminal_width() {
+  winsize size{};
+  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20) return size.ws_col;
+  return 80;
+}
+
+}  // namespace
+
+bool colour_wanted(int descriptor) {
+  const char* no = std::getenv("NO_COLOR");
+  return isatty(descriptor) != 0 && (no == nullptr || *no == '\0');
+}
+
+std::string paint(std::string_view text, Ink ink, bool colour) {
+  if (!colour || ink == Ink::kPlain) return std::string(text);
+  static constexpr int kCodes[] = {0, 1, 2, 31, 32, 33, 36};
+  return fmt::format("\x1b[{}m{}\x1b[0m", kCodes[static_cast<size_t>(ink)], text);
+}
+
+std::string human_bytes(double bytes) {
+  static constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB", "PB"};
+  size_t unit = 0;
+  while (bytes >= 999.5 && unit < 5) bytes /= 1000, ++unit;
+  return unit == 0 ? fmt::format("{:.0f} B", bytes) : fmt::format("{:.3g} {}", bytes, kUnits[unit]);
+}
+
+std::string human_count(double count) {
+  static constexpr const char* kUnits[] = {"", " k", " M", " B", " T"};
+  size_t unit = 0;
+  while (count >= 999.5 && unit < 4) count /= 1000, ++unit;
+  return unit == 0 ? fmt::format("{:.0f}", count) : fmt::format("{:.3g}{}", count, kUnits[unit]);
+}
+
+std::string human_seconds(double s) {
+  if (s < 60) return fmt::format("{:.1f} s", s);
+  const auto whole = static_cast<int64_t>(s);
+  if (s < 3600) return fmt::format("{} min {} s", whole / 60, whole % 60);
+  return fmt::format("{} h {} min", whole / 3600, whole / 60 % 60);
+}
+
+Progress::Progress(std::string what, uint64_t total, bool bytes)
+    : what_(std::move(what)), total_(total), bytes_(bytes), terminal_(isatty(STDERR_FILENO) != 0), start_(Clock::now()) {
+  next_ = start_ + (terminal_ ? Clock::duration(kRedraw) : Clock::duration(kPlainLine));
+}
+
+Progress::~Progress() {
+  const std::lock_guard lock(mutex_);
+  const bool worth_it = seconds_since(start_) > 1.0;  // short work stays silent
+  if (terminal_ ? width_ > 0 : worth_it) draw(true);
+}
+
+void Progress::advance(uint64_t amount, std::string_view note) {
+  const std::lock_guard lock(mutex_);
+  done_ += amount;
+  if (!note.empty()) note_ = note;
+  if (Clock::now() < next_) return;
+  next_ = Clock::now() + (terminal_ ? Clock::duration(kRedraw) : Clock::duration(kPlainLine));
+  draw(false);
+}
+
+void Progress::draw(bool last) {
+  const double elapsed = std::max(seconds_since(start_), 1e-9), done = static_cast<double>(done_);
+  const double share = total_ == 0 ? 1.0 : std::min(1.0, done / static_cast<double>(total_));
+  std::string tail = bytes_ ? fmt::format("{} of {}, {:.2f} GB/s", human_bytes(done), human_bytes(static_cast<double>(total_)), done / elapsed * 1e-9)
+                            : fmt::format("{} of {}", done_, total_);
+  if (last) tail += fmt::format(", {}", human_seconds(elapsed));
+  else if (share > 0.01) tail += fmt::format(", {} left", human_seconds(elapsed * (1 - share) / share));
+  if (!note_.empty() && !last) tail += "  " + note_;
+  if (!terminal_) {
+    fmt::print(stderr, "{}: {:.0f} %, {}\n", what_, 100 * share, tail);
+    return;
+  }
+  constexpr size_t kBar = 24;
+  const auto filled = static_cast<size_t>(share * kBar);
+  std::string line = fmt::format("{} [{}{}] {}", what_, std::string(filled, '='), std::string(kBar - filled, ' '), tail);
+  const size_t limit = terminal_width() - 1;
+  if (line.size() > limit) line.resize(limit);
+  const size_t length = line.size();
+  if (length < width_) line.append(width_ - length, ' ');
+  width_ = length;
+  fmt::print(stderr, "\r{}{}", line, last ? "\n" : "");
+  std::fflush(stderr);
+}
+
+}  // namespace moebius

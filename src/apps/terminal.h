@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// What people see: colours only on a terminal, one progress bar on stderr (plain lines when stderr is not a terminal).
+#pragma once
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+namespace moebius {
+
+bool colour_wanted(int descriptor);  // a terminal, and NO_COLOR is not set
+
+enum class Ink : uint8_t { kPlain, kBold, kDim, kRed, kGreen, kYellow, kCyan };
+std::string paint(std::string_view text, Ink ink, bool colour);
+
+std::string human_bytes(double bytes);      // "3.35 GB"
+std::string human_count(double count);      // "18.1 M"
+std::string human_seconds(double seconds);  // "1.2 s", "3 min 20 s"
+
+// Counts work; draws at most ten times a second. advance() may be called from any thread.
+class Progress {
+ public:
+  Progress(std::string what, uint64_t total, bool bytes);
+  ~Progress();  // finishes the line
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  void advance(uint64_t amount, std::string_view note = {});
+
+ private:
+  void draw(bool last);
+  std::mutex mutex_;
+  std::string what_, note_;
+  uint64_t total_, done_ = 0;
+  bool bytes_, terminal_;
+  std::chrono::steady_clock::time_point start_, next_;
+  size_t width_ = 0;
+};
+
+}  // namespace moebius
