@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// One task: the queries of some tokens for the heads that share a kv head, M = tokens * heads per kv head rows (row = token-major).
+// Blocks of keys in ascending order:   s = scale * q k^T, masked;   m' = max(m, max s);   p = exp(s - m');
+//   l = l * exp(m - m') + sum p;   o = o * exp(m - m') + p v.   A block that a row does not see changes nothing of it, bit for bit.
+#include "nn/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/math_functions.h"
+#include "kernels/oracle.h"
+#include "nn/rounding.h"
+
+namespace moebius {
+namespace {
+
+constexpr float kMasked = -std::numeric_limits<float>::infinity();
+constexpr size_t kTaskRows = 256;  // scores and sums of a task stay in the second-level cache
+
+Problem dense_problem(size_t N, size_t K, XType type) {
+  Problem p;
+  p.N = N, p.K = K, p.x_type = type;
+  p.code = type == XType::kBf16 ? CodeType::kBf16 : type == XType::kF16 ? CodeType::kF16 : CodeType::kF32;
+  p.bits = type == XType::kF32 ? 32 : 16;
+  p.block_n = N, p.block_k = K;
+  return p;
+}
+
+void store_element(uint8_t* to, float v, XType type) {
+  if (type == XType::kF32) {
+    std::memcpy(to, &v, 4);
+  } else {
+    const uint16_t h = type == XType::kBf16 ? f32_to_bf16(v) : f32_to_f16(v);
+    std::memcpy(to, &h, 2);
+  }
+}
+
+// Which keys of a block a query at `position` sees: [first, last).
+struct Seen { size_t first, last; };
+Seen seen_keys(const AttentionSpec& spec, size_t position, size_t block) {
+  size_t from = 0;
+  if (spec.window != 0 && position + 1 > spec.window) from = position + 1 - spec.window;
+  if (spec.chunk != 0) from = std::max(from, position / spec.chunk * spec.chunk);
+  const size_t begin = block * kKeyBlock;
+  const size_t first = from > begin ? std::min(from - begin, kKeyBlock) : 0;
+  const size_t last = position + 1 > begin ? std::min(position + 1 - begin, kKeyBlock) : 0;
+  return {std::min(first, last), last};
+}
+
+// p = exp(s - m') over the seen keys, 0 elsewhere; updates m and l; returns exp(m - m').
+float softmax_step(float* s, float scale, Seen seen, float& best, float& total) {
+  for (size_t i = 0; i < kKeyBlock; ++i) s[i] = i >= seen.first && i < seen.last ? s[i] * scale : kMasked;
+  float top = best;
+  for (size_t i = seen.first; i < seen.last; ++i) top = s[i] > top ? s[i] : top;
+  if (top == kMasked) {
+    std::fill_n(s, kKeyBlock, 0.0f);
+    return 1.0f;
+  }
+  for (size_t i = 0; i < kKeyBlock; ++i) s[i] -= top;
+  exp_f32(s, s, kKeyBlock);
+  float lane[8] = {};
+  for (size_t i = 0; i < kKeyBlock; i += 8)
+    for (size_t l = 0; l < 8; ++l) lane[l] += s[i + l];
+  const float sum = ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+  const float keep = best == top ? 1.0f : exp_f32(best - top);
+  total = total * keep + sum;
+  best = top;
+  return keep;
+}
+
+}  // namespace
+
+AttentionPlan plan_attention(AttentionSpec spec, XType type, const Cpu& cpu) {
+  AttentionPlan plan;
+  plan.keys = dense_problem(kKeyBlock, spec.key_dim, type);
+  plan.values = dense_problem(spec.value_dim, kKeyBlock, type);
+  plan.key_kernel = choose_kernel(plan.keys, cpu, {}).chosen;
+  plan.value_kernel = choose_kernel(plan.values, cpu, {}).chosen;
+  plan.spec = std::move(spec);
+  plan.type = type;
+  return plan;
+}
+
+KvCache::KvCache(const AttentionPlan& plan)
+    : plan_(&plan), element_(plan.type == XType::kF32 ? 4 : 2),
+      key_bytes_(round_up(plan.key_kernel->packed_bytes(plan.keys), 64)),
+      head_bytes_(key_bytes_ + round_up(plan.value_kernel->packed_bytes(plan.values), 64)),
+      tail_keys_(plan.spec.kv_heads * kKeyBlock * plan.spec.key_dim * element_),
+      tail_values_(plan.spec.kv_heads * kKeyBlock * plan.spec.value_dim * element_) {}
+
+size_t KvCache::bytes() const {
+  return blocks_.size() * plan_->spec.kv_heads * head_bytes_ + tail_keys_.size() + tail_values_.size();
+}
+
+void KvCache::reserve(size_t T) {
+  while (blocks_.size() * kKeyBlock < length_ + T) blocks_.emplace_back(plan_->spec.kv_heads * head_bytes_);
+}
+
+void KvCache::append_head(size_t head, const float* k, size_t ldk, const float* v, size_t ldv, size_t T) {
+  const size_t dk = plan_->spec.key_dim, dv = plan_->spec.value_dim;
+  uint8_t* keys = tail_keys_.data() + head * kKeyBlock * dk * element_;
+  uint8_t* values = tail_values_.data() + head * kKeyBlock * dv * element_;
+  for (size_t t = 0; t < T;) {
+    const size_t first = (length_ + t) % kKeyBlock, count = std::min(kKeyBlock - first, T - t);
+    if (first == 0) {  // a fresh block: what is not filled yet must be finite
+      std::memset(keys, 0, kKeyBlock * dk * element_);
+      std::memset(values, 0, kKeyBlock * dv * element_);
+    }
+    for (size_t i = 0; i < count; ++i) {
+      const float *kr = k + (t + i) * ldk, *vr = v + (t + i) * ldv;
+      for (size_t d = 0; d < dk; ++d) store_element(keys + ((first + i) * dk + d) * element_, kr[d], plan_->type);
+      for (size_t d = 0; d < dv; ++d) store_element(values + (d * kKeyBlock + first + i) * element_, vr[d], plan_->type);
+    }
+    pack_tail(head, (length_ + t) / kKeyBlock, first, count);
+    t += count;
+  }
+}
+
+void KvCache::pack_tail(size_t head, size_t block, size_t first, size_t count) {
+  QuantMatrix w;
+  w.N = kKeyBlock, w.K = plan_->spec.key_dim, w.code = plan_->keys.code, w.bits = plan_->keys.bits;
+  w.block_n = w.N, w.block_k = w.K;
+  w.row_bytes = w.K * element_;
+  w.codes = tail_keys_.data() + head * kKeyBlock * w.row_bytes;
+  uint8_t* to = blocks_[block].data() + head * head_bytes_;
+  const size_t step = plan_->key_kernel->n_step;
+  const size_t from = first == 0 ? 0 : first / step * step;
+  const size_t until = first == 0 ? kKeyBlock : std::min<size_t>(round_up(first + count, step), kKeyBlock);
+  PackArgs args{};
+  args.problem = &plan_->keys, args.w = &w, args.n0 = from, args.n1 = until, args.packed = to;
+  plan_->key_kernel->pack(args);
+  w.N = plan_->spec.value_dim, w.K = kKeyBlock, w.code = plan_->values.code;
+  w.block_n = w.N, w.block_k = w.K;
+  w.row_bytes = kKeyBlock * element_;
+  w.codes = tail_values_.data() + head * w.N * w.row_bytes;
+  args.problem = &plan_->values, args.n0 = 0, args.n1 = w.N, args.packed = to + key_bytes_;
+  plan_->value_kernel->pack(args);
+}
+
+void KvCache::truncate(size_t length) {
+  if (length >= length_) return;
+  if (length % kKeyBlock != 0) fail("a KV cache can only be cut at a multiple of {} tokens, not at {}", kKeyBlock, length);
+  length_ = length;
+  blocks_.resize(length / kKeyBlock);
+}
+
+void AttentionScratch::reserve(const AttentionPlan& plan, size_t M) {
+  const Kernel &kk = *plan.key_kernel, &vk = *plan.value_kernel;
+  rows.reserve(M * std::max(kk.row_bytes(plan.keys), vk.row_bytes(plan.values)));
+  panel.reserve(round_up(kk.panel_bytes(plan.keys, M), 64) + vk.panel_bytes(plan.values, M));
+  scratch.reserve(std::max(kk.scratch_bytes(plan.keys, M), vk.scratch_bytes(plan.values, M)));
+  q.resize(std::max(q.size(), M * plan.spec.key_dim));
+  scores.resize(std::max(scores.size(), M * kKeyBlock));
+  sums.resize(std::max(sums.size(), M * plan.spec.value_dim));
+  out.resize(std::max(out.size(), M * plan.spec.value_dim));
+  best.resize(std::max(best.size(), M));
+  total.resize(std::max(total.size(), M));
+}
+
+Attention::Attention(const AttentionPlan& plan, std::span<const AttentionRows> sequences) : plan_(plan), sequences_(sequences) {
+  const size_t rep = plan.spec.heads / plan.spec.kv_heads, tokens = std::max<size_t>(1, kTaskRows / rep);
+  for (size_t s = 0; s < sequences.size(); ++s)
+    for (size_t begin = 0; begin < sequences[s].T; begin += tokens)
+      for (size_t h = 0; h < plan.spec.kv_heads; ++h)
+        tasks_.push_back({static_cast<uint32_t>(s), static_cast<uint32_t>(h), static_cast<uint32_t>(begin),
+                          static_cast<uint32_t>(std::min(begin + tokens, sequences[s].T))});
+  std::reverse(tasks_.begin(), tasks_.end());  // the last tokens of a prompt see the most keys: start with them
+}
+
+void Attention::run(size_t index, AttentionScratch& s) const {
+  const Task task = tasks_[index];
+  const AttentionRows& rows = sequences_[task.sequence];
+  const AttentionSpec& spec = plan_.spec;
+  const Kernel &kk = *plan_.key_kernel, &vk = *plan_.value_kernel;
+  const size_t rep = spec.heads / spec.kv_heads, dk = spec.key_dim, dv = spec.value_dim;
+  const size_t tokens = task.end - task.begin, M = tokens * rep;
+  const size_t position0 = rows.cache->length() - rows.T + task.begin;
+  s.reserve(plan_, M);
+  for (size_t t = 0; t < tokens; ++t)
+    std::memcpy(s.q.data() + t * rep * dk, rows.q + ((task.begin + t) * spec.heads + task.head * rep) * dk, rep * dk * sizeof(float));
+  PackedMatrix w;
+  w.problem = &plan_.keys;
+  uint8_t* const key_panel = s.panel.data();
+  uint8_t* const value_panel = key_panel + round_up(kk.panel_bytes(plan_.keys, M), 64);
+  const ActParams none;
+  kk.prepare_rows({&plan_.keys, &none, s.q.data(), dk, M, s.rows.data()});
+  kk.make_panel({&plan_.keys, &w, s.rows.data(), nullptr, M, key_panel});
+  for (size_t m = 0; m < M; ++m) {
+    const bool sink = !spec.sinks.empty();
+    s.best[m] = sink ? spec.sinks[task.head * rep + m % rep] : kMasked;
+    s.total[m] = sink ? 1.0f : 0.0f;
+  }
+  std::fill_n(s.out.begin(), M * dv, 0.0f);
+  const size_t last_block = (position0 + tokens - 1) / kKeyBlock;
+  size_t block = 0;
+  while (block < last_block && seen_keys(spec, position0, block).last == kKeyBlock && seen_keys(spec, position0, block).first == kKeyBlock) ++block;
+  for (; block <= last_block; ++block) {
+    w.problem = &plan_.keys, w.data = rows.cache->key_block(task.head, block);
+    kk.gemm({&w, key_panel, M, 0, kKeyBlock, s.scores.data(), kKeyBlock, s.scratch.data()});
+    for (size_t m = 0; m < M; ++m) {
+      const float keep = softmax_step(s.scores.data() + m * kKeyBlock, spec.scale, seen_keys(spec, position0 + m / rep, block), s.best[m], s.total[m]);
+      if (keep != 1.0f)
+        for (size_t d = 0; d < dv; ++d) s.out[m * dv + d] *= keep;
+    }
+    w.problem = &plan_.values, w.data = rows.cache->value_block(task.head, block);
+    vk.prepare_rows({&plan_.values, &none, s.scores.data(), kKeyBlock, M, s.rows.data()});
+    vk.make_panel({&plan_.values, &w, s.rows.data(), nullptr, M, value_panel});
+    vk.gemm({&w, value_panel, M, 0, dv, s.sums.data(), dv, s.scratch.data()});
+    for (size_t i = 0; i < M * dv; ++i) s.out[i] += s.sums[i];
+  }
+  for (size_t m = 0; m < M; ++m) {
+    float* to = rows.out + ((task.begin + m / rep) * spec.heads + task.head * rep + m % rep) * dv;
+    for (size_t d = 0; d < dv; ++d) to[d] = s.out[m * dv + d] / s.total[m];
+    round_to(to, dv, plan_.type);
+  }
+}
+
+}  // namespace moebius

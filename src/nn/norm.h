@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Normalizations of rows: x_hat = x / sqrt(mean(x^2) + eps) and its published variants. f32 inside, one fixed order of sums.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/kernel.h"
+
+namespace moebius {
+
+enum class NormKind : uint8_t {
+  kRms,         // round x_hat to the activation type, then times w (Llama and most)
+  kRmsFused,    // times w in f32, then one rounding (GPT-OSS)
+  kRmsOnePlus,  // weight is 1 + w (Gemma, Qwen3-Next)
+  kRmsPlain,    // no weight (L2 norm of Llama-4's q and k)
+  kLayer,       // (x - mean) / sqrt(var + eps) * w + b (Phi-MoE)
+};
+
+struct Norm {
+  NormKind kind = NormKind::kRms;
+  float epsilon = 1e-6f;
+  std::vector<float> weight, bias;  // [n]
+};
+
+// y[M,n] from x[M,n] (may be the same memory); rows `ldx` and `ldy` apart.
+void normalize(const Norm& norm, XType type, const float* x, size_t ldx, float* y, size_t ldy, size_t M, size_t n) noexcept;
+
+}  // namespace moebius
