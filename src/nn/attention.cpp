@@ -13,7 +13,7 @@
 #include "base/error.h"
 #include "base/math_functions.h"
 #include "kernels/oracle.h"
-#include "nn/rounding.h"
+#include "nn/ops.h"
 
 namespace moebius {
 namespace {
@@ -150,15 +150,17 @@ void KvCache::truncate(size_t length) {
 
 void AttentionScratch::reserve(const AttentionPlan& plan, size_t M) {
   const Kernel &kk = *plan.key_kernel, &vk = *plan.value_kernel;
-  rows.reserve(M * std::max(kk.row_bytes(plan.keys), vk.row_bytes(plan.values)));
-  panel.reserve(round_up(kk.panel_bytes(plan.keys, M), 64) + vk.panel_bytes(plan.values, M));
-  scratch.reserve(std::max(kk.scratch_bytes(plan.keys, M), vk.scratch_bytes(plan.values, M)));
-  q.resize(std::max(q.size(), M * plan.spec.key_dim));
-  scores.resize(std::max(scores.size(), M * kKeyBlock));
-  sums.resize(std::max(sums.size(), M * plan.spec.value_dim));
-  out.resize(std::max(out.size(), M * plan.spec.value_dim));
-  best.resize(std::max(best.size(), M));
-  total.resize(std::max(total.size(), M));
+  ScratchLayout layout;
+  const size_t at_rows = layout.add(M * std::max(kk.row_bytes(plan.keys), vk.row_bytes(plan.values)));
+  const size_t at_keys = layout.add(kk.panel_bytes(plan.keys, M)), at_values = layout.add(vk.panel_bytes(plan.values, M));
+  const size_t at_scratch = layout.add(std::max(kk.scratch_bytes(plan.keys, M), vk.scratch_bytes(plan.values, M)));
+  const size_t at_q = layout.add_array<float>(M * plan.spec.key_dim), at_scores = layout.add_array<float>(M * kKeyBlock);
+  const size_t at_sums = layout.add_array<float>(M * plan.spec.value_dim), at_out = layout.add_array<float>(M * plan.spec.value_dim);
+  const size_t at_best = layout.add_array<float>(M), at_total = layout.add_array<float>(M);
+  uint8_t* base = memory_.reserve(layout.bytes());
+  const auto floats = [&](size_t at) { return reinterpret_cast<float*>(base + at); };
+  rows = base + at_rows, key_panel = base + at_keys, value_panel = base + at_values, scratch = base + at_scratch;
+  q = floats(at_q), scores = floats(at_scores), sums = floats(at_sums), out = floats(at_out), best = floats(at_best), total = floats(at_total);
 }
 
 Attention::Attention(const AttentionPlan& plan, std::span<const AttentionRows> sequences) : plan_(plan), sequences_(sequences) {
@@ -181,41 +183,39 @@ void Attention::run(size_t index, AttentionScratch& s) const {
   const size_t position0 = rows.cache->length() - rows.T + task.begin;
   s.reserve(plan_, M);
   for (size_t t = 0; t < tokens; ++t)
-    std::memcpy(s.q.data() + t * rep * dk, rows.q + ((task.begin + t) * spec.heads + task.head * rep) * dk, rep * dk * sizeof(float));
+    std::memcpy(s.q + t * rep * dk, rows.q + ((task.begin + t) * spec.heads + task.head * rep) * dk, rep * dk * sizeof(float));
   PackedMatrix w;
   w.problem = &plan_.keys;
-  uint8_t* const key_panel = s.panel.data();
-  uint8_t* const value_panel = key_panel + round_up(kk.panel_bytes(plan_.keys, M), 64);
   const ActParams none;
-  kk.prepare_rows({&plan_.keys, &none, s.q.data(), dk, M, s.rows.data()});
-  kk.make_panel({&plan_.keys, &w, s.rows.data(), nullptr, M, key_panel});
+  kk.prepare_rows({&plan_.keys, &none, s.q, dk, M, s.rows});
+  kk.make_panel({&plan_.keys, &w, s.rows, nullptr, M, s.key_panel});
   for (size_t m = 0; m < M; ++m) {
     const bool sink = !spec.sinks.empty();
     s.best[m] = sink ? spec.sinks[task.head * rep + m % rep] : kMasked;
     s.total[m] = sink ? 1.0f : 0.0f;
   }
-  std::fill_n(s.out.begin(), M * dv, 0.0f);
+  std::fill_n(s.out, M * dv, 0.0f);
   const size_t last_block = (position0 + tokens - 1) / kKeyBlock;
   size_t block = 0;
   while (block < last_block && seen_keys(spec, position0, block).last == kKeyBlock && seen_keys(spec, position0, block).first == kKeyBlock) ++block;
   for (; block <= last_block; ++block) {
     w.problem = &plan_.keys, w.data = rows.cache->key_block(task.head, block);
-    kk.gemm({&w, key_panel, M, 0, kKeyBlock, s.scores.data(), kKeyBlock, s.scratch.data()});
+    kk.gemm({&w, s.key_panel, M, 0, kKeyBlock, s.scores, kKeyBlock, s.scratch});
     for (size_t m = 0; m < M; ++m) {
-      const float keep = softmax_step(s.scores.data() + m * kKeyBlock, spec.scale, seen_keys(spec, position0 + m / rep, block), s.best[m], s.total[m]);
+      const float keep = softmax_step(s.scores + m * kKeyBlock, spec.scale, seen_keys(spec, position0 + m / rep, block), s.best[m], s.total[m]);
       if (keep != 1.0f)
         for (size_t d = 0; d < dv; ++d) s.out[m * dv + d] *= keep;
     }
     w.problem = &plan_.values, w.data = rows.cache->value_block(task.head, block);
-    vk.prepare_rows({&plan_.values, &none, s.scores.data(), kKeyBlock, M, s.rows.data()});
-    vk.make_panel({&plan_.values, &w, s.rows.data(), nullptr, M, value_panel});
-    vk.gemm({&w, value_panel, M, 0, dv, s.sums.data(), dv, s.scratch.data()});
+    vk.prepare_rows({&plan_.values, &none, s.scores, kKeyBlock, M, s.rows});
+    vk.make_panel({&plan_.values, &w, s.rows, nullptr, M, s.value_panel});
+    vk.gemm({&w, s.value_panel, M, 0, dv, s.sums, dv, s.scratch});
     for (size_t i = 0; i < M * dv; ++i) s.out[i] += s.sums[i];
   }
   for (size_t m = 0; m < M; ++m) {
     float* to = rows.out + ((task.begin + m / rep) * spec.heads + task.head * rep + m % rep) * dv;
     for (size_t d = 0; d < dv; ++d) to[d] = s.out[m * dv + d] / s.total[m];
-    round_to(to, dv, plan_.type);
+    round_to(plan_.type, to, dv);
   }
 }
 

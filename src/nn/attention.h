@@ -72,8 +72,11 @@ struct AttentionRows {
 class AttentionScratch {
  public:
   void reserve(const AttentionPlan& plan, size_t rows);
-  AlignedBuffer rows, panel, scratch;
-  std::vector<float> q, scores, sums, out, best, total;
+  uint8_t *rows = nullptr, *key_panel = nullptr, *value_panel = nullptr, *scratch = nullptr;
+  float *q = nullptr, *scores = nullptr, *sums = nullptr, *out = nullptr, *best = nullptr, *total = nullptr;
+
+ private:
+  Workspace memory_;
 };
 
 // Work is cut into tasks of one kv head and some tokens; task i of tasks() may run on any thread.

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "nn/rounding.h"
+#include "nn/ops.h"
 
 namespace moebius {
 namespace {
@@ -29,7 +29,7 @@ void rms_row(const Norm& norm, XType type, const float* x, float* y, size_t n) {
   switch (norm.kind) {
     case NormKind::kRms:
       for (size_t i = 0; i < n; ++i) y[i] = x[i] * r;
-      round_to(y, n, type);
+      round_to(type, y, n);
       for (size_t i = 0; i < n; ++i) y[i] *= norm.weight[i];
       break;
     case NormKind::kRmsFused:
@@ -42,7 +42,7 @@ void rms_row(const Norm& norm, XType type, const float* x, float* y, size_t n) {
       for (size_t i = 0; i < n; ++i) y[i] = x[i] * r;
       break;
   }
-  round_to(y, n, type);
+  round_to(type, y, n);
 }
 
 void layer_row(const Norm& norm, XType type, const float* x, float* y, size_t n) {
@@ -51,7 +51,7 @@ void layer_row(const Norm& norm, XType type, const float* x, float* y, size_t n)
   const float var = lane_sum(n, [&](size_t i) { return (x[i] - mean) * (x[i] - mean); }) / count;
   const float r = 1.0f / std::sqrt(var + norm.epsilon);
   for (size_t i = 0; i < n; ++i) y[i] = std::fma((x[i] - mean) * r, norm.weight[i], norm.bias.empty() ? 0.0f : norm.bias[i]);
-  round_to(y, n, type);
+  round_to(type, y, n);
 }
 
 }  // namespace
@@ -61,13 +61,6 @@ void normalize(const Norm& norm, XType type, const float* x, size_t ldx, float* 
     if (norm.kind == NormKind::kLayer) layer_row(norm, type, x + m * ldx, y + m * ldy, n);
     else rms_row(norm, type, x + m * ldx, y + m * ldy, n);
   }
-}
-
-void round_to(float* v, size_t n, XType type) noexcept {
-  if (type == XType::kBf16)
-    for (size_t i = 0; i < n; ++i) v[i] = bf16_to_f32(f32_to_bf16(v[i]));
-  else if (type == XType::kF16)
-    for (size_t i = 0; i < n; ++i) v[i] = f16_to_f32(f32_to_f16(v[i]));
 }
 
 }  // namespace moebius

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "nn/rounding.h"
+#include "nn/ops.h"
 
 namespace moebius {
 namespace {
@@ -101,7 +101,7 @@ void Rope::rotate(float* x, size_t position, XType type) const noexcept {
       x[j + half] = b * c[j] + a * s[j];
     }
   }
-  round_to(x, spec_.dims, type);
+  round_to(type, x, spec_.dims);
 }
 
 }  // namespace moebius
