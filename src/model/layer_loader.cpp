@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "kernels/list.h"
 #include "kernels/packed_matrix.h"
 #include "quant/reference.h"
 #include "quant/slice.h"
@@ -141,9 +142,19 @@ Problem problem_of(const Module& module, Int8Mode mode, XType x_type) {
   return problem;
 }
 
+Policy request_for(const Problem& problem, const Policy& policy) {
+  Policy p = policy;
+  if (p.kernel.empty() || problem.scale_type != ScaleType::kNone) return p;
+  const bool fits = std::any_of(kernel_list().begin(), kernel_list().end(), [&](const Kernel* k) {
+    return (k->name == p.kernel || title_of(*k) == p.kernel) && k->supports(problem) == nullptr;
+  });
+  if (!fits) p.kernel.clear();
+  return p;
+}
+
 const Kernel& kernel_for(const Problem& problem, const LayerOptions& options, std::string_view module) {
   try {
-    return *choose_kernel(problem, options.cpu, options.policy).chosen;
+    return *choose_kernel(problem, options.cpu, request_for(problem, options.policy)).chosen;
   } catch (const Error& e) {
     fail("{}: {}", module, e.what());
   }
@@ -180,8 +191,9 @@ uint64_t file_bytes(const MoeBlock& block, const Rank& rank) {
   return bytes;
 }
 
-MoeBlockLayer load_moe(const Checkpoint& checkpoint, const MoeBlock& block, const LayerOptions& options, bool with_router) {
-  check_block(block, with_router);
+MoeBlockLayer load_moe(const Checkpoint& checkpoint, const MoeBlock& block, const LayerOptions& options, MoePart part) {
+  const bool whole_block = part == MoePart::kBlock;
+  check_block(block, whole_block);
   const Rank& rank = options.rank;
   const std::vector<int32_t> map = expert_map(block.experts.size(), rank.ep, rank.ep_rank, rank.placement);
   std::vector<size_t> mine;  // global ids of the local experts
@@ -195,7 +207,7 @@ MoeBlockLayer load_moe(const Checkpoint& checkpoint, const MoeBlock& block, cons
   plan.name = block.name;
   plan.first_rank = rank.tp_rank == 0 && rank.ep_rank == 0;
   if (rank.ep > 1) plan.expert_map = map;
-  const bool has_shared = block.shared[2] != nullptr && rank.ep_rank == 0;
+  const bool has_shared = whole_block && block.shared[2] != nullptr && rank.ep_rank == 0;
   if (has_shared) plan.shared = plan_expert(checkpoint, block.shared, options);
   else plan.spec.shared = SharedKind::kNone;
   plan.plan_of.resize(mine.size());
@@ -224,7 +236,7 @@ MoeBlockLayer load_moe(const Checkpoint& checkpoint, const MoeBlock& block, cons
   }
   result.experts->set_router({block.correction_bias, block.per_expert_scale, {}});
   result.experts->finish();
-  if (with_router) {
+  if (whole_block) {
     LayerOptions whole = options;
     whole.rank = {};
     result.router = load_linear(checkpoint, {block.router}, whole);

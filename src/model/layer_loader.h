@@ -36,6 +36,9 @@ struct LayerOptions {
 ActSpec act_spec_of(const Module& module, Int8Mode mode);
 // What a kernel would be asked, from the headers alone.
 Problem problem_of(const Module& module, Int8Mode mode, XType x_type);
+// A kernel requested by name is for the quantized modules; a dense companion (router, norm-like gate) that it cannot run gets
+// the oracle's choice.
+Policy request_for(const Problem& problem, const Policy& policy);
 // The kernel for a problem; throws Error naming the module.
 const Kernel& kernel_for(const Problem& problem, const LayerOptions& options, std::string_view module);
 
@@ -47,7 +50,9 @@ struct MoeBlockLayer {
   std::unique_ptr<MoeLayer> experts;
   std::unique_ptr<LinearLayer> router;
 };
-MoeBlockLayer load_moe(const Checkpoint& checkpoint, const MoeBlock& block, const LayerOptions& options, bool with_router = true);
+// kExperts: the routed experts alone, as a caller with its own router and shared experts wants them.
+enum class MoePart : uint8_t { kBlock, kExperts };
+MoeBlockLayer load_moe(const Checkpoint& checkpoint, const MoeBlock& block, const LayerOptions& options, MoePart part = MoePart::kBlock);
 
 // File bytes that loading reads, for a progress bar.
 uint64_t file_bytes(const MoeBlock& block, const Rank& rank = {});

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The apply command: one module of a folder on given inputs, tensors in and tensors out.
+#pragma once
+#include <string>
+
+#include "apps/options.h"
+
+namespace moebius {
+
+struct ApplyOptions {
+  std::string folder, module, in, out;
+  std::string out_dtype;  // "", "f32", "bf16", "f16"
+  RunOptions run;
+};
+int run_apply(const ApplyOptions& options);
+
+}  // namespace moebius

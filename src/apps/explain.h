@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// The explain command: for every distinct module the kernel that will run it, its numerics, its size, and why not the others.
+#pragma once
+#include <iosfwd>
+#include <string>
+
+#include "apps/options.h"
+
+namespace moebius {
+
+struct ExplainOptions {
+  std::string folder;
+  std::string cpu;            // feature list; empty: this machine
+  std::string dtype = "auto"; // of activations: auto, bf16, f16, f32
+  bool json = false, colour = false;
+  RunOptions run;
+};
+int run_explain(const ExplainOptions& options, std::ostream& out);
+
+// Activation type of a folder ("auto": what its config declares).
+XType activation_type(const std::string& option, const std::string& config_dtype);
+
+}  // namespace moebius
