@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line. Results on stdout, everything else on stderr. Exit codes: 0 done, 1 a check failed or the input is unusable,
+// 2 wrong usage, 130 interrupted. This is the only unit that knows the option parser.
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <iostream>
+#include <new>
+
+#include "apps/apply.h"
+#include "apps/explain.h"
+#include "apps/inspect.h"
+#include "apps/terminal.h"
+#include "apps/verify.h"
+#include "moebius/error.h"
+
+namespace moebius {
+namespace {
+
+void add_run_options(CLI::App& app, RunOptions& run) {
+  app.add_option("--threads,-t", run.threads, "threads (0: all cores)")->check(CLI::Range(0, 1024));
+  app.add_option("--kernel", run.kernel, "run this kernel instead of the oracle's choice");
+  app.add_option("--policy", run.policy, "which arithmetic is acceptable")->check(CLI::IsMember({"declared", "exact", "approximate"}));
+  app.add_option("--int8-activations", run.int8_activations, "how dynamic int8 rows are scaled")->check(CLI::IsMember({"declared", "ct", "vllm"}));
+}
+
+CLI::App* add_inspect(CLI::App& app, InspectOptions& o) {
+  CLI::App* c = app.add_subcommand("inspect", "what a folder is: modules, schemes, sizes, what is unsupported and why");
+  c->add_option("folder", o.folder, "checkpoint folder (default: the bundled model)");
+  c->add_flag("--json", o.json, "one JSON object");
+  c->add_flag("--tensors", o.tensors, "every tensor and what uses it");
+  c->add_option("--layer", o.layer, "one layer only")->check(CLI::NonNegativeNumber);
+  c->add_flag("--deep", o.deep, "read all payloads: check scales, zero points, code ranges");
+  c->add_option("--tp", o.tp, "sizes per tensor-parallel rank")->check(CLI::Range(1, 65536));
+  c->add_option("--ep", o.ep, "sizes per expert-parallel rank")->check(CLI::Range(1, 65536));
+  c->footer("Examples:\n  moebius inspect\n  moebius inspect DIR --tp 4 --ep 2\n  moebius inspect DIR --json | jq '.modules[] | .scheme'");
+  return c;
+}
+
+CLI::App* add_explain(CLI::App& app, ExplainOptions& o) {
+  CLI::App* c = app.add_subcommand("explain", "which kernel will run each module, and why not the others");
+  c->add_option("folder", o.folder, "checkpoint folder (default: the bundled model)");
+  c->add_option("--cpu", o.cpu, "answer for a CPU with these features, e.g. neon,dotprod or avx2,fma,f16c");
+  c->add_option("--dtype", o.dtype, "type of activations")->check(CLI::IsMember({"auto", "bf16", "f16", "f32"}));
+  c->add_flag("--json", o.json, "one JSON object");
+  add_run_options(*c, o.run);
+  c->footer("Examples:\n  moebius explain DIR\n  moebius explain DIR --cpu neon,dotprod --json");
+  return c;
+}
+
+CLI::App* add_verify(CLI::App& app, VerifyOptions& o) {
+  CLI::App* c = app.add_subcommand("verify", "the chosen kernels against the reference; exit code 1 on any failure");
+  c->add_option("folder", o.folder, "checkpoint folder (default: the bundled model)");
+  c->add_option("--module", o.module, "only modules whose name matches this pattern ('*', '?')");
+  c->add_option("--in", o.in, "safetensors file with x [T, features] to use instead of seeded rows");
+  c->add_option("--dtype", o.dtype, "type of activations")->check(CLI::IsMember({"auto", "bf16", "f16", "f32"}));
+  c->add_flag("--json", o.json, "one JSON object");
+  add_run_options(*c, o.run);
+  c->footer("Examples:\n  moebius verify\n  moebius verify DIR --module '*.mlp.experts.7.*'");
+  return c;
+}
+
+CLI::App* add_apply(CLI::App& app, ApplyOptions& o) {
+  CLI::App* c = app.add_subcommand("apply", "runs one module on given inputs");
+  c->add_option("folder", o.folder, "checkpoint folder")->required();
+  c->add_option("module", o.module, "a linear, a MoE block (...mlp) or its experts (...mlp.experts)")->required();
+  c->add_option("--in", o.in, "safetensors: x [T,H]; for experts also router_logits, or topk_ids and topk_weights")->required();
+  c->add_option("--out", o.out, "safetensors: y; for MoE also topk_ids, topk_weights")->required();
+  c->add_option("--out-dtype", o.out_dtype, "type of y (default: that of x)")->check(CLI::IsMember({"f32", "bf16", "f16"}));
+  add_run_options(*c, o.run);
+  c->footer("Examples:\n  moebius apply DIR model.layers.0.self_attn.q_proj --in x.safetensors --out y.safetensors\n"
+            "  moebius apply DIR model.layers.0.mlp --in x.safetensors --out y.safetensors --out-dtype f32");
+  return c;
+}
+
+void on_interrupt(int) { _exit(130); }
+
+int run(int argc, char** argv) {
+  CLI::App app{"Moebius runs quantized mixture-of-experts models straight from their compressed-tensors folder.", "moebius"};
+  app.set_version_flag("--version", "moebius " MOEBIUS_VERSION);
+  app.require_subcommand(1);
+  app.footer("Examples:\n  moebius inspect DIR\n  moebius explain DIR --cpu avx2,fma,f16c\n  moebius verify DIR");
+  InspectOptions inspect;
+  ExplainOptions explain;
+  VerifyOptions verify;
+  ApplyOptions apply;
+  const CLI::App* const c_inspect = add_inspect(app, inspect);
+  const CLI::App* const c_explain = add_explain(app, explain);
+  const CLI::App* const c_verify = add_verify(app, verify);
+  const CLI::App* const c_apply = add_apply(app, apply);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    const int code = app.exit(e, std::cout, std::cerr);
+    return code == 0 ? 0 : 2;
+  }
+  const bool colour = colour_wanted(STDOUT_FILENO);
+  if (c_inspect->parsed()) {
+    inspect.folder = folder_or_bundled(inspect.folder), inspect.colour = colour;
+    return run_inspect(inspect, std::cout);
+  }
+  if (c_explain->parsed()) {
+    explain.folder = folder_or_bundled(explain.folder), explain.colour = colour;
+    return run_explain(explain, std::cout);
+  }
+  if (c_verify->parsed()) {
+    verify.folder = folder_or_bundled(verify.folder), verify.colour = colour;
+    return run_verify(verify, std::cout);
+  }
+  if (c_apply->parsed()) return run_apply(apply);
+  return 2;
+}
+
+}  // namespace
+}  // namespace moebius
+
+int main(int argc, char** argv) {
+  std::signal(SIGINT, moebius::on_interrupt);
+  std::signal(SIGPIPE, SIG_DFL);
+  try {
+    const int code = moebius::run(argc, argv);
+    std::cout.flush();
+    if (!std::cout) {
+      fmt::print(stderr, "moebius: cannot write to standard output\n");
+      return 1;
+    }
+    return code;
+  } catch (const moebius::Error& e) {
+    fmt::print(stderr, "moebius: {}\n", e.what());
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "moebius: out of memory\n");
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "moebius: unexpected error: {}\n", e.what());
+  }
+  return 1;
+}

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verify command: the chosen kernel of every distinct module against the reference, on realistic inputs.
+#pragma once
+#include <iosfwd>
+#include <string>
+
+#include "apps/options.h"
+
+namespace moebius {
+
+struct VerifyOptions {
+  std::string folder, module = "*", in;
+  std::string dtype = "auto";
+  bool json = false, colour = false;
+  RunOptions run;
+};
+int run_verify(const VerifyOptions& options, std::ostream& out);  // 1 when any module is not ok
+
+}  // namespace moebius
