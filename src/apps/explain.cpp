@@ -6,9 +6,10 @@
 
 #include <ostream>
 
-#include "apps/module_groups.h"
+#include "apps/glob.h"
 #include "apps/terminal.h"
 #include "base/error.h"
+#include "checkpoint/summary.h"
 #include "model/layer_loader.h"
 
 namespace moebius {
@@ -21,14 +22,14 @@ struct Explained {
 };
 
 Json to_json(const Explained& e) {
-  const Module& m = *e.group.modules[0];
+  const Module& m = *e.group.sample;
   Json j = Json::object();
-  j.set("name", e.group.pattern);
+  j.set("name", e.group.name);
   j.set("scheme", describe(m.plan.scheme));
   Json shape = Json::array();
   shape.push(m.plan.N), shape.push(m.plan.K);
   j.set("shape", std::move(shape));
-  j.set("count", static_cast<uint64_t>(e.group.modules.size()));
+  j.set("count", e.group.count);
   j.set("chosen", title_of(*e.choice.chosen));
   j.set("numerics", name_of(e.choice.numerics));
   j.set("packed_bytes", e.packed);
@@ -45,10 +46,10 @@ Ink ink_of(Verdict v) {
 }
 
 void print_text(const Explained& e, bool colour, std::ostream& out) {
-  const Module& m = *e.group.modules[0];
+  const Module& m = *e.group.sample;
   const double ratio = static_cast<double>(e.packed) / static_cast<double>(std::max<uint64_t>(1, m.plan.code_bytes + m.plan.scale_bytes));
-  out << paint(e.group.pattern, Ink::kBold, colour) << fmt::format("  {}  N={} K={}", describe(m.plan.scheme), m.plan.N, m.plan.K);
-  if (e.group.modules.size() > 1) out << fmt::format("  x{}", e.group.modules.size());
+  out << paint(e.group.name, Ink::kBold, colour) << fmt::format("  {}  N={} K={}", describe(m.plan.scheme), m.plan.N, m.plan.K);
+  if (e.group.count > 1) out << fmt::format("  x{}", e.group.count);
   out << '\n';
   for (const Candidate& c : e.choice.candidates) {
     std::string words = c.reason;
@@ -76,10 +77,11 @@ int run_explain(const ExplainOptions& options, std::ostream& out) {
   Json modules = Json::array();
   if (!options.json) out << "for " << describe(cpu) << "\n\n";
   for (ModuleGroup& group : group_modules(checkpoint)) {
-    const Module& m = *group.modules[0];
+    const Module& m = *group.sample;
+    if (!has_product(m)) continue;
     if (!m.supported) {
-      if (options.json) modules.push(Json::object({{"name", group.pattern}, {"scheme", describe(m.plan.scheme)}, {"chosen", Json()}, {"reason", m.reason}}));
-      else out << paint(group.pattern, Ink::kBold, options.colour) << "  " << paint("unsupported: " + m.reason, Ink::kRed, options.colour) << '\n';
+      if (options.json) modules.push(Json::object({{"name", group.name}, {"scheme", describe(m.plan.scheme)}, {"chosen", Json()}, {"reason", m.reason}}));
+      else out << paint(group.name, Ink::kBold, options.colour) << "  " << paint("unsupported: " + m.reason, Ink::kRed, options.colour) << '\n';
       continue;
     }
     const Problem problem = problem_of(m, mode, x_type);

@@ -13,10 +13,11 @@
 #include <set>
 
 #include "apps/explain.h"
-#include "apps/module_groups.h"
+#include "apps/glob.h"
 #include "apps/terminal.h"
 #include "base/error.h"
 #include "base/numeric.h"
+#include "checkpoint/summary.h"
 #include "kernels/packed_matrix.h"
 #include "model/layer_loader.h"
 #include "nn/ops.h"
@@ -123,8 +124,8 @@ std::vector<const Module*> modules_to_run(const Checkpoint& checkpoint, const st
   std::vector<const Module*> out;
   for (const ModuleGroup& group : group_modules(checkpoint)) {
     std::vector<const Module*> matching;
-    for (const Module* m : group.modules)
-      if (glob_match(pattern, m->name)) matching.push_back(m);
+    for (const Module* m : group.members)
+      if (has_product(*m) && glob_match(pattern, m->name)) matching.push_back(m);
     if (pattern != "*") {
       out.insert(out.end(), matching.begin(), matching.end());
       continue;

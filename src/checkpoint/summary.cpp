@@ -101,9 +101,10 @@ std::vector<ModuleGroup> group_modules(const Checkpoint& checkpoint) {
     Key key{name,       scheme_name(m) + describe(m.decision.scheme), rule, m.plan.N, m.plan.K,
             m.supported};
     const auto [it, fresh] = index.try_emplace(std::move(key), groups.size());
-    if (fresh) groups.push_back({std::move(name), &m, std::move(rule), 0, 0, {}});
+    if (fresh) groups.push_back({std::move(name), &m, std::move(rule), 0, 0, {}, {}});
     ModuleGroup& g = groups[it->second];
     ++g.count;
+    g.members.push_back(&m);
     g.bytes += m.bytes;
     if (m.layer >= 0) g.layers.push_back(m.layer);
   }
