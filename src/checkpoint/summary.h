@@ -17,7 +17,7 @@ struct ModuleGroup {
   std::string rule;               // with indices collapsed when there are several
   uint64_t count = 0, bytes = 0;  // bytes of all of them
   std::vector<int> layers;        // ascending, without repetition
-  std::vector<const Module*> members;
+  std::vector<const Module*> members{};
 };
 
 using ByteTable = std::vector<std::pair<std::string, uint64_t>>;  // largest first
