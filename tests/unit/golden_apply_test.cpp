@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "model/layer_loader.h"
-#include "test_util.h"
+#include "unit/test_util.h"
 
 namespace moebius {
 namespace {
@@ -60,7 +60,7 @@ std::vector<float> apply(const Checkpoint& checkpoint, const Pair& p, ThreadPool
 TEST(GoldenApply, EveryFolder) {
   ThreadPool pool(2);
   size_t folders = 0, modules = 0;
-  for (const auto& entry : fs::directory_iterator(fs::path(test_data_dir()) / "golden")) {
+  for (const auto& entry : fs::directory_iterator(test::test_data_dir() / "golden")) {
     const fs::path file = entry.path() / "logits.safetensors";
     if (!fs::exists(file)) continue;
     SCOPED_TRACE(entry.path().filename().string());
