@@ -93,6 +93,8 @@ uint64_t file_bytes(const Projections& p) {
   return bytes;
 }
 
+float output_scale(const Module& m) { return m.plan.has_output_scale ? m.plan.output.scale : 0.0f; }
+
 struct ExpertLoad {
   LoadBuffer buffer;
   std::array<Loaded, 3> loaded;
@@ -105,9 +107,11 @@ struct ExpertLoad {
         loaded[i] = Loaded();
         load_into(loaded[i], checkpoint, *p[i], rank, buffer);
       }
-    if (p[0] != nullptr) w.gate = &loaded[0].w, w.gate_act = p[0]->plan.input, w.gate_bias = loaded[0].bias;
-    w.up = &loaded[1].w, w.up_act = p[1]->plan.input, w.up_bias = loaded[1].bias;
-    w.down = &loaded[2].w, w.down_act = p[2]->plan.input, w.down_bias = loaded[2].bias;
+    if (p[0] != nullptr) w.gate = &loaded[0].w, w.gate_act = p[0]->plan.input, w.gate_bias = loaded[0].bias, w.gate_output = output_scale(*p[0]);
+    w.up = &loaded[1].w, w.up_act = p[1]->plan.input, w.up_bias = loaded[1].bias, w.up_output = output_scale(*p[1]);
+    w.down = &loaded[2].w, w.down_act = p[2]->plan.input, w.down_bias = loaded[2].bias, w.down_output = output_scale(*p[2]);
+    if (rank.tp > 1 && w.down_output != 0)
+      fail("{}: its output is quantized, which must follow the sum over tensor-parallel ranks; run it with expert parallelism instead", p[2]->name);
     return w;
   }
 };
@@ -173,7 +177,7 @@ std::unique_ptr<LinearLayer> load_linear(const Checkpoint& checkpoint, const std
     part.w = &loaded[i].w;
     part.act = m.plan.input;
     part.bias = loaded[i].bias;
-    part.output_scale = m.plan.has_output_scale ? m.plan.output.scale : 0.0f;
+    part.output_scale = output_scale(m);
     part.name = m.name;
     parts.push_back(std::move(part));
   }

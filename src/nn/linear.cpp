@@ -63,7 +63,6 @@ LinearLayer::LinearLayer(std::vector<LinearPart> parts, ThreadPool* pool) {
     offsets.push_back(layout.add(PackedSlot::bytes(p.plan)));
     parts_[i].n0 = N_;
     parts_[i].n1 = N_ += width;
-    parts_[i].output_scale = p.output_scale;
     step_ = std::lcm(step_, p.plan.kernel->n_step);
     if (p.plan.shared_amax.has_value() != parts[0].plan.shared_amax.has_value())
       fail("{} and {} differ in being row-parallel", p.name, parts[0].name);
@@ -76,7 +75,8 @@ LinearLayer::LinearLayer(std::vector<LinearPart> parts, ThreadPool* pool) {
   for (size_t i = 0; i < parts.size(); ++i) {
     Part& part = parts_[i];
     part.slot.bind(&plans_[i], memory_.data() + offsets[i]);
-    part.slot.fill(*parts[i].w, parts[i].act, parts[i].bias, pool, parts[i].name);
+    part.slot.fill(*parts[i].w, parts[i].act, parts[i].bias, pool, parts[i].name,
+                   parts[i].output_scale);
     ways.push_back(table.add(part.slot));
     size_t j = 0;
     while (j < i && !(ways[j] == ways[i] && part.slot.same_columns(parts_[j].slot))) ++j;
@@ -139,12 +139,10 @@ void LinearLayer::prepare_unit(const Call& c, size_t unit, uint8_t* scratch) con
 void LinearLayer::finish_tile(const Call& c, const Part& part, size_t row0, size_t rows, size_t n0,
                               size_t n1, float* tile) const noexcept {
   const size_t n = n1 - n0;
-  const float* bias = part.slot.bias();
   for (size_t m = 0; m < rows; ++m) {
     float* row = tile + m * n;
     if (c.amax != nullptr) scale_row(row, c.amax[row0 + m], n);
-    if (bias != nullptr) add_row(row, bias + n0, n);
-    if (part.output_scale != 0.0f) fake_quantize(row, n, part.output_scale);
+    part.slot.finish_row(row, n0, n);
     store_row(c.y, row0 + m, part.n0 + n0, n, row);
   }
 }

@@ -51,7 +51,6 @@ class LinearLayer {
     PackedSlot slot;
     size_t n0 = 0, n1 = 0;  // columns of y
     size_t panel = 0;       // which of the distinct panels it multiplies with
-    float output_scale = 0;
   };
   struct Call;  // sizes and pointers of one call
   Call plan_call(const ConstRows& x, const Rows& y, size_t threads) const;

@@ -124,10 +124,10 @@ void MoeLayer::fill_expert(Expert& e, const ExpertWeights& w, ThreadPool* pool,
   if (!gated_ && w.gate != nullptr)
     fail("{}: has a gate matrix, but activation {} is not gated", what,
          name_of(plan_.spec.activation.kind));
-  if (gated_) e.gate.fill(*w.gate, w.gate_act, w.gate_bias, pool, what + " gate");
-  e.up.fill(*w.up, w.up_act, w.up_bias, pool, what + " up");
+  if (gated_) e.gate.fill(*w.gate, w.gate_act, w.gate_bias, pool, what + " gate", w.gate_output);
+  e.up.fill(*w.up, w.up_act, w.up_bias, pool, what + " up", w.up_output);
   e.down.fill(*w.down, w.down_act, plan_.first_rank ? w.down_bias : std::span<const float>(), pool,
-              what + " down");
+              what + " down", w.down_output);
 }
 
 void MoeLayer::set_expert(size_t local, const ExpertWeights& weights, ThreadPool* pool) {

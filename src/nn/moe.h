@@ -54,6 +54,7 @@ struct ExpertWeights {
   const QuantMatrix* down = nullptr;
   ActParams gate_act, up_act, down_act;
   std::span<const float> gate_bias, up_bias, down_bias;
+  float gate_output = 0, up_output = 0, down_output = 0;  // scales of output fake quantization; 0: none
 };
 
 struct RouterWeights {

@@ -136,11 +136,10 @@ void MoeLayer::Forward::gate_up(const Task& task, Thread& s) noexcept {
     if (layer_.gated_)
       e.gate.kernel().gemm({&e.gate.view(), gate_panel, rows, n, end, s.tile_gate, width, s.gemm});
     e.up.kernel().gemm({&e.up.view(), s.panel_up, rows, n, end, s.tile_up, width, s.gemm});
-    const float* gate_bias = layer_.gated_ ? e.gate.bias() : nullptr;
     for (size_t m = 0; m < rows; ++m) {
       float *gate = s.tile_gate + m * width, *up = s.tile_up + m * width, *to = out + m * I + n;
-      if (gate_bias != nullptr) add_row(gate, gate_bias + n, width);
-      if (e.up.bias() != nullptr) add_row(up, e.up.bias() + n, width);
+      if (layer_.gated_) e.gate.finish_row(gate, n, width);
+      e.up.finish_row(up, n, width);
       apply_activation(layer_.plan_.spec.activation, gate, up, to, width);
       if (round) round_to(type, to, width);
     }
@@ -185,7 +184,7 @@ void MoeLayer::Forward::combine(const Unit& u, float* tile, size_t h0, size_t n,
     const size_t r = u.row0 + m;
     float* y = tile + m * n;
     if (keep_intermediate_) scale_row(y, row_scale_[r], n);
-    if (slot.bias() != nullptr) add_row(y, slot.bias() + h0, n);
+    slot.finish_row(y, h0, n);
     float* to = acc + row_token_[r] * n;
     if (shared) {
       add_scaled_row(to, row_weight_[r], y, n);

@@ -8,6 +8,8 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "nn/ops.h"
+#include "quant/reference.h"
 
 namespace moebius {
 namespace {
@@ -94,8 +96,13 @@ void PackedSlot::bind(const ProjectionPlan* plan, uint8_t* memory) {
   memory_ = memory;
 }
 
+void PackedSlot::finish_row(float* row, size_t n0, size_t n) const noexcept {
+  if (!bias_.empty()) add_row(row, bias_.data() + n0, n);
+  if (output_scale_ != 0.0f) fake_quantize(row, n, output_scale_);
+}
+
 void PackedSlot::fill(const QuantMatrix& w, const ActParams& act, std::span<const float> bias,
-                      ThreadPool* pool, std::string_view what) {
+                      ThreadPool* pool, std::string_view what, float output_scale) {
   const Problem& p = plan_->problem;
   if (ready_) fail("{} was given twice", what);
   if (!bias.empty() && bias.size() != p.N)
@@ -126,6 +133,7 @@ void PackedSlot::fill(const QuantMatrix& w, const ActParams& act, std::span<cons
     for (size_t b = 0; b < blocks; ++b) pack(b);
   }
   bias_.assign(bias.begin(), bias.end());
+  output_scale_ = output_scale;
   view_.problem = &p;
   view_.data = memory_;
   view_.global_scale = w.global_scale;

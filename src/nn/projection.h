@@ -43,7 +43,10 @@ class PackedSlot {
   // Packs w (rows shared out over the pool) and keeps the rest. Throws Error, naming `what`, when w
   // or the bias does not fit.
   void fill(const QuantMatrix& w, const ActParams& act, std::span<const float> bias,
-            ThreadPool* pool, std::string_view what);
+            ThreadPool* pool, std::string_view what, float output_scale = 0.0f);
+
+  // What follows the product of one row, outputs [n0, n0 + n): + bias, then output fake quantization where there is a scale.
+  void finish_row(float* row, size_t n0, size_t n) const noexcept;
 
   bool bound() const { return plan_ != nullptr; }
   bool ready() const { return ready_; }
@@ -51,7 +54,6 @@ class PackedSlot {
   const Problem& problem() const { return plan_->problem; }
   const Kernel& kernel() const { return *plan_->kernel; }
   const PackedMatrix& view() const { return view_; }
-  const float* bias() const { return bias_.empty() ? nullptr : bias_.data(); }
   bool same_columns(const PackedSlot& other) const {
     return order_.columns == other.order_.columns;
   }
@@ -62,6 +64,7 @@ class PackedSlot {
   PackedMatrix view_;
   ColumnOrder order_;
   std::vector<float> bias_;
+  float output_scale_ = 0.0f;  // 0: none
   bool ready_ = false;
 };
 
