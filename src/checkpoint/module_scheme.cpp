@@ -159,7 +159,9 @@ void decide_and_plan(MappedModule& mapped, const QuantConfig& quant, const Tenso
   drop_cache_scales(tensors, m.decision, unused);
   for (const TensorRef& ref : tensors.by_role)
     if (ref) m.bytes += bytes_of(ref);
-  const auto reason = unsupported_reason(m.decision.scheme);
+  if (!m.decision.warning.empty()) warnings.add(m.name, m.decision.warning);
+  const bool routed_expert = m.kind == ModuleKind::kExpert && !m.shared_expert;
+  const auto reason = unsupported_reason(m.decision.scheme, routed_expert);
   if (reason) {
     m.supported = false;
     m.reason = *reason;
