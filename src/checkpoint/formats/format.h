@@ -19,8 +19,20 @@ namespace moebius {
 // The role of a tensor inside its module: the suffixes of the format, and the native spellings of other exporters
 // (GPT-OSS: `_blocks` is kWeightPacked, `_scales` is kWeightScale, `_bias` is kBias).
 enum class Role : uint8_t {
-  kWeight, kWeightPacked, kWeightScale, kWeightZeroPoint, kWeightGIdx, kWeightShape, kWeightGlobalScale,
-  kInputGlobalScale, kInputScale, kInputZeroPoint, kOutputScale, kOutputZeroPoint, kBias, kCount,
+  kWeight,
+  kWeightPacked,
+  kWeightScale,
+  kWeightZeroPoint,
+  kWeightGIdx,
+  kWeightShape,
+  kWeightGlobalScale,
+  kInputGlobalScale,
+  kInputScale,
+  kInputZeroPoint,
+  kOutputScale,
+  kOutputZeroPoint,
+  kBias,
+  kCount,
 };
 std::string_view suffix_of(Role role);  // "weight_packed", ...
 
@@ -34,16 +46,16 @@ std::string_view suffix_of(Role role);  // "weight_packed", ...
 //  - transposed: the stored matrix is [K, N] ([groups, N] for scales); one flag per role, dense and byte codes only.
 struct TensorRef {
   const TensorInfo* info = nullptr;
-  int64_t index = -1;          // slice of dimension 0 (expert) or -1
-  uint64_t row_begin = 0;      // logical rows row_begin, row_begin + row_step, ...
-  uint64_t row_count = 0;      // 0: all
-  uint64_t row_step = 1;       // 2: interleaved gate/up
-  bool transposed = false;     // stored [K, N]
+  int64_t index = -1;       // slice of dimension 0 (expert) or -1
+  uint64_t row_begin = 0;   // logical rows row_begin, row_begin + row_step, ...
+  uint64_t row_count = 0;   // 0: all
+  uint64_t row_step = 1;    // 2: interleaved gate/up
+  bool transposed = false;  // stored [K, N]
   explicit operator bool() const { return info != nullptr; }
 };
 
 struct ModuleTensors {
-  std::string name;                                     // module, for messages
+  std::string name;  // module, for messages
   std::array<TensorRef, static_cast<size_t>(Role::kCount)> by_role;
   const TensorRef& operator[](Role r) const { return by_role[static_cast<size_t>(r)]; }
   TensorRef& operator[](Role r) { return by_role[static_cast<size_t>(r)]; }
@@ -54,16 +66,17 @@ struct MatrixPlan {
   ModuleTensors tensors;
   Scheme scheme;
   uint64_t N = 0, K = 0;
-  CodeType code = CodeType::kF32;   // of the view that load() gives
+  CodeType code = CodeType::kF32;  // of the view that load() gives
   ScaleType scale_type = ScaleType::kNone;
   uint64_t groups = 1, block_n = 1, block_k = 1, n_phase = 0;  // as in QuantMatrix
   bool zero_points = false, act_order = false;
-  float global_scale = 1.0f;        // NVFP4 weights (divisor)
+  float global_scale = 1.0f;                 // NVFP4 weights (divisor)
   uint64_t code_bytes = 0, scale_bytes = 0;  // in the file: codes; scales, zero points, indices
-  ActParams input, output;          // stored static values (read at plan time: they are small)
-  bool has_input_scale = false, has_output_scale = false;  // a static scale is stored and not the "uncalibrated" 0
-  int layout = 0;                   // reader's own note (odd-bit layout, zero-point layout, exponent correction)
-  std::string warning;              // one sentence for the user, empty: nothing odd
+  ActParams input, output;  // stored static values (read at plan time: they are small)
+  bool has_input_scale = false,
+       has_output_scale = false;  // a static scale is stored and not the "uncalibrated" 0
+  int layout = 0;  // reader's own note (odd-bit layout, zero-point layout, exponent correction)
+  std::string warning;  // one sentence for the user, empty: nothing odd
 };
 
 // Memory that one load needs; reused from module to module, never larger than the largest module asked for.
@@ -86,7 +99,8 @@ struct FormatReader {
   Format format;
   // Throws Error "file: tensor is I32[..]; expected ..." when dtypes, ranks or shapes do not fit each other, the scheme or
   // expected N, K (0: unknown). version: writer's version string of the config.
-  MatrixPlan (*plan)(const ModuleTensors&, const Scheme&, const TensorStore&, uint64_t expected_N, uint64_t expected_K, std::string_view version);
+  MatrixPlan (*plan)(const ModuleTensors&, const Scheme&, const TensorStore&, uint64_t expected_N,
+                     uint64_t expected_K, std::string_view version);
   // Reads, checks scales / zero points / code ranges, and returns a view into `buffer`.
   QuantMatrix (*load)(const MatrixPlan&, const TensorStore&, LoadBuffer& buffer);
 };
