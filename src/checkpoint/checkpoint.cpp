@@ -103,6 +103,7 @@ void Checkpoint::understand() {
   ModuleMap map = map_modules(store.tensors(), config_, folder_,
                               [&](const TensorInfo& t) { return store.where(t); });
   check_fused_shapes(map.fused_shapes, store);
+  check_experts_present(map, config_, folder_);
   unused_ = std::move(map.unused);
   warnings_.insert(warnings_.end(), map.warnings.begin(), map.warnings.end());
   settle_output(map);

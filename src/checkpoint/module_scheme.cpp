@@ -105,6 +105,29 @@ void drop_cache_scales(ModuleTensors& tensors, const SchemeDecision& d,
   }
 }
 
+// Rows of an embedding are looked up one by one: integers, weight-only, with scales per row or group.
+std::optional<std::string> embedding_reason(const Scheme& s) {
+  const QuantArgs& w = *s.weights;
+  const bool rows = w.strategy == Strategy::kGroup || w.strategy == Strategy::kChannel;
+  if (w.kind == NumberKind::kInt && rows && !s.input && !s.output) return std::nullopt;
+  return fmt::format(
+      "an embedding can hold int weights per group or channel without activation quantization; "
+      "found {} weights ({})",
+      w.kind == NumberKind::kInt ? "int" : "float", describe(s));
+}
+
+// Readers name the module; the file is known here.
+[[noreturn]] void rethrow_with_file(const Error& e, const ModuleTensors& tensors,
+                                    const TensorStore& store) {
+  const std::string_view text = e.what();
+  for (const TensorRef& ref : tensors.by_role) {
+    if (!ref || !text.starts_with(tensors.name)) continue;
+    const std::string& path = store.file_of(*ref.info).path();
+    fail("{}: {}", path.substr(path.rfind('/') + 1), text);
+  }
+  throw e;
+}
+
 }  // namespace
 
 void RepeatedWarnings::add(const std::string& module, const std::string& text) {
@@ -161,7 +184,9 @@ void decide_and_plan(MappedModule& mapped, const QuantConfig& quant, const Tenso
     if (ref) m.bytes += bytes_of(ref);
   if (!m.decision.warning.empty()) warnings.add(m.name, m.decision.warning);
   const bool routed_expert = m.kind == ModuleKind::kExpert && !m.shared_expert;
-  const auto reason = unsupported_reason(m.decision.scheme, routed_expert);
+  auto reason = unsupported_reason(m.decision.scheme, routed_expert);
+  if (!reason && m.kind == ModuleKind::kEmbedding && !m.decision.scheme.is_dense())
+    reason = embedding_reason(m.decision.scheme);
   if (reason) {
     m.supported = false;
     m.reason = *reason;
@@ -170,9 +195,9 @@ void decide_and_plan(MappedModule& mapped, const QuantConfig& quant, const Tenso
     m.plan = reader_for(m.decision.scheme.format)
                  .plan(tensors, m.decision.scheme, store, mapped.N, mapped.K, quant.version());
     if (!m.plan.warning.empty()) warnings.add(m.name, m.plan.warning);
-  } catch (const Error&) {
-    if (m.supported)
-      throw;  // an unsupported scheme is reported as such, whatever its tensors look like
+  } catch (const Error& e) {
+    // An unsupported scheme is reported as such, whatever its tensors look like.
+    if (m.supported) rethrow_with_file(e, tensors, store);
     m.plan.scheme = m.decision.scheme;
     m.plan.N = mapped.N;
     m.plan.K = mapped.K;

@@ -71,9 +71,6 @@ class Builder {
   void take_expert(MoeBlock& b, const Module& m) const {
     const auto id = static_cast<size_t>(m.expert);
     const auto count = static_cast<size_t>(in_.config.experts);
-    if (family_ != nullptr && id >= count)
-      fail("{}: {} is expert {}; config.json says {} experts (0 to {})", in_.folder,
-           printable(m.name), id, count, count == 0 ? 0 : count - 1);
     if (id >= 65536)
       fail("{}: {} is expert {}; expected at most 65536 experts", in_.folder, printable(m.name),
            id);
@@ -288,6 +285,29 @@ class Builder {
 };
 
 }  // namespace
+
+void check_experts_present(const ModuleMap& map, const ModelConfig& config,
+                           const std::string& folder) {
+  if (config.family.empty()) return;
+  const auto count = static_cast<size_t>(config.experts);
+  std::map<std::string_view, std::vector<uint8_t>> found;  // bits: gate, up, down
+  for (const MappedModule& m : map.modules) {
+    if (m.part != Part::kExpert) continue;
+    const auto id = static_cast<size_t>(m.module.expert);
+    if (id >= count)
+      fail("{}: {} is expert {}; config.json says {} experts{}", folder, printable(m.module.name),
+           id, count, count == 0 ? "" : fmt::format(" (0 to {})", count - 1));
+    auto& bits = found.try_emplace(m.block, count, uint8_t{0}).first->second;
+    bits[id] =
+        static_cast<uint8_t>(bits[id] | 1u << (static_cast<unsigned>(m.module.projection) - 1));
+  }
+  for (const auto& [block, bits] : found)
+    for (size_t e = 0; e < count; ++e)
+      for (size_t p = 0; p < 3; ++p)
+        if ((bits[e] >> p & 1) == 0)
+          fail("{}: {}.experts.{} has no {}; expected gate, up and down of all {} experts", folder,
+               block, e, kProjectionNames[p], count);
+}
 
 std::vector<MoeBlock> build_moe_blocks(const BlockInputs& in) { return Builder(in).run(); }
 

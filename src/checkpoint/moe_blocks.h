@@ -9,6 +9,10 @@
 
 namespace moebius {
 
+// Before anything is planned: a known family's blocks hold gate, up and down of exactly the experts that config.json counts.
+void check_experts_present(const ModuleMap& map, const ModelConfig& config,
+                           const std::string& folder);
+
 struct BlockInputs {
   const std::string& folder;
   ModelConfig& config;                 // routing fields that only the tensors tell are filled in
