@@ -209,6 +209,7 @@ MoeBlockLayer load_moe(const Checkpoint& checkpoint, const MoeBlock& block, cons
   plan.spec = block.spec;
   plan.x_type = options.x_type;
   plan.name = block.name;
+  plan.first_tp_rank = rank.tp_rank == 0;
   plan.first_rank = rank.tp_rank == 0 && rank.ep_rank == 0;
   if (rank.ep > 1) plan.expert_map = map;
   const bool has_shared = whole_block && block.shared[2] != nullptr && rank.ep_rank == 0;

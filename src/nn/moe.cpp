@@ -126,8 +126,8 @@ void MoeLayer::fill_expert(Expert& e, const ExpertWeights& w, ThreadPool* pool,
          name_of(plan_.spec.activation.kind));
   if (gated_) e.gate.fill(*w.gate, w.gate_act, w.gate_bias, pool, what + " gate", w.gate_output);
   e.up.fill(*w.up, w.up_act, w.up_bias, pool, what + " up", w.up_output);
-  e.down.fill(*w.down, w.down_act, plan_.first_rank ? w.down_bias : std::span<const float>(), pool,
-              what + " down", w.down_output);
+  e.down.fill(*w.down, w.down_act, plan_.first_tp_rank ? w.down_bias : std::span<const float>(),
+              pool, what + " down", w.down_output);
 }
 
 void MoeLayer::set_expert(size_t local, const ExpertWeights& weights, ThreadPool* pool) {

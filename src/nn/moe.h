@@ -40,8 +40,8 @@ struct MoePlan {
       shared;  // the shared expert, when spec.shared says there is one on this rank
   std::vector<int32_t>
       expert_map;  // [experts + shared slots] global id to local, -1 elsewhere; empty: all are here
-  bool first_rank =
-      true;  // of tensor-parallel ranks: adds the bias of down and the identity experts
+  bool first_tp_rank = true;  // of the ranks that share an expert: adds the bias of down
+  bool first_rank = true;     // of all ranks: adds the identity experts
   XType x_type =
       XType::kF32;   // type of x, decides the roundings of schemes that do not quantize activations
   std::string name;  // for messages
@@ -54,7 +54,8 @@ struct ExpertWeights {
   const QuantMatrix* down = nullptr;
   ActParams gate_act, up_act, down_act;
   std::span<const float> gate_bias, up_bias, down_bias;
-  float gate_output = 0, up_output = 0, down_output = 0;  // scales of output fake quantization; 0: none
+  float gate_output = 0, up_output = 0,
+        down_output = 0;  // scales of output fake quantization; 0: none
 };
 
 struct RouterWeights {

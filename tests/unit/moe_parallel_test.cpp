@@ -91,7 +91,7 @@ std::vector<float> run_tp_rank(const MoeCase& c, size_t tp, size_t rank, const A
   plan.spec = c.spec;
   plan.spec.intermediate /= tp;
   plan.x_type = c.x_type;
-  plan.first_rank = rank == 0;
+  plan.first_tp_rank = plan.first_rank = rank == 0;
   std::vector<RankExpert> experts;
   const auto project = [&](const QuantMatrix& w, const ActSpec& act, bool row_parallel) {
     ProjectionPlan p;
@@ -217,10 +217,11 @@ TEST(TensorParallel, SharedExpertIsCutToo) {
                "shared");
 }
 
-std::vector<float> run_ep_rank(const MoeCase& c, const std::vector<int32_t>& map,
+std::vector<float> run_ep_rank(const MoeCase& c, bool first, const std::vector<int32_t>& map,
                                const Activations& x, const Routes& routes) {
   MoePlan plan = plan_of(c, reference_kernel());
   plan.expert_map = map;
+  plan.first_rank = first;
   std::vector<ExpertPlan> plans = std::move(plan.plans);
   plan.plans.clear();
   plan.plan_of.clear();
@@ -255,7 +256,7 @@ TEST(ExpertParallel, RanksAddUpToTheSingleRank) {
       std::vector<float> sum(want.size(), 0.0f);
       for (size_t r = 0; r < ranks; ++r) {
         const std::vector<float> part =
-            run_ep_rank(c, expert_map(experts, ranks, r, placement), x, routes);
+            run_ep_rank(c, r == 0, expert_map(experts, ranks, r, placement), x, routes);
         for (size_t i = 0; i < sum.size(); ++i) sum[i] += part[i];
       }
       expect_close(sum, want, shape.hidden, 1e-5, "ep " + std::to_string(ranks));
