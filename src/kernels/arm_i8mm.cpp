@@ -17,7 +17,9 @@ struct Smmla {
   using Acc = int32x4_t;
   static inline X load(const uint8_t* p) { return vreinterpretq_s8_u8(vld1q_u8(p)); }
   static inline void zero(Acc& acc) { acc = vdupq_n_s32(0); }
-  static inline void step(Acc& acc, X x, int8x16_t b) { acc = vmmlaq_s32(acc, x, b); }
+  static inline void step(Acc& acc, X x, int8x16_t b) {
+    asm("smmla %0.4s, %1.16b, %2.16b" : "+w"(acc) : "w"(x), "w"(b));
+  }
   static inline int32x4_t sum(Acc acc) { return acc; }
 };
 #define MOEBIUS_BODY(f) f
