@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// The float family on Arm CPUs with BF16: layouts and facts of arm_bf16. Both operands decode exactly to bf16 (integers of at
+// most 9 bits with sign, e4m3, e2m1, bf16), so every product is exact and only the order of the sums is the kernel's own: over
+// the inputs of a group as BFMMLA adds them, then f = fma(dot, scale, f) in group order. Class reordered; bytes of a row depend
+// on nothing but the row. Internal linkage, as all headers of kernel units.
+//
+// Packed weights: panels of 8 outputs at multiples of 64 bytes, group after group. The 16 inputs of a step are taken in four
+// quarters of 4: inputs 0 2 4 6 | 8 10 12 14 | 1 3 5 7 | 9 11 13 15, so that a byte of two 4-bit codes is a byte of the file.
+//   codes   for every step four pairs of outputs (o = 2j, 2j+1), per pair
+//             4 bit   16 bytes: bytes 0-3 of o, bytes 0-3 of o+1, bytes 4-7 of o, bytes 4-7 of o+1 (value + 8, or E2M1)
+//             8 bit   32 bytes: quarters 0 and 1 of codes as above for even inputs, then for odd ones (e4m3 re-coded, or int8)
+//           and for 16 bit four quarters, each 4 x 16 bytes: bf16 of 4 inputs of o, of o+1
+//   scales  8 x bf16 if the stored type fits exactly (bf16, e4m3, e8m0), else 8 x f32; none for dense
+//   zeros   8 x int8, padded to 16 bytes                        only with zero points
+// e4m3 is kept as eem s mmmm: the magnitude's upper three bits, the sign, the lower four bits. All subnormals are then below 32
+// and two table lookups replace what the plain decoding gets wrong. An output that has a NaN code in a group has a NaN scale.
+//
+// A panel of activations: rows in pairs, pairs in tiles as in the int8 family; per quarter 16 bytes for each pair (bf16 of 4
+// inputs of both rows). Then a factor per row, and with activation groups a factor per group and pair as [s0,s0,s1,s1].
+#pragma once
+#include "kernels/kernel.h"
+#include "kernels/prepared_rows.h"
+#include "kernels/unpack.h"
+
+namespace moebius {
+namespace {
+namespace bf16_family {
+
+constexpr size_t kNr = 8;   // outputs per panel
+constexpr size_t kKr = 16;  // inputs per packed step
+
+inline size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
+
+enum class Form : uint8_t { kInt4, kFp4, kFp8, kInt8, kBf16 };
+
+struct Shape {
+  size_t groups, group_k,
+      K_padded;  // a group is a stretch of K on which the scales of weights and rows are constant
+  size_t weight_k, row_k;  // inputs per weight scale and per row scale (K_padded: one)
+  size_t step_bytes, code_bytes, scale_bytes,
+      zero_bytes;  // codes of 16 inputs; parts of one group of a panel
+  Form form;
+  bool bf16;        // scales kept as bf16
+  bool row_groups;  // rows have a scale per group
+  size_t group_bytes() const { return code_bytes + scale_bytes + zero_bytes; }
+  size_t stride() const { return up(groups * group_bytes(), 64); }
+  bool grouped() const { return groups > 1; }
+};
+
+inline Form form_of(const Problem& p) {
+  switch (p.code) {
+    case CodeType::kFp4:
+      return Form::kFp4;
+    case CodeType::kFp8:
+      return Form::kFp8;
+    case CodeType::kBf16:
+      return Form::kBf16;
+    default:
+      return p.bits > 4 ? Form::kInt8 : Form::kInt4;
+  }
+}
+
+inline Shape shape_of(const Problem& p) {
+  Shape s{};
+  s.form = form_of(p);
+  s.row_groups = p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kGroup;
+  s.weight_k = p.scale_type == ScaleType::kNone || p.block_k >= p.K ? p.K : p.block_k;
+  s.row_k = s.row_groups && p.act.group < p.K ? p.act.group : p.K;
+  const size_t least = s.weight_k < s.row_k ? s.weight_k : s.row_k;
+  s.groups = (p.K + least - 1) / least;
+  s.group_k = s.groups == 1 ? up(p.K, kKr) : least;
+  s.K_padded = s.groups * s.group_k;
+  s.bf16 = p.scale_type == ScaleType::kBf16 || p.scale_type == ScaleType::kFp8 ||
+           p.scale_type == ScaleType::kE8m0;
+  s.step_bytes = kKr * kNr *
+                 (s.form == Form::kBf16                           ? 4
+                  : s.form == Form::kInt4 || s.form == Form::kFp4 ? 1
+                                                                  : 2) /
+                 2;
+  s.code_bytes = s.group_k / kKr * s.step_bytes;
+  s.scale_bytes = p.scale_type == ScaleType::kNone ? 0 : kNr * (s.bf16 ? 2 : 4);
+  s.zero_bytes = p.zero_points ? 16 : 0;
+  return s;
+}
+
+inline const char* supports(const Problem& p) {
+  if (p.code == CodeType::kF16 || p.code == CodeType::kF32) return "the weights do not fit bf16";
+  if (p.act.code == ActCode::kInt) return "the checkpoint declares int8 activations";
+  if (p.act.code == ActCode::kAsIs && p.x_type != XType::kBf16)
+    return "the activations are not rounded to bf16";
+  if (p.ragged) return "groups are of unequal length";
+  const bool row_groups = p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kGroup;
+  if (row_groups && p.act_order) return "act-order and activation groups do not go together";
+  const Shape s = shape_of(p);
+  if (s.groups > 1 && s.group_k % kKr != 0) return "the group size is not a multiple of 16";
+  if (s.weight_k < p.K && s.row_k < p.K && s.weight_k % s.group_k != 0)
+    return "groups of weights and of activations do not fit each other";
+  if (s.weight_k < p.K && s.row_k < p.K && s.row_k % s.group_k != 0)
+    return "groups of weights and of activations do not fit each other";
+  return nullptr;
+}
+inline Numerics numerics(const Problem&) { return Numerics::kReordered; }
+
+inline size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape_of(p).stride(); }
+
+// A prepared row: the header of the canonical row (scales), then bf16 [K_padded] in the order of x.
+inline size_t row_bytes(const Problem& p) {
+  return up(prepared_layout(p).codes + 2 * shape_of(p).K_padded, 64);
+}
+
+struct PanelLayout {
+  size_t pairs, factors, group_factors, bytes;  // offsets behind the operands, which start at 0
+};
+inline PanelLayout panel_layout(const Shape& s, size_t M) {
+  PanelLayout l{};
+  l.pairs = (M + 1) / 2;
+  l.factors = 4 * l.pairs * s.K_padded;
+  l.group_factors = l.factors + up(8 * l.pairs, 16);
+  l.bytes = up(l.group_factors + (s.row_groups ? s.groups * l.pairs * 16 : 0), 64);
+  return l;
+}
+inline size_t panel_bytes(const Problem& p, size_t M) { return panel_layout(shape_of(p), M).bytes; }
+
+// Pairs of rows in tiles of at most `most` pairs, as even as possible.
+struct TileMap {
+  size_t tiles, base, extra;  // the first `extra` tiles have base + 1 pairs
+  TileMap(size_t pairs, size_t most)
+      : tiles((pairs + most - 1) / most), base(pairs / tiles), extra(pairs % tiles) {}
+  size_t size(size_t t) const { return base + (t < extra ? 1 : 0); }
+  size_t first(size_t t) const { return t * base + (t < extra ? t : extra); }
+};
+
+// As in the int8 family: operands of a few panels and a piece of K are made once and stay in the first-level cache.
+struct Blocking {
+  size_t piece_groups, pieces, piece_k, panels;
+  size_t codes, extras, state, bytes;  // sizes per panel; offset of waiting sums; all
+};
+inline Blocking blocking_of(const Shape& s, size_t M) {
+  constexpr size_t kPieceK = 1024, kPanelBytes = 32768, kMostPanels = 8;
+  Blocking b{};
+  const size_t unit = s.grouped() ? s.group_k : kKr;
+  const size_t units = s.K_padded / unit;
+  const size_t most =
+      s.K_padded <= kPieceK * 5 / 4 ? units : (kPieceK / unit > 0 ? kPieceK / unit : 1);
+  b.pieces = (units + most - 1) / most;
+  b.piece_groups = (units + b.pieces - 1) / b.pieces;
+  b.pieces = (units + b.piece_groups - 1) / b.piece_groups;
+  b.piece_k = b.piece_groups * unit;
+  if (!s.grouped()) b.piece_groups = 1;
+  b.codes = s.form == Form::kBf16 ? 0 : 2 * kNr * b.piece_k;
+  b.extras = b.piece_groups * 64;
+  b.panels = kPanelBytes / (2 * kNr * b.piece_k);
+  b.panels = b.panels < 1 ? 1 : b.panels > kMostPanels ? kMostPanels : b.panels;
+  b.state = b.panels * (b.codes + b.extras);
+  b.bytes = b.state + (b.pieces > 1 ? b.panels * kNr * up(M, 2) * 4 : 0);
+  return b;
+}
+inline size_t scratch_bytes(const Problem& p, size_t M) {
+  return up(blocking_of(shape_of(p), M).bytes, 64);
+}
+
+}  // namespace bf16_family
+}  // namespace
+}  // namespace moebius

@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+// The float family on Arm: decoding of weights to bf16 operands and the loop nest over BFMMLA (2x4 times 4x2). Layouts:
+// arm_bf16.h. Internal linkage. An output's sum takes the quarters of K in their order whatever the tile, so a row's bytes do
+// not depend on the other rows; a single row is multiplied with a second one of zeros.
+#pragma once
+#ifdef __aarch64__
+#include <arm_neon.h>
+
+#include "base/numeric.h"
+#include "kernels/arm_bf16.h"
+
+namespace moebius {
+namespace {
+namespace bf16_family {
+
+#define MOEBIUS_UNROLL _Pragma("GCC unroll 16")
+
+// As asm: g++ 12 moves accumulators around when it sees the intrinsic.
+inline void bfmmla(float32x4_t& acc, uint8x16_t x, uint8x16_t b) {
+  asm("bfmmla %0.4s, %1.8h, %2.8h" : "+w"(acc) : "w"(x), "w"(b));
+}
+
+// ---------------------------------------------------------------------------------------------- decoding
+// A codec decodes the 16 inputs of one pair of outputs into four operands. `zeros` has the zero points of the pair in the
+// order of the bytes: [z0 x4, z1 x4, z0 x4, z1 x4].
+
+// 4-bit codes by table: the upper and the lower bytes of the 16 (with zero points: 31) bf16 values.
+struct TableBytes {
+  uint8_t lower[32], upper[32];
+  constexpr void put(int i, float v) {
+    const uint32_t bits = f32_bits(v);
+    lower[i] = static_cast<uint8_t>(bits >> 16);
+    upper[i] = static_cast<uint8_t>(bits >> 24);
+  }
+};
+constexpr TableBytes int_table(int first) {
+  TableBytes t{};
+  for (int i = 0; i < 32; ++i) t.put(i, static_cast<float>(i + first));
+  return t;
+}
+constexpr TableBytes fp4_table() {
+  constexpr float kValues[8] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+  TableBytes t{};
+  for (int i = 0; i < 16; ++i) t.put(i, i < 8 ? kValues[i] : -kValues[i - 8]);
+  return t;
+}
+constexpr TableBytes kIntTable = int_table(-8), kIntZeroTable = int_table(-15),
+                     kFp4Table = fp4_table();
+
+template <const TableBytes& kTable>
+struct Nibbles {
+  static constexpr size_t kStep = 64, kPair = 16;
+  const uint8x16_t lower = vld1q_u8(kTable.lower), upper = vld1q_u8(kTable.upper);
+  inline void half(uint8x16_t index, uint8x16_t& b0, uint8x16_t& b1) const {
+    const uint8x16_t lo = vqtbl1q_u8(lower, index), hi = vqtbl1q_u8(upper, index);
+    b0 = vzip1q_u8(lo, hi), b1 = vzip2q_u8(lo, hi);
+  }
+  inline void decode(const uint8_t* p, int8x16_t, uint8x16_t (&b)[4]) const {
+    const uint8x16_t v = vld1q_u8(p);
+    half(vandq_u8(v, vdupq_n_u8(15)), b[0], b[1]);
+    half(vshrq_n_u8(v, 4), b[2], b[3]);
+  }
+};
+struct NibblesZero {
+  static constexpr size_t kStep = 64, kPair = 16;
+  const uint8x16x2_t lower = {{vld1q_u8(kIntZeroTable.lower), vld1q_u8(kIntZeroTable.lower + 16)}};
+  const uint8x16x2_t upper = {{vld1q_u8(kIntZeroTable.upper), vld1q_u8(kIntZeroTable.upper + 16)}};
+  inline void half(uint8x16_t index, uint8x16_t& b0, uint8x16_t& b1) const {
+    const uint8x16_t lo = vqtbl2q_u8(lower, index), hi = vqtbl2q_u8(upper, index);
+    b0 = vzip1q_u8(lo, hi), b1 = vzip2q_u8(lo, hi);
+  }
+  // code - 8 - zero is at code + (7 - zero).
+  inline void decode(const uint8_t* p, int8x16_t zeros, uint8x16_t (&b)[4]) const {
+    const uint8x16_t v = vld1q_u8(p), offset = vreinterpretq_u8_s8(vsubq_s8(vdupq_n_s8(7), zeros));
+    half(vaddq_u8(vandq_u8(v, vdupq_n_u8(15)), offset), b[0], b[1]);
+    half(vsraq_n_u8(offset, v, 4), b[2], b[3]);
+  }
+};
+
+// e4m3 (code: upper 3 bits of the magnitude, sign, lower 4 bits). A bf16 of exponent e + 120 has the upper byte
+// sign | 60 + (magnitude >> 4) and the lower byte magnitude << 4; codes below 32 are looked up whole, for the subnormals.
+struct Fp8Tables {
+  uint8_t upper[16], low_upper[32], low_lower[32];
+};
+constexpr Fp8Tables fp8_tables() {
+  Fp8Tables t{};
+  for (unsigned i = 0; i < 16; ++i)
+    t.upper[i] = static_cast<uint8_t>((i & 1) << 7 | (60 + (i >> 1)));
+  for (unsigned i = 0; i < 32; ++i) {
+    const uint32_t bits = f32_bits(e4m3_to_f32(static_cast<uint8_t>((i & 16) << 3 | (i & 15))));
+    t.low_upper[i] = static_cast<uint8_t>(bits >> 24);
+    t.low_lower[i] = static_cast<uint8_t>(bits >> 16);
+  }
+  return t;
+}
+constexpr Fp8Tables kFp8Tables = fp8_tables();
+
+struct Fp8 {
+  static constexpr size_t kStep = 128, kPair = 32;
+  const uint8x16_t upper = vld1q_u8(kFp8Tables.upper);
+  const uint8x16x2_t low_upper = {
+      {vld1q_u8(kFp8Tables.low_upper), vld1q_u8(kFp8Tables.low_upper + 16)}};
+  const uint8x16x2_t low_lower = {
+      {vld1q_u8(kFp8Tables.low_lower), vld1q_u8(kFp8Tables.low_lower + 16)}};
+  inline void half(uint8x16_t v, uint8x16_t& b0, uint8x16_t& b1) const {
+    const uint8x16_t hi = vqtbx2q_u8(vqtbl1q_u8(upper, vshrq_n_u8(v, 4)), low_upper, v);
+    const uint8x16_t lo = vqtbx2q_u8(vshlq_n_u8(v, 4), low_lower, v);
+    b0 = vzip1q_u8(lo, hi), b1 = vzip2q_u8(lo, hi);
+  }
+  inline void decode(const uint8_t* p, int8x16_t, uint8x16_t (&b)[4]) const {
+    half(vld1q_u8(p), b[0], b[1]);
+    half(vld1q_u8(p + 16), b[2], b[3]);
+  }
+};
+
+// Integers of 5 to 8 bits minus their zero point: at most 9 bits with sign, exact in bf16.
+struct IntBytes {
+  static constexpr size_t kStep = 128, kPair = 32;
+  static inline uint8x16_t to_bf16(int16x8_t v) {
+    const float32x4_t lo = vcvtq_f32_s32(vmovl_s16(vget_low_s16(v))),
+                      hi = vcvtq_f32_s32(vmovl_high_s16(v));
+    return vreinterpretq_u8_u16(vuzp2q_u16(vreinterpretq_u16_f32(lo), vreinterpretq_u16_f32(hi)));
+  }
+  inline void decode(const uint8_t* p, int8x16_t zeros, uint8x16_t (&b)[4]) const {
+    MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
+      const int8x16_t v = vreinterpretq_s8_u8(vld1q_u8(p + 16 * h));
+      b[2 * h] = to_bf16(vsubl_s8(vget_low_s8(v), vget_low_s8(zeros)));
+      b[2 * h + 1] = to_bf16(vsubl_high_s8(v, zeros));
+    }
+  }
+};
+
+// Operands as they are: dense weights, and those a codec has written to scratch.
+struct Operands {
+  static constexpr size_t kStep = 256, kPair = 16;
+  inline void decode(const uint8_t* p, int8x16_t, uint8x16_t (&b)[4]) const {
+    MOEBIUS_UNROLL for (int q = 0; q < 4; ++q) b[q] = vld1q_u8(p + 64 * q);
+  }
+};
+
+inline int8x16_t pair_zeros(int8x8_t zeros, int j) {
+  alignas(16) static constexpr uint8_t kOrder[16] = {0, 0, 0, 0, 1, 1, 1, 1,
+                                                     0, 0, 0, 0, 1, 1, 1, 1};
+  const uint8x16_t index = vaddq_u8(vld1q_u8(kOrder), vdupq_n_u8(static_cast<uint8_t>(2 * j)));
+  return vqtbl1q_s8(vcombine_s8(zeros, zeros), index);
+}
+
+// Scales of 8 outputs as four vectors [s0,s1,s0,s1], times `factor` (the static scale of the activations, else 1).
+inline void pair_scales(const uint8_t* p, bool bf16, float factor, float32x4_t (&s)[4]) {
+  float32x4_t lo, hi;
+  if (bf16) {
+    const uint16x8_t h = vreinterpretq_u16_u8(vld1q_u8(p));
+    lo = vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(h), 16));
+    hi = vreinterpretq_f32_u32(vshll_high_n_u16(h, 16));
+  } else {
+    lo = vreinterpretq_f32_u8(vld1q_u8(p));
+    hi = vreinterpretq_f32_u8(vld1q_u8(p + 16));
+  }
+  if (factor != 1.0f) lo = vmulq_n_f32(lo, factor), hi = vmulq_n_f32(hi, factor);
+  const float64x2_t l = vreinterpretq_f64_f32(lo), h = vreinterpretq_f64_f32(hi);
+  s[0] = vreinterpretq_f32_f64(vzip1q_f64(l, l)), s[1] = vreinterpretq_f32_f64(vzip2q_f64(l, l));
+  s[2] = vreinterpretq_f32_f64(vzip1q_f64(h, h)), s[3] = vreinterpretq_f32_f64(vzip2q_f64(h, h));
+}
+
+// ---------------------------------------------------------------------------------------------- the loop nest
+
+struct Tile {
+  const uint8_t* a;              // rows, 16 * pairs bytes per quarter
+  const uint8_t* w;              // codes of the first group
+  const uint8_t* extras;         // scales of the first group; null: none
+  size_t groups, steps;          // steps of 16 inputs per group
+  size_t w_group, extras_group;  // bytes from group to group
+  size_t zeros_at;               // offset of the zero points from the scales, 0: none
+  size_t stream;                 // bytes to the panel that the next stream reads
+  const float* row_groups;       // 4 per pair and group, or null
+  size_t row_groups_stride;
+  bool bf16;
+  float factor;
+  const uint8_t* state_in;  // sums of the pieces of K before this one, or null
+  uint8_t* state_out;       // where to leave the sums if K goes on, else null
+};
+
+template <int P>
+inline void load_state(const uint8_t* p, float32x4_t (&v)[P][4]) {
+  MOEBIUS_UNROLL for (int i = 0; i < P; ++i) MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) v[i][j] =
+      vreinterpretq_f32_u8(vld1q_u8(p + 16 * (4 * i + j)));
+}
+template <int P>
+inline void store_state(uint8_t* p, const float32x4_t (&v)[P][4]) {
+  MOEBIUS_UNROLL for (int i = 0; i < P; ++i) MOEBIUS_UNROLL for (int j = 0; j < 4; ++j)
+      vst1q_u8(p + 16 * (4 * i + j), vreinterpretq_u8_f32(v[i][j]));
+}
+
+// f = fma(dot, scale, f) for a finished group; `at` = where its scales are.
+template <int P, bool kExpanded>
+inline void finish(const Tile& t, size_t g, size_t at, const float32x4_t (&acc)[P][4],
+                   float32x4_t (&f)[P][4]) {
+  float32x4_t s[4];
+  if (kExpanded) {
+    MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) s[j] =
+        vreinterpretq_f32_u8(vld1q_u8(t.extras + at + 16 * j));
+  } else if (t.extras != nullptr) {
+    pair_scales(t.extras + at, t.bf16, t.factor, s);
+  } else {
+    MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) s[j] = vdupq_n_f32(1);
+  }
+  if (t.row_groups != nullptr) {
+    MOEBIUS_UNROLL for (int i = 0; i < P; ++i) {
+      const float32x4_t row = vld1q_f32(t.row_groups + g * t.row_groups_stride + 4 * i);
+      MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) f[i][j] =
+          vfmaq_f32(f[i][j], acc[i][j], vmulq_f32(s[j], row));
+    }
+  } else {
+    MOEBIUS_UNROLL for (int i = 0; i < P; ++i) MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) f[i][j] =
+        vfmaq_f32(f[i][j], acc[i][j], s[j]);
+  }
+}
+
+// f[u][i][j]: rows 2i, 2i+1 and outputs 2j, 2j+1 of the panel that stream u reads (see the int8 family).
+template <int P, int S, class Codec, bool kExpanded, bool kGrouped>
+[[gnu::always_inline]] inline void multiply(const Tile& t, const Codec& codec,
+                                            float32x4_t (&f)[S][P][4]) {
+  MOEBIUS_UNROLL for (int u = 0; u < S; ++u) MOEBIUS_UNROLL for (int i = 0; i < P; ++i)
+      MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) f[u][i][j] = vdupq_n_f32(0);
+  if (kExpanded && kGrouped && t.state_in != nullptr) load_state<P>(t.state_in, f[0]);
+  const uint8_t* a = t.a;
+  for (size_t g = 0; g < (kGrouped ? t.groups : 1); ++g) {
+    const uint8_t* w = t.w + g * t.w_group;
+    float32x4_t acc[S][P][4];
+    MOEBIUS_UNROLL for (int u = 0; u < S; ++u) MOEBIUS_UNROLL for (int i = 0; i < P; ++i)
+        MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) acc[u][i][j] = vdupq_n_f32(0);
+    if (kExpanded && !kGrouped && t.state_in != nullptr) load_state<P>(t.state_in, acc[0]);
+    int8x8_t zeros[S];
+    MOEBIUS_UNROLL for (int u = 0; u < S; ++u) zeros[u] =
+        !kExpanded && t.zeros_at != 0
+            ? vreinterpret_s8_u8(vld1_u8(t.extras + t.zeros_at + g * t.extras_group +
+                                         static_cast<size_t>(u) * t.stream))
+            : vdup_n_s8(0);
+    for (size_t step = 0; step < t.steps; ++step, w += Codec::kStep, a += 64 * P) {
+      if constexpr (kExpanded) {
+        MOEBIUS_UNROLL for (int q = 0; q < 4; ++q) {
+          uint8x16_t x[P];
+          MOEBIUS_UNROLL for (int i = 0; i < P; ++i) x[i] = vld1q_u8(a + 16 * (q * P + i));
+          MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) {
+            const uint8x16_t b = vld1q_u8(w + 64 * q + 16 * j);
+            MOEBIUS_UNROLL for (int i = 0; i < P; ++i) bfmmla(acc[0][i][j], x[i], b);
+          }
+        }
+      } else {
+        MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) MOEBIUS_UNROLL for (int u = 0; u < S; ++u) {
+          uint8x16_t b[4];
+          codec.decode(
+              w + static_cast<size_t>(u) * t.stream + Codec::kPair * static_cast<size_t>(j),
+              pair_zeros(zeros[u], j), b);
+          MOEBIUS_UNROLL for (int q = 0; q < 4; ++q) MOEBIUS_UNROLL for (int i = 0; i < P; ++i)
+              bfmmla(acc[u][i][j], vld1q_u8(a + 16 * (q * P + i)), b[q]);
+        }
+      }
+    }
+    if (kExpanded && !kGrouped && t.state_out != nullptr)
+      return store_state<P>(t.state_out, acc[0]);
+    MOEBIUS_UNROLL for (int u = 0; u < S; ++u) finish<P, kExpanded>(
+        t, g, g * t.extras_group + static_cast<size_t>(u) * t.stream, acc[u], f[u]);
+  }
+  if (kExpanded && kGrouped && t.state_out != nullptr) store_state<P>(t.state_out, f[0]);
+}
+
+// y = f * factor of the row (/ G); rows past `rows` and outputs past `valid` are not stored.
+template <int P>
+inline void store(const float32x4_t (&f)[P][4], const float* factors, float G, float* y, size_t ldy,
+                  size_t rows, size_t valid) {
+  MOEBIUS_UNROLL for (int i = 0; i < P; ++i) {
+    MOEBIUS_UNROLL for (int r = 0; r < 2; ++r) {
+      const size_t row = static_cast<size_t>(2 * i + r);
+      if (row >= rows) break;
+      float32x4_t out[2];
+      MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
+        const float64x2_t p = vreinterpretq_f64_f32(f[i][2 * h]),
+                          q = vreinterpretq_f64_f32(f[i][2 * h + 1]);
+        out[h] = vmulq_n_f32(vreinterpretq_f32_f64(r == 0 ? vzip1q_f64(p, q) : vzip2q_f64(p, q)),
+                             factors[row]);
+        if (G != 1.0f) out[h] = vdivq_f32(out[h], vdupq_n_f32(G));
+      }
+      float* to = y + row * ldy;
+      if (valid == kNr) {
+        vst1q_f32(to, out[0]);
+        vst1q_f32(to + 4, out[1]);
+      } else {
+        float tmp[kNr];
+        vst1q_f32(tmp, out[0]);
+        vst1q_f32(tmp + 4, out[1]);
+        for (size_t n = 0; n < valid; ++n) to[n] = tmp[n];
+      }
+    }
+  }
+}
+
+}  // namespace bf16_family
+}  // namespace
+}  // namespace moebius
+#endif  // __aarch64__

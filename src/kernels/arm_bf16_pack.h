@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// The float family on Arm: packing of weights, rows as bf16, panels of rows (layouts: arm_bf16.h). Internal linkage.
+#pragma once
+#ifdef __aarch64__
+#include <arm_neon.h>
+
+#include "base/numeric.h"
+#include "kernels/arm_bf16.h"
+
+namespace moebius {
+namespace {
+namespace bf16_family {
+
+// ---------------------------------------------------------------------------------------------- weights
+
+inline uint8_t recode_fp8(uint8_t c) {
+  const unsigned magnitude = c & 0x7fu;
+  if (magnitude == 0x7fu) return 0;  // NaN: carried by the scale
+  return static_cast<uint8_t>((magnitude & 0x70u) << 1 | (c & 0x80u) >> 3 | (magnitude & 0x0fu));
+}
+
+// Interleaves 8 bytes of two outputs by fours.
+inline uint8x16_t by_fours(uint8x8_t o0, uint8x8_t o1) {
+  const uint32x2_t a = vreinterpret_u32_u8(o0), b = vreinterpret_u32_u8(o1);
+  return vreinterpretq_u8_u32(vcombine_u32(vzip1_u32(a, b), vzip2_u32(a, b)));
+}
+
+// 16 codes of one output as they will lie in memory: 8 bytes of nibbles, or 16 bytes (natural order of inputs).
+inline void codes_of(const PackArgs& a, const Shape& s, size_t r, size_t k, size_t k1,
+                     uint8_t* out) {
+  const size_t end = k + kKr < k1 ? k + kKr : k1;
+  const bool nibbles = s.form == Form::kInt4 || s.form == Form::kFp4;
+  __builtin_memset(out, s.form == Form::kInt4 ? 0x88 : 0, kKr);
+  if (r >= a.w->N || k >= end) return;
+  if (nibbles) {
+    unpack_nibbles(*a.w, r, k, end, a.columns, out);
+  } else if (s.form == Form::kInt8) {
+    unpack_int8(*a.w, r, k, end, a.columns, reinterpret_cast<int8_t*>(out));
+  } else {
+    const uint8_t* row = a.w->codes + r * a.w->row_bytes;
+    for (size_t i = k; i < end; ++i)
+      out[i - k] = recode_fp8(row[a.columns != nullptr ? static_cast<size_t>(a.columns[i]) : i]);
+  }
+}
+
+inline void put_bytes(uint8_t* out, size_t j, uint8x16_t r0, uint8x16_t r1) {
+  vst1q_u8(out + 32 * j, by_fours(vget_low_u8(vuzp1q_u8(r0, r0)), vget_low_u8(vuzp1q_u8(r1, r1))));
+  vst1q_u8(out + 32 * j + 16,
+           by_fours(vget_low_u8(vuzp2q_u8(r0, r0)), vget_low_u8(vuzp2q_u8(r1, r1))));
+}
+
+inline uint8x16_t recode_fp8(uint8x16_t c) {
+  const uint8x16_t magnitude = vandq_u8(c, vdupq_n_u8(0x7f));
+  const uint8x16_t upper = vshlq_n_u8(vandq_u8(magnitude, vdupq_n_u8(0x70)), 1);
+  const uint8x16_t sign = vshrq_n_u8(vandq_u8(c, vdupq_n_u8(0x80)), 3);
+  const uint8x16_t code = vorrq_u8(vorrq_u8(upper, sign), vandq_u8(c, vdupq_n_u8(0x0f)));
+  return vbicq_u8(code, vceqq_u8(magnitude, vdupq_n_u8(0x7f)));
+}
+
+// Codes of one group of a panel: inputs [k, k + group_k), those past K zero.
+inline void pack_codes(const PackArgs& a, const Shape& s, size_t n, size_t k, uint8_t* out) {
+  const QuantMatrix& w = *a.w;
+  const size_t end = k + s.group_k, k1 = end < w.K ? end : w.K;
+  const bool straight = n + kNr <= w.N && a.columns == nullptr;
+  const uint8_t* rows = w.codes + n * w.row_bytes;
+  if (straight && (w.code == CodeType::kInt4Offset || w.code == CodeType::kFp4)) {
+    for (; k + kKr <= k1; k += kKr, out += s.step_bytes)
+      for (size_t j = 0; j < 4; ++j) {
+        const uint8_t* at = rows + 2 * j * w.row_bytes + k / 2;
+        vst1q_u8(out + 16 * j, by_fours(vld1_u8(at), vld1_u8(at + w.row_bytes)));
+      }
+  } else if (straight && w.code == CodeType::kFp8) {
+    for (; k + kKr <= k1; k += kKr, out += s.step_bytes)
+      for (size_t j = 0; j < 4; ++j) {
+        const uint8_t* at = rows + 2 * j * w.row_bytes + k;
+        put_bytes(out, j, recode_fp8(vld1q_u8(at)), recode_fp8(vld1q_u8(at + w.row_bytes)));
+      }
+  }
+  for (; k < end; k += kKr, out += s.step_bytes)
+    for (size_t j = 0; j < 4; ++j) {
+      if (s.form == Form::kBf16) {
+        uint16_t c[2][kKr] = {};
+        for (size_t r = 0; r < 2; ++r)
+          if (n + 2 * j + r < w.N && k < k1)
+            unpack_bf16(w, n + 2 * j + r, k, k + kKr < k1 ? k + kKr : k1, a.columns, c[r]);
+        for (size_t q = 0; q < 4; ++q) {
+          uint16_t operand[8];
+          for (size_t i = 0; i < 8; ++i) operand[i] = c[i / 4][8 * (q % 2) + 2 * (i % 4) + q / 2];
+          __builtin_memcpy(out + 64 * q + 16 * j, operand, 16);
+        }
+        continue;
+      }
+      uint8_t c[2][kKr];
+      for (size_t r = 0; r < 2; ++r) codes_of(a, s, n + 2 * j + r, k, k1, c[r]);
+      if (s.form == Form::kInt4 || s.form == Form::kFp4) {
+        vst1q_u8(out + 16 * j, by_fours(vld1_u8(c[0]), vld1_u8(c[1])));
+      } else {
+        put_bytes(out, j, vld1q_u8(c[0]), vld1q_u8(c[1]));
+      }
+    }
+}
+
+inline bool has_nan(const PackArgs& a, size_t r, size_t k, size_t k1) {
+  const uint8_t* row = a.w->codes + r * a.w->row_bytes;
+  bool nan = false;
+  for (; k < k1; ++k)
+    nan |= (row[a.columns != nullptr ? static_cast<size_t>(a.columns[k]) : k] & 0x7f) == 0x7f;
+  return nan;
+}
+
+inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g, uint8_t* out) {
+  const QuantMatrix& w = *a.w;
+  __builtin_memset(out, 0, s.scale_bytes + s.zero_bytes);
+  if (s.scale_bytes == 0) return;
+  const size_t k = g * s.group_k, k1 = k + s.group_k < w.K ? k + s.group_k : w.K;
+  const size_t size = scale_size(w.scale_type), column = k / s.weight_k;
+  for (size_t i = 0; i < kNr && n + i < w.N; ++i) {
+    const size_t at = (n + i + w.n_phase) / w.block_n * w.scale_stride + column;
+    float scale;
+    decode_scales(w.scale_type, w.scales + size * at, 1, &scale);
+    if (s.form == Form::kFp8 && has_nan(a, n + i, k, k1)) scale = __builtin_nanf("");
+    const auto bits = __builtin_bit_cast(uint32_t, scale);
+    const auto upper = static_cast<uint16_t>(bits >> 16);
+    if (s.bf16) {
+      __builtin_memcpy(out + 2 * i, &upper, 2);
+    } else {
+      __builtin_memcpy(out + 4 * i, &bits, 4);
+    }
+    if (s.zero_bytes != 0) out[s.scale_bytes + i] = static_cast<uint8_t>(w.zero_points[at]);
+  }
+}
+
+inline void pack(const PackArgs& a) {
+  const Shape s = shape_of(*a.problem);
+  for (size_t n = a.n0; n < a.n1; n += kNr) {
+    uint8_t* out = a.packed + n / kNr * s.stride();
+    for (size_t g = 0; g < s.groups; ++g, out += s.group_bytes()) {
+      pack_codes(a, s, n, g * s.group_k, out);
+      pack_extras(a, s, n, g, out + s.code_bytes);
+    }
+    __builtin_memset(out, 0, s.stride() - s.groups * s.group_bytes());
+  }
+}
+
+// ---------------------------------------------------------------------------------------------- rows
+
+// Codes of one byte become bf16 in place, from the end to the front.
+inline void widen_codes(ActCode code, uint8_t* row, size_t K) {
+  auto* out = reinterpret_cast<uint16_t*>(row);
+  for (size_t k = K; k-- > 0;) {
+    const uint8_t c = row[k];
+    const float v = code == ActCode::kFp8 ? e4m3_to_f32(c) : e2m1_to_f32(c);
+    const auto bits = static_cast<uint16_t>(f32_bits(v) >> 16);
+    __builtin_memcpy(out + k, &bits, 2);
+  }
+}
+
+inline void prepare_rows(const PrepareArgs& a) {
+  const Problem& p = *a.problem;
+  const size_t stride = row_bytes(p), codes = prepared_layout(p).codes,
+               K_padded = shape_of(p).K_padded;
+  for (size_t m = 0; m < a.M; ++m) {
+    uint8_t* row = a.rows + m * stride;
+    const float* x = a.x + m * a.ldx;
+    if (p.act.code == ActCode::kAsIs) {
+      auto* out = reinterpret_cast<uint16_t*>(row + codes);
+      size_t k = 0;
+      for (; k + 8 <= p.K; k += 8) {
+        const uint16x8_t lo = vreinterpretq_u16_f32(vld1q_f32(x + k)),
+                         hi = vreinterpretq_u16_f32(vld1q_f32(x + k + 4));
+        vst1q_u16(out + k, vuzp2q_u16(lo, hi));
+      }
+      for (; k < p.K; ++k) out[k] = static_cast<uint16_t>(f32_bits(x[k]) >> 16);
+    } else {
+      prepare_rows_canonical({&p, a.act, x, a.ldx, 1, row});
+      widen_codes(p.act.code, row + codes, p.K);
+    }
+    __builtin_memset(row + codes + 2 * p.K, 0, 2 * (K_padded - p.K));
+  }
+}
+
+// ---------------------------------------------------------------------------------------------- panels
+
+struct Step16 {
+  uint16x8_t lo, hi;  // 16 inputs of a row
+};
+inline Step16 step_of(const uint16_t* row, const int32_t* columns, size_t k, size_t K) {
+  if (columns == nullptr) return {vld1q_u16(row + k), vld1q_u16(row + k + 8)};
+  uint16_t c[kKr] = {};
+  for (size_t i = 0; i < kKr && k + i < K; ++i) c[i] = row[columns[k + i]];
+  return {vld1q_u16(c), vld1q_u16(c + 8)};
+}
+inline uint8x16_t zip_low(uint16x8_t a, uint16x8_t b) {
+  return vreinterpretq_u8_u64(vzip1q_u64(vreinterpretq_u64_u16(a), vreinterpretq_u64_u16(b)));
+}
+inline uint8x16_t zip_high(uint16x8_t a, uint16x8_t b) {
+  return vreinterpretq_u8_u64(vzip2q_u64(vreinterpretq_u64_u16(a), vreinterpretq_u64_u16(b)));
+}
+// One pair of rows into its tile; `stride` = bytes between quarters.
+inline void put_pair(const PanelArgs& a, const Shape& s, const uint16_t* r0, const uint16_t* r1,
+                     uint8_t* out, size_t stride) {
+  for (size_t k = 0; k < s.K_padded; k += kKr, out += 4 * stride) {
+    const Step16 x = step_of(r0, a.w->columns, k, a.problem->K);
+    Step16 y = {vdupq_n_u16(0), vdupq_n_u16(0)};
+    if (r1 != nullptr) y = step_of(r1, a.w->columns, k, a.problem->K);
+    const uint16x8_t x_even = vuzp1q_u16(x.lo, x.hi), x_odd = vuzp2q_u16(x.lo, x.hi);
+    const uint16x8_t y_even = vuzp1q_u16(y.lo, y.hi), y_odd = vuzp2q_u16(y.lo, y.hi);
+    vst1q_u8(out, zip_low(x_even, y_even));
+    vst1q_u8(out + stride, zip_high(x_even, y_even));
+    vst1q_u8(out + 2 * stride, zip_low(x_odd, y_odd));
+    vst1q_u8(out + 3 * stride, zip_high(x_odd, y_odd));
+  }
+}
+
+inline void make_panel(const PanelArgs& a, size_t most_pairs) {
+  const Problem& p = *a.problem;
+  const Shape s = shape_of(p);
+  const PanelLayout l = panel_layout(s, a.M);
+  const size_t stride = row_bytes(p), codes = prepared_layout(p).codes;
+  const auto row = [&](size_t m) {
+    return a.rows + (a.ids != nullptr ? static_cast<size_t>(a.ids[m]) : m) * stride;
+  };
+  auto* factors = reinterpret_cast<float*>(a.panel + l.factors);
+  auto* group_factors = reinterpret_cast<float*>(a.panel + l.group_factors);
+  const auto scale = [&](size_t m, size_t g) {
+    float v = 0.0f;
+    if (m < a.M) __builtin_memcpy(&v, row(m) + 4 * g, 4);
+    return v;
+  };
+  for (size_t m = 0; m < 2 * l.pairs; ++m) {
+    factors[m] = 1.0f;
+    if (p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kRow) factors[m] = scale(m, 0);
+    if (p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kStatic) {
+      const float v = scale(m, 0);  // NaN, or the stored scale, which is applied with the weights'
+      if (v != v) factors[m] = v;
+    }
+    for (size_t g = 0; s.row_groups && g < s.groups; ++g) {
+      float* to = group_factors + (g * l.pairs + m / 2) * 4 + m % 2 * 2;
+      to[0] = to[1] = scale(m, g * s.group_k / s.row_k);
+    }
+  }
+  const TileMap map(l.pairs, most_pairs);
+  for (size_t t = 0; t < map.tiles; ++t)
+    for (size_t i = 0; i < map.size(t); ++i) {
+      const size_t pair = map.first(t) + i;
+      const auto* r0 = reinterpret_cast<const uint16_t*>(row(2 * pair) + codes);
+      const auto* r1 = 2 * pair + 1 < a.M
+                           ? reinterpret_cast<const uint16_t*>(row(2 * pair + 1) + codes)
+                           : nullptr;
+      put_pair(a, s, r0, r1, a.panel + 4 * map.first(t) * s.K_padded + 16 * i, 16 * map.size(t));
+    }
+}
+
+}  // namespace bf16_family
+}  // namespace
+}  // namespace moebius
+#endif  // __aarch64__
