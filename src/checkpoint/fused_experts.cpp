@@ -29,8 +29,7 @@ struct RowPart {
 class Expander {
  public:
   Expander(const ModelConfig& config, const Family* family, ModuleMap& map)
-      : config_(config),
-        family_(family),
+      : family_(family),
         map_(map),
         E_(static_cast<uint64_t>(config.experts)),
         H_(static_cast<uint64_t>(config.hidden)),
@@ -162,7 +161,6 @@ class Expander {
     return ref;
   }
 
-  const ModelConfig& config_;
   const Family* family_;
   ModuleMap& map_;
   uint64_t E_, H_, I_;
