@@ -73,7 +73,8 @@ struct RankExpert {
 
 RankExpert slice_expert(const ExpertCase& e, size_t tp, size_t rank, SliceMemory& memory) {
   RankExpert r;
-  const auto [i0, i1] = parallel_range(e.up.w.N, rank, tp, "intermediate size");
+  const auto range = parallel_range(e.up.w.N, rank, tp, "intermediate size");
+  const size_t i0 = range.first, i1 = range.second;
   r.weights = weights_of(e);
   if (e.gate) r.gate = slice_rows(e.gate->w, i0, i1);
   r.up = slice_rows(e.up.w, i0, i1);
