@@ -56,7 +56,7 @@ std::vector<double> rope_frequencies(const RopeSpec& s) {
     case RopeScaling::kYarn: return yarn(s, std::move(f));
     case RopeScaling::kLlama3: return llama3(s, std::move(f));
     case RopeScaling::kLongRope: {
-      const std::vector<double>& ext = s.max_length > s.original_length ? s.long_factor : s.short_factor;
+      const std::vector<double>& ext = s.context > s.original_length ? s.long_factor : s.short_factor;
       for (size_t j = 0; j < f.size(); ++j) f[j] /= ext[j];
       break;
     }
@@ -68,7 +68,7 @@ std::vector<double> rope_frequencies(const RopeSpec& s) {
 
 Rope::Rope(RopeSpec spec) : spec_(std::move(spec)), frequencies_(rope_frequencies(spec_)), factor_(static_cast<float>(spec_.attention_factor)) {
   if (spec_.scaling == RopeScaling::kLongRope && spec_.short_mscale > 0)
-    factor_ = static_cast<float>(spec_.max_length > spec_.original_length ? spec_.long_mscale : spec_.short_mscale);
+    factor_ = static_cast<float>(spec_.context > spec_.original_length ? spec_.long_mscale : spec_.short_mscale);
 }
 
 void Rope::reserve(size_t n) {

@@ -26,7 +26,7 @@ struct RopeSpec {
   double attention_factor = 1.0;           // multiplies cos and sin
   std::vector<double> short_factor, long_factor;     // longrope, [dims/2]
   double short_mscale = 0, long_mscale = 0;          // longrope of Phi-MoE: replaces attention_factor
-  double max_length = 0;                   // longrope: long factors are used when the context may exceed original_length
+  double context = 0;                      // longrope: long factors are used when the context may exceed original_length
 };
 
 // inv_freq_j for j in [0, dims/2).

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// The architectures that run as whole models: one file each, one list. An architecture turns a config into a DecoderSpec.
+#pragma once
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "checkpoint/config_fields.h"
+#include "checkpoint/model_config.h"
+#include "model/decoder_spec.h"
+
+namespace moebius {
+
+struct Architecture {
+  std::string_view family;  // key of the family registry
+  std::string_view title;   // for people: "Qwen3-MoE"
+  DecoderSpec (*spec)(const ModelConfig&);
+};
+
+std::span<const Architecture> architectures();
+// Throws Error naming the architecture and listing those that are there.
+DecoderSpec decoder_spec(const ModelConfig& config);
+
+// --- shared by the architecture files (common.cpp) ---
+
+ConfigFields fields_of(const ModelConfig& config);
+// Sizes, norm epsilon, rotation over `rotary_dims` (0: partial_rotary_factor of the config, else the whole head), one LayerSpec per layer.
+DecoderSpec common_spec(const ModelConfig& config, size_t rotary_dims = 0);
+// Rotation as the config declares it: rope_parameters, or rope_theta and rope_scaling.
+RopeSpec rope_spec(const ModelConfig& config, size_t dims);
+// m(s, k) of YaRN: 1 for s <= 1, else 0.1 k ln s + 1.
+double yarn_magnitude(double factor, double k);
+// sliding_window where the config asks for it: by layer_types, or for all layers.
+void set_windows(const ModelConfig& config, DecoderSpec& spec);
+
+DecoderSpec qwen3_spec(const ModelConfig&);
+DecoderSpec olmoe_spec(const ModelConfig&);
+DecoderSpec mixtral_spec(const ModelConfig&);
+DecoderSpec qwen2_moe_spec(const ModelConfig&);
+DecoderSpec granite_moe_spec(const ModelConfig&);
+DecoderSpec glm4_moe_spec(const ModelConfig&);
+DecoderSpec deepseek_spec(const ModelConfig&);
+DecoderSpec gpt_oss_spec(const ModelConfig&);
+DecoderSpec minimax_m2_spec(const ModelConfig&);
+DecoderSpec llama_spec(const ModelConfig&);
+DecoderSpec llama4_spec(const ModelConfig&);
+DecoderSpec phimoe_spec(const ModelConfig&);
+
+}  // namespace moebius

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// What most architectures read from their config in the same way.
+#include <cmath>
+
+#include "base/error.h"
+#include "model/arch/arch.h"
+
+namespace moebius {
+namespace {
+
+// rope_parameters (transformers 5) or rope_scaling (transformers 4); both may hold the type under two names.
+const Json& rope_object(const ModelConfig& config) {
+  static const Json kNothing = Json::object();
+  for (const char* name : {"rope_parameters", "rope_scaling"})
+    if (const Json* j = config.text.find(name); j != nullptr && j->is_object()) return *j;
+  return kNothing;
+}
+
+RopeScaling scaling_of(const ConfigFields& f) {
+  const std::string type = f.string({"rope_type", "type"}).value_or("default");
+  if (type == "default" || type == "mrope") return RopeScaling::kNone;
+  if (type == "linear") return RopeScaling::kLinear;
+  if (type == "dynamic") return RopeScaling::kDynamic;
+  if (type == "yarn") return RopeScaling::kYarn;
+  if (type == "llama3") return RopeScaling::kLlama3;
+  if (type == "longrope" || type == "su") return RopeScaling::kLongRope;
+  fail("{}: '{}' is not a known rotary scaling; known are default, linear, dynamic, yarn, llama3, longrope", f.label("rope_type"), printable(type));
+}
+
+std::vector<double> numbers(const Json& object, const char* name, size_t count, const ConfigFields& f) {
+  const Json* j = object.find(name);
+  if (j == nullptr || !j->is_array() || j->items().size() != count) fail("{}: expected an array of {} numbers", f.label(name), count);
+  std::vector<double> out;
+  for (const Json& v : j->items()) {
+    if (!v.is_number() || !(v.as_double() > 0)) fail("{}: expected positive numbers", f.label(name));
+    out.push_back(v.as_double());
+  }
+  return out;
+}
+
+double positive(const ConfigFields& f, ConfigFields::Names names, double fallback) {
+  const double v = f.number(names).value_or(fallback);
+  if (!(v > 0)) fail("{}: is {}; expected a positive number", f.label(*names.begin()), v);
+  return v;
+}
+
+}  // namespace
+
+ConfigFields fields_of(const ModelConfig& config) { return {config.text, "config.json", ""}; }
+
+double yarn_magnitude(double factor, double k) { return factor <= 1 ? 1.0 : 0.1 * k * std::log(factor) + 1.0; }
+
+RopeSpec rope_spec(const ModelConfig& config, size_t dims) {
+  const ConfigFields top = fields_of(config);
+  const Json& object = rope_object(config);
+  const ConfigFields f(object, "config.json", config.text.find("rope_parameters") != nullptr ? "rope_parameters." : "rope_scaling.");
+  if (dims == 0 || dims % 2 != 0 || dims > 65536) fail("config.json: {} rotated features per head; expected an even number", dims);
+  RopeSpec r;
+  r.dims = dims;
+  r.base = object.find("rope_theta") != nullptr ? positive(f, {"rope_theta"}, 10000) : positive(top, {"rope_theta"}, 10000);
+  r.scaling = scaling_of(f);
+  if (r.scaling == RopeScaling::kNone) return r;
+  r.factor = positive(f, {"factor"}, 1);
+  r.context = static_cast<double>(config.max_positions);
+  const double fallback = config.max_positions > 0 ? static_cast<double>(config.max_positions) : 4096;
+  r.original_length = object.find("original_max_position_embeddings") != nullptr ? positive(f, {"original_max_position_embeddings"}, fallback)
+                                                                                 : positive(top, {"original_max_position_embeddings"}, fallback);
+  if (r.scaling == RopeScaling::kYarn) {
+    r.beta_fast = positive(f, {"beta_fast"}, 32);
+    r.beta_slow = positive(f, {"beta_slow"}, 1);
+    r.truncate = f.boolean({"truncate"}).value_or(true);
+    const auto mscale = f.number({"mscale"}), all = f.number({"mscale_all_dim"});
+    if (const auto given = f.number({"attention_factor"})) r.attention_factor = *given;
+    else if (mscale && all && *mscale != 0 && *all != 0) r.attention_factor = yarn_magnitude(r.factor, *mscale) / yarn_magnitude(r.factor, *all);
+    else r.attention_factor = yarn_magnitude(r.factor, 1);
+  } else if (r.scaling == RopeScaling::kLlama3) {
+    r.low_freq_factor = positive(f, {"low_freq_factor"}, 1);
+    r.high_freq_factor = positive(f, {"high_freq_factor"}, 4);
+  } else if (r.scaling == RopeScaling::kLongRope) {
+    r.short_factor = numbers(object, "short_factor", dims / 2, f);
+    r.long_factor = numbers(object, "long_factor", dims / 2, f);
+    r.short_mscale = f.number({"short_mscale"}).value_or(0);
+    r.long_mscale = f.number({"long_mscale"}).value_or(0);
+    const double s = r.context > r.original_length ? r.context / r.original_length : 1;
+    r.attention_factor = f.number({"attention_factor"}).value_or(s <= 1 ? 1.0 : std::sqrt(1 + std::log(s) / std::log(r.original_length)));
+  }
+  return r;
+}
+
+DecoderSpec common_spec(const ModelConfig& config, size_t rotary_dims) {
+  const ConfigFields f = fields_of(config);
+  DecoderSpec s;
+  s.heads = static_cast<size_t>(config.heads), s.kv_heads = static_cast<size_t>(config.kv_heads);
+  s.head_dim = s.value_dim = static_cast<size_t>(config.head_dim);
+  if (s.heads == 0 || s.kv_heads == 0 || s.head_dim == 0 || s.heads % s.kv_heads != 0)
+    fail("config.json: {} heads, {} key-value heads of {}; expected positive numbers, heads a multiple of key-value heads", s.heads, s.kv_heads, s.head_dim);
+  s.norm_epsilon = static_cast<float>(f.number({"rms_norm_eps", "layer_norm_epsilon", "norm_eps"}).value_or(1e-6));
+  s.layers.resize(static_cast<size_t>(config.layers));
+  if (rotary_dims == 0) {
+    const Json& object = rope_object(config);
+    const ConfigFields rope(object, "config.json", "rope_parameters.");
+    const double share = rope.number({"partial_rotary_factor"}).value_or(f.number({"partial_rotary_factor"}).value_or(1.0));
+    if (!(share > 0 && share <= 1)) fail("{}: is {}; expected more than 0, at most 1", f.label("partial_rotary_factor"), share);
+    rotary_dims = static_cast<size_t>(share * static_cast<double>(s.head_dim));
+  }
+  s.rope = rope_spec(config, rotary_dims);
+  return s;
+}
+
+void set_windows(const ModelConfig& config, DecoderSpec& spec) {
+  const ConfigFields f = fields_of(config);
+  const int64_t window = f.integer_or({"sliding_window"}, 0, 0, int64_t{1} << 40);
+  if (window == 0 || !f.boolean({"use_sliding_window"}).value_or(true)) return;
+  const std::vector<std::string> types = f.strings({"layer_types"});
+  for (size_t i = 0; i < spec.layers.size(); ++i)
+    if (types.empty() || (i < types.size() && types[i] == "sliding_attention")) spec.layers[i].window = static_cast<size_t>(window);
+}
+
+}  // namespace moebius

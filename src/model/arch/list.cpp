@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/error.h"
+#include "model/arch/arch.h"
+
+namespace moebius {
+namespace {
+
+constexpr Architecture kArchitectures[] = {
+    {"qwen3_moe", "Qwen3-MoE", qwen3_spec},
+    {"olmoe", "OLMoE", olmoe_spec},
+    {"mixtral", "Mixtral", mixtral_spec},
+    {"qwen2_moe", "Qwen2-MoE", qwen2_moe_spec},
+    {"granitemoe", "Granite-MoE", granite_moe_spec},
+    {"glm4_moe", "GLM-4-MoE", glm4_moe_spec},
+    {"deepseek_v2", "DeepSeek-V2", deepseek_spec},
+    {"deepseek_v3", "DeepSeek-V3, Kimi-K2", deepseek_spec},
+    {"gpt_oss", "GPT-OSS", gpt_oss_spec},
+    {"minimax_m2", "MiniMax-M2", minimax_m2_spec},
+    {"llama4", "Llama-4 (text)", llama4_spec},
+    {"phimoe", "Phi-3.5-MoE", phimoe_spec},
+    {"qwen3", "Qwen3 (dense)", qwen3_spec},
+    {"llama", "Llama, Mistral, Qwen2 (dense)", llama_spec},
+};
+
+}  // namespace
+
+std::span<const Architecture> architectures() { return kArchitectures; }
+
+DecoderSpec decoder_spec(const ModelConfig& config) {
+  std::string known;
+  for (const Architecture& a : kArchitectures) {
+    if (a.family == config.family) return a.spec(config);
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", a.title);
+  }
+  fail("architecture {} (model_type {}) cannot be run as a whole model; these can: {}", printable(config.architecture), printable(config.model_type), known);
+}
+
+}  // namespace moebius

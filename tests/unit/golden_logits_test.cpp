@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole models against logits that other libraries gave (tests/golden/*/logits.safetensors), f32 activations, and the promises
+// of the engine: no dependence on threads, batch, or the pieces of a prompt.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+
+#include "model/arch/arch.h"
+#include "model/decoder.h"
+#include "moebius/error.h"
+#include "unit/test_util.h"
+
+namespace moebius {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::unique_ptr<DecoderModel> load(const Checkpoint& checkpoint, ThreadPool& pool, XType type) {
+  ModelOptions options;
+  options.pool = &pool;
+  options.type = type;
+  options.context = 32;  // the original context of the folder with two sets of rotary factors
+  return DecoderModel::load(checkpoint, options);
+}
+
+std::vector<int32_t> tokens_of(const TensorStore& store) {
+  const TensorInfo& t = store.require("tokens");
+  std::vector<uint8_t> bytes(t.bytes);
+  store.read(t, 0, bytes);
+  std::vector<int32_t> out;
+  const size_t width = bits_of(t.dtype) / 8;
+  for (size_t i = 0; i < bytes.size(); i += width) {
+    int64_t v = 0;
+    std::memcpy(&v, bytes.data() + i, width);
+    out.push_back(static_cast<int32_t>(v));
+  }
+  return out;
+}
+
+// Runs the tokens in pieces of `piece`.
+std::vector<float> logits_of(DecoderModel& model, const std::vector<int32_t>& tokens, size_t piece) {
+  SequenceState state = model.new_sequence();
+  std::vector<float> all, some;
+  for (size_t i = 0; i < tokens.size(); i += piece) {
+    const StepItem item{&state, std::span(tokens).subspan(i, std::min(piece, tokens.size() - i)), true};
+    model.forward({&item, 1}, some);
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+TEST(GoldenLogits, EveryFolder) {
+  ThreadPool pool(2);
+  size_t folders = 0;
+  for (const auto& entry : fs::directory_iterator(test::test_data_dir() / "golden")) {
+    fs::path file = entry.path() / "logits.safetensors";
+    if (!fs::exists(file)) file = entry.path() / "expected.safetensors";  // dense folders
+    if (!fs::exists(file)) continue;
+    const std::string name = entry.path().filename().string();
+    SCOPED_TRACE(name);
+    const TensorStore store = TensorStore::open_file(file.string());
+    if (store.find("logits") == nullptr) continue;
+    const Checkpoint checkpoint = Checkpoint::open(entry.path().string());
+    const auto model = load(checkpoint, pool, XType::kF32);
+    const std::vector<float> expected = read_floats(store, store.require("logits"));
+    const std::vector<float> y = logits_of(*model, tokens_of(store), 1000);
+    ASSERT_EQ(y.size(), expected.size());
+    double error = 0, norm = 0, worst = 0, top = 0;
+    for (size_t i = 0; i < y.size(); ++i) {
+      const double d = double{y[i]} - expected[i];
+      error += d * d, norm += double{expected[i]} * expected[i];
+      worst = std::max(worst, std::fabs(d)), top = std::max(top, std::fabs(double{expected[i]}));
+    }
+    const bool dense = name.find("-dense") != std::string::npos;
+    // Quantized activations: a code on a rounding boundary may fall either way and moves the rows behind it.
+    EXPECT_LT(std::sqrt(error / norm), dense ? 1e-5 : 1e-3) << name;
+    EXPECT_LT(worst / top, dense ? 1e-4 : 1e-2) << name;
+    ++folders;
+  }
+  EXPECT_GT(folders, 85u);
+}
+
+TEST(Decoder, PiecesThreadsAndBatchDoNotMatter) {
+  for (const char* name : {"qwen3moe-w4a8-g32-pack", "gptoss-dense", "deepseekv3-dense", "llama4-dense"}) {
+    SCOPED_TRACE(name);
+    const Checkpoint checkpoint = Checkpoint::open((test::test_data_dir() / "golden" / name).string());
+    std::vector<int32_t> tokens;
+    for (int i = 0; i < 90; ++i) tokens.push_back((i * 7 + i * i) % static_cast<int>(checkpoint.config().vocab));
+    for (const XType type : {XType::kF32, XType::kBf16}) {
+      ThreadPool one(1), three(3);
+      const auto a = load(checkpoint, one, type), b = load(checkpoint, three, type);
+      const std::vector<float> whole = logits_of(*a, tokens, tokens.size());
+      for (const size_t piece : {1u, 7u, 64u}) {
+        const std::vector<float> pieces = logits_of(*b, tokens, piece);
+        ASSERT_EQ(std::memcmp(whole.data(), pieces.data(), whole.size() * 4), 0) << "pieces of " << piece;
+      }
+      SequenceState s = b->new_sequence(), other = b->new_sequence();
+      const std::vector<int32_t> noise = {1, 2, 3, 4, 5};
+      const StepItem items[] = {{&other, noise, false}, {&s, tokens, true}};
+      std::vector<float> y;
+      b->forward(items, y);
+      ASSERT_EQ(std::memcmp(whole.data(), y.data() + b->vocab(), whole.size() * 4), 0) << "beside another sequence";
+    }
+  }
+}
+
+TEST(Decoder, RefusesInWords) {
+  ThreadPool pool(1);
+  const Checkpoint checkpoint = Checkpoint::open((test::test_data_dir() / "golden" / "qwen3moe-dense").string());
+  const auto model = load(checkpoint, pool, XType::kF32);
+  SequenceState s = model->new_sequence();
+  const std::vector<int32_t> bad = {0, 1 << 20};
+  const StepItem item{&s, bad, false};
+  std::vector<float> y;
+  try {
+    model->forward({&item, 1}, y);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("1048576"), std::string::npos);
+  }
+  EXPECT_EQ(s.length(), 0u);
+  ModelConfig config;
+  config.architecture = "NopeForCausalLM", config.model_type = "nope", config.family = "";
+  try {
+    decoder_spec(config);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("NopeForCausalLM"), std::string::npos);
+    EXPECT_NE(std::string(e.what()).find("Qwen3-MoE"), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace moebius
