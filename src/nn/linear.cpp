@@ -92,7 +92,7 @@ void LinearLayer::forward(const ConstRows& x, const Rows& y, ThreadPool& pool,
   for (const ProjectionPlan& p : plans_) {
     const bool typed =
         p.problem.act.code == ActCode::kAsIs || p.problem.act.mode == Int8Mode::kVllm;
-    if (typed && p.problem.x_type != x_type_of(x.dtype))
+    if (typed && x.dtype != DType::kF32 && p.problem.x_type != x_type_of(x.dtype))
       fail("x is {}; the layer was built for {}", name_of(x.dtype),
            name_of(dtype_of(p.problem.x_type)));
   }

@@ -183,7 +183,7 @@ void MoeLayer::check_x(const ConstRows& x, const Rows& y, const MoeOptions& opti
   if (!finished_) fail("{}: finish() was not called", plan_.name);
   check_rows(x, x.rows, plan_.spec.hidden, "x");
   check_rows(y, x.rows, plan_.spec.hidden, "y");
-  if (x_type_of(x.dtype) != plan_.x_type) {
+  if (x.dtype != DType::kF32 && x_type_of(x.dtype) != plan_.x_type) {
     const auto typed = [](const ProjectionPlan& p) {
       return p.kernel != nullptr &&
              (p.problem.act.code == ActCode::kAsIs || p.problem.act.mode == Int8Mode::kVllm);

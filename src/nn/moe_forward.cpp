@@ -96,7 +96,7 @@ void MoeLayer::Forward::prepare_jobs(size_t begin, size_t end, Thread& s) const 
     if (job.item >= 0) {
       std::copy_n(x, H_, s.weighted);
       scale_row(s.weighted, routing_.weights[job.item], H_);
-      if (cls.problem.act.code == ActCode::kAsIs) round_to(x_type_of(x_.dtype), s.weighted, H_);
+      if (cls.problem.act.code == ActCode::kAsIs) round_to(layer_.plan_.x_type, s.weighted, H_);
       row = s.weighted;
     }
     uint8_t* out =
@@ -129,7 +129,7 @@ void MoeLayer::Forward::gate_up(const Task& task, Thread& s) noexcept {
   float* out = whole ? s.intermediate : intermediate_ + u.intermediate;
   const size_t columns = std::max(step, tile_floats_ / rows / step * step);
   const bool round = e.down.problem().act.code == ActCode::kAsIs;
-  const XType type = x_type_of(x_.dtype);
+  const XType type = layer_.plan_.x_type;
   for (size_t n = task.n0; n < task.n1; n += columns) {
     const size_t end = std::min<size_t>(task.n1, n + columns), width = end - n;
     const uint8_t* gate_panel = e.one_panel ? s.panel_up : s.panel_gate;

@@ -142,7 +142,7 @@ def native_mxfp4(folder, tensors):
         halves = {"gate_proj": last[0::2], "up_proj": last[1::2]} if "gate_up" in name else {"down_proj": last}
         out |= {f"{stem}.{e}.{k}": (v + 0.0).contiguous() for k, v in halves.items()}
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager",
-                                                 quantization_config=Mxfp4Config(dequantize=True)).eval()
+                                                 quantization_config=Mxfp4Config(dequantize=True)).float().eval()  # float(): transformers leaves the decoded experts in bf16
     return out | logits_of(model)
 
 

@@ -292,8 +292,10 @@ TEST(Linear, BadCallsNameBothSides) {
     return message_of([&] { layer->forward(in, out, pool); });
   };
   EXPECT_EQ(call(x.view, f32_rows(y.data(), 3, 8)), "no error");
-  EXPECT_EQ(call(f32_rows(x.values.data(), 3, 32), f32_rows(y.data(), 3, 8)),
-            "x is F32; the layer was built for BF16");
+  EXPECT_EQ(call(f32_rows(x.values.data(), 3, 32), f32_rows(y.data(), 3, 8)), "no error");
+  ConstRows half = x.view;
+  half.dtype = DType::kF16;
+  EXPECT_EQ(call(half, f32_rows(y.data(), 3, 8)), "x is F16; the layer was built for BF16");
   EXPECT_EQ(call(x.view, f32_rows(y.data(), 2, 8)), "y is [2,8]; expected [3,8]");
   EXPECT_EQ(call(f32_rows(x.values.data(), 3, 31), f32_rows(y.data(), 3, 8)),
             "x is [3,31]; expected [3,32]");

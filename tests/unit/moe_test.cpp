@@ -386,8 +386,9 @@ TEST(Moe, BadCallsNameBothSides) {
   EXPECT_EQ(call(narrow, {0, 1, 2, 3}, out), "x is [2,31]; expected [2,32]");
   EXPECT_EQ(call(x.view, {0, 1, 2, 3}, f32_rows(y.data(), 1, 32)), "y is [1,32]; expected [2,32]");
   EXPECT_EQ(call(x.view, {0, 1, 2}, out), "3 expert ids and 4 weights; expected as many");
-  EXPECT_EQ(call(f32_rows(x.values.data(), 2, 32), {0, 1, 2, 3}, out),
-            "x is F32; the layer was built for BF16");
+  ConstRows half = x.view;
+  half.dtype = DType::kF16;
+  EXPECT_EQ(call(half, {0, 1, 2, 3}, out), "x is F16; the layer was built for BF16");
   ConstRows bytes = x.view;
   bytes.dtype = DType::kI8;
   EXPECT_EQ(call(bytes, {0, 1, 2, 3}, out), "x is I8; expected F32, BF16 or F16");
