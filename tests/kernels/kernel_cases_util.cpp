@@ -97,6 +97,8 @@ ActSpec of(ActCode code) {
 
 using Cases = std::vector<SchemeCase>;
 
+std::vector<size_t> sizes(std::initializer_list<size_t> list) { return list; }
+
 SchemeCase weights(std::string name, CodeType code, uint8_t bits, size_t block_k, ActSpec act) {
   SchemeCase c;
   c.name = std::move(name);
@@ -108,9 +110,9 @@ SchemeCase weights(std::string name, CodeType code, uint8_t bits, size_t block_k
 }
 
 void add_int8_activations(Cases& out) {
-  for (const size_t g : {0, 16, 32, 64, 96, 128, 30})
+  for (const size_t g : sizes({0, 16, 32, 64, 96, 128, 30}))
     out.push_back(weights("w4a8 g" + std::to_string(g), CodeType::kInt4Offset, 4, g, int_rows()));
-  for (const size_t g : {0, 32, 64}) {
+  for (const size_t g : sizes({0, 32, 64})) {
     SchemeCase c =
         weights("w4a8 asym g" + std::to_string(g), CodeType::kInt4Offset, 4, g, int_rows());
     c.zero_points = true;
@@ -132,7 +134,7 @@ void add_int8_activations(Cases& out) {
     out.push_back(c);
   }
   for (const uint8_t bits : std::initializer_list<uint8_t>{2, 3, 4, 5, 6, 7, 8})
-    for (const size_t g : {0, 32, 128}) {
+    for (const size_t g : sizes({0, 32, 128})) {
       SchemeCase c = weights("w" + std::to_string(bits) + "a8 bytes g" + std::to_string(g),
                              CodeType::kInt8, bits, g, int_rows());
       c.zero_points = g == 128;
@@ -160,7 +162,7 @@ void add_int8_activations(Cases& out) {
       weights("w4a4 g64 rows g64", CodeType::kInt4Offset, 4, 64, with_groups(int_rows(4), 64)));
   out.push_back(weights("w4a8 ct g32", CodeType::kInt4Offset, 4, 32,
                         int_rows(8, true, Int8Mode::kCompressedTensors)));
-  for (const size_t g : {0, 32, 128})
+  for (const size_t g : sizes({0, 32, 128}))
     for (const XType x : {XType::kF32, XType::kBf16}) {
       c = weights("w4a8 vllm g" + std::to_string(g) + (x == XType::kF32 ? " f32" : " bf16"),
                   CodeType::kInt4Offset, 4, g, int_rows(8, false, Int8Mode::kVllm));
@@ -188,7 +190,7 @@ void add_fp8(Cases& out) {
     c.name += " sliced";
     out.push_back(c);
   }
-  for (const size_t g : {0, 128}) {
+  for (const size_t g : sizes({0, 128})) {
     c = weights("fp8 a16 g" + std::to_string(g), CodeType::kFp8, 8, g, ActSpec{});
     c.x_type = XType::kBf16;
     out.push_back(c);
@@ -236,7 +238,7 @@ void add_fp4(Cases& out) {
 void add_weight_only(Cases& out) {
   for (const XType x : {XType::kF32, XType::kBf16, XType::kF16}) {
     const std::string suffix = " x" + std::to_string(static_cast<int>(x));
-    for (const size_t g : {0, 32, 128, 30}) {
+    for (const size_t g : sizes({0, 32, 128, 30})) {
       SchemeCase c =
           weights("w4a16 g" + std::to_string(g) + suffix, CodeType::kInt4Offset, 4, g, ActSpec{});
       c.x_type = x;
@@ -324,9 +326,9 @@ void fill_codes(const SchemeCase& s, size_t N, size_t K, MatrixCase& m, Rng& rng
           break;
         case CodeType::kInt4Offset:
         case CodeType::kFp4: {  // the neighbour's nibble, and padding, are random too
-          const auto nibble = static_cast<uint8_t>(rng() & 15);
-          row[c / 2] = static_cast<uint8_t>(c % 2 == 0 ? (rng() & 0xF0) | nibble
-                                                       : (row[c / 2] & 15) | (nibble << 4));
+          const auto nibble = static_cast<unsigned>(rng() & 15u);
+          row[c / 2] = static_cast<uint8_t>(c % 2 == 0 ? (rng() & 0xF0u) | nibble
+                                                       : (row[c / 2] & 15u) | (nibble << 4));
           break;
         }
         case CodeType::kFp8:
