@@ -12,6 +12,8 @@
 namespace moebius {
 namespace {
 
+constexpr uint64_t kMaxModules = 1'000'000;
+
 enum class Orientation : uint8_t { kUnclear, kStandard, kTransposed };
 
 bool is_scalar_role(Role role) {
@@ -41,6 +43,10 @@ class Expander {
     if (main.shape.size() < 3 || main.shape[0] != experts || experts == 0)
       fail("{} is {}; expected a fused tensor of {} experts in dimension 0", map_.where(main),
            describe(main), experts);
+    // A small file can claim many experts; every module costs memory.
+    if (experts > kMaxModules || map_.modules.size() + experts * 2 > kMaxModules)
+      fail("{} is {}: more than {} modules; expected a model", map_.where(main), describe(main),
+           kMaxModules);
     bool transposed = false;
     const Orientation own = orientation(f);
     if (f[Role::kWeight] != nullptr) transposed = resolve(f, own, other);

@@ -18,6 +18,9 @@ class Builder {
 
   std::vector<MoeBlock> run() {
     for (size_t i = 0; i < in_.modules.size(); ++i) take(i);
+    for (auto& [key, block] : blocks_)
+      if (const auto it = pending_.find(block.name); it != pending_.end())
+        place_experts(block, it->second);
     settle_layers();
     std::vector<MoeBlock> out;
     for (auto& [key, block] : blocks_) {
@@ -41,7 +44,7 @@ class Builder {
     const Module& m = in_.modules[i];
     switch (in_.parts[i]) {
       case Part::kExpert:
-        take_expert(block_of(i), m);
+        pending_[block_of(i).name].push_back(&m);
         break;
       case Part::kRouter:
         put(block_of(i).router, m, "router");
@@ -68,15 +71,18 @@ class Builder {
     slot = &m;
   }
 
-  void take_expert(MoeBlock& b, const Module& m) const {
-    const auto id = static_cast<size_t>(m.expert);
-    const auto count = static_cast<size_t>(in_.config.experts);
-    if (id >= 65536)
-      fail("{}: {} is expert {}; expected at most 65536 experts", in_.folder, printable(m.name),
-           id);
-    if (b.experts.size() <= id)
-      b.experts.resize(std::max(id + 1, count), {nullptr, nullptr, nullptr});
-    put(b.experts[id][static_cast<size_t>(m.projection) - 1], m, "projection of one expert");
+  // Slots are made once it is known that enough modules exist to fill them: an expert's number is a stranger's.
+  void place_experts(MoeBlock& b, const std::vector<const Module*>& modules) const {
+    size_t count = 0;
+    for (const Module* m : modules) count = std::max(count, static_cast<size_t>(m->expert) + 1);
+    if (family_ != nullptr) count = static_cast<size_t>(in_.config.experts);
+    if (count > modules.size())
+      fail("{}: {} has {} expert projections; expected gate, up and down of all {} experts",
+           in_.folder, b.name, modules.size(), count);
+    b.experts.resize(count, {nullptr, nullptr, nullptr});
+    for (const Module* m : modules)
+      put(b.experts[static_cast<size_t>(m->expert)][static_cast<size_t>(m->projection) - 1], *m,
+          "projection of one expert");
   }
 
   void take_parameter(MoeBlock& b, const Module& m, const std::string& path) {
@@ -282,6 +288,7 @@ class Builder {
   const BlockInputs& in_;
   const Family* family_;
   std::map<std::pair<int, std::string>, MoeBlock> blocks_;
+  std::map<std::string, std::vector<const Module*>> pending_;  // expert modules by block
 };
 
 }  // namespace
@@ -289,24 +296,24 @@ class Builder {
 void check_experts_present(const ModuleMap& map, const ModelConfig& config,
                            const std::string& folder) {
   if (config.family.empty()) return;
-  const auto count = static_cast<size_t>(config.experts);
-  std::map<std::string_view, std::vector<uint8_t>> found;  // bits: gate, up, down
+  const auto count = static_cast<uint32_t>(config.experts);
+  std::map<std::string_view, std::vector<uint32_t>> found;  // 3 * expert + projection
   for (const MappedModule& m : map.modules) {
     if (m.part != Part::kExpert) continue;
-    const auto id = static_cast<size_t>(m.module.expert);
+    const auto id = static_cast<uint32_t>(m.module.expert);
     if (id >= count)
       fail("{}: {} is expert {}; config.json says {} experts{}", folder, printable(m.module.name),
            id, count, count == 0 ? "" : fmt::format(" (0 to {})", count - 1));
-    auto& bits = found.try_emplace(m.block, count, uint8_t{0}).first->second;
-    bits[id] =
-        static_cast<uint8_t>(bits[id] | 1u << (static_cast<unsigned>(m.module.projection) - 1));
+    found[m.block].push_back(3 * id + static_cast<uint32_t>(m.module.projection) - 1);
   }
-  for (const auto& [block, bits] : found)
-    for (size_t e = 0; e < count; ++e)
-      for (size_t p = 0; p < 3; ++p)
-        if ((bits[e] >> p & 1) == 0)
-          fail("{}: {}.experts.{} has no {}; expected gate, up and down of all {} experts", folder,
-               block, e, kProjectionNames[p], count);
+  for (auto& [block, slots] : found) {
+    std::sort(slots.begin(), slots.end());
+    slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
+    for (uint32_t i = 0; i < 3 * count; ++i)
+      if (i >= slots.size() || slots[i] != i)
+        fail("{}: {}.experts.{} has no {}; expected gate, up and down of all {} experts", folder,
+             block, i / 3, kProjectionNames[i % 3], count);
+  }
 }
 
 std::vector<MoeBlock> build_moe_blocks(const BlockInputs& in) { return Builder(in).run(); }

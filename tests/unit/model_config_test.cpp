@@ -2,6 +2,8 @@
 // config.json: spellings, defaults, ranges, wrong types, and the router of every family.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include "checkpoint/families.h"
 #include "unit/checkpoint_util.h"
 
@@ -264,6 +266,22 @@ TEST(ModelConfig, RouterNumbersMustFit) {
   EXPECT_TRUE(contains(
       error_of([&] { parse(config("DeepseekV3ForCausalLM", R"("n_routed_experts": 8)")); }),
       "kv_lora_rank is missing"));
+}
+
+TEST(ModelConfig, PublishedStyleConfigs) {
+  size_t files = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(test_data_dir() / "golden" / "configs")) {
+    if (entry.path().extension() != ".json" || entry.path().filename() == "expected.json") continue;
+    SCOPED_TRACE(entry.path().filename().string());
+    ++files;
+    const ModelConfig c = parse(read_file(entry.path()));
+    EXPECT_FALSE(c.family.empty()) << c.architecture;
+    EXPECT_GT(c.experts, 1);
+    EXPECT_GE(c.experts, c.top_k);
+    EXPECT_EQ(c.moe_layer.size(), static_cast<size_t>(c.layers));
+  }
+  EXPECT_GT(files, 20u);
 }
 
 TEST(Families, TableIsConsistent) {

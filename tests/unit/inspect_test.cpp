@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inspect command: keys of the JSON contract, numbers that can be computed by hand, every tensor listed, text on one screen.
+#include "apps/inspect.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "unit/checkpoint_util.h"
+
+namespace moebius::test {
+namespace {
+
+struct Result {
+  int code = 0;
+  std::string text;
+};
+
+Result run(InspectOptions options) {
+  if (options.folder.empty()) options.folder = bundled_model_dir().string();
+  std::ostringstream out;
+  Result r;
+  r.code = run_inspect(options, out);
+  r.text = std::move(out).str();
+  return r;
+}
+
+Json run_json(InspectOptions options) {
+  options.json = true;
+  return parse_json(run(options).text, "output");
+}
+
+int64_t number(const Json& j, std::string_view key) { return j.find(key)->as_int().value(); }
+
+TEST(Inspect, KeysOfTheContract) {
+  const Json j = run_json({});
+  for (const char* key : {"architecture", "model_type", "layers", "experts", "top_k", "hidden",
+                          "intermediate", "vocab", "params_total", "params_active", "bytes_total",
+                          "bits_per_weight", "modules", "unused", "warnings", "memory"})
+    EXPECT_NE(j.find(key), nullptr) << key;
+  ASSERT_FALSE(j.find("modules")->items().empty());
+  for (const Json& m : j.find("modules")->items())
+    for (const char* key : {"name", "kind", "scheme", "format", "rule", "shape", "bytes", "count",
+                            "supported", "reason"})
+      EXPECT_NE(m.find(key), nullptr) << key;
+  EXPECT_NE(j.find("memory")->find("weights"), nullptr);
+  EXPECT_NE(j.find("memory")->find("kv_per_1k_tokens"), nullptr);
+}
+
+TEST(Inspect, NumbersOfTheBundledModel) {
+  const Json j = run_json({});
+  EXPECT_EQ(j.find("architecture")->as_string(), "Qwen3MoeForCausalLM");
+  EXPECT_EQ(number(j, "layers"), 6);
+  EXPECT_EQ(number(j, "experts"), 8);
+  EXPECT_EQ(number(j, "top_k"), 2);
+  EXPECT_EQ(number(j, "hidden"), 384);
+  EXPECT_EQ(number(j, "intermediate"), 256);
+  EXPECT_EQ(number(j, "vocab"), 4096);
+  const int64_t attention = 2 * 384 * 384 + 2 * 128 * 384 + 2 * 384 + 2 * 64, router = 8 * 384,
+                expert = 3 * 256 * 384;
+  const int64_t outside = 4096 * 384 + 384;  // the head is tied
+  EXPECT_EQ(number(j, "params_total"), outside + 6 * (attention + router + 8 * expert));
+  EXPECT_EQ(number(j, "params_active"), outside + 6 * (attention + router + 2 * expert));
+  EXPECT_EQ(number(*j.find("memory"), "kv_per_1k_tokens"), 1000 * 6 * 2 * 2 * 64 * 2);
+  int64_t count = 0, bytes = 0;
+  for (const Json& m : j.find("modules")->items()) {
+    count += number(m, "count");
+    bytes += number(m, "bytes");
+    if (m.find("name")->as_string() == "model.layers.*.mlp.experts.*.gate_proj") {
+      EXPECT_EQ(number(m, "count"), 48);
+      EXPECT_EQ(m.find("scheme")->as_string(), "w4a8");
+      EXPECT_EQ(m.find("format")->as_string(), "pack-quantized");
+      EXPECT_EQ(m.find("shape")->dump(), "[256, 384]");
+      EXPECT_TRUE(contains(m.find("rule")->as_string(), "group_0"));
+    }
+  }
+  EXPECT_EQ(count, 1 + 1 + 6 * (4 + 4 + 1 + 24));
+  EXPECT_EQ(bytes, number(j, "bytes_total"));
+}
+
+TEST(Inspect, EveryTensorIsListed) {
+  InspectOptions o;
+  o.tensors = true;
+  const Json j = run_json(o);
+  EXPECT_EQ(j.find("tensors")->items().size(), 536u);
+  for (const Json& t : j.find("tensors")->items())
+    EXPECT_TRUE(t.find("module")->is_string()) << t.dump();
+  o.folder = (test_data_dir() / "golden" / "gptoss-mxfp4-native").string();
+  const Json fused = run_json(o);
+  bool found = false;
+  for (const Json& t : fused.find("tensors")->items()) {
+    if (!contains(t.find("name")->as_string(), "layers.0.mlp.experts.gate_up_proj_blocks"))
+      continue;
+    found = true;
+    const std::string module = t.find("module")->as_string();
+    EXPECT_TRUE(contains(module, "experts.*.gate_proj") && contains(module, "experts.*.up_proj"))
+        << module;
+    EXPECT_EQ(t.find("role")->as_string(), "weight_packed");
+  }
+  EXPECT_TRUE(found);
+}
+
+TEST(Inspect, OneLayer) {
+  InspectOptions o;
+  o.layer = 2;
+  const Json j = run_json(o);
+  EXPECT_EQ(j.find("modules")->items().size(), 33u);
+  for (const Json& m : j.find("modules")->items())
+    EXPECT_TRUE(contains(m.find("name")->as_string(), "model.layers.2."));
+  o.layer = 6;
+  EXPECT_TRUE(contains(error_of([&] { run(o); }), "no layer 6; the model has layers 0 to 5"));
+}
+
+TEST(Inspect, DeepFindsWhatHeadersHide) {
+  InspectOptions o;
+  o.deep = true;
+  EXPECT_EQ(run(o).code, 0);
+  o.folder = (test_data_dir() / "negative" / "folders" / "nan-scale").string();
+  const Result r = run(o);
+  EXPECT_EQ(r.code, 1);
+  EXPECT_TRUE(contains(r.text, "weight_scale[5,0] is nan")) << r.text;
+  EXPECT_EQ(run_json(o).find("problems")->items().size(), 1u);
+  o.deep = false;
+  EXPECT_EQ(run(o).code, 0) << "payloads are not read without --deep";
+}
+
+TEST(Inspect, RanksAndUnsupportedModules) {
+  InspectOptions o;
+  o.ep = 4;
+  EXPECT_EQ(run_json(o).find("ranks")->items().size(), 4u);
+  InspectOptions u;
+  u.folder = (test_data_dir() / "negative" / "folders" / "nvfp4-with-int8-activations").string();
+  EXPECT_TRUE(contains(run(u).text, "UNSUPPORTED"));
+  bool refused = false;
+  for (const Json& m : run_json(u).find("modules")->items())
+    if (!m.find("supported")->as_bool()) refused = !m.find("reason")->as_string().empty();
+  EXPECT_TRUE(refused);
+}
+
+TEST(Inspect, TextFitsOneScreenWithoutColour) {
+  const std::string text = run({}).text;
+  EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 24);
+  EXPECT_EQ(text.find('\x1b'), std::string::npos);
+  InspectOptions o;
+  o.colour = true;
+  EXPECT_NE(run(o).text.find('\x1b'), std::string::npos);
+}
+
+}  // namespace
+}  // namespace moebius::test
