@@ -97,6 +97,9 @@ void check_types(ModelConfig& c, const ConfigFields& f, const ConfigFields& top)
       f.wrong(name, *rope, "an object or null");
   }
   f.number({"rope_theta"});
+  for (const std::string_view name : {"attention_bias", "qkv_bias", "use_qk_norm"})
+    f.boolean({name});
+  f.integer({"sliding_window"}, 0, kMaxSize);
   f.number({"rms_norm_eps", "norm_eps", "layer_norm_eps"});
   const auto tied = f.boolean({"tie_word_embeddings"});
   const auto top_tied = tied ? tied : top.boolean({"tie_word_embeddings"});

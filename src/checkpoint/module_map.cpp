@@ -12,7 +12,7 @@
 namespace moebius {
 namespace {
 
-ModuleKind kind_of(const TensorName& n, const TensorInfo& tensor) {
+ModuleKind kind_of(const TensorName& n, const TensorInfo& tensor, bool known) {
   switch (n.part) {
     case Part::kEmbedding:
       return ModuleKind::kEmbedding;
@@ -39,8 +39,9 @@ ModuleKind kind_of(const TensorName& n, const TensorInfo& tensor) {
     return ModuleKind::kNorm;
   if (n.parameter) return ModuleKind::kOther;
   if (last.starts_with("embed") || last == "wte") return ModuleKind::kEmbedding;
-  if (n.role == Role::kWeight && tensor.shape.size() != 2)
-    return ModuleKind::kOther;  // convolutions
+  // Convolutions; a known family's matrix of a wrong rank stays a matrix and is refused as one.
+  if (n.role == Role::kWeight && tensor.shape.size() != 2 && (!known || last == "conv1d"))
+    return ModuleKind::kOther;
   return ModuleKind::kLinear;
 }
 
@@ -60,6 +61,7 @@ class Mapper {
            unknown_count_ > 1
                ? fmt::format(" (and {} more tensors that cannot be placed)", unknown_count_ - 1)
                : "");
+    check_extra_layers();
     split_gate_up(config_, family_, map_);
     expand_fused(fused_, config_, family_, map_);
     for (MappedModule& m : map_.modules) finish(m);
@@ -77,7 +79,10 @@ class Mapper {
             fmt::format("{} ({}) cannot be placed: {}", map_.where(t), describe(t), n.reason);
       return;
     }
-    if (n.part == Part::kUnused) return map_.unused.push_back({t.name, std::move(n.reason)});
+    if (n.part == Part::kUnused) {
+      if (n.layer >= 0 && n.layer >= config_.layers) note_extra_layer(n.layer, t);
+      return map_.unused.push_back({t.name, std::move(n.reason)});
+    }
     if (n.part == Part::kFusedExperts) return collect_fused(n, t);
     MappedModule& m = module_for(n, t);
     TensorRef& ref = m.module.plan.tensors[n.role];
@@ -87,15 +92,38 @@ class Mapper {
     ref.info = &t;
     // Later tensors of the module may show that it is a matrix after all.
     if (m.module.kind == ModuleKind::kOther && !n.parameter && n.role != Role::kBias)
-      m.module.kind = kind_of(n, t);
+      m.module.kind = kind_of(n, t, family_ != nullptr);
+  }
+
+  // A layer behind the last that config.json does not announce must look like a prediction head.
+  void note_extra_layer(int layer, const TensorInfo& t) {
+    ExtraLayer& e = extra_[layer];
+    if (e.first == nullptr) e.first = &t;
+    for (const std::string_view word : {".eh_proj.", ".enorm.", ".hnorm.", ".shared_head."})
+      e.prediction = e.prediction || t.name.find(word) != std::string::npos;
+  }
+
+  void check_extra_layers() const {
+    if (family_ == nullptr) return;
+    for (const std::string_view field :
+         {"num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers"})
+      if (config_.text.find(field) != nullptr) return;
+    for (const auto& [layer, e] : extra_)
+      if (!e.prediction)
+        fail(
+            "{} belongs to layer {}, but config.json says num_hidden_layers = {} and the layer has "
+            "no tensors of a "
+            "prediction head (eh_proj, enorm, hnorm)",
+            map_.where(*e.first), layer, config_.layers);
   }
 
   MappedModule& module_for(const TensorName& n, const TensorInfo& t) {
     const auto [it, fresh] = by_name_.try_emplace(n.module, map_.modules.size());
     if (!fresh) return map_.modules[it->second];
+    check_prefix(n, t);
     MappedModule& m = map_.modules.emplace_back();
     m.module.name = n.module;
-    m.module.kind = kind_of(n, t);
+    m.module.kind = kind_of(n, t, family_ != nullptr);
     m.module.layer = n.layer;
     m.module.expert = n.expert;
     m.module.projection = n.projection;
@@ -107,7 +135,21 @@ class Mapper {
     return m;
   }
 
+  // All layers of one model hang on one name.
+  void check_prefix(const TensorName& n, const TensorInfo& t) {
+    if (n.layer < 0 || family_ == nullptr) return;
+    const std::string_view prefix = std::string_view(t.name).substr(0, t.name.find("layers."));
+    if (prefix_of_ == nullptr) {
+      prefix_ = prefix;
+      prefix_of_ = &t;
+    } else if (prefix != prefix_) {
+      fail("{} and {} name their layers differently ('{}' and '{}'); expected one prefix",
+           map_.where(*prefix_of_), map_.where(t), printable(prefix_), printable(prefix));
+    }
+  }
+
   void collect_fused(const TensorName& n, const TensorInfo& t) {
+    check_prefix(n, t);
     const std::string key = std::string(n.block) + (n.gate_up ? "#13" : "#2");
     const auto [it, fresh] = fused_by_key_.try_emplace(key, fused_.size());
     if (fresh)
@@ -136,9 +178,7 @@ class Mapper {
     }
     if (e.N == 0 || !ref) return;
     const TensorInfo& t = *ref.info;
-    uint64_t elements = 1;
-    for (const uint64_t d : t.shape) elements *= d;  // a tensor that exists: the product was proven
-    if (elements != e.N || t.shape.empty())
+    if (t.shape != std::vector<uint64_t>{e.N})
       fail("{} is {}; expected [{}]", map_.where(t), describe(t), e.N);
   }
 
@@ -171,8 +211,26 @@ class Mapper {
     }
     if (!embedding) missing(prefix + "embed_tokens", "");
     if (!norm) missing(prefix + "norm", "");
+    require_biases();
+    if (family_->strict_shapes) require_alike(prefix, found);
     for (size_t i = 0; i < layers; ++i)
       require_layer(prefix + fmt::format("layers.{}.", i), i, found[i]);
+  }
+
+  // Optional modules (q_norm, low-rank projections) belong to all layers or to none.
+  void require_alike(const std::string& prefix,
+                     const std::vector<std::set<std::string_view>>& found) {
+    std::map<std::string_view, size_t> somewhere;
+    for (size_t i = 0; i < found.size(); ++i)
+      for (const std::string_view word : found[i])
+        if (!word.starts_with("mlp ")) somewhere.emplace(word, i);
+    for (const auto& [word, first] : somewhere)
+      for (size_t i = 0; i < found.size(); ++i)
+        if (!found[i].contains(word))
+          fail(
+              "{}: no tensor belongs to {}layers.{}.{}, but layer {} has one; expected all layers "
+              "alike",
+              folder_, prefix, i, word, first);
   }
 
   void require_layer(const std::string& stem, size_t layer,
@@ -195,6 +253,29 @@ class Mapper {
         if (!found.contains("mlp " + std::string(word)))
           missing(stem + "mlp." + std::string(word),
                   " in layers that config.json gives no experts");
+  }
+
+  // A bias belongs to a projection in all layers or in none; q, k and v have theirs together.
+  void require_biases() {
+    const Json* field = config_.text.find("attention_bias");
+    const bool declared = field != nullptr && field->is_bool() && field->as_bool();
+    std::map<std::string_view, const MappedModule*> with, without;
+    for (const MappedModule& m : map_.modules) {
+      const bool attention = m.part == Part::kLayer && has_matrix(m.module);
+      if (!attention && m.part != Part::kRouter) continue;
+      std::string_view key = m.path;
+      if (key == "self_attn.k_proj" || key == "self_attn.v_proj") key = "self_attn.q_proj";
+      (m.module.plan.tensors[Role::kBias] ? with : without).emplace(key, &m);
+    }
+    for (const auto& [key, lacking] : without) {
+      const auto it = with.find(key);
+      const bool needed = declared && key == "self_attn.q_proj";
+      if (it == with.end() && !needed) continue;
+      fail("{}: {} has no bias; {}", folder_, printable(lacking->module.name),
+           needed ? std::string("config.json says attention_bias is true")
+                  : fmt::format("{} has one; expected all or none",
+                                printable(it->second->module.name)));
+    }
   }
 
   [[noreturn]] void missing(const std::string& module, std::string_view where) {
@@ -224,6 +305,13 @@ class Mapper {
   std::unordered_map<std::string_view, size_t> by_name_;  // keys live in the tensors' names
   std::unordered_map<std::string, size_t> fused_by_key_;
   std::vector<FusedTensors> fused_;
+  struct ExtraLayer {
+    const TensorInfo* first = nullptr;
+    bool prediction = false;
+  };
+  std::map<int, ExtraLayer> extra_;
+  std::string_view prefix_;
+  const TensorInfo* prefix_of_ = nullptr;
   size_t unknown_count_ = 0;
   std::string first_unknown_;
 };

@@ -160,6 +160,8 @@ class Builder {
         std::any_of(b.experts[0].begin(), b.experts[0].end(), [](const Module* m) {
           return m != nullptr && static_cast<bool>(m->plan.tensors[Role::kBias]);
         });
+    if (family_ != nullptr && family_->expert_bias && !b.spec.has_expert_bias)
+      fail("{}: the experts of {} have no biases; {} needs them", in_.folder, b.name, family_->key);
     if (b.router == nullptr) {
       if (family_ != nullptr)
         fail("{}: {} has no router; expected {}.{}.weight", in_.folder, b.name, b.name,

@@ -285,7 +285,20 @@ def zero_global_scale():
 
 @case("open", "model.layers.0.self_attn.q_proj.bias is BF16[63]", "expected")
 def bias_length():
-    return w4a16().add("model.layers.0.self_attn.q_proj.bias", "BF16", [63])
+    f = w4a16().add("model.layers.0.self_attn.k_proj.bias", "BF16", [8]).add("model.layers.0.self_attn.v_proj.bias", "BF16", [8])
+    return f.add("model.layers.0.self_attn.q_proj.bias", "BF16", [63])
+
+
+@case("open", "model.layers.0.self_attn.k_proj has no bias", "model.layers.0.self_attn.q_proj has one")
+def bias_missing():
+    f = w4a16().add("model.layers.0.self_attn.q_proj.bias", "BF16", [16])
+    return f.add("model.layers.0.self_attn.v_proj.bias", "BF16", [8])
+
+
+@case("open", "name their layers differently", "layers.0.self_attn.o_proj.weight")
+def two_prefixes():
+    f = w4a16()
+    return f.drop("model.layers.0.self_attn.o_proj.weight").add("layers.0.self_attn.o_proj.weight", "BF16", [64, 16])
 
 
 @case("open", "model.norm.weight is BF16[63]", "expected [64]")

@@ -251,6 +251,8 @@ TEST(Checkpoint, GatedSharedExpert) {
   m.dense_mlp("model.layers.0.mlp.shared_expert", 96)
       .add("model.layers.0.mlp.shared_expert_gate.weight", {1, 64});
   m.add("model.layers.0.self_attn.q_proj.bias", {64});
+  m.add("model.layers.0.self_attn.k_proj.bias", {32})
+      .add("model.layers.0.self_attn.v_proj.bias", {32});
   const TempDir dir;
   const Checkpoint c = Checkpoint::open(m.write(dir));
   EXPECT_EQ(c.moe_blocks()[0].shared_gate, c.find_module("model.layers.0.mlp.shared_expert_gate"));

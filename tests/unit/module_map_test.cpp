@@ -249,6 +249,8 @@ TEST(ModuleMap, LayersBehindTheLast) {
   EXPECT_TRUE(contains(map.unused[0].reason, "multi-token prediction"));
   EXPECT_EQ(find(map, "model.layers.0.mlp.gate.e_score_correction_bias")->part,
             Part::kBlockParameter);
+  d.remove("model.layers.1.eh_proj.weight").add("model.layers.1.input_layernorm.weight", {64});
+  EXPECT_TRUE(contains(error_of([&] { d.map(); }), "no tensors of a prediction head"));
 }
 
 TEST(ModuleMap, WhatCannotBePlacedIsAnError) {
@@ -321,6 +323,51 @@ TEST(ModuleMap, VectorsHaveTheirSize) {
       .remove("model.norm.weight")
       .add("model.norm.weight", {63});
   EXPECT_TRUE(contains(error_of([&] { m.map(); }), "model.norm.weight is BF16[63]; expected [64]"));
+}
+
+TEST(ModuleMap, BiasesComeTogether) {
+  TinyModel m = qwen();
+  m.experts("model.layers.0.mlp", 4, {"gate_proj", "up_proj", "down_proj"});
+  m.add("model.layers.0.self_attn.q_proj.bias", {64})
+      .add("model.layers.0.self_attn.v_proj.bias", {32});
+  EXPECT_TRUE(contains(error_of([&] { m.map(); }), "model.layers.0.self_attn.k_proj has no bias"));
+  m.add("model.layers.0.self_attn.k_proj.bias", {32});
+  EXPECT_EQ(error_of([&] { m.map(); }), "");
+  TinyModel declared(kQwen + R"(, "attention_bias": true)");
+  declared.tensors() =
+      qwen().experts("model.layers.0.mlp", 4, {"gate_proj", "up_proj", "down_proj"}).tensors();
+  EXPECT_TRUE(contains(error_of([&] { declared.map(); }), "attention_bias is true"));
+}
+
+TEST(ModuleMap, LayersAreAlike) {
+  TinyModel m(
+      R"("architectures": ["Glm4MoeForCausalLM"], "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "intermediate_size": 48)",
+      "model.", 2);
+  m.skeleton();
+  for (const std::string layer : {"model.layers.0.", "model.layers.1."})
+    m.add(layer + "mlp.gate.weight", {4, 64})
+        .experts(layer + "mlp", 4, {"gate_proj", "up_proj", "down_proj"});
+  EXPECT_EQ(error_of([&] { m.map(); }), "");
+  m.add("model.layers.0.self_attn.q_norm.weight", {16});
+  EXPECT_TRUE(
+      contains(error_of([&] { m.map(); }),
+               "no tensor belongs to model.layers.1.self_attn.q_norm, but layer 0 has one"));
+}
+
+TEST(ModuleMap, OnePrefixForAllLayers) {
+  TinyModel m = qwen();
+  m.experts("model.layers.0.mlp", 4, {"gate_proj", "up_proj", "down_proj"})
+      .remove("model.layers.0.self_attn.o_proj.weight");
+  m.add("layers.0.self_attn.o_proj.weight", {64, 64});
+  EXPECT_TRUE(contains(error_of([&] { m.map(); }), "name their layers differently"));
+}
+
+TEST(ModuleMap, AMatrixOfAWrongRankStaysAMatrix) {
+  TinyModel m = qwen();
+  m.experts("model.layers.0.mlp", 4, {"gate_proj", "up_proj", "down_proj"})
+      .remove("model.layers.0.self_attn.o_proj.weight");
+  m.add("model.layers.0.self_attn.o_proj.weight", {4096});
+  EXPECT_EQ(find(m.map(), "model.layers.0.self_attn.o_proj")->module.kind, ModuleKind::kLinear);
 }
 
 TEST(TensorName, IndicesAreStrict) {
