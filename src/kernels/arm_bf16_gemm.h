@@ -50,7 +50,8 @@ constexpr TableBytes kIntTable = int_table(-8), kIntZeroTable = int_table(-15),
 template <const TableBytes& kTable>
 struct Nibbles {
   static constexpr size_t kStep = 64, kPair = 16;
-  const uint8x16_t lower = vld1q_u8(kTable.lower), upper = vld1q_u8(kTable.upper);
+  const uint8x16_t lower, upper;
+  Nibbles() : lower(vld1q_u8(kTable.lower)), upper(vld1q_u8(kTable.upper)) {}
   inline void half(uint8x16_t index, uint8x16_t& b0, uint8x16_t& b1) const {
     const uint8x16_t lo = vqtbl1q_u8(lower, index), hi = vqtbl1q_u8(upper, index);
     b0 = vzip1q_u8(lo, hi), b1 = vzip2q_u8(lo, hi);
@@ -63,8 +64,11 @@ struct Nibbles {
 };
 struct NibblesZero {
   static constexpr size_t kStep = 64, kPair = 16;
-  const uint8x16x2_t lower = {{vld1q_u8(kIntZeroTable.lower), vld1q_u8(kIntZeroTable.lower + 16)}};
-  const uint8x16x2_t upper = {{vld1q_u8(kIntZeroTable.upper), vld1q_u8(kIntZeroTable.upper + 16)}};
+  uint8x16x2_t lower, upper;
+  NibblesZero() {
+    lower.val[0] = vld1q_u8(kIntZeroTable.lower), lower.val[1] = vld1q_u8(kIntZeroTable.lower + 16);
+    upper.val[0] = vld1q_u8(kIntZeroTable.upper), upper.val[1] = vld1q_u8(kIntZeroTable.upper + 16);
+  }
   inline void half(uint8x16_t index, uint8x16_t& b0, uint8x16_t& b1) const {
     const uint8x16_t lo = vqtbl2q_u8(lower, index), hi = vqtbl2q_u8(upper, index);
     b0 = vzip1q_u8(lo, hi), b1 = vzip2q_u8(lo, hi);
@@ -97,11 +101,14 @@ constexpr Fp8Tables kFp8Tables = fp8_tables();
 
 struct Fp8 {
   static constexpr size_t kStep = 128, kPair = 32;
-  const uint8x16_t upper = vld1q_u8(kFp8Tables.upper);
-  const uint8x16x2_t low_upper = {
-      {vld1q_u8(kFp8Tables.low_upper), vld1q_u8(kFp8Tables.low_upper + 16)}};
-  const uint8x16x2_t low_lower = {
-      {vld1q_u8(kFp8Tables.low_lower), vld1q_u8(kFp8Tables.low_lower + 16)}};
+  uint8x16_t upper;
+  uint8x16x2_t low_upper, low_lower;
+  Fp8() : upper(vld1q_u8(kFp8Tables.upper)) {
+    for (size_t i = 0; i < 2; ++i) {
+      low_upper.val[i] = vld1q_u8(kFp8Tables.low_upper + 16 * i);
+      low_lower.val[i] = vld1q_u8(kFp8Tables.low_lower + 16 * i);
+    }
+  }
   inline void half(uint8x16_t v, uint8x16_t& b0, uint8x16_t& b1) const {
     const uint8x16_t hi = vqtbx2q_u8(vqtbl1q_u8(upper, vshrq_n_u8(v, 4)), low_upper, v);
     const uint8x16_t lo = vqtbx2q_u8(vshlq_n_u8(v, 4), low_lower, v);

@@ -10,6 +10,7 @@
   X(kArmBf16Kernels)             \
   X(kArmDotprodKernels)          \
   X(kArmNeonInt8Kernels)         \
+  X(kArmNeonF32Kernels)          \
   X(kGenericIntKernels)          \
   X(kGenericFloatKernels)        \
   X(kReferenceKernels)

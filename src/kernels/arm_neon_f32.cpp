@@ -1,0 +1,479 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every float problem on every 64-bit Arm CPU, in f32: weights are decoded to f32 in a scratch that stays in the first-level
+// cache, FMLA multiplies 8 outputs by one input of a row. Each output is one chain of fused multiply-adds over its group in the
+// order of K, then f = fma(dot, scale, f): the operations of the definition in their order, so the class is exact.
+//
+// Packed weights: panels of 8 outputs at multiples of 64 bytes; the codes of all inputs, then scales 8 x f32 and (with zero
+// points) 8 x int8 per group. Codes of one input k: 4 bit: 4 bytes, w[i][k] | w[i+4][k] << 4 (value + 8, or E2M1);
+// 8 bit: 8 bytes; 16 and 32 bit: 8 numbers. An output with a NaN e4m3 code in a group has a NaN scale there.
+// A panel of activations: tiles of 8 rows (the last one smaller); per 4 inputs 4 floats of each row. Then a factor per row, and
+// with activation groups factors [group][row].
+#include "kernels/kernel.h"
+#include "kernels/prepared_rows.h"
+#include "kernels/unpack.h"
+
+#ifdef __aarch64__
+#include <arm_neon.h>
+
+#include "base/numeric.h"
+#endif
+
+namespace moebius {
+namespace {
+
+constexpr size_t kNr = 8, kKr = 4, kTile = 8;
+constexpr size_t kPiece = 256, kMostPanels = 4;  // inputs decoded at once: 8 KiB per panel
+
+size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
+
+struct Shape {
+  size_t groups, group_k, K_padded, weight_k, row_k;
+  size_t bits;                      // per code
+  size_t code_bytes, extras_bytes;  // codes of a panel; scales and zeros of one group
+  bool row_groups;
+  size_t stride() const { return up(code_bytes + groups * extras_bytes, 64); }
+};
+
+Shape shape_of(const Problem& p) {
+  Shape s{};
+  s.row_groups = p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kGroup;
+  s.weight_k = p.scale_type == ScaleType::kNone || p.block_k >= p.K ? p.K : p.block_k;
+  s.row_k = s.row_groups && p.act.group < p.K ? p.act.group : p.K;
+  const size_t least = s.weight_k < s.row_k ? s.weight_k : s.row_k;
+  s.groups = (p.K + least - 1) / least;
+  s.group_k = s.groups == 1 ? up(p.K, kKr) : least;
+  s.K_padded = s.groups * s.group_k;
+  switch (p.code) {
+    case CodeType::kFp4:
+      s.bits = 4;
+      break;
+    case CodeType::kFp8:
+      s.bits = 8;
+      break;
+    case CodeType::kBf16:
+    case CodeType::kF16:
+      s.bits = 16;
+      break;
+    case CodeType::kF32:
+      s.bits = 32;
+      break;
+    default:
+      s.bits = p.bits > 4 ? 8 : 4;
+  }
+  s.code_bytes = s.K_padded * kNr * s.bits / 8;
+  s.extras_bytes = 4 * kNr + (p.zero_points ? kNr : 0);
+  return s;
+}
+
+const char* supports(const Problem& p) {
+  if (p.act.code == ActCode::kInt) return "the checkpoint declares int8 activations";
+  if (p.ragged) return "groups are of unequal length";
+  const Shape s = shape_of(p);
+  if (s.row_groups && p.act_order) return "act-order and activation groups do not go together";
+  if (s.groups > 1 && s.group_k % kKr != 0) return "the group size is not a multiple of 4";
+  if (s.groups > 1 && ((s.weight_k < p.K && s.weight_k % s.group_k != 0) ||
+                       (s.row_k < p.K && s.row_k % s.group_k != 0)))
+    return "groups of weights and of activations do not fit each other";
+  return nullptr;
+}
+Numerics numerics(const Problem&) { return Numerics::kExact; }
+size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape_of(p).stride(); }
+
+struct PanelLayout {
+  size_t factors, group_factors, bytes;
+};
+PanelLayout panel_layout(const Shape& s, size_t M) {
+  PanelLayout l{};
+  l.factors = 4 * M * s.K_padded;
+  l.group_factors = l.factors + 4 * M;
+  l.bytes = up(l.group_factors + (s.row_groups ? 4 * s.groups * M : 0), 64);
+  return l;
+}
+size_t panel_bytes(const Problem& p, size_t M) { return panel_layout(shape_of(p), M).bytes; }
+
+// Panels worked on together: few rows need more outputs to keep the multipliers busy.
+size_t panels_for(size_t M) { return M <= 2 ? 4 : M <= 4 ? 2 : 1; }
+// Scratch: decoded weights [panel][piece][8], then for every row dot and f of the outputs in work.
+size_t scratch_bytes(const Problem&, size_t M) {
+  return kMostPanels * kPiece * kNr * 4 + up(M * panels_for(M) * kNr * 8, 64);
+}
+
+#ifdef __aarch64__
+#define MOEBIUS_UNROLL _Pragma("GCC unroll 16")
+
+// ---------------------------------------------------------------------------------------------- decoding
+
+struct Decoder {
+  const Problem& p;
+  const Shape& s;
+  const uint8_t* panel;
+
+  // f32 of 8 bytes, code - zero, in two vectors.
+  static void ints(int8x8_t codes, int8x8_t zeros, float* out) {
+    const int16x8_t v = vsubl_s8(codes, zeros);
+    vst1q_f32(out, vcvtq_f32_s32(vmovl_s16(vget_low_s16(v))));
+    vst1q_f32(out + 4, vcvtq_f32_s32(vmovl_high_s16(v)));
+  }
+  static void fp8(
+      uint8x8_t codes,
+      float* out) {  // exponent and mantissa in place, 2^120 too small; exact also for subnormals
+    const uint16x8_t v = vmovl_u8(codes);
+    for (int h = 0; h < 2; ++h) {
+      const uint32x4_t c = h == 0 ? vmovl_u16(vget_low_u16(v)) : vmovl_high_u16(v);
+      const uint32x4_t sign = vshlq_n_u32(vandq_u32(c, vdupq_n_u32(0x80)), 24);
+      const uint32x4_t magnitude = vshlq_n_u32(vandq_u32(c, vdupq_n_u32(0x7f)), 20);
+      vst1q_f32(out + 4 * h,
+                vmulq_n_f32(vreinterpretq_f32_u32(vorrq_u32(sign, magnitude)), 0x1p120f));
+    }
+  }
+  void nibbles(const uint8_t* from, size_t count, int8x8_t zeros, float* out) const {
+    alignas(16) static constexpr int8_t kTwice[16] = {0, 1,  2,  3,  4,  6,  8,  12,
+                                                      0, -1, -2, -3, -4, -6, -8, -12};
+    const bool fp4 = p.code == CodeType::kFp4;
+    for (size_t k = 0; k < count; ++k, from += 4, out += kNr) {
+      uint32_t four;
+      __builtin_memcpy(&four, from, 4);
+      const uint8x8_t v = vcreate_u8(four);
+      const uint8x8_t index = vreinterpret_u8_u32(vzip1_u32(
+          vreinterpret_u32_u8(vand_u8(v, vdup_n_u8(15))), vreinterpret_u32_u8(vshr_n_u8(v, 4))));
+      if (fp4) {
+        const int16x8_t twice = vmovl_s8(vqtbl1_s8(vld1q_s8(kTwice), index));
+        float32x4_t lo = vcvtq_n_f32_s32(vmovl_s16(vget_low_s16(twice)), 1);
+        float32x4_t hi = vcvtq_n_f32_s32(vmovl_high_s16(twice), 1);
+        vst1q_f32(out, lo);
+        vst1q_f32(out + 4, hi);
+      } else {
+        ints(vreinterpret_s8_u8(vsub_u8(index, vdup_n_u8(8))), zeros, out);
+      }
+    }
+  }
+  // Inputs [k, k + count) of one group.
+  void run(size_t k, size_t count, size_t g, float* out) const {
+    const uint8_t* from = panel + k * kNr * s.bits / 8;
+    const int8x8_t zeros =
+        p.zero_points
+            ? vreinterpret_s8_u8(vld1_u8(panel + s.code_bytes + g * s.extras_bytes + 4 * kNr))
+            : vdup_n_s8(0);
+    if (s.bits == 4) return nibbles(from, count, zeros, out);
+    for (size_t i = 0; i < count; ++i, from += kNr * s.bits / 8, out += kNr) {
+      if (s.bits == 32) {
+        __builtin_memcpy(out, from, 4 * kNr);
+      } else if (s.bits == 16) {
+        const uint16x8_t v = vreinterpretq_u16_u8(vld1q_u8(from));
+        const bool bf16 = p.code == CodeType::kBf16;
+        vst1q_f32(out, bf16 ? vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(v), 16))
+                            : vcvt_f32_f16(vreinterpret_f16_u16(vget_low_u16(v))));
+        vst1q_f32(out + 4, bf16 ? vreinterpretq_f32_u32(vshll_high_n_u16(v, 16))
+                                : vcvt_high_f32_f16(vreinterpretq_f16_u16(v)));
+      } else if (p.code == CodeType::kFp8) {
+        fp8(vld1_u8(from), out);
+      } else {
+        ints(vreinterpret_s8_u8(vld1_u8(from)), zeros, out);
+      }
+    }
+  }
+};
+
+// ---------------------------------------------------------------------------------------------- the loop nest
+
+template <int R, int PN>
+struct Sums {
+  float32x4_t dot[R][2 * PN], f[R][2 * PN];
+};
+
+// Four inputs of R rows times 8 * PN outputs; w[panel][k][8].
+template <int R, int PN>
+inline void four(float32x4_t (&dot)[R][2 * PN], const float* x, const float* w,
+                 size_t panel_floats) {
+  float32x4_t v[R];
+  MOEBIUS_UNROLL for (int r = 0; r < R; ++r) v[r] = vld1q_f32(x + 4 * r);
+  const auto lane = [&]<int k>() __attribute__((always_inline)) {
+    MOEBIUS_UNROLL for (int n = 0; n < 2 * PN; ++n) {
+      const float32x4_t b =
+          vld1q_f32(w + static_cast<size_t>(n / 2) * panel_floats + 8 * k + 4 * (n % 2));
+      MOEBIUS_UNROLL for (int r = 0; r < R; ++r) dot[r][n] = vfmaq_laneq_f32(dot[r][n], b, v[r], k);
+    }
+  };
+  lane.template operator()<0>();
+  lane.template operator()<1>();
+  lane.template operator()<2>();
+  lane.template operator()<3>();
+}
+
+struct Gemm {
+  const GemmArgs& a;
+  const Problem& p;
+  const Shape s;
+  const PanelLayout l;
+  const size_t PN;
+  const float factor, G;
+
+  explicit Gemm(const GemmArgs& args)
+      : a(args),
+        p(*args.w->problem),
+        s(shape_of(p)),
+        l(panel_layout(s, args.M)),
+        PN(panels_for(args.M)),
+        factor(p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kStatic
+                   ? args.w->act.scale
+                   : 1.0f),
+        G(p.act.code == ActCode::kFp4 && p.act.scale == ActScale::kFp8
+              ? args.w->act.global_scale * args.w->global_scale
+              : args.w->global_scale) {}
+
+  const uint8_t* panel(size_t n) const { return a.w->data + n / kNr * s.stride(); }
+  float* weights() const { return reinterpret_cast<float*>(a.scratch); }
+  // [row][dot: 8 * PN, f: 8 * PN]
+  float* sums(size_t m) const {
+    return reinterpret_cast<float*>(a.scratch + kMostPanels * kPiece * kNr * 4) + m * PN * kNr * 2;
+  }
+
+  // Inputs [k0, k1) for R rows from m on; panels past the block repeat the last one and are not stored.
+  template <int R, int N>
+  void tile(size_t n, size_t m, size_t tile_rows, size_t k0, size_t k1) const {
+    float32x4_t dot[R][2 * N];
+    MOEBIUS_UNROLL for (int r = 0; r < R; ++r) MOEBIUS_UNROLL for (int i = 0; i < 2 * N; ++i)
+        dot[r][i] = vld1q_f32(sums(m + static_cast<size_t>(r)) + 4 * i);
+    const float* x = reinterpret_cast<const float*>(a.panel) + m / kTile * kTile * s.K_padded +
+                     k0 * tile_rows + 4 * (m % kTile);
+    for (size_t k = k0; k < k1;) {
+      const size_t g = k / s.group_k, group_end = (g + 1) * s.group_k,
+                   end = group_end < k1 ? group_end : k1;
+      for (; k < end; k += kKr, x += kKr * tile_rows)
+        four<R, N>(dot, x, weights() + (k - k0) * kNr, kPiece * kNr);
+      if (end != group_end) break;
+      MOEBIUS_UNROLL for (int i = 0; i < 2 * N; ++i) {
+        const size_t out = n + 8 * static_cast<size_t>(i / 2);
+        const auto* at = reinterpret_cast<const float*>(panel(out < a.n1 ? out : n) + s.code_bytes +
+                                                        g * s.extras_bytes) +
+                         4 * (i % 2);
+        float32x4_t c = vld1q_f32(at);
+        if (factor != 1.0f) c = vmulq_n_f32(c, factor);
+        MOEBIUS_UNROLL for (int r = 0; r < R; ++r) {
+          const size_t row = m + static_cast<size_t>(r);
+          float* f = sums(row) + kNr * N + 4 * i;
+          const float32x4_t by = s.row_groups ? vmulq_n_f32(c, row_factor(row, g)) : c;
+          vst1q_f32(f, vfmaq_f32(vld1q_f32(f), dot[r][i], by));
+          dot[r][i] = vdupq_n_f32(0);
+        }
+      }
+    }
+    MOEBIUS_UNROLL for (int r = 0; r < R; ++r) MOEBIUS_UNROLL for (int i = 0; i < 2 * N; ++i)
+        vst1q_f32(sums(m + static_cast<size_t>(r)) + 4 * i, dot[r][i]);
+  }
+  float row_factor(size_t m, size_t g) const {
+    float v;
+    __builtin_memcpy(&v, a.panel + l.group_factors + 4 * (g * a.M + m), 4);
+    return v;
+  }
+
+  template <int N>
+  void rows(size_t n, size_t k0, size_t k1) const {
+    for (size_t m = 0; m < a.M;) {
+      const size_t first = m / kTile * kTile, tile_rows = a.M - first < kTile ? a.M - first : kTile;
+      const size_t left = first + tile_rows - m;
+      if constexpr (N == 1) {
+        if (left >= 8) {
+          tile<8, 1>(n, m, tile_rows, k0, k1);
+          m += 8;
+          continue;
+        }
+      }
+      if constexpr (N <= 2) {
+        if (left >= 4) {
+          tile<4, N>(n, m, tile_rows, k0, k1);
+          m += 4;
+          continue;
+        }
+      }
+      if (left >= 2) {
+        tile<2, N>(n, m, tile_rows, k0, k1);
+        m += 2;
+      } else {
+        tile<1, N>(n, m, tile_rows, k0, k1);
+        m += 1;
+      }
+    }
+  }
+
+  void finish(size_t n, size_t count) const {
+    for (size_t m = 0; m < a.M; ++m) {
+      const float* f = sums(m) + kNr * PN;
+      float by;
+      __builtin_memcpy(&by, a.panel + l.factors + 4 * m, 4);
+      float* y = a.y + m * a.ldy + (n - a.n0);
+      for (size_t i = 0; i < count; ++i) {
+        const float v = f[i] * by;
+        y[i] = G == 1.0f ? v : v / G;
+      }
+    }
+  }
+
+  void run() const {
+    for (size_t n = a.n0; n < a.n1; n += PN * kNr) {
+      const size_t end = n + PN * kNr < a.n1 ? n + PN * kNr : a.n1;
+      __builtin_memset(sums(0), 0, a.M * PN * kNr * 8);
+      for (size_t k0 = 0; k0 < s.K_padded; k0 += kPiece) {
+        const size_t k1 = k0 + kPiece < s.K_padded ? k0 + kPiece : s.K_padded;
+        for (size_t i = 0; i < PN && n + i * kNr < end; ++i) {
+          const Decoder decoder{p, s, panel(n + i * kNr)};
+          for (size_t k = k0; k < k1;) {
+            const size_t g = k / s.group_k,
+                         stop = (g + 1) * s.group_k < k1 ? (g + 1) * s.group_k : k1;
+            decoder.run(k, stop - k, g, weights() + (i * kPiece + k - k0) * kNr);
+            k = stop;
+          }
+        }
+        for (size_t i = (end - n + kNr - 1) / kNr; i < PN; ++i)
+          __builtin_memset(weights() + i * kPiece * kNr, 0, (k1 - k0) * kNr * 4);
+        switch (PN) {
+          case 4:
+            rows<4>(n, k0, k1);
+            break;
+          case 2:
+            rows<2>(n, k0, k1);
+            break;
+          default:
+            rows<1>(n, k0, k1);
+        }
+      }
+      finish(n, end - n);
+    }
+  }
+};
+
+void gemm(const GemmArgs& args) { Gemm(args).run(); }
+
+// ---------------------------------------------------------------------------------------------- packing
+
+// Codes of inputs [k, k + count) of output r: one byte each (nibbles: one code per byte), or 2 or 4 bytes.
+void codes_of(const PackArgs& a, const Shape& s, size_t r, size_t k, size_t count, uint8_t* out) {
+  const QuantMatrix& w = *a.w;
+  const size_t end = k + count < w.K ? k + count : w.K, size = s.bits < 8 ? 1 : s.bits / 8;
+  __builtin_memset(out, s.bits == 4 && w.code != CodeType::kFp4 ? 8 : 0, count * size);
+  if (r >= w.N || k >= end) return;
+  const uint8_t* row = w.codes + r * w.row_bytes;
+  if (s.bits == 4 || w.code == CodeType::kInt8 || w.code == CodeType::kInt8Offset) {
+    uint8_t packed[kPiece];
+    if (s.bits == 8) return unpack_int8(w, r, k, end, a.columns, reinterpret_cast<int8_t*>(out));
+    unpack_nibbles(w, r, k, end, a.columns, packed);
+    for (size_t i = 0; i < end - k; ++i) out[i] = (packed[i / 2] >> (4 * (i % 2))) & 15;
+    return;
+  }
+  for (size_t i = k; i < end; ++i) {
+    const size_t c = a.columns != nullptr ? static_cast<size_t>(a.columns[i]) : i;
+    __builtin_memcpy(out + (i - k) * size, row + c * size, size);
+    if (w.code == CodeType::kFp8 && (row[c] & 0x7f) == 0x7f)
+      out[i - k] = 0;  // NaN: carried by the scale
+  }
+}
+
+bool has_nan(const PackArgs& a, size_t r, size_t k, size_t end) {
+  const uint8_t* row = a.w->codes + r * a.w->row_bytes;
+  bool nan = false;
+  for (; k < end; ++k)
+    nan |= (row[a.columns != nullptr ? static_cast<size_t>(a.columns[k]) : k] & 0x7f) == 0x7f;
+  return nan;
+}
+
+void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g, uint8_t* out) {
+  const QuantMatrix& w = *a.w;
+  __builtin_memset(out, 0, s.extras_bytes);
+  const size_t k = g * s.group_k, end = k + s.group_k < w.K ? k + s.group_k : w.K;
+  for (size_t i = 0; i < kNr && n + i < w.N; ++i) {
+    const size_t at =
+        (n + i + w.n_phase) / (w.block_n == 0 ? 1 : w.block_n) * w.scale_stride + k / s.weight_k;
+    float scale = 1.0f;
+    if (w.scale_type != ScaleType::kNone)
+      decode_scales(w.scale_type, w.scales + scale_size(w.scale_type) * at, 1, &scale);
+    if (w.code == CodeType::kFp8 && has_nan(a, n + i, k, end)) scale = __builtin_nanf("");
+    __builtin_memcpy(out + 4 * i, &scale, 4);
+    if (a.problem->zero_points) out[4 * kNr + i] = static_cast<uint8_t>(w.zero_points[at]);
+  }
+}
+
+void pack(const PackArgs& a) {
+  const Shape s = shape_of(*a.problem);
+  constexpr size_t kChunk = 64;
+  uint8_t codes[kNr][kChunk * 4];
+  const size_t size = s.bits < 8 ? 1 : s.bits / 8;
+  for (size_t n = a.n0; n < a.n1; n += kNr) {
+    uint8_t* out = a.packed + n / kNr * s.stride();
+    for (size_t k = 0; k < s.K_padded; k += kChunk) {
+      const size_t count = s.K_padded - k < kChunk ? s.K_padded - k : kChunk;
+      for (size_t i = 0; i < kNr; ++i) codes_of(a, s, n + i, k, count, codes[i]);
+      for (size_t c = 0; c < count; ++c) {
+        if (s.bits == 4)
+          for (size_t i = 0; i < 4; ++i)
+            *out++ = static_cast<uint8_t>(codes[i][c] | codes[i + 4][c] << 4);
+        else
+          for (size_t i = 0; i < kNr; ++i, out += size)
+            __builtin_memcpy(out, codes[i] + c * size, size);
+      }
+    }
+    for (size_t g = 0; g < s.groups; ++g, out += s.extras_bytes) pack_extras(a, s, n, g, out);
+    __builtin_memset(out, 0, s.stride() - s.code_bytes - s.groups * s.extras_bytes);
+  }
+}
+
+// ---------------------------------------------------------------------------------------------- panels
+
+void make_panel(const PanelArgs& a) {
+  const Problem& p = *a.problem;
+  const Shape s = shape_of(p);
+  const PanelLayout l = panel_layout(s, a.M);
+  const PreparedLayout row = prepared_layout(p);
+  auto* values = reinterpret_cast<float*>(a.panel);
+  for (size_t m = 0; m < a.M; ++m) {
+    const uint8_t* from =
+        a.rows + (a.ids != nullptr ? static_cast<size_t>(a.ids[m]) : m) * row.row_bytes;
+    const uint8_t* codes = from + row.codes;
+    const size_t tile = m / kTile * kTile, tile_rows = a.M - tile < kTile ? a.M - tile : kTile;
+    float* to = values + tile * s.K_padded + 4 * (m - tile);
+    for (size_t k = 0; k < s.K_padded; k += kKr, to += kKr * tile_rows)
+      for (size_t i = 0; i < kKr; ++i) {
+        const size_t c = k + i >= p.K              ? 0
+                         : a.w->columns != nullptr ? static_cast<size_t>(a.w->columns[k + i])
+                                                   : k + i;
+        float v = 0.0f;
+        if (k + i < p.K) {
+          if (p.act.code == ActCode::kAsIs)
+            __builtin_memcpy(&v, codes + 4 * c, 4);
+          else
+            v = p.act.code == ActCode::kFp8 ? e4m3_to_f32(codes[c]) : e2m1_to_f32(codes[c]);
+        }
+        to[i] = v;
+      }
+    const auto scale = [&](size_t g) {
+      float v;
+      __builtin_memcpy(&v, from + 4 * g, 4);
+      return v;
+    };
+    float by = 1.0f;
+    if (p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kRow) by = scale(0);
+    if (p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kStatic &&
+        scale(0) != scale(0))
+      by = scale(0);
+    __builtin_memcpy(a.panel + l.factors + 4 * m, &by, 4);
+    for (size_t g = 0; s.row_groups && g < s.groups; ++g) {
+      const float v = scale(g * s.group_k / s.row_k);
+      __builtin_memcpy(a.panel + l.group_factors + 4 * (g * a.M + m), &v, 4);
+    }
+  }
+}
+#define MOEBIUS_BODY(f) f
+#else
+#define MOEBIUS_BODY(f) nullptr
+#endif  // __aarch64__
+
+const Kernel kKernels[] = {{"arm_neon", "f32", Arch::kAarch64, kNeon, kNr, supports, numerics,
+                            packed_bytes, MOEBIUS_BODY(pack), prepared_row_bytes,
+                            MOEBIUS_BODY(prepare_rows_canonical), panel_bytes,
+                            MOEBIUS_BODY(make_panel), scratch_bytes, MOEBIUS_BODY(gemm)}};
+
+}  // namespace
+
+extern const KernelTable kArmNeonF32Kernels;
+const KernelTable kArmNeonF32Kernels = {kKernels, sizeof kKernels / sizeof kKernels[0]};
+
+}  // namespace moebius
