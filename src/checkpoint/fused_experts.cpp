@@ -22,6 +22,16 @@ bool is_scalar_role(Role role) {
          role == Role::kOutputZeroPoint;
 }
 
+// A value each for gate and up: [2], or [E, 2].
+void select_of_pair(TensorRef& ref, uint64_t experts, Projection projection) {
+  uint64_t elements = 1;
+  for (const uint64_t d : ref.info->shape)
+    elements *= d;  // a tensor that exists: the product was proven
+  if (elements != 2 * (ref.index >= 0 ? experts : 1)) return;
+  ref.row_begin = projection == Projection::kUp ? 1 : 0;
+  ref.row_count = 1;
+}
+
 // Rows of one part of a fused matrix.
 struct RowPart {
   Projection projection;
@@ -155,7 +165,10 @@ class Expander {
     if (per_expert) ref.index = static_cast<int64_t>(e);
     if (role == Role::kWeightGIdx) return ref;
     const bool scalar = is_scalar_role(role) || (role == Role::kWeightScale && !has_rows);
-    if (scalar) return ref;
+    if (scalar) {
+      if (part.count != 0) select_of_pair(ref, experts, part.projection);
+      return ref;
+    }
     if (role == Role::kWeight) ref.transposed = transposed;
     if (role == Role::kWeightScale || role == Role::kWeightZeroPoint)
       ref.transposed = transposed && s.size() == 3 && s[2] == rows && s[1] != rows;
@@ -225,8 +238,16 @@ void split_gate_up(const ModelConfig& config, const Family* family, ModuleMap& m
         TensorRef& r = m->module.plan.tensors[role];
         const bool single = r && (r.info->shape.empty() || (r.info->shape[0] == 1 && rows != 1));
         if (!r || single) continue;  // one scale for the whole matrix serves both halves
+        if (role == Role::kWeightScale && r.info->shape[0] == 2 && rows != 2) {
+          select_of_pair(r, 1, m->module.projection);
+          continue;
+        }
         r.row_begin = first ? 0 : rows / 2;
         r.row_count = rows / 2;
+      }
+      for (size_t k = 0; k < static_cast<size_t>(Role::kCount); ++k) {
+        TensorRef& r = m->module.plan.tensors.by_role[k];
+        if (r && is_scalar_role(static_cast<Role>(k))) select_of_pair(r, 1, m->module.projection);
       }
     }
     map.modules.push_back(std::move(up));

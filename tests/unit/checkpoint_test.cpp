@@ -260,6 +260,39 @@ TEST(Checkpoint, GatedSharedExpert) {
   EXPECT_TRUE(contains(open_error(m), "has no shared_expert_gate"));
 }
 
+TEST(Checkpoint, FusedFp8WithAScaleEachForGateAndUp) {
+  const std::string fp8 =
+      R"("quantization_config": {"quant_method": "compressed-tensors", "format": "float-quantized", "config_groups": {"g": {"targets": ["Linear"],
+    "weights": {"num_bits": 8, "type": "float", "strategy": "tensor"}, "input_activations": {"num_bits": 8, "type": "float", "strategy": "tensor"}}},
+    "ignore": ["lm_head", "re:.*self_attn.*", "re:.*mlp.gate$"]})";
+  TinyModel m(family("Qwen3MoeForCausalLM", fp8));
+  m.skeleton()
+      .add("model.layers.0.self_attn.q_norm.weight", {16})
+      .add("model.layers.0.self_attn.k_norm.weight", {16});
+  m.add("model.layers.0.mlp.gate.weight", {4, 64});
+  const std::string e = "model.layers.0.mlp.experts.";
+  m.add(e + "w13_weight", {4, 64, 64}, DType::kF8E4M3)
+      .add(e + "w13_weight_scale", {4, 2}, DType::kF32, f32_bytes({1, 2, 3, 4, 5, 6, 7, 8}));
+  m.add(e + "w13_input_scale", {4}, DType::kF32, f32_bytes({10, 20, 30, 40}));
+  m.add(e + "w2_weight", {4, 64, 32}, DType::kF8E4M3)
+      .add(e + "w2_weight_scale", {4}, DType::kF32, f32_bytes({1, 2, 3, 4}))
+      .add(e + "w2_input_scale", {1}, DType::kF32);
+  const TempDir dir;
+  const Checkpoint c = Checkpoint::open(m.write(dir));
+  LoadBuffer buffer;
+  const auto scale = [&](const std::string& name) {
+    const Module* module = c.find_module(name);
+    const QuantMatrix w = reader_for(Format::kFloatQuantized).load(module->plan, c.store(), buffer);
+    float value = 0;
+    std::memcpy(&value, w.scales, 4);
+    return value;
+  };
+  EXPECT_EQ(scale(e + "2.gate_proj"), 5.0f);
+  EXPECT_EQ(scale(e + "2.up_proj"), 6.0f);
+  EXPECT_EQ(scale(e + "2.down_proj"), 3.0f);
+  EXPECT_EQ(c.find_module(e + "3.up_proj")->plan.input.scale, 40.0f);
+}
+
 TEST(Checkpoint, UnknownFamilyOpens) {
   TinyModel m(
       R"("architectures": ["NewMoeForCausalLM"], "model_type": "new_moe", "moe_num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32)");

@@ -118,8 +118,13 @@ uint64_t scalar_position(const TensorStore& store, const TensorRef& ref) {
   if (bits_of(ref.info->dtype) % 8 != 0) wrong_tensor(store, *ref.info, "whole bytes per element");
   const uint64_t elements = ref.info->bytes / (bits_of(ref.info->dtype) / 8);
   if (elements == 1) return 0;
+  // Gate and up of a fused matrix may have a value each: [2], or [E, 2].
+  const bool pair = ref.row_count == 1 && ref.row_begin < 2;
+  if (pair && ref.index < 0 && elements == 2) return ref.row_begin;
   if (ref.index >= 0) {
     const std::vector<uint64_t> dims = slice_dims(store, ref);
+    if (pair && elements == 2 * ref.info->shape[0])
+      return 2 * static_cast<uint64_t>(ref.index) + ref.row_begin;
     if (std::all_of(dims.begin(), dims.end(), [](uint64_t d) { return d == 1; }))
       return static_cast<uint64_t>(ref.index);
     wrong_tensor(store, *ref.info, "one element per expert");
