@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// `moebius bench roof|kernel|linear|moe|model`: what the machine can do, and what kernels, layers and whole models make of it.
+// docs/bench.md explains the columns and keys.
+#pragma once
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "apps/options.h"
+
+namespace moebius {
+
+struct BenchOptions {
+  std::string folder,
+      module;  // moe, linear: weights of a folder instead of random ones; model: the folder
+  std::vector<std::string> schemes{"w4a8"};
+  std::vector<int64_t> groups;  // empty: the scheme's default
+  size_t experts = 128, top_k = 8, hidden = 2048, intermediate = 768;  // moe
+  size_t n = 4096, k = 2048;                                           // linear, kernel
+  std::vector<size_t> tokens{1, 32, 512};
+  std::vector<size_t> threads;                                // empty: 1 and all cores
+  std::vector<size_t> prompts{512, 2048}, batches{1, 8, 32};  // model
+  bool skew = false;
+  double seconds = 1.5;  // aimed at per case
+  std::string dtype = "bf16";
+  RunOptions run;  // kernel, policy, int8 activations
+  bool json = false, plot = false;
+  std::string svg, compare;
+};
+
+std::vector<std::string> bench_scheme_names();  // all that --scheme takes
+
+// Each returns the exit code: 0, or 130 after Ctrl-C (finished cases were written).
+int run_bench_roof(const BenchOptions& options, std::ostream& out);
+int run_bench_kernel(const BenchOptions& options, std::ostream& out);
+int run_bench_linear(const BenchOptions& options, std::ostream& out);
+int run_bench_moe(const BenchOptions& options, std::ostream& out);
+int run_bench_model(const BenchOptions& options, std::ostream& out);
+
+}  // namespace moebius

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/bench_report.h"
+
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+
+#include <cmath>
+#include <fstream>
+#include <ostream>
+
+#include "base/error.h"
+
+namespace moebius {
+namespace {
+
+// What makes two cases the same one. The kernel is not part of it: comparing kernels is a use of --compare.
+std::string identity(std::string_view bench, std::string_view scheme, int64_t group,
+                     std::string_view shape, uint64_t tokens, uint64_t threads,
+                     std::string_view note) {
+  return fmt::format("{}|{}|{}|{}|{}|{}|{}", bench, scheme, group, shape, tokens, threads, note);
+}
+
+std::string shape_text(const BenchResult& r) {
+  std::string s;
+  for (const auto& [name, value] : r.shape) s += fmt::format("{}={} ", name, value);
+  return s;
+}
+
+std::string identity_of(const BenchResult& r) {
+  return identity(r.bench, r.scheme, r.group, shape_text(r), r.tokens, r.threads, r.note);
+}
+
+uint64_t number(const Json& line, std::string_view key) {
+  const Json* v = line.find(key);
+  return v != nullptr && v->is_number() ? static_cast<uint64_t>(v->as_double()) : 0;
+}
+std::string text(const Json& line, std::string_view key) {
+  const Json* v = line.find(key);
+  return v != nullptr && v->is_string() ? v->as_string() : std::string();
+}
+
+std::vector<std::pair<std::string, double>> read_cases(const std::string& path) {
+  std::ifstream in(path);
+  if (!in) fail("{}: cannot be read", path);
+  std::vector<std::pair<std::string, double>> cases;
+  std::string line;
+  for (size_t n = 1; std::getline(in, line); ++n) {
+    if (line.empty()) continue;
+    const Json j = parse_json(line, fmt::format("{} line {}", path, n));
+    const Json* ms = j.find("ms");
+    if (ms == nullptr || !ms->is_number()) continue;
+    const Json* group = j.find("group");
+    std::string shape;
+    for (const char* key : {"experts", "top_k", "hidden", "intermediate", "n", "k"})
+      if (j.find(key) != nullptr) shape += fmt::format("{}={} ", key, number(j, key));
+    const int64_t g = group != nullptr && group->is_integer() ? group->as_int().value_or(-1) : -1;
+    cases.emplace_back(identity(text(j, "bench"), text(j, "scheme"), g, shape, number(j, "tokens"),
+                                number(j, "threads"), text(j, "note")),
+                       ms->as_double());
+  }
+  if (cases.empty()) fail("{}: holds no line of `moebius bench --json`", path);
+  return cases;
+}
+
+double percent(double part, double whole) { return whole > 0 ? rounded(100 * part / whole, 4) : 0; }
+
+Json to_json(const BenchResult& r, double before_ms) {
+  Json j = Json::object({{"bench", r.bench}, {"scheme", r.scheme}, {"group", r.group}});
+  for (const auto& [name, value] : r.shape) j.set(name, value);
+  j.set("tokens", static_cast<uint64_t>(r.tokens)),
+      j.set("threads", static_cast<uint64_t>(r.threads));
+  if (!r.note.empty()) j.set("note", r.note);
+  j.set("kernel", r.kernel), j.set("numerics", r.numerics);
+  j.set("ms", rounded(r.time.median * 1e3, 5)), j.set("best_ms", rounded(r.time.best * 1e3, 5));
+  j.set("spread_percent", rounded(r.time.spread * 100, 3)),
+      j.set("repetitions", static_cast<uint64_t>(r.time.repetitions));
+  j.set("gops", rounded(r.gops(), 5)), j.set("gbs", rounded(r.gbs(), 5)),
+      j.set("gbs_read", rounded(r.gbs_read(), 5));
+  j.set("gbs_packed", rounded(r.packed_bytes / r.time.median * 1e-9, 5));
+  j.set("roof_gops", rounded(r.roof_gops, 5)), j.set("roof_gbs", rounded(r.roof_gbs, 5)),
+      j.set("roof", r.roof);
+  j.set("percent_gops", percent(r.gops(), r.roof_gops)),
+      j.set("percent_gbs", percent(r.gbs(), r.roof_gbs));
+  j.set("percent_gbs_read", percent(r.gbs_read(), r.roof_gbs));
+  if (before_ms > 0)
+    j.set("before_ms", before_ms), j.set("ratio", rounded(before_ms / (r.time.median * 1e3), 4));
+  add_machine(j);
+  return j;
+}
+
+}  // namespace
+
+double rounded(double value, int digits) {
+  if (value == 0 || !std::isfinite(value)) return 0;
+  const double unit =
+      std::pow(10.0, digits - 1 - static_cast<int>(std::floor(std::log10(std::fabs(value)))));
+  return std::round(value * unit) / unit;
+}
+
+void add_machine(Json& line) {
+  line.set("cpu", cpu_model_name());
+  line.set("features", describe(host_cpu()));
+  line.set("commit", kBuildCommit);
+}
+
+BenchReport::BenchReport(const BenchOptions& options, std::ostream& out)
+    : options_(options), out_(out) {
+  if (!options.compare.empty()) before_ = read_cases(options.compare);
+}
+
+void BenchReport::add(const BenchResult& r) {
+  if (r.time.repetitions == 0) return;
+  results_.push_back(r);
+  double before_ms = 0;
+  const std::string id = identity_of(r);
+  for (const auto& [name, ms] : before_)
+    if (name == id) before_ms = ms;
+  if (options_.json)
+    out_ << to_json(r, before_ms).dump() << std::endl;
+  else
+    print_line(r, before_ms);
+}
+
+void BenchReport::print_line(const BenchResult& r, double before_ms) {
+  const std::string title = fmt::format("{} {}", r.bench, shape_text(r));
+  if (title != title_) {
+    title_ = title;
+    fmt::print(out_, "{}  {}, built from {}\n", title, cpu_model_name(), kBuildCommit);
+    fmt::print(out_, "{:<11}{:>6}{:>7}{:>5} {:<18}{:>10}{:>8}{:>10}{:>7}{:>9}{:>7}{}\n", "scheme",
+               "group", "tokens", "thr", "kernel", "ms", "+-", "GOP/s", "%", "GB/s", "%",
+               before_.empty() ? "" : "   ratio");
+  }
+  const std::string ratio = before_ms > 0
+                                ? fmt::format("{:8.3f}", before_ms / (r.time.median * 1e3))
+                                : std::string(before_.empty() ? 0 : 8, ' ');
+  fmt::print(
+      out_,
+      "{:<11}{:>6}{:>7}{:>5} {:<18}{:>10.4g}{:>7.1f}%{:>10.4g}{:>7.1f}{:>9.3g}{:>7.1f}{} {}\n",
+      r.scheme, r.group, r.tokens, r.threads, r.kernel, r.time.median * 1e3, r.time.spread * 100,
+      r.gops(), percent(r.gops(), r.roof_gops), r.gbs(), percent(r.gbs(), r.roof_gbs), ratio,
+      r.note);
+  out_.flush();
+}
+
+void BenchReport::finish() {
+  if (results_.empty()) return;
+  if (!options_.svg.empty()) {
+    std::ofstream file(options_.svg, std::ios::trunc);
+    file << roofline_svg(results_);
+    file.flush();
+    if (!file) fail("{}: cannot be written", options_.svg);
+  }
+  if (options_.plot) {
+    if (options_.json)
+      fmt::print(stderr, "{}", roofline_text(results_));
+    else
+      out_ << roofline_text(results_);
+  }
+}
+
+}  // namespace moebius

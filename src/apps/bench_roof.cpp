@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// The roofs alone: every instruction this CPU has a loop for, memory read with 1 to 8 streams per thread, memory copied.
+#include <fmt/format.h>
+#include <fmt/ostream.h>
+
+#include <ostream>
+
+#include "apps/bench_report.h"
+
+namespace moebius {
+namespace {
+
+class RoofWriter {
+ public:
+  RoofWriter(const BenchOptions& options, std::ostream& out) : json_(options.json), out_(out) {}
+
+  void write(const std::string& roof, size_t threads, size_t streams, const char* unit,
+             double value) {
+    if (json_) {
+      Json line = Json::object(
+          {{"bench", "roof"}, {"roof", roof}, {"threads", static_cast<uint64_t>(threads)}});
+      if (streams != 0) line.set("streams", static_cast<uint64_t>(streams));
+      line.set(unit, rounded(value, 5));
+      add_machine(line);
+      out_ << line.dump() << std::endl;
+      return;
+    }
+    const std::string name =
+        streams == 0 ? roof
+                     : fmt::format("{}, {} stream{}", roof, streams, streams == 1 ? "" : "s");
+    fmt::print(out_, "{:<24}{:>3} thread{} {:>10.1f} {}\n", name, threads, threads == 1 ? " " : "s",
+               value, std::string_view(unit) == "gops" ? "GOP/s" : "GB/s");
+    out_.flush();
+  }
+
+ private:
+  bool json_;
+  std::ostream& out_;
+};
+
+}  // namespace
+
+int run_bench_roof(const BenchOptions& options, std::ostream& out) {
+  const InterruptGuard guard;
+  BenchMachine machine;
+  RoofWriter writer(options, out);
+  if (!options.json) fmt::print(out, "{}, {}\n", cpu_model_name(), describe(machine.cpu()));
+  for (const size_t threads : thread_list(options)) {
+    for (const ComputeLoop& loop : compute_loops()) {
+      if (!runs_on(loop, machine.cpu())) continue;
+      if (InterruptGuard::interrupted()) return 130;
+      writer.write(loop.name, threads, 0, "gops", machine.compute(loop, threads));
+    }
+    RoofMemory memory(machine.pool(threads));
+    for (const size_t streams : {1, 2, 4, 8}) {
+      if (InterruptGuard::interrupted()) return 130;
+      writer.write("dram_read", threads, streams, "gbs", memory.read(streams));
+    }
+    writer.write("dram_copy", threads, 0, "gbs", memory.copy());
+  }
+  return InterruptGuard::interrupted() ? 130 : 0;
+}
+
+}  // namespace moebius

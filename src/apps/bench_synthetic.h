@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random weights, tokens and routings for measurements. A scheme is named as on the command line; its weights are made as codes
+// and scales directly, matrix by matrix, with magnitudes that keep outputs near the size of the inputs.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/kernel.h"
+#include "nn/ops.h"
+#include "quant/quant_matrix.h"
+
+namespace moebius {
+
+// Fast, seeded, good enough for bits that only need to look different (splitmix64).
+class BenchRandom {
+ public:
+  explicit BenchRandom(uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15ull + 1) {}
+  uint64_t next() {
+    state_ += 0x9e3779b97f4a7c15ull;
+    uint64_t z = (state_ ^ (state_ >> 30)) * 0xbf58476d1ce4e5b9ull;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+    return z ^ (z >> 31);
+  }
+  size_t below(size_t n) {
+    return static_cast<size_t>((static_cast<unsigned __int128>(next()) * n) >> 64);
+  }
+
+ private:
+  uint64_t state_;
+};
+
+// How the weights of a scheme are held and how its input is treated.
+struct SyntheticScheme {
+  std::string name;  // "w4a8"
+  int64_t group =
+      -1;  // as reported: columns per scale, -1: one scale per output (or per matrix, or none)
+  CodeType code = CodeType::kBf16;
+  uint8_t bits = 16;
+  ScaleType scale = ScaleType::kNone;
+  size_t block_n = 1, block_k = 0;  // block_n 0: all rows; block_k 0: all columns
+  bool global_scale = false;
+  ActSpec act;
+};
+
+std::span<const std::string_view> synthetic_scheme_names();
+// group: what the user asked; schemes with groups of their own keep those, others default to 128 (4 bits and less) or channel.
+// Throws Error for an unknown name (listing all).
+SyntheticScheme synthetic_scheme(std::string_view name, std::optional<int64_t> group,
+                                 Int8Mode mode);
+
+// One random matrix with its memory; refill makes new codes and scales in place.
+class SyntheticMatrix {
+ public:
+  SyntheticMatrix(const SyntheticScheme& scheme, size_t N,
+                  size_t K);  // throws Error if the group does not divide K
+  void refill(BenchRandom& random);
+  const QuantMatrix& view() const { return view_; }
+  ActParams act_params() const;
+
+ private:
+  SyntheticScheme scheme_;
+  std::vector<uint64_t> codes_, scales_;
+  QuantMatrix view_;
+};
+
+// Bytes of codes at their declared width, and of scales as a file stores them.
+uint64_t code_bytes(const Problem& problem);
+uint64_t scale_bytes_of(const Problem& problem);
+
+// Random tokens of an activation type, about normal with variance 1.
+class SyntheticRows {
+ public:
+  SyntheticRows(XType type, size_t rows, size_t cols);
+  void refill(BenchRandom& random);
+  ConstRows view() const;
+  Rows output();  // of the same size and type, content undefined
+
+ private:
+  XType type_;
+  size_t rows_, cols_;
+  std::vector<uint32_t> x_, y_;
+};
+
+// Expert ids [T, k], without repetition in a row. Uniform; or skewed: one expert, another one each time, is met by half of the
+// tokens.
+class SyntheticRouting {
+ public:
+  SyntheticRouting(size_t tokens, size_t experts, size_t top_k, bool skew);
+  void refill(BenchRandom& random);
+  std::span<const int32_t> ids() const { return ids_; }
+  std::span<const float> weights() const { return weights_; }
+  size_t used() const { return used_; }  // distinct experts
+
+ private:
+  size_t experts_, top_k_;
+  bool skew_;
+  std::vector<int32_t> ids_, order_;
+  std::vector<float> weights_;
+  std::vector<uint8_t> seen_;
+  size_t used_ = 0;
+};
+
+}  // namespace moebius
