@@ -24,3 +24,14 @@ endif()
 
 add_library(moebius_flags_build INTERFACE)
 target_link_libraries(moebius_flags_build INTERFACE $<BUILD_INTERFACE:moebius_flags>)
+
+# moebius_precompile(TARGET HEADER...): parse the usual headers once per target. A third of the build's time with g++.
+# Not with clang, so that one of the builds notices a missing include, and not under a compiler
+# cache, which would stop caching.
+function(moebius_precompile target)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+    target_precompile_headers(${target} PRIVATE
+      <algorithm> <array> <filesystem> <functional> <map> <memory> <mutex> <optional> <set> <span>
+      <string> <string_view> <unordered_map> <utility> <vector> <fmt/core.h> ${ARGN})
+  endif()
+endfunction()
