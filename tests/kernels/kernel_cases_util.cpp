@@ -312,7 +312,7 @@ void fill_codes(const SchemeCase& s, size_t N, size_t K, MatrixCase& m, Rng& rng
   const size_t extra = rng() % 3;  // rows may be longer than K needs
   m.w.row_bytes = (K * code_bits(s.code) + 7) / 8 + extra;
   m.codes = GuardedBytes(N * m.w.row_bytes - extra, 1);
-  const int low = -(1 << (s.bits - 1)), span = 1 << s.bits;
+  const int low = s.bits <= 8 ? -(1 << (s.bits - 1)) : 0, span = s.bits <= 8 ? 1 << s.bits : 1;
   for (size_t r = 0; r < N; ++r) {
     uint8_t* row = m.codes.data() + r * m.w.row_bytes;
     for (size_t c = 0; c < K; ++c) {
@@ -381,7 +381,7 @@ void fill_scales(const SchemeCase& s, MatrixCase& m, size_t rows, Rng& rng) {
   m.w.scale_stride = m.w.groups;
   if (!s.zero_points) return;
   m.zero_points = GuardedBytes(rows * m.w.groups, 1);
-  const int low = -(1 << (s.bits - 1)), span = 1 << s.bits;
+  const int low = s.bits <= 8 ? -(1 << (s.bits - 1)) : 0, span = s.bits <= 8 ? 1 << s.bits : 1;
   for (size_t i = 0; i < rows * m.w.groups; ++i)
     m.zero_points.data()[i] =
         static_cast<uint8_t>(low + static_cast<int>(rng() % static_cast<uint64_t>(span)));
