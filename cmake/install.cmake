@@ -24,7 +24,7 @@ write_basic_package_version_file("${PROJECT_BINARY_DIR}/moebius-config-version.c
   COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/moebius-config.cmake"
               "${PROJECT_BINARY_DIR}/moebius-config-version.cmake"
-              cmake/FindPCRE2.cmake
+              cmake/FindPCRE2.cmake cmake/FindOniguruma.cmake cmake/FindUtf8proc.cmake
         DESTINATION ${package_dir})
 
 configure_file(cmake/moebius.pc.in "${PROJECT_BINARY_DIR}/moebius.pc" @ONLY)

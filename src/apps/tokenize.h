@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// The commands tokenize and detokenize: text to ids on one line, ids to text.
+#pragma once
+#include <iosfwd>
+#include <optional>
+#include <string>
+
+namespace moebius {
+
+struct TokenizeOptions {
+  std::string folder;
+  std::optional<std::string> text;  // else file, else standard input
+  std::optional<std::string> file;
+  bool add_special = true;  // what the post-processor adds
+  bool json = false;        // {"ids": [...], "tokens": [...], "count": n}
+};
+int run_tokenize(const TokenizeOptions& options, std::istream& in, std::ostream& out);
+
+struct DetokenizeOptions {
+  std::string folder;
+  std::optional<std::string> ids;  // separated by commas or white space; else standard input
+  bool special = false;            // write special tokens too
+  bool json = false;               // {"text": "..."}
+};
+int run_detokenize(const DetokenizeOptions& options, std::istream& in, std::ostream& out);
+
+}  // namespace moebius

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Byte-pair encoding of one piece of text: symbols (characters, bytes or byte-fallback tokens) are joined by the merge of lowest
+// rank, leftmost first, until none applies. Time is n log n in the piece, whatever the text.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "text/token_table.h"
+
+namespace moebius {
+
+struct BpeOptions {
+  bool bytes = false;  // pieces are raw bytes, tokens are written with stand-in characters
+  bool byte_fallback = false, fuse_unk = false, ignore_merges = false;
+  std::optional<std::string> unk_token;
+  std::string continuing_subword_prefix, end_of_word_suffix;
+};
+
+class Bpe {
+ public:
+  Bpe() = default;
+  // `vocab`: every token with its id. Throws Error ("<where>.unk_token ...") if the options do not fit it.
+  Bpe(TokenTable vocab, BpeOptions options, std::string where);
+  void reserve(size_t merges) { merges_.reserve(merges); }
+  // The next merge in rank order; both parts and their concatenation must be in the vocabulary.
+  void add_merge(std::string_view left, std::string_view right);
+  void add_merge(int32_t left, int32_t right, uint32_t rank, int32_t merged);
+
+  const TokenTable& vocab() const { return vocab_; }
+  // Appends the tokens of `piece`. `cache` may be null; it must have been used with this model only.
+  void encode(std::string_view piece, PieceCache* cache, std::vector<int32_t>& out) const;
+
+ private:
+  void encode_segment(std::string_view piece, PieceCache* cache, std::vector<int32_t>& out) const;
+  void symbols(std::string_view piece, std::vector<int32_t>& ids) const;
+  void slow_symbol(std::string_view character, bool first, bool last, bool& pending_unknown,
+                   std::vector<int32_t>& ids) const;
+  void merge_short(std::vector<int32_t>& ids) const;
+  void merge_long(std::vector<int32_t>& ids) const;
+  int32_t char_id(std::string_view character) const;
+  void learn_joints(std::string_view token);
+  bool may_join(char32_t left, char32_t right, bool known) const;
+
+  TokenTable vocab_;
+  TokenTable raw_;  // tokens by their bytes, where pieces are bytes and whole pieces are looked up
+  MergeTable merges_;
+  BpeOptions options_;
+  std::string where_;
+  uint32_t next_rank_ = 0;
+  int32_t unk_id_ = -1;
+  int32_t byte_ids_[256];      // of stand-in characters
+  int32_t fallback_ids_[256];  // of "<0xHH>"
+  bool full_fallback_ = false;
+  // Pairs of neighbouring characters inside any merged token: text can be cut between all others. Only without byte pieces.
+  bool can_cut_ = false;
+  std::vector<uint8_t> ascii_joints_;
+  std::unordered_set<uint64_t> joints_;
+};
+
+}  // namespace moebius

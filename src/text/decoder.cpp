@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+// A stage receives fragments of tokens, each marked where a token begins and ends, and passes fragments on. Fuse turns all into
+// one token: it only removes marks. A rule that needs the whole token waits for its end; every stage keeps what later input
+// can still change (half a character, a run of byte tokens) and nothing else.
+#include "text/decoder.h"
+
+#include <charconv>
+
+#include "base/utf8.h"
+#include "text/json_fields.h"
+#include "text/pattern.h"
+#include "text/unicode.h"
+
+namespace moebius {
+
+struct Fragment {
+  std::string_view text;
+  bool begin = true, end = true;  // of a token
+};
+
+// The state of one stage in one stream.
+class DecoderRun {
+ public:
+  virtual ~DecoderRun() = default;
+  virtual void push(const Fragment& fragment) = 0;
+  virtual void finish() {}
+  DecoderRun* next = nullptr;
+};
+
+class DecoderStage {
+ public:
+  virtual ~DecoderStage() = default;
+  virtual std::unique_ptr<DecoderRun> start() const = 0;
+};
+
+namespace {
+
+constexpr std::string_view kReplacement = "\xef\xbf\xbd";
+
+template <class Run, class... Args>
+class Stage final : public DecoderStage {
+ public:
+  explicit Stage(Args... args) : args_(std::move(args)...) {}
+  std::unique_ptr<DecoderRun> start() const override {
+    return std::apply([](const auto&... a) { return std::make_unique<Run>(a...); }, args_);
+  }
+
+ private:
+  std::tuple<Args...> args_;
+};
+
+template <class Run, class... Args>
+std::unique_ptr<const DecoderStage> make_stage(Args... args) {
+  return std::make_unique<Stage<Run, Args...>>(std::move(args)...);
+}
+
+// The last run of every stream: collects the text.
+class Collect final : public DecoderRun {
+ public:
+  void push(const Fragment& f) override { out->append(f.text); }
+  std::string* out = nullptr;
+};
+
+// Gathers fragments into whole tokens.
+class WholeTokens : public DecoderRun {
+ public:
+  void push(const Fragment& f) final {
+    if (f.begin && f.end) return token(f.text);
+    held_ += f.text;
+    open_ = true;
+    if (f.end) flush();
+  }
+  void finish() override {
+    if (open_) flush();
+  }
+
+ protected:
+  virtual void token(std::string_view text) = 0;
+
+ private:
+  void flush() {
+    open_ = false;
+    const std::string whole = std::move(held_);
+    held_.clear();
+    token(whole);
+  }
+  std::string held_;
+  bool open_ = false;
+};
+
+class ByteLevelRun final : public WholeTokens {
+  void token(std::string_view text) override {
+    const size_t before = bytes_.size();
+    for (size_t i = 0; i < text.size();) {
+      const auto c = unicode::decode(text.data() + i);
+      const int byte = unicode::char_to_byte(c.code);
+      if (byte < 0) {  // not written in the byte alphabet: taken as it is
+        bytes_.resize(before);
+        bytes_ += text;
+        break;
+      }
+      bytes_ += static_cast<char>(byte);
+      i += c.length;
+    }
+    std::string out;
+    const size_t keep = unicode::append_lossy_prefix(out, bytes_);
+    bytes_.erase(0, bytes_.size() - keep);
+    if (!out.empty()) next->push({out, std::exchange(first_, false), false});
+  }
+  void finish() override {
+    WholeTokens::finish();
+    next->push({bytes_.empty() ? std::string_view() : kReplacement, first_, true});
+  }
+  std::string bytes_;
+  bool first_ = true;
+};
+
+// A run of tokens <0xHH> is one string if it is valid UTF-8 as a whole, else a replacement character for each.
+class ByteFallbackRun final : public WholeTokens {
+  void token(std::string_view text) override {
+    unsigned byte = 0;
+    if (text.size() == 6 && text.starts_with("<0x") && text.ends_with('>') &&
+        hex(text.substr(3, 2), byte)) {
+      bytes_ += static_cast<char>(byte);
+      return;
+    }
+    flush();
+    next->push({text});
+  }
+  void finish() override {
+    WholeTokens::finish();
+    flush();
+  }
+  static bool hex(std::string_view digits, unsigned& value) {
+    if (digits.starts_with('+')) digits.remove_prefix(1);
+    const auto r = std::from_chars(digits.data(), digits.data() + digits.size(), value, 16);
+    return r.ec == std::errc() && r.ptr == digits.data() + digits.size();
+  }
+  void flush() {
+    if (bytes_.empty()) return;
+    if (is_utf8(bytes_)) {
+      next->push({bytes_});
+    } else {
+      for (size_t i = 0; i < bytes_.size(); ++i) next->push({kReplacement});
+    }
+    bytes_.clear();
+  }
+  std::string bytes_;
+};
+
+class FuseRun final : public DecoderRun {
+  void push(const Fragment& f) override {
+    next->push({f.text, std::exchange(first_, false), false});
+  }
+  void finish() override { next->push({{}, first_, true}); }
+  bool first_ = true;
+};
+
+// Replaces inside each token. One character can be replaced in every fragment at once; other patterns need the token's end.
+class ReplaceWholeRun final : public WholeTokens {
+ public:
+  ReplaceWholeRun(std::shared_ptr<const Pattern> pattern, std::string content)
+      : pattern_(std::move(pattern)), content_(std::move(content)) {}
+
+ private:
+  void token(std::string_view text) override {
+    std::string out;
+    Matches matches(*pattern_, text);
+    size_t done = 0, begin = 0, end = 0;
+    while (matches.next(begin, end)) {
+      out += text.substr(done, begin - done);
+      out += content_;
+      done = end;
+    }
+    out += text.substr(done);
+    next->push({out});
+  }
+  std::shared_ptr<const Pattern> pattern_;
+  std::string content_;
+};
+
+class ReplaceCharRun final : public DecoderRun {
+ public:
+  ReplaceCharRun(std::string character, std::string content)
+      : character_(std::move(character)), content_(std::move(content)) {}
+
+ private:
+  void push(const Fragment& f) override {
+    std::string out;
+    size_t done = 0;
+    for (size_t at; (at = f.text.find(character_, done)) != std::string_view::npos;
+         done = at + character_.size()) {
+      out += f.text.substr(done, at - done);
+      out += content_;
+    }
+    out += f.text.substr(done);
+    next->push({out, f.begin, f.end});
+  }
+  std::string character_, content_;
+};
+
+class StripRun final : public DecoderRun {
+ public:
+  StripRun(std::string character, size_t start, size_t stop)
+      : character_(std::move(character)), start_(start), stop_(stop) {}
+
+ private:
+  void push(const Fragment& f) override {
+    if (f.begin) {
+      left_ = start_;
+      empty_ = true;
+    }
+    std::string text = std::move(held_);
+    held_.clear();
+    std::string_view fresh = f.text;
+    while (left_ > 0 && !fresh.empty()) {
+      if (!fresh.starts_with(character_)) {
+        left_ = 0;
+        break;
+      }
+      fresh.remove_prefix(character_.size());
+      --left_;
+    }
+    text += fresh;
+    // Up to stop_ characters at the end may have to go: they wait until the token's end is known.
+    size_t end = text.size();
+    for (size_t n = 0; n < stop_ && end >= character_.size() &&
+                       std::string_view(text).substr(0, end).ends_with(character_);
+         ++n)
+      end -= character_.size();
+    if (!f.end) held_ = text.substr(end);
+    text.resize(end);
+    if (!text.empty() || f.end) next->push({text, std::exchange(empty_, false), f.end});
+  }
+  std::string character_;
+  size_t start_, stop_, left_ = 0;
+  bool empty_ = true;  // nothing of this token was passed on yet
+  std::string held_;
+};
+
+// The first token loses its replacement characters where a leading one was added; elsewhere they are spaces.
+class MetaspaceRun final : public DecoderRun {
+ public:
+  MetaspaceRun(std::string replacement, bool prepended)
+      : replacement_(std::move(replacement)), prepended_(prepended) {}
+
+ private:
+  void push(const Fragment& f) override {
+    if (f.begin) ++token_;
+    std::string out;
+    size_t done = 0;
+    for (size_t at; (at = f.text.find(replacement_, done)) != std::string_view::npos;
+         done = at + replacement_.size()) {
+      out += f.text.substr(done, at - done);
+      if (token_ > 1 || !prepended_) out += ' ';
+    }
+    out += f.text.substr(done);
+    next->push({out, f.begin, f.end});
+  }
+  std::string replacement_;
+  bool prepended_;
+  size_t token_ = 0;
+};
+
+class JoinWithSpacesRun final : public DecoderRun {
+  void push(const Fragment& f) override {
+    if (f.begin && !std::exchange(first_, false)) next->push({" "});
+    next->push(f);
+  }
+  bool first_ = true;
+};
+
+std::string one_character(const Json& json, std::string_view key, const std::string& where) {
+  const std::string& text = string_field(json, key, where);
+  if (text.empty() || unicode::decode(text.data()).length != text.size())
+    fail("{}.{} is '{}'; expected one character", where, key, printable(text));
+  return text;
+}
+
+std::unique_ptr<const DecoderStage> parse_replace(const Json& json, const std::string& where) {
+  const Json& pattern = require_field(json, "pattern", where);
+  const std::string& content = string_field(json, "content", where);
+  if (has_value(pattern, "String")) {
+    const std::string& literal = string_field(pattern, "String", where + ".pattern");
+    if (!literal.empty() && unicode::decode(literal.data()).length == literal.size())
+      return make_stage<ReplaceCharRun>(literal, content);
+  }
+  return make_stage<ReplaceWholeRun>(
+      std::shared_ptr<const Pattern>(parse_pattern(pattern, where + ".pattern")), content);
+}
+
+void parse_stage(const Json& json, const std::string& where, int depth,
+                 std::vector<std::unique_ptr<const DecoderStage>>& out) {
+  if (depth > 16 || out.size() > 256) fail("{}: too many decoders", where);
+  const std::string& type = string_field(json, "type", where);
+  if (type == "Sequence") {
+    const Json& list = require_field(json, "decoders", where);
+    if (!list.is_array())
+      fail("{}.decoders is {}; expected an array", where, kind_name(list.kind()));
+    for (size_t i = 0; i < list.items().size(); ++i)
+      parse_stage(list.items()[i], fmt::format("{}.decoders[{}]", where, i), depth + 1, out);
+  } else if (type == "ByteLevel") {
+    out.push_back(make_stage<ByteLevelRun>());
+  } else if (type == "ByteFallback") {
+    out.push_back(make_stage<ByteFallbackRun>());
+  } else if (type == "Fuse") {
+    out.push_back(make_stage<FuseRun>());
+  } else if (type == "Replace") {
+    out.push_back(parse_replace(json, where));
+  } else if (type == "Strip") {
+    const auto start = static_cast<size_t>(int_field(json, "start", 0, 1 << 20, where)),
+               stop = static_cast<size_t>(int_field(json, "stop", 0, 1 << 20, where));
+    out.push_back(make_stage<StripRun>(one_character(json, "content", where), start, stop));
+  } else if (type == "Metaspace") {
+    const bool prefix = bool_field(json, "add_prefix_space", true, where);
+    const bool prepended = has_value(json, "prepend_scheme")
+                               ? string_field(json, "prepend_scheme", where) != "never"
+                               : prefix;
+    out.push_back(make_stage<MetaspaceRun>(one_character(json, "replacement", where), prepended));
+  } else {
+    fail(
+        "{}: decoder type '{}' is not supported (known: ByteLevel, ByteFallback, Fuse, Replace, "
+        "Strip, Metaspace, Sequence)",
+        where, printable(type));
+  }
+}
+
+}  // namespace
+
+Decoder::Decoder(const Json* json, const std::string& where) {
+  if (json == nullptr || json->is_null())
+    stages_.push_back(make_stage<JoinWithSpacesRun>());
+  else
+    parse_stage(*json, where, 0, stages_);
+}
+Decoder::~Decoder() = default;
+Decoder::Decoder(Decoder&&) noexcept = default;
+Decoder& Decoder::operator=(Decoder&&) noexcept = default;
+
+Decoder::Stream::Stream(const Decoder& decoder) {
+  for (const auto& stage : decoder.stages_) runs_.push_back(stage->start());
+  runs_.push_back(std::make_unique<Collect>());
+  for (size_t i = 0; i + 1 < runs_.size(); ++i) runs_[i]->next = runs_[i + 1].get();
+}
+Decoder::Stream::~Stream() = default;
+Decoder::Stream::Stream(Stream&&) noexcept = default;
+Decoder::Stream& Decoder::Stream::operator=(Stream&&) noexcept = default;
+
+void Decoder::Stream::push(std::string_view token, std::string& out) {
+  static_cast<Collect&>(*runs_.back()).out = &out;
+  runs_.front()->push({token});
+}
+
+void Decoder::Stream::finish(std::string& out) {
+  static_cast<Collect&>(*runs_.back()).out = &out;
+  for (const auto& run : runs_) run->finish();
+}
+
+}  // namespace moebius

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Typed access to members of JSON objects with errors that name file and field. `where` is "tokenizer.json: pre_tokenizer".
+#pragma once
+#include <string>
+
+#include "base/error.h"
+#include "base/json.h"
+
+namespace moebius {
+
+inline bool has_value(const Json& object, std::string_view key) {
+  const Json* j = object.find(key);
+  return j != nullptr && !j->is_null();
+}
+
+inline const Json& require_field(const Json& object, std::string_view key,
+                                 const std::string& where) {
+  if (!object.is_object()) fail("{} is {}; expected an object", where, kind_name(object.kind()));
+  const Json* j = object.find(key);
+  if (j == nullptr) fail("{}.{} is missing", where, key);
+  return *j;
+}
+
+inline const std::string& string_field(const Json& object, std::string_view key,
+                                       const std::string& where) {
+  const Json& j = require_field(object, key, where);
+  if (!j.is_string()) fail("{}.{} is {}; expected a string", where, key, kind_name(j.kind()));
+  return j.as_string();
+}
+
+inline bool bool_field(const Json& object, std::string_view key, bool absent,
+                       const std::string& where) {
+  if (!has_value(object, key)) return absent;
+  const Json& j = *object.find(key);
+  if (!j.is_bool()) fail("{}.{} is {}; expected true or false", where, key, kind_name(j.kind()));
+  return j.as_bool();
+}
+
+// An integer in [low, high].
+inline int64_t int_field(const Json& object, std::string_view key, int64_t low, int64_t high,
+                         const std::string& where) {
+  const Json& j = require_field(object, key, where);
+  const auto value = j.is_integer() ? j.as_int() : std::nullopt;
+  if (!value || *value < low || *value > high)
+    fail("{}.{} is {}; expected an integer in {}..{}", where, key,
+         j.is_integer() ? j.dump() : std::string(kind_name(j.kind())), low, high);
+  return *value;
+}
+
+}  // namespace moebius

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hand-written scanners for the split expressions of published tokenizers. One is used only when the file's expression is equal
+// to one below byte by byte; tests hold each against the general engine. Alternatives are tried in the order of the expression,
+// and what the engine finds by backtracking is computed directly, so a scan never takes more than linear time.
+#include <array>
+
+#include "text/pattern.h"
+#include "text/unicode.h"
+
+namespace moebius {
+
+const std::string_view kByteLevelRegex =
+    R"('(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+
+namespace {
+
+using unicode::kL, unicode::kM, unicode::kN, unicode::kP, unicode::kS, unicode::kSpace,
+    unicode::Table;
+
+// A window on valid UTF-8 with class lookups; positions are byte offsets.
+class Scan {
+ public:
+  explicit Scan(std::string_view text) : text_(text), table_(Table::get()) {}
+  size_t size() const { return text_.size(); }
+  bool at_end(size_t i) const { return i >= text_.size(); }
+  char byte(size_t i) const { return text_[i]; }
+  bool is(size_t i, char c) const { return i < text_.size() && text_[i] == c; }
+  bool newline(size_t i) const { return is(i, '\r') || is(i, '\n'); }
+  // Class word of the character at i (0 at the end) and the position after it.
+  uint32_t mask(size_t i, size_t& next) const {
+    if (i >= text_.size()) return 0;
+    const auto c = unicode::decode(text_.data() + i);
+    next = i + c.length;
+    return table_.mask(c.code);
+  }
+  uint32_t mask(size_t i) const {
+    size_t unused;
+    return mask(i, unused);
+  }
+  bool any(size_t i, uint32_t set) const { return (mask(i) & set) != 0; }
+  // End of the longest run from i of characters of `set` (or of none of `set`).
+  size_t run(size_t i, uint32_t set) const {
+    size_t next = i;
+    while ((mask(i, next) & set) != 0) i = next;
+    return i;
+  }
+  size_t run_not(size_t i, uint32_t set) const {
+    size_t next = i;
+    while (i < text_.size() && (mask(i, next) & set) == 0) i = next;
+    return i;
+  }
+  size_t newlines(size_t i) const {
+    while (newline(i)) ++i;
+    return i;
+  }
+
+ private:
+  std::string_view text_;
+  const Table& table_;
+};
+
+// \s+(?!\S)|\s+ from i, where the run ends at `end`.
+size_t spaces(const Scan& s, std::string_view text, size_t i, size_t end) {
+  if (s.at_end(end)) return end;
+  const size_t last = end - unicode::decode_before(text, end).length;
+  return last > i ? last : end;
+}
+
+// \s*[\r\n]+|\s+(?!\S)|\s+ at i, which is white space: through the last line break of the run, else as above.
+size_t spaces_or_breaks(const Scan& s, std::string_view text, size_t i) {
+  size_t next = i, after_break = 0, end = i;
+  while ((s.mask(end, next) & kSpace) != 0) {
+    if (s.newline(end)) after_break = next;
+    end = next;
+  }
+  return after_break > 0 ? after_break : spaces(s, text, i, end);
+}
+
+// 's|'t|'re|'ve|'m|'ll|'d at i: its end, or i. Ignoring case also means that the long s counts as an s.
+size_t contraction(const Scan& s, size_t i, bool ignore_case) {
+  if (!s.is(i, '\'') || s.at_end(i + 1)) return i;
+  const auto lower = [&](size_t k) {
+    if (s.at_end(k)) return '\0';
+    const char c = s.byte(k);
+    return ignore_case && c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+  };
+  const char a = lower(i + 1), b = lower(i + 2);
+  if (a == 's' || a == 't' || a == 'm' || a == 'd') return i + 2;
+  if ((a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l')) return i + 3;
+  if (ignore_case && a == '\xc5' && b == '\xbf') return i + 3;
+  return i;
+}
+
+// Scanners give the end of the match at i, or i for none (these expressions never match nothing).
+class Scanner : public Pattern {
+ public:
+  bool search(std::string_view text, size_t from, size_t& begin, size_t& end) const final {
+    const Scan s(text);
+    for (size_t i = from; i < text.size();) {
+      const size_t stop = match(s, text, i);
+      if (stop > i) {
+        begin = i;
+        end = stop;
+        return true;
+      }
+      i += unicode::decode(text.data() + i).length;
+    }
+    return false;
+  }
+
+ private:
+  virtual size_t match(const Scan& s, std::string_view text, size_t i) const = 0;
+};
+
+class ByteLevelScanner final : public Scanner {
+  size_t match(const Scan& s, std::string_view text, size_t i) const override {
+    if (const size_t e = contraction(s, i, false); e > i) return e;
+    const size_t body = s.is(i, ' ') ? i + 1 : i;
+    const uint32_t m = s.mask(body);
+    if (m & kL) return s.run(body, kL);
+    if (m & kN) return s.run(body, kN);
+    if (m != 0 && (m & kSpace) == 0) return s.run_not(body, kSpace | kL | kN);
+    return spaces(s, text, i, s.run(i, kSpace));
+  }
+};
+
+// (?i:'s|...)|[^\r\n\p{L}\p{N}]?LETTERS+|\p{N}{1,DIGITS}| ?[^\s LETTERS \p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+class WordScanner final : public Scanner {
+ public:
+  WordScanner(uint32_t letters, int digits) : letters_(letters), digits_(digits) {}
+
+ private:
+  size_t match(const Scan& s, std::string_view text, size_t i) const override {
+    if (const size_t e = contraction(s, i, true); e > i) return e;
+    size_t next = i;
+    const uint32_t m = s.mask(i, next);
+    if ((m & (kL | kN)) == 0 && !s.newline(i) && s.any(next, letters_))
+      return s.run(next, letters_);
+    if (m & letters_) return s.run(i, letters_);
+    if (m & kN) {
+      size_t end = next, after = next;
+      for (int k = 1; k < digits_ && (s.mask(end, after) & kN); ++k) end = after;
+      return end;
+    }
+    const uint32_t other = kSpace | letters_ | kN;
+    const size_t body = s.is(i, ' ') ? i + 1 : i;
+    if (!s.at_end(body) && !s.any(body, other)) return s.newlines(s.run_not(body, other));
+    return (m & kSpace) ? spaces_or_breaks(s, text, i) : i;
+  }
+  uint32_t letters_;
+  int digits_;
+};
+
+// The expression of the o200k vocabulary: words split where lower case turns to upper case.
+class CasedScanner final : public Scanner {
+  static constexpr uint32_t kBoth = unicode::bit(unicode::kLm) | unicode::bit(unicode::kLo) | kM;
+  static constexpr uint32_t kUpper =
+      unicode::bit(unicode::kLu) | unicode::bit(unicode::kLt) | kBoth;
+  static constexpr uint32_t kLower = unicode::bit(unicode::kLl) | kBoth;
+
+  // UPPER*LOWER+ from i: its end, or i. Where no lower-case character follows the run of UPPER, the last character of the
+  // run that is also LOWER ends the word.
+  static size_t lower_word(const Scan& s, size_t i) {
+    size_t end = i, next = i, back = i;
+    for (uint32_t m; ((m = s.mask(end, next)) & kUpper) != 0; end = next)
+      if (m & kLower) back = next;
+    if (s.any(end, kLower)) return s.run(end, kLower);
+    return back;
+  }
+  // UPPER+LOWER* from i: its end, or i.
+  static size_t upper_word(const Scan& s, size_t i) {
+    const size_t end = s.run(i, kUpper);
+    return end > i ? s.run(end, kLower) : i;
+  }
+  size_t match(const Scan& s, std::string_view text, size_t i) const override {
+    size_t next = i;
+    const uint32_t m = s.mask(i, next);
+    const bool prefix = (m & (kL | kN)) == 0 && !s.newline(i);
+    for (const auto word : {lower_word, upper_word}) {
+      if (prefix)
+        if (const size_t e = word(s, next); e > next) return contraction(s, e, true);
+      if (const size_t e = word(s, i); e > i) return contraction(s, e, true);
+    }
+    if (m & kN) {
+      size_t end = next, after = next;
+      for (int k = 1; k < 3 && (s.mask(end, after) & kN); ++k) end = after;
+      return end;
+    }
+    const uint32_t other = kSpace | kL | kN;
+    const size_t body = s.is(i, ' ') ? i + 1 : i;
+    if (!s.at_end(body) && !s.any(body, other)) {
+      size_t end = s.run_not(body, other);
+      while (s.newline(end) || s.is(end, '/')) ++end;
+      return end;
+    }
+    return (m & kSpace) ? spaces_or_breaks(s, text, i) : i;
+  }
+};
+
+class DigitScanner final : public Scanner {
+  size_t match(const Scan& s, std::string_view, size_t i) const override {
+    size_t end = i, after = i;
+    for (int k = 0; k < 3 && (s.mask(end, after) & kN); ++k) end = after;
+    return end;
+  }
+};
+
+// Chinese characters and kana of the DeepSeek expression.
+class CjkScanner final : public Scanner {
+  size_t match(const Scan&, std::string_view text, size_t i) const override {
+    while (i < text.size()) {
+      const auto c = unicode::decode(text.data() + i);
+      if (!((c.code >= 0x4e00 && c.code <= 0x9fa5) || (c.code >= 0x3040 && c.code <= 0x30ff)))
+        break;
+      i += c.length;
+    }
+    return i;
+  }
+};
+
+class DeepSeekScanner final : public Scanner {
+  static bool ascii_letter(const Scan& s, size_t i) {
+    return !s.at_end(i) &&
+           ((s.byte(i) >= 'a' && s.byte(i) <= 'z') || (s.byte(i) >= 'A' && s.byte(i) <= 'Z'));
+  }
+  static bool ascii_punctuation(char c) {
+    return (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') ||
+           (c >= '{' && c <= '~');
+  }
+  size_t match(const Scan& s, std::string_view text, size_t i) const override {
+    if (ascii_punctuation(s.byte(i)) && ascii_letter(s, i + 1)) {
+      size_t end = i + 1;
+      while (ascii_letter(s, end)) ++end;
+      return end;
+    }
+    size_t next = i;
+    const uint32_t m = s.mask(i, next);
+    if ((m & (kL | kP | kS)) == 0 && !s.newline(i) && s.any(next, kL | kM))
+      return s.run(next, kL | kM);
+    if (m & (kL | kM)) return s.run(i, kL | kM);
+    const size_t body = s.is(i, ' ') ? i + 1 : i;
+    if (s.any(body, kP | kS)) return s.newlines(s.run(body, kP | kS));
+    return (m & kSpace) ? spaces_or_breaks(s, text, i) : i;
+  }
+};
+
+#define MOEBIUS_TAIL R"(\s*[\r\n]+|\s+(?!\S)|\s+)"
+#define MOEBIUS_SHORT R"((?i:'s|'t|'re|'ve|'m|'ll|'d))"
+#define MOEBIUS_LETTERS R"([\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}])"
+#define MOEBIUS_LOWER R"([\p{Ll}\p{Lm}\p{Lo}\p{M}])"
+
+constexpr std::string_view kGpt2 =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kQwen2 =
+    MOEBIUS_SHORT R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|)" MOEBIUS_TAIL;
+constexpr std::string_view kQwen35 = MOEBIUS_SHORT
+    R"(|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|)" MOEBIUS_TAIL;
+constexpr std::string_view kThreeDigits =
+    MOEBIUS_SHORT R"(|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|)" MOEBIUS_TAIL;
+constexpr std::string_view kO200k =
+    R"([^\r\n\p{L}\p{N}]?)" MOEBIUS_LETTERS "*" MOEBIUS_LOWER "+" MOEBIUS_SHORT
+    R"(?|[^\r\n\p{L}\p{N}]?)" MOEBIUS_LETTERS "+" MOEBIUS_LOWER "*" MOEBIUS_SHORT
+    R"(?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|)" MOEBIUS_TAIL;
+constexpr std::string_view kDeepSeekDigits = R"(\p{N}{1,3})";
+constexpr std::string_view kDeepSeekCjk = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+";
+constexpr std::string_view kDeepSeekWords =
+    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|)" MOEBIUS_TAIL;
+
+#undef MOEBIUS_TAIL
+#undef MOEBIUS_SHORT
+#undef MOEBIUS_LETTERS
+#undef MOEBIUS_LOWER
+
+}  // namespace
+
+std::unique_ptr<Pattern> find_known_pattern(std::string_view regex) {
+  if (regex == kByteLevelRegex || regex == kGpt2) return std::make_unique<ByteLevelScanner>();
+  if (regex == kQwen2) return std::make_unique<WordScanner>(kL, 1);
+  if (regex == kQwen35) return std::make_unique<WordScanner>(kL | kM, 1);
+  if (regex == kThreeDigits) return std::make_unique<WordScanner>(kL, 3);
+  if (regex == kO200k) return std::make_unique<CasedScanner>();
+  if (regex == kDeepSeekDigits) return std::make_unique<DigitScanner>();
+  if (regex == kDeepSeekCjk) return std::make_unique<CjkScanner>();
+  if (regex == kDeepSeekWords) return std::make_unique<DeepSeekScanner>();
+  return nullptr;
+}
+
+}  // namespace moebius

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Regular expressions of tokenizer files, in the dialect of Oniguruma (the engine behind the published tokenizers), and the
+// Unicode property tables that engine uses. oniguruma.cpp is the only unit that includes the library.
+// Patterns and texts come from strangers: pattern length, backtracking and stack are bounded; every failure is an Error.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace moebius {
+
+class OnigPattern {
+ public:
+  // `where` names the field in messages: "tokenizer.json: pre_tokenizer.pattern".
+  OnigPattern(std::string_view pattern, std::string_view where);
+  ~OnigPattern();
+  OnigPattern(OnigPattern&&) noexcept;
+  OnigPattern& operator=(OnigPattern&&) noexcept;
+
+  // First match at or after byte `from` of valid UTF-8: [begin, end), or false. Look-behind sees the text before `from`.
+  // Thread-safe. Throws Error when the engine's limits are reached.
+  bool search(std::string_view text, size_t from, size_t& begin, size_t& end) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Inclusive ranges of code points with a property ("Lu", "Alphabetic", "Space").
+std::vector<std::pair<uint32_t, uint32_t>> unicode_property_ranges(std::string_view property);
+
+}  // namespace moebius

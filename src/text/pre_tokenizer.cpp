@@ -1,0 +1,343 @@
+// SPDX-License-Identifier: Apache-2.0
+// The stages, and how matches become pieces (Isolated, Removed, Contiguous, MergedWithPrevious, MergedWithNext).
+#include "text/pre_tokenizer.h"
+
+#include <functional>
+
+#include "text/json_fields.h"
+#include "text/pattern.h"
+#include "text/unicode.h"
+
+namespace moebius {
+
+// Where a stage sends its pieces: to the rest of the stages, then to the sink.
+struct PreNext {
+  const std::unique_ptr<PreStage>* stage;
+  size_t left;
+  PieceSink* sink;
+  void operator()(std::string_view piece, bool at_start) const;
+};
+
+class PreStage {
+ public:
+  virtual ~PreStage() = default;
+  virtual void run(std::string_view text, bool at_start, const PreNext& next) const = 0;
+};
+
+void PreNext::operator()(std::string_view piece, bool at_start) const {
+  if (piece.empty()) return;
+  if (left == 0) return sink->piece(piece);
+  (*stage)->run(piece, at_start, PreNext{stage + 1, left - 1, sink});
+}
+
+namespace {
+
+enum class Behavior { kIsolated, kRemoved, kContiguous, kMergedWithPrevious, kMergedWithNext };
+
+struct Span {
+  size_t begin, end;
+  bool match;
+};
+
+// Turns spans that cover the text, in order, into pieces.
+class Cutter {
+ public:
+  Cutter(Behavior behavior, std::string_view text, bool at_start, const PreNext& next)
+      : behavior_(behavior), text_(text), at_start_(at_start), next_(next) {}
+
+  void add(const Span& span) {
+    switch (behavior_) {
+      case Behavior::kIsolated:
+        emit(span.begin, span.end);
+        break;
+      case Behavior::kRemoved:
+        if (!span.match) emit(span.begin, span.end);
+        break;
+      case Behavior::kContiguous:
+        join_if(span, open_ && span.match == last_match_);
+        break;
+      case Behavior::kMergedWithPrevious:
+        join_if(span, open_ && span.match && !last_match_);
+        break;
+      case Behavior::kMergedWithNext:
+        spans_.push_back(span);
+        break;
+    }
+    last_match_ = span.match;
+  }
+
+  void finish() {
+    if (behavior_ == Behavior::kMergedWithNext) merge_with_next();
+    if (open_) emit(begin_, end_);
+  }
+
+ private:
+  void join_if(const Span& span, bool join) {
+    if (join) {
+      end_ = span.end;
+      return;
+    }
+    if (open_) emit(begin_, end_);
+    begin_ = span.begin;
+    end_ = span.end;
+    open_ = true;
+  }
+  // From the right: a match goes to the piece after it, unless that piece begins with a match of its own.
+  void merge_with_next() {
+    std::vector<Span> pieces;
+    bool previous = false;
+    for (size_t i = spans_.size(); i-- > 0;) {
+      if (spans_[i].match && !previous && !pieces.empty()) {
+        pieces.back().begin = spans_[i].begin;
+      } else {
+        pieces.push_back(spans_[i]);
+      }
+      previous = spans_[i].match;
+    }
+    for (size_t i = pieces.size(); i-- > 0;) emit(pieces[i].begin, pieces[i].end);
+  }
+  void emit(size_t begin, size_t end) {
+    next_(text_.substr(begin, end - begin), at_start_ && begin == 0);
+  }
+
+  Behavior behavior_;
+  std::string_view text_;
+  bool at_start_;
+  const PreNext& next_;
+  bool open_ = false, last_match_ = false;
+  size_t begin_ = 0, end_ = 0;
+  std::vector<Span> spans_;
+};
+
+class Split final : public PreStage {
+ public:
+  Split(std::unique_ptr<Pattern> pattern, Behavior behavior, bool invert)
+      : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
+  void run(std::string_view text, bool at_start, const PreNext& next) const override {
+    Cutter cutter(behavior_, text, at_start, next);
+    Matches matches(*pattern_, text);
+    size_t done = 0, begin = 0, end = 0;
+    while (matches.next(begin, end)) {
+      if (begin > done) cutter.add({done, begin, invert_});
+      cutter.add({begin, end, !invert_});
+      done = end;
+    }
+    if (done < text.size()) cutter.add({done, text.size(), invert_});
+    cutter.finish();
+  }
+
+ private:
+  std::unique_ptr<Pattern> pattern_;
+  Behavior behavior_;
+  bool invert_;
+};
+
+// Splits on single characters chosen by a predicate.
+class CharSplit final : public PreStage {
+ public:
+  using Predicate = std::function<bool(char32_t)>;
+  CharSplit(Predicate predicate, Behavior behavior)
+      : predicate_(std::move(predicate)), behavior_(behavior) {}
+  void run(std::string_view text, bool at_start, const PreNext& next) const override {
+    Cutter cutter(behavior_, text, at_start, next);
+    size_t done = 0;
+    for (size_t i = 0; i < text.size();) {
+      const auto c = unicode::decode(text.data() + i);
+      const size_t end = i + c.length;
+      if (predicate_(c.code)) {
+        if (i > done) cutter.add({done, i, false});
+        cutter.add({i, end, true});
+        done = end;
+      }
+      i = end;
+    }
+    if (done < text.size()) cutter.add({done, text.size(), false});
+    cutter.finish();
+  }
+
+ private:
+  Predicate predicate_;
+  Behavior behavior_;
+};
+
+// Words (\w+) and runs of what is neither word nor space; white space disappears.
+class Whitespace final : public PreStage {
+ public:
+  void run(std::string_view text, bool at_start, const PreNext& next) const override {
+    const auto& table = unicode::Table::get();
+    const auto kind = [&](char32_t c) { return table.is_word(c) ? 1 : table.is_space(c) ? 0 : 2; };
+    for (size_t i = 0; i < text.size();) {
+      auto c = unicode::decode(text.data() + i);
+      const int first = kind(c.code);
+      size_t end = i + c.length;
+      while (end < text.size()) {
+        c = unicode::decode(text.data() + end);
+        if (kind(c.code) != first) break;
+        end += c.length;
+      }
+      if (first != 0) next(text.substr(i, end - i), at_start && i == 0);
+      i = end;
+    }
+  }
+};
+
+class PrefixSpace final : public PreStage {
+ public:
+  void run(std::string_view text, bool at_start, const PreNext& next) const override {
+    if (text.starts_with(' ')) return next(text, at_start);
+    const std::string longer = " " + std::string(text);
+    next(longer, at_start);
+  }
+};
+
+class BytesToChars final : public PreStage {
+ public:
+  void run(std::string_view text, bool at_start, const PreNext& next) const override {
+    std::string out;
+    out.reserve(text.size() * 2);
+    for (const char c : text) unicode::append(out, unicode::byte_to_char(static_cast<uint8_t>(c)));
+    next(out, at_start);
+  }
+};
+
+class Metaspace final : public PreStage {
+ public:
+  enum class Prepend { kAlways, kFirst, kNever };
+  Metaspace(std::string replacement, Prepend prepend, bool split)
+      : replacement_(std::move(replacement)),
+        prepend_(prepend),
+        split_(make_literal_pattern(replacement_), Behavior::kMergedWithNext, false),
+        do_split_(split) {}
+  void run(std::string_view text, bool at_start, const PreNext& next) const override {
+    std::string out;
+    out.reserve(text.size() + text.size() / 4 + replacement_.size());
+    for (const char c : text)
+      if (c == ' ')
+        out += replacement_;
+      else
+        out += c;
+    const bool wanted = prepend_ == Prepend::kAlways || (prepend_ == Prepend::kFirst && at_start);
+    if (wanted && !out.starts_with(replacement_)) out.insert(0, replacement_);
+    if (!do_split_) return next(out, at_start);
+    split_.run(out, at_start, next);
+  }
+
+ private:
+  std::string replacement_;
+  Prepend prepend_;
+  Split split_;
+  bool do_split_;
+};
+
+Behavior parse_behavior(const Json& json, const std::string& where) {
+  if (!has_value(json, "behavior")) return Behavior::kIsolated;
+  const std::string& name = string_field(json, "behavior", where);
+  if (name == "Isolated") return Behavior::kIsolated;
+  if (name == "Removed") return Behavior::kRemoved;
+  if (name == "Contiguous") return Behavior::kContiguous;
+  if (name == "MergedWithPrevious") return Behavior::kMergedWithPrevious;
+  if (name == "MergedWithNext") return Behavior::kMergedWithNext;
+  fail(
+      "{}.behavior is '{}'; expected Isolated, Removed, Contiguous, MergedWithPrevious or "
+      "MergedWithNext",
+      where, printable(name));
+}
+
+std::string one_character(const Json& json, std::string_view key, const std::string& where) {
+  const std::string& text = string_field(json, key, where);
+  if (text.empty() || unicode::decode(text.data()).length != text.size())
+    fail("{}.{} is '{}'; expected one character", where, key, printable(text));
+  return text;
+}
+
+std::unique_ptr<PreStage> parse_metaspace(const Json& json, const std::string& where) {
+  auto prepend = bool_field(json, "add_prefix_space", true, where) ? Metaspace::Prepend::kAlways
+                                                                   : Metaspace::Prepend::kNever;
+  if (has_value(json, "prepend_scheme")) {
+    const std::string& name = string_field(json, "prepend_scheme", where);
+    if (name == "always")
+      prepend = Metaspace::Prepend::kAlways;
+    else if (name == "first")
+      prepend = Metaspace::Prepend::kFirst;
+    else if (name == "never")
+      prepend = Metaspace::Prepend::kNever;
+    else
+      fail("{}.prepend_scheme is '{}'; expected always, first or never", where, printable(name));
+  }
+  return std::make_unique<Metaspace>(one_character(json, "replacement", where), prepend,
+                                     bool_field(json, "split", true, where));
+}
+
+bool is_punctuation(char32_t c) {
+  const bool ascii = (c >= '!' && c <= '/') || (c >= ':' && c <= '@') || (c >= '[' && c <= '`') ||
+                     (c >= '{' && c <= '~');
+  return ascii || (unicode::Table::get().mask(c) & unicode::kP) != 0;
+}
+
+void parse_stage(const Json& json, const std::string& where, int depth,
+                 std::vector<std::unique_ptr<PreStage>>& out) {
+  if (depth > 16 || out.size() > 256) fail("{}: too many pre-tokenizers", where);
+  const std::string& type = string_field(json, "type", where);
+  if (type == "Sequence") {
+    const Json& list = require_field(json, "pretokenizers", where);
+    if (!list.is_array())
+      fail("{}.pretokenizers is {}; expected an array", where, kind_name(list.kind()));
+    for (size_t i = 0; i < list.items().size(); ++i)
+      parse_stage(list.items()[i], fmt::format("{}.pretokenizers[{}]", where, i), depth + 1, out);
+  } else if (type == "Split") {
+    out.push_back(std::make_unique<Split>(
+        parse_pattern(require_field(json, "pattern", where), where + ".pattern"),
+        parse_behavior(json, where), bool_field(json, "invert", false, where)));
+  } else if (type == "ByteLevel") {
+    if (bool_field(json, "add_prefix_space", true, where))
+      out.push_back(std::make_unique<PrefixSpace>());
+    if (bool_field(json, "use_regex", true, where))
+      out.push_back(std::make_unique<Split>(make_regex_pattern(kByteLevelRegex, where),
+                                            Behavior::kIsolated, false));
+    out.push_back(std::make_unique<BytesToChars>());
+  } else if (type == "Digits") {
+    const bool each = bool_field(json, "individual_digits", false, where);
+    out.push_back(std::make_unique<CharSplit>(
+        [](char32_t c) { return (unicode::Table::get().mask(c) & unicode::kN) != 0; },
+        each ? Behavior::kIsolated : Behavior::kContiguous));
+  } else if (type == "Metaspace") {
+    out.push_back(parse_metaspace(json, where));
+  } else if (type == "Whitespace") {
+    out.push_back(std::make_unique<Whitespace>());
+  } else if (type == "WhitespaceSplit") {
+    out.push_back(std::make_unique<CharSplit>(
+        [](char32_t c) { return unicode::Table::get().is_space(c); }, Behavior::kRemoved));
+  } else if (type == "Punctuation") {
+    out.push_back(std::make_unique<CharSplit>(is_punctuation, parse_behavior(json, where)));
+  } else if (type == "CharDelimiterSplit") {
+    const char32_t delimiter = unicode::decode(one_character(json, "delimiter", where).data()).code;
+    out.push_back(std::make_unique<CharSplit>([delimiter](char32_t c) { return c == delimiter; },
+                                              Behavior::kRemoved));
+  } else {
+    fail(
+        "{}: pre-tokenizer type '{}' is not supported (known: Split, ByteLevel, Digits, Metaspace, "
+        "Whitespace, WhitespaceSplit, Punctuation, CharDelimiterSplit, Sequence)",
+        where, printable(type));
+  }
+}
+
+}  // namespace
+
+PreTokenizer::PreTokenizer(const Json* json, const std::string& where) {
+  if (json == nullptr || json->is_null()) return;
+  parse_stage(*json, where, 0, stages_);
+  if (!stages_.empty() && dynamic_cast<BytesToChars*>(stages_.back().get()) != nullptr) {
+    stages_.pop_back();
+    gives_bytes_ = true;
+  }
+}
+
+PreTokenizer::~PreTokenizer() = default;
+PreTokenizer::PreTokenizer(PreTokenizer&&) noexcept = default;
+PreTokenizer& PreTokenizer::operator=(PreTokenizer&&) noexcept = default;
+
+void PreTokenizer::run(std::string_view text, bool at_start, PieceSink& sink) const {
+  PreNext{stages_.data(), stages_.size(), &sink}(text, at_start);
+}
+
+}  // namespace moebius

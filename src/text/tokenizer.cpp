@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// The pipeline: cut out added tokens, normalize, cut out normalized ones, pre-tokenize, merge, post-process; and back.
+#include "text/tokenizer.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/utf8.h"
+#include "text/tokenizer_parts.h"
+#include "text/unicode.h"
+
+namespace moebius {
+namespace {
+
+constexpr uint64_t kMaxFile = uint64_t{512} << 20;
+
+class Merger final : public PieceSink {
+ public:
+  Merger(const Bpe& model, PieceCache* cache, std::vector<int32_t>& out)
+      : model_(model), cache_(cache), out_(out) {}
+  void piece(std::string_view text) override { model_.encode(text, cache_, out_); }
+
+ private:
+  const Bpe& model_;
+  PieceCache* cache_;
+  std::vector<int32_t>& out_;
+};
+
+// One stretch between raw added tokens.
+void encode_stretch(const Tokenizer::Parts& p, NormalizedText value, bool at_start, Merger& merger,
+                    std::vector<int32_t>& out) {
+  if (p.normalizer) p.normalizer->apply(value);
+  for (const TokenSpan& span :
+       cut_added_tokens(value.text, value.trusted, p.normalized_finder, p.normalized_tokens)) {
+    if (span.id >= 0) {
+      out.push_back(span.id);
+    } else {
+      p.pre_tokenizer.run(std::string_view(value.text).substr(span.begin, span.end - span.begin),
+                          at_start && span.begin == 0, merger);
+    }
+  }
+}
+
+std::vector<int32_t> encode_text(const Tokenizer::Parts& p, std::string_view text,
+                                 const TrustFlags& trusted, bool add_special) {
+  std::vector<int32_t> out;
+  out.reserve(text.size() / 3 + 16);
+  if (add_special) out = p.post.before;
+  // Whoever finds the cache in use encodes without one.
+  std::unique_lock lock(p.cache_mutex, std::try_to_lock);
+  Merger merger(p.model, lock.owns_lock() ? &p.cache : nullptr, out);
+  for (const TokenSpan& span : cut_added_tokens(text, trusted, p.raw_finder, p.raw_tokens)) {
+    if (span.id >= 0) {
+      out.push_back(span.id);
+      continue;
+    }
+    const std::string_view stretch = text.substr(span.begin, span.end - span.begin);
+    if (!p.normalizer && p.normalized_tokens.empty()) {
+      p.pre_tokenizer.run(stretch, span.begin == 0, merger);
+    } else {
+      encode_stretch(
+          p,
+          {std::string(stretch),
+           trusted.empty() ? TrustFlags() : trusted.substr(span.begin, span.end - span.begin)},
+          span.begin == 0, merger, out);
+    }
+  }
+  if (add_special) out.insert(out.end(), p.post.after.begin(), p.post.after.end());
+  return out;
+}
+
+}  // namespace
+
+void Tokenizer::Parts::connect() {
+  const TokenTable& vocab = model.vocab();
+  int64_t highest = -1;
+  for (size_t i = 0; i < vocab.size(); ++i) highest = std::max<int64_t>(highest, vocab.id(i));
+  for (const AddedToken& t : added) highest = std::max<int64_t>(highest, t.id);
+  if (highest > kMaxTokenId)
+    fail("{}: token id {} is above the limit of {}", file, highest, kMaxTokenId);
+  token_of_id.assign(static_cast<size_t>(highest + 1), -1);
+  for (size_t i = 0; i < vocab.size(); ++i) {
+    int32_t& slot = token_of_id[static_cast<size_t>(vocab.id(i))];
+    if (slot >= 0)
+      fail("{}: model.vocab gives id {} to '{}' and to '{}'", file, vocab.id(i),
+           printable(vocab.token(static_cast<size_t>(slot))), printable(vocab.token(i)));
+    slot = static_cast<int32_t>(i);
+  }
+  std::vector<std::string> raw, normalized;
+  for (size_t i = 0; i < added.size(); ++i) {
+    const AddedToken& t = added[i];
+    const int32_t in_vocab = vocab.find(t.content);
+    if (in_vocab >= 0 && in_vocab != t.id)
+      fail("{}: added token '{}' has id {}, but model.vocab says {}", file, printable(t.content),
+           t.id, in_vocab);
+    const int32_t same_id = token_of_id[static_cast<size_t>(t.id)];
+    if (in_vocab < 0 && same_id >= 0)
+      fail("{}: added token '{}' has id {}, which model.vocab gives to '{}'", file,
+           printable(t.content), t.id, printable(vocab.token(static_cast<size_t>(same_id))));
+    added_of_id.emplace(t.id, i);
+    added_ids.emplace(t.content, t.id);
+    if (!t.normalized) {
+      raw_tokens.push_back(t);
+      raw.push_back(t.content);
+      continue;
+    }
+    NormalizedText content{t.content, {}};
+    if (normalizer) normalizer->apply(content);
+    if (content.text != t.content) written.emplace(t.id, content.text);
+    normalized_tokens.push_back(t);
+    normalized.push_back(content.text);
+  }
+  raw_finder.build(raw);
+  normalized_finder.build(normalized);
+}
+
+Tokenizer::Tokenizer(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+Tokenizer::~Tokenizer() = default;
+Tokenizer::Tokenizer(Tokenizer&&) noexcept = default;
+Tokenizer& Tokenizer::operator=(Tokenizer&&) noexcept = default;
+
+Tokenizer Tokenizer::from_folder(const std::string& folder) {
+  const std::string path = join_path(folder, "tokenizer.json");
+  if (path_exists(path)) return from_json(read_text_file(path, kMaxFile), path);
+  const std::string ranks = join_path(folder, "tiktoken.model");
+  if (!path_exists(ranks))
+    fail("{}: text needs tokenizer.json, which is not in the folder (token ids work without it)",
+         folder);
+  const std::string config = join_path(folder, "tokenizer_config.json");
+  return from_tiktoken(read_text_file(ranks, kMaxFile),
+                       path_exists(config) ? read_text_file(config, kMaxFile) : "", ranks);
+}
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) const {
+  if (is_utf8(text)) return encode_text(*parts_, text, {}, add_special);
+  return encode_text(*parts_, unicode::lossy(text), {}, add_special);
+}
+
+std::vector<int32_t> Tokenizer::encode_segments(std::span<const TextSegment> segments,
+                                                bool add_special) const {
+  std::string text;
+  TrustFlags trusted;
+  bool foreign = false;
+  for (const TextSegment& s : segments) {
+    const std::string part = is_utf8(s.text) ? s.text : unicode::lossy(s.text);
+    text += part;
+    trusted.append(part.size(), s.trusted ? '\1' : '\0');
+    foreign = foreign || (!s.trusted && !part.empty());
+  }
+  if (!foreign) trusted.clear();
+  return encode_text(*parts_, text, trusted, add_special);
+}
+
+size_t Tokenizer::vocab_size() const { return parts_->token_of_id.size(); }
+
+std::optional<int32_t> Tokenizer::token_to_id(std::string_view token) const {
+  if (const auto it = parts_->added_ids.find(std::string(token)); it != parts_->added_ids.end())
+    return it->second;
+  const int32_t id = parts_->model.vocab().find(token);
+  return id < 0 ? std::nullopt : std::optional(id);
+}
+
+std::optional<std::string> Tokenizer::id_to_token(int32_t id) const {
+  if (const auto it = parts_->added_of_id.find(id); it != parts_->added_of_id.end())
+    return parts_->added[it->second].content;
+  if (id < 0 || static_cast<size_t>(id) >= vocab_size()) return std::nullopt;
+  const int32_t index = parts_->token_of_id[static_cast<size_t>(id)];
+  if (index < 0) return std::nullopt;
+  return std::string(parts_->model.vocab().token(static_cast<size_t>(index)));
+}
+
+bool Tokenizer::is_special(int32_t id) const {
+  const auto it = parts_->added_of_id.find(id);
+  return it != parts_->added_of_id.end() && parts_->added[it->second].special;
+}
+
+void Tokenizer::check_fits(size_t rows) const {
+  if (vocab_size() > rows)
+    fail(
+        "{}: token ids go up to {}, but the model has {} embeddings: the tokenizer does not belong "
+        "to this model",
+        parts_->file, vocab_size() - 1, rows);
+}
+
+struct Tokenizer::Stream::State {
+  const Tokenizer& tokenizer;
+  bool skip_special;
+  Decoder::Stream stream;
+};
+
+Tokenizer::Stream::Stream(const Tokenizer& tokenizer, bool skip_special)
+    : state_(new State{tokenizer, skip_special, Decoder::Stream(tokenizer.parts_->decoder)}) {}
+Tokenizer::Stream::~Stream() = default;
+Tokenizer::Stream::Stream(Stream&&) noexcept = default;
+Tokenizer::Stream& Tokenizer::Stream::operator=(Stream&&) noexcept = default;
+
+std::string Tokenizer::Stream::push(int32_t id) {
+  std::string out;
+  if (state_->skip_special && state_->tokenizer.is_special(id)) return out;
+  const auto& written = state_->tokenizer.parts_->written;
+  if (const auto it = written.find(id); it != written.end()) {
+    state_->stream.push(it->second, out);
+    return out;
+  }
+  if (const auto token = state_->tokenizer.id_to_token(id)) state_->stream.push(*token, out);
+  return out;
+}
+
+std::string Tokenizer::Stream::finish() {
+  std::string out;
+  state_->stream.finish(out);
+  return out;
+}
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
+  Stream stream(*this, skip_special);
+  std::string out;
+  for (const int32_t id : ids) out += stream.push(id);
+  return out + stream.finish();
+}
+
+}  // namespace moebius

@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads tokenizer.json. Vocabulary and merges, which make up nearly all of the file, go straight into their tables; the rest
+// becomes a small tree.
+#include <set>
+
+#include "base/error.h"
+#include "text/json_fields.h"
+#include "text/tokenizer_parts.h"
+
+namespace moebius {
+namespace {
+
+class Reader final : public JsonHandler {
+ public:
+  Json root;
+  TokenTable vocab;
+  bool has_vocab = false, has_merges = false;
+  struct Merge {
+    std::string left, right;
+  };
+  std::vector<Merge> merges;
+
+  bool on_null() override { return value(Json()); }
+  bool on_bool(bool v) override { return value(Json(v)); }
+  bool on_int(int64_t v) override { return value(Json(v)); }
+  bool on_double(double v) override { return value(Json(v)); }
+  bool on_uint(uint64_t v) override {
+    if (mode_ != Mode::kVocab) return value(Json(v));
+    if (v > static_cast<uint64_t>(kMaxTokenId))
+      return stop(fmt::format("model.vocab: id {} of '{}' is above the limit of {}", v,
+                              printable(token_), kMaxTokenId));
+    if (!vocab.insert(token_, static_cast<int32_t>(v)))
+      return stop(fmt::format("model.vocab: token '{}' appears twice", printable(token_)));
+    return true;
+  }
+  bool on_string(std::string& v) override {
+    if (mode_ == Mode::kMerges) return merge_string(v);
+    return value(Json(std::move(v)));
+  }
+  bool on_key(std::string& v) override {
+    if (mode_ == Mode::kVocab) {
+      token_ = std::move(v);
+      return true;
+    }
+    Frame& frame = stack_.back();
+    if (!frame.keys.insert(v).second) return stop(fmt::format("duplicate key '{}'", printable(v)));
+    frame.key = std::move(v);
+    return true;
+  }
+  bool on_object_begin() override {
+    if (mode_ != Mode::kTree) return misplaced("an object");
+    if (in_model() && stack_.back().key == "vocab") {
+      mode_ = Mode::kVocab;
+      has_vocab = true;
+      return true;
+    }
+    stack_.push_back({Json::object(), {}, {}});
+    return true;
+  }
+  bool on_object_end() override {
+    if (mode_ == Mode::kVocab) {
+      mode_ = Mode::kTree;
+      return true;
+    }
+    return close();
+  }
+  bool on_array_begin() override {
+    if (mode_ == Mode::kMerges && parts_ < 0) {
+      parts_ = 0;
+      return true;
+    }
+    if (mode_ != Mode::kTree) return misplaced("an array");
+    if (in_model() && stack_.back().key == "merges") {
+      mode_ = Mode::kMerges;
+      has_merges = true;
+      return true;
+    }
+    stack_.push_back({Json::array(), {}, {}});
+    return true;
+  }
+  bool on_array_end() override {
+    if (mode_ != Mode::kMerges) return close();
+    if (parts_ < 0) {
+      mode_ = Mode::kTree;
+      return true;
+    }
+    if (parts_ != 2)
+      return stop(fmt::format("model.merges[{}] has {} parts; expected 2", merges.size(), parts_));
+    merges.push_back(std::move(pair_));
+    parts_ = -1;
+    return true;
+  }
+
+ private:
+  enum class Mode { kTree, kVocab, kMerges };
+  struct Frame {
+    Json value;
+    std::string key;
+    std::set<std::string, std::less<>> keys;
+  };
+  bool stop(std::string message) {
+    error = std::move(message);
+    return false;
+  }
+  bool misplaced(std::string_view what) {
+    if (mode_ == Mode::kVocab)
+      return stop(fmt::format("model.vocab: the id of '{}' is {}; expected a non-negative integer",
+                              printable(token_), what));
+    return stop(
+        fmt::format("model.merges[{}] is {}; expected a string \"a b\" or a pair of strings",
+                    merges.size(), what));
+  }
+  // Inside the object "model" of the root.
+  bool in_model() const {
+    return stack_.size() == 2 && stack_[0].key == "model" && stack_[1].value.is_object();
+  }
+  bool merge_string(std::string& v) {
+    if (parts_ >= 0) {
+      if (parts_ < 2) (parts_ == 0 ? pair_.left : pair_.right) = std::move(v);
+      ++parts_;
+      return true;
+    }
+    const size_t space = v.find(' ');
+    if (space == std::string::npos || v.find(' ', space + 1) != std::string::npos) {
+      // Old files start with a version line that is no merge.
+      if (merges.empty() && v.starts_with("#version")) return true;
+      return stop(
+          fmt::format("model.merges[{}] is '{}'; expected two tokens with one space between them",
+                      merges.size(), printable(v)));
+    }
+    merges.push_back({v.substr(0, space), v.substr(space + 1)});
+    return true;
+  }
+  bool value(Json v) {
+    if (mode_ != Mode::kTree) return misplaced(kind_name(v.kind()));
+    if (stack_.empty()) {
+      root = std::move(v);
+    } else if (stack_.back().value.is_array()) {
+      stack_.back().value.push(std::move(v));
+    } else {
+      stack_.back().value.set(std::move(stack_.back().key), std::move(v));
+    }
+    return true;
+  }
+  bool close() {
+    Json v = std::move(stack_.back().value);
+    stack_.pop_back();
+    return value(std::move(v));
+  }
+
+  std::vector<Frame> stack_;
+  Mode mode_ = Mode::kTree;
+  std::string token_;
+  Merge pair_;
+  int parts_ = -1;  // strings seen of a pair; -1: outside
+};
+
+std::string optional_string(const Json& object, std::string_view key, const std::string& where) {
+  return has_value(object, key) ? string_field(object, key, where) : std::string();
+}
+
+BpeOptions parse_options(const Json& model, bool bytes, const std::string& where) {
+  BpeOptions o;
+  o.bytes = bytes;
+  o.byte_fallback = bool_field(model, "byte_fallback", false, where);
+  o.fuse_unk = bool_field(model, "fuse_unk", false, where);
+  o.ignore_merges = bool_field(model, "ignore_merges", false, where);
+  if (has_value(model, "unk_token")) o.unk_token = string_field(model, "unk_token", where);
+  o.continuing_subword_prefix = optional_string(model, "continuing_subword_prefix", where);
+  o.end_of_word_suffix = optional_string(model, "end_of_word_suffix", where);
+  if (has_value(model, "dropout") &&
+      !(model.find("dropout")->is_number() && model.find("dropout")->as_double() == 0))
+    fail("{}.dropout is {}; only null is supported", where,
+         printable(model.find("dropout")->dump(), 40));
+  return o;
+}
+
+void add_special_ids(const Json& piece, const Json& table, const std::string& where,
+                     std::vector<int32_t>& out) {
+  const std::string& name = string_field(piece, "id", where);
+  const Json& entry = require_field(table, name, where);
+  const Json& ids = require_field(entry, "ids", where + "." + printable(name));
+  if (!ids.is_array() || ids.items().size() > 1024)
+    fail("{}.{}.ids is {}; expected a short array", where, printable(name), kind_name(ids.kind()));
+  for (const Json& id : ids.items()) {
+    const auto v = id.is_integer() ? id.as_int() : std::nullopt;
+    if (!v || *v < 0 || *v > kMaxTokenId)
+      fail("{}.{}.ids holds {}; expected token ids", where, printable(name),
+           printable(id.dump(), 40));
+    out.push_back(static_cast<int32_t>(*v));
+  }
+}
+
+void parse_template(const Json& json, const std::string& where, PostProcessor& out) {
+  const Json& single = require_field(json, "single", where);
+  const Json& table = require_field(json, "special_tokens", where);
+  if (!single.is_array())
+    fail("{}.single is {}; expected an array", where, kind_name(single.kind()));
+  PostProcessor mine;
+  bool seen = false;
+  for (const Json& piece : single.items()) {
+    if (const Json* special = piece.find("SpecialToken")) {
+      add_special_ids(*special, table, where + ".special_tokens", seen ? mine.after : mine.before);
+    } else if (piece.find("Sequence") != nullptr && !seen) {
+      seen = true;
+    } else {
+      fail("{}.single: expected one Sequence and SpecialToken entries", where);
+    }
+  }
+  if (!seen) fail("{}.single has no Sequence", where);
+  out.before.insert(out.before.begin(), mine.before.begin(), mine.before.end());
+  out.after.insert(out.after.end(), mine.after.begin(), mine.after.end());
+}
+
+// ["</s>", 2]
+int32_t named_id(const Json& json, std::string_view key, const std::string& where) {
+  const Json& pair = require_field(json, key, where);
+  const auto id = pair.is_array() && pair.items().size() == 2 && pair.items()[1].is_integer()
+                      ? pair.items()[1].as_int()
+                      : std::nullopt;
+  if (!id || *id < 0 || *id > kMaxTokenId) fail("{}.{} is not a token and its id", where, key);
+  return static_cast<int32_t>(*id);
+}
+
+void parse_post(const Json& json, const std::string& where, int depth, PostProcessor& out) {
+  if (depth > 16) fail("{}: sequences nested deeper than 16", where);
+  const std::string& type = string_field(json, "type", where);
+  if (type == "ByteLevel") return;  // concerns offsets only
+  if (type == "TemplateProcessing") return parse_template(json, where, out);
+  if (type == "BertProcessing" || type == "RobertaProcessing") {
+    out.before.insert(out.before.begin(), named_id(json, "cls", where));
+    out.after.push_back(named_id(json, "sep", where));
+    return;
+  }
+  if (type != "Sequence")
+    fail(
+        "{}: post-processor type '{}' is not supported (known: TemplateProcessing, ByteLevel, "
+        "BertProcessing, RobertaProcessing, Sequence)",
+        where, printable(type));
+  const Json& list = require_field(json, "processors", where);
+  if (!list.is_array() || list.items().size() > 64)
+    fail("{}.processors is {}; expected a short array", where, kind_name(list.kind()));
+  for (size_t i = 0; i < list.items().size(); ++i)
+    parse_post(list.items()[i], fmt::format("{}.processors[{}]", where, i), depth + 1, out);
+}
+
+}  // namespace
+
+PostProcessor parse_post_processor(const Json* json, const std::string& where) {
+  PostProcessor out;
+  if (json != nullptr && !json->is_null()) parse_post(*json, where, 0, out);
+  return out;
+}
+
+Tokenizer Tokenizer::from_json(std::string_view text, const std::string& file) {
+  Reader reader;
+  parse_json_events(text, reader, file);
+  const Json& root = reader.root;
+  if (!root.is_object())
+    fail("{}: the file is {}; expected an object", file, kind_name(root.kind()));
+  const std::string where = file + ": model";
+  const Json& model = require_field(root, "model", file + ": tokenizer");
+  if (!model.is_object()) fail("{} is {}; expected an object", where, kind_name(model.kind()));
+  const std::string type = has_value(model, "type") ? string_field(model, "type", where)
+                           : reader.has_merges      ? "BPE"
+                                                    : "";
+  if (type != "BPE") fail("{}.type is '{}'; only BPE is supported", where, printable(type));
+  if (!reader.has_vocab || !reader.has_merges) fail("{} needs both vocab and merges", where);
+  if (reader.vocab.size() == 0) fail("{}.vocab is empty", where);
+
+  auto parts = std::make_unique<Parts>();
+  parts->file = file;
+  parts->added = parse_added_tokens(root.find("added_tokens"), file + ": added_tokens");
+  parts->normalizer = parse_normalizer(root.find("normalizer"), file + ": normalizer");
+  parts->pre_tokenizer = PreTokenizer(root.find("pre_tokenizer"), file + ": pre_tokenizer");
+  parts->model = Bpe(std::move(reader.vocab),
+                     parse_options(model, parts->pre_tokenizer.gives_bytes(), where), where);
+  parts->model.reserve(reader.merges.size());
+  for (const Reader::Merge& m : reader.merges) parts->model.add_merge(m.left, m.right);
+  parts->post = parse_post_processor(root.find("post_processor"), file + ": post_processor");
+  parts->decoder = Decoder(root.find("decoder"), file + ": decoder");
+  parts->connect();
+  return Tokenizer(std::move(parts));
+}
+
+}  // namespace moebius

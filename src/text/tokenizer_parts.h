@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a tokenizer is made of, for the units that build and run it.
+#pragma once
+#include <mutex>
+#include <unordered_map>
+
+#include "text/added_tokens.h"
+#include "text/bpe.h"
+#include "text/decoder.h"
+#include "text/normalizer.h"
+#include "text/pre_tokenizer.h"
+#include "text/tokenizer.h"
+
+namespace moebius {
+
+// Ids added before and after the text.
+struct PostProcessor {
+  std::vector<int32_t> before, after;
+};
+PostProcessor parse_post_processor(const Json* json, const std::string& where);
+
+struct Tokenizer::Parts {
+  std::string file;  // for messages
+  std::vector<AddedToken> added;
+  std::vector<AddedToken> raw_tokens, normalized_tokens;  // added, by when they are matched
+  TokenFinder raw_finder, normalized_finder;
+  std::unique_ptr<Normalizer> normalizer;
+  PreTokenizer pre_tokenizer{nullptr, ""};
+  Bpe model;
+  PostProcessor post;
+  Decoder decoder{nullptr, ""};
+  std::vector<int32_t> token_of_id;  // index into the vocabulary, or -1
+  std::unordered_map<int32_t, size_t> added_of_id;
+  std::unordered_map<int32_t, std::string>
+      written;  // how added tokens are decoded, where that is not their content
+  std::unordered_map<std::string, int32_t> added_ids;
+  mutable std::mutex cache_mutex;
+  mutable PieceCache cache;
+
+  // Builds the finders and the maps from `added` and the model. Throws Error where they contradict each other.
+  void connect();
+};
+
+// Highest id a tokenizer may use; tables are sized by it.
+inline constexpr int64_t kMaxTokenId = (int64_t{1} << 22) - 1;
+
+}  // namespace moebius

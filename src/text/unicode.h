@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// Code points and their classes. The table is filled once from the regular expression library's own properties, so that the
+// hand-written splitters and the general expressions can never disagree about what a letter is.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace moebius::unicode {
+
+// General categories, in the order of kCategoryNames; 0 is "not assigned".
+enum Category : uint8_t {
+  kCn,
+  kLu,
+  kLl,
+  kLt,
+  kLm,
+  kLo,
+  kMn,
+  kMc,
+  kMe,
+  kNd,
+  kNl,
+  kNo,
+  kPc,
+  kPd,
+  kPs,
+  kPe,
+  kPi,
+  kPf,
+  kPo,
+  kSm,
+  kSc,
+  kSk,
+  kSo,
+  kZs,
+  kZl,
+  kZp,
+  kCc,
+  kCf,
+  kCs,
+  kCo
+};
+
+constexpr uint32_t bit(Category c) { return uint32_t{1} << c; }
+inline constexpr uint32_t kL = bit(kLu) | bit(kLl) | bit(kLt) | bit(kLm) | bit(kLo);
+inline constexpr uint32_t kM = bit(kMn) | bit(kMc) | bit(kMe);
+inline constexpr uint32_t kN = bit(kNd) | bit(kNl) | bit(kNo);
+inline constexpr uint32_t kP =
+    bit(kPc) | bit(kPd) | bit(kPs) | bit(kPe) | bit(kPi) | bit(kPf) | bit(kPo);
+inline constexpr uint32_t kS = bit(kSm) | bit(kSc) | bit(kSk) | bit(kSo);
+// Two more bits of a mask, above the 30 categories: \s (White_Space) and everything else.
+inline constexpr uint32_t kSpace = uint32_t{1} << 30;
+
+// The class word of a code point: one category bit, plus kSpace. Values above U+10FFFF count as not assigned.
+class Table {
+ public:
+  static const Table& get();  // built on first use, thread-safe
+  uint32_t mask(char32_t c) const { return c < 0x110000 ? masks_[classes_[c]] : bit(kCn); }
+  Category category(char32_t c) const {
+    return c < 0x110000 ? static_cast<Category>(classes_[c] & 31) : kCn;
+  }
+  bool is_space(char32_t c) const { return c < 0x110000 && (classes_[c] & 32) != 0; }
+  bool is_word(char32_t c) const {
+    return c < 0x110000 && (classes_[c] & 64) != 0;
+  }  // \w of Unicode TR 18
+
+ private:
+  Table();
+  uint8_t classes_[0x110000];  // category | 32 space | 64 word
+  std::array<uint32_t, 128> masks_;
+};
+
+struct Decoded {
+  char32_t code = 0;
+  uint32_t length = 0;  // bytes
+};
+
+// The character at `p`; the text must be valid UTF-8 and not empty.
+inline Decoded decode(const char* p) {
+  const auto a = static_cast<unsigned char>(p[0]);
+  if (a < 0x80) return {a, 1};
+  const auto tail = [&](int i) {
+    return static_cast<char32_t>(static_cast<unsigned char>(p[i]) & 0x3f);
+  };
+  if (a < 0xe0) return {(static_cast<char32_t>(a & 0x1f) << 6) | tail(1), 2};
+  if (a < 0xf0) return {(static_cast<char32_t>(a & 0x0f) << 12) | (tail(1) << 6) | tail(2), 3};
+  return {(static_cast<char32_t>(a & 0x07) << 18) | (tail(1) << 12) | (tail(2) << 6) | tail(3), 4};
+}
+
+// The character that ends just before byte `end` (> 0) of valid UTF-8.
+inline Decoded decode_before(std::string_view text, size_t end) {
+  size_t i = end - 1;
+  while (i > 0 && (static_cast<unsigned char>(text[i]) & 0xc0) == 0x80) --i;
+  return decode(text.data() + i);
+}
+
+void append(std::string& out, char32_t code);  // as UTF-8
+
+// Every maximal invalid sequence becomes U+FFFD, as the published tokenizers and Python decode.
+std::string lossy(std::string_view bytes);
+// Appends `bytes` decoded that way and returns how many bytes at the end are the beginning of a character that may
+// still be completed (they are not appended).
+size_t append_lossy_prefix(std::string& out, std::string_view bytes);
+
+// The printable stand-ins of bytes that byte-level tokenizers use.
+char32_t byte_to_char(uint8_t byte);
+int char_to_byte(char32_t code);  // -1: not a stand-in
+
+}  // namespace moebius::unicode

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// The generator of mixed text (code, many scripts, emoji, marks, white space, invalid bytes) that tests/python/text_pools.py
+// also holds: both give the same bytes for the same seed and index.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace moebius::test {
+
+// splitmix64
+class TextRng {
+ public:
+  explicit TextRng(uint64_t state) : state_(state) {}
+  uint64_t next(uint64_t n);
+
+ private:
+  uint64_t state_;
+};
+
+class MixedText {
+ public:
+  MixedText();  // reads tests/golden-text/tokenizers/pools.json
+  std::string line(uint64_t seed, uint64_t index) const;
+
+ private:
+  std::vector<std::string> fragments_, specials_;
+  std::vector<std::pair<uint32_t, uint32_t>> ranges_;
+};
+
+uint32_t crc32(std::string_view bytes, uint32_t crc = 0);  // zlib's
+
+}  // namespace moebius::test
