@@ -150,6 +150,9 @@ class Writer {
     out_ += '\n';
     Columns columns("lrrrll");
     columns.add({"module", "count", "shape", "bytes", "scheme", "decided by"});
+    std::map<std::string, size_t>
+        names;  // the same modules of different layers may differ in scheme
+    for (const ModuleGroup& g : f_.modules) ++names[g.name];
     uint64_t vectors = 0, vector_bytes = 0;
     for (const ModuleGroup& g : f_.modules) {
       const Module& m = *g.sample;
@@ -160,7 +163,9 @@ class Writer {
       }
       const std::string scheme =
           m.decision.scheme.is_dense() ? scheme_name(m) : describe(m.decision.scheme);
-      columns.add({printable(g.name, 90), std::to_string(g.count),
+      const std::string layers =
+          names[g.name] > 1 ? fmt::format(" (layers {})", ranges(g.layers)) : "";
+      columns.add({printable(g.name, 90) + layers, std::to_string(g.count),
                    fmt::format("{}x{}", m.plan.N, m.plan.K), human_bytes(g.bytes), scheme,
                    m.supported ? printable(g.rule, 70) : "UNSUPPORTED: " + m.reason});
     }

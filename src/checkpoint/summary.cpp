@@ -111,7 +111,13 @@ std::vector<ModuleGroup> group_modules(const Checkpoint& checkpoint) {
   for (ModuleGroup& g : groups) {
     std::sort(g.layers.begin(), g.layers.end());
     g.layers.erase(std::unique(g.layers.begin(), g.layers.end()), g.layers.end());
-    if (g.count != 1) continue;
+    if (g.count != 1) {
+      // All of one layer: say which.
+      const size_t star = g.name.find("layers.*");
+      if (g.layers.size() == 1 && star != std::string::npos)
+        g.name.replace(star + 7, 1, std::to_string(g.layers[0]));
+      continue;
+    }
     g.name = g.sample->name;
     g.rule = g.sample->decision.rule;
   }

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 #include <sstream>
 
 #include "unit/checkpoint_util.h"
@@ -133,9 +134,24 @@ TEST(Inspect, RanksAndUnsupportedModules) {
   u.folder = (test_data_dir() / "negative" / "folders" / "nvfp4-with-int8-activations").string();
   EXPECT_TRUE(contains(run(u).text, "UNSUPPORTED"));
   bool refused = false;
-  for (const Json& m : run_json(u).find("modules")->items())
+  const Json unsupported = run_json(u);
+  for (const Json& m : unsupported.find("modules")->items())
     if (!m.find("supported")->as_bool()) refused = !m.find("reason")->as_string().empty();
   EXPECT_TRUE(refused);
+}
+
+TEST(Inspect, GroupsOfOneLayerAreNamed) {
+  InspectOptions o;
+  o.folder = (test_data_dir() / "golden" / "qwen3moe-mixed-layers").string();
+  std::map<std::string, std::string> schemes;
+  const Json j = run_json(o);
+  for (const Json& m : j.find("modules")->items()) {
+    EXPECT_TRUE(schemes.emplace(m.find("name")->as_string(), m.find("scheme")->as_string()).second)
+        << m.dump();
+  }
+  EXPECT_EQ(schemes["model.layers.0.mlp.experts.*.up_proj"], "w4a16");
+  EXPECT_EQ(schemes["model.layers.1.mlp.experts.*.up_proj"], "fp8");
+  EXPECT_EQ(schemes["model.layers.*.mlp.gate"], "bf16");
 }
 
 TEST(Inspect, TextFitsOneScreenWithoutColour) {
