@@ -273,32 +273,39 @@ template <int P, int S, class Codec, bool kExpanded, bool kGrouped>
 }
 
 // y = f * factor of the row (/ G); rows past `rows` and outputs past `valid` are not stored.
+// Row r of a pair: 8 outputs from four 2x2 blocks, times the row's factor, divided by G unless that is 1.
+inline void row_of(const float32x4_t (&f)[4], int r, float factor, float G, float32x4_t (&out)[2]) {
+  MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
+    const float64x2_t p = vreinterpretq_f64_f32(f[2 * h]), q = vreinterpretq_f64_f32(f[2 * h + 1]);
+    out[h] =
+        vmulq_n_f32(vreinterpretq_f32_f64(r == 0 ? vzip1q_f64(p, q) : vzip2q_f64(p, q)), factor);
+    if (G != 1.0f) out[h] = vdivq_f32(out[h], vdupq_n_f32(G));
+  }
+}
 template <int P>
 inline void store(const float32x4_t (&f)[P][4], const float* factors, float G, float* y, size_t ldy,
                   size_t rows, size_t valid) {
-  MOEBIUS_UNROLL for (int i = 0; i < P; ++i) {
-    MOEBIUS_UNROLL for (int r = 0; r < 2; ++r) {
-      const size_t row = static_cast<size_t>(2 * i + r);
-      if (row >= rows) break;
+  const bool whole = rows >= 2 * P && valid == kNr;
+  if (__builtin_expect(whole, 1)) {
+    MOEBIUS_UNROLL for (int i = 0; i < 2 * P; ++i, y += ldy) {
       float32x4_t out[2];
-      MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
-        const float64x2_t p = vreinterpretq_f64_f32(f[i][2 * h]),
-                          q = vreinterpretq_f64_f32(f[i][2 * h + 1]);
-        out[h] = vmulq_n_f32(vreinterpretq_f32_f64(r == 0 ? vzip1q_f64(p, q) : vzip2q_f64(p, q)),
-                             factors[row]);
-        if (G != 1.0f) out[h] = vdivq_f32(out[h], vdupq_n_f32(G));
-      }
-      float* to = y + row * ldy;
-      if (valid == kNr) {
-        vst1q_f32(to, out[0]);
-        vst1q_f32(to + 4, out[1]);
-      } else {
-        float tmp[kNr];
-        vst1q_f32(tmp, out[0]);
-        vst1q_f32(tmp + 4, out[1]);
-        for (size_t n = 0; n < valid; ++n) to[n] = tmp[n];
-      }
+      row_of(f[i / 2], i % 2, factors[i], G, out);
+      vst1q_f32(y, out[0]);
+      vst1q_f32(y + 4, out[1]);
     }
+    return;
+  }
+  for (size_t i = 0; i < 2 * P && i < rows; ++i, y += ldy) {
+    float32x4_t out[2];
+    float tmp[kNr];
+    if (i % 2 == 0) {
+      row_of(f[i / 2], 0, factors[i], G, out);
+    } else {
+      row_of(f[i / 2], 1, factors[i], G, out);
+    }
+    vst1q_f32(tmp, out[0]);
+    vst1q_f32(tmp + 4, out[1]);
+    __builtin_memcpy(y, tmp, valid * 4);
   }
 }
 

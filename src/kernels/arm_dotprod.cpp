@@ -21,6 +21,10 @@ struct SdotOne {
   static inline int32x4_t sum(Acc acc) { return vpaddq_s32(acc, acc); }
 };
 struct Sdot {
+  template <int P, int kFix, bool kGrouped>
+  static constexpr bool has_tile() {
+    return false;
+  }
   using One = SdotOne;
   static constexpr size_t kPairs = 2, kPairsGrouped = 2;
   static constexpr int kStreamsOne = 2, kStreamsPair = 2, kStreamsTwoPairs = 1;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The int8 family on CPUs with I8MM: SMMLA multiplies 2x8 by 8x2 codes. Layouts: arm_int8.h; loops: arm_int8_gemm.h.
+#include "kernels/arm_i8mm_tiles.h"
 #include "kernels/arm_int8.h"
 #include "kernels/arm_int8_gemm.h"
 #include "kernels/arm_int8_pack.h"
@@ -21,6 +22,35 @@ struct Smmla {
     asm("smmla %0.4s, %1.16b, %2.16b" : "+w"(acc) : "w"(x), "w"(b));
   }
   static inline int32x4_t sum(Acc acc) { return acc; }
+
+  // Full tiles over operands in scratch, without corrections: in assembly.
+  template <int P, int kFix, bool kGrouped>
+  static constexpr bool has_tile() {
+    return kFix == int8_family::kPlain && P == (kGrouped ? 3 : 4);
+  }
+  template <int kShift>
+  static inline void tile(const int8_family::Tile& t, size_t, float32x4_t (&f)[4][4]) {
+    int32x4_t v[16];
+    i8mm_tiles::channel_8x8(t.a, t.w, t.steps, v);
+    float32x4_t s[4];
+    int8_family::load4(t.extras, s);
+    if (__builtin_expect(t.state_in != nullptr, 0))
+      MOEBIUS_UNROLL for (int i = 0; i < 16; ++i) v[i] =
+          vaddq_s32(v[i], vreinterpretq_s32_u8(vld1q_u8(t.state_in + 16 * i)));
+    if (__builtin_expect(t.state_out != nullptr, 0))
+      MOEBIUS_UNROLL for (int i = 0; i < 16; ++i)
+          vst1q_u8(t.state_out + 16 * i, vreinterpretq_u8_s32(v[i]));
+    MOEBIUS_UNROLL for (int i = 0; i < 16; ++i) f[i / 4][i % 4] =
+        vfmaq_f32(vdupq_n_f32(0), int8_family::to_float<kShift>(v[i]), s[i % 4]);
+  }
+  template <int kShift>
+  static inline void tile(const int8_family::Tile& t, size_t group_k, float32x4_t (&f)[3][4]) {
+    alignas(16) static constexpr uint8_t kZero[sizeof f] = {};
+    i8mm_tiles::grouped_6x8<kShift>(t.a, t.w, t.extras, t.groups, t.steps,
+                                    t.w_group - 128 * t.steps, group_k <= 128,
+                                    t.state_in != nullptr ? t.state_in : kZero, f);
+    if (t.state_out != nullptr) __builtin_memcpy(t.state_out, f, sizeof f);
+  }
 };
 #define MOEBIUS_BODY(f) f
 #else

@@ -110,7 +110,7 @@ struct TileMap {
 };
 
 // Many rows: int8 operands of a few panels, a piece of K at a time, are made once in scratch and stay in the first-level cache
-// (64 KiB: half for them, a quarter for a tile of rows). Longer K is cut; sums wait in scratch between the pieces.
+// (64 KiB: a quarter for them and a quarter for a tile of rows; with half for them it is slower). Longer K is cut; sums wait in scratch between the pieces.
 struct Blocking {
   size_t piece_groups, pieces;  // groups per piece of K (grouped), pieces
   size_t piece_k;               // inputs per piece
@@ -119,7 +119,7 @@ struct Blocking {
       bytes;  // sizes: codes of a panel; scales, zeros and sums of a panel; offset of waiting sums; all
 };
 inline Blocking blocking_of(const Shape& s, size_t M) {
-  constexpr size_t kPieceK = 2048, kPanelBytes = 32768, kMostPanels = 8;
+  constexpr size_t kPieceK = 2048, kPanelBytes = 16384, kMostPanels = 8;
   Blocking b{};
   const size_t unit = s.grouped() ? s.group_k : kKr;
   const size_t units = s.K_padded / unit;

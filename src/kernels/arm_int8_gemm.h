@@ -213,31 +213,37 @@ template <class E, int P, int S, class Codec, int kFix, bool kExpanded, bool kGr
 }
 
 // y = f * scale of the row; rows past `rows` and outputs past `valid` are not stored.
+// Row r of a pair: 8 outputs from four 2x2 blocks.
+inline void row_of(const float32x4_t (&f)[4], int r, float32x4_t (&out)[2]) {
+  MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
+    const float64x2_t p = vreinterpretq_f64_f32(f[2 * h]), q = vreinterpretq_f64_f32(f[2 * h + 1]);
+    out[h] = vreinterpretq_f32_f64(r == 0 ? vzip1q_f64(p, q) : vzip2q_f64(p, q));
+  }
+}
 template <int P>
 inline void store(const float32x4_t (&f)[P][4], const float* row_scale, float* y, size_t ldy,
                   size_t rows, size_t valid) {
-  MOEBIUS_UNROLL for (int i = 0; i < P; ++i) {
-    MOEBIUS_UNROLL for (int r = 0; r < 2; ++r) {
-      const size_t row = static_cast<size_t>(2 * i + r);
-      if (row >= rows) break;
+  const bool whole = rows >= 2 * P && valid == kNr;
+  if (__builtin_expect(whole, 1)) {
+    MOEBIUS_UNROLL for (int i = 0; i < 2 * P; ++i, y += ldy) {
       float32x4_t out[2];
-      MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
-        const float64x2_t p = vreinterpretq_f64_f32(f[i][2 * h]),
-                          q = vreinterpretq_f64_f32(f[i][2 * h + 1]);
-        out[h] = vmulq_n_f32(vreinterpretq_f32_f64(r == 0 ? vzip1q_f64(p, q) : vzip2q_f64(p, q)),
-                             row_scale[row]);
-      }
-      float* to = y + row * ldy;
-      if (valid == kNr) {
-        vst1q_f32(to, out[0]);
-        vst1q_f32(to + 4, out[1]);
-      } else {
-        float tmp[kNr];
-        vst1q_f32(tmp, out[0]);
-        vst1q_f32(tmp + 4, out[1]);
-        for (size_t n = 0; n < valid; ++n) to[n] = tmp[n];
-      }
+      row_of(f[i / 2], i % 2, out);
+      vst1q_f32(y, vmulq_n_f32(out[0], row_scale[i]));
+      vst1q_f32(y + 4, vmulq_n_f32(out[1], row_scale[i]));
     }
+    return;
+  }
+  for (size_t i = 0; i < 2 * P && i < rows; ++i, y += ldy) {
+    float32x4_t out[2];
+    float tmp[kNr];
+    if (i % 2 == 0) {
+      row_of(f[i / 2], 0, out);
+    } else {
+      row_of(f[i / 2], 1, out);
+    }
+    vst1q_f32(tmp, vmulq_n_f32(out[0], row_scale[i]));
+    vst1q_f32(tmp + 4, vmulq_n_f32(out[1], row_scale[i]));
+    __builtin_memcpy(y, tmp, valid * 4);
   }
 }
 
@@ -372,51 +378,64 @@ struct Gemm {
     }
   }
 
-  template <int P, class Codec>
-  void expanded(const Scratch& c, size_t pair, size_t n, size_t which) const {
-    Tile t = packed_tile(pair, n);
-    t.a += 2 * P * c.k0;
+  // What is the same for all tiles of a piece.
+  template <class Codec>
+  Tile piece_tile(const Scratch& c) const {
+    Tile t = packed_tile(0, a.n0);
     t.groups = c.groups, t.steps = c.steps;
-    if (s.wide) {
-      t.w += kGrouped ? c.g0 * s.group_bytes() : c.k0 * kNr;
-    } else {
-      t.w = c.codes + which * c.b.codes;
-      t.w_group = kNr * s.group_k;
-    }
-    t.extras = c.extras + which * c.b.extras;
+    if (!s.wide) t.w_group = kNr * s.group_k;
     t.extras_group = c.b.extras / c.b.piece_groups;
     t.zeros_at = 64, t.sums_at = s.zero_bytes != 0 ? 128 : 64;
     if (t.sums != nullptr) t.sums += c.g0 * t.sums_group;
-    uint8_t* state = c.state + (which * up(a.M, 2) + 2 * pair) * kNr * 4;
-    t.state_in = c.first ? nullptr : state;
-    t.state_out = c.last ? nullptr : state;
-    float32x4_t f[1][P][4];
-    multiply<E, P, 1, Codec, kFix, true, kGrouped>(t, f);
-    if (c.last)
-      store<P>(f[0], row_scales + 2 * pair, out(pair, n), a.ldy, rows_from(pair), valid(n));
+    return t;
+  }
+  // One tile of rows against the panels from n on.
+  template <int P, class Codec>
+  void expanded(const Scratch& c, const Tile& same, size_t pair, size_t n, size_t end) const {
+    Tile t = same;
+    t.a = a.panel + 2 * pair * s.K_padded + 2 * P * c.k0;
+    t.extras = c.extras;
+    t.w = s.wide ? panel(n) + (kGrouped ? c.g0 * s.group_bytes() : c.k0 * kNr) : c.codes;
+    const size_t w_next = s.wide ? s.stride() : c.b.codes, state_next = up(a.M, 2) * kNr * 4;
+    if (kFix != kPlain && t.sums != nullptr) t.sums += 4 * pair;
+    if (kFix == kRowZeros) t.row_zeros += 4 * pair;
+    uint8_t* state = c.state + 2 * pair * kNr * 4;
+    float* y = out(pair, n);
+    const float* scales = row_scales + 2 * pair;
+    const size_t rows = rows_from(pair);
+    for (; n < end;
+         n += kNr, t.w += w_next, t.extras += c.b.extras, state += state_next, y += kNr) {
+      t.state_in = c.first ? nullptr : state;
+      t.state_out = c.last ? nullptr : state;
+      float32x4_t f[1][P][4];
+      if constexpr (E::template has_tile<P, kFix, kGrouped>()) {
+        E::template tile<Codec::kShift>(t, s.group_k, f[0]);
+      } else {
+        multiply<E, P, 1, Codec, kFix, true, kGrouped>(t, f);
+      }
+      if (c.last) store<P>(f[0], scales, y, a.ldy, rows, valid(n));
+    }
   }
 
   template <class Codec>
   void piece(const Scratch& c, size_t n, size_t end) const {
     for (size_t i = 0; n + i * kNr < end; ++i)
       expand<Codec>(c, n + i * kNr, c.codes + i * c.b.codes, c.extras + i * c.b.extras);
-    for (size_t t = 0; t < map.tiles; ++t) {
-      const size_t pair = map.first(t);
-      for (size_t i = 0; n + i * kNr < end; ++i) switch (map.size(t)) {
-          case 1:
-            expanded<1, Codec>(c, pair, n + i * kNr, i);
-            break;
-          case 2:
-            if constexpr (kMost >= 2) expanded<2, Codec>(c, pair, n + i * kNr, i);
-            break;
-          case 3:
-            if constexpr (kMost >= 3) expanded<3, Codec>(c, pair, n + i * kNr, i);
-            break;
-          default:
-            if constexpr (kMost >= 4) expanded<4, Codec>(c, pair, n + i * kNr, i);
-            break;
-        }
-    }
+    const Tile same = piece_tile<Codec>(c);
+    for (size_t t = 0; t < map.tiles; ++t) switch (map.size(t)) {
+        case 1:
+          expanded<1, Codec>(c, same, map.first(t), n, end);
+          break;
+        case 2:
+          if constexpr (kMost >= 2) expanded<2, Codec>(c, same, map.first(t), n, end);
+          break;
+        case 3:
+          if constexpr (kMost >= 3) expanded<3, Codec>(c, same, map.first(t), n, end);
+          break;
+        default:
+          if constexpr (kMost >= 4) expanded<4, Codec>(c, same, map.first(t), n, end);
+          break;
+      }
   }
   template <class Codec>
   void many() const {

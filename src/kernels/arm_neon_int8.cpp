@@ -33,6 +33,10 @@ struct SmullOne {
   }
 };
 struct Smull {
+  template <int P, int kFix, bool kGrouped>
+  static constexpr bool has_tile() {
+    return false;
+  }
   using One = SmullOne;
   static constexpr size_t kPairs = 1, kPairsGrouped = 1;
   static constexpr int kStreamsOne = 2, kStreamsPair = 1;
