@@ -18,7 +18,7 @@ namespace i8mm_tiles {
       "v27", "v28", "v29", "v30", "v31"
 
 // Memory behind a pointer as an input, so that no "memory" clobber makes the compiler forget what it knows.
-#define MOEBIUS_READS(p) "m"(*reinterpret_cast<const uint8_t(*)[]>(p))
+#define MOEBIUS_READS(p) "m"(*reinterpret_cast<const uint8_t(*)[1u << 28]>(p))
 #define MOEBIUS_MMLA(acc, x, b) "smmla v" #acc ".4s, v" #x ".16b, v" #b ".16b\n"
 #define MOEBIUS_ROW(a0, a1, a2, a3, x, b0, b1, b2, b3, load0) \
   MOEBIUS_MMLA(a0, x, b0)                                     \
