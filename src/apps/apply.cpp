@@ -30,7 +30,8 @@ Input read_input(const TensorStore& store, const char* name) {
 
 ConstRows rows_of(const TensorStore& store, const Input& in, const char* expected) {
   if (in.info->shape.size() != 2 || !is_activation_type(in.info->dtype))
-    fail("{} is {}; expected {} of F32, BF16 or F16", store.where(*in.info), describe(*in.info), expected);
+    fail("{} is {}; expected {} of F32, BF16 or F16", store.where(*in.info), describe(*in.info),
+         expected);
   return {in.bytes.data(), in.info->dtype, in.info->shape[0], in.info->shape[1], in.info->shape[1]};
 }
 
@@ -38,16 +39,20 @@ std::vector<int32_t> ids_of(const TensorStore& store, const Input& in, size_t T)
   const TensorInfo& info = *in.info;
   const bool wide = info.dtype == DType::kI64;
   if ((!wide && info.dtype != DType::kI32) || info.shape.size() != 2 || info.shape[0] != T)
-    fail("{} is {}; expected I32 or I64 [{}, top-k], one row per row of x", store.where(info), describe(info), T);
+    fail("{} is {}; expected I32 or I64 [{}, top-k], one row per row of x", store.where(info),
+         describe(info), T);
   const size_t n = info.shape[0] * info.shape[1];
-  if (wide) return narrow_ids({reinterpret_cast<const int64_t*>(in.bytes.data()), n}, info.shape[1]);
+  if (wide)
+    return narrow_ids({reinterpret_cast<const int64_t*>(in.bytes.data()), n}, info.shape[1]);
   const auto* p = reinterpret_cast<const int32_t*>(in.bytes.data());
   return {p, p + n};
 }
 
 DType out_type(const ApplyOptions& options, DType x) {
   if (options.out_dtype.empty()) return x;
-  return options.out_dtype == "f32" ? DType::kF32 : options.out_dtype == "bf16" ? DType::kBf16 : DType::kF16;
+  return options.out_dtype == "f32"    ? DType::kF32
+         : options.out_dtype == "bf16" ? DType::kBf16
+                                       : DType::kF16;
 }
 
 struct Outputs {
@@ -63,7 +68,8 @@ Rows make_y(Outputs& out, DType type, size_t T, size_t N) {
   return {out.y.data(), type, T, N, N};
 }
 
-void apply_block(const MoeBlockLayer& layer, const ConstRows& x, const ConstRows* given, Outputs& out, DType type, ThreadPool& pool) {
+void apply_block(const MoeBlockLayer& layer, const ConstRows& x, const ConstRows* given,
+                 Outputs& out, DType type, ThreadPool& pool) {
   const size_t T = x.rows;
   std::vector<float> logits;
   ConstRows rows;
@@ -81,31 +87,44 @@ void apply_block(const MoeBlockLayer& layer, const ConstRows& x, const ConstRows
   MoeOptions options;
   options.ids_out = out.ids.data();
   options.weights_out = out.weights.data();
-  layer.experts->forward_logits(x, rows, make_y(out, type, T, layer.experts->spec().hidden), pool, options);
+  layer.experts->forward_logits(x, rows, make_y(out, type, T, layer.experts->spec().hidden), pool,
+                                options);
 }
 
-void apply_experts(const MoeBlockLayer& layer, const TensorStore& store, const ConstRows& x, Outputs& out, DType type, ThreadPool& pool) {
-  const Input logits = read_input(store, "router_logits"), ids = read_input(store, "topk_ids"), weights = read_input(store, "topk_weights");
+void apply_experts(const MoeBlockLayer& layer, const TensorStore& store, const ConstRows& x,
+                   Outputs& out, DType type, ThreadPool& pool) {
+  const Input logits = read_input(store, "router_logits"), ids = read_input(store, "topk_ids"),
+              weights = read_input(store, "topk_weights");
   const size_t T = x.rows;
-  if (logits && (ids || weights)) fail("{}: holds router_logits and topk_ids or topk_weights; expected one or the other", store.files()[0].path());
+  if (logits && (ids || weights))
+    fail("{}: holds router_logits and topk_ids or topk_weights; expected one or the other",
+         store.files()[0].path());
   if (logits) {
     const ConstRows rows = rows_of(store, logits, "router_logits [T, experts]");
-    if (rows.rows != T) fail("{} is {}; expected {} rows, as x has", store.where(*logits.info), describe(*logits.info), T);
+    if (rows.rows != T)
+      fail("{} is {}; expected {} rows, as x has", store.where(*logits.info),
+           describe(*logits.info), T);
     apply_block(layer, x, &rows, out, type, pool);
     return;
   }
-  if (!ids || !weights) fail("{}: the experts of a block need router_logits, or topk_ids and topk_weights, besides x", store.files()[0].path());
+  if (!ids || !weights)
+    fail("{}: the experts of a block need router_logits, or topk_ids and topk_weights, besides x",
+         store.files()[0].path());
   out.ids = ids_of(store, ids, T);
   out.slots = ids.info->shape[1];
   if (weights.info->dtype != DType::kF32 || weights.info->shape != ids.info->shape)
-    fail("{} is {}; expected F32 with the shape of topk_ids, {}", store.where(*weights.info), describe(*weights.info), describe(*ids.info));
+    fail("{} is {}; expected F32 with the shape of topk_ids, {}", store.where(*weights.info),
+         describe(*weights.info), describe(*ids.info));
   const auto* w = reinterpret_cast<const float*>(weights.bytes.data());
   out.weights.assign(w, w + out.ids.size());
-  layer.experts->forward_ids(x, out.ids, out.weights, make_y(out, type, T, layer.experts->spec().hidden), pool);
+  layer.experts->forward_ids(x, out.ids, out.weights,
+                             make_y(out, type, T, layer.experts->spec().hidden), pool);
 }
 
 void write_outputs(const std::string& path, const Outputs& out, DType type, size_t T) {
-  const auto bytes = [](const auto& v) { return std::span(reinterpret_cast<const uint8_t*>(v.data()), v.size() * sizeof(v[0])); };
+  const auto bytes = [](const auto& v) {
+    return std::span(reinterpret_cast<const uint8_t*>(v.data()), v.size() * sizeof(v[0]));
+  };
   std::vector<TensorData> tensors = {{"y", type, {T, out.N}, bytes(out.y)}};
   if (out.slots != 0) {
     tensors.push_back({"topk_ids", DType::kI32, {T, out.slots}, bytes(out.ids)});
@@ -134,14 +153,19 @@ int run_apply(const ApplyOptions& options) {
     const bool experts = block->name != options.module;
     Progress progress("loading", file_bytes(*block), true);
     layer_options.progress = [&](uint64_t bytes) { progress.advance(bytes); };
-    const MoeBlockLayer layer = load_moe(checkpoint, *block, layer_options, experts ? MoePart::kExperts : MoePart::kBlock);
+    const MoeBlockLayer layer =
+        load_moe(checkpoint, *block, layer_options, experts ? MoePart::kExperts : MoePart::kBlock);
     check_rows(x, x.rows, block->spec.hidden, "x");
-    if (experts) apply_experts(layer, inputs, x, out, type, pool);
-    else apply_block(layer, x, nullptr, out, type, pool);
+    if (experts)
+      apply_experts(layer, inputs, x, out, type, pool);
+    else
+      apply_block(layer, x, nullptr, out, type, pool);
   } else {
     const Module* module = checkpoint.find_module(options.module);
     if (module == nullptr || module->plan.N == 0)
-      fail("{}: has no linear, MoE block or experts named '{}'; `moebius inspect` lists the modules", options.folder, printable(options.module));
+      fail(
+          "{}: has no linear, MoE block or experts named '{}'; `moebius inspect` lists the modules",
+          options.folder, printable(options.module));
     const auto layer = load_linear(checkpoint, {module}, layer_options);
     layer->forward(x, make_y(out, type, x.rows, layer->out_features()), pool);
   }

@@ -36,7 +36,8 @@ Json to_json(const Explained& e) {
   j.set("file_bytes", m.plan.code_bytes + m.plan.scale_bytes);
   Json candidates = Json::array();
   for (const Candidate& c : e.choice.candidates)
-    candidates.push(Json::object({{"kernel", title_of(*c.kernel)}, {"verdict", name_of(c.verdict)}, {"reason", c.reason}}));
+    candidates.push(Json::object(
+        {{"kernel", title_of(*c.kernel)}, {"verdict", name_of(c.verdict)}, {"reason", c.reason}}));
   j.set("candidates", std::move(candidates));
   return j;
 }
@@ -47,14 +48,20 @@ Ink ink_of(Verdict v) {
 
 void print_text(const Explained& e, bool colour, std::ostream& out) {
   const Module& m = *e.group.sample;
-  const double ratio = static_cast<double>(e.packed) / static_cast<double>(std::max<uint64_t>(1, m.plan.code_bytes + m.plan.scale_bytes));
-  out << paint(e.group.name, Ink::kBold, colour) << fmt::format("  {}  N={} K={}", describe(m.plan.scheme), m.plan.N, m.plan.K);
+  const double ratio =
+      static_cast<double>(e.packed) /
+      static_cast<double>(std::max<uint64_t>(1, m.plan.code_bytes + m.plan.scale_bytes));
+  out << paint(e.group.name, Ink::kBold, colour)
+      << fmt::format("  {}  N={} K={}", describe(m.plan.scheme), m.plan.N, m.plan.K);
   if (e.group.count > 1) out << fmt::format("  x{}", e.group.count);
   out << '\n';
   for (const Candidate& c : e.choice.candidates) {
     std::string words = c.reason;
-    if (c.verdict == Verdict::kChosen) words = fmt::format("{}, {:.2f}x the file's bytes{}{}", name_of(e.choice.numerics), ratio, c.reason.empty() ? "" : ", ", c.reason);
-    out << "  " << paint(fmt::format("{:<9}", name_of(c.verdict)), ink_of(c.verdict), colour) << fmt::format("{:<22} {}\n", title_of(*c.kernel), words);
+    if (c.verdict == Verdict::kChosen)
+      words = fmt::format("{}, {:.2f}x the file's bytes{}{}", name_of(e.choice.numerics), ratio,
+                          c.reason.empty() ? "" : ", ", c.reason);
+    out << "  " << paint(fmt::format("{:<9}", name_of(c.verdict)), ink_of(c.verdict), colour)
+        << fmt::format("{:<22} {}\n", title_of(*c.kernel), words);
   }
 }
 
@@ -80,17 +87,26 @@ int run_explain(const ExplainOptions& options, std::ostream& out) {
     const Module& m = *group.sample;
     if (!has_product(m)) continue;
     if (!m.supported) {
-      if (options.json) modules.push(Json::object({{"name", group.name}, {"scheme", describe(m.plan.scheme)}, {"chosen", Json()}, {"reason", m.reason}}));
-      else out << paint(group.name, Ink::kBold, options.colour) << "  " << paint("unsupported: " + m.reason, Ink::kRed, options.colour) << '\n';
+      if (options.json)
+        modules.push(Json::object({{"name", group.name},
+                                   {"scheme", describe(m.plan.scheme)},
+                                   {"chosen", Json()},
+                                   {"reason", m.reason}}));
+      else
+        out << paint(group.name, Ink::kBold, options.colour) << "  "
+            << paint("unsupported: " + m.reason, Ink::kRed, options.colour) << '\n';
       continue;
     }
     const Problem problem = problem_of(m, mode, x_type);
     Explained e{std::move(group), choose_kernel(problem, cpu, request_for(problem, policy)), 0};
     e.packed = e.choice.chosen->packed_bytes(problem);
-    if (options.json) modules.push(to_json(e));
-    else print_text(e, options.colour, out);
+    if (options.json)
+      modules.push(to_json(e));
+    else
+      print_text(e, options.colour, out);
   }
-  if (options.json) out << Json::object({{"cpu", describe(cpu)}, {"modules", std::move(modules)}}).dump(1) << '\n';
+  if (options.json)
+    out << Json::object({{"cpu", describe(cpu)}, {"modules", std::move(modules)}}).dump(1) << '\n';
   return 0;
 }
 

@@ -10,8 +10,8 @@ namespace moebius {
 
 struct ExplainOptions {
   std::string folder;
-  std::string cpu;            // feature list; empty: this machine
-  std::string dtype = "auto"; // of activations: auto, bf16, f16, f32
+  std::string cpu;             // feature list; empty: this machine
+  std::string dtype = "auto";  // of activations: auto, bf16, f16, f32
   bool json = false, colour = false;
   RunOptions run;
 };

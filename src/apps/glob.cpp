@@ -4,7 +4,8 @@
 namespace moebius {
 
 bool has_product(const Module& m) {
-  return m.kind == ModuleKind::kLinear || m.kind == ModuleKind::kExpert || m.kind == ModuleKind::kRouter || m.kind == ModuleKind::kLmHead;
+  return m.kind == ModuleKind::kLinear || m.kind == ModuleKind::kExpert ||
+         m.kind == ModuleKind::kRouter || m.kind == ModuleKind::kLmHead;
 }
 
 bool glob_match(std::string_view pattern, std::string_view text) {

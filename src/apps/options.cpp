@@ -13,7 +13,8 @@
 namespace moebius {
 
 size_t thread_count(const RunOptions& options) {
-  if (options.threads < 0 || options.threads > 1024) fail("--threads is {}; expected 1 to 1024, or 0 for all cores", options.threads);
+  if (options.threads < 0 || options.threads > 1024)
+    fail("--threads is {}; expected 1 to 1024, or 0 for all cores", options.threads);
   return options.threads == 0 ? default_thread_count() : static_cast<size_t>(options.threads);
 }
 
@@ -23,7 +24,8 @@ Policy policy_of(const RunOptions& options) {
   policy.kernel = normalize_kernel_name(options.kernel);
   if (policy.kernel.empty()) {
     policy.kernel = kernel_from_environment();
-    if (!policy.kernel.empty()) fmt::print(stderr, "moebius: MOEBIUS_KERNEL asks for kernel {}\n", policy.kernel);
+    if (!policy.kernel.empty())
+      fmt::print(stderr, "moebius: MOEBIUS_KERNEL asks for kernel {}\n", policy.kernel);
   }
   if (const char* cpu = std::getenv("MOEBIUS_CPU"); cpu != nullptr && *cpu != '\0')
     fmt::print(stderr, "moebius: MOEBIUS_CPU narrows the CPU to {}\n", describe(host_cpu()));
@@ -34,7 +36,8 @@ Int8Mode int8_mode_of(const RunOptions& options) {
   if (options.int8_activations == "declared") return Int8Mode::kDeclared;
   if (options.int8_activations == "ct") return Int8Mode::kCompressedTensors;
   if (options.int8_activations == "vllm") return Int8Mode::kVllm;
-  fail("--int8-activations is '{}'; expected declared, ct or vllm", printable(options.int8_activations));
+  fail("--int8-activations is '{}'; expected declared, ct or vllm",
+       printable(options.int8_activations));
 }
 
 std::string folder_or_bundled(const std::string& folder) {
@@ -44,7 +47,8 @@ std::string folder_or_bundled(const std::string& folder) {
     struct stat info {};
     if (stat((path + "/config.json").c_str(), &info) == 0) return path;
   }
-  fail("no folder given, and the bundled model is neither in {}/models nor in {}/models", MOEBIUS_SOURCE_DIR, MOEBIUS_INSTALL_DATADIR);
+  fail("no folder given, and the bundled model is neither in {}/models nor in {}/models",
+       MOEBIUS_SOURCE_DIR, MOEBIUS_INSTALL_DATADIR);
 }
 
 }  // namespace moebius

@@ -9,9 +9,9 @@
 namespace moebius {
 
 struct RunOptions {
-  int threads = 0;                        // 0: all cores
-  std::string kernel;                     // "": the oracle's choice
-  std::string policy = "declared";        // declared | exact | approximate
+  int threads = 0;                            // 0: all cores
+  std::string kernel;                         // "": the oracle's choice
+  std::string policy = "declared";            // declared | exact | approximate
   std::string int8_activations = "declared";  // declared | ct | vllm
 };
 

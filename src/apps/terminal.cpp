@@ -17,7 +17,9 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kRedraw = std::chrono::milliseconds(100);
 constexpr auto kPlainLine = std::chrono::seconds(5);
 
-double seconds_since(Clock::time_point t) { return std::chrono::duration<double>(Clock::now() - t).count(); }
+double seconds_since(Clock::time_point t) {
+  return std::chrono::duration<double>(Clock::now() - t).count();
+}
 
 size_t terminal_width() {
   winsize size{};
@@ -60,7 +62,11 @@ std::string human_seconds(double s) {
 }
 
 Progress::Progress(std::string what, uint64_t total, bool bytes)
-    : what_(std::move(what)), total_(total), bytes_(bytes), terminal_(isatty(STDERR_FILENO) != 0), start_(Clock::now()) {
+    : what_(std::move(what)),
+      total_(total),
+      bytes_(bytes),
+      terminal_(isatty(STDERR_FILENO) != 0),
+      start_(Clock::now()) {
   next_ = start_ + (terminal_ ? Clock::duration(kRedraw) : Clock::duration(kPlainLine));
 }
 
@@ -82,10 +88,14 @@ void Progress::advance(uint64_t amount, std::string_view note) {
 void Progress::draw(bool last) {
   const double elapsed = std::max(seconds_since(start_), 1e-9), done = static_cast<double>(done_);
   const double share = total_ == 0 ? 1.0 : std::min(1.0, done / static_cast<double>(total_));
-  std::string tail = bytes_ ? fmt::format("{} of {}, {:.2f} GB/s", human_bytes(done), human_bytes(static_cast<double>(total_)), done / elapsed * 1e-9)
-                            : fmt::format("{} of {}", done_, total_);
-  if (last) tail += fmt::format(", {}", human_seconds(elapsed));
-  else if (share > 0.01) tail += fmt::format(", {} left", human_seconds(elapsed * (1 - share) / share));
+  std::string tail =
+      bytes_ ? fmt::format("{} of {}, {:.2f} GB/s", human_bytes(done),
+                           human_bytes(static_cast<double>(total_)), done / elapsed * 1e-9)
+             : fmt::format("{} of {}", done_, total_);
+  if (last)
+    tail += fmt::format(", {}", human_seconds(elapsed));
+  else if (share > 0.01)
+    tail += fmt::format(", {} left", human_seconds(elapsed * (1 - share) / share));
   if (!note_.empty() && !last) tail += "  " + note_;
   if (!terminal_) {
     fmt::print(stderr, "{}: {:.0f} %, {}\n", what_, 100 * share, tail);
@@ -93,7 +103,8 @@ void Progress::draw(bool last) {
   }
   constexpr size_t kBar = 24;
   const auto filled = static_cast<size_t>(share * kBar);
-  std::string line = fmt::format("{} [{}{}] {}", what_, std::string(filled, '='), std::string(kBar - filled, ' '), tail);
+  std::string line = fmt::format("{} [{}{}] {}", what_, std::string(filled, '='),
+                                 std::string(kBar - filled, ' '), tail);
   const size_t limit = terminal_width() - 1;
   if (line.size() > limit) line.resize(limit);
   const size_t length = line.size();

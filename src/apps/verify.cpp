@@ -45,12 +45,14 @@ std::vector<float> realistic_rows(size_t M, size_t K, XType type, uint64_t seed)
     return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-53;
   };
   std::vector<float> outlier(K, 1.0f);
-  for (size_t i = 0; i < 1 + K / 256; ++i) outlier[static_cast<size_t>(uniform() * static_cast<double>(K))] = 30.0f;
+  for (size_t i = 0; i < 1 + K / 256; ++i)
+    outlier[static_cast<size_t>(uniform() * static_cast<double>(K))] = 30.0f;
   std::vector<float> x(M * K);
   for (size_t m = 0; m < M; ++m) {
     const double size = m % 8 == 3 ? 0.0 : m % 8 == 5 ? 1e-6 : m % 8 == 7 ? 1e4 : 1.0;
     for (size_t k = 0; k < K; ++k) {
-      const double normal = std::sqrt(-2 * std::log(1 - uniform())) * std::cos(6.283185307179586 * uniform());
+      const double normal =
+          std::sqrt(-2 * std::log(1 - uniform())) * std::cos(6.283185307179586 * uniform());
       x[m * K + k] = static_cast<float>(normal * size) * outlier[k];
     }
   }
@@ -67,14 +69,18 @@ struct Rows32 {
 std::optional<Rows32> given_rows(const std::string& path, size_t K, XType type) {
   const TensorStore store = TensorStore::open_file(path);
   const TensorInfo& info = store.require("x");
-  if (info.shape.size() != 2 || !is_activation_type(info.dtype)) fail("{} is {}; expected x [T, features] of F32, BF16 or F16", store.where(info), describe(info));
+  if (info.shape.size() != 2 || !is_activation_type(info.dtype))
+    fail("{} is {}; expected x [T, features] of F32, BF16 or F16", store.where(info),
+         describe(info));
   if (info.shape[1] != K) return std::nullopt;
   Rows32 rows{read_floats(store, info), info.shape[0]};
   round_to(type, rows.x.data(), rows.x.size());
   return rows;
 }
 
-bool same_bytes(float a, float b) { return std::memcmp(&a, &b, 4) == 0 || (std::isnan(a) && std::isnan(b)); }
+bool same_bytes(float a, float b) {
+  return std::memcmp(&a, &b, 4) == 0 || (std::isnan(a) && std::isnan(b));
+}
 
 void compare(Finding& f, const QuantMatrix& w, const QuantRows& rows, const float* y) {
   const size_t M = rows.M, N = w.N;
@@ -85,11 +91,13 @@ void compare(Finding& f, const QuantMatrix& w, const QuantRows& rows, const floa
   double worst = -1;
   for (size_t i = 0; i < M * N; ++i) {
     const double difference = std::fabs(static_cast<double>(y[i]) - expected[i]);
-    const bool fits = f.numerics == Numerics::kExact ? same_bytes(y[i], expected[i])
-                                                     : (std::isnan(expected[i]) ? std::isnan(y[i]) : difference <= bound[i]);
+    const bool fits = f.numerics == Numerics::kExact
+                          ? same_bytes(y[i], expected[i])
+                          : (std::isnan(expected[i]) ? std::isnan(y[i]) : difference <= bound[i]);
     if (std::isfinite(difference)) {
       f.max_abs = std::max(f.max_abs, difference);
-      if (expected[i] != 0) f.max_rel = std::max(f.max_rel, difference / std::fabs(static_cast<double>(expected[i])));
+      if (expected[i] != 0)
+        f.max_rel = std::max(f.max_rel, difference / std::fabs(static_cast<double>(expected[i])));
     }
     const double excess = fits ? (bound[i] > 0 ? difference / bound[i] : 0) : HUGE_VAL;
     if (excess > worst) {
@@ -101,7 +109,8 @@ void compare(Finding& f, const QuantMatrix& w, const QuantRows& rows, const floa
   }
 }
 
-Finding verify_module(const Checkpoint& checkpoint, const Module& m, const LayerOptions& options, const std::string& in) {
+Finding verify_module(const Checkpoint& checkpoint, const Module& m, const LayerOptions& options,
+                      const std::string& in) {
   LoadBuffer buffer;
   const QuantMatrix w = reader_for(m.plan.scheme.format).load(m.plan, checkpoint.store(), buffer);
   const ActSpec act = act_spec_of(m, options.int8);
@@ -113,14 +122,16 @@ Finding verify_module(const Checkpoint& checkpoint, const Module& m, const Layer
   Rows32 rows{realistic_rows(kRows, w.K, options.x_type, 1 + w.N * 31 + w.K), kRows};
   if (!in.empty())
     if (auto given = given_rows(in, w.K, options.x_type)) rows = std::move(*given);
-  const QuantRowsBuffer quantized = quantize_rows(rows.x.data(), w.K, rows.M, w.K, act, m.plan.input, options.x_type);
+  const QuantRowsBuffer quantized =
+      quantize_rows(rows.x.data(), w.K, rows.M, w.K, act, m.plan.input, options.x_type);
   std::vector<float> y(rows.M * w.N);
   packed.multiply(rows.x.data(), w.K, rows.M, y.data(), w.N);
   compare(f, w, quantized.rows, y.data());
   return f;
 }
 
-std::vector<const Module*> modules_to_run(const Checkpoint& checkpoint, const std::string& pattern) {
+std::vector<const Module*> modules_to_run(const Checkpoint& checkpoint,
+                                          const std::string& pattern) {
   std::vector<const Module*> out;
   for (const ModuleGroup& group : group_modules(checkpoint)) {
     std::vector<const Module*> matching;
@@ -141,8 +152,14 @@ std::vector<const Module*> modules_to_run(const Checkpoint& checkpoint, const st
 }
 
 Json to_json(const Finding& f) {
-  return Json::object({{"name", f.name}, {"kernel", f.kernel}, {"numerics", name_of(f.numerics)}, {"max_abs", f.max_abs}, {"max_rel", f.max_rel},
-                       {"bound", f.bound}, {"ok", f.ok}, {"worst", f.where}});
+  return Json::object({{"name", f.name},
+                       {"kernel", f.kernel},
+                       {"numerics", name_of(f.numerics)},
+                       {"max_abs", f.max_abs},
+                       {"max_rel", f.max_rel},
+                       {"bound", f.bound},
+                       {"ok", f.ok},
+                       {"worst", f.where}});
 }
 
 }  // namespace
@@ -157,7 +174,8 @@ int run_verify(const VerifyOptions& options, std::ostream& out) {
   layer_options.int8 = int8_mode_of(options.run);
   layer_options.x_type = activation_type(options.dtype, checkpoint.config().dtype);
   const std::vector<const Module*> modules = modules_to_run(checkpoint, options.module);
-  if (modules.empty()) fail("{}: no module matches '{}'", options.folder, printable(options.module));
+  if (modules.empty())
+    fail("{}: no module matches '{}'", options.folder, printable(options.module));
   std::vector<Finding> findings(modules.size());
   {
     Progress progress("verify", modules.size(), false);
@@ -170,13 +188,18 @@ int run_verify(const VerifyOptions& options, std::ostream& out) {
   Json list = Json::array();
   for (const Finding& f : findings) {
     bad += f.ok ? 0 : 1;
-    if (options.json) list.push(to_json(f));
+    if (options.json)
+      list.push(to_json(f));
     else
-      out << fmt::format("{} {:<52} {:<18} {:<10} max abs {:.2e} rel {:.2e}{}\n", paint(f.ok ? "ok  " : "FAIL", f.ok ? Ink::kGreen : Ink::kRed, options.colour), f.name,
-                         f.kernel, name_of(f.numerics), f.max_abs, f.max_rel, f.ok ? "" : "  " + f.where);
+      out << fmt::format(
+          "{} {:<52} {:<18} {:<10} max abs {:.2e} rel {:.2e}{}\n",
+          paint(f.ok ? "ok  " : "FAIL", f.ok ? Ink::kGreen : Ink::kRed, options.colour), f.name,
+          f.kernel, name_of(f.numerics), f.max_abs, f.max_rel, f.ok ? "" : "  " + f.where);
   }
-  if (options.json) out << Json::object({{"ok", bad == 0}, {"modules", std::move(list)}}).dump(1) << '\n';
-  else out << fmt::format("{} modules, {} failed\n", findings.size(), bad);
+  if (options.json)
+    out << Json::object({{"ok", bad == 0}, {"modules", std::move(list)}}).dump(1) << '\n';
+  else
+    out << fmt::format("{} modules, {} failed\n", findings.size(), bad);
   return bad == 0 ? 0 : 1;
 }
 

@@ -9,8 +9,28 @@
 namespace moebius {
 
 enum class DType : uint8_t {
-  kBool, kU8, kI8, kU16, kI16, kU32, kI32, kU64, kI64, kF16, kBf16, kF32, kF64, kC64,
-  kF8E4M3, kF8E5M2, kF8E4M3Fnuz, kF8E5M2Fnuz, kF8E8M0, kF6E2M3, kF6E3M2, kF4,
+  kBool,
+  kU8,
+  kI8,
+  kU16,
+  kI16,
+  kU32,
+  kI32,
+  kU64,
+  kI64,
+  kF16,
+  kBf16,
+  kF32,
+  kF64,
+  kC64,
+  kF8E4M3,
+  kF8E5M2,
+  kF8E4M3Fnuz,
+  kF8E5M2Fnuz,
+  kF8E8M0,
+  kF6E2M3,
+  kF6E3M2,
+  kF4,
 };
 
 struct DTypeInfo {
@@ -20,17 +40,28 @@ struct DTypeInfo {
 };
 
 inline constexpr DTypeInfo kDTypes[] = {
-    {DType::kBool, "BOOL", 8},         {DType::kU8, "U8", 8},
-    {DType::kI8, "I8", 8},             {DType::kU16, "U16", 16},
-    {DType::kI16, "I16", 16},          {DType::kU32, "U32", 32},
-    {DType::kI32, "I32", 32},          {DType::kU64, "U64", 64},
-    {DType::kI64, "I64", 64},          {DType::kF16, "F16", 16},
-    {DType::kBf16, "BF16", 16},        {DType::kF32, "F32", 32},
-    {DType::kF64, "F64", 64},          {DType::kC64, "C64", 64},
-    {DType::kF8E4M3, "F8_E4M3", 8},    {DType::kF8E5M2, "F8_E5M2", 8},
-    {DType::kF8E4M3Fnuz, "F8_E4M3FNUZ", 8}, {DType::kF8E5M2Fnuz, "F8_E5M2FNUZ", 8},
-    {DType::kF8E8M0, "F8_E8M0", 8},    {DType::kF6E2M3, "F6_E2M3", 6},
-    {DType::kF6E3M2, "F6_E3M2", 6},    {DType::kF4, "F4", 4},
+    {DType::kBool, "BOOL", 8},
+    {DType::kU8, "U8", 8},
+    {DType::kI8, "I8", 8},
+    {DType::kU16, "U16", 16},
+    {DType::kI16, "I16", 16},
+    {DType::kU32, "U32", 32},
+    {DType::kI32, "I32", 32},
+    {DType::kU64, "U64", 64},
+    {DType::kI64, "I64", 64},
+    {DType::kF16, "F16", 16},
+    {DType::kBf16, "BF16", 16},
+    {DType::kF32, "F32", 32},
+    {DType::kF64, "F64", 64},
+    {DType::kC64, "C64", 64},
+    {DType::kF8E4M3, "F8_E4M3", 8},
+    {DType::kF8E5M2, "F8_E5M2", 8},
+    {DType::kF8E4M3Fnuz, "F8_E4M3FNUZ", 8},
+    {DType::kF8E5M2Fnuz, "F8_E5M2FNUZ", 8},
+    {DType::kF8E8M0, "F8_E8M0", 8},
+    {DType::kF6E2M3, "F6_E2M3", 6},
+    {DType::kF6E3M2, "F6_E3M2", 6},
+    {DType::kF4, "F4", 4},
 };
 
 inline constexpr const DTypeInfo& info_of(DType t) { return kDTypes[static_cast<size_t>(t)]; }

@@ -11,7 +11,9 @@ namespace moebius {
 // Length in bytes of the valid character at the start of `text`, or 0 if there is none.
 inline size_t utf8_length(std::string_view text) {
   if (text.empty()) return 0;
-  const auto at = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  const auto at = [&](size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
+  };
   const auto tail = [&](size_t i) { return (at(i) & 0xc0u) == 0x80u; };
   const unsigned a = at(0), b = at(1);
   if (a < 0x80) return 1;

@@ -15,7 +15,8 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kInlineElements = 16384;  // below this waking the other threads costs more than it brings
+constexpr size_t kInlineElements =
+    16384;  // below this waking the other threads costs more than it brings
 
 void grow(std::vector<float>& v, size_t n) {
   if (v.size() < n) v.resize(n);
@@ -24,7 +25,8 @@ void grow(std::vector<float>& v, size_t n) {
 }  // namespace
 
 std::string_view name_of(Phase phase) {
-  static constexpr std::string_view kNames[] = {"embedding", "norm", "linear", "attention", "moe", "output"};
+  static constexpr std::string_view kNames[] = {"embedding", "norm", "linear",
+                                                "attention", "moe",  "output"};
   return kNames[static_cast<size_t>(phase)];
 }
 
@@ -48,8 +50,10 @@ void DecoderModel::for_rows(size_t T, FunctionRef<void(size_t)> fn) {
   }
 }
 
-void DecoderModel::run_linear(const LinearLayer& layer, const float* x, float* y, size_t T, bool round) {
-  layer.forward(f32_rows(x, T, layer.in_features()), f32_rows(y, T, layer.out_features()), *options_.pool);
+void DecoderModel::run_linear(const LinearLayer& layer, const float* x, float* y, size_t T,
+                              bool round) {
+  layer.forward(f32_rows(x, T, layer.in_features()), f32_rows(y, T, layer.out_features()),
+                *options_.pool);
   if (!round || options_.type == XType::kF32) return;
   const size_t n = layer.out_features();
   for_rows(T, [&](size_t t) { round_to(options_.type, y + t * n, n); });
@@ -65,7 +69,8 @@ void DecoderModel::embed(std::span<const StepItem> items, size_t T) {
       b.positions[row] = static_cast<int32_t>(item.state->length() + i);
       float* to = b.h.data() + row * hidden_;
       const auto token = static_cast<size_t>(item.tokens[i]);
-      for (size_t c = 0; c < hidden_; ++c) to[c] = weight_at(embedding_, token, c) * spec_.embedding_multiplier;
+      for (size_t c = 0; c < hidden_; ++c)
+        to[c] = weight_at(embedding_, token, c) * spec_.embedding_multiplier;
       round_to(options_.type, to, hidden_);
     }
     longest = std::max(longest, item.state->length() + item.tokens.size());
@@ -75,7 +80,8 @@ void DecoderModel::embed(std::span<const StepItem> items, size_t T) {
 
 void DecoderModel::project_qkv(const Layer& layer, size_t T) {
   Buffers& b = *buffers_;
-  const size_t nq = spec_.heads * spec_.head_dim, nk = spec_.kv_heads * spec_.head_dim, nv = spec_.kv_heads * spec_.value_dim, width = nq + nk + nv;
+  const size_t nq = spec_.heads * spec_.head_dim, nk = spec_.kv_heads * spec_.head_dim,
+               nv = spec_.kv_heads * spec_.value_dim, width = nq + nk + nv;
   grow(b.qkv, T * width);
   {
     const Timer timer(profile_, Phase::kLinear);
@@ -87,11 +93,14 @@ void DecoderModel::project_qkv(const Layer& layer, size_t T) {
       normalize(layer.q_norm, options_.type, row, nq, row, nq, 1, nq);
       normalize(layer.k_norm, options_.type, row + nq, nk, row + nq, nk, 1, nk);
     } else if (spec_.qk_norm == QkNorm::kHead) {
-      normalize(layer.q_norm, options_.type, row, spec_.head_dim, row, spec_.head_dim, spec_.heads, spec_.head_dim);
-      normalize(layer.k_norm, options_.type, row + nq, spec_.head_dim, row + nq, spec_.head_dim, spec_.kv_heads, spec_.head_dim);
+      normalize(layer.q_norm, options_.type, row, spec_.head_dim, row, spec_.head_dim, spec_.heads,
+                spec_.head_dim);
+      normalize(layer.k_norm, options_.type, row + nq, spec_.head_dim, row + nq, spec_.head_dim,
+                spec_.kv_heads, spec_.head_dim);
     }
     if (spec_.clip_qkv > 0)
-      for (size_t i = 0; i < width; ++i) row[i] = std::clamp(row[i], -spec_.clip_qkv, spec_.clip_qkv);
+      for (size_t i = 0; i < width; ++i)
+        row[i] = std::clamp(row[i], -spec_.clip_qkv, spec_.clip_qkv);
     std::memcpy(b.q.data() + t * nq, row, nq * sizeof(float));
     std::memcpy(b.k.data() + t * nk, row + nq, nk * sizeof(float));
     std::memcpy(b.v.data() + t * nv, row + nq + nk, nv * sizeof(float));
@@ -104,27 +113,34 @@ void DecoderModel::project_latent(const Layer& layer, size_t T) {
   const Timer timer(profile_, Phase::kLinear);
   const size_t width = layer.latent->out_features(), kv_at = spec_.q_lora, dk = spec_.key_dim();
   const size_t kv_head = spec_.nope_dim + spec_.value_dim, kv_width = spec_.heads * kv_head;
-  grow(b.latent, T * width), grow(b.q_latent, T * std::max<size_t>(spec_.q_lora, 1)), grow(b.kv_latent, T * spec_.kv_lora), grow(b.kv, T * kv_width);
+  grow(b.latent, T * width), grow(b.q_latent, T * std::max<size_t>(spec_.q_lora, 1)),
+      grow(b.kv_latent, T * spec_.kv_lora), grow(b.kv, T * kv_width);
   run_linear(*layer.latent, b.a.data(), b.latent.data(), T);
   for_rows(T, [&](size_t t) {
     const float* row = b.latent.data() + t * width;
-    if (spec_.q_lora > 0) normalize(layer.q_latent_norm, options_.type, row, width, b.q_latent.data() + t * spec_.q_lora, spec_.q_lora, 1, spec_.q_lora);
-    normalize(layer.kv_latent_norm, options_.type, row + kv_at, width, b.kv_latent.data() + t * spec_.kv_lora, spec_.kv_lora, 1, spec_.kv_lora);
+    if (spec_.q_lora > 0)
+      normalize(layer.q_latent_norm, options_.type, row, width,
+                b.q_latent.data() + t * spec_.q_lora, spec_.q_lora, 1, spec_.q_lora);
+    normalize(layer.kv_latent_norm, options_.type, row + kv_at, width,
+              b.kv_latent.data() + t * spec_.kv_lora, spec_.kv_lora, 1, spec_.kv_lora);
   });
   run_linear(*layer.q_up, spec_.q_lora > 0 ? b.q_latent.data() : b.a.data(), b.q.data(), T);
   run_linear(*layer.kv_up, b.kv_latent.data(), b.kv.data(), T);
   for_rows(T, [&](size_t t) {
-    const float *shared = b.latent.data() + t * width + kv_at + spec_.kv_lora, *kv = b.kv.data() + t * kv_width;
+    const float *shared = b.latent.data() + t * width + kv_at + spec_.kv_lora,
+                *kv = b.kv.data() + t * kv_width;
     for (size_t h = 0; h < spec_.heads; ++h) {
       float* k = b.k.data() + (t * spec_.heads + h) * dk;
       std::memcpy(k, kv + h * kv_head, spec_.nope_dim * sizeof(float));
       std::memcpy(k + spec_.nope_dim, shared, spec_.rope_dim * sizeof(float));
-      std::memcpy(b.v.data() + (t * spec_.heads + h) * spec_.value_dim, kv + h * kv_head + spec_.nope_dim, spec_.value_dim * sizeof(float));
+      std::memcpy(b.v.data() + (t * spec_.heads + h) * spec_.value_dim,
+                  kv + h * kv_head + spec_.nope_dim, spec_.value_dim * sizeof(float));
     }
   });
 }
 
-void DecoderModel::rotate_row(const Layer&, const LayerSpec& spec, size_t row, size_t position) const {
+void DecoderModel::rotate_row(const Layer&, const LayerSpec& spec, size_t row,
+                              size_t position) const {
   Buffers& b = *buffers_;
   const size_t dk = spec_.key_dim(), at = spec_.latent() ? spec_.nope_dim : 0;
   const auto each_head = [&](float* x, size_t heads, auto&& fn) {
@@ -142,7 +158,9 @@ void DecoderModel::rotate_row(const Layer&, const LayerSpec& spec, size_t row, s
       each_head(k, spec_.kv_heads, norm);
     }
   } else if (spec.temperature_scale != 0) {
-    const float factor = 1 + spec.temperature_scale * std::log1p(std::floor((static_cast<float>(position) + 1) / spec.temperature_floor));
+    const float factor =
+        1 + spec.temperature_scale *
+                std::log1p(std::floor((static_cast<float>(position) + 1) / spec.temperature_floor));
     for (size_t i = 0; i < spec_.heads * dk; ++i) q[i] *= factor;
     round_to(options_.type, q, spec_.heads * dk);
   }
@@ -151,10 +169,13 @@ void DecoderModel::rotate_row(const Layer&, const LayerSpec& spec, size_t row, s
 void DecoderModel::attend(size_t index, std::span<const StepItem> items, size_t T) {
   Buffers& b = *buffers_;
   const Layer& layer = *layers_[index];
-  const size_t dk = spec_.key_dim(), dv = spec_.value_dim, nq = spec_.heads * dk, nk = spec_.kv_heads * dk, nv = spec_.kv_heads * dv, no = spec_.heads * dv;
+  const size_t dk = spec_.key_dim(), dv = spec_.value_dim, nq = spec_.heads * dk,
+               nk = spec_.kv_heads * dk, nv = spec_.kv_heads * dv, no = spec_.heads * dv;
   grow(b.q, T * nq), grow(b.k, T * nk), grow(b.v, T * nv), grow(b.attended, T * no);
-  if (spec_.latent()) project_latent(layer, T);
-  else project_qkv(layer, T);
+  if (spec_.latent())
+    project_latent(layer, T);
+  else
+    project_qkv(layer, T);
   {
     const Timer timer(profile_, Phase::kAttention);
     std::vector<AttentionRows> rows;
@@ -163,7 +184,8 @@ void DecoderModel::attend(size_t index, std::span<const StepItem> items, size_t 
     for (const StepItem& item : items) {
       KvCache& cache = item.state->layers_[index];
       cache.reserve(item.tokens.size());
-      rows.push_back({&cache, b.q.data() + row * nq, b.attended.data() + row * no, item.tokens.size()});
+      rows.push_back(
+          {&cache, b.q.data() + row * nq, b.attended.data() + row * no, item.tokens.size()});
       first.push_back(row);
       row += item.tokens.size();
     }
@@ -171,18 +193,22 @@ void DecoderModel::attend(size_t index, std::span<const StepItem> items, size_t 
     const size_t heads = spec_.kv_heads * items.size();
     options_.pool->run([&](ThreadPool::Member& me) {
       for (size_t t = next_row.take(4); t < T; t = next_row.take(4))
-        for (size_t i = t; i < std::min(t + 4, T); ++i) rotate_row(layer, spec_.layers[index], i, static_cast<size_t>(b.positions[i]));
+        for (size_t i = t; i < std::min(t + 4, T); ++i)
+          rotate_row(layer, spec_.layers[index], i, static_cast<size_t>(b.positions[i]));
       me.barrier();
       for (size_t i = next_head.take(); i < heads; i = next_head.take()) {
         const size_t s = i / spec_.kv_heads, h = i % spec_.kv_heads;
-        items[s].state->layers_[index].append_head(h, b.k.data() + first[s] * nk + h * dk, nk, b.v.data() + first[s] * nv + h * dv, nv, items[s].tokens.size());
+        items[s].state->layers_[index].append_head(h, b.k.data() + first[s] * nk + h * dk, nk,
+                                                   b.v.data() + first[s] * nv + h * dv, nv,
+                                                   items[s].tokens.size());
       }
     });
     for (const StepItem& item : items) item.state->layers_[index].commit(item.tokens.size());
     const Attention attention(*layer.attention, rows);
     WorkCounter next;
     options_.pool->run([&](ThreadPool::Member& me) {
-      for (size_t i = next.take(); i < attention.tasks(); i = next.take()) attention.run(i, b.scratch[me.index()]);
+      for (size_t i = next.take(); i < attention.tasks(); i = next.take())
+        attention.run(i, b.scratch[me.index()]);
     });
   }
   const Timer timer(profile_, Phase::kLinear);
@@ -201,9 +227,11 @@ void DecoderModel::mix(const Layer& layer, size_t T) {
     layer.moe.experts->forward_logits(x, f32_rows(b.router.data(), T, E), y, *options_.pool);
   } else {
     if (b.ones.size() < T) b.ones.assign(T, 1.0f), b.ones_ids.assign(T, 0);
-    layer.moe.experts->forward_ids(x, {b.ones_ids.data(), T}, {b.ones.data(), T}, y, *options_.pool);
+    layer.moe.experts->forward_ids(x, {b.ones_ids.data(), T}, {b.ones.data(), T}, y,
+                                   *options_.pool);
   }
-  if (options_.type != XType::kF32) for_rows(T, [&](size_t t) { round_to(options_.type, b.branch.data() + t * hidden_, hidden_); });
+  if (options_.type != XType::kF32)
+    for_rows(T, [&](size_t t) { round_to(options_.type, b.branch.data() + t * hidden_, hidden_); });
 }
 
 // h += multiplier * branch (when there is one), a = norm(h).
@@ -234,7 +262,8 @@ void DecoderModel::forward(std::span<const StepItem> items, std::vector<float>& 
   for (const StepItem& item : items) {
     if (item.tokens.empty()) fail("a step needs at least one token of every sequence");
     for (const int32_t t : item.tokens)
-      if (t < 0 || static_cast<size_t>(t) >= vocab_) fail("token {} is not in the vocabulary of {} tokens", t, vocab_);
+      if (t < 0 || static_cast<size_t>(t) >= vocab_)
+        fail("token {} is not in the vocabulary of {} tokens", t, vocab_);
     T += item.tokens.size();
     outputs += item.all_logits ? item.tokens.size() : 1;
   }
@@ -259,7 +288,8 @@ void DecoderModel::forward(std::span<const StepItem> items, std::vector<float>& 
   size_t row = 0, out = 0;
   for (const StepItem& item : items) {
     const size_t n = item.tokens.size(), from = item.all_logits ? 0 : n - 1;
-    std::memcpy(b.gathered.data() + out * hidden_, b.a.data() + (row + from) * hidden_, (n - from) * hidden_ * sizeof(float));
+    std::memcpy(b.gathered.data() + out * hidden_, b.a.data() + (row + from) * hidden_,
+                (n - from) * hidden_ * sizeof(float));
     row += n, out += n - from;
   }
   const size_t width = output_->out_features();
@@ -269,7 +299,8 @@ void DecoderModel::forward(std::span<const StepItem> items, std::vector<float>& 
   } else {  // a padded vocabulary
     grow(b.router, outputs * width);
     run_linear(*output_, b.gathered.data(), b.router.data(), outputs, false);
-    for (size_t i = 0; i < outputs; ++i) std::memcpy(logits.data() + i * vocab_, b.router.data() + i * width, vocab_ * sizeof(float));
+    for (size_t i = 0; i < outputs; ++i)
+      std::memcpy(logits.data() + i * vocab_, b.router.data() + i * width, vocab_ * sizeof(float));
   }
   if (spec_.logits_divisor != 1.0f)
     for (float& v : logits) v /= spec_.logits_divisor;

@@ -20,8 +20,8 @@ struct ModelOptions {
   ThreadPool* pool = nullptr;
   Policy policy;
   Int8Mode int8 = Int8Mode::kDeclared;
-  XType type = XType::kBf16;                     // of activations between layers and of the KV cache
-  size_t context = 0;                            // longest sequence that will be run; 0: what the config allows
+  XType type = XType::kBf16;  // of activations between layers and of the KV cache
+  size_t context = 0;         // longest sequence that will be run; 0: what the config allows
   std::function<void(uint64_t bytes)> progress;  // file bytes read
 };
 
@@ -50,15 +50,17 @@ std::string_view name_of(Phase phase);
 class DecoderModel {
  public:
   // Throws Error: unsupported architecture or module (before anything is read), broken payload.
-  static std::unique_ptr<DecoderModel> load(const Checkpoint& checkpoint, const ModelOptions& options);
+  static std::unique_ptr<DecoderModel> load(const Checkpoint& checkpoint,
+                                            const ModelOptions& options);
   ~DecoderModel();
 
   size_t vocab() const { return vocab_; }
   size_t layers() const { return layers_.size(); }
   XType type() const { return options_.type; }
-  uint64_t packed_bytes() const;       // weights in memory
+  uint64_t packed_bytes() const;  // weights in memory
   uint64_t kv_bytes_per_token() const;
-  uint64_t weight_bytes_per_token() const;  // packed weights that one token reads (k experts per layer)
+  uint64_t weight_bytes_per_token()
+      const;  // packed weights that one token reads (k experts per layer)
   SequenceState new_sequence() const;
 
   // One step: all items' tokens run through the model. logits: [rows, vocab], items in order, one row each (or one per token).

@@ -14,26 +14,29 @@ struct DecoderModel::Layer {
   std::unique_ptr<LinearLayer> latent, q_up, kv_up;
   Norm q_latent_norm, kv_latent_norm;
   std::unique_ptr<AttentionPlan> attention;
-  MoeBlockLayer moe;   // router null: a dense MLP as one expert that every row takes
+  MoeBlockLayer moe;  // router null: a dense MLP as one expert that every row takes
   bool routed = false;
   uint64_t moe_bytes_per_token = 0;
 };
 
 // Rows of one step, f32 values exact in the activation type.
 struct DecoderModel::Buffers {
-  std::vector<float> h, a, branch;         // [T, hidden]
+  std::vector<float> h, a, branch;  // [T, hidden]
   std::vector<float> q, k, v, qkv, attended, latent, q_latent, kv_latent, kv;
   std::vector<float> router, gathered;
   std::vector<int32_t> positions, ones_ids;
   std::vector<float> ones;
-  std::vector<AttentionScratch> scratch;   // per thread
+  std::vector<AttentionScratch> scratch;  // per thread
 };
 
 class DecoderModel::Timer {
  public:
-  Timer(Profile& profile, Phase phase) : total_(profile[static_cast<size_t>(phase)]), start_(std::chrono::steady_clock::now()) {}
+  Timer(Profile& profile, Phase phase)
+      : total_(profile[static_cast<size_t>(phase)]), start_(std::chrono::steady_clock::now()) {}
   ~Timer() {
-    total_ += static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start_).count());
+    total_ += static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(
+                                        std::chrono::steady_clock::now() - start_)
+                                        .count());
   }
   Timer(const Timer&) = delete;
   Timer& operator=(const Timer&) = delete;

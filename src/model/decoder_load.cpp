@@ -14,14 +14,18 @@ namespace {
 std::string layer_name(const Checkpoint& checkpoint, size_t index, std::string_view suffix) {
   for (const Module& m : checkpoint.modules())
     if (m.layer >= 0)
-      if (const size_t at = m.name.find("layers."); at != std::string::npos) return fmt::format("{}layers.{}.{}", m.name.substr(0, at), index, suffix);
+      if (const size_t at = m.name.find("layers."); at != std::string::npos)
+        return fmt::format("{}layers.{}.{}", m.name.substr(0, at), index, suffix);
   fail("{}: has no layers", checkpoint.folder());
 }
 
 class Parts {
  public:
-  Parts(const Checkpoint& checkpoint, size_t index) : checkpoint_(checkpoint), index_(index), prefix_(layer_name(checkpoint, index, "")) {}
-  const Module* find(std::string_view suffix) const { return checkpoint_.find_module(prefix_ + std::string(suffix)); }
+  Parts(const Checkpoint& checkpoint, size_t index)
+      : checkpoint_(checkpoint), index_(index), prefix_(layer_name(checkpoint, index, "")) {}
+  const Module* find(std::string_view suffix) const {
+    return checkpoint_.find_module(prefix_ + std::string(suffix));
+  }
   const Module& require(std::string_view suffix) const {
     const Module* m = find(suffix);
     if (m == nullptr) fail("{}: {}{} is missing", checkpoint_.folder(), prefix_, suffix);
@@ -30,12 +34,14 @@ class Parts {
   std::vector<float> values(const std::string& suffix, size_t count) const {
     const TensorInfo& t = checkpoint_.store().require(prefix_ + suffix);
     std::vector<float> v = read_floats(checkpoint_.store(), t);
-    if (v.size() != count) fail("{} is {}; expected {} values", checkpoint_.store().where(t), describe(t), count);
+    if (v.size() != count)
+      fail("{} is {}; expected {} values", checkpoint_.store().where(t), describe(t), count);
     return v;
   }
   Norm norm(const std::string& suffix, NormKind kind, float epsilon, size_t count) const {
     Norm n{kind, epsilon, values(suffix + ".weight", count), {}};
-    if (checkpoint_.store().find(prefix_ + suffix + ".bias") != nullptr) n.bias = values(suffix + ".bias", count);
+    if (checkpoint_.store().find(prefix_ + suffix + ".bias") != nullptr)
+      n.bias = values(suffix + ".bias", count);
     return n;
   }
 
@@ -46,7 +52,8 @@ class Parts {
 };
 
 void expect_width(const Module& m, size_t N, const char* what) {
-  if (m.plan.N != N) fail("{} has {} outputs; the config's {} ask for {}", m.name, m.plan.N, what, N);
+  if (m.plan.N != N)
+    fail("{} has {} outputs; the config's {} ask for {}", m.name, m.plan.N, what, N);
 }
 
 // A dense MLP runs as a mixture with one expert.
@@ -55,20 +62,26 @@ MoeBlock dense_block(const Parts& parts, const ModelConfig& config, size_t index
   for (const char* name : {"mlp", "feed_forward"}) {
     const std::string base = name;
     if (parts.find(base + ".up_proj") == nullptr) continue;
-    block.experts.push_back({&parts.require(base + ".gate_proj"), &parts.require(base + ".up_proj"), &parts.require(base + ".down_proj")});
+    block.experts.push_back({&parts.require(base + ".gate_proj"), &parts.require(base + ".up_proj"),
+                             &parts.require(base + ".down_proj")});
     block.name = base;
     block.layer = static_cast<int>(index);
     block.spec.hidden = static_cast<size_t>(config.hidden);
     block.spec.intermediate = block.experts[0][1]->plan.N;
     block.spec.experts = 1;
     block.spec.router.experts = 1, block.spec.router.top_k = 1;
-    block.spec.activation.kind = activation_from_name(fields_of(config).string({"hidden_act", "hidden_activation"}).value_or("silu"));
+    block.spec.activation.kind = activation_from_name(
+        fields_of(config).string({"hidden_act", "hidden_activation"}).value_or("silu"));
     return block;
   }
-  fail("layer {}: has neither a mixture of experts nor an MLP with gate_proj, up_proj and down_proj", index);
+  fail(
+      "layer {}: has neither a mixture of experts nor an MLP with gate_proj, up_proj and down_proj",
+      index);
 }
 
-uint64_t expert_packed(const MoeLayer& layer, size_t experts) { return experts == 0 ? 0 : layer.packed_bytes() / experts; }
+uint64_t expert_packed(const MoeLayer& layer, size_t experts) {
+  return experts == 0 ? 0 : layer.packed_bytes() / experts;
+}
 
 }  // namespace
 
@@ -77,17 +90,21 @@ DecoderModel::~DecoderModel() = default;
 
 void DecoderModel::load_attention(const Checkpoint& checkpoint, size_t index, Layer& layer) {
   const Parts parts(checkpoint, index);
-  const auto linear = [&](std::vector<const Module*> modules) { return load_linear(checkpoint, modules, layer_options_); };
+  const auto linear = [&](std::vector<const Module*> modules) {
+    return load_linear(checkpoint, modules, layer_options_);
+  };
   const DecoderSpec& s = spec_;
   if (s.latent()) {
     const Module& kv_a = parts.require("self_attn.kv_a_proj_with_mqa");
     expect_width(kv_a, s.kv_lora + s.rope_dim, "kv_lora_rank and qk_rope_head_dim");
-    layer.kv_latent_norm = parts.norm("self_attn.kv_a_layernorm", s.norm, s.latent_norm_epsilon, s.kv_lora);
+    layer.kv_latent_norm =
+        parts.norm("self_attn.kv_a_layernorm", s.norm, s.latent_norm_epsilon, s.kv_lora);
     if (s.q_lora > 0) {
       const Module& q_a = parts.require("self_attn.q_a_proj");
       expect_width(q_a, s.q_lora, "q_lora_rank");
       layer.latent = linear({&q_a, &kv_a});
-      layer.q_latent_norm = parts.norm("self_attn.q_a_layernorm", s.norm, s.latent_norm_epsilon, s.q_lora);
+      layer.q_latent_norm =
+          parts.norm("self_attn.q_a_layernorm", s.norm, s.latent_norm_epsilon, s.q_lora);
       layer.q_up = linear({&parts.require("self_attn.q_b_proj")});
     } else {
       layer.latent = linear({&kv_a});
@@ -95,24 +112,30 @@ void DecoderModel::load_attention(const Checkpoint& checkpoint, size_t index, La
     }
     layer.kv_up = linear({&parts.require("self_attn.kv_b_proj")});
   } else {
-    const Module &q = parts.require("self_attn.q_proj"), &k = parts.require("self_attn.k_proj"), &v = parts.require("self_attn.v_proj");
+    const Module &q = parts.require("self_attn.q_proj"), &k = parts.require("self_attn.k_proj"),
+                 &v = parts.require("self_attn.v_proj");
     expect_width(q, s.heads * s.head_dim, "heads and head_dim");
     expect_width(k, s.kv_heads * s.head_dim, "key-value heads and head_dim");
     expect_width(v, s.kv_heads * s.value_dim, "key-value heads and head_dim");
     layer.qkv = linear({&q, &k, &v});
     const bool whole = s.qk_norm == QkNorm::kWhole;
     if (whole || s.qk_norm == QkNorm::kHead) {
-      layer.q_norm = parts.norm("self_attn.q_norm", s.norm, s.norm_epsilon, whole ? s.heads * s.head_dim : s.head_dim);
-      layer.k_norm = parts.norm("self_attn.k_norm", s.norm, s.norm_epsilon, whole ? s.kv_heads * s.head_dim : s.head_dim);
+      layer.q_norm = parts.norm("self_attn.q_norm", s.norm, s.norm_epsilon,
+                                whole ? s.heads * s.head_dim : s.head_dim);
+      layer.k_norm = parts.norm("self_attn.k_norm", s.norm, s.norm_epsilon,
+                                whole ? s.kv_heads * s.head_dim : s.head_dim);
     }
   }
   layer.output = linear({&parts.require("self_attn.o_proj")});
   AttentionSpec a;
   a.heads = s.heads, a.kv_heads = s.kv_heads, a.key_dim = s.key_dim(), a.value_dim = s.value_dim;
-  a.scale = s.attention_scale != 0 ? s.attention_scale : static_cast<float>(1 / std::sqrt(static_cast<double>(s.key_dim())));
+  a.scale = s.attention_scale != 0
+                ? s.attention_scale
+                : static_cast<float>(1 / std::sqrt(static_cast<double>(s.key_dim())));
   a.window = s.layers[index].window, a.chunk = s.layers[index].chunk;
   if (s.sinks) a.sinks = parts.values("self_attn.sinks", s.heads);
-  layer.attention = std::make_unique<AttentionPlan>(plan_attention(std::move(a), options_.type, layer_options_.cpu));
+  layer.attention = std::make_unique<AttentionPlan>(
+      plan_attention(std::move(a), options_.type, layer_options_.cpu));
 }
 
 void DecoderModel::load_layer(const Checkpoint& checkpoint, size_t index, Layer& layer) {
@@ -121,44 +144,63 @@ void DecoderModel::load_layer(const Checkpoint& checkpoint, size_t index, Layer&
   layer.post_norm = parts.norm("post_attention_layernorm", spec_.norm, spec_.norm_epsilon, hidden_);
   load_attention(checkpoint, index, layer);
   const auto& blocks = checkpoint.moe_blocks();
-  const auto block = std::find_if(blocks.begin(), blocks.end(), [&](const MoeBlock& b) { return b.layer == static_cast<int>(index); });
+  const auto block = std::find_if(blocks.begin(), blocks.end(), [&](const MoeBlock& b) {
+    return b.layer == static_cast<int>(index);
+  });
   layer.routed = block != blocks.end();
   if (layer.routed) {
     layer.moe = load_moe(checkpoint, *block, layer_options_);
     const size_t shared = block->shared[2] != nullptr ? 1 : 0;
-    layer.moe_bytes_per_token = expert_packed(*layer.moe.experts, block->experts.size() + shared) * (block->spec.router.top_k + shared);
+    layer.moe_bytes_per_token = expert_packed(*layer.moe.experts, block->experts.size() + shared) *
+                                (block->spec.router.top_k + shared);
   } else {
-    layer.moe = load_moe(checkpoint, dense_block(parts, checkpoint.config(), index), layer_options_, MoePart::kExperts);
+    layer.moe = load_moe(checkpoint, dense_block(parts, checkpoint.config(), index), layer_options_,
+                         MoePart::kExperts);
     layer.moe_bytes_per_token = layer.moe.experts->packed_bytes();
   }
 }
 
-std::unique_ptr<DecoderModel> DecoderModel::load(const Checkpoint& checkpoint, const ModelOptions& options) {
+std::unique_ptr<DecoderModel> DecoderModel::load(const Checkpoint& checkpoint,
+                                                 const ModelOptions& options) {
   const ModelConfig& config = checkpoint.config();
   std::unique_ptr<DecoderModel> model(new DecoderModel());
   model->spec_ = decoder_spec(config);
   checkpoint.require_supported();
   model->options_ = options;
-  model->hidden_ = static_cast<size_t>(config.hidden), model->vocab_ = static_cast<size_t>(config.vocab);
+  model->hidden_ = static_cast<size_t>(config.hidden),
+  model->vocab_ = static_cast<size_t>(config.vocab);
   LayerOptions& lo = model->layer_options_;
-  lo.pool = options.pool, lo.policy = options.policy, lo.int8 = options.int8, lo.x_type = options.type, lo.progress = options.progress;
+  lo.pool = options.pool, lo.policy = options.policy, lo.int8 = options.int8,
+  lo.x_type = options.type, lo.progress = options.progress;
   const auto& modules = checkpoint.modules();
-  const auto embedding = std::find_if(modules.begin(), modules.end(), [](const Module& m) { return m.kind == ModuleKind::kEmbedding; });
+  const auto embedding = std::find_if(modules.begin(), modules.end(), [](const Module& m) {
+    return m.kind == ModuleKind::kEmbedding;
+  });
   if (embedding == modules.end()) fail("{}: has no token embedding", checkpoint.folder());
   if (embedding->plan.N < model->vocab_ || embedding->plan.K != model->hidden_)
-    fail("{} is [{}, {}]; expected at least {} tokens of {}", embedding->name, embedding->plan.N, embedding->plan.K, model->vocab_, model->hidden_);
+    fail("{} is [{}, {}]; expected at least {} tokens of {}", embedding->name, embedding->plan.N,
+         embedding->plan.K, model->vocab_, model->hidden_);
   const Module* output = checkpoint.output_module();
   if (output == nullptr) fail("{}: has no output projection (lm_head)", checkpoint.folder());
-  if (output->plan.N < model->vocab_) fail("{} has {} outputs; expected at least {}", output->name, output->plan.N, model->vocab_);
+  if (output->plan.N < model->vocab_)
+    fail("{} has {} outputs; expected at least {}", output->name, output->plan.N, model->vocab_);
   for (size_t i = 0; i < model->spec_.layers.size(); ++i) {
     model->layers_.push_back(std::make_unique<Layer>());
     model->load_layer(checkpoint, i, *model->layers_[i]);
   }
-  model->embedding_ = reader_for(embedding->plan.scheme.format).load(embedding->plan, checkpoint.store(), model->embedding_memory_);
-  const auto norm = std::find_if(modules.begin(), modules.end(), [](const Module& m) { return m.kind == ModuleKind::kNorm && m.layer < 0; });
+  model->embedding_ = reader_for(embedding->plan.scheme.format)
+                          .load(embedding->plan, checkpoint.store(), model->embedding_memory_);
+  const auto norm = std::find_if(modules.begin(), modules.end(), [](const Module& m) {
+    return m.kind == ModuleKind::kNorm && m.layer < 0;
+  });
   if (norm == modules.end()) fail("{}: has no final norm", checkpoint.folder());
-  model->final_norm_ = {model->spec_.norm, model->spec_.norm_epsilon, read_floats(checkpoint.store(), checkpoint.store().require(norm->name + ".weight")), {}};
-  if (const TensorInfo* bias = checkpoint.store().find(norm->name + ".bias")) model->final_norm_.bias = read_floats(checkpoint.store(), *bias);
+  model->final_norm_ = {
+      model->spec_.norm,
+      model->spec_.norm_epsilon,
+      read_floats(checkpoint.store(), checkpoint.store().require(norm->name + ".weight")),
+      {}};
+  if (const TensorInfo* bias = checkpoint.store().find(norm->name + ".bias"))
+    model->final_norm_.bias = read_floats(checkpoint.store(), *bias);
   model->output_ = load_linear(checkpoint, {output}, lo);
   if (options.context != 0) model->spec_.rope.context = static_cast<double>(options.context);
   model->rope_ = std::make_unique<Rope>(model->spec_.rope);
@@ -171,7 +213,8 @@ uint64_t DecoderModel::packed_bytes() const {
   uint64_t bytes = embedding_.N * embedding_.row_bytes + output_->packed_bytes();
   for (const auto& l : layers_) {
     bytes += l->moe.experts->packed_bytes();
-    for (const LinearLayer* linear : {l->qkv.get(), l->output.get(), l->latent.get(), l->q_up.get(), l->kv_up.get(), l->moe.router.get()})
+    for (const LinearLayer* linear : {l->qkv.get(), l->output.get(), l->latent.get(), l->q_up.get(),
+                                      l->kv_up.get(), l->moe.router.get()})
       bytes += linear != nullptr ? linear->packed_bytes() : 0;
   }
   return bytes;
@@ -181,14 +224,16 @@ uint64_t DecoderModel::weight_bytes_per_token() const {
   uint64_t bytes = output_->packed_bytes();
   for (const auto& l : layers_) {
     bytes += l->moe_bytes_per_token;
-    for (const LinearLayer* linear : {l->qkv.get(), l->output.get(), l->latent.get(), l->q_up.get(), l->kv_up.get(), l->moe.router.get()})
+    for (const LinearLayer* linear : {l->qkv.get(), l->output.get(), l->latent.get(), l->q_up.get(),
+                                      l->kv_up.get(), l->moe.router.get()})
       bytes += linear != nullptr ? linear->packed_bytes() : 0;
   }
   return bytes;
 }
 
 uint64_t DecoderModel::kv_bytes_per_token() const {
-  return layers_.size() * spec_.kv_heads * (spec_.key_dim() + spec_.value_dim) * (options_.type == XType::kF32 ? 4u : 2u);
+  return layers_.size() * spec_.kv_heads * (spec_.key_dim() + spec_.value_dim) *
+         (options_.type == XType::kF32 ? 4u : 2u);
 }
 
 }  // namespace moebius

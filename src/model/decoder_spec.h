@@ -18,7 +18,7 @@ enum class QkNorm : uint8_t {
 };
 
 struct LayerSpec {
-  bool rotary = true;          // false: no position embedding in this layer
+  bool rotary = true;  // false: no position embedding in this layer
   size_t window = 0, chunk = 0;
   // q is multiplied by 1 + scale * ln(1 + floor((position + 1) / floor)) in layers without rotation (Llama-4); 0: not
   float temperature_scale = 0, temperature_floor = 1;
@@ -26,9 +26,9 @@ struct LayerSpec {
 
 struct DecoderSpec {
   size_t heads = 0, kv_heads = 0, head_dim = 0, value_dim = 0;
-  float attention_scale = 0;   // 0: key width to the power -1/2
+  float attention_scale = 0;  // 0: key width to the power -1/2
   QkNorm qk_norm = QkNorm::kNone;
-  float clip_qkv = 0;          // 0: no clipping
+  float clip_qkv = 0;  // 0: no clipping
   bool sinks = false;
   // latent attention (MLA): kv_lora > 0
   size_t q_lora = 0, kv_lora = 0, nope_dim = 0, rope_dim = 0;

@@ -22,7 +22,8 @@ struct Loaded {
   SliceMemory slices;
 };
 
-void load_into(Loaded& to, const Checkpoint& checkpoint, const Module& module, const Rank& rank, LoadBuffer& buffer) {
+void load_into(Loaded& to, const Checkpoint& checkpoint, const Module& module, const Rank& rank,
+               LoadBuffer& buffer) {
   const TensorStore& store = checkpoint.store();
   to.w = reader_for(module.plan.scheme.format).load(module.plan, store, buffer);
   to.bias = load_bias(module.plan, store);
@@ -31,7 +32,9 @@ void load_into(Loaded& to, const Checkpoint& checkpoint, const Module& module, c
   if (split == Split::kOutputs) {
     const auto [begin, end] = parallel_range(to.w.N, rank.tp_rank, rank.tp, module.name.c_str());
     to.w = slice_rows(to.w, begin, end);
-    if (!to.bias.empty()) to.bias = std::vector<float>(to.bias.begin() + static_cast<std::ptrdiff_t>(begin), to.bias.begin() + static_cast<std::ptrdiff_t>(end));
+    if (!to.bias.empty())
+      to.bias = std::vector<float>(to.bias.begin() + static_cast<std::ptrdiff_t>(begin),
+                                   to.bias.begin() + static_cast<std::ptrdiff_t>(end));
   } else if (split == Split::kInputs) {
     const auto [begin, end] = parallel_range(to.w.K, rank.tp_rank, rank.tp, module.name.c_str());
     to.w = slice_columns(to.w, begin, end, to.slices);
@@ -42,7 +45,8 @@ void load_into(Loaded& to, const Checkpoint& checkpoint, const Module& module, c
 ProjectionPlan plan_of(const Problem& declared, const Module& module, const LayerOptions& options) {
   ProjectionPlan plan;
   plan.problem = declared;
-  if (options.rank.tp > 1 && split_of(module) == Split::kInputs && needs_shared_amax(declared.act)) {
+  if (options.rank.tp > 1 && split_of(module) == Split::kInputs &&
+      needs_shared_amax(declared.act)) {
     plan.shared_amax = declared.act;
     plan.problem = row_parallel_problem(declared);
   }
@@ -50,27 +54,36 @@ ProjectionPlan plan_of(const Problem& declared, const Module& module, const Laye
   return plan;
 }
 
-bool needs_payload(const Module& module, const Rank& rank) { return rank.tp > 1 || module.plan.act_order; }
+bool needs_payload(const Module& module, const Rank& rank) {
+  return rank.tp > 1 || module.plan.act_order;
+}
 
-ProjectionPlan plan_module(const Checkpoint& checkpoint, const Module& module, const LayerOptions& options) {
+ProjectionPlan plan_module(const Checkpoint& checkpoint, const Module& module,
+                           const LayerOptions& options) {
   if (!module.supported) fail("{}: {}", module.name, module.reason);
-  if (!needs_payload(module, options.rank)) return plan_of(problem_of(module, options.int8, options.x_type), module, options);
+  if (!needs_payload(module, options.rank))
+    return plan_of(problem_of(module, options.int8, options.x_type), module, options);
   LoadBuffer buffer;
   Loaded loaded;
   load_into(loaded, checkpoint, module, options.rank, buffer);
-  return plan_of(make_problem(loaded.w, act_spec_of(module, options.int8), options.x_type), module, options);
+  return plan_of(make_problem(loaded.w, act_spec_of(module, options.int8), options.x_type), module,
+                 options);
 }
 
 bool same(const Problem& a, const Problem& b) {
-  return a.N == b.N && a.K == b.K && a.code == b.code && a.bits == b.bits && a.scale_type == b.scale_type && a.groups == b.groups &&
-         a.block_n == b.block_n && a.block_k == b.block_k && a.zero_points == b.zero_points && a.act_order == b.act_order &&
+  return a.N == b.N && a.K == b.K && a.code == b.code && a.bits == b.bits &&
+         a.scale_type == b.scale_type && a.groups == b.groups && a.block_n == b.block_n &&
+         a.block_k == b.block_k && a.zero_points == b.zero_points && a.act_order == b.act_order &&
          a.ragged == b.ragged && a.act == b.act && a.x_type == b.x_type;
 }
-bool same(const ProjectionPlan& a, const ProjectionPlan& b) { return a.kernel == b.kernel && same(a.problem, b.problem) && a.shared_amax == b.shared_amax; }
+bool same(const ProjectionPlan& a, const ProjectionPlan& b) {
+  return a.kernel == b.kernel && same(a.problem, b.problem) && a.shared_amax == b.shared_amax;
+}
 
 using Projections = std::array<const Module*, 3>;
 
-ExpertPlan plan_expert(const Checkpoint& checkpoint, const Projections& p, const LayerOptions& options) {
+ExpertPlan plan_expert(const Checkpoint& checkpoint, const Projections& p,
+                       const LayerOptions& options) {
   ExpertPlan plan;
   if (p[0] != nullptr) plan.gate = plan_module(checkpoint, *p[0], options);
   plan.up = plan_module(checkpoint, *p[1], options);
@@ -82,7 +95,9 @@ ExpertPlan plan_expert(const Checkpoint& checkpoint, const Projections& p, const
 // another look at their payload.
 uint32_t add_plan(std::vector<ExpertPlan>& plans, const ExpertPlan& plan) {
   for (size_t i = 0; i < plans.size(); ++i)
-    if (same(plans[i].gate, plan.gate) && same(plans[i].up, plan.up) && same(plans[i].down, plan.down)) return static_cast<uint32_t>(i);
+    if (same(plans[i].gate, plan.gate) && same(plans[i].up, plan.up) &&
+        same(plans[i].down, plan.down))
+      return static_cast<uint32_t>(i);
   plans.push_back(plan);
   return static_cast<uint32_t>(plans.size() - 1);
 }
@@ -107,11 +122,18 @@ struct ExpertLoad {
         loaded[i] = Loaded();
         load_into(loaded[i], checkpoint, *p[i], rank, buffer);
       }
-    if (p[0] != nullptr) w.gate = &loaded[0].w, w.gate_act = p[0]->plan.input, w.gate_bias = loaded[0].bias, w.gate_output = output_scale(*p[0]);
-    w.up = &loaded[1].w, w.up_act = p[1]->plan.input, w.up_bias = loaded[1].bias, w.up_output = output_scale(*p[1]);
-    w.down = &loaded[2].w, w.down_act = p[2]->plan.input, w.down_bias = loaded[2].bias, w.down_output = output_scale(*p[2]);
+    if (p[0] != nullptr)
+      w.gate = &loaded[0].w, w.gate_act = p[0]->plan.input, w.gate_bias = loaded[0].bias,
+      w.gate_output = output_scale(*p[0]);
+    w.up = &loaded[1].w, w.up_act = p[1]->plan.input, w.up_bias = loaded[1].bias,
+    w.up_output = output_scale(*p[1]);
+    w.down = &loaded[2].w, w.down_act = p[2]->plan.input, w.down_bias = loaded[2].bias,
+    w.down_output = output_scale(*p[2]);
     if (rank.tp > 1 && w.down_output != 0)
-      fail("{}: its output is quantized, which must follow the sum over tensor-parallel ranks; run it with expert parallelism instead", p[2]->name);
+      fail(
+          "{}: its output is quantized, which must follow the sum over tensor-parallel ranks; run "
+          "it with expert parallelism instead",
+          p[2]->name);
     return w;
   }
 };
@@ -120,8 +142,10 @@ void check_block(const MoeBlock& block, bool with_router) {
   for (const Projections& p : block.experts)
     for (const Module* m : p)
       if (m != nullptr && !m->supported) fail("{}: {}", m->name, m->reason);
-  if (with_router && !block.routing_reason.empty()) fail("{}: {}", block.name, block.routing_reason);
-  if (with_router && block.router == nullptr) fail("{}: the folder has no router for this block", block.name);
+  if (with_router && !block.routing_reason.empty())
+    fail("{}: {}", block.name, block.routing_reason);
+  if (with_router && block.router == nullptr)
+    fail("{}: the folder has no router for this block", block.name);
 }
 
 }  // namespace
@@ -129,7 +153,8 @@ void check_block(const MoeBlock& block, bool with_router) {
 ActSpec act_spec_of(const Module& module, Int8Mode mode) {
   const Scheme& scheme = module.plan.scheme;
   const bool is_static = scheme.input && scheme.input->dynamic == Dynamic::kStatic;
-  if (is_static && !module.plan.has_input_scale) return ActSpec{};  // uncalibrated: the input is used as it is
+  if (is_static && !module.plan.has_input_scale)
+    return ActSpec{};  // uncalibrated: the input is used as it is
   return act_spec_of(scheme, mode);
 }
 
@@ -138,8 +163,11 @@ Problem problem_of(const Module& module, Int8Mode mode, XType x_type) {
   static constexpr int8_t kSomeZeroPoint = 0;
   QuantMatrix facts;
   facts.N = plan.N, facts.K = plan.K, facts.code = plan.code, facts.scale_type = plan.scale_type;
-  facts.bits = plan.scheme.weights ? static_cast<uint8_t>(plan.scheme.weights->bits) : plan.code == CodeType::kF32 ? uint8_t{32} : uint8_t{16};
-  facts.groups = plan.groups, facts.scale_stride = plan.groups, facts.block_n = plan.block_n, facts.block_k = plan.block_k;
+  facts.bits = plan.scheme.weights           ? static_cast<uint8_t>(plan.scheme.weights->bits)
+               : plan.code == CodeType::kF32 ? uint8_t{32}
+                                             : uint8_t{16};
+  facts.groups = plan.groups, facts.scale_stride = plan.groups, facts.block_n = plan.block_n,
+  facts.block_k = plan.block_k;
   facts.zero_points = plan.zero_points ? &kSomeZeroPoint : nullptr;
   Problem problem = make_problem(facts, act_spec_of(module, mode), x_type);
   problem.act_order = plan.act_order;
@@ -156,7 +184,8 @@ Policy request_for(const Problem& problem, const Policy& policy) {
   return p;
 }
 
-const Kernel& kernel_for(const Problem& problem, const LayerOptions& options, std::string_view module) {
+const Kernel& kernel_for(const Problem& problem, const LayerOptions& options,
+                         std::string_view module) {
   try {
     return *choose_kernel(problem, options.cpu, request_for(problem, options.policy)).chosen;
   } catch (const Error& e) {
@@ -164,7 +193,9 @@ const Kernel& kernel_for(const Problem& problem, const LayerOptions& options, st
   }
 }
 
-std::unique_ptr<LinearLayer> load_linear(const Checkpoint& checkpoint, const std::vector<const Module*>& modules, const LayerOptions& options) {
+std::unique_ptr<LinearLayer> load_linear(const Checkpoint& checkpoint,
+                                         const std::vector<const Module*>& modules,
+                                         const LayerOptions& options) {
   LoadBuffer buffer;
   std::vector<Loaded> loaded(modules.size());
   std::vector<LinearPart> parts;
@@ -173,7 +204,8 @@ std::unique_ptr<LinearLayer> load_linear(const Checkpoint& checkpoint, const std
     if (!m.supported) fail("{}: {}", m.name, m.reason);
     load_into(loaded[i], checkpoint, m, options.rank, buffer);
     LinearPart part;
-    part.plan = plan_of(make_problem(loaded[i].w, act_spec_of(m, options.int8), options.x_type), m, options);
+    part.plan = plan_of(make_problem(loaded[i].w, act_spec_of(m, options.int8), options.x_type), m,
+                        options);
     part.w = &loaded[i].w;
     part.act = m.plan.input;
     part.bias = loaded[i].bias;
@@ -188,18 +220,21 @@ std::unique_ptr<LinearLayer> load_linear(const Checkpoint& checkpoint, const std
 }
 
 uint64_t file_bytes(const MoeBlock& block, const Rank& rank) {
-  const std::vector<int32_t> map = expert_map(block.experts.size(), rank.ep, rank.ep_rank, rank.placement);
+  const std::vector<int32_t> map =
+      expert_map(block.experts.size(), rank.ep, rank.ep_rank, rank.placement);
   uint64_t bytes = file_bytes(block.shared) + (block.router != nullptr ? block.router->bytes : 0);
   for (size_t e = 0; e < block.experts.size(); ++e)
     if (map[e] >= 0) bytes += file_bytes(block.experts[e]);
   return bytes;
 }
 
-MoeBlockLayer load_moe(const Checkpoint& checkpoint, const MoeBlock& block, const LayerOptions& options, MoePart part) {
+MoeBlockLayer load_moe(const Checkpoint& checkpoint, const MoeBlock& block,
+                       const LayerOptions& options, MoePart part) {
   const bool whole_block = part == MoePart::kBlock;
   check_block(block, whole_block);
   const Rank& rank = options.rank;
-  const std::vector<int32_t> map = expert_map(block.experts.size(), rank.ep, rank.ep_rank, rank.placement);
+  const std::vector<int32_t> map =
+      expert_map(block.experts.size(), rank.ep, rank.ep_rank, rank.placement);
   std::vector<size_t> mine;  // global ids of the local experts
   for (size_t e = 0; e < map.size(); ++e)
     if (map[e] >= 0) mine.push_back(e);
@@ -213,10 +248,14 @@ MoeBlockLayer load_moe(const Checkpoint& checkpoint, const MoeBlock& block, cons
   plan.first_rank = rank.tp_rank == 0 && rank.ep_rank == 0;
   if (rank.ep > 1) plan.expert_map = map;
   const bool has_shared = whole_block && block.shared[2] != nullptr && rank.ep_rank == 0;
-  if (has_shared) plan.shared = plan_expert(checkpoint, block.shared, options);
-  else plan.spec.shared = SharedKind::kNone;
+  if (has_shared)
+    plan.shared = plan_expert(checkpoint, block.shared, options);
+  else
+    plan.spec.shared = SharedKind::kNone;
   plan.plan_of.resize(mine.size());
-  for (size_t i = 0; i < mine.size(); ++i) plan.plan_of[i] = add_plan(plan.plans, plan_expert(checkpoint, block.experts[mine[i]], options));
+  for (size_t i = 0; i < mine.size(); ++i)
+    plan.plan_of[i] =
+        add_plan(plan.plans, plan_expert(checkpoint, block.experts[mine[i]], options));
 
   MoeBlockLayer result;
   result.experts = std::make_unique<MoeLayer>(std::move(plan));

@@ -40,10 +40,13 @@ Problem problem_of(const Module& module, Int8Mode mode, XType x_type);
 // the oracle's choice.
 Policy request_for(const Problem& problem, const Policy& policy);
 // The kernel for a problem; throws Error naming the module.
-const Kernel& kernel_for(const Problem& problem, const LayerOptions& options, std::string_view module);
+const Kernel& kernel_for(const Problem& problem, const LayerOptions& options,
+                         std::string_view module);
 
 // Several modules give one layer with their outputs side by side.
-std::unique_ptr<LinearLayer> load_linear(const Checkpoint& checkpoint, const std::vector<const Module*>& modules, const LayerOptions& options);
+std::unique_ptr<LinearLayer> load_linear(const Checkpoint& checkpoint,
+                                         const std::vector<const Module*>& modules,
+                                         const LayerOptions& options);
 
 // A MoE block: the experts, and the linear that makes router logits (f32).
 struct MoeBlockLayer {
@@ -52,7 +55,8 @@ struct MoeBlockLayer {
 };
 // kExperts: the routed experts alone, as a caller with its own router and shared experts wants them.
 enum class MoePart : uint8_t { kBlock, kExperts };
-MoeBlockLayer load_moe(const Checkpoint& checkpoint, const MoeBlock& block, const LayerOptions& options, MoePart part = MoePart::kBlock);
+MoeBlockLayer load_moe(const Checkpoint& checkpoint, const MoeBlock& block,
+                       const LayerOptions& options, MoePart part = MoePart::kBlock);
 
 // File bytes that loading reads, for a progress bar.
 uint64_t file_bytes(const MoeBlock& block, const Rank& rank = {});

@@ -24,7 +24,9 @@ constexpr size_t kTaskRows = 256;  // scores and sums of a task stay in the seco
 Problem dense_problem(size_t N, size_t K, XType type) {
   Problem p;
   p.N = N, p.K = K, p.x_type = type;
-  p.code = type == XType::kBf16 ? CodeType::kBf16 : type == XType::kF16 ? CodeType::kF16 : CodeType::kF32;
+  p.code = type == XType::kBf16  ? CodeType::kBf16
+           : type == XType::kF16 ? CodeType::kF16
+                                 : CodeType::kF32;
   p.bits = type == XType::kF32 ? 32 : 16;
   p.block_n = N, p.block_k = K;
   return p;
@@ -40,7 +42,9 @@ void store_element(uint8_t* to, float v, XType type) {
 }
 
 // Which keys of a block a query at `position` sees: [first, last).
-struct Seen { size_t first, last; };
+struct Seen {
+  size_t first, last;
+};
 Seen seen_keys(const AttentionSpec& spec, size_t position, size_t block) {
   size_t from = 0;
   if (spec.window != 0 && position + 1 > spec.window) from = position + 1 - spec.window;
@@ -53,7 +57,8 @@ Seen seen_keys(const AttentionSpec& spec, size_t position, size_t block) {
 
 // p = exp(s - m') over the seen keys, 0 elsewhere; updates m and l; returns exp(m - m').
 float softmax_step(float* s, float scale, Seen seen, float& best, float& total) {
-  for (size_t i = 0; i < kKeyBlock; ++i) s[i] = i >= seen.first && i < seen.last ? s[i] * scale : kMasked;
+  for (size_t i = 0; i < kKeyBlock; ++i)
+    s[i] = i >= seen.first && i < seen.last ? s[i] * scale : kMasked;
   float top = best;
   for (size_t i = seen.first; i < seen.last; ++i) top = s[i] > top ? s[i] : top;
   if (top == kMasked) {
@@ -65,7 +70,8 @@ float softmax_step(float* s, float scale, Seen seen, float& best, float& total) 
   float lane[8] = {};
   for (size_t i = 0; i < kKeyBlock; i += 8)
     for (size_t l = 0; l < 8; ++l) lane[l] += s[i + l];
-  const float sum = ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+  const float sum =
+      ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
   const float keep = best == top ? 1.0f : exp_f32(best - top);
   total = total * keep + sum;
   best = top;
@@ -86,21 +92,25 @@ AttentionPlan plan_attention(AttentionSpec spec, XType type, const Cpu& cpu) {
 }
 
 KvCache::KvCache(const AttentionPlan& plan)
-    : plan_(&plan), element_(plan.type == XType::kF32 ? 4 : 2),
+    : plan_(&plan),
+      element_(plan.type == XType::kF32 ? 4 : 2),
       key_bytes_(round_up(plan.key_kernel->packed_bytes(plan.keys), 64)),
       head_bytes_(key_bytes_ + round_up(plan.value_kernel->packed_bytes(plan.values), 64)),
       tail_keys_(plan.spec.kv_heads * kKeyBlock * plan.spec.key_dim * element_),
       tail_values_(plan.spec.kv_heads * kKeyBlock * plan.spec.value_dim * element_) {}
 
 size_t KvCache::bytes() const {
-  return blocks_.size() * plan_->spec.kv_heads * head_bytes_ + tail_keys_.size() + tail_values_.size();
+  return blocks_.size() * plan_->spec.kv_heads * head_bytes_ + tail_keys_.size() +
+         tail_values_.size();
 }
 
 void KvCache::reserve(size_t T) {
-  while (blocks_.size() * kKeyBlock < length_ + T) blocks_.emplace_back(plan_->spec.kv_heads * head_bytes_);
+  while (blocks_.size() * kKeyBlock < length_ + T)
+    blocks_.emplace_back(plan_->spec.kv_heads * head_bytes_);
 }
 
-void KvCache::append_head(size_t head, const float* k, size_t ldk, const float* v, size_t ldv, size_t T) {
+void KvCache::append_head(size_t head, const float* k, size_t ldk, const float* v, size_t ldv,
+                          size_t T) {
   const size_t dk = plan_->spec.key_dim, dv = plan_->spec.value_dim;
   uint8_t* keys = tail_keys_.data() + head * kKeyBlock * dk * element_;
   uint8_t* values = tail_values_.data() + head * kKeyBlock * dv * element_;
@@ -112,8 +122,10 @@ void KvCache::append_head(size_t head, const float* k, size_t ldk, const float* 
     }
     for (size_t i = 0; i < count; ++i) {
       const float *kr = k + (t + i) * ldk, *vr = v + (t + i) * ldv;
-      for (size_t d = 0; d < dk; ++d) store_element(keys + ((first + i) * dk + d) * element_, kr[d], plan_->type);
-      for (size_t d = 0; d < dv; ++d) store_element(values + (d * kKeyBlock + first + i) * element_, vr[d], plan_->type);
+      for (size_t d = 0; d < dk; ++d)
+        store_element(keys + ((first + i) * dk + d) * element_, kr[d], plan_->type);
+      for (size_t d = 0; d < dv; ++d)
+        store_element(values + (d * kKeyBlock + first + i) * element_, vr[d], plan_->type);
     }
     pack_tail(head, (length_ + t) / kKeyBlock, first, count);
     t += count;
@@ -129,7 +141,8 @@ void KvCache::pack_tail(size_t head, size_t block, size_t first, size_t count) {
   uint8_t* to = blocks_[block].data() + head * head_bytes_;
   const size_t step = plan_->key_kernel->n_step;
   const size_t from = first == 0 ? 0 : first / step * step;
-  const size_t until = first == 0 ? kKeyBlock : std::min<size_t>(round_up(first + count, step), kKeyBlock);
+  const size_t until =
+      first == 0 ? kKeyBlock : std::min<size_t>(round_up(first + count, step), kKeyBlock);
   PackArgs args{};
   args.problem = &plan_->keys, args.w = &w, args.n0 = from, args.n1 = until, args.packed = to;
   plan_->key_kernel->pack(args);
@@ -143,7 +156,8 @@ void KvCache::pack_tail(size_t head, size_t block, size_t first, size_t count) {
 
 void KvCache::truncate(size_t length) {
   if (length >= length_) return;
-  if (length % kKeyBlock != 0) fail("a KV cache can only be cut at a multiple of {} tokens, not at {}", kKeyBlock, length);
+  if (length % kKeyBlock != 0)
+    fail("a KV cache can only be cut at a multiple of {} tokens, not at {}", kKeyBlock, length);
   length_ = length;
   blocks_.resize(length / kKeyBlock);
 }
@@ -151,26 +165,37 @@ void KvCache::truncate(size_t length) {
 void AttentionScratch::reserve(const AttentionPlan& plan, size_t M) {
   const Kernel &kk = *plan.key_kernel, &vk = *plan.value_kernel;
   ScratchLayout layout;
-  const size_t at_rows = layout.add(M * std::max(kk.row_bytes(plan.keys), vk.row_bytes(plan.values)));
-  const size_t at_keys = layout.add(kk.panel_bytes(plan.keys, M)), at_values = layout.add(vk.panel_bytes(plan.values, M));
-  const size_t at_scratch = layout.add(std::max(kk.scratch_bytes(plan.keys, M), vk.scratch_bytes(plan.values, M)));
-  const size_t at_q = layout.add_array<float>(M * plan.spec.key_dim), at_scores = layout.add_array<float>(M * kKeyBlock);
-  const size_t at_sums = layout.add_array<float>(M * plan.spec.value_dim), at_out = layout.add_array<float>(M * plan.spec.value_dim);
+  const size_t at_rows =
+      layout.add(M * std::max(kk.row_bytes(plan.keys), vk.row_bytes(plan.values)));
+  const size_t at_keys = layout.add(kk.panel_bytes(plan.keys, M)),
+               at_values = layout.add(vk.panel_bytes(plan.values, M));
+  const size_t at_scratch =
+      layout.add(std::max(kk.scratch_bytes(plan.keys, M), vk.scratch_bytes(plan.values, M)));
+  const size_t at_q = layout.add_array<float>(M * plan.spec.key_dim),
+               at_scores = layout.add_array<float>(M * kKeyBlock);
+  const size_t at_sums = layout.add_array<float>(M * plan.spec.value_dim),
+               at_out = layout.add_array<float>(M * plan.spec.value_dim);
   const size_t at_best = layout.add_array<float>(M), at_total = layout.add_array<float>(M);
   uint8_t* base = memory_.reserve(layout.bytes());
   const auto floats = [&](size_t at) { return reinterpret_cast<float*>(base + at); };
-  rows = base + at_rows, key_panel = base + at_keys, value_panel = base + at_values, scratch = base + at_scratch;
-  q = floats(at_q), scores = floats(at_scores), sums = floats(at_sums), out = floats(at_out), best = floats(at_best), total = floats(at_total);
+  rows = base + at_rows, key_panel = base + at_keys, value_panel = base + at_values,
+  scratch = base + at_scratch;
+  q = floats(at_q), scores = floats(at_scores), sums = floats(at_sums), out = floats(at_out),
+  best = floats(at_best), total = floats(at_total);
 }
 
-Attention::Attention(const AttentionPlan& plan, std::span<const AttentionRows> sequences) : plan_(plan), sequences_(sequences) {
-  const size_t rep = plan.spec.heads / plan.spec.kv_heads, tokens = std::max<size_t>(1, kTaskRows / rep);
+Attention::Attention(const AttentionPlan& plan, std::span<const AttentionRows> sequences)
+    : plan_(plan), sequences_(sequences) {
+  const size_t rep = plan.spec.heads / plan.spec.kv_heads,
+               tokens = std::max<size_t>(1, kTaskRows / rep);
   for (size_t s = 0; s < sequences.size(); ++s)
     for (size_t begin = 0; begin < sequences[s].T; begin += tokens)
       for (size_t h = 0; h < plan.spec.kv_heads; ++h)
-        tasks_.push_back({static_cast<uint32_t>(s), static_cast<uint32_t>(h), static_cast<uint32_t>(begin),
+        tasks_.push_back({static_cast<uint32_t>(s), static_cast<uint32_t>(h),
+                          static_cast<uint32_t>(begin),
                           static_cast<uint32_t>(std::min(begin + tokens, sequences[s].T))});
-  std::reverse(tasks_.begin(), tasks_.end());  // the last tokens of a prompt see the most keys: start with them
+  std::reverse(tasks_.begin(),
+               tasks_.end());  // the last tokens of a prompt see the most keys: start with them
 }
 
 void Attention::run(size_t index, AttentionScratch& s) const {
@@ -183,7 +208,8 @@ void Attention::run(size_t index, AttentionScratch& s) const {
   const size_t position0 = rows.cache->length() - rows.T + task.begin;
   s.reserve(plan_, M);
   for (size_t t = 0; t < tokens; ++t)
-    std::memcpy(s.q + t * rep * dk, rows.q + ((task.begin + t) * spec.heads + task.head * rep) * dk, rep * dk * sizeof(float));
+    std::memcpy(s.q + t * rep * dk, rows.q + ((task.begin + t) * spec.heads + task.head * rep) * dk,
+                rep * dk * sizeof(float));
   PackedMatrix w;
   w.problem = &plan_.keys;
   const ActParams none;
@@ -197,12 +223,16 @@ void Attention::run(size_t index, AttentionScratch& s) const {
   std::fill_n(s.out, M * dv, 0.0f);
   const size_t last_block = (position0 + tokens - 1) / kKeyBlock;
   size_t block = 0;
-  while (block < last_block && seen_keys(spec, position0, block).last == kKeyBlock && seen_keys(spec, position0, block).first == kKeyBlock) ++block;
+  while (block < last_block && seen_keys(spec, position0, block).last == kKeyBlock &&
+         seen_keys(spec, position0, block).first == kKeyBlock)
+    ++block;
   for (; block <= last_block; ++block) {
     w.problem = &plan_.keys, w.data = rows.cache->key_block(task.head, block);
     kk.gemm({&w, s.key_panel, M, 0, kKeyBlock, s.scores, kKeyBlock, s.scratch});
     for (size_t m = 0; m < M; ++m) {
-      const float keep = softmax_step(s.scores + m * kKeyBlock, spec.scale, seen_keys(spec, position0 + m / rep, block), s.best[m], s.total[m]);
+      const float keep =
+          softmax_step(s.scores + m * kKeyBlock, spec.scale,
+                       seen_keys(spec, position0 + m / rep, block), s.best[m], s.total[m]);
       if (keep != 1.0f)
         for (size_t d = 0; d < dv; ++d) s.out[m * dv + d] *= keep;
     }

@@ -17,21 +17,22 @@
 
 namespace moebius {
 
-inline constexpr size_t kKeyBlock = 64;  // keys per block: small enough that repacking the last one is cheap
+inline constexpr size_t kKeyBlock =
+    64;  // keys per block: small enough that repacking the last one is cheap
 
 struct AttentionSpec {
   size_t heads = 0, kv_heads = 0, key_dim = 0, value_dim = 0;
   float scale = 1.0f;
-  size_t window = 0;  // a key is seen for `window` positions; 0: forever
-  size_t chunk = 0;   // keys of the same chunk of positions only; 0: all
+  size_t window = 0;         // a key is seen for `window` positions; 0: forever
+  size_t chunk = 0;          // keys of the same chunk of positions only; 0: all
   std::vector<float> sinks;  // [heads] an extra logit without a value; empty: none
 };
 
 // The two products of a layer: problems and kernels, shared by all its sequences.
 struct AttentionPlan {
   AttentionSpec spec;
-  XType type = XType::kF32;         // of q, k, v and the probabilities
-  Problem keys, values;             // [64, key_dim], [value_dim, 64]
+  XType type = XType::kF32;  // of q, k, v and the probabilities
+  Problem keys, values;      // [64, key_dim], [value_dim, 64]
   const Kernel* key_kernel = nullptr;
   const Kernel* value_kernel = nullptr;
 };
@@ -49,15 +50,20 @@ class KvCache {
   void append_head(size_t head, const float* k, size_t ldk, const float* v, size_t ldv, size_t T);
   void commit(size_t T) { length_ += T; }
   void truncate(size_t length);  // forgets the newest tokens
-  const uint8_t* key_block(size_t head, size_t block) const { return blocks_[block].data() + head * head_bytes_; }
-  const uint8_t* value_block(size_t head, size_t block) const { return key_block(head, block) + key_bytes_; }
+  const uint8_t* key_block(size_t head, size_t block) const {
+    return blocks_[block].data() + head * head_bytes_;
+  }
+  const uint8_t* value_block(size_t head, size_t block) const {
+    return key_block(head, block) + key_bytes_;
+  }
 
  private:
   void pack_tail(size_t head, size_t block, size_t first, size_t count);
   const AttentionPlan* plan_;
   size_t element_, key_bytes_, head_bytes_, length_ = 0;
   std::vector<AlignedBuffer> blocks_;
-  std::vector<uint8_t> tail_keys_, tail_values_;  // the unfinished block of every head: [kv_heads][64, key_dim], [kv_heads][value_dim, 64]
+  std::vector<uint8_t> tail_keys_,
+      tail_values_;  // the unfinished block of every head: [kv_heads][64, key_dim], [kv_heads][value_dim, 64]
 };
 
 // New rows of one sequence, their keys already appended: row t has position cache->length() - T + t.
@@ -73,7 +79,8 @@ class AttentionScratch {
  public:
   void reserve(const AttentionPlan& plan, size_t rows);
   uint8_t *rows = nullptr, *key_panel = nullptr, *value_panel = nullptr, *scratch = nullptr;
-  float *q = nullptr, *scores = nullptr, *sums = nullptr, *out = nullptr, *best = nullptr, *total = nullptr;
+  float *q = nullptr, *scores = nullptr, *sums = nullptr, *out = nullptr, *best = nullptr,
+        *total = nullptr;
 
  private:
   Workspace memory_;
@@ -87,7 +94,9 @@ class Attention {
   void run(size_t task, AttentionScratch& scratch) const;
 
  private:
-  struct Task { uint32_t sequence, head, begin, end; };
+  struct Task {
+    uint32_t sequence, head, begin, end;
+  };
   const AttentionPlan& plan_;
   std::span<const AttentionRows> sequences_;
   std::vector<Task> tasks_;

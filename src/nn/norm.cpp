@@ -50,16 +50,20 @@ void layer_row(const Norm& norm, XType type, const float* x, float* y, size_t n)
   const float mean = lane_sum(n, [&](size_t i) { return x[i]; }) / count;
   const float var = lane_sum(n, [&](size_t i) { return (x[i] - mean) * (x[i] - mean); }) / count;
   const float r = 1.0f / std::sqrt(var + norm.epsilon);
-  for (size_t i = 0; i < n; ++i) y[i] = std::fma((x[i] - mean) * r, norm.weight[i], norm.bias.empty() ? 0.0f : norm.bias[i]);
+  for (size_t i = 0; i < n; ++i)
+    y[i] = std::fma((x[i] - mean) * r, norm.weight[i], norm.bias.empty() ? 0.0f : norm.bias[i]);
   round_to(type, y, n);
 }
 
 }  // namespace
 
-void normalize(const Norm& norm, XType type, const float* x, size_t ldx, float* y, size_t ldy, size_t M, size_t n) noexcept {
+void normalize(const Norm& norm, XType type, const float* x, size_t ldx, float* y, size_t ldy,
+               size_t M, size_t n) noexcept {
   for (size_t m = 0; m < M; ++m) {
-    if (norm.kind == NormKind::kLayer) layer_row(norm, type, x + m * ldx, y + m * ldy, n);
-    else rms_row(norm, type, x + m * ldx, y + m * ldy, n);
+    if (norm.kind == NormKind::kLayer)
+      layer_row(norm, type, x + m * ldx, y + m * ldy, n);
+    else
+      rms_row(norm, type, x + m * ldx, y + m * ldy, n);
   }
 }
 

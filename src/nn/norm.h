@@ -24,6 +24,7 @@ struct Norm {
 };
 
 // y[M,n] from x[M,n] (may be the same memory); rows `ldx` and `ldy` apart.
-void normalize(const Norm& norm, XType type, const float* x, size_t ldx, float* y, size_t ldy, size_t M, size_t n) noexcept;
+void normalize(const Norm& norm, XType type, const float* x, size_t ldx, float* y, size_t ldy,
+               size_t M, size_t n) noexcept;
 
 }  // namespace moebius

@@ -16,7 +16,8 @@ namespace {
 std::vector<double> yarn(const RopeSpec& s, std::vector<double> f) {
   const auto d = static_cast<double>(s.dims);
   const auto correction = [&](double turns) {
-    return d * std::log(s.original_length / (turns * 2 * std::numbers::pi)) / (2 * std::log(s.base));
+    return d * std::log(s.original_length / (turns * 2 * std::numbers::pi)) /
+           (2 * std::log(s.base));
   };
   double lo = correction(s.beta_fast), hi = correction(s.beta_slow);
   if (s.truncate) lo = std::floor(lo), hi = std::ceil(hi);
@@ -35,7 +36,8 @@ std::vector<double> llama3(const RopeSpec& s, std::vector<double> f) {
     if (wavelength > s.original_length / s.low_freq_factor) {
       v /= s.factor;
     } else if (wavelength > s.original_length / s.high_freq_factor) {
-      const double t = (s.original_length / wavelength - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor);
+      const double t = (s.original_length / wavelength - s.low_freq_factor) /
+                       (s.high_freq_factor - s.low_freq_factor);
       v *= (1 - t) / s.factor + t;
     }
   }
@@ -53,22 +55,31 @@ std::vector<double> rope_frequencies(const RopeSpec& s) {
     case RopeScaling::kLinear:
       for (double& v : f) v /= s.factor;
       break;
-    case RopeScaling::kYarn: return yarn(s, std::move(f));
-    case RopeScaling::kLlama3: return llama3(s, std::move(f));
+    case RopeScaling::kYarn:
+      return yarn(s, std::move(f));
+    case RopeScaling::kLlama3:
+      return llama3(s, std::move(f));
     case RopeScaling::kLongRope: {
-      const std::vector<double>& ext = s.context > s.original_length ? s.long_factor : s.short_factor;
+      const std::vector<double>& ext =
+          s.context > s.original_length ? s.long_factor : s.short_factor;
       for (size_t j = 0; j < f.size(); ++j) f[j] /= ext[j];
       break;
     }
-    case RopeScaling::kDynamic:  // grows only beyond the original length, which the engine does not exceed
-    case RopeScaling::kNone: break;
+    case RopeScaling::
+        kDynamic:  // grows only beyond the original length, which the engine does not exceed
+    case RopeScaling::kNone:
+      break;
   }
   return f;
 }
 
-Rope::Rope(RopeSpec spec) : spec_(std::move(spec)), frequencies_(rope_frequencies(spec_)), factor_(static_cast<float>(spec_.attention_factor)) {
+Rope::Rope(RopeSpec spec)
+    : spec_(std::move(spec)),
+      frequencies_(rope_frequencies(spec_)),
+      factor_(static_cast<float>(spec_.attention_factor)) {
   if (spec_.scaling == RopeScaling::kLongRope && spec_.short_mscale > 0)
-    factor_ = static_cast<float>(spec_.context > spec_.original_length ? spec_.long_mscale : spec_.short_mscale);
+    factor_ = static_cast<float>(spec_.context > spec_.original_length ? spec_.long_mscale
+                                                                       : spec_.short_mscale);
 }
 
 void Rope::reserve(size_t n) {

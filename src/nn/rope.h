@@ -14,19 +14,20 @@ namespace moebius {
 enum class RopeScaling : uint8_t { kNone, kLinear, kDynamic, kYarn, kLlama3, kLongRope };
 
 struct RopeSpec {
-  size_t dims = 0;            // rotated features of a head (even); the rest pass through
+  size_t dims = 0;  // rotated features of a head (even); the rest pass through
   double base = 10000.0;
-  bool interleaved = false;   // pairs (2j, 2j+1) instead of (j, j + dims/2)
+  bool interleaved = false;  // pairs (2j, 2j+1) instead of (j, j + dims/2)
   RopeScaling scaling = RopeScaling::kNone;
   double factor = 1.0;
-  double original_length = 0;              // positions of the unscaled model
-  double beta_fast = 32, beta_slow = 1;    // YaRN
-  bool truncate = true;                    // YaRN: whole correction range
+  double original_length = 0;                        // positions of the unscaled model
+  double beta_fast = 32, beta_slow = 1;              // YaRN
+  bool truncate = true;                              // YaRN: whole correction range
   double low_freq_factor = 1, high_freq_factor = 4;  // llama3
-  double attention_factor = 1.0;           // multiplies cos and sin
+  double attention_factor = 1.0;                     // multiplies cos and sin
   std::vector<double> short_factor, long_factor;     // longrope, [dims/2]
-  double short_mscale = 0, long_mscale = 0;          // longrope of Phi-MoE: replaces attention_factor
-  double context = 0;                      // longrope: long factors are used when the context may exceed original_length
+  double short_mscale = 0, long_mscale = 0;  // longrope of Phi-MoE: replaces attention_factor
+  double context =
+      0;  // longrope: long factors are used when the context may exceed original_length
 };
 
 // inv_freq_j for j in [0, dims/2).

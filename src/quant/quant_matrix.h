@@ -16,12 +16,14 @@
 namespace moebius {
 
 enum class CodeType : uint8_t {
-  kInt8,        // one signed byte per code (declared width in `bits`, 1..8): int-quantized, and widths a reader unpacked
+  kInt8,  // one signed byte per code (declared width in `bits`, 1..8): int-quantized, and widths a reader unpacked
   kInt8Offset,  // one byte per code, value + 128: pack-quantized 8 bit as stored
   kInt4Offset,  // two codes per byte, low nibble first, value + 8: pack-quantized 4 bit as stored
   kFp4,         // two E2M1 codes per byte, low nibble first
   kFp8,         // one E4M3 byte per code
-  kBf16, kF16, kF32,  // dense
+  kBf16,
+  kF16,
+  kF32,  // dense
 };
 
 enum class ScaleType : uint8_t { kNone, kF32, kBf16, kF16, kFp8, kE8m0 };
@@ -29,17 +31,17 @@ enum class ScaleType : uint8_t { kNone, kF32, kBf16, kF16, kFp8, kE8m0 };
 struct QuantMatrix {
   size_t N = 0, K = 0;
   CodeType code = CodeType::kF32;
-  uint8_t bits = 32;                     // declared width of a code
-  const uint8_t* codes = nullptr;        // row r starts at codes + r * row_bytes (no alignment promised)
+  uint8_t bits = 32;               // declared width of a code
+  const uint8_t* codes = nullptr;  // row r starts at codes + r * row_bytes (no alignment promised)
   size_t row_bytes = 0;
   ScaleType scale_type = ScaleType::kNone;
-  const uint8_t* scales = nullptr;       // no alignment promised
-  size_t scale_stride = 0;               // scales per row of blocks
-  size_t groups = 1;                     // number of scale columns
+  const uint8_t* scales = nullptr;  // no alignment promised
+  size_t scale_stride = 0;          // scales per row of blocks
+  size_t groups = 1;                // number of scale columns
   size_t block_n = 1, block_k = 1, n_phase = 0, k_phase = 0;
-  const int8_t* zero_points = nullptr;   // signed domain; null: symmetric
-  const int32_t* g_idx = nullptr;        // [K] or null
-  float global_scale = 1.0f;             // divisor (NVFP4)
+  const int8_t* zero_points = nullptr;  // signed domain; null: symmetric
+  const int32_t* g_idx = nullptr;       // [K] or null
+  float global_scale = 1.0f;            // divisor (NVFP4)
 };
 
 }  // namespace moebius

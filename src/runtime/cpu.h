@@ -10,9 +10,24 @@ namespace moebius {
 enum class Arch : uint8_t { kAarch64, kX86_64, kOther };
 
 enum CpuFeature : uint32_t {
-  kNeon = 1u << 0, kDotprod = 1u << 1, kI8mm = 1u << 2, kArmBf16 = 1u << 3, kFp16 = 1u << 4, kSve = 1u << 5, kSve2 = 1u << 6, kSme = 1u << 7,
-  kAvx2 = 1u << 16, kFma = 1u << 17, kF16c = 1u << 18, kAvx512f = 1u << 19, kAvx512bw = 1u << 20, kAvx512vnni = 1u << 21,
-  kAvx512bf16 = 1u << 22, kAmxInt8 = 1u << 23, kAmxBf16 = 1u << 24, kAvxVnni = 1u << 25,
+  kNeon = 1u << 0,
+  kDotprod = 1u << 1,
+  kI8mm = 1u << 2,
+  kArmBf16 = 1u << 3,
+  kFp16 = 1u << 4,
+  kSve = 1u << 5,
+  kSve2 = 1u << 6,
+  kSme = 1u << 7,
+  kAvx2 = 1u << 16,
+  kFma = 1u << 17,
+  kF16c = 1u << 18,
+  kAvx512f = 1u << 19,
+  kAvx512bw = 1u << 20,
+  kAvx512vnni = 1u << 21,
+  kAvx512bf16 = 1u << 22,
+  kAmxInt8 = 1u << 23,
+  kAmxBf16 = 1u << 24,
+  kAvxVnni = 1u << 25,
 };
 
 struct Cpu {
@@ -21,11 +36,14 @@ struct Cpu {
   bool has(uint32_t needed) const { return (features & needed) == needed; }
 };
 
-Cpu detect_cpu();                                  // what this machine has
-Cpu host_cpu();                                    // detect_cpu, narrowed by MOEBIUS_CPU if set (cached); throws Error on an unknown word
-Cpu parse_cpu(std::string_view list);              // "neon,dotprod,i8mm", "avx2,fma,f16c", "reference" ...; throws Error
-std::string describe(const Cpu& cpu);              // "aarch64: neon dotprod i8mm bf16"
-std::string missing_features(const Cpu& cpu, Arch arch, uint32_t needed);  // "" or "needs i8mm, which this CPU lacks" / "needs aarch64"
+Cpu detect_cpu();  // what this machine has
+Cpu host_cpu();  // detect_cpu, narrowed by MOEBIUS_CPU if set (cached); throws Error on an unknown word
+Cpu parse_cpu(
+    std::string_view list);  // "neon,dotprod,i8mm", "avx2,fma,f16c", "reference" ...; throws Error
+std::string describe(const Cpu& cpu);  // "aarch64: neon dotprod i8mm bf16"
+std::string missing_features(
+    const Cpu& cpu, Arch arch,
+    uint32_t needed);  // "" or "needs i8mm, which this CPU lacks" / "needs aarch64"
 std::string cpu_model_name();
 
 }  // namespace moebius

@@ -27,7 +27,8 @@ int32_t best_of(std::span<const float> logits) {
 }
 
 void in_range(const char* name, double value, double low, double high) {
-  if (!(value >= low && value <= high)) fail("sampling parameter {} is {}; expected {} to {}", name, value, low, high);
+  if (!(value >= low && value <= high))
+    fail("sampling parameter {} is {}; expected {} to {}", name, value, low, high);
 }
 
 }  // namespace
@@ -43,24 +44,31 @@ void check(const SamplingParams& p) {
   in_range("logprobs", p.logprobs, -1, 1000);
 }
 
-Sampler::Sampler(const SamplingParams& params) : params_(params), state_(params.seed) { check(params); }
+Sampler::Sampler(const SamplingParams& params) : params_(params), state_(params.seed) {
+  check(params);
+}
 
 void Sampler::see_prompt(std::span<const int32_t> tokens) {
   for (const int32_t t : tokens) ++prompt_[t];
 }
 
 void Sampler::penalize(std::vector<float>& logits) const {
-  const auto at = [&](int32_t t) { return t >= 0 && static_cast<size_t>(t) < logits.size() ? &logits[static_cast<size_t>(t)] : nullptr; };
+  const auto at = [&](int32_t t) {
+    return t >= 0 && static_cast<size_t>(t) < logits.size() ? &logits[static_cast<size_t>(t)]
+                                                            : nullptr;
+  };
   if (params_.repetition_penalty != 1.0f) {
     const auto apply = [&](int32_t t) {
-      if (float* v = at(t)) *v = *v > 0 ? *v / params_.repetition_penalty : *v * params_.repetition_penalty;
+      if (float* v = at(t))
+        *v = *v > 0 ? *v / params_.repetition_penalty : *v * params_.repetition_penalty;
     };
     for (const auto& [t, n] : prompt_) apply(t);
     for (const auto& [t, n] : answer_)
       if (prompt_.count(t) == 0) apply(t);
   }
   for (const auto& [t, n] : answer_)
-    if (float* v = at(t)) *v -= params_.presence_penalty + params_.frequency_penalty * static_cast<float>(n);
+    if (float* v = at(t))
+      *v -= params_.presence_penalty + params_.frequency_penalty * static_cast<float>(n);
 }
 
 double Sampler::uniform() {
@@ -81,14 +89,16 @@ int32_t Sampler::draw(std::vector<float>& logits) {
   size_t kept = order.size();
   if (params_.top_k > 0 && static_cast<size_t>(params_.top_k) < kept) {
     kept = static_cast<size_t>(params_.top_k);
-    std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept), order.end(), better);
+    std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept), order.end(),
+                      better);
   } else {
     std::sort(order.begin(), order.end(), better);
   }
   std::vector<double> p(kept);
   const double top = logits[static_cast<size_t>(order[0])];
   double total = 0;
-  for (size_t i = 0; i < kept; ++i) total += p[i] = std::exp((logits[static_cast<size_t>(order[i])] - top) / params_.temperature);
+  for (size_t i = 0; i < kept; ++i)
+    total += p[i] = std::exp((logits[static_cast<size_t>(order[i])] - top) / params_.temperature);
   if (params_.top_p < 1.0f) {  // the smallest head whose probability reaches top_p
     double sum = 0;
     size_t n = 0;
@@ -113,10 +123,13 @@ TokenChoice Sampler::next(std::span<const float> raw, size_t limit) {
   std::vector<float> logits(raw.begin(), raw.begin() + static_cast<std::ptrdiff_t>(count));
   bool any = false;
   for (float& v : logits) {
-    if (std::isfinite(v)) any = true;
-    else v = kNever;
+    if (std::isfinite(v))
+      any = true;
+    else
+      v = kNever;
   }
-  if (!any) fail("the model produced no finite logit (of {}): the weights or the input are broken", count);
+  if (!any)
+    fail("the model produced no finite logit (of {}): the weights or the input are broken", count);
   TokenChoice choice;
   const std::vector<float> unmodified = params_.logprobs >= 0 ? logits : std::vector<float>();
   penalize(logits);
@@ -124,15 +137,19 @@ TokenChoice Sampler::next(std::span<const float> raw, size_t limit) {
   ++answer_[choice.token];
   if (params_.logprobs >= 0) {
     const double norm = log_sum(unmodified);
-    const auto logprob = [&](int32_t t) { return static_cast<float>(unmodified[static_cast<size_t>(t)] - norm); };
+    const auto logprob = [&](int32_t t) {
+      return static_cast<float>(unmodified[static_cast<size_t>(t)] - norm);
+    };
     choice.logprob = logprob(choice.token);
     std::vector<int32_t> order(count);
     std::iota(order.begin(), order.end(), 0);
     const size_t n = std::min(static_cast<size_t>(params_.logprobs), count);
-    std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(n), order.end(), [&](int32_t a, int32_t b) {
-      const float x = unmodified[static_cast<size_t>(a)], y = unmodified[static_cast<size_t>(b)];
-      return x > y || (x == y && a < b);
-    });
+    std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(n), order.end(),
+                      [&](int32_t a, int32_t b) {
+                        const float x = unmodified[static_cast<size_t>(a)],
+                                    y = unmodified[static_cast<size_t>(b)];
+                        return x > y || (x == y && a < b);
+                      });
     for (size_t i = 0; i < n; ++i) choice.alternatives.emplace_back(order[i], logprob(order[i]));
   }
   return choice;

@@ -16,7 +16,7 @@ struct SamplingParams {
   int top_k = 0;             // 0: all
   float top_p = 1.0f;
   float min_p = 0.0f;
-  float repetition_penalty = 1.0f;                        // on tokens of prompt and answer
+  float repetition_penalty = 1.0f;                          // on tokens of prompt and answer
   float presence_penalty = 0.0f, frequency_penalty = 0.0f;  // on tokens of the answer
   uint64_t seed = 0;
   int logprobs = -1;  // how many alternatives to report; -1: none at all
@@ -26,8 +26,8 @@ void check(const SamplingParams& params);
 
 struct TokenChoice {
   int32_t token = 0;
-  float logprob = 0.0f;                                   // of the unmodified distribution
-  std::vector<std::pair<int32_t, float>> alternatives;    // best first
+  float logprob = 0.0f;                                 // of the unmodified distribution
+  std::vector<std::pair<int32_t, float>> alternatives;  // best first
 };
 
 class Sampler {

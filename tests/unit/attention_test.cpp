@@ -21,7 +21,9 @@ struct Data {
 Data random_data(const AttentionSpec& s, size_t T, XType type, unsigned seed) {
   std::mt19937 rng(seed);
   std::normal_distribution<float> normal;
-  Data d{std::vector<float>(T * s.heads * s.key_dim), std::vector<float>(T * s.kv_heads * s.key_dim), std::vector<float>(T * s.kv_heads * s.value_dim)};
+  Data d{std::vector<float>(T * s.heads * s.key_dim),
+         std::vector<float>(T * s.kv_heads * s.key_dim),
+         std::vector<float>(T * s.kv_heads * s.value_dim)};
   for (auto* part : {&d.q, &d.k, &d.v}) {
     for (float& x : *part) x = normal(rng);
     round_to(type, part->data(), part->size());
@@ -30,7 +32,8 @@ Data random_data(const AttentionSpec& s, size_t T, XType type, unsigned seed) {
 }
 
 // Runs tokens [0, T) in pieces of the given sizes.
-std::vector<float> run(const AttentionPlan& plan, const Data& d, size_t T, const std::vector<size_t>& pieces) {
+std::vector<float> run(const AttentionPlan& plan, const Data& d, size_t T,
+                       const std::vector<size_t>& pieces) {
   const AttentionSpec& s = plan.spec;
   KvCache cache(plan);
   std::vector<float> out(T * s.heads * s.value_dim);
@@ -39,10 +42,12 @@ std::vector<float> run(const AttentionPlan& plan, const Data& d, size_t T, const
   for (const size_t n : pieces) {
     cache.reserve(n);
     for (size_t h = 0; h < s.kv_heads; ++h)
-      cache.append_head(h, d.k.data() + (t * s.kv_heads + h) * s.key_dim, s.kv_heads * s.key_dim, d.v.data() + (t * s.kv_heads + h) * s.value_dim,
-                        s.kv_heads * s.value_dim, n);
+      cache.append_head(h, d.k.data() + (t * s.kv_heads + h) * s.key_dim, s.kv_heads * s.key_dim,
+                        d.v.data() + (t * s.kv_heads + h) * s.value_dim, s.kv_heads * s.value_dim,
+                        n);
     cache.commit(n);
-    const AttentionRows rows{&cache, d.q.data() + t * s.heads * s.key_dim, out.data() + t * s.heads * s.value_dim, n};
+    const AttentionRows rows{&cache, d.q.data() + t * s.heads * s.key_dim,
+                             out.data() + t * s.heads * s.value_dim, n};
     const Attention attention(plan, {&rows, 1});
     for (size_t i = 0; i < attention.tasks(); ++i) attention.run(i, scratch);
     t += n;
@@ -63,7 +68,8 @@ std::vector<double> definition(const AttentionSpec& s, const Data& d, size_t T) 
         if (s.chunk != 0 && j / s.chunk != i / s.chunk) continue;
         double dot = 0;
         for (size_t c = 0; c < s.key_dim; ++c)
-          dot += double{d.q[(i * s.heads + h) * s.key_dim + c]} * d.k[(j * s.kv_heads + h / rep) * s.key_dim + c];
+          dot += double{d.q[(i * s.heads + h) * s.key_dim + c]} *
+                 d.k[(j * s.kv_heads + h / rep) * s.key_dim + c];
         z[j] = dot * s.scale;
         top = std::max(top, z[j]);
       }
@@ -71,7 +77,8 @@ std::vector<double> definition(const AttentionSpec& s, const Data& d, size_t T) 
       for (const double v : z) sum += std::exp(v - top);
       for (size_t j = 0; j <= i; ++j)
         for (size_t c = 0; c < s.value_dim; ++c)
-          out[(i * s.heads + h) * s.value_dim + c] += std::exp(z[j] - top) / sum * d.v[(j * s.kv_heads + h / rep) * s.value_dim + c];
+          out[(i * s.heads + h) * s.value_dim + c] +=
+              std::exp(z[j] - top) / sum * d.v[(j * s.kv_heads + h / rep) * s.value_dim + c];
     }
   return out;
 }
@@ -84,11 +91,11 @@ struct Case {
 std::vector<Case> cases() {
   std::vector<Case> all;
   all.push_back({{4, 2, 64, 64, 0.125f, 0, 0, {}}, 150});
-  all.push_back({{6, 2, 32, 32, 0.2f, 20, 0, {}}, 200});           // window
-  all.push_back({{4, 4, 24, 16, 0.2f, 0, 0, {}}, 70});             // key and value widths differ
+  all.push_back({{6, 2, 32, 32, 0.2f, 20, 0, {}}, 200});  // window
+  all.push_back({{4, 4, 24, 16, 0.2f, 0, 0, {}}, 70});    // key and value widths differ
   all.push_back({{8, 2, 64, 64, 0.125f, 128, 0, {0.5f, -1, 2, 0, 3, -4, 1, 0}}, 300});  // sinks
-  all.push_back({{2, 1, 16, 16, 0.25f, 0, 50, {}}, 130});          // chunks
-  all.push_back({{1, 1, 7, 5, 0.4f, 3, 0, {}}, 9});                // odd sizes
+  all.push_back({{2, 1, 16, 16, 0.25f, 0, 50, {}}, 130});                               // chunks
+  all.push_back({{1, 1, 7, 5, 0.4f, 3, 0, {}}, 9});                                     // odd sizes
   return all;
 }
 
@@ -100,7 +107,9 @@ TEST(Attention, EqualsDefinition) {
       const std::vector<float> y = run(plan, d, c.T, {c.T});
       const std::vector<double> expected = definition(c.spec, d, c.T);
       const double tolerance = type == XType::kF32 ? 2e-5 : type == XType::kF16 ? 4e-3 : 3e-2;
-      for (size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(y[i], expected[i], tolerance) << "element " << i << " T " << c.T << " type " << static_cast<int>(type);
+      for (size_t i = 0; i < y.size(); ++i)
+        ASSERT_NEAR(y[i], expected[i], tolerance)
+            << "element " << i << " T " << c.T << " type " << static_cast<int>(type);
     }
 }
 
@@ -111,7 +120,8 @@ TEST(Attention, PiecesOfAPromptDoNotMatter) {
       const Data d = random_data(c.spec, c.T, type, 5);
       const std::vector<float> whole = run(plan, d, c.T, {c.T});
       std::vector<size_t> ones(c.T, 1), mixed;
-      for (size_t left = c.T, n = 3; left > 0; n = n * 2 + 1) mixed.push_back(std::min(left, n)), left -= mixed.back();
+      for (size_t left = c.T, n = 3; left > 0; n = n * 2 + 1)
+        mixed.push_back(std::min(left, n)), left -= mixed.back();
       for (const auto& pieces : {ones, mixed}) {
         const std::vector<float> y = run(plan, d, c.T, pieces);
         ASSERT_EQ(std::memcmp(y.data(), whole.data(), y.size() * 4), 0) << "T " << c.T;
@@ -131,11 +141,14 @@ TEST(Attention, BatchDoesNotMatter) {
     outs.emplace_back(lengths[i] * spec.heads * spec.value_dim);
     caches.emplace_back(plan);
     caches[i].reserve(lengths[i]);
-    for (size_t h = 0; h < 2; ++h) caches[i].append_head(h, data[i].k.data() + h * 32, 64, data[i].v.data() + h * 32, 64, lengths[i]);
+    for (size_t h = 0; h < 2; ++h)
+      caches[i].append_head(h, data[i].k.data() + h * 32, 64, data[i].v.data() + h * 32, 64,
+                            lengths[i]);
     caches[i].commit(lengths[i]);
   }
   std::vector<AttentionRows> rows;
-  for (size_t i = 0; i < 4; ++i) rows.push_back({&caches[i], data[i].q.data(), outs[i].data(), lengths[i]});
+  for (size_t i = 0; i < 4; ++i)
+    rows.push_back({&caches[i], data[i].q.data(), outs[i].data(), lengths[i]});
   const Attention attention(plan, rows);
   AttentionScratch scratch;
   for (size_t i = 0; i < attention.tasks(); ++i) attention.run(i, scratch);
@@ -146,7 +159,8 @@ TEST(Attention, BatchDoesNotMatter) {
 }
 
 TEST(KvCache, CutsOnlyAtBlocks) {
-  const AttentionPlan plan = plan_attention({2, 1, 16, 16, 0.25f, 0, 0, {}}, XType::kF32, host_cpu());
+  const AttentionPlan plan =
+      plan_attention({2, 1, 16, 16, 0.25f, 0, 0, {}}, XType::kF32, host_cpu());
   KvCache cache(plan);
   const std::vector<float> rows(100 * 16, 1.0f);
   cache.reserve(100);

@@ -23,7 +23,9 @@ struct Pair {
 std::vector<Pair> pairs_of(const TensorStore& store) {
   std::vector<Pair> out;
   for (const TensorInfo& t : store.tensors()) {
-    if (t.name.rfind("apply.", 0) != 0 || t.name.size() < 9 || t.name.substr(t.name.size() - 2) != ".x") continue;
+    if (t.name.rfind("apply.", 0) != 0 || t.name.size() < 9 ||
+        t.name.substr(t.name.size() - 2) != ".x")
+      continue;
     Pair p;
     p.module = t.name.substr(6, t.name.size() - 8);
     const TensorInfo& y = store.require("apply." + p.module + ".y");
@@ -83,7 +85,8 @@ TEST(GoldenApply, EveryFolder) {
         close += d < 2e-5;
       }
       EXPECT_LT(worst, 0.02);
-      EXPECT_GE(static_cast<double>(close), 0.98 * static_cast<double>(y.size())) << "worst " << worst;
+      EXPECT_GE(static_cast<double>(close), 0.98 * static_cast<double>(y.size()))
+          << "worst " << worst;
       ++modules;
     }
   }

@@ -40,11 +40,13 @@ std::vector<int32_t> tokens_of(const TensorStore& store) {
 }
 
 // Runs the tokens in pieces of `piece`.
-std::vector<float> logits_of(DecoderModel& model, const std::vector<int32_t>& tokens, size_t piece) {
+std::vector<float> logits_of(DecoderModel& model, const std::vector<int32_t>& tokens,
+                             size_t piece) {
   SequenceState state = model.new_sequence();
   std::vector<float> all, some;
   for (size_t i = 0; i < tokens.size(); i += piece) {
-    const StepItem item{&state, std::span(tokens).subspan(i, std::min(piece, tokens.size() - i)), true};
+    const StepItem item{&state, std::span(tokens).subspan(i, std::min(piece, tokens.size() - i)),
+                        true};
     model.forward({&item, 1}, some);
     all.insert(all.end(), some.begin(), some.end());
   }
@@ -83,32 +85,38 @@ TEST(GoldenLogits, EveryFolder) {
 }
 
 TEST(Decoder, PiecesThreadsAndBatchDoNotMatter) {
-  for (const char* name : {"qwen3moe-w4a8-g32-pack", "gptoss-dense", "deepseekv3-dense", "llama4-dense"}) {
+  for (const char* name :
+       {"qwen3moe-w4a8-g32-pack", "gptoss-dense", "deepseekv3-dense", "llama4-dense"}) {
     SCOPED_TRACE(name);
-    const Checkpoint checkpoint = Checkpoint::open((test::test_data_dir() / "golden" / name).string());
+    const Checkpoint checkpoint =
+        Checkpoint::open((test::test_data_dir() / "golden" / name).string());
     std::vector<int32_t> tokens;
-    for (int i = 0; i < 90; ++i) tokens.push_back((i * 7 + i * i) % static_cast<int>(checkpoint.config().vocab));
+    for (int i = 0; i < 90; ++i)
+      tokens.push_back((i * 7 + i * i) % static_cast<int>(checkpoint.config().vocab));
     for (const XType type : {XType::kF32, XType::kBf16}) {
       ThreadPool one(1), three(3);
       const auto a = load(checkpoint, one, type), b = load(checkpoint, three, type);
       const std::vector<float> whole = logits_of(*a, tokens, tokens.size());
       for (const size_t piece : {1u, 7u, 64u}) {
         const std::vector<float> pieces = logits_of(*b, tokens, piece);
-        ASSERT_EQ(std::memcmp(whole.data(), pieces.data(), whole.size() * 4), 0) << "pieces of " << piece;
+        ASSERT_EQ(std::memcmp(whole.data(), pieces.data(), whole.size() * 4), 0)
+            << "pieces of " << piece;
       }
       SequenceState s = b->new_sequence(), other = b->new_sequence();
       const std::vector<int32_t> noise = {1, 2, 3, 4, 5};
       const StepItem items[] = {{&other, noise, false}, {&s, tokens, true}};
       std::vector<float> y;
       b->forward(items, y);
-      ASSERT_EQ(std::memcmp(whole.data(), y.data() + b->vocab(), whole.size() * 4), 0) << "beside another sequence";
+      ASSERT_EQ(std::memcmp(whole.data(), y.data() + b->vocab(), whole.size() * 4), 0)
+          << "beside another sequence";
     }
   }
 }
 
 TEST(Decoder, RefusesInWords) {
   ThreadPool pool(1);
-  const Checkpoint checkpoint = Checkpoint::open((test::test_data_dir() / "golden" / "qwen3moe-dense").string());
+  const Checkpoint checkpoint =
+      Checkpoint::open((test::test_data_dir() / "golden" / "qwen3moe-dense").string());
   const auto model = load(checkpoint, pool, XType::kF32);
   SequenceState s = model->new_sequence();
   const std::vector<int32_t> bad = {0, 1 << 20};

@@ -25,8 +25,10 @@ TEST(Norm, VariantsEqualTheirDefinition) {
     for (const float v : x) square += double{v} * v, mean += v;
     mean /= static_cast<double>(n);
     for (const float v : x) var += (v - mean) * (v - mean);
-    const double r = 1 / std::sqrt(square / static_cast<double>(n) + 1e-5), s = 1 / std::sqrt(var / static_cast<double>(n) + 1e-5);
-    for (const NormKind kind : {NormKind::kRms, NormKind::kRmsFused, NormKind::kRmsOnePlus, NormKind::kRmsPlain, NormKind::kLayer}) {
+    const double r = 1 / std::sqrt(square / static_cast<double>(n) + 1e-5),
+                 s = 1 / std::sqrt(var / static_cast<double>(n) + 1e-5);
+    for (const NormKind kind : {NormKind::kRms, NormKind::kRmsFused, NormKind::kRmsOnePlus,
+                                NormKind::kRmsPlain, NormKind::kLayer}) {
       std::vector<float> y(n);
       normalize({kind, 1e-5f, w, b}, XType::kF32, x.data(), n, y.data(), n, 1, n);
       for (size_t i = 0; i < n; ++i) {
@@ -34,7 +36,8 @@ TEST(Norm, VariantsEqualTheirDefinition) {
                                 : kind == NormKind::kRmsPlain   ? x[i] * r
                                 : kind == NormKind::kRmsOnePlus ? x[i] * r * (1 + double{w[i]})
                                                                 : x[i] * r * w[i];
-        EXPECT_NEAR(y[i], expected, 3e-6 * (1 + std::fabs(expected))) << static_cast<int>(kind) << " " << n;
+        EXPECT_NEAR(y[i], expected, 3e-6 * (1 + std::fabs(expected)))
+            << static_cast<int>(kind) << " " << n;
       }
     }
   }
@@ -78,7 +81,8 @@ TEST(Rope, ScaledFrequencies) {
   EXPECT_DOUBLE_EQ(plain[1], 0.1);
   spec.scaling = RopeScaling::kLinear;
   EXPECT_DOUBLE_EQ(rope_frequencies(spec)[1], 0.025);
-  spec.scaling = RopeScaling::kYarn;  // corrections: 8 ln(4096 / 64 pi) / (2 ln 1e4) = 1.31 -> 1; 8 ln(4096 / 2 pi) / (2 ln 1e4) = 2.81 -> 3
+  spec.scaling = RopeScaling::
+      kYarn;  // corrections: 8 ln(4096 / 64 pi) / (2 ln 1e4) = 1.31 -> 1; 8 ln(4096 / 2 pi) / (2 ln 1e4) = 2.81 -> 3
   const std::vector<double> yarn = rope_frequencies(spec);
   EXPECT_DOUBLE_EQ(yarn[0], plain[0]);
   EXPECT_DOUBLE_EQ(yarn[1], plain[1]);
@@ -86,7 +90,7 @@ TEST(Rope, ScaledFrequencies) {
   EXPECT_NEAR(yarn[3], plain[3] / 4, 1e-12);
   spec.scaling = RopeScaling::kLlama3, spec.low_freq_factor = 1, spec.high_freq_factor = 4;
   const std::vector<double> llama = rope_frequencies(spec);
-  EXPECT_DOUBLE_EQ(llama[0], plain[0]);       // wavelength 6.3, far below 1024
+  EXPECT_DOUBLE_EQ(llama[0], plain[0]);        // wavelength 6.3, far below 1024
   EXPECT_NEAR(llama[3], plain[3] / 4, 1e-12);  // wavelength 6283, above 4096
 }
 

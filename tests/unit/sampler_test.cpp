@@ -14,7 +14,8 @@ namespace {
 
 const std::vector<float> kLogits = {1.0f, 3.0f, 2.0f, 3.0f, -1.0f};
 
-std::map<int32_t, int> histogram(const SamplingParams& params, const std::vector<float>& logits, int draws) {
+std::map<int32_t, int> histogram(const SamplingParams& params, const std::vector<float>& logits,
+                                 int draws) {
   Sampler sampler(params);
   std::map<int32_t, int> counts;
   for (int i = 0; i < draws; ++i) ++counts[sampler.next(logits, logits.size()).token];
@@ -56,7 +57,8 @@ TEST(Sampler, FrequenciesFollowTheSoftmax) {
   double sum = 0;
   for (const float v : kLogits) sum += std::exp(v / 2);
   for (size_t i = 0; i < kLogits.size(); ++i)
-    EXPECT_NEAR(counts.at(static_cast<int32_t>(i)) / 20000.0, std::exp(kLogits[i] / 2) / sum, 0.015) << i;
+    EXPECT_NEAR(counts.at(static_cast<int32_t>(i)) / 20000.0, std::exp(kLogits[i] / 2) / sum, 0.015)
+        << i;
 }
 
 TEST(Sampler, TopKTopPMinPCutTheTail) {

@@ -24,15 +24,21 @@ RopeScaling scaling_of(const ConfigFields& f) {
   if (type == "yarn") return RopeScaling::kYarn;
   if (type == "llama3") return RopeScaling::kLlama3;
   if (type == "longrope" || type == "su") return RopeScaling::kLongRope;
-  fail("{}: '{}' is not a known rotary scaling; known are default, linear, dynamic, yarn, llama3, longrope", f.label("rope_type"), printable(type));
+  fail(
+      "{}: '{}' is not a known rotary scaling; known are default, linear, dynamic, yarn, llama3, "
+      "longrope",
+      f.label("rope_type"), printable(type));
 }
 
-std::vector<double> numbers(const Json& object, const char* name, size_t count, const ConfigFields& f) {
+std::vector<double> numbers(const Json& object, const char* name, size_t count,
+                            const ConfigFields& f) {
   const Json* j = object.find(name);
-  if (j == nullptr || !j->is_array() || j->items().size() != count) fail("{}: expected an array of {} numbers", f.label(name), count);
+  if (j == nullptr || !j->is_array() || j->items().size() != count)
+    fail("{}: expected an array of {} numbers", f.label(name), count);
   std::vector<double> out;
   for (const Json& v : j->items()) {
-    if (!v.is_number() || !(v.as_double() > 0)) fail("{}: expected positive numbers", f.label(name));
+    if (!v.is_number() || !(v.as_double() > 0))
+      fail("{}: expected positive numbers", f.label(name));
     out.push_back(v.as_double());
   }
   return out;
@@ -48,31 +54,42 @@ double positive(const ConfigFields& f, ConfigFields::Names names, double fallbac
 
 ConfigFields fields_of(const ModelConfig& config) { return {config.text, "config.json", ""}; }
 
-double yarn_magnitude(double factor, double k) { return factor <= 1 ? 1.0 : 0.1 * k * std::log(factor) + 1.0; }
+double yarn_magnitude(double factor, double k) {
+  return factor <= 1 ? 1.0 : 0.1 * k * std::log(factor) + 1.0;
+}
 
 RopeSpec rope_spec(const ModelConfig& config, size_t dims) {
   const ConfigFields top = fields_of(config);
   const Json& object = rope_object(config);
-  const ConfigFields f(object, "config.json", config.text.find("rope_parameters") != nullptr ? "rope_parameters." : "rope_scaling.");
-  if (dims == 0 || dims % 2 != 0 || dims > 65536) fail("config.json: {} rotated features per head; expected an even number", dims);
+  const ConfigFields f(
+      object, "config.json",
+      config.text.find("rope_parameters") != nullptr ? "rope_parameters." : "rope_scaling.");
+  if (dims == 0 || dims % 2 != 0 || dims > 65536)
+    fail("config.json: {} rotated features per head; expected an even number", dims);
   RopeSpec r;
   r.dims = dims;
-  r.base = object.find("rope_theta") != nullptr ? positive(f, {"rope_theta"}, 10000) : positive(top, {"rope_theta"}, 10000);
+  r.base = object.find("rope_theta") != nullptr ? positive(f, {"rope_theta"}, 10000)
+                                                : positive(top, {"rope_theta"}, 10000);
   r.scaling = scaling_of(f);
   if (r.scaling == RopeScaling::kNone) return r;
   r.factor = positive(f, {"factor"}, 1);
   r.context = static_cast<double>(config.max_positions);
-  const double fallback = config.max_positions > 0 ? static_cast<double>(config.max_positions) : 4096;
-  r.original_length = object.find("original_max_position_embeddings") != nullptr ? positive(f, {"original_max_position_embeddings"}, fallback)
-                                                                                 : positive(top, {"original_max_position_embeddings"}, fallback);
+  const double fallback =
+      config.max_positions > 0 ? static_cast<double>(config.max_positions) : 4096;
+  r.original_length = object.find("original_max_position_embeddings") != nullptr
+                          ? positive(f, {"original_max_position_embeddings"}, fallback)
+                          : positive(top, {"original_max_position_embeddings"}, fallback);
   if (r.scaling == RopeScaling::kYarn) {
     r.beta_fast = positive(f, {"beta_fast"}, 32);
     r.beta_slow = positive(f, {"beta_slow"}, 1);
     r.truncate = f.boolean({"truncate"}).value_or(true);
     const auto mscale = f.number({"mscale"}), all = f.number({"mscale_all_dim"});
-    if (const auto given = f.number({"attention_factor"})) r.attention_factor = *given;
-    else if (mscale && all && *mscale != 0 && *all != 0) r.attention_factor = yarn_magnitude(r.factor, *mscale) / yarn_magnitude(r.factor, *all);
-    else r.attention_factor = yarn_magnitude(r.factor, 1);
+    if (const auto given = f.number({"attention_factor"}))
+      r.attention_factor = *given;
+    else if (mscale && all && *mscale != 0 && *all != 0)
+      r.attention_factor = yarn_magnitude(r.factor, *mscale) / yarn_magnitude(r.factor, *all);
+    else
+      r.attention_factor = yarn_magnitude(r.factor, 1);
   } else if (r.scaling == RopeScaling::kLlama3) {
     r.low_freq_factor = positive(f, {"low_freq_factor"}, 1);
     r.high_freq_factor = positive(f, {"high_freq_factor"}, 4);
@@ -82,7 +99,9 @@ RopeSpec rope_spec(const ModelConfig& config, size_t dims) {
     r.short_mscale = f.number({"short_mscale"}).value_or(0);
     r.long_mscale = f.number({"long_mscale"}).value_or(0);
     const double s = r.context > r.original_length ? r.context / r.original_length : 1;
-    r.attention_factor = f.number({"attention_factor"}).value_or(s <= 1 ? 1.0 : std::sqrt(1 + std::log(s) / std::log(r.original_length)));
+    r.attention_factor =
+        f.number({"attention_factor"})
+            .value_or(s <= 1 ? 1.0 : std::sqrt(1 + std::log(s) / std::log(r.original_length)));
   }
   return r;
 }
@@ -93,14 +112,20 @@ DecoderSpec common_spec(const ModelConfig& config, size_t rotary_dims) {
   s.heads = static_cast<size_t>(config.heads), s.kv_heads = static_cast<size_t>(config.kv_heads);
   s.head_dim = s.value_dim = static_cast<size_t>(config.head_dim);
   if (s.heads == 0 || s.kv_heads == 0 || s.head_dim == 0 || s.heads % s.kv_heads != 0)
-    fail("config.json: {} heads, {} key-value heads of {}; expected positive numbers, heads a multiple of key-value heads", s.heads, s.kv_heads, s.head_dim);
-  s.norm_epsilon = static_cast<float>(f.number({"rms_norm_eps", "layer_norm_epsilon", "norm_eps"}).value_or(1e-6));
+    fail(
+        "config.json: {} heads, {} key-value heads of {}; expected positive numbers, heads a "
+        "multiple of key-value heads",
+        s.heads, s.kv_heads, s.head_dim);
+  s.norm_epsilon = static_cast<float>(
+      f.number({"rms_norm_eps", "layer_norm_epsilon", "norm_eps"}).value_or(1e-6));
   s.layers.resize(static_cast<size_t>(config.layers));
   if (rotary_dims == 0) {
     const Json& object = rope_object(config);
     const ConfigFields rope(object, "config.json", "rope_parameters.");
-    const double share = rope.number({"partial_rotary_factor"}).value_or(f.number({"partial_rotary_factor"}).value_or(1.0));
-    if (!(share > 0 && share <= 1)) fail("{}: is {}; expected more than 0, at most 1", f.label("partial_rotary_factor"), share);
+    const double share = rope.number({"partial_rotary_factor"})
+                             .value_or(f.number({"partial_rotary_factor"}).value_or(1.0));
+    if (!(share > 0 && share <= 1))
+      fail("{}: is {}; expected more than 0, at most 1", f.label("partial_rotary_factor"), share);
     rotary_dims = static_cast<size_t>(share * static_cast<double>(s.head_dim));
   }
   s.rope = rope_spec(config, rotary_dims);
@@ -113,7 +138,8 @@ void set_windows(const ModelConfig& config, DecoderSpec& spec) {
   if (window == 0 || !f.boolean({"use_sliding_window"}).value_or(true)) return;
   const std::vector<std::string> types = f.strings({"layer_types"});
   for (size_t i = 0; i < spec.layers.size(); ++i)
-    if (types.empty() || (i < types.size() && types[i] == "sliding_attention")) spec.layers[i].window = static_cast<size_t>(window);
+    if (types.empty() || (i < types.size() && types[i] == "sliding_attention"))
+      spec.layers[i].window = static_cast<size_t>(window);
 }
 
 }  // namespace moebius

@@ -13,7 +13,8 @@ DecoderSpec gpt_oss_spec(const ModelConfig& config) {
     set_windows(config, s);
   } else {  // older configs leave the alternation to the code
     const int64_t window = f.integer_or({"sliding_window"}, 128, 1, int64_t{1} << 40);
-    for (size_t i = 0; i < s.layers.size(); i += 2) s.layers[i].window = static_cast<size_t>(window);
+    for (size_t i = 0; i < s.layers.size(); i += 2)
+      s.layers[i].window = static_cast<size_t>(window);
   }
   return s;
 }

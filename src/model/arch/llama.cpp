@@ -6,7 +6,9 @@ namespace moebius {
 
 DecoderSpec llama_spec(const ModelConfig& config) {
   DecoderSpec s = common_spec(config);
-  if (config.model_type != "qwen2" || fields_of(config).boolean({"use_sliding_window"}).value_or(false)) set_windows(config, s);
+  if (config.model_type != "qwen2" ||
+      fields_of(config).boolean({"use_sliding_window"}).value_or(false))
+    set_windows(config, s);
   return s;
 }
 

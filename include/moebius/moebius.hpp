@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C++ interface: open a compressed-tensors folder, look at its modules, build a linear or mixture-of-experts layer, run it.
+//
+//   moebius::Folder folder = moebius::Folder::open("path/to/checkpoint");
+//   moebius::Moe block = folder.moe("model.layers.0.mlp");
+//   block.run({x, moebius::ElementType::kBf16, T, block.hidden()}, {y, moebius::ElementType::kBf16, T, block.hidden()});
+//
+// Everything throws moebius::Error (moebius/error.h) and nothing else of its own; no third-party type appears here. Objects are
+// movable handles. Layers may be run from several threads at once; the calls share the layer's threads and take turns.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "moebius/error.h"
+
+namespace moebius {
+
+enum class ElementType { kF32, kBf16, kF16 };
+
+// rows x cols elements; row r starts `stride` elements after row r - 1 (0: cols).
+struct InputMatrix {
+  const void* data = nullptr;
+  ElementType type = ElementType::kF32;
+  size_t rows = 0, cols = 0, stride = 0;
+};
+struct OutputMatrix {
+  void* data = nullptr;
+  ElementType type = ElementType::kF32;
+  size_t rows = 0, cols = 0, stride = 0;
+};
+
+enum class Arithmetic {
+  kDeclared,     // what the checkpoint declares, any fixed order of summation
+  kExact,        // bytes equal to the reference
+  kApproximate,  // faster substitutes allowed
+};
+enum class Int8Rows {
+  kDeclared,
+  kCompressedTensors,
+  kVllm
+};  // how dynamic int8 activations are scaled
+
+struct Options {
+  int threads = 0;     // 0: all cores
+  std::string kernel;  // "": the best for this CPU; else a name that `moebius explain` prints
+  Arithmetic arithmetic = Arithmetic::kDeclared;
+  Int8Rows int8 = Int8Rows::kDeclared;
+  ElementType activations = ElementType::kBf16;  // type of the rows the layer will be given
+};
+
+struct ModuleInfo {
+  std::string name;
+  std::string kind;    // "linear", "expert", "router", ...
+  std::string scheme;  // one line for people
+  std::string rule;    // which rule of the config decided it
+  size_t outputs = 0, inputs = 0;
+  uint64_t bytes = 0;
+  bool supported = true;
+  std::string reason;  // why not
+};
+
+class Linear {
+ public:
+  ~Linear();
+  Linear(Linear&&) noexcept;
+  Linear& operator=(Linear&&) noexcept;
+  size_t inputs() const;
+  size_t outputs() const;
+  std::string kernel() const;
+  void run(const InputMatrix& x, const OutputMatrix& y) const;  // x [T, inputs], y [T, outputs]
+
+ private:
+  friend class Folder;
+  struct Impl;
+  explicit Linear(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+class Moe {
+ public:
+  ~Moe();
+  Moe(Moe&&) noexcept;
+  Moe& operator=(Moe&&) noexcept;
+  size_t hidden() const;
+  size_t experts() const;
+  size_t slots() const;  // expert slots per token
+  std::string kernel() const;
+
+  // The whole block: router, experts, shared experts. ids and weights [T, slots] may be null.
+  void run(const InputMatrix& x, const OutputMatrix& y, int32_t* ids = nullptr,
+           float* weights = nullptr) const;
+  // Router logits of the caller [T, experts].
+  void run_logits(const InputMatrix& x, const InputMatrix& logits, const OutputMatrix& y,
+                  int32_t* ids = nullptr, float* weights = nullptr) const;
+  // Experts of the caller: ids and weights [T, k]; -1 skips a slot.
+  void run_ids(const InputMatrix& x, const int32_t* ids, const float* weights, size_t k,
+               const OutputMatrix& y) const;
+
+ private:
+  friend class Folder;
+  struct Impl;
+  explicit Moe(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+enum class MoeScope {
+  kBlock,    // router and shared experts included
+  kExperts,  // the routed experts alone
+};
+
+class Folder {
+ public:
+  static Folder open(const std::string& path);
+  ~Folder();
+  Folder(Folder&&) noexcept;
+  Folder& operator=(Folder&&) noexcept;
+  std::string architecture() const;
+  std::vector<ModuleInfo> modules() const;
+  std::vector<std::string> moe_blocks() const;  // their names
+  std::vector<std::string> warnings() const;
+  Linear linear(const std::string& module, const Options& options = {}) const;
+  Moe moe(const std::string& block, const Options& options = {},
+          MoeScope scope = MoeScope::kBlock) const;
+
+ private:
+  struct Impl;
+  explicit Folder(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+std::string version();
+
+}  // namespace moebius

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// The public C++ interface over checkpoint, layer loader and layers.
+#include <optional>
+
+#include "base/error.h"
+#include "model/layer_loader.h"
+#include "moebius/moebius.hpp"
+
+namespace moebius {
+namespace {
+
+DType dtype_of(ElementType t) {
+  return t == ElementType::kF32    ? DType::kF32
+         : t == ElementType::kBf16 ? DType::kBf16
+                                   : DType::kF16;
+}
+ConstRows rows_of(const InputMatrix& m) {
+  return {m.data, dtype_of(m.type), m.rows, m.cols, m.stride == 0 ? m.cols : m.stride};
+}
+Rows rows_of(const OutputMatrix& m) {
+  return {m.data, dtype_of(m.type), m.rows, m.cols, m.stride == 0 ? m.cols : m.stride};
+}
+
+LayerOptions layer_options(const Options& o, ThreadPool& pool) {
+  LayerOptions out;
+  out.pool = &pool;
+  out.policy.accept = o.arithmetic == Arithmetic::kExact         ? Accept::kExact
+                      : o.arithmetic == Arithmetic::kApproximate ? Accept::kApproximate
+                                                                 : Accept::kDeclared;
+  out.policy.kernel =
+      o.kernel.empty() ? kernel_from_environment() : normalize_kernel_name(o.kernel);
+  out.int8 = o.int8 == Int8Rows::kVllm                ? Int8Mode::kVllm
+             : o.int8 == Int8Rows::kCompressedTensors ? Int8Mode::kCompressedTensors
+                                                      : Int8Mode::kDeclared;
+  out.x_type = x_type_of(dtype_of(o.activations));
+  return out;
+}
+
+size_t threads_of(const Options& o) {
+  if (o.threads < 0 || o.threads > 1024)
+    fail("Options::threads is {}; expected 0 to 1024", o.threads);
+  return o.threads == 0 ? default_thread_count() : static_cast<size_t>(o.threads);
+}
+
+}  // namespace
+
+struct Linear::Impl {
+  explicit Impl(size_t threads) : pool(threads) {}
+  mutable ThreadPool pool;
+  std::unique_ptr<LinearLayer> layer;
+};
+
+struct Moe::Impl {
+  explicit Impl(size_t threads) : pool(threads) {}
+  mutable ThreadPool pool;
+  MoeBlockLayer layer;
+  std::string kernel;
+};
+
+struct Folder::Impl {
+  Checkpoint checkpoint;
+};
+
+Linear::Linear(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Linear::~Linear() = default;
+Linear::Linear(Linear&&) noexcept = default;
+Linear& Linear::operator=(Linear&&) noexcept = default;
+size_t Linear::inputs() const { return impl_->layer->in_features(); }
+size_t Linear::outputs() const { return impl_->layer->out_features(); }
+std::string Linear::kernel() const { return title_of(impl_->layer->kernel()); }
+void Linear::run(const InputMatrix& x, const OutputMatrix& y) const {
+  impl_->layer->forward(rows_of(x), rows_of(y), impl_->pool);
+}
+
+Moe::Moe(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Moe::~Moe() = default;
+Moe::Moe(Moe&&) noexcept = default;
+Moe& Moe::operator=(Moe&&) noexcept = default;
+size_t Moe::hidden() const { return impl_->layer.experts->spec().hidden; }
+size_t Moe::experts() const { return impl_->layer.experts->spec().experts; }
+size_t Moe::slots() const { return impl_->layer.experts->slots(); }
+std::string Moe::kernel() const { return impl_->kernel; }
+
+void Moe::run(const InputMatrix& x, const OutputMatrix& y, int32_t* ids, float* weights) const {
+  const auto& router = impl_->layer.router;
+  if (router == nullptr) fail("the experts were loaded without their router; give logits or ids");
+  std::vector<float> logits(x.rows * router->out_features());
+  router->forward(rows_of(x), f32_rows(logits.data(), x.rows, router->out_features()), impl_->pool);
+  run_logits(x, {logits.data(), ElementType::kF32, x.rows, router->out_features(), 0}, y, ids,
+             weights);
+}
+
+void Moe::run_logits(const InputMatrix& x, const InputMatrix& logits, const OutputMatrix& y,
+                     int32_t* ids, float* weights) const {
+  MoeOptions options;
+  options.ids_out = ids;
+  options.weights_out = weights;
+  impl_->layer.experts->forward_logits(rows_of(x), rows_of(logits), rows_of(y), impl_->pool,
+                                       options);
+}
+
+void Moe::run_ids(const InputMatrix& x, const int32_t* ids, const float* weights, size_t k,
+                  const OutputMatrix& y) const {
+  impl_->layer.experts->forward_ids(rows_of(x), {ids, x.rows * k}, {weights, x.rows * k},
+                                    rows_of(y), impl_->pool);
+}
+
+Folder::Folder(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Folder::~Folder() = default;
+Folder::Folder(Folder&&) noexcept = default;
+Folder& Folder::operator=(Folder&&) noexcept = default;
+
+Folder Folder::open(const std::string& path) {
+  return Folder(std::make_unique<Impl>(Impl{Checkpoint::open(path)}));
+}
+std::string Folder::architecture() const { return impl_->checkpoint.config().architecture; }
+std::vector<std::string> Folder::warnings() const { return impl_->checkpoint.warnings(); }
+
+std::vector<ModuleInfo> Folder::modules() const {
+  std::vector<ModuleInfo> out;
+  for (const Module& m : impl_->checkpoint.modules())
+    out.push_back({m.name, std::string(name_of(m.kind)), describe(m.plan.scheme), m.decision.rule,
+                   m.plan.N, m.plan.K, m.bytes, m.supported, m.reason});
+  return out;
+}
+
+std::vector<std::string> Folder::moe_blocks() const {
+  std::vector<std::string> out;
+  for (const MoeBlock& b : impl_->checkpoint.moe_blocks()) out.push_back(b.name);
+  return out;
+}
+
+Linear Folder::linear(const std::string& name, const Options& options) const {
+  const Module* module = impl_->checkpoint.find_module(name);
+  if (module == nullptr || !has_matrix(*module))
+    fail("{}: has no linear module '{}'", impl_->checkpoint.folder(), printable(name));
+  auto impl = std::make_unique<Linear::Impl>(threads_of(options));
+  impl->layer = load_linear(impl_->checkpoint, {module}, layer_options(options, impl->pool));
+  return Linear(std::move(impl));
+}
+
+Moe Folder::moe(const std::string& name, const Options& options, MoeScope scope) const {
+  const MoeBlock* block = impl_->checkpoint.find_moe(name);
+  if (block == nullptr)
+    fail("{}: has no mixture-of-experts block '{}'", impl_->checkpoint.folder(), printable(name));
+  auto impl = std::make_unique<Moe::Impl>(threads_of(options));
+  const LayerOptions lo = layer_options(options, impl->pool);
+  impl->layer = load_moe(impl_->checkpoint, *block, lo,
+                         scope == MoeScope::kBlock ? MoePart::kBlock : MoePart::kExperts);
+  impl->kernel =
+      title_of(kernel_for(problem_of(*block->experts[0][1], lo.int8, lo.x_type), lo, name));
+  return Moe(std::move(impl));
+}
+
+std::string version() { return MOEBIUS_VERSION; }
+
+}  // namespace moebius

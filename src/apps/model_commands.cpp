@@ -1,0 +1,172 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/model_commands.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <ostream>
+
+#include "apps/explain.h"
+#include "apps/terminal.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "checkpoint/safetensors.h"
+#include "text/tokenizer.h"
+
+namespace moebius {
+namespace {
+
+constexpr size_t kPiece = 512;  // tokens per step
+constexpr uint64_t kMaxTokensFile = uint64_t{1} << 32;
+
+std::vector<int32_t> parse_list(const std::string& list) {
+  std::vector<int32_t> out;
+  const char *p = list.data(), *end = p + list.size();
+  while (p < end) {
+    if (*p == ',' || *p == ' ') {
+      ++p;
+      continue;
+    }
+    int32_t v = 0;
+    const auto [next, error] = std::from_chars(p, end, v);
+    if (error != std::errc() || v < 0 || (next < end && *next != ',' && *next != ' '))
+      fail("--tokens: '{}' is not a list of token ids", printable(list));
+    out.push_back(v);
+    p = next;
+  }
+  return out;
+}
+
+std::vector<int32_t> parse_file(const std::string& path, const std::string& type) {
+  const std::string bytes = read_text_file(path, kMaxTokensFile);
+  const size_t width = type == "u32" ? 4 : 2;
+  if (bytes.size() % width != 0)
+    fail("{}: has {} bytes; expected a multiple of {} for {} tokens", path, bytes.size(), width,
+         type);
+  std::vector<int32_t> out(bytes.size() / width);
+  for (size_t i = 0; i < out.size(); ++i) {
+    uint32_t v = 0;
+    std::memcpy(&v, bytes.data() + i * width, width);
+    if (v > INT32_MAX) fail("{}: token {} is {}, which is no token id", path, i, v);
+    out[i] = static_cast<int32_t>(v);
+  }
+  return out;
+}
+
+// -log of the probability of `target`.
+double loss_of(const float* logits, size_t n, int32_t target) {
+  float top = logits[0];
+  for (size_t i = 1; i < n; ++i) top = std::max(top, logits[i]);
+  double sum = 0;
+  for (size_t i = 0; i < n; ++i) sum += std::exp(static_cast<double>(logits[i]) - top);
+  return top + std::log(sum) - logits[static_cast<size_t>(target)];
+}
+
+}  // namespace
+
+OpenModel::OpenModel(const ModelRunOptions& options, size_t context)
+    : checkpoint(Checkpoint::open(options.folder)), pool(thread_count(options.run)) {
+  const auto start = std::chrono::steady_clock::now();
+  for (const std::string& w : checkpoint.warnings())
+    fmt::print(stderr, "moebius: warning: {}\n", w);
+  ModelOptions model_options;
+  model_options.pool = &pool;
+  model_options.policy = policy_of(options.run);
+  model_options.int8 = int8_mode_of(options.run);
+  model_options.type = activation_type(options.dtype, checkpoint.config().dtype);
+  model_options.context = context;
+  uint64_t bytes = 0;
+  for (const Module& m : checkpoint.modules()) bytes += m.bytes;
+  Progress progress("loading", bytes, true);
+  model_options.progress = [&](uint64_t n) { progress.advance(n); };
+  model = DecoderModel::load(checkpoint, model_options);
+  load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+std::vector<int32_t> read_tokens(const TokenSource& source, const std::string& folder,
+                                 bool add_special) {
+  if (!source.list.empty()) return parse_list(source.list);
+  if (!source.file.empty()) return parse_file(source.file, source.type);
+  const std::string text =
+      source.text_file.empty() ? source.text : read_text_file(source.text_file, kMaxTokensFile);
+  return Tokenizer::from_folder(folder).encode(text, add_special);
+}
+
+int run_logits(const LogitsOptions& options) {
+  const std::vector<int32_t> tokens = read_tokens(options.tokens, options.model.folder, true);
+  if (tokens.empty()) fail("no tokens were given: logits need at least one");
+  OpenModel open(options.model, tokens.size());
+  DecoderModel& model = *open.model;
+  SequenceState state = model.new_sequence();
+  std::vector<float> all, some;
+  Progress progress("logits", tokens.size(), false);
+  for (size_t i = 0; i < tokens.size(); i += kPiece) {
+    const StepItem item{&state, std::span(tokens).subspan(i, std::min(kPiece, tokens.size() - i)),
+                        true};
+    model.forward({&item, 1}, some);
+    all.insert(all.end(), some.begin(), some.end());
+    progress.advance(item.tokens.size());
+  }
+  const TensorData tensor{
+      "logits",
+      DType::kF32,
+      {tokens.size(), model.vocab()},
+      {reinterpret_cast<const uint8_t*>(all.data()), all.size() * sizeof(float)}};
+  write_safetensors(options.out, {&tensor, 1});
+  return 0;
+}
+
+int run_perplexity(const PerplexityOptions& options, std::ostream& out) {
+  const std::vector<int32_t> tokens = read_tokens(options.tokens, options.model.folder, false);
+  const size_t ctx = options.context;
+  if (ctx == 0) fail("--ctx is 0; expected at least 1");
+  size_t windows = tokens.empty() ? 0 : (tokens.size() - 1) / ctx;
+  if (options.windows != 0) windows = std::min(windows, options.windows);
+  if (windows == 0)
+    fail("{} tokens do not fill one window of {} inputs and their next tokens", tokens.size(), ctx);
+  OpenModel open(options.model, ctx);
+  DecoderModel& model = *open.model;
+  const size_t at_once =
+      std::clamp<size_t>((size_t{64} << 20) / (std::min(ctx, kPiece) * model.vocab() + 1), 1, 8);
+  double loss = 0;
+  Progress progress("perplexity", windows * ctx, false);
+  std::vector<float> logits;
+  for (size_t w = 0; w < windows; w += at_once) {
+    const size_t n = std::min(at_once, windows - w);
+    std::vector<SequenceState> states;
+    for (size_t i = 0; i < n; ++i) states.push_back(model.new_sequence());
+    for (size_t t = 0; t < ctx; t += kPiece) {
+      const size_t piece = std::min(kPiece, ctx - t);
+      std::vector<StepItem> items;
+      for (size_t i = 0; i < n; ++i)
+        items.push_back({&states[i], std::span(tokens).subspan((w + i) * ctx + t, piece), true});
+      model.forward(items, logits);
+      std::vector<double> losses(n * piece);
+      open.pool.parallel_for(n * piece, [&](size_t r) {
+        const int32_t target = tokens[(w + r / piece) * ctx + t + r % piece + 1];
+        if (target < 0 || static_cast<size_t>(target) >= model.vocab())
+          fail("token {} is not in the vocabulary of {} tokens", target, model.vocab());
+        losses[r] = loss_of(logits.data() + r * model.vocab(), model.vocab(), target);
+      });
+      for (const double v : losses) loss += v;
+      progress.advance(n * piece);
+    }
+  }
+  const double mean = loss / static_cast<double>(windows * ctx);
+  if (options.json)
+    out << Json::object({{"loss", mean},
+                         {"perplexity", std::exp(mean)},
+                         {"tokens", static_cast<uint64_t>(windows * ctx)}})
+               .dump()
+        << '\n';
+  else
+    out << fmt::format("loss {:.5f}  perplexity {:.4f}  tokens {}\n", mean, std::exp(mean),
+                       windows * ctx);
+  return 0;
+}
+
+}  // namespace moebius

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C interface over the C++ one. Exceptions end here: they become the thread's last error.
+#include <cstring>
+#include <exception>
+#include <new>
+
+#include "moebius/moebius.h"
+#include "moebius/moebius.hpp"
+
+namespace {
+
+using moebius::ElementType;
+
+thread_local std::string last_error;
+
+// Runs fn; on an exception keeps its words and returns `failed`.
+template <class R, class F>
+R guarded(R failed, F&& fn) noexcept {
+  try {
+    return fn();
+  } catch (const std::bad_alloc&) {
+    last_error = "out of memory";
+  } catch (const std::exception& e) {
+    last_error = e.what();
+  }
+  return failed;
+}
+
+void require(const void* pointer, const char* what) {
+  if (pointer == nullptr) throw moebius::Error(std::string(what) + " is NULL");
+}
+
+ElementType element_type(moebius_type t) {
+  switch (t) {
+    case MOEBIUS_F32:
+      return ElementType::kF32;
+    case MOEBIUS_BF16:
+      return ElementType::kBf16;
+    case MOEBIUS_F16:
+      return ElementType::kF16;
+  }
+  throw moebius::Error("unknown element type " + std::to_string(static_cast<int>(t)) +
+                       "; expected MOEBIUS_F32, MOEBIUS_BF16 or MOEBIUS_F16");
+}
+
+moebius::InputMatrix input(const moebius_input* m, const char* what) {
+  require(m, what);
+  if (m->rows != 0) require(m->data, what);
+  return {m->data, element_type(m->type), m->rows, m->cols, m->stride};
+}
+moebius::OutputMatrix output(const moebius_output* m, const char* what) {
+  require(m, what);
+  if (m->rows != 0) require(m->data, what);
+  return {m->data, element_type(m->type), m->rows, m->cols, m->stride};
+}
+
+// Members beyond options->size keep their default.
+moebius::Options options_of(const moebius_options* given) {
+  moebius_options o{sizeof(moebius_options), 0, nullptr, MOEBIUS_DECLARED, MOEBIUS_BF16};
+  if (given != nullptr) {
+    if (given->size < sizeof(size_t)) throw moebius::Error("moebius_options.size is not set");
+    std::memcpy(&o, given, given->size < sizeof o ? given->size : sizeof o);
+  }
+  moebius::Options out;
+  out.threads = o.threads;
+  out.kernel = o.kernel == nullptr ? "" : o.kernel;
+  out.arithmetic = o.arithmetic == MOEBIUS_EXACT         ? moebius::Arithmetic::kExact
+                   : o.arithmetic == MOEBIUS_APPROXIMATE ? moebius::Arithmetic::kApproximate
+                                                         : moebius::Arithmetic::kDeclared;
+  out.activations = element_type(o.activations);
+  return out;
+}
+
+}  // namespace
+
+struct moebius_folder {
+  moebius::Folder folder;
+  std::vector<moebius::ModuleInfo> modules;
+};
+struct moebius_linear {
+  moebius::Linear layer;
+};
+struct moebius_moe {
+  moebius::Moe layer;
+};
+
+const char* moebius_version(void) {
+  static const std::string kVersion = moebius::version();
+  return kVersion.c_str();
+}
+const char* moebius_last_error(void) { return last_error.c_str(); }
+
+moebius_folder* moebius_folder_open(const char* path) {
+  return guarded<moebius_folder*>(nullptr, [&] {
+    require(path, "path");
+    moebius::Folder folder = moebius::Folder::open(path);
+    std::vector<moebius::ModuleInfo> modules = folder.modules();
+    return new moebius_folder{std::move(folder), std::move(modules)};
+  });
+}
+void moebius_folder_free(moebius_folder* folder) { delete folder; }
+size_t moebius_folder_module_count(const moebius_folder* f) {
+  return f == nullptr ? 0 : f->modules.size();
+}
+const char* moebius_folder_module_name(const moebius_folder* f, size_t i) {
+  return f == nullptr || i >= f->modules.size() ? nullptr : f->modules[i].name.c_str();
+}
+const char* moebius_folder_module_scheme(const moebius_folder* f, size_t i) {
+  return f == nullptr || i >= f->modules.size() ? nullptr : f->modules[i].scheme.c_str();
+}
+const char* moebius_folder_module_problem(const moebius_folder* f, size_t i) {
+  return f == nullptr || i >= f->modules.size() || f->modules[i].supported
+             ? nullptr
+             : f->modules[i].reason.c_str();
+}
+
+moebius_linear* moebius_linear_load(const moebius_folder* folder, const char* module,
+                                    const moebius_options* options) {
+  return guarded<moebius_linear*>(nullptr, [&] {
+    require(folder, "folder"), require(module, "module");
+    return new moebius_linear{folder->folder.linear(module, options_of(options))};
+  });
+}
+void moebius_linear_free(moebius_linear* layer) { delete layer; }
+size_t moebius_linear_inputs(const moebius_linear* l) {
+  return l == nullptr ? 0 : l->layer.inputs();
+}
+size_t moebius_linear_outputs(const moebius_linear* l) {
+  return l == nullptr ? 0 : l->layer.outputs();
+}
+int moebius_linear_run(const moebius_linear* layer, const moebius_input* x,
+                       const moebius_output* y) {
+  return guarded(1, [&] {
+    require(layer, "layer");
+    layer->layer.run(input(x, "x"), output(y, "y"));
+    return 0;
+  });
+}
+
+moebius_moe* moebius_moe_load(const moebius_folder* folder, const char* block, int experts_only,
+                              const moebius_options* options) {
+  return guarded<moebius_moe*>(nullptr, [&] {
+    require(folder, "folder"), require(block, "block");
+    return new moebius_moe{folder->folder.moe(
+        block, options_of(options),
+        experts_only != 0 ? moebius::MoeScope::kExperts : moebius::MoeScope::kBlock)};
+  });
+}
+void moebius_moe_free(moebius_moe* layer) { delete layer; }
+size_t moebius_moe_hidden(const moebius_moe* l) { return l == nullptr ? 0 : l->layer.hidden(); }
+size_t moebius_moe_experts(const moebius_moe* l) { return l == nullptr ? 0 : l->layer.experts(); }
+size_t moebius_moe_slots(const moebius_moe* l) { return l == nullptr ? 0 : l->layer.slots(); }
+int moebius_moe_run(const moebius_moe* layer, const moebius_input* x, const moebius_output* y) {
+  return guarded(1, [&] {
+    require(layer, "layer");
+    layer->layer.run(input(x, "x"), output(y, "y"));
+    return 0;
+  });
+}
+int moebius_moe_run_logits(const moebius_moe* layer, const moebius_input* x,
+                           const moebius_input* logits, const moebius_output* y) {
+  return guarded(1, [&] {
+    require(layer, "layer");
+    layer->layer.run_logits(input(x, "x"), input(logits, "logits"), output(y, "y"));
+    return 0;
+  });
+}
+int moebius_moe_run_ids(const moebius_moe* layer, const moebius_input* x, const int32_t* ids,
+                        const float* weights, size_t k, const moebius_output* y) {
+  return guarded(1, [&] {
+    require(layer, "layer");
+    const moebius::InputMatrix in = input(x, "x");
+    if (in.rows != 0) require(ids, "ids"), require(weights, "weights");
+    layer->layer.run_ids(in, ids, weights, k, output(y, "y"));
+    return 0;
+  });
+}

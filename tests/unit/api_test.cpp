@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// The public C++ and C interfaces: same answers as the layers below, errors in words, nothing crosses the C border.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "moebius/moebius.h"
+#include "moebius/moebius.hpp"
+#include "unit/test_util.h"
+
+namespace moebius {
+namespace {
+
+std::vector<float> rows(size_t n) {
+  std::vector<float> x(n);
+  for (size_t i = 0; i < n; ++i) x[i] = std::sin(static_cast<float>(i) * 0.7f);
+  return x;
+}
+
+TEST(Api, BlockEqualsItsExpertsWithTheSameRouting) {
+  const Folder folder = Folder::open(test::bundled_model_dir().string());
+  EXPECT_EQ(folder.architecture(), "Qwen3MoeForCausalLM");
+  EXPECT_GT(folder.modules().size(), 150u);
+  ASSERT_EQ(folder.moe_blocks().size(), 6u);
+  Options options;
+  options.threads = 2;
+  options.activations = ElementType::kF32;
+  const Moe block = folder.moe(folder.moe_blocks()[1], options);
+  const Moe experts = folder.moe(folder.moe_blocks()[1], options, MoeScope::kExperts);
+  const size_t T = 5, H = block.hidden(), k = block.slots();
+  const std::vector<float> x = rows(T * H);
+  std::vector<float> y(T * H), z(T * H), weights(T * k);
+  std::vector<int32_t> ids(T * k);
+  block.run({x.data(), ElementType::kF32, T, H}, {y.data(), ElementType::kF32, T, H}, ids.data(),
+            weights.data());
+  experts.run_ids({x.data(), ElementType::kF32, T, H}, ids.data(), weights.data(), k,
+                  {z.data(), ElementType::kF32, T, H});
+  EXPECT_EQ(std::memcmp(y.data(), z.data(), y.size() * 4), 0);
+  EXPECT_THROW(
+      experts.run({x.data(), ElementType::kF32, T, H}, {z.data(), ElementType::kF32, T, H}), Error);
+  EXPECT_THROW(
+      block.run({x.data(), ElementType::kF32, T, H - 1}, {z.data(), ElementType::kF32, T, H}),
+      Error);
+}
+
+TEST(Api, RequestedKernelAndUnknownNames) {
+  const Folder folder = Folder::open(test::bundled_model_dir().string());
+  Options options;
+  options.kernel = "reference";
+  const Linear layer = folder.linear("model.layers.0.self_attn.q_proj", options);
+  EXPECT_EQ(layer.kernel().rfind("reference", 0), 0u);
+  EXPECT_EQ(layer.inputs(), 384u);
+  options.kernel = "warp_drive";
+  EXPECT_THROW(folder.linear("model.layers.0.self_attn.q_proj", options), Error);
+  EXPECT_THROW(folder.linear("model.layers.0.self_attn.nope"), Error);
+  EXPECT_THROW(folder.moe("model.layers.0.self_attn"), Error);
+}
+
+TEST(CApi, RunsAndReportsErrors) {
+  moebius_folder* folder = moebius_folder_open(test::bundled_model_dir().c_str());
+  ASSERT_NE(folder, nullptr) << moebius_last_error();
+  EXPECT_GT(moebius_folder_module_count(folder), 150u);
+  EXPECT_NE(moebius_folder_module_name(folder, 0), nullptr);
+  EXPECT_EQ(moebius_folder_module_name(folder, 1u << 30), nullptr);
+  EXPECT_EQ(moebius_folder_module_problem(folder, 0), nullptr);
+  const moebius_options options = {sizeof(moebius_options), 1, nullptr, MOEBIUS_DECLARED,
+                                   MOEBIUS_F32};
+  moebius_moe* moe = moebius_moe_load(folder, "model.layers.0.mlp", 0, &options);
+  ASSERT_NE(moe, nullptr) << moebius_last_error();
+  const size_t H = moebius_moe_hidden(moe);
+  const std::vector<float> x = rows(3 * H);
+  std::vector<float> y(3 * H);
+  const moebius_input in = {x.data(), MOEBIUS_F32, 3, H, 0};
+  const moebius_output out = {y.data(), MOEBIUS_F32, 3, H, 0};
+  EXPECT_EQ(moebius_moe_run(moe, &in, &out), 0) << moebius_last_error();
+  EXPECT_NE(y[0], 0.0f);
+  const int32_t bad_ids[] = {0, 99, 0, 1, 0, 1};
+  const float weights[] = {1, 1, 1, 1, 1, 1};
+  EXPECT_NE(moebius_moe_run_ids(moe, &in, bad_ids, weights, 2, &out), 0);
+  EXPECT_NE(std::string(moebius_last_error()).find("99"), std::string::npos);
+  EXPECT_NE(moebius_moe_run(moe, nullptr, &out), 0);
+  moebius_input wrong = in;
+  wrong.type = static_cast<moebius_type>(17);
+  EXPECT_NE(moebius_moe_run(moe, &wrong, &out), 0);
+  EXPECT_EQ(moebius_linear_load(folder, "nope", &options), nullptr);
+  EXPECT_EQ(moebius_linear_load(folder, nullptr, &options), nullptr);
+  EXPECT_EQ(moebius_folder_open("/does/not/exist"), nullptr);
+  EXPECT_GT(std::strlen(moebius_last_error()), 10u);
+  moebius_moe_free(moe);
+  moebius_moe_free(nullptr);
+  moebius_folder_free(folder);
+}
+
+}  // namespace
+}  // namespace moebius
