@@ -16,6 +16,7 @@
 #include "apps/inspect.h"
 #include "apps/model_commands.h"
 #include "apps/terminal.h"
+#include "apps/tokenize.h"
 #include "apps/verify.h"
 #include "moebius/error.h"
 
@@ -138,6 +139,150 @@ CLI::App* add_perplexity(CLI::App& app, PerplexityOptions& o) {
   return c;
 }
 
+// --- bench: one command with five subjects ---
+
+void add_report_options(CLI::App& c, BenchOptions& o) {
+  c.add_flag("--json", o.json, "one JSON object per line");
+  c.add_option("--compare", o.compare, "earlier --json output: print earlier time / this time");
+  c.add_option("--svg", o.svg, "write a roofline picture");
+  c.add_flag("--plot", o.plot, "draw a roofline in the terminal");
+  c.add_option("--seconds", o.seconds, "time to spend on each case")
+      ->check(CLI::Range(0.0, 3600.0));
+}
+
+void add_case_options(CLI::App& c, BenchOptions& o) {
+  c.add_option("--scheme", o.schemes,
+               "w4a8 w8a8 w4a16 w8a16 w2a16 w3a16 fp8 fp8_block fp8_static nvfp4 nvfp4a16 mxfp4 "
+               "mxfp4a16 mxfp8 w4afp8 bf16 (a list)")
+      ->delimiter(',')
+      ->check(CLI::IsMember(bench_scheme_names()));
+  c.add_option("--group", o.groups, "columns per scale, -1: one scale per output (a list)")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 20) | CLI::IsMember({"-1"}));
+  c.add_option("--tokens", o.tokens, "rows of x (a list)")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 20));
+  c.add_option("--dtype", o.dtype, "type of activations")
+      ->check(CLI::IsMember({"bf16", "f16", "f32"}));
+  add_report_options(c, o);
+}
+
+void add_bench_run_options(CLI::App& c, BenchOptions& o) {
+  c.add_option("--threads,-t", o.threads, "numbers of threads (a list; default: 1 and all cores)")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1024));
+  c.add_option("--kernel", o.run.kernel, "run this kernel instead of the oracle's choice");
+  c.add_option("--policy", o.run.policy, "which arithmetic is acceptable")
+      ->check(CLI::IsMember({"declared", "exact", "approximate"}));
+  c.add_option("--int8-activations", o.run.int8_activations, "how dynamic int8 rows are scaled")
+      ->check(CLI::IsMember({"declared", "ct", "vllm"}));
+}
+
+struct BenchCommand {
+  const CLI::App* app;
+  int (*run)(const BenchOptions&, std::ostream&);
+};
+
+std::vector<BenchCommand> add_bench(CLI::App& app, BenchOptions& o) {
+  CLI::App* c = app.add_subcommand("bench", "measures the machine, kernels, layers, whole models");
+  c->require_subcommand(1);
+  CLI::App* roof =
+      c->add_subcommand("roof", "what the machine can do: products per second, memory bandwidth");
+  roof->add_option("--threads,-t", o.threads,
+                   "numbers of threads (a list; default: 1 and all cores)")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1024));
+  roof->add_flag("--json", o.json, "one JSON object per line");
+  CLI::App* kernel = c->add_subcommand(
+      "kernel", "every kernel of this CPU on every scheme, one thread, weights cached and cold");
+  kernel->add_option("--n", o.n, "outputs")->check(CLI::Range(1, 1 << 24));
+  kernel->add_option("--k", o.k, "inputs")->check(CLI::Range(1, 1 << 24));
+  kernel->add_option("--kernel", o.run.kernel, "this kernel only");
+  add_case_options(*kernel, o);
+  CLI::App* linear =
+      c->add_subcommand("linear", "a linear layer, random weights or a module of a folder");
+  linear->add_option("folder", o.folder, "checkpoint folder (default: random weights)");
+  linear->add_option("--module", o.module, "which linear of the folder");
+  linear->add_option("--n", o.n, "outputs")->check(CLI::Range(1, 1 << 24));
+  linear->add_option("--k", o.k, "inputs")->check(CLI::Range(1, 1 << 24));
+  CLI::App* moe =
+      c->add_subcommand("moe", "a mixture-of-experts layer, random weights or a block of a folder");
+  moe->add_option("folder", o.folder, "checkpoint folder (default: random weights)");
+  moe->add_option("--module", o.module, "which MoE block of the folder (default: the first)");
+  moe->add_option("--experts", o.experts, "number of experts")->check(CLI::Range(1, 65536));
+  moe->add_option("--top-k", o.top_k, "experts per token")->check(CLI::Range(1, 65536));
+  moe->add_option("--hidden", o.hidden, "features of a token")->check(CLI::Range(1, 1 << 20));
+  moe->add_option("--intermediate", o.intermediate, "features inside an expert")
+      ->check(CLI::Range(1, 1 << 20));
+  moe->add_flag("--skew", o.skew, "one expert gets half of the tokens");
+  moe->footer(
+      "Example:\n  moebius bench moe --experts 128 --top-k 8 --hidden 2048 --intermediate 768 "
+      "--scheme w4a8 --group 128 --tokens 1,32,512 --threads 1,2 --json");
+  for (CLI::App* layer : {linear, moe})
+    add_case_options(*layer, o), add_bench_run_options(*layer, o);
+  CLI::App* model =
+      c->add_subcommand("model", "prefill and decode of a whole model with random tokens");
+  model->add_option("folder", o.folder, "checkpoint folder (default: the bundled model)");
+  model->add_option("--prompts", o.prompts, "prompt lengths (a list)")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1 << 20));
+  model->add_option("--batches", o.batches, "sequences per decode step (a list)")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 4096));
+  model->add_option("--dtype", o.dtype, "type of activations")
+      ->check(CLI::IsMember({"auto", "bf16", "f16", "f32"}));
+  model->add_option("--seconds", o.seconds, "time to spend on each prompt length")
+      ->check(CLI::Range(0.0, 3600.0));
+  model->add_flag("--json", o.json, "one JSON object");
+  add_bench_run_options(*model, o);
+  return {{roof, run_bench_roof},
+          {kernel, run_bench_kernel},
+          {linear, run_bench_linear},
+          {moe, run_bench_moe},
+          {model, run_bench_model}};
+}
+
+int run_bench(const std::vector<BenchCommand>& commands, BenchOptions& o) {
+  for (const BenchCommand& c : commands) {
+    if (!c.app->parsed()) continue;
+    if (c.run == run_bench_model) o.folder = folder_or_bundled(o.folder);
+    if (c.run == run_bench_kernel && c.app->count("--scheme") == 0)
+      o.schemes = bench_scheme_names();
+    if (c.run == run_bench_kernel && c.app->count("--seconds") == 0) o.seconds = 0.1;
+    if (c.run == run_bench_moe && o.top_k > o.experts) {
+      fmt::print(stderr, "moebius: --top-k is {}; expected 1 to the number of experts, {}\n",
+                 o.top_k, o.experts);
+      return 2;
+    }
+    if (c.run == run_bench_linear && o.folder.empty() != o.module.empty()) {
+      fmt::print(stderr,
+                 "moebius: bench linear takes a folder and --module together, or neither\n");
+      return 2;
+    }
+    return c.run(o, std::cout);
+  }
+  return 2;
+}
+
+CLI::App* add_tokenize(CLI::App& app, TokenizeOptions& o) {
+  CLI::App* c = app.add_subcommand("tokenize", "text to token ids, on one line");
+  c->add_option("folder", o.folder, "checkpoint folder (default: the bundled model)");
+  c->add_option("--text,-p", o.text, "the text (default: standard input)");
+  c->add_option("--file,-f", o.file, "read it from a file")->excludes("--text");
+  c->add_flag("!--no-special", o.add_special, "leave out what the post-processor adds");
+  c->add_flag("--json", o.json, "one JSON object");
+  return c;
+}
+
+CLI::App* add_detokenize(CLI::App& app, DetokenizeOptions& o) {
+  CLI::App* c = app.add_subcommand("detokenize", "token ids to text");
+  c->add_option("folder", o.folder, "checkpoint folder (default: the bundled model)");
+  c->add_option("--ids,--tokens", o.ids, "separated by commas or spaces (default: standard input)");
+  c->add_flag("--special", o.special, "write special tokens too");
+  c->add_flag("--json", o.json, "one JSON object");
+  return c;
+}
+
 void on_interrupt(int) { _exit(130); }
 
 int run(int argc, char** argv) {
@@ -157,6 +302,8 @@ int run(int argc, char** argv) {
   BenchOptions bench;
   LogitsOptions logits;
   PerplexityOptions perplexity;
+  TokenizeOptions tokenize;
+  DetokenizeOptions detokenize;
   const CLI::App* const c_logits = add_logits(app, logits);
   const CLI::App* const c_perplexity = add_perplexity(app, perplexity);
   const CLI::App* const c_inspect = add_inspect(app, inspect);
@@ -164,6 +311,8 @@ int run(int argc, char** argv) {
   const CLI::App* const c_verify = add_verify(app, verify);
   const CLI::App* const c_apply = add_apply(app, apply);
   const std::vector<BenchCommand> c_bench = add_bench(app, bench);
+  const CLI::App* const c_tokenize = add_tokenize(app, tokenize);
+  const CLI::App* const c_detokenize = add_detokenize(app, detokenize);
   std::string table;
   CLI::App* const c_docs = app.add_subcommand("docs", "tables for the documents")->group("");
   c_docs->add_option("table", table)->required();
@@ -193,6 +342,14 @@ int run(int argc, char** argv) {
   if (c_perplexity->parsed()) {
     perplexity.model.folder = folder_or_bundled(perplexity.model.folder);
     return run_perplexity(perplexity, std::cout);
+  }
+  if (c_tokenize->parsed()) {
+    tokenize.folder = folder_or_bundled(tokenize.folder);
+    return run_tokenize(tokenize, std::cin, std::cout);
+  }
+  if (c_detokenize->parsed()) {
+    detokenize.folder = folder_or_bundled(detokenize.folder);
+    return run_detokenize(detokenize, std::cin, std::cout);
   }
   return 2;
 }
