@@ -81,7 +81,8 @@ TEST(CApi, RunsAndReportsErrors) {
   EXPECT_NE(std::string(moebius_last_error()).find("99"), std::string::npos);
   EXPECT_NE(moebius_moe_run(moe, nullptr, &out), 0);
   moebius_input wrong = in;
-  wrong.type = static_cast<moebius_type>(17);
+  const int unknown = 17;
+  std::memcpy(&wrong.type, &unknown, sizeof wrong.type);
   EXPECT_NE(moebius_moe_run(moe, &wrong, &out), 0);
   EXPECT_EQ(moebius_linear_load(folder, "nope", &options), nullptr);
   EXPECT_EQ(moebius_linear_load(folder, nullptr, &options), nullptr);
