@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// The benchmark's promises that do not depend on speed: keys, counting rules, synthetic weights every scheme can run, routing,
+// comparison with an earlier run, pictures, refusals, Ctrl-C.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <set>
+#include <sstream>
+
+#include "apps/bench_report.h"
+#include "apps/bench_synthetic.h"
+#include "base/error.h"
+#include "kernels/packed_matrix.h"
+#include "quant/reference.h"
+#include "unit/test_util.h"
+
+namespace moebius {
+namespace {
+
+using test::run_tool;
+using test::TempDir;
+
+const std::string kSmall =
+    "--experts 4 --top-k 2 --hidden 64 --intermediate 32 --seconds 0 --threads 1 ";
+
+std::vector<Json> lines_of(const std::string& text) {
+  std::vector<Json> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(parse_json(line, "bench"));
+  return lines;
+}
+double number(const Json& j, const char* key) {
+  const Json* v = j.find(key);
+  EXPECT_NE(v, nullptr) << key;
+  return v != nullptr && v->is_number() ? v->as_double() : -1;
+}
+
+TEST(Bench, EverySchemeRunsWithAllKeys) {
+  for (const std::string& scheme : bench_scheme_names()) {
+    SCOPED_TRACE(scheme);
+    const auto r = run_tool(
+        "bench moe --tokens 3 --group 32 --json --experts 4 --top-k 2 --hidden 256 --intermediate "
+        "128 --seconds 0 --threads 1 --scheme " +
+        scheme);
+    ASSERT_EQ(r.status, 0) << r.err;
+    const std::vector<Json> lines = lines_of(r.out);
+    ASSERT_EQ(lines.size(), 1u);
+    for (const char* key :
+         {"scheme",   "group",     "experts",  "top_k", "hidden",   "intermediate", "tokens",
+          "threads",  "kernel",    "numerics", "ms",    "best_ms",  "gops",         "gbs",
+          "gbs_read", "roof_gops", "roof_gbs", "cpu",   "features", "commit"})
+      EXPECT_NE(lines[0].find(key), nullptr) << key;
+    const double seconds = number(lines[0], "ms") * 1e-3;
+    EXPECT_NEAR(number(lines[0], "gops") * seconds * 1e9, 2.0 * 3 * 2 * 3 * 256 * 128, 2e3);
+    EXPECT_GE(number(lines[0], "repetitions"), 5);
+    EXPECT_GE(number(lines[0], "ms"), number(lines[0], "best_ms"));
+    EXPECT_GE(number(lines[0], "gbs_read"), number(lines[0], "gbs"));
+  }
+}
+
+TEST(Bench, OutputsOfRandomWeightsAreOrdinaryNumbers) {
+  for (const std::string_view name : synthetic_scheme_names()) {
+    SCOPED_TRACE(name);
+    const SyntheticScheme scheme = synthetic_scheme(name, 64, Int8Mode::kDeclared);
+    SyntheticMatrix matrix(scheme, 48, 512);
+    BenchRandom random(7);
+    matrix.refill(random);
+    SyntheticRows x(XType::kF32, 4, 512);
+    x.refill(random);
+    const auto* values = static_cast<const float*>(x.view().data);
+    const QuantRowsBuffer rows =
+        quantize_rows(values, 512, 4, 512, scheme.act, matrix.act_params(), XType::kF32);
+    std::vector<float> y(4 * 48);
+    reference_gemm(matrix.view(), rows.rows, 0, 48, y.data(), 48);
+    double square = 0;
+    for (const float v : y) square += static_cast<double>(v) * v;
+    const double size = std::sqrt(square / static_cast<double>(y.size()));
+    EXPECT_GT(size, 0.02);
+    EXPECT_LT(size, 20.0);
+  }
+}
+
+TEST(Bench, RoutingIsWithoutRepetitionAndSkewMeansHalf) {
+  for (const bool skew : {false, true})
+    for (const size_t experts : {4, 5, 128}) {
+      SyntheticRouting routing(64, experts, 4, skew);
+      BenchRandom random(3);
+      routing.refill(random);
+      std::vector<size_t> count(experts, 0);
+      for (size_t t = 0; t < 64; ++t) {
+        std::set<int32_t> row;
+        for (size_t s = 0; s < 4; ++s) {
+          const int32_t id = routing.ids()[t * 4 + s];
+          ASSERT_GE(id, 0);
+          ASSERT_LT(static_cast<size_t>(id), experts);
+          row.insert(id), ++count[static_cast<size_t>(id)];
+        }
+        EXPECT_EQ(row.size(), 4u);
+      }
+      const size_t most = *std::max_element(count.begin(), count.end());
+      if (skew && experts == 128) {
+        EXPECT_EQ(most, 32u);
+      }
+      if (!skew && experts == 128) {
+        EXPECT_LT(most, 16u);
+      }
+    }
+}
+
+TEST(Bench, ComparesWithAnEarlierRunAndDraws) {
+  const TempDir dir;
+  const std::string before = (dir / "before.jsonl").string(), svg = (dir / "roof.svg").string();
+  ASSERT_EQ(run_tool("bench moe --tokens 1,2 --group 32 --json " + kSmall + "> " + before).status,
+            0);
+  const auto r = run_tool("bench moe --tokens 1,2,3 --group 32 --json --plot --svg " + svg +
+                          " --compare " + before + " " + kSmall);
+  ASSERT_EQ(r.status, 0) << r.err;
+  const std::vector<Json> lines = lines_of(r.out);
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_NEAR(number(lines[0], "ratio"), number(lines[0], "before_ms") / number(lines[0], "ms"),
+              0.01 * number(lines[0], "ratio"));
+  EXPECT_EQ(lines[2].find("ratio"), nullptr);  // three tokens were not in the file
+  const std::string picture = test::read_file(svg);
+  EXPECT_EQ(picture.rfind("<svg", 0), 0u);
+  EXPECT_NE(picture.find("</svg>"), std::string::npos);
+  EXPECT_NE(r.err.find("operations per byte"), std::string::npos);
+}
+
+TEST(Bench, LinearKernelModelAndRoof) {
+  const auto linear =
+      run_tool("bench linear --n 64 --k 64 --group 32 --tokens 1 --threads 1 --seconds 0 --json");
+  ASSERT_EQ(linear.status, 0) << linear.err;
+  EXPECT_EQ(number(lines_of(linear.out).at(0), "n"), 64);
+  const auto kernel = run_tool(
+      "bench kernel --kernel generic --scheme w4a8 --n 64 --k 64 --group 32 --tokens 1 --seconds 0 "
+      "--json");
+  ASSERT_EQ(kernel.status, 0) << kernel.err;
+  std::set<std::string> notes;
+  for (const Json& line : lines_of(kernel.out)) notes.insert(line.find("note")->as_string());
+  EXPECT_EQ(notes, (std::set<std::string>{"cached", "cold"}));
+  const auto model =
+      run_tool("bench model --prompts 4 --batches 1,2 --threads 1 --seconds 0 --json");
+  ASSERT_EQ(model.status, 0) << model.err;
+  for (const char* key : {"pp4_ms", "tg_b1_ms", "tg_b2_ms", "load_s", "load_peak_gib", "roof_gbs",
+                          "profile_ms", "bytes_per_token"})
+    EXPECT_NE(lines_of(model.out).at(0).find(key), nullptr) << key;
+  const auto roof = run_tool("bench roof --threads 1 --json");
+  ASSERT_EQ(roof.status, 0) << roof.err;
+  EXPECT_NE(roof.out.find("dram_copy"), std::string::npos);
+}
+
+TEST(Bench, Refusals) {
+  for (const char* bad : {"moe --scheme w9a9", "moe --group 0", "moe --top-k 9 --experts 4",
+                          "moe --tokens 0", "moe --threads 0", "nothing", "", "linear --module x"})
+    EXPECT_EQ(run_tool(std::string("bench ") + bad).status, 2) << bad;
+  for (const char* bad : {"moe --group 48", "moe /nonexistent", "moe --compare /nonexistent",
+                          "model /nonexistent", "moe --kernel nonesuch"})
+    EXPECT_EQ(run_tool(std::string("bench ") + bad).status, 1) << bad;
+}
+
+TEST(Bench, InterruptEndsCleanly) {
+  const InterruptGuard guard;
+  EXPECT_FALSE(InterruptGuard::interrupted());
+  size_t runs = 0;
+  const std::vector<double> times = repeat(
+      60.0, [] {},
+      [&] {
+        if (++runs == 3) std::raise(SIGINT);
+      });
+  EXPECT_TRUE(InterruptGuard::interrupted());
+  EXPECT_EQ(runs, 3u);
+  EXPECT_TRUE(times.empty());  // a case cut short is no result
+}
+
+TEST(Bench, MedianAndSpread) {
+  const Timing t = summarize({5, 1, 3, 2, 4});
+  EXPECT_EQ(t.median, 3);
+  EXPECT_EQ(t.best, 1);
+  EXPECT_DOUBLE_EQ(t.spread, 1.0 / 3);
+  EXPECT_EQ(summarize({}).repetitions, 0u);
+}
+
+}  // namespace
+}  // namespace moebius
