@@ -4,6 +4,7 @@
 #include "kernels/arm_bf16.h"
 #include "kernels/arm_bf16_gemm.h"
 #include "kernels/arm_bf16_pack.h"
+#include "kernels/arm_bf16_tiles.h"
 
 namespace moebius {
 namespace {
@@ -128,45 +129,80 @@ struct Gemm {
           vst1q_u8(extras + 16 * j, vreinterpretq_u8_f32(f[j]));
     }
   }
-  template <int P>
-  void expanded(const Scratch& c, size_t pair, size_t n, size_t which) const {
-    Tile t = packed_tile(pair, n);
-    t.a += 4 * P * c.k0;
+  // What is the same for all tiles of a piece.
+  Tile piece_tile(const Scratch& c) const {
+    Tile t = packed_tile(0, a.n0);
     t.groups = c.groups, t.steps = c.steps;
-    if (s.form == Form::kBf16) {
-      t.w += kGrouped ? c.g0 * s.group_bytes() : c.k0 / kKr * s.step_bytes;
-    } else {
-      t.w = c.codes + which * c.b.codes;
-      t.w_group = 2 * kNr * s.group_k;
-    }
-    t.extras = c.extras + which * c.b.extras;
+    if (s.form != Form::kBf16) t.w_group = 2 * kNr * s.group_k;
     t.extras_group = 64;
     if (t.row_groups != nullptr) t.row_groups += c.g0 * t.row_groups_stride;
-    uint8_t* state = c.state + (which * up(a.M, 2) + 2 * pair) * kNr * 4;
-    t.state_in = c.first ? nullptr : state;
-    t.state_out = c.last ? nullptr : state;
-    float32x4_t f[1][P][4];
-    multiply<P, 1, Operands, true, kGrouped>(t, Operands{}, f);
-    if (c.last) put<P>(f[0], pair, n);
+    return t;
+  }
+  template <int P>
+  [[gnu::always_inline]] void tile(const Tile& t, float32x4_t (&f)[P][4]) const {
+    alignas(16) static constexpr uint8_t kZero[256] = {};
+    const uint8_t* begin = t.state_in != nullptr ? t.state_in : kZero;
+    if constexpr (P == 4 && !kGrouped) {
+      bf16_tiles::channel_8x8(t.a, t.w, t.steps, begin, f);
+      if (t.state_out != nullptr) return store_state<P>(t.state_out, f);
+      MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) {
+        const float32x4_t scale = vreinterpretq_f32_u8(vld1q_u8(t.extras + 16 * j));
+        MOEBIUS_UNROLL for (int i = 0; i < P; ++i) {
+          const float32x4_t by =
+              t.row_groups != nullptr ? vmulq_f32(scale, vld1q_f32(t.row_groups + 4 * i)) : scale;
+          f[i][j] = vfmaq_f32(vdupq_n_f32(0), f[i][j], by);
+        }
+      }
+    } else if constexpr (P == 3 && kGrouped) {
+      bf16_tiles::grouped_6x8(t.a, t.w, t.extras, t.groups, t.steps, t.w_group - 256 * t.steps,
+                              t.row_groups, 4 * t.row_groups_stride, begin, f);
+      if (t.state_out != nullptr) store_state<P>(t.state_out, f);
+    } else {
+      float32x4_t g[1][P][4];
+      multiply<P, 1, Operands, true, kGrouped>(t, Operands{}, g);
+      MOEBIUS_UNROLL for (int i = 0; i < P; ++i) MOEBIUS_UNROLL for (int j = 0; j < 4; ++j)
+          f[i][j] = g[0][i][j];
+    }
+  }
+  // One tile of rows against the panels from n on.
+  template <int P>
+  void expanded(const Scratch& c, const Tile& same, size_t pair, size_t n, size_t end) const {
+    Tile t = same;
+    t.a = a.panel + 4 * pair * s.K_padded + 4 * P * c.k0;
+    t.extras = c.extras;
+    const bool stored = s.form == Form::kBf16;
+    t.w = stored ? a.w->data + n / kNr * s.stride() +
+                       (kGrouped ? c.g0 * s.group_bytes() : c.k0 / kKr * s.step_bytes)
+                 : c.codes;
+    const size_t w_next = stored ? s.stride() : c.b.codes, state_next = up(a.M, 2) * kNr * 4;
+    if (t.row_groups != nullptr) t.row_groups += 4 * pair;
+    uint8_t* state = c.state + 2 * pair * kNr * 4;
+    for (; n < end; n += kNr, t.w += w_next, t.extras += c.b.extras, state += state_next) {
+      t.state_in = c.first ? nullptr : state;
+      t.state_out = c.last ? nullptr : state;
+      float32x4_t f[P][4];
+      tile<P>(t, f);
+      if (c.last) put<P>(f, pair, n);
+    }
   }
   void piece(const Scratch& c, size_t n, size_t end) const {
     for (size_t i = 0; n + i * kNr < end; ++i)
       expand(c, n + i * kNr, c.codes + i * c.b.codes, c.extras + i * c.b.extras);
-    for (size_t t = 0; t < map.tiles; ++t)
-      for (size_t i = 0; n + i * kNr < end; ++i) switch (map.size(t)) {
-          case 1:
-            expanded<1>(c, map.first(t), n + i * kNr, i);
-            break;
-          case 2:
-            expanded<2>(c, map.first(t), n + i * kNr, i);
-            break;
-          case 3:
-            expanded<3>(c, map.first(t), n + i * kNr, i);
-            break;
-          default:
-            if constexpr (kMost >= 4) expanded<4>(c, map.first(t), n + i * kNr, i);
-            break;
-        }
+    const Tile same = piece_tile(c);
+    for (size_t t = 0; t < map.tiles; ++t) switch (map.size(t)) {
+        case 1:
+          expanded<1>(c, same, map.first(t), n, end);
+          break;
+        case 2:
+          expanded<2>(c, same, map.first(t), n, end);
+          break;
+        case 3:
+          expanded<3>(c, same, map.first(t), n, end);
+          break;
+        default:
+          if constexpr (kMost >= 4) expanded<4>(c, same, map.first(t), n, end);
+          break;
+      }
   }
   void many() const {
     Scratch c{};

@@ -136,7 +136,7 @@ struct Blocking {
   size_t codes, extras, state, bytes;  // sizes per panel; offset of waiting sums; all
 };
 inline Blocking blocking_of(const Shape& s, size_t M) {
-  constexpr size_t kPieceK = 1024, kPanelBytes = 32768, kMostPanels = 8;
+  constexpr size_t kPieceK = 1024, kPanelBytes = 16384, kMostPanels = 8;
   Blocking b{};
   const size_t unit = s.grouped() ? s.group_k : kKr;
   const size_t units = s.K_padded / unit;

@@ -16,7 +16,7 @@ namespace bf16_family {
 #define MOEBIUS_UNROLL _Pragma("GCC unroll 16")
 
 // As asm: g++ 12 moves accumulators around when it sees the intrinsic.
-inline void bfmmla(float32x4_t& acc, uint8x16_t x, uint8x16_t b) {
+[[gnu::always_inline]] inline void bfmmla(float32x4_t& acc, uint8x16_t x, uint8x16_t b) {
   asm("bfmmla %0.4s, %1.8h, %2.8h" : "+w"(acc) : "w"(x), "w"(b));
 }
 
@@ -52,11 +52,11 @@ struct Nibbles {
   static constexpr size_t kStep = 64, kPair = 16;
   const uint8x16_t lower, upper;
   Nibbles() : lower(vld1q_u8(kTable.lower)), upper(vld1q_u8(kTable.upper)) {}
-  inline void half(uint8x16_t index, uint8x16_t& b0, uint8x16_t& b1) const {
+  [[gnu::always_inline]] inline void half(uint8x16_t index, uint8x16_t& b0, uint8x16_t& b1) const {
     const uint8x16_t lo = vqtbl1q_u8(lower, index), hi = vqtbl1q_u8(upper, index);
     b0 = vzip1q_u8(lo, hi), b1 = vzip2q_u8(lo, hi);
   }
-  inline void decode(const uint8_t* p, int8x16_t, uint8x16_t (&b)[4]) const {
+  [[gnu::always_inline]] inline void decode(const uint8_t* p, int8x16_t, uint8x16_t (&b)[4]) const {
     const uint8x16_t v = vld1q_u8(p);
     half(vandq_u8(v, vdupq_n_u8(15)), b[0], b[1]);
     half(vshrq_n_u8(v, 4), b[2], b[3]);
@@ -69,12 +69,13 @@ struct NibblesZero {
     lower.val[0] = vld1q_u8(kIntZeroTable.lower), lower.val[1] = vld1q_u8(kIntZeroTable.lower + 16);
     upper.val[0] = vld1q_u8(kIntZeroTable.upper), upper.val[1] = vld1q_u8(kIntZeroTable.upper + 16);
   }
-  inline void half(uint8x16_t index, uint8x16_t& b0, uint8x16_t& b1) const {
+  [[gnu::always_inline]] inline void half(uint8x16_t index, uint8x16_t& b0, uint8x16_t& b1) const {
     const uint8x16_t lo = vqtbl2q_u8(lower, index), hi = vqtbl2q_u8(upper, index);
     b0 = vzip1q_u8(lo, hi), b1 = vzip2q_u8(lo, hi);
   }
   // code - 8 - zero is at code + (7 - zero).
-  inline void decode(const uint8_t* p, int8x16_t zeros, uint8x16_t (&b)[4]) const {
+  [[gnu::always_inline]] inline void decode(const uint8_t* p, int8x16_t zeros,
+                                            uint8x16_t (&b)[4]) const {
     const uint8x16_t v = vld1q_u8(p), offset = vreinterpretq_u8_s8(vsubq_s8(vdupq_n_s8(7), zeros));
     half(vaddq_u8(vandq_u8(v, vdupq_n_u8(15)), offset), b[0], b[1]);
     half(vsraq_n_u8(offset, v, 4), b[2], b[3]);
@@ -109,12 +110,12 @@ struct Fp8 {
       low_lower.val[i] = vld1q_u8(kFp8Tables.low_lower + 16 * i);
     }
   }
-  inline void half(uint8x16_t v, uint8x16_t& b0, uint8x16_t& b1) const {
+  [[gnu::always_inline]] inline void half(uint8x16_t v, uint8x16_t& b0, uint8x16_t& b1) const {
     const uint8x16_t hi = vqtbx2q_u8(vqtbl1q_u8(upper, vshrq_n_u8(v, 4)), low_upper, v);
     const uint8x16_t lo = vqtbx2q_u8(vshlq_n_u8(v, 4), low_lower, v);
     b0 = vzip1q_u8(lo, hi), b1 = vzip2q_u8(lo, hi);
   }
-  inline void decode(const uint8_t* p, int8x16_t, uint8x16_t (&b)[4]) const {
+  [[gnu::always_inline]] inline void decode(const uint8_t* p, int8x16_t, uint8x16_t (&b)[4]) const {
     half(vld1q_u8(p), b[0], b[1]);
     half(vld1q_u8(p + 16), b[2], b[3]);
   }
@@ -123,12 +124,13 @@ struct Fp8 {
 // Integers of 5 to 8 bits minus their zero point: at most 9 bits with sign, exact in bf16.
 struct IntBytes {
   static constexpr size_t kStep = 128, kPair = 32;
-  static inline uint8x16_t to_bf16(int16x8_t v) {
+  [[gnu::always_inline]] static inline uint8x16_t to_bf16(int16x8_t v) {
     const float32x4_t lo = vcvtq_f32_s32(vmovl_s16(vget_low_s16(v))),
                       hi = vcvtq_f32_s32(vmovl_high_s16(v));
     return vreinterpretq_u8_u16(vuzp2q_u16(vreinterpretq_u16_f32(lo), vreinterpretq_u16_f32(hi)));
   }
-  inline void decode(const uint8_t* p, int8x16_t zeros, uint8x16_t (&b)[4]) const {
+  [[gnu::always_inline]] inline void decode(const uint8_t* p, int8x16_t zeros,
+                                            uint8x16_t (&b)[4]) const {
     MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
       const int8x16_t v = vreinterpretq_s8_u8(vld1q_u8(p + 16 * h));
       b[2 * h] = to_bf16(vsubl_s8(vget_low_s8(v), vget_low_s8(zeros)));
@@ -140,12 +142,12 @@ struct IntBytes {
 // Operands as they are: dense weights, and those a codec has written to scratch.
 struct Operands {
   static constexpr size_t kStep = 256, kPair = 16;
-  inline void decode(const uint8_t* p, int8x16_t, uint8x16_t (&b)[4]) const {
+  [[gnu::always_inline]] inline void decode(const uint8_t* p, int8x16_t, uint8x16_t (&b)[4]) const {
     MOEBIUS_UNROLL for (int q = 0; q < 4; ++q) b[q] = vld1q_u8(p + 64 * q);
   }
 };
 
-inline int8x16_t pair_zeros(int8x8_t zeros, int j) {
+[[gnu::always_inline]] inline int8x16_t pair_zeros(int8x8_t zeros, int j) {
   alignas(16) static constexpr uint8_t kOrder[16] = {0, 0, 0, 0, 1, 1, 1, 1,
                                                      0, 0, 0, 0, 1, 1, 1, 1};
   const uint8x16_t index = vaddq_u8(vld1q_u8(kOrder), vdupq_n_u8(static_cast<uint8_t>(2 * j)));
@@ -153,7 +155,8 @@ inline int8x16_t pair_zeros(int8x8_t zeros, int j) {
 }
 
 // Scales of 8 outputs as four vectors [s0,s1,s0,s1], times `factor` (the static scale of the activations, else 1).
-inline void pair_scales(const uint8_t* p, bool bf16, float factor, float32x4_t (&s)[4]) {
+[[gnu::always_inline]] inline void pair_scales(const uint8_t* p, bool bf16, float factor,
+                                               float32x4_t (&s)[4]) {
   float32x4_t lo, hi;
   if (bf16) {
     const uint16x8_t h = vreinterpretq_u16_u8(vld1q_u8(p));
@@ -188,20 +191,20 @@ struct Tile {
 };
 
 template <int P>
-inline void load_state(const uint8_t* p, float32x4_t (&v)[P][4]) {
+[[gnu::always_inline]] inline void load_state(const uint8_t* p, float32x4_t (&v)[P][4]) {
   MOEBIUS_UNROLL for (int i = 0; i < P; ++i) MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) v[i][j] =
       vreinterpretq_f32_u8(vld1q_u8(p + 16 * (4 * i + j)));
 }
 template <int P>
-inline void store_state(uint8_t* p, const float32x4_t (&v)[P][4]) {
+[[gnu::always_inline]] inline void store_state(uint8_t* p, const float32x4_t (&v)[P][4]) {
   MOEBIUS_UNROLL for (int i = 0; i < P; ++i) MOEBIUS_UNROLL for (int j = 0; j < 4; ++j)
       vst1q_u8(p + 16 * (4 * i + j), vreinterpretq_u8_f32(v[i][j]));
 }
 
 // f = fma(dot, scale, f) for a finished group; `at` = where its scales are.
 template <int P, bool kExpanded>
-inline void finish(const Tile& t, size_t g, size_t at, const float32x4_t (&acc)[P][4],
-                   float32x4_t (&f)[P][4]) {
+[[gnu::always_inline]] inline void finish(const Tile& t, size_t g, size_t at,
+                                          const float32x4_t (&acc)[P][4], float32x4_t (&f)[P][4]) {
   float32x4_t s[4];
   if (kExpanded) {
     MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) s[j] =

@@ -26,16 +26,16 @@ namespace i8mm_tiles {
 
 // 8 rows x 8 outputs: sums v0-v15, operands of one half step in v16-v23 (4 pairs of rows, 4 pairs of outputs), of the other in
 // v24-v31: each half is loaded while the one before is multiplied.
-#define MOEBIUS_HALF_A(l0, l1, l2, l3)                  \
-  MOEBIUS_ROW(0, 1, 2, 3, 16, 20, 21, 22, 23, l0)       \
-  MOEBIUS_ROW(4, 5, 6, 7, 17, 20, 21, 22, 23, l1)       \
-      MOEBIUS_ROW(8, 9, 10, 11, 18, 20, 21, 22, 23, l2) \
-          MOEBIUS_ROW(12, 13, 14, 15, 19, 20, 21, 22, 23, l3)
-#define MOEBIUS_HALF_B(l0, l1, l2, l3)                  \
-  MOEBIUS_ROW(0, 1, 2, 3, 24, 28, 29, 30, 31, l0)       \
-  MOEBIUS_ROW(4, 5, 6, 7, 25, 28, 29, 30, 31, l1)       \
-      MOEBIUS_ROW(8, 9, 10, 11, 26, 28, 29, 30, 31, l2) \
-          MOEBIUS_ROW(12, 13, 14, 15, 27, 28, 29, 30, 31, l3)
+#define MOEBIUS_HALF_A(l0, l1, l2, l3)              \
+  MOEBIUS_ROW(0, 1, 2, 3, 16, 20, 21, 22, 23, l0)   \
+  MOEBIUS_ROW(4, 5, 6, 7, 17, 20, 21, 22, 23, l1)   \
+  MOEBIUS_ROW(8, 9, 10, 11, 18, 20, 21, 22, 23, l2) \
+  MOEBIUS_ROW(12, 13, 14, 15, 19, 20, 21, 22, 23, l3)
+#define MOEBIUS_HALF_B(l0, l1, l2, l3)              \
+  MOEBIUS_ROW(0, 1, 2, 3, 24, 28, 29, 30, 31, l0)   \
+  MOEBIUS_ROW(4, 5, 6, 7, 25, 28, 29, 30, 31, l1)   \
+  MOEBIUS_ROW(8, 9, 10, 11, 26, 28, 29, 30, 31, l2) \
+  MOEBIUS_ROW(12, 13, 14, 15, 27, 28, 29, 30, 31, l3)
 #define MOEBIUS_LOAD_B                                                                         \
   "ldp q24, q25, [%[x], #64]\n", "ldp q28, q29, [%[w], #64]\n", "ldp q26, q27, [%[x], #96]\n", \
       "ldp q30, q31, [%[w], #96]\n"
@@ -116,19 +116,19 @@ namespace i8mm_tiles {
   "v11.4s, #0\n"
 #define MOEBIUS_END_MIX(shift)                                                                  \
   MOEBIUS_CONVERT(0, 12, 27, shift)                                                             \
-  MOEBIUS_SUBTRACT(1, 13, 28) MOEBIUS_SUBTRACT(2, 14, 29) MOEBIUS_CONVERT(3, 15, 30, shift)     \
-      MOEBIUS_SUBTRACT(4, 16, 27) MOEBIUS_SUBTRACT(5, 17, 28) MOEBIUS_CONVERT(6, 18, 29, shift) \
-          MOEBIUS_SUBTRACT(7, 19, 30) MOEBIUS_SUBTRACT(8, 20, 27)                               \
-              MOEBIUS_CONVERT(9, 21, 28, shift) MOEBIUS_SUBTRACT(10, 22, 29)                    \
-                  MOEBIUS_SUBTRACT(11, 23, 30)
-#define MOEBIUS_END_CONVERT(shift)                                                     \
-  MOEBIUS_CONVERT(0, 12, 27, shift)                                                    \
-  MOEBIUS_CONVERT(1, 13, 28, shift) MOEBIUS_CONVERT(2, 14, 29, shift)                  \
-      MOEBIUS_CONVERT(3, 15, 30, shift) MOEBIUS_CONVERT(4, 16, 27, shift)              \
-          MOEBIUS_CONVERT(5, 17, 28, shift) MOEBIUS_CONVERT(6, 18, 29, shift)          \
-              MOEBIUS_CONVERT(7, 19, 30, shift) MOEBIUS_CONVERT(8, 20, 27, shift)      \
-                  MOEBIUS_CONVERT(9, 21, 28, shift) MOEBIUS_CONVERT(10, 22, 29, shift) \
-                      MOEBIUS_CONVERT(11, 23, 30, shift)
+  MOEBIUS_SUBTRACT(1, 13, 28)                                                                   \
+  MOEBIUS_SUBTRACT(2, 14, 29) MOEBIUS_CONVERT(3, 15, 30, shift) MOEBIUS_SUBTRACT(4, 16, 27)     \
+      MOEBIUS_SUBTRACT(5, 17, 28) MOEBIUS_CONVERT(6, 18, 29, shift) MOEBIUS_SUBTRACT(7, 19, 30) \
+          MOEBIUS_SUBTRACT(8, 20, 27) MOEBIUS_CONVERT(9, 21, 28, shift)                         \
+              MOEBIUS_SUBTRACT(10, 22, 29) MOEBIUS_SUBTRACT(11, 23, 30)
+#define MOEBIUS_END_CONVERT(shift)                                                \
+  MOEBIUS_CONVERT(0, 12, 27, shift)                                               \
+  MOEBIUS_CONVERT(1, 13, 28, shift)                                               \
+  MOEBIUS_CONVERT(2, 14, 29, shift) MOEBIUS_CONVERT(3, 15, 30, shift)             \
+      MOEBIUS_CONVERT(4, 16, 27, shift) MOEBIUS_CONVERT(5, 17, 28, shift)         \
+          MOEBIUS_CONVERT(6, 18, 29, shift) MOEBIUS_CONVERT(7, 19, 30, shift)     \
+              MOEBIUS_CONVERT(8, 20, 27, shift) MOEBIUS_CONVERT(9, 21, 28, shift) \
+                  MOEBIUS_CONVERT(10, 22, 29, shift) MOEBIUS_CONVERT(11, 23, 30, shift)
 #define MOEBIUS_GROUPS(start, end) \
   asm(                                                                                \
       "ldp q12, q13, [%[f]]\n ldp q14, q15, [%[f], #32]\n ldp q16, q17, [%[f], #64]\n"         \
