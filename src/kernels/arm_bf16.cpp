@@ -48,6 +48,7 @@ struct Gemm {
     t.groups = s.groups, t.steps = s.group_k / kKr;
     t.w_group = t.extras_group = s.group_bytes();
     t.zeros_at = s.zero_bytes != 0 ? s.scale_bytes : 0;
+    t.flags_at = s.scale_bytes + s.zero_bytes;
     if (s.row_groups)
       t.row_groups = reinterpret_cast<const float*>(a.panel + l.group_factors) + 4 * pair;
     t.row_groups_stride = 4 * l.pairs;
@@ -105,6 +106,18 @@ struct Gemm {
     size_t groups, steps, k0, g0;  // of this piece of K, and where it begins
     bool first, last;
   };
+  // Operands of some steps into scratch; returns where the next ones go.
+  template <class Any>
+  static uint8_t* write(const Any& codec, const uint8_t* from, size_t steps,
+                        const int8x16_t (&zeros)[4], uint8_t* to) {
+    for (size_t i = 0; i < steps; ++i, from += Any::kStep, to += 256)
+      MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) {
+        uint8x16_t b[4];
+        codec.decode(from + Any::kPair * static_cast<size_t>(j), zeros[j], b);
+        MOEBIUS_UNROLL for (int q = 0; q < 4; ++q) vst1q_u8(to + 64 * q + 16 * j, b[q]);
+      }
+    return to;
+  }
   void expand(const Scratch& c, size_t n, uint8_t* codes, uint8_t* extras) const {
     const Codec codec{};
     const uint8_t* w = a.w->data + n / kNr * s.stride() + c.g0 * s.group_bytes();
@@ -116,12 +129,13 @@ struct Gemm {
             s.zero_bytes != 0 ? vreinterpret_s8_u8(vld1_u8(x + s.scale_bytes)) : vdup_n_s8(0);
         for (int j = 0; j < 4; ++j) zeros[j] = pair_zeros(z, j);
         const uint8_t* from = w + (kGrouped ? 0 : c.k0 / kKr * Codec::kStep);
-        for (size_t i = 0; i < c.steps; ++i, from += Codec::kStep, codes += 256)
-          MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) {
-            uint8x16_t b[4];
-            codec.decode(from + Codec::kPair * static_cast<size_t>(j), zeros[j], b);
-            MOEBIUS_UNROLL for (int q = 0; q < 4; ++q) vst1q_u8(codes + 64 * q + 16 * j, b[q]);
-          }
+        if constexpr (requires { typename Codec::Plain; }) {
+          codes = x[s.scale_bytes + s.zero_bytes] != 0
+                      ? write(typename Codec::Plain{}, from, c.steps, zeros, codes)
+                      : write(codec, from, c.steps, zeros, codes);
+        } else {
+          codes = write(codec, from, c.steps, zeros, codes);
+        }
       }
       float32x4_t f[4] = {vdupq_n_f32(1), vdupq_n_f32(1), vdupq_n_f32(1), vdupq_n_f32(1)};
       if (s.scale_bytes != 0) pair_scales(x, s.bf16, factor, f);

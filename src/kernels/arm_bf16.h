@@ -12,8 +12,11 @@
 //           and for 16 bit four quarters, each 4 x 16 bytes: bf16 of 4 inputs of o, of o+1
 //   scales  8 x bf16 if the stored type fits exactly (bf16, e4m3, e8m0), else 8 x f32; none for dense
 //   zeros   8 x int8, padded to 16 bytes                        only with zero points
-// e4m3 is kept as eem s mmmm: the magnitude's upper three bits, the sign, the lower four bits. All subnormals are then below 32
-// and two table lookups replace what the plain decoding gets wrong. An output that has a NaN code in a group has a NaN scale.
+//   flags   1 byte, padded to 16: a plain group               only e4m3
+// e4m3 shifted into the place of a bf16 is a bf16 2^120 too small, and exact unless it is subnormal: one widening shift and one
+// AND. Subnormal codes would be flushed by BFMMLA, so a group that has one (in trained weights about one of eight) is decoded
+// the long way, 2^117 too small; rows are made 2^117 times too large, and scales of plain groups 8 times. Channel-wise e4m3 is cut
+// into groups of at most 256 for this. An output that has a NaN code in a group has a NaN scale there.
 //
 // A panel of activations: rows in pairs, pairs in tiles as in the int8 family; per quarter 16 bytes for each pair (bf16 of 4
 // inputs of both rows). Then a factor per row, and with activation groups a factor per group and pair as [s0,s0,s1,s1].
@@ -26,8 +29,9 @@ namespace moebius {
 namespace {
 namespace bf16_family {
 
-constexpr size_t kNr = 8;   // outputs per panel
-constexpr size_t kKr = 16;  // inputs per packed step
+constexpr size_t kNr = 8;    // outputs per panel
+constexpr size_t kKr = 16;   // inputs per packed step
+constexpr int kRaise = 117;  // e4m3 weights: how many powers of two rows are too large
 
 inline size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
 
@@ -37,12 +41,12 @@ struct Shape {
   size_t groups, group_k,
       K_padded;  // a group is a stretch of K on which the scales of weights and rows are constant
   size_t weight_k, row_k;  // inputs per weight scale and per row scale (K_padded: one)
-  size_t step_bytes, code_bytes, scale_bytes,
-      zero_bytes;  // codes of 16 inputs; parts of one group of a panel
+  size_t step_bytes, code_bytes, scale_bytes, zero_bytes,
+      flag_bytes;  // codes of 16 inputs; parts of one group of a panel
   Form form;
   bool bf16;        // scales kept as bf16
   bool row_groups;  // rows have a scale per group
-  size_t group_bytes() const { return code_bytes + scale_bytes + zero_bytes; }
+  size_t group_bytes() const { return code_bytes + scale_bytes + zero_bytes + flag_bytes; }
   size_t stride() const { return up(groups * group_bytes(), 64); }
   bool grouped() const { return groups > 1; }
 };
@@ -69,6 +73,12 @@ inline Shape shape_of(const Problem& p) {
   const size_t least = s.weight_k < s.row_k ? s.weight_k : s.row_k;
   s.groups = (p.K + least - 1) / least;
   s.group_k = s.groups == 1 ? up(p.K, kKr) : least;
+  if (s.form == Form::kFp8 && s.groups == 1) {
+    constexpr size_t kLongest = 256;
+    s.groups = (p.K + kLongest - 1) / kLongest;
+    s.group_k = up((p.K + s.groups - 1) / s.groups, kKr);
+    s.groups = (p.K + s.group_k - 1) / s.group_k;
+  }
   s.K_padded = s.groups * s.group_k;
   s.bf16 = p.scale_type == ScaleType::kBf16 || p.scale_type == ScaleType::kFp8 ||
            p.scale_type == ScaleType::kE8m0;
@@ -80,11 +90,14 @@ inline Shape shape_of(const Problem& p) {
   s.code_bytes = s.group_k / kKr * s.step_bytes;
   s.scale_bytes = p.scale_type == ScaleType::kNone ? 0 : kNr * (s.bf16 ? 2 : 4);
   s.zero_bytes = p.zero_points ? 16 : 0;
+  s.flag_bytes = s.form == Form::kFp8 ? 16 : 0;
   return s;
 }
 
 inline const char* supports(const Problem& p) {
   if (p.code == CodeType::kF16 || p.code == CodeType::kF32) return "the weights do not fit bf16";
+  if (p.code == CodeType::kFp8 && p.scale_type == ScaleType::kNone)
+    return "the weights have no scales";
   if (p.act.code == ActCode::kInt) return "the checkpoint declares int8 activations";
   if (p.act.code == ActCode::kAsIs && p.x_type != XType::kBf16)
     return "the activations are not rounded to bf16";
@@ -103,9 +116,14 @@ inline Numerics numerics(const Problem&) { return Numerics::kReordered; }
 
 inline size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape_of(p).stride(); }
 
-// A prepared row: the header of the canonical row (scales), then bf16 [K_padded] in the order of x.
+// A prepared row: the header of the canonical row (scales; for e4m3 weights and rows that are not quantized a factor), then bf16
+// [K_padded] in the order of x.
+inline size_t row_codes(const Problem& p) {
+  return p.act.code == ActCode::kAsIs ? (form_of(p) == Form::kFp8 ? 64 : 0)
+                                      : prepared_layout(p).codes;
+}
 inline size_t row_bytes(const Problem& p) {
-  return up(prepared_layout(p).codes + 2 * shape_of(p).K_padded, 64);
+  return up(row_codes(p) + 2 * shape_of(p).K_padded, 64);
 }
 
 struct PanelLayout {

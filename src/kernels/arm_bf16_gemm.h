@@ -82,42 +82,35 @@ struct NibblesZero {
   }
 };
 
-// e4m3 (code: upper 3 bits of the magnitude, sign, lower 4 bits). A bf16 of exponent e + 120 has the upper byte
-// sign | 60 + (magnitude >> 4) and the lower byte magnitude << 4; codes below 32 are looked up whole, for the subnormals.
-struct Fp8Tables {
-  uint8_t upper[16], low_upper[32], low_lower[32];
-};
-constexpr Fp8Tables fp8_tables() {
-  Fp8Tables t{};
-  for (unsigned i = 0; i < 16; ++i)
-    t.upper[i] = static_cast<uint8_t>((i & 1) << 7 | (60 + (i >> 1)));
-  for (unsigned i = 0; i < 32; ++i) {
-    const uint32_t bits = f32_bits(e4m3_to_f32(static_cast<uint8_t>((i & 16) << 3 | (i & 15))));
-    t.low_upper[i] = static_cast<uint8_t>(bits >> 24);
-    t.low_lower[i] = static_cast<uint8_t>(bits >> 16);
-  }
-  return t;
-}
-constexpr Fp8Tables kFp8Tables = fp8_tables();
-
-struct Fp8 {
+// e4m3 in the place of a bf16: 2^120 too small, exact but for subnormals.
+struct Fp8Plain {
   static constexpr size_t kStep = 128, kPair = 32;
-  uint8x16_t upper;
-  uint8x16x2_t low_upper, low_lower;
-  Fp8() : upper(vld1q_u8(kFp8Tables.upper)) {
-    for (size_t i = 0; i < 2; ++i) {
-      low_upper.val[i] = vld1q_u8(kFp8Tables.low_upper + 16 * i);
-      low_lower.val[i] = vld1q_u8(kFp8Tables.low_lower + 16 * i);
+  [[gnu::always_inline]] inline void decode(const uint8_t* p, int8x16_t, uint8x16_t (&b)[4]) const {
+    const int16x8_t mask = vdupq_n_s16(static_cast<int16_t>(0x87f0));
+    MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
+      const int8x16_t v = vreinterpretq_s8_u8(vld1q_u8(p + 16 * h));
+      b[2 * h] = vreinterpretq_u8_s16(vandq_s16(vshll_n_s8(vget_low_s8(v), 4), mask));
+      b[2 * h + 1] = vreinterpretq_u8_s16(vandq_s16(vshll_high_n_s8(v, 4), mask));
     }
   }
-  [[gnu::always_inline]] inline void half(uint8x16_t v, uint8x16_t& b0, uint8x16_t& b1) const {
-    const uint8x16_t hi = vqtbx2q_u8(vqtbl1q_u8(upper, vshrq_n_u8(v, 4)), low_upper, v);
-    const uint8x16_t lo = vqtbx2q_u8(vshlq_n_u8(v, 4), low_lower, v);
-    b0 = vzip1q_u8(lo, hi), b1 = vzip2q_u8(lo, hi);
+};
+// Any e4m3, 2^117 too small: in the place of an f16 it is 2^8 too small, and f32 takes it from there.
+struct Fp8 {
+  using Plain = Fp8Plain;
+  static constexpr size_t kStep = 128, kPair = 32;
+  [[gnu::always_inline]] static inline uint8x16_t whole(int16x8_t v) {
+    const float16x8_t h =
+        vreinterpretq_f16_s16(vandq_s16(v, vdupq_n_s16(static_cast<int16_t>(0xbf80))));
+    const float32x4_t lo = vmulq_n_f32(vcvt_f32_f16(vget_low_f16(h)), 0x1p-109f);
+    const float32x4_t hi = vmulq_n_f32(vcvt_high_f32_f16(h), 0x1p-109f);
+    return vreinterpretq_u8_u16(vuzp2q_u16(vreinterpretq_u16_f32(lo), vreinterpretq_u16_f32(hi)));
   }
   [[gnu::always_inline]] inline void decode(const uint8_t* p, int8x16_t, uint8x16_t (&b)[4]) const {
-    half(vld1q_u8(p), b[0], b[1]);
-    half(vld1q_u8(p + 16), b[2], b[3]);
+    MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
+      const int8x16_t v = vreinterpretq_s8_u8(vld1q_u8(p + 16 * h));
+      b[2 * h] = whole(vshll_n_s8(vget_low_s8(v), 7));
+      b[2 * h + 1] = whole(vshll_high_n_s8(v, 7));
+    }
   }
 };
 
@@ -181,6 +174,7 @@ struct Tile {
   size_t groups, steps;          // steps of 16 inputs per group
   size_t w_group, extras_group;  // bytes from group to group
   size_t zeros_at;               // offset of the zero points from the scales, 0: none
+  size_t flags_at;               // offset of the flags from the scales
   size_t stream;                 // bytes to the panel that the next stream reads
   const float* row_groups;       // 4 per pair and group, or null
   size_t row_groups_stride;
@@ -203,14 +197,14 @@ template <int P>
 
 // f = fma(dot, scale, f) for a finished group; `at` = where its scales are.
 template <int P, bool kExpanded>
-[[gnu::always_inline]] inline void finish(const Tile& t, size_t g, size_t at,
+[[gnu::always_inline]] inline void finish(const Tile& t, size_t g, size_t at, float adjust,
                                           const float32x4_t (&acc)[P][4], float32x4_t (&f)[P][4]) {
   float32x4_t s[4];
   if (kExpanded) {
     MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) s[j] =
         vreinterpretq_f32_u8(vld1q_u8(t.extras + at + 16 * j));
   } else if (t.extras != nullptr) {
-    pair_scales(t.extras + at, t.bf16, t.factor, s);
+    pair_scales(t.extras + at, t.bf16, t.factor * adjust, s);
   } else {
     MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) s[j] = vdupq_n_f32(1);
   }
@@ -224,6 +218,38 @@ template <int P, bool kExpanded>
     MOEBIUS_UNROLL for (int i = 0; i < P; ++i) MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) f[i][j] =
         vfmaq_f32(f[i][j], acc[i][j], s[j]);
   }
+}
+
+// One group of few rows: operands are made in registers.
+template <int P, int S, class Codec>
+[[gnu::always_inline]] inline const uint8_t* few_steps(const Codec& codec, const Tile& t,
+                                                       const uint8_t* a, const uint8_t* w,
+                                                       const int8x8_t (&zeros)[S],
+                                                       float32x4_t (&acc)[S][P][4]) {
+  for (size_t step = 0; step < t.steps; ++step, w += Codec::kStep, a += 64 * P)
+    MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) MOEBIUS_UNROLL for (int u = 0; u < S; ++u) {
+      uint8x16_t b[4];
+      codec.decode(w + static_cast<size_t>(u) * t.stream + Codec::kPair * static_cast<size_t>(j),
+                   pair_zeros(zeros[u], j), b);
+      MOEBIUS_UNROLL for (int q = 0; q < 4; ++q) MOEBIUS_UNROLL for (int i = 0; i < P; ++i)
+          bfmmla(acc[u][i][j], vld1q_u8(a + 16 * (q * P + i)), b[q]);
+    }
+  return a;
+}
+template <int P>
+[[gnu::always_inline]] inline const uint8_t* expanded_steps(const Tile& t, const uint8_t* a,
+                                                            const uint8_t* w,
+                                                            float32x4_t (&acc)[1][P][4]) {
+  for (size_t step = 0; step < t.steps; ++step, w += Operands::kStep, a += 64 * P)
+    MOEBIUS_UNROLL for (int q = 0; q < 4; ++q) {
+      uint8x16_t x[P];
+      MOEBIUS_UNROLL for (int i = 0; i < P; ++i) x[i] = vld1q_u8(a + 16 * (q * P + i));
+      MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) {
+        const uint8x16_t b = vld1q_u8(w + 64 * q + 16 * j);
+        MOEBIUS_UNROLL for (int i = 0; i < P; ++i) bfmmla(acc[0][i][j], x[i], b);
+      }
+    }
+  return a;
 }
 
 // f[u][i][j]: rows 2i, 2i+1 and outputs 2j, 2j+1 of the panel that stream u reads (see the int8 family).
@@ -240,42 +266,41 @@ template <int P, int S, class Codec, bool kExpanded, bool kGrouped>
     MOEBIUS_UNROLL for (int u = 0; u < S; ++u) MOEBIUS_UNROLL for (int i = 0; i < P; ++i)
         MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) acc[u][i][j] = vdupq_n_f32(0);
     if (kExpanded && !kGrouped && t.state_in != nullptr) load_state<P>(t.state_in, acc[0]);
-    int8x8_t zeros[S];
-    MOEBIUS_UNROLL for (int u = 0; u < S; ++u) zeros[u] =
-        !kExpanded && t.zeros_at != 0
-            ? vreinterpret_s8_u8(vld1_u8(t.extras + t.zeros_at + g * t.extras_group +
-                                         static_cast<size_t>(u) * t.stream))
-            : vdup_n_s8(0);
-    for (size_t step = 0; step < t.steps; ++step, w += Codec::kStep, a += 64 * P) {
-      if constexpr (kExpanded) {
-        MOEBIUS_UNROLL for (int q = 0; q < 4; ++q) {
-          uint8x16_t x[P];
-          MOEBIUS_UNROLL for (int i = 0; i < P; ++i) x[i] = vld1q_u8(a + 16 * (q * P + i));
-          MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) {
-            const uint8x16_t b = vld1q_u8(w + 64 * q + 16 * j);
-            MOEBIUS_UNROLL for (int i = 0; i < P; ++i) bfmmla(acc[0][i][j], x[i], b);
-          }
+    float adjust[S];
+    MOEBIUS_UNROLL for (int u = 0; u < S; ++u) adjust[u] = 1.0f;
+    if constexpr (kExpanded) {
+      a = expanded_steps<P>(t, a, w, acc);
+    } else {
+      int8x8_t zeros[S];
+      const uint8_t* extras = t.extras + g * t.extras_group;
+      MOEBIUS_UNROLL for (int u = 0; u < S; ++u) zeros[u] =
+          t.zeros_at != 0
+              ? vreinterpret_s8_u8(vld1_u8(extras + t.zeros_at + static_cast<size_t>(u) * t.stream))
+              : vdup_n_s8(0);
+      if constexpr (requires { typename Codec::Plain; }) {
+        unsigned plain = 0;
+        MOEBIUS_UNROLL for (int u = 0; u < S; ++u) plain +=
+            extras[t.flags_at + static_cast<size_t>(u) * t.stream];
+        if (plain == S) {
+          a = few_steps<P, S>(typename Codec::Plain{}, t, a, w, zeros, acc);
+        } else {  // decoded the long way a plain group comes out 8 times larger than its scales expect
+          MOEBIUS_UNROLL for (int u = 0; u < S;
+                              ++u) if (extras[t.flags_at + static_cast<size_t>(u) * t.stream] != 0)
+              adjust[u] = 0.125f;
+          a = few_steps<P, S>(codec, t, a, w, zeros, acc);
         }
       } else {
-        MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) MOEBIUS_UNROLL for (int u = 0; u < S; ++u) {
-          uint8x16_t b[4];
-          codec.decode(
-              w + static_cast<size_t>(u) * t.stream + Codec::kPair * static_cast<size_t>(j),
-              pair_zeros(zeros[u], j), b);
-          MOEBIUS_UNROLL for (int q = 0; q < 4; ++q) MOEBIUS_UNROLL for (int i = 0; i < P; ++i)
-              bfmmla(acc[u][i][j], vld1q_u8(a + 16 * (q * P + i)), b[q]);
-        }
+        a = few_steps<P, S>(codec, t, a, w, zeros, acc);
       }
     }
     if (kExpanded && !kGrouped && t.state_out != nullptr)
       return store_state<P>(t.state_out, acc[0]);
     MOEBIUS_UNROLL for (int u = 0; u < S; ++u) finish<P, kExpanded>(
-        t, g, g * t.extras_group + static_cast<size_t>(u) * t.stream, acc[u], f[u]);
+        t, g, g * t.extras_group + static_cast<size_t>(u) * t.stream, adjust[u], acc[u], f[u]);
   }
   if (kExpanded && kGrouped && t.state_out != nullptr) store_state<P>(t.state_out, f[0]);
 }
 
-// y = f * factor of the row (/ G); rows past `rows` and outputs past `valid` are not stored.
 // Row r of a pair: 8 outputs from four 2x2 blocks, times the row's factor, divided by G unless that is 1.
 inline void row_of(const float32x4_t (&f)[4], int r, float factor, float G, float32x4_t (&out)[2]) {
   MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {

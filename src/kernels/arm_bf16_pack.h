@@ -13,11 +13,9 @@ namespace bf16_family {
 
 // ---------------------------------------------------------------------------------------------- weights
 
-inline uint8_t recode_fp8(uint8_t c) {
-  const unsigned magnitude = c & 0x7fu;
-  if (magnitude == 0x7fu) return 0;  // NaN: carried by the scale
-  return static_cast<uint8_t>((magnitude & 0x70u) << 1 | (c & 0x80u) >> 3 | (magnitude & 0x0fu));
-}
+inline uint8_t without_nan(uint8_t c) {
+  return (c & 0x7f) == 0x7f ? 0 : c;
+}  // NaN is carried by the scale
 
 // Interleaves 8 bytes of two outputs by fours.
 inline uint8x16_t by_fours(uint8x8_t o0, uint8x8_t o1) {
@@ -39,7 +37,7 @@ inline void codes_of(const PackArgs& a, const Shape& s, size_t r, size_t k, size
   } else {
     const uint8_t* row = a.w->codes + r * a.w->row_bytes;
     for (size_t i = k; i < end; ++i)
-      out[i - k] = recode_fp8(row[a.columns != nullptr ? static_cast<size_t>(a.columns[i]) : i]);
+      out[i - k] = without_nan(row[a.columns != nullptr ? static_cast<size_t>(a.columns[i]) : i]);
   }
 }
 
@@ -49,12 +47,8 @@ inline void put_bytes(uint8_t* out, size_t j, uint8x16_t r0, uint8x16_t r1) {
            by_fours(vget_low_u8(vuzp2q_u8(r0, r0)), vget_low_u8(vuzp2q_u8(r1, r1))));
 }
 
-inline uint8x16_t recode_fp8(uint8x16_t c) {
-  const uint8x16_t magnitude = vandq_u8(c, vdupq_n_u8(0x7f));
-  const uint8x16_t upper = vshlq_n_u8(vandq_u8(magnitude, vdupq_n_u8(0x70)), 1);
-  const uint8x16_t sign = vshrq_n_u8(vandq_u8(c, vdupq_n_u8(0x80)), 3);
-  const uint8x16_t code = vorrq_u8(vorrq_u8(upper, sign), vandq_u8(c, vdupq_n_u8(0x0f)));
-  return vbicq_u8(code, vceqq_u8(magnitude, vdupq_n_u8(0x7f)));
+inline uint8x16_t without_nan(uint8x16_t c) {
+  return vbicq_u8(c, vceqq_u8(vandq_u8(c, vdupq_n_u8(0x7f)), vdupq_n_u8(0x7f)));
 }
 
 // Codes of one group of a panel: inputs [k, k + group_k), those past K zero.
@@ -73,7 +67,7 @@ inline void pack_codes(const PackArgs& a, const Shape& s, size_t n, size_t k, ui
     for (; k + kKr <= k1; k += kKr, out += s.step_bytes)
       for (size_t j = 0; j < 4; ++j) {
         const uint8_t* at = rows + 2 * j * w.row_bytes + k;
-        put_bytes(out, j, recode_fp8(vld1q_u8(at)), recode_fp8(vld1q_u8(at + w.row_bytes)));
+        put_bytes(out, j, without_nan(vld1q_u8(at)), without_nan(vld1q_u8(at + w.row_bytes)));
       }
   }
   for (; k < end; k += kKr, out += s.step_bytes)
@@ -100,33 +94,52 @@ inline void pack_codes(const PackArgs& a, const Shape& s, size_t n, size_t k, ui
     }
 }
 
-inline bool has_nan(const PackArgs& a, size_t r, size_t k, size_t k1) {
+// What e4m3 codes of one output in inputs [k, k1) hold: bit 0 a NaN, bit 1 a subnormal.
+inline unsigned survey(const PackArgs& a, size_t r, size_t k, size_t k1) {
   const uint8_t* row = a.w->codes + r * a.w->row_bytes;
-  bool nan = false;
-  for (; k < k1; ++k)
-    nan |= (row[a.columns != nullptr ? static_cast<size_t>(a.columns[k]) : k] & 0x7f) == 0x7f;
-  return nan;
+  unsigned found = 0;
+  if (a.columns == nullptr) {
+    uint8x16_t nan = vdupq_n_u8(0), small = nan;
+    for (; k + 16 <= k1; k += 16) {
+      const uint8x16_t m = vandq_u8(vld1q_u8(row + k), vdupq_n_u8(0x7f));
+      nan = vorrq_u8(nan, vceqq_u8(m, vdupq_n_u8(0x7f)));
+      small = vorrq_u8(small, vcltq_u8(vsubq_u8(m, vdupq_n_u8(1)), vdupq_n_u8(7)));
+    }
+    found = (vmaxvq_u8(nan) != 0 ? 1u : 0u) | (vmaxvq_u8(small) != 0 ? 2u : 0u);
+  }
+  for (; k < k1; ++k) {
+    const unsigned m = row[a.columns != nullptr ? static_cast<size_t>(a.columns[k]) : k] & 0x7fu;
+    found |= m == 0x7fu ? 1u : m - 1u < 7u ? 2u : 0u;
+  }
+  return found;
 }
 
 inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g, uint8_t* out) {
   const QuantMatrix& w = *a.w;
-  __builtin_memset(out, 0, s.scale_bytes + s.zero_bytes);
+  __builtin_memset(out, 0, s.scale_bytes + s.zero_bytes + s.flag_bytes);
   if (s.scale_bytes == 0) return;
   const size_t k = g * s.group_k, k1 = k + s.group_k < w.K ? k + s.group_k : w.K;
   const size_t size = scale_size(w.scale_type), column = k / s.weight_k;
+  bool plain = s.form == Form::kFp8;
+  float scales[kNr] = {};
   for (size_t i = 0; i < kNr && n + i < w.N; ++i) {
     const size_t at = (n + i + w.n_phase) / w.block_n * w.scale_stride + column;
-    float scale;
-    decode_scales(w.scale_type, w.scales + size * at, 1, &scale);
-    if (s.form == Form::kFp8 && has_nan(a, n + i, k, k1)) scale = __builtin_nanf("");
-    const auto bits = __builtin_bit_cast(uint32_t, scale);
+    decode_scales(w.scale_type, w.scales + size * at, 1, &scales[i]);
+    const unsigned found = s.form == Form::kFp8 ? survey(a, n + i, k, k1) : 0;
+    if ((found & 1) != 0) scales[i] = __builtin_nanf("");
+    plain = plain && found == 0 && scales[i] < 16.0f &&
+            scales[i] > -16.0f;  // 8 times a scale must not overflow anywhere
+    if (s.zero_bytes != 0) out[s.scale_bytes + i] = static_cast<uint8_t>(w.zero_points[at]);
+  }
+  if (s.flag_bytes != 0) out[s.scale_bytes + s.zero_bytes] = plain ? 1 : 0;
+  for (size_t i = 0; i < kNr; ++i) {
+    const auto bits = __builtin_bit_cast(uint32_t, plain ? 8.0f * scales[i] : scales[i]);
     const auto upper = static_cast<uint16_t>(bits >> 16);
     if (s.bf16) {
       __builtin_memcpy(out + 2 * i, &upper, 2);
     } else {
       __builtin_memcpy(out + 4 * i, &bits, 4);
     }
-    if (s.zero_bytes != 0) out[s.scale_bytes + i] = static_cast<uint8_t>(w.zero_points[at]);
   }
 }
 
@@ -144,36 +157,59 @@ inline void pack(const PackArgs& a) {
 
 // ---------------------------------------------------------------------------------------------- rows
 
-// Codes of one byte become bf16 in place, from the end to the front.
-inline void widen_codes(ActCode code, uint8_t* row, size_t K) {
-  auto* out = reinterpret_cast<uint16_t*>(row);
-  for (size_t k = K; k-- > 0;) {
-    const uint8_t c = row[k];
-    const float v = code == ActCode::kFp8 ? e4m3_to_f32(c) : e2m1_to_f32(c);
-    const auto bits = static_cast<uint16_t>(f32_bits(v) >> 16);
-    __builtin_memcpy(out + k, &bits, 2);
+// Codes of one byte become bf16 in place, from the end to the front; `larger` is added to the exponents.
+inline void widen_codes(ActCode code, uint8_t* row, size_t K, int larger) {
+  const float by = f32_from_bits(static_cast<uint32_t>(127 + larger) << 23);
+  uint16_t table[256];
+  for (unsigned c = 0; c < 256; ++c) {
+    const float v = code == ActCode::kFp8 ? e4m3_to_f32(static_cast<uint8_t>(c)) : e2m1_to_f32(c);
+    table[c] = static_cast<uint16_t>(f32_bits(v * by) >> 16);
   }
+  for (size_t k = K; k-- > 0;) __builtin_memcpy(row + 2 * k, &table[row[k]], 2);
+}
+
+// bf16 of a row that is bf16, times 2^larger.
+inline void copy_row(const float* x, size_t K, int larger, uint16_t* out) {
+  const float by = f32_from_bits(static_cast<uint32_t>(127 + larger) << 23);
+  size_t k = 0;
+  for (; k + 8 <= K; k += 8) {
+    const float32x4_t lo = vmulq_n_f32(vld1q_f32(x + k), by),
+                      hi = vmulq_n_f32(vld1q_f32(x + k + 4), by);
+    vst1q_u16(out + k, vuzp2q_u16(vreinterpretq_u16_f32(lo), vreinterpretq_u16_f32(hi)));
+  }
+  for (; k < K; ++k) out[k] = static_cast<uint16_t>(f32_bits(x[k] * by) >> 16);
+}
+
+// How far the exponents of a row can be raised: its largest number to 2^125, at most by 126.
+inline int room_of(const float* x, size_t K) {
+  uint32_t top = 0;
+  for (size_t k = 0; k < K; ++k) {
+    const uint32_t b = f32_bits(x[k]) & 0x7fffffffu;
+    top = b > top ? b : top;
+  }
+  if (top >= 0x7f800000u) return 0;  // NaN or infinity: so are the outputs
+  const int room = 125 - (static_cast<int>(top >> 23) - 127);
+  return room > 126 ? 126 : room;
 }
 
 inline void prepare_rows(const PrepareArgs& a) {
   const Problem& p = *a.problem;
-  const size_t stride = row_bytes(p), codes = prepared_layout(p).codes,
-               K_padded = shape_of(p).K_padded;
+  const size_t stride = row_bytes(p), codes = row_codes(p), K_padded = shape_of(p).K_padded;
+  const bool raised = form_of(p) == Form::kFp8;
   for (size_t m = 0; m < a.M; ++m) {
     uint8_t* row = a.rows + m * stride;
     const float* x = a.x + m * a.ldx;
     if (p.act.code == ActCode::kAsIs) {
-      auto* out = reinterpret_cast<uint16_t*>(row + codes);
-      size_t k = 0;
-      for (; k + 8 <= p.K; k += 8) {
-        const uint16x8_t lo = vreinterpretq_u16_f32(vld1q_f32(x + k)),
-                         hi = vreinterpretq_u16_f32(vld1q_f32(x + k + 4));
-        vst1q_u16(out + k, vuzp2q_u16(lo, hi));
+      const int larger = raised ? room_of(x, p.K) : 0;
+      copy_row(x, p.K, larger, reinterpret_cast<uint16_t*>(row + codes));
+      if (raised) {
+        const float factor = f32_from_bits(static_cast<uint32_t>(127 + kRaise - larger) << 23);
+        __builtin_memset(row, 0, codes);
+        __builtin_memcpy(row, &factor, 4);
       }
-      for (; k < p.K; ++k) out[k] = static_cast<uint16_t>(f32_bits(x[k]) >> 16);
     } else {
       prepare_rows_canonical({&p, a.act, x, a.ldx, 1, row});
-      widen_codes(p.act.code, row + codes, p.K);
+      widen_codes(p.act.code, row + codes, p.K, raised ? kRaise : 0);
     }
     __builtin_memset(row + codes + 2 * p.K, 0, 2 * (K_padded - p.K));
   }
@@ -216,7 +252,7 @@ inline void make_panel(const PanelArgs& a, size_t most_pairs) {
   const Problem& p = *a.problem;
   const Shape s = shape_of(p);
   const PanelLayout l = panel_layout(s, a.M);
-  const size_t stride = row_bytes(p), codes = prepared_layout(p).codes;
+  const size_t stride = row_bytes(p), codes = row_codes(p);
   const auto row = [&](size_t m) {
     return a.rows + (a.ids != nullptr ? static_cast<size_t>(a.ids[m]) : m) * stride;
   };
@@ -229,6 +265,7 @@ inline void make_panel(const PanelArgs& a, size_t most_pairs) {
   };
   for (size_t m = 0; m < 2 * l.pairs; ++m) {
     factors[m] = 1.0f;
+    if (p.act.code == ActCode::kAsIs && codes != 0) factors[m] = scale(m, 0);
     if (p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kRow) factors[m] = scale(m, 0);
     if (p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kStatic) {
       const float v = scale(m, 0);  // NaN, or the stored scale, which is applied with the weights'
