@@ -133,6 +133,9 @@ bool next_stretch(std::string_view text, size_t from, UnicodeForm form, size_t& 
 
 }  // namespace
 
+char32_t simple_uppercase(char32_t code) {
+  return static_cast<char32_t>(utf8proc_toupper(static_cast<utf8proc_int32_t>(code)));
+}
 char32_t simple_lowercase(char32_t code) {
   return static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(code)));
 }

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// Names a template sees, and where templates are found.
+#include "text/chat_template.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/utf8.h"
+#include "text/jinja_run.h"
+
+namespace moebius {
+namespace {
+
+constexpr uint64_t kMaxSource = uint64_t{4} << 20;
+constexpr uint64_t kMaxConfig = uint64_t{64} << 20;
+
+size_t text_bytes(const Json& j) {
+  size_t n = j.is_string() ? j.as_string().size() : 16;
+  for (const Json& item : j.items()) n += text_bytes(item);
+  for (const auto& [key, value] : j.members()) n += key.size() + text_bytes(value);
+  return n;
+}
+
+std::vector<TextSegment> segments_of(const jinja::Str& s) {
+  std::vector<TextSegment> out;
+  for (size_t i = 0; i < s.text.size();) {
+    const bool trusted = s.trusted.empty() || s.trusted[i] != 0;
+    size_t end = i + 1;
+    while (end < s.text.size() && (s.trusted.empty() || s.trusted[end] != 0) == trusted) ++end;
+    out.push_back({s.text.substr(i, end - i), trusted});
+    i = end;
+  }
+  return out;
+}
+
+}  // namespace
+
+struct ChatTemplate::Parsed {
+  std::string name;
+  jinja::Block block;
+};
+
+ChatTemplate::ChatTemplate(std::string_view source, std::string name)
+    : parsed_(std::make_unique<Parsed>()) {
+  parsed_->name = std::move(name);
+  if (source.size() > kMaxSource)
+    fail("{}: {} bytes are too long (limit {})", parsed_->name, source.size(), kMaxSource);
+  if (!is_utf8(source)) fail("{}: the text is not valid UTF-8", parsed_->name);
+  parsed_->block = jinja::parse(source, parsed_->name);
+}
+ChatTemplate::~ChatTemplate() = default;
+ChatTemplate::ChatTemplate(ChatTemplate&&) noexcept = default;
+ChatTemplate& ChatTemplate::operator=(ChatTemplate&&) noexcept = default;
+
+std::vector<TextSegment> ChatTemplate::render(
+    const ChatInput& in, const std::map<std::string, std::string>& tokens) const {
+  size_t input = 0;
+  for (const Json* j : {in.messages, in.tools, in.documents, in.extra})
+    if (j != nullptr) input += text_bytes(*j);
+  jinja::Limits limits;
+  limits.memory += 64 * input;
+  limits.output += 16 * input;
+  limits.steps += 4 * input;
+  jinja::Runtime runtime(parsed_->name, limits, in.now);
+  static const std::string kMessages = "messages", kTools = "tools", kDocuments = "documents",
+                           kPrompt = "add_generation_prompt";
+  for (const auto& [name, text] : tokens) runtime.define(name, runtime.heap().string(text));
+  const auto value = [&](const Json* j) {
+    return j ? jinja::from_json(*j, runtime.heap()) : jinja::Value::none();
+  };
+  runtime.define(kMessages, value(in.messages));
+  runtime.define(kTools, value(in.tools));
+  runtime.define(kDocuments, value(in.documents));
+  runtime.define(kPrompt, jinja::Value(in.add_generation_prompt));
+  if (in.extra != nullptr)
+    for (const auto& [name, json] : in.extra->members())
+      runtime.define(name, jinja::from_json(json, runtime.heap()));
+  return segments_of(runtime.render(parsed_->block));
+}
+
+ChatTemplates ChatTemplates::from_folder(const std::string& folder) {
+  ChatTemplates out;
+  out.folder_ = folder;
+  const std::string config_path = join_path(folder, "tokenizer_config.json");
+  if (path_exists(config_path)) {
+    const Json config = parse_json(read_text_file(config_path, kMaxConfig), config_path);
+    for (const auto& [key, value] : config.members()) {
+      const Json* text = value.is_object() ? value.find("content") : &value;
+      if (key.ends_with("_token") && text != nullptr && text->is_string())
+        out.tokens_.emplace(key, text->as_string());
+    }
+    const Json* chat = config.find("chat_template");
+    if (chat != nullptr && chat->is_string()) {
+      out.sources_["default"] = {chat->as_string(), config_path + ": chat_template"};
+    } else if (chat != nullptr && chat->is_array()) {
+      for (const Json& entry : chat->items()) {
+        const Json *name = entry.find("name"), *text = entry.find("template");
+        if (name == nullptr || !name->is_string() || text == nullptr || !text->is_string())
+          fail("{}: chat_template is a list; each entry needs \"name\" and \"template\"",
+               config_path);
+        out.sources_[name->as_string()] = {
+            text->as_string(),
+            fmt::format("{}: chat_template '{}'", config_path, printable(name->as_string(), 40))};
+      }
+    } else if (chat != nullptr && !chat->is_null()) {
+      fail("{}: chat_template is {}; expected a string or a list", config_path,
+           kind_name(chat->kind()));
+    }
+  }
+  const std::string file = join_path(folder, "chat_template.jinja");
+  if (path_exists(file)) {
+    out.sources_.clear();
+    out.sources_["default"] = {read_text_file(file, kMaxSource), file};
+    const std::string tool_use =
+        join_path(join_path(folder, "additional_chat_templates"), "tool_use.jinja");
+    if (path_exists(tool_use))
+      out.sources_["tool_use"] = {read_text_file(tool_use, kMaxSource), tool_use};
+  }
+  return out;
+}
+
+std::vector<TextSegment> ChatTemplates::render(const ChatInput& input) const {
+  if (sources_.empty())
+    fail("{}: no chat template (chat_template.jinja, or chat_template in tokenizer_config.json)",
+         folder_);
+  auto it = input.tools != nullptr && !input.tools->is_null() ? sources_.find("tool_use")
+                                                              : sources_.end();
+  if (it == sources_.end()) it = sources_.find("default");
+  if (it == sources_.end() && sources_.size() == 1) it = sources_.begin();
+  if (it == sources_.end())
+    fail("{}: chat_template names several templates but none is \"default\"", folder_);
+  return ChatTemplate(it->second.text, it->second.where).render(input, tokens_);
+}
+
+}  // namespace moebius

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// A parsed chat template. Depth of expressions and blocks is bounded by the parser, so recursion over the tree is safe.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "text/jinja_lexer.h"
+#include "text/jinja_value.h"
+
+namespace moebius::jinja {
+
+struct Expr;
+using ExprPtr = std::unique_ptr<Expr>;
+
+struct Expr {
+  enum class Kind : uint8_t {
+    kString,
+    kInteger,
+    kFloat,
+    kTrue,
+    kFalse,
+    kNone,
+    kName,
+    kList,
+    kTuple,      // args
+    kDict,       // args: key, value, key, value, ...
+    kAttribute,  // args[0].text
+    kItem,       // args[0][args[1]]
+    kSlice,      // args[0][args[1]:args[2]:args[3]], null where absent
+    kCall,       // args[0](args[1...], named)
+    kFilter,
+    kTest,  // args[0] | text(args[1...], named)
+    kNot,
+    kNegative,
+    kPositive,
+    kBinary,   // args[0] text args[1]
+    kCompare,  // args[0] ops[0] args[1] ops[1] args[2] ...
+    kAnd,
+    kOr,
+    kConcat,     // args joined with ~
+    kCondition,  // args[1] if args[0] else args[2] (may be null)
+  };
+  Kind kind = Kind::kNone;
+  Place place;
+  uint32_t depth = 1;
+  std::string text;
+  Str literal;  // kString
+  int64_t integer = 0;
+  double number = 0;
+  std::vector<ExprPtr> args;
+  std::vector<std::pair<std::string, ExprPtr>> named;
+  std::vector<std::string> ops;
+};
+
+struct Stmt;
+using Block = std::vector<std::unique_ptr<Stmt>>;
+
+struct Parameter {
+  std::string name;
+  ExprPtr absent;  // default, or null
+};
+
+struct Stmt {
+  enum class Kind : uint8_t {
+    kText,
+    kPrint,
+    kIf,
+    kFor,
+    kSet,
+    kSetBlock,
+    kMacro,
+    kCallBlock,
+    kFilterBlock,
+    kWith,
+    kGroup,
+    kBreak,
+    kContinue
+  };
+  Kind kind = Kind::kText;
+  Place place;
+  std::string text;   // kText; name of a macro
+  ExprPtr value;      // printed, assigned, iterated, called; kFor: the iterable
+  ExprPtr condition;  // kFor: ... if condition
+  std::vector<std::string>
+      targets;  // kFor, kSet: names; kSet with an attribute: object and attribute
+  bool sets_attribute = false;
+  std::vector<std::pair<ExprPtr, Block>> branches;  // kIf: condition (null: else) and body
+  std::vector<Parameter> parameters;                // kMacro, kCallBlock, kWith
+  std::vector<ExprPtr>
+      filters;            // kSetBlock, kFilterBlock: filter expressions whose args[0] is null
+  Block body, otherwise;  // kFor: else
+};
+
+// Throws Error with line and column for everything that is not supported.
+Block parse(std::string_view source, const std::string& name);
+
+}  // namespace moebius::jinja

@@ -1,0 +1,535 @@
+// SPDX-License-Identifier: Apache-2.0
+// Expressions: names, operators, subscripts, calls. Attributes prefer methods over keys and subscripts prefer keys, as in Jinja.
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "text/jinja_run.h"
+#include "text/unicode.h"
+
+namespace moebius::jinja {
+namespace {
+
+using Kind = Value::Kind;
+
+constexpr int64_t kMaxRange = 100'000;
+
+constexpr std::string_view kStringMethods[] = {
+    "split",     "rsplit",     "splitlines", "strip",  "lstrip",  "rstrip",       "startswith",
+    "endswith",  "replace",    "upper",      "lower",  "title",   "capitalize",   "find",
+    "rfind",     "index",      "count",      "join",   "isdigit", "isalpha",      "isalnum",
+    "isspace",   "isupper",    "islower",    "format", "zfill",   "removeprefix", "removesuffix",
+    "partition", "rpartition", "ljust",      "rjust"};
+constexpr std::string_view kListMethods[] = {"append", "pop",   "extend", "insert",
+                                             "index",  "count", "copy",   "reverse"};
+constexpr std::string_view kDictMethods[] = {"items", "keys",   "values",     "get",
+                                             "pop",   "update", "setdefault", "copy"};
+constexpr std::string_view kLoopMethods[] = {"cycle", "changed"};
+
+template <size_t n>
+bool has(const std::string_view (&names)[n], std::string_view name) {
+  return std::find(names, names + n, name) != names + n;
+}
+
+bool has_method(const Value& v, std::string_view name) {
+  switch (v.kind()) {
+    case Kind::kString:
+      return has(kStringMethods, name);
+    case Kind::kList:
+      return has(kListMethods, name);
+    case Kind::kTuple:
+      return name == "index" || name == "count";
+    case Kind::kDict:
+      return has(kDictMethods, name);
+    case Kind::kLoop:
+      return has(kLoopMethods, name);
+    default:
+      return false;
+  }
+}
+
+[[noreturn]] void fail_undefined(const Value& v) {
+  if (v.undefined_name() != nullptr) fail("'{}' is undefined", printable(*v.undefined_name(), 80));
+  fail("a value is undefined");
+}
+
+int64_t index_of(const Value& v, std::string_view what) {
+  if (!v.is_integer()) fail("{} must be an integer, not '{}'", what, type_name(v));
+  return v.integer();
+}
+
+}  // namespace
+
+std::vector<Value> bind(std::string_view function, const Arguments& args,
+                        std::initializer_list<std::string_view> names) {
+  std::vector<Value> out(names.size());
+  if (args.positional.size() > names.size())
+    fail("{} takes at most {} arguments, {} were given", function, names.size(),
+         args.positional.size());
+  std::copy(args.positional.begin(), args.positional.end(), out.begin());
+  for (const auto& [name, value] : args.named) {
+    const auto at = std::find(names.begin(), names.end(), name);
+    if (at == names.end()) fail("{} has no argument '{}'", function, printable(name, 60));
+    out[static_cast<size_t>(at - names.begin())] = value;
+  }
+  return out;
+}
+
+Value Runtime::lookup(const std::string& name, Scope* scope) {
+  for (; scope != nullptr; scope = scope->parent)
+    if (const auto it = scope->names.find(name); it != scope->names.end()) return it->second;
+  return Value::undefined(&name);
+}
+
+Arguments Runtime::arguments(const Expr& e, Scope* scope) {
+  Arguments out;
+  for (size_t i = 1; i < e.args.size(); ++i) out.positional.push_back(eval(*e.args[i], scope));
+  for (const auto& [name, value] : e.named) out.named.emplace_back(name, eval(*value, scope));
+  return out;
+}
+
+Value Runtime::to_str(const Value& v) {
+  if (v.is_string()) return v;
+  StrBuilder out;
+  write_str(v, out);
+  return heap_.string(out.take());
+}
+
+std::vector<Value> Runtime::elements(const Value& v) {
+  std::vector<Value> out;
+  switch (v.kind()) {
+    case Kind::kUndefined:
+      return out;
+    case Kind::kList:
+    case Kind::kTuple:
+    case Kind::kRange:
+      out = v.list().items;
+      break;
+    case Kind::kGenerator:
+      out.swap(v.list().items);
+      break;
+    case Kind::kDict:
+      for (const auto& item : v.dict().items) out.push_back(item.first);
+      break;
+    case Kind::kString: {
+      const Str& s = v.str();
+      for (size_t i = 0; i < s.text.size();) {
+        const size_t n = unicode::decode(s.text.data() + i).length;
+        out.push_back(heap_.string(substr(s, i, i + n)));
+        i += n;
+      }
+      break;
+    }
+    default:
+      fail("'{}' object is not iterable", type_name(v));
+  }
+  heap_.charge(out.size() * sizeof(Value));
+  spend(out.size() / 4 + 1);
+  return out;
+}
+
+Value Runtime::loop_attribute(Loop& loop, const std::string& name) {
+  const auto n = static_cast<int64_t>(loop.items->size()), i = static_cast<int64_t>(loop.index);
+  if (name == "index") return Value(i + 1);
+  if (name == "index0") return Value(i);
+  if (name == "revindex") return Value(n - i);
+  if (name == "revindex0") return Value(n - i - 1);
+  if (name == "first") return Value(i == 0);
+  if (name == "last") return Value(i + 1 == n);
+  if (name == "length") return Value(n);
+  if (name == "depth") return Value(int64_t{1});  // counts recursion, which loops here do not have
+  if (name == "depth0") return Value(int64_t{0});
+  if (name == "previtem") return i > 0 ? (*loop.items)[loop.index - 1] : Value::undefined(&name);
+  if (name == "nextitem")
+    return i + 1 < n ? (*loop.items)[loop.index + 1] : Value::undefined(&name);
+  return Value::undefined(&name);
+}
+
+Value Runtime::attribute(const Value& object, const std::string& name) {
+  if (object.is_undefined()) fail_undefined(object);
+  if (has_method(object, name)) {
+    Function f;
+    f.kind = Function::Kind::kMethod;
+    f.name = name;
+    f.self = object;
+    return Value(heap_.function(std::move(f)));
+  }
+  if (object.is(Kind::kLoop)) return loop_attribute(object.loop(), name);
+  if (object.is(Kind::kDict) || object.is(Kind::kNamespace))
+    if (const Value* v = object.dict().find(std::string_view(name))) return *v;
+  return Value::undefined(&name);
+}
+
+Value Runtime::item(const Value& object, const Value& key) {
+  if (object.is_undefined()) fail_undefined(object);
+  static const std::string kMissing = "item";
+  if (object.is(Kind::kDict)) {
+    spend(key.is_string() ? 1 : object.dict().items.size() / 4 + 1);
+    if (const Value* v = object.dict().find(key)) return *v;
+  } else if (key.is_integer() && (object.is_sequence() || object.is_string())) {
+    const auto n = static_cast<int64_t>(object.is_string() ? count_chars(object.str().text)
+                                                           : object.list().items.size());
+    int64_t i = key.integer();
+    if (i < 0) i += n;
+    if (i < 0 || i >= n) return Value::undefined(&kMissing);
+    if (!object.is_string()) return object.list().items[static_cast<size_t>(i)];
+    const Str& s = object.str();
+    spend(s.text.size() / 64);
+    const size_t at = char_offset(s.text, static_cast<size_t>(i));
+    return heap_.string(substr(s, at, at + unicode::decode(s.text.data() + at).length));
+  }
+  if (key.is_string()) {
+    const std::string& name = key.str().text;
+    const bool attribute_exists =
+        has_method(object, name) || object.is(Kind::kLoop) ||
+        (object.is(Kind::kNamespace) && object.dict().find(std::string_view(name)));
+    return attribute_exists ? attribute(object, name) : Value::undefined(&name);
+  }
+  return Value::undefined(&kMissing);
+}
+
+Value Runtime::eval_slice(const Expr& e, Scope* scope) {
+  const Value object = eval(*e.args[0], scope);
+  Value bounds[3];
+  for (size_t i = 0; i < 3; ++i)
+    bounds[i] = e.args[i + 1] ? eval(*e.args[i + 1], scope) : Value::none();
+  place_ = e.place;
+  if (object.is_undefined()) fail_undefined(object);
+  if (!object.is_string() && !object.is_sequence())
+    fail("'{}' object cannot be sliced", type_name(object));
+  const auto n = static_cast<int64_t>(object.is_string() ? count_chars(object.str().text)
+                                                         : object.list().items.size());
+  const int64_t step = bounds[2].is_none() ? 1 : index_of(bounds[2], "a slice step");
+  if (step == 0) fail("slice step cannot be zero");
+  const auto clamp = [&](const Value& v, int64_t absent) {
+    if (v.is_none()) return absent;
+    int64_t i = index_of(v, "a slice bound");
+    if (i < 0) i = i < -n ? -1 : i + n;
+    return std::clamp<int64_t>(i, step > 0 ? 0 : -1, step > 0 ? n : n - 1);
+  };
+  const int64_t begin = clamp(bounds[0], step > 0 ? 0 : n - 1),
+                end = clamp(bounds[1], step > 0 ? n : -1);
+  if (object.is_string() && step == 1) {
+    const std::string& text = object.str().text;
+    spend(text.size() / 64);
+    const size_t from = char_offset(text, static_cast<size_t>(begin));
+    const size_t to = end > begin ? from + char_offset(std::string_view(text).substr(from),
+                                                       static_cast<size_t>(end - begin))
+                                  : from;
+    return heap_.string(substr(object.str(), from, to));
+  }
+  const std::vector<Value> all = elements(object);
+  std::vector<Value> picked;
+  for (int64_t i = begin; step > 0 ? i < end : i > end; i += step) {
+    picked.push_back(all[static_cast<size_t>(i)]);
+    if (step > n || step < -n) break;
+  }
+  if (!object.is_string()) {
+    const Value out = heap_.list(std::move(picked), object.kind());
+    const List& from = object.list();
+    if (object.is(Kind::kRange)) {
+      // Only shown, never counted with: may wrap.
+      const auto at = [&](int64_t k) {
+        return static_cast<int64_t>(static_cast<uint64_t>(from.start) +
+                                    static_cast<uint64_t>(k) * static_cast<uint64_t>(from.step));
+      };
+      out.list().start = at(begin);
+      out.list().stop = at(end);
+      if (__builtin_mul_overflow(from.step, step, &out.list().step))
+        fail("a slice step is too large");
+    }
+    return out;
+  }
+  StrBuilder out;
+  for (const Value& v : picked) out.add(v.str());
+  return heap_.string(out.take());
+}
+
+bool Runtime::contains(const Value& container, const Value& v) {
+  switch (container.kind()) {
+    case Kind::kUndefined:
+      return false;
+    case Kind::kString:
+      if (!v.is_string())
+        fail("'in <string>' requires a string on the left, not '{}'", type_name(v));
+      spend(container.str().text.size() / 64);
+      return container.str().text.find(v.str().text) != std::string::npos;
+    case Kind::kDict:
+      return container.dict().find(v) != nullptr;
+    case Kind::kList:
+    case Kind::kTuple:
+    case Kind::kRange:
+    case Kind::kGenerator: {
+      const std::vector<Value> all = elements(container);
+      return std::any_of(all.begin(), all.end(), [&](const Value& x) { return equal(x, v); });
+    }
+    default:
+      fail("argument of type '{}' is not iterable", type_name(container));
+  }
+}
+
+bool Runtime::compare_op(const std::string& op, const Value& a, const Value& b) {
+  if (op == "==") return equal(a, b);
+  if (op == "!=") return !equal(a, b);
+  if (op == "in") return contains(b, a);
+  if (op == "not in") return !contains(b, a);
+  for (const Value& v : {a, b})
+    if (v.is_undefined()) fail_undefined(v);
+  if (a.is_number() && b.is_number() && (std::isnan(a.number()) || std::isnan(b.number())))
+    return false;
+  const int c = compare(a, b);
+  return op == "<" ? c < 0 : op == "<=" ? c <= 0 : op == ">" ? c > 0 : c >= 0;
+}
+
+Value Runtime::eval_compare(const Expr& e, Scope* scope) {
+  Value left = eval(*e.args[0], scope);
+  for (size_t i = 0; i < e.ops.size(); ++i) {
+    const Value right = eval(*e.args[i + 1], scope);
+    place_ = e.place;
+    if (!compare_op(e.ops[i], left, right)) return Value(false);
+    left = right;
+  }
+  return Value(true);
+}
+
+Value Runtime::repeat(const Value& v, int64_t times) {
+  const auto n = static_cast<uint64_t>(std::max<int64_t>(times, 0));
+  const uint64_t one = v.is_string() ? v.str().text.size() : v.list().items.size();
+  if (one != 0 && n > (uint64_t{1} << 28) / one)
+    fail("a repetition of {} times is too long", times);
+  if (v.is_string()) {
+    StrBuilder out;
+    for (uint64_t i = 0; i < n && one > 0; ++i) out.add(v.str());
+    return heap_.string(out.take());
+  }
+  heap_.charge(n * one * sizeof(Value));
+  std::vector<Value> out;
+  for (uint64_t i = 0; i < n && one > 0; ++i)
+    out.insert(out.end(), v.list().items.begin(), v.list().items.end());
+  return heap_.list(std::move(out), v.kind());
+}
+
+Value Runtime::binary(const std::string& op, const Value& a, const Value& b) {
+  for (const Value& v : {a, b})
+    if (v.is_undefined()) fail_undefined(v);
+  if (a.is_number() && b.is_number()) return arithmetic(op, a, b);
+  if (op == "+" && a.is_string() && b.is_string()) {
+    StrBuilder out;
+    out.add(a.str());
+    out.add(b.str());
+    return heap_.string(out.take());
+  }
+  if (op == "+" && a.is_sequence() && a.kind() == b.kind() && !a.is(Kind::kRange)) {
+    std::vector<Value> all = a.list().items;
+    all.insert(all.end(), b.list().items.begin(), b.list().items.end());
+    return heap_.list(std::move(all), a.kind());
+  }
+  if (op == "*" && (a.is_string() || a.is(Kind::kList) || a.is(Kind::kTuple)) && b.is_integer())
+    return repeat(a, b.integer());
+  if (op == "*" && (b.is_string() || b.is(Kind::kList) || b.is(Kind::kTuple)) && a.is_integer())
+    return repeat(b, a.integer());
+  if (op == "%" && a.is_string())
+    return percent_format(*this, a.str(),
+                          b.is(Kind::kTuple) ? b.list().items : std::vector<Value>{b});
+  fail("unsupported operand types for {}: '{}' and '{}'", op, type_name(a), type_name(b));
+}
+
+Value Runtime::eval_condition(const Expr& e, Scope* scope) {
+  if (truth(eval(*e.args[0], scope))) return eval(*e.args[1], scope);
+  static const std::string kName = "inline if without else";
+  return e.args[2] ? eval(*e.args[2], scope) : Value::undefined(&kName);
+}
+
+Value Runtime::eval_call(const Expr& e, Scope* scope) {
+  const Value callee = eval(*e.args[0], scope);
+  Arguments args = arguments(e, scope);
+  place_ = e.place;
+  const Value out = call(callee, std::move(args));
+  place_ = e.place;
+  return out;
+}
+
+Value Runtime::eval(const Expr& e, Scope* scope) {
+  spend();
+  switch (e.kind) {
+    case Expr::Kind::kName:
+      return lookup(e.text, scope);
+    case Expr::Kind::kString:
+      return Value(&e.literal);
+    case Expr::Kind::kInteger:
+      return Value(e.integer);
+    case Expr::Kind::kFloat:
+      return Value(e.number);
+    case Expr::Kind::kTrue:
+      return Value(true);
+    case Expr::Kind::kFalse:
+      return Value(false);
+    case Expr::Kind::kNone:
+      return Value::none();
+    default:
+      break;
+  }
+  const Deeper guard(*this);
+  switch (e.kind) {
+    case Expr::Kind::kNot:
+      return Value(!truth(eval(*e.args[0], scope)));
+    case Expr::Kind::kAnd: {
+      const Value left = eval(*e.args[0], scope);
+      return truth(left) ? eval(*e.args[1], scope) : left;
+    }
+    case Expr::Kind::kOr: {
+      const Value left = eval(*e.args[0], scope);
+      return truth(left) ? left : eval(*e.args[1], scope);
+    }
+    case Expr::Kind::kCompare:
+      return eval_compare(e, scope);
+    case Expr::Kind::kCondition:
+      return eval_condition(e, scope);
+    case Expr::Kind::kSlice:
+      return eval_slice(e, scope);
+    case Expr::Kind::kCall:
+      return eval_call(e, scope);
+    default:
+      return eval_simple(e, scope);
+  }
+}
+
+// Expressions whose operands are all evaluated first.
+Value Runtime::eval_simple(const Expr& e, Scope* scope) {
+  if (e.kind == Expr::Kind::kFilter || e.kind == Expr::Kind::kTest) {
+    const Value input = eval(*e.args[0], scope);
+    Arguments args = arguments(e, scope);
+    place_ = e.place;
+    return e.kind == Expr::Kind::kFilter ? filter(e.text, input, std::move(args))
+                                         : Value(test(e.text, input, args));
+  }
+  std::vector<Value> v;
+  for (const ExprPtr& a : e.args) v.push_back(eval(*a, scope));
+  place_ = e.place;
+  switch (e.kind) {
+    case Expr::Kind::kList:
+      return heap_.list(std::move(v));
+    case Expr::Kind::kTuple:
+      return heap_.list(std::move(v), Kind::kTuple);
+    case Expr::Kind::kDict: {
+      Dict* d = heap_.dict();
+      for (size_t i = 0; i + 1 < v.size(); i += 2) {
+        if (v[i].is(Kind::kList) || v[i].is(Kind::kDict))
+          fail("unhashable type: '{}'", type_name(v[i]));
+        d->set(v[i], v[i + 1]);
+      }
+      heap_.charge(v.size() * sizeof(Value));
+      return Value(d);
+    }
+    case Expr::Kind::kAttribute:
+      return attribute(v[0], e.text);
+    case Expr::Kind::kItem:
+      return item(v[0], v[1]);
+    case Expr::Kind::kBinary:
+      return binary(e.text, v[0], v[1]);
+    case Expr::Kind::kNegative:
+      return arithmetic("-", Value(int64_t{0}), v[0]);
+    case Expr::Kind::kPositive:
+      return arithmetic("+", Value(int64_t{0}), v[0]);
+    case Expr::Kind::kConcat: {
+      StrBuilder out;
+      for (const Value& part : v) write_str(part, out);
+      return heap_.string(out.take());
+    }
+    default:
+      fail("this expression cannot be evaluated");
+  }
+}
+
+// --- calls ---------------------------------------------------------------------------------------
+
+Value Runtime::call(const Value& callee, Arguments args) {
+  if (callee.is_undefined()) fail_undefined(callee);
+  if (!callee.is(Kind::kFunction)) fail("'{}' object is not callable", type_name(callee));
+  Function& f = callee.function();
+  switch (f.kind) {
+    case Function::Kind::kMethod:
+      return call_method(f.self, f.name, std::move(args));
+    case Function::Kind::kMacro:
+      return call_macro(f, std::move(args));
+    default:
+      return call_builtin(f.name, args);
+  }
+}
+
+Value Runtime::call_macro(Function& f, Arguments args) {
+  const Deeper guard(*this);
+  static const std::string kCaller = "caller", kVarargs = "varargs", kKwargs = "kwargs";
+  const auto& parameters = f.macro->parameters;
+  Scope* scope = heap_.scope(f.scope);
+  if (args.positional.size() > parameters.size())
+    fail("macro '{}' takes at most {} arguments, {} were given", printable(f.name, 60),
+         parameters.size(), args.positional.size());
+  for (size_t i = 0; i < args.positional.size(); ++i)
+    scope->names.insert_or_assign(parameters[i].name, args.positional[i]);
+  for (const auto& [name, value] : args.named) {
+    const auto p = std::find_if(parameters.begin(), parameters.end(),
+                                [&](const Parameter& q) { return q.name == name; });
+    if (p != parameters.end())
+      scope->names.insert_or_assign(p->name, value);
+    else if (name == kCaller)
+      scope->names.insert_or_assign(kCaller, value);
+    else
+      fail("macro '{}' has no argument '{}'", printable(f.name, 60), printable(name, 60));
+  }
+  for (const Parameter& p : parameters)
+    if (!scope->names.contains(p.name))
+      scope->names.insert_or_assign(p.name,
+                                    p.absent ? eval(*p.absent, scope) : Value::undefined(&p.name));
+  StrBuilder out;
+  run(f.macro->body, scope, out);
+  return heap_.string(out.take());
+}
+
+Value Runtime::call_builtin(const std::string& name, Arguments& args) {
+  if (name == "raise_exception") {
+    const auto a = bind(name, args, {"message"});
+    fail("the template says: {}", printable(to_str(a[0]).str().text, 1000));
+  }
+  if (name == "strftime_now") {
+    const auto a = bind(name, args, {"format"});
+    if (!a[0].is_string()) fail("strftime_now needs a format");
+    return heap_.string(strftime_now(a[0].str().text, now_));
+  }
+  if (name == "range") {
+    const auto a = bind(name, args, {"start", "stop", "step"});
+    if (args.positional.empty()) fail("range needs at least one argument");
+    const bool one = args.positional.size() == 1;
+    const int64_t begin = one ? 0 : index_of(a[0], "range"),
+                  end = index_of(a[one ? 0 : 1], "range");
+    const int64_t step = args.positional.size() > 2 ? index_of(a[2], "range") : 1;
+    if (step == 0) fail("range step must not be zero");
+    if (std::abs(static_cast<double>(end) - static_cast<double>(begin)) /
+            std::abs(static_cast<double>(step)) >
+        static_cast<double>(kMaxRange))
+      fail("a range of more than {} values", kMaxRange);
+    std::vector<Value> out;
+    for (int64_t i = begin; step > 0 ? i < end : i > end;) {
+      out.push_back(Value(i));
+      if (__builtin_add_overflow(i, step, &i)) break;
+    }
+    const Value range = heap_.list(std::move(out), Kind::kRange);
+    range.list().start = begin;
+    range.list().stop = end;
+    range.list().step = step;
+    return range;
+  }
+  // namespace(...) and dict(...): a mapping to begin with, then named values.
+  Dict* d = heap_.dict();
+  if (args.positional.size() > 1) fail("{} takes at most one positional argument", name);
+  if (!args.positional.empty()) {
+    const Value& first = args.positional[0];
+    if (!first.is(Kind::kDict)) fail("{} needs a mapping, not '{}'", name, type_name(first));
+    for (const auto& [key, value] : first.dict().items) d->set(key, value);
+  }
+  for (const auto& [key, value] : args.named) d->set(heap_.string(key), value);
+  heap_.charge(d->items.size() * 2 * sizeof(Value));
+  return Value(d, name == "namespace" ? Kind::kNamespace : Kind::kDict);
+}
+
+}  // namespace moebius::jinja

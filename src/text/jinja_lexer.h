@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Chat templates as tokens. White space control is done here, with trim_blocks and lstrip_blocks on, as the published
+// libraries render chat templates. Every token knows its line and column.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace moebius::jinja {
+
+struct Place {
+  uint32_t line = 1, column = 1;
+};
+
+struct Token {
+  enum class Kind : uint8_t {
+    kText,
+    kVariableBegin,
+    kVariableEnd,
+    kBlockBegin,
+    kBlockEnd,
+    kName,
+    kString,
+    kInteger,
+    kFloat,
+    kOperator,
+    kEnd
+  };
+  Kind kind = Kind::kEnd;
+  std::string text;  // of a string: its value
+  Place place;
+  bool is(std::string_view op) const { return kind == Kind::kOperator && text == op; }
+  bool is_name(std::string_view name) const { return kind == Kind::kName && text == name; }
+};
+
+// Throws Error("<name>, line L, column C: ...").
+std::vector<Token> tokenize(std::string_view source, const std::string& name);
+[[noreturn]] void fail_at(const std::string& name, Place place, const std::string& message);
+
+}  // namespace moebius::jinja

@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+// The heap, dictionaries, comparison and conversion of values.
+#include "text/jinja_value.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "text/unicode.h"
+
+namespace moebius::jinja {
+namespace {
+
+constexpr int kMaxNesting = 100;
+using Kind = Value::Kind;
+
+void check_nesting(int depth) {
+  if (depth > kMaxNesting) fail("values are nested deeper than {}", kMaxNesting);
+}
+
+thread_local uint64_t budget = 0;
+
+}  // namespace
+
+void set_budget(uint64_t steps) { budget = steps; }
+
+void spend(uint64_t steps) {
+  if (steps > budget) fail("the template takes too many steps");
+  budget -= steps;
+}
+
+// --- heap ----------------------------------------------------------------------------------------
+
+void Heap::charge(size_t bytes) {
+  used_ += bytes;
+  if (used_ > limit_) fail("the template needs more than {} MB", limit_ >> 20);
+}
+
+Value Heap::string(Str s) {
+  charge(s.text.size() + s.trusted.size() + 96);
+  return Value(&strings_.emplace_back(std::move(s)));
+}
+
+Value Heap::list(std::vector<Value> items, Kind kind) {
+  charge(items.size() * sizeof(Value) + 64);
+  List& l = lists_.emplace_back();
+  l.items = std::move(items);
+  return Value(&l, kind);
+}
+
+Dict* Heap::dict() {
+  charge(160);
+  return &dicts_.emplace_back();
+}
+
+Function* Heap::function(Function f) {
+  charge(128);
+  return &functions_.emplace_back(std::move(f));
+}
+
+Loop* Heap::loop() {
+  charge(64);
+  return &loops_.emplace_back();
+}
+
+Scope* Heap::scope(Scope* parent) {
+  charge(128);
+  Scope& s = scopes_.emplace_back();
+  s.parent = parent;
+  return &s;
+}
+
+// --- strings -------------------------------------------------------------------------------------
+
+void StrBuilder::add(const Str& s, size_t begin, size_t end) {
+  if (!s.trusted.empty() && str_.trusted.empty()) str_.trusted.assign(str_.text.size(), '\1');
+  str_.text.append(s.text, begin, end - begin);
+  if (str_.trusted.empty() && s.trusted.empty()) return;
+  if (s.trusted.empty())
+    str_.trusted.append(end - begin, '\1');
+  else
+    str_.trusted.append(s.trusted, begin, end - begin);
+}
+
+void StrBuilder::add(std::string_view text, bool trusted) {
+  if (!trusted && str_.trusted.empty()) str_.trusted.assign(str_.text.size(), '\1');
+  str_.text += text;
+  if (!trusted || !str_.trusted.empty()) str_.trusted.append(text.size(), trusted ? '\1' : '\0');
+}
+
+Str substr(const Str& s, size_t begin, size_t end) {
+  return {s.text.substr(begin, end - begin),
+          s.trusted.empty() ? std::string() : s.trusted.substr(begin, end - begin)};
+}
+
+bool python_space(char32_t c) {
+  return (c >= 0x1c && c <= 0x1f) || unicode::Table::get().is_space(c);
+}
+
+size_t count_chars(std::string_view text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  }));
+}
+
+size_t char_offset(std::string_view text, size_t index) {
+  size_t i = 0;
+  for (; i < text.size(); ++i)
+    if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80 && index-- == 0) break;
+  return i;
+}
+
+// --- dictionaries --------------------------------------------------------------------------------
+
+void Dict::index_all() {
+  index_.clear();
+  for (size_t i = 0; i < items.size(); ++i)
+    if (items[i].first.is_string()) index_.emplace(items[i].first.str().text, i);
+  indexed_ = true;
+}
+
+Value* Dict::find(std::string_view key) {
+  if (items.size() > 16) {
+    if (!indexed_) index_all();
+    const auto it = index_.find(key);
+    return it == index_.end() ? nullptr : &items[it->second].second;
+  }
+  for (auto& [k, v] : items)
+    if (k.is_string() && k.str().text == key) return &v;
+  return nullptr;
+}
+
+Value* Dict::find(const Value& key) {
+  if (key.is_string()) return find(key.str().text);
+  for (auto& [k, v] : items)
+    if (!k.is_string() && equal(k, key)) return &v;
+  return nullptr;
+}
+
+void Dict::set(const Value& key, Value value) {
+  if (Value* old = find(key)) {
+    *old = value;
+    return;
+  }
+  items.emplace_back(key, value);
+  if (indexed_ && key.is_string()) index_.emplace(key.str().text, items.size() - 1);
+}
+
+bool Dict::erase(const Value& key) {
+  const Value* at = find(key);
+  if (at == nullptr) return false;
+  std::erase_if(items, [&](const auto& item) { return &item.second == at; });
+  indexed_ = false;
+  return true;
+}
+
+// --- meaning -------------------------------------------------------------------------------------
+
+std::string_view type_name(const Value& v) {
+  switch (v.kind()) {
+    case Kind::kUndefined:
+      return "Undefined";
+    case Kind::kNone:
+      return "NoneType";
+    case Kind::kBool:
+      return "bool";
+    case Kind::kInt:
+      return "int";
+    case Kind::kFloat:
+      return "float";
+    case Kind::kString:
+      return "str";
+    case Kind::kList:
+      return "list";
+    case Kind::kTuple:
+      return "tuple";
+    case Kind::kRange:
+      return "range";
+    case Kind::kGenerator:
+      return "generator";
+    case Kind::kDict:
+      return "dict";
+    case Kind::kNamespace:
+      return "Namespace";
+    case Kind::kFunction:
+      return "function";
+    case Kind::kLoop:
+      return "LoopContext";
+  }
+  return "?";
+}
+
+bool truth(const Value& v) {
+  switch (v.kind()) {
+    case Kind::kUndefined:
+    case Kind::kNone:
+      return false;
+    case Kind::kBool:
+    case Kind::kInt:
+      return v.integer() != 0;
+    case Kind::kFloat:
+      return v.number() != 0;
+    case Kind::kString:
+      return !v.str().text.empty();
+    case Kind::kList:
+    case Kind::kTuple:
+    case Kind::kRange:
+      return !v.list().items.empty();
+    case Kind::kDict:
+      return !v.dict().items.empty();
+    default:
+      return true;
+  }
+}
+
+bool equal(const Value& a, const Value& b, int depth) {
+  check_nesting(depth);
+  spend();
+  if (a.is_number() && b.is_number()) {
+    if (a.is_integer() && b.is_integer()) return a.integer() == b.integer();
+    return a.number() == b.number();
+  }
+  if (a.kind() != b.kind()) return false;
+  switch (a.kind()) {
+    case Kind::kUndefined:
+    case Kind::kNone:
+      return true;
+    case Kind::kString:
+      return a.str().text == b.str().text;
+    case Kind::kList:
+    case Kind::kTuple:
+    case Kind::kRange: {
+      const auto &x = a.list().items, &y = b.list().items;
+      return x.size() == y.size() &&
+             std::equal(x.begin(), x.end(), y.begin(),
+                        [&](const Value& p, const Value& q) { return equal(p, q, depth + 1); });
+    }
+    case Kind::kDict: {
+      if (a.dict().items.size() != b.dict().items.size()) return false;
+      for (const auto& [k, v] : a.dict().items) {
+        const Value* other = b.dict().find(k);
+        if (other == nullptr || !equal(v, *other, depth + 1)) return false;
+      }
+      return true;
+    }
+    default:
+      return a.same(b);
+  }
+}
+
+int compare(const Value& a, const Value& b, int depth) {
+  check_nesting(depth);
+  spend();
+  if (a.is_integer() && b.is_integer())
+    return a.integer() < b.integer() ? -1 : a.integer() > b.integer() ? 1 : 0;
+  if (a.is_number() && b.is_number())
+    return a.number() < b.number() ? -1 : a.number() > b.number() ? 1 : 0;
+  if (a.is_string() && b.is_string()) return a.str().text.compare(b.str().text);
+  if (a.kind() == b.kind() && a.is_sequence() && !a.is(Kind::kRange)) {
+    const auto &x = a.list().items, &y = b.list().items;
+    for (size_t i = 0; i < x.size() && i < y.size(); ++i)
+      if (!equal(x[i], y[i], depth + 1)) return compare(x[i], y[i], depth + 1);
+    return x.size() < y.size() ? -1 : x.size() > y.size() ? 1 : 0;
+  }
+  fail("'{}' and '{}' cannot be ordered", type_name(a), type_name(b));
+}
+
+Value from_json(const Json& json, Heap& heap, bool trusted) {
+  switch (json.kind()) {
+    case Json::Kind::kNull:
+      return Value::none();
+    case Json::Kind::kBool:
+      return Value(json.as_bool());
+    case Json::Kind::kInt:
+    case Json::Kind::kUint:
+      if (const auto i = json.as_int()) return Value(*i);
+      return Value(json.as_double());
+    case Json::Kind::kDouble:
+      return Value(json.as_double());
+    case Json::Kind::kString:
+      return heap.string(Str{json.as_string(),
+                             trusted ? std::string() : std::string(json.as_string().size(), '\0')});
+    case Json::Kind::kArray: {
+      std::vector<Value> items;
+      for (const Json& j : json.items()) items.push_back(from_json(j, heap, trusted));
+      return heap.list(std::move(items));
+    }
+    case Json::Kind::kObject: {
+      Dict* d = heap.dict();
+      for (const auto& [key, value] : json.members())
+        d->set(from_json(Json(key), heap, trusted), from_json(value, heap, trusted));
+      heap.charge(json.members().size() * 2 * sizeof(Value));
+      return Value(d);
+    }
+  }
+  return Value::none();
+}
+
+}  // namespace moebius::jinja

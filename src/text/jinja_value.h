@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// Values of a running chat template, with Python's meaning. Everything lives in a Heap until the rendering ends, so values are
+// plain words, cycles do no harm and no destructor recurses; the heap's size is bounded. Strings know, byte by byte, whether
+// they come from the template (trusted) or from the input.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+
+namespace moebius::jinja {
+
+struct Stmt;
+struct Scope;
+
+struct Str {
+  std::string text;     // valid UTF-8
+  std::string trusted;  // one byte per byte of text, 1 or 0; empty: all trusted
+};
+
+struct List;
+struct Dict;
+struct Function;
+struct Loop;
+
+class Value {
+ public:
+  // kGenerator: what lazy filters give; can be iterated once, has no length. kView: keys, values or items of a dict.
+  enum class Kind : uint8_t {
+    kUndefined,
+    kNone,
+    kBool,
+    kInt,
+    kFloat,
+    kString,
+    kList,
+    kTuple,
+    kRange,
+    kGenerator,
+    kDict,
+    kNamespace,
+    kFunction,
+    kLoop
+  };
+  Value() : int_(0) {}
+  static Value none() { return Value(Kind::kNone); }
+  static Value undefined(const std::string* name = nullptr) {
+    Value v(Kind::kUndefined);
+    v.name_ = name;
+    return v;
+  }
+  Value(bool b) : kind_(Kind::kBool), int_(b ? 1 : 0) {}
+  Value(int64_t i) : kind_(Kind::kInt), int_(i) {}
+  Value(double d) : kind_(Kind::kFloat), float_(d) {}
+  Value(const Str* s) : kind_(Kind::kString), str_(s) {}
+  Value(List* l, Kind kind = Kind::kList) : kind_(kind), list_(l) {}
+  Value(Dict* d, Kind kind = Kind::kDict) : kind_(kind), dict_(d) {}
+  Value(Function* f) : kind_(Kind::kFunction), function_(f) {}
+  Value(Loop* l) : kind_(Kind::kLoop), loop_(l) {}
+
+  Kind kind() const { return kind_; }
+  bool is(Kind k) const { return kind_ == k; }
+  bool is_undefined() const { return kind_ == Kind::kUndefined; }
+  bool is_none() const { return kind_ == Kind::kNone; }
+  bool is_string() const { return kind_ == Kind::kString; }
+  bool is_integer() const { return kind_ == Kind::kInt || kind_ == Kind::kBool; }
+  bool is_number() const { return is_integer() || kind_ == Kind::kFloat; }
+  bool is_sequence() const {
+    return kind_ == Kind::kList || kind_ == Kind::kTuple || kind_ == Kind::kRange;
+  }
+
+  int64_t integer() const { return int_; }
+  double number() const { return kind_ == Kind::kFloat ? float_ : static_cast<double>(int_); }
+  const Str& str() const { return *str_; }
+  List& list() const { return *list_; }
+  Dict& dict() const { return *dict_; }
+  Function& function() const { return *function_; }
+  Loop& loop() const { return *loop_; }
+  const std::string* undefined_name() const { return name_; }
+  // The same object, not an equal one.
+  bool same(const Value& o) const { return kind_ == o.kind_ && int_ == o.int_; }
+
+ private:
+  explicit Value(Kind k) : kind_(k), int_(0) {}
+  Kind kind_ = Kind::kUndefined;
+  union {
+    int64_t int_;
+    double float_;
+    const Str* str_;
+    List* list_;
+    Dict* dict_;
+    Function* function_;
+    Loop* loop_;
+    const std::string* name_;
+  };
+};
+
+struct List {
+  std::vector<Value> items;
+  int64_t start = 0, stop = 0, step = 1;  // of a range
+};
+
+// Keeps insertion order; string keys are found by hash once there are many.
+struct Dict {
+  std::vector<std::pair<Value, Value>> items;
+  Value* find(const Value& key);
+  Value* find(std::string_view key);
+  void set(const Value& key, Value value);
+  bool erase(const Value& key);
+
+ private:
+  void index_all();
+  std::unordered_map<std::string_view, size_t> index_;  // views into strings of the heap
+  bool indexed_ = false;
+};
+
+struct Function {
+  enum class Kind : uint8_t { kBuiltin, kMethod, kMacro };
+  Kind kind = Kind::kBuiltin;
+  std::string name;
+  Value self;                   // kMethod
+  const Stmt* macro = nullptr;  // kMacro: a macro or a call block
+  Scope* scope = nullptr;       // kMacro: where it was defined
+};
+
+struct Loop {
+  const std::vector<Value>* items = nullptr;
+  size_t index = 0;
+  Value changed;  // what loop.changed saw last
+};
+
+struct Scope {
+  std::unordered_map<std::string_view, Value> names;  // views into the template's tree
+  Scope* parent = nullptr;
+};
+
+// Owns what a rendering makes. Throws Error when more than the limit is made in all.
+class Heap {
+ public:
+  explicit Heap(size_t limit) : limit_(limit) {}
+  void charge(size_t bytes);
+  Value string(Str s);
+  Value string(std::string_view text) { return string(Str{std::string(text), {}}); }  // trusted
+  Value list(std::vector<Value> items, Value::Kind kind = Value::Kind::kList);
+  Dict* dict();
+  Function* function(Function f);
+  Loop* loop();
+  Scope* scope(Scope* parent);
+
+ private:
+  size_t used_ = 0, limit_;
+  std::deque<Str> strings_;
+  std::deque<List> lists_;
+  std::deque<Dict> dicts_;
+  std::deque<Function> functions_;
+  std::deque<Loop> loops_;
+  std::deque<Scope> scopes_;
+};
+
+// Builds a string from parts of known origin.
+class StrBuilder {
+ public:
+  void add(const Str& s) { add(s, 0, s.text.size()); }
+  void add(const Str& s, size_t begin, size_t end);
+  void add(std::string_view text, bool trusted = true);
+  size_t size() const { return str_.text.size(); }
+  const Str& get() const { return str_; }
+  Str take() { return std::move(str_); }
+
+ private:
+  Str str_;
+};
+Str substr(const Str& s, size_t begin, size_t end);
+
+// Every node that runs and every element that is touched costs a step of the thread's budget; when it is spent, Error.
+void set_budget(uint64_t steps);
+void spend(uint64_t steps = 1);
+
+std::string_view type_name(const Value& v);  // Python's: "str", "int", "dict", ...
+bool truth(const Value& v);
+bool equal(const Value& a, const Value& b, int depth = 0);
+// Less than zero, zero, more than zero; throws Error for types that have no order.
+int compare(const Value& a, const Value& b, int depth = 0);
+// str(v) appended; throws Error for nesting beyond a limit.
+void write_str(const Value& v, StrBuilder& out);
+void write_repr(const Value& v, StrBuilder& out, int depth = 0);
+std::string float_repr(double d);
+
+struct JsonStyle {
+  bool ensure_ascii = false, sort_keys = false;
+  std::string indent;  // with has_indent
+  bool has_indent = false;
+  std::string item_separator = ", ", key_separator = ": ";
+};
+void write_json(const Value& v, const JsonStyle& style, StrBuilder& out, int depth = 0);
+
+// Input as values; its strings are not trusted.
+Value from_json(const Json& json, Heap& heap, bool trusted = false);
+
+bool python_space(char32_t c);  // str.isspace
+size_t count_chars(std::string_view text);
+size_t char_offset(std::string_view text,
+                   size_t index);  // byte position of the index-th character (or the end)
+
+}  // namespace moebius::jinja
