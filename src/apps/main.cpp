@@ -271,6 +271,9 @@ CLI::App* add_tokenize(CLI::App& app, TokenizeOptions& o) {
   c->add_option("--file,-f", o.file, "read it from a file")->excludes("--text");
   c->add_flag("!--no-special", o.add_special, "leave out what the post-processor adds");
   c->add_flag("--json", o.json, "one JSON object");
+  c->add_option("--repeat", o.repeat, "measure: encode this often, print times instead of ids")
+      ->check(CLI::Range(1, 1000000));
+  c->add_flag("--lines", o.lines, "with --repeat: every line by itself");
   return c;
 }
 

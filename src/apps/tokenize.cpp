@@ -3,6 +3,7 @@
 #include "apps/tokenize.h"
 
 #include <charconv>
+#include <chrono>
 #include <istream>
 #include <iterator>
 #include <ostream>
@@ -46,13 +47,51 @@ std::vector<int32_t> parse_ids(std::string_view text, size_t limit) {
   return ids;
 }
 
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Encodes several times; one JSON object with the best time.
+void measure(const Tokenizer& tokenizer, const TokenizeOptions& o, std::string_view text,
+             double load_s, std::ostream& out) {
+  std::vector<std::string_view> parts;
+  if (!o.lines) parts.push_back(text);
+  for (size_t i = 0; o.lines && i < text.size();) {
+    const size_t end = std::min(text.find('\n', i), text.size());
+    parts.push_back(text.substr(i, end - i));
+    i = end + 1;
+  }
+  double best = 0;
+  uint64_t tokens = 0;
+  for (int round = 0; round < o.repeat; ++round) {
+    const auto start = std::chrono::steady_clock::now();
+    tokens = 0;
+    for (const std::string_view part : parts)
+      tokens += tokenizer.encode(part, o.add_special).size();
+    const double s = seconds_since(start);
+    best = round == 0 ? s : std::min(best, s);
+  }
+  out << Json::object({{"bytes", Json(static_cast<uint64_t>(text.size()))},
+                       {"tokens", Json(tokens)},
+                       {"best_s", Json(best)},
+                       {"load_s", Json(load_s)}})
+             .dump()
+      << '\n';
+}
+
 }  // namespace
 
 int run_tokenize(const TokenizeOptions& o, std::istream& in, std::ostream& out) {
+  const auto start = std::chrono::steady_clock::now();
   const Tokenizer tokenizer = Tokenizer::from_folder(o.folder);
+  const double load_s = seconds_since(start);
   const std::string text = o.text   ? *o.text
                            : o.file ? read_text_file(*o.file, kMaxInput)
                                     : read_all(in);
+  if (o.repeat > 0) {
+    measure(tokenizer, o, text, load_s, out);
+    return 0;
+  }
   const std::vector<int32_t> ids = tokenizer.encode(text, o.add_special);
   if (o.json) {
     Json list = Json::array(), tokens = Json::array();

@@ -13,6 +13,8 @@ struct TokenizeOptions {
   std::optional<std::string> file;
   bool add_special = true;  // what the post-processor adds
   bool json = false;        // {"ids": [...], "tokens": [...], "count": n}
+  int repeat = 0;           // > 0: encode this often and print times as JSON instead of ids
+  bool lines = false;       // with repeat: every line by itself
 };
 int run_tokenize(const TokenizeOptions& options, std::istream& in, std::ostream& out);
 

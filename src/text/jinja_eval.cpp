@@ -467,7 +467,9 @@ Value Runtime::call_macro(Function& f, Arguments args) {
          parameters.size(), args.positional.size());
   for (size_t i = 0; i < args.positional.size(); ++i)
     scope->names.insert_or_assign(parameters[i].name, args.positional[i]);
-  for (const auto& [name, value] : args.named) {
+  for (const auto& argument : args.named) {
+    const std::string& name = argument.first;
+    const Value& value = argument.second;
     const auto p = std::find_if(parameters.begin(), parameters.end(),
                                 [&](const Parameter& q) { return q.name == name; });
     if (p != parameters.end())
