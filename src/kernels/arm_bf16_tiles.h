@@ -83,9 +83,10 @@ namespace bf16_tiles {
   MOEBIUS_SCALE(0, 12, 27)                                                       \
   MOEBIUS_SCALE(1, 13, 28)                                                       \
   MOEBIUS_SCALE(2, 14, 29)                                                       \
-  MOEBIUS_SCALE(3, 15, 30) MOEBIUS_SCALE(4, 16, 27) MOEBIUS_SCALE(5, 17, 28)     \
-      MOEBIUS_SCALE(6, 18, 29) MOEBIUS_SCALE(7, 19, 30) MOEBIUS_SCALE(8, 20, 27) \
-          MOEBIUS_SCALE(9, 21, 28) MOEBIUS_SCALE(10, 22, 29) MOEBIUS_SCALE(11, 23, 30)
+  MOEBIUS_SCALE(3, 15, 30)                                                       \
+  MOEBIUS_SCALE(4, 16, 27) MOEBIUS_SCALE(5, 17, 28) MOEBIUS_SCALE(6, 18, 29)     \
+      MOEBIUS_SCALE(7, 19, 30) MOEBIUS_SCALE(8, 20, 27) MOEBIUS_SCALE(9, 21, 28) \
+          MOEBIUS_SCALE(10, 22, 29) MOEBIUS_SCALE(11, 23, 30)
 #define MOEBIUS_END_ROWS                                                                           \
   "ldr q24, [%[r]]\n" MOEBIUS_SCALE_BY(25, 0, 12, 27) MOEBIUS_SCALE_BY(26, 1, 13, 28)              \
       MOEBIUS_SCALE_BY(31, 2, 14, 29)                                                              \

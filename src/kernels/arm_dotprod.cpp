@@ -28,7 +28,7 @@ struct Sdot {
   using One = SdotOne;
   static constexpr size_t kPairs = 2, kPairsGrouped = 2;
   static constexpr int kStreamsOne = 2, kStreamsPair = 2, kStreamsTwoPairs = 1;
-  static constexpr size_t kManyNibbles = 24, kManyBytes = 8;
+  static constexpr size_t kManyNibbles = 24, kManyGrouped = 24, kManyBytes = 8;
   struct X {
     int8x16_t r0, r1;
   };

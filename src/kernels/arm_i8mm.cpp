@@ -13,7 +13,7 @@ struct Smmla {
   using One = Smmla;  // a single row has a second one of zeros: memory is the limit there
   static constexpr size_t kPairs = 4, kPairsGrouped = 3;
   static constexpr int kStreamsOne = 2, kStreamsPair = 2, kStreamsTwoPairs = 2;
-  static constexpr size_t kManyNibbles = 24, kManyBytes = 8;
+  static constexpr size_t kManyNibbles = 24, kManyGrouped = 12, kManyBytes = 8;
   using X = int8x16_t;
   using Acc = int32x4_t;
   static inline X load(const uint8_t* p) { return vreinterpretq_s8_u8(vld1q_u8(p)); }

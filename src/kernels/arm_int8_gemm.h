@@ -422,7 +422,21 @@ struct Gemm {
     for (size_t i = 0; n + i * kNr < end; ++i)
       expand<Codec>(c, n + i * kNr, c.codes + i * c.b.codes, c.extras + i * c.b.extras);
     const Tile same = piece_tile<Codec>(c);
-    for (size_t t = 0; t < map.tiles; ++t) switch (map.size(t)) {
+    // While this is multiplied, the codes that are expanded next come from memory.
+    const uint8_t* next = nullptr;
+    size_t lines = 0;
+    if (!s.wide && !c.last) {
+      next = panel(n) +
+             (kGrouped ? (c.g0 + c.groups) * s.group_bytes() : (c.k0 + c.b.piece_k) * (kNr / 2));
+      lines = c.b.piece_k * (kNr / 2) / 64;
+    } else if (!s.wide && end < a.n1) {
+      next = panel(end);
+      lines = (a.n1 - end < end - n ? a.n1 - end : end - n) / kNr * s.stride() / 64 / c.b.pieces;
+    }
+    for (size_t t = 0; t < map.tiles; ++t) {
+      for (size_t i = lines * t / map.tiles; i < lines * (t + 1) / map.tiles; ++i)
+        __builtin_prefetch(next + 64 * i, 0, 2);
+      switch (map.size(t)) {
         case 1:
           expanded<1, Codec>(c, same, map.first(t), n, end);
           break;
@@ -436,6 +450,7 @@ struct Gemm {
           if constexpr (kMost >= 4) expanded<4, Codec>(c, same, map.first(t), n, end);
           break;
       }
+    }
   }
   template <class Codec>
   void many() const {
@@ -465,7 +480,7 @@ struct Gemm {
       } else {
         many<Bytes<0>>();
       }
-    } else if (a.M < E::kManyNibbles) {
+    } else if (a.M < (kGrouped ? E::kManyGrouped : E::kManyNibbles)) {
       few<Nibbles>();
     } else {
       many<Bytes<4>>();

@@ -116,28 +116,34 @@ inline void pack(const PackArgs& a) {
 
 // ---------------------------------------------------------------------------------------------- rows
 
-struct RowRange {
-  uint32_t amax;  // bits of the largest magnitude
-  float low, high;
-};
-inline RowRange range_of(const float* x, size_t K) {
+// Bits of the largest magnitude: ordered like the numbers, NaN and infinity on top.
+inline uint32_t amax_bits(const float* x, size_t K) {
   const uint32x4_t magnitude = vdupq_n_u32(0x7fffffffu);
   uint32x4_t top[4] = {};
-  float32x4_t low = vdupq_n_f32(0), high = low;
   size_t k = 0;
   for (; k + 16 <= K; k += 16)
-    for (size_t i = 0; i < 4; ++i) {
-      const float32x4_t v = vld1q_f32(x + k + 4 * i);
-      top[i] = vmaxq_u32(top[i], vandq_u32(vreinterpretq_u32_f32(v), magnitude));
-      low = vminnmq_f32(low, v);
-      high = vmaxnmq_f32(high, v);
-    }
-  RowRange r;
-  r.amax = vmaxvq_u32(vmaxq_u32(vmaxq_u32(top[0], top[1]), vmaxq_u32(top[2], top[3])));
-  r.low = vminnmvq_f32(low), r.high = vmaxnmvq_f32(high);
+    _Pragma("GCC unroll 4") for (size_t i = 0; i < 4; ++i) top[i] =
+        vmaxq_u32(top[i], vandq_u32(vreinterpretq_u32_f32(vld1q_f32(x + k + 4 * i)), magnitude));
+  uint32_t amax = vmaxvq_u32(vmaxq_u32(vmaxq_u32(top[0], top[1]), vmaxq_u32(top[2], top[3])));
   for (; k < K; ++k) {
     const uint32_t b = __builtin_bit_cast(uint32_t, x[k]) & 0x7fffffffu;
-    r.amax = b > r.amax ? b : r.amax;
+    amax = b > amax ? b : amax;
+  }
+  return amax;
+}
+
+struct RowRange {
+  float low, high;  // zero is inside
+};
+inline RowRange range_of(const float* x, size_t K) {
+  float32x4_t low = vdupq_n_f32(0), high = low;
+  size_t k = 0;
+  for (; k + 4 <= K; k += 4) {
+    low = vminnmq_f32(low, vld1q_f32(x + k));
+    high = vmaxnmq_f32(high, vld1q_f32(x + k));
+  }
+  RowRange r{vminnmvq_f32(low), vmaxnmvq_f32(high)};
+  for (; k < K; ++k) {
     r.low = x[k] < r.low ? x[k] : r.low;
     r.high = x[k] > r.high ? x[k] : r.high;
   }
@@ -166,7 +172,7 @@ struct Quantizer {
   int8x16_t operator()(const float* x) const {
     const float32x4_t magic = vdupq_n_f32(12582912.0f);
     float32x4_t v[4], m[4], off = vdupq_n_f32(0);
-    for (size_t i = 0; i < 4; ++i) {
+    _Pragma("GCC unroll 4") for (size_t i = 0; i < 4; ++i) {
       v[i] = clamp(vmulq_f32(vld1q_f32(x + 4 * i), inverse));
       m[i] = vaddq_f32(v[i], magic);
       off = vmaxq_f32(off, vabdq_f32(v[i], vsubq_f32(m[i], magic)));
@@ -183,15 +189,17 @@ struct Quantizer {
 struct RowScale {
   float s, zero;
 };
-inline RowScale scale_of_row(const ActSpec& act, const ActParams& params, const RowRange& r) {
+inline RowScale scale_of_row(const ActSpec& act, const ActParams& params, const float* x, size_t K,
+                             uint32_t amax_bits_of_x) {
   const float qmin = -static_cast<float>(1 << (act.bits - 1)), qmax = -qmin - 1.0f;
   if (act.granule == ActGranule::kStatic)
     return {params.scale, static_cast<float>(params.zero_point)};
-  const float amax = __builtin_bit_cast(float, r.amax);
   if (act.symmetric) {
+    const float amax = __builtin_bit_cast(float, amax_bits_of_x);
     const float s = amax / (act.mode == Int8Mode::kCompressedTensors ? (qmax - qmin) / 2.0f : qmax);
     return {s == 0.0f ? 1.0f : s, 0.0f};
   }
+  const RowRange r = range_of(x, K);
   float s = (r.high - r.low) / (qmax - qmin);
   if (s == 0.0f) s = 1.0f;
   float zero = qmin - r.low / s;
@@ -202,12 +210,12 @@ inline RowScale scale_of_row(const ActSpec& act, const ActParams& params, const 
 inline void quantize_row(const Problem& p, const ActParams& params, const float* x, size_t K_padded,
                          uint8_t* row) {
   auto* q = reinterpret_cast<int8_t*>(row);
-  const RowRange range = range_of(x, p.K);
-  const RowScale made = scale_of_row(p.act, params, range);
+  const uint32_t amax = amax_bits(x, p.K);
+  const RowScale made = scale_of_row(p.act, params, x, p.K, amax);
   const bool fixed = p.act.granule == ActGranule::kStatic;
   float scale = fixed ? 1.0f : made.s;  // a static scale is applied with the weights'
   auto zero = static_cast<int32_t>(made.zero);
-  if (range.amax >= 0x7f800000u || (!fixed && !(made.s < __builtin_inff()))) {
+  if (amax >= 0x7f800000u || (!fixed && !(made.s < __builtin_inff()))) {
     scale = __builtin_nanf("");
     zero = fixed ? params.zero_point : 0;
     __builtin_memset(q, 0, K_padded);

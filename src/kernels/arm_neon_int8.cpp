@@ -41,7 +41,7 @@ struct Smull {
   static constexpr size_t kPairs = 1, kPairsGrouped = 1;
   static constexpr int kStreamsOne = 2, kStreamsPair = 1;
   [[maybe_unused]] static constexpr int kStreamsTwoPairs = 1;
-  static constexpr size_t kManyNibbles = 16, kManyBytes = 8;
+  static constexpr size_t kManyNibbles = 16, kManyGrouped = 16, kManyBytes = 8;
   struct X {
     int8x16_t r0, r1;
   };
