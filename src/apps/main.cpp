@@ -15,6 +15,7 @@
 #include "apps/explain.h"
 #include "apps/inspect.h"
 #include "apps/model_commands.h"
+#include "apps/run.h"
 #include "apps/terminal.h"
 #include "apps/tokenize.h"
 #include "apps/verify.h"
@@ -286,6 +287,38 @@ CLI::App* add_detokenize(CLI::App& app, DetokenizeOptions& o) {
   return c;
 }
 
+CLI::App* add_run(CLI::App& app, RunCommandOptions& o) {
+  CLI::App* c = app.add_subcommand("run", "continues a text, or chats");
+  c->add_option("folder", o.model.folder, "checkpoint folder (default: the bundled model)");
+  c->add_option("--prompt,-p", o.prompt, "the text to continue (default: standard input)");
+  c->add_option("--file,-f", o.prompt_file, "read it from a file")->excludes("--prompt");
+  c->add_option("--tokens-max,-n", o.max_new, "most new tokens");
+  c->add_flag("--chat", o.chat, "the prompt is a user's message: use the folder's chat template");
+  c->add_flag("--interactive,-i", o.interactive, "a conversation, line by line");
+  c->add_option("--system", o.system, "system message");
+  c->add_option("--temp,--temperature", o.temperature,
+                "0: greedy (default: the folder's generation config)");
+  c->add_option("--top-k", o.top_k, "keep the k best tokens (0: all)");
+  c->add_option("--top-p", o.top_p, "keep the best tokens that reach this probability");
+  c->add_option("--min-p", o.min_p, "drop tokens below this share of the best one's probability");
+  c->add_option("--repetition-penalty", o.repetition_penalty,
+                "divide the logits of tokens already there");
+  c->add_option("--presence-penalty", o.presence_penalty, "subtract from tokens of the answer");
+  c->add_option("--frequency-penalty", o.frequency_penalty,
+                "subtract per occurrence in the answer");
+  c->add_option("--seed", o.seed, "of the draws");
+  c->add_option("--stop", o.stop, "end before this text (may be given several times)");
+  c->add_flag("--ignore-eos", o.ignore_eos, "go on after end-of-text tokens");
+  c->add_option("--ctx,-c", o.context,
+                "most tokens of a sequence (default: what the model allows)");
+  c->add_flag("--json", o.json, "one JSON object");
+  add_model_options(*c, o.model);
+  c->footer(
+      "Examples:\n  moebius run -p 'It was a dark night' -n 64 --temp 0.8 --seed 1\n  moebius run "
+      "DIR --chat -p 'Who are you?'\n  moebius run DIR -i");
+  return c;
+}
+
 void on_interrupt(int) { _exit(130); }
 
 int run(int argc, char** argv) {
@@ -304,9 +337,11 @@ int run(int argc, char** argv) {
   ApplyOptions apply;
   BenchOptions bench;
   LogitsOptions logits;
+  RunCommandOptions run_options;
   PerplexityOptions perplexity;
   TokenizeOptions tokenize;
   DetokenizeOptions detokenize;
+  const CLI::App* const c_run = add_run(app, run_options);
   const CLI::App* const c_logits = add_logits(app, logits);
   const CLI::App* const c_perplexity = add_perplexity(app, perplexity);
   const CLI::App* const c_inspect = add_inspect(app, inspect);
@@ -341,6 +376,11 @@ int run(int argc, char** argv) {
   if (c_docs->parsed()) return run_docs(table, std::cout);
   if (c_apply->parsed()) return run_apply(apply);
   if (app.got_subcommand("bench")) return run_bench(c_bench, bench);
+  if (c_run->parsed()) {
+    run_options.model.folder = folder_or_bundled(run_options.model.folder);
+    run_options.has_prompt = c_run->count("--prompt") > 0;
+    return run_run(run_options);
+  }
   if (c_logits->parsed()) return run_logits(logits);
   if (c_perplexity->parsed()) {
     perplexity.model.folder = folder_or_bundled(perplexity.model.folder);

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// Only the continuation goes to stdout. Ctrl-C stops the answer; in a conversation the program goes on, a second Ctrl-C at the
+// prompt ends it.
+#include "apps/run.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <csignal>
+#include <iostream>
+#include <iterator>
+
+#include "apps/explain.h"
+#include "apps/terminal.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "model/engine.h"
+#include "runtime/memory.h"
+#include "text/chat_template.h"
+#include "text/generation_config.h"
+#include "text/stop.h"
+#include "text/tokenizer.h"
+
+namespace moebius {
+namespace {
+
+constexpr uint64_t kMaxPromptBytes = uint64_t{1} << 30;
+std::atomic<bool> interrupted{false};
+void on_interrupt(int) { interrupted = true; }
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point t) {
+  return std::chrono::duration<double>(Clock::now() - t).count();
+}
+
+struct Answer {
+  std::string text;
+  std::vector<int32_t> tokens;
+  size_t prompt_tokens = 0;
+  double prompt_seconds = 0, decode_seconds = 0;
+  std::string finish = "length";
+};
+
+class Session {
+ public:
+  explicit Session(const RunCommandOptions& options)
+      : options_(options),
+        tokenizer_(Tokenizer::from_folder(options.model.folder)),
+        open_(options.model, options.context),
+        defaults_(read_generation_defaults(
+            options.model.folder, [&](std::string_view t) { return tokenizer_.token_to_id(t); },
+            open_.model->vocab())),
+        engine_(*open_.model, {options.context, 512},
+                static_cast<size_t>(std::max<int64_t>(0, open_.checkpoint.config().max_positions)),
+                tokenizer_.vocab_size()) {
+    tokenizer_.check_fits(open_.model->vocab());
+  }
+
+  Answer answer(const std::vector<int32_t>& prompt, bool show) {
+    Request request;
+    request.prompt = prompt;
+    request.sampling = sampling();
+    request.max_new = options_.max_new;
+    request.stop_tokens = defaults_.eos;
+    request.ignore_stop = options_.ignore_eos;
+    Answer a;
+    a.prompt_tokens = prompt.size();
+    std::vector<std::string> stops = options_.stop;
+    stops.insert(stops.end(), defaults_.stop_strings.begin(), defaults_.stop_strings.end());
+    StopMatcher stop(std::move(stops));
+    Tokenizer::Stream stream(tokenizer_, true);
+    const auto give = [&](const std::string& text) {
+      a.text += text;
+      if (!show || text.empty()) return;
+      std::cout << text << std::flush;
+    };
+    const uint64_t id = engine_.add(std::move(request));
+    auto start = Clock::now();
+    bool first = true, running = true;
+    while (running && !engine_.idle()) {
+      if (interrupted) engine_.cancel(id);
+      for (const StepResult& r : engine_.step()) {
+        if (r.finish == Finish::kCancelled) {
+          a.finish = "interrupted";
+          running = false;
+          break;
+        }
+        if (first) a.prompt_seconds = seconds_since(start), start = Clock::now(), first = false;
+        if (r.finish == Finish::kStopToken) {
+          a.finish = "stop";
+          running = false;
+          break;
+        }
+        a.tokens.push_back(r.choice.token);
+        give(stop.push(stream.push(r.choice.token)));
+        if (stop.stopped()) {
+          a.finish = "stop";
+          engine_.cancel(id);
+          running = false;
+          break;
+        }
+        running = r.finish == Finish::kNo;
+      }
+    }
+    while (!engine_.idle()) engine_.step();  // let a cancelled sequence go
+    a.decode_seconds = seconds_since(start);
+    give(stop.push(stream.finish()));
+    give(stop.finish());
+    return a;
+  }
+
+  void print_statistics(const Answer& a) const {
+    const double decoded = a.tokens.size() > 1 ? static_cast<double>(a.tokens.size() - 1) : 0;
+    const double rate = a.decode_seconds > 0 ? decoded / a.decode_seconds : 0;
+    fmt::print(stderr,
+               "\n[{} prompt tokens at {:.1f}/s, {} new at {:.1f}/s, {:.1f} GB/s of weights, peak "
+               "memory {}, {}]\n",
+               a.prompt_tokens,
+               a.prompt_seconds > 0 ? static_cast<double>(a.prompt_tokens) / a.prompt_seconds : 0.0,
+               a.tokens.size(), rate,
+               rate * static_cast<double>(open_.model->weight_bytes_per_token()) * 1e-9,
+               human_bytes(static_cast<double>(peak_resident_bytes())), a.finish);
+  }
+
+  Json to_json(const Answer& a) const {
+    Json tokens = Json::array();
+    for (const int32_t t : a.tokens) tokens.push(static_cast<int64_t>(t));
+    return Json::object({{"text", a.text},
+                         {"tokens", std::move(tokens)},
+                         {"prompt_tokens", static_cast<uint64_t>(a.prompt_tokens)},
+                         {"finish", a.finish},
+                         {"prompt_seconds", a.prompt_seconds},
+                         {"decode_seconds", a.decode_seconds},
+                         {"load_seconds", open_.load_seconds},
+                         {"peak_memory_bytes", peak_resident_bytes()}});
+  }
+
+  const Tokenizer& tokenizer() const { return tokenizer_; }
+
+ private:
+  SamplingParams sampling() const {
+    SamplingParams p;
+    p.temperature =
+        options_.temperature.value_or(static_cast<float>(defaults_.effective_temperature()));
+    p.top_k = options_.top_k.value_or(static_cast<int>(defaults_.effective_top_k()));
+    p.top_p = options_.top_p.value_or(static_cast<float>(defaults_.effective_top_p()));
+    p.min_p = options_.min_p.value_or(static_cast<float>(defaults_.min_p.value_or(0)));
+    p.repetition_penalty = options_.repetition_penalty.value_or(
+        static_cast<float>(defaults_.repetition_penalty.value_or(1)));
+    p.presence_penalty = options_.presence_penalty.value_or(0);
+    p.frequency_penalty = options_.frequency_penalty.value_or(0);
+    p.seed = options_.seed;
+    return p;
+  }
+
+  RunCommandOptions options_;
+  Tokenizer tokenizer_;
+  OpenModel open_;
+  GenerationDefaults defaults_;
+  Engine engine_;
+};
+
+Json message(std::string_view role, std::string_view content) {
+  return Json::object({{"role", role}, {"content", content}});
+}
+
+ChatTemplates chat_of(const std::string& folder) {
+  ChatTemplates chat = ChatTemplates::from_folder(folder);
+  if (chat.empty()) fail("{}: has no chat template; run it without --chat and -i", folder);
+  return chat;
+}
+
+std::vector<TextSegment> render(const ChatTemplates& chat, const Json& messages) {
+  ChatInput input;
+  input.messages = &messages;
+  return chat.render(input);
+}
+
+int converse(Session& session, const RunCommandOptions& options) {
+  const ChatTemplates chat = chat_of(options.model.folder);
+  Json messages = Json::array();
+  if (!options.system.empty()) messages.push(message("system", options.system));
+  const bool terminal = isatty(STDIN_FILENO) != 0;
+  if (terminal) fmt::print(stderr, "Type a message; Ctrl-C stops an answer, Ctrl-D ends.\n");
+  std::string line;
+  while (true) {
+    if (terminal) fmt::print(stderr, "> ");
+    interrupted = false;
+    if (!std::getline(std::cin, line)) return interrupted ? 130 : 0;
+    if (line.empty()) continue;
+    messages.push(message("user", line));
+    try {
+      const Answer a =
+          session.answer(session.tokenizer().encode_segments(render(chat, messages), false), true);
+      std::cout << '\n' << std::flush;
+      messages.push(message("assistant", a.text));
+    } catch (const Error& e) {  // the conversation outgrew the context, or the template refused it
+      fmt::print(stderr, "moebius: {}\n", e.what());
+      return 1;
+    }
+  }
+}
+
+}  // namespace
+
+int run_run(const RunCommandOptions& options) {
+  struct sigaction action {};
+  action.sa_handler = on_interrupt;  // no SA_RESTART: a waiting read ends
+  sigaction(SIGINT, &action, nullptr);
+  std::string prompt = options.prompt;
+  if (!options.interactive && !options.has_prompt) {
+    if (!options.prompt_file.empty())
+      prompt = read_text_file(options.prompt_file, kMaxPromptBytes);
+    else
+      prompt.assign(std::istreambuf_iterator<char>(std::cin), {});
+  }
+  Session session(options);
+  if (options.interactive) return converse(session, options);
+  std::vector<int32_t> tokens;
+  if (options.chat) {
+    Json messages = Json::array();
+    if (!options.system.empty()) messages.push(message("system", options.system));
+    messages.push(message("user", prompt));
+    tokens =
+        session.tokenizer().encode_segments(render(chat_of(options.model.folder), messages), false);
+  } else {
+    tokens = session.tokenizer().encode(
+        options.system.empty() ? prompt : options.system + "\n" + prompt, true);
+  }
+  const Answer a = session.answer(tokens, !options.json);
+  if (options.json)
+    std::cout << session.to_json(a).dump() << '\n';
+  else if (!a.text.empty() && a.text.back() != '\n')
+    std::cout << '\n';
+  session.print_statistics(a);
+  return a.finish == "interrupted" ? 130 : 0;
+}
+
+}  // namespace moebius
