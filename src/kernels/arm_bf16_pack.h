@@ -70,6 +70,25 @@ inline void pack_codes(const PackArgs& a, const Shape& s, size_t n, size_t k, ui
         put_bytes(out, j, without_nan(vld1q_u8(at)), without_nan(vld1q_u8(at + w.row_bytes)));
       }
   }
+  if (straight && w.code == CodeType::kBf16) {
+    for (; k + kKr <= k1; k += kKr, out += s.step_bytes)
+      for (size_t j = 0; j < 4; ++j) {
+        uint16x8_t even[2], odd[2];
+        for (size_t r = 0; r < 2; ++r) {
+          const uint8_t* at = rows + (2 * j + r) * w.row_bytes + 2 * k;
+          const uint16x8_t lo = vreinterpretq_u16_u8(vld1q_u8(at)),
+                           hi = vreinterpretq_u16_u8(vld1q_u8(at + 16));
+          even[r] = vuzp1q_u16(lo, hi), odd[r] = vuzp2q_u16(lo, hi);
+        }
+        const auto put = [&](size_t q, uint16x8_t a0, uint16x8_t a1, bool upper) {
+          const uint64x2_t x = vreinterpretq_u64_u16(a0), y = vreinterpretq_u64_u16(a1);
+          vst1q_u8(out + 64 * q + 16 * j,
+                   vreinterpretq_u8_u64(upper ? vzip2q_u64(x, y) : vzip1q_u64(x, y)));
+        };
+        put(0, even[0], even[1], false), put(1, even[0], even[1], true);
+        put(2, odd[0], odd[1], false), put(3, odd[0], odd[1], true);
+      }
+  }
   for (; k < end; k += kKr, out += s.step_bytes)
     for (size_t j = 0; j < 4; ++j) {
       if (s.form == Form::kBf16) {
@@ -114,17 +133,43 @@ inline unsigned survey(const PackArgs& a, size_t r, size_t k, size_t k1) {
   return found;
 }
 
-inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g, uint8_t* out) {
+// Where the scales of the outputs of a panel begin, in elements.
+struct ScaleRows {
+  size_t at[kNr] = {};
+  ScaleRows(const QuantMatrix& w, size_t n) {
+    for (size_t i = 0; i < kNr && n + i < w.N && w.scale_type != ScaleType::kNone; ++i)
+      at[i] = (n + i + w.n_phase) / w.block_n * w.scale_stride;
+  }
+};
+inline float scale_at(const QuantMatrix& w, size_t at) {
+  uint16_t half;
+  float scale;
+  switch (w.scale_type) {
+    case ScaleType::kBf16:
+      __builtin_memcpy(&half, w.scales + 2 * at, 2);
+      return bf16_to_f32(half);
+    case ScaleType::kFp8:
+      return e4m3_to_f32(w.scales[at]);
+    case ScaleType::kE8m0:
+      return e8m0_to_f32(w.scales[at]);
+    default:
+      decode_scales(w.scale_type, w.scales + scale_size(w.scale_type) * at, 1, &scale);
+      return scale;
+  }
+}
+
+inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g,
+                        const ScaleRows& rows, uint8_t* out) {
   const QuantMatrix& w = *a.w;
   __builtin_memset(out, 0, s.scale_bytes + s.zero_bytes + s.flag_bytes);
   if (s.scale_bytes == 0) return;
   const size_t k = g * s.group_k, k1 = k + s.group_k < w.K ? k + s.group_k : w.K;
-  const size_t size = scale_size(w.scale_type), column = k / s.weight_k;
+  const size_t column = k / s.weight_k;
   bool plain = s.form == Form::kFp8;
   float scales[kNr] = {};
   for (size_t i = 0; i < kNr && n + i < w.N; ++i) {
-    const size_t at = (n + i + w.n_phase) / w.block_n * w.scale_stride + column;
-    decode_scales(w.scale_type, w.scales + size * at, 1, &scales[i]);
+    const size_t at = rows.at[i] + column;
+    scales[i] = scale_at(w, at);
     const unsigned found = s.form == Form::kFp8 ? survey(a, n + i, k, k1) : 0;
     if ((found & 1) != 0) scales[i] = __builtin_nanf("");
     plain = plain && found == 0 && scales[i] < 16.0f &&
@@ -147,9 +192,10 @@ inline void pack(const PackArgs& a) {
   const Shape s = shape_of(*a.problem);
   for (size_t n = a.n0; n < a.n1; n += kNr) {
     uint8_t* out = a.packed + n / kNr * s.stride();
+    const ScaleRows rows(*a.w, n);
     for (size_t g = 0; g < s.groups; ++g, out += s.group_bytes()) {
       pack_codes(a, s, n, g * s.group_k, out);
-      pack_extras(a, s, n, g, out + s.code_bytes);
+      pack_extras(a, s, n, g, rows, out + s.code_bytes);
     }
     __builtin_memset(out, 0, s.stride() - s.groups * s.group_bytes());
   }

@@ -78,27 +78,44 @@ inline int32_t weight_sum(const PackArgs& a, size_t r, size_t k0, size_t k1, int
   return total - static_cast<int32_t>(count) * zero;
 }
 
-inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g, uint8_t* out) {
+// Where the scales of the 8 outputs of a panel begin, in elements; outputs past N repeat the last one.
+struct ScaleRows {
+  size_t at[kNr];
+  ScaleRows(const QuantMatrix& w, size_t n) {
+    for (size_t i = 0; i < kNr; ++i) {
+      const size_t r = n + i < w.N ? n + i : w.N - 1;
+      at[i] = (r + w.n_phase) / w.block_n * w.scale_stride;
+    }
+  }
+};
+
+inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g,
+                        const ScaleRows& rows, uint8_t* out) {
   const QuantMatrix& w = *a.w;
-  if (s.zero_bytes != 0) __builtin_memset(out + s.scale_bytes, 0, s.zero_bytes);
-  for (size_t i = 0; i < kNr; ++i) {
-    const size_t r = n + i < w.N ? n + i : w.N - 1;
-    const size_t at = (r + w.n_phase) / w.block_n * w.scale_stride + g;
+  if (s.bf16) {
+    for (size_t i = 0; i < kNr; ++i)
+      __builtin_memcpy(out + 2 * i, w.scales + 2 * (rows.at[i] + g), 2);
+  } else if (w.scale_type == ScaleType::kF32) {
+    for (size_t i = 0; i < kNr; ++i)
+      __builtin_memcpy(out + 4 * i, w.scales + 4 * (rows.at[i] + g), 4);
+  } else {
     const size_t size = scale_size(w.scale_type);
-    if (s.bf16) {
-      __builtin_memcpy(out + 2 * i, w.scales + size * at, 2);
-    } else {
+    for (size_t i = 0; i < kNr; ++i) {
       float scale;
-      decode_scales(w.scale_type, w.scales + size * at, 1, &scale);
+      decode_scales(w.scale_type, w.scales + size * (rows.at[i] + g), 1, &scale);
       __builtin_memcpy(out + 4 * i, &scale, 4);
     }
-    const int8_t zero = w.zero_points != nullptr ? w.zero_points[at] : int8_t{0};
-    if (s.zero_bytes != 0) out[s.scale_bytes + i] = static_cast<uint8_t>(zero);
-    if (s.sum_bytes != 0) {
-      const int32_t sum =
-          n + i < w.N ? weight_sum(a, r, g * s.group_k, (g + 1) * s.group_k, zero) : 0;
-      __builtin_memcpy(out + s.scale_bytes + s.zero_bytes + 4 * i, &sum, 4);
-    }
+  }
+  if (s.zero_bytes != 0) {
+    __builtin_memset(out + s.scale_bytes, 0, s.zero_bytes);
+    for (size_t i = 0; i < kNr; ++i)
+      out[s.scale_bytes + i] = static_cast<uint8_t>(w.zero_points[rows.at[i] + g]);
+  }
+  for (size_t i = 0; s.sum_bytes != 0 && i < kNr; ++i) {
+    const int8_t zero = w.zero_points != nullptr ? w.zero_points[rows.at[i] + g] : int8_t{0};
+    const int32_t sum =
+        n + i < w.N ? weight_sum(a, n + i, g * s.group_k, (g + 1) * s.group_k, zero) : 0;
+    __builtin_memcpy(out + s.scale_bytes + s.zero_bytes + 4 * i, &sum, 4);
   }
 }
 
@@ -106,9 +123,10 @@ inline void pack(const PackArgs& a) {
   const Shape s = shape_of(*a.problem);
   for (size_t n = a.n0; n < a.n1; n += kNr) {
     uint8_t* out = a.packed + n / kNr * s.stride();
+    const ScaleRows rows(*a.w, n);
     for (size_t g = 0; g < s.groups; ++g, out += s.group_bytes()) {
       pack_codes(a, s, n, g * s.group_k, out);
-      pack_extras(a, s, n, g, out + s.code_bytes);
+      pack_extras(a, s, n, g, rows, out + s.code_bytes);
     }
     __builtin_memset(out, 0, s.stride() - s.groups * s.group_bytes());
   }
