@@ -27,5 +27,8 @@ install(FILES "${PROJECT_BINARY_DIR}/moebius-config.cmake"
               cmake/FindPCRE2.cmake cmake/FindOniguruma.cmake cmake/FindUtf8proc.cmake
         DESTINATION ${package_dir})
 
+# Relative, so that the installed tree may move; the depth depends on the library folder (lib, lib/<triplet>).
+cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX
+           BASE_DIRECTORY "${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig" OUTPUT_VARIABLE MOEBIUS_PC_PREFIX)
 configure_file(cmake/moebius.pc.in "${PROJECT_BINARY_DIR}/moebius.pc" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/moebius.pc" DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
