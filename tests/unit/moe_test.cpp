@@ -320,6 +320,29 @@ TEST(Moe, ManyTokensAreCutIntoChunks) {
   EXPECT_EQ(first_difference(got, reference_moe(c, x.values, choice.ids, choice.weights)), -1);
 }
 
+// The extremes of real models: 512 experts, 16 per token, and one expert for everything.
+TEST(Moe, ManyExpertsAndOne) {
+  ThreadPool pool(2);
+  for (const auto& [experts, slots] : {std::pair<size_t, size_t>{512, 16}, {1, 1}, {1, 16}}) {
+    Rng rng(experts + slots);
+    MoeShape shape;
+    shape.hidden = 32;
+    shape.intermediate = 16;
+    shape.experts = experts;
+    shape.top_k = std::min(experts, slots);
+    const SchemeCase s = scheme("w4a8 g16");
+    const MoeCase c = make_moe(s, s, shape, ActivationSpec{}, XType::kF16, rng);
+    const auto layer = build(c, best_kernel(c));
+    for (const size_t T : {1u, 37u}) {
+      const Activations x = make_x(c, T, false, rng);
+      const Choice choice = random_choice(T, slots, experts, rng);
+      EXPECT_EQ(first_difference(run_ids(*layer, x, choice.ids, choice.weights, pool),
+                                 reference_moe(c, x.values, choice.ids, choice.weights)),
+                -1);
+    }
+  }
+}
+
 TEST(Moe, ConcurrentCallsOnOneLayer) {
   Rng rng(18);
   MoeShape shape;
