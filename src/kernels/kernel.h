@@ -4,12 +4,10 @@
 // Kernels get no threads, no allocator, no choice. Plain data only: this header is included by
 // units compiled for any instruction set, so it defines no function.
 //
-//   load:  pack(QuantMatrix) -> packed bytes                                       once per matrix,
-//   any rows in parallel run:   prepare_rows(x f32) -> prepared rows once per token (and distinct
-//   static scale)
-//          make_panel(prepared rows, ids) -> panel                                 once per group
-//          of rows that meet one matrix gemm(packed, panel, block of N) -> y f32 any blocks in
-//          parallel
+//   load:  pack(QuantMatrix) -> packed bytes          once per matrix, any rows in parallel
+//   run:   prepare_rows(x f32) -> prepared rows       once per token (and distinct static scale)
+//          make_panel(prepared rows, ids) -> panel    once per group of rows that meet one matrix
+//          gemm(packed, panel, block of N) -> y f32   any blocks in parallel
 //
 // Prepared rows are stored at a stride of row_bytes, each row self-contained (codes and scales), so
 // rows may be prepared by any thread and picked by id. A panel holds the M picked rows in the

@@ -4,27 +4,23 @@
 // nowhere else.
 //
 // How a kernel file (src/kernels/<isa>*.cpp) joins the list:
-//  1. It exports exactly one symbol, a constant table; everything else lives in an unnamed
-//  namespace:
+//  1. It exports exactly one symbol, a constant table; everything else is in an unnamed namespace:
 //         namespace moebius {
 //         extern const KernelTable kArmI8mmKernels;  // const alone would be internal
 //         const KernelTable kArmI8mmKernels = {kKernels, sizeof kKernels / sizeof kKernels[0]};
 //         }
 //  2. One line in the table of list.cpp, at the place of its priority.
 //  3. It compiles on every architecture. The facts (name, codec, arch, needs, n_step, supports,
-//  numerics, packed_bytes,
-//     row_bytes, panel_bytes, scratch_bytes) are there everywhere, so that selection for any CPU is
-//     testable on any host; the bodies (pack, prepare_rows, make_panel, gemm) are null pointers
-//     where the architecture does not match.
+//     numerics, packed_bytes, row_bytes, panel_bytes, scratch_bytes) are there everywhere, so that
+//     selection for any CPU is testable on any host; the bodies (pack, prepare_rows, make_panel,
+//     gemm) are null pointers where the architecture does not match.
 //  4. It includes kernel.h, the plain headers quant/activation.h and quant/quant_matrix.h,
-//  kernels/unpack.h and
-//     kernels/prepared_rows.h (declarations only), base/numeric.h (always inlined), C headers and
-//     intrinsics. No <vector>, no <algorithm>, no inline functions shared with baseline units: a
-//     weak copy compiled here could be linked there.
+//     kernels/unpack.h and kernels/prepared_rows.h (declarations only), base/numeric.h (always
+//     inlined), C headers and intrinsics. No <vector>, no <algorithm>, no inline functions shared
+//     with baseline units: a weak copy compiled here could be linked there.
 //  5. supports() answers null or one reason that completes the sentence "cannot run this: ...",
-//  without the kernel's name.
-//     A kernel must not look at anything but the Problem: what it claims there is what the kernel
-//     test tier holds it to.
+//     without the kernel's name. A kernel must not look at anything but the Problem: what it
+//     claims there is what the kernel test tier holds it to.
 #pragma once
 #include <span>
 
