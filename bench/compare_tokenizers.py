@@ -71,7 +71,7 @@ def main():
             shutil.copy(file, folder / "tokenizer.json")
             tokenizer = Tokenizer.from_file(str(file))
             for text in texts:
-                content = text.read_text()
+                content = text.read_bytes().decode()
                 for kind in ("document", "lines"):
                     parts = [content] if kind == "document" else content.removesuffix("\n").split("\n")
                     mine, other = [], []
