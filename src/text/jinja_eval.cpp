@@ -459,7 +459,7 @@ Value Runtime::call(const Value& callee, Arguments args) {
 
 Value Runtime::call_macro(Function& f, Arguments args) {
   const Deeper guard(*this);
-  static const std::string kCaller = "caller", kVarargs = "varargs", kKwargs = "kwargs";
+  static const std::string kCaller = "caller";
   const auto& parameters = f.macro->parameters;
   Scope* scope = heap_.scope(f.scope);
   if (args.positional.size() > parameters.size())

@@ -73,13 +73,14 @@ void MergeTable::set(int32_t left, int32_t right, Merge merge) {
 }
 
 void PieceCache::clear() {
-  slots_.assign(kSlots, Slot{0, 0, 0, 0, 0});
+  slots_.clear();
   keys_.clear();
   ids_.clear();
   used_ = 0;
 }
 
 bool PieceCache::find(std::string_view piece, uint64_t hash, std::span<const int32_t>& ids) const {
+  if (slots_.empty()) return false;
   for (size_t i = hash & (kSlots - 1); slots_[i].key_length != 0; i = (i + 1) & (kSlots - 1)) {
     const Slot& s = slots_[i];
     if (s.hash != hash || s.key_length != piece.size() ||
@@ -94,6 +95,7 @@ bool PieceCache::find(std::string_view piece, uint64_t hash, std::span<const int
 void PieceCache::store(std::string_view piece, uint64_t hash, std::span<const int32_t> ids) {
   if (piece.empty() || piece.size() > kMaxPiece || ids.size() > 2 * kMaxPiece) return;
   if (used_ * 2 > kSlots) clear();
+  if (slots_.empty()) slots_.assign(kSlots, Slot{0, 0, 0, 0, 0});
   size_t i = hash & (kSlots - 1);
   while (slots_[i].key_length != 0) i = (i + 1) & (kSlots - 1);
   slots_[i] = {hash, static_cast<uint32_t>(keys_.size()), static_cast<uint32_t>(ids_.size()),

@@ -95,7 +95,6 @@ class MergeTable {
 class PieceCache {
  public:
   static constexpr size_t kMaxPiece = 128;  // longer pieces are not worth keeping
-  PieceCache() { clear(); }
   // The ids kept for `piece`, or false. The span lives until the next store.
   bool find(std::string_view piece, uint64_t hash, std::span<const int32_t>& ids) const;
   void store(std::string_view piece, uint64_t hash, std::span<const int32_t> ids);
