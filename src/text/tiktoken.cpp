@@ -42,7 +42,7 @@ bool decode_base64(std::string_view text, std::string& out) {
     for (const int shift : {16, 8, 0}) out += static_cast<char>((bits >> shift) & 0xff);
     bits = 0;
   }
-  out.resize(out.size() - padding);
+  for (; padding > 0; --padding) out.pop_back();
   return true;
 }
 
