@@ -67,7 +67,8 @@ constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) 
           scratch_bytes,
           MOEBIUS_BODY(gemm<Sdot>)};
 }
-constexpr Kernel kKernels[] = {kernel("int4", supports_int4), kernel("int8", supports_int8)};
+constexpr Kernel kKernels[] = {kernel("int4", supports_int4), kernel("int8", supports_int8),
+                               kernel("fp4", supports_fp4)};
 
 }  // namespace
 

@@ -15,8 +15,12 @@
 // A panel of activations: rows in pairs, pairs in tiles (TileMap); inside a tile for every 8 inputs (the even ones of 16, then
 // the odd ones) 16 bytes per pair: 8 codes of each row. Then row scales, sums of the codes per group and pair as [s0,s0,s1,s1]
 // (only with weight zero points), and zero points of the rows in the same form (only if rows may have them).
+//
+// fp4 times fp4 (NVFP4, MXFP4) is integer in disguise: twice an E2M1 number is an int8, a sum of products 4 times too large, and
+// SCVTF with 2 fraction bits exact. Codes stay E2M1; rows have a scale per group, kept behind the row scales as [s0,s0,s1,s1].
 #pragma once
 #include "kernels/kernel.h"
+#include "kernels/prepared_rows.h"
 #include "kernels/unpack.h"
 
 namespace moebius {
@@ -34,6 +38,7 @@ struct Shape {
   bool wide;                                              // one byte per code
   bool bf16;                                              // scales kept as bf16
   bool row_zeros;                                         // rows may have a zero point
+  bool fp4;  // E2M1 on both sides, rows with a scale per group
   size_t group_bytes() const { return code_bytes + scale_bytes + zero_bytes + sum_bytes; }
   size_t stride() const { return up(groups * group_bytes(), 64); }  // from panel to panel
   bool grouped() const { return groups > 1; }
@@ -45,8 +50,10 @@ inline Shape shape_of(const Problem& p) {
   s.group_k = s.groups == 1 ? up(p.K, kKr) : p.block_k;
   s.K_padded = s.groups * s.group_k;
   s.wide = p.bits > 4;
-  s.bf16 = p.scale_type == ScaleType::kBf16;
-  s.row_zeros = !p.act.symmetric || p.act.granule == ActGranule::kStatic;
+  s.bf16 = p.scale_type == ScaleType::kBf16 || p.scale_type == ScaleType::kFp8 ||
+           p.scale_type == ScaleType::kE8m0;
+  s.fp4 = p.code == CodeType::kFp4;
+  s.row_zeros = !s.fp4 && (!p.act.symmetric || p.act.granule == ActGranule::kStatic);
   s.code_bytes = kNr * s.group_k / (s.wide ? 1 : 2);
   s.scale_bytes = kNr * (s.bf16 ? 2 : 4);
   s.zero_bytes = p.zero_points ? 16 : 0;
@@ -75,17 +82,34 @@ inline const char* supports(const Problem& p, bool wide) {
   if (!sums_fit(p)) return "sums over K may leave int32";
   return nullptr;
 }
+inline const char* supports_fp4(const Problem& p) {
+  if (p.code != CodeType::kFp4) return "the weights are not fp4";
+  if (p.act.code != ActCode::kFp4) return "the checkpoint declares other activations than fp4";
+  if (p.ragged || p.act_order) return "groups are not regular";
+  if (p.act.granule != ActGranule::kGroup || p.act.group != p.block_k)
+    return "groups of weights and of activations differ";
+  if (p.block_k % kKr != 0 || p.block_k > 4096)
+    return "the group size is not a multiple of 16, up to 4096";
+  return nullptr;
+}
 inline const char* supports_int4(const Problem& p) { return supports(p, false); }
 inline const char* supports_int8(const Problem& p) { return supports(p, true); }
 inline Numerics numerics(const Problem&) { return Numerics::kExact; }
 
 inline size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape_of(p).stride(); }
 
-// A prepared row: codes [K_padded], scale f32 (static schemes: 1, or NaN), zero point int32.
-inline size_t row_bytes(const Problem& p) { return up(shape_of(p).K_padded + 8, 64); }
+// A prepared row: codes [K_padded], scale f32 (static schemes: 1, or NaN), zero point int32. fp4: the canonical row (scales
+// first) with codes doubled.
+inline size_t row_codes(const Problem& p) {
+  return p.code == CodeType::kFp4 ? prepared_layout(p).codes : 0;
+}
+inline size_t row_bytes(const Problem& p) {
+  return up(row_codes(p) + shape_of(p).K_padded + 8, 64);
+}
 
 struct PanelLayout {
-  size_t pairs, scales, sums, zeros, bytes;  // offsets behind the codes, which start at 0
+  size_t pairs, scales, sums, zeros, group_scales,
+      bytes;  // offsets behind the codes, which start at 0
 };
 inline PanelLayout panel_layout(const Problem& p, const Shape& s, size_t M) {
   PanelLayout l{};
@@ -93,7 +117,8 @@ inline PanelLayout panel_layout(const Problem& p, const Shape& s, size_t M) {
   l.scales = 2 * l.pairs * s.K_padded;
   l.sums = l.scales + up(2 * l.pairs * 4, 16);
   l.zeros = l.sums + (p.zero_points ? s.groups * l.pairs * 16 : 0);
-  l.bytes = up(l.zeros + (s.row_zeros ? l.pairs * 16 : 0), 64);
+  l.group_scales = l.zeros + (s.row_zeros ? l.pairs * 16 : 0);
+  l.bytes = up(l.group_scales + (s.fp4 ? s.groups * l.pairs * 16 : 0), 64);
   return l;
 }
 inline size_t panel_bytes(const Problem& p, size_t M) {

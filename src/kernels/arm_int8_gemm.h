@@ -32,6 +32,24 @@ struct Nibbles {
     return h == 0 ? vshlq_n_s8(v[j], 4) : vandq_s8(v[j], vdupq_n_s8(-16));
   }
 };
+struct Fp4Nibbles {
+  static constexpr int kShift = 2;
+  static constexpr size_t kStep = 64;
+  int8x16_t v[4];
+  static inline int8x16_t table() {
+    alignas(16) static constexpr int8_t kTwice[16] = {0, 1,  2,  3,  4,  6,  8,  12,
+                                                      0, -1, -2, -3, -4, -6, -8, -12};
+    return vld1q_s8(kTwice);
+  }
+  inline void start(const uint8_t* p) {
+    MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) v[j] = vreinterpretq_s8_u8(vld1q_u8(p + 16 * j));
+  }
+  template <int h>
+  inline int8x16_t operand(const uint8_t*, int j) const {
+    const uint8x16_t c = vreinterpretq_u8_s8(v[j]);
+    return vqtbl1q_s8(table(), h == 0 ? vandq_u8(c, vdupq_n_u8(15)) : vshrq_n_u8(c, 4));
+  }
+};
 template <int kFractionBits>
 struct Bytes {
   static constexpr int kShift = kFractionBits;
@@ -94,11 +112,9 @@ inline void load4(const uint8_t* p, T (&v)[4]) {
   MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) v[j] = T(vld1q_u8(p + 16 * j));
 }
 
-enum Fix : int {
-  kPlain = 0,
-  kWeightZeros = 1,
-  kRowZeros = 2
-};  // kRowZeros: rows have zero points, weights may have
+// What is done to sums besides their scale. kRowZeros: rows have zero points, weights may have. kRowScales: rows have a scale per
+// group.
+enum Fix : int { kPlain = 0, kWeightZeros = 1, kRowZeros = 2, kRowScales = 3 };
 
 // What one call of multiply works on.
 struct Tile {
@@ -113,6 +129,8 @@ struct Tile {
       sums;  // sums of the rows' codes in the first group, 4 per pair; null: no weight zeros
   size_t sums_group;         // int32s from group to group
   const int32_t* row_zeros;  // 4 per pair
+  const float*
+      row_scales;  // 4 per pair and group (kRowScales), sums_group floats from group to group
   bool bf16;
   float factor;
   const uint8_t* state_in;  // sums of the pieces of K before this one, or null
@@ -195,15 +213,21 @@ template <class E, int P, int S, class Codec, int kFix, bool kExpanded, bool kGr
           return;
         }
       }
-      if constexpr (kFix != kPlain) correct<P, Codec::kShift, kFix, kExpanded>(t, g, at, v);
+      if constexpr (kFix == kWeightZeros || kFix == kRowZeros)
+        correct<P, Codec::kShift, kFix, kExpanded>(t, g, at, v);
       float32x4_t s[4];
       if constexpr (kExpanded) {
         load4(t.extras + at, s);
       } else {
         pair_scales(t.extras + at, t.bf16, t.factor, s);
       }
-      MOEBIUS_UNROLL for (int i = 0; i < P; ++i) MOEBIUS_UNROLL for (int j = 0; j < 4; ++j)
-          f[u][i][j] = vfmaq_f32(f[u][i][j], to_float<Codec::kShift>(v[i][j]), s[j]);
+      MOEBIUS_UNROLL for (int i = 0; i < P; ++i) {
+        const float32x4_t row =
+            kFix == kRowScales ? vld1q_f32(t.row_scales + g * t.sums_group + 4 * i) : s[0];
+        MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) f[u][i][j] =
+            vfmaq_f32(f[u][i][j], to_float<Codec::kShift>(v[i][j]),
+                      kFix == kRowScales ? vmulq_f32(s[j], row) : s[j]);
+      }
     }
   }
   if constexpr (kGrouped && kExpanded)
@@ -220,16 +244,20 @@ inline void row_of(const float32x4_t (&f)[4], int r, float32x4_t (&out)[2]) {
     out[h] = vreinterpretq_f32_f64(r == 0 ? vzip1q_f64(p, q) : vzip2q_f64(p, q));
   }
 }
+inline float32x4_t scaled(float32x4_t v, float scale, float G) {
+  v = vmulq_n_f32(v, scale);
+  return __builtin_expect(G != 1.0f, 0) ? vdivq_f32(v, vdupq_n_f32(G)) : v;
+}
 template <int P>
-inline void store(const float32x4_t (&f)[P][4], const float* row_scale, float* y, size_t ldy,
-                  size_t rows, size_t valid) {
+inline void store(const float32x4_t (&f)[P][4], const float* row_scale, float G, float* y,
+                  size_t ldy, size_t rows, size_t valid) {
   const bool whole = rows >= 2 * P && valid == kNr;
   if (__builtin_expect(whole, 1)) {
     MOEBIUS_UNROLL for (int i = 0; i < 2 * P; ++i, y += ldy) {
       float32x4_t out[2];
       row_of(f[i / 2], i % 2, out);
-      vst1q_f32(y, vmulq_n_f32(out[0], row_scale[i]));
-      vst1q_f32(y + 4, vmulq_n_f32(out[1], row_scale[i]));
+      vst1q_f32(y, scaled(out[0], row_scale[i], G));
+      vst1q_f32(y + 4, scaled(out[1], row_scale[i], G));
     }
     return;
   }
@@ -241,8 +269,8 @@ inline void store(const float32x4_t (&f)[P][4], const float* row_scale, float* y
     } else {
       row_of(f[i / 2], 1, out);
     }
-    vst1q_f32(tmp, vmulq_n_f32(out[0], row_scale[i]));
-    vst1q_f32(tmp + 4, vmulq_n_f32(out[1], row_scale[i]));
+    vst1q_f32(tmp, scaled(out[0], row_scale[i], G));
+    vst1q_f32(tmp + 4, scaled(out[1], row_scale[i], G));
     __builtin_memcpy(y, tmp, valid * 4);
   }
 }
@@ -255,7 +283,7 @@ struct Gemm {
   const Shape s;
   const PanelLayout l;
   const TileMap map;
-  const float factor;
+  const float factor, G;
   const float* row_scales;
 
   explicit Gemm(const GemmArgs& args)
@@ -264,6 +292,10 @@ struct Gemm {
         l(panel_layout(*args.w->problem, s, args.M)),
         map(l.pairs, kMost),
         factor(args.w->problem->act.granule == ActGranule::kStatic ? args.w->act.scale : 1.0f),
+        G(kFix != kRowScales ? 1.0f
+          : args.w->problem->act.scale == ActScale::kFp8
+              ? args.w->act.global_scale * args.w->global_scale
+              : args.w->global_scale),
         row_scales(reinterpret_cast<const float*>(args.panel + l.scales)) {}
 
   const uint8_t* panel(size_t n) const { return a.w->data + n / kNr * s.stride(); }
@@ -283,6 +315,7 @@ struct Gemm {
         s.zero_bytes != 0 ? reinterpret_cast<const int32_t*>(a.panel + l.sums) + 4 * pair : nullptr;
     t.sums_group = 4 * l.pairs;
     t.row_zeros = reinterpret_cast<const int32_t*>(a.panel + l.zeros) + 4 * pair;
+    t.row_scales = reinterpret_cast<const float*>(a.panel + l.group_scales) + 4 * pair;
     t.bf16 = s.bf16, t.factor = factor;
     return t;
   }
@@ -297,7 +330,7 @@ struct Gemm {
     multiply<Engine, P, S, Codec, kFix, false, kGrouped>(t, f);
     MOEBIUS_UNROLL for (int u = 0; u < S; ++u) {
       const size_t at = n + static_cast<size_t>(u) * apart * kNr;
-      store<P>(f[u], row_scales + 2 * pair, out(pair, at), a.ldy, rows_from(pair), valid(at));
+      store<P>(f[u], row_scales + 2 * pair, G, out(pair, at), a.ldy, rows_from(pair), valid(at));
     }
   }
   // S streams through the block, each a share of its panels; what is left over goes one by one.
@@ -352,8 +385,14 @@ struct Gemm {
         for (size_t i = 0; i < c.steps; ++i, from += 64, codes += 128)
           MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) {
             const uint8x16_t v = vld1q_u8(from + 16 * j);
-            vst1q_u8(codes + 16 * j, vshlq_n_u8(v, 4));
-            vst1q_u8(codes + 64 + 16 * j, vandq_u8(v, vdupq_n_u8(0xf0)));
+            if constexpr (kFix == kRowScales) {
+              const uint8x16_t twice = vreinterpretq_u8_s8(Fp4Nibbles::table());
+              vst1q_u8(codes + 16 * j, vqtbl1q_u8(twice, vandq_u8(v, vdupq_n_u8(15))));
+              vst1q_u8(codes + 64 + 16 * j, vqtbl1q_u8(twice, vshrq_n_u8(v, 4)));
+            } else {
+              vst1q_u8(codes + 16 * j, vshlq_n_u8(v, 4));
+              vst1q_u8(codes + 64 + 16 * j, vandq_u8(v, vdupq_n_u8(0xf0)));
+            }
           }
       }
       const uint8_t* x = w + s.code_bytes;
@@ -387,6 +426,7 @@ struct Gemm {
     t.extras_group = c.b.extras / c.b.piece_groups;
     t.zeros_at = 64, t.sums_at = s.zero_bytes != 0 ? 128 : 64;
     if (t.sums != nullptr) t.sums += c.g0 * t.sums_group;
+    if (kFix == kRowScales) t.row_scales += c.g0 * t.sums_group;
     return t;
   }
   // One tile of rows against the panels from n on.
@@ -397,8 +437,9 @@ struct Gemm {
     t.extras = c.extras;
     t.w = s.wide ? panel(n) + (kGrouped ? c.g0 * s.group_bytes() : c.k0 * kNr) : c.codes;
     const size_t w_next = s.wide ? s.stride() : c.b.codes, state_next = up(a.M, 2) * kNr * 4;
-    if (kFix != kPlain && t.sums != nullptr) t.sums += 4 * pair;
+    if ((kFix == kWeightZeros || kFix == kRowZeros) && t.sums != nullptr) t.sums += 4 * pair;
     if (kFix == kRowZeros) t.row_zeros += 4 * pair;
+    if (kFix == kRowScales) t.row_scales += 4 * pair;
     uint8_t* state = c.state + 2 * pair * kNr * 4;
     float* y = out(pair, n);
     const float* scales = row_scales + 2 * pair;
@@ -413,7 +454,7 @@ struct Gemm {
       } else {
         multiply<E, P, 1, Codec, kFix, true, kGrouped>(t, f);
       }
-      if (c.last) store<P>(f[0], scales, y, a.ldy, rows, valid(n));
+      if (c.last) store<P>(f[0], scales, G, y, a.ldy, rows, valid(n));
     }
   }
 
@@ -474,6 +515,10 @@ struct Gemm {
   }
 
   void run() const {
+    if constexpr (kFix == kRowScales) {
+      if (a.M < E::kManyGrouped) return few<Fp4Nibbles>();
+      return many<Bytes<2>>();
+    }
     if (s.wide) {
       if (a.M < E::kManyBytes) {
         few<Bytes<0>>();
@@ -500,7 +545,9 @@ template <class E>
 inline void gemm(const GemmArgs& args) {
   const Problem& p = *args.w->problem;
   const Shape s = shape_of(p);
-  if (s.row_zeros) {
+  if (s.fp4) {
+    gemm_fixed<E, kRowScales>(args, s.grouped());
+  } else if (s.row_zeros) {
     gemm_fixed<E, kRowZeros>(args, s.grouped());
   } else if (p.zero_points) {
     gemm_fixed<E, kWeightZeros>(args, s.grouped());

@@ -39,10 +39,26 @@ inline int8x16_t codes16(const PackArgs& a, size_t r, size_t k) {
   return vld1q_s8(c);
 }
 
+// E2M1 codes as they are: 8 bytes of each output.
+inline void pack_fp4(const PackArgs& a, const Shape& s, size_t n, size_t k, uint8_t* out) {
+  const QuantMatrix& w = *a.w;
+  for (const size_t end = k + s.group_k; k < end; k += kKr, out += 64)
+    for (size_t i = 0; i < kNr; ++i) {
+      const size_t stop = k + kKr < w.K ? k + kKr : w.K;
+      if (n + i < w.N && k + kKr <= w.K) {
+        __builtin_memcpy(out + 8 * i, w.codes + (n + i) * w.row_bytes + k / 2, 8);
+      } else {
+        __builtin_memset(out + 8 * i, 0, 8);
+        if (n + i < w.N && k < stop) unpack_nibbles(w, n + i, k, stop, nullptr, out + 8 * i);
+      }
+    }
+}
+
 // Codes of one group of a panel; inputs [k, k + group_k).
 inline void pack_codes(const PackArgs& a, const Shape& s, size_t n, size_t k, uint8_t* out) {
   const QuantMatrix& w = *a.w;
   const size_t step = s.wide ? 128 : 64, end = k + s.group_k;
+  if (s.fp4) return pack_fp4(a, s, n, k, out);
   if (n + kNr <= w.N && a.columns == nullptr) {
     const uint8_t* row = w.codes + n * w.row_bytes;
     if (w.code == CodeType::kInt4Offset) {  // a byte of the file is a byte of the panel
@@ -92,7 +108,7 @@ struct ScaleRows {
 inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g,
                         const ScaleRows& rows, uint8_t* out) {
   const QuantMatrix& w = *a.w;
-  if (s.bf16) {
+  if (w.scale_type == ScaleType::kBf16) {
     for (size_t i = 0; i < kNr; ++i)
       __builtin_memcpy(out + 2 * i, w.scales + 2 * (rows.at[i] + g), 2);
   } else if (w.scale_type == ScaleType::kF32) {
@@ -103,7 +119,13 @@ inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g,
     for (size_t i = 0; i < kNr; ++i) {
       float scale;
       decode_scales(w.scale_type, w.scales + size * (rows.at[i] + g), 1, &scale);
-      __builtin_memcpy(out + 4 * i, &scale, 4);
+      const auto bits = __builtin_bit_cast(uint32_t, scale);
+      const auto upper = static_cast<uint16_t>(bits >> 16);  // e4m3 and e8m0 are exact in bf16
+      if (s.bf16) {
+        __builtin_memcpy(out + 2 * i, &upper, 2);
+      } else {
+        __builtin_memcpy(out + 4 * i, &bits, 4);
+      }
     }
   }
   if (s.zero_bytes != 0) {
@@ -255,7 +277,26 @@ inline void quantize_row(const Problem& p, const ActParams& params, const float*
   __builtin_memcpy(row + K_padded + 4, &zero, 4);
 }
 
+// The canonical row, its codes replaced by twice their numbers.
+inline void prepare_fp4(const PrepareArgs& a, size_t stride, size_t codes, size_t K_padded) {
+  alignas(16) static constexpr int8_t kTwice[16] = {0, 1,  2,  3,  4,  6,  8,  12,
+                                                    0, -1, -2, -3, -4, -6, -8, -12};
+  const int8x16_t table = vld1q_s8(kTwice);
+  for (size_t m = 0; m < a.M; ++m) {
+    uint8_t* row = a.rows + m * stride;
+    prepare_rows_canonical({a.problem, a.act, a.x + m * a.ldx, a.ldx, 1, row});
+    __builtin_memset(row + codes + a.problem->K, 0, K_padded - a.problem->K);
+    for (size_t k = 0; k < K_padded; k += kKr) {
+      auto* at = row + codes + k;
+      vst1q_s8(reinterpret_cast<int8_t*>(at), vqtbl1q_s8(table, vld1q_u8(at)));
+    }
+  }
+}
+
 inline void prepare_rows(const PrepareArgs& a) {
+  if (a.problem->code == CodeType::kFp4)
+    return prepare_fp4(a, row_bytes(*a.problem), row_codes(*a.problem),
+                       shape_of(*a.problem).K_padded);
   const size_t stride = row_bytes(*a.problem), K_padded = shape_of(*a.problem).K_padded;
   for (size_t m = 0; m < a.M; ++m)
     quantize_row(*a.problem, *a.act, a.x + m * a.ldx, K_padded, a.rows + m * stride);
@@ -298,15 +339,25 @@ inline void make_panel(const PanelArgs& a, size_t most_pairs) {
   const Problem& p = *a.problem;
   const Shape s = shape_of(p);
   const PanelLayout l = panel_layout(p, s, a.M);
-  const size_t row_stride = row_bytes(p);
+  const size_t row_stride = row_bytes(p), codes = row_codes(p);
   auto* scales = reinterpret_cast<float*>(a.panel + l.scales);
   auto* sums = reinterpret_cast<int32_t*>(a.panel + l.sums);
   auto* zeros = reinterpret_cast<int32_t*>(a.panel + l.zeros);
+  auto* group_scales = reinterpret_cast<float*>(a.panel + l.group_scales);
   const auto row = [&](size_t m) {
     return a.rows + (a.ids != nullptr ? static_cast<size_t>(a.ids[m]) : m) * row_stride;
   };
   for (size_t m = 0; m < 2 * l.pairs; ++m) {
-    scales[m] = 0.0f;
+    scales[m] = s.fp4 ? 1.0f : 0.0f;
+    if (s.fp4) {
+      for (size_t g = 0; g < s.groups; ++g) {
+        float v = 0.0f;
+        if (m < a.M) __builtin_memcpy(&v, row(m) + 4 * g, 4);
+        float* to = group_scales + (g * l.pairs + m / 2) * 4 + m % 2 * 2;
+        to[0] = to[1] = v;
+      }
+      continue;
+    }
     if (m < a.M) __builtin_memcpy(scales + m, row(m) + s.K_padded, 4);
     if (!s.row_zeros) continue;
     int32_t zero = 0;
@@ -317,9 +368,9 @@ inline void make_panel(const PanelArgs& a, size_t most_pairs) {
   for (size_t t = 0; t < map.tiles; ++t)
     for (size_t i = 0; i < map.size(t); ++i) {
       const size_t pair = map.first(t) + i;
-      const auto* r0 = reinterpret_cast<const int8_t*>(row(2 * pair));
+      const auto* r0 = reinterpret_cast<const int8_t*>(row(2 * pair) + codes);
       const auto* r1 =
-          2 * pair + 1 < a.M ? reinterpret_cast<const int8_t*>(row(2 * pair + 1)) : nullptr;
+          2 * pair + 1 < a.M ? reinterpret_cast<const int8_t*>(row(2 * pair + 1) + codes) : nullptr;
       put_pair(a, s, r0, r1, a.panel + 2 * map.first(t) * s.K_padded + 16 * i, 16 * map.size(t),
                p.zero_points ? sums + 4 * pair : nullptr, 4 * l.pairs);
     }
