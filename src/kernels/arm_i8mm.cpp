@@ -26,7 +26,8 @@ struct Smmla {
   // Full tiles over operands in scratch, without corrections: in assembly.
   template <int P, int kFix, bool kGrouped>
   static constexpr bool has_tile() {
-    return kFix == int8_family::kPlain && P == (kGrouped ? 3 : 4);
+    return (kFix == int8_family::kPlain && P == (kGrouped ? 3 : 4)) ||
+           (kFix == int8_family::kRowScales && kGrouped && P == 3);
   }
   template <int kShift>
   static inline void tile(const int8_family::Tile& t, size_t, float32x4_t (&f)[4][4]) {
@@ -46,9 +47,15 @@ struct Smmla {
   template <int kShift>
   static inline void tile(const int8_family::Tile& t, size_t group_k, float32x4_t (&f)[3][4]) {
     alignas(16) static constexpr uint8_t kZero[sizeof f] = {};
-    i8mm_tiles::grouped_6x8<kShift>(t.a, t.w, t.extras, t.groups, t.steps,
-                                    t.w_group - 128 * t.steps, group_k <= 128,
-                                    t.state_in != nullptr ? t.state_in : kZero, f);
+    const uint8_t* begin = t.state_in != nullptr ? t.state_in : kZero;
+    const size_t gap = t.w_group - 128 * t.steps;
+    if constexpr (kShift == 2) {
+      i8mm_tiles::rows_6x8(t.a, t.w, t.extras, t.groups, t.steps, gap, t.row_scales,
+                           4 * t.sums_group, begin, f);
+    } else {
+      i8mm_tiles::grouped_6x8<kShift>(t.a, t.w, t.extras, t.groups, t.steps, gap, group_k <= 128,
+                                      begin, f);
+    }
     if (t.state_out != nullptr) __builtin_memcpy(t.state_out, f, sizeof f);
   }
 };

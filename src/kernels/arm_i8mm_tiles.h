@@ -114,25 +114,28 @@ namespace i8mm_tiles {
   "v5.4s, #0\n"                                                                                 \
   "movi v6.4s, #0\n movi v7.4s, #0\n movi v8.4s, #0\n movi v9.4s, #0\n movi v10.4s, #0\n movi " \
   "v11.4s, #0\n"
-#define MOEBIUS_END_MIX(shift)                                                              \
-  MOEBIUS_CONVERT(0, 12, 27, shift)                                                         \
-  MOEBIUS_SUBTRACT(1, 13, 28)                                                               \
-  MOEBIUS_SUBTRACT(2, 14, 29)                                                               \
-  MOEBIUS_CONVERT(3, 15, 30, shift)                                                         \
-  MOEBIUS_SUBTRACT(4, 16, 27)                                                               \
-  MOEBIUS_SUBTRACT(5, 17, 28)                                                               \
-  MOEBIUS_CONVERT(6, 18, 29, shift) MOEBIUS_SUBTRACT(7, 19, 30) MOEBIUS_SUBTRACT(8, 20, 27) \
-      MOEBIUS_CONVERT(9, 21, 28, shift) MOEBIUS_SUBTRACT(10, 22, 29) MOEBIUS_SUBTRACT(11, 23, 30)
-#define MOEBIUS_END_CONVERT(shift)                                        \
-  MOEBIUS_CONVERT(0, 12, 27, shift)                                       \
-  MOEBIUS_CONVERT(1, 13, 28, shift)                                       \
-  MOEBIUS_CONVERT(2, 14, 29, shift)                                       \
-  MOEBIUS_CONVERT(3, 15, 30, shift)                                       \
-  MOEBIUS_CONVERT(4, 16, 27, shift)                                       \
-  MOEBIUS_CONVERT(5, 17, 28, shift)                                       \
-  MOEBIUS_CONVERT(6, 18, 29, shift) MOEBIUS_CONVERT(7, 19, 30, shift)     \
-      MOEBIUS_CONVERT(8, 20, 27, shift) MOEBIUS_CONVERT(9, 21, 28, shift) \
-          MOEBIUS_CONVERT(10, 22, 29, shift) MOEBIUS_CONVERT(11, 23, 30, shift)
+#define MOEBIUS_END_MIX(shift)                                                               \
+  MOEBIUS_CONVERT(0, 12, 27, shift)                                                          \
+  MOEBIUS_SUBTRACT(1, 13, 28)                                                                \
+  MOEBIUS_SUBTRACT(2, 14, 29)                                                                \
+  MOEBIUS_CONVERT(3, 15, 30, shift)                                                          \
+  MOEBIUS_SUBTRACT(4, 16, 27)                                                                \
+  MOEBIUS_SUBTRACT(5, 17, 28)                                                                \
+  MOEBIUS_CONVERT(6, 18, 29, shift)                                                          \
+  MOEBIUS_SUBTRACT(7, 19, 30)                                                                \
+  MOEBIUS_SUBTRACT(8, 20, 27) MOEBIUS_CONVERT(9, 21, 28, shift) MOEBIUS_SUBTRACT(10, 22, 29) \
+      MOEBIUS_SUBTRACT(11, 23, 30)
+#define MOEBIUS_END_CONVERT(shift)                                    \
+  MOEBIUS_CONVERT(0, 12, 27, shift)                                   \
+  MOEBIUS_CONVERT(1, 13, 28, shift)                                   \
+  MOEBIUS_CONVERT(2, 14, 29, shift)                                   \
+  MOEBIUS_CONVERT(3, 15, 30, shift)                                   \
+  MOEBIUS_CONVERT(4, 16, 27, shift)                                   \
+  MOEBIUS_CONVERT(5, 17, 28, shift)                                   \
+  MOEBIUS_CONVERT(6, 18, 29, shift)                                   \
+  MOEBIUS_CONVERT(7, 19, 30, shift)                                   \
+  MOEBIUS_CONVERT(8, 20, 27, shift) MOEBIUS_CONVERT(9, 21, 28, shift) \
+      MOEBIUS_CONVERT(10, 22, 29, shift) MOEBIUS_CONVERT(11, 23, 30, shift)
 #define MOEBIUS_GROUPS(start, end) \
   asm(                                                                                \
       "ldp q12, q13, [%[f]]\n ldp q14, q15, [%[f], #32]\n ldp q16, q17, [%[f], #64]\n"         \
@@ -186,6 +189,59 @@ template <int kShift>
       MOEBIUS_GROUPS(MOEBIUS_START_ZERO, MOEBIUS_END_CONVERT(", #4"));
     }
   }
+  f[0][0] = f0, f[0][1] = f1, f[0][2] = f2, f[0][3] = f3;
+  f[1][0] = f4, f[1][1] = f5, f[1][2] = f6, f[1][3] = f7;
+  f[2][0] = f8, f[2][1] = f9, f[2][2] = f10, f[2][3] = f11;
+}
+
+// The same with a factor per row and group (fp4, operands 4 times too large together) and any number of steps. v24 has the
+// factors of a pair of rows; products of factors alternate between v25 and v26.
+#define MOEBIUS_CONVERT_ROW(tmp, acc, f, s)                                                  \
+  "fmul v" #tmp ".4s, v" #s ".4s, v24.4s\n scvtf v" #acc ".4s, v" #acc ".4s, #2\n fmla v" #f \
+  ".4s, v" #acc ".4s, v" #tmp ".4s\n"
+#define MOEBIUS_SUBTRACT_ROW(tmp, acc, f, s)                                                    \
+  "fmul v" #tmp ".4s, v" #s ".4s, v24.4s\n fsub v" #acc ".4s, v" #acc ".4s, v31.4s\n fmla v" #f \
+  ".4s, v" #acc ".4s, v" #tmp ".4s\n"
+
+[[gnu::always_inline]] inline void rows_6x8(const uint8_t* x, const uint8_t* w,
+                                            const uint8_t* scales, size_t groups, size_t steps,
+                                            size_t gap, const float* row_scales, size_t row_next,
+                                            const uint8_t* begin, float32x4_t (&f)[3][4]) {
+  size_t n;
+  MOEBIUS_PINNED(float32x4_t, f0, "v12");
+  MOEBIUS_PINNED(float32x4_t, f1, "v13");
+  MOEBIUS_PINNED(float32x4_t, f2, "v14");
+  MOEBIUS_PINNED(float32x4_t, f3, "v15");
+  MOEBIUS_PINNED(float32x4_t, f4, "v16");
+  MOEBIUS_PINNED(float32x4_t, f5, "v17");
+  MOEBIUS_PINNED(float32x4_t, f6, "v18");
+  MOEBIUS_PINNED(float32x4_t, f7, "v19");
+  MOEBIUS_PINNED(float32x4_t, f8, "v20");
+  MOEBIUS_PINNED(float32x4_t, f9, "v21");
+  MOEBIUS_PINNED(float32x4_t, f10, "v22");
+  MOEBIUS_PINNED(float32x4_t, f11, "v23");
+  asm("ldp q12, q13, [%[f]]\n ldp q14, q15, [%[f], #32]\n ldp q16, q17, [%[f], #64]\n"
+      "ldp q18, q19, [%[f], #96]\n ldp q20, q21, [%[f], #128]\n ldp q22, q23, [%[f], #160]\n"
+      "dup v31.4s, %w[magic]\n"
+      "2:\n mov %[n], %[steps]\n" MOEBIUS_START_MIX
+      "1:\n" MOEBIUS_HALF_6(0, 32, 0, 32) MOEBIUS_HALF_6(48, 80, 64, 96)
+      "add %[x], %[x], #96\n add %[w], %[w], #128\n subs %[n], %[n], #1\n b.ne 1b\n"
+      "ldp q27, q28, [%[s]]\n ldr q24, [%[r]]\n ldp q29, q30, [%[s], #32]\n add %[s], %[s], #64\n add %[w], %[w], %[gap]\n"
+      MOEBIUS_CONVERT_ROW(25, 0, 12, 27) MOEBIUS_SUBTRACT_ROW(26, 1, 13, 28)
+      MOEBIUS_SUBTRACT_ROW(25, 2, 14, 29) MOEBIUS_CONVERT_ROW(26, 3, 15, 30)
+      "ldr q24, [%[r], #16]\n"
+      MOEBIUS_SUBTRACT_ROW(25, 4, 16, 27) MOEBIUS_SUBTRACT_ROW(26, 5, 17, 28)
+      MOEBIUS_CONVERT_ROW(25, 6, 18, 29) MOEBIUS_SUBTRACT_ROW(26, 7, 19, 30)
+      "ldr q24, [%[r], #32]\n"
+      MOEBIUS_SUBTRACT_ROW(25, 8, 20, 27) MOEBIUS_CONVERT_ROW(26, 9, 21, 28)
+      MOEBIUS_SUBTRACT_ROW(25, 10, 22, 29) MOEBIUS_SUBTRACT_ROW(26, 11, 23, 30)
+      "add %[r], %[r], %[r_next]\n"
+      "subs %[g], %[g], #1\n b.ne 2b\n"
+      : "=&w"(f0), "=&w"(f1), "=&w"(f2), "=&w"(f3), "=&w"(f4), "=&w"(f5), "=&w"(f6), "=&w"(f7), "=&w"(f8), "=&w"(f9),
+        "=&w"(f10), "=&w"(f11), [x] "+r"(x), [w] "+r"(w), [s] "+r"(scales), [g] "+r"(groups), [r] "+r"(row_scales),
+        [n] "=&r"(n)
+      : [steps] "r"(steps), [gap] "r"(gap), [f] "r"(begin), [r_next] "r"(row_next), [magic] "r"(0x4A400000u)
+      : MOEBIUS_SUM_VECTORS, "cc", "memory");
   f[0][0] = f0, f[0][1] = f1, f[0][2] = f2, f[0][3] = f3;
   f[1][0] = f4, f[1][1] = f5, f[1][2] = f6, f[1][3] = f7;
   f[2][0] = f8, f[2][1] = f9, f[2][2] = f10, f[2][3] = f11;

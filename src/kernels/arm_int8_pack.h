@@ -5,6 +5,7 @@
 #ifdef __aarch64__
 #include <arm_neon.h>
 
+#include "base/numeric.h"
 #include "kernels/arm_int8.h"
 
 namespace moebius {
@@ -117,8 +118,15 @@ inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g,
   } else {
     const size_t size = scale_size(w.scale_type);
     for (size_t i = 0; i < kNr; ++i) {
+      const size_t at = rows.at[i] + g;
       float scale;
-      decode_scales(w.scale_type, w.scales + size * (rows.at[i] + g), 1, &scale);
+      if (w.scale_type == ScaleType::kFp8) {
+        scale = e4m3_to_f32(w.scales[at]);
+      } else if (w.scale_type == ScaleType::kE8m0) {
+        scale = e8m0_to_f32(w.scales[at]);
+      } else {
+        decode_scales(w.scale_type, w.scales + size * at, 1, &scale);
+      }
       const auto bits = __builtin_bit_cast(uint32_t, scale);
       const auto upper = static_cast<uint16_t>(bits >> 16);  // e4m3 and e8m0 are exact in bf16
       if (s.bf16) {
