@@ -79,17 +79,17 @@ namespace bf16_tiles {
 #define MOEBIUS_SCALE(acc, f, s) "fmla v" #f ".4s, v" #acc ".4s, v" #s ".4s\n"
 #define MOEBIUS_SCALE_BY(tmp, acc, f, s) \
   "fmul v" #tmp ".4s, v" #s ".4s, v24.4s\n fmla v" #f ".4s, v" #acc ".4s, v" #tmp ".4s\n"
-#define MOEBIUS_END_PLAIN                                                     \
-  MOEBIUS_SCALE(0, 12, 27)                                                    \
-  MOEBIUS_SCALE(1, 13, 28)                                                    \
-  MOEBIUS_SCALE(2, 14, 29)                                                    \
-  MOEBIUS_SCALE(3, 15, 30)                                                    \
-  MOEBIUS_SCALE(4, 16, 27)                                                    \
-  MOEBIUS_SCALE(5, 17, 28)                                                    \
-  MOEBIUS_SCALE(6, 18, 29)                                                    \
-  MOEBIUS_SCALE(7, 19, 30)                                                    \
-  MOEBIUS_SCALE(8, 20, 27) MOEBIUS_SCALE(9, 21, 28) MOEBIUS_SCALE(10, 22, 29) \
-      MOEBIUS_SCALE(11, 23, 30)
+#define MOEBIUS_END_PLAIN  \
+  MOEBIUS_SCALE(0, 12, 27) \
+  MOEBIUS_SCALE(1, 13, 28) \
+  MOEBIUS_SCALE(2, 14, 29) \
+  MOEBIUS_SCALE(3, 15, 30) \
+  MOEBIUS_SCALE(4, 16, 27) \
+  MOEBIUS_SCALE(5, 17, 28) \
+  MOEBIUS_SCALE(6, 18, 29) \
+  MOEBIUS_SCALE(7, 19, 30) \
+  MOEBIUS_SCALE(8, 20, 27) \
+  MOEBIUS_SCALE(9, 21, 28) MOEBIUS_SCALE(10, 22, 29) MOEBIUS_SCALE(11, 23, 30)
 #define MOEBIUS_END_ROWS                                                                           \
   "ldr q24, [%[r]]\n" MOEBIUS_SCALE_BY(25, 0, 12, 27) MOEBIUS_SCALE_BY(26, 1, 13, 28)              \
       MOEBIUS_SCALE_BY(31, 2, 14, 29)                                                              \

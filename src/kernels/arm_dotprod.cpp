@@ -18,7 +18,7 @@ struct SdotOne {
   static inline X load(const uint8_t* p) { return twice(p); }
   static inline void zero(Acc& acc) { acc = vdupq_n_s32(0); }
   static inline void step(Acc& acc, X x, int8x16_t b) { acc = vdotq_s32(acc, b, x); }
-  static inline int32x4_t sum(Acc acc) { return vpaddq_s32(acc, acc); }
+  static inline int32x4_t four(Acc a, Acc b) { return vpaddq_s32(a, b); }
 };
 struct Sdot {
   template <int P, int kFix, bool kGrouped>

@@ -22,6 +22,9 @@ struct Smmla {
     asm("smmla %0.4s, %1.16b, %2.16b" : "+w"(acc) : "w"(x), "w"(b));
   }
   static inline int32x4_t sum(Acc acc) { return acc; }
+  static inline int32x4_t four(Acc a, Acc b) {
+    return vreinterpretq_s32_s64(vzip1q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
+  }
 
   // Full tiles over operands in scratch, without corrections: in assembly.
   template <int P, int kFix, bool kGrouped>

@@ -27,10 +27,7 @@ struct SmullOne {
   static inline X load(const uint8_t* p) { return twice(p); }
   static inline void zero(Acc& acc) { acc.zero(); }
   static inline void step(Acc& acc, X x, int8x16_t b) { acc.step(x, b); }
-  static inline int32x4_t sum(const Acc& acc) {
-    const int32x4_t v = acc.sum();
-    return vpaddq_s32(v, v);
-  }
+  static inline int32x4_t four(const Acc& a, const Acc& b) { return vpaddq_s32(a.sum(), b.sum()); }
 };
 struct Smull {
   template <int P, int kFix, bool kGrouped>
