@@ -125,18 +125,18 @@ namespace i8mm_tiles {
   MOEBIUS_SUBTRACT(7, 19, 30)       \
   MOEBIUS_SUBTRACT(8, 20, 27)       \
   MOEBIUS_CONVERT(9, 21, 28, shift) MOEBIUS_SUBTRACT(10, 22, 29) MOEBIUS_SUBTRACT(11, 23, 30)
-#define MOEBIUS_END_CONVERT(shift)                                     \
-  MOEBIUS_CONVERT(0, 12, 27, shift)                                    \
-  MOEBIUS_CONVERT(1, 13, 28, shift)                                    \
-  MOEBIUS_CONVERT(2, 14, 29, shift)                                    \
-  MOEBIUS_CONVERT(3, 15, 30, shift)                                    \
-  MOEBIUS_CONVERT(4, 16, 27, shift)                                    \
-  MOEBIUS_CONVERT(5, 17, 28, shift)                                    \
-  MOEBIUS_CONVERT(6, 18, 29, shift)                                    \
-  MOEBIUS_CONVERT(7, 19, 30, shift)                                    \
-  MOEBIUS_CONVERT(8, 20, 27, shift)                                    \
-  MOEBIUS_CONVERT(9, 21, 28, shift) MOEBIUS_CONVERT(10, 22, 29, shift) \
-      MOEBIUS_CONVERT(11, 23, 30, shift)
+#define MOEBIUS_END_CONVERT(shift)  \
+  MOEBIUS_CONVERT(0, 12, 27, shift) \
+  MOEBIUS_CONVERT(1, 13, 28, shift) \
+  MOEBIUS_CONVERT(2, 14, 29, shift) \
+  MOEBIUS_CONVERT(3, 15, 30, shift) \
+  MOEBIUS_CONVERT(4, 16, 27, shift) \
+  MOEBIUS_CONVERT(5, 17, 28, shift) \
+  MOEBIUS_CONVERT(6, 18, 29, shift) \
+  MOEBIUS_CONVERT(7, 19, 30, shift) \
+  MOEBIUS_CONVERT(8, 20, 27, shift) \
+  MOEBIUS_CONVERT(9, 21, 28, shift) \
+  MOEBIUS_CONVERT(10, 22, 29, shift) MOEBIUS_CONVERT(11, 23, 30, shift)
 #define MOEBIUS_GROUPS(start, end) \
   asm(                                                                                \
       "ldp q12, q13, [%[f]]\n ldp q14, q15, [%[f], #32]\n ldp q16, q17, [%[f], #64]\n"         \
