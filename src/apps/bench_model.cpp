@@ -94,9 +94,7 @@ class ModelBench {
     if (block == nullptr) return one;
     const auto E = static_cast<double>(block->spec.experts),
                k = static_cast<double>(block->spec.router.top_k);
-    double embedding = 0;
-    for (const Module& m : checkpoint_.modules())
-      if (m.kind == ModuleKind::kEmbedding) embedding += static_cast<double>(m.bytes);
+    const auto embedding = static_cast<double>(model_->embedding_bytes());
     if (k >= E) return one;
     const double unread = std::max(0.0, static_cast<double>(model_->packed_bytes()) - embedding -
                                             one);  // experts one token leaves out

@@ -40,6 +40,8 @@ class Checkpoint {
   const ModelConfig& config() const { return config_; }
   const QuantConfig& quant() const { return quant_; }
   const TensorStore& store() const { return *store_; }
+  // For whoever reads on after the checkpoint is gone.
+  std::shared_ptr<const TensorStore> shared_store() const { return store_; }
   const std::vector<Module>& modules() const { return modules_; }
   const Json& generation_config() const {
     return generation_;
@@ -61,7 +63,7 @@ class Checkpoint {
   std::string folder_;
   ModelConfig config_;
   QuantConfig quant_;
-  std::unique_ptr<TensorStore> store_;
+  std::shared_ptr<const TensorStore> store_;
   Json generation_;
   std::vector<Module> modules_;
   std::unordered_map<std::string_view, size_t> by_name_;

@@ -152,7 +152,7 @@ inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g,
 inline void pack(const PackArgs& a) {
   const Shape s = shape_of(*a.problem);
   for (size_t n = a.n0; n < a.n1; n += kNr) {
-    uint8_t* out = a.packed + n / kNr * s.stride();
+    uint8_t* out = a.packed + (a.row0 + n) / kNr * s.stride();
     const ScaleRows rows(*a.w, n);
     for (size_t g = 0; g < s.groups; ++g, out += s.group_bytes()) {
       pack_codes(a, s, n, g * s.group_k, out);

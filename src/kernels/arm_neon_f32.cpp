@@ -398,7 +398,7 @@ void pack(const PackArgs& a) {
   uint8_t codes[kNr][kChunk * 4];
   const size_t size = s.bits < 8 ? 1 : s.bits / 8;
   for (size_t n = a.n0; n < a.n1; n += kNr) {
-    uint8_t* out = a.packed + n / kNr * s.stride();
+    uint8_t* out = a.packed + (a.row0 + n) / kNr * s.stride();
     for (size_t k = 0; k < s.K_padded; k += kChunk) {
       const size_t count = s.K_padded - k < kChunk ? s.K_padded - k : kChunk;
       for (size_t i = 0; i < kNr; ++i) codes_of(a, s, n + i, k, count, codes[i]);

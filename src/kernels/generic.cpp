@@ -72,14 +72,15 @@ void pack(const PackArgs& args) {
   const Problem& p = *args.problem;
   const PackedLayout l = layout_of(p);
   for (size_t n = args.n0; n < args.n1; ++n) {
-    pack_codes(p, *args.w, n, args.columns, args.packed + l.codes + n * l.code_row);
-    row_scales_raw(*args.w, n, args.packed + l.scales + n * l.scale_row);
+    const size_t to = args.row0 + n;
+    pack_codes(p, *args.w, n, args.columns, args.packed + l.codes + to * l.code_row);
+    row_scales_raw(*args.w, n, args.packed + l.scales + to * l.scale_row);
     if (l.zero_row != 0)
       row_zero_points(*args.w, n,
-                      reinterpret_cast<int8_t*>(args.packed + l.zeros + n * l.zero_row));
+                      reinterpret_cast<int8_t*>(args.packed + l.zeros + to * l.zero_row));
     if (p.act.mode == Int8Mode::kVllm) {
       const float S = p.groups > 1 ? vllm_row_sum(args, n) : 0.0f;
-      std::memcpy(args.packed + l.sums + n * sizeof S, &S, sizeof S);
+      std::memcpy(args.packed + l.sums + to * sizeof S, &S, sizeof S);
     }
   }
 }

@@ -47,11 +47,13 @@ struct Problem {
 struct PackArgs {
   const Problem* problem;
   const QuantMatrix* w;
-  size_t n0, n1;    // rows to pack; n0 is a multiple of Kernel::n_step
+  size_t n0, n1;    // rows of w to pack; n0 is a multiple of Kernel::n_step
   uint8_t* packed;  // whole matrix; the call fills what belongs to its rows
   const int32_t* columns =
       nullptr;  // act-order: packed column i is column columns[i] of w; null: identity
   const int32_t* group_ends = nullptr;  // act-order: as in PackedMatrix
+  size_t row0 =
+      0;  // row of the whole matrix at which w begins, when w is a piece of it; a multiple of Kernel::n_step
 };
 
 // A packed matrix with the values that are not part of the tiles.

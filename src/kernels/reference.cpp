@@ -29,12 +29,13 @@ size_t packed_bytes(const Problem& p) { return layout_of(p).total; }
 void pack(const PackArgs& args) {
   const PackedLayout l = layout_of(*args.problem);
   for (size_t n = args.n0; n < args.n1; ++n) {
-    std::memcpy(args.packed + l.codes + n * l.code_row, args.w->codes + n * args.w->row_bytes,
+    const size_t to = args.row0 + n;
+    std::memcpy(args.packed + l.codes + to * l.code_row, args.w->codes + n * args.w->row_bytes,
                 l.code_row);
-    row_scales_raw(*args.w, n, args.packed + l.scales + n * l.scale_row);
+    row_scales_raw(*args.w, n, args.packed + l.scales + to * l.scale_row);
     if (l.zero_row != 0)
       row_zero_points(*args.w, n,
-                      reinterpret_cast<int8_t*>(args.packed + l.zeros + n * l.zero_row));
+                      reinterpret_cast<int8_t*>(args.packed + l.zeros + to * l.zero_row));
   }
 }
 

@@ -59,6 +59,20 @@ void DecoderModel::run_linear(const LinearLayer& layer, const float* x, float* y
   for_rows(T, [&](size_t t) { round_to(options_.type, y + t * n, n); });
 }
 
+void DecoderModel::embed_token(size_t token, float* to) {
+  QuantMatrix table = embedding_;
+  if (embedding_store_ != nullptr) {
+    embedding_memory_.reset();
+    table =
+        reader_for(embedding_plan_.scheme.format)
+            .load(rows_of(embedding_plan_, token, token + 1), *embedding_store_, embedding_memory_);
+    token = 0;
+  }
+  for (size_t c = 0; c < hidden_; ++c)
+    to[c] = weight_at(table, token, c) * spec_.embedding_multiplier;
+  round_to(options_.type, to, hidden_);
+}
+
 void DecoderModel::embed(std::span<const StepItem> items, size_t T) {
   Buffers& b = *buffers_;
   grow(b.h, T * hidden_), grow(b.a, T * hidden_), grow(b.branch, T * hidden_);
@@ -67,11 +81,7 @@ void DecoderModel::embed(std::span<const StepItem> items, size_t T) {
   for (const StepItem& item : items) {
     for (size_t i = 0; i < item.tokens.size(); ++i, ++row) {
       b.positions[row] = static_cast<int32_t>(item.state->length() + i);
-      float* to = b.h.data() + row * hidden_;
-      const auto token = static_cast<size_t>(item.tokens[i]);
-      for (size_t c = 0; c < hidden_; ++c)
-        to[c] = weight_at(embedding_, token, c) * spec_.embedding_multiplier;
-      round_to(options_.type, to, hidden_);
+      embed_token(static_cast<size_t>(item.tokens[i]), b.h.data() + row * hidden_);
     }
     longest = std::max(longest, item.state->length() + item.tokens.size());
   }

@@ -58,6 +58,7 @@ class DecoderModel {
   size_t layers() const { return layers_.size(); }
   XType type() const { return options_.type; }
   uint64_t packed_bytes() const;  // weights in memory
+  uint64_t embedding_bytes() const { return embedding_.N * embedding_.row_bytes; }  // of these
   uint64_t kv_bytes_per_token() const;
   uint64_t weight_bytes_per_token()
       const;  // packed weights that one token reads (k experts per layer)
@@ -77,6 +78,7 @@ class DecoderModel {
   void load_layer(const Checkpoint& checkpoint, size_t index, Layer& layer);
   void load_attention(const Checkpoint& checkpoint, size_t index, Layer& layer);
   void embed(std::span<const StepItem> items, size_t T);
+  void embed_token(size_t token, float* to);
   void attend(size_t layer, std::span<const StepItem> items, size_t T);
   void project_qkv(const Layer& layer, size_t T);
   void project_latent(const Layer& layer, size_t T);
@@ -92,8 +94,12 @@ class DecoderModel {
   size_t hidden_ = 0, vocab_ = 0;
   std::vector<std::unique_ptr<Layer>> layers_;
   std::unique_ptr<Rope> rope_;
+  // The token table in memory; or, when the output projection holds the same weights packed, its plan: rows are then read from
+  // the file as tokens need them, so that the weights are not in memory twice.
   LoadBuffer embedding_memory_;
   QuantMatrix embedding_;
+  std::shared_ptr<const TensorStore> embedding_store_;
+  MatrixPlan embedding_plan_;
   Norm final_norm_;
   std::unique_ptr<LinearLayer> output_;
   std::unique_ptr<Buffers> buffers_;

@@ -188,8 +188,13 @@ std::unique_ptr<DecoderModel> DecoderModel::load(const Checkpoint& checkpoint,
     model->layers_.push_back(std::make_unique<Layer>());
     model->load_layer(checkpoint, i, *model->layers_[i]);
   }
-  model->embedding_ = reader_for(embedding->plan.scheme.format)
-                          .load(embedding->plan, checkpoint.store(), model->embedding_memory_);
+  if (output == &*embedding && can_cut_rows(embedding->plan)) {
+    model->embedding_store_ = checkpoint.shared_store();
+    model->embedding_plan_ = embedding->plan;
+  } else {
+    model->embedding_ = reader_for(embedding->plan.scheme.format)
+                            .load(embedding->plan, checkpoint.store(), model->embedding_memory_);
+  }
   const auto norm = std::find_if(modules.begin(), modules.end(), [](const Module& m) {
     return m.kind == ModuleKind::kNorm && m.layer < 0;
   });
@@ -210,7 +215,7 @@ std::unique_ptr<DecoderModel> DecoderModel::load(const Checkpoint& checkpoint,
 }
 
 uint64_t DecoderModel::packed_bytes() const {
-  uint64_t bytes = embedding_.N * embedding_.row_bytes + output_->packed_bytes();
+  uint64_t bytes = embedding_bytes() + output_->packed_bytes();
   for (const auto& l : layers_) {
     bytes += l->moe.experts->packed_bytes();
     for (const LinearLayer* linear : {l->qkv.get(), l->output.get(), l->latent.get(), l->q_up.get(),

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
 #include <optional>
 
 #include "base/error.h"
@@ -68,6 +69,41 @@ ProjectionPlan plan_module(const Checkpoint& checkpoint, const Module& module,
   load_into(loaded, checkpoint, module, options.rank, buffer);
   return plan_of(make_problem(loaded.w, act_spec_of(module, options.int8), options.x_type), module,
                  options);
+}
+
+// Buffers of the threads that read pieces at the same time.
+class BufferPool {
+ public:
+  std::unique_ptr<LoadBuffer> take() {
+    const std::lock_guard lock(mutex_);
+    if (free_.empty()) return std::make_unique<LoadBuffer>();
+    std::unique_ptr<LoadBuffer> b = std::move(free_.back());
+    free_.pop_back();
+    b->reset();
+    return b;
+  }
+  void give(std::unique_ptr<LoadBuffer> b) {
+    const std::lock_guard lock(mutex_);
+    free_.push_back(std::move(b));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<LoadBuffer>> free_;
+};
+
+RowSource row_source(const Checkpoint& checkpoint, const Module& module, uint64_t piece_bytes,
+                     BufferPool& buffers) {
+  RowSource source;
+  source.at_once =
+      std::max<uint64_t>(1, piece_bytes / (module.plan.code_bytes / module.plan.N + 1));
+  source.rows = [&](size_t n0, size_t n1, FunctionRef<void(const QuantMatrix&)> use) {
+    std::unique_ptr<LoadBuffer> buffer = buffers.take();
+    use(reader_for(module.plan.scheme.format)
+            .load(rows_of(module.plan, n0, n1), checkpoint.store(), *buffer));
+    buffers.give(std::move(buffer));
+  };
+  return source;
 }
 
 bool same(const Problem& a, const Problem& b) {
@@ -197,16 +233,24 @@ std::unique_ptr<LinearLayer> load_linear(const Checkpoint& checkpoint,
                                          const std::vector<const Module*>& modules,
                                          const LayerOptions& options) {
   LoadBuffer buffer;
+  BufferPool buffers;
   std::vector<Loaded> loaded(modules.size());
   std::vector<LinearPart> parts;
   for (size_t i = 0; i < modules.size(); ++i) {
     const Module& m = *modules[i];
     if (!m.supported) fail("{}: {}", m.name, m.reason);
-    load_into(loaded[i], checkpoint, m, options.rank, buffer);
     LinearPart part;
-    part.plan = plan_of(make_problem(loaded[i].w, act_spec_of(m, options.int8), options.x_type), m,
-                        options);
-    part.w = &loaded[i].w;
+    if (!needs_payload(m, options.rank) && can_cut_rows(m.plan) &&
+        m.plan.code_bytes > options.piece_bytes) {
+      part.plan = plan_of(problem_of(m, options.int8, options.x_type), m, options);
+      part.rows = row_source(checkpoint, m, options.piece_bytes, buffers);
+      loaded[i].bias = load_bias(m.plan, checkpoint.store());
+    } else {
+      load_into(loaded[i], checkpoint, m, options.rank, buffer);
+      part.plan = plan_of(make_problem(loaded[i].w, act_spec_of(m, options.int8), options.x_type),
+                          m, options);
+      part.w = &loaded[i].w;
+    }
     part.act = m.plan.input;
     part.bias = loaded[i].bias;
     part.output_scale = output_scale(m);

@@ -29,6 +29,8 @@ struct LayerOptions {
   Int8Mode int8 = Int8Mode::kDeclared;
   XType x_type = XType::kBf16;
   Rank rank;
+  // A larger linear matrix is read and packed in pieces of about this size: an lm_head can outweigh many experts.
+  uint64_t piece_bytes = uint64_t{4} << 20;
   std::function<void(uint64_t bytes)> progress;  // file bytes done; called from any thread
 };
 

@@ -55,7 +55,7 @@ LinearLayer::LinearLayer(std::vector<LinearPart> parts, ThreadPool* pool) {
     check_plan(p.plan, p.name);
     if (p.plan.problem.K != K_)
       fail("{} takes {} inputs, {} takes {}", p.name, p.plan.problem.K, parts[0].name, K_);
-    if (p.w == nullptr) fail("{}: no matrix", p.name);
+    if (p.w == nullptr && p.rows.at_once == 0) fail("{}: no matrix", p.name);
     const size_t width = p.padded_n == 0 ? p.plan.problem.N : p.padded_n;
     if (width < p.plan.problem.N)
       fail("{} has {} rows; expected at most {}", p.name, p.plan.problem.N, width);
@@ -75,8 +75,11 @@ LinearLayer::LinearLayer(std::vector<LinearPart> parts, ThreadPool* pool) {
   for (size_t i = 0; i < parts.size(); ++i) {
     Part& part = parts_[i];
     part.slot.bind(&plans_[i], memory_.data() + offsets[i]);
-    part.slot.fill(*parts[i].w, parts[i].act, parts[i].bias, pool, parts[i].name,
-                   parts[i].output_scale);
+    const LinearPart& from = parts[i];
+    if (from.w != nullptr)
+      part.slot.fill(*from.w, from.act, from.bias, pool, from.name, from.output_scale);
+    else
+      part.slot.fill(from.rows, from.act, from.bias, pool, from.name, from.output_scale);
     ways.push_back(table.add(part.slot));
     size_t j = 0;
     while (j < i && !(ways[j] == ways[i] && part.slot.same_columns(parts_[j].slot))) ++j;

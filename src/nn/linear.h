@@ -20,6 +20,7 @@ namespace moebius {
 struct LinearPart {
   ProjectionPlan plan;
   const QuantMatrix* w = nullptr;  // read by the constructor only
+  RowSource rows;                  // or the matrix in pieces, called by the constructor only
   ActParams act;
   std::span<const float> bias;  // [N] or empty
   float output_scale = 0.0f;    // 0: no output fake quantization

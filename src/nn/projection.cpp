@@ -101,12 +101,34 @@ void PackedSlot::finish_row(float* row, size_t n0, size_t n) const noexcept {
   if (output_scale_ != 0.0f) fake_quantize(row, n, output_scale_);
 }
 
+void PackedSlot::check(std::span<const float> bias, std::string_view what) const {
+  if (ready_) fail("{} was given twice", what);
+  if (!bias.empty() && bias.size() != plan_->problem.N)
+    fail("{}: bias has {} values; expected {}", what, bias.size(), plan_->problem.N);
+}
+
+void PackedSlot::pack(const QuantMatrix& w, size_t n0, size_t n1, size_t row0) const {
+  plan_->kernel->pack({&plan_->problem, &w, n0, n1, memory_, order_.columns_or_null(),
+                       order_.ends_or_null(), row0});
+}
+
+void PackedSlot::finish(float global_scale, const ActParams& act, std::span<const float> bias,
+                        float output_scale) {
+  bias_.assign(bias.begin(), bias.end());
+  output_scale_ = output_scale;
+  view_.problem = &plan_->problem;
+  view_.data = memory_;
+  view_.global_scale = global_scale;
+  view_.act = plan_->shared_amax ? ActParams{} : act;
+  view_.columns = order_.columns_or_null();
+  view_.group_ends = order_.ends_or_null();
+  ready_ = true;
+}
+
 void PackedSlot::fill(const QuantMatrix& w, const ActParams& act, std::span<const float> bias,
                       ThreadPool* pool, std::string_view what, float output_scale) {
   const Problem& p = plan_->problem;
-  if (ready_) fail("{} was given twice", what);
-  if (!bias.empty() && bias.size() != p.N)
-    fail("{}: bias has {} values; expected {}", what, bias.size(), p.N);
+  check(bias, what);
   order_ = column_order(w);
   check_matrix(p, make_problem(w, p.act, p.x_type), what);
   // A matrix whose order happens to be the natural one, in a layer built for any order: say so
@@ -120,27 +142,44 @@ void PackedSlot::fill(const QuantMatrix& w, const ActParams& act, std::span<cons
     for (size_t g = 0; g < p.groups; ++g)
       order_.group_ends[g] = static_cast<int32_t>(std::min((g + 1) * p.block_k, p.K));
   }
-  const Kernel& k = *plan_->kernel;
-  const size_t step = k.n_step, rows = (std::max<size_t>(step, 64) + step - 1) / step * step;
-  const auto pack = [&](size_t block) {
-    const size_t n0 = block * rows, n1 = std::min(p.N, n0 + rows);
-    k.pack({&p, &w, n0, n1, memory_, order_.columns_or_null(), order_.ends_or_null()});
-  };
+  const size_t step = plan_->kernel->n_step,
+               rows = (std::max<size_t>(step, 64) + step - 1) / step * step;
   const size_t blocks = (p.N + rows - 1) / rows;
+  const auto pack_block = [&](size_t b) { pack(w, b * rows, std::min(p.N, (b + 1) * rows), 0); };
   if (pool != nullptr) {
-    pool->parallel_for(blocks, pack);
+    pool->parallel_for(blocks, pack_block);
   } else {
-    for (size_t b = 0; b < blocks; ++b) pack(b);
+    for (size_t b = 0; b < blocks; ++b) pack_block(b);
   }
-  bias_.assign(bias.begin(), bias.end());
-  output_scale_ = output_scale;
-  view_.problem = &p;
-  view_.data = memory_;
-  view_.global_scale = w.global_scale;
-  view_.act = plan_->shared_amax ? ActParams{} : act;
-  view_.columns = order_.columns_or_null();
-  view_.group_ends = order_.ends_or_null();
-  ready_ = true;
+  finish(w.global_scale, act, bias, output_scale);
+}
+
+void PackedSlot::fill(const RowSource& source, const ActParams& act, std::span<const float> bias,
+                      ThreadPool* pool, std::string_view what, float output_scale) {
+  const Problem& p = plan_->problem;
+  check(bias, what);
+  if (p.act_order || p.ragged) fail("{}: a matrix with a column order comes whole", what);
+  const size_t step = plan_->kernel->n_step,
+               rows = std::max<size_t>(source.at_once / step * step, step);
+  const size_t pieces = (p.N + rows - 1) / rows;
+  float global_scale = 1.0f;
+  const auto pack_piece = [&](size_t i) {
+    const size_t n0 = i * rows, n1 = std::min(p.N, n0 + rows);
+    source.rows(n0, n1, [&](const QuantMatrix& w) {
+      Problem piece = p;
+      piece.N = n1 - n0;
+      piece.block_n = std::min(p.block_n, piece.N);
+      check_matrix(piece, make_problem(w, p.act, p.x_type), what);
+      pack(w, 0, piece.N, n0);
+      if (i == 0) global_scale = w.global_scale;
+    });
+  };
+  if (pool != nullptr) {
+    pool->parallel_for(pieces, pack_piece);
+  } else {
+    for (size_t i = 0; i < pieces; ++i) pack_piece(i);
+  }
+  finish(global_scale, act, bias, output_scale);
 }
 
 uint32_t PreparationTable::add(const PackedSlot& slot) {

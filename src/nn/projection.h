@@ -3,6 +3,7 @@
 // owns), bias and input parameters. And the table of distinct ways in which rows of x are prepared,
 // so that a layer prepares a row once for all matrices that agree.
 #pragma once
+#include <functional>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -32,6 +33,13 @@ Problem row_parallel_problem(
     const Problem& problem);  // what the kernel sees then; throws Error for asymmetric input
 float shared_scale(const ActSpec& act, float amax);  // NaN for a non-finite amax, 1 for 0
 
+// A matrix that is read in pieces while it is packed, so that it is never in memory twice: rows(n0, n1, use) calls `use` with rows
+// [n0, n1) as a matrix of their own, from any thread.
+struct RowSource {
+  std::function<void(size_t n0, size_t n1, FunctionRef<void(const QuantMatrix&)> use)> rows;
+  size_t at_once = 0;  // rows of a piece; 0: there is no such source
+};
+
 // Throws Error when the plan cannot be run (no kernel, or the kernel's own reason).
 void check_plan(const ProjectionPlan& plan, std::string_view what);
 
@@ -43,6 +51,9 @@ class PackedSlot {
   // Packs w (rows shared out over the pool) and keeps the rest. Throws Error, naming `what`, when w
   // or the bias does not fit.
   void fill(const QuantMatrix& w, const ActParams& act, std::span<const float> bias,
+            ThreadPool* pool, std::string_view what, float output_scale = 0.0f);
+  // The same for a matrix without column order that comes in pieces, which all threads read and pack.
+  void fill(const RowSource& source, const ActParams& act, std::span<const float> bias,
             ThreadPool* pool, std::string_view what, float output_scale = 0.0f);
 
   // What follows the product of one row, outputs [n0, n0 + n): + bias, then output fake quantization where there is a scale.
@@ -59,6 +70,11 @@ class PackedSlot {
   }
 
  private:
+  void check(std::span<const float> bias, std::string_view what) const;
+  void pack(const QuantMatrix& w, size_t n0, size_t n1, size_t row0) const;
+  void finish(float global_scale, const ActParams& act, std::span<const float> bias,
+              float output_scale);
+
   const ProjectionPlan* plan_ = nullptr;
   uint8_t* memory_ = nullptr;
   PackedMatrix view_;

@@ -15,6 +15,7 @@
 #include "kernels/list.h"
 #include "kernels/prepared_rows.h"
 #include "quant/quant_access.h"
+#include "quant/slice.h"
 
 namespace moebius::test {
 namespace {
@@ -39,10 +40,17 @@ struct Packed {
         order(column_order(m.w)),
         data(k.packed_bytes(problem)) {
     const size_t tiles = (m.w.N + k.n_step - 1) / k.n_step;
-    for (size_t t = 0; t < tiles;) {  // in pieces, as threads would
+    for (size_t t = 0; t < tiles;) {  // in pieces, as threads would, of the whole or of a slice
       const size_t next = std::min(tiles, t + 1 + rng() % 3);
-      k.pack({&problem, &m.w, t * k.n_step, std::min(m.w.N, next * k.n_step), data.data(),
-              order.columns_or_null(), order.ends_or_null()});
+      const size_t n0 = t * k.n_step, n1 = std::min(m.w.N, next * k.n_step);
+      if (rng() % 2 == 0) {
+        k.pack(
+            {&problem, &m.w, n0, n1, data.data(), order.columns_or_null(), order.ends_or_null()});
+      } else {
+        const QuantMatrix piece = slice_rows(m.w, n0, n1);
+        k.pack({&problem, &piece, 0, piece.N, data.data(), order.columns_or_null(),
+                order.ends_or_null(), n0});
+      }
       t = next;
     }
     view = {&problem,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loading holds the packed weights and one expert per thread, no more: measured on a block of more than 2 GB made on the fly.
+// Loading holds the packed weights and one expert per thread, no more: measured on a block of more than 2 GB made on the fly,
+// and on whole models that are little but token table and output projection.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,7 +9,7 @@
 #include <filesystem>
 #include <random>
 
-#include "model/layer_loader.h"
+#include "model/decoder.h"
 #include "runtime/memory.h"
 #include "unit/test_util.h"
 
@@ -87,12 +88,44 @@ void write_folder(const fs::path& folder) {
     "input_activations":{"num_bits":8,"type":"int","symmetric":true,"strategy":"token","dynamic":true}}}}})");
 }
 
+// A model of one small layer whose token table and output projection (unless tied to it) weigh kHead bytes each.
+constexpr uint64_t kVocab = 65536, kWidth = 2048, kHead = kVocab * kWidth * 2;
+
+void write_head_folder(const fs::path& folder, bool tied) {
+  const std::vector<uint16_t> halves(kVocab * kWidth, 0x3c00);
+  const auto dense = [&](const std::string& name, std::vector<uint64_t> shape) {
+    uint64_t n = 2;
+    for (const uint64_t d : shape) n *= d;
+    return TensorData{name, DType::kBf16, std::move(shape), bytes_of(halves, n)};
+  };
+  const std::string layer = "model.layers.0.";
+  std::vector<TensorData> tensors = {dense("model.embed_tokens.weight", {kVocab, kWidth}),
+                                     dense("model.norm.weight", {kWidth}),
+                                     dense(layer + "input_layernorm.weight", {kWidth}),
+                                     dense(layer + "post_attention_layernorm.weight", {kWidth}),
+                                     dense(layer + "self_attn.q_proj.weight", {128, kWidth}),
+                                     dense(layer + "self_attn.k_proj.weight", {128, kWidth}),
+                                     dense(layer + "self_attn.v_proj.weight", {128, kWidth}),
+                                     dense(layer + "self_attn.o_proj.weight", {kWidth, 128}),
+                                     dense(layer + "mlp.gate_proj.weight", {64, kWidth}),
+                                     dense(layer + "mlp.up_proj.weight", {64, kWidth}),
+                                     dense(layer + "mlp.down_proj.weight", {kWidth, 64})};
+  if (!tied) tensors.push_back(dense("lm_head.weight", {kVocab, kWidth}));
+  write_safetensors((folder / "model.safetensors").string(), tensors);
+  test::write_file(
+      folder / "config.json",
+      std::string(R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","dtype":"bfloat16",
+    "num_hidden_layers":1,"hidden_size":2048,"intermediate_size":64,"num_attention_heads":1,"num_key_value_heads":1,
+    "head_dim":128,"vocab_size":65536,"rms_norm_eps":1e-6,"hidden_act":"silu","tie_word_embeddings":)") +
+          (tied ? "true}" : "false}"));
+}
+
 struct Measured {
   uint64_t before = 0, peak = 0, packed = 0;
 };
 
 // In a process of its own, because the peak of a process never sinks.
-Measured load_in_child(const std::string& folder, size_t threads) {
+Measured load_in_child(const std::string& folder, size_t threads, bool whole_model) {
   int ends[2];
   EXPECT_EQ(pipe(ends), 0);
   const pid_t child = fork();
@@ -104,8 +137,14 @@ Measured load_in_child(const std::string& folder, size_t threads) {
       LayerOptions options;
       options.pool = &pool;
       m.before = resident_bytes();
-      const MoeBlockLayer layer = load_moe(checkpoint, checkpoint.moe_blocks()[0], options);
-      m.packed = layer.experts->packed_bytes();
+      if (whole_model) {
+        ModelOptions model_options;
+        model_options.pool = &pool;
+        m.packed = DecoderModel::load(checkpoint, model_options)->packed_bytes();
+      } else {
+        m.packed =
+            load_moe(checkpoint, checkpoint.moe_blocks()[0], options).experts->packed_bytes();
+      }
       m.peak = peak_resident_bytes();
     } catch (const std::exception& e) {
       fprintf(stderr, "%s\n", e.what());
@@ -127,7 +166,7 @@ TEST(LoadMemory, PackedWeightsAndOneExpertPerThread) {
     GTEST_SKIP() << "skipped: needs " << 2 * kExperts / 1000000 << " MB of disk and memory";
   write_folder(folder.path());
   for (const size_t threads : {1u, 2u}) {
-    const Measured m = load_in_child(folder.path().string(), threads);
+    const Measured m = load_in_child(folder.path().string(), threads, false);
     ASSERT_GT(m.packed, uint64_t{2000000000});
     const uint64_t expert = kExperts / E,
                    allowed = m.before + m.packed + m.packed / 20 + threads * expert;
@@ -137,6 +176,25 @@ TEST(LoadMemory, PackedWeightsAndOneExpertPerThread) {
     printf("peak above start / packed bytes: %.4f with %zu threads (packed %.2f GB)\n",
            static_cast<double>(m.peak - m.before) / static_cast<double>(m.packed), threads,
            static_cast<double>(m.packed) * 1e-9);
+  }
+}
+
+TEST(LoadMemory, OutputProjectionIsNeverThereTwice) {
+  if (!kPlainBuild) GTEST_SKIP() << "skipped: sanitizers need memory of their own";
+  for (const bool tied : {false, true}) {
+    const test::TempDir folder;
+    if (fs::space(folder.path()).available < 3 * kHead || available_memory_bytes() < 4 * kHead)
+      GTEST_SKIP() << "skipped: needs " << 4 * kHead / 1000000 << " MB of disk and memory";
+    write_head_folder(folder.path(), tied);
+    for (const size_t threads : {1u, 2u}) {
+      const Measured m = load_in_child(folder.path().string(), threads, true);
+      ASSERT_GT(m.packed, kHead);
+      ASSERT_LT(m.packed, (tied ? 1 : 2) * kHead + kHead / 50);
+      EXPECT_LE(m.peak, m.before + m.packed + m.packed / 20)
+          << threads << " threads, tied " << tied << ", packed " << m.packed;
+      printf("peak above start / packed bytes: %.4f with %zu threads, tied %d\n",
+             static_cast<double>(m.peak - m.before) / static_cast<double>(m.packed), threads, tied);
+    }
   }
 }
 

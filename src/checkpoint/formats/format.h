@@ -108,6 +108,11 @@ struct FormatReader {
 std::span<const FormatReader> format_readers();
 const FormatReader& reader_for(Format format);
 
+// A large matrix can be loaded in pieces of rows: load() of the plan of rows [begin, end) views just these. Not every plan can be
+// cut (transposed storage, zero points, a piece of a fused tensor): can_cut_rows says.
+bool can_cut_rows(const MatrixPlan& plan);
+MatrixPlan rows_of(const MatrixPlan& plan, uint64_t begin, uint64_t end);
+
 // Bias as f32 (checked finite), empty when the module has none.
 std::vector<float> load_bias(const MatrixPlan& plan, const TensorStore& store);
 // Any small dense tensor as f32 values.
