@@ -18,6 +18,7 @@
 #include "base/file.h"
 #include "model/engine.h"
 #include "runtime/memory.h"
+#include "runtime/roofs.h"
 #include "text/chat_template.h"
 #include "text/generation_config.h"
 #include "text/stop.h"
@@ -39,8 +40,17 @@ struct Answer {
   std::string text;
   std::vector<int32_t> tokens;
   size_t prompt_tokens = 0;
+  size_t decode_steps = 0;  // after the step that brought the first token
   double prompt_seconds = 0, decode_seconds = 0;
   std::string finish = "length";
+};
+
+struct Statistics {
+  double prompt_rate = 0, decode_rate = 0;  // tokens per second
+  double gbs = 0,
+         roof_gbs = 0;  // weights read while decoding; what the same threads can read from memory
+  uint64_t peak_memory = 0;
+  double percent_of_roof() const { return roof_gbs > 0 ? 100 * gbs / roof_gbs : 0; }
 };
 
 class Session {
@@ -87,7 +97,10 @@ class Session {
           running = false;
           break;
         }
-        if (first) a.prompt_seconds = seconds_since(start), start = Clock::now(), first = false;
+        if (first)
+          a.prompt_seconds = seconds_since(start), start = Clock::now(), first = false;
+        else
+          ++a.decode_steps;
         if (r.finish == Finish::kStopToken) {
           a.finish = "stop";
           running = false;
@@ -111,20 +124,37 @@ class Session {
     return a;
   }
 
-  void print_statistics(const Answer& a) const {
-    const double decoded = a.tokens.size() > 1 ? static_cast<double>(a.tokens.size() - 1) : 0;
-    const double rate = a.decode_seconds > 0 ? decoded / a.decode_seconds : 0;
-    fmt::print(stderr,
-               "\n[{} prompt tokens at {:.1f}/s, {} new at {:.1f}/s, {:.1f} GB/s of weights, peak "
-               "memory {}, {}]\n",
-               a.prompt_tokens,
-               a.prompt_seconds > 0 ? static_cast<double>(a.prompt_tokens) / a.prompt_seconds : 0.0,
-               a.tokens.size(), rate,
-               rate * static_cast<double>(open_.model->weight_bytes_per_token()) * 1e-9,
-               human_bytes(static_cast<double>(peak_resident_bytes())), a.finish);
+  // Taken once, when the answer is complete: the roof is measured after the peak of memory was read, on the same threads.
+  Statistics statistics(const Answer& a) {
+    Statistics s;
+    s.peak_memory = peak_resident_bytes();
+    if (a.prompt_seconds > 0)
+      s.prompt_rate = static_cast<double>(a.prompt_tokens) / a.prompt_seconds;
+    if (a.decode_steps > 0 && a.decode_seconds > 0)
+      s.decode_rate = static_cast<double>(a.decode_steps) / a.decode_seconds;
+    s.gbs = s.decode_rate * static_cast<double>(open_.model->weight_bytes_per_token()) * 1e-9;
+    try {
+      RoofMemory memory(open_.pool, RoofMemory::Effort::kBrief);
+      for (const size_t streams : {1u, 2u, 4u})
+        s.roof_gbs = std::max(s.roof_gbs, memory.read(streams));
+    } catch (
+        const std::
+            exception&) {  // no memory left to measure with: the answer stands, the figure is 0
+      s.roof_gbs = 0;
+    }
+    return s;
   }
 
-  Json to_json(const Answer& a) const {
+  void print_statistics(const Answer& a, const Statistics& s) const {
+    fmt::print(
+        stderr,
+        "\n[{} prompt tokens at {:.1f}/s, {} new at {:.1f}/s, {:.2f} GB/s of weights ({:.1f} % "
+        "of the read roof of {:.1f} GB/s), peak memory {}, {}]\n",
+        a.prompt_tokens, s.prompt_rate, a.tokens.size(), s.decode_rate, s.gbs, s.percent_of_roof(),
+        s.roof_gbs, human_bytes(static_cast<double>(s.peak_memory)), a.finish);
+  }
+
+  Json to_json(const Answer& a, const Statistics& s) const {
     Json tokens = Json::array();
     for (const int32_t t : a.tokens) tokens.push(static_cast<int64_t>(t));
     return Json::object({{"text", a.text},
@@ -134,7 +164,12 @@ class Session {
                          {"prompt_seconds", a.prompt_seconds},
                          {"decode_seconds", a.decode_seconds},
                          {"load_seconds", open_.load_seconds},
-                         {"peak_memory_bytes", peak_resident_bytes()}});
+                         {"prompt_tokens_per_s", s.prompt_rate},
+                         {"decode_tokens_per_s", s.decode_rate},
+                         {"gbs", s.gbs},
+                         {"roof_gbs", s.roof_gbs},
+                         {"percent_of_roof", s.percent_of_roof()},
+                         {"peak_memory_bytes", s.peak_memory}});
   }
 
   const Tokenizer& tokenizer() const { return tokenizer_; }
@@ -230,11 +265,10 @@ int run_run(const RunCommandOptions& options) {
         options.system.empty() ? prompt : options.system + "\n" + prompt, true);
   }
   const Answer a = session.answer(tokens, !options.json);
-  if (options.json)
-    std::cout << session.to_json(a).dump() << '\n';
-  else if (!a.text.empty() && a.text.back() != '\n')
-    std::cout << '\n';
-  session.print_statistics(a);
+  if (!options.json && !a.text.empty() && a.text.back() != '\n') std::cout << '\n' << std::flush;
+  const Statistics s = session.statistics(a);
+  if (options.json) std::cout << session.to_json(a, s).dump() << '\n' << std::flush;
+  session.print_statistics(a, s);
   return a.finish == "interrupted" ? 130 : 0;
 }
 

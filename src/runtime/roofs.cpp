@@ -165,7 +165,7 @@ double best_seconds(ThreadPool& pool, size_t runs,
   return *nth;
 }
 
-constexpr size_t kRuns = 60;
+constexpr size_t kRuns = 60, kBriefRuns = 20;
 constexpr size_t kPiece = size_t{8} << 20;  // bytes a thread reads in one run
 
 }  // namespace
@@ -195,11 +195,13 @@ double measure_compute(const ComputeLoop& loop, ThreadPool& pool) {
   return static_cast<double>(kRounds * loop.ops_per_round * pool.size()) / s * 1e-9;
 }
 
-RoofMemory::RoofMemory(ThreadPool& pool) : pool_(pool) {
-  constexpr size_t kLeast = size_t{256} << 20, kMost = size_t{2} << 30;
+RoofMemory::RoofMemory(ThreadPool& pool, Effort effort)
+    : pool_(pool), runs_(effort == Effort::kFull ? kRuns : kBriefRuns) {
+  const bool full = effort == Effort::kFull;
+  const size_t least = size_t{full ? 256u : 64u} << 20, most = size_t{full ? 2048u : 128u} << 20;
   const uint64_t available = available_memory_bytes();
-  size_t bytes =
-      std::clamp(4 * largest_cache_bytes() * std::max<size_t>(1, pool.size() / 8), kLeast, kMost);
+  size_t bytes = std::clamp(
+      (full ? 4 : 2) * largest_cache_bytes() * std::max<size_t>(1, pool.size() / 8), least, most);
   if (available > 0 && bytes > available / 2) bytes = static_cast<size_t>(available / 2);
   memory_ = AlignedBuffer(std::max<size_t>(bytes, pool.size() << 20) / 4096 * 4096);
   pool_.run([&](ThreadPool::Member& m) {
@@ -213,7 +215,7 @@ double RoofMemory::read(size_t streams) {
   const ReadLoop loop = read_loop(streams);
   const size_t part = memory_.size() / pool_.size() / 4096 * 4096, piece = std::min(part, kPiece),
                pieces = part / piece;
-  const double s = best_seconds(pool_, kRuns, [&](ThreadPool::Member& m, size_t run) {
+  const double s = best_seconds(pool_, runs_, [&](ThreadPool::Member& m, size_t run) {
     const uint64_t sum = loop(memory_.data() + m.index() * part + run % pieces * piece, piece);
     asm volatile("" : : "r"(sum));
   });
@@ -223,7 +225,7 @@ double RoofMemory::read(size_t streams) {
 double RoofMemory::copy() {
   const size_t part = memory_.size() / pool_.size() / 4096 * 4096, half = part / 2,
                piece = std::min(half, kPiece), pieces = half / piece;
-  const double s = best_seconds(pool_, kRuns, [&](ThreadPool::Member& m, size_t run) {
+  const double s = best_seconds(pool_, runs_, [&](ThreadPool::Member& m, size_t run) {
     uint8_t* to = memory_.data() + m.index() * part + run % pieces * piece;
     std::memcpy(to, to + half, piece);
   });

@@ -40,7 +40,11 @@ double measure_compute(const ComputeLoop& loop, ThreadPool& pool);
 // Memory far larger than the caches, for the two functions below; touched by the threads that will read it.
 class RoofMemory {
  public:
-  explicit RoofMemory(ThreadPool& pool);  // throws Error when the system has not that much
+  // kBrief: some tens of milliseconds in all, for a figure at the end of a run; kFull: for benchmarks.
+  enum class Effort : uint8_t { kBrief, kFull };
+  explicit RoofMemory(
+      ThreadPool& pool,
+      Effort effort = Effort::kFull);  // throws Error when the system has not that much
   // 10^9 bytes per second. Each thread reads its own part as `streams` (1, 2, 4, 8) interleaved sequences.
   double read(size_t streams);
   // 10^9 bytes copied per second (each is read once and written once).
@@ -48,6 +52,7 @@ class RoofMemory {
 
  private:
   ThreadPool& pool_;
+  size_t runs_;
   AlignedBuffer memory_;
 };
 

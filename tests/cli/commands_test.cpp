@@ -156,7 +156,17 @@ TEST(Commands, LogitsPerplexityAndText) {
   EXPECT_NE(a.err.find("prompt tokens"), std::string::npos);
   const CommandResult json = run_tool("run -p 'The sea' -n 4 --temp 0 --json");
   ASSERT_EQ(json.status, 0);
-  EXPECT_EQ(parse_json(json.out, "run").find("tokens")->items().size(), 4u);
+  const Json said = parse_json(json.out, "run");
+  EXPECT_EQ(said.find("tokens")->items().size(), 4u);
+  const auto figure = [&](const char* key) { return said.find(key)->as_double(); };
+  for (const char* key : {"prompt_tokens_per_s", "decode_tokens_per_s", "gbs", "roof_gbs"})
+    EXPECT_GT(figure(key), 0) << key;
+  EXPECT_NEAR(figure("percent_of_roof"), 100 * figure("gbs") / figure("roof_gbs"), 1e-6);
+  EXPECT_GT(figure("peak_memory_bytes"), 1e6);
+  for (const CommandResult* r : {&a, &json})
+    for (const char* part : {"prompt tokens at ", " new at ", " GB/s of weights",
+                             " % of the read roof of ", "peak memory "})
+      EXPECT_NE(r->err.find(part), std::string::npos) << part;
   EXPECT_EQ(run_tool("run --chat -p Hello -n 3 --seed 1").status, 0);
   EXPECT_EQ(run_tool("run -p '' -n 3").status, 1);
   EXPECT_EQ(run_tool("run -p 'The sea' --ctx 1").status, 1);
