@@ -52,7 +52,7 @@ int run_bench_roof(const BenchOptions& options, std::ostream& out) {
       writer.write(loop.name, threads, 0, "gops", machine.compute(loop, threads));
     }
     RoofMemory memory(machine.pool(threads));
-    for (const size_t streams : {1, 2, 4, 8}) {
+    for (const size_t streams : {1u, 2u, 4u, 8u}) {
       if (InterruptGuard::interrupted()) return 130;
       writer.write("dram_read", threads, streams, "gbs", memory.read(streams));
     }

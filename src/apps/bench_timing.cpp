@@ -85,7 +85,7 @@ double BenchMachine::read(size_t threads) {
   double& gbs = read_[threads];
   if (gbs != 0) return gbs;
   RoofMemory memory(pool(threads));
-  for (const size_t streams : {1, 2, 4, 8}) gbs = std::max(gbs, memory.read(streams));
+  for (const size_t streams : {1u, 2u, 4u, 8u}) gbs = std::max(gbs, memory.read(streams));
   return gbs;
 }
 

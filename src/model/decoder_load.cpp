@@ -22,7 +22,7 @@ std::string layer_name(const Checkpoint& checkpoint, size_t index, std::string_v
 class Parts {
  public:
   Parts(const Checkpoint& checkpoint, size_t index)
-      : checkpoint_(checkpoint), index_(index), prefix_(layer_name(checkpoint, index, "")) {}
+      : checkpoint_(checkpoint), prefix_(layer_name(checkpoint, index, "")) {}
   const Module* find(std::string_view suffix) const {
     return checkpoint_.find_module(prefix_ + std::string(suffix));
   }
@@ -47,7 +47,6 @@ class Parts {
 
  private:
   const Checkpoint& checkpoint_;
-  size_t index_;
   std::string prefix_;
 };
 
