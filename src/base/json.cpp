@@ -159,7 +159,7 @@ void write_value(std::string& out, const Json& j, int indent, int level) {
   const auto newline = [&](int depth) {
     if (indent < 0) return;
     out += '\n';
-    out.append(static_cast<size_t>(indent * depth), ' ');
+    out.append(static_cast<size_t>(indent) * static_cast<size_t>(depth), ' ');
   };
   const auto separator = [&](bool first) {
     if (!first) out += indent < 0 ? ", " : ",";
