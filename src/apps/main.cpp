@@ -133,7 +133,8 @@ CLI::App* add_perplexity(CLI::App& app, PerplexityOptions& o) {
   c->add_option("--tokens-type", o.tokens.type, "of the tokens file")
       ->check(CLI::IsMember({"u16", "u32"}));
   c->add_option("--ctx,-c", o.context, "inputs per window")->check(CLI::Range(1, 1 << 24));
-  c->add_option("--windows", o.windows, "only the first windows (0: all)");
+  c->add_option("--windows", o.windows, "only the first windows (0: all)")
+      ->check(CLI::Range(0, 1 << 30));
   c->add_flag("--json", o.json, "one JSON object");
   add_model_options(*c, o.model);
   c->footer("Example:\n  moebius perplexity --tokens-file models/eval/val.bin");
@@ -292,7 +293,7 @@ CLI::App* add_run(CLI::App& app, RunCommandOptions& o) {
   c->add_option("folder", o.model.folder, "checkpoint folder (default: the bundled model)");
   c->add_option("--prompt,-p", o.prompt, "the text to continue (default: standard input)");
   c->add_option("--file,-f", o.prompt_file, "read it from a file")->excludes("--prompt");
-  c->add_option("--tokens-max,-n", o.max_new, "most new tokens");
+  c->add_option("--tokens-max,-n", o.max_new, "most new tokens")->check(CLI::Range(0, 1 << 30));
   c->add_flag("--chat", o.chat, "the prompt is a user's message: use the folder's chat template");
   c->add_flag("--interactive,-i", o.interactive, "a conversation, line by line");
   c->add_option("--system", o.system, "system message");
@@ -309,8 +310,8 @@ CLI::App* add_run(CLI::App& app, RunCommandOptions& o) {
   c->add_option("--seed", o.seed, "of the draws");
   c->add_option("--stop", o.stop, "end before this text (may be given several times)");
   c->add_flag("--ignore-eos", o.ignore_eos, "go on after end-of-text tokens");
-  c->add_option("--ctx,-c", o.context,
-                "most tokens of a sequence (default: what the model allows)");
+  c->add_option("--ctx,-c", o.context, "most tokens of a sequence (default: what the model allows)")
+      ->check(CLI::Range(0, 1 << 30));
   c->add_flag("--json", o.json, "one JSON object");
   add_model_options(*c, o.model);
   c->footer(

@@ -57,6 +57,19 @@ std::vector<int32_t> parse_file(const std::string& path, const std::string& type
   return out;
 }
 
+void check_tokens(std::span<const int32_t> tokens, size_t vocab) {
+  for (const int32_t t : tokens)
+    if (t < 0 || static_cast<size_t>(t) >= vocab)
+      fail("token {} is not in the vocabulary of {} tokens", t, vocab);
+}
+
+void check_finite(std::span<const float> logits, size_t vocab, size_t first_position) {
+  for (size_t i = 0; i < logits.size(); ++i)
+    if (!std::isfinite(logits[i]))
+      fail("the logit of token {} at position {} is {}: the weights or the input are broken",
+           i % vocab, first_position + i / vocab, logits[i]);
+}
+
 // -log of the probability of `target`.
 double loss_of(const float* logits, size_t n, int32_t target) {
   float top = logits[0];
@@ -101,6 +114,7 @@ int run_logits(const LogitsOptions& options) {
   if (tokens.empty()) fail("no tokens were given: logits need at least one");
   OpenModel open(options.model, tokens.size());
   DecoderModel& model = *open.model;
+  check_tokens(tokens, model.vocab());
   SequenceState state = model.new_sequence();
   std::vector<float> all, some;
   Progress progress("logits", tokens.size(), false);
@@ -108,6 +122,7 @@ int run_logits(const LogitsOptions& options) {
     const StepItem item{&state, std::span(tokens).subspan(i, std::min(kPiece, tokens.size() - i)),
                         true};
     model.forward({&item, 1}, some);
+    check_finite(some, model.vocab(), i);
     all.insert(all.end(), some.begin(), some.end());
     progress.advance(item.tokens.size());
   }
@@ -130,6 +145,7 @@ int run_perplexity(const PerplexityOptions& options, std::ostream& out) {
     fail("{} tokens do not fill one window of {} inputs and their next tokens", tokens.size(), ctx);
   OpenModel open(options.model, ctx);
   DecoderModel& model = *open.model;
+  check_tokens(std::span(tokens).first(windows * ctx + 1), model.vocab());
   const size_t at_once =
       std::clamp<size_t>((size_t{64} << 20) / (std::min(ctx, kPiece) * model.vocab() + 1), 1, 8);
   double loss = 0;
@@ -147,10 +163,10 @@ int run_perplexity(const PerplexityOptions& options, std::ostream& out) {
       model.forward(items, logits);
       std::vector<double> losses(n * piece);
       open.pool.parallel_for(n * piece, [&](size_t r) {
-        const int32_t target = tokens[(w + r / piece) * ctx + t + r % piece + 1];
-        if (target < 0 || static_cast<size_t>(target) >= model.vocab())
-          fail("token {} is not in the vocabulary of {} tokens", target, model.vocab());
-        losses[r] = loss_of(logits.data() + r * model.vocab(), model.vocab(), target);
+        const size_t at = (w + r / piece) * ctx + t + r % piece;
+        const std::span<const float> row(logits.data() + r * model.vocab(), model.vocab());
+        losses[r] = loss_of(row.data(), row.size(), tokens[at + 1]);
+        if (!std::isfinite(losses[r])) check_finite(row, model.vocab(), at);
       });
       for (const double v : losses) loss += v;
       progress.advance(n * piece);

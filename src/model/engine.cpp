@@ -18,13 +18,9 @@ Engine::Engine(DecoderModel& model, const EngineOptions& options, size_t context
   if (chunk_ == 0) fail("the prefill chunk is 0 tokens; expected at least 1");
 }
 
-void Engine::check_memory(size_t tokens) const {
-  const uint64_t need = model_.kv_bytes_per_token() * tokens, have = available_memory_bytes();
-  if (have != 0 && need > have)
-    fail(
-        "{} tokens need {} MB of KV cache, but {} MB of memory are free; use a shorter context "
-        "(--ctx)",
-        tokens, need / 1000000, have / 1000000);
+size_t Engine::tokens_in_memory() const {
+  const uint64_t have = available_memory_bytes();
+  return have == 0 ? SIZE_MAX : have / std::max<uint64_t>(1, model_.kv_bytes_per_token());
 }
 
 uint64_t Engine::add(Request request) {
@@ -38,7 +34,13 @@ uint64_t Engine::add(Request request) {
       fail("the prompt holds token {}, which is not in the vocabulary of {} tokens", t,
            model_.vocab());
   request.max_new = std::min(request.max_new, context_ - n);
-  check_memory(n + std::min<size_t>(request.max_new, 1024));
+  const size_t fit = tokens_in_memory();
+  if (n + std::min<size_t>(request.max_new, 1024) > fit)
+    fail(
+        "a prompt of {} tokens and its answer need {} bytes of KV cache per token, but only {} "
+        "tokens fit the free memory; shorten it",
+        n, model_.kv_bytes_per_token(), fit);
+  request.max_new = std::min(request.max_new, fit - n);
   auto s =
       std::make_unique<Sequence>(Sequence{next_id_++, std::move(request), model_.new_sequence(),
                                           Sampler(SamplingParams{}), 0, 0, 0, false});

@@ -60,7 +60,7 @@ class Engine {
     int32_t next = 0;
     bool cancelled = false;
   };
-  void check_memory(size_t tokens) const;
+  size_t tokens_in_memory() const;  // that keys and values still have room for
   DecoderModel& model_;
   size_t context_, chunk_, vocab_;
   uint64_t next_id_ = 1;

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole models given something wrong: a sentence on stderr that names it, exit code 1 (2 for the command line itself), nothing
+// on stdout, no output file.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "checkpoint/tensor_store.h"
+#include "unit/test_util.h"
+
+namespace moebius {
+namespace {
+
+using test::CommandResult;
+using test::run_tool;
+using test::shell_quote;
+namespace fs = std::filesystem;
+
+fs::path bundled() { return test::source_dir() / "models/moebius-tiny-w4a8"; }
+
+// A copy of the bundled model whose files can be replaced.
+class Folder {
+ public:
+  Folder() {
+    for (const auto& entry : fs::directory_iterator(bundled()))
+      fs::copy_file(entry.path(), dir_.path() / entry.path().filename());
+  }
+  void write(const char* name, const std::string& text) const {
+    test::write_file(dir_ / name, text);
+  }
+  void remove(const char* name) const { fs::remove(dir_ / name); }
+  std::string text(const char* name) const {
+    return read_text_file((dir_ / name).string(), 1 << 24);
+  }
+  void set_template(const std::string& source) const {
+    write("tokenizer_config.json", Json::object({{"chat_template", source}}).dump());
+  }
+  std::string quoted() const { return shell_quote(dir_.path().string()); }
+  fs::path path(const char* name) const { return dir_ / name; }
+
+ private:
+  test::TempDir dir_;
+};
+
+// The command says `words` and does nothing else.
+void refuses(const std::string& command, const char* words, int status = 1) {
+  const CommandResult r = run_tool(command);
+  EXPECT_EQ(r.status, status) << command << "\n" << r.err;
+  EXPECT_TRUE(r.out.empty()) << command << "\n" << r.out;
+  EXPECT_NE(r.err.find(words), std::string::npos) << command << "\n" << r.err;
+}
+
+TEST(BadText, Tokenizers) {
+  const Folder f;
+  const std::string whole = f.text("tokenizer.json"), run = "run " + f.quoted() + " -p hi -n 2";
+  f.write("tokenizer.json", whole.substr(0, 1000));
+  refuses(run, "tokenizer.json: malformed JSON");
+  f.write("tokenizer.json", "");
+  refuses(run, "tokenizer.json: malformed JSON");
+  f.write("tokenizer.json", "{}");
+  refuses(run, "tokenizer.model is missing");
+  const std::string token =
+      R"({"id":9096,"content":"<|big|>","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true})";
+  const size_t list = whole.find("\"added_tokens\"");
+  ASSERT_NE(list, std::string::npos);
+  std::string more = whole;
+  more.insert(whole.find('[', list) + 1, token + ",");
+  f.write("tokenizer.json", more);
+  refuses(run, "token ids go up to 9096, but the model has 4096");
+  f.remove("tokenizer.json");
+  refuses(run, "text needs tokenizer.json");
+  refuses("perplexity " + f.quoted() + " -f " + shell_quote(f.path("README.md").string()),
+          "text needs tokenizer.json");
+  refuses("tokenize " + f.quoted() + " -p hi", "text needs tokenizer.json");
+}
+
+TEST(BadText, TokenIds) {
+  const test::TempDir dir;
+  const std::string model = shell_quote(bundled().string()),
+                    out = " --out " + shell_quote((dir / "l").string());
+  refuses("logits " + model + " --tokens 1,4096" + out, "token 4096 is not in the vocabulary");
+  refuses("logits " + model + " --tokens=-1" + out, "'-1' is not a list of token ids");
+  refuses("logits " + model + " --tokens 99999999999" + out, "is not a list of token ids");
+  refuses("logits " + model + " --tokens ''" + out, "no tokens were given");
+  refuses("logits " + model + " --text ''" + out, "no tokens were given");
+  EXPECT_FALSE(fs::exists(dir / "l"));
+  test::write_file(dir / "t", std::string("\x01\x00\x02", 3));
+  const std::string file = "perplexity --ctx 1 --tokens-file " + shell_quote((dir / "t").string());
+  refuses(file, "has 3 bytes; expected a multiple of 2");
+  test::write_file(dir / "t", std::string("\x01\x00\xff\xff", 4));
+  refuses(file, "token 65535 is not in the vocabulary");
+  test::write_file(dir / "t", std::string("\x01\x00", 2));
+  refuses(file, "do not fill one window");
+}
+
+TEST(BadText, Templates) {
+  const Folder f;
+  const std::string chat = "run " + f.quoted() + " --chat -p hi -n 2";
+  const auto with = [&](const char* source, const char* words) {
+    f.set_template(source);
+    refuses(chat, words);
+  };
+  with("{% for m in messages %}{{ m.content }}", "'endfor' is missing");
+  with("a\n {{ x | frobnicate }}", "line 2, column 9: filter 'frobnicate' is not supported");
+  with("{{ raise_exception('no such role') }}", "the template says: no such role");
+  with("{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}", "recurses too deeply");
+  with("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}",
+       "line 1");
+  with("", "the prompt is empty");
+  f.write("tokenizer_config.json", "{}");
+  refuses(chat, "has no chat template");
+}
+
+TEST(BadText, Prompts) {
+  const test::TempDir dir;
+  refuses("run -p '' -n 2", "the prompt is empty");
+  refuses("run -n 2 < /dev/null", "the prompt is empty");
+  refuses("run -f /does/not/exist", "/does/not/exist");
+  std::string large;
+  while (large.size() < 10'000'000) large += "The sea was calm and the wind blew softly. ";
+  test::write_file(dir / "large", large);
+  refuses("run -f " + shell_quote((dir / "large").string()), "but the context holds 2048");
+  test::write_file(dir / "large", std::string(10'000'000, 'x'));
+  refuses("run -f " + shell_quote((dir / "large").string()), "but the context holds 2048");
+  refuses("run -p 'a few words of text' --ctx 3", "but the context holds 3");
+  refuses("run -p hi -n -5", "--tokens-max", 2);
+  refuses("run -p hi --ctx -1", "--ctx", 2);
+  refuses("run -p hi --temp nan", "temperature is nan");
+  refuses("run -p hi --top-k -3", "top_k is -3");
+  std::string bytes;  // invalid UTF-8 and NUL are text too
+  for (int i = 0; i < 256; ++i) bytes += static_cast<char>(i);
+  test::write_file(dir / "bytes", bytes);
+  EXPECT_EQ(run_tool("run -n 2 -f " + shell_quote((dir / "bytes").string())).status, 0);
+}
+
+TEST(BadText, GenerationConfigs) {
+  const Folder f;
+  const std::string run = "run " + f.quoted() + " -p hi -n 2";
+  const auto with = [&](const char* eos, const char* words) {
+    f.write("generation_config.json", std::string("{\"eos_token_id\":") + eos + "}");
+    refuses(run, words);
+  };
+  with("\"x\"", "eos_token_id holds \"x\"");
+  with("[4092,99999]", "eos_token_id holds 99999, but the vocabulary has 4096");
+  with("-1", "eos_token_id holds -1");
+  with("[[1]]", "eos_token_id holds [1]");
+  with("1.5", "eos_token_id holds 1.5");
+  f.write("generation_config.json", "{bad");
+  refuses(run, "generation_config.json: malformed JSON");
+  f.write("generation_config.json", R"({"do_sample":true,"temperature":"hot"})");
+  refuses(run, "temperature is \"hot\"");
+  for (const char* good : {"{\"eos_token_id\":[]}", "{\"eos_token_id\":null}", "{}"}) {
+    f.write("generation_config.json", good);
+    EXPECT_EQ(run_tool(run).status, 0) << good;
+  }
+}
+
+TEST(BadText, NanLogits) {
+  const Folder f;
+  {
+    const TensorStore store = TensorStore::open_file((bundled() / "model.safetensors").string());
+    std::vector<std::vector<uint8_t>> memory;
+    std::vector<TensorData> tensors;
+    for (const TensorInfo& t : store.tensors()) {
+      memory.emplace_back(t.bytes);
+      store.read(t, 0, memory.back());
+      if (t.name == "model.norm.weight") std::memset(memory.back().data(), 0xff, 2);  // a NaN
+    }
+    for (size_t i = 0; i < memory.size(); ++i) {
+      const TensorInfo& t = store.tensors()[i];
+      tensors.push_back({std::string(t.name), t.dtype, t.shape, memory[i]});
+    }
+    write_safetensors(f.path("model.safetensors").string(), tensors);
+  }
+  const std::string eval = shell_quote((test::source_dir() / "models/eval/val.bin").string());
+  refuses("run " + f.quoted() + " -p hi -n 2", "no finite logit");
+  refuses("run " + f.quoted() + " -p hi -n 2 --temp 0 --json", "no finite logit");
+  refuses("perplexity " + f.quoted() + " --windows 1 --ctx 32 --tokens-file " + eval,
+          "the weights or the input are broken");
+  refuses("logits " + f.quoted() + " --tokens 1,2 --out " + shell_quote(f.path("l").string()),
+          "at position 0 is nan");
+  EXPECT_FALSE(fs::exists(f.path("l")));
+}
+
+}  // namespace
+}  // namespace moebius
