@@ -20,6 +20,20 @@ namespace moebius {
 // not.
 MOEBIUS_ALWAYS_INLINE float fma_f32(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 
+namespace numeric_detail {
+
+MOEBIUS_ALWAYS_INLINE float exp_polynomial(float r) {
+  float p = 0.00138145976f;
+  p = fma_f32(p, r, 0.00836871937f);
+  p = fma_f32(p, r, 0.041668389f);
+  p = fma_f32(p, r, 0.166665211f);
+  p = fma_f32(p, r, 0.49999994f);
+  p = fma_f32(p, r, 1.0f);
+  return fma_f32(p, r, 1.0f);
+}
+
+}  // namespace numeric_detail
+
 // e^x within 0.9 ulp. Overflow gives infinity (x > 88.72284), underflow is gradual and ends in 0 (x
 // < -103.97).
 //  1. clamp to [-104, 89]: both ends already give 0 and infinity, and every exponent below stays in
@@ -35,18 +49,24 @@ MOEBIUS_ALWAYS_INLINE float exp_f32(float x) {
   const float t = fma_f32(c, 1.44269504f, kMagic);
   const float n = t - kMagic;
   const float r = fma_f32(n, -1.42860677e-6f, fma_f32(n, -0.693145752f, c));
-  float p = 0.00138145976f;
-  p = fma_f32(p, r, 0.00836871937f);
-  p = fma_f32(p, r, 0.041668389f);
-  p = fma_f32(p, r, 0.166665211f);
-  p = fma_f32(p, r, 0.49999994f);
-  p = fma_f32(p, r, 1.0f);
-  p = fma_f32(p, r, 1.0f);
+  const float p = numeric_detail::exp_polynomial(r);
   const auto e = static_cast<int32_t>(f32_bits(t) - f32_bits(kMagic));
   const int32_t first = e >> 1;
   const auto first_bits = static_cast<uint32_t>(first) + 127u;
   const auto second_bits = static_cast<uint32_t>(e) - static_cast<uint32_t>(first) + 127u;
   return (p * f32_from_bits(first_bits << 23)) * f32_from_bits(second_bits << 23);
+}
+
+// exp_f32 for x <= 0: the same bits in half the work behind the polynomial. t holds n + 64, so p * 2^(n + 64) is an addition
+// to p's exponent that never leaves the normal numbers, and the product with 2^-64 is the only rounding. NaN gives anything.
+MOEBIUS_ALWAYS_INLINE float exp_nonpositive_f32(float x) {
+  constexpr float kMagic = 12582912.0f + 64.0f;
+  const float c = select_f32(x < -104.0f, -104.0f, x);
+  const float t = fma_f32(c, 1.44269504f, kMagic);
+  const float n = t - kMagic;
+  const float r = fma_f32(n, -1.42860677e-6f, fma_f32(n, -0.693145752f, c));
+  const float p = numeric_detail::exp_polynomial(r);
+  return f32_from_bits(f32_bits(p) + (f32_bits(t) << 23)) * 5.42101086e-20f;
 }
 
 // Natural logarithm within 0.9 ulp. 0 gives -infinity, negative gives NaN, subnormals are exact
@@ -86,9 +106,15 @@ MOEBIUS_ALWAYS_INLINE float sigmoid_f32(float x) {
   return select_f32(x < 0.0f, e, 1.0f) / (1.0f + e);
 }
 
+// The same without the promise for NaN: for what is multiplied by x afterwards.
+MOEBIUS_ALWAYS_INLINE float sigmoid_factor_f32(float x) {
+  const float e = exp_nonpositive_f32(f32_from_bits(f32_bits(x) | 0x80000000u));
+  return select_f32(x < 0.0f, e, 1.0f) / (1.0f + e);
+}
+
 // x * sigmoid(x). Relative error 2.1e-7 for x > -87, absolute error 2e-43 below. -infinity gives
 // NaN.
-MOEBIUS_ALWAYS_INLINE float silu_f32(float x) { return x * sigmoid_f32(x); }
+MOEBIUS_ALWAYS_INLINE float silu_f32(float x) { return x * sigmoid_factor_f32(x); }
 
 // With a = |x|, a <= 0.625: a + a * (P(z) * z), z = a^2; beyond: 1 - 2 / (1 + e^(2a)); then the
 // sign of x. Relative error 1.4e-7.
@@ -164,7 +190,7 @@ MOEBIUS_ALWAYS_INLINE float gelu_f32(float x) {
 // below, absolute error 1e-9 (the f32 argument of the exponential limits it).
 MOEBIUS_ALWAYS_INLINE float gelu_tanh_f32(float x) {
   const float cube = (x * x) * x;
-  return x * sigmoid_f32(1.59576912f * fma_f32(0.044715f, cube, x));
+  return x * sigmoid_factor_f32(1.59576912f * fma_f32(0.044715f, cube, x));
 }
 
 // log(1 + e^x), x itself above 20. log(1 + e) = log(u) + (rest / u) where u + rest = 1 + e exactly.
@@ -204,7 +230,7 @@ MOEBIUS_ALWAYS_INLINE float swigluoai(float g, float u, float alpha = 1.702f, fl
                                       float beta = 1.0f) {
   const float gate = min_f32(g, limit);
   const float up = clamp_f32(u, -limit, limit) + beta;
-  return (gate * sigmoid_f32(alpha * gate)) * up;
+  return (gate * sigmoid_factor_f32(alpha * gate)) * up;
 }
 
 // min(silu(g), limit) * clamp(u, -limit, limit)

@@ -20,11 +20,7 @@ struct SdotOne {
   static inline void step(Acc& acc, X x, int8x16_t b) { acc = vdotq_s32(acc, b, x); }
   static inline int32x4_t four(Acc a, Acc b) { return vpaddq_s32(a, b); }
 };
-struct Sdot {
-  template <int P, int kFix, bool kGrouped>
-  static constexpr bool has_tile() {
-    return false;
-  }
+struct Sdot : int8_family::NoTiles {
   using One = SdotOne;
   static constexpr size_t kPairs = 2, kPairsGrouped = 2;
   static constexpr int kStreamsOne = 2, kStreamsPair = 2, kStreamsTwoPairs = 1;

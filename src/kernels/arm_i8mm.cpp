@@ -32,6 +32,15 @@ struct Smmla {
     return (kFix == int8_family::kPlain && P == (kGrouped ? 3 : 4)) ||
            (kFix == int8_family::kRowScales && kGrouped && P == 3);
   }
+  template <int P, int kFix, bool kGrouped>
+  static constexpr bool has_store() {
+    return kFix == int8_family::kPlain && P == 4 && !kGrouped;
+  }
+  template <int kShift>
+  static inline void tile_store(const int8_family::Tile& t, const float* row_scales, float* y,
+                                size_t ldy) {
+    i8mm_tiles::channel_8x8<kShift>(t.a, t.w, t.steps, t.extras, row_scales, y, ldy);
+  }
   template <int kShift>
   static inline void tile(const int8_family::Tile& t, size_t, float32x4_t (&f)[4][4]) {
     int32x4_t v[16];

@@ -17,6 +17,10 @@ namespace i8mm_tiles {
   "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v24", "v25", "v26", \
       "v27", "v28", "v29", "v30", "v31"
 
+#define MOEBIUS_ALL_VECTORS                                                                  \
+  MOEBIUS_SUM_VECTORS, "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", \
+      "v22", "v23"
+
 // Memory behind a pointer as an input, so that no "memory" clobber makes the compiler forget what it knows.
 #define MOEBIUS_READS(p) "m"(*reinterpret_cast<const uint8_t(*)[1u << 28]>(p))
 #define MOEBIUS_MMLA(acc, x, b) "smmla v" #acc ".4s, v" #x ".16b, v" #b ".16b\n"
@@ -43,57 +47,84 @@ namespace i8mm_tiles {
 
 #define MOEBIUS_PINNED(type, name, reg) register type name asm(reg)
 
-// sums[16] = 8 rows x 8 outputs over `steps` steps of 16 inputs; sums of pair i and pair of outputs j at 4 i + j. They stay in
-// registers: the variables are pinned to v0-v15.
+// The sums of `steps` steps of 16 inputs in v0-v15, of pair i and pair of outputs j in v(4 i + j).
+#define MOEBIUS_CHANNEL_SUMS \
+  "ldp q16, q17, [%[x]]\n ldp q20, q21, [%[w]]\n ldp q18, q19, [%[x], #32]\n"                      \
+  "ldp q22, q23, [%[w], #32]\n"                                                                    \
+  "movi v0.4s, #0\n movi v1.4s, #0\n movi v2.4s, #0\n movi v3.4s, #0\n"                            \
+  "movi v4.4s, #0\n movi v5.4s, #0\n movi v6.4s, #0\n movi v7.4s, #0\n"                            \
+  "movi v8.4s, #0\n movi v9.4s, #0\n movi v10.4s, #0\n movi v11.4s, #0\n"                          \
+  "movi v12.4s, #0\n movi v13.4s, #0\n movi v14.4s, #0\n movi v15.4s, #0\n"                        \
+  "cbz %[n], 2f\n"                                                                                 \
+  ".p2align 5\n"                                                                                   \
+  "1:\n" MOEBIUS_EXPAND(MOEBIUS_HALF_A, MOEBIUS_LOAD_B)                                            \
+      MOEBIUS_HALF_B("ldp q16, q17, [%[x], #128]\n", "ldp q20, q21, [%[w], #128]\n",               \
+                     "ldp q18, q19, [%[x], #160]\n", "ldp q22, q23, [%[w], #160]\n")               \
+  "add %[x], %[x], #128\n add %[w], %[w], #128\n subs %[n], %[n], #1\n b.ne 1b\n"                  \
+  "2:\n" MOEBIUS_EXPAND(MOEBIUS_HALF_A, MOEBIUS_LOAD_B) MOEBIUS_HALF_B("", "", "", "")
+
+// sums[16] = 8 rows x 8 outputs, to go on with in C++: for pieces of K.
 [[gnu::always_inline]] inline void channel_8x8(const uint8_t* x, const uint8_t* w, size_t steps,
                                                int32x4_t (&sums)[16]) {
   size_t n = steps - 1;
-  MOEBIUS_PINNED(int32x4_t, a0, "v0");
-  MOEBIUS_PINNED(int32x4_t, a1, "v1");
-  MOEBIUS_PINNED(int32x4_t, a2, "v2");
-  MOEBIUS_PINNED(int32x4_t, a3, "v3");
-  MOEBIUS_PINNED(int32x4_t, a4, "v4");
-  MOEBIUS_PINNED(int32x4_t, a5, "v5");
-  MOEBIUS_PINNED(int32x4_t, a6, "v6");
-  MOEBIUS_PINNED(int32x4_t, a7, "v7");
-  MOEBIUS_PINNED(int32x4_t, a8, "v8");
-  MOEBIUS_PINNED(int32x4_t, a9, "v9");
-  MOEBIUS_PINNED(int32x4_t, a10, "v10");
-  MOEBIUS_PINNED(int32x4_t, a11, "v11");
-  MOEBIUS_PINNED(int32x4_t, a12, "v12");
-  MOEBIUS_PINNED(int32x4_t, a13, "v13");
-  MOEBIUS_PINNED(int32x4_t, a14, "v14");
-  MOEBIUS_PINNED(int32x4_t, a15, "v15");
-  asm(
-      "ldp q16, q17, [%[x]]\n ldp q20, q21, [%[w]]\n ldp q18, q19, [%[x], #32]\n ldp q22, q23, [%[w], #32]\n"
-      "movi v0.4s, #0\n movi v1.4s, #0\n movi v2.4s, #0\n movi v3.4s, #0\n"
-      "movi v4.4s, #0\n movi v5.4s, #0\n movi v6.4s, #0\n movi v7.4s, #0\n"
-      "movi v8.4s, #0\n movi v9.4s, #0\n movi v10.4s, #0\n movi v11.4s, #0\n"
-      "movi v12.4s, #0\n movi v13.4s, #0\n movi v14.4s, #0\n movi v15.4s, #0\n"
-      "cbz %[n], 2f\n"
-      ".p2align 5\n"
-      "1:\n"
-      MOEBIUS_EXPAND(MOEBIUS_HALF_A, MOEBIUS_LOAD_B)
-      MOEBIUS_HALF_B("ldp q16, q17, [%[x], #128]\n", "ldp q20, q21, [%[w], #128]\n", "ldp q18, q19, [%[x], #160]\n",
-                     "ldp q22, q23, [%[w], #160]\n")
-      "add %[x], %[x], #128\n add %[w], %[w], #128\n subs %[n], %[n], #1\n b.ne 1b\n"
-      "2:\n"
-      MOEBIUS_EXPAND(MOEBIUS_HALF_A, MOEBIUS_LOAD_B)
-      MOEBIUS_HALF_B("", "", "", "")
-      : "=&w"(a0), "=&w"(a1), "=&w"(a2), "=&w"(a3), "=&w"(a4), "=&w"(a5), "=&w"(a6), "=&w"(a7), "=&w"(a8), "=&w"(a9),
-        "=&w"(a10), "=&w"(a11), "=&w"(a12), "=&w"(a13), "=&w"(a14), "=&w"(a15), [x] "+r"(x), [w] "+r"(w), [n] "+r"(n)
-      : MOEBIUS_READS(x), MOEBIUS_READS(w)
-      : "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31", "cc");
-  sums[0] = a0, sums[1] = a1, sums[2] = a2, sums[3] = a3, sums[4] = a4, sums[5] = a5, sums[6] = a6,
-  sums[7] = a7;
-  sums[8] = a8, sums[9] = a9, sums[10] = a10, sums[11] = a11, sums[12] = a12, sums[13] = a13,
-  sums[14] = a14, sums[15] = a15;
+  asm volatile(MOEBIUS_CHANNEL_SUMS
+               "stp q0, q1, [%[o]]\n stp q2, q3, [%[o], #32]\n stp q4, q5, [%[o], #64]\n"
+               "stp q6, q7, [%[o], #96]\n stp q8, q9, [%[o], #128]\n stp q10, q11, [%[o], #160]\n"
+               "stp q12, q13, [%[o], #192]\n stp q14, q15, [%[o], #224]\n"
+               : [x] "+r"(x), [w] "+r"(w), [n] "+r"(n)
+               : [o] "r"(&sums[0])
+               : MOEBIUS_ALL_VECTORS, "cc", "memory");
+}
+
+// y[8][8] = the sums as floats times the scales of the outputs (four vectors, each for two outputs twice), times those of the
+// rows. A product with +0 added is never -0, as in the reference.
+#define MOEBIUS_CHANNEL_PAIR(a0, a1, a2, a3, rows, even, odd)                               \
+  "movi v20.4s, #0\n movi v21.4s, #0\n movi v22.4s, #0\n movi v23.4s, #0\n"                 \
+  "fmla v20.4s, v" #a0 ".4s, v16.4s\n fmla v21.4s, v" #a1                                   \
+  ".4s, v17.4s\n"                                                                           \
+  "fmla v22.4s, v" #a2 ".4s, v18.4s\n fmla v23.4s, v" #a3                                   \
+  ".4s, v19.4s\n"                                                                           \
+  "zip1 v24.2d, v20.2d, v21.2d\n zip1 v25.2d, v22.2d, v23.2d\n"                             \
+  "zip2 v26.2d, v20.2d, v21.2d\n zip2 v27.2d, v22.2d, v23.2d\n"                             \
+  "fmul v24.4s, v24.4s, v" #rows ".s[" #even "]\n fmul v25.4s, v25.4s, v" #rows ".s[" #even \
+  "]\n"                                                                                     \
+  "fmul v26.4s, v26.4s, v" #rows ".s[" #odd "]\n fmul v27.4s, v27.4s, v" #rows ".s[" #odd   \
+  "]\n"                                                                                     \
+  "stp q24, q25, [%[y]]\n add %[y], %[y], %[ldy]\n stp q26, q27, [%[y]]\n add %[y], %[y], " \
+  "%[ldy]\n"
+#define MOEBIUS_FLOATS(shift, a, b, c, d)                                      \
+  "scvtf v" #a ".4s, v" #a ".4s" shift "\n scvtf v" #b ".4s, v" #b ".4s" shift \
+  "\n"                                                                         \
+  "scvtf v" #c ".4s, v" #c ".4s" shift "\n scvtf v" #d ".4s, v" #d ".4s" shift "\n"
+#define MOEBIUS_CHANNEL_TILE(shift)                                                               \
+  asm volatile(                                                                                   \
+      MOEBIUS_CHANNEL_SUMS                                                                        \
+      "ldp q16, q17, [%[s]]\n ldp q18, q19, [%[s], #32]\n ldp q28, q29, [%[r]]\n" MOEBIUS_FLOATS( \
+          shift, 0, 1, 2, 3) MOEBIUS_FLOATS(shift, 4, 5, 6, 7)                                    \
+          MOEBIUS_CHANNEL_PAIR(0, 1, 2, 3, 28, 0, 1) MOEBIUS_FLOATS(shift, 8, 9, 10, 11)          \
+              MOEBIUS_CHANNEL_PAIR(4, 5, 6, 7, 28, 2, 3) MOEBIUS_FLOATS(shift, 12, 13, 14, 15)    \
+                  MOEBIUS_CHANNEL_PAIR(8, 9, 10, 11, 29, 0, 1)                                    \
+                      MOEBIUS_CHANNEL_PAIR(12, 13, 14, 15, 29, 2, 3)                              \
+      : [x] "+r"(x), [w] "+r"(w), [n] "+r"(n), [y] "+r"(y)                                        \
+      : [s] "r"(scales), [r] "r"(row_scales), [ldy] "r"(4 * ldy)                                  \
+      : MOEBIUS_ALL_VECTORS, "cc", "memory")
+template <int kShift>
+[[gnu::always_inline]] inline void channel_8x8(const uint8_t* x, const uint8_t* w, size_t steps,
+                                               const uint8_t* scales, const float* row_scales,
+                                               float* y, size_t ldy) {
+  static_assert(kShift == 0 || kShift == 4);
+  size_t n = steps - 1;
+  if constexpr (kShift == 0) {
+    MOEBIUS_CHANNEL_TILE("");
+  } else {
+    MOEBIUS_CHANNEL_TILE(", #4");
+  }
 }
 
 // 6 rows x 8 outputs with groups: int32 sums v0-v11, f v12-v23, rows v24-v26, outputs v27-v30. Sums become floats either by
 // SCVTF, which only one of four pipes can do, or by a start value whose bits are a float (1.5 * 2^23, or 2^19 for operands 16
-// times too large): integers added to it below 2^22 are exact steps of the float, and FSUB takes the start out again. Four
-// tiles of twelve by SCVTF, the others by FSUB is the fastest mix.
+// times too large): integers added to it below 2^22 are exact steps of the float, and FSUB takes the start out again. Every
+// second one by SCVTF, all of them before the first FMLA, is the fastest mix.
 #define MOEBIUS_HALF_6(at_x, at_x2, at_w, at_w2)                    \
   "ldp q24, q25, [%[x], #" #at_x "]\n ldp q27, q28, [%[w], #" #at_w \
   "]\n"                                                             \
@@ -101,42 +132,43 @@ namespace i8mm_tiles {
   "]\n" MOEBIUS_ROW(0, 1, 2, 3, 24, 27, 28, 29, 30, "")             \
       MOEBIUS_ROW(4, 5, 6, 7, 25, 27, 28, 29, 30, "")               \
           MOEBIUS_ROW(8, 9, 10, 11, 26, 27, 28, 29, 30, "")
-#define MOEBIUS_CONVERT(acc, f, s, shift) \
-  "scvtf v" #acc ".4s, v" #acc ".4s" shift "\n fmla v" #f ".4s, v" #acc ".4s, v" #s ".4s\n"
-#define MOEBIUS_SUBTRACT(acc, f, s) \
-  "fsub v" #acc ".4s, v" #acc ".4s, v31.4s\n fmla v" #f ".4s, v" #acc ".4s, v" #s ".4s\n"
-#define MOEBIUS_START_MIX                                                              \
-  "movi v0.4s, #0\n mov v1.16b, v31.16b\n mov v2.16b, v31.16b\n movi v3.4s, #0\n"      \
-  "mov v4.16b, v31.16b\n mov v5.16b, v31.16b\n movi v6.4s, #0\n mov v7.16b, v31.16b\n" \
-  "mov v8.16b, v31.16b\n movi v9.4s, #0\n mov v10.16b, v31.16b\n mov v11.16b, v31.16b\n"
+#define MOEBIUS_CONVERT(acc, shift) "scvtf v" #acc ".4s, v" #acc ".4s" shift "\n"
+#define MOEBIUS_SUBTRACT(acc) "fsub v" #acc ".4s, v" #acc ".4s, v31.4s\n"
+#define MOEBIUS_SCALE(acc, f, s) "fmla v" #f ".4s, v" #acc ".4s, v" #s ".4s\n"
+#define MOEBIUS_SCALE_ALL  \
+  MOEBIUS_SCALE(0, 12, 27) \
+  MOEBIUS_SCALE(1, 13, 28) \
+  MOEBIUS_SCALE(2, 14, 29) \
+  MOEBIUS_SCALE(3, 15, 30) \
+  MOEBIUS_SCALE(4, 16, 27) \
+  MOEBIUS_SCALE(5, 17, 28) \
+  MOEBIUS_SCALE(6, 18, 29) \
+  MOEBIUS_SCALE(7, 19, 30) \
+  MOEBIUS_SCALE(8, 20, 27) \
+  MOEBIUS_SCALE(9, 21, 28) MOEBIUS_SCALE(10, 22, 29) MOEBIUS_SCALE(11, 23, 30)
+#define MOEBIUS_START_MIX                                                         \
+  "movi v0.4s, #0\n mov v1.16b, v31.16b\n movi v2.4s, #0\n mov v3.16b, v31.16b\n" \
+  "movi v4.4s, #0\n mov v5.16b, v31.16b\n movi v6.4s, #0\n mov v7.16b, v31.16b\n" \
+  "movi v8.4s, #0\n mov v9.16b, v31.16b\n movi v10.4s, #0\n mov v11.16b, v31.16b\n"
 #define MOEBIUS_START_ZERO                                                                      \
   "movi v0.4s, #0\n movi v1.4s, #0\n movi v2.4s, #0\n movi v3.4s, #0\n movi v4.4s, #0\n movi "  \
   "v5.4s, #0\n"                                                                                 \
   "movi v6.4s, #0\n movi v7.4s, #0\n movi v8.4s, #0\n movi v9.4s, #0\n movi v10.4s, #0\n movi " \
   "v11.4s, #0\n"
-#define MOEBIUS_END_MIX(shift)      \
-  MOEBIUS_CONVERT(0, 12, 27, shift) \
-  MOEBIUS_SUBTRACT(1, 13, 28)       \
-  MOEBIUS_SUBTRACT(2, 14, 29)       \
-  MOEBIUS_CONVERT(3, 15, 30, shift) \
-  MOEBIUS_SUBTRACT(4, 16, 27)       \
-  MOEBIUS_SUBTRACT(5, 17, 28)       \
-  MOEBIUS_CONVERT(6, 18, 29, shift) \
-  MOEBIUS_SUBTRACT(7, 19, 30)       \
-  MOEBIUS_SUBTRACT(8, 20, 27)       \
-  MOEBIUS_CONVERT(9, 21, 28, shift) MOEBIUS_SUBTRACT(10, 22, 29) MOEBIUS_SUBTRACT(11, 23, 30)
+#define MOEBIUS_END_MIX(shift) \
+  MOEBIUS_CONVERT(0, shift)    \
+  MOEBIUS_SUBTRACT(1)          \
+  MOEBIUS_CONVERT(2, shift)    \
+  MOEBIUS_SUBTRACT(3)          \
+  MOEBIUS_CONVERT(4, shift)    \
+  MOEBIUS_SUBTRACT(5)          \
+  MOEBIUS_CONVERT(6, shift)    \
+  MOEBIUS_SUBTRACT(7)          \
+  MOEBIUS_CONVERT(8, shift)    \
+  MOEBIUS_SUBTRACT(9) MOEBIUS_CONVERT(10, shift) MOEBIUS_SUBTRACT(11) MOEBIUS_SCALE_ALL
 #define MOEBIUS_END_CONVERT(shift)  \
-  MOEBIUS_CONVERT(0, 12, 27, shift) \
-  MOEBIUS_CONVERT(1, 13, 28, shift) \
-  MOEBIUS_CONVERT(2, 14, 29, shift) \
-  MOEBIUS_CONVERT(3, 15, 30, shift) \
-  MOEBIUS_CONVERT(4, 16, 27, shift) \
-  MOEBIUS_CONVERT(5, 17, 28, shift) \
-  MOEBIUS_CONVERT(6, 18, 29, shift) \
-  MOEBIUS_CONVERT(7, 19, 30, shift) \
-  MOEBIUS_CONVERT(8, 20, 27, shift) \
-  MOEBIUS_CONVERT(9, 21, 28, shift) \
-  MOEBIUS_CONVERT(10, 22, 29, shift) MOEBIUS_CONVERT(11, 23, 30, shift)
+  MOEBIUS_FLOATS(shift, 0, 1, 2, 3) \
+  MOEBIUS_FLOATS(shift, 4, 5, 6, 7) MOEBIUS_FLOATS(shift, 8, 9, 10, 11) MOEBIUS_SCALE_ALL
 #define MOEBIUS_GROUPS(start, end) \
   asm(                                                                                \
       "ldp q12, q13, [%[f]]\n ldp q14, q15, [%[f], #32]\n ldp q16, q17, [%[f], #64]\n"         \
@@ -229,13 +261,13 @@ template <int kShift>
       "add %[x], %[x], #96\n add %[w], %[w], #128\n subs %[n], %[n], #1\n b.ne 1b\n"
       "ldp q27, q28, [%[s]]\n ldr q24, [%[r]]\n ldp q29, q30, [%[s], #32]\n add %[s], %[s], #64\n add %[w], %[w], %[gap]\n"
       MOEBIUS_CONVERT_ROW(25, 0, 12, 27) MOEBIUS_SUBTRACT_ROW(26, 1, 13, 28)
-      MOEBIUS_SUBTRACT_ROW(25, 2, 14, 29) MOEBIUS_CONVERT_ROW(26, 3, 15, 30)
+      MOEBIUS_CONVERT_ROW(25, 2, 14, 29) MOEBIUS_SUBTRACT_ROW(26, 3, 15, 30)
       "ldr q24, [%[r], #16]\n"
-      MOEBIUS_SUBTRACT_ROW(25, 4, 16, 27) MOEBIUS_SUBTRACT_ROW(26, 5, 17, 28)
+      MOEBIUS_CONVERT_ROW(25, 4, 16, 27) MOEBIUS_SUBTRACT_ROW(26, 5, 17, 28)
       MOEBIUS_CONVERT_ROW(25, 6, 18, 29) MOEBIUS_SUBTRACT_ROW(26, 7, 19, 30)
       "ldr q24, [%[r], #32]\n"
-      MOEBIUS_SUBTRACT_ROW(25, 8, 20, 27) MOEBIUS_CONVERT_ROW(26, 9, 21, 28)
-      MOEBIUS_SUBTRACT_ROW(25, 10, 22, 29) MOEBIUS_SUBTRACT_ROW(26, 11, 23, 30)
+      MOEBIUS_CONVERT_ROW(25, 8, 20, 27) MOEBIUS_SUBTRACT_ROW(26, 9, 21, 28)
+      MOEBIUS_CONVERT_ROW(25, 10, 22, 29) MOEBIUS_SUBTRACT_ROW(26, 11, 23, 30)
       "add %[r], %[r], %[r_next]\n"
       "subs %[g], %[g], #1\n b.ne 2b\n"
       : "=&w"(f0), "=&w"(f1), "=&w"(f2), "=&w"(f3), "=&w"(f4), "=&w"(f5), "=&w"(f6), "=&w"(f7), "=&w"(f8), "=&w"(f9),

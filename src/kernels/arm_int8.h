@@ -163,8 +163,11 @@ inline Blocking blocking_of(const Shape& s, size_t M) {
   b.bytes = b.state + (b.pieces > 1 ? b.panels * kNr * up(M, 2) * 4 : 0);
   return b;
 }
+// Rows and operands that are read together must not meet in the same sets of the first-level cache: operands begin half a way
+// (of 64 KiB in 4) apart from the panel of rows.
+constexpr size_t kWay = 16384, kApart = kWay / 2;
 inline size_t scratch_bytes(const Problem& p, size_t M) {
-  return up(blocking_of(shape_of(p), M).bytes, 64);
+  return up(blocking_of(shape_of(p), M).bytes + kWay, 64);
 }
 
 }  // namespace int8_family

@@ -12,6 +12,19 @@ namespace moebius {
 namespace {
 namespace int8_family {
 
+// What an engine without hand-written tiles says: has_tile: tile() gives the sums as floats; has_store: tile_store() leaves
+// finished outputs.
+struct NoTiles {
+  template <int P, int kFix, bool kGrouped>
+  static constexpr bool has_tile() {
+    return false;
+  }
+  template <int P, int kFix, bool kGrouped>
+  static constexpr bool has_store() {
+    return false;
+  }
+};
+
 // One call of the kernel, for an engine, corrections kFix, with or without groups.
 template <class E, int kFix, bool kGrouped>
 struct Gemm {
@@ -213,6 +226,11 @@ struct Gemm {
     const size_t rows = rows_from(pair);
     for (; n < end;
          n += kNr, t.w += w_next, t.extras += c.b.extras, state += state_next, y += kNr) {
+      if constexpr (E::template has_store<P, kFix, kGrouped>())
+        if (c.first && c.last && rows >= 2 * P && valid(n) == kNr) {
+          E::template tile_store<Codec::kShift>(t, scales, y, a.ldy);
+          continue;
+        }
       t.state_in = c.first ? nullptr : state;
       t.state_out = c.last ? nullptr : state;
       float32x4_t f[1][P][4];
@@ -264,9 +282,11 @@ struct Gemm {
   void many() const {
     Scratch c{};
     c.b = blocking_of(s, a.M);
-    c.codes = a.scratch;
+    c.codes = a.scratch + (reinterpret_cast<uintptr_t>(a.panel) + kApart -
+                           reinterpret_cast<uintptr_t>(a.scratch)) %
+                              kWay;
     c.extras = c.codes + c.b.panels * c.b.codes;
-    c.state = a.scratch + c.b.state;
+    c.state = c.codes + c.b.state;
     for (size_t n = a.n0; n < a.n1; n += c.b.panels * kNr) {
       const size_t end = n + c.b.panels * kNr < a.n1 ? n + c.b.panels * kNr : a.n1;
       for (size_t i = 0; i < c.b.pieces; ++i) {

@@ -29,11 +29,7 @@ struct SmullOne {
   static inline void step(Acc& acc, X x, int8x16_t b) { acc.step(x, b); }
   static inline int32x4_t four(const Acc& a, const Acc& b) { return vpaddq_s32(a.sum(), b.sum()); }
 };
-struct Smull {
-  template <int P, int kFix, bool kGrouped>
-  static constexpr bool has_tile() {
-    return false;
-  }
+struct Smull : int8_family::NoTiles {
   using One = SmullOne;
   static constexpr size_t kPairs = 1, kPairsGrouped = 1;
   static constexpr int kStreamsOne = 2, kStreamsPair = 1;

@@ -176,8 +176,8 @@ void MoeLayer::Forward::scale_unit(size_t unit, Thread& s) noexcept {
   down_panel(u, rows, s);
 }
 
-void MoeLayer::Forward::combine(const Unit& u, float* tile, size_t h0, size_t n,
-                                float* acc) const noexcept {
+void MoeLayer::Forward::combine(const Unit& u, float* tile, size_t h0, size_t n, float* acc,
+                                size_t ld) const noexcept {
   const PackedSlot& slot = layer_.experts_[u.expert].down;
   const bool shared = u.row0 >= routed_;
   for (size_t m = 0; m < u.rows; ++m) {
@@ -185,7 +185,7 @@ void MoeLayer::Forward::combine(const Unit& u, float* tile, size_t h0, size_t n,
     float* y = tile + m * n;
     if (keep_intermediate_) scale_row(y, row_scale_[r], n);
     slot.finish_row(y, h0, n);
-    float* to = acc + row_token_[r] * n;
+    float* to = acc + row_token_[r] * ld;
     if (shared) {
       add_scaled_row(to, row_weight_[r], y, n);
     } else {
@@ -201,9 +201,12 @@ void MoeLayer::Forward::down(size_t h0, size_t h1, Thread& s) const noexcept {
   for (size_t i = 0; i < n_units_; ++i) {
     const Unit& u = units_[i];
     const PackedSlot& slot = layer_.experts_[u.expert].down;
-    slot.kernel().gemm(
-        {&slot.view(), down_panels_ + u.panel, u.rows, h0, h1, s.tile_up, n, s.gemm});
-    combine(u, s.tile_up, h0, n, acc);
+    for (size_t c = h0; c < h1; c += down_tile_) {
+      const size_t width = std::min(h1 - c, down_tile_);
+      slot.kernel().gemm(
+          {&slot.view(), down_panels_ + u.panel, u.rows, c, c + width, s.tile_up, width, s.gemm});
+      combine(u, s.tile_up, c, width, acc + (c - h0), n);
+    }
   }
   for (size_t t = 0; t < T_; ++t) {
     if (routing_.zero_weights != nullptr && layer_.plan_.first_rank &&

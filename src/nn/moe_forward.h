@@ -73,7 +73,8 @@ class MoeLayer::Forward {
   void down_panel(const Unit& u, const float* intermediate, Thread& s) noexcept;
   void scale_unit(size_t unit, Thread& s) noexcept;
   void down(size_t h0, size_t h1, Thread& s) const noexcept;
-  void combine(const Unit& u, float* tile, size_t h0, size_t n, float* acc) const noexcept;
+  void combine(const Unit& u, float* tile, size_t h0, size_t n, float* acc,
+               size_t ld) const noexcept;
   void run_body(FunctionRef<void(ThreadPool::Member&)> body);
 
   const MoeLayer& layer_;
@@ -98,7 +99,7 @@ class MoeLayer::Forward {
   Job* jobs_ = nullptr;
   size_t *class_rows_ = nullptr, *class_offset_ = nullptr;
   size_t n_units_ = 0, n_tasks_ = 0, n_jobs_ = 0, task_limit_ = 0;
-  size_t largest_unit_ = 0, tile_floats_ = 0, down_block_ = 0;
+  size_t largest_unit_ = 0, tile_floats_ = 0, down_block_ = 0, down_tile_ = 0;
   // data
   uint8_t *prepared_ = nullptr, *down_panels_ = nullptr, *thread_base_ = nullptr;
   float* intermediate_ = nullptr;

@@ -18,9 +18,10 @@ constexpr size_t kTasksPerThread =
 constexpr size_t kLeastColumns = 32;  // of a task
 constexpr size_t kTileFloats =
     8192;  // gate and up tiles of 32 KiB each stay in the first-level cache
+// Columns of down that a thread takes at a time: the rows of all units are read once per block, the outputs of a block once
+// per unit. 2 MiB of outputs balances the two; tiles of 64 KiB inside a block keep what a product leaves in the second-level cache.
+constexpr size_t kAccumulatorFloats = size_t{1} << 19;
 constexpr size_t kDownTileFloats = 16384;
-constexpr size_t kAccumulatorFloats =
-    size_t{1} << 17;  // 512 KiB of outputs per thread stay in the second-level cache
 constexpr size_t kSortByInsertion = 64;
 constexpr size_t kWeightRows =
     8;  // reading a unit's weights costs about as much as multiplying so many rows
@@ -248,10 +249,10 @@ void MoeLayer::Forward::make_tasks() {
 void MoeLayer::Forward::choose_blocks() {
   const size_t step = layer_.down_step_, rows = std::max<size_t>(1, largest_unit_);
   const size_t per_thread = T_ > 8 ? 4 : 2;
-  size_t block =
-      std::min({kAccumulatorFloats / std::max<size_t>(1, T_), kDownTileFloats / rows, H_});
+  size_t block = std::min({kAccumulatorFloats / std::max<size_t>(1, T_), H_});
   if (threads_ > 1) block = std::min(block, ceil_div(H_, threads_ * per_thread));
   down_block_ = std::max(step, block / step * step);
+  down_tile_ = std::min(down_block_, std::max(step, kDownTileFloats / rows / step * step));
   tile_floats_ = std::max({kTileFloats, rows * layer_.up_step_});
 }
 
@@ -281,7 +282,7 @@ void MoeLayer::Forward::lay_out_data() {
   at_rows_ = t.add_array<float>(kPrepareRows * H_);
   at_weighted_ = t.add_array<float>(weighted_input_ ? H_ : 0);
   at_tile_gate_ = t.add_array<float>(tile_floats_);
-  at_tile_up_ = t.add_array<float>(std::max(tile_floats_, largest_unit_ * down_block_));
+  at_tile_up_ = t.add_array<float>(std::max(tile_floats_, largest_unit_ * down_tile_));
   at_intermediate_ =
       t.add_array<float>(keep_intermediate_ ? 0 : largest_unit_ * layer_.largest_intermediate_);
   at_accumulators_ = t.add_array<float>(T_ * down_block_);

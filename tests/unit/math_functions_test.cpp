@@ -327,6 +327,14 @@ TEST(MathFunctions, ArraysEqualScalars) {
   MOEBIUS_EXPECT_GATED(situ, 2.0f, 3.0f);
 }
 
+TEST(MathFunctions, ExpOfNonpositiveNumbersHasTheBitsOfExp) {
+  for (uint32_t bits = 0x80000000u; bits <= 0xFF800000u; bits += 997)
+    ASSERT_EQ(f32_bits(exp_nonpositive_f32(f32_from_bits(bits))),
+              f32_bits(exp_f32(f32_from_bits(bits))))
+        << f32_from_bits(bits);
+  EXPECT_EQ(exp_nonpositive_f32(0.0f), 1.0f);
+}
+
 // ---- the bits themselves ----
 
 // FNV-1a over the results of a scan of all inputs, every NaN counted as the same.
