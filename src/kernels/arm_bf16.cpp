@@ -12,12 +12,12 @@ namespace {
 using namespace bf16_family;
 
 #ifdef __aarch64__
-constexpr size_t kPairs = 4, kPairsGrouped = 3;
-constexpr size_t kMany = 12;  // rows from which operands in scratch pay
+constexpr size_t kMany = 9;       // rows from which operands in scratch pay
+constexpr size_t kAhead = 16384;  // bytes from a weight to the one that is prefetched with it
 
-template <class Codec, bool kGrouped>
-struct Gemm {
-  static constexpr size_t kMost = kGrouped ? kPairsGrouped : kPairs;
+// A product whose operands lie in memory as BFMMLA wants them: everything but decoding.
+template <bool kGrouped>
+struct Product {
   const GemmArgs& a;
   const Shape s;
   const PanelLayout l;
@@ -25,11 +25,11 @@ struct Gemm {
   const float factor, G;
   const float* factors;
 
-  explicit Gemm(const GemmArgs& args)
+  explicit Product(const GemmArgs& args)
       : a(args),
         s(shape_of(*args.w->problem)),
         l(panel_layout(s, args.M)),
-        map(l.pairs, kMost),
+        map(l.pairs, most_pairs(s)),
         factor(args.w->problem->act.code != ActCode::kAsIs &&
                        args.w->problem->act.granule == ActGranule::kStatic
                    ? args.w->act.scale
@@ -61,17 +61,134 @@ struct Gemm {
              valid(n));
   }
 
+  // --- many rows: operands of a few panels in scratch ---
+
+  struct Scratch {
+    Blocking b;
+    uint8_t *codes, *extras, *state;
+    size_t groups, steps, k0, g0;  // of this piece of K, and where it begins
+    size_t bytes;                  // of this piece of a packed panel
+    bool first, last;
+  };
+  const uint8_t* packed_at(const Scratch& c, size_t n) const {
+    return a.w->data + n / kNr * s.stride() +
+           (kGrouped ? c.g0 * s.group_bytes() : c.k0 / kKr * s.step_bytes);
+  }
+  // What is the same for all tiles of a piece.
+  Tile piece_tile(const Scratch& c) const {
+    Tile t = packed_tile(0, a.n0);
+    t.groups = c.groups, t.steps = c.steps;
+    if (s.form != Form::kBf16) t.w_group = 2 * kNr * s.group_k;
+    t.extras_group = 64;
+    if (t.row_groups != nullptr) t.row_groups += c.g0 * t.row_groups_stride;
+    return t;
+  }
+  // One tile of rows and one panel over a piece of K: sums to y, or to the state if K goes on.
+  template <int P, int kLines>
+  [[gnu::always_inline]] void tile(const Tile& t, bf16_tiles::Ahead next, size_t pair,
+                                   size_t n) const {
+    asm volatile("" : : : "memory");  // operands in scratch are written before they are loaded
+    float32x4_t f[P][4];
+    set_zero<P>(f);
+    if (t.state_in != nullptr) load_state<P>(t.state_in, f);
+    const uint8_t *x = t.a, *w[1] = {t.w};
+    for (size_t g = 0; g < (kGrouped ? t.groups : 1); ++g) {
+      float32x4_t acc[1][P][4];
+      if constexpr (kGrouped) {
+        set_zero<P>(acc[0]);
+      } else {
+        copy<P>(f, acc[0]);
+      }
+      bf16_tiles::steps<P, 1, kLines>(x, w, t.steps, next, acc);
+      if (!kGrouped && t.state_out != nullptr) return store_state<P>(t.state_out, acc[0]);
+      if constexpr (!kGrouped) set_zero<P>(f);
+      finish<P, true>(t, g, g * t.extras_group, 1.0f, acc[0], f);
+    }
+    if (kGrouped && t.state_out != nullptr) return store_state<P>(t.state_out, f);
+    float32x4_t out[P][4];  // put may index it at run time: g++ would store f after every group
+    copy<P>(f, out);
+    put<P>(out, pair, n);
+  }
+  // Tile of rows number `index` against the panels from n on.
+  template <int P, int kLines>
+  void expanded(const Scratch& c, const Tile& same, size_t index, size_t n, size_t end) const {
+    Tile t = same;
+    const size_t pair = map.first(index);
+    t.a = a.panel + 4 * pair * s.K_padded + 4 * P * c.k0;
+    t.extras = c.extras;
+    const bool stored = s.form == Form::kBf16;
+    t.w = stored ? packed_at(c, n) : c.codes;
+    const size_t w_next = stored ? s.stride() : c.b.codes, state_next = up(a.M, 2) * kNr * 4;
+    if (t.row_groups != nullptr) t.row_groups += 4 * pair;
+    uint8_t* state = c.state + 2 * pair * kNr * 4;
+    const size_t panels = (end - n + kNr - 1) / kNr;
+    const size_t share =
+        c.bytes / map.tiles;  // of what comes next, for each tile and panel to prefetch
+    const size_t ahead = c.bytes * panels;
+    bf16_tiles::Ahead next = {packed_at(c, n) +
+                                  (map.tiles == 1 && ahead > kAhead ? kAhead : ahead) +
+                                  index * panels * share,
+                              share / (c.groups * c.steps)};
+    for (; n < end; n += kNr, t.w += w_next, t.extras += c.b.extras, state += state_next) {
+      t.state_in = c.first ? nullptr : state;
+      t.state_out = c.last ? nullptr : state;
+      tile<P, kLines>(t, next, pair, n);
+      next.at += share;
+    }
+  }
+  template <int P>
+  void expanded(const Scratch& c, const Tile& same, size_t index, size_t n, size_t end) const {
+    if (s.form == Form::kBf16 && map.tiles == 1) {
+      expanded<P, 4>(c, same, index, n, end);
+    } else {
+      expanded<P, 2>(c, same, index, n, end);
+    }
+  }
+  // All rows against the panels [n, end) and a piece of K.
+  void multiply_piece(const Scratch& c, size_t n, size_t end) const {
+    const Tile same = piece_tile(c);
+    for (size_t t = 0; t < map.tiles; ++t) switch (map.size(t)) {
+        case 1:
+          expanded<1>(c, same, t, n, end);
+          break;
+        case 2:
+          expanded<2>(c, same, t, n, end);
+          break;
+        case 3:
+          expanded<3>(c, same, t, n, end);
+          break;
+        case 4:
+          expanded<4>(c, same, t, n, end);
+          break;
+        case 5:
+          expanded<5>(c, same, t, n, end);
+          break;
+        default:
+          expanded<6>(c, same, t, n, end);
+          break;
+      }
+  }
+};
+
+template <class Codec, bool kGrouped>
+struct Gemm : Product<kGrouped> {
+  using Base = Product<kGrouped>;
+  using Base::a, Base::s, Base::l, Base::map, Base::factor;
+  using Scratch = typename Base::Scratch;
+  using Base::Base;
+  static constexpr bool kDense = std::is_same_v<Codec, Operands>;
+
   // --- few rows: operands are made in registers ---
 
   template <int P, int S>
   void packed(size_t pair, size_t n, size_t apart) const {
-    Tile t = packed_tile(pair, n);
+    Tile t = this->packed_tile(pair, n);
     t.stream = apart * s.stride();
     const Codec codec{};
     float32x4_t f[S][P][4];
-    multiply<P, S, Codec, false, kGrouped>(t, codec, f);
-    MOEBIUS_UNROLL for (int u = 0; u < S; ++u)
-        put<P>(f[u], pair, n + static_cast<size_t>(u) * apart * kNr);
+    multiply<P, S, Codec, kGrouped>(t, codec, f);
+    MOEBIUS_UNROLL for (int u = 0; u < S; ++u) this->template put<P>(
+        f[u], pair, n + static_cast<size_t>(u) * apart * kNr);
   }
   template <int P, int S>
   void streams() const {
@@ -81,11 +198,9 @@ struct Gemm {
   }
   void few() const {
     if (l.pairs == 1) return streams<1, 2>();
+    if constexpr (kDense) return l.pairs == 2 ? streams<2, 2>() : streams<3, 2>();
     for (size_t n = a.n0; n < a.n1; n += kNr)
       for (size_t t = 0; t < map.tiles; ++t) switch (map.size(t)) {
-          case 1:
-            packed<1, 1>(map.first(t), n, 0);
-            break;
           case 2:
             packed<2, 1>(map.first(t), n, 0);
             break;
@@ -93,19 +208,13 @@ struct Gemm {
             packed<3, 1>(map.first(t), n, 0);
             break;
           default:
-            if constexpr (kMost >= 4) packed<4, 1>(map.first(t), n, 0);
+            packed<4, 1>(map.first(t), n, 0);
             break;
         }
   }
 
   // --- many rows: operands of a few panels in scratch ---
 
-  struct Scratch {
-    Blocking b;
-    uint8_t *codes, *extras, *state;
-    size_t groups, steps, k0, g0;  // of this piece of K, and where it begins
-    bool first, last;
-  };
   // Operands of some steps into scratch; returns where the next ones go.
   template <class Any>
   static uint8_t* write(const Any& codec, const uint8_t* from, size_t steps,
@@ -123,7 +232,7 @@ struct Gemm {
     const uint8_t* w = a.w->data + n / kNr * s.stride() + c.g0 * s.group_bytes();
     for (size_t g = 0; g < c.groups; ++g, w += s.group_bytes(), extras += 64) {
       const uint8_t* x = w + s.code_bytes;
-      if (s.form != Form::kBf16) {
+      if constexpr (!kDense) {
         int8x16_t zeros[4];
         const int8x8_t z =
             s.zero_bytes != 0 ? vreinterpret_s8_u8(vld1_u8(x + s.scale_bytes)) : vdup_n_s8(0);
@@ -143,81 +252,6 @@ struct Gemm {
           vst1q_u8(extras + 16 * j, vreinterpretq_u8_f32(f[j]));
     }
   }
-  // What is the same for all tiles of a piece.
-  Tile piece_tile(const Scratch& c) const {
-    Tile t = packed_tile(0, a.n0);
-    t.groups = c.groups, t.steps = c.steps;
-    if (s.form != Form::kBf16) t.w_group = 2 * kNr * s.group_k;
-    t.extras_group = 64;
-    if (t.row_groups != nullptr) t.row_groups += c.g0 * t.row_groups_stride;
-    return t;
-  }
-  template <int P>
-  [[gnu::always_inline]] void tile(const Tile& t, float32x4_t (&f)[P][4]) const {
-    alignas(16) static constexpr uint8_t kZero[256] = {};
-    const uint8_t* begin = t.state_in != nullptr ? t.state_in : kZero;
-    if constexpr (P == 4 && !kGrouped) {
-      bf16_tiles::channel_8x8(t.a, t.w, t.steps, begin, f);
-      if (t.state_out != nullptr) return store_state<P>(t.state_out, f);
-      MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) {
-        const float32x4_t scale = vreinterpretq_f32_u8(vld1q_u8(t.extras + 16 * j));
-        MOEBIUS_UNROLL for (int i = 0; i < P; ++i) {
-          const float32x4_t by =
-              t.row_groups != nullptr ? vmulq_f32(scale, vld1q_f32(t.row_groups + 4 * i)) : scale;
-          f[i][j] = vfmaq_f32(vdupq_n_f32(0), f[i][j], by);
-        }
-      }
-    } else if constexpr (P == 3 && kGrouped) {
-      bf16_tiles::grouped_6x8(t.a, t.w, t.extras, t.groups, t.steps, t.w_group - 256 * t.steps,
-                              t.row_groups, 4 * t.row_groups_stride, begin, f);
-      if (t.state_out != nullptr) store_state<P>(t.state_out, f);
-    } else {
-      float32x4_t g[1][P][4];
-      multiply<P, 1, Operands, true, kGrouped>(t, Operands{}, g);
-      MOEBIUS_UNROLL for (int i = 0; i < P; ++i) MOEBIUS_UNROLL for (int j = 0; j < 4; ++j)
-          f[i][j] = g[0][i][j];
-    }
-  }
-  // One tile of rows against the panels from n on.
-  template <int P>
-  void expanded(const Scratch& c, const Tile& same, size_t pair, size_t n, size_t end) const {
-    Tile t = same;
-    t.a = a.panel + 4 * pair * s.K_padded + 4 * P * c.k0;
-    t.extras = c.extras;
-    const bool stored = s.form == Form::kBf16;
-    t.w = stored ? a.w->data + n / kNr * s.stride() +
-                       (kGrouped ? c.g0 * s.group_bytes() : c.k0 / kKr * s.step_bytes)
-                 : c.codes;
-    const size_t w_next = stored ? s.stride() : c.b.codes, state_next = up(a.M, 2) * kNr * 4;
-    if (t.row_groups != nullptr) t.row_groups += 4 * pair;
-    uint8_t* state = c.state + 2 * pair * kNr * 4;
-    for (; n < end; n += kNr, t.w += w_next, t.extras += c.b.extras, state += state_next) {
-      t.state_in = c.first ? nullptr : state;
-      t.state_out = c.last ? nullptr : state;
-      float32x4_t f[P][4];
-      tile<P>(t, f);
-      if (c.last) put<P>(f, pair, n);
-    }
-  }
-  void piece(const Scratch& c, size_t n, size_t end) const {
-    for (size_t i = 0; n + i * kNr < end; ++i)
-      expand(c, n + i * kNr, c.codes + i * c.b.codes, c.extras + i * c.b.extras);
-    const Tile same = piece_tile(c);
-    for (size_t t = 0; t < map.tiles; ++t) switch (map.size(t)) {
-        case 1:
-          expanded<1>(c, same, map.first(t), n, end);
-          break;
-        case 2:
-          expanded<2>(c, same, map.first(t), n, end);
-          break;
-        case 3:
-          expanded<3>(c, same, map.first(t), n, end);
-          break;
-        default:
-          if constexpr (kMost >= 4) expanded<4>(c, same, map.first(t), n, end);
-          break;
-      }
-  }
   void many() const {
     Scratch c{};
     c.b = blocking_of(s, a.M);
@@ -232,14 +266,17 @@ struct Gemm {
         c.g0 = kGrouped ? c.k0 / s.group_k : 0;
         c.groups = kGrouped ? (k1 - c.k0) / s.group_k : 1;
         c.steps = kGrouped ? s.group_k / kKr : (k1 - c.k0) / kKr;
+        c.bytes = kGrouped ? c.groups * s.group_bytes() : c.steps * s.step_bytes;
         c.first = i == 0, c.last = i + 1 == c.b.pieces;
-        piece(c, n, end);
+        for (size_t j = 0; n + j * kNr < end; ++j)
+          expand(c, n + j * kNr, c.codes + j * c.b.codes, c.extras + j * c.b.extras);
+        this->multiply_piece(c, n, end);
       }
     }
   }
 
   void run() const {
-    if (a.M < kMany) {
+    if (a.M < kMany && (!kDense || l.pairs < 4)) {
       few();
     } else {
       many();
@@ -273,7 +310,7 @@ void gemm(const GemmArgs& args) {
   }
 }
 void make_panel_bf16(const PanelArgs& args) {
-  make_panel(args, shape_of(*args.problem).grouped() ? kPairsGrouped : kPairs);
+  make_panel(args, most_pairs(shape_of(*args.problem)));
 }
 #define MOEBIUS_BODY(f) f
 #else

@@ -148,6 +148,9 @@ struct TileMap {
   size_t first(size_t t) const { return t * base + (t < extra ? t : extra); }
 };
 
+// The largest tile. Six pairs keep 24 sums; f of groups is then in memory, which pays if a group has 64 inputs or more.
+inline size_t most_pairs(const Shape& s) { return s.grouped() && s.group_k < 64 ? 3 : 6; }
+
 // As in the int8 family: operands of a few panels and a piece of K are made once and stay in the first-level cache.
 struct Blocking {
   size_t piece_groups, pieces, piece_k, panels;
@@ -158,8 +161,9 @@ inline Blocking blocking_of(const Shape& s, size_t M) {
   Blocking b{};
   const size_t unit = s.grouped() ? s.group_k : kKr;
   const size_t units = s.K_padded / unit;
-  const size_t most =
-      s.K_padded <= kPieceK * 5 / 4 ? units : (kPieceK / unit > 0 ? kPieceK / unit : 1);
+  const bool whole = s.K_padded <= kPieceK * 5 / 4 ||
+                     (s.form == Form::kBf16 && M <= 2 * most_pairs(s));  // weights are met once
+  const size_t most = whole ? units : (kPieceK / unit > 0 ? kPieceK / unit : 1);
   b.pieces = (units + most - 1) / most;
   b.piece_groups = (units + b.pieces - 1) / b.pieces;
   b.pieces = (units + b.piece_groups - 1) / b.piece_groups;

@@ -6,8 +6,11 @@
 #ifdef __aarch64__
 #include <arm_neon.h>
 
+#include <type_traits>
+
 #include "base/numeric.h"
 #include "kernels/arm_bf16.h"
+#include "kernels/arm_bf16_tiles.h"
 
 namespace moebius {
 namespace {
@@ -184,6 +187,17 @@ struct Tile {
   uint8_t* state_out;       // where to leave the sums if K goes on, else null
 };
 
+// Zeros by asm: copies of one zero would be moves, this costs nothing.
+template <int P>
+[[gnu::always_inline]] inline void set_zero(float32x4_t (&v)[P][4]) {
+  MOEBIUS_UNROLL for (int i = 0; i < P; ++i)
+      MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) asm volatile("movi %0.4s, #0" : "=w"(v[i][j]));
+}
+template <int P>
+[[gnu::always_inline]] inline void copy(const float32x4_t (&from)[P][4], float32x4_t (&to)[P][4]) {
+  MOEBIUS_UNROLL for (int i = 0; i < P; ++i) MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) to[i][j] =
+      from[i][j];
+}
 template <int P>
 [[gnu::always_inline]] inline void load_state(const uint8_t* p, float32x4_t (&v)[P][4]) {
   MOEBIUS_UNROLL for (int i = 0; i < P; ++i) MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) v[i][j] =
@@ -226,6 +240,13 @@ template <int P, int S, class Codec>
                                                        const uint8_t* a, const uint8_t* w,
                                                        const int8x8_t (&zeros)[S],
                                                        float32x4_t (&acc)[S][P][4]) {
+  if constexpr (std::is_same_v<Codec, Operands>) {
+    const uint8_t* panels[S];
+    MOEBIUS_UNROLL for (int u = 0; u < S; ++u) panels[u] = w + static_cast<size_t>(u) * t.stream;
+    bf16_tiles::Ahead none{};
+    bf16_tiles::steps<P, S, 0>(a, panels, t.steps, none, acc);
+    return a;
+  }
   for (size_t step = 0; step < t.steps; ++step, w += Codec::kStep, a += 64 * P)
     MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) MOEBIUS_UNROLL for (int u = 0; u < S; ++u) {
       uint8x16_t b[4];
@@ -236,69 +257,44 @@ template <int P, int S, class Codec>
     }
   return a;
 }
-template <int P>
-[[gnu::always_inline]] inline const uint8_t* expanded_steps(const Tile& t, const uint8_t* a,
-                                                            const uint8_t* w,
-                                                            float32x4_t (&acc)[1][P][4]) {
-  for (size_t step = 0; step < t.steps; ++step, w += Operands::kStep, a += 64 * P)
-    MOEBIUS_UNROLL for (int q = 0; q < 4; ++q) {
-      uint8x16_t x[P];
-      MOEBIUS_UNROLL for (int i = 0; i < P; ++i) x[i] = vld1q_u8(a + 16 * (q * P + i));
-      MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) {
-        const uint8x16_t b = vld1q_u8(w + 64 * q + 16 * j);
-        MOEBIUS_UNROLL for (int i = 0; i < P; ++i) bfmmla(acc[0][i][j], x[i], b);
-      }
-    }
-  return a;
-}
-
 // f[u][i][j]: rows 2i, 2i+1 and outputs 2j, 2j+1 of the panel that stream u reads (see the int8 family).
-template <int P, int S, class Codec, bool kExpanded, bool kGrouped>
+template <int P, int S, class Codec, bool kGrouped>
 [[gnu::always_inline]] inline void multiply(const Tile& t, const Codec& codec,
-                                            float32x4_t (&f)[S][P][4]) {
-  MOEBIUS_UNROLL for (int u = 0; u < S; ++u) MOEBIUS_UNROLL for (int i = 0; i < P; ++i)
-      MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) f[u][i][j] = vdupq_n_f32(0);
-  if (kExpanded && kGrouped && t.state_in != nullptr) load_state<P>(t.state_in, f[0]);
+                                            float32x4_t (&out)[S][P][4]) {
+  float32x4_t f[S][P][4];  // not `out`: g++ would store that after every group
+  MOEBIUS_UNROLL for (int u = 0; u < S; ++u) set_zero<P>(f[u]);
   const uint8_t* a = t.a;
   for (size_t g = 0; g < (kGrouped ? t.groups : 1); ++g) {
     const uint8_t* w = t.w + g * t.w_group;
     float32x4_t acc[S][P][4];
-    MOEBIUS_UNROLL for (int u = 0; u < S; ++u) MOEBIUS_UNROLL for (int i = 0; i < P; ++i)
-        MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) acc[u][i][j] = vdupq_n_f32(0);
-    if (kExpanded && !kGrouped && t.state_in != nullptr) load_state<P>(t.state_in, acc[0]);
+    MOEBIUS_UNROLL for (int u = 0; u < S; ++u) set_zero<P>(acc[u]);
     float adjust[S];
     MOEBIUS_UNROLL for (int u = 0; u < S; ++u) adjust[u] = 1.0f;
-    if constexpr (kExpanded) {
-      a = expanded_steps<P>(t, a, w, acc);
-    } else {
-      int8x8_t zeros[S];
-      const uint8_t* extras = t.extras + g * t.extras_group;
-      MOEBIUS_UNROLL for (int u = 0; u < S; ++u) zeros[u] =
-          t.zeros_at != 0
-              ? vreinterpret_s8_u8(vld1_u8(extras + t.zeros_at + static_cast<size_t>(u) * t.stream))
-              : vdup_n_s8(0);
-      if constexpr (requires { typename Codec::Plain; }) {
-        unsigned plain = 0;
-        MOEBIUS_UNROLL for (int u = 0; u < S; ++u) plain +=
-            extras[t.flags_at + static_cast<size_t>(u) * t.stream];
-        if (plain == S) {
-          a = few_steps<P, S>(typename Codec::Plain{}, t, a, w, zeros, acc);
-        } else {  // decoded the long way a plain group comes out 8 times larger than its scales expect
-          MOEBIUS_UNROLL for (int u = 0; u < S;
-                              ++u) if (extras[t.flags_at + static_cast<size_t>(u) * t.stream] != 0)
-              adjust[u] = 0.125f;
-          a = few_steps<P, S>(codec, t, a, w, zeros, acc);
-        }
-      } else {
+    int8x8_t zeros[S];
+    const uint8_t* extras = t.extras + g * t.extras_group;
+    MOEBIUS_UNROLL for (int u = 0; u < S; ++u) zeros[u] =
+        t.zeros_at != 0
+            ? vreinterpret_s8_u8(vld1_u8(extras + t.zeros_at + static_cast<size_t>(u) * t.stream))
+            : vdup_n_s8(0);
+    if constexpr (requires { typename Codec::Plain; }) {
+      unsigned plain = 0;
+      MOEBIUS_UNROLL for (int u = 0; u < S; ++u) plain +=
+          extras[t.flags_at + static_cast<size_t>(u) * t.stream];
+      if (plain == S) {
+        a = few_steps<P, S>(typename Codec::Plain{}, t, a, w, zeros, acc);
+      } else {  // decoded the long way a plain group comes out 8 times larger than its scales expect
+        MOEBIUS_UNROLL for (int u = 0; u < S;
+                            ++u) if (extras[t.flags_at + static_cast<size_t>(u) * t.stream] != 0)
+            adjust[u] = 0.125f;
         a = few_steps<P, S>(codec, t, a, w, zeros, acc);
       }
+    } else {
+      a = few_steps<P, S>(codec, t, a, w, zeros, acc);
     }
-    if (kExpanded && !kGrouped && t.state_out != nullptr)
-      return store_state<P>(t.state_out, acc[0]);
-    MOEBIUS_UNROLL for (int u = 0; u < S; ++u) finish<P, kExpanded>(
+    MOEBIUS_UNROLL for (int u = 0; u < S; ++u) finish<P, false>(
         t, g, g * t.extras_group + static_cast<size_t>(u) * t.stream, adjust[u], acc[u], f[u]);
   }
-  if (kExpanded && kGrouped && t.state_out != nullptr) store_state<P>(t.state_out, f[0]);
+  MOEBIUS_UNROLL for (int u = 0; u < S; ++u) copy<P>(f[u], out[u]);
 }
 
 // Row r of a pair: 8 outputs from four 2x2 blocks, times the row's factor, divided by G unless that is 1.
