@@ -33,12 +33,12 @@ def fill(text, make):
 def main():
     args = [a for a in sys.argv[1:] if a != "--check"]
     check = "--check" in sys.argv[1:]
-    tool = args[0]
+    tool = str(Path(args[0]).resolve())
     cache = {}
 
     def make(name):
         if name not in cache:
-            run = subprocess.run([tool, "docs", name], capture_output=True, text=True)
+            run = subprocess.run([tool, "docs", name], capture_output=True, text=True, cwd=ROOT)
             if run.returncode != 0:
                 sys.exit(f"`moebius docs {name}` failed: {run.stderr.strip()}")
             cache[name] = run.stdout

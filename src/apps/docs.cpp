@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scheme table asks the oracle what would run each scheme on a few typical CPUs.
+// The scheme table asks the oracle what would run each scheme on a few typical CPUs; the table of models reads the golden folders.
 #include "apps/docs.h"
 
 #include <fmt/core.h>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <map>
 #include <ostream>
 #include <vector>
 
 #include "base/error.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/formats/format.h"
 #include "checkpoint/quant_args_parse.h"
 #include "kernels/list.h"
@@ -18,6 +23,8 @@
 
 namespace moebius {
 namespace {
+
+namespace fs = std::filesystem;
 
 struct Sample {
   const char* what;
@@ -106,6 +113,47 @@ void architecture_table(std::ostream& out) {
   for (const Architecture& a : architectures()) out << fmt::format("- {}\n", a.title);
 }
 
+// The scheme of a folder, several joined by "+"; dense modules beside quantized ones go without saying.
+std::string schemes_of(const Checkpoint& checkpoint) {
+  std::vector<std::string> families;
+  for (const Module& m : checkpoint.modules()) {
+    if (!has_matrix(m) || !m.plan.scheme.weights) continue;
+    const std::string family = family_of(m.plan.scheme);
+    if (std::find(families.begin(), families.end(), family) == families.end())
+      families.push_back(family);
+  }
+  std::sort(families.begin(), families.end());
+  return families.empty() ? "dense" : fmt::format("{}", fmt::join(families, " + "));
+}
+
+bool has_logits(const fs::path& folder) {
+  for (const char* name : {"logits.safetensors", "expected.safetensors"})
+    if (fs::exists(folder / name) &&
+        TensorStore::open_file((folder / name).string()).find("logits") != nullptr)
+      return true;
+  return false;
+}
+
+// Every folder that the tests run as a whole model against another library's logits.
+void model_table(std::ostream& out) {
+  const fs::path golden = "tests/golden";
+  if (!fs::is_directory(golden)) fail("{}: not here; run this in the repository", golden.string());
+  std::map<std::string, std::map<std::string, size_t>> run;  // family -> schemes -> folders
+  for (const auto& entry : fs::directory_iterator(golden)) {
+    if (!entry.is_directory() || !has_logits(entry.path())) continue;
+    const Checkpoint checkpoint = Checkpoint::open(entry.path().string());
+    ++run[checkpoint.config().family][schemes_of(checkpoint)];
+  }
+  out << "| architecture | schemes (and in how many folders) |\n|---|---|\n";
+  for (const Architecture& a : architectures()) {
+    std::string list;
+    for (const auto& [schemes, count] : run[std::string(a.family)])
+      list += fmt::format("{}`{}`{}", list.empty() ? "" : ", ", schemes,
+                          count == 1 ? "" : fmt::format(" ({})", count));
+    out << fmt::format("| {} | {} |\n", a.title, list.empty() ? "none yet" : list);
+  }
+}
+
 void format_table(std::ostream& out) {
   for (const FormatReader& r : format_readers()) out << fmt::format("- `{}`\n", name_of(r.format));
 }
@@ -121,8 +169,11 @@ int run_docs(const std::string& table, std::ostream& out) {
     architecture_table(out);
   else if (table == "formats")
     format_table(out);
+  else if (table == "models")
+    model_table(out);
   else
-    fail("no table '{}'; there are schemes, kernels, architectures and formats", printable(table));
+    fail("no table '{}'; there are schemes, kernels, architectures, formats and models",
+         printable(table));
   return 0;
 }
 

@@ -45,6 +45,16 @@ struct Answer {
   std::string finish = "length";
 };
 
+// A conversation as one answer, for the final line.
+void add(Answer& total, const Answer& a) {
+  total.tokens.insert(total.tokens.end(), a.tokens.begin(), a.tokens.end());
+  total.prompt_tokens += a.prompt_tokens;
+  total.decode_steps += a.decode_steps;
+  total.prompt_seconds += a.prompt_seconds;
+  total.decode_seconds += a.decode_seconds;
+  total.finish = a.finish;
+}
+
 struct Statistics {
   double prompt_rate = 0, decode_rate = 0;  // tokens per second
   double gbs = 0,
@@ -220,10 +230,14 @@ int converse(Session& session, const RunCommandOptions& options) {
   const bool terminal = isatty(STDIN_FILENO) != 0;
   if (terminal) fmt::print(stderr, "Type a message; Ctrl-C stops an answer, Ctrl-D ends.\n");
   std::string line;
+  Answer total;
   while (true) {
     if (terminal) fmt::print(stderr, "> ");
     interrupted = false;
-    if (!std::getline(std::cin, line)) return interrupted ? 130 : 0;
+    if (!std::getline(std::cin, line)) {
+      if (total.prompt_tokens != 0) session.print_statistics(total, session.statistics(total));
+      return interrupted ? 130 : 0;
+    }
     if (line.empty()) continue;
     messages.push(message("user", line));
     try {
@@ -231,6 +245,7 @@ int converse(Session& session, const RunCommandOptions& options) {
           session.answer(session.tokenizer().encode_segments(render(chat, messages), false), true);
       std::cout << '\n' << std::flush;
       messages.push(message("assistant", a.text));
+      add(total, a);
     } catch (const Error& e) {  // the conversation outgrew the context, or the template refused it
       fmt::print(stderr, "moebius: {}\n", e.what());
       return 1;

@@ -168,6 +168,13 @@ TEST(Commands, LogitsPerplexityAndText) {
                              " % of the read roof of ", "peak memory "})
       EXPECT_NE(r->err.find(part), std::string::npos) << part;
   EXPECT_EQ(run_tool("run --chat -p Hello -n 3 --seed 1").status, 0);
+  const test::TempDir turns;
+  test::write_file(turns / "said", "Good morning\n\nAnd then?\n");
+  const CommandResult talk =
+      run_tool("run -i -n 3 --temp 0 --ignore-eos < " + shell_quote((turns / "said").string()));
+  EXPECT_EQ(talk.status, 0) << talk.err;
+  EXPECT_FALSE(talk.out.empty());
+  EXPECT_NE(talk.err.find(" 6 new at "), std::string::npos) << talk.err;  // two answers of three
   EXPECT_EQ(run_tool("run -p '' -n 3").status, 1);
   EXPECT_EQ(run_tool("run -p 'The sea' --ctx 1").status, 1);
   EXPECT_EQ(run_tool("run -p x --top-p 7").status, 1);
