@@ -15,10 +15,10 @@ inline int8x16_t twice(const uint8_t* p) {
 struct SdotOne {
   using X = int8x16_t;
   using Acc = int32x4_t;
-  static inline X load(const uint8_t* p) { return twice(p); }
-  static inline void zero(Acc& acc) { acc = vdupq_n_s32(0); }
-  static inline void step(Acc& acc, X x, int8x16_t b) { acc = vdotq_s32(acc, b, x); }
-  static inline int32x4_t four(Acc a, Acc b) { return vpaddq_s32(a, b); }
+  [[gnu::always_inline]] static inline X load(const uint8_t* p) { return twice(p); }
+  [[gnu::always_inline]] static inline void zero(Acc& acc) { acc = vdupq_n_s32(0); }
+  [[gnu::always_inline]] static inline void step(Acc& acc, X x, int8x16_t b) { acc = vdotq_s32(acc, b, x); }
+  [[gnu::always_inline]] static inline int32x4_t four(Acc a, Acc b) { return vpaddq_s32(a, b); }
 };
 struct Sdot : int8_family::NoTiles {
   using One = SdotOne;
@@ -31,13 +31,13 @@ struct Sdot : int8_family::NoTiles {
   struct Acc {
     int32x4_t r0, r1;
   };
-  static inline X load(const uint8_t* p) { return {twice(p), twice(p + 8)}; }
-  static inline void zero(Acc& acc) { acc.r0 = acc.r1 = vdupq_n_s32(0); }
-  static inline void step(Acc& acc, X x, int8x16_t b) {
+  [[gnu::always_inline]] static inline X load(const uint8_t* p) { return {twice(p), twice(p + 8)}; }
+  [[gnu::always_inline]] static inline void zero(Acc& acc) { acc.r0 = acc.r1 = vdupq_n_s32(0); }
+  [[gnu::always_inline]] static inline void step(Acc& acc, X x, int8x16_t b) {
     acc.r0 = vdotq_s32(acc.r0, b, x.r0);
     acc.r1 = vdotq_s32(acc.r1, b, x.r1);
   }
-  static inline int32x4_t sum(const Acc& acc) { return vpaddq_s32(acc.r0, acc.r1); }
+  [[gnu::always_inline]] static inline int32x4_t sum(const Acc& acc) { return vpaddq_s32(acc.r0, acc.r1); }
 };
 #define MOEBIUS_BODY(f) f
 #else

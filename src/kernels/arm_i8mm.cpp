@@ -16,13 +16,13 @@ struct Smmla {
   static constexpr size_t kManyNibbles = 24, kManyGrouped = 12, kManyBytes = 8;
   using X = int8x16_t;
   using Acc = int32x4_t;
-  static inline X load(const uint8_t* p) { return vreinterpretq_s8_u8(vld1q_u8(p)); }
-  static inline void zero(Acc& acc) { acc = vdupq_n_s32(0); }
-  static inline void step(Acc& acc, X x, int8x16_t b) {
+  [[gnu::always_inline]] static inline X load(const uint8_t* p) { return vreinterpretq_s8_u8(vld1q_u8(p)); }
+  [[gnu::always_inline]] static inline void zero(Acc& acc) { acc = vdupq_n_s32(0); }
+  [[gnu::always_inline]] static inline void step(Acc& acc, X x, int8x16_t b) {
     asm("smmla %0.4s, %1.16b, %2.16b" : "+w"(acc) : "w"(x), "w"(b));
   }
-  static inline int32x4_t sum(Acc acc) { return acc; }
-  static inline int32x4_t four(Acc a, Acc b) {
+  [[gnu::always_inline]] static inline int32x4_t sum(Acc acc) { return acc; }
+  [[gnu::always_inline]] static inline int32x4_t four(Acc a, Acc b) {
     return vreinterpretq_s32_s64(vzip1q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
   }
 
@@ -37,12 +37,12 @@ struct Smmla {
     return kFix == int8_family::kPlain && P == 4 && !kGrouped;
   }
   template <int kShift>
-  static inline void tile_store(const int8_family::Tile& t, const float* row_scales, float* y,
+  [[gnu::always_inline]] static inline void tile_store(const int8_family::Tile& t, const float* row_scales, float* y,
                                 size_t ldy) {
     i8mm_tiles::channel_8x8<kShift>(t.a, t.w, t.steps, t.extras, row_scales, y, ldy);
   }
   template <int kShift>
-  static inline void tile(const int8_family::Tile& t, size_t, float32x4_t (&f)[4][4]) {
+  [[gnu::always_inline]] static inline void tile(const int8_family::Tile& t, size_t, float32x4_t (&f)[4][4]) {
     int32x4_t v[16];
     i8mm_tiles::channel_8x8(t.a, t.w, t.steps, v);
     float32x4_t s[4];
@@ -57,7 +57,7 @@ struct Smmla {
         vfmaq_f32(vdupq_n_f32(0), int8_family::to_float<kShift>(v[i]), s[i % 4]);
   }
   template <int kShift>
-  static inline void tile(const int8_family::Tile& t, size_t group_k, float32x4_t (&f)[3][4]) {
+  [[gnu::always_inline]] static inline void tile(const int8_family::Tile& t, size_t group_k, float32x4_t (&f)[3][4]) {
     alignas(16) static constexpr uint8_t kZero[sizeof f] = {};
     const uint8_t* begin = t.state_in != nullptr ? t.state_in : kZero;
     const size_t gap = t.w_group - 128 * t.steps;

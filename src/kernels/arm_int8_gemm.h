@@ -53,7 +53,7 @@ struct Gemm {
   size_t rows_from(size_t pair) const { return a.M - 2 * pair; }
   float* out(size_t pair, size_t n) const { return a.y + 2 * pair * a.ldy + (n - a.n0); }
 
-  Tile packed_tile(size_t pair, size_t n) const {
+  [[gnu::always_inline]] inline Tile packed_tile(size_t pair, size_t n) const {
     Tile t{};
     t.a = a.panel + 2 * pair * s.K_padded;
     t.w = panel(n);
@@ -259,9 +259,9 @@ struct Gemm {
       next = panel(end);
       lines = (a.n1 - end < end - n ? a.n1 - end : end - n) / kNr * s.stride() / 64 / c.b.pieces;
     }
+    const size_t each = (lines + map.tiles - 1) / map.tiles;
     for (size_t t = 0; t < map.tiles; ++t) {
-      for (size_t i = lines * t / map.tiles; i < lines * (t + 1) / map.tiles; ++i)
-        __builtin_prefetch(next + 64 * i, 0, 2);
+      for (size_t i = 0; i < each; ++i, next += 64) __builtin_prefetch(next, 0, 2);
       switch (map.size(t)) {
         case 1:
           expanded<1, Codec>(c, same, map.first(t), n, end);

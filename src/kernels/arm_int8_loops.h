@@ -25,11 +25,11 @@ struct Nibbles {
   static constexpr int kShift = 4;
   static constexpr size_t kStep = 64;
   int8x16_t v[4];
-  inline void start(const uint8_t* p) {
+  [[gnu::always_inline]] inline void start(const uint8_t* p) {
     MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) v[j] = vreinterpretq_s8_u8(vld1q_u8(p + 16 * j));
   }
   template <int h>
-  inline int8x16_t operand(const uint8_t*, int j) const {
+  [[gnu::always_inline]] inline int8x16_t operand(const uint8_t*, int j) const {
     return h == 0 ? vshlq_n_s8(v[j], 4) : vandq_s8(v[j], vdupq_n_s8(-16));
   }
 };
@@ -37,16 +37,16 @@ struct Fp4Nibbles {
   static constexpr int kShift = 2;
   static constexpr size_t kStep = 64;
   int8x16_t v[4];
-  static inline int8x16_t table() {
+  [[gnu::always_inline]] static inline int8x16_t table() {
     alignas(16) static constexpr int8_t kTwice[16] = {0, 1,  2,  3,  4,  6,  8,  12,
                                                       0, -1, -2, -3, -4, -6, -8, -12};
     return vld1q_s8(kTwice);
   }
-  inline void start(const uint8_t* p) {
+  [[gnu::always_inline]] inline void start(const uint8_t* p) {
     MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) v[j] = vreinterpretq_s8_u8(vld1q_u8(p + 16 * j));
   }
   template <int h>
-  inline int8x16_t operand(const uint8_t*, int j) const {
+  [[gnu::always_inline]] inline int8x16_t operand(const uint8_t*, int j) const {
     const uint8x16_t c = vreinterpretq_u8_s8(v[j]);
     return vqtbl1q_s8(table(), h == 0 ? vandq_u8(c, vdupq_n_u8(15)) : vshrq_n_u8(c, 4));
   }
@@ -55,15 +55,15 @@ template <int kFractionBits>
 struct Bytes {
   static constexpr int kShift = kFractionBits;
   static constexpr size_t kStep = 128;
-  inline void start(const uint8_t*) {}
+  [[gnu::always_inline]] inline void start(const uint8_t*) {}
   template <int h>
-  inline int8x16_t operand(const uint8_t* p, int j) const {
+  [[gnu::always_inline]] inline int8x16_t operand(const uint8_t* p, int j) const {
     return vreinterpretq_s8_u8(vld1q_u8(p + 64 * h + 16 * j));
   }
 };
 
 template <int kShift>
-inline float32x4_t to_float(int32x4_t v) {
+[[gnu::always_inline]] inline float32x4_t to_float(int32x4_t v) {
   if constexpr (kShift == 0) {
     return vcvtq_f32_s32(v);
   } else {
@@ -72,20 +72,20 @@ inline float32x4_t to_float(int32x4_t v) {
 }
 
 // Scales, zero points or sums of 8 outputs as four vectors [v0,v1,v0,v1].
-inline void in_pairs(float32x4_t lo, float32x4_t hi, float32x4_t (&out)[4]) {
+[[gnu::always_inline]] inline void in_pairs(float32x4_t lo, float32x4_t hi, float32x4_t (&out)[4]) {
   const float64x2_t l = vreinterpretq_f64_f32(lo), h = vreinterpretq_f64_f32(hi);
   out[0] = vreinterpretq_f32_f64(vzip1q_f64(l, l));
   out[1] = vreinterpretq_f32_f64(vzip2q_f64(l, l));
   out[2] = vreinterpretq_f32_f64(vzip1q_f64(h, h));
   out[3] = vreinterpretq_f32_f64(vzip2q_f64(h, h));
 }
-inline void in_pairs(int32x4_t lo, int32x4_t hi, int32x4_t (&out)[4]) {
+[[gnu::always_inline]] inline void in_pairs(int32x4_t lo, int32x4_t hi, int32x4_t (&out)[4]) {
   float32x4_t f[4];
   in_pairs(vreinterpretq_f32_s32(lo), vreinterpretq_f32_s32(hi), f);
   MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) out[j] = vreinterpretq_s32_f32(f[j]);
 }
 // Scales of 8 outputs in two vectors; `factor`: the static scale of the activations, else 1.
-inline void two_scales(const uint8_t* p, bool bf16, float factor, float32x4_t (&s)[2]) {
+[[gnu::always_inline]] inline void two_scales(const uint8_t* p, bool bf16, float factor, float32x4_t (&s)[2]) {
   if (bf16) {
     const uint16x8_t h = vreinterpretq_u16_u8(vld1q_u8(p));
     s[0] = vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(h), 16));
@@ -96,23 +96,23 @@ inline void two_scales(const uint8_t* p, bool bf16, float factor, float32x4_t (&
   }
   if (factor != 1.0f) s[0] = vmulq_n_f32(s[0], factor), s[1] = vmulq_n_f32(s[1], factor);
 }
-inline void pair_scales(const uint8_t* p, bool bf16, float factor, float32x4_t (&s)[4]) {
+[[gnu::always_inline]] inline void pair_scales(const uint8_t* p, bool bf16, float factor, float32x4_t (&s)[4]) {
   float32x4_t two[2];
   two_scales(p, bf16, factor, two);
   in_pairs(two[0], two[1], s);
 }
-inline void pair_zeros(const uint8_t* p, int shift, int32x4_t (&z)[4]) {
+[[gnu::always_inline]] inline void pair_zeros(const uint8_t* p, int shift, int32x4_t (&z)[4]) {
   const int16x8_t w =
       vshlq_s16(vmovl_s8(vreinterpret_s8_u8(vld1_u8(p))), vdupq_n_s16(static_cast<int16_t>(shift)));
   in_pairs(vmovl_s16(vget_low_s16(w)), vmovl_high_s16(w), z);
 }
-inline void pair_sums(const uint8_t* p, int shift, int32x4_t (&z)[4]) {
+[[gnu::always_inline]] inline void pair_sums(const uint8_t* p, int shift, int32x4_t (&z)[4]) {
   const int32x4_t by = vdupq_n_s32(shift);
   in_pairs(vshlq_s32(vreinterpretq_s32_u8(vld1q_u8(p)), by),
            vshlq_s32(vreinterpretq_s32_u8(vld1q_u8(p + 16)), by), z);
 }
 template <class T>
-inline void load4(const uint8_t* p, T (&v)[4]) {
+[[gnu::always_inline]] inline void load4(const uint8_t* p, T (&v)[4]) {
   MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) v[j] = T(vld1q_u8(p + 16 * j));
 }
 
@@ -143,7 +143,7 @@ struct Tile {
 
 // acc - zero(w) * sum(x) - zero(x) * sum(w - zero(w)), in units of 1 << shift.
 template <int P, int kShift, int kFix, bool kExpanded>
-inline void correct(const Tile& t, size_t g, size_t at, int32x4_t (&v)[P][4]) {
+[[gnu::always_inline]] inline void correct(const Tile& t, size_t g, size_t at, int32x4_t (&v)[P][4]) {
   int32x4_t z[4];
   if (kFix == kWeightZeros || t.sums != nullptr) {
     if constexpr (kExpanded) {
@@ -289,18 +289,18 @@ template <class E, int S, class Codec, int kFix, bool kGrouped>
 
 // y = f * scale of the row; rows past `rows` and outputs past `valid` are not stored.
 // Row r of a pair: 8 outputs from four 2x2 blocks.
-inline void row_of(const float32x4_t (&f)[4], int r, float32x4_t (&out)[2]) {
+[[gnu::always_inline]] inline void row_of(const float32x4_t (&f)[4], int r, float32x4_t (&out)[2]) {
   MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
     const float64x2_t p = vreinterpretq_f64_f32(f[2 * h]), q = vreinterpretq_f64_f32(f[2 * h + 1]);
     out[h] = vreinterpretq_f32_f64(r == 0 ? vzip1q_f64(p, q) : vzip2q_f64(p, q));
   }
 }
-inline float32x4_t scaled(float32x4_t v, float scale, float G) {
+[[gnu::always_inline]] inline float32x4_t scaled(float32x4_t v, float scale, float G) {
   v = vmulq_n_f32(v, scale);
   return __builtin_expect(G != 1.0f, 0) ? vdivq_f32(v, vdupq_n_f32(G)) : v;
 }
 template <int P>
-inline void store(const float32x4_t (&f)[P][4], const float* row_scale, float G, float* y,
+[[gnu::always_inline]] inline void store(const float32x4_t (&f)[P][4], const float* row_scale, float G, float* y,
                   size_t ldy, size_t rows, size_t valid) {
   const bool whole = rows >= 2 * P && valid == kNr;
   if (__builtin_expect(whole, 1)) {

@@ -17,7 +17,7 @@ constexpr size_t kTasksPerThread =
     8;  // of phase 1: the last task to finish is a small part of the whole
 constexpr size_t kLeastColumns = 32;  // of a task
 constexpr size_t kTileFloats =
-    8192;  // gate and up tiles of 32 KiB each stay in the first-level cache
+    16384;  // gate and up tiles of 64 KiB each stay in the second-level cache
 // Columns of down that a thread takes at a time: the rows of all units are read once per block, the outputs of a block once
 // per unit. 2 MiB of outputs balances the two; tiles of 64 KiB inside a block keep what a product leaves in the second-level cache.
 constexpr size_t kAccumulatorFloats = size_t{1} << 19;
