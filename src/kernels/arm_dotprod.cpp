@@ -17,7 +17,9 @@ struct SdotOne {
   using Acc = int32x4_t;
   [[gnu::always_inline]] static inline X load(const uint8_t* p) { return twice(p); }
   [[gnu::always_inline]] static inline void zero(Acc& acc) { acc = vdupq_n_s32(0); }
-  [[gnu::always_inline]] static inline void step(Acc& acc, X x, int8x16_t b) { acc = vdotq_s32(acc, b, x); }
+  [[gnu::always_inline]] static inline void step(Acc& acc, X x, int8x16_t b) {
+    acc = vdotq_s32(acc, b, x);
+  }
   [[gnu::always_inline]] static inline int32x4_t four(Acc a, Acc b) { return vpaddq_s32(a, b); }
 };
 struct Sdot : int8_family::NoTiles {
@@ -37,7 +39,9 @@ struct Sdot : int8_family::NoTiles {
     acc.r0 = vdotq_s32(acc.r0, b, x.r0);
     acc.r1 = vdotq_s32(acc.r1, b, x.r1);
   }
-  [[gnu::always_inline]] static inline int32x4_t sum(const Acc& acc) { return vpaddq_s32(acc.r0, acc.r1); }
+  [[gnu::always_inline]] static inline int32x4_t sum(const Acc& acc) {
+    return vpaddq_s32(acc.r0, acc.r1);
+  }
 };
 #define MOEBIUS_BODY(f) f
 #else

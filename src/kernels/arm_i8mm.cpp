@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The int8 family on CPUs with I8MM: SMMLA multiplies 2x8 by 8x2 codes. Layouts: arm_int8.h; loops: arm_int8_gemm.h.
+#include "kernels/arm_i8mm_few.h"
 #include "kernels/arm_i8mm_tiles.h"
 #include "kernels/arm_int8.h"
 #include "kernels/arm_int8_gemm.h"
@@ -16,7 +17,9 @@ struct Smmla {
   static constexpr size_t kManyNibbles = 24, kManyGrouped = 12, kManyBytes = 8;
   using X = int8x16_t;
   using Acc = int32x4_t;
-  [[gnu::always_inline]] static inline X load(const uint8_t* p) { return vreinterpretq_s8_u8(vld1q_u8(p)); }
+  [[gnu::always_inline]] static inline X load(const uint8_t* p) {
+    return vreinterpretq_s8_u8(vld1q_u8(p));
+  }
   [[gnu::always_inline]] static inline void zero(Acc& acc) { acc = vdupq_n_s32(0); }
   [[gnu::always_inline]] static inline void step(Acc& acc, X x, int8x16_t b) {
     asm("smmla %0.4s, %1.16b, %2.16b" : "+w"(acc) : "w"(x), "w"(b));
@@ -24,6 +27,20 @@ struct Smmla {
   [[gnu::always_inline]] static inline int32x4_t sum(Acc acc) { return acc; }
   [[gnu::always_inline]] static inline int32x4_t four(Acc a, Acc b) {
     return vreinterpretq_s32_s64(vzip1q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
+  }
+
+  template <int P, int S, class Codec, int kFix, bool kGrouped>
+  static constexpr bool has_few() {
+    return kGrouped && kFix == int8_family::kPlain && Codec::kShift == 4 &&
+           ((P == 1 && S == 2) || (P == 2 && S == 1));
+  }
+  [[gnu::always_inline]] static inline void few(const int8_family::Tile& t,
+                                                float32x4_t (&f)[2][1][4]) {
+    i8mm_few::pair_two_streams(t.a, t.w, t.w + t.stream, t.groups, t.steps, &f[0][0][0]);
+  }
+  [[gnu::always_inline]] static inline void few(const int8_family::Tile& t,
+                                                float32x4_t (&f)[1][2][4]) {
+    i8mm_few::two_pairs(t.a, t.w, t.groups, t.steps, &f[0][0][0]);
   }
 
   // Full tiles over operands in scratch, without corrections: in assembly.
@@ -37,12 +54,14 @@ struct Smmla {
     return kFix == int8_family::kPlain && P == 4 && !kGrouped;
   }
   template <int kShift>
-  [[gnu::always_inline]] static inline void tile_store(const int8_family::Tile& t, const float* row_scales, float* y,
-                                size_t ldy) {
+  [[gnu::always_inline]] static inline void tile_store(const int8_family::Tile& t,
+                                                       const float* row_scales, float* y,
+                                                       size_t ldy) {
     i8mm_tiles::channel_8x8<kShift>(t.a, t.w, t.steps, t.extras, row_scales, y, ldy);
   }
   template <int kShift>
-  [[gnu::always_inline]] static inline void tile(const int8_family::Tile& t, size_t, float32x4_t (&f)[4][4]) {
+  [[gnu::always_inline]] static inline void tile(const int8_family::Tile& t, size_t,
+                                                 float32x4_t (&f)[4][4]) {
     int32x4_t v[16];
     i8mm_tiles::channel_8x8(t.a, t.w, t.steps, v);
     float32x4_t s[4];
@@ -57,7 +76,8 @@ struct Smmla {
         vfmaq_f32(vdupq_n_f32(0), int8_family::to_float<kShift>(v[i]), s[i % 4]);
   }
   template <int kShift>
-  [[gnu::always_inline]] static inline void tile(const int8_family::Tile& t, size_t group_k, float32x4_t (&f)[3][4]) {
+  [[gnu::always_inline]] static inline void tile(const int8_family::Tile& t, size_t group_k,
+                                                 float32x4_t (&f)[3][4]) {
     alignas(16) static constexpr uint8_t kZero[sizeof f] = {};
     const uint8_t* begin = t.state_in != nullptr ? t.state_in : kZero;
     const size_t gap = t.w_group - 128 * t.steps;

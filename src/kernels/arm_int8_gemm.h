@@ -13,7 +13,7 @@ namespace {
 namespace int8_family {
 
 // What an engine without hand-written tiles says: has_tile: tile() gives the sums as floats; has_store: tile_store() leaves
-// finished outputs.
+// finished outputs; has_few: few() takes bf16 scales and operands out of registers.
 struct NoTiles {
   template <int P, int kFix, bool kGrouped>
   static constexpr bool has_tile() {
@@ -21,6 +21,10 @@ struct NoTiles {
   }
   template <int P, int kFix, bool kGrouped>
   static constexpr bool has_store() {
+    return false;
+  }
+  template <int P, int S, class Codec, int kFix, bool kGrouped>
+  static constexpr bool has_few() {
     return false;
   }
 };
@@ -77,7 +81,15 @@ struct Gemm {
     Tile t = packed_tile(pair, n);
     t.stream = apart * s.stride();
     float32x4_t f[S][P][4];
-    multiply<Engine, P, S, Codec, kFix, false, kGrouped>(t, f);
+    if constexpr (Engine::template has_few<P, S, Codec, kFix, kGrouped>()) {
+      if (t.bf16 && t.factor == 1.0f) {
+        Engine::few(t, f);
+      } else {
+        multiply<Engine, P, S, Codec, kFix, false, kGrouped>(t, f);
+      }
+    } else {
+      multiply<Engine, P, S, Codec, kFix, false, kGrouped>(t, f);
+    }
     MOEBIUS_UNROLL for (int u = 0; u < S; ++u) {
       const size_t at = n + static_cast<size_t>(u) * apart * kNr;
       store<P>(f[u], row_scales + 2 * pair, G, out(pair, at), a.ldy, rows_from(pair), valid(at));
@@ -125,7 +137,8 @@ struct Gemm {
     if (a.M == 1) return single<Codec>();
     if (map.tiles == 1 && l.pairs == 1) return streams<E, 1, E::kStreamsPair, Codec>(0);
     if constexpr (kMost >= 2)
-      if (map.tiles == 1 && l.pairs == 2) return streams<E, 2, E::kStreamsTwoPairs, Codec>(0);
+      if (map.tiles == 1 && l.pairs == 2)
+        return streams < E, 2, kGrouped ? 1 : E::kStreamsTwoPairs, Codec > (0);
     for (size_t n = a.n0; n < a.n1; n += kNr)
       for (size_t t = 0; t < map.tiles; ++t) {
         const size_t pair = map.first(t);

@@ -85,7 +85,8 @@ template <int kShift>
   MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) out[j] = vreinterpretq_s32_f32(f[j]);
 }
 // Scales of 8 outputs in two vectors; `factor`: the static scale of the activations, else 1.
-[[gnu::always_inline]] inline void two_scales(const uint8_t* p, bool bf16, float factor, float32x4_t (&s)[2]) {
+[[gnu::always_inline]] inline void two_scales(const uint8_t* p, bool bf16, float factor,
+                                              float32x4_t (&s)[2]) {
   if (bf16) {
     const uint16x8_t h = vreinterpretq_u16_u8(vld1q_u8(p));
     s[0] = vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(h), 16));
@@ -96,7 +97,8 @@ template <int kShift>
   }
   if (factor != 1.0f) s[0] = vmulq_n_f32(s[0], factor), s[1] = vmulq_n_f32(s[1], factor);
 }
-[[gnu::always_inline]] inline void pair_scales(const uint8_t* p, bool bf16, float factor, float32x4_t (&s)[4]) {
+[[gnu::always_inline]] inline void pair_scales(const uint8_t* p, bool bf16, float factor,
+                                               float32x4_t (&s)[4]) {
   float32x4_t two[2];
   two_scales(p, bf16, factor, two);
   in_pairs(two[0], two[1], s);
@@ -143,7 +145,8 @@ struct Tile {
 
 // acc - zero(w) * sum(x) - zero(x) * sum(w - zero(w)), in units of 1 << shift.
 template <int P, int kShift, int kFix, bool kExpanded>
-[[gnu::always_inline]] inline void correct(const Tile& t, size_t g, size_t at, int32x4_t (&v)[P][4]) {
+[[gnu::always_inline]] inline void correct(const Tile& t, size_t g, size_t at,
+                                           int32x4_t (&v)[P][4]) {
   int32x4_t z[4];
   if (kFix == kWeightZeros || t.sums != nullptr) {
     if constexpr (kExpanded) {
@@ -300,11 +303,11 @@ template <class E, int S, class Codec, int kFix, bool kGrouped>
   return __builtin_expect(G != 1.0f, 0) ? vdivq_f32(v, vdupq_n_f32(G)) : v;
 }
 template <int P>
-[[gnu::always_inline]] inline void store(const float32x4_t (&f)[P][4], const float* row_scale, float G, float* y,
-                  size_t ldy, size_t rows, size_t valid) {
-  const bool whole = rows >= 2 * P && valid == kNr;
-  if (__builtin_expect(whole, 1)) {
+[[gnu::always_inline]] inline void store(const float32x4_t (&f)[P][4], const float* row_scale,
+                                         float G, float* y, size_t ldy, size_t rows, size_t valid) {
+  if (__builtin_expect(valid == kNr, 1)) {
     MOEBIUS_UNROLL for (int i = 0; i < 2 * P; ++i, y += ldy) {
+      if (i >= 1 && static_cast<size_t>(i) >= rows) return;
       float32x4_t out[2];
       row_of(f[i / 2], i % 2, out);
       vst1q_f32(y, scaled(out[0], row_scale[i], G));

@@ -27,7 +27,9 @@ struct SmullOne {
   [[gnu::always_inline]] static inline X load(const uint8_t* p) { return twice(p); }
   [[gnu::always_inline]] static inline void zero(Acc& acc) { acc.zero(); }
   [[gnu::always_inline]] static inline void step(Acc& acc, X x, int8x16_t b) { acc.step(x, b); }
-  [[gnu::always_inline]] static inline int32x4_t four(const Acc& a, const Acc& b) { return vpaddq_s32(a.sum(), b.sum()); }
+  [[gnu::always_inline]] static inline int32x4_t four(const Acc& a, const Acc& b) {
+    return vpaddq_s32(a.sum(), b.sum());
+  }
 };
 struct Smull : int8_family::NoTiles {
   using One = SmullOne;
@@ -46,7 +48,9 @@ struct Smull : int8_family::NoTiles {
   [[gnu::always_inline]] static inline void step(Acc& acc, X x, int8x16_t b) {
     acc.r0.step(x.r0, b), acc.r1.step(x.r1, b);
   }
-  [[gnu::always_inline]] static inline int32x4_t sum(const Acc& acc) { return vpaddq_s32(acc.r0.sum(), acc.r1.sum()); }
+  [[gnu::always_inline]] static inline int32x4_t sum(const Acc& acc) {
+    return vpaddq_s32(acc.r0.sum(), acc.r1.sum());
+  }
 };
 #define MOEBIUS_BODY(f) f
 #else
