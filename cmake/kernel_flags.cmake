@@ -20,8 +20,8 @@ set(MOEBIUS_KERNEL_FLAGS
 # Paths below src/. Files whose loops are worth -O3; files that run once per folder, where -O1 saves a
 # fifth of their compile time; everything else keeps -O2.
 set(MOEBIUS_HOT_FILES "^(kernels/|nn/|base/numeric|quant/reference|checkpoint/formats/)")
-set(MOEBIUS_COLD_FILES "^(apps/|model/arch/|checkpoint/)")
-set(MOEBIUS_WARM_FILES "^checkpoint/(safetensors|tensor_store)")  # as many times as there are tensors
+set(MOEBIUS_COLD_FILES "^(apps/|model/|checkpoint/|quant/scheme|text/(jinja|chat|generation|tokenizer_json)|[a-z_]*api)")
+set(MOEBIUS_WARM_FILES "^(checkpoint/(safetensors|tensor_store)|model/(decoder|engine)\\.cpp)")  # per tensor, per token
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   set(MOEBIUS_ARCH aarch64)

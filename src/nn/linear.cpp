@@ -18,11 +18,11 @@ namespace {
 
 constexpr size_t kMaxChunkRows = 4096;           // bounds the scratch of one call
 constexpr size_t kPanelBytes = size_t{1} << 20;  // of one unit
-constexpr size_t kTileFloats = size_t{1}
-                               << 14;  // 64 KiB of results are finished while they are in cache
-constexpr size_t kSoloRows = 8;        // up to here the caller prepares alone
+constexpr size_t kLinearTileFloats =
+    size_t{1} << 14;             // 64 KiB of results are finished while they are in cache
+constexpr size_t kSoloRows = 8;  // up to here the caller prepares alone
 constexpr size_t kSoloWork = size_t{1} << 16;  // multiply-adds worth less than waking somebody
-constexpr size_t kTasksPerThread = 4;
+constexpr size_t kLinearTasksPerThread = 4;
 
 }  // namespace
 
@@ -188,8 +188,8 @@ LinearLayer::Call LinearLayer::plan_call(const ConstRows& x, const Rows& y, size
   }
   c.unit_rows = std::min(c.unit_rows, x.rows);
   c.units = ceil_div(x.rows, c.unit_rows);
-  const size_t wanted = ceil_div(c.thread_count * kTasksPerThread, c.units);
-  const size_t largest = std::max<size_t>(kTileFloats / c.unit_rows, step_);
+  const size_t wanted = ceil_div(c.thread_count * kLinearTasksPerThread, c.units);
+  const size_t largest = std::max<size_t>(kLinearTileFloats / c.unit_rows, step_);
   const size_t share = std::max<size_t>(ceil_div(N_, wanted), c.thread_count > 1 ? 16 : 1);
   c.block = round_up(std::min(largest, share), step_);
   for (const Part& part : parts_) c.blocks += ceil_div(part.n1 - part.n0, c.block);

@@ -10,7 +10,6 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kPrepareRows = 16;
 constexpr size_t kSoloTokens = 4;  // up to here the caller prepares x before it wakes the others
 
 }  // namespace

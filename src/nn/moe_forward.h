@@ -17,6 +17,8 @@
 
 namespace moebius {
 
+inline constexpr size_t kPrepareRows = 16;  // rows of x that are converted and prepared at a time
+
 struct MoeLayer::Routing {
   const int32_t* ids;         // [T, slots] global expert ids, checked; -1: none
   const float* weights;       // [T, slots]

@@ -25,7 +25,6 @@ constexpr size_t kDownTileFloats = 16384;
 constexpr size_t kSortByInsertion = 64;
 constexpr size_t kWeightRows =
     8;  // reading a unit's weights costs about as much as multiplying so many rows
-constexpr size_t kPrepareRows = 16;  // rows of x that are converted and prepared at a time
 
 }  // namespace
 

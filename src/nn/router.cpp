@@ -16,7 +16,7 @@ namespace moebius {
 namespace {
 
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
-constexpr size_t kLanes = 8;
+constexpr size_t kSumLanes = 8;
 
 bool is_finite(float v) { return (f32_bits(v) & 0x7F800000u) != 0x7F800000u; }
 float finite_or_zero(float v) {
@@ -29,11 +29,11 @@ void clean_row(const float* x, float* y, size_t n) {
 }
 
 float sum_row(const float* x, size_t n) {
-  float lane[kLanes] = {};
+  float lane[kSumLanes] = {};
   size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes)
-    for (size_t j = 0; j < kLanes; ++j) lane[j] += x[i + j];
-  for (; i < n; ++i) lane[i % kLanes] += x[i];
+  for (; i + kSumLanes <= n; i += kSumLanes)
+    for (size_t j = 0; j < kSumLanes; ++j) lane[j] += x[i + j];
+  for (; i < n; ++i) lane[i % kSumLanes] += x[i];
   return ((lane[0] + lane[4]) + (lane[1] + lane[5])) + ((lane[2] + lane[6]) + (lane[3] + lane[7]));
 }
 

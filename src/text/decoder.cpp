@@ -270,13 +270,6 @@ class JoinWithSpacesRun final : public DecoderRun {
   bool first_ = true;
 };
 
-std::string one_character(const Json& json, std::string_view key, const std::string& where) {
-  const std::string& text = string_field(json, key, where);
-  if (text.empty() || unicode::decode(text.data()).length != text.size())
-    fail("{}.{} is '{}'; expected one character", where, key, printable(text));
-  return text;
-}
-
 std::unique_ptr<const DecoderStage> parse_replace(const Json& json, const std::string& where) {
   const Json& pattern = require_field(json, "pattern", where);
   const std::string& content = string_field(json, "content", where);

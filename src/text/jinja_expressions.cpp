@@ -7,8 +7,6 @@
 
 namespace moebius::jinja {
 
-using Kind = Token::Kind;
-
 ExprPtr Parser::tuple_or_expression() {
   ExprPtr first = expression();
   if (!current().is(",")) return first;

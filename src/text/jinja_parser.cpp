@@ -4,8 +4,6 @@
 
 namespace moebius::jinja {
 
-using Kind = Token::Kind;
-
 // Statements up to a tag whose name is in `ends` (left standing after "{%").
 Block Parser::block(std::initializer_list<std::string_view> ends) {
   const Deeper guard(*this);

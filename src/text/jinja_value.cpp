@@ -11,7 +11,6 @@
 namespace moebius::jinja {
 namespace {
 
-constexpr int kMaxNesting = 100;
 using Kind = Value::Kind;
 
 void check_nesting(int depth) {

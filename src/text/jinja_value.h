@@ -15,6 +15,8 @@
 
 namespace moebius::jinja {
 
+inline constexpr int kMaxNesting = 100;  // of values inside values
+
 struct Stmt;
 struct Scope;
 

@@ -11,7 +11,6 @@
 namespace moebius::jinja {
 namespace {
 
-constexpr int kMaxNesting = 100;
 constexpr size_t kMaxText =
     size_t{1} << 28;  // values may share parts, so their text can be far larger than they are
 using Kind = Value::Kind;

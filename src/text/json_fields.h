@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "text/unicode.h"
 
 namespace moebius {
 
@@ -26,6 +27,13 @@ inline const std::string& string_field(const Json& object, std::string_view key,
   const Json& j = require_field(object, key, where);
   if (!j.is_string()) fail("{}.{} is {}; expected a string", where, key, kind_name(j.kind()));
   return j.as_string();
+}
+
+inline std::string one_character(const Json& json, std::string_view key, const std::string& where) {
+  const std::string& text = string_field(json, key, where);
+  if (text.empty() || unicode::decode(text.data()).length != text.size())
+    fail("{}.{} is '{}'; expected one character", where, key, printable(text));
+  return text;
 }
 
 inline bool bool_field(const Json& object, std::string_view key, bool absent,

@@ -243,13 +243,6 @@ Behavior parse_behavior(const Json& json, const std::string& where) {
       where, printable(name));
 }
 
-std::string one_character(const Json& json, std::string_view key, const std::string& where) {
-  const std::string& text = string_field(json, key, where);
-  if (text.empty() || unicode::decode(text.data()).length != text.size())
-    fail("{}.{} is '{}'; expected one character", where, key, printable(text));
-  return text;
-}
-
 std::unique_ptr<PreStage> parse_metaspace(const Json& json, const std::string& where) {
   auto prepend = bool_field(json, "add_prefix_space", true, where) ? Metaspace::Prepend::kAlways
                                                                    : Metaspace::Prepend::kNever;
