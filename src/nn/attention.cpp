@@ -55,18 +55,29 @@ Seen seen_keys(const AttentionSpec& spec, size_t position, size_t block) {
   return {std::min(first, last), last};
 }
 
-// p = exp(s - m') over the seen keys, 0 elsewhere; updates m and l; returns exp(m - m').
+// p = exp(s - m') over the seen keys, 0 elsewhere; updates m and l; returns exp(m - m'). Loops run over the
+// whole block, seen or not, because compilers make vectors of such loops.
 float softmax_step(float* s, float scale, Seen seen, float& best, float& total) {
-  for (size_t i = 0; i < kKeyBlock; ++i)
-    s[i] = i >= seen.first && i < seen.last ? s[i] * scale : kMasked;
+  for (size_t i = 0; i < kKeyBlock; ++i) s[i] *= scale;
+  std::fill_n(s, seen.first, kMasked);
+  std::fill(s + seen.last, s + kKeyBlock, kMasked);
+  float tops[kKeyBlock / 2];  // halves against halves: loops that become vectors
+  for (size_t i = 0; i < kKeyBlock / 2; ++i) tops[i] = max_f32(s[i], s[i + kKeyBlock / 2]);
+  for (size_t i = 0; i < kKeyBlock / 4; ++i) tops[i] = max_f32(tops[i], tops[i + kKeyBlock / 4]);
+  for (size_t i = 0; i < kKeyBlock / 8; ++i) tops[i] = max_f32(tops[i], tops[i + kKeyBlock / 8]);
   float top = best;
-  for (size_t i = seen.first; i < seen.last; ++i) top = s[i] > top ? s[i] : top;
-  if (top == kMasked) {
+  for (size_t i = 0; i < kKeyBlock / 8; ++i) top = tops[i] > top ? tops[i] : top;
+  if (top == kMasked) {  // nothing seen, or nothing but NaN, which must not get lost
+    for (size_t i = 0; i < kKeyBlock; ++i) total = s[i] == s[i] ? total : s[i];
     std::fill_n(s, kKeyBlock, 0.0f);
     return 1.0f;
   }
-  for (size_t i = 0; i < kKeyBlock; ++i) s[i] -= top;
-  exp_f32(s, s, kKeyBlock);
+  MOEBIUS_INDEPENDENT_LOOP
+  for (size_t i = 0; i < kKeyBlock; ++i) {
+    const float d = s[i] - top;  // at most 0, or NaN, which stays
+    const float e = exp_nonpositive_f32(d);
+    s[i] = select_f32(d <= 0.0f, e, d);
+  }
   float lane[8] = {};
   for (size_t i = 0; i < kKeyBlock; i += 8)
     for (size_t l = 0; l < 8; ++l) lane[l] += s[i + l];

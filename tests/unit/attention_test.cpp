@@ -113,6 +113,24 @@ TEST(Attention, EqualsDefinition) {
     }
 }
 
+TEST(Attention, NanStaysInItsRow) {
+  for (const XType type : {XType::kF32, XType::kBf16})
+    for (const Case& c : cases()) {
+      const AttentionPlan plan = plan_attention(c.spec, type, host_cpu());
+      Data d = random_data(c.spec, c.T, type, 5);
+      const std::vector<float> good = run(plan, d, c.T, {c.T});
+      const size_t row = (c.T - 2) * c.spec.heads, dv = c.spec.value_dim;  // first head of a token
+      d.q[row * c.spec.key_dim] = std::nanf("");
+      const std::vector<float> bad = run(plan, d, c.T, {c.T});
+      for (size_t i = 0; i < good.size(); ++i) {
+        if (i / dv == row)
+          ASSERT_TRUE(std::isnan(bad[i])) << i;
+        else
+          ASSERT_EQ(bad[i], good[i]) << i;
+      }
+    }
+}
+
 TEST(Attention, PiecesOfAPromptDoNotMatter) {
   for (const XType type : {XType::kF32, XType::kBf16})
     for (const Case& c : cases()) {
