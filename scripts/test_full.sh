@@ -42,6 +42,8 @@ under_qemu() {
 if [ -n "$here" ]; then
   cpus=cpus_$here
   for cpu in ${!cpus}; do one "$here tests on an emulated $cpu" under_qemu "$here" "$cpu"; done
+  one "$here: verify and explain on emulated CPUs" "$root/tests/checks/check_cpus.sh" "$here" "$root/build/release/moebius" \
+    "$root/tests/golden"
   if "$root/scripts/make_sysroot.sh" "$there_debian"; then
     QEMU_CPU=max stage "cross-$there" -L 'unit|kernels|golden|cli|fuzz'
     cpus=cpus_$there
@@ -49,6 +51,9 @@ if [ -n "$here" ]; then
       say "$there tests on an emulated $cpu"
       QEMU_CPU=$cpu run_ctest "cross-$there" -L kernels
     done
+    one "$there: verify and explain on emulated CPUs" "$root/tests/checks/check_cpus.sh" "$there" "$root/build/cross-$there/moebius" \
+      "$root/tests/golden" -L "/usr/$there-linux-gnu" \
+      -E "LD_LIBRARY_PATH=$root/build/sysroot-$there_debian/usr/lib/$there-linux-gnu"
   else
     fail "cross-$there: packages for $there_debian"
   fi
