@@ -12,7 +12,7 @@ namespace {
 using namespace bf16_family;
 
 #ifdef __aarch64__
-constexpr size_t kMany = 9;       // rows from which operands in scratch pay
+constexpr size_t kMany = 7;       // rows from which operands in scratch pay
 constexpr size_t kAhead = 16384;  // bytes from a weight to the one that is prefetched with it
 
 // A product whose operands lie in memory as BFMMLA wants them: everything but decoding.
@@ -102,7 +102,7 @@ struct Product {
       bf16_tiles::steps<P, 1, kLines>(x, w, t.steps, next, acc);
       if (!kGrouped && t.state_out != nullptr) return store_state<P>(t.state_out, acc[0]);
       if constexpr (!kGrouped) set_zero<P>(f);
-      finish<P, true>(t, g, g * t.extras_group, 1.0f, acc[0], f);
+      finish<P, true>(t, g, g * t.extras_group, acc[0], f);
     }
     if (kGrouped && t.state_out != nullptr) return store_state<P>(t.state_out, f);
     float32x4_t out[P][4];  // put may index it at run time: g++ would store f after every group
@@ -180,8 +180,9 @@ struct Gemm : Product<kGrouped> {
 
   // --- few rows: operands are made in registers ---
 
+  // Not inlined: g++ then has no register to spare for the loop (W4A16 at one row 7.4 instead of 8.7 GB/s).
   template <int P, int S>
-  void packed(size_t pair, size_t n, size_t apart) const {
+  [[gnu::noinline]] void packed(size_t pair, size_t n, size_t apart) const {
     Tile t = this->packed_tile(pair, n);
     t.stream = apart * s.stride();
     const Codec codec{};
@@ -219,6 +220,13 @@ struct Gemm : Product<kGrouped> {
   template <class Any>
   static uint8_t* write(const Any& codec, const uint8_t* from, size_t steps,
                         const int8x16_t (&zeros)[4], uint8_t* to) {
+    if constexpr (requires { Any::kInTurn; }) {
+      for (size_t i = 0; i < steps; ++i, from += Any::kStep, to += 256)
+        decode_in_turn<0, 4>(codec, &from, vdupq_n_u8(15), [&](auto pair, auto q, uint8x16_t b) {
+          vst1q_u8(to + 64 * (q() < 0 ? 0 : q()) + 16 * pair(), b);
+        });
+      return to;
+    }
     for (size_t i = 0; i < steps; ++i, from += Any::kStep, to += 256)
       MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) {
         uint8x16_t b[4];

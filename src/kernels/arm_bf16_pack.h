@@ -47,12 +47,21 @@ inline void put_bytes(uint8_t* out, size_t j, uint8x16_t r0, uint8x16_t r1) {
            by_fours(vget_low_u8(vuzp2q_u8(r0, r0)), vget_low_u8(vuzp2q_u8(r1, r1))));
 }
 
-inline uint8x16_t without_nan(uint8x16_t c) {
-  return vbicq_u8(c, vceqq_u8(vandq_u8(c, vdupq_n_u8(0x7f)), vdupq_n_u8(0x7f)));
-}
+// Whether any e4m3 code that was packed is NaN, or subnormal.
+struct Seen {
+  uint8x16_t nan = vdupq_n_u8(0), small = vdupq_n_u8(0);
+  bool all = false;  // every code of the group was looked at
+  uint8x16_t look(uint8x16_t v) {
+    const uint8x16_t size = vandq_u8(v, vdupq_n_u8(0x7f)), is = vceqq_u8(size, vdupq_n_u8(0x7f));
+    nan = vorrq_u8(nan, is);
+    small = vorrq_u8(small, vcltq_u8(vsubq_u8(size, vdupq_n_u8(1)), vdupq_n_u8(7)));
+    return vbicq_u8(v, is);  // NaN is carried by the scale
+  }
+};
 
 // Codes of one group of a panel: inputs [k, k + group_k), those past K zero.
-inline void pack_codes(const PackArgs& a, const Shape& s, size_t n, size_t k, uint8_t* out) {
+inline Seen pack_codes(const PackArgs& a, const Shape& s, size_t n, size_t k, uint8_t* out) {
+  Seen seen;
   const QuantMatrix& w = *a.w;
   const size_t end = k + s.group_k, k1 = end < w.K ? end : w.K;
   const bool straight = n + kNr <= w.N && a.columns == nullptr;
@@ -67,8 +76,9 @@ inline void pack_codes(const PackArgs& a, const Shape& s, size_t n, size_t k, ui
     for (; k + kKr <= k1; k += kKr, out += s.step_bytes)
       for (size_t j = 0; j < 4; ++j) {
         const uint8_t* at = rows + 2 * j * w.row_bytes + k;
-        put_bytes(out, j, without_nan(vld1q_u8(at)), without_nan(vld1q_u8(at + w.row_bytes)));
+        put_bytes(out, j, seen.look(vld1q_u8(at)), seen.look(vld1q_u8(at + w.row_bytes)));
       }
+    seen.all = k >= k1;
   }
   if (straight && w.code == CodeType::kBf16) {
     for (; k + kKr <= k1; k += kKr, out += s.step_bytes)
@@ -111,6 +121,7 @@ inline void pack_codes(const PackArgs& a, const Shape& s, size_t n, size_t k, ui
         put_bytes(out, j, vld1q_u8(c[0]), vld1q_u8(c[1]));
       }
     }
+  return seen;
 }
 
 // What e4m3 codes of one output in inputs [k, k1) hold: bit 0 a NaN, bit 1 a subnormal.
@@ -158,19 +169,50 @@ inline float scale_at(const QuantMatrix& w, size_t at) {
   }
 }
 
+// bf16 of the scales that are one byte.
+struct ScaleTable {
+  uint16_t from[256];
+};
+template <class F>
+constexpr ScaleTable scale_table(F value) {
+  ScaleTable t{};
+  for (unsigned i = 0; i < 256; ++i)
+    t.from[i] = static_cast<uint16_t>(f32_bits(value(static_cast<uint8_t>(i))) >> 16);
+  return t;
+}
+constexpr ScaleTable kFp8Scales = scale_table([](uint8_t c) { return e4m3_to_f32(c); }),
+                     kE8m0Scales = scale_table([](uint8_t c) { return e8m0_to_f32(c); });
+
+// The scales of 8 outputs as bf16, where nothing else is to be said about them.
+inline void copy_scales(const QuantMatrix& w, const ScaleRows& rows, size_t column, uint8_t* out) {
+  uint16_t half[kNr];
+  if (w.scale_type == ScaleType::kBf16) {
+    for (size_t i = 0; i < kNr; ++i)
+      __builtin_memcpy(&half[i], w.scales + 2 * (rows.at[i] + column), 2);
+  } else {
+    const ScaleTable& table = w.scale_type == ScaleType::kFp8 ? kFp8Scales : kE8m0Scales;
+    for (size_t i = 0; i < kNr; ++i) half[i] = table.from[w.scales[rows.at[i] + column]];
+  }
+  __builtin_memcpy(out, half, sizeof half);
+}
+
 inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g,
-                        const ScaleRows& rows, uint8_t* out) {
+                        const ScaleRows& rows, const Seen& seen, uint8_t* out) {
   const QuantMatrix& w = *a.w;
-  __builtin_memset(out, 0, s.scale_bytes + s.zero_bytes + s.flag_bytes);
   if (s.scale_bytes == 0) return;
   const size_t k = g * s.group_k, k1 = k + s.group_k < w.K ? k + s.group_k : w.K;
   const size_t column = k / s.weight_k;
-  bool plain = s.form == Form::kFp8;
+  const bool fp8 = s.form == Form::kFp8;
+  if (s.bf16 && !fp8 && s.zero_bytes == 0 && n + kNr <= w.N)
+    return copy_scales(w, rows, column, out);
+  __builtin_memset(out, 0, s.scale_bytes + s.zero_bytes + s.flag_bytes);
+  const bool clean = seen.all && vmaxvq_u8(seen.nan) == 0;
+  bool plain = fp8 && (!clean || vmaxvq_u8(seen.small) == 0);
   float scales[kNr] = {};
   for (size_t i = 0; i < kNr && n + i < w.N; ++i) {
     const size_t at = rows.at[i] + column;
     scales[i] = scale_at(w, at);
-    const unsigned found = s.form == Form::kFp8 ? survey(a, n + i, k, k1) : 0;
+    const unsigned found = fp8 && !clean ? survey(a, n + i, k, k1) : 0;
     if ((found & 1) != 0) scales[i] = __builtin_nanf("");
     plain = plain && found == 0 && scales[i] < 16.0f &&
             scales[i] > -16.0f;  // 8 times a scale must not overflow anywhere
@@ -194,8 +236,8 @@ inline void pack(const PackArgs& a) {
     uint8_t* out = a.packed + (a.row0 + n) / kNr * s.stride();
     const ScaleRows rows(*a.w, n);
     for (size_t g = 0; g < s.groups; ++g, out += s.group_bytes()) {
-      pack_codes(a, s, n, g * s.group_k, out);
-      pack_extras(a, s, n, g, rows, out + s.code_bytes);
+      const Seen seen = pack_codes(a, s, n, g * s.group_k, out);
+      pack_extras(a, s, n, g, rows, seen, out + s.code_bytes);
     }
     __builtin_memset(out, 0, s.stride() - s.groups * s.group_bytes());
   }
