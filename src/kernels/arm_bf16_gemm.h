@@ -105,8 +105,8 @@ struct Fp8Table {
 constexpr Fp8Table fp8_table() {
   Fp8Table t{};
   for (int i = 0; i < 16; ++i)  // i < 8: i * 2^-126 in the bits 4 to 11 of a bf16
-    t.from[i] =
-        static_cast<uint8_t>(i >= 8 ? i + 0x18 : f32_bits(static_cast<float>(i) * 0x1p-126f) >> 20);
+    t.from[i] = static_cast<uint8_t>(i >= 8 ? static_cast<uint32_t>(i) + 0x18u
+                                            : f32_bits(static_cast<float>(i) * 0x1p-126f) >> 20);
   return t;
 }
 constexpr Fp8Table kFp8Table = fp8_table();
