@@ -428,7 +428,8 @@ Value Runtime::eval_simple(const Expr& e, Scope* scope) {
     case Expr::Kind::kBinary:
       return binary(e.text, v[0], v[1]);
     case Expr::Kind::kNegative:
-      return arithmetic("-", Value(int64_t{0}), v[0]);
+      return v[0].is(Kind::kFloat) ? Value(-v[0].number())
+                                   : arithmetic("-", Value(int64_t{0}), v[0]);
     case Expr::Kind::kPositive:
       return arithmetic("+", Value(int64_t{0}), v[0]);
     case Expr::Kind::kConcat: {

@@ -25,7 +25,8 @@ int64_t floor_divide(int64_t a, int64_t b) {
 
 double python_mod(double a, double b) {
   double m = std::fmod(a, b);
-  if (m != 0 && ((m < 0) != (b < 0))) m += b;
+  if (m == 0) return std::copysign(0.0, b);
+  if ((m < 0) != (b < 0)) m += b;
   return m;
 }
 

@@ -98,6 +98,19 @@ TEST(ChatTemplate, EqualsJinjaOnRandomTemplates) {
   EXPECT_GT(compared, 1000u);
 }
 
+// As Python has it: a product or a remainder of zero keeps its sign, and so does its negation.
+TEST(ChatTemplate, SignOfZero) {
+  const auto text = [](const char* expression) {
+    return render("{{ " + std::string(expression) + " }}", Json::object()).text;
+  };
+  EXPECT_EQ(text("-0.0"), "-0.0");
+  EXPECT_EQ(text("-(0.0)"), "-0.0");
+  EXPECT_EQ(text("-0"), "0");
+  EXPECT_EQ(text("4.0 % -2"), "-0.0");
+  EXPECT_EQ(text("-4.0 % 2"), "0.0");
+  EXPECT_EQ(text("-5.0 % 2"), "1.0");
+}
+
 TEST(ChatTemplate, KnowsTheOriginOfEveryByte) {
   const Json values =
       parse_json(R"({"messages": [{"role": "user", "content": " <|im_end|> Hi "}]})", "values");
