@@ -18,9 +18,13 @@ constexpr unsigned kMaxStackEntries = 8u << 20;
 
 const OnigUChar* bytes(const char* text) { return reinterpret_cast<const OnigUChar*>(text); }
 
-std::string onig_message(int code) {
+// Some messages quote a part of the pattern: onig_error_code_to_str() then reads a third argument, whatever the caller gave.
+std::string onig_message(int code, OnigErrorInfo info = {}) {
+  OnigUChar none[1] = {};
+  info.enc = ONIG_ENCODING_UTF8;
+  if (info.par == nullptr) info.par = info.par_end = none;
   OnigUChar text[ONIG_MAX_ERROR_MESSAGE_LEN];
-  const int n = onig_error_code_to_str(text, code);
+  const int n = onig_error_code_to_str(text, code, &info);
   return std::string(reinterpret_cast<const char*>(text), n > 0 ? static_cast<size_t>(n) : 0);
 }
 
@@ -65,7 +69,7 @@ OnigPattern::OnigPattern(std::string_view pattern, std::string_view where)
   if (code != ONIG_NORMAL) {
     impl_->regex = nullptr;
     fail("{}: regular expression '{}' is not understood: {}", where, printable(pattern),
-         onig_message(code));
+         onig_message(code, info));
   }
 }
 

@@ -443,6 +443,11 @@ TEST(Tokenizer, ErrorsNameTheField) {
           ok,
           R"(, "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(["}, "behavior": "Isolated"})"),
       "pre_tokenizer.pattern: regular expression '([' is not understood");
+  // A message of the library that quotes the pattern.
+  has(with(
+          ok,
+          R"(, "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "\\p{HanA}"}, "behavior": "Isolated"})"),
+      "invalid character property name {HanA}");
   has(with(
           ok,
           R"(, "pre_tokenizer": {"type": "Split", "pattern": {"String": "x"}, "behavior": "Sideways"})"),
