@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The int8 family on CPUs with I8MM: SMMLA multiplies 2x8 by 8x2 codes. Layouts: arm_int8.h; loops: arm_int8_gemm.h.
-#include "kernels/arm_i8mm_few.h"
+#include "kernels/arm_i8mm_registers.h"
 #include "kernels/arm_i8mm_tiles.h"
 #include "kernels/arm_int8.h"
 #include "kernels/arm_int8_gemm.h"
@@ -29,18 +29,32 @@ struct Smmla {
     return vreinterpretq_s32_s64(vzip1q_s64(vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b)));
   }
 
-  template <int P, int S, class Codec, int kFix, bool kGrouped>
-  static constexpr bool has_few() {
-    return kGrouped && kFix == int8_family::kPlain && Codec::kShift == 4 &&
-           ((P == 1 && S == 2) || (P == 2 && S == 1));
+  // Tiles over codes, operands made in registers: in assembly.
+  template <class Codec, int kFix, bool kGrouped>
+  static constexpr bool has_registers() {
+    return kFix == int8_family::kPlain && Codec::kStep == 64;
   }
-  [[gnu::always_inline]] static inline void few(const int8_family::Tile& t,
-                                                float32x4_t (&f)[2][1][4]) {
-    i8mm_few::pair_two_streams(t.a, t.w, t.w + t.stream, t.groups, t.steps, &f[0][0][0]);
+  [[gnu::always_inline]] static inline void registers_store(const int8_family::Tile& t,
+                                                            const float* row_scales, float* y,
+                                                            size_t ldy) {
+    float32x4_t s[4];
+    int8_family::pair_scales(t.extras, t.bf16, t.factor, s);
+    i8mm_registers::channel_store(t.a, t.w, t.steps, s, row_scales, y, ldy);
   }
-  [[gnu::always_inline]] static inline void few(const int8_family::Tile& t,
-                                                float32x4_t (&f)[1][2][4]) {
-    i8mm_few::two_pairs(t.a, t.w, t.groups, t.steps, &f[0][0][0]);
+  template <int P>
+  [[gnu::always_inline]] static inline void registers(const int8_family::Tile& t,
+                                                      float32x4_t (&f)[P][4]) {
+    int32x4_t v[P][4];
+    i8mm_registers::channel<P>(t.a, t.w, t.steps, v);
+    float32x4_t s[4];
+    int8_family::pair_scales(t.extras, t.bf16, t.factor, s);
+    MOEBIUS_UNROLL for (int i = 0; i < 4 * P; ++i) f[i / 4][i % 4] =
+        vfmaq_f32(vdupq_n_f32(0), int8_family::to_float<4>(v[i / 4][i % 4]), s[i % 4]);
+  }
+
+  [[gnu::always_inline]] static inline void registers_grouped(const int8_family::Tile& t,
+                                                              float32x4_t (&f)[2][4]) {
+    i8mm_registers::grouped(t.a, t.w, t.groups, t.steps, f);
   }
 
   // Full tiles over operands in scratch, without corrections: in assembly.

@@ -96,18 +96,18 @@ namespace i8mm_tiles {
   "scvtf v" #a ".4s, v" #a ".4s" shift "\n scvtf v" #b ".4s, v" #b ".4s" shift \
   "\n"                                                                         \
   "scvtf v" #c ".4s, v" #c ".4s" shift "\n scvtf v" #d ".4s, v" #d ".4s" shift "\n"
-#define MOEBIUS_CHANNEL_TILE(shift)                                                               \
-  asm volatile(                                                                                   \
-      MOEBIUS_CHANNEL_SUMS                                                                        \
-      "ldp q16, q17, [%[s]]\n ldp q18, q19, [%[s], #32]\n ldp q28, q29, [%[r]]\n" MOEBIUS_FLOATS( \
-          shift, 0, 1, 2, 3) MOEBIUS_FLOATS(shift, 4, 5, 6, 7)                                    \
-          MOEBIUS_CHANNEL_PAIR(0, 1, 2, 3, 28, 0, 1) MOEBIUS_FLOATS(shift, 8, 9, 10, 11)          \
-              MOEBIUS_CHANNEL_PAIR(4, 5, 6, 7, 28, 2, 3) MOEBIUS_FLOATS(shift, 12, 13, 14, 15)    \
-                  MOEBIUS_CHANNEL_PAIR(8, 9, 10, 11, 29, 0, 1)                                    \
-                      MOEBIUS_CHANNEL_PAIR(12, 13, 14, 15, 29, 2, 3)                              \
-      : [x] "+r"(x), [w] "+r"(w), [n] "+r"(n), [y] "+r"(y)                                        \
-      : [s] "r"(scales), [r] "r"(row_scales), [ldy] "r"(4 * ldy)                                  \
-      : MOEBIUS_ALL_VECTORS, "cc", "memory")
+#define MOEBIUS_CHANNEL_END(shift)                                                            \
+  "ldp q16, q17, [%[s]]\n ldp q18, q19, [%[s], #32]\n ldp q28, q29, [%[r]]\n" MOEBIUS_FLOATS( \
+      shift, 0, 1, 2, 3) MOEBIUS_FLOATS(shift, 4, 5, 6, 7)                                    \
+      MOEBIUS_CHANNEL_PAIR(0, 1, 2, 3, 28, 0, 1) MOEBIUS_FLOATS(shift, 8, 9, 10, 11)          \
+          MOEBIUS_CHANNEL_PAIR(4, 5, 6, 7, 28, 2, 3) MOEBIUS_FLOATS(shift, 12, 13, 14, 15)    \
+              MOEBIUS_CHANNEL_PAIR(8, 9, 10, 11, 29, 0, 1)                                    \
+                  MOEBIUS_CHANNEL_PAIR(12, 13, 14, 15, 29, 2, 3)
+#define MOEBIUS_CHANNEL_TILE(shift)                                       \
+  asm volatile(MOEBIUS_CHANNEL_SUMS MOEBIUS_CHANNEL_END(shift)            \
+               : [x] "+r"(x), [w] "+r"(w), [n] "+r"(n), [y] "+r"(y)       \
+               : [s] "r"(scales), [r] "r"(row_scales), [ldy] "r"(4 * ldy) \
+               : MOEBIUS_ALL_VECTORS, "cc", "memory")
 template <int kShift>
 [[gnu::always_inline]] inline void channel_8x8(const uint8_t* x, const uint8_t* w, size_t steps,
                                                const uint8_t* scales, const float* row_scales,

@@ -13,7 +13,8 @@ namespace {
 namespace int8_family {
 
 // What an engine without hand-written tiles says: has_tile: tile() gives the sums as floats; has_store: tile_store() leaves
-// finished outputs; has_few: few() takes bf16 scales and operands out of registers.
+// finished outputs; has_registers: registers(), registers_grouped() (2 pairs of rows) and registers_store() (4 pairs) do
+// the same out of packed codes.
 struct NoTiles {
   template <int P, int kFix, bool kGrouped>
   static constexpr bool has_tile() {
@@ -23,8 +24,8 @@ struct NoTiles {
   static constexpr bool has_store() {
     return false;
   }
-  template <int P, int S, class Codec, int kFix, bool kGrouped>
-  static constexpr bool has_few() {
+  template <class Codec, int kFix, bool kGrouped>
+  static constexpr bool has_registers() {
     return false;
   }
 };
@@ -76,14 +77,22 @@ struct Gemm {
 
   // --- few rows: operands are made in registers ---
 
+  template <class Codec>
+  static constexpr bool kRegisters = E::template has_registers<Codec, kFix, kGrouped>();
+
   template <class Engine, int P, int S, class Codec>
   void packed(size_t pair, size_t n, size_t apart) const {
     Tile t = packed_tile(pair, n);
     t.stream = apart * s.stride();
     float32x4_t f[S][P][4];
-    if constexpr (Engine::template has_few<P, S, Codec, kFix, kGrouped>()) {
-      if (t.bf16 && t.factor == 1.0f) {
-        Engine::few(t, f);
+    if constexpr (S == 1 && !kGrouped && kRegisters<Codec>) {
+      if constexpr (P == 4)
+        if (rows_from(pair) >= 2 * P && valid(n) == kNr)
+          return Engine::registers_store(t, row_scales + 2 * pair, out(pair, n), a.ldy);
+      Engine::template registers<P>(t, f[0]);
+    } else if constexpr (S == 1 && P == 2 && kGrouped && kRegisters<Codec>) {
+      if (t.bf16) {
+        Engine::registers_grouped(t, f[0]);
       } else {
         multiply<Engine, P, S, Codec, kFix, false, kGrouped>(t, f);
       }
@@ -132,6 +141,14 @@ struct Gemm {
     for (size_t i = 0; i < each; ++i) packed<Engine, P, S, Codec>(pair, a.n0 + i * kNr, each);
     for (size_t i = each * S; i < panels; ++i) packed<Engine, P, 1, Codec>(pair, a.n0 + i * kNr, 0);
   }
+  // While the tiles of a panel are multiplied, the next panel comes from memory: some lines per tile.
+  struct Ahead {
+    const uint8_t* next;
+    size_t each;
+    void fetch() {
+      for (size_t i = 0; i < each; ++i, next += 64) __builtin_prefetch(next, 0, 2);
+    }
+  };
   template <class Codec>
   void few() const {
     if (a.M == 1) return single<Codec>();
@@ -139,8 +156,11 @@ struct Gemm {
     if constexpr (kMost >= 2)
       if (map.tiles == 1 && l.pairs == 2)
         return streams < E, 2, kGrouped ? 1 : E::kStreamsTwoPairs, Codec > (0);
-    for (size_t n = a.n0; n < a.n1; n += kNr)
+    for (size_t n = a.n0; n < a.n1; n += kNr) {
+      const bool more = map.tiles > 1 && n + kNr < a.n1;
+      Ahead ahead{panel(n + kNr), more ? (s.stride() / 64 + map.tiles - 1) / map.tiles : 0};
       for (size_t t = 0; t < map.tiles; ++t) {
+        ahead.fetch();
         const size_t pair = map.first(t);
         switch (map.size(t)) {
           case 1:
@@ -157,6 +177,7 @@ struct Gemm {
             break;
         }
       }
+    }
   }
 
   // --- many rows: a few panels become int8 operands and expanded scales, then every tile of rows reads them ---
@@ -325,7 +346,8 @@ struct Gemm {
       } else {
         many<Bytes<0>>();
       }
-    } else if (a.M < (kGrouped ? E::kManyGrouped : E::kManyNibbles)) {
+    } else if ((kRegisters<Nibbles> && !kGrouped) ||
+               a.M < (kGrouped ? E::kManyGrouped : E::kManyNibbles)) {
       few<Nibbles>();
     } else {
       many<Bytes<4>>();
