@@ -71,7 +71,7 @@ struct Smmla {
   [[gnu::always_inline]] static inline void tile_store(const int8_family::Tile& t,
                                                        const float* row_scales, float* y,
                                                        size_t ldy) {
-    i8mm_tiles::channel_8x8<kShift>(t.a, t.w, t.steps, t.extras, row_scales, y, ldy);
+    i8mm_tiles::channel_8x8(t.a, t.w, t.steps, t.extras, row_scales, y, ldy);
   }
   template <int kShift>
   [[gnu::always_inline]] static inline void tile(const int8_family::Tile& t, size_t,

@@ -103,27 +103,20 @@ namespace i8mm_tiles {
           MOEBIUS_CHANNEL_PAIR(4, 5, 6, 7, 28, 2, 3) MOEBIUS_FLOATS(shift, 12, 13, 14, 15)    \
               MOEBIUS_CHANNEL_PAIR(8, 9, 10, 11, 29, 0, 1)                                    \
                   MOEBIUS_CHANNEL_PAIR(12, 13, 14, 15, 29, 2, 3)
-#define MOEBIUS_CHANNEL_TILE(shift)                                       \
-  asm volatile(MOEBIUS_CHANNEL_SUMS MOEBIUS_CHANNEL_END(shift)            \
-               : [x] "+r"(x), [w] "+r"(w), [n] "+r"(n), [y] "+r"(y)       \
-               : [s] "r"(scales), [r] "r"(row_scales), [ldy] "r"(4 * ldy) \
-               : MOEBIUS_ALL_VECTORS, "cc", "memory")
-template <int kShift>
 [[gnu::always_inline]] inline void channel_8x8(const uint8_t* x, const uint8_t* w, size_t steps,
                                                const uint8_t* scales, const float* row_scales,
                                                float* y, size_t ldy) {
-  static_assert(kShift == 0 || kShift == 4);
   size_t n = steps - 1;
-  if constexpr (kShift == 0) {
-    MOEBIUS_CHANNEL_TILE("");
-  } else {
-    MOEBIUS_CHANNEL_TILE(", #4");
-  }
+  asm volatile(MOEBIUS_CHANNEL_SUMS MOEBIUS_CHANNEL_END("")
+               : [x] "+r"(x), [w] "+r"(w), [n] "+r"(n), [y] "+r"(y)
+               : [s] "r"(scales), [r] "r"(row_scales), [ldy] "r"(4 * ldy)
+               : MOEBIUS_ALL_VECTORS, "cc", "memory");
 }
 
 // 6 rows x 8 outputs with groups: int32 sums v0-v11, f v12-v23, rows v24-v26, outputs v27-v30. Sums become floats either by
 // SCVTF, which only one of four pipes can do, or by a start value whose bits are a float (1.5 * 2^23, or 2^19 for operands 16
-// times too large): integers added to it below 2^22 are exact steps of the float, and FSUB takes the start out again. Every
+// times too large): integers added to it
+// below 2^22 are exact steps of the float, and FSUB takes the start out again. Every
 // second one by SCVTF, all of them before the first FMLA, is the fastest mix.
 #define MOEBIUS_HALF_6(at_x, at_x2, at_w, at_w2)                    \
   "ldp q24, q25, [%[x], #" #at_x "]\n ldp q27, q28, [%[w], #" #at_w \
@@ -194,7 +187,6 @@ template <int kShift>
                                                const uint8_t* scales, size_t groups, size_t steps,
                                                size_t gap, bool small, const uint8_t* begin,
                                                float32x4_t (&f)[3][4]) {
-  static_assert(kShift == 0 || kShift == 4);
   size_t n;
   MOEBIUS_PINNED(float32x4_t, f0, "v12");
   MOEBIUS_PINNED(float32x4_t, f1, "v13");
@@ -208,19 +200,15 @@ template <int kShift>
   MOEBIUS_PINNED(float32x4_t, f9, "v21");
   MOEBIUS_PINNED(float32x4_t, f10, "v22");
   MOEBIUS_PINNED(float32x4_t, f11, "v23");
-  const uint32_t magic = kShift == 0 ? 0x4B400000u : 0x49400000u;
-  if constexpr (kShift == 0) {
-    if (small) {
-      MOEBIUS_GROUPS(MOEBIUS_START_MIX, MOEBIUS_END_MIX(""));
-    } else {
-      MOEBIUS_GROUPS(MOEBIUS_START_ZERO, MOEBIUS_END_CONVERT(""));
-    }
+  constexpr uint32_t magic = kShift == 0 ? 0x4B400000u : 0x49400000u;
+  if (kShift == 0 && small) {
+    MOEBIUS_GROUPS(MOEBIUS_START_MIX, MOEBIUS_END_MIX(""));
+  } else if (kShift == 0) {
+    MOEBIUS_GROUPS(MOEBIUS_START_ZERO, MOEBIUS_END_CONVERT(""));
+  } else if (small) {
+    MOEBIUS_GROUPS(MOEBIUS_START_MIX, MOEBIUS_END_MIX(", #4"));
   } else {
-    if (small) {
-      MOEBIUS_GROUPS(MOEBIUS_START_MIX, MOEBIUS_END_MIX(", #4"));
-    } else {
-      MOEBIUS_GROUPS(MOEBIUS_START_ZERO, MOEBIUS_END_CONVERT(", #4"));
-    }
+    MOEBIUS_GROUPS(MOEBIUS_START_ZERO, MOEBIUS_END_CONVERT(", #4"));
   }
   f[0][0] = f0, f[0][1] = f1, f[0][2] = f2, f[0][3] = f3;
   f[1][0] = f4, f[1][1] = f5, f[1][2] = f6, f[1][3] = f7;

@@ -203,9 +203,14 @@ struct Gemm {
               const uint8x16_t twice = vreinterpretq_u8_s8(Fp4Nibbles::table());
               vst1q_u8(codes + 16 * j, vqtbl1q_u8(twice, vandq_u8(v, vdupq_n_u8(15))));
               vst1q_u8(codes + 64 + 16 * j, vqtbl1q_u8(twice, vshrq_n_u8(v, 4)));
-            } else {
+            } else if constexpr (Codec::kShift == 4) {
               vst1q_u8(codes + 16 * j, vshlq_n_u8(v, 4));
               vst1q_u8(codes + 64 + 16 * j, vandq_u8(v, vdupq_n_u8(0xf0)));
+            } else {
+              const int8x16_t both = vreinterpretq_s8_u8(v);
+              const int8x16_t even = vshrq_n_s8(vshlq_n_s8(both, 4), 4), odd = vshrq_n_s8(both, 4);
+              vst1q_u8(codes + 16 * j, vreinterpretq_u8_s8(even));
+              vst1q_u8(codes + 64 + 16 * j, vreinterpretq_u8_s8(odd));
             }
           }
       }
@@ -337,21 +342,17 @@ struct Gemm {
 
   void run() const {
     if constexpr (kFix == kRowScales) {
-      if (a.M < E::kManyGrouped) return few<Fp4Nibbles>();
-      return many<Bytes<2>>();
+      a.M < E::kManyGrouped ? few<Fp4Nibbles>() : many<Bytes<2>>();
+      return;
     }
-    if (s.wide) {
-      if (a.M < E::kManyBytes) {
-        few<Bytes<0>>();
-      } else {
-        many<Bytes<0>>();
-      }
-    } else if ((kRegisters<Nibbles> && !kGrouped) ||
-               a.M < (kGrouped ? E::kManyGrouped : E::kManyNibbles)) {
-      few<Nibbles>();
-    } else {
-      many<Bytes<4>>();
-    }
+    if (s.wide && a.M < E::kManyBytes) return few<Bytes<0>>();
+    if (!s.wide && ((kRegisters<Nibbles> && !kGrouped) ||
+                    a.M < (kGrouped ? E::kManyGrouped : E::kManyNibbles)))
+      return few<Nibbles>();
+    // The hot case spares itself an operation per operand; the others share the code of one byte per code.
+    if constexpr (kFix == kPlain && kGrouped)
+      if (!s.wide) return many<Bytes<4>>();
+    many<Bytes<0>>();
   }
 };
 
