@@ -15,6 +15,8 @@ namespace {
 
 constexpr size_t kTasksPerThread =
     8;  // of phase 1: the last task to finish is a small part of the whole
+constexpr size_t kFewTokens =
+    4;  // weights are read once: long streams of memory pay more than an even split
 constexpr size_t kLeastColumns = 32;  // of a task
 constexpr size_t kTileFloats =
     16384;  // gate and up tiles of 64 KiB each stay in the second-level cache
@@ -59,7 +61,8 @@ void MoeLayer::Forward::lay_out_schedule() {
   const size_t items = T_ * S_, most_rows = items + (layer_.plan_.shared ? T_ : 0),
                E = layer_.experts_.size();
   const size_t most_units = std::min(items, E) + 2 * (most_rows / layer_.unit_rows_) + 2;
-  task_limit_ = threads_ == 1 ? 0 : threads_ * kTasksPerThread;
+  task_limit_ =
+      threads_ == 1 ? 0 : threads_ * (T_ <= kFewTokens ? kTasksPerThread / 2 : kTasksPerThread);
   const size_t classes = layer_.ways_.classes().size();
   ScratchLayout l;
   const size_t expert = l.add_array<uint32_t>(most_rows), token = l.add_array<uint32_t>(most_rows);
@@ -247,7 +250,7 @@ void MoeLayer::Forward::make_tasks() {
 
 void MoeLayer::Forward::choose_blocks() {
   const size_t step = layer_.down_step_, rows = std::max<size_t>(1, largest_unit_);
-  const size_t per_thread = T_ > 8 ? 4 : 2;
+  const size_t per_thread = T_ <= kFewTokens ? 1 : T_ <= 8 ? 2 : 4;
   size_t block = std::min({kAccumulatorFloats / std::max<size_t>(1, T_), H_});
   if (threads_ > 1) block = std::min(block, ceil_div(H_, threads_ * per_thread));
   down_block_ = std::max(step, block / step * step);
