@@ -41,7 +41,7 @@ struct Shape {
   bool fp4;  // E2M1 on both sides, rows with a scale per group
   size_t group_bytes() const { return code_bytes + scale_bytes + zero_bytes + sum_bytes; }
   size_t stride() const { return up(groups * group_bytes(), 64); }  // from panel to panel
-  bool grouped() const { return groups > 1; }
+  bool grouped() const { return groups > 1 || fp4; }                // fp4: one group is a group too
 };
 
 inline Shape shape_of(const Problem& p) {

@@ -369,7 +369,7 @@ inline void gemm(const GemmArgs& args) {
   const Problem& p = *args.w->problem;
   const Shape s = shape_of(p);
   if (s.fp4) {
-    gemm_fixed<E, kRowScales>(args, s.grouped());
+    Gemm<E, kRowScales, true>(args).run();
   } else if (s.row_zeros) {
     gemm_fixed<E, kRowZeros>(args, s.grouped());
   } else if (p.zero_points) {
