@@ -34,12 +34,11 @@ struct Smmla {
   static constexpr bool has_registers() {
     return kFix == int8_family::kPlain && Codec::kStep == 64;
   }
-  [[gnu::always_inline]] static inline void registers_store(const int8_family::Tile& t,
+  [[gnu::always_inline]] static inline void registers_store(const uint8_t* x, const uint8_t* w,
+                                                            size_t steps, const float32x4_t* scales,
                                                             const float* row_scales, float* y,
                                                             size_t ldy) {
-    float32x4_t s[4];
-    int8_family::pair_scales(t.extras, t.bf16, t.factor, s);
-    i8mm_registers::channel_store(t.a, t.w, t.steps, s, row_scales, y, ldy);
+    i8mm_registers::channel_store(x, w, steps, scales, row_scales, y, ldy);
   }
   template <int P>
   [[gnu::always_inline]] static inline void registers(const int8_family::Tile& t,

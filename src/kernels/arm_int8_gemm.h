@@ -86,9 +86,6 @@ struct Gemm {
     t.stream = apart * s.stride();
     float32x4_t f[S][P][4];
     if constexpr (S == 1 && !kGrouped && kRegisters<Codec>) {
-      if constexpr (P == 4)
-        if (rows_from(pair) >= 2 * P && valid(n) == kNr)
-          return Engine::registers_store(t, row_scales + 2 * pair, out(pair, n), a.ldy);
       Engine::template registers<P>(t, f[0]);
     } else if constexpr (S == 1 && P == 2 && kGrouped && kRegisters<Codec>) {
       if (t.bf16) {
@@ -149,17 +146,35 @@ struct Gemm {
       for (size_t i = 0; i < each; ++i, next += 64) __builtin_prefetch(next, 0, 2);
     }
   };
+  // The tiles of 4 whole pairs, which come first; returns how many.
+  size_t whole_tiles(size_t n, Ahead& ahead) const {
+    if (valid(n) != kNr) return 0;
+    const size_t tiles = map.base >= 4 ? map.tiles : map.base == 3 ? map.extra : 0;
+    const Tile t = packed_tile(0, n);
+    float32x4_t scales[4];
+    pair_scales(t.extras, t.bf16, t.factor, scales);
+    for (size_t i = 0; i < tiles; ++i) {
+      if (rows_from(4 * i) < 8) return i;
+      ahead.fetch();
+      E::registers_store(t.a + 8 * i * s.K_padded, t.w, t.steps, scales, row_scales + 8 * i,
+                         out(4 * i, n), a.ldy);
+    }
+    return tiles;
+  }
   template <class Codec>
   void few() const {
     if (a.M == 1) return single<Codec>();
     if (map.tiles == 1 && l.pairs == 1) return streams<E, 1, E::kStreamsPair, Codec>(0);
-    if constexpr (kMost >= 2)
-      if (map.tiles == 1 && l.pairs == 2)
-        return streams < E, 2, kGrouped ? 1 : E::kStreamsTwoPairs, Codec > (0);
+    if constexpr (kMost >= 2) {
+      constexpr int kStreams = kRegisters<Codec> || kGrouped ? 1 : E::kStreamsTwoPairs;
+      if (map.tiles == 1 && l.pairs == 2) return streams<E, 2, kStreams, Codec>(0);
+    }
     for (size_t n = a.n0; n < a.n1; n += kNr) {
       const bool more = map.tiles > 1 && n + kNr < a.n1;
       Ahead ahead{panel(n + kNr), more ? (s.stride() / 64 + map.tiles - 1) / map.tiles : 0};
-      for (size_t t = 0; t < map.tiles; ++t) {
+      size_t t = 0;
+      if constexpr (!kGrouped && kRegisters<Codec>) t = whole_tiles(n, ahead);
+      for (; t < map.tiles; ++t) {
         ahead.fetch();
         const size_t pair = map.first(t);
         switch (map.size(t)) {
