@@ -146,10 +146,11 @@ struct Gemm {
       for (size_t i = 0; i < each; ++i, next += 64) __builtin_prefetch(next, 0, 2);
     }
   };
-  // The tiles of 4 whole pairs, which come first; returns how many.
+  // The tiles of 4 whole pairs, which come first; returns how many. A single tile waits for memory, not for its end: the
+  // other form is faster there.
   size_t whole_tiles(size_t n, Ahead& ahead) const {
-    if (valid(n) != kNr) return 0;
     const size_t tiles = map.base >= 4 ? map.tiles : map.base == 3 ? map.extra : 0;
+    if (tiles == 0 || map.tiles == 1 || valid(n) != kNr) return 0;
     const Tile t = packed_tile(0, n);
     float32x4_t scales[4];
     pair_scales(t.extras, t.bf16, t.factor, scales);
