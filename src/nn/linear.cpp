@@ -23,6 +23,8 @@ constexpr size_t kLinearTileFloats =
 constexpr size_t kSoloRows = 8;  // up to here the caller prepares alone
 constexpr size_t kSoloWork = size_t{1} << 16;  // multiply-adds worth less than waking somebody
 constexpr size_t kLinearTasksPerThread = 4;
+constexpr size_t kStreamRows = 4;  // up to here reading weights is the work, and a task should be a
+constexpr size_t kStreamWeights = size_t{1} << 22;  // long stream of them, if every thread gets one
 
 }  // namespace
 
@@ -190,7 +192,9 @@ LinearLayer::Call LinearLayer::plan_call(const ConstRows& x, const Rows& y, size
   c.units = ceil_div(x.rows, c.unit_rows);
   const size_t wanted = ceil_div(c.thread_count * kLinearTasksPerThread, c.units);
   const size_t largest = std::max<size_t>(kLinearTileFloats / c.unit_rows, step_);
-  const size_t share = std::max<size_t>(ceil_div(N_, wanted), c.thread_count > 1 ? 16 : 1);
+  size_t share = std::max<size_t>(ceil_div(N_, wanted), c.thread_count > 1 ? 16 : 1);
+  if (x.rows <= kStreamRows)
+    share = std::max(share, std::min(kStreamWeights / K_, ceil_div(N_, c.thread_count)));
   c.block = round_up(std::min(largest, share), step_);
   for (const Part& part : parts_) c.blocks += ceil_div(part.n1 - part.n0, c.block);
   return c;
