@@ -10,8 +10,9 @@ namespace moebius {
 namespace {
 
 #ifdef __aarch64__
+struct SmmlaOne;
 struct Smmla {
-  using One = Smmla;  // a single row has a second one of zeros: memory is the limit there
+  using One = SmmlaOne;
   static constexpr size_t kPairs = 4, kPairsGrouped = 3;
   static constexpr int kStreamsOne = 2, kStreamsPair = 2, kStreamsTwoPairs = 2;
   static constexpr size_t kManyNibbles = 24, kManyGrouped = 12, kManyBytes = 8;
@@ -102,6 +103,12 @@ struct Smmla {
                                       begin, f);
     }
     if (t.state_out != nullptr) __builtin_memcpy(t.state_out, f, sizeof f);
+  }
+};
+// A single row has a second one of zeros: memory is the limit there.
+struct SmmlaOne : Smmla {
+  [[gnu::always_inline]] static inline X load(const uint8_t* p) {
+    return vcombine_s8(vreinterpret_s8_u8(vld1_u8(p)), vdup_n_s8(0));
   }
 };
 #define MOEBIUS_BODY(f) f

@@ -13,7 +13,8 @@
 // A nibble pair is thus a byte of the file: packing 4-bit codes is a copy that interleaves rows.
 //
 // A panel of activations: rows in pairs, pairs in tiles (TileMap); inside a tile for every 8 inputs (the even ones of 16, then
-// the odd ones) 16 bytes per pair: 8 codes of each row. Then row scales, sums of the codes per group and pair as [s0,s0,s1,s1]
+// the odd ones) 16 bytes per pair: 8 codes of each row; a single row has 8 bytes, so that it stays in the first-level cache
+// while weights pass through it. Then row scales, sums of the codes per group and pair as [s0,s0,s1,s1]
 // (only with weight zero points), and zero points of the rows in the same form (only if rows may have them).
 //
 // fp4 times fp4 (NVFP4, MXFP4) is integer in disguise: twice an E2M1 number is an int8, a sum of products 4 times too large, and

@@ -253,8 +253,8 @@ template <class E, int S, class Codec, int kFix, bool kGrouped>
     typename E::Acc acc[S][4];
     MOEBIUS_UNROLL for (int u = 0; u < S; ++u) MOEBIUS_UNROLL for (int j = 0; j < 4; ++j)
         E::zero(acc[u][j]);
-    for (size_t step = 0; step < t.steps; ++step, w += Codec::kStep, a += 32) {
-      const typename E::X even = E::load(a), odd = E::load(a + 16);
+    for (size_t step = 0; step < t.steps; ++step, w += Codec::kStep, a += 16) {
+      const typename E::X even = E::load(a), odd = E::load(a + 8);
       MOEBIUS_UNROLL for (int u = 0; u < S; ++u) {
         const uint8_t* from = w + static_cast<size_t>(u) * t.stream;
         Codec codec;

@@ -319,6 +319,7 @@ inline int8x16_t gather16(const int8_t* q, const int32_t* columns, size_t k, siz
   return vld1q_s8(c);
 }
 
+constexpr size_t kSingleRow = 8;  // bytes between steps of 8 inputs where there is no second row
 // One pair of rows into its tile; `stride` = bytes between steps of 8 inputs. sums: one int32x4 per group, or null.
 inline void put_pair(const PanelArgs& a, const Shape& s, const int8_t* r0, const int8_t* r1,
                      uint8_t* out, size_t stride, int32_t* sums, size_t sums_stride) {
@@ -331,8 +332,13 @@ inline void put_pair(const PanelArgs& a, const Shape& s, const int8_t* r0, const
       int8x16_t y = vdupq_n_s8(0);
       if (r1 != nullptr)
         y = columns != nullptr ? gather16(r1, columns, k, a.problem->K) : vld1q_s8(r1 + k);
-      vst1q_s8(reinterpret_cast<int8_t*>(out), vuzp1q_s8(x, y));
-      vst1q_s8(reinterpret_cast<int8_t*>(out + stride), vuzp2q_s8(x, y));
+      const int8x16_t even = vuzp1q_s8(x, y), odd = vuzp2q_s8(x, y);
+      if (stride == kSingleRow) {
+        vst1q_s8(reinterpret_cast<int8_t*>(out), vcombine_s8(vget_low_s8(even), vget_low_s8(odd)));
+      } else {
+        vst1q_s8(reinterpret_cast<int8_t*>(out), even);
+        vst1q_s8(reinterpret_cast<int8_t*>(out + stride), odd);
+      }
       if (sums != nullptr) {
         total[0] = vpadalq_s16(total[0], vpaddlq_s8(x));
         total[1] = vpadalq_s16(total[1], vpaddlq_s8(y));
@@ -379,8 +385,9 @@ inline void make_panel(const PanelArgs& a, size_t most_pairs) {
       const auto* r0 = reinterpret_cast<const int8_t*>(row(2 * pair) + codes);
       const auto* r1 =
           2 * pair + 1 < a.M ? reinterpret_cast<const int8_t*>(row(2 * pair + 1) + codes) : nullptr;
-      put_pair(a, s, r0, r1, a.panel + 2 * map.first(t) * s.K_padded + 16 * i, 16 * map.size(t),
-               p.zero_points ? sums + 4 * pair : nullptr, 4 * l.pairs);
+      put_pair(a, s, r0, r1, a.panel + 2 * map.first(t) * s.K_padded + 16 * i,
+               a.M == 1 ? kSingleRow : 16 * map.size(t), p.zero_points ? sums + 4 * pair : nullptr,
+               4 * l.pairs);
     }
 }
 
