@@ -69,6 +69,12 @@ MOEBIUS_ALWAYS_INLINE float exp_nonpositive_f32(float x) {
   return f32_from_bits(f32_bits(p) + (f32_bits(t) << 23)) * 5.42101086e-20f;
 }
 
+// e^(x - top) where no x is above top, for softmax; NaN gives NaN.
+MOEBIUS_ALWAYS_INLINE float exp_minus(float x, float top) {
+  const float d = x - top;
+  return select_f32(d <= 0.0f, exp_nonpositive_f32(d), d);
+}
+
 // Natural logarithm within 0.9 ulp. 0 gives -infinity, negative gives NaN, subnormals are exact
 // inputs.
 //  x = m * 2^e with m in [sqrt(1/2), sqrt(2)), f = m - 1; log x = e ln2_hi + (f + (f^3 P(f) + e
@@ -258,6 +264,7 @@ void gelu_f32(const float* x, float* y, size_t n) noexcept;
 void gelu_tanh_f32(const float* x, float* y, size_t n) noexcept;
 void relu2_f32(const float* x, float* y, size_t n) noexcept;
 
+void exp_minus(const float* x, float top, float* y, size_t n) noexcept;
 void silu_and_mul(const float* g, const float* u, float* y, size_t n) noexcept;
 void gelu_and_mul(const float* g, const float* u, float* y, size_t n) noexcept;
 void gelu_tanh_and_mul(const float* g, const float* u, float* y, size_t n) noexcept;

@@ -21,15 +21,13 @@ MOEBIUS_ALWAYS_INLINE void map_gated(const float* g, const float* u, float* y, s
   for (size_t i = 0; i < n; ++i) y[i] = f(g[i], u[i]);
 }
 
-// silu_and_mul of 16 numbers, one operation of the definition after the other over all of them: the latencies of a chain of 20
-// operations overlap, which the order "one vector after the other" leaves to a reorder window too short for it.
+// exp_nonpositive_f32 of 16 numbers, one operation of the definition after the other over all of them: the latencies of a chain
+// of 15 operations overlap, which the order "one vector after the other" leaves to a reorder window too short for it.
 constexpr size_t kBlock = 16;
-MOEBIUS_ALWAYS_INLINE void silu_and_mul_block(const float* g, const float* u, float* y) {
 #define MOEBIUS_EACH for (size_t j = 0; j < kBlock; ++j)
+MOEBIUS_ALWAYS_INLINE void exp_block(float (&r)[kBlock], float (&p)[kBlock]) {
   constexpr float kMagic = 12582912.0f + 64.0f;
-  float x[kBlock], r[kBlock], t[kBlock], n[kBlock], p[kBlock];
-  MOEBIUS_EACH x[j] = g[j];
-  MOEBIUS_EACH r[j] = f32_from_bits(f32_bits(x[j]) | 0x80000000u);
+  float t[kBlock], n[kBlock];
   MOEBIUS_EACH r[j] = select_f32(r[j] < -104.0f, -104.0f, r[j]);
   MOEBIUS_EACH t[j] = fma_f32(r[j], 1.44269504f, kMagic);
   MOEBIUS_EACH n[j] = t[j] - kMagic;
@@ -43,13 +41,27 @@ MOEBIUS_ALWAYS_INLINE void silu_and_mul_block(const float* g, const float* u, fl
   MOEBIUS_EACH p[j] = fma_f32(p[j], r[j], 1.0f);
   MOEBIUS_EACH p[j] = f32_from_bits(f32_bits(p[j]) + (f32_bits(t[j]) << 23));
   MOEBIUS_EACH p[j] = p[j] * 5.42101086e-20f;
+}
+MOEBIUS_ALWAYS_INLINE void silu_and_mul_block(const float* g, const float* u, float* y) {
+  float x[kBlock], r[kBlock], t[kBlock], p[kBlock];
+  MOEBIUS_EACH x[j] = g[j];
+  MOEBIUS_EACH r[j] = f32_from_bits(f32_bits(x[j]) | 0x80000000u);
+  exp_block(r, p);
   MOEBIUS_EACH t[j] = 1.0f + p[j];
   MOEBIUS_EACH p[j] = select_f32(x[j] < 0.0f, p[j], 1.0f) / t[j];
-  MOEBIUS_EACH n[j] = u[j];
-  MOEBIUS_EACH p[j] = (x[j] * p[j]) * n[j];
+  MOEBIUS_EACH t[j] = u[j];
+  MOEBIUS_EACH p[j] = (x[j] * p[j]) * t[j];
   MOEBIUS_EACH y[j] = p[j];
-#undef MOEBIUS_EACH
 }
+MOEBIUS_ALWAYS_INLINE void exp_minus_block(const float* x, float top, float* y) {
+  float d[kBlock], r[kBlock], p[kBlock];
+  MOEBIUS_EACH d[j] = x[j] - top;
+  MOEBIUS_EACH r[j] = d[j];
+  exp_block(r, p);
+  MOEBIUS_EACH p[j] = select_f32(d[j] <= 0.0f, p[j], d[j]);
+  MOEBIUS_EACH y[j] = p[j];
+}
+#undef MOEBIUS_EACH
 
 }  // namespace
 
@@ -116,6 +128,10 @@ void relu2_f32(const float* x, float* y, size_t n) noexcept {
   map(x, y, n, [](float v) { return relu2_f32(v); });
 }
 
+void exp_minus(const float* x, float top, float* y, size_t n) noexcept {
+  for (; n >= kBlock; n -= kBlock, x += kBlock, y += kBlock) exp_minus_block(x, top, y);
+  map(x, y, n, [=](float v) { return exp_minus(v, top); });
+}
 void silu_and_mul(const float* g, const float* u, float* y, size_t n) noexcept {
   for (; n >= kBlock; n -= kBlock, g += kBlock, u += kBlock, y += kBlock)
     silu_and_mul_block(g, u, y);

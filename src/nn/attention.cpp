@@ -72,12 +72,7 @@ float softmax_step(float* s, float scale, Seen seen, float& best, float& total) 
     std::fill_n(s, kKeyBlock, 0.0f);
     return 1.0f;
   }
-  MOEBIUS_INDEPENDENT_LOOP
-  for (size_t i = 0; i < kKeyBlock; ++i) {
-    const float d = s[i] - top;  // at most 0, or NaN, which stays
-    const float e = exp_nonpositive_f32(d);
-    s[i] = select_f32(d <= 0.0f, e, d);
-  }
+  exp_minus(s, top, s, kKeyBlock);
   float lane[8] = {};
   for (size_t i = 0; i < kKeyBlock; i += 8)
     for (size_t l = 0; l < 8; ++l) lane[l] += s[i + l];

@@ -335,6 +335,21 @@ TEST(MathFunctions, ExpOfNonpositiveNumbersHasTheBitsOfExp) {
   EXPECT_EQ(exp_nonpositive_f32(0.0f), 1.0f);
 }
 
+TEST(MathFunctions, ExpMinusOfArrays) {
+  std::vector<float> x(67), y(67);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = 3.0f - 1.7f * static_cast<float>(i);
+  x[20] = x[66] = std::numeric_limits<float>::quiet_NaN();
+  x[21] = -std::numeric_limits<float>::infinity();
+  exp_minus(x.data(), 3.0f, y.data(), x.size());
+  for (size_t i = 0; i < x.size(); ++i) {
+    if (std::isnan(x[i])) {
+      EXPECT_TRUE(std::isnan(y[i])) << i;
+    } else {
+      EXPECT_EQ(f32_bits(y[i]), f32_bits(exp_f32(x[i] - 3.0f))) << i;
+    }
+  }
+}
+
 // ---- the bits themselves ----
 
 // FNV-1a over the results of a scan of all inputs, every NaN counted as the same.
