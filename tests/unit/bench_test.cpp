@@ -84,7 +84,7 @@ TEST(Bench, OutputsOfRandomWeightsAreOrdinaryNumbers) {
 
 TEST(Bench, RoutingIsWithoutRepetitionAndSkewMeansHalf) {
   for (const bool skew : {false, true})
-    for (const size_t experts : {4, 5, 128}) {
+    for (const size_t experts : {4u, 5u, 128u}) {
       SyntheticRouting routing(64, experts, 4, skew);
       BenchRandom random(3);
       routing.refill(random);
