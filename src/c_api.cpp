@@ -30,8 +30,17 @@ void require(const void* pointer, const char* what) {
   if (pointer == nullptr) throw moebius::Error(std::string(what) + " is NULL");
 }
 
-ElementType element_type(moebius_type t) {
-  switch (t) {
+// A C caller can store any number in an enum; in C++ merely loading such a value as the enum is undefined.
+template <typename Enum>
+int number_of(const Enum& e) {
+  int number = 0;
+  static_assert(sizeof number == sizeof e);
+  std::memcpy(&number, &e, sizeof number);
+  return number;
+}
+
+ElementType element_type(const moebius_type& t) {
+  switch (number_of(t)) {
     case MOEBIUS_F32:
       return ElementType::kF32;
     case MOEBIUS_BF16:
@@ -39,7 +48,7 @@ ElementType element_type(moebius_type t) {
     case MOEBIUS_F16:
       return ElementType::kF16;
   }
-  throw moebius::Error("unknown element type " + std::to_string(static_cast<int>(t)) +
+  throw moebius::Error("unknown element type " + std::to_string(number_of(t)) +
                        "; expected MOEBIUS_F32, MOEBIUS_BF16 or MOEBIUS_F16");
 }
 
@@ -64,9 +73,10 @@ moebius::Options options_of(const moebius_options* given) {
   moebius::Options out;
   out.threads = o.threads;
   out.kernel = o.kernel == nullptr ? "" : o.kernel;
-  out.arithmetic = o.arithmetic == MOEBIUS_EXACT         ? moebius::Arithmetic::kExact
-                   : o.arithmetic == MOEBIUS_APPROXIMATE ? moebius::Arithmetic::kApproximate
-                                                         : moebius::Arithmetic::kDeclared;
+  const int arithmetic = number_of(o.arithmetic);
+  out.arithmetic = arithmetic == MOEBIUS_EXACT         ? moebius::Arithmetic::kExact
+                   : arithmetic == MOEBIUS_APPROXIMATE ? moebius::Arithmetic::kApproximate
+                                                       : moebius::Arithmetic::kDeclared;
   out.activations = element_type(o.activations);
   return out;
 }
