@@ -176,8 +176,7 @@ void write_value(std::string& out, const Json& j, int indent, int level) {
       out += fmt::format("{}", *j.as_int());
       break;
     case Json::Kind::kUint:
-      out += fmt::format("{}", j.as_int() ? static_cast<uint64_t>(*j.as_int())
-                                          : static_cast<uint64_t>(j.as_double()));
+      out += fmt::format("{}", j.as_uint());
       break;
     case Json::Kind::kDouble:
       out += std::isfinite(j.as_double()) ? fmt::format("{}", j.as_double()) : "null";
@@ -241,6 +240,8 @@ std::optional<int64_t> Json::as_int() const {
   if (kind_ == Kind::kUint && int_ >= 0) return int_;
   return std::nullopt;
 }
+
+uint64_t Json::as_uint() const { return static_cast<uint64_t>(int_); }
 
 double Json::as_double() const {
   if (kind_ == Kind::kDouble) return double_;

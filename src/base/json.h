@@ -80,6 +80,7 @@ class Json {
   // Readers: call after the kind was tested. as_int gives nothing for a value outside int64.
   bool as_bool() const { return bool_; }
   std::optional<int64_t> as_int() const;
+  uint64_t as_uint() const;  // of kind kUint only
   double as_double() const;
   const std::string& as_string() const { return string_; }
   const std::vector<Json>& items() const { return items_; }
