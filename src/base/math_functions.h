@@ -22,12 +22,19 @@ MOEBIUS_ALWAYS_INLINE float fma_f32(float a, float b, float c) { return __builti
 
 namespace numeric_detail {
 
+// The numbers of e^x, also for the form over many lanes (numeric.cpp).
+inline constexpr float kLog2E = 1.44269504f, kMinusLn2High = -0.693145752f,
+                       kMinusLn2Low = -1.42860677e-6f;
+inline constexpr float kExp6 = 0.00138145976f, kExp5 = 0.00836871937f, kExp4 = 0.041668389f,
+                       kExp3 = 0.166665211f, kExp2 = 0.49999994f;
+// t = x * log2 e + kExpMagic64 holds n + 64 in its low bits; 2^-64 takes the 64 out again.
+inline constexpr float kExpMagic64 = 12582912.0f + 64.0f, kExpMinus64 = 5.42101086e-20f;
+
 MOEBIUS_ALWAYS_INLINE float exp_polynomial(float r) {
-  float p = 0.00138145976f;
-  p = fma_f32(p, r, 0.00836871937f);
-  p = fma_f32(p, r, 0.041668389f);
-  p = fma_f32(p, r, 0.166665211f);
-  p = fma_f32(p, r, 0.49999994f);
+  float p = fma_f32(kExp6, r, kExp5);
+  p = fma_f32(p, r, kExp4);
+  p = fma_f32(p, r, kExp3);
+  p = fma_f32(p, r, kExp2);
   p = fma_f32(p, r, 1.0f);
   return fma_f32(p, r, 1.0f);
 }
@@ -46,9 +53,10 @@ MOEBIUS_ALWAYS_INLINE float exp_polynomial(float r) {
 MOEBIUS_ALWAYS_INLINE float exp_f32(float x) {
   constexpr float kMagic = 12582912.0f;
   const float c = clamp_f32(x, -104.0f, 89.0f);
-  const float t = fma_f32(c, 1.44269504f, kMagic);
+  const float t = fma_f32(c, numeric_detail::kLog2E, kMagic);
   const float n = t - kMagic;
-  const float r = fma_f32(n, -1.42860677e-6f, fma_f32(n, -0.693145752f, c));
+  const float r =
+      fma_f32(n, numeric_detail::kMinusLn2Low, fma_f32(n, numeric_detail::kMinusLn2High, c));
   const float p = numeric_detail::exp_polynomial(r);
   const auto e = static_cast<int32_t>(f32_bits(t) - f32_bits(kMagic));
   const int32_t first = e >> 1;
@@ -60,13 +68,12 @@ MOEBIUS_ALWAYS_INLINE float exp_f32(float x) {
 // exp_f32 for x <= 0: the same bits in half the work behind the polynomial. t holds n + 64, so p * 2^(n + 64) is an addition
 // to p's exponent that never leaves the normal numbers, and the product with 2^-64 is the only rounding. NaN gives anything.
 MOEBIUS_ALWAYS_INLINE float exp_nonpositive_f32(float x) {
-  constexpr float kMagic = 12582912.0f + 64.0f;
+  using namespace numeric_detail;
   const float c = select_f32(x < -104.0f, -104.0f, x);
-  const float t = fma_f32(c, 1.44269504f, kMagic);
-  const float n = t - kMagic;
-  const float r = fma_f32(n, -1.42860677e-6f, fma_f32(n, -0.693145752f, c));
-  const float p = numeric_detail::exp_polynomial(r);
-  return f32_from_bits(f32_bits(p) + (f32_bits(t) << 23)) * 5.42101086e-20f;
+  const float t = fma_f32(c, kLog2E, kExpMagic64);
+  const float n = t - kExpMagic64;
+  const float p = exp_polynomial(fma_f32(n, kMinusLn2Low, fma_f32(n, kMinusLn2High, c)));
+  return f32_from_bits(f32_bits(p) + (f32_bits(t) << 23)) * kExpMinus64;
 }
 
 // e^(x - top) where no x is above top, for softmax; NaN gives NaN.

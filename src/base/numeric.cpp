@@ -26,21 +26,21 @@ MOEBIUS_ALWAYS_INLINE void map_gated(const float* g, const float* u, float* y, s
 constexpr size_t kBlock = 16;
 #define MOEBIUS_EACH for (size_t j = 0; j < kBlock; ++j)
 MOEBIUS_ALWAYS_INLINE void exp_block(float (&r)[kBlock], float (&p)[kBlock]) {
-  constexpr float kMagic = 12582912.0f + 64.0f;
+  using namespace numeric_detail;
   float t[kBlock], n[kBlock];
   MOEBIUS_EACH r[j] = select_f32(r[j] < -104.0f, -104.0f, r[j]);
-  MOEBIUS_EACH t[j] = fma_f32(r[j], 1.44269504f, kMagic);
-  MOEBIUS_EACH n[j] = t[j] - kMagic;
-  MOEBIUS_EACH r[j] = fma_f32(n[j], -0.693145752f, r[j]);
-  MOEBIUS_EACH r[j] = fma_f32(n[j], -1.42860677e-6f, r[j]);
-  MOEBIUS_EACH p[j] = fma_f32(0.00138145976f, r[j], 0.00836871937f);
-  MOEBIUS_EACH p[j] = fma_f32(p[j], r[j], 0.041668389f);
-  MOEBIUS_EACH p[j] = fma_f32(p[j], r[j], 0.166665211f);
-  MOEBIUS_EACH p[j] = fma_f32(p[j], r[j], 0.49999994f);
+  MOEBIUS_EACH t[j] = fma_f32(r[j], kLog2E, kExpMagic64);
+  MOEBIUS_EACH n[j] = t[j] - kExpMagic64;
+  MOEBIUS_EACH r[j] = fma_f32(n[j], kMinusLn2High, r[j]);
+  MOEBIUS_EACH r[j] = fma_f32(n[j], kMinusLn2Low, r[j]);
+  MOEBIUS_EACH p[j] = fma_f32(kExp6, r[j], kExp5);
+  MOEBIUS_EACH p[j] = fma_f32(p[j], r[j], kExp4);
+  MOEBIUS_EACH p[j] = fma_f32(p[j], r[j], kExp3);
+  MOEBIUS_EACH p[j] = fma_f32(p[j], r[j], kExp2);
   MOEBIUS_EACH p[j] = fma_f32(p[j], r[j], 1.0f);
   MOEBIUS_EACH p[j] = fma_f32(p[j], r[j], 1.0f);
   MOEBIUS_EACH p[j] = f32_from_bits(f32_bits(p[j]) + (f32_bits(t[j]) << 23));
-  MOEBIUS_EACH p[j] = p[j] * 5.42101086e-20f;
+  MOEBIUS_EACH p[j] = p[j] * kExpMinus64;
 }
 MOEBIUS_ALWAYS_INLINE void silu_and_mul_block(const float* g, const float* u, float* y) {
   float x[kBlock], r[kBlock], t[kBlock], p[kBlock];

@@ -67,7 +67,6 @@ struct Smmla {
   static constexpr bool has_store() {
     return kFix == int8_family::kPlain && P == 4 && !kGrouped;
   }
-  template <int kShift>
   [[gnu::always_inline]] static inline void tile_store(const int8_family::Tile& t,
                                                        const float* row_scales, float* y,
                                                        size_t ldy) {

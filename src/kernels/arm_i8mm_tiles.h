@@ -46,6 +46,27 @@ namespace i8mm_tiles {
 #define MOEBIUS_EXPAND(macro, ...) macro(__VA_ARGS__)
 
 #define MOEBIUS_PINNED(type, name, reg) register type name asm(reg)
+// The twelve results of a tile with groups, in v12-v23, and how they leave the assembly.
+#define MOEBIUS_TWELVE_FLOATS              \
+  MOEBIUS_PINNED(float32x4_t, f0, "v12");  \
+  MOEBIUS_PINNED(float32x4_t, f1, "v13");  \
+  MOEBIUS_PINNED(float32x4_t, f2, "v14");  \
+  MOEBIUS_PINNED(float32x4_t, f3, "v15");  \
+  MOEBIUS_PINNED(float32x4_t, f4, "v16");  \
+  MOEBIUS_PINNED(float32x4_t, f5, "v17");  \
+  MOEBIUS_PINNED(float32x4_t, f6, "v18");  \
+  MOEBIUS_PINNED(float32x4_t, f7, "v19");  \
+  MOEBIUS_PINNED(float32x4_t, f8, "v20");  \
+  MOEBIUS_PINNED(float32x4_t, f9, "v21");  \
+  MOEBIUS_PINNED(float32x4_t, f10, "v22"); \
+  MOEBIUS_PINNED(float32x4_t, f11, "v23")
+#define MOEBIUS_FLOATS_OUT                                                                \
+  "=&w"(f0), "=&w"(f1), "=&w"(f2), "=&w"(f3), "=&w"(f4), "=&w"(f5), "=&w"(f6), "=&w"(f7), \
+      "=&w"(f8), "=&w"(f9), "=&w"(f10), "=&w"(f11)
+#define MOEBIUS_GIVE_FLOATS(f)                            \
+  f[0][0] = f0, f[0][1] = f1, f[0][2] = f2, f[0][3] = f3; \
+  f[1][0] = f4, f[1][1] = f5, f[1][2] = f6, f[1][3] = f7; \
+  f[2][0] = f8, f[2][1] = f9, f[2][2] = f10, f[2][3] = f11
 
 // The sums of `steps` steps of 16 inputs in v0-v15, of pair i and pair of outputs j in v(4 i + j).
 #define MOEBIUS_CHANNEL_SUMS \
@@ -174,8 +195,7 @@ namespace i8mm_tiles {
       "ldp q27, q28, [%[s]]\n ldp q29, q30, [%[s], #32]\n add %[s], %[s], #64\n add %[w], %[w], %[gap]\n" \
       end                                                                                      \
       "subs %[g], %[g], #1\n b.ne 2b\n"                                                        \
-      : "=&w"(f0), "=&w"(f1), "=&w"(f2), "=&w"(f3), "=&w"(f4), "=&w"(f5), "=&w"(f6), "=&w"(f7), "=&w"(f8), \
-        "=&w"(f9), "=&w"(f10), "=&w"(f11), [x] "+r"(x), [w] "+r"(w), [s] "+r"(scales), [g] "+r"(groups), [n] "=&r"(n)             \
+      : MOEBIUS_FLOATS_OUT, [x] "+r"(x), [w] "+r"(w), [s] "+r"(scales), [g] "+r"(groups), [n] "=&r"(n)             \
       : [steps] "r"(steps / 2), [gap] "r"(gap), [f] "r"(begin), [magic] "r"(magic),            \
         MOEBIUS_READS(x), MOEBIUS_READS(w), MOEBIUS_READS(scales), MOEBIUS_READS(begin)        \
       : MOEBIUS_SUM_VECTORS, "cc")
@@ -188,18 +208,7 @@ template <int kShift>
                                                size_t gap, bool small, const uint8_t* begin,
                                                float32x4_t (&f)[3][4]) {
   size_t n;
-  MOEBIUS_PINNED(float32x4_t, f0, "v12");
-  MOEBIUS_PINNED(float32x4_t, f1, "v13");
-  MOEBIUS_PINNED(float32x4_t, f2, "v14");
-  MOEBIUS_PINNED(float32x4_t, f3, "v15");
-  MOEBIUS_PINNED(float32x4_t, f4, "v16");
-  MOEBIUS_PINNED(float32x4_t, f5, "v17");
-  MOEBIUS_PINNED(float32x4_t, f6, "v18");
-  MOEBIUS_PINNED(float32x4_t, f7, "v19");
-  MOEBIUS_PINNED(float32x4_t, f8, "v20");
-  MOEBIUS_PINNED(float32x4_t, f9, "v21");
-  MOEBIUS_PINNED(float32x4_t, f10, "v22");
-  MOEBIUS_PINNED(float32x4_t, f11, "v23");
+  MOEBIUS_TWELVE_FLOATS;
   constexpr uint32_t magic = kShift == 0 ? 0x4B400000u : 0x49400000u;
   if (kShift == 0 && small) {
     MOEBIUS_GROUPS(MOEBIUS_START_MIX, MOEBIUS_END_MIX(""));
@@ -210,9 +219,7 @@ template <int kShift>
   } else {
     MOEBIUS_GROUPS(MOEBIUS_START_ZERO, MOEBIUS_END_CONVERT(", #4"));
   }
-  f[0][0] = f0, f[0][1] = f1, f[0][2] = f2, f[0][3] = f3;
-  f[1][0] = f4, f[1][1] = f5, f[1][2] = f6, f[1][3] = f7;
-  f[2][0] = f8, f[2][1] = f9, f[2][2] = f10, f[2][3] = f11;
+  MOEBIUS_GIVE_FLOATS(f);
 }
 
 // The same with a factor per row and group (fp4, operands 4 times too large together) and any number of steps. v24 has the
@@ -229,18 +236,7 @@ template <int kShift>
                                             size_t gap, const float* row_scales, size_t row_next,
                                             const uint8_t* begin, float32x4_t (&f)[3][4]) {
   size_t n;
-  MOEBIUS_PINNED(float32x4_t, f0, "v12");
-  MOEBIUS_PINNED(float32x4_t, f1, "v13");
-  MOEBIUS_PINNED(float32x4_t, f2, "v14");
-  MOEBIUS_PINNED(float32x4_t, f3, "v15");
-  MOEBIUS_PINNED(float32x4_t, f4, "v16");
-  MOEBIUS_PINNED(float32x4_t, f5, "v17");
-  MOEBIUS_PINNED(float32x4_t, f6, "v18");
-  MOEBIUS_PINNED(float32x4_t, f7, "v19");
-  MOEBIUS_PINNED(float32x4_t, f8, "v20");
-  MOEBIUS_PINNED(float32x4_t, f9, "v21");
-  MOEBIUS_PINNED(float32x4_t, f10, "v22");
-  MOEBIUS_PINNED(float32x4_t, f11, "v23");
+  MOEBIUS_TWELVE_FLOATS;
   asm("ldp q12, q13, [%[f]]\n ldp q14, q15, [%[f], #32]\n ldp q16, q17, [%[f], #64]\n"
       "ldp q18, q19, [%[f], #96]\n ldp q20, q21, [%[f], #128]\n ldp q22, q23, [%[f], #160]\n"
       "dup v31.4s, %w[magic]\n"
@@ -258,14 +254,11 @@ template <int kShift>
       MOEBIUS_CONVERT_ROW(25, 10, 22, 29) MOEBIUS_SUBTRACT_ROW(26, 11, 23, 30)
       "add %[r], %[r], %[r_next]\n"
       "subs %[g], %[g], #1\n b.ne 2b\n"
-      : "=&w"(f0), "=&w"(f1), "=&w"(f2), "=&w"(f3), "=&w"(f4), "=&w"(f5), "=&w"(f6), "=&w"(f7), "=&w"(f8), "=&w"(f9),
-        "=&w"(f10), "=&w"(f11), [x] "+r"(x), [w] "+r"(w), [s] "+r"(scales), [g] "+r"(groups), [r] "+r"(row_scales),
+      : MOEBIUS_FLOATS_OUT, [x] "+r"(x), [w] "+r"(w), [s] "+r"(scales), [g] "+r"(groups), [r] "+r"(row_scales),
         [n] "=&r"(n)
       : [steps] "r"(steps), [gap] "r"(gap), [f] "r"(begin), [r_next] "r"(row_next), [magic] "r"(0x4A400000u)
       : MOEBIUS_SUM_VECTORS, "cc", "memory");
-  f[0][0] = f0, f[0][1] = f1, f[0][2] = f2, f[0][3] = f3;
-  f[1][0] = f4, f[1][1] = f5, f[1][2] = f6, f[1][3] = f7;
-  f[2][0] = f8, f[2][1] = f9, f[2][2] = f10, f[2][3] = f11;
+  MOEBIUS_GIVE_FLOATS(f);
 }
 
 }  // namespace i8mm_tiles

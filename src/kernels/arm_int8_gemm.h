@@ -75,6 +75,17 @@ struct Gemm {
     return t;
   }
 
+  // While the tiles of some panels are multiplied, the codes that come next are fetched: as many lines per tile.
+  struct Ahead {
+    const uint8_t* next;
+    size_t each;
+    Ahead(const uint8_t* from, size_t lines, size_t tiles)
+        : next(from), each((lines + tiles - 1) / tiles) {}
+    void fetch() {
+      for (size_t i = 0; i < each; ++i, next += 64) __builtin_prefetch(next, 0, 2);
+    }
+  };
+
   // --- few rows: operands are made in registers ---
 
   template <class Codec>
@@ -138,14 +149,6 @@ struct Gemm {
     for (size_t i = 0; i < each; ++i) packed<Engine, P, S, Codec>(pair, a.n0 + i * kNr, each);
     for (size_t i = each * S; i < panels; ++i) packed<Engine, P, 1, Codec>(pair, a.n0 + i * kNr, 0);
   }
-  // While the tiles of a panel are multiplied, the next panel comes from memory: some lines per tile.
-  struct Ahead {
-    const uint8_t* next;
-    size_t each;
-    void fetch() {
-      for (size_t i = 0; i < each; ++i, next += 64) __builtin_prefetch(next, 0, 2);
-    }
-  };
   // The tiles of 4 whole pairs, which come first; returns how many. A single tile waits for memory, not for its end: the
   // other form is faster there.
   size_t whole_tiles(size_t n, Ahead& ahead) const {
@@ -172,7 +175,7 @@ struct Gemm {
     }
     for (size_t n = a.n0; n < a.n1; n += kNr) {
       const bool more = map.tiles > 1 && n + kNr < a.n1;
-      Ahead ahead{panel(n + kNr), more ? (s.stride() / 64 + map.tiles - 1) / map.tiles : 0};
+      Ahead ahead(panel(n + kNr), more ? s.stride() / 64 : 0, map.tiles);
       size_t t = 0;
       if constexpr (!kGrouped && kRegisters<Codec>) t = whole_tiles(n, ahead);
       for (; t < map.tiles; ++t) {
@@ -283,7 +286,7 @@ struct Gemm {
          n += kNr, t.w += w_next, t.extras += c.b.extras, state += state_next, y += kNr) {
       if constexpr (E::template has_store<P, kFix, kGrouped>())
         if (c.first && c.last && rows >= 2 * P && valid(n) == kNr) {
-          E::template tile_store<Codec::kShift>(t, scales, y, a.ldy);
+          E::tile_store(t, scales, y, a.ldy);
           continue;
         }
       t.state_in = c.first ? nullptr : state;
@@ -303,8 +306,7 @@ struct Gemm {
     for (size_t i = 0; n + i * kNr < end; ++i)
       expand<Codec>(c, n + i * kNr, c.codes + i * c.b.codes, c.extras + i * c.b.extras);
     const Tile same = piece_tile<Codec>(c);
-    // While this is multiplied, the codes that are expanded next come from memory.
-    const uint8_t* next = nullptr;
+    const uint8_t* next = nullptr;  // what is expanded next
     size_t lines = 0;
     if (!s.wide && !c.last) {
       next = panel(n) +
@@ -314,9 +316,9 @@ struct Gemm {
       next = panel(end);
       lines = (a.n1 - end < end - n ? a.n1 - end : end - n) / kNr * s.stride() / 64 / c.b.pieces;
     }
-    const size_t each = (lines + map.tiles - 1) / map.tiles;
+    Ahead ahead(next, lines, map.tiles);
     for (size_t t = 0; t < map.tiles; ++t) {
-      for (size_t i = 0; i < each; ++i, next += 64) __builtin_prefetch(next, 0, 2);
+      ahead.fetch();
       switch (map.size(t)) {
         case 1:
           expanded<1, Codec>(c, same, map.first(t), n, end);
