@@ -52,6 +52,19 @@ ElementType element_type(const moebius_type& t) {
                        "; expected MOEBIUS_F32, MOEBIUS_BF16 or MOEBIUS_F16");
 }
 
+moebius::Arithmetic arithmetic_of(const moebius_arithmetic& a) {
+  switch (number_of(a)) {
+    case MOEBIUS_DECLARED:
+      return moebius::Arithmetic::kDeclared;
+    case MOEBIUS_EXACT:
+      return moebius::Arithmetic::kExact;
+    case MOEBIUS_APPROXIMATE:
+      return moebius::Arithmetic::kApproximate;
+  }
+  throw moebius::Error("unknown arithmetic " + std::to_string(number_of(a)) +
+                       "; expected MOEBIUS_DECLARED, MOEBIUS_EXACT or MOEBIUS_APPROXIMATE");
+}
+
 moebius::InputMatrix input(const moebius_input* m, const char* what) {
   require(m, what);
   if (m->rows != 0) require(m->data, what);
@@ -73,10 +86,7 @@ moebius::Options options_of(const moebius_options* given) {
   moebius::Options out;
   out.threads = o.threads;
   out.kernel = o.kernel == nullptr ? "" : o.kernel;
-  const int arithmetic = number_of(o.arithmetic);
-  out.arithmetic = arithmetic == MOEBIUS_EXACT         ? moebius::Arithmetic::kExact
-                   : arithmetic == MOEBIUS_APPROXIMATE ? moebius::Arithmetic::kApproximate
-                                                       : moebius::Arithmetic::kDeclared;
+  out.arithmetic = arithmetic_of(o.arithmetic);
   out.activations = element_type(o.activations);
   return out;
 }

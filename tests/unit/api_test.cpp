@@ -84,6 +84,10 @@ TEST(CApi, RunsAndReportsErrors) {
   const int unknown = 17;
   std::memcpy(&wrong.type, &unknown, sizeof wrong.type);
   EXPECT_NE(moebius_moe_run(moe, &wrong, &out), 0);
+  moebius_options odd = options;
+  std::memcpy(&odd.arithmetic, &unknown, sizeof odd.arithmetic);
+  EXPECT_EQ(moebius_moe_load(folder, "model.layers.0.mlp", 0, &odd), nullptr);
+  EXPECT_NE(std::string(moebius_last_error()).find("unknown arithmetic 17"), std::string::npos);
   EXPECT_EQ(moebius_linear_load(folder, "nope", &options), nullptr);
   EXPECT_EQ(moebius_linear_load(folder, nullptr, &options), nullptr);
   EXPECT_EQ(moebius_folder_open("/does/not/exist"), nullptr);
