@@ -65,9 +65,12 @@ void check_tokens(std::span<const int32_t> tokens, size_t vocab) {
 
 void check_finite(std::span<const float> logits, size_t vocab, size_t first_position) {
   for (size_t i = 0; i < logits.size(); ++i)
-    if (!std::isfinite(logits[i]))
+    if (!std::isfinite(logits[i])) {
+      // CPUs differ in the sign of the NaN they make, which means nothing.
+      const float shown = std::isnan(logits[i]) ? std::abs(logits[i]) : logits[i];
       fail("the logit of token {} at position {} is {}: the weights or the input are broken",
-           i % vocab, first_position + i / vocab, logits[i]);
+           i % vocab, first_position + i / vocab, shown);
+    }
 }
 
 // -log of the probability of `target`.

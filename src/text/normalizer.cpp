@@ -142,13 +142,15 @@ std::unique_ptr<Normalizer> parse_one(const Json& json, const std::string& where
   if (type == "StripAccents") return std::make_unique<PerChar>(PerChar::What::kStripAccents);
   if (type == "ByteLevel") return std::make_unique<PerChar>(PerChar::What::kByteLevel);
   if (type == "Prepend") return std::make_unique<Prepend>(string_field(json, "prepend", where));
-  if (type == "Replace")
-    return std::make_unique<Replace>(
-        parse_pattern(require_field(json, "pattern", where), where + ".pattern"),
-        string_field(json, "content", where));
-  if (type == "Strip")
-    return std::make_unique<Strip>(bool_field(json, "strip_left", true, where),
-                                   bool_field(json, "strip_right", true, where));
+  if (type == "Replace") {
+    // One field per statement: compilers differ in the order of arguments, and the error names the first wrong field.
+    auto pattern = parse_pattern(require_field(json, "pattern", where), where + ".pattern");
+    return std::make_unique<Replace>(std::move(pattern), string_field(json, "content", where));
+  }
+  if (type == "Strip") {
+    const bool left = bool_field(json, "strip_left", true, where);
+    return std::make_unique<Strip>(left, bool_field(json, "strip_right", true, where));
+  }
   if (type == "Sequence") {
     const Json& list = require_field(json, "normalizers", where);
     if (!list.is_array())

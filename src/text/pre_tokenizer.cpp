@@ -257,8 +257,8 @@ std::unique_ptr<PreStage> parse_metaspace(const Json& json, const std::string& w
     else
       fail("{}.prepend_scheme is '{}'; expected always, first or never", where, printable(name));
   }
-  return std::make_unique<Metaspace>(one_character(json, "replacement", where), prepend,
-                                     bool_field(json, "split", true, where));
+  const std::string replacement = one_character(json, "replacement", where);
+  return std::make_unique<Metaspace>(replacement, prepend, bool_field(json, "split", true, where));
 }
 
 bool is_punctuation(char32_t c) {
@@ -278,9 +278,11 @@ void parse_stage(const Json& json, const std::string& where, int depth,
     for (size_t i = 0; i < list.items().size(); ++i)
       parse_stage(list.items()[i], fmt::format("{}.pretokenizers[{}]", where, i), depth + 1, out);
   } else if (type == "Split") {
-    out.push_back(std::make_unique<Split>(
-        parse_pattern(require_field(json, "pattern", where), where + ".pattern"),
-        parse_behavior(json, where), bool_field(json, "invert", false, where)));
+    // One field per statement: compilers differ in the order of arguments, and the error names the first wrong field.
+    auto pattern = parse_pattern(require_field(json, "pattern", where), where + ".pattern");
+    const Behavior behavior = parse_behavior(json, where);
+    const bool invert = bool_field(json, "invert", false, where);
+    out.push_back(std::make_unique<Split>(std::move(pattern), behavior, invert));
   } else if (type == "ByteLevel") {
     if (bool_field(json, "add_prefix_space", true, where))
       out.push_back(std::make_unique<PrefixSpace>());

@@ -126,8 +126,8 @@ Tokenizer Tokenizer::from_folder(const std::string& folder) {
     fail("{}: text needs tokenizer.json, which is not in the folder (token ids work without it)",
          folder);
   const std::string config = join_path(folder, "tokenizer_config.json");
-  return from_tiktoken(read_text_file(ranks, kMaxFile),
-                       path_exists(config) ? read_text_file(config, kMaxFile) : "", ranks);
+  const std::string text = read_text_file(ranks, kMaxFile);
+  return from_tiktoken(text, path_exists(config) ? read_text_file(config, kMaxFile) : "", ranks);
 }
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) const {
