@@ -19,12 +19,6 @@ namespace {
 namespace fs = std::filesystem;
 constexpr uint64_t E = 64, H = 4096, I = 5632, G = 128, kExperts = E * 3 * H * I / 2;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kPlainBuild = false;
-#else
-constexpr bool kPlainBuild = true;
-#endif
-
 std::span<const uint8_t> bytes_of(const auto& v, size_t count) {
   return {reinterpret_cast<const uint8_t*>(v.data()), count};
 }
@@ -160,7 +154,8 @@ Measured load_in_child(const std::string& folder, size_t threads, bool whole_mod
 }
 
 TEST(LoadMemory, PackedWeightsAndOneExpertPerThread) {
-  if (!kPlainBuild) GTEST_SKIP() << "skipped: sanitizers need memory of their own";
+  if (!test::plain_build())
+    GTEST_SKIP() << "skipped: sanitizers and emulators need memory of their own";
   const test::TempDir folder;
   if (fs::space(folder.path()).available < 2 * kExperts || available_memory_bytes() < 2 * kExperts)
     GTEST_SKIP() << "skipped: needs " << 2 * kExperts / 1000000 << " MB of disk and memory";
@@ -180,7 +175,8 @@ TEST(LoadMemory, PackedWeightsAndOneExpertPerThread) {
 }
 
 TEST(LoadMemory, OutputProjectionIsNeverThereTwice) {
-  if (!kPlainBuild) GTEST_SKIP() << "skipped: sanitizers need memory of their own";
+  if (!test::plain_build())
+    GTEST_SKIP() << "skipped: sanitizers and emulators need memory of their own";
   for (const bool tied : {false, true}) {
     const test::TempDir folder;
     if (fs::space(folder.path()).available < 3 * kHead || available_memory_bytes() < 4 * kHead)

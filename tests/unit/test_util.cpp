@@ -3,10 +3,19 @@
 // (MOEBIUS_TEST_DIR, MOEBIUS_TEST_TOOL, MOEBIUS_TEST_EMULATOR).
 #include "unit/test_util.h"
 
+#include <gtest/gtest.h>
+
 #include <cstdlib>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <stdexcept>
+
+#if defined(__has_feature)
+#define MOEBIUS_TEST_HAS(feature) __has_feature(feature)
+#else
+#define MOEBIUS_TEST_HAS(feature) 0
+#endif
 
 namespace moebius::test {
 
@@ -57,9 +66,31 @@ std::string shell_quote(std::string_view word) {
   return quoted + "'";
 }
 
+bool plain_build() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || \
+    MOEBIUS_TEST_HAS(address_sanitizer) || MOEBIUS_TEST_HAS(thread_sanitizer)
+  return false;
+#else
+  return std::string_view(MOEBIUS_TEST_EMULATOR).empty();
+#endif
+}
+
+namespace {
+
+bool first_in_this_test(const std::string& args) {
+  static std::set<std::string> seen;
+  const testing::TestInfo* test = testing::UnitTest::GetInstance()->current_test_info();
+  const std::string name = test == nullptr ? "" : test->name();
+  return seen.insert(name + " " + args.substr(0, args.find(' '))).second;
+}
+
+}  // namespace
+
 CommandResult run_tool(const std::string& args, const std::string& environment) {
   const TempDir dir;
-  const std::string command = "{ " + environment + " " + MOEBIUS_TEST_EMULATOR + " " +
+  const std::string leaks =
+      first_in_this_test(args) ? "" : "ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 ";
+  const std::string command = "{ " + leaks + environment + " " + MOEBIUS_TEST_EMULATOR + " " +
                               shell_quote(MOEBIUS_TEST_TOOL) + " " + args + "\n} >" +
                               shell_quote((dir / "out").string()) + " 2>" +
                               shell_quote((dir / "err").string()) + " </dev/null";
