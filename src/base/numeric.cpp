@@ -21,47 +21,79 @@ MOEBIUS_ALWAYS_INLINE void map_gated(const float* g, const float* u, float* y, s
   for (size_t i = 0; i < n; ++i) y[i] = f(g[i], u[i]);
 }
 
+// Four numbers at once: what compilers do not make of loops whose lanes go on from iteration to iteration, or that choose.
+using Four = float __attribute__((vector_size(16)));
+using FourBits = uint32_t __attribute__((vector_size(16)));
+MOEBIUS_ALWAYS_INLINE Four four(float v) { return Four{v, v, v, v}; }
+MOEBIUS_ALWAYS_INLINE Four load_four(const float* p) {
+  Four v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+MOEBIUS_ALWAYS_INLINE void store_four(float* p, Four v) { __builtin_memcpy(p, &v, sizeof v); }
+MOEBIUS_ALWAYS_INLINE FourBits bits_of(Four v) { return reinterpret_cast<FourBits>(v); }
+MOEBIUS_ALWAYS_INLINE Four from_bits(FourBits v) { return reinterpret_cast<Four>(v); }
+MOEBIUS_ALWAYS_INLINE Four fma_four(Four a, Four b, Four c) {
+  for (int i = 0; i < 4; ++i) c[i] = fma_f32(a[i], b[i], c[i]);
+  return c;
+}
+
 // exp_nonpositive_f32 of 16 numbers, one operation of the definition after the other over all of them: the latencies of a chain
 // of 15 operations overlap, which the order "one vector after the other" leaves to a reorder window too short for it.
-constexpr size_t kBlock = 16;
-#define MOEBIUS_EACH for (size_t j = 0; j < kBlock; ++j)
-MOEBIUS_ALWAYS_INLINE void exp_block(float (&r)[kBlock], float (&p)[kBlock]) {
+constexpr size_t kFours = 4, kBlock = 4 * kFours;
+#define MOEBIUS_EACH for (size_t j = 0; j < kFours; ++j)
+MOEBIUS_ALWAYS_INLINE void exp_block(Four (&r)[kFours], Four (&p)[kFours]) {
   using namespace numeric_detail;
-  float t[kBlock], n[kBlock];
-  MOEBIUS_EACH r[j] = select_f32(r[j] < -104.0f, -104.0f, r[j]);
-  MOEBIUS_EACH t[j] = fma_f32(r[j], kLog2E, kExpMagic64);
+  Four t[kFours], n[kFours];
+  MOEBIUS_EACH r[j] = r[j] < -104.0f ? four(-104.0f) : r[j];
+  MOEBIUS_EACH t[j] = fma_four(r[j], four(kLog2E), four(kExpMagic64));
   MOEBIUS_EACH n[j] = t[j] - kExpMagic64;
-  MOEBIUS_EACH r[j] = fma_f32(n[j], kMinusLn2High, r[j]);
-  MOEBIUS_EACH r[j] = fma_f32(n[j], kMinusLn2Low, r[j]);
-  MOEBIUS_EACH p[j] = fma_f32(kExp6, r[j], kExp5);
-  MOEBIUS_EACH p[j] = fma_f32(p[j], r[j], kExp4);
-  MOEBIUS_EACH p[j] = fma_f32(p[j], r[j], kExp3);
-  MOEBIUS_EACH p[j] = fma_f32(p[j], r[j], kExp2);
-  MOEBIUS_EACH p[j] = fma_f32(p[j], r[j], 1.0f);
-  MOEBIUS_EACH p[j] = fma_f32(p[j], r[j], 1.0f);
-  MOEBIUS_EACH p[j] = f32_from_bits(f32_bits(p[j]) + (f32_bits(t[j]) << 23));
+  MOEBIUS_EACH r[j] = fma_four(n[j], four(kMinusLn2High), r[j]);
+  MOEBIUS_EACH r[j] = fma_four(n[j], four(kMinusLn2Low), r[j]);
+  MOEBIUS_EACH p[j] = fma_four(four(kExp6), r[j], four(kExp5));
+  MOEBIUS_EACH p[j] = fma_four(p[j], r[j], four(kExp4));
+  MOEBIUS_EACH p[j] = fma_four(p[j], r[j], four(kExp3));
+  MOEBIUS_EACH p[j] = fma_four(p[j], r[j], four(kExp2));
+  MOEBIUS_EACH p[j] = fma_four(p[j], r[j], four(1.0f));
+  MOEBIUS_EACH p[j] = fma_four(p[j], r[j], four(1.0f));
+  MOEBIUS_EACH p[j] = from_bits(bits_of(p[j]) + (bits_of(t[j]) << 23));
   MOEBIUS_EACH p[j] = p[j] * kExpMinus64;
 }
 MOEBIUS_ALWAYS_INLINE void silu_and_mul_block(const float* g, const float* u, float* y) {
-  float x[kBlock], r[kBlock], t[kBlock], p[kBlock];
-  MOEBIUS_EACH x[j] = g[j];
-  MOEBIUS_EACH r[j] = f32_from_bits(f32_bits(x[j]) | 0x80000000u);
+  Four x[kFours], r[kFours], p[kFours];
+  MOEBIUS_EACH x[j] = load_four(g + 4 * j);
+  MOEBIUS_EACH r[j] = from_bits(bits_of(x[j]) | 0x80000000u);
   exp_block(r, p);
-  MOEBIUS_EACH t[j] = 1.0f + p[j];
-  MOEBIUS_EACH p[j] = select_f32(x[j] < 0.0f, p[j], 1.0f) / t[j];
-  MOEBIUS_EACH t[j] = u[j];
-  MOEBIUS_EACH p[j] = (x[j] * p[j]) * t[j];
-  MOEBIUS_EACH y[j] = p[j];
+  MOEBIUS_EACH p[j] = (x[j] < 0.0f ? p[j] : four(1.0f)) / (1.0f + p[j]);
+  MOEBIUS_EACH p[j] = (x[j] * p[j]) * load_four(u + 4 * j);
+  MOEBIUS_EACH store_four(y + 4 * j, p[j]);
 }
-MOEBIUS_ALWAYS_INLINE void exp_minus_block(const float* x, float top, float* y) {
-  float d[kBlock], r[kBlock], p[kBlock];
-  MOEBIUS_EACH d[j] = x[j] - top;
-  MOEBIUS_EACH r[j] = d[j];
+MOEBIUS_ALWAYS_INLINE void exp_minus_block(const float* x, float scale, float top, float* y) {
+  Four d[kFours], r[kFours], p[kFours];
+  MOEBIUS_EACH d[j] = r[j] = load_four(x + 4 * j) * scale - top;
   exp_block(r, p);
-  MOEBIUS_EACH p[j] = select_f32(d[j] <= 0.0f, p[j], d[j]);
-  MOEBIUS_EACH y[j] = p[j];
+  MOEBIUS_EACH p[j] = d[j] <= 0.0f ? p[j] : d[j];
+  MOEBIUS_EACH store_four(y + 4 * j, p[j]);
 }
-#undef MOEBIUS_EACH
+// A polynomial of degree 4: e^r within 5.4e-6. Exponents below -126 are not made, their numbers are put to 0.
+MOEBIUS_ALWAYS_INLINE void exp_minus_coarse_block(const float* x, float scale, float top,
+                                                  float* y) {
+  using namespace numeric_detail;
+  constexpr float kMagic = 12582912.0f, kMinusLn2 = -0.693147182f, kLeast = -87.0f;
+  constexpr float kC4 = 0.0412775725f, kC3 = 0.167535484f, kC2 = 0.5000512f;
+  Four d[kFours], t[kFours], r[kFours], p[kFours];
+  MOEBIUS_EACH d[j] = load_four(x + 4 * j) * scale - top;
+  MOEBIUS_EACH t[j] = fma_four(d[j], four(kLog2E), four(kMagic));
+  MOEBIUS_EACH r[j] = t[j] - kMagic;
+  MOEBIUS_EACH r[j] = fma_four(r[j], four(kMinusLn2), d[j]);
+  MOEBIUS_EACH p[j] = fma_four(four(kC4), r[j], four(kC3));
+  MOEBIUS_EACH p[j] = fma_four(p[j], r[j], four(kC2));
+  MOEBIUS_EACH p[j] = fma_four(p[j], r[j], four(1.0f));
+  MOEBIUS_EACH p[j] = fma_four(p[j], r[j], four(1.0f));
+  MOEBIUS_EACH p[j] = from_bits(bits_of(p[j]) + (bits_of(t[j]) << 23));
+  MOEBIUS_EACH p[j] = from_bits(bits_of(p[j]) & reinterpret_cast<FourBits>(d[j] >= kLeast));
+  MOEBIUS_EACH store_four(y + 4 * j, p[j]);
+}
 
 }  // namespace
 
@@ -128,9 +160,47 @@ void relu2_f32(const float* x, float* y, size_t n) noexcept {
   map(x, y, n, [](float v) { return relu2_f32(v); });
 }
 
-void exp_minus(const float* x, float top, float* y, size_t n) noexcept {
-  for (; n >= kBlock; n -= kBlock, x += kBlock, y += kBlock) exp_minus_block(x, top, y);
-  map(x, y, n, [=](float v) { return exp_minus(v, top); });
+Largest largest_of(const float* x, size_t n) noexcept {
+  Four top[kFours];
+  FourBits number[kFours];
+  MOEBIUS_EACH top[j] = four(f32_from_bits(0xFF800000u));
+  MOEBIUS_EACH number[j] = ~FourBits{};
+  for (; n >= kBlock; n -= kBlock, x += kBlock) MOEBIUS_EACH {
+      const Four v = load_four(x + 4 * j);
+      top[j] = v > top[j] ? v : top[j];
+      number[j] &= reinterpret_cast<FourBits>(v == v);
+    }
+  for (size_t j = 0; j < n; ++j) {
+    top[0] = four(x[j]) > top[0] ? four(x[j]) : top[0];
+    number[0] &= reinterpret_cast<FourBits>(four(x[j]) == four(x[j]));
+  }
+  for (size_t j = 1; j < kFours; ++j) {
+    top[0] = top[j] > top[0] ? top[j] : top[0];
+    number[0] &= number[j];
+  }
+  const float a = top[0][1] > top[0][0] ? top[0][1] : top[0][0];
+  const float b = top[0][3] > top[0][2] ? top[0][3] : top[0][2];
+  return {b > a ? b : a, (number[0][0] & number[0][1] & number[0][2] & number[0][3]) == 0};
+}
+float sum_of(const float* x, size_t n) noexcept {
+  Four sum[kFours] = {};
+  for (; n >= kBlock; n -= kBlock, x += kBlock) MOEBIUS_EACH sum[j] += load_four(x + 4 * j);
+  for (size_t j = 0; j < n; ++j) sum[j / 4][j % 4] += x[j];
+  const Four all = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+  return (all[0] + all[2]) + (all[1] + all[3]);
+}
+void exp_minus(const float* x, float scale, float top, float* y, size_t n) noexcept {
+  for (; n >= kBlock; n -= kBlock, x += kBlock, y += kBlock) exp_minus_block(x, scale, top, y);
+  map(x, y, n, [=](float v) { return exp_minus(v * scale, top); });
+}
+void exp_minus_coarse(const float* x, float scale, float top, float* y, size_t n) noexcept {
+  for (; n >= kBlock; n -= kBlock, x += kBlock, y += kBlock)
+    exp_minus_coarse_block(x, scale, top, y);
+  if (n == 0) return;
+  float rest[kBlock] = {};
+  __builtin_memcpy(rest, x, n * sizeof *x);
+  exp_minus_coarse_block(rest, scale, top, rest);
+  __builtin_memcpy(y, rest, n * sizeof *y);
 }
 void silu_and_mul(const float* g, const float* u, float* y, size_t n) noexcept {
   for (; n >= kBlock; n -= kBlock, g += kBlock, u += kBlock, y += kBlock)
@@ -160,5 +230,7 @@ void situ(const float* g, const float* u, float* y, size_t n, float b) noexcept 
 void situ(const float* g, const float* u, float* y, size_t n, float b, float lb) noexcept {
   map_gated(g, u, y, n, [=](float gate, float up) { return situ(gate, up, b, lb); });
 }
+
+#undef MOEBIUS_EACH
 
 }  // namespace moebius

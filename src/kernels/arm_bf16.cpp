@@ -52,13 +52,13 @@ struct Product {
     if (s.row_groups)
       t.row_groups = reinterpret_cast<const float*>(a.panel + l.group_factors) + 4 * pair;
     t.row_groups_stride = 4 * l.pairs;
-    t.bf16 = s.bf16, t.factor = factor;
+    t.bf16 = s.bf16, t.factor = factor, t.dense = s.dense;
     return t;
   }
   template <int P>
   void put(const float32x4_t (&f)[P][4], size_t pair, size_t n) const {
-    store<P>(f, factors + 2 * pair, G, a.y + 2 * pair * a.ldy + (n - a.n0), a.ldy, a.M - 2 * pair,
-             valid(n));
+    store<P>(f, factors + 2 * pair, G, s.dense, a.y + 2 * pair * a.ldy + (n - a.n0), a.ldy,
+             a.M - 2 * pair, valid(n));
   }
 
   // --- many rows: operands of a few panels in scratch ---
@@ -101,6 +101,10 @@ struct Product {
       }
       bf16_tiles::steps<P, 1, kLines>(x, w, t.steps, next, acc);
       if (!kGrouped && t.state_out != nullptr) return store_state<P>(t.state_out, acc[0]);
+      if (!kGrouped && t.dense) {
+        copy<P>(acc[0], f);
+        break;
+      }
       if constexpr (!kGrouped) set_zero<P>(f);
       finish<P, true>(t, g, g * t.extras_group, acc[0], f);
     }

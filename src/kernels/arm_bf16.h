@@ -46,6 +46,7 @@ struct Shape {
   Form form;
   bool bf16;        // scales kept as bf16
   bool row_groups;  // rows have a scale per group
+  bool dense;       // no scales at all
   size_t group_bytes() const { return code_bytes + scale_bytes + zero_bytes + flag_bytes; }
   size_t stride() const { return up(groups * group_bytes(), 64); }
   bool grouped() const { return groups > 1; }
@@ -91,6 +92,7 @@ inline Shape shape_of(const Problem& p) {
   s.scale_bytes = p.scale_type == ScaleType::kNone ? 0 : kNr * (s.bf16 ? 2 : 4);
   s.zero_bytes = p.zero_points ? 16 : 0;
   s.flag_bytes = s.form == Form::kFp8 ? 16 : 0;
+  s.dense = s.form == Form::kBf16 && s.scale_bytes == 0 && p.act.code == ActCode::kAsIs;
   return s;
 }
 

@@ -194,6 +194,7 @@ struct Tile {
   float factor;
   const uint8_t* state_in;  // sums of the pieces of K before this one, or null
   uint8_t* state_out;       // where to leave the sums if K goes on, else null
+  bool dense;               // there are no scales
 };
 
 // Zeros by asm: copies of one zero would be moves, this costs nothing.
@@ -406,25 +407,45 @@ template <int P, int S, class Codec, bool kGrouped>
     } else {
       a = few_steps<P, S>(codec, t, a, w, zeros, acc);
     }
+    if (!kGrouped && t.dense) {
+      MOEBIUS_UNROLL for (int u = 0; u < S; ++u) copy<P>(acc[u], out[u]);
+      return;
+    }
     MOEBIUS_UNROLL for (int u = 0; u < S; ++u) finish<P, false>(
         t, g, g * t.extras_group + static_cast<size_t>(u) * t.stream, acc[u], f[u]);
   }
   MOEBIUS_UNROLL for (int u = 0; u < S; ++u) copy<P>(f[u], out[u]);
 }
 
-// Row r of a pair: 8 outputs from four 2x2 blocks, times the row's factor, divided by G unless that is 1.
-inline void row_of(const float32x4_t (&f)[4], int r, float factor, float G, float32x4_t (&out)[2]) {
+// Row r of a pair: 8 outputs from four 2x2 blocks.
+[[gnu::always_inline]] inline void row_of(const float32x4_t (&f)[4], int r, float32x4_t (&out)[2]) {
   MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
     const float64x2_t p = vreinterpretq_f64_f32(f[2 * h]), q = vreinterpretq_f64_f32(f[2 * h + 1]);
-    out[h] =
-        vmulq_n_f32(vreinterpretq_f32_f64(r == 0 ? vzip1q_f64(p, q) : vzip2q_f64(p, q)), factor);
+    out[h] = vreinterpretq_f32_f64(r == 0 ? vzip1q_f64(p, q) : vzip2q_f64(p, q));
+  }
+}
+// The same times the row's factor, divided by G unless that is 1.
+inline void row_of(const float32x4_t (&f)[4], int r, float factor, float G, float32x4_t (&out)[2]) {
+  row_of(f, r, out);
+  MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
+    out[h] = vmulq_n_f32(out[h], factor);
     if (G != 1.0f) out[h] = vdivq_f32(out[h], vdupq_n_f32(G));
   }
 }
+// dense: there are neither factors nor G.
 template <int P>
-inline void store(const float32x4_t (&f)[P][4], const float* factors, float G, float* y, size_t ldy,
-                  size_t rows, size_t valid) {
+inline void store(const float32x4_t (&f)[P][4], const float* factors, float G, bool dense, float* y,
+                  size_t ldy, size_t rows, size_t valid) {
   const bool whole = rows >= 2 * P && valid == kNr;
+  if (whole && dense) {
+    MOEBIUS_UNROLL for (int i = 0; i < 2 * P; ++i, y += ldy) {
+      float32x4_t out[2];
+      row_of(f[i / 2], i % 2, out);
+      vst1q_f32(y, out[0]);
+      vst1q_f32(y + 4, out[1]);
+    }
+    return;
+  }
   if (__builtin_expect(whole, 1)) {
     MOEBIUS_UNROLL for (int i = 0; i < 2 * P; ++i, y += ldy) {
       float32x4_t out[2];

@@ -59,7 +59,7 @@ struct Seen {
   }
 };
 
-// Codes of one group of a panel: inputs [k, k + group_k), those past K zero.
+// Codes of one group of a panel: inputs [k, k + group_k), those past K zero; of dense weights only what has changed.
 inline Seen pack_codes(const PackArgs& a, const Shape& s, size_t n, size_t k, uint8_t* out) {
   Seen seen;
   const QuantMatrix& w = *a.w;
@@ -81,7 +81,11 @@ inline Seen pack_codes(const PackArgs& a, const Shape& s, size_t n, size_t k, ui
     seen.all = k >= k1;
   }
   if (straight && w.code == CodeType::kBf16) {
-    for (; k + kKr <= k1; k += kKr, out += s.step_bytes)
+    if (a.changed_from > k) {
+      const size_t skipped = (a.changed_from - k) / kKr;
+      k += skipped * kKr, out += skipped * s.step_bytes;
+    }
+    for (; k + kKr <= k1 && k < a.changed_to; k += kKr, out += s.step_bytes)
       for (size_t j = 0; j < 4; ++j) {
         uint16x8_t even[2], odd[2];
         for (size_t r = 0; r < 2; ++r) {
@@ -98,6 +102,7 @@ inline Seen pack_codes(const PackArgs& a, const Shape& s, size_t n, size_t k, ui
         put(0, even[0], even[1], false), put(1, even[0], even[1], true);
         put(2, odd[0], odd[1], false), put(3, odd[0], odd[1], true);
       }
+    if (k >= a.changed_to) return seen;
   }
   for (; k < end; k += kKr, out += s.step_bytes)
     for (size_t j = 0; j < 4; ++j) {
@@ -256,16 +261,19 @@ inline void widen_codes(ActCode code, uint8_t* row, size_t K, int larger) {
   for (size_t k = K; k-- > 0;) __builtin_memcpy(row + 2 * k, &table[row[k]], 2);
 }
 
-// bf16 of a row that is bf16, times 2^larger.
+// A row rounded to bf16, times 2^larger.
 inline void copy_row(const float* x, size_t K, int larger, uint16_t* out) {
   const float by = f32_from_bits(static_cast<uint32_t>(127 + larger) << 23);
   size_t k = 0;
   for (; k + 8 <= K; k += 8) {
     const float32x4_t lo = vmulq_n_f32(vld1q_f32(x + k), by),
                       hi = vmulq_n_f32(vld1q_f32(x + k + 4), by);
-    vst1q_u16(out + k, vuzp2q_u16(vreinterpretq_u16_f32(lo), vreinterpretq_u16_f32(hi)));
+    uint16x8_t v;
+    asm("bfcvtn %0.4h, %1.4s" : "=w"(v) : "w"(lo));
+    asm("bfcvtn2 %0.8h, %1.4s" : "+w"(v) : "w"(hi));
+    vst1q_u16(out + k, v);
   }
-  for (; k < K; ++k) out[k] = static_cast<uint16_t>(f32_bits(x[k] * by) >> 16);
+  for (; k < K; ++k) out[k] = f32_to_bf16(x[k] * by);
 }
 
 // How far the exponents of a row can be raised: its largest number to 2^125, at most by 126.

@@ -54,6 +54,10 @@ struct PackArgs {
   const int32_t* group_ends = nullptr;  // act-order: as in PackedMatrix
   size_t row0 =
       0;  // row of the whole matrix at which w begins, when w is a piece of it; a multiple of Kernel::n_step
+  size_t
+      changed_from = 0,
+      changed_to =
+          SIZE_MAX;  // inputs that differ from what is packed already: others may be left as they are
 };
 
 // A packed matrix with the values that are not part of the tiles.
@@ -71,7 +75,7 @@ struct PackedMatrix {
 struct PrepareArgs {
   const Problem* problem;
   const ActParams* act;
-  const float* x;  // [M,K]
+  const float* x;  // [M,K]; rows that are not quantized (ActCode::kAsIs) are rounded to x_type here
   size_t ldx, M;
   uint8_t* rows;  // [M] at a stride of row_bytes
 };

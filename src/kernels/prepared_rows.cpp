@@ -183,6 +183,16 @@ PreparedLayout prepared_layout(const Problem& p) {
 
 size_t prepared_row_bytes(const Problem& p) { return prepared_layout(p).row_bytes; }
 
+void round_to(XType type, float* x, size_t n) noexcept {
+  if (type == XType::kBf16) {
+    MOEBIUS_INDEPENDENT_LOOP
+    for (size_t i = 0; i < n; ++i) x[i] = bf16_to_f32(f32_to_bf16(x[i]));
+  } else if (type == XType::kF16) {
+    MOEBIUS_INDEPENDENT_LOOP
+    for (size_t i = 0; i < n; ++i) x[i] = f16_to_f32(f32_to_f16(x[i]));
+  }
+}
+
 void prepare_rows_canonical(const PrepareArgs& args) {
   const Problem& p = *args.problem;
   const PreparedLayout l = prepared_layout(p);
@@ -192,6 +202,7 @@ void prepare_rows_canonical(const PrepareArgs& args) {
     uint8_t* row = args.rows + m * l.row_bytes;
     if (p.act.code == ActCode::kAsIs) {
       std::memcpy(row + l.codes, x, p.K * sizeof(float));
+      round_to(p.x_type, reinterpret_cast<float*>(row + l.codes), p.K);
       continue;
     }
     for (size_t g = 0; g < l.groups; ++g) {

@@ -27,6 +27,7 @@ struct PreparedLayout {
 PreparedLayout prepared_layout(const Problem& p);
 size_t prepared_row_bytes(const Problem& p);
 void prepare_rows_canonical(const PrepareArgs& args);
+void round_to(XType type, float* x, size_t n) noexcept;  // to the numbers of a type
 
 // Mode vllm rounds ties by the type of the rows it is given: bf16 only reaches it when weights have
 // one scale per row.

@@ -47,6 +47,8 @@ void prepare_rows(const PrepareArgs& args) {
     quantize_rows(args.x + m * args.ldx, args.ldx, 1, p.K, p.act, *args.act, quantizer_row_type(p),
                   row + l.codes, reinterpret_cast<float*>(row),
                   reinterpret_cast<int32_t*>(row + 4 * l.groups));
+    if (p.act.code == ActCode::kAsIs)
+      round_to(p.x_type, reinterpret_cast<float*>(row + l.codes), p.K);
   }
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One task: the queries of some tokens for the heads that share a kv head, M = tokens * heads per kv head rows (row = token-major).
 // Blocks of keys in ascending order:   s = scale * q k^T, masked;   m' = max(m, max s);   p = exp(s - m');
-//   l = l * exp(m - m') + sum p;   o = o * exp(m - m') + p v.   A block that a row does not see changes nothing of it, bit for bit.
+//   l = l * exp(m - m') + sum p;   o = o * exp(m - m') + p v, with p rounded to the type of v.   A block that a row does not see changes nothing of it, bit for bit.
 #include "nn/attention.h"
 
 #include <algorithm>
@@ -55,31 +55,29 @@ Seen seen_keys(const AttentionSpec& spec, size_t position, size_t block) {
   return {std::min(first, last), last};
 }
 
-// p = exp(s - m') over the seen keys, 0 elsewhere; updates m and l; returns exp(m - m'). Loops run over the
-// whole block, seen or not, because compilers make vectors of such loops.
-float softmax_step(float* s, float scale, Seen seen, float& best, float& total) {
-  for (size_t i = 0; i < kKeyBlock; ++i) s[i] *= scale;
+// p = exp(scale * s - m') over the seen keys, 0 elsewhere; updates m and l; returns exp(m - m').
+float softmax_step(float* s, float scale, Seen seen, XType type, float& best, float& total) {
   std::fill_n(s, seen.first, kMasked);
   std::fill(s + seen.last, s + kKeyBlock, kMasked);
-  float tops[kKeyBlock / 2];  // halves against halves: loops that become vectors
-  for (size_t i = 0; i < kKeyBlock / 2; ++i) tops[i] = max_f32(s[i], s[i + kKeyBlock / 2]);
-  for (size_t i = 0; i < kKeyBlock / 4; ++i) tops[i] = max_f32(tops[i], tops[i + kKeyBlock / 4]);
-  for (size_t i = 0; i < kKeyBlock / 8; ++i) tops[i] = max_f32(tops[i], tops[i + kKeyBlock / 8]);
-  float top = best;
-  for (size_t i = 0; i < kKeyBlock / 8; ++i) top = tops[i] > top ? tops[i] : top;
-  if (top == kMasked) {  // nothing seen, or nothing but NaN, which must not get lost
-    for (size_t i = 0; i < kKeyBlock; ++i) total = s[i] == s[i] ? total : s[i];
+  if (!(scale > 0.0f)) {  // a positive one does not change which score is the largest
+    for (size_t i = 0; i < kKeyBlock; ++i)
+      s[i] = seen.first <= i && i < seen.last ? s[i] * scale : kMasked;
+    scale = 1.0f;
+  }
+  const Largest largest = largest_of(s, kKeyBlock);
+  const float here = largest.value * scale, top = here > best ? here : best;
+  if (largest.nan) total = std::numeric_limits<float>::quiet_NaN();
+  if (top == kMasked || largest.nan) {
     std::fill_n(s, kKeyBlock, 0.0f);
     return 1.0f;
   }
-  exp_minus(s, top, s, kKeyBlock);
-  float lane[8] = {};
-  for (size_t i = 0; i < kKeyBlock; i += 8)
-    for (size_t l = 0; l < 8; ++l) lane[l] += s[i + l];
-  const float sum =
-      ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+  if (type == XType::kBf16) {
+    exp_minus_coarse(s, scale, top, s, kKeyBlock);
+  } else {
+    exp_minus(s, scale, top, s, kKeyBlock);
+  }
   const float keep = best == top ? 1.0f : exp_f32(best - top);
-  total = total * keep + sum;
+  total = total * keep + sum_of(s, kKeyBlock);
   best = top;
   return keep;
 }
@@ -157,6 +155,7 @@ void KvCache::pack_tail(size_t head, size_t block, size_t first, size_t count) {
   w.row_bytes = kKeyBlock * element_;
   w.codes = tail_values_.data() + head * w.N * w.row_bytes;
   args.problem = &plan_->values, args.n0 = 0, args.n1 = w.N, args.packed = to + key_bytes_;
+  if (first != 0) args.changed_from = first, args.changed_to = first + count;
   plan_->value_kernel->pack(args);
 }
 
@@ -181,13 +180,14 @@ void AttentionScratch::reserve(const AttentionPlan& plan, size_t M) {
                at_scores = layout.add_array<float>(M * kKeyBlock);
   const size_t at_sums = layout.add_array<float>(M * plan.spec.value_dim),
                at_out = layout.add_array<float>(M * plan.spec.value_dim);
-  const size_t at_best = layout.add_array<float>(M), at_total = layout.add_array<float>(M);
+  const size_t at_best = layout.add_array<float>(M), at_total = layout.add_array<float>(M),
+               at_keep = layout.add_array<float>(M);
   uint8_t* base = memory_.reserve(layout.bytes());
   const auto floats = [&](size_t at) { return reinterpret_cast<float*>(base + at); };
   rows = base + at_rows, key_panel = base + at_keys, value_panel = base + at_values,
   scratch = base + at_scratch;
   q = floats(at_q), scores = floats(at_scores), sums = floats(at_sums), out = floats(at_out),
-  best = floats(at_best), total = floats(at_total);
+  best = floats(at_best), total = floats(at_total), keep = floats(at_keep);
 }
 
 Attention::Attention(const AttentionPlan& plan, std::span<const AttentionRows> sequences)
@@ -233,20 +233,19 @@ void Attention::run(size_t index, AttentionScratch& s) const {
          seen_keys(spec, position0, block).first == kKeyBlock)
     ++block;
   for (; block <= last_block; ++block) {
+    const size_t columns =
+        std::min<size_t>(kKeyBlock, round_up(position0 + tokens - block * kKeyBlock, kk.n_step));
     w.problem = &plan_.keys, w.data = rows.cache->key_block(task.head, block);
-    kk.gemm({&w, s.key_panel, M, 0, kKeyBlock, s.scores, kKeyBlock, s.scratch});
-    for (size_t m = 0; m < M; ++m) {
-      const float keep =
-          softmax_step(s.scores + m * kKeyBlock, spec.scale,
-                       seen_keys(spec, position0 + m / rep, block), s.best[m], s.total[m]);
-      if (keep != 1.0f)
-        for (size_t d = 0; d < dv; ++d) s.out[m * dv + d] *= keep;
-    }
+    kk.gemm({&w, s.key_panel, M, 0, columns, s.scores, kKeyBlock, s.scratch});
+    for (size_t m = 0; m < M; ++m)
+      s.keep[m] = softmax_step(s.scores + m * kKeyBlock, spec.scale,
+                               seen_keys(spec, position0 + m / rep, block), plan_.type, s.best[m],
+                               s.total[m]);
     w.problem = &plan_.values, w.data = rows.cache->value_block(task.head, block);
     vk.prepare_rows({&plan_.values, &none, s.scores, kKeyBlock, M, s.rows});
     vk.make_panel({&plan_.values, &w, s.rows, nullptr, M, s.value_panel});
     vk.gemm({&w, s.value_panel, M, 0, dv, s.sums, dv, s.scratch});
-    for (size_t i = 0; i < M * dv; ++i) s.out[i] += s.sums[i];
+    for (size_t m = 0; m < M; ++m) scale_and_add(s.out + m * dv, s.keep[m], s.sums + m * dv, dv);
   }
   for (size_t m = 0; m < M; ++m) {
     float* to = rows.out + ((task.begin + m / rep) * spec.heads + task.head * rep + m % rep) * dv;

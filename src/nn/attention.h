@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Causal attention with an online softmax, written once on the kernel waist: a block of 64 keys is a dense matrix [64, key_dim],
-// a block of 64 values is its transpose [value_dim, 64]; both are kept packed in the cache, so scores and sums are ordinary
+// Causal attention with an online softmax, written once on the kernel waist: a block of 128 keys is a dense matrix [128, key_dim],
+// a block of 128 values is its transpose [value_dim, 128]; both are kept packed in the cache, so scores and sums are ordinary
 // gemm calls and every instruction set serves attention with the kernels it already has.
 //
 // A row's result depends on the row, its keys and their positions alone: not on threads, on the batch, or on how a prompt was cut.
@@ -17,8 +17,7 @@
 
 namespace moebius {
 
-inline constexpr size_t kKeyBlock =
-    64;  // keys per block: small enough that repacking the last one is cheap
+inline constexpr size_t kKeyBlock = 128;  // keys per block
 
 struct AttentionSpec {
   size_t heads = 0, kv_heads = 0, key_dim = 0, value_dim = 0;
@@ -32,7 +31,7 @@ struct AttentionSpec {
 struct AttentionPlan {
   AttentionSpec spec;
   XType type = XType::kF32;  // of q, k, v and the probabilities
-  Problem keys, values;      // [64, key_dim], [value_dim, 64]
+  Problem keys, values;      // [128, key_dim], [value_dim, 128]
   const Kernel* key_kernel = nullptr;
   const Kernel* value_kernel = nullptr;
 };
@@ -63,7 +62,7 @@ class KvCache {
   size_t element_, key_bytes_, head_bytes_, length_ = 0;
   std::vector<AlignedBuffer> blocks_;
   std::vector<uint8_t> tail_keys_,
-      tail_values_;  // the unfinished block of every head: [kv_heads][64, key_dim], [kv_heads][value_dim, 64]
+      tail_values_;  // the unfinished block of every head: [kv_heads][128, key_dim], [kv_heads][value_dim, 128]
 };
 
 // New rows of one sequence, their keys already appended: row t has position cache->length() - T + t.
@@ -80,7 +79,7 @@ class AttentionScratch {
   void reserve(const AttentionPlan& plan, size_t rows);
   uint8_t *rows = nullptr, *key_panel = nullptr, *value_panel = nullptr, *scratch = nullptr;
   float *q = nullptr, *scores = nullptr, *sums = nullptr, *out = nullptr, *best = nullptr,
-        *total = nullptr;
+        *total = nullptr, *keep = nullptr;
 
  private:
   Workspace memory_;

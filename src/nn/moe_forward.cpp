@@ -95,7 +95,6 @@ void MoeLayer::Forward::prepare_jobs(size_t begin, size_t end, Thread& s) const 
     if (job.item >= 0) {
       std::copy_n(x, H_, s.weighted);
       scale_row(s.weighted, routing_.weights[job.item], H_);
-      if (cls.problem.act.code == ActCode::kAsIs) round_to(layer_.plan_.x_type, s.weighted, H_);
       row = s.weighted;
     }
     uint8_t* out =
@@ -127,8 +126,6 @@ void MoeLayer::Forward::gate_up(const Task& task, Thread& s) noexcept {
   const bool whole = u.parts == 1 && !keep_intermediate_;
   float* out = whole ? s.intermediate : intermediate_ + u.intermediate;
   const size_t columns = std::max(step, tile_floats_ / rows / step * step);
-  const bool round = e.down.problem().act.code == ActCode::kAsIs;
-  const XType type = layer_.plan_.x_type;
   for (size_t n = task.n0; n < task.n1; n += columns) {
     const size_t end = std::min<size_t>(task.n1, n + columns), width = end - n;
     const uint8_t* gate_panel = e.one_panel ? s.panel_up : s.panel_gate;
@@ -140,7 +137,6 @@ void MoeLayer::Forward::gate_up(const Task& task, Thread& s) noexcept {
       if (layer_.gated_) e.gate.finish_row(gate, n, width);
       e.up.finish_row(up, n, width);
       apply_activation(layer_.plan_.spec.activation, gate, up, to, width);
-      if (round) round_to(type, to, width);
     }
   }
   if (whole || unit_left_[task.unit].fetch_sub(1, std::memory_order_acq_rel) == 1)

@@ -74,16 +74,6 @@ const float* row_as_f32(const ConstRows& x, size_t r, float* buffer) noexcept {
   return buffer;
 }
 
-void round_to(XType type, float* x, size_t n) noexcept {
-  if (type == XType::kBf16) {
-    MOEBIUS_INDEPENDENT_LOOP
-    for (size_t i = 0; i < n; ++i) x[i] = bf16_to_f32(f32_to_bf16(x[i]));
-  } else if (type == XType::kF16) {
-    MOEBIUS_INDEPENDENT_LOOP
-    for (size_t i = 0; i < n; ++i) x[i] = f16_to_f32(f32_to_f16(x[i]));
-  }
-}
-
 void add_row(float* y, const float* b, size_t n) noexcept {
   MOEBIUS_INDEPENDENT_LOOP
   for (size_t i = 0; i < n; ++i) y[i] += b[i];
@@ -102,6 +92,11 @@ void fma_row(float* acc, float w, const float* y, size_t n) noexcept {
 void add_scaled_row(float* acc, float w, const float* y, size_t n) noexcept {
   MOEBIUS_INDEPENDENT_LOOP
   for (size_t i = 0; i < n; ++i) acc[i] = acc[i] + (w * y[i]);
+}
+
+void scale_and_add(float* acc, float s, const float* y, size_t n) noexcept {
+  MOEBIUS_INDEPENDENT_LOOP
+  for (size_t i = 0; i < n; ++i) acc[i] = (acc[i] * s) + y[i];
 }
 
 void divide_row(const float* x, float s, float* out, size_t n) noexcept {

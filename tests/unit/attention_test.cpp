@@ -180,14 +180,14 @@ TEST(KvCache, CutsOnlyAtBlocks) {
   const AttentionPlan plan =
       plan_attention({2, 1, 16, 16, 0.25f, 0, 0, {}}, XType::kF32, host_cpu());
   KvCache cache(plan);
-  const std::vector<float> rows(100 * 16, 1.0f);
-  cache.reserve(100);
-  cache.append_head(0, rows.data(), 16, rows.data(), 16, 100);
-  cache.commit(100);
-  EXPECT_EQ(cache.length(), 100u);
+  const std::vector<float> rows(200 * 16, 1.0f);
+  cache.reserve(200);
+  cache.append_head(0, rows.data(), 16, rows.data(), 16, 200);
+  cache.commit(200);
+  EXPECT_EQ(cache.length(), 200u);
   EXPECT_ANY_THROW(cache.truncate(70));
-  cache.truncate(64);
-  EXPECT_EQ(cache.length(), 64u);
+  cache.truncate(128);
+  EXPECT_EQ(cache.length(), 128u);
 }
 
 }  // namespace

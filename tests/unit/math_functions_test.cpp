@@ -335,19 +335,57 @@ TEST(MathFunctions, ExpOfNonpositiveNumbersHasTheBitsOfExp) {
   EXPECT_EQ(exp_nonpositive_f32(0.0f), 1.0f);
 }
 
-TEST(MathFunctions, ExpMinusOfArrays) {
-  std::vector<float> x(67), y(67);
-  for (size_t i = 0; i < x.size(); ++i) x[i] = 3.0f - 1.7f * static_cast<float>(i);
-  x[20] = x[66] = std::numeric_limits<float>::quiet_NaN();
+TEST(MathFunctions, ExpMinusAndSumOfArrays) {
+  constexpr float kTop = 3.0f, kScale = 0.25f;
+  std::vector<float> x(67), y(67), coarse(67);
+  for (size_t i = 0; i < x.size(); ++i) x[i] = 12.0f - 6.8f * static_cast<float>(i);
   x[21] = -std::numeric_limits<float>::infinity();
-  exp_minus(x.data(), 3.0f, y.data(), x.size());
+  exp_minus(x.data(), kScale, kTop, y.data(), y.size());
+  exp_minus_coarse(x.data(), kScale, kTop, coarse.data(), x.size());
+  double expected = 0;
   for (size_t i = 0; i < x.size(); ++i) {
-    if (std::isnan(x[i])) {
-      EXPECT_TRUE(std::isnan(y[i])) << i;
+    EXPECT_EQ(f32_bits(y[i]), f32_bits(exp_f32(x[i] * kScale - kTop))) << i;
+    expected += y[i];
+    if (y[i] > 2e-38f) {
+      EXPECT_NEAR(coarse[i], y[i], 6e-6f * y[i]) << i;
     } else {
-      EXPECT_EQ(f32_bits(y[i]), f32_bits(exp_f32(x[i] - 3.0f))) << i;
+      EXPECT_EQ(f32_bits(coarse[i]), 0u) << i;
     }
   }
+  EXPECT_NEAR(sum_of(y.data(), y.size()), expected, 1e-6 * expected);
+  for (const size_t at : {20, 66}) {
+    y = x;
+    y[at] = std::numeric_limits<float>::quiet_NaN();
+    exp_minus(y.data(), kScale, kTop, y.data(), y.size());
+    EXPECT_TRUE(std::isnan(y[at])) << at;
+    EXPECT_TRUE(std::isnan(sum_of(y.data(), y.size()))) << at;
+  }
+}
+
+TEST(MathFunctions, CoarseExpStaysWithinItsBound) {
+  for (float x = 0.0f; x > -87.0f; x -= 0.00137f) {
+    float y;
+    exp_minus_coarse(&x, 1.0f, 0.0f, &y, 1);
+    ASSERT_NEAR(y / std::exp(static_cast<double>(x)), 1.0, 6e-6) << x;
+  }
+}
+
+TEST(MathFunctions, LargestPassesOverNanAndTells) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(),
+              infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> x(37, -5.0f);
+  for (size_t at = 0; at < x.size(); ++at) {
+    std::vector<float> y = x;
+    y[at] = -4.0f;
+    EXPECT_EQ(largest_of(y.data(), y.size()).value, -4.0f) << at;
+    EXPECT_FALSE(largest_of(y.data(), y.size()).nan);
+    y[(at + 16) % y.size()] = nan;
+    EXPECT_EQ(largest_of(y.data(), y.size()).value, -4.0f) << at;
+    EXPECT_TRUE(largest_of(y.data(), y.size()).nan) << at;
+  }
+  EXPECT_EQ(largest_of(x.data(), 0).value, -infinity);
+  const std::vector<float> none(20, nan);
+  EXPECT_EQ(largest_of(none.data(), none.size()).value, -infinity);
 }
 
 // ---- the bits themselves ----
