@@ -17,10 +17,11 @@ namespace moebius {
 namespace {
 
 constexpr size_t kMaxChunkRows = 4096;           // bounds the scratch of one call
-constexpr size_t kPanelBytes = size_t{1} << 20;  // of one unit
+constexpr size_t kPanelBytes = size_t{1} << 19;  // of one unit
 constexpr size_t kLinearTileFloats =
-    size_t{1} << 14;             // 64 KiB of results are finished while they are in cache
-constexpr size_t kSoloRows = 8;  // up to here the caller prepares alone
+    size_t{1}
+    << 16;  // 256 KiB of results are finished while they are in cache; rows of y are written in long pieces
+constexpr size_t kSoloRows = 8;                // up to here the caller prepares alone
 constexpr size_t kSoloWork = size_t{1} << 16;  // multiply-adds worth less than waking somebody
 constexpr size_t kLinearTasksPerThread = 4;
 constexpr size_t kStreamRows = 4;  // up to here reading weights is the work, and a task should be a
@@ -165,6 +166,8 @@ void LinearLayer::multiply(const Call& c, size_t task, uint8_t* scratch) const n
     return;
   }
   const uint8_t* panel = c.panels + c.panel_offset[part.panel] + unit * c.panel_stride[part.panel];
+  for (size_t m = 0; m < rows; ++m)
+    fetch_for_writing(c.y, row0 + m, part.n0 + n0, n1 - n0);  // they arrive during the product
   const size_t end = std::min(n1, p.N);
   part.slot.kernel().gemm(
       {&part.slot.view(), panel, rows, n0, end, tile, end - n0, scratch + c.gemm});

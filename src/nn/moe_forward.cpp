@@ -11,6 +11,7 @@ namespace moebius {
 namespace {
 
 constexpr size_t kSoloTokens = 4;  // up to here the caller prepares x before it wakes the others
+constexpr size_t kRowsAhead = 2;   // outputs of a block lie in the third-level cache
 
 }  // namespace
 
@@ -181,6 +182,7 @@ void MoeLayer::Forward::combine(const Unit& u, float* tile, size_t h0, size_t n,
     if (keep_intermediate_) scale_row(y, row_scale_[r], n);
     slot.finish_row(y, h0, n);
     float* to = acc + row_token_[r] * ld;
+    if (m + kRowsAhead < u.rows) fetch_for_writing(acc + row_token_[r + kRowsAhead] * ld, n);
     if (shared) {
       add_scaled_row(to, row_weight_[r], y, n);
     } else {

@@ -19,11 +19,11 @@ constexpr size_t kFewTokens =
     4;  // weights are read once: long streams of memory pay more than an even split
 constexpr size_t kLeastColumns = 32;  // of a task
 constexpr size_t kTileFloats =
-    16384;  // gate and up tiles of 64 KiB each stay in the second-level cache
+    32768;  // gate and up tiles of 128 KiB each stay in the second-level cache
 // Columns of down that a thread takes at a time: the rows of all units are read once per block, the outputs of a block once
-// per unit. 2 MiB of outputs balances the two; tiles of 64 KiB inside a block keep what a product leaves in the second-level cache.
+// per unit. 2 MiB of outputs balances the two; tiles of 256 KiB inside a block keep what a product leaves in the second-level cache.
 constexpr size_t kAccumulatorFloats = size_t{1} << 19;
-constexpr size_t kDownTileFloats = 16384;
+constexpr size_t kDownTileFloats = 65536;
 constexpr size_t kSortByInsertion = 64;
 constexpr size_t kWeightRows =
     8;  // reading a unit's weights costs about as much as multiplying so many rows

@@ -16,6 +16,11 @@ const uint16_t* row16(const ConstRows& x, size_t r, size_t c) {
   return static_cast<const uint16_t*>(x.data) + r * x.stride + c;
 }
 
+template <int kNear>
+void fetch_lines(const uint8_t* from, size_t bytes) {
+  for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 1, kNear);
+}
+
 }  // namespace
 
 void check_rows(const ConstRows& x, size_t rows, size_t cols, std::string_view what) {
@@ -66,6 +71,14 @@ void store_row(const Rows& y, size_t r, size_t c, size_t n, const float* in) noe
       f32_to_f16(in, out, n);
     }
   }
+}
+
+void fetch_for_writing(const Rows& y, size_t r, size_t c, size_t n) noexcept {
+  const size_t size = y.dtype == DType::kF32 ? 4 : 2;
+  fetch_lines<2>(static_cast<const uint8_t*>(y.data) + (r * y.stride + c) * size, n * size);
+}
+void fetch_for_writing(const float* y, size_t n) noexcept {
+  fetch_lines<3>(reinterpret_cast<const uint8_t*>(y), n * sizeof(float));
 }
 
 const float* row_as_f32(const ConstRows& x, size_t r, float* buffer) noexcept {

@@ -42,6 +42,9 @@ DType dtype_of(XType type);
 // n elements of row r from column c on, to and from f32.
 void load_row(const ConstRows& x, size_t r, size_t c, size_t n, float* out) noexcept;
 void store_row(const Rows& y, size_t r, size_t c, size_t n, const float* in) noexcept;
+// Ask for cache lines that will be written: soon enough for store_row, or at once.
+void fetch_for_writing(const Rows& y, size_t r, size_t c, size_t n) noexcept;
+void fetch_for_writing(const float* y, size_t n) noexcept;
 // The row itself when it is f32 already, else its conversion in `buffer`.
 const float* row_as_f32(const ConstRows& x, size_t r, float* buffer) noexcept;
 
