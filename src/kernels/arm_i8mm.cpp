@@ -15,7 +15,7 @@ struct Smmla {
   using One = SmmlaOne;
   static constexpr size_t kPairs = 4, kPairsGrouped = 3;
   static constexpr int kStreamsOne = 2, kStreamsPair = 2, kStreamsTwoPairs = 2;
-  static constexpr size_t kManyNibbles = 24, kManyGrouped = 12, kManyBytes = 8;
+  static constexpr size_t kManyNibbles = 24, kManyGrouped = 11, kManyBytes = 8;
   using X = int8x16_t;
   using Acc = int32x4_t;
   [[gnu::always_inline]] static inline X load(const uint8_t* p) {
@@ -60,7 +60,7 @@ struct Smmla {
   // Full tiles over operands in scratch, without corrections: in assembly.
   template <int P, int kFix, bool kGrouped>
   static constexpr bool has_tile() {
-    return (kFix == int8_family::kPlain && P == (kGrouped ? 3 : 4)) ||
+    return (kFix == int8_family::kPlain && (kGrouped ? P == 2 || P == 3 : P == 4)) ||
            (kFix == int8_family::kRowScales && kGrouped && P == 3);
   }
   template <int P, int kFix, bool kGrouped>
@@ -88,17 +88,20 @@ struct Smmla {
     MOEBIUS_UNROLL for (int i = 0; i < 16; ++i) f[i / 4][i % 4] =
         vfmaq_f32(vdupq_n_f32(0), int8_family::to_float<kShift>(v[i]), s[i % 4]);
   }
-  template <int kShift>
+  template <int kShift, int P>
   [[gnu::always_inline]] static inline void tile(const int8_family::Tile& t, size_t group_k,
-                                                 float32x4_t (&f)[3][4]) {
+                                                 float32x4_t (&f)[P][4]) {
     alignas(16) static constexpr uint8_t kZero[sizeof f] = {};
     const uint8_t* begin = t.state_in != nullptr ? t.state_in : kZero;
     const size_t gap = t.w_group - 128 * t.steps;
     if constexpr (kShift == 2) {
       i8mm_tiles::rows_6x8(t.a, t.w, t.extras, t.groups, t.steps, gap, t.row_scales,
                            4 * t.sums_group, begin, f);
-    } else {
+    } else if constexpr (P == 3) {
       i8mm_tiles::grouped_6x8<kShift>(t.a, t.w, t.extras, t.groups, t.steps, gap, group_k <= 128,
+                                      begin, f);
+    } else {
+      i8mm_tiles::grouped_4x8<kShift>(t.a, t.w, t.extras, t.groups, t.steps, gap, group_k <= 128,
                                       begin, f);
     }
     if (t.state_out != nullptr) __builtin_memcpy(t.state_out, f, sizeof f);

@@ -160,15 +160,18 @@ namespace i8mm_tiles {
   MOEBIUS_SCALE(7, 19, 30) \
   MOEBIUS_SCALE(8, 20, 27) \
   MOEBIUS_SCALE(9, 21, 28) MOEBIUS_SCALE(10, 22, 29) MOEBIUS_SCALE(11, 23, 30)
-#define MOEBIUS_START_MIX                                                         \
+#define MOEBIUS_START_MIX_EIGHT                                                   \
   "movi v0.4s, #0\n mov v1.16b, v31.16b\n movi v2.4s, #0\n mov v3.16b, v31.16b\n" \
-  "movi v4.4s, #0\n mov v5.16b, v31.16b\n movi v6.4s, #0\n mov v7.16b, v31.16b\n" \
+  "movi v4.4s, #0\n mov v5.16b, v31.16b\n movi v6.4s, #0\n mov v7.16b, v31.16b\n"
+#define MOEBIUS_START_MIX \
+  MOEBIUS_START_MIX_EIGHT \
   "movi v8.4s, #0\n mov v9.16b, v31.16b\n movi v10.4s, #0\n mov v11.16b, v31.16b\n"
-#define MOEBIUS_START_ZERO                                                                      \
-  "movi v0.4s, #0\n movi v1.4s, #0\n movi v2.4s, #0\n movi v3.4s, #0\n movi v4.4s, #0\n movi "  \
-  "v5.4s, #0\n"                                                                                 \
-  "movi v6.4s, #0\n movi v7.4s, #0\n movi v8.4s, #0\n movi v9.4s, #0\n movi v10.4s, #0\n movi " \
-  "v11.4s, #0\n"
+#define MOEBIUS_START_ZERO_EIGHT                                                               \
+  "movi v0.4s, #0\n movi v1.4s, #0\n movi v2.4s, #0\n movi v3.4s, #0\n movi v4.4s, #0\n movi " \
+  "v5.4s, #0\n movi v6.4s, #0\n movi v7.4s, #0\n"
+#define MOEBIUS_START_ZERO \
+  MOEBIUS_START_ZERO_EIGHT \
+  "movi v8.4s, #0\n movi v9.4s, #0\n movi v10.4s, #0\n movi v11.4s, #0\n"
 #define MOEBIUS_END_MIX(shift) \
   MOEBIUS_CONVERT(0, shift)    \
   MOEBIUS_SUBTRACT(1)          \
@@ -220,6 +223,61 @@ template <int kShift>
     MOEBIUS_GROUPS(MOEBIUS_START_ZERO, MOEBIUS_END_CONVERT(", #4"));
   }
   MOEBIUS_GIVE_FLOATS(f);
+}
+
+// 4 rows x 8 outputs: what is left of a number of rows that 6 does not divide. f stays in v12-v19.
+#define MOEBIUS_HALF_4x8(at_x, at_w, at_w2)                                                 \
+  "ldp q24, q25, [%[x], #" #at_x "]\n ldp q27, q28, [%[w], #" #at_w                         \
+  "]\n ldp q29, q30, [%[w], #" #at_w2 "]\n" MOEBIUS_ROW(0, 1, 2, 3, 24, 27, 28, 29, 30, "") \
+      MOEBIUS_ROW(4, 5, 6, 7, 25, 27, 28, 29, 30, "")
+#define MOEBIUS_SCALE_EIGHT \
+  MOEBIUS_SCALE(0, 12, 27)  \
+  MOEBIUS_SCALE(1, 13, 28)  \
+  MOEBIUS_SCALE(2, 14, 29)  \
+  MOEBIUS_SCALE(3, 15, 30)  \
+  MOEBIUS_SCALE(4, 16, 27)  \
+  MOEBIUS_SCALE(5, 17, 28) MOEBIUS_SCALE(6, 18, 29) MOEBIUS_SCALE(7, 19, 30)
+#define MOEBIUS_END_MIX_EIGHT(shift)                                                          \
+  MOEBIUS_CONVERT(0, shift)                                                                   \
+  MOEBIUS_SUBTRACT(1)                                                                         \
+  MOEBIUS_CONVERT(2, shift)                                                                   \
+  MOEBIUS_SUBTRACT(3)                                                                         \
+  MOEBIUS_CONVERT(4, shift) MOEBIUS_SUBTRACT(5) MOEBIUS_CONVERT(6, shift) MOEBIUS_SUBTRACT(7) \
+      MOEBIUS_SCALE_EIGHT
+#define MOEBIUS_END_CONVERT_EIGHT(shift) \
+  MOEBIUS_FLOATS(shift, 0, 1, 2, 3) MOEBIUS_FLOATS(shift, 4, 5, 6, 7) MOEBIUS_SCALE_EIGHT
+#define MOEBIUS_GROUPS_4x8(start, end) \
+  asm volatile(                                                                                \
+      "ldp q12, q13, [%[f]]\n ldp q14, q15, [%[f], #32]\n ldp q16, q17, [%[f], #64]\n"         \
+      "ldp q18, q19, [%[f], #96]\n dup v31.4s, %w[magic]\n"                                    \
+      "2:\n mov %[n], %[steps]\n" start                                                        \
+      "1:\n" MOEBIUS_HALF_4x8(0, 0, 32) MOEBIUS_HALF_4x8(32, 64, 96)                           \
+      MOEBIUS_HALF_4x8(64, 128, 160) MOEBIUS_HALF_4x8(96, 192, 224)                            \
+      "add %[x], %[x], #128\n add %[w], %[w], #256\n subs %[n], %[n], #1\n b.ne 1b\n"          \
+      "ldp q27, q28, [%[s]]\n ldp q29, q30, [%[s], #32]\n add %[s], %[s], #64\n add %[w], %[w], %[gap]\n" \
+      end                                                                                      \
+      "subs %[g], %[g], #1\n b.ne 2b\n"                                                        \
+      "stp q12, q13, [%[o]]\n stp q14, q15, [%[o], #32]\n stp q16, q17, [%[o], #64]\n"         \
+      "stp q18, q19, [%[o], #96]\n"                                                            \
+      : [x] "+r"(x), [w] "+r"(w), [s] "+r"(scales), [g] "+r"(groups), [n] "=&r"(n)             \
+      : [steps] "r"(steps / 2), [gap] "r"(gap), [f] "r"(begin), [magic] "r"(magic), [o] "r"(&f[0][0]) \
+      : MOEBIUS_ALL_VECTORS, "cc", "memory")
+template <int kShift>
+[[gnu::always_inline]] inline void grouped_4x8(const uint8_t* x, const uint8_t* w,
+                                               const uint8_t* scales, size_t groups, size_t steps,
+                                               size_t gap, bool small, const uint8_t* begin,
+                                               float32x4_t (&f)[2][4]) {
+  size_t n;
+  constexpr uint32_t magic = kShift == 0 ? 0x4B400000u : 0x49400000u;
+  if (kShift == 0 && small) {
+    MOEBIUS_GROUPS_4x8(MOEBIUS_START_MIX_EIGHT, MOEBIUS_END_MIX_EIGHT(""));
+  } else if (kShift == 0) {
+    MOEBIUS_GROUPS_4x8(MOEBIUS_START_ZERO_EIGHT, MOEBIUS_END_CONVERT_EIGHT(""));
+  } else if (small) {
+    MOEBIUS_GROUPS_4x8(MOEBIUS_START_MIX_EIGHT, MOEBIUS_END_MIX_EIGHT(", #4"));
+  } else {
+    MOEBIUS_GROUPS_4x8(MOEBIUS_START_ZERO_EIGHT, MOEBIUS_END_CONVERT_EIGHT(", #4"));
+  }
 }
 
 // The same with a factor per row and group (fp4, operands 4 times too large together) and any number of steps. v24 has the

@@ -209,47 +209,50 @@ struct Gemm {
     bool first, last;
   };
 
+  // 32 codes as operands: those of the even inputs and those of the odd ones.
+  template <class Codec>
+  [[gnu::always_inline]] static inline void split(uint8x16_t v, uint8x16_t& even, uint8x16_t& odd) {
+    if constexpr (kFix == kRowScales) {
+      const uint8x16_t twice = vreinterpretq_u8_s8(Fp4Nibbles::table());
+      even = vqtbl1q_u8(twice, vandq_u8(v, vdupq_n_u8(15)));
+      odd = vqtbl1q_u8(twice, vshrq_n_u8(v, 4));
+    } else if constexpr (Codec::kShift == 4) {
+      even = vshlq_n_u8(v, 4);
+      odd = vandq_u8(v, vdupq_n_u8(0xf0));
+    } else {
+      const int8x16_t both = vreinterpretq_s8_u8(v);
+      even = vreinterpretq_u8_s8(vshrq_n_s8(vshlq_n_s8(both, 4), 4));
+      odd = vreinterpretq_u8_s8(vshrq_n_s8(both, 4));
+    }
+  }
   template <class Codec>
   void expand(const Scratch& c, size_t n, uint8_t* codes, uint8_t* extras) const {
     const uint8_t* w = panel(n) + c.g0 * s.group_bytes();
     for (size_t g = 0; g < c.groups; ++g, w += s.group_bytes()) {
       if (!s.wide) {
         const uint8_t* from = w + (kGrouped ? 0 : c.k0 * (kNr / 2));
-        for (size_t i = 0; i < c.steps; ++i, from += 64, codes += 128)
-          MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) {
-            const uint8x16_t v = vld1q_u8(from + 16 * j);
-            if constexpr (kFix == kRowScales) {
-              const uint8x16_t twice = vreinterpretq_u8_s8(Fp4Nibbles::table());
-              vst1q_u8(codes + 16 * j, vqtbl1q_u8(twice, vandq_u8(v, vdupq_n_u8(15))));
-              vst1q_u8(codes + 64 + 16 * j, vqtbl1q_u8(twice, vshrq_n_u8(v, 4)));
-            } else if constexpr (Codec::kShift == 4) {
-              vst1q_u8(codes + 16 * j, vshlq_n_u8(v, 4));
-              vst1q_u8(codes + 64 + 16 * j, vandq_u8(v, vdupq_n_u8(0xf0)));
-            } else {
-              const int8x16_t both = vreinterpretq_s8_u8(v);
-              const int8x16_t even = vshrq_n_s8(vshlq_n_s8(both, 4), 4), odd = vshrq_n_s8(both, 4);
-              vst1q_u8(codes + 16 * j, vreinterpretq_u8_s8(even));
-              vst1q_u8(codes + 64 + 16 * j, vreinterpretq_u8_s8(odd));
-            }
-          }
+        for (size_t i = 0; i < c.steps; ++i, from += 64, codes += 128) {
+          uint8x16_t even[4], odd[4];
+          MOEBIUS_UNROLL for (int j = 0; j < 4; ++j)
+              split<Codec>(vld1q_u8(from + 16 * j), even[j], odd[j]);
+          store_four(codes, even);
+          store_four(codes + 64, odd);
+        }
       }
       const uint8_t* x = w + s.code_bytes;
       float32x4_t f[4];
       pair_scales(x, s.bf16, factor, f);
-      MOEBIUS_UNROLL for (int j = 0; j < 4; ++j)
-          vst1q_u8(extras + 16 * j, vreinterpretq_u8_f32(f[j]));
+      store_four(extras, f);
       extras += 64;
       int32x4_t z[4];
       if (s.zero_bytes != 0) {
         pair_zeros(x + s.scale_bytes, Codec::kShift, z);
-        MOEBIUS_UNROLL for (int j = 0; j < 4; ++j)
-            vst1q_u8(extras + 16 * j, vreinterpretq_u8_s32(z[j]));
+        store_four(extras, z);
         extras += 64;
       }
       if (s.sum_bytes != 0) {
         pair_sums(x + s.scale_bytes + s.zero_bytes, Codec::kShift, z);
-        MOEBIUS_UNROLL for (int j = 0; j < 4; ++j)
-            vst1q_u8(extras + 16 * j, vreinterpretq_u8_s32(z[j]));
+        store_four(extras, z);
         extras += 64;
       }
     }

@@ -118,6 +118,16 @@ template <class T>
   MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) v[j] = T(vld1q_u8(p + 16 * j));
 }
 
+// 64 bytes. Two registers by one instruction take a cycle, by two instructions two cycles each: that halves the time of an
+// expansion.
+template <class T>
+[[gnu::always_inline]] inline void store_four(uint8_t* p, const T (&v)[4]) {
+  asm volatile("stp %q1, %q2, [%0]\n stp %q3, %q4, [%0, #32]"
+               :
+               : "r"(p), "w"(v[0]), "w"(v[1]), "w"(v[2]), "w"(v[3])
+               : "memory");
+}
+
 // What is done to sums besides their scale. kRowZeros: rows have zero points, weights may have. kRowScales: rows have a scale per
 // group.
 enum Fix : int { kPlain = 0, kWeightZeros = 1, kRowZeros = 2, kRowScales = 3 };
