@@ -237,13 +237,13 @@ template <int kShift>
   MOEBIUS_SCALE(3, 15, 30)  \
   MOEBIUS_SCALE(4, 16, 27)  \
   MOEBIUS_SCALE(5, 17, 28) MOEBIUS_SCALE(6, 18, 29) MOEBIUS_SCALE(7, 19, 30)
-#define MOEBIUS_END_MIX_EIGHT(shift)                                                          \
-  MOEBIUS_CONVERT(0, shift)                                                                   \
-  MOEBIUS_SUBTRACT(1)                                                                         \
-  MOEBIUS_CONVERT(2, shift)                                                                   \
-  MOEBIUS_SUBTRACT(3)                                                                         \
-  MOEBIUS_CONVERT(4, shift) MOEBIUS_SUBTRACT(5) MOEBIUS_CONVERT(6, shift) MOEBIUS_SUBTRACT(7) \
-      MOEBIUS_SCALE_EIGHT
+#define MOEBIUS_END_MIX_EIGHT(shift) \
+  MOEBIUS_CONVERT(0, shift)          \
+  MOEBIUS_SUBTRACT(1)                \
+  MOEBIUS_CONVERT(2, shift)          \
+  MOEBIUS_SUBTRACT(3)                \
+  MOEBIUS_CONVERT(4, shift)          \
+  MOEBIUS_SUBTRACT(5) MOEBIUS_CONVERT(6, shift) MOEBIUS_SUBTRACT(7) MOEBIUS_SCALE_EIGHT
 #define MOEBIUS_END_CONVERT_EIGHT(shift) \
   MOEBIUS_FLOATS(shift, 0, 1, 2, 3) MOEBIUS_FLOATS(shift, 4, 5, 6, 7) MOEBIUS_SCALE_EIGHT
 #define MOEBIUS_GROUPS_4x8(start, end) \
