@@ -52,6 +52,18 @@ struct Smmla {
         vfmaq_f32(vdupq_n_f32(0), int8_family::to_float<4>(v[i / 4][i % 4]), s[i % 4]);
   }
 
+  [[gnu::always_inline]] static inline void registers_two(const int8_family::Tile& t,
+                                                          float32x4_t (&f)[2][2][4]) {
+    int32x4_t v[2][2][4];
+    i8mm_registers::channel_two(t.a, t.w, t.w + t.stream, t.steps, v);
+    MOEBIUS_UNROLL for (int u = 0; u < 2; ++u) {
+      float32x4_t s[4];
+      int8_family::pair_scales(t.extras + static_cast<size_t>(u) * t.stream, t.bf16, t.factor, s);
+      MOEBIUS_UNROLL for (int i = 0; i < 8; ++i) f[u][i / 4][i % 4] =
+          vfmaq_f32(vdupq_n_f32(0), int8_family::to_float<4>(v[u][i / 4][i % 4]), s[i % 4]);
+    }
+  }
+
   [[gnu::always_inline]] static inline void registers_grouped(const int8_family::Tile& t,
                                                               float32x4_t (&f)[2][4]) {
     i8mm_registers::grouped(t.a, t.w, t.groups, t.steps, f);

@@ -134,6 +134,43 @@ template <int P>
   __builtin_memcpy(sums, all, sizeof sums);
 }
 
+// Two pairs of rows and two panels, each with its own stream of codes (w and v), step by step in turn: memory gives two
+// streams a fifth more than one. sums[panel][pair][4]; of the second panel in v8-v15.
+#define MOEBIUS_HALF_2B(x0, x2, x3, b0, b1, b2, b3, u0, u1, u2, u3, l0, l1)               \
+  "ldp q28, q29, [%[x], #" #x0 "]\n" MOEBIUS_MMLA(8, 28, b0) MOEBIUS_MMLA(9, 28, b1)      \
+      u0 MOEBIUS_MMLA(10, 28, b2) MOEBIUS_MMLA(11, 28, b3) u1 l0 MOEBIUS_MMLA(12, 29, b0) \
+          MOEBIUS_MMLA(13, 29, b1) u2 l1 MOEBIUS_MMLA(14, 29, b2) MOEBIUS_MMLA(15, 29, b3) u3
+#define MOEBIUS_TWO_PANELS(next0, next1)                                                    \
+  MOEBIUS_HALF_2(0, , , 16, 17, 18, 19, MOEBIUS_ODD(20), MOEBIUS_ODD(21), MOEBIUS_ODD(22),  \
+                 MOEBIUS_ODD(23), "ldp q24, q25, [%[v]]\n", "ldp q26, q27, [%[v], #32]\n")  \
+  MOEBIUS_HALF_2(32, , , 20, 21, 22, 23, MOEBIUS_EVEN(16, 24), MOEBIUS_EVEN(17, 25),        \
+                 MOEBIUS_EVEN(18, 26), MOEBIUS_EVEN(19, 27), "", "")                        \
+  MOEBIUS_HALF_2B(0, , , 16, 17, 18, 19, MOEBIUS_ODD(24), MOEBIUS_ODD(25), MOEBIUS_ODD(26), \
+                  MOEBIUS_ODD(27), next0, next1)                                            \
+  MOEBIUS_HALF_2B(32, , , 24, 25, 26, 27, MOEBIUS_EVEN(16, 20), MOEBIUS_EVEN(17, 21),       \
+                  MOEBIUS_EVEN(18, 22), MOEBIUS_EVEN(19, 23), "", "")
+[[gnu::always_inline]] inline void channel_two(const uint8_t* x, const uint8_t* w, const uint8_t* v,
+                                               size_t steps, int32x4_t (&sums)[2][2][4]) {
+  asm volatile(
+      MOEBIUS_CODES(20, 21, 0) MOEBIUS_CODES(22, 23, 32)
+      "movi v31.16b, #0xf0\n"
+      "movi v0.4s, #0\n movi v1.4s, #0\n movi v2.4s, #0\n movi v3.4s, #0\n"
+      "movi v4.4s, #0\n movi v5.4s, #0\n movi v6.4s, #0\n movi v7.4s, #0\n"
+      "movi v8.4s, #0\n movi v9.4s, #0\n movi v10.4s, #0\n movi v11.4s, #0\n"
+      "movi v12.4s, #0\n movi v13.4s, #0\n movi v14.4s, #0\n movi v15.4s, #0\n"
+      MOEBIUS_EVEN(16, 20) MOEBIUS_EVEN(17, 21) MOEBIUS_EVEN(18, 22) MOEBIUS_EVEN(19, 23)
+      ".p2align 5\n"
+      "1:\n" MOEBIUS_TWO_PANELS(MOEBIUS_CODES(20, 21, 64), MOEBIUS_CODES(22, 23, 96))
+      "add %[x], %[x], #64\n add %[w], %[w], #64\n add %[v], %[v], #64\n"
+      "subs %[n], %[n], #1\n b.ne 1b\n"
+      "stp q0, q1, [%[o]]\n stp q2, q3, [%[o], #32]\n stp q4, q5, [%[o], #64]\n"
+      "stp q6, q7, [%[o], #96]\n stp q8, q9, [%[o], #128]\n stp q10, q11, [%[o], #160]\n"
+      "stp q12, q13, [%[o], #192]\n stp q14, q15, [%[o], #224]\n"
+      : [x] "+r"(x), [w] "+r"(w), [v] "+r"(v), [n] "+r"(steps)
+      : [o] "r"(&sums[0][0][0])
+      : MOEBIUS_ALL_VECTORS, "cc", "memory");
+}
+
 // --- groups of an even number of steps, scales bf16 right behind their codes ---
 //
 // Two pairs of rows: f[2][4] = the groups' sums times their scales, in v8-v15. The codes of the next group are loaded during the last half steps of

@@ -13,8 +13,8 @@ namespace {
 namespace int8_family {
 
 // What an engine without hand-written tiles says: has_tile: tile() gives the sums as floats; has_store: tile_store() leaves
-// finished outputs; has_registers: registers(), registers_grouped() (2 pairs of rows) and registers_store() (4 pairs) do
-// the same out of packed codes.
+// finished outputs; has_registers: registers(), registers_two() (2 pairs of rows, 2 panels), registers_grouped() (2 pairs) and
+// registers_store() (4 pairs) do the same out of packed codes.
 struct NoTiles {
   template <int P, int kFix, bool kGrouped>
   static constexpr bool has_tile() {
@@ -98,6 +98,8 @@ struct Gemm {
     float32x4_t f[S][P][4];
     if constexpr (S == 1 && !kGrouped && kRegisters<Codec>) {
       Engine::template registers<P>(t, f[0]);
+    } else if constexpr (S == 2 && P == 2 && !kGrouped && kRegisters<Codec>) {
+      Engine::registers_two(t, f);
     } else if constexpr (S == 1 && P == 2 && kGrouped && kRegisters<Codec>) {
       if (t.bf16) {
         Engine::registers_grouped(t, f[0]);
@@ -170,7 +172,7 @@ struct Gemm {
     if (a.M == 1) return single<Codec>();
     if (map.tiles == 1 && l.pairs == 1) return streams<E, 1, E::kStreamsPair, Codec>(0);
     if constexpr (kMost >= 2) {
-      constexpr int kStreams = kRegisters<Codec> || kGrouped ? 1 : E::kStreamsTwoPairs;
+      constexpr int kStreams = kGrouped ? 1 : E::kStreamsTwoPairs;
       if (map.tiles == 1 && l.pairs == 2) return streams<E, 2, kStreams, Codec>(0);
     }
     for (size_t n = a.n0; n < a.n1; n += kNr) {
