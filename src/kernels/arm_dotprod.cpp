@@ -24,7 +24,7 @@ struct SdotOne {
 };
 struct Sdot : int8_family::NoTiles {
   using One = SdotOne;
-  static constexpr size_t kPairs = 2, kPairsGrouped = 2;
+  static constexpr size_t kPairs = 2, kPairsGrouped = 2, kPairsNarrow = 0;
   static constexpr int kStreamsOne = 2, kStreamsPair = 2, kStreamsTwoPairs = 1;
   static constexpr size_t kManyNibbles = 24, kManyGrouped = 24, kManyBytes = 8;
   struct X {

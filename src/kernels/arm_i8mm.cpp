@@ -13,7 +13,7 @@ namespace {
 struct SmmlaOne;
 struct Smmla {
   using One = SmmlaOne;
-  static constexpr size_t kPairs = 4, kPairsGrouped = 3;
+  static constexpr size_t kPairs = 4, kPairsGrouped = 3, kPairsNarrow = 5;
   static constexpr int kStreamsOne = 2, kStreamsPair = 2, kStreamsTwoPairs = 2;
   static constexpr size_t kManyNibbles = 24, kManyGrouped = 11, kManyBytes = 8;
   using X = int8x16_t;
@@ -67,6 +67,18 @@ struct Smmla {
   [[gnu::always_inline]] static inline void registers_grouped(const int8_family::Tile& t,
                                                               float32x4_t (&f)[2][4]) {
     i8mm_registers::grouped(t.a, t.w, t.groups, t.steps, f);
+  }
+
+  // 3 to 5 pairs of rows, all in one tile.
+  template <int P>
+  [[gnu::always_inline]] static inline void registers_narrow(const int8_family::Tile& t,
+                                                             float32x4_t (&f)[P][4]) {
+    MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
+      float32x4_t half[10];
+      const size_t scales = 128 - 24 * static_cast<size_t>(h);  // 8 bytes a half, codes 32
+      i8mm_registers::narrow<P>(t.a, t.w + 32 * h, t.groups, t.steps, scales, half);
+      MOEBIUS_UNROLL for (int i = 0; i < 2 * P; ++i) f[i / 2][2 * h + i % 2] = half[i];
+    }
   }
 
   // Full tiles over operands in scratch, without corrections: in assembly.

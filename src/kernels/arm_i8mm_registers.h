@@ -221,6 +221,92 @@ template <int P>
       : MOEBIUS_ALL_VECTORS, "cc", "memory");
 }
 
+// 3 to 5 pairs of rows: 4 outputs at a time, so that sums (v0-) and f (v10-) of all pairs stay in registers; operands of the even
+// inputs v20, v21, codes v22-v25, rows v26-v30. A panel is read twice, the second time from the first-level cache.
+#define MOEBIUS_NARROW_3(x0, x1, x2, b0, b1, u0, u1, load)                               \
+  "ldp q26, q27, [%[x], #" #x0 "]\n ldr q28, [%[x], #" #x1 "]\n" MOEBIUS_MMLA(0, 26, b0) \
+      MOEBIUS_MMLA(1, 26, b1) load MOEBIUS_MMLA(2, 27, b0)                               \
+  u0 MOEBIUS_MMLA(3, 27, b1)                                                             \
+  u1 MOEBIUS_MMLA(4, 28, b0) MOEBIUS_MMLA(5, 28, b1)
+#define MOEBIUS_NARROW_4(x0, x1, x2, b0, b1, u0, u1, load)                                    \
+  "ldp q26, q27, [%[x], #" #x0 "]\n ldp q28, q29, [%[x], #" #x1 "]\n" MOEBIUS_MMLA(0, 26, b0) \
+      MOEBIUS_MMLA(1, 26, b1) load MOEBIUS_MMLA(2, 27, b0) MOEBIUS_MMLA(3, 27, b1)            \
+          u0 u1 MOEBIUS_MMLA(4, 28, b0) MOEBIUS_MMLA(5, 28, b1) MOEBIUS_MMLA(6, 29, b0)       \
+              MOEBIUS_MMLA(7, 29, b1)
+#define MOEBIUS_NARROW_5(x0, x1, x2, b0, b1, u0, u1, load)                                  \
+  "ldp q26, q27, [%[x], #" #x0 "]\n ldp q28, q29, [%[x], #" #x1 "]\n ldr q30, [%[x], #" #x2 \
+  "]\n" MOEBIUS_MMLA(0, 26, b0) MOEBIUS_MMLA(1, 26, b1) load MOEBIUS_MMLA(2, 27, b0)        \
+      MOEBIUS_MMLA(3, 27, b1) MOEBIUS_MMLA(4, 28, b0) u0 u1 MOEBIUS_MMLA(5, 28, b1)         \
+          MOEBIUS_MMLA(6, 29, b0) MOEBIUS_MMLA(7, 29, b1) MOEBIUS_MMLA(8, 30, b0)           \
+              MOEBIUS_MMLA(9, 30, b1)
+// Two steps; `from` = where the codes of the step behind them are.
+#define MOEBIUS_NARROW_HALF(half, offsets, ...) MOEBIUS_EXPAND(half, offsets, __VA_ARGS__)
+#define MOEBIUS_NARROW_STEPS(half, A, B, C, D, from)                                            \
+  MOEBIUS_NARROW_HALF(half, MOEBIUS_LIST A, 20, 21, MOEBIUS_ODD(22), MOEBIUS_ODD(23),           \
+                      MOEBIUS_CODES(24, 25, 64))                                                \
+  MOEBIUS_NARROW_HALF(half, MOEBIUS_LIST B, 22, 23, MOEBIUS_EVEN(20, 24), MOEBIUS_EVEN(21, 25), \
+                      "")                                                                       \
+  MOEBIUS_NARROW_HALF(half, MOEBIUS_LIST C, 20, 21, MOEBIUS_ODD(24), MOEBIUS_ODD(25), from)     \
+  MOEBIUS_NARROW_HALF(half, MOEBIUS_LIST D, 24, 25, MOEBIUS_EVEN(20, 22), MOEBIUS_EVEN(21, 23), "")
+#define MOEBIUS_NARROW_END_6                                                                     \
+  MOEBIUS_TO_FLOAT(4)                                                                            \
+  MOEBIUS_SCALE(0, 10, 24)                                                                       \
+  MOEBIUS_TO_FLOAT(5) MOEBIUS_SCALE(1, 11, 25) MOEBIUS_SCALE(2, 12, 24) MOEBIUS_SCALE(3, 13, 25) \
+      MOEBIUS_SCALE(4, 14, 24) MOEBIUS_SCALE(5, 15, 25)
+#define MOEBIUS_NARROW_END_8                                                                \
+  MOEBIUS_TO_FLOAT(4)                                                                       \
+  MOEBIUS_SCALE(0, 10, 24)                                                                  \
+  MOEBIUS_TO_FLOAT(5) MOEBIUS_SCALE(1, 11, 25) MOEBIUS_TO_FLOAT(6) MOEBIUS_SCALE(2, 12, 24) \
+      MOEBIUS_TO_FLOAT(7) MOEBIUS_SCALE(3, 13, 25) MOEBIUS_SCALE(4, 14, 24)                 \
+          MOEBIUS_SCALE(5, 15, 25) MOEBIUS_SCALE(6, 16, 24) MOEBIUS_SCALE(7, 17, 25)
+#define MOEBIUS_NARROW_END_10                                                                   \
+  MOEBIUS_TO_FLOAT(4)                                                                           \
+  MOEBIUS_SCALE(0, 10, 24)                                                                      \
+  MOEBIUS_TO_FLOAT(5) MOEBIUS_SCALE(1, 11, 25) MOEBIUS_TO_FLOAT(6) MOEBIUS_SCALE(2, 12, 24)     \
+      MOEBIUS_TO_FLOAT(7) MOEBIUS_SCALE(3, 13, 25) MOEBIUS_TO_FLOAT(8) MOEBIUS_SCALE(4, 14, 24) \
+          MOEBIUS_TO_FLOAT(9) MOEBIUS_SCALE(5, 15, 25) MOEBIUS_SCALE(6, 16, 24)                 \
+              MOEBIUS_SCALE(7, 17, 25) MOEBIUS_SCALE(8, 18, 24) MOEBIUS_SCALE(9, 19, 25)
+#define MOEBIUS_NARROW(half, step, A, B, C, D, end) \
+  asm volatile(                                                                                    \
+      MOEBIUS_CODES(22, 23, 0)                                                                     \
+      "movi v10.4s, #0\n movi v11.4s, #0\n movi v12.4s, #0\n movi v13.4s, #0\n movi v14.4s, #0\n"  \
+      "movi v15.4s, #0\n movi v16.4s, #0\n movi v17.4s, #0\n movi v18.4s, #0\n movi v19.4s, #0\n"  \
+      "movi v31.16b, #0xf0\n" MOEBIUS_EVEN(20, 22) MOEBIUS_EVEN(21, 23)                            \
+      "2:\n mov %[n], %[twice]\n add %[next], %[w], %[group]\n cmp %[g], #1\n"                     \
+      "csel %[next], %[w], %[next], eq\n"                                                          \
+      "movi v0.4s, #0\n movi v1.4s, #0\n movi v2.4s, #0\n movi v3.4s, #0\n movi v4.4s, #0\n"       \
+      "movi v5.4s, #0\n movi v6.4s, #0\n movi v7.4s, #0\n movi v8.4s, #0\n movi v9.4s, #0\n"       \
+      "cbz %[n], 4f\n"                                                                             \
+      "1:\n" MOEBIUS_NARROW_STEPS(half, A, B, C, D, MOEBIUS_CODES(22, 23, 128))                    \
+      "add %[x], %[x], #" #step "\n add %[w], %[w], #128\n subs %[n], %[n], #1\n b.ne 1b\n"        \
+      "4:\n" MOEBIUS_NARROW_STEPS(half, A, B, C, D, "ldp q22, q23, [%[next]]\n")                   \
+      "ldr d26, [%[w], %[s]]\n add %[x], %[x], #" #step "\n mov %[w], %[next]\n"                   \
+      MOEBIUS_TO_FLOAT(0) MOEBIUS_TO_FLOAT(1) "shll v26.4s, v26.4h, #16\n" MOEBIUS_TO_FLOAT(2)     \
+      MOEBIUS_PAIR("zip1", 24, 26) MOEBIUS_TO_FLOAT(3) MOEBIUS_PAIR("zip2", 25, 26) end            \
+      "subs %[g], %[g], #1\n b.ne 2b\n"                                                           \
+      "stp q10, q11, [%[o]]\n stp q12, q13, [%[o], #32]\n stp q14, q15, [%[o], #64]\n"            \
+      "stp q16, q17, [%[o], #96]\n stp q18, q19, [%[o], #128]\n"                                  \
+      : [x] "+r"(x), [w] "+r"(w), [g] "+r"(groups), [n] "=&r"(n), [next] "=&r"(next)               \
+      : [twice] "r"(steps / 2 - 1), [group] "r"(64 * steps + 16), [o] "r"(out), [s] "r"(scales)    \
+      : MOEBIUS_ALL_VECTORS, "cc", "memory")
+
+// out[2 * pair + j]: outputs 2j and 2j + 1 of the four; scales: their offset from the last two steps of a group.
+template <int P>
+[[gnu::always_inline]] inline void narrow(const uint8_t* x, const uint8_t* w, size_t groups,
+                                          size_t steps, size_t scales, float32x4_t (&out)[10]) {
+  size_t n;
+  const uint8_t* next;
+  if constexpr (P == 3) {
+    MOEBIUS_NARROW(MOEBIUS_NARROW_3, 192, (0, 32, ), (48, 80, ), (96, 128, ), (144, 176, ),
+                   MOEBIUS_NARROW_END_6);
+  } else if constexpr (P == 4) {
+    MOEBIUS_NARROW(MOEBIUS_NARROW_4, 256, (0, 32, ), (64, 96, ), (128, 160, ), (192, 224, ),
+                   MOEBIUS_NARROW_END_8);
+  } else {
+    MOEBIUS_NARROW(MOEBIUS_NARROW_5, 320, (0, 32, 64), (80, 112, 144), (160, 192, 224),
+                   (240, 272, 304), MOEBIUS_NARROW_END_10);
+  }
+}
 }  // namespace i8mm_registers
 }  // namespace
 }  // namespace moebius

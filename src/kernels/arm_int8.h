@@ -135,6 +135,17 @@ struct TileMap {
   size_t first(size_t t) const { return t * base + (t < extra ? t : extra); }
 };
 
+// How many pairs make a tile. Up to kPairsNarrow pairs with groups go in one, 4 outputs at a time, if the engine has that.
+template <class E>
+inline bool is_narrow(const Problem& p, const Shape& s, size_t pairs) {
+  return s.grouped() && pairs <= E::kPairsNarrow && s.bf16 && !s.wide && !s.fp4 && !s.row_zeros &&
+         !p.zero_points;
+}
+template <class E>
+inline size_t most_pairs(const Problem& p, const Shape& s, size_t pairs) {
+  return is_narrow<E>(p, s, pairs) ? E::kPairsNarrow : s.grouped() ? E::kPairsGrouped : E::kPairs;
+}
+
 // Many rows: int8 operands of a few panels, a piece of K at a time, are made once in scratch and stay in the first-level cache
 // (64 KiB: a quarter for them and a quarter for a tile of rows; with half for them it is slower). Longer K is cut; sums wait in scratch between the pieces.
 struct Blocking {

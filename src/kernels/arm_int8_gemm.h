@@ -45,7 +45,7 @@ struct Gemm {
       : a(args),
         s(shape_of(*args.w->problem)),
         l(panel_layout(*args.w->problem, s, args.M)),
-        map(l.pairs, kMost),
+        map(l.pairs, most_pairs<E>(*args.w->problem, s, l.pairs)),
         factor(args.w->problem->act.granule == ActGranule::kStatic ? args.w->act.scale : 1.0f),
         G(kFix != kRowScales ? 1.0f
           : args.w->problem->act.scale == ActScale::kFp8
@@ -167,9 +167,24 @@ struct Gemm {
     }
     return tiles;
   }
+  // All pairs of rows (3 to 5) in one tile with groups.
+  template <int P>
+  void narrow() const {
+    for (size_t n = a.n0; n < a.n1; n += kNr) {
+      float32x4_t f[P][4];
+      E::template registers_narrow<P>(packed_tile(0, n), f);
+      store<P>(f, row_scales, G, out(0, n), a.ldy, a.M, valid(n));
+    }
+  }
   template <class Codec>
   void few() const {
     if (a.M == 1) return single<Codec>();
+    if constexpr (kGrouped && kRegisters<Codec>)
+      if (is_narrow<E>(*a.w->problem, s, l.pairs)) {
+        if (l.pairs == 3 && s.group_k == 32) return narrow<3>();  // longer: too few sums at a time
+        if (l.pairs == 4) return narrow<4>();
+        if (l.pairs == 5) return narrow<5>();
+      }
     if (map.tiles == 1 && l.pairs == 1) return streams<E, 1, E::kStreamsPair, Codec>(0);
     if constexpr (kMost >= 2) {
       constexpr int kStreams = kGrouped ? 1 : E::kStreamsTwoPairs;

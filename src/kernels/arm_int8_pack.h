@@ -393,8 +393,8 @@ inline void make_panel(const PanelArgs& a, size_t most_pairs) {
 
 template <class E>
 inline void make_panel_for(const PanelArgs& args) {
-  const bool grouped = shape_of(*args.problem).grouped();
-  make_panel(args, grouped ? E::kPairsGrouped : E::kPairs);
+  const Shape s = shape_of(*args.problem);
+  make_panel(args, most_pairs<E>(*args.problem, s, (args.M + 1) / 2));
 }
 
 }  // namespace int8_family
