@@ -248,24 +248,39 @@ template <int P>
                       "")                                                                       \
   MOEBIUS_NARROW_HALF(half, MOEBIUS_LIST C, 20, 21, MOEBIUS_ODD(24), MOEBIUS_ODD(25), from)     \
   MOEBIUS_NARROW_HALF(half, MOEBIUS_LIST D, 24, 25, MOEBIUS_EVEN(20, 22), MOEBIUS_EVEN(21, 23), "")
-#define MOEBIUS_NARROW_END_6                                                                     \
-  MOEBIUS_TO_FLOAT(4)                                                                            \
-  MOEBIUS_SCALE(0, 10, 24)                                                                       \
-  MOEBIUS_TO_FLOAT(5) MOEBIUS_SCALE(1, 11, 25) MOEBIUS_SCALE(2, 12, 24) MOEBIUS_SCALE(3, 13, 25) \
-      MOEBIUS_SCALE(4, 14, 24) MOEBIUS_SCALE(5, 15, 25)
-#define MOEBIUS_NARROW_END_8                                                                \
-  MOEBIUS_TO_FLOAT(4)                                                                       \
-  MOEBIUS_SCALE(0, 10, 24)                                                                  \
-  MOEBIUS_TO_FLOAT(5) MOEBIUS_SCALE(1, 11, 25) MOEBIUS_TO_FLOAT(6) MOEBIUS_SCALE(2, 12, 24) \
-      MOEBIUS_TO_FLOAT(7) MOEBIUS_SCALE(3, 13, 25) MOEBIUS_SCALE(4, 14, 24)                 \
-          MOEBIUS_SCALE(5, 15, 25) MOEBIUS_SCALE(6, 16, 24) MOEBIUS_SCALE(7, 17, 25)
-#define MOEBIUS_NARROW_END_10                                                                   \
-  MOEBIUS_TO_FLOAT(4)                                                                           \
-  MOEBIUS_SCALE(0, 10, 24)                                                                      \
-  MOEBIUS_TO_FLOAT(5) MOEBIUS_SCALE(1, 11, 25) MOEBIUS_TO_FLOAT(6) MOEBIUS_SCALE(2, 12, 24)     \
-      MOEBIUS_TO_FLOAT(7) MOEBIUS_SCALE(3, 13, 25) MOEBIUS_TO_FLOAT(8) MOEBIUS_SCALE(4, 14, 24) \
-          MOEBIUS_TO_FLOAT(9) MOEBIUS_SCALE(5, 15, 25) MOEBIUS_SCALE(6, 16, 24)                 \
-              MOEBIUS_SCALE(7, 17, 25) MOEBIUS_SCALE(8, 18, 24) MOEBIUS_SCALE(9, 19, 25)
+#define MOEBIUS_NARROW_END_6 \
+  MOEBIUS_TO_FLOAT(4)        \
+  MOEBIUS_SCALE(0, 10, 24)   \
+  MOEBIUS_TO_FLOAT(5)        \
+  MOEBIUS_SCALE(1, 11, 25)   \
+  MOEBIUS_SCALE(2, 12, 24)   \
+  MOEBIUS_SCALE(3, 13, 25) MOEBIUS_SCALE(4, 14, 24) MOEBIUS_SCALE(5, 15, 25)
+#define MOEBIUS_NARROW_END_8 \
+  MOEBIUS_TO_FLOAT(4)        \
+  MOEBIUS_SCALE(0, 10, 24)   \
+  MOEBIUS_TO_FLOAT(5)        \
+  MOEBIUS_SCALE(1, 11, 25)   \
+  MOEBIUS_TO_FLOAT(6)        \
+  MOEBIUS_SCALE(2, 12, 24)   \
+  MOEBIUS_TO_FLOAT(7)        \
+  MOEBIUS_SCALE(3, 13, 25)   \
+  MOEBIUS_SCALE(4, 14, 24)   \
+  MOEBIUS_SCALE(5, 15, 25) MOEBIUS_SCALE(6, 16, 24) MOEBIUS_SCALE(7, 17, 25)
+#define MOEBIUS_NARROW_END_10 \
+  MOEBIUS_TO_FLOAT(4)         \
+  MOEBIUS_SCALE(0, 10, 24)    \
+  MOEBIUS_TO_FLOAT(5)         \
+  MOEBIUS_SCALE(1, 11, 25)    \
+  MOEBIUS_TO_FLOAT(6)         \
+  MOEBIUS_SCALE(2, 12, 24)    \
+  MOEBIUS_TO_FLOAT(7)         \
+  MOEBIUS_SCALE(3, 13, 25)    \
+  MOEBIUS_TO_FLOAT(8)         \
+  MOEBIUS_SCALE(4, 14, 24)    \
+  MOEBIUS_TO_FLOAT(9)         \
+  MOEBIUS_SCALE(5, 15, 25)    \
+  MOEBIUS_SCALE(6, 16, 24)    \
+  MOEBIUS_SCALE(7, 17, 25) MOEBIUS_SCALE(8, 18, 24) MOEBIUS_SCALE(9, 19, 25)
 #define MOEBIUS_NARROW(half, step, A, B, C, D, end) \
   asm volatile(                                                                                    \
       MOEBIUS_CODES(22, 23, 0)                                                                     \
