@@ -69,6 +69,10 @@ struct Smmla {
     i8mm_registers::grouped(t.a, t.w, t.groups, t.steps, f);
   }
 
+  [[gnu::always_inline]] static inline void registers_one(const int8_family::Tile& t,
+                                                          float32x4_t (&f)[2][2]) {
+    i8mm_registers::grouped_one(t.a, t.w, t.w + t.stream, t.groups, t.steps, f);
+  }
   // 3 to 5 pairs of rows, all in one tile.
   template <int P>
   [[gnu::always_inline]] static inline void registers_narrow(const int8_family::Tile& t,

@@ -221,6 +221,60 @@ template <int P>
       : MOEBIUS_ALL_VECTORS, "cc", "memory");
 }
 
+// A single row (the second one of SMMLA is zero) and two panels, group after group in turn; f[panel] = 8 outputs in v8-v11.
+#define MOEBIUS_HALF_ONE(at, b0, b1, b2, b3, u0, u1, u2, u3, l0, l1)               \
+  "ldr d28, [%[t], #" #at "]\n" MOEBIUS_MMLA(0, 28, b0) u0 MOEBIUS_MMLA(1, 28, b1) \
+  u1 l0 MOEBIUS_MMLA(2, 28, b2)                                                    \
+  u2 l1 MOEBIUS_MMLA(3, 28, b3) u3
+#define MOEBIUS_ONE_STEPS(w, l0, l1)                                                      \
+  MOEBIUS_HALF_ONE(0, 16, 17, 18, 19, MOEBIUS_ODD(20), MOEBIUS_ODD(21), MOEBIUS_ODD(22),  \
+                   MOEBIUS_ODD(23), "ldp q24, q25, [%[" w "], #64]\n",                    \
+                   "ldp q26, q27, [%[" w "], #96]\n")                                     \
+  MOEBIUS_HALF_ONE(8, 20, 21, 22, 23, MOEBIUS_EVEN(16, 24), MOEBIUS_EVEN(17, 25),         \
+                   MOEBIUS_EVEN(18, 26), MOEBIUS_EVEN(19, 27), "", "")                    \
+  MOEBIUS_HALF_ONE(16, 16, 17, 18, 19, MOEBIUS_ODD(24), MOEBIUS_ODD(25), MOEBIUS_ODD(26), \
+                   MOEBIUS_ODD(27), l0, l1)                                               \
+  MOEBIUS_HALF_ONE(24, 24, 25, 26, 27, MOEBIUS_EVEN(16, 20), MOEBIUS_EVEN(17, 21),        \
+                   MOEBIUS_EVEN(18, 22), MOEBIUS_EVEN(19, 23), "", "")
+// One group of the panel at w; codes of what comes next from `next`.
+#define MOEBIUS_ONE_GROUP(w, next, f0, f1, loop, last)                                             \
+  "mov %[t], %[x]\n mov %[n], %[twice]\n"                                                          \
+  "movi v0.4s, #0\n movi v1.4s, #0\n movi v2.4s, #0\n movi v3.4s, #0\n cbz %[n], " last "f\n" loop \
+  ":\n" MOEBIUS_ONE_STEPS(                                                                         \
+      w, "ldp q20, q21, [%[" w "], #128]\n",                                                       \
+      "ldp q22, q23, [%[" w                                                                        \
+      "], #160]\n") "add %[t], %[t], #32\n add %[" w "], %[" w                                     \
+                    "], #128\n subs %[n], %[n], #1\n b.ne " loop "b\n" last                        \
+                    ":\n" MOEBIUS_ONE_STEPS(                                                       \
+                        w, "ldp q20, q21, [%[" next "]]\n",                                        \
+                        "ldp q22, q23, [%[" next                                                   \
+                        "], #32]\n") "ldr q30, [%[" w                                              \
+                                     "], #128]\n zip1 v28.2d, v0.2d, v1.2d\n zip1 v29.2d, v2.2d, " \
+                                     "v3.2d\n"                                                     \
+                                     "shll v0.4s, v30.4h, #16\n scvtf v28.4s, v28.4s, #4\n shll2 " \
+                                     "v1.4s, v30.8h, #16\n"                                        \
+                                     "scvtf v29.4s, v29.4s, #4\n add %[" w "], %[" w               \
+                                     "], #144\n" MOEBIUS_SCALE(28, f0, 0) MOEBIUS_SCALE(29, f1, 1)
+[[gnu::always_inline]] inline void grouped_one(const uint8_t* x, const uint8_t* w, const uint8_t* v,
+                                               size_t groups, size_t steps,
+                                               float32x4_t (&f)[2][2]) {
+  size_t n;
+  const uint8_t *t, *next;
+  asm volatile(
+      MOEBIUS_CODES(20, 21, 0) MOEBIUS_CODES(22, 23, 32)
+      "movi v8.4s, #0\n movi v9.4s, #0\n movi v10.4s, #0\n movi v11.4s, #0\n movi v31.16b, #0xf0\n"
+      MOEBIUS_EVEN(16, 20) MOEBIUS_EVEN(17, 21) MOEBIUS_EVEN(18, 22) MOEBIUS_EVEN(19, 23)
+      "2:\n" MOEBIUS_ONE_GROUP("w", "v", 8, 9, "1", "3")
+      "cmp %[g], #1\n csel %[next], %[v], %[w], eq\n"
+      MOEBIUS_ONE_GROUP("v", "next", 10, 11, "4", "5")
+      "add %[x], %[t], #32\n subs %[g], %[g], #1\n b.ne 2b\n"
+      "stp q8, q9, [%[o]]\n stp q10, q11, [%[o], #32]\n"
+      : [x] "+r"(x), [w] "+r"(w), [v] "+r"(v), [g] "+r"(groups), [n] "=&r"(n), [t] "=&r"(t),
+        [next] "=&r"(next)
+      : [twice] "r"(steps / 2 - 1), [o] "r"(&f[0][0])
+      : MOEBIUS_ALL_VECTORS, "cc", "memory");
+}
+
 // 3 to 5 pairs of rows: 4 outputs at a time, so that sums (v0-) and f (v10-) of all pairs stay in registers; operands of the even
 // inputs v20, v21, codes v22-v25, rows v26-v30. A panel is read twice, the second time from the first-level cache.
 #define MOEBIUS_NARROW_3(x0, x1, x2, b0, b1, u0, u1, load)                               \

@@ -120,7 +120,10 @@ struct Gemm {
     Tile t = packed_tile(0, n);
     t.stream = apart * s.stride();
     float32x4_t f[S][2];
-    multiply_one<typename E::One, S, Codec, kFix, kGrouped>(t, f);
+    bool done = false;
+    if constexpr (S == 2 && kGrouped && kRegisters<Codec>)
+      if (t.bf16) E::registers_one(t, f), done = true;
+    if (!done) multiply_one<typename E::One, S, Codec, kFix, kGrouped>(t, f);
     MOEBIUS_UNROLL for (int u = 0; u < S; ++u) {
       const size_t at = n + static_cast<size_t>(u) * apart * kNr;
       float* y = out(0, at);
