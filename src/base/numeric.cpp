@@ -121,6 +121,15 @@ void e8m0_to_f32(const uint8_t* src, float* dst, size_t n) noexcept {
 void f32_to_bf16(const float* src, uint16_t* dst, size_t n) noexcept {
   map(src, dst, n, [](float v) { return f32_to_bf16(v); });
 }
+void round_to_bf16(float* x, size_t n) noexcept {
+  for (; n >= 4; n -= 4, x += 4) {
+    const Four v = load_four(x);
+    const FourBits u = bits_of(v), nan = (u & 0xFFFF0000u) | 0x400000u;
+    const FourBits rounded = (u + ((u >> 16 & 1u) + 0x7FFFu)) & 0xFFFF0000u;
+    store_four(x, v == v ? from_bits(rounded) : from_bits(nan));
+  }
+  map(x, x, n, [](float v) { return bf16_to_f32(f32_to_bf16(v)); });
+}
 void f32_to_f16(const float* src, uint16_t* dst, size_t n) noexcept {
   map(src, dst, n, [](float v) { return f32_to_f16(v); });
 }

@@ -243,6 +243,7 @@ void e8m0_to_f32(const uint8_t* src, float* dst, size_t n) noexcept;
 // n codes from ceil(n / 2) bytes, the element with the even index in the low nibble.
 void e2m1_pairs_to_f32(const uint8_t* src, float* dst, size_t n) noexcept;
 void f32_to_bf16(const float* src, uint16_t* dst, size_t n) noexcept;
+void round_to_bf16(float* x, size_t n) noexcept;
 void f32_to_f16(const float* src, uint16_t* dst, size_t n) noexcept;
 void f32_to_e4m3(const float* src, uint8_t* dst, size_t n) noexcept;
 

@@ -185,8 +185,7 @@ size_t prepared_row_bytes(const Problem& p) { return prepared_layout(p).row_byte
 
 void round_to(XType type, float* x, size_t n) noexcept {
   if (type == XType::kBf16) {
-    MOEBIUS_INDEPENDENT_LOOP
-    for (size_t i = 0; i < n; ++i) x[i] = bf16_to_f32(f32_to_bf16(x[i]));
+    round_to_bf16(x, n);
   } else if (type == XType::kF16) {
     MOEBIUS_INDEPENDENT_LOOP
     for (size_t i = 0; i < n; ++i) x[i] = f16_to_f32(f32_to_f16(x[i]));

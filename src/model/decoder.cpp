@@ -52,11 +52,9 @@ void DecoderModel::for_rows(size_t T, FunctionRef<void(size_t)> fn) {
 
 void DecoderModel::run_linear(const LinearLayer& layer, const float* x, float* y, size_t T,
                               bool round) {
-  layer.forward(f32_rows(x, T, layer.in_features()), f32_rows(y, T, layer.out_features()),
+  const XType numbers = round ? options_.type : XType::kF32;
+  layer.forward(f32_rows(x, T, layer.in_features()), f32_rows(y, T, layer.out_features(), numbers),
                 *options_.pool);
-  if (!round || options_.type == XType::kF32) return;
-  const size_t n = layer.out_features();
-  for_rows(T, [&](size_t t) { round_to(options_.type, y + t * n, n); });
 }
 
 void DecoderModel::embed_token(size_t token, float* to) {
@@ -229,7 +227,7 @@ void DecoderModel::mix(const Layer& layer, size_t T) {
   Buffers& b = *buffers_;
   const Timer timer(profile_, Phase::kMoe);
   const ConstRows x = f32_rows(b.a.data(), T, hidden_);
-  const Rows y = f32_rows(b.branch.data(), T, hidden_);
+  const Rows y = f32_rows(b.branch.data(), T, hidden_, options_.type);
   if (layer.routed) {
     const size_t E = layer.moe.router->out_features();
     grow(b.router, T * E);
@@ -240,8 +238,6 @@ void DecoderModel::mix(const Layer& layer, size_t T) {
     layer.moe.experts->forward_ids(x, {b.ones_ids.data(), T}, {b.ones.data(), T}, y,
                                    *options_.pool);
   }
-  if (options_.type != XType::kF32)
-    for_rows(T, [&](size_t t) { round_to(options_.type, b.branch.data() + t * hidden_, hidden_); });
 }
 
 // h += multiplier * branch (when there is one), a = norm(h).

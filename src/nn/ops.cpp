@@ -62,7 +62,9 @@ void load_row(const ConstRows& x, size_t r, size_t c, size_t n, float* out) noex
 
 void store_row(const Rows& y, size_t r, size_t c, size_t n, const float* in) noexcept {
   if (y.dtype == DType::kF32) {
-    std::memcpy(static_cast<float*>(y.data) + r * y.stride + c, in, n * sizeof(float));
+    float* out = static_cast<float*>(y.data) + r * y.stride + c;
+    std::memcpy(out, in, n * sizeof(float));
+    round_to(y.numbers, out, n);
   } else {
     uint16_t* out = static_cast<uint16_t*>(y.data) + r * y.stride + c;
     if (y.dtype == DType::kBf16) {

@@ -22,14 +22,16 @@ struct Rows {
   void* data = nullptr;
   DType dtype = DType::kF32;
   size_t rows = 0, cols = 0, stride = 0;
+  XType numbers =
+      XType::kF32;  // f32 elements are rounded to the numbers of this type when they are stored
   operator ConstRows() const { return {data, dtype, rows, cols, stride}; }
 };
 
 inline ConstRows f32_rows(const float* data, size_t rows, size_t cols) {
   return {data, DType::kF32, rows, cols, cols};
 }
-inline Rows f32_rows(float* data, size_t rows, size_t cols) {
-  return {data, DType::kF32, rows, cols, cols};
+inline Rows f32_rows(float* data, size_t rows, size_t cols, XType numbers = XType::kF32) {
+  return {data, DType::kF32, rows, cols, cols, numbers};
 }
 
 // Throws Error naming `what`, what was found and what was expected, unless the view is a rows x

@@ -403,6 +403,13 @@ TEST(Numeric, ArraysEqualScalars) {
   expect_array_equal<uint8_t, float>(bytes, e5m2fnuz_to_f32,
                                      [](uint8_t v) { return e5m2fnuz_to_f32(v); });
   expect_array_equal<uint8_t, float>(bytes, e8m0_to_f32, [](uint8_t v) { return e8m0_to_f32(v); });
+  expect_array_equal<float, float>(
+      floats,
+      [](const float* src, float* dst, size_t n) {
+        std::copy_n(src, n, dst);
+        round_to_bf16(dst, n);
+      },
+      [](float v) { return bf16_to_f32(f32_to_bf16(v)); });
   expect_array_equal<float, uint16_t>(floats, f32_to_bf16, [](float v) { return f32_to_bf16(v); });
   expect_array_equal<float, uint16_t>(floats, f32_to_f16, [](float v) { return f32_to_f16(v); });
   expect_array_equal<float, uint8_t>(floats, f32_to_e4m3, [](float v) { return f32_to_e4m3(v); });
