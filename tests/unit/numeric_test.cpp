@@ -405,7 +405,7 @@ TEST(Numeric, ArraysEqualScalars) {
   expect_array_equal<uint8_t, float>(bytes, e8m0_to_f32, [](uint8_t v) { return e8m0_to_f32(v); });
   expect_array_equal<float, float>(
       floats,
-      [](const float* src, float* dst, size_t n) {
+      +[](const float* src, float* dst, size_t n) noexcept {
         std::copy_n(src, n, dst);
         round_to_bf16(dst, n);
       },
