@@ -146,7 +146,7 @@ void LinearLayer::finish_tile(const Call& c, const Part& part, size_t row0, size
                               size_t n1, float* tile) const noexcept {
   const size_t n = n1 - n0;
   for (size_t m = 0; m < rows; ++m) {
-    float* row = tile + m * n;
+    float* row = tile + m * tile_stride(n);
     if (c.amax != nullptr) scale_row(row, c.amax[row0 + m], n);
     part.slot.finish_row(row, n0, n);
     store_row(c.y, row0 + m, part.n0 + n0, n, row);
@@ -170,7 +170,7 @@ void LinearLayer::multiply(const Call& c, size_t task, uint8_t* scratch) const n
     fetch_for_writing(c.y, row0 + m, part.n0 + n0, n1 - n0);  // they arrive during the product
   const size_t end = std::min(n1, p.N);
   part.slot.kernel().gemm(
-      {&part.slot.view(), panel, rows, n0, end, tile, end - n0, scratch + c.gemm});
+      {&part.slot.view(), panel, rows, n0, end, tile, tile_stride(end - n0), scratch + c.gemm});
   finish_tile(c, part, row0, rows, n0, end, tile);
   if (end == n1) return;
   std::fill_n(tile, n1 - end, 0.0f);
@@ -230,7 +230,7 @@ void LinearLayer::lay_out(Call& c, Workspace& small, Workspace& large) const {
   const bool direct = c.x.dtype == DType::kF32 && !shared_amax_;
   c.f32_rows = thread.add_array<float>(direct ? 0 : c.unit_rows * K_);
   c.prepared = thread.add(prepared);
-  c.tile = thread.add_array<float>(c.unit_rows * c.block);
+  c.tile = thread.add_array<float>(c.unit_rows * tile_stride(c.block));
   c.gemm = thread.add(gemm);
   c.thread_bytes = thread.bytes();
   c.panels = large.reserve(panels.bytes() + c.thread_count * c.thread_bytes);

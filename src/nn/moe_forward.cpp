@@ -129,12 +129,13 @@ void MoeLayer::Forward::gate_up(const Task& task, Thread& s) noexcept {
   const size_t columns = std::max(step, tile_floats_ / rows / step * step);
   for (size_t n = task.n0; n < task.n1; n += columns) {
     const size_t end = std::min<size_t>(task.n1, n + columns), width = end - n;
+    const size_t ld = tile_stride(width);
     const uint8_t* gate_panel = e.one_panel ? s.panel_up : s.panel_gate;
     if (layer_.gated_)
-      e.gate.kernel().gemm({&e.gate.view(), gate_panel, rows, n, end, s.tile_gate, width, s.gemm});
-    e.up.kernel().gemm({&e.up.view(), s.panel_up, rows, n, end, s.tile_up, width, s.gemm});
+      e.gate.kernel().gemm({&e.gate.view(), gate_panel, rows, n, end, s.tile_gate, ld, s.gemm});
+    e.up.kernel().gemm({&e.up.view(), s.panel_up, rows, n, end, s.tile_up, ld, s.gemm});
     for (size_t m = 0; m < rows; ++m) {
-      float *gate = s.tile_gate + m * width, *up = s.tile_up + m * width, *to = out + m * I + n;
+      float *gate = s.tile_gate + m * ld, *up = s.tile_up + m * ld, *to = out + m * I + n;
       if (layer_.gated_) e.gate.finish_row(gate, n, width);
       e.up.finish_row(up, n, width);
       apply_activation(layer_.plan_.spec.activation, gate, up, to, width);
@@ -178,7 +179,7 @@ void MoeLayer::Forward::combine(const Unit& u, float* tile, size_t h0, size_t n,
   const bool shared = u.row0 >= routed_;
   for (size_t m = 0; m < u.rows; ++m) {
     const size_t r = u.row0 + m;
-    float* y = tile + m * n;
+    float* y = tile + m * tile_stride(n);
     if (keep_intermediate_) scale_row(y, row_scale_[r], n);
     slot.finish_row(y, h0, n);
     float* to = acc + row_token_[r] * ld;
@@ -200,8 +201,8 @@ void MoeLayer::Forward::down(size_t h0, size_t h1, Thread& s) const noexcept {
     const PackedSlot& slot = layer_.experts_[u.expert].down;
     for (size_t c = h0; c < h1; c += down_tile_) {
       const size_t width = std::min(h1 - c, down_tile_);
-      slot.kernel().gemm(
-          {&slot.view(), down_panels_ + u.panel, u.rows, c, c + width, s.tile_up, width, s.gemm});
+      slot.kernel().gemm({&slot.view(), down_panels_ + u.panel, u.rows, c, c + width, s.tile_up,
+                          tile_stride(width), s.gemm});
       combine(u, s.tile_up, c, width, acc + (c - h0), n);
     }
   }

@@ -286,8 +286,11 @@ void MoeLayer::Forward::lay_out_data() {
   if (layer_.plan_.shared) measure(*layer_.plan_.shared);
   at_rows_ = t.add_array<float>(kPrepareRows * H_);
   at_weighted_ = t.add_array<float>(weighted_input_ ? H_ : 0);
-  at_tile_gate_ = t.add_array<float>(tile_floats_);
-  at_tile_up_ = t.add_array<float>(std::max(tile_floats_, largest_unit_ * down_tile_));
+  const size_t padding =
+      largest_unit_ *
+      tile_stride(15);  // a tile has at most so many floats more than it has numbers
+  at_tile_gate_ = t.add_array<float>(tile_floats_ + padding);
+  at_tile_up_ = t.add_array<float>(std::max(tile_floats_, largest_unit_ * down_tile_) + padding);
   at_intermediate_ =
       t.add_array<float>(keep_intermediate_ ? 0 : largest_unit_ * layer_.largest_intermediate_);
   at_accumulators_ = t.add_array<float>(T_ * down_block_);

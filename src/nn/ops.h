@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <string_view>
 
+#include "base/checked.h"
 #include "base/dtype.h"
 #include "kernels/prepared_rows.h"  // round_to
 #include "quant/activation.h"
@@ -44,6 +45,9 @@ DType dtype_of(XType type);
 // n elements of row r from column c on, to and from f32.
 void load_row(const ConstRows& x, size_t r, size_t c, size_t n, float* out) noexcept;
 void store_row(const Rows& y, size_t r, size_t c, size_t n, const float* in) noexcept;
+// Floats from row to row of a tile with so many columns. Rows a power of two apart meet in the same sets of a cache: 8 rows of 4096
+// columns cost half the speed of a product.
+inline size_t tile_stride(size_t columns) { return round_up(columns, 16) + 16; }
 // Ask for cache lines that will be written: soon enough for store_row, or at once.
 void fetch_for_writing(const Rows& y, size_t r, size_t c, size_t n) noexcept;
 void fetch_for_writing(const float* y, size_t n) noexcept;
