@@ -38,6 +38,12 @@ MOEBIUS_ALWAYS_INLINE Four fma_four(Four a, Four b, Four c) {
   return c;
 }
 
+MOEBIUS_ALWAYS_INLINE Four rounded_to_bf16(Four v) {
+  const FourBits u = bits_of(v), nan = (u & 0xFFFF0000u) | 0x400000u;
+  const FourBits rounded = (u + ((u >> 16 & 1u) + 0x7FFFu)) & 0xFFFF0000u;
+  return v == v ? from_bits(rounded) : from_bits(nan);
+}
+
 // exp_nonpositive_f32 of 16 numbers, one operation of the definition after the other over all of them: the latencies of a chain
 // of 15 operations overlap, which the order "one vector after the other" leaves to a reorder window too short for it.
 constexpr size_t kFours = 4, kBlock = 4 * kFours;
@@ -122,13 +128,25 @@ void f32_to_bf16(const float* src, uint16_t* dst, size_t n) noexcept {
   map(src, dst, n, [](float v) { return f32_to_bf16(v); });
 }
 void round_to_bf16(float* x, size_t n) noexcept {
-  for (; n >= 4; n -= 4, x += 4) {
-    const Four v = load_four(x);
-    const FourBits u = bits_of(v), nan = (u & 0xFFFF0000u) | 0x400000u;
-    const FourBits rounded = (u + ((u >> 16 & 1u) + 0x7FFFu)) & 0xFFFF0000u;
-    store_four(x, v == v ? from_bits(rounded) : from_bits(nan));
-  }
+  for (; n >= 4; n -= 4, x += 4) store_four(x, rounded_to_bf16(load_four(x)));
   map(x, x, n, [](float v) { return bf16_to_f32(f32_to_bf16(v)); });
+}
+void scale_in_bf16(const float* x, float r, const float* w, float* y, size_t n) noexcept {
+  for (; n >= 4; n -= 4, x += 4, w += 4, y += 4)
+    store_four(y, rounded_to_bf16(rounded_to_bf16(load_four(x) * r) * load_four(w)));
+  map_gated(x, w, y, n, [r](float v, float weight) {
+    return bf16_to_f32(f32_to_bf16(bf16_to_f32(f32_to_bf16(v * r)) * weight));
+  });
+}
+float sum_of_squares(const float* x, size_t n) noexcept {
+  Four sum[kFours] = {};
+  for (; n >= kBlock; n -= kBlock, x += kBlock) MOEBIUS_EACH {
+      const Four v = load_four(x + 4 * j);
+      sum[j] += v * v;
+    }
+  for (size_t j = 0; j < n; ++j) sum[j / 4][j % 4] += x[j] * x[j];
+  const Four all = (sum[0] + sum[2]) + (sum[1] + sum[3]);
+  return (all[0] + all[2]) + (all[1] + all[3]);
 }
 void f32_to_f16(const float* src, uint16_t* dst, size_t n) noexcept {
   map(src, dst, n, [](float v) { return f32_to_f16(v); });

@@ -244,6 +244,9 @@ void e8m0_to_f32(const uint8_t* src, float* dst, size_t n) noexcept;
 void e2m1_pairs_to_f32(const uint8_t* src, float* dst, size_t n) noexcept;
 void f32_to_bf16(const float* src, uint16_t* dst, size_t n) noexcept;
 void round_to_bf16(float* x, size_t n) noexcept;
+// y = x * r, rounded to bf16, times w, rounded again.
+void scale_in_bf16(const float* x, float r, const float* w, float* y, size_t n) noexcept;
+float sum_of_squares(const float* x, size_t n) noexcept;  // in 16 lanes that are folded by halves
 void f32_to_f16(const float* src, uint16_t* dst, size_t n) noexcept;
 void f32_to_e4m3(const float* src, uint8_t* dst, size_t n) noexcept;
 

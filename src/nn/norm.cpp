@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "base/numeric.h"
 #include "nn/ops.h"
 
 namespace moebius {
@@ -24,8 +25,10 @@ float lane_sum(size_t n, Term term) {
 }
 
 void rms_row(const Norm& norm, XType type, const float* x, float* y, size_t n) {
-  const float mean = lane_sum(n, [&](size_t i) { return x[i] * x[i]; }) / static_cast<float>(n);
+  const float mean = sum_of_squares(x, n) / static_cast<float>(n);
   const float r = 1.0f / std::sqrt(mean + norm.epsilon);
+  if (norm.kind == NormKind::kRms && type == XType::kBf16)
+    return scale_in_bf16(x, r, norm.weight.data(), y, n);
   switch (norm.kind) {
     case NormKind::kRms:
       for (size_t i = 0; i < n; ++i) y[i] = x[i] * r;

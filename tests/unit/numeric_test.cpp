@@ -384,6 +384,26 @@ void expect_array_equal(const std::vector<From>& src,
   check(0, src.size());
 }
 
+TEST(Numeric, ScaleInBf16AndSumOfSquares) {
+  std::vector<float> x, w, y(67);
+  for (size_t i = 0; i < y.size(); ++i) {
+    x.push_back(0.37f * static_cast<float>(i) - 11.0f);
+    w.push_back(1.0f + 0.013f * static_cast<float>(i % 17));
+  }
+  x[5] = x[66] = std::numeric_limits<float>::quiet_NaN();
+  scale_in_bf16(x.data(), 0.7f, w.data(), y.data(), y.size());
+  const auto rounded = [](float v) { return bf16_to_f32(f32_to_bf16(v)); };
+  for (size_t i = 0; i < y.size(); ++i) {
+    if (std::isnan(x[i]))
+      EXPECT_TRUE(std::isnan(y[i])) << i;
+    else
+      EXPECT_EQ(y[i], rounded(rounded(x[i] * 0.7f) * w[i])) << i;
+  }
+  double expected = 0;
+  for (const float v : w) expected += static_cast<double>(v) * v;
+  EXPECT_NEAR(sum_of_squares(w.data(), w.size()), expected, 1e-5 * expected);
+}
+
 TEST(Numeric, ArraysEqualScalars) {
   std::vector<uint16_t> halves(65536);
   for (size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<uint16_t>(i * 40503u);
