@@ -58,6 +58,7 @@ Value sort_key(Runtime& r, const Value& v, bool case_sensitive) {
 std::vector<Value> sorted(std::vector<Value> items, const std::function<Value(const Value&)>& key,
                           bool reverse) {
   std::vector<std::pair<Value, Value>> keyed;
+  keyed.reserve(items.size());
   for (const Value& v : items) keyed.emplace_back(key(v), v);
   const auto less = [&](const auto& a, const auto& b) {
     return reverse ? compare(b.first, a.first) < 0 : compare(a.first, b.first) < 0;
