@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sourced by ./test --full: the stages beyond the quick run. Uses stage, one, run_ctest, pass, fail, say.
 
+# Nothing is left out under sanitizers and emulators but tests/unit/load_memory_test.cpp, which measures the memory of the process.
+# Two things are thinned there: unit.tokenizer goes through a tenth of its lines, and only the first run of each command in a test looks
+# for leaks (tests/unit/test_util.h says why). Label "once": answers that do not depend on the build.
 stage dev -LE once
 stage tsan -LE once
 stage clang -LE once
