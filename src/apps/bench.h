@@ -22,6 +22,7 @@ struct BenchOptions {
   std::vector<size_t> threads;                                // empty: 1 and all cores
   std::vector<size_t> prompts{512, 2048}, batches{1, 8, 32};  // model
   bool skew = false;
+  bool pack = false;     // kernel: packing instead of products
   double seconds = 1.5;  // aimed at per case
   std::string dtype = "bf16";
   RunOptions run;  // kernel, policy, int8 activations

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "apps/bench_pack.h"
 #include "apps/bench_report.h"
 #include "apps/bench_synthetic.h"
 #include "apps/terminal.h"
@@ -19,11 +20,6 @@ namespace {
 
 RoofKind roof_kind(const Problem& p) {
   return p.act.code == ActCode::kInt ? RoofKind::kInt8 : RoofKind::kBf16;
-}
-
-size_t copies_for(size_t packed_bytes) {
-  const size_t wanted = std::max<size_t>(size_t{256} << 20, 4 * largest_cache_bytes());
-  return std::clamp<size_t>(wanted / std::max<size_t>(packed_bytes, 1) + 1, 2, 512);
 }
 
 void describe_product(BenchResult& r, const Problem& p, const Kernel& kernel,
@@ -229,7 +225,10 @@ int run_bench_kernel(const BenchOptions& options, std::ostream& out) {
         !missing_features(machine.cpu(), kernel->arch, kernel->needs).empty())
       continue;
     for (const SyntheticScheme& scheme : schemes_of(options))
-      if (!InterruptGuard::interrupted()) measure_kernel(*kernel, scheme, options, machine, report);
+      if (!InterruptGuard::interrupted() && options.pack)
+        measure_packing(*kernel, scheme, options, machine, out);
+      else if (!InterruptGuard::interrupted())
+        measure_kernel(*kernel, scheme, options, machine, report);
   }
   report.finish();
   return InterruptGuard::interrupted() ? 130 : 0;

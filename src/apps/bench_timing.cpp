@@ -69,6 +69,11 @@ std::vector<double> repeat(double seconds, FunctionRef<void()> prepare, Function
   return times;
 }
 
+size_t copies_for(size_t bytes) {
+  const size_t wanted = std::max<size_t>(size_t{256} << 20, 4 * largest_cache_bytes());
+  return std::clamp<size_t>(wanted / std::max<size_t>(bytes, 1) + 1, 2, 512);
+}
+
 ThreadPool& BenchMachine::pool(size_t threads) {
   std::unique_ptr<ThreadPool>& p = pools_[threads];
   if (p == nullptr) p = std::make_unique<ThreadPool>(threads);
@@ -86,6 +91,12 @@ double BenchMachine::read(size_t threads) {
   if (gbs != 0) return gbs;
   RoofMemory memory(pool(threads));
   for (const size_t streams : {1u, 2u, 4u, 8u}) gbs = std::max(gbs, memory.read(streams));
+  return gbs;
+}
+
+double BenchMachine::copy(size_t threads) {
+  double& gbs = copy_[threads];
+  if (gbs == 0) gbs = RoofMemory(pool(threads)).copy();
   return gbs;
 }
 

@@ -41,18 +41,22 @@ class InterruptGuard {
 // than five only when they take more than 20 s. Empty after Ctrl-C.
 std::vector<double> repeat(double seconds, FunctionRef<void()> prepare, FunctionRef<void()> run);
 
+// How many matrices of so many bytes leave every cache when they are used in turn.
+size_t copies_for(size_t bytes);
+
 // Pools and roofs per number of threads, made when first asked for.
 class BenchMachine {
  public:
   ThreadPool& pool(size_t threads);
   double compute(const ComputeLoop& loop, size_t threads);  // 10^9 operations per second
   double read(size_t threads);  // 10^9 bytes per second, the best number of streams
+  double copy(size_t threads);  // 10^9 bytes copied per second
   const Cpu& cpu() const { return cpu_; }
 
  private:
   Cpu cpu_ = host_cpu();
   std::map<size_t, std::unique_ptr<ThreadPool>> pools_;
-  std::map<size_t, double> read_;
+  std::map<size_t, double> read_, copy_;
   std::map<std::pair<const ComputeLoop*, size_t>, double> compute_;
 };
 

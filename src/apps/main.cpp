@@ -200,7 +200,11 @@ std::vector<BenchCommand> add_bench(CLI::App& app, BenchOptions& o) {
   kernel->add_option("--n", o.n, "outputs")->check(CLI::Range(1, 1 << 24));
   kernel->add_option("--k", o.k, "inputs")->check(CLI::Range(1, 1 << 24));
   kernel->add_option("--kernel", o.run.kernel, "this kernel only");
+  CLI::Option* pack =
+      kernel->add_flag("--pack", o.pack, "packing of cold weights instead of products");
   add_case_options(*kernel, o);
+  for (const char* other : {"--tokens", "--compare", "--svg", "--plot"})
+    pack->excludes(kernel->get_option(other));
   CLI::App* linear =
       c->add_subcommand("linear", "a linear layer, random weights or a module of a folder");
   linear->add_option("folder", o.folder, "checkpoint folder (default: random weights)");

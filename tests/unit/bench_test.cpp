@@ -128,6 +128,25 @@ TEST(Bench, ComparesWithAnEarlierRunAndDraws) {
   EXPECT_NE(r.err.find("operations per byte"), std::string::npos);
 }
 
+TEST(Bench, PackingCountsBytesReadAndWritten) {
+  const auto r = run_tool(
+      "bench kernel --pack --kernel generic --scheme w4a8,bf16 --n 64 --k 64 --group 32 --seconds "
+      "0 --json");
+  ASSERT_EQ(r.status, 0) << r.err;
+  const std::vector<Json> lines = lines_of(r.out);
+  ASSERT_GE(lines.size(), 2u);
+  for (const Json& line : lines) {
+    EXPECT_EQ(line.find("bench")->as_string(), "pack");
+    EXPECT_EQ(number(line, "read_bytes"),
+              line.find("scheme")->as_string() == "bf16" ? 64 * 64 * 2 : 64 * 64 / 2 + 64 * 2 * 2);
+    const double bytes = number(line, "read_bytes") + number(line, "written_bytes");
+    EXPECT_NEAR(number(line, "gbs") * number(line, "ms") * 1e6, bytes, 0.001 * bytes);
+    EXPECT_NEAR(number(line, "percent_gbs"), 100 * number(line, "gbs") / number(line, "roof_gbs"),
+                0.001 * number(line, "percent_gbs"));
+  }
+  EXPECT_NE(run_tool("bench kernel --pack --tokens 1").status, 0);
+}
+
 TEST(Bench, LinearKernelModelAndRoof) {
   const auto linear =
       run_tool("bench linear --n 64 --k 64 --group 32 --tokens 1 --threads 1 --seconds 0 --json");
