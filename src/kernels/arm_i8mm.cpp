@@ -2,6 +2,7 @@
 // The int8 family on CPUs with I8MM: SMMLA multiplies 2x8 by 8x2 codes. Layouts: arm_int8.h; loops: arm_int8_gemm.h.
 #include "kernels/arm_i8mm_registers.h"
 #include "kernels/arm_i8mm_tiles.h"
+#include "kernels/arm_i8mm_twelve.h"
 #include "kernels/arm_int8.h"
 #include "kernels/arm_int8_gemm.h"
 #include "kernels/arm_int8_pack.h"
@@ -15,7 +16,7 @@ struct Smmla {
   using One = SmmlaOne;
   static constexpr size_t kPairs = 4, kPairsGrouped = 3, kPairsNarrow = 5;
   static constexpr int kStreamsOne = 2, kStreamsPair = 2, kStreamsTwoPairs = 2;
-  static constexpr size_t kManyNibbles = 24, kManyGrouped = 11, kManyBytes = 8;
+  static constexpr size_t kManyNibbles = 24, kManyGrouped = 11, kManyBytes = 8, kManyTwelve = 32;
   using X = int8x16_t;
   using Acc = int32x4_t;
   [[gnu::always_inline]] static inline X load(const uint8_t* p) {
@@ -83,6 +84,19 @@ struct Smmla {
       i8mm_registers::narrow<P>(t.a, t.w + 32 * h, t.groups, t.steps, scales, half);
       MOEBIUS_UNROLL for (int i = 0; i < 2 * P; ++i) f[i / 2][2 * h + i % 2] = half[i];
     }
+  }
+
+  // Tiles of 12 outputs over operands in scratch.
+  template <int P>
+  [[gnu::always_inline]] static inline void twelve(const uint8_t* x, const uint8_t* w, size_t steps,
+                                                   const int32_t* sums, const float32x4_t* scales,
+                                                   const float* row_scales, float* y, size_t ldy) {
+    i8mm_tiles::twelve<P>(x, w, steps, sums, scales, row_scales, y, ldy);
+  }
+  template <int P>
+  [[gnu::always_inline]] static inline void twelve_sums(const uint8_t* x, const uint8_t* w,
+                                                        size_t steps, int32_t* sums) {
+    i8mm_tiles::twelve_sums<P>(x, w, steps, sums);
   }
 
   // Full tiles over operands in scratch, without corrections: in assembly.

@@ -178,8 +178,16 @@ inline Blocking blocking_of(const Shape& s, size_t M) {
 // Rows and operands that are read together must not meet in the same sets of the first-level cache: operands begin half a way
 // (of 64 KiB in 4) apart from the panel of rows.
 constexpr size_t kWay = 16384, kApart = kWay / 2;
+// Without groups 4-bit codes of many rows go by 12 outputs, and sums that wait by tiles of up to 24 vectors.
+constexpr size_t kTwelve = 12, kTwelveSums = 96;
 inline size_t scratch_bytes(const Problem& p, size_t M) {
-  return up(blocking_of(shape_of(p), M).bytes + kWay, 64);
+  const Shape s = shape_of(p);
+  const Blocking b = blocking_of(s, M);
+  const size_t twelve =
+      s.grouped() || s.wide
+          ? 0
+          : kTwelve * b.piece_k + (b.pieces > 1 ? (M / 6 + 1) * kTwelveSums * 4 : 0);
+  return up((b.bytes > twelve ? b.bytes : twelve) + kWay, 64);
 }
 
 }  // namespace int8_family

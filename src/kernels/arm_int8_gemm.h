@@ -193,7 +193,12 @@ struct Gemm {
       constexpr int kStreams = kGrouped ? 1 : E::kStreamsTwoPairs;
       if (map.tiles == 1 && l.pairs == 2) return streams<E, 2, kStreams, Codec>(0);
     }
-    for (size_t n = a.n0; n < a.n1; n += kNr) {
+    tiles_from<Codec>(a.n0);
+  }
+  // All tiles of rows against one panel after the other, from n on.
+  template <class Codec>
+  void tiles_from(size_t n) const {
+    for (; n < a.n1; n += kNr) {
       const bool more = map.tiles > 1 && n + kNr < a.n1;
       Ahead ahead(panel(n + kNr), more ? s.stride() / 64 : 0, map.tiles);
       size_t t = 0;
@@ -217,6 +222,98 @@ struct Gemm {
         }
       }
     }
+  }
+
+  // --- many rows, 4 bits, no groups: 12 outputs at a time become int8 operands, if the engine has tiles of that width ---
+
+  // 16 inputs of `pairs` pairs of outputs.
+  template <int pairs>
+  [[gnu::always_inline]] static inline void expand_pairs(const uint8_t* from, uint8_t* to) {
+    uint8x16_t even[pairs], odd[pairs];
+    MOEBIUS_UNROLL for (int j = 0; j < pairs; ++j)
+        split<Nibbles>(vld1q_u8(from + 16 * j), even[j], odd[j]);
+    store_pairs(to, even);
+    store_pairs(to + 96, odd);
+  }
+  // Twelve outputs are a whole panel and half of a neighbour: of the one behind it (kFirst) or in front of it.
+  template <bool kFirst>
+  void expand_twelve(size_t n, size_t k0, size_t steps, uint8_t* to,
+                     float32x4_t (&scales)[6]) const {
+    const uint8_t *left = panel(n), *right = left + s.stride();
+    float32x4_t first[4], second[4];
+    pair_scales(left + s.code_bytes, s.bf16, factor, first);
+    pair_scales(right + s.code_bytes, s.bf16, factor, second);
+    MOEBIUS_UNROLL for (int j = 0; j < 6; ++j) scales[j] =
+        kFirst ? (j < 4 ? first[j % 4] : second[j % 4])
+               : (j < 2 ? first[(j + 2) % 4] : second[(j + 2) % 4]);
+    left += k0 * (kNr / 2), right += k0 * (kNr / 2);
+    for (size_t i = 0; i < steps; ++i, left += 64, right += 64, to += 192) {
+      if constexpr (kFirst) {
+        expand_pairs<4>(left, to);
+        expand_pairs<2>(right, to + 64);
+      } else {
+        expand_pairs<2>(left + 32, to);
+        expand_pairs<4>(right, to + 32);
+      }
+    }
+  }
+  // A tile of rows over one piece of K; sums of pieces wait in `sums`.
+  template <int P>
+  void twelve(const uint8_t* x, const uint8_t* w, size_t steps, int32_t* sums, bool last,
+              const float32x4_t* scales, size_t pair, float* y) const {
+    if (!last) return E::template twelve_sums<P>(x, w, steps, sums);
+    const float* r = row_scales + 2 * pair;
+    const size_t rows = rows_from(pair);
+    if (rows >= 2 * P) return E::template twelve<P>(x, w, steps, sums, scales, r, y, a.ldy);
+    float all[2 * P * kTwelve];
+    E::template twelve<P>(x, w, steps, sums, scales, r, all, kTwelve);
+    for (size_t i = 0; i < rows; ++i)
+      __builtin_memcpy(y + i * a.ldy, all + i * kTwelve, kTwelve * sizeof(float));
+  }
+  // Outputs n .. n + 11.
+  template <bool kFirst>
+  void twelves(const Blocking& b, size_t n, uint8_t* codes, int32_t* sums) const {
+    float32x4_t scales[6];
+    if (b.pieces > 1) __builtin_memset(sums, 0, map.tiles * kTwelveSums * 4);
+    for (size_t i = 0, k0 = 0; i < b.pieces; ++i, k0 += b.piece_k) {
+      const bool last = i + 1 == b.pieces;
+      const size_t steps = ((last ? s.K_padded : k0 + b.piece_k) - k0) / kKr;
+      const size_t at = n / kNr * kNr;
+      expand_twelve<kFirst>(at, k0, steps, codes, scales);
+      // What comes next: the next piece, or the panels behind (of which a first block has used one and a half).
+      const uint8_t* next =
+          last ? panel(at) + 2 * s.stride() : panel(at) + (k0 + b.piece_k) * (kNr / 2);
+      const size_t end = (a.n1 - a.n0) / (2 * kTwelve) * (2 * kTwelve) + a.n0;
+      const bool more = !last || at + 2 * kNr < end;
+      const size_t lines = more ? b.piece_k * (kNr / 2) / 64 : 0;
+      Ahead ahead(next, lines, map.tiles);
+      Ahead beside(next + s.stride(), last && (kFirst || at + 3 * kNr >= end) ? 0 : lines,
+                   map.tiles);
+      for (size_t t = 0; t < map.tiles; ++t) {
+        ahead.fetch();
+        beside.fetch();
+        const size_t pair = map.first(t), P = map.size(t);
+        const uint8_t* x = a.panel + 2 * pair * s.K_padded + 2 * P * k0;
+        int32_t* waiting = b.pieces > 1 ? sums + t * kTwelveSums : nullptr;
+        float* y = out(pair, n);
+        if (P == 4) {
+          twelve<4>(x, codes, steps, waiting, last, scales, pair, y);
+        } else {
+          twelve<3>(x, codes, steps, waiting, last, scales, pair, y);
+        }
+      }
+    }
+  }
+  void wide() const {
+    const Blocking b = blocking_of(s, a.M);
+    uint8_t* codes = scratch_apart();
+    int32_t* sums = reinterpret_cast<int32_t*>(codes + kTwelve * b.piece_k);
+    size_t n = a.n0;
+    for (; n + 2 * kTwelve <= a.n1; n += 2 * kTwelve) {
+      twelves<true>(b, n, codes, sums);
+      twelves<false>(b, n + kTwelve, codes, sums);
+    }
+    tiles_from<Nibbles>(n);
   }
 
   // --- many rows: a few panels become int8 operands and expanded scales, then every tile of rows reads them ---
@@ -358,13 +455,16 @@ struct Gemm {
       }
     }
   }
+  uint8_t* scratch_apart() const {
+    return a.scratch + (reinterpret_cast<uintptr_t>(a.panel) + kApart -
+                        reinterpret_cast<uintptr_t>(a.scratch)) %
+                           kWay;
+  }
   template <class Codec>
   void many() const {
     Scratch c{};
     c.b = blocking_of(s, a.M);
-    c.codes = a.scratch + (reinterpret_cast<uintptr_t>(a.panel) + kApart -
-                           reinterpret_cast<uintptr_t>(a.scratch)) %
-                              kWay;
+    c.codes = scratch_apart();
     c.extras = c.codes + c.b.panels * c.b.codes;
     c.state = c.codes + c.b.state;
     for (size_t n = a.n0; n < a.n1; n += c.b.panels * kNr) {
@@ -387,6 +487,8 @@ struct Gemm {
       return;
     }
     if (s.wide && a.M < E::kManyBytes) return few<Bytes<0>>();
+    if constexpr (kRegisters<Nibbles> && !kGrouped)
+      if (!s.wide && a.M >= E::kManyTwelve) return wide();
     if (!s.wide && ((kRegisters<Nibbles> && !kGrouped) ||
                     a.M < (kGrouped ? E::kManyGrouped : E::kManyNibbles)))
       return few<Nibbles>();

@@ -128,6 +128,16 @@ template <class T>
                : "memory");
 }
 
+template <class T, size_t n>
+[[gnu::always_inline]] inline void store_pairs(uint8_t* p, const T (&v)[n]) {
+  static_assert(n == 2 || n == 4);
+  if constexpr (n == 4) {
+    store_four(p, v);
+  } else {
+    asm volatile("stp %q1, %q2, [%0]" : : "r"(p), "w"(v[0]), "w"(v[1]) : "memory");
+  }
+}
+
 // What is done to sums besides their scale. kRowZeros: rows have zero points, weights may have. kRowScales: rows have a scale per
 // group.
 enum Fix : int { kPlain = 0, kWeightZeros = 1, kRowZeros = 2, kRowScales = 3 };
