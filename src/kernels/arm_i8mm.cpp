@@ -66,8 +66,12 @@ struct Smmla {
   }
 
   [[gnu::always_inline]] static inline void registers_grouped(const int8_family::Tile& t,
-                                                              float32x4_t (&f)[2][4]) {
-    i8mm_registers::grouped(t.a, t.w, t.groups, t.steps, f);
+                                                              float32x4_t (&f)[1][2][4]) {
+    i8mm_registers::grouped(t.a, t.w, t.groups, t.steps, f[0]);
+  }
+  [[gnu::always_inline]] static inline void registers_grouped(const int8_family::Tile& t,
+                                                              float32x4_t (&f)[2][1][4]) {
+    i8mm_registers::grouped_pair(t.a, t.w, t.w + t.stream, t.groups, t.steps, f);
   }
 
   [[gnu::always_inline]] static inline void registers_one(const int8_family::Tile& t,

@@ -275,6 +275,54 @@ template <int P>
       : MOEBIUS_ALL_VECTORS, "cc", "memory");
 }
 
+// A pair of rows and two panels likewise; f[panel] = 4 pairs of outputs in v8-v15.
+#define MOEBIUS_PAIR_STEPS(w, l0, l1)                                                      \
+  MOEBIUS_HALF_PAIR(0, 16, 17, 18, 19, MOEBIUS_ODD(20), MOEBIUS_ODD(21), MOEBIUS_ODD(22),  \
+                    MOEBIUS_ODD(23), "ldp q24, q25, [%[" w "], #64]\n",                    \
+                    "ldp q26, q27, [%[" w "], #96]\n")                                     \
+  MOEBIUS_HALF_PAIR(16, 20, 21, 22, 23, MOEBIUS_EVEN(16, 24), MOEBIUS_EVEN(17, 25),        \
+                    MOEBIUS_EVEN(18, 26), MOEBIUS_EVEN(19, 27), "", "")                    \
+  MOEBIUS_HALF_PAIR(32, 16, 17, 18, 19, MOEBIUS_ODD(24), MOEBIUS_ODD(25), MOEBIUS_ODD(26), \
+                    MOEBIUS_ODD(27), l0, l1)                                               \
+  MOEBIUS_HALF_PAIR(48, 24, 25, 26, 27, MOEBIUS_EVEN(16, 20), MOEBIUS_EVEN(17, 21),        \
+                    MOEBIUS_EVEN(18, 22), MOEBIUS_EVEN(19, 23), "", "")
+#define MOEBIUS_HALF_PAIR(at, b0, b1, b2, b3, u0, u1, u2, u3, l0, l1)              \
+  "ldr q28, [%[t], #" #at "]\n" MOEBIUS_MMLA(0, 28, b0) u0 MOEBIUS_MMLA(1, 28, b1) \
+  u1 l0 MOEBIUS_MMLA(2, 28, b2)                                                    \
+  u2 l1 MOEBIUS_MMLA(3, 28, b3) u3
+#define MOEBIUS_PAIR_GROUP(w, next, f0, f1, f2, f3, loop, last) \
+  "mov %[t], %[x]\n mov %[n], %[twice]\n"                                                          \
+  "movi v0.4s, #0\n movi v1.4s, #0\n movi v2.4s, #0\n movi v3.4s, #0\n cbz %[n], " last "f\n" loop \
+  ":\n" MOEBIUS_PAIR_STEPS(w, "ldp q20, q21, [%[" w "], #128]\n", "ldp q22, q23, [%[" w "], #160]\n") \
+  "add %[t], %[t], #64\n add %[" w "], %[" w "], #128\n subs %[n], %[n], #1\n b.ne " loop "b\n" last \
+  ":\n" MOEBIUS_PAIR_STEPS(w, "ldp q20, q21, [%[" next "]]\n", "ldp q22, q23, [%[" next "], #32]\n") \
+  "ldr q30, [%[" w "], #128]\n add %[" w "], %[" w "], #144\n"                                     \
+  MOEBIUS_TO_FLOAT(0) "shll v29.4s, v30.4h, #16\n" MOEBIUS_TO_FLOAT(1) "shll2 v30.4s, v30.8h, #16\n" \
+  MOEBIUS_TO_FLOAT(2) MOEBIUS_PAIR("zip1", 4, 29) MOEBIUS_PAIR("zip2", 5, 29) MOEBIUS_TO_FLOAT(3) \
+  MOEBIUS_PAIR("zip1", 6, 30) MOEBIUS_PAIR("zip2", 7, 30) MOEBIUS_SCALE(0, f0, 4) MOEBIUS_SCALE(1, f1, 5) \
+  MOEBIUS_SCALE(2, f2, 6) MOEBIUS_SCALE(3, f3, 7)
+[[gnu::always_inline]] inline void grouped_pair(const uint8_t* x, const uint8_t* w,
+                                                const uint8_t* v, size_t groups, size_t steps,
+                                                float32x4_t (&f)[2][1][4]) {
+  size_t n;
+  const uint8_t *t, *next;
+  asm volatile(
+      MOEBIUS_CODES(20, 21, 0) MOEBIUS_CODES(22, 23, 32)
+      "movi v8.4s, #0\n movi v9.4s, #0\n movi v10.4s, #0\n movi v11.4s, #0\n movi v12.4s, #0\n"
+      "movi v13.4s, #0\n movi v14.4s, #0\n movi v15.4s, #0\n movi v31.16b, #0xf0\n"
+      MOEBIUS_EVEN(16, 20) MOEBIUS_EVEN(17, 21) MOEBIUS_EVEN(18, 22) MOEBIUS_EVEN(19, 23)
+      "2:\n" MOEBIUS_PAIR_GROUP("w", "v", 8, 9, 10, 11, "1", "3")
+      "cmp %[g], #1\n csel %[next], %[v], %[w], eq\n"
+      MOEBIUS_PAIR_GROUP("v", "next", 12, 13, 14, 15, "4", "5")
+      "add %[x], %[t], #64\n subs %[g], %[g], #1\n b.ne 2b\n"
+      "stp q8, q9, [%[o]]\n stp q10, q11, [%[o], #32]\n stp q12, q13, [%[o], #64]\n"
+      "stp q14, q15, [%[o], #96]\n"
+      : [x] "+r"(x), [w] "+r"(w), [v] "+r"(v), [g] "+r"(groups), [n] "=&r"(n), [t] "=&r"(t),
+        [next] "=&r"(next)
+      : [twice] "r"(steps / 2 - 1), [o] "r"(&f[0][0][0])
+      : MOEBIUS_ALL_VECTORS, "cc", "memory");
+}
+
 // 3 to 5 pairs of rows: 4 outputs at a time, so that sums (v0-) and f (v10-) of all pairs stay in registers; operands of the even
 // inputs v20, v21, codes v22-v25, rows v26-v30. A panel is read twice, the second time from the first-level cache.
 #define MOEBIUS_NARROW_3(x0, x1, x2, b0, b1, u0, u1, load)                               \

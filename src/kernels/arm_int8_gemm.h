@@ -13,7 +13,7 @@ namespace {
 namespace int8_family {
 
 // What an engine without hand-written tiles says: has_tile: tile() gives the sums as floats; has_store: tile_store() leaves
-// finished outputs; has_registers: registers(), registers_two() (2 pairs of rows, 2 panels), registers_grouped() (2 pairs) and
+// finished outputs; has_registers: registers(), registers_two() (2 pairs of rows, 2 panels), registers_grouped() (2 pairs, or one and 2 panels) and
 // registers_store() (4 pairs) do the same out of packed codes.
 struct NoTiles {
   template <int P, int kFix, bool kGrouped>
@@ -100,9 +100,9 @@ struct Gemm {
       Engine::template registers<P>(t, f[0]);
     } else if constexpr (S == 2 && P == 2 && !kGrouped && kRegisters<Codec>) {
       Engine::registers_two(t, f);
-    } else if constexpr (S == 1 && P == 2 && kGrouped && kRegisters<Codec>) {
+    } else if constexpr (S * P == 2 && kGrouped && kRegisters<Codec>) {
       if (t.bf16) {
-        Engine::registers_grouped(t, f[0]);
+        Engine::registers_grouped(t, f);
       } else {
         multiply<Engine, P, S, Codec, kFix, false, kGrouped>(t, f);
       }
