@@ -24,9 +24,9 @@ struct SdotOne {
 };
 struct Sdot : int8_family::NoTiles {
   using One = SdotOne;
-  static constexpr size_t kPairs = 2, kPairsGrouped = 2, kPairsNarrow = 0;
+  static constexpr size_t kPairs = 2, kPairsFew = 2, kPairsGrouped = 2, kRowsNarrow = 0;
   static constexpr int kStreamsOne = 2, kStreamsPair = 2, kStreamsTwoPairs = 1;
-  static constexpr size_t kManyNibbles = 24, kManyGrouped = 24, kManyBytes = 8;
+  static constexpr size_t kManyNibbles = 24, kManyGrouped = 24, kManyBytes = 8, kManyTwelve = 0;
   struct X {
     int8x16_t r0, r1;
   };

@@ -14,9 +14,9 @@ namespace {
 struct SmmlaOne;
 struct Smmla {
   using One = SmmlaOne;
-  static constexpr size_t kPairs = 4, kPairsGrouped = 3, kPairsNarrow = 5;
+  static constexpr size_t kPairs = 4, kPairsFew = 5, kPairsGrouped = 3, kRowsNarrow = 20;
   static constexpr int kStreamsOne = 2, kStreamsPair = 2, kStreamsTwoPairs = 2;
-  static constexpr size_t kManyNibbles = 24, kManyGrouped = 11, kManyBytes = 8, kManyTwelve = 32;
+  static constexpr size_t kManyNibbles = 24, kManyGrouped = 11, kManyBytes = 8, kManyTwelve = 44;
   using X = int8x16_t;
   using Acc = int32x4_t;
   [[gnu::always_inline]] static inline X load(const uint8_t* p) {
@@ -46,7 +46,7 @@ struct Smmla {
   [[gnu::always_inline]] static inline void registers(const int8_family::Tile& t,
                                                       float32x4_t (&f)[P][4]) {
     int32x4_t v[P][4];
-    i8mm_registers::channel<P>(t.a, t.w, t.steps, v);
+    i8mm_registers::channel(t.a, t.w, t.steps, v);
     float32x4_t s[4];
     int8_family::pair_scales(t.extras, t.bf16, t.factor, s);
     MOEBIUS_UNROLL for (int i = 0; i < 4 * P; ++i) f[i / 4][i % 4] =

@@ -134,6 +134,40 @@ template <int P>
   __builtin_memcpy(sums, all, sizeof sums);
 }
 
+// Five pairs: 20 sums leave no room for two steps of codes, so that codes are loaded twice, once for the operands of the even
+// inputs (v20-v23) and once for those of the odd ones (v24-v27), each half a step before they are used. sums[5][4].
+#define MOEBIUS_HALF_5(x0, x2, x3, b0, b1, b2, b3, load0, load1, u0, u1, u2, u3)                   \
+  "ldp q28, q29, [%[x], #" #x0 "]\n ldr q30, [%[x], #" #x2 "]\n" load0 load1 MOEBIUS_MMLA(         \
+      0, 28, b0) MOEBIUS_MMLA(1, 28, b1) MOEBIUS_MMLA(2, 28, b2) MOEBIUS_MMLA(3, 28, b3)           \
+      MOEBIUS_MMLA(4, 29, b0) MOEBIUS_MMLA(5, 29, b1) u0 MOEBIUS_MMLA(6, 29, b2)                   \
+          MOEBIUS_MMLA(7, 29, b3) "ldp q28, q29, [%[x], #" #x3 "]\n" MOEBIUS_MMLA(8, 30, b0)       \
+              MOEBIUS_MMLA(9, 30, b1) u1 MOEBIUS_MMLA(10, 30, b2) MOEBIUS_MMLA(11, 30, b3)         \
+                  u2 MOEBIUS_MMLA(12, 28, b0) MOEBIUS_MMLA(13, 28, b1) u3 MOEBIUS_MMLA(14, 28, b2) \
+                      MOEBIUS_MMLA(15, 28, b3) MOEBIUS_MMLA(16, 29, b0) MOEBIUS_MMLA(17, 29, b1)   \
+                          MOEBIUS_MMLA(18, 29, b2) MOEBIUS_MMLA(19, 29, b3)
+[[gnu::always_inline]] inline void channel(const uint8_t* x, const uint8_t* w, size_t steps,
+                                           int32x4_t (&sums)[5][4]) {
+  asm volatile(
+      MOEBIUS_CODES(20, 21, 0) MOEBIUS_CODES(22, 23, 32)
+      "movi v31.16b, #0xf0\n" MOEBIUS_START_ZERO
+      "movi v12.4s, #0\n movi v13.4s, #0\n movi v14.4s, #0\n movi v15.4s, #0\n"
+      "movi v16.4s, #0\n movi v17.4s, #0\n movi v18.4s, #0\n movi v19.4s, #0\n"
+      MOEBIUS_EVEN(20, 20) MOEBIUS_EVEN(21, 21) MOEBIUS_EVEN(22, 22) MOEBIUS_EVEN(23, 23)
+      ".p2align 5\n 1:\n"
+      MOEBIUS_HALF_5(0, 32, 48, 20, 21, 22, 23, MOEBIUS_CODES(24, 25, 0), MOEBIUS_CODES(26, 27, 32),
+                     MOEBIUS_ODD(24), MOEBIUS_ODD(25), MOEBIUS_ODD(26), MOEBIUS_ODD(27))
+      MOEBIUS_HALF_5(80, 112, 128, 24, 25, 26, 27, MOEBIUS_CODES(20, 21, 64), MOEBIUS_CODES(22, 23, 96),
+                     MOEBIUS_EVEN(20, 20), MOEBIUS_EVEN(21, 21), MOEBIUS_EVEN(22, 22), MOEBIUS_EVEN(23, 23))
+      "add %[x], %[x], #160\n add %[w], %[w], #64\n subs %[n], %[n], #1\n b.ne 1b\n"
+      "stp q0, q1, [%[o]]\n stp q2, q3, [%[o], #32]\n stp q4, q5, [%[o], #64]\n"
+      "stp q6, q7, [%[o], #96]\n stp q8, q9, [%[o], #128]\n stp q10, q11, [%[o], #160]\n"
+      "stp q12, q13, [%[o], #192]\n stp q14, q15, [%[o], #224]\n stp q16, q17, [%[o], #256]\n"
+      "stp q18, q19, [%[o], #288]\n"
+      : [x] "+r"(x), [w] "+r"(w), [n] "+r"(steps)
+      : [o] "r"(&sums[0][0])
+      : MOEBIUS_ALL_VECTORS, "cc", "memory");
+}
+
 // Two pairs of rows and two panels, each with its own stream of codes (w and v), step by step in turn: memory gives two
 // streams a fifth more than one. sums[panel][pair][4]; of the second panel in v8-v15.
 #define MOEBIUS_HALF_2B(x0, x2, x3, b0, b1, b2, b3, u0, u1, u2, u3, l0, l1)               \

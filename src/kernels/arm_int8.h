@@ -135,15 +135,20 @@ struct TileMap {
   size_t first(size_t t) const { return t * base + (t < extra ? t : extra); }
 };
 
-// How many pairs make a tile. Up to kPairsNarrow pairs with groups go in one, 4 outputs at a time, if the engine has that.
+// How many pairs make a tile. An engine may have larger ones for few rows of plain 4-bit codes, made in registers: with groups (4
+// outputs at a time, `narrow`) up to E::kRowsNarrow rows, without groups below E::kManyTwelve.
+inline bool is_plain(const Problem& p, const Shape& s) {
+  return !s.wide && !s.fp4 && !s.row_zeros && !p.zero_points;
+}
 template <class E>
 inline bool is_narrow(const Problem& p, const Shape& s, size_t pairs) {
-  return s.grouped() && pairs <= E::kPairsNarrow && s.bf16 && !s.wide && !s.fp4 && !s.row_zeros &&
-         !p.zero_points;
+  return s.grouped() && 2 * pairs <= E::kRowsNarrow && s.bf16 && is_plain(p, s);
 }
 template <class E>
 inline size_t most_pairs(const Problem& p, const Shape& s, size_t pairs) {
-  return is_narrow<E>(p, s, pairs) ? E::kPairsNarrow : s.grouped() ? E::kPairsGrouped : E::kPairs;
+  if (is_narrow<E>(p, s, pairs)) return E::kPairsFew;
+  if (s.grouped()) return E::kPairsGrouped;
+  return is_plain(p, s) && 2 * pairs < E::kManyTwelve ? E::kPairsFew : E::kPairs;
 }
 
 // Many rows: int8 operands of a few panels, a piece of K at a time, are made once in scratch and stay in the first-level cache

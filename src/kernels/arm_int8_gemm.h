@@ -154,74 +154,71 @@ struct Gemm {
     for (size_t i = 0; i < each; ++i) packed<Engine, P, S, Codec>(pair, a.n0 + i * kNr, each);
     for (size_t i = each * S; i < panels; ++i) packed<Engine, P, 1, Codec>(pair, a.n0 + i * kNr, 0);
   }
-  // The tiles of 4 whole pairs, which come first; returns how many. A single tile waits for memory, not for its end: the
-  // other form is faster there.
-  size_t whole_tiles(size_t n, Ahead& ahead) const {
-    const size_t tiles = map.base >= 4 ? map.tiles : map.base == 3 ? map.extra : 0;
-    if (tiles == 0 || map.tiles == 1 || valid(n) != kNr) return 0;
-    const Tile t = packed_tile(0, n);
+  // 8 whole rows and outputs, finished in assembly.
+  void whole(size_t pair, size_t n) const {
+    const Tile t = packed_tile(pair, n);
     float32x4_t scales[4];
     pair_scales(t.extras, t.bf16, t.factor, scales);
-    for (size_t i = 0; i < tiles; ++i) {
-      if (rows_from(4 * i) < 8) return i;
-      ahead.fetch();
-      E::registers_store(t.a + 8 * i * s.K_padded, t.w, t.steps, scales, row_scales + 8 * i,
-                         out(4 * i, n), a.ldy);
-    }
-    return tiles;
+    E::registers_store(t.a, t.w, t.steps, scales, row_scales + 2 * pair, out(pair, n), a.ldy);
   }
-  // All pairs of rows (3 to 5) in one tile with groups.
+  // 3 to 5 pairs of rows with groups, 4 outputs at a time.
   template <int P>
-  void narrow() const {
-    for (size_t n = a.n0; n < a.n1; n += kNr) {
-      float32x4_t f[P][4];
-      E::template registers_narrow<P>(packed_tile(0, n), f);
-      store<P>(f, row_scales, G, out(0, n), a.ldy, a.M, valid(n));
+  void narrow(size_t pair, size_t n) const {
+    float32x4_t f[P][4];
+    E::template registers_narrow<P>(packed_tile(pair, n), f);
+    store<P>(f, row_scales + 2 * pair, G, out(pair, n), a.ldy, rows_from(pair), valid(n));
+  }
+  template <int P, class Codec>
+  void tile_at(size_t pair, size_t n) const {
+    if constexpr (kGrouped && kRegisters<Codec> &&
+                  P >= 3)  // longer groups: 6 sums are too few at a time
+      if (P > 3 || (is_narrow<E>(*a.w->problem, s, l.pairs) && s.group_k == 32))
+        return narrow<P>(pair, n);
+    if constexpr (!kGrouped && kRegisters<Codec> &&
+                  P == 4)  // a single tile waits for memory, not for its end
+      if (map.tiles > 1 && rows_from(pair) >= 8 && valid(n) == kNr) return whole(pair, n);
+    if constexpr (P <= (kGrouped ? E::kPairsGrouped : E::kPairsFew))
+      packed<E, P, 1, Codec>(pair, n, 0);
+  }
+  // All tiles of rows against one panel after the other, from n on.
+  template <class Codec>
+  void tiles_from(size_t n) const {
+    constexpr size_t kTiles = kRegisters<Codec> ? E::kPairsFew : kMost;
+    for (; n < a.n1; n += kNr) {
+      const bool more = map.tiles > 1 && n + kNr < a.n1;
+      Ahead ahead(panel(n + kNr), more ? s.stride() / 64 : 0, map.tiles);
+      for (size_t t = 0; t < map.tiles; ++t) {
+        ahead.fetch();
+        const size_t pair = map.first(t);
+        switch (map.size(t)) {
+          case 1:
+            tile_at<1, Codec>(pair, n);
+            break;
+          case 2:
+            if constexpr (kTiles >= 2) tile_at<2, Codec>(pair, n);
+            break;
+          case 3:
+            if constexpr (kTiles >= 3) tile_at<3, Codec>(pair, n);
+            break;
+          case 4:
+            if constexpr (kTiles >= 4) tile_at<4, Codec>(pair, n);
+            break;
+          default:
+            if constexpr (kTiles >= 5) tile_at<5, Codec>(pair, n);
+            break;
+        }
+      }
     }
   }
   template <class Codec>
   void few() const {
     if (a.M == 1) return single<Codec>();
-    if constexpr (kGrouped && kRegisters<Codec>)
-      if (is_narrow<E>(*a.w->problem, s, l.pairs)) {
-        if (l.pairs == 3 && s.group_k == 32) return narrow<3>();  // longer: too few sums at a time
-        if (l.pairs == 4) return narrow<4>();
-        if (l.pairs == 5) return narrow<5>();
-      }
     if (map.tiles == 1 && l.pairs == 1) return streams<E, 1, E::kStreamsPair, Codec>(0);
     if constexpr (kMost >= 2) {
       constexpr int kStreams = kGrouped ? 1 : E::kStreamsTwoPairs;
       if (map.tiles == 1 && l.pairs == 2) return streams<E, 2, kStreams, Codec>(0);
     }
     tiles_from<Codec>(a.n0);
-  }
-  // All tiles of rows against one panel after the other, from n on.
-  template <class Codec>
-  void tiles_from(size_t n) const {
-    for (; n < a.n1; n += kNr) {
-      const bool more = map.tiles > 1 && n + kNr < a.n1;
-      Ahead ahead(panel(n + kNr), more ? s.stride() / 64 : 0, map.tiles);
-      size_t t = 0;
-      if constexpr (!kGrouped && kRegisters<Codec>) t = whole_tiles(n, ahead);
-      for (; t < map.tiles; ++t) {
-        ahead.fetch();
-        const size_t pair = map.first(t);
-        switch (map.size(t)) {
-          case 1:
-            packed<E, 1, 1, Codec>(pair, n, 0);
-            break;
-          case 2:
-            if constexpr (kMost >= 2) packed<E, 2, 1, Codec>(pair, n, 0);
-            break;
-          case 3:
-            if constexpr (kMost >= 3) packed<E, 3, 1, Codec>(pair, n, 0);
-            break;
-          default:
-            if constexpr (kMost >= 4) packed<E, 4, 1, Codec>(pair, n, 0);
-            break;
-        }
-      }
-    }
   }
 
   // --- many rows, 4 bits, no groups: 12 outputs at a time become int8 operands, if the engine has tiles of that width ---
@@ -489,8 +486,9 @@ struct Gemm {
     if (s.wide && a.M < E::kManyBytes) return few<Bytes<0>>();
     if constexpr (kRegisters<Nibbles> && !kGrouped)
       if (!s.wide && a.M >= E::kManyTwelve) return wide();
-    if (!s.wide && ((kRegisters<Nibbles> && !kGrouped) ||
-                    a.M < (kGrouped ? E::kManyGrouped : E::kManyNibbles)))
+    const bool registers =
+        kRegisters<Nibbles> && (!kGrouped || is_narrow<E>(*a.w->problem, s, l.pairs));
+    if (!s.wide && (registers || a.M < (kGrouped ? E::kManyGrouped : E::kManyNibbles)))
       return few<Nibbles>();
     // The hot case spares itself an operation per operand; the others share the code of one byte per code.
     if constexpr (kFix == kPlain && kGrouped)
