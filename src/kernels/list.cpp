@@ -6,6 +6,7 @@
 
 // Priority order: for one problem on one CPU, an earlier entry is preferred to a later one.
 #define MOEBIUS_KERNEL_TABLES(X) \
+  X(kArmSveKernels)              \
   X(kArmI8mmKernels)             \
   X(kArmBf16Kernels)             \
   X(kArmDotprodKernels)          \

@@ -42,7 +42,8 @@ std::string facts(const Kernel& kernel, const Problem& problem, const Candidate&
 }
 
 // The verdict of one kernel on its own; kFallback means that it would do.
-Candidate judge(const Kernel& kernel, const Problem& problem, const Cpu& cpu, Accept accept) {
+Candidate judge(const Kernel& kernel, const Problem& problem, const Cpu& cpu, Accept accept,
+                const std::string& wanted) {
   Candidate c;
   c.kernel = &kernel;
   c.reason = missing_features(cpu, kernel.arch, kernel.needs);
@@ -56,6 +57,12 @@ Candidate judge(const Kernel& kernel, const Problem& problem, const Cpu& cpu, Ac
   if (!accepts(accept, c.numerics)) {
     c.verdict = Verdict::kSkipped;
     c.reason = numerics_reason(accept, c.numerics);
+    return c;
+  }
+  if (kernel.on_request != nullptr && !is_called(kernel, wanted)) {
+    c.verdict = Verdict::kSkipped;
+    c.reason =
+        fmt::format("only on request (MOEBIUS_KERNEL={}): {}", kernel.name, kernel.on_request);
     return c;
   }
   c.verdict = Verdict::kFallback;
@@ -85,7 +92,7 @@ Choice choose_kernel(const Problem& problem, const Cpu& cpu, const Policy& polic
   const std::string wanted = normalize_kernel_name(policy.kernel);
   Choice choice;
   for (const Kernel* kernel : kernel_list())
-    choice.candidates.push_back(judge(*kernel, problem, cpu, policy.accept));
+    choice.candidates.push_back(judge(*kernel, problem, cpu, policy.accept, wanted));
   for (Candidate& c : choice.candidates) {
     if (c.verdict != Verdict::kFallback || (!wanted.empty() && !is_called(*c.kernel, wanted)))
       continue;

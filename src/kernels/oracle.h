@@ -2,7 +2,8 @@
 // The oracle: which kernel runs a problem, and why. A pure function of problem, CPU and policy over the one list of kernels;
 // the CPU is an argument, so it answers for any machine from any machine. Every kernel gets a verdict in words.
 //
-// Order of the tests, first failure wins: architecture, CPU features, what the kernel supports, numerics against the policy.
+// Order of the tests, first failure wins: architecture, CPU features, what the kernel supports, numerics against the policy,
+// whether the kernel waits to be requested.
 #pragma once
 #include <string>
 #include <string_view>

@@ -11,12 +11,12 @@ shift 3
 qemu=qemu-$arch-static
 command -v "$qemu" >/dev/null || { echo "$qemu is not installed"; exit 77; }
 
-# CPU, kernels that must not be chosen, one that must be
+# CPU, kernels that must not be chosen (cannot run, or only on request), one that must be
 case $arch in
   aarch64) cpus='cortex-a53 arm_(dotprod|i8mm|bf16) arm_neon
 cortex-a76 arm_(i8mm|bf16) arm_dotprod
 neoverse-n1 arm_(i8mm|bf16) arm_dotprod
-max none arm_i8mm' ;;
+max arm_sve arm_i8mm' ;;
   x86_64) cpus='qemu64 x86_[a-z0-9_]+ generic
 Nehalem x86_[a-z0-9_]+ generic
 Haswell x86_(avx512|amx|avx2_vnni)[a-z0-9_]* (x86_avx2|generic)
@@ -42,7 +42,7 @@ while read -r cpu forbidden needed; do
     done
   done
   if printf '%s' "$used" | grep -qE "$forbidden/"; then
-    echo "$cpu: chose a kernel it cannot run: $(printf '%s' "$used" | grep -oE "$forbidden/[a-z0-9]+" | sort -u | tr '\n' ' ')"
+    echo "$cpu: chose a kernel it must not: $(printf '%s' "$used" | grep -oE "$forbidden/[a-z0-9]+" | sort -u | tr '\n' ' ')"
     bad=1
   fi
   if ! printf '%s' "$used" | grep -qE "$needed(/|\")"; then

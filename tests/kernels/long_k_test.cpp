@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shapes that the general kernel tier is too small for: K long enough to be worked on in pieces, with and without a short last
-// piece, many rows, and groups longer than a piece. Every kernel that claims a case must equal the reference.
+// piece, many rows, and groups longer than a piece; and the largest sums there can be. Every kernel that claims a case must equal
+// the reference.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,6 +16,7 @@ namespace {
 
 struct LongShape {
   size_t N, K, M, group;
+  bool largest = false;  // all codes of weights and rows as far from zero as they can be
 };
 
 SchemeCase int_case(uint8_t bits, size_t group, bool zero_points, bool symmetric_rows) {
@@ -32,6 +34,11 @@ void expect_equal_to_reference(const Kernel& k, const SchemeCase& s, const LongS
   Rng rng(test_seed());
   const MatrixCase m = make_matrix(s, shape.N, shape.K, rng);
   const GuardedBytes x = make_rows(s, shape.M, shape.K, shape.K, false, rng);
+  if (shape.largest) {
+    std::memset(m.codes.data(), s.bits == 4 ? 0 : 0x80, m.codes.size());
+    for (size_t i = 0; i < shape.M * shape.K; ++i)
+      x.as<float>()[i] = i / shape.K % 3 == 0 ? 1.0f : -1.0f;
+  }
   const OwnedPackedMatrix packed(k, m.w, s.act, s.x_type, m.params);
   std::vector<float> y(shape.M * shape.N), expected(y.size());
   packed.multiply(x.as<float>(), shape.K, shape.M, y.data(), shape.N);
@@ -66,11 +73,21 @@ void for_every_kernel(const SchemeCase& s, const LongShape& shape) {
 TEST(LongK, IntegerKernelsWorkInPieces) {
   for (const LongShape& shape :
        {LongShape{11, 4099, 33, 0}, LongShape{8, 5120, 26, 128}, LongShape{9, 4608, 40, 32},
-        LongShape{8, 6144, 25, 3072}, LongShape{57, 4112, 37, 0}})
+        LongShape{8, 6144, 25, 3072}, LongShape{57, 4112, 37, 0}, LongShape{17, 768, 1, 256},
+        LongShape{17, 768, 2, 256}, LongShape{9, 768, 4, 256}, LongShape{9, 768, 5, 256},
+        LongShape{9, 768, 8, 256}})
     for (const uint8_t bits : {uint8_t{4}, uint8_t{8}})
       for (const bool zeros : {false, true})
         for (const bool symmetric : {true, false})
           for_every_kernel(int_case(bits, shape.group, zeros, symmetric), shape);
+}
+
+TEST(LongK, IntegerKernelsHoldTheLargestSums) {
+  for (const size_t group : {size_t{0}, size_t{32}, size_t{128}, size_t{160}, size_t{512}})
+    for (const size_t M : {1u, 2u, 5u, 8u, 13u, 26u})
+      for (const uint8_t bits : {uint8_t{4}, uint8_t{8}})
+        for (const bool symmetric : {true, false})
+          for_every_kernel(int_case(bits, group, false, symmetric), {11, 2560, M, group, true});
 }
 
 TEST(LongK, FloatKernelsWorkInPieces) {
