@@ -44,13 +44,8 @@ struct Smmla {
   }
   template <int P>
   [[gnu::always_inline]] static inline void registers(const int8_family::Tile& t,
-                                                      float32x4_t (&f)[P][4]) {
-    int32x4_t v[P][4];
+                                                      int32x4_t (&v)[P][4]) {
     i8mm_registers::channel(t.a, t.w, t.steps, v);
-    float32x4_t s[4];
-    int8_family::pair_scales(t.extras, t.bf16, t.factor, s);
-    MOEBIUS_UNROLL for (int i = 0; i < 4 * P; ++i) f[i / 4][i % 4] =
-        vfmaq_f32(vdupq_n_f32(0), int8_family::to_float<4>(v[i / 4][i % 4]), s[i % 4]);
   }
 
   [[gnu::always_inline]] static inline void registers_two(const int8_family::Tile& t,
@@ -78,12 +73,13 @@ struct Smmla {
                                                           float32x4_t (&f)[2][2]) {
     i8mm_registers::grouped_one(t.a, t.w, t.w + t.stream, t.groups, t.steps, f);
   }
-  // 3 to 5 pairs of rows, all in one tile.
+  // f += 3 to 5 pairs of rows.
   template <int P>
   [[gnu::always_inline]] static inline void registers_narrow(const int8_family::Tile& t,
                                                              float32x4_t (&f)[P][4]) {
     MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
-      float32x4_t half[10];
+      float32x4_t half[10] = {};
+      MOEBIUS_UNROLL for (int i = 0; i < 2 * P; ++i) half[i] = f[i / 2][2 * h + i % 2];
       const size_t scales = 128 - 24 * static_cast<size_t>(h);  // 8 bytes a half, codes 32
       i8mm_registers::narrow<P>(t.a, t.w + 32 * h, t.groups, t.steps, scales, half);
       MOEBIUS_UNROLL for (int i = 0; i < 2 * P; ++i) f[i / 2][2 * h + i % 2] = half[i];

@@ -420,8 +420,8 @@ template <int P>
 #define MOEBIUS_NARROW(half, step, A, B, C, D, end) \
   asm volatile(                                                                                    \
       MOEBIUS_CODES(22, 23, 0)                                                                     \
-      "movi v10.4s, #0\n movi v11.4s, #0\n movi v12.4s, #0\n movi v13.4s, #0\n movi v14.4s, #0\n"  \
-      "movi v15.4s, #0\n movi v16.4s, #0\n movi v17.4s, #0\n movi v18.4s, #0\n movi v19.4s, #0\n"  \
+      "ldp q10, q11, [%[o]]\n ldp q12, q13, [%[o], #32]\n ldp q14, q15, [%[o], #64]\n"            \
+      "ldp q16, q17, [%[o], #96]\n ldp q18, q19, [%[o], #128]\n"                                  \
       "movi v31.16b, #0xf0\n" MOEBIUS_EVEN(20, 22) MOEBIUS_EVEN(21, 23)                            \
       "2:\n mov %[n], %[twice]\n add %[next], %[w], %[group]\n cmp %[g], #1\n"                     \
       "csel %[next], %[w], %[next], eq\n"                                                          \
@@ -441,7 +441,7 @@ template <int P>
       : [twice] "r"(steps / 2 - 1), [group] "r"(64 * steps + 16), [o] "r"(out), [s] "r"(scales)    \
       : MOEBIUS_ALL_VECTORS, "cc", "memory")
 
-// out[2 * pair + j]: outputs 2j and 2j + 1 of the four; scales: their offset from the last two steps of a group.
+// out[2 * pair + j] += outputs 2j and 2j + 1 of the four; scales: their offset from the last two steps of a group.
 template <int P>
 [[gnu::always_inline]] inline void narrow(const uint8_t* x, const uint8_t* w, size_t groups,
                                           size_t steps, size_t scales, float32x4_t (&out)[10]) {

@@ -180,6 +180,14 @@ inline Blocking blocking_of(const Shape& s, size_t M) {
   b.bytes = b.state + (b.pieces > 1 ? b.panels * kNr * up(M, 2) * 4 : 0);
   return b;
 }
+// Few rows: inputs per piece of K.
+inline size_t few_piece(const Shape& s) {
+  constexpr size_t kPiece = 2048;
+  if (s.K_padded <= kPiece * 5 / 4) return s.K_padded;
+  const size_t unit = s.grouped() ? s.group_k : kKr;
+  const size_t pieces = (s.K_padded + kPiece - 1) / kPiece;
+  return up((s.K_padded + pieces - 1) / pieces, unit);
+}
 // Rows and operands that are read together must not meet in the same sets of the first-level cache: operands begin half a way
 // (of 64 KiB in 4) apart from the panel of rows.
 constexpr size_t kWay = 16384, kApart = kWay / 2;
@@ -192,7 +200,9 @@ inline size_t scratch_bytes(const Problem& p, size_t M) {
       s.grouped() || s.wide
           ? 0
           : kTwelve * b.piece_k + (b.pieces > 1 ? (M / 6 + 1) * kTwelveSums * 4 : 0);
-  return up((b.bytes > twelve ? b.bytes : twelve) + kWay, 64);
+  const size_t few = 64 * ((M + 1) / 2);  // sums of one panel
+  const size_t most = b.bytes > twelve ? b.bytes : twelve;
+  return up((most > few ? most : few) + kWay, 64);
 }
 
 }  // namespace int8_family

@@ -13,7 +13,7 @@ namespace {
 namespace int8_family {
 
 // What an engine without hand-written tiles says: has_tile: tile() gives the sums as floats; has_store: tile_store() leaves
-// finished outputs; has_registers: registers(), registers_two() (2 pairs of rows, 2 panels), registers_grouped() (2 pairs, or one and 2 panels) and
+// finished outputs; has_registers: registers() (sums of one tile), registers_two() (2 pairs of rows, 2 panels), registers_grouped() (2 pairs, or one and 2 panels) and
 // registers_store() (4 pairs) do the same out of packed codes.
 struct NoTiles {
   template <int P, int kFix, bool kGrouped>
@@ -91,13 +91,25 @@ struct Gemm {
   template <class Codec>
   static constexpr bool kRegisters = E::template has_registers<Codec, kFix, kGrouped>();
 
+  // Sums of 4-bit codes, 16 times too large, times the scales of their outputs.
+  template <int P>
+  [[gnu::always_inline]] static inline void finish_sums(const Tile& t, const int32x4_t (&v)[P][4],
+                                                        float32x4_t (&f)[P][4]) {
+    float32x4_t scales[4];
+    pair_scales(t.extras, t.bf16, t.factor, scales);
+    MOEBIUS_UNROLL for (int i = 0; i < 4 * P; ++i) f[i / 4][i % 4] =
+        vfmaq_f32(vdupq_n_f32(0), to_float<4>(v[i / 4][i % 4]), scales[i % 4]);
+  }
+
   template <class Engine, int P, int S, class Codec>
   void packed(size_t pair, size_t n, size_t apart) const {
     Tile t = packed_tile(pair, n);
     t.stream = apart * s.stride();
     float32x4_t f[S][P][4];
     if constexpr (S == 1 && !kGrouped && kRegisters<Codec>) {
-      Engine::template registers<P>(t, f[0]);
+      int32x4_t v[P][4];
+      Engine::template registers<P>(t, v);
+      finish_sums<P>(t, v, f[0]);
     } else if constexpr (S == 2 && P == 2 && !kGrouped && kRegisters<Codec>) {
       Engine::registers_two(t, f);
     } else if constexpr (S * P == 2 && kGrouped && kRegisters<Codec>) {
@@ -164,7 +176,7 @@ struct Gemm {
   // 3 to 5 pairs of rows with groups, 4 outputs at a time.
   template <int P>
   void narrow(size_t pair, size_t n) const {
-    float32x4_t f[P][4];
+    float32x4_t f[P][4] = {};
     E::template registers_narrow<P>(packed_tile(pair, n), f);
     store<P>(f, row_scales + 2 * pair, G, out(pair, n), a.ldy, rows_from(pair), valid(n));
   }
@@ -180,9 +192,70 @@ struct Gemm {
     if constexpr (P <= (kGrouped ? E::kPairsGrouped : E::kPairsFew))
       packed<E, P, 1, Codec>(pair, n, 0);
   }
+  // 3 to 5 pairs of rows over the inputs k0 to k1 of a panel; sums (of groups: floats) of the pieces before and for the next one in
+  // `waiting`.
+  template <int P>
+  void piece_at(size_t pair, size_t n, size_t k0, size_t k1, uint8_t* waiting) const {
+    Tile t = packed_tile(pair, n);
+    t.a += 2 * P * k0;
+    float32x4_t f[P][4] = {};
+    if constexpr (kGrouped) {
+      t.w += k0 / s.group_k * s.group_bytes();
+      t.groups = (k1 - k0) / s.group_k;
+      if (k0 > 0) __builtin_memcpy(f, waiting, sizeof f);
+      E::template registers_narrow<P>(t, f);
+      if (k1 < s.K_padded) return static_cast<void>(__builtin_memcpy(waiting, f, sizeof f));
+    } else {
+      t.w += k0 * (kNr / 2);
+      t.steps = (k1 - k0) / kKr;
+      int32x4_t v[P][4];
+      E::template registers<P>(t, v);
+      if (k0 > 0)
+        MOEBIUS_UNROLL for (int i = 0; i < 4 * P; ++i) v[i / 4][i % 4] =
+            vaddq_s32(v[i / 4][i % 4], vreinterpretq_s32_u8(vld1q_u8(waiting + 16 * i)));
+      if (k1 < s.K_padded) return static_cast<void>(__builtin_memcpy(waiting, v, sizeof v));
+      finish_sums<P>(t, v, f);
+    }
+    store<P>(f, row_scales + 2 * pair, G, out(pair, n), a.ldy, rows_from(pair), valid(n));
+  }
+  // Several tiles and long K: all tiles over a piece of it, then over the next one, so that codes come from the first-level cache
+  // for all tiles but the first, and what comes next is asked for in small portions.
+  void pieces_from(size_t n) const {
+    const size_t piece = few_piece(s);
+    const auto at = [&](size_t k) {
+      return kGrouped ? k / s.group_k * s.group_bytes() : k * (kNr / 2);
+    };
+    for (; n < a.n1; n += kNr)
+      for (size_t k0 = 0, k1; k0 < s.K_padded; k0 = k1) {
+        k1 = k0 + piece < s.K_padded ? k0 + piece : s.K_padded;
+        const bool last = k1 == s.K_padded;
+        const uint8_t* next = last ? panel(n + kNr) : panel(n) + at(k1);
+        Ahead ahead(next, last && n + kNr >= a.n1 ? 0 : at(piece) / 64, map.tiles);
+        for (size_t t = 0; t < map.tiles; ++t) {
+          ahead.fetch();
+          const size_t pair = map.first(t);
+          uint8_t* waiting = a.scratch + 64 * pair;
+          switch (map.size(t)) {
+            case 3:
+              piece_at<3>(pair, n, k0, k1, waiting);
+              break;
+            case 4:
+              piece_at<4>(pair, n, k0, k1, waiting);
+              break;
+            default:
+              piece_at<5>(pair, n, k0, k1, waiting);
+              break;
+          }
+        }
+      }
+  }
   // All tiles of rows against one panel after the other, from n on.
   template <class Codec>
   void tiles_from(size_t n) const {
+    if constexpr (kRegisters<Codec>)
+      if (few_piece(s) < s.K_padded && map.tiles > 1 && map.base >= 3 &&
+          (!kGrouped || is_narrow<E>(*a.w->problem, s, l.pairs)))
+        return pieces_from(n);
     constexpr size_t kTiles = kRegisters<Codec> ? E::kPairsFew : kMost;
     for (; n < a.n1; n += kNr) {
       const bool more = map.tiles > 1 && n + kNr < a.n1;
