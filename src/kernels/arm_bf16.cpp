@@ -4,6 +4,7 @@
 #include "kernels/arm_bf16.h"
 #include "kernels/arm_bf16_gemm.h"
 #include "kernels/arm_bf16_pack.h"
+#include "kernels/arm_bf16_rows.h"
 #include "kernels/arm_bf16_tiles.h"
 
 namespace moebius {

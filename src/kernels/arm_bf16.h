@@ -25,6 +25,8 @@
 #include "kernels/prepared_rows.h"
 #include "kernels/unpack.h"
 
+#define MOEBIUS_UNROLL _Pragma("GCC unroll 16")
+
 namespace moebius {
 namespace {
 namespace bf16_family {

@@ -16,8 +16,6 @@ namespace moebius {
 namespace {
 namespace bf16_family {
 
-#define MOEBIUS_UNROLL _Pragma("GCC unroll 16")
-
 // As asm: g++ 12 moves accumulators around when it sees the intrinsic.
 [[gnu::always_inline]] inline void bfmmla(float32x4_t& acc, uint8x16_t x, uint8x16_t b) {
   asm("bfmmla %0.4s, %1.8h, %2.8h" : "+w"(acc) : "w"(x), "w"(b));

@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on Arm: packing of weights, rows as bf16, panels of rows (layouts: arm_bf16.h). Internal linkage.
+// The float family on Arm: packing of weights (layouts: arm_bf16.h). Internal linkage. Codes and scales that lie as most do are
+// arm_bf16_straight.h's; here are all others, and which is which.
 #pragma once
 #ifdef __aarch64__
 #include <arm_neon.h>
 
+#include <type_traits>
+
 #include "base/numeric.h"
 #include "kernels/arm_bf16.h"
+#include "kernels/arm_bf16_straight.h"
 
 namespace moebius {
 namespace {
 namespace bf16_family {
-
-// ---------------------------------------------------------------------------------------------- weights
 
 inline uint8_t without_nan(uint8_t c) {
   return (c & 0x7f) == 0x7f ? 0 : c;
@@ -41,69 +43,11 @@ inline void codes_of(const PackArgs& a, const Shape& s, size_t r, size_t k, size
   }
 }
 
-inline void put_bytes(uint8_t* out, size_t j, uint8x16_t r0, uint8x16_t r1) {
-  vst1q_u8(out + 32 * j, by_fours(vget_low_u8(vuzp1q_u8(r0, r0)), vget_low_u8(vuzp1q_u8(r1, r1))));
-  vst1q_u8(out + 32 * j + 16,
-           by_fours(vget_low_u8(vuzp2q_u8(r0, r0)), vget_low_u8(vuzp2q_u8(r1, r1))));
-}
-
-// Whether any e4m3 code that was packed is NaN, or subnormal.
-struct Seen {
-  uint8x16_t nan = vdupq_n_u8(0), small = vdupq_n_u8(0);
-  bool all = false;  // every code of the group was looked at
-  uint8x16_t look(uint8x16_t v) {
-    const uint8x16_t size = vandq_u8(v, vdupq_n_u8(0x7f)), is = vceqq_u8(size, vdupq_n_u8(0x7f));
-    nan = vorrq_u8(nan, is);
-    small = vorrq_u8(small, vcltq_u8(vsubq_u8(size, vdupq_n_u8(1)), vdupq_n_u8(7)));
-    return vbicq_u8(v, is);  // NaN is carried by the scale
-  }
-};
-
-// Codes of one group of a panel: inputs [k, k + group_k), those past K zero; of dense weights only what has changed.
-inline Seen pack_codes(const PackArgs& a, const Shape& s, size_t n, size_t k, uint8_t* out) {
-  Seen seen;
+// Codes of a panel, inputs [k, end) within a group; those past K are zero.
+inline void pack_codes(const PackArgs& a, const Shape& s, size_t n, size_t k, size_t end,
+                       uint8_t* out) {
   const QuantMatrix& w = *a.w;
-  const size_t end = k + s.group_k, k1 = end < w.K ? end : w.K;
-  const bool straight = n + kNr <= w.N && a.columns == nullptr;
-  const uint8_t* rows = w.codes + n * w.row_bytes;
-  if (straight && (w.code == CodeType::kInt4Offset || w.code == CodeType::kFp4)) {
-    for (; k + kKr <= k1; k += kKr, out += s.step_bytes)
-      for (size_t j = 0; j < 4; ++j) {
-        const uint8_t* at = rows + 2 * j * w.row_bytes + k / 2;
-        vst1q_u8(out + 16 * j, by_fours(vld1_u8(at), vld1_u8(at + w.row_bytes)));
-      }
-  } else if (straight && w.code == CodeType::kFp8) {
-    for (; k + kKr <= k1; k += kKr, out += s.step_bytes)
-      for (size_t j = 0; j < 4; ++j) {
-        const uint8_t* at = rows + 2 * j * w.row_bytes + k;
-        put_bytes(out, j, seen.look(vld1q_u8(at)), seen.look(vld1q_u8(at + w.row_bytes)));
-      }
-    seen.all = k >= k1;
-  }
-  if (straight && w.code == CodeType::kBf16) {
-    if (a.changed_from > k) {
-      const size_t skipped = (a.changed_from - k) / kKr;
-      k += skipped * kKr, out += skipped * s.step_bytes;
-    }
-    for (; k + kKr <= k1 && k < a.changed_to; k += kKr, out += s.step_bytes)
-      for (size_t j = 0; j < 4; ++j) {
-        uint16x8_t even[2], odd[2];
-        for (size_t r = 0; r < 2; ++r) {
-          const uint8_t* at = rows + (2 * j + r) * w.row_bytes + 2 * k;
-          const uint16x8_t lo = vreinterpretq_u16_u8(vld1q_u8(at)),
-                           hi = vreinterpretq_u16_u8(vld1q_u8(at + 16));
-          even[r] = vuzp1q_u16(lo, hi), odd[r] = vuzp2q_u16(lo, hi);
-        }
-        const auto put = [&](size_t q, uint16x8_t a0, uint16x8_t a1, bool upper) {
-          const uint64x2_t x = vreinterpretq_u64_u16(a0), y = vreinterpretq_u64_u16(a1);
-          vst1q_u8(out + 64 * q + 16 * j,
-                   vreinterpretq_u8_u64(upper ? vzip2q_u64(x, y) : vzip1q_u64(x, y)));
-        };
-        put(0, even[0], even[1], false), put(1, even[0], even[1], true);
-        put(2, odd[0], odd[1], false), put(3, odd[0], odd[1], true);
-      }
-    if (k >= a.changed_to) return seen;
-  }
+  const size_t k1 = end < w.K ? end : w.K;
   for (; k < end; k += kKr, out += s.step_bytes)
     for (size_t j = 0; j < 4; ++j) {
       if (s.form == Form::kBf16) {
@@ -123,10 +67,9 @@ inline Seen pack_codes(const PackArgs& a, const Shape& s, size_t n, size_t k, ui
       if (s.form == Form::kInt4 || s.form == Form::kFp4) {
         vst1q_u8(out + 16 * j, by_fours(vld1_u8(c[0]), vld1_u8(c[1])));
       } else {
-        put_bytes(out, j, vld1q_u8(c[0]), vld1q_u8(c[1]));
+        put_bytes(out + 32 * j, vld1q_u8(c[0]), vld1q_u8(c[1]));
       }
     }
-  return seen;
 }
 
 // What e4m3 codes of one output in inputs [k, k1) hold: bit 0 a NaN, bit 1 a subnormal.
@@ -168,6 +111,9 @@ inline float scale_at(const QuantMatrix& w, size_t at) {
       return e4m3_to_f32(w.scales[at]);
     case ScaleType::kE8m0:
       return e8m0_to_f32(w.scales[at]);
+    case ScaleType::kF32:
+      __builtin_memcpy(&scale, w.scales + 4 * at, 4);
+      return scale;
     default:
       decode_scales(w.scale_type, w.scales + scale_size(w.scale_type) * at, 1, &scale);
       return scale;
@@ -188,40 +134,45 @@ constexpr ScaleTable scale_table(F value) {
 constexpr ScaleTable kFp8Scales = scale_table([](uint8_t c) { return e4m3_to_f32(c); }),
                      kE8m0Scales = scale_table([](uint8_t c) { return e8m0_to_f32(c); });
 
-// The scales of 8 outputs as bf16, where nothing else is to be said about them.
-inline void copy_scales(const QuantMatrix& w, const ScaleRows& rows, size_t column, uint8_t* out) {
-  uint16_t half[kNr];
-  if (w.scale_type == ScaleType::kBf16) {
-    for (size_t i = 0; i < kNr; ++i)
-      __builtin_memcpy(&half[i], w.scales + 2 * (rows.at[i] + column), 2);
-  } else {
-    const ScaleTable& table = w.scale_type == ScaleType::kFp8 ? kFp8Scales : kE8m0Scales;
-    for (size_t i = 0; i < kNr; ++i) half[i] = table.from[w.scales[rows.at[i] + column]];
+// The scales of 8 outputs as bf16, where nothing else is to be said about them. In registers: a vector loaded from what was just
+// stored piecemeal would wait for all stores before it.
+inline uint16x8_t scales_of(const QuantMatrix& w, const ScaleRows& rows, size_t column) {
+  uint64_t half[2] = {};
+  MOEBIUS_UNROLL for (size_t i = 0; i < kNr; ++i) {
+    uint16_t v;
+    if (w.scale_type == ScaleType::kBf16) {
+      __builtin_memcpy(&v, w.scales + 2 * (rows.at[i] + column), 2);
+    } else {
+      const ScaleTable& table = w.scale_type == ScaleType::kFp8 ? kFp8Scales : kE8m0Scales;
+      v = table.from[w.scales[rows.at[i] + column]];
+    }
+    half[i / 4] |= static_cast<uint64_t>(v) << (16 * (i % 4));
   }
-  __builtin_memcpy(out, half, sizeof half);
+  return vcombine_u16(vcreate_u16(half[0]), vcreate_u16(half[1]));
 }
 
+// Scales, zero points and flag of a group. `met`: among the e4m3 codes of the group.
 inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g,
-                        const ScaleRows& rows, const Seen& seen, uint8_t* out) {
+                        const ScaleRows& rows, Met met, uint8_t* out) {
   const QuantMatrix& w = *a.w;
   if (s.scale_bytes == 0) return;
   const size_t k = g * s.group_k, k1 = k + s.group_k < w.K ? k + s.group_k : w.K;
   const size_t column = k / s.weight_k;
   const bool fp8 = s.form == Form::kFp8;
-  if (s.bf16 && !fp8 && s.zero_bytes == 0 && n + kNr <= w.N)
-    return copy_scales(w, rows, column, out);
   __builtin_memset(out, 0, s.scale_bytes + s.zero_bytes + s.flag_bytes);
-  const bool clean = seen.all && vmaxvq_u8(seen.nan) == 0;
-  bool plain = fp8 && (!clean || vmaxvq_u8(seen.small) == 0);
+  if (s.zero_bytes != 0)
+    for (size_t i = 0; i < kNr && n + i < w.N; ++i)
+      out[s.scale_bytes + i] = static_cast<uint8_t>(w.zero_points[rows.at[i] + column]);
+  if (s.bf16 && !fp8 && n + kNr <= w.N)
+    return vst1q_u8(out, vreinterpretq_u8_u16(scales_of(w, rows, column)));
+  bool plain = fp8 && met != Met::kSubnormal;
   float scales[kNr] = {};
   for (size_t i = 0; i < kNr && n + i < w.N; ++i) {
-    const size_t at = rows.at[i] + column;
-    scales[i] = scale_at(w, at);
-    const unsigned found = fp8 && !clean ? survey(a, n + i, k, k1) : 0;
+    scales[i] = scale_at(w, rows.at[i] + column);
+    const unsigned found = fp8 && met == Met::kUnknown ? survey(a, n + i, k, k1) : 0;
     if ((found & 1) != 0) scales[i] = __builtin_nanf("");
     plain = plain && found == 0 && scales[i] < 16.0f &&
             scales[i] > -16.0f;  // 8 times a scale must not overflow anywhere
-    if (s.zero_bytes != 0) out[s.scale_bytes + i] = static_cast<uint8_t>(w.zero_points[at]);
   }
   if (s.flag_bytes != 0) out[s.scale_bytes + s.zero_bytes] = plain ? 1 : 0;
   for (size_t i = 0; i < kNr; ++i) {
@@ -235,153 +186,172 @@ inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g,
   }
 }
 
+// A panel of 8 outputs, group after group.
+class PanelPacker {
+ public:
+  PanelPacker(const PackArgs& a, const Shape& s, size_t n, uint8_t* out)
+      : a_(a),
+        s_(s),
+        w_(*a.w),
+        n_(n),
+        straight_(n + kNr <= w_.N && a.columns == nullptr),
+        out_(out),
+        codes_(w_.codes + n * w_.row_bytes),
+        rows_(w_, n) {}
+  void pack() const {
+    if (straight_ && s_.scale_bytes != 0) ask_for_scales();
+    size_t g = straight_ ? whole_groups(w_.K / s_.group_k) : 0;
+    for (; g < s_.groups; ++g) any_group(g);
+    __builtin_memset(group(g), 0, s_.stride() - g * s_.group_bytes());
+  }
+
+ private:
+  static constexpr size_t kChunk = 128;  // groups whose scales are made at once
+  uint8_t* group(size_t g) const { return out_ + g * s_.group_bytes(); }
+  Rows rows_from(size_t byte) const { return {codes_, w_.row_bytes, byte}; }
+  bool stored_nibbles() const {
+    return w_.code == CodeType::kInt4Offset || w_.code == CodeType::kFp4;
+  }
+  // Of the next 8 outputs: there are few, in many places, and nothing goes on without them.
+  void ask_for_scales() const {
+    const size_t size = scale_size(w_.scale_type), stride = rows_.at[kNr - 1] - rows_.at[0];
+    const uint8_t* next = w_.scales + (rows_.at[kNr - 1] + stride / (kNr - 1)) * size;
+    for (size_t i = 0; i < stride * size; i += 64) __builtin_prefetch(next + i, 0, 2);
+  }
+  // Calls f(codec) with the one for these codes, or with 0 if there is none.
+  template <class F>
+  size_t with_codec(const F& f) const {
+    if (stored_nibbles()) return f(NibbleCodec<StoredNibbles>{});
+    if (w_.code == CodeType::kFp8) return f(ByteCodec<E4m3>{});
+    if (w_.code == CodeType::kBf16) return f(Bf16Codec{});
+    if (w_.code == CodeType::kInt8 && s_.form == Form::kInt4)
+      return f(NibbleCodec<SmallIntegers>{});
+    if (w_.code == CodeType::kInt8 && s_.form == Form::kInt8) return f(ByteCodec<Integers>{});
+    if (w_.code == CodeType::kInt8Offset && s_.form == Form::kInt8)
+      return f(ByteCodec<OffsetIntegers>{});
+    return 0;
+  }
+
+  // --- groups of whole steps ---
+
+  // Returns how many groups were packed.
+  size_t whole_groups(size_t count) const {
+    const bool one_step = stored_nibbles() && s_.group_k == kKr;
+    const bool nibbles = s_.form == Form::kInt4 || s_.form == Form::kFp4;
+    if (one_step) count = count / 2 * 2;
+    if (s_.form == Form::kBf16 || (nibbles && !one_step && s_.group_k % (2 * kKr) != 0)) return 0;
+    const bool simple = s_.bf16 && s_.zero_bytes == 0;
+    uint16x8_t scales[kChunk];
+    for (size_t g = 0; g < count; g += kChunk) {
+      const size_t g1 = g + kChunk < count ? g + kChunk : count;
+      if (simple) make_scales(g, g1, scales);
+      if (one_step) {
+        one_step_groups(g, g1, simple ? scales : nullptr);
+      } else if (with_codec([&](auto codec) {
+                   groups<decltype(codec)>(g, g1, simple ? scales : nullptr);
+                   return size_t{1};
+                 }) == 0) {
+        return 0;
+      }
+    }
+    return count;
+  }
+  void make_scales(size_t g, size_t g1, uint16x8_t* out) const {
+    const bool transposed = s_.weight_k == s_.group_k && w_.scale_type != ScaleType::kBf16;
+    const uint8_t* from[kNr];
+    for (size_t i = 0; transposed && i < kNr; ++i) from[i] = w_.scales + rows_.at[i];
+    while (g < g1) {
+      if (transposed && g + 8 <= g1 && transpose_scales(w_.scale_type, from, g, out)) {
+        g += 8, out += 8;
+        continue;
+      }
+      for (size_t i = 0; i < 8 && g < g1; ++i)
+        *out++ = scales_of(w_, rows_, g++ * s_.group_k / s_.weight_k);
+    }
+  }
+  // Scales null: they are not simple.
+  void put_extras(size_t g, const uint16x8_t* scales, Met met, uint8_t* out) const {
+    if (scales == nullptr) return pack_extras(a_, s_, n_, g, rows_, met, out);
+    if (met != Met::kUnknown) return put_e4m3_extras(*scales, met, out);
+    store_in_order<1>(out, {vreinterpretq_u8_u16(*scales)});
+  }
+  // Two groups at a time.
+  [[gnu::noinline]] void one_step_groups(size_t g, size_t g1, const uint16x8_t* scales) const {
+    Rows r = rows_from(g * NibbleCodec<StoredNibbles>::kStored);
+    const size_t apart = s_.group_bytes();
+    uint8_t* out = group(g);
+    for (; g < g1; g += 2, out += 2 * apart) {
+      uint8x16_t first[4], second[4];
+      NibbleCodec<StoredNibbles>::make(r, first, second);
+      store_in_order(out, first);
+      put_extras(g, scales, Met::kUnknown, out + 64);
+      store_in_order(out + apart, second);
+      put_extras(g + 1, scales == nullptr ? nullptr : scales + 1, Met::kUnknown, out + apart + 64);
+      if (scales != nullptr) scales += 2;
+    }
+  }
+  template <class Codec>
+  [[gnu::noinline]] void groups(size_t g, size_t g1, const uint16x8_t* scales) const {
+    constexpr bool kE4m3 = std::is_same_v<Codec, ByteCodec<E4m3>>;
+    const size_t steps = s_.group_k / kKr, apart = s_.group_bytes(), at = s_.code_bytes;
+    Rows r = rows_from(g * steps * Codec::kStored);
+    uint8_t* out = group(g);
+    for (; g < g1; ++g, out += apart) {
+      Seen seen;
+      put_steps<Codec>(r, steps, out, seen);
+      if (kE4m3 && seen.nan()) {
+        any_group(g);
+      } else {
+        put_extras(g, scales, kE4m3 ? seen.met() : Met::kUnknown, out + at);
+      }
+      if (scales != nullptr) ++scales;
+    }
+  }
+
+  // --- whatever is left ---
+
+  void any_group(size_t g) const {
+    size_t k = g * s_.group_k;
+    const size_t end = k + s_.group_k;
+    uint8_t* out = group(g);
+    if (straight_ && s_.form != Form::kFp8) {
+      size_t k1 = end < w_.K ? end : w_.K;
+      const bool dense = w_.code == CodeType::kBf16;  // only what has changed
+      if (dense && a_.changed_from > k) {
+        const size_t skipped = (a_.changed_from - k) / kKr;
+        k += skipped * kKr, out += skipped * s_.step_bytes;
+      }
+      if (dense && a_.changed_to < k1) {
+        const size_t changed = a_.changed_to > k ? k + up(a_.changed_to - k, kKr) : k;
+        k1 = changed < k1 ? changed : k1;
+      }
+      const size_t steps = k < k1 ? with_codec([&](auto codec) {
+        Rows r = rows_from(k / kKr * codec.kStored);
+        Seen seen;
+        return put_steps<decltype(codec)>(r, (k1 - k) / kKr, out, seen);
+      })
+                                  : 0;
+      k += steps * kKr, out += steps * s_.step_bytes;
+      if (dense && k >= a_.changed_to) return;  // there are no scales
+    }
+    pack_codes(a_, s_, n_, k, end, out);
+    pack_extras(a_, s_, n_, g, rows_, Met::kUnknown, group(g) + s_.code_bytes);
+  }
+
+  const PackArgs& a_;
+  const Shape& s_;
+  const QuantMatrix& w_;
+  const size_t n_;
+  const bool straight_;
+  uint8_t* const out_;
+  const uint8_t* const codes_;
+  const ScaleRows rows_;
+};
+
 inline void pack(const PackArgs& a) {
   const Shape s = shape_of(*a.problem);
-  for (size_t n = a.n0; n < a.n1; n += kNr) {
-    uint8_t* out = a.packed + (a.row0 + n) / kNr * s.stride();
-    const ScaleRows rows(*a.w, n);
-    for (size_t g = 0; g < s.groups; ++g, out += s.group_bytes()) {
-      const Seen seen = pack_codes(a, s, n, g * s.group_k, out);
-      pack_extras(a, s, n, g, rows, seen, out + s.code_bytes);
-    }
-    __builtin_memset(out, 0, s.stride() - s.groups * s.group_bytes());
-  }
-}
-
-// ---------------------------------------------------------------------------------------------- rows
-
-// Codes of one byte become bf16 in place, from the end to the front; `larger` is added to the exponents.
-inline void widen_codes(ActCode code, uint8_t* row, size_t K, int larger) {
-  const float by = f32_from_bits(static_cast<uint32_t>(127 + larger) << 23);
-  uint16_t table[256];
-  for (unsigned c = 0; c < 256; ++c) {
-    const float v = code == ActCode::kFp8 ? e4m3_to_f32(static_cast<uint8_t>(c)) : e2m1_to_f32(c);
-    table[c] = static_cast<uint16_t>(f32_bits(v * by) >> 16);
-  }
-  for (size_t k = K; k-- > 0;) __builtin_memcpy(row + 2 * k, &table[row[k]], 2);
-}
-
-// A row rounded to bf16, times 2^larger.
-inline void copy_row(const float* x, size_t K, int larger, uint16_t* out) {
-  const float by = f32_from_bits(static_cast<uint32_t>(127 + larger) << 23);
-  size_t k = 0;
-  for (; k + 8 <= K; k += 8) {
-    const float32x4_t lo = vmulq_n_f32(vld1q_f32(x + k), by),
-                      hi = vmulq_n_f32(vld1q_f32(x + k + 4), by);
-    uint16x8_t v;
-    asm("bfcvtn %0.4h, %1.4s" : "=w"(v) : "w"(lo));
-    asm("bfcvtn2 %0.8h, %1.4s" : "+w"(v) : "w"(hi));
-    vst1q_u16(out + k, v);
-  }
-  for (; k < K; ++k) out[k] = f32_to_bf16(x[k] * by);
-}
-
-// How far the exponents of a row can be raised: its largest number to 2^125, at most by 126.
-inline int room_of(const float* x, size_t K) {
-  uint32_t top = 0;
-  for (size_t k = 0; k < K; ++k) {
-    const uint32_t b = f32_bits(x[k]) & 0x7fffffffu;
-    top = b > top ? b : top;
-  }
-  if (top >= 0x7f800000u) return 0;  // NaN or infinity: so are the outputs
-  const int room = 125 - (static_cast<int>(top >> 23) - 127);
-  return room > 126 ? 126 : room;
-}
-
-inline void prepare_rows(const PrepareArgs& a) {
-  const Problem& p = *a.problem;
-  const size_t stride = row_bytes(p), codes = row_codes(p), K_padded = shape_of(p).K_padded;
-  const bool raised = form_of(p) == Form::kFp8;
-  for (size_t m = 0; m < a.M; ++m) {
-    uint8_t* row = a.rows + m * stride;
-    const float* x = a.x + m * a.ldx;
-    if (p.act.code == ActCode::kAsIs) {
-      const int larger = raised ? room_of(x, p.K) : 0;
-      copy_row(x, p.K, larger, reinterpret_cast<uint16_t*>(row + codes));
-      if (raised) {
-        const float factor = f32_from_bits(static_cast<uint32_t>(127 + kRaise - larger) << 23);
-        __builtin_memset(row, 0, codes);
-        __builtin_memcpy(row, &factor, 4);
-      }
-    } else {
-      prepare_rows_canonical({&p, a.act, x, a.ldx, 1, row});
-      widen_codes(p.act.code, row + codes, p.K, raised ? kRaise : 0);
-    }
-    __builtin_memset(row + codes + 2 * p.K, 0, 2 * (K_padded - p.K));
-  }
-}
-
-// ---------------------------------------------------------------------------------------------- panels
-
-struct Step16 {
-  uint16x8_t lo, hi;  // 16 inputs of a row
-};
-inline Step16 step_of(const uint16_t* row, const int32_t* columns, size_t k, size_t K) {
-  if (columns == nullptr) return {vld1q_u16(row + k), vld1q_u16(row + k + 8)};
-  uint16_t c[kKr] = {};
-  for (size_t i = 0; i < kKr && k + i < K; ++i) c[i] = row[columns[k + i]];
-  return {vld1q_u16(c), vld1q_u16(c + 8)};
-}
-inline uint8x16_t zip_low(uint16x8_t a, uint16x8_t b) {
-  return vreinterpretq_u8_u64(vzip1q_u64(vreinterpretq_u64_u16(a), vreinterpretq_u64_u16(b)));
-}
-inline uint8x16_t zip_high(uint16x8_t a, uint16x8_t b) {
-  return vreinterpretq_u8_u64(vzip2q_u64(vreinterpretq_u64_u16(a), vreinterpretq_u64_u16(b)));
-}
-// One pair of rows into its tile; `stride` = bytes between quarters.
-inline void put_pair(const PanelArgs& a, const Shape& s, const uint16_t* r0, const uint16_t* r1,
-                     uint8_t* out, size_t stride) {
-  for (size_t k = 0; k < s.K_padded; k += kKr, out += 4 * stride) {
-    const Step16 x = step_of(r0, a.w->columns, k, a.problem->K);
-    Step16 y = {vdupq_n_u16(0), vdupq_n_u16(0)};
-    if (r1 != nullptr) y = step_of(r1, a.w->columns, k, a.problem->K);
-    const uint16x8_t x_even = vuzp1q_u16(x.lo, x.hi), x_odd = vuzp2q_u16(x.lo, x.hi);
-    const uint16x8_t y_even = vuzp1q_u16(y.lo, y.hi), y_odd = vuzp2q_u16(y.lo, y.hi);
-    vst1q_u8(out, zip_low(x_even, y_even));
-    vst1q_u8(out + stride, zip_high(x_even, y_even));
-    vst1q_u8(out + 2 * stride, zip_low(x_odd, y_odd));
-    vst1q_u8(out + 3 * stride, zip_high(x_odd, y_odd));
-  }
-}
-
-inline void make_panel(const PanelArgs& a, size_t most_pairs) {
-  const Problem& p = *a.problem;
-  const Shape s = shape_of(p);
-  const PanelLayout l = panel_layout(s, a.M);
-  const size_t stride = row_bytes(p), codes = row_codes(p);
-  const auto row = [&](size_t m) {
-    return a.rows + (a.ids != nullptr ? static_cast<size_t>(a.ids[m]) : m) * stride;
-  };
-  auto* factors = reinterpret_cast<float*>(a.panel + l.factors);
-  auto* group_factors = reinterpret_cast<float*>(a.panel + l.group_factors);
-  const auto scale = [&](size_t m, size_t g) {
-    float v = 0.0f;
-    if (m < a.M) __builtin_memcpy(&v, row(m) + 4 * g, 4);
-    return v;
-  };
-  for (size_t m = 0; m < 2 * l.pairs; ++m) {
-    factors[m] = 1.0f;
-    if (p.act.code == ActCode::kAsIs && codes != 0) factors[m] = scale(m, 0);
-    if (p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kRow) factors[m] = scale(m, 0);
-    if (p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kStatic) {
-      const float v = scale(m, 0);  // NaN, or the stored scale, which is applied with the weights'
-      if (v != v) factors[m] = v;
-    }
-    for (size_t g = 0; s.row_groups && g < s.groups; ++g) {
-      float* to = group_factors + (g * l.pairs + m / 2) * 4 + m % 2 * 2;
-      to[0] = to[1] = scale(m, g * s.group_k / s.row_k);
-    }
-  }
-  const TileMap map(l.pairs, most_pairs);
-  for (size_t t = 0; t < map.tiles; ++t)
-    for (size_t i = 0; i < map.size(t); ++i) {
-      const size_t pair = map.first(t) + i;
-      const auto* r0 = reinterpret_cast<const uint16_t*>(row(2 * pair) + codes);
-      const auto* r1 = 2 * pair + 1 < a.M
-                           ? reinterpret_cast<const uint16_t*>(row(2 * pair + 1) + codes)
-                           : nullptr;
-      put_pair(a, s, r0, r1, a.panel + 4 * map.first(t) * s.K_padded + 16 * i, 16 * map.size(t));
-    }
+  for (size_t n = a.n0; n < a.n1; n += kNr)
+    PanelPacker(a, s, n, a.packed + (a.row0 + n) / kNr * s.stride()).pack();
 }
 
 }  // namespace bf16_family
