@@ -271,11 +271,7 @@ void gelu_f32(const float* x, float* y, size_t n) noexcept;
 void gelu_tanh_f32(const float* x, float* y, size_t n) noexcept;
 void relu2_f32(const float* x, float* y, size_t n) noexcept;
 
-struct Largest {
-  float value;  // NaN is passed over; of nothing: -infinity
-  bool nan;     // there was one
-};
-Largest largest_of(const float* x, size_t n) noexcept;
+float largest_of(const float* x, size_t n) noexcept;  // NaN if there is one; of nothing: -infinity
 float sum_of(const float* x,
              size_t n) noexcept;  // in 16 lanes, which are then added in a fixed order
 // exp_minus(x * scale, top). Coarse: within 6e-6, 0 below 1.7e-38, anything but NaN for NaN; for what is rounded to bf16 next.

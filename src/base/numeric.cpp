@@ -38,10 +38,16 @@ MOEBIUS_ALWAYS_INLINE Four fma_four(Four a, Four b, Four c) {
   return c;
 }
 
-MOEBIUS_ALWAYS_INLINE Four rounded_to_bf16(Four v) {
-  const FourBits u = bits_of(v), nan = (u & 0xFFFF0000u) | 0x400000u;
-  const FourBits rounded = (u + ((u >> 16 & 1u) + 0x7FFFu)) & 0xFFFF0000u;
-  return v == v ? from_bits(rounded) : from_bits(nan);
+// b where it is larger, NaN where either is.
+MOEBIUS_ALWAYS_INLINE Four larger_or_nan(Four a, Four b) {
+#ifdef __aarch64__
+  Four v;  // one operation where the lines below make five
+  asm("fmax %0.4s, %1.4s, %2.4s" : "=w"(v) : "w"(a), "w"(b));
+  return v;
+#else
+  const auto take = (b > a) | (b != b);
+  return take ? b : a;
+#endif
 }
 
 // exp_nonpositive_f32 of 16 numbers, one operation of the definition after the other over all of them: the latencies of a chain
@@ -64,6 +70,20 @@ MOEBIUS_ALWAYS_INLINE void exp_block(Four (&r)[kFours], Four (&p)[kFours]) {
   MOEBIUS_EACH p[j] = fma_four(p[j], r[j], four(1.0f));
   MOEBIUS_EACH p[j] = from_bits(bits_of(p[j]) + (bits_of(t[j]) << 23));
   MOEBIUS_EACH p[j] = p[j] * kExpMinus64;
+}
+// Rounds 16 numbers to bf16. NaN, which has bits to keep, is rare enough for a branch.
+MOEBIUS_ALWAYS_INLINE void round_block(Four (&v)[kFours]) {
+  FourBits u[kFours], number[kFours];
+  MOEBIUS_EACH number[j] = reinterpret_cast<FourBits>(v[j] == v[j]);
+  MOEBIUS_EACH u[j] = bits_of(v[j]);
+  MOEBIUS_EACH u[j] = (u[j] + 0x7FFFu + (u[j] >> 16 & 1u)) & 0xFFFF0000u;
+  const FourBits all = (number[0] & number[1]) & (number[2] & number[3]);
+  using Two = uint64_t __attribute__((vector_size(16)));
+  const Two halves = reinterpret_cast<Two>(all);
+  if (__builtin_expect((halves[0] & halves[1]) != ~uint64_t{0}, 0))
+    MOEBIUS_EACH u[j] =
+        (number[j] & u[j]) | (~number[j] & ((bits_of(v[j]) & 0xFFFF0000u) | 0x400000u));
+  MOEBIUS_EACH v[j] = from_bits(u[j]);
 }
 MOEBIUS_ALWAYS_INLINE void silu_and_mul_block(const float* g, const float* u, float* y) {
   Four x[kFours], r[kFours], p[kFours];
@@ -128,12 +148,23 @@ void f32_to_bf16(const float* src, uint16_t* dst, size_t n) noexcept {
   map(src, dst, n, [](float v) { return f32_to_bf16(v); });
 }
 void round_to_bf16(float* x, size_t n) noexcept {
-  for (; n >= 4; n -= 4, x += 4) store_four(x, rounded_to_bf16(load_four(x)));
+  for (; n >= kBlock; n -= kBlock, x += kBlock) {
+    Four v[kFours];
+    MOEBIUS_EACH v[j] = load_four(x + 4 * j);
+    round_block(v);
+    MOEBIUS_EACH store_four(x + 4 * j, v[j]);
+  }
   map(x, x, n, [](float v) { return bf16_to_f32(f32_to_bf16(v)); });
 }
 void scale_in_bf16(const float* x, float r, const float* w, float* y, size_t n) noexcept {
-  for (; n >= 4; n -= 4, x += 4, w += 4, y += 4)
-    store_four(y, rounded_to_bf16(rounded_to_bf16(load_four(x) * r) * load_four(w)));
+  for (; n >= kBlock; n -= kBlock, x += kBlock, w += kBlock, y += kBlock) {
+    Four v[kFours];
+    MOEBIUS_EACH v[j] = load_four(x + 4 * j) * r;
+    round_block(v);
+    MOEBIUS_EACH v[j] = v[j] * load_four(w + 4 * j);
+    round_block(v);
+    MOEBIUS_EACH store_four(y + 4 * j, v[j]);
+  }
   map_gated(x, w, y, n, [r](float v, float weight) {
     return bf16_to_f32(f32_to_bf16(bf16_to_f32(f32_to_bf16(v * r)) * weight));
   });
@@ -187,27 +218,15 @@ void relu2_f32(const float* x, float* y, size_t n) noexcept {
   map(x, y, n, [](float v) { return relu2_f32(v); });
 }
 
-Largest largest_of(const float* x, size_t n) noexcept {
+float largest_of(const float* x, size_t n) noexcept {
   Four top[kFours];
-  FourBits number[kFours];
   MOEBIUS_EACH top[j] = four(f32_from_bits(0xFF800000u));
-  MOEBIUS_EACH number[j] = ~FourBits{};
-  for (; n >= kBlock; n -= kBlock, x += kBlock) MOEBIUS_EACH {
-      const Four v = load_four(x + 4 * j);
-      top[j] = v > top[j] ? v : top[j];
-      number[j] &= reinterpret_cast<FourBits>(v == v);
-    }
-  for (size_t j = 0; j < n; ++j) {
-    top[0] = four(x[j]) > top[0] ? four(x[j]) : top[0];
-    number[0] &= reinterpret_cast<FourBits>(four(x[j]) == four(x[j]));
-  }
-  for (size_t j = 1; j < kFours; ++j) {
-    top[0] = top[j] > top[0] ? top[j] : top[0];
-    number[0] &= number[j];
-  }
-  const float a = top[0][1] > top[0][0] ? top[0][1] : top[0][0];
-  const float b = top[0][3] > top[0][2] ? top[0][3] : top[0][2];
-  return {b > a ? b : a, (number[0][0] & number[0][1] & number[0][2] & number[0][3]) == 0};
+  for (; n >= kBlock; n -= kBlock, x += kBlock)
+    MOEBIUS_EACH top[j] = larger_or_nan(top[j], load_four(x + 4 * j));
+  for (size_t j = 0; j < n; ++j) top[0] = larger_or_nan(top[0], four(x[j]));
+  const Four all = larger_or_nan(larger_or_nan(top[0], top[1]), larger_or_nan(top[2], top[3]));
+  const Four half = larger_or_nan(all, Four{all[2], all[3], all[0], all[1]});
+  return larger_or_nan(half, four(half[1]))[0];
 }
 float sum_of(const float* x, size_t n) noexcept {
   Four sum[kFours] = {};

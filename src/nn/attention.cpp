@@ -64,10 +64,11 @@ float softmax_step(float* s, float scale, Seen seen, XType type, float& best, fl
       s[i] = seen.first <= i && i < seen.last ? s[i] * scale : kMasked;
     scale = 1.0f;
   }
-  const Largest largest = largest_of(s, kKeyBlock);
-  const float here = largest.value * scale, top = here > best ? here : best;
-  if (largest.nan) total = std::numeric_limits<float>::quiet_NaN();
-  if (top == kMasked || largest.nan) {
+  const float largest = largest_of(s, kKeyBlock);
+  const float here = largest * scale, top = here > best ? here : best;
+  const bool nan = std::isnan(largest);
+  if (nan) total = std::numeric_limits<float>::quiet_NaN();
+  if (top == kMasked || nan) {
     std::fill_n(s, kKeyBlock, 0.0f);
     return 1.0f;
   }
@@ -237,10 +238,13 @@ void Attention::run(size_t index, AttentionScratch& s) const {
         std::min<size_t>(kKeyBlock, round_up(position0 + tokens - block * kKeyBlock, kk.n_step));
     w.problem = &plan_.keys, w.data = rows.cache->key_block(task.head, block);
     kk.gemm({&w, s.key_panel, M, 0, columns, s.scores, kKeyBlock, s.scratch});
+    const Seen oldest = seen_keys(spec, position0, block),
+               newest = seen_keys(spec, position0 + tokens - 1, block);
+    const bool whole = oldest.last == kKeyBlock && newest.first == 0;  // for every row
     for (size_t m = 0; m < M; ++m)
       s.keep[m] = softmax_step(s.scores + m * kKeyBlock, spec.scale,
-                               seen_keys(spec, position0 + m / rep, block), plan_.type, s.best[m],
-                               s.total[m]);
+                               whole ? newest : seen_keys(spec, position0 + m / rep, block),
+                               plan_.type, s.best[m], s.total[m]);
     w.problem = &plan_.values, w.data = rows.cache->value_block(task.head, block);
     vk.prepare_rows({&plan_.values, &none, s.scores, kKeyBlock, M, s.rows});
     vk.make_panel({&plan_.values, &w, s.rows, nullptr, M, s.value_panel});
