@@ -194,7 +194,7 @@ LinearLayer::Call LinearLayer::plan_call(const ConstRows& x, const Rows& y, size
   c.unit_rows = std::min(c.unit_rows, x.rows);
   c.units = ceil_div(x.rows, c.unit_rows);
   const size_t wanted = ceil_div(c.thread_count * kLinearTasksPerThread, c.units);
-  const size_t largest = std::max<size_t>(kLinearTileFloats / c.unit_rows, step_);
+  const size_t largest = tile_columns(kLinearTileFloats / c.unit_rows, step_);
   size_t share = std::max<size_t>(ceil_div(N_, wanted), c.thread_count > 1 ? 16 : 1);
   if (x.rows <= kStreamRows)
     share = std::max(share, std::min(kStreamWeights / K_, ceil_div(N_, c.thread_count)));

@@ -126,7 +126,7 @@ void MoeLayer::Forward::gate_up(const Task& task, Thread& s) noexcept {
   make_panels(task.unit, s);
   const bool whole = u.parts == 1 && !keep_intermediate_;
   float* out = whole ? s.intermediate : intermediate_ + u.intermediate;
-  const size_t columns = std::max(step, tile_floats_ / rows / step * step);
+  const size_t columns = tile_columns(tile_floats_ / rows, step);
   for (size_t n = task.n0; n < task.n1; n += columns) {
     const size_t end = std::min<size_t>(task.n1, n + columns), width = end - n;
     const size_t ld = tile_stride(width);

@@ -257,7 +257,7 @@ void MoeLayer::Forward::choose_blocks() {
   size_t block = std::min({kAccumulatorFloats / std::max<size_t>(1, T_), H_});
   if (threads_ > 1) block = std::min(block, ceil_div(H_, threads_ * per_thread));
   down_block_ = std::max(step, block / step * step);
-  down_tile_ = std::min(down_block_, std::max(step, kDownTileFloats / rows / step * step));
+  down_tile_ = std::min(down_block_, tile_columns(kDownTileFloats / rows, step));
   tile_floats_ = std::max({kTileFloats, rows * layer_.up_step_});
 }
 
