@@ -61,17 +61,19 @@ struct Smmla {
   }
 
   [[gnu::always_inline]] static inline void registers_grouped(const int8_family::Tile& t,
-                                                              float32x4_t (&f)[1][2][4]) {
-    i8mm_registers::grouped(t.a, t.w, t.groups, t.steps, f[0]);
+                                                              float32x4_t (&f)[2][4]) {
+    i8mm_registers::grouped(t.a, t.w, t.groups, t.steps, f);
   }
-  [[gnu::always_inline]] static inline void registers_grouped(const int8_family::Tile& t,
-                                                              float32x4_t (&f)[2][1][4]) {
-    i8mm_registers::grouped_pair(t.a, t.w, t.w + t.stream, t.groups, t.steps, f);
+  // One row or a pair, two panels.
+  template <bool kPair>
+  [[gnu::always_inline]] static inline void registers_streams(const int8_family::Tile& t,
+                                                              int32x4_t (&v)[2][4]) {
+    i8mm_registers::channel_streams<kPair>(t.a, t.w, t.w + t.stream, t.steps / 2, v);
   }
-
-  [[gnu::always_inline]] static inline void registers_one(const int8_family::Tile& t,
-                                                          float32x4_t (&f)[2][2]) {
-    i8mm_registers::grouped_one(t.a, t.w, t.w + t.stream, t.groups, t.steps, f);
+  template <bool kPair>
+  [[gnu::always_inline]] static inline void registers_streams(const int8_family::Tile& t,
+                                                              float32x4_t (&f)[8]) {
+    i8mm_registers::grouped_streams<kPair>(t.a, t.w, t.w + t.stream, t.groups, t.steps, f);
   }
   // f += 3 to 5 pairs of rows.
   template <int P>

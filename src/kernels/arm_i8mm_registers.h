@@ -255,106 +255,115 @@ template <int P>
       : MOEBIUS_ALL_VECTORS, "cc", "memory");
 }
 
-// A single row (the second one of SMMLA is zero) and two panels, group after group in turn; f[panel] = 8 outputs in v8-v11.
-#define MOEBIUS_HALF_ONE(at, b0, b1, b2, b3, u0, u1, u2, u3, l0, l1)               \
-  "ldr d28, [%[t], #" #at "]\n" MOEBIUS_MMLA(0, 28, b0) u0 MOEBIUS_MMLA(1, 28, b1) \
-  u1 l0 MOEBIUS_MMLA(2, 28, b2)                                                    \
-  u2 l1 MOEBIUS_MMLA(3, 28, b3) u3
-#define MOEBIUS_ONE_STEPS(w, l0, l1)                                                      \
-  MOEBIUS_HALF_ONE(0, 16, 17, 18, 19, MOEBIUS_ODD(20), MOEBIUS_ODD(21), MOEBIUS_ODD(22),  \
-                   MOEBIUS_ODD(23), "ldp q24, q25, [%[" w "], #64]\n",                    \
-                   "ldp q26, q27, [%[" w "], #96]\n")                                     \
-  MOEBIUS_HALF_ONE(8, 20, 21, 22, 23, MOEBIUS_EVEN(16, 24), MOEBIUS_EVEN(17, 25),         \
-                   MOEBIUS_EVEN(18, 26), MOEBIUS_EVEN(19, 27), "", "")                    \
-  MOEBIUS_HALF_ONE(16, 16, 17, 18, 19, MOEBIUS_ODD(24), MOEBIUS_ODD(25), MOEBIUS_ODD(26), \
-                   MOEBIUS_ODD(27), l0, l1)                                               \
-  MOEBIUS_HALF_ONE(24, 24, 25, 26, 27, MOEBIUS_EVEN(16, 20), MOEBIUS_EVEN(17, 21),        \
+// One row (the second one of SMMLA is zero, `ldr d`) or a pair of rows, and two panels. 32 inputs of the panel at w into the sums s0-s3; l0 and
+// l1 load the codes of what comes next.
+#define MOEBIUS_HALF_ONE(row, s0, s1, s2, s3, b0, b1, b2, b3, u0, u1, u2, u3, l0, l1) \
+  row MOEBIUS_MMLA(s0, 28, b0)                                                        \
+  u0 MOEBIUS_MMLA(s1, 28, b1)                                                         \
+  u1 l0 MOEBIUS_MMLA(s2, 28, b2)                                                      \
+  u2 l1 MOEBIUS_MMLA(s3, 28, b3) u3
+#define MOEBIUS_ONE_STEPS(x0, x1, x2, x3, s0, s1, s2, s3, w, l0, l1)                               \
+  MOEBIUS_HALF_ONE(x0, s0, s1, s2, s3, 16, 17, 18, 19, MOEBIUS_ODD(20), MOEBIUS_ODD(21),           \
+                   MOEBIUS_ODD(22), MOEBIUS_ODD(23), "ldp q24, q25, [%[" w "], #64]\n",            \
+                   "ldp q26, q27, [%[" w "], #96]\n")                                              \
+  MOEBIUS_HALF_ONE(x1, s0, s1, s2, s3, 20, 21, 22, 23, MOEBIUS_EVEN(16, 24), MOEBIUS_EVEN(17, 25), \
+                   MOEBIUS_EVEN(18, 26), MOEBIUS_EVEN(19, 27), "", "")                             \
+  MOEBIUS_HALF_ONE(x2, s0, s1, s2, s3, 16, 17, 18, 19, MOEBIUS_ODD(24), MOEBIUS_ODD(25),           \
+                   MOEBIUS_ODD(26), MOEBIUS_ODD(27), l0, l1)                                       \
+  MOEBIUS_HALF_ONE(x3, s0, s1, s2, s3, 24, 25, 26, 27, MOEBIUS_EVEN(16, 20), MOEBIUS_EVEN(17, 21), \
                    MOEBIUS_EVEN(18, 22), MOEBIUS_EVEN(19, 23), "", "")
-// One group of the panel at w; codes of what comes next from `next`.
-#define MOEBIUS_ONE_GROUP(w, next, f0, f1, loop, last)                                             \
-  "mov %[t], %[x]\n mov %[n], %[twice]\n"                                                          \
-  "movi v0.4s, #0\n movi v1.4s, #0\n movi v2.4s, #0\n movi v3.4s, #0\n cbz %[n], " last "f\n" loop \
-  ":\n" MOEBIUS_ONE_STEPS(                                                                         \
-      w, "ldp q20, q21, [%[" w "], #128]\n",                                                       \
-      "ldp q22, q23, [%[" w                                                                        \
-      "], #160]\n") "add %[t], %[t], #32\n add %[" w "], %[" w                                     \
-                    "], #128\n subs %[n], %[n], #1\n b.ne " loop "b\n" last                        \
-                    ":\n" MOEBIUS_ONE_STEPS(                                                       \
-                        w, "ldp q20, q21, [%[" next "]]\n",                                        \
-                        "ldp q22, q23, [%[" next                                                   \
-                        "], #32]\n") "ldr q30, [%[" w                                              \
-                                     "], #128]\n zip1 v28.2d, v0.2d, v1.2d\n zip1 v29.2d, v2.2d, " \
-                                     "v3.2d\n"                                                     \
-                                     "shll v0.4s, v30.4h, #16\n scvtf v28.4s, v28.4s, #4\n shll2 " \
-                                     "v1.4s, v30.8h, #16\n"                                        \
-                                     "scvtf v29.4s, v29.4s, #4\n add %[" w "], %[" w               \
-                                     "], #144\n" MOEBIUS_SCALE(28, f0, 0) MOEBIUS_SCALE(29, f1, 1)
-[[gnu::always_inline]] inline void grouped_one(const uint8_t* x, const uint8_t* w, const uint8_t* v,
-                                               size_t groups, size_t steps,
-                                               float32x4_t (&f)[2][2]) {
-  size_t n;
-  const uint8_t *t, *next;
-  asm volatile(
-      MOEBIUS_CODES(20, 21, 0) MOEBIUS_CODES(22, 23, 32)
-      "movi v8.4s, #0\n movi v9.4s, #0\n movi v10.4s, #0\n movi v11.4s, #0\n movi v31.16b, #0xf0\n"
-      MOEBIUS_EVEN(16, 20) MOEBIUS_EVEN(17, 21) MOEBIUS_EVEN(18, 22) MOEBIUS_EVEN(19, 23)
-      "2:\n" MOEBIUS_ONE_GROUP("w", "v", 8, 9, "1", "3")
-      "cmp %[g], #1\n csel %[next], %[v], %[w], eq\n"
-      MOEBIUS_ONE_GROUP("v", "next", 10, 11, "4", "5")
-      "add %[x], %[t], #32\n subs %[g], %[g], #1\n b.ne 2b\n"
-      "stp q8, q9, [%[o]]\n stp q10, q11, [%[o], #32]\n"
-      : [x] "+r"(x), [w] "+r"(w), [v] "+r"(v), [g] "+r"(groups), [n] "=&r"(n), [t] "=&r"(t),
-        [next] "=&r"(next)
-      : [twice] "r"(steps / 2 - 1), [o] "r"(&f[0][0])
-      : MOEBIUS_ALL_VECTORS, "cc", "memory");
+#define MOEBIUS_ROW_ONE() \
+  "ldr d28, [%[t]]\n", "ldr d28, [%[t], #8]\n", "ldr d28, [%[t], #16]\n", "ldr d28, [%[t], #24]\n"
+#define MOEBIUS_ROW_PAIR() \
+  "ldr q28, [%[t]]\n", "ldr q28, [%[t], #16]\n", "ldr q28, [%[t], #32]\n", "ldr q28, [%[t], #48]\n"
+
+// Without groups: 32 inputs of the one panel and of the other in turn, `twice` times. sums[panel][4].
+#define MOEBIUS_CHANNEL_STREAMS(row, bytes)                                                       \
+  asm volatile(                                                                                   \
+      MOEBIUS_CODES(20, 21, 0) MOEBIUS_CODES(22, 23, 32) MOEBIUS_START_ZERO_EIGHT                 \
+      "movi v31.16b, #0xf0\n" MOEBIUS_EVEN(16, 20) MOEBIUS_EVEN(17, 21) MOEBIUS_EVEN(             \
+          18,                                                                                     \
+          22) MOEBIUS_EVEN(19,                                                                    \
+                           23) ".p2align 5\n 1:\n" MOEBIUS_EXPAND(MOEBIUS_ONE_STEPS, row(), 0, 1, \
+                                                                  2, 3, "w",                      \
+                                                                  "ldp q20, q21, [%[v]]\n",       \
+                                                                  "ldp q22, q23, [%[v], #32]\n")  \
+          MOEBIUS_EXPAND(                                                                         \
+              MOEBIUS_ONE_STEPS, row(), 4, 5, 6, 7, "v", "ldp q20, q21, [%[w], #128]\n",          \
+              "ldp q22, q23, [%[w], #160]\n") "add %[t], %[t], #" #bytes                          \
+                                              "\n add %[w], %[w], #128\n add %[v], %[v], #128\n"  \
+                                              "subs %[n], %[n], #1\n b.ne 1b\n"                   \
+                                              "stp q0, q1, [%[o]]\n stp q2, q3, [%[o], #32]\n "   \
+                                              "stp q4, q5, [%[o], #64]\n"                         \
+                                              "stp q6, q7, [%[o], #96]\n"                         \
+      : [t] "+r"(t), [w] "+r"(w), [v] "+r"(v), [n] "+r"(twice)                                    \
+      : [o] "r"(&sums[0][0])                                                                      \
+      : MOEBIUS_ALL_VECTORS, "cc", "memory")
+template <bool kPair>
+[[gnu::always_inline]] inline void channel_streams(const uint8_t* t, const uint8_t* w,
+                                                   const uint8_t* v, size_t twice,
+                                                   int32x4_t (&sums)[2][4]) {
+  if constexpr (kPair) {
+    MOEBIUS_CHANNEL_STREAMS(MOEBIUS_ROW_PAIR, 64);
+  } else {
+    MOEBIUS_CHANNEL_STREAMS(MOEBIUS_ROW_ONE, 32);
+  }
 }
 
-// A pair of rows and two panels likewise; f[panel] = 4 pairs of outputs in v8-v15.
-#define MOEBIUS_PAIR_STEPS(w, l0, l1)                                                      \
-  MOEBIUS_HALF_PAIR(0, 16, 17, 18, 19, MOEBIUS_ODD(20), MOEBIUS_ODD(21), MOEBIUS_ODD(22),  \
-                    MOEBIUS_ODD(23), "ldp q24, q25, [%[" w "], #64]\n",                    \
-                    "ldp q26, q27, [%[" w "], #96]\n")                                     \
-  MOEBIUS_HALF_PAIR(16, 20, 21, 22, 23, MOEBIUS_EVEN(16, 24), MOEBIUS_EVEN(17, 25),        \
-                    MOEBIUS_EVEN(18, 26), MOEBIUS_EVEN(19, 27), "", "")                    \
-  MOEBIUS_HALF_PAIR(32, 16, 17, 18, 19, MOEBIUS_ODD(24), MOEBIUS_ODD(25), MOEBIUS_ODD(26), \
-                    MOEBIUS_ODD(27), l0, l1)                                               \
-  MOEBIUS_HALF_PAIR(48, 24, 25, 26, 27, MOEBIUS_EVEN(16, 20), MOEBIUS_EVEN(17, 21),        \
-                    MOEBIUS_EVEN(18, 22), MOEBIUS_EVEN(19, 23), "", "")
-#define MOEBIUS_HALF_PAIR(at, b0, b1, b2, b3, u0, u1, u2, u3, l0, l1)              \
-  "ldr q28, [%[t], #" #at "]\n" MOEBIUS_MMLA(0, 28, b0) u0 MOEBIUS_MMLA(1, 28, b1) \
-  u1 l0 MOEBIUS_MMLA(2, 28, b2)                                                    \
-  u2 l1 MOEBIUS_MMLA(3, 28, b3) u3
-#define MOEBIUS_PAIR_GROUP(w, next, f0, f1, f2, f3, loop, last) \
+// With groups: group after group in turn; `loop` and `last` are labels, `end` scales the sums and adds them to f.
+#define MOEBIUS_ONE_GROUP(row, bytes, w, next, loop, last, end)                                    \
   "mov %[t], %[x]\n mov %[n], %[twice]\n"                                                          \
   "movi v0.4s, #0\n movi v1.4s, #0\n movi v2.4s, #0\n movi v3.4s, #0\n cbz %[n], " last "f\n" loop \
-  ":\n" MOEBIUS_PAIR_STEPS(w, "ldp q20, q21, [%[" w "], #128]\n", "ldp q22, q23, [%[" w "], #160]\n") \
-  "add %[t], %[t], #64\n add %[" w "], %[" w "], #128\n subs %[n], %[n], #1\n b.ne " loop "b\n" last \
-  ":\n" MOEBIUS_PAIR_STEPS(w, "ldp q20, q21, [%[" next "]]\n", "ldp q22, q23, [%[" next "], #32]\n") \
-  "ldr q30, [%[" w "], #128]\n add %[" w "], %[" w "], #144\n"                                     \
-  MOEBIUS_TO_FLOAT(0) "shll v29.4s, v30.4h, #16\n" MOEBIUS_TO_FLOAT(1) "shll2 v30.4s, v30.8h, #16\n" \
-  MOEBIUS_TO_FLOAT(2) MOEBIUS_PAIR("zip1", 4, 29) MOEBIUS_PAIR("zip2", 5, 29) MOEBIUS_TO_FLOAT(3) \
-  MOEBIUS_PAIR("zip1", 6, 30) MOEBIUS_PAIR("zip2", 7, 30) MOEBIUS_SCALE(0, f0, 4) MOEBIUS_SCALE(1, f1, 5) \
-  MOEBIUS_SCALE(2, f2, 6) MOEBIUS_SCALE(3, f3, 7)
-[[gnu::always_inline]] inline void grouped_pair(const uint8_t* x, const uint8_t* w,
-                                                const uint8_t* v, size_t groups, size_t steps,
-                                                float32x4_t (&f)[2][1][4]) {
+  ":\n" MOEBIUS_EXPAND(                                                                            \
+      MOEBIUS_ONE_STEPS, row(), 0, 1, 2, 3, w, "ldp q20, q21, [%[" w "], #128]\n",                 \
+      "ldp q22, q23, [%[" w                                                                        \
+      "], #160]\n") "add %[t], %[t], #" #bytes "\n add %[" w "], %[" w                             \
+                    "], #128\n subs %[n], %[n], #1\n b.ne " loop "b\n" last ":\n" MOEBIUS_EXPAND(  \
+                        MOEBIUS_ONE_STEPS, row(), 0, 1, 2, 3, w, "ldp q20, q21, [%[" next "]]\n",  \
+                        "ldp q22, q23, [%[" next "], #32]\n") "ldr q30, [%[" w                     \
+                                                              "], #128]\n add %[" w "], %[" w      \
+                                                              "], #144\n" end
+// f = 8 outputs of the single row.
+#define MOEBIUS_ONE_END(f0, f1)                                                       \
+  "zip1 v28.2d, v0.2d, v1.2d\n zip1 v29.2d, v2.2d, v3.2d\n shll v0.4s, v30.4h, #16\n" \
+  "scvtf v28.4s, v28.4s, #4\n shll2 v1.4s, v30.8h, #16\n scvtf v29.4s, v29.4s, "      \
+  "#4\n" MOEBIUS_SCALE(28, f0, 0) MOEBIUS_SCALE(29, f1, 1)
+// f = 4 pairs of outputs of the two rows.
+#define MOEBIUS_PAIR_END(f0, f1, f2, f3)                                                           \
+  MOEBIUS_TO_FLOAT(0)                                                                              \
+  "shll v29.4s, v30.4h, #16\n" MOEBIUS_TO_FLOAT(1) "shll2 v30.4s, v30.8h, #16\n" MOEBIUS_TO_FLOAT( \
+      2) MOEBIUS_PAIR("zip1", 4, 29) MOEBIUS_PAIR("zip2", 5, 29) MOEBIUS_TO_FLOAT(3)               \
+      MOEBIUS_PAIR("zip1", 6, 30) MOEBIUS_PAIR("zip2", 7, 30) MOEBIUS_SCALE(0, f0, 4)              \
+          MOEBIUS_SCALE(1, f1, 5) MOEBIUS_SCALE(2, f2, 6) MOEBIUS_SCALE(3, f3, 7)
+#define MOEBIUS_GROUP_STREAMS(row, bytes, end0, end1) \
+  asm volatile(                                                                                      \
+      MOEBIUS_CODES(20, 21, 0) MOEBIUS_CODES(22, 23, 32)                                             \
+      "movi v8.4s, #0\n movi v9.4s, #0\n movi v10.4s, #0\n movi v11.4s, #0\n movi v12.4s, #0\n"       \
+      "movi v13.4s, #0\n movi v14.4s, #0\n movi v15.4s, #0\n movi v31.16b, #0xf0\n"                  \
+      MOEBIUS_EVEN(16, 20) MOEBIUS_EVEN(17, 21) MOEBIUS_EVEN(18, 22) MOEBIUS_EVEN(19, 23)            \
+      "2:\n" MOEBIUS_ONE_GROUP(row, bytes, "w", "v", "1", "3", end0)                  \
+      "cmp %[g], #1\n csel %[next], %[v], %[w], eq\n"                                               \
+      MOEBIUS_ONE_GROUP(row, bytes, "v", "next", "4", "5", end1)                      \
+      "add %[x], %[t], #" #bytes "\n subs %[g], %[g], #1\n b.ne 2b\n"                               \
+      "stp q8, q9, [%[o]]\n stp q10, q11, [%[o], #32]\n stp q12, q13, [%[o], #64]\n"                \
+      "stp q14, q15, [%[o], #96]\n"                                                                 \
+      : [x] "+r"(x), [w] "+r"(w), [v] "+r"(v), [g] "+r"(groups), [n] "=&r"(n), [t] "=&r"(t),         \
+        [next] "=&r"(next)                                                                           \
+      : [twice] "r"(steps / 2 - 1), [o] "r"(&f[0])                                                   \
+      : MOEBIUS_ALL_VECTORS, "cc", "memory")
+// f[8]: one row: 2 vectors of the first panel, 2 of the second; a pair: 4 and 4.
+template <bool kPair>
+[[gnu::always_inline]] inline void grouped_streams(const uint8_t* x, const uint8_t* w,
+                                                   const uint8_t* v, size_t groups, size_t steps,
+                                                   float32x4_t (&f)[8]) {
   size_t n;
   const uint8_t *t, *next;
-  asm volatile(
-      MOEBIUS_CODES(20, 21, 0) MOEBIUS_CODES(22, 23, 32)
-      "movi v8.4s, #0\n movi v9.4s, #0\n movi v10.4s, #0\n movi v11.4s, #0\n movi v12.4s, #0\n"
-      "movi v13.4s, #0\n movi v14.4s, #0\n movi v15.4s, #0\n movi v31.16b, #0xf0\n"
-      MOEBIUS_EVEN(16, 20) MOEBIUS_EVEN(17, 21) MOEBIUS_EVEN(18, 22) MOEBIUS_EVEN(19, 23)
-      "2:\n" MOEBIUS_PAIR_GROUP("w", "v", 8, 9, 10, 11, "1", "3")
-      "cmp %[g], #1\n csel %[next], %[v], %[w], eq\n"
-      MOEBIUS_PAIR_GROUP("v", "next", 12, 13, 14, 15, "4", "5")
-      "add %[x], %[t], #64\n subs %[g], %[g], #1\n b.ne 2b\n"
-      "stp q8, q9, [%[o]]\n stp q10, q11, [%[o], #32]\n stp q12, q13, [%[o], #64]\n"
-      "stp q14, q15, [%[o], #96]\n"
-      : [x] "+r"(x), [w] "+r"(w), [v] "+r"(v), [g] "+r"(groups), [n] "=&r"(n), [t] "=&r"(t),
-        [next] "=&r"(next)
-      : [twice] "r"(steps / 2 - 1), [o] "r"(&f[0][0][0])
-      : MOEBIUS_ALL_VECTORS, "cc", "memory");
+  if constexpr (kPair) {
+    MOEBIUS_GROUP_STREAMS(MOEBIUS_ROW_PAIR, 64, MOEBIUS_PAIR_END(8, 9, 10, 11),
+                          MOEBIUS_PAIR_END(12, 13, 14, 15));
+  } else {
+    MOEBIUS_GROUP_STREAMS(MOEBIUS_ROW_ONE, 32, MOEBIUS_ONE_END(8, 9), MOEBIUS_ONE_END(10, 11));
+  }
 }
 
 // 3 to 5 pairs of rows: 4 outputs at a time, so that sums (v0-) and f (v10-) of all pairs stay in registers; operands of the even
