@@ -213,24 +213,39 @@ struct Quantizer {
         high(vdupq_n_f32(qmax)),
         divide(!(scale > 1e-30f && scale < 1e30f)) {}
 
-  float32x4_t clamp(float32x4_t v) const {
-    return vmaxq_f32(vminq_f32(vaddq_f32(v, zero), high), low);
+  template <bool kClamped>
+  [[gnu::always_inline]] float32x4_t clamp(float32x4_t v) const {
+    return kClamped ? vmaxq_f32(vminq_f32(vaddq_f32(v, zero), high), low) : v;
   }
 
-  int8x16_t operator()(const float* x) const {
+  // Not clamped: no zero point, and s is so large that nothing leaves the range.
+  template <bool kClamped>
+  [[gnu::always_inline]] int8x16_t sixteen(const float* x) const {
     const float32x4_t magic = vdupq_n_f32(12582912.0f);
     float32x4_t v[4], m[4], off = vdupq_n_f32(0);
     _Pragma("GCC unroll 4") for (size_t i = 0; i < 4; ++i) {
-      v[i] = clamp(vmulq_f32(vld1q_f32(x + 4 * i), inverse));
+      v[i] = clamp<kClamped>(vmulq_f32(vld1q_f32(x + 4 * i), inverse));
       m[i] = vaddq_f32(v[i], magic);
       off = vmaxq_f32(off, vabdq_f32(v[i], vsubq_f32(m[i], magic)));
     }
     if (__builtin_expect(divide || vmaxvq_f32(off) > 0.4998f, 0))
       for (size_t i = 0; i < 4; ++i)
-        m[i] = vaddq_f32(clamp(vdivq_f32(vld1q_f32(x + 4 * i), s)), magic);
+        m[i] = vaddq_f32(clamp<kClamped>(vdivq_f32(vld1q_f32(x + 4 * i), s)), magic);
     const int16x8_t a = vuzp1q_s16(vreinterpretq_s16_f32(m[0]), vreinterpretq_s16_f32(m[1]));
     const int16x8_t b = vuzp1q_s16(vreinterpretq_s16_f32(m[2]), vreinterpretq_s16_f32(m[3]));
     return vuzp1q_s8(vreinterpretq_s8_s16(a), vreinterpretq_s8_s16(b));
+  }
+
+  template <bool kClamped>
+  void row(const float* x, size_t K, int8_t* q) const {
+    size_t k = 0;
+    for (; k + 16 <= K; k += 16) vst1q_s8(q + k, sixteen<kClamped>(x + k));
+    if (k == K) return;
+    float rest[16] = {};
+    int8_t codes[16];
+    __builtin_memcpy(rest, x + k, (K - k) * 4);
+    vst1q_s8(codes, sixteen<kClamped>(rest));
+    __builtin_memcpy(q + k, codes, K - k);
   }
 };
 
@@ -270,14 +285,11 @@ inline void quantize_row(const Problem& p, const ActParams& params, const float*
   } else {
     const float qmin = -static_cast<float>(1 << (p.act.bits - 1));
     const Quantizer quantize(made.s, made.zero, qmin, -qmin - 1.0f);
-    size_t k = 0;
-    for (; k + 16 <= p.K; k += 16) vst1q_s8(q + k, quantize(x + k));
-    if (k < p.K) {
-      float rest[16] = {};
-      int8_t codes[16];
-      __builtin_memcpy(rest, x + k, (p.K - k) * 4);
-      vst1q_s8(codes, quantize(rest));
-      __builtin_memcpy(q + k, codes, p.K - k);
+    const bool inside = !fixed && p.act.symmetric && p.act.mode == Int8Mode::kDeclared;
+    if (inside && !quantize.divide) {  // a subnormal scale may be far too small
+      quantize.row<false>(x, p.K, q);
+    } else {
+      quantize.row<true>(x, p.K, q);
     }
     __builtin_memset(q + p.K, 0, K_padded - p.K);
   }
