@@ -120,37 +120,6 @@ inline float scale_at(const QuantMatrix& w, size_t at) {
   }
 }
 
-// bf16 of the scales that are one byte.
-struct ScaleTable {
-  uint16_t from[256];
-};
-template <class F>
-constexpr ScaleTable scale_table(F value) {
-  ScaleTable t{};
-  for (unsigned i = 0; i < 256; ++i)
-    t.from[i] = static_cast<uint16_t>(f32_bits(value(static_cast<uint8_t>(i))) >> 16);
-  return t;
-}
-constexpr ScaleTable kFp8Scales = scale_table([](uint8_t c) { return e4m3_to_f32(c); }),
-                     kE8m0Scales = scale_table([](uint8_t c) { return e8m0_to_f32(c); });
-
-// The scales of 8 outputs as bf16, where nothing else is to be said about them. In registers: a vector loaded from what was just
-// stored piecemeal would wait for all stores before it.
-inline uint16x8_t scales_of(const QuantMatrix& w, const ScaleRows& rows, size_t column) {
-  uint64_t half[2] = {};
-  MOEBIUS_UNROLL for (size_t i = 0; i < kNr; ++i) {
-    uint16_t v;
-    if (w.scale_type == ScaleType::kBf16) {
-      __builtin_memcpy(&v, w.scales + 2 * (rows.at[i] + column), 2);
-    } else {
-      const ScaleTable& table = w.scale_type == ScaleType::kFp8 ? kFp8Scales : kE8m0Scales;
-      v = table.from[w.scales[rows.at[i] + column]];
-    }
-    half[i / 4] |= static_cast<uint64_t>(v) << (16 * (i % 4));
-  }
-  return vcombine_u16(vcreate_u16(half[0]), vcreate_u16(half[1]));
-}
-
 // Scales, zero points and flag of a group. `met`: among the e4m3 codes of the group.
 inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g,
                         const ScaleRows& rows, Met met, uint8_t* out) {
@@ -164,7 +133,7 @@ inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g,
     for (size_t i = 0; i < kNr && n + i < w.N; ++i)
       out[s.scale_bytes + i] = static_cast<uint8_t>(w.zero_points[rows.at[i] + column]);
   if (s.bf16 && !fp8 && n + kNr <= w.N)
-    return vst1q_u8(out, vreinterpretq_u8_u16(scales_of(w, rows, column)));
+    return vst1q_u8(out, vreinterpretq_u8_u16(scales_of(w, rows.at, column)));
   bool plain = fp8 && met != Met::kSubnormal;
   float scales[kNr] = {};
   for (size_t i = 0; i < kNr && n + i < w.N; ++i) {
@@ -199,7 +168,8 @@ class PanelPacker {
         codes_(w_.codes + n * w_.row_bytes),
         rows_(w_, n) {}
   void pack() const {
-    if (straight_ && s_.scale_bytes != 0) ask_for_scales();
+    if (straight_ && s_.scale_bytes != 0)
+      ask_for_extras(w_.scales, rows_.at, scale_size(w_.scale_type), w_.row_bytes);
     size_t g = straight_ ? whole_groups(w_.K / s_.group_k) : 0;
     for (; g < s_.groups; ++g) any_group(g);
     __builtin_memset(group(g), 0, s_.stride() - g * s_.group_bytes());
@@ -211,12 +181,6 @@ class PanelPacker {
   Rows rows_from(size_t byte) const { return {codes_, w_.row_bytes, byte}; }
   bool stored_nibbles() const {
     return w_.code == CodeType::kInt4Offset || w_.code == CodeType::kFp4;
-  }
-  // Of the next 8 outputs: there are few, in many places, and nothing goes on without them.
-  void ask_for_scales() const {
-    const size_t size = scale_size(w_.scale_type), stride = rows_.at[kNr - 1] - rows_.at[0];
-    const uint8_t* next = w_.scales + (rows_.at[kNr - 1] + stride / (kNr - 1)) * size;
-    for (size_t i = 0; i < stride * size; i += 64) __builtin_prefetch(next + i, 0, 2);
   }
   // Calls f(codec) with the one for these codes, or with 0 if there is none.
   template <class F>
@@ -261,12 +225,12 @@ class PanelPacker {
     const uint8_t* from[kNr];
     for (size_t i = 0; transposed && i < kNr; ++i) from[i] = w_.scales + rows_.at[i];
     while (g < g1) {
-      if (transposed && g + 8 <= g1 && transpose_scales(w_.scale_type, from, g, out)) {
+      if (transposed && g + 8 <= g1 && transpose_scales<4, 1>(w_.scale_type, from, g, out)) {
         g += 8, out += 8;
         continue;
       }
       for (size_t i = 0; i < 8 && g < g1; ++i)
-        *out++ = scales_of(w_, rows_, g++ * s_.group_k / s_.weight_k);
+        *out++ = scales_of(w_, rows_.at, g++ * s_.group_k / s_.weight_k);
     }
   }
   // Scales null: they are not simple.

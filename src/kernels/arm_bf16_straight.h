@@ -2,46 +2,19 @@
 // The float family on Arm: packing where nothing is missing: 8 outputs, inputs in the order of the file, whole steps of 16 inputs
 // (layouts: arm_bf16.h). What is left (tails, act-order, NaN codes) is arm_bf16_pack.h's. Internal linkage.
 //
-// 8 rows are read side by side; the 8 rows after them are asked for on the way, in the order of memory. Stores follow each other
-// in the order of addresses: then the core writes whole lines without reading them first (dense weights 18 to 38 GB/s).
+// 8 rows are read side by side and stored in the order of addresses (arm_packing.h; dense weights 18 to 38 GB/s).
 #pragma once
 #ifdef __aarch64__
 #include <arm_neon.h>
 
 #include "kernels/arm_bf16.h"
+#include "kernels/arm_packing.h"
 
 namespace moebius {
 namespace {
 namespace bf16_family {
 
-constexpr size_t kAsked =
-    16384;  // bytes from a code to the one that is asked for with it, at least
-
-// 8 rows of the file at one input, and what is asked for meanwhile.
-struct Rows {
-  const uint8_t *first, *next;
-  size_t stride;
-  Rows(const uint8_t* codes, size_t row_bytes, size_t byte)
-      : first(codes + byte),
-        next(codes + (kNr * row_bytes < kAsked ? kAsked : kNr * row_bytes) + kNr * byte),
-        stride(row_bytes) {}
-  [[gnu::always_inline]] const uint8_t* row(int i) const {
-    return first + static_cast<size_t>(i) * stride;
-  }
-  template <size_t kBytes>  // of each row
-  [[gnu::always_inline]] void advance() {
-    first += kBytes;
-    MOEBIUS_UNROLL for (size_t i = 0; i < kNr * kBytes; i += 64) __builtin_prefetch(next + i, 0, 2);
-    next += kNr * kBytes;
-  }
-};
-template <int kCount>
-[[gnu::always_inline]] inline void store_in_order(uint8_t* out, const uint8x16_t (&v)[kCount]) {
-  MOEBIUS_UNROLL for (int i = 0; i < kCount; ++i) {
-    auto* at = reinterpret_cast<uint8x16_t*>(out + 16 * i);
-    asm volatile("str %q1, [%2, %3]" : "=m"(*at) : "w"(v[i]), "r"(out), "i"(16 * i));
-  }
-}
+using namespace arm_packing;
 
 // ---------------------------------------------------------------------------------------------- codes
 // A codec packs kSteps steps of 16 inputs at a time to kBytes bytes; the file has kStored bytes for a step of a row.
@@ -153,44 +126,6 @@ template <class Codec>
 }
 
 // ---------------------------------------------------------------------------------------------- scales
-
-// Scales of one byte of 8 outputs in 8 groups from g on as bf16, group by group; false if one of them is special (zero, subnormal, NaN).
-[[gnu::always_inline]] inline bool transpose_scales(ScaleType type,
-                                                    const uint8_t* const (&rows)[kNr], size_t g,
-                                                    uint16x8_t* out) {
-  uint8x16_t r[8];
-  MOEBIUS_UNROLL for (int i = 0; i < 8; ++i) r[i] = vcombine_u8(vld1_u8(rows[i] + g), vdup_n_u8(0));
-  uint8x16_t a[4], b[4], c[4];
-  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) a[i] = vzip1q_u8(r[i], r[i + 4]);
-  b[0] = vzip1q_u8(a[0], a[2]), b[1] = vzip2q_u8(a[0], a[2]);
-  b[2] = vzip1q_u8(a[1], a[3]), b[3] = vzip2q_u8(a[1], a[3]);
-  c[0] = vzip1q_u8(b[0], b[2]), c[1] = vzip2q_u8(b[0], b[2]);
-  c[2] = vzip1q_u8(b[1], b[3]), c[3] = vzip2q_u8(b[1], b[3]);
-  const bool e8m0 = type == ScaleType::kE8m0;
-  // Without the sign: 1 to 254 of e8m0 and 8 to 126 of e4m3 are ordinary.
-  const uint8x16_t mask = vdupq_n_u8(e8m0 ? 0xff : 0x7f);
-  uint8x16_t most = vdupq_n_u8(0), least = vdupq_n_u8(255);
-  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) {
-    const uint8x16_t size = vandq_u8(c[i], mask);
-    most = vmaxq_u8(most, size), least = vminq_u8(least, size);
-  }
-  if (vmaxvq_u8(most) == (e8m0 ? 255 : 127) || vminvq_u8(least) < (e8m0 ? 1 : 8)) return false;
-  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) {
-    if (e8m0) {
-      out[2 * i] = vshll_n_u8(vget_low_u8(c[i]), 7);
-      out[2 * i + 1] = vshll_high_n_u8(c[i], 7);
-    } else {  // as Fp8Plain decodes, and 2^120 larger
-      const int8x16_t v = vreinterpretq_s8_u8(c[i]);
-      const int16x8_t bits = vdupq_n_s16(static_cast<int16_t>(0x87f0)),
-                      larger = vdupq_n_s16(120 << 7);
-      const int16x8_t lo = vandq_s16(vshll_n_s8(vget_low_s8(v), 4), bits),
-                      hi = vandq_s16(vshll_high_n_s8(v, 4), bits);
-      out[2 * i] = vreinterpretq_u16_s16(vaddq_s16(lo, larger));
-      out[2 * i + 1] = vreinterpretq_u16_s16(vaddq_s16(hi, larger));
-    }
-  }
-  return true;
-}
 
 // Scales and flag of an e4m3 group without NaN: a plain group has scales 8 times as large, which must not overflow anywhere.
 [[gnu::always_inline]] inline void put_e4m3_extras(uint16x8_t scales, Met met, uint8_t* out) {

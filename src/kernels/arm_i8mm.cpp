@@ -5,7 +5,7 @@
 #include "kernels/arm_i8mm_twelve.h"
 #include "kernels/arm_int8.h"
 #include "kernels/arm_int8_gemm.h"
-#include "kernels/arm_int8_pack.h"
+#include "kernels/arm_int8_rows.h"
 
 namespace moebius {
 namespace {
@@ -173,7 +173,7 @@ constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) 
           fits,
           numerics,
           packed_bytes,
-          MOEBIUS_BODY(pack),
+          MOEBIUS_BODY(pack_int8_family),
           row_bytes,
           MOEBIUS_BODY(prepare_rows),
           panel_bytes,

@@ -25,6 +25,11 @@
 #include "kernels/unpack.h"
 
 namespace moebius {
+
+void pack_int8_family(
+    const PackArgs&
+        args);  // arm_neon_int8_pack.cpp: one for all units, without instructions beyond NEON
+
 namespace {
 namespace int8_family {
 

@@ -2,7 +2,7 @@
 // The int8 family on every 64-bit Arm CPU: SMULL makes int16 products, SADALP adds neighbours into int32. Layouts: arm_int8.h.
 #include "kernels/arm_int8.h"
 #include "kernels/arm_int8_gemm.h"
-#include "kernels/arm_int8_pack.h"
+#include "kernels/arm_int8_rows.h"
 
 namespace moebius {
 namespace {
@@ -68,7 +68,7 @@ constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) 
           fits,
           numerics,
           packed_bytes,
-          MOEBIUS_BODY(pack),
+          MOEBIUS_BODY(pack_int8_family),
           row_bytes,
           MOEBIUS_BODY(prepare_rows),
           panel_bytes,

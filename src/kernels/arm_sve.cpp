@@ -5,7 +5,7 @@
 // Layouts: arm_int8.h; tiles: arm_sve_tiles.h.
 #include "kernels/arm_int8.h"
 #include "kernels/arm_int8_gemm.h"
-#include "kernels/arm_int8_pack.h"
+#include "kernels/arm_int8_rows.h"
 #include "kernels/arm_sve_tiles.h"
 
 namespace moebius {
@@ -109,8 +109,8 @@ const char* supports_plain(const Problem& p) {
 
 constexpr Kernel kKernels[] = {
     {"arm_sve", "int4", Arch::kAarch64, kNeon | kSve | kSveI8mm | kSve256, kNr, supports_plain,
-     numerics, packed_bytes, MOEBIUS_BODY(pack), row_bytes, MOEBIUS_BODY(prepare_rows), panel_bytes,
-     MOEBIUS_BODY(make_panel_for<Sve>), scratch_bytes, MOEBIUS_BODY(gemm_sve),
+     numerics, packed_bytes, MOEBIUS_BODY(pack_int8_family), row_bytes, MOEBIUS_BODY(prepare_rows),
+     panel_bytes, MOEBIUS_BODY(make_panel_for<Sve>), scratch_bytes, MOEBIUS_BODY(gemm_sve),
      "its speed was never measured"}};
 
 }  // namespace

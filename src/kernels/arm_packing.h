@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the packers of both Arm families share: 8 rows of a file read side by side, vectors stored in the order of addresses, scales
+// and zero points of 8 outputs turned by vectors. Internal linkage, plain NEON.
+//
+// Stores that follow each other in the order of addresses let the core write whole lines without reading them first, and nothing
+// is loaded as a vector that was just stored in smaller pieces: such a load waits for every store before it.
+#pragma once
+#ifdef __aarch64__
+#include <arm_neon.h>
+
+#include "base/numeric.h"
+#include "kernels/kernel.h"
+
+#define MOEBIUS_UNROLL _Pragma("GCC unroll 16")
+
+namespace moebius {
+namespace {
+namespace arm_packing {
+
+constexpr size_t kOutputs = 8;  // of a panel
+constexpr size_t kAsked =
+    16384;  // bytes from a code to the one that is asked for with it, at least
+
+// 8 rows of the file at one input, and what is asked for meanwhile: the rows after them, in the order of memory.
+struct Rows {
+  const uint8_t *first, *next;
+  size_t stride;
+  Rows(const uint8_t* codes, size_t row_bytes, size_t byte)
+      : first(codes + byte),
+        next(codes + (kOutputs * row_bytes < kAsked ? kAsked : kOutputs * row_bytes) +
+             kOutputs * byte),
+        stride(row_bytes) {}
+  [[gnu::always_inline]] const uint8_t* row(int i) const {
+    return first + static_cast<size_t>(i) * stride;
+  }
+  template <size_t kBytes>  // of each row
+  [[gnu::always_inline]] void advance() {
+    first += kBytes;
+    MOEBIUS_UNROLL for (size_t i = 0; i < kOutputs * kBytes; i += 64)
+        __builtin_prefetch(next + i, 0, 2);
+    next += kOutputs * kBytes;
+  }
+};
+// By pairs: two registers stored by one instruction take half the time of two instructions.
+template <int kCount>
+[[gnu::always_inline]] inline void store_in_order(uint8_t* out, const uint8x16_t (&v)[kCount]) {
+  using Pair = uint8x16_t[2];
+  MOEBIUS_UNROLL for (int i = 0; i + 1 < kCount; i += 2) {
+    auto* at = reinterpret_cast<Pair*>(out + 16 * i);
+    asm volatile("stp %q1, %q2, [%3, %4]"
+                 : "=m"(*at)
+                 : "w"(v[i]), "w"(v[i + 1]), "r"(out), "i"(16 * i));
+  }
+  if constexpr (kCount % 2 != 0) {
+    auto* at = reinterpret_cast<uint8x16_t*>(out + 16 * (kCount - 1));
+    asm volatile("str %q1, [%2, %3]"
+                 : "=m"(*at)
+                 : "w"(v[kCount - 1]), "r"(out), "i"(16 * (kCount - 1)));
+  }
+}
+
+// Asks for scales or zero points (`size` bytes each) of 8 outputs that are as far ahead as the codes that are asked for, given where
+// those of these 8 begin: there are few, in many places, and nothing goes on without them.
+inline void ask_for_extras(const uint8_t* array, const size_t (&at)[kOutputs], size_t size,
+                           size_t row_bytes) {
+  const size_t seven = at[kOutputs - 1] - at[0], eight = (seven + seven / (kOutputs - 1)) * size;
+  const size_t ahead = kAsked < kOutputs * row_bytes ? 1 : kAsked / (kOutputs * row_bytes);
+  const uint8_t* next = array + at[0] * size + ahead * eight;
+  for (size_t i = 0; i < eight; i += 64) __builtin_prefetch(next + i, 0, 2);
+}
+
+// Bytes of 8 outputs in 8 groups from g on, group by group: two groups in a vector.
+[[gnu::always_inline]] inline void transpose_bytes(const uint8_t* const (&rows)[kOutputs], size_t g,
+                                                   uint8x16_t (&out)[4]) {
+  uint8x16_t r[8];
+  MOEBIUS_UNROLL for (int i = 0; i < 8; ++i) r[i] = vcombine_u8(vld1_u8(rows[i] + g), vdup_n_u8(0));
+  uint8x16_t a[4], b[4];
+  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) a[i] = vzip1q_u8(r[i], r[i + 4]);
+  b[0] = vzip1q_u8(a[0], a[2]), b[1] = vzip2q_u8(a[0], a[2]);
+  b[2] = vzip1q_u8(a[1], a[3]), b[3] = vzip2q_u8(a[1], a[3]);
+  out[0] = vzip1q_u8(b[0], b[2]), out[1] = vzip2q_u8(b[0], b[2]);
+  out[2] = vzip1q_u8(b[1], b[3]), out[3] = vzip2q_u8(b[1], b[3]);
+}
+
+// The same of 16 groups.
+[[gnu::always_inline]] inline void transpose_bytes(const uint8_t* const (&rows)[kOutputs], size_t g,
+                                                   uint8x16_t (&out)[8]) {
+  uint8x16_t a[8], b[8];
+  MOEBIUS_UNROLL for (int i = 0; i < 8; ++i) a[i] = vld1q_u8(rows[i] + g);
+  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) b[2 * i] = vzip1q_u8(a[i], a[i + 4]),
+                                                   b[2 * i + 1] = vzip2q_u8(a[i], a[i + 4]);
+  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) a[2 * i] = vzip1q_u8(b[i], b[i + 4]),
+                                                   a[2 * i + 1] = vzip2q_u8(b[i], b[i + 4]);
+  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) out[2 * i] = vzip1q_u8(a[i], a[i + 4]),
+                                                     out[2 * i + 1] = vzip2q_u8(a[i], a[i + 4]);
+}
+
+// Scales of one byte of 8 outputs in 2 * kPairs groups from g on as bf16, group by group, to kApart vectors each; false if one of
+// them is special (negative, zero, subnormal, NaN).
+template <int kPairs, int kApart>
+[[gnu::always_inline]] inline bool transpose_scales(ScaleType type,
+                                                    const uint8_t* const (&rows)[kOutputs],
+                                                    size_t g, uint16x8_t* out) {
+  uint8x16_t c[kPairs];
+  transpose_bytes(rows, g, c);
+  const bool e8m0 = type == ScaleType::kE8m0;
+  uint8x16_t most = c[0], least = c[0];
+  MOEBIUS_UNROLL for (int i = 1; i < kPairs; ++i) most = vmaxq_u8(most, c[i]),
+                                                  least = vminq_u8(least, c[i]);
+  if (vmaxvq_u8(most) > (e8m0 ? 254 : 126) || vminvq_u8(least) < (e8m0 ? 1 : 8)) return false;
+  // Shifted into place e8m0 is a bf16, and e4m3 one that is 2^120 too small.
+  const uint16x8_t larger = vdupq_n_u16(e8m0 ? 0 : 120 << 7);
+  const uint8x16_t shift = vdupq_n_u8(e8m0 ? 128 : 16);
+  MOEBIUS_UNROLL for (int i = 0; i < kPairs; ++i) {
+    out[2 * i * kApart] = vmlal_u8(larger, vget_low_u8(c[i]), vget_low_u8(shift));
+    out[(2 * i + 1) * kApart] = vmlal_high_u8(larger, c[i], shift);
+  }
+  return true;
+}
+
+// bf16 of the scales that are one byte.
+struct ScaleTable {
+  uint16_t from[256];
+};
+template <class F>
+constexpr ScaleTable scale_table(F value) {
+  ScaleTable t{};
+  for (unsigned i = 0; i < 256; ++i)
+    t.from[i] = static_cast<uint16_t>(f32_bits(value(static_cast<uint8_t>(i))) >> 16);
+  return t;
+}
+constexpr ScaleTable kFp8Scales = scale_table([](uint8_t c) { return e4m3_to_f32(c); }),
+                     kE8m0Scales = scale_table([](uint8_t c) { return e8m0_to_f32(c); });
+
+// The scales of 8 outputs in one group, two bytes each: those of bf16 and f16 as stored, those of one byte as bf16. Put together
+// in registers.
+[[gnu::always_inline]] inline uint16x8_t scales_of(const QuantMatrix& w,
+                                                   const size_t (&rows)[kOutputs], size_t column) {
+  const bool byte = w.scale_type == ScaleType::kFp8 || w.scale_type == ScaleType::kE8m0;
+  const ScaleTable& table = w.scale_type == ScaleType::kFp8 ? kFp8Scales : kE8m0Scales;
+  uint64_t half[2] = {};
+  MOEBIUS_UNROLL for (size_t i = 0; i < kOutputs; ++i) {
+    uint16_t v;
+    if (byte) {
+      v = table.from[w.scales[rows[i] + column]];
+    } else {
+      __builtin_memcpy(&v, w.scales + 2 * (rows[i] + column), 2);
+    }
+    half[i / 4] |= static_cast<uint64_t>(v) << (16 * (i % 4));
+  }
+  return vcombine_u16(vcreate_u16(half[0]), vcreate_u16(half[1]));
+}
+
+}  // namespace arm_packing
+}  // namespace
+}  // namespace moebius
+#endif  // __aarch64__
