@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Array forms of base/numeric.h and base/math_functions.h: one plain loop each over the scalar
-// definition. The compiler vectorises them (this file is built with -O3); no lane does anything the
-// scalar function does not, so results are equal bit for bit whatever the length and alignment.
+// Array forms of base/numeric.h and base/math_functions.h. Most are one plain loop over the scalar
+// definition, which the compiler vectorises (this file is built with -O3); those that layers spend
+// time in work on blocks of vectors. No lane does anything the scalar function does not, so results
+// are equal bit for bit whatever the length and alignment.
 #include "base/numeric.h"
 
 #include "base/math_functions.h"
@@ -346,5 +347,6 @@ void situ(const float* g, const float* u, float* y, size_t n, float b, float lb)
 }
 
 #undef MOEBIUS_EACH
+#undef MOEBIUS_EACH_OF
 
 }  // namespace moebius

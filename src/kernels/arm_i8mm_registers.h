@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles of 2 to 8 rows x 8 outputs on CPUs with I8MM whose operands are made out of 4-bit codes in registers, in assembly.
+// Tiles of 1 to 10 rows x 8 outputs on CPUs with I8MM whose operands are made out of 4-bit codes in registers, in assembly.
 // SMMLA keeps its 4 per cycle although its operands come from an ALU, if they are made a half step (8 inputs) before they are
 // used and spread between products: 8 rows run at 79 % of its speed (the unpacking is the other 20 %), with no scratch. Made right
 // before their use they halve it. Layouts: arm_int8.h. Internal linkage; only for units compiled with I8MM.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Many rows without groups on CPUs with I8MM: tiles of 8 or 6 rows x 12 outputs over int8 operands in scratch, in assembly. 24
 // sums take 10 loads per 24 products, and a row is read once for 12 outputs instead of 8: with rows in the second-level cache
-// 83 % of SMMLA's speed where 8 x 8 reaches 74. Layouts: rows as in arm_int8.h; operands: for every 8 inputs (the even ones of 16,
+// a product runs at 83 % of SMMLA's speed where tiles of 8 x 8 reach 72. Layouts: rows as in arm_int8.h; operands: for every 8 inputs (the even ones of 16,
 // then the odd ones) six pairs of outputs, 16 bytes each, 16 times too large. Internal linkage; only for units compiled with I8MM.
 #pragma once
 #ifdef __aarch64__

@@ -12,9 +12,13 @@ namespace moebius {
 namespace {
 namespace int8_family {
 
-// What an engine without hand-written tiles says: has_tile: tile() gives the sums as floats; has_store: tile_store() leaves
-// finished outputs; has_registers: registers() (sums of one tile), registers_two() (2 pairs of rows, 2 panels), registers_streams() (one row or a pair, 2 panels), registers_grouped() (2 pairs) and
-// registers_store() (4 pairs) do the same out of packed codes.
+// What an engine without hand-written tiles says.
+//   has_tile       tile() gives the sums as floats
+//   has_store      tile_store() leaves finished outputs
+//   has_registers  out of packed codes: registers() gives the sums of one tile, registers_streams() of
+//                  one row or a pair and 2 panels, registers_two() of 2 pairs and 2 panels;
+//                  registers_grouped() (2 pairs) and registers_narrow() (3 to 5) finish groups,
+//                  registers_store() (4 pairs) leaves outputs
 struct NoTiles {
   template <int P, int kFix, bool kGrouped>
   static constexpr bool has_tile() {
@@ -279,12 +283,16 @@ struct FewRows {
         }
       }
   }
+  // With groups a piece is met 4 outputs at a time, which three pairs of rows pay for unless groups are short.
+  bool fits_pieces() const {
+    return !kGrouped ||
+           (is_narrow<E>(*a.w->problem, s, l.pairs) && (s.group_k < 128 || map.base >= 4));
+  }
   // All tiles of rows against one panel after the other, from n on.
   template <class Codec>
   void tiles_from(size_t n) const {
     if constexpr (kRegisters<Codec>)
-      if (few_piece(s) < s.K_padded && map.tiles > 1 && map.base >= 3 &&
-          (!kGrouped || is_narrow<E>(*a.w->problem, s, l.pairs)))
+      if (few_piece(s) < s.K_padded && map.tiles > 1 && map.base >= 3 && fits_pieces())
         return pieces_from(n);
     constexpr size_t kTiles = kRegisters<Codec> ? E::kPairsFew : kMost;
     for (; n < a.n1; n += kNr) {

@@ -8,6 +8,8 @@
 #ifdef __aarch64__
 #include <arm_neon.h>
 
+#include <utility>
+
 #include "base/numeric.h"
 #include "kernels/kernel.h"
 
@@ -42,20 +44,26 @@ struct Rows {
   }
 };
 // By pairs: two registers stored by one instruction take half the time of two instructions.
+template <int kOffset>
+[[gnu::always_inline]] inline void store_pair(uint8_t* out, uint8x16_t first, uint8x16_t second) {
+  auto* at = reinterpret_cast<uint8x16_t(*)[2]>(out + kOffset);
+  asm volatile("stp %q1, %q2, [%3, %4]"
+               : "=m"(*at)
+               : "w"(first), "w"(second), "r"(out), "i"(kOffset));
+}
+template <int... i>
+[[gnu::always_inline]] inline void store_pairs([[maybe_unused]] uint8_t* out,
+                                               [[maybe_unused]] const uint8x16_t* v,
+                                               std::integer_sequence<int, i...>) {
+  (store_pair<32 * i>(out, v[2 * i], v[2 * i + 1]), ...);
+}
 template <int kCount>
 [[gnu::always_inline]] inline void store_in_order(uint8_t* out, const uint8x16_t (&v)[kCount]) {
-  using Pair = uint8x16_t[2];
-  MOEBIUS_UNROLL for (int i = 0; i + 1 < kCount; i += 2) {
-    auto* at = reinterpret_cast<Pair*>(out + 16 * i);
-    asm volatile("stp %q1, %q2, [%3, %4]"
-                 : "=m"(*at)
-                 : "w"(v[i]), "w"(v[i + 1]), "r"(out), "i"(16 * i));
-  }
+  store_pairs(out, v, std::make_integer_sequence<int, kCount / 2>{});
   if constexpr (kCount % 2 != 0) {
-    auto* at = reinterpret_cast<uint8x16_t*>(out + 16 * (kCount - 1));
-    asm volatile("str %q1, [%2, %3]"
-                 : "=m"(*at)
-                 : "w"(v[kCount - 1]), "r"(out), "i"(16 * (kCount - 1)));
+    constexpr int kLast = 16 * (kCount - 1);
+    auto* at = reinterpret_cast<uint8x16_t*>(out + kLast);
+    asm volatile("str %q1, [%2, %3]" : "=m"(*at) : "w"(v[kCount - 1]), "r"(out), "i"(kLast));
   }
 }
 

@@ -114,8 +114,8 @@ struct Kernel {
   void (*make_panel)(const PanelArgs&);
   size_t (*scratch_bytes)(const Problem&, size_t M);
   void (*gemm)(const GemmArgs&);
-  const char* on_request =
-      nullptr;  // null, or why it is taken only when it is requested by name; the tests judge it like any other
+  // Null, or why it is taken only when it is requested by name; the tests judge it like any other.
+  const char* on_request = nullptr;
 };
 
 // What a kernel file exports: one constant table (kernels/list.h says how).

@@ -73,10 +73,10 @@ void for_every_kernel(const SchemeCase& s, const LongShape& shape) {
 TEST(LongK, IntegerKernelsWorkInPieces) {
   for (const LongShape& shape :
        {LongShape{11, 4099, 33, 0}, LongShape{8, 5120, 26, 128}, LongShape{9, 4608, 40, 32},
-        LongShape{8, 6144, 25, 3072}, LongShape{57, 4112, 37, 0}, LongShape{17, 768, 1, 256},
-        LongShape{17, 768, 2, 256}, LongShape{9, 768, 4, 256}, LongShape{9, 768, 5, 256},
-        LongShape{9, 768, 8, 256}, LongShape{19, 4160, 15, 32}, LongShape{9, 5376, 19, 256},
-        LongShape{17, 4100, 45, 0}})
+        LongShape{8, 6144, 25, 3072}, LongShape{57, 4112, 45, 0}, LongShape{49, 5137, 64, 0},
+        LongShape{57, 4112, 37, 0}, LongShape{17, 768, 1, 256}, LongShape{17, 768, 2, 256},
+        LongShape{9, 768, 4, 256}, LongShape{9, 768, 5, 256}, LongShape{9, 768, 8, 256},
+        LongShape{19, 4160, 15, 32}, LongShape{9, 5376, 19, 256}, LongShape{17, 4100, 45, 0}})
     for (const uint8_t bits : {uint8_t{4}, uint8_t{8}})
       for (const bool zeros : {false, true})
         for (const bool symmetric : {true, false})
