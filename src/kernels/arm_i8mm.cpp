@@ -72,7 +72,7 @@ struct Smmla {
   }
   template <bool kPair>
   [[gnu::always_inline]] static inline void registers_streams(const int8_family::Tile& t,
-                                                              float32x4_t (&f)[8]) {
+                                                              float32x4_t* f) {
     i8mm_registers::grouped_streams<kPair>(t.a, t.w, t.w + t.stream, t.groups, t.steps, f);
   }
   // f += 3 to 5 pairs of rows.

@@ -335,7 +335,7 @@ template <bool kPair>
       2) MOEBIUS_PAIR("zip1", 4, 29) MOEBIUS_PAIR("zip2", 5, 29) MOEBIUS_TO_FLOAT(3)               \
       MOEBIUS_PAIR("zip1", 6, 30) MOEBIUS_PAIR("zip2", 7, 30) MOEBIUS_SCALE(0, f0, 4)              \
           MOEBIUS_SCALE(1, f1, 5) MOEBIUS_SCALE(2, f2, 6) MOEBIUS_SCALE(3, f3, 7)
-#define MOEBIUS_GROUP_STREAMS(row, bytes, end0, end1) \
+#define MOEBIUS_GROUP_STREAMS(row, bytes, end0, end1, more) \
   asm volatile(                                                                                      \
       MOEBIUS_CODES(20, 21, 0) MOEBIUS_CODES(22, 23, 32)                                             \
       "movi v8.4s, #0\n movi v9.4s, #0\n movi v10.4s, #0\n movi v11.4s, #0\n movi v12.4s, #0\n"       \
@@ -345,24 +345,24 @@ template <bool kPair>
       "cmp %[g], #1\n csel %[next], %[v], %[w], eq\n"                                               \
       MOEBIUS_ONE_GROUP(row, bytes, "v", "next", "4", "5", end1)                      \
       "add %[x], %[t], #" #bytes "\n subs %[g], %[g], #1\n b.ne 2b\n"                               \
-      "stp q8, q9, [%[o]]\n stp q10, q11, [%[o], #32]\n stp q12, q13, [%[o], #64]\n"                \
-      "stp q14, q15, [%[o], #96]\n"                                                                 \
+      "stp q8, q9, [%[o]]\n stp q10, q11, [%[o], #32]\n" more                                      \
       : [x] "+r"(x), [w] "+r"(w), [v] "+r"(v), [g] "+r"(groups), [n] "=&r"(n), [t] "=&r"(t),         \
         [next] "=&r"(next)                                                                           \
-      : [twice] "r"(steps / 2 - 1), [o] "r"(&f[0])                                                   \
+      : [twice] "r"(steps / 2 - 1), [o] "r"(f)                                                   \
       : MOEBIUS_ALL_VECTORS, "cc", "memory")
-// f[8]: one row: 2 vectors of the first panel, 2 of the second; a pair: 4 and 4.
+// f: 2 vectors of each panel for one row, 4 for a pair.
 template <bool kPair>
 [[gnu::always_inline]] inline void grouped_streams(const uint8_t* x, const uint8_t* w,
                                                    const uint8_t* v, size_t groups, size_t steps,
-                                                   float32x4_t (&f)[8]) {
+                                                   float32x4_t* f) {
   size_t n;
   const uint8_t *t, *next;
   if constexpr (kPair) {
     MOEBIUS_GROUP_STREAMS(MOEBIUS_ROW_PAIR, 64, MOEBIUS_PAIR_END(8, 9, 10, 11),
-                          MOEBIUS_PAIR_END(12, 13, 14, 15));
+                          MOEBIUS_PAIR_END(12, 13, 14, 15),
+                          "stp q12, q13, [%[o], #64]\n stp q14, q15, [%[o], #96]\n");
   } else {
-    MOEBIUS_GROUP_STREAMS(MOEBIUS_ROW_ONE, 32, MOEBIUS_ONE_END(8, 9), MOEBIUS_ONE_END(10, 11));
+    MOEBIUS_GROUP_STREAMS(MOEBIUS_ROW_ONE, 32, MOEBIUS_ONE_END(8, 9), MOEBIUS_ONE_END(10, 11), "");
   }
 }
 

@@ -110,9 +110,7 @@ struct FewRows {
   [[gnu::always_inline]] static inline bool from_streams(const Tile& t, F& f) {
     if constexpr (kGrouped) {
       if (!t.bf16) return false;
-      float32x4_t all[8];
-      E::template registers_streams<kPair>(t, all);
-      __builtin_memcpy(f, all, sizeof f);
+      E::template registers_streams<kPair>(t, reinterpret_cast<float32x4_t*>(f));
     } else {
       if (t.steps % 2 != 0) return false;
       int32x4_t v[2][4];
