@@ -30,7 +30,8 @@ void require(const void* pointer, const char* what) {
   if (pointer == nullptr) throw moebius::Error(std::string(what) + " is NULL");
 }
 
-// A C caller can store any number in an enum; in C++ merely loading such a value as the enum is undefined.
+// A C caller can store any number in an enum; in C++ merely loading such a value as the enum is
+// undefined.
 template <typename Enum>
 int number_of(const Enum& e) {
   int number = 0;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one exception type of the library. The message names the file, the tensor, what was found, what was expected.
+// The one exception type of the library. The message names the file, the tensor, what was found,
+// what was expected.
 #pragma once
 #include <stdexcept>
 

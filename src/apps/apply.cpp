@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// MODULE is a linear, a MoE block (router and shared experts included) or a block's experts (logits or ids come from the caller).
+// MODULE is a linear, a MoE block (router and shared experts included) or a block's experts (logits
+// or ids come from the caller).
 #include "apps/apply.h"
 
 #include <optional>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `moebius bench roof|kernel|linear|moe|model`: what the machine can do, and what kernels, layers and whole models make of it.
-// docs/bench.md explains the columns and keys.
+// `moebius bench roof|kernel|linear|moe|model`: what the machine can do, and what kernels, layers
+// and whole models make of it. docs/bench.md explains the columns and keys.
 #pragma once
 #include <cstdint>
 #include <iosfwd>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// `bench linear`: y[T,N] = x[T,K] * w^T as a layer, over so many different matrices in turn that none stays in a cache.
-// `bench kernel`: every entry of the kernel list that this CPU runs, on every scheme it supports: the bare product on one
-// thread, with weights from a cache and from memory.
+// `bench linear`: y[T,N] = x[T,K] * w^T as a layer, over so many different matrices in turn that
+// none stays in a cache. `bench kernel`: every entry of the kernel list that this CPU runs, on
+// every scheme it supports: the bare product on one thread, with weights from a cache and from
+// memory.
 #include <fmt/core.h>
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole model: loading, prefill of prompts, decode steps at several batch sizes. Tokens are random everywhere: a model that
-// follows its own greedy choice would visit few experts. Decode is timed step by step, after 32 tokens per sequence.
+// A whole model: loading, prefill of prompts, decode steps at several batch sizes. Tokens are
+// random everywhere: a model that follows its own greedy choice would visit few experts. Decode is
+// timed step by step, after 32 tokens per sequence.
 #include <fmt/format.h>
 #include <fmt/ostream.h>
 
@@ -86,7 +87,8 @@ class ModelBench {
     return j;
   }
 
-  // Packed weights that a step of `batch` tokens reads when routing is uniform: k of E experts per token, each once.
+  // Packed weights that a step of `batch` tokens reads when routing is uniform: k of E experts per
+  // token, each once.
   double step_bytes(size_t batch) const {
     const auto one = static_cast<double>(model_->weight_bytes_per_token());
     const MoeBlock* block =

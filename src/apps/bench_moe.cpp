@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole mixture-of-experts layer, random weights or a block of a folder: new tokens and a new routing in every repetition. When
-// one layer would fit into a cache, several are run in turn.
+// A whole mixture-of-experts layer, random weights or a block of a folder: new tokens and a new
+// routing in every repetition. When one layer would fit into a cache, several are run in turn.
 #include <fmt/core.h>
 
 #include <algorithm>

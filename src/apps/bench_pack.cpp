@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// `bench kernel --pack`: how fast a kernel packs the weights of a scheme on one thread, beside the copy speed of the same
-// process. Both count bytes read plus bytes written. Sources and destinations are larger than the caches and taken in turn; the
-// destinations have been written before, so that the system's work for fresh pages is no part of either figure.
+// `bench kernel --pack`: how fast a kernel packs the weights of a scheme on one thread, beside the
+// copy speed of the same process. Both count bytes read plus bytes written. Sources and
+// destinations are larger than the caches and taken in turn; the destinations have been written
+// before, so that the system's work for fresh pages is no part of either figure.
 #include "apps/bench_pack.h"
 
 #include <fmt/format.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One case of `bench kernel --pack`: a kernel packs weights of a scheme, beside copying memory (bench_pack.cpp).
+// One case of `bench kernel --pack`: a kernel packs weights of a scheme, beside copying memory
+// (bench_pack.cpp).
 #pragma once
 #include <iosfwd>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rooflines: a case stands at (operations per byte it must read, operations per second). Below the slanted part memory is the
-// bound, below the flat part the multipliers are. Both axes are logarithmic.
+// Rooflines: a case stands at (operations per byte it must read, operations per second). Below the
+// slanted part memory is the bound, below the flat part the multipliers are. Both axes are
+// logarithmic.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -13,7 +13,8 @@
 namespace moebius {
 namespace {
 
-// What makes two cases the same one. The kernel is not part of it: comparing kernels is a use of --compare.
+// What makes two cases the same one. The kernel is not part of it: comparing kernels is a use of
+// --compare.
 std::string identity(std::string_view bench, std::string_view scheme, int64_t group,
                      std::string_view shape, uint64_t tokens, uint64_t threads,
                      std::string_view note) {

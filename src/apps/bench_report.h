@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One measured case, and where it goes: a line for people or a JSON object, beside an earlier run's figure when there is one,
-// and at the end a roofline picture.
+// One measured case, and where it goes: a line for people or a JSON object, beside an earlier run's
+// figure when there is one, and at the end a roofline picture.
 #pragma once
 #include <iosfwd>
 #include <string>

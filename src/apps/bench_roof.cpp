@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The roofs alone: every instruction this CPU has a loop for, memory read with 1 to 8 streams per thread, memory copied.
+// The roofs alone: every instruction this CPU has a loop for, memory read with 1 to 8 streams per
+// thread, memory copied.
 #include <fmt/format.h>
 #include <fmt/ostream.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The table of schemes says what `checkpoint` would make of a folder of that scheme: same codes, same scale types, same
-// treatment of the input (through act_spec_of).
+// The table of schemes says what `checkpoint` would make of a folder of that scheme: same codes,
+// same scale types, same treatment of the input (through act_spec_of).
 #include "apps/bench_synthetic.h"
 
 #include <fmt/format.h>
@@ -119,7 +119,8 @@ uint64_t to_codes(CodeType code, uint8_t bits, uint64_t r) {
   return r;
 }
 
-// Eight bytes of scales. The exponent follows from the spread of the codes, so that 2048 products add up to about 1.
+// Eight bytes of scales. The exponent follows from the spread of the codes, so that 2048 products
+// add up to about 1.
 uint64_t to_scales(const SyntheticScheme& s, uint64_t r) {
   if (s.scale == ScaleType::kFp8) return (r & bytes8(0x0F)) | bytes8(0x30);  // 0.5 .. 1.9
   if (s.scale == ScaleType::kE8m0)
@@ -265,7 +266,8 @@ void SyntheticRouting::refill(BenchRandom& random) {
   const size_t tokens = ids_.size() / top_k_;
   if (skew_) std::swap(order_[0], order_[random.below(experts_)]);
   for (size_t t = 0; t < tokens; ++t) {
-    // With skew, order_[0] is the busy expert: every other token takes it, the rest choose among the others.
+    // With skew, order_[0] is the busy expert: every other token takes it, the rest choose among
+    // the others.
     const size_t fixed = skew_ && t % 2 == 0 ? 1 : 0,
                  first = skew_ && experts_ > top_k_ ? 1 : fixed;
     int32_t* ids = ids_.data() + t * top_k_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random weights, tokens and routings for measurements. A scheme is named as on the command line; its weights are made as codes
-// and scales directly, matrix by matrix, with magnitudes that keep outputs near the size of the inputs.
+// Random weights, tokens and routings for measurements. A scheme is named as on the command line;
+// its weights are made as codes and scales directly, matrix by matrix, with magnitudes that keep
+// outputs near the size of the inputs.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -47,8 +48,8 @@ struct SyntheticScheme {
 };
 
 std::span<const std::string_view> synthetic_scheme_names();
-// group: what the user asked; schemes with groups of their own keep those, others default to 128 (4 bits and less) or channel.
-// Throws Error for an unknown name (listing all).
+// group: what the user asked; schemes with groups of their own keep those, others default to 128 (4
+// bits and less) or channel. Throws Error for an unknown name (listing all).
 SyntheticScheme synthetic_scheme(std::string_view name, std::optional<int64_t> group,
                                  Int8Mode mode);
 
@@ -85,8 +86,8 @@ class SyntheticRows {
   std::vector<uint32_t> x_, y_;
 };
 
-// Expert ids [T, k], without repetition in a row. Uniform; or skewed: one expert, another one each time, is met by half of the
-// tokens.
+// Expert ids [T, k], without repetition in a row. Uniform; or skewed: one expert, another one each
+// time, is met by half of the tokens.
 class SyntheticRouting {
  public:
   SyntheticRouting(size_t tokens, size_t experts, size_t top_k, bool skew);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every benchmark needs: repetitions with their median, the roofs of this process, Ctrl-C that ends after the repetition
-// in progress.
+// What every benchmark needs: repetitions with their median, the roofs of this process, Ctrl-C that
+// ends after the repetition in progress.
 #pragma once
 #include <map>
 #include <memory>
@@ -37,8 +37,8 @@ class InterruptGuard {
   void (*before_)(int);
 };
 
-// prepare() makes new input, run() is timed. One run to warm up, then at least five and for about `seconds`, at most 400; fewer
-// than five only when they take more than 20 s. Empty after Ctrl-C.
+// prepare() makes new input, run() is timed. One run to warm up, then at least five and for about
+// `seconds`, at most 400; fewer than five only when they take more than 20 s. Empty after Ctrl-C.
 std::vector<double> repeat(double seconds, FunctionRef<void()> prepare, FunctionRef<void()> run);
 
 // How many matrices of so many bytes leave every cache when they are used in turn.
@@ -60,7 +60,8 @@ class BenchMachine {
   std::map<std::pair<const ComputeLoop*, size_t>, double> compute_;
 };
 
-// The numbers of threads to run with: those asked for, or 1 and all cores. Throws Error for 0 or more than 1024.
+// The numbers of threads to run with: those asked for, or 1 and all cores. Throws Error for 0 or
+// more than 1024.
 std::vector<size_t> thread_list(const BenchOptions& options);
 XType x_type_from(const std::string& dtype);
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scheme table asks the oracle what would run each scheme on a few typical CPUs; the table of models reads the golden folders.
+// The scheme table asks the oracle what would run each scheme on a few typical CPUs; the table of
+// models reads the golden folders.
 #include "apps/docs.h"
 
 #include <fmt/core.h>
@@ -114,7 +115,8 @@ void architecture_table(std::ostream& out) {
   for (const Architecture& a : architectures()) out << fmt::format("- {}\n", a.title);
 }
 
-// The scheme of a folder, several joined by "+"; dense modules beside quantized ones go without saying.
+// The scheme of a folder, several joined by "+"; dense modules beside quantized ones go without
+// saying.
 std::string schemes_of(const Checkpoint& checkpoint) {
   std::vector<std::string> families;
   for (const Module& m : checkpoint.modules()) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The explain command: for every distinct module the kernel that will run it, its numerics, its size, and why not the others.
+// The explain command: for every distinct module the kernel that will run it, its numerics, its
+// size, and why not the others.
 #pragma once
 #include <iosfwd>
 #include <string>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inspect command: what a folder is, module by module, from headers and a few small tensors (with `deep`, from all payloads).
+// The inspect command: what a folder is, module by module, from headers and a few small tensors
+// (with `deep`, from all payloads).
 #pragma once
 #include <iosfwd>
 #include <optional>
@@ -17,7 +18,8 @@ struct InspectOptions {
   unsigned tp = 1, ep = 1;
 };
 
-// Writes to `out`; returns the exit code (1: --deep found problems). Throws Error for a folder that cannot be understood.
+// Writes to `out`; returns the exit code (1: --deep found problems). Throws Error for a folder that
+// cannot be understood.
 int run_inspect(const InspectOptions& options, std::ostream& out);
 
 }  // namespace moebius

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// inspect --json: one object. Keys and their meaning are documented in docs/inspect.md; they are added to, never changed.
+// inspect --json: one object. Keys and their meaning are documented in docs/inspect.md; they are
+// added to, never changed.
 #include "apps/inspect_facts.h"
 
 namespace moebius {

@@ -36,7 +36,8 @@ std::string human_count(uint64_t n) {
                                  kUnits[unit]);
 }
 
-// Rows of cells, each column as wide as its widest cell (up to a limit); columns named in `right` are right-aligned.
+// Rows of cells, each column as wide as its widest cell (up to a limit); columns named in `right`
+// are right-aligned.
 class Columns {
  public:
   explicit Columns(std::string right) : right_(std::move(right)) {}

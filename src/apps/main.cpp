@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The command line. Results on stdout, everything else on stderr. Exit codes: 0 done, 1 a check failed or the input is unusable,
-// 2 wrong usage, 130 interrupted. This is the only unit that knows the option parser.
+// The command line. Results on stdout, everything else on stderr. Exit codes: 0 done, 1 a check
+// failed or the input is unusable, 2 wrong usage, 130 interrupted. This is the only unit that knows
+// the option parser.
 #include <fmt/core.h>
 #include <unistd.h>
 

@@ -17,7 +17,8 @@ struct ModelRunOptions {
   RunOptions run;
 };
 
-// A checkpoint with its model and threads; `context`: longest sequence that will be run (0: what the config allows).
+// A checkpoint with its model and threads; `context`: longest sequence that will be run (0: what
+// the config allows).
 struct OpenModel {
   OpenModel(const ModelRunOptions& options, size_t context);
   Checkpoint checkpoint;

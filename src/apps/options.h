@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options that several commands share, as the command line gives them; turning them into values throws Error.
+// Options that several commands share, as the command line gives them; turning them into values
+// throws Error.
 #pragma once
 #include <string>
 

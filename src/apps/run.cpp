@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Only the continuation goes to stdout. Ctrl-C stops the answer; in a conversation the program goes on, a second Ctrl-C at the
-// prompt ends it.
+// Only the continuation goes to stdout. Ctrl-C stops the answer; in a conversation the program goes
+// on, a second Ctrl-C at the prompt ends it.
 #include "apps/run.h"
 
 #include <fmt/core.h>
@@ -134,7 +134,8 @@ class Session {
     return a;
   }
 
-  // Taken once, when the answer is complete: the roof is measured after the peak of memory was read, on the same threads.
+  // Taken once, when the answer is complete: the roof is measured after the peak of memory was
+  // read, on the same threads.
   Statistics statistics(const Answer& a) {
     Statistics s;
     s.peak_memory = peak_resident_bytes();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Progress and colours. The bar redraws one line; without a terminal a plain line appears every five seconds and at the end.
+// Progress and colours. The bar redraws one line; without a terminal a plain line appears every
+// five seconds and at the end.
 #include "apps/terminal.h"
 
 #include <fmt/core.h>

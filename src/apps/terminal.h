@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What people see: colours only on a terminal, one progress bar on stderr (plain lines when stderr is not a terminal).
+// What people see: colours only on a terminal, one progress bar on stderr (plain lines when stderr
+// is not a terminal).
 #pragma once
 #include <chrono>
 #include <cstdint>

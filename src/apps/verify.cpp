@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exact kernels must give equal bytes; reordered ones must stay within the bound that quant/reference derives for each output.
-// Of a group of alike modules (same name but for layer and expert, same scheme and shape) each layer's first and last are run;
-// a pattern given with --module runs all that match.
+// Exact kernels must give equal bytes; reordered ones must stay within the bound that
+// quant/reference derives for each output. Of a group of alike modules (same name but for layer and
+// expert, same scheme and shape) each layer's first and last are run; a pattern given with --module
+// runs all that match.
 #include "apps/verify.h"
 
 #include <fmt/core.h>
@@ -35,7 +36,8 @@ struct Finding {
   bool ok = true;
 };
 
-// Rows as layers see them: normal values, a few outlier channels, a row of zeros, a tiny and a large one.
+// Rows as layers see them: normal values, a few outlier channels, a row of zeros, a tiny and a
+// large one.
 std::vector<float> realistic_rows(size_t M, size_t K, XType type, uint64_t seed) {
   uint64_t state = seed;
   const auto uniform = [&] {

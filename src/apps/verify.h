@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verify command: the chosen kernel of every distinct module against the reference, on realistic inputs.
+// The verify command: the chosen kernel of every distinct module against the reference, on
+// realistic inputs.
 #pragma once
 #include <iosfwd>
 #include <string>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Element types of tensors as safetensors names them. Sub-byte types count bits; shapes always count logical elements.
+// Element types of tensors as safetensors names them. Sub-byte types count bits; shapes always
+// count logical elements.
 #pragma once
 #include <cstddef>
 #include <cstdint>

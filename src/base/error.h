@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// fail() throws the library's one exception type with a formatted message; printable() makes strings from strangers safe to show.
+// fail() throws the library's one exception type with a formatted message; printable() makes
+// strings from strangers safe to show.
 #pragma once
 #include <fmt/core.h>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regular files, read at positions. A descriptor is opened once and never mapped: a file that shrinks while it is read gives an
-// Error, not a signal. Folders, pipes and devices are refused. Every message starts with the path.
+// Regular files, read at positions. A descriptor is opened once and never mapped: a file that
+// shrinks while it is read gives an Error, not a signal. Folders, pipes and devices are refused.
+// Every message starts with the path.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -19,7 +20,8 @@ class ReadFile {
 
   const std::string& path() const { return path_; }
   uint64_t size() const { return size_; }  // when it was opened
-  // Fills `out` from byte `offset` on. Throws Error if the file got shorter or cannot be read. Thread-safe.
+  // Fills `out` from byte `offset` on. Throws Error if the file got shorter or cannot be read.
+  // Thread-safe.
   void read_at(uint64_t offset, std::span<uint8_t> out) const;
 
  private:
@@ -31,7 +33,8 @@ class ReadFile {
 // A whole small file (configs, indices). Throws Error if it is larger than `limit` bytes.
 std::string read_text_file(const std::string& path, uint64_t limit);
 
-// Writes `parts` one after another under a temporary name in the same folder, then renames: readers see all or nothing.
+// Writes `parts` one after another under a temporary name in the same folder, then renames: readers
+// see all or nothing.
 void write_file_atomically(const std::string& path,
                            std::span<const std::span<const uint8_t>> parts);
 

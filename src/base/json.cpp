@@ -107,7 +107,8 @@ class Builder final : public JsonHandler {
   std::vector<Frame> stack_;
 };
 
-// Python writes NaN, Infinity and -Infinity into configs, which JSON does not have: here they become null.
+// Python writes NaN, Infinity and -Infinity into configs, which JSON does not have: here they
+// become null.
 std::string without_python_numbers(std::string_view text) {
   std::string out;
   bool in_string = false;
@@ -212,7 +213,8 @@ void write_value(std::string& out, const Json& j, int indent, int level) {
 
 void parse_json_events(std::string_view text, JsonHandler& handler, std::string_view what,
                        size_t max_depth) {
-  // The parser below takes a zero byte for the end of the text and skips a byte order mark; neither is JSON.
+  // The parser below takes a zero byte for the end of the text and skips a byte order mark; neither
+  // is JSON.
   if (const size_t zero = text.find('\0'); zero != std::string_view::npos)
     fail("{}: malformed JSON: zero byte at {}", what, zero);
   if (text.starts_with("\xef\xbb\xbf"))

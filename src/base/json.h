@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON in and out, without exposing the library that parses it (json.cpp is the only unit that includes it).
-// Two readers: events (JsonHandler) for files whose size a stranger decides, and a small value tree (Json) for configs.
-// Objects keep their order. Duplicate keys are an error. Depth is bounded. Text must be valid UTF-8.
+// JSON in and out, without exposing the library that parses it (json.cpp is the only unit that
+// includes it). Two readers: events (JsonHandler) for files whose size a stranger decides, and a
+// small value tree (Json) for configs. Objects keep their order. Duplicate keys are an error. Depth
+// is bounded. Text must be valid UTF-8.
 #pragma once
 #include <cstdint>
 #include <initializer_list>
@@ -33,7 +34,8 @@ class JsonHandler {
   std::string error;
 };
 
-// Throws Error("<what>: ...") on malformed text, invalid UTF-8, depth over max_depth or when the handler stops.
+// Throws Error("<what>: ...") on malformed text, invalid UTF-8, depth over max_depth or when the
+// handler stops.
 void parse_json_events(std::string_view text, JsonHandler& handler, std::string_view what,
                        size_t max_depth = kJsonMaxDepth);
 

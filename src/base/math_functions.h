@@ -65,8 +65,9 @@ MOEBIUS_ALWAYS_INLINE float exp_f32(float x) {
   return (p * f32_from_bits(first_bits << 23)) * f32_from_bits(second_bits << 23);
 }
 
-// exp_f32 for x <= 0: the same bits in half the work behind the polynomial. t holds n + 64, so p * 2^(n + 64) is an addition
-// to p's exponent that never leaves the normal numbers, and the product with 2^-64 is the only rounding. NaN gives anything.
+// exp_f32 for x <= 0: the same bits in half the work behind the polynomial. t holds n + 64, so p *
+// 2^(n + 64) is an addition to p's exponent that never leaves the normal numbers, and the product
+// with 2^-64 is the only rounding. NaN gives anything.
 MOEBIUS_ALWAYS_INLINE float exp_nonpositive_f32(float x) {
   using namespace numeric_detail;
   const float c = select_f32(x < -104.0f, -104.0f, x);
@@ -274,7 +275,8 @@ void relu2_f32(const float* x, float* y, size_t n) noexcept;
 float largest_of(const float* x, size_t n) noexcept;  // NaN if there is one; of nothing: -infinity
 float sum_of(const float* x,
              size_t n) noexcept;  // in 16 lanes, which are then added in a fixed order
-// exp_minus(x * scale, top). Coarse: within 6e-6, 0 below 1.7e-38, anything but NaN for NaN; for what is rounded to bf16 next.
+// exp_minus(x * scale, top). Coarse: within 6e-6, 0 below 1.7e-38, anything but NaN for NaN; for
+// what is rounded to bf16 next.
 void exp_minus(const float* x, float scale, float top, float* y, size_t n) noexcept;
 void exp_minus_coarse(const float* x, float scale, float top, float* y, size_t n) noexcept;
 void silu_and_mul(const float* g, const float* u, float* y, size_t n) noexcept;

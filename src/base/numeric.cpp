@@ -22,7 +22,8 @@ MOEBIUS_ALWAYS_INLINE void map_gated(const float* g, const float* u, float* y, s
   for (size_t i = 0; i < n; ++i) y[i] = f(g[i], u[i]);
 }
 
-// Four numbers at once: what compilers do not make of loops whose lanes go on from iteration to iteration, or that choose.
+// Four numbers at once: what compilers do not make of loops whose lanes go on from iteration to
+// iteration, or that choose.
 using Four = float __attribute__((vector_size(16)));
 using FourBits = uint32_t __attribute__((vector_size(16)));
 MOEBIUS_ALWAYS_INLINE Four four(float v) { return Four{v, v, v, v}; }
@@ -34,7 +35,8 @@ MOEBIUS_ALWAYS_INLINE Four load_four(const float* p) {
 MOEBIUS_ALWAYS_INLINE void store_four(float* p, Four v) { __builtin_memcpy(p, &v, sizeof v); }
 MOEBIUS_ALWAYS_INLINE FourBits bits_of(Four v) { return reinterpret_cast<FourBits>(v); }
 MOEBIUS_ALWAYS_INLINE Four from_bits(FourBits v) { return reinterpret_cast<Four>(v); }
-// a * b + c and c - a * b, rounded once. As instructions: g++ makes copies around a loop over lanes.
+// a * b + c and c - a * b, rounded once. As instructions: g++ makes copies around a loop over
+// lanes.
 MOEBIUS_ALWAYS_INLINE Four fma_four(Four a, Four b, Four c) {
 #ifdef __aarch64__
   asm("fmla %0.4s, %1.4s, %2.4s" : "+w"(c) : "w"(a), "w"(b));
@@ -75,8 +77,8 @@ MOEBIUS_ALWAYS_INLINE Four at_most(Four a, float b) {
 #endif
 }
 
-// The addend of a fused multiply-add on Arm is overwritten, and the copy of a constant competes with the products for a pipe; loading
-// it anew does not, and leaves its register to the numbers.
+// The addend of a fused multiply-add on Arm is overwritten, and the copy of a constant competes
+// with the products for a pipe; loading it anew does not, and leaves its register to the numbers.
 enum Addend : int {
   kAddMagic64,
   kAddMagic,
@@ -112,10 +114,11 @@ MOEBIUS_ALWAYS_INLINE Four addend() {
 #endif
 }
 
-// e^-q (exp_nonpositive_f32) of 4 N numbers, one operation of the definition after the other over all of them: the latencies of a chain
-// of 15 operations overlap, which the order "one vector after the other" leaves to a reorder window too short for it. Changing the sign of
-// r and of every second step changes no bit. silu: 14.4 cycles for 4 numbers with N = 4 and copied constants, 12.3 with loaded ones, 10.1
-// with N = 8.
+// e^-q (exp_nonpositive_f32) of 4 N numbers, one operation of the definition after the other over
+// all of them: the latencies of a chain of 15 operations overlap, which the order "one vector after
+// the other" leaves to a reorder window too short for it. Changing the sign of r and of every
+// second step changes no bit. silu: 14.4 cycles for 4 numbers with N = 4 and copied constants, 12.3
+// with loaded ones, 10.1 with N = 8.
 constexpr size_t kFours = 4, kBlock = 4 * kFours, kManyFours = 8, kManyBlock = 4 * kManyFours;
 #define MOEBIUS_EACH for (size_t j = 0; j < kFours; ++j)
 #define MOEBIUS_EACH_OF(N) _Pragma("GCC unroll 8") for (size_t j = 0; j < (N); ++j)
@@ -169,7 +172,8 @@ MOEBIUS_ALWAYS_INLINE void exp_minus_block(const float* x, float scale, float to
   MOEBIUS_EACH_OF(N) p[j] = below(j) >= 0.0f ? p[j] : -below(j);
   MOEBIUS_EACH_OF(N) store_four(y + 4 * j, p[j]);
 }
-// A polynomial of degree 4: e^r within 5.4e-6. Exponents below -126 are not made, their numbers are put to 0.
+// A polynomial of degree 4: e^r within 5.4e-6. Exponents below -126 are not made, their numbers are
+// put to 0.
 template <size_t N>
 MOEBIUS_ALWAYS_INLINE void exp_minus_coarse_block(const float* x, float scale, float top,
                                                   float* y) {

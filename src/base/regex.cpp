@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The only unit that knows PCRE2. The interpreter is used, not the JIT: only the interpreter holds all three limits.
+// The only unit that knows PCRE2. The interpreter is used, not the JIT: only the interpreter holds
+// all three limits.
 #include "base/regex.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -16,7 +17,8 @@ constexpr uint32_t kMatchLimit = 100'000, kDepthLimit = 10'000, kHeapLimitKib = 
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Python spellings that PCRE2 reads differently: leading global flags a, u, L, and the quantifier {,n}.
+// Python spellings that PCRE2 reads differently: leading global flags a, u, L, and the quantifier
+// {,n}.
 std::string from_python(std::string_view pattern) {
   std::string out;
   if (pattern.starts_with("(?")) {

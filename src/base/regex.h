@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regular expressions from configs, with the meaning of Python's re.match: anchored at the start, free at the end.
-// Patterns come from strangers: length, steps, depth and memory are bounded, and every failure is an Error that names the pattern.
+// Regular expressions from configs, with the meaning of Python's re.match: anchored at the start,
+// free at the end. Patterns come from strangers: length, steps, depth and memory are bounded, and
+// every failure is an Error that names the pattern.
 #pragma once
 #include <memory>
 #include <string>

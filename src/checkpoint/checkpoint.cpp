@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening a folder: config.json, quantization_config, headers, modules, schemes, MoE blocks, in this order. Everything that can
-// be wrong without reading payloads is found here.
+// Opening a folder: config.json, quantization_config, headers, modules, schemes, MoE blocks, in
+// this order. Everything that can be wrong without reading payloads is found here.
 #include "checkpoint/checkpoint.h"
 
 #include <algorithm>

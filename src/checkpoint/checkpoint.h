@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A folder, understood: config, schemes and every tensor accounted for. Reads headers and a few small tensors only.
+// A folder, understood: config, schemes and every tensor accounted for. Reads headers and a few
+// small tensors only.
 #pragma once
 #include <array>
 #include <memory>
@@ -34,7 +35,8 @@ struct MoeBlock {
 
 class Checkpoint {
  public:
-  // Opens and understands a folder; throws Error for what makes it unusable. Unsupported modules are recorded, not thrown.
+  // Opens and understands a folder; throws Error for what makes it unusable. Unsupported modules
+  // are recorded, not thrown.
   static Checkpoint open(const std::string& folder);
   const std::string& folder() const { return folder_; }
   const ModelConfig& config() const { return config_; }
@@ -52,7 +54,8 @@ class Checkpoint {
       std::string_view name) const;  // "...mlp", "...block_sparse_moe"; also "....experts"
   const std::vector<UnusedTensor>& unused() const { return unused_; }
   const std::vector<std::string>& warnings() const { return warnings_; }
-  // The module that holds the output projection: lm_head, or the embedding it is tied to; null when the folder has neither.
+  // The module that holds the output projection: lm_head, or the embedding it is tied to; null when
+  // the folder has neither.
   const Module* output_module() const;
   // Throws Error naming the first unsupported module and the field that is in the way.
   void require_supported() const;

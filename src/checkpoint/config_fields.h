@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Typed, range-checked reading of config.json members under any of their spellings. A member that is null counts as absent.
-// Every message names the file, the field, what was found and what was expected.
+// Typed, range-checked reading of config.json members under any of their spellings. A member that
+// is null counts as absent. Every message names the file, the field, what was found and what was
+// expected.
 #pragma once
 #include <cstdint>
 #include <initializer_list>

@@ -18,7 +18,8 @@ std::vector<uint32_t> by_descending(std::span<const double> weight) {
   return order;
 }
 
-// Copies handed out among `logical` experts and packed onto ranks: positions are slots, rank by rank.
+// Copies handed out among `logical` experts and packed onto ranks: positions are slots, rank by
+// rank.
 std::vector<uint32_t> plan_flat(std::span<const double> load, uint64_t physical, uint64_t ranks) {
   const std::vector<uint32_t> copies = replicate_experts(load, physical);
   std::vector<double> count(load.size(), 0.0), weight(physical);
@@ -114,7 +115,8 @@ std::vector<uint32_t> rebalance(std::span<const double> load, const EplbSettings
                             s.ranks % s.nodes == 0 && s.logical % s.groups == 0 &&
                             physical % s.nodes == 0;
   if (!hierarchical) return plan_flat(load, physical, s.ranks);
-  // Groups go to nodes first, so that a token's group stays on one machine; then every node is planned by itself.
+  // Groups go to nodes first, so that a token's group stays on one machine; then every node is
+  // planned by itself.
   const uint64_t per_group = s.logical / s.groups;
   std::vector<double> group_load(s.groups, 0.0);
   for (size_t e = 0; e < load.size(); ++e) group_load[e / per_group] += load[e];

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expert-parallel load balancing: copies of busy experts ("physical" experts) and where they go. Pure functions of counts and
-// loads; ties always go to the lower index, so every rank computes the same plan.
+// Expert-parallel load balancing: copies of busy experts ("physical" experts) and where they go.
+// Pure functions of counts and loads; ties always go to the lower index, so every rank computes the
+// same plan.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -24,11 +25,14 @@ std::vector<std::vector<uint32_t>> logical_to_physical(std::span<const uint32_t>
 // Which of `replicas` copies serves a token.
 uint32_t replica_of_token(uint32_t token_index, uint32_t replicas);
 
-// Hands out copies: the expert with the largest load per copy gets the next one. Returns [physical] logical ids.
+// Hands out copies: the expert with the largest load per copy gets the next one. Returns [physical]
+// logical ids.
 std::vector<uint32_t> replicate_experts(std::span<const double> load, uint64_t physical);
-// Packs items onto bins of equal size, by descending weight into the lightest bin with room. Returns [items] bin.
+// Packs items onto bins of equal size, by descending weight into the lightest bin with room.
+// Returns [items] bin.
 std::vector<uint32_t> pack_balanced(std::span<const double> weight, uint64_t bins);
-// The new plan: [physical] logical ids, rank r holding the r-th slice. Hierarchical where groups, nodes and ranks divide.
+// The new plan: [physical] logical ids, rank r holding the r-th slice. Hierarchical where groups,
+// nodes and ranks divide.
 std::vector<uint32_t> rebalance(std::span<const double> load, const EplbSettings& settings);
 // Reorders the slots inside every rank so that experts which stay on a rank keep their slot.
 std::vector<uint32_t> keep_slots(std::span<const uint32_t> before, std::vector<uint32_t> after,

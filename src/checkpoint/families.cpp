@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one table of model families (see families.h). Facts only: names, orders and rules, no code per family.
+// The one table of model families (see families.h). Facts only: names, orders and rules, no code
+// per family.
 #include "checkpoint/families.h"
 
 #include <array>

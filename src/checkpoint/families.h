@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The registry of model families: what a family calls its modules, how its fused expert tensors lie, how it routes and which
-// of its layers have experts. To add a family, add one entry to the table in families.cpp; everything else reads the table.
+// The registry of model families: what a family calls its modules, how its fused expert tensors
+// lie, how it routes and which of its layers have experts. To add a family, add one entry to the
+// table in families.cpp; everything else reads the table.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -29,7 +30,8 @@ enum class SharedRule : uint8_t { kNone, kGatedWidth, kCount, kSameWidth };
 // How the gate and up rows lie in a fused tensor.
 enum class FusedOrder : uint8_t { kHalves, kInterleaved };
 
-// Lists are words separated by spaces. In `layer` a word ending in '!' names a module that every layer must have.
+// Lists are words separated by spaces. In `layer` a word ending in '!' names a module that every
+// layer must have.
 struct Family {
   std::string_view key;  // what messages call it
   std::string_view architectures;
@@ -56,7 +58,8 @@ std::span<const Family> families();
 const Family* find_family(std::string_view architecture, std::string_view model_type);
 const Family* family_by_key(std::string_view key);
 
-// True if `word` is one of the space-separated words of `list`; a '!' at the end of a list word is not part of it.
+// True if `word` is one of the space-separated words of `list`; a '!' at the end of a list word is
+// not part of it.
 bool in_list(std::string_view list, std::string_view word);
 // Calls f(word without '!', required) for every word of `list`.
 template <class F>

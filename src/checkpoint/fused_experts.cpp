@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors that hold several matrices, taken apart into references: all experts in one 3-D tensor (either orientation, gate and
-// up as halves or interleaved), GPT-OSS blocks and scales, and gate and up of one expert in one 2-D matrix.
+// Tensors that hold several matrices, taken apart into references: all experts in one 3-D tensor
+// (either orientation, gate and up as halves or interleaved), GPT-OSS blocks and scales, and gate
+// and up of one expert in one 2-D matrix.
 //
 //   standard    gate_up [E, 2I, H]   down [E, H, I]        transposed  gate_up [E, H, 2I]   down [E, I, H]
 #include <algorithm>

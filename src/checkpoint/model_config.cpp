@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sizes of config.json under all their spellings. What a known family cannot do without is an error that names the field;
-// for an unknown family a missing size stays 0 and is found from the tensors later.
+// Sizes of config.json under all their spellings. What a known family cannot do without is an error
+// that names the field; for an unknown family a missing size stays 0 and is found from the tensors
+// later.
 #include "checkpoint/model_config.h"
 
 #include "base/error.h"
@@ -13,7 +14,8 @@ namespace {
 constexpr int64_t kMaxLayers = 10000;
 constexpr int64_t kMaxSize = int64_t{1} << 31;
 
-// The object that describes the text model: the top level, or the nested object of a multimodal wrapper.
+// The object that describes the text model: the top level, or the nested object of a multimodal
+// wrapper.
 const Json& text_object(const Json& config, std::string& where, const std::string& path) {
   for (const std::string_view name : {"text_config", "llm_config", "language_config"}) {
     const Json* nested = config.find(name);
@@ -86,7 +88,8 @@ void require_mla(const ModelConfig& c, const ConfigFields& f) {
       fail("{} is missing; expected a positive integer ({} needs it)", f.label(name), c.family);
 }
 
-// dtype and rope are read here only to refuse wrong types early; the architectures read their values from `text`.
+// dtype and rope are read here only to refuse wrong types early; the architectures read their
+// values from `text`.
 void check_types(ModelConfig& c, const ConfigFields& f, const ConfigFields& top) {
   c.dtype = f.string({"dtype", "torch_dtype"})
                 .value_or(top.string({"dtype", "torch_dtype"}).value_or(""));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// config.json as facts, whatever spelling the exporter used (transformers 4 and 5, multimodal wrappers). Sizes are checked.
+// config.json as facts, whatever spelling the exporter used (transformers 4 and 5, multimodal
+// wrappers). Sizes are checked.
 #pragma once
 #include <cstdint>
 #include <string>

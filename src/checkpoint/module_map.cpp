@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collects tensors into modules, then checks that what a known family must have is there. Linear in the number of tensors.
+// Collects tensors into modules, then checks that what a known family must have is there. Linear in
+// the number of tensors.
 #include "checkpoint/module_map.h"
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the tensors of a folder to the modules of a model: every tensor gets a module and a role, or a reason why it is not used,
-// or an error. Pure: looks at names, dtypes and shapes, reads nothing. Fused expert tensors become one module per expert.
+// From the tensors of a folder to the modules of a model: every tensor gets a module and a role, or
+// a reason why it is not used, or an error. Pure: looks at names, dtypes and shapes, reads nothing.
+// Fused expert tensors become one module per expert.
 #pragma once
 #include <array>
 #include <functional>
@@ -17,7 +18,8 @@ namespace moebius {
 enum class ModuleKind : uint8_t { kLinear, kExpert, kRouter, kEmbedding, kLmHead, kNorm, kOther };
 std::string_view name_of(ModuleKind kind);
 
-// One module of the model: a weight matrix with its companions, or a small parameter (norm, sinks, correction bias).
+// One module of the model: a weight matrix with its companions, or a small parameter (norm, sinks,
+// correction bias).
 struct Module {
   std::string name;  // dotted, as in the file; experts of fused tensors get their per-expert name
   ModuleKind kind = ModuleKind::kOther;
@@ -45,7 +47,8 @@ struct MappedModule {
   uint64_t N = 0, K = 0;    // expected by the architecture; 0: unknown. Vectors: N alone
 };
 
-// weight_shape of a tensor that holds several matrices: to be compared with rows x cols once it can be read.
+// weight_shape of a tensor that holds several matrices: to be compared with rows x cols once it can
+// be read.
 struct FusedShape {
   const TensorInfo* tensor;
   uint64_t experts, rows, cols;
@@ -62,18 +65,21 @@ struct ModuleMap {
   std::vector<std::string> warnings;
 };
 
-// Throws Error for tensors that cannot be placed and for modules a known family must have; `folder` and `where` name things.
+// Throws Error for tensors that cannot be placed and for modules a known family must have; `folder`
+// and `where` name things.
 ModuleMap map_modules(std::span<const TensorInfo> tensors, const ModelConfig& config,
                       const std::string& folder, TensorLabel where);
 
-// Dimensions that the architecture gives a module ({N, K}, {N, 0} for vectors, zeros where unknown).
+// Dimensions that the architecture gives a module ({N, K}, {N, 0} for vectors, zeros where
+// unknown).
 struct ExpectedShape {
   uint64_t N = 0, K = 0;
 };
 ExpectedShape expected_shape(const ModelConfig& config, const Family* family, Part part,
                              std::string_view path, Projection projection);
 
-// All experts of a block in one tensor per stem: what map_modules collects and expand_fused turns into modules.
+// All experts of a block in one tensor per stem: what map_modules collects and expand_fused turns
+// into modules.
 struct FusedTensors {
   std::string block, stem_name;  // "model.layers.0.mlp", "model.layers.0.mlp.experts.gate_up_proj"
   int layer = -1;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// See module_scheme.h. Order: the config's own rules; for a module that stores quantized tensors although they call it dense,
-// vLLM's order and the other spellings of its name; for one that stores a plain weight although they call it quantized, dense.
+// See module_scheme.h. Order: the config's own rules; for a module that stores quantized tensors
+// although they call it dense, vLLM's order and the other spellings of its name; for one that
+// stores a plain weight although they call it quantized, dense.
 #include "checkpoint/module_scheme.h"
 
 #include <algorithm>
@@ -22,7 +23,8 @@ std::string prefixed(std::string_view prefix, const std::string& text) {
   return std::string(prefix) + text;
 }
 
-// Other names that exporters use for the same module: wrapper prefixes, block and projection spellings, the fused tensor's name.
+// Other names that exporters use for the same module: wrapper prefixes, block and projection
+// spellings, the fused tensor's name.
 std::vector<std::string> spellings(const MappedModule& m) {
   std::vector<std::string> out;
   if (!m.stored_name.empty()) out.push_back(m.stored_name);
@@ -105,7 +107,8 @@ void drop_cache_scales(ModuleTensors& tensors, const SchemeDecision& d,
   }
 }
 
-// Rows of an embedding are looked up one by one: integers, weight-only, with scales per row or group.
+// Rows of an embedding are looked up one by one: integers, weight-only, with scales per row or
+// group.
 std::optional<std::string> embedding_reason(const Scheme& s) {
   const QuantArgs& w = *s.weights;
   const bool rows = w.strategy == Strategy::kGroup || w.strategy == Strategy::kChannel;

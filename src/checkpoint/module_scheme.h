@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scheme of each module, from rules and tensors together: the config's rules decide, and what is stored has the last word.
+// The scheme of each module, from rules and tensors together: the config's rules decide, and what
+// is stored has the last word.
 #pragma once
 #include <map>
 #include <string>

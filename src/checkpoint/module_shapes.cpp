@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dimensions of every module as config.json implies them. Only families whose attention follows heads and head_dim are strict
-// about it; for the others (and for unknown families) only what every model shares is known.
+// Dimensions of every module as config.json implies them. Only families whose attention follows
+// heads and head_dim are strict about it; for the others (and for unknown families) only what every
+// model shares is known.
 #include "checkpoint/module_map.h"
 
 namespace moebius {

@@ -71,7 +71,8 @@ class Builder {
     slot = &m;
   }
 
-  // Slots are made once it is known that enough modules exist to fill them: an expert's number is a stranger's.
+  // Slots are made once it is known that enough modules exist to fill them: an expert's number is a
+  // stranger's.
   void place_experts(MoeBlock& b, const std::vector<const Module*>& modules) const {
     size_t count = 0;
     for (const Module* m : modules) count = std::max(count, static_cast<size_t>(m->expert) + 1);
@@ -103,7 +104,8 @@ class Builder {
         fail("{}[{}] is {}; expected a finite number", in_.store.where(t), i, values[i]);
   }
 
-  // Known families: config and tensors must agree on which layers have experts. Unknown ones: the tensors tell.
+  // Known families: config and tensors must agree on which layers have experts. Unknown ones: the
+  // tensors tell.
   void settle_layers() {
     ModelConfig& c = in_.config;
     std::vector<const MoeBlock*> by_layer(static_cast<size_t>(c.layers), nullptr);
@@ -233,7 +235,8 @@ class Builder {
            b.name, in_.config.family);
   }
 
-  // DeepSeek configs may leave out how they select: a stored correction bias says so. All layers must agree.
+  // DeepSeek configs may leave out how they select: a stored correction bias says so. All layers
+  // must agree.
   void settle_bias(std::vector<MoeBlock>& out) {
     if (out.empty()) return;
     const size_t with = static_cast<size_t>(std::count_if(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Puts the modules of every MoE layer together: experts by id and projection, router, biases, shared experts. All experts are
-// checked: present, one scheme and one shape per projection.
+// Puts the modules of every MoE layer together: experts by id and projection, router, biases,
+// shared experts. All experts are checked: present, one scheme and one shape per projection.
 #pragma once
 #include <string>
 #include <vector>
@@ -9,7 +9,8 @@
 
 namespace moebius {
 
-// Before anything is planned: a known family's blocks hold gate, up and down of exactly the experts that config.json counts.
+// Before anything is planned: a known family's blocks hold gate, up and down of exactly the experts
+// that config.json counts.
 void check_experts_present(const ModuleMap& map, const ModelConfig& config,
                            const std::string& folder);
 

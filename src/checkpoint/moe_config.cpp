@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mixture-of-experts part of config.json: counts, widths, which layers have experts, and the router as parameters.
-// The rules are those of the registry (families.h); what a rule means is written here once.
+// The mixture-of-experts part of config.json: counts, widths, which layers have experts, and the
+// router as parameters. The rules are those of the registry (families.h); what a rule means is
+// written here once.
 #include <algorithm>
 #include <cmath>
 

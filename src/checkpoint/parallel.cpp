@@ -147,7 +147,8 @@ uint64_t sliced_bytes(const Module& m, uint64_t tp, uint64_t rank) {
       bytes += whole;
       continue;
     }
-    // The slice is the same share of its dimension's stored units; the last rank's slice ends at their number.
+    // The slice is the same share of its dimension's stored units; the last rank's slice ends at
+    // their number.
     const TensorSlice last = tp_slice(m.plan, role, split, tp, tp - 1);
     const uint64_t units = last.begin + last.count;
     bytes += units == 0 ? whole

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one rank of a tensor-parallel or expert-parallel run holds: slices of tensors, placement of experts, sizes. Pure functions;
-// numbers that do not divide are errors that name them.
+// What one rank of a tensor-parallel or expert-parallel run holds: slices of tensors, placement of
+// experts, sizes. Pure functions; numbers that do not divide are errors that name them.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -21,8 +21,9 @@ struct TensorSlice {
   bool operator==(const TensorSlice&) const = default;
 };
 
-// The part of `role` that rank `rank` of `tp` needs. Scales cover every group or block that the slice touches, so a slice may
-// begin inside one (QuantMatrix has phases for that). A bias of a module split along its inputs is whole: one rank adds it.
+// The part of `role` that rank `rank` of `tp` needs. Scales cover every group or block that the
+// slice touches, so a slice may begin inside one (QuantMatrix has phases for that). A bias of a
+// module split along its inputs is whole: one rank adds it.
 TensorSlice tp_slice(const MatrixPlan& plan, Role role, Split split, uint64_t tp, uint64_t rank);
 
 enum class Placement : uint8_t { kLinear, kRoundRobin };
@@ -38,8 +39,9 @@ struct RankSize {
   uint64_t tp_rank = 0, ep_rank = 0, experts = 0;  // experts per MoE layer
   uint64_t bytes = 0, params = 0, kv_per_1k_tokens = 0;
 };
-// One entry per (ep_rank, tp_rank). Attention, dense and shared MLPs, embedding and lm_head are cut tp ways and repeated on every
-// ep rank; experts are placed over ep and each cut tp ways; routers, norms and small parameters are everywhere.
+// One entry per (ep_rank, tp_rank). Attention, dense and shared MLPs, embedding and lm_head are cut
+// tp ways and repeated on every ep rank; experts are placed over ep and each cut tp ways; routers,
+// norms and small parameters are everywhere.
 std::vector<RankSize> rank_sizes(const Checkpoint& checkpoint, uint64_t tp, uint64_t ep,
                                  Placement placement = Placement::kLinear);
 

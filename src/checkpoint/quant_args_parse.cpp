@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parser and validator of QuantizationArgs: the rules of the format's own library, plus the tolerances published files need
-// (act-order "static" anywhere, block structures as text, booleans for act-order, type names with "torch.").
+// Parser and validator of QuantizationArgs: the rules of the format's own library, plus the
+// tolerances published files need (act-order "static" anywhere, block structures as text, booleans
+// for act-order, type names with "torch.").
 #include "checkpoint/quant_args_parse.h"
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which scheme a module has. decide() follows compressed-tensors; decide_like_vllm() is the second opinion. Both say the rule.
+// Which scheme a module has. decide() follows compressed-tensors; decide_like_vllm() is the second
+// opinion. Both say the rule.
 #include "checkpoint/quant_config.h"
 
 #include <array>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // quantization_config of a compressed-tensors folder, and the rules that give a module its scheme.
-// Matching follows compressed-tensors (exact name, regular expression, class name); where that leaves a quantized module
-// without a scheme, vLLM's order is tried. Every decision remembers the rule that made it.
+// Matching follows compressed-tensors (exact name, regular expression, class name); where that
+// leaves a quantized module without a scheme, vLLM's order is tried. Every decision remembers the
+// rule that made it.
 #pragma once
 #include <memory>
 #include <optional>
@@ -33,8 +34,9 @@ struct SchemeDecision {
 
 class QuantConfig {
  public:
-  // `config` is the whole config.json; finds the section in its three places. No section: is_quantized() is false.
-  // Unknown fields are kept and appended once each to `warnings`. Throws Error naming field and value for what cannot be run.
+  // `config` is the whole config.json; finds the section in its three places. No section:
+  // is_quantized() is false. Unknown fields are kept and appended once each to `warnings`. Throws
+  // Error naming field and value for what cannot be run.
   static QuantConfig parse(const Json& config, const std::string& path,
                            std::vector<std::string>& warnings);
   QuantConfig();
@@ -52,8 +54,9 @@ class QuantConfig {
   const std::vector<std::pair<std::string, Json>>& unknown_fields() const;  // path and value
   // class_name: "Linear", "Embedding", ... of the module as transformers names it.
   SchemeDecision decide(std::string_view module, std::string_view class_name) const;
-  // vLLM's order, for a module whose tensors are quantized although decide() says dense: classes are no ignore entries, a class may
-  // be part of a longer one, and the module may be meant by the name of a fused layer or by another exporter's path.
+  // vLLM's order, for a module whose tensors are quantized although decide() says dense: classes
+  // are no ignore entries, a class may be part of a longer one, and the module may be meant by the
+  // name of a fused layer or by another exporter's path.
   SchemeDecision decide_like_vllm(std::string_view module, std::string_view class_name) const;
 
  private:

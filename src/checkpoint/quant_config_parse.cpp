@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the quantization section in the places exporters have used, and reads all of it: groups, presets, formats, ignore lists,
-// KV-cache scheme; refuses sparsity, online transforms and other quantization methods in words.
+// Finds the quantization section in the places exporters have used, and reads all of it: groups,
+// presets, formats, ignore lists, KV-cache scheme; refuses sparsity, online transforms and other
+// quantization methods in words.
 #include "checkpoint/quant_config_parse.h"
 
 #include <algorithm>
@@ -83,7 +84,8 @@ GlobalFormat parse_global_format(const QuantFields& f) {
   return {false, parse_format_name(f, *name)};
 }
 
-// MXFP8 is the one format whose scale type files may leave unsaid although the number system hangs on it: the format says it.
+// MXFP8 is the one format whose scale type files may leave unsaid although the number system hangs
+// on it: the format says it.
 void complete_mxfp8(Scheme& s) {
   const auto unsaid = [](const std::optional<QuantArgs>& a) {
     return a && a->kind == NumberKind::kFloat && a->bits == 8 && a->strategy == Strategy::kGroup &&
@@ -152,7 +154,8 @@ ConfigGroup parse_group(const std::string& name, const Json& value, const QuantF
   return group;
 }
 
-// Groups that describe attention (queries, keys, values) and not weights: an engine may keep more precision there.
+// Groups that describe attention (queries, keys, values) and not weights: an engine may keep more
+// precision there.
 bool is_attention_group(const ConfigGroup& group) {
   return !group.targets.empty() &&
          std::all_of(group.targets.begin(), group.targets.end(),

@@ -22,7 +22,8 @@ struct QuantSection {
   std::vector<std::pair<std::string, Json>> unknown;
 };
 
-// Throws Error naming field and value for what cannot be understood; unknown fields are kept and warned about once each.
+// Throws Error naming field and value for what cannot be understood; unknown fields are kept and
+// warned about once each.
 QuantSection parse_quant_section(const Json& config, const std::string& file,
                                  std::vector<std::string>& warnings);
 

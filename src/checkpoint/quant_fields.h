@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Typed access to the members of a quantization_config object. Errors read "config.json: quantization_config.a.b is 9; expected ...";
-// members nobody asked for are kept and become one warning each.
+// Typed access to the members of a quantization_config object. Errors read "config.json:
+// quantization_config.a.b is 9; expected ..."; members nobody asked for are kept and become one
+// warning each.
 #pragma once
 #include <initializer_list>
 #include <optional>

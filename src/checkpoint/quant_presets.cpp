@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Preset names that may stand for a config group: {"FP8_DYNAMIC": ["Linear"]}. Configs as published spell the arguments out;
-// the shorthand is legal all the same.
+// Preset names that may stand for a config group: {"FP8_DYNAMIC": ["Linear"]}. Configs as published
+// spell the arguments out; the shorthand is legal all the same.
 #include <charconv>
 
 #include "checkpoint/quant_args_parse.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening a safetensors file and reading payloads from it. The header's length is checked against the file before memory is
-// taken for it; safetensors_header.cpp proves the rest.
+// Opening a safetensors file and reading payloads from it. The header's length is checked against
+// the file before memory is taken for it; safetensors_header.cpp proves the rest.
 #include "checkpoint/safetensors.h"
 
 #include <array>

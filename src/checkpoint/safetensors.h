@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One safetensors file: the header is parsed and proven at open (no holes, no overlaps, exact length); payloads are read on
-// request with positioned reads into the caller's buffer. No mapping: a file that shrinks gives an error, not a signal.
+// One safetensors file: the header is parsed and proven at open (no holes, no overlaps, exact
+// length); payloads are read on request with positioned reads into the caller's buffer. No mapping:
+// a file that shrinks gives an error, not a signal.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -35,7 +36,8 @@ class SafetensorsFile {
   void set_tensors(std::vector<TensorInfo> tensors) {
     tensors_ = std::move(tensors);
   }  // a selection of those taken
-  // Reads out.size() bytes at `offset` inside the tensor. Throws Error if the file got shorter or cannot be read. Thread-safe.
+  // Reads out.size() bytes at `offset` inside the tensor. Throws Error if the file got shorter or
+  // cannot be read. Thread-safe.
   void read(const TensorInfo& tensor, uint64_t offset, std::span<uint8_t> out) const;
 
  private:
@@ -43,7 +45,8 @@ class SafetensorsFile {
   std::vector<TensorInfo> tensors_;
 };
 
-// Limits of our own on top of the format's 100,000,000 header bytes: a header must not cost more memory than it is worth.
+// Limits of our own on top of the format's 100,000,000 header bytes: a header must not cost more
+// memory than it is worth.
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 inline constexpr size_t kMaxTensors = 1'000'000, kMaxTensorName = 1024, kMaxRank = 64;
 
@@ -51,8 +54,8 @@ inline constexpr size_t kMaxTensors = 1'000'000, kMaxTensorName = 1024, kMaxRank
 std::vector<TensorInfo> parse_safetensors_header(std::string_view header, uint64_t file_size,
                                                  const std::string& path);
 
-// Writes tensors to a file (atomically: temporary name, then rename), in the order and with the padding of the format's own
-// writer. Data must match dtype and shape; names must be different.
+// Writes tensors to a file (atomically: temporary name, then rename), in the order and with the
+// padding of the format's own writer. Data must match dtype and shape; names must be different.
 struct TensorData {
   std::string name;
   DType dtype;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The header of a safetensors file. It is parsed by events into TensorInfo and nothing else, so its size in memory stays
-// in proportion to its size in the file; then every offset and size is proven before a byte of payload can be asked for.
+// The header of a safetensors file. It is parsed by events into TensorInfo and nothing else, so its
+// size in memory stays in proportion to its size in the file; then every offset and size is proven
+// before a byte of payload can be asked for.
 //
 //   0        8                8+n                                       file size
 //   | n: u64 | n bytes JSON   | data: tensors without holes or overlaps |
@@ -22,7 +23,8 @@ std::string describe_shape(std::span<const uint64_t> shape) {
   return text + "]";
 }
 
-// One tensor as the header states it; TensorInfo::offset and ::bytes hold begin and end until they are proven.
+// One tensor as the header states it; TensorInfo::offset and ::bytes hold begin and end until they
+// are proven.
 class HeaderHandler final : public JsonHandler {
  public:
   std::vector<TensorInfo> tensors;
@@ -237,7 +239,8 @@ class HeaderHandler final : public JsonHandler {
   size_t skip_depth_ = 0;
 };
 
-// Bytes of a tensor from dtype and shape. Folded left to right, so [2^63, 4, 0] overflows although it is 0 on paper.
+// Bytes of a tensor from dtype and shape. Folded left to right, so [2^63, 4, 0] overflows although
+// it is 0 on paper.
 uint64_t bytes_of_shape(const TensorInfo& t, const std::string& path) {
   uint64_t count = 1;
   std::optional<uint64_t> bits;
@@ -268,8 +271,8 @@ void check_names(const std::vector<TensorInfo>& tensors, const std::string& path
          printable(*twice));
 }
 
-// Sorts by position and proves: first at 0, each begins where the last ended, sizes as dtype and shape say, exact file length.
-// Then turns (begin, end) into (offset in the file, bytes).
+// Sorts by position and proves: first at 0, each begins where the last ended, sizes as dtype and
+// shape say, exact file length. Then turns (begin, end) into (offset in the file, bytes).
 void prove_layout(std::vector<TensorInfo>& tensors, uint64_t data_begin, uint64_t data_bytes,
                   const std::string& path) {
   std::sort(tensors.begin(), tensors.end(), [](const TensorInfo& a, const TensorInfo& b) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writer of safetensors files. Order and padding are those of the format's own writer (widest types first, then by name; the
-// header padded with spaces to 8 bytes), so equal tensors give equal files whoever wrote them, and every tensor is aligned.
+// Writer of safetensors files. Order and padding are those of the format's own writer (widest types
+// first, then by name; the header padded with spaces to 8 bytes), so equal tensors give equal files
+// whoever wrote them, and every tensor is aligned.
 #include <algorithm>
 #include <array>
 #include <set>

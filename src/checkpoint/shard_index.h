@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// model.safetensors.index.json: which tensor lies in which file. Read by events (real ones reach tens of megabytes).
+// model.safetensors.index.json: which tensor lies in which file. Read by events (real ones reach
+// tens of megabytes).
 #pragma once
 #include <string>
 #include <string_view>
@@ -16,7 +17,8 @@ struct ShardIndex {
 inline constexpr std::string_view kIndexName = "model.safetensors.index.json";
 inline constexpr uint64_t kMaxIndexBytes = 256'000'000;
 
-// Throws Error "<path>: ..." unless `text` is an object with a weight_map from names to plain file names.
+// Throws Error "<path>: ..." unless `text` is an object with a weight_map from names to plain file
+// names.
 ShardIndex parse_shard_index(std::string_view text, const std::string& path);
 
 // Nothing but a name: no folder, no "..", no control characters.

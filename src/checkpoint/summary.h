@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers about an opened folder: parameters, bytes, memory, and its modules with equal ones counted together.
+// Numbers about an opened folder: parameters, bytes, memory, and its modules with equal ones
+// counted together.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -34,9 +35,11 @@ struct Summary {
 Summary summarize(const Checkpoint& checkpoint);
 std::vector<ModuleGroup> group_modules(const Checkpoint& checkpoint);
 uint64_t module_params(const Module& module);
-// Bytes of a 16-bit KV cache for `tokens` tokens; MLA keeps its latent, linear attention keeps none that grows.
+// Bytes of a 16-bit KV cache for `tokens` tokens; MLA keeps its latent, linear attention keeps none
+// that grows.
 uint64_t kv_bytes(const ModelConfig& config, uint64_t tokens);
-// "attention", "experts", "shared experts", "dense mlp", "router", "embedding", "lm_head", "norm", "other"
+// "attention", "experts", "shared experts", "dense mlp", "router", "embedding", "lm_head", "norm",
+// "other"
 std::string_view part_name(const Module& module);
 std::string scheme_name(
     const Module& module);  // family of the scheme; dense modules by their stored type

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists of module patterns (targets, ignore): an exact name, a regular expression after "re:", or a class name. A list answers in
-// the two orders that exist: compressed-tensors' (exact name, expressions by alphabet, classes by alphabet) and vLLM's (file order).
+// Lists of module patterns (targets, ignore): an exact name, a regular expression after "re:", or a
+// class name. A list answers in the two orders that exist: compressed-tensors' (exact name,
+// expressions by alphabet, classes by alphabet) and vLLM's (file order).
 #pragma once
 #include <cstddef>
 #include <optional>
@@ -23,7 +24,8 @@ struct PatternMatch {
 
 class PatternList {
  public:
-  // `where` names the entry in messages. A text that is already listed keeps its place; its position is returned.
+  // `where` names the entry in messages. A text that is already listed keeps its place; its
+  // position is returned.
   size_t add(const std::string& text, const std::string& where);
   size_t size() const { return texts_.size(); }
   const std::string& text(size_t position) const { return texts_[position]; }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names are read from left to right: wrapper prefix, layer, MLP or MoE block, expert, projection, role. Which words may stand
-// where comes from the registry; an unknown family may use the words of every family.
+// Names are read from left to right: wrapper prefix, layer, MLP or MoE block, expert, projection,
+// role. Which words may stand where comes from the registry; an unknown family may use the words of
+// every family.
 #include "checkpoint/tensor_name.h"
 
 #include <array>
@@ -159,7 +160,8 @@ class Parser {
                : 0;
   }
 
-  // Splits module path and role; a last component that is no role makes the tensor a parameter of its own.
+  // Splits module path and role; a last component that is no role makes the tensor a parameter of
+  // its own.
   std::string_view take_role(std::string_view rest) {
     const Cut c = cut_last(rest);
     const auto role = role_from_suffix(c.tail);
@@ -281,7 +283,8 @@ class Parser {
     }
   }
 
-  // "gate_up_proj", "down_proj_bias", "w13_weight.weight_packed", "gate_up_proj_blocks", "output_linear.weight"
+  // "gate_up_proj", "down_proj_bias", "w13_weight.weight_packed", "gate_up_proj_blocks",
+  // "output_linear.weight"
   void all_experts(std::string_view rest) {
     std::string_view stem, tail;
     for (const std::string_view list : {kGateUpNames, kFusedDownNames})

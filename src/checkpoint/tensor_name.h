@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one tensor's name says: the module it belongs to, its role there, layer, expert and projection; or why it is not used;
-// or why it cannot be placed. A pure function of the name, the config and the family's entry in the registry.
+// What one tensor's name says: the module it belongs to, its role there, layer, expert and
+// projection; or why it is not used; or why it cannot be placed. A pure function of the name, the
+// config and the family's entry in the registry.
 #pragma once
 #include <cstdint>
 #include <optional>

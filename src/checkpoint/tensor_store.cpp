@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens the files of a model folder and merges their tensors. A single model.safetensors wins over an index; in a sharded folder
-// the index decides where a tensor that occurs twice is read, and every tensor it names must exist.
+// Opens the files of a model folder and merges their tensors. A single model.safetensors wins over
+// an index; in a sharded folder the index decides where a tensor that occurs twice is read, and
+// every tensor it names must exist.
 #include "checkpoint/tensor_store.h"
 
 #include <dirent.h>
@@ -103,7 +104,8 @@ void compare_with_index(const std::string& folder, std::span<const TensorInfo> t
   }
 }
 
-// Of the tensors of one shard keeps those the index gives to it and those it does not know; counts the rest.
+// Of the tensors of one shard keeps those the index gives to it and those it does not know; counts
+// the rest.
 std::vector<TensorInfo> select_tensors(std::vector<TensorInfo> tensors, const ShardIndex& index,
                                        uint32_t shard, const std::string& path,
                                        std::vector<std::string>& warnings) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All tensors of a folder: a single model.safetensors or the shards of an index, merged and checked.
+// All tensors of a folder: a single model.safetensors or the shards of an index, merged and
+// checked.
 #pragma once
 #include <span>
 #include <string>
@@ -12,8 +13,9 @@ namespace moebius {
 
 struct ShardIndex;
 
-// The path of a file of a model folder. `name` must be a plain file name; a symbolic link must stay inside the folder, or be one
-// of the hub cache's own (snapshots/<revision>/name -> ../../blobs/<hash>). Throws Error.
+// The path of a file of a model folder. `name` must be a plain file name; a symbolic link must stay
+// inside the folder, or be one of the hub cache's own (snapshots/<revision>/name ->
+// ../../blobs/<hash>). Throws Error.
 std::string file_in_folder(const std::string& folder, std::string_view name);
 
 class TensorStore {
@@ -21,8 +23,9 @@ class TensorStore {
   TensorStore() = default;
   TensorStore(TensorStore&&) noexcept = default;  // addresses of tensors survive a move
   TensorStore& operator=(TensorStore&&) noexcept = default;
-  // Warnings (tensor missing from the map, both single file and index present and different ...) are appended to `warnings`.
-  // Files called consolidated*, adapter* or optimizer* are never looked at.
+  // Warnings (tensor missing from the map, both single file and index present and different ...)
+  // are appended to `warnings`. Files called consolidated*, adapter* or optimizer* are never looked
+  // at.
   static TensorStore open_folder(const std::string& folder, std::vector<std::string>& warnings);
   static TensorStore open_file(const std::string& path);
   std::span<const TensorInfo> tensors() const { return tensors_; }  // sorted by name

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on CPUs with BF16: FP8, NVFP4, MXFP4, MXFP8, weight-only integers and dense bf16. Layouts: arm_bf16.h;
-// decoding and loops: arm_bf16_gemm.h. Here: which rows and outputs meet in a tile.
+// The float family on CPUs with BF16: FP8, NVFP4, MXFP4, MXFP8, weight-only integers and dense
+// bf16. Layouts: arm_bf16.h; decoding and loops: arm_bf16_gemm.h. Here: which rows and outputs meet
+// in a tile.
 #include "kernels/arm_bf16.h"
 #include "kernels/arm_bf16_gemm.h"
 #include "kernels/arm_bf16_pack.h"
@@ -185,7 +186,8 @@ struct Gemm : Product<kGrouped> {
 
   // --- few rows: operands are made in registers ---
 
-  // Not inlined: g++ then has no register to spare for the loop (W4A16 at one row 7.4 instead of 8.7 GB/s).
+  // Not inlined: g++ then has no register to spare for the loop (W4A16 at one row 7.4 instead of
+  // 8.7 GB/s).
   template <int P, int S>
   [[gnu::noinline]] void packed(size_t pair, size_t n, size_t apart) const {
     Tile t = this->packed_tile(pair, n);

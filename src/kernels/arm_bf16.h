@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on Arm CPUs with BF16: layouts and facts of arm_bf16. Both operands decode exactly to bf16 (integers of at
-// most 9 bits with sign, e4m3, e2m1, bf16), so every product is exact and only the order of the sums is the kernel's own: over
-// the inputs of a group as BFMMLA adds them, then f = fma(dot, scale, f) in group order. Class reordered; bytes of a row depend
-// on nothing but the row. Internal linkage, as all headers of kernel units.
+// The float family on Arm CPUs with BF16: layouts and facts of arm_bf16. Both operands decode
+// exactly to bf16 (integers of at most 9 bits with sign, e4m3, e2m1, bf16), so every product is
+// exact and only the order of the sums is the kernel's own: over the inputs of a group as BFMMLA
+// adds them, then f = fma(dot, scale, f) in group order. Class reordered; bytes of a row depend on
+// nothing but the row. Internal linkage, as all headers of kernel units.
 //
-// Packed weights: panels of 8 outputs at multiples of 64 bytes, group after group. The 16 inputs of a step are taken in four
-// quarters of 4: inputs 0 2 4 6 | 8 10 12 14 | 1 3 5 7 | 9 11 13 15, so that a byte of two 4-bit codes is a byte of the file.
+// Packed weights: panels of 8 outputs at multiples of 64 bytes, group after group. The 16 inputs of
+// a step are taken in four quarters of 4: inputs 0 2 4 6 | 8 10 12 14 | 1 3 5 7 | 9 11 13 15, so
+// that a byte of two 4-bit codes is a byte of the file.
 //   codes   for every step four pairs of outputs (o = 2j, 2j+1), per pair
 //             4 bit   16 bytes: bytes 0-3 of o, bytes 0-3 of o+1, bytes 4-7 of o, bytes 4-7 of o+1 (value + 8, or E2M1)
 //             8 bit   32 bytes: quarters 0 and 1 of codes as above for even inputs, then for odd ones (e4m3 re-coded, or int8)
@@ -13,13 +15,16 @@
 //   scales  8 x bf16 if the stored type fits exactly (bf16, e4m3, e8m0), else 8 x f32; none for dense
 //   zeros   8 x int8, padded to 16 bytes                        only with zero points
 //   flags   1 byte, padded to 16: a plain group               only e4m3
-// e4m3 shifted into the place of a bf16 is a bf16 2^120 too small, and exact unless it is subnormal: one widening shift and one
-// AND. Subnormal codes would be flushed by BFMMLA, so a group that has one (in trained weights about one of eight) is decoded
-// the long way, 2^117 too small; rows are made 2^117 times too large, and scales of plain groups 8 times. Channel-wise e4m3 is cut
-// into groups of at most 256 for this. An output that has a NaN code in a group has a NaN scale there.
+// e4m3 shifted into the place of a bf16 is a bf16 2^120 too small, and exact unless it is
+// subnormal: one widening shift and one AND. Subnormal codes would be flushed by BFMMLA, so a group
+// that has one (in trained weights about one of eight) is decoded the long way, 2^117 too small;
+// rows are made 2^117 times too large, and scales of plain groups 8 times. Channel-wise e4m3 is cut
+// into groups of at most 256 for this. An output that has a NaN code in a group has a NaN scale
+// there.
 //
-// A panel of activations: rows in pairs, pairs in tiles as in the int8 family; per quarter 16 bytes for each pair (bf16 of 4
-// inputs of both rows). Then a factor per row, and with activation groups a factor per group and pair as [s0,s0,s1,s1].
+// A panel of activations: rows in pairs, pairs in tiles as in the int8 family; per quarter 16 bytes
+// for each pair (bf16 of 4 inputs of both rows). Then a factor per row, and with activation groups
+// a factor per group and pair as [s0,s0,s1,s1].
 #pragma once
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
@@ -120,8 +125,8 @@ inline Numerics numerics(const Problem&) { return Numerics::kReordered; }
 
 inline size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape_of(p).stride(); }
 
-// A prepared row: the header of the canonical row (scales; for e4m3 weights and rows that are not quantized a factor), then bf16
-// [K_padded] in the order of x.
+// A prepared row: the header of the canonical row (scales; for e4m3 weights and rows that are not
+// quantized a factor), then bf16 [K_padded] in the order of x.
 inline size_t row_codes(const Problem& p) {
   return p.act.code == ActCode::kAsIs ? (form_of(p) == Form::kFp8 ? 64 : 0)
                                       : prepared_layout(p).codes;
@@ -152,10 +157,12 @@ struct TileMap {
   size_t first(size_t t) const { return t * base + (t < extra ? t : extra); }
 };
 
-// The largest tile. Six pairs keep 24 sums; f of groups is then in memory, which pays if a group has 64 inputs or more.
+// The largest tile. Six pairs keep 24 sums; f of groups is then in memory, which pays if a group
+// has 64 inputs or more.
 inline size_t most_pairs(const Shape& s) { return s.grouped() && s.group_k < 64 ? 3 : 6; }
 
-// As in the int8 family: operands of a few panels and a piece of K are made once and stay in the first-level cache.
+// As in the int8 family: operands of a few panels and a piece of K are made once and stay in the
+// first-level cache.
 struct Blocking {
   size_t piece_groups, pieces, piece_k, panels;
   size_t codes, extras, state, bytes;  // sizes per panel; offset of waiting sums; all

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on Arm: decoding of weights to bf16 operands and the loop nest over BFMMLA (2x4 times 4x2). Layouts:
-// arm_bf16.h. Internal linkage. An output's sum takes the quarters of K in their order whatever the tile, so a row's bytes do
-// not depend on the other rows; a single row is multiplied with a second one of zeros.
+// The float family on Arm: decoding of weights to bf16 operands and the loop nest over BFMMLA (2x4
+// times 4x2). Layouts: arm_bf16.h. Internal linkage. An output's sum takes the quarters of K in
+// their order whatever the tile, so a row's bytes do not depend on the other rows; a single row is
+// multiplied with a second one of zeros.
 #pragma once
 #ifdef __aarch64__
 #include <arm_neon.h>
@@ -22,8 +23,8 @@ namespace bf16_family {
 }
 
 // ---------------------------------------------------------------------------------------------- decoding
-// A codec decodes the 16 inputs of one pair of outputs into four operands. `zeros` has the zero points of the pair in the
-// order of the bytes: [z0 x4, z1 x4, z0 x4, z1 x4].
+// A codec decodes the 16 inputs of one pair of outputs into four operands. `zeros` has the zero
+// points of the pair in the order of the bytes: [z0 x4, z1 x4, z0 x4, z1 x4].
 
 // 4-bit codes by table: the upper and the lower bytes of the 16 (with zero points: 31) bf16 values.
 struct TableBytes {
@@ -96,7 +97,8 @@ struct Fp8Plain {
     }
   }
 };
-// Any e4m3, 2^117 too small: exponent and mantissa are the 7 bits plus 3 << 3, but for subnormals, which a table replaces.
+// Any e4m3, 2^117 too small: exponent and mantissa are the 7 bits plus 3 << 3, but for subnormals,
+// which a table replaces.
 struct Fp8Table {
   uint8_t from[16];
 };
@@ -157,7 +159,8 @@ struct Operands {
   return vqtbl1q_s8(vcombine_s8(zeros, zeros), index);
 }
 
-// Scales of 8 outputs as four vectors [s0,s1,s0,s1], times `factor` (the static scale of the activations, else 1).
+// Scales of 8 outputs as four vectors [s0,s1,s0,s1], times `factor` (the static scale of the
+// activations, else 1).
 [[gnu::always_inline]] inline void pair_scales(const uint8_t* p, bool bf16, float factor,
                                                float32x4_t (&s)[4]) {
   float32x4_t lo, hi;
@@ -242,11 +245,13 @@ template <int P, bool kExpanded>
   }
 }
 
-// What one row or two prefetch into the second-level cache. Plain e4m3: 16.2 to 18.3 GB/s; 2 KiB 17.7, 16 KiB 17.1.
+// What one row or two prefetch into the second-level cache. Plain e4m3: 16.2 to 18.3 GB/s; 2 KiB
+// 17.7, 16 KiB 17.1.
 constexpr int kFarther = 8192;
 
-// 4-bit codes, the pairs first, first + 1 ... in turn: operation o of all of them, then the next one. Pairs one after the other
-// wait for each other's pipes (6.4 against 8.5 GB/s of codes to scratch). Ends with finish(pair, quarter, operand).
+// 4-bit codes, the pairs first, first + 1 ... in turn: operation o of all of them, then the next
+// one. Pairs one after the other wait for each other's pipes (6.4 against 8.5 GB/s of codes to
+// scratch). Ends with finish(pair, quarter, operand).
 struct Decoding {
   uint8x16_t codes, index[2], lower, upper, b[4];
 };
@@ -288,8 +293,9 @@ template <int kFirst, int kCount, class Codec, class Finish>
   decode_in_turn<kFirst, kCount>(c, panels, mask, finish,
                                  std::make_integer_sequence<int, kDecodeOperations * kCount>{});
 }
-// Plain e4m3 and one pair of rows: half i of a pair (16 codes) is decoded while the products of half i - kLag are issued. In the
-// order the compiler finds, decoding and products queue for the same pipes (17 against 21 GB/s from the first-level cache).
+// Plain e4m3 and one pair of rows: half i of a pair (16 codes) is decoded while the products of
+// half i - kLag are issued. In the order the compiler finds, decoding and products queue for the
+// same pipes (17 against 21 GB/s from the first-level cache).
 template <int S, int i>
 [[gnu::always_inline]] inline void plain_half(const uint8_t* const (&w)[S],
                                               const uint8x16_t (&x)[4], uint8x16_t (&b)[8 * S][2],
@@ -374,7 +380,8 @@ template <int P, int S, class Codec>
   return end;
 }
 
-// f[u][i][j]: rows 2i, 2i+1 and outputs 2j, 2j+1 of the panel that stream u reads (see the int8 family).
+// f[u][i][j]: rows 2i, 2i+1 and outputs 2j, 2j+1 of the panel that stream u reads (see the int8
+// family).
 template <int P, int S, class Codec, bool kGrouped>
 [[gnu::always_inline]] inline void multiply(const Tile& t, const Codec& codec,
                                             float32x4_t (&out)[S][P][4]) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on Arm: packing of weights (layouts: arm_bf16.h). Internal linkage. Codes and scales that lie as most do are
-// arm_bf16_straight.h's; here are all others, and which is which.
+// The float family on Arm: packing of weights (layouts: arm_bf16.h). Internal linkage. Codes and
+// scales that lie as most do are arm_bf16_straight.h's; here are all others, and which is which.
 #pragma once
 #ifdef __aarch64__
 #include <arm_neon.h>
@@ -25,7 +25,8 @@ inline uint8x16_t by_fours(uint8x8_t o0, uint8x8_t o1) {
   return vreinterpretq_u8_u32(vcombine_u32(vzip1_u32(a, b), vzip2_u32(a, b)));
 }
 
-// 16 codes of one output as they will lie in memory: 8 bytes of nibbles, or 16 bytes (natural order of inputs).
+// 16 codes of one output as they will lie in memory: 8 bytes of nibbles, or 16 bytes (natural order
+// of inputs).
 inline void codes_of(const PackArgs& a, const Shape& s, size_t r, size_t k, size_t k1,
                      uint8_t* out) {
   const size_t end = k + kKr < k1 ? k + kKr : k1;

@@ -13,7 +13,8 @@ namespace bf16_family {
 
 // ---------------------------------------------------------------------------------------------- rows
 
-// Codes of one byte become bf16 in place, from the end to the front; `larger` is added to the exponents.
+// Codes of one byte become bf16 in place, from the end to the front; `larger` is added to the
+// exponents.
 inline void widen_codes(ActCode code, uint8_t* row, size_t K, int larger) {
   const float by = f32_from_bits(static_cast<uint32_t>(127 + larger) << 23);
   uint16_t table[256];

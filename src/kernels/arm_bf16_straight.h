@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on Arm: packing where nothing is missing: 8 outputs, inputs in the order of the file, whole steps of 16 inputs
-// (layouts: arm_bf16.h). What is left (tails, act-order, NaN codes) is arm_bf16_pack.h's. Internal linkage.
+// The float family on Arm: packing where nothing is missing: 8 outputs, inputs in the order of the
+// file, whole steps of 16 inputs (layouts: arm_bf16.h). What is left (tails, act-order, NaN codes)
+// is arm_bf16_pack.h's. Internal linkage.
 //
-// 8 rows are read side by side and stored in the order of addresses (arm_packing.h; dense weights 18 to 38 GB/s).
+// 8 rows are read side by side and stored in the order of addresses (arm_packing.h; dense weights
+// 18 to 38 GB/s).
 #pragma once
 #ifdef __aarch64__
 #include <arm_neon.h>
@@ -17,12 +19,14 @@ namespace bf16_family {
 using namespace arm_packing;
 
 // ---------------------------------------------------------------------------------------------- codes
-// A codec packs kSteps steps of 16 inputs at a time to kBytes bytes; the file has kStored bytes for a step of a row.
+// A codec packs kSteps steps of 16 inputs at a time to kBytes bytes; the file has kStored bytes for
+// a step of a row.
 
 // What is among the e4m3 codes of a group, if they were looked at and none is NaN.
 enum class Met : uint8_t { kUnknown, kNormal, kSubnormal };
-// The largest of 2 * code, of NaN 254, and of -2 * code, more than 240 only of subnormals (both without the sign). By operations
-// without constants: this core reads four registers per cycle that are not just being made.
+// The largest of 2 * code, of NaN 254, and of -2 * code, more than 240 only of subnormals (both
+// without the sign). By operations without constants: this core reads four registers per cycle that
+// are not just being made.
 struct Seen {
   uint8x16_t most = vdupq_n_u8(0), small = vdupq_n_u8(0);
   bool nan() const { return vmaxvq_u8(most) == 254; }
@@ -127,7 +131,8 @@ template <class Codec>
 
 // ---------------------------------------------------------------------------------------------- scales
 
-// Scales and flag of an e4m3 group without NaN: a plain group has scales 8 times as large, which must not overflow anywhere.
+// Scales and flag of an e4m3 group without NaN: a plain group has scales 8 times as large, which
+// must not overflow anywhere.
 [[gnu::always_inline]] inline void put_e4m3_extras(uint16x8_t scales, Met met, uint8_t* out) {
   constexpr uint16_t kSixteen = 0x4180;
   const bool plain =

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The innermost loop over BFMMLA with operands from memory: P pairs of rows x 8 outputs, sums in registers, every instruction
-// where it is written. Layouts: arm_bf16.h. Internal linkage; only for units compiled with BF16.
+// The innermost loop over BFMMLA with operands from memory: P pairs of rows x 8 outputs, sums in
+// registers, every instruction where it is written. Layouts: arm_bf16.h. Internal linkage; only for
+// units compiled with BF16.
 //
-// This core reads at most four vector registers per cycle that were complete when the instruction entered the queue, while an
-// operand that is still on its way costs nothing. So an operand is loaded right before its first use (a quarter ahead: half the
-// speed), and every other quarter runs backwards. docs/kernels.md has the figures.
+// This core reads at most four vector registers per cycle that were complete when the instruction
+// entered the queue, while an operand that is still on its way costs nothing. So an operand is
+// loaded right before its first use (a quarter ahead: half the speed), and every other quarter runs
+// backwards. docs/kernels.md has the figures.
 #pragma once
 #ifdef __aarch64__
 #include <arm_neon.h>
@@ -34,7 +36,8 @@ template <int kOffset>
   asm volatile("prfm pldl2keep, [%0, %1]" : : "r"(p), "i"(kOffset));
 }
 
-// Product t of quarter Q: pairs of outputs one after the other (those of S panels), all pairs of rows for each.
+// Product t of quarter Q: pairs of outputs one after the other (those of S panels), all pairs of
+// rows for each.
 template <int P, int S, int Q, int t>
 [[gnu::always_inline]] inline void product(const uint8_t* x, const uint8_t* const (&w)[S],
                                            uint8x16_t (&xs)[P], uint8x16_t (&ws)[4 * S],
@@ -54,13 +57,15 @@ template <int P, int S, int Q, int... t>
   (product<P, S, Q, t>(x, w, xs, ws, acc), ...);
 }
 
-// What will be needed next: some cache lines per step from `at` on, `stride` bytes further after every step.
+// What will be needed next: some cache lines per step from `at` on, `stride` bytes further after
+// every step.
 struct Ahead {
   const uint8_t* at;
   size_t stride;
 };
 
-// acc += 2 * P rows x 8 outputs of S panels over `count` steps of 16 inputs; x and w move on. Prefetches kLines lines per step.
+// acc += 2 * P rows x 8 outputs of S panels over `count` steps of 16 inputs; x and w move on.
+// Prefetches kLines lines per step.
 template <int P, int S, int kLines>
 [[gnu::always_inline]] inline void steps(const uint8_t*& x, const uint8_t* (&w)[S], size_t count,
                                          Ahead& next, float32x4_t (&acc)[S][P][4]) {

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles of 1 to 10 rows x 8 outputs on CPUs with I8MM whose operands are made out of 4-bit codes in registers, in assembly.
-// SMMLA keeps its 4 per cycle although its operands come from an ALU, if they are made a half step (8 inputs) before they are
-// used and spread between products: 8 rows run at 79 % of its speed (the unpacking is the other 20 %), with no scratch. Made right
-// before their use they halve it. Layouts: arm_int8.h. Internal linkage; only for units compiled with I8MM.
+// Tiles of 1 to 10 rows x 8 outputs on CPUs with I8MM whose operands are made out of 4-bit codes in
+// registers, in assembly. SMMLA keeps its 4 per cycle although its operands come from an ALU, if
+// they are made a half step (8 inputs) before they are used and spread between products: 8 rows run
+// at 79 % of its speed (the unpacking is the other 20 %), with no scratch. Made right before their
+// use they halve it. Layouts: arm_int8.h. Internal linkage; only for units compiled with I8MM.
 //
-// Registers: sums v0.. (4 per pair of rows), operands of the even inputs v16-v19, codes of this and the next step v20-v23 and
-// v24-v27 (which become the operands of the odd inputs in place), rows v28-v30, mask v31.
+// Registers: sums v0.. (4 per pair of rows), operands of the even inputs v16-v19, codes of this and
+// the next step v20-v23 and v24-v27 (which become the operands of the odd inputs in place), rows
+// v28-v30, mask v31.
 #pragma once
 #ifdef __aarch64__
 #include <arm_neon.h>
@@ -23,7 +25,8 @@ namespace i8mm_registers {
 #define MOEBIUS_ODD(codes) "and v" #codes ".16b, v" #codes ".16b, v31.16b\n"
 #define MOEBIUS_CODES(a, b, at) "ldp q" #a ", q" #b ", [%[w], #" #at "]\n"
 
-// Half a step: products of the operands b0-b3; u0-u3 make operands, l0 and l1 load codes; rows at x0, x2, x3.
+// Half a step: products of the operands b0-b3; u0-u3 make operands, l0 and l1 load codes; rows at
+// x0, x2, x3.
 #define MOEBIUS_HALF_1(x0, x2, x3, b0, b1, b2, b3, u0, u1, u2, u3, l0, l1)         \
   "ldr q28, [%[x], #" #x0 "]\n" MOEBIUS_MMLA(0, 28, b0) u0 MOEBIUS_MMLA(1, 28, b1) \
   u1 l0 MOEBIUS_MMLA(2, 28, b2)                                                    \
@@ -66,7 +69,8 @@ namespace i8mm_registers {
 #define MOEBIUS_HALF_LAST_ODD(half, x0, x2, x3) \
   half(x0, x2, x3, 20, 21, 22, 23, "", "", "", "", "", "")
 
-// Sums over all steps. Codes of one step past the last are loaded: scales and padding of the panel lie there.
+// Sums over all steps. Codes of one step past the last are loaded: scales and padding of the panel
+// lie there.
 #define MOEBIUS_REGISTER_SUMS(half, step, A, B, C, D) \
   MOEBIUS_CODES(20, 21, 0) MOEBIUS_CODES(22, 23, 32)                                               \
   "movi v31.16b, #0xf0\n"                                                                          \
@@ -134,8 +138,9 @@ template <int P>
   __builtin_memcpy(sums, all, sizeof sums);
 }
 
-// Five pairs: 20 sums leave no room for two steps of codes, so that codes are loaded twice, once for the operands of the even
-// inputs (v20-v23) and once for those of the odd ones (v24-v27), each half a step before they are used. sums[5][4].
+// Five pairs: 20 sums leave no room for two steps of codes, so that codes are loaded twice, once
+// for the operands of the even inputs (v20-v23) and once for those of the odd ones (v24-v27), each
+// half a step before they are used. sums[5][4].
 #define MOEBIUS_HALF_5(x0, x2, x3, b0, b1, b2, b3, load0, load1, u0, u1, u2, u3)                   \
   "ldp q28, q29, [%[x], #" #x0 "]\n ldr q30, [%[x], #" #x2 "]\n" load0 load1 MOEBIUS_MMLA(         \
       0, 28, b0) MOEBIUS_MMLA(1, 28, b1) MOEBIUS_MMLA(2, 28, b2) MOEBIUS_MMLA(3, 28, b3)           \
@@ -168,8 +173,9 @@ template <int P>
       : MOEBIUS_ALL_VECTORS, "cc", "memory");
 }
 
-// Two pairs of rows and two panels, each with its own stream of codes (w and v), step by step in turn: memory gives two
-// streams a fifth more than one. sums[panel][pair][4]; of the second panel in v8-v15.
+// Two pairs of rows and two panels, each with its own stream of codes (w and v), step by step in
+// turn: memory gives two streams a fifth more than one. sums[panel][pair][4]; of the second panel
+// in v8-v15.
 #define MOEBIUS_HALF_2B(x0, x2, x3, b0, b1, b2, b3, u0, u1, u2, u3, l0, l1)               \
   "ldp q28, q29, [%[x], #" #x0 "]\n" MOEBIUS_MMLA(8, 28, b0) MOEBIUS_MMLA(9, 28, b1)      \
       u0 MOEBIUS_MMLA(10, 28, b2) MOEBIUS_MMLA(11, 28, b3) u1 l0 MOEBIUS_MMLA(12, 29, b0) \
@@ -207,14 +213,15 @@ template <int P>
 
 // --- groups of an even number of steps, scales bf16 right behind their codes ---
 //
-// Two pairs of rows: f[2][4] = the groups' sums times their scales, in v8-v15. The codes of the next group are loaded during the last half steps of
-// this one; behind the last group the same codes once more.
+// Two pairs of rows: f[2][4] = the groups' sums times their scales, in v8-v15. The codes of the
+// next group are loaded during the last half steps of this one; behind the last group the same
+// codes once more.
 
 #define MOEBIUS_HALF_EVEN_NEXT(at)                                                          \
   MOEBIUS_HALF_2(at, , , 16, 17, 18, 19, MOEBIUS_ODD(24), MOEBIUS_ODD(25), MOEBIUS_ODD(26), \
                  MOEBIUS_ODD(27), "ldp q20, q21, [%[next]]\n", "ldp q22, q23, [%[next], #32]\n")
-// The scales of the group become four vectors in v24-v27, which are free here, between the conversions and the products that
-// wait for them: in blocks it costs a tenth of a group of 32.
+// The scales of the group become four vectors in v24-v27, which are free here, between the
+// conversions and the products that wait for them: in blocks it costs a tenth of a group of 32.
 #define MOEBIUS_TO_FLOAT(acc) "scvtf v" #acc ".4s, v" #acc ".4s, #4\n"
 #define MOEBIUS_PAIR(zip, to, from) zip " v" #to ".2d, v" #from ".2d, v" #from ".2d\n"
 #define MOEBIUS_GROUP_END                                                                   \
@@ -255,8 +262,8 @@ template <int P>
       : MOEBIUS_ALL_VECTORS, "cc", "memory");
 }
 
-// One row (the second one of SMMLA is zero, `ldr d`) or a pair of rows, and two panels. 32 inputs of the panel at w into the sums s0-s3; l0 and
-// l1 load the codes of what comes next.
+// One row (the second one of SMMLA is zero, `ldr d`) or a pair of rows, and two panels. 32 inputs
+// of the panel at w into the sums s0-s3; l0 and l1 load the codes of what comes next.
 #define MOEBIUS_HALF_ONE(row, s0, s1, s2, s3, b0, b1, b2, b3, u0, u1, u2, u3, l0, l1) \
   row MOEBIUS_MMLA(s0, 28, b0)                                                        \
   u0 MOEBIUS_MMLA(s1, 28, b1)                                                         \
@@ -277,7 +284,8 @@ template <int P>
 #define MOEBIUS_ROW_PAIR() \
   "ldr q28, [%[t]]\n", "ldr q28, [%[t], #16]\n", "ldr q28, [%[t], #32]\n", "ldr q28, [%[t], #48]\n"
 
-// Without groups: 32 inputs of the one panel and of the other in turn, `twice` times. sums[panel][4].
+// Without groups: 32 inputs of the one panel and of the other in turn, `twice` times.
+// sums[panel][4].
 #define MOEBIUS_CHANNEL_STREAMS(row, bytes)                                                       \
   asm volatile(                                                                                   \
       MOEBIUS_CODES(20, 21, 0) MOEBIUS_CODES(22, 23, 32) MOEBIUS_START_ZERO_EIGHT                 \
@@ -310,7 +318,8 @@ template <bool kPair>
   }
 }
 
-// With groups: group after group in turn; `loop` and `last` are labels, `end` scales the sums and adds them to f.
+// With groups: group after group in turn; `loop` and `last` are labels, `end` scales the sums and
+// adds them to f.
 #define MOEBIUS_ONE_GROUP(row, bytes, w, next, loop, last, end)                                    \
   "mov %[t], %[x]\n mov %[n], %[twice]\n"                                                          \
   "movi v0.4s, #0\n movi v1.4s, #0\n movi v2.4s, #0\n movi v3.4s, #0\n cbz %[n], " last "f\n" loop \
@@ -366,8 +375,9 @@ template <bool kPair>
   }
 }
 
-// 3 to 5 pairs of rows: 4 outputs at a time, so that sums (v0-) and f (v10-) of all pairs stay in registers; operands of the even
-// inputs v20, v21, codes v22-v25, rows v26-v30. A panel is read twice, the second time from the first-level cache.
+// 3 to 5 pairs of rows: 4 outputs at a time, so that sums (v0-) and f (v10-) of all pairs stay in
+// registers; operands of the even inputs v20, v21, codes v22-v25, rows v26-v30. A panel is read
+// twice, the second time from the first-level cache.
 #define MOEBIUS_NARROW_3(x0, x1, x2, b0, b1, u0, u1, load)                               \
   "ldp q26, q27, [%[x], #" #x0 "]\n ldr q28, [%[x], #" #x1 "]\n" MOEBIUS_MMLA(0, 26, b0) \
       MOEBIUS_MMLA(1, 26, b1) load MOEBIUS_MMLA(2, 27, b0)                               \
@@ -450,7 +460,8 @@ template <bool kPair>
       : [twice] "r"(steps / 2 - 1), [group] "r"(64 * steps + 16), [o] "r"(out), [s] "r"(scales)    \
       : MOEBIUS_ALL_VECTORS, "cc", "memory")
 
-// out[2 * pair + j] += outputs 2j and 2j + 1 of the four; scales: their offset from the last two steps of a group.
+// out[2 * pair + j] += outputs 2j and 2j + 1 of the four; scales: their offset from the last two
+// steps of a group.
 template <int P>
 [[gnu::always_inline]] inline void narrow(const uint8_t* x, const uint8_t* w, size_t groups,
                                           size_t steps, size_t scales, float32x4_t (&out)[10]) {

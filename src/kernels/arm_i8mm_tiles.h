@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two tiles in which a prefill spends its time, in assembly: operands from the first-level cache, sums in registers. The
-// compilers order the loads so that SMMLA runs at three quarters of its speed; this order reaches 97 % (channel).
-// Layouts: arm_int8.h. Internal linkage; only for units compiled with I8MM.
+// The two tiles in which a prefill spends its time, in assembly: operands from the first-level
+// cache, sums in registers. The compilers order the loads so that SMMLA runs at three quarters of
+// its speed; this order reaches 97 % (channel). Layouts: arm_int8.h. Internal linkage; only for
+// units compiled with I8MM.
 #pragma once
 #ifdef __aarch64__
 #include <arm_neon.h>
@@ -21,15 +22,16 @@ namespace i8mm_tiles {
   MOEBIUS_SUM_VECTORS, "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", \
       "v22", "v23"
 
-// Memory behind a pointer as an input, so that no "memory" clobber makes the compiler forget what it knows.
+// Memory behind a pointer as an input, so that no "memory" clobber makes the compiler forget what
+// it knows.
 #define MOEBIUS_READS(p) "m"(*reinterpret_cast<const uint8_t(*)[1u << 28]>(p))
 #define MOEBIUS_MMLA(acc, x, b) "smmla v" #acc ".4s, v" #x ".16b, v" #b ".16b\n"
 #define MOEBIUS_ROW(a0, a1, a2, a3, x, b0, b1, b2, b3, load0) \
   MOEBIUS_MMLA(a0, x, b0)                                     \
   MOEBIUS_MMLA(a1, x, b1) load0 MOEBIUS_MMLA(a2, x, b2) MOEBIUS_MMLA(a3, x, b3)
 
-// 8 rows x 8 outputs: sums v0-v15, operands of one half step in v16-v23 (4 pairs of rows, 4 pairs of outputs), of the other in
-// v24-v31: each half is loaded while the one before is multiplied.
+// 8 rows x 8 outputs: sums v0-v15, operands of one half step in v16-v23 (4 pairs of rows, 4 pairs
+// of outputs), of the other in v24-v31: each half is loaded while the one before is multiplied.
 #define MOEBIUS_HALF_A(l0, l1, l2, l3)              \
   MOEBIUS_ROW(0, 1, 2, 3, 16, 20, 21, 22, 23, l0)   \
   MOEBIUS_ROW(4, 5, 6, 7, 17, 20, 21, 22, 23, l1)   \
@@ -97,8 +99,8 @@ namespace i8mm_tiles {
                : MOEBIUS_ALL_VECTORS, "cc", "memory");
 }
 
-// y[8][8] = the sums as floats times the scales of the outputs (four vectors, each for two outputs twice), times those of the
-// rows. A product with +0 added is never -0, as in the reference.
+// y[8][8] = the sums as floats times the scales of the outputs (four vectors, each for two outputs
+// twice), times those of the rows. A product with +0 added is never -0, as in the reference.
 #define MOEBIUS_CHANNEL_PAIR(a0, a1, a2, a3, rows, even, odd)                               \
   "movi v20.4s, #0\n movi v21.4s, #0\n movi v22.4s, #0\n movi v23.4s, #0\n"                 \
   "fmla v20.4s, v" #a0 ".4s, v16.4s\n fmla v21.4s, v" #a1                                   \
@@ -134,11 +136,11 @@ namespace i8mm_tiles {
                : MOEBIUS_ALL_VECTORS, "cc", "memory");
 }
 
-// 6 rows x 8 outputs with groups: int32 sums v0-v11, f v12-v23, rows v24-v26, outputs v27-v30. Sums become floats either by
-// SCVTF, which only one of four pipes can do, or by a start value whose bits are a float (1.5 * 2^23, or 2^19 for operands 16
-// times too large): integers added to it
-// below 2^22 are exact steps of the float, and FSUB takes the start out again. Every
-// second one by SCVTF, all of them before the first FMLA, is the fastest mix.
+// 6 rows x 8 outputs with groups: int32 sums v0-v11, f v12-v23, rows v24-v26, outputs v27-v30. Sums
+// become floats either by SCVTF, which only one of four pipes can do, or by a start value whose
+// bits are a float (1.5 * 2^23, or 2^19 for operands 16 times too large): integers added to it
+// below 2^22 are exact steps of the float, and FSUB takes the start out again. Every second one by
+// SCVTF, all of them before the first FMLA, is the fastest mix.
 #define MOEBIUS_HALF_6(at_x, at_x2, at_w, at_w2)                    \
   "ldp q24, q25, [%[x], #" #at_x "]\n ldp q27, q28, [%[w], #" #at_w \
   "]\n"                                                             \
@@ -203,8 +205,9 @@ namespace i8mm_tiles {
         MOEBIUS_READS(x), MOEBIUS_READS(w), MOEBIUS_READS(scales), MOEBIUS_READS(begin)        \
       : MOEBIUS_SUM_VECTORS, "cc")
 
-// f[12] = begin[12] + the groups, of an even number of steps each; `gap` = bytes between the codes of neighbouring groups, scales 64 bytes
-// per group; kShift: operands are 1 << kShift times too large; small: all sums of a group are below 2^22.
+// f[12] = begin[12] + the groups, of an even number of steps each; `gap` = bytes between the codes
+// of neighbouring groups, scales 64 bytes per group; kShift: operands are 1 << kShift times too
+// large; small: all sums of a group are below 2^22.
 template <int kShift>
 [[gnu::always_inline]] inline void grouped_6x8(const uint8_t* x, const uint8_t* w,
                                                const uint8_t* scales, size_t groups, size_t steps,
@@ -280,8 +283,9 @@ template <int kShift>
   }
 }
 
-// The same with a factor per row and group (fp4, operands 4 times too large together) and any number of steps. v24 has the
-// factors of a pair of rows; products of factors alternate between v25 and v26.
+// The same with a factor per row and group (fp4, operands 4 times too large together) and any
+// number of steps. v24 has the factors of a pair of rows; products of factors alternate between v25
+// and v26.
 #define MOEBIUS_CONVERT_ROW(tmp, acc, f, s)                                                  \
   "fmul v" #tmp ".4s, v" #s ".4s, v24.4s\n scvtf v" #acc ".4s, v" #acc ".4s, #2\n fmla v" #f \
   ".4s, v" #acc ".4s, v" #tmp ".4s\n"

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many rows without groups on CPUs with I8MM: tiles of 8 or 6 rows x 12 outputs over int8 operands in scratch, in assembly. 24
-// sums take 10 loads per 24 products, and a row is read once for 12 outputs instead of 8: with rows in the second-level cache
-// a product runs at 83 % of SMMLA's speed where tiles of 8 x 8 reach 72. Layouts: rows as in arm_int8.h; operands: for every 8 inputs (the even ones of 16,
-// then the odd ones) six pairs of outputs, 16 bytes each, 16 times too large. Internal linkage; only for units compiled with I8MM.
+// Many rows without groups on CPUs with I8MM: tiles of 8 or 6 rows x 12 outputs over int8 operands
+// in scratch, in assembly. 24 sums take 10 loads per 24 products, and a row is read once for 12
+// outputs instead of 8: with rows in the second-level cache a product runs at 83 % of SMMLA's speed
+// where tiles of 8 x 8 reach 72. Layouts: rows as in arm_int8.h; operands: for every 8 inputs (the
+// even ones of 16, then the odd ones) six pairs of outputs, 16 bytes each, 16 times too large.
+// Internal linkage; only for units compiled with I8MM.
 #pragma once
 #ifdef __aarch64__
 #include <arm_neon.h>
@@ -49,8 +51,9 @@ namespace i8mm_tiles {
      " q12, q13, [%[b], #192]\n" op " q14, q15, [%[b], #224]\n" op " q16, q17, [%[b], #256]\n" op \
      " q18, q19, [%[b], #288]\n" op " q20, q21, [%[b], #320]\n" op " q22, q23, [%[b], #352]\n"
 
-// Two rows leave: sums a0-a5 as floats times the scales of the outputs (v24-v29) plus 0, which is never -0, times those of the rows
-// in v30. `free` is a register to begin with; behind it a4 is one.
+// Two rows leave: sums a0-a5 as floats times the scales of the outputs (v24-v29) plus 0, which is
+// never -0, times those of the rows in v30. `free` is a register to begin with; behind it a4 is
+// one.
 #define MOEBIUS_TWELVE_FLOATS_OF(a0, a1, a2, a3, a4, a5) \
   MOEBIUS_CONVERT(a0, ", #4")                            \
   MOEBIUS_CONVERT(a1, ", #4")                            \
@@ -91,8 +94,8 @@ namespace i8mm_tiles {
                : [x] "+r"(x), [w] "+r"(w), [n] "+r"(steps), [y] "+r"(y)                  \
                : [s] "r"(scales), [r] "r"(row_scales), [ldy] "r"(4 * ldy), [b] "r"(sums) \
                : MOEBIUS_ALL_VECTORS, "cc", "memory")
-// y[2 P][12] of P = 3 or 4 pairs of rows over the last (or only) piece of K; sums: of the pieces before, or null. scales: six vectors,
-// each for two outputs twice.
+// y[2 P][12] of P = 3 or 4 pairs of rows over the last (or only) piece of K; sums: of the pieces
+// before, or null. scales: six vectors, each for two outputs twice.
 template <int P>
 [[gnu::always_inline]] inline void twelve(const uint8_t* x, const uint8_t* w, size_t steps,
                                           const int32_t* sums, const float32x4_t* scales,

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 family on Arm (integer weights, int8 rows): layouts and facts shared by arm_i8mm, arm_dotprod and arm_neon. Exact
-// class: int32 per group, then f = fma(float(acc), c_g, f) in group order, then times the scale of the row.
-// Everything has internal linkage: each unit that includes this is compiled for its own instruction set.
+// The int8 family on Arm (integer weights, int8 rows): layouts and facts shared by arm_i8mm,
+// arm_dotprod and arm_neon. Exact class: int32 per group, then f = fma(float(acc), c_g, f) in group
+// order, then times the scale of the row. Everything has internal linkage: each unit that includes
+// this is compiled for its own instruction set.
 //
-// Packed weights: panels of 8 outputs, one after the other, each at a multiple of 64 bytes; inside a panel group after group:
+// Packed weights: panels of 8 outputs, one after the other, each at a multiple of 64 bytes; inside
+// a panel group after group:
 //   codes   for every 16 inputs k..k+15 four pairs of outputs (2j, 2j+1), per pair
 //             int4  16 bytes: byte i = w[2j][k+2i] | w[2j][k+2i+1] << 4, i < 8, then the same of w[2j+1]; two's complement
 //             int8  the even inputs of both outputs for all four pairs (16 bytes each), then the odd inputs likewise
@@ -12,13 +14,15 @@
 //   sums    8 x int32: sum of w - zero           only if rows may have a zero point
 // A nibble pair is thus a byte of the file: packing 4-bit codes is a copy that interleaves rows.
 //
-// A panel of activations: rows in pairs, pairs in tiles (TileMap); inside a tile for every 8 inputs (the even ones of 16, then
-// the odd ones) 16 bytes per pair: 8 codes of each row; a single row has 8 bytes, so that it stays in the first-level cache
-// while weights pass through it. Then row scales, sums of the codes per group and pair as [s0,s0,s1,s1]
-// (only with weight zero points), and zero points of the rows in the same form (only if rows may have them).
+// A panel of activations: rows in pairs, pairs in tiles (TileMap); inside a tile for every 8 inputs
+// (the even ones of 16, then the odd ones) 16 bytes per pair: 8 codes of each row; a single row has
+// 8 bytes, so that it stays in the first-level cache while weights pass through it. Then row
+// scales, sums of the codes per group and pair as [s0,s0,s1,s1] (only with weight zero points), and
+// zero points of the rows in the same form (only if rows may have them).
 //
-// fp4 times fp4 (NVFP4, MXFP4) is integer in disguise: twice an E2M1 number is an int8, a sum of products 4 times too large, and
-// SCVTF with 2 fraction bits exact. Codes stay E2M1; rows have a scale per group, kept behind the row scales as [s0,s0,s1,s1].
+// fp4 times fp4 (NVFP4, MXFP4) is integer in disguise: twice an E2M1 number is an int8, a sum of
+// products 4 times too large, and SCVTF with 2 fraction bits exact. Codes stay E2M1; rows have a
+// scale per group, kept behind the row scales as [s0,s0,s1,s1].
 #pragma once
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
@@ -104,8 +108,8 @@ inline Numerics numerics(const Problem&) { return Numerics::kExact; }
 
 inline size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape_of(p).stride(); }
 
-// A prepared row: codes [K_padded], scale f32 (static schemes: 1, or NaN), zero point int32. fp4: the canonical row (scales
-// first) with codes doubled.
+// A prepared row: codes [K_padded], scale f32 (static schemes: 1, or NaN), zero point int32. fp4:
+// the canonical row (scales first) with codes doubled.
 inline size_t row_codes(const Problem& p) {
   return p.code == CodeType::kFp4 ? prepared_layout(p).codes : 0;
 }
@@ -140,8 +144,9 @@ struct TileMap {
   size_t first(size_t t) const { return t * base + (t < extra ? t : extra); }
 };
 
-// How many pairs make a tile. An engine may have larger ones for few rows of plain 4-bit codes, made in registers: with groups (4
-// outputs at a time, `narrow`) up to E::kRowsNarrow rows, without groups below E::kManyTwelve.
+// How many pairs make a tile. An engine may have larger ones for few rows of plain 4-bit codes,
+// made in registers: with groups (4 outputs at a time, `narrow`) up to E::kRowsNarrow rows, without
+// groups below E::kManyTwelve.
 inline bool is_plain(const Problem& p, const Shape& s) {
   return !s.wide && !s.fp4 && !s.row_zeros && !p.zero_points;
 }
@@ -156,8 +161,9 @@ inline size_t most_pairs(const Problem& p, const Shape& s, size_t pairs) {
   return is_plain(p, s) && 2 * pairs < E::kManyTwelve ? E::kPairsFew : E::kPairs;
 }
 
-// Many rows: int8 operands of a few panels, a piece of K at a time, are made once in scratch and stay in the first-level cache
-// (64 KiB: a quarter for them and a quarter for a tile of rows; with half for them it is slower). Longer K is cut; sums wait in scratch between the pieces.
+// Many rows: int8 operands of a few panels, a piece of K at a time, are made once in scratch and
+// stay in the first-level cache (64 KiB: a quarter for them and a quarter for a tile of rows; with
+// half for them it is slower). Longer K is cut; sums wait in scratch between the pieces.
 struct Blocking {
   size_t piece_groups, pieces;  // groups per piece of K (grouped), pieces
   size_t piece_k;               // inputs per piece
@@ -193,10 +199,11 @@ inline size_t few_piece(const Shape& s) {
   const size_t pieces = (s.K_padded + kPiece - 1) / kPiece;
   return up((s.K_padded + pieces - 1) / pieces, unit);
 }
-// Rows and operands that are read together must not meet in the same sets of the first-level cache: operands begin half a way
-// (of 64 KiB in 4) apart from the panel of rows.
+// Rows and operands that are read together must not meet in the same sets of the first-level cache:
+// operands begin half a way (of 64 KiB in 4) apart from the panel of rows.
 constexpr size_t kWay = 16384, kApart = kWay / 2;
-// Without groups 4-bit codes of many rows go by 12 outputs, and sums that wait by tiles of up to 24 vectors.
+// Without groups 4-bit codes of many rows go by 12 outputs, and sums that wait by tiles of up to 24
+// vectors.
 constexpr size_t kTwelve = 12, kTwelveSums = 96;
 inline size_t scratch_bytes(const Problem& p, size_t M) {
   const Shape s = shape_of(p);

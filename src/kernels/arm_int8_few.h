@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 family on Arm: one call of a kernel, and its form for few rows, whose operands are made in registers: which rows and outputs
-// meet in a tile. Loops: arm_int8_loops.h, layouts: arm_int8.h, many rows: arm_int8_gemm.h. Internal linkage.
+// The int8 family on Arm: one call of a kernel, and its form for few rows, whose operands are made
+// in registers: which rows and outputs meet in a tile. Loops: arm_int8_loops.h, layouts:
+// arm_int8.h, many rows: arm_int8_gemm.h. Internal linkage.
 #pragma once
 #ifdef __aarch64__
 #include <arm_neon.h>
@@ -79,7 +80,8 @@ struct FewRows {
     return t;
   }
 
-  // While the tiles of some panels are multiplied, the codes that come next are fetched: as many lines per tile.
+  // While the tiles of some panels are multiplied, the codes that come next are fetched: as many
+  // lines per tile.
   struct Ahead {
     const uint8_t* next;
     size_t each;
@@ -105,7 +107,8 @@ struct FewRows {
         vfmaq_f32(vdupq_n_f32(0), to_float<4>(v[i / 4][i % 4]), scales[i % 4]);
   }
 
-  // One row (f[2][2], in order) or a pair (f[2][1][4]) from two panels in assembly; false: not these groups.
+  // One row (f[2][2], in order) or a pair (f[2][1][4]) from two panels in assembly; false: not
+  // these groups.
   template <bool kPair, class F>
   [[gnu::always_inline]] static inline bool from_streams(const Tile& t, F& f) {
     if constexpr (kGrouped) {
@@ -159,7 +162,8 @@ struct FewRows {
       store<P>(f[u], row_scales + 2 * pair, G, out(pair, at), a.ldy, rows_from(pair), valid(at));
     }
   }
-  // A single row, kStreamsOne panels at a time, each a share of the block away; what is left over goes one by one.
+  // A single row, kStreamsOne panels at a time, each a share of the block away; what is left over
+  // goes one by one.
   template <int S, class Codec>
   void single_at(size_t n, size_t apart) const {
     Tile t = packed_tile(0, n);
@@ -224,8 +228,8 @@ struct FewRows {
     if constexpr (P <= (kGrouped ? E::kPairsGrouped : E::kPairsFew))
       packed<E, P, 1, Codec>(pair, n, 0);
   }
-  // 3 to 5 pairs of rows over the inputs k0 to k1 of a panel; sums (of groups: floats) of the pieces before and for the next one in
-  // `waiting`.
+  // 3 to 5 pairs of rows over the inputs k0 to k1 of a panel; sums (of groups: floats) of the
+  // pieces before and for the next one in `waiting`.
   template <int P>
   void piece_at(size_t pair, size_t n, size_t k0, size_t k1, uint8_t* waiting) const {
     Tile t = packed_tile(pair, n);
@@ -250,8 +254,9 @@ struct FewRows {
     }
     store<P>(f, row_scales + 2 * pair, G, out(pair, n), a.ldy, rows_from(pair), valid(n));
   }
-  // Several tiles and long K: all tiles over a piece of it, then over the next one, so that codes come from the first-level cache
-  // for all tiles but the first, and what comes next is asked for in small portions.
+  // Several tiles and long K: all tiles over a piece of it, then over the next one, so that codes
+  // come from the first-level cache for all tiles but the first, and what comes next is asked for
+  // in small portions.
   void pieces_from(size_t n) const {
     const size_t piece = few_piece(s);
     const auto at = [&](size_t k) {
@@ -281,7 +286,8 @@ struct FewRows {
         }
       }
   }
-  // With groups a piece is met 4 outputs at a time, which three pairs of rows pay for unless groups are short.
+  // With groups a piece is met 4 outputs at a time, which three pairs of rows pay for unless groups
+  // are short.
   bool fits_pieces() const {
     return !kGrouped ||
            (is_narrow<E>(*a.w->problem, s, l.pairs) && (s.group_k < 128 || map.base >= 4));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 family on Arm: many rows, whose operands are made in scratch, and the choice between the forms. Few rows: arm_int8_few.h,
-// loops: arm_int8_loops.h, layouts: arm_int8.h. Internal linkage.
+// The int8 family on Arm: many rows, whose operands are made in scratch, and the choice between the
+// forms. Few rows: arm_int8_few.h, loops: arm_int8_loops.h, layouts: arm_int8.h. Internal linkage.
 #pragma once
 #ifdef __aarch64__
 #include <arm_neon.h>
@@ -33,7 +33,8 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
     store_pairs(to, even);
     store_pairs(to + 96, odd);
   }
-  // Twelve outputs are a whole panel and half of a neighbour: of the one behind it (kFirst) or in front of it.
+  // Twelve outputs are a whole panel and half of a neighbour: of the one behind it (kFirst) or in
+  // front of it.
   template <bool kFirst>
   void expand_twelve(size_t n, size_t k0, size_t steps, uint8_t* to,
                      float32x4_t (&scales)[6]) const {
@@ -78,7 +79,8 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
       const size_t steps = ((last ? s.K_padded : k0 + b.piece_k) - k0) / kKr;
       const size_t at = n / kNr * kNr;
       expand_twelve<kFirst>(at, k0, steps, codes, scales);
-      // What comes next: the next piece, or the panels behind (of which a first block has used one and a half).
+      // What comes next: the next piece, or the panels behind (of which a first block has used one
+      // and a half).
       const uint8_t* next =
           last ? panel(at) + 2 * s.stride() : panel(at) + (k0 + b.piece_k) * (kNr / 2);
       const size_t end = (a.n1 - a.n0) / (2 * kTwelve) * (2 * kTwelve) + a.n0;
@@ -290,7 +292,8 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
     const bool registers = kRegisters && (!kGrouped || is_narrow<E>(*a.w->problem, s, l.pairs));
     if (!s.wide && (registers || a.M < (kGrouped ? E::kManyGrouped : E::kManyNibbles)))
       return this->template few<Nibbles>();
-    // The hot case spares itself an operation per operand; the others share the code of one byte per code.
+    // The hot case spares itself an operation per operand; the others share the code of one byte
+    // per code.
     if constexpr (kFix == kPlain && kGrouped)
       if (!s.wide) return many<Bytes<4>>();
     many<Bytes<0>>();

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 family on Arm: the loop nest, once, over an engine (how 2x8 times 8x2 codes are multiplied: SMMLA, SDOT or SMULL) and
-// a codec (how operands come out of memory). Layouts: arm_int8.h. Internal linkage.
+// The int8 family on Arm: the loop nest, once, over an engine (how 2x8 times 8x2 codes are
+// multiplied: SMMLA, SDOT or SMULL) and a codec (how operands come out of memory). Layouts:
+// arm_int8.h. Internal linkage.
 //
-// An engine has: X, two rows of 8 codes; Acc, the running sums of 2 rows x 2 outputs; load, zero, step, sum -> int32x4
-// [row0 out0, row0 out1, row1 out0, row1 out1]; One, the engine for a single row, with four(a, b) -> the 4 outputs of two Acc; and
-// its tile sizes and stream counts.
+// An engine has: X, two rows of 8 codes; Acc, the running sums of 2 rows x 2 outputs; load, zero,
+// step, sum -> int32x4 [row0 out0, row0 out1, row1 out0, row1 out1]; One, the engine for a single
+// row, with four(a, b) -> the 4 outputs of two Acc; and its tile sizes and stream counts.
 //
-// 4-bit operands are used 16 times too large (SHL 4 for the low nibbles, AND 0xF0 for the high ones: two operations for 32
-// weights); SCVTF with 4 fraction bits takes the factor out again, exactly.
+// 4-bit operands are used 16 times too large (SHL 4 for the low nibbles, AND 0xF0 for the high
+// ones: two operations for 32 weights); SCVTF with 4 fraction bits takes the factor out again,
+// exactly.
 #pragma once
 #ifdef __aarch64__
 #include <arm_neon.h>
@@ -118,8 +120,8 @@ template <class T>
   MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) v[j] = T(vld1q_u8(p + 16 * j));
 }
 
-// 64 bytes. Two registers by one instruction take a cycle, by two instructions two cycles each: that halves the time of an
-// expansion.
+// 64 bytes. Two registers by one instruction take a cycle, by two instructions two cycles each:
+// that halves the time of an expansion.
 template <class T>
 [[gnu::always_inline]] inline void store_four(uint8_t* p, const T (&v)[4]) {
   asm volatile("stp %q1, %q2, [%0]\n stp %q3, %q4, [%0, #32]"
@@ -138,8 +140,8 @@ template <class T, size_t n>
   }
 }
 
-// What is done to sums besides their scale. kRowZeros: rows have zero points, weights may have. kRowScales: rows have a scale per
-// group.
+// What is done to sums besides their scale. kRowZeros: rows have zero points, weights may have.
+// kRowScales: rows have a scale per group.
 enum Fix : int { kPlain = 0, kWeightZeros = 1, kRowZeros = 2, kRowScales = 3 };
 
 // What one call of multiply works on.
@@ -192,8 +194,9 @@ template <int P, int kShift, int kFix, bool kExpanded>
   }
 }
 
-// f[u][i][j] = sum over groups for rows 2i, 2i+1 and outputs 2j, 2j+1 of the panel that stream u reads. Several streams: a
-// thread that reads one sequence of addresses reaches four fifths of the memory's speed.
+// f[u][i][j] = sum over groups for rows 2i, 2i+1 and outputs 2j, 2j+1 of the panel that stream u
+// reads. Several streams: a thread that reads one sequence of addresses reaches four fifths of the
+// memory's speed.
 template <class E, int P, int S, class Codec, int kFix, bool kExpanded, bool kGrouped>
 [[gnu::always_inline]] inline void multiply(const Tile& t, float32x4_t (&f)[S][P][4]) {
   MOEBIUS_UNROLL for (int u = 0; u < S; ++u) MOEBIUS_UNROLL for (int i = 0; i < P; ++i)
@@ -263,7 +266,8 @@ template <class E, int P, int S, class Codec, int kFix, bool kExpanded, bool kGr
           vst1q_u8(t.state_out + 16 * (4 * i + j), vreinterpretq_u8_f32(f[0][i][j]));
 }
 
-// A single row: f[u] = 8 outputs of the panel that stream u reads, in order; half the work of a pair at the end of a group.
+// A single row: f[u] = 8 outputs of the panel that stream u reads, in order; half the work of a
+// pair at the end of a group.
 template <class E, int S, class Codec, int kFix, bool kGrouped>
 [[gnu::always_inline]] inline void multiply_one(const Tile& t, float32x4_t (&f)[S][2]) {
   MOEBIUS_UNROLL for (int u = 0; u < S; ++u) f[u][0] = f[u][1] = vdupq_n_f32(0);

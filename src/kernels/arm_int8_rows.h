@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 family on Arm: quantization of rows, panels of rows (layouts: arm_int8.h). Plain NEON, so the same for every unit of
-// the family; internal linkage.
+// The int8 family on Arm: quantization of rows, panels of rows (layouts: arm_int8.h). Plain NEON,
+// so the same for every unit of the family; internal linkage.
 #pragma once
 #ifdef __aarch64__
 #include <arm_neon.h>
@@ -48,9 +48,9 @@ inline RowRange range_of(const float* x, size_t K) {
   return r;
 }
 
-// q = RNE(clamp(x / s + zero)) for 16 values. The quotient is first taken as x * (1 / s), which is off by less than 1e-4 within
-// the clamp; only where that comes close to a tie is the division needed. Adding 1.5 * 2^23 leaves the rounded integer in the
-// low bits.
+// q = RNE(clamp(x / s + zero)) for 16 values. The quotient is first taken as x * (1 / s), which is
+// off by less than 1e-4 within the clamp; only where that comes close to a tie is the division
+// needed. Adding 1.5 * 2^23 leaves the rounded integer in the low bits.
 struct Quantizer {
   float32x4_t s, inverse, zero, low, high;
   bool divide;  // 1 / s is not usable
@@ -182,7 +182,8 @@ inline int8x16_t gather16(const int8_t* q, const int32_t* columns, size_t k, siz
 }
 
 constexpr size_t kSingleRow = 8;  // bytes between steps of 8 inputs where there is no second row
-// One pair of rows into its tile; `stride` = bytes between steps of 8 inputs. sums: one int32x4 per group, or null.
+// One pair of rows into its tile; `stride` = bytes between steps of 8 inputs. sums: one int32x4 per
+// group, or null.
 inline void put_pair(const PanelArgs& a, const Shape& s, const int8_t* r0, const int8_t* r1,
                      uint8_t* out, size_t stride, int32_t* sums, size_t sums_stride) {
   const int32_t* columns = a.w->columns;

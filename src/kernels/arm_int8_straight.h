@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 family on Arm: packing where nothing is missing: 8 outputs, inputs in the order of the file, whole steps of 16 inputs
-// (layouts: arm_int8.h). What is left (tails, act-order) is arm_neon_int8_pack.cpp's. Internal linkage.
+// The int8 family on Arm: packing where nothing is missing: 8 outputs, inputs in the order of the
+// file, whole steps of 16 inputs (layouts: arm_int8.h). What is left (tails, act-order) is
+// arm_neon_int8_pack.cpp's. Internal linkage.
 #pragma once
 #ifdef __aarch64__
 #include <arm_neon.h>
@@ -41,7 +42,8 @@ struct Sums {
 }
 
 // ---------------------------------------------------------------------------------------------- readers
-// 32 or 16 inputs (then in the lower half) of a row as nibbles of the panel. kOffset: what a code is too large by in the sums.
+// 32 or 16 inputs (then in the lower half) of a row as nibbles of the panel. kOffset: what a code
+// is too large by in the sums.
 
 struct StoredFp4 {
   static constexpr size_t kStep = 8;
@@ -91,8 +93,8 @@ struct SmallIntegers {  // of at most 4 bits, a byte each
 };
 
 // ---------------------------------------------------------------------------------------------- codecs
-// A codec packs kSteps steps of 16 inputs at a time to kBytes bytes, and the one that may be left to `kBytes / kSteps`; the file
-// has kStored bytes for a step of a row.
+// A codec packs kSteps steps of 16 inputs at a time to kBytes bytes, and the one that may be left
+// to `kBytes / kSteps`; the file has kStored bytes for a step of a row.
 
 template <class Reader>
 struct NibbleCodec {

@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every float problem on every 64-bit Arm CPU, in f32: weights are decoded to f32 in a scratch that stays in the first-level
-// cache, FMLA multiplies 8 outputs by one input of a row. Each output is one chain of fused multiply-adds over its group in the
-// order of K, then f = fma(dot, scale, f): the operations of the definition in their order, so the class is exact.
+// Every float problem on every 64-bit Arm CPU, in f32: weights are decoded to f32 in a scratch that
+// stays in the first-level cache, FMLA multiplies 8 outputs by one input of a row. Each output is
+// one chain of fused multiply-adds over its group in the order of K, then f = fma(dot, scale, f):
+// the operations of the definition in their order, so the class is exact.
 //
-// Packed weights: panels of 8 outputs at multiples of 64 bytes; the codes of all inputs, then scales 8 x f32 and (with zero
-// points) 8 x int8 per group. Codes of one input k: 4 bit: 4 bytes, w[i][k] | w[i+4][k] << 4 (value + 8, or E2M1);
-// 8 bit: 8 bytes; 16 and 32 bit: 8 numbers. An output with a NaN e4m3 code in a group has a NaN scale there.
-// A panel of activations: tiles of 8 rows (the last one smaller); per 4 inputs 4 floats of each row. Then a factor per row, and
-// with activation groups factors [group][row].
+// Packed weights: panels of 8 outputs at multiples of 64 bytes; the codes of all inputs, then
+// scales 8 x f32 and (with zero points) 8 x int8 per group. Codes of one input k: 4 bit: 4 bytes,
+// w[i][k] | w[i+4][k] << 4 (value + 8, or E2M1); 8 bit: 8 bytes; 16 and 32 bit: 8 numbers. An
+// output with a NaN e4m3 code in a group has a NaN scale there. A panel of activations: tiles of 8
+// rows (the last one smaller); per 4 inputs 4 floats of each row. Then a factor per row, and with
+// activation groups factors [group][row].
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
 #include "kernels/unpack.h"
@@ -228,7 +230,8 @@ struct Gemm {
     return reinterpret_cast<float*>(a.scratch + kMostPanels * kPiece * kNr * 4) + m * PN * kNr * 2;
   }
 
-  // Inputs [k0, k1) for R rows from m on; panels past the block repeat the last one and are not stored.
+  // Inputs [k0, k1) for R rows from m on; panels past the block repeat the last one and are not
+  // stored.
   template <int R, int N>
   void tile(size_t n, size_t m, size_t tile_rows, size_t k0, size_t k1) const {
     float32x4_t dot[R][2 * N];
@@ -346,7 +349,8 @@ void gemm(const GemmArgs& args) { Gemm(args).run(); }
 
 // ---------------------------------------------------------------------------------------------- packing
 
-// Codes of inputs [k, k + count) of output r: one byte each (nibbles: one code per byte), or 2 or 4 bytes.
+// Codes of inputs [k, k + count) of output r: one byte each (nibbles: one code per byte), or 2 or 4
+// bytes.
 void codes_of(const PackArgs& a, const Shape& s, size_t r, size_t k, size_t count, uint8_t* out) {
   const QuantMatrix& w = *a.w;
   const size_t end = k + count < w.K ? k + count : w.K, size = s.bits < 8 ? 1 : s.bits / 8;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 family on Arm: packing of weights (layouts: arm_int8.h), for every unit of the family: plain NEON, one external
-// function. Codes that lie as most do are arm_int8_straight.h's; here are all others, scales, zero points and sums, and which is which.
+// The int8 family on Arm: packing of weights (layouts: arm_int8.h), for every unit of the family:
+// plain NEON, one external function. Codes that lie as most do are arm_int8_straight.h's; here are
+// all others, scales, zero points and sums, and which is which.
 #include "kernels/arm_int8.h"
 #include "kernels/arm_int8_straight.h"
 
@@ -23,7 +24,8 @@ struct ScaleRows {
   }
 };
 
-// What follows the codes of a group: 8 scales as bf16 alone; also zero points, or scales as f32; all that there may be.
+// What follows the codes of a group: 8 scales as bf16 alone; also zero points, or scales as f32;
+// all that there may be.
 enum class Extras : uint8_t { kBf16, kOthers, kSums };
 
 // A panel of 8 outputs, group after group.
@@ -168,7 +170,8 @@ class PanelPacker {
 
   // --- groups ---
 
-  // What follows the codes of a group of `inputs` inputs. Zeros are looked at only where there are zero points.
+  // What follows the codes of a group of `inputs` inputs. Zeros are looked at only where there are
+  // zero points.
   template <Extras kExtras>
   [[gnu::always_inline]] void put_extras(const Scales& scales, const uint8x8_t* zeros,
                                          const Sums& sums, size_t inputs, uint8_t* out) const {

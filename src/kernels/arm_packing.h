@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the packers of both Arm families share: 8 rows of a file read side by side, vectors stored in the order of addresses, scales
-// and zero points of 8 outputs turned by vectors. Internal linkage, plain NEON.
+// What the packers of both Arm families share: 8 rows of a file read side by side, vectors stored
+// in the order of addresses, scales and zero points of 8 outputs turned by vectors. Internal
+// linkage, plain NEON.
 //
-// Stores that follow each other in the order of addresses let the core write whole lines without reading them first, and nothing
-// is loaded as a vector that was just stored in smaller pieces: such a load waits for every store before it.
+// Stores that follow each other in the order of addresses let the core write whole lines without
+// reading them first, and nothing is loaded as a vector that was just stored in smaller pieces:
+// such a load waits for every store before it.
 #pragma once
 #ifdef __aarch64__
 #include <arm_neon.h>
@@ -23,7 +25,8 @@ constexpr size_t kOutputs = 8;  // of a panel
 constexpr size_t kAsked =
     16384;  // bytes from a code to the one that is asked for with it, at least
 
-// 8 rows of the file at one input, and what is asked for meanwhile: the rows after them, in the order of memory.
+// 8 rows of the file at one input, and what is asked for meanwhile: the rows after them, in the
+// order of memory.
 struct Rows {
   const uint8_t *first, *next;
   size_t stride;
@@ -67,8 +70,9 @@ template <int kCount>
   }
 }
 
-// Asks for scales or zero points (`size` bytes each) of 8 outputs that are as far ahead as the codes that are asked for, given where
-// those of these 8 begin: there are few, in many places, and nothing goes on without them.
+// Asks for scales or zero points (`size` bytes each) of 8 outputs that are as far ahead as the
+// codes that are asked for, given where those of these 8 begin: there are few, in many places, and
+// nothing goes on without them.
 inline void ask_for_extras(const uint8_t* array, const size_t (&at)[kOutputs], size_t size,
                            size_t row_bytes) {
   const size_t seven = at[kOutputs - 1] - at[0], eight = (seven + seven / (kOutputs - 1)) * size;
@@ -103,8 +107,8 @@ inline void ask_for_extras(const uint8_t* array, const size_t (&at)[kOutputs], s
                                                      out[2 * i + 1] = vzip2q_u8(a[i], a[i + 4]);
 }
 
-// Scales of one byte of 8 outputs in 2 * kPairs groups from g on as bf16, group by group, to kApart vectors each; false if one of
-// them is special (negative, zero, subnormal, NaN).
+// Scales of one byte of 8 outputs in 2 * kPairs groups from g on as bf16, group by group, to kApart
+// vectors each; false if one of them is special (negative, zero, subnormal, NaN).
 template <int kPairs, int kApart>
 [[gnu::always_inline]] inline bool transpose_scales(ScaleType type,
                                                     const uint8_t* const (&rows)[kOutputs],
@@ -140,8 +144,8 @@ constexpr ScaleTable scale_table(F value) {
 constexpr ScaleTable kFp8Scales = scale_table([](uint8_t c) { return e4m3_to_f32(c); }),
                      kE8m0Scales = scale_table([](uint8_t c) { return e8m0_to_f32(c); });
 
-// The scales of 8 outputs in one group, two bytes each: those of bf16 and f16 as stored, those of one byte as bf16. Put together
-// in registers.
+// The scales of 8 outputs in one group, two bytes each: those of bf16 and f16 as stored, those of
+// one byte as bf16. Put together in registers.
 [[gnu::always_inline]] inline uint16x8_t scales_of(const QuantMatrix& w,
                                                    const size_t (&rows)[kOutputs], size_t column) {
   const bool byte = w.scale_type == ScaleType::kFp8 || w.scale_type == ScaleType::kE8m0;

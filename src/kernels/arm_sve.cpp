@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The int8 family with SVE vectors of 256 bits: 4-bit codes without zero points, int8 rows that are symmetric and dynamic. Half as
-// many instructions as with NEON for the same products (docs/kernels.md says what that is worth, and that it was only counted, not
-// timed: the kernel runs on request). Packing, rows, panels and scratch are those of the family; only the tiles differ.
-// Layouts: arm_int8.h; tiles: arm_sve_tiles.h.
+// The int8 family with SVE vectors of 256 bits: 4-bit codes without zero points, int8 rows that are
+// symmetric and dynamic. Half as many instructions as with NEON for the same products
+// (docs/kernels.md says what that is worth, and that it was only counted, not timed: the kernel
+// runs on request). Packing, rows, panels and scratch are those of the family; only the tiles
+// differ. Layouts: arm_int8.h; tiles: arm_sve_tiles.h.
 #include "kernels/arm_int8.h"
 #include "kernels/arm_int8_gemm.h"
 #include "kernels/arm_int8_rows.h"
@@ -45,7 +46,8 @@ struct SveGemm : Gemm<Sve, kPlain, true> {
     sve_tiles::from_codes<P>(t.a, t.w, t.groups, t.steps, small, s.bf16, f);
     store<P>(f, row_scales + 2 * pair, G, out(pair, n), a.ldy, rows_from(pair), valid(n));
   }
-  // One or two rows, two panels at a time, half the block apart; a panel that is left over goes with itself.
+  // One or two rows, two panels at a time, half the block apart; a panel that is left over goes
+  // with itself.
   template <bool kSingle>
   void one_pair() const {
     const size_t panels = (a.n1 - a.n0 + kNr - 1) / kNr, apart = panels / 2;

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles of the int8 family for SVE vectors of 256 bits, in assembly: one register holds two neighbouring pairs of outputs, which
-// is 32 consecutive bytes of a panel, and LD1RQB puts a pair of rows into both halves, so that one SMMLA makes two 2x2 blocks.
-// Layouts: arm_int8.h. Longer vectors run the same way (predicates of 256 bits, no offset in units of the vector length).
-// SVE is known inside the assembly only: the rest of a unit is compiled without it and may be asked on any CPU.
+// Tiles of the int8 family for SVE vectors of 256 bits, in assembly: one register holds two
+// neighbouring pairs of outputs, which is 32 consecutive bytes of a panel, and LD1RQB puts a pair
+// of rows into both halves, so that one SMMLA makes two 2x2 blocks. Layouts: arm_int8.h. Longer
+// vectors run the same way (predicates of 256 bits, no offset in units of the vector length). SVE
+// is known inside the assembly only: the rest of a unit is compiled without it and may be asked on
+// any CPU.
 //
-// Registers: sums z0-z7 (two per pair of rows), f z8-z15, operands z16-z21, rows z24-z27, scales z28 and z29, start value z30,
-// mask z31; p0: 32 bytes, p1: 4 words. Sums start at 1.5 * 2^19, whose float has steps of 1/16: operands are 16 times too large, so FSUB
-// turns the bits into the sum (below 2^22, which is groups of up to 128); longer groups start at 0 and take ASR 4 and SCVTF,
-// which has no fraction bits in SVE. Internal linkage.
+// Registers: sums z0-z7 (two per pair of rows), f z8-z15, operands z16-z21, rows z24-z27, scales
+// z28 and z29, start value z30, mask z31; p0: 32 bytes, p1: 4 words. Sums start at 1.5 * 2^19,
+// whose float has steps of 1/16: operands are 16 times too large, so FSUB turns the bits into the
+// sum (below 2^22, which is groups of up to 128); longer groups start at 0 and take ASR 4 and
+// SCVTF, which has no fraction bits in SVE. Internal linkage.
 #pragma once
 #ifdef __aarch64__
 #include <arm_neon.h>
@@ -164,8 +167,9 @@ inline void from_codes(const uint8_t* x, const uint8_t* w, size_t groups, size_t
   }
 }
 
-// One or two rows and two panels (w and v), each with its own stream of codes: memory gives two streams more than one, and two sums
-// at a time would wait for SMMLA's latency. The second panel has sums z2, z3, f z10, z11, operands z4-z7, z22, z23, scales z26, z27.
+// One or two rows and two panels (w and v), each with its own stream of codes: memory gives two
+// streams more than one, and two sums at a time would wait for SMMLA's latency. The second panel
+// has sums z2, z3, f z10, z11, operands z4-z7, z22, z23, scales z26, z27.
 #define MOEBIUS_SVE_FOUR(x, b0, b1, b2, b3, u0, u1, u2, u3) \
   MOEBIUS_SVE_MMLA(0, x, b0) u0 MOEBIUS_SVE_MMLA(1, x, b1)  \
   u1 MOEBIUS_SVE_MMLA(2, x, b2)                             \

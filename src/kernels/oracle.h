@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The oracle: which kernel runs a problem, and why. A pure function of problem, CPU and policy over the one list of kernels;
-// the CPU is an argument, so it answers for any machine from any machine. Every kernel gets a verdict in words.
+// The oracle: which kernel runs a problem, and why. A pure function of problem, CPU and policy over
+// the one list of kernels; the CPU is an argument, so it answers for any machine from any machine.
+// Every kernel gets a verdict in words.
 //
-// Order of the tests, first failure wins: architecture, CPU features, what the kernel supports, numerics against the policy,
-// whether the kernel waits to be requested.
+// Order of the tests, first failure wins: architecture, CPU features, what the kernel supports,
+// numerics against the policy, whether the kernel waits to be requested.
 #pragma once
 #include <string>
 #include <string_view>
@@ -46,10 +47,12 @@ struct Choice {
   std::vector<Candidate> candidates;  // in list order
 };
 
-// Throws Error if the requested kernel is unknown (naming all) or impossible here (saying why and what would work).
+// Throws Error if the requested kernel is unknown (naming all) or impossible here (saying why and
+// what would work).
 Choice choose_kernel(const Problem& problem, const Cpu& cpu, const Policy& policy);
 
-// Lower case, '-' as '_'; "auto" and "cpu" become empty. Throws Error listing the names if no kernel is called so.
+// Lower case, '-' as '_'; "auto" and "cpu" become empty. Throws Error listing the names if no
+// kernel is called so.
 std::string normalize_kernel_name(std::string_view name);
 std::vector<std::string> kernel_names();  // without codecs, in list order
 
@@ -59,7 +62,8 @@ std::string_view name_of(Verdict verdict);    // "chosen", ...
 std::string_view name_of(Numerics numerics);  // "exact", ...
 std::string title_of(const Kernel& kernel);   // "arm_i8mm/int4"
 
-// The kernel named by the environment variable MOEBIUS_KERNEL, normalized; empty if it is unset, empty, auto or cpu.
+// The kernel named by the environment variable MOEBIUS_KERNEL, normalized; empty if it is unset,
+// empty, auto or cpu.
 std::string kernel_from_environment();
 
 }  // namespace moebius

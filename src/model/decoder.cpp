@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One step through the layers. Values between operations are f32 numbers that are exact in the activation type: every operation
-// ends with one rounding to it.
+// One step through the layers. Values between operations are f32 numbers that are exact in the
+// activation type: every operation ends with one rounding to it.
 #include "model/decoder.h"
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A whole model: embedding, layers of attention and MLP or mixture of experts, output projection. Runs rows of any number of
-// sequences in one step; a row's result does not depend on the others, on threads, or on how a prompt was cut into steps.
+// A whole model: embedding, layers of attention and MLP or mixture of experts, output projection.
+// Runs rows of any number of sequences in one step; a row's result does not depend on the others,
+// on threads, or on how a prompt was cut into steps.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -64,8 +65,9 @@ class DecoderModel {
       const;  // packed weights that one token reads (k experts per layer)
   SequenceState new_sequence() const;
 
-  // One step: all items' tokens run through the model. logits: [rows, vocab], items in order, one row each (or one per token).
-  // Throws Error for a token id out of range, naming it. Calls from several threads take turns.
+  // One step: all items' tokens run through the model. logits: [rows, vocab], items in order, one
+  // row each (or one per token). Throws Error for a token id out of range, naming it. Calls from
+  // several threads take turns.
   void forward(std::span<const StepItem> items, std::vector<float>& logits);
   const Profile& profile() const { return profile_; }
   void clear_profile() { profile_ = {}; }
@@ -94,8 +96,9 @@ class DecoderModel {
   size_t hidden_ = 0, vocab_ = 0;
   std::vector<std::unique_ptr<Layer>> layers_;
   std::unique_ptr<Rope> rope_;
-  // The token table in memory; or, when the output projection holds the same weights packed, its plan: rows are then read from
-  // the file as tokens need them, so that the weights are not in memory twice.
+  // The token table in memory; or, when the output projection holds the same weights packed, its
+  // plan: rows are then read from the file as tokens need them, so that the weights are not in
+  // memory twice.
   LoadBuffer embedding_memory_;
   QuantMatrix embedding_;
   std::shared_ptr<const TensorStore> embedding_store_;

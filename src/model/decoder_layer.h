@@ -10,7 +10,8 @@ namespace moebius {
 struct DecoderModel::Layer {
   Norm input_norm, post_norm, q_norm, k_norm;
   std::unique_ptr<LinearLayer> qkv, output;
-  // latent attention: x -> [q latent | kv latent, k_rope]; then q and [k_nope | v] from their latents
+  // latent attention: x -> [q latent | kv latent, k_rope]; then q and [k_nope | v] from their
+  // latents
   std::unique_ptr<LinearLayer> latent, q_up, kv_up;
   Norm q_latent_norm, kv_latent_norm;
   std::unique_ptr<AttentionPlan> attention;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loading a whole model: everything is checked from the headers first, then layers are read and packed one after the other.
+// Loading a whole model: everything is checked from the headers first, then layers are read and
+// packed one after the other.
 #include <algorithm>
 #include <cmath>
 
@@ -10,7 +11,8 @@
 namespace moebius {
 namespace {
 
-// The name of layer `index`'s member `suffix`, whatever prefix the exporter used ("model.", "language_model.model.", ...).
+// The name of layer `index`'s member `suffix`, whatever prefix the exporter used ("model.",
+// "language_model.model.", ...).
 std::string layer_name(const Checkpoint& checkpoint, size_t index, std::string_view suffix) {
   for (const Module& m : checkpoint.modules())
     if (m.layer >= 0)

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A decoder-only transformer as parameters: what an architecture file fills in and decoder.cpp runs. No model names here.
+// A decoder-only transformer as parameters: what an architecture file fills in and decoder.cpp
+// runs. No model names here.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +21,8 @@ enum class QkNorm : uint8_t {
 struct LayerSpec {
   bool rotary = true;  // false: no position embedding in this layer
   size_t window = 0, chunk = 0;
-  // q is multiplied by 1 + scale * ln(1 + floor((position + 1) / floor)) in layers without rotation (Llama-4); 0: not
+  // q is multiplied by 1 + scale * ln(1 + floor((position + 1) / floor)) in layers without rotation
+  // (Llama-4); 0: not
   float temperature_scale = 0, temperature_floor = 1;
 };
 

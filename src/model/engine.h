@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generation, step by step: any number of sequences, each with its own length, sampler and limits, share every step of the
-// model. A sequence's tokens do not depend on what else runs. Nothing here knows text.
+// Generation, step by step: any number of sequences, each with its own length, sampler and limits,
+// share every step of the model. A sequence's tokens do not depend on what else runs. Nothing here
+// knows text.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -41,13 +42,15 @@ class Engine {
   Engine(DecoderModel& model, const EngineOptions& options, size_t context_of_config,
          size_t vocab = 0);
 
-  // Throws Error in words when the prompt is empty, does not fit the context or the memory, or holds an unknown token.
+  // Throws Error in words when the prompt is empty, does not fit the context or the memory, or
+  // holds an unknown token.
   uint64_t add(Request request);
   void cancel(uint64_t id);  // its end is reported by the next step
   bool idle() const { return sequences_.empty(); }
   size_t context() const { return context_; }
 
-  // One pass through the model: a token for every running sequence, and a piece of the waiting prompts.
+  // One pass through the model: a token for every running sequence, and a piece of the waiting
+  // prompts.
   std::vector<StepResult> step();
 
  private:

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plans come from the headers; only a tensor-parallel slice or an act-order index needs a look at the payload first.
+// Plans come from the headers; only a tensor-parallel slice or an act-order index needs a look at
+// the payload first.
 #include "model/layer_loader.h"
 
 #include <algorithm>
@@ -127,8 +128,8 @@ ExpertPlan plan_expert(const Checkpoint& checkpoint, const Projections& p,
   return plan;
 }
 
-// Adds the plan of an expert to the distinct ones and returns its index. Experts whose headers agree share a plan without
-// another look at their payload.
+// Adds the plan of an expert to the distinct ones and returns its index. Experts whose headers
+// agree share a plan without another look at their payload.
 uint32_t add_plan(std::vector<ExpertPlan>& plans, const ExpertPlan& plan) {
   for (size_t i = 0; i < plans.size(); ++i)
     if (same(plans[i].gate, plan.gate) && same(plans[i].up, plan.up) &&

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One task: the queries of some tokens for the heads that share a kv head, M = tokens * heads per kv head rows (row = token-major).
+// One task: the queries of some tokens for the heads that share a kv head, M = tokens * heads per
+// kv head rows (row = token-major).
 // Blocks of keys in ascending order:   s = scale * q k^T, masked;   m' = max(m, max s);   p = exp(s - m');
 //   l = l * exp(m - m') + sum p;   o = o * exp(m - m') + p v, with p rounded to the type of v.   A block that a row does not see changes nothing of it, bit for bit.
 #include "nn/attention.h"

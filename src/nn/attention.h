@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Causal attention with an online softmax, written once on the kernel waist: a block of 128 keys is a dense matrix [128, key_dim],
-// a block of 128 values is its transpose [value_dim, 128]; both are kept packed in the cache, so scores and sums are ordinary
-// gemm calls and every instruction set serves attention with the kernels it already has.
+// Causal attention with an online softmax, written once on the kernel waist: a block of 128 keys is
+// a dense matrix [128, key_dim], a block of 128 values is its transpose [value_dim, 128]; both are
+// kept packed in the cache, so scores and sums are ordinary gemm calls and every instruction set
+// serves attention with the kernels it already has.
 //
-// A row's result depends on the row, its keys and their positions alone: not on threads, on the batch, or on how a prompt was cut.
+// A row's result depends on the row, its keys and their positions alone: not on threads, on the
+// batch, or on how a prompt was cut.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -65,7 +67,8 @@ class KvCache {
       tail_values_;  // the unfinished block of every head: [kv_heads][128, key_dim], [kv_heads][value_dim, 128]
 };
 
-// New rows of one sequence, their keys already appended: row t has position cache->length() - T + t.
+// New rows of one sequence, their keys already appended: row t has position cache->length() - T +
+// t.
 struct AttentionRows {
   const KvCache* cache;
   const float* q;  // [T, heads * key_dim]

@@ -42,9 +42,9 @@ class LinearLayer {
   size_t packed_bytes() const { return memory_.size(); }
   const Kernel& kernel(size_t part = 0) const { return *plans_[part].kernel; }
 
-  // Any number of rows, also 0. f32 rows fit every layer: one built for a 16-bit type takes their values as rounded to it.
-  // Safe from several threads at once. amax_reduce is needed when a
-  // part has shared_amax. Throws Error for views that do not fit.
+  // Any number of rows, also 0. f32 rows fit every layer: one built for a 16-bit type takes their
+  // values as rounded to it. Safe from several threads at once. amax_reduce is needed when a part
+  // has shared_amax. Throws Error for views that do not fit.
   void forward(const ConstRows& x, const Rows& y, ThreadPool& pool,
                const AmaxReduce* amax_reduce = nullptr) const;
 

@@ -18,13 +18,14 @@ constexpr size_t kTasksPerThread =
 constexpr size_t kFewTokens =
     4;  // weights are read once: long streams of memory pay more than an even split
 constexpr size_t kLeastColumns = 32;  // of a task
-// Up to here a thread takes its share of down in one block: every unit is then one long stream of weights (32 tokens on 2 threads
-// 6.33 to 5.90 ms with a quarter of the blocks).
+// Up to here a thread takes its share of down in one block: every unit is then one long stream of
+// weights (32 tokens on 2 threads 6.33 to 5.90 ms with a quarter of the blocks).
 constexpr size_t kStreamTokens = 256;
 constexpr size_t kTileFloats =
     32768;  // gate and up tiles of 128 KiB each stay in the second-level cache
-// Columns of down that a thread takes at a time: the rows of all units are read once per block, the outputs of a block once
-// per unit. 2 MiB of outputs balances the two; tiles of 256 KiB inside a block keep what a product leaves in the second-level cache.
+// Columns of down that a thread takes at a time: the rows of all units are read once per block, the
+// outputs of a block once per unit. 2 MiB of outputs balances the two; tiles of 256 KiB inside a
+// block keep what a product leaves in the second-level cache.
 constexpr size_t kAccumulatorFloats = size_t{1} << 19;
 constexpr size_t kDownTileFloats = 65536;
 constexpr size_t kSortByInsertion = 64;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums run in sixteen lanes that are added in a fixed order, so a row's result depends on nothing but the row.
+// Sums run in sixteen lanes that are added in a fixed order, so a row's result depends on nothing
+// but the row.
 #include "nn/norm.h"
 
 #include <cmath>

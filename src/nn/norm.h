@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Normalizations of rows: x_hat = x / sqrt(mean(x^2) + eps) and its published variants. f32 inside, one fixed order of sums.
+// Normalizations of rows: x_hat = x / sqrt(mean(x^2) + eps) and its published variants. f32 inside,
+// one fixed order of sums.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -33,8 +33,8 @@ Problem row_parallel_problem(
     const Problem& problem);  // what the kernel sees then; throws Error for asymmetric input
 float shared_scale(const ActSpec& act, float amax);  // NaN for a non-finite amax, 1 for 0
 
-// A matrix that is read in pieces while it is packed, so that it is never in memory twice: rows(n0, n1, use) calls `use` with rows
-// [n0, n1) as a matrix of their own, from any thread.
+// A matrix that is read in pieces while it is packed, so that it is never in memory twice: rows(n0,
+// n1, use) calls `use` with rows [n0, n1) as a matrix of their own, from any thread.
 struct RowSource {
   std::function<void(size_t n0, size_t n1, FunctionRef<void(const QuantMatrix&)> use)> rows;
   size_t at_once = 0;  // rows of a piece; 0: there is no such source
@@ -52,11 +52,13 @@ class PackedSlot {
   // or the bias does not fit.
   void fill(const QuantMatrix& w, const ActParams& act, std::span<const float> bias,
             ThreadPool* pool, std::string_view what, float output_scale = 0.0f);
-  // The same for a matrix without column order that comes in pieces, which all threads read and pack.
+  // The same for a matrix without column order that comes in pieces, which all threads read and
+  // pack.
   void fill(const RowSource& source, const ActParams& act, std::span<const float> bias,
             ThreadPool* pool, std::string_view what, float output_scale = 0.0f);
 
-  // What follows the product of one row, outputs [n0, n0 + n): + bias, then output fake quantization where there is a scale.
+  // What follows the product of one row, outputs [n0, n0 + n): + bias, then output fake
+  // quantization where there is a scale.
   void finish_row(float* row, size_t n0, size_t n) const noexcept;
 
   bool bound() const { return plan_ != nullptr; }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Angles are f32 products of position and f32 frequency, as in the published implementations: in f64 long contexts would differ.
+// Angles are f32 products of position and f32 frequency, as in the published implementations: in
+// f64 long contexts would differ.
 #include "nn/rope.h"
 
 #include <algorithm>
@@ -11,8 +12,8 @@
 namespace moebius {
 namespace {
 
-// YaRN: interpolated frequencies where a feature turns less than beta_slow times in the original context, unchanged ones
-// where it turns more than beta_fast times, a ramp between.
+// YaRN: interpolated frequencies where a feature turns less than beta_slow times in the original
+// context, unchanged ones where it turns more than beta_fast times, a ramp between.
 std::vector<double> yarn(const RopeSpec& s, std::vector<double> f) {
   const auto d = static_cast<double>(s.dims);
   const auto correction = [&](double turns) {

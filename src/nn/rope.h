@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rotary position embedding: frequencies with their published scalings, and the rotation of q and k rows.
+// Rotary position embedding: frequencies with their published scalings, and the rotation of q and k
+// rows.
 #pragma once
 #include <cstddef>
 #include <cstdint>

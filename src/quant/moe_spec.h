@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a mixture-of-experts block computes, as parameters and never as model names: the checkpoint side fills it from a
-// config, the layers run it. Methods and formulas are those of docs/numerics.md.
+// What a mixture-of-experts block computes, as parameters and never as model names: the checkpoint
+// side fills it from a config, the layers run it. Methods and formulas are those of
+// docs/numerics.md.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -35,7 +36,8 @@ struct ActivationSpec {
 };
 bool is_gated(ActivationKind kind);
 std::string_view name_of(ActivationKind kind);
-// Accepts the spellings of config.json ("silu", "gelu_pytorch_tanh", ...); throws Error listing the legal names.
+// Accepts the spellings of config.json ("silu", "gelu_pytorch_tanh", ...); throws Error listing the
+// legal names.
 ActivationKind activation_from_name(std::string_view name);
 
 enum class Scoring : uint8_t {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// WAIST 1. One quantized weight matrix w[N,K] as a view: formats produce it, packers and the reference consume it.
-// Plain data, no functions: this header is included by units compiled for any instruction set.
+// WAIST 1. One quantized weight matrix w[N,K] as a view: formats produce it, packers and the
+// reference consume it. Plain data, no functions: this header is included by units compiled for any
+// instruction set.
 //
 //   group(c)   = g_idx ? g_idx[c] : (c + k_phase) / block_k
 //   s(r,c)     = scales[(r + n_phase) / block_n * scale_stride + group(c)]        zero points share this index

@@ -70,9 +70,10 @@ void dequantize(const QuantMatrix& w, float* out);  // [N,K]: weight_at of quant
 void reference_gemm(const QuantMatrix& w, const QuantRows& x, size_t n0, size_t n1, float* y,
                     size_t ldy);
 
-// How far a kernel of class reordered may be from reference_gemm: bound[m, n - n0] (row stride ldy) for each output.
-// Infinity: finite numbers so large that one order of the sum may overflow and another not. NaN: the operands hold NaN or
-// infinity, the result must not be finite. docs/numerics.md derives it.
+// How far a kernel of class reordered may be from reference_gemm: bound[m, n - n0] (row stride ldy)
+// for each output. Infinity: finite numbers so large that one order of the sum may overflow and
+// another not. NaN: the operands hold NaN or infinity, the result must not be finite.
+// docs/numerics.md derives it.
 void reordered_bound(const QuantMatrix& w, const QuantRows& x, size_t n0, size_t n1, double* bound,
                      size_t ldy);
 

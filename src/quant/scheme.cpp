@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names and predicates of schemes. Every predicate tests the number type: the same widths mean different things for int and float.
+// Names and predicates of schemes. Every predicate tests the number type: the same widths mean
+// different things for int and float.
 #include "quant/scheme.h"
 
 #include <fmt/format.h>

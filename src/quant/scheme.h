@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a checkpoint declares about a module, as plain values. Nothing here is inferred from anything else:
-// number type, width, granularity, scale type and storage format are separate facts.
+// What a checkpoint declares about a module, as plain values. Nothing here is inferred from
+// anything else: number type, width, granularity, scale type and storage format are separate facts.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -73,16 +73,18 @@ std::string_view name_of(Format format);  // "pack-quantized", ...
 std::optional<Format> format_from_name(std::string_view name);
 std::string_view name_of(Strategy strategy);
 
-// The family of a scheme: "dense"; integer weights w4a16, w4a8, w8a8, w8a8_static, w4a4, w4afp8, w4a8o8 (any width); fp8, fp8_static,
-// fp8_block, fp8_group, fp8a16; nvfp4, nvfp4a16, mxfp4, mxfp4a16, w4a8_mxfp4, mxfp8, mxfp8a16. Never throws; what has no name of
-// its own gets one by the same pattern.
+// The family of a scheme: "dense"; integer weights w4a16, w4a8, w8a8, w8a8_static, w4a4, w4afp8,
+// w4a8o8 (any width); fp8, fp8_static, fp8_block, fp8_group, fp8a16; nvfp4, nvfp4a16, mxfp4,
+// mxfp4a16, w4a8_mxfp4, mxfp8, mxfp8a16. Never throws; what has no name of its own gets one by the
+// same pattern.
 std::string family_of(const Scheme& scheme);
 // One line for people: "w4a8 int4 g128 sym, int8 per token dynamic, pack-quantized".
 std::string describe(const Scheme& scheme);
 std::string describe(const QuantArgs& args);
 
-// Nothing if the engine can run the scheme, else one sentence that names the field that is in the way.
-// routed_expert: the module is an expert of a MoE layer, where FP8 knows fewer pairs of strategies than in a plain linear.
+// Nothing if the engine can run the scheme, else one sentence that names the field that is in the
+// way. routed_expert: the module is an expert of a MoE layer, where FP8 knows fewer pairs of
+// strategies than in a plain linear.
 std::optional<std::string> unsupported_reason(const Scheme& scheme, bool routed_expert = true);
 
 }  // namespace moebius

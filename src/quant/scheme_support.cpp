@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine refuses, and why. The list is short on purpose: granularity, symmetry, group size and block shape are free;
-// refused is what has no defined arithmetic or contradicts its own storage format.
+// What the engine refuses, and why. The list is short on purpose: granularity, symmetry, group size
+// and block shape are free; refused is what has no defined arithmetic or contradicts its own
+// storage format.
 #include <fmt/format.h>
 
 #include "quant/scheme.h"
@@ -158,7 +159,8 @@ Reason pair_reason(const Scheme& s, bool routed_expert) {
   return w.bits == 8 ? fp8_reason(w, x, routed_expert) : std::nullopt;
 }
 
-// Quantized outputs exist in one family: integer weights, static symmetric int8 per tensor on both sides.
+// Quantized outputs exist in one family: integer weights, static symmetric int8 per tensor on both
+// sides.
 Reason output_reason(const Scheme& s) {
   const auto fits = [](const std::optional<QuantArgs>& a) {
     return a && is_int(*a) && a->bits == 8 && is_static(*a) && a->strategy == Strategy::kTensor;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Slicing of matrix views. Granularity that a slice no longer sees (one block of rows, one group of columns) is written in its
-// simplest form, phase 0 and one block over everything, so that kernels recognise per-channel and per-tensor scales.
+// Slicing of matrix views. Granularity that a slice no longer sees (one block of rows, one group of
+// columns) is written in its simplest form, phase 0 and one block over everything, so that kernels
+// recognise per-channel and per-tensor scales.
 #include "quant/slice.h"
 
 #include "base/error.h"
@@ -9,7 +10,8 @@
 namespace moebius {
 namespace {
 
-// Moves nibbles [c0, c1) of every row to the start of a new row; a last odd nibble is followed by zero bits.
+// Moves nibbles [c0, c1) of every row to the start of a new row; a last odd nibble is followed by
+// zero bits.
 void copy_nibbles(const QuantMatrix& from, size_t c0, QuantMatrix& to, SliceMemory& memory) {
   const size_t row_bytes = (to.K + 1) / 2;
   uint8_t* out = memory.allocate(to.N * row_bytes);

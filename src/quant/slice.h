@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor-parallel slices of a matrix: rows [r0, r1) (column-parallel layers), columns [c0, c1) (row-parallel layers), or both.
-// A slice is a view of the same bytes wherever a byte boundary allows; only nibbles that start at an odd column are copied.
-// Scales follow through n_phase and k_phase, so a slice need not start at a group or block boundary. With an act-order index
-// a slice of columns keeps the scales of all groups: its columns find them through their part of g_idx.
+// Tensor-parallel slices of a matrix: rows [r0, r1) (column-parallel layers), columns [c0, c1)
+// (row-parallel layers), or both. A slice is a view of the same bytes wherever a byte boundary
+// allows; only nibbles that start at an odd column are copied. Scales follow through n_phase and
+// k_phase, so a slice need not start at a group or block boundary. With an act-order index a slice
+// of columns keeps the scales of all groups: its columns find them through their part of g_idx.
 #pragma once
 #include <memory>
 #include <utility>
@@ -29,7 +30,8 @@ QuantMatrix slice(const QuantMatrix& w, size_t r0, size_t r1, size_t c0, size_t 
 QuantMatrix slice_rows(const QuantMatrix& w, size_t r0, size_t r1);
 QuantMatrix slice_columns(const QuantMatrix& w, size_t c0, size_t c1, SliceMemory& memory);
 
-// Part `rank` of `ranks` equal parts of `size`, as [begin, end). Throws Error naming `what` when the parts are not equal.
+// Part `rank` of `ranks` equal parts of `size`, as [begin, end). Throws Error naming `what` when
+// the parts are not equal.
 std::pair<size_t, size_t> parallel_range(size_t size, size_t rank, size_t ranks, const char* what);
 
 }  // namespace moebius

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CPU features as a plain bit set; which of them this machine has (kernel and operating system asked, never executed to find out).
+// CPU features as a plain bit set; which of them this machine has (kernel and operating system
+// asked, never executed to find out).
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many independent chains hide the latency of the instruction (12 are enough for SMMLA on known cores, BFMMLA wants 20), and one
-// operand of each product was written by a load: some cores halve the rate otherwise. Numbers multiplied are zeros, so
-// that no loop meets subnormals or overflow.
+// Many independent chains hide the latency of the instruction (12 are enough for SMMLA on known
+// cores, BFMMLA wants 20), and one operand of each product was written by a load: some cores halve
+// the rate otherwise. Numbers multiplied are zeros, so that no loop meets subnormals or overflow.
 #include "runtime/roofs.h"
 
 #include <algorithm>
@@ -27,8 +27,9 @@ double seconds_since(Clock::time_point start) {
 
 #if defined(__aarch64__)
 
-// 24 times one three-register instruction, accumulators v0..v23, operands v24..v27 loaded in this round and v28. Encodings
-// instead of names: assemblers want the names unlocked by -march. BASE | Rm << 16 | Rn << 5 | Rd.
+// 24 times one three-register instruction, accumulators v0..v23, operands v24..v27 loaded in this
+// round and v28. Encodings instead of names: assemblers want the names unlocked by -march. BASE |
+// Rm << 16 | Rn << 5 | Rd.
 #define MOEBIUS_ROOF_LOOP(name, base)                                                         \
   void name(uint64_t rounds) {                                                                \
     alignas(64) static const uint8_t kZeros[64] = {};                                         \
@@ -146,8 +147,9 @@ ReadLoop read_loop(size_t streams) {
   }
 }
 
-// Seconds of the slowest member from a common start. Of many short runs the tenth part that went fastest: a run of half a
-// millisecond often escapes whatever else the machine does, and one lucky clock reading decides nothing.
+// Seconds of the slowest member from a common start. Of many short runs the tenth part that went
+// fastest: a run of half a millisecond often escapes whatever else the machine does, and one lucky
+// clock reading decides nothing.
 double best_seconds(ThreadPool& pool, size_t runs,
                     FunctionRef<void(ThreadPool::Member&, size_t run)> body) {
   std::vector<double> seconds(runs);
@@ -210,7 +212,8 @@ RoofMemory::RoofMemory(ThreadPool& pool, Effort effort)
   });
 }
 
-// Run i takes the i-th piece of every thread's part, round and round: a piece has left the caches when its turn comes again.
+// Run i takes the i-th piece of every thread's part, round and round: a piece has left the caches
+// when its turn comes again.
 double RoofMemory::read(size_t streams) {
   const ReadLoop loop = read_loop(streams);
   const size_t part = memory_.size() / pool_.size() / 4096 * 4096, piece = std::min(part, kPiece),

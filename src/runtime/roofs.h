@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this machine can do at most, measured: products per second of its instructions, bytes per second of its memory.
-// Benchmarks print their figures beside these, from the same process. Figures come from the fastest of many short runs: a roof is
-// what the machine can do, not what it did while something else ran.
+// What this machine can do at most, measured: products per second of its instructions, bytes per
+// second of its memory. Benchmarks print their figures beside these, from the same process. Figures
+// come from the fastest of many short runs: a roof is what the machine can do, not what it did
+// while something else ran.
 //
-// The loops are assembler with every instruction written as the CPU knows it, so this unit needs no instruction-set flags; a
-// loop may be run only on a CPU that has what it needs.
+// The loops are assembler with every instruction written as the CPU knows it, so this unit needs no
+// instruction-set flags; a loop may be run only on a CPU that has what it needs.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -30,22 +31,25 @@ struct ComputeLoop {
 // Best first within each kind.
 std::span<const ComputeLoop> compute_loops();
 bool runs_on(const ComputeLoop& loop, const Cpu& cpu);
-// The loop that bounds a kernel: the one its features name, else the best of a kind (kF32 where the CPU has nothing better).
-// Null where this machine has no loop at all.
+// The loop that bounds a kernel: the one its features name, else the best of a kind (kF32 where the
+// CPU has nothing better). Null where this machine has no loop at all.
 const ComputeLoop* roof_loop(const Cpu& cpu, uint32_t kernel_needs, RoofKind kind);
 
 // 10^9 operations per second with all threads of the pool busy.
 double measure_compute(const ComputeLoop& loop, ThreadPool& pool);
 
-// Memory far larger than the caches, for the two functions below; touched by the threads that will read it.
+// Memory far larger than the caches, for the two functions below; touched by the threads that will
+// read it.
 class RoofMemory {
  public:
-  // kBrief: some tens of milliseconds in all, for a figure at the end of a run; kFull: for benchmarks.
+  // kBrief: some tens of milliseconds in all, for a figure at the end of a run; kFull: for
+  // benchmarks.
   enum class Effort : uint8_t { kBrief, kFull };
   explicit RoofMemory(
       ThreadPool& pool,
       Effort effort = Effort::kFull);  // throws Error when the system has not that much
-  // 10^9 bytes per second. Each thread reads its own part as `streams` (1, 2, 4, 8) interleaved sequences.
+  // 10^9 bytes per second. Each thread reads its own part as `streams` (1, 2, 4, 8) interleaved
+  // sequences.
   double read(size_t streams);
   // 10^9 bytes copied per second (each is read once and written once).
   double copy();

@@ -124,7 +124,8 @@ bool TokenFinder::search(std::string_view text, size_t from, Match& match) const
     }
     node = step(node, byte);
     const Node& at = nodes_[static_cast<size_t>(node)];
-    // Everything still possible now begins at or after this position; it cannot beat a match that begins before it.
+    // Everything still possible now begins at or after this position; it cannot beat a match that
+    // begins before it.
     if (found && i + 1 - at.depth > match.begin) return true;
     if (at.report == 0) continue;
     const Node& end = nodes_[static_cast<size_t>(at.report)];
@@ -176,8 +177,8 @@ std::vector<TokenSpan> cut_added_tokens(std::string_view text, const TrustFlags&
     const AddedToken& token = tokens[match.pattern];
     from = end;
     if (token.special && !trusted.empty()) {
-      // Text of a stranger that looks like a special token stays text. If it reaches into trusted text, search on from
-      // there, so that it cannot hide a token of ours.
+      // Text of a stranger that looks like a special token stays text. If it reaches into trusted
+      // text, search on from there, so that it cannot hide a token of ours.
       const size_t last_foreign = std::string_view(trusted).substr(begin, end - begin).rfind('\0');
       if (last_foreign != std::string_view::npos) {
         from = begin + last_foreign + 1;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens that are cut out of the text before the model sees it. The finder is an Aho-Corasick automaton that reports
-// leftmost-longest matches; its time is linear in the text whatever the tokens are.
+// Tokens that are cut out of the text before the model sees it. The finder is an Aho-Corasick
+// automaton that reports leftmost-longest matches; its time is linear in the text whatever the
+// tokens are.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -22,7 +23,8 @@ struct AddedToken {
       false;  // left out of decoded text on request, never matched in text that is not trusted
 };
 
-// The "added_tokens" array of tokenizer.json. Throws Error for bad fields and for one id with two contents.
+// The "added_tokens" array of tokenizer.json. Throws Error for bad fields and for one id with two
+// contents.
 std::vector<AddedToken> parse_added_tokens(const Json* json, const std::string& where);
 
 class TokenFinder {
@@ -58,7 +60,8 @@ struct TokenSpan {
   int32_t id = -1;
 };
 
-// Cuts `text` at the tokens found. `trusted` as in NormalizedText: a special token whose bytes are not all trusted is text.
+// Cuts `text` at the tokens found. `trusted` as in NormalizedText: a special token whose bytes are
+// not all trusted is text.
 std::vector<TokenSpan> cut_added_tokens(std::string_view text, const TrustFlags& trusted,
                                         const TokenFinder& finder,
                                         const std::vector<AddedToken>& tokens);

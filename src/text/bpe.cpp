@@ -118,8 +118,8 @@ bool Bpe::may_join(char32_t left, char32_t right, bool known) const {
 
 int32_t Bpe::char_id(std::string_view character) const { return vocab_.find(character); }
 
-// One character that may need affixes or may not be in the vocabulary. Byte-fallback tokens do not end a run of unknown
-// characters, as in the published implementation.
+// One character that may need affixes or may not be in the vocabulary. Byte-fallback tokens do not
+// end a run of unknown characters, as in the published implementation.
 void Bpe::slow_symbol(std::string_view character, bool first, bool last, bool& pending_unknown,
                       std::vector<int32_t>& ids) const {
   std::string text(character);
@@ -258,8 +258,9 @@ void Bpe::encode(std::string_view piece, PieceCache* cache, std::vector<int32_t>
     }
   }
   if (!can_cut_) return encode_segment(piece, cache, out);
-  // Cut where no merged token has these two characters side by side: merges cannot cross, so the parts are independent.
-  // Unknown characters are kept together with their neighbours, because runs of them may become one token.
+  // Cut where no merged token has these two characters side by side: merges cannot cross, so the
+  // parts are independent. Unknown characters are kept together with their neighbours, because runs
+  // of them may become one token.
   size_t begin = 0;
   auto left = unicode::decode(piece.data());
   bool left_known = full_fallback_ || char_id(piece.substr(0, left.length)) >= 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte-pair encoding of one piece of text: symbols (characters, bytes or byte-fallback tokens) are joined by the merge of lowest
-// rank, leftmost first, until none applies. Time is n log n in the piece, whatever the text.
+// Byte-pair encoding of one piece of text: symbols (characters, bytes or byte-fallback tokens) are
+// joined by the merge of lowest rank, leftmost first, until none applies. Time is n log n in the
+// piece, whatever the text.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -23,7 +24,8 @@ struct BpeOptions {
 class Bpe {
  public:
   Bpe() = default;
-  // `vocab`: every token with its id. Throws Error ("<where>.unk_token ...") if the options do not fit it.
+  // `vocab`: every token with its id. Throws Error ("<where>.unk_token ...") if the options do not
+  // fit it.
   Bpe(TokenTable vocab, BpeOptions options, std::string where);
   void reserve(size_t merges) { merges_.reserve(merges); }
   // The next merge in rank order; both parts and their concatenation must be in the vocabulary.
@@ -31,7 +33,8 @@ class Bpe {
   void add_merge(int32_t left, int32_t right, uint32_t rank, int32_t merged);
 
   const TokenTable& vocab() const { return vocab_; }
-  // Appends the tokens of `piece`. `cache` may be null; it must have been used with this model only.
+  // Appends the tokens of `piece`. `cache` may be null; it must have been used with this model
+  // only.
   void encode(std::string_view piece, PieceCache* cache, std::vector<int32_t>& out) const;
 
  private:
@@ -55,7 +58,8 @@ class Bpe {
   int32_t byte_ids_[256];      // of stand-in characters
   int32_t fallback_ids_[256];  // of "<0xHH>"
   bool full_fallback_ = false;
-  // Pairs of neighbouring characters inside any merged token: text can be cut between all others. Only without byte pieces.
+  // Pairs of neighbouring characters inside any merged token: text can be cut between all others.
+  // Only without byte pieces.
   bool can_cut_ = false;
   std::vector<uint8_t> ascii_joints_;
   std::unordered_set<uint64_t> joints_;

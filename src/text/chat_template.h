@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chat templates: messages to prompt text. Templates come with models and are not trusted: time, memory, output and recursion
-// are bounded, and nothing outside the given values can be reached. The result says which stretches come from the template and
-// which from the input, so that text of a user never becomes a special token.
+// Chat templates: messages to prompt text. Templates come with models and are not trusted: time,
+// memory, output and recursion are bounded, and nothing outside the given values can be reached.
+// The result says which stretches come from the template and which from the input, so that text of
+// a user never becomes a special token.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -33,7 +34,8 @@ class ChatTemplate {
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;
 
-  // `tokens`: names such as bos_token with their text. Neighbouring segments differ in trust. Thread-safe.
+  // `tokens`: names such as bos_token with their text. Neighbouring segments differ in trust.
+  // Thread-safe.
   std::vector<TextSegment> render(const ChatInput& input,
                                   const std::map<std::string, std::string>& tokens = {}) const;
 
@@ -42,14 +44,16 @@ class ChatTemplate {
   std::unique_ptr<Parsed> parsed_;
 };
 
-// All templates of a folder: chat_template.jinja, else chat_template of tokenizer_config.json (a string, or a list of named
-// templates), and the special tokens that templates may name.
+// All templates of a folder: chat_template.jinja, else chat_template of tokenizer_config.json (a
+// string, or a list of named templates), and the special tokens that templates may name.
 class ChatTemplates {
  public:
-  // Empty if the folder has none. Templates are parsed when they are used, so that a broken one disturbs nobody else.
+  // Empty if the folder has none. Templates are parsed when they are used, so that a broken one
+  // disturbs nobody else.
   static ChatTemplates from_folder(const std::string& folder);
   bool empty() const { return sources_.empty(); }
-  // With tools the one named "tool_use" if there is one, else "default" or the only one. Throws Error.
+  // With tools the one named "tool_use" if there is one, else "default" or the only one. Throws
+  // Error.
   std::vector<TextSegment> render(const ChatInput& input) const;
   const std::map<std::string, std::string>& tokens() const { return tokens_; }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// A stage receives fragments of tokens, each marked where a token begins and ends, and passes fragments on. Fuse turns all into
-// one token: it only removes marks. A rule that needs the whole token waits for its end; every stage keeps what later input
-// can still change (half a character, a run of byte tokens) and nothing else.
+// A stage receives fragments of tokens, each marked where a token begins and ends, and passes
+// fragments on. Fuse turns all into one token: it only removes marks. A rule that needs the whole
+// token waits for its end; every stage keeps what later input can still change (half a character, a
+// run of byte tokens) and nothing else.
 #include "text/decoder.h"
 
 #include <charconv>
@@ -115,7 +116,8 @@ class ByteLevelRun final : public WholeTokens {
   bool first_ = true;
 };
 
-// A run of tokens <0xHH> is one string if it is valid UTF-8 as a whole, else a replacement character for each.
+// A run of tokens <0xHH> is one string if it is valid UTF-8 as a whole, else a replacement
+// character for each.
 class ByteFallbackRun final : public WholeTokens {
   void token(std::string_view text) override {
     unsigned byte = 0;
@@ -156,7 +158,8 @@ class FuseRun final : public DecoderRun {
   bool first_ = true;
 };
 
-// Replaces inside each token. One character can be replaced in every fragment at once; other patterns need the token's end.
+// Replaces inside each token. One character can be replaced in every fragment at once; other
+// patterns need the token's end.
 class ReplaceWholeRun final : public WholeTokens {
  public:
   ReplaceWholeRun(std::shared_ptr<const Pattern> pattern, std::string content)
@@ -238,7 +241,8 @@ class StripRun final : public DecoderRun {
   std::string held_;
 };
 
-// The first token loses its replacement characters where a leading one was added; elsewhere they are spaces.
+// The first token loses its replacement characters where a leading one was added; elsewhere they
+// are spaces.
 class MetaspaceRun final : public DecoderRun {
  public:
   MetaspaceRun(std::string replacement, bool prepended)

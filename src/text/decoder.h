@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decoders of tokenizer.json: token strings in, text out. There is only the streaming form; decoding a whole list is a stream
-// that is finished at once, so both always agree. Output is valid UTF-8 and never ends inside a character.
+// Decoders of tokenizer.json: token strings in, text out. There is only the streaming form;
+// decoding a whole list is a stream that is finished at once, so both always agree. Output is valid
+// UTF-8 and never ends inside a character.
 #pragma once
 #include <memory>
 #include <string>
@@ -16,7 +17,8 @@ class DecoderStage;
 
 class Decoder {
  public:
-  // `where` is "tokenizer.json: decoder". Null or absent: tokens are joined with spaces. Throws Error.
+  // `where` is "tokenizer.json: decoder". Null or absent: tokens are joined with spaces. Throws
+  // Error.
   Decoder(const Json* json, const std::string& where);
   ~Decoder();
   Decoder(Decoder&&) noexcept;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Defaults for generation from generation_config.json, config.json and tokenizer_config.json of a folder. Absent values stay
-// absent, so that callers can tell "not said" from a value.
+// Defaults for generation from generation_config.json, config.json and tokenizer_config.json of a
+// folder. Absent values stay absent, so that callers can tell "not said" from a value.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -27,8 +27,9 @@ struct GenerationDefaults {
   double effective_top_p() const { return do_sample ? top_p.value_or(1.0) : 1.0; }
 };
 
-// Any of the three may be null. `token_id` gives the id of a token written as text (eos_token of the tokenizer), or nothing.
-// `vocab`: token ids must be below it (0: not checked). Throws Error naming file and field.
+// Any of the three may be null. `token_id` gives the id of a token written as text (eos_token of
+// the tokenizer), or nothing. `vocab`: token ids must be below it (0: not checked). Throws Error
+// naming file and field.
 GenerationDefaults parse_generation_defaults(
     const Json* generation_config, const Json* config, const Json* tokenizer_config,
     const std::function<std::optional<int32_t>(std::string_view)>& token_id, uint64_t vocab);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A parsed chat template. Depth of expressions and blocks is bounded by the parser, so recursion over the tree is safe.
+// A parsed chat template. Depth of expressions and blocks is bounded by the parser, so recursion
+// over the tree is safe.
 #pragma once
 #include <cstdint>
 #include <memory>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expressions: names, operators, subscripts, calls. Attributes prefer methods over keys and subscripts prefer keys, as in Jinja.
+// Expressions: names, operators, subscripts, calls. Attributes prefer methods over keys and
+// subscripts prefer keys, as in Jinja.
 #include <algorithm>
 #include <cmath>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expressions of chat templates, with the precedence and the oddities of Jinja (a filter binds tighter than a sign's operand,
-// tests take one argument without parentheses).
+// Expressions of chat templates, with the precedence and the oddities of Jinja (a filter binds
+// tighter than a sign's operand, tests take one argument without parentheses).
 #include <charconv>
 
 #include "text/jinja_parser.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Filters. Those that Jinja evaluates lazily give generators: always true, without length, used up by one pass.
+// Filters. Those that Jinja evaluates lazily give generators: always true, without length, used up
+// by one pass.
 #include <algorithm>
 #include <charconv>
 #include <cmath>

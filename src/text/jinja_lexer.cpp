@@ -111,7 +111,8 @@ size_t Lexer::text_end(size_t begin, size_t tag, char sign, bool variable) const
   return line;
 }
 
-// The position after a closing sign at `at` ("-%}" strips what follows, "%}" one line break), or npos if there is none.
+// The position after a closing sign at `at` ("-%}" strips what follows, "%}" one line break), or
+// npos if there is none.
 size_t Lexer::after_close(size_t at, std::string_view close, bool trims) const {
   if (trims && starts(at, "+") && starts(at + 1, close)) return at + 1 + close.size();
   if (starts(at, "-") && starts(at + 1, close)) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chat templates as tokens. White space control is done here, with trim_blocks and lstrip_blocks on, as the published
-// libraries render chat templates. Every token knows its line and column.
+// Chat templates as tokens. White space control is done here, with trim_blocks and lstrip_blocks
+// on, as the published libraries render chat templates. Every token knows its line and column.
 #pragma once
 #include <cstdint>
 #include <string>

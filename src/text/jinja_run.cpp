@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Statements. A loop body, a macro, a with block and a block set have their own names; an if does not.
+// Statements. A loop body, a macro, a with block and a block set have their own names; an if does
+// not.
 #include "text/jinja_run.h"
 
 #include "base/error.h"

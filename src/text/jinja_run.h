@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a parsed template. One Runtime renders once. Steps, memory, output and depth are bounded; every failure is an Error with
-// the line and column of the expression that was running.
+// Runs a parsed template. One Runtime renders once. Steps, memory, output and depth are bounded;
+// every failure is an Error with the line and column of the expression that was running.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values of a running chat template, with Python's meaning. Everything lives in a Heap until the rendering ends, so values are
-// plain words, cycles do no harm and no destructor recurses; the heap's size is bounded. Strings know, byte by byte, whether
-// they come from the template (trusted) or from the input.
+// Values of a running chat template, with Python's meaning. Everything lives in a Heap until the
+// rendering ends, so values are plain words, cycles do no harm and no destructor recurses; the
+// heap's size is bounded. Strings know, byte by byte, whether they come from the template (trusted)
+// or from the input.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -32,7 +33,8 @@ struct Loop;
 
 class Value {
  public:
-  // kGenerator: what lazy filters give; can be iterated once, has no length. kView: keys, values or items of a dict.
+  // kGenerator: what lazy filters give; can be iterated once, has no length. kView: keys, values or
+  // items of a dict.
   enum class Kind : uint8_t {
     kUndefined,
     kNone,
@@ -179,7 +181,8 @@ class StrBuilder {
 };
 Str substr(const Str& s, size_t begin, size_t end);
 
-// Every node that runs and every element that is touched costs a step of the thread's budget; when it is spent, Error.
+// Every node that runs and every element that is touched costs a step of the thread's budget; when
+// it is spent, Error.
 void set_budget(uint64_t steps);
 void spend(uint64_t steps = 1);
 

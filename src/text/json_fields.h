@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Typed access to members of JSON objects with errors that name file and field. `where` is "tokenizer.json: pre_tokenizer".
+// Typed access to members of JSON objects with errors that name file and field. `where` is
+// "tokenizer.json: pre_tokenizer".
 #pragma once
 #include <string>
 

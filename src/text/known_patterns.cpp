@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hand-written scanners for the split expressions of published tokenizers. One is used only when the file's expression is equal
-// to one below byte by byte; tests hold each against the general engine. Alternatives are tried in the order of the expression,
-// and what the engine finds by backtracking is computed directly, so a scan never takes more than linear time.
+// Hand-written scanners for the split expressions of published tokenizers. One is used only when
+// the file's expression is equal to one below byte by byte; tests hold each against the general
+// engine. Alternatives are tried in the order of the expression, and what the engine finds by
+// backtracking is computed directly, so a scan never takes more than linear time.
 #include <array>
 
 #include "text/pattern.h"
@@ -66,7 +67,8 @@ size_t spaces(const Scan& s, std::string_view text, size_t i, size_t end) {
   return last > i ? last : end;
 }
 
-// \s*[\r\n]+|\s+(?!\S)|\s+ at i, which is white space: through the last line break of the run, else as above.
+// \s*[\r\n]+|\s+(?!\S)|\s+ at i, which is white space: through the last line break of the run, else
+// as above.
 size_t spaces_or_breaks(const Scan& s, std::string_view text, size_t i) {
   size_t next = i, after_break = 0, end = i;
   while ((s.mask(end, next) & kSpace) != 0) {
@@ -76,7 +78,8 @@ size_t spaces_or_breaks(const Scan& s, std::string_view text, size_t i) {
   return after_break > 0 ? after_break : spaces(s, text, i, end);
 }
 
-// 's|'t|'re|'ve|'m|'ll|'d at i: its end, or i. Ignoring case also means that the long s counts as an s.
+// 's|'t|'re|'ve|'m|'ll|'d at i: its end, or i. Ignoring case also means that the long s counts as
+// an s.
 size_t contraction(const Scan& s, size_t i, bool ignore_case) {
   if (!s.is(i, '\'') || s.at_end(i + 1)) return i;
   const auto lower = [&](size_t k) {
@@ -124,7 +127,8 @@ class ByteLevelScanner final : public Scanner {
   }
 };
 
-// (?i:'s|...)|[^\r\n\p{L}\p{N}]?LETTERS+|\p{N}{1,DIGITS}| ?[^\s LETTERS \p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
+// (?i:'s|...)|[^\r\n\p{L}\p{N}]?LETTERS+|\p{N}{1,DIGITS}| ?[^\s LETTERS
+// \p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+
 class WordScanner final : public Scanner {
  public:
   WordScanner(uint32_t letters, int digits) : letters_(letters), digits_(digits) {}
@@ -158,8 +162,8 @@ class CasedScanner final : public Scanner {
       unicode::bit(unicode::kLu) | unicode::bit(unicode::kLt) | kBoth;
   static constexpr uint32_t kLower = unicode::bit(unicode::kLl) | kBoth;
 
-  // UPPER*LOWER+ from i: its end, or i. Where no lower-case character follows the run of UPPER, the last character of the
-  // run that is also LOWER ends the word.
+  // UPPER*LOWER+ from i: its end, or i. Where no lower-case character follows the run of UPPER, the
+  // last character of the run that is also LOWER ends the word.
   static size_t lower_word(const Scan& s, size_t i) {
     size_t end = i, next = i, back = i;
     for (uint32_t m; ((m = s.mask(end, next)) & kUpper) != 0; end = next)

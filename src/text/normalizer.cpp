@@ -143,7 +143,8 @@ std::unique_ptr<Normalizer> parse_one(const Json& json, const std::string& where
   if (type == "ByteLevel") return std::make_unique<PerChar>(PerChar::What::kByteLevel);
   if (type == "Prepend") return std::make_unique<Prepend>(string_field(json, "prepend", where));
   if (type == "Replace") {
-    // One field per statement: compilers differ in the order of arguments, and the error names the first wrong field.
+    // One field per statement: compilers differ in the order of arguments, and the error names the
+    // first wrong field.
     auto pattern = parse_pattern(require_field(json, "pattern", where), where + ".pattern");
     return std::make_unique<Replace>(std::move(pattern), string_field(json, "content", where));
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Normalizers of tokenizer.json: text in, text out. Where the caller asks for it, one flag per byte travels along that says
-// whether the byte comes from trusted text; a byte made from several is trusted only if all of them were.
+// Normalizers of tokenizer.json: text in, text out. Where the caller asks for it, one flag per byte
+// travels along that says whether the byte comes from trusted text; a byte made from several is
+// trusted only if all of them were.
 #pragma once
 #include <memory>
 #include <string>

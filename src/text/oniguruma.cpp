@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one unit that knows Oniguruma. Syntax and options are the library's defaults, as in the published tokenizers.
+// The one unit that knows Oniguruma. Syntax and options are the library's defaults, as in the
+// published tokenizers.
 #include "text/oniguruma.h"
 
 #include <oniguruma.h>
@@ -18,7 +19,8 @@ constexpr unsigned kMaxStackEntries = 8u << 20;
 
 const OnigUChar* bytes(const char* text) { return reinterpret_cast<const OnigUChar*>(text); }
 
-// Some messages quote a part of the pattern: onig_error_code_to_str() then reads a third argument, whatever the caller gave.
+// Some messages quote a part of the pattern: onig_error_code_to_str() then reads a third argument,
+// whatever the caller gave.
 std::string onig_message(int code, OnigErrorInfo info = {}) {
   OnigUChar none[1] = {};
   info.enc = ONIG_ENCODING_UTF8;
@@ -85,7 +87,8 @@ bool OnigPattern::search(std::string_view text, size_t from, size_t& begin, size
     return p;
   }());
   if (!region || !param) fail("{}: out of memory", impl_->where);
-  // One failed repetition costs one retry per character; twenty times the text is far above what published patterns need.
+  // One failed repetition costs one retry per character; twenty times the text is far above what
+  // published patterns need.
   const auto retries =
       static_cast<unsigned long>(10'000'000 + 20 * static_cast<uint64_t>(text.size()));
   onig_set_match_stack_limit_size_of_match_param(param.get(), kMaxStackEntries);

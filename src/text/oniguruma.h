@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Regular expressions of tokenizer files, in the dialect of Oniguruma (the engine behind the published tokenizers), and the
-// Unicode property tables that engine uses. oniguruma.cpp is the only unit that includes the library.
-// Patterns and texts come from strangers: pattern length, backtracking and stack are bounded; every failure is an Error.
+// Regular expressions of tokenizer files, in the dialect of Oniguruma (the engine behind the
+// published tokenizers), and the Unicode property tables that engine uses. oniguruma.cpp is the
+// only unit that includes the library. Patterns and texts come from strangers: pattern length,
+// backtracking and stack are bounded; every failure is an Error.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -21,8 +22,8 @@ class OnigPattern {
   OnigPattern(OnigPattern&&) noexcept;
   OnigPattern& operator=(OnigPattern&&) noexcept;
 
-  // First match at or after byte `from` of valid UTF-8: [begin, end), or false. Look-behind sees the text before `from`.
-  // Thread-safe. Throws Error when the engine's limits are reached.
+  // First match at or after byte `from` of valid UTF-8: [begin, end), or false. Look-behind sees
+  // the text before `from`. Thread-safe. Throws Error when the engine's limits are reached.
   bool search(std::string_view text, size_t from, size_t& begin, size_t& end) const;
 
  private:

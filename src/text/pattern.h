@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Patterns of tokenizer files: a literal, a regular expression, or a hand-written scanner for an expression that is known
-// letter by letter. All find the same thing: the next match at or after a position.
+// Patterns of tokenizer files: a literal, a regular expression, or a hand-written scanner for an
+// expression that is known letter by letter. All find the same thing: the next match at or after a
+// position.
 #pragma once
 #include <cstddef>
 #include <memory>
@@ -15,7 +16,8 @@ namespace moebius {
 class Pattern {
  public:
   virtual ~Pattern() = default;
-  // First match at or after byte `from` (<= size) of valid UTF-8. Thread-safe. May throw Error (limits of the engine).
+  // First match at or after byte `from` (<= size) of valid UTF-8. Thread-safe. May throw Error
+  // (limits of the engine).
   virtual bool search(std::string_view text, size_t from, size_t& begin, size_t& end) const = 0;
 };
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The stages, and how matches become pieces (Isolated, Removed, Contiguous, MergedWithPrevious, MergedWithNext).
+// The stages, and how matches become pieces (Isolated, Removed, Contiguous, MergedWithPrevious,
+// MergedWithNext).
 #include "text/pre_tokenizer.h"
 
 #include <functional>
@@ -82,7 +83,8 @@ class Cutter {
     end_ = span.end;
     open_ = true;
   }
-  // From the right: a match goes to the piece after it, unless that piece begins with a match of its own.
+  // From the right: a match goes to the piece after it, unless that piece begins with a match of
+  // its own.
   void merge_with_next() {
     std::vector<Span> pieces;
     bool previous = false;
@@ -278,7 +280,8 @@ void parse_stage(const Json& json, const std::string& where, int depth,
     for (size_t i = 0; i < list.items().size(); ++i)
       parse_stage(list.items()[i], fmt::format("{}.pretokenizers[{}]", where, i), depth + 1, out);
   } else if (type == "Split") {
-    // One field per statement: compilers differ in the order of arguments, and the error names the first wrong field.
+    // One field per statement: compilers differ in the order of arguments, and the error names the
+    // first wrong field.
     auto pattern = parse_pattern(require_field(json, "pattern", where), where + ".pattern");
     const Behavior behavior = parse_behavior(json, where);
     const bool invert = bool_field(json, "invert", false, where);

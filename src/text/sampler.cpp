@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The draw uses our own generator (splitmix64) and f64 sums in a fixed order, so that equal seeds give equal texts everywhere.
+// The draw uses our own generator (splitmix64) and f64 sums in a fixed order, so that equal seeds
+// give equal texts everywhere.
 #include "text/sampler.h"
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// From logits to the next token. Order of application: penalties, temperature, top-k, top-p, min-p, draw. A seed fixes the
-// whole sequence of draws on every machine; temperature 0 is greedy (ties to the lower id).
+// From logits to the next token. Order of application: penalties, temperature, top-k, top-p, min-p,
+// draw. A seed fixes the whole sequence of draws on every machine; temperature 0 is greedy (ties to
+// the lower id).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -34,7 +35,8 @@ class Sampler {
  public:
   explicit Sampler(const SamplingParams& params);
   void see_prompt(std::span<const int32_t> tokens);
-  // Throws Error when the logits hold no finite number. `vocab` logits count; tokens at or above `limit` are never chosen.
+  // Throws Error when the logits hold no finite number. `vocab` logits count; tokens at or above
+  // `limit` are never chosen.
   TokenChoice next(std::span<const float> logits, size_t limit);
 
  private:

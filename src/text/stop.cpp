@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One Knuth-Morris-Pratt automaton per stop string. What an automaton has matched so far is the part of the text that must wait.
+// One Knuth-Morris-Pratt automaton per stop string. What an automaton has matched so far is the
+// part of the text that must wait.
 #include "text/stop.h"
 
 #include <algorithm>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stop strings in a stream of text: passes on what cannot be part of a stop string any more, holds the rest back, and ends at
-// the first stop string that is complete (of several complete at once, the one that begins first). Time is linear in the text.
+// Stop strings in a stream of text: passes on what cannot be part of a stop string any more, holds
+// the rest back, and ends at the first stop string that is complete (of several complete at once,
+// the one that begins first). Time is linear in the text.
 #pragma once
 #include <string>
 #include <string_view>

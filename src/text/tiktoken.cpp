@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads a tiktoken file: one base64 token and its rank (= id) per line. Two neighbours merge when their bytes together are a
-// token, lowest rank first, so every way to split a token into two tokens becomes a merge of that token's rank. The split
-// expression and the number of reserved tokens are those of Kimi-K2, the published family that ships only this file; names of
-// special tokens come from tokenizer_config.json.
+// Reads a tiktoken file: one base64 token and its rank (= id) per line. Two neighbours merge when
+// their bytes together are a token, lowest rank first, so every way to split a token into two
+// tokens becomes a merge of that token's rank. The split expression and the number of reserved
+// tokens are those of Kimi-K2, the published family that ships only this file; names of special
+// tokens come from tokenizer_config.json.
 #include <array>
 #include <charconv>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Three flat hash tables without deletion: strings to ids, pairs of ids to merges, pieces to results (bounded, forgets all when
-// full). Lookups allocate nothing.
+// Three flat hash tables without deletion: strings to ids, pairs of ids to merges, pieces to
+// results (bounded, forgets all when full). Lookups allocate nothing.
 #pragma once
 #include <cstdint>
 #include <cstring>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pipeline: cut out added tokens, normalize, cut out normalized ones, pre-tokenize, merge, post-process; and back.
+// The pipeline: cut out added tokens, normalize, cut out normalized ones, pre-tokenize, merge,
+// post-process; and back.
 #include "text/tokenizer.h"
 
 #include "base/error.h"

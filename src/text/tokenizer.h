@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text to token ids and back, as the folder's tokenizer.json says. All methods of a built Tokenizer are thread-safe.
-// Input that is not valid UTF-8 is read with U+FFFD for every invalid sequence.
+// Text to token ids and back, as the folder's tokenizer.json says. All methods of a built Tokenizer
+// are thread-safe. Input that is not valid UTF-8 is read with U+FFFD for every invalid sequence.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -16,11 +16,13 @@ namespace moebius {
 
 class Tokenizer {
  public:
-  // Reads tokenizer.json, or tiktoken.model where that is all there is. Throws Error naming file and field.
+  // Reads tokenizer.json, or tiktoken.model where that is all there is. Throws Error naming file
+  // and field.
   static Tokenizer from_folder(const std::string& folder);
   // `file` names the text in messages.
   static Tokenizer from_json(std::string_view text, const std::string& file = "tokenizer.json");
-  // A tiktoken file (base64 token and rank per line) and the tokenizer_config.json beside it (may be empty).
+  // A tiktoken file (base64 token and rank per line) and the tokenizer_config.json beside it (may
+  // be empty).
   static Tokenizer from_tiktoken(std::string_view text, std::string_view tokenizer_config,
                                  const std::string& file = "tiktoken.model");
 
@@ -28,10 +30,11 @@ class Tokenizer {
   Tokenizer(Tokenizer&&) noexcept;
   Tokenizer& operator=(Tokenizer&&) noexcept;
 
-  // `add_special`: what the post-processor adds (a BOS token, usually). Special tokens written in the text are recognised.
+  // `add_special`: what the post-processor adds (a BOS token, usually). Special tokens written in
+  // the text are recognised.
   std::vector<int32_t> encode(std::string_view text, bool add_special) const;
-  // The segments as one text, so that tokens may span their borders; special tokens are recognised only where every byte is
-  // trusted.
+  // The segments as one text, so that tokens may span their borders; special tokens are recognised
+  // only where every byte is trusted.
   std::vector<int32_t> encode_segments(std::span<const TextSegment> segments,
                                        bool add_special) const;
 
@@ -46,8 +49,8 @@ class Tokenizer {
   // Throws Error if a token id does not fit a model with `rows` embeddings.
   void check_fits(size_t rows) const;
 
-  // Text of tokens as they come: what can no longer change, in whole characters. All pushes and finish() together give
-  // decode() of the same ids.
+  // Text of tokens as they come: what can no longer change, in whole characters. All pushes and
+  // finish() together give decode() of the same ids.
   class Stream {
    public:
     Stream(const Tokenizer& tokenizer, bool skip_special);  // the tokenizer must live longer

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads tokenizer.json. Vocabulary and merges, which make up nearly all of the file, go straight into their tables; the rest
-// becomes a small tree.
+// Reads tokenizer.json. Vocabulary and merges, which make up nearly all of the file, go straight
+// into their tables; the rest becomes a small tree.
 #include <set>
 
 #include "base/error.h"

@@ -37,7 +37,8 @@ struct Tokenizer::Parts {
   mutable std::mutex cache_mutex;
   mutable PieceCache cache;
 
-  // Builds the finders and the maps from `added` and the model. Throws Error where they contradict each other.
+  // Builds the finders and the maps from `added` and the model. Throws Error where they contradict
+  // each other.
   void connect();
 };
 

@@ -34,8 +34,8 @@ const ByteAlphabet& alphabet() {
   return a;
 }
 
-// How many bytes of `rest` (which starts with an invalid character) one replacement stands for, and whether the
-// sequence only lacks bytes that the end of the text cut off.
+// How many bytes of `rest` (which starts with an invalid character) one replacement stands for, and
+// whether the sequence only lacks bytes that the end of the text cut off.
 struct Broken {
   size_t length;
   bool cut;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Code points and their classes. The table is filled once from the regular expression library's own properties, so that the
-// hand-written splitters and the general expressions can never disagree about what a letter is.
+// Code points and their classes. The table is filled once from the regular expression library's own
+// properties, so that the hand-written splitters and the general expressions can never disagree
+// about what a letter is.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -54,7 +55,8 @@ inline constexpr uint32_t kS = bit(kSm) | bit(kSc) | bit(kSk) | bit(kSo);
 // Two more bits of a mask, above the 30 categories: \s (White_Space) and everything else.
 inline constexpr uint32_t kSpace = uint32_t{1} << 30;
 
-// The class word of a code point: one category bit, plus kSpace. Values above U+10FFFF count as not assigned.
+// The class word of a code point: one category bit, plus kSpace. Values above U+10FFFF count as not
+// assigned.
 class Table {
  public:
   static const Table& get();  // built on first use, thread-safe
@@ -101,8 +103,8 @@ void append(std::string& out, char32_t code);  // as UTF-8
 
 // Every maximal invalid sequence becomes U+FFFD, as the published tokenizers and Python decode.
 std::string lossy(std::string_view bytes);
-// Appends `bytes` decoded that way and returns how many bytes at the end are the beginning of a character that may
-// still be completed (they are not appended).
+// Appends `bytes` decoded that way and returns how many bytes at the end are the beginning of a
+// character that may still be completed (they are not appended).
 size_t append_lossy_prefix(std::string& out, std::string_view bytes);
 
 // The printable stand-ins of bytes that byte-level tokenizers use.

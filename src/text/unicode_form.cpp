@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// NFC, NFD, NFKC and NFKD through utf8proc, which only this unit includes. Only the stretches that can change are decomposed;
-// marks are sorted here, because the library's own ordering takes quadratic time on long runs of them.
+// NFC, NFD, NFKC and NFKD through utf8proc, which only this unit includes. Only the stretches that
+// can change are decomposed; marks are sorted here, because the library's own ordering takes
+// quadratic time on long runs of them.
 #include <utf8proc.h>
 
 #include <algorithm>
@@ -22,8 +23,9 @@ bool contains(const Range (&ranges)[n], char32_t c) {
   return r != ranges + n && c >= r->low;
 }
 
-// Marks and compatibility characters of Unicode 10 and later. The library that published tokenizers were trained with has the
-// tables of Unicode 9 and leaves them alone; to give the same ids, so do we.
+// Marks and compatibility characters of Unicode 10 and later. The library that published tokenizers
+// were trained with has the tables of Unicode 9 and leaves them alone; to give the same ids, so do
+// we.
 bool newer_than_tables(char32_t c) {
   static constexpr Range kRanges[] = {
       {0x07fd, 0x07fd},   {0x0898, 0x089f},   {0x08ca, 0x08d3},   {0x09fe, 0x09fe},
@@ -106,8 +108,8 @@ std::string normalize_stretch(std::string_view text, UnicodeForm form) {
   return out;
 }
 
-// The next stretch at or after `from` that may change: it starts at the character before the first one that is not inert
-// (a base may join its marks) and ends before the next inert character.
+// The next stretch at or after `from` that may change: it starts at the character before the first
+// one that is not inert (a base may join its marks) and ends before the next inert character.
 bool next_stretch(std::string_view text, size_t from, UnicodeForm form, size_t& begin,
                   size_t& end) {
   const auto inert = [&](char32_t c) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole models given something wrong: a sentence on stderr that names it, exit code 1 (2 for the command line itself), nothing
-// on stdout, no output file.
+// Whole models given something wrong: a sentence on stderr that names it, exit code 1 (2 for the
+// command line itself), nothing on stdout, no output file.
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzz target: a chat template, a zero byte, and a JSON object of values (a conversation if there is none). Parsing and rendering
-// throw Error or give valid UTF-8 in which no text of the conversation is marked as trusted.
+// Fuzz target: a chat template, a zero byte, and a JSON object of values (a conversation if there
+// is none). Parsing and rendering throw Error or give valid UTF-8 in which no text of the
+// conversation is marked as trusted.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzz target: the input as a config.json. Parsing either throws Error or gives a config that decides every module without
-// crashing; every scheme has a family, a description and an opinion about whether it can run.
+// Fuzz target: the input as a config.json. Parsing either throws Error or gives a config that
+// decides every module without crashing; every scheme has a family, a description and an opinion
+// about whether it can run.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

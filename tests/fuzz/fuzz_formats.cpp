@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Format readers on modules that are nearly right: the input bytes choose a format, a scheme, sizes and storage form, build a
-// module that fits, then spoil a few things (dtype, dimensions, presence, references, content, arguments). A reader must throw
-// Error or give a view whose every element can be read; sanitizers judge the rest.
+// Format readers on modules that are nearly right: the input bytes choose a format, a scheme, sizes
+// and storage form, build a module that fits, then spoil a few things (dtype, dimensions, presence,
+// references, content, arguments). A reader must throw Error or give a view whose every element can
+// be read; sanitizers judge the rest.
 #include <sys/mman.h>
 #include <unistd.h>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzzes the way from a config and a list of tensors to modules. Input: config.json, a line "---", then one tensor per line:
-// name, dtype and dimensions separated by spaces. Whatever comes, it is an Error or a map in which every tensor is accounted for.
+// Fuzzes the way from a config and a list of tensors to modules. Input: config.json, a line "---",
+// then one tensor per line: name, dtype and dimensions separated by spaces. Whatever comes, it is
+// an Error or a map in which every tensor is accounted for.
 #include <cstdint>
 #include <cstdlib>
 #include <set>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzz target: the input as a safetensors file, as a bare header with a free file size, and as a shard index. Whatever is accepted
-// must be what the reader promises: tensors in order, without holes, inside the file, sized as dtype and shape say.
+// Fuzz target: the input as a safetensors file, as a bare header with a free file size, and as a
+// shard index. Whatever is accepted must be what the reader promises: tensors in order, without
+// holes, inside the file, sized as dtype and shape say.
 #include <cstdint>
 #include <cstdlib>
 #include <string>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzz target: any bytes as a stream of byte tokens. What a stream shows is whole characters and in the end what a decoder of
-// the whole text shows; encoding the bytes gives them back; stop strings never show what they must take back.
+// Fuzz target: any bytes as a stream of byte tokens. What a stream shows is whole characters and in
+// the end what a decoder of the whole text shows; encoding the bytes gives them back; stop strings
+// never show what they must take back.
 #include <cstdint>
 #include <cstdlib>
 #include <string>

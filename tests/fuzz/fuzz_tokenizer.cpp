@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzz target: a tokenizer.json, a zero byte, and text. Reading throws Error or gives a tokenizer whose ids stay in range, whose
-// stream equals its batch decoding in whole characters, and which takes text of strangers without special tokens.
+// Fuzz target: a tokenizer.json, a zero byte, and text. Reading throws Error or gives a tokenizer
+// whose ids stay in range, whose stream equals its batch decoding in whole characters, and which
+// takes text of strangers without special tokens.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Material for judging kernels: every combination of numbers that a checkpoint can declare (scheme_cases), random matrices and
-// rows for it with all the ugly ones (make_case), and memory that faults when it is left (GuardedBytes).
-// Used by the kernel test tier; layers, oracle and benchmarks may use it too. Everything follows from the seed.
+// Material for judging kernels: every combination of numbers that a checkpoint can declare
+// (scheme_cases), random matrices and rows for it with all the ugly ones (make_case), and memory
+// that faults when it is left (GuardedBytes). Used by the kernel test tier; layers, oracle and
+// benchmarks may use it too. Everything follows from the seed.
 #pragma once
 #include <cstdint>
 #include <random>
@@ -19,8 +20,8 @@ using Rng = std::mt19937_64;
 // MOEBIUS_SEED, or a fixed number: tests print it so that a failure can be repeated.
 uint64_t test_seed();
 
-// `size` bytes that end at an unmapped page, starting at a multiple of `alignment` (the few bytes this leaves at the end, and
-// all those before the start, hold a pattern that damaged() looks for).
+// `size` bytes that end at an unmapped page, starting at a multiple of `alignment` (the few bytes
+// this leaves at the end, and all those before the start, hold a pattern that damaged() looks for).
 class GuardedBytes {
  public:
   explicit GuardedBytes(size_t size, size_t alignment = 64);
@@ -72,8 +73,9 @@ struct MatrixCase {
 };
 MatrixCase make_matrix(const SchemeCase& scheme, size_t N, size_t K, Rng& rng);
 
-// Rows with outlier channels and, with `ugly`, among them zero, NaN, infinite, huge, tiny and one-signed ones, ties included;
-// rounded to the type of x. [M,K] at a stride of ldx, ending at an unmapped page.
+// Rows with outlier channels and, with `ugly`, among them zero, NaN, infinite, huge, tiny and
+// one-signed ones, ties included; rounded to the type of x. [M,K] at a stride of ldx, ending at an
+// unmapped page.
 GuardedBytes make_rows(const SchemeCase& scheme, size_t M, size_t K, size_t ldx, bool ugly,
                        Rng& rng);
 

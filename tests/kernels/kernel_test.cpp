@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The judge of every kernel: each entry of the list, each problem it claims, random shapes and edges, against quant/reference.
+// The judge of every kernel: each entry of the list, each problem it claims, random shapes and
+// edges, against quant/reference.
 //   exact        equal bytes (any NaN equals any NaN)
 //   reordered    within reordered_bound; NaN exactly where the reference has it, unless a partial sum may overflow
-// Besides: a row's result does not depend on the other rows or on their number, nor on how N is cut into blocks; packing may be
-// cut too; no buffer is left (guard pages, patterns). What this machine cannot run is printed, never passed over silently.
+// Besides: a row's result does not depend on the other rows or on their number, nor on how N is cut
+// into blocks; packing may be cut too; no buffer is left (guard pages, patterns). What this machine
+// cannot run is printed, never passed over silently.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shapes that the general kernel tier is too small for: K long enough to be worked on in pieces, with and without a short last
-// piece, many rows, and groups longer than a piece; and the largest sums there can be. Every kernel that claims a case must equal
-// the reference.
+// Shapes that the general kernel tier is too small for: K long enough to be worked on in pieces,
+// with and without a short last piece, many rows, and groups longer than a piece; and the largest
+// sums there can be. Every kernel that claims a case must equal the reference.
 #include <gtest/gtest.h>
 
 #include <cmath>

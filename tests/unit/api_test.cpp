@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The public C++ and C interfaces: same answers as the layers below, errors in words, nothing crosses the C border.
+// The public C++ and C interfaces: same answers as the layers below, errors in words, nothing
+// crosses the C border.
 #include <gtest/gtest.h>
 
 #include <cmath>

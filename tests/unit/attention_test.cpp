@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention against a plain double-precision definition, and its promises: no dependence on chunks, batch or tasks.
+// Attention against a plain double-precision definition, and its promises: no dependence on chunks,
+// batch or tasks.
 #include "nn/attention.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The benchmark's promises that do not depend on speed: keys, counting rules, synthetic weights every scheme can run, routing,
-// comparison with an earlier run, pictures, refusals, Ctrl-C.
+// The benchmark's promises that do not depend on speed: keys, counting rules, synthetic weights
+// every scheme can run, routing, comparison with an earlier run, pictures, refusals, Ctrl-C.
 #include <gtest/gtest.h>
 
 #include <algorithm>

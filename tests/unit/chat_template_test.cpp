@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chat templates against jinja2 in the environment of transformers (goldens from tests/python/make_templates.py), the origin of
-// every byte, limits, and errors with line and column.
+// Chat templates against jinja2 in the environment of transformers (goldens from
+// tests/python/make_templates.py), the origin of every byte, limits, and errors with line and
+// column.
 #include "text/chat_template.h"
 
 #include <gtest/gtest.h>
@@ -141,7 +142,8 @@ TEST(ChatTemplate, KnowsTheOriginOfEveryByte) {
     EXPECT_TRUE(!s.trusted || s.text.find("im_end") == std::string::npos);
 }
 
-// The bundled model's template and tokenizer: text of a user that looks like a special token stays text.
+// The bundled model's template and tokenizer: text of a user that looks like a special token stays
+// text.
 TEST(ChatTemplate, UserTextNeverBecomesASpecialToken) {
   const std::string folder = test::bundled_model_dir().string();
   const ChatTemplates templates = ChatTemplates::from_folder(folder);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every golden folder opens, and every module has the scheme, shape and storage that the real library gave it.
+// Every golden folder opens, and every module has the scheme, shape and storage that the real
+// library gave it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

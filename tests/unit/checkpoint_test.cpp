@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opening folders: schemes with the tensors as ground truth, experts checked, MoE blocks resolved, tied heads, broken configs.
+// Opening folders: schemes with the tensors as ground truth, experts checked, MoE blocks resolved,
+// tied heads, broken configs.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

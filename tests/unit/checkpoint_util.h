@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests of configs, module maps and folders: tiny models described as lists of tensors, written to a folder when needed.
-// Sizes everywhere: hidden 64, vocabulary 32, 4 heads of 16 with 2 key-value heads, expert width 32, dense width 48.
+// For tests of configs, module maps and folders: tiny models described as lists of tensors, written
+// to a folder when needed. Sizes everywhere: hidden 64, vocabulary 32, 4 heads of 16 with 2
+// key-value heads, expert width 32, dense width 48.
 #pragma once
 #include <string>
 #include <vector>

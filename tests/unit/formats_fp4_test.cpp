@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// nvfp4-pack, mxfp4-pack, mxfp8 and GPT-OSS's own MXFP4: decoding, global scales, exponent bytes, the exponents of writer
-// version 0.13, interleaved expert rows, and every way such a module can be wrong.
+// nvfp4-pack, mxfp4-pack, mxfp8 and GPT-OSS's own MXFP4: decoding, global scales, exponent bytes,
+// the exponents of writer version 0.13, interleaved expert rows, and every way such a module can be
+// wrong.
 #include <cmath>
 #include <random>
 

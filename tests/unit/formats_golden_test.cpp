@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every quantized module of every golden folder, decoded through the format readers, against what compressed-tensors itself
-// decoded (exact f32 products): all values by checksum, the stored matrices element by element.
+// Every quantized module of every golden folder, decoded through the format readers, against what
+// compressed-tensors itself decoded (exact f32 products): all values by checksum, the stored
+// matrices element by element.
 #include <filesystem>
 
 #include "base/json.h"

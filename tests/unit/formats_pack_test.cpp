@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// pack-quantized: known vectors of the packing, round trips of every width and layout against a bit-by-bit packer, zero
-// points, column groups, and every way such a module can be wrong.
+// pack-quantized: known vectors of the packing, round trips of every width and layout against a
+// bit-by-bit packer, zero points, column groups, and every way such a module can be wrong.
 #include <cmath>
 #include <random>
 

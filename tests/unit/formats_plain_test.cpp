@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// dense and int-/float-/naive-quantized: strategies and scale shapes, transposed and fused storage, static activations, content
-// checks, and every way such a module can be wrong.
+// dense and int-/float-/naive-quantized: strategies and scale shapes, transposed and fused storage,
+// static activations, content checks, and every way such a module can be wrong.
 #include <cmath>
 #include <random>
 
@@ -53,7 +53,8 @@ TEST(FormatsDense, TypesAndOrientation) {
 }
 
 TEST(FormatsDense, LargeTransposedFusedHalves) {
-  // [experts, K, 2 I] as GPT-OSS (interleaved) and Llama-4 (halves) store it; larger than one tile and one stretch.
+  // [experts, K, 2 I] as GPT-OSS (interleaved) and Llama-4 (halves) store it; larger than one tile
+  // and one stretch.
   const size_t E = 2, K = 700, I = 601;
   std::vector<float> values;
   for (size_t i = 0; i < E * K * 2 * I; ++i) values.push_back(static_cast<float>(i));

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Slices of a matrix decode to the same numbers as the whole, for every code type, granularity, phase and start.
+// Slices of a matrix decode to the same numbers as the whole, for every code type, granularity,
+// phase and start.
 #include "quant/slice.h"
 
 #include <random>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// For the tests of format readers: build a small safetensors file in memory terms, collect a module's tensors by suffix, run a
-// reader, decode a view with its defining formula. Packing here is the slow, obvious kind: bit by bit.
+// For the tests of format readers: build a small safetensors file in memory terms, collect a
+// module's tensors by suffix, run a reader, decode a view with its defining formula. Packing here
+// is the slow, obvious kind: bit by bit.
 #pragma once
 #include <gtest/gtest.h>
 

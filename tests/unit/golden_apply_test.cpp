@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Modules of the committed folders against outputs that other libraries gave for them (logits.safetensors, entries
-// apply.<module>.x and .y; how they were made: tests/golden/README.md). f32 in and out, declared arithmetic.
+// Modules of the committed folders against outputs that other libraries gave for them
+// (logits.safetensors, entries apply.<module>.x and .y; how they were made:
+// tests/golden/README.md). f32 in and out, declared arithmetic.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -75,7 +76,8 @@ TEST(GoldenApply, EveryFolder) {
       SCOPED_TRACE(p.module);
       const std::vector<float> y = apply(checkpoint, p, pool);
       ASSERT_EQ(y.size(), p.y.size());
-      // One code that flips at a rounding boundary moves a row by its step; everything else agrees to f32 rounding.
+      // One code that flips at a rounding boundary moves a row by its step; everything else agrees
+      // to f32 rounding.
       size_t close = 0;
       double worst = 0, scale = 0;
       for (const float v : p.y) scale = std::max(scale, std::fabs(double{v}));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whole models against logits that other libraries gave (tests/golden/*/logits.safetensors), f32 activations, and the promises
-// of the engine: no dependence on threads, batch, or the pieces of a prompt.
+// Whole models against logits that other libraries gave (tests/golden/*/logits.safetensors), f32
+// activations, and the promises of the engine: no dependence on threads, batch, or the pieces of a
+// prompt.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -76,7 +77,8 @@ TEST(GoldenLogits, EveryFolder) {
       worst = std::max(worst, std::fabs(d)), top = std::max(top, std::fabs(double{expected[i]}));
     }
     const bool dense = name.find("-dense") != std::string::npos;
-    // Quantized activations: a code on a rounding boundary may fall either way and moves the rows behind it.
+    // Quantized activations: a code on a rounding boundary may fall either way and moves the rows
+    // behind it.
     EXPECT_LT(std::sqrt(error / norm), dense ? 1e-5 : 1e-3) << name;
     EXPECT_LT(worst / top, dense ? 1e-4 : 1e-2) << name;
     ++folders;

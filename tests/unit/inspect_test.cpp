@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inspect command: keys of the JSON contract, numbers that can be computed by hand, every tensor listed, text on one screen.
+// The inspect command: keys of the JSON contract, numbers that can be computed by hand, every
+// tensor listed, text on one screen.
 #include "apps/inspect.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The JSON reader: what it accepts, what it refuses and in which words, order and numbers of the value tree, the writer.
+// The JSON reader: what it accepts, what it refuses and in which words, order and numbers of the
+// value tree, the writer.
 #include "base/json.h"
 
 #include <gtest/gtest.h>

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loading holds the packed weights and one expert per thread, no more: measured on a block of more than 2 GB made on the fly,
-// and on whole models that are little but token table and output projection.
+// Loading holds the packed weights and one expert per thread, no more: measured on a block of more
+// than 2 GB made on the fly, and on whole models that are little but token table and output
+// projection.
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -82,7 +83,8 @@ void write_folder(const fs::path& folder) {
     "input_activations":{"num_bits":8,"type":"int","symmetric":true,"strategy":"token","dynamic":true}}}}})");
 }
 
-// A model of one small layer whose token table and output projection (unless tied to it) weigh kHead bytes each.
+// A model of one small layer whose token table and output projection (unless tied to it) weigh
+// kHead bytes each.
 constexpr uint64_t kVocab = 65536, kWidth = 2048, kHead = kVocab * kWidth * 2;
 
 void write_head_folder(const fs::path& folder, bool tied) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The generator of mixed text (code, many scripts, emoji, marks, white space, invalid bytes) that tests/python/text_pools.py
-// also holds: both give the same bytes for the same seed and index.
+// The generator of mixed text (code, many scripts, emoji, marks, white space, invalid bytes) that
+// tests/python/text_pools.py also holds: both give the same bytes for the same seed and index.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor names to modules: the four forms of expert tensors, every family's names, what is not used, what cannot be placed.
+// Tensor names to modules: the four forms of expert tensors, every family's names, what is not
+// used, what cannot be placed.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every config of tests/negative/configs (made by tests/python/make_negative_configs.py) is refused in the words its maker expects:
-// either by the parser, or because the scheme it gives an expert cannot run.
+// Every config of tests/negative/configs (made by tests/python/make_negative_configs.py) is refused
+// in the words its maker expects: either by the parser, or because the scheme it gives an expert
+// cannot run.
 #include <gtest/gtest.h>
 
 #include "base/error.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every broken folder of tests/negative/folders is refused, at the stage and in the words that its maker wrote down; and what
-// only a running system can break: files that change, links that loop.
+// Every broken folder of tests/negative/folders is refused, at the stage and in the words that its
+// maker wrote down; and what only a running system can break: files that change, links that loop.
 #include <gtest/gtest.h>
 
 #include <filesystem>

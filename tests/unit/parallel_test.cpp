@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Slices of tensor parallelism, placement of experts, load balancing: known vectors and the laws they obey.
+// Slices of tensor parallelism, placement of experts, load balancing: known vectors and the laws
+// they obey.
 #include <gtest/gtest.h>
 
 #include <numeric>

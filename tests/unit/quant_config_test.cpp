@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// quantization_config: places, fields, deprecated spellings, presets, matching in both orders, and what each mistake is answered.
+// quantization_config: places, fields, deprecated spellings, presets, matching in both orders, and
+// what each mistake is answered.
 #include "checkpoint/quant_config.h"
 
 #include <gtest/gtest.h>
@@ -490,7 +491,8 @@ TEST(QuantConfig, ManyExplicitNames) {
               i < 20000);
 }
 
-// Every module of the committed folders that is stored quantized gets a scheme that runs, by the first order.
+// Every module of the committed folders that is stored quantized gets a scheme that runs, by the
+// first order.
 TEST(QuantConfig, CommittedFoldersAreUnderstood) {
   size_t folders = 0;
   for (const auto& entry : std::filesystem::directory_iterator(test_data_dir() / "golden")) {

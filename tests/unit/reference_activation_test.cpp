@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activation quantization of quant/reference: published vectors of every rule, granules that are zero, NaN, infinite, huge or
-// tiny, and the canonical prepared rows of kernels/ against it, byte for byte.
+// Activation quantization of quant/reference: published vectors of every rule, granules that are
+// zero, NaN, infinite, huge or tiny, and the canonical prepared rows of kernels/ against it, byte
+// for byte.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -179,8 +180,8 @@ TEST(ReferenceActivation, Nvfp4Vectors) {
   const auto small = quantize(x, kNvfp4, {1.0f, 0, 100.0f});
   EXPECT_EQ(large.scales[0], 448.0f);
   EXPECT_EQ(small.scales[0], 24.0f);
-  // With G = 100 the elements .3, .6 and 1.2 lie within an ulp of a tie: x / s with s = 24 / 100 goes up where x * (100 / 24)
-  // would go down. The rule is the division.
+  // With G = 100 the elements .3, .6 and 1.2 lie within an ulp of a tie: x / s with s = 24 / 100
+  // goes up where x * (100 / 24) would go down. The rule is the division.
   const std::vector<uint8_t> large_bytes = {0xA1, 0x32, 0x4C, 0xD5, 0x66, 0x6E, 0x00, 0x78};
   const std::vector<uint8_t> small_bytes = {0xA1, 0x33, 0x5C, 0xD5, 0x66, 0x7E, 0x00, 0x78};
   for (size_t j = 0; j < 8; ++j) {
@@ -234,7 +235,8 @@ TEST(ReferenceActivation, Mxfp4Exponents) {
 
 TEST(ReferenceActivation, Mxfp8ExponentsFollowTheSameRule) {
   const ActSpec mx = float_spec(ActCode::kFp8, ActGranule::kGroup, 32, ActScale::kE8m0);
-  // 448 = 1.75 * 2^8 counts as the next power of two: byte 128, where plain "amax / 448, rounded up" would say 127.
+  // 448 = 1.75 * 2^8 counts as the next power of two: byte 128, where plain "amax / 448, rounded
+  // up" would say 127.
   for (const auto& [amax, byte] :
        {std::pair{5.0f, 121}, {448.0f, 128}, {447.0f, 127}, {.001f, 109}}) {
     Row x(32, 0.0f);

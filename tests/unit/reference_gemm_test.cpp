@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights and products of quant/reference against vectors and sums worked out by hand, and unpacking against element access.
+// Weights and products of quant/reference against vectors and sums worked out by hand, and
+// unpacking against element access.
 #include <gtest/gtest.h>
 
 #include <cmath>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A matrix that is read and packed in pieces of rows is the matrix read whole: every module of every golden folder, both ways,
-// same bytes out.
+// A matrix that is read and packed in pieces of rows is the matrix read whole: every module of
+// every golden folder, both ways, same bytes out.
 #include <gtest/gtest.h>
 
 #include <cstring>

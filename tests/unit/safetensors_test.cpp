@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The safetensors reader and writer on good files: every dtype, scalars, empty tensors, odd but legal headers, reads, shrinking
-// files, special files, and how long a header of 100,000 tensors takes (printed, not asserted).
+// The safetensors reader and writer on good files: every dtype, scalars, empty tensors, odd but
+// legal headers, reads, shrinking files, special files, and how long a header of 100,000 tensors
+// takes (printed, not asserted).
 #include "checkpoint/safetensors.h"
 
 #include <fcntl.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Folders: which files are read, what the index decides, links, and what is said when something is missing.
+// Folders: which files are read, what the index decides, links, and what is said when something is
+// missing.
 #include "checkpoint/tensor_store.h"
 
 #include <gtest/gtest.h>

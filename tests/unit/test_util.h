@@ -52,14 +52,15 @@ std::string shell_quote(std::string_view word);
 // Neither a sanitizer nor an emulator: no memory of their own, and no ten to fifty times the time.
 bool plain_build();
 
-// 1 in plain builds, 10 elsewhere. Tests that go through very many cases divide their number by it: every kind of case is left,
-// fewer of each.
+// 1 in plain builds, 10 elsewhere. Tests that go through very many cases divide their number by it:
+// every kind of case is left, fewer of each.
 inline unsigned thinning() { return plain_build() ? 1 : 10; }
 
 // Runs the built tool with `args` (a shell fragment: redirections and pipes work; quote paths with
 // shell_quote). `environment` is put in front, e.g. "MOEBIUS_CPU=neon". Under cross-compilation the
-// emulator runs it. Standard input is empty. Under AddressSanitizer only the first run of each command in a test looks for
-// leaks at its end, because that takes four seconds on aarch64 (the test program itself always looks).
+// emulator runs it. Standard input is empty. Under AddressSanitizer only the first run of each
+// command in a test looks for leaks at its end, because that takes four seconds on aarch64 (the
+// test program itself always looks).
 CommandResult run_tool(const std::string& args, const std::string& environment = "");
 
 }  // namespace moebius::test

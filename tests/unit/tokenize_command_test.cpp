@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The commands tokenize and detokenize as functions: round trips, formats, and what is wrong with bad input.
+// The commands tokenize and detokenize as functions: round trips, formats, and what is wrong with
+// bad input.
 #include <gtest/gtest.h>
 
 #include <algorithm>

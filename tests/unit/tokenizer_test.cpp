@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokenizers against what the tokenizers library gave for 100,000 mixed lines per published style (goldens from
-// tests/python/make_tokenizers.py; every tenth block of lines under sanitizers and emulators), and the parts against slower
-// definitions of themselves.
+// Tokenizers against what the tokenizers library gave for 100,000 mixed lines per published style
+// (goldens from tests/python/make_tokenizers.py; every tenth block of lines under sanitizers and
+// emulators), and the parts against slower definitions of themselves.
 #include "text/tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -138,7 +138,8 @@ const char* const kKnownPatterns[] = {
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
 };
 
-// Scanners against the general engine, on mixed text and on short strings of characters that matter to the expressions.
+// Scanners against the general engine, on mixed text and on short strings of characters that matter
+// to the expressions.
 TEST(KnownPatterns, EqualTheEngine) {
   const MixedText mixed;
   static constexpr std::string_view kAlphabet[] = {
@@ -173,7 +174,8 @@ TEST(KnownPatterns, EqualTheEngine) {
   EXPECT_EQ(find_known_pattern(std::string(kKnownPatterns[2]) + " "), nullptr);
 }
 
-// Every character alone, after a base, and before and after marks: cutting into stretches changes nothing.
+// Every character alone, after a base, and before and after marks: cutting into stretches changes
+// nothing.
 TEST(UnicodeForms, StretchesEqualTheWhole) {
   for (char32_t c = 0x80; c < 0x30000; ++c) {
     if (c >= 0xd800 && c < 0xe000) continue;
@@ -274,7 +276,8 @@ TEST(Tokenizer, SegmentsKeepStrangersAwayFromSpecialTokens) {
     EXPECT_EQ(count({{special.substr(0, 2), true}, {special.substr(2), false}}), 0) << style;
     EXPECT_EQ(count({{special.substr(0, 2), false}, {special, true}}), 1) << style;
     EXPECT_EQ(count({{special, false}, {special, true}}), 1) << style;
-    // Without special tokens in it, foreign text gives what trusted text gives, also across borders.
+    // Without special tokens in it, foreign text gives what trusted text gives, also across
+    // borders.
     const MixedText mixed;
     for (uint64_t i = 0; i < 300; ++i) {
       const std::string a = mixed.line(8, 2 * i), b = mixed.line(8, 2 * i + 1);
@@ -393,7 +396,8 @@ TEST(Tokenizer, TiktokenEqualsMerges) {
     same += ids == model.encode(line, false);
     ++lines;
   }
-  // Trained merges and ranks agree nearly always; a few pieces differ because ranks allow merges that training did not list.
+  // Trained merges and ranks agree nearly always; a few pieces differ because ranks allow merges
+  // that training did not list.
   EXPECT_GT(same, lines * 95 / 100) << same << " of " << lines;
   for (const char* bad :
        {"", "QQ==", "Q=== 1", "QQ== x", "QQ== -1", "QQ== 1\nQQ== 2", "!!!! 1", "QQ== 99999999999"})

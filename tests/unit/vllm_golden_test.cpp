@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// MoeLayer in mode `vllm` against what vLLM's real operator dynamic_4bit_int_moe answered (tests/golden-vllm, made by
-// tests/python/make_vllm_goldens.py): per channel and groups of 128, 64, 32; f32 and bf16 input; router weights on output and
-// on input; its three activation kinds, of which 0 and 2 are silu and 1 is the clamped form on split halves.
+// MoeLayer in mode `vllm` against what vLLM's real operator dynamic_4bit_int_moe answered
+// (tests/golden-vllm, made by tests/python/make_vllm_goldens.py): per channel and groups of 128,
+// 64, 32; f32 and bf16 input; router weights on output and on input; its three activation kinds, of
+// which 0 and 2 are silu and 1 is the clamped form on split halves.
 //
-// Two comparisons. (1) The layer, which keeps f32 between the products and rounds once, within the distances below. (2) The
-// operator's own chain of roundings, written out here on top of quant/reference: it shows that those roundings, and nothing
-// else, are the distance of (1).
+// Two comparisons. (1) The layer, which keeps f32 between the products and rounds once, within the
+// distances below. (2) The operator's own chain of roundings, written out here on top of
+// quant/reference: it shows that those roundings, and nothing else, are the distance of (1).
 //
 // Distances are |ours - theirs| / |theirs| over a whole output.
 //  f32 input: a few f32 operations in another order.
@@ -97,8 +98,9 @@ QuantMatrix matrix(const std::vector<uint8_t>& codes, const std::vector<uint8_t>
 
 float rounded(float v, bool to_bf16) { return to_bf16 ? bf16_to_f32(f32_to_bf16(v)) : v; }
 
-// The operator's product of one row. Ties of the first rounding go to even here whatever the type: so the CPU's vector code
-// behaves when asked with exact halves, f32 rows included, where mode `vllm` rounds them away from zero.
+// The operator's product of one row. Ties of the first rounding go to even here whatever the type:
+// so the CPU's vector code behaves when asked with exact halves, f32 rows included, where mode
+// `vllm` rounds them away from zero.
 std::vector<float> product(const QuantMatrix& w, const std::vector<float>& x, bool in_bf16) {
   const QuantRowsBuffer rows =
       quantize_rows(x.data(), w.K, 1, w.K, vllm_rows(), ActParams{}, XType::kBf16);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Format readers: one file each, one list. A reader proves the shapes of a module's tensors against each other (plan, nothing
-// read but a few small tensors), then reads payloads into a buffer and gives a QuantMatrix that views them (load).
+// Format readers: one file each, one list. A reader proves the shapes of a module's tensors against
+// each other (plan, nothing read but a few small tensors), then reads payloads into a buffer and
+// gives a QuantMatrix that views them (load).
 #pragma once
 #include <array>
 #include <memory>
@@ -16,8 +17,9 @@
 
 namespace moebius {
 
-// The role of a tensor inside its module: the suffixes of the format, and the native spellings of other exporters
-// (GPT-OSS: `_blocks` is kWeightPacked, `_scales` is kWeightScale, `_bias` is kBias).
+// The role of a tensor inside its module: the suffixes of the format, and the native spellings of
+// other exporters (GPT-OSS: `_blocks` is kWeightPacked, `_scales` is kWeightScale, `_bias` is
+// kBias).
 enum class Role : uint8_t {
   kWeight,
   kWeightPacked,
@@ -36,8 +38,8 @@ enum class Role : uint8_t {
 };
 std::string_view suffix_of(Role role);  // "weight_packed", ...
 
-// A piece of a tensor: a whole tensor, one expert of a fused tensor, the gate or up half of a fused matrix.
-// Rules for whoever fills it:
+// A piece of a tensor: a whole tensor, one expert of a fused tensor, the gate or up half of a fused
+// matrix. Rules for whoever fills it:
 //  - index: set it on every role whose tensor has a leading expert dimension. A tensor with a single element is shared and
 //    ignores it, and so does weight_shape [2].
 //  - rows are logical weight rows (outputs) for every role: a scale, zero point or bias of a fused gate/up matrix carries the same
@@ -79,7 +81,8 @@ struct MatrixPlan {
   std::string warning;  // one sentence for the user, empty: nothing odd
 };
 
-// Memory that one load needs; reused from module to module, never larger than the largest module asked for.
+// Memory that one load needs; reused from module to module, never larger than the largest module
+// asked for.
 class LoadBuffer {
  public:
   uint8_t* allocate(size_t bytes);  // 64-byte aligned, not cleared; valid until reset
@@ -97,8 +100,9 @@ class LoadBuffer {
 
 struct FormatReader {
   Format format;
-  // Throws Error "file: tensor is I32[..]; expected ..." when dtypes, ranks or shapes do not fit each other, the scheme or
-  // expected N, K (0: unknown). version: writer's version string of the config.
+  // Throws Error "file: tensor is I32[..]; expected ..." when dtypes, ranks or shapes do not fit
+  // each other, the scheme or expected N, K (0: unknown). version: writer's version string of the
+  // config.
   MatrixPlan (*plan)(const ModuleTensors&, const Scheme&, const TensorStore&, uint64_t expected_N,
                      uint64_t expected_K, std::string_view version);
   // Reads, checks scales / zero points / code ranges, and returns a view into `buffer`.
@@ -108,8 +112,9 @@ struct FormatReader {
 std::span<const FormatReader> format_readers();
 const FormatReader& reader_for(Format format);
 
-// A large matrix can be loaded in pieces of rows: load() of the plan of rows [begin, end) views just these. Not every plan can be
-// cut (transposed storage, zero points, a piece of a fused tensor): can_cut_rows says.
+// A large matrix can be loaded in pieces of rows: load() of the plan of rows [begin, end) views
+// just these. Not every plan can be cut (transposed storage, zero points, a piece of a fused
+// tensor): can_cut_rows says.
 bool can_cut_rows(const MatrixPlan& plan);
 MatrixPlan rows_of(const MatrixPlan& plan, uint64_t begin, uint64_t end);
 

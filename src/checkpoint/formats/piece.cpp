@@ -13,8 +13,9 @@ namespace {
 
 constexpr uint64_t kStretch = uint64_t{1} << 20;  // bytes read at a time when rows are transformed
 
-// Turns k_count stored rows into columns k0, k0 + 1, ... of `out`. Tiles pass through a small dense square: stored rows are
-// often a power of two apart, where a straight walk down a column would evict its own cache lines.
+// Turns k_count stored rows into columns k0, k0 + 1, ... of `out`. Tiles pass through a small dense
+// square: stored rows are often a power of two apart, where a straight walk down a column would
+// evict its own cache lines.
 template <class T>
 void transpose_stretch(const uint8_t* in, uint64_t k_count, const Piece& piece, uint64_t k0,
                        uint8_t* out) {

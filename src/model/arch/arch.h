@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The architectures that run as whole models: one file each, one list. An architecture turns a config into a DecoderSpec.
+// The architectures that run as whole models: one file each, one list. An architecture turns a
+// config into a DecoderSpec.
 #pragma once
 #include <span>
 #include <string>
@@ -24,7 +25,8 @@ DecoderSpec decoder_spec(const ModelConfig& config);
 // --- shared by the architecture files (common.cpp) ---
 
 ConfigFields fields_of(const ModelConfig& config);
-// Sizes, norm epsilon, rotation over `rotary_dims` (0: partial_rotary_factor of the config, else the whole head), one LayerSpec per layer.
+// Sizes, norm epsilon, rotation over `rotary_dims` (0: partial_rotary_factor of the config, else
+// the whole head), one LayerSpec per layer.
 DecoderSpec common_spec(const ModelConfig& config, size_t rotary_dims = 0);
 // Rotation as the config declares it: rope_parameters, or rope_theta and rope_scaling.
 RopeSpec rope_spec(const ModelConfig& config, size_t dims);

@@ -8,7 +8,8 @@
 namespace moebius {
 namespace {
 
-// rope_parameters (transformers 5) or rope_scaling (transformers 4); both may hold the type under two names.
+// rope_parameters (transformers 5) or rope_scaling (transformers 4); both may hold the type under
+// two names.
 const Json& rope_object(const ModelConfig& config) {
   static const Json kNothing = Json::object();
   for (const char* name : {"rope_parameters", "rope_scaling"})

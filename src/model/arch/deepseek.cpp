@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeepSeek-V2, -V3 and Kimi-K2: latent attention (MLA), rotation of neighbouring pairs, YaRN that also changes the scale.
+// DeepSeek-V2, -V3 and Kimi-K2: latent attention (MLA), rotation of neighbouring pairs, YaRN that
+// also changes the scale.
 #include <cmath>
 
 #include "model/arch/arch.h"

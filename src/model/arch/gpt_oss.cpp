@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// GPT-OSS: attention sinks, sliding window in every other layer, biases everywhere, norms that multiply before rounding.
+// GPT-OSS: attention sinks, sliding window in every other layer, biases everywhere, norms that
+// multiply before rounding.
 #include "model/arch/arch.h"
 
 namespace moebius {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Llama-4, text: chunked attention with rotation in most layers, full attention without rotation (and a growing temperature) in the others.
+// Llama-4, text: chunked attention with rotation in most layers, full attention without rotation
+// (and a growing temperature) in the others.
 #include "model/arch/arch.h"
 
 namespace moebius {
