@@ -93,14 +93,6 @@ inline unsigned survey(const PackArgs& a, size_t r, size_t k, size_t k1) {
   return found;
 }
 
-// Where the scales of the outputs of a panel begin, in elements.
-struct ScaleRows {
-  size_t at[kNr] = {};
-  ScaleRows(const QuantMatrix& w, size_t n) {
-    for (size_t i = 0; i < kNr && n + i < w.N && w.scale_type != ScaleType::kNone; ++i)
-      at[i] = (n + i + w.n_phase) / w.block_n * w.scale_stride;
-  }
-};
 inline float scale_at(const QuantMatrix& w, size_t at) {
   uint16_t half;
   float scale;
@@ -157,17 +149,9 @@ inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g,
 }
 
 // A panel of 8 outputs, group after group.
-class PanelPacker {
+class PanelPacker : Panel<Shape> {
  public:
-  PanelPacker(const PackArgs& a, const Shape& s, size_t n, uint8_t* out)
-      : a_(a),
-        s_(s),
-        w_(*a.w),
-        n_(n),
-        straight_(n + kNr <= w_.N && a.columns == nullptr),
-        out_(out),
-        codes_(w_.codes + n * w_.row_bytes),
-        rows_(w_, n) {}
+  using Panel::Panel;
   void pack() const {
     if (straight_ && s_.scale_bytes != 0)
       ask_for_extras(w_.scales, rows_.at, scale_size(w_.scale_type), w_.row_bytes);
@@ -178,8 +162,6 @@ class PanelPacker {
 
  private:
   static constexpr size_t kChunk = 128;  // groups whose scales are made at once
-  uint8_t* group(size_t g) const { return out_ + g * s_.group_bytes(); }
-  Rows rows_from(size_t byte) const { return {codes_, w_.row_bytes, byte}; }
   bool stored_nibbles() const {
     return w_.code == CodeType::kInt4Offset || w_.code == CodeType::kFp4;
   }
@@ -302,15 +284,6 @@ class PanelPacker {
     pack_codes(a_, s_, n_, k, end, out);
     pack_extras(a_, s_, n_, g, rows_, Met::kUnknown, group(g) + s_.code_bytes);
   }
-
-  const PackArgs& a_;
-  const Shape& s_;
-  const QuantMatrix& w_;
-  const size_t n_;
-  const bool straight_;
-  uint8_t* const out_;
-  const uint8_t* const codes_;
-  const ScaleRows rows_;
 };
 
 inline void pack(const PackArgs& a) {

@@ -11,36 +11,14 @@ namespace {
 #ifdef __aarch64__
 namespace int8_family {
 
-// Where the scales of an output begin, in elements. Divisions are too slow for short rows.
-inline size_t scale_row(const QuantMatrix& w, size_t r) {
-  const size_t row = r + w.n_phase;
-  return (w.block_n == 1 ? row : row / w.block_n) * w.scale_stride;
-}
-// Of the 8 outputs of a panel; those past N repeat the last one.
-struct ScaleRows {
-  size_t at[kNr];
-  ScaleRows(const QuantMatrix& w, size_t n) {
-    for (size_t i = 0; i < kNr; ++i) at[i] = scale_row(w, n + i < w.N ? n + i : w.N - 1);
-  }
-};
-
 // What follows the codes of a group: 8 scales as bf16 alone; also zero points, or scales as f32;
 // all that there may be.
 enum class Extras : uint8_t { kBf16, kOthers, kSums };
 
 // A panel of 8 outputs, group after group.
-class PanelPacker {
+class PanelPacker : Panel<Shape> {
  public:
-  PanelPacker(const PackArgs& a, const Shape& s, size_t n, uint8_t* out)
-      : a_(a),
-        s_(s),
-        w_(*a.w),
-        n_(n),
-        straight_(n + kNr <= w_.N && a.columns == nullptr),
-        out_(out),
-        codes_(w_.codes + n * w_.row_bytes),
-        rows_(w_, n) {}
-
+  using Panel::Panel;
   void pack() const {
     if (straight_) {
       ask_for_extras(w_.scales, rows_.at, scale_size(w_.scale_type), w_.row_bytes);
@@ -62,8 +40,6 @@ class PanelPacker {
 
  private:
   static constexpr size_t kChunk = 128;  // groups whose scales are made at once
-  uint8_t* group(size_t g) const { return out_ + g * s_.group_bytes(); }
-  Rows rows_from(size_t byte) const { return {codes_, w_.row_bytes, byte}; }
 
   // Calls f(codec) with the one for these codes; false if there is none.
   template <class F>
@@ -295,15 +271,6 @@ class PanelPacker {
     const size_t there = n_ + kNr <= w_.N ? kNr : w_.N - n_;  // outputs past N have no sum
     __builtin_memset(out + s_.scale_bytes + s_.zero_bytes + 4 * there, 0, 4 * (kNr - there));
   }
-
-  const PackArgs& a_;
-  const Shape& s_;
-  const QuantMatrix& w_;
-  const size_t n_;
-  const bool straight_;
-  uint8_t* const out_;
-  const uint8_t* const codes_;
-  const ScaleRows rows_;
 };
 
 }  // namespace int8_family

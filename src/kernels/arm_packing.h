@@ -70,6 +70,46 @@ template <int kCount>
   }
 }
 
+// Where the scales of an output begin, in elements. Divisions are too slow for short rows.
+inline size_t scale_row(const QuantMatrix& w, size_t r) {
+  const size_t row = r + w.n_phase;
+  return (w.block_n == 1 ? row : row / w.block_n) * w.scale_stride;
+}
+// Of the 8 outputs of a panel; those past N repeat the last one.
+struct ScaleRows {
+  size_t at[kOutputs] = {};
+  ScaleRows(const QuantMatrix& w, size_t n) {
+    if (w.scale_type == ScaleType::kNone) return;
+    for (size_t i = 0; i < kOutputs; ++i) at[i] = scale_row(w, n + i < w.N ? n + i : w.N - 1);
+  }
+};
+
+// The panel of the 8 outputs from n on: what it is made of and where it goes. straight_: its rows
+// are read side by side, in the order of the file.
+template <class Shape>
+struct Panel {
+  Panel(const PackArgs& a, const Shape& s, size_t n, uint8_t* out)
+      : a_(a),
+        s_(s),
+        w_(*a.w),
+        n_(n),
+        straight_(n + kOutputs <= w_.N && a.columns == nullptr),
+        out_(out),
+        codes_(w_.codes + n * w_.row_bytes),
+        rows_(w_, n) {}
+  uint8_t* group(size_t g) const { return out_ + g * s_.group_bytes(); }
+  Rows rows_from(size_t byte) const { return {codes_, w_.row_bytes, byte}; }
+
+  const PackArgs& a_;
+  const Shape& s_;
+  const QuantMatrix& w_;
+  const size_t n_;
+  const bool straight_;
+  uint8_t* const out_;
+  const uint8_t* const codes_;
+  const ScaleRows rows_;
+};
+
 // Asks for scales or zero points (`size` bytes each) of 8 outputs that are as far ahead as the
 // codes that are asked for, given where those of these 8 begin: there are few, in many places, and
 // nothing goes on without them.
