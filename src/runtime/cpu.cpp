@@ -34,6 +34,9 @@ struct Feature {
 };
 
 constexpr uint32_t kAvx512Base = kAvx2 | kFma | kF16c;
+// No processor has tiles without these.
+constexpr uint32_t kAmxBase =
+    kAvx512Base | kAvx512f | kAvx512bw | kAvx512vnni | kAvx512bf16 | kAvx512vbmi;
 
 constexpr Feature kFeatures[] = {
     {"neon", "asimd", Arch::kAarch64, kNeon, 0},
@@ -54,10 +57,9 @@ constexpr Feature kFeatures[] = {
     {"avx512bw", "", Arch::kX86_64, kAvx512bw, kAvx512Base | kAvx512f},
     {"avx512_vnni", "avx512vnni", Arch::kX86_64, kAvx512vnni, kAvx512Base | kAvx512f | kAvx512bw},
     {"avx512_bf16", "avx512bf16", Arch::kX86_64, kAvx512bf16, kAvx512Base | kAvx512f | kAvx512bw},
-    {"amx_int8", "amx-int8", Arch::kX86_64, kAmxInt8,
-     kAvx512Base | kAvx512f | kAvx512bw | kAvx512vnni},
-    {"amx_bf16", "amx-bf16", Arch::kX86_64, kAmxBf16,
-     kAvx512Base | kAvx512f | kAvx512bw | kAvx512vnni},
+    {"avx512_vbmi", "avx512vbmi", Arch::kX86_64, kAvx512vbmi, kAvx512Base | kAvx512f | kAvx512bw},
+    {"amx_int8", "amx-int8", Arch::kX86_64, kAmxInt8, kAmxBase},
+    {"amx_bf16", "amx-bf16", Arch::kX86_64, kAmxBf16, kAmxBase},
 };
 
 std::string_view arch_name(Arch arch) {
@@ -152,6 +154,7 @@ uint32_t detect_features() {
   found |= kAvx512bw;
   if (bit(seven.c, 11)) found |= kAvx512vnni;
   if (bit(seven1.a, 5)) found |= kAvx512bf16;
+  if (bit(seven.c, 1)) found |= kAvx512vbmi;
   const bool tiles = bit(seven.d, 24) && (state & 0x60000u) == 0x60000u;
   if (tiles && (bit(seven.d, 25) || bit(seven.d, 22)) && amx_permitted()) {
     if (bit(seven.d, 25)) found |= kAmxInt8;

@@ -31,6 +31,7 @@ enum CpuFeature : uint32_t {
   kAmxInt8 = 1u << 23,
   kAmxBf16 = 1u << 24,
   kAvxVnni = 1u << 25,
+  kAvx512vbmi = 1u << 26,
 };
 
 struct Cpu {
