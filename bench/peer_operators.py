@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The other side of bench/compare_vllm.py and bench/compare_torch.py; runs inside the environment of bench/peer_env.sh.
+"""The other side of bench/compare_vllm.py, compare_x86.py and compare_torch.py; runs inside the environment of bench/peer_env.sh.
 
     FOLDER/run bench/peer_operators.py        reads one JSON case per line from stdin, answers one JSON line each
 
 A case: {"operator": "vllm_moe", "experts", "top_k", "hidden", "intermediate", "group", "tokens", "threads", "seconds"}
-     or {"operator": "torch_linear", "n", "k", "group", "tokens", "threads", "seconds"}.
+     or {"operator": "vllm_x86_moe", the same and "scheme": "w4a8" or "w8a8"}
+     or {"operator": "torch_linear", "n", "k", "group", "tokens", "threads", "seconds"}
+     or {"operator": "torch_bf16", "n", "k", "tokens", "threads", "seconds"}.
 Answer: {"ms", "best_ms", "repetitions"}. Weights are kept until a case needs others. Every call sees new tokens and new expert
 ids, and weights far larger than the caches, as `moebius bench` does.
 """
@@ -13,6 +15,7 @@ import json
 import statistics
 import sys
 import time
+from pathlib import Path
 
 import torch
 
@@ -66,6 +69,69 @@ class VllmMoe:
         return measure(c["seconds"], prepare, call)
 
 
+class VllmX86Moe:
+    """vLLM's whole layer on x86-64, operator fused_experts_cpu: 4-bit groups or int8 per channel, uint8 activations per token."""
+
+    INT8, INT4 = 1, 3  # how the operator numbers its weight types
+
+    def __init__(self):
+        torch.ops.load_library(str(Path(sys.argv[1] if len(sys.argv) > 1 else sys.prefix) / "vllm_C.so"))
+        self.op, self.key = torch.ops._C, None
+
+    def int4(self, experts, n, k, group):
+        codes = torch.randint(-(2**31), 2**31 - 1, (experts, k // 8, n), dtype=torch.int32)
+        scales = (torch.rand(experts, k // group, n) * 0.02 / k**0.5).bfloat16()
+        zeros = torch.full((experts, k // group, n // 8), 0x77777777, dtype=torch.int32)  # 8, stored less one
+        return self.op.convert_weight_packed_scale_zp(codes, zeros, scales, 1)
+
+    def int8(self, experts, n, k):
+        codes = torch.randint(-127, 128, (experts, n, k), dtype=torch.int8)
+        return self.op.convert_weight_packed(codes), None, torch.rand(experts, n) * 1e-3
+
+    def run(self, c):
+        experts, hidden, inner, group, scheme = (c[name] for name in ("experts", "hidden", "intermediate", "group", "scheme"))
+        if self.key != (experts, hidden, inner, group, scheme):
+            self.key = (experts, hidden, inner, group, scheme)
+            self.w13 = self.w2 = None
+            make = self.int8 if scheme == "w8a8" else lambda e, n, k: self.int4(e, n, k, k if group == -1 else group)
+            self.w13, self.w2 = make(experts, 2 * inner, hidden), make(experts, hidden, inner)
+        (w13, z13, s13), (w2, z2, s2) = self.w13, self.w2
+        kind = self.INT8 if scheme == "w8a8" else self.INT4
+        tokens, top_k = c["tokens"], c["top_k"]
+
+        def prepare():
+            x = torch.randn(tokens, hidden).bfloat16()
+            ids = torch.rand(tokens, experts).topk(top_k, dim=1).indices.int()
+            return x, torch.softmax(torch.randn(tokens, top_k), -1), ids
+
+        def call(x, weights, ids):
+            self.op.fused_experts_cpu(x, w13, w2, weights, ids, False, kind, s13, s2, z13, z2, None, None, None, None, None, True)
+
+        return measure(c["seconds"], prepare, call)
+
+
+class TorchBf16:
+    """torch's bf16 linear."""
+
+    def __init__(self):
+        self.key = None
+
+    def run(self, c):
+        n, k = c["n"], c["k"]
+        if self.key != (n, k):
+            self.key = (n, k)
+            copies = min(max(2, CACHE_FREE_BYTES // (n * k * 2) + 1), 512)
+            self.weights = [torch.randn(n, k).bfloat16() for _ in range(copies)]
+        turn = 0
+
+        def prepare():
+            nonlocal turn
+            turn += 1
+            return torch.randn(c["tokens"], k).bfloat16(), self.weights[turn % len(self.weights)]
+
+        return measure(c["seconds"], prepare, torch.nn.functional.linear)
+
+
 class TorchLinear:
     """torch's own dynamically quantized 4-bit linear, _dyn_quant_matmul_4bit."""
 
@@ -93,7 +159,7 @@ class TorchLinear:
         return measure(c["seconds"], prepare, lambda x, w: torch.ops.aten._dyn_quant_matmul_4bit(x, w, block, k, n))
 
 
-OPERATORS = {"vllm_moe": VllmMoe, "torch_linear": TorchLinear}
+OPERATORS = {"vllm_moe": VllmMoe, "vllm_x86_moe": VllmX86Moe, "torch_linear": TorchLinear, "torch_bf16": TorchBf16}
 
 
 def main():
