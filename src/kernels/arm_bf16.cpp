@@ -358,7 +358,11 @@ constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) 
           panel_bytes,
           MOEBIUS_BODY(make_panel_bf16),
           scratch_bytes,
-          MOEBIUS_BODY(gemm)};
+          MOEBIUS_BODY(gemm),
+          nullptr,
+          kWidths,
+          8,
+          MOEBIUS_BODY(pack_inputs)};
 }
 constexpr Kernel kKernels[] = {
     kernel("int4", supports_only<Form::kInt4>), kernel("fp4", supports_only<Form::kFp4>),

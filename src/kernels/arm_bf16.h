@@ -36,9 +36,10 @@ namespace moebius {
 namespace {
 namespace bf16_family {
 
-constexpr size_t kNr = 8;    // outputs per panel
-constexpr size_t kKr = 16;   // inputs per packed step
-constexpr int kRaise = 117;  // e4m3 weights: how many powers of two rows are too large
+constexpr size_t kNr = 8;       // outputs per panel
+constexpr size_t kWidths = 48;  // tiles have 8, 12 or 16 outputs
+constexpr size_t kKr = 16;      // inputs per packed step
+constexpr int kRaise = 117;     // e4m3 weights: how many powers of two rows are too large
 
 inline size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
 

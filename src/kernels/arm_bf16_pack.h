@@ -151,7 +151,10 @@ inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g,
 // A panel of 8 outputs, group after group.
 class PanelPacker : Panel<Shape> {
  public:
-  using Panel::Panel;
+  // Inputs outside [k0, k1) of a dense matrix may be left as they are in `out`.
+  PanelPacker(const PackArgs& a, const Shape& s, size_t n, uint8_t* out, size_t k0 = 0,
+              size_t k1 = SIZE_MAX)
+      : Panel(a, s, n, out), changed_from_(k0), changed_to_(k1) {}
   void pack() const {
     if (straight_ && s_.scale_bytes != 0)
       ask_for_extras(w_.scales, rows_.at, scale_size(w_.scale_type), w_.row_bytes);
@@ -162,6 +165,7 @@ class PanelPacker : Panel<Shape> {
 
  private:
   static constexpr size_t kChunk = 128;  // groups whose scales are made at once
+  size_t changed_from_, changed_to_;
   bool stored_nibbles() const {
     return w_.code == CodeType::kInt4Offset || w_.code == CodeType::kFp4;
   }
@@ -264,12 +268,12 @@ class PanelPacker : Panel<Shape> {
     if (straight_ && s_.form != Form::kFp8) {
       size_t k1 = end < w_.K ? end : w_.K;
       const bool dense = w_.code == CodeType::kBf16;  // only what has changed
-      if (dense && a_.changed_from > k) {
-        const size_t skipped = (a_.changed_from - k) / kKr;
+      if (dense && changed_from_ > k) {
+        const size_t skipped = (changed_from_ - k) / kKr;
         k += skipped * kKr, out += skipped * s_.step_bytes;
       }
-      if (dense && a_.changed_to < k1) {
-        const size_t changed = a_.changed_to > k ? k + up(a_.changed_to - k, kKr) : k;
+      if (dense && changed_to_ < k1) {
+        const size_t changed = changed_to_ > k ? k + up(changed_to_ - k, kKr) : k;
         k1 = changed < k1 ? changed : k1;
       }
       const size_t steps = k < k1 ? with_codec([&](auto codec) {
@@ -279,12 +283,19 @@ class PanelPacker : Panel<Shape> {
       })
                                   : 0;
       k += steps * kKr, out += steps * s_.step_bytes;
-      if (dense && k >= a_.changed_to) return;  // there are no scales
+      if (dense && k >= changed_to_) return;  // there are no scales
     }
     pack_codes(a_, s_, n_, k, end, out);
     pack_extras(a_, s_, n_, g, rows_, Met::kUnknown, group(g) + s_.code_bytes);
   }
 };
+
+inline void pack_inputs(const PackInputsArgs& a) {
+  const Shape s = shape_of(*a.problem);
+  const PackArgs whole = {a.problem, a.w, 0, a.problem->N, a.packed};
+  for (size_t n = 0; n < a.problem->N; n += kNr)
+    PanelPacker(whole, s, n, a.packed + n / kNr * s.stride(), a.k0, a.k1).pack();
+}
 
 inline void pack(const PackArgs& a) {
   const Shape s = shape_of(*a.problem);

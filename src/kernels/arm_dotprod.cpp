@@ -66,7 +66,9 @@ constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) 
           panel_bytes,
           MOEBIUS_BODY(make_panel_for<Sdot>),
           scratch_bytes,
-          MOEBIUS_BODY(gemm<Sdot>)};
+          MOEBIUS_BODY(gemm<Sdot>),
+          nullptr,
+          kWidths};
 }
 constexpr Kernel kKernels[] = {kernel("int4", supports_int4), kernel("int8", supports_int8),
                                kernel("fp4", supports_fp4)};

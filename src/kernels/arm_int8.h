@@ -37,8 +37,9 @@ void pack_int8_family(
 namespace {
 namespace int8_family {
 
-constexpr size_t kNr = 8;   // outputs per panel
-constexpr size_t kKr = 16;  // inputs per packed step
+constexpr size_t kNr = 8;       // outputs per panel
+constexpr size_t kWidths = 48;  // tiles have 8, 12 or 16 outputs
+constexpr size_t kKr = 16;      // inputs per packed step
 
 inline size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
 

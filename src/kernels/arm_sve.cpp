@@ -113,7 +113,7 @@ constexpr Kernel kKernels[] = {
     {"arm_sve", "int4", Arch::kAarch64, kNeon | kSve | kSveI8mm | kSve256, kNr, supports_plain,
      numerics, packed_bytes, MOEBIUS_BODY(pack_int8_family), row_bytes, MOEBIUS_BODY(prepare_rows),
      panel_bytes, MOEBIUS_BODY(make_panel_for<Sve>), scratch_bytes, MOEBIUS_BODY(gemm_sve),
-     "its speed was never measured"}};
+     "its speed was never measured", kWidths}};
 
 }  // namespace
 

@@ -5,6 +5,7 @@
 // units compiled for any instruction set, so it defines no function.
 //
 //   load:  pack(QuantMatrix) -> packed bytes          once per matrix, any rows in parallel
+//          pack_inputs(QuantMatrix, inputs)           whenever some inputs of a dense one change
 //   run:   prepare_rows(x f32) -> prepared rows       once per token (and distinct static scale)
 //          make_panel(prepared rows, ids) -> panel    once per group of rows that meet one matrix
 //          gemm(packed, panel, block of N) -> y f32   any blocks in parallel
@@ -12,6 +13,11 @@
 // Prepared rows are stored at a stride of row_bytes, each row self-contained (codes and scales), so
 // rows may be prepared by any thread and picked by id. A panel holds the M picked rows in the
 // kernel's own tile order.
+//
+// Alignment. Memory that a kernel lays out itself begins at a multiple of 64 bytes: packed, data,
+// panel, scratch, and row 0 of prepared rows (row i lies i * row_bytes behind it). Memory that
+// others lay out has the alignment of its elements: x, y, ids, columns, group_ends; the codes and
+// scales of a QuantMatrix have none at all. The fields below repeat it.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +34,8 @@ enum class Numerics : uint8_t {
   kApproximate,  // other arithmetic than declared: only on request
 };
 
-// What is computed, free of pointers: all that `supports` and the oracle may look at.
+// What is computed, free of pointers: all that `supports` and the oracle may look at. Made by
+// make_problem (packed_matrix.h) and nowhere else.
 struct Problem {
   size_t N = 0, K = 0;
   CodeType code = CodeType::kF32;
@@ -36,66 +43,75 @@ struct Problem {
   ScaleType scale_type = ScaleType::kNone;
   size_t groups = 1, block_n = 1, block_k = 1;
   bool zero_points = false;
-  bool act_order =
-      false;            // columns are permuted so that groups become contiguous: `columns` is given
-  bool ragged = false;  // groups are not the regular pieces of block_k columns (slices of K):
-                        // `group_ends` is given
+  // Columns are permuted so that groups become contiguous: `columns` is given.
+  bool act_order = false;
+  // Groups are not the regular blocks of block_k columns (slices of K): `group_ends` is given.
+  bool ragged = false;
   ActSpec act;
   XType x_type = XType::kF32;
+  bool operator==(const Problem&) const = default;
 };
 
 struct PackArgs {
   const Problem* problem;
-  const QuantMatrix* w;
-  size_t n0, n1;    // rows of w to pack; n0 is a multiple of Kernel::n_step
-  uint8_t* packed;  // whole matrix; the call fills what belongs to its rows
-  const int32_t* columns =
-      nullptr;  // act-order: packed column i is column columns[i] of w; null: identity
-  const int32_t* group_ends = nullptr;  // act-order: as in PackedMatrix
-  size_t row0 =
-      0;  // row of the whole matrix at which w begins, when w is a piece of it; a multiple of Kernel::n_step
-  size_t
-      changed_from = 0,
-      changed_to =
-          SIZE_MAX;  // inputs that differ from what is packed already: others may be left as they are
+  const QuantMatrix* w;  // its codes and scales: any alignment
+  size_t n0, n1;         // rows of w to pack; n0 is a multiple of Kernel::n_step
+  uint8_t* packed;       // 64; the whole matrix: the call fills what belongs to its rows
+  // 4; act-order: packed column i is column columns[i] of w; null: identity
+  const int32_t* columns = nullptr;
+  const int32_t* group_ends = nullptr;  // 4; as in PackedMatrix
+  // Row of the whole matrix at which w begins, when w is a block of its rows; a multiple of n_step.
+  size_t row0 = 0;
+};
+
+// New values for inputs [k0, k1) of a dense matrix (ScaleType::kNone, no column order) that was
+// packed whole before: how a block of values in the KV cache grows. Afterwards the packed bytes
+// equal those of pack() of all rows of w, provided that its other inputs did not change.
+struct PackInputsArgs {
+  const Problem* problem;
+  const QuantMatrix* w;  // all N rows; its codes: any alignment
+  size_t k0, k1;
+  uint8_t* packed;  // 64
 };
 
 // A packed matrix with the values that are not part of the tiles.
 struct PackedMatrix {
   const Problem* problem = nullptr;
-  const uint8_t* data = nullptr;
-  float global_scale = 1.0f;  // of the weights (divisor)
-  ActParams act;              // of the input
-  const int32_t* columns =
-      nullptr;  // act-order: panel column i is column columns[i] of x; null: identity
-  const int32_t* group_ends = nullptr;  // ragged: end of group g in (permuted) column order
-                                        // [groups], groups may be empty; null: regular
+  const uint8_t* data = nullptr;  // 64
+  float global_scale = 1.0f;      // of the weights (divisor)
+  ActParams act;                  // of the input
+  // 4; act-order: panel column i is column columns[i] of x; null: identity
+  const int32_t* columns = nullptr;
+  // 4; ragged: end of group g in (permuted) column order [groups], groups may be empty; null:
+  // regular
+  const int32_t* group_ends = nullptr;
 };
 
 struct PrepareArgs {
   const Problem* problem;
   const ActParams* act;
-  const float* x;  // [M,K]; rows that are not quantized (ActCode::kAsIs) are rounded to x_type here
+  // 4; [M,K]; rows that are not quantized (ActCode::kAsIs) are rounded to x_type here
+  const float* x;
   size_t ldx, M;
-  uint8_t* rows;  // [M] at a stride of row_bytes
+  uint8_t* rows;  // [M] at a stride of row_bytes; a multiple of row_bytes behind a multiple of 64
 };
 
 struct PanelArgs {
   const Problem* problem;
   const PackedMatrix* w;  // for its column order
-  const uint8_t* rows;
-  const int32_t* ids;  // [M] indices of prepared rows; null: 0..M-1
+  const uint8_t* rows;    // 64; row 0
+  const int32_t* ids;     // 4; [M] indices of prepared rows; null: 0..M-1
   size_t M;
-  uint8_t* panel;  // panel_bytes(problem, M)
+  uint8_t* panel;  // 64; panel_bytes(problem, M)
 };
 
 struct GemmArgs {
   const PackedMatrix* w;
-  const uint8_t* panel;
-  size_t M, n0, n1;  // n0 a multiple of n_step; n1 too, or N
-  float* y;          // [M, n1 - n0], row stride ldy; without bias
+  const uint8_t* panel;  // 64
+  size_t M, n0, n1;      // n0 a multiple of n_step; n1 too, or N
+  float* y;              // 4; [M, n1 - n0], row stride ldy; without bias
   size_t ldy;
-  uint8_t* scratch;  // scratch_bytes(problem, M), 64-byte aligned, private to the caller
+  uint8_t* scratch;  // 64; scratch_bytes(problem, M), private to the caller
 };
 
 struct Kernel {
@@ -116,6 +132,12 @@ struct Kernel {
   void (*gemm)(const GemmArgs&);
   // Null, or why it is taken only when it is requested by name; the tests judge it like any other.
   const char* on_request = nullptr;
+  // What a call does best with; callers follow it where they have so many, and must not rely on it.
+  // Outputs: a multiple of n_step and of every width of tile, so that no call ends with a narrower
+  // one (0: n_step). Rows: what a call's M should be a multiple of when rows are cut into batches.
+  size_t n_block = 0, m_block = 8;
+  // Null: callers pack the whole matrix again.
+  void (*pack_inputs)(const PackInputsArgs&) = nullptr;
 };
 
 // What a kernel file exports: one constant table (kernels/list.h says how).

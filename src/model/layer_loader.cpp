@@ -107,16 +107,6 @@ RowSource row_source(const Checkpoint& checkpoint, const Module& module, uint64_
   return source;
 }
 
-bool same(const Problem& a, const Problem& b) {
-  return a.N == b.N && a.K == b.K && a.code == b.code && a.bits == b.bits &&
-         a.scale_type == b.scale_type && a.groups == b.groups && a.block_n == b.block_n &&
-         a.block_k == b.block_k && a.zero_points == b.zero_points && a.act_order == b.act_order &&
-         a.ragged == b.ragged && a.act == b.act && a.x_type == b.x_type;
-}
-bool same(const ProjectionPlan& a, const ProjectionPlan& b) {
-  return a.kernel == b.kernel && same(a.problem, b.problem) && a.shared_amax == b.shared_amax;
-}
-
 using Projections = std::array<const Module*, 3>;
 
 ExpertPlan plan_expert(const Checkpoint& checkpoint, const Projections& p,
@@ -132,9 +122,7 @@ ExpertPlan plan_expert(const Checkpoint& checkpoint, const Projections& p,
 // agree share a plan without another look at their payload.
 uint32_t add_plan(std::vector<ExpertPlan>& plans, const ExpertPlan& plan) {
   for (size_t i = 0; i < plans.size(); ++i)
-    if (same(plans[i].gate, plan.gate) && same(plans[i].up, plan.up) &&
-        same(plans[i].down, plan.down))
-      return static_cast<uint32_t>(i);
+    if (plans[i] == plan) return static_cast<uint32_t>(i);
   plans.push_back(plan);
   return static_cast<uint32_t>(plans.size() - 1);
 }

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "base/math_functions.h"
 #include "kernels/oracle.h"
+#include "kernels/packed_matrix.h"
 #include "nn/ops.h"
 
 namespace moebius {
@@ -22,15 +23,21 @@ namespace {
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 constexpr size_t kTaskRows = 256;  // scores and sums of a task stay in the second-level cache
 
-Problem dense_problem(size_t N, size_t K, XType type) {
-  Problem p;
-  p.N = N, p.K = K, p.x_type = type;
-  p.code = type == XType::kBf16  ? CodeType::kBf16
+// A dense matrix of numbers of the type that is cached.
+QuantMatrix dense_matrix(size_t N, size_t K, XType type, const uint8_t* codes) {
+  QuantMatrix w;
+  w.N = N, w.K = K, w.codes = codes;
+  w.code = type == XType::kBf16  ? CodeType::kBf16
            : type == XType::kF16 ? CodeType::kF16
                                  : CodeType::kF32;
-  p.bits = type == XType::kF32 ? 32 : 16;
-  p.block_n = N, p.block_k = K;
-  return p;
+  w.bits = type == XType::kF32 ? 32 : 16;
+  w.block_n = N, w.block_k = K;
+  w.row_bytes = K * (w.bits / 8u);
+  return w;
+}
+
+Problem dense_problem(size_t N, size_t K, XType type) {
+  return make_problem(dense_matrix(N, K, type, nullptr), ActSpec{}, type);
 }
 
 void store_element(uint8_t* to, float v, XType type) {
@@ -139,26 +146,22 @@ void KvCache::append_head(size_t head, const float* k, size_t ldk, const float* 
 }
 
 void KvCache::pack_tail(size_t head, size_t block, size_t first, size_t count) {
-  QuantMatrix w;
-  w.N = kKeyBlock, w.K = plan_->spec.key_dim, w.code = plan_->keys.code, w.bits = plan_->keys.bits;
-  w.block_n = w.N, w.block_k = w.K;
-  w.row_bytes = w.K * element_;
-  w.codes = tail_keys_.data() + head * kKeyBlock * w.row_bytes;
+  const size_t dk = plan_->spec.key_dim, dv = plan_->spec.value_dim;
+  const Kernel &kk = *plan_->key_kernel, &vk = *plan_->value_kernel;
+  const QuantMatrix keys = dense_matrix(kKeyBlock, dk, plan_->type,
+                                        tail_keys_.data() + head * kKeyBlock * dk * element_);
+  const QuantMatrix values = dense_matrix(dv, kKeyBlock, plan_->type,
+                                          tail_values_.data() + head * kKeyBlock * dv * element_);
   uint8_t* to = blocks_[block].data() + head * head_bytes_;
-  const size_t step = plan_->key_kernel->n_step;
+  const size_t step = kk.n_step;
   const size_t from = first == 0 ? 0 : first / step * step;
   const size_t until =
       first == 0 ? kKeyBlock : std::min<size_t>(round_up(first + count, step), kKeyBlock);
-  PackArgs args{};
-  args.problem = &plan_->keys, args.w = &w, args.n0 = from, args.n1 = until, args.packed = to;
-  plan_->key_kernel->pack(args);
-  w.N = plan_->spec.value_dim, w.K = kKeyBlock, w.code = plan_->values.code;
-  w.block_n = w.N, w.block_k = w.K;
-  w.row_bytes = kKeyBlock * element_;
-  w.codes = tail_values_.data() + head * w.N * w.row_bytes;
-  args.problem = &plan_->values, args.n0 = 0, args.n1 = w.N, args.packed = to + key_bytes_;
-  if (first != 0) args.changed_from = first, args.changed_to = first + count;
-  plan_->value_kernel->pack(args);
+  kk.pack({&plan_->keys, &keys, from, until, to});
+  if (first == 0 || vk.pack_inputs == nullptr)
+    vk.pack({&plan_->values, &values, 0, dv, to + key_bytes_});
+  else
+    vk.pack_inputs({&plan_->values, &values, first, first + count, to + key_bytes_});
 }
 
 void KvCache::truncate(size_t length) {

@@ -7,7 +7,6 @@
 #include "nn/linear.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -66,7 +65,7 @@ LinearLayer::LinearLayer(std::vector<LinearPart> parts, ThreadPool* pool) {
     offsets.push_back(layout.add(PackedSlot::bytes(p.plan)));
     parts_[i].n0 = N_;
     parts_[i].n1 = N_ += width;
-    step_ = std::lcm(step_, p.plan.kernel->n_step);
+    widths_.add(*p.plan.kernel);
     if (p.plan.shared_amax.has_value() != parts[0].plan.shared_amax.has_value())
       fail("{} and {} differ in being row-parallel", p.name, parts[0].name);
   }
@@ -194,11 +193,11 @@ LinearLayer::Call LinearLayer::plan_call(const ConstRows& x, const Rows& y, size
   c.unit_rows = std::min(c.unit_rows, x.rows);
   c.units = ceil_div(x.rows, c.unit_rows);
   const size_t wanted = ceil_div(c.thread_count * kLinearTasksPerThread, c.units);
-  const size_t largest = tile_columns(kLinearTileFloats / c.unit_rows, step_);
+  const size_t largest = widths_.columns(kLinearTileFloats / c.unit_rows);
   size_t share = std::max<size_t>(ceil_div(N_, wanted), c.thread_count > 1 ? 16 : 1);
   if (x.rows <= kStreamRows)
     share = std::max(share, std::min(kStreamWeights / K_, ceil_div(N_, c.thread_count)));
-  c.block = round_up(std::min(largest, share), step_);
+  c.block = round_up(std::min(largest, share), widths_.n_step);
   for (const Part& part : parts_) c.blocks += ceil_div(part.n1 - part.n0, c.block);
   return c;
 }

@@ -68,7 +68,7 @@ class LinearLayer {
   std::vector<ProjectionPlan> plans_;
   std::vector<Part> parts_;
   std::vector<const PackedSlot*> panels_;  // one of the slots that share a panel
-  size_t step_ = 1;                        // columns per task are a multiple of it
+  CallWidths widths_;
   bool shared_amax_ = false;
   AlignedBuffer memory_;
 };

@@ -98,9 +98,9 @@ MoeLayer::MoeLayer(MoePlan plan) : plan_(std::move(plan)) {
     if (gated_) experts_[e].gate.bind(&p.gate, memory_.data() + offsets[next++]);
     experts_[e].up.bind(&p.up, memory_.data() + offsets[next++]);
     experts_[e].down.bind(&p.down, memory_.data() + offsets[next++]);
-    up_step_ = std::lcm(up_step_, p.up.kernel->n_step);
-    if (gated_) up_step_ = std::lcm(up_step_, p.gate.kernel->n_step);
-    down_step_ = std::lcm(down_step_, p.down.kernel->n_step);
+    up_widths_.add(*p.up.kernel);
+    if (gated_) up_widths_.add(*p.gate.kernel);
+    down_widths_.add(*p.down.kernel);
     largest_intermediate_ = std::max(largest_intermediate_, p.up.problem.N);
     row_bytes = std::max({row_bytes, p.up.kernel->row_bytes(p.up.problem),
                           p.down.kernel->row_bytes(p.down.problem)});

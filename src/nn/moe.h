@@ -30,6 +30,7 @@ namespace moebius {
 struct ExpertPlan {
   ProjectionPlan gate;  // without kernel when the activation is not gated
   ProjectionPlan up, down;
+  bool operator==(const ExpertPlan&) const = default;
 };
 
 struct MoePlan {
@@ -122,7 +123,7 @@ class MoeLayer {
   std::unique_ptr<LinearLayer> shared_gate_;
   PreparationTable ways_;
   AlignedBuffer memory_;
-  size_t up_step_ = 1, down_step_ = 1;  // column granularity of the two phases
+  CallWidths up_widths_, down_widths_;  // of the two phases
   size_t unit_rows_ = 256;              // most rows that meet a matrix at once
   size_t largest_intermediate_ = 0;
   bool gated_ = true, shared_amax_ = false, finished_ = false;

@@ -122,11 +122,11 @@ void MoeLayer::Forward::make_panels(size_t unit, Thread& s) const noexcept {
 void MoeLayer::Forward::gate_up(const Task& task, Thread& s) noexcept {
   const Unit& u = units_[task.unit];
   const Expert& e = layer_.experts_[u.expert];
-  const size_t I = e.up.problem().N, rows = u.rows, step = layer_.up_step_;
+  const size_t I = e.up.problem().N, rows = u.rows;
   make_panels(task.unit, s);
   const bool whole = u.parts == 1 && !keep_intermediate_;
   float* out = whole ? s.intermediate : intermediate_ + u.intermediate;
-  const size_t columns = tile_columns(tile_floats_ / rows, step);
+  const size_t columns = layer_.up_widths_.columns(tile_floats_ / rows);
   for (size_t n = task.n0; n < task.n1; n += columns) {
     const size_t end = std::min<size_t>(task.n1, n + columns), width = end - n;
     const size_t ld = tile_stride(width);

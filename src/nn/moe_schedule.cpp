@@ -230,7 +230,7 @@ void MoeLayer::Forward::make_tasks() {
     const size_t N = layer_.experts_[u.expert].up.problem().N;
     const size_t wanted = std::min(std::max<size_t>(1, ceil_div(cost(u) * task_limit_, total)),
                                    ceil_div(N, kLeastColumns));
-    const size_t columns = round_up(ceil_div(N, wanted), layer_.up_step_);
+    const size_t columns = round_up(ceil_div(N, wanted), layer_.up_widths_.n_step);
     u.parts = static_cast<uint32_t>(ceil_div(N, columns));
     new (&unit_left_[i]) std::atomic<uint32_t>(u.parts);
     if (u.parts > 1 || keep_intermediate_) {
@@ -253,13 +253,13 @@ void MoeLayer::Forward::make_tasks() {
 }
 
 void MoeLayer::Forward::choose_blocks() {
-  const size_t step = layer_.down_step_, rows = std::max<size_t>(1, largest_unit_);
+  const size_t step = layer_.down_widths_.n_step, rows = std::max<size_t>(1, largest_unit_);
   const size_t per_thread = T_ <= kStreamTokens ? 1 : 4;
   size_t block = std::min({kAccumulatorFloats / std::max<size_t>(1, T_), H_});
   if (threads_ > 1) block = std::min(block, ceil_div(H_, threads_ * per_thread));
   down_block_ = std::max(step, block / step * step);
-  down_tile_ = std::min(down_block_, tile_columns(kDownTileFloats / rows, step));
-  tile_floats_ = std::max({kTileFloats, rows * layer_.up_step_});
+  down_tile_ = std::min(down_block_, layer_.down_widths_.columns(kDownTileFloats / rows));
+  tile_floats_ = std::max({kTileFloats, rows * layer_.up_widths_.n_step});
 }
 
 void MoeLayer::Forward::lay_out_data() {

@@ -48,14 +48,6 @@ void store_row(const Rows& y, size_t r, size_t c, size_t n, const float* in) noe
 // Floats from row to row of a tile with so many columns. Rows a power of two apart meet in the same
 // sets of a cache: 8 rows of 4096 columns cost half the speed of a product.
 inline size_t tile_stride(size_t columns) { return round_up(columns, 16) + 16; }
-// At most so many columns that a product should be cut into: a multiple of `step`, and if they are
-// many, of all widths that kernels work in (8, 12 and 16 outputs), so that no call ends with a
-// narrower tile.
-inline size_t tile_columns(size_t most, size_t step) {
-  constexpr size_t kAllWidths = 48;
-  const size_t unit = most >= 2 * kAllWidths && kAllWidths % step == 0 ? kAllWidths : step;
-  return most < step ? step : most / unit * unit;
-}
 // Ask for cache lines that will be written: soon enough for store_row, or at once.
 void fetch_for_writing(const Rows& y, size_t r, size_t c, size_t n) noexcept;
 void fetch_for_writing(const float* y, size_t n) noexcept;

@@ -16,10 +16,9 @@ namespace {
 
 // Equal as far as the form of a prepared row goes: everything but the number of outputs.
 bool same_rows(const Problem& a, const Problem& b) {
-  return a.K == b.K && a.code == b.code && a.bits == b.bits && a.scale_type == b.scale_type &&
-         a.groups == b.groups && a.block_n == b.block_n && a.block_k == b.block_k &&
-         a.zero_points == b.zero_points && a.act_order == b.act_order && a.ragged == b.ragged &&
-         a.act == b.act && a.x_type == b.x_type;
+  Problem as_wide = a;
+  as_wide.N = b.N;
+  return as_wide == b;
 }
 
 void check_matrix(const Problem& want, const Problem& got, std::string_view what) {
@@ -85,6 +84,17 @@ void check_plan(const ProjectionPlan& plan, std::string_view what) {
   if (plan.kernel->gemm == nullptr || plan.kernel->pack == nullptr)
     fail("{}: kernel {} belongs to another architecture than this program", what,
          plan.kernel->name);
+}
+
+void CallWidths::add(const Kernel& kernel) {
+  n_step = std::lcm(n_step, kernel.n_step);
+  n_block = std::lcm(n_block, kernel.n_block == 0 ? kernel.n_step : kernel.n_block);
+  m_block = std::lcm(m_block, kernel.m_block);
+}
+
+size_t CallWidths::columns(size_t most) const {
+  const size_t portion = most >= 2 * n_block ? n_block : n_step;
+  return most < n_step ? n_step : most / portion * portion;
 }
 
 size_t PackedSlot::bytes(const ProjectionPlan& plan) {

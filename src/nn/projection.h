@@ -21,6 +21,7 @@ struct ProjectionPlan {
   // Row-parallel ranks: the declared input quantization, whose row maximum is taken over all ranks
   // (see row_parallel_problem).
   std::optional<ActSpec> shared_amax;
+  bool operator==(const ProjectionPlan&) const = default;
 };
 
 // --- row-parallel ranks ---
@@ -42,6 +43,16 @@ struct RowSource {
 
 // Throws Error when the plan cannot be run (no kernel, or the kernel's own reason).
 void check_plan(const ProjectionPlan& plan, std::string_view what);
+
+// What the kernels of a layer ask of a call: where its columns may be cut, and in what portions
+// columns and rows suit all of them.
+struct CallWidths {
+  size_t n_step = 1, n_block = 1, m_block = 1;
+  void add(const Kernel& kernel);
+  // At most so many columns that a product should be cut into: a multiple of n_step, and of n_block
+  // if they are many.
+  size_t columns(size_t most) const;
+};
 
 class PackedSlot {
  public:
