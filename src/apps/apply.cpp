@@ -3,9 +3,12 @@
 // or ids come from the caller).
 #include "apps/apply.h"
 
+#include <memory>
 #include <optional>
 #include <vector>
 
+#include "apps/commands.h"
+#include "apps/folder.h"
 #include "apps/terminal.h"
 #include "base/error.h"
 #include "model/layer_loader.h"
@@ -137,7 +140,7 @@ void write_outputs(const std::string& path, const Outputs& out, DType type, size
 }  // namespace
 
 int run_apply(const ApplyOptions& options) {
-  const Checkpoint checkpoint = Checkpoint::open(options.folder);
+  const Checkpoint checkpoint = open_checkpoint(options.folder);
   const TensorStore inputs = TensorStore::open_file(options.in);
   const Input x_input = read_input(inputs, "x");
   if (!x_input) fail("{}: has no tensor 'x'", options.in);
@@ -172,6 +175,29 @@ int run_apply(const ApplyOptions& options) {
   }
   write_outputs(options.out, out, type, x.rows);
   return 0;
+}
+
+Command apply_command() {
+  auto o = std::make_shared<ApplyOptions>();
+  Command c("apply", "runs one module on given inputs");
+  c.argument("DIR", o->folder, "checkpoint folder").folder().must();
+  c.argument("MODULE", o->module, "a linear, a MoE block (...mlp) or its experts (...mlp.experts)")
+      .must();
+  c.option("--in", "FILE", &o->in,
+           "safetensors: x [T,H]; for experts also router_logits, or topk_ids and topk_weights")
+      .file()
+      .must();
+  c.option("--out", "FILE", &o->out, "safetensors: y; for MoE also topk_ids, topk_weights")
+      .file()
+      .must();
+  c.option("--out-dtype", "TYPE", &o->out_dtype, "type of y")
+      .one_of({"f32", "bf16", "f16"})
+      .by_default("that of x");
+  add_run_options(c, o->run);
+  c.examples = {"moebius apply DIR model.layers.0.self_attn.q_proj --in x --out y",
+                "moebius apply DIR model.layers.0.mlp --in x --out y --out-dtype f32"};
+  c.action = [o](const Command&) { return run_apply(*o); };
+  return c;
 }
 
 }  // namespace moebius

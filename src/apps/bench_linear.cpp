@@ -10,6 +10,7 @@
 #include "apps/bench_pack.h"
 #include "apps/bench_report.h"
 #include "apps/bench_synthetic.h"
+#include "apps/folder.h"
 #include "apps/terminal.h"
 #include "base/error.h"
 #include "kernels/list.h"
@@ -71,7 +72,7 @@ Subject synthetic_subject(const BenchOptions& options, const SyntheticScheme& sc
 
 // A linear of a folder, loaded as often as it takes to leave the caches.
 Subject folder_subject(const BenchOptions& options, const LayerOptions& lo) {
-  const Checkpoint checkpoint = Checkpoint::open(options.folder);
+  const Checkpoint checkpoint = open_checkpoint(options.folder);
   const Module* module = checkpoint.find_module(options.module);
   if (module == nullptr || module->plan.N == 0)
     fail("{}: has no linear named '{}'; `moebius inspect` lists the modules", options.folder,

@@ -12,6 +12,7 @@
 #include "apps/bench_report.h"
 #include "apps/bench_synthetic.h"
 #include "apps/explain.h"
+#include "apps/folder.h"
 #include "apps/terminal.h"
 #include "base/error.h"
 #include "model/decoder.h"
@@ -144,7 +145,7 @@ int run_bench_model(const BenchOptions& options, std::ostream& out) {
     if (n == 0) fail("--prompts holds 0; expected lengths of at least 1");
   for (const size_t b : options.batches)
     if (b == 0) fail("--batches holds 0; expected sizes of at least 1");
-  const Checkpoint checkpoint = Checkpoint::open(options.folder);
+  const Checkpoint checkpoint = open_checkpoint(options.folder);
   ThreadPool& pool = machine.pool(threads);
   ModelBench bench(options, checkpoint, pool);
   const double roof = machine.read(threads);

@@ -7,6 +7,7 @@
 
 #include "apps/bench_report.h"
 #include "apps/bench_synthetic.h"
+#include "apps/folder.h"
 #include "apps/terminal.h"
 #include "base/error.h"
 #include "kernels/packed_matrix.h"
@@ -111,7 +112,7 @@ Subject synthetic_subject(const BenchOptions& options, const SyntheticScheme& sc
 }
 
 Subject folder_subject(const BenchOptions& options, ThreadPool& pool) {
-  const Checkpoint checkpoint = Checkpoint::open(options.folder);
+  const Checkpoint checkpoint = open_checkpoint(options.folder);
   const auto& blocks = checkpoint.moe_blocks();
   if (blocks.empty()) fail("{}: has no mixture-of-experts layer", options.folder);
   const MoeBlock* block = options.module.empty() ? &blocks[0] : checkpoint.find_moe(options.module);

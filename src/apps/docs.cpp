@@ -8,10 +8,13 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iostream>
 #include <map>
+#include <memory>
 #include <ostream>
 #include <vector>
 
+#include "apps/commands.h"
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/formats/format.h"
@@ -178,6 +181,16 @@ int run_docs(const std::string& table, std::ostream& out) {
     fail("no table '{}'; there are schemes, kernels, architectures, formats and models",
          printable(table));
   return 0;
+}
+
+Command docs_command() {
+  auto table = std::make_shared<std::string>();
+  Command c("docs", "prints tables for the documents");
+  c.hidden = true;
+  c.argument("TABLE", *table, "which table").must();
+  c.examples = {"moebius docs kernels"};
+  c.action = [table](const Command&) { return run_docs(*table, std::cout); };
+  return c;
 }
 
 }  // namespace moebius

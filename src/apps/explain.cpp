@@ -3,9 +3,14 @@
 #include "apps/explain.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
+#include <iostream>
+#include <memory>
 #include <ostream>
 
+#include "apps/commands.h"
+#include "apps/folder.h"
 #include "apps/glob.h"
 #include "apps/terminal.h"
 #include "base/error.h"
@@ -76,7 +81,7 @@ XType activation_type(const std::string& option, const std::string& config_dtype
 }
 
 int run_explain(const ExplainOptions& options, std::ostream& out) {
-  const Checkpoint checkpoint = Checkpoint::open(options.folder);
+  const Checkpoint checkpoint = open_checkpoint(options.folder);
   const Cpu cpu = options.cpu.empty() ? host_cpu() : parse_cpu(options.cpu);
   const Policy policy = policy_of(options.run);
   const XType x_type = activation_type(options.dtype, checkpoint.config().dtype);
@@ -108,6 +113,24 @@ int run_explain(const ExplainOptions& options, std::ostream& out) {
   if (options.json)
     out << Json::object({{"cpu", describe(cpu)}, {"modules", std::move(modules)}}).dump(1) << '\n';
   return 0;
+}
+
+Command explain_command() {
+  auto o = std::make_shared<ExplainOptions>();
+  Command c("explain", "says which kernel will run each module, and why not the others");
+  c.folder(o->folder);
+  c.option("--cpu", "LIST", &o->cpu,
+           "answer for a CPU with these features, e.g. neon,dotprod or avx2,fma,f16c")
+      .by_default("this machine");
+  add_dtype_option(c, o->dtype);
+  add_json_flag(c, o->json);
+  add_run_options(c, o->run);
+  c.examples = {"moebius explain DIR", "moebius explain DIR --cpu neon,dotprod --json"};
+  c.action = [o](const Command&) {
+    o->colour = colour_wanted(STDOUT_FILENO);
+    return run_explain(*o, std::cout);
+  };
+  return c;
 }
 
 }  // namespace moebius

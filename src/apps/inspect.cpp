@@ -2,11 +2,19 @@
 // Gathers what inspect shows (see inspect_facts.h) and calls one of the two writers.
 #include "apps/inspect.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <iostream>
+#include <memory>
 #include <ostream>
 #include <unordered_map>
 
+#include "apps/commands.h"
+#include "apps/folder.h"
 #include "apps/inspect_facts.h"
+#include "apps/options.h"
+#include "apps/terminal.h"
 #include "base/error.h"
 #include "checkpoint/module_scheme.h"
 
@@ -119,13 +127,33 @@ InspectFacts gather_facts(const Checkpoint& c, const InspectOptions& o) {
 }
 
 int run_inspect(const InspectOptions& options, std::ostream& out) {
-  const Checkpoint checkpoint = Checkpoint::open(options.folder);
+  const Checkpoint checkpoint = open_checkpoint(options.folder);
   const InspectFacts facts = gather_facts(checkpoint, options);
   if (options.json)
     out << inspect_json(facts).dump(1) << '\n';
   else
     out << inspect_text(facts);
   return facts.problems.empty() ? 0 : 1;
+}
+
+Command inspect_command() {
+  auto o = std::make_shared<InspectOptions>();
+  Command c("inspect",
+            "says what a folder is: modules, schemes, sizes, what is unsupported and why");
+  c.folder(o->folder);
+  c.flag("--tensors", o->tensors, "every tensor and what uses it");
+  c.option("--layer", "N", &o->layer, "one layer only").range(0, 1 << 30).by_default("all");
+  c.flag("--deep", o->deep, "read all payloads: check scales, zero points, code ranges");
+  c.option("--tp", "N", &o->tp, "sizes per tensor-parallel rank").range(1, 65536);
+  c.option("--ep", "N", &o->ep, "sizes per expert-parallel rank").range(1, 65536);
+  add_json_flag(c, o->json);
+  c.examples = {"moebius inspect", "moebius inspect DIR --tp 4 --ep 2",
+                "moebius inspect DIR --json | jq '.modules[] | .scheme'"};
+  c.action = [o](const Command&) {
+    o->colour = colour_wanted(STDOUT_FILENO);
+    return run_inspect(*o, std::cout);
+  };
+  return c;
 }
 
 }  // namespace moebius

@@ -8,9 +8,13 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <iostream>
+#include <memory>
 #include <ostream>
 
+#include "apps/commands.h"
 #include "apps/explain.h"
+#include "apps/folder.h"
 #include "apps/terminal.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -85,7 +89,7 @@ double loss_of(const float* logits, size_t n, int32_t target) {
 }  // namespace
 
 OpenModel::OpenModel(const ModelRunOptions& options, size_t context)
-    : checkpoint(Checkpoint::open(options.folder)), pool(thread_count(options.run)) {
+    : checkpoint(open_checkpoint(options.folder)), pool(thread_count(options.run)) {
   const auto start = std::chrono::steady_clock::now();
   for (const std::string& w : checkpoint.warnings())
     fmt::print(stderr, "moebius: warning: {}\n", w);
@@ -186,6 +190,59 @@ int run_perplexity(const PerplexityOptions& options, std::ostream& out) {
     out << fmt::format("loss {:.5f}  perplexity {:.4f}  tokens {}\n", mean, std::exp(mean),
                        windows * ctx);
   return 0;
+}
+
+void add_model_options(Command& c, ModelRunOptions& o) {
+  add_run_options(c, o.run);
+  add_dtype_option(c, o.dtype);
+}
+
+namespace {
+
+void add_tokens_type(Command& c, TokenSource& tokens) {
+  c.option("--tokens-type", "TYPE", &tokens.type, "of the tokens file").one_of({"u16", "u32"});
+}
+
+}  // namespace
+
+Command logits_command() {
+  auto o = std::make_shared<LogitsOptions>();
+  Command c("logits", "writes the logits of every position of a token sequence");
+  c.argument("DIR", o->model.folder, "checkpoint folder").folder().must();
+  c.section("Input, one of");
+  c.option("--tokens", "LIST", &o->tokens.list, "token ids by comma");
+  c.option("--tokens-file", "FILE", &o->tokens.file, "little-endian token ids").file();
+  c.option("--text", "TEXT", &o->tokens.text, "text for the folder's tokenizer");
+  c.exactly_one({"--tokens", "--tokens-file", "--text"});
+  c.section("Options");
+  add_tokens_type(c, o->tokens);
+  c.option("--out", "FILE", &o->out, "safetensors file: logits f32 [T, vocabulary]").file().must();
+  add_model_options(c, o->model);
+  c.examples = {"moebius logits DIR --tokens 1,2,3 --out logits.safetensors --dtype f32"};
+  c.action = [o](const Command&) { return run_logits(*o); };
+  return c;
+}
+
+Command perplexity_command() {
+  auto o = std::make_shared<PerplexityOptions>();
+  Command c("perplexity", "measures the mean loss over consecutive windows of a text");
+  c.folder(o->model.folder);
+  c.section("Input, one of");
+  c.option("--file,-f", "FILE", &o->tokens.text_file, "text file").file();
+  c.option("--tokens-file", "FILE", &o->tokens.file, "little-endian token ids").file();
+  c.exactly_one({"--file", "--tokens-file"});
+  c.section("Options");
+  add_tokens_type(c, o->tokens);
+  c.option("--ctx,-c", "N", &o->context, "inputs per window").range(1, 1 << 24);
+  c.option("--windows", "N", &o->windows, "only the first N windows")
+      .range(0, 1 << 30)
+      .by_default("0: all");
+  add_json_flag(c, o->json);
+  add_model_options(c, o->model);
+  c.examples = {"moebius perplexity -f book.txt",
+                "moebius perplexity DIR --tokens-file models/eval/val.bin --ctx 512"};
+  c.action = [o](const Command&) { return run_perplexity(*o, std::cout); };
+  return c;
 }
 
 }  // namespace moebius

@@ -17,6 +17,8 @@ struct ModelRunOptions {
   RunOptions run;
 };
 
+void add_model_options(Command& command, ModelRunOptions& options);
+
 // A checkpoint with its model and threads; `context`: longest sequence that will be run (0: what
 // the config allows).
 struct OpenModel {

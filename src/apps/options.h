@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options that several commands share, as the command line gives them; turning them into values
-// throws Error.
+// Options that several commands share: how they are declared, and the values they stand for.
 #pragma once
 #include <string>
 
+#include "apps/command.h"
 #include "kernels/oracle.h"
 #include "quant/activation.h"
 
@@ -16,11 +16,13 @@ struct RunOptions {
   std::string int8_activations = "declared";  // declared | ct | vllm
 };
 
-size_t thread_count(const RunOptions& options);
-Policy policy_of(const RunOptions& options);  // MOEBIUS_KERNEL included; says so on stderr
-Int8Mode int8_mode_of(const RunOptions& options);
+void add_arithmetic_options(Command& command, RunOptions& run);  // all but --threads
+void add_run_options(Command& command, RunOptions& run);
+void add_dtype_option(Command& command, std::string& dtype);
+void add_json_flag(Command& command, bool& json);
 
-// The folder to work on: the argument, or the bundled model.
-std::string folder_or_bundled(const std::string& folder);
+size_t thread_count(const RunOptions& options);
+Policy policy_of(const RunOptions& options);  // throws Error
+Int8Mode int8_mode_of(const RunOptions& options);
 
 }  // namespace moebius

@@ -11,8 +11,11 @@
 #include <csignal>
 #include <iostream>
 #include <iterator>
+#include <memory>
 
+#include "apps/commands.h"
 #include "apps/explain.h"
+#include "apps/manners.h"
 #include "apps/terminal.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -82,7 +85,7 @@ class Session {
     Request request;
     request.prompt = prompt;
     request.sampling = sampling();
-    request.max_new = options_.max_new;
+    request.max_new = options_.max_new < 0 ? SIZE_MAX : static_cast<size_t>(options_.max_new);
     request.stop_tokens = defaults_.eos;
     request.ignore_stop = options_.ignore_eos;
     Answer a;
@@ -157,6 +160,7 @@ class Session {
   }
 
   void print_statistics(const Answer& a, const Statistics& s) const {
+    if (manners().quiet) return;
     fmt::print(
         stderr,
         "\n[{} prompt tokens at {:.1f}/s, {} new at {:.1f}/s, {:.2f} GB/s of weights ({:.1f} % "
@@ -286,6 +290,54 @@ int run_run(const RunCommandOptions& options) {
   if (options.json) std::cout << session.to_json(a, s).dump() << '\n' << std::flush;
   session.print_statistics(a, s);
   return a.finish == "interrupted" ? 130 : 0;
+}
+
+Command run_command() {
+  auto o = std::make_shared<RunCommandOptions>();
+  Command c("run", "continues a text, or chats");
+  c.folder(o->model.folder);
+  c.section("Prompt");
+  c.option("--prompt,-p", "TEXT", &o->prompt, "the text to continue").by_default("standard input");
+  c.option("--file,-f", "FILE", &o->prompt_file, "read it from a file").file();
+  c.at_most_one({"--prompt", "--file"});
+  c.flag("--chat", o->chat, "the prompt is a user's message: use the folder's chat template");
+  c.flag("--interactive,-i", o->interactive, "a conversation, line by line");
+  c.option("--system", "TEXT", &o->system, "system message").by_default("none");
+  c.section("Answer");
+  c.option("--tokens-max,-n", "N", &o->max_new, "most new tokens; -1: until the end or the context")
+      .range(-1, 1 << 30);
+  c.option("--stop", "TEXT", &o->stop, "end before this text").by_default("none");
+  c.flag("--ignore-eos", o->ignore_eos, "go on after end-of-text tokens");
+  c.option("--ctx,-c", "N", &o->context, "most tokens of a sequence")
+      .range(0, 1 << 30)
+      .by_default("0: what the model allows");
+  add_json_flag(c, o->json);
+  c.section("Sampling");
+  c.option("--temp,--temperature", "X", &o->temperature, "temperature; 0: greedy")
+      .by_default("generation_config.json");
+  c.option("--top-k", "N", &o->top_k, "keep the N best tokens; 0: all")
+      .by_default("generation_config.json");
+  c.option("--top-p", "X", &o->top_p, "keep the best tokens that reach this probability")
+      .by_default("generation_config.json");
+  c.option("--min-p", "X", &o->min_p, "drop tokens below this share of the best one's probability")
+      .by_default("generation_config.json, else 0");
+  c.option("--repetition-penalty", "X", &o->repetition_penalty,
+           "divide the logits of tokens already there")
+      .by_default("generation_config.json, else 1");
+  c.option("--presence-penalty", "X", &o->presence_penalty, "subtract from tokens of the answer")
+      .by_default("0");
+  c.option("--frequency-penalty", "X", &o->frequency_penalty,
+           "subtract per occurrence in the answer")
+      .by_default("0");
+  c.option("--seed", "N", &o->seed, "of the draws");
+  add_model_options(c, o->model);
+  c.examples = {"moebius run -p 'It was a dark night' -n 64 --temp 0.8 --seed 1",
+                "moebius run DIR --chat -p 'Who are you?'", "moebius run DIR -i"};
+  c.action = [o](const Command& command) {
+    o->has_prompt = command.given("--prompt");
+    return run_run(*o);
+  };
+  return c;
 }
 
 }  // namespace moebius

@@ -13,7 +13,7 @@ struct RunCommandOptions {
   ModelRunOptions model;
   std::string prompt, prompt_file;  // neither: standard input
   bool has_prompt = false;
-  size_t max_new = 256;
+  int64_t max_new = 256;  // -1: until the end or the context
   bool chat = false, interactive = false;
   std::string system;
   std::optional<float> temperature, top_p, min_p, repetition_penalty, presence_penalty,

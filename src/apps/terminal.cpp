@@ -11,6 +11,8 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "apps/manners.h"
+
 namespace moebius {
 namespace {
 
@@ -73,6 +75,7 @@ Progress::Progress(std::string what, uint64_t total, bool bytes)
 
 Progress::~Progress() {
   const std::lock_guard lock(mutex_);
+  if (manners().quiet) return;
   const bool worth_it = seconds_since(start_) > 1.0;  // short work stays silent
   if (terminal_ ? width_ > 0 : worth_it) draw(true);
 }
@@ -81,7 +84,7 @@ void Progress::advance(uint64_t amount, std::string_view note) {
   const std::lock_guard lock(mutex_);
   done_ += amount;
   if (!note.empty()) note_ = note;
-  if (Clock::now() < next_) return;
+  if (manners().quiet || Clock::now() < next_) return;
   next_ = Clock::now() + (terminal_ ? Clock::duration(kRedraw) : Clock::duration(kPlainLine));
   draw(false);
 }

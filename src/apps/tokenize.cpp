@@ -4,10 +4,14 @@
 
 #include <charconv>
 #include <chrono>
+#include <iostream>
 #include <istream>
 #include <iterator>
+#include <memory>
 #include <ostream>
 
+#include "apps/commands.h"
+#include "apps/options.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -122,6 +126,37 @@ int run_detokenize(const DetokenizeOptions& o, std::istream& in, std::ostream& o
     out << text;  // nothing is added: the text may be piped on
   }
   return 0;
+}
+
+Command tokenize_command() {
+  auto o = std::make_shared<TokenizeOptions>();
+  Command c("tokenize", "turns text into token ids, on one line");
+  c.folder(o->folder);
+  c.option("--text,-p", "TEXT", &o->text, "the text").by_default("standard input");
+  c.option("--file,-f", "FILE", &o->file, "read it from a file").file();
+  c.at_most_one({"--text", "--file"});
+  c.flag("--no-special", o->add_special, "leave out what the post-processor adds");
+  add_json_flag(c, o->json);
+  c.option("--repeat", "N", &o->repeat, "measure: encode N times, print times instead of ids")
+      .range(1, 1000000)
+      .by_default("off");
+  c.flag("--lines", o->lines, "with --repeat: every line by itself");
+  c.examples = {"moebius tokenize -p 'Hello there'", "moebius tokenize DIR --json < book.txt"};
+  c.action = [o](const Command&) { return run_tokenize(*o, std::cin, std::cout); };
+  return c;
+}
+
+Command detokenize_command() {
+  auto o = std::make_shared<DetokenizeOptions>();
+  Command c("detokenize", "turns token ids into text");
+  c.folder(o->folder);
+  c.option("--ids,--tokens", "LIST", &o->ids, "token ids by commas or spaces")
+      .by_default("standard input");
+  c.flag("--special", o->special, "write special tokens too");
+  add_json_flag(c, o->json);
+  c.examples = {"moebius detokenize --ids 12,7,99", "moebius detokenize DIR < ids.txt"};
+  c.action = [o](const Command&) { return run_detokenize(*o, std::cin, std::cout); };
+  return c;
 }
 
 }  // namespace moebius

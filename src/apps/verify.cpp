@@ -6,14 +6,19 @@
 #include "apps/verify.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <cstring>
+#include <iostream>
+#include <memory>
 #include <optional>
 #include <ostream>
 #include <set>
 
+#include "apps/commands.h"
 #include "apps/explain.h"
+#include "apps/folder.h"
 #include "apps/glob.h"
 #include "apps/terminal.h"
 #include "base/error.h"
@@ -167,7 +172,7 @@ Json to_json(const Finding& f) {
 }  // namespace
 
 int run_verify(const VerifyOptions& options, std::ostream& out) {
-  const Checkpoint checkpoint = Checkpoint::open(options.folder);
+  const Checkpoint checkpoint = open_checkpoint(options.folder);
   checkpoint.require_supported();
   ThreadPool pool(thread_count(options.run));
   LayerOptions layer_options;
@@ -203,6 +208,25 @@ int run_verify(const VerifyOptions& options, std::ostream& out) {
   else
     out << fmt::format("{} modules, {} failed\n", findings.size(), bad);
   return bad == 0 ? 0 : 1;
+}
+
+Command verify_command() {
+  auto o = std::make_shared<VerifyOptions>();
+  Command c("verify", "compares the chosen kernels with the reference; exit code 1 on any failure");
+  c.folder(o->folder);
+  c.option("--module", "GLOB", &o->module, "only modules whose name matches ('*', '?')");
+  c.option("--in", "FILE", &o->in, "safetensors file with x [T, features]")
+      .file()
+      .by_default("seeded rows");
+  add_dtype_option(c, o->dtype);
+  add_json_flag(c, o->json);
+  add_run_options(c, o->run);
+  c.examples = {"moebius verify", "moebius verify DIR --module '*.mlp.experts.7.*'"};
+  c.action = [o](const Command&) {
+    o->colour = colour_wanted(STDOUT_FILENO);
+    return run_verify(*o, std::cout);
+  };
+  return c;
 }
 
 }  // namespace moebius

@@ -41,13 +41,12 @@ SERVER_ALLOWED = {"model", "text", "base", "apps"}
 # A heavy header may be included by one .cpp file and by no header.
 HEAVY = {
     "nlohmann": re.compile(r"^nlohmann/"),
-    "CLI11": re.compile(r"^CLI/"),
     "pcre2": re.compile(r"^pcre2\.h$"),
     "httplib": re.compile(r"^httplib\.h$"),
     "oniguruma": re.compile(r"^oniguruma\.h$"),
     "utf8proc": re.compile(r"^utf8proc\.h$"),
 }
-THIRD_PARTY = {"fmt", "nlohmann", "CLI", "pcre2.h", "httplib.h", "oniguruma.h", "utf8proc.h"}
+THIRD_PARTY = {"fmt", "nlohmann", "pcre2.h", "httplib.h", "oniguruma.h", "utf8proc.h"}
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)
 

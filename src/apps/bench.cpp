@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// The bench command: five subjects, their options.
+#include "apps/bench.h"
+
+#include <iostream>
+#include <memory>
+
+#include "apps/commands.h"
+
+namespace moebius {
+namespace {
+
+using Action = int (*)(const BenchOptions&, std::ostream&);
+
+Command subject(std::string name, std::string what, const std::shared_ptr<BenchOptions>& o,
+                Action action) {
+  Command c("bench " + name, std::move(what));
+  c.action = [o, action](const Command&) { return action(*o, std::cout); };
+  return c;
+}
+
+void add_threads_list(Command& c, BenchOptions& o) {
+  c.option("--threads,-t", "LIST", &o.threads, "numbers of threads")
+      .range(1, 1024)
+      .by_default("1 and all cores")
+      .from_environment("MOEBIUS_THREADS");
+}
+
+void add_report_options(Command& c, BenchOptions& o) {
+  c.section("Report");
+  c.flag("--json", o.json, "print one JSON object per line");
+  c.option("--compare", "FILE", &o.compare, "earlier --json output: print earlier / this time")
+      .file()
+      .by_default("none");
+  c.option("--svg", "FILE", &o.svg, "write a roofline picture").file().by_default("none");
+  c.flag("--plot", o.plot, "draw a roofline in the terminal");
+  c.option("--seconds", "X", &o.seconds, "time to spend on each case").range(0, 3600);
+}
+
+void add_case_options(Command& c, BenchOptions& o) {
+  c.option("--scheme", "LIST", &o.schemes, "schemes").by_commas().one_of(bench_scheme_names());
+  c.option("--group", "LIST", &o.groups, "columns per scale; -1: one scale per output")
+      .range(-1, 1 << 20)
+      .by_default("that of the scheme");
+  c.option("--tokens", "LIST", &o.tokens, "rows of x").range(1, 1 << 20);
+  c.option("--dtype", "TYPE", &o.dtype, "type of activations").one_of({"bf16", "f16", "f32"});
+}
+
+void add_machine_options(Command& c, BenchOptions& o) {
+  c.section("Machine");
+  add_threads_list(c, o);
+  add_arithmetic_options(c, o.run);
+}
+
+void add_sizes(Command& c, BenchOptions& o) {
+  c.option("--n", "N", &o.n, "outputs").range(1, 1 << 24);
+  c.option("--k", "K", &o.k, "inputs").range(1, 1 << 24);
+}
+
+Command roof_subject() {
+  auto o = std::make_shared<BenchOptions>();
+  Command c = subject("roof", "what the machine can do: products per second, memory bandwidth", o,
+                      run_bench_roof);
+  add_threads_list(c, *o);
+  c.flag("--json", o->json, "print one JSON object per line");
+  c.examples = {"moebius bench roof", "moebius bench roof --threads 1,2,4 --json"};
+  return c;
+}
+
+Command kernel_subject() {
+  auto o = std::make_shared<BenchOptions>();
+  o->schemes = bench_scheme_names();
+  o->seconds = 0.1;
+  Command c = subject(
+      "kernel", "every kernel of this CPU on every scheme, one thread, weights cached and cold", o,
+      run_bench_kernel);
+  add_sizes(c, *o);
+  c.option("--kernel", "NAME", &o->run.kernel, "this kernel only")
+      .by_default("all")
+      .from_environment("MOEBIUS_KERNEL");
+  c.flag("--pack", o->pack, "packing of cold weights instead of products");
+  add_case_options(c, *o);
+  c.find("--scheme")->by_default("all");
+  add_report_options(c, *o);
+  for (const char* other : {"--tokens", "--compare", "--svg", "--plot"})
+    c.at_most_one({"--pack", other});
+  c.examples = {"moebius bench kernel --scheme w4a8,fp8 --tokens 1,32",
+                "moebius bench kernel --pack"};
+  return c;
+}
+
+Command linear_subject() {
+  auto o = std::make_shared<BenchOptions>();
+  Command c = subject("linear", "a linear layer, random weights or a module of a folder", o,
+                      run_bench_linear);
+  c.argument("DIR", o->folder, "checkpoint folder").folder().by_default("random weights");
+  c.option("--module", "NAME", &o->module, "which linear of the folder").by_default("none");
+  add_sizes(c, *o);
+  add_case_options(c, *o);
+  add_machine_options(c, *o);
+  add_report_options(c, *o);
+  c.examples = {"moebius bench linear --n 4096 --k 2048 --scheme w4a8 --tokens 1,32",
+                "moebius bench linear DIR --module model.layers.0.self_attn.q_proj"};
+  c.action = [o](const Command&) {
+    if (o->folder.empty() != o->module.empty())
+      throw UsageError("bench linear takes a folder and --module together, or neither");
+    return run_bench_linear(*o, std::cout);
+  };
+  return c;
+}
+
+Command moe_subject() {
+  auto o = std::make_shared<BenchOptions>();
+  Command c = subject("moe", "a mixture-of-experts layer, random weights or a block of a folder", o,
+                      run_bench_moe);
+  c.argument("DIR", o->folder, "checkpoint folder").folder().by_default("random weights");
+  c.option("--module", "NAME", &o->module, "which MoE block of the folder").by_default("the first");
+  c.option("--experts", "N", &o->experts, "number of experts").range(1, 65536);
+  c.option("--top-k", "N", &o->top_k, "experts per token").range(1, 65536);
+  c.option("--hidden", "N", &o->hidden, "features of a token").range(1, 1 << 20);
+  c.option("--intermediate", "N", &o->intermediate, "features inside an expert").range(1, 1 << 20);
+  c.flag("--skew", o->skew, "one expert gets half of the tokens");
+  add_case_options(c, *o);
+  add_machine_options(c, *o);
+  add_report_options(c, *o);
+  c.examples = {"moebius bench moe --scheme w4a8 --group 128 --tokens 1,32,512 --json",
+                "moebius bench moe --experts 64 --top-k 6 --threads 1,2"};
+  c.action = [o](const Command&) {
+    if (o->top_k > o->experts)
+      throw UsageError("--top-k is " + std::to_string(o->top_k) +
+                       "; expected 1 to the number of experts, " + std::to_string(o->experts));
+    return run_bench_moe(*o, std::cout);
+  };
+  return c;
+}
+
+Command model_subject() {
+  auto o = std::make_shared<BenchOptions>();
+  Command c = subject("model", "prefill and decode of a whole model with random tokens", o,
+                      run_bench_model);
+  c.folder(o->folder);
+  c.option("--prompts", "LIST", &o->prompts, "prompt lengths").range(1, 1 << 20);
+  c.option("--batches", "LIST", &o->batches, "sequences per decode step").range(1, 4096);
+  c.option("--seconds", "X", &o->seconds, "time to spend on each prompt length").range(0, 3600);
+  add_json_flag(c, o->json);
+  add_machine_options(c, *o);
+  add_dtype_option(c, o->dtype);
+  c.examples = {"moebius bench model", "moebius bench model DIR --prompts 512 --batches 1,8"};
+  return c;
+}
+
+}  // namespace
+
+Command bench_command() {
+  Command c("bench", "measures the machine, kernels, layers, whole models");
+  c.subjects = {roof_subject(), kernel_subject(), linear_subject(), moe_subject(), model_subject()};
+  c.examples = {"moebius bench roof", "moebius bench model DIR"};
+  return c;
+}
+
+}  // namespace moebius

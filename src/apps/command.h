@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a command is: its name, its options with their defaults, its examples, what it does. Every
+// command describes itself in its own file; commands.cpp lists them. The parser, help, completion,
+// the man page, the nearest name and the documents read the descriptions, so none of them can
+// disagree.
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+namespace moebius {
+
+enum ExitCode : int {
+  kExitDone = 0,
+  kExitFailed = 1,  // a check failed, or the input is unusable
+  kExitUsage = 2,
+  kExitDied = 3,  // the engine or a rank
+  kExitInterrupted = 130,
+};
+
+// Wrong usage; what() is a sentence without the program's name.
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Where a value goes. What it holds when the option is declared is the default that help shows.
+using OptionTarget =
+    std::variant<bool*, int*, unsigned*, size_t*, int64_t*, double*, std::optional<int>*,
+                 std::optional<float>*, std::string*, std::optional<std::string>*,
+                 std::vector<std::string>*, std::vector<size_t>*, std::vector<int64_t>*>;
+
+enum class ValueKind : uint8_t { kText, kFile, kFolder };  // what a shell completes
+
+struct Option {
+  std::vector<std::string> names;  // "--prompt", "-p"; the first is the one in messages. DIR
+  std::string value;               // "TEXT"; empty: a flag
+  std::string what;
+  std::string section;
+  OptionTarget target;
+  ValueKind kind = ValueKind::kText;
+  std::string default_text;          // empty: none
+  std::vector<std::string> choices;  // empty: anything
+  std::string environment;           // variable that is read when the option is not given
+  std::optional<std::pair<double, double>> limits;
+  bool required = false;
+  bool bundled = false;   // a folder: the bundled model when it is not given
+  bool commas = false;    // a list: items by comma
+  bool inverted = false;  // a flag that clears its target
+  size_t given = 0;       // how often
+
+  const std::string& name() const { return names.front(); }
+  bool is_list() const;
+  bool is_positional() const { return names.front()[0] != '-'; }
+
+  // Details, written after the declaration: c.option(...).range(1, 64).
+  Option& range(double low, double high) { return limits = {low, high}, *this; }
+  Option& one_of(std::vector<std::string> list) { return choices = std::move(list), *this; }
+  Option& by_default(std::string text) { return default_text = std::move(text), *this; }
+  Option& from_environment(std::string variable) {
+    return environment = std::move(variable), *this;
+  }
+  Option& must() { return required = true, *this; }
+  Option& file() { return kind = ValueKind::kFile, *this; }
+  Option& folder() { return kind = ValueKind::kFolder, *this; }
+  Option& by_commas() { return commas = true, *this; }
+
+  // Throws UsageError.
+  void set(std::string_view text);
+};
+
+// Options of which at most one, or exactly one, may be given.
+struct OptionChoice {
+  std::vector<std::string> names;
+  bool required = false;
+};
+
+struct Command {
+  Command(std::string command_name, std::string does)
+      : name(std::move(command_name)), what(std::move(does)) {}
+
+  std::string name;  // "run", "bench moe"
+  std::string what;  // one line
+  std::vector<std::string> examples;
+  bool hidden = false;
+  std::deque<Option> options;     // addresses stay
+  std::deque<Option> positional;  // in order
+  std::vector<OptionChoice> choices;
+  std::vector<Command> subjects;  // "bench moe" of "bench": then this one does nothing itself
+  std::function<int(const Command&)> action;
+
+  // names: "--prompt,-p"; names after the first long and the first short one are other spellings
+  // that are taken but not shown.
+  Option& flag(std::string_view names, bool& target, std::string what);
+  Option& option(std::string_view names, std::string value, OptionTarget target, std::string what);
+  Option& argument(std::string name, std::string& target, std::string what);
+  // The checkpoint folder, DIR: the bundled model when it is not given.
+  Option& folder(std::string& target);
+  // Options declared from here on stand under this heading.
+  void section(std::string title) { section_ = std::move(title); }
+  void at_most_one(std::vector<std::string> names) { choices.push_back({std::move(names), false}); }
+  void exactly_one(std::vector<std::string> names) { choices.push_back({std::move(names), true}); }
+
+  const Option* find(std::string_view name) const;  // by any of its names
+  Option* find(std::string_view name);
+  bool given(std::string_view name) const;
+
+ private:
+  std::string section_ = "Options";
+};
+
+}  // namespace moebius

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// To add a command: describe it in its own file, add one line here.
+#include "apps/commands.h"
+
+#include "apps/manners.h"
+#include "apps/suggest.h"
+
+namespace moebius {
+namespace {
+
+void add_common_options(Command& command) {
+  Manners& m = manners();
+  command.section("Every command");
+  bool folder = false;
+  for (const std::deque<Option>* list : {&command.positional, &command.options})
+    for (const Option& o : *list) folder = folder || o.kind == ValueKind::kFolder;
+  if (folder)
+    command.flag("--no-follow", m.no_follow,
+                 "refuse symbolic links that lead out of the folder (links of the Hugging Face "
+                 "cache are taken)");
+  command.flag("--quiet,-q", m.quiet, "no progress, no statistics; warnings and errors stay");
+  command.flag("--verbose,-v", m.verbose, "say more about what is being done");
+  command.at_most_one({"--quiet", "--verbose"});
+  command.flag("--help,-h", m.help, "this page");
+  for (Command& c : command.subjects) add_common_options(c);
+}
+
+}  // namespace
+
+Command make_tool() {
+  Command tool("moebius",
+               "runs quantized mixture-of-experts models straight from their compressed-tensors "
+               "folder");
+  tool.subjects = {run_command(),        inspect_command(),    explain_command(),
+                   verify_command(),     apply_command(),      bench_command(),
+                   logits_command(),     perplexity_command(), tokenize_command(),
+                   detokenize_command(), help_command(),       docs_command()};
+  tool.flag("--version", manners().version, "the version");
+  tool.examples = {"moebius run -p 'It was a dark' -n 40", "moebius inspect DIR",
+                   "moebius explain DIR --cpu avx2,fma,f16c", "moebius verify DIR"};
+  add_common_options(tool);
+  return tool;
+}
+
+std::string last_word(const std::string& name) { return name.substr(name.rfind(' ') + 1); }
+
+Command& subject_of(Command& parent, std::string_view name) {
+  for (Command& c : parent.subjects)
+    if (last_word(c.name) == name) return c;
+  throw UsageError(unknown_command(parent, name));
+}
+
+}  // namespace moebius

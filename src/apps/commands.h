@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one list of commands.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "apps/command.h"
+
+namespace moebius {
+
+// The tool itself: a command whose subjects are the commands, in the order of the documents.
+Command make_tool();
+
+std::string last_word(const std::string& name);  // "moe" of "bench moe"
+
+// The subject of that name. Throws UsageError with the nearest name.
+Command& subject_of(Command& parent, std::string_view name);
+
+// Each is defined in the file of its command.
+Command run_command();
+Command logits_command();
+Command perplexity_command();
+Command inspect_command();
+Command explain_command();
+Command verify_command();
+Command apply_command();
+Command bench_command();
+Command tokenize_command();
+Command detokenize_command();
+Command docs_command();  // hidden
+Command help_command();
+
+}  // namespace moebius

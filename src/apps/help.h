@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// The help pages: plain text, at most 80 columns.
+#pragma once
+#include <string>
+
+#include "apps/command.h"
+
+namespace moebius {
+
+// "[DIR] [options]" after the command's name.
+std::string usage_of(const Command& command);
+// "-p, --prompt TEXT"
+std::string left_column(const Option& option);
+// What it does, with its default, its choices and its variable: "most new tokens (default: 256)".
+std::string description_of(const Option& option);
+
+std::string help_page(const Command& command);
+
+}  // namespace moebius
