@@ -9,17 +9,15 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "runtime/topology.h"
 
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #include <sys/prctl.h>
 #endif
-#if defined(__x86_64__)
-#include <cpuid.h>
-#if defined(__linux__)
+#if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
-#endif
 #endif
 
 namespace moebius {
@@ -107,18 +105,7 @@ uint32_t detect_features() {
 #endif
   return found;
 }
-constexpr Arch kThisArch = Arch::kAarch64;
 #elif defined(__x86_64__)
-struct CpuidLeaf {
-  uint32_t a = 0, b = 0, c = 0, d = 0;
-};
-
-CpuidLeaf cpuid(uint32_t leaf, uint32_t sub) {
-  CpuidLeaf r;
-  if (__get_cpuid_count(leaf, sub, &r.a, &r.b, &r.c, &r.d) == 0) return {};
-  return r;
-}
-
 uint64_t extended_state() {  // XCR0: which registers the operating system saves
   uint32_t low = 0, high = 0;
   __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
@@ -137,8 +124,8 @@ bool amx_permitted() {
 
 uint32_t detect_features() {
   const auto bit = [](uint32_t word, int n) { return ((word >> n) & 1u) != 0; };
-  const CpuidLeaf one = cpuid(1, 0), seven = cpuid(7, 0),
-                  seven1 = seven.a >= 1 ? cpuid(7, 1) : CpuidLeaf{};
+  const CpuidWords one = cpuid(1, 0), seven = cpuid(7, 0),
+                   seven1 = seven.a >= 1 ? cpuid(7, 1) : CpuidWords{};
   uint32_t found = 0;
   if (!bit(one.c, 27) || !bit(one.c, 28)) return found;  // OSXSAVE, AVX
   const uint64_t state = extended_state();
@@ -162,10 +149,8 @@ uint32_t detect_features() {
   }
   return found;
 }
-constexpr Arch kThisArch = Arch::kX86_64;
 #else
 uint32_t detect_features() { return 0; }
-constexpr Arch kThisArch = Arch::kOther;
 #endif
 
 // "key : value" lines of /proc/cpuinfo; the first one wins.
@@ -182,23 +167,50 @@ std::string cpuinfo_field(std::string_view key) {
   return "";
 }
 
+// Cache sizes are those of most products with this core, the smaller one where they differ.
 struct ArmPart {
   unsigned implementer, part;
   const char* name;
+  size_t l1d_kib, l2_kib;
 };
 constexpr ArmPart kArmParts[] = {
-    {0x41, 0xd03, "Cortex-A53"},  {0x41, 0xd05, "Cortex-A55"},  {0x41, 0xd08, "Cortex-A72"},
-    {0x41, 0xd0b, "Cortex-A76"},  {0x41, 0xd0c, "Neoverse-N1"}, {0x41, 0xd40, "Neoverse-V1"},
-    {0x41, 0xd49, "Neoverse-N2"}, {0x41, 0xd4f, "Neoverse-V2"}, {0x41, 0xd84, "Neoverse-V3"},
-    {0x41, 0xd8e, "Neoverse-N3"}, {0x48, 0xd01, "Kunpeng-920"}, {0x4e, 0x004, "NVIDIA Carmel"},
-    {0xc0, 0xac3, "Ampere-1"},    {0xc0, 0xac4, "Ampere-1A"},
+    {0x41, 0xd03, "Cortex-A53", 32, 128},   {0x41, 0xd05, "Cortex-A55", 32, 64},
+    {0x41, 0xd08, "Cortex-A72", 32, 256},   {0x41, 0xd0b, "Cortex-A76", 64, 256},
+    {0x41, 0xd0c, "Neoverse-N1", 64, 1024}, {0x41, 0xd40, "Neoverse-V1", 64, 1024},
+    {0x41, 0xd49, "Neoverse-N2", 64, 1024}, {0x41, 0xd4f, "Neoverse-V2", 64, 1024},
+    {0x41, 0xd84, "Neoverse-V3", 64, 2048}, {0x41, 0xd8e, "Neoverse-N3", 64, 1024},
+    {0x48, 0xd01, "Kunpeng-920", 64, 512},  {0x4e, 0x004, "NVIDIA Carmel", 64, 1024},
+    {0xc0, 0xac3, "Ampere-1", 64, 2048},    {0xc0, 0xac4, "Ampere-1A", 64, 2048},
 };
+
+const ArmPart* arm_part(std::string_view implementer, std::string_view part) {
+  const auto number = [](std::string_view s) {
+    return static_cast<unsigned>(std::strtoul(std::string(s).c_str(), nullptr, 0));
+  };
+  for (const ArmPart& p : kArmParts)
+    if (p.implementer == number(implementer) && p.part == number(part)) return &p;
+  return nullptr;
+}
 
 }  // namespace
 
 Cpu detect_cpu() {
-  static const Cpu found{kThisArch, detect_features()};
+  static const Cpu found{kHostArch, detect_features(), usable_topology().caches};
   return found;
+}
+
+Caches typical_caches(Arch arch, uint32_t features) {
+  constexpr size_t kKib = 1 << 10, kMib = 1 << 20;
+  if (arch == Arch::kAarch64) return {64 * kKib, 1 * kMib, 32 * kMib, 64};
+  // Sapphire Rapids and later; Ice Lake; Zen and the small parts of everything else.
+  if ((features & (kAmxInt8 | kAmxBf16)) != 0) return {48 * kKib, 2 * kMib, 32 * kMib, 64};
+  if ((features & kAvx512vnni) != 0) return {32 * kKib, 1 * kMib, 32 * kMib, 64};
+  return {};
+}
+
+Caches arm_core_caches(std::string_view implementer, std::string_view part) {
+  const ArmPart* p = arm_part(implementer, part);
+  return p == nullptr ? Caches{0, 0, 0, 0} : Caches{p->l1d_kib << 10, p->l2_kib << 10, 0, 0};
 }
 
 Cpu parse_cpu(std::string_view list) {
@@ -244,6 +256,7 @@ Cpu parse_cpu(std::string_view list) {
   if (!any)
     fail("CPU list '{}' is empty; write for example 'neon,dotprod' or 'reference'",
          printable(list));
+  cpu.caches = typical_caches(cpu.arch, cpu.features);
   return cpu;
 }
 
@@ -253,11 +266,11 @@ Cpu host_cpu() {
     const char* wanted = std::getenv("MOEBIUS_CPU");
     if (wanted == nullptr || *wanted == '\0') return real;
     const Cpu asked = parse_cpu(wanted);
-    if (asked.arch == Arch::kOther) return asked;
+    if (asked.arch == Arch::kOther) return Cpu{asked.arch, 0, real.caches};
     if (asked.arch != real.arch)
       fail("MOEBIUS_CPU={} names {} features, this machine is {}", printable(wanted),
            arch_name(asked.arch), arch_name(real.arch));
-    return Cpu{real.arch, real.features & asked.features};
+    return Cpu{real.arch, real.features & asked.features, real.caches};
   }();
   return chosen;
 }
@@ -279,12 +292,8 @@ std::string cpu_model_name() {
   if (std::string name = cpuinfo_field("model name"); !name.empty()) return name;
   const std::string implementer = cpuinfo_field("CPU implementer"),
                     part = cpuinfo_field("CPU part");
-  if (implementer.empty() || part.empty()) return std::string(arch_name(kThisArch));
-  const auto number = [](const std::string& s) {
-    return static_cast<unsigned>(std::strtoul(s.c_str(), nullptr, 0));
-  };
-  for (const ArmPart& p : kArmParts)
-    if (p.implementer == number(implementer) && p.part == number(part)) return p.name;
+  if (implementer.empty() || part.empty()) return std::string(arch_name(kHostArch));
+  if (const ArmPart* p = arm_part(implementer, part)) return p->name;
   return fmt::format("aarch64 implementer {} part {}", implementer, part);
 }
 

@@ -2,6 +2,7 @@
 // CPU features as a plain bit set; which of them this machine has (kernel and operating system
 // asked, never executed to find out).
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -9,6 +10,14 @@
 namespace moebius {
 
 enum class Arch : uint8_t { kAarch64, kX86_64, kOther };
+
+#if defined(__aarch64__)
+inline constexpr Arch kHostArch = Arch::kAarch64;
+#elif defined(__x86_64__)
+inline constexpr Arch kHostArch = Arch::kX86_64;
+#else
+inline constexpr Arch kHostArch = Arch::kOther;
+#endif
 
 enum CpuFeature : uint32_t {
   kNeon = 1u << 0,
@@ -34,9 +43,20 @@ enum CpuFeature : uint32_t {
   kAvx512vbmi = 1u << 26,
 };
 
+// What one core can count on, in bytes.
+struct Caches {
+  size_t l1d = size_t{32} << 10;
+  size_t l2 = size_t{512} << 10;  // of a cache that several cores share: one core's part of it
+  size_t l3 = size_t{16} << 20;   // all of it, however many cores share it
+  size_t line = 64;
+
+  bool operator==(const Caches&) const = default;
+};
+
 struct Cpu {
   Arch arch = Arch::kOther;
   uint32_t features = 0;
+  Caches caches = {};  // measured by the system, or typical of such a CPU when only named
   bool has(uint32_t needed) const { return (features & needed) == needed; }
 };
 
@@ -49,5 +69,10 @@ std::string missing_features(
     const Cpu& cpu, Arch arch,
     uint32_t needed);  // "" or "needs i8mm, which this CPU lacks" / "needs aarch64"
 std::string cpu_model_name();
+// Of a CPU with these features of which no more is known.
+Caches typical_caches(Arch arch, uint32_t features);
+// First and second level of an Arm core by the words of /proc/cpuinfo ("0x41", "0xd0c"); zeros when
+// unknown.
+Caches arm_core_caches(std::string_view implementer, std::string_view part);
 
 }  // namespace moebius

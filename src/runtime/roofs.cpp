@@ -6,10 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <string>
 #include <vector>
 
 #include "base/error.h"
@@ -236,18 +233,8 @@ double RoofMemory::copy() {
 }
 
 size_t largest_cache_bytes() {
-  size_t largest = 0;
-  for (int i = 0; i < 8; ++i) {
-    std::ifstream in("/sys/devices/system/cpu/cpu0/cache/index" + std::to_string(i) + "/size");
-    std::string text;
-    if (!(in >> text) || text.empty()) continue;
-    const size_t unit = text.back() == 'K'   ? size_t{1} << 10
-                        : text.back() == 'M' ? size_t{1} << 20
-                                             : 1;
-    largest =
-        std::max(largest, static_cast<size_t>(std::strtoull(text.c_str(), nullptr, 10)) * unit);
-  }
-  return largest != 0 ? largest : size_t{32} << 20;
+  const Caches caches = detect_cpu().caches;
+  return std::max(caches.l2, caches.l3);
 }
 
 }  // namespace moebius

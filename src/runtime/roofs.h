@@ -60,7 +60,7 @@ class RoofMemory {
   AlignedBuffer memory_;
 };
 
-// Of the largest cache a core can use; 32 MiB where the system does not say.
+// Of the largest cache a core can use.
 size_t largest_cache_bytes();
 
 }  // namespace moebius

@@ -9,20 +9,17 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <cstdlib>
 #include <exception>
-#include <fstream>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/error.h"
+#include "runtime/topology.h"
 
 #if defined(__linux__)
 #include <pthread.h>
-#include <sched.h>
 #endif
 
 namespace moebius {
@@ -71,73 +68,13 @@ void wait_while(std::atomic<T>& value, T old, bool spin) noexcept {
 }
 
 #if defined(__linux__)
-std::vector<int> allowed_cpus() {
-  std::vector<int> cpus;
-  // The kernel refuses a mask shorter than its own, so grow until it fits.
-  for (int limit = 1024; limit <= 1 << 20; limit *= 4) {
-    cpu_set_t* set = CPU_ALLOC(static_cast<size_t>(limit));
-    if (set == nullptr) break;
-    const size_t bytes = CPU_ALLOC_SIZE(static_cast<size_t>(limit));
-    CPU_ZERO_S(bytes, set);
-    const bool ok = sched_getaffinity(0, bytes, set) == 0;
-    for (int c = 0; ok && c < limit; ++c)
-      if (CPU_ISSET_S(static_cast<size_t>(c), bytes, set)) cpus.push_back(c);
-    CPU_FREE(set);
-    if (ok) break;
-  }
-  return cpus;
-}
-
-void pin_to(int cpu) {
-  cpu_set_t* set = CPU_ALLOC(static_cast<size_t>(cpu) + 1);
-  if (set == nullptr) return;
-  const size_t bytes = CPU_ALLOC_SIZE(static_cast<size_t>(cpu) + 1);
-  CPU_ZERO_S(bytes, set);
-  CPU_SET_S(static_cast<size_t>(cpu), bytes, set);
-  (void)pthread_setaffinity_np(pthread_self(), bytes, set);  // best effort: a container may refuse
-  CPU_FREE(set);
-}
-
 void name_thread(size_t index) {
   const std::string name = fmt::format("moebius-{}", index);
   (void)pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
 }
 #else
-std::vector<int> allowed_cpus() { return {}; }
-void pin_to(int) {}
 void name_thread(size_t) {}
 #endif
-
-std::string first_line(const std::string& path) {
-  std::ifstream in(path);
-  std::string line;
-  std::getline(in, line);
-  return line;
-}
-
-// Smallest quota on the way from this process's control group to the root; 0 when there is none.
-double cgroup_cpus() {
-  double best = 0;
-  const auto note = [&](double cpus) {
-    if (cpus > 0 && (best == 0 || cpus < best)) best = cpus;
-  };
-  std::ifstream in("/proc/self/cgroup");
-  std::string line;
-  while (std::getline(in, line)) {
-    if (line.rfind("0::", 0) != 0) continue;
-    std::string path = line.substr(3);
-    for (;;) {
-      note(parse_cpu_max(first_line("/sys/fs/cgroup" + path + "/cpu.max")));
-      const size_t slash = path.rfind('/');
-      if (path.empty() || slash == std::string::npos) break;
-      path.resize(slash);
-    }
-  }
-  const std::string quota = first_line("/sys/fs/cgroup/cpu/cpu.cfs_quota_us");
-  if (!quota.empty())
-    note(parse_cpu_max(quota + " " + first_line("/sys/fs/cgroup/cpu/cpu.cfs_period_us")));
-  return best;
-}
 
 }  // namespace
 
@@ -146,21 +83,7 @@ size_t available_cpus() {
   return n > 0 ? n : std::max<size_t>(1, std::thread::hardware_concurrency());
 }
 
-double parse_cpu_max(std::string_view text) {
-  const std::string copy(text);
-  char* end = nullptr;
-  const double quota = std::strtod(copy.c_str(), &end);  // "max" parses as nothing
-  if (end == copy.c_str() || !(quota > 0)) return 0;
-  const double period = std::strtod(end, nullptr);
-  return period > 0 ? quota / period : 0;
-}
-
-size_t default_thread_count() {
-  const size_t cpus = available_cpus();
-  const double quota = cgroup_cpus();
-  if (!(quota > 0) || quota >= static_cast<double>(cpus)) return cpus;
-  return std::max<size_t>(1, static_cast<size_t>(std::ceil(quota)));
-}
+size_t default_thread_count() { return usable_topology().default_threads(); }
 
 struct ThreadPool::State {
   alignas(64) std::atomic<uint32_t> epoch{0};
@@ -203,7 +126,7 @@ ThreadPool::ThreadPool(size_t threads) : state_(std::make_unique<State>()), size
       const int cpu = pin ? cpus[i] : -1;
       state_->threads.emplace_back([this, i, cpu] {
         name_thread(i);
-        if (cpu >= 0) pin_to(cpu);
+        if (cpu >= 0) pin_this_thread({cpu});
         work(i);
       });
     }

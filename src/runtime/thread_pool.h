@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <string_view>
 #include <type_traits>
 
 namespace moebius {
@@ -45,11 +44,8 @@ struct alignas(64) WorkCounter {
 
 // CPUs this process may run on (affinity mask).
 size_t available_cpus();
-// available_cpus, further limited by the control group's CPU quota; at least 1.
+// One per core that helps, within the affinity mask and the control group's quota (topology.h).
 size_t default_thread_count();
-// CPUs granted by the text of a cgroup-v2 cpu.max file ("150000 100000" is 1.5); 0 when unlimited
-// or unreadable.
-double parse_cpu_max(std::string_view text);
 
 class ThreadPool {
  public:

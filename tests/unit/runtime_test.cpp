@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "runtime/cpu.h"
 #include "runtime/memory.h"
+#include "runtime/system_files.h"
 #include "runtime/thread_pool.h"
 
 namespace moebius {
