@@ -12,6 +12,10 @@
   X(kArmDotprodKernels)          \
   X(kArmNeonInt8Kernels)         \
   X(kArmNeonF32Kernels)          \
+  X(kX86AmxInt8Kernels)          \
+  X(kX86Avx512Int8Kernels)       \
+  X(kX86AvxVnniInt8Kernels)      \
+  X(kX86Avx2Int8Kernels)         \
   X(kGenericIntKernels)          \
   X(kGenericFloatKernels)        \
   X(kReferenceKernels)

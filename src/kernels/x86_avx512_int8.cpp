@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The int8 family on CPUs with AVX-512 VNNI. Layouts: x86_int8.h; loops: x86_int8_few.h.
+#include "kernels/x86_avx512_vectors.h"
+#include "kernels/x86_int8.h"
+#include "kernels/x86_int8_rows.h"
+
+namespace moebius {
+namespace {
+
+#ifdef __x86_64__
+void make_panel(const PanelArgs& args) {
+  x86_rows::PanelMaker(args, x86_int8::Engine::kZmm, x86_few::bias_of<Zmm>(*args.problem)).make();
+}
+void gemm(const GemmArgs& args) { x86_few::gemm<Zmm>(args, x86_int8::Engine::kZmm); }
+#define MOEBIUS_BODY(f) f
+#else
+#define MOEBIUS_BODY(f) nullptr
+#endif
+
+constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) {
+  return {"x86_avx512",
+          codec,
+          Arch::kX86_64,
+          kAvx2 | kFma | kF16c | kAvx512f | kAvx512bw | kAvx512vnni,
+          x86_int8::kOutputs,
+          fits,
+          x86_int8::numerics,
+          x86_int8::packed_bytes,
+          MOEBIUS_BODY(pack_x86_int8),
+          prepared_row_bytes,
+          MOEBIUS_BODY(prepare_rows_canonical),
+          x86_int8::panel_bytes_zmm,
+          MOEBIUS_BODY(make_panel),
+          x86_int8::scratch_bytes_few,
+          MOEBIUS_BODY(gemm)};
+}
+constexpr Kernel kKernels[] = {kernel("int4", x86_int8::supports_int4),
+                               kernel("int8", x86_int8::supports_int8),
+                               kernel("fp4", x86_int8::supports_fp4)};
+
+}  // namespace
+
+extern const KernelTable kX86Avx512Int8Kernels;
+const KernelTable kX86Avx512Int8Kernels = {kKernels, sizeof kKernels / sizeof kKernels[0]};
+
+}  // namespace moebius

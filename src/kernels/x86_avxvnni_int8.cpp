@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// The int8 family on CPUs with AVX-VNNI and no AVX-512: VPDPBUSD adds 4 products of an unsigned and a
+// signed byte to each of 8 sums. Layouts: x86_int8.h; loops: x86_int8_few.h.
+#include "kernels/x86_avx2_vectors.h"
+#include "kernels/x86_int8.h"
+#include "kernels/x86_int8_rows.h"
+
+namespace moebius {
+namespace {
+
+#ifdef __x86_64__
+struct Vnni : Ymm {
+  template <x86_int8::Codes kCodes>
+  static constexpr int32_t bias() {
+    return kCodes == x86_int8::Codes::kNibbles ? 8 : kCodes == x86_int8::Codes::kBytes ? 128 : 12;
+  }
+  template <x86_int8::Codes kCodes>
+  [[gnu::always_inline]] static inline void operands(const uint8_t* w, V (&b)[4]) {
+    if constexpr (kCodes == x86_int8::Codes::kBytes) {
+      bytes(w, _mm256_set1_epi8(-128), b);
+    } else {
+      nibbles<kCodes>(w, b);
+    }
+  }
+  template <x86_int8::Codes, int kApart>
+  [[gnu::always_inline]] static inline void dot(V& sum, const V (&b)[4], const uint8_t* x) {
+    MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) sum =
+        _mm256_dpbusd_avx_epi32(sum, b[i], four(x + kApart * i));
+  }
+};
+void make_panel(const PanelArgs& args) {
+  x86_rows::PanelMaker(args, x86_int8::Engine::kYmm, x86_few::bias_of<Vnni>(*args.problem)).make();
+}
+void gemm(const GemmArgs& args) { x86_few::gemm<Vnni>(args, x86_int8::Engine::kYmm); }
+#define MOEBIUS_BODY(f) f
+#else
+#define MOEBIUS_BODY(f) nullptr
+#endif
+
+constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) {
+  return {"x86_avxvnni",
+          codec,
+          Arch::kX86_64,
+          kAvx2 | kFma | kF16c | kAvxVnni,
+          x86_int8::kOutputs,
+          fits,
+          x86_int8::numerics,
+          x86_int8::packed_bytes,
+          MOEBIUS_BODY(pack_x86_int8),
+          prepared_row_bytes,
+          MOEBIUS_BODY(prepare_rows_canonical),
+          x86_int8::panel_bytes_ymm,
+          MOEBIUS_BODY(make_panel),
+          x86_int8::scratch_bytes_few,
+          MOEBIUS_BODY(gemm)};
+}
+constexpr Kernel kKernels[] = {kernel("int4", x86_int8::supports_int4),
+                               kernel("int8", x86_int8::supports_int8),
+                               kernel("fp4", x86_int8::supports_fp4)};
+
+}  // namespace
+
+extern const KernelTable kX86AvxVnniInt8Kernels;
+const KernelTable kX86AvxVnniInt8Kernels = {kKernels, sizeof kKernels / sizeof kKernels[0]};
+
+}  // namespace moebius

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// The int8 family on x86-64: layouts and facts shared by x86_amx, x86_avx512, x86_avxvnni and
+// x86_avx2. Class exact: a group is summed in int32, then f = fma(float(sum), c_g, f) in the order
+// of groups, then f times the scale of the row (quant/reference_gemm.cpp). Facts are asked on any
+// CPU, so they are ordinary functions of a unit compiled for the baseline (facts_x86_int8.cpp).
+//
+// A GROUP is here a run of inputs on which the scales of weights and of rows are both constant. In
+// packed form it takes `padded` inputs; those beyond its own have x = 0 and a weight of 0.
+//
+// clang-format off
+// Packed weights: panels of 16 outputs at a multiple of 64 bytes. Inside a panel
+//   codes     for every 8 inputs (nibbles) or 4 inputs (bytes) 64 bytes, 4 for each output:
+//               nibbles  byte j = code of input 2j | code of input 2j + 1 << 4: a byte of the file (value + 8, or E2M1)
+//               bytes    byte j = value of input j, signed
+//   scales    per group 16 x bf16, f16 or f32
+//   zeros     per group 16 x int8                      only with weight zero points
+//   sums      per group 16 x int32: sum of w - zero    only if rows may have a zero point to subtract
+//   row_sums  16 x f32                                 only in mode vllm: S of quant/reference_gemm.cpp
+// So 64 bytes are the operand of VPDPBUSD for 16 outputs, and 16 such rows a tile of TDPBSSD. Packing is a transpose of
+// 4-byte words. Nibbles give the even inputs of 8 and then the odd ones, so rows of x lie in that order too.
+//
+// A panel of rows: tiles of at most `rows` rows
+//   few rows    for every 4 inputs 4 bytes of each row: VPBROADCASTD of one row at a fixed distance from those of the others
+//   many rows   for every `step` inputs `step` bytes of each row: an operand of TILELOADD
+// then int32 [groups][rows] sums of the codes (with weight zero points; else times what was added to the weights to make
+// them unsigned, and negated), float [groups][rows] scales where they are per group or static, float [rows] scales, int32
+// zero points [groups][rows] where sums need them, else [rows].
+// clang-format on
+//
+// fp4 times fp4 (NVFP4, MXFP4) is integer in disguise: twice an E2M1 number is an int8, a sum of
+// products 4 times too large, and a quarter of it exact in f32.
+#pragma once
+#include "kernels/kernel.h"
+#include "kernels/prepared_rows.h"
+#include "kernels/unpack.h"
+
+namespace moebius {
+
+void pack_x86_int8(const PackArgs& args);  // x86_avx2_int8_pack.cpp: one for all units
+
+namespace x86_int8 {
+
+constexpr size_t kOutputs = 16;  // of a panel
+
+enum class Codes : uint8_t { kNibbles, kBytes, kFp4 };
+enum class Scales : uint8_t { kBf16, kF16, kF32 };
+
+struct Shape {
+  Codes codes;
+  Scales scale_type;
+  bool row_zeros;     // sums need the zero points of rows
+  bool group_scales;  // rows have a scale per group, or a static one
+  bool vllm;
+  size_t groups, length, padded;                 // inputs of a group, and those it takes
+  size_t K_padded;                               // groups * padded
+  size_t per_scale;                              // groups that share the scales of weights
+  size_t step;                                   // inputs of a tile of TILELOADD
+  size_t group_codes, group_scale_bytes;         // bytes of a group in a panel
+  size_t scales, zeros, sums, row_sums, stride;  // offsets in a panel, and from panel to panel
+};
+Shape shape_of(const Problem& p);
+
+const char* supports_int4(const Problem& p);
+const char* supports_int8(const Problem& p);
+const char* supports_fp4(const Problem& p);
+Numerics numerics(const Problem& p);
+size_t packed_bytes(const Problem& p);
+
+// Rows in tiles of `rows`; the last one may have fewer, and many rows fill it up with zeros.
+struct RowTiles {
+  size_t tiles, rows;
+  bool many;  // tiles of TILELOADD
+  size_t padded() const { return tiles * rows; }
+};
+enum class Engine : uint8_t { kYmm, kZmm, kAmx };
+RowTiles row_tiles(Engine engine, size_t M);
+
+struct PanelLayout {
+  size_t sums, group_scales, scales, zeros, bytes;  // offsets; codes are at 0
+};
+PanelLayout panel_layout(const Shape& s, const RowTiles& t);
+size_t panel_bytes_ymm(const Problem& p, size_t M);
+size_t panel_bytes_zmm(const Problem& p, size_t M);
+size_t panel_bytes_amx(const Problem& p, size_t M);
+
+// Many rows: two panels of weights become int8 operands in scratch, a piece of K at a time, so that
+// they stay in the first-level cache while all tiles of rows pass.
+struct Blocking {
+  size_t piece;                     // inputs: several groups, or a part of one
+  size_t groups;                    // of a piece, at least 1
+  size_t scales, sums, acc, bytes;  // offsets in scratch: f32 scales, sums of tiles, f32 results
+};
+Blocking blocking_of(const Shape& s, const RowTiles& t);
+size_t scratch_bytes_few(const Problem& p, size_t M);
+size_t scratch_bytes_amx(const Problem& p, size_t M);
+
+}  // namespace x86_int8
+}  // namespace moebius
