@@ -55,6 +55,7 @@ if [ "$here" = aarch64 ]; then
   for bits in 256 512 2048; do one "SVE of $bits bits" sve_under_qemu "$bits" "arm_sve/int4: .* problems claimed"; done
 fi
 if [ -n "$here" ]; then
+  one "kernels that this CPU lacks, all shapes" "$root/tests/checks/check_emulated.sh" "$root/build/release/moebius_tests" all
   cpus=cpus_$here
   for cpu in ${!cpus}; do one "$here tests on an emulated $cpu" under_qemu "$here" "$cpu"; done
   one "$here: verify and explain on emulated CPUs" "$root/tests/checks/check_cpus.sh" "$here" "$root/build/release/moebius" \

@@ -397,7 +397,8 @@ void fill_g_idx(const SchemeCase& s, size_t K, MatrixCase& m, Rng& rng) {
   for (size_t c = 0; c < K; ++c)
     g[c] =
         static_cast<int32_t>(s.columns == Columns::kShuffled ? c / s.block_k : rng() % m.w.groups);
-  std::shuffle(g, g + K, rng);
+  for (size_t i = K; i > 1; --i)
+    std::swap(g[i - 1], g[rng() % i]);  // std::shuffle differs by library
   m.w.g_idx = g;
 }
 

@@ -5,11 +5,13 @@
 //   reordered    within reordered_bound; NaN exactly where the reference has it, unless a partial sum may overflow
 // Besides: a row's result does not depend on the other rows or on their number, nor on how N is cut
 // into blocks; packing may be cut too; no buffer is left (guard pages, patterns). What this machine
-// cannot run is printed, never passed over silently.
+// cannot run is printed, never passed over silently; check_emulated.sh judges it under an emulator.
+// MOEBIUS_SEED=N takes other numbers, MOEBIUS_TEST_SHAPES=few a fixed subset of the shapes (emulators).
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 
@@ -183,22 +185,37 @@ std::vector<Shape> shapes_for(const SchemeCase& s, Rng& rng) {
   };
 }
 
-class EveryKernel : public testing::TestWithParam<size_t> {};
+bool few_shapes() {
+  const char* text = std::getenv("MOEBIUS_TEST_SHAPES");
+  return text != nullptr && std::strcmp(text, "few") == 0;
+}
 
-TEST_P(EveryKernel, MatchesTheReferenceOnAllItClaims) {
+uint64_t hash_of(const std::string& text) {  // FNV-1a: the same numbers with every standard library
+  uint64_t h = 14695981039346656037u;
+  for (const char c : text) h = (h ^ static_cast<uint8_t>(c)) * 1099511628211u;
+  return h;
+}
+
+class EveryKernel : public testing::TestWithParam<size_t> {
+ protected:
   const Kernel& k = *kernel_list()[GetParam()];
-  const Cpu cpu = host_cpu();
-  const std::string missing = missing_features(cpu, k.arch, k.needs);
-  if (!missing.empty() || k.gemm == nullptr) {
-    std::printf("skipped %s: %s\n", title(k).c_str(),
-                missing.empty() ? "not in this build" : missing.c_str());
+  void SetUp() override {
+    const std::string missing = missing_features(host_cpu(), k.arch, k.needs);
+    if (missing.empty() && k.gemm != nullptr) return;
+    // Kernels of another architecture are no gap of this one.
+    if (k.arch == detect_cpu().arch)
+      std::printf("skipped kernel %s: %s\n", title(k).c_str(), missing.c_str());
     GTEST_SKIP() << missing;
   }
+};
+
+TEST_P(EveryKernel, MatchesTheReferenceOnAllItClaims) {
   size_t claimed = 0, total = 0;
   std::map<std::string, std::string> reasons;
   for (const SchemeCase& s : scheme_cases()) {
-    Rng rng(test_seed() ^ std::hash<std::string>{}(s.name));
+    Rng rng(test_seed() ^ hash_of(s.name));
     for (const Shape& shape : shapes_for(s, rng)) {
+      if (few_shapes() && shape.N * shape.K * shape.M > 20000) continue;
       ++total;
       const MatrixCase probe = make_matrix(s, shape.N, shape.K, rng);
       if (k.supports(make_problem(probe.w, s.act, s.x_type)) == nullptr) ++claimed;
@@ -211,6 +228,52 @@ TEST_P(EveryKernel, MatchesTheReferenceOnAllItClaims) {
   std::printf("%s: %zu of %zu problems claimed, seed %llu\n", title(k).c_str(), claimed, total,
               static_cast<unsigned long long>(test_seed()));
   EXPECT_GT(claimed, 0u) << title(k) << " claims nothing that any scheme needs";
+}
+
+// Every number of rows that a choice of tile can hang on, at small N and K: each row's bytes are those it has among all rows.
+TEST_P(EveryKernel, GivesARowTheSameBytesAmongAnyNumberOfRows) {
+  constexpr size_t kAll = 256;
+  std::vector<size_t> counts = {127, 128, 129, kAll};
+  for (size_t M = 1; M <= 70; ++M)
+    if (!few_shapes() || M % 9 < 2) counts.push_back(M);
+  size_t claimed = 0;
+  for (const SchemeCase& s : scheme_cases()) {
+    Rng rng(test_seed() ^ hash_of(s.name));
+    const size_t N = 2 * k.n_step + 3, K = std::max<size_t>(s.block_k, 32) * 2;
+    const MatrixCase matrix = make_matrix(s, N, K, rng);
+    const Problem problem = make_problem(matrix.w, s.act, s.x_type);
+    if (k.supports(problem) != nullptr) continue;
+    ++claimed;
+    const Packed packed(k, s, matrix, rng);
+    const GuardedBytes x = make_rows(s, kAll, K, K, false, rng);
+    const auto quantized =
+        quantize_rows(x.as<float>(), K, kAll, K, s.act, matrix.params, quantizer_row_type(problem));
+    std::vector<float> expected(kAll * N);
+    std::vector<double> bound(kAll * N);
+    reference_gemm(matrix.w, quantized.rows, 0, N, expected.data(), N);
+    reordered_bound(matrix.w, quantized.rows, 0, N, bound.data(), N);
+    std::vector<int32_t> all(kAll);
+    for (size_t m = 0; m < kAll; ++m) all[m] = static_cast<int32_t>(m);
+    std::string damage;
+    const std::vector<float> y = run(packed, x.as<float>(), K, kAll, all, 0, damage);
+    if (k.numerics(problem) != Numerics::kApproximate) {
+      ASSERT_EQ(compare(k.numerics(problem), y, expected, bound, N), "")
+          << describe(k, s, {N, K, kAll});
+    }
+    for (const size_t M : counts) {
+      const size_t first = rng() % (kAll - M + 1);
+      const std::vector<int32_t> ids(all.begin() + static_cast<std::ptrdiff_t>(first),
+                                     all.begin() + static_cast<std::ptrdiff_t>(first + M));
+      const std::vector<float> again = run(packed, x.as<float>(), K, kAll, ids, 0, damage);
+      for (size_t i = 0; i < again.size(); ++i)
+        ASSERT_TRUE(same_bytes(again[i], y[first * N + i]))
+            << describe(k, s, {N, K, M}) << ": row " << first + i / N << " column " << i % N
+            << " is " << again[i] << " among " << M << " rows, but " << y[first * N + i]
+            << " among " << kAll;
+      ASSERT_EQ(damage, "") << describe(k, s, {N, K, M}) << ": written outside";
+    }
+  }
+  EXPECT_GT(claimed, 0u);
 }
 
 INSTANTIATE_TEST_SUITE_P(List, EveryKernel, testing::Range<size_t>(0, kernel_list().size()),

@@ -2,6 +2,7 @@
 // The test program's main. Besides GoogleTest's own options it understands
 //   --only-file=TIER/NAME_test.cpp   run exactly the tests defined in that source file
 //   --only-tier=TIER                 run the tests of all files in tests/TIER
+//   --list-lacking                   print the kernels of this architecture that this CPU cannot run, and run nothing
 // which is how ctest gets one entry per file from one program. Selecting no test is a failure.
 #include <gtest/gtest.h>
 
@@ -9,7 +10,17 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/list.h"
+#include "kernels/oracle.h"
+
 namespace {
+
+void list_lacking_kernels() {
+  const moebius::Cpu cpu = moebius::host_cpu();
+  for (const moebius::Kernel* k : moebius::kernel_list())
+    if (k->arch == cpu.arch && !cpu.has(k->needs))
+      std::printf("%s\n", moebius::title_of(*k).c_str());
+}
 
 // `part` is "/TIER/NAME_test.cpp" or "/tests/TIER/".
 bool defined_in(const testing::TestInfo& test, std::string_view part) {
@@ -45,6 +56,10 @@ int main(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view arg = argv[i];
     std::string part;
+    if (arg == "--list-lacking") {
+      list_lacking_kernels();
+      return 0;
+    }
     if (arg.starts_with(kOnlyFile)) {
       part = "/" + std::string(arg.substr(kOnlyFile.size()));
     } else if (arg.starts_with(kOnlyTier)) {
