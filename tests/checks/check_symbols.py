@@ -39,9 +39,9 @@ def judge(name, symbols):
     return complaints
 
 
-def main():
-    nm, objects = sys.argv[1], [Path(p) for p in sys.argv[2:]]
-    complaints = []
+def check(nm, objects):
+    """Exit status; complaints are printed."""
+    complaints = [] if objects else ["no instruction-set object was given: nothing was checked"]
     for obj in objects:
         complaints += judge(obj.name.removesuffix(".o"), list(defined_symbols(nm, obj)))
     for complaint in complaints:
@@ -51,4 +51,4 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(check(sys.argv[1], [Path(p) for p in sys.argv[2:]]))

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """The checks must be able to fail: each rule is given a small violation, and must see it."""
+import contextlib
+import io
 import sys
 import tempfile
 import unittest
@@ -69,6 +71,11 @@ class Symbols(unittest.TestCase):
         self.assertEqual(1, len(check_symbols.judge("arm_i8mm.cpp", [table, ("W", "std::vector<int>::size()")])))
         self.assertEqual(1, len(check_symbols.judge("arm_i8mm.cpp", [table, ("T", "helper")])))
         self.assertEqual(1, len(check_symbols.judge("arm_i8mm.cpp", [])))
+
+    def test_nothing_given_is_a_failure(self):
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            self.assertEqual(1, check_symbols.check("nm", []))
+        self.assertIn("nothing was checked", said.getvalue())
 
 
 class Tree(unittest.TestCase):

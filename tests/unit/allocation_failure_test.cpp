@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loading when memory runs out: the n-th allocation of opening a folder and loading its model fails, for every n, with one thread and
+// with two. Each try is a process of its own: it must end in an exception, not in a signal, and afterwards, with memory again, the
+// same process must load the model and compute the same logits.
+//
+// This file replaces operator new and aligned_alloc of the whole test program; they fail only while `left` counts down.
+#include <gtest/gtest.h>
+#include <malloc.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <new>
+
+#include "model/decoder.h"
+#include "runtime/thread_pool.h"
+#include "unit/test_util.h"
+
+namespace {
+constexpr long kNever = std::numeric_limits<long>::max();
+std::atomic<long> left{kNever};     // allocations until one fails
+std::atomic<bool> counting{false};  // otherwise they cost one load
+
+bool fails_now() {
+  return counting.load(std::memory_order_relaxed) &&
+         left.fetch_sub(1, std::memory_order_relaxed) == 0;
+}
+}  // namespace
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define MOEBIUS_TEST_OWN_NEW 0
+#endif
+#endif
+#ifndef MOEBIUS_TEST_OWN_NEW
+#define MOEBIUS_TEST_OWN_NEW 1
+#endif
+#else
+#define MOEBIUS_TEST_OWN_NEW 0
+#endif
+
+#if MOEBIUS_TEST_OWN_NEW
+[[gnu::noinline]] void* operator new(size_t size) {
+  void* p = fails_now() ? nullptr : std::malloc(size == 0 ? 1 : size);
+  if (p == nullptr) throw std::bad_alloc();
+  return p;
+}
+[[gnu::noinline]] void* operator new[](size_t size) { return ::operator new(size); }
+[[gnu::noinline]] void operator delete(void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete[](void* p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void* p, size_t) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete[](void* p, size_t) noexcept { std::free(p); }
+extern "C" void* aligned_alloc(size_t alignment, size_t size) {
+  return fails_now() ? nullptr : memalign(alignment, size);
+}
+#endif
+
+namespace moebius {
+namespace {
+
+std::vector<float> load_and_run(const std::string& folder, ThreadPool& pool) {
+  const Checkpoint checkpoint = Checkpoint::open(folder);
+  ModelOptions options;
+  options.pool = &pool;
+  const auto model = DecoderModel::load(checkpoint, options);
+  SequenceState state = model->new_sequence();
+  const std::vector<int32_t> tokens = {1, 2, 3};
+  std::vector<float> logits;
+  counting = false;  // running is not loading
+  const StepItem item{&state, tokens, false};
+  model->forward({&item, 1}, logits);
+  return logits;
+}
+
+enum Outcome : int {
+  kThrew = 10,
+  kLoaded = 11,
+  kOtherLogits = 12,
+  kNoRecovery = 13,
+  kNotAtAll = 14
+};
+
+int try_once(const std::string& folder, size_t threads, long fail_at,
+             const std::vector<float>& expected) {
+  try {
+    ThreadPool pool(threads);
+    left = fail_at;
+    counting = true;
+    bool threw = false;
+    try {
+      (void)load_and_run(folder, pool);
+    } catch (const std::exception&) {
+      threw = true;
+    }
+    counting = false;
+    const std::vector<float> again = load_and_run(folder, pool);
+    if (again.size() != expected.size() ||
+        std::memcmp(again.data(), expected.data(), again.size() * sizeof(float)) != 0)
+      return kOtherLogits;
+    return threw ? kThrew : kLoaded;
+  } catch (...) {
+    return kNoRecovery;
+  }
+}
+
+// Exit status, or 128 + signal.
+int in_child(const std::string& folder, size_t threads, long fail_at,
+             const std::vector<float>& expected) {
+  const pid_t child = fork();
+  if (child == 0) {
+    if (std::freopen("/dev/null", "w", stderr) == nullptr) _exit(kNotAtAll);
+    alarm(60);  // a thread that waits for one that gave up would wait for ever
+    _exit(try_once(folder, threads, fail_at, expected));
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+void fail_every_allocation(const std::string& name, size_t threads) {
+  const std::string folder = (test_data_dir() / "golden" / name).string();
+  std::vector<float> expected;
+  long total = 0;
+  {
+    ThreadPool pool(threads);
+    (void)load_and_run(folder, pool);  // what is made once per process is there
+    left = kNever;
+    counting = true;
+    expected = load_and_run(folder, pool);
+    total = kNever - left.load();
+  }
+  ASSERT_GT(total, 500) << "allocations are not seen: nothing would be tested";
+  long threw = 0, tries = 0;
+  for (long n = 0; n < total; ++n) {
+    const int outcome = in_child(folder, threads, n, expected);
+    ++tries;
+    threw += outcome == kThrew ? 1 : 0;
+    ASSERT_TRUE(outcome == kThrew || outcome == kLoaded)
+        << name << ", " << threads << " threads: allocation " << n << " of " << total << " fails: "
+        << (outcome > 128 ? "signal " + std::to_string(outcome - 128)
+                          : "outcome " + std::to_string(outcome));
+  }
+  std::printf("%s, %zu threads: %ld of %ld allocations failed in turn, %ld ended in an exception\n",
+              name.c_str(), threads, tries, total, threw);
+  EXPECT_GT(threw, tries * 9 / 10);
+}
+
+TEST(AllocationFailure, LoadingThrowsAndCanBeRepeated) {
+  if (!MOEBIUS_TEST_OWN_NEW || !test::plain_build())
+    GTEST_SKIP() << "sanitizers bring an allocator of their own";
+  fail_every_allocation("qwen3moe-w4a8-g32-pack", 1);
+  fail_every_allocation("qwen3moe-w4a16-actorder-group", 2);
+}
+
+}  // namespace
+}  // namespace moebius
