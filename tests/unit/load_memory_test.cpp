@@ -156,11 +156,10 @@ Measured load_in_child(const std::string& folder, size_t threads, bool whole_mod
 }
 
 TEST(LoadMemory, PackedWeightsAndOneExpertPerThread) {
-  if (!test::plain_build())
-    GTEST_SKIP() << "skipped: sanitizers and emulators need memory of their own";
+  if (!test::plain_build()) GTEST_SKIP() << "sanitizers and emulators need memory of their own";
   const test::TempDir folder;
   if (fs::space(folder.path()).available < 2 * kExperts || available_memory_bytes() < 2 * kExperts)
-    GTEST_SKIP() << "skipped: needs " << 2 * kExperts / 1000000 << " MB of disk and memory";
+    GTEST_SKIP() << "needs " << 2 * kExperts / 1000000 << " MB of disk and memory";
   write_folder(folder.path());
   for (const size_t threads : {1u, 2u}) {
     const Measured m = load_in_child(folder.path().string(), threads, false);
@@ -177,12 +176,11 @@ TEST(LoadMemory, PackedWeightsAndOneExpertPerThread) {
 }
 
 TEST(LoadMemory, OutputProjectionIsNeverThereTwice) {
-  if (!test::plain_build())
-    GTEST_SKIP() << "skipped: sanitizers and emulators need memory of their own";
+  if (!test::plain_build()) GTEST_SKIP() << "sanitizers and emulators need memory of their own";
   for (const bool tied : {false, true}) {
     const test::TempDir folder;
     if (fs::space(folder.path()).available < 3 * kHead || available_memory_bytes() < 4 * kHead)
-      GTEST_SKIP() << "skipped: needs " << 4 * kHead / 1000000 << " MB of disk and memory";
+      GTEST_SKIP() << "needs " << 4 * kHead / 1000000 << " MB of disk and memory";
     write_head_folder(folder.path(), tied);
     for (const size_t threads : {1u, 2u}) {
       const Measured m = load_in_child(folder.path().string(), threads, true);
