@@ -13,6 +13,7 @@
   X(kArmNeonInt8Kernels)         \
   X(kArmNeonF32Kernels)          \
   X(kX86AmxInt8Kernels)          \
+  X(kX86AmxFloatKernels)         \
   X(kX86Avx512Int8Kernels)       \
   X(kX86AvxVnniInt8Kernels)      \
   X(kX86Avx2Int8Kernels)         \

@@ -1,0 +1,478 @@
+// SPDX-License-Identifier: Apache-2.0
+// The float family on CPUs with AMX: weight-only integers, FP8, NVFP4, MXFP4, MXFP8 and dense bf16,
+// by tiles of bf16. Layouts, rows and panels: x86_amx_float.h; packing: x86_float_pack.h. Here:
+// decoding and the loop nest. Codes of 32 outputs and a piece of K become bf16 once and then meet
+// all tiles of rows; two tiles of rows times two of outputs share what they load.
+#include "kernels/x86_amx_float.h"
+#include "kernels/x86_float_pack.h"
+
+namespace moebius {
+namespace {
+
+using namespace amx_float;
+
+#ifdef __x86_64__
+
+// ---- decoding: 64 bytes (a unit of 16 outputs) to unit / 2 rows of a tile ----
+
+alignas(64) constexpr Halves kInt4Halves = halves([](unsigned c) {
+  return static_cast<float>(c & 15u) - 8.0f;
+});
+alignas(64) constexpr Halves kDifferences =  // of two 4-bit codes, modulo 32
+    halves([](unsigned c) { return static_cast<float>(c) - (c < 16 ? 0.0f : 32.0f); });
+
+// 4-bit codes by table. VPERMW looks at 5 bits: both halves of the table are the same.
+template <const Halves& kTable>
+struct Nibbles {
+  static constexpr size_t kUnit = 8;
+  struct Zeros {};
+  const __m512i table = _mm512_load_si512(kTable.of);
+  static Zeros zeros(const uint8_t*) { return {}; }
+  [[gnu::always_inline]] void decode(__m512i v, const Zeros&, uint8_t* out) const {
+    _mm512_store_si512(out, _mm512_permutexvar_epi16(v, table));
+    _mm512_store_si512(out + 64, _mm512_permutexvar_epi16(_mm512_srli_epi16(v, 4), table));
+    _mm512_store_si512(out + 128, _mm512_permutexvar_epi16(_mm512_srli_epi16(v, 8), table));
+    _mm512_store_si512(out + 192, _mm512_permutexvar_epi16(_mm512_srli_epi16(v, 12), table));
+  }
+};
+
+// Minus zero points: 32 differences are possible.
+struct NibblesZero {
+  static constexpr size_t kUnit = 8;
+  struct Zeros {
+    __m512i z;
+  };
+  const __m512i table = _mm512_load_si512(kDifferences.of), low = _mm512_set1_epi16(15);
+  static Zeros zeros(const uint8_t* z) {
+    const __m512i v = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(z)));
+    const __m512i both = _mm512_mask_blend_epi16(0xAAAAAAAAu, v, _mm512_slli_epi32(v, 16));
+    return {_mm512_add_epi16(both, _mm512_set1_epi16(8))};
+  }
+  [[gnu::always_inline]] void put(__m512i v, const Zeros& z, uint8_t* out) const {
+    const __m512i at = _mm512_sub_epi16(_mm512_and_si512(v, low), z.z);
+    _mm512_store_si512(out, _mm512_permutexvar_epi16(at, table));
+  }
+  [[gnu::always_inline]] void decode(__m512i v, const Zeros& z, uint8_t* out) const {
+    put(v, z, out);
+    put(_mm512_srli_epi16(v, 4), z, out + 64);
+    put(_mm512_srli_epi16(v, 8), z, out + 128);
+    put(_mm512_srli_epi16(v, 12), z, out + 192);
+  }
+};
+
+// e4m3 by two tables of the bytes of 128 bf16 numbers.
+struct ByteTables {
+  uint8_t low[128], high[128];
+};
+constexpr ByteTables make_byte_tables() {
+  ByteTables t{};
+  for (unsigned i = 0; i < 128; ++i) {
+    const uint32_t bits = f32_bits(e4m3_to_f32(static_cast<uint8_t>(i))) >> 16;
+    t.low[i] = static_cast<uint8_t>(bits), t.high[i] = static_cast<uint8_t>(bits >> 8);
+  }
+  return t;
+}
+alignas(64) constexpr ByteTables kFp8Bytes = make_byte_tables();
+
+struct Fp8 {
+  static constexpr size_t kUnit = 4;
+  struct Zeros {};
+  const __m512i low[2] = {_mm512_load_si512(kFp8Bytes.low), _mm512_load_si512(kFp8Bytes.low + 64)};
+  const __m512i high[2] = {_mm512_load_si512(kFp8Bytes.high),
+                           _mm512_load_si512(kFp8Bytes.high + 64)};
+  static Zeros zeros(const uint8_t*) { return {}; }
+  [[gnu::always_inline]] void decode(__m512i v, const Zeros&, uint8_t* out) const {
+    constexpr __mmask64 kOdd = 0xAAAAAAAAAAAAAAAAu;
+    const __m512i lo = _mm512_permutex2var_epi8(low[0], v, low[1]);
+    const __m512i mag = _mm512_permutex2var_epi8(high[0], v, high[1]);
+    const __m512i hi = _mm512_ternarylogic_epi32(mag, v, _mm512_set1_epi8(static_cast<char>(0x80)),
+                                                 0xF8);  // mag | (v & sign)
+    _mm512_store_si512(out, _mm512_mask_blend_epi8(kOdd, lo, _mm512_slli_epi16(hi, 8)));
+    _mm512_store_si512(out + 64, _mm512_mask_blend_epi8(kOdd, _mm512_srli_epi16(lo, 8), hi));
+  }
+};
+
+// Bytes of value + 128: placed in the mantissa of 2^23 (or 2^15, one byte higher), from which
+// 2^23 + 128 + zero point is taken away.
+struct IntBytes {
+  static constexpr size_t kUnit = 4;
+  struct Zeros {
+    __m512 first, second;
+  };
+  static Zeros zeros(const uint8_t* z) {
+    __m512 by = _mm512_set1_ps(128.0f);
+    if (z != nullptr)
+      by = _mm512_add_ps(by, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(
+                                 _mm_loadu_si128(reinterpret_cast<const __m128i*>(z)))));
+    return {_mm512_add_ps(by, _mm512_set1_ps(0x1p23f)), _mm512_add_ps(by, _mm512_set1_ps(0x1p15f))};
+  }
+  // (v & mask) | magic, minus `by`: as an f32 whose upper half is a bf16.
+  [[gnu::always_inline]] static __m512i number(__m512i v, int mask, float magic, __m512 by) {
+    const __m512i bits = _mm512_ternarylogic_epi32(
+        v, _mm512_set1_epi32(mask), _mm512_castps_si512(_mm512_set1_ps(magic)), 0xEA);
+    return _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(bits), by));
+  }
+  [[gnu::always_inline]] static void put(__m512i even, __m512i odd, uint8_t* out) {
+    _mm512_store_si512(out, _mm512_mask_blend_epi16(0xAAAAAAAAu, _mm512_srli_epi32(even, 16), odd));
+  }
+  [[gnu::always_inline]] void decode(__m512i v, const Zeros& z, uint8_t* out) const {
+    const __m512i upper = _mm512_srli_epi32(v, 16);
+    put(number(v, 0xFF, 0x1p23f, z.first), number(upper, 0xFF, 0x1p23f, z.first), out);
+    put(number(v, 0xFF00, 0x1p15f, z.second), number(upper, 0xFF00, 0x1p15f, z.second), out + 64);
+  }
+};
+
+struct Stored {  // bf16: nothing to decode
+  static constexpr size_t kUnit = 2;
+};
+
+// ---- tiles ----
+
+struct TileConfig {
+  uint8_t palette = 1, start = 0, reserved[14] = {};
+  uint16_t column_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+static_assert(sizeof(TileConfig) == 64);
+
+// The intrinsics do not say that tiles are memory: what is written before is written.
+inline void written() { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
+
+// Tiles 0 1 and 2 3 are the sums of two tiles of rows, 4 5 rows, 6 7 weights.
+inline void configure(size_t rows, size_t step) {
+  alignas(64) TileConfig c;
+  for (int i = 0; i < 4; ++i) c.rows[i] = static_cast<uint8_t>(rows), c.column_bytes[i] = 64;
+  for (int i = 4; i < 6; ++i)
+    c.rows[i] = static_cast<uint8_t>(rows), c.column_bytes[i] = static_cast<uint16_t>(2 * step);
+  for (int i = 6; i < 8; ++i) c.rows[i] = static_cast<uint8_t>(step / 2), c.column_bytes[i] = 64;
+  written();
+  _tile_loadconfig(&c);
+}
+
+struct Rows {  // a block of one or two tiles of rows
+  size_t first, tiles;
+  const uint8_t* at[2];
+};
+
+template <class Codec>
+struct Gemm {
+  static constexpr bool kStored = Codec::kUnit == 2;
+  const GemmArgs& a;
+  const Problem& p;
+  const Shape s;
+  const PanelLayout l;
+  const Blocking b;
+  const float factor, G;
+  const float* const factors;
+
+  explicit Gemm(const GemmArgs& args)
+      : a(args),
+        p(*args.w->problem),
+        s(amx_shape(p)),
+        l(panel_layout(p, s, args.M)),
+        b(blocking_of(s, l, p.ragged)),
+        factor(static_factor(*args.w)),
+        G(divisor(*args.w)),
+        factors(reinterpret_cast<const float*>(args.panel + l.factors)) {}
+
+  float* floats(size_t at) const { return reinterpret_cast<float*>(a.scratch + at); }
+  size_t blocks() const { return (l.tiles + 1) / 2; }
+  Rows rows_of(size_t block) const {
+    Rows r{2 * block * kTile, l.tiles - 2 * block < 2 ? size_t{1} : size_t{2}, {}};
+    r.at[0] = a.panel + 2 * block * l.tiles_bytes;
+    r.at[1] = r.at[0] + l.tiles_bytes;
+    return r;
+  }
+
+  // --- a piece of K: groups [first, end) of which inputs [k0, k1) are meant ---
+
+  struct Piece {
+    Group first;
+    size_t groups, k0, k1;
+    bool last;
+    const uint8_t* codes;  // of the panel
+    const uint8_t* extras;
+  };
+
+  void expand_scales(const Piece& c) const {
+    const uint8_t* from = c.extras + c.first.index * s.scale_bytes;
+    float* to = floats(b.scales);
+    const __m512 by = _mm512_set1_ps(factor);
+    for (size_t i = 0; i < 2 * c.groups; ++i, to += 16) {
+      __m512 v;
+      if (s.scales == Scales::kF32) {
+        v = _mm512_loadu_ps(from + 64 * i);
+      } else {
+        const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 32 * i));
+        v = s.scales == Scales::kF16
+                ? _mm512_cvtph_ps(h)
+                : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+      }
+      _mm512_store_ps(to, factor == 1.0f ? v : _mm512_mul_ps(v, by));
+    }
+  }
+  void expand(const Piece& c) const {
+    if (s.scales != Scales::kNone) expand_scales(c);
+    if constexpr (!kStored) {
+      const Codec codec{};
+      const Groups groups{p, s, a.w->group_ends};
+      uint8_t* to = a.scratch;
+      Group g = c.first;
+      for (size_t i = 0; i < c.groups; ++i, g = groups.next(g)) {
+        const uint8_t* z =
+            s.zero_bytes != 0 ? c.extras + s.groups * s.scale_bytes + g.index * kNr : nullptr;
+        const auto z0 = Codec::zeros(z), z1 = Codec::zeros(z == nullptr ? z : z + 16);
+        const size_t from = g.at > c.k0 ? g.at : c.k0;
+        const size_t end = g.at + g.padded < c.k1 ? g.at + g.padded : c.k1;
+        const uint8_t* codes = c.codes + s.code_at(from);
+        for (size_t k = from; k < end; k += s.step, to += s.step * kNr * 2)
+          for (size_t u = 0; u < s.step; u += Codec::kUnit, codes += 128) {
+            _mm_prefetch(reinterpret_cast<const char*>(codes + 4096), _MM_HINT_T0);
+            _mm_prefetch(reinterpret_cast<const char*>(codes + 4160), _MM_HINT_T0);
+            codec.decode(_mm512_loadu_si512(codes), z0, to + u * 32);
+            codec.decode(_mm512_loadu_si512(codes + 64), z1, to + s.step * 32 + u * 32);
+          }
+      }
+    }
+  }
+
+  // Tiles 0 to 3 += rows from input `from` on * packed inputs [k, end); the piece begins at k0.
+  template <bool kTwo>
+  [[gnu::always_inline]] void multiply(const Rows& r, const Piece& c, size_t from, size_t k,
+                                       size_t end) const {
+    const size_t half = kStored ? 64 : s.step * 32, stride = kStored ? 128 : 64;
+    const uint8_t* w = kStored ? c.codes + s.code_at(k) : a.scratch + (k - c.k0) * kNr * 2;
+    const size_t at = from / s.step * l.limbs * l.tile_bytes, row_stride = 2 * s.step;
+    const uint8_t *x0 = r.at[0] + at, *x1 = r.at[1] + at;
+    for (; k < end; k += s.step, w += s.step * kNr * 2) {
+      _tile_loadd(6, w, stride);
+      _tile_loadd(7, w + half, stride);
+      for (size_t i = 0; i < l.limbs; ++i, x0 += l.tile_bytes, x1 += l.tile_bytes) {
+        _tile_loadd(4, x0, row_stride);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_dpbf16ps(1, 4, 7);
+        if constexpr (kTwo) {
+          _tile_loadd(5, x1, row_stride);
+          _tile_dpbf16ps(2, 5, 6);
+          _tile_dpbf16ps(3, 5, 7);
+        }
+      }
+    }
+  }
+  template <bool kTwo>
+  static void zero_sums() {
+    _tile_zero(0);
+    _tile_zero(1);
+    if constexpr (kTwo) {
+      _tile_zero(2);
+      _tile_zero(3);
+    }
+  }
+  // Sums of a block: [row][32].
+  template <bool kTwo>
+  static void store_sums(float* to, size_t stride) {
+    _tile_stored(0, to, stride);
+    _tile_stored(1, to + 16, stride);
+    if constexpr (kTwo) {
+      _tile_stored(2, to + kTile * stride / 4, stride);
+      _tile_stored(3, to + kTile * stride / 4 + 16, stride);
+    }
+  }
+  template <bool kTwo>
+  static void load_sums(const float* from) {
+    _tile_loadd(0, from, kNr * 4);
+    _tile_loadd(1, from + 16, kNr * 4);
+    if constexpr (kTwo) {
+      _tile_loadd(2, from + kTile * kNr, kNr * 4);
+      _tile_loadd(3, from + kTile * kNr + 16, kNr * 4);
+    }
+  }
+
+  // --- one scale per output, or none: sums stay in tiles, or wait in the state ---
+
+  template <bool kTwo>
+  void whole_block(const Rows& r, const Piece& c, size_t n) const {
+    const bool alone = blocks() == 1, last = c.last;
+    float* state = floats(b.state) + r.first * kNr;
+    if (c.k0 == 0) {
+      zero_sums<kTwo>();
+    } else if (!alone) {
+      load_sums<kTwo>(state);
+    }
+    multiply<kTwo>(r, c, c.k0, c.k0, c.k1);
+    const size_t rows = kTwo ? 2 * kTile : l.tile_rows;
+    if (last && s.scales == Scales::kNone && p.act.code == ActCode::kAsIs && G == 1.0f &&
+        n + kNr <= a.n1 && r.first + rows <= a.M)
+      return store_sums<kTwo>(a.y + r.first * a.ldy + (n - a.n0), 4 * a.ldy);
+    if (last || !alone) store_sums<kTwo>(state, kNr * 4);
+    if (last) put(r, n, state);
+  }
+  // Sums to y: times scale and factor of the row. Sums of groups have their scale already.
+  void put(const Rows& r, size_t n, const float* sums) const {
+    const size_t valid = a.n1 - n < kNr ? a.n1 - n : kNr;
+    const auto mask = static_cast<uint32_t>((uint64_t{1} << valid) - 1);
+    const bool scaled = s.groups == 1 && !p.ragged && s.scales != Scales::kNone;
+    const bool inside = s.row_groups && s.groups == 1;
+    const __m512 by = _mm512_set1_ps(G);
+    for (size_t i = 0; i < r.tiles * l.tile_rows && r.first + i < a.M; ++i, sums += kNr) {
+      float* y = a.y + (r.first + i) * a.ldy + (n - a.n0);
+      const __m512 row = _mm512_set1_ps(factors[r.first + i]);
+      for (int h = 0; h < 2; ++h) {
+        __m512 v = _mm512_loadu_ps(sums + 16 * h);
+        if (scaled) {
+          __m512 scale = _mm512_load_ps(floats(b.scales) + 16 * h);
+          if (inside) scale = _mm512_mul_ps(scale, group_factor(0, r.first + i));
+          v = _mm512_mul_ps(v, scale);
+        }
+        if (p.act.code != ActCode::kAsIs) v = _mm512_mul_ps(v, row);
+        if (G != 1.0f) v = _mm512_div_ps(v, by);
+        _mm512_mask_storeu_ps(y + 16 * h, static_cast<__mmask16>(mask >> (16 * h)), v);
+      }
+    }
+  }
+  __m512 group_factor(size_t g, size_t m) const {
+    return _mm512_set1_ps(
+        reinterpret_cast<const float*>(a.panel + l.group_factors)[g * l.rows() + m]);
+  }
+
+  // --- groups: sums leave the tiles after each, some groups are then scaled together ---
+
+  template <bool kTwo>
+  void grouped_block(const Rows& r, const Piece& c, size_t n) const {
+    const Groups groups{p, s, a.w->group_ends};
+    const size_t rows = r.tiles * l.tile_rows, apart = rows * kNr;
+    float *sums = floats(b.sums), *state = floats(b.state) + r.first * kNr;
+    if (c.first.index == 0)
+      for (size_t i = 0; i < apart; i += 16) _mm512_store_ps(state + i, _mm512_setzero_ps());
+    Group g = c.first;
+    for (size_t done = 0; done < c.groups;) {
+      const size_t batch = c.groups - done < b.batch ? c.groups - done : b.batch;
+      for (size_t i = 0; i < batch; ++i, g = groups.next(g)) {
+        zero_sums<kTwo>();
+        multiply<kTwo>(r, c, g.from, g.at, g.at + g.padded);
+        store_sums<kTwo>(sums + i * apart, kNr * 4);
+      }
+      written();
+      scale_batch(r, c.first.index + done, batch, floats(b.scales) + done * kNr, sums, apart,
+                  state);
+      done += batch;
+    }
+    if (c.last) put(r, n, state);
+  }
+  void scale_batch(const Rows& r, size_t g, size_t batch, const float* scales, const float* sums,
+                   size_t apart, float* state) const {
+    for (size_t i = 0; i < r.tiles * l.tile_rows; ++i, sums += kNr, state += kNr) {
+      __m512 f0 = _mm512_load_ps(state), f1 = _mm512_load_ps(state + 16);
+      for (size_t j = 0; j < batch; ++j) {
+        __m512 s0 = _mm512_load_ps(scales + j * kNr), s1 = _mm512_load_ps(scales + j * kNr + 16);
+        if (s.row_groups) {
+          const __m512 by = group_factor(g + j, r.first + i);
+          s0 = _mm512_mul_ps(s0, by), s1 = _mm512_mul_ps(s1, by);
+        }
+        f0 = _mm512_fmadd_ps(_mm512_load_ps(sums + j * apart), s0, f0);
+        f1 = _mm512_fmadd_ps(_mm512_load_ps(sums + j * apart + 16), s1, f1);
+      }
+      _mm512_store_ps(state, f0);
+      _mm512_store_ps(state + 16, f1);
+    }
+  }
+
+  // --- the loop nest ---
+
+  void multiply_piece(const Piece& c, size_t n) const {
+    const bool grouped = s.groups > 1 || p.ragged;
+    written();
+    for (size_t i = 0; i < blocks(); ++i) {
+      const Rows r = rows_of(i);
+      if (grouped) {
+        r.tiles == 2 ? grouped_block<true>(r, c, n) : grouped_block<false>(r, c, n);
+      } else {
+        r.tiles == 2 ? whole_block<true>(r, c, n) : whole_block<false>(r, c, n);
+      }
+    }
+  }
+  void run() const {
+    if (a.M == 0) return;
+    configure(l.tile_rows, s.step);
+    const bool grouped = s.groups > 1 || p.ragged;
+    const Groups groups{p, s, a.w->group_ends};
+    for (size_t n = a.n0; n < a.n1; n += kNr) {
+      Piece c{};
+      c.codes = a.w->data + n / kNr * s.stride();
+      c.extras = c.codes + s.code_bytes;
+      c.first = groups.first();
+      while (!c.last) {
+        Group next = c.first;
+        if (grouped) {
+          for (c.groups = 0; c.groups < b.piece_groups && next.index < s.groups; ++c.groups)
+            next = groups.next(next);
+          c.k1 = next.at, c.last = next.index == s.groups;
+        } else {
+          c.k1 = c.k0 + b.piece_k < s.K_padded ? c.k0 + b.piece_k : s.K_padded;
+          c.groups = 1, c.last = c.k1 == s.K_padded;
+        }
+        expand(c);
+        multiply_piece(c, n);
+        c.k0 = c.k1, c.first = next;
+      }
+    }
+    _tile_release();
+  }
+};
+
+void gemm(const GemmArgs& args) {
+  const Problem& p = *args.w->problem;
+  switch (form_of(p)) {
+    case Form::kInt4:
+      return p.zero_points ? Gemm<NibblesZero>(args).run() : Gemm<Nibbles<kInt4Halves>>(args).run();
+    case Form::kFp4:
+      return Gemm<Nibbles<kFp4Halves>>(args).run();
+    case Form::kInt8:
+      return Gemm<IntBytes>(args).run();
+    case Form::kFp8:
+      return Gemm<Fp8>(args).run();
+    default:
+      return Gemm<Stored>(args).run();
+  }
+}
+void pack(const PackArgs& a) { x86_float::pack(a, amx_shape(*a.problem)); }
+void pack_inputs(const PackInputsArgs& a) { x86_float::pack_inputs(a, amx_shape(*a.problem)); }
+#define MOEBIUS_BODY(f) f
+#else
+#define MOEBIUS_BODY(f) nullptr
+#endif  // __x86_64__
+
+constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) {
+  return {"x86_amx",
+          codec,
+          Arch::kX86_64,
+          kAvx2 | kFma | kF16c | kAvx512f | kAvx512bw | kAvx512vnni | kAvx512bf16 | kAvx512vbmi |
+              kAmxBf16,
+          kNr,
+          fits,
+          numerics,
+          amx_packed_bytes,
+          MOEBIUS_BODY(pack),
+          row_bytes,
+          MOEBIUS_BODY(prepare_rows),
+          panel_bytes,
+          MOEBIUS_BODY(make_panel),
+          scratch_bytes,
+          MOEBIUS_BODY(gemm),
+          nullptr,
+          kNr,
+          2 * kTile,
+          MOEBIUS_BODY(pack_inputs)};
+}
+constexpr Kernel kKernels[] = {
+    kernel("int4_float", supports<Form::kInt4>), kernel("fp4_float", supports<Form::kFp4>),
+    kernel("int8_float", supports<Form::kInt8>), kernel("fp8", supports<Form::kFp8>),
+    kernel("bf16", supports<Form::kBf16>),
+};
+
+}  // namespace
+
+extern const KernelTable kX86AmxFloatKernels;
+const KernelTable kX86AmxFloatKernels = {kKernels, sizeof kKernels / sizeof kKernels[0]};
+
+}  // namespace moebius

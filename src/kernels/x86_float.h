@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// The float family on x86-64: layouts and facts that x86_amx, x86_avx512 and x86_avx2 share.
+// Internal linkage, as all headers of kernel units.
+//
+// A packed panel has 32 outputs. Codes stay as the file has them, 32 bits of a row at a time (8
+// codes of 4 bits, 4 of 8, 2 of 16, 1 of 32: a unit), and the units of the 32 outputs lie side by
+// side: packing is a transposition of 32-bit words, and a vector of units gives one input of many
+// outputs by a shift.
+//   codes    [inputs / unit][32 outputs] x 32 bit; integers are offset (value + 8, value + 128)
+//   scales   [group][32] as bf16 (stored as bf16, e4m3 or e8m0), f16 or f32; an output with a NaN
+//            e4m3 code in a group has a NaN scale there; none for dense
+//   zeros    [group][32] x int8, only with zero points
+// Inputs go by steps of Shape::step. A group has all the steps that it touches, with zero weights
+// for the inputs of its neighbours, so that rows need not know where groups begin.
+#pragma once
+#include "kernels/kernel.h"
+#include "kernels/prepared_rows.h"
+#include "kernels/unpack.h"
+
+#define MOEBIUS_UNROLL _Pragma("GCC unroll 16")
+
+namespace moebius {
+namespace {
+namespace x86_float {
+
+constexpr size_t kNr = 32;  // outputs per panel
+
+inline size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
+
+enum class Form : uint8_t { kInt4, kFp4, kInt8, kFp8, kBf16, kF16, kF32 };
+enum class Scales : uint8_t { kNone, kBf16, kF16, kF32 };
+
+inline Form form_of(const Problem& p) {
+  switch (p.code) {
+    case CodeType::kFp4:
+      return Form::kFp4;
+    case CodeType::kFp8:
+      return Form::kFp8;
+    case CodeType::kBf16:
+      return Form::kBf16;
+    case CodeType::kF16:
+      return Form::kF16;
+    case CodeType::kF32:
+      return Form::kF32;
+    default:
+      return p.bits > 4 ? Form::kInt8 : Form::kInt4;
+  }
+}
+
+struct Shape {
+  Form form;
+  Scales scales;
+  size_t step;             // groups are multiples of it
+  size_t unit;             // codes in 32 bits
+  size_t groups;           // a group: inputs on which the scales of weights and rows are constant
+  size_t group_k, most_k;  // inputs of a group, and with whole steps at most (not for ragged)
+  size_t K_padded;         // packed inputs: steps of all groups, at most
+  size_t K_rows;           // inputs of a row, whole steps
+  size_t weight_k, row_k;  // inputs per scale of weights and of rows
+  size_t code_bytes, scale_bytes, zero_bytes;  // codes of a panel; scales and zeros of one group
+  bool row_groups;                             // rows have a scale per group
+  size_t zeros_at() const { return code_bytes + groups * scale_bytes; }
+  size_t stride() const { return up(zeros_at() + groups * zero_bytes, 64); }
+  // Codes of padded input k begin here.
+  size_t code_at(size_t k) const { return k / unit * kNr * 4; }
+};
+
+inline Shape shape_of(const Problem& p, size_t step) {
+  Shape s{};
+  s.form = form_of(p);
+  s.unit = s.form == Form::kInt4 || s.form == Form::kFp4   ? 8
+           : s.form == Form::kInt8 || s.form == Form::kFp8 ? 4
+           : s.form == Form::kF32                          ? 1
+                                                           : 2;
+  s.row_groups = p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kGroup;
+  s.weight_k = p.scale_type == ScaleType::kNone || p.block_k >= p.K ? p.K : p.block_k;
+  s.row_k = s.row_groups && p.act.group < p.K ? p.act.group : p.K;
+  const size_t least = s.weight_k < s.row_k ? s.weight_k : s.row_k;
+  s.groups = p.ragged ? p.groups : (p.K + least - 1) / least;
+  s.group_k = least;
+  s.step = step;
+  const bool aligned = !p.ragged && (s.groups == 1 || least % step == 0);
+  s.most_k = up(least, step) + (aligned ? 0 : step);
+  s.K_rows = up(p.K, step);
+  s.K_padded = aligned ? s.K_rows : up(p.K + 2 * (step - 1) * s.groups, step);
+  const bool halves = p.scale_type == ScaleType::kBf16 || p.scale_type == ScaleType::kFp8 ||
+                      p.scale_type == ScaleType::kE8m0;
+  s.scales = p.scale_type == ScaleType::kNone && s.form != Form::kFp8 ? Scales::kNone
+             : halves                                                 ? Scales::kBf16
+             : p.scale_type == ScaleType::kF16                        ? Scales::kF16
+                                                                      : Scales::kF32;
+  s.code_bytes = s.code_at(s.K_padded);
+  s.scale_bytes = s.scales == Scales::kNone ? 0 : kNr * (s.scales == Scales::kF32 ? 4 : 2);
+  s.zero_bytes = p.zero_points ? kNr : 0;
+  return s;
+}
+
+// The groups in order: inputs [begin, end), whose steps begin at input `from` of a row and at `at`
+// of the packed ones.
+struct Group {
+  size_t index, begin, end, from, at, padded;
+};
+struct Groups {
+  const Problem& p;
+  const Shape& s;
+  const int32_t* ends;  // ragged
+  Group first() const { return made(0, 0, 0); }
+  Group next(const Group& g) const { return made(g.index + 1, g.end, g.at + g.padded); }
+  Group made(size_t g, size_t begin, size_t at) const {
+    size_t end = begin + s.group_k < p.K ? begin + s.group_k : p.K;
+    if (ends != nullptr) end = g < s.groups ? static_cast<size_t>(ends[g]) : p.K;
+    const size_t from = begin / s.step * s.step;
+    return {g, begin, end, from, at, begin < end ? up(end, s.step) - from : 0};
+  }
+};
+
+// What no member of the family does.
+inline const char* family_supports(const Problem& p) {
+  if (p.act.code == ActCode::kInt) return "the checkpoint declares int8 activations";
+  const bool row_groups = p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kGroup;
+  if (row_groups && p.act_order) return "act-order and activation groups do not go together";
+  if (row_groups && p.ragged)
+    return "groups of unequal length and activation groups do not go together";
+  if (p.K > 0x7FFFFFFFu) return "K does not fit 31 bits";
+  const Shape s = shape_of(p, 1);
+  if (s.groups > 1 && !p.ragged &&
+      ((s.weight_k < p.K && s.weight_k % s.group_k != 0) ||
+       (s.row_k < p.K && s.row_k % s.group_k != 0)))
+    return "groups of weights and of activations do not fit each other";
+  return nullptr;
+}
+
+template <Form kForm>
+const char* only(const Problem& p, const char* reason) {
+  return reason != nullptr     ? reason
+         : form_of(p) == kForm ? nullptr
+                               : "another codec holds these weights";
+}
+
+inline size_t packed_bytes(const Problem& p, const Shape& s) {
+  return up(p.N, kNr) / kNr * s.stride();
+}
+
+// What the sums are multiplied with: a stored scale of rows (with the weights' scale), and the
+// divisor at the end.
+inline float static_factor(const PackedMatrix& w) {
+  const ActSpec& act = w.problem->act;
+  return act.code != ActCode::kAsIs && act.granule == ActGranule::kStatic ? w.act.scale : 1.0f;
+}
+inline float divisor(const PackedMatrix& w) {
+  const ActSpec& act = w.problem->act;
+  return act.code == ActCode::kFp4 && act.scale == ActScale::kFp8
+             ? w.act.global_scale * w.global_scale
+             : w.global_scale;
+}
+
+// A row's factor at the end: its scale, or NaN where a stored scale met a NaN or an infinity.
+// `header`: scales of the prepared row.
+inline float row_factor(const Problem& p, const uint8_t* header) {
+  if (p.act.code == ActCode::kAsIs || p.act.granule == ActGranule::kGroup) return 1.0f;
+  float v;
+  __builtin_memcpy(&v, header, 4);
+  return p.act.granule == ActGranule::kRow || v != v ? v : 1.0f;
+}
+
+}  // namespace x86_float
+}  // namespace
+}  // namespace moebius
