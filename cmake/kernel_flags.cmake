@@ -13,13 +13,15 @@ set(MOEBIUS_KERNEL_FLAGS
   "aarch64|^arm_sve.*|-march=armv8.2-a+dotprod+i8mm"
   "aarch64|^arm_neon.*|"
   "x86_64|^x86_avxvnni.*|-mavx2 -mfma -mf16c -mavxvnni"
+  "x86_64|^x86_avx512_rows.*|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512 -fno-math-errno"
+  "x86_64|^x86_avx2_rows.*|-mavx2 -mfma -mf16c -fno-math-errno"
   "x86_64|^x86_avx2.*|-mavx2 -mfma -mf16c"
   "x86_64|^x86_avx512.*|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni"
   "x86_64|^x86_amx.*|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512bf16 -mavx512vbmi -mamx-tile -mamx-int8 -mamx-bf16"
 )
 # Paths below src/. Files whose loops are worth -O3 (other kernels are intrinsics and assembly, where it only takes longer); files that run once per folder, where -O1 saves a
 # fifth of their compile time; everything else keeps -O2.
-set(MOEBIUS_HOT_FILES "^(kernels/([^ax]|arm_neon_f32)|nn/|base/numeric|quant/reference|checkpoint/formats/)")
+set(MOEBIUS_HOT_FILES "^(kernels/([^ax]|arm_neon_f32|[a-z0-9_]*_rows)|nn/|quant/reference|checkpoint/formats/)")
 set(MOEBIUS_COLD_FILES "^(apps/|model/|checkpoint/|quant/scheme|text/(jinja|chat|generation|tokenizer_json|tiktoken|stop|known_patterns|oniguruma)|[a-z_]*api)")
 set(MOEBIUS_WARM_FILES "^(checkpoint/(safetensors|tensor_store)|model/(decoder|engine)\\.cpp)")  # per tensor, per token
 

@@ -9,7 +9,6 @@
 // (relative error), rounded to f32.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "base/numeric.h"
@@ -22,13 +21,17 @@ MOEBIUS_ALWAYS_INLINE float fma_f32(float a, float b, float c) { return __builti
 
 namespace numeric_detail {
 
-// The numbers of e^x, also for the form over many lanes (numeric.cpp).
+// The numbers of e^x, also for forms over many lanes (kernels/arm_neon_rows.cpp).
 inline constexpr float kLog2E = 1.44269504f, kMinusLn2High = -0.693145752f,
                        kMinusLn2Low = -1.42860677e-6f;
 inline constexpr float kExp6 = 0.00138145976f, kExp5 = 0.00836871937f, kExp4 = 0.041668389f,
                        kExp3 = 0.166665211f, kExp2 = 0.49999994f;
 // t = x * log2 e + kExpMagic64 holds n + 64 in its low bits; 2^-64 takes the 64 out again.
 inline constexpr float kExpMagic64 = 12582912.0f + 64.0f, kExpMinus64 = 5.42101086e-20f;
+// Of the coarse form.
+inline constexpr float kExpMagic = 12582912.0f, kMinusLn2 = -0.693147182f, kExpCoarseLeast = -87.0f;
+inline constexpr float kExpCoarse4 = 0.0412775725f, kExpCoarse3 = 0.167535484f,
+                       kExpCoarse2 = 0.5000512f;
 
 MOEBIUS_ALWAYS_INLINE float exp_polynomial(float r) {
   float p = fma_f32(kExp6, r, kExp5);
@@ -51,7 +54,7 @@ MOEBIUS_ALWAYS_INLINE float exp_polynomial(float r) {
 //  5. p * 2^(n >> 1) * 2^(n - (n >> 1)): only the last product can round, overflow or become
 //  subnormal
 MOEBIUS_ALWAYS_INLINE float exp_f32(float x) {
-  constexpr float kMagic = 12582912.0f;
+  constexpr float kMagic = numeric_detail::kExpMagic;
   const float c = clamp_f32(x, -104.0f, 89.0f);
   const float t = fma_f32(c, numeric_detail::kLog2E, kMagic);
   const float n = t - kMagic;
@@ -81,6 +84,20 @@ MOEBIUS_ALWAYS_INLINE float exp_nonpositive_f32(float x) {
 MOEBIUS_ALWAYS_INLINE float exp_minus(float x, float top) {
   const float d = x - top;
   return select_f32(d <= 0.0f, exp_nonpositive_f32(d), d);
+}
+
+// A second, coarser e^x for x <= 0, for what is rounded to bf16 next (the probabilities of bf16
+// attention): a polynomial of degree 4, within 6e-6. Exponents below -126 are not made: 0 below -87
+// (1.7e-38). NaN gives 0.
+MOEBIUS_ALWAYS_INLINE float exp_coarse_f32(float x) {
+  using namespace numeric_detail;
+  const float t = fma_f32(x, kLog2E, kExpMagic);
+  const float r = fma_f32(t - kExpMagic, kMinusLn2, x);
+  float p = fma_f32(kExpCoarse4, r, kExpCoarse3);
+  p = fma_f32(p, r, kExpCoarse2);
+  p = fma_f32(p, r, 1.0f);
+  p = fma_f32(p, r, 1.0f);
+  return f32_from_bits(select_bits(x >= kExpCoarseLeast, f32_bits(p) + (f32_bits(t) << 23), 0u));
 }
 
 // Natural logarithm within 0.9 ulp. 0 gives -infinity, negative gives NaN, subnormals are exact
@@ -260,33 +277,5 @@ MOEBIUS_ALWAYS_INLINE float situ(float g, float u, float b) {
 MOEBIUS_ALWAYS_INLINE float situ(float g, float u, float b, float lb) {
   return situ(g, lb * tanh_f32(u / lb), b);
 }
-
-// ---- whole arrays; y may be the same array as an input. Defined in numeric.cpp, which is compiled
-// for vectorised loops; same bits as the functions above. ----
-
-void exp_f32(const float* x, float* y, size_t n) noexcept;
-void sigmoid_f32(const float* x, float* y, size_t n) noexcept;
-void silu_f32(const float* x, float* y, size_t n) noexcept;
-void tanh_f32(const float* x, float* y, size_t n) noexcept;
-void gelu_f32(const float* x, float* y, size_t n) noexcept;
-void gelu_tanh_f32(const float* x, float* y, size_t n) noexcept;
-void relu2_f32(const float* x, float* y, size_t n) noexcept;
-
-float largest_of(const float* x, size_t n) noexcept;  // NaN if there is one; of nothing: -infinity
-float sum_of(const float* x,
-             size_t n) noexcept;  // in 16 lanes, which are then added in a fixed order
-// exp_minus(x * scale, top). Coarse: within 6e-6, 0 below 1.7e-38, anything but NaN for NaN; for
-// what is rounded to bf16 next.
-void exp_minus(const float* x, float scale, float top, float* y, size_t n) noexcept;
-void exp_minus_coarse(const float* x, float scale, float top, float* y, size_t n) noexcept;
-void silu_and_mul(const float* g, const float* u, float* y, size_t n) noexcept;
-void gelu_and_mul(const float* g, const float* u, float* y, size_t n) noexcept;
-void gelu_tanh_and_mul(const float* g, const float* u, float* y, size_t n) noexcept;
-void silu_limit_and_mul(const float* g, const float* u, float* y, size_t n, float limit) noexcept;
-void swigluoai(const float* g, const float* u, float* y, size_t n, float alpha, float limit,
-               float beta) noexcept;
-void swiglustep(const float* g, const float* u, float* y, size_t n, float limit) noexcept;
-void situ(const float* g, const float* u, float* y, size_t n, float b) noexcept;
-void situ(const float* g, const float* u, float* y, size_t n, float b, float lb) noexcept;
 
 }  // namespace moebius

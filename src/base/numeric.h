@@ -8,7 +8,6 @@
 // zero).
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #define MOEBIUS_ALWAYS_INLINE [[gnu::always_inline]] inline
@@ -229,25 +228,5 @@ MOEBIUS_ALWAYS_INLINE int32_t rne_int(float x) {
   const auto r = static_cast<uint32_t>(static_cast<int32_t>(rne(inside)));
   return static_cast<int32_t>(select_bits(number >= 2147483648.0f, 0x7FFFFFFFu, r));
 }
-
-// ---- whole arrays: n elements, source and destination do not overlap. Defined in numeric.cpp,
-// which is compiled for vectorised loops; same bits as the functions above. ----
-
-void bf16_to_f32(const uint16_t* src, float* dst, size_t n) noexcept;
-void f16_to_f32(const uint16_t* src, float* dst, size_t n) noexcept;
-void e4m3_to_f32(const uint8_t* src, float* dst, size_t n) noexcept;
-void e5m2_to_f32(const uint8_t* src, float* dst, size_t n) noexcept;
-void e4m3fnuz_to_f32(const uint8_t* src, float* dst, size_t n) noexcept;
-void e5m2fnuz_to_f32(const uint8_t* src, float* dst, size_t n) noexcept;
-void e8m0_to_f32(const uint8_t* src, float* dst, size_t n) noexcept;
-// n codes from ceil(n / 2) bytes, the element with the even index in the low nibble.
-void e2m1_pairs_to_f32(const uint8_t* src, float* dst, size_t n) noexcept;
-void f32_to_bf16(const float* src, uint16_t* dst, size_t n) noexcept;
-void round_to_bf16(float* x, size_t n) noexcept;
-// y = x * r, rounded to bf16, times w, rounded again.
-void scale_in_bf16(const float* x, float r, const float* w, float* y, size_t n) noexcept;
-float sum_of_squares(const float* x, size_t n) noexcept;  // in 16 lanes that are folded by halves
-void f32_to_f16(const float* src, uint16_t* dst, size_t n) noexcept;
-void f32_to_e4m3(const float* src, uint8_t* dst, size_t n) noexcept;
 
 }  // namespace moebius

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ordered list of kernels (list.h). To add a kernel file: one line in MOEBIUS_KERNEL_TABLES.
+// The ordered lists of kernels and row functions (list.h). To add a kernel file: one line in
+// MOEBIUS_KERNEL_TABLES; a unit of row functions: one line in MOEBIUS_ROW_TABLES.
 #include "kernels/list.h"
 
 #include <vector>
@@ -21,10 +22,20 @@
   X(kGenericFloatKernels)        \
   X(kReferenceKernels)
 
+// The same for row functions.
+#define MOEBIUS_ROW_TABLES(X) \
+  X(kX86Avx512Rows)           \
+  X(kX86Avx2Rows)             \
+  X(kArmNeonRows)             \
+  X(kGenericRows)
+
 namespace moebius {
 
 #define MOEBIUS_DECLARE_TABLE(table) extern const KernelTable table;
 MOEBIUS_KERNEL_TABLES(MOEBIUS_DECLARE_TABLE)
+#undef MOEBIUS_DECLARE_TABLE
+#define MOEBIUS_DECLARE_TABLE(table) extern const RowFunctions table;
+MOEBIUS_ROW_TABLES(MOEBIUS_DECLARE_TABLE)
 #undef MOEBIUS_DECLARE_TABLE
 
 std::span<const Kernel* const> kernel_list() {
@@ -39,6 +50,13 @@ std::span<const Kernel* const> kernel_list() {
     return all;
   }();
   return list;
+}
+
+std::span<const RowFunctions* const> row_function_list() {
+#define MOEBIUS_TABLE_ADDRESS(table) &table,
+  static constexpr const RowFunctions* kList[] = {MOEBIUS_ROW_TABLES(MOEBIUS_TABLE_ADDRESS)};
+#undef MOEBIUS_TABLE_ADDRESS
+  return kList;
 }
 
 const Kernel& reference_kernel() { return kReferenceKernels.kernels[0]; }

@@ -15,8 +15,8 @@
 //     selection for any CPU is testable on any host; the bodies (pack, prepare_rows, make_panel,
 //     gemm) are null pointers where the architecture does not match.
 //  4. It includes kernel.h, the plain headers quant/activation.h and quant/quant_matrix.h,
-//     kernels/unpack.h and kernels/prepared_rows.h (declarations only), base/numeric.h (always
-//     inlined), C headers and intrinsics. No <vector>, no <algorithm>, no inline functions shared
+//     kernels/unpack.h, prepared_rows.h and row_functions.h (declarations only), base/numeric.h and
+//     base/math_functions.h (always inlined), C headers and intrinsics. No <vector>, no <algorithm>, no inline functions shared
 //     with baseline units: a weak copy compiled here could be linked there.
 //  5. supports() answers null or one reason that completes the sentence "cannot run this: ...",
 //     without the kernel's name. A kernel must not look at anything but the Problem: what it
@@ -25,6 +25,7 @@
 #include <span>
 
 #include "kernels/kernel.h"
+#include "kernels/row_functions.h"
 
 namespace moebius {
 
@@ -33,5 +34,8 @@ std::span<const Kernel* const> kernel_list();
 
 // The definition's own entry: exact, runs everything, everywhere.
 const Kernel& reference_kernel();
+
+// Every table of row functions, whatever the machine, best first; the last runs everywhere.
+std::span<const RowFunctions* const> row_function_list();
 
 }  // namespace moebius

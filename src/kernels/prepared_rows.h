@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The canonical prepared row: the quantized form of one row of x, self-contained, bytes equal to
 // quant/reference. A kernel may use these two functions as its own row_bytes and prepare_rows and
-// reorder in make_panel. Declarations only (see list.h, rule 4); the loops in prepared_rows.cpp are
-// written to vectorise everywhere.
+// reorder in make_panel. Declarations only (see list.h, rule 4); the loops are row functions
+// (row_functions.h), chosen for the machine.
 //
 //   offset 0              scales        float[S]      S = act_groups: 0 for kAsIs, 1 for kRow and
 //   kStatic, ceil(K/group) offset 4 S            zero points   int32[S]      only for dynamic

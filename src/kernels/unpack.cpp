@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/numeric.h"
+#include "kernels/row_functions.h"
 #include "quant/quant_access.h"
 
 namespace moebius {
@@ -91,7 +92,7 @@ void unpack_bf16(const QuantMatrix& w, size_t r, size_t k0, size_t k1, const int
       continue;
     }
     unpack_f32(w, r, k, end, columns, values);
-    f32_to_bf16(values, out + (k - k0), end - k);
+    row_functions().store(XType::kBf16, values, out + (k - k0), end - k);
   }
 }
 
@@ -149,10 +150,10 @@ void decode_scales(ScaleType type, const uint8_t* raw, size_t count, float* out)
       for (size_t i = 0; i < count; ++i) out[i] = f16_to_f32(load_u16(raw + 2 * i));
       return;
     case ScaleType::kFp8:
-      e4m3_to_f32(raw, out, count);
+      for (size_t i = 0; i < count; ++i) out[i] = e4m3_to_f32(raw[i]);
       return;
     case ScaleType::kE8m0:
-      e8m0_to_f32(raw, out, count);
+      for (size_t i = 0; i < count; ++i) out[i] = e8m0_to_f32(raw[i]);
       return;
   }
 }

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses the array form of base/math_functions.h that an ActivationSpec means.
+// Chooses the row function that an ActivationSpec means.
 #include "nn/activation.h"
 
 #include <cmath>
 
 #include "base/error.h"
-#include "base/math_functions.h"
+#include "kernels/row_functions.h"
 
 namespace moebius {
 
@@ -21,33 +21,45 @@ void check_activation(const ActivationSpec& s) {
     fail("activation situ: lb is {}; expected a number other than 0", *s.situ_lb);
 }
 
-void apply_activation(const ActivationSpec& s, const float* gate, const float* up, float* y,
-                      size_t n) noexcept {
+namespace {
+
+RowActivation row_activation(const ActivationSpec& s) {
   constexpr float kDefaultLimit = 7.0f;
   switch (s.kind) {
     case ActivationKind::kSilu:
-      if (s.limit) return silu_limit_and_mul(gate, up, y, n, *s.limit);
-      return silu_and_mul(gate, up, y, n);
+      if (s.limit) return {.function = RowFunction::kSiluLimitAndMul, .limit = *s.limit};
+      return {.function = RowFunction::kSiluAndMul};
     case ActivationKind::kGelu:
-      return gelu_and_mul(gate, up, y, n);
+      return {.function = RowFunction::kGeluAndMul};
     case ActivationKind::kGeluTanh:
-      return gelu_tanh_and_mul(gate, up, y, n);
+      return {.function = RowFunction::kGeluTanhAndMul};
     case ActivationKind::kSwigluOai:
-      return swigluoai(gate, up, y, n, s.alpha, s.limit.value_or(kDefaultLimit), s.beta);
+      return {.function = RowFunction::kSwigluOai,
+              .limit = s.limit.value_or(kDefaultLimit),
+              .alpha = s.alpha,
+              .beta = s.beta};
     case ActivationKind::kSwigluStep:
-      return swiglustep(gate, up, y, n, s.limit.value_or(kDefaultLimit));
+      return {.function = RowFunction::kSwigluStep, .limit = s.limit.value_or(kDefaultLimit)};
     case ActivationKind::kSitu:
-      if (s.situ_lb) return situ(gate, up, y, n, s.situ_b, *s.situ_lb);
-      return situ(gate, up, y, n, s.situ_b);
+      if (s.situ_lb) return {.function = RowFunction::kSituBoth, .b = s.situ_b, .lb = *s.situ_lb};
+      return {.function = RowFunction::kSitu, .b = s.situ_b};
     case ActivationKind::kSiluNoMul:
-      return silu_f32(up, y, n);
+      return {.function = RowFunction::kSilu};
     case ActivationKind::kGeluNoMul:
-      return gelu_f32(up, y, n);
+      return {.function = RowFunction::kGelu};
     case ActivationKind::kGeluTanhNoMul:
-      return gelu_tanh_f32(up, y, n);
+      return {.function = RowFunction::kGeluTanh};
     case ActivationKind::kRelu2NoMul:
-      return relu2_f32(up, y, n);
+      return {.function = RowFunction::kRelu2};
   }
+  return {};
+}
+
+}  // namespace
+
+void apply_activation(const ActivationSpec& spec, const float* gate, const float* up, float* y,
+                      size_t n) noexcept {
+  row_functions().activate(row_activation(spec), gate, up, y, n);
 }
 
 }  // namespace moebius

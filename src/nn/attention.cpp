@@ -6,16 +6,14 @@
 #include "nn/attention.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "base/math_functions.h"
 #include "kernels/oracle.h"
 #include "kernels/packed_matrix.h"
-#include "nn/ops.h"
+#include "kernels/row_functions.h"
 
 namespace moebius {
 namespace {
@@ -40,12 +38,16 @@ Problem dense_problem(size_t N, size_t K, XType type) {
   return make_problem(dense_matrix(N, K, type, nullptr), ActSpec{}, type);
 }
 
-void store_element(uint8_t* to, float v, XType type) {
-  if (type == XType::kF32) {
-    std::memcpy(to, &v, 4);
-  } else {
-    const uint16_t h = type == XType::kBf16 ? f32_to_bf16(v) : f32_to_f16(v);
-    std::memcpy(to, &h, 2);
+// A row of values becomes a column of the block: element d goes to to[d * kKeyBlock].
+template <class Element>
+void store_column(XType type, const float* v, size_t n, uint8_t* to) {
+  constexpr size_t kAtOnce = 64;
+  Element part[kAtOnce];
+  for (size_t d = 0; d < n; d += kAtOnce) {
+    const size_t count = std::min(kAtOnce, n - d);
+    row_functions().store(type, v + d, part, count);
+    for (size_t i = 0; i < count; ++i)
+      std::memcpy(to + (d + i) * kKeyBlock * sizeof(Element), &part[i], sizeof(Element));
   }
 }
 
@@ -64,7 +66,7 @@ Seen seen_keys(const AttentionSpec& spec, size_t position, size_t block) {
 }
 
 // p = exp(scale * s - m') over the seen keys, 0 elsewhere; updates m and l; returns exp(m - m').
-float softmax_step(float* s, float scale, Seen seen, XType type, float& best, float& total) {
+float softmax_seen(float* s, float scale, Seen seen, XType type, float& best, float& total) {
   std::fill_n(s, seen.first, kMasked);
   std::fill(s + seen.last, s + kKeyBlock, kMasked);
   if (!(scale > 0.0f)) {  // a positive one does not change which score is the largest
@@ -72,23 +74,7 @@ float softmax_step(float* s, float scale, Seen seen, XType type, float& best, fl
       s[i] = seen.first <= i && i < seen.last ? s[i] * scale : kMasked;
     scale = 1.0f;
   }
-  const float largest = largest_of(s, kKeyBlock);
-  const float here = largest * scale, top = here > best ? here : best;
-  const bool nan = std::isnan(largest);
-  if (nan) total = std::numeric_limits<float>::quiet_NaN();
-  if (top == kMasked || nan) {
-    std::fill_n(s, kKeyBlock, 0.0f);
-    return 1.0f;
-  }
-  if (type == XType::kBf16) {
-    exp_minus_coarse(s, scale, top, s, kKeyBlock);
-  } else {
-    exp_minus(s, scale, top, s, kKeyBlock);
-  }
-  const float keep = best == top ? 1.0f : exp_f32(best - top);
-  total = total * keep + sum_of(s, kKeyBlock);
-  best = top;
-  return keep;
+  return row_functions().softmax_step(s, kKeyBlock, scale, type == XType::kBf16, &best, &total);
 }
 
 }  // namespace
@@ -134,11 +120,13 @@ void KvCache::append_head(size_t head, const float* k, size_t ldk, const float* 
       std::memset(values, 0, kKeyBlock * dv * element_);
     }
     for (size_t i = 0; i < count; ++i) {
-      const float *kr = k + (t + i) * ldk, *vr = v + (t + i) * ldv;
-      for (size_t d = 0; d < dk; ++d)
-        store_element(keys + ((first + i) * dk + d) * element_, kr[d], plan_->type);
-      for (size_t d = 0; d < dv; ++d)
-        store_element(values + (d * kKeyBlock + first + i) * element_, vr[d], plan_->type);
+      row_functions().store(plan_->type, k + (t + i) * ldk, keys + (first + i) * dk * element_, dk);
+      uint8_t* to = values + (first + i) * element_;
+      if (element_ == 4) {
+        store_column<float>(plan_->type, v + (t + i) * ldv, dv, to);
+      } else {
+        store_column<uint16_t>(plan_->type, v + (t + i) * ldv, dv, to);
+      }
     }
     pack_tail(head, (length_ + t) / kKeyBlock, first, count);
     t += count;
@@ -214,6 +202,7 @@ void Attention::run(size_t index, AttentionScratch& s) const {
   const AttentionRows& rows = sequences_[task.sequence];
   const AttentionSpec& spec = plan_.spec;
   const Kernel &kk = *plan_.key_kernel, &vk = *plan_.value_kernel;
+  const RowFunctions& f = row_functions();
   const size_t rep = spec.heads / spec.kv_heads, dk = spec.key_dim, dv = spec.value_dim;
   const size_t tokens = task.end - task.begin, M = tokens * rep;
   const size_t position0 = rows.cache->length() - rows.T + task.begin;
@@ -246,19 +235,19 @@ void Attention::run(size_t index, AttentionScratch& s) const {
                newest = seen_keys(spec, position0 + tokens - 1, block);
     const bool whole = oldest.last == kKeyBlock && newest.first == 0;  // for every row
     for (size_t m = 0; m < M; ++m)
-      s.keep[m] = softmax_step(s.scores + m * kKeyBlock, spec.scale,
+      s.keep[m] = softmax_seen(s.scores + m * kKeyBlock, spec.scale,
                                whole ? newest : seen_keys(spec, position0 + m / rep, block),
                                plan_.type, s.best[m], s.total[m]);
     w.problem = &plan_.values, w.data = rows.cache->value_block(task.head, block);
     vk.prepare_rows({&plan_.values, &none, s.scores, kKeyBlock, M, s.rows});
     vk.make_panel({&plan_.values, &w, s.rows, nullptr, M, s.value_panel});
     vk.gemm({&w, s.value_panel, M, 0, dv, s.sums, dv, s.scratch});
-    for (size_t m = 0; m < M; ++m) scale_and_add(s.out + m * dv, s.keep[m], s.sums + m * dv, dv);
+    for (size_t m = 0; m < M; ++m) f.scale_and_add(s.out + m * dv, s.keep[m], s.sums + m * dv, dv);
   }
   for (size_t m = 0; m < M; ++m) {
     float* to = rows.out + ((task.begin + m / rep) * spec.heads + task.head * rep + m % rep) * dv;
-    for (size_t d = 0; d < dv; ++d) to[d] = s.out[m * dv + d] / s.total[m];
-    round_to(plan_.type, to, dv);
+    f.divide(s.out + m * dv, s.total[m], to, dv);
+    f.round(plan_.type, to, dv);
   }
 }
 

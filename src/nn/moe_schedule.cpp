@@ -7,7 +7,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "base/math_functions.h"
+#include "kernels/row_functions.h"
 #include "nn/moe_forward.h"
 
 namespace moebius {
@@ -158,7 +158,7 @@ void MoeLayer::Forward::group_shared() {
   rows_ += T_;
   if (layer_.shared_gate_ == nullptr) return;
   layer_.shared_gate_->forward(x_, f32_rows(gate, T_, 1), pool_);
-  sigmoid_f32(gate, gate, T_);
+  row_functions().activate({.function = RowFunction::kSigmoid}, nullptr, gate, gate, T_);
 }
 
 void MoeLayer::Forward::add_units(uint32_t expert, size_t row0, size_t row1) {

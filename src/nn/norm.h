@@ -3,20 +3,11 @@
 // one fixed order of sums.
 #pragma once
 #include <cstddef>
-#include <cstdint>
 #include <vector>
 
-#include "kernels/kernel.h"
+#include "kernels/row_functions.h"  // NormKind
 
 namespace moebius {
-
-enum class NormKind : uint8_t {
-  kRms,         // round x_hat to the activation type, then times w (Llama and most)
-  kRmsFused,    // times w in f32, then one rounding (GPT-OSS)
-  kRmsOnePlus,  // weight is 1 + w (Gemma, Qwen3-Next)
-  kRmsPlain,    // no weight (L2 norm of Llama-4's q and k)
-  kLayer,       // (x - mean) / sqrt(var + eps) * w + b (Phi-MoE)
-};
 
 struct Norm {
   NormKind kind = NormKind::kRms;

@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Row operations: plain loops that the compiler turns into vector code, each lane doing what the
-// scalar line says.
+// Views of rows, and their operations by the row functions of the machine.
 #include "nn/ops.h"
 
-#include <cstring>
-#include <limits>
-
 #include "base/error.h"
-#include "base/math_functions.h"
+#include "kernels/row_functions.h"
 
 namespace moebius {
 namespace {
 
-const uint16_t* row16(const ConstRows& x, size_t r, size_t c) {
-  return static_cast<const uint16_t*>(x.data) + r * x.stride + c;
+// Of an activation type; x_type_of says what others are.
+XType row_type(DType dtype) {
+  return dtype == DType::kF32 ? XType::kF32 : dtype == DType::kBf16 ? XType::kBf16 : XType::kF16;
 }
+size_t element_bytes(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 
 template <int kNear>
 void fetch_lines(const uint8_t* from, size_t bytes) {
@@ -51,32 +49,19 @@ DType dtype_of(XType type) {
 }
 
 void load_row(const ConstRows& x, size_t r, size_t c, size_t n, float* out) noexcept {
-  if (x.dtype == DType::kF32) {
-    std::memcpy(out, static_cast<const float*>(x.data) + r * x.stride + c, n * sizeof(float));
-  } else if (x.dtype == DType::kBf16) {
-    bf16_to_f32(row16(x, r, c), out, n);
-  } else {
-    f16_to_f32(row16(x, r, c), out, n);
-  }
+  const size_t at = (r * x.stride + c) * element_bytes(x.dtype);
+  row_functions().load(row_type(x.dtype), static_cast<const uint8_t*>(x.data) + at, out, n);
 }
 
 void store_row(const Rows& y, size_t r, size_t c, size_t n, const float* in) noexcept {
-  if (y.dtype == DType::kF32) {
-    float* out = static_cast<float*>(y.data) + r * y.stride + c;
-    std::memcpy(out, in, n * sizeof(float));
-    round_to(y.numbers, out, n);
-  } else {
-    uint16_t* out = static_cast<uint16_t*>(y.data) + r * y.stride + c;
-    if (y.dtype == DType::kBf16) {
-      f32_to_bf16(in, out, n);
-    } else {
-      f32_to_f16(in, out, n);
-    }
-  }
+  const size_t at = (r * y.stride + c) * element_bytes(y.dtype);
+  uint8_t* out = static_cast<uint8_t*>(y.data) + at;
+  row_functions().store(row_type(y.dtype), in, out, n);
+  if (y.dtype == DType::kF32) round_to(y.numbers, reinterpret_cast<float*>(out), n);
 }
 
 void fetch_for_writing(const Rows& y, size_t r, size_t c, size_t n) noexcept {
-  const size_t size = y.dtype == DType::kF32 ? 4 : 2;
+  const size_t size = element_bytes(y.dtype);
   fetch_lines<2>(static_cast<const uint8_t*>(y.data) + (r * y.stride + c) * size, n * size);
 }
 void fetch_for_writing(const float* y, size_t n) noexcept {
@@ -89,44 +74,22 @@ const float* row_as_f32(const ConstRows& x, size_t r, float* buffer) noexcept {
   return buffer;
 }
 
-void add_row(float* y, const float* b, size_t n) noexcept {
-  MOEBIUS_INDEPENDENT_LOOP
-  for (size_t i = 0; i < n; ++i) y[i] += b[i];
-}
+void add_row(float* y, const float* b, size_t n) noexcept { row_functions().add(y, b, n); }
 
-void scale_row(float* y, float s, size_t n) noexcept {
-  MOEBIUS_INDEPENDENT_LOOP
-  for (size_t i = 0; i < n; ++i) y[i] *= s;
-}
+void scale_row(float* y, float s, size_t n) noexcept { row_functions().scale(y, s, n); }
 
 void fma_row(float* acc, float w, const float* y, size_t n) noexcept {
-  MOEBIUS_INDEPENDENT_LOOP
-  for (size_t i = 0; i < n; ++i) acc[i] = fma_f32(w, y[i], acc[i]);
+  row_functions().fma(acc, w, y, n);
 }
 
 void add_scaled_row(float* acc, float w, const float* y, size_t n) noexcept {
-  MOEBIUS_INDEPENDENT_LOOP
-  for (size_t i = 0; i < n; ++i) acc[i] = acc[i] + (w * y[i]);
-}
-
-void scale_and_add(float* acc, float s, const float* y, size_t n) noexcept {
-  MOEBIUS_INDEPENDENT_LOOP
-  for (size_t i = 0; i < n; ++i) acc[i] = (acc[i] * s) + y[i];
+  row_functions().add_scaled(acc, w, y, n);
 }
 
 void divide_row(const float* x, float s, float* out, size_t n) noexcept {
-  MOEBIUS_INDEPENDENT_LOOP
-  for (size_t i = 0; i < n; ++i) out[i] = x[i] / s;
+  row_functions().divide(x, s, out, n);
 }
 
-float abs_max(const float* x, size_t n) noexcept {
-  // Magnitudes compare as integers; NaN is above infinity, so one maximum finds all three cases.
-  uint32_t best = 0;
-  for (size_t i = 0; i < n; ++i) {
-    const uint32_t a = f32_bits(x[i]) & 0x7FFFFFFFu;
-    best = a > best ? a : best;
-  }
-  return best >= 0x7F800000u ? std::numeric_limits<float>::infinity() : f32_from_bits(best);
-}
+float abs_max(const float* x, size_t n) noexcept { return row_functions().abs_max(x, n); }
 
 }  // namespace moebius

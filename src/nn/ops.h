@@ -54,10 +54,9 @@ void fetch_for_writing(const float* y, size_t n) noexcept;
 // The row itself when it is f32 already, else its conversion in `buffer`.
 const float* row_as_f32(const ConstRows& x, size_t r, float* buffer) noexcept;
 
-void add_row(float* y, const float* b, size_t n) noexcept;                   // y += b
-void scale_row(float* y, float s, size_t n) noexcept;                        // y *= s
-void fma_row(float* acc, float w, const float* y, size_t n) noexcept;        // acc = fma(w, y, acc)
-void scale_and_add(float* acc, float s, const float* y, size_t n) noexcept;  // acc = acc * s + y
+void add_row(float* y, const float* b, size_t n) noexcept;             // y += b
+void scale_row(float* y, float s, size_t n) noexcept;                  // y *= s
+void fma_row(float* acc, float w, const float* y, size_t n) noexcept;  // acc = fma(w, y, acc)
 void add_scaled_row(float* acc, float w, const float* y, size_t n) noexcept;  // acc = acc + (w * y)
 void divide_row(const float* x, float s, float* out, size_t n) noexcept;      // out = x / s
 float abs_max(const float* x, size_t n) noexcept;  // infinity if any x is NaN or infinite

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "nn/ops.h"
+#include "kernels/row_functions.h"
 
 namespace moebius {
 namespace {
@@ -99,21 +99,8 @@ void Rope::reserve(size_t n) {
 
 void Rope::rotate(float* x, size_t position, XType type) const noexcept {
   const size_t half = frequencies_.size();
-  const float *c = cos_.data() + position * half, *s = sin_.data() + position * half;
-  if (spec_.interleaved) {
-    for (size_t j = 0; j < half; ++j) {
-      const float a = x[2 * j], b = x[2 * j + 1];
-      x[2 * j] = a * c[j] - b * s[j];
-      x[2 * j + 1] = b * c[j] + a * s[j];
-    }
-  } else {
-    for (size_t j = 0; j < half; ++j) {
-      const float a = x[j], b = x[j + half];
-      x[j] = a * c[j] - b * s[j];
-      x[j + half] = b * c[j] + a * s[j];
-    }
-  }
-  round_to(type, x, spec_.dims);
+  row_functions().rotate(x, half, cos_.data() + position * half, sin_.data() + position * half,
+                         spec_.interleaved, type);
 }
 
 }  // namespace moebius

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/math_functions.h"
+#include "kernels/row_functions.h"
 
 namespace moebius {
 namespace {
@@ -46,8 +47,7 @@ float max_row(const float* x, size_t n) {
 // Softmax of a row; a NaN or +infinity poisons the whole row, which then scores 0 everywhere.
 void softmax_row(const float* x, float* y, size_t n) {
   const float top = max_row(x, n);
-  MOEBIUS_INDEPENDENT_LOOP
-  for (size_t i = 0; i < n; ++i) y[i] = exp_f32(x[i] - top);
+  row_functions().exp_minus(x, top, y, n);
   const float sum = sum_row(y, n);
   MOEBIUS_INDEPENDENT_LOOP
   for (size_t i = 0; i < n; ++i) y[i] = finite_or_zero(y[i] / sum);
@@ -59,12 +59,12 @@ void score_row(Scoring scoring, const float* x, float* y, size_t n) {
       softmax_row(x, y, n);
       return;
     case Scoring::kSigmoid:
-      MOEBIUS_INDEPENDENT_LOOP
-      for (size_t i = 0; i < n; ++i) y[i] = finite_or_zero(sigmoid_f32(x[i]));
+      row_functions().activate({.function = RowFunction::kSigmoid}, nullptr, x, y, n);
+      clean_row(y, y, n);
       return;
     case Scoring::kSqrtSoftplus:
-      MOEBIUS_INDEPENDENT_LOOP
-      for (size_t i = 0; i < n; ++i) y[i] = finite_or_zero(sqrtsoftplus_f32(x[i]));
+      row_functions().activate({.function = RowFunction::kSqrtSoftplus}, nullptr, x, y, n);
+      clean_row(y, y, n);
       return;
     case Scoring::kNone:
       clean_row(x, y, n);

@@ -4,8 +4,9 @@
 
     check_includes.py ROOT      prints one line per violation; exit status 1 if there is any
 
-Besides the ranks: instruction-set files of kernels/ see plain headers only, the server sees only model/ and text/, the public
-headers see only themselves, and each heavy third-party header belongs to one translation unit.
+Besides the ranks: instruction-set files of kernels/ see plain headers only, only kernels/ and runtime/ (which asks the CPU and
+measures it) hold assembly or intrinsics, the server sees only model/ and text/, the public headers see only themselves, and each
+heavy third-party header belongs to one translation unit.
 """
 import re
 import sys
@@ -30,10 +31,14 @@ ALLOWED_TOP = ALLOWED["apps"] | {"base"}
 # Units compiled with instruction-set flags. What they include must define no function that could be
 # merged with a copy from a unit compiled for every CPU.
 ISA_FILE = re.compile(r"^(arm|x86)_\w+\.(cpp|h)$")
-ISA_ALLOWED = {"kernels/kernel.h", "kernels/unpack.h", "kernels/prepared_rows.h", "quant/quant_matrix.h", "quant/activation.h",
-               "base/numeric.h"}  # plain data, declarations, or always inlined
+ISA_ALLOWED = {"kernels/kernel.h", "kernels/unpack.h", "kernels/prepared_rows.h", "kernels/row_functions.h",
+               "quant/quant_matrix.h", "quant/activation.h", "base/numeric.h", "base/math_functions.h"}  # plain data, declarations, or always inlined
 # Headers shared by kernel units, free of external functions by their own rule (held by the symbol check).
 ISA_SHARED = re.compile(r"^kernels/(isa_|arm_|x86_|codec)\w*\.h$")
+
+# Outside these folders code is portable.
+MACHINE_FOLDERS = {"kernels", "runtime"}
+MACHINE_CODE = re.compile(r"\basm\b\s*(volatile\b\s*)?\(|[<\"](immintrin|x86intrin|arm_neon|arm_sve)\.h[>\"]")
 
 SERVER_FILE = re.compile(r"^(serve|server|http|openai)\w*\.(cpp|h)$")
 SERVER_ALLOWED = {"model", "text", "base", "apps"}
@@ -94,6 +99,10 @@ def check_tree(root):
         if len(rel.parts) > 1 and rel.parts[0] not in ALLOWED:
             complaints.append(f"src/{rel}: folder {rel.parts[0]}/ has no rank")
             continue
+        if rel.parts[0] not in MACHINE_FOLDERS:
+            text = path.read_text(encoding="utf-8")
+            for m in MACHINE_CODE.finditer(text):
+                complaints.append(f"src/{rel}:{text.count(chr(10), 0, m.start()) + 1}: only kernels/ knows instruction sets: {m.group(0)}")
         for line, quote, name in includes(path):
             where = f"src/{rel}:{line}"
             if quote == '"':

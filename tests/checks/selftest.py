@@ -47,6 +47,11 @@ class Includes(unittest.TestCase):
         self.assertEqual(1, len(self.tree(files | {"src/kernels/arm_i8mm.cpp": '#include "base/error.h"\n'})))
         self.assertEqual(1, len(self.tree(files | {"src/kernels/x86_amx.cpp": "#include <fmt/core.h>\n"})))
 
+    def test_machine_code_stays_behind_the_waist(self):
+        for text in ('asm volatile("nop");\n', 'asm("nop");\n', "#include <immintrin.h>\n"):
+            self.assertEqual(1, len(self.tree({"src/base/a.cpp": text})), text)
+            self.assertEqual([], self.tree({"src/kernels/x86_a.cpp": text}))
+
     def test_server(self):
         files = {"src/nn/moe.h": "", "src/model/engine.h": ""}
         self.assertEqual([], self.tree(files | {"src/apps/http.cpp": '#include "model/engine.h"\n'}))

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Row functions for every CPU: the scalar definitions in plain loops. Ends the list.
+#include "kernels/isa_quantize.h"
+
+namespace moebius {
+namespace {
+
+struct Generic : RowLoops<Generic, 4>, QuantizeLoops<Generic> {};
+
+}  // namespace
+
+extern const RowFunctions kGenericRows;
+const RowFunctions kGenericRows = row_table<Generic>("generic", Arch::kOther, 0);
+
+}  // namespace moebius

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// Quantization of rows for units of any instruction set (internal linkage), as in isa_rows.h: the
+// operations of quant/reference_activation.cpp in the same order, into the canonical form of
+// prepared_rows.h. A unit's `Isa` hides the loops it does better.
+//
+// Maxima are taken over the bits of |x| (ordered like the numbers, and a NaN or an infinity is the
+// largest), which unlike a floating-point maximum may be reordered.
+#pragma once
+#include "kernels/isa_rows.h"
+
+namespace moebius {
+namespace {
+
+constexpr uint32_t kInfinityBits = 0x7F800000u;
+
+struct RowRange {
+  float low, high;
+};
+struct RowScale {
+  float s;
+  int32_t zero_point;
+};
+
+template <class Isa>
+struct QuantizeLoops {
+  // ---- the loops ----
+
+  static uint32_t amax_bits(const float* x, size_t n) {
+    uint32_t most = 0;
+    for (size_t i = 0; i < n; ++i) {
+      const uint32_t a = f32_bits(x[i]) & 0x7FFFFFFFu;
+      most = a > most ? a : most;
+    }
+    return most;
+  }
+
+  // Floats as signed integers in the same order; zero is always inside the range.
+  static RowRange range_of(const float* x, size_t n) {
+    const auto key = [](uint32_t u) {
+      return static_cast<int32_t>(u ^ ((0u - (u >> 31)) & 0x7FFFFFFFu));
+    };
+    int32_t low = 0, high = 0;
+    for (size_t i = 0; i < n; ++i) {
+      const int32_t k = key(f32_bits(x[i]));
+      low = k < low ? k : low;
+      high = k > high ? k : high;
+    }
+    const auto value = [&](int32_t k) {
+      return f32_from_bits(static_cast<uint32_t>(key(static_cast<uint32_t>(k))));
+    };
+    return {value(low), value(high)};
+  }
+
+  static void int_codes(const float* x, size_t n, float s, float zp, float qmin, float qmax,
+                        int8_t* q) {
+    MOEBIUS_INDEPENDENT_LOOP
+    for (size_t i = 0; i < n; ++i)
+      q[i] = static_cast<int8_t>(static_cast<int32_t>(rne(clamp_f32(x[i] / s + zp, qmin, qmax))));
+  }
+  static void fp8_codes(const float* x, size_t n, float s, uint8_t* q) {
+    MOEBIUS_INDEPENDENT_LOOP
+    for (size_t i = 0; i < n; ++i) q[i] = f32_to_e4m3(clamp_f32(x[i] / s, -448.0f, 448.0f));
+  }
+  static void fp4_codes(const float* x, size_t n, float s, uint8_t* q) {
+    MOEBIUS_INDEPENDENT_LOOP
+    for (size_t i = 0; i < n; ++i)
+      q[i] = static_cast<uint8_t>(f32_to_e2m1(clamp_f32(x[i] / s, -6.0f, 6.0f)));
+  }
+
+  // ---- one granule ----
+
+  static RowScale not_a_number(uint8_t* q, size_t n) {
+    __builtin_memset(q, 0, n);
+    return {f32_from_bits(numeric_detail::kQuietNan), 0};
+  }
+
+  static RowScale int_asymmetric(const float* x, size_t n, unsigned bits, uint8_t* q) {
+    const RowRange r = Isa::range_of(x, n);
+    const float qmin = -static_cast<float>(1 << (bits - 1));
+    const float qmax = static_cast<float>((1 << (bits - 1)) - 1);
+    float s = (r.high - r.low) / static_cast<float>((1 << bits) - 1);
+    if (f32_bits(s) == kInfinityBits) return not_a_number(q, n);
+    if (s == 0.0f) s = 1.0f;
+    const float zp = rne(clamp_f32(qmin - r.low / s, qmin, qmax));
+    Isa::int_codes(x, n, s, zp, qmin, qmax, reinterpret_cast<int8_t*>(q));
+    return {s, static_cast<int32_t>(zp)};
+  }
+
+  static RowScale int_vllm(const float* x, size_t n, XType row_type, uint8_t* codes) {
+    const RowRange r = Isa::range_of(x, n);
+    const float width = r.high - r.low;
+    if (f32_bits(width) == kInfinityBits) return not_a_number(codes, n);
+    auto* q = reinterpret_cast<int8_t*>(codes);
+    float levels = width == 0.0f ? 1.0f : 255.0f / width;
+    if (f32_bits(levels) == kInfinityBits) levels = 1.0f;
+    const float low = r.low * levels, high = r.high * levels;
+    const float from_low = -128.0f + low, from_high = 127.0f + high;
+    const float z = from_low + from_high > 0.0f ? -128.0f - low : 127.0f - high;
+    const float zp = rne(clamp_f32(z, -128.0f, 127.0f));
+    const size_t even_until = row_type == XType::kBf16 ? n - n % 8 : 0;
+    MOEBIUS_INDEPENDENT_LOOP
+    for (size_t i = 0; i < even_until; ++i)
+      q[i] = static_cast<int8_t>(
+          static_cast<int32_t>(clamp_f32(rne(x[i] * levels) + zp, -128.0f, 127.0f)));
+    for (size_t i = even_until; i < n; ++i)
+      q[i] = static_cast<int8_t>(
+          static_cast<int32_t>(clamp_f32(__builtin_roundf(x[i] * levels) + zp, -128.0f, 127.0f)));
+    return {1.0f / levels, static_cast<int32_t>(zp)};
+  }
+
+  static float dynamic_scale(float amax, const ActSpec& spec) {
+    float s = 1.0f;
+    if (spec.scale == ActScale::kE8m0) {
+      const int largest = spec.code == ActCode::kFp8 ? kMxEmaxE4m3 : kMxEmaxE2m1;
+      return amax == 0.0f ? 1.0f : e8m0_to_f32(mx_exponent(amax, largest));
+    }
+    switch (spec.code) {
+      case ActCode::kInt:
+        s = amax / (spec.mode == Int8Mode::kCompressedTensors
+                        ? static_cast<float>((1 << spec.bits) - 1) / 2.0f
+                        : static_cast<float>((1 << (spec.bits - 1)) - 1));
+        break;
+      case ActCode::kFp8:
+        s = amax / 448.0f;
+        break;
+      case ActCode::kFp4:
+        s = amax / 6.0f;
+        break;
+      case ActCode::kAsIs:
+        break;
+    }
+    return s == 0.0f ? 1.0f : s;
+  }
+
+  static RowScale quantize_granule(const Problem& p, const ActParams& params, const float* x,
+                                   size_t n, uint8_t* q) {
+    const ActSpec& spec = p.act;
+    const uint32_t most = Isa::amax_bits(x, n);
+    if (most >= kInfinityBits) return not_a_number(q, n);
+    const bool fixed = spec.granule == ActGranule::kStatic;
+    if (spec.code == ActCode::kInt && !fixed && spec.mode == Int8Mode::kVllm)
+      return int_vllm(x, n, quantizer_row_type(p), q);
+    if (spec.code == ActCode::kInt && !fixed && !spec.symmetric)
+      return int_asymmetric(x, n, spec.bits, q);
+    const float amax = f32_from_bits(most);
+    if (spec.code == ActCode::kFp4 && spec.scale == ActScale::kFp8) {
+      const float wanted = min_f32((amax / 6.0f) * params.global_scale, 448.0f);
+      const float s8 = e4m3_to_f32(f32_to_e4m3(wanted));
+      if (s8 == 0.0f) return __builtin_memset(q, 0, n), RowScale{0.0f, 0};
+      Isa::fp4_codes(x, n, s8 / params.global_scale, q);
+      return {s8, 0};
+    }
+    const float s = fixed ? params.scale : dynamic_scale(amax, spec);
+    const float levels = static_cast<float>(1 << (spec.bits - 1));
+    switch (spec.code) {
+      case ActCode::kInt:
+        Isa::int_codes(x, n, s, fixed ? static_cast<float>(params.zero_point) : 0.0f, -levels,
+                       levels - 1.0f, reinterpret_cast<int8_t*>(q));
+        break;
+      case ActCode::kFp8:
+        Isa::fp8_codes(x, n, s, q);
+        break;
+      case ActCode::kFp4:
+        Isa::fp4_codes(x, n, s, q);
+        break;
+      case ActCode::kAsIs:
+        break;
+    }
+    return {s, 0};
+  }
+
+  // ---- the entries of the table ----
+
+  static float abs_max(const float* x, size_t n) noexcept {
+    const uint32_t most = Isa::amax_bits(x, n);
+    return f32_from_bits(most >= kInfinityBits ? kInfinityBits : most);
+  }
+
+  static void prepare_rows(const PrepareArgs& args) noexcept {
+    const Problem& p = *args.problem;
+    const PreparedLayout l = prepared_layout(p);
+    const size_t width = p.act.granule == ActGranule::kGroup ? p.act.group : p.K;
+    for (size_t m = 0; m < args.M; ++m) {
+      const float* x = args.x + m * args.ldx;
+      uint8_t* row = args.rows + m * l.row_bytes;
+      if (p.act.code == ActCode::kAsIs) {
+        auto* to = reinterpret_cast<float*>(row + l.codes);
+        __builtin_memcpy(to, x, p.K * sizeof(float));
+        Isa::round(p.x_type, to, p.K);
+        continue;
+      }
+      for (size_t g = 0; g < l.groups; ++g) {
+        const size_t begin = g * width, end = begin + width < p.K ? begin + width : p.K;
+        const RowScale made =
+            quantize_granule(p, *args.act, x + begin, end - begin, row + l.codes + begin);
+        __builtin_memcpy(row + 4 * g, &made.s, 4);
+        if (l.zero_points != 0) __builtin_memcpy(row + 4 * (l.groups + g), &made.zero_point, 4);
+      }
+    }
+  }
+};
+
+template <class Isa>
+constexpr RowFunctions row_table(const char* name, Arch arch, uint32_t needs) {
+  return {name,
+          arch,
+          needs,
+          Isa::load,
+          Isa::store,
+          Isa::round,
+          Isa::add,
+          Isa::scale,
+          Isa::divide,
+          Isa::fma,
+          Isa::add_scaled,
+          Isa::scale_and_add,
+          Isa::activate,
+          Isa::exp_minus,
+          Isa::softmax_step,
+          Isa::normalize,
+          Isa::rotate,
+          Isa::abs_max,
+          Isa::prepare_rows};
+}
+
+}  // namespace
+}  // namespace moebius

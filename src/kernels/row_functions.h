@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// WAIST 2, the other half: what layers do to rows between products. One plain record of functions
+// per instruction set, chosen once for the machine; equal bytes on every one (any NaN equals any
+// NaN), because no lane does anything the scalar definition in base/ does not, and sums have one
+// lane order (docs/numerics.md). Like kernel.h this is included by units compiled for any
+// instruction set: plain data and declarations, no function is defined here.
+//
+// How a unit (src/kernels/<isa>_rows.cpp) joins: it includes kernels/isa_rows.h, says what its
+// instruction set does better, exports one table, and gets one line in kernels/list.cpp. It compiles
+// on every architecture; where it cannot run, its functions are null.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/kernel.h"
+
+namespace moebius {
+
+// Functions of one number (y = f(x)) and gated ones (y = f(gate, x)), base/math_functions.h.
+enum class RowFunction : uint8_t {
+  kSiluAndMul,
+  kSiluLimitAndMul,
+  kGeluAndMul,
+  kGeluTanhAndMul,
+  kSwigluOai,
+  kSwigluStep,
+  kSitu,
+  kSituBoth,  // gated up to here
+  kSilu,
+  kGelu,
+  kGeluTanh,
+  kRelu2,
+  kSigmoid,
+  kSqrtSoftplus,
+};
+struct RowActivation {
+  RowFunction function = RowFunction::kSiluAndMul;
+  float limit = 0.0f, alpha = 0.0f, beta = 0.0f;  // of those that have them
+  float b = 0.0f, lb = 0.0f;                      // situ
+};
+
+enum class NormKind : uint8_t {
+  kRms,         // round x_hat to the activation type, then times w (Llama and most)
+  kRmsFused,    // times w in f32, then one rounding (GPT-OSS)
+  kRmsOnePlus,  // weight is 1 + w (Gemma, Qwen3-Next)
+  kRmsPlain,    // no weight (L2 norm of Llama-4's q and k)
+  kLayer,       // (x - mean) / sqrt(var + eps) * w + b (Phi-MoE)
+};
+struct RowNorm {
+  NormKind kind = NormKind::kRms;
+  XType type = XType::kF32;  // the result is rounded to its numbers
+  float epsilon = 0.0f;
+  const float *weight = nullptr, *bias = nullptr;  // [n]; no bias: null
+};
+
+// Rows of n numbers at any address a float (or a half) may have. y may be an input itself; other
+// overlap is not allowed.
+struct RowFunctions {
+  const char* name;  // "x86_avx512"
+  Arch arch;         // kOther: runs everywhere
+  uint32_t needs;    // CpuFeature bits
+
+  // To and from rows of a type, by one rounding to nearest even; f32 is copied.
+  void (*load)(XType type, const void* x, float* y, size_t n) noexcept = nullptr;
+  void (*store)(XType type, const float* x, void* y, size_t n) noexcept = nullptr;
+  void (*round)(XType type, float* x, size_t n) noexcept = nullptr;  // to the numbers of a type
+
+  void (*add)(float* y, const float* x, size_t n) noexcept = nullptr;              // y += x
+  void (*scale)(float* y, float s, size_t n) noexcept = nullptr;                   // y *= s
+  void (*divide)(const float* x, float s, float* y, size_t n) noexcept = nullptr;  // y = x / s
+  void (*fma)(float* y, float w, const float* x, size_t n) noexcept = nullptr;  // y = fma(w, x, y)
+  void (*add_scaled)(float* y, float w, const float* x,
+                     size_t n) noexcept = nullptr;  // y = y + (w * x)
+  void (*scale_and_add)(float* y, float s, const float* x,
+                        size_t n) noexcept = nullptr;  // y = (y * s) + x
+
+  // gate is not read by functions of one number.
+  void (*activate)(const RowActivation& what, const float* gate, const float* x, float* y,
+                   size_t n) noexcept = nullptr;
+  // y = e^(x - top), no x above top; NaN gives NaN.
+  void (*exp_minus)(const float* x, float top, float* y, size_t n) noexcept = nullptr;
+  // A step of a softmax over blocks of scores: with m' = max(m, max(scale * s)), scale > 0,
+  //   s = exp(scale * s - m'), l = l * exp(m - m') + sum(s), m = m'; returns exp(m - m').
+  // Scores of -infinity are not seen; a block without any changes nothing (returns 1, s = 0). A NaN
+  // makes l NaN and s 0. Coarse: the exponential of what is rounded to bf16 next.
+  float (*softmax_step)(float* s, size_t n, float scale, bool coarse, float* m,
+                        float* l) noexcept = nullptr;
+
+  void (*normalize)(const RowNorm& norm, const float* x, float* y, size_t n) noexcept = nullptr;
+  // Rotates the pairs (j, j + half), or (2j, 2j + 1) if interleaved, by angles given as cos and sin
+  // [half], then rounds the 2 half numbers to the type.
+  void (*rotate)(float* x, size_t half, const float* cos, const float* sin, bool interleaved,
+                 XType type) noexcept = nullptr;
+
+  float (*abs_max)(const float* x,
+                   size_t n) noexcept = nullptr;  // infinity if any x is NaN or infinite
+  // Quantizes rows into the canonical form (prepared_rows.h).
+  void (*prepare_rows)(const PrepareArgs& args) noexcept = nullptr;
+};
+
+// The best table that runs on a CPU; the last one runs everywhere.
+const RowFunctions& choose_row_functions(const Cpu& cpu);
+// The one for this machine (host_cpu), chosen at the first call.
+const RowFunctions& row_functions() noexcept;
+
+}  // namespace moebius

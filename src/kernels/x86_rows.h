@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the row functions of the x86-64 levels share (internal linkage): loops in blocks of 16
+// numbers, which the compiler turns into one or two vectors each without remainders, and
+// quantization in vectors. The unit's `Isa` gives what has no name in C++:
+//   half_to_float, float_to_half, round_to_half   16 numbers
+//   low_bytes, low_halves          of the 16 lanes of a block
+//   above                          whether a lane is larger than a number
+//   unordered                      whether a lane of either is NaN
+#pragma once
+#ifdef __x86_64__
+#include <immintrin.h>
+
+#include "kernels/isa_quantize.h"
+
+// Stands before a loop over a block: g++ unrolls a short one before it vectorises, and then forgets
+// that its iterations are independent.
+#if defined(__clang__)
+#define MOEBIUS_BLOCK_LOOP
+#else
+#define MOEBIUS_BLOCK_LOOP _Pragma("GCC ivdep") _Pragma("GCC unroll 1")
+#endif
+
+namespace moebius {
+namespace {
+
+template <class Isa, size_t kWidth>
+struct X86Rows : RowLoops<Isa, kWidth>, QuantizeLoops<Isa> {
+  using Loops = RowLoops<Isa, kWidth>;
+  using V = typename Loops::V;
+  typedef uint32_t U __attribute__((vector_size(4 * kWidth)));
+  typedef int32_t I __attribute__((vector_size(4 * kWidth)));
+  static constexpr size_t kBlock = 16, kVectors = kBlock / kWidth;
+
+  // block(x, y) for every 16 numbers; the last ones are padded with zeros. Whole blocks and the
+  // padded one run the same code, which is why it is not inlined.
+  template <class From, class To, class Block>
+  [[gnu::noinline]] static void whole_blocks(const From* x, To* y, size_t count, Block block) {
+    for (; count > 0; --count, x += kBlock, y += kBlock) block(x, y);
+  }
+  template <class From, class To, class Block>
+  MOEBIUS_ALWAYS_INLINE static void blocks(const From* x, To* y, size_t n, Block block) {
+    if (n >= kBlock) whole_blocks(x, y, n / kBlock, block);
+    const size_t rest = n % kBlock, done = n - rest;
+    if (rest == 0) return;
+    From last[kBlock] = {};
+    To result[kBlock];
+    __builtin_memcpy(last, x + done, rest * sizeof *x);
+    whole_blocks(last, result, 1, block);
+    __builtin_memcpy(y + done, result, rest * sizeof *y);
+  }
+  template <class From, class To, class F>
+  MOEBIUS_ALWAYS_INLINE static void map(const From* x, To* y, size_t n, F f) {
+    blocks(x, y, n, [=](const From* from, To* to) {
+      MOEBIUS_BLOCK_LOOP
+      for (size_t i = 0; i < kBlock; ++i) to[i] = f(from[i]);
+    });
+  }
+
+  // The same with two inputs.
+  template <class Block>
+  [[gnu::noinline]] static void whole_blocks_of_two(const float* a, const float* b, float* y,
+                                                    size_t count, Block block) {
+    for (; count > 0; --count, a += kBlock, b += kBlock, y += kBlock) block(a, b, y);
+  }
+  template <class Block>
+  MOEBIUS_ALWAYS_INLINE static void blocks_of_two(const float* a, const float* b, float* y,
+                                                  size_t n, Block block) {
+    if (n >= kBlock) whole_blocks_of_two(a, b, y, n / kBlock, block);
+    const size_t rest = n % kBlock, done = n - rest;
+    if (rest == 0) return;
+    float last_a[kBlock] = {}, last_b[kBlock] = {};
+    __builtin_memcpy(last_a, a + done, rest * sizeof *a);
+    __builtin_memcpy(last_b, b + done, rest * sizeof *b);
+    whole_blocks_of_two(last_a, last_b, last_a, 1, block);
+    __builtin_memcpy(y + done, last_a, rest * sizeof *y);
+  }
+  template <class F>
+  MOEBIUS_ALWAYS_INLINE static void map_two(const float* a, const float* b, float* y, size_t n,
+                                            F f) {
+    blocks_of_two(a, b, y, n, [=](const float* from_a, const float* from_b, float* to) {
+      MOEBIUS_BLOCK_LOOP
+      for (size_t i = 0; i < kBlock; ++i) to[i] = f(from_a[i], from_b[i]);
+    });
+  }
+
+  // The instruction makes a signalling NaN quiet, the definition does not: a block with a NaN takes
+  // the definition.
+  static void f16_to_f32(const uint16_t* x, float* y, size_t n) {
+    blocks(x, y, n, [](const uint16_t* from, float* to) {
+      if (__builtin_expect(!Isa::half_to_float(from, to), 0)) {
+        for (size_t i = 0; i < kBlock; ++i) to[i] = moebius::f16_to_f32(from[i]);
+      }
+    });
+  }
+  static void f32_to_f16(const float* x, uint16_t* y, size_t n) {
+    blocks(x, y, n, [](const float* from, uint16_t* to) { Isa::float_to_half(from, to); });
+  }
+  static void round_to_f16(float* x, size_t n) {
+    blocks(x, x, n, [](const float* from, float* to) { Isa::round_to_half(from, to); });
+  }
+
+  // f32_to_bf16, the result in the upper half of a lane.
+  MOEBIUS_ALWAYS_INLINE static U round_bf16(V v) {
+    const U u = reinterpret_cast<U>(v);
+    const U rounded = u + ((u >> 16 & 1u) + 0x7FFFu);
+    return (v == v ? rounded : u | 0x400000u) & 0xFFFF0000u;
+  }
+  static void f32_to_bf16(const float* x, uint16_t* y, size_t n) {
+    blocks(x, y, n, [](const float* from, uint16_t* to) {
+      U halves[kVectors];
+      for (size_t j = 0; j < kVectors; ++j)
+        halves[j] = round_bf16(load_vector<V>(from + kWidth * j)) >> 16;
+      Isa::low_halves(halves, to);
+    });
+  }
+  static void round_to_bf16(float* x, size_t n) {
+    blocks(x, x, n, [](const float* from, float* to) {
+      for (size_t j = 0; j < kVectors; ++j) {
+        const U v = round_bf16(load_vector<V>(from + kWidth * j));
+        __builtin_memcpy(to + kWidth * j, &v, sizeof v);
+      }
+    });
+  }
+
+  static void scale_in_bf16(const float* x, float r, const float* w, float* y, size_t n) {
+    blocks_of_two(x, w, y, n, [=](const float* from, const float* weight, float* to) {
+      for (size_t j = 0; j < kVectors; ++j) {
+        const V hat = reinterpret_cast<V>(round_bf16(load_vector<V>(from + kWidth * j) * r));
+        const U v = round_bf16(hat * load_vector<V>(weight + kWidth * j));
+        __builtin_memcpy(to + kWidth * j, &v, sizeof v);
+      }
+    });
+  }
+
+  // Maxima have no order: four at a time, NaN looked for apart.
+  static float largest(const float* x, size_t n) {
+    constexpr size_t kMany = 4 * kWidth;
+    const float lowest = f32_from_bits(0xFF800000u);
+    V top[4];
+    for (V& v : top) v = V{} + lowest;
+    bool nan = false;
+    const auto take = [&](const float* from) {
+      V v[4];
+      for (size_t j = 0; j < 4; ++j) v[j] = load_vector<V>(from + kWidth * j);
+      nan |= Isa::unordered(v[0], v[1]) | Isa::unordered(v[2], v[3]);
+      for (size_t j = 0; j < 4; ++j) top[j] = v[j] > top[j] ? v[j] : top[j];
+    };
+    for (; n >= kMany; n -= kMany, x += kMany) take(x);
+    if (n > 0) {
+      float last[kMany];
+      for (float& v : last) v = lowest;
+      __builtin_memcpy(last, x, n * sizeof *x);
+      take(last);
+    }
+    if (nan) return f32_from_bits(numeric_detail::kQuietNan);
+    top[0] = top[1] > top[0] ? top[1] : top[0];
+    top[2] = top[3] > top[2] ? top[3] : top[2];
+    top[0] = top[2] > top[0] ? top[2] : top[0];
+    float lane[kWidth];
+    __builtin_memcpy(lane, &top[0], sizeof lane);
+    Four four = load_vector<Four>(lane);
+    for (size_t j = 4; j < kWidth; j += 4) {
+      const Four v = load_vector<Four>(lane + j);
+      four = v > four ? v : four;
+    }
+    const float a = four[1] > four[0] ? four[1] : four[0],
+                b = four[3] > four[2] ? four[3] : four[2];
+    return b > a ? b : a;
+  }
+
+  // ---- quantization ----
+
+  MOEBIUS_ALWAYS_INLINE static V clamp(V v, float low, float high) {
+    const V from = V{} + low, until = V{} + high;
+    v = v < from ? from : v;
+    return v > until ? until : v;
+  }
+
+  // The quotient is first taken as x * (1 / s), which is off by less than 1e-4 within the clamp;
+  // only where that comes close to a tie is the division needed. Adding 1.5 * 2^23 leaves the
+  // rounded integer in the low bits.
+  static void int_codes(const float* x, size_t n, float s, float zp, float qmin, float qmax,
+                        int8_t* q) {
+    constexpr float kMagic = 12582912.0f;
+    const bool divide = !(s > 1e-30f && s < 1e30f);  // 1 / s is not usable
+    const float inverse = 1.0f / s;
+    blocks(x, q, n, [=](const float* from, int8_t* to) {
+      V off = {};
+      U m[kVectors];
+      for (size_t j = 0; j < kVectors; ++j) {
+        const V v = clamp(load_vector<V>(from + kWidth * j) * inverse + zp, qmin, qmax);
+        const V sum = v + kMagic;
+        m[j] = reinterpret_cast<U>(sum);
+        const V miss = reinterpret_cast<V>(reinterpret_cast<U>(v - (sum - kMagic)) & 0x7FFFFFFFu);
+        off = off > miss ? off : miss;
+      }
+      if (__builtin_expect(divide || Isa::above(off, 0.4998f), 0))
+        for (size_t j = 0; j < kVectors; ++j)
+          m[j] = reinterpret_cast<U>(clamp(load_vector<V>(from + kWidth * j) / s + zp, qmin, qmax) +
+                                     kMagic);
+      Isa::low_bytes(m, to);
+    });
+  }
+
+  // f32_to_e4m3 and f32_to_e2m1 of clamped numbers, one code per lane.
+  template <int kMantissa, int kBias>
+  MOEBIUS_ALWAYS_INLINE static U encode(V v, uint32_t nan) {
+    constexpr int kShift = 23 - kMantissa;
+    constexpr uint32_t kMagic = static_cast<uint32_t>(128 - kBias - kMantissa + 23) << 23;
+    constexpr int32_t kSmallestNormal = (128 - kBias) << 23;
+    const U a = reinterpret_cast<U>(v) & 0x7FFFFFFFu;
+    const U half = ((a >> kShift) & 1u) + ((1u << (kShift - 1)) - 1u);
+    const U normal = (a + half - (static_cast<uint32_t>(127 - kBias) << 23)) >> kShift;
+    const U subnormal =
+        reinterpret_cast<U>(reinterpret_cast<V>(a) + f32_from_bits(kMagic)) - kMagic;
+    const U finite = reinterpret_cast<I>(a) < kSmallestNormal ? subnormal : normal;
+    return reinterpret_cast<I>(a) > 0x7F800000 ? U{} + nan : finite;
+  }
+  static void fp8_codes(const float* x, size_t n, float s, uint8_t* q) {
+    blocks(x, q, n, [=](const float* from, uint8_t* to) {
+      U codes[kVectors];
+      for (size_t j = 0; j < kVectors; ++j) {
+        const V v = clamp(load_vector<V>(from + kWidth * j) / s, -448.0f, 448.0f);
+        const U sign = (reinterpret_cast<U>(v) >> 24) & 0x80u;
+        codes[j] = encode<3, 7>(v, 0x7Fu) | sign;
+      }
+      Isa::low_bytes(codes, reinterpret_cast<int8_t*>(to));
+    });
+  }
+  static void fp4_codes(const float* x, size_t n, float s, uint8_t* q) {
+    blocks(x, q, n, [=](const float* from, uint8_t* to) {
+      U codes[kVectors];
+      for (size_t j = 0; j < kVectors; ++j) {
+        const V v = clamp(load_vector<V>(from + kWidth * j) / s, -6.0f, 6.0f);
+        const U sign = (reinterpret_cast<U>(v) >> 28) & 8u;
+        const U code = encode<1, 1>(v, 0u) | sign;
+        codes[j] = v == v ? code : U{};
+      }
+      Isa::low_bytes(codes, reinterpret_cast<int8_t*>(to));
+    });
+  }
+};
+
+}  // namespace
+}  // namespace moebius
+#endif

@@ -1,0 +1,517 @@
+// SPDX-License-Identifier: Apache-2.0
+// The judge of the row functions: every table that can run here, every function, against the scalar
+// definitions of base/ (and quant/reference for quantization), equal bytes, any NaN for any NaN where
+// the definition does not say which. All lengths around the widths of vectors, every alignment of a
+// float, special values, memory that faults when it is left. What cannot run here is printed.
+#include "kernels/row_functions.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <limits>
+
+#include "base/math_functions.h"
+#include "kernels/kernel_cases.h"
+#include "kernels/list.h"
+#include "kernels/prepared_rows.h"
+
+namespace moebius::test {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+std::vector<const RowFunctions*> runnable() {
+  std::vector<const RowFunctions*> found;
+  for (const RowFunctions* f : row_function_list())
+    if (missing_features(detect_cpu(), f->arch, f->needs).empty()) found.push_back(f);
+  return found;
+}
+
+std::vector<size_t> lengths() {
+  std::vector<size_t> n;
+  for (size_t i = 0; i <= 70; ++i) n.push_back(i);
+  n.insert(n.end(), {127, 128, 129, 255, 256, 257, 1000});
+  return n;
+}
+
+// n numbers that end at an unmapped page (so that every length has another alignment): the usual
+// ones, and with `ugly` special values and any bits among them.
+GuardedBytes numbers(size_t n, bool ugly, Rng& rng) {
+  static const float kSpecial[] = {0.0f,
+                                   -0.0f,
+                                   kInf,
+                                   -kInf,
+                                   kNan,
+                                   -kNan,
+                                   f32_from_bits(0x7F800001u),
+                                   f32_from_bits(0xFFABCDEFu),
+                                   1e-45f,
+                                   -1e-45f,
+                                   1.1754942e-38f,
+                                   std::numeric_limits<float>::max(),
+                                   -std::numeric_limits<float>::max(),
+                                   65504.0f,
+                                   65519.996f,
+                                   65520.0f,
+                                   -5.9604645e-8f,
+                                   2.9802322e-8f,
+                                   88.72284f,
+                                   -87.0f,
+                                   -103.97f,
+                                   -104.5f,
+                                   0.625f,
+                                   20.000002f};
+  GuardedBytes bytes(n * sizeof(float), 4);
+  std::normal_distribution<float> normal;
+  for (size_t i = 0; i < n; ++i) {
+    float v = normal(rng) * (rng() % 4 == 0 ? 30.0f : 1.5f);
+    if (ugly && rng() % 3 == 0) v = kSpecial[rng() % std::size(kSpecial)];
+    if (ugly && rng() % 5 == 0) v = f32_from_bits(static_cast<uint32_t>(rng()));
+    bytes.as<float>()[i] = v;
+  }
+  return bytes;
+}
+GuardedBytes copy_of(const GuardedBytes& from) {
+  GuardedBytes to(from.size(), 4);
+  std::memcpy(to.data(), from.data(), from.size());
+  return to;
+}
+
+bool same(float a, float b) {
+  return (std::isnan(a) && std::isnan(b)) || std::memcmp(&a, &b, sizeof a) == 0;
+}
+::testing::AssertionResult all_same(const float* got, const float* expected, size_t n) {
+  for (size_t i = 0; i < n; ++i)
+    if (!same(got[i], expected[i]))
+      return ::testing::AssertionFailure()
+             << "element " << i << " of " << n << ": " << got[i] << ", expected " << expected[i];
+  return ::testing::AssertionSuccess();
+}
+
+float rounded(XType type, float v) {
+  if (type == XType::kBf16) return bf16_to_f32(f32_to_bf16(v));
+  return type == XType::kF16 ? f16_to_f32(f32_to_f16(v)) : v;
+}
+constexpr XType kTypes[] = {XType::kF32, XType::kBf16, XType::kF16};
+
+// Runs `judge` for every table, length and kind of numbers.
+void for_each_case(const std::function<void(const RowFunctions&, size_t, bool, Rng&)>& judge) {
+  for (const RowFunctions* f : runnable()) {
+    Rng rng(test_seed());
+    for (const size_t n : lengths())
+      for (const bool ugly : {false, true}) {
+        SCOPED_TRACE(std::string(f->name) + ", " + std::to_string(n) + (ugly ? " ugly" : "") +
+                     " numbers, seed " + std::to_string(test_seed()));
+        judge(*f, n, ugly, rng);
+        if (::testing::Test::HasFatalFailure()) return;
+      }
+  }
+}
+
+TEST(RowFunctions, WhatRunsHere) {
+  size_t count = 0;
+  for (const RowFunctions* f : row_function_list()) {
+    const std::string missing = missing_features(detect_cpu(), f->arch, f->needs);
+    if (!missing.empty()) {
+      std::printf("%s was not run: %s\n", f->name, missing.c_str());
+      continue;
+    }
+    ++count;
+    EXPECT_NE(f->load, nullptr) << f->name;
+    EXPECT_NE(f->prepare_rows, nullptr) << f->name;
+  }
+  EXPECT_GE(count, 1u);
+  EXPECT_EQ(row_function_list().back()->arch, Arch::kOther);
+}
+
+TEST(RowFunctions, ChosenByTheCpu) {
+  const auto name = [](const char* cpu) {
+    return std::string(choose_row_functions(parse_cpu(cpu)).name);
+  };
+  EXPECT_EQ(name("reference"), "generic");
+  EXPECT_EQ(name("neon"), "arm_neon");
+  EXPECT_EQ(name("neon,dotprod,i8mm,sve"), "arm_neon");
+  EXPECT_EQ(name("x86_64"), "generic");
+  EXPECT_EQ(name("avx2"), "generic");
+  EXPECT_EQ(name("avx2,fma,f16c"), "x86_avx2");
+  EXPECT_EQ(name("avx2,fma,f16c,avx512f"), "x86_avx2");
+  EXPECT_EQ(name("avx2,fma,f16c,avx512f,avx512bw"), "x86_avx512");
+  EXPECT_EQ(&row_functions(), &choose_row_functions(host_cpu()));
+}
+
+TEST(RowFunctions, Conversions) {
+  for_each_case([](const RowFunctions& f, size_t n, bool ugly, Rng& rng) {
+    const GuardedBytes x = numbers(n, ugly, rng);
+    for (const XType type : kTypes) {
+      const size_t size = type == XType::kF32 ? 4 : 2;
+      const GuardedBytes half(n * size, 2), back(n * 4, 4), round = copy_of(x);
+      f.store(type, x.as<float>(), half.data(), n);
+      f.round(type, round.as<float>(), n);
+      for (size_t i = 0; i < n; ++i) {
+        const float v = x.as<float>()[i];
+        // The bits of a NaN count too.
+        ASSERT_EQ(f32_bits(round.as<float>()[i]), f32_bits(rounded(type, v))) << f32_bits(v);
+        if (type == XType::kF32) {
+          ASSERT_EQ(half.as<uint32_t>()[i], f32_bits(v));
+        } else {
+          ASSERT_EQ(half.as<uint16_t>()[i], type == XType::kBf16 ? f32_to_bf16(v) : f32_to_f16(v))
+              << v;
+        }
+      }
+      for (size_t i = 0; ugly && i < n * size; ++i) half.data()[i] = static_cast<uint8_t>(rng());
+      f.load(type, half.data(), back.as<float>(), n);
+      for (size_t i = 0; i < n; ++i) {
+        const float v = type == XType::kF32    ? half.as<float>()[i]
+                        : type == XType::kBf16 ? bf16_to_f32(half.as<uint16_t>()[i])
+                                               : f16_to_f32(half.as<uint16_t>()[i]);
+        ASSERT_EQ(f32_bits(back.as<float>()[i]), f32_bits(v));
+      }
+      ASSERT_FALSE(half.damaged() || back.damaged() || round.damaged());
+    }
+  });
+}
+
+TEST(RowFunctions, EveryHalfAndManyFloats) {
+  std::vector<uint16_t> halves(65536);
+  for (size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<uint16_t>(i);
+  std::vector<float> floats(1u << 20);
+  for (size_t i = 0; i < floats.size(); ++i)
+    floats[i] = f32_from_bits(static_cast<uint32_t>(i) * 4099u);
+  for (const RowFunctions* f : runnable()) {
+    std::vector<float> wide(halves.size());
+    f->load(XType::kF16, halves.data(), wide.data(), halves.size());
+    for (size_t i = 0; i < halves.size(); ++i)
+      ASSERT_EQ(f32_bits(wide[i]), f32_bits(f16_to_f32(halves[i]))) << f->name << " " << i;
+    std::vector<uint16_t> narrow(floats.size());
+    f->store(XType::kF16, floats.data(), narrow.data(), floats.size());
+    for (size_t i = 0; i < floats.size(); ++i)
+      ASSERT_EQ(narrow[i], f32_to_f16(floats[i])) << f->name << " " << i;
+    f->store(XType::kBf16, floats.data(), narrow.data(), floats.size());
+    for (size_t i = 0; i < floats.size(); ++i)
+      ASSERT_EQ(narrow[i], f32_to_bf16(floats[i])) << f->name << " " << i;
+  }
+}
+
+TEST(RowFunctions, Combine) {
+  for_each_case([](const RowFunctions& f, size_t n, bool ugly, Rng& rng) {
+    const GuardedBytes a = numbers(n, ugly, rng), b = numbers(n, ugly, rng);
+    const float s = ugly && rng() % 4 == 0 ? 1e-40f : 0.37f;
+    using Scalar = std::function<float(float, float)>;
+    const auto expect = [&](const char* what, const GuardedBytes& y, const Scalar& scalar) {
+      std::vector<float> expected(n);
+      for (size_t i = 0; i < n; ++i) expected[i] = scalar(a.as<float>()[i], b.as<float>()[i]);
+      ASSERT_TRUE(all_same(y.as<float>(), expected.data(), n)) << what;
+      ASSERT_FALSE(y.damaged()) << what;
+    };
+    const GuardedBytes add = copy_of(a), scale = copy_of(a), divide(n * 4, 4), fma = copy_of(a),
+                       scaled = copy_of(a), scale_add = copy_of(a);
+    f.add(add.as<float>(), b.as<float>(), n);
+    expect("add", add, [](float x, float y) { return x + y; });
+    f.scale(scale.as<float>(), s, n);
+    expect("scale", scale, [=](float x, float) { return x * s; });
+    f.divide(a.as<float>(), s, divide.as<float>(), n);
+    expect("divide", divide, [=](float x, float) { return x / s; });
+    f.fma(fma.as<float>(), s, b.as<float>(), n);
+    expect("fma", fma, [=](float x, float y) { return std::fma(s, y, x); });
+    f.add_scaled(scaled.as<float>(), s, b.as<float>(), n);
+    expect("add_scaled", scaled, [=](float x, float y) { return x + s * y; });
+    f.scale_and_add(scale_add.as<float>(), s, b.as<float>(), n);
+    expect("scale_and_add", scale_add, [=](float x, float y) { return x * s + y; });
+  });
+}
+
+struct ScalarActivation {
+  RowActivation what;
+  float (*scalar)(float g, float x);
+};
+const ScalarActivation kActivations[] = {
+    {{RowFunction::kSiluAndMul}, [](float g, float x) { return silu_and_mul(g, x); }},
+    {{RowFunction::kSiluLimitAndMul, 7.0f},
+     [](float g, float x) { return silu_limit_and_mul(g, x, 7.0f); }},
+    {{RowFunction::kGeluAndMul}, [](float g, float x) { return gelu_and_mul(g, x); }},
+    {{RowFunction::kGeluTanhAndMul}, [](float g, float x) { return gelu_tanh_and_mul(g, x); }},
+    {{RowFunction::kSwigluOai, 7.0f, 1.702f, 1.0f},
+     [](float g, float x) { return swigluoai(g, x, 1.702f, 7.0f, 1.0f); }},
+    {{RowFunction::kSwigluStep, 6.0f}, [](float g, float x) { return swiglustep(g, x, 6.0f); }},
+    {{RowFunction::kSitu, 0.0f, 0.0f, 0.0f, 2.0f},
+     [](float g, float x) { return situ(g, x, 2.0f); }},
+    {{RowFunction::kSituBoth, 0.0f, 0.0f, 0.0f, 2.0f, 3.0f},
+     [](float g, float x) { return situ(g, x, 2.0f, 3.0f); }},
+    {{RowFunction::kSilu}, [](float, float x) { return silu_f32(x); }},
+    {{RowFunction::kGelu}, [](float, float x) { return gelu_f32(x); }},
+    {{RowFunction::kGeluTanh}, [](float, float x) { return gelu_tanh_f32(x); }},
+    {{RowFunction::kRelu2}, [](float, float x) { return relu2_f32(x); }},
+    {{RowFunction::kSigmoid}, [](float, float x) { return sigmoid_f32(x); }},
+    {{RowFunction::kSqrtSoftplus}, [](float, float x) { return sqrtsoftplus_f32(x); }},
+};
+
+TEST(RowFunctions, Activations) {
+  for_each_case([](const RowFunctions& f, size_t n, bool ugly, Rng& rng) {
+    const GuardedBytes g = numbers(n, ugly, rng), x = numbers(n, ugly, rng);
+    for (const ScalarActivation& a : kActivations) {
+      const bool gated = a.what.function <= RowFunction::kSituBoth;
+      std::vector<float> expected(n);
+      for (size_t i = 0; i < n; ++i) expected[i] = a.scalar(g.as<float>()[i], x.as<float>()[i]);
+      const GuardedBytes y(n * 4, 4), on_gate = copy_of(g), on_x = copy_of(x);
+      const int which = static_cast<int>(a.what.function);
+      f.activate(a.what, gated ? g.as<float>() : nullptr, x.as<float>(), y.as<float>(), n);
+      ASSERT_TRUE(all_same(y.as<float>(), expected.data(), n)) << which;
+      f.activate(a.what, gated ? g.as<float>() : nullptr, on_x.as<float>(), on_x.as<float>(), n);
+      ASSERT_TRUE(all_same(on_x.as<float>(), expected.data(), n)) << which << " in place";
+      if (gated) {
+        f.activate(a.what, on_gate.as<float>(), x.as<float>(), on_gate.as<float>(), n);
+        ASSERT_TRUE(all_same(on_gate.as<float>(), expected.data(), n)) << which;
+      }
+      ASSERT_FALSE(y.damaged() || on_x.damaged() || on_gate.damaged());
+    }
+  });
+}
+
+// The order of sums, by its words: 16 lanes, then pairs `first` lanes apart, then `second`, 2, 1.
+float lanes_sum(const std::vector<float>& terms, size_t first, size_t second) {
+  float lane[16] = {};
+  for (size_t i = 0; i < terms.size(); ++i) lane[i % 16] += terms[i];
+  float four[4];
+  for (size_t l = 0; l < 4; ++l)
+    four[l] = (lane[l] + lane[l + first]) + (lane[l + second] + lane[l + first + second]);
+  return (four[0] + four[2]) + (four[1] + four[3]);
+}
+
+TEST(RowFunctions, ExpMinus) {
+  for_each_case([](const RowFunctions& f, size_t n, bool ugly, Rng& rng) {
+    const GuardedBytes x = numbers(n, ugly, rng), y(n * 4, 4);
+    float top = ugly ? 1.0f : -kInf;
+    for (size_t i = 0; i < n; ++i) {
+      if (ugly) x.as<float>()[i] = std::min(x.as<float>()[i], top);  // a NaN stays
+      top = std::max(top, x.as<float>()[i]);
+    }
+    f.exp_minus(x.as<float>(), top, y.as<float>(), n);
+    std::vector<float> expected(n);
+    for (size_t i = 0; i < n; ++i) expected[i] = exp_f32(x.as<float>()[i] - top);
+    ASSERT_TRUE(all_same(y.as<float>(), expected.data(), n));
+    ASSERT_FALSE(y.damaged());
+  });
+}
+
+// One step by its words, with the scalar exponentials.
+struct Softmax {
+  std::vector<float> p;
+  float m, l, keep;
+};
+Softmax softmax_by_definition(const float* s, size_t n, float scale, bool coarse, float m,
+                              float l) {
+  Softmax r{std::vector<float>(n), m, l, 1.0f};
+  float most = -kInf;
+  for (size_t i = 0; i < n; ++i) most = std::isnan(s[i]) || s[i] > most ? s[i] : most;
+  for (size_t i = 0; i < n; ++i)
+    if (std::isnan(s[i])) return r.l = kNan, r;
+  const float top = std::max(m, most * scale);
+  if (top == -kInf) return r;
+  for (size_t i = 0; i < n; ++i)
+    r.p[i] = coarse ? exp_coarse_f32(s[i] * scale - top) : exp_f32(s[i] * scale - top);
+  r.keep = m == top ? 1.0f : exp_f32(m - top);
+  r.l = l * r.keep + lanes_sum(r.p, 4, 8);
+  r.m = top;
+  return r;
+}
+
+TEST(RowFunctions, SoftmaxStep) {
+  for_each_case([](const RowFunctions& f, size_t n, bool ugly, Rng& rng) {
+    for (const bool coarse : {false, true}) {
+      const GuardedBytes s = numbers(n, false, rng);
+      for (size_t i = 0; i < n; ++i) {
+        if (rng() % 4 == 0) s.as<float>()[i] = -kInf;           // not seen
+        if (ugly && rng() % 8 == 0) s.as<float>()[i] = -3e38f;  // far below
+        if (ugly && rng() % (8 * n) == 0) s.as<float>()[i] = kNan;
+      }
+      const float m = rng() % 3 == 0 ? -kInf : 2.0f, l = m == -kInf ? 0.0f : 1.75f, scale = 0.125f;
+      const Softmax expected = softmax_by_definition(s.as<float>(), n, scale, coarse, m, l);
+      float got_m = m, got_l = l;
+      const float keep = f.softmax_step(s.as<float>(), n, scale, coarse, &got_m, &got_l);
+      ASSERT_TRUE(all_same(s.as<float>(), expected.p.data(), n)) << "coarse " << coarse;
+      ASSERT_TRUE(same(keep, expected.keep) && same(got_m, expected.m) && same(got_l, expected.l))
+          << keep << " " << expected.keep << ", " << got_m << " " << expected.m << ", " << got_l
+          << " " << expected.l;
+      ASSERT_FALSE(s.damaged());
+    }
+  });
+}
+
+std::vector<float> norm_by_definition(const RowNorm& norm, const float* x, size_t n) {
+  std::vector<float> terms(n), y(n);
+  const auto count = static_cast<float>(n);
+  const bool layer = norm.kind == NormKind::kLayer;
+  float mean = 0.0f;
+  if (layer) mean = lanes_sum({x, x + n}, 8, 4) / count;
+  for (size_t i = 0; i < n; ++i) terms[i] = layer ? (x[i] - mean) * (x[i] - mean) : x[i] * x[i];
+  const float r = 1.0f / std::sqrt(lanes_sum(terms, 8, 4) / count + norm.epsilon);
+  for (size_t i = 0; i < n; ++i) {
+    const float w = norm.weight[i], b = norm.bias == nullptr ? 0.0f : norm.bias[i];
+    switch (norm.kind) {
+      case NormKind::kRms:
+        y[i] = rounded(norm.type, x[i] * r) * w;
+        break;
+      case NormKind::kRmsFused:
+        y[i] = (x[i] * r) * w;
+        break;
+      case NormKind::kRmsOnePlus:
+        y[i] = (x[i] * r) * (1.0f + w);
+        break;
+      case NormKind::kRmsPlain:
+        y[i] = x[i] * r;
+        break;
+      case NormKind::kLayer:
+        y[i] = std::fma((x[i] - mean) * r, w, b);
+        break;
+    }
+    y[i] = rounded(norm.type, y[i]);
+  }
+  return y;
+}
+
+TEST(RowFunctions, Norms) {
+  for_each_case([](const RowFunctions& f, size_t n, bool ugly, Rng& rng) {
+    const GuardedBytes x = numbers(n, ugly, rng), w = numbers(n, ugly, rng),
+                       b = numbers(n, ugly, rng);
+    for (const NormKind kind : {NormKind::kRms, NormKind::kRmsFused, NormKind::kRmsOnePlus,
+                                NormKind::kRmsPlain, NormKind::kLayer})
+      for (const XType type : kTypes) {
+        const RowNorm norm{kind, type, 1e-5f, w.as<float>(),
+                           rng() % 2 == 0 ? b.as<float>() : nullptr};
+        const std::vector<float> expected = norm_by_definition(norm, x.as<float>(), n);
+        const GuardedBytes y(n * 4, 4), place = copy_of(x);
+        f.normalize(norm, x.as<float>(), y.as<float>(), n);
+        f.normalize(norm, place.as<float>(), place.as<float>(), n);
+        const auto what = std::to_string(static_cast<int>(kind)) + " type " +
+                          std::to_string(static_cast<int>(type));
+        ASSERT_TRUE(all_same(y.as<float>(), expected.data(), n)) << what;
+        ASSERT_TRUE(all_same(place.as<float>(), expected.data(), n)) << what << " in place";
+        ASSERT_FALSE(y.damaged() || place.damaged());
+      }
+  });
+}
+
+TEST(RowFunctions, Rope) {
+  for_each_case([](const RowFunctions& f, size_t half, bool ugly, Rng& rng) {
+    const GuardedBytes x = numbers(2 * half, ugly, rng), c = numbers(half, false, rng),
+                       s = numbers(half, false, rng);
+    for (const bool interleaved : {false, true})
+      for (const XType type : kTypes) {
+        std::vector<float> expected(2 * half);
+        for (size_t j = 0; j < half; ++j) {
+          const size_t i = interleaved ? 2 * j : j, k = interleaved ? 2 * j + 1 : j + half;
+          const float a = x.as<float>()[i], b = x.as<float>()[k];
+          const float cos = c.as<float>()[j], sin = s.as<float>()[j];
+          expected[i] = rounded(type, a * cos - b * sin);
+          expected[k] = rounded(type, b * cos + a * sin);
+        }
+        const GuardedBytes y = copy_of(x);
+        f.rotate(y.as<float>(), half, c.as<float>(), s.as<float>(), interleaved, type);
+        ASSERT_TRUE(all_same(y.as<float>(), expected.data(), 2 * half)) << interleaved;
+        ASSERT_FALSE(y.damaged());
+      }
+  });
+}
+
+TEST(RowFunctions, AbsMax) {
+  for_each_case([](const RowFunctions& f, size_t n, bool ugly, Rng& rng) {
+    const GuardedBytes x = numbers(n, ugly, rng);
+    float expected = 0.0f;
+    for (size_t i = 0; i < n; ++i) {
+      const float a = std::fabs(x.as<float>()[i]);
+      expected = std::isfinite(a) ? std::max(expected, a) : kInf;
+      if (!std::isfinite(a)) break;
+    }
+    ASSERT_EQ(f.abs_max(x.as<float>(), n), expected);
+  });
+}
+
+// Rows of one scheme against the reference.
+void expect_reference_rows(const RowFunctions& f, const Problem& p, const ActParams& params,
+                           const GuardedBytes& x, size_t ldx, size_t M) {
+  const PreparedLayout l = prepared_layout(p);
+  const GuardedBytes rows(l.row_bytes * M);
+  f.prepare_rows({&p, &params, x.as<float>(), ldx, M, rows.data()});
+  ASSERT_FALSE(rows.damaged());
+  const auto expected =
+      quantize_rows(x.as<float>(), ldx, M, p.K, p.act, params, quantizer_row_type(p));
+  const size_t bytes = p.K * act_code_bytes(p.act);
+  for (size_t r = 0; r < M; ++r) {
+    const uint8_t* row = rows.data() + r * l.row_bytes;
+    ASSERT_EQ(std::memcmp(row + l.codes, expected.codes.data() + r * bytes, bytes), 0)
+        << "row " << r;
+    ASSERT_TRUE(
+        all_same(reinterpret_cast<const float*>(row), &expected.scales[r * l.groups], l.groups));
+    if (l.zero_points != 0) {
+      ASSERT_EQ(std::memcmp(row + 4 * l.groups, &expected.zero_points[r * l.groups], 4 * l.groups),
+                0);
+    }
+  }
+}
+
+TEST(RowFunctions, QuantizationIsTheReferenceByteForByte) {
+  for (const RowFunctions* f : runnable()) {
+    Rng rng(test_seed());
+    for (const SchemeCase& s : scheme_cases())
+      for (const size_t K : {1u, 8u, 17u, 32u, 100u, 256u, 515u}) {
+        if (s.code == CodeType::kFp4 && K % 32 != 0) continue;
+        const size_t fit =
+            s.columns == Columns::kShuffled ? (K + s.block_k - 1) / s.block_k * s.block_k : K;
+        const MatrixCase m = make_matrix(s, 2, fit, rng);
+        const Problem p = make_problem(m.w, s.act, s.x_type);
+        const GuardedBytes x = make_rows(s, 7, fit, fit + 1, true, rng);
+        SCOPED_TRACE(std::string(f->name) + ", " + s.name + ", K " + std::to_string(fit));
+        expect_reference_rows(*f, p, m.params, x, fit + 1, 7);
+        if (HasFatalFailure()) return;
+      }
+  }
+}
+
+// Values on and next to ties, for scales that are no powers of two: where a product with 1 / s would
+// round to the other code.
+TEST(RowFunctions, QuantizationOfTies) {
+  for (const RowFunctions* f : runnable()) {
+    Rng rng(test_seed());
+    for (const float s : {0.1f, 0.01171875f, 3.3333333f, 1e-20f, 7e-36f, 3e-39f, 1.9e31f}) {
+      for (const int32_t zero_point : {0, -7, 100}) {
+        const size_t K = 4099;
+        const GuardedBytes x(K * 4, 4);
+        for (size_t i = 0; i < K; ++i) {
+          float v = (static_cast<float>(rng() % 300) - 150.0f + 0.5f) * s;
+          for (unsigned step = static_cast<unsigned>(rng() % 4); step > 0; --step)
+            v = std::nextafter(v, rng() % 2 == 0 ? kInf : -kInf);
+          x.as<float>()[i] = v;
+        }
+        Problem p;
+        p.N = 1, p.K = K, p.act.code = ActCode::kInt;
+        for (const ActGranule granule : {ActGranule::kStatic, ActGranule::kRow})
+          for (const bool symmetric : {true, false}) {
+            p.act.granule = granule, p.act.symmetric = symmetric;
+            if (granule == ActGranule::kRow && zero_point != 0) continue;
+            SCOPED_TRACE(std::string(f->name) + ", s " + std::to_string(s));
+            ActParams params;
+            params.scale = s, params.zero_point = zero_point;
+            expect_reference_rows(*f, p, params, x, K, 1);
+            if (HasFatalFailure()) return;
+          }
+        for (const ActCode code : {ActCode::kFp8, ActCode::kFp4}) {
+          p.act = ActSpec{};
+          p.act.code = code, p.act.granule = ActGranule::kStatic;
+          ActParams params;
+          params.scale = s;
+          for (size_t i = 0; i < K; ++i) x.as<float>()[i] *= code == ActCode::kFp4 ? 0.05f : 3.0f;
+          expect_reference_rows(*f, p, params, x, K, 1);
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moebius::test
