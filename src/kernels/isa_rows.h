@@ -177,12 +177,15 @@ struct RowLoops {
     return (a[0] + a[2]) + (a[1] + a[3]);
   }
   // Lanes 4 apart are added first, then 8, 2, 1: the order of the softmax.
-  static float sum(const float* x, size_t n) {
-    float lane[kSumLanes];
-    add_lanes(x, n, lane, [](auto v) { return v; });
+  MOEBIUS_ALWAYS_INLINE static float sum_of_lanes(const float (&lane)[kSumLanes]) {
     const Four a = (load_vector<Four>(lane) + load_vector<Four>(lane + 4)) +
                    (load_vector<Four>(lane + 8) + load_vector<Four>(lane + 12));
     return (a[0] + a[2]) + (a[1] + a[3]);
+  }
+  static float sum(const float* x, size_t n) {
+    float lane[kSumLanes];
+    add_lanes(x, n, lane, [](auto v) { return v; });
+    return sum_of_lanes(lane);
   }
 
   // b where it is larger, NaN where either is.
@@ -216,6 +219,16 @@ struct RowLoops {
     Isa::exp_scaled_minus(x, 1.0f, top, y, n);
   }
 
+  // s = exp(scale * s - top), and its sum.
+  static float exp_and_sum(float* s, size_t n, float scale, float top, bool coarse) {
+    if (coarse) {
+      Isa::exp_scaled_minus_coarse(s, scale, top, s, n);
+    } else {
+      Isa::exp_scaled_minus(s, scale, top, s, n);
+    }
+    return Isa::sum(s, n);
+  }
+
   static float softmax_step(float* s, size_t n, float scale, bool coarse, float* m,
                             float* l) noexcept {
     const float lowest = f32_from_bits(0xFF800000u);
@@ -226,13 +239,8 @@ struct RowLoops {
       __builtin_memset(s, 0, n * sizeof(float));
       return 1.0f;
     }
-    if (coarse) {
-      Isa::exp_scaled_minus_coarse(s, scale, top, s, n);
-    } else {
-      Isa::exp_scaled_minus(s, scale, top, s, n);
-    }
     const float keep = *m == top ? 1.0f : exp_f32(*m - top);
-    *l = *l * keep + Isa::sum(s, n);
+    *l = *l * keep + Isa::exp_and_sum(s, n, scale, top, coarse);
     *m = top;
     return keep;
   }

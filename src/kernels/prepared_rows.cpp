@@ -7,11 +7,11 @@
 
 namespace moebius {
 
-XType quantizer_row_type(const Problem& p) {
+XType quantizer_row_type(const Problem& p) noexcept {
   return p.groups == 1 && p.x_type == XType::kBf16 ? XType::kBf16 : XType::kF32;
 }
 
-PreparedLayout prepared_layout(const Problem& p) {
+PreparedLayout prepared_layout(const Problem& p) noexcept {
   PreparedLayout l{};
   l.groups = act_groups(p.act, p.K);
   l.zero_points = act_has_zero_points(p.act) ? l.groups : 0;

@@ -24,13 +24,13 @@ struct PreparedLayout {
   size_t row_bytes;
 };
 
-PreparedLayout prepared_layout(const Problem& p);
+PreparedLayout prepared_layout(const Problem& p) noexcept;
 size_t prepared_row_bytes(const Problem& p);
 void prepare_rows_canonical(const PrepareArgs& args);
 void round_to(XType type, float* x, size_t n) noexcept;  // to the numbers of a type
 
 // Mode vllm rounds ties by the type of the rows it is given: bf16 only reaches it when weights have
 // one scale per row.
-XType quantizer_row_type(const Problem& p);
+XType quantizer_row_type(const Problem& p) noexcept;
 
 }  // namespace moebius

@@ -48,8 +48,8 @@ struct Avx2 : X86Rows<Avx2, 8> {
   MOEBIUS_ALWAYS_INLINE static bool above(V v, float limit) {
     return _mm256_movemask_ps(_mm256_cmp_ps(v, _mm256_set1_ps(limit), _CMP_GT_OQ)) != 0;
   }
-  MOEBIUS_ALWAYS_INLINE static bool unordered(V a, V b) {
-    return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_UNORD_Q)) != 0;
+  MOEBIUS_ALWAYS_INLINE static uint32_t unordered(V a, V b) {
+    return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_UNORD_Q)));
   }
 };
 

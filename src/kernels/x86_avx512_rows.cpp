@@ -40,8 +40,8 @@ struct Avx512 : X86Rows<Avx512, 16> {
   MOEBIUS_ALWAYS_INLINE static bool above(V v, float limit) {
     return _mm512_cmp_ps_mask(v, _mm512_set1_ps(limit), _CMP_GT_OQ) != 0;
   }
-  MOEBIUS_ALWAYS_INLINE static bool unordered(V a, V b) {
-    return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q) != 0;
+  MOEBIUS_ALWAYS_INLINE static uint32_t unordered(V a, V b) {
+    return _mm512_cmp_ps_mask(a, b, _CMP_UNORD_Q);
   }
 };
 

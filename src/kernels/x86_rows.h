@@ -5,7 +5,7 @@
 //   half_to_float, float_to_half, round_to_half   16 numbers
 //   low_bytes, low_halves          of the 16 lanes of a block
 //   above                          whether a lane is larger than a number
-//   unordered                      whether a lane of either is NaN
+//   unordered                      not 0 if a lane of either is NaN
 #pragma once
 #ifdef __x86_64__
 #include <immintrin.h>
@@ -138,7 +138,7 @@ struct X86Rows : RowLoops<Isa, kWidth>, QuantizeLoops<Isa> {
     const float lowest = f32_from_bits(0xFF800000u);
     V top[4];
     for (V& v : top) v = V{} + lowest;
-    bool nan = false;
+    uint32_t nan = 0;
     const auto take = [&](const float* from) {
       V v[4];
       for (size_t j = 0; j < 4; ++j) v[j] = load_vector<V>(from + kWidth * j);
@@ -152,7 +152,7 @@ struct X86Rows : RowLoops<Isa, kWidth>, QuantizeLoops<Isa> {
       __builtin_memcpy(last, x, n * sizeof *x);
       take(last);
     }
-    if (nan) return f32_from_bits(numeric_detail::kQuietNan);
+    if (nan != 0) return f32_from_bits(numeric_detail::kQuietNan);
     top[0] = top[1] > top[0] ? top[1] : top[0];
     top[2] = top[3] > top[2] ? top[3] : top[2];
     top[0] = top[2] > top[0] ? top[2] : top[0];
@@ -166,6 +166,31 @@ struct X86Rows : RowLoops<Isa, kWidth>, QuantizeLoops<Isa> {
     const float a = four[1] > four[0] ? four[1] : four[0],
                 b = four[3] > four[2] ? four[3] : four[2];
     return b > a ? b : a;
+  }
+
+  // Both in one pass. What pads the last block has the exponential 0, which changes no lane.
+  template <class F>
+  [[gnu::noinline]] static float exp_and_add(float* s, size_t n, F f) {
+    float lane[kBlock] = {}, last[kBlock];
+    const auto block = [&](float* p) {
+      MOEBIUS_BLOCK_LOOP
+      for (size_t i = 0; i < kBlock; ++i) {
+        p[i] = f(p[i]);
+        lane[i] += p[i];
+      }
+    };
+    for (; n >= kBlock; n -= kBlock, s += kBlock) block(s);
+    if (n > 0) {
+      for (float& v : last) v = f32_from_bits(0xFF800000u);
+      __builtin_memcpy(last, s, n * sizeof *s);
+      block(last);
+      __builtin_memcpy(s, last, n * sizeof *s);
+    }
+    return Loops::sum_of_lanes(lane);
+  }
+  static float exp_and_sum(float* s, size_t n, float scale, float top, bool coarse) {
+    if (coarse) return exp_and_add(s, n, [=](float v) { return exp_coarse_f32(v * scale - top); });
+    return exp_and_add(s, n, [=](float v) { return moebius::exp_minus(v * scale, top); });
   }
 
   // ---- quantization ----
