@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <climits>
 #include <system_error>
 
 #include "base/error.h"
@@ -54,7 +55,7 @@ ReadFile::ReadFile(const std::string& path) : path_(path) {
   do {
     fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   } while (fd_ < 0 && errno == EINTR);
-  if (fd_ < 0) fail("{}: cannot open: {}", printable(path), errno_text(errno));
+  if (fd_ < 0) fail("{}: {}", printable(path), open_failure(path, errno));
   struct stat st {};
   const int code = ::fstat(fd_, &st) != 0 ? errno : 0;
   if (code == 0 && S_ISREG(st.st_mode)) {
@@ -109,6 +110,17 @@ void write_file_atomically(const std::string& path,
 bool path_exists(const std::string& path) {
   struct stat st {};
   return ::lstat(path.c_str(), &st) == 0;
+}
+
+std::string open_failure(const std::string& path, int code) {
+  struct stat st {};
+  if (code == ENOENT && ::lstat(path.c_str(), &st) == 0 && S_ISLNK(st.st_mode)) {
+    std::string target(PATH_MAX, '\0');
+    const ssize_t n = ::readlink(path.c_str(), target.data(), target.size());
+    target.resize(static_cast<size_t>(std::max<ssize_t>(n, 0)));
+    return fmt::format("is a symbolic link to '{}', which does not exist", printable(target));
+  }
+  return fmt::format("cannot open: {}", errno_text(code));
 }
 
 std::string errno_text(int code) { return std::generic_category().message(code); }

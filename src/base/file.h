@@ -39,7 +39,10 @@ void write_file_atomically(const std::string& path,
                            std::span<const std::span<const uint8_t>> parts);
 
 bool path_exists(const std::string& path);  // without following a last symbolic link
-std::string errno_text(int code);           // "No such file or directory"
+// Why a path could not be opened, in words: "cannot open: Permission denied", or where a link to
+// nowhere leads.
+std::string open_failure(const std::string& path, int code);
+std::string errno_text(int code);  // "No such file or directory"
 std::string join_path(const std::string& folder, std::string_view name);
 std::string_view base_name(std::string_view path);
 

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "base/utf8.h"
 #include "checkpoint/module_scheme.h"
 #include "checkpoint/moe_blocks.h"
@@ -19,21 +19,10 @@ namespace {
 namespace fs = std::filesystem;
 constexpr uint64_t kMaxConfigBytes = uint64_t{64} << 20;
 
-std::string read_text(const fs::path& path) {
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (error || !fs::exists(status))
-    fail("{}: no such file; expected the model's config", path.string());
-  if (!fs::is_regular_file(status)) fail("{}: not a regular file", path.string());
-  const uint64_t size = fs::file_size(path, error);
-  if (error) fail("{}: cannot be read ({})", path.string(), error.message());
-  if (size > kMaxConfigBytes)
-    fail("{}: {} bytes; expected at most {}", path.string(), size, kMaxConfigBytes);
-  std::string text(size, '\0');
-  std::ifstream in(path, std::ios::binary);
-  in.read(text.data(), static_cast<std::streamsize>(size));
-  if (!in) fail("{}: cannot be read", path.string());
-  if (!is_utf8(text)) fail("{}: not valid UTF-8", path.string());
+std::string read_config(const std::string& path) {
+  if (!path_exists(path)) fail("{}: no such file; expected the model's config", printable(path));
+  std::string text = read_text_file(path, kMaxConfigBytes);
+  if (!is_utf8(text)) fail("{}: not valid UTF-8", printable(path));
   return text;
 }
 
@@ -66,26 +55,24 @@ void check_fused_shapes(const std::vector<FusedShape>& shapes, const TensorStore
 
 }  // namespace
 
-Checkpoint Checkpoint::open(const std::string& folder) {
+Checkpoint Checkpoint::open(const std::string& folder, Links links) {
   std::error_code error;
   if (!fs::is_directory(folder, error))
     fail("{}: not a folder{}; expected a model folder with config.json", folder,
          error ? " (" + error.message() + ")" : "");
   Checkpoint c;
   c.folder_ = folder;
-  const fs::path config_path = fs::path(folder) / "config.json";
-  const std::string config_name = config_path.string();
-  Json config = parse_json(read_text(config_path), config_name);
-  c.config_ = ModelConfig::parse(config, config_name, c.warnings_);
-  c.quant_ = QuantConfig::parse(config, config_name, c.warnings_);
-  const fs::path generation = fs::path(folder) / "generation_config.json";
-  if (fs::exists(generation, error)) {
-    c.generation_ = parse_json(read_text(generation), generation.string());
+  const std::string config_path = join_path(folder, "config.json");
+  Json config = parse_json(read_config(config_path), config_path);
+  c.config_ = ModelConfig::parse(config, config_path, c.warnings_);
+  c.quant_ = QuantConfig::parse(config, config_path, c.warnings_);
+  const std::string generation = join_path(folder, "generation_config.json");
+  if (path_exists(generation)) {
+    c.generation_ = parse_json(read_config(generation), generation);
     if (!c.generation_.is_object())
-      fail("{}: {} at the top; expected an object", generation.string(),
-           kind_name(c.generation_.kind()));
+      fail("{}: {} at the top; expected an object", generation, kind_name(c.generation_.kind()));
   }
-  c.store_ = std::make_unique<TensorStore>(TensorStore::open_folder(folder, c.warnings_));
+  c.store_ = std::make_unique<TensorStore>(TensorStore::open_folder(folder, c.warnings_, links));
   c.understand();
   return c;
 }

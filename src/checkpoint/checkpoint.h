@@ -37,7 +37,7 @@ class Checkpoint {
  public:
   // Opens and understands a folder; throws Error for what makes it unusable. Unsupported modules
   // are recorded, not thrown.
-  static Checkpoint open(const std::string& folder);
+  static Checkpoint open(const std::string& folder, Links links = Links::kInside);
   const std::string& folder() const { return folder_; }
   const ModelConfig& config() const { return config_; }
   const QuantConfig& quant() const { return quant_; }

@@ -25,7 +25,7 @@ constexpr std::string_view kSingleName = "model.safetensors";
 
 std::string real_path(const std::string& path) {
   const std::unique_ptr<char, void (*)(void*)> real(::realpath(path.c_str(), nullptr), ::free);
-  if (real == nullptr) fail("{}: cannot open: {}", printable(path), errno_text(errno));
+  if (real == nullptr) fail("{}: {}", printable(path), open_failure(path, errno));
   return real.get();
 }
 
@@ -84,12 +84,12 @@ std::string other_single_file(const std::string& folder, std::vector<std::string
 
 // The single file is used; the reader should know if an index beside it tells another story.
 void compare_with_index(const std::string& folder, std::span<const TensorInfo> tensors,
-                        std::vector<std::string>& warnings) {
+                        std::vector<std::string>& warnings, Links links) {
   const std::string path = join_path(folder, kIndexName);
   if (!path_exists(path)) return;
   try {
-    const ShardIndex index =
-        parse_shard_index(read_text_file(file_in_folder(folder, kIndexName), kMaxIndexBytes), path);
+    const ShardIndex index = parse_shard_index(
+        read_text_file(file_in_folder(folder, kIndexName, links), kMaxIndexBytes), path);
     const bool same = index.file_of.size() == tensors.size() &&
                       std::all_of(tensors.begin(), tensors.end(), [&](const TensorInfo& t) {
                         return index.file_of.contains(t.name);
@@ -134,14 +134,14 @@ std::vector<TensorInfo> select_tensors(std::vector<TensorInfo> tensors, const Sh
 
 }  // namespace
 
-std::string file_in_folder(const std::string& folder, std::string_view name) {
+std::string file_in_folder(const std::string& folder, std::string_view name, Links links) {
   if (!is_plain_file_name(name))
     fail("{}: '{}' is not a plain file name", printable(folder), printable(name));
   const std::string path = join_path(folder, name);
   struct stat st {};
   if (::lstat(path.c_str(), &st) != 0)
     fail("{}: cannot open: {}", printable(path), errno_text(errno));
-  if (!S_ISLNK(st.st_mode)) return path;
+  if (!S_ISLNK(st.st_mode) || links == Links::kAnywhere) return path;
   const std::string inside = real_path(folder), target = real_path(path);
   if (target.starts_with(join_path(inside, "")) || is_hub_cache_link(inside, path, target))
     return path;
@@ -181,23 +181,23 @@ TensorStore TensorStore::open_file(const std::string& path) {
   return store;
 }
 
-TensorStore TensorStore::open_folder(const std::string& folder,
-                                     std::vector<std::string>& warnings) {
+TensorStore TensorStore::open_folder(const std::string& folder, std::vector<std::string>& warnings,
+                                     Links links) {
   struct stat st {};
   if (::stat(folder.c_str(), &st) != 0)
-    fail("{}: cannot open: {}", printable(folder), errno_text(errno));
+    fail("{}: {}", printable(folder), open_failure(folder, errno));
   if (!S_ISDIR(st.st_mode))
     fail("{}: is not a folder; expected a folder with {} or {}", printable(folder), kSingleName,
          kIndexName);
   if (path_exists(join_path(folder, kSingleName))) {
-    TensorStore store = open_file(file_in_folder(folder, kSingleName));
-    compare_with_index(folder, store.tensors(), warnings);
+    TensorStore store = open_file(file_in_folder(folder, kSingleName, links));
+    compare_with_index(folder, store.tensors(), warnings, links);
     return store;
   }
   if (!path_exists(join_path(folder, kIndexName)))
-    return open_file(file_in_folder(folder, other_single_file(folder, warnings)));
+    return open_file(file_in_folder(folder, other_single_file(folder, warnings), links));
 
-  const std::string index_path = file_in_folder(folder, kIndexName);
+  const std::string index_path = file_in_folder(folder, kIndexName, links);
   const ShardIndex index =
       parse_shard_index(read_text_file(index_path, kMaxIndexBytes), index_path);
   TensorStore store;
@@ -206,7 +206,7 @@ TensorStore TensorStore::open_folder(const std::string& folder,
     const std::string path = join_path(folder, name);
     if (!path_exists(path))
       fail("{}: names the file '{}', which is missing", printable(index_path), printable(name));
-    SafetensorsFile file = SafetensorsFile::open(file_in_folder(folder, name));
+    SafetensorsFile file = SafetensorsFile::open(file_in_folder(folder, name, links));
     file.set_tensors(select_tensors(file.take_tensors(), index, shard, path, warnings));
     store.add_file(std::move(file));
   }

@@ -13,10 +13,14 @@ namespace moebius {
 
 struct ShardIndex;
 
-// The path of a file of a model folder. `name` must be a plain file name; a symbolic link must stay
-// inside the folder, or be one of the hub cache's own (snapshots/<revision>/name ->
-// ../../blobs/<hash>). Throws Error.
-std::string file_in_folder(const std::string& folder, std::string_view name);
+// Where symbolic links of a model folder may lead. kInside: to files of the folder, or as the hub's
+// cache keeps its files (snapshots/<revision>/name -> ../../blobs/<hash>). kAnywhere: for a folder
+// that the user named and answers for.
+enum class Links : uint8_t { kInside, kAnywhere };
+
+// The path of a file of a model folder; `name` must be a plain file name. Throws Error.
+std::string file_in_folder(const std::string& folder, std::string_view name,
+                           Links links = Links::kInside);
 
 class TensorStore {
  public:
@@ -26,7 +30,8 @@ class TensorStore {
   // Warnings (tensor missing from the map, both single file and index present and different ...)
   // are appended to `warnings`. Files called consolidated*, adapter* or optimizer* are never looked
   // at.
-  static TensorStore open_folder(const std::string& folder, std::vector<std::string>& warnings);
+  static TensorStore open_folder(const std::string& folder, std::vector<std::string>& warnings,
+                                 Links links = Links::kInside);
   static TensorStore open_file(const std::string& path);
   std::span<const TensorInfo> tensors() const { return tensors_; }  // sorted by name
   const TensorInfo* find(std::string_view name) const;

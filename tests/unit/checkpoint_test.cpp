@@ -337,7 +337,7 @@ TEST(Checkpoint, BrokenConfigFiles) {
   EXPECT_TRUE(contains(error_of([&] { Checkpoint::open(folder); }), "config.json: no such file"));
   EXPECT_TRUE(contains(error_of([&] { Checkpoint::open(folder + "/nowhere"); }), "not a folder"));
   std::filesystem::create_directory(dir / "config.json");
-  EXPECT_TRUE(contains(error_of([&] { Checkpoint::open(folder); }), "not a regular file"));
+  EXPECT_TRUE(contains(error_of([&] { Checkpoint::open(folder); }), "expected a regular file"));
 }
 
 TEST(Checkpoint, GenerationConfigMustBeAnObject) {

@@ -207,11 +207,22 @@ TEST(TensorStore, LinksMustStayInside) {
   expect_parts(open(dir.path()).error, {"model.safetensors", "symbolic links"});
   fs::remove(dir / "model.safetensors");
   fs::create_symlink("nowhere", dir / "model.safetensors");
-  expect_parts(open(dir.path()).error, {"model.safetensors", "No such file"});
+  expect_parts(open(dir.path()).error,
+               {"model.safetensors", "symbolic link to 'nowhere', which does not exist"});
   fs::remove(dir / "model.safetensors");
   make(dir / "sub/real", {"a"}, 6);
   fs::create_symlink("sub/real", dir / "model.safetensors");
   EXPECT_EQ(value_of(open(dir.path()).store, "a"), 6);
+}
+
+TEST(TensorStore, LinksLeadAnywhereOnRequest) {
+  const TempDir outside, dir;
+  std::vector<std::string> warnings;
+  make(outside / "blob", {"a"}, 5);
+  fs::create_symlink(outside / "blob", dir / "model.safetensors");
+  const TensorStore store =
+      TensorStore::open_folder(dir.path().string(), warnings, Links::kAnywhere);
+  EXPECT_EQ(value_of(store, "a"), 5);
 }
 
 TEST(TensorStore, LinksOfTheHubCacheAreFollowed) {
