@@ -8,6 +8,17 @@ install(TARGETS moebius_lib moebius_flags_build EXPORT moebius_targets
   RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 if(TARGET moebius_cli)
   install(TARGETS moebius_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  set(shell_files "${PROJECT_BINARY_DIR}/shell")
+  add_custom_command(OUTPUT "${shell_files}/moebius.1" "${shell_files}/moebius.bash" "${shell_files}/_moebius"
+    COMMAND "${CMAKE_COMMAND}" "-DTOOL=$<TARGET_FILE:moebius_cli>" "-DEMULATOR=${CMAKE_CROSSCOMPILING_EMULATOR}"
+            "-DOUTPUT=${shell_files}" -P "${PROJECT_SOURCE_DIR}/cmake/shell_files.cmake"
+    DEPENDS moebius_cli cmake/shell_files.cmake VERBATIM)
+  add_custom_target(moebius_shell_files ALL DEPENDS "${shell_files}/moebius.1")
+  # Left out where only the tool itself was built.
+  install(FILES "${shell_files}/moebius.1" DESTINATION ${CMAKE_INSTALL_MANDIR}/man1 OPTIONAL)
+  install(FILES "${shell_files}/moebius.bash" RENAME moebius OPTIONAL
+          DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
+  install(FILES "${shell_files}/_moebius" DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions OPTIONAL)
 endif()
 if(EXISTS "${PROJECT_SOURCE_DIR}/include/moebius")
   install(DIRECTORY include/moebius DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})

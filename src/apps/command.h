@@ -36,7 +36,7 @@ using OptionTarget =
                  std::optional<float>*, std::string*, std::optional<std::string>*,
                  std::vector<std::string>*, std::vector<size_t>*, std::vector<int64_t>*>;
 
-enum class ValueKind : uint8_t { kText, kFile, kFolder };  // what a shell completes
+enum class ValueKind : uint8_t { kText, kFile, kFolder, kCommand };  // what a shell completes
 
 struct Option {
   std::vector<std::string> names;  // "--prompt", "-p"; the first is the one in messages. DIR
@@ -69,6 +69,7 @@ struct Option {
   Option& must() { return required = true, *this; }
   Option& file() { return kind = ValueKind::kFile, *this; }
   Option& folder() { return kind = ValueKind::kFolder, *this; }
+  Option& command() { return kind = ValueKind::kCommand, *this; }
   Option& by_commas() { return commas = true, *this; }
 
   // Throws UsageError.

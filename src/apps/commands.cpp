@@ -2,6 +2,8 @@
 // To add a command: describe it in its own file, add one line here.
 #include "apps/commands.h"
 
+#include <algorithm>
+
 #include "apps/manners.h"
 #include "apps/suggest.h"
 
@@ -34,12 +36,44 @@ Command make_tool() {
   tool.subjects = {run_command(),        inspect_command(),    explain_command(),
                    verify_command(),     apply_command(),      bench_command(),
                    logits_command(),     perplexity_command(), tokenize_command(),
-                   detokenize_command(), help_command(),       docs_command()};
+                   detokenize_command(), help_command(),       completion_command(),
+                   docs_command()};
   tool.flag("--version", manners().version, "the version");
   tool.examples = {"moebius run -p 'It was a dark' -n 40", "moebius inspect DIR",
                    "moebius explain DIR --cpu avx2,fma,f16c", "moebius verify DIR"};
   add_common_options(tool);
   return tool;
+}
+
+std::vector<NamedText> exit_codes() {
+  return {{std::to_string(kExitDone), "done"},
+          {std::to_string(kExitFailed), "a check failed, or the input is unusable"},
+          {std::to_string(kExitUsage), "wrong usage"},
+          {std::to_string(kExitDied), "the engine died"},
+          {std::to_string(kExitInterrupted), "interrupted by Ctrl-C"}};
+}
+
+namespace {
+
+void gather_variables(const Command& command, std::vector<NamedText>& out) {
+  for (const Option& o : command.options) {
+    if (o.environment.empty()) continue;
+    const auto same = [&](const NamedText& v) { return v.name == o.environment; };
+    if (std::none_of(out.begin(), out.end(), same))
+      out.push_back({o.environment, "the value of " + o.name() + " where that is not given"});
+  }
+  for (const Command& c : command.subjects) gather_variables(c, out);
+}
+
+}  // namespace
+
+std::vector<NamedText> environment_variables(const Command& tool) {
+  std::vector<NamedText> out;
+  gather_variables(tool, out);
+  out.push_back({kCpuVariable,
+                 "features, as in `explain --cpu`: the machine counts as one that has no others"});
+  out.push_back({"NO_COLOR", "not empty: no colours on a terminal"});
+  return out;
 }
 
 std::string last_word(const std::string& name) { return name.substr(name.rfind(' ') + 1); }

@@ -27,7 +27,17 @@ Command apply_command();
 Command bench_command();
 Command tokenize_command();
 Command detokenize_command();
-Command docs_command();  // hidden
 Command help_command();
+Command completion_command();
+Command docs_command();  // hidden
+
+// Narrows the CPU; see environment_variables.
+constexpr const char* kCpuVariable = "MOEBIUS_CPU";
+
+struct NamedText {
+  std::string name, what;
+};
+std::vector<NamedText> exit_codes();
+std::vector<NamedText> environment_variables(const Command& tool);
 
 }  // namespace moebius

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "apps/commands.h"
+#include "apps/manual.h"
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/formats/format.h"
@@ -177,9 +178,21 @@ int run_docs(const std::string& table, std::ostream& out) {
     format_table(out);
   else if (table == "models")
     model_table(out);
+  else if (table == "commands")
+    out << markdown_commands(make_tool());
+  else if (table == "options")
+    out << markdown_options(make_tool());
+  else if (table == "environment")
+    out << markdown_environment(make_tool());
+  else if (table == "exit-codes")
+    out << markdown_exit_codes();
+  else if (table == "man")
+    out << man_page(make_tool());
   else
-    fail("no table '{}'; there are schemes, kernels, architectures, formats and models",
-         printable(table));
+    fail(
+        "no table '{}'; there are schemes, kernels, architectures, formats, models, commands, "
+        "options, environment, exit-codes and man",
+        printable(table));
   return 0;
 }
 

@@ -7,6 +7,6 @@
 namespace moebius {
 
 int run_docs(const std::string& table,
-             std::ostream& out);  // schemes, kernels, architectures, formats
+             std::ostream& out);  // "schemes", "commands" ...; man: the man page
 
 }  // namespace moebius

@@ -119,7 +119,7 @@ Command help_command() {
   };
   auto o = std::make_shared<Words>();
   Command c("help", "shows the help of a command");
-  c.argument("COMMAND", o->command, "the command").by_default("the list of commands");
+  c.argument("COMMAND", o->command, "the command").command().by_default("the list of commands");
   c.argument("WHAT", o->subject, "what the command measures, for bench").by_default("all of them");
   c.examples = {"moebius help run", "moebius help bench moe"};
   c.action = [o](const Command&) {

@@ -234,9 +234,7 @@ Command perplexity_command() {
   c.section("Options");
   add_tokens_type(c, o->tokens);
   c.option("--ctx,-c", "N", &o->context, "inputs per window").range(1, 1 << 24);
-  c.option("--windows", "N", &o->windows, "only the first N windows")
-      .range(0, 1 << 30)
-      .by_default("0: all");
+  c.option("--windows", "N", &o->windows, "only the first N windows; 0: all").range(0, 1 << 30);
   add_json_flag(c, o->json);
   add_model_options(c, o->model);
   c.examples = {"moebius perplexity -f book.txt",

@@ -18,9 +18,8 @@ void add_arithmetic_options(Command& c, RunOptions& run) {
 
 void add_run_options(Command& c, RunOptions& run) {
   c.section("Machine");
-  c.option("--threads,-t", "N", &run.threads, "threads")
+  c.option("--threads,-t", "N", &run.threads, "threads; 0: all cores")
       .range(0, 1024)
-      .by_default("0: all cores")
       .from_environment("MOEBIUS_THREADS");
   add_arithmetic_options(c, run);
 }

@@ -308,9 +308,8 @@ Command run_command() {
       .range(-1, 1 << 30);
   c.option("--stop", "TEXT", &o->stop, "end before this text").by_default("none");
   c.flag("--ignore-eos", o->ignore_eos, "go on after end-of-text tokens");
-  c.option("--ctx,-c", "N", &o->context, "most tokens of a sequence")
-      .range(0, 1 << 30)
-      .by_default("0: what the model allows");
+  c.option("--ctx,-c", "N", &o->context, "most tokens of a sequence; 0: what the model allows")
+      .range(0, 1 << 30);
   add_json_flag(c, o->json);
   c.section("Sampling");
   c.option("--temp,--temperature", "X", &o->temperature, "temperature; 0: greedy")

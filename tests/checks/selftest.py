@@ -11,6 +11,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent.parent / "scripts")]
 import check_includes
+import check_sentences
 import check_symbols
 import check_tree
 import generate_docs
@@ -97,6 +98,13 @@ class Docs(unittest.TestCase):
     def test_fill(self):
         text = "a\n<!-- generated:x -->\nold\n<!-- end -->\nb\n"
         self.assertEqual(text.replace("old", "new x"), generate_docs.fill(text, lambda name: f"new {name}\n"))
+
+
+class Sentences(unittest.TestCase):
+    def test_missing(self):
+        source = 'fail("{}: has {:.2f} GB; "\n     "too \\"much\\"", a, b);'
+        self.assertEqual([], check_sentences.missing('> ...: has ... GB; too "much"\n', [source])[1])
+        self.assertEqual(["...: has too much"], check_sentences.missing("> ...: has too much\n", [source])[1])
 
 
 if __name__ == "__main__":

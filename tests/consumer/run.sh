@@ -28,3 +28,7 @@ if [ -x "$prefix/bin/moebius" ]; then
   "$prefix/bin/moebius" --version
 fi
 test -f "$prefix/share/moebius/models/moebius-tiny-w4a8/config.json"
+# Man page and completion came along; the build makes them.
+for file in man/man1/moebius.1 bash-completion/completions/moebius zsh/site-functions/_moebius; do
+  test -s "$prefix/share/$file" || { echo "share/$file was not installed"; exit 1; }
+done
