@@ -117,6 +117,17 @@ class Parser {
   bool only_positional_ = false;
 };
 
+void narrow_cpu_by_environment() {
+  const char* list = std::getenv(kCpuVariable);
+  if (list == nullptr || *list == '\0') return;
+  try {
+    narrow_host_cpu(list);
+  } catch (const Error& e) {
+    fail("the environment sets {}: {}", kCpuVariable, e.what());
+  }
+  note("{} narrows the CPU to {}", kCpuVariable, describe(host_cpu()));
+}
+
 // Options that were not given take the value of their variable; said on stderr.
 void read_environment(Command& command) {
   for (Option& o : command.options) {
@@ -193,6 +204,7 @@ Command& parse_command_line(Command& tool, Words args) {
       if (!c.hidden) names.push_back(last_word(c.name));
     throw UsageError(fmt::format("`{}` needs a command: {}", command.name, fmt::join(names, ", ")));
   }
+  narrow_cpu_by_environment();
   read_environment(command);
   check_complete(command);
   settle_folders(command);

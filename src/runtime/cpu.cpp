@@ -260,19 +260,23 @@ Cpu parse_cpu(std::string_view list) {
   return cpu;
 }
 
-Cpu host_cpu() {
-  static const Cpu chosen = [] {
-    const Cpu real = detect_cpu();
-    const char* wanted = std::getenv("MOEBIUS_CPU");
-    if (wanted == nullptr || *wanted == '\0') return real;
-    const Cpu asked = parse_cpu(wanted);
-    if (asked.arch == Arch::kOther) return Cpu{asked.arch, 0, real.caches};
-    if (asked.arch != real.arch)
-      fail("MOEBIUS_CPU={} names {} features, this machine is {}", printable(wanted),
-           arch_name(asked.arch), arch_name(real.arch));
-    return Cpu{real.arch, real.features & asked.features, real.caches};
-  }();
-  return chosen;
+namespace {
+
+Cpu& cached_host() {
+  static Cpu cpu = detect_cpu();
+  return cpu;
+}
+
+}  // namespace
+
+Cpu host_cpu() { return cached_host(); }
+
+void narrow_host_cpu(std::string_view list) {
+  const Cpu asked = parse_cpu(list), real = detect_cpu();
+  if (asked.arch != Arch::kOther && asked.arch != real.arch)
+    fail("'{}' names {} features, this machine is {}", printable(list), arch_name(asked.arch),
+         arch_name(real.arch));
+  cached_host() = Cpu{asked.arch, real.features & asked.features, real.caches};
 }
 
 std::string describe(const Cpu& cpu) {

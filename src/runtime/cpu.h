@@ -61,7 +61,10 @@ struct Cpu {
 };
 
 Cpu detect_cpu();  // what this machine has
-Cpu host_cpu();  // detect_cpu, narrowed by MOEBIUS_CPU if set (cached); throws Error on an unknown word
+Cpu host_cpu();    // detect_cpu, once; less what narrow_host_cpu took away
+// From now on the host has only these features. For programs that read a setting when they start,
+// before anything asks for the host's CPU. Throws Error on an unknown word.
+void narrow_host_cpu(std::string_view list);
 Cpu parse_cpu(
     std::string_view list);  // "neon,dotprod,i8mm", "avx2,fma,f16c", "reference" ...; throws Error
 std::string describe(const Cpu& cpu);  // "aarch64: neon dotprod i8mm bf16"

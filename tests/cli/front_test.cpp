@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <sstream>
 
 #include "apps/command_line.h"
@@ -12,6 +13,8 @@
 #include "apps/manners.h"
 #include "apps/suggest.h"
 #include "base/error.h"
+#include "checkpoint/checkpoint.h"
+#include "runtime/cpu.h"
 #include "unit/test_util.h"
 
 namespace moebius {
@@ -189,7 +192,6 @@ TEST_F(Front, HelpPages) {
       EXPECT_EQ(page.find(jargon), std::string::npos) << c.name << ": " << jargon;
     EXPECT_FALSE(c.examples.empty()) << c.name;
     for (const std::string& e : c.examples) {
-      EXPECT_EQ(e.rfind("moebius ", 0), 0u) << e;
       EXPECT_NE(e.find("moebius " + c.name), std::string::npos) << c.name << ": " << e;
     }
     const auto states_default = [&](const Option& o) {
@@ -213,7 +215,8 @@ TEST_F(Front, ExamplesParse) {
   walk(table, [&](const Command& c) {
     for (const std::string& example : c.examples) {
       manners() = {};
-      std::string text = example.substr(0, example.find_first_of("|<"));
+      std::string text = example.substr(example.find("moebius "));
+      text.resize(std::min(text.find_first_of("|<>)"), text.size()));
       std::vector<std::string> args;
       std::string word;
       bool quoted = false, any = false;
@@ -277,6 +280,19 @@ TEST_F(Front, Environment) {
   EXPECT_NE(named.out.find("generic was requested"), std::string::npos);
   EXPECT_TRUE(run_tool("explain --quiet", "MOEBIUS_KERNEL=generic").err.empty());
   EXPECT_TRUE(run_tool("explain --kernel generic", "MOEBIUS_KERNEL=reference").err.empty());
+  const CommandResult narrow = run_tool("explain", "MOEBIUS_CPU=reference");
+  EXPECT_EQ(narrow.status, 0);
+  EXPECT_EQ(narrow.err, "moebius: MOEBIUS_CPU narrows the CPU to no instruction set assumed\n");
+  EXPECT_EQ(run_tool("explain --quiet", "MOEBIUS_CPU=reference").err, "");
+  EXPECT_NE(run_tool("explain", "MOEBIUS_CPU=warp").err.find("the environment sets MOEBIUS_CPU: "),
+            std::string::npos);
+  // The library by itself never looks.
+  const Cpu before = host_cpu();
+  ASSERT_EQ(setenv("MOEBIUS_KERNEL", "no_such_kernel", 1), 0);
+  ASSERT_EQ(setenv("MOEBIUS_CPU", "no_such_feature", 1), 0);
+  EXPECT_EQ(host_cpu().features, before.features);
+  EXPECT_NO_THROW(Checkpoint::open(test::bundled_model_dir().string()));
+  unsetenv("MOEBIUS_KERNEL"), unsetenv("MOEBIUS_CPU");
   const CommandResult bad = run_tool("verify", "MOEBIUS_THREADS=many");
   EXPECT_EQ(bad.status, 2);
   EXPECT_NE(bad.err.find("the environment sets MOEBIUS_THREADS: --threads is 'many'"),

@@ -7,11 +7,13 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <string_view>
 
 #include "kernels/list.h"
 #include "kernels/oracle.h"
+#include "runtime/cpu.h"
 
 namespace {
 
@@ -50,6 +52,9 @@ std::string filter_for(std::string_view part) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // The tests of a smaller CPU than this one: MOEBIUS_CPU=neon,dotprod moebius_tests
+  if (const char* cpu = std::getenv("MOEBIUS_CPU"); cpu != nullptr && *cpu != '\0')
+    moebius::narrow_host_cpu(cpu);
   testing::InitGoogleTest(&argc, argv);
   constexpr std::string_view kOnlyFile = "--only-file=";
   constexpr std::string_view kOnlyTier = "--only-tier=";
