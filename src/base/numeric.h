@@ -220,7 +220,14 @@ MOEBIUS_ALWAYS_INLINE float rne(float x) {
 #endif
 }
 
-// The same as an integer. Out of range saturates, NaN gives 0.
+// Nearest integer as an f32, ties away from zero; NaN is kept.
+MOEBIUS_ALWAYS_INLINE float round_away(float x) {
+  const float even = rne(x), rest = x - even;  // exact; where there is no fraction 0 (or NaN)
+  const bool up = (x > 0.0f) & (rest == 0.5f), down = (x < 0.0f) & (rest == -0.5f);
+  return even + (select_f32(up, 1.0f, 0.0f) - select_f32(down, 1.0f, 0.0f));
+}
+
+// The same as an integer, ties to even. Out of range saturates, NaN gives 0.
 MOEBIUS_ALWAYS_INLINE int32_t rne_int(float x) {
   const float number = select_f32(x == x, x, 0.0f);
   const float inside =

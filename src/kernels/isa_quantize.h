@@ -102,71 +102,109 @@ struct QuantizeLoops {
     for (size_t i = 0; i < even_until; ++i)
       q[i] = static_cast<int8_t>(
           static_cast<int32_t>(clamp_f32(rne(x[i] * levels) + zp, -128.0f, 127.0f)));
+    MOEBIUS_INDEPENDENT_LOOP
     for (size_t i = even_until; i < n; ++i)
       q[i] = static_cast<int8_t>(
-          static_cast<int32_t>(clamp_f32(__builtin_roundf(x[i] * levels) + zp, -128.0f, 127.0f)));
+          static_cast<int32_t>(clamp_f32(round_away(x[i] * levels) + zp, -128.0f, 127.0f)));
     return {1.0f / levels, static_cast<int32_t>(zp)};
   }
 
-  static float dynamic_scale(float amax, const ActSpec& spec) {
-    float s = 1.0f;
-    if (spec.scale == ActScale::kE8m0) {
-      const int largest = spec.code == ActCode::kFp8 ? kMxEmaxE4m3 : kMxEmaxE2m1;
-      return amax == 0.0f ? 1.0f : e8m0_to_f32(mx_exponent(amax, largest));
-    }
-    switch (spec.code) {
-      case ActCode::kInt:
-        s = amax / (spec.mode == Int8Mode::kCompressedTensors
-                        ? static_cast<float>((1 << spec.bits) - 1) / 2.0f
-                        : static_cast<float>((1 << (spec.bits - 1)) - 1));
-        break;
-      case ActCode::kFp8:
-        s = amax / 448.0f;
-        break;
-      case ActCode::kFp4:
-        s = amax / 6.0f;
-        break;
-      case ActCode::kAsIs:
-        break;
-    }
-    return s == 0.0f ? 1.0f : s;
-  }
-
-  static RowScale quantize_granule(const Problem& p, const ActParams& params, const float* x,
-                                   size_t n, uint8_t* q) {
-    const ActSpec& spec = p.act;
-    const uint32_t most = Isa::amax_bits(x, n);
-    if (most >= kInfinityBits) return not_a_number(q, n);
-    const bool fixed = spec.granule == ActGranule::kStatic;
-    if (spec.code == ActCode::kInt && !fixed && spec.mode == Int8Mode::kVllm)
-      return int_vllm(x, n, quantizer_row_type(p), q);
-    if (spec.code == ActCode::kInt && !fixed && !spec.symmetric)
-      return int_asymmetric(x, n, spec.bits, q);
-    const float amax = f32_from_bits(most);
-    if (spec.code == ActCode::kFp4 && spec.scale == ActScale::kFp8) {
-      const float wanted = min_f32((amax / 6.0f) * params.global_scale, 448.0f);
-      const float s8 = e4m3_to_f32(f32_to_e4m3(wanted));
-      if (s8 == 0.0f) return __builtin_memset(q, 0, n), RowScale{0.0f, 0};
-      Isa::fp4_codes(x, n, s8 / params.global_scale, q);
-      return {s8, 0};
-    }
-    const float s = fixed ? params.scale : dynamic_scale(amax, spec);
-    const float levels = static_cast<float>(1 << (spec.bits - 1));
-    switch (spec.code) {
-      case ActCode::kInt:
-        Isa::int_codes(x, n, s, fixed ? static_cast<float>(params.zero_point) : 0.0f, -levels,
-                       levels - 1.0f, reinterpret_cast<int8_t*>(q));
-        break;
-      case ActCode::kFp8:
-        Isa::fp8_codes(x, n, s, q);
-        break;
-      case ActCode::kFp4:
-        Isa::fp4_codes(x, n, s, q);
-        break;
-      case ActCode::kAsIs:
-        break;
+  static RowScale static_codes(const ActSpec& spec, const ActParams& params, const float* x,
+                               size_t n, uint8_t* q) {
+    const float s = params.scale, levels = static_cast<float>(1 << (spec.bits - 1));
+    if (spec.code == ActCode::kInt) {
+      Isa::int_codes(x, n, s, static_cast<float>(params.zero_point), -levels, levels - 1.0f,
+                     reinterpret_cast<int8_t*>(q));
+    } else if (spec.code == ActCode::kFp8) {
+      Isa::fp8_codes(x, n, s, q);
+    } else {
+      Isa::fp4_codes(x, n, s, q);
     }
     return {s, 0};
+  }
+
+  // Granules that are not dynamic and symmetric, one by one.
+  static RowScale quantize_granule(const Problem& p, const ActParams& params, const float* x,
+                                   size_t n, uint8_t* q) {
+    if (Isa::amax_bits(x, n) >= kInfinityBits) return not_a_number(q, n);
+    if (p.act.granule == ActGranule::kStatic) return static_codes(p.act, params, x, n, q);
+    if (p.act.mode == Int8Mode::kVllm) return int_vllm(x, n, quantizer_row_type(p), q);
+    return int_asymmetric(x, n, p.act.bits, q);
+  }
+
+  // ---- dynamic and symmetric: many granules, one step after the other over all of them ----
+
+  static constexpr size_t kGranules = 64;  // at a time
+
+  static void amax_of_granules(const float* x, size_t width, size_t count, uint32_t* most) {
+    for (size_t g = 0; g < count; ++g) most[g] = Isa::amax_bits(x + g * width, width);
+  }
+
+  // From the bits of the largest magnitudes: what is stored, and what x is divided by (0: all codes
+  // are 0, because there is a number that is not finite, or all are too small for NVFP4).
+  static void scales_of(const ActSpec& spec, float global_scale, const uint32_t* most, size_t count,
+                        float* stored, float* divisor) {
+    const auto amax = [](uint32_t bits) {
+      return f32_from_bits(select_bits(bits < kInfinityBits, bits, 0u));
+    };
+    if (spec.scale == ActScale::kFp8) {
+      Isa::map(most, stored, count, [=](uint32_t bits) {
+        const float wanted = min_f32((amax(bits) / 6.0f) * global_scale, 448.0f);
+        return e4m3_to_f32(f32_to_e4m3(wanted));
+      });
+      Isa::map(stored, divisor, count, [=](float s8) { return s8 / global_scale; });
+    } else if (spec.scale == ActScale::kE8m0) {
+      const int largest = spec.code == ActCode::kFp8 ? kMxEmaxE4m3 : kMxEmaxE2m1;
+      Isa::map(most, stored, count, [=](uint32_t bits) {
+        return select_f32(bits == 0u, 1.0f, e8m0_to_f32(mx_exponent(amax(bits), largest)));
+      });
+      __builtin_memcpy(divisor, stored, count * sizeof *stored);
+    } else {
+      const float levels = static_cast<float>((1 << (spec.bits - 1)) - 1);
+      const float steps = spec.code == ActCode::kFp8   ? 448.0f
+                          : spec.code == ActCode::kFp4 ? 6.0f
+                          : spec.mode == Int8Mode::kCompressedTensors
+                              ? static_cast<float>((1 << spec.bits) - 1) / 2.0f
+                              : levels;
+      Isa::map(most, stored, count, [=](uint32_t bits) {
+        const float s = amax(bits) / steps;
+        return select_f32(s == 0.0f, 1.0f, s);
+      });
+      __builtin_memcpy(divisor, stored, count * sizeof *stored);
+    }
+    for (size_t g = 0; g < count; ++g)
+      if (__builtin_expect(most[g] >= kInfinityBits, 0))
+        stored[g] = f32_from_bits(numeric_detail::kQuietNan), divisor[g] = 0.0f;
+  }
+
+  static void codes_of_granules(const ActSpec& spec, const float* x, size_t width, size_t count,
+                                const float* divisor, uint8_t* q) {
+    const float levels = static_cast<float>(1 << (spec.bits - 1));
+    for (size_t g = 0; g < count; ++g, x += width, q += width) {
+      if (divisor[g] == 0.0f) {
+        __builtin_memset(q, 0, width);
+      } else if (spec.code == ActCode::kInt) {
+        Isa::int_codes(x, width, divisor[g], 0.0f, -levels, levels - 1.0f,
+                       reinterpret_cast<int8_t*>(q));
+      } else if (spec.code == ActCode::kFp8) {
+        Isa::fp8_codes(x, width, divisor[g], q);
+      } else {
+        Isa::fp4_codes(x, width, divisor[g], q);
+      }
+    }
+  }
+
+  static void quantize_granules(const ActSpec& spec, const ActParams& params, const float* x,
+                                size_t width, size_t count, float* scales, uint8_t* q) {
+    uint32_t most[kGranules];
+    float divisor[kGranules];
+    while (count > 0) {
+      const size_t some = count < kGranules ? count : kGranules;
+      Isa::amax_of_granules(x, width, some, most);
+      scales_of(spec, params.global_scale, most, some, scales, divisor);
+      Isa::codes_of_granules(spec, x, width, some, divisor, q);
+      count -= some, x += some * width, q += some * width, scales += some;
+    }
   }
 
   // ---- the entries of the table ----
@@ -180,6 +218,11 @@ struct QuantizeLoops {
     const Problem& p = *args.problem;
     const PreparedLayout l = prepared_layout(p);
     const size_t width = p.act.granule == ActGranule::kGroup ? p.act.group : p.K;
+    const size_t whole = width == 0 ? 0 : p.K / width;  // granules; the last may be shorter
+    const bool together =
+        p.act.scale == ActScale::kFp8 ||
+        (p.act.granule != ActGranule::kStatic &&
+         !(p.act.code == ActCode::kInt && (p.act.mode == Int8Mode::kVllm || !p.act.symmetric)));
     for (size_t m = 0; m < args.M; ++m) {
       const float* x = args.x + m * args.ldx;
       uint8_t* row = args.rows + m * l.row_bytes;
@@ -189,11 +232,18 @@ struct QuantizeLoops {
         Isa::round(p.x_type, to, p.K);
         continue;
       }
+      auto* scales = reinterpret_cast<float*>(row);
+      if (together) {
+        quantize_granules(p.act, *args.act, x, width, whole, scales, row + l.codes);
+        if (whole < l.groups)
+          quantize_granules(p.act, *args.act, x + whole * width, p.K - whole * width, 1,
+                            scales + whole, row + l.codes + whole * width);
+        continue;
+      }
       for (size_t g = 0; g < l.groups; ++g) {
-        const size_t begin = g * width, end = begin + width < p.K ? begin + width : p.K;
-        const RowScale made =
-            quantize_granule(p, *args.act, x + begin, end - begin, row + l.codes + begin);
-        __builtin_memcpy(row + 4 * g, &made.s, 4);
+        const size_t begin = g * width, n = begin + width < p.K ? width : p.K - begin;
+        const RowScale made = quantize_granule(p, *args.act, x + begin, n, row + l.codes + begin);
+        scales[g] = made.s;
         if (l.zero_points != 0) __builtin_memcpy(row + 4 * (l.groups + g), &made.zero_point, 4);
       }
     }

@@ -45,6 +45,13 @@ struct Avx2 : X86Rows<Avx2, 8> {
         reinterpret_cast<__m128i*>(y),
         _mm_packus_epi16(_mm256_castsi256_si128(ordered), _mm256_extracti128_si256(ordered, 1)));
   }
+  MOEBIUS_ALWAYS_INLINE static uint32_t largest_lane(I v) {
+    const auto all = reinterpret_cast<__m256i>(v);
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4E));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xB1));
+    return static_cast<uint32_t>(_mm_cvtsi128_si32(m));
+  }
   MOEBIUS_ALWAYS_INLINE static bool above(V v, float limit) {
     return _mm256_movemask_ps(_mm256_cmp_ps(v, _mm256_set1_ps(limit), _CMP_GT_OQ)) != 0;
   }

@@ -37,6 +37,15 @@ struct Avx512 : X86Rows<Avx512, 16> {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(y),
                         _mm512_maskz_cvtepi32_epi16(kAll, reinterpret_cast<__m512i>(v[0])));
   }
+  MOEBIUS_ALWAYS_INLINE static uint32_t largest_lane(I v) {
+    const __m256i half = _mm256_max_epi32(
+        reinterpret_cast<__m256i>(__builtin_shufflevector(v, v, 0, 1, 2, 3, 4, 5, 6, 7)),
+        reinterpret_cast<__m256i>(__builtin_shufflevector(v, v, 8, 9, 10, 11, 12, 13, 14, 15)));
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4E));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xB1));
+    return static_cast<uint32_t>(_mm_cvtsi128_si32(m));
+  }
   MOEBIUS_ALWAYS_INLINE static bool above(V v, float limit) {
     return _mm512_cmp_ps_mask(v, _mm512_set1_ps(limit), _CMP_GT_OQ) != 0;
   }

@@ -4,6 +4,7 @@
 // quantization in vectors. The unit's `Isa` gives what has no name in C++:
 //   half_to_float, float_to_half, round_to_half   16 numbers
 //   low_bytes, low_halves          of the 16 lanes of a block
+//   largest_lane                   of lanes that are not negative
 //   above                          whether a lane is larger than a number
 //   unordered                      not 0 if a lane of either is NaN
 #pragma once
@@ -26,6 +27,7 @@ namespace {
 template <class Isa, size_t kWidth>
 struct X86Rows : RowLoops<Isa, kWidth>, QuantizeLoops<Isa> {
   using Loops = RowLoops<Isa, kWidth>;
+  using Quantize = QuantizeLoops<Isa>;
   using V = typename Loops::V;
   typedef uint32_t U __attribute__((vector_size(4 * kWidth)));
   typedef int32_t I __attribute__((vector_size(4 * kWidth)));
@@ -204,12 +206,11 @@ struct X86Rows : RowLoops<Isa, kWidth>, QuantizeLoops<Isa> {
   // The quotient is first taken as x * (1 / s), which is off by less than 1e-4 within the clamp;
   // only where that comes close to a tie is the division needed. Adding 1.5 * 2^23 leaves the
   // rounded integer in the low bits.
-  static void int_codes(const float* x, size_t n, float s, float zp, float qmin, float qmax,
-                        int8_t* q) {
-    constexpr float kMagic = 12582912.0f;
-    const bool divide = !(s > 1e-30f && s < 1e30f);  // 1 / s is not usable
-    const float inverse = 1.0f / s;
-    blocks(x, q, n, [=](const float* from, int8_t* to) {
+  struct IntBlock {
+    float zp, qmin, qmax;
+    MOEBIUS_ALWAYS_INLINE void operator()(const float* from, int8_t* to, float s,
+                                          float inverse) const {
+      constexpr float kMagic = 12582912.0f;
       V off = {};
       U m[kVectors];
       for (size_t j = 0; j < kVectors; ++j) {
@@ -219,12 +220,19 @@ struct X86Rows : RowLoops<Isa, kWidth>, QuantizeLoops<Isa> {
         const V miss = reinterpret_cast<V>(reinterpret_cast<U>(v - (sum - kMagic)) & 0x7FFFFFFFu);
         off = off > miss ? off : miss;
       }
+      const bool divide = !(s > 1e-30f && s < 1e30f);  // 1 / s is not usable
       if (__builtin_expect(divide || Isa::above(off, 0.4998f), 0))
         for (size_t j = 0; j < kVectors; ++j)
           m[j] = reinterpret_cast<U>(clamp(load_vector<V>(from + kWidth * j) / s + zp, qmin, qmax) +
                                      kMagic);
       Isa::low_bytes(m, to);
-    });
+    }
+  };
+  static void int_codes(const float* x, size_t n, float s, float zp, float qmin, float qmax,
+                        int8_t* q) {
+    const IntBlock block{zp, qmin, qmax};
+    const float inverse = 1.0f / s;
+    blocks(x, q, n, [=](const float* from, int8_t* to) { block(from, to, s, inverse); });
   }
 
   // f32_to_e4m3 and f32_to_e2m1 of clamped numbers, one code per lane.
@@ -241,19 +249,19 @@ struct X86Rows : RowLoops<Isa, kWidth>, QuantizeLoops<Isa> {
     const U finite = reinterpret_cast<I>(a) < kSmallestNormal ? subnormal : normal;
     return reinterpret_cast<I>(a) > 0x7F800000 ? U{} + nan : finite;
   }
-  static void fp8_codes(const float* x, size_t n, float s, uint8_t* q) {
-    blocks(x, q, n, [=](const float* from, uint8_t* to) {
+  struct Fp8Block {
+    MOEBIUS_ALWAYS_INLINE void operator()(const float* from, int8_t* to, float s, float) const {
       U codes[kVectors];
       for (size_t j = 0; j < kVectors; ++j) {
         const V v = clamp(load_vector<V>(from + kWidth * j) / s, -448.0f, 448.0f);
         const U sign = (reinterpret_cast<U>(v) >> 24) & 0x80u;
         codes[j] = encode<3, 7>(v, 0x7Fu) | sign;
       }
-      Isa::low_bytes(codes, reinterpret_cast<int8_t*>(to));
-    });
-  }
-  static void fp4_codes(const float* x, size_t n, float s, uint8_t* q) {
-    blocks(x, q, n, [=](const float* from, uint8_t* to) {
+      Isa::low_bytes(codes, to);
+    }
+  };
+  struct Fp4Block {
+    MOEBIUS_ALWAYS_INLINE void operator()(const float* from, int8_t* to, float s, float) const {
       U codes[kVectors];
       for (size_t j = 0; j < kVectors; ++j) {
         const V v = clamp(load_vector<V>(from + kWidth * j) / s, -6.0f, 6.0f);
@@ -261,8 +269,51 @@ struct X86Rows : RowLoops<Isa, kWidth>, QuantizeLoops<Isa> {
         const U code = encode<1, 1>(v, 0u) | sign;
         codes[j] = v == v ? code : U{};
       }
-      Isa::low_bytes(codes, reinterpret_cast<int8_t*>(to));
-    });
+      Isa::low_bytes(codes, to);
+    }
+  };
+  static void fp8_codes(const float* x, size_t n, float s, uint8_t* q) {
+    blocks(x, reinterpret_cast<int8_t*>(q), n,
+           [=](const float* from, int8_t* to) { Fp8Block{}(from, to, s, 0.0f); });
+  }
+  static void fp4_codes(const float* x, size_t n, float s, uint8_t* q) {
+    blocks(x, reinterpret_cast<int8_t*>(q), n,
+           [=](const float* from, int8_t* to) { Fp4Block{}(from, to, s, 0.0f); });
+  }
+
+  // Granules of whole blocks, without a call for each.
+  static void amax_of_granules(const float* x, size_t width, size_t count, uint32_t* most) {
+    if (width % kBlock != 0) return Quantize::amax_of_granules(x, width, count, most);
+    for (size_t g = 0; g < count; ++g, x += width) {
+      I top = {};
+      for (size_t i = 0; i < width; i += kWidth) {
+        const I a = reinterpret_cast<I>(load_vector<V>(x + i)) & 0x7FFFFFFF;
+        top = a > top ? a : top;
+      }
+      most[g] = Isa::largest_lane(top);
+    }
+  }
+  template <class Block>
+  [[gnu::noinline]] static void code_blocks(const float* x, size_t width, size_t count,
+                                            const float* divisor, uint8_t* q, Block block) {
+    for (size_t g = 0; g < count; ++g, x += width, q += width) {
+      const float s = divisor[g], inverse = 1.0f / s;
+      if (__builtin_expect(s == 0.0f, 0)) {
+        __builtin_memset(q, 0, width);
+        continue;
+      }
+      for (size_t i = 0; i < width; i += kBlock)
+        block(x + i, reinterpret_cast<int8_t*>(q + i), s, inverse);
+    }
+  }
+  static void codes_of_granules(const ActSpec& spec, const float* x, size_t width, size_t count,
+                                const float* divisor, uint8_t* q) {
+    if (width % kBlock != 0) return Quantize::codes_of_granules(spec, x, width, count, divisor, q);
+    const float levels = static_cast<float>(1 << (spec.bits - 1));
+    if (spec.code == ActCode::kInt)
+      return code_blocks(x, width, count, divisor, q, IntBlock{0.0f, -levels, levels - 1.0f});
+    if (spec.code == ActCode::kFp8) return code_blocks(x, width, count, divisor, q, Fp8Block{});
+    return code_blocks(x, width, count, divisor, q, Fp4Block{});
   }
 };
 

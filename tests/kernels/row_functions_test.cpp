@@ -458,7 +458,7 @@ TEST(RowFunctions, QuantizationIsTheReferenceByteForByte) {
   for (const RowFunctions* f : runnable()) {
     Rng rng(test_seed());
     for (const SchemeCase& s : scheme_cases())
-      for (const size_t K : {1u, 8u, 17u, 32u, 100u, 256u, 515u}) {
+      for (const size_t K : {1u, 8u, 17u, 32u, 100u, 256u, 515u, 2080u}) {
         if (s.code == CodeType::kFp4 && K % 32 != 0) continue;
         const size_t fit =
             s.columns == Columns::kShuffled ? (K + s.block_k - 1) / s.block_k * s.block_k : K;

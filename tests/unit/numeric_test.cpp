@@ -354,6 +354,20 @@ TEST(Numeric, RneIsNearestEven) {
   }
 }
 
+TEST(Numeric, RoundAwayFromZero) {
+  for (uint64_t u = 0; u < (uint64_t{1} << 32); u += 4999) {
+    const float x = f32_from_bits(static_cast<uint32_t>(u));
+    if (std::isnan(x)) {
+      ASSERT_TRUE(std::isnan(round_away(x)));
+    } else {
+      ASSERT_EQ(round_away(x), std::round(x)) << x;
+    }
+  }
+  for (float x = -300.0f; x <= 300.0f; x += 0.25f)
+    for (const float v : {x, std::nextafter(x, kInf), std::nextafter(x, -kInf)})
+      ASSERT_EQ(round_away(v), std::round(v)) << v;
+}
+
 TEST(Numeric, ClampKeepsNan) {
   EXPECT_EQ(clamp_f32(9.0f, -7.0f, 7.0f), 7.0f);
   EXPECT_EQ(clamp_f32(-kInf, -7.0f, 7.0f), -7.0f);
