@@ -169,7 +169,7 @@ void DecoderModel::rotate_row(const Layer&, const LayerSpec& spec, size_t row,
     const float factor =
         1 + spec.temperature_scale *
                 std::log1p(std::floor((static_cast<float>(position) + 1) / spec.temperature_floor));
-    for (size_t i = 0; i < spec_.heads * dk; ++i) q[i] *= factor;
+    scale_row(q, factor, spec_.heads * dk);
     round_to(options_.type, q, spec_.heads * dk);
   }
 }
@@ -249,12 +249,12 @@ void DecoderModel::add_and_normalize(const Norm& norm, const std::vector<float>*
     if (branch != nullptr) {
       const float* y = branch->data() + t * hidden_;
       if (spec_.residual_multiplier == 1.0f) {
-        for (size_t i = 0; i < hidden_; ++i) h[i] += y[i];
+        add_row(h, y, hidden_);
       } else {
         std::vector<float> scaled(y, y + hidden_);
-        for (float& v : scaled) v *= spec_.residual_multiplier;
+        scale_row(scaled.data(), spec_.residual_multiplier, hidden_);
         round_to(options_.type, scaled.data(), hidden_);
-        for (size_t i = 0; i < hidden_; ++i) h[i] += scaled[i];
+        add_row(h, scaled.data(), hidden_);
       }
       round_to(options_.type, h, hidden_);
     }
