@@ -2,7 +2,6 @@
 // Which table of row functions runs: the first of the list (list.cpp) whose needs the CPU has.
 #include "kernels/row_functions.h"
 
-#include "base/error.h"
 #include "kernels/list.h"
 
 namespace moebius {
@@ -15,13 +14,7 @@ const RowFunctions& choose_row_functions(const Cpu& cpu) {
 }
 
 const RowFunctions& row_functions() noexcept {
-  static const RowFunctions& chosen = []() -> const RowFunctions& {
-    try {
-      return choose_row_functions(host_cpu());
-    } catch (const Error&) {  // MOEBIUS_CPU is wrong: whoever chooses kernels reports it
-      return choose_row_functions(Cpu{});
-    }
-  }();
+  static const RowFunctions& chosen = choose_row_functions(host_cpu());
   return chosen;
 }
 
