@@ -27,6 +27,16 @@ void add_common_options(Command& command) {
   for (Command& c : command.subjects) add_common_options(c);
 }
 
+void gather_variables(const Command& command, std::vector<NamedText>& out) {
+  for (const Option& o : command.options) {
+    if (o.environment.empty()) continue;
+    const auto same = [&](const NamedText& v) { return v.name == o.environment; };
+    if (std::none_of(out.begin(), out.end(), same))
+      out.push_back({o.environment, "the value of " + o.name() + " where that is not given"});
+  }
+  for (const Command& c : command.subjects) gather_variables(c, out);
+}
+
 }  // namespace
 
 Command make_tool() {
@@ -53,26 +63,13 @@ std::vector<NamedText> exit_codes() {
           {std::to_string(kExitInterrupted), "interrupted by Ctrl-C"}};
 }
 
-namespace {
-
-void gather_variables(const Command& command, std::vector<NamedText>& out) {
-  for (const Option& o : command.options) {
-    if (o.environment.empty()) continue;
-    const auto same = [&](const NamedText& v) { return v.name == o.environment; };
-    if (std::none_of(out.begin(), out.end(), same))
-      out.push_back({o.environment, "the value of " + o.name() + " where that is not given"});
-  }
-  for (const Command& c : command.subjects) gather_variables(c, out);
-}
-
-}  // namespace
-
 std::vector<NamedText> environment_variables(const Command& tool) {
   std::vector<NamedText> out;
   gather_variables(tool, out);
   out.push_back({kCpuVariable,
                  "features, as in `explain --cpu`: the machine counts as one that has no others"});
   out.push_back({"NO_COLOR", "not empty: no colours on a terminal"});
+  out.push_back({"COLUMNS", "how many columns tables may have"});
   return out;
 }
 

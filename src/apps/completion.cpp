@@ -171,8 +171,7 @@ std::string zsh_function(const Command& tool, const Command& c) {
 
 std::string bash_completion(const Command& tool) {
   std::string out(kBashStart);
-  for (const Command* parent : {&tool})
-    out += fmt::format("      {}) command=$word ;;\n", parent->name);
+  out += fmt::format("      {}) command=$word ;;\n", tool.name);
   for (const Command& c : tool.subjects)
     if (!c.subjects.empty()) out += fmt::format("      {0}) command=\"{0} $word\" ;;\n", c.name);
   out += "    esac\n  done\n  case $command in\n";

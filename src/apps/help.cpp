@@ -79,15 +79,20 @@ std::string left_column(const Option& o) {
 }
 
 std::string description_of(const Option& o) {
-  std::string text = o.what;
-  if (!o.choices.empty()) text += fmt::format(": {}", fmt::join(o.choices, ", "));
   std::vector<std::string> notes;
+  if (!o.choices.empty())
+    notes.push_back(fmt::format("{} {}", o.commas ? "of" : "one of", fmt::join(o.choices, ", ")));
   if (o.is_list()) notes.push_back(o.commas ? "a list by comma" : "may be given several times");
   if (o.required) notes.push_back("required");
   const std::string variable = o.environment.empty() ? "" : "$" + o.environment + ", else ";
   if (!o.default_text.empty()) notes.push_back("default: " + variable + o.default_text);
-  if (notes.empty()) return text;
-  return fmt::format("{} ({})", text, fmt::join(notes, "; "));
+  return notes.empty() ? o.what : fmt::format("{} ({})", o.what, fmt::join(notes, "; "));
+}
+
+std::string sentence_of(const Command& command) {
+  std::string text = command.what + ".";
+  if (text[0] >= 'a' && text[0] <= 'z') text[0] = static_cast<char>(text[0] - 'a' + 'A');
+  return text;
 }
 
 std::string help_page(const Command& command) {
@@ -109,8 +114,10 @@ std::string help_page(const Command& command) {
   }
   out += command.examples.size() > 1 ? "Examples:\n" : "Example:\n";
   for (const std::string& e : command.examples) out += "  " + e + "\n";
-  if (top) out += "\n`moebius help COMMAND` has the options and examples of a command.\n";
-  return out;
+  if (!top) return out;
+  out += "\nExit codes:\n";
+  for (const NamedText& code : exit_codes()) out += row(code.name, code.what);
+  return out + "\n`moebius help COMMAND` has the options and examples of a command.\n";
 }
 
 Command help_command() {

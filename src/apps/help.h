@@ -14,6 +14,9 @@ std::string left_column(const Option& option);
 // What it does, with its default, its choices and its variable: "most new tokens (default: 256)".
 std::string description_of(const Option& option);
 
+// What a command does, as a sentence: "Continues a text, or chats."
+std::string sentence_of(const Command& command);
+
 std::string help_page(const Command& command);
 
 }  // namespace moebius

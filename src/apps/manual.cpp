@@ -45,7 +45,8 @@ void roff_command(const Command& c, std::string& out) {
       if (!s.hidden) roff_command(s, out);
     return;
   }
-  out += fmt::format(".SS \"moebius {} {}\"\n{}.\n", roff(c.name), roff(usage_of(c)), roff(c.what));
+  out += fmt::format(".SS \"moebius {} {}\"\n{}\n", roff(c.name), roff(usage_of(c)),
+                     roff(sentence_of(c)));
   for (const Option& o : c.positional) out += roff_option(o);
   for (const Option& o : c.options)
     if (o.section != kCommon) out += roff_option(o);
@@ -69,8 +70,8 @@ void options_of(const Command& c, std::string& out) {
       if (!s.hidden) options_of(s, out);
     return;
   }
-  out += fmt::format("\n### `moebius {} {}`\n\n{}.\n\n| | |\n|---|---|\n", c.name, usage_of(c),
-                     c.what);
+  out += fmt::format("\n### `moebius {} {}`\n\n{}\n\n| | |\n|---|---|\n", c.name, usage_of(c),
+                     sentence_of(c));
   const auto row = [&](const Option& o) {
     out += fmt::format("| `{}` | {} |\n", bare_left(o), cell(description_of(o)));
   };

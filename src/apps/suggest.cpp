@@ -53,7 +53,6 @@ constexpr Foreign kForeignOptions[] = {
     {"--output", "--out"},
     {"-o", "--out"},
     {"--input", "--in"},
-    {"--no-warmup", "--seconds"},
     {"--silent", "--quiet"},
 };
 constexpr std::string_view kModelNames[] = {"-m", "--model", "--model-path", "--tokenizer"};
