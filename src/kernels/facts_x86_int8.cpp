@@ -89,7 +89,7 @@ size_t packed_bytes(const Problem& p) { return up(p.N, kOutputs) / kOutputs * sh
 
 RowTiles row_tiles(Engine engine, size_t M) {
   // Registers hold the sums and results of so many rows; below kMany rows tiles are too empty.
-  constexpr size_t kZmmRows = 6, kYmmRows = 4, kTileRows = 16, kMany = 9;
+  constexpr size_t kZmmRows = 6, kYmmRows = 4, kTileRows = 16, kMany = 5;
   RowTiles t{};
   t.many = engine == Engine::kAmx && M >= kMany;
   const size_t most = t.many ? kTileRows : engine == Engine::kYmm ? kYmmRows : kZmmRows;
@@ -113,7 +113,7 @@ size_t panel_bytes_zmm(const Problem& p, size_t M) { return panel_bytes(Engine::
 size_t panel_bytes_amx(const Problem& p, size_t M) { return panel_bytes(Engine::kAmx, p, M); }
 
 Blocking blocking_of(const Shape& s, const RowTiles& t) {
-  constexpr size_t kPiece = 512;  // 2 panels of it are 16 KiB
+  constexpr size_t kPiece = 256;  // 2 panels of it are 8 KiB, 2 tiles of rows too
   Blocking b{};
   if (s.padded <= kPiece) {
     b.groups = least(kPiece / s.padded, s.groups);
@@ -125,7 +125,7 @@ Blocking blocking_of(const Shape& s, const RowTiles& t) {
   b.scales = s.codes == Codes::kBytes ? 0 : 2 * kOutputs * b.piece;
   b.sums = b.scales + b.groups * 2 * kOutputs * 4;
   constexpr size_t kTwoTiles = 2 * 2 * 16 * kOutputs * 4;  // of rows, by two panels
-  b.acc = b.sums + kTwoTiles * (s.padded <= kPiece ? 1 : (t.tiles + 1) / 2);
+  b.acc = b.sums + kTwoTiles * (s.padded <= kPiece ? 2 : (t.tiles + 1) / 2);
   b.bytes = b.acc + t.padded() * 2 * kOutputs * 4;
   return b;
 }

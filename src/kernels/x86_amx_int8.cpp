@@ -31,20 +31,38 @@ struct alignas(64) TileConfig {
 // Codes of one panel as signed operands.
 template <Codes kCodes>
 inline void expand(const uint8_t* from, size_t inputs, uint8_t* to) {
-  const __m512i low = _mm512_set1_epi8(15);
-  const __m512i table = _mm512_broadcast_i32x4(
-      kCodes == Codes::kFp4
-          ? _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
-          : _mm_setr_epi8(-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7));
+  const __m512i low = _mm512_set1_epi8(15), eight = _mm512_set1_epi8(8);
+  const __m512i twice = _mm512_broadcast_i32x4(
+      _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12));
   for (size_t i = 0; i < inputs; i += 8, from += 64, to += 128) {
     const __m512i v = _mm512_load_si512(from);
-    const __m512i even = _mm512_shuffle_epi8(table, _mm512_and_si512(v, low));
-    const __m512i odd = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(v, 4), low));
-    _mm512_store_si512(to, even);
-    _mm512_store_si512(to + 64, odd);
+    const __m512i even = _mm512_and_si512(v, low),
+                  odd = _mm512_and_si512(_mm512_srli_epi16(v, 4), low);
+    if constexpr (kCodes == Codes::kFp4) {
+      _mm512_store_si512(to, _mm512_shuffle_epi8(twice, even));
+      _mm512_store_si512(to + 64, _mm512_shuffle_epi8(twice, odd));
+    } else {
+      _mm512_store_si512(to, _mm512_sub_epi8(even, eight));
+      _mm512_store_si512(to + 64, _mm512_sub_epi8(odd, eight));
+    }
   }
 }
 
+[[gnu::always_inline]] inline void ask(const uint8_t* p) {
+  _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1);
+}
+// Lines of two panels, asked for in equal parts.
+struct Ahead {
+  const uint8_t* next[2] = {};
+  size_t lines = 0, part = 0;  // left, of each panel; of a part
+  void fetch() {
+    for (size_t i = 0; i < part && lines > 0; ++i, --lines)
+      for (const uint8_t*& at : next) {
+        ask(at);
+        at += 64;
+      }
+  }
+};
 class ManyRows {
  public:
   explicit ManyRows(const GemmArgs& args)
@@ -65,7 +83,8 @@ class ManyRows {
       const bool two = n + kOutputs < a_.n1;
       const uint8_t* left = a_.w->data + n / kOutputs * s_.stride;
       const uint8_t* const panels[2] = {left, two ? left + s_.stride : left};
-      for (size_t k = 0; k < s_.K_padded;) k = piece(panels, k);
+      __builtin_memset(acc_, 0, t_.padded() * 2 * kOutputs * sizeof(float));
+      for (size_t k = 0; k < s_.K_padded;) k = piece(panels, n, k);
       for (size_t m = 0; m < a_.M; ++m)
         for (size_t u = 0; u < (two ? 2 : 1); ++u) {
           const size_t to = n + u * kOutputs;
@@ -82,12 +101,14 @@ class ManyRows {
     const uint8_t* const* panels;
     size_t k0, k1, group, groups;  // inputs; groups of which it has a part
     bool begins, ends;             // of its (only) group, where it has a part of one
+    bool first, more;              // panels of the call, panels after these
   };
 
   // Returns where it ends.
-  size_t piece(const uint8_t* const (&panels)[2], size_t k0) {
+  size_t piece(const uint8_t* const (&panels)[2], size_t n, size_t k0) {
     Piece p{};
     p.panels = panels;
+    p.first = n == a_.n0, p.more = n + 2 * kOutputs < a_.n1;
     p.k0 = k0, p.k1 = k0 + b_.piece < s_.K_padded ? k0 + b_.piece : s_.K_padded;
     p.group = k0 / s_.padded;
     p.groups = s_.padded <= b_.piece ? (p.k1 - k0) / s_.padded : 1;
@@ -108,6 +129,7 @@ class ManyRows {
                 s_.scale_type, panels[u] + s_.scales + (p.group + g) * s_.group_scale_bytes, 0));
     }
     memory_barrier();
+    ask_for_next(p);
     for (size_t t = 0; t < t_.tiles; t += 2) {
       if (t + 1 < t_.tiles) {
         finish_.plain() ? tiles<2, true>(p, t) : tiles<2, false>(p, t);
@@ -115,19 +137,37 @@ class ManyRows {
         finish_.plain() ? tiles<1, true>(p, t) : tiles<1, false>(p, t);
       }
     }
+    finish_.plain() ? fold<true>(p) : fold<false>(p);
     return p.k1;
   }
 
-  // T tiles of rows against both panels.
+  // The same piece of the next two panels; nobody asks for the first two, so those ask for their own.
+  void ask_for_next(const Piece& p) {
+    const size_t per_input = s_.codes == Codes::kBytes ? kOutputs : kOutputs / 2;
+    ahead_.lines = p.more || p.first ? (p.k1 - p.k0) * per_input / 64 : 0;
+    if (p.more && p.k0 == 0)
+      for (size_t i = s_.scales; i < s_.stride; i += 64)
+        for (size_t u = 0; u < 2; ++u) ask(p.panels[u] + 2 * s_.stride + i);
+    if (p.first && p.k1 < s_.K_padded)
+      for (size_t i = 0; i < ahead_.lines; ++i)
+        for (size_t u = 0; u < 2; ++u) ask(p.panels[u] + p.k1 * per_input + 64 * i);
+    if (!p.more) ahead_.lines = 0;
+    for (size_t u = 0; u < 2; ++u) ahead_.next[u] = p.panels[u] + 2 * s_.stride + p.k0 * per_input;
+    const size_t parts = (t_.tiles + 1) / 2 * p.groups;
+    ahead_.part = (ahead_.lines + parts - 1) / parts;
+  }
+
+  // T tiles of rows against both panels. While the tiles of a group are multiplied, the sums of the
+  // one before, which wait in memory, are added to the results.
   template <int T, bool kPlain>
-  void tiles(const Piece& p, size_t tile) {
-    const size_t x_step = t_.rows * s_.step, w_step = kOutputs * s_.step;
+  [[gnu::noinline]] void tiles(const Piece& p, size_t tile) {
+    const size_t step = s_.step, x_step = t_.rows * step, w_step = kOutputs * step;
     const uint8_t* x0 = a_.panel + tile * t_.rows * s_.K_padded + p.k0 * t_.rows;
     const uint8_t* x1 = x0 + t_.rows * s_.K_padded;
     const bool bytes = s_.codes == Codes::kBytes;
     const uint8_t* w0 = bytes ? p.panels[0] + p.k0 * kOutputs : codes_;
     const uint8_t* w1 = bytes ? p.panels[1] + p.k0 * kOutputs : codes_ + kOutputs * b_.piece;
-    const size_t steps = (p.k1 - p.k0) / p.groups / s_.step;
+    const size_t steps = (p.k1 - p.k0) / p.groups / step;
     constexpr size_t kTile = 16 * kOutputs * 4;
     uint8_t* sums = s_.padded <= b_.piece ? sums_ : sums_ + tile * 2 * kTile;
     for (size_t g = 0; g < p.groups; ++g) {
@@ -147,19 +187,22 @@ class ManyRows {
         }
       }
       for (size_t i = 0; i < steps; ++i) {
-        _tile_loadd(4, x0, s_.step);
+        _tile_loadd(4, x0, step);
         _tile_loadd(6, w0, 64);
         _tile_dpbssd(0, 4, 6);
         _tile_loadd(7, w1, 64);
         _tile_dpbssd(1, 4, 7);
         if constexpr (T == 2) {
-          _tile_loadd(5, x1, s_.step);
+          _tile_loadd(5, x1, step);
           _tile_dpbssd(2, 5, 6);
           _tile_dpbssd(3, 5, 7);
           x1 += x_step;
         }
         x0 += x_step, w0 += w_step, w1 += w_step;
       }
+      ahead_.fetch();
+      fold<kPlain>(p);
+      if (s_.padded <= b_.piece) sums = sums == sums_ ? sums_ + 4 * kTile : sums_;
       _tile_stored(0, sums, 64);
       _tile_stored(1, sums + kTile, 64);
       if constexpr (T == 2) {
@@ -167,24 +210,31 @@ class ManyRows {
         _tile_stored(3, sums + 3 * kTile, 64);
       }
       memory_barrier();
-      if (p.ends)
-        for (size_t i = 0; i < T; ++i)
-          fold<kPlain>(p, g, (tile + i) * t_.rows, sums + i * 2 * kTile);
+      if (p.ends) waiting_ = {sums, g, tile * t_.rows, T};
     }
   }
 
-  // Adds one group of a tile of rows to its results.
+  // Sums of tiles of rows from row m on over group g of a piece that are not yet part of the results.
+  struct Waiting {
+    const uint8_t* sums;
+    size_t g, m, tiles;
+  };
+  template <bool kPlain>
+  [[gnu::noinline]] void fold(const Piece& p) {
+    for (size_t i = 0; i < waiting_.tiles; ++i)
+      fold<kPlain>(p, waiting_.g, waiting_.m + i * t_.rows,
+                   waiting_.sums + i * 2 * 16 * kOutputs * 4);
+    waiting_.tiles = 0;
+  }
   template <bool kPlain>
   [[gnu::always_inline]] void fold(const Piece& p, size_t g, size_t m, const uint8_t* sums) {
     const __m512 c0 = _mm512_load_ps(scales_ + 2 * g * kOutputs),
                  c1 = _mm512_load_ps(scales_ + (2 * g + 1) * kOutputs);
-    const bool first = p.group + g == 0;
     float* f = acc_ + 2 * m * kOutputs;
     const size_t rows = a_.M - m < t_.rows ? a_.M - m : t_.rows;
     for (size_t i = 0; i < rows; ++i, f += 2 * kOutputs, sums += 64) {
       const __m512i s0 = _mm512_load_si512(sums), s1 = _mm512_load_si512(sums + 16 * kOutputs * 4);
-      const __m512 f0 = first ? _mm512_setzero_ps() : _mm512_load_ps(f),
-                   f1 = first ? _mm512_setzero_ps() : _mm512_load_ps(f + kOutputs);
+      const __m512 f0 = _mm512_load_ps(f), f1 = _mm512_load_ps(f + kOutputs);
       if constexpr (kPlain) {
         _mm512_store_ps(f, _mm512_fmadd_ps(_mm512_cvtepi32_ps(s0), c0, f0));
         _mm512_store_ps(f + kOutputs, _mm512_fmadd_ps(_mm512_cvtepi32_ps(s1), c1, f1));
@@ -207,6 +257,8 @@ class ManyRows {
   float* const scales_;
   uint8_t* const sums_;
   float* const acc_;
+  Waiting waiting_{};
+  Ahead ahead_;
 };
 
 void make_panel(const PanelArgs& args) {

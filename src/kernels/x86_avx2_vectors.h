@@ -13,7 +13,7 @@ struct Ymm {
   using F = __m256;
   static constexpr size_t kLanes = 8;
   static constexpr size_t kRows = 4;
-  static constexpr size_t kAhead = 2048;  // bytes of a panel
+  static constexpr size_t kAhead = 768;  // bytes of a panel
   template <int R>
   static constexpr int panels() {
     return R <= 2 ? 2 : 1;

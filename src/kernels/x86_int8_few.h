@@ -130,7 +130,11 @@ struct Product {
     const uint8_t* w[C];
     MOEBIUS_UNROLL for (int c = 0; c < C; ++c) w[c] = panel(
         n + static_cast<size_t>(c) * kOutputs < a.n1 ? n + static_cast<size_t>(c) * kOutputs : n);
-    const uint8_t* const first[] = {w[0], w[C - 1]};
+    const uint8_t* first[C];
+    for (int c = 0; c < C; ++c) first[c] = w[c];
+    // The next panels are asked for from far away, to the second-level cache.
+    constexpr size_t kStep = static_cast<size_t>(C) * kOutputs;
+    const size_t ahead = n + kStep < a.n1 ? static_cast<size_t>(C) * s.stride : 0;
     const uint8_t* x = a.panel + m * s.K_padded;
     F f[R][kVectors];
     MOEBIUS_UNROLL for (int r = 0; r < R; ++r) MOEBIUS_UNROLL for (int v = 0; v < kVectors; ++v)
@@ -144,8 +148,10 @@ struct Product {
       }
       for (size_t k = 0; k < s.padded; k += 16) {
         MOEBIUS_UNROLL for (int c = 0; c < C; ++c) {
-          MOEBIUS_UNROLL for (size_t i = 0; i < kWords; ++i)
-              _mm_prefetch(reinterpret_cast<const char*>(w[c] + E::kAhead + 64 * i), _MM_HINT_T0);
+          MOEBIUS_UNROLL for (size_t i = 0; i < kWords; ++i) {
+            _mm_prefetch(reinterpret_cast<const char*>(w[c] + ahead + 64 * i), _MM_HINT_T1);
+            _mm_prefetch(reinterpret_cast<const char*>(w[c] + E::kAhead + 64 * i), _MM_HINT_T0);
+          }
           MOEBIUS_UNROLL for (int part = 0; part < kParts; ++part) {
             V b[4];
             E::template operands<kCodes>(w[c] + 64 / kParts * part, b);

@@ -50,24 +50,22 @@ class PanelMaker {
   }
 
  private:
-  // Where the 16 codes of row m at packed input k go, and how far apart their words lie.
-  uint8_t* place(size_t m, size_t k) const {
-    const size_t tile = m / t_.rows, i = m % t_.rows;
-    uint8_t* base = a_.panel + tile * t_.rows * s_.K_padded;
-    if (!t_.many) return base + (k * rows_of(tile) + 4 * i);
-    return base + k / s_.step * s_.step * t_.rows + i * s_.step + k % s_.step;
-  }
   size_t rows_of(size_t tile) const {
     const size_t left = a_.M - tile * t_.rows;
     return left < t_.rows ? left : t_.rows;
   }
-  void put(__m128i v, uint8_t* out, size_t apart) const {
-    if (apart == 4) return _mm_storeu_si128(reinterpret_cast<__m128i*>(out), v);
+  // 16 codes to where the row's input k of a group lies; out: where the group begins.
+  void put(__m128i v, uint8_t* out, size_t k, size_t rows) const {
+    if (t_.many || rows == 1) {
+      uint8_t* to = t_.many ? out + (k & ~(s_.step - 1)) * rows + (k & (s_.step - 1)) : out + k;
+      return _mm_storeu_si128(reinterpret_cast<__m128i*>(to), v);
+    }
     const auto low = static_cast<uint64_t>(_mm_cvtsi128_si64(v)),
                high = static_cast<uint64_t>(_mm_extract_epi64(v, 1));
     const uint32_t words[4] = {static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32),
                                static_cast<uint32_t>(high), static_cast<uint32_t>(high >> 32)};
-    for (size_t i = 0; i < 4; ++i) __builtin_memcpy(out + i * apart, &words[i], 4);
+    out += k * rows;
+    for (size_t i = 0; i < 4; ++i) __builtin_memcpy(out + 4 * i * rows, &words[i], 4);
   }
 
   void put_codes(size_t m, const uint8_t* q) const {
@@ -75,23 +73,41 @@ class PanelMaker {
                               ? _mm_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
                               : _mm_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
     const __m128i twice = _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12);
-    const __m128i sign = _mm_set1_epi8(-128);
-    const size_t apart = t_.many ? 4 : 4 * rows_of(m / t_.rows);
+    const __m256i order2 = _mm256_broadcastsi128_si256(order),
+                  twice2 = _mm256_broadcastsi128_si256(twice), sign = _mm256_set1_epi8(-128);
+    const size_t tile = m / t_.rows, rows = t_.many ? t_.rows : rows_of(tile);
+    uint8_t* out = a_.panel + tile * t_.rows * s_.K_padded +
+                   m % t_.rows * (t_.many ? s_.step : sizeof(uint32_t));
     auto* sums = reinterpret_cast<int32_t*>(a_.panel + l_.sums) + m;
-    for (size_t g = 0; g < s_.groups; ++g) {
+    const int32_t* columns = a_.w->columns;
+    const bool fp4 = s_.codes == Codes::kFp4, wide = t_.many && s_.step >= 2 * kBlock;
+    for (size_t g = 0; g < s_.groups; ++g, out += s_.padded * rows) {
       const size_t begin = g * s_.length, end = begin + s_.length < p_.K ? begin + s_.length : p_.K;
-      __m128i total = _mm_setzero_si128();
-      for (size_t i = 0; i < s_.padded; i += kBlock) {
-        const size_t k = begin + i;
-        const bool whole = k + kBlock <= end && a_.w->columns == nullptr;
-        __m128i v = whole ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(q + k))
-                          : some_codes(q, a_.w->columns, k, end);
-        if (s_.codes == Codes::kFp4) v = _mm_shuffle_epi8(twice, v);
-        total = _mm_add_epi64(total, _mm_sad_epu8(_mm_xor_si128(v, sign), _mm_setzero_si128()));
-        put(_mm_shuffle_epi8(v, order), place(m, g * s_.padded + i), apart);
+      __m256i total = _mm256_setzero_si256();
+      for (size_t k = 0; k < s_.padded; k += 2 * kBlock) {
+        const size_t at = begin + k;
+        __m256i v = columns == nullptr && at + 2 * kBlock <= end
+                        ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(q + at))
+                        : _mm256_set_m128i(some_codes(q, columns, at + kBlock, end),
+                                           some_codes(q, columns, at, end));
+        if (fp4) v = _mm256_shuffle_epi8(twice2, v);
+        total = _mm256_add_epi64(
+            total, _mm256_sad_epu8(_mm256_xor_si256(v, sign), _mm256_setzero_si256()));
+        v = _mm256_shuffle_epi8(v, order2);
+        if (wide) {
+          uint8_t* to = out + (k & ~(s_.step - 1)) * rows + (k & (s_.step - 1));
+          _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), v);
+        } else {
+          put(_mm256_castsi256_si128(v), out, k, rows);
+          if (k + kBlock < s_.padded) put(_mm256_extracti128_si256(v, 1), out, k + kBlock, rows);
+        }
       }
-      const auto sum = static_cast<int32_t>(_mm_cvtsi128_si64(total) + _mm_extract_epi64(total, 1));
-      sums[g * t_.padded()] = factor_ * (sum - 128 * static_cast<int32_t>(s_.padded));
+      const __m128i half =
+          _mm_add_epi64(_mm256_castsi256_si128(total), _mm256_extracti128_si256(total, 1));
+      const int64_t sum = _mm_cvtsi128_si64(half) + _mm_extract_epi64(half, 1);
+      const size_t counted = (s_.padded + 2 * kBlock - 1) / (2 * kBlock) * (2 * kBlock);
+      sums[g * t_.padded()] =
+          factor_ * static_cast<int32_t>(sum - 128 * static_cast<int64_t>(counted));
     }
   }
 
@@ -117,7 +133,8 @@ class PanelMaker {
     const size_t rows = t_.padded();
     if (t_.many)
       for (size_t k = 0; k < s_.K_padded; k += kBlock)
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(place(m, k)), _mm_setzero_si128());
+        put(_mm_setzero_si128(),
+            a_.panel + m / t_.rows * t_.rows * s_.K_padded + m % t_.rows * s_.step, k, t_.rows);
     const uint32_t none = 0;
     for (size_t g = 0; g < s_.groups; ++g) {
       __builtin_memcpy(a_.panel + l_.sums + 4 * (g * rows + m), &none, 4);
