@@ -1,18 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// Modules that differ only in layer and expert are shown once, with their count.
+// Modules that differ only in layer and expert are one group; by default groups of one scheme that
+// one kernel runs are one line, the slowest kernel first.
 #include "apps/explain.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <iostream>
 #include <memory>
 #include <ostream>
 
 #include "apps/commands.h"
 #include "apps/folder.h"
-#include "apps/glob.h"
-#include "apps/terminal.h"
+#include "apps/layout.h"
+#include "apps/modules.h"
 #include "base/error.h"
 #include "checkpoint/summary.h"
 #include "model/layer_loader.h"
@@ -51,23 +53,77 @@ Ink ink_of(Verdict v) {
   return v == Verdict::kChosen ? Ink::kGreen : v == Verdict::kFallback ? Ink::kCyan : Ink::kDim;
 }
 
-void print_text(const Explained& e, bool colour, std::ostream& out) {
+double packed_ratio(uint64_t packed, uint64_t file) {
+  return static_cast<double>(packed) / static_cast<double>(std::max<uint64_t>(1, file));
+}
+
+// --why: every group with the verdict on every kernel.
+std::string choice_detail(const Explained& e, size_t width, bool colour) {
   const Module& m = *e.group.sample;
-  const double ratio =
-      static_cast<double>(e.packed) /
-      static_cast<double>(std::max<uint64_t>(1, m.plan.code_bytes + m.plan.scale_bytes));
-  out << paint(e.group.name, Ink::kBold, colour)
-      << fmt::format("  {}  N={} K={}", describe(m.plan.scheme), m.plan.N, m.plan.K);
-  if (e.group.count > 1) out << fmt::format("  x{}", e.group.count);
-  out << '\n';
+  std::string title = fmt::format("{}  N={} K={}", describe(m.plan.scheme), m.plan.N, m.plan.K);
+  if (e.group.count > 1) title += fmt::format("  x{}", e.group.count);
+  std::string out = labelled("", printable(e.group.name), 0, width, Ink::kBold, colour) +
+                    labelled("", title, 2, width);
   for (const Candidate& c : e.choice.candidates) {
     std::string words = c.reason;
     if (c.verdict == Verdict::kChosen)
-      words = fmt::format("{}, {:.2f}x the file's bytes{}{}", name_of(e.choice.numerics), ratio,
+      words = fmt::format("{}, {:.2f}x the file's bytes{}{}", name_of(e.choice.numerics),
+                          packed_ratio(e.packed, m.plan.code_bytes + m.plan.scale_bytes),
                           c.reason.empty() ? "" : ", ", c.reason);
-    out << "  " << paint(fmt::format("{:<9}", name_of(c.verdict)), ink_of(c.verdict), colour)
-        << fmt::format("{:<22} {}\n", title_of(*c.kernel), words);
+    out += "  " + paint(fmt::format("{:<9}", name_of(c.verdict)), ink_of(c.verdict), colour) +
+           labelled(title_of(*c.kernel), words, 22, width - 11);
   }
+  return out;
+}
+
+// Modules of one scheme that one kernel runs.
+struct FoldedChoice {
+  std::string scheme, kernel, numerics;
+  size_t rank = 0;  // place of the kernel in the list; later is slower
+  uint64_t count = 0, packed = 0, file = 0;
+  std::vector<std::string> names;
+};
+
+std::vector<FoldedChoice> folded_choices(const std::vector<Explained>& all) {
+  std::vector<FoldedChoice> folds;
+  for (const Explained& e : all) {
+    const Module& m = *e.group.sample;
+    FoldedChoice one;
+    one.scheme = describe(m.plan.scheme), one.kernel = title_of(*e.choice.chosen),
+    one.numerics = name_of(e.choice.numerics);
+    auto it = std::find_if(folds.begin(), folds.end(), [&](const FoldedChoice& f) {
+      return f.scheme == one.scheme && f.kernel == one.kernel && f.numerics == one.numerics;
+    });
+    if (it == folds.end()) {
+      const auto& list = e.choice.candidates;
+      one.rank = static_cast<size_t>(
+          std::find_if(list.begin(), list.end(),
+                       [](const Candidate& c) { return c.verdict == Verdict::kChosen; }) -
+          list.begin());
+      it = folds.insert(folds.end(), std::move(one));
+    }
+    it->count += e.group.count, it->packed += e.packed * e.group.count;
+    it->file += (m.plan.code_bytes + m.plan.scale_bytes) * e.group.count;
+    if (std::find(it->names.begin(), it->names.end(), e.group.name) == it->names.end())
+      it->names.push_back(e.group.name);
+  }
+  std::stable_sort(folds.begin(), folds.end(), [](const FoldedChoice& a, const FoldedChoice& b) {
+    return a.rank != b.rank ? a.rank > b.rank : a.packed > b.packed;
+  });
+  return folds;
+}
+
+std::string choices_text(const std::vector<Explained>& all, size_t width, bool colour) {
+  Table table("llrrrw", width, colour);
+  table.add({"kernel", "numerics", "modules", "packed", "x file", "scheme"}, Ink::kBold);
+  for (const FoldedChoice& f : folded_choices(all)) {
+    table.add(
+        {f.kernel, f.numerics, std::to_string(f.count), human_bytes(static_cast<double>(f.packed)),
+         fmt::format("{:.2f}", packed_ratio(f.packed, f.file)), f.scheme},
+        Ink::kGreen);
+    table.note(printable(fmt::format("{}", fmt::join(fold_names(f.names), ", ")), 4000));
+  }
+  return table.text() + "\nslowest first; --why has the verdict on every kernel\n";
 }
 
 }  // namespace
@@ -86,32 +142,42 @@ int run_explain(const ExplainOptions& options, std::ostream& out) {
   const Policy policy = policy_of(options.run);
   const XType x_type = activation_type(options.dtype, checkpoint.config().dtype);
   const Int8Mode mode = int8_mode_of(options.run);
+  const size_t width = output_width();
   Json modules = Json::array();
-  if (!options.json) out << "for " << describe(cpu) << "\n\n";
-  for (ModuleGroup& group : group_modules(checkpoint)) {
+  std::vector<Explained> all;
+  std::string refused;
+  std::vector<ModuleGroup> groups = group_modules(checkpoint);
+  // A table that is also the output projection is named with the outputs: last.
+  std::stable_partition(groups.begin(), groups.end(), [](const ModuleGroup& g) {
+    return g.sample->kind != ModuleKind::kEmbedding;
+  });
+  for (ModuleGroup& group : groups) {
     const Module& m = *group.sample;
-    if (!has_product(m)) continue;
+    if (!has_product(checkpoint, m)) continue;
     if (!m.supported) {
-      if (options.json)
-        modules.push(Json::object({{"name", group.name},
-                                   {"scheme", describe(m.plan.scheme)},
-                                   {"chosen", Json()},
-                                   {"reason", m.reason}}));
-      else
-        out << paint(group.name, Ink::kBold, options.colour) << "  "
-            << paint("unsupported: " + m.reason, Ink::kRed, options.colour) << '\n';
+      modules.push(Json::object({{"name", group.name},
+                                 {"scheme", describe(m.plan.scheme)},
+                                 {"chosen", Json()},
+                                 {"reason", m.reason}}));
+      refused += labelled("unsupported", fmt::format("{}: {}", printable(group.name), m.reason), 13,
+                          width, Ink::kRed, options.colour);
       continue;
     }
     const Problem problem = problem_of(m, mode, x_type);
     Explained e{std::move(group), choose_kernel(problem, cpu, request_for(problem, policy)), 0};
     e.packed = e.choice.chosen->packed_bytes(problem);
-    if (options.json)
-      modules.push(to_json(e));
-    else
-      print_text(e, options.colour, out);
+    modules.push(to_json(e));
+    all.push_back(std::move(e));
   }
-  if (options.json)
+  if (options.json) {
     out << Json::object({{"cpu", describe(cpu)}, {"modules", std::move(modules)}}).dump(1) << '\n';
+    return 0;
+  }
+  out << labelled("for", describe(cpu), 4, width) << '\n' << refused;
+  if (options.why)
+    for (const Explained& e : all) out << choice_detail(e, width, options.colour);
+  else if (!all.empty())
+    out << choices_text(all, width, options.colour);
   return 0;
 }
 
@@ -123,6 +189,7 @@ Command explain_command() {
            "answer for a CPU with these features, e.g. neon,dotprod or avx2,fma,f16c")
       .by_default("this machine");
   add_dtype_option(c, o->dtype);
+  c.flag("--why", o->why, "every module with the verdict on every kernel");
   add_json_flag(c, o->json);
   add_run_options(c, o->run);
   c.examples = {"moebius explain DIR", "moebius explain DIR --cpu neon,dotprod --json"};

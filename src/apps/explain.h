@@ -13,6 +13,7 @@ struct ExplainOptions {
   std::string folder;
   std::string cpu;             // feature list; empty: this machine
   std::string dtype = "auto";  // of activations: auto, bf16, f16, f32
+  bool why = false;            // every group, with the verdict on every kernel
   bool json = false, colour = false;
   RunOptions run;
 };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exact kernels must give equal bytes; reordered ones must stay within the bound that
-// quant/reference derives for each output. Of a group of alike modules (same name but for layer and
-// expert, same scheme and shape) each layer's first and last are run; a pattern given with --module
-// runs all that match.
+// quant/reference derives for each output. The payload of every module that matches is read and
+// checked. Of a group of alike modules (same name but for layer and expert, same scheme and shape)
+// each layer's first and last are run; with --all, or a pattern given with --module, all are.
 #include "apps/verify.h"
 
 #include <fmt/core.h>
@@ -12,15 +12,15 @@
 #include <cstring>
 #include <iostream>
 #include <memory>
-#include <optional>
 #include <ostream>
 #include <set>
 
 #include "apps/commands.h"
 #include "apps/explain.h"
 #include "apps/folder.h"
-#include "apps/glob.h"
-#include "apps/terminal.h"
+#include "apps/layout.h"
+#include "apps/modules.h"
+#include "apps/verify_report.h"
 #include "base/error.h"
 #include "base/numeric.h"
 #include "checkpoint/summary.h"
@@ -33,13 +33,6 @@ namespace moebius {
 namespace {
 
 constexpr size_t kRows = 17;  // crosses every row tile: pairs, eights and a tail
-
-struct Finding {
-  std::string name, kernel, where;
-  Numerics numerics = Numerics::kExact;
-  double max_abs = 0, max_rel = 0, bound = 0;
-  bool ok = true;
-};
 
 // Rows as layers see them: normal values, a few outlier channels, a row of zeros, a tiny and a
 // large one.
@@ -72,14 +65,17 @@ struct Rows32 {
   size_t M = 0;
 };
 
-// Rows of `x` from a file, for modules with as many inputs.
-std::optional<Rows32> given_rows(const std::string& path, size_t K, XType type) {
+// x of the file given with --in; every module that will be run must take rows of its width.
+Rows32 given_rows(const std::string& path, const std::vector<const Module*>& modules, XType type) {
   const TensorStore store = TensorStore::open_file(path);
   const TensorInfo& info = store.require("x");
   if (info.shape.size() != 2 || !is_activation_type(info.dtype))
     fail("{} is {}; expected x [T, features] of F32, BF16 or F16", store.where(info),
          describe(info));
-  if (info.shape[1] != K) return std::nullopt;
+  for (const Module* m : modules)
+    if (info.shape[1] != m->plan.K)
+      fail("{} is {}; {} takes {} features (--module chooses the modules to run)",
+           store.where(info), describe(info), m->name, m->plan.K);
   Rows32 rows{read_floats(store, info), info.shape[0]};
   round_to(type, rows.x.data(), rows.x.size());
   return rows;
@@ -109,64 +105,87 @@ void compare(Finding& f, const QuantMatrix& w, const QuantRows& rows, const floa
     const double excess = fits ? (bound[i] > 0 ? difference / bound[i] : 0) : HUGE_VAL;
     if (excess > worst) {
       worst = excess;
-      f.bound = bound[i];
+      f.bound = bound[i], f.share = excess;
       f.where = fmt::format("row {} output {}: {} expected {}", i / N, i % N, y[i], expected[i]);
     }
     f.ok = f.ok && fits;
   }
 }
 
-Finding verify_module(const Checkpoint& checkpoint, const Module& m, const LayerOptions& options,
-                      const std::string& in) {
-  LoadBuffer buffer;
-  const QuantMatrix w = reader_for(m.plan.scheme.format).load(m.plan, checkpoint.store(), buffer);
-  const ActSpec act = act_spec_of(m, options.int8);
-  const Problem problem = make_problem(w, act, options.x_type);
-  const Kernel& kernel = kernel_for(problem, options, m.name);
-  Finding f;
-  f.name = m.name, f.kernel = title_of(kernel), f.numerics = kernel.numerics(problem);
-  const OwnedPackedMatrix packed(kernel, w, act, options.x_type, m.plan.input);
-  Rows32 rows{realistic_rows(kRows, w.K, options.x_type, 1 + w.N * 31 + w.K), kRows};
-  if (!in.empty())
-    if (auto given = given_rows(in, w.K, options.x_type)) rows = std::move(*given);
+// What a module is run with.
+struct RunPlan {
+  const Checkpoint& checkpoint;
+  LayerOptions options;
+  const Rows32* given = nullptr;  // --in
+};
+
+void run_module(const RunPlan& plan, const Module& m, const QuantMatrix& w, Finding& f) {
+  const XType type = plan.options.x_type;
+  const ActSpec act = act_spec_of(m, plan.options.int8);
+  const Problem problem = make_problem(w, act, type);
+  const Kernel& kernel = kernel_for(problem, plan.options, m.name);
+  f.kernel = title_of(kernel), f.numerics = kernel.numerics(problem);
+  const OwnedPackedMatrix packed(kernel, w, act, type, m.plan.input);
+  Rows32 seeded;
+  if (plan.given == nullptr) seeded = {realistic_rows(kRows, w.K, type, 1 + w.N * 31 + w.K), kRows};
+  const Rows32& rows = plan.given != nullptr ? *plan.given : seeded;
   const QuantRowsBuffer quantized =
-      quantize_rows(rows.x.data(), w.K, rows.M, w.K, act, m.plan.input, options.x_type);
+      quantize_rows(rows.x.data(), w.K, rows.M, w.K, act, m.plan.input, type);
   std::vector<float> y(rows.M * w.N);
   packed.multiply(rows.x.data(), w.K, rows.M, y.data(), w.N);
   compare(f, w, quantized.rows, y.data());
+  f.run = true;
+}
+
+// Checks the payload and, if `run`, the product.
+Finding look_at(const RunPlan& plan, const Module& m, bool run) {
+  Finding f;
+  f.name = m.name;
+  LoadBuffer buffer;
+  QuantMatrix w;
+  f.problem = payload_problem(plan.checkpoint, m, buffer, &w);
+  if (!f.problem.empty())
+    f.ok = false;
+  else if (run)
+    run_module(plan, m, w, f);
   return f;
 }
 
-std::vector<const Module*> modules_to_run(const Checkpoint& checkpoint,
-                                          const std::string& pattern) {
-  std::vector<const Module*> out;
+// Of alike modules the first and the last of every layer.
+std::set<const Module*> first_and_last(const std::vector<const Module*>& alike) {
+  std::set<const Module*> chosen;
+  for (size_t i = 0; i < alike.size(); ++i)
+    if (i == 0 || i + 1 == alike.size() || alike[i]->layer != alike[i - 1]->layer ||
+        alike[i]->layer != alike[i + 1]->layer)
+      chosen.insert(alike[i]);
+  return chosen;
+}
+
+struct ModuleChoice {
+  std::vector<const Module*> all, run;  // all: matching; run: of these the ones to multiply with
+  std::vector<bool> runs;               // of all
+  size_t products = 0;
+};
+
+ModuleChoice choose_modules(const Checkpoint& checkpoint, const VerifyOptions& options) {
+  ModuleChoice c;
+  const bool every = options.all || options.module != "*";
   for (const ModuleGroup& group : group_modules(checkpoint)) {
     std::vector<const Module*> matching;
     for (const Module* m : group.members)
-      if (has_product(*m) && glob_match(pattern, m->name)) matching.push_back(m);
-    if (pattern != "*") {
-      out.insert(out.end(), matching.begin(), matching.end());
-      continue;
-    }
-    std::set<const Module*> chosen;
-    for (size_t i = 0; i < matching.size(); ++i) {
-      const bool first = i == 0 || matching[i]->layer != matching[i - 1]->layer;
-      const bool last = i + 1 == matching.size() || matching[i]->layer != matching[i + 1]->layer;
-      if ((first || last) && chosen.insert(matching[i]).second) out.push_back(matching[i]);
+      if (glob_match(options.module, m->name)) matching.push_back(m);
+    if (matching.empty()) continue;
+    const bool product = has_product(checkpoint, *group.sample);
+    const std::set<const Module*> few = first_and_last(matching);
+    for (const Module* m : matching) {
+      const bool run = product && (every || few.count(m) != 0);
+      c.all.push_back(m), c.runs.push_back(run);
+      if (run) c.run.push_back(m);
+      c.products += product ? 1 : 0;
     }
   }
-  return out;
-}
-
-Json to_json(const Finding& f) {
-  return Json::object({{"name", f.name},
-                       {"kernel", f.kernel},
-                       {"numerics", name_of(f.numerics)},
-                       {"max_abs", f.max_abs},
-                       {"max_rel", f.max_rel},
-                       {"bound", f.bound},
-                       {"ok", f.ok},
-                       {"worst", f.where}});
+  if (c.run.empty()) fail("{}: no module matches '{}'", options.folder, printable(options.module));
+  return c;
 }
 
 }  // namespace
@@ -175,39 +194,32 @@ int run_verify(const VerifyOptions& options, std::ostream& out) {
   const Checkpoint checkpoint = open_checkpoint(options.folder);
   checkpoint.require_supported();
   ThreadPool pool(thread_count(options.run));
-  LayerOptions layer_options;
-  layer_options.pool = &pool;
-  layer_options.policy = policy_of(options.run);
-  layer_options.int8 = int8_mode_of(options.run);
-  layer_options.x_type = activation_type(options.dtype, checkpoint.config().dtype);
-  const std::vector<const Module*> modules = modules_to_run(checkpoint, options.module);
-  if (modules.empty())
-    fail("{}: no module matches '{}'", options.folder, printable(options.module));
-  std::vector<Finding> findings(modules.size());
+  RunPlan plan{checkpoint, {}, nullptr};
+  plan.options.pool = &pool;
+  plan.options.policy = policy_of(options.run);
+  plan.options.int8 = int8_mode_of(options.run);
+  plan.options.x_type = activation_type(options.dtype, checkpoint.config().dtype);
+  const ModuleChoice modules = choose_modules(checkpoint, options);
+  Rows32 given;
+  if (!options.in.empty())
+    given = given_rows(options.in, modules.run, plan.options.x_type), plan.given = &given;
+  std::vector<Finding> findings(modules.all.size());
   {
-    Progress progress("verify", modules.size(), false);
-    pool.parallel_for(modules.size(), [&](size_t i) {
-      findings[i] = verify_module(checkpoint, *modules[i], layer_options, options.in);
-      progress.advance(1, modules[i]->name);
+    Progress progress("verify", modules.all.size(), false);
+    pool.parallel_for(modules.all.size(), [&](size_t i) {
+      findings[i] = look_at(plan, *modules.all[i], modules.runs[i]);
+      progress.advance(1, modules.all[i]->name);
     });
   }
-  size_t bad = 0;
-  Json list = Json::array();
-  for (const Finding& f : findings) {
-    bad += f.ok ? 0 : 1;
-    if (options.json)
-      list.push(to_json(f));
-    else
-      out << fmt::format(
-          "{} {:<52} {:<18} {:<10} max abs {:.2e} rel {:.2e}{}\n",
-          paint(f.ok ? "ok  " : "FAIL", f.ok ? Ink::kGreen : Ink::kRed, options.colour), f.name,
-          f.kernel, name_of(f.numerics), f.max_abs, f.max_rel, f.ok ? "" : "  " + f.where);
-  }
+  VerifyReport report;
+  report.products = modules.products, report.payloads = modules.all.size();
+  for (Finding& f : findings)
+    if (f.run || !f.ok) report.findings.push_back(std::move(f));
   if (options.json)
-    out << Json::object({{"ok", bad == 0}, {"modules", std::move(list)}}).dump(1) << '\n';
+    out << verify_json(report).dump(1) << '\n';
   else
-    out << fmt::format("{} modules, {} failed\n", findings.size(), bad);
-  return bad == 0 ? 0 : 1;
+    out << verify_text(report, options.why, output_width(), options.colour);
+  return report.failed() == 0 ? 0 : 1;
 }
 
 Command verify_command() {
@@ -218,10 +230,13 @@ Command verify_command() {
   c.option("--in", "FILE", &o->in, "safetensors file with x [T, features]")
       .file()
       .by_default("seeded rows");
+  c.flag("--all", o->all, "run every expert, not only each layer's first and last");
+  c.flag("--why", o->why, "a line for every module");
   add_dtype_option(c, o->dtype);
   add_json_flag(c, o->json);
   add_run_options(c, o->run);
-  c.examples = {"moebius verify", "moebius verify DIR --module '*.mlp.experts.7.*'"};
+  c.examples = {"moebius verify", "moebius verify DIR --all",
+                "moebius verify DIR --module '*.mlp.experts.7.*'"};
   c.action = [o](const Command&) {
     o->colour = colour_wanted(STDOUT_FILENO);
     return run_verify(*o, std::cout);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verify command: the chosen kernel of every distinct module against the reference, on
-// realistic inputs.
+// The verify command: every payload is read and checked; the chosen kernels run against the
+// reference, on realistic inputs.
 #pragma once
 #include <iosfwd>
 #include <string>
@@ -12,6 +12,8 @@ namespace moebius {
 struct VerifyOptions {
   std::string folder, module = "*", in;
   std::string dtype = "auto";
+  bool all = false;  // every expert, not each layer's first and last
+  bool why = false;  // a line per module
   bool json = false, colour = false;
   RunOptions run;
 };

@@ -274,7 +274,7 @@ TEST_F(Front, MissingFolders) {
 }
 
 TEST_F(Front, Environment) {
-  const CommandResult named = run_tool("explain", "MOEBIUS_KERNEL=generic");
+  const CommandResult named = run_tool("explain --why", "MOEBIUS_KERNEL=generic");
   EXPECT_EQ(named.status, 0);
   EXPECT_EQ(named.err, "moebius: MOEBIUS_KERNEL sets --kernel to generic\n");
   EXPECT_NE(named.out.find("generic was requested"), std::string::npos);

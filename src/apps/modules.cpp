@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/modules.h"
+
+#include "base/error.h"
+
+namespace moebius {
+
+bool has_product(const Checkpoint& checkpoint, const Module& m) {
+  return m.kind == ModuleKind::kLinear || m.kind == ModuleKind::kExpert ||
+         m.kind == ModuleKind::kRouter || m.kind == ModuleKind::kLmHead ||
+         (m.kind == ModuleKind::kEmbedding && &m == checkpoint.output_module());
+}
+
+std::string payload_problem(const Checkpoint& checkpoint, const Module& m, LoadBuffer& buffer,
+                            QuantMatrix* matrix) {
+  try {
+    buffer.reset();
+    if (has_matrix(m)) {
+      const QuantMatrix w =
+          reader_for(m.plan.scheme.format).load(m.plan, checkpoint.store(), buffer);
+      if (matrix != nullptr) *matrix = w;
+      load_bias(m.plan, checkpoint.store());
+    } else {
+      for (const TensorRef& ref : m.plan.tensors.by_role)
+        if (ref) read_floats(checkpoint.store(), *ref.info);
+    }
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return {};
+}
+
+bool glob_match(std::string_view pattern, std::string_view text) {
+  size_t p = 0, t = 0, star = std::string_view::npos, mark = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && (pattern[p] == '?' || pattern[p] == text[t])) {
+      ++p, ++t;
+    } else if (p < pattern.size() && pattern[p] == '*') {
+      star = p++, mark = t;
+    } else if (star != std::string_view::npos) {
+      p = star + 1, t = ++mark;
+    } else {
+      return false;
+    }
+  }
+  while (p < pattern.size() && pattern[p] == '*') ++p;
+  return p == pattern.size();
+}
+
+}  // namespace moebius
