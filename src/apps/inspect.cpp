@@ -13,6 +13,7 @@
 #include "apps/commands.h"
 #include "apps/folder.h"
 #include "apps/inspect_facts.h"
+#include "apps/modules.h"
 #include "apps/options.h"
 #include "apps/terminal.h"
 #include "base/error.h"
@@ -76,18 +77,8 @@ std::vector<std::string> deep_problems(const Checkpoint& c, std::optional<int> l
   LoadBuffer buffer;
   for (const Module& m : c.modules()) {
     if (!m.supported || (layer && m.layer != *layer)) continue;
-    try {
-      buffer.reset();
-      if (has_matrix(m)) {
-        reader_for(m.decision.scheme.format).load(m.plan, c.store(), buffer);
-        load_bias(m.plan, c.store());
-      } else {
-        for (const TensorRef& ref : m.plan.tensors.by_role)
-          if (ref) read_floats(c.store(), *ref.info);
-      }
-    } catch (const Error& e) {
-      problems.emplace_back(e.what());
-    }
+    if (std::string problem = payload_problem(c, m, buffer); !problem.empty())
+      problems.push_back(std::move(problem));
   }
   return problems;
 }
@@ -114,7 +105,7 @@ std::string describe_routing(const MoeSpec& spec) {
 }
 
 InspectFacts gather_facts(const Checkpoint& c, const InspectOptions& o) {
-  InspectFacts f{c, o, summarize(c), {}, {}, {}, {}, ""};
+  InspectFacts f{c, o, summarize(c), {}, {}, {}, {}, "", run_facts(c, o.context)};
   f.modules = o.layer ? modules_of_layer(c, *o.layer) : f.summary.groups;
   if (o.tensors) f.tensors = tensor_uses(c, o.layer);
   if (o.tp != 1 || o.ep != 1) f.ranks = rank_sizes(c, o.tp, o.ep);
@@ -144,6 +135,9 @@ Command inspect_command() {
   c.flag("--tensors", o->tensors, "every tensor and what uses it");
   c.option("--layer", "N", &o->layer, "one layer only").range(0, 1 << 30).by_default("all");
   c.flag("--deep", o->deep, "read all payloads: check scales, zero points, code ranges");
+  c.option("--ctx,-c", "N", &o->context, "memory of a sequence of so many tokens")
+      .range(1, 1 << 30)
+      .by_default("usual lengths");
   c.option("--tp", "N", &o->tp, "sizes per tensor-parallel rank").range(1, 65536);
   c.option("--ep", "N", &o->ep, "sizes per expert-parallel rank").range(1, 65536);
   add_json_flag(c, o->json);

@@ -17,6 +17,22 @@ struct TensorUse {
   std::string reason;        // why not
 };
 
+// What `run` would do with the folder on this CPU.
+struct RunFacts {
+  bool works = false;
+  std::string reason;               // why not
+  std::string tokenizer;            // "tokenizer.json, 4096 tokens"; empty: none can be used
+  std::string chat_template;        // where it stands; empty: none can be used
+  std::vector<std::string> notes;   // why text or chat will not work, what memory is short
+  uint64_t context = 0;             // tokens the model was made for; 0: not said
+  uint64_t packed_bytes = 0;        // of all weights
+  uint64_t kv_bytes_per_token = 0;  // as allocated; 0 when the model cannot run
+  struct Need {
+    uint64_t context, bytes;  // weights and KV cache of one sequence
+  };
+  std::vector<Need> memory;
+};
+
 struct InspectFacts {
   const Checkpoint& checkpoint;
   const InspectOptions& options;
@@ -26,10 +42,12 @@ struct InspectFacts {
   std::vector<RankSize> ranks;        // --tp, --ep
   std::vector<std::string> problems;  // --deep
   std::string routing;                // one line
+  RunFacts run;
 };
 
 InspectFacts gather_facts(const Checkpoint& checkpoint, const InspectOptions& options);
 std::string describe_routing(const MoeSpec& spec);
+RunFacts run_facts(const Checkpoint& checkpoint, uint64_t context);  // inspect_run.cpp
 
 std::string inspect_text(const InspectFacts& facts);
 Json inspect_json(const InspectFacts& facts);

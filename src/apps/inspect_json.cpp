@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// inspect --json: one object. Keys and their meaning are documented in docs/inspect.md; they are
+// inspect --json: one object. Keys and their meaning are documented in docs/json.md; they are
 // added to, never changed.
 #include "apps/inspect_facts.h"
 
@@ -91,6 +91,21 @@ void add_model(Json& j, const InspectFacts& f) {
   j.set("vocab", c.vocab);
 }
 
+void add_run(Json& j, const RunFacts& r) {
+  j.set("runs", r.works);
+  j.set("runs_reason", r.reason);
+  j.set("context", r.context);
+  j.set("tokenizer", r.tokenizer.empty() ? Json() : Json(r.tokenizer));
+  j.set("chat_template", r.chat_template.empty() ? Json() : Json(r.chat_template));
+  j.set("run_notes", strings(r.notes));
+  j.set("packed_bytes", r.packed_bytes);
+  j.set("kv_bytes_per_token", r.kv_bytes_per_token);
+  Json needs = Json::array();
+  for (const RunFacts::Need& n : r.memory)
+    needs.push(Json::object({{"context", n.context}, {"bytes", n.bytes}}));
+  j.set("run_memory", std::move(needs));
+}
+
 }  // namespace
 
 Json inspect_json(const InspectFacts& f) {
@@ -112,6 +127,7 @@ Json inspect_json(const InspectFacts& f) {
   j.set("warnings", strings(f.checkpoint.warnings()));
   j.set("memory",
         Json::object({{"weights", s.bytes_used}, {"kv_per_1k_tokens", s.kv_per_1k_tokens}}));
+  add_run(j, f.run);
   j.set("family", c.family);
   j.set("dtype", c.dtype);
   j.set("moe_layers", [&] {

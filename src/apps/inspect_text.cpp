@@ -1,76 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 // inspect for people: one screen by default, aligned columns, names from files always printable.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 
 #include "apps/inspect_facts.h"
+#include "apps/layout.h"
 #include "base/error.h"
 #include "checkpoint/module_scheme.h"
 
 namespace moebius {
 namespace {
 
-std::string human_bytes(uint64_t bytes) {
-  constexpr std::string_view kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
-  auto value = static_cast<double>(bytes);
-  size_t unit = 0;
-  while (value >= 1024.0 && unit + 1 < std::size(kUnits)) value /= 1024.0, ++unit;
-  return unit == 0 ? fmt::format("{} B", bytes)
-                   : fmt::format("{:.{}f} {}", value,
-                                 value < 10    ? 2
-                                 : value < 100 ? 1
-                                               : 0,
-                                 kUnits[unit]);
+std::string bytes_text(uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
+std::string count_text(uint64_t count) { return human_count(static_cast<double>(count)); }
+
+// a, b, ..., z, aa, ab, ...
+std::string letter(size_t i) {
+  std::string s;
+  for (++i; i > 0; i = (i - 1) / 26) s.insert(s.begin(), static_cast<char>('a' + (i - 1) % 26));
+  return s;
 }
 
-std::string human_count(uint64_t n) {
-  constexpr std::string_view kUnits[] = {"", " k", " M", " B", " T"};
-  auto value = static_cast<double>(n);
-  size_t unit = 0;
-  while (value >= 1000.0 && unit + 1 < std::size(kUnits)) value /= 1000.0, ++unit;
-  return unit == 0 ? fmt::format("{}", n)
-                   : fmt::format("{:.{}f}{}", value,
-                                 value < 10    ? 2
-                                 : value < 100 ? 1
-                                               : 0,
-                                 kUnits[unit]);
-}
-
-// Rows of cells, each column as wide as its widest cell (up to a limit); columns named in `right`
-// are right-aligned.
-class Columns {
- public:
-  explicit Columns(std::string right) : right_(std::move(right)) {}
-  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
-  std::string text(std::string_view indent) const {
-    std::vector<size_t> width;
-    for (const auto& row : rows_)
-      for (size_t i = 0; i < row.size(); ++i) {
-        if (width.size() <= i) width.resize(i + 1, 0);
-        width[i] = std::max(width[i], row[i].size());
-      }
-    std::string out;
-    for (const auto& row : rows_) {
-      std::string line(indent);
-      for (size_t i = 0; i < row.size(); ++i) {
-        const std::string pad(width[i] - row[i].size(), ' ');
-        const bool right = i < right_.size() && right_[i] == 'r';
-        line += (i == 0 ? "" : "  ") + (right ? pad + row[i] : row[i] + pad);
-      }
-      line.erase(line.find_last_not_of(' ') + 1);
-      out += line + '\n';
-    }
-    return out;
-  }
-
- private:
-  std::string right_;
-  std::vector<std::vector<std::string>> rows_;
+// Groups that differ in nothing but the last part of the name.
+struct ModuleLine {
+  std::vector<std::string> names;
+  std::string shape, scheme, by;
+  uint64_t count = 0, bytes = 0;
 };
 
 class Writer {
  public:
-  explicit Writer(const InspectFacts& f) : f_(f) {}
+  explicit Writer(const InspectFacts& f) : f_(f), width_(output_width()) {}
 
   std::string run() {
     header();
@@ -78,27 +40,21 @@ class Writer {
     modules();
     if (f_.options.tensors) tensors();
     unused();
-    list("warnings", f_.checkpoint.warnings(), "33");
-    if (f_.options.deep) {
-      if (f_.problems.empty())
-        out_ += "\ndeep      every module was read: scales, zero points and codes are in range\n";
-      else
-        list("problems", f_.problems, "31");
-    }
+    list("warnings", f_.checkpoint.warnings(), Ink::kYellow);
+    if (f_.options.deep && f_.problems.empty())
+      field("deep", "every module was read: scales, zero points and codes are in range");
+    list("problems", f_.problems, Ink::kRed);
     return std::move(out_);
   }
 
  private:
-  std::string paint(std::string_view text, std::string_view code) const {
-    return f_.options.colour ? fmt::format("\x1b[{}m{}\x1b[0m", code, text) : std::string(text);
-  }
-  void field(std::string_view label, const std::string& value) {
-    out_ += paint(fmt::format("{:<10}", label), "1") + value + '\n';
+  void field(std::string_view label, const std::string& value, Ink ink = Ink::kBold) {
+    out_ += labelled(label, value, 10, width_, ink, f_.options.colour);
   }
   static std::string bytes_line(const ByteTable& table) {
     std::string line;
     for (const auto& [name, bytes] : table)
-      line += fmt::format("{}{} {}", line.empty() ? "" : ", ", name, human_bytes(bytes));
+      line += fmt::format("{}{} {}", line.empty() ? "" : ", ", name, bytes_text(bytes));
     return line;
   }
 
@@ -108,114 +64,163 @@ class Writer {
     field("model",
           fmt::format("{} ({}){}", printable(c.architecture, 60), printable(c.model_type, 40),
                       c.family.empty() ? ", family not in the registry" : ""));
+    run_line();
     std::string sizes =
         fmt::format("{} layers, hidden {}, vocabulary {}", c.layers, c.hidden, c.vocab);
     if (c.heads > 0)
       sizes += fmt::format(", {} heads ({} key-value) of {}", c.heads, c.kv_heads, c.head_dim);
     field("sizes", sizes);
-    if (!f_.checkpoint.moe_blocks().empty()) {
-      const MoeSpec& m = f_.checkpoint.moe_blocks().front().spec;
-      std::string text =
-          fmt::format("{} of width {} in {} layers, {} per token; {}", m.experts, m.intermediate,
-                      f_.checkpoint.moe_blocks().size(), m.router.top_k, f_.routing);
-      if (m.shared != SharedKind::kNone)
-        text += fmt::format("; {} shared expert of width {}",
-                            m.shared == SharedKind::kGated ? "gated" : "a", m.shared_intermediate);
-      field("experts", text);
-    }
-    field("params", fmt::format("{} in all, {} active per token", human_count(s.params_total),
-                                human_count(s.params_active)));
-    field("bytes",
-          fmt::format("{} in {} tensors, {} file{}; {:.2f} bits per weight",
-                      human_bytes(s.bytes_total), f_.checkpoint.store().tensors().size(),
-                      f_.checkpoint.store().files().size(),
-                      f_.checkpoint.store().files().size() == 1 ? "" : "s", s.bits_per_weight));
+    if (!f_.checkpoint.moe_blocks().empty()) experts_line();
+    field("params", fmt::format("{} in all, {} active per token", count_text(s.params_total),
+                                count_text(s.params_active)));
+    const size_t files = f_.checkpoint.store().files().size();
+    field("bytes", fmt::format("{} in {} tensors, {} file{}; {:.2f} bits per weight",
+                               bytes_text(s.bytes_total), f_.checkpoint.store().tensors().size(),
+                               files, files == 1 ? "" : "s", s.bits_per_weight));
     field("  scheme", bytes_line(s.by_scheme));
     field("  part", bytes_line(s.by_part));
-    field("  tensor", bytes_line(s.by_role));
-    field("memory", fmt::format("weights {}, KV cache {} per 1000 tokens (16-bit)",
-                                human_bytes(s.bytes_used), human_bytes(s.kv_per_1k_tokens)));
+    memory_line();
+  }
+
+  void run_line() {
+    const RunFacts& r = f_.run;
+    if (!r.works) return field("run", "no: " + printable(r.reason, 400), Ink::kRed);
+    std::string text = "yes";
+    text += r.tokenizer.empty() ? "" : "; " + r.tokenizer;
+    text += r.chat_template.empty() ? "" : "; chat template";
+    text += r.context == 0 ? "" : fmt::format("; context {}", r.context);
+    for (const std::string& note : r.notes) text += "; " + printable(note, 400);
+    field("run", text, Ink::kGreen);
+  }
+
+  void experts_line() {
+    const MoeSpec& m = f_.checkpoint.moe_blocks().front().spec;
+    std::string text =
+        fmt::format("{} of width {} in {} layers, {} per token; {}", m.experts, m.intermediate,
+                    f_.checkpoint.moe_blocks().size(), m.router.top_k, f_.routing);
+    if (m.shared != SharedKind::kNone)
+      text += fmt::format("; {} shared expert of width {}",
+                          m.shared == SharedKind::kGated ? "gated" : "a", m.shared_intermediate);
+    field("experts", text);
+  }
+
+  void memory_line() {
+    const RunFacts& r = f_.run;
+    std::string text = bytes_text(r.packed_bytes) + " packed for this CPU";
+    if (r.kv_bytes_per_token != 0)
+      text += fmt::format(", KV cache {} per token", bytes_text(r.kv_bytes_per_token));
+    for (size_t i = 0; i < r.memory.size(); ++i)
+      text += fmt::format("{} {} for -c {}", i == 0 ? ";" : ",", bytes_text(r.memory[i].bytes),
+                          r.memory[i].context);
+    field("memory", text);
   }
 
   void ranks() {
     out_ += '\n';
-    Columns columns("rrrrrr");
-    columns.add({"ep rank", "tp rank", "experts", "weights", "params", "KV / 1000 tokens"});
+    Table table("rrrrrr", width_);
+    table.add({"ep rank", "tp rank", "experts", "weights", "params", "KV / 1000 tokens"});
     for (const RankSize& r : f_.ranks)
-      columns.add({std::to_string(r.ep_rank), std::to_string(r.tp_rank), std::to_string(r.experts),
-                   human_bytes(r.bytes), human_count(r.params), human_bytes(r.kv_per_1k_tokens)});
-    out_ += columns.text("");
+      table.add({std::to_string(r.ep_rank), std::to_string(r.tp_rank), std::to_string(r.experts),
+                 bytes_text(r.bytes), count_text(r.params), bytes_text(r.kv_per_1k_tokens)});
+    out_ += table.text();
   }
+
+  // An entry that names one module says no more than that it does: its sisters share the line.
+  static std::string in_words(const ModuleGroup& g) {
+    const std::string name = fmt::format("'{}'", g.sample->name);
+    std::string rule = g.rule;
+    if (const size_t at = rule.find(name); g.count == 1 && at != std::string::npos)
+      rule.replace(at, name.size(), "each by its own name");
+    return rule;
+  }
+
+  // The letter under which the legend says what decided a module.
+  std::string decided_by(const ModuleGroup& g) {
+    const Module& m = *g.sample;
+    std::string why = m.supported ? printable(in_words(g), 200) : "UNSUPPORTED: " + m.reason;
+    if (!m.decision.scheme.is_dense()) why += ": " + describe(m.decision.scheme);
+    const auto at = std::find(legend_.begin(), legend_.end(), why);
+    const auto i = static_cast<size_t>(at - legend_.begin());
+    if (at == legend_.end()) legend_.push_back(std::move(why));
+    return letter(i);
+  }
+
+  std::vector<ModuleLine> module_lines() {
+    std::map<std::string, size_t> same;  // alike but for the layer, yet decided differently
+    for (const ModuleGroup& g : f_.modules) ++same[g.name];
+    std::vector<ModuleLine> lines;
+    for (const ModuleGroup& g : f_.modules) {
+      const Module& m = *g.sample;
+      if (!has_matrix(m)) continue;
+      std::string name = printable(g.name, 90);
+      if (same[g.name] > 1) name += fmt::format(" (layers {})", ranges(g.layers));
+      ModuleLine line{
+          {}, fmt::format("{}x{}", m.plan.N, m.plan.K), scheme_name(m), decided_by(g), 0, 0};
+      const auto at = std::find_if(lines.begin(), lines.end(), [&](const ModuleLine& l) {
+        return l.shape == line.shape && l.scheme == line.scheme && l.by == line.by &&
+               stem_of(l.names[0]) == stem_of(name);
+      });
+      ModuleLine& to = at != lines.end() ? *at : *lines.insert(lines.end(), std::move(line));
+      to.names.push_back(std::move(name));
+      to.count += g.count, to.bytes += g.bytes;
+    }
+    return lines;
+  }
+  static std::string_view stem_of(std::string_view name) { return name.substr(0, name.rfind('.')); }
 
   void modules() {
     out_ += '\n';
-    Columns columns("lrrrll");
-    columns.add({"module", "count", "shape", "bytes", "scheme", "decided by"});
-    std::map<std::string, size_t>
-        names;  // the same modules of different layers may differ in scheme
-    for (const ModuleGroup& g : f_.modules) ++names[g.name];
+    Table table("wrrrll", width_);
+    table.add({"module", "num", "shape", "bytes", "scheme", "by"});
+    for (const ModuleLine& l : module_lines())
+      table.add({fmt::format("{}", fmt::join(fold_names(l.names), " ")), std::to_string(l.count),
+                 l.shape, bytes_text(l.bytes), l.scheme, l.by});
     uint64_t vectors = 0, vector_bytes = 0;
-    for (const ModuleGroup& g : f_.modules) {
-      const Module& m = *g.sample;
-      if (!has_matrix(m)) {
-        vectors += g.count;
-        vector_bytes += g.bytes;
-        continue;
-      }
-      const std::string scheme =
-          m.decision.scheme.is_dense() ? scheme_name(m) : describe(m.decision.scheme);
-      const std::string layers =
-          names[g.name] > 1 ? fmt::format(" (layers {})", ranges(g.layers)) : "";
-      columns.add({printable(g.name, 90) + layers, std::to_string(g.count),
-                   fmt::format("{}x{}", m.plan.N, m.plan.K), human_bytes(g.bytes), scheme,
-                   m.supported ? printable(g.rule, 70) : "UNSUPPORTED: " + m.reason});
-    }
+    for (const ModuleGroup& g : f_.modules)
+      if (!has_matrix(*g.sample)) vectors += g.count, vector_bytes += g.bytes;
     if (vectors > 0)
-      columns.add(
-          {"norms and parameters", std::to_string(vectors), "", human_bytes(vector_bytes), "", ""});
-    out_ += columns.text("");
+      table.add({"norms and parameters", std::to_string(vectors), "", bytes_text(vector_bytes)});
+    out_ += table.text();
+    for (size_t i = 0; i < legend_.size(); ++i)
+      out_ += labelled("by " + letter(i), legend_[i], 6, width_);
   }
 
   void tensors() {
     out_ += '\n';
-    Columns columns("lrl");
-    for (const TensorUse& use : f_.tensors)
-      columns.add({printable(use.tensor->name), describe(*use.tensor),
-                   use.module.empty() ? "unused: " + use.reason
-                                      : fmt::format("{} of {}", use.role, printable(use.module))});
-    out_ += columns.text("");
+    Table table("wl", width_);
+    for (const TensorUse& use : f_.tensors) {
+      table.add({printable(use.tensor->name), describe(*use.tensor)});
+      table.note(use.module.empty() ? "unused: " + use.reason
+                                    : fmt::format("{} of {}", use.role, printable(use.module)));
+    }
+    out_ += table.text();
   }
 
   void unused() {
     if (f_.checkpoint.unused().empty() || f_.options.tensors) return;
-    std::map<std::pair<std::string, std::string>, size_t> groups;
-    for (const UnusedTensor& u : f_.checkpoint.unused())
-      ++groups[{u.reason, collapse_indices(u.name)}];
     std::map<std::string, std::pair<size_t, std::string>> reasons;  // reason -> tensors, first name
-    for (const auto& [key, count] : groups) {
-      auto& [total, name] = reasons[key.first];
-      if (total == 0) name = key.second;
-      total += count;
+    for (const UnusedTensor& u : f_.checkpoint.unused()) {
+      auto& [total, name] = reasons[u.reason];
+      const std::string pattern = collapse_indices(u.name);
+      if (total++ == 0 || pattern < name) name = pattern;
     }
-    out_ += '\n';
     for (const auto& [reason, what] : reasons)
-      out_ += fmt::format("unused    {} tensor{}, e.g. {}: {}\n", what.first,
-                          what.first == 1 ? "" : "s", printable(what.second, 80), reason);
+      field("unused", fmt::format("{} tensor{}, e.g. {}: {}", what.first,
+                                  what.first == 1 ? "" : "s", printable(what.second, 80), reason));
   }
 
-  void list(std::string_view title, const std::vector<std::string>& lines, std::string_view code) {
-    if (lines.empty()) return;
-    out_ += '\n';
+  void list(std::string_view title, const std::vector<std::string>& lines, Ink ink) {
     constexpr size_t kShown = 12;
     for (size_t i = 0; i < std::min(lines.size(), kShown); ++i)
-      out_ +=
-          paint(fmt::format("{:<10}", i == 0 ? title : ""), code) + printable(lines[i], 400) + '\n';
+      field(i == 0 ? title : "", printable(lines[i], 400), ink);
     if (lines.size() > kShown)
-      out_ += fmt::format("          and {} more (--json lists all)\n", lines.size() - kShown);
+      field("", fmt::format("and {} more (--json lists all)", lines.size() - kShown));
   }
 
   const InspectFacts& f_;
+  size_t width_;
   std::string out_;
+  std::vector<std::string> legend_;
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <tuple>
 #include <unordered_map>
 
@@ -21,9 +22,29 @@ ByteTable sorted(const std::map<std::string, uint64_t>& table) {
   return out;
 }
 
+// What decided a group of several. Numbers replaced by '*' would read as a pattern of the config,
+// and beside a sibling that another rule decided as a contradiction.
+std::string rule_of_many(const ModuleGroup& g) {
+  const auto quoted = [](const Module& m) { return fmt::format("'{}'", m.name); };
+  const std::string& first = g.sample->decision.rule;
+  if (std::all_of(g.members.begin(), g.members.end(), [&](const Module* m) {
+        return m->decision.rule.find(quoted(*m)) != std::string::npos;
+      })) {
+    std::string rule = first;
+    const std::string name = quoted(*g.sample);
+    return rule.replace(rule.find(name), name.size(), "each by its own name");
+  }
+  std::set<std::string_view> distinct;
+  for (const Module* m : g.members) distinct.insert(m->decision.rule);
+  return distinct.size() == 1 ? first
+                              : fmt::format("{} and {} more alike", first, distinct.size() - 1);
+}
+
 }  // namespace
 
 uint64_t module_params(const Module& m) {
+  // Transformers holds it as a buffer, and buffers are no parameters.
+  if (m.name.ends_with("e_score_correction_bias")) return 0;
   uint64_t params = has_matrix(m) ? m.plan.N * m.plan.K : 0;
   if (!has_matrix(m)) {
     const TensorRef& w = m.plan.tensors[Role::kWeight];
@@ -112,6 +133,7 @@ std::vector<ModuleGroup> group_modules(const Checkpoint& checkpoint) {
     std::sort(g.layers.begin(), g.layers.end());
     g.layers.erase(std::unique(g.layers.begin(), g.layers.end()), g.layers.end());
     if (g.count != 1) {
+      g.rule = rule_of_many(g);
       // All of one layer: say which.
       const size_t star = g.name.find("layers.*");
       if (g.layers.size() == 1 && star != std::string::npos)

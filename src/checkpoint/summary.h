@@ -15,7 +15,7 @@ namespace moebius {
 struct ModuleGroup {
   std::string name;  // "model.layers.*.mlp.experts.*.gate_proj"
   const Module* sample = nullptr;
-  std::string rule;               // with indices collapsed when there are several
+  std::string rule;               // what decided; of several that differ, said in words
   uint64_t count = 0, bytes = 0;  // bytes of all of them
   std::vector<int> layers;        // ascending, without repetition
   std::vector<const Module*> members{};
@@ -24,7 +24,8 @@ struct ModuleGroup {
 using ByteTable = std::vector<std::pair<std::string, uint64_t>>;  // largest first
 
 struct Summary {
-  uint64_t params_total = 0, params_active = 0;  // logical parameters; active: per token
+  uint64_t params_total = 0,
+           params_active = 0;  // logical, as transformers counts them; active: per token
   uint64_t bytes_total = 0, bytes_used = 0;  // all tensors of the folder; those that modules use
   double bits_per_weight = 0;                // bytes_used over params_total
   uint64_t kv_per_1k_tokens = 0;             // 16-bit cache

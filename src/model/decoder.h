@@ -48,6 +48,9 @@ enum class Phase : uint8_t { kEmbedding, kNorm, kLinear, kAttention, kMoe, kOutp
 using Profile = std::array<uint64_t, static_cast<size_t>(Phase::kCount)>;
 std::string_view name_of(Phase phase);
 
+// Bytes of KV cache per token as they are allocated: whole blocks, packed for `cpu`.
+uint64_t kv_bytes_per_token(const DecoderSpec& spec, XType type, const Cpu& cpu);
+
 class DecoderModel {
  public:
   // Throws Error: unsupported architecture or module (before anything is read), broken payload.

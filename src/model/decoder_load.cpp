@@ -237,9 +237,16 @@ uint64_t DecoderModel::weight_bytes_per_token() const {
   return bytes;
 }
 
+uint64_t kv_bytes_per_token(const DecoderSpec& spec, XType type, const Cpu& cpu) {
+  AttentionSpec a;
+  a.heads = spec.heads, a.kv_heads = spec.kv_heads;
+  a.key_dim = spec.key_dim(), a.value_dim = spec.value_dim;
+  const uint64_t block = KvCache::block_bytes(plan_attention(std::move(a), type, cpu));
+  return (spec.layers.size() * block + kKeyBlock - 1) / kKeyBlock;
+}
+
 uint64_t DecoderModel::kv_bytes_per_token() const {
-  return layers_.size() * spec_.kv_heads * (spec_.key_dim() + spec_.value_dim) *
-         (options_.type == XType::kF32 ? 4u : 2u);
+  return moebius::kv_bytes_per_token(spec_, options_.type, layer_options_.cpu);
 }
 
 }  // namespace moebius

@@ -98,6 +98,11 @@ KvCache::KvCache(const AttentionPlan& plan)
       tail_keys_(plan.spec.kv_heads * kKeyBlock * plan.spec.key_dim * element_),
       tail_values_(plan.spec.kv_heads * kKeyBlock * plan.spec.value_dim * element_) {}
 
+size_t KvCache::block_bytes(const AttentionPlan& plan) {
+  return plan.spec.kv_heads * (round_up(plan.key_kernel->packed_bytes(plan.keys), 64) +
+                               round_up(plan.value_kernel->packed_bytes(plan.values), 64));
+}
+
 size_t KvCache::bytes() const {
   return blocks_.size() * plan_->spec.kv_heads * head_bytes_ + tail_keys_.size() +
          tail_values_.size();

@@ -44,6 +44,7 @@ AttentionPlan plan_attention(AttentionSpec spec, XType type, const Cpu& cpu);
 class KvCache {
  public:
   explicit KvCache(const AttentionPlan& plan);
+  static size_t block_bytes(const AttentionPlan& plan);  // of kKeyBlock tokens, all kv heads
   size_t length() const { return length_; }
   size_t bytes() const;
   // Room for T more tokens; serial. Then append_head for every kv head (any threads), then commit.

@@ -9,10 +9,14 @@
 #include <map>
 #include <sstream>
 
+#include "apps/explain.h"
+#include "model/decoder.h"
 #include "unit/checkpoint_util.h"
 
 namespace moebius::test {
 namespace {
+
+namespace fs = std::filesystem;
 
 struct Result {
   int code = 0;
@@ -153,6 +157,100 @@ TEST(Inspect, GroupsOfOneLayerAreNamed) {
   EXPECT_EQ(schemes["model.layers.0.mlp.experts.*.up_proj"], "w4a16");
   EXPECT_EQ(schemes["model.layers.1.mlp.experts.*.up_proj"], "fp8");
   EXPECT_EQ(schemes["model.layers.*.mlp.gate"], "bf16");
+}
+
+// The parameters of the model that transformers builds: what its folder stores, less buffers; and a
+// quantized folder has as many as the dense one it was made from.
+TEST(Inspect, ParametersAreTransformersCount) {
+  const auto counted = [](const fs::path& folder) {
+    InspectOptions o;
+    o.folder = folder.string();
+    return number(run_json(o), "params_total");
+  };
+  std::map<std::string, int64_t> dense;
+  for (const auto& entry : fs::directory_iterator(test_data_dir() / "golden")) {
+    const std::string name = entry.path().filename().string();
+    if (!name.ends_with("-dense")) continue;
+    const TensorStore store = TensorStore::open_file((entry.path() / "model.safetensors").string());
+    int64_t stored = 0;
+    for (const TensorInfo& t : store.tensors()) {
+      if (t.name.ends_with("e_score_correction_bias")) continue;
+      uint64_t elements = 1;
+      for (const uint64_t d : t.shape) elements *= d;
+      stored += static_cast<int64_t>(elements);
+    }
+    EXPECT_EQ(counted(entry.path()), stored) << name;
+    dense[name.substr(0, name.size() - 5)] = stored;
+  }
+  EXPECT_GT(dense.size(), 10u);
+  for (const char* name : {"deepseekv3-w4a8-g32", "glm4moe-nvfp4", "gptoss-mxfp4-native",
+                           "minimaxm2-mixed-fp8-int4", "qwen3moe-mixed-layers", "llama-w8a8"}) {
+    const std::string family = std::string(name).substr(0, std::string(name).find('-') + 1);
+    EXPECT_EQ(counted(test_data_dir() / "golden" / name), dense[family]) << name;
+  }
+}
+
+// What inspect promises from headers is what a loaded model has.
+TEST(Inspect, PackedWeightsAndCacheAreWhatALoadedModelHolds) {
+  ThreadPool pool(1);
+  for (const char* name : {"", "deepseekv3-w4a8-g32", "gptoss-mxfp4-native", "qwen2moe-w4a16-g32",
+                           "qwen3moe-w8a16-embeddings", "llama-w8a8", "granitemoe-dense"}) {
+    SCOPED_TRACE(name);
+    InspectOptions o;
+    o.folder = (*name == '\0' ? bundled_model_dir() : test_data_dir() / "golden" / name).string();
+    const Json j = run_json(o);
+    ASSERT_TRUE(j.find("runs")->as_bool()) << j.find("runs_reason")->as_string();
+    const Checkpoint checkpoint = Checkpoint::open(o.folder);
+    ModelOptions mo;
+    mo.pool = &pool;
+    mo.type = activation_type("auto", checkpoint.config().dtype);
+    const auto model = DecoderModel::load(checkpoint, mo);
+    const auto held = static_cast<double>(model->packed_bytes());
+    EXPECT_NEAR(static_cast<double>(number(j, "packed_bytes")), held, 0.02 * held);
+    const int64_t per_token = number(j, "kv_bytes_per_token");
+    EXPECT_EQ(per_token, static_cast<int64_t>(model->kv_bytes_per_token()));
+    SequenceState state = model->new_sequence();
+    const size_t before = state.kv_bytes();
+    const std::vector<int32_t> tokens(256, 1);
+    std::vector<float> logits;
+    const StepItem item{&state, tokens, false};
+    model->forward({&item, 1}, logits);
+    EXPECT_EQ(static_cast<int64_t>(state.kv_bytes() - before), 256 * per_token) << "as allocated";
+  }
+}
+
+TEST(Inspect, SaysWhetherRunWorks) {
+  const Json bundled = run_json({});
+  EXPECT_TRUE(bundled.find("runs")->as_bool());
+  EXPECT_TRUE(contains(bundled.find("tokenizer")->as_string(), "tokenizer.json, 4096 tokens"));
+  EXPECT_TRUE(bundled.find("chat_template")->is_string());
+  EXPECT_GT(number(bundled, "context"), 0);
+  InspectOptions o;
+  o.context = 300;
+  const Json sized = run_json(o);
+  const Json& need = sized.find("run_memory")->items().at(0);
+  EXPECT_EQ(number(need, "bytes"),
+            number(sized, "packed_bytes") + 384 * number(sized, "kv_bytes_per_token"));
+  EXPECT_TRUE(contains(run(o).text, "-c 300"));
+  InspectOptions ids;
+  ids.folder = (test_data_dir() / "golden" / "llama-dense").string();
+  EXPECT_TRUE(contains(run(ids).text, "yes; context"));
+  EXPECT_TRUE(contains(run(ids).text, "no tokenizer.json: token ids only"));
+  InspectOptions no;
+  no.folder = (test_data_dir() / "negative" / "folders" / "nvfp4-with-int8-activations").string();
+  EXPECT_FALSE(run_json(no).find("runs")->as_bool());
+  EXPECT_TRUE(contains(run(no).text, "run       no: "));
+}
+
+// Folding numbers must not turn entries of the config into patterns that other lines contradict.
+TEST(Inspect, RulesOfFoldedModulesAreSaidInWords) {
+  const Json j = run_json({});
+  for (const Json& m : j.find("modules")->items()) {
+    EXPECT_FALSE(contains(m.find("rule")->as_string(), ".*.")) << m.dump();
+    if (m.find("name")->as_string() == "model.layers.*.mlp.gate") {
+      EXPECT_EQ(m.find("rule")->as_string(), "ignore each by its own name");
+    }
+  }
 }
 
 TEST(Inspect, TextFitsOneScreenWithoutColour) {

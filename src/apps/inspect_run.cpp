@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether `run` will work and what it will take, from headers and small files alone: the same
+// questions that loading asks, in the same order, without reading a weight.
+#include <algorithm>
+#include <filesystem>
+
+#include "apps/explain.h"
+#include "apps/inspect_facts.h"
+#include "apps/modules.h"
+#include "apps/terminal.h"
+#include "base/checked.h"
+#include "base/error.h"
+#include "model/arch/arch.h"
+#include "model/decoder.h"
+#include "runtime/memory.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace moebius {
+namespace {
+
+// Weights as the kernels of this CPU hold them, and the token table where it is held beside them.
+uint64_t packed_weights(const Checkpoint& c, XType type) {
+  LayerOptions options;
+  options.x_type = type;
+  const Module* output = c.output_module();
+  uint64_t bytes = 0;
+  for (const Module& m : c.modules()) {
+    if (!m.supported) continue;
+    if (has_product(c, m)) {
+      const Problem problem = problem_of(m, options.int8, type);
+      bytes += round_up(kernel_for(problem, options, m.name).packed_bytes(problem), 64);
+    }
+    if (m.kind == ModuleKind::kEmbedding && (&m != output || !can_cut_rows(m.plan)))
+      bytes += m.plan.code_bytes;
+  }
+  return bytes;
+}
+
+// Why the model cannot run; empty when it can.
+std::string refusal(const Checkpoint& c) {
+  try {
+    decoder_spec(c.config());
+    c.require_supported();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  for (const MoeBlock& b : c.moe_blocks())
+    if (!b.routing_reason.empty()) return fmt::format("{}: {}", b.name, b.routing_reason);
+  return c.output_module() == nullptr ? "it has no output projection (lm_head)" : "";
+}
+
+void look_at_text(const Checkpoint& c, RunFacts& f) {
+  const std::filesystem::path folder = c.folder();
+  const char* file = nullptr;
+  for (const char* name : {"tokenizer.json", "tiktoken.model"})
+    if (file == nullptr && std::filesystem::exists(folder / name)) file = name;
+  if (file == nullptr) {
+    f.notes.emplace_back("no tokenizer.json: token ids only");
+    return;
+  }
+  try {
+    const Tokenizer tokenizer = Tokenizer::from_folder(c.folder());
+    tokenizer.check_fits(static_cast<size_t>(std::max<int64_t>(0, c.config().vocab)));
+    f.tokenizer = fmt::format("{}, {} tokens", file, tokenizer.vocab_size());
+  } catch (const Error& e) {
+    f.notes.push_back(fmt::format("token ids only: {}", e.what()));
+    return;
+  }
+  try {
+    const ChatTemplates templates = ChatTemplates::from_folder(c.folder());
+    if (templates.empty()) {
+      f.notes.emplace_back("no chat template");
+      return;
+    }
+    const Json messages = parse_json(R"([{"role": "user", "content": "Hello"}])", "message");
+    ChatInput input;
+    input.messages = &messages;
+    templates.render(input);
+    f.chat_template = std::filesystem::exists(folder / "chat_template.jinja")
+                          ? "chat_template.jinja"
+                          : "tokenizer_config.json";
+  } catch (const Error& e) {
+    f.notes.push_back(fmt::format("no chat: {}", e.what()));
+  }
+}
+
+// Lengths people ask for, up to what the model was made for.
+std::vector<uint64_t> usual_contexts(uint64_t most) {
+  std::vector<uint64_t> list;
+  for (const uint64_t n : {4096u, 32768u})
+    if (most == 0 || n < most) list.push_back(n);
+  if (most != 0) list.push_back(most);
+  return list;
+}
+
+}  // namespace
+
+RunFacts run_facts(const Checkpoint& c, uint64_t context) {
+  RunFacts f;
+  const ModelConfig& config = c.config();
+  f.context = static_cast<uint64_t>(std::max<int64_t>(0, config.max_positions));
+  f.reason = refusal(c);
+  f.works = f.reason.empty();
+  XType type = XType::kBf16;
+  try {
+    type = activation_type("auto", config.dtype);
+  } catch (const Error& e) {
+    if (f.works) f.reason = e.what(), f.works = false;
+  }
+  f.packed_bytes = packed_weights(c, type);
+  if (!f.works) return f;
+  look_at_text(c, f);
+  f.kv_bytes_per_token = kv_bytes_per_token(decoder_spec(config), type, host_cpu());
+  const std::vector<uint64_t> lengths =
+      context != 0 ? std::vector<uint64_t>{context} : usual_contexts(f.context);
+  for (const uint64_t n : lengths)
+    f.memory.push_back({n, f.packed_bytes + round_up(n, kKeyBlock) * f.kv_bytes_per_token});
+  if (const uint64_t free = available_memory_bytes(); free != 0 && f.packed_bytes > free)
+    f.notes.push_back(fmt::format("{} of memory are free", human_bytes(static_cast<double>(free))));
+  if (context != 0 && f.context != 0 && context > f.context)
+    f.notes.push_back(fmt::format("{} is beyond the model's context of {}", context, f.context));
+  return f;
+}
+
+}  // namespace moebius
