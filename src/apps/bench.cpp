@@ -142,8 +142,13 @@ Command model_subject() {
   c.option("--prompts", "LIST", &o->prompts, "prompt lengths").range(1, 1 << 20);
   c.option("--batches", "LIST", &o->batches, "sequences per decode step").range(1, 4096);
   c.option("--seconds", "X", &o->seconds, "time to spend on each prompt length").range(0, 3600);
-  add_json_flag(c, o->json);
+  c.flag("--json", o->json, "print one JSON object per number of threads");
+  c.option("--svg", "FILE", &o->svg, "write a picture: tokens per second")
+      .file()
+      .by_default("none");
+  c.flag("--plot", o->plot, "draw tokens per second in the terminal");
   add_machine_options(c, *o);
+  c.find("--threads")->by_default("all cores");
   add_dtype_option(c, o->dtype);
   c.examples = {"moebius bench model", "moebius bench model DIR --prompts 512 --batches 1,8"};
   return c;

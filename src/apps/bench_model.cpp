@@ -7,14 +7,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <optional>
 #include <ostream>
+#include <span>
 
 #include "apps/bench_report.h"
 #include "apps/bench_synthetic.h"
 #include "apps/explain.h"
 #include "apps/folder.h"
-#include "apps/terminal.h"
+#include "apps/layout.h"
 #include "base/error.h"
+#include "checkpoint/summary.h"
 #include "model/decoder.h"
 
 namespace moebius {
@@ -119,78 +123,210 @@ class ModelBench {
   std::vector<float> logits_;
 };
 
-void print_people(const Json& j, std::ostream& out) {
-  for (const auto& [key, value] : j.members()) {
-    if (value.is_object()) {
-      fmt::print(out, "{:<24}", key);
-      for (const auto& [phase, ms] : value.members())
-        fmt::print(out, "{} {:.4g}  ", phase, ms.is_number() ? ms.as_double() : 0.0);
-      out << '\n';
-    } else {
-      fmt::print(out, "{:<24}{}\n", key,
-                 value.is_number() ? fmt::format("{:.6g}", value.as_double()) : value.as_string());
-    }
+// One measured test: a prompt, or decode steps of a batch.
+struct ModelRow {
+  std::string test, key;  // "tg b8", "tg_b8"
+  size_t threads = 1, tokens = 1;
+  Timing time;
+  double speedup = 0;  // over the first number of threads; 0: this is it
+  Json profile;
+  double rate() const { return static_cast<double>(tokens) / time.median; }
+};
+
+// Rows appear as they are measured, so their columns are fixed; a wide terminal shows more of the
+// name.
+class ModelTable {
+ public:
+  ModelTable(const Checkpoint& checkpoint, bool speedup, std::ostream& out)
+      : speedup_(speedup), out_(out) {
+    const Summary summary = summarize(checkpoint);
+    size_ = human_bytes(static_cast<double>(summary.bytes_used));
+    params_ = human_count(static_cast<double>(summary.params_total));
+    name_ = std::filesystem::weakly_canonical(checkpoint.folder()).filename().string();
+    name_ = printable(name_, output_width() - 80 + kName);
+    line("model", "size", "params", "threads", "test", "t/s", "speedup");
   }
+  void add(const ModelRow& r) {
+    line(name_, size_, params_, std::to_string(r.threads), r.test,
+         with_spread(r.rate(), r.rate() * r.time.spread),
+         r.speedup > 0 ? fmt::format("{:.2f}", r.speedup) : "");
+  }
+
+ private:
+  static constexpr size_t kName = 18;
+  void line(const std::string& model, const std::string& size, const std::string& params,
+            const std::string& threads, const std::string& test, const std::string& rate,
+            const std::string& speedup) {
+    std::string text =
+        fmt::format("{:<{}}  {:>7}  {:>6}  {:>7}  {:>7}  {:>16}", model,
+                    std::max(kName, display_width(name_)), size, params, threads, test, rate);
+    if (speedup_ && !speedup.empty()) text += fmt::format("  {:>7}", speedup);
+    out_ << text << std::endl;
+  }
+  std::string name_, size_, params_;
+  bool speedup_;
+  std::ostream& out_;
+};
+
+std::string profile_text(const std::vector<ModelRow>& rows) {
+  Table table("lrrrrrrrr", output_width());
+  std::vector<std::string> head{"ms per step", "threads"};
+  for (size_t i = 0; i < static_cast<size_t>(Phase::kCount); ++i)
+    head.emplace_back(name_of(static_cast<Phase>(i)));
+  table.add(std::move(head));
+  for (const ModelRow& r : rows) {
+    std::vector<std::string> cells{r.test, std::to_string(r.threads)};
+    for (const auto& [phase, ms] : r.profile.members())
+      cells.push_back(fmt::format("{:.3g}", ms.is_number() ? ms.as_double() : 0.0));
+    table.add(std::move(cells));
+  }
+  return "\n" + table.text();
+}
+
+// All tests with one number of threads.
+class ModelRun {
+ public:
+  // load_peak: of the first load in this process, whose peak is its own; 0: this is it.
+  ModelRun(const BenchOptions& options, const Checkpoint& checkpoint, BenchMachine& machine,
+           size_t threads, double load_peak)
+      : options_(options),
+        checkpoint_(checkpoint),
+        bench_(options, checkpoint, machine.pool(threads)),
+        threads_(threads),
+        load_peak_(load_peak != 0 ? load_peak : bench_.load_peak),
+        roof_(machine.read(threads)) {}
+  double load_peak() const { return load_peak_; }
+
+  // Calls done(row) after each test; false after Ctrl-C.
+  bool measure(FunctionRef<void(ModelRow&)> done) {
+    for (const size_t n : options_.prompts) {
+      ModelRow r{fmt::format("pp{}", n), fmt::format("pp{}", n), threads_, n, bench_.prefill(n), 0,
+                 bench_.profile(1)};
+      if (r.time.repetitions == 0) return false;
+      done(r);
+    }
+    for (const size_t b : options_.batches) {
+      ModelRow r{
+          fmt::format("tg b{}", b), fmt::format("tg_b{}", b), threads_, b, bench_.decode(b), 0, {}};
+      if (r.time.repetitions == 0) return false;
+      r.profile = bench_.profile(r.time.repetitions);
+      done(r);
+    }
+    return true;
+  }
+
+  double roof_share(const ModelRow& r) const {  // of the memory roof, decode
+    return roof_ > 0 ? bench_.step_bytes(r.tokens) / r.time.median * 1e-9 / roof_ : 0;
+  }
+
+  Json json(std::span<const ModelRow> rows) const {
+    Json j = Json::object({{"bench", "model"},
+                           {"folder", options_.folder},
+                           {"architecture", checkpoint_.config().architecture},
+                           {"layers", static_cast<uint64_t>(bench_.model().layers())},
+                           {"threads", static_cast<uint64_t>(threads_)}});
+    j.set("load_s", rounded(bench_.load_seconds, 4)),
+        j.set("load_peak_gib", rounded(load_peak_ / 0x1p30, 4));
+    j.set("packed_gib", rounded(static_cast<double>(bench_.model().packed_bytes()) / 0x1p30, 4));
+    j.set("roof_gbs", rounded(roof_, 4));
+    Json profiles = Json::object();
+    for (const ModelRow& r : rows) {
+      j.set(r.key + "_ms", rounded(r.time.median * 1e3, 5));
+      j.set(r.key + "_tokens_per_s", rounded(r.rate(), 5));
+      if (r.speedup > 0) j.set(r.key + "_speedup", rounded(r.speedup, 4));
+      profiles.set(r.key, r.profile);
+      if (!r.key.starts_with("tg")) continue;
+      const double bytes = bench_.step_bytes(r.tokens);
+      j.set(r.key + "_bytes_per_step", rounded(bytes, 6));
+      j.set(r.key + "_gbs", rounded(bytes / r.time.median * 1e-9, 4));
+      j.set(r.key + "_percent_of_roof", rounded(100 * roof_share(r), 4));
+    }
+    j.set("bytes_per_token", bench_.model().weight_bytes_per_token());
+    j.set("profile_ms", std::move(profiles));
+    add_machine(j);
+    return j;
+  }
+
+  std::string footer(std::span<const ModelRow> rows) const {
+    std::string text =
+        fmt::format("{} thread{}: loaded in {}, peak memory {}; memory can be read at {:.3g} GB/s",
+                    threads_, threads_ == 1 ? "" : "s", human_seconds(bench_.load_seconds),
+                    human_bytes(load_peak_), roof_);
+    for (const ModelRow& r : rows)
+      if (r.key.starts_with("tg"))
+        text += fmt::format(", {} reads weights at {:.0f} % of it", r.test, 100 * roof_share(r));
+    return labelled("", text, 0, output_width());
+  }
+
+ private:
+  const BenchOptions& options_;
+  const Checkpoint& checkpoint_;
+  ModelBench bench_;
+  size_t threads_;
+  double load_peak_, roof_;
+};
+
+void draw(const std::vector<ModelRow>& rows, const BenchOptions& options, std::ostream& out) {
+  std::vector<Bar> bars;
+  for (const ModelRow& r : rows)
+    bars.push_back({r.key.starts_with("pp") ? "prompt, tokens/s" : "decode, tokens/s",
+                    fmt::format("{}, {} thread{}", r.test, r.threads, r.threads == 1 ? "" : "s"),
+                    r.rate(), r.rate() * r.time.spread});
+  if (!options.svg.empty()) write_picture(options.svg, bars_svg("moebius bench model", bars));
+  if (!options.plot) return;
+  if (options.json)
+    fmt::print(stderr, "{}", bars_text(bars, output_width()));
+  else
+    out << bars_text(bars, output_width());
+}
+
+void check_lists(const BenchOptions& options) {
+  for (const size_t n : options.prompts)
+    if (n == 0) fail("--prompts holds 0; expected lengths of at least 1");
+  for (const size_t b : options.batches)
+    if (b == 0) fail("--batches holds 0; expected sizes of at least 1");
 }
 
 }  // namespace
 
 int run_bench_model(const BenchOptions& options, std::ostream& out) {
   const InterruptGuard guard;
-  BenchMachine machine;
-  const size_t threads = options.threads.empty() ? default_thread_count() : thread_list(options)[0];
-  if (options.threads.size() > 1)
-    fail("bench model takes one number of threads; --threads has {}", options.threads.size());
-  for (const size_t n : options.prompts)
-    if (n == 0) fail("--prompts holds 0; expected lengths of at least 1");
-  for (const size_t b : options.batches)
-    if (b == 0) fail("--batches holds 0; expected sizes of at least 1");
+  check_lists(options);
+  const std::vector<size_t> threads =
+      options.threads.empty() ? std::vector<size_t>{default_thread_count()} : thread_list(options);
   const Checkpoint checkpoint = open_checkpoint(options.folder);
-  ThreadPool& pool = machine.pool(threads);
-  ModelBench bench(options, checkpoint, pool);
-  const double roof = machine.read(threads);
-  Json j = Json::object({{"bench", "model"},
-                         {"folder", options.folder},
-                         {"architecture", checkpoint.config().architecture},
-                         {"layers", static_cast<uint64_t>(bench.model().layers())},
-                         {"threads", static_cast<uint64_t>(threads)}});
-  j.set("load_s", rounded(bench.load_seconds, 4)),
-      j.set("load_peak_gib", rounded(bench.load_peak / 0x1p30, 4));
-  j.set("packed_gib", rounded(static_cast<double>(bench.model().packed_bytes()) / 0x1p30, 4));
-  j.set("roof_gbs", rounded(roof, 4));
-  Progress progress("measuring", options.prompts.size() + options.batches.size(), false);
-  Json profiles = Json::object();
-  for (const size_t n : options.prompts) {
-    const Timing t = bench.prefill(n);
-    if (t.repetitions == 0) return 130;
-    j.set(fmt::format("pp{}_ms", n), rounded(t.median * 1e3, 5)),
-        j.set(fmt::format("pp{}_tokens_per_s", n), rounded(static_cast<double>(n) / t.median, 5));
-    profiles.set(fmt::format("pp{}", n), bench.profile(1));
-    progress.advance(1);
+  BenchMachine machine;
+  std::vector<ModelRow> rows;
+  std::optional<ModelTable> table;
+  std::string footer;
+  double load_peak = 0;
+  for (const size_t n : threads) {
+    ModelRun run(options, checkpoint, machine, n, load_peak);
+    load_peak = run.load_peak();
+    if (!options.json && !table) table.emplace(checkpoint, threads.size() > 1, out);
+    // Rows of the table are the progress; a bar is drawn only where none appear, and is gone before
+    // the object is written.
+    std::optional<Progress> bar;
+    if (options.json)
+      bar.emplace("measuring", options.prompts.size() + options.batches.size(), false);
+    const size_t first = rows.size();
+    const bool finished = run.measure([&](ModelRow& r) {
+      for (size_t i = 0; i < first && r.speedup == 0; ++i)
+        if (rows[i].key == r.key) r.speedup = rows[i].time.median / r.time.median;
+      rows.push_back(r);
+      if (table) table->add(r);
+      if (bar) bar->advance(1);
+    });
+    bar.reset();
+    if (!finished) return 130;
+    const std::span<const ModelRow> these = std::span(rows).subspan(first);
+    if (options.json)
+      out << run.json(these).dump() << std::endl;
+    else
+      footer += run.footer(these);
   }
-  for (const size_t b : options.batches) {
-    const Timing t = bench.decode(b);
-    if (t.repetitions == 0) return 130;
-    const double bytes = bench.step_bytes(b), gbs = bytes / t.median * 1e-9;
-    j.set(fmt::format("tg_b{}_ms", b), rounded(t.median * 1e3, 5)),
-        j.set(fmt::format("tg_b{}_tokens_per_s", b), rounded(static_cast<double>(b) / t.median, 5));
-    j.set(fmt::format("tg_b{}_bytes_per_step", b), rounded(bytes, 6));
-    j.set(fmt::format("tg_b{}_gbs", b), rounded(gbs, 4)),
-        j.set(fmt::format("tg_b{}_percent_of_roof", b),
-              roof > 0 ? rounded(100 * gbs / roof, 4) : 0.0);
-    profiles.set(fmt::format("tg_b{}", b), bench.profile(t.repetitions));
-    progress.advance(1);
-  }
-  j.set("bytes_per_token", bench.model().weight_bytes_per_token());
-  if (options.json) {
-    j.set("profile_ms", std::move(profiles));
-    add_machine(j);
-    out << j.dump() << std::endl;
-  } else {
-    print_people(j, out);
-    out << "where the time goes, ms per step\n";
-    print_people(profiles, out);
-  }
+  if (table) out << profile_text(rows) << '\n' << footer;
+  draw(rows, options, out);
   return 0;
 }
 

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "apps/bench_report.h"
+#include "apps/layout.h"
 
 namespace moebius {
 namespace {
@@ -61,13 +62,6 @@ double roof_at(const Roof& roof, double intensity) {
   return roof.gbs > 0 ? std::min(roof.gops, roof.gbs * intensity) : roof.gops;
 }
 
-std::string escaped(const std::string& text) {
-  std::string s;
-  for (const char c : text)
-    s += c == '<' ? "&lt;" : c == '&' ? "&amp;" : c == '"' ? "&quot;" : std::string(1, c);
-  return s;
-}
-
 constexpr const char* kColours[] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e",
                                     "#8c564b", "#e377c2", "#17becf", "#bcbd22", "#7f7f7f"};
 
@@ -77,6 +71,13 @@ size_t series_index(const Picture& p, const Point& q) {
 }
 
 }  // namespace
+
+std::string xml_escaped(const std::string& text) {
+  std::string s;
+  for (const char c : text)
+    s += c == '<' ? "&lt;" : c == '&' ? "&amp;" : c == '"' ? "&quot;" : std::string(1, c);
+  return s;
+}
 
 std::string roofline_svg(const std::vector<BenchResult>& results) {
   const Picture p = picture_of(results);
@@ -95,7 +96,7 @@ std::string roofline_svg(const std::vector<BenchResult>& results) {
     return kTop + kHeight * (1 - (std::log10(v) - p.y0) / (p.y1 - p.y0));
   };
   fmt::format_to(out, "<text x=\"{}\" y=\"22\" font-size=\"15\">{}, {} {}</text>\n", kLeft,
-                 escaped("moebius bench " + results[0].bench), escaped(cpu_model_name()),
+                 xml_escaped("moebius bench " + results[0].bench), xml_escaped(cpu_model_name()),
                  kBuildCommit);
   for (double d = p.x0; d <= p.x1; ++d) {
     const double x = X(std::pow(10, d));
@@ -131,30 +132,30 @@ std::string roofline_svg(const std::vector<BenchResult>& results) {
                    "<polyline points=\"{}\" fill=\"none\" stroke=\"#333\" stroke-width=\"1.5\"/>\n",
                    path);
     fmt::format_to(out, "<text x=\"{}\" y=\"{:.1f}\" text-anchor=\"end\" fill=\"#333\">{}</text>\n",
-                   kLeft + kWidth - 4, Y(roof.gops) - 4, escaped(roof.name));
+                   kLeft + kWidth - 4, Y(roof.gops) - 4, xml_escaped(roof.name));
     fmt::format_to(out, "<text x=\"{}\" y=\"{}\">{}: {:.0f} GOP/s, {:.1f} GB/s</text>\n",
-                   kLeft + kWidth + 14, line, escaped(roof.name), roof.gops, roof.gbs);
+                   kLeft + kWidth + 14, line, xml_escaped(roof.name), roof.gops, roof.gbs);
     line += 18;
   }
   for (size_t i = 0; i < p.series.size(); ++i, line += 18)
     fmt::format_to(
         out, "<circle cx=\"{}\" cy=\"{}\" r=\"4\" fill=\"{}\"/><text x=\"{}\" y=\"{}\">{}</text>\n",
         kLeft + kWidth + 19, line - 4, kColours[i % std::size(kColours)], kLeft + kWidth + 30, line,
-        escaped(p.series[i]));
+        xml_escaped(p.series[i]));
   for (const Point& q : p.points)
     fmt::format_to(out,
                    "<circle cx=\"{0:.1f}\" cy=\"{1:.1f}\" r=\"4\" fill=\"{2}\"><title>{3}, {4} "
                    "tokens: {5:.4g} GOP/s</title></circle><text x=\"{6:.1f}\" y=\"{7:.1f}\" "
                    "font-size=\"10\" fill=\"{2}\">{4}</text>\n",
                    X(q.intensity), Y(q.gops), kColours[series_index(p, q) % std::size(kColours)],
-                   escaped(q.series), q.label, q.gops, X(q.intensity) + 6, Y(q.gops) + 4);
+                   xml_escaped(q.series), q.label, q.gops, X(q.intensity) + 6, Y(q.gops) + 4);
   return s + "</svg>\n";
 }
 
 std::string roofline_text(const std::vector<BenchResult>& results) {
   const Picture p = picture_of(results);
   if (p.points.empty()) return "";
-  constexpr int kColumns = 72, kLines = 20;
+  constexpr int kColumns = 68, kLines = 20;
   std::vector<std::string> grid(kLines, std::string(kColumns, ' '));
   const auto column = [&](double v) {
     return std::clamp(static_cast<int>((std::log10(v) - p.x0) / (p.x1 - p.x0) * (kColumns - 1)), 0,
@@ -183,9 +184,12 @@ std::string roofline_text(const std::vector<BenchResult>& results) {
   s += fmt::format("{:>8} +{}\n{:>10}{:<.3g}{:>{}.3g}\n", "", std::string(kColumns, '-'), "",
                    std::pow(10, p.x0), std::pow(10, p.x1), kColumns - 3);
   for (const Roof& roof : p.roofs)
-    s += fmt::format("  -/  {}: {:.0f} GOP/s, {:.1f} GB/s\n", roof.name, roof.gops, roof.gbs);
+    s += labelled("  -/",
+                  fmt::format("{}: {:.0f} GOP/s, {:.1f} GB/s", roof.name, roof.gops, roof.gbs), 6,
+                  output_width());
   for (size_t i = 0; i < p.series.size(); ++i)
-    s += fmt::format("  {}   {}\n", static_cast<char>('a' + i % 26), p.series[i]);
+    s += labelled(fmt::format("  {}", static_cast<char>('a' + i % 26)), p.series[i], 6,
+                  output_width());
   return s;
 }
 

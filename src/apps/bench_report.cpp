@@ -8,6 +8,7 @@
 #include <fstream>
 #include <ostream>
 
+#include "apps/layout.h"
 #include "base/error.h"
 
 namespace moebius {
@@ -29,6 +30,11 @@ std::string shape_text(const BenchResult& r) {
 
 std::string identity_of(const BenchResult& r) {
   return identity(r.bench, r.scheme, r.group, shape_text(r), r.tokens, r.threads, r.note);
+}
+
+bool same_but_threads(BenchResult a, const BenchResult& b) {
+  a.threads = b.threads;
+  return identity_of(a) == identity_of(b) && a.kernel == b.kernel;
 }
 
 uint64_t number(const Json& line, std::string_view key) {
@@ -65,7 +71,7 @@ std::vector<std::pair<std::string, double>> read_cases(const std::string& path) 
 
 double percent(double part, double whole) { return whole > 0 ? rounded(100 * part / whole, 4) : 0; }
 
-Json to_json(const BenchResult& r, double before_ms) {
+Json to_json(const BenchResult& r, double before_ms, double speedup) {
   Json j = Json::object({{"bench", r.bench}, {"scheme", r.scheme}, {"group", r.group}});
   for (const auto& [name, value] : r.shape) j.set(name, value);
   j.set("tokens", static_cast<uint64_t>(r.tokens)),
@@ -83,6 +89,7 @@ Json to_json(const BenchResult& r, double before_ms) {
   j.set("percent_gops", percent(r.gops(), r.roof_gops)),
       j.set("percent_gbs", percent(r.gbs(), r.roof_gbs));
   j.set("percent_gbs_read", percent(r.gbs_read(), r.roof_gbs));
+  if (speedup > 0) j.set("speedup", rounded(speedup, 4));
   if (before_ms > 0)
     j.set("before_ms", before_ms), j.set("ratio", rounded(before_ms / (r.time.median * 1e3), 4));
   add_machine(j);
@@ -98,6 +105,11 @@ double rounded(double value, int digits) {
   return std::round(value * unit) / unit;
 }
 
+std::string with_spread(double value, double spread) {
+  const int decimals = value >= 1000 ? 0 : value >= 100 ? 1 : value >= 10 ? 2 : 3;
+  return fmt::format("{:.{}f} ± {:.{}f}", value, decimals, spread, decimals);
+}
+
 void add_machine(Json& line) {
   line.set("cpu", cpu_model_name());
   line.set("features", describe(host_cpu()));
@@ -109,48 +121,60 @@ BenchReport::BenchReport(const BenchOptions& options, std::ostream& out)
   if (!options.compare.empty()) before_ = read_cases(options.compare);
 }
 
+void write_picture(const std::string& path, const std::string& text) {
+  std::ofstream file(path, std::ios::trunc);
+  file << text;
+  file.flush();
+  if (!file) fail("{}: cannot be written", path);
+}
+
 void BenchReport::add(const BenchResult& r) {
   if (r.time.repetitions == 0) return;
+  // Over the first number of threads that this case was run with.
+  double speedup = 0;
+  for (const BenchResult& earlier : results_)
+    if (speedup == 0 && earlier.threads != r.threads && same_but_threads(earlier, r))
+      speedup = earlier.time.median / r.time.median;
   results_.push_back(r);
   double before_ms = 0;
   const std::string id = identity_of(r);
   for (const auto& [name, ms] : before_)
     if (name == id) before_ms = ms;
   if (options_.json)
-    out_ << to_json(r, before_ms).dump() << std::endl;
+    out_ << to_json(r, before_ms, speedup).dump() << std::endl;
   else
-    print_line(r, before_ms);
+    print_line(r, before_ms, speedup);
 }
 
-void BenchReport::print_line(const BenchResult& r, double before_ms) {
+void BenchReport::print_line(const BenchResult& r, double before_ms, double speedup) {
   const std::string title = fmt::format("{} {}", r.bench, shape_text(r));
   if (title != title_) {
     title_ = title;
-    fmt::print(out_, "{}  {}, built from {}\n", title, cpu_model_name(), kBuildCommit);
-    fmt::print(out_, "{:<11}{:>6}{:>7}{:>5} {:<18}{:>10}{:>8}{:>10}{:>7}{:>9}{:>7}{}\n", "scheme",
-               "group", "tokens", "thr", "kernel", "ms", "+-", "GOP/s", "%", "GB/s", "%",
-               before_.empty() ? "" : "   ratio");
+    out_ << labelled("", title, 0, output_width())
+         << labelled("", fmt::format("{}, built from {}", cpu_model_name(), kBuildCommit), 0,
+                     output_width());
+    fmt::print(out_, "{:>7}{:>4}{:>10}{:>6}{:>9}{:>6}{:>8}{:>6}{:>9}{}\n", "tokens", "thr", "ms",
+               "±", "GOP/s", "%", "GB/s", "%", "speedup", before_.empty() ? "" : "   ratio");
   }
+  std::string subject = r.scheme;
+  if (r.group > 0) subject += fmt::format(", groups of {}", r.group);
+  subject += fmt::format(": {}, {}", r.kernel, r.numerics);
+  if (subject != subject_) out_ << labelled("", subject_ = subject, 0, output_width());
+  const std::string faster = speedup > 0 ? fmt::format("{:9.2f}", speedup) : std::string(9, ' ');
   const std::string ratio = before_ms > 0
                                 ? fmt::format("{:8.3f}", before_ms / (r.time.median * 1e3))
                                 : std::string(before_.empty() ? 0 : 8, ' ');
-  fmt::print(
-      out_,
-      "{:<11}{:>6}{:>7}{:>5} {:<18}{:>10.4g}{:>7.1f}%{:>10.4g}{:>7.1f}{:>9.3g}{:>7.1f}{} {}\n",
-      r.scheme, r.group, r.tokens, r.threads, r.kernel, r.time.median * 1e3, r.time.spread * 100,
-      r.gops(), percent(r.gops(), r.roof_gops), r.gbs(), percent(r.gbs(), r.roof_gbs), ratio,
-      r.note);
-  out_.flush();
+  std::string line = fmt::format(
+      "{:>7}{:>4}{:>10.4g}{:>5.1f}%{:>9.4g}{:>6.1f}{:>8.3g}{:>6.1f}{}{} {}", r.tokens, r.threads,
+      r.time.median * 1e3, r.time.spread * 100, r.gops(), percent(r.gops(), r.roof_gops), r.gbs(),
+      percent(r.gbs(), r.roof_gbs), faster, ratio, r.note);
+  line.erase(line.find_last_not_of(' ') + 1);
+  out_ << line << std::endl;
 }
 
 void BenchReport::finish() {
   if (results_.empty()) return;
-  if (!options_.svg.empty()) {
-    std::ofstream file(options_.svg, std::ios::trunc);
-    file << roofline_svg(results_);
-    file.flush();
-    if (!file) fail("{}: cannot be written", options_.svg);
-  }
+  if (!options_.svg.empty()) write_picture(options_.svg, roofline_svg(results_));
   if (options_.plot) {
     if (options_.json)
       fmt::print(stderr, "{}", roofline_text(results_));

@@ -41,17 +41,29 @@ class BenchReport {
   void finish();  // pictures
 
  private:
-  void print_line(const BenchResult& r, double before_ms);
+  void print_line(const BenchResult& r, double before_ms, double speedup);
   const BenchOptions& options_;
   std::ostream& out_;
   std::vector<BenchResult> results_;
   std::vector<std::pair<std::string, double>> before_;  // case, ms
-  std::string title_;
+  std::string title_, subject_;
 };
 
 // The facts every JSON line carries: cpu, features, commit.
 void add_machine(Json& line);
-double rounded(double value, int digits);  // to so many significant digits
+double rounded(double value, int digits);              // to so many significant digits
+std::string with_spread(double value, double spread);  // "123.4 ± 5.6", equal decimals
+
+std::string xml_escaped(const std::string& text);
+void write_picture(const std::string& path, const std::string& text);  // throws Error
+
+// --- bars, a group per unit (bench_bars.cpp) ---
+struct Bar {
+  std::string group, label;
+  double value = 0, spread = 0;
+};
+std::string bars_svg(const std::string& title, const std::vector<Bar>& bars);
+std::string bars_text(const std::vector<Bar>& bars, size_t width);
 
 // --- pictures: performance over operations per byte, below min(roof_gops, intensity * roof_gbs) (bench_plot.cpp) ---
 std::string roofline_svg(const std::vector<BenchResult>& results);

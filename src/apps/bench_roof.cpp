@@ -7,6 +7,7 @@
 #include <ostream>
 
 #include "apps/bench_report.h"
+#include "apps/layout.h"
 
 namespace moebius {
 namespace {
@@ -45,7 +46,9 @@ int run_bench_roof(const BenchOptions& options, std::ostream& out) {
   const InterruptGuard guard;
   BenchMachine machine;
   RoofWriter writer(options, out);
-  if (!options.json) fmt::print(out, "{}, {}\n", cpu_model_name(), describe(machine.cpu()));
+  if (!options.json)
+    out << labelled("", fmt::format("{}, {}", cpu_model_name(), describe(machine.cpu())), 0,
+                    output_width());
   for (const size_t threads : thread_list(options)) {
     for (const ComputeLoop& loop : compute_loops()) {
       if (!runs_on(loop, machine.cpu())) continue;

@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "apps/bench.h"
+#include "apps/command.h"
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/numeric.h"
@@ -51,6 +52,8 @@ constexpr Row kRows[] = {
     {"mxfp8", CodeType::kFp8, 8, ScaleType::kE8m0, Groups::kFixed, 1, 32},
     {"w4afp8", CodeType::kInt4Offset, 4, ScaleType::kBf16, Groups::kAny, 1, 0},
     {"bf16", CodeType::kBf16, 16, ScaleType::kNone, Groups::kFixed, 1, 0},
+    {"f16", CodeType::kF16, 16, ScaleType::kNone, Groups::kFixed, 1, 0},
+    {"f32", CodeType::kF32, 32, ScaleType::kNone, Groups::kFixed, 1, 0},
 };
 
 QuantArgs arguments(NumberKind kind, int bits, Strategy strategy, int64_t group = 0) {
@@ -108,9 +111,16 @@ constexpr uint64_t words4(uint64_t word) { return word * 0x0001000100010001ull; 
 
 // Turns eight random bytes into eight bytes of codes.
 uint64_t to_codes(CodeType code, uint8_t bits, uint64_t r) {
-  if (code == CodeType::kFp8) return r & bytes8(0xBF);  // |v| < 2, no NaN
+  if (code == CodeType::kFp8) {
+    // Every finite code: a byte x1111111 is NaN and gives up its last bit.
+    const uint64_t nan = ((r & bytes8(0x7F)) + bytes8(0x01)) & bytes8(0x80);
+    return r & ~(nan >> 7);
+  }
   if (code == CodeType::kBf16)
     return (r & words4(0x817F)) | words4(0x3C00);  // two octaves from 2^-7
+  if (code == CodeType::kF16) return (r & words4(0x8BFF)) | words4(0x2000);  // the same
+  if (code == CodeType::kF32)
+    return (r & 0x817FFFFF817FFFFFull) | 0x3C0000003C000000ull;  // the same
   if (code == CodeType::kInt8 && bits < 8) {
     const uint64_t half = uint64_t{1}
                           << (bits - 1);  // v - half in each byte, without borrows between them
@@ -124,8 +134,8 @@ uint64_t to_codes(CodeType code, uint8_t bits, uint64_t r) {
 uint64_t to_scales(const SyntheticScheme& s, uint64_t r) {
   if (s.scale == ScaleType::kFp8) return (r & bytes8(0x0F)) | bytes8(0x30);  // 0.5 .. 1.9
   if (s.scale == ScaleType::kE8m0)
-    return (r & bytes8(0x01)) | bytes8(s.code == CodeType::kFp8 ? 122 : 118);
-  const uint64_t base = s.code == CodeType::kFp8 ? 0x3D00
+    return (r & bytes8(0x01)) | bytes8(s.code == CodeType::kFp8 ? 115 : 118);
+  const uint64_t base = s.code == CodeType::kFp8 ? 0x3980
                         : s.bits == 8            ? 0x3980
                         : s.bits < 4             ? 0x3C00
                                                  : 0x3B80;
@@ -163,7 +173,8 @@ SyntheticScheme synthetic_scheme(std::string_view name, std::optional<int64_t> g
     fail("no scheme '{}'; expected one of {}", printable(name),
          fmt::join(synthetic_scheme_names(), ", "));
   if (group && (*group < -1 || *group == 0))
-    fail("--group is {}; expected a number of columns, or -1 for one scale per output", *group);
+    throw UsageError(fmt::format(
+        "--group is {}; expected a number of columns, or -1 for one scale per output", *group));
   SyntheticScheme s;
   s.name = name, s.code = row->code, s.bits = row->bits, s.scale = row->scale;
   s.block_n = row->block_n, s.block_k = row->block_k;

@@ -170,6 +170,79 @@ TEST(Bench, LinearKernelModelAndRoof) {
   EXPECT_NE(roof.out.find("dram_copy"), std::string::npos);
 }
 
+TEST(Bench, Fp8WeightsHoldEveryFiniteCode) {
+  for (const char* name : {"fp8", "fp8_block", "fp8_static", "mxfp8"}) {
+    SyntheticMatrix matrix(synthetic_scheme(name, std::nullopt, Int8Mode::kDeclared), 64, 1024);
+    BenchRandom random(1);
+    matrix.refill(random);
+    const std::set<uint8_t> codes(matrix.view().codes, matrix.view().codes + 64 * 1024);
+    EXPECT_EQ(codes.size(), 254u) << name;
+    EXPECT_EQ(codes.count(0x7F) + codes.count(0xFF), 0u) << name << " holds a NaN";
+  }
+}
+
+TEST(Bench, SpeedupOverTheFirstNumberOfThreads) {
+  const auto r = run_tool(
+      "bench linear --n 64 --k 64 --scheme f16 --scheme f32 --tokens 1,2 --threads 1,2 --seconds 0 "
+      "--json");
+  ASSERT_EQ(r.status, 0) << r.err;
+  const std::vector<Json> lines = lines_of(r.out);
+  ASSERT_EQ(lines.size(), 8u);
+  for (size_t i = 0; i < lines.size(); i += 2) {
+    EXPECT_EQ(lines[i].find("speedup"), nullptr);
+    const double expected = number(lines[i], "ms") / number(lines[i + 1], "ms");
+    EXPECT_NEAR(number(lines[i + 1], "speedup"), expected, 0.01 * expected);
+    for (const char* key : {"kernel", "percent_gbs_read", "percent_gops"})
+      EXPECT_NE(lines[i].find(key), nullptr) << key;
+  }
+  EXPECT_EQ(lines[0].find("scheme")->as_string(), "f16");
+  EXPECT_EQ(lines[4].find("scheme")->as_string(), "f32");
+}
+
+TEST(Bench, ListsDoNotEatTheFolder) {
+  const std::string folder =
+      test::shell_quote((test::test_data_dir() / "golden/qwen3moe-w4a8-g32-pack").string());
+  const auto linear = run_tool(
+      "bench linear --json --seconds 0 --threads 1 --module "
+      "model.layers.0.self_attn.q_proj --tokens 1 " +
+      folder);
+  ASSERT_EQ(linear.status, 0) << linear.err;
+  EXPECT_EQ(number(lines_of(linear.out).at(0), "k"), 64);
+  const auto moe =
+      run_tool("bench moe --json --seconds 0 --tokens 1 --tokens 2 --threads 1 " + folder);
+  ASSERT_EQ(moe.status, 0) << moe.err;
+  ASSERT_EQ(lines_of(moe.out).size(), 2u);
+  EXPECT_EQ(number(lines_of(moe.out).at(1), "tokens"), 2);
+  EXPECT_EQ(number(lines_of(moe.out).at(1), "hidden"), 64);
+}
+
+TEST(Bench, ModelPrintsATableAndDraws) {
+  const TempDir dir;
+  const std::string svg = (dir / "model.svg").string();
+  const auto r =
+      run_tool("bench model --prompts 4 --batches 1 --threads 1,2 --seconds 0 --plot --svg " + svg);
+  ASSERT_EQ(r.status, 0) << r.err;
+  std::vector<std::string> rows;
+  std::istringstream in(r.out);
+  for (std::string line; std::getline(in, line);)
+    if (line.rfind("moebius-tiny-w4a8", 0) == 0) rows.push_back(line);
+  ASSERT_EQ(rows.size(), 4u) << r.out;
+  for (const std::string& row : rows) EXPECT_NE(row.find("±"), std::string::npos) << row;
+  for (const char* title : {"model", "size", "params", "threads", "test", "t/s", "speedup"})
+    EXPECT_NE(r.out.substr(0, r.out.find('\n')).find(title), std::string::npos) << title;
+  EXPECT_NE(r.out.find("pp4, 2 threads"), std::string::npos) << r.out;
+  const std::string picture = test::read_file(svg);
+  EXPECT_EQ(picture.rfind("<svg", 0), 0u);
+  EXPECT_NE(picture.find("tg b1, 1 thread<"), std::string::npos);
+  const auto json =
+      run_tool("bench model --prompts 4 --batches 1 --threads 1,2 --seconds 0 --json");
+  ASSERT_EQ(json.status, 0) << json.err;
+  const std::vector<Json> lines = lines_of(json.out);
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[0].find("pp4_speedup"), nullptr);
+  EXPECT_GT(number(lines[1], "tg_b1_speedup"), 0);
+}
+
 TEST(Bench, Refusals) {
   for (const char* bad : {"moe --scheme w9a9", "moe --group 0", "moe --top-k 9 --experts 4",
                           "moe --tokens 0", "moe --threads 0", "nothing", "", "linear --module x"})
