@@ -57,7 +57,9 @@ constexpr Sample kSamples[] = {
 constexpr const char* kProfiles[][2] = {{"Arm with i8mm, bf16", "neon,dotprod,i8mm,bf16,fp16"},
                                         {"Arm with dotprod", "neon,dotprod"},
                                         {"Armv8.0", "neon"},
-                                        {"x86-64 with AVX2", "avx2,fma,f16c"}};
+                                        {"x86-64 with AVX2", "avx2,fma,f16c"},
+                                        {"with AVX-512 VNNI", "avx512_vnni"},
+                                        {"with AMX", "amx_int8,amx_bf16"}};
 
 // A matrix of 1024 x 1024 as the scheme's own format would store it.
 QuantMatrix typical_matrix(const Scheme& s) {

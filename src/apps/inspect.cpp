@@ -130,7 +130,7 @@ int run_inspect(const InspectOptions& options, std::ostream& out) {
 Command inspect_command() {
   auto o = std::make_shared<InspectOptions>();
   Command c("inspect",
-            "says what a folder is: modules, schemes, sizes, what is unsupported and why");
+            "says what a folder is and whether it will run: modules, schemes, sizes, memory");
   c.folder(o->folder);
   c.flag("--tensors", o->tensors, "every tensor and what uses it");
   c.option("--layer", "N", &o->layer, "one layer only").range(0, 1 << 30).by_default("all");

@@ -224,7 +224,7 @@ int run_verify(const VerifyOptions& options, std::ostream& out) {
 
 Command verify_command() {
   auto o = std::make_shared<VerifyOptions>();
-  Command c("verify", "compares the chosen kernels with the reference; exit code 1 on any failure");
+  Command c("verify", "checks every payload, and the chosen kernels against the reference");
   c.folder(o->folder);
   c.option("--module", "GLOB", &o->module, "only modules whose name matches ('*', '?')");
   c.option("--in", "FILE", &o->in, "safetensors file with x [T, features]")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent.parent / "scripts")]
+import check_acceptance
 import check_includes
 import check_sentences
 import check_symbols
@@ -92,6 +93,14 @@ class Tree(unittest.TestCase):
         self.assertEqual(1, len(check_tree.check_text("src/base/a.cpp", spdx + "\n" * 600)))
         self.assertEqual(1, len(check_tree.check_text("README.md", "see " + "/ho" + "me/me/model\n")))
         self.assertEqual(1, len(check_tree.check_text("src/base/a.cpp", spdx + "// TO" + "DO later\n")))
+
+
+class Acceptance(unittest.TestCase):
+    def test_rule(self):
+        names = check_acceptance.listed("Moe.\n  Fuzz\nList/Every.\n  Kernel/0  # GetParam() = 3\n")
+        self.assertEqual(["Moe.Fuzz", "List/Every.Kernel/0"], names)
+        self.assertEqual([], check_acceptance.empty_filters("`Moe.*`, `List/Every.Kernel/*`, `x.md`", names))
+        self.assertEqual(["Every.Kernel", "Moe.Fizz"], check_acceptance.empty_filters("`Moe.Fizz` `Every.Kernel`", names))
 
 
 class Docs(unittest.TestCase):
