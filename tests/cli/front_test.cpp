@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <random>
 #include <sstream>
 
 #include "apps/command_line.h"
@@ -134,6 +135,41 @@ TEST_F(Front, ForgottenAndWrongValues) {
   EXPECT_NE(wrong_usage({"run", "-p", "a", "-f", "b"}).find("exclude each other"),
             std::string::npos);
   EXPECT_NE(wrong_usage({"bench"}).find("roof, kernel, linear, moe, model"), std::string::npos);
+}
+
+// Any words whatever are parsed, or answered with a sentence.
+TEST_F(Front, RandomWords) {
+  std::vector<std::string> pool{"1",  "-1",  "1,2", "x",   "",    "-",
+                                "--", "--=", "=",   "-n5", "-iq", "."};
+  Command table = make_tool();
+  walk(table, [&](const Command& c) {
+    for (const std::string& word : words_of(c.name)) pool.push_back(word);
+    for (const Option& o : c.options) {
+      pool.insert(pool.end(), o.names.begin(), o.names.end());
+      pool.push_back(o.name() + "=" + (o.choices.empty() ? "7" : o.choices[0]));
+    }
+  });
+  std::minstd_rand random(1);
+  size_t understood = 0, refused = 0;
+  for (unsigned round = 0; round < 4000 / test::thinning(); ++round) {
+    manners() = {};
+    manners().quiet = true;
+    std::vector<std::string> args{table.subjects[random() % table.subjects.size()].name};
+    for (size_t n = random() % 5; n > 0; --n) args.push_back(pool[random() % pool.size()]);
+    Command tool = make_tool();
+    try {
+      parse_command_line(tool, args);
+      ++understood;
+    } catch (const UsageError& e) {
+      EXPECT_STRNE(e.what(), "");
+      ++refused;
+    } catch (const Error& e) {
+      EXPECT_STRNE(e.what(), "");
+      ++refused;
+    }
+  }
+  EXPECT_GT(understood, 10u);
+  EXPECT_GT(refused, 10u);
 }
 
 TEST_F(Front, NearestNames) {

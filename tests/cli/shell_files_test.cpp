@@ -123,11 +123,10 @@ tell 'compadd() { case " ${(j: :)@[1,(i)--]} " in *" -"[OAD]" "*) builtin compad
   builtin compadd "$@" }'
 tell 'finish() { print x > ./finished; zle kill-buffer; }; zle -N finish; bindkey "^X" finish; bindkey "^I" complete-word'
 tell 'print ready > ./ready'
-for i in {1..200}; do [[ -e ready ]] && break; sleep 0.05; done
+for i in {1..1200}; do [[ -e ready ]] && break; sleep 0.05; done
 zpty -w -n asked "$1"$'\t'
-for i in {1..20}; do sleep 0.05; zpty -rt asked >/dev/null 2>&1; done
 zpty -w -n asked $'\x18'
-for i in {1..200}; do [[ -e finished ]] && break; zpty -rt asked >/dev/null 2>&1; sleep 0.05; done
+for i in {1..1200}; do [[ -e finished ]] && break; zpty -rt asked >/dev/null 2>&1; sleep 0.05; done
 zpty -d asked
 )";
 
