@@ -36,6 +36,13 @@ LayerOptions layer_options(const Options& o, ThreadPool& pool) {
   return out;
 }
 
+// What a handle points to; a handle that was moved from points to nothing.
+template <class Impl>
+Impl& checked_handle(const std::unique_ptr<Impl>& impl, const char* what) {
+  if (impl == nullptr) fail("this moebius::{} is empty: it was moved from", what);
+  return *impl;
+}
+
 size_t threads_of(const Options& o) {
   if (o.threads < 0 || o.threads > 1024)
     fail("Options::threads is {}; expected 0 to 1024", o.threads);
@@ -62,30 +69,33 @@ struct Folder::Impl {
 };
 
 Linear::Linear(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Linear::Impl& Linear::held() const { return checked_handle(impl_, "Linear"); }
 Linear::~Linear() = default;
 Linear::Linear(Linear&&) noexcept = default;
 Linear& Linear::operator=(Linear&&) noexcept = default;
-size_t Linear::inputs() const { return impl_->layer->in_features(); }
-size_t Linear::outputs() const { return impl_->layer->out_features(); }
-std::string Linear::kernel() const { return title_of(impl_->layer->kernel()); }
+size_t Linear::inputs() const { return held().layer->in_features(); }
+size_t Linear::outputs() const { return held().layer->out_features(); }
+std::string Linear::kernel() const { return title_of(held().layer->kernel()); }
 void Linear::run(const InputMatrix& x, const OutputMatrix& y) const {
-  impl_->layer->forward(rows_of(x), rows_of(y), impl_->pool);
+  Impl& self = held();
+  self.layer->forward(rows_of(x), rows_of(y), self.pool);
 }
 
 Moe::Moe(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Moe::Impl& Moe::held() const { return checked_handle(impl_, "Moe"); }
 Moe::~Moe() = default;
 Moe::Moe(Moe&&) noexcept = default;
 Moe& Moe::operator=(Moe&&) noexcept = default;
-size_t Moe::hidden() const { return impl_->layer.experts->spec().hidden; }
-size_t Moe::experts() const { return impl_->layer.experts->spec().experts; }
-size_t Moe::slots() const { return impl_->layer.experts->slots(); }
-std::string Moe::kernel() const { return impl_->kernel; }
+size_t Moe::hidden() const { return held().layer.experts->spec().hidden; }
+size_t Moe::experts() const { return held().layer.experts->spec().experts; }
+size_t Moe::slots() const { return held().layer.experts->slots(); }
+std::string Moe::kernel() const { return held().kernel; }
 
 void Moe::run(const InputMatrix& x, const OutputMatrix& y, int32_t* ids, float* weights) const {
-  const auto& router = impl_->layer.router;
+  const auto& router = held().layer.router;
   if (router == nullptr) fail("the experts were loaded without their router; give logits or ids");
   std::vector<float> logits(x.rows * router->out_features());
-  router->forward(rows_of(x), f32_rows(logits.data(), x.rows, router->out_features()), impl_->pool);
+  router->forward(rows_of(x), f32_rows(logits.data(), x.rows, router->out_features()), held().pool);
   run_logits(x, {logits.data(), ElementType::kF32, x.rows, router->out_features(), 0}, y, ids,
              weights);
 }
@@ -95,17 +105,18 @@ void Moe::run_logits(const InputMatrix& x, const InputMatrix& logits, const Outp
   MoeOptions options;
   options.ids_out = ids;
   options.weights_out = weights;
-  impl_->layer.experts->forward_logits(rows_of(x), rows_of(logits), rows_of(y), impl_->pool,
+  held().layer.experts->forward_logits(rows_of(x), rows_of(logits), rows_of(y), held().pool,
                                        options);
 }
 
 void Moe::run_ids(const InputMatrix& x, const int32_t* ids, const float* weights, size_t k,
                   const OutputMatrix& y) const {
-  impl_->layer.experts->forward_ids(rows_of(x), {ids, x.rows * k}, {weights, x.rows * k},
-                                    rows_of(y), impl_->pool);
+  held().layer.experts->forward_ids(rows_of(x), {ids, x.rows * k}, {weights, x.rows * k},
+                                    rows_of(y), held().pool);
 }
 
 Folder::Folder(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Folder::Impl& Folder::held() const { return checked_handle(impl_, "Folder"); }
 Folder::~Folder() = default;
 Folder::Folder(Folder&&) noexcept = default;
 Folder& Folder::operator=(Folder&&) noexcept = default;
@@ -113,12 +124,12 @@ Folder& Folder::operator=(Folder&&) noexcept = default;
 Folder Folder::open(const std::string& path) {
   return Folder(std::make_unique<Impl>(Impl{Checkpoint::open(path)}));
 }
-std::string Folder::architecture() const { return impl_->checkpoint.config().architecture; }
-std::vector<std::string> Folder::warnings() const { return impl_->checkpoint.warnings(); }
+std::string Folder::architecture() const { return held().checkpoint.config().architecture; }
+std::vector<std::string> Folder::warnings() const { return held().checkpoint.warnings(); }
 
 std::vector<ModuleInfo> Folder::modules() const {
   std::vector<ModuleInfo> out;
-  for (const Module& m : impl_->checkpoint.modules())
+  for (const Module& m : held().checkpoint.modules())
     out.push_back({m.name, std::string(name_of(m.kind)), describe(m.plan.scheme), m.decision.rule,
                    m.plan.N, m.plan.K, m.bytes, m.supported, m.reason});
   return out;
@@ -126,26 +137,26 @@ std::vector<ModuleInfo> Folder::modules() const {
 
 std::vector<std::string> Folder::moe_blocks() const {
   std::vector<std::string> out;
-  for (const MoeBlock& b : impl_->checkpoint.moe_blocks()) out.push_back(b.name);
+  for (const MoeBlock& b : held().checkpoint.moe_blocks()) out.push_back(b.name);
   return out;
 }
 
 Linear Folder::linear(const std::string& name, const Options& options) const {
-  const Module* module = impl_->checkpoint.find_module(name);
+  const Module* module = held().checkpoint.find_module(name);
   if (module == nullptr || !has_matrix(*module))
-    fail("{}: has no linear module '{}'", impl_->checkpoint.folder(), printable(name));
+    fail("{}: has no linear module '{}'", held().checkpoint.folder(), printable(name));
   auto impl = std::make_unique<Linear::Impl>(threads_of(options));
-  impl->layer = load_linear(impl_->checkpoint, {module}, layer_options(options, impl->pool));
+  impl->layer = load_linear(held().checkpoint, {module}, layer_options(options, impl->pool));
   return Linear(std::move(impl));
 }
 
 Moe Folder::moe(const std::string& name, const Options& options, MoeScope scope) const {
-  const MoeBlock* block = impl_->checkpoint.find_moe(name);
+  const MoeBlock* block = held().checkpoint.find_moe(name);
   if (block == nullptr)
-    fail("{}: has no mixture-of-experts block '{}'", impl_->checkpoint.folder(), printable(name));
+    fail("{}: has no mixture-of-experts block '{}'", held().checkpoint.folder(), printable(name));
   auto impl = std::make_unique<Moe::Impl>(threads_of(options));
   const LayerOptions lo = layer_options(options, impl->pool);
-  impl->layer = load_moe(impl_->checkpoint, *block, lo,
+  impl->layer = load_moe(held().checkpoint, *block, lo,
                          scope == MoeScope::kBlock ? MoePart::kBlock : MoePart::kExperts);
   impl->kernel =
       title_of(kernel_for(problem_of(*block->experts[0][1], lo.int8, lo.x_type), lo, name));

@@ -105,6 +105,24 @@ struct moebius_moe {
   moebius::Moe layer;
 };
 
+namespace {
+
+const moebius::ModuleInfo& module_at(const moebius_folder* folder, size_t i) {
+  require(folder, "folder");
+  if (i >= folder->modules.size())
+    throw moebius::Error("module " + std::to_string(i) + " of a folder that has " +
+                         std::to_string(folder->modules.size()));
+  return folder->modules[i];
+}
+
+// What a layer says of itself; 0 when there is no layer.
+template <class Layer, class F>
+size_t fact_of(const Layer* layer, F&& fact) noexcept {
+  return guarded<size_t>(0, [&] { return require(layer, "layer"), fact(layer->layer); });
+}
+
+}  // namespace
+
 const char* moebius_version(void) {
   static const std::string kVersion = moebius::version();
   return kVersion.c_str();
@@ -121,18 +139,19 @@ moebius_folder* moebius_folder_open(const char* path) {
 }
 void moebius_folder_free(moebius_folder* folder) { delete folder; }
 size_t moebius_folder_module_count(const moebius_folder* f) {
-  return f == nullptr ? 0 : f->modules.size();
+  return guarded<size_t>(0, [&] { return require(f, "folder"), f->modules.size(); });
 }
 const char* moebius_folder_module_name(const moebius_folder* f, size_t i) {
-  return f == nullptr || i >= f->modules.size() ? nullptr : f->modules[i].name.c_str();
+  return guarded<const char*>(nullptr, [&] { return module_at(f, i).name.c_str(); });
 }
 const char* moebius_folder_module_scheme(const moebius_folder* f, size_t i) {
-  return f == nullptr || i >= f->modules.size() ? nullptr : f->modules[i].scheme.c_str();
+  return guarded<const char*>(nullptr, [&] { return module_at(f, i).scheme.c_str(); });
 }
 const char* moebius_folder_module_problem(const moebius_folder* f, size_t i) {
-  return f == nullptr || i >= f->modules.size() || f->modules[i].supported
-             ? nullptr
-             : f->modules[i].reason.c_str();
+  return guarded<const char*>(nullptr, [&] {
+    const moebius::ModuleInfo& m = module_at(f, i);
+    return m.supported ? nullptr : m.reason.c_str();
+  });
 }
 
 moebius_linear* moebius_linear_load(const moebius_folder* folder, const char* module,
@@ -144,10 +163,10 @@ moebius_linear* moebius_linear_load(const moebius_folder* folder, const char* mo
 }
 void moebius_linear_free(moebius_linear* layer) { delete layer; }
 size_t moebius_linear_inputs(const moebius_linear* l) {
-  return l == nullptr ? 0 : l->layer.inputs();
+  return fact_of(l, [](const moebius::Linear& x) { return x.inputs(); });
 }
 size_t moebius_linear_outputs(const moebius_linear* l) {
-  return l == nullptr ? 0 : l->layer.outputs();
+  return fact_of(l, [](const moebius::Linear& x) { return x.outputs(); });
 }
 int moebius_linear_run(const moebius_linear* layer, const moebius_input* x,
                        const moebius_output* y) {
@@ -168,9 +187,15 @@ moebius_moe* moebius_moe_load(const moebius_folder* folder, const char* block, i
   });
 }
 void moebius_moe_free(moebius_moe* layer) { delete layer; }
-size_t moebius_moe_hidden(const moebius_moe* l) { return l == nullptr ? 0 : l->layer.hidden(); }
-size_t moebius_moe_experts(const moebius_moe* l) { return l == nullptr ? 0 : l->layer.experts(); }
-size_t moebius_moe_slots(const moebius_moe* l) { return l == nullptr ? 0 : l->layer.slots(); }
+size_t moebius_moe_hidden(const moebius_moe* l) {
+  return fact_of(l, [](const moebius::Moe& x) { return x.hidden(); });
+}
+size_t moebius_moe_experts(const moebius_moe* l) {
+  return fact_of(l, [](const moebius::Moe& x) { return x.experts(); });
+}
+size_t moebius_moe_slots(const moebius_moe* l) {
+  return fact_of(l, [](const moebius::Moe& x) { return x.slots(); });
+}
 int moebius_moe_run(const moebius_moe* layer, const moebius_input* x, const moebius_output* y) {
   return guarded(1, [&] {
     require(layer, "layer");

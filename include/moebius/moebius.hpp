@@ -6,7 +6,7 @@
 //   block.run({x, moebius::ElementType::kBf16, T, block.hidden()}, {y, moebius::ElementType::kBf16, T, block.hidden()});
 //
 // Everything throws moebius::Error (moebius/error.h) and nothing else of its own; no third-party type appears here. Objects are
-// movable handles. Layers may be run from several threads at once; the calls share the layer's threads and take turns.
+// movable handles; one that was moved from throws whatever is asked of it. Layers may be run from several threads at once; the calls share the layer's threads and take turns.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -76,6 +76,7 @@ class Linear {
   friend class Folder;
   struct Impl;
   explicit Linear(std::unique_ptr<Impl> impl);
+  Impl& held() const;
   std::unique_ptr<Impl> impl_;
 };
 
@@ -103,6 +104,7 @@ class Moe {
   friend class Folder;
   struct Impl;
   explicit Moe(std::unique_ptr<Impl> impl);
+  Impl& held() const;
   std::unique_ptr<Impl> impl_;
 };
 
@@ -128,6 +130,7 @@ class Folder {
  private:
   struct Impl;
   explicit Folder(std::unique_ptr<Impl> impl);
+  Impl& held() const;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -16,6 +16,7 @@
 
 #if defined(__linux__)
 #include <sys/mman.h>
+#include <unistd.h>
 #endif
 
 namespace moebius {
@@ -27,16 +28,16 @@ constexpr size_t kLarge =
 
 #if defined(__linux__)
 // An anonymous mapping whose start is a multiple of 2 MiB: map more, then cut the ends off.
-uint8_t* map_huge(size_t bytes) {
-  const size_t whole = bytes + kHugePage;
-  void* raw = mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+uint8_t* map_huge(const MappingCut& cut) {
+  void* raw = mmap(nullptr, cut.whole, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (raw == MAP_FAILED) return nullptr;
   auto* start = static_cast<uint8_t*>(raw);
-  const size_t head = (kHugePage - reinterpret_cast<uintptr_t>(start) % kHugePage) % kHugePage;
+  const auto address = reinterpret_cast<uintptr_t>(start);
+  const size_t head = cut.head(address), tail = cut.tail(address);
   if (head > 0) munmap(start, head);
-  if (whole - head > bytes) munmap(start + head + bytes, whole - head - bytes);
+  if (tail > 0) munmap(start + head + cut.used, tail);
 #if defined(MADV_HUGEPAGE)
-  (void)madvise(start + head, bytes, MADV_HUGEPAGE);
+  (void)madvise(start + head, cut.used, MADV_HUGEPAGE);
 #endif
   return start + head;
 }
@@ -72,13 +73,29 @@ WorkspaceList& workspace_list() {
 
 }  // namespace
 
+size_t page_bytes() {
+#if defined(__linux__)
+  static const long asked = sysconf(_SC_PAGESIZE);
+  if (asked > 0) return static_cast<size_t>(asked);
+#endif
+  return 4096;
+}
+
+MappingCut::MappingCut(size_t bytes, size_t page_size, size_t align)
+    : used(round_up(bytes, page_size)), page(page_size), alignment(std::max(page_size, align)) {
+  whole = used + alignment - page;  // the start is a multiple of the page already
+}
+
+size_t MappingCut::head(uintptr_t start) const { return round_up(start, alignment) - start; }
+
 AlignedBuffer::AlignedBuffer(size_t bytes) : size_(bytes) {
   if (bytes == 0) return;
   if (bytes > SIZE_MAX / 2) fail("cannot allocate {} bytes", bytes);
 #if defined(__linux__)
   if (bytes >= kLarge) {
-    mapped_ = round_up(bytes, 4096);
-    data_ = map_huge(mapped_);
+    const MappingCut cut(bytes, page_bytes(), kHugePage);
+    mapped_ = cut.used;
+    data_ = map_huge(cut);
     if (data_ == nullptr) fail("out of memory: cannot allocate {} bytes", bytes);
     return;
   }

@@ -43,6 +43,22 @@ class AlignedBuffer {
   size_t mapped_ = 0;  // bytes of the mapping, 0 when from the heap
 };
 
+size_t page_bytes();  // of this system: 4, 16 or 64 KiB
+
+// How a mapping with an aligned start is cut out of a longer one. The system maps and unmaps whole
+// pages only, so every number is a multiple of the page.
+struct MappingCut {
+  size_t used = 0;   // bytes kept
+  size_t whole = 0;  // bytes to ask for
+  size_t page = 0, alignment = 0;
+
+  MappingCut(size_t bytes, size_t page, size_t alignment);  // powers of two
+  size_t head(uintptr_t start) const;                       // to be given back before the start ...
+  size_t tail(uintptr_t start) const {
+    return whole - head(start) - used;
+  }  // ... and behind the end
+};
+
 // Collects the sizes of a call's scratch areas, each on its own cache line, and says where each one
 // starts.
 class ScratchLayout {

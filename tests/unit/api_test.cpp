@@ -58,6 +58,66 @@ TEST(Api, RequestedKernelAndUnknownNames) {
   EXPECT_THROW(folder.moe("model.layers.0.self_attn"), Error);
 }
 
+TEST(Api, HandlesThatWereMovedFromThrow) {
+  const auto says_so = [](const char* what, auto&& fn) {
+    try {
+      fn();
+      ADD_FAILURE() << what << ": no error";
+    } catch (const Error& e) {
+      EXPECT_EQ(std::string(e.what()),
+                std::string("this moebius::") + what + " is empty: it was moved from");
+    }
+  };
+  Options options;
+  options.threads = 1;
+  options.activations = ElementType::kF32;
+  Folder folder = Folder::open(test::bundled_model_dir().string());
+  Linear linear = folder.linear("model.layers.0.self_attn.q_proj", options);
+  Moe moe = folder.moe("model.layers.0.mlp", options);
+  const Folder other = std::move(folder);
+  const Linear taken = std::move(linear);
+  Moe kept = std::move(moe);
+  EXPECT_EQ(taken.inputs(), 384u);
+  EXPECT_GT(kept.hidden(), 0u);
+  const InputMatrix x;
+  const OutputMatrix y;
+  says_so("Folder", [&] { folder.architecture(); });
+  says_so("Folder", [&] { folder.modules(); });
+  says_so("Folder", [&] { folder.moe_blocks(); });
+  says_so("Folder", [&] { folder.warnings(); });
+  says_so("Folder", [&] { folder.linear("a"); });
+  says_so("Folder", [&] { folder.moe("a"); });
+  says_so("Linear", [&] { linear.inputs(); });
+  says_so("Linear", [&] { linear.outputs(); });
+  says_so("Linear", [&] { linear.kernel(); });
+  says_so("Linear", [&] { linear.run(x, y); });
+  says_so("Moe", [&] { moe.hidden(); });
+  says_so("Moe", [&] { moe.experts(); });
+  says_so("Moe", [&] { moe.slots(); });
+  says_so("Moe", [&] { moe.kernel(); });
+  says_so("Moe", [&] { moe.run(x, y); });
+  says_so("Moe", [&] { moe.run_logits(x, x, y); });
+  says_so("Moe", [&] { moe.run_ids(x, nullptr, nullptr, 1, y); });
+  moe = std::move(kept);  // and can be given something again
+  EXPECT_GT(moe.hidden(), 0u);
+}
+
+TEST(CApi, SaysWhatIsMissing) {
+  EXPECT_EQ(moebius_linear_inputs(nullptr), 0u);
+  EXPECT_STREQ(moebius_last_error(), "layer is NULL");
+  EXPECT_EQ(moebius_folder_module_count(nullptr), 0u);
+  EXPECT_STREQ(moebius_last_error(), "folder is NULL");
+  EXPECT_EQ(moebius_moe_hidden(nullptr), 0u);
+  EXPECT_STREQ(moebius_last_error(), "layer is NULL");
+  moebius_folder* folder = moebius_folder_open(test::bundled_model_dir().c_str());
+  ASSERT_NE(folder, nullptr) << moebius_last_error();
+  const size_t count = moebius_folder_module_count(folder);
+  EXPECT_EQ(moebius_folder_module_name(folder, count), nullptr);
+  EXPECT_EQ(std::string(moebius_last_error()),
+            "module " + std::to_string(count) + " of a folder that has " + std::to_string(count));
+  moebius_folder_free(folder);
+}
+
 TEST(CApi, RunsAndReportsErrors) {
   moebius_folder* folder = moebius_folder_open(test::bundled_model_dir().c_str());
   ASSERT_NE(folder, nullptr) << moebius_last_error();

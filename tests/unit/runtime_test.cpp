@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <fstream>
 #include <numeric>
 #include <set>
 #include <stdexcept>
@@ -68,6 +69,38 @@ TEST(ThreadPool, ReadsCpuQuota) {
   EXPECT_DOUBLE_EQ(parse_cpu_max("-1 100000"), 0);
   EXPECT_GE(default_thread_count(), 1u);
   EXPECT_LE(default_thread_count(), available_cpus());
+}
+
+// Kernels with pages of 16 and 64 KiB refuse to unmap anything else: what is cut off is whole pages.
+TEST(AlignedBuffer, MappingsAreCutAtWholePages) {
+  constexpr size_t kHuge = size_t{2} << 20;
+  EXPECT_EQ(page_bytes() & (page_bytes() - 1), 0u);
+  EXPECT_GE(page_bytes(), 4096u);
+  for (const size_t page : {size_t{4096}, size_t{16384}, size_t{65536}, 2 * kHuge})
+    for (const size_t bytes : {4 * kHuge, 4 * kHuge + 1, 4 * kHuge + 4096, 4 * kHuge + 65537})
+      for (const size_t pages : {0u, 1u, 31u, 32u, 33u, 1000u}) {
+        const uintptr_t start = (uintptr_t{1} << 40) + pages * page;
+        const MappingCut cut(bytes, page, kHuge);
+        EXPECT_GE(cut.used, bytes);
+        EXPECT_EQ(cut.whole, cut.head(start) + cut.used + cut.tail(start));
+        for (const size_t n : {cut.used, cut.whole, cut.head(start), cut.tail(start)})
+          EXPECT_EQ(n % page, 0u) << page << " " << bytes << " " << pages;
+        EXPECT_EQ((start + cut.head(start)) % kHuge, 0u);
+        EXPECT_LE(cut.head(start) + cut.used, cut.whole);
+      }
+}
+
+TEST(AlignedBuffer, GivesAllAddressSpaceBack) {
+  const auto mapped = [] {  // pages of address space
+    std::ifstream in("/proc/self/statm");
+    size_t pages = 0;
+    in >> pages;
+    return pages;
+  };
+  const size_t before = mapped();
+  for (int i = 0; i < 64; ++i)
+    AlignedBuffer((size_t{16} << 20) + 4096 * static_cast<size_t>(i) + 1);
+  EXPECT_LE(mapped(), before + 16);
 }
 
 class Pools : public testing::TestWithParam<size_t> {};
