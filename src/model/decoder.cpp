@@ -277,6 +277,7 @@ void DecoderModel::forward(std::span<const StepItem> items, std::vector<float>& 
     logits.clear();
     return;
   }
+  const ThreadPool::Stay stay(*options_.pool);  // a step is many short regions
   Buffers& b = *buffers_;
   {
     const Timer timer(profile_, Phase::kEmbedding);

@@ -1,32 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
-// Protocol of one region: the caller publishes the function and raises `epoch`; every worker sees
-// the new epoch, runs the function and lowers `pending`; the caller, having run its own share,
-// waits for pending == 0. Barriers count arrivals in `arrived`; the last one resets the count and
-// raises `phase`. Every wait spins for kSpinMicroseconds, then sleeps in the kernel
-// (std::atomic::wait, whose notify is a load when nobody sleeps). With more threads than CPUs
-// nobody spins: the thread that is waited for may need the CPU of the one that waits.
+// Protocol of one region: the caller publishes the function and raises `epoch`; every worker of the
+// team sees the new epoch, runs the function and lowers `pending`; the caller, having run its own
+// share, waits for pending == 0. Barriers count arrivals in `arrived`; the last one resets the count
+// and raises `phase`. Every wait spins for kSpinNanoseconds, yields once, then sleeps in the kernel
+// (std::atomic::wait, whose notify is a load when nobody sleeps). With more threads than CPUs nobody
+// spins: the thread that is waited for may need the CPU of the one that waits.
+//
+// Who is in the team is decided by the caller between two regions (roster.h). A worker that sits
+// out finds role 0, says that it is parked, and sleeps on its role; it is called back only when it
+// is parked, with the epoch from which it is to wait, so it can never run a region that did not
+// count it.
 #include "runtime/thread_pool.h"
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <exception>
 #include <mutex>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
+#include "runtime/affinity.h"
+#include "runtime/roster.h"
 #include "runtime/topology.h"
 
 #if defined(__linux__)
 #include <pthread.h>
+#include <unistd.h>
 #endif
 
 namespace moebius {
 namespace {
 
-constexpr int kSpinMicroseconds =
-    100;  // longer than the gap between two layers of a decoding model
+// Longer than the gap between two layers of a decoding model, short beside the slice that a
+// descheduled thread waits for.
+constexpr int64_t kSpinNanoseconds = 50'000;
 constexpr size_t kMaxThreads = 4096;
 
 thread_local int region_depth = 0;
@@ -47,24 +59,58 @@ inline void cpu_relax() noexcept {
 #endif
 }
 
+int64_t now_ns() noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+int64_t thread_cpu_ns() noexcept {
+#if defined(CLOCK_THREAD_CPUTIME_ID)
+  timespec t{};
+  if (clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t) == 0)
+    return t.tv_sec * 1'000'000'000ll + t.tv_nsec;
+#endif
+  return 0;
+}
+
+// What a thread lost to others: time that passed and was neither worked nor slept. Summed up over
+// windows, so that the clock of the thread (a system call) is read rarely.
+class LossMeter {
+ public:
+  void restart(int64_t now) noexcept { start_ = now, cpu_ = thread_cpu_ns(), away_ = 0; }
+  void away(int64_t ns) noexcept { away_ += ns; }  // asleep, or not ours to judge
+  // After a region; a negative number unless a window is full.
+  double close(int64_t now) noexcept {
+    if (static_cast<double>(now - start_) < Roster::kWindow * 1e9) return -1;
+    const int64_t wall = now - start_, worked = thread_cpu_ns() - cpu_;
+    const double lost = worked == 0 ? 0 : static_cast<double>(wall - worked - away_);
+    restart(now);
+    return std::max(0.0, lost / static_cast<double>(wall));
+  }
+
+ private:
+  int64_t start_ = 0, cpu_ = 0, away_ = 0;
+};
+
 // Waits until value != old.
 template <class T>
-void wait_while(std::atomic<T>& value, T old, bool spin) noexcept {
+void wait_while(std::atomic<T>& value, T old, bool spin, LossMeter& meter) noexcept {
+  const auto changed = [&] { return value.load(std::memory_order_acquire) != old; };
+  if (changed()) return;
+  int64_t now = now_ns();
   if (spin) {
-    for (int i = 0; i < 64; ++i) {
-      if (value.load(std::memory_order_acquire) != old) return;
-      cpu_relax();
-    }
-    const auto end =
-        std::chrono::steady_clock::now() + std::chrono::microseconds(kSpinMicroseconds);
-    do {
+    const int64_t end = now + kSpinNanoseconds;
+    for (; now < end; now = now_ns())
       for (int i = 0; i < 64; ++i) {
-        if (value.load(std::memory_order_acquire) != old) return;
+        if (changed()) return;
         cpu_relax();
       }
-    } while (std::chrono::steady_clock::now() < end);
+    std::this_thread::yield();
   }
-  while (value.load(std::memory_order_acquire) == old) value.wait(old, std::memory_order_acquire);
+  if (changed()) return;
+  while (!changed()) value.wait(old, std::memory_order_acquire);
+  meter.away(now_ns() - now);
 }
 
 #if defined(__linux__)
@@ -72,29 +118,85 @@ void name_thread(size_t index) {
   const std::string name = fmt::format("moebius-{}", index);
   (void)pthread_setname_np(pthread_self(), name.substr(0, 15).c_str());
 }
+uint32_t process_number() { return static_cast<uint32_t>(getpid()); }
 #else
 void name_thread(size_t) {}
+uint32_t process_number() { return 1; }
 #endif
+
+// Where the calling thread is held, and where it was before. Holds may be nested; the outermost one
+// puts the thread back.
+class CallerPlace {
+ public:
+  void hold(int cpu) noexcept {
+    ++depth_;
+    if (cpu < 0 || cpu == cpu_) return;
+    if (cpu_ < 0) before_ = AffinityMask::current();
+    if (AffinityMask::of(cpu).apply()) cpu_ = cpu;
+  }
+  void leave() noexcept {
+    if (--depth_ == 0) let_go();
+  }
+  void let_go() noexcept {
+    if (cpu_ >= 0) (void)before_.apply();
+    cpu_ = -1;
+  }
+
+ private:
+  int depth_ = 0, cpu_ = -1;  // -1: not held anywhere
+  AffinityMask before_;
+};
+
+thread_local CallerPlace caller_place;
+
+struct HoldScope {
+  explicit HoldScope(int cpu) { caller_place.hold(cpu); }
+  ~HoldScope() { caller_place.leave(); }
+};
 
 }  // namespace
 
 size_t available_cpus() {
-  const size_t n = allowed_cpus().size();
+  const size_t n = AffinityMask::current().cpus().size();
   return n > 0 ? n : std::max<size_t>(1, std::thread::hardware_concurrency());
 }
 
 size_t default_thread_count() { return usable_topology().default_threads(); }
 
+// What the pool keeps for each member; seat 0 is the caller's, whoever it is.
+struct alignas(64) ThreadPool::Seat {
+  std::atomic<uint32_t> role{0};  // index in the team; 0 for a worker that sits out
+  std::atomic<bool> parked{false};
+  uint32_t resume = 0;  // epoch from which a worker that is called back waits
+  int cpu = -1;         // -1: anywhere
+  double lost = -1;     // share of the last window; negative: nothing new
+  LossMeter meter;
+};
+
 struct ThreadPool::State {
+  State(const std::vector<int>& cpus, bool balanced)
+      : roster(cpus, process_number()), balance(balanced), seats(cpus.size()), lost(cpus.size()) {}
+
   alignas(64) std::atomic<uint32_t> epoch{0};
   alignas(64) std::atomic<uint32_t> pending{0};
   alignas(64) std::atomic<uint32_t> arrived{0};
   alignas(64) std::atomic<uint32_t> phase{0};
   alignas(64) const FunctionRef<void(Member&)>* fn = nullptr;
+  size_t team = 1;  // members of this region
   std::atomic<bool> aborted{false};
   bool stop = false;  // written before epoch is raised
   bool spin = true;
-  std::mutex turn;  // callers on different threads
+  bool pinned = false;
+
+  std::mutex turn;  // callers on different threads; guards what follows
+  Roster roster;
+  bool balance;        // members may sit out
+  bool waits = false;  // for a worker that is to come back and has not parked yet
+  std::vector<Seat> seats;
+  std::vector<double> lost;
+  std::thread::id caller;
+  int64_t caller_left = 0;  // when its last region ended
+
   std::mutex error_mutex;
   std::exception_ptr error;
   std::vector<std::thread> threads;
@@ -108,67 +210,171 @@ struct ThreadPool::State {
     phase.fetch_add(1, std::memory_order_acq_rel);  // frees whoever waits at a barrier
     phase.notify_all();
   }
-};
-
-ThreadPool::ThreadPool(size_t threads) : state_(std::make_unique<State>()), size_(threads) {
-  if (threads == 0 || threads > kMaxThreads)
-    fail("a thread pool needs 1 to {} threads, not {}", kMaxThreads, threads);
-  const std::vector<int> cpus = allowed_cpus();
-  const size_t n_cpus = cpus.empty() ? available_cpus() : cpus.size();
-  state_->spin = size_ <= n_cpus;
-  // Pin only when the pool covers the whole machine: two half-size pools pinned to the same half
-  // would share cores. Worker i takes CPU i; CPU 0 of the list is left to the caller, whose
-  // affinity is its own affair.
-  const bool pin = size_ == cpus.size() && size_ > 1;
-  state_->threads.reserve(size_ - 1);
-  try {
-    for (size_t i = 1; i < size_; ++i) {
-      const int cpu = pin ? cpus[i] : -1;
-      state_->threads.emplace_back([this, i, cpu] {
-        name_thread(i);
-        if (cpu >= 0) pin_this_thread({cpu});
-        work(i);
-      });
-    }
-  } catch (const std::exception& e) {
-    size_ = state_->threads.size() + 1;  // what could be started is joined by the same path
-    state_->stop = true;
-    state_->epoch.fetch_add(1, std::memory_order_acq_rel);
-    state_->epoch.notify_all();
-    for (std::thread& t : state_->threads) t.join();
-    fail("cannot start thread {} of {}: {}", state_->threads.size() + 2, threads, e.what());
-  }
-}
-
-ThreadPool::~ThreadPool() {
-  state_->stop = true;
-  state_->epoch.fetch_add(1, std::memory_order_acq_rel);
-  state_->epoch.notify_all();
-  for (std::thread& t : state_->threads) t.join();
-}
-
-void ThreadPool::work(size_t index) {
-  State& s = *state_;
-  ++region_depth;  // whatever a worker runs is inside a region
-  uint32_t seen = 0;
-  for (;;) {
-    wait_while(s.epoch, seen, s.spin);
-    seen = s.epoch.load(std::memory_order_acquire);
-    if (s.stop) return;
-    Member member(this, index, size_);
+  void take_part(Member& member) noexcept {
     try {
-      (*s.fn)(member);
+      (*fn)(member);
     } catch (const RegionAborted&) {
     } catch (...) {
-      s.record_error();
+      record_error();
     }
-    if (s.pending.fetch_sub(1, std::memory_order_acq_rel) == 1) s.pending.notify_one();
   }
+  void work(size_t index);
+  void sit_out(Seat& seat) noexcept;
+  void meet(int64_t now) noexcept;
+  void assign_roles() noexcept;
+  void start_caller_window(int64_t now) noexcept;
+  void end_caller_window() noexcept;
+};
+
+bool ThreadPool::pinned() const noexcept { return state_->pinned; }
+
+namespace {
+
+// A CPU for every member, or none for any.
+std::vector<int> places_for(size_t threads) {
+  const Topology topology = usable_topology();
+  std::vector<int> cpus(std::min<size_t>(threads, kMaxThreads), -1);
+  Topology unlimited = topology;
+  unlimited.quota = 0;  // under a quota other containers have the same first CPUs
+  if (threads < unlimited.default_threads() || threads > topology.threads.size()) return cpus;
+  for (size_t i = 0; i < threads; ++i) cpus[i] = topology.threads[i].cpu;
+  return cpus;
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(size_t threads)
+    : ThreadPool(threads, places_for(threads), threads <= available_cpus()) {}
+
+ThreadPool::ThreadPool(const CpuList& list) : ThreadPool(list.cpus.size(), list.cpus, true) {}
+
+ThreadPool::ThreadPool(size_t threads, std::vector<int> cpus, bool share) : size_(threads) {
+  if (threads == 0 || threads > kMaxThreads)
+    fail("a thread pool needs 1 to {} threads, not {}", kMaxThreads, threads);
+  const std::set<int> different(cpus.begin(), cpus.end());
+  if (cpus[0] >= 0 && (different.size() < threads || *different.begin() < 0))
+    fail("a thread pool needs a CPU of its own for each of its {} threads", threads);
+  state_ = std::make_unique<State>(cpus, share && threads > 1);
+  State& s = *state_;
+  s.spin = share;
+  s.pinned = threads > 1 && cpus[0] >= 0;
+  s.team = size_;
+  s.threads.reserve(size_ - 1);
+  for (size_t i = 0; i < size_; ++i) {
+    s.seats[i].cpu = s.pinned ? cpus[i] : -1;
+    s.seats[i].role.store(static_cast<uint32_t>(i), std::memory_order_relaxed);
+  }
+  try {
+    for (size_t i = 1; i < size_; ++i) s.threads.emplace_back([&s, i] { s.work(i); });
+  } catch (const std::exception& e) {
+    stop_workers();
+    fail("cannot start thread {} of {}: {}", s.threads.size() + 2, threads, e.what());
+  }
+}
+
+ThreadPool::~ThreadPool() { stop_workers(); }
+
+void ThreadPool::stop_workers() noexcept {
+  State& s = *state_;
+  s.stop = true;
+  s.epoch.fetch_add(1, std::memory_order_acq_rel);
+  s.epoch.notify_all();
+  for (Seat& seat : s.seats) {  // those who sit out
+    seat.role.store(1, std::memory_order_release);
+    seat.role.notify_all();
+  }
+  for (std::thread& t : s.threads) t.join();
+}
+
+void ThreadPool::State::work(size_t index) {
+  Seat& seat = seats[index];
+  name_thread(index);
+  (void)AffinityMask::of(seat.cpu).apply();  // best effort: a container may refuse
+  ++region_depth;                            // whatever a worker runs is inside a region
+  seat.meter.restart(now_ns());
+  uint32_t seen = 0;
+  for (;;) {
+    wait_while(epoch, seen, spin, seat.meter);
+    seen = epoch.load(std::memory_order_acquire);
+    if (stop) return;
+    const uint32_t role = seat.role.load(std::memory_order_acquire);
+    if (role == 0) {
+      sit_out(seat);
+      if (stop) return;
+      seen = seat.resume;
+      continue;
+    }
+    Member member(this, &seat, role, team);
+    take_part(member);
+    if (balance) seat.lost = seat.meter.close(now_ns());
+    if (pending.fetch_sub(1, std::memory_order_acq_rel) == 1) pending.notify_one();
+  }
+}
+
+void ThreadPool::State::sit_out(Seat& seat) noexcept {
+  seat.parked.store(true, std::memory_order_release);
+  while (seat.role.load(std::memory_order_acquire) == 0)
+    seat.role.wait(0, std::memory_order_acquire);
+  (void)AffinityMask::of(seat.cpu).apply();
+  seat.meter.restart(now_ns());
+}
+
+// Between two regions, by the caller: hears what members lost and decides who takes part.
+void ThreadPool::State::meet(int64_t now) noexcept {
+  bool news = waits || team < seats.size();
+  for (size_t i = 0; i < seats.size(); ++i) {
+    const bool present = i == 0 || seats[i].role.load(std::memory_order_relaxed) != 0;
+    lost[i] = present ? std::exchange(seats[i].lost, -1) : -1;
+    news |= lost[i] > 0;
+  }
+  if (news && (roster.update(static_cast<double>(now) * 1e-9, lost) || waits)) assign_roles();
+}
+
+void ThreadPool::State::assign_roles() noexcept {
+  uint32_t next = 1;
+  waits = false;
+  for (size_t i = 1; i < seats.size(); ++i) {
+    Seat& seat = seats[i];
+    const bool away = seat.role.load(std::memory_order_relaxed) == 0;
+    if (roster.sits_out(i)) {
+      seat.role.store(0, std::memory_order_relaxed);
+    } else if (away && !seat.parked.load(std::memory_order_acquire)) {
+      waits = true;
+    } else if (away) {
+      seat.parked.store(false, std::memory_order_relaxed);
+      seat.resume = epoch.load(std::memory_order_relaxed);
+      seat.cpu = pinned ? roster.cpu(i) : -1;
+      seat.lost = -1;
+      seat.role.store(next++, std::memory_order_release);
+      seat.role.notify_one();
+    } else {
+      seat.role.store(next++, std::memory_order_relaxed);
+    }
+  }
+  seats[0].cpu = pinned ? roster.cpu(0) : -1;
+  team = next;
+}
+
+// The caller's window holds its time in regions; what it does between them is its own affair.
+void ThreadPool::State::start_caller_window(int64_t now) noexcept {
+  const std::thread::id self = std::this_thread::get_id();
+  constexpr int64_t kPause = 1'000'000;
+  if (caller != self || now - caller_left > kPause) {
+    caller = self;
+    seats[0].meter.restart(now);
+  } else {
+    seats[0].meter.away(now - caller_left);
+  }
+}
+
+void ThreadPool::State::end_caller_window() noexcept {
+  caller_left = now_ns();
+  seats[0].lost = seats[0].meter.close(caller_left);
 }
 
 void ThreadPool::Member::barrier() {
-  if (pool_ == nullptr || count_ == 1) return;
-  State& s = *pool_->state_;
+  if (state_ == nullptr || count_ == 1) return;
+  State& s = *state_;
   // The phase is read before the flag: whoever sees the phase raised by a failing member also sees
   // the flag.
   const uint32_t phase = s.phase.load(std::memory_order_acquire);
@@ -178,7 +384,7 @@ void ThreadPool::Member::barrier() {
     s.phase.fetch_add(1, std::memory_order_acq_rel);
     s.phase.notify_all();
   } else {
-    wait_while(s.phase, phase, s.spin);
+    wait_while(s.phase, phase, s.spin, seat_->meter);
   }
   if (s.aborted.load(std::memory_order_acquire)) throw RegionAborted{};
 }
@@ -189,40 +395,54 @@ void ThreadPool::run(FunctionRef<void(Member&)> fn) {
 }
 
 void ThreadPool::run_alone(FunctionRef<void(Member&)> fn) {
-  Member alone(nullptr, 0, 1);
+  Member alone(nullptr, nullptr, 0, 1);
   fn(alone);
 }
 
 void ThreadPool::run_team(FunctionRef<void(Member&)> fn) {
   State& s = *state_;
   const std::lock_guard turn(s.turn);
+  const RegionScope scope;
+  if (s.balance) {
+    const int64_t now = now_ns();
+    s.meet(now);
+    if (s.team == 1) {
+      caller_place.let_go();  // the system finds the freest core
+      return run_alone(fn);
+    }
+    s.start_caller_window(now);
+  }
+  const HoldScope hold(s.seats[0].cpu);
   s.fn = &fn;
   s.arrived.store(0, std::memory_order_relaxed);
   s.aborted.store(false, std::memory_order_relaxed);
-  const auto workers = static_cast<uint32_t>(size_ - 1);
-  s.pending.store(workers, std::memory_order_relaxed);
+  s.pending.store(static_cast<uint32_t>(s.team - 1), std::memory_order_relaxed);
   s.epoch.fetch_add(1, std::memory_order_acq_rel);
   s.epoch.notify_all();
-  {
-    const RegionScope scope;
-    Member member(this, 0, size_);
-    try {
-      fn(member);
-    } catch (const RegionAborted&) {
-    } catch (...) {
-      s.record_error();
-    }
-  }
+  Member member(&s, &s.seats[0], 0, s.team);
+  s.take_part(member);
   for (uint32_t left = s.pending.load(std::memory_order_acquire); left != 0;
        left = s.pending.load(std::memory_order_acquire))
-    wait_while(s.pending, left, s.spin);
+    wait_while(s.pending, left, s.spin, s.seats[0].meter);
   s.fn = nullptr;
+  if (s.balance) s.end_caller_window();
   if (s.error) {
     const std::exception_ptr error = std::move(s.error);
     s.error = nullptr;
     std::rethrow_exception(error);
   }
 }
+
+ThreadPool::Stay::Stay(ThreadPool& pool) {
+  int cpu = -1;
+  if (region_depth == 0) {
+    const std::lock_guard turn(pool.state_->turn);
+    cpu = pool.state_->seats[0].cpu;
+  }
+  caller_place.hold(cpu);
+}
+
+ThreadPool::Stay::~Stay() { caller_place.leave(); }
 
 void ThreadPool::parallel_for(size_t count, FunctionRef<void(size_t)> fn, size_t grain) {
   if (count == 0) return;

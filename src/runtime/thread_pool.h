@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Our threads. A region is one call of run(): every member executes the same function and may meet
 // the others at barriers, so a layer with several phases wakes the workers once. Members spin for a
-// while before they sleep: a barrier between busy threads costs about a microsecond.
+// moment before they sleep: a barrier between busy threads costs about a microsecond.
+//
+// A pool that has the whole machine pins its members, the caller for the length of a region; a
+// smaller one leaves placement to the system. Members whose core is taken by another program sit
+// out for a while (roster.h), so a region may have fewer members than the pool: work is taken from
+// counters, or cut by Member::count().
 //
 // Safe by construction: run() from inside a region executes inline with one member; callers on
 // different threads take turns; an exception of any member ends the region (barriers let everyone
@@ -12,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <type_traits>
+#include <vector>
 
 namespace moebius {
 
@@ -47,9 +53,17 @@ size_t available_cpus();
 // One per core that helps, within the affinity mask and the control group's quota (topology.h).
 size_t default_thread_count();
 
+// One CPU per member, the caller's first.
+struct CpuList {
+  std::vector<int> cpus;
+};
+
 class ThreadPool {
+  struct Seat;
+  struct State;
+
  public:
-  // One participant of a region: index 0 is the caller.
+  // One participant of a region: index 0 is the caller, count() at most the size of the pool.
   class Member {
    public:
     size_t index() const noexcept { return index_; }
@@ -60,18 +74,34 @@ class ThreadPool {
 
    private:
     friend class ThreadPool;
-    Member(ThreadPool* pool, size_t index, size_t count)
-        : pool_(pool), index_(index), count_(count) {}
-    ThreadPool* pool_;
+    Member(State* state, Seat* seat, size_t index, size_t count)
+        : state_(state), seat_(seat), index_(index), count_(count) {}
+    State* state_;
+    Seat* seat_;
     size_t index_, count_;
   };
 
+  // While it lives, the calling thread keeps the place that regions of the pool give it. For whoever
+  // runs many short regions: pinning and putting back costs more than a microsecond each time. Make
+  // no pool and no thread meanwhile: they would inherit the place.
+  class Stay {
+   public:
+    explicit Stay(ThreadPool& pool);
+    ~Stay();
+    Stay(const Stay&) = delete;
+    Stay& operator=(const Stay&) = delete;
+  };
+
+  // Pinned when it covers the cores this thread may use, one member per core; otherwise not, since
+  // two small pools would choose the same CPUs.
   explicit ThreadPool(size_t threads = default_thread_count());
+  explicit ThreadPool(const CpuList& list);  // pinned to exactly these
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   size_t size() const noexcept { return size_; }
+  bool pinned() const noexcept;
 
   // Runs fn(member) on all threads at once and returns when the last one is done.
   void run(FunctionRef<void(Member&)> fn);
@@ -87,9 +117,9 @@ class ThreadPool {
   static bool inside_region() noexcept;
 
  private:
-  struct State;
+  ThreadPool(size_t threads, std::vector<int> cpus, bool share);
   void run_team(FunctionRef<void(Member&)> fn);
-  void work(size_t index);
+  void stop_workers() noexcept;
   std::unique_ptr<State> state_;
   size_t size_ = 1;
 };

@@ -14,13 +14,11 @@
 #include <utility>
 
 #include "base/error.h"
+#include "runtime/affinity.h"
 #include "runtime/system_files.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
-#endif
-#if defined(__linux__)
-#include <sched.h>
 #endif
 
 namespace moebius {
@@ -199,19 +197,15 @@ Caches find_caches(const MachineSources& from, int cpu, const std::map<int, int>
 
 // --- this machine ---
 
-#if defined(__linux__)
 // CPUID tells about the CPU it runs on, so a thread of its own goes there.
 CpuidWords cpuid_on(int cpu, uint32_t leaf, uint32_t sub) {
   if (cpu < 0) return cpuid(leaf, sub);
   CpuidWords words;
   std::thread([&] {
-    if (pin_this_thread({cpu})) words = cpuid(leaf, sub);
+    if (AffinityMask::of(cpu).apply()) words = cpuid(leaf, sub);
   }).join();
   return words;
 }
-#else
-CpuidWords cpuid_on(int, uint32_t leaf, uint32_t sub) { return cpuid(leaf, sub); }
-#endif
 
 void order_threads(std::vector<HardwareThread>& threads) {
   std::map<int, int> seen;
@@ -290,48 +284,13 @@ CpuidWords cpuid([[maybe_unused]] uint32_t leaf, [[maybe_unused]] uint32_t sub) 
   return words;
 }
 
-#if defined(__linux__)
-std::vector<int> allowed_cpus() {
-  std::vector<int> cpus;
-  // The kernel refuses a mask shorter than its own, so grow until it fits.
-  for (int limit = 1024; limit <= 1 << 20; limit *= 4) {
-    cpu_set_t* set = CPU_ALLOC(static_cast<size_t>(limit));
-    if (set == nullptr) break;
-    const size_t bytes = CPU_ALLOC_SIZE(static_cast<size_t>(limit));
-    CPU_ZERO_S(bytes, set);
-    const bool ok = sched_getaffinity(0, bytes, set) == 0;
-    for (int c = 0; ok && c < limit; ++c)
-      if (CPU_ISSET_S(static_cast<size_t>(c), bytes, set)) cpus.push_back(c);
-    CPU_FREE(set);
-    if (ok) break;
-  }
-  return cpus;
-}
-
-bool pin_this_thread(const std::vector<int>& cpus) noexcept {
-  if (cpus.empty()) return false;
-  const size_t limit = static_cast<size_t>(*std::max_element(cpus.begin(), cpus.end())) + 1;
-  cpu_set_t* set = CPU_ALLOC(limit);
-  if (set == nullptr) return false;
-  const size_t bytes = CPU_ALLOC_SIZE(limit);
-  CPU_ZERO_S(bytes, set);
-  for (const int c : cpus) CPU_SET_S(static_cast<size_t>(c), bytes, set);
-  const bool ok = sched_setaffinity(0, bytes, set) == 0;
-  CPU_FREE(set);
-  return ok;
-}
-#else
-std::vector<int> allowed_cpus() { return {}; }
-bool pin_this_thread(const std::vector<int>&) noexcept { return false; }
-#endif
-
 Topology usable_topology() {
   // Read without a mask, so that the first caller does not decide for all.
   static const Topology whole = [] {
     const CpuidReader reader = kHostArch == Arch::kX86_64 ? CpuidReader(cpuid_on) : CpuidReader();
     return read_topology({"", {}, reader, typical_caches(kHostArch, 0)});
   }();
-  return restrict_to(whole, allowed_cpus());
+  return restrict_to(whole, AffinityMask::current().cpus());
 }
 
 std::string describe(const Topology& t) {

@@ -57,10 +57,6 @@ Topology read_topology(const MachineSources& sources);
 // What is left of it under another affinity mask; all of it when nothing would be left.
 Topology restrict_to(Topology topology, const std::vector<int>& allowed);
 
-// Affinity mask of the calling thread; {} when the system has none.
-std::vector<int> allowed_cpus();
-// Sets it; false when the system refuses. Threads started from here on inherit it.
-bool pin_this_thread(const std::vector<int>& cpus) noexcept;
 // What the calling thread may use of this machine (sysfs and CPUID are asked once).
 Topology usable_topology();
 std::string describe(const Topology& topology);  // "16 cores (8 efficient), 24 threads, 1 node"

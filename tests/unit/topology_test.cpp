@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "runtime/affinity.h"
 #include "runtime/system_files.h"
 #include "runtime/thread_pool.h"
 #include "unit/test_util.h"
@@ -234,7 +235,7 @@ TEST(Topology, CachesOfAmdAndOfArmCoresByName) {
 
 TEST(Topology, OfThisMachine) {
   const Topology t = usable_topology();
-  const std::vector<int> allowed = allowed_cpus();
+  const std::vector<int> allowed = AffinityMask::current().cpus();
   ASSERT_FALSE(t.threads.empty());
   if (!allowed.empty()) {
     EXPECT_EQ(t.threads.size(), allowed.size());

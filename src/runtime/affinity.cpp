@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The system call itself and not the C library's function: the call says how long the kernel's mask
+// is.
+#include "runtime/affinity.h"
+
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace moebius {
+
+AffinityMask AffinityMask::current() noexcept {
+  AffinityMask mask;
+#if defined(__linux__)
+  const long bytes = syscall(SYS_sched_getaffinity, 0, kBytes, mask.bits_.data());
+  mask.bytes_ = bytes > 0 ? static_cast<size_t>(bytes) : 0;
+#endif
+  return mask;
+}
+
+AffinityMask AffinityMask::of(int cpu) noexcept {
+  AffinityMask mask;
+  if (cpu < 0 || static_cast<size_t>(cpu) >= kBytes * 8) return mask;
+  const auto c = static_cast<size_t>(cpu);
+  // Bit c of an array of words; in memory that is byte c / 8 on every little-endian machine.
+  mask.bits_[c / 8] = static_cast<unsigned char>(1u << (c % 8));
+  mask.bytes_ = (c / 64 + 1) * 8;
+  return mask;
+}
+
+bool AffinityMask::apply() const noexcept {
+#if defined(__linux__)
+  return bytes_ > 0 && syscall(SYS_sched_setaffinity, 0, bytes_, bits_.data()) == 0;
+#else
+  return false;
+#endif
+}
+
+std::vector<int> AffinityMask::cpus() const {
+  std::vector<int> out;
+  for (size_t c = 0; c < bytes_ * 8; ++c)
+    if ((bits_[c / 8] >> (c % 8) & 1u) != 0) out.push_back(static_cast<int>(c));
+  return out;
+}
+
+}  // namespace moebius

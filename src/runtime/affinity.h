@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// On which CPUs a thread may run. Nothing here allocates but cpus(), so that a region can pin its
+// caller and put it back.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <vector>
+
+namespace moebius {
+
+class AffinityMask {
+ public:
+  AffinityMask() = default;                  // unknown: applying it does nothing
+  static AffinityMask current() noexcept;    // of the calling thread
+  static AffinityMask of(int cpu) noexcept;  // that CPU alone
+  bool apply() const noexcept;               // to the calling thread; false when unknown or refused
+  std::vector<int> cpus() const;             // ascending; {} when unknown
+
+ private:
+  static constexpr size_t kBytes =
+      1024;  // 8192 CPUs; a shorter mask would be refused by some kernels
+  alignas(8) std::array<unsigned char, kBytes> bits_{};
+  size_t bytes_ = 0;  // as the kernel has it
+};
+
+}  // namespace moebius
