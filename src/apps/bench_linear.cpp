@@ -20,10 +20,6 @@
 namespace moebius {
 namespace {
 
-RoofKind roof_kind(const Problem& p) {
-  return p.act.code == ActCode::kInt ? RoofKind::kInt8 : RoofKind::kBf16;
-}
-
 void describe_product(BenchResult& r, const Problem& p, const Kernel& kernel,
                       BenchMachine& machine) {
   r.shape = {{"n", p.N}, {"k", p.K}};
@@ -33,7 +29,7 @@ void describe_product(BenchResult& r, const Problem& p, const Kernel& kernel,
   r.code_bytes = static_cast<double>(code_bytes(p)),
   r.read_bytes = static_cast<double>(code_bytes(p) + scale_bytes_of(p));
   r.packed_bytes = static_cast<double>(kernel.packed_bytes(p));
-  if (const ComputeLoop* loop = roof_loop(machine.cpu(), kernel.needs, roof_kind(p)))
+  if (const ComputeLoop* loop = roof_loop(machine.cpu(), kernel.needs, roof_kind(kernel, p)))
     r.roof = loop->name, r.roof_gops = machine.compute(*loop, r.threads);
   r.roof_gbs = machine.read(r.threads);
 }

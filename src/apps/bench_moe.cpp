@@ -176,8 +176,8 @@ BenchResult measure(const Subject& s, const BenchOptions& options, size_t tokens
   if (s.plan.down.kernel != up.kernel) r.kernel += "+" + title_of(*s.plan.down.kernel);
   r.numerics = name_of(
       std::max(up.kernel->numerics(up.problem), s.plan.down.kernel->numerics(s.plan.down.problem)));
-  const RoofKind kind = up.problem.act.code == ActCode::kInt ? RoofKind::kInt8 : RoofKind::kBf16;
-  if (const ComputeLoop* loop = roof_loop(machine.cpu(), up.kernel->needs, kind))
+  if (const ComputeLoop* loop =
+          roof_loop(machine.cpu(), up.kernel->needs, roof_kind(*up.kernel, up.problem)))
     r.roof = loop->name, r.roof_gops = machine.compute(*loop, threads);
   r.roof_gbs = machine.read(threads);
   return r;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The roofs alone: every instruction this CPU has a loop for, memory read with 1 to 8 streams per
-// thread, memory copied.
+// thread, memory copied; and how much faster than one thread all of them are.
 #include <fmt/format.h>
 #include <fmt/ostream.h>
 
@@ -8,6 +8,7 @@
 
 #include "apps/bench_report.h"
 #include "apps/layout.h"
+#include "runtime/topology.h"
 
 namespace moebius {
 namespace {
@@ -30,8 +31,11 @@ class RoofWriter {
     const std::string name =
         streams == 0 ? roof
                      : fmt::format("{}, {} stream{}", roof, streams, streams == 1 ? "" : "s");
-    fmt::print(out_, "{:<24}{:>3} thread{} {:>10.1f} {}\n", name, threads, threads == 1 ? " " : "s",
-               value, std::string_view(unit) == "gops" ? "GOP/s" : "GB/s");
+    const std::string_view shown = std::string_view(unit) == "gops"  ? "GOP/s"
+                                   : std::string_view(unit) == "gbs" ? "GB/s"
+                                                                     : "times one thread";
+    fmt::print(out_, "{:<24}{:>3} thread{} {:>10.{}f} {}\n", name, threads,
+               threads == 1 ? " " : "s", value, std::string_view(unit) == "ratio" ? 2 : 1, shown);
     out_.flush();
   }
 
@@ -47,14 +51,18 @@ int run_bench_roof(const BenchOptions& options, std::ostream& out) {
   BenchMachine machine;
   RoofWriter writer(options, out);
   if (!options.json)
-    out << labelled("", fmt::format("{}, {}", cpu_model_name(), describe(machine.cpu())), 0,
-                    output_width());
+    out << labelled("",
+                    fmt::format("{}, {}; {}", cpu_model_name(), describe(machine.cpu()),
+                                describe(usable_topology())),
+                    0, output_width());
   for (const size_t threads : thread_list(options)) {
     for (const ComputeLoop& loop : compute_loops()) {
       if (!runs_on(loop, machine.cpu())) continue;
       if (InterruptGuard::interrupted()) return 130;
       writer.write(loop.name, threads, 0, "gops", machine.compute(loop, threads));
     }
+    if (threads > 1)
+      writer.write("threads", threads, 0, "ratio", measure_scaling(machine.pool(threads)));
     RoofMemory memory(machine.pool(threads));
     for (const size_t streams : {1u, 2u, 4u, 8u}) {
       if (InterruptGuard::interrupted()) return 130;

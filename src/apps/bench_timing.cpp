@@ -69,6 +69,11 @@ std::vector<double> repeat(double seconds, FunctionRef<void()> prepare, Function
   return times;
 }
 
+RoofKind roof_kind(const Kernel& kernel, const Problem& p) {
+  const bool halves = p.act.code == ActCode::kFp4 && kernel.numerics(p) == Numerics::kExact;
+  return p.act.code == ActCode::kInt || halves ? RoofKind::kInt8 : RoofKind::kBf16;
+}
+
 size_t copies_for(size_t bytes) {
   const size_t wanted = std::max<size_t>(size_t{256} << 20, 4 * largest_cache_bytes());
   return std::clamp<size_t>(wanted / std::max<size_t>(bytes, 1) + 1, 2, 512);

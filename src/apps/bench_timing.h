@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/bench.h"
+#include "kernels/kernel.h"
 #include "runtime/roofs.h"
 
 namespace moebius {
@@ -43,6 +44,10 @@ std::vector<double> repeat(double seconds, FunctionRef<void()> prepare, Function
 
 // How many matrices of so many bytes leave every cache when they are used in turn.
 size_t copies_for(size_t bytes);
+
+// What a kernel multiplies: integers where activations are integers, and in exact kernels also where
+// they are 4-bit floats (half-integers).
+RoofKind roof_kind(const Kernel& kernel, const Problem& p);
 
 // Pools and roofs per number of threads, made when first asked for.
 class BenchMachine {

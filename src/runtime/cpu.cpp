@@ -34,7 +34,7 @@ struct Feature {
 constexpr uint32_t kAvx512Base = kAvx2 | kFma | kF16c;
 // No processor has tiles without these.
 constexpr uint32_t kAmxBase =
-    kAvx512Base | kAvx512f | kAvx512bw | kAvx512vnni | kAvx512bf16 | kAvx512vbmi;
+    kAvx512Base | kAvx512f | kAvx512bw | kAvx512vnni | kAvx512bf16 | kAvx512vbmi | kAvxVnni;
 
 constexpr Feature kFeatures[] = {
     {"neon", "asimd", Arch::kAarch64, kNeon, 0},
@@ -47,7 +47,7 @@ constexpr Feature kFeatures[] = {
     {"sve_i8mm", "svei8mm", Arch::kAarch64, kSveI8mm, kNeon | kDotprod | kI8mm | kFp16 | kSve},
     {"sve256", "", Arch::kAarch64, kSve256, kNeon | kFp16 | kSve},
     {"sme", "", Arch::kAarch64, kSme, kNeon},
-    {"avx2", "", Arch::kX86_64, kAvx2, 0},
+    {"avx2", "", Arch::kX86_64, kAvx2, kFma | kF16c},
     {"fma", "", Arch::kX86_64, kFma, 0},
     {"f16c", "", Arch::kX86_64, kF16c, 0},
     {"avx_vnni", "avxvnni", Arch::kX86_64, kAvxVnni, kAvx512Base},

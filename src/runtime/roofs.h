@@ -31,12 +31,18 @@ struct ComputeLoop {
 // Best first within each kind.
 std::span<const ComputeLoop> compute_loops();
 bool runs_on(const ComputeLoop& loop, const Cpu& cpu);
-// The loop that bounds a kernel: the one its features name, else the best of a kind (kF32 where the
-// CPU has nothing better). Null where this machine has no loop at all.
+// The loop that bounds a kernel that multiplies numbers of a kind: the best one among the
+// instructions that its features name (a float kernel without bf16 products multiplies in f32),
+// else the best this CPU has. Null where this machine has no loop at all.
 const ComputeLoop* roof_loop(const Cpu& cpu, uint32_t kernel_needs, RoofKind kind);
 
 // 10^9 operations per second with all threads of the pool busy.
 double measure_compute(const ComputeLoop& loop, ThreadPool& pool);
+
+// How many times faster than one thread the pool is at regions of two phases of many tasks, everything
+// else of the machine included: a program that keeps a core busy shows here. 0 where this machine
+// has no loop.
+double measure_scaling(ThreadPool& pool);
 
 // Memory far larger than the caches, for the two functions below; touched by the threads that will
 // read it.
@@ -55,6 +61,9 @@ class RoofMemory {
   double copy();
 
  private:
+  size_t part_bytes() const;  // of one thread
+  // Calls body on pieces of every thread's part, of which the first 1 / used is gone through.
+  double pass(size_t used, FunctionRef<void(uint8_t* piece, size_t bytes)> body);
   ThreadPool& pool_;
   size_t runs_;
   AlignedBuffer memory_;

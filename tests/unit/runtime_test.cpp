@@ -28,7 +28,14 @@ TEST(Cpu, ParsesListsWithImpliedFeatures) {
   EXPECT_EQ(x86.arch, Arch::kX86_64);
   EXPECT_TRUE(x86.has(kAvx2 | kFma | kF16c | kAvx512f | kAvx512bw | kAvx512vnni | kAmxInt8));
   EXPECT_FALSE(x86.has(kAmxBf16));
-  EXPECT_EQ(parse_cpu("AVX2 FMA").features, uint32_t{kAvx2} | kFma);
+  EXPECT_EQ(parse_cpu("FMA F16C").features, uint32_t{kFma} | kF16c);
+  EXPECT_EQ(describe(parse_cpu("avx2")), "x86_64: avx2 fma f16c");
+  EXPECT_EQ(describe(parse_cpu("avx_vnni")), "x86_64: avx2 fma f16c avx_vnni");
+  EXPECT_EQ(describe(parse_cpu("avx512_vnni")),
+            "x86_64: avx2 fma f16c avx512f avx512bw avx512_vnni");
+  EXPECT_EQ(describe(parse_cpu("amx_int8,amx_bf16")),
+            "x86_64: avx2 fma f16c avx_vnni avx512f avx512bw avx512_vnni avx512_bf16 avx512_vbmi "
+            "amx_int8 amx_bf16");
   EXPECT_EQ(parse_cpu("aarch64").features, 0u);
   EXPECT_EQ(parse_cpu("reference").arch, Arch::kOther);
 }
