@@ -25,9 +25,7 @@ struct SdotOne {
 };
 struct Sdot : int8_family::NoTiles {
   using One = SdotOne;
-  static constexpr size_t kPairs = 2, kPairsFew = 2, kPairsGrouped = 2, kRowsNarrow = 0;
-  static constexpr int kStreamsOne = 2, kStreamsPair = 2, kStreamsTwoPairs = 1;
-  static constexpr size_t kManyNibbles = 24, kManyGrouped = 24, kManyBytes = 8, kManyTwelve = 0;
+  static constexpr int8_family::Engine kEngine = int8_family::kDotprodEngine;
   struct X {
     int8x16_t r0, r1;
   };

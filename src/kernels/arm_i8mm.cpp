@@ -15,9 +15,7 @@ namespace {
 struct SmmlaOne;
 struct Smmla {
   using One = SmmlaOne;
-  static constexpr size_t kPairs = 4, kPairsFew = 5, kPairsGrouped = 3, kRowsNarrow = 20;
-  static constexpr int kStreamsOne = 2, kStreamsPair = 2, kStreamsTwoPairs = 2;
-  static constexpr size_t kManyNibbles = 24, kManyGrouped = 11, kManyBytes = 8, kManyTwelve = 44;
+  static constexpr int8_family::Engine kEngine = int8_family::kI8mmEngine;
   using X = int8x16_t;
   using Acc = int32x4_t;
   [[gnu::always_inline]] static inline X load(const uint8_t* p) {

@@ -41,18 +41,20 @@ constexpr size_t kNr = 8;       // outputs per panel
 constexpr size_t kWidths = 48;  // tiles have 8, 12 or 16 outputs
 constexpr size_t kKr = 16;      // inputs per packed step
 
-inline size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
+constexpr size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
 
 struct Shape {
   size_t groups, group_k, K_padded;  // one group ("channel", "tensor") is padded with zero weights
   size_t code_bytes, scale_bytes, zero_bytes, sum_bytes;  // of one group of a panel
-  bool wide;                                              // one byte per code
+  bool bytes;                                             // one byte per code
   bool bf16;                                              // scales kept as bf16
   bool row_zeros;                                         // rows may have a zero point
-  bool fp4;  // E2M1 on both sides, rows with a scale per group
-  size_t group_bytes() const { return code_bytes + scale_bytes + zero_bytes + sum_bytes; }
-  size_t stride() const { return up(groups * group_bytes(), 64); }  // from panel to panel
-  bool grouped() const { return groups > 1 || fp4; }                // fp4: one group is a group too
+  bool fp4;          // E2M1 on both sides, rows with a scale per group
+  bool zero_points;  // of the weights
+  constexpr size_t group_bytes() const { return code_bytes + scale_bytes + zero_bytes + sum_bytes; }
+  constexpr size_t stride() const { return up(groups * group_bytes(), 64); }  // from panel to panel
+  constexpr bool grouped() const { return groups > 1 || fp4; }  // fp4: one group is a group too
+  constexpr bool plain() const { return !bytes && !fp4 && !row_zeros && !zero_points; }
 };
 
 inline Shape shape_of(const Problem& p) {
@@ -60,13 +62,14 @@ inline Shape shape_of(const Problem& p) {
   s.groups = p.block_k >= p.K ? 1 : p.groups;
   s.group_k = s.groups == 1 ? up(p.K, kKr) : p.block_k;
   s.K_padded = s.groups * s.group_k;
-  s.wide = p.bits > 4;
+  s.bytes = p.bits > 4;
   s.bf16 = p.scale_type == ScaleType::kBf16 || p.scale_type == ScaleType::kFp8 ||
            p.scale_type == ScaleType::kE8m0;
   s.fp4 = p.code == CodeType::kFp4;
   s.row_zeros = !s.fp4 && (!p.act.symmetric || p.act.granule == ActGranule::kStatic);
-  s.code_bytes = kNr * s.group_k / (s.wide ? 1 : 2);
+  s.code_bytes = kNr * s.group_k / (s.bytes ? 1 : 2);
   s.scale_bytes = kNr * (s.bf16 ? 2 : 4);
+  s.zero_points = p.zero_points;
   s.zero_bytes = p.zero_points ? 16 : 0;
   s.sum_bytes = s.row_zeros ? 4 * kNr : 0;
   return s;
@@ -79,12 +82,12 @@ inline bool sums_fit(const Problem& p) {
   return shape_of(p).group_k <= 0x7FFFFFFFu / (x * w);
 }
 
-inline const char* supports(const Problem& p, bool wide) {
+inline const char* supports(const Problem& p, bool bytes) {
   const bool integers = p.code == CodeType::kInt8 || p.code == CodeType::kInt8Offset ||
                         p.code == CodeType::kInt4Offset;
   if (!integers) return "the weights are not integers";
-  if ((p.bits > 4) != wide)
-    return wide ? "4 bits and less have their own codec" : "the weights have more than 4 bits";
+  if ((p.bits > 4) != bytes)
+    return bytes ? "4 bits and less have their own codec" : "the weights have more than 4 bits";
   if (p.act.code != ActCode::kInt) return "the checkpoint declares other activations than int8";
   if (p.act.mode == Int8Mode::kVllm) return "mode vllm has rules of its own";
   if (p.act.granule == ActGranule::kGroup) return "activations have one scale per group";
@@ -136,32 +139,6 @@ inline size_t panel_bytes(const Problem& p, size_t M) {
   return panel_layout(p, shape_of(p), M).bytes;
 }
 
-// Pairs of rows in tiles of at most `most` pairs, as even as possible.
-struct TileMap {
-  size_t tiles, base, extra;  // the first `extra` tiles have base + 1 pairs
-  TileMap(size_t pairs, size_t most)
-      : tiles((pairs + most - 1) / most), base(pairs / tiles), extra(pairs % tiles) {}
-  size_t size(size_t t) const { return base + (t < extra ? 1 : 0); }
-  size_t first(size_t t) const { return t * base + (t < extra ? t : extra); }
-};
-
-// How many pairs make a tile. An engine may have larger ones for few rows of plain 4-bit codes,
-// made in registers: with groups (4 outputs at a time, `narrow`) up to E::kRowsNarrow rows, without
-// groups below E::kManyTwelve.
-inline bool is_plain(const Problem& p, const Shape& s) {
-  return !s.wide && !s.fp4 && !s.row_zeros && !p.zero_points;
-}
-template <class E>
-inline bool is_narrow(const Problem& p, const Shape& s, size_t pairs) {
-  return s.grouped() && 2 * pairs <= E::kRowsNarrow && s.bf16 && is_plain(p, s);
-}
-template <class E>
-inline size_t most_pairs(const Problem& p, const Shape& s, size_t pairs) {
-  if (is_narrow<E>(p, s, pairs)) return E::kPairsFew;
-  if (s.grouped()) return E::kPairsGrouped;
-  return is_plain(p, s) && 2 * pairs < E::kManyTwelve ? E::kPairsFew : E::kPairs;
-}
-
 // Many rows: int8 operands of a few panels, a piece of K at a time, are made once in scratch and
 // stay in the first-level cache (64 KiB: a quarter for them and a quarter for a tile of rows; with
 // half for them it is slower). Longer K is cut; sums wait in scratch between the pieces.
@@ -184,21 +161,13 @@ inline Blocking blocking_of(const Shape& s, size_t M) {
   b.pieces = (units + b.piece_groups - 1) / b.piece_groups;
   b.piece_k = b.piece_groups * unit;
   if (!s.grouped()) b.piece_groups = 1;
-  b.codes = s.wide ? 0 : kNr * b.piece_k;
+  b.codes = s.bytes ? 0 : kNr * b.piece_k;
   b.extras = b.piece_groups * 64 * (1 + (s.zero_bytes != 0 ? 1 : 0) + (s.row_zeros ? 1 : 0));
   b.panels = kPanelBytes / (kNr * b.piece_k);
   b.panels = b.panels < 1 ? 1 : b.panels > kMostPanels ? kMostPanels : b.panels;
   b.state = b.panels * (b.codes + b.extras);
   b.bytes = b.state + (b.pieces > 1 ? b.panels * kNr * up(M, 2) * 4 : 0);
   return b;
-}
-// Few rows: inputs per piece of K.
-inline size_t few_piece(const Shape& s) {
-  constexpr size_t kPiece = 2048;
-  if (s.K_padded <= kPiece * 5 / 4) return s.K_padded;
-  const size_t unit = s.grouped() ? s.group_k : kKr;
-  const size_t pieces = (s.K_padded + kPiece - 1) / kPiece;
-  return up((s.K_padded + pieces - 1) / pieces, unit);
 }
 // Rows and operands that are read together must not meet in the same sets of the first-level cache:
 // operands begin half a way (of 64 KiB in 4) apart from the panel of rows.
@@ -210,7 +179,7 @@ inline size_t scratch_bytes(const Problem& p, size_t M) {
   const Shape s = shape_of(p);
   const Blocking b = blocking_of(s, M);
   const size_t twelve =
-      s.grouped() || s.wide
+      s.grouped() || s.bytes
           ? 0
           : kTwelve * b.piece_k + (b.pieces > 1 ? (M / 6 + 1) * kTwelveSums * 4 : 0);
   const size_t few = 64 * ((M + 1) / 2);  // sums of one panel

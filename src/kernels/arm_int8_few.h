@@ -6,7 +6,7 @@
 #ifdef __aarch64__
 #include <arm_neon.h>
 
-#include "kernels/arm_int8.h"
+#include "kernels/arm_int8_choice.h"
 #include "kernels/arm_int8_loops.h"
 
 namespace moebius {
@@ -38,10 +38,12 @@ struct NoTiles {
 // One call of the kernel, for an engine, corrections kFix, with or without groups.
 template <class E, int kFix, bool kGrouped>
 struct FewRows {
-  static constexpr size_t kMost = kGrouped ? E::kPairsGrouped : E::kPairs;
+  static constexpr Engine kEngine = E::kEngine;
+  static constexpr size_t kMost = kGrouped ? kEngine.pairs_grouped : kEngine.pairs;
   const GemmArgs& a;
   const Shape s;
   const PanelLayout l;
+  const TileChoice choice;
   const TileMap map;
   const float factor, G;
   const float* row_scales;
@@ -50,7 +52,8 @@ struct FewRows {
       : a(args),
         s(shape_of(*args.w->problem)),
         l(panel_layout(*args.w->problem, s, args.M)),
-        map(l.pairs, most_pairs<E>(*args.w->problem, s, l.pairs)),
+        choice(choose_tile(kEngine, s, args.M)),
+        map(l.pairs, choice.pairs),
         factor(args.w->problem->act.granule == ActGranule::kStatic ? args.w->act.scale : 1.0f),
         G(kFix != kRowScales ? 1.0f
           : args.w->problem->act.scale == ActScale::kFp8
@@ -162,7 +165,7 @@ struct FewRows {
       store<P>(f[u], row_scales + 2 * pair, G, out(pair, at), a.ldy, rows_from(pair), valid(at));
     }
   }
-  // A single row, kStreamsOne panels at a time, each a share of the block away; what is left over
+  // A single row, streams_one panels at a time, each a share of the block away; what is left over
   // goes one by one.
   template <int S, class Codec>
   void single_at(size_t n, size_t apart) const {
@@ -190,9 +193,9 @@ struct FewRows {
   }
   template <class Codec>
   void single() const {
-    constexpr size_t S = E::kStreamsOne;
+    constexpr int S = kEngine.streams_one;
     const size_t panels = (a.n1 - a.n0 + kNr - 1) / kNr, each = panels / S;
-    for (size_t i = 0; i < each; ++i) single_at<E::kStreamsOne, Codec>(a.n0 + i * kNr, each);
+    for (size_t i = 0; i < each; ++i) single_at<S, Codec>(a.n0 + i * kNr, each);
     for (size_t i = each * S; i < panels; ++i) single_at<1, Codec>(a.n0 + i * kNr, 0);
   }
   // S streams through the block, each a share of its panels; what is left over goes one by one.
@@ -220,18 +223,17 @@ struct FewRows {
   void tile_at(size_t pair, size_t n) const {
     if constexpr (kGrouped && kRegisters<Codec> &&
                   P >= 3)  // longer groups: 6 sums are too few at a time
-      if (P > 3 || (is_narrow<E>(*a.w->problem, s, l.pairs) && s.group_k == 32))
-        return narrow<P>(pair, n);
+      if (P > 3 || (choice.four_outputs && s.group_k == 32)) return narrow<P>(pair, n);
     if constexpr (!kGrouped && kRegisters<Codec> &&
                   P == 4)  // a single tile waits for memory, not for its end
       if (map.tiles > 1 && rows_from(pair) >= 8 && valid(n) == kNr) return whole(pair, n);
-    if constexpr (P <= (kGrouped ? E::kPairsGrouped : E::kPairsFew))
+    if constexpr (P <= (kGrouped ? kEngine.pairs_grouped : kEngine.pairs_few))
       packed<E, P, 1, Codec>(pair, n, 0);
   }
   // 3 to 5 pairs of rows over the inputs k0 to k1 of a panel; sums (of groups: floats) of the
-  // pieces before and for the next one in `waiting`.
+  // chunks before and for the next one in `waiting`.
   template <int P>
-  void piece_at(size_t pair, size_t n, size_t k0, size_t k1, uint8_t* waiting) const {
+  void chunk_at(size_t pair, size_t n, size_t k0, size_t k1, uint8_t* waiting) const {
     Tile t = packed_tile(pair, n);
     t.a += 2 * P * k0;
     float32x4_t f[P][4] = {};
@@ -254,51 +256,44 @@ struct FewRows {
     }
     store<P>(f, row_scales + 2 * pair, G, out(pair, n), a.ldy, rows_from(pair), valid(n));
   }
-  // Several tiles and long K: all tiles over a piece of it, then over the next one, so that codes
+  // Several tiles and long K: all tiles over a chunk of it, then over the next one, so that codes
   // come from the first-level cache for all tiles but the first, and what comes next is asked for
   // in small portions.
-  void pieces_from(size_t n) const {
-    const size_t piece = few_piece(s);
+  void chunks_from(size_t n) const {
+    const size_t chunk = choice.chunk;
     const auto at = [&](size_t k) {
       return kGrouped ? k / s.group_k * s.group_bytes() : k * (kNr / 2);
     };
     for (; n < a.n1; n += kNr)
       for (size_t k0 = 0, k1; k0 < s.K_padded; k0 = k1) {
-        k1 = k0 + piece < s.K_padded ? k0 + piece : s.K_padded;
+        k1 = k0 + chunk < s.K_padded ? k0 + chunk : s.K_padded;
         const bool last = k1 == s.K_padded;
         const uint8_t* next = last ? panel(n + kNr) : panel(n) + at(k1);
-        Ahead ahead(next, last && n + kNr >= a.n1 ? 0 : at(piece) / 64, map.tiles);
+        Ahead ahead(next, last && n + kNr >= a.n1 ? 0 : at(chunk) / 64, map.tiles);
         for (size_t t = 0; t < map.tiles; ++t) {
           ahead.fetch();
           const size_t pair = map.first(t);
           uint8_t* waiting = a.scratch + 64 * pair;
           switch (map.size(t)) {
             case 3:
-              piece_at<3>(pair, n, k0, k1, waiting);
+              chunk_at<3>(pair, n, k0, k1, waiting);
               break;
             case 4:
-              piece_at<4>(pair, n, k0, k1, waiting);
+              chunk_at<4>(pair, n, k0, k1, waiting);
               break;
             default:
-              piece_at<5>(pair, n, k0, k1, waiting);
+              chunk_at<5>(pair, n, k0, k1, waiting);
               break;
           }
         }
       }
   }
-  // With groups a piece is met 4 outputs at a time, which three pairs of rows pay for unless groups
-  // are short.
-  bool fits_pieces() const {
-    return !kGrouped ||
-           (is_narrow<E>(*a.w->problem, s, l.pairs) && (s.group_k < 128 || map.base >= 4));
-  }
   // All tiles of rows against one panel after the other, from n on.
   template <class Codec>
   void tiles_from(size_t n) const {
     if constexpr (kRegisters<Codec>)
-      if (few_piece(s) < s.K_padded && map.tiles > 1 && map.base >= 3 && fits_pieces())
-        return pieces_from(n);
-    constexpr size_t kTiles = kRegisters<Codec> ? E::kPairsFew : kMost;
+      if (choice.chunk != 0) return chunks_from(n);
+    constexpr size_t kTiles = kRegisters<Codec> ? kEngine.pairs_few : kMost;
     for (; n < a.n1; n += kNr) {
       const bool more = map.tiles > 1 && n + kNr < a.n1;
       Ahead ahead(panel(n + kNr), more ? s.stride() / 64 : 0, map.tiles);
@@ -327,11 +322,11 @@ struct FewRows {
   }
   template <class Codec>
   void few() const {
-    if (a.M == 1) return single<Codec>();
-    if (map.tiles == 1 && l.pairs == 1) return streams<E, 1, E::kStreamsPair, Codec>(0);
-    if constexpr (kMost >= 2) {
-      constexpr int kStreams = kGrouped ? 1 : E::kStreamsTwoPairs;
-      if (map.tiles == 1 && l.pairs == 2) return streams<E, 2, kStreams, Codec>(0);
+    if (choice.form == Form::kOneRow) return single<Codec>();
+    if (choice.form == Form::kFewRows) {
+      if (l.pairs == 1) return streams<E, 1, kEngine.streams_pair, Codec>(0);
+      constexpr int kStreams = kGrouped ? 1 : kEngine.streams_two_pairs;
+      if constexpr (kMost >= 2) return streams<E, 2, kStreams, Codec>(0);
     }
     tiles_from<Codec>(a.n0);
   }

@@ -16,7 +16,7 @@ namespace int8_family {
 template <class E, int kFix, bool kGrouped>
 struct Gemm : FewRows<E, kFix, kGrouped> {
   using Base = FewRows<E, kFix, kGrouped>;
-  using Base::a, Base::s, Base::l, Base::map, Base::factor, Base::G, Base::row_scales;
+  using Base::a, Base::s, Base::l, Base::choice, Base::map, Base::factor, Base::G, Base::row_scales;
   using Base::Base;
   using Base::kMost, Base::panel, Base::valid, Base::rows_from, Base::out, Base::packed_tile;
   using typename Base::Ahead;
@@ -104,7 +104,7 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
       }
     }
   }
-  void wide() const {
+  void by_twelve() const {
     const Blocking b = blocking_of(s, a.M);
     uint8_t* codes = scratch_apart();
     int32_t* sums = reinterpret_cast<int32_t*>(codes + kTwelve * b.piece_k);
@@ -146,7 +146,7 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
   void expand(const Scratch& c, size_t n, uint8_t* codes, uint8_t* extras) const {
     const uint8_t* w = panel(n) + c.g0 * s.group_bytes();
     for (size_t g = 0; g < c.groups; ++g, w += s.group_bytes()) {
-      if (!s.wide) {
+      if (!s.bytes) {
         const uint8_t* from = w + (kGrouped ? 0 : c.k0 * (kNr / 2));
         for (size_t i = 0; i < c.steps; ++i, from += 64, codes += 128) {
           uint8x16_t even[4], odd[4];
@@ -180,7 +180,7 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
   Tile piece_tile(const Scratch& c) const {
     Tile t = packed_tile(0, a.n0);
     t.groups = c.groups, t.steps = c.steps;
-    if (!s.wide) t.w_group = kNr * s.group_k;
+    if (!s.bytes) t.w_group = kNr * s.group_k;
     t.extras_group = c.b.extras / c.b.piece_groups;
     t.zeros_at = 64, t.sums_at = s.zero_bytes != 0 ? 128 : 64;
     if (t.sums != nullptr) t.sums += c.g0 * t.sums_group;
@@ -193,8 +193,8 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
     Tile t = same;
     t.a = a.panel + 2 * pair * s.K_padded + 2 * P * c.k0;
     t.extras = c.extras;
-    t.w = s.wide ? panel(n) + (kGrouped ? c.g0 * s.group_bytes() : c.k0 * kNr) : c.codes;
-    const size_t w_next = s.wide ? s.stride() : c.b.codes, state_next = up(a.M, 2) * kNr * 4;
+    t.w = s.bytes ? panel(n) + (kGrouped ? c.g0 * s.group_bytes() : c.k0 * kNr) : c.codes;
+    const size_t w_next = s.bytes ? s.stride() : c.b.codes, state_next = up(a.M, 2) * kNr * 4;
     if ((kFix == kWeightZeros || kFix == kRowZeros) && t.sums != nullptr) t.sums += 4 * pair;
     if (kFix == kRowZeros) t.row_zeros += 4 * pair;
     if (kFix == kRowScales) t.row_scales += 4 * pair;
@@ -228,11 +228,11 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
     const Tile same = piece_tile<Codec>(c);
     const uint8_t* next = nullptr;  // what is expanded next
     size_t lines = 0;
-    if (!s.wide && !c.last) {
+    if (!s.bytes && !c.last) {
       next = panel(n) +
              (kGrouped ? (c.g0 + c.groups) * s.group_bytes() : (c.k0 + c.b.piece_k) * (kNr / 2));
       lines = c.b.piece_k * (kNr / 2) / 64;
-    } else if (!s.wide && end < a.n1) {
+    } else if (!s.bytes && end < a.n1) {
       next = panel(end);
       lines = (a.n1 - end < end - n ? a.n1 - end : end - n) / kNr * s.stride() / 64 / c.b.pieces;
     }
@@ -283,19 +283,17 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
 
   void run() const {
     if constexpr (kFix == kRowScales) {
-      a.M < E::kManyGrouped ? this->template few<Fp4Nibbles>() : many<Bytes<2>>();
+      choice.form == Form::kScratch ? many<Bytes<2>>() : this->template few<Fp4Nibbles>();
       return;
     }
-    if (s.wide && a.M < E::kManyBytes) return this->template few<Bytes<0>>();
     if constexpr (kRegisters && !kGrouped)
-      if (!s.wide && a.M >= E::kManyTwelve) return wide();
-    const bool registers = kRegisters && (!kGrouped || is_narrow<E>(*a.w->problem, s, l.pairs));
-    if (!s.wide && (registers || a.M < (kGrouped ? E::kManyGrouped : E::kManyNibbles)))
-      return this->template few<Nibbles>();
+      if (choice.form == Form::kTwelveOutputs) return by_twelve();
+    if (choice.form != Form::kScratch)
+      return s.bytes ? this->template few<Bytes<0>>() : this->template few<Nibbles>();
     // The hot case spares itself an operation per operand; the others share the code of one byte
     // per code.
     if constexpr (kFix == kPlain && kGrouped)
-      if (!s.wide) return many<Bytes<4>>();
+      if (!s.bytes) return many<Bytes<4>>();
     many<Bytes<0>>();
   }
 };

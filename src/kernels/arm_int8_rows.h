@@ -6,7 +6,7 @@
 #include <arm_neon.h>
 
 #include "base/numeric.h"
-#include "kernels/arm_int8.h"
+#include "kernels/arm_int8_choice.h"
 
 namespace moebius {
 namespace {
@@ -257,7 +257,7 @@ inline void make_panel(const PanelArgs& a, size_t most_pairs) {
 template <class E>
 inline void make_panel_for(const PanelArgs& args) {
   const Shape s = shape_of(*args.problem);
-  make_panel(args, most_pairs<E>(*args.problem, s, (args.M + 1) / 2));
+  make_panel(args, choose_tile(E::kEngine, s, args.M).pairs);
 }
 
 }  // namespace int8_family

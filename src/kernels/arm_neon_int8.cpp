@@ -35,10 +35,7 @@ struct SmullOne {
 };
 struct Smull : int8_family::NoTiles {
   using One = SmullOne;
-  static constexpr size_t kPairs = 1, kPairsFew = 1, kPairsGrouped = 1, kRowsNarrow = 0;
-  static constexpr int kStreamsOne = 2, kStreamsPair = 1;
-  [[maybe_unused]] static constexpr int kStreamsTwoPairs = 1;
-  static constexpr size_t kManyNibbles = 16, kManyGrouped = 16, kManyBytes = 8, kManyTwelve = 0;
+  static constexpr int8_family::Engine kEngine = int8_family::kNeonEngine;
   struct X {
     int8x16_t r0, r1;
   };

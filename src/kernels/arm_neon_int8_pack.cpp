@@ -46,13 +46,13 @@ class PanelPacker : Panel<Shape> {
   bool with_codec(const F& f) const {
     if (s_.fp4) {
       f(NibbleCodec<StoredFp4>{});
-    } else if (w_.code == CodeType::kInt4Offset && !s_.wide) {
+    } else if (w_.code == CodeType::kInt4Offset && !s_.bytes) {
       f(NibbleCodec<StoredNibbles>{});
-    } else if (w_.code == CodeType::kInt8 && !s_.wide) {
+    } else if (w_.code == CodeType::kInt8 && !s_.bytes) {
       f(NibbleCodec<SmallIntegers>{});
     } else if (w_.code == CodeType::kInt8) {
       f(ByteCodec<0>{});
-    } else if (w_.code == CodeType::kInt8Offset && s_.wide) {
+    } else if (w_.code == CodeType::kInt8Offset && s_.bytes) {
       f(ByteCodec<0x80>{});
     } else {
       return false;
@@ -245,7 +245,7 @@ class PanelPacker : Panel<Shape> {
       sums.add(2 * j, o), sums.add(2 * j + 1, p);
       const uint8x16_t even = vreinterpretq_u8_s8(vuzp1q_s8(o, p)),
                        odd = vreinterpretq_u8_s8(vuzp2q_s8(o, p));
-      if (s_.wide) {
+      if (s_.bytes) {
         vst1q_u8(out, even), vst1q_u8(out + 64, odd);
       } else {
         vst1q_u8(out, vsliq_n_u8(even, odd, 4));

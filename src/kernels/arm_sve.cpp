@@ -16,8 +16,7 @@ using namespace int8_family;
 
 #ifdef __aarch64__
 struct Sve : NoTiles {
-  static constexpr size_t kPairs = 4, kPairsGrouped = 4, kPairsFew = 4;
-  static constexpr size_t kRowsNarrow = 0, kManyTwelve = 0;
+  static constexpr Engine kEngine = kSveEngine;
   template <int P, int kFix, bool kGrouped>
   static constexpr bool has_tile() {
     return true;
