@@ -71,61 +71,105 @@ namespace i8mm_tiles {
   f[2][0] = f8, f[2][1] = f9, f[2][2] = f10, f[2][3] = f11
 
 // The sums of `steps` steps of 16 inputs in v0-v15, of pair i and pair of outputs j in v(4 i + j).
+// clang-format off
 #define MOEBIUS_CHANNEL_SUMS \
-  "ldp q16, q17, [%[x]]\n ldp q20, q21, [%[w]]\n ldp q18, q19, [%[x], #32]\n"                      \
-  "ldp q22, q23, [%[w], #32]\n"                                                                    \
-  "movi v0.4s, #0\n movi v1.4s, #0\n movi v2.4s, #0\n movi v3.4s, #0\n"                            \
-  "movi v4.4s, #0\n movi v5.4s, #0\n movi v6.4s, #0\n movi v7.4s, #0\n"                            \
-  "movi v8.4s, #0\n movi v9.4s, #0\n movi v10.4s, #0\n movi v11.4s, #0\n"                          \
-  "movi v12.4s, #0\n movi v13.4s, #0\n movi v14.4s, #0\n movi v15.4s, #0\n"                        \
-  "cbz %[n], 2f\n"                                                                                 \
-  ".p2align 5\n"                                                                                   \
-  "1:\n" MOEBIUS_EXPAND(MOEBIUS_HALF_A, MOEBIUS_LOAD_B)                                            \
-      MOEBIUS_HALF_B("ldp q16, q17, [%[x], #128]\n", "ldp q20, q21, [%[w], #128]\n",               \
-                     "ldp q18, q19, [%[x], #160]\n", "ldp q22, q23, [%[w], #160]\n")               \
-  "add %[x], %[x], #128\n add %[w], %[w], #128\n subs %[n], %[n], #1\n b.ne 1b\n"                  \
-  "2:\n" MOEBIUS_EXPAND(MOEBIUS_HALF_A, MOEBIUS_LOAD_B) MOEBIUS_HALF_B("", "", "", "")
+  "ldp q16, q17, [%[x]]\n" \
+  "ldp q20, q21, [%[w]]\n" \
+  "ldp q18, q19, [%[x], #32]\n" \
+  "ldp q22, q23, [%[w], #32]\n" \
+  "movi v0.4s, #0\n" \
+  "movi v1.4s, #0\n" \
+  "movi v2.4s, #0\n" \
+  "movi v3.4s, #0\n" \
+  "movi v4.4s, #0\n" \
+  "movi v5.4s, #0\n" \
+  "movi v6.4s, #0\n" \
+  "movi v7.4s, #0\n" \
+  "movi v8.4s, #0\n" \
+  "movi v9.4s, #0\n" \
+  "movi v10.4s, #0\n" \
+  "movi v11.4s, #0\n" \
+  "movi v12.4s, #0\n" \
+  "movi v13.4s, #0\n" \
+  "movi v14.4s, #0\n" \
+  "movi v15.4s, #0\n" \
+  "cbz %[n], 2f\n" \
+  ".p2align 5\n" \
+  "1:\n" \
+  MOEBIUS_EXPAND(MOEBIUS_HALF_A, MOEBIUS_LOAD_B) \
+  MOEBIUS_HALF_B("ldp q16, q17, [%[x], #128]\n", "ldp q20, q21, [%[w], #128]\n", "ldp q18, q19, [%[x], #160]\n", "ldp q22, q23, [%[w], #160]\n") \
+  "add %[x], %[x], #128\n" \
+  "add %[w], %[w], #128\n" \
+  "subs %[n], %[n], #1\n" \
+  "b.ne 1b\n" \
+  "2:\n" \
+  MOEBIUS_EXPAND(MOEBIUS_HALF_A, MOEBIUS_LOAD_B) \
+  MOEBIUS_HALF_B("", "", "", "")
+// clang-format on
 
 // sums[16] = 8 rows x 8 outputs, to go on with in C++: for pieces of K.
 [[gnu::always_inline]] inline void channel_8x8(const uint8_t* x, const uint8_t* w, size_t steps,
                                                int32x4_t (&sums)[16]) {
   size_t n = steps - 1;
-  asm volatile(MOEBIUS_CHANNEL_SUMS
-               "stp q0, q1, [%[o]]\n stp q2, q3, [%[o], #32]\n stp q4, q5, [%[o], #64]\n"
-               "stp q6, q7, [%[o], #96]\n stp q8, q9, [%[o], #128]\n stp q10, q11, [%[o], #160]\n"
-               "stp q12, q13, [%[o], #192]\n stp q14, q15, [%[o], #224]\n"
-               : [x] "+r"(x), [w] "+r"(w), [n] "+r"(n)
-               : [o] "r"(&sums[0])
-               : MOEBIUS_ALL_VECTORS, "cc", "memory");
+  // clang-format off
+  asm volatile(
+      MOEBIUS_CHANNEL_SUMS
+      "stp q0, q1, [%[o]]\n"
+      "stp q2, q3, [%[o], #32]\n"
+      "stp q4, q5, [%[o], #64]\n"
+      "stp q6, q7, [%[o], #96]\n"
+      "stp q8, q9, [%[o], #128]\n"
+      "stp q10, q11, [%[o], #160]\n"
+      "stp q12, q13, [%[o], #192]\n"
+      "stp q14, q15, [%[o], #224]\n"
+      : [x] "+r"(x), [w] "+r"(w), [n] "+r"(n)
+      : [o] "r"(&sums[0])
+      : MOEBIUS_ALL_VECTORS, "cc", "memory");
+  // clang-format on
 }
 
 // y[8][8] = the sums as floats times the scales of the outputs (four vectors, each for two outputs
 // twice), times those of the rows. A product with +0 added is never -0, as in the reference.
-#define MOEBIUS_CHANNEL_PAIR(a0, a1, a2, a3, rows, even, odd)                               \
-  "movi v20.4s, #0\n movi v21.4s, #0\n movi v22.4s, #0\n movi v23.4s, #0\n"                 \
-  "fmla v20.4s, v" #a0 ".4s, v16.4s\n fmla v21.4s, v" #a1                                   \
-  ".4s, v17.4s\n"                                                                           \
-  "fmla v22.4s, v" #a2 ".4s, v18.4s\n fmla v23.4s, v" #a3                                   \
-  ".4s, v19.4s\n"                                                                           \
-  "zip1 v24.2d, v20.2d, v21.2d\n zip1 v25.2d, v22.2d, v23.2d\n"                             \
-  "zip2 v26.2d, v20.2d, v21.2d\n zip2 v27.2d, v22.2d, v23.2d\n"                             \
-  "fmul v24.4s, v24.4s, v" #rows ".s[" #even "]\n fmul v25.4s, v25.4s, v" #rows ".s[" #even \
-  "]\n"                                                                                     \
-  "fmul v26.4s, v26.4s, v" #rows ".s[" #odd "]\n fmul v27.4s, v27.4s, v" #rows ".s[" #odd   \
-  "]\n"                                                                                     \
-  "stp q24, q25, [%[y]]\n add %[y], %[y], %[ldy]\n stp q26, q27, [%[y]]\n add %[y], %[y], " \
-  "%[ldy]\n"
-#define MOEBIUS_FLOATS(shift, a, b, c, d)                                      \
-  "scvtf v" #a ".4s, v" #a ".4s" shift "\n scvtf v" #b ".4s, v" #b ".4s" shift \
-  "\n"                                                                         \
-  "scvtf v" #c ".4s, v" #c ".4s" shift "\n scvtf v" #d ".4s, v" #d ".4s" shift "\n"
-#define MOEBIUS_CHANNEL_END(shift)                                                            \
-  "ldp q16, q17, [%[s]]\n ldp q18, q19, [%[s], #32]\n ldp q28, q29, [%[r]]\n" MOEBIUS_FLOATS( \
-      shift, 0, 1, 2, 3) MOEBIUS_FLOATS(shift, 4, 5, 6, 7)                                    \
-      MOEBIUS_CHANNEL_PAIR(0, 1, 2, 3, 28, 0, 1) MOEBIUS_FLOATS(shift, 8, 9, 10, 11)          \
-          MOEBIUS_CHANNEL_PAIR(4, 5, 6, 7, 28, 2, 3) MOEBIUS_FLOATS(shift, 12, 13, 14, 15)    \
-              MOEBIUS_CHANNEL_PAIR(8, 9, 10, 11, 29, 0, 1)                                    \
-                  MOEBIUS_CHANNEL_PAIR(12, 13, 14, 15, 29, 2, 3)
+// clang-format off
+#define MOEBIUS_CHANNEL_PAIR(a0, a1, a2, a3, rows, even, odd) \
+  "movi v20.4s, #0\n" \
+  "movi v21.4s, #0\n" \
+  "movi v22.4s, #0\n" \
+  "movi v23.4s, #0\n" \
+  "fmla v20.4s, v" #a0 ".4s, v16.4s\n" \
+  "fmla v21.4s, v" #a1 ".4s, v17.4s\n" \
+  "fmla v22.4s, v" #a2 ".4s, v18.4s\n" \
+  "fmla v23.4s, v" #a3 ".4s, v19.4s\n" \
+  "zip1 v24.2d, v20.2d, v21.2d\n" \
+  "zip1 v25.2d, v22.2d, v23.2d\n" \
+  "zip2 v26.2d, v20.2d, v21.2d\n" \
+  "zip2 v27.2d, v22.2d, v23.2d\n" \
+  "fmul v24.4s, v24.4s, v" #rows ".s[" #even "]\n" \
+  "fmul v25.4s, v25.4s, v" #rows ".s[" #even "]\n" \
+  "fmul v26.4s, v26.4s, v" #rows ".s[" #odd "]\n" \
+  "fmul v27.4s, v27.4s, v" #rows ".s[" #odd "]\n" \
+  "stp q24, q25, [%[y]]\n" \
+  "add %[y], %[y], %[ldy]\n" \
+  "stp q26, q27, [%[y]]\n" \
+  "add %[y], %[y], " "%[ldy]\n"
+#define MOEBIUS_FLOATS(shift, a, b, c, d) \
+  "scvtf v" #a ".4s, v" #a ".4s" shift "\n" \
+  "scvtf v" #b ".4s, v" #b ".4s" shift "\n" \
+  "scvtf v" #c ".4s, v" #c ".4s" shift "\n" \
+  "scvtf v" #d ".4s, v" #d ".4s" shift "\n"
+#define MOEBIUS_CHANNEL_END(shift) \
+  "ldp q16, q17, [%[s]]\n" \
+  "ldp q18, q19, [%[s], #32]\n" \
+  "ldp q28, q29, [%[r]]\n" \
+  MOEBIUS_FLOATS(shift, 0, 1, 2, 3) \
+  MOEBIUS_FLOATS(shift, 4, 5, 6, 7) \
+  MOEBIUS_CHANNEL_PAIR(0, 1, 2, 3, 28, 0, 1) \
+  MOEBIUS_FLOATS(shift, 8, 9, 10, 11) \
+  MOEBIUS_CHANNEL_PAIR(4, 5, 6, 7, 28, 2, 3) \
+  MOEBIUS_FLOATS(shift, 12, 13, 14, 15) \
+  MOEBIUS_CHANNEL_PAIR(8, 9, 10, 11, 29, 0, 1) \
+  MOEBIUS_CHANNEL_PAIR(12, 13, 14, 15, 29, 2, 3)
+// clang-format on
 [[gnu::always_inline]] inline void channel_8x8(const uint8_t* x, const uint8_t* w, size_t steps,
                                                const uint8_t* scales, const float* row_scales,
                                                float* y, size_t ldy) {
@@ -141,13 +185,16 @@ namespace i8mm_tiles {
 // bits are a float (1.5 * 2^23, or 2^19 for operands 16 times too large): integers added to it
 // below 2^22 are exact steps of the float, and FSUB takes the start out again. Every second one by
 // SCVTF, all of them before the first FMLA, is the fastest mix.
-#define MOEBIUS_HALF_6(at_x, at_x2, at_w, at_w2)                    \
-  "ldp q24, q25, [%[x], #" #at_x "]\n ldp q27, q28, [%[w], #" #at_w \
-  "]\n"                                                             \
-  "ldr q26, [%[x], #" #at_x2 "]\n ldp q29, q30, [%[w], #" #at_w2    \
-  "]\n" MOEBIUS_ROW(0, 1, 2, 3, 24, 27, 28, 29, 30, "")             \
-      MOEBIUS_ROW(4, 5, 6, 7, 25, 27, 28, 29, 30, "")               \
-          MOEBIUS_ROW(8, 9, 10, 11, 26, 27, 28, 29, 30, "")
+// clang-format off
+#define MOEBIUS_HALF_6(at_x, at_x2, at_w, at_w2) \
+  "ldp q24, q25, [%[x], #" #at_x "]\n" \
+  "ldp q27, q28, [%[w], #" #at_w "]\n" \
+  "ldr q26, [%[x], #" #at_x2 "]\n" \
+  "ldp q29, q30, [%[w], #" #at_w2 "]\n" \
+  MOEBIUS_ROW(0, 1, 2, 3, 24, 27, 28, 29, 30, "") \
+  MOEBIUS_ROW(4, 5, 6, 7, 25, 27, 28, 29, 30, "") \
+  MOEBIUS_ROW(8, 9, 10, 11, 26, 27, 28, 29, 30, "")
+// clang-format on
 #define MOEBIUS_CONVERT(acc, shift) "scvtf v" #acc ".4s, v" #acc ".4s" shift "\n"
 #define MOEBIUS_SUBTRACT(acc) "fsub v" #acc ".4s, v" #acc ".4s, v31.4s\n"
 #define MOEBIUS_SCALE(acc, f, s) "fmla v" #f ".4s, v" #acc ".4s, v" #s ".4s\n"
@@ -162,18 +209,38 @@ namespace i8mm_tiles {
   MOEBIUS_SCALE(7, 19, 30) \
   MOEBIUS_SCALE(8, 20, 27) \
   MOEBIUS_SCALE(9, 21, 28) MOEBIUS_SCALE(10, 22, 29) MOEBIUS_SCALE(11, 23, 30)
-#define MOEBIUS_START_MIX_EIGHT                                                   \
-  "movi v0.4s, #0\n mov v1.16b, v31.16b\n movi v2.4s, #0\n mov v3.16b, v31.16b\n" \
-  "movi v4.4s, #0\n mov v5.16b, v31.16b\n movi v6.4s, #0\n mov v7.16b, v31.16b\n"
+// clang-format off
+#define MOEBIUS_START_MIX_EIGHT \
+  "movi v0.4s, #0\n" \
+  "mov v1.16b, v31.16b\n" \
+  "movi v2.4s, #0\n" \
+  "mov v3.16b, v31.16b\n" \
+  "movi v4.4s, #0\n" \
+  "mov v5.16b, v31.16b\n" \
+  "movi v6.4s, #0\n" \
+  "mov v7.16b, v31.16b\n"
 #define MOEBIUS_START_MIX \
   MOEBIUS_START_MIX_EIGHT \
-  "movi v8.4s, #0\n mov v9.16b, v31.16b\n movi v10.4s, #0\n mov v11.16b, v31.16b\n"
-#define MOEBIUS_START_ZERO_EIGHT                                                               \
-  "movi v0.4s, #0\n movi v1.4s, #0\n movi v2.4s, #0\n movi v3.4s, #0\n movi v4.4s, #0\n movi " \
-  "v5.4s, #0\n movi v6.4s, #0\n movi v7.4s, #0\n"
+  "movi v8.4s, #0\n" \
+  "mov v9.16b, v31.16b\n" \
+  "movi v10.4s, #0\n" \
+  "mov v11.16b, v31.16b\n"
+#define MOEBIUS_START_ZERO_EIGHT \
+  "movi v0.4s, #0\n" \
+  "movi v1.4s, #0\n" \
+  "movi v2.4s, #0\n" \
+  "movi v3.4s, #0\n" \
+  "movi v4.4s, #0\n" \
+  "movi " "v5.4s, #0\n" \
+  "movi v6.4s, #0\n" \
+  "movi v7.4s, #0\n"
 #define MOEBIUS_START_ZERO \
   MOEBIUS_START_ZERO_EIGHT \
-  "movi v8.4s, #0\n movi v9.4s, #0\n movi v10.4s, #0\n movi v11.4s, #0\n"
+  "movi v8.4s, #0\n" \
+  "movi v9.4s, #0\n" \
+  "movi v10.4s, #0\n" \
+  "movi v11.4s, #0\n"
+// clang-format on
 #define MOEBIUS_END_MIX(shift) \
   MOEBIUS_CONVERT(0, shift)    \
   MOEBIUS_SUBTRACT(1)          \
@@ -190,16 +257,28 @@ namespace i8mm_tiles {
   MOEBIUS_FLOATS(shift, 4, 5, 6, 7) MOEBIUS_FLOATS(shift, 8, 9, 10, 11) MOEBIUS_SCALE_ALL
 #define MOEBIUS_GROUPS(start, end) \
   asm(                                                                                \
-      "ldp q12, q13, [%[f]]\n ldp q14, q15, [%[f], #32]\n ldp q16, q17, [%[f], #64]\n"         \
-      "ldp q18, q19, [%[f], #96]\n ldp q20, q21, [%[f], #128]\n ldp q22, q23, [%[f], #160]\n"  \
+      "ldp q12, q13, [%[f]]\n" \
+      "ldp q14, q15, [%[f], #32]\n" \
+      "ldp q16, q17, [%[f], #64]\n" \
+      "ldp q18, q19, [%[f], #96]\n" \
+      "ldp q20, q21, [%[f], #128]\n" \
+      "ldp q22, q23, [%[f], #160]\n" \
       "dup v31.4s, %w[magic]\n"                                                                \
-      "2:\n mov %[n], %[steps]\n" start                                                        \
+      "2:\n" \
+      "mov %[n], %[steps]\n" start \
       "1:\n" MOEBIUS_HALF_6(0, 32, 0, 32) MOEBIUS_HALF_6(48, 80, 64, 96)                       \
       MOEBIUS_HALF_6(96, 128, 128, 160) MOEBIUS_HALF_6(144, 176, 192, 224)                     \
-      "add %[x], %[x], #192\n add %[w], %[w], #256\n subs %[n], %[n], #1\n b.ne 1b\n"          \
-      "ldp q27, q28, [%[s]]\n ldp q29, q30, [%[s], #32]\n add %[s], %[s], #64\n add %[w], %[w], %[gap]\n" \
+      "add %[x], %[x], #192\n" \
+      "add %[w], %[w], #256\n" \
+      "subs %[n], %[n], #1\n" \
+      "b.ne 1b\n" \
+      "ldp q27, q28, [%[s]]\n" \
+      "ldp q29, q30, [%[s], #32]\n" \
+      "add %[s], %[s], #64\n" \
+      "add %[w], %[w], %[gap]\n" \
       end                                                                                      \
-      "subs %[g], %[g], #1\n b.ne 2b\n"                                                        \
+      "subs %[g], %[g], #1\n" \
+      "b.ne 2b\n" \
       : MOEBIUS_FLOATS_OUT, [x] "+r"(x), [w] "+r"(w), [s] "+r"(scales), [g] "+r"(groups), [n] "=&r"(n)             \
       : [steps] "r"(steps / 2), [gap] "r"(gap), [f] "r"(begin), [magic] "r"(magic),            \
         MOEBIUS_READS(x), MOEBIUS_READS(w), MOEBIUS_READS(scales), MOEBIUS_READS(begin)        \
@@ -229,10 +308,14 @@ template <int kShift>
 }
 
 // 4 rows x 8 outputs: what is left of a number of rows that 6 does not divide. f stays in v12-v19.
-#define MOEBIUS_HALF_4x8(at_x, at_w, at_w2)                                                 \
-  "ldp q24, q25, [%[x], #" #at_x "]\n ldp q27, q28, [%[w], #" #at_w                         \
-  "]\n ldp q29, q30, [%[w], #" #at_w2 "]\n" MOEBIUS_ROW(0, 1, 2, 3, 24, 27, 28, 29, 30, "") \
-      MOEBIUS_ROW(4, 5, 6, 7, 25, 27, 28, 29, 30, "")
+// clang-format off
+#define MOEBIUS_HALF_4x8(at_x, at_w, at_w2) \
+  "ldp q24, q25, [%[x], #" #at_x "]\n" \
+  "ldp q27, q28, [%[w], #" #at_w "]\n" \
+  "ldp q29, q30, [%[w], #" #at_w2 "]\n" \
+  MOEBIUS_ROW(0, 1, 2, 3, 24, 27, 28, 29, 30, "") \
+  MOEBIUS_ROW(4, 5, 6, 7, 25, 27, 28, 29, 30, "")
+// clang-format on
 #define MOEBIUS_SCALE_EIGHT \
   MOEBIUS_SCALE(0, 12, 27)  \
   MOEBIUS_SCALE(1, 13, 28)  \
@@ -249,22 +332,41 @@ template <int kShift>
   MOEBIUS_SUBTRACT(5) MOEBIUS_CONVERT(6, shift) MOEBIUS_SUBTRACT(7) MOEBIUS_SCALE_EIGHT
 #define MOEBIUS_END_CONVERT_EIGHT(shift) \
   MOEBIUS_FLOATS(shift, 0, 1, 2, 3) MOEBIUS_FLOATS(shift, 4, 5, 6, 7) MOEBIUS_SCALE_EIGHT
+// clang-format off
 #define MOEBIUS_GROUPS_4x8(start, end) \
-  asm volatile(                                                                                \
-      "ldp q12, q13, [%[f]]\n ldp q14, q15, [%[f], #32]\n ldp q16, q17, [%[f], #64]\n"         \
-      "ldp q18, q19, [%[f], #96]\n dup v31.4s, %w[magic]\n"                                    \
-      "2:\n mov %[n], %[steps]\n" start                                                        \
-      "1:\n" MOEBIUS_HALF_4x8(0, 0, 32) MOEBIUS_HALF_4x8(32, 64, 96)                           \
-      MOEBIUS_HALF_4x8(64, 128, 160) MOEBIUS_HALF_4x8(96, 192, 224)                            \
-      "add %[x], %[x], #128\n add %[w], %[w], #256\n subs %[n], %[n], #1\n b.ne 1b\n"          \
-      "ldp q27, q28, [%[s]]\n ldp q29, q30, [%[s], #32]\n add %[s], %[s], #64\n add %[w], %[w], %[gap]\n" \
-      end                                                                                      \
-      "subs %[g], %[g], #1\n b.ne 2b\n"                                                        \
-      "stp q12, q13, [%[o]]\n stp q14, q15, [%[o], #32]\n stp q16, q17, [%[o], #64]\n"         \
-      "stp q18, q19, [%[o], #96]\n"                                                            \
-      : [x] "+r"(x), [w] "+r"(w), [s] "+r"(scales), [g] "+r"(groups), [n] "=&r"(n)             \
+  asm volatile( \
+      "ldp q12, q13, [%[f]]\n" \
+      "ldp q14, q15, [%[f], #32]\n" \
+      "ldp q16, q17, [%[f], #64]\n" \
+      "ldp q18, q19, [%[f], #96]\n" \
+      "dup v31.4s, %w[magic]\n" \
+      "2:\n" \
+      "mov %[n], %[steps]\n" \
+      start \
+      "1:\n" \
+      MOEBIUS_HALF_4x8(0, 0, 32) \
+      MOEBIUS_HALF_4x8(32, 64, 96) \
+      MOEBIUS_HALF_4x8(64, 128, 160) \
+      MOEBIUS_HALF_4x8(96, 192, 224) \
+      "add %[x], %[x], #128\n" \
+      "add %[w], %[w], #256\n" \
+      "subs %[n], %[n], #1\n" \
+      "b.ne 1b\n" \
+      "ldp q27, q28, [%[s]]\n" \
+      "ldp q29, q30, [%[s], #32]\n" \
+      "add %[s], %[s], #64\n" \
+      "add %[w], %[w], %[gap]\n" \
+      end \
+      "subs %[g], %[g], #1\n" \
+      "b.ne 2b\n" \
+      "stp q12, q13, [%[o]]\n" \
+      "stp q14, q15, [%[o], #32]\n" \
+      "stp q16, q17, [%[o], #64]\n" \
+      "stp q18, q19, [%[o], #96]\n" \
+      : [x] "+r"(x), [w] "+r"(w), [s] "+r"(scales), [g] "+r"(groups), [n] "=&r"(n) \
       : [steps] "r"(steps / 2), [gap] "r"(gap), [f] "r"(begin), [magic] "r"(magic), [o] "r"(&f[0][0]) \
       : MOEBIUS_ALL_VECTORS, "cc", "memory")
+// clang-format on
 template <int kShift>
 [[gnu::always_inline]] inline void grouped_4x8(const uint8_t* x, const uint8_t* w,
                                                const uint8_t* scales, size_t groups, size_t steps,
@@ -286,12 +388,16 @@ template <int kShift>
 // The same with a factor per row and group (fp4, operands 4 times too large together) and any
 // number of steps. v24 has the factors of a pair of rows; products of factors alternate between v25
 // and v26.
-#define MOEBIUS_CONVERT_ROW(tmp, acc, f, s)                                                  \
-  "fmul v" #tmp ".4s, v" #s ".4s, v24.4s\n scvtf v" #acc ".4s, v" #acc ".4s, #2\n fmla v" #f \
-  ".4s, v" #acc ".4s, v" #tmp ".4s\n"
-#define MOEBIUS_SUBTRACT_ROW(tmp, acc, f, s)                                                    \
-  "fmul v" #tmp ".4s, v" #s ".4s, v24.4s\n fsub v" #acc ".4s, v" #acc ".4s, v31.4s\n fmla v" #f \
-  ".4s, v" #acc ".4s, v" #tmp ".4s\n"
+// clang-format off
+#define MOEBIUS_CONVERT_ROW(tmp, acc, f, s) \
+  "fmul v" #tmp ".4s, v" #s ".4s, v24.4s\n" \
+  "scvtf v" #acc ".4s, v" #acc ".4s, #2\n" \
+  "fmla v" #f ".4s, v" #acc ".4s, v" #tmp ".4s\n"
+#define MOEBIUS_SUBTRACT_ROW(tmp, acc, f, s) \
+  "fmul v" #tmp ".4s, v" #s ".4s, v24.4s\n" \
+  "fsub v" #acc ".4s, v" #acc ".4s, v31.4s\n" \
+  "fmla v" #f ".4s, v" #acc ".4s, v" #tmp ".4s\n"
+// clang-format on
 
 [[gnu::always_inline]] inline void rows_6x8(const uint8_t* x, const uint8_t* w,
                                             const uint8_t* scales, size_t groups, size_t steps,
@@ -299,27 +405,52 @@ template <int kShift>
                                             const uint8_t* begin, float32x4_t (&f)[3][4]) {
   size_t n;
   MOEBIUS_TWELVE_FLOATS;
-  asm("ldp q12, q13, [%[f]]\n ldp q14, q15, [%[f], #32]\n ldp q16, q17, [%[f], #64]\n"
-      "ldp q18, q19, [%[f], #96]\n ldp q20, q21, [%[f], #128]\n ldp q22, q23, [%[f], #160]\n"
+  // clang-format off
+  asm(
+      "ldp q12, q13, [%[f]]\n"
+      "ldp q14, q15, [%[f], #32]\n"
+      "ldp q16, q17, [%[f], #64]\n"
+      "ldp q18, q19, [%[f], #96]\n"
+      "ldp q20, q21, [%[f], #128]\n"
+      "ldp q22, q23, [%[f], #160]\n"
       "dup v31.4s, %w[magic]\n"
-      "2:\n mov %[n], %[steps]\n" MOEBIUS_START_MIX
-      "1:\n" MOEBIUS_HALF_6(0, 32, 0, 32) MOEBIUS_HALF_6(48, 80, 64, 96)
-      "add %[x], %[x], #96\n add %[w], %[w], #128\n subs %[n], %[n], #1\n b.ne 1b\n"
-      "ldp q27, q28, [%[s]]\n ldr q24, [%[r]]\n ldp q29, q30, [%[s], #32]\n add %[s], %[s], #64\n add %[w], %[w], %[gap]\n"
-      MOEBIUS_CONVERT_ROW(25, 0, 12, 27) MOEBIUS_SUBTRACT_ROW(26, 1, 13, 28)
-      MOEBIUS_CONVERT_ROW(25, 2, 14, 29) MOEBIUS_SUBTRACT_ROW(26, 3, 15, 30)
+      "2:\n"
+      "mov %[n], %[steps]\n"
+      MOEBIUS_START_MIX
+      "1:\n"
+      MOEBIUS_HALF_6(0, 32, 0, 32)
+      MOEBIUS_HALF_6(48, 80, 64, 96)
+      "add %[x], %[x], #96\n"
+      "add %[w], %[w], #128\n"
+      "subs %[n], %[n], #1\n"
+      "b.ne 1b\n"
+      "ldp q27, q28, [%[s]]\n"
+      "ldr q24, [%[r]]\n"
+      "ldp q29, q30, [%[s], #32]\n"
+      "add %[s], %[s], #64\n"
+      "add %[w], %[w], %[gap]\n"
+      MOEBIUS_CONVERT_ROW(25, 0, 12, 27)
+      MOEBIUS_SUBTRACT_ROW(26, 1, 13, 28)
+      MOEBIUS_CONVERT_ROW(25, 2, 14, 29)
+      MOEBIUS_SUBTRACT_ROW(26, 3, 15, 30)
       "ldr q24, [%[r], #16]\n"
-      MOEBIUS_CONVERT_ROW(25, 4, 16, 27) MOEBIUS_SUBTRACT_ROW(26, 5, 17, 28)
-      MOEBIUS_CONVERT_ROW(25, 6, 18, 29) MOEBIUS_SUBTRACT_ROW(26, 7, 19, 30)
+      MOEBIUS_CONVERT_ROW(25, 4, 16, 27)
+      MOEBIUS_SUBTRACT_ROW(26, 5, 17, 28)
+      MOEBIUS_CONVERT_ROW(25, 6, 18, 29)
+      MOEBIUS_SUBTRACT_ROW(26, 7, 19, 30)
       "ldr q24, [%[r], #32]\n"
-      MOEBIUS_CONVERT_ROW(25, 8, 20, 27) MOEBIUS_SUBTRACT_ROW(26, 9, 21, 28)
-      MOEBIUS_CONVERT_ROW(25, 10, 22, 29) MOEBIUS_SUBTRACT_ROW(26, 11, 23, 30)
+      MOEBIUS_CONVERT_ROW(25, 8, 20, 27)
+      MOEBIUS_SUBTRACT_ROW(26, 9, 21, 28)
+      MOEBIUS_CONVERT_ROW(25, 10, 22, 29)
+      MOEBIUS_SUBTRACT_ROW(26, 11, 23, 30)
       "add %[r], %[r], %[r_next]\n"
-      "subs %[g], %[g], #1\n b.ne 2b\n"
+      "subs %[g], %[g], #1\n"
+      "b.ne 2b\n"
       : MOEBIUS_FLOATS_OUT, [x] "+r"(x), [w] "+r"(w), [s] "+r"(scales), [g] "+r"(groups), [r] "+r"(row_scales),
-        [n] "=&r"(n)
+      [n] "=&r"(n)
       : [steps] "r"(steps), [gap] "r"(gap), [f] "r"(begin), [r_next] "r"(row_next), [magic] "r"(0x4A400000u)
       : MOEBIUS_SUM_VECTORS, "cc", "memory");
+  // clang-format on
   MOEBIUS_GIVE_FLOATS(f);
 }
 

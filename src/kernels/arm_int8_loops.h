@@ -124,10 +124,14 @@ template <class T>
 // that halves the time of an expansion.
 template <class T>
 [[gnu::always_inline]] inline void store_four(uint8_t* p, const T (&v)[4]) {
-  asm volatile("stp %q1, %q2, [%0]\n stp %q3, %q4, [%0, #32]"
-               :
-               : "r"(p), "w"(v[0]), "w"(v[1]), "w"(v[2]), "w"(v[3])
-               : "memory");
+  // clang-format off
+  asm volatile(
+      "stp %q1, %q2, [%0]\n"
+      "stp %q3, %q4, [%0, #32]"
+      :
+      : "r"(p), "w"(v[0]), "w"(v[1]), "w"(v[2]), "w"(v[3])
+      : "memory");
+  // clang-format on
 }
 
 template <class T, size_t n>

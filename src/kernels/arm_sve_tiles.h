@@ -54,18 +54,37 @@ namespace sve_tiles {
 #define MOEBIUS_SVE_START(acc, f, s) "mov z" #acc ".d, z30.d\n"
 #define MOEBIUS_SVE_CLEAR(acc, f, s) "mov z" #f ".s, #0\n"
 #define MOEBIUS_SVE_SUBTRACT(acc, f, s) "fsub z" #acc ".s, z" #acc ".s, z30.s\n"
+// clang-format off
 #define MOEBIUS_SVE_CONVERT(acc, f, s) \
-  "asr z" #acc ".s, z" #acc ".s, #4\n scvtf z" #acc ".s, p0/m, z" #acc ".s\n"
+  "asr z" #acc ".s, z" #acc ".s, #4\n" \
+  "scvtf z" #acc ".s, p0/m, z" #acc ".s\n"
+// clang-format on
 #define MOEBIUS_SVE_SCALE(acc, f, s) "fmla z" #f ".s, p0/m, z" #acc ".s, z" #s ".s\n"
-#define MOEBIUS_SVE_LOAD_F(acc, f, s) "ld1b {z" #f ".b}, p0/z, [%[o]]\n add %[o], %[o], #32\n"
-#define MOEBIUS_SVE_STORE_F(acc, f, s) "st1b {z" #f ".b}, p0, [%[o]]\n add %[o], %[o], #32\n"
+// clang-format off
+#define MOEBIUS_SVE_LOAD_F(acc, f, s) \
+  "ld1b {z" #f ".b}, p0/z, [%[o]]\n" \
+  "add %[o], %[o], #32\n"
+#define MOEBIUS_SVE_STORE_F(acc, f, s) \
+  "st1b {z" #f ".b}, p0, [%[o]]\n" \
+  "add %[o], %[o], #32\n"
+// clang-format on
 #define MOEBIUS_SVE_REWIND(acc, f, s) "sub %[o], %[o], #32\n"
 
 // The end of a group: sums to floats, times the scales, added to f.
-#define MOEBIUS_SVE_END(all)                                                                       \
-  "cbz %[small], 3f\n" all(MOEBIUS_SVE_SUBTRACT) "b 4f\n3:\n" all(MOEBIUS_SVE_CONVERT) "4:\n" all( \
-      MOEBIUS_SVE_SCALE)
-#define MOEBIUS_SVE_BEGIN ".arch_extension sve\n ptrue p0.b, vl32\n dup z30.s, %w[start]\n"
+// clang-format off
+#define MOEBIUS_SVE_END(all) \
+  "cbz %[small], 3f\n" \
+  all(MOEBIUS_SVE_SUBTRACT) \
+  "b 4f\n" \
+  "3:\n" \
+  all(MOEBIUS_SVE_CONVERT) \
+  "4:\n" \
+  all(MOEBIUS_SVE_SCALE)
+#define MOEBIUS_SVE_BEGIN \
+  ".arch_extension sve\n" \
+  "ptrue p0.b, vl32\n" \
+  "dup z30.s, %w[start]\n"
+// clang-format on
 #define MOEBIUS_SVE_CLOBBERS                                                                     \
   "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14", \
       "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", \
@@ -81,15 +100,24 @@ inline bool is_small(size_t group_k) { return group_k <= 128; }
   asm volatile(                                                                               \
       MOEBIUS_SVE_BEGIN MOEBIUS_SVE_ALL_##P(MOEBIUS_SVE_LOAD_F)                               \
       MOEBIUS_SVE_ALL_##P(MOEBIUS_SVE_REWIND)                                                 \
-      "2:\n mov %[n], %[steps]\n" MOEBIUS_SVE_ALL_##P(MOEBIUS_SVE_START)                      \
-      "1:\n ld1b {z16.b}, p0/z, [%[w]]\n ld1b {z17.b}, p0/z, [%[w], %[o32]]\n"                \
+      "2:\n" \
+      "mov %[n], %[steps]\n" MOEBIUS_SVE_ALL_##P(MOEBIUS_SVE_START) \
+      "1:\n" \
+      "ld1b {z16.b}, p0/z, [%[w]]\n" \
+      "ld1b {z17.b}, p0/z, [%[w], %[o32]]\n" \
       MOEBIUS_SVE_EVEN_##P MOEBIUS_SVE_PAIRS_##P(16, 17, "", "")                              \
-      "ld1b {z18.b}, p0/z, [%[w], %[o64]]\n ld1b {z19.b}, p0/z, [%[w], %[o96]]\n"             \
+      "ld1b {z18.b}, p0/z, [%[w], %[o64]]\n" \
+      "ld1b {z19.b}, p0/z, [%[w], %[o96]]\n" \
       MOEBIUS_SVE_ODD_##P MOEBIUS_SVE_PAIRS_##P(18, 19, "", "")                               \
-      "add %[x], %[x], #" #row_step "\n add %[w], %[w], #128\n subs %[n], %[n], #1\n b.ne 1b\n" \
-      "ld1b {z28.b}, p0/z, [%[s]]\n ld1b {z29.b}, p0/z, [%[s], %[o32]]\n"                     \
+      "add %[x], %[x], #" #row_step "\n" \
+      "add %[w], %[w], #128\n" \
+      "subs %[n], %[n], #1\n" \
+      "b.ne 1b\n" \
+      "ld1b {z28.b}, p0/z, [%[s]]\n" \
+      "ld1b {z29.b}, p0/z, [%[s], %[o32]]\n" \
       "add %[s], %[s], #64\n" MOEBIUS_SVE_END(MOEBIUS_SVE_ALL_##P)                            \
-      "subs %[g], %[g], #1\n b.ne 2b\n" MOEBIUS_SVE_ALL_##P(MOEBIUS_SVE_STORE_F)              \
+      "subs %[g], %[g], #1\n" \
+      "b.ne 2b\n" MOEBIUS_SVE_ALL_##P(MOEBIUS_SVE_STORE_F) \
       : [x] "+r"(x), [w] "+r"(w), [s] "+r"(scales), [g] "+r"(groups), [n] "=&r"(n), [o] "+r"(out) \
       : [steps] "r"(steps), [start] "r"(start_of(small)), [small] "r"(size_t{small}),         \
         [o32] "r"(size_t{32}), [o64] "r"(size_t{64}), [o96] "r"(size_t{96})                   \
@@ -116,35 +144,55 @@ inline void expanded(const uint8_t* x, const uint8_t* w, const uint8_t* scales, 
 
 #define MOEBIUS_SVE_LOW(to, codes) "lsl z" #to ".b, z" #codes ".b, #4\n"
 #define MOEBIUS_SVE_HIGH(to, codes) "and z" #to ".d, z" #codes ".d, z31.d\n"
+// clang-format off
 #define MOEBIUS_SVE_CODES(a, b, p, at_a, at_b) \
-  "ld1b {z" #a ".b}, p0/z, [%[" #p "]" at_a "]\n ld1b {z" #b ".b}, p0/z, [%[" #p "]" at_b "]\n"
+  "ld1b {z" #a ".b}, p0/z, [%[" #p "]" at_a "]\n" \
+  "ld1b {z" #b ".b}, p0/z, [%[" #p "]" at_b "]\n"
+// clang-format on
 // Scales of 8 outputs at p, bf16 or f32, as [s0 s1 s0 s1 s2 s3 s2 s3] and so on.
-#define MOEBIUS_SVE_SCALES(a, b, p)                                                                \
-  "cbz %[bf16], 6f\n ld1h {z" #a ".s}, p1/z, [%[" #p "]]\n ld1h {z" #b ".s}, p1/z, [%[" #p         \
-  "], %[o4], lsl #1]\n lsl z" #a ".s, z" #a ".s, #16\n lsl z" #b ".s, z" #b                        \
-  ".s, #16\n b 7f\n"                                                                               \
-  "6:\n ld1w {z" #a ".s}, p1/z, [%[" #p "]]\n ld1w {z" #b ".s}, p1/z, [%[" #p                      \
-  "], %[o4], lsl #2]\n7:\n zip1 z" #a ".d, z" #a ".d, z" #a ".d\n zip1 z" #b ".d, z" #b ".d, z" #b \
-  ".d\n add %[" #p "], %[" #p "], %[scale_bytes]\n"
-#define MOEBIUS_SVE_CODES_BEGIN "ptrue p1.s, vl4\n mov z31.b, #-16\n"
+// clang-format off
+#define MOEBIUS_SVE_SCALES(a, b, p) \
+  "cbz %[bf16], 6f\n" \
+  "ld1h {z" #a ".s}, p1/z, [%[" #p "]]\n" \
+  "ld1h {z" #b ".s}, p1/z, [%[" #p "], %[o4], lsl #1]\n" \
+  "lsl z" #a ".s, z" #a ".s, #16\n" \
+  "lsl z" #b ".s, z" #b ".s, #16\n" \
+  "b 7f\n" \
+  "6:\n" \
+  "ld1w {z" #a ".s}, p1/z, [%[" #p "]]\n" \
+  "ld1w {z" #b ".s}, p1/z, [%[" #p "], %[o4], lsl #2]\n" \
+  "7:\n" \
+  "zip1 z" #a ".d, z" #a ".d, z" #a ".d\n" \
+  "zip1 z" #b ".d, z" #b ".d, z" #b ".d\n" \
+  "add %[" #p "], %[" #p "], %[scale_bytes]\n"
+#define MOEBIUS_SVE_CODES_BEGIN \
+  "ptrue p1.s, vl4\n" \
+  "mov z31.b, #-16\n"
+// clang-format on
 
 #define MOEBIUS_SVE_FROM_CODES(P, row_step) \
   asm volatile(                                                                               \
       MOEBIUS_SVE_BEGIN MOEBIUS_SVE_CODES_BEGIN MOEBIUS_SVE_ALL_##P(MOEBIUS_SVE_CLEAR)        \
-      "2:\n sub %[n], %[steps], #1\n" MOEBIUS_SVE_ALL_##P(MOEBIUS_SVE_START)                  \
+      "2:\n" \
+      "sub %[n], %[steps], #1\n" MOEBIUS_SVE_ALL_##P(MOEBIUS_SVE_START) \
       MOEBIUS_SVE_CODES(18, 19, w, "", ", %[o32]") MOEBIUS_SVE_LOW(16, 18)                    \
       MOEBIUS_SVE_LOW(17, 19) "cbz %[n], 5f\n"                                                \
       "1:\n" MOEBIUS_SVE_EVEN_##P                                                             \
       MOEBIUS_SVE_PAIRS_##P(16, 17, MOEBIUS_SVE_HIGH(20, 18), MOEBIUS_SVE_HIGH(21, 19))       \
       MOEBIUS_SVE_CODES(18, 19, w, ", %[o64]", ", %[o96]") MOEBIUS_SVE_ODD_##P                \
       MOEBIUS_SVE_PAIRS_##P(20, 21, MOEBIUS_SVE_LOW(16, 18), MOEBIUS_SVE_LOW(17, 19))         \
-      "add %[x], %[x], #" #row_step "\n add %[w], %[w], #64\n subs %[n], %[n], #1\n b.ne 1b\n" \
+      "add %[x], %[x], #" #row_step "\n" \
+      "add %[w], %[w], #64\n" \
+      "subs %[n], %[n], #1\n" \
+      "b.ne 1b\n" \
       "5:\n" MOEBIUS_SVE_EVEN_##P                                                             \
       MOEBIUS_SVE_PAIRS_##P(16, 17, MOEBIUS_SVE_HIGH(20, 18), MOEBIUS_SVE_HIGH(21, 19))       \
       MOEBIUS_SVE_ODD_##P MOEBIUS_SVE_PAIRS_##P(20, 21, "", "")                               \
-      "add %[x], %[x], #" #row_step "\n add %[w], %[w], #64\n" MOEBIUS_SVE_SCALES(28, 29, w)  \
+      "add %[x], %[x], #" #row_step "\n" \
+      "add %[w], %[w], #64\n" MOEBIUS_SVE_SCALES(28, 29, w) \
       MOEBIUS_SVE_END(MOEBIUS_SVE_ALL_##P)                                                    \
-      "subs %[g], %[g], #1\n b.ne 2b\n" MOEBIUS_SVE_ALL_##P(MOEBIUS_SVE_STORE_F)              \
+      "subs %[g], %[g], #1\n" \
+      "b.ne 2b\n" MOEBIUS_SVE_ALL_##P(MOEBIUS_SVE_STORE_F) \
       : [x] "+r"(x), [w] "+r"(w), [g] "+r"(groups), [n] "=&r"(n), [o] "+r"(out)               \
       : [steps] "r"(steps), [start] "r"(start_of(small)), [small] "r"(size_t{small}),         \
         [bf16] "r"(size_t{bf16}), [scale_bytes] "r"(scale_bytes), [o4] "r"(size_t{4}),        \
@@ -184,7 +232,8 @@ inline void from_codes(const uint8_t* x, const uint8_t* w, size_t groups, size_t
 #define MOEBIUS_SVE_TWO_PANELS(even, odd, row_step) \
   asm volatile(                                                                               \
       MOEBIUS_SVE_BEGIN MOEBIUS_SVE_CODES_BEGIN MOEBIUS_SVE_ALL_TWO(MOEBIUS_SVE_CLEAR)        \
-      "2:\n sub %[n], %[steps], #1\n" MOEBIUS_SVE_ALL_TWO(MOEBIUS_SVE_START)                  \
+      "2:\n" \
+      "sub %[n], %[steps], #1\n" MOEBIUS_SVE_ALL_TWO(MOEBIUS_SVE_START) \
       MOEBIUS_SVE_CODES(18, 19, w, "", ", %[o32]") MOEBIUS_SVE_CODES(4, 5, v, "", ", %[o32]") \
       MOEBIUS_SVE_LOW(16, 18) MOEBIUS_SVE_LOW(17, 19) MOEBIUS_SVE_LOW(6, 4)                   \
       MOEBIUS_SVE_LOW(7, 5) "cbz %[n], 5f\n"                                                  \
@@ -192,14 +241,20 @@ inline void from_codes(const uint8_t* x, const uint8_t* w, size_t groups, size_t
       MOEBIUS_SVE_CODES(18, 19, w, ", %[o64]", ", %[o96]")                                    \
       MOEBIUS_SVE_CODES(4, 5, v, ", %[o64]", ", %[o96]")                                      \
       MOEBIUS_SVE_EXPAND(MOEBIUS_SVE_FOUR, 25, 20, 21, 22, 23, MOEBIUS_SVE_FOUR_LOW)          \
-      "add %[x], %[x], #" #row_step "\n add %[w], %[w], #64\n add %[v], %[v], #64\n"          \
-      "subs %[n], %[n], #1\n b.ne 1b\n"                                                       \
+      "add %[x], %[x], #" #row_step "\n" \
+      "add %[w], %[w], #64\n" \
+      "add %[v], %[v], #64\n" \
+      "subs %[n], %[n], #1\n" \
+      "b.ne 1b\n" \
       "5:\n" even odd MOEBIUS_SVE_FOUR_EVEN                                                   \
       MOEBIUS_SVE_FOUR(25, 20, 21, 22, 23, "", "", "", "")                                    \
-      "add %[x], %[x], #" #row_step "\n add %[w], %[w], #64\n add %[v], %[v], #64\n"          \
+      "add %[x], %[x], #" #row_step "\n" \
+      "add %[w], %[w], #64\n" \
+      "add %[v], %[v], #64\n" \
       MOEBIUS_SVE_SCALES(28, 29, w) MOEBIUS_SVE_SCALES(26, 27, v)                             \
       MOEBIUS_SVE_END(MOEBIUS_SVE_ALL_TWO)                                                    \
-      "subs %[g], %[g], #1\n b.ne 2b\n" MOEBIUS_SVE_ALL_TWO(MOEBIUS_SVE_STORE_F)              \
+      "subs %[g], %[g], #1\n" \
+      "b.ne 2b\n" MOEBIUS_SVE_ALL_TWO(MOEBIUS_SVE_STORE_F) \
       : [x] "+r"(x), [w] "+r"(w), [v] "+r"(v), [g] "+r"(groups), [n] "=&r"(n), [o] "+r"(out)  \
       : [steps] "r"(steps), [start] "r"(start_of(small)), [small] "r"(size_t{small}),         \
         [bf16] "r"(size_t{bf16}), [scale_bytes] "r"(scale_bytes), [o4] "r"(size_t{4}),        \
