@@ -15,7 +15,7 @@ namespace moebius {
 namespace {
 
 constexpr int64_t kMaxExperts = 65536;
-constexpr int64_t kMaxSize = int64_t{1} << 31;
+constexpr int64_t kMaxMoeSize = int64_t{1} << 31;
 
 float as_float(const ConfigFields& f, ConfigFields::Names names, float fallback) {
   const auto value = f.number(names);
@@ -29,20 +29,20 @@ float as_float(const ConfigFields& f, ConfigFields::Names names, float fallback)
 // Expert width; some exporters write one value per layer.
 int64_t expert_width(const ModelConfig& c, const ConfigFields& f, const Family* family) {
   if (family != nullptr && family->routing == RoutingRule::kLlama4)
-    return f.require({"intermediate_size"}, 1, kMaxSize);
+    return f.require({"intermediate_size"}, 1, kMaxMoeSize);
   const Json* value = c.text.find("moe_intermediate_size");
   if (value != nullptr && value->is_array()) {
-    const auto all = f.integers({"moe_intermediate_size"}, 1, kMaxSize);
+    const auto all = f.integers({"moe_intermediate_size"}, 1, kMaxMoeSize);
     if (all.empty() || std::any_of(all.begin(), all.end(), [&](int64_t v) { return v != all[0]; }))
       fail("{} differs from layer to layer; expected one width", f.label("moe_intermediate_size"));
     return all[0];
   }
   if (const auto v =
           f.integer({"moe_intermediate_size", "expert_intermediate_size", "moe_ffn_hidden_size"}, 1,
-                    kMaxSize))
+                    kMaxMoeSize))
     return *v;
-  if (family == nullptr) return f.integer_or({"intermediate_size"}, 0, 1, kMaxSize);
-  return f.require({"intermediate_size"}, 1, kMaxSize);
+  if (family == nullptr) return f.integer_or({"intermediate_size"}, 0, 1, kMaxMoeSize);
+  return f.require({"intermediate_size"}, 1, kMaxMoeSize);
 }
 
 std::vector<bool> moe_layers(const ModelConfig& c, const ConfigFields& f, const Family* family) {
@@ -61,15 +61,15 @@ std::vector<bool> moe_layers(const ModelConfig& c, const ConfigFields& f, const 
     case LayerRule::kAll:
       break;
     case LayerRule::kSparseStep: {
-      const int64_t step = f.integer_or({"decoder_sparse_step"}, 1, 1, kMaxSize);
+      const int64_t step = f.integer_or({"decoder_sparse_step"}, 1, 1, kMaxMoeSize);
       for (size_t i = 0; i < count; ++i) out[i] = (static_cast<int64_t>(i) + 1) % step == 0;
       for (const int64_t i : f.integers({"mlp_only_layers"}, 0, c.layers - 1))
         out[static_cast<size_t>(i)] = false;
       break;
     }
     case LayerRule::kFirstDense: {
-      const int64_t first = f.integer_or({"first_k_dense_replace"}, 0, 0, kMaxSize);
-      const int64_t step = f.integer_or({"moe_layer_freq"}, 1, 1, kMaxSize);
+      const int64_t first = f.integer_or({"first_k_dense_replace"}, 0, 0, kMaxMoeSize);
+      const int64_t step = f.integer_or({"moe_layer_freq"}, 1, 1, kMaxMoeSize);
       for (size_t i = 0; i < count; ++i)
         out[i] = static_cast<int64_t>(i) >= first && static_cast<int64_t>(i) % step == 0;
       break;
@@ -80,7 +80,7 @@ std::vector<bool> moe_layers(const ModelConfig& c, const ConfigFields& f, const 
         for (const int64_t i : f.integers({"moe_layers"}, 0, c.layers - 1))
           out[static_cast<size_t>(i)] = true;
       } else {
-        const int64_t step = f.integer_or({"interleave_moe_layer_step"}, 1, 1, kMaxSize);
+        const int64_t step = f.integer_or({"interleave_moe_layer_step"}, 1, 1, kMaxMoeSize);
         for (size_t i = 0; i < count; ++i) out[i] = (static_cast<int64_t>(i) + 1) % step == 0;
       }
       break;
@@ -207,7 +207,7 @@ void read_shared(ModelConfig& c, const ConfigFields& f, SharedRule rule) {
     case SharedRule::kNone:
       break;
     case SharedRule::kGatedWidth:
-      c.shared_intermediate = f.integer_or({"shared_expert_intermediate_size"}, 0, 0, kMaxSize);
+      c.shared_intermediate = f.integer_or({"shared_expert_intermediate_size"}, 0, 0, kMaxMoeSize);
       c.shared_experts = c.shared_intermediate > 0 ? 1 : 0;
       c.moe.shared = c.shared_experts > 0 ? SharedKind::kGated : SharedKind::kNone;
       break;
@@ -257,15 +257,16 @@ void parse_moe(ModelConfig& c, const ConfigFields& f, const Family* family,
       family->layers != LayerRule::kFlag)
     f.require(count_names, 1, kMaxExperts);
   if (family != nullptr && family->routing == RoutingRule::kLlama4) {
-    c.intermediate = f.integer_or({"intermediate_size_mlp"},
-                                  f.integer_or({"intermediate_size"}, 0, 1, kMaxSize), 1, kMaxSize);
+    c.intermediate =
+        f.integer_or({"intermediate_size_mlp"},
+                     f.integer_or({"intermediate_size"}, 0, 1, kMaxMoeSize), 1, kMaxMoeSize);
   } else {
     const Json* width = c.text.find("intermediate_size");
     if (width == nullptr || !width->is_array())
       c.intermediate =
-          f.integer_or({"intermediate_size", "ffn_hidden_size", "n_inner"}, 0, 1, kMaxSize);
+          f.integer_or({"intermediate_size", "ffn_hidden_size", "n_inner"}, 0, 1, kMaxMoeSize);
   }
-  if (dense_family && c.intermediate == 0) f.require({"intermediate_size"}, 1, kMaxSize);
+  if (dense_family && c.intermediate == 0) f.require({"intermediate_size"}, 1, kMaxMoeSize);
   read_activation(c, f, family);
   if (c.experts == 0) {
     c.moe_layer = moe_layers(c, f, family);

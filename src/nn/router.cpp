@@ -16,7 +16,7 @@
 namespace moebius {
 namespace {
 
-constexpr float kMasked = -std::numeric_limits<float>::infinity();
+constexpr float kNoScore = -std::numeric_limits<float>::infinity();
 constexpr size_t kSumLanes = 8;
 
 bool is_finite(float v) { return (f32_bits(v) & 0x7F800000u) != 0x7F800000u; }
@@ -39,7 +39,7 @@ float sum_row(const float* x, size_t n) {
 }
 
 float max_row(const float* x, size_t n) {
-  float best = kMasked;
+  float best = kNoScore;
   for (size_t i = 0; i < n; ++i) best = x[i] > best ? x[i] : best;
   return best;
 }
@@ -94,7 +94,7 @@ void mask_groups(const RouterSpec& spec, float* choice, size_t n, float* scratch
   const size_t per_group = n / spec.groups;
   float* score = scratch;
   for (size_t g = 0; g < spec.groups; ++g) {
-    float first = kMasked, second = kMasked;
+    float first = kNoScore, second = kNoScore;
     for (size_t i = g * per_group; i < (g + 1) * per_group; ++i) {
       if (choice[i] > first) {
         second = first;
@@ -109,7 +109,7 @@ void mask_groups(const RouterSpec& spec, float* choice, size_t n, float* scratch
     size_t better = 0;  // groups that come before this one
     for (size_t h = 0; h < spec.groups; ++h)
       if (score[h] > score[g] || (score[h] == score[g] && h < g)) ++better;
-    if (better >= spec.topk_group) std::fill_n(choice + g * per_group, per_group, kMasked);
+    if (better >= spec.topk_group) std::fill_n(choice + g * per_group, per_group, kNoScore);
   }
 }
 

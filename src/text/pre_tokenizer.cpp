@@ -269,8 +269,8 @@ bool is_punctuation(char32_t c) {
   return ascii || (unicode::Table::get().mask(c) & unicode::kP) != 0;
 }
 
-void parse_stage(const Json& json, const std::string& where, int depth,
-                 std::vector<std::unique_ptr<PreStage>>& out) {
+void parse_pre_stage(const Json& json, const std::string& where, int depth,
+                     std::vector<std::unique_ptr<PreStage>>& out) {
   if (depth > 16 || out.size() > 256) fail("{}: too many pre-tokenizers", where);
   const std::string& type = string_field(json, "type", where);
   if (type == "Sequence") {
@@ -278,7 +278,8 @@ void parse_stage(const Json& json, const std::string& where, int depth,
     if (!list.is_array())
       fail("{}.pretokenizers is {}; expected an array", where, kind_name(list.kind()));
     for (size_t i = 0; i < list.items().size(); ++i)
-      parse_stage(list.items()[i], fmt::format("{}.pretokenizers[{}]", where, i), depth + 1, out);
+      parse_pre_stage(list.items()[i], fmt::format("{}.pretokenizers[{}]", where, i), depth + 1,
+                      out);
   } else if (type == "Split") {
     // One field per statement: compilers differ in the order of arguments, and the error names the
     // first wrong field.
@@ -323,7 +324,7 @@ void parse_stage(const Json& json, const std::string& where, int depth,
 
 PreTokenizer::PreTokenizer(const Json* json, const std::string& where) {
   if (json == nullptr || json->is_null()) return;
-  parse_stage(*json, where, 0, stages_);
+  parse_pre_stage(*json, where, 0, stages_);
   if (!stages_.empty() && dynamic_cast<BytesToChars*>(stages_.back().get()) != nullptr) {
     stages_.pop_back();
     gives_bytes_ = true;

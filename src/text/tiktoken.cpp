@@ -47,7 +47,7 @@ bool decode_base64(std::string_view text, std::string& out) {
   return true;
 }
 
-std::string stand_ins(std::string_view bytes) {
+std::string byte_stand_ins(std::string_view bytes) {
   std::string out;
   for (const char c : bytes) unicode::append(out, unicode::byte_to_char(static_cast<uint8_t>(c)));
   return out;
@@ -113,7 +113,7 @@ Tokenizer Tokenizer::from_tiktoken(std::string_view text, std::string_view token
   vocab.reserve(raw.size());
   int32_t highest = 0;
   for (size_t i = 0; i < raw.size(); ++i) {
-    vocab.insert(stand_ins(raw.token(i)), raw.id(i));
+    vocab.insert(byte_stand_ins(raw.token(i)), raw.id(i));
     highest = std::max(highest, raw.id(i));
   }
   auto parts = std::make_unique<Parts>();

@@ -12,6 +12,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent.parent / "scripts")]
 import check_acceptance
 import check_includes
+import check_names
 import check_sentences
 import check_symbols
 import check_tree
@@ -83,6 +84,14 @@ class Symbols(unittest.TestCase):
         with contextlib.redirect_stdout(io.StringIO()) as said:
             self.assertEqual(1, check_symbols.check("nm", []))
         self.assertIn("nothing was checked", said.getvalue())
+
+
+class Names(unittest.TestCase):
+    def test_rule(self):
+        one = "namespace {\nconstexpr int kMost = 3;\nint twice(int v) { return 2 * v; }\nstruct Part {\n  int run() const;\n};\n}  // namespace\n"
+        other = "namespace {\nint thrice(int v) {\n  return 3 * v;\n}\nstruct Piece {\n  int run() const;\n};\n}  // namespace\nint twice(int);\n"
+        self.assertEqual([], check_names.check_folder({"a.cpp": one, "b.cpp": other}))
+        self.assertEqual(3, len(check_names.check_folder({"a.cpp": one, "b.cpp": one})))
 
 
 class Tree(unittest.TestCase):

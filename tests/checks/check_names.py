@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Names in unnamed namespaces differ within a folder: g++ compiles the files of a folder several at a time (cmake/bundles.cmake), and
+which files meet depends on how many there are, so a clash would show up in somebody else's change.
+
+    check_names.py ROOT     exit status 1 on any violation
+"""
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+FOLDERS = ("base", "runtime", "quant", "checkpoint", "nn", "model", "text")
+# What a line at the first column of an unnamed namespace can define: a type, a constant, a function (an alias may
+# be repeated).
+TYPE = re.compile(r"^(?:struct|class|enum class|enum|union)\s+(\w+)[^;]*$")
+VALUE = re.compile(r"^(?:static\s+|inline\s+|thread_local\s+)*(?:constexpr|const|constinit|std::atomic<[^>]*>)[^(=]*?\b(\w+)(?:\[[^\]]*\])*\s*(?:=|\{)")
+FUNCTION = re.compile(r"^(?=\w)(?!return\b|if\b|for\b|while\b|else\b|using\b|#)[\w:<>,&*\s\[\]\.]*?[\w>&*\]]\s+[*&]?(\w+)\(")
+
+
+def names_of(text):
+    """(line number, name) of what the unnamed namespaces of a file define."""
+    inside = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("namespace {"):
+            inside = True
+        elif line.startswith("}  // namespace"):
+            inside = False
+        elif inside:
+            for pattern in (TYPE, VALUE, FUNCTION):
+                match = pattern.match(line)
+                if match:
+                    yield number, match.group(1)
+                    break
+
+
+def check_folder(files):
+    """Complaints, given {path: text} of one folder."""
+    seen = defaultdict(dict)
+    for path, text in sorted(files.items()):
+        for number, name in names_of(text):
+            seen[name].setdefault(path, number)
+    return [f"{path}:{number}: {name} is also a name of {', '.join(str(p) for p in list(where)[:i])}"
+            for name, where in sorted(seen.items()) for i, (path, number) in enumerate(where.items()) if i > 0]
+
+
+def main():
+    root = Path(sys.argv[1])
+    complaints, files = [], 0
+    for folder in FOLDERS:
+        by_parent = defaultdict(dict)
+        for path in (root / "src" / folder).rglob("*.cpp"):
+            by_parent[path.parent][path.relative_to(root)] = path.read_text(encoding="utf-8")
+        for texts in by_parent.values():
+            files += len(texts)
+            complaints += check_folder(texts)
+    for complaint in complaints:
+        print(complaint)
+    print(f"{files} files, {len(complaints)} clashes")
+    return 1 if complaints or files == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
