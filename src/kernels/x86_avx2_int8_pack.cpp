@@ -9,6 +9,8 @@
 
 #include "base/numeric.h"
 
+#define MOEBIUS_UNROLL _Pragma("GCC unroll 8")
+
 namespace moebius {
 namespace {
 namespace x86_packing {
@@ -20,17 +22,17 @@ constexpr size_t kWord = 4;  // bytes of one output that lie together
 // 8 rows of 8 words each, `stride` bytes apart, turned: word j of row i goes to word i of row j.
 [[gnu::always_inline]] inline void transpose(const __m256i (&r)[8], uint8_t* out, size_t stride) {
   __m256i a[8], b[8];
-  for (int i = 0; i < 4; ++i) {
+  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) {
     a[2 * i] = _mm256_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
     a[2 * i + 1] = _mm256_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
   }
-  for (int i = 0; i < 2; ++i) {
+  MOEBIUS_UNROLL for (int i = 0; i < 2; ++i) {
     b[4 * i] = _mm256_unpacklo_epi64(a[4 * i], a[4 * i + 2]);
     b[4 * i + 1] = _mm256_unpackhi_epi64(a[4 * i], a[4 * i + 2]);
     b[4 * i + 2] = _mm256_unpacklo_epi64(a[4 * i + 1], a[4 * i + 3]);
     b[4 * i + 3] = _mm256_unpackhi_epi64(a[4 * i + 1], a[4 * i + 3]);
   }
-  for (size_t j = 0; j < 4; ++j) {
+  MOEBIUS_UNROLL for (size_t j = 0; j < 4; ++j) {
     auto* low = reinterpret_cast<__m256i*>(out + j * stride);
     auto* high = reinterpret_cast<__m256i*>(out + (j + 4) * stride);
     _mm256_storeu_si256(low, _mm256_permute2x128_si256(b[j], b[j + 4], 0x20));
@@ -46,9 +48,9 @@ inline void turn(const uint8_t* const (&rows)[kOutputs], size_t at, size_t words
   for (; i + 8 <= words; i += 8, out += 8 * 64)
     for (size_t half = 0; half < 2; ++half) {
       __m256i r[8];
-      for (size_t o = 0; o < 8; ++o) {
+      MOEBIUS_UNROLL for (size_t o = 0; o < 8; ++o) {
         const uint8_t* from = rows[8 * half + o] + at + i * kWord;
-        _mm_prefetch(reinterpret_cast<const char*>(from + 512), _MM_HINT_T0);
+        _mm_prefetch(reinterpret_cast<const char*>(from + 1024), _MM_HINT_T0);
         r[o] = _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)), sign);
       }
       transpose(r, out + 32 * half, 64);
@@ -62,6 +64,20 @@ inline void turn(const uint8_t* const (&rows)[kOutputs], size_t at, size_t words
       __builtin_memcpy(out + o * kWord, &v, kWord);
     }
 }
+
+// bf16 of the scales that are one byte: exact.
+struct ScaleTable {
+  uint16_t bf16[256];
+};
+template <class F>
+constexpr ScaleTable scale_table(F value) {
+  ScaleTable t{};
+  for (unsigned i = 0; i < 256; ++i)
+    t.bf16[i] = static_cast<uint16_t>(f32_bits(value(static_cast<uint8_t>(i))) >> 16);
+  return t;
+}
+constexpr ScaleTable kFp8Scales = scale_table([](uint8_t c) { return e4m3_to_f32(c); }),
+                     kE8m0Scales = scale_table([](uint8_t c) { return e8m0_to_f32(c); });
 
 // A panel of 16 outputs from row n of w on; rows past N repeat the last scales and have weight 0.
 class PanelPacker {
@@ -78,7 +94,7 @@ class PanelPacker {
 
   void pack() const {
     put_codes();
-    for (size_t g = 0; g < s_.groups; ++g) put_scales(g);
+    put_scales();
     if (p_.zero_points) put_zeros();
     if (s_.row_zeros) put_sums();
     if (s_.vllm) put_row_sums();
@@ -133,22 +149,36 @@ class PanelPacker {
     decode_scales(w_.scale_type, at, 1, &v);
     return v;
   }
-
-  void put_scales(size_t g) const {
-    const size_t group = g / s_.per_scale;
-    uint8_t* out = out_ + s_.scales + g * s_.group_scale_bytes;
+  // Calls f(group of scales) -> T for every group and output, group by group.
+  template <class T, class F>
+  [[gnu::always_inline]] void put_scales_as(const F& f) const {
+    uint8_t* out = out_ + s_.scales;
+    for (size_t g = 0; g < s_.groups; ++g) {
+      const size_t group = s_.per_scale == 1 ? g : g / s_.per_scale;
+      for (size_t o = 0; o < kOutputs; ++o, out += sizeof(T)) {
+        const T v = f(o, group);
+        __builtin_memcpy(out, &v, sizeof(T));
+      }
+    }
+  }
+  void put_scales() const {
+    const bool byte = w_.scale_type == ScaleType::kFp8 || w_.scale_type == ScaleType::kE8m0;
     const bool as_stored = (s_.scale_type == Scales::kBf16 && w_.scale_type == ScaleType::kBf16) ||
                            s_.scale_type == Scales::kF16;
-    for (size_t o = 0; o < kOutputs; ++o) {
-      if (as_stored) {
-        __builtin_memcpy(out + 2 * o, w_.scales + 2 * (scale_rows_[o] + group), 2);
-      } else if (s_.scale_type == Scales::kBf16) {
-        const uint16_t v = f32_to_bf16(scale(o, group));  // exact, or mode vllm rounds
-        __builtin_memcpy(out + 2 * o, &v, 2);
-      } else {
-        const float v = scale(o, group);
-        __builtin_memcpy(out + 4 * o, &v, 4);
-      }
+    if (as_stored) {
+      put_scales_as<uint16_t>([&](size_t o, size_t g) {
+        uint16_t v;
+        __builtin_memcpy(&v, w_.scales + 2 * (scale_rows_[o] + g), 2);
+        return v;
+      });
+    } else if (byte) {
+      const ScaleTable& table = w_.scale_type == ScaleType::kFp8 ? kFp8Scales : kE8m0Scales;
+      put_scales_as<uint16_t>(
+          [&](size_t o, size_t g) { return table.bf16[w_.scales[scale_rows_[o] + g]]; });
+    } else if (s_.scale_type == Scales::kBf16) {  // mode vllm rounds
+      put_scales_as<uint16_t>([&](size_t o, size_t g) { return f32_to_bf16(scale(o, g)); });
+    } else {
+      put_scales_as<float>([&](size_t o, size_t g) { return scale(o, g); });
     }
   }
 
