@@ -11,6 +11,7 @@ namespace {
 
 #ifdef __x86_64__
 using namespace x86_int8;
+using x86_few::Kind;
 
 // Tiles 0 to 3 hold sums of 2 tiles of rows by 2 panels, 4 and 5 rows, 6 and 7 weights.
 struct alignas(64) TileConfig {
@@ -97,6 +98,7 @@ class ManyRows {
   }
 
  private:
+  static constexpr size_t kShortGroup = 64;  // inputs
   struct Piece {
     const uint8_t* const* panels;
     size_t k0, k1, group, groups;  // inputs; groups of which it has a part
@@ -130,14 +132,17 @@ class ManyRows {
     }
     memory_barrier();
     ask_for_next(p);
-    for (size_t t = 0; t < t_.tiles; t += 2) {
-      if (t + 1 < t_.tiles) {
-        finish_.plain() ? tiles<2, true>(p, t) : tiles<2, false>(p, t);
-      } else {
-        finish_.plain() ? tiles<1, true>(p, t) : tiles<1, false>(p, t);
-      }
+    switch (finish_.kind()) {
+      case Kind::kPlain:
+        all_tiles<Kind::kPlain>(p);
+        break;
+      case Kind::kScaled:
+        all_tiles<Kind::kScaled>(p);
+        break;
+      case Kind::kAny:
+        all_tiles<Kind::kAny>(p);
+        break;
     }
-    finish_.plain() ? fold<true>(p) : fold<false>(p);
     return p.k1;
   }
 
@@ -157,9 +162,20 @@ class ManyRows {
     ahead_.part = (ahead_.lines + parts - 1) / parts;
   }
 
+  template <Kind kKind>
+  void all_tiles(const Piece& p) {
+    if (s_.padded <= kShortGroup && p.groups % 2 == 0) {
+      for (size_t t = 0; t < t_.tiles; ++t) two_groups<kKind>(p, t);
+    } else {
+      for (size_t t = 0; t < t_.tiles; t += 2)
+        t + 1 < t_.tiles ? tiles<2, kKind>(p, t) : tiles<1, kKind>(p, t);
+    }
+    fold<kKind>(p);
+  }
+
   // T tiles of rows against both panels. While the tiles of a group are multiplied, the sums of the
   // one before, which wait in memory, are added to the results.
-  template <int T, bool kPlain>
+  template <int T, Kind kKind>
   [[gnu::noinline]] void tiles(const Piece& p, size_t tile) {
     const size_t step = s_.step, x_step = t_.rows * step, w_step = kOutputs * step;
     const uint8_t* x0 = a_.panel + tile * t_.rows * s_.K_padded + p.k0 * t_.rows;
@@ -201,7 +217,7 @@ class ManyRows {
         x0 += x_step, w0 += w_step, w1 += w_step;
       }
       ahead_.fetch();
-      fold<kPlain>(p);
+      fold<kKind>(p);
       if (s_.padded <= b_.piece) sums = sums == sums_ ? sums_ + 4 * kTile : sums_;
       _tile_stored(0, sums, 64);
       _tile_stored(1, sums + kTile, 64);
@@ -210,7 +226,50 @@ class ManyRows {
         _tile_stored(3, sums + 3 * kTile, 64);
       }
       memory_barrier();
-      if (p.ends) waiting_ = {sums, g, tile * t_.rows, T};
+      if (p.ends) waiting_ = {sums, g, tile * t_.rows, T, false};
+    }
+  }
+
+  // Short groups spend their time on results: a tile of rows against both panels over two groups, so
+  // that results are read and written once for both.
+  template <Kind kKind>
+  [[gnu::noinline]] void two_groups(const Piece& p, size_t tile) {
+    const size_t step = s_.step, x_step = t_.rows * step, w_step = kOutputs * step;
+    const uint8_t* x = a_.panel + tile * t_.rows * s_.K_padded + p.k0 * t_.rows;
+    const bool bytes = s_.codes == Codes::kBytes;
+    const uint8_t* w0 = bytes ? p.panels[0] + p.k0 * kOutputs : codes_;
+    const uint8_t* w1 = bytes ? p.panels[1] + p.k0 * kOutputs : codes_ + kOutputs * b_.piece;
+    const size_t steps = s_.padded / step;
+    constexpr size_t kTile = 16 * kOutputs * 4;
+    uint8_t* sums = sums_;
+    for (size_t g = 0; g < p.groups; g += 2) {
+      _tile_zero(0);
+      _tile_zero(1);
+      _tile_zero(2);
+      _tile_zero(3);
+      for (size_t i = 0; i < steps; ++i, x += x_step, w0 += w_step, w1 += w_step) {
+        _tile_loadd(4, x, step);
+        _tile_loadd(6, w0, 64);
+        _tile_dpbssd(0, 4, 6);
+        _tile_loadd(7, w1, 64);
+        _tile_dpbssd(1, 4, 7);
+      }
+      for (size_t i = 0; i < steps; ++i, x += x_step, w0 += w_step, w1 += w_step) {
+        _tile_loadd(5, x, step);
+        _tile_loadd(6, w0, 64);
+        _tile_dpbssd(2, 5, 6);
+        _tile_loadd(7, w1, 64);
+        _tile_dpbssd(3, 5, 7);
+      }
+      ahead_.fetch();
+      fold<kKind>(p);
+      sums = sums == sums_ ? sums_ + 4 * kTile : sums_;
+      _tile_stored(0, sums, 64);
+      _tile_stored(1, sums + kTile, 64);
+      _tile_stored(2, sums + 2 * kTile, 64);
+      _tile_stored(3, sums + 3 * kTile, 64);
+      memory_barrier();
+      waiting_ = {sums, g, tile * t_.rows, 1, true};
     }
   }
 
@@ -218,15 +277,43 @@ class ManyRows {
   struct Waiting {
     const uint8_t* sums;
     size_t g, m, tiles;
+    bool two_groups;  // of one tile, instead of one group of the tiles
   };
-  template <bool kPlain>
+  template <Kind kKind>
   [[gnu::noinline]] void fold(const Piece& p) {
+    if (waiting_.tiles != 0 && waiting_.two_groups) {
+      fold_two<kKind>(p, waiting_.g, waiting_.m, waiting_.sums);
+      waiting_.tiles = 0;
+    }
     for (size_t i = 0; i < waiting_.tiles; ++i)
-      fold<kPlain>(p, waiting_.g, waiting_.m + i * t_.rows,
-                   waiting_.sums + i * 2 * 16 * kOutputs * 4);
+      fold<kKind>(p, waiting_.g, waiting_.m + i * t_.rows,
+                  waiting_.sums + i * 2 * 16 * kOutputs * 4);
     waiting_.tiles = 0;
   }
-  template <bool kPlain>
+  template <Kind kKind>
+  [[gnu::always_inline]] void fold_two(const Piece& p, size_t g, size_t m, const uint8_t* sums) {
+    constexpr size_t kTile = 16 * kOutputs * 4;
+    float* f = acc_ + 2 * m * kOutputs;
+    const size_t rows = a_.M - m < t_.rows ? a_.M - m : t_.rows;
+    __m512 c[4];
+    MOEBIUS_UNROLL for (size_t j = 0; j < 4; ++j) c[j] =
+        _mm512_load_ps(scales_ + (2 * g + j) * kOutputs);
+    for (size_t i = 0; i < rows; ++i, f += 2 * kOutputs, sums += 64)
+      MOEBIUS_UNROLL for (size_t u = 0; u < 2; ++u) {
+        __m512 v = _mm512_load_ps(f + u * kOutputs);
+        MOEBIUS_UNROLL for (size_t j = 0; j < 2; ++j) {
+          const __m512i s = _mm512_load_si512(sums + (2 * j + u) * kTile);
+          if constexpr (kKind == Kind::kPlain) {
+            v = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s), c[2 * j + u], v);
+          } else {
+            v = x86_few::fold<Zmm, kKind>(finish_, p.panels[u], p.group + g + j, 0, m + i, 0, s,
+                                          c[2 * j + u], v);
+          }
+        }
+        _mm512_store_ps(f + u * kOutputs, v);
+      }
+  }
+  template <Kind kKind>
   [[gnu::always_inline]] void fold(const Piece& p, size_t g, size_t m, const uint8_t* sums) {
     const __m512 c0 = _mm512_load_ps(scales_ + 2 * g * kOutputs),
                  c1 = _mm512_load_ps(scales_ + (2 * g + 1) * kOutputs);
@@ -235,15 +322,15 @@ class ManyRows {
     for (size_t i = 0; i < rows; ++i, f += 2 * kOutputs, sums += 64) {
       const __m512i s0 = _mm512_load_si512(sums), s1 = _mm512_load_si512(sums + 16 * kOutputs * 4);
       const __m512 f0 = _mm512_load_ps(f), f1 = _mm512_load_ps(f + kOutputs);
-      if constexpr (kPlain) {
+      if constexpr (kKind == Kind::kPlain) {
         _mm512_store_ps(f, _mm512_fmadd_ps(_mm512_cvtepi32_ps(s0), c0, f0));
         _mm512_store_ps(f + kOutputs, _mm512_fmadd_ps(_mm512_cvtepi32_ps(s1), c1, f1));
       } else {
         const size_t group = p.group + g;
-        _mm512_store_ps(f,
-                        x86_few::fold<Zmm>(finish_, p.panels[0], group, 0, m + i, 0, s0, c0, f0));
-        _mm512_store_ps(f + kOutputs,
-                        x86_few::fold<Zmm>(finish_, p.panels[1], group, 0, m + i, 0, s1, c1, f1));
+        _mm512_store_ps(
+            f, x86_few::fold<Zmm, kKind>(finish_, p.panels[0], group, 0, m + i, 0, s0, c0, f0));
+        _mm512_store_ps(f + kOutputs, x86_few::fold<Zmm, kKind>(finish_, p.panels[1], group, 0,
+                                                                m + i, 0, s1, c1, f1));
       }
     }
   }

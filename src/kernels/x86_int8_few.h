@@ -20,12 +20,15 @@ namespace x86_few {
 
 using namespace x86_int8;
 
+// f = fma(float(sum), c, f); the same with scales of rows per group; anything.
+enum class Kind : uint8_t { kPlain, kScaled, kAny };
+
 // What follows a product, and where it finds its numbers. Shared with the tiles of AMX.
 struct Finish {
   const Shape& s;
   bool zeros, channel_vllm, grouped_vllm;
-  float G;
-  size_t rows;  // from group to group in the arrays below
+  float G, unit;  // divisor of results; of a sum: 1/4 where the codes of both sides are doubled
+  size_t rows;    // from group to group in the arrays below
   const int32_t *sums, *row_zeros;
   const float *group_scales, *row_scales;
 
@@ -36,6 +39,7 @@ struct Finish {
         grouped_vllm(shape.vllm && shape.groups > 1),
         G(a.w->problem->act.scale == ActScale::kFp8 ? a.w->act.global_scale * a.w->global_scale
                                                     : a.w->global_scale),
+        unit(shape.codes == Codes::kFp4 ? 0.25f : 1.0f),
         rows(t.padded()) {
     const PanelLayout l = panel_layout(shape, t);
     sums = reinterpret_cast<const int32_t*>(a.panel + l.sums);
@@ -43,9 +47,9 @@ struct Finish {
     row_scales = reinterpret_cast<const float*>(a.panel + l.scales);
     row_zeros = reinterpret_cast<const int32_t*>(a.panel + l.zeros);
   }
-  // Nothing but f = fma(float(sum), c, f).
-  bool plain() const {
-    return !zeros && !s.row_zeros && !s.group_scales && !s.vllm && s.codes != Codes::kFp4;
+  Kind kind() const {
+    if (zeros || s.row_zeros || s.vllm) return Kind::kAny;
+    return s.group_scales || s.codes == Codes::kFp4 ? Kind::kScaled : Kind::kPlain;
   }
 };
 
@@ -65,12 +69,17 @@ template <class E>
 
 // f after one group: `sum` of row m and the v-th vector of a panel's outputs, less what zero points
 // and the bias of the weights added to it.
-template <class E>
+template <class E, Kind kKind>
 [[gnu::always_inline]] inline typename E::F fold(const Finish& n, const uint8_t* panel, size_t g,
                                                  size_t v, size_t m, int32_t bias,
                                                  typename E::V sum, typename E::F c,
                                                  typename E::F f) {
   const size_t at = g * n.rows + m;
+  if constexpr (kKind == Kind::kPlain) return E::fma(E::to_f32(sum), c, f);
+  if constexpr (kKind == Kind::kScaled) {
+    const auto dot = E::mul(E::to_f32(sum), E::set1(n.unit));
+    return E::fma(dot, n.s.group_scales ? E::mul(c, E::set1(n.group_scales[at])) : c, f);
+  }
   if (n.zeros) {
     const auto zero =
         E::add(E::from_int8(panel + n.s.zeros + g * kOutputs + v * E::kLanes), E::set1(bias));
@@ -80,8 +89,7 @@ template <class E>
     const auto w = E::load(panel + n.s.sums + 4 * (g * kOutputs + v * E::kLanes));
     sum = E::sub(sum, E::mul(w, E::set1(n.row_zeros[at])));
   }
-  typename E::F dot = E::to_f32(sum);
-  if (n.s.codes == Codes::kFp4) dot = E::mul(dot, E::set1(0.25f));
+  const typename E::F dot = E::mul(E::to_f32(sum), E::set1(n.unit));
   if (n.channel_vllm) {
     const auto scale = E::mul(E::mul(c, E::set1(0.0625f)), E::set1(n.row_scales[m]));
     const auto y = E::mul(E::mul(dot, E::set1(16.0f)), scale);
@@ -136,6 +144,7 @@ struct Product {
     constexpr size_t kStep = static_cast<size_t>(C) * kOutputs;
     const size_t ahead = n + kStep < a.n1 ? static_cast<size_t>(C) * s.stride : 0;
     const uint8_t* x = a.panel + m * s.K_padded;
+    const Kind kind = finish.kind();
     F f[R][kVectors];
     MOEBIUS_UNROLL for (int r = 0; r < R; ++r) MOEBIUS_UNROLL for (int v = 0; v < kVectors; ++v)
         f[r][v] = E::zero_f32();
@@ -166,15 +175,24 @@ struct Product {
           MOEBIUS_UNROLL for (int part = 0; part < kParts; ++part) {
         const int v = c * kParts + part;
         const auto at = static_cast<size_t>(part);
+        _mm_prefetch(
+            reinterpret_cast<const char*>(first[c] + ahead + s.scales + g * s.group_scale_bytes),
+            _MM_HINT_T1);
         const F scale =
             scales_at<E>(s.scale_type, first[c] + s.scales + g * s.group_scale_bytes, at);
-        if (finish.plain()) {
+        const auto fold_rows = [&]<Kind kKind>() {
           MOEBIUS_UNROLL for (int r = 0; r < R; ++r) f[r][v] =
-              E::fma(E::to_f32(sum[r][v]), scale, f[r][v]);
+              fold<E, kKind>(finish, first[c], g, at, m + static_cast<size_t>(r), kBias, sum[r][v],
+                             scale, f[r][v]);
+        };
+        if (kind == Kind::kPlain) {
+          fold_rows.template operator()<Kind::kPlain>();
+        } else if (kind == Kind::kScaled) {
+          fold_rows.template operator()<Kind::kScaled>();
         } else {
           for (int r = 0; r < R; ++r)
-            f[r][v] = fold<E>(finish, first[c], g, at, m + static_cast<size_t>(r), kBias, sum[r][v],
-                              scale, f[r][v]);
+            f[r][v] = fold<E, Kind::kAny>(finish, first[c], g, at, m + static_cast<size_t>(r),
+                                          kBias, sum[r][v], scale, f[r][v]);
         }
       }
     }

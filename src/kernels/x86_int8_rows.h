@@ -15,8 +15,10 @@ using namespace x86_int8;
 
 constexpr size_t kBlock = 16;  // inputs at a time; a group takes whole blocks
 
-// Up to 16 codes of one row at packed inputs from k on; zeros beyond.
-inline __m128i some_codes(const uint8_t* q, const int32_t* columns, size_t k, size_t end) {
+// Up to 16 codes of one row at inputs from k on; zeros beyond.
+inline __m128i block(const uint8_t* q, const int32_t* columns, size_t k, size_t end) {
+  if (columns == nullptr && k + kBlock <= end)
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(q + k));
   alignas(16) uint8_t c[kBlock] = {};
   for (size_t i = 0; i < kBlock && k + i < end; ++i)
     c[i] = q[columns != nullptr ? static_cast<size_t>(columns[k + i]) : k + i];
@@ -86,13 +88,16 @@ class PanelMaker {
       __m256i total = _mm256_setzero_si256();
       for (size_t k = 0; k < s_.padded; k += 2 * kBlock) {
         const size_t at = begin + k;
-        __m256i v = columns == nullptr && at + 2 * kBlock <= end
-                        ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(q + at))
-                        : _mm256_set_m128i(some_codes(q, columns, at + kBlock, end),
-                                           some_codes(q, columns, at, end));
+        __m256i v =
+            columns == nullptr && at + 2 * kBlock <= end
+                ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(q + at))
+                : _mm256_set_m128i(k + kBlock < s_.padded ? block(q, columns, at + kBlock, end)
+                                                          : _mm_setzero_si128(),
+                                   block(q, columns, at, end));
         if (fp4) v = _mm256_shuffle_epi8(twice2, v);
-        total = _mm256_add_epi64(
-            total, _mm256_sad_epu8(_mm256_xor_si256(v, sign), _mm256_setzero_si256()));
+        if (factor_ != 0)
+          total = _mm256_add_epi64(
+              total, _mm256_sad_epu8(_mm256_xor_si256(v, sign), _mm256_setzero_si256()));
         v = _mm256_shuffle_epi8(v, order2);
         if (wide) {
           uint8_t* to = out + (k & ~(s_.step - 1)) * rows + (k & (s_.step - 1));
@@ -102,6 +107,8 @@ class PanelMaker {
           if (k + kBlock < s_.padded) put(_mm256_extracti128_si256(v, 1), out, k + kBlock, rows);
         }
       }
+      sums[g * t_.padded()] = 0;
+      if (factor_ == 0) continue;
       const __m128i half =
           _mm_add_epi64(_mm256_castsi256_si128(total), _mm256_extracti128_si256(total, 1));
       const int64_t sum = _mm_cvtsi128_si64(half) + _mm_extract_epi64(half, 1);
@@ -117,10 +124,10 @@ class PanelMaker {
     auto* group_scales = reinterpret_cast<float*>(a_.panel + l_.group_scales) + m;
     auto* zeros = reinterpret_cast<int32_t*>(a_.panel + l_.zeros) + m;
     const bool fixed = p_.act.granule == ActGranule::kStatic;
-    const bool grouped = p_.act.granule == ActGranule::kGroup;
+    const bool grouped = p_.act.granule == ActGranule::kGroup, same = s_.length == p_.act.group;
     __builtin_memcpy(scales, row, 4);
     for (size_t g = 0; g < s_.groups; ++g) {
-      const size_t at = grouped ? g * s_.length / p_.act.group : 0;
+      const size_t at = !grouped ? 0 : same ? g : g * s_.length / p_.act.group;
       if (s_.group_scales) __builtin_memcpy(group_scales + g * rows, row + 4 * at, 4);
       if (g > 0 && !s_.row_zeros) continue;
       int32_t zero = fixed ? a_.w->act.zero_point : 0;
