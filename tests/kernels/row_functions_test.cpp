@@ -130,17 +130,19 @@ TEST(RowFunctions, WhatRunsHere) {
 }
 
 TEST(RowFunctions, ChosenByTheCpu) {
-  const auto name = [](const char* cpu) {
-    return std::string(choose_row_functions(parse_cpu(cpu)).name);
+  const auto name = [](Arch arch, uint32_t features) {
+    Cpu cpu;
+    cpu.arch = arch, cpu.features = features;
+    return std::string(choose_row_functions(cpu).name);
   };
-  EXPECT_EQ(name("reference"), "generic");
-  EXPECT_EQ(name("neon"), "arm_neon");
-  EXPECT_EQ(name("neon,dotprod,i8mm,sve"), "arm_neon");
-  EXPECT_EQ(name("x86_64"), "generic");
-  EXPECT_EQ(name("avx2"), "generic");
-  EXPECT_EQ(name("avx2,fma,f16c"), "x86_avx2");
-  EXPECT_EQ(name("avx2,fma,f16c,avx512f"), "x86_avx2");
-  EXPECT_EQ(name("avx2,fma,f16c,avx512f,avx512bw"), "x86_avx512");
+  EXPECT_EQ(name(Arch::kOther, 0), "generic");
+  EXPECT_EQ(name(Arch::kAarch64, kNeon), "arm_neon");
+  EXPECT_EQ(name(Arch::kAarch64, kNeon | kDotprod | kI8mm | kSve), "arm_neon");
+  EXPECT_EQ(name(Arch::kX86_64, 0), "generic");
+  EXPECT_EQ(name(Arch::kX86_64, kAvx2), "generic");
+  EXPECT_EQ(name(Arch::kX86_64, kAvx2 | kFma | kF16c), "x86_avx2");
+  EXPECT_EQ(name(Arch::kX86_64, kAvx2 | kFma | kF16c | kAvx512f), "x86_avx2");
+  EXPECT_EQ(name(Arch::kX86_64, kAvx2 | kFma | kF16c | kAvx512f | kAvx512bw), "x86_avx512");
   EXPECT_EQ(&row_functions(), &choose_row_functions(host_cpu()));
 }
 
