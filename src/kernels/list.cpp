@@ -16,8 +16,10 @@
   X(kX86AmxInt8Kernels)          \
   X(kX86AmxFloatKernels)         \
   X(kX86Avx512Int8Kernels)       \
+  X(kX86Avx512FloatKernels)      \
   X(kX86AvxVnniInt8Kernels)      \
   X(kX86Avx2Int8Kernels)         \
+  X(kX86Avx2FloatKernels)        \
   X(kGenericIntKernels)          \
   X(kGenericFloatKernels)        \
   X(kReferenceKernels)

@@ -220,7 +220,7 @@ class PanelPacker {
     }
   }
   void put_scale(size_t at, bool nan, uint8_t* to) const {
-    uint16_t half;
+    uint16_t half = 0;
     float whole = 1.0f;
     switch (w_.scale_type) {
       case ScaleType::kBf16:

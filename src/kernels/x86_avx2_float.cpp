@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// The float family on CPUs with AVX2, FMA and F16C (x86_float_fma.h): vectors of 8. Small integers
+// are placed in the mantissa of a power of two, which is then taken away.
+#include "kernels/x86_float_fma.h"
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
+
+namespace moebius {
+namespace {
+
+#ifdef __x86_64__
+using x86_float::Form;
+
+struct Avx2 {
+  using Vec = __m256;
+  static constexpr size_t kWidth = 8, kRows = 6;
+  static Vec load(const float* p) { return _mm256_loadu_ps(p); }
+  static void store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
+  static void store_some(float* p, Vec v, size_t count) {
+    float some[8];
+    _mm256_storeu_ps(some, v);
+    __builtin_memcpy(p, some, 4 * count);
+  }
+  static Vec broadcast(float v) { return _mm256_set1_ps(v); }
+  static Vec fma(Vec x, Vec y, Vec z) { return _mm256_fmadd_ps(x, y, z); }
+  static Vec mul(Vec x, Vec y) { return _mm256_mul_ps(x, y); }
+  static Vec div(Vec x, Vec y) { return _mm256_div_ps(x, y); }
+  static void prefetch(const uint8_t* p) {
+    _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(p + 64), _MM_HINT_T0);
+  }
+  static Vec halves(const uint8_t* p, bool f16) {
+    const __m128i h = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return f16 ? _mm256_cvtph_ps(h)
+               : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+  }
+
+  static void put(float* out, size_t row, Vec v) {
+    _mm256_storeu_ps(out + row * x86_float::kNr, v);
+  }
+  // The bits of `mask`, which count in units of magic / 2^23, minus `by`: magic + offset.
+  static Vec number(__m256i v, int mask, float magic, Vec by) {
+    const __m256i bits = _mm256_or_si256(_mm256_and_si256(v, _mm256_set1_epi32(mask)),
+                                         _mm256_castps_si256(_mm256_set1_ps(magic)));
+    return _mm256_sub_ps(_mm256_castsi256_ps(bits), by);
+  }
+  // Four bytes of every lane, low to high, to rows 0, apart, 2 * apart, 3 * apart; a byte is worth
+  // `unit`, and `by` is taken away.
+  static void bytes(__m256i v, float unit, Vec by, float* out, size_t apart) {
+    const float low = unit * 0x1p23f, next = unit * 0x1p15f;
+    const __m256i high = _mm256_srli_epi32(v, 16);
+    const Vec by_low = _mm256_add_ps(by, _mm256_set1_ps(low));
+    const Vec by_next = _mm256_add_ps(by, _mm256_set1_ps(next));
+    put(out, 0, number(v, 0xFF, low, by_low));
+    put(out, apart, number(v, 0xFF00, next, by_next));
+    put(out, 2 * apart, number(high, 0xFF, low, by_low));
+    put(out, 3 * apart, number(high, 0xFF00, next, by_next));
+  }
+  static void nibbles(__m256i v, Vec by, float* out) {
+    const __m256i high = _mm256_srli_epi32(v, 16);
+    MOEBIUS_UNROLL for (unsigned j = 0; j < 4; ++j) {
+      const float magic = static_cast<float>(1 << (23 - 4 * j));
+      const Vec with = _mm256_add_ps(by, _mm256_set1_ps(magic));
+      put(out, j, number(v, 15 << (4 * j), magic, with));
+      put(out, j + 4, number(high, 15 << (4 * j), magic, with));
+    }
+  }
+  // f16 in the lower and the upper halves of lanes, to two vectors.
+  static void widen(__m256i v, Vec& low, Vec& high) {
+    const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0,
+                                           1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    const __m256i sorted = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(v, order), 0xD8);
+    low = _mm256_cvtph_ps(_mm256_castsi256_si128(sorted));
+    high = _mm256_cvtph_ps(_mm256_extracti128_si256(sorted, 1));
+  }
+  // e4m3 in the upper bytes of 16-bit lanes: an f16 that is 2^8 too small.
+  static void fp8(__m256i v, float* out) {
+    const __m256i h =
+        _mm256_and_si256(_mm256_srai_epi16(v, 1), _mm256_set1_epi16(static_cast<short>(0xBF80)));
+    Vec low, high;
+    widen(h, low, high);
+    put(out, 0, mul(low, broadcast(256.0f)));
+    put(out, 2, mul(high, broadcast(256.0f)));
+  }
+
+  template <Form kForm, bool kZero>
+  [[gnu::always_inline]] static void decode(const uint8_t* codes, const uint8_t* zeros,
+                                            float* out) {
+    constexpr size_t kRow = x86_float::kNr;
+    const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
+    Vec zero = _mm256_setzero_ps();
+    if constexpr (kZero)
+      zero = _mm256_cvtepi32_ps(
+          _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(zeros))));
+    if constexpr (kForm == Form::kInt4) {
+      nibbles(v, _mm256_add_ps(zero, broadcast(8.0f)), out);
+    } else if constexpr (kForm == Form::kFp4) {  // by way of 16 + twice the value
+      const __m256i table =
+          _mm256_setr_epi8(16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4, 16, 17, 18,
+                           19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4);
+      const __m256i low = _mm256_set1_epi8(15);
+      const __m256i even = _mm256_shuffle_epi8(table, _mm256_and_si256(v, low));
+      const __m256i odd =
+          _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi32(v, 4), low));
+      bytes(even, 0.5f, broadcast(8.0f), out, 2);
+      bytes(odd, 0.5f, broadcast(8.0f), out + kRow, 2);
+    } else if constexpr (kForm == Form::kInt8) {
+      bytes(v, 1.0f, _mm256_add_ps(zero, broadcast(128.0f)), out, 1);
+    } else if constexpr (kForm == Form::kFp8) {
+      fp8(_mm256_slli_epi16(v, 8), out);
+      fp8(v, out + kRow);
+    } else if constexpr (kForm == Form::kBf16) {
+      put(out, 0, _mm256_castsi256_ps(_mm256_slli_epi32(v, 16)));
+      put(out, 1,
+          _mm256_castsi256_ps(
+              _mm256_and_si256(v, _mm256_set1_epi32(static_cast<int>(0xFFFF0000u)))));
+    } else if constexpr (kForm == Form::kF16) {
+      Vec low, high;
+      widen(v, low, high);
+      put(out, 0, low);
+      put(out, 1, high);
+    } else {
+      put(out, 0, _mm256_castsi256_ps(v));
+    }
+  }
+};
+
+void gemm(const GemmArgs& args) { fma_float::Gemm<Avx2>(args).run(); }
+#endif  // __x86_64__
+
+constexpr Kernel kKernels[] =
+    MOEBIUS_FMA_KERNELS("x86_avx2", kAvx2 | kFma | kF16c, MOEBIUS_BODY(gemm));
+
+}  // namespace
+
+extern const KernelTable kX86Avx2FloatKernels;
+const KernelTable kX86Avx2FloatKernels = {kKernels, sizeof kKernels / sizeof kKernels[0]};
+
+}  // namespace moebius
