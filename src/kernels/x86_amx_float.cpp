@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The float family on CPUs with AMX: weight-only integers, FP8, NVFP4, MXFP4, MXFP8 and dense bf16,
-// by tiles of bf16. Layouts, rows and panels: x86_amx_float.h; packing: x86_float_pack.h. Here:
-// decoding and the loop nest. Codes of 32 outputs and a piece of K become bf16 once and then meet
-// all tiles of rows; two tiles of rows times two of outputs share what they load.
+// by tiles of bf16. Layouts, rows and panels: x86_amx_float.h; decoding: x86_amx_float_codecs.h;
+// packing: x86_float_pack.h. Here: the loop nest. Codes of 32 outputs and a piece of K become bf16
+// once and then meet all tiles of rows; two tiles of rows times two of outputs share what they
+// load. A single row does without tiles, in the order that TDPBF16PS is documented to have.
 #include "kernels/x86_amx_float.h"
+#include "kernels/x86_amx_float_codecs.h"
 #include "kernels/x86_float_pack.h"
 
 namespace moebius {
@@ -12,119 +14,6 @@ namespace {
 using namespace amx_float;
 
 #ifdef __x86_64__
-
-// ---- decoding: 64 bytes (a unit of 16 outputs) to unit / 2 rows of a tile ----
-
-alignas(64) constexpr Halves kInt4Halves = halves([](unsigned c) {
-  return static_cast<float>(c & 15u) - 8.0f;
-});
-alignas(64) constexpr Halves kDifferences =  // of two 4-bit codes, modulo 32
-    halves([](unsigned c) { return static_cast<float>(c) - (c < 16 ? 0.0f : 32.0f); });
-
-// 4-bit codes by table. VPERMW looks at 5 bits: both halves of the table are the same.
-template <const Halves& kTable>
-struct Nibbles {
-  static constexpr size_t kUnit = 8;
-  struct Zeros {};
-  const __m512i table = _mm512_load_si512(kTable.of);
-  static Zeros zeros(const uint8_t*) { return {}; }
-  [[gnu::always_inline]] void decode(__m512i v, const Zeros&, uint8_t* out) const {
-    _mm512_store_si512(out, _mm512_permutexvar_epi16(v, table));
-    _mm512_store_si512(out + 64, _mm512_permutexvar_epi16(_mm512_srli_epi16(v, 4), table));
-    _mm512_store_si512(out + 128, _mm512_permutexvar_epi16(_mm512_srli_epi16(v, 8), table));
-    _mm512_store_si512(out + 192, _mm512_permutexvar_epi16(_mm512_srli_epi16(v, 12), table));
-  }
-};
-
-// Minus zero points: 32 differences are possible.
-struct NibblesZero {
-  static constexpr size_t kUnit = 8;
-  struct Zeros {
-    __m512i z;
-  };
-  const __m512i table = _mm512_load_si512(kDifferences.of), low = _mm512_set1_epi16(15);
-  static Zeros zeros(const uint8_t* z) {
-    const __m512i v = _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(z)));
-    const __m512i both = _mm512_mask_blend_epi16(0xAAAAAAAAu, v, _mm512_slli_epi32(v, 16));
-    return {_mm512_add_epi16(both, _mm512_set1_epi16(8))};
-  }
-  [[gnu::always_inline]] void put(__m512i v, const Zeros& z, uint8_t* out) const {
-    const __m512i at = _mm512_sub_epi16(_mm512_and_si512(v, low), z.z);
-    _mm512_store_si512(out, _mm512_permutexvar_epi16(at, table));
-  }
-  [[gnu::always_inline]] void decode(__m512i v, const Zeros& z, uint8_t* out) const {
-    put(v, z, out);
-    put(_mm512_srli_epi16(v, 4), z, out + 64);
-    put(_mm512_srli_epi16(v, 8), z, out + 128);
-    put(_mm512_srli_epi16(v, 12), z, out + 192);
-  }
-};
-
-// e4m3 by two tables of the bytes of 128 bf16 numbers.
-struct ByteTables {
-  uint8_t low[128], high[128];
-};
-constexpr ByteTables make_byte_tables() {
-  ByteTables t{};
-  for (unsigned i = 0; i < 128; ++i) {
-    const uint32_t bits = f32_bits(e4m3_to_f32(static_cast<uint8_t>(i))) >> 16;
-    t.low[i] = static_cast<uint8_t>(bits), t.high[i] = static_cast<uint8_t>(bits >> 8);
-  }
-  return t;
-}
-alignas(64) constexpr ByteTables kFp8Bytes = make_byte_tables();
-
-struct Fp8 {
-  static constexpr size_t kUnit = 4;
-  struct Zeros {};
-  const __m512i low[2] = {_mm512_load_si512(kFp8Bytes.low), _mm512_load_si512(kFp8Bytes.low + 64)};
-  const __m512i high[2] = {_mm512_load_si512(kFp8Bytes.high),
-                           _mm512_load_si512(kFp8Bytes.high + 64)};
-  static Zeros zeros(const uint8_t*) { return {}; }
-  [[gnu::always_inline]] void decode(__m512i v, const Zeros&, uint8_t* out) const {
-    constexpr __mmask64 kOdd = 0xAAAAAAAAAAAAAAAAu;
-    const __m512i lo = _mm512_permutex2var_epi8(low[0], v, low[1]);
-    const __m512i mag = _mm512_permutex2var_epi8(high[0], v, high[1]);
-    const __m512i hi = _mm512_ternarylogic_epi32(mag, v, _mm512_set1_epi8(static_cast<char>(0x80)),
-                                                 0xF8);  // mag | (v & sign)
-    _mm512_store_si512(out, _mm512_mask_blend_epi8(kOdd, lo, _mm512_slli_epi16(hi, 8)));
-    _mm512_store_si512(out + 64, _mm512_mask_blend_epi8(kOdd, _mm512_srli_epi16(lo, 8), hi));
-  }
-};
-
-// Bytes of value + 128: placed in the mantissa of 2^23 (or 2^15, one byte higher), from which
-// 2^23 + 128 + zero point is taken away.
-struct IntBytes {
-  static constexpr size_t kUnit = 4;
-  struct Zeros {
-    __m512 first, second;
-  };
-  static Zeros zeros(const uint8_t* z) {
-    __m512 by = _mm512_set1_ps(128.0f);
-    if (z != nullptr)
-      by = _mm512_add_ps(by, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(
-                                 _mm_loadu_si128(reinterpret_cast<const __m128i*>(z)))));
-    return {_mm512_add_ps(by, _mm512_set1_ps(0x1p23f)), _mm512_add_ps(by, _mm512_set1_ps(0x1p15f))};
-  }
-  // (v & mask) | magic, minus `by`: as an f32 whose upper half is a bf16.
-  [[gnu::always_inline]] static __m512i number(__m512i v, int mask, float magic, __m512 by) {
-    const __m512i bits = _mm512_ternarylogic_epi32(
-        v, _mm512_set1_epi32(mask), _mm512_castps_si512(_mm512_set1_ps(magic)), 0xEA);
-    return _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(bits), by));
-  }
-  [[gnu::always_inline]] static void put(__m512i even, __m512i odd, uint8_t* out) {
-    _mm512_store_si512(out, _mm512_mask_blend_epi16(0xAAAAAAAAu, _mm512_srli_epi32(even, 16), odd));
-  }
-  [[gnu::always_inline]] void decode(__m512i v, const Zeros& z, uint8_t* out) const {
-    const __m512i upper = _mm512_srli_epi32(v, 16);
-    put(number(v, 0xFF, 0x1p23f, z.first), number(upper, 0xFF, 0x1p23f, z.first), out);
-    put(number(v, 0xFF00, 0x1p15f, z.second), number(upper, 0xFF00, 0x1p15f, z.second), out + 64);
-  }
-};
-
-struct Stored {  // bf16: nothing to decode
-  static constexpr size_t kUnit = 2;
-};
 
 // ---- tiles ----
 
@@ -164,6 +53,7 @@ struct Gemm {
   const Blocking b;
   const float factor, G;
   const float* const factors;
+  const bool single;  // one row of at most two limbs
 
   explicit Gemm(const GemmArgs& args)
       : a(args),
@@ -173,7 +63,8 @@ struct Gemm {
         b(blocking_of(s, l, p.ragged)),
         factor(static_factor(*args.w)),
         G(divisor(*args.w)),
-        factors(reinterpret_cast<const float*>(args.panel + l.factors)) {}
+        factors(reinterpret_cast<const float*>(args.panel + l.factors)),
+        single(args.M == 1 && l.limbs <= 2) {}
 
   float* floats(size_t at) const { return reinterpret_cast<float*>(a.scratch + at); }
   size_t blocks() const { return (l.tiles + 1) / 2; }
@@ -211,26 +102,38 @@ struct Gemm {
       _mm512_store_ps(to, factor == 1.0f ? v : _mm512_mul_ps(v, by));
     }
   }
+  static constexpr size_t kPairs = Codec::kUnit / 2;
+  [[gnu::always_inline]] static void put_rows(const Codec& codec, const uint8_t* codes,
+                                              const typename Codec::Zeros& z, uint8_t* to) {
+    __m512i row[kPairs];
+    codec.decode(_mm512_loadu_si512(codes), z, row);
+    MOEBIUS_UNROLL for (size_t i = 0; i < kPairs; ++i) _mm512_store_si512(to + 64 * i, row[i]);
+  }
+  const uint8_t* zeros_of(const Piece& c, const Group& g) const {
+    return s.zero_bytes != 0 ? c.extras + s.groups * s.scale_bytes + g.index * kNr : nullptr;
+  }
+  static void ask_for(const uint8_t* codes) {
+    _mm_prefetch(reinterpret_cast<const char*>(codes + 4096), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(codes + 4160), _MM_HINT_T0);
+  }
   void expand(const Piece& c) const {
     if (s.scales != Scales::kNone) expand_scales(c);
-    if constexpr (!kStored) {
+    if (!kStored && !single) {
       const Codec codec{};
       const Groups groups{p, s, a.w->group_ends};
       uint8_t* to = a.scratch;
       Group g = c.first;
       for (size_t i = 0; i < c.groups; ++i, g = groups.next(g)) {
-        const uint8_t* z =
-            s.zero_bytes != 0 ? c.extras + s.groups * s.scale_bytes + g.index * kNr : nullptr;
+        const uint8_t* z = zeros_of(c, g);
         const auto z0 = Codec::zeros(z), z1 = Codec::zeros(z == nullptr ? z : z + 16);
         const size_t from = g.at > c.k0 ? g.at : c.k0;
         const size_t end = g.at + g.padded < c.k1 ? g.at + g.padded : c.k1;
         const uint8_t* codes = c.codes + s.code_at(from);
         for (size_t k = from; k < end; k += s.step, to += s.step * kNr * 2)
           for (size_t u = 0; u < s.step; u += Codec::kUnit, codes += 128) {
-            _mm_prefetch(reinterpret_cast<const char*>(codes + 4096), _MM_HINT_T0);
-            _mm_prefetch(reinterpret_cast<const char*>(codes + 4160), _MM_HINT_T0);
-            codec.decode(_mm512_loadu_si512(codes), z0, to + u * 32);
-            codec.decode(_mm512_loadu_si512(codes + 64), z1, to + s.step * 32 + u * 32);
+            ask_for(codes);
+            put_rows(codec, codes, z0, to + u * 32);
+            put_rows(codec, codes + 64, z1, to + s.step * 32 + u * 32);
           }
       }
     }
@@ -342,8 +245,7 @@ struct Gemm {
     const Groups groups{p, s, a.w->group_ends};
     const size_t rows = r.tiles * l.tile_rows, apart = rows * kNr;
     float *sums = floats(b.sums), *state = floats(b.state) + r.first * kNr;
-    if (c.first.index == 0)
-      for (size_t i = 0; i < apart; i += 16) _mm512_store_ps(state + i, _mm512_setzero_ps());
+    if (c.first.index == 0) zero(state, apart);
     Group g = c.first;
     for (size_t done = 0; done < c.groups;) {
       const size_t batch = c.groups - done < b.batch ? c.groups - done : b.batch;
@@ -377,9 +279,102 @@ struct Gemm {
     }
   }
 
+  // --- one row ---
+
+  // What TDPBF16PS adds to the sums of 32 outputs, `count` groups from g on: over each step the
+  // even and the odd inputs are chains of their own. The caller has set that subnormal numbers are
+  // flushed; not inlined, so that nothing is moved across that.
+  template <size_t kLimbs>
+  [[gnu::noinline]] void row_sums(const Piece& c, Group g, size_t count, const float* x,
+                                  float* sums) const {
+    const Codec codec{};
+    const Groups groups{p, s, a.w->group_ends};
+    const __m512i high = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
+    for (size_t i = 0; i < count; ++i, g = groups.next(g), sums += kNr) {
+      const uint8_t* z = zeros_of(c, g);
+      const auto z0 = Codec::zeros(z), z1 = Codec::zeros(z == nullptr ? z : z + 16);
+      const size_t from = g.at > c.k0 ? g.at : c.k0;
+      const size_t end = g.at + g.padded < c.k1 ? g.at + g.padded : c.k1;
+      const uint8_t* codes = c.codes + s.code_at(from);
+      const float* at = x + kLimbs * (g.from + (from - g.at));
+      __m512 sum[2] = {_mm512_load_ps(sums), _mm512_load_ps(sums + 16)};
+      for (size_t k = from; k < end; k += s.step) {
+        __m512 even[kLimbs][2], odd[kLimbs][2];
+        MOEBIUS_UNROLL for (size_t t = 0; t < 2 * kLimbs; ++t) even[t / 2][t % 2] =
+            odd[t / 2][t % 2] = _mm512_setzero_ps();
+        for (size_t u = 0; u < s.step; u += Codec::kUnit, codes += 128, at += Codec::kUnit) {
+          ask_for(codes);
+          __m512i pairs[2][kPairs];
+          codec.decode(_mm512_loadu_si512(codes), z0, pairs[0]);
+          codec.decode(_mm512_loadu_si512(codes + 64), z1, pairs[1]);
+          MOEBIUS_UNROLL for (size_t j = 0; j < kPairs; ++j)
+              MOEBIUS_UNROLL for (size_t h = 0; h < 2; ++h) {
+            const __m512 w0 = _mm512_castsi512_ps(_mm512_slli_epi32(pairs[h][j], 16));
+            const __m512 w1 = _mm512_castsi512_ps(_mm512_and_si512(pairs[h][j], high));
+            MOEBIUS_UNROLL for (size_t t = 0; t < kLimbs; ++t) {
+              const float* xs = at + t * s.step + 2 * j;
+              even[t][h] = _mm512_fmadd_ps(_mm512_set1_ps(xs[0]), w0, even[t][h]);
+              odd[t][h] = _mm512_fmadd_ps(_mm512_set1_ps(xs[1]), w1, odd[t][h]);
+            }
+          }
+        }
+        MOEBIUS_UNROLL for (size_t t = 0; t < kLimbs; ++t)
+            MOEBIUS_UNROLL for (size_t h = 0; h < 2; ++h) sum[h] =
+                _mm512_add_ps(sum[h], _mm512_add_ps(even[t][h], odd[t][h]));
+        at += (kLimbs - 1) * s.step;
+      }
+      _mm512_store_ps(sums, sum[0]);
+      _mm512_store_ps(sums + 16, sum[1]);
+    }
+  }
+  void flushed_row_sums(const Piece& c, const Group& g, size_t count, float* sums) const {
+    constexpr unsigned kFlush = 0x8040;  // results and operands
+    const unsigned before = _mm_getcsr();
+    _mm_setcsr(before | kFlush);
+    if (l.limbs == 1) {
+      row_sums<1>(c, g, count, floats(b.row), sums);
+    } else {
+      row_sums<2>(c, g, count, floats(b.row), sums);
+    }
+    _mm_setcsr(before);
+  }
+  static void zero(float* to, size_t count) {
+    for (size_t i = 0; i < count; i += 16) _mm512_store_ps(to + i, _mm512_setzero_ps());
+  }
+  void single_row(const Piece& c, size_t n) const {
+    const Rows r = rows_of(0);
+    const Groups groups{p, s, a.w->group_ends};
+    float *sums = floats(b.sums), *state = floats(b.state);
+    if (c.k0 == 0) zero(state, kNr);
+    if (s.groups == 1 && !p.ragged) {
+      flushed_row_sums(c, c.first, 1, state);
+    } else {
+      Group g = c.first;
+      for (size_t done = 0; done < c.groups;) {
+        const size_t batch = c.groups - done < b.batch ? c.groups - done : b.batch;
+        zero(sums, batch * kNr);
+        flushed_row_sums(c, g, batch, sums);
+        scale_batch(r, c.first.index + done, batch, floats(b.scales) + done * kNr, sums, kNr,
+                    state);
+        done += batch;
+        for (size_t i = 0; i < batch; ++i) g = groups.next(g);
+      }
+    }
+    if (c.last) put(r, n, state);
+  }
+  // The row as f32.
+  void widen_row() const {
+    for (size_t k = 0; k < l.limbs * s.K_rows; k += 16) {
+      const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a.panel + 2 * k));
+      _mm512_store_ps(floats(b.row) + k,
+                      _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)));
+    }
+  }
+
   // --- the loop nest ---
 
   void multiply_piece(const Piece& c, size_t n) const {
+    if (single) return single_row(c, n);
     const bool grouped = s.groups > 1 || p.ragged;
     written();
     for (size_t i = 0; i < blocks(); ++i) {
@@ -393,7 +388,11 @@ struct Gemm {
   }
   void run() const {
     if (a.M == 0) return;
-    configure(l.tile_rows, s.step);
+    if (single) {
+      widen_row();
+    } else {
+      configure(l.tile_rows, s.step);
+    }
     const bool grouped = s.groups > 1 || p.ragged;
     const Groups groups{p, s, a.w->group_ends};
     for (size_t n = a.n0; n < a.n1; n += kNr) {
@@ -416,7 +415,7 @@ struct Gemm {
         c.k0 = c.k1, c.first = next;
       }
     }
-    _tile_release();
+    if (!single) _tile_release();
   }
 };
 

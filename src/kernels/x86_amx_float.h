@@ -78,11 +78,11 @@ inline size_t panel_bytes(const Problem& p, size_t M) {
 }
 
 // Scratch: decoded weights of a piece of K, its scales, sums of some groups of a block of 32 rows,
-// sums of all rows.
+// sums of all rows; a single row as f32.
 struct Blocking {
-  size_t piece_k, piece_groups;       // at most
-  size_t batch;                       // groups whose sums wait
-  size_t scales, sums, state, bytes;  // offsets
+  size_t piece_k, piece_groups;            // at most
+  size_t batch;                            // groups whose sums wait
+  size_t scales, sums, state, row, bytes;  // offsets
 };
 inline Blocking blocking_of(const Shape& s, const PanelLayout& l, bool ragged) {
   constexpr size_t kPieceK = 512, kSums = 16384;
@@ -102,7 +102,8 @@ inline Blocking blocking_of(const Shape& s, const PanelLayout& l, bool ragged) {
   b.scales = s.form == Form::kBf16 ? 0 : b.piece_k * kNr * 2;
   b.sums = b.scales + b.piece_groups * kNr * 4;
   b.state = b.sums + b.batch * rows * kNr * 4;
-  b.bytes = b.state + up(l.tiles, 2) * kTile * kNr * 4;
+  b.row = b.state + up(l.tiles, 2) * kTile * kNr * 4;
+  b.bytes = b.row + (l.tile_rows == 1 ? l.limbs * s.K_rows * 4 : 0);
   return b;
 }
 inline size_t scratch_bytes(const Problem& p, size_t M) {

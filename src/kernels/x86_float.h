@@ -50,8 +50,8 @@ inline Form form_of(const Problem& p) {
 struct Shape {
   Form form;
   Scales scales;
-  size_t step;             // groups are multiples of it
-  size_t unit;             // codes in 32 bits
+  size_t step;             // groups have whole steps; a power of two, as unit
+  size_t unit, unit_bits;  // codes in 32 bits, and their logarithm
   size_t groups;           // a group: inputs on which the scales of weights and rows are constant
   size_t group_k, most_k;  // inputs of a group, and with whole steps at most (not for ragged)
   size_t K_padded;         // packed inputs: steps of all groups, at most
@@ -62,7 +62,7 @@ struct Shape {
   size_t zeros_at() const { return code_bytes + groups * scale_bytes; }
   size_t stride() const { return up(zeros_at() + groups * zero_bytes, 64); }
   // Codes of padded input k begin here.
-  size_t code_at(size_t k) const { return k / unit * kNr * 4; }
+  size_t code_at(size_t k) const { return (k >> unit_bits) * kNr * 4; }
 };
 
 inline Shape shape_of(const Problem& p, size_t step) {
@@ -72,6 +72,7 @@ inline Shape shape_of(const Problem& p, size_t step) {
            : s.form == Form::kInt8 || s.form == Form::kFp8 ? 4
            : s.form == Form::kF32                          ? 1
                                                            : 2;
+  while (size_t{1} << s.unit_bits < s.unit) ++s.unit_bits;
   s.row_groups = p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kGroup;
   s.weight_k = p.scale_type == ScaleType::kNone || p.block_k >= p.K ? p.K : p.block_k;
   s.row_k = s.row_groups && p.act.group < p.K ? p.act.group : p.K;
@@ -109,8 +110,8 @@ struct Groups {
   Group made(size_t g, size_t begin, size_t at) const {
     size_t end = begin + s.group_k < p.K ? begin + s.group_k : p.K;
     if (ends != nullptr) end = g < s.groups ? static_cast<size_t>(ends[g]) : p.K;
-    const size_t from = begin / s.step * s.step;
-    return {g, begin, end, from, at, begin < end ? up(end, s.step) - from : 0};
+    const size_t inside = s.step - 1, from = begin & ~inside;
+    return {g, begin, end, from, at, begin < end ? ((end + inside) & ~inside) - from : 0};
   }
 };
 
