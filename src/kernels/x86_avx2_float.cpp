@@ -36,38 +36,36 @@ struct Avx2 {
                : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
   }
 
-  static void put(float* out, size_t row, Vec v) {
-    _mm256_storeu_ps(out + row * x86_float::kNr, v);
-  }
   // The bits of `mask`, which count in units of magic / 2^23, minus `by`: magic + offset.
   static Vec number(__m256i v, int mask, float magic, Vec by) {
     const __m256i bits = _mm256_or_si256(_mm256_and_si256(v, _mm256_set1_epi32(mask)),
                                          _mm256_castps_si256(_mm256_set1_ps(magic)));
     return _mm256_sub_ps(_mm256_castsi256_ps(bits), by);
   }
-  // Four bytes of every lane, low to high, to rows 0, apart, 2 * apart, 3 * apart; a byte is worth
-  // `unit`, and `by` is taken away.
-  static void bytes(__m256i v, float unit, Vec by, float* out, size_t apart) {
+  // Four bytes of every lane, low to high, to out[0], out[kApart] and so on; a byte is worth `unit`,
+  // and `by` is taken away.
+  template <size_t kApart>
+  [[gnu::always_inline]] static void bytes(__m256i v, float unit, Vec by, Vec* out) {
     const float low = unit * 0x1p23f, next = unit * 0x1p15f;
     const __m256i high = _mm256_srli_epi32(v, 16);
     const Vec by_low = _mm256_add_ps(by, _mm256_set1_ps(low));
     const Vec by_next = _mm256_add_ps(by, _mm256_set1_ps(next));
-    put(out, 0, number(v, 0xFF, low, by_low));
-    put(out, apart, number(v, 0xFF00, next, by_next));
-    put(out, 2 * apart, number(high, 0xFF, low, by_low));
-    put(out, 3 * apart, number(high, 0xFF00, next, by_next));
+    out[0] = number(v, 0xFF, low, by_low);
+    out[kApart] = number(v, 0xFF00, next, by_next);
+    out[2 * kApart] = number(high, 0xFF, low, by_low);
+    out[3 * kApart] = number(high, 0xFF00, next, by_next);
   }
-  static void nibbles(__m256i v, Vec by, float* out) {
+  [[gnu::always_inline]] static void nibbles(__m256i v, Vec by, Vec* out) {
     const __m256i high = _mm256_srli_epi32(v, 16);
     MOEBIUS_UNROLL for (unsigned j = 0; j < 4; ++j) {
       const float magic = static_cast<float>(1 << (23 - 4 * j));
       const Vec with = _mm256_add_ps(by, _mm256_set1_ps(magic));
-      put(out, j, number(v, 15 << (4 * j), magic, with));
-      put(out, j + 4, number(high, 15 << (4 * j), magic, with));
+      out[j] = number(v, 15 << (4 * j), magic, with);
+      out[j + 4] = number(high, 15 << (4 * j), magic, with);
     }
   }
   // f16 in the lower and the upper halves of lanes, to two vectors.
-  static void widen(__m256i v, Vec& low, Vec& high) {
+  [[gnu::always_inline]] static void widen(__m256i v, Vec& low, Vec& high) {
     const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0,
                                            1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
     const __m256i sorted = _mm256_permute4x64_epi64(_mm256_shuffle_epi8(v, order), 0xD8);
@@ -75,19 +73,18 @@ struct Avx2 {
     high = _mm256_cvtph_ps(_mm256_extracti128_si256(sorted, 1));
   }
   // e4m3 in the upper bytes of 16-bit lanes: an f16 that is 2^8 too small.
-  static void fp8(__m256i v, float* out) {
+  [[gnu::always_inline]] static void fp8(__m256i v, Vec* out) {
     const __m256i h =
         _mm256_and_si256(_mm256_srai_epi16(v, 1), _mm256_set1_epi16(static_cast<short>(0xBF80)));
     Vec low, high;
     widen(h, low, high);
-    put(out, 0, mul(low, broadcast(256.0f)));
-    put(out, 2, mul(high, broadcast(256.0f)));
+    out[0] = mul(low, broadcast(256.0f));
+    out[2] = mul(high, broadcast(256.0f));
   }
 
-  template <Form kForm, bool kZero>
+  template <Form kForm, bool kZero, size_t kUnit>
   [[gnu::always_inline]] static void decode(const uint8_t* codes, const uint8_t* zeros,
-                                            float* out) {
-    constexpr size_t kRow = x86_float::kNr;
+                                            Vec (&out)[kUnit]) {
     const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
     Vec zero = _mm256_setzero_ps();
     if constexpr (kZero)
@@ -103,25 +100,21 @@ struct Avx2 {
       const __m256i even = _mm256_shuffle_epi8(table, _mm256_and_si256(v, low));
       const __m256i odd =
           _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi32(v, 4), low));
-      bytes(even, 0.5f, broadcast(8.0f), out, 2);
-      bytes(odd, 0.5f, broadcast(8.0f), out + kRow, 2);
+      bytes<2>(even, 0.5f, broadcast(8.0f), out);
+      bytes<2>(odd, 0.5f, broadcast(8.0f), out + 1);
     } else if constexpr (kForm == Form::kInt8) {
-      bytes(v, 1.0f, _mm256_add_ps(zero, broadcast(128.0f)), out, 1);
+      bytes<1>(v, 1.0f, _mm256_add_ps(zero, broadcast(128.0f)), out);
     } else if constexpr (kForm == Form::kFp8) {
       fp8(_mm256_slli_epi16(v, 8), out);
-      fp8(v, out + kRow);
+      fp8(v, out + 1);
     } else if constexpr (kForm == Form::kBf16) {
-      put(out, 0, _mm256_castsi256_ps(_mm256_slli_epi32(v, 16)));
-      put(out, 1,
-          _mm256_castsi256_ps(
-              _mm256_and_si256(v, _mm256_set1_epi32(static_cast<int>(0xFFFF0000u)))));
+      out[0] = _mm256_castsi256_ps(_mm256_slli_epi32(v, 16));
+      out[1] = _mm256_castsi256_ps(
+          _mm256_and_si256(v, _mm256_set1_epi32(static_cast<int>(0xFFFF0000u))));
     } else if constexpr (kForm == Form::kF16) {
-      Vec low, high;
-      widen(v, low, high);
-      put(out, 0, low);
-      put(out, 1, high);
+      widen(v, out[0], out[1]);
     } else {
-      put(out, 0, _mm256_castsi256_ps(v));
+      out[0] = _mm256_castsi256_ps(v);
     }
   }
 };

@@ -60,17 +60,15 @@ struct Avx512 {
                : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
   }
 
-  static void put(float* out, size_t row, __m512i v) {
-    _mm512_storeu_ps(out + row * x86_float::kNr, _mm512_castsi512_ps(v));
-  }
+  static Vec number(__m512i bits) { return _mm512_castsi512_ps(bits); }
   static __m512i upper(__m512i v) {
     return _mm512_and_si512(v, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u)));
   }
   // (v & mask) | magic, minus `by`.
-  static __m512i number(__m512i v, int mask, float magic, Vec by) {
+  static Vec number(__m512i v, int mask, float magic, Vec by) {
     const __m512i bits = _mm512_ternarylogic_epi32(
         v, _mm512_set1_epi32(mask), _mm512_castps_si512(_mm512_set1_ps(magic)), 0xEA);
-    return _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(bits), by));
+    return _mm512_sub_ps(number(bits), by);
   }
   // e4m3 in the upper bytes of 16-bit lanes, as bf16.
   static __m512i fp8(__m512i v) {
@@ -83,9 +81,9 @@ struct Avx512 {
                                      0xF8);  // n | (v & sign)
   }
 
-  template <Form kForm, bool kZero>
+  template <Form kForm, bool kZero, size_t kUnit>
   [[gnu::always_inline]] static void decode(const uint8_t* codes, const uint8_t* zeros,
-                                            float* out) {
+                                            Vec (&out)[kUnit]) {
     const __m512i v = _mm512_loadu_si512(codes);
     Vec zero = _mm512_setzero_ps();
     if constexpr (kZero)
@@ -95,31 +93,31 @@ struct Avx512 {
       const Vec table = _mm512_load_ps(kForm == Form::kInt4 ? kInt4Values.of : kFp4Values.of);
       MOEBIUS_UNROLL for (unsigned j = 0; j < 8; ++j) {
         const Vec c = _mm512_permutexvar_ps(_mm512_srli_epi32(v, 4 * j), table);
-        put(out, j, _mm512_castps_si512(kZero ? _mm512_sub_ps(c, zero) : c));
+        out[j] = kZero ? _mm512_sub_ps(c, zero) : c;
       }
     } else if constexpr (kForm == Form::kInt8) {
       const Vec by = _mm512_add_ps(zero, _mm512_set1_ps(128.0f));
       const Vec first = _mm512_add_ps(by, _mm512_set1_ps(0x1p23f));
       const Vec second = _mm512_add_ps(by, _mm512_set1_ps(0x1p15f));
       const __m512i high = _mm512_srli_epi32(v, 16);
-      put(out, 0, number(v, 0xFF, 0x1p23f, first));
-      put(out, 1, number(v, 0xFF00, 0x1p15f, second));
-      put(out, 2, number(high, 0xFF, 0x1p23f, first));
-      put(out, 3, number(high, 0xFF00, 0x1p15f, second));
+      out[0] = number(v, 0xFF, 0x1p23f, first);
+      out[1] = number(v, 0xFF00, 0x1p15f, second);
+      out[2] = number(high, 0xFF, 0x1p23f, first);
+      out[3] = number(high, 0xFF00, 0x1p15f, second);
     } else if constexpr (kForm == Form::kFp8) {
       const __m512i even = fp8(_mm512_slli_epi16(v, 8)), odd = fp8(v);
-      put(out, 0, _mm512_slli_epi32(even, 16));
-      put(out, 1, _mm512_slli_epi32(odd, 16));
-      put(out, 2, upper(even));
-      put(out, 3, upper(odd));
+      out[0] = number(_mm512_slli_epi32(even, 16));
+      out[1] = number(_mm512_slli_epi32(odd, 16));
+      out[2] = number(upper(even));
+      out[3] = number(upper(odd));
     } else if constexpr (kForm == Form::kBf16) {
-      put(out, 0, _mm512_slli_epi32(v, 16));
-      put(out, 1, upper(v));
+      out[0] = number(_mm512_slli_epi32(v, 16));
+      out[1] = number(upper(v));
     } else if constexpr (kForm == Form::kF16) {
-      store(out, _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v)));
-      store(out + x86_float::kNr, _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(v, 16))));
+      out[0] = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v));
+      out[1] = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(v, 16)));
     } else {
-      put(out, 0, v);
+      out[0] = number(v);
     }
   }
 };

@@ -96,8 +96,16 @@ inline void make_panel(const PanelArgs& a) {
 
 // ---- the loop nest ----
 
+// Codes in 32 bits.
+constexpr size_t unit_of(Form form) {
+  return form == Form::kInt4 || form == Form::kFp4   ? 8
+         : form == Form::kInt8 || form == Form::kFp8 ? 4
+         : form == Form::kF32                        ? 1
+                                                     : 2;
+}
+
 // Isa: Vec, kWidth; load, store, store_some, broadcast, fma, mul, div; scales of 2 bytes;
-// decode<Form>(units, zeros or null, out): a unit of kWidth outputs to rows of 32 floats.
+// decode<Form>(units, zeros or null, out): a unit of kWidth outputs, input by input.
 template <class Isa>
 struct Gemm {
   using Vec = typename Isa::Vec;
@@ -132,9 +140,34 @@ struct Gemm {
 
   // --- decoding ---
 
+  // Calls f<form, zero points>().
+  template <class F>
+  void with_form(const F& f) const {
+    switch (s.form) {
+      case Form::kInt4:
+        return p.zero_points ? f.template operator()<Form::kInt4, true>()
+                             : f.template operator()<Form::kInt4, false>();
+      case Form::kInt8:
+        return p.zero_points ? f.template operator()<Form::kInt8, true>()
+                             : f.template operator()<Form::kInt8, false>();
+      case Form::kFp4:
+        return f.template operator()<Form::kFp4, false>();
+      case Form::kFp8:
+        return f.template operator()<Form::kFp8, false>();
+      case Form::kBf16:
+        return f.template operator()<Form::kBf16, false>();
+      case Form::kF16:
+        return f.template operator()<Form::kF16, false>();
+      case Form::kF32:
+        return f.template operator()<Form::kF32, false>();
+    }
+  }
+
   // Inputs [k0, k1) of a panel to scratch.
   template <Form kForm, bool kZero>
-  void decode(const uint8_t* panel, Group g, size_t k0, size_t k1, float* out) const {
+  [[gnu::noinline]] void decode(const uint8_t* panel, Group g, size_t k0, size_t k1,
+                                float* out) const {
+    constexpr size_t kUnit = unit_of(kForm);
     const Groups groups{p, s, a.w->group_ends};
     for (; g.index < s.groups && g.begin < k1; g = groups.next(g)) {
       const size_t first = g.begin > k0 ? g.begin : k0, end = g.end < k1 ? g.end : k1;
@@ -146,35 +179,18 @@ struct Gemm {
         const bool whole = first <= k && k + s.unit <= end;
         float* to = whole ? out + (k - k0) * kNr : some;
         Isa::prefetch(codes + 2048);
-        MOEBIUS_UNROLL for (size_t v = 0; v < kVecs; ++v) Isa::template decode<kForm, kZero>(
-            codes + 4 * kWidth * v, zeros + kWidth * v, to + kWidth * v);
+        MOEBIUS_UNROLL for (size_t v = 0; v < kVecs; ++v) {
+          Vec row[kUnit];
+          Isa::template decode<kForm, kZero>(codes + 4 * kWidth * v, zeros + kWidth * v, row);
+          MOEBIUS_UNROLL for (size_t i = 0; i < kUnit; ++i)
+              Isa::store(to + i * kNr + kWidth * v, row[i]);
+        }
         for (size_t i = 0; !whole && i < s.unit; ++i)
           if (first <= k + i && k + i < end)
             __builtin_memcpy(out + (k + i - k0) * kNr, some + i * kNr, 4 * kNr);
       }
     }
   }
-  void decode(const uint8_t* panel, const Group& g, size_t k0, size_t k1, float* out) const {
-    switch (s.form) {
-      case Form::kInt4:
-        return p.zero_points ? decode<Form::kInt4, true>(panel, g, k0, k1, out)
-                             : decode<Form::kInt4, false>(panel, g, k0, k1, out);
-      case Form::kInt8:
-        return p.zero_points ? decode<Form::kInt8, true>(panel, g, k0, k1, out)
-                             : decode<Form::kInt8, false>(panel, g, k0, k1, out);
-      case Form::kFp4:
-        return decode<Form::kFp4, false>(panel, g, k0, k1, out);
-      case Form::kFp8:
-        return decode<Form::kFp8, false>(panel, g, k0, k1, out);
-      case Form::kBf16:
-        return decode<Form::kBf16, false>(panel, g, k0, k1, out);
-      case Form::kF16:
-        return decode<Form::kF16, false>(panel, g, k0, k1, out);
-      case Form::kF32:
-        return decode<Form::kF32, false>(panel, g, k0, k1, out);
-    }
-  }
-
   // --- products ---
 
   Vec scale_of(const uint8_t* panel, size_t g, size_t vec) const {
@@ -263,18 +279,70 @@ struct Gemm {
     }
   }
 
+  // --- one row whose groups are whole units: weights go from registers to the sums ---
+
+  bool direct() const {
+    return a.M == 1 && !p.ragged && p.K % kStep == 0 && (s.groups == 1 || s.group_k % kStep == 0);
+  }
+  // P panels from n on.
+  template <Form kForm, bool kZero, size_t P>
+  [[gnu::noinline]] void row(size_t n) const {
+    constexpr size_t kUnit = unit_of(kForm), kAll = P * kVecs;
+    const auto* x = reinterpret_cast<const float*>(a.panel);
+    const uint8_t* codes = packed(n);
+    const uint8_t* zeros = codes + s.zeros_at();
+    const size_t apart = s.stride();
+    Vec f[kAll];
+    MOEBIUS_UNROLL for (size_t v = 0; v < kAll; ++v) f[v] = Isa::broadcast(0.0f);
+    for (size_t g = 0, k = 0; g < s.groups; ++g, zeros += s.zero_bytes) {
+      const size_t end = k + s.group_k < p.K ? k + s.group_k : p.K;
+      Vec dot[kAll];
+      MOEBIUS_UNROLL for (size_t v = 0; v < kAll; ++v) dot[v] = Isa::broadcast(0.0f);
+      for (; k < end; k += kUnit, codes += 4 * kNr) {
+        MOEBIUS_UNROLL for (size_t v = 0; v < kAll; ++v) {
+          const size_t at = v / kVecs * apart, in = v % kVecs * kWidth;
+          if (in == 0) Isa::prefetch(codes + at + 2048);
+          Vec w[kUnit];
+          Isa::template decode<kForm, kZero>(codes + at + 4 * in, zeros + at + in, w);
+          MOEBIUS_UNROLL for (size_t i = 0; i < kUnit; ++i) dot[v] =
+              Isa::fma(Isa::broadcast(x[k + i]), w[i], dot[v]);
+        }
+      }
+      MOEBIUS_UNROLL for (size_t v = 0; v < kAll; ++v) {
+        Vec c = scale_of(packed(n) + v / kVecs * apart, g, v % kVecs);
+        if (s.row_groups) c = Isa::mul(c, group_factor(0, g));
+        f[v] = Isa::fma(dot[v], c, f[v]);
+      }
+    }
+    MOEBIUS_UNROLL for (size_t v = 0; v < kAll; ++v)
+        Isa::store(sums(0) + panels * kNr + kWidth * v, f[v]);
+  }
+  void run_row() const {
+    for (size_t n = a.n0; n < a.n1;) {
+      const size_t count = a.n1 - n > kNr && kVecs == 2 ? 2 : 1;
+      with_form([&]<Form kForm, bool kZero>() {
+        if constexpr (kVecs == 2) {
+          if (count == 2) return row<kForm, kZero, 2>(n);
+        }
+        row<kForm, kZero, 1>(n);
+      });
+      put(n, n + count * kNr < a.n1 ? n + count * kNr : a.n1);
+      n += count * kNr;
+    }
+  }
+
   // --- outputs [n, n + 32 * panels) ---
 
-  void put(size_t n) const {
+  void put(size_t n, size_t end) const {
     for (size_t m = 0; m < a.M; ++m) {
       const Vec row = Isa::broadcast(reinterpret_cast<const float*>(a.panel + l.factors)[m]);
       const float* f = sums(m) + panels * kNr;
-      for (size_t i = 0; i < panels * kNr && n + i < a.n1; i += kWidth) {
+      for (size_t i = 0; n + i < end; i += kWidth) {
         Vec v = Isa::load(f + i);
         if (p.act.code != ActCode::kAsIs) v = Isa::mul(v, row);
         if (G != 1.0f) v = Isa::div(v, Isa::broadcast(G));
         float* y = a.y + m * a.ldy + (n + i - a.n0);
-        const size_t left = a.n1 - n - i;
+        const size_t left = end - n - i;
         left >= kWidth ? Isa::store(y, v) : Isa::store_some(y, v, left);
       }
     }
@@ -289,7 +357,9 @@ struct Gemm {
       const size_t k1 = k0 + piece < p.K ? k0 + piece : p.K;
       while (g.end <= k0) g = groups.next(g);
       for (size_t i = 0; i < count; ++i)
-        decode(packed(n + i * kNr), g, k0, k1, weights() + i * piece * kNr);
+        with_form([&]<Form kForm, bool kZero>() {
+          decode<kForm, kZero>(packed(n + i * kNr), g, k0, k1, weights() + i * piece * kNr);
+        });
       if (count * kVecs == 8) {
         rows<8>(n, 0, g, k0, k1);
       } else if (count * kVecs == 4 && a.M < 4) {
@@ -301,10 +371,11 @@ struct Gemm {
   }
   void run() const {
     if (a.M == 0) return;
+    if (direct()) return run_row();
     for (size_t n = a.n0; n < a.n1; n += panels * kNr) {
       const size_t left = (a.n1 - n + kNr - 1) / kNr;
       outputs(n, left < panels ? left : panels);
-      put(n);
+      put(n, n + panels * kNr < a.n1 ? n + panels * kNr : a.n1);
     }
   }
 };
