@@ -4,6 +4,8 @@
 // packing: x86_float_pack.h. Here: the loop nest. Codes of 32 outputs and a piece of K become bf16
 // once and then meet all tiles of rows; two tiles of rows times two of outputs share what they
 // load. A single row does without tiles, in the order that TDPBF16PS is documented to have.
+#include <type_traits>
+
 #include "kernels/x86_amx_float.h"
 #include "kernels/x86_amx_float_codecs.h"
 #include "kernels/x86_float_pack.h"
@@ -46,6 +48,8 @@ struct Rows {  // a block of one or two tiles of rows
 template <class Codec>
 struct Gemm {
   static constexpr bool kStored = Codec::kUnit == 2;
+  static constexpr bool kFolded =
+      std::is_same_v<Codec, ScaledNibbles>;  // scales are in the weights
   const GemmArgs& a;
   const Problem& p;
   const Shape s;
@@ -67,6 +71,7 @@ struct Gemm {
         single(args.M == 1 && l.limbs <= 2) {}
 
   float* floats(size_t at) const { return reinterpret_cast<float*>(a.scratch + at); }
+  bool grouped() const { return s.groups > 1 || p.ragged; }
   size_t blocks() const { return (l.tiles + 1) / 2; }
   Rows rows_of(size_t block) const {
     Rows r{2 * block * kTile, l.tiles - 2 * block < 2 ? size_t{1} : size_t{2}, {}};
@@ -109,7 +114,11 @@ struct Gemm {
     codec.decode(_mm512_loadu_si512(codes), z, row);
     MOEBIUS_UNROLL for (size_t i = 0; i < kPairs; ++i) _mm512_store_si512(to + 64 * i, row[i]);
   }
+  // What decoding needs of a group besides its codes, and where the upper 16 outputs have theirs.
+  static constexpr size_t kHalf = kFolded ? 64 : 16;
   const uint8_t* zeros_of(const Piece& c, const Group& g) const {
+    if (kFolded)
+      return reinterpret_cast<const uint8_t*>(floats(b.scales) + (g.index - c.first.index) * kNr);
     return s.zero_bytes != 0 ? c.extras + s.groups * s.scale_bytes + g.index * kNr : nullptr;
   }
   static void ask_for(const uint8_t* codes) {
@@ -125,7 +134,7 @@ struct Gemm {
       Group g = c.first;
       for (size_t i = 0; i < c.groups; ++i, g = groups.next(g)) {
         const uint8_t* z = zeros_of(c, g);
-        const auto z0 = Codec::zeros(z), z1 = Codec::zeros(z == nullptr ? z : z + 16);
+        const auto z0 = Codec::zeros(z), z1 = Codec::zeros(z == nullptr ? z : z + kHalf);
         const size_t from = g.at > c.k0 ? g.at : c.k0;
         const size_t end = g.at + g.padded < c.k1 ? g.at + g.padded : c.k1;
         const uint8_t* codes = c.codes + s.code_at(from);
@@ -214,7 +223,7 @@ struct Gemm {
   void put(const Rows& r, size_t n, const float* sums) const {
     const size_t valid = a.n1 - n < kNr ? a.n1 - n : kNr;
     const auto mask = static_cast<uint32_t>((uint64_t{1} << valid) - 1);
-    const bool scaled = s.groups == 1 && !p.ragged && s.scales != Scales::kNone;
+    const bool scaled = !kFolded && !grouped() && s.scales != Scales::kNone;
     const bool inside = s.row_groups && s.groups == 1;
     const __m512 by = _mm512_set1_ps(G);
     for (size_t i = 0; i < r.tiles * l.tile_rows && r.first + i < a.M; ++i, sums += kNr) {
@@ -263,16 +272,27 @@ struct Gemm {
   }
   void scale_batch(const Rows& r, size_t g, size_t batch, const float* scales, const float* sums,
                    size_t apart, float* state) const {
+    for (; batch >= 4; batch -= 4, g += 4, scales += 4 * kNr, sums += 4 * apart)
+      scale_some<4>(r, g, scales, sums, apart, state);
+    for (; batch >= 1; --batch, ++g, scales += kNr, sums += apart)
+      scale_some<1>(r, g, scales, sums, apart, state);
+  }
+  template <size_t kGroups>
+  void scale_some(const Rows& r, size_t g, const float* scales, const float* sums, size_t apart,
+                  float* state) const {
+    __m512 c[kGroups][2];
+    MOEBIUS_UNROLL for (size_t j = 0; j < 2 * kGroups; ++j) c[j / 2][j % 2] =
+        _mm512_load_ps(scales + 16 * j);
     for (size_t i = 0; i < r.tiles * l.tile_rows; ++i, sums += kNr, state += kNr) {
       __m512 f0 = _mm512_load_ps(state), f1 = _mm512_load_ps(state + 16);
-      for (size_t j = 0; j < batch; ++j) {
-        __m512 s0 = _mm512_load_ps(scales + j * kNr), s1 = _mm512_load_ps(scales + j * kNr + 16);
+      MOEBIUS_UNROLL for (size_t j = 0; j < kGroups; ++j) {
+        __m512 c0 = c[j][0], c1 = c[j][1];
         if (s.row_groups) {
           const __m512 by = group_factor(g + j, r.first + i);
-          s0 = _mm512_mul_ps(s0, by), s1 = _mm512_mul_ps(s1, by);
+          c0 = _mm512_mul_ps(c0, by), c1 = _mm512_mul_ps(c1, by);
         }
-        f0 = _mm512_fmadd_ps(_mm512_load_ps(sums + j * apart), s0, f0);
-        f1 = _mm512_fmadd_ps(_mm512_load_ps(sums + j * apart + 16), s1, f1);
+        f0 = _mm512_fmadd_ps(_mm512_load_ps(sums + j * apart), c0, f0);
+        f1 = _mm512_fmadd_ps(_mm512_load_ps(sums + j * apart + 16), c1, f1);
       }
       _mm512_store_ps(state, f0);
       _mm512_store_ps(state + 16, f1);
@@ -280,6 +300,23 @@ struct Gemm {
   }
 
   // --- one row ---
+
+  // A unit as f32, input by input: j and j + kPairs are a pair.
+  [[gnu::always_inline]] static void values(const Codec& codec, __m512i v,
+                                            const typename Codec::Zeros& z,
+                                            __m512 (&out)[Codec::kUnit]) {
+    if constexpr (kFolded) {
+      codec.values(v, z, out);
+    } else {
+      __m512i pairs[kPairs];
+      codec.decode(v, z, pairs);
+      const __m512i high = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
+      MOEBIUS_UNROLL for (size_t j = 0; j < kPairs; ++j) {
+        out[j] = _mm512_castsi512_ps(_mm512_slli_epi32(pairs[j], 16));
+        out[j + kPairs] = _mm512_castsi512_ps(_mm512_and_si512(pairs[j], high));
+      }
+    }
+  }
 
   // What TDPBF16PS adds to the sums of 32 outputs, `count` groups from g on: over each step the
   // even and the odd inputs are chains of their own. The caller has set that subnormal numbers are
@@ -289,10 +326,9 @@ struct Gemm {
                                   float* sums) const {
     const Codec codec{};
     const Groups groups{p, s, a.w->group_ends};
-    const __m512i high = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
-    for (size_t i = 0; i < count; ++i, g = groups.next(g), sums += kNr) {
+    for (size_t i = 0; i < count; ++i, g = groups.next(g), sums += kFolded ? 0 : kNr) {
       const uint8_t* z = zeros_of(c, g);
-      const auto z0 = Codec::zeros(z), z1 = Codec::zeros(z == nullptr ? z : z + 16);
+      const auto z0 = Codec::zeros(z), z1 = Codec::zeros(z == nullptr ? z : z + kHalf);
       const size_t from = g.at > c.k0 ? g.at : c.k0;
       const size_t end = g.at + g.padded < c.k1 ? g.at + g.padded : c.k1;
       const uint8_t* codes = c.codes + s.code_at(from);
@@ -304,17 +340,14 @@ struct Gemm {
             odd[t / 2][t % 2] = _mm512_setzero_ps();
         for (size_t u = 0; u < s.step; u += Codec::kUnit, codes += 128, at += Codec::kUnit) {
           ask_for(codes);
-          __m512i pairs[2][kPairs];
-          codec.decode(_mm512_loadu_si512(codes), z0, pairs[0]);
-          codec.decode(_mm512_loadu_si512(codes + 64), z1, pairs[1]);
-          MOEBIUS_UNROLL for (size_t j = 0; j < kPairs; ++j)
-              MOEBIUS_UNROLL for (size_t h = 0; h < 2; ++h) {
-            const __m512 w0 = _mm512_castsi512_ps(_mm512_slli_epi32(pairs[h][j], 16));
-            const __m512 w1 = _mm512_castsi512_ps(_mm512_and_si512(pairs[h][j], high));
-            MOEBIUS_UNROLL for (size_t t = 0; t < kLimbs; ++t) {
+          MOEBIUS_UNROLL for (size_t h = 0; h < 2; ++h) {
+            __m512 w[Codec::kUnit];
+            values(codec, _mm512_loadu_si512(codes + 64 * h), h == 0 ? z0 : z1, w);
+            MOEBIUS_UNROLL for (size_t j = 0; j < kPairs; ++j)
+                MOEBIUS_UNROLL for (size_t t = 0; t < kLimbs; ++t) {
               const float* xs = at + t * s.step + 2 * j;
-              even[t][h] = _mm512_fmadd_ps(_mm512_set1_ps(xs[0]), w0, even[t][h]);
-              odd[t][h] = _mm512_fmadd_ps(_mm512_set1_ps(xs[1]), w1, odd[t][h]);
+              even[t][h] = _mm512_fmadd_ps(_mm512_set1_ps(xs[0]), w[j], even[t][h]);
+              odd[t][h] = _mm512_fmadd_ps(_mm512_set1_ps(xs[1]), w[j + kPairs], odd[t][h]);
             }
           }
         }
@@ -346,8 +379,8 @@ struct Gemm {
     const Groups groups{p, s, a.w->group_ends};
     float *sums = floats(b.sums), *state = floats(b.state);
     if (c.k0 == 0) zero(state, kNr);
-    if (s.groups == 1 && !p.ragged) {
-      flushed_row_sums(c, c.first, 1, state);
+    if (kFolded || !grouped()) {
+      flushed_row_sums(c, c.first, c.groups, state);
     } else {
       Group g = c.first;
       for (size_t done = 0; done < c.groups;) {
@@ -375,11 +408,10 @@ struct Gemm {
 
   void multiply_piece(const Piece& c, size_t n) const {
     if (single) return single_row(c, n);
-    const bool grouped = s.groups > 1 || p.ragged;
     written();
     for (size_t i = 0; i < blocks(); ++i) {
       const Rows r = rows_of(i);
-      if (grouped) {
+      if (!kFolded && grouped()) {
         r.tiles == 2 ? grouped_block<true>(r, c, n) : grouped_block<false>(r, c, n);
       } else {
         r.tiles == 2 ? whole_block<true>(r, c, n) : whole_block<false>(r, c, n);
@@ -393,7 +425,6 @@ struct Gemm {
     } else {
       configure(l.tile_rows, s.step);
     }
-    const bool grouped = s.groups > 1 || p.ragged;
     const Groups groups{p, s, a.w->group_ends};
     for (size_t n = a.n0; n < a.n1; n += kNr) {
       Piece c{};
@@ -402,7 +433,7 @@ struct Gemm {
       c.first = groups.first();
       while (!c.last) {
         Group next = c.first;
-        if (grouped) {
+        if (grouped()) {
           for (c.groups = 0; c.groups < b.piece_groups && next.index < s.groups; ++c.groups)
             next = groups.next(next);
           c.k1 = next.at, c.last = next.index == s.groups;
@@ -419,12 +450,19 @@ struct Gemm {
   }
 };
 
+// Scales that weights can take in: of regular groups, and not with a scale of the rows' groups.
+bool folds(const Problem& p) {
+  return p.scale_type == ScaleType::kFp8 && !p.ragged && p.block_k % 16 == 0 &&
+         (p.act.code == ActCode::kAsIs || p.act.granule == ActGranule::kRow);
+}
+
 void gemm(const GemmArgs& args) {
   const Problem& p = *args.w->problem;
   switch (form_of(p)) {
     case Form::kInt4:
       return p.zero_points ? Gemm<NibblesZero>(args).run() : Gemm<Nibbles<kInt4Halves>>(args).run();
     case Form::kFp4:
+      if (folds(p)) return Gemm<ScaledNibbles>(args).run();
       return Gemm<Nibbles<kFp4Halves>>(args).run();
     case Form::kInt8:
       return Gemm<IntBytes>(args).run();

@@ -16,6 +16,16 @@ alignas(64) constexpr Halves kInt4Halves = halves([](unsigned c) {
 alignas(64) constexpr Halves kDifferences =  // of two 4-bit codes, modulo 32
     halves([](unsigned c) { return static_cast<float>(c) - (c < 16 ? 0.0f : 32.0f); });
 
+struct Sixteen {
+  float of[16];
+};
+constexpr Sixteen make_fp4_values() {
+  Sixteen t{};
+  for (unsigned i = 0; i < 16; ++i) t.of[i] = e2m1_to_f32(i);
+  return t;
+}
+alignas(64) constexpr Sixteen kFp4Values = make_fp4_values();
+
 // 4-bit codes by table. VPERMW looks at 5 bits: both halves of the table are the same.
 template <const Halves& kTable>
 struct Nibbles {
@@ -28,6 +38,27 @@ struct Nibbles {
     out[1] = _mm512_permutexvar_epi16(_mm512_srli_epi16(v, 4), table);
     out[2] = _mm512_permutexvar_epi16(_mm512_srli_epi16(v, 8), table);
     out[3] = _mm512_permutexvar_epi16(_mm512_srli_epi16(v, 12), table);
+  }
+};
+
+// E2M1 times an e4m3 scale fits bf16, so groups need no sums of their own.
+struct ScaledNibbles {
+  static constexpr size_t kUnit = 8;
+  struct Zeros {
+    __m512 scale;
+  };
+  const __m512 table = _mm512_load_ps(kFp4Values.of);
+  static Zeros zeros(const uint8_t* scales) { return {_mm512_loadu_ps(scales)}; }
+  [[gnu::always_inline]] void values(__m512i v, const Zeros& z, __m512 (&out)[8]) const {
+    MOEBIUS_UNROLL for (unsigned j = 0; j < 8; ++j) out[j] =
+        _mm512_mul_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(v, 4 * j), table), z.scale);
+  }
+  [[gnu::always_inline]] void decode(__m512i v, const Zeros& z, __m512i (&out)[4]) const {
+    __m512 w[8];
+    values(v, z, w);
+    MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) out[j] =
+        _mm512_mask_blend_epi16(0xAAAAAAAAu, _mm512_srli_epi32(_mm512_castps_si512(w[j]), 16),
+                                _mm512_castps_si512(w[j + 4]));
   }
 };
 
