@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The float family on CPUs with AMX: weight-only integers, FP8, NVFP4, MXFP4, MXFP8 and dense bf16,
-// by tiles of bf16. Layouts, rows and panels: x86_amx_float.h; decoding: x86_amx_float_codecs.h;
+// by tiles of bf16. Layouts: x86_amx_float.h; rows: x86_amx_float_rows.h; decoding: x86_amx_float_codecs.h;
 // packing: x86_float_pack.h. Here: the loop nest. Codes of 32 outputs and a piece of K become bf16
 // once and then meet all tiles of rows; two tiles of rows times two of outputs share what they
 // load. A single row does without tiles, in the order that TDPBF16PS is documented to have.
@@ -8,6 +8,8 @@
 
 #include "kernels/x86_amx_float.h"
 #include "kernels/x86_amx_float_codecs.h"
+#include "kernels/x86_amx_float_rows.h"
+#include "kernels/x86_float_facts.h"
 #include "kernels/x86_float_pack.h"
 
 namespace moebius {
@@ -487,14 +489,14 @@ constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) 
               kAmxBf16,
           kNr,
           fits,
-          numerics,
-          amx_packed_bytes,
+          x86_float_facts::reordered,
+          x86_float_facts::amx_packed_bytes,
           MOEBIUS_BODY(pack),
-          row_bytes,
+          x86_float_facts::amx_row_bytes,
           MOEBIUS_BODY(prepare_rows),
-          panel_bytes,
+          x86_float_facts::amx_panel_bytes,
           MOEBIUS_BODY(make_panel),
-          scratch_bytes,
+          x86_float_facts::amx_scratch_bytes,
           MOEBIUS_BODY(gemm),
           nullptr,
           kNr,
@@ -502,9 +504,11 @@ constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) 
           MOEBIUS_BODY(pack_inputs)};
 }
 constexpr Kernel kKernels[] = {
-    kernel("int4_float", supports<Form::kInt4>), kernel("fp4_float", supports<Form::kFp4>),
-    kernel("int8_float", supports<Form::kInt8>), kernel("fp8", supports<Form::kFp8>),
-    kernel("bf16", supports<Form::kBf16>),
+    kernel("int4_float", x86_float_facts::amx_supports<0>),
+    kernel("fp4_float", x86_float_facts::amx_supports<1>),
+    kernel("int8_float", x86_float_facts::amx_supports<2>),
+    kernel("fp8", x86_float_facts::amx_supports<3>),
+    kernel("bf16", x86_float_facts::amx_supports<4>),
 };
 
 }  // namespace

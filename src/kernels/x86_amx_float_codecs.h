@@ -4,7 +4,7 @@
 // Which inputs are a pair: order_of in x86_amx_float.h. Internal linkage.
 #pragma once
 #ifdef __x86_64__
-#include "kernels/x86_amx_float.h"
+#include "kernels/x86_amx_float_rows.h"
 
 namespace moebius {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on CPUs with AVX2, FMA and F16C (x86_float_fma.h): vectors of 8. Small integers
+// The float family on CPUs with AVX2, FMA and F16C (x86_float_fma_gemm.h): vectors of 8. Small integers
 // are placed in the mantissa of a power of two, which is then taken away.
-#include "kernels/x86_float_fma.h"
+#include "kernels/x86_float_fma_gemm.h"
 #ifdef __x86_64__
 #include <immintrin.h>
 #endif

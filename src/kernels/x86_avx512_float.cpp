@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on CPUs with AVX-512 (x86_float_fma.h): vectors of 16 and decoding by table.
-#include "kernels/x86_float_fma.h"
+// The float family on CPUs with AVX-512 (x86_float_fma_gemm.h): vectors of 16 and decoding by table.
+#include "kernels/x86_float_fma_gemm.h"
 #ifdef __x86_64__
 // g++ 12 leaves the unused lanes of its own AVX-512 intrinsics unset and warns of that.
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"

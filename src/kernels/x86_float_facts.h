@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Facts of the float family on x86-64, for its tables: defined in a unit that is compiled for the
+// baseline (facts_x86_float.cpp), because selection asks them on any CPU.
+#pragma once
+#include "kernels/kernel.h"
+
+namespace moebius::x86_float_facts {
+
+// kForm: of x86_float::Form.
+template <int kForm>
+const char* amx_supports(const Problem& p);
+template <int kForm>
+const char* fma_supports(const Problem& p);
+Numerics reordered(const Problem& p);
+Numerics exact(const Problem& p);
+size_t amx_packed_bytes(const Problem& p);
+size_t amx_row_bytes(const Problem& p);
+size_t amx_panel_bytes(const Problem& p, size_t M);
+size_t amx_scratch_bytes(const Problem& p, size_t M);
+size_t fma_packed_bytes(const Problem& p);
+size_t fma_panel_bytes(const Problem& p, size_t M);
+size_t fma_scratch_bytes(const Problem& p, size_t M);
+
+}  // namespace moebius::x86_float_facts
