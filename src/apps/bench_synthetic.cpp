@@ -68,7 +68,6 @@ std::optional<QuantArgs> declared_input(std::string_view name) {
   if (name == "w4a8" || name == "w8a8") return arguments(NumberKind::kInt, 8, Strategy::kToken);
   if (name == "fp8" || name == "w4afp8") return arguments(NumberKind::kFloat, 8, Strategy::kToken);
   if (name == "fp8_block") return arguments(NumberKind::kFloat, 8, Strategy::kGroup, 128);
-  if (name == "mxfp4") return arguments(NumberKind::kFloat, 4, Strategy::kGroup, 32);
   if (name == "fp8_static") {
     QuantArgs a = arguments(NumberKind::kFloat, 8, Strategy::kTensor);
     a.dynamic = Dynamic::kStatic;
@@ -79,8 +78,8 @@ std::optional<QuantArgs> declared_input(std::string_view name) {
     a.dynamic = Dynamic::kLocal, a.scale_dtype = "float8_e4m3fn";
     return a;
   }
-  if (name == "mxfp8") {
-    QuantArgs a = arguments(NumberKind::kFloat, 8, Strategy::kGroup, 32);
+  if (name == "mxfp4" || name == "mxfp8") {
+    QuantArgs a = arguments(NumberKind::kFloat, name == "mxfp4" ? 4 : 8, Strategy::kGroup, 32);
     a.scale_dtype = "uint8";
     return a;
   }
@@ -97,7 +96,7 @@ ActSpec input_of(const Row& row, size_t group, Int8Mode mode) {
                 group == 0 ? Strategy::kChannel : Strategy::kGroup, static_cast<int64_t>(group));
   w.dynamic = Dynamic::kStatic;
   if (row.name == "nvfp4") w.strategy = Strategy::kTensorGroup;
-  if (row.name == "mxfp8") w.scale_dtype = "uint8";
+  if (row.name == "mxfp4" || row.name == "mxfp8") w.scale_dtype = "uint8";
   scheme.weights = w, scheme.input = input;
   scheme.format = is_int                ? Format::kIntQuantized
                   : row.name == "nvfp4" ? Format::kNvfp4Pack

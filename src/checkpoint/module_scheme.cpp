@@ -85,6 +85,7 @@ SchemeDecision gpt_oss_decision() {
   args.bits = 4;
   args.strategy = Strategy::kGroup;
   args.group_size = 32;
+  args.scale_dtype = "uint8";
   SchemeDecision d;
   d.scheme.weights = args;
   d.scheme.format = Format::kGptOssMxfp4;

@@ -84,16 +84,17 @@ GlobalFormat parse_global_format(const QuantFields& f) {
   return {false, parse_format_name(f, *name)};
 }
 
-// MXFP8 is the one format whose scale type files may leave unsaid although the number system hangs
-// on it: the format says it.
-void complete_mxfp8(Scheme& s) {
-  const auto unsaid = [](const std::optional<QuantArgs>& a) {
-    return a && a->kind == NumberKind::kFloat && a->bits == 8 && a->strategy == Strategy::kGroup &&
-           a->group_size == 32 && a->scale_dtype.empty();
-  };
-  if (s.format != Format::kMxfp8 || !unsaid(s.weights)) return;
-  s.weights->scale_dtype = "uint8";
-  if (unsaid(s.input)) s.input->scale_dtype = "uint8";
+// Files may leave the scale type unsaid although the number system hangs on it: 4-bit floats in
+// groups of 32 have E8M0 scales whatever the format, 8-bit floats in such groups where the format
+// says so.
+void state_scale_types(Scheme& s) {
+  const bool mx_format = s.format == Format::kMxfp8 || s.format == Format::kMxfp4Pack ||
+                         s.format == Format::kGptOssMxfp4;
+  for (std::optional<QuantArgs>* a : {&s.weights, &s.input}) {
+    if (!*a || (*a)->kind != NumberKind::kFloat || !(*a)->scale_dtype.empty()) continue;
+    const bool groups = (*a)->strategy == Strategy::kGroup && (*a)->group_size == 32;
+    if (groups && ((*a)->bits == 4 || ((*a)->bits == 8 && mx_format))) (*a)->scale_dtype = "uint8";
+  }
 }
 
 ConfigGroup parse_preset_group(const std::string& name, const Json& targets,
@@ -113,7 +114,7 @@ ConfigGroup parse_preset_group(const std::string& name, const Json& targets,
   group.scheme = *scheme;
   if (group.scheme.weights && global.format && *global.format != Format::kDense)
     group.scheme.format = *global.format;
-  complete_mxfp8(group.scheme);
+  state_scale_types(group.scheme);
   return group;
 }
 
@@ -150,7 +151,7 @@ ConfigGroup parse_group(const std::string& name, const Json& value, const QuantF
         fmt::format("{} is missing, here and for the whole config; weights are taken as dense",
                     f.path("format")));
   }
-  complete_mxfp8(s);
+  state_scale_types(s);
   return group;
 }
 

@@ -216,13 +216,9 @@ ActSpec act_spec_of(const Scheme& scheme, Int8Mode mode) {
   if (in.kind == NumberKind::kFloat) {
     spec.symmetric = true;
     spec.code = in.bits == 4 ? ActCode::kFp4 : ActCode::kFp8;
-    const bool power_of_two = in.scale_dtype == "uint8" || in.scale_dtype == "float8_e8m0fnu" ||
-                              (in.scale_dtype.empty() && (scheme.format == Format::kMxfp8 ||
-                                                          scheme.format == Format::kMxfp4Pack));
     if (in.strategy == Strategy::kTensorGroup && in.bits == 4) {
       spec.scale = ActScale::kFp8;
-    } else if (spec.granule == ActGranule::kGroup && spec.group == 32 &&
-               (in.bits == 4 || power_of_two)) {
+    } else if (spec.granule == ActGranule::kGroup && has_e8m0_scales(in)) {
       spec.scale = ActScale::kE8m0;
     }
     return spec;

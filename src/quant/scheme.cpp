@@ -66,13 +66,18 @@ bool is_nvfp4(const QuantArgs& a) {
          a.symmetric;
 }
 
+bool has_e8m0_scales(const QuantArgs& a) {
+  return a.scale_dtype == "uint8" || a.scale_dtype == "float8_e8m0fnu";
+}
+
 bool is_mxfp4(const QuantArgs& a) {
-  return is_float(a, 4) && a.strategy == Strategy::kGroup && a.group_size == 32 && a.symmetric;
+  return is_float(a, 4) && a.strategy == Strategy::kGroup && a.group_size == 32 && a.symmetric &&
+         has_e8m0_scales(a);
 }
 
 bool is_mxfp8(const QuantArgs& a) {
   return is_float(a, 8) && a.strategy == Strategy::kGroup && a.group_size == 32 && a.symmetric &&
-         a.scale_dtype == "uint8";
+         has_e8m0_scales(a);
 }
 
 std::string_view name_of(Format format) {

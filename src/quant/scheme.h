@@ -51,7 +51,9 @@ struct QuantArgs {
   int64_t block_n = 0, block_k = 0;  // > 0 for kBlock
   Dynamic dynamic = Dynamic::kStatic;
   ActOrder act_order = ActOrder::kNone;
-  std::string scale_dtype;  // as declared, without "torch."; empty when the file does not say
+  // As declared, without "torch.". Where a file does not say it but its number system has one only
+  // (MXFP4, MXFP8, NVFP4), the config parser states it; else empty.
+  std::string scale_dtype;
   bool operator==(const QuantArgs&) const = default;
 };
 
@@ -65,9 +67,10 @@ struct Scheme {
 };
 
 // Predicates of the declared number systems (type-tested, null-safe).
-bool is_nvfp4(const QuantArgs& a);  // float 4 bit, tensor_group 16, symmetric
-bool is_mxfp4(const QuantArgs& a);  // float 4 bit, group 32, symmetric
-bool is_mxfp8(const QuantArgs& a);  // float 8 bit, group 32, symmetric, scale uint8
+bool is_nvfp4(const QuantArgs& a);         // float 4 bit, tensor_group 16, symmetric
+bool is_mxfp4(const QuantArgs& a);         // float 4 bit, group 32, symmetric, scales E8M0
+bool is_mxfp8(const QuantArgs& a);         // float 8 bit, group 32, symmetric, scales E8M0
+bool has_e8m0_scales(const QuantArgs& a);  // scale_dtype is uint8 or float8_e8m0fnu
 
 std::string_view name_of(Format format);  // "pack-quantized", ...
 std::optional<Format> format_from_name(std::string_view name);

@@ -101,7 +101,7 @@ Reason input_reason(const QuantArgs& x) {
   return std::nullopt;
 }
 
-Reason int_weight_reason(const QuantArgs& w, const QuantArgs& x, bool has_output) {
+Reason int_weight_reason(const QuantArgs& w, const QuantArgs& x) {
   if (!is_int(x) && x.bits == 4)
     return fmt::format("weights are {} with {} inputs; 4-bit float inputs need 4-bit float weights",
                        describe(w), describe(x));
@@ -109,10 +109,6 @@ Reason int_weight_reason(const QuantArgs& w, const QuantArgs& x, bool has_output
     return fmt::format(
         "weights are {} with static float inputs; integer weights take dynamic 8-bit float inputs",
         describe(w));
-  if (is_int(x) && is_static(x) && w.bits < 8 && !has_output)
-    return fmt::format(
-        "weights are {} with static {} inputs; w{}a{} needs dynamic per-token activations",
-        describe(w), describe(x), w.bits, x.bits);
   if (w.act_order == ActOrder::kGroup && x.strategy == Strategy::kGroup)
     return "weights.actorder is group with input_activations in groups; their columns would not "
            "meet";
@@ -155,7 +151,7 @@ Reason pair_reason(const Scheme& s, bool routed_expert) {
         is_static(x) ? "static" : "dynamic", describe(w));
   if (is_mxfp8(w) && is_static(x))
     return "weights are MXFP8 with static inputs; MXFP8 inputs are dynamic";
-  if (is_int(w)) return int_weight_reason(w, x, s.output.has_value());
+  if (is_int(w)) return int_weight_reason(w, x);
   return w.bits == 8 ? fp8_reason(w, x, routed_expert) : std::nullopt;
 }
 

@@ -80,7 +80,6 @@ unsupported("nvfp4_with_int8_inputs", "nvfp4-pack-quantized", "NVFP4 weights nee
 unsupported("fp8_static_channel", "float-quantized", "per channel with dynamic per-token", FP8, FP8_STATIC)
 unsupported("fp8_tensor_token", "float-quantized", "per tensor in both", {**FP8, "strategy": "tensor"}, FP8_TOKEN)
 unsupported("fp8_with_int8_inputs", "float-quantized", "8-bit float weights need 8-bit float inputs", FP8, INT8_TOKEN)
-unsupported("w4a8_static", "int-quantized", "w4a8 needs dynamic per-token activations", INT4, INT8_STATIC)
 unsupported("fp4_group_16", "mxfp4-pack-quantized", "4-bit floats are NVFP4", {**MXFP4, "group_size": 16})
 unsupported("nvfp4_group_32", "nvfp4-pack-quantized", "4-bit floats are NVFP4", {**NVFP4, "group_size": 32})
 unsupported("pack_of_floats", "pack-quantized", "format is pack-quantized", FP8)

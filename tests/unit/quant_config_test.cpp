@@ -285,6 +285,29 @@ TEST(QuantConfig, Mxfp8WithoutItsScaleType) {
   EXPECT_EQ(unsupported_reason(p.config.groups().at(0).scheme), std::nullopt);
 }
 
+// The parser states what follows from the number system; nothing behind it guesses from widths.
+TEST(QuantConfig, ScaleTypesOfMxfp4AreStated) {
+  const auto scheme = [](const std::string& scale) {
+    const std::string args =
+        R"({"type": "float", "num_bits": 4, "strategy": "group", "group_size": 32)" + scale;
+    return section(
+               R"("format": "mxfp4-pack-quantized", "config_groups": {"g": {"targets": ["Linear"], "weights": )" +
+               args + R"(}, "input_activations": )" + args + R"(, "dynamic": true}}})")
+        .config.groups()
+        .at(0)
+        .scheme;
+  };
+  const Scheme unsaid = scheme("");
+  EXPECT_EQ(unsaid.weights->scale_dtype, "uint8");
+  EXPECT_EQ(unsaid.input->scale_dtype, "uint8");
+  EXPECT_EQ(family_of(unsaid), "mxfp4");
+  EXPECT_EQ(unsupported_reason(unsaid), std::nullopt);
+  // Said otherwise, it is not MXFP4, and not run as if it were.
+  const Scheme other = scheme(R"(, "scale_dtype": "torch.float8_e4m3fn")");
+  EXPECT_EQ(other.input->scale_dtype, "float8_e4m3fn");
+  EXPECT_NE(unsupported_reason(other), std::nullopt);
+}
+
 TEST(QuantConfig, SparsityAndTransforms) {
   EXPECT_EQ(section(R"("sparsity_config": {}, "config_groups": {})").error, "");
   EXPECT_EQ(section(R"("sparsity_config": null, "config_groups": {})").error, "");

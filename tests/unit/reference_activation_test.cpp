@@ -397,7 +397,11 @@ TEST(ActSpecOfScheme, FloatKinds) {
   args.strategy = Strategy::kGroup;
   args.group_size = 32;
   args.dynamic = Dynamic::kDynamic;
+  // Nothing is inferred from widths: the scale type is what the arguments state.
+  EXPECT_EQ(act_spec_of(scheme_with(args), Int8Mode::kDeclared).scale, ActScale::kF32);
+  args.scale_dtype = "uint8";
   EXPECT_EQ(act_spec_of(scheme_with(args), Int8Mode::kDeclared).scale, ActScale::kE8m0);
+  args.scale_dtype = "";
   args.bits = 8;
   EXPECT_EQ(act_spec_of(scheme_with(args), Int8Mode::kDeclared).scale, ActScale::kF32);
   args.scale_dtype = "uint8";

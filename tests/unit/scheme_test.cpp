@@ -204,7 +204,6 @@ TEST(Scheme, WhatStaysRefusedSaysTheField) {
       {scheme(Format::kMxfp8, args(kFloat, 8, Strategy::kGroup, 64)), "format is mxfp8-quantized"},
       {scheme(Format::kFloatQuantized, nvfp4), "format is float-quantized"},
       {scheme(Format::kDense, w4), "format is dense"},
-      {scheme(Format::kIntQuantized, w4, kInt8Static), "w4a8 needs dynamic per-token activations"},
       {scheme(Format::kIntQuantized, w4, args(kFloat, 8, Strategy::kTensor)),
        "static float inputs"},
       {scheme(Format::kIntQuantized, w4, args(kInt, 8, Strategy::kGroup, 32)),
