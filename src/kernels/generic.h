@@ -3,11 +3,11 @@
 // generic_float.cpp): the packed form, the stretches of K, the panel's row header. Internal to
 // them.
 //
-//   packed   PackedLayout with 4-bit codes as nibbles, integers of more bits as signed bytes,
-//   everything else as stored;
+// clang-format off
+//   packed   PackedLayout with 4-bit codes as nibbles, integers of more bits as signed bytes, everything else as stored;
 //            columns in packed order (act-order is already applied)
-//   panel    row m at m * stride: scales float[S] | zero points int32[S or 0] | operands at
-//   `values`, int16[K] or float[K]
+//   panel    row m at m * stride: scales float[S] | zero points int32[S or 0] | operands at `values`, int16[K] or float[K]
+// clang-format on
 #pragma once
 #include <cstddef>
 #include <cstdint>

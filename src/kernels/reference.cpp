@@ -3,11 +3,13 @@
 // what exact means, and able to run every problem on every machine. Weights are kept as stored,
 // rows as the canonical prepared row, a panel as QuantRows:
 //
-//   panel   codes [M,K] | scales float[M,S] | zero points int32[M,S]       each region at a
-//   multiple of 64 bytes
+// clang-format off
+//   panel   codes [M,K] | scales float[M,S] | zero points int32[M,S]       each region at a multiple of 64 bytes
+// clang-format on
 //
-// It alone allocates while it multiplies: it is written to be read.
+// It is written to be read; the arrays it works with lie in the caller's scratch.
 #include <cstring>
+#include <memory_resource>
 #include <vector>
 
 #include "kernels/list.h"
@@ -90,11 +92,14 @@ void make_panel(const PanelArgs& args) {
   }
 }
 
-size_t scratch_bytes(const Problem&, size_t) { return 0; }
+size_t scratch_bytes(const Problem& p, size_t M) {
+  const size_t g_idx = p.act_order || p.ragged ? p.K * sizeof(int32_t) + 64 : 0;
+  return reference_gemm_bytes(M, p.K) + g_idx;
+}
 
 // The canonical view of the packed bytes; the column-to-group index is rebuilt from the order of
 // columns.
-QuantMatrix view_of(const PackedMatrix& packed, std::vector<int32_t>& g_idx) {
+QuantMatrix view_of(const PackedMatrix& packed, std::pmr::vector<int32_t>& g_idx) {
   const Problem& p = *packed.problem;
   const PackedLayout l = layout_of(p);
   if (packed.columns != nullptr || packed.group_ends != nullptr) {
@@ -126,7 +131,9 @@ QuantMatrix view_of(const PackedMatrix& packed, std::vector<int32_t>& g_idx) {
 
 void gemm(const GemmArgs& args) {
   const Problem& p = *args.w->problem;
-  std::vector<int32_t> g_idx;
+  std::pmr::monotonic_buffer_resource memory(args.scratch, scratch_bytes(p, args.M),
+                                             std::pmr::null_memory_resource());
+  std::pmr::vector<int32_t> g_idx(&memory);
   const QuantMatrix w = view_of(*args.w, g_idx);
   const PanelLayout l = panel_layout(p, args.M);
   QuantRows rows;
@@ -139,7 +146,7 @@ void gemm(const GemmArgs& args) {
   rows.groups = act_groups(p.act, p.K);
   if (act_has_zero_points(p.act))
     rows.zero_points = reinterpret_cast<const int32_t*>(args.panel + l.zeros);
-  reference_gemm(w, rows, args.n0, args.n1, args.y, args.ldy);
+  reference_gemm(w, rows, args.n0, args.n1, args.y, args.ldy, &memory);
 }
 
 constexpr Kernel kKernels[] = {{"reference", "stored", Arch::kOther, 0, 1, supports, numerics,

@@ -9,6 +9,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory_resource>
 #include <vector>
 
 #include "quant/activation.h"
@@ -68,7 +69,10 @@ void dequantize(const QuantMatrix& w, float* out);  // [N,K]: weight_at of quant
 // y[M, n1 - n0] = x * w[n0..n1)^T, row stride ldy, without bias. The order of all operations is
 // drawn in reference_gemm.cpp.
 void reference_gemm(const QuantMatrix& w, const QuantRows& x, size_t n0, size_t n1, float* y,
-                    size_t ldy);
+                    size_t ldy,
+                    std::pmr::memory_resource* memory = std::pmr::get_default_resource());
+// What it takes from `memory` at most, for M rows of K columns.
+size_t reference_gemm_bytes(size_t M, size_t K);
 
 // How far a kernel of class reordered may be from reference_gemm: bound[m, n - n0] (row stride ldy)
 // for each output. Infinity: finite numbers so large that one order of the sum may overflow and

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // The product, one definition for every scheme.
 //
-// K is cut into STRETCHES: maximal runs of columns on which the weight scale c and the activation
-// scale s are both constant. Columns are taken in ascending order; with a column-to-group index
-// they are first sorted by it, stably. For each output
+// clang-format off
+// K is cut into STRETCHES: maximal runs of columns on which the weight scale c and the activation scale s are both
+// constant. Columns are taken in ascending order; with a column-to-group index they are first sorted by it, stably.
+// For each output
 //
 //   f = 0
 //   for each stretch:  dot = sum of xq * wq          xq, wq: code values, zero points subtracted
 //                      f   = fma(float(dot), factor, f)
 //   y = f * s_row / G                                (each only where it applies)
 //
-//   dot      both sides integer codes: an exact integer, converted to f32 once; otherwise f32, dot
-//   = fma(xq, wq, dot) from 0 factor   per-row dynamic activations and activations as they are: c;
-//   static and per-group activations: c * s s_row    the scale of the row, per-row dynamic
-//   activations only G        NVFP4: G_w, or G_x * G_w when the activations have a global scale
-//   too; else there is no division
+//   dot      both sides integer codes: an exact integer, converted to f32 once;
+//            otherwise f32, dot = fma(xq, wq, dot) from 0
+//   factor   per-row dynamic activations and activations as they are: c; static and per-group activations: c * s
+//   s_row    the scale of the row, per-row dynamic activations only
+//   G        NVFP4: G_w, or G_x * G_w when the activations have a global scale too; else there is no division
 //
 // Mode vllm is a definition of its own, below.
+// clang-format on
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
@@ -35,9 +37,11 @@ struct Stretch {
   size_t row_granule;  // index of the activation scale inside a row
 };
 
+using Memory = std::pmr::memory_resource;
+
 struct Columns {
-  std::vector<size_t> order;  // column at each position
-  std::vector<Stretch> stretches;
+  std::pmr::vector<size_t> order;  // column at each position
+  std::pmr::vector<Stretch> stretches;
 };
 
 size_t weight_group(const QuantMatrix& w, size_t c) {
@@ -49,13 +53,14 @@ size_t row_granule(const QuantRows& x, size_t c) {
                                                                                : 0;
 }
 
-Columns columns_of(const QuantMatrix& w, const QuantRows& x) {
-  Columns out;
-  out.order.resize(w.K);
+Columns columns_of(const QuantMatrix& w, const QuantRows& x, Memory* memory) {
+  Columns out{std::pmr::vector<size_t>(w.K, memory), std::pmr::vector<Stretch>(memory)};
+  out.stretches.reserve(w.K);
   std::iota(out.order.begin(), out.order.end(), size_t{0});
   if (w.g_idx != nullptr)
-    std::stable_sort(out.order.begin(), out.order.end(),
-                     [&](size_t a, size_t b) { return w.g_idx[a] < w.g_idx[b]; });
+    std::sort(out.order.begin(), out.order.end(), [&](size_t a, size_t b) {
+      return w.g_idx[a] != w.g_idx[b] ? w.g_idx[a] < w.g_idx[b] : a < b;
+    });
   for (size_t i = 0; i < w.K; ++i) {
     const size_t c = out.order[i];
     const bool same = i > 0 && weight_group(w, c) == weight_group(w, out.order[i - 1]) &&
@@ -81,8 +86,8 @@ float dot_of(const int16_t* x, const int16_t* w, size_t n) {
 // Code values of x in summation order, [M,K], zero points subtracted. T is float or int16_t: |q -
 // zp| <= 255.
 template <class T>
-std::vector<T> row_values(const QuantRows& x, const Columns& columns) {
-  std::vector<T> out(x.M * x.K);
+std::pmr::vector<T> row_values(const QuantRows& x, const Columns& columns, Memory* memory) {
+  std::pmr::vector<T> out(x.M * x.K, memory);
   for (size_t m = 0; m < x.M; ++m)
     for (size_t i = 0; i < x.K; ++i)
       out[m * x.K + i] = static_cast<T>(row_code_value(x, m, columns.order[i]));
@@ -90,8 +95,8 @@ std::vector<T> row_values(const QuantRows& x, const Columns& columns) {
 }
 
 template <class T>
-void weight_values(const QuantMatrix& w, size_t r, const Columns& columns, std::vector<T>& out) {
-  out.resize(w.K);
+void weight_values(const QuantMatrix& w, size_t r, const Columns& columns,
+                   std::pmr::vector<T>& out) {
   for (size_t i = 0; i < w.K; ++i) {
     const size_t c = columns.order[i];
     const float zero =
@@ -114,11 +119,11 @@ float divisor(const QuantMatrix& w, const ActSpec& spec, const ActParams& params
 
 template <class T>
 void declared_gemm(const QuantMatrix& w, const QuantRows& x, size_t n0, size_t n1, float* y,
-                   size_t ldy) {
-  const Columns columns = columns_of(w, x);
-  const std::vector<T> xs = row_values<T>(x, columns);
+                   size_t ldy, Memory* memory) {
+  const Columns columns = columns_of(w, x, memory);
+  const std::pmr::vector<T> xs = row_values<T>(x, columns, memory);
   const float G = divisor(w, x.spec, x.params);
-  std::vector<T> ws;
+  std::pmr::vector<T> ws(w.K, memory);
   for (size_t n = n0; n < n1; ++n) {
     weight_values(w, n, columns, ws);
     for (size_t m = 0; m < x.M; ++m) {
@@ -136,19 +141,19 @@ void declared_gemm(const QuantMatrix& w, const QuantRows& x, size_t n0, size_t n
   }
 }
 
+// clang-format off
 // Mode vllm, INT4 symmetric weights, rows with a zero point.
-//   one scale per row of w:  acc = 16 * (sum q w - zp * sum w);  y = float(acc) * ((c / 16) * s),
-//   clamped to +-FLT_MAX groups:                  c rounded to bf16;  f = fma(float(sum q w), c, f)
-//   per group;  f = fma(S, float(-zp), f);  y = f * s
-//                            S = sum of w * c, 16 elements at a time: S = S + float(sum of 16 w) *
-//                            c
-// acc is computed as float(sum (q - zp) w) * 16: scaling by 16 is exact, so the rounding is the
-// same and int32 has room.
-void vllm_gemm(const QuantMatrix& w, const QuantRows& x, size_t n0, size_t n1, float* y,
-               size_t ldy) {
-  const Columns columns = columns_of(w, x);
+//   one scale per row of w:  acc = 16 * (sum q w - zp * sum w);  y = float(acc) * ((c / 16) * s), clamped to +-FLT_MAX
+//   groups:                  c rounded to bf16;  f = fma(float(sum q w), c, f) per group;  f = fma(S, float(-zp), f);
+//                            y = f * s
+//                            S = sum of w * c, 16 elements at a time: S = S + float(sum of 16 w) * c
+// acc is computed as float(sum (q - zp) w) * 16: scaling by 16 is exact, so the rounding is the same and int32 has room.
+// clang-format on
+void vllm_gemm(const QuantMatrix& w, const QuantRows& x, size_t n0, size_t n1, float* y, size_t ldy,
+               Memory* memory) {
+  const Columns columns = columns_of(w, x, memory);
   const bool grouped = w.groups > 1;
-  std::vector<int16_t> ws;
+  std::pmr::vector<int16_t> ws(w.K, memory);
   for (size_t n = n0; n < n1; ++n) {
     weight_values(w, n, columns, ws);
     for (size_t m = 0; m < x.M; ++m) {
@@ -184,25 +189,31 @@ void dequantize(const QuantMatrix& w, float* out) {
     for (size_t c = 0; c < w.K; ++c) out[r * w.K + c] = weight_at(w, r, c);
 }
 
+size_t reference_gemm_bytes(size_t M, size_t K) {
+  constexpr size_t kAlignment = 4 * 64;  // of the four arrays
+  return K * (sizeof(size_t) + sizeof(Stretch)) + (M + 1) * K * sizeof(float) + kAlignment;
+}
+
 void reference_gemm(const QuantMatrix& w, const QuantRows& x, size_t n0, size_t n1, float* y,
-                    size_t ldy) {
+                    size_t ldy, std::pmr::memory_resource* memory) {
   const bool integers = x.spec.code == ActCode::kInt && is_integer_code(w.code);
   if (integers && x.spec.mode == Int8Mode::kVllm)
-    vllm_gemm(w, x, n0, n1, y, ldy);
+    vllm_gemm(w, x, n0, n1, y, ldy, memory);
   else if (integers)
-    declared_gemm<int16_t>(w, x, n0, n1, y, ldy);
+    declared_gemm<int16_t>(w, x, n0, n1, y, ldy, memory);
   else
-    declared_gemm<float>(w, x, n0, n1, y, ldy);
+    declared_gemm<float>(w, x, n0, n1, y, ldy, memory);
 }
 
 void reordered_bound(const QuantMatrix& w, const QuantRows& x, size_t n0, size_t n1, double* bound,
                      size_t ldy) {
-  const Columns columns = columns_of(w, x);
-  const std::vector<float> xs = row_values<float>(x, columns);
+  Memory* memory = std::pmr::get_default_resource();
+  const Columns columns = columns_of(w, x, memory);
+  const std::pmr::vector<float> xs = row_values<float>(x, columns, memory);
   const double G = std::fabs(static_cast<double>(divisor(w, x.spec, x.params)));
   const double steps = static_cast<double>(w.K + columns.stretches.size() + 4);
   const double growth = std::min(steps, 8.0 * std::sqrt(steps)) * 0x1p-22;
-  std::vector<float> ws;
+  std::pmr::vector<float> ws(w.K, memory);
   for (size_t n = n0; n < n1; ++n) {
     weight_values(w, n, columns, ws);
     for (size_t m = 0; m < x.M; ++m) {

@@ -4,8 +4,9 @@
 //   exact        equal bytes (any NaN equals any NaN)
 //   reordered    within reordered_bound; NaN exactly where the reference has it, unless a partial sum may overflow
 // Besides: a row's result does not depend on the other rows or on their number, nor on how N is cut
-// into blocks; packing may be cut too; no buffer is left (guard pages, patterns). What this machine
-// cannot run is printed, never passed over silently; check_emulated.sh judges it under an emulator.
+// into blocks; packing may be cut too; no buffer is left (guard pages, patterns) and nothing is
+// allocated while rows are prepared and multiplied. What this machine cannot run is printed, never
+// passed over silently; check_emulated.sh judges it under an emulator.
 // MOEBIUS_SEED=N takes other numbers, MOEBIUS_TEST_SHAPES=few a fixed subset of the shapes (emulators).
 #include <gtest/gtest.h>
 
@@ -21,6 +22,7 @@
 #include "kernels/prepared_rows.h"
 #include "quant/quant_access.h"
 #include "quant/slice.h"
+#include "unit/allocations_util.h"
 
 namespace moebius::test {
 namespace {
@@ -75,14 +77,18 @@ std::vector<float> run(const Packed& p, const float* x, size_t ldx, size_t M,
   GuardedBytes rows(k.row_bytes(p.problem) * M);
   GuardedBytes panel(k.panel_bytes(p.problem, picked));
   GuardedBytes scratch(k.scratch_bytes(p.problem, picked));
+  size_t allocated = allocations();
   k.prepare_rows({&p.problem, &p.view.act, x, ldx, M, rows.data()});
   k.make_panel({&p.problem, &p.view, rows.data(), ids.data(), picked, panel.data()});
+  if (allocations() != allocated) damage = "the heap";
   std::vector<float> out(picked * N);
   for (size_t n0 = 0; n0 < N; n0 += step) {
     const size_t n1 = std::min(N, n0 + step), ldy = n1 - n0 + 3;
     GuardedBytes y(((picked - 1) * ldy + (n1 - n0)) * sizeof(float), 4);
     std::memset(y.data(), 0x5A, y.size());
+    allocated = allocations();
     k.gemm({&p.view, panel.data(), picked, n0, n1, y.as<float>(), ldy, scratch.data()});
+    if (allocations() != allocated) damage = "the heap";
     for (size_t m = 0; m < picked; ++m) {
       std::memcpy(&out[m * N + n0], y.as<float>() + m * ldy, (n1 - n0) * sizeof(float));
       for (size_t g = 0; m + 1 < picked && g < 3; ++g)

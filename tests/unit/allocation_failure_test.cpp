@@ -17,12 +17,14 @@
 
 #include "model/decoder.h"
 #include "runtime/thread_pool.h"
+#include "unit/allocations_util.h"
 #include "unit/test_util.h"
 
 namespace {
 constexpr long kNever = std::numeric_limits<long>::max();
 std::atomic<long> left{kNever};     // allocations until one fails
 std::atomic<bool> counting{false};  // otherwise they cost one load
+thread_local size_t allocated = 0;  // by this thread
 
 bool fails_now() {
   return counting.load(std::memory_order_relaxed) &&
@@ -45,6 +47,7 @@ bool fails_now() {
 
 #if MOEBIUS_TEST_OWN_NEW
 [[gnu::noinline]] void* operator new(size_t size) {
+  ++allocated;
   void* p = fails_now() ? nullptr : std::malloc(size == 0 ? 1 : size);
   if (p == nullptr) throw std::bad_alloc();
   return p;
@@ -58,6 +61,8 @@ extern "C" void* aligned_alloc(size_t alignment, size_t size) {
   return fails_now() ? nullptr : memalign(alignment, size);
 }
 #endif
+
+size_t moebius::test::allocations() { return allocated; }
 
 namespace moebius {
 namespace {
