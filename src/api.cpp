@@ -27,8 +27,7 @@ LayerOptions layer_options(const Options& o, ThreadPool& pool) {
   out.policy.accept = o.arithmetic == Arithmetic::kExact         ? Accept::kExact
                       : o.arithmetic == Arithmetic::kApproximate ? Accept::kApproximate
                                                                  : Accept::kDeclared;
-  out.policy.kernel =
-      o.kernel.empty() ? kernel_from_environment() : normalize_kernel_name(o.kernel);
+  out.policy.kernel = normalize_kernel_name(o.kernel);
   out.int8 = o.int8 == Int8Rows::kVllm                ? Int8Mode::kVllm
              : o.int8 == Int8Rows::kCompressedTensors ? Int8Mode::kCompressedTensors
                                                       : Int8Mode::kDeclared;

@@ -96,7 +96,7 @@ Subject synthetic_subject(const BenchOptions& options, const SyntheticScheme& sc
   Progress progress("making " + scheme.name + " experts", copies * options.experts, false);
   for (size_t c = 0; c < copies && !InterruptGuard::interrupted(); ++c) {
     MoePlan moe;
-    moe.spec = s.spec, moe.plans = {s.plan}, moe.x_type = lo.x_type;
+    moe.spec = s.spec, moe.plans = {s.plan};
     s.layers.push_back(std::make_unique<MoeLayer>(std::move(moe)));
     pool.run([&](ThreadPool::Member& m) {
       ExpertMaker maker(scheme, options.hidden, options.intermediate);

@@ -52,27 +52,27 @@ TensorSlice zero_point_rows(const MatrixPlan& plan, uint64_t begin, uint64_t cou
 
 }  // namespace
 
-Split split_of(const Module& m) {
-  if (m.kind == ModuleKind::kEmbedding || m.kind == ModuleKind::kLmHead) return Split::kOutputs;
-  if (m.projection == Projection::kGate || m.projection == Projection::kUp) return Split::kOutputs;
-  if (m.projection == Projection::kDown) return Split::kInputs;
-  if (m.kind != ModuleKind::kLinear) return Split::kNone;
+Cut cut_of(const Module& m, Cut second) {
+  if (m.kind == ModuleKind::kEmbedding || m.kind == ModuleKind::kLmHead) return Cut::kOutputs;
+  if (m.projection == Projection::kGate || m.projection == Projection::kUp) return Cut::kOutputs;
+  if (m.projection == Projection::kDown) return second;
+  if (m.kind != ModuleKind::kLinear) return Cut::kWhole;
   const size_t dot = m.name.rfind('.');
   const std::string_view last =
       std::string_view(m.name).substr(dot == std::string::npos ? 0 : dot + 1);
   if (last == "q_proj" || last == "k_proj" || last == "v_proj" || last == "q_b_proj" ||
       last == "kv_b_proj")
-    return Split::kOutputs;
-  if (last == "o_proj") return Split::kInputs;
-  return Split::
-      kNone;  // low-rank projections, gates of shared experts, state-space parameters: repeated
+    return Cut::kOutputs;
+  if (last == "o_proj") return second;
+  // low-rank projections, gates of shared experts, state-space parameters: repeated
+  return Cut::kWhole;
 }
 
-TensorSlice tp_slice(const MatrixPlan& plan, Role role, Split split, uint64_t tp, uint64_t rank) {
+TensorSlice tp_slice(const MatrixPlan& plan, Role role, Cut cut, uint64_t tp, uint64_t rank) {
   check_rank(tp, rank, "tensor-parallel");
-  if (split == Split::kNone || tp == 1 || role == Role::kWeightShape) return {};
+  if (cut == Cut::kWhole || tp == 1 || role == Role::kWeightShape) return {};
   const std::string& name = plan.tensors.name;
-  const bool outputs = split == Split::kOutputs;
+  const bool outputs = cut == Cut::kOutputs;
   const uint64_t n = divide(outputs ? plan.N : plan.K, tp, name, outputs ? "outputs" : "inputs");
   const uint64_t begin = rank * n;
   const bool per_tensor = plan.scheme.weights && plan.scheme.weights->strategy == Strategy::kTensor;
@@ -131,8 +131,8 @@ uint64_t round_robin_expert(uint64_t physical, uint64_t E, uint64_t ep) {
 namespace {
 
 uint64_t sliced_bytes(const Module& m, uint64_t tp, uint64_t rank) {
-  const Split split = split_of(m);
-  if (split == Split::kNone || tp == 1) return m.bytes;
+  const Cut cut = cut_of(m);
+  if (cut == Cut::kWhole || tp == 1) return m.bytes;
   const bool vocabulary = m.kind == ModuleKind::kEmbedding || m.kind == ModuleKind::kLmHead;
   if (vocabulary && m.plan.N % tp != 0)  // the vocabulary is padded to equal parts
     return m.bytes / m.plan.N * ceil_div(m.plan.N, tp);
@@ -141,7 +141,7 @@ uint64_t sliced_bytes(const Module& m, uint64_t tp, uint64_t rank) {
     const auto role = static_cast<Role>(i);
     const TensorRef& ref = m.plan.tensors[role];
     if (!ref) continue;
-    const TensorSlice slice = tp_slice(m.plan, role, split, tp, rank);
+    const TensorSlice slice = tp_slice(m.plan, role, cut, tp, rank);
     const uint64_t whole = bytes_of(ref);
     if (slice.dim < 0) {
       bytes += whole;
@@ -149,7 +149,7 @@ uint64_t sliced_bytes(const Module& m, uint64_t tp, uint64_t rank) {
     }
     // The slice is the same share of its dimension's stored units; the last rank's slice ends at
     // their number.
-    const TensorSlice last = tp_slice(m.plan, role, split, tp, tp - 1);
+    const TensorSlice last = tp_slice(m.plan, role, cut, tp, tp - 1);
     const uint64_t units = last.begin + last.count;
     bytes += units == 0 ? whole
                         : static_cast<uint64_t>(static_cast<double>(whole) *
@@ -161,7 +161,7 @@ uint64_t sliced_bytes(const Module& m, uint64_t tp, uint64_t rank) {
 
 uint64_t sliced_params(const Module& m, uint64_t tp) {
   const uint64_t params = module_params(m);
-  return split_of(m) == Split::kNone ? params : params / tp;
+  return cut_of(m) == Cut::kWhole ? params : params / tp;
 }
 
 uint64_t kv_per_rank(const Checkpoint& c, uint64_t tp) {

@@ -10,9 +10,14 @@
 
 namespace moebius {
 
-// Along which dimension of w[N,K] tensor parallelism cuts a module.
-enum class Split : uint8_t { kNone, kOutputs, kInputs };
-Split split_of(const Module& module);
+// How tensor parallelism cuts a matrix w[N,K]: not at all (every rank has it), by outputs (rows of
+// w; ranks put their outputs side by side, which changes no byte) or by inputs (columns of w; ranks
+// add their outputs).
+enum class Cut : uint8_t { kWhole, kOutputs, kInputs };
+// `second`: kOutputs or kInputs, for the matrices that read what others were cut for (o_proj, down).
+// By inputs they read just what their rank has, and a caller brings the sum; by outputs their input
+// rows are gathered first.
+Cut cut_of(const Module& module, Cut second = Cut::kInputs);
 
 // A piece of one stored tensor, in stored units (bytes, words, groups). dim < 0: the whole tensor.
 struct TensorSlice {
@@ -23,8 +28,8 @@ struct TensorSlice {
 
 // The part of `role` that rank `rank` of `tp` needs. Scales cover every group or block that the
 // slice touches, so a slice may begin inside one (QuantMatrix has phases for that). A bias of a
-// module split along its inputs is whole: one rank adds it.
-TensorSlice tp_slice(const MatrixPlan& plan, Role role, Split split, uint64_t tp, uint64_t rank);
+// module cut along its inputs is whole: one rank adds it.
+TensorSlice tp_slice(const MatrixPlan& plan, Role role, Cut cut, uint64_t tp, uint64_t rank);
 
 enum class Placement : uint8_t { kLinear, kRoundRobin };
 // How many of E experts rank `rank` of `ep` holds: the first E mod ep ranks hold one more.

@@ -3,7 +3,6 @@
 #include "kernels/oracle.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "base/error.h"
 #include "kernels/list.h"
@@ -61,8 +60,7 @@ Candidate judge(const Kernel& kernel, const Problem& problem, const Cpu& cpu, Ac
   }
   if (kernel.on_request != nullptr && !is_called(kernel, wanted)) {
     c.verdict = Verdict::kSkipped;
-    c.reason =
-        fmt::format("only on request (MOEBIUS_KERNEL={}): {}", kernel.name, kernel.on_request);
+    c.reason = fmt::format("only on request (--kernel {}): {}", kernel.name, kernel.on_request);
     return c;
   }
   c.verdict = Verdict::kFallback;
@@ -111,6 +109,18 @@ Choice choose_kernel(const Problem& problem, const Cpu& cpu, const Policy& polic
         c.reason = fmt::format("{} was requested", wanted);
       }
   return choice;
+}
+
+Policy request_for(const Problem& problem, const Policy& policy) {
+  Policy p = policy;
+  p.kernel = normalize_kernel_name(p.kernel);
+  if (p.kernel.empty() || problem.scale_type != ScaleType::kNone) return p;
+  const auto& all = kernel_list();
+  const bool fits = std::any_of(all.begin(), all.end(), [&](const Kernel* k) {
+    return is_called(*k, p.kernel) && k->supports(problem) == nullptr;
+  });
+  if (!fits) p.kernel.clear();
+  return p;
 }
 
 std::vector<std::string> kernel_names() {
@@ -178,10 +188,5 @@ std::string_view name_of(Numerics numerics) {
 }
 
 std::string title_of(const Kernel& kernel) { return std::string(kernel.name) + "/" + kernel.codec; }
-
-std::string kernel_from_environment() {
-  const char* name = std::getenv("MOEBIUS_KERNEL");
-  return name == nullptr ? "" : normalize_kernel_name(name);
-}
 
 }  // namespace moebius

@@ -51,6 +51,11 @@ struct Choice {
 // what would work).
 Choice choose_kernel(const Problem& problem, const Cpu& cpu, const Policy& policy);
 
+// The policy as far as it concerns this problem. A kernel requested by name is for the quantized
+// modules; a dense companion (router, norm-like gate, attention) that it cannot run gets the
+// oracle's choice.
+Policy request_for(const Problem& problem, const Policy& policy);
+
 // Lower case, '-' as '_'; "auto" and "cpu" become empty. Throws Error listing the names if no
 // kernel is called so.
 std::string normalize_kernel_name(std::string_view name);
@@ -61,9 +66,5 @@ std::string_view name_of(Accept accept);
 std::string_view name_of(Verdict verdict);    // "chosen", ...
 std::string_view name_of(Numerics numerics);  // "exact", ...
 std::string title_of(const Kernel& kernel);   // "arm_i8mm/int4"
-
-// The kernel named by the environment variable MOEBIUS_KERNEL, normalized; empty if it is unset,
-// empty, auto or cpu.
-std::string kernel_from_environment();
 
 }  // namespace moebius

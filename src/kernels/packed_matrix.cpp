@@ -19,11 +19,9 @@ bool single_group(const QuantMatrix& w) {
          (w.g_idx == nullptr && w.k_phase == 0 && w.block_k >= w.K);
 }
 
-}  // namespace
-
-ColumnOrder column_order(const QuantMatrix& w) {
-  ColumnOrder order;
-  if (single_group(w)) return order;
+// Ends of the groups once columns are sorted by group; empty when they are the regular blocks.
+std::vector<int32_t> irregular_ends(const QuantMatrix& w) {
+  if (single_group(w)) return {};
   std::vector<int32_t> ends(w.groups, 0);
   for (size_t c = 0; c < w.K; ++c) {
     const size_t g = group_of(w, c);
@@ -34,20 +32,32 @@ ColumnOrder column_order(const QuantMatrix& w) {
   }
   std::partial_sum(ends.begin(), ends.end(), ends.begin());
   for (size_t g = 0; g < w.groups; ++g)
-    if (static_cast<size_t>(ends[g]) != std::min((g + 1) * w.block_k, w.K)) order.group_ends = ends;
-  if (w.g_idx != nullptr && !std::is_sorted(w.g_idx, w.g_idx + w.K)) {
-    order.columns.resize(w.K);
-    std::iota(order.columns.begin(), order.columns.end(), 0);
-    std::stable_sort(order.columns.begin(), order.columns.end(),
-                     [&](int32_t a, int32_t b) { return w.g_idx[a] < w.g_idx[b]; });
-  }
+    if (static_cast<size_t>(ends[g]) != std::min((g + 1) * w.block_k, w.K)) return ends;
+  return {};
+}
+
+bool is_permuted(const QuantMatrix& w) {
+  return !single_group(w) && w.g_idx != nullptr && !std::is_sorted(w.g_idx, w.g_idx + w.K);
+}
+
+}  // namespace
+
+ColumnOrder column_order(const QuantMatrix& w) {
+  ColumnOrder order;
+  order.group_ends = irregular_ends(w);
+  if (!is_permuted(w)) return order;
+  order.columns.resize(w.K);
+  std::iota(order.columns.begin(), order.columns.end(), 0);
+  std::stable_sort(order.columns.begin(), order.columns.end(),
+                   [&](int32_t a, int32_t b) { return w.g_idx[a] < w.g_idx[b]; });
   return order;
 }
 
-namespace {
+Problem make_problem(const QuantMatrix& w, const ActSpec& act, XType x_type) {
+  return make_problem(w, act, x_type, {is_permuted(w), !irregular_ends(w).empty()});
+}
 
-Problem problem_with(const QuantMatrix& w, const ActSpec& act, XType x_type,
-                     const ColumnOrder& order) {
+Problem make_problem(const QuantMatrix& w, const ActSpec& act, XType x_type, ColumnFacts columns) {
   Problem p;
   p.N = w.N;
   p.K = w.K;
@@ -59,17 +69,11 @@ Problem problem_with(const QuantMatrix& w, const ActSpec& act, XType x_type,
   p.block_n = dense ? 1 : std::max<size_t>(1, std::min(w.block_n, w.N));
   p.block_k = dense ? w.K : std::min(w.block_k, w.K);
   p.zero_points = w.zero_points != nullptr;
-  p.act_order = !order.columns.empty();
-  p.ragged = !order.group_ends.empty();
+  p.act_order = columns.permuted;
+  p.ragged = columns.ragged;
   p.act = act;
   p.x_type = x_type;
   return p;
-}
-
-}  // namespace
-
-Problem make_problem(const QuantMatrix& w, const ActSpec& act, XType x_type) {
-  return problem_with(w, act, x_type, column_order(w));
 }
 
 void AlignedDelete::operator()(uint8_t* p) const { ::operator delete[](p, kAlignment); }
@@ -82,7 +86,7 @@ AlignedBytes aligned_bytes(size_t size) {
 OwnedPackedMatrix::OwnedPackedMatrix(const Kernel& kernel, const QuantMatrix& w, const ActSpec& act,
                                      XType x_type, const ActParams& params)
     : kernel_(&kernel), order_(column_order(w)) {
-  problem_ = std::make_unique<Problem>(problem_with(w, act, x_type, order_));
+  problem_ = std::make_unique<Problem>(make_problem(w, act, x_type));
   data_ = aligned_bytes(kernel.packed_bytes(*problem_));
   kernel.pack(
       {problem_.get(), &w, 0, w.N, data_.get(), order_.columns_or_null(), order_.ends_or_null()});

@@ -21,8 +21,15 @@ struct ColumnOrder {
 // Throws Error if g_idx leaves [0, groups).
 ColumnOrder column_order(const QuantMatrix& w);
 
-// All that selection may look at. Looks at g_idx and the phases, not at codes and scales.
+// What the order of columns means to selection.
+struct ColumnFacts {
+  bool permuted = false, ragged = false;
+};
+
+// All that selection may look at. Looks at g_idx and the phases, not at codes and scales, which may
+// be null; or, where g_idx was not read, takes the word of `columns`.
 Problem make_problem(const QuantMatrix& w, const ActSpec& act, XType x_type);
+Problem make_problem(const QuantMatrix& w, const ActSpec& act, XType x_type, ColumnFacts columns);
 
 // 64-byte aligned memory.
 struct AlignedDelete {

@@ -49,7 +49,8 @@ using Profile = std::array<uint64_t, static_cast<size_t>(Phase::kCount)>;
 std::string_view name_of(Phase phase);
 
 // Bytes of KV cache per token as they are allocated: whole blocks, packed for `cpu`.
-uint64_t kv_bytes_per_token(const DecoderSpec& spec, XType type, const Cpu& cpu);
+uint64_t kv_bytes_per_token(const DecoderSpec& spec, XType type, const Cpu& cpu,
+                            const Policy& policy = {});
 
 class DecoderModel {
  public:

@@ -136,7 +136,7 @@ void DecoderModel::load_attention(const Checkpoint& checkpoint, size_t index, La
   a.window = s.layers[index].window, a.chunk = s.layers[index].chunk;
   if (s.sinks) a.sinks = parts.values("self_attn.sinks", s.heads);
   layer.attention = std::make_unique<AttentionPlan>(
-      plan_attention(std::move(a), options_.type, layer_options_.cpu));
+      plan_attention(std::move(a), options_.type, layer_options_.cpu, layer_options_.policy));
 }
 
 void DecoderModel::load_layer(const Checkpoint& checkpoint, size_t index, Layer& layer) {
@@ -237,16 +237,18 @@ uint64_t DecoderModel::weight_bytes_per_token() const {
   return bytes;
 }
 
-uint64_t kv_bytes_per_token(const DecoderSpec& spec, XType type, const Cpu& cpu) {
+uint64_t kv_bytes_per_token(const DecoderSpec& spec, XType type, const Cpu& cpu,
+                            const Policy& policy) {
   AttentionSpec a;
   a.heads = spec.heads, a.kv_heads = spec.kv_heads;
   a.key_dim = spec.key_dim(), a.value_dim = spec.value_dim;
-  const uint64_t block = KvCache::block_bytes(plan_attention(std::move(a), type, cpu));
+  const uint64_t block = KvCache::block_bytes(plan_attention(std::move(a), type, cpu, policy));
   return (spec.layers.size() * block + kKeyBlock - 1) / kKeyBlock;
 }
 
 uint64_t DecoderModel::kv_bytes_per_token() const {
-  return moebius::kv_bytes_per_token(spec_, options_.type, layer_options_.cpu);
+  return moebius::kv_bytes_per_token(spec_, options_.type, layer_options_.cpu,
+                                     layer_options_.policy);
 }
 
 }  // namespace moebius

@@ -11,7 +11,6 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "kernels/oracle.h"
 #include "kernels/packed_matrix.h"
 #include "kernels/row_functions.h"
 
@@ -79,12 +78,12 @@ float softmax_seen(float* s, float scale, Seen seen, XType type, float& best, fl
 
 }  // namespace
 
-AttentionPlan plan_attention(AttentionSpec spec, XType type, const Cpu& cpu) {
+AttentionPlan plan_attention(AttentionSpec spec, XType type, const Cpu& cpu, const Policy& policy) {
   AttentionPlan plan;
   plan.keys = dense_problem(kKeyBlock, spec.key_dim, type);
   plan.values = dense_problem(spec.value_dim, kKeyBlock, type);
-  plan.key_kernel = choose_kernel(plan.keys, cpu, {}).chosen;
-  plan.value_kernel = choose_kernel(plan.values, cpu, {}).chosen;
+  plan.key_kernel = choose_kernel(plan.keys, cpu, request_for(plan.keys, policy)).chosen;
+  plan.value_kernel = choose_kernel(plan.values, cpu, request_for(plan.values, policy)).chosen;
   plan.spec = std::move(spec);
   plan.type = type;
   return plan;

@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/kernel.h"
+#include "kernels/oracle.h"
 #include "runtime/memory.h"
 #include "runtime/thread_pool.h"
 
@@ -37,8 +37,8 @@ struct AttentionPlan {
   const Kernel* key_kernel = nullptr;
   const Kernel* value_kernel = nullptr;
 };
-// Chooses kernels for the machine (`cpu`); an empty name means the oracle's choice.
-AttentionPlan plan_attention(AttentionSpec spec, XType type, const Cpu& cpu);
+// Chooses kernels as for any dense matrix (request_for).
+AttentionPlan plan_attention(AttentionSpec spec, XType type, const Cpu& cpu, const Policy& policy);
 
 // Keys and values of one layer of one sequence.
 class KvCache {

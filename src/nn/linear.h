@@ -13,6 +13,7 @@
 
 #include "nn/ops.h"
 #include "nn/projection.h"
+#include "nn/schedule.h"
 #include "runtime/memory.h"
 
 namespace moebius {
@@ -54,21 +55,20 @@ class LinearLayer {
     size_t n0 = 0, n1 = 0;  // columns of y
     size_t panel = 0;       // which of the distinct panels it multiplies with
   };
-  struct Call;  // sizes and pointers of one call
-  Call plan_call(const ConstRows& x, const Rows& y, size_t threads) const;
-  void lay_out(Call& c, Workspace& small, Workspace& large) const;
-  void forward_rows(const ConstRows& x, const Rows& y, ThreadPool& pool,
-                    const AmaxReduce* amax_reduce) const;
-  void prepare_unit(const Call& c, size_t unit, uint8_t* scratch) const noexcept;
-  void multiply(const Call& c, size_t task, uint8_t* scratch) const noexcept;
-  void finish_tile(const Call& c, const Part& part, size_t row0, size_t rows, size_t n0, size_t n1,
-                   float* tile) const noexcept;
+  struct Call;
+  void forward_chunk(const ConstRows& x, const Rows& y, ThreadPool& pool,
+                     const AmaxReduce* amax_reduce) const;
+  void lay_out(Call& c) const;
+  void share_maxima(const Call& c, const AmaxReduce& amax_reduce) const;
+  void prepare_batch(const Call& c, size_t batch, size_t thread) const noexcept;
+  void multiply(const Call& c, const Task& task, size_t thread) const noexcept;
 
   size_t K_ = 0, N_ = 0;
   std::vector<ProjectionPlan> plans_;
   std::vector<Part> parts_;
   std::vector<const PackedSlot*> panels_;  // one of the slots that share a panel
-  CallWidths widths_;
+  LinearShape shape_;
+  Caches caches_ = host_cpu().caches;
   bool shared_amax_ = false;
   AlignedBuffer memory_;
 };

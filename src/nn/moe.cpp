@@ -4,8 +4,6 @@
 #include "nn/moe.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -15,9 +13,6 @@
 
 namespace moebius {
 namespace {
-
-constexpr size_t kChunkTokens =
-    4096;  // bounds the scratch of one call; results do not depend on it
 
 void check_expert_plan(const ExpertPlan& p, bool gated, size_t hidden, const std::string& name) {
   check_plan(p.up, name + ": up");
@@ -66,7 +61,11 @@ MoeLayer::MoeLayer(MoePlan plan) : plan_(std::move(plan)) {
          spec.experts);
   router_ = Router(spec.router);
   check_activation(spec.activation);
-  gated_ = is_gated(spec.activation.kind);
+  shape_.hidden = spec.hidden;
+  shape_.gated = is_gated(spec.activation.kind);
+  shape_.weighted_input = spec.router.weight_on_input;
+  shape_.shared = plan_.shared.has_value();
+  shape_.expert_map = plan_.expert_map;
   if (plan_.plans.empty()) fail("{}: no plan for the experts", plan_.name);
   const size_t count = local_count(plan_);
   if (!plan_.plan_of.empty() && plan_.plan_of.size() != count)
@@ -74,9 +73,10 @@ MoeLayer::MoeLayer(MoePlan plan) : plan_(std::move(plan)) {
   for (const uint32_t i : plan_.plan_of)
     if (i >= plan_.plans.size())
       fail("{}: expert plan {} of {}", plan_.name, i, plan_.plans.size());
-  for (const ExpertPlan& p : plan_.plans) check_expert_plan(p, gated_, spec.hidden, plan_.name);
+  for (const ExpertPlan& p : plan_.plans)
+    check_expert_plan(p, shape_.gated, spec.hidden, plan_.name);
   if (plan_.shared)
-    check_expert_plan(*plan_.shared, gated_, spec.hidden, plan_.name + ": shared expert");
+    check_expert_plan(*plan_.shared, shape_.gated, spec.hidden, plan_.name + ": shared expert");
 
   experts_.resize(count + (plan_.shared ? 1 : 0));
   ScratchLayout layout;
@@ -87,44 +87,43 @@ MoeLayer::MoeLayer(MoePlan plan) : plan_(std::move(plan)) {
   };
   for (size_t e = 0; e < experts_.size(); ++e) {
     const ExpertPlan& p = plan_for(e);
-    if (gated_) offsets.push_back(layout.add(PackedSlot::bytes(p.gate)));
+    if (shape_.gated) offsets.push_back(layout.add(PackedSlot::bytes(p.gate)));
     offsets.push_back(layout.add(PackedSlot::bytes(p.up)));
     offsets.push_back(layout.add(PackedSlot::bytes(p.down)));
   }
   memory_ = AlignedBuffer(layout.bytes());
-  size_t next = 0, row_bytes = 1;
+  size_t next = 0;
   for (size_t e = 0; e < experts_.size(); ++e) {
     const ExpertPlan& p = plan_for(e);
-    if (gated_) experts_[e].gate.bind(&p.gate, memory_.data() + offsets[next++]);
+    if (shape_.gated) experts_[e].gate.bind(&p.gate, memory_.data() + offsets[next++]);
     experts_[e].up.bind(&p.up, memory_.data() + offsets[next++]);
     experts_[e].down.bind(&p.down, memory_.data() + offsets[next++]);
-    up_widths_.add(*p.up.kernel);
-    if (gated_) up_widths_.add(*p.gate.kernel);
-    down_widths_.add(*p.down.kernel);
-    largest_intermediate_ = std::max(largest_intermediate_, p.up.problem.N);
-    row_bytes = std::max({row_bytes, p.up.kernel->row_bytes(p.up.problem),
-                          p.down.kernel->row_bytes(p.down.problem)});
+    shape_.up.add(*p.up.kernel);
+    if (shape_.gated) shape_.up.add(*p.gate.kernel);
+    shape_.down.add(*p.down.kernel);
+    shape_.experts.push_back({p.up.problem.N, 0, 0});
+    shape_.row_bytes = std::max({shape_.row_bytes, p.up.kernel->row_bytes(p.up.problem),
+                                 p.down.kernel->row_bytes(p.down.problem)});
     if (e > 0 && p.down.shared_amax.has_value() != shared_amax_)
       fail("{}: experts differ in being row-parallel", plan_.name);
     shared_amax_ = p.down.shared_amax.has_value();
     if (p.up.shared_amax || p.gate.shared_amax)
       fail("{}: only down can be row-parallel", plan_.name);
   }
-  // A unit's panel should stay in the second-level cache, and have enough rows to pay for decoding
-  // the weights once.
-  unit_rows_ = std::clamp<size_t>((size_t{1} << 20) / row_bytes, 64, 256) / 16 * 16;
+  shape_.keep_intermediate = shared_amax_;
 }
 
 MoeLayer::~MoeLayer() = default;
 
 void MoeLayer::fill_expert(Expert& e, const ExpertWeights& w, ThreadPool* pool,
                            const std::string& what) {
-  if (w.up == nullptr || w.down == nullptr || (gated_ && w.gate == nullptr))
+  if (w.up == nullptr || w.down == nullptr || (shape_.gated && w.gate == nullptr))
     fail("{}: a matrix is missing", what);
-  if (!gated_ && w.gate != nullptr)
+  if (!shape_.gated && w.gate != nullptr)
     fail("{}: has a gate matrix, but activation {} is not gated", what,
          name_of(plan_.spec.activation.kind));
-  if (gated_) e.gate.fill(*w.gate, w.gate_act, w.gate_bias, pool, what + " gate", w.gate_output);
+  if (shape_.gated)
+    e.gate.fill(*w.gate, w.gate_act, w.gate_bias, pool, what + " gate", w.gate_output);
   e.up.fill(*w.up, w.up_act, w.up_bias, pool, what + " up", w.up_output);
   e.down.fill(*w.down, w.down_act, plan_.first_tp_rank ? w.down_bias : std::span<const float>(),
               pool, what + " down", w.down_output);
@@ -165,17 +164,21 @@ void MoeLayer::finish() {
   if (finished_) return;
   for (size_t e = 0; e < experts_.size(); ++e) {
     Expert& expert = experts_[e];
-    if (!expert.up.ready() || !expert.down.ready() || (gated_ && !expert.gate.ready())) {
+    if (!expert.up.ready() || !expert.down.ready() || (shape_.gated && !expert.gate.ready())) {
       if (e == local_experts()) fail("{}: the shared expert was not loaded", plan_.name);
       fail("{}: expert {} of {} was not loaded", plan_.name, e, local_experts());
     }
-    expert.up_way = ways_.add(expert.up);
-    expert.gate_way = gated_ ? ways_.add(expert.gate) : expert.up_way;
-    expert.one_panel =
-        expert.gate_way == expert.up_way && (!gated_ || expert.gate.same_columns(expert.up));
+    ExpertShape& shape = shape_.experts[e];
+    shape.up_preparation = preparations_.add(expert.up);
+    shape.gate_preparation = shape_.gated ? preparations_.add(expert.gate) : shape.up_preparation;
+    expert.one_panel = shape.gate_preparation == shape.up_preparation &&
+                       (!shape_.gated || expert.gate.same_columns(expert.up));
   }
   if (plan_.shared && plan_.spec.shared == SharedKind::kGated && shared_gate_ == nullptr)
     fail("{}: the gate of the shared expert was not loaded", plan_.name);
+  for (const PreparationTable::Preparation& p : preparations_.all())
+    shape_.form_of.push_back(p.form);
+  shape_.forms = preparations_.forms().size();
   finished_ = true;
 }
 
@@ -183,21 +186,12 @@ void MoeLayer::check_x(const ConstRows& x, const Rows& y, const MoeOptions& opti
   if (!finished_) fail("{}: finish() was not called", plan_.name);
   check_rows(x, x.rows, plan_.spec.hidden, "x");
   check_rows(y, x.rows, plan_.spec.hidden, "y");
-  if (x.dtype != DType::kF32 && x_type_of(x.dtype) != plan_.x_type) {
-    const auto typed = [](const ProjectionPlan& p) {
-      return p.kernel != nullptr &&
-             (p.problem.act.code == ActCode::kAsIs || p.problem.act.mode == Int8Mode::kVllm);
-    };
-    bool matters = false;
-    for (const ExpertPlan& p : plan_.plans)
-      matters = matters || typed(p.gate) || typed(p.up) || typed(p.down);
-    if (plan_.shared)
-      matters = matters || typed(plan_.shared->gate) || typed(plan_.shared->up) ||
-                typed(plan_.shared->down);
-    if (matters)
-      fail("x is {}; the layer was built for {}", name_of(x.dtype),
-           name_of(dtype_of(plan_.x_type)));
-  }
+  const auto check_expert = [&](const ExpertPlan& p) {
+    for (const ProjectionPlan* projection : {&p.gate, &p.up, &p.down})
+      if (projection->kernel != nullptr) check_type(x, *projection);
+  };
+  for (const ExpertPlan& p : plan_.plans) check_expert(p);
+  if (plan_.shared) check_expert(*plan_.shared);
   if (shared_amax_ && options.amax_reduce == nullptr)
     fail("{}: a row-parallel layer needs the row maxima of all ranks", plan_.name);
 }
@@ -226,21 +220,16 @@ void MoeLayer::forward_logits(const ConstRows& x, const ConstRows& logits, const
   check_rows(logits, x.rows, router_.width(), "router logits");
   const size_t T = x.rows, n = router_.width(), k = router_.slots();
   if (T == 0) return;
-  ScratchLayout layout;
   const bool direct = logits.dtype == DType::kF32 && logits.stride == n;
-  const size_t logits_at = layout.add_array<float>(direct ? 0 : T * n);
-  const size_t ids_at = layout.add_array<int32_t>(T * k),
-               weights_at = layout.add_array<float>(T * k);
-  const size_t zero_at = layout.add_array<float>(T);
-  const size_t row_floats = round_up(router_.scratch_floats(), 16);
-  const size_t scratch_at = layout.add_array<float>(row_floats * pool.size());
-  const WorkspaceLease lease;
-  uint8_t* base = lease->reserve(layout.bytes());
-  auto* f32_logits = reinterpret_cast<float*>(base + logits_at);
-  auto* scratch = reinterpret_cast<float*>(base + scratch_at);
+  Arena arena;
+  const auto f32_at = arena.add<float>(direct ? 0 : T * n);
+  const auto ids_at = arena.add<int32_t>(T * k);
+  const auto weights_at = arena.add<float>(T * k), zero_at = arena.add<float>(T);
+  const auto scratch_at = arena.add_per_thread<float>(router_.scratch_floats());
+  arena.reserve(pool.size());
 
   RouterInput in;
-  in.logits = direct ? static_cast<const float*>(logits.data) : f32_logits;
+  in.logits = direct ? static_cast<const float*>(logits.data) : arena[f32_at];
   in.T = T;
   in.bias = router_weights_.bias.empty() ? nullptr : router_weights_.bias.data();
   in.expert_scale =
@@ -250,9 +239,9 @@ void MoeLayer::forward_logits(const ConstRows& x, const ConstRows& logits, const
   in.token_ids = options.token_ids;
   router_.check(in);
   RouterOutput out;
-  out.ids = reinterpret_cast<int32_t*>(base + ids_at);
-  out.weights = reinterpret_cast<float*>(base + weights_at);
-  out.zero_weights = reinterpret_cast<float*>(base + zero_at);
+  out.ids = arena[ids_at];
+  out.weights = arena[weights_at];
+  out.zero_weights = arena[zero_at];
   out.zero_id = -1;  // an identity expert costs no product
 
   constexpr size_t kRowsPerTask = 16;
@@ -260,16 +249,12 @@ void MoeLayer::forward_logits(const ConstRows& x, const ConstRows& logits, const
   const auto body = [&](ThreadPool::Member& m) {
     for (size_t t0 = counter.take(kRowsPerTask); t0 < T; t0 = counter.take(kRowsPerTask)) {
       for (size_t t = t0; t < std::min(T, t0 + kRowsPerTask); ++t) {
-        if (!direct) load_row(logits, t, 0, n, f32_logits + t * n);
-        router_.route_row(in, t, out, scratch + m.index() * row_floats);
+        if (!direct) load_row(logits, t, 0, n, arena[f32_at] + t * n);
+        router_.route_row(in, t, out, arena.of_thread(m.index(), scratch_at));
       }
     }
   };
-  if (T <= 2 * kRowsPerTask) {
-    ThreadPool::run_alone(body);
-  } else {
-    pool.run(body);
-  }
+  run_region(pool, T <= 2 * kRowsPerTask ? 1 : pool.size(), body);
   if (options.ids_out != nullptr)
     for (size_t i = 0; i < T * k; ++i) options.ids_out[i] = std::max(out.ids[i], 0);
   if (options.weights_out != nullptr) std::copy_n(out.weights, T * k, options.weights_out);
@@ -279,20 +264,13 @@ void MoeLayer::forward_logits(const ConstRows& x, const ConstRows& logits, const
 
 void MoeLayer::run(const ConstRows& x, const Routing& routing, const Rows& y, ThreadPool& pool,
                    const MoeOptions& options) const {
-  const size_t x_bytes = bits_of(x.dtype) / 8, y_bytes = bits_of(y.dtype) / 8;
-  for (size_t t = 0; t < x.rows; t += kChunkTokens) {
-    const size_t rows = std::min(kChunkTokens, x.rows - t);
-    ConstRows xs = x;
-    Rows ys = y;
-    xs.data = static_cast<const uint8_t*>(x.data) + t * x.stride * x_bytes;
-    ys.data = static_cast<uint8_t*>(y.data) + t * y.stride * y_bytes;
-    xs.rows = ys.rows = rows;
-    Routing part = routing;
-    part.ids += t * routing.slots;
-    part.weights += t * routing.slots;
-    if (part.zero_weights != nullptr) part.zero_weights += t;
-    Forward(*this, xs, part, ys, pool, options.amax_reduce).run();
-  }
+  for_chunks(x, y, [&](const ConstRows& xs, const Rows& ys, size_t t) {
+    Routing chunk = routing;
+    chunk.ids += t * routing.slots;
+    chunk.weights += t * routing.slots;
+    if (chunk.zero_weights != nullptr) chunk.zero_weights += t;
+    Forward(*this, xs, chunk, ys, pool, options.amax_reduce).run();
+  });
 }
 
 std::vector<int32_t> narrow_ids(std::span<const int64_t> ids, size_t slots) {

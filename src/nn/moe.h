@@ -43,9 +43,7 @@ struct MoePlan {
       expert_map;  // [experts + shared slots] global id to local, -1 elsewhere; empty: all are here
   bool first_tp_rank = true;  // of the ranks that share an expert: adds the bias of down
   bool first_rank = true;     // of all ranks: adds the identity experts
-  XType x_type =
-      XType::kF32;   // type of x, decides the roundings of schemes that do not quantize activations
-  std::string name;  // for messages
+  std::string name;           // for messages
 };
 
 // Weights of one expert. Views need to live only during the call.
@@ -105,10 +103,8 @@ class MoeLayer {
  private:
   struct Expert {
     PackedSlot gate, up, down;
-    uint32_t gate_way = 0, up_way = 0;  // into ways_
-    bool one_panel = false;             // gate and up multiply with the same panel
+    bool one_panel = false;  // gate and up multiply with the same panel
   };
-  struct Call;     // pointers and sizes of one call
   struct Routing;  // ids and weights of one call
   class Forward;   // the phases
   void check_x(const ConstRows& x, const Rows& y, const MoeOptions& options) const;
@@ -121,12 +117,11 @@ class MoeLayer {
   RouterWeights router_weights_;
   std::vector<Expert> experts_;  // local experts, then the shared one if there is one
   std::unique_ptr<LinearLayer> shared_gate_;
-  PreparationTable ways_;
+  PreparationTable preparations_;
+  MoeShape shape_;  // what a schedule looks at
+  Caches caches_ = host_cpu().caches;
   AlignedBuffer memory_;
-  CallWidths up_widths_, down_widths_;  // of the two phases
-  size_t unit_rows_ = 256;              // most rows that meet a matrix at once
-  size_t largest_intermediate_ = 0;
-  bool gated_ = true, shared_amax_ = false, finished_ = false;
+  bool shared_amax_ = false, finished_ = false;
 };
 
 // int64 ids as int32; throws Error naming token and slot for values outside int32.

@@ -86,15 +86,11 @@ void check_plan(const ProjectionPlan& plan, std::string_view what) {
          plan.kernel->name);
 }
 
-void CallWidths::add(const Kernel& kernel) {
-  n_step = std::lcm(n_step, kernel.n_step);
-  n_block = std::lcm(n_block, kernel.n_block == 0 ? kernel.n_step : kernel.n_block);
-  m_block = std::lcm(m_block, kernel.m_block);
-}
-
-size_t CallWidths::columns(size_t most) const {
-  const size_t portion = most >= 2 * n_block ? n_block : n_step;
-  return most < n_step ? n_step : most / portion * portion;
+void check_type(const ConstRows& x, const ProjectionPlan& plan) {
+  const Problem& p = plan.problem;
+  const bool typed = p.act.code == ActCode::kAsIs || p.act.mode == Int8Mode::kVllm;
+  if (typed && x.dtype != DType::kF32 && p.x_type != x_type_of(x.dtype))
+    fail("x is {}; the layer was built for {}", name_of(x.dtype), name_of(dtype_of(p.x_type)));
 }
 
 size_t PackedSlot::bytes(const ProjectionPlan& plan) {
@@ -193,16 +189,16 @@ void PackedSlot::fill(const RowSource& source, const ActParams& act, std::span<c
 }
 
 uint32_t PreparationTable::add(const PackedSlot& slot) {
-  uint32_t cls = 0;
-  while (cls < classes_.size() && !(classes_[cls].kernel == &slot.kernel() &&
-                                    same_rows(classes_[cls].problem, slot.problem())))
-    ++cls;
-  if (cls == classes_.size())
-    classes_.push_back({&slot.kernel(), slot.problem(), slot.kernel().row_bytes(slot.problem())});
-  for (uint32_t i = 0; i < ways_.size(); ++i)
-    if (ways_[i].cls == cls && ways_[i].act == slot.view().act) return i;
-  ways_.push_back({cls, slot.view().act});
-  return static_cast<uint32_t>(ways_.size() - 1);
+  uint32_t form = 0;
+  while (form < forms_.size() && !(forms_[form].kernel == &slot.kernel() &&
+                                   same_rows(forms_[form].problem, slot.problem())))
+    ++form;
+  if (form == forms_.size())
+    forms_.push_back({&slot.kernel(), slot.problem(), slot.kernel().row_bytes(slot.problem())});
+  for (uint32_t i = 0; i < preparations_.size(); ++i)
+    if (preparations_[i].form == form && preparations_[i].act == slot.view().act) return i;
+  preparations_.push_back({form, slot.view().act});
+  return static_cast<uint32_t>(preparations_.size() - 1);
 }
 
 }  // namespace moebius

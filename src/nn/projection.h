@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One weight matrix inside a layer: which kernel runs it, its packed bytes (in memory the layer
-// owns), bias and input parameters. And the table of distinct ways in which rows of x are prepared,
-// so that a layer prepares a row once for all matrices that agree.
+// owns), bias and input parameters. And the table of distinct preparations of rows of x, so that a
+// layer prepares a row once for all matrices that agree.
 #pragma once
 #include <functional>
 #include <optional>
@@ -11,6 +11,7 @@
 
 #include "kernels/kernel.h"
 #include "kernels/packed_matrix.h"
+#include "nn/ops.h"
 #include "runtime/thread_pool.h"
 
 namespace moebius {
@@ -43,16 +44,9 @@ struct RowSource {
 
 // Throws Error when the plan cannot be run (no kernel, or the kernel's own reason).
 void check_plan(const ProjectionPlan& plan, std::string_view what);
-
-// What the kernels of a layer ask of a call: where its columns may be cut, and in what portions
-// columns and rows suit all of them.
-struct CallWidths {
-  size_t n_step = 1, n_block = 1, m_block = 1;
-  void add(const Kernel& kernel);
-  // At most so many columns that a product should be cut into: a multiple of n_step, and of n_block
-  // if they are many.
-  size_t columns(size_t most) const;
-};
+// Throws Error when x has a 16-bit type that is not the one the plan computes with, where that
+// matters. f32 rows fit every plan: their values are taken as rounded to its type.
+void check_type(const ConstRows& x, const ProjectionPlan& plan);
 
 class PackedSlot {
  public:
@@ -97,26 +91,26 @@ class PackedSlot {
   bool ready_ = false;
 };
 
-// Distinct ways to prepare a row. A class is a form of row (kernel and problem); a way is a class
-// with stored parameters.
+// The distinct preparations of x in a layer. A form is what a prepared row looks like (kernel and
+// problem); a preparation is a form with stored parameters.
 class PreparationTable {
  public:
-  struct Class {
+  struct Form {
     const Kernel* kernel;
     Problem problem;
     size_t row_bytes;
   };
-  struct Way {
-    uint32_t cls;
+  struct Preparation {
+    uint32_t form;
     ActParams act;
   };
-  uint32_t add(const PackedSlot& slot);  // index of the way of this slot's input
-  const std::vector<Class>& classes() const { return classes_; }
-  const std::vector<Way>& ways() const { return ways_; }
+  uint32_t add(const PackedSlot& slot);  // index of the preparation of this slot's input
+  const std::vector<Form>& forms() const { return forms_; }
+  const std::vector<Preparation>& all() const { return preparations_; }
 
  private:
-  std::vector<Class> classes_;
-  std::vector<Way> ways_;
+  std::vector<Form> forms_;
+  std::vector<Preparation> preparations_;
 };
 
 }  // namespace moebius

@@ -324,26 +324,6 @@ void Router::finish(const RouterInput& in, size_t t, const RouterOutput& out) co
   }
 }
 
-void Router::route(const RouterInput& in, const RouterOutput& out, ThreadPool* pool) const {
-  check(in);
-  constexpr size_t kRowsPerTask = 16;  // a row is about a microsecond of work
-  const size_t tasks = (in.T + kRowsPerTask - 1) / kRowsPerTask;
-  const auto rows = [&](size_t task, float* scratch) {
-    for (size_t t = task * kRowsPerTask; t < std::min(in.T, (task + 1) * kRowsPerTask); ++t)
-      route_row(in, t, out, scratch);
-  };
-  if (pool == nullptr || pool->size() == 1 || tasks < 2) {
-    std::vector<float> scratch(scratch_floats());
-    for (size_t i = 0; i < tasks; ++i) rows(i, scratch.data());
-    return;
-  }
-  WorkCounter counter;
-  pool->run([&](ThreadPool::Member&) {
-    std::vector<float> scratch(scratch_floats());
-    for (size_t i = counter.take(); i < tasks; i = counter.take()) rows(i, scratch.data());
-  });
-}
-
 RouterSpec from_routing_method(int method, const RoutingParams& p) {
   RouterSpec r;
   r.experts = p.experts;

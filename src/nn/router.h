@@ -11,7 +11,6 @@
 #include <string_view>
 
 #include "quant/moe_spec.h"
-#include "runtime/thread_pool.h"
 
 namespace moebius {
 
@@ -43,9 +42,6 @@ class Router {
 
   // Throws Error when something the spec needs is missing, or a token or table id is out of range.
   void check(const RouterInput& in) const;
-
-  // All rows; checks first. Many rows are shared out over the pool.
-  void route(const RouterInput& in, const RouterOutput& out, ThreadPool* pool = nullptr) const;
 
   // One row of checked input. scratch: scratch_floats() of them.
   void route_row(const RouterInput& in, size_t t, const RouterOutput& out,

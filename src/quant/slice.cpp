@@ -39,7 +39,7 @@ void slice_groups(QuantMatrix& w, size_t c0, size_t c1) {
   }
   const size_t first = (c0 + w.k_phase) / w.block_k;
   const size_t last = (c1 - 1 + w.k_phase) / w.block_k;
-  w.scales += first * scale_bytes(w.scale_type);
+  if (w.scales != nullptr) w.scales += first * scale_bytes(w.scale_type);
   if (w.zero_points != nullptr) w.zero_points += first;
   w.k_phase = (c0 + w.k_phase) % w.block_k;
   w.groups = last - first + 1;
@@ -61,7 +61,7 @@ QuantMatrix slice_rows(const QuantMatrix& w, size_t r0, size_t r1) {
   if (r0 >= r1 || r1 > w.N) fail("rows [{}, {}) of a matrix with {} rows", r0, r1, w.N);
   QuantMatrix s = w;
   s.N = r1 - r0;
-  s.codes += r0 * w.row_bytes;
+  if (s.codes != nullptr) s.codes += r0 * w.row_bytes;
   const size_t first = (r0 + w.n_phase) / w.block_n;
   const size_t last = (r1 - 1 + w.n_phase) / w.block_n;
   if (s.scales != nullptr) s.scales += first * w.scale_stride * scale_bytes(w.scale_type);
@@ -80,6 +80,7 @@ QuantMatrix slice_columns(const QuantMatrix& w, size_t c0, size_t c1, SliceMemor
   s.K = c1 - c0;
   slice_groups(s, c0, c1);
   const size_t bits = code_bits(w.code);
+  if (s.codes == nullptr) return s;
   if (c0 * bits % 8 == 0)
     s.codes += c0 * bits / 8;
   else

@@ -4,6 +4,7 @@
 // allows; only nibbles that start at an odd column are copied. Scales follow through n_phase and
 // k_phase, so a slice need not start at a group or block boundary. With an act-order index a slice
 // of columns keeps the scales of all groups: its columns find them through their part of g_idx.
+// A view without codes and scales (facts alone) is cut the same way.
 #pragma once
 #include <memory>
 #include <utility>

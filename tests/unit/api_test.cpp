@@ -118,6 +118,18 @@ TEST(CApi, SaysWhatIsMissing) {
   moebius_folder_free(folder);
 }
 
+// What the environment names is for the tool: a program that embeds the library is not changed by it.
+TEST(Api, TheEnvironmentChoosesNoKernel) {
+  const Folder folder = Folder::open(test::bundled_model_dir().string());
+  const std::string module = "model.layers.0.self_attn.q_proj",
+                    own = folder.linear(module).kernel();
+  for (const char* word : {"reference", "generic", "nonsense"}) {
+    setenv("MOEBIUS_KERNEL", word, 1);
+    EXPECT_EQ(folder.linear(module).kernel(), own) << word;
+  }
+  unsetenv("MOEBIUS_KERNEL");
+}
+
 TEST(CApi, RunsAndReportsErrors) {
   moebius_folder* folder = moebius_folder_open(test::bundled_model_dir().c_str());
   ASSERT_NE(folder, nullptr) << moebius_last_error();

@@ -103,7 +103,7 @@ std::vector<Case> cases() {
 TEST(Attention, EqualsDefinition) {
   for (const XType type : {XType::kF32, XType::kBf16, XType::kF16})
     for (const Case& c : cases()) {
-      const AttentionPlan plan = plan_attention(c.spec, type, host_cpu());
+      const AttentionPlan plan = plan_attention(c.spec, type, host_cpu(), Policy{});
       const Data d = random_data(c.spec, c.T, type, 3);
       const std::vector<float> y = run(plan, d, c.T, {c.T});
       const std::vector<double> expected = definition(c.spec, d, c.T);
@@ -117,7 +117,7 @@ TEST(Attention, EqualsDefinition) {
 TEST(Attention, NanStaysInItsRow) {
   for (const XType type : {XType::kF32, XType::kBf16})
     for (const Case& c : cases()) {
-      const AttentionPlan plan = plan_attention(c.spec, type, host_cpu());
+      const AttentionPlan plan = plan_attention(c.spec, type, host_cpu(), Policy{});
       Data d = random_data(c.spec, c.T, type, 5);
       const std::vector<float> good = run(plan, d, c.T, {c.T});
       const size_t row = (c.T - 2) * c.spec.heads, dv = c.spec.value_dim;  // first head of a token
@@ -135,7 +135,7 @@ TEST(Attention, NanStaysInItsRow) {
 TEST(Attention, PiecesOfAPromptDoNotMatter) {
   for (const XType type : {XType::kF32, XType::kBf16})
     for (const Case& c : cases()) {
-      const AttentionPlan plan = plan_attention(c.spec, type, host_cpu());
+      const AttentionPlan plan = plan_attention(c.spec, type, host_cpu(), Policy{});
       const Data d = random_data(c.spec, c.T, type, 5);
       const std::vector<float> whole = run(plan, d, c.T, {c.T});
       std::vector<size_t> ones(c.T, 1), mixed;
@@ -150,7 +150,7 @@ TEST(Attention, PiecesOfAPromptDoNotMatter) {
 
 TEST(Attention, BatchDoesNotMatter) {
   const AttentionSpec spec{4, 2, 32, 32, 0.17f, 40, 0, {}};
-  const AttentionPlan plan = plan_attention(spec, XType::kBf16, host_cpu());
+  const AttentionPlan plan = plan_attention(spec, XType::kBf16, host_cpu(), Policy{});
   const size_t lengths[] = {130, 1, 64, 77};
   std::vector<Data> data;
   std::vector<KvCache> caches;
@@ -177,9 +177,27 @@ TEST(Attention, BatchDoesNotMatter) {
   }
 }
 
+TEST(Attention, FollowsThePolicy) {
+  const AttentionSpec spec{2, 1, 32, 32, 0.25f, 0, 0, {}};
+  for (const XType type : {XType::kF32, XType::kBf16}) {
+    const AttentionPlan exact = plan_attention(spec, type, host_cpu(), {Accept::kExact, ""});
+    EXPECT_EQ(exact.key_kernel->numerics(exact.keys), Numerics::kExact);
+    EXPECT_EQ(exact.value_kernel->numerics(exact.values), Numerics::kExact);
+    const AttentionPlan asked =
+        plan_attention(spec, type, host_cpu(), {Accept::kDeclared, "generic"});
+    EXPECT_STREQ(asked.key_kernel->name, "generic");
+    EXPECT_STREQ(asked.value_kernel->name, "generic");
+    // One for quantized weights alone does not stand in attention's way.
+    const AttentionPlan other =
+        plan_attention(spec, type, host_cpu(), {Accept::kDeclared, "generic/int4"});
+    const AttentionPlan own = plan_attention(spec, type, host_cpu(), Policy{});
+    EXPECT_EQ(other.key_kernel, own.key_kernel);
+  }
+}
+
 TEST(KvCache, CutsOnlyAtBlocks) {
   const AttentionPlan plan =
-      plan_attention({2, 1, 16, 16, 0.25f, 0, 0, {}}, XType::kF32, host_cpu());
+      plan_attention({2, 1, 16, 16, 0.25f, 0, 0, {}}, XType::kF32, host_cpu(), Policy{});
   KvCache cache(plan);
   const std::vector<float> rows(200 * 16, 1.0f);
   cache.reserve(200);

@@ -115,6 +115,26 @@ TEST(Decoder, PiecesThreadsAndBatchDoNotMatter) {
   }
 }
 
+// The policy reaches everything, attention too: what is exact has the bytes of the definition.
+TEST(Decoder, ExactMeansTheBytesOfTheReferenceEverywhere) {
+  const Checkpoint checkpoint =
+      Checkpoint::open((test::test_data_dir() / "golden/qwen3moe-w4a8-g32-pack").string());
+  ThreadPool pool(1);
+  const std::vector<int32_t> tokens = {1, 5, 9, 2, 7, 3};
+  const auto logits = [&](const Policy& policy) {
+    ModelOptions options;
+    options.pool = &pool;
+    options.policy = policy;
+    const auto model = DecoderModel::load(checkpoint, options);
+    SequenceState state = model->new_sequence();
+    std::vector<float> out;
+    model->forward(std::vector<StepItem>{{&state, tokens, true}}, out);
+    return out;
+  };
+  const std::vector<float> want = logits({Accept::kDeclared, "reference"});
+  EXPECT_EQ(logits({Accept::kExact, ""}), want);
+}
+
 TEST(Decoder, RefusesInWords) {
   ThreadPool pool(1);
   const Checkpoint checkpoint =

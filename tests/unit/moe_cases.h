@@ -63,6 +63,9 @@ long first_difference(const std::vector<float>& a, const std::vector<float>& b);
 // |a - b| / |b| over all finite elements; infinity when they disagree about which are finite.
 double distance(const std::vector<float>& a, const std::vector<float>& b);
 
+// All rows of checked input, one after the other.
+void route_rows(const Router& router, const RouterInput& in, const RouterOutput& out);
+
 // The layer's answer in f32.
 std::vector<float> run_ids(const MoeLayer& layer, const Activations& x,
                            const std::vector<int32_t>& ids, const std::vector<float>& weights,

@@ -132,7 +132,6 @@ ExpertWeights weights_of(const ExpertCase& e) {
 MoePlan plan_of(const MoeCase& c, const Kernel& kernel) {
   MoePlan plan;
   plan.spec = c.spec;
-  plan.x_type = c.x_type;
   const auto of = [&](const ExpertCase& e) {
     ExpertPlan p;
     if (e.gate) p.gate = {make_problem(e.gate->w, c.up_scheme.act, c.x_type), &kernel, {}};
@@ -261,6 +260,12 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
     norm += static_cast<double>(b[i]) * b[i];
   }
   return norm == 0 ? std::sqrt(difference) : std::sqrt(difference / norm);
+}
+
+void route_rows(const Router& router, const RouterInput& in, const RouterOutput& out) {
+  router.check(in);
+  std::vector<float> scratch(router.scratch_floats());
+  for (size_t t = 0; t < in.T; ++t) router.route_row(in, t, out, scratch.data());
 }
 
 std::vector<float> run_ids(const MoeLayer& layer, const Activations& x,

@@ -91,7 +91,6 @@ std::vector<float> run_tp_rank(const MoeCase& c, size_t tp, size_t rank, const A
   MoePlan plan;
   plan.spec = c.spec;
   plan.spec.intermediate /= tp;
-  plan.x_type = c.x_type;
   plan.first_tp_rank = plan.first_rank = rank == 0;
   std::vector<RankExpert> experts;
   const auto project = [&](const QuantMatrix& w, const ActSpec& act, bool row_parallel) {

@@ -224,7 +224,7 @@ TEST(Moe, LogitsAndIdsGiveTheSameAnswer) {
     in.T = T;
     std::vector<int32_t> want_ids(T * 4);
     std::vector<float> want_weights(T * 4);
-    layer->router().route(in, {want_ids.data(), want_weights.data()});
+    route_rows(layer->router(), in, {want_ids.data(), want_weights.data()});
     EXPECT_EQ(ids, want_ids);
     EXPECT_EQ(weights, want_weights);
     EXPECT_EQ(first_difference(y, run_ids(*layer, x, ids, weights, pool)), -1);

@@ -194,7 +194,7 @@ TEST(Oracle, KernelOnRequestSaysSoAndIsTakenByNameOnly) {
   const Choice own = choose_kernel(p, wide, {});
   EXPECT_EQ(title_of(*own.chosen), "arm_i8mm/int4");
   EXPECT_EQ(candidate(own, "arm_sve").verdict, Verdict::kSkipped);
-  EXPECT_NE(candidate(own, "arm_sve").reason.find("MOEBIUS_KERNEL=arm_sve"), std::string::npos);
+  EXPECT_NE(candidate(own, "arm_sve").reason.find("--kernel arm_sve"), std::string::npos);
   const Choice asked = choose_kernel(p, wide, {Accept::kDeclared, "arm_sve"});
   EXPECT_EQ(title_of(*asked.chosen), "arm_sve/int4");
   EXPECT_EQ(candidate(choose_kernel(p, narrow, {}), "arm_sve").reason,
@@ -239,16 +239,6 @@ TEST(Oracle, NamesAreNormalized) {
   EXPECT_EQ(normalize_kernel_name("REFERENCE"), "reference");
   EXPECT_EQ(normalize_kernel_name("generic/INT4"), "generic/int4");
   EXPECT_THROW(normalize_kernel_name("generic-int4"), Error);  // '-' is '_'
-}
-
-TEST(Oracle, EnvironmentNamesAKernel) {
-  unsetenv("MOEBIUS_KERNEL");
-  EXPECT_EQ(kernel_from_environment(), "");
-  setenv("MOEBIUS_KERNEL", "Generic", 1);
-  EXPECT_EQ(kernel_from_environment(), "generic");
-  setenv("MOEBIUS_KERNEL", "nonsense", 1);
-  EXPECT_THROW(kernel_from_environment(), Error);
-  unsetenv("MOEBIUS_KERNEL");
 }
 
 TEST(Oracle, PolicyNames) {

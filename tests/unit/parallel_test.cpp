@@ -72,48 +72,47 @@ struct Planned {
 
 TEST(TensorParallel, Slices) {
   const Planned p;
-  const auto slice = [&](Role role, Split split, uint64_t rank) {
-    return tp_slice(p.plan, role, split, 2, rank);
+  const auto slice = [&](Role role, Cut cut, uint64_t rank) {
+    return tp_slice(p.plan, role, cut, 2, rank);
   };
-  EXPECT_EQ(slice(Role::kWeightPacked, Split::kOutputs, 1), (TensorSlice{0, 32, 32}));
-  EXPECT_EQ(slice(Role::kWeightPacked, Split::kInputs, 1), (TensorSlice{1, 8, 8}))
+  EXPECT_EQ(slice(Role::kWeightPacked, Cut::kOutputs, 1), (TensorSlice{0, 32, 32}));
+  EXPECT_EQ(slice(Role::kWeightPacked, Cut::kInputs, 1), (TensorSlice{1, 8, 8}))
       << "words of eight codes";
-  EXPECT_EQ(slice(Role::kWeightScale, Split::kOutputs, 1), (TensorSlice{0, 32, 32}));
-  EXPECT_EQ(slice(Role::kWeightScale, Split::kInputs, 1), (TensorSlice{1, 2, 2}));
-  EXPECT_EQ(slice(Role::kWeightZeroPoint, Split::kOutputs, 1), (TensorSlice{0, 4, 4}))
+  EXPECT_EQ(slice(Role::kWeightScale, Cut::kOutputs, 1), (TensorSlice{0, 32, 32}));
+  EXPECT_EQ(slice(Role::kWeightScale, Cut::kInputs, 1), (TensorSlice{1, 2, 2}));
+  EXPECT_EQ(slice(Role::kWeightZeroPoint, Cut::kOutputs, 1), (TensorSlice{0, 4, 4}))
       << "zero points packed along outputs";
-  EXPECT_EQ(slice(Role::kWeightZeroPoint, Split::kInputs, 0), (TensorSlice{1, 0, 2}));
-  EXPECT_EQ(slice(Role::kWeightGIdx, Split::kOutputs, 1), TensorSlice{});
-  EXPECT_EQ(slice(Role::kWeightGIdx, Split::kInputs, 1), (TensorSlice{0, 64, 64}));
-  EXPECT_EQ(slice(Role::kBias, Split::kOutputs, 1), (TensorSlice{0, 32, 32}));
-  EXPECT_EQ(slice(Role::kBias, Split::kInputs, 1), TensorSlice{}) << "whole: one rank adds it";
-  EXPECT_EQ(slice(Role::kWeightGlobalScale, Split::kInputs, 1), TensorSlice{});
-  EXPECT_EQ(slice(Role::kInputScale, Split::kOutputs, 1), TensorSlice{});
-  EXPECT_EQ(slice(Role::kWeightShape, Split::kOutputs, 1), TensorSlice{});
+  EXPECT_EQ(slice(Role::kWeightZeroPoint, Cut::kInputs, 0), (TensorSlice{1, 0, 2}));
+  EXPECT_EQ(slice(Role::kWeightGIdx, Cut::kOutputs, 1), TensorSlice{});
+  EXPECT_EQ(slice(Role::kWeightGIdx, Cut::kInputs, 1), (TensorSlice{0, 64, 64}));
+  EXPECT_EQ(slice(Role::kBias, Cut::kOutputs, 1), (TensorSlice{0, 32, 32}));
+  EXPECT_EQ(slice(Role::kBias, Cut::kInputs, 1), TensorSlice{}) << "whole: one rank adds it";
+  EXPECT_EQ(slice(Role::kWeightGlobalScale, Cut::kInputs, 1), TensorSlice{});
+  EXPECT_EQ(slice(Role::kInputScale, Cut::kOutputs, 1), TensorSlice{});
+  EXPECT_EQ(slice(Role::kWeightShape, Cut::kOutputs, 1), TensorSlice{});
 }
 
 TEST(TensorParallel, ScalesCoverWhatTheSliceTouches) {
   Planned p;
   p.plan.K = 96;
   p.plan.groups = 3;
-  EXPECT_EQ(tp_slice(p.plan, Role::kWeightScale, Split::kInputs, 2, 0), (TensorSlice{1, 0, 2}))
+  EXPECT_EQ(tp_slice(p.plan, Role::kWeightScale, Cut::kInputs, 2, 0), (TensorSlice{1, 0, 2}))
       << "columns 0 to 47: groups 0 and 1";
-  EXPECT_EQ(tp_slice(p.plan, Role::kWeightScale, Split::kInputs, 2, 1), (TensorSlice{1, 1, 2}))
+  EXPECT_EQ(tp_slice(p.plan, Role::kWeightScale, Cut::kInputs, 2, 1), (TensorSlice{1, 1, 2}))
       << "columns 48 to 95: groups 1 and 2";
   p.plan.act_order = true;
-  EXPECT_EQ(tp_slice(p.plan, Role::kWeightScale, Split::kInputs, 2, 1), TensorSlice{})
+  EXPECT_EQ(tp_slice(p.plan, Role::kWeightScale, Cut::kInputs, 2, 1), TensorSlice{})
       << "act-order: columns of all groups";
 }
 
 TEST(TensorParallel, NumbersThatDoNotDivideAreNamed) {
   Planned p;
   EXPECT_TRUE(
-      contains(error_of([&] { tp_slice(p.plan, Role::kWeightPacked, Split::kOutputs, 3, 0); }),
+      contains(error_of([&] { tp_slice(p.plan, Role::kWeightPacked, Cut::kOutputs, 3, 0); }),
                "m: 64 outputs cannot be cut into 3 equal parts"));
   p.plan.K = 120;
-  EXPECT_TRUE(
-      contains(error_of([&] { tp_slice(p.plan, Role::kWeightPacked, Split::kInputs, 2, 1); }),
-               "60 inputs of 4 bits per rank do not fill whole 32-bit words"));
+  EXPECT_TRUE(contains(error_of([&] { tp_slice(p.plan, Role::kWeightPacked, Cut::kInputs, 2, 1); }),
+                       "60 inputs of 4 bits per rank do not fill whole 32-bit words"));
 }
 
 TEST(Ranks, SizesAddUp) {
@@ -122,7 +121,7 @@ TEST(Ranks, SizesAddUp) {
   for (const Module& m : c.modules()) {
     all += m.bytes;
     if (m.expert >= 0) experts += m.bytes;
-    if (split_of(m) == Split::kNone) cut += m.bytes;
+    if (cut_of(m) == Cut::kWhole) cut += m.bytes;
   }
   const auto one = rank_sizes(c, 1, 1);
   ASSERT_EQ(one.size(), 1u);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "unit/moe_cases.h"
 
 namespace moebius {
 namespace {
@@ -27,7 +28,7 @@ struct Routed {
 };
 
 Routed route(const RouterSpec& spec, const std::vector<float>& logits,
-             const std::vector<float>& bias = {}, ThreadPool* pool = nullptr) {
+             const std::vector<float>& bias = {}) {
   const Router router(spec);
   const size_t T = logits.size() / router.width();
   Routed r;
@@ -38,7 +39,7 @@ Routed route(const RouterSpec& spec, const std::vector<float>& logits,
   in.logits = logits.data();
   in.T = T;
   in.bias = bias.empty() ? nullptr : bias.data();
-  router.route(in, {r.ids.data(), r.weights.data(), r.zero.data()}, pool);
+  test::route_rows(router, in, {r.ids.data(), r.weights.data(), r.zero.data()});
   return r;
 }
 
@@ -198,9 +199,9 @@ TEST(Router, ExpertScalesComeLast) {
   RouterInput in;
   in.logits = kLogits.data();
   in.T = 1;
-  EXPECT_THROW(router.route(in, {ids.data(), weights.data()}), Error);
+  EXPECT_THROW(test::route_rows(router, in, {ids.data(), weights.data()}), Error);
   in.expert_scale = scale.data();
-  router.route(in, {ids.data(), weights.data()});
+  test::route_rows(router, in, {ids.data(), weights.data()});
   EXPECT_EQ(ids, (Ids{0, 4}));
   expect_near(weights, {.622459f, 3.77541f}, 1e-5f);
 }
@@ -239,14 +240,14 @@ TEST(Router, TableRouting) {
   in.table = table.data();
   in.table_rows = 3;
   in.token_ids = tokens.data();
-  router.route(in, {ids.data(), weights.data()});
+  test::route_rows(router, in, {ids.data(), weights.data()});
   EXPECT_EQ(ids, (Ids{0, 5, 7, 7}));
   const float sum = 1.458399f + 1.272956f;
   expect_near(weights, {1.5f * 1.458399f / sum, 1.5f * 1.272956f / sum, .75f, .75f});
   tokens[1] = 3;
-  EXPECT_THROW(router.route(in, {ids.data(), weights.data()}), Error);
+  EXPECT_THROW(test::route_rows(router, in, {ids.data(), weights.data()}), Error);
   tokens[1] = -1;
-  EXPECT_THROW(router.route(in, {ids.data(), weights.data()}), Error);
+  EXPECT_THROW(test::route_rows(router, in, {ids.data(), weights.data()}), Error);
 }
 
 TEST(Router, DegenerateGroupsFallBackToPlainSelection) {
@@ -334,7 +335,6 @@ Routed slow(const RouterSpec& s, const std::vector<float>& logits, const std::ve
 TEST(Router, RandomRowsAgreeWithTheSlowDefinition) {
   std::mt19937 random(7);
   std::normal_distribution<float> normal;
-  ThreadPool pool(3);
   for (const auto& [experts, k, groups, keep] : {std::array<size_t, 4>{6, 3, 0, 0},
                                                  {16, 2, 8, 2},
                                                  {64, 6, 8, 4},
@@ -358,9 +358,6 @@ TEST(Router, RandomRowsAgreeWithTheSlowDefinition) {
         const Routed got = route(s, logits, bias), want = slow(s, logits, bias);
         EXPECT_EQ(got.ids, want.ids);
         expect_near(got.weights, want.weights, 1e-5f);
-        const Routed threaded = route(s, logits, bias, &pool);
-        EXPECT_EQ(got.ids, threaded.ids);
-        EXPECT_EQ(got.weights, threaded.weights);
         const Routed alone = route(s,
                                    {logits.begin() + static_cast<long>(5 * experts),
                                     logits.begin() + static_cast<long>(6 * experts)},

@@ -17,11 +17,11 @@ namespace {
 namespace fs = std::filesystem;
 
 std::vector<float> product(const Checkpoint& checkpoint, const Module& module, ThreadPool& pool,
-                           uint64_t piece_bytes) {
+                           uint64_t block_bytes) {
   LayerOptions options;
   options.pool = &pool;
   options.x_type = XType::kF32;
-  options.piece_bytes = piece_bytes;
+  options.block_bytes = block_bytes;
   const auto layer = load_linear(checkpoint, {&module}, options);
   std::mt19937 rng(7);
   std::vector<float> x(2 * layer->in_features()), y(2 * layer->out_features());

@@ -139,10 +139,10 @@ class VllmLayer {
     plan.spec.router.top_k = g.shape("ids")[1];
     plan.spec.router.weight_on_input = v.on_input;
     plan.spec.activation.kind = v.kind == 1 ? ActivationKind::kSwigluOai : ActivationKind::kSilu;
-    plan.x_type = v.bf16 ? XType::kBf16 : XType::kF32;
+    const XType x_type = v.bf16 ? XType::kBf16 : XType::kF32;
     const auto projection = [&](const QuantMatrix& w) {
       ProjectionPlan p;
-      p.problem = make_problem(w, vllm_rows(), plan.x_type);
+      p.problem = make_problem(w, vllm_rows(), x_type);
       Policy policy;
       policy.kernel = kernel;
       p.kernel = choose_kernel(p.problem, host_cpu(), policy).chosen;

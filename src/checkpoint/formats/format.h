@@ -118,6 +118,11 @@ const FormatReader& reader_for(Format format);
 bool can_cut_rows(const MatrixPlan& plan);
 MatrixPlan rows_of(const MatrixPlan& plan, uint64_t begin, uint64_t end);
 
+// A view with everything that the plan already knows; codes and tables still null.
+QuantMatrix begin_view(const MatrixPlan& plan);
+// The values of weight_g_idx; empty for "-1 = not initialised", which means identity.
+std::vector<int32_t> read_g_idx(const TensorStore& store, const MatrixPlan& plan);
+
 // Bias as f32 (checked finite), empty when the module has none.
 std::vector<float> load_bias(const MatrixPlan& plan, const TensorStore& store);
 // Any small dense tensor as f32 values.

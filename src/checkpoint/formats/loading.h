@@ -14,9 +14,6 @@ struct Loader {
   LoadBuffer& buffer;
 };
 
-// A view with everything that the plan already knows; codes and tables still null.
-QuantMatrix begin_view(const MatrixPlan& plan);
-
 // Codes one byte or more each, viewed as read; checks declared width (kInt8) and NaN (kFp8).
 void load_codes(const Loader& l, const Piece& piece, QuantMatrix& w);
 

@@ -47,8 +47,6 @@ Piece table_piece(const TensorStore& store, const MatrixPlan& plan, const Tensor
 void plan_plain_zero_points(const Planner& p);
 // weight_g_idx: read, proven, and dropped when it is the identity.
 void plan_g_idx(const Planner& p);
-// The values of weight_g_idx; empty for "-1 = not initialised", which means identity.
-std::vector<int32_t> read_g_idx(const TensorStore& store, const MatrixPlan& plan);
 // Divisor of NVFP4: F32, one element, finite and above 0.
 float plan_global_scale(const Planner& p, Role role);
 // Stored parameters of input and output quantization, and the bias.

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Planning from headers (layer_plan.h).
+#include "model/layer_plan.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "base/error.h"
+#include "kernels/packed_matrix.h"
+#include "quant/reference.h"
+#include "quant/slice.h"
+
+namespace moebius {
+namespace {
+
+// What the headers say about a matrix, as a view without payload.
+QuantMatrix with_zero_points(QuantMatrix facts, const MatrixPlan& plan) {
+  static constexpr int8_t kSomeZeroPoint = 0;
+  facts.zero_points = plan.zero_points ? &kSomeZeroPoint : nullptr;
+  return facts;
+}
+
+void check_cut(const ModulePlan& p) {
+  if (p.cut == Cut::kInputs && p.module->plan.has_output_scale)
+    fail(
+        "{}: its output is quantized, which must follow the sum over tensor-parallel ranks; run it "
+        "with expert parallelism instead",
+        p.module->name);
+}
+
+void check_block(const MoeBlock& block, const LayerOptions& options, bool with_router) {
+  for (const auto& p : block.experts)
+    for (const Module* m : p)
+      if (m != nullptr && !m->supported) fail("{}: {}", m->name, m->reason);
+  if (with_router && !block.routing_reason.empty())
+    fail("{}: {}", block.name, block.routing_reason);
+  if (with_router && block.router == nullptr)
+    fail("{}: the folder has no router for this block", block.name);
+  if (options.rank.tp > 1 && options.rank.second == Cut::kOutputs)
+    fail(
+        "{}: cut by outputs, the ranks would have to gather the intermediate rows inside the "
+        "layer; cut its down projections by inputs",
+        block.name);
+}
+
+ExpertModules plan_expert(const std::array<const Module*, 3>& modules, const LayerOptions& options,
+                          ColumnGroups groups) {
+  ExpertModules out;
+  for (size_t i = 0; i < 3; ++i)
+    if (modules[i] != nullptr) out[i] = plan_module(*modules[i], options, groups);
+  return out;
+}
+
+ExpertPlan projections_of(const ExpertModules& e) {
+  return {e[0].projection, e[1].projection, e[2].projection};
+}
+
+// Index of the plan of an expert among the distinct ones.
+uint32_t add_distinct(std::vector<ExpertPlan>& plans, const ExpertPlan& plan) {
+  const auto at = std::find(plans.begin(), plans.end(), plan);
+  if (at != plans.end()) return static_cast<uint32_t>(at - plans.begin());
+  plans.push_back(plan);
+  return static_cast<uint32_t>(plans.size() - 1);
+}
+
+}  // namespace
+
+ActSpec act_spec_of(const Module& module, Int8Mode mode) {
+  const Scheme& scheme = module.plan.scheme;
+  const bool is_static = scheme.input && scheme.input->dynamic == Dynamic::kStatic;
+  if (is_static && !module.plan.has_input_scale)
+    return ActSpec{};  // uncalibrated: the input is used as it is
+  return act_spec_of(scheme, mode);
+}
+
+Problem problem_of(const Module& module, Int8Mode mode, XType x_type) {
+  return make_problem(with_zero_points(begin_view(module.plan), module.plan),
+                      act_spec_of(module, mode), x_type, {module.plan.act_order, false});
+}
+
+const Kernel& kernel_for(const Problem& problem, const LayerOptions& options,
+                         std::string_view module) {
+  try {
+    return *choose_kernel(problem, options.cpu, request_for(problem, options.policy)).chosen;
+  } catch (const Error& e) {
+    fail("{}: {}", module, e.what());
+  }
+}
+
+ModulePlan plan_module(const Module& module, const LayerOptions& options, ColumnGroups groups) {
+  if (!module.supported) fail("{}: {}", module.name, module.reason);
+  const Rank& rank = options.rank;
+  ModulePlan p;
+  p.module = &module;
+  QuantMatrix facts = begin_view(module.plan);
+  std::vector<int32_t> g_idx;
+  if (module.plan.act_order) {
+    g_idx = groups(module);
+    if (g_idx.size() != facts.K)
+      fail("{}: {} column groups; expected {}", module.name, g_idx.size(), facts.K);
+    facts.g_idx = g_idx.data();
+  }
+  if (rank.tp > 1) p.cut = cut_of(module, rank.second);
+  if (p.cut == Cut::kOutputs) {
+    std::tie(p.begin, p.end) = parallel_range(facts.N, rank.tp_rank, rank.tp, module.name.c_str());
+    facts = slice_rows(facts, p.begin, p.end);
+  } else if (p.cut == Cut::kInputs) {
+    std::tie(p.begin, p.end) = parallel_range(facts.K, rank.tp_rank, rank.tp, module.name.c_str());
+    SliceMemory none;
+    facts = slice_columns(facts, p.begin, p.end, none);
+    p.with_bias = rank.tp_rank == 0;
+  }
+  check_cut(p);
+  ProjectionPlan& projection = p.projection;
+  projection.problem = make_problem(with_zero_points(facts, module.plan),
+                                    act_spec_of(module, options.int8), options.x_type);
+  if (p.cut == Cut::kInputs && needs_shared_amax(projection.problem.act)) {
+    projection.shared_amax = projection.problem.act;
+    projection.problem = row_parallel_problem(projection.problem);
+  }
+  projection.kernel = &kernel_for(projection.problem, options, module.name);
+  return p;
+}
+
+MoeBlockPlan plan_moe(const MoeBlock& block, const LayerOptions& options, MoePart part,
+                      ColumnGroups groups) {
+  const bool whole_block = part == MoePart::kBlock;
+  check_block(block, options, whole_block);
+  const Rank& rank = options.rank;
+  const std::vector<int32_t> map =
+      expert_map(block.experts.size(), rank.ep, rank.ep_rank, rank.placement);
+  std::vector<size_t> mine;  // global ids of the local experts
+  for (size_t e = 0; e < map.size(); ++e)
+    if (map[e] >= 0) mine.push_back(e);
+  std::sort(mine.begin(), mine.end(), [&](size_t a, size_t b) { return map[a] < map[b]; });
+
+  MoeBlockPlan out;
+  MoePlan& plan = out.layer;
+  plan.spec = block.spec;
+  plan.name = block.name;
+  plan.first_tp_rank = rank.tp_rank == 0;
+  plan.first_rank = rank.tp_rank == 0 && rank.ep_rank == 0;
+  if (rank.ep > 1) plan.expert_map = map;
+  if (whole_block && block.shared[2] != nullptr && rank.ep_rank == 0) {
+    out.shared = plan_expert(block.shared, options, groups);
+    plan.shared = projections_of(*out.shared);
+  } else {
+    plan.spec.shared = SharedKind::kNone;
+  }
+  for (const size_t e : mine) {
+    out.experts.push_back(plan_expert(block.experts[e], options, groups));
+    plan.plan_of.push_back(add_distinct(plan.plans, projections_of(out.experts.back())));
+  }
+  return out;
+}
+
+}  // namespace moebius

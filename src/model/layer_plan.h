@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// What loading will do, decided before anything large is read: how each matrix is cut for the rank,
+// what problem that leaves, which kernel runs it (the oracle). Pure: the one thing planning needs
+// from a payload, the column groups of act-order, comes through an argument.
+#pragma once
+#include <array>
+#include <functional>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/parallel.h"
+#include "kernels/oracle.h"
+#include "nn/moe.h"
+
+namespace moebius {
+
+// One rank of a parallel run; the default is the whole model.
+struct Rank {
+  uint64_t tp = 1, tp_rank = 0, ep = 1, ep_rank = 0;
+  Placement placement = Placement::kLinear;
+  Cut second = Cut::kInputs;  // as in cut_of
+};
+
+struct LayerOptions {
+  ThreadPool* pool = nullptr;
+  Cpu cpu = host_cpu();
+  Policy policy;
+  Int8Mode int8 = Int8Mode::kDeclared;
+  XType x_type = XType::kBf16;
+  Rank rank;
+  // A larger linear matrix is read and packed in blocks of rows of about this size: an lm_head can
+  // outweigh many experts.
+  uint64_t block_bytes = uint64_t{4} << 20;
+  std::function<void(uint64_t bytes)> progress;  // file bytes done; called from any thread
+};
+
+// How the input of a module is quantized (nothing when its static scale is uncalibrated).
+ActSpec act_spec_of(const Module& module, Int8Mode mode);
+// What a kernel would be asked, from the headers alone.
+Problem problem_of(const Module& module, Int8Mode mode, XType x_type);
+// The kernel for a problem; throws Error naming the module.
+const Kernel& kernel_for(const Problem& problem, const LayerOptions& options,
+                         std::string_view module);
+
+// The group of every column of an act-order module, [K].
+using ColumnGroups = FunctionRef<std::vector<int32_t>(const Module&)>;
+
+// One matrix of a layer on this rank.
+struct ModulePlan {
+  const Module* module = nullptr;
+  Cut cut = Cut::kWhole;
+  uint64_t begin = 0, end = 0;  // its outputs or inputs on this rank
+  bool with_bias = true;        // ranks that add their outputs add the bias once
+  ProjectionPlan projection;
+};
+// Throws Error for what this rank cannot run, naming the module.
+ModulePlan plan_module(const Module& module, const LayerOptions& options, ColumnGroups groups);
+
+// kExperts: the routed experts alone, as a caller with its own router and shared experts wants
+// them.
+enum class MoePart : uint8_t { kBlock, kExperts };
+
+using ExpertModules = std::array<ModulePlan, 3>;  // gate (module null when not gated), up, down
+
+struct MoeBlockPlan {
+  MoePlan layer;
+  std::vector<ExpertModules> experts;  // local ones
+  std::optional<ExpertModules> shared;
+};
+MoeBlockPlan plan_moe(const MoeBlock& block, const LayerOptions& options, MoePart part,
+                      ColumnGroups groups);
+
+}  // namespace moebius
