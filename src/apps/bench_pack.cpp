@@ -74,9 +74,9 @@ void measure_packing(const Kernel& kernel, const SyntheticScheme& scheme,
     out << to_json(r, scheme, problem, kernel).dump() << std::endl;
     return;
   }
-  fmt::print(out, "{:<11}{:>5} {:<17}{:>9.4g} ms ±{:>4.1f}% {:>6.3g} of {:.3g} GB/s{:>5.0f} %\n",
-             scheme.name, scheme.group, title_of(kernel), r.time.median * 1e3, r.time.spread * 100,
-             r.gbs(), r.roof_gbs, r.percent());
+  fmt::print(out, "{:<10}{:>5} {:<22}{:>9.4g} ms ±{:>4.1f}%{:>7.3g} GB/s{:>4.0f} %\n", scheme.name,
+             scheme.group, title_of(kernel), r.time.median * 1e3, r.time.spread * 100, r.gbs(),
+             r.percent());
   out.flush();
 }
 

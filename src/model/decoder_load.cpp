@@ -218,7 +218,7 @@ std::unique_ptr<DecoderModel> DecoderModel::load(const Checkpoint& checkpoint,
 uint64_t DecoderModel::packed_bytes() const {
   uint64_t bytes = embedding_bytes() + output_->packed_bytes();
   for (const auto& l : layers_) {
-    bytes += l->moe.experts->packed_bytes();
+    bytes += l->moe.experts->packed_bytes() + l->moe.experts->gate_bytes();
     for (const LinearLayer* linear : {l->qkv.get(), l->output.get(), l->latent.get(), l->q_up.get(),
                                       l->kv_up.get(), l->moe.router.get()})
       bytes += linear != nullptr ? linear->packed_bytes() : 0;

@@ -140,6 +140,10 @@ void MoeLayer::set_shared(const ExpertWeights& weights, ThreadPool* pool) {
   fill_expert(experts_.back(), weights, pool, plan_.name + " shared expert");
 }
 
+size_t MoeLayer::gate_bytes() const {
+  return shared_gate_ == nullptr ? 0 : shared_gate_->packed_bytes();
+}
+
 void MoeLayer::set_shared_gate(std::unique_ptr<LinearLayer> gate) {
   if (gate == nullptr || gate->in_features() != plan_.spec.hidden || gate->out_features() != 1)
     fail("{}: the gate of the shared expert must be [1,{}]", plan_.name, plan_.spec.hidden);

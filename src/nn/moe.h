@@ -82,6 +82,7 @@ class MoeLayer {
   size_t local_experts() const { return experts_.size() - (plan_.shared ? 1 : 0); }
   size_t slots() const { return router_.slots(); }
   size_t packed_bytes() const { return memory_.size(); }
+  size_t gate_bytes() const;  // of the shared experts' gate, held beside them
   const Router& router() const { return router_; }
 
   // Packs one expert (local index) into the layer's memory. pool may be null; inside a region
