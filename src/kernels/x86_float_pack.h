@@ -84,9 +84,17 @@ class PanelPacker {
     const Groups groups{*a_.problem, s_, a_.group_ends};
     Group g = groups.first();
     bool nan = false;
-    for (; g.index < s_.groups; g = groups.next(g)) nan |= pack_codes(g);
-    __builtin_memset(out_ + s_.code_at(g.at), 0, s_.code_bytes - s_.code_at(g.at));
-    for (g = groups.first(); g.index < s_.groups; g = groups.next(g)) pack_extras(g, nan);
+    if (!a_.problem->ragged && s_.K_padded == s_.K_rows) {  // groups follow each other as in a row
+      nan = pack_codes({0, 0, w_.K, 0, 0, s_.K_rows});
+    } else {
+      for (; g.index < s_.groups; g = groups.next(g)) nan |= pack_codes(g);
+      __builtin_memset(out_ + s_.code_at(g.at), 0, s_.code_bytes - s_.code_at(g.at));
+    }
+    if (!a_.problem->ragged && !nan) {
+      pack_regular_extras();
+    } else {
+      for (g = groups.first(); g.index < s_.groups; g = groups.next(g)) pack_extras(g, nan);
+    }
     const size_t end = s_.zeros_at() + s_.groups * s_.zero_bytes;
     __builtin_memset(out_ + end, 0, s_.stride() - end);
   }
@@ -217,6 +225,50 @@ class PanelPacker {
       const size_t at = extras_at(i, g);
       if (s_.zero_bytes != 0) zeros[i] = static_cast<uint8_t>(w_.zero_points[at]);
       put_scale(at, nan && has_nan(i, g), to + i * (s_.scale_bytes / kNr));
+    }
+  }
+  // Calls f(group, index of its scale) for all groups of output i.
+  template <class F>
+  [[gnu::always_inline]] void for_groups(size_t i, const F& f) const {
+    const size_t r = n_ + i + w_.n_phase;
+    const size_t first = (w_.block_n <= 1 ? r : r / w_.block_n) * w_.scale_stride;
+    const size_t each = s_.weight_k < w_.K ? s_.weight_k / s_.group_k : s_.groups;  // of one scale
+    for (size_t g = 0, at = first, left = each; g < s_.groups; ++g) {
+      f(g, at);
+      if (--left == 0) ++at, left = each;
+    }
+  }
+  void pack_regular_extras() const {
+    uint8_t *scales = out_ + s_.code_bytes, *zeros = out_ + s_.zeros_at();
+    if (s_.scales == Scales::kNone) return;
+    if (rows_ < kNr) __builtin_memset(scales, 0, s_.groups * (s_.scale_bytes + s_.zero_bytes));
+    const uint8_t* from = w_.scales;
+    for (size_t i = 0; i < rows_; ++i) {
+      const auto put = [&](const auto& half) {
+        for_groups(i, [&](size_t g, size_t at) {
+          const uint16_t v = half(at);
+          __builtin_memcpy(scales + g * s_.scale_bytes + 2 * i, &v, 2);
+        });
+      };
+      if (w_.scale_type == ScaleType::kFp8) {
+        put([=](size_t at) { return kFp8Scales.from[from[at]]; });
+      } else if (w_.scale_type == ScaleType::kE8m0) {
+        put([=](size_t at) { return kE8m0Scales.from[from[at]]; });
+      } else if (s_.scales != Scales::kF32) {
+        put([=](size_t at) {
+          uint16_t v;
+          __builtin_memcpy(&v, from + 2 * at, 2);
+          return v;
+        });
+      } else {
+        for_groups(i, [&](size_t g, size_t at) {
+          put_scale(at, false, scales + g * s_.scale_bytes + 4 * i);
+        });
+      }
+      if (s_.zero_bytes != 0)
+        for_groups(i, [&](size_t g, size_t at) {
+          zeros[g * kNr + i] = static_cast<uint8_t>(w_.zero_points[at]);
+        });
     }
   }
   void put_scale(size_t at, bool nan, uint8_t* to) const {
