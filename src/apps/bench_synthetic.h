@@ -10,28 +10,17 @@
 #include <string_view>
 #include <vector>
 
+#include "base/random.h"
 #include "kernels/kernel.h"
 #include "nn/ops.h"
 #include "quant/quant_matrix.h"
 
 namespace moebius {
 
-// Fast, seeded, good enough for bits that only need to look different (splitmix64).
-class BenchRandom {
+// Seeds that follow each other give streams that do not.
+class BenchRandom : public SplitMix64 {
  public:
-  explicit BenchRandom(uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15ull + 1) {}
-  uint64_t next() {
-    state_ += 0x9e3779b97f4a7c15ull;
-    uint64_t z = (state_ ^ (state_ >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return z ^ (z >> 31);
-  }
-  size_t below(size_t n) {
-    return static_cast<size_t>((static_cast<unsigned __int128>(next()) * n) >> 64);
-  }
-
- private:
-  uint64_t state_;
+  explicit BenchRandom(uint64_t seed) : SplitMix64(seed * 0x9e3779b97f4a7c15u + 1) {}
 };
 
 // How the weights of a scheme are held and how its input is treated.

@@ -23,6 +23,7 @@
 #include "apps/verify_report.h"
 #include "base/error.h"
 #include "base/numeric.h"
+#include "base/random.h"
 #include "checkpoint/summary.h"
 #include "kernels/packed_matrix.h"
 #include "model/layer_loader.h"
@@ -37,22 +38,16 @@ constexpr size_t kRows = 17;  // crosses every row tile: pairs, eights and a tai
 // Rows as layers see them: normal values, a few outlier channels, a row of zeros, a tiny and a
 // large one.
 std::vector<float> realistic_rows(size_t M, size_t K, XType type, uint64_t seed) {
-  uint64_t state = seed;
-  const auto uniform = [&] {
-    state += 0x9e3779b97f4a7c15ull;
-    uint64_t z = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9ull;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-    return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-53;
-  };
+  SplitMix64 random(seed);
   std::vector<float> outlier(K, 1.0f);
   for (size_t i = 0; i < 1 + K / 256; ++i)
-    outlier[static_cast<size_t>(uniform() * static_cast<double>(K))] = 30.0f;
+    outlier[static_cast<size_t>(random.uniform() * static_cast<double>(K))] = 30.0f;
   std::vector<float> x(M * K);
   for (size_t m = 0; m < M; ++m) {
     const double size = m % 8 == 3 ? 0.0 : m % 8 == 5 ? 1e-6 : m % 8 == 7 ? 1e4 : 1.0;
     for (size_t k = 0; k < K; ++k) {
-      const double normal =
-          std::sqrt(-2 * std::log(1 - uniform())) * std::cos(6.283185307179586 * uniform());
+      const double normal = std::sqrt(-2 * std::log(1 - random.uniform())) *
+                            std::cos(6.283185307179586 * random.uniform());
       x[m * K + k] = static_cast<float>(normal * size) * outlier[k];
     }
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The draw uses our own generator (splitmix64) and f64 sums in a fixed order, so that equal seeds
-// give equal texts everywhere.
+// The draw uses our own generator and f64 sums in a fixed order: equal logits and equal seeds give
+// equal tokens everywhere. Logits of float kernels differ between kinds of CPUs, and so may texts.
 #include "text/sampler.h"
 
 #include <algorithm>
@@ -45,7 +45,7 @@ void check(const SamplingParams& p) {
   in_range("logprobs", p.logprobs, -1, 1000);
 }
 
-Sampler::Sampler(const SamplingParams& params) : params_(params), state_(params.seed) {
+Sampler::Sampler(const SamplingParams& params) : params_(params), random_(params.seed) {
   check(params);
 }
 
@@ -70,14 +70,6 @@ void Sampler::penalize(std::vector<float>& logits) const {
   for (const auto& [t, n] : answer_)
     if (float* v = at(t))
       *v -= params_.presence_penalty + params_.frequency_penalty * static_cast<float>(n);
-}
-
-double Sampler::uniform() {
-  state_ += 0x9e3779b97f4a7c15ull;
-  uint64_t z = state_;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
-  return static_cast<double>((z ^ (z >> 31)) >> 11) * 0x1p-53;
 }
 
 int32_t Sampler::draw(std::vector<float>& logits) {
@@ -113,7 +105,7 @@ int32_t Sampler::draw(std::vector<float>& logits) {
   }
   total = 0;
   for (size_t i = 0; i < kept; ++i) total += p[i];
-  double rest = uniform() * total;
+  double rest = random_.uniform() * total;
   for (size_t i = 0; i < kept; ++i)
     if ((rest -= p[i]) < 0) return order[i];
   return order[kept - 1];

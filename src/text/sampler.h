@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // From logits to the next token. Order of application: penalties, temperature, top-k, top-p, min-p,
-// draw. A seed fixes the whole sequence of draws on every machine; temperature 0 is greedy (ties to
-// the lower id).
+// draw. A seed fixes the random numbers on every machine, so equal logits give equal tokens;
+// temperature 0 is greedy (ties to the lower id).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -9,6 +9,8 @@
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "base/random.h"
 
 namespace moebius {
 
@@ -42,9 +44,8 @@ class Sampler {
  private:
   void penalize(std::vector<float>& logits) const;
   int32_t draw(std::vector<float>& logits);
-  double uniform();  // [0, 1)
   SamplingParams params_;
-  uint64_t state_;
+  SplitMix64 random_;
   std::unordered_map<int32_t, int> prompt_, answer_;
 };
 

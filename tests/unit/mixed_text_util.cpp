@@ -10,14 +10,6 @@
 
 namespace moebius::test {
 
-uint64_t TextRng::next(uint64_t n) {
-  state_ += 0x9e3779b97f4a7c15u;
-  uint64_t z = state_;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return (z ^ (z >> 31)) % n;
-}
-
 MixedText::MixedText() {
   const Json pools =
       parse_json(read_file(test_data_dir() / "golden-text/tokenizers/pools.json"), "pools.json");

@@ -8,16 +8,17 @@
 #include <utility>
 #include <vector>
 
+#include "base/random.h"
+
 namespace moebius::test {
 
-// splitmix64
 class TextRng {
  public:
-  explicit TextRng(uint64_t state) : state_(state) {}
-  uint64_t next(uint64_t n);
+  explicit TextRng(uint64_t seed) : random_(seed) {}
+  uint64_t next(uint64_t n) { return random_.next() % n; }
 
  private:
-  uint64_t state_;
+  SplitMix64 random_;
 };
 
 class MixedText {

@@ -22,6 +22,13 @@ std::map<int32_t, int> histogram(const SamplingParams& params, const std::vector
   return counts;
 }
 
+// The published first outputs for seed 1234567.
+TEST(SplitMix64, KnownOutputs) {
+  SplitMix64 random(1234567);
+  for (const uint64_t want : {6457827717110365317u, 3203168211198807973u, 9817491932198370423u})
+    EXPECT_EQ(random.next(), want);
+}
+
 TEST(Sampler, GreedyTakesTheLowerIdOfATie) {
   Sampler sampler({});
   EXPECT_EQ(sampler.next(kLogits, kLogits.size()).token, 1);
