@@ -22,7 +22,7 @@ set(MOEBIUS_KERNEL_FLAGS
 # Paths below src/. Files whose loops are worth -O3 (other kernels are intrinsics and assembly, where it only takes longer); files that run once per folder, where -O1 saves a
 # fifth of their compile time; everything else keeps -O2.
 set(MOEBIUS_HOT_FILES "^(kernels/([^ax]|arm_neon_f32|[a-z0-9_]*_rows)|nn/|quant/reference|checkpoint/formats/)")
-set(MOEBIUS_COLD_FILES "^(apps/|model/|checkpoint/|quant/scheme|text/(jinja|chat|generation|tokenizer_json|tiktoken|stop|known_patterns|oniguruma)|[a-z_]*api)")
+set(MOEBIUS_COLD_FILES "^(apps/|model/|checkpoint/|quant/scheme|text/(jinja/|chat|generation|tokenizer_json|tiktoken|stop|known_patterns|oniguruma)|[a-z_]*api)")
 set(MOEBIUS_WARM_FILES "^(checkpoint/(safetensors|tensor_store)|model/(decoder|engine)\\.cpp)")  # per tensor, per token
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")

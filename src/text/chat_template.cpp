@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/utf8.h"
-#include "text/jinja_run.h"
+#include "text/jinja/run.h"
 
 namespace moebius {
 namespace {

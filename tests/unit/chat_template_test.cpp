@@ -9,11 +9,20 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "text/jinja/names.h"
 #include "text/tokenizer.h"
 #include "unit/test_util.h"
 
 namespace moebius {
 namespace {
+
+// Identity reads only the member that the kind makes active: the compiler would refuse any other in
+// a constant expression.
+using jinja::Value;
+static_assert(Value(1.5).same(Value(1.5)) && !Value(0.0).same(Value(-0.0)));
+static_assert(Value(int64_t{1}).same(Value(int64_t{1})) && !Value(int64_t{1}).same(Value(true)));
+static_assert(Value::undefined().same(Value()) && Value::none().same(Value::none()));
+static_assert(!Value(static_cast<const jinja::Str*>(nullptr)).same(Value::none()));
 
 std::filesystem::path data(const std::string& name) {
   return test_data_dir() / "golden-text/templates" / name;
@@ -54,6 +63,54 @@ Rendered render(std::string_view source, const Json& values,
 std::string text_of(std::string_view source) {
   const Rendered r = render(source, Json::object());
   return r.error.empty() ? r.text : "error: " + r.error;
+}
+
+// The one table of names: ordered, so that none stands twice, and every name is understood.
+TEST(ChatTemplate, NamesStandInOneTable) {
+  const auto names = jinja::builtin_names();
+  const auto less = [](const jinja::NamedBuiltin& a, const jinja::NamedBuiltin& b) {
+    return std::pair(a.kind, a.name) < std::pair(b.kind, b.name);
+  };
+  EXPECT_EQ(std::adjacent_find(names.begin(), names.end(),
+                               [&](const auto& a, const auto& b) { return !less(a, b); }),
+            names.end());
+  const auto source = [](const jinja::NamedBuiltin& b) -> std::string {
+    const std::string name(b.name);
+    switch (b.kind) {
+      case jinja::Named::kFilter:
+        return "{{ 'a' | " + name + " }}";
+      case jinja::Named::kTest:
+        return "{{ ['a'] | select('" + name + "', 'a') | list }}";
+      case jinja::Named::kFunction:
+        return "{{ " + name + "(1) }}";
+      case jinja::Named::kString:
+        return "{{ 'a'." + name + "('a') }}";
+      case jinja::Named::kList:
+        return "{{ [1]." + name + "(0) }}";
+      case jinja::Named::kTuple:
+        return "{{ (1,)." + name + "(1) }}";
+      case jinja::Named::kDict:
+        return "{{ {'a': 1}." + name + "('a') }}";
+      case jinja::Named::kLoop:
+        return "{% for x in [1] %}{{ loop." + name + "(1) }}{% endfor %}";
+    }
+    return "";
+  };
+  const Json none = Json::array();
+  ChatInput input;
+  input.messages = &none;
+  for (const jinja::NamedBuiltin& b : names) {
+    std::string error;
+    try {
+      ChatTemplate(source(b)).render(input);
+    } catch (const Error& e) {
+      error = e.what();
+    }
+    for (const char* words : {"not supported", "no method", "is undefined", "not callable"})
+      EXPECT_EQ(error.find(words), std::string::npos) << source(b) << ": " << error;
+  }
+  for (const char* unknown : {"{{ 'a' | nonsense }}", "{{ 'a' is nonsense }}"})
+    EXPECT_THROW(ChatTemplate(unknown).render(input), Error) << unknown;
 }
 
 TEST(ChatTemplate, EqualsJinjaOnConversations) {

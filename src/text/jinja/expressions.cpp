@@ -3,7 +3,7 @@
 // tighter than a sign's operand, tests take one argument without parentheses).
 #include <charconv>
 
-#include "text/jinja_parser.h"
+#include "text/jinja/parser.h"
 
 namespace moebius::jinja {
 

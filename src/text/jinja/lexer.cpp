@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Text is cut at {{, {% and {#; inside tags the token rules are those of Jinja expressions.
-#include "text/jinja_lexer.h"
+#include "text/jinja/lexer.h"
 
 #include <algorithm>
 

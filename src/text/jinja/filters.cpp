@@ -5,27 +5,21 @@
 #include <charconv>
 #include <cmath>
 #include <functional>
-#include <map>
 
 #include "base/error.h"
-#include "text/jinja_run.h"
+#include "text/jinja/names.h"
 #include "text/unicode.h"
 
 namespace moebius::jinja {
 namespace {
 
 using Kind = Value::Kind;
-using Filter = Value (*)(Runtime&, const Value&, const Arguments&);
 
 const Str& text_of(Runtime& r, const Value& v) { return r.to_str(v).str(); }
 void check_defined(const Value& v, std::string_view filter) {
   if (v.is_undefined()) fail("{}: the value is undefined", filter);
 }
 bool absent(const Value& v) { return v.is_undefined() && v.undefined_name() == nullptr; }
-
-Value through_method(Runtime& r, const Value& in, const char* method, const Arguments& args) {
-  return r.call_method(r.to_str(in), method, args);
-}
 
 int64_t integer_argument(const Value& v, int64_t otherwise, std::string_view what) {
   if (absent(v)) return otherwise;
@@ -69,7 +63,23 @@ std::vector<Value> sorted(std::vector<Value> items, const std::function<Value(co
   return items;
 }
 
-Value filter_tojson(Runtime& r, const Value& in, const Arguments& args) {
+void check_hashable(const Value& v, int depth = 0) {
+  if (v.is(Kind::kList) || v.is(Kind::kDict) || depth > 100)
+    fail("unhashable type: '{}'", type_name(v));
+  if (v.is(Kind::kTuple))
+    for (const Value& item : v.list().items) check_hashable(item, depth + 1);
+}
+
+Value end_of(Runtime& r, const Value& in, bool last) {
+  static const std::string kEmpty = "an empty sequence";
+  if (last && in.is(Kind::kGenerator)) fail("last: a generator cannot be reversed");
+  const std::vector<Value> items = r.elements(in);
+  return items.empty() ? Value::undefined(&kEmpty) : last ? items.back() : items.front();
+}
+
+}  // namespace
+
+Value filter_tojson(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
   const auto a = bind("tojson", args, {"ensure_ascii", "indent", "separators", "sort_keys"});
   JsonStyle style;
   style.ensure_ascii = truth(a[0]);
@@ -93,7 +103,7 @@ Value filter_tojson(Runtime& r, const Value& in, const Arguments& args) {
   return r.heap().string(out.take());
 }
 
-Value filter_length(Runtime&, const Value& in, const Arguments& args) {
+Value filter_length(Runtime&, const Value& in, const std::string&, const Arguments& args) {
   bind("length", args, {});
   switch (in.kind()) {
     case Kind::kUndefined:
@@ -111,7 +121,7 @@ Value filter_length(Runtime&, const Value& in, const Arguments& args) {
   }
 }
 
-Value filter_join(Runtime& r, const Value& in, const Arguments& args) {
+Value filter_join(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
   const auto a = bind("join", args, {"d", "attribute"});
   StrBuilder out;
   bool first = true;
@@ -123,14 +133,14 @@ Value filter_join(Runtime& r, const Value& in, const Arguments& args) {
   return r.heap().string(out.take());
 }
 
-Value filter_default(Runtime& r, const Value& in, const Arguments& args) {
+Value filter_default(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
   const auto a = bind("default", args, {"default_value", "boolean"});
   const bool use = in.is_undefined() || (truth(a[1]) && !truth(in));
   if (!use) return in;
   return absent(a[0]) ? r.heap().string("") : a[0];
 }
 
-Value filter_items(Runtime& r, const Value& in, const Arguments& args) {
+Value filter_items(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
   bind("items", args, {});
   if (in.is_undefined()) return r.heap().list({}, Kind::kGenerator);
   if (!in.is(Kind::kDict)) fail("items: '{}' is not a mapping", type_name(in));
@@ -139,7 +149,7 @@ Value filter_items(Runtime& r, const Value& in, const Arguments& args) {
   return r.heap().list(std::move(out), Kind::kGenerator);
 }
 
-Value filter_dictsort(Runtime& r, const Value& in, const Arguments& args) {
+Value filter_dictsort(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
   const auto a = bind("dictsort", args, {"case_sensitive", "by", "reverse"});
   if (!in.is(Kind::kDict)) fail("dictsort: '{}' is not a mapping", type_name(in));
   const std::string by = absent(a[1]) ? "key" : text_of(r, a[1]).text;
@@ -154,7 +164,7 @@ Value filter_dictsort(Runtime& r, const Value& in, const Arguments& args) {
       [&](const Value& v) { return sort_key(r, v.list().items[which], sensitive); }, truth(a[2])));
 }
 
-Value filter_sort(Runtime& r, const Value& in, const Arguments& args) {
+Value filter_sort(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
   const auto a = bind("sort", args, {"reverse", "case_sensitive", "attribute"});
   const auto key = [&](const Value& v) {
     return sort_key(r, absent(a[2]) || a[2].is_none() ? v : deep_attribute(r, v, a[2]),
@@ -163,14 +173,7 @@ Value filter_sort(Runtime& r, const Value& in, const Arguments& args) {
   return r.heap().list(sorted(r.elements(in), key, truth(a[0])));
 }
 
-void check_hashable(const Value& v, int depth = 0) {
-  if (v.is(Kind::kList) || v.is(Kind::kDict) || depth > 100)
-    fail("unhashable type: '{}'", type_name(v));
-  if (v.is(Kind::kTuple))
-    for (const Value& item : v.list().items) check_hashable(item, depth + 1);
-}
-
-Value filter_unique(Runtime& r, const Value& in, const Arguments& args) {
+Value filter_unique(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
   const auto a = bind("unique", args, {"case_sensitive", "attribute"});
   std::vector<Value> out, keys;
   for (const Value& v : r.elements(in)) {
@@ -185,7 +188,7 @@ Value filter_unique(Runtime& r, const Value& in, const Arguments& args) {
   return r.heap().list(std::move(out), Kind::kGenerator);
 }
 
-Value filter_map(Runtime& r, const Value& in, const Arguments& args) {
+Value filter_map(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
   std::vector<Value> out;
   const auto named = [&](std::string_view name) -> const Value* {
     for (const auto& [key, value] : args.named)
@@ -208,11 +211,12 @@ Value filter_map(Runtime& r, const Value& in, const Arguments& args) {
 }
 
 // select, reject, selectattr, rejectattr
-Value choose(Runtime& r, const Value& in, const Arguments& args, bool by_attribute, bool keep) {
+Value filter_choose(Runtime& r, const Value& in, const std::string& name, const Arguments& args) {
+  const bool by_attribute = name.ends_with("attr"), keep = name.starts_with("select");
   size_t used = 0;
   Value path;
   if (by_attribute) {
-    if (args.positional.empty()) fail("selectattr and rejectattr need the name of an attribute");
+    if (args.positional.empty()) fail("{} needs the name of an attribute", name);
     path = args.positional[used++];
   }
   const std::string test =
@@ -228,7 +232,7 @@ Value choose(Runtime& r, const Value& in, const Arguments& args, bool by_attribu
   return r.heap().list(std::move(out), Kind::kGenerator);
 }
 
-Value filter_indent(Runtime& r, const Value& in, const Arguments& args) {
+Value filter_indent(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
   const auto a = bind("indent", args, {"width", "first", "blank"});
   if (!in.is_string()) fail("indent: '{}' is not a string", type_name(in));
   const Str& s = in.str();
@@ -255,7 +259,7 @@ Value filter_indent(Runtime& r, const Value& in, const Arguments& args) {
   return r.heap().string(out.take());
 }
 
-Value filter_title(Runtime& r, const Value& in, const Arguments& args) {
+Value filter_title(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
   bind("title", args, {});
   const Str& s = text_of(r, in);
   StrBuilder out;
@@ -273,7 +277,7 @@ Value filter_title(Runtime& r, const Value& in, const Arguments& args) {
   return r.heap().string(out.take());
 }
 
-Value filter_int(Runtime&, const Value& in, const Arguments& args) {
+Value filter_int(Runtime&, const Value& in, const std::string&, const Arguments& args) {
   const auto a = bind("int", args, {"default", "base"});
   check_defined(in, "int");
   const Value otherwise = absent(a[0]) ? Value(int64_t{0}) : a[0];
@@ -297,7 +301,7 @@ Value filter_int(Runtime&, const Value& in, const Arguments& args) {
   return std::isfinite(d) && std::abs(d) < 9e18 ? Value(static_cast<int64_t>(d)) : otherwise;
 }
 
-Value filter_float(Runtime&, const Value& in, const Arguments& args) {
+Value filter_float(Runtime&, const Value& in, const std::string&, const Arguments& args) {
   const auto a = bind("float", args, {"default"});
   check_defined(in, "float");
   if (in.is_number()) return Value(in.number());
@@ -314,7 +318,7 @@ Value filter_float(Runtime&, const Value& in, const Arguments& args) {
   return absent(a[0]) ? Value(0.0) : a[0];
 }
 
-Value filter_round(Runtime& r, const Value& in, const Arguments& args) {
+Value filter_round(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
   const auto a = bind("round", args, {"precision", "method"});
   const int64_t precision = std::clamp<int64_t>(integer_argument(a[0], 0, "precision"), -30, 30);
   const std::string method = absent(a[1]) ? "common" : text_of(r, a[1]).text;
@@ -336,8 +340,9 @@ Value filter_round(Runtime& r, const Value& in, const Arguments& args) {
       scale);
 }
 
-Value extreme(Runtime& r, const Value& in, const Arguments& args, bool largest) {
-  const auto a = bind("min and max", args, {"case_sensitive", "attribute"});
+Value filter_extreme(Runtime& r, const Value& in, const std::string& name, const Arguments& args) {
+  const bool largest = name == "max";
+  const auto a = bind(name, args, {"case_sensitive", "attribute"});
   const std::vector<Value> items = r.elements(in);
   static const std::string kEmpty = "an empty sequence";
   if (items.empty()) return Value::undefined(&kEmpty);
@@ -357,7 +362,7 @@ Value extreme(Runtime& r, const Value& in, const Arguments& args, bool largest) 
   return best;
 }
 
-Value filter_sum(Runtime& r, const Value& in, const Arguments& args) {
+Value filter_sum(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
   const auto a = bind("sum", args, {"attribute", "start"});
   Value total = absent(a[1]) ? Value(int64_t{0}) : a[1];
   for (const Value& v : r.elements(in))
@@ -365,7 +370,7 @@ Value filter_sum(Runtime& r, const Value& in, const Arguments& args) {
   return total;
 }
 
-Value filter_reverse(Runtime& r, const Value& in, const Arguments& args) {
+Value filter_reverse(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
   bind("reverse", args, {});
   std::vector<Value> items = r.elements(in);
   std::reverse(items.begin(), items.end());
@@ -375,97 +380,55 @@ Value filter_reverse(Runtime& r, const Value& in, const Arguments& args) {
   return r.heap().string(out.take());
 }
 
-Value filter_end(Runtime& r, const Value& in, bool last) {
-  static const std::string kEmpty = "an empty sequence";
-  if (last && in.is(Kind::kGenerator)) fail("last: a generator cannot be reversed");
-  const std::vector<Value> items = r.elements(in);
-  return items.empty() ? Value::undefined(&kEmpty) : last ? items.back() : items.front();
+Value filter_first(Runtime& r, const Value& in, const std::string&, const Arguments&) {
+  return end_of(r, in, false);
 }
 
-const std::map<std::string_view, Filter>& table() {
-  static const std::map<std::string_view, Filter> filters = {
-      {"tojson", filter_tojson},
-      {"length", filter_length},
-      {"count", filter_length},
-      {"join", filter_join},
-      {"default", filter_default},
-      {"d", filter_default},
-      {"items", filter_items},
-      {"dictsort", filter_dictsort},
-      {"sort", filter_sort},
-      {"unique", filter_unique},
-      {"map", filter_map},
-      {"indent", filter_indent},
-      {"title", filter_title},
-      {"int", filter_int},
-      {"float", filter_float},
-      {"round", filter_round},
-      {"sum", filter_sum},
-      {"reverse", filter_reverse},
-      {"select", [](Runtime& r, const Value& in,
-                    const Arguments& a) { return choose(r, in, a, false, true); }},
-      {"reject", [](Runtime& r, const Value& in,
-                    const Arguments& a) { return choose(r, in, a, false, false); }},
-      {"selectattr", [](Runtime& r, const Value& in,
-                        const Arguments& a) { return choose(r, in, a, true, true); }},
-      {"rejectattr", [](Runtime& r, const Value& in,
-                        const Arguments& a) { return choose(r, in, a, true, false); }},
-      {"min",
-       [](Runtime& r, const Value& in, const Arguments& a) { return extreme(r, in, a, false); }},
-      {"max",
-       [](Runtime& r, const Value& in, const Arguments& a) { return extreme(r, in, a, true); }},
-      {"first",
-       [](Runtime& r, const Value& in, const Arguments&) { return filter_end(r, in, false); }},
-      {"last",
-       [](Runtime& r, const Value& in, const Arguments&) { return filter_end(r, in, true); }},
-      {"list",
-       [](Runtime& r, const Value& in, const Arguments&) { return r.heap().list(r.elements(in)); }},
-      {"string", [](Runtime& r, const Value& in, const Arguments&) { return r.to_str(in); }},
-      {"safe", [](Runtime& r, const Value& in, const Arguments&) { return r.to_str(in); }},
-      {"trim", [](Runtime& r, const Value& in,
-                  const Arguments& a) { return through_method(r, in, "strip", a); }},
-      {"upper", [](Runtime& r, const Value& in,
-                   const Arguments& a) { return through_method(r, in, "upper", a); }},
-      {"lower", [](Runtime& r, const Value& in,
-                   const Arguments& a) { return through_method(r, in, "lower", a); }},
-      {"capitalize", [](Runtime& r, const Value& in,
-                        const Arguments& a) { return through_method(r, in, "capitalize", a); }},
-      {"replace",
-       [](Runtime& r, const Value& in, const Arguments& a) {
-         Arguments b = a;
-         for (size_t i = 0; i < b.positional.size() && i < 2; ++i)
-           b.positional[i] = r.to_str(b.positional[i]);
-         return through_method(r, in, "replace", b);
-       }},
-      {"abs",
-       [](Runtime&, const Value& in, const Arguments&) {
-         return in.is_number() && compare(in, Value(int64_t{0})) < 0
-                    ? arithmetic("-", Value(int64_t{0}), in)
-                    : arithmetic("+", Value(int64_t{0}), in);
-       }},
-      {"attr",
-       [](Runtime& r, const Value& in, const Arguments& a) {
-         return r.attribute(in, r.to_str(bind("attr", a, {"name"})[0]).str().text);
-       }},
-      {"wordcount",
-       [](Runtime& r, const Value& in, const Arguments&) {
-         return Value(static_cast<int64_t>(through_method(r, in, "split", {}).list().items.size()));
-       }},
-      {"format",
-       [](Runtime& r, const Value& in, const Arguments& a) {
-         return percent_format(r, r.to_str(in).str(), a.positional);
-       }},
-  };
-  return filters;
+Value filter_last(Runtime& r, const Value& in, const std::string&, const Arguments&) {
+  return end_of(r, in, true);
 }
 
-}  // namespace
+Value filter_list(Runtime& r, const Value& in, const std::string&, const Arguments&) {
+  return r.heap().list(r.elements(in));
+}
 
-Value Runtime::filter(const std::string& name, const Value& input, Arguments args) {
-  spend();
-  const auto it = table().find(name);
-  if (it == table().end()) fail("filter '{}' is not supported", printable(name, 60));
-  return it->second(*this, input, args);
+Value filter_string(Runtime& r, const Value& in, const std::string&, const Arguments&) {
+  return r.to_str(in);
+}
+
+// The string's method of the same name.
+Value filter_through_method(Runtime& r, const Value& in, const std::string& name,
+                            const Arguments& args) {
+  return r.call_method(r.to_str(in), name, args);
+}
+
+Value filter_trim(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
+  return r.call_method(r.to_str(in), "strip", args);
+}
+
+Value filter_replace(Runtime& r, const Value& in, const std::string& name, const Arguments& args) {
+  Arguments texts = args;
+  for (size_t i = 0; i < texts.positional.size() && i < 2; ++i)
+    texts.positional[i] = r.to_str(texts.positional[i]);
+  return r.call_method(r.to_str(in), name, texts);
+}
+
+Value filter_abs(Runtime&, const Value& in, const std::string&, const Arguments&) {
+  const bool negative = in.is_number() && compare(in, Value(int64_t{0})) < 0;
+  return arithmetic(negative ? "-" : "+", Value(int64_t{0}), in);
+}
+
+Value filter_attr(Runtime& r, const Value& in, const std::string& name, const Arguments& args) {
+  return r.attribute(in, text_of(r, bind(name, args, {"name"})[0]).text);
+}
+
+Value filter_wordcount(Runtime& r, const Value& in, const std::string&, const Arguments&) {
+  const Value words = r.call_method(r.to_str(in), "split", {});
+  return Value(static_cast<int64_t>(words.list().items.size()));
+}
+
+Value filter_format(Runtime& r, const Value& in, const std::string&, const Arguments& args) {
+  return percent_format(r, text_of(r, in), args.positional);
 }
 
 }  // namespace moebius::jinja

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "text/jinja_ast.h"
+#include "text/jinja/ast.h"
 
 namespace moebius::jinja {
 

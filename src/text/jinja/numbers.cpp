@@ -5,7 +5,7 @@
 #include <ctime>
 
 #include "base/error.h"
-#include "text/jinja_run.h"
+#include "text/jinja/run.h"
 #include "text/unicode.h"
 
 namespace moebius {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Statements of chat templates.
-#include "text/jinja_parser.h"
+#include "text/jinja/parser.h"
 
 namespace moebius::jinja {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "text/jinja_ast.h"
-#include "text/jinja_value.h"
+#include "text/jinja/ast.h"
+#include "text/jinja/value.h"
 
 namespace moebius::jinja {
 
@@ -33,14 +33,16 @@ class Runtime {
 
   // For filters, tests and methods.
   Value call(const Value& callee, Arguments args);
-  Value filter(const std::string& name, const Value& input, Arguments args);
+  Value filter(const std::string& name, const Value& input, const Arguments& args);
   bool test(const std::string& name, const Value& input, const Arguments& args);
-  Value call_method(const Value& self, const std::string& name, Arguments args);
+  Value call_method(const Value& self, const std::string& name, const Arguments& args);
+  bool compare_op(const std::string& op, const Value& a, const Value& b);
   Value attribute(const Value& object, const std::string& name);
   Value item(const Value& object, const Value& key);
   // All elements; a generator is used up. Throws for what cannot be iterated.
   std::vector<Value> elements(const Value& v);
   Value to_str(const Value& v);
+  std::optional<int64_t> now() const { return now_; }
 
  private:
   enum class Flow { kNormal, kBreak, kContinue };
@@ -62,10 +64,8 @@ class Runtime {
   Arguments arguments(const Expr& e, Scope* scope);
   Value binary(const std::string& op, const Value& a, const Value& b);
   Value repeat(const Value& v, int64_t times);
-  bool compare_op(const std::string& op, const Value& a, const Value& b);
   bool contains(const Value& container, const Value& v);
   Value call_macro(Function& f, Arguments args);
-  Value call_builtin(const std::string& name, Arguments& args);
   Value loop_attribute(Loop& loop, const std::string& name);
 
   struct Deeper {
@@ -82,6 +82,8 @@ class Runtime {
   int depth_ = 0;
 };
 
+// An integer, or Error that says what must be one.
+int64_t index_of(const Value& v, std::string_view what);
 // Values for a function's parameters by position or name; throws for too many or unknown ones.
 std::vector<Value> bind(std::string_view function, const Arguments& args,
                         std::initializer_list<std::string_view> names);

@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "text/jinja_run.h"
+#include "text/jinja/names.h"
 #include "text/unicode.h"
 
 namespace moebius::jinja {
@@ -13,53 +13,17 @@ namespace {
 
 using Kind = Value::Kind;
 
-constexpr int64_t kMaxRange = 100'000;
-
-constexpr std::string_view kStringMethods[] = {
-    "split",     "rsplit",     "splitlines", "strip",  "lstrip",  "rstrip",       "startswith",
-    "endswith",  "replace",    "upper",      "lower",  "title",   "capitalize",   "find",
-    "rfind",     "index",      "count",      "join",   "isdigit", "isalpha",      "isalnum",
-    "isspace",   "isupper",    "islower",    "format", "zfill",   "removeprefix", "removesuffix",
-    "partition", "rpartition", "ljust",      "rjust"};
-constexpr std::string_view kListMethods[] = {"append", "pop",   "extend", "insert",
-                                             "index",  "count", "copy",   "reverse"};
-constexpr std::string_view kDictMethods[] = {"items", "keys",   "values",     "get",
-                                             "pop",   "update", "setdefault", "copy"};
-constexpr std::string_view kLoopMethods[] = {"cycle", "changed"};
-
-template <size_t n>
-bool has(const std::string_view (&names)[n], std::string_view name) {
-  return std::find(names, names + n, name) != names + n;
-}
-
-bool has_method(const Value& v, std::string_view name) {
-  switch (v.kind()) {
-    case Kind::kString:
-      return has(kStringMethods, name);
-    case Kind::kList:
-      return has(kListMethods, name);
-    case Kind::kTuple:
-      return name == "index" || name == "count";
-    case Kind::kDict:
-      return has(kDictMethods, name);
-    case Kind::kLoop:
-      return has(kLoopMethods, name);
-    default:
-      return false;
-  }
-}
-
 [[noreturn]] void fail_undefined(const Value& v) {
   if (v.undefined_name() != nullptr) fail("'{}' is undefined", printable(*v.undefined_name(), 80));
   fail("a value is undefined");
 }
 
+}  // namespace
+
 int64_t index_of(const Value& v, std::string_view what) {
   if (!v.is_integer()) fail("{} must be an integer, not '{}'", what, type_name(v));
   return v.integer();
 }
-
-}  // namespace
 
 std::vector<Value> bind(std::string_view function, const Arguments& args,
                         std::initializer_list<std::string_view> names) {
@@ -148,7 +112,7 @@ Value Runtime::loop_attribute(Loop& loop, const std::string& name) {
 
 Value Runtime::attribute(const Value& object, const std::string& name) {
   if (object.is_undefined()) fail_undefined(object);
-  if (has_method(object, name)) {
+  if (find_method(object, name) != nullptr) {
     Function f;
     f.kind = Function::Kind::kMethod;
     f.name = name;
@@ -182,7 +146,7 @@ Value Runtime::item(const Value& object, const Value& key) {
   if (key.is_string()) {
     const std::string& name = key.str().text;
     const bool attribute_exists =
-        has_method(object, name) || object.is(Kind::kLoop) ||
+        find_method(object, name) != nullptr || object.is(Kind::kLoop) ||
         (object.is(Kind::kNamespace) && object.dict().find(std::string_view(name)));
     return attribute_exists ? attribute(object, name) : Value::undefined(&name);
   }
@@ -455,7 +419,7 @@ Value Runtime::call(const Value& callee, Arguments args) {
     case Function::Kind::kMacro:
       return call_macro(f, std::move(args));
     default:
-      return call_builtin(f.name, args);
+      return find_builtin(Named::kFunction, f.name)(*this, Value(), f.name, args);
   }
 }
 
@@ -488,52 +452,6 @@ Value Runtime::call_macro(Function& f, Arguments args) {
   StrBuilder out;
   run(f.macro->body, scope, out);
   return heap_.string(out.take());
-}
-
-Value Runtime::call_builtin(const std::string& name, Arguments& args) {
-  if (name == "raise_exception") {
-    const auto a = bind(name, args, {"message"});
-    fail("the template says: {}", printable(to_str(a[0]).str().text, 1000));
-  }
-  if (name == "strftime_now") {
-    const auto a = bind(name, args, {"format"});
-    if (!a[0].is_string()) fail("strftime_now needs a format");
-    return heap_.string(strftime_now(a[0].str().text, now_));
-  }
-  if (name == "range") {
-    const auto a = bind(name, args, {"start", "stop", "step"});
-    if (args.positional.empty()) fail("range needs at least one argument");
-    const bool one = args.positional.size() == 1;
-    const int64_t begin = one ? 0 : index_of(a[0], "range"),
-                  end = index_of(a[one ? 0 : 1], "range");
-    const int64_t step = args.positional.size() > 2 ? index_of(a[2], "range") : 1;
-    if (step == 0) fail("range step must not be zero");
-    if (std::abs(static_cast<double>(end) - static_cast<double>(begin)) /
-            std::abs(static_cast<double>(step)) >
-        static_cast<double>(kMaxRange))
-      fail("a range of more than {} values", kMaxRange);
-    std::vector<Value> out;
-    for (int64_t i = begin; step > 0 ? i < end : i > end;) {
-      out.push_back(Value(i));
-      if (__builtin_add_overflow(i, step, &i)) break;
-    }
-    const Value range = heap_.list(std::move(out), Kind::kRange);
-    range.list().start = begin;
-    range.list().stop = end;
-    range.list().step = step;
-    return range;
-  }
-  // namespace(...) and dict(...): a mapping to begin with, then named values.
-  Dict* d = heap_.dict();
-  if (args.positional.size() > 1) fail("{} takes at most one positional argument", name);
-  if (!args.positional.empty()) {
-    const Value& first = args.positional[0];
-    if (!first.is(Kind::kDict)) fail("{} needs a mapping, not '{}'", name, type_name(first));
-    for (const auto& [key, value] : first.dict().items) d->set(key, value);
-  }
-  for (const auto& [key, value] : args.named) d->set(heap_.string(key), value);
-  heap_.charge(d->items.size() * 2 * sizeof(Value));
-  return Value(d, name == "namespace" ? Kind::kNamespace : Kind::kDict);
 }
 
 }  // namespace moebius::jinja

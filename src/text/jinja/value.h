@@ -4,6 +4,7 @@
 // heap's size is bounded. Strings know, byte by byte, whether they come from the template (trusted)
 // or from the input.
 #pragma once
+#include <bit>
 #include <cstdint>
 #include <deque>
 #include <string>
@@ -33,8 +34,7 @@ struct Loop;
 
 class Value {
  public:
-  // kGenerator: what lazy filters give; can be iterated once, has no length. kView: keys, values or
-  // items of a dict.
+  // kGenerator: what lazy filters give; can be iterated once, has no length.
   enum class Kind : uint8_t {
     kUndefined,
     kNone,
@@ -51,24 +51,26 @@ class Value {
     kFunction,
     kLoop
   };
-  Value() : int_(0) {}
-  static Value none() { return Value(Kind::kNone); }
-  static Value undefined(const std::string* name = nullptr) {
-    Value v(Kind::kUndefined);
+  // The kind says which member of the union is active; constant expressions, in which the compiler
+  // refuses to read any other.
+  constexpr Value() : name_(nullptr) {}
+  static constexpr Value none() { return Value(Kind::kNone); }
+  static constexpr Value undefined(const std::string* name = nullptr) {
+    Value v;
     v.name_ = name;
     return v;
   }
-  Value(bool b) : kind_(Kind::kBool), int_(b ? 1 : 0) {}
-  Value(int64_t i) : kind_(Kind::kInt), int_(i) {}
-  Value(double d) : kind_(Kind::kFloat), float_(d) {}
-  Value(const Str* s) : kind_(Kind::kString), str_(s) {}
-  Value(List* l, Kind kind = Kind::kList) : kind_(kind), list_(l) {}
-  Value(Dict* d, Kind kind = Kind::kDict) : kind_(kind), dict_(d) {}
-  Value(Function* f) : kind_(Kind::kFunction), function_(f) {}
-  Value(Loop* l) : kind_(Kind::kLoop), loop_(l) {}
+  constexpr Value(bool b) : kind_(Kind::kBool), int_(b ? 1 : 0) {}
+  constexpr Value(int64_t i) : kind_(Kind::kInt), int_(i) {}
+  constexpr Value(double d) : kind_(Kind::kFloat), float_(d) {}
+  constexpr Value(const Str* s) : kind_(Kind::kString), str_(s) {}
+  constexpr Value(List* l, Kind kind = Kind::kList) : kind_(kind), list_(l) {}
+  constexpr Value(Dict* d, Kind kind = Kind::kDict) : kind_(kind), dict_(d) {}
+  constexpr Value(Function* f) : kind_(Kind::kFunction), function_(f) {}
+  constexpr Value(Loop* l) : kind_(Kind::kLoop), loop_(l) {}
 
-  Kind kind() const { return kind_; }
-  bool is(Kind k) const { return kind_ == k; }
+  constexpr Kind kind() const { return kind_; }
+  constexpr bool is(Kind k) const { return kind_ == k; }
   bool is_undefined() const { return kind_ == Kind::kUndefined; }
   bool is_none() const { return kind_ == Kind::kNone; }
   bool is_string() const { return kind_ == Kind::kString; }
@@ -86,11 +88,11 @@ class Value {
   Function& function() const { return *function_; }
   Loop& loop() const { return *loop_; }
   const std::string* undefined_name() const { return name_; }
-  // The same object, not an equal one.
-  bool same(const Value& o) const { return kind_ == o.kind_ && int_ == o.int_; }
+  // The same object, not an equal one. Numbers are the same when their bits are: 0.0 is not -0.0.
+  constexpr bool same(const Value& o) const;
 
  private:
-  explicit Value(Kind k) : kind_(k), int_(0) {}
+  explicit constexpr Value(Kind k) : kind_(k), int_(0) {}
   Kind kind_ = Kind::kUndefined;
   union {
     int64_t int_;
@@ -103,6 +105,35 @@ class Value {
     const std::string* name_;
   };
 };
+
+constexpr bool Value::same(const Value& o) const {
+  if (kind_ != o.kind_) return false;
+  switch (kind_) {
+    case Kind::kUndefined:
+      return name_ == o.name_;
+    case Kind::kNone:
+    case Kind::kBool:
+    case Kind::kInt:
+      return int_ == o.int_;
+    case Kind::kFloat:
+      return std::bit_cast<uint64_t>(float_) == std::bit_cast<uint64_t>(o.float_);
+    case Kind::kString:
+      return str_ == o.str_;
+    case Kind::kList:
+    case Kind::kTuple:
+    case Kind::kRange:
+    case Kind::kGenerator:
+      return list_ == o.list_;
+    case Kind::kDict:
+    case Kind::kNamespace:
+      return dict_ == o.dict_;
+    case Kind::kFunction:
+      return function_ == o.function_;
+    case Kind::kLoop:
+      return loop_ == o.loop_;
+  }
+  return false;
+}
 
 struct List {
   std::vector<Value> items;

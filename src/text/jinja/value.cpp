@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The heap, dictionaries, comparison and conversion of values.
-#include "text/jinja_value.h"
+#include "text/jinja/value.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Statements. A loop body, a macro, a with block and a block set have their own names; an if does
 // not.
-#include "text/jinja_run.h"
+#include "text/jinja/run.h"
 
 #include "base/error.h"
+#include "text/jinja/names.h"
 
 namespace moebius::jinja {
 namespace {
 
 constexpr int kMaxDepth = 1200;  // of nested evaluation, macros included
 using Kind = Value::Kind;
-
-constexpr std::string_view kBuiltins[] = {"range", "namespace", "dict", "raise_exception",
-                                          "strftime_now"};
 
 }  // namespace
 
@@ -29,10 +27,11 @@ Runtime::Runtime(std::string name, const Limits& limits, std::optional<int64_t> 
       heap_(limits.memory),
       globals_(heap_.scope(nullptr)),
       now_(now) {
-  for (const std::string_view b : kBuiltins) {
+  for (const NamedBuiltin& b : builtin_names()) {
+    if (b.kind != Named::kFunction) continue;
     Function f;
-    f.name = b;
-    globals_->names.emplace(b, Value(heap_.function(std::move(f))));
+    f.name = b.name;
+    globals_->names.emplace(b.name, Value(heap_.function(std::move(f))));
   }
 }
 

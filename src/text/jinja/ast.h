@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "text/jinja_lexer.h"
-#include "text/jinja_value.h"
+#include "text/jinja/lexer.h"
+#include "text/jinja/value.h"
 
 namespace moebius::jinja {
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Methods of strings, lists, dictionaries and loops.
+#include "text/jinja/string_methods.h"
+
 #include <algorithm>
 
 #include "base/error.h"
-#include "text/jinja_run.h"
 #include "text/unicode.h"
 
 namespace moebius::jinja {
@@ -43,98 +43,60 @@ Str stripped(const Str& s, const Str* chars, bool left, bool right) {
   return substr(s, begin, end);
 }
 
-class StringMethods {
- public:
-  StringMethods(Runtime& runtime, const Str& self, const std::string& name, const Arguments& args)
-      : runtime_(runtime), heap_(runtime.heap()), self_(self), name_(name), args_(args) {
-    spend(self.text.size() / 64);
-  }
-  Value call();
+}  // namespace
 
- private:
-  Value make(Str s) { return heap_.string(std::move(s)); }
-  Value part(size_t begin, size_t end) { return make(substr(self_, begin, end)); }
-  Value split(bool from_right);
-  Value split_spaces(int64_t limit, bool from_right);
-  Value splitlines();
-  Value affix(bool start);
-  Value replace();
-  Value find(bool from_right, bool must);
-  Value join();
-  Value partition(bool from_right);
-  Value format();
-  Value title();
-  Value pad(bool left);
-  Value all(bool (*predicate)(uint32_t mask, char32_t c));
-  Value has_case(uint32_t want, uint32_t other);
+Value StringMethods::strip() {
+  const auto a = bind(name_, args_, {"chars"});
+  const Str* chars = a[0].is_undefined() || a[0].is_none() ? nullptr : &need_string(a[0], name_);
+  return make(stripped(self_, chars, name_ != "rstrip", name_ != "lstrip"));
+}
 
-  Runtime& runtime_;
-  Heap& heap_;
-  const Str& self_;
-  const std::string& name_;
-  const Arguments& args_;
-};
+Value StringMethods::capitalize() {
+  const size_t first = self_.text.empty() ? 0 : unicode::decode(self_.text.data()).length;
+  StrBuilder out;
+  out.add(changed_case(substr(self_, 0, first), true));
+  out.add(changed_case(substr(self_, first, self_.text.size()), false));
+  return make(out.take());
+}
 
-Value StringMethods::call() {
-  if (name_ == "strip" || name_ == "lstrip" || name_ == "rstrip") {
-    const auto a = bind(name_, args_, {"chars"});
-    const Str* chars = a[0].is_undefined() || a[0].is_none() ? nullptr : &need_string(a[0], name_);
-    return make(stripped(self_, chars, name_ != "rstrip", name_ != "lstrip"));
-  }
-  if (name_ == "split") return split(false);
-  if (name_ == "rsplit") return split(true);
-  if (name_ == "splitlines") return splitlines();
-  if (name_ == "startswith") return affix(true);
-  if (name_ == "endswith") return affix(false);
-  if (name_ == "replace") return replace();
-  if (name_ == "upper") return make(changed_case(self_, true));
-  if (name_ == "lower") return make(changed_case(self_, false));
-  if (name_ == "title") return title();
-  if (name_ == "capitalize") {
-    const size_t first = self_.text.empty() ? 0 : unicode::decode(self_.text.data()).length;
-    StrBuilder out;
-    out.add(changed_case(substr(self_, 0, first), true));
-    out.add(changed_case(substr(self_, first, self_.text.size()), false));
-    return make(out.take());
-  }
-  if (name_ == "find" || name_ == "index") return find(false, name_ == "index");
-  if (name_ == "rfind") return find(true, false);
-  if (name_ == "join") return join();
-  if (name_ == "partition") return partition(false);
-  if (name_ == "rpartition") return partition(true);
-  if (name_ == "format") return format();
-  if (name_ == "ljust" || name_ == "rjust" || name_ == "zfill") return pad(name_ != "ljust");
-  if (name_ == "removeprefix" || name_ == "removesuffix") {
-    const Str& affix_text = need_string(bind(name_, args_, {"text"})[0], name_);
-    const bool prefix = name_ == "removeprefix";
-    if (prefix ? !self_.text.starts_with(affix_text.text) : !self_.text.ends_with(affix_text.text))
-      return part(0, self_.text.size());
-    return prefix ? part(affix_text.text.size(), self_.text.size())
-                  : part(0, self_.text.size() - affix_text.text.size());
-  }
-  if (name_ == "count") {
-    const Str& what = need_string(bind(name_, args_, {"text"})[0], name_);
-    if (what.text.empty()) return Value(static_cast<int64_t>(count_chars(self_.text)) + 1);
-    int64_t n = 0;
-    for (size_t i = 0; (i = self_.text.find(what.text, i)) != std::string::npos;
-         i += what.text.size())
-      ++n;
-    return Value(n);
-  }
-  if (name_ == "isdigit")
-    return all([](uint32_t mask, char32_t) { return (mask & unicode::bit(unicode::kNd)) != 0; });
-  if (name_ == "isalpha")
-    return all([](uint32_t mask, char32_t) { return (mask & unicode::kL) != 0; });
-  if (name_ == "isalnum")
-    return all([](uint32_t mask, char32_t) { return (mask & (unicode::kL | unicode::kN)) != 0; });
-  if (name_ == "isspace") return all([](uint32_t, char32_t c) { return python_space(c); });
-  if (name_ == "isupper")
-    return has_case(unicode::bit(unicode::kLu),
-                    unicode::bit(unicode::kLl) | unicode::bit(unicode::kLt));
-  if (name_ == "islower")
-    return has_case(unicode::bit(unicode::kLl),
-                    unicode::bit(unicode::kLu) | unicode::bit(unicode::kLt));
-  fail("strings have no method '{}'", name_);
+Value StringMethods::remove_affix() {
+  const Str& affix_text = need_string(bind(name_, args_, {"text"})[0], name_);
+  const bool prefix = name_ == "removeprefix";
+  if (prefix ? !self_.text.starts_with(affix_text.text) : !self_.text.ends_with(affix_text.text))
+    return part(0, self_.text.size());
+  return prefix ? part(affix_text.text.size(), self_.text.size())
+                : part(0, self_.text.size() - affix_text.text.size());
+}
+
+Value StringMethods::count() {
+  const Str& what = need_string(bind(name_, args_, {"text"})[0], name_);
+  if (what.text.empty()) return Value(static_cast<int64_t>(count_chars(self_.text)) + 1);
+  int64_t n = 0;
+  for (size_t i = 0; (i = self_.text.find(what.text, i)) != std::string::npos;
+       i += what.text.size())
+    ++n;
+  return Value(n);
+}
+
+Value StringMethods::is_digit() {
+  return all([](uint32_t mask, char32_t) { return (mask & unicode::bit(unicode::kNd)) != 0; });
+}
+Value StringMethods::is_alpha() {
+  return all([](uint32_t mask, char32_t) { return (mask & unicode::kL) != 0; });
+}
+Value StringMethods::is_alnum() {
+  return all([](uint32_t mask, char32_t) { return (mask & (unicode::kL | unicode::kN)) != 0; });
+}
+Value StringMethods::is_space() {
+  return all([](uint32_t, char32_t c) { return python_space(c); });
+}
+Value StringMethods::is_upper() {
+  return has_case(unicode::bit(unicode::kLu),
+                  unicode::bit(unicode::kLl) | unicode::bit(unicode::kLt));
+}
+Value StringMethods::is_lower() {
+  return has_case(unicode::bit(unicode::kLl),
+                  unicode::bit(unicode::kLu) | unicode::bit(unicode::kLt));
 }
 
 Value StringMethods::all(bool (*predicate)(uint32_t mask, char32_t c)) {
@@ -189,7 +151,8 @@ Value StringMethods::split_spaces(int64_t limit, bool from_right) {
   return heap_.list(std::move(out));
 }
 
-Value StringMethods::split(bool from_right) {
+Value StringMethods::split() {
+  const bool from_right = name_ == "rsplit";
   const auto a = bind(name_, args_, {"sep", "maxsplit"});
   const int64_t limit = integer_or(a[1], -1, name_);
   if (a[0].is_undefined() || a[0].is_none()) return split_spaces(limit, from_right);
@@ -245,7 +208,8 @@ Value StringMethods::splitlines() {
   return heap_.list(std::move(out));
 }
 
-Value StringMethods::affix(bool start) {
+Value StringMethods::affix() {
+  const bool start = name_ == "startswith";
   const auto a = bind(name_, args_, {"text"});
   const auto fits = [&](const Value& v) {
     const std::string& t = need_string(v, name_).text;
@@ -281,7 +245,8 @@ Value StringMethods::replace() {
   return make(out.take());
 }
 
-Value StringMethods::find(bool from_right, bool must) {
+Value StringMethods::find() {
+  const bool from_right = name_ == "rfind", must = name_ == "index";
   const std::string& what = need_string(bind(name_, args_, {"text"})[0], name_).text;
   const size_t at = from_right ? self_.text.rfind(what) : self_.text.find(what);
   if (at == std::string::npos && must) fail("substring not found");
@@ -301,7 +266,8 @@ Value StringMethods::join() {
   return make(out.take());
 }
 
-Value StringMethods::partition(bool from_right) {
+Value StringMethods::partition() {
+  const bool from_right = name_ == "rpartition";
   const std::string& sep = need_string(bind(name_, args_, {"sep"})[0], name_).text;
   if (sep.empty()) fail("empty separator");
   const size_t at = from_right ? self_.text.rfind(sep) : self_.text.find(sep),
@@ -375,7 +341,8 @@ Value StringMethods::title() {
   return make(out.take());
 }
 
-Value StringMethods::pad(bool left) {
+Value StringMethods::pad() {
+  const bool left = name_ != "ljust";
   const auto a = bind(name_, args_, {"width", "fill"});
   const int64_t width = integer_or(a[0], 0, name_);
   if (width > (1 << 24)) fail("{}: a width of {} is too large", name_, width);
@@ -390,120 +357,6 @@ Value StringMethods::pad(bool left) {
   out.add(self_, sign ? 1 : 0, self_.text.size());
   if (!left) out.add(filling.get());
   return make(out.take());
-}
-
-Value list_method(Runtime& runtime, List& self, const std::string& name, const Arguments& args) {
-  auto& items = self.items;
-  const auto position = [&](const Value& v, int64_t absent, bool must) {
-    int64_t i = integer_or(v, absent, name);
-    const auto n = static_cast<int64_t>(items.size());
-    if (i < 0) i += n;
-    if (must && (i < 0 || i >= n)) fail("{}: index out of range", name);
-    return std::clamp<int64_t>(i, 0, n);
-  };
-  if (name == "append" || name == "insert") {
-    const auto a =
-        name == "append" ? bind(name, args, {"value"}) : bind(name, args, {"index", "value"});
-    runtime.heap().charge(sizeof(Value));
-    spend(items.size() / 64);
-    items.insert(items.begin() + (name == "append" ? static_cast<int64_t>(items.size())
-                                                   : position(a[0], 0, false)),
-                 a.back());
-    return Value::none();
-  }
-  if (name == "extend") {
-    const std::vector<Value> more = runtime.elements(bind(name, args, {"values"})[0]);
-    items.insert(items.end(), more.begin(), more.end());
-    return Value::none();
-  }
-  if (name == "pop") {
-    if (items.empty()) fail("pop from empty list");
-    const int64_t at = position(bind(name, args, {"index"})[0], -1, true);
-    const Value v = items[static_cast<size_t>(at)];
-    spend(items.size() / 64);
-    items.erase(items.begin() + at);
-    return v;
-  }
-  if (name == "copy") return runtime.heap().list(items);
-  if (name == "reverse") {
-    std::reverse(items.begin(), items.end());
-    return Value::none();
-  }
-  const Value what = bind(name, args, {"value"})[0];
-  const auto same = [&](const Value& v) { return equal(v, what); };
-  if (name == "count")
-    return Value(static_cast<int64_t>(std::count_if(items.begin(), items.end(), same)));
-  const auto it = std::find_if(items.begin(), items.end(), same);
-  if (it == items.end()) fail("index: the value is not in the list");
-  return Value(static_cast<int64_t>(it - items.begin()));
-}
-
-Value dict_method(Runtime& runtime, Dict& self, const std::string& name, const Arguments& args) {
-  Heap& heap = runtime.heap();
-  if (name == "items" || name == "keys" || name == "values") {
-    bind(name, args, {});
-    std::vector<Value> out;
-    for (const auto& [k, v] : self.items)
-      out.push_back(name == "items" ? heap.list({k, v}, Kind::kTuple) : name == "keys" ? k : v);
-    return heap.list(std::move(out));
-  }
-  if (name == "get" || name == "pop" || name == "setdefault") {
-    const auto a = bind(name, args, {"key", "default"});
-    const Value* found = self.find(a[0]);
-    const Value v = found                                                     ? *found
-                    : a[1].is_undefined() && a[1].undefined_name() == nullptr ? Value::none()
-                                                                              : a[1];
-    if (name == "pop") self.erase(a[0]);
-    if (name == "setdefault" && !found) self.set(a[0], v);
-    heap.charge(2 * sizeof(Value));
-    return v;
-  }
-  if (name == "copy") {
-    Dict* d = heap.dict();
-    for (const auto& [k, v] : self.items) d->set(k, v);
-    heap.charge(self.items.size() * 2 * sizeof(Value));
-    return Value(d);
-  }
-  // update
-  if (args.positional.size() > 1) fail("update takes at most one positional argument");
-  if (!args.positional.empty()) {
-    if (!args.positional[0].is(Kind::kDict)) fail("update needs a mapping");
-    const auto more = args.positional[0].dict().items;
-    heap.charge(more.size() * 2 * sizeof(Value));
-    for (const auto& [k, v] : more) self.set(k, v);
-  }
-  for (const auto& [k, v] : args.named) self.set(heap.string(k), v);
-  return Value::none();
-}
-
-Value loop_method(Loop& loop, const std::string& name, const Arguments& args, Heap& heap) {
-  if (name == "cycle") {
-    if (args.positional.empty()) fail("cycle needs at least one value");
-    return args.positional[loop.index % args.positional.size()];
-  }
-  const Value now = heap.list(args.positional, Kind::kTuple);
-  const bool changed = loop.changed.is_undefined() || !equal(loop.changed, now);
-  loop.changed = now;
-  return Value(changed);
-}
-
-}  // namespace
-
-Value Runtime::call_method(const Value& self, const std::string& name, Arguments args) {
-  spend();
-  switch (self.kind()) {
-    case Kind::kString:
-      return StringMethods(*this, self.str(), name, args).call();
-    case Kind::kList:
-    case Kind::kTuple:
-      return list_method(*this, self.list(), name, args);
-    case Kind::kDict:
-      return dict_method(*this, self.dict(), name, args);
-    case Kind::kLoop:
-      return loop_method(self.loop(), name, args, heap_);
-    default:
-      fail("'{}' object has no method '{}'", type_name(self), name);
-  }
 }
 
 }  // namespace moebius::jinja

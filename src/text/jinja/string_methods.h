@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// Methods of strings, with Python's meaning. names.cpp gives them their names; those that share a
+// function look at the name.
+#pragma once
+#include "text/jinja/run.h"
+
+namespace moebius::jinja {
+
+class StringMethods {
+ public:
+  StringMethods(Runtime& runtime, const Str& self, const std::string& name, const Arguments& args)
+      : runtime_(runtime), heap_(runtime.heap()), self_(self), name_(name), args_(args) {
+    spend(self.text.size() / 64);
+  }
+  Value strip();
+  Value split();
+  Value splitlines();
+  Value affix();
+  Value replace();
+  Value upper() { return make(changed_case(self_, true)); }
+  Value lower() { return make(changed_case(self_, false)); }
+  Value title();
+  Value capitalize();
+  Value find();
+  Value join();
+  Value partition();
+  Value format();
+  Value pad();
+  Value remove_affix();
+  Value count();
+  Value is_digit();
+  Value is_alpha();
+  Value is_alnum();
+  Value is_space();
+  Value is_upper();
+  Value is_lower();
+
+ private:
+  Value make(Str s) { return heap_.string(std::move(s)); }
+  Value part(size_t begin, size_t end) { return make(substr(self_, begin, end)); }
+  Value split_spaces(int64_t limit, bool from_right);
+  Value all(bool (*predicate)(uint32_t mask, char32_t c));
+  Value has_case(uint32_t want, uint32_t other);
+
+  Runtime& runtime_;
+  Heap& heap_;
+  const Str& self_;
+  const std::string& name_;
+  const Arguments& args_;
+};
+
+}  // namespace moebius::jinja
