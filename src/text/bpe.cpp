@@ -14,12 +14,6 @@ namespace {
 constexpr uint32_t kNone = UINT32_MAX;
 constexpr size_t kShort = 48;  // symbols up to which scanning for the lowest rank beats a heap
 
-std::string stand_ins(std::string_view bytes) {
-  std::string out;
-  for (const char c : bytes) unicode::append(out, unicode::byte_to_char(static_cast<uint8_t>(c)));
-  return out;
-}
-
 // The bytes a token stands for, or false if it holds a character that is no stand-in.
 bool token_bytes(std::string_view token, std::string& out) {
   out.clear();
@@ -44,19 +38,20 @@ uint64_t joint(char32_t left, char32_t right) {
 }  // namespace
 
 Bpe::Bpe(TokenTable vocab, BpeOptions options, std::string where)
-    : vocab_(std::move(vocab)), options_(std::move(options)), where_(std::move(where)) {
+    : PieceModel(std::move(vocab)), options_(std::move(options)), where_(std::move(where)) {
   if (options_.unk_token) {
     unk_id_ = vocab_.find(*options_.unk_token);
     if (unk_id_ < 0)
       fail("{}.unk_token '{}' is not in the vocabulary", where_, printable(*options_.unk_token));
   }
-  full_fallback_ = options_.byte_fallback;
   for (unsigned b = 0; b < 256; ++b) {
     const char byte = static_cast<char>(b);
     byte_ids_[b] = vocab_.find(stand_ins(std::string_view(&byte, 1)));
-    fallback_ids_[b] = options_.byte_fallback ? vocab_.find(fmt::format("<0x{:02X}>", b)) : -1;
-    full_fallback_ = full_fallback_ && fallback_ids_[b] >= 0;
   }
+  find_byte_tokens(vocab_, fallback_ids_);
+  full_fallback_ =
+      options_.byte_fallback && std::all_of(std::begin(fallback_ids_), std::end(fallback_ids_),
+                                            [](int32_t id) { return id >= 0; });
   if (options_.bytes && options_.ignore_merges) {
     std::string raw;
     raw_.reserve(vocab_.size());

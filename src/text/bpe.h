@@ -10,7 +10,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "text/token_table.h"
+#include "text/piece_model.h"
 
 namespace moebius {
 
@@ -21,9 +21,8 @@ struct BpeOptions {
   std::string continuing_subword_prefix, end_of_word_suffix;
 };
 
-class Bpe {
+class Bpe final : public PieceModel {
  public:
-  Bpe() = default;
   // `vocab`: every token with its id. Throws Error ("<where>.unk_token ...") if the options do not
   // fit it.
   Bpe(TokenTable vocab, BpeOptions options, std::string where);
@@ -32,10 +31,7 @@ class Bpe {
   void add_merge(std::string_view left, std::string_view right);
   void add_merge(int32_t left, int32_t right, uint32_t rank, int32_t merged);
 
-  const TokenTable& vocab() const { return vocab_; }
-  // Appends the tokens of `piece`. `cache` may be null; it must have been used with this model
-  // only.
-  void encode(std::string_view piece, PieceCache* cache, std::vector<int32_t>& out) const;
+  void encode(std::string_view piece, PieceCache* cache, std::vector<int32_t>& out) const override;
 
  private:
   void encode_segment(std::string_view piece, PieceCache* cache, std::vector<int32_t>& out) const;
@@ -48,7 +44,6 @@ class Bpe {
   void learn_joints(std::string_view token);
   bool may_join(char32_t left, char32_t right, bool known) const;
 
-  TokenTable vocab_;
   TokenTable raw_;  // tokens by their bytes, where pieces are bytes and whole pieces are looked up
   MergeTable merges_;
   BpeOptions options_;

@@ -12,34 +12,6 @@ namespace {
 
 using unicode::Table;
 
-char all_trusted(const TrustFlags& flags, size_t begin, size_t end) {
-  for (size_t i = begin; i < end; ++i)
-    if (flags[i] == 0) return 0;
-  return 1;
-}
-
-// Rebuilds text and flags piece by piece.
-class Writer {
- public:
-  explicit Writer(const NormalizedText& in) : in_(in), flags_(!in.trusted.empty()) {
-    out_.text.reserve(in.text.size() + 16);
-  }
-  void copy(size_t begin, size_t end) {
-    out_.text.append(in_.text, begin, end - begin);
-    if (flags_) out_.trusted.append(in_.trusted, begin, end - begin);
-  }
-  void replace(size_t begin, size_t end, std::string_view with) {
-    out_.text += with;
-    if (flags_) out_.trusted.append(with.size(), all_trusted(in_.trusted, begin, end));
-  }
-  NormalizedText take() { return std::move(out_); }
-
- private:
-  const NormalizedText& in_;
-  bool flags_;
-  NormalizedText out_;
-};
-
 class Form final : public Normalizer {
  public:
   explicit Form(UnicodeForm form) : form_(form) {}
@@ -94,7 +66,7 @@ class Replace final : public Normalizer {
     Matches matches(*pattern_, v.text);
     size_t done = 0, begin = 0, end = 0;
     if (!matches.next(begin, end)) return;
-    Writer out(v);
+    NormalizedWriter out(v);
     do {
       out.copy(done, begin);
       out.replace(begin, end, content_);
@@ -141,6 +113,7 @@ std::unique_ptr<Normalizer> parse_one(const Json& json, const std::string& where
   if (type == "Lowercase") return std::make_unique<PerChar>(PerChar::What::kLowercase);
   if (type == "StripAccents") return std::make_unique<PerChar>(PerChar::What::kStripAccents);
   if (type == "ByteLevel") return std::make_unique<PerChar>(PerChar::What::kByteLevel);
+  if (type == "Precompiled") return parse_precompiled(json, where);
   if (type == "Prepend") return std::make_unique<Prepend>(string_field(json, "prepend", where));
   if (type == "Replace") {
     // One field per statement: compilers differ in the order of arguments, and the error names the
@@ -164,7 +137,7 @@ std::unique_ptr<Normalizer> parse_one(const Json& json, const std::string& where
   }
   fail(
       "{}: normalizer type '{}' is not supported (known: NFC, NFD, NFKC, NFKD, Lowercase, Strip, "
-      "StripAccents, Prepend, Replace, ByteLevel, Sequence)",
+      "StripAccents, Prepend, Precompiled, Replace, ByteLevel, Sequence)",
       where, printable(type));
 }
 
@@ -174,7 +147,7 @@ char32_t simple_lowercase(char32_t code);  // unicode_form.cpp
 
 void PerChar::apply(NormalizedText& v) const {
   const Table& table = Table::get();
-  Writer out(v);
+  NormalizedWriter out(v);
   std::string made;
   for (size_t i = 0; i < v.text.size();) {
     const auto c = unicode::decode(v.text.data() + i);

@@ -26,8 +26,38 @@ class Normalizer {
   virtual void apply(NormalizedText& value) const = 0;
 };
 
+// Rebuilds text and flags piece by piece.
+class NormalizedWriter {
+ public:
+  explicit NormalizedWriter(const NormalizedText& in) : in_(in), flags_(!in.trusted.empty()) {
+    out_.text.reserve(in.text.size() + 16);
+  }
+  void copy(size_t begin, size_t end) {
+    out_.text.append(in_.text, begin, end - begin);
+    if (flags_) out_.trusted.append(in_.trusted, begin, end - begin);
+  }
+  void replace(size_t begin, size_t end, std::string_view with) {
+    out_.text += with;
+    if (!flags_) return;
+    const std::string_view flags = std::string_view(in_.trusted).substr(begin, end - begin);
+    const bool all = flags.find('\0') == std::string_view::npos;
+    out_.trusted.append(with.size(), all ? '\1' : '\0');
+  }
+  NormalizedText take() { return std::move(out_); }
+
+ private:
+  const NormalizedText& in_;
+  bool flags_;
+  NormalizedText out_;
+};
+
 // Null for JSON null. `where` is "tokenizer.json: normalizer". Throws Error for what is not known.
 std::unique_ptr<Normalizer> parse_normalizer(const Json* json, const std::string& where);
+
+std::unique_ptr<Normalizer> parse_precompiled(const Json& json, const std::string& where);
+
+// Bytes of the first extended grapheme of a text that is not empty (unicode_form.cpp).
+size_t grapheme_bytes(std::string_view text);
 
 enum class UnicodeForm { kNfc, kNfd, kNfkc, kNfkd };
 // Normalizes in time linear in the text up to sorting of combining marks.

@@ -8,6 +8,8 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "text/base64.h"
+#include "text/bpe.h"
 #include "text/json_fields.h"
 #include "text/pattern.h"
 #include "text/tokenizer_parts.h"
@@ -24,34 +26,6 @@ constexpr std::string_view kKimiRegex =
     R"([\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
     R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
     R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-
-// False if `text` is not base64 with its padding.
-bool decode_base64(std::string_view text, std::string& out) {
-  static constexpr std::string_view kAlphabet =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  out.clear();
-  if (text.empty() || text.size() % 4 != 0) return false;
-  size_t padding = 0;
-  while (padding < 2 && text[text.size() - 1 - padding] == '=') ++padding;
-  uint32_t bits = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const bool pad = i >= text.size() - padding;
-    const size_t v = pad ? 0 : kAlphabet.find(text[i]);
-    if (v == std::string_view::npos) return false;
-    bits = (bits << 6) | static_cast<uint32_t>(v);
-    if (i % 4 != 3) continue;
-    for (const int shift : {16, 8, 0}) out += static_cast<char>((bits >> shift) & 0xff);
-    bits = 0;
-  }
-  for (; padding > 0; --padding) out.pop_back();
-  return true;
-}
-
-std::string byte_stand_ins(std::string_view bytes) {
-  std::string out;
-  for (const char c : bytes) unicode::append(out, unicode::byte_to_char(static_cast<uint8_t>(c)));
-  return out;
-}
 
 // Tokens by their bytes.
 TokenTable read_ranks(std::string_view text, const std::string& file) {
@@ -113,7 +87,7 @@ Tokenizer Tokenizer::from_tiktoken(std::string_view text, std::string_view token
   vocab.reserve(raw.size());
   int32_t highest = 0;
   for (size_t i = 0; i < raw.size(); ++i) {
-    vocab.insert(byte_stand_ins(raw.token(i)), raw.id(i));
+    vocab.insert(stand_ins(raw.token(i)), raw.id(i));
     highest = std::max(highest, raw.id(i));
   }
   auto parts = std::make_unique<Parts>();
@@ -121,7 +95,7 @@ Tokenizer Tokenizer::from_tiktoken(std::string_view text, std::string_view token
   BpeOptions options;
   options.bytes = true;
   options.ignore_merges = true;
-  parts->model = Bpe(std::move(vocab), options, file);
+  auto model = std::make_unique<Bpe>(std::move(vocab), options, file);
   size_t merges = 0;
   for (size_t i = 0; i < raw.size(); ++i) {
     const std::string_view token = raw.token(i);
@@ -129,9 +103,10 @@ Tokenizer Tokenizer::from_tiktoken(std::string_view text, std::string_view token
       const int32_t left = raw.find(token.substr(0, cut)), right = raw.find(token.substr(cut));
       if (left < 0 || right < 0) continue;
       if (++merges > kMaxMerges) fail("{}: more than {} merges", file, kMaxMerges);
-      parts->model.add_merge(left, right, static_cast<uint32_t>(raw.id(i)), raw.id(i));
+      model->add_merge(left, right, static_cast<uint32_t>(raw.id(i)), raw.id(i));
     }
   }
+  parts->model = std::move(model);
   Json split = Json::object({{"type", "Split"},
                              {"pattern", Json::object({{"Regex", Json(kKimiRegex)}})},
                              {"behavior", "Isolated"}});

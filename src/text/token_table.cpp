@@ -42,6 +42,12 @@ bool TokenTable::insert(std::string_view text, int32_t value) {
   return true;
 }
 
+size_t TokenTable::reassign(std::string_view text, int32_t value) {
+  const size_t index = slots_[slot_of(text, hash_bytes(text))] - 1;
+  entries_[index].id = value;
+  return index;
+}
+
 int32_t TokenTable::find(std::string_view text) const {
   if (slots_.empty()) return -1;
   const size_t i = slot_of(text, hash_bytes(text));

@@ -36,6 +36,8 @@ class TokenTable {
   void reserve(size_t count);
   // False (and nothing stored) if the string is already there.
   bool insert(std::string_view token, int32_t id);
+  // Gives a string that is there another id; returns its index.
+  size_t reassign(std::string_view token, int32_t id);
   int32_t find(std::string_view token) const;  // -1: none
   size_t size() const { return entries_.size(); }
   // The i-th string inserted, and its id.

@@ -16,12 +16,12 @@ constexpr uint64_t kMaxFile = uint64_t{512} << 20;
 
 class Merger final : public PieceSink {
  public:
-  Merger(const Bpe& model, PieceCache* cache, std::vector<int32_t>& out)
+  Merger(const PieceModel& model, PieceCache* cache, std::vector<int32_t>& out)
       : model_(model), cache_(cache), out_(out) {}
   void piece(std::string_view text) override { model_.encode(text, cache_, out_); }
 
  private:
-  const Bpe& model_;
+  const PieceModel& model_;
   PieceCache* cache_;
   std::vector<int32_t>& out_;
 };
@@ -48,7 +48,7 @@ std::vector<int32_t> encode_text(const Tokenizer::Parts& p, std::string_view tex
   if (add_special) out = p.post.before;
   // Whoever finds the cache in use encodes without one.
   std::unique_lock lock(p.cache_mutex, std::try_to_lock);
-  Merger merger(p.model, lock.owns_lock() ? &p.cache : nullptr, out);
+  Merger merger(*p.model, lock.owns_lock() ? &p.cache : nullptr, out);
   for (const TokenSpan& span : cut_added_tokens(text, trusted, p.raw_finder, p.raw_tokens)) {
     if (span.id >= 0) {
       out.push_back(span.id);
@@ -72,7 +72,7 @@ std::vector<int32_t> encode_text(const Tokenizer::Parts& p, std::string_view tex
 }  // namespace
 
 void Tokenizer::Parts::connect() {
-  const TokenTable& vocab = model.vocab();
+  const TokenTable& vocab = model->vocab();
   int64_t highest = -1;
   for (size_t i = 0; i < vocab.size(); ++i) highest = std::max<int64_t>(highest, vocab.id(i));
   for (const AddedToken& t : added) highest = std::max<int64_t>(highest, t.id);
@@ -86,6 +86,8 @@ void Tokenizer::Parts::connect() {
            printable(vocab.token(static_cast<size_t>(slot))), printable(vocab.token(i)));
     slot = static_cast<int32_t>(i);
   }
+  for (const auto& [id, index] : model->earlier_ids())
+    token_of_id[static_cast<size_t>(id)] = static_cast<int32_t>(index);
   std::vector<std::string> raw, normalized;
   for (size_t i = 0; i < added.size(); ++i) {
     const AddedToken& t = added[i];
@@ -110,6 +112,9 @@ void Tokenizer::Parts::connect() {
     normalized_tokens.push_back(t);
     normalized.push_back(content.text);
   }
+  for (const auto& [id, index] : model->earlier_ids())  // special where its token is
+    if (const auto it = added_ids.find(std::string(vocab.token(index))); it != added_ids.end())
+      added_of_id.emplace(id, added_of_id.at(it->second));
   raw_finder.build(raw);
   normalized_finder.build(normalized);
 }
@@ -156,7 +161,7 @@ size_t Tokenizer::vocab_size() const { return parts_->token_of_id.size(); }
 std::optional<int32_t> Tokenizer::token_to_id(std::string_view token) const {
   if (const auto it = parts_->added_ids.find(std::string(token)); it != parts_->added_ids.end())
     return it->second;
-  const int32_t id = parts_->model.vocab().find(token);
+  const int32_t id = parts_->model->vocab().find(token);
   return id < 0 ? std::nullopt : std::optional(id);
 }
 
@@ -166,7 +171,7 @@ std::optional<std::string> Tokenizer::id_to_token(int32_t id) const {
   if (id < 0 || static_cast<size_t>(id) >= vocab_size()) return std::nullopt;
   const int32_t index = parts_->token_of_id[static_cast<size_t>(id)];
   if (index < 0) return std::nullopt;
-  return std::string(parts_->model.vocab().token(static_cast<size_t>(index)));
+  return std::string(parts_->model->vocab().token(static_cast<size_t>(index)));
 }
 
 bool Tokenizer::is_special(int32_t id) const {

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads tokenizer.json. Vocabulary and merges, which make up nearly all of the file, go straight
-// into their tables; the rest becomes a small tree.
+// Reads tokenizer.json. Vocabulary, scores and merges, which make up nearly all of the file, go
+// straight into their tables; the rest becomes a small tree.
+#include <algorithm>
+#include <limits>
 #include <set>
 
 #include "base/error.h"
+#include "text/bpe.h"
 #include "text/json_fields.h"
 #include "text/tokenizer_parts.h"
+#include "text/unigram.h"
+#include "text/word_level.h"
 
 namespace moebius {
 namespace {
@@ -14,7 +19,11 @@ class Reader final : public JsonHandler {
  public:
   Json root;
   TokenTable vocab;
-  bool has_vocab = false, has_merges = false;
+  std::vector<double> scores;  // of a vocabulary that is a list of tokens and scores
+  size_t listed = 0;           // how many
+  double lowest = std::numeric_limits<double>::infinity();
+  std::vector<std::pair<int32_t, size_t>> earlier_ids;  // of tokens that are listed again
+  bool has_vocab = false, has_scores = false, has_merges = false;
   struct Merge {
     std::string left, right;
   };
@@ -22,9 +31,12 @@ class Reader final : public JsonHandler {
 
   bool on_null() override { return value(Json()); }
   bool on_bool(bool v) override { return value(Json(v)); }
-  bool on_int(int64_t v) override { return value(Json(v)); }
-  bool on_double(double v) override { return value(Json(v)); }
+  bool on_int(int64_t v) override {
+    return mode_ == Mode::kScores ? score(static_cast<double>(v)) : value(Json(v));
+  }
+  bool on_double(double v) override { return mode_ == Mode::kScores ? score(v) : value(Json(v)); }
   bool on_uint(uint64_t v) override {
+    if (mode_ == Mode::kScores) return score(static_cast<double>(v));
     if (mode_ != Mode::kVocab) return value(Json(v));
     if (v > static_cast<uint64_t>(kMaxTokenId))
       return stop(fmt::format("model.vocab: id {} of '{}' is above the limit of {}", v,
@@ -35,6 +47,11 @@ class Reader final : public JsonHandler {
   }
   bool on_string(std::string& v) override {
     if (mode_ == Mode::kMerges) return merge_string(v);
+    if (mode_ == Mode::kScores && parts_ == 0) {
+      token_ = std::move(v);
+      parts_ = 1;
+      return true;
+    }
     return value(Json(std::move(v)));
   }
   bool on_key(std::string& v) override {
@@ -65,11 +82,16 @@ class Reader final : public JsonHandler {
     return close();
   }
   bool on_array_begin() override {
-    if (mode_ == Mode::kMerges && parts_ < 0) {
+    if ((mode_ == Mode::kMerges || mode_ == Mode::kScores) && parts_ < 0) {
       parts_ = 0;
       return true;
     }
     if (mode_ != Mode::kTree) return misplaced("an array");
+    if (in_model() && stack_.back().key == "vocab") {
+      mode_ = Mode::kScores;
+      has_scores = true;
+      return true;
+    }
     if (in_model() && stack_.back().key == "merges") {
       mode_ = Mode::kMerges;
       has_merges = true;
@@ -79,11 +101,12 @@ class Reader final : public JsonHandler {
     return true;
   }
   bool on_array_end() override {
-    if (mode_ != Mode::kMerges) return close();
+    if (mode_ == Mode::kTree) return close();
     if (parts_ < 0) {
       mode_ = Mode::kTree;
       return true;
     }
+    if (mode_ == Mode::kScores) return scored_token();
     if (parts_ != 2)
       return stop(fmt::format("model.merges[{}] has {} parts; expected 2", merges.size(), parts_));
     merges.push_back(std::move(pair_));
@@ -92,7 +115,7 @@ class Reader final : public JsonHandler {
   }
 
  private:
-  enum class Mode { kTree, kVocab, kMerges };
+  enum class Mode { kTree, kVocab, kScores, kMerges };
   struct Frame {
     Json value;
     std::string key;
@@ -106,6 +129,9 @@ class Reader final : public JsonHandler {
     if (mode_ == Mode::kVocab)
       return stop(fmt::format("model.vocab: the id of '{}' is {}; expected a non-negative integer",
                               printable(token_), what));
+    if (mode_ == Mode::kScores)
+      return stop(
+          fmt::format("model.vocab[{}] holds {}; expected a token and its score", listed, what));
     return stop(
         fmt::format("model.merges[{}] is {}; expected a string \"a b\" or a pair of strings",
                     merges.size(), what));
@@ -113,6 +139,29 @@ class Reader final : public JsonHandler {
   // Inside the object "model" of the root.
   bool in_model() const {
     return stack_.size() == 2 && stack_[0].key == "model" && stack_[1].value.is_object();
+  }
+  bool score(double v) {
+    if (parts_ != 1) return misplaced("a number");
+    score_ = v;
+    parts_ = 2;
+    return true;
+  }
+  bool scored_token() {
+    if (parts_ != 2) return misplaced(fmt::format("{} values", parts_));
+    if (listed > static_cast<size_t>(kMaxTokenId))
+      return stop(fmt::format("model.vocab: more than {} tokens", kMaxTokenId));
+    const auto id = static_cast<int32_t>(listed++);
+    lowest = std::min(lowest, score_);
+    if (const int32_t before = vocab.find(token_); before >= 0) {
+      const size_t index = vocab.reassign(token_, id);  // the later one counts
+      earlier_ids.emplace_back(before, index);
+      scores[index] = score_;
+    } else {
+      vocab.insert(token_, id);
+      scores.push_back(score_);
+    }
+    parts_ = -1;
+    return true;
   }
   bool merge_string(std::string& v) {
     if (parts_ >= 0) {
@@ -152,7 +201,8 @@ class Reader final : public JsonHandler {
   Mode mode_ = Mode::kTree;
   std::string token_;
   Merge pair_;
-  int parts_ = -1;  // strings seen of a pair; -1: outside
+  double score_ = 0;
+  int parts_ = -1;  // values seen of a pair; -1: outside
 };
 
 std::string optional_string(const Json& object, std::string_view key, const std::string& where) {
@@ -173,6 +223,48 @@ BpeOptions parse_options(const Json& model, bool bytes, const std::string& where
     fail("{}.dropout is {}; only null is supported", where,
          printable(model.find("dropout")->dump(), 40));
   return o;
+}
+
+std::unique_ptr<PieceModel> make_bpe(Reader& reader, const Json& model, bool bytes,
+                                     const std::string& where) {
+  if (!reader.has_vocab || !reader.has_merges) fail("{} needs both vocab and merges", where);
+  auto bpe =
+      std::make_unique<Bpe>(std::move(reader.vocab), parse_options(model, bytes, where), where);
+  bpe->reserve(reader.merges.size());
+  for (const Reader::Merge& m : reader.merges) bpe->add_merge(m.left, m.right);
+  return bpe;
+}
+
+std::unique_ptr<PieceModel> make_unigram(Reader& reader, const Json& model, bool bytes,
+                                         const std::string& where) {
+  if (!reader.has_scores) fail("{}.vocab is missing or not a list of tokens and scores", where);
+  Unigram::Options o;
+  o.bytes = bytes;
+  o.byte_fallback = bool_field(model, "byte_fallback", false, where);
+  if (has_value(model, "unk_id"))
+    o.unk_id = static_cast<int32_t>(
+        int_field(model, "unk_id", 0, static_cast<int64_t>(reader.listed) - 1, where));
+  o.lowest = reader.lowest;
+  o.earlier_ids = std::move(reader.earlier_ids);
+  return std::make_unique<Unigram>(std::move(reader.vocab), std::move(reader.scores), o);
+}
+
+std::unique_ptr<PieceModel> make_model(Reader& reader, const Json& model, bool bytes,
+                                       const std::string& where) {
+  const std::string type = has_value(model, "type") ? string_field(model, "type", where)
+                           : reader.has_merges      ? "BPE"
+                           : reader.has_scores      ? "Unigram"
+                                                    : "";
+  if (type != "BPE" && type != "WordLevel" && type != "Unigram")
+    fail("{}.type is '{}'; expected BPE, WordLevel or Unigram", where, printable(type));
+  if ((reader.has_vocab || reader.has_scores) && reader.vocab.size() == 0)
+    fail("{}.vocab is empty", where);
+  if (type == "BPE") return make_bpe(reader, model, bytes, where);
+  if (type == "Unigram") return make_unigram(reader, model, bytes, where);
+  if (!reader.has_vocab) fail("{}.vocab is missing or not an object", where);
+  const std::string unk =
+      has_value(model, "unk_token") ? string_field(model, "unk_token", where) : "<unk>";
+  return std::make_unique<WordLevel>(std::move(reader.vocab), unk, bytes);
 }
 
 void add_special_ids(const Json& piece, const Json& table, const std::string& where,
@@ -261,22 +353,12 @@ Tokenizer Tokenizer::from_json(std::string_view text, const std::string& file) {
   const std::string where = file + ": model";
   const Json& model = require_field(root, "model", file + ": tokenizer");
   if (!model.is_object()) fail("{} is {}; expected an object", where, kind_name(model.kind()));
-  const std::string type = has_value(model, "type") ? string_field(model, "type", where)
-                           : reader.has_merges      ? "BPE"
-                                                    : "";
-  if (type != "BPE") fail("{}.type is '{}'; only BPE is supported", where, printable(type));
-  if (!reader.has_vocab || !reader.has_merges) fail("{} needs both vocab and merges", where);
-  if (reader.vocab.size() == 0) fail("{}.vocab is empty", where);
-
   auto parts = std::make_unique<Parts>();
   parts->file = file;
   parts->added = parse_added_tokens(root.find("added_tokens"), file + ": added_tokens");
   parts->normalizer = parse_normalizer(root.find("normalizer"), file + ": normalizer");
   parts->pre_tokenizer = PreTokenizer(root.find("pre_tokenizer"), file + ": pre_tokenizer");
-  parts->model = Bpe(std::move(reader.vocab),
-                     parse_options(model, parts->pre_tokenizer.gives_bytes(), where), where);
-  parts->model.reserve(reader.merges.size());
-  for (const Reader::Merge& m : reader.merges) parts->model.add_merge(m.left, m.right);
+  parts->model = make_model(reader, model, parts->pre_tokenizer.gives_bytes(), where);
   parts->post = parse_post_processor(root.find("post_processor"), file + ": post_processor");
   parts->decoder = Decoder(root.find("decoder"), file + ": decoder");
   parts->connect();

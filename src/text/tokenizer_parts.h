@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a tokenizer is made of, for the units that build and run it.
 #pragma once
+#include <memory>
 #include <mutex>
 #include <unordered_map>
 
 #include "text/added_tokens.h"
-#include "text/bpe.h"
 #include "text/decoder.h"
 #include "text/normalizer.h"
+#include "text/piece_model.h"
 #include "text/pre_tokenizer.h"
 #include "text/tokenizer.h"
 
@@ -26,7 +27,7 @@ struct Tokenizer::Parts {
   TokenFinder raw_finder, normalized_finder;
   std::unique_ptr<Normalizer> normalizer;
   PreTokenizer pre_tokenizer{nullptr, ""};
-  Bpe model;
+  std::unique_ptr<PieceModel> model;
   PostProcessor post;
   Decoder decoder{nullptr, ""};
   std::vector<int32_t> token_of_id;  // index into the vocabulary, or -1

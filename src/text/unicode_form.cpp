@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NFC, NFD, NFKC and NFKD through utf8proc, which only this unit includes. Only the stretches that
+// NFC, NFD, NFKC, NFKD and graphemes through utf8proc, which only this unit includes. Only the stretches that
 // can change are decomposed; marks are sorted here, because the library's own ordering takes
 // quadratic time on long runs of them.
 #include <utf8proc.h>
@@ -164,6 +164,21 @@ void to_unicode_form(NormalizedText& value, UnicodeForm form) {
   out.text.append(value.text, done);
   if (flags) out.trusted.append(value.trusted, done);
   value = std::move(out);
+}
+
+size_t grapheme_bytes(std::string_view text) {
+  utf8proc_int32_t state = 0;
+  auto left = unicode::decode(text.data());
+  size_t end = left.length;
+  while (end < text.size()) {
+    const auto right = unicode::decode(text.data() + end);
+    if (utf8proc_grapheme_break_stateful(static_cast<utf8proc_int32_t>(left.code),
+                                         static_cast<utf8proc_int32_t>(right.code), &state))
+      break;
+    end += right.length;
+    left = right;
+  }
+  return end;
 }
 
 }  // namespace moebius

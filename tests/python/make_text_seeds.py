@@ -11,6 +11,13 @@ CORPUS = ROOT / "fuzz/corpus"
 
 def shrink(d, keep):
     """The first tokens and the merges among them."""
+    if "merges" not in d["model"]:  # words or scores
+        if isinstance(d["model"]["vocab"], dict):
+            keep = dict(sorted(d["model"]["vocab"].items(), key=lambda kv: kv[1])[:keep])
+            d["model"]["vocab"] = keep
+        else:
+            d["model"]["vocab"] = d["model"]["vocab"][:keep // 2] + d["model"]["vocab"][-keep:]
+        return d
     vocab = sorted(d["model"]["vocab"].items(), key=lambda kv: kv[1])
     ids = {name: i for i, (name, _) in enumerate(vocab[:keep])}
     merges = []

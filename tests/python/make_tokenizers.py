@@ -133,6 +133,61 @@ def metaspace(corpus, scheme, do_split):
     return d
 
 
+def word_level(corpus, pre, decoder, limit=700):
+    t = Tokenizer(models.WordLevel(unk_token="[UNK]"))
+    t.pre_tokenizer = pre
+    t.decoder = decoder
+    t.train_from_iterator(corpus, trainers.WordLevelTrainer(vocab_size=limit, special_tokens=["[UNK]", "<s>"], show_progress=False))
+    return json.loads(t.to_str())
+
+
+def unigram(corpus, pre, fallback=False):
+    """Trained with words cut at spaces; without `pre` the model then sees whole lines. Other scripts than Latin and Greek stay unknown."""
+    corpus = ["".join(c for c in line if 32 <= ord(c) < 0x400) for line in corpus]
+    t = Tokenizer(models.Unigram())
+    t.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(" ", "▁")])
+    t.pre_tokenizer = pre_tokenizers.Split(Regex("▁+[^▁]*|[^▁]+"), "isolated")
+    t.train_from_iterator(corpus, trainers.UnigramTrainer(vocab_size=900, unk_token="<unk>", special_tokens=["<unk>", "<s>"], max_piece_length=12, show_progress=False))
+    d = json.loads(t.to_str())
+    # The library's reader of JSON is off by one ulp for some long numbers, which decides between cuts of equal score: multiples of 1/1024 are read
+    # exactly, and so are their sums.
+    vocab = [[token, round(score * 1024) / 1024] for token, score in d["model"]["vocab"]]
+    if fallback:  # bytes are less likely than any token
+        lowest = min(s for _, s in vocab)
+        vocab += [[f"<0x{b:02X}>", lowest - 1] for b in range(256)]
+    d["model"].update(vocab=vocab, byte_fallback=fallback)
+    if pre is None:
+        d["pre_tokenizer"] = None
+        d["decoder"] = {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}]}
+    else:
+        d["normalizer"] = {"type": "NFKC"}
+        d["pre_tokenizer"] = d["decoder"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": pre, "split": True}
+    return d
+
+
+def precompiled(corpus):
+    """A map made by SentencePiece from rules of our own (pip install sentencepiece protobuf)."""
+    import base64, io, tempfile
+    import sentencepiece
+    from sentencepiece import sentencepiece_model_pb2
+    rules = {"\u00a0": " ", "\u3000": " ", "\t": " ", "\u200b": "", "\ufb01": "fi", "\ufb02": "fl", "\u00bd": "1/2", "\u2026": "...", "\u2122": "TM", "\u00b2": "2",
+             "\u212b": "\u00c5", "e\u0301": "\u00e9", "a\u0308": "\u00e4", "n\u0303": "\u00f1", "\u1100\u1161": "\uac00", "\u0915\u093c": "\u0958", "\u2764\ufe0f": "heart"}
+    rules.update({chr(0xff01 + i): chr(0x21 + i) for i in range(94)})
+    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as f:
+        f.writelines(" ".join(f"{ord(c):X}" for c in k) + "\t" + " ".join(f"{ord(c):X}" for c in v) + "\n" for k, v in rules.items())
+        f.flush()
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(f"the quick brown fox jumps over the lazy dog {i}" for i in range(200)), model_writer=model,
+                                                 vocab_size=60, normalization_rule_tsv=f.name, minloglevel=2)
+    proto = sentencepiece_model_pb2.ModelProto()
+    proto.ParseFromString(model.getvalue())
+    d = unigram(corpus, "always")
+    charsmap = base64.b64encode(proto.normalizer_spec.precompiled_charsmap).decode()
+    collapse = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "}
+    d["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Precompiled", "precompiled_charsmap": charsmap}, collapse]}
+    return d
+
+
 def neox(corpus):
     spaces = [plain(" " * n, normalized=True) for n in range(2, 9)]
     d = train_byte(corpus, byte_level(use_regex=True), normalizers.NFC(), [special("<|endoftext|>"), *spaces])
@@ -189,6 +244,13 @@ ODD_STYLES = {
     "metaspace_first": lambda c: metaspace(c, "first", True),
     "metaspace_always": lambda c: metaspace(c, "always", False),
     "metaspace_never": lambda c: metaspace(c, "never", True),
+    "word_level": lambda c: word_level(c, pre_tokenizers.Whitespace(), None),
+    "word_level_bytes": lambda c: word_level(c, byte_level(use_regex=True), decoders.ByteLevel()),
+    "unigram_always": lambda c: unigram(c, "always"),
+    "unigram_first_fallback": lambda c: unigram(c, "first", True),
+    "unigram_precompiled": precompiled,
+    "unigram_whole": lambda c: unigram(c, None),
+    "unigram_whole_fallback": lambda c: unigram(c, None, True),
 }
 
 

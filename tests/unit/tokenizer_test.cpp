@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -16,6 +17,7 @@
 #include "text/oniguruma.h"
 #include "text/pattern.h"
 #include "text/unicode.h"
+#include "text/unigram.h"
 #include "unit/mixed_text_util.h"
 #include "unit/test_util.h"
 
@@ -121,7 +123,10 @@ INSTANTIATE_TEST_SUITE_P(Odd, TokenizerStyle,
                          testing::Values("prefix_space", "odd_words", "odd_isolated", "odd_removed",
                                          "odd_removed_inverted", "odd_contiguous", "odd_previous",
                                          "odd_next", "metaspace_first", "metaspace_always",
-                                         "metaspace_never"),
+                                         "metaspace_never", "word_level", "word_level_bytes",
+                                         "unigram_always", "unigram_first_fallback",
+                                         "unigram_precompiled", "unigram_whole",
+                                         "unigram_whole_fallback"),
                          [](const auto& p) { return std::string(p.param); });
 
 // --- parts ---------------------------------------------------------------------------------------
@@ -413,6 +418,128 @@ std::string error_of(const std::string& json) {
   }
 }
 
+TEST(Tokenizer, ErrorsOfPrecompiledMaps) {
+  const auto error = [](const std::string& map) {
+    return error_of(R"({"model": {"type": "Unigram", "vocab": [["a", 0]]}, "normalizer": )"
+                    R"({"type": "Precompiled")" +
+                    map + "}}");
+  };
+  const auto has = [&](const std::string& map, const char* part) {
+    EXPECT_NE(error(map).find(part), std::string::npos) << error(map);
+  };
+  has("", "precompiled_charsmap is missing");
+  has(R"(, "precompiled_charsmap": 3)", "precompiled_charsmap is an integer; expected a string");
+  has(R"(, "precompiled_charsmap": "a")", "precompiled_charsmap is not base64");
+  has(R"(, "precompiled_charsmap": "AAAA")", "3 bytes do not hold a trie");
+  has(R"(, "precompiled_charsmap": "CAAAAAAAAAA=")", "8 bytes do not hold a trie of 8 bytes");
+}
+
+TEST(Tokenizer, ErrorsOfWordsAndScores) {
+  const auto unigram = [](const std::string& rest) {
+    return error_of(R"({"model": {"type": "Unigram", )" + rest + "}}");
+  };
+  const auto has = [](const std::string& error, const std::string& part) {
+    EXPECT_NE(error.find(part), std::string::npos) << error << "\n  expected " << part;
+  };
+  EXPECT_EQ(unigram(R"("vocab": [["a", 0], ["b", -1.5]], "unk_id": 1)"), "");
+  EXPECT_EQ(error_of(R"({"model": {"vocab": [["a", -3]]}})"), "");  // old files name no type
+  has(unigram(R"("unk_id": 0)"), "vocab is missing or not a list of tokens and scores");
+  has(unigram(R"("vocab": {"a": 0})"), "vocab is missing or not a list of tokens and scores");
+  has(unigram(R"("vocab": [])"), "vocab is empty");
+  has(unigram(R"("vocab": [["a", 0], "b"])"), "vocab[1] holds a string; expected a token and its");
+  has(unigram(R"("vocab": [["a"]])"), "vocab[0] holds 1 values; expected a token and its score");
+  has(unigram(R"("vocab": [["a", 0, 1]])"), "vocab[0] holds a number");
+  has(unigram(R"("vocab": [["a", "b"]])"), "vocab[0] holds a string");
+  has(unigram(R"("vocab": [[0, "a"]])"), "vocab[0] holds a number");
+  has(unigram(R"("vocab": [["a", null]])"), "vocab[0] holds null");
+  has(unigram(R"("vocab": [["a", 0]], "unk_id": 1)"), "unk_id is 1; expected an integer in 0..0");
+  has(error_of(R"({"model": {"type": "WordLevel", "vocab": [["a", 0]]}})"),
+      "vocab is missing or not an object");
+  const auto encode = [](const char* json) -> std::string {
+    const Tokenizer t = Tokenizer::from_json(json);
+    try {
+      t.encode("ax", false);
+      return "";
+    } catch (const Error& e) {
+      return e.what();
+    }
+  };
+  has(encode(R"({"model": {"type": "Unigram", "vocab": [["a", 0]]}})"),
+      "'x' is not in the vocabulary, and model.unk_id is null");
+  has(encode(R"({"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"}})"),
+      "'ax' is not in the vocabulary, and neither is the unknown token '[UNK]'");
+}
+
+// Of a token that is listed twice the later id is made, both are decoded.
+TEST(Unigram, ATokenMayBeListedTwice) {
+  const Tokenizer t = Tokenizer::from_json(
+      R"({"model": {"type": "Unigram", "vocab": [["u", -9], ["a", -1], ["a", -2], ["b", -1]]}})");
+  EXPECT_EQ(t.encode("ab", false), (std::vector<int32_t>{2, 3}));
+  EXPECT_EQ(t.id_to_token(1), "a");
+  EXPECT_EQ(t.id_to_token(2), "a");
+  EXPECT_EQ(t.vocab_size(), 4u);
+}
+
+// The best cut of short texts, by trying all of them.
+TEST(Unigram, FindsTheBestCut) {
+  TextRng rng(5);
+  const std::string_view letters[] = {"a", "b", "\u00e9", "\u4e00"};
+  for (int round = 0; round < 200; ++round) {
+    TokenTable vocab;
+    std::vector<double> scores;
+    std::map<std::string, double> score_of;
+    const auto add = [&](const std::string& token) {
+      if (!vocab.insert(token, static_cast<int32_t>(scores.size()))) return;
+      scores.push_back(-1.0 - static_cast<double>(rng.next(1000)) / 100);
+      score_of[token] = scores.back();
+    };
+    add("<unk>");
+    for (int i = 0; i < 8; ++i) {
+      std::string token;
+      for (uint64_t n = 1 + rng.next(3); n > 0; --n) token += letters[rng.next(4)];
+      add(token);
+    }
+    const double unknown = *std::min_element(scores.begin(), scores.end()) - 10;
+    Unigram::Options options;
+    options.unk_id = 0;
+    const Unigram model(std::move(vocab), scores, options);
+    std::vector<std::string> text;
+    for (uint64_t n = 1 + rng.next(7); n > 0; --n) text.emplace_back(letters[rng.next(4)]);
+    double best = -1e9;
+    for (unsigned cuts = 0; cuts < 1u << (text.size() - 1); ++cuts) {
+      double sum = 0;
+      std::string token;
+      for (size_t i = 0; i < text.size(); ++i) {
+        token += text[i];
+        if (i + 1 < text.size() && (cuts >> i & 1) == 0) continue;
+        const auto it = score_of.find(token);
+        const bool one = unicode::decode(token.data()).length == token.size();
+        sum += it != score_of.end() ? it->second : one ? unknown : -1e9;
+        token.clear();
+      }
+      best = std::max(best, sum);
+    }
+    std::string whole;
+    for (const std::string& c : text) whole += c;
+    std::vector<int32_t> ids;
+    model.encode(whole, nullptr, ids);
+    // An unknown run is one token, so its characters are counted from what is left of the text.
+    double sum = 0;
+    size_t known = 0, unknown_runs = 0;
+    for (const int32_t id : ids) {
+      if (id == 0) {
+        ++unknown_runs;
+        continue;
+      }
+      const std::string_view token = model.vocab().token(static_cast<size_t>(id));
+      sum += score_of.at(std::string(token));
+      for (size_t i = 0; i < token.size(); i += unicode::decode(token.data() + i).length) ++known;
+    }
+    EXPECT_LE(unknown_runs, text.size() - known);
+    EXPECT_NEAR(sum + unknown * static_cast<double>(text.size() - known), best, 1e-9) << whole;
+  }
+}
+
 TEST(Tokenizer, ErrorsNameTheField) {
   const auto with = [](const std::string& model, const std::string& rest = "") {
     return R"({"model": {"type": "BPE", )" + model + "}" + rest + "}";
@@ -426,7 +553,8 @@ TEST(Tokenizer, ErrorsNameTheField) {
   has("[]", "expected an object");
   has("{}", "model is missing");
   has(R"({"model": 3})", "model is an integer; expected an object");
-  has(R"({"model": {"type": "Unigram", "vocab": [["a", 0]]}})", "only BPE is supported");
+  has(R"({"model": {"type": "WordPiece", "vocab": {"a": 0}}})",
+      "type is 'WordPiece'; expected BPE, WordLevel or Unigram");
   has(with(R"("vocab": {"a": 0})"), "needs both vocab and merges");
   has(with(R"("vocab": {}, "merges": [])"), "vocab is empty");
   has(with(R"("vocab": {"a": -1}, "merges": [])"),

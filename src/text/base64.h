@@ -1,0 +1,11 @@
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <string>
+#include <string_view>
+
+namespace moebius {
+
+// False if `text` is not base64 with its padding.
+bool decode_base64(std::string_view text, std::string& out);
+
+}  // namespace moebius

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every piece is a word of the vocabulary, or the unknown token.
+#pragma once
+#include "text/piece_model.h"
+
+namespace moebius {
+
+class WordLevel final : public PieceModel {
+ public:
+  // `bytes`: pieces are raw bytes, words are written with stand-in characters.
+  WordLevel(TokenTable vocab, const std::string& unk_token, bool bytes);
+  // Throws Error for an unknown word where the unknown token is not in the vocabulary.
+  void encode(std::string_view piece, PieceCache* cache, std::vector<int32_t>& out) const override;
+
+ private:
+  std::string unk_token_;
+  int32_t unk_id_;
+  bool bytes_;
+};
+
+}  // namespace moebius
