@@ -14,6 +14,7 @@ set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
-set(CMAKE_EXE_LINKER_FLAGS_INIT "-Wl,-rpath-link,${cross_sysroot}/usr/lib/${cross_triplet}")
+set(CMAKE_EXE_LINKER_FLAGS_INIT
+  "-Wl,-rpath-link,${cross_sysroot}/usr/lib/${cross_triplet}:${cross_sysroot}/lib/${cross_triplet}")
 set(CMAKE_CROSSCOMPILING_EMULATOR
-  "${cross_qemu};-L;/usr/${cross_triplet};-E;LD_LIBRARY_PATH=${cross_sysroot}/usr/lib/${cross_triplet}")
+  "${cross_qemu};-L;/usr/${cross_triplet};-E;LD_LIBRARY_PATH=${cross_sysroot}/usr/lib/${cross_triplet}:${cross_sysroot}/lib/${cross_triplet}")

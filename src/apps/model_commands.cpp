@@ -8,9 +8,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <iostream>
 #include <memory>
-#include <ostream>
 
 #include "apps/commands.h"
 #include "apps/explain.h"
@@ -24,26 +22,7 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kPiece = 512;  // tokens per step
 constexpr uint64_t kMaxTokensFile = uint64_t{1} << 32;
-
-std::vector<int32_t> parse_list(const std::string& list) {
-  std::vector<int32_t> out;
-  const char *p = list.data(), *end = p + list.size();
-  while (p < end) {
-    if (*p == ',' || *p == ' ') {
-      ++p;
-      continue;
-    }
-    int32_t v = 0;
-    const auto [next, error] = std::from_chars(p, end, v);
-    if (error != std::errc() || v < 0 || (next < end && *next != ',' && *next != ' '))
-      fail("--tokens: '{}' is not a list of token ids", printable(list));
-    out.push_back(v);
-    p = next;
-  }
-  return out;
-}
 
 std::vector<int32_t> parse_file(const std::string& path, const std::string& type) {
   const std::string bytes = read_text_file(path, kMaxTokensFile);
@@ -61,6 +40,8 @@ std::vector<int32_t> parse_file(const std::string& path, const std::string& type
   return out;
 }
 
+}  // namespace
+
 void check_tokens(std::span<const int32_t> tokens, size_t vocab) {
   for (const int32_t t : tokens)
     if (t < 0 || static_cast<size_t>(t) >= vocab)
@@ -77,16 +58,25 @@ void check_finite(std::span<const float> logits, size_t vocab, size_t first_posi
     }
 }
 
-// -log of the probability of `target`.
-double loss_of(const float* logits, size_t n, int32_t target) {
-  float top = logits[0];
-  for (size_t i = 1; i < n; ++i) top = std::max(top, logits[i]);
-  double sum = 0;
-  for (size_t i = 0; i < n; ++i) sum += std::exp(static_cast<double>(logits[i]) - top);
-  return top + std::log(sum) - logits[static_cast<size_t>(target)];
+std::vector<int32_t> parse_token_lists(std::span<const std::string> lists) {
+  std::vector<int32_t> out;
+  for (const std::string& list : lists) {
+    const char *p = list.data(), *end = p + list.size();
+    while (p < end) {
+      if (*p == ',' || *p == ' ') {
+        ++p;
+        continue;
+      }
+      int32_t v = 0;
+      const auto [next, error] = std::from_chars(p, end, v);
+      if (error != std::errc() || v < 0 || (next < end && *next != ',' && *next != ' '))
+        fail("--tokens: '{}' is not a list of token ids", printable(list));
+      out.push_back(v);
+      p = next;
+    }
+  }
+  return out;
 }
-
-}  // namespace
 
 OpenModel::OpenModel(const ModelRunOptions& options, size_t context)
     : checkpoint(open_checkpoint(options.folder)), pool(thread_count(options.run)) {
@@ -109,7 +99,7 @@ OpenModel::OpenModel(const ModelRunOptions& options, size_t context)
 
 std::vector<int32_t> read_tokens(const TokenSource& source, const std::string& folder,
                                  bool add_special) {
-  if (!source.list.empty()) return parse_list(source.list);
+  if (!source.list.empty()) return parse_token_lists(source.list);
   if (!source.file.empty()) return parse_file(source.file, source.type);
   const std::string text =
       source.text_file.empty() ? source.text : read_text_file(source.text_file, kMaxTokensFile);
@@ -125,9 +115,9 @@ int run_logits(const LogitsOptions& options) {
   SequenceState state = model.new_sequence();
   std::vector<float> all, some;
   Progress progress("logits", tokens.size(), false);
-  for (size_t i = 0; i < tokens.size(); i += kPiece) {
-    const StepItem item{&state, std::span(tokens).subspan(i, std::min(kPiece, tokens.size() - i)),
-                        true};
+  for (size_t i = 0; i < tokens.size(); i += kTokensPerStep) {
+    const StepItem item{
+        &state, std::span(tokens).subspan(i, std::min(kTokensPerStep, tokens.size() - i)), true};
     model.forward({&item, 1}, some);
     check_finite(some, model.vocab(), i);
     all.insert(all.end(), some.begin(), some.end());
@@ -142,68 +132,18 @@ int run_logits(const LogitsOptions& options) {
   return 0;
 }
 
-int run_perplexity(const PerplexityOptions& options, std::ostream& out) {
-  const std::vector<int32_t> tokens = read_tokens(options.tokens, options.model.folder, false);
-  const size_t ctx = options.context;
-  if (ctx == 0) fail("--ctx is 0; expected at least 1");
-  size_t windows = tokens.empty() ? 0 : (tokens.size() - 1) / ctx;
-  if (options.windows != 0) windows = std::min(windows, options.windows);
-  if (windows == 0)
-    fail("{} tokens do not fill one window of {} inputs and their next tokens", tokens.size(), ctx);
-  OpenModel open(options.model, ctx);
-  DecoderModel& model = *open.model;
-  check_tokens(std::span(tokens).first(windows * ctx + 1), model.vocab());
-  const size_t at_once =
-      std::clamp<size_t>((size_t{64} << 20) / (std::min(ctx, kPiece) * model.vocab() + 1), 1, 8);
-  double loss = 0;
-  Progress progress("perplexity", windows * ctx, false);
-  std::vector<float> logits;
-  for (size_t w = 0; w < windows; w += at_once) {
-    const size_t n = std::min(at_once, windows - w);
-    std::vector<SequenceState> states;
-    for (size_t i = 0; i < n; ++i) states.push_back(model.new_sequence());
-    for (size_t t = 0; t < ctx; t += kPiece) {
-      const size_t piece = std::min(kPiece, ctx - t);
-      std::vector<StepItem> items;
-      for (size_t i = 0; i < n; ++i)
-        items.push_back({&states[i], std::span(tokens).subspan((w + i) * ctx + t, piece), true});
-      model.forward(items, logits);
-      std::vector<double> losses(n * piece);
-      open.pool.parallel_for(n * piece, [&](size_t r) {
-        const size_t at = (w + r / piece) * ctx + t + r % piece;
-        const std::span<const float> row(logits.data() + r * model.vocab(), model.vocab());
-        losses[r] = loss_of(row.data(), row.size(), tokens[at + 1]);
-        if (!std::isfinite(losses[r])) check_finite(row, model.vocab(), at);
-      });
-      for (const double v : losses) loss += v;
-      progress.advance(n * piece);
-    }
-  }
-  const double mean = loss / static_cast<double>(windows * ctx);
-  if (options.json)
-    out << Json::object({{"loss", mean},
-                         {"perplexity", std::exp(mean)},
-                         {"tokens", static_cast<uint64_t>(windows * ctx)}})
-               .dump()
-        << '\n';
-  else
-    out << fmt::format("loss {:.5f}  perplexity {:.4f}  tokens {}\n", mean, std::exp(mean),
-                       windows * ctx);
-  return 0;
-}
-
 void add_model_options(Command& c, ModelRunOptions& o) {
   add_run_options(c, o.run);
   add_dtype_option(c, o.dtype);
 }
 
-namespace {
+void add_tokens_file(Command& c, TokenSource& tokens) {
+  c.option("--tokens-file", "FILE", &tokens.file, "little-endian token ids").file();
+}
 
 void add_tokens_type(Command& c, TokenSource& tokens) {
   c.option("--tokens-type", "TYPE", &tokens.type, "of the tokens file").one_of({"u16", "u32"});
 }
-
-}  // namespace
 
 Command logits_command() {
   auto o = std::make_shared<LogitsOptions>();
@@ -211,7 +151,7 @@ Command logits_command() {
   c.argument("DIR", o->model.folder, "checkpoint folder").folder().must();
   c.section("Input, one of");
   c.option("--tokens", "LIST", &o->tokens.list, "token ids by comma");
-  c.option("--tokens-file", "FILE", &o->tokens.file, "little-endian token ids").file();
+  add_tokens_file(c, o->tokens);
   c.option("--text", "TEXT", &o->tokens.text, "text for the folder's tokenizer");
   c.exactly_one({"--tokens", "--tokens-file", "--text"});
   c.section("Options");
@@ -220,26 +160,6 @@ Command logits_command() {
   add_model_options(c, o->model);
   c.examples = {"moebius logits DIR --tokens 1,2,3 --out logits.safetensors --dtype f32"};
   c.action = [o](const Command&) { return run_logits(*o); };
-  return c;
-}
-
-Command perplexity_command() {
-  auto o = std::make_shared<PerplexityOptions>();
-  Command c("perplexity", "measures the mean loss over consecutive windows of a text");
-  c.folder(o->model.folder);
-  c.section("Input, one of");
-  c.option("--file,-f", "FILE", &o->tokens.text_file, "text file").file();
-  c.option("--tokens-file", "FILE", &o->tokens.file, "little-endian token ids").file();
-  c.exactly_one({"--file", "--tokens-file"});
-  c.section("Options");
-  add_tokens_type(c, o->tokens);
-  c.option("--ctx,-c", "N", &o->context, "inputs per window").range(1, 1 << 24);
-  c.option("--windows", "N", &o->windows, "only the first N windows; 0: all").range(0, 1 << 30);
-  add_json_flag(c, o->json);
-  add_model_options(c, o->model);
-  c.examples = {"moebius perplexity -f book.txt",
-                "moebius perplexity DIR --tokens-file models/eval/val.bin --ctx 512"};
-  c.action = [o](const Command&) { return run_perplexity(*o, std::cout); };
   return c;
 }
 

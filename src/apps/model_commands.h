@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Commands that run a whole model on tokens: logits and perplexity, and what they share with run.
+// The logits command, and what commands that run a whole model on tokens share.
 #pragma once
-#include <iosfwd>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,14 +29,22 @@ struct OpenModel {
   double load_seconds = 0;
 };
 
+inline constexpr size_t kTokensPerStep = 512;  // of one sequence
+
 struct TokenSource {
-  std::string list;             // "1,2,3"
-  std::string file;             // little-endian integers
-  std::string type = "u16";     // of the file: u16 or u32
-  std::string text, text_file;  // tokenized by the folder's tokenizer
+  std::vector<std::string> list;  // "1,2,3"
+  std::string file;               // little-endian integers
+  std::string type = "u16";       // of the file: u16 or u32
+  std::string text, text_file;    // tokenized by the folder's tokenizer
 };
 std::vector<int32_t> read_tokens(const TokenSource& source, const std::string& folder,
                                  bool add_special);
+std::vector<int32_t> parse_token_lists(std::span<const std::string> lists);  // "1,2", "3"
+void add_tokens_file(Command& command, TokenSource& tokens);
+void add_tokens_type(Command& command, TokenSource& tokens);
+// Throw Error naming the token, or the first logit that is no number.
+void check_tokens(std::span<const int32_t> tokens, size_t vocab);
+void check_finite(std::span<const float> logits, size_t vocab, size_t first_position);
 
 struct LogitsOptions {
   ModelRunOptions model;
@@ -44,14 +52,5 @@ struct LogitsOptions {
   std::string out;
 };
 int run_logits(const LogitsOptions& options);
-
-struct PerplexityOptions {
-  ModelRunOptions model;
-  TokenSource tokens;
-  size_t context = 512;
-  size_t windows = 0;  // 0: all
-  bool json = false;
-};
-int run_perplexity(const PerplexityOptions& options, std::ostream& out);
 
 }  // namespace moebius

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 #include "apps/manners.h"
 
@@ -64,24 +65,34 @@ std::string human_seconds(double s) {
   return fmt::format("{} h {} min", whole / 3600, whole / 60 % 60);
 }
 
-Progress::Progress(std::string what, uint64_t total, bool bytes)
+Progress::Progress(std::string what, uint64_t total, bool bytes, Last last)
     : what_(std::move(what)),
       total_(total),
       bytes_(bytes),
       terminal_(isatty(STDERR_FILENO) != 0),
+      last_(last),
       start_(Clock::now()) {
   next_ = start_ + (terminal_ ? Clock::duration(kRedraw) : Clock::duration(kPlainLine));
+  if (terminal_ && last_ == Last::kErase && !manners().quiet) draw(false);
 }
 
-Progress::~Progress() {
+void Progress::finish() {
   const std::lock_guard lock(mutex_);
-  if (manners().quiet) return;
+  if (std::exchange(finished_, true) || manners().quiet) return;
   const bool worth_it = seconds_since(start_) > 1.0;  // short work stays silent
-  if (terminal_ ? width_ > 0 : worth_it) draw(true);
+  if (!terminal_) {
+    if (worth_it) draw(true);
+  } else if (last_ == Last::kErase) {
+    fmt::print(stderr, "\r{}\r", std::string(width_, ' '));
+    std::fflush(stderr);
+  } else if (width_ > 0) {
+    draw(true);
+  }
 }
 
 void Progress::advance(uint64_t amount, std::string_view note) {
   const std::lock_guard lock(mutex_);
+  if (finished_) return;
   done_ += amount;
   if (!note.empty()) note_ = note;
   if (manners().quiet || Clock::now() < next_) return;

@@ -19,21 +19,26 @@ std::string human_bytes(double bytes);      // "3.35 GB"
 std::string human_count(double count);      // "18.1 M"
 std::string human_seconds(double seconds);  // "1.2 s", "3 min 20 s"
 
-// Counts work; draws at most ten times a second. advance() may be called from any thread.
+// Counts work; draws at most ten times a second. advance() may be called from any thread. Results
+// are printed after finish(): until then the bar owns the line.
 class Progress {
  public:
-  Progress(std::string what, uint64_t total, bool bytes);
-  ~Progress();  // finishes the line
+  // kErase: nothing of the bar stays on a terminal. Such a bar is drawn from the start.
+  enum class Last : uint8_t { kKeep, kErase };
+  Progress(std::string what, uint64_t total, bool bytes, Last last = Last::kKeep);
+  ~Progress() { finish(); }
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   void advance(uint64_t amount, std::string_view note = {});
+  void finish();  // the last line, once; nothing is drawn afterwards
 
  private:
   void draw(bool last);
   std::mutex mutex_;
   std::string what_, note_;
   uint64_t total_, done_ = 0;
-  bool bytes_, terminal_;
+  bool bytes_, terminal_, finished_ = false;
+  Last last_;
   std::chrono::steady_clock::time_point start_, next_;
   size_t width_ = 0;
 };

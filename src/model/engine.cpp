@@ -33,6 +33,7 @@ uint64_t Engine::add(Request request) {
     if (t < 0 || static_cast<size_t>(t) >= model_.vocab())
       fail("the prompt holds token {}, which is not in the vocabulary of {} tokens", t,
            model_.vocab());
+  const size_t asked = request.max_new;
   request.max_new = std::min(request.max_new, context_ - n);
   const size_t fit = tokens_in_memory();
   if (n + std::min<size_t>(request.max_new, 1024) > fit)
@@ -41,9 +42,9 @@ uint64_t Engine::add(Request request) {
         "tokens fit the free memory; shorten it",
         n, model_.kv_bytes_per_token(), fit);
   request.max_new = std::min(request.max_new, fit - n);
-  auto s =
-      std::make_unique<Sequence>(Sequence{next_id_++, std::move(request), model_.new_sequence(),
-                                          Sampler(SamplingParams{}), 0, 0, 0, false});
+  auto s = std::make_unique<Sequence>(
+      Sequence{next_id_++, std::move(request), model_.new_sequence(), Sampler(SamplingParams{})});
+  s->limit = s->request.max_new < asked ? Finish::kContext : Finish::kLength;
   s->sampler = Sampler(s->request.sampling);
   s->sampler.see_prompt(s->request.prompt);
   sequences_.push_back(std::move(s));
@@ -55,12 +56,18 @@ void Engine::cancel(uint64_t id) {
     if (s->id == id) s->cancelled = true;
 }
 
+size_t Engine::prompt_left() const {
+  size_t left = 0;
+  for (const auto& s : sequences_) left += s->request.prompt.size() - s->prompt_done;
+  return left;
+}
+
 std::vector<StepResult> Engine::step() {
   std::vector<StepResult> results;
   std::erase_if(sequences_, [&](const std::unique_ptr<Sequence>& s) {
     const bool nothing_to_do = s->request.max_new == 0;
     if (s->cancelled || nothing_to_do)
-      results.push_back({s->id, {}, s->cancelled ? Finish::kCancelled : Finish::kLength});
+      results.push_back({s->id, std::nullopt, s->cancelled ? Finish::kCancelled : s->limit});
     return s->cancelled || nothing_to_do;
   });
   std::vector<StepItem> items;
@@ -88,13 +95,13 @@ std::vector<StepResult> Engine::step() {
     StepResult r{s.id,
                  s.sampler.next({logits_.data() + i * model_.vocab(), model_.vocab()}, vocab_),
                  Finish::kNo};
-    s.next = r.choice.token;
+    s.next = r.choice->token;
     ++s.produced;
     const auto& stops = s.request.stop_tokens;
     if (!s.request.ignore_stop && std::find(stops.begin(), stops.end(), s.next) != stops.end())
       r.finish = Finish::kStopToken;
     else if (s.produced >= s.request.max_new)
-      r.finish = Finish::kLength;
+      r.finish = s.limit;
     if (r.finish != Finish::kNo) ended.push_back(s.id);
     results.push_back(std::move(r));
   }

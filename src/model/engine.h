@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "model/decoder.h"
@@ -19,20 +20,21 @@ struct EngineOptions {
   size_t prefill_chunk = 512;  // prompt tokens per step
 };
 
-enum class Finish : uint8_t { kNo, kStopToken, kLength, kCancelled };
+// kContext: no room for another token, in the context or in the memory for keys and values.
+enum class Finish : uint8_t { kNo, kStopToken, kLength, kContext, kCancelled };
 
 struct Request {
   std::vector<int32_t> prompt;
   SamplingParams sampling;
-  size_t max_new = SIZE_MAX;         // also bounded by the context
+  size_t max_new = SIZE_MAX;         // 0: none at all; also bounded by the context
   std::vector<int32_t> stop_tokens;  // end the sequence; reported, not to be shown
   bool ignore_stop = false;
 };
 
-// What a step brought for one sequence: a token, or the end.
+// What a step brought for one sequence: a token, the end, or both.
 struct StepResult {
   uint64_t id = 0;
-  TokenChoice choice;
+  std::optional<TokenChoice> choice;  // with the last token, finish is set too
   Finish finish = Finish::kNo;
 };
 
@@ -48,6 +50,7 @@ class Engine {
   void cancel(uint64_t id);  // its end is reported by the next step
   bool idle() const { return sequences_.empty(); }
   size_t context() const { return context_; }
+  size_t prompt_left() const;  // tokens of prompts that no step has run yet
 
   // One pass through the model: a token for every running sequence, and a piece of the waiting
   // prompts.
@@ -59,6 +62,7 @@ class Engine {
     Request request;
     SequenceState state;
     Sampler sampler;
+    Finish limit = Finish::kLength;  // what reaching max_new means
     size_t prompt_done = 0, produced = 0;
     int32_t next = 0;
     bool cancelled = false;

@@ -50,8 +50,9 @@ HEAVY = {
     "httplib": re.compile(r"^httplib\.h$"),
     "oniguruma": re.compile(r"^oniguruma\.h$"),
     "utf8proc": re.compile(r"^utf8proc\.h$"),
+    "libedit": re.compile(r"^(histedit\.h$|editline/)"),
 }
-THIRD_PARTY = {"fmt", "nlohmann", "pcre2.h", "httplib.h", "oniguruma.h", "utf8proc.h"}
+THIRD_PARTY = {"fmt", "nlohmann", "pcre2.h", "httplib.h", "oniguruma.h", "utf8proc.h", "histedit.h", "editline"}
 
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*([<"])([^>"]+)[>"]', re.M)
 

@@ -93,7 +93,7 @@ TEST(BadText, TokenIds) {
   test::write_file(dir / "t", std::string("\x01\x00\xff\xff", 4));
   refuses(file, "token 65535 is not in the vocabulary");
   test::write_file(dir / "t", std::string("\x01\x00", 2));
-  refuses(file, "do not fill one window");
+  refuses(file, "has 1 tokens; expected at least 2");
 }
 
 TEST(BadText, Templates) {
@@ -177,7 +177,12 @@ TEST(BadText, NanLogits) {
   }
   const std::string eval = shell_quote((test::source_dir() / "models/eval/val.bin").string());
   refuses("run " + f.quoted() + " -p hi -n 2", "no finite logit");
-  refuses("run " + f.quoted() + " -p hi -n 2 --temp 0 --json", "no finite logit");
+  const CommandResult json = run_tool("run " + f.quoted() + " -p hi -n 2 --temp 0 --json");
+  EXPECT_EQ(json.status, 1);
+  const Json said = parse_json(json.out, "run");  // what there is, and why there is no more
+  EXPECT_EQ(said.find("finish")->as_string(), "error");
+  EXPECT_NE(said.find("error")->as_string().find("no finite logit"), std::string::npos);
+  EXPECT_NE(json.err.find("no finite logit"), std::string::npos);
   refuses("perplexity " + f.quoted() + " --windows 1 --ctx 32 --tokens-file " + eval,
           "the weights or the input are broken");
   refuses("logits " + f.quoted() + " --tokens 1,2 --out " + shell_quote(f.path("l").string()),

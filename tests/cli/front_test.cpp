@@ -262,8 +262,9 @@ TEST_F(Front, ExamplesParse) {
         else if (ch != ' ' || quoted)
           word += ch, any = true;
         else if (any)
-          args.push_back(word == "DIR" ? test::bundled_model_dir().string() : word), word.clear(),
-              any = false;
+          args.push_back(word == "DIR" || word == "BASE" ? test::bundled_model_dir().string()
+                                                         : word),
+              word.clear(), any = false;
       }
       args.erase(args.begin());
       Command tool = make_tool();

@@ -40,7 +40,7 @@ std::vector<std::vector<int32_t>> generate(DecoderModel& model, size_t chunk,
   for (size_t i = 0; i < requests.size(); ++i) index[engine.add(requests[i])] = i;
   std::vector<std::vector<int32_t>> out(requests.size());
   while (!engine.idle())
-    for (const StepResult& r : engine.step()) out[index.at(r.id)].push_back(r.choice.token);
+    for (const StepResult& r : engine.step()) out[index.at(r.id)].push_back(r.choice->token);
   return out;
 }
 
@@ -78,6 +78,37 @@ TEST(Greedy, EveryDenseFolderContinuesAsTransformersDoes) {
       EXPECT_EQ(batch[4], expected) << threads << " threads, beside others";
     }
   }
+}
+
+TEST(Engine, LimitsAndTheirReasons) {
+  const Checkpoint checkpoint =
+      Checkpoint::open((test::test_data_dir() / "golden/qwen3moe-dense").string());
+  ThreadPool pool(1);
+  ModelOptions options;
+  options.pool = &pool;
+  options.context = 16;
+  const auto model = DecoderModel::load(checkpoint, options);
+  const auto run = [&](size_t max_new) {
+    Engine engine(*model, {16, 4}, 16);
+    engine.add(greedy({1, 2, 3, 4, 5, 6}, max_new));
+    EXPECT_EQ(engine.prompt_left(), 6u);
+    std::pair<size_t, Finish> out{0, Finish::kNo};
+    for (size_t step = 0; !engine.idle(); ++step) {
+      for (const StepResult& r : engine.step()) {
+        out.first += r.choice.has_value();
+        out.second = r.finish;
+      }
+      if (step == 0 && max_new != 0) {
+        EXPECT_EQ(engine.prompt_left(), 2u);
+      }
+    }
+    return out;
+  };
+  EXPECT_EQ(run(0), std::pair(size_t{0}, Finish::kLength));  // no token at all
+  EXPECT_EQ(run(3), std::pair(size_t{3}, Finish::kLength));
+  EXPECT_EQ(run(10), std::pair(size_t{10}, Finish::kLength));
+  EXPECT_EQ(run(11), std::pair(size_t{10}, Finish::kContext));
+  EXPECT_EQ(run(SIZE_MAX), std::pair(size_t{10}, Finish::kContext));
 }
 
 }  // namespace

@@ -11,6 +11,8 @@
 #include <sstream>
 #include <stdexcept>
 
+#include "cli/pty_util.h"
+
 #if defined(__has_feature)
 #define MOEBIUS_TEST_HAS(feature) __has_feature(feature)
 #else
@@ -86,13 +88,16 @@ bool first_in_this_test(const std::string& args) {
 
 }  // namespace
 
+std::string tool_command() {
+  return std::string(MOEBIUS_TEST_EMULATOR) + " " + shell_quote(MOEBIUS_TEST_TOOL);
+}
+
 CommandResult run_tool(const std::string& args, const std::string& environment) {
   const TempDir dir;
   const std::string leaks =
       first_in_this_test(args) ? "" : "ASAN_OPTIONS=$ASAN_OPTIONS:detect_leaks=0 ";
-  const std::string command = "{ " + leaks + environment + " " + MOEBIUS_TEST_EMULATOR + " " +
-                              shell_quote(MOEBIUS_TEST_TOOL) + " " + args + "\n} >" +
-                              shell_quote((dir / "out").string()) + " 2>" +
+  const std::string command = "{ " + leaks + environment + " " + tool_command() + " " + args +
+                              "\n} >" + shell_quote((dir / "out").string()) + " 2>" +
                               shell_quote((dir / "err").string()) + " </dev/null";
   const int raw = std::system(command.c_str());
   CommandResult result;

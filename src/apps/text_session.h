@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// A loaded model that answers prompts one after the other, with what run says about an answer.
+#pragma once
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "apps/run.h"
+#include "model/engine.h"
+#include "text/generation_config.h"
+#include "text/tokenizer.h"
+
+namespace moebius {
+
+struct Answer {
+  std::string text;
+  std::vector<int32_t> prompt;
+  std::vector<int32_t> tokens;
+  std::vector<TokenChoice> choices;  // of the tokens, when log-probabilities were asked for
+  size_t prompt_tokens = 0;
+  size_t decode_steps = 0;  // after the step that brought the first token
+  double prompt_seconds = 0, decode_seconds = 0;
+  std::string finish = "length";  // stop | length | context | interrupted | error
+  std::string error;              // what went wrong
+};
+
+// A conversation as one answer, for its statistics.
+void add(Answer& total, const Answer& a);
+
+struct Statistics {
+  double prompt_rate = 0, decode_rate = 0;  // tokens per second
+  double gbs = 0;                           // weights read while decoding
+  double roof_gbs = 0;                      // what the same threads can read from memory
+  uint64_t peak_memory = 0;
+  double percent_of_roof() const { return roof_gbs > 0 ? 100 * gbs / roof_gbs : 0; }
+};
+
+class TextSession {
+ public:
+  // Reads the tokenizer and loads the model. Without `text` a folder needs no tokenizer: where there
+  // is none, answers are ids.
+  TextSession(const RunCommandOptions& options, bool text);
+
+  // Null: the folder has none.
+  const Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
+  size_t context() const { return engine_.context(); }
+
+  // Continues the prompt. `show` gets the text as it comes, in whole characters; ids and spaces
+  // where there is no tokenizer. Throws Error when the prompt cannot be taken; what goes wrong later
+  // stands in the answer.
+  Answer answer(std::vector<int32_t> prompt, const std::function<void(std::string_view)>& show);
+
+  // Taken when the answer is complete. The roof is measured once, on the same threads, after the
+  // peak of memory was read: the measurement's own memory does not count.
+  Statistics statistics(const Answer& a);
+  std::string summary(const Answer& a, const Statistics& s) const;  // one line
+  Json to_json(const Answer& a, const Statistics& s) const;
+
+ private:
+  class Run;
+  SamplingParams sampling() const;
+  RunCommandOptions options_;
+  std::optional<Tokenizer> tokenizer_;
+  OpenModel open_;
+  GenerationDefaults defaults_;
+  Engine engine_;
+  std::optional<std::pair<double, uint64_t>> roof_and_peak_;
+};
+
+}  // namespace moebius

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contract of run and perplexity: limits and their reasons, keys of the JSON, other sources of
+// prompts, comparison with another folder.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "apps/perplexity.h"
+#include "base/json.h"
+#include "checkpoint/formats/format.h"
+#include "checkpoint/tensor_store.h"
+#include "unit/test_util.h"
+
+namespace moebius {
+namespace {
+
+using test::CommandResult;
+using test::run_tool;
+using test::shell_quote;
+using test::TempDir;
+namespace fs = std::filesystem;
+
+std::string golden_folder(const char* name) {
+  return shell_quote((test::test_data_dir() / "golden" / name).string());
+}
+
+Json run_json(const std::string& args) {
+  const CommandResult r = run_tool("run --json " + args);
+  EXPECT_EQ(r.status, 0) << r.err;
+  return r.status == 0 ? parse_json(r.out, "run") : Json::object();
+}
+
+size_t count(const Json& j, const char* key) { return j.find(key)->items().size(); }
+std::string word(const Json& j, const char* key) { return j.find(key)->as_string(); }
+
+TEST(Run, LimitsAndTheirReasons) {
+  const std::string base = "-p 'The sea' --temp 0 --ignore-eos ";
+  const Json none = run_json(base + "-n 0");
+  EXPECT_EQ(count(none, "tokens"), 0u);
+  EXPECT_EQ(word(none, "text"), "");
+  EXPECT_EQ(word(none, "finish"), "length");
+  EXPECT_EQ(run_tool("run " + base + "-n 0").out, "");
+  const Json some = run_json(base + "-n 5");
+  EXPECT_EQ(count(some, "tokens"), 5u);
+  EXPECT_EQ(word(some, "finish"), "length");
+  const size_t prompt = count(some, "prompt_ids");
+  for (const char* n : {"-1", "100"}) {
+    const Json full = run_json(base + "-c 16 -n " + n);
+    EXPECT_EQ(count(full, "tokens"), 16 - prompt) << n;
+    EXPECT_EQ(word(full, "finish"), "context") << n;
+  }
+  const Json exact = run_json(base + "-c 16 -n " + std::to_string(16 - prompt));
+  EXPECT_EQ(word(exact, "finish"), "length");
+  EXPECT_EQ(run_tool("run " + base + "-n -2").status, 2);
+  const CommandResult beyond = run_tool("run " + base + "-n 1 -c 100000000");
+  EXPECT_EQ(beyond.status, 0) << beyond.err;
+  EXPECT_NE(beyond.err.find("warning: --ctx 100000000 is beyond"), std::string::npos) << beyond.err;
+}
+
+TEST(Run, JsonHasSeedIdsAndLogProbabilities) {
+  const Json j = run_json("-p 'The sea' -n 6 --temp 0 --seed 11 --logprobs 3 --ignore-eos");
+  for (const char* key :
+       {"text", "tokens", "prompt_ids", "seed", "finish", "logprobs", "prompt_tokens",
+        "prompt_seconds", "decode_seconds", "load_seconds", "prompt_tokens_per_s",
+        "decode_tokens_per_s", "gbs", "roof_gbs", "percent_of_roof", "peak_memory_bytes"})
+    ASSERT_NE(j.find(key), nullptr) << key;
+  EXPECT_EQ(*j.find("seed")->as_int(), 11);
+  EXPECT_EQ(*j.find("prompt_tokens")->as_int(), static_cast<int64_t>(count(j, "prompt_ids")));
+  ASSERT_EQ(count(j, "logprobs"), 6u);
+  for (size_t i = 0; i < 6; ++i) {
+    const Json& entry = j.find("logprobs")->items()[i];
+    const int64_t token = *entry.find("token")->as_int();
+    EXPECT_EQ(token, *j.find("tokens")->items()[i].as_int());
+    ASSERT_EQ(count(entry, "top"), 3u);
+    const Json& best = entry.find("top")->items()[0];
+    EXPECT_EQ(*best.find("token")->as_int(), token);  // greedy
+    EXPECT_EQ(best.find("logprob")->as_double(), entry.find("logprob")->as_double());
+    EXPECT_LT(entry.find("logprob")->as_double(), 0);
+  }
+  EXPECT_EQ(count(run_json("-p x -n 2 --logprobs 0").find("logprobs")->items()[0], "top"), 0u);
+  EXPECT_EQ(run_json("-p x -n 2").find("logprobs"), nullptr);
+}
+
+TEST(Run, TokensNeedNoTokenizer) {
+  const std::string folder = golden_folder("qwen3moe-dense");
+  const Json j = run_json(folder + " --tokens 1,2,3 -n 4 --temp 0 --logprobs 2");
+  EXPECT_EQ(j.find("text"), nullptr);
+  EXPECT_EQ(count(j, "tokens"), 4u);
+  EXPECT_EQ(count(j, "prompt_ids"), 3u);
+  EXPECT_EQ(count(j, "logprobs"), 4u);
+  const CommandResult plain = run_tool("run " + folder + " --tokens 1,2,3 -n 4 --temp 0");
+  std::string ids;
+  for (const Json& id : j.find("tokens")->items())
+    ids += (ids.empty() ? "" : " ") + std::to_string(*id.as_int());
+  EXPECT_EQ(plain.out, ids + "\n");
+  EXPECT_EQ(run_tool("run " + folder + " --tokens 1,99 -n 1").status, 1);
+  EXPECT_EQ(run_tool("run " + folder + " -p hello -n 1").status, 1);
+  // With a tokenizer the same ids are text.
+  const Json text = run_json("-p 'The sea' -n 4 --temp 0");
+  std::string list;
+  for (const Json& id : text.find("prompt_ids")->items())
+    list += (list.empty() ? "" : ",") + std::to_string(*id.as_int());
+  EXPECT_EQ(word(run_json("--tokens " + list + " -n 4 --temp 0"), "text"), word(text, "text"));
+}
+
+TEST(Run, PromptsFromStandardInputAndMessages) {
+  const TempDir dir;
+  const auto file = [&](const char* name, std::string_view bytes) {
+    test::write_file(dir / name, bytes);
+    return shell_quote((dir / name).string());
+  };
+  const auto ids = [&](const std::string& args) {
+    return run_json("-n 0 " + args).find("prompt_ids")->dump();
+  };
+  const std::string plain = ids("-p 'The sea'");
+  EXPECT_EQ(ids("<" + file("one", "The sea\n")), plain);
+  EXPECT_EQ(ids("<" + file("dos", "The sea\r\n")), plain);
+  EXPECT_EQ(ids("<" + file("two", "The sea\n\n")), ids("-p 'The sea\n'"));
+  EXPECT_NE(ids("-f " + file("kept", "The sea\n")), plain);  // a file is taken as it is
+  const std::string messages =
+      file("m", R"([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"},
+                    {"role": "user", "content": "Go on"}])");
+  EXPECT_EQ(ids("--messages " + file("m1", R"([{"role": "user", "content": "Hi"}])")),
+            ids("--chat -p Hi"));
+  EXPECT_NE(ids("--messages " + messages), ids("--chat -p Hi"));
+  EXPECT_EQ(ids("--system S --messages " + file("m1", R"([{"role": "user", "content": "Hi"}])")),
+            ids("--system S --chat -p Hi"));
+  const auto refuses = [&](const char* name, const char* text, const char* words) {
+    const CommandResult r = run_tool("run -n 1 --messages " + file(name, text));
+    EXPECT_EQ(r.status, 1);
+    EXPECT_NE(r.err.find(words), std::string::npos) << r.err;
+  };
+  refuses("a", "{}", "expected an array of messages");
+  refuses("b", "[]", "holds no message");
+  refuses("c", "[3]", "message 0 is an integer");
+  refuses("d", R"([{"role": "user", "content": "x"}, {"content": "x"}])", "message 1.role");
+  refuses("e", R"([{"role": "user", "content": 3}])", "message 0.content is an integer");
+}
+
+// --- perplexity ------------------------------------------------------------------------------------
+
+TEST(Perplexity, MeanErrorAndDivergence) {
+  const std::vector<double> values = {1, 2, 4, 5};
+  EXPECT_DOUBLE_EQ(mean_and_error(values).mean, 3);
+  EXPECT_DOUBLE_EQ(mean_and_error(values).error, std::sqrt(10.0 / 3 / 4));
+  EXPECT_EQ(mean_and_error(std::vector<double>{7}).error, 0);
+  const std::vector<float> p = {0, std::log(3.0f)}, q = {0, 0};  // 1/4, 3/4 and halves
+  EXPECT_NEAR(kl_divergence(p, q), 0.25 * std::log(0.5) + 0.75 * std::log(1.5), 1e-7);
+  EXPECT_NEAR(kl_divergence(q, p), 0.5 * std::log(2.0) + 0.5 * std::log(2.0 / 3), 1e-7);
+  EXPECT_EQ(kl_divergence(p, p), 0);
+  EXPECT_NEAR(loss_of(p, 1), -std::log(0.75), 1e-7);
+}
+
+// Rows of logits, from the logits command.
+std::vector<std::vector<double>> log_probabilities(const std::string& folder,
+                                                   const std::vector<int>& tokens,
+                                                   const fs::path& file) {
+  std::string list;
+  for (const int t : tokens) list += (list.empty() ? "" : ",") + std::to_string(t);
+  const CommandResult r = run_tool("logits " + folder + " --tokens " + list + " --out " +
+                                   shell_quote(file.string()) + " --dtype f32");
+  EXPECT_EQ(r.status, 0) << r.err;
+  const TensorStore store = TensorStore::open_file(file.string());
+  const std::vector<float> all = read_floats(store, store.require("logits"));
+  std::vector<std::vector<double>> rows(tokens.size());
+  for (size_t t = 0; t < tokens.size(); ++t) {
+    const size_t n = all.size() / tokens.size();
+    double sum = 0;
+    for (size_t i = 0; i < n; ++i) sum += std::exp(static_cast<double>(all[t * n + i]));
+    for (size_t i = 0; i < n; ++i) rows[t].push_back(all[t * n + i] - std::log(sum));
+  }
+  return rows;
+}
+
+// The last window is shorter than the others; every figure is computed again from logits.
+TEST(Perplexity, AgreesWithTheLogits) {
+  const TempDir dir;
+  const std::string folder = golden_folder("qwen3moe-w4a8-g32-pack"),
+                    base = golden_folder("qwen3moe-w8a16-g32");
+  std::vector<int> tokens;
+  std::string bytes;
+  for (int i = 0; i < 20; ++i) {
+    tokens.push_back((i * i * 7 + 3 * i) % 32);
+    bytes += static_cast<char>(tokens.back());
+    bytes += '\0';
+  }
+  test::write_file(dir / "t.bin", bytes);
+  const std::string args =
+      " --dtype f32 --json --tokens-file " + shell_quote((dir / "t.bin").string());
+  std::vector<double> losses, divergences;
+  double agreed = 0;
+  for (size_t begin = 0; begin < 19; begin += 8) {
+    const size_t n = std::min<size_t>(8, 19 - begin);
+    const std::vector<int> window(tokens.begin() + static_cast<std::ptrdiff_t>(begin),
+                                  tokens.begin() + static_cast<std::ptrdiff_t>(begin + n));
+    const auto q = log_probabilities(folder, window, dir / "q"),
+               p = log_probabilities(base, window, dir / "p");
+    for (size_t t = 0; t < n; ++t) {
+      losses.push_back(-q[t][static_cast<size_t>(tokens[begin + t + 1])]);
+      double kl = 0;
+      for (size_t i = 0; i < p[t].size(); ++i) kl += std::exp(p[t][i]) * (p[t][i] - q[t][i]);
+      divergences.push_back(kl);
+      agreed += std::max_element(p[t].begin(), p[t].end()) - p[t].begin() ==
+                std::max_element(q[t].begin(), q[t].end()) - q[t].begin();
+    }
+  }
+  const CommandResult r = run_tool("perplexity " + folder + " --ctx 8 --kl " + base + args);
+  ASSERT_EQ(r.status, 0) << r.err;
+  const Json j = parse_json(r.out, "perplexity");
+  const auto near = [&](const char* key, double want) {
+    ASSERT_NE(j.find(key), nullptr) << key;
+    EXPECT_NEAR(j.find(key)->as_double(), want, 1e-5 * std::max(1.0, std::abs(want))) << key;
+  };
+  EXPECT_EQ(*j.find("tokens")->as_int(), 19);
+  near("loss", mean_and_error(losses).mean);
+  near("stderr", mean_and_error(losses).error);
+  near("kl", mean_and_error(divergences).mean);
+  near("kl_stderr", mean_and_error(divergences).error);
+  near("top1_agreement", agreed / 19);
+  EXPECT_GT(j.find("kl")->as_double(), 0);
+  EXPECT_LT(agreed, 19);  // the case can tell
+
+  const CommandResult first = run_tool("perplexity " + folder + " --ctx 8 --windows 2" + args);
+  const Json two = parse_json(first.out, "perplexity");
+  EXPECT_EQ(*two.find("tokens")->as_int(), 16);
+  EXPECT_EQ(two.find("kl"), nullptr);
+  losses.resize(16);
+  EXPECT_NEAR(two.find("loss")->as_double(), mean_and_error(losses).mean, 1e-5);
+  EXPECT_NEAR(two.find("stderr")->as_double(), mean_and_error(losses).error, 1e-5);
+  // The same folder is at no distance, one with other tokens is refused.
+  const Json same =
+      parse_json(run_tool("perplexity " + folder + " --ctx 8 --kl " + folder + args).out, "same");
+  EXPECT_EQ(same.find("kl")->as_double(), 0);
+  EXPECT_EQ(same.find("top1_agreement")->as_double(), 1);
+  const CommandResult other = run_tool("perplexity --ctx 8 --kl " + base + args);
+  EXPECT_EQ(other.status, 1);
+  EXPECT_NE(other.err.find("same tokenizer"), std::string::npos) << other.err;
+  test::write_file(dir / "one.bin", std::string(2, '\1'));
+  EXPECT_EQ(
+      run_tool("perplexity " + folder + " --tokens-file " + shell_quote((dir / "one.bin").string()))
+          .status,
+      1);
+}
+
+}  // namespace
+}  // namespace moebius
