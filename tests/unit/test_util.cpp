@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Helpers declared in test_util.h. The build passes its paths to this file alone
-// (MOEBIUS_TEST_DIR, MOEBIUS_TEST_TOOL, MOEBIUS_TEST_EMULATOR).
+// (MOEBIUS_TEST_DIR, MOEBIUS_TEST_TOOL, MOEBIUS_TEST_EMULATOR); a bundle of the tests that is run elsewhere
+// (scripts/make_test_bundle.sh) gives them in environment variables of these names.
 #include "unit/test_util.h"
 
 #include <gtest/gtest.h>
@@ -23,7 +24,16 @@ namespace moebius::test {
 
 namespace fs = std::filesystem;
 
-fs::path test_data_dir() { return MOEBIUS_TEST_DIR; }
+namespace {
+
+std::string place(const char* variable, const char* built) {
+  const char* given = std::getenv(variable);
+  return given != nullptr ? given : built;
+}
+
+}  // namespace
+
+fs::path test_data_dir() { return place("MOEBIUS_TEST_DIR", MOEBIUS_TEST_DIR); }
 
 fs::path source_dir() { return test_data_dir().parent_path(); }
 
@@ -89,7 +99,8 @@ bool first_in_this_test(const std::string& args) {
 }  // namespace
 
 std::string tool_command() {
-  return std::string(MOEBIUS_TEST_EMULATOR) + " " + shell_quote(MOEBIUS_TEST_TOOL);
+  return place("MOEBIUS_TEST_EMULATOR", MOEBIUS_TEST_EMULATOR) + " " +
+         shell_quote(place("MOEBIUS_TEST_TOOL", MOEBIUS_TEST_TOOL));
 }
 
 CommandResult run_tool(const std::string& args, const std::string& environment) {
