@@ -114,7 +114,7 @@ std::vector<float> load_bias(const MatrixPlan& plan, const TensorStore& store) {
   column.transposed = false;
   const Piece piece = make_piece(store, column, is_whole(ref) ? plan.N : stored_rows(plan), 1);
   LoadBuffer buffer;
-  const Rows rows = read_rows(store, piece, buffer);
+  const StoredRows rows = read_rows(store, piece, buffer);
   std::vector<float> values(piece.count);
   for (size_t i = 0; i < values.size(); ++i) {
     widen(store, *ref.info, rows.data + i * rows.stride, {&values[i], 1});

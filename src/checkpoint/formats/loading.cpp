@@ -59,7 +59,7 @@ size_t first_bad(const uint8_t* p, size_t n, const Bad& bad) {
 
 // Runs `fail_at(row, column)` for the first bad byte of the wanted rows.
 template <class Bad, class Fail>
-void scan_rows(const Piece& piece, const Rows& rows, const Bad& bad, const Fail& fail_at) {
+void scan_rows(const Piece& piece, const StoredRows& rows, const Bad& bad, const Fail& fail_at) {
   const size_t bytes = piece.row_bytes();
   if (rows.stride == bytes) {
     const size_t at = first_bad(rows.data, bytes * piece.count, bad);
@@ -108,7 +108,7 @@ size_t next_odd_scale(ScaleType type, const uint8_t* p, size_t at, size_t n) {
 }
 
 // True if a zero was met.
-bool check_float_scales(const Loader& l, const Piece& piece, const Rows& rows,
+bool check_float_scales(const Loader& l, const Piece& piece, const StoredRows& rows,
                         const QuantMatrix& w) {
   bool zero = false;
   const bool joined = rows.stride == piece.row_bytes();
@@ -153,7 +153,7 @@ QuantMatrix begin_view(const MatrixPlan& plan) {
 }
 
 void load_codes(const Loader& l, const Piece& piece, QuantMatrix& w) {
-  const Rows rows = read_rows(l.store, piece, l.buffer);
+  const StoredRows rows = read_rows(l.store, piece, l.buffer);
   w.codes = rows.data;
   w.row_bytes = rows.stride;
   const auto name = [&](uint64_t r, uint64_t c) {
@@ -175,7 +175,7 @@ void load_codes(const Loader& l, const Piece& piece, QuantMatrix& w) {
 
 bool load_scales(const Loader& l, QuantMatrix& w) {
   const Piece piece = table_piece(l.store, l.plan, l.plan.tensors[Role::kWeightScale]);
-  const Rows rows = read_rows(l.store, piece, l.buffer);
+  const StoredRows rows = read_rows(l.store, piece, l.buffer);
   w.scales = rows.data;
   w.scale_stride = rows.stride / piece.element_bytes;
   if (w.scale_type != ScaleType::kFp8) return check_float_scales(l, piece, rows, w);
@@ -188,7 +188,7 @@ bool load_scales(const Loader& l, QuantMatrix& w) {
 
 void load_exponents(const Loader& l, QuantMatrix& w, unsigned add) {
   const Piece piece = table_piece(l.store, l.plan, l.plan.tensors[Role::kWeightScale]);
-  const Rows rows = read_rows(l.store, piece, l.buffer);
+  const StoredRows rows = read_rows(l.store, piece, l.buffer);
   w.scales = rows.data;
   w.scale_stride = rows.stride;
   scan_rows(piece, rows, BadE8m0{}, [&](uint64_t r, uint64_t c) {
@@ -248,7 +248,7 @@ void load_plain_zero_points(const Loader& l, QuantMatrix& w) {
     return;
   }
   const Piece piece = table_piece(l.store, l.plan, ref);
-  const Rows rows = read_rows(l.store, piece, l.buffer);
+  const StoredRows rows = read_rows(l.store, piece, l.buffer);
   if (w.bits < 8)
     scan_rows(piece, rows, BadInt(w.bits), [&](uint64_t r, uint64_t c) {
       const int half = 1 << (w.bits - 1);

@@ -131,7 +131,7 @@ void load_packed_zero_points(const Loader& l, QuantMatrix& w) {
   whole.row_begin = whole.row_count = 0;
   whole.row_step = 1;
   const Piece piece = make_piece(l.store, whole, dims[0], l.plan.groups);
-  const Rows words = read_rows(l.store, piece, l.buffer);
+  const StoredRows words = read_rows(l.store, piece, l.buffer);
   const unsigned bits = w.bits;
   const bool padded = (l.plan.layout & kZeroPointsPadded) != 0;
   auto* values = reinterpret_cast<int8_t*>(l.buffer.allocate(w.N * w.groups));

@@ -44,7 +44,7 @@ void transpose_stretch(const uint8_t* in, uint64_t k_count, const Piece& piece, 
   }
 }
 
-Rows read_transposed(const TensorStore& store, const Piece& piece, LoadBuffer& buffer) {
+StoredRows read_transposed(const TensorStore& store, const Piece& piece, LoadBuffer& buffer) {
   const uint64_t line = piece.rows * piece.element_bytes;  // one stored row
   const uint64_t lines = std::clamp<uint64_t>(kStretch / line, 1, piece.cols);
   uint8_t* out = buffer.allocate(piece.count * piece.row_bytes());
@@ -160,7 +160,7 @@ std::string element_name(const Piece& piece, uint64_t i, uint64_t column) {
   return describe_shape(at);
 }
 
-Rows read_rows(const TensorStore& store, const Piece& piece, LoadBuffer& buffer) {
+StoredRows read_rows(const TensorStore& store, const Piece& piece, LoadBuffer& buffer) {
   if (piece.transposed) return read_transposed(store, piece, buffer);
   const uint64_t bytes = ((piece.count - 1) * piece.step + 1) * piece.row_bytes();
   uint8_t* data = buffer.allocate(bytes);

@@ -56,13 +56,13 @@ float read_scalar(const TensorStore& store, const TensorRef& ref);  // F32, BF16
 std::string element_name(const Piece& piece, uint64_t i, uint64_t column);
 
 // The wanted rows, row i at data + i * stride.
-struct Rows {
+struct StoredRows {
   uint8_t* data = nullptr;
   size_t stride = 0;
 };
 // Untransposed rows are read in one stretch (interleaved rows keep their neighbours in between);
 // transposed ones are turned.
-Rows read_rows(const TensorStore& store, const Piece& piece, LoadBuffer& buffer);
+StoredRows read_rows(const TensorStore& store, const Piece& piece, LoadBuffer& buffer);
 // Hands the wanted rows one by one, reading a bounded stretch at a time. Not for transposed pieces.
 void stream_rows(const TensorStore& store, const Piece& piece, LoadBuffer& buffer,
                  const std::function<void(uint64_t row, const uint8_t* data)>& use);
