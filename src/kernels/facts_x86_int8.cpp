@@ -115,15 +115,8 @@ size_t panel_bytes_amx(const Problem& p, size_t M) { return panel_bytes(Engine::
 Blocking blocking_of(const Shape& s, const RowTiles& t) {
   constexpr size_t kPiece = 256;  // 2 panels of it are 8 KiB, 2 tiles of rows too
   Blocking b{};
-  if (s.padded <= kPiece) {
-    b.groups = least(kPiece / s.padded, s.groups);
-    b.piece = b.groups * s.padded;
-  } else {
-    b.groups = 1;
-    b.piece = kPiece;
-  }
-  b.scales = s.codes == Codes::kBytes ? 0 : 2 * kOutputs * b.piece;
-  b.sums = b.scales + b.groups * 2 * kOutputs * 4;
+  b.piece = s.padded <= kPiece ? least(kPiece / s.padded, s.groups) * s.padded : kPiece;
+  b.sums = s.codes == Codes::kBytes ? 0 : 2 * kOutputs * b.piece;
   constexpr size_t kTwoTiles = 2 * 2 * 16 * kOutputs * 4;  // of rows, by two panels
   b.acc = b.sums + kTwoTiles * (s.padded <= kPiece ? 2 : (t.tiles + 1) / 2);
   b.bytes = b.acc + t.padded() * 2 * kOutputs * 4;

@@ -64,6 +64,9 @@ struct Ahead {
       }
   }
 };
+// Sums of a group leave the tiles late and piecemeal, so that multiplying never waits for them: the
+// first products of a group store the sums of the group before, tile by tile, and the sums of the
+// one before that, by then long in memory, are added to the results a few rows after each step.
 class ManyRows {
  public:
   explicit ManyRows(const GemmArgs& args)
@@ -71,45 +74,73 @@ class ManyRows {
         s_(shape_of(*args.w->problem)),
         t_(row_tiles(Engine::kAmx, args.M)),
         b_(blocking_of(s_, t_)),
+        steps_(s_.padded / s_.step),
         finish_(args, s_, t_),
         codes_(args.scratch),
-        scales_(reinterpret_cast<float*>(args.scratch + b_.scales)),
         sums_(args.scratch + b_.sums),
         acc_(reinterpret_cast<float*>(args.scratch + b_.acc)) {}
 
   void run() {
     const TileConfig config(t_.rows, s_.step);
     _tile_loadconfig(&config);
-    for (size_t n = a_.n0; n < a_.n1; n += 2 * kOutputs) {
-      const bool two = n + kOutputs < a_.n1;
-      const uint8_t* left = a_.w->data + n / kOutputs * s_.stride;
-      const uint8_t* const panels[2] = {left, two ? left + s_.stride : left};
-      __builtin_memset(acc_, 0, t_.padded() * 2 * kOutputs * sizeof(float));
-      for (size_t k = 0; k < s_.K_padded;) k = piece(panels, n, k);
-      for (size_t m = 0; m < a_.M; ++m)
-        for (size_t u = 0; u < (two ? 2 : 1); ++u) {
-          const size_t to = n + u * kOutputs;
-          const __m512 f = _mm512_load_ps(acc_ + (2 * m + u) * kOutputs);
-          const __m512 y = x86_few::last_factors<Zmm>(finish_, panels[u], 0, m, f);
-          x86_few::store<Zmm>(a_.y + m * a_.ldy + (to - a_.n0), y, to, a_.n1);
-        }
+    switch (finish_.kind()) {
+      case Kind::kPlain:
+        all_panels<Kind::kPlain>();
+        break;
+      case Kind::kScaled:
+        all_panels<Kind::kScaled>();
+        break;
+      case Kind::kAny:
+        all_panels<Kind::kAny>();
+        break;
     }
     _tile_release();
   }
 
  private:
-  static constexpr size_t kShortGroup = 64;  // inputs
+  static constexpr size_t kShortGroup = 64;           // inputs
+  static constexpr size_t kTile = 16 * kOutputs * 4;  // bytes of sums
   struct Piece {
-    const uint8_t* const* panels;
     size_t k0, k1, group, groups;  // inputs; groups of which it has a part
     bool begins, ends;             // of its (only) group, where it has a part of one
     bool first, more;              // panels of the call, panels after these
   };
+  // Sums of tiles of rows from row m on over a group, or of one tile of rows over two.
+  struct Sums {
+    uint8_t* at;
+    size_t group, m, tiles;  // no tiles: nothing
+    bool two_groups;
+  };
+  // Where the operands of a step begin: of two tiles of rows, and of the two panels.
+  struct Operands {
+    const uint8_t *x0, *x1, *w0, *w1;
+  };
+
+  template <Kind kKind>
+  void all_panels() {
+    for (size_t n = a_.n0; n < a_.n1; n += 2 * kOutputs) {
+      const bool two = n + kOutputs < a_.n1;
+      panels_[0] = a_.w->data + n / kOutputs * s_.stride;
+      panels_[1] = two ? panels_[0] + s_.stride : panels_[0];
+      __builtin_memset(acc_, 0, t_.padded() * 2 * kOutputs * sizeof(float));
+      for (size_t k = 0; k < s_.K_padded;) k = piece<kKind>(n, k);
+      empty_tiles<kKind>();
+      fold<kKind>(waiting_, 0, t_.rows);
+      waiting_.tiles = 0;
+      for (size_t m = 0; m < a_.M; ++m)
+        for (size_t u = 0; u < (two ? 2 : 1); ++u) {
+          const size_t to = n + u * kOutputs;
+          const __m512 f = _mm512_load_ps(acc_ + (2 * m + u) * kOutputs);
+          const __m512 y = x86_few::last_factors<Zmm>(finish_, panels_[u], 0, m, f);
+          x86_few::store<Zmm>(a_.y + m * a_.ldy + (to - a_.n0), y, to, a_.n1);
+        }
+    }
+  }
 
   // Returns where it ends.
-  size_t piece(const uint8_t* const (&panels)[2], size_t n, size_t k0) {
+  template <Kind kKind>
+  size_t piece(size_t n, size_t k0) {
     Piece p{};
-    p.panels = panels;
     p.first = n == a_.n0, p.more = n + 2 * kOutputs < a_.n1;
     p.k0 = k0, p.k1 = k0 + b_.piece < s_.K_padded ? k0 + b_.piece : s_.K_padded;
     p.group = k0 / s_.padded;
@@ -120,28 +151,18 @@ class ManyRows {
     }
     p.begins = k0 % s_.padded == 0, p.ends = p.k1 % s_.padded == 0;
     for (size_t u = 0; u < 2; ++u) {
-      const uint8_t* from = panels[u] + k0 * 8;
+      const uint8_t* from = panels_[u] + k0 * 8;
       uint8_t* to = codes_ + u * kOutputs * b_.piece;
       if (s_.codes == Codes::kNibbles) expand<Codes::kNibbles>(from, p.k1 - k0, to);
       if (s_.codes == Codes::kFp4) expand<Codes::kFp4>(from, p.k1 - k0, to);
-      for (size_t g = 0; g < p.groups; ++g)
-        _mm512_store_ps(
-            scales_ + (2 * g + u) * kOutputs,
-            x86_few::scales_at<Zmm>(
-                s_.scale_type, panels[u] + s_.scales + (p.group + g) * s_.group_scale_bytes, 0));
     }
     memory_barrier();
     ask_for_next(p);
-    switch (finish_.kind()) {
-      case Kind::kPlain:
-        all_tiles<Kind::kPlain>(p);
-        break;
-      case Kind::kScaled:
-        all_tiles<Kind::kScaled>(p);
-        break;
-      case Kind::kAny:
-        all_tiles<Kind::kAny>(p);
-        break;
+    if (s_.padded <= kShortGroup && p.groups % 2 == 0) {
+      for (size_t t = 0; t < t_.tiles; ++t) two_groups<kKind>(p, t);
+    } else {
+      for (size_t t = 0; t < t_.tiles; t += 2)
+        t + 1 < t_.tiles ? tiles<2, kKind>(p, t) : tiles<1, kKind>(p, t);
     }
     return p.k1;
   }
@@ -152,199 +173,217 @@ class ManyRows {
     ahead_.lines = p.more || p.first ? (p.k1 - p.k0) * per_input / 64 : 0;
     if (p.more && p.k0 == 0)
       for (size_t i = s_.scales; i < s_.stride; i += 64)
-        for (size_t u = 0; u < 2; ++u) ask(p.panels[u] + 2 * s_.stride + i);
+        for (size_t u = 0; u < 2; ++u) ask(panels_[u] + 2 * s_.stride + i);
     if (p.first && p.k1 < s_.K_padded)
       for (size_t i = 0; i < ahead_.lines; ++i)
-        for (size_t u = 0; u < 2; ++u) ask(p.panels[u] + p.k1 * per_input + 64 * i);
+        for (size_t u = 0; u < 2; ++u) ask(panels_[u] + p.k1 * per_input + 64 * i);
     if (!p.more) ahead_.lines = 0;
-    for (size_t u = 0; u < 2; ++u) ahead_.next[u] = p.panels[u] + 2 * s_.stride + p.k0 * per_input;
+    for (size_t u = 0; u < 2; ++u) ahead_.next[u] = panels_[u] + 2 * s_.stride + p.k0 * per_input;
     const size_t parts = (t_.tiles + 1) / 2 * p.groups;
     ahead_.part = (ahead_.lines + parts - 1) / parts;
   }
 
-  template <Kind kKind>
-  void all_tiles(const Piece& p) {
-    if (s_.padded <= kShortGroup && p.groups % 2 == 0) {
-      for (size_t t = 0; t < t_.tiles; ++t) two_groups<kKind>(p, t);
-    } else {
-      for (size_t t = 0; t < t_.tiles; t += 2)
-        t + 1 < t_.tiles ? tiles<2, kKind>(p, t) : tiles<1, kKind>(p, t);
-    }
-    fold<kKind>(p);
+  Operands operands(const Piece& p, size_t tile) const {
+    const uint8_t* x = a_.panel + tile * t_.rows * s_.K_padded + p.k0 * t_.rows;
+    const bool bytes = s_.codes == Codes::kBytes;
+    return {x, x + t_.rows * s_.K_padded, bytes ? panels_[0] + p.k0 * kOutputs : codes_,
+            bytes ? panels_[1] + p.k0 * kOutputs : codes_ + kOutputs * b_.piece};
   }
 
-  // T tiles of rows against both panels. While the tiles of a group are multiplied, the sums of the
-  // one before, which wait in memory, are added to the results.
+  // One step of T tiles of rows against both panels; kStore: the tiles begin anew, and what they
+  // held goes to memory.
+  template <int T, bool kStore>
+  [[gnu::always_inline]] void step(Operands& o, [[maybe_unused]] uint8_t* to) const {
+    const size_t step = s_.step;
+    _tile_loadd(4, o.x0, step);
+    _tile_loadd(6, o.w0, 64);
+    if constexpr (kStore) {
+      _tile_stored(0, to, 64);
+      _tile_zero(0);
+    }
+    _tile_dpbssd(0, 4, 6);
+    _tile_loadd(7, o.w1, 64);
+    if constexpr (kStore) {
+      _tile_stored(1, to + kTile, 64);
+      _tile_zero(1);
+    }
+    _tile_dpbssd(1, 4, 7);
+    if constexpr (T == 2) {
+      _tile_loadd(5, o.x1, step);
+      if constexpr (kStore) {
+        _tile_stored(2, to + 2 * kTile, 64);
+        _tile_zero(2);
+      }
+      _tile_dpbssd(2, 5, 6);
+      if constexpr (kStore) {
+        _tile_stored(3, to + 3 * kTile, 64);
+        _tile_zero(3);
+      }
+      _tile_dpbssd(3, 5, 7);
+    }
+    next(o);
+  }
+  // The same of one tile of rows in tiles 2 and 3.
+  template <bool kStore>
+  [[gnu::always_inline]] void second_step(Operands& o, [[maybe_unused]] uint8_t* to) const {
+    _tile_loadd(5, o.x0, s_.step);
+    _tile_loadd(6, o.w0, 64);
+    if constexpr (kStore) {
+      _tile_stored(2, to + 2 * kTile, 64);
+      _tile_zero(2);
+    }
+    _tile_dpbssd(2, 5, 6);
+    _tile_loadd(7, o.w1, 64);
+    if constexpr (kStore) {
+      _tile_stored(3, to + 3 * kTile, 64);
+      _tile_zero(3);
+    }
+    _tile_dpbssd(3, 5, 7);
+    next(o);
+  }
+  [[gnu::always_inline]] void next(Operands& o) const {
+    o.x0 += t_.rows * s_.step, o.x1 += t_.rows * s_.step;
+    o.w0 += kOutputs * s_.step, o.w1 += kOutputs * s_.step;
+  }
+
+  // T tiles of rows against both panels.
   template <int T, Kind kKind>
   [[gnu::noinline]] void tiles(const Piece& p, size_t tile) {
-    const size_t step = s_.step, x_step = t_.rows * step, w_step = kOutputs * step;
-    const uint8_t* x0 = a_.panel + tile * t_.rows * s_.K_padded + p.k0 * t_.rows;
-    const uint8_t* x1 = x0 + t_.rows * s_.K_padded;
-    const bool bytes = s_.codes == Codes::kBytes;
-    const uint8_t* w0 = bytes ? p.panels[0] + p.k0 * kOutputs : codes_;
-    const uint8_t* w1 = bytes ? p.panels[1] + p.k0 * kOutputs : codes_ + kOutputs * b_.piece;
-    const size_t steps = (p.k1 - p.k0) / p.groups / step;
-    constexpr size_t kTile = 16 * kOutputs * 4;
-    uint8_t* sums = s_.padded <= b_.piece ? sums_ : sums_ + tile * 2 * kTile;
+    if (s_.padded > b_.piece) return part_of_group<T, kKind>(p, tile);
+    Operands o = operands(p, tile);
+    const size_t steps = steps_, part = (t_.rows + steps - 1) / steps;
+    Sums now = in_tiles_, waiting = waiting_;  // in registers: nothing waits for a store
     for (size_t g = 0; g < p.groups; ++g) {
-      if (p.begins) {
-        _tile_zero(0);
-        _tile_zero(1);
-        if constexpr (T == 2) {
-          _tile_zero(2);
-          _tile_zero(3);
-        }
-      } else {
-        _tile_loadd(0, sums, 64);
-        _tile_loadd(1, sums + kTile, 64);
-        if constexpr (T == 2) {
-          _tile_loadd(2, sums + 2 * kTile, 64);
-          _tile_loadd(3, sums + 3 * kTile, 64);
-        }
+      uint8_t* const to = other(waiting.at);
+      step<T, true>(o, to);
+      if (T == 1 && (now.tiles == 2 || now.two_groups)) {  // theirs, which nobody needs now
+        _tile_stored(2, to + 2 * kTile, 64);
+        _tile_stored(3, to + 3 * kTile, 64);
       }
-      for (size_t i = 0; i < steps; ++i) {
-        _tile_loadd(4, x0, step);
-        _tile_loadd(6, w0, 64);
-        _tile_dpbssd(0, 4, 6);
-        _tile_loadd(7, w1, 64);
-        _tile_dpbssd(1, 4, 7);
-        if constexpr (T == 2) {
-          _tile_loadd(5, x1, step);
-          _tile_dpbssd(2, 5, 6);
-          _tile_dpbssd(3, 5, 7);
-          x1 += x_step;
-        }
-        x0 += x_step, w0 += w_step, w1 += w_step;
+      fold<kKind>(waiting, 0, part);
+      for (size_t i = 1; i < steps; ++i) {
+        step<T, false>(o, to);
+        fold<kKind>(waiting, i * part, (i + 1) * part);
       }
       ahead_.fetch();
-      fold<kKind>(p);
-      if (s_.padded <= b_.piece) sums = sums == sums_ ? sums_ + 4 * kTile : sums_;
-      _tile_stored(0, sums, 64);
-      _tile_stored(1, sums + kTile, 64);
-      if constexpr (T == 2) {
-        _tile_stored(2, sums + 2 * kTile, 64);
-        _tile_stored(3, sums + 3 * kTile, 64);
-      }
-      memory_barrier();
-      if (p.ends) waiting_ = {sums, g, tile * t_.rows, T, false};
+      waiting = now, waiting.at = to;
+      now = {nullptr, p.group + g, tile * t_.rows, T, false};
     }
+    in_tiles_ = now, waiting_ = waiting;
   }
 
   // Short groups spend their time on results: a tile of rows against both panels over two groups, so
   // that results are read and written once for both.
   template <Kind kKind>
   [[gnu::noinline]] void two_groups(const Piece& p, size_t tile) {
-    const size_t step = s_.step, x_step = t_.rows * step, w_step = kOutputs * step;
-    const uint8_t* x = a_.panel + tile * t_.rows * s_.K_padded + p.k0 * t_.rows;
-    const bool bytes = s_.codes == Codes::kBytes;
-    const uint8_t* w0 = bytes ? p.panels[0] + p.k0 * kOutputs : codes_;
-    const uint8_t* w1 = bytes ? p.panels[1] + p.k0 * kOutputs : codes_ + kOutputs * b_.piece;
-    const size_t steps = s_.padded / step;
-    constexpr size_t kTile = 16 * kOutputs * 4;
-    uint8_t* sums = sums_;
+    Operands o = operands(p, tile);
+    const size_t steps = steps_, half = (t_.rows + 1) / 2;
+    Sums now = in_tiles_, waiting = waiting_;
     for (size_t g = 0; g < p.groups; g += 2) {
+      uint8_t* const to = other(waiting.at);
+      step<1, true>(o, to);
+      for (size_t i = 1; i < steps; ++i) step<1, false>(o, to);
+      fold<kKind>(waiting, 0, half);
+      second_step<true>(o, to);
+      for (size_t i = 1; i < steps; ++i) second_step<false>(o, to);
+      fold<kKind>(waiting, half, t_.rows);
+      ahead_.fetch();
+      waiting = now, waiting.at = to;
+      now = {nullptr, p.group + g, tile * t_.rows, 1, true};
+    }
+    in_tiles_ = now, waiting_ = waiting;
+  }
+
+  // A piece of a group longer than pieces: its sums stay in memory from piece to piece.
+  template <int T, Kind kKind>
+  void part_of_group(const Piece& p, size_t tile) {
+    uint8_t* const sums = sums_ + tile * 2 * kTile;
+    if (p.begins) {
       _tile_zero(0);
       _tile_zero(1);
       _tile_zero(2);
       _tile_zero(3);
-      for (size_t i = 0; i < steps; ++i, x += x_step, w0 += w_step, w1 += w_step) {
-        _tile_loadd(4, x, step);
-        _tile_loadd(6, w0, 64);
-        _tile_dpbssd(0, 4, 6);
-        _tile_loadd(7, w1, 64);
-        _tile_dpbssd(1, 4, 7);
+    } else {
+      _tile_loadd(0, sums, 64);
+      _tile_loadd(1, sums + kTile, 64);
+      if constexpr (T == 2) {
+        _tile_loadd(2, sums + 2 * kTile, 64);
+        _tile_loadd(3, sums + 3 * kTile, 64);
       }
-      for (size_t i = 0; i < steps; ++i, x += x_step, w0 += w_step, w1 += w_step) {
-        _tile_loadd(5, x, step);
-        _tile_loadd(6, w0, 64);
-        _tile_dpbssd(2, 5, 6);
-        _tile_loadd(7, w1, 64);
-        _tile_dpbssd(3, 5, 7);
-      }
-      ahead_.fetch();
-      fold<kKind>(p);
-      sums = sums == sums_ ? sums_ + 4 * kTile : sums_;
-      _tile_stored(0, sums, 64);
-      _tile_stored(1, sums + kTile, 64);
+    }
+    Operands o = operands(p, tile);
+    for (size_t k = p.k0; k < p.k1; k += s_.step) step<T, false>(o, nullptr);
+    ahead_.fetch();
+    fold<kKind>(waiting_, 0, t_.rows);
+    waiting_.tiles = 0;
+    _tile_stored(0, sums, 64);
+    _tile_stored(1, sums + kTile, 64);
+    if constexpr (T == 2) {
       _tile_stored(2, sums + 2 * kTile, 64);
       _tile_stored(3, sums + 3 * kTile, 64);
-      memory_barrier();
-      waiting_ = {sums, g, tile * t_.rows, 1, true};
     }
+    memory_barrier();
+    if (p.ends) waiting_ = {sums, p.group, tile * t_.rows, T, false};
   }
 
-  // Sums of tiles of rows from row m on over group g of a piece that are not yet part of the results.
-  struct Waiting {
-    const uint8_t* sums;
-    size_t g, m, tiles;
-    bool two_groups;  // of one tile, instead of one group of the tiles
-  };
+  uint8_t* other(const uint8_t* sums) const { return sums == sums_ ? sums_ + 4 * kTile : sums_; }
   template <Kind kKind>
-  [[gnu::noinline]] void fold(const Piece& p) {
-    if (waiting_.tiles != 0 && waiting_.two_groups) {
-      fold_two<kKind>(p, waiting_.g, waiting_.m, waiting_.sums);
-      waiting_.tiles = 0;
-    }
-    for (size_t i = 0; i < waiting_.tiles; ++i)
-      fold<kKind>(p, waiting_.g, waiting_.m + i * t_.rows,
-                  waiting_.sums + i * 2 * 16 * kOutputs * 4);
-    waiting_.tiles = 0;
+  [[gnu::noinline]] void empty_tiles() {
+    if (in_tiles_.tiles == 0) return;
+    fold<kKind>(waiting_, 0, t_.rows);
+    uint8_t* const to = other(waiting_.at);
+    _tile_stored(0, to, 64);
+    _tile_stored(1, to + kTile, 64);
+    _tile_stored(2, to + 2 * kTile, 64);
+    _tile_stored(3, to + 3 * kTile, 64);
+    memory_barrier();
+    waiting_ = in_tiles_, waiting_.at = to;
+    in_tiles_ = {};
   }
+
+  // Adds rows [from, to) of each tile of the sums to the results, between barriers, so that
+  // it stays where it is called.
   template <Kind kKind>
-  [[gnu::always_inline]] void fold_two(const Piece& p, size_t g, size_t m, const uint8_t* sums) {
-    constexpr size_t kTile = 16 * kOutputs * 4;
-    float* f = acc_ + 2 * m * kOutputs;
-    const size_t rows = a_.M - m < t_.rows ? a_.M - m : t_.rows;
-    __m512 c[4];
-    MOEBIUS_UNROLL for (size_t j = 0; j < 4; ++j) c[j] =
-        _mm512_load_ps(scales_ + (2 * g + j) * kOutputs);
-    for (size_t i = 0; i < rows; ++i, f += 2 * kOutputs, sums += 64)
+  [[gnu::always_inline]] void fold(const Sums& w, size_t from, size_t to) {
+    memory_barrier();
+    if (to > t_.rows) to = t_.rows;
+    if (w.two_groups && w.tiles != 0) {
+      fold_rows<2, kKind>(w.at, w.group, w.m, from, to);
+    } else {
+      for (size_t i = 0; i < w.tiles; ++i)
+        fold_rows<1, kKind>(w.at + i * 2 * kTile, w.group, w.m + i * t_.rows, from, to);
+    }
+    memory_barrier();
+  }
+  template <size_t kGroups, Kind kKind>
+  [[gnu::always_inline]] void fold_rows(const uint8_t* sums, size_t group, size_t m0, size_t from,
+                                        size_t to) {
+    __m512 c[2 * kGroups];
+    MOEBIUS_UNROLL for (size_t j = 0; j < 2 * kGroups; ++j) c[j] = x86_few::scales_at<Zmm>(
+        s_.scale_type, panels_[j % 2] + s_.scales + (group + j / 2) * s_.group_scale_bytes, 0);
+    sums += from * 64;
+    float* f = acc_ + 2 * (m0 + from) * kOutputs;
+    for (size_t m = m0 + from; m < m0 + to; ++m, f += 2 * kOutputs, sums += 64)
       MOEBIUS_UNROLL for (size_t u = 0; u < 2; ++u) {
         __m512 v = _mm512_load_ps(f + u * kOutputs);
-        MOEBIUS_UNROLL for (size_t j = 0; j < 2; ++j) {
-          const __m512i s = _mm512_load_si512(sums + (2 * j + u) * kTile);
-          if constexpr (kKind == Kind::kPlain) {
-            v = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s), c[2 * j + u], v);
-          } else {
-            v = x86_few::fold<Zmm, kKind>(finish_, p.panels[u], p.group + g + j, 0, m + i, 0, s,
-                                          c[2 * j + u], v);
-          }
-        }
+        MOEBIUS_UNROLL for (size_t j = 0; j < kGroups; ++j) v = x86_few::fold<Zmm, kKind>(
+            finish_, panels_[u], group + j, 0, m, 0, _mm512_load_si512(sums + (2 * j + u) * kTile),
+            c[2 * j + u], v);
         _mm512_store_ps(f + u * kOutputs, v);
       }
-  }
-  template <Kind kKind>
-  [[gnu::always_inline]] void fold(const Piece& p, size_t g, size_t m, const uint8_t* sums) {
-    const __m512 c0 = _mm512_load_ps(scales_ + 2 * g * kOutputs),
-                 c1 = _mm512_load_ps(scales_ + (2 * g + 1) * kOutputs);
-    float* f = acc_ + 2 * m * kOutputs;
-    const size_t rows = a_.M - m < t_.rows ? a_.M - m : t_.rows;
-    for (size_t i = 0; i < rows; ++i, f += 2 * kOutputs, sums += 64) {
-      const __m512i s0 = _mm512_load_si512(sums), s1 = _mm512_load_si512(sums + 16 * kOutputs * 4);
-      const __m512 f0 = _mm512_load_ps(f), f1 = _mm512_load_ps(f + kOutputs);
-      if constexpr (kKind == Kind::kPlain) {
-        _mm512_store_ps(f, _mm512_fmadd_ps(_mm512_cvtepi32_ps(s0), c0, f0));
-        _mm512_store_ps(f + kOutputs, _mm512_fmadd_ps(_mm512_cvtepi32_ps(s1), c1, f1));
-      } else {
-        const size_t group = p.group + g;
-        _mm512_store_ps(
-            f, x86_few::fold<Zmm, kKind>(finish_, p.panels[0], group, 0, m + i, 0, s0, c0, f0));
-        _mm512_store_ps(f + kOutputs, x86_few::fold<Zmm, kKind>(finish_, p.panels[1], group, 0,
-                                                                m + i, 0, s1, c1, f1));
-      }
-    }
   }
 
   const GemmArgs& a_;
   const Shape s_;
   const RowTiles t_;
   const Blocking b_;
+  const size_t steps_;  // of a group
   const x86_few::Finish finish_;
+  const uint8_t* panels_[2] = {};
   uint8_t* const codes_;
-  float* const scales_;
   uint8_t* const sums_;
   float* const acc_;
-  Waiting waiting_{};
+  Sums in_tiles_{}, waiting_{};
   Ahead ahead_;
 };
 

@@ -86,9 +86,8 @@ size_t panel_bytes_amx(const Problem& p, size_t M);
 // Many rows: two panels of weights become int8 operands in scratch, a piece of K at a time, so that
 // they stay in the first-level cache while all tiles of rows pass.
 struct Blocking {
-  size_t piece;                     // inputs: several groups, or a part of one
-  size_t groups;                    // of a piece, at least 1
-  size_t scales, sums, acc, bytes;  // offsets in scratch: f32 scales, sums of tiles, f32 results
+  size_t piece;             // inputs: several groups, or a part of one
+  size_t sums, acc, bytes;  // offsets in scratch: sums of tiles, f32 results
 };
 Blocking blocking_of(const Shape& s, const RowTiles& t);
 size_t scratch_bytes_few(const Problem& p, size_t M);
