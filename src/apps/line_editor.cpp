@@ -3,10 +3,12 @@
 // stderr: stdout holds answers only. The history lives as long as the program.
 #include <histedit.h>
 #include <langinfo.h>
+#include <poll.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <clocale>
+#include <csignal>
 #include <cwchar>
 #include <string_view>
 
@@ -19,12 +21,27 @@ namespace {
 
 constexpr int kHistory = 1000;  // lines
 
+// Waits for standard input; false: Ctrl-C was seen. The signal is held back until the wait has begun, so that one that comes between
+// the prompt and the wait is not lost.
+bool wait_for_input() {
+  sigset_t interrupt, before;
+  sigemptyset(&interrupt);
+  sigaddset(&interrupt, SIGINT);
+  pthread_sigmask(SIG_BLOCK, &interrupt, &before);
+  pollfd input{STDIN_FILENO, POLLIN, 0};
+  while (!interrupt_seen() && ppoll(&input, 1, nullptr, &before) < 0 && errno == EINTR) {
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return !interrupt_seen();
+}
+
 // Bytes of standard input as characters. libedit's own reader goes on after a signal; a conversation
 // ends with Ctrl-C at the prompt.
 int read_character(EditLine*, wchar_t* out) {
   std::mbstate_t state{};
   while (true) {
     char byte = 0;
+    if (!wait_for_input()) return -1;
     const ssize_t n = read(STDIN_FILENO, &byte, 1);
     if (n < 0 && errno == EINTR && !interrupt_seen()) continue;  // a window that changed its size
     if (n <= 0) return static_cast<int>(n);

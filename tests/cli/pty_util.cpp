@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <pty.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -41,7 +42,7 @@ void Terminal::type(std::string_view keys) {
 
 bool Terminal::read_more() {
   pollfd poll_on{descriptor_, POLLIN, 0};
-  if (poll(&poll_on, 1, 120'000) <= 0) return false;
+  if (poll(&poll_on, 1, 60'000) <= 0) return false;
   char buffer[4096];
   const ssize_t n = read(descriptor_, buffer, sizeof(buffer));
   if (n <= 0) return false;  // the other side is gone
@@ -60,11 +61,25 @@ bool Terminal::see(std::string_view text) {
   }
 }
 
+bool Terminal::see_prompt(std::string_view text) {
+  if (!see(text)) return false;
+  for (int tries = 0; tries < 3000; ++tries) {
+    termios mode{};
+    if (tcgetattr(descriptor_, &mode) != 0) return false;
+    if ((mode.c_lflag & ICANON) == 0) return true;
+    usleep(5'000);
+  }
+  return false;
+}
+
 int Terminal::finish() {
   while (read_more()) {
   }
   int raw = 0;
-  waitpid(process_, &raw, 0);
+  for (int tries = 0; waitpid(process_, &raw, WNOHANG) == 0; ++tries) {
+    if (tries == 100) kill(process_, SIGKILL);  // it still waits for somebody
+    usleep(50'000);
+  }
   process_ = -1;
   return WIFEXITED(raw) ? WEXITSTATUS(raw) : 128 + WTERMSIG(raw);
 }

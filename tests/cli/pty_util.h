@@ -25,6 +25,8 @@ class Terminal {
   // Reads until `text` appears in what came since the last call that found something. False after
   // two minutes and at the end of the tool.
   bool see(std::string_view text);
+  // The same for a prompt, and the line editor has taken over: keys that are typed between the two are the system's line discipline's.
+  bool see_prompt(std::string_view text);
   int finish();  // reads on to the end; exit status, 128 + signal
 
   const std::string& transcript() const { return transcript_; }

@@ -135,16 +135,16 @@ std::string content(const Json& messages, size_t i) {
 TEST(Terminal, LinesAreEditedAndRemembered) {
   const TempDir dir;
   Terminal t("run -i -n 4 --temp 0 --ignore-eos");
-  ASSERT_TRUE(t.see("> ")) << t.transcript();
+  ASSERT_TRUE(t.see_prompt("> ")) << t.transcript();
   t.type(
       "Helo w\xc3\xb6rld\x1b[D\x1b[D\x1b[D\x1b[D\x1b[D\x1b[D\x1b[D"
       "l\r");  // to the o, an l before it
-  ASSERT_TRUE(t.see("\n> ")) << t.transcript();
+  ASSERT_TRUE(t.see_prompt("\n> ")) << t.transcript();
   t.type("\x1b[A\r");  // the line before
-  ASSERT_TRUE(t.see("\n> ")) << t.transcript();
+  ASSERT_TRUE(t.see_prompt("\n> ")) << t.transcript();
   t.type("/save " + (dir / "said").string() + "\r");
   ASSERT_TRUE(t.see("(4 messages saved)")) << t.transcript();
-  ASSERT_TRUE(t.see("> ")) << t.transcript();  // the editor reads again
+  ASSERT_TRUE(t.see_prompt("> ")) << t.transcript();  // the editor reads again
   t.type(kCtrlD);
   EXPECT_EQ(t.finish(), 0) << t.transcript();
   const Json said = saved_messages(dir / "said");
@@ -154,32 +154,32 @@ TEST(Terminal, LinesAreEditedAndRemembered) {
 
 TEST(Terminal, CtrlCStopsTheAnswerAndThenLeaves) {
   Terminal t("run -i -n -1 --temp 0 --ignore-eos");
-  ASSERT_TRUE(t.see("> ")) << t.transcript();
+  ASSERT_TRUE(t.see_prompt("> ")) << t.transcript();
   t.type("Good morning\r");
   ASSERT_TRUE(t.see("prompt [")) << t.transcript();
   t.type(kCtrlC);
   ASSERT_TRUE(t.see("(stopped)")) << t.transcript();
-  ASSERT_TRUE(t.see("> ")) << t.transcript();
+  ASSERT_TRUE(t.see_prompt("> ")) << t.transcript();
   t.type(kCtrlC);
   EXPECT_EQ(t.finish(), 130) << t.transcript();
 }
 
 TEST(Terminal, AFullContextKeepsTheConversation) {
   Terminal t("run -i -n -1 -c 64 --temp 0 --ignore-eos");
-  ASSERT_TRUE(t.see("> ")) << t.transcript();
+  ASSERT_TRUE(t.see_prompt("> ")) << t.transcript();
   t.type("Good morning\r");
   ASSERT_TRUE(t.see("the context is full")) << t.transcript();
-  ASSERT_TRUE(t.see("> ")) << t.transcript();
+  ASSERT_TRUE(t.see_prompt("> ")) << t.transcript();
   t.type("And then?\r");
   ASSERT_TRUE(t.see("the context is full")) << t.transcript();
   EXPECT_NE(t.transcript().find("/reset"), std::string::npos);
-  ASSERT_TRUE(t.see("> ")) << t.transcript();
+  ASSERT_TRUE(t.see_prompt("> ")) << t.transcript();
   t.type("/reset\r");
   ASSERT_TRUE(t.see("(forgotten)")) << t.transcript();
-  ASSERT_TRUE(t.see("> ")) << t.transcript();
+  ASSERT_TRUE(t.see_prompt("> ")) << t.transcript();
   t.type("Good evening\r");
   ASSERT_TRUE(t.see("the context is full")) << t.transcript();
-  ASSERT_TRUE(t.see("> ")) << t.transcript();
+  ASSERT_TRUE(t.see_prompt("> ")) << t.transcript();
   t.type(kCtrlD);
   EXPECT_EQ(t.finish(), 0) << t.transcript();
 }
