@@ -4,11 +4,12 @@
 // reorder in make_panel. Declarations only (see list.h, rule 4); the loops are row functions
 // (row_functions.h), chosen for the machine.
 //
-//   offset 0              scales        float[S]      S = act_groups: 0 for kAsIs, 1 for kRow and
-//   kStatic, ceil(K/group) offset 4 S            zero points   int32[S]      only for dynamic
-//   asymmetric integers (PreparedLayout::zero_points) offset codes          codes         int8[K],
-//   e4m3 bytes [K], E2M1 one code per byte [K], or float[K] for kAsIs row_bytes is a multiple of
-//   64; codes start at a multiple of 64.
+// clang-format off
+//   offset 0      scales        float[S]    S = act_groups: 0 for kAsIs, 1 for kRow and kStatic, ceil(K / group) for kGroup
+//   offset 4 S    zero points   int32[S]    only for dynamic asymmetric integers (PreparedLayout::zero_points)
+//   offset codes  codes         int8[K], e4m3 bytes [K], E2M1 one code per byte [K], or float[K] for kAsIs
+// clang-format on
+// row_bytes is a multiple of 64; codes start at a multiple of 64.
 #pragma once
 #include <cstddef>
 #include <cstdint>
