@@ -56,30 +56,13 @@ void gemm(const GemmArgs& args) { x86_few::gemm<Madd>(args, x86_int8::Engine::kY
 #define MOEBIUS_BODY(f) nullptr
 #endif
 
-constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) {
-  return {"x86_avx2",
-          codec,
-          Arch::kX86_64,
-          kAvx2 | kFma | kF16c,
-          x86_int8::kOutputs,
-          fits,
-          x86_int8::numerics,
-          x86_int8::packed_bytes,
-          MOEBIUS_BODY(pack_x86_int8),
-          prepared_row_bytes,
-          MOEBIUS_BODY(prepare_rows_canonical),
-          x86_int8::panel_bytes_ymm,
-          MOEBIUS_BODY(make_panel),
-          x86_int8::scratch_bytes_few,
-          MOEBIUS_BODY(gemm)};
-}
-constexpr Kernel kKernels[] = {kernel("int4", x86_int8::supports_int4),
-                               kernel("int8", x86_int8::supports_int8),
-                               kernel("fp4", x86_int8::supports_fp4)};
+constexpr X86Int8Kernels kKernels =
+    x86_int8_kernels({"x86_avx2", kAvx2 | kFma | kF16c, x86_int8::panel_bytes_ymm,
+                      x86_int8::scratch_bytes_few, MOEBIUS_BODY(make_panel), MOEBIUS_BODY(gemm)});
 
 }  // namespace
 
 extern const KernelTable kX86Avx2Int8Kernels;
-const KernelTable kX86Avx2Int8Kernels = {kKernels, sizeof kKernels / sizeof kKernels[0]};
+const KernelTable kX86Avx2Int8Kernels = {kKernels.of, sizeof kKernels.of / sizeof kKernels.of[0]};
 
 }  // namespace moebius

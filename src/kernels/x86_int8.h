@@ -93,5 +93,48 @@ Blocking blocking_of(const Shape& s, const RowTiles& t);
 size_t scratch_bytes_few(const Problem& p, size_t M);
 size_t scratch_bytes_amx(const Problem& p, size_t M);
 
+// What is a unit's own; its bodies are null on other architectures.
+struct Unit {
+  const char* name;
+  uint32_t needs;
+  size_t (*panel_bytes)(const Problem&, size_t M);
+  size_t (*scratch_bytes)(const Problem&, size_t M);
+  void (*make_panel)(const PanelArgs&);
+  void (*gemm)(const GemmArgs&);
+};
+
 }  // namespace x86_int8
+
+namespace {
+
+// A unit's table: the codecs of the family.
+struct X86Int8Kernels {
+  Kernel of[3];
+};
+constexpr Kernel x86_int8_kernel(const x86_int8::Unit& u, const char* codec,
+                                 const char* (*fits)(const Problem&)) {
+  const bool here = u.gemm != nullptr;
+  return {u.name,
+          codec,
+          Arch::kX86_64,
+          u.needs,
+          x86_int8::kOutputs,
+          fits,
+          x86_int8::numerics,
+          x86_int8::packed_bytes,
+          here ? pack_x86_int8 : nullptr,
+          prepared_row_bytes,
+          here ? prepare_rows_canonical : nullptr,
+          u.panel_bytes,
+          u.make_panel,
+          u.scratch_bytes,
+          u.gemm};
+}
+constexpr X86Int8Kernels x86_int8_kernels(const x86_int8::Unit& u) {
+  return {{x86_int8_kernel(u, "int4", x86_int8::supports_int4),
+           x86_int8_kernel(u, "int8", x86_int8::supports_int8),
+           x86_int8_kernel(u, "fp4", x86_int8::supports_fp4)}};
+}
+
+}  // namespace
 }  // namespace moebius
