@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <condition_variable>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -16,6 +15,7 @@
 #include "kernels/list.h"
 #include "quant/reference.h"
 #include "unit/checkpoint_util.h"
+#include "unit/rank_meeting.h"
 #include "unit/test_util.h"
 
 namespace moebius {
@@ -40,27 +40,6 @@ LayerOptions options_for(ThreadPool& pool) {
   o.x_type = XType::kF32;
   return o;
 }
-
-// Ranks in threads of their own, which meet to exchange maxima.
-class Exchange {
- public:
-  explicit Exchange(size_t ranks) : ranks_(ranks) {}
-  void maximum(float* values, size_t n) {
-    std::unique_lock lock(mutex_);
-    if (shared_.empty()) shared_.assign(n, 0.0f);
-    for (size_t i = 0; i < n; ++i) shared_[i] = std::max(shared_[i], values[i]);
-    ++arrived_;
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return arrived_ == ranks_; });
-    std::copy(shared_.begin(), shared_.end(), values);
-  }
-
- private:
-  size_t ranks_, arrived_ = 0;
-  std::vector<float> shared_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-};
 
 std::vector<float> run_linear(const LinearLayer& layer, const std::vector<float>& x, size_t T,
                               ThreadPool& pool, const AmaxReduce* reduce = nullptr) {
@@ -153,7 +132,7 @@ TEST(LayerLoader, RanksCutByInputsAddUp) {
     ThreadPool one(1);
     const std::vector<float> whole =
         run_linear(*load_linear(checkpoint, {&*m}, options_for(one)), x, T, one);
-    Exchange exchange(kRanks);
+    test::RankMeeting exchange(kRanks);
     std::vector<std::vector<float>> partial(kRanks);
     std::vector<std::thread> ranks;
     for (size_t r = 0; r < kRanks; ++r)
@@ -205,9 +184,9 @@ TEST(LayerLoader, RanksOfAMixtureAddUp) {
                              Form{1, 2, Placement::kRoundRobin}, Form{2, 2, Placement::kLinear}}) {
       if (ranks_share_granules(*block.experts[0][2], form.tp)) continue;
       // maxima are exchanged between the tensor-parallel ranks of the same experts
-      std::vector<std::unique_ptr<Exchange>> exchanges;
+      std::vector<std::unique_ptr<test::RankMeeting>> exchanges;
       for (uint64_t e = 0; e < form.ep; ++e)
-        exchanges.push_back(std::make_unique<Exchange>(form.tp));
+        exchanges.push_back(std::make_unique<test::RankMeeting>(form.tp));
       std::vector<std::vector<float>> partial(form.tp * form.ep);
       std::vector<std::thread> ranks;
       for (uint64_t e = 0; e < form.ep; ++e)

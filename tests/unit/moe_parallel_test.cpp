@@ -5,8 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 
 #include "checkpoint/eplb.h"
@@ -14,6 +12,7 @@
 #include "kernels/list.h"
 #include "quant/slice.h"
 #include "unit/moe_cases.h"
+#include "unit/rank_meeting.h"
 
 namespace moebius::test {
 namespace {
@@ -44,27 +43,6 @@ const Kernel& generic_or_reference(const Problem& p) {
   return reference_kernel();
 }
 
-// Ranks in threads of their own that meet to take the maximum of their values.
-class Meeting {
- public:
-  explicit Meeting(size_t ranks) : ranks_(ranks) {}
-  void maximum(float* values, size_t n) {
-    std::unique_lock lock(mutex_);
-    if (shared_.empty()) shared_.assign(n, 0.0f);
-    for (size_t i = 0; i < n; ++i) shared_[i] = std::max(shared_[i], values[i]);
-    ++arrived_;
-    changed_.notify_all();
-    changed_.wait(lock, [&] { return arrived_ == ranks_; });
-    std::copy(shared_.begin(), shared_.end(), values);
-  }
-
- private:
-  size_t ranks_, arrived_ = 0;
-  std::vector<float> shared_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-};
-
 // What rank `rank` of `tp` holds of an expert: rows of gate and up, columns of down.
 struct RankExpert {
   QuantMatrix gate, up, down;
@@ -86,7 +64,7 @@ RankExpert slice_expert(const ExpertCase& e, size_t tp, size_t rank, SliceMemory
 }
 
 std::vector<float> run_tp_rank(const MoeCase& c, size_t tp, size_t rank, const Activations& x,
-                               const Routes& routes, Meeting& meeting) {
+                               const Routes& routes, test::RankMeeting& meeting) {
   SliceMemory memory;
   MoePlan plan;
   plan.spec = c.spec;
@@ -177,7 +155,7 @@ TEST_P(TensorParallel, RanksAddUpToTheSingleRank) {
     const Activations x = make_x(c, 7, false, rng);
     const Routes routes = random_routes(7, 3, shape.experts, rng);
     const std::vector<float> want = reference_moe(c, x.values, routes.ids, routes.weights);
-    Meeting meeting(tp);
+    test::RankMeeting meeting(tp);
     std::vector<std::vector<float>> partial(tp);
     std::vector<std::thread> ranks;
     for (size_t r = 0; r < tp; ++r)
@@ -207,7 +185,7 @@ TEST(TensorParallel, SharedExpertIsCutToo) {
   c.spec.experts = c.spec.router.experts = 3;
   const Activations x = make_x(c, 5, false, rng);
   const Routes routes = random_routes(5, 2, 3, rng);
-  Meeting meeting(2);
+  test::RankMeeting meeting(2);
   std::vector<float> partial[2];
   std::thread other([&] { partial[1] = run_tp_rank(c, 2, 1, x, routes, meeting); });
   partial[0] = run_tp_rank(c, 2, 0, x, routes, meeting);
