@@ -239,7 +239,8 @@ TEST(Inspect, SaysWhetherRunWorks) {
   InspectOptions no;
   no.folder = (test_data_dir() / "negative" / "folders" / "nvfp4-with-int8-activations").string();
   EXPECT_FALSE(run_json(no).find("runs")->as_bool());
-  EXPECT_TRUE(contains(run(no).text, "run       no: "));
+  // The reason names a file; a long path goes to a line of its own.
+  EXPECT_TRUE(contains(run(no).text, "run       no:"));
 }
 
 // Folding numbers must not turn entries of the config into patterns that other lines contradict.
