@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an engine needs of a model, and all it knows of one: rows of sequences go in, logits come
+// out, and keys and values lie in blocks that the engine names by number. A model in this process
+// stands behind it today; a GPU or the ranks of several machines can, without a change above.
+//
+// Block numbers belong to the engine, memory belongs to the backend. A backend keeps, for every
+// kind of layer, blocks of kBlockTokens tokens (all layers of the kind together). What it computes
+// for a row depends on the row's tokens alone: not on block numbers, on the other items, or on how
+// a prompt was cut into steps.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace moebius {
+
+using BlockId = uint32_t;
+inline constexpr BlockId kNoBlock = UINT32_MAX;
+inline constexpr size_t kBlockTokens = 128;
+
+// Layers whose blocks live equally long. Block i of a table holds tokens [128 i, 128 i + 128); of a
+// kind with states, the state after the last token so far within these.
+struct KvKind {
+  std::string name;        // "full", "window 4096", "state"
+  size_t block_bytes = 0;  // of 128 tokens, all layers of the kind
+  // How far behind the next position blocks are read: SIZE_MAX all, w for a window of w keys (the
+  // next token sees itself and w - 1 before it), 1 for states (the last one). What lies further
+  // back may be given away.
+  size_t reach = SIZE_MAX;
+  // A block can be cut at any token; otherwise it is good only for the length it was written at.
+  bool cuttable = true;
+};
+
+// Where a sequence's blocks are, one table per kind (in the order of the backend's kinds). An entry
+// is kNoBlock where nothing reads it any more, and for states also where none is wanted.
+using BlockTables = std::vector<std::vector<BlockId>>;
+
+enum class LogitsOf : uint8_t { kNone, kLast, kAll };
+
+struct BatchItem {
+  const BlockTables* tables = nullptr;  // with blocks for all its tokens; lives until collect
+  size_t position = 0;                  // of the first token: how many are in the blocks already
+  std::span<const int32_t> tokens;      // at least one; lives until collect
+  LogitsOf logits = LogitsOf::kLast;
+};
+
+// Where the time of steps went, in nanoseconds.
+enum class Phase : uint8_t { kEmbedding, kNorm, kLinear, kAttention, kMoe, kOutput, kCount };
+using Profile = std::array<uint64_t, static_cast<size_t>(Phase::kCount)>;
+
+// What one step did, for the scheduler and for people.
+struct StepStats {
+  size_t rows = 0, items = 0;
+  uint64_t nanoseconds = 0;
+  Profile phases{};
+  uint64_t weight_bytes = 0;  // read: dense parts once, every expert that had a row once
+  uint64_t kv_bytes = 0;      // of the blocks that attention read
+  // Rows of every expert: [layers with experts][experts], as one list; empty when not counted.
+  std::vector<uint32_t> expert_rows;
+};
+
+struct StepOutput {
+  std::vector<float> logits;  // [rows asked for, vocab], items in order
+  StepStats stats;
+};
+
+class Backend {
+ public:
+  using Ticket = uint64_t;
+  virtual ~Backend() = default;
+
+  virtual size_t vocab() const = 0;
+  virtual std::span<const KvKind> kv_kinds() const = 0;
+
+  // Takes a batch; steps run in the order they were submitted. Throws Error in words for an item
+  // that can never run (no token, a token out of range, a table too short), and then nothing of it
+  // was taken. No two items of one batch may write the same block.
+  virtual Ticket submit(std::span<const BatchItem> items) = 0;
+  // Waits for a batch and takes its results. Throws when the step failed: then blocks hold for
+  // every item what they held before at positions below item.position, and anything behind (see
+  // cut()).
+  virtual void collect(Ticket ticket, StepOutput& out) = 0;
+
+  // Takes effect before the next batch that is submitted. copy: block `to` becomes block `from`,
+  // its first `tokens` tokens, the rest empty. cut: what block `id` holds behind its first `tokens`
+  // tokens is forgotten (after a failed step, or to go on from a shorter prefix).
+  virtual void copy_block(size_t kind, BlockId from, BlockId to, size_t tokens) = 0;
+  virtual void cut_block(size_t kind, BlockId id, size_t tokens) = 0;
+  // Makes blocks [0, count) of a kind usable now, or throws Error; without it memory comes as
+  // blocks are written.
+  virtual void commit_blocks(size_t kind, size_t count) = 0;
+  // Gives memory of blocks >= count back where that is possible.
+  virtual void trim_blocks(size_t kind, size_t count) = 0;
+};
+
+}  // namespace moebius
