@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "model/backend.h"
 #include "model/decoder_spec.h"
 #include "model/layer_loader.h"
 #include "nn/attention.h"
@@ -43,9 +44,6 @@ struct StepItem {
   bool all_logits = false;          // logits of every token, else of the last one
 };
 
-// Where the time of steps went, in nanoseconds.
-enum class Phase : uint8_t { kEmbedding, kNorm, kLinear, kAttention, kMoe, kOutput, kCount };
-using Profile = std::array<uint64_t, static_cast<size_t>(Phase::kCount)>;
 std::string_view name_of(Phase phase);
 
 // Bytes of KV cache per token as they are allocated: whole blocks, packed for `cpu`.
