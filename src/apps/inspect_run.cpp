@@ -111,11 +111,13 @@ RunFacts run_facts(const Checkpoint& c, uint64_t context) {
   f.packed_bytes = packed_weights(c, type);
   if (!f.works) return f;
   look_at_text(c, f);
-  f.kv_bytes_per_token = kv_bytes_per_token(decoder_spec(config), type, host_cpu());
+  ModelOptions options;
+  options.type = type;
+  const KvPlan kv = plan_kv(c, decoder_spec(config), options, host_cpu());
+  f.kv_bytes_per_token = kv.bytes_per_token();
   const std::vector<uint64_t> lengths =
       context != 0 ? std::vector<uint64_t>{context} : usual_contexts(f.context);
-  for (const uint64_t n : lengths)
-    f.memory.push_back({n, f.packed_bytes + round_up(n, kKeyBlock) * f.kv_bytes_per_token});
+  for (const uint64_t n : lengths) f.memory.push_back({n, f.packed_bytes + kv.bytes_of(n)});
   if (const uint64_t free = available_memory_bytes(); free != 0 && f.packed_bytes > free)
     f.notes.push_back(fmt::format("{} of memory are free", human_bytes(static_cast<double>(free))));
   if (context != 0 && f.context != 0 && context > f.context)

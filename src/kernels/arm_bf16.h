@@ -104,6 +104,13 @@ inline Shape shape_of(const Problem& p) {
   return s;
 }
 
+// Of 16-bit weights. Within a step: the half of 8 inputs, then odd inputs, then pairs.
+inline size_t dense_at(const Problem& p, size_t n, size_t k) {
+  const Shape s = shape_of(p);
+  return n / kNr * s.stride() + n % kNr * 8 + k / kKr * s.step_bytes + k % kKr / 8 * 64 +
+         k % 2 * 128 + k % 8 / 2 * 2;
+}
+
 inline const char* supports(const Problem& p) {
   if (p.code == CodeType::kF16 || p.code == CodeType::kF32) return "the weights do not fit bf16";
   if (p.code == CodeType::kFp8 && p.scale_type == ScaleType::kNone)

@@ -290,13 +290,6 @@ class PanelPacker : Panel<Shape> {
   }
 };
 
-inline void pack_inputs(const PackInputsArgs& a) {
-  const Shape s = shape_of(*a.problem);
-  const PackArgs whole = {a.problem, a.w, 0, a.problem->N, a.packed};
-  for (size_t n = 0; n < a.problem->N; n += kNr)
-    PanelPacker(whole, s, n, a.packed + n / kNr * s.stride(), a.k0, a.k1).pack();
-}
-
 inline void pack(const PackArgs& a) {
   const Shape s = shape_of(*a.problem);
   for (size_t n = a.n0; n < a.n1; n += kNr)

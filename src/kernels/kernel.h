@@ -5,7 +5,7 @@
 // units compiled for any instruction set, so it defines no function.
 //
 //   load:  pack(QuantMatrix) -> packed bytes          once per matrix, any rows in parallel
-//          pack_inputs(QuantMatrix, inputs)           whenever some inputs of a dense one change
+//          dense_at(n, k)                             where one element of a dense one lies
 //   run:   prepare_rows(x f32) -> prepared rows       once per token (and distinct static scale)
 //          make_panel(prepared rows, ids) -> panel    once per group of rows that meet one matrix
 //          gemm(packed, panel, block of N) -> y f32   any blocks in parallel
@@ -62,16 +62,6 @@ struct PackArgs {
   const int32_t* group_ends = nullptr;  // 4; as in PackedMatrix
   // Row of the whole matrix at which w begins, when w is a block of its rows; a multiple of n_step.
   size_t row0 = 0;
-};
-
-// New values for inputs [k0, k1) of a dense matrix (ScaleType::kNone, no column order) that was
-// packed whole before: how a block of values in the KV cache grows. Afterwards the packed bytes
-// equal those of pack() of all rows of w, provided that its other inputs did not change.
-struct PackInputsArgs {
-  const Problem* problem;
-  const QuantMatrix* w;  // all N rows; its codes: any alignment
-  size_t k0, k1;
-  uint8_t* packed;  // 64
 };
 
 // A packed matrix with the values that are not part of the tiles.
@@ -136,8 +126,11 @@ struct Kernel {
   // Outputs: a multiple of n_step and of every width of tile, so that no call ends with a narrower
   // one (0: n_step). Rows: what a call's M should be a multiple of when rows are cut into batches.
   size_t n_block = 0, m_block = 8;
-  // Null: callers pack the whole matrix again.
-  void (*pack_inputs)(const PackInputsArgs&) = nullptr;
+  // Where element (n, k) of dense weights (ScaleType::kNone, no column order) lies in packed, in
+  // bytes; it is there as it was given, in the type of the codes. The sum of something that depends
+  // on n and something that depends on k, so that callers keep two tables: how blocks of keys and
+  // values grow a token at a time. Null: it keeps no dense weights.
+  size_t (*dense_at)(const Problem&, size_t n, size_t k) = nullptr;
 };
 
 // What a kernel file exports: one constant table (kernels/list.h says how).

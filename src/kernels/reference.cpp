@@ -41,12 +41,9 @@ void pack(const PackArgs& args) {
   }
 }
 
-void pack_inputs(const PackInputsArgs& args) {
-  const PackedLayout l = layout_of(*args.problem);
-  const size_t element = code_bits(args.w->code) / 8, at = args.k0 * element;
-  for (size_t n = 0; n < args.problem->N; ++n)
-    std::memcpy(args.packed + l.codes + n * l.code_row + at,
-                args.w->codes + n * args.w->row_bytes + at, (args.k1 - args.k0) * element);
+size_t dense_at(const Problem& p, size_t n, size_t k) {
+  const PackedLayout l = layout_of(p);
+  return l.codes + n * l.code_row + k * (code_bits(p.code) / 8);
 }
 
 void prepare_rows(const PrepareArgs& args) {
@@ -151,7 +148,7 @@ void gemm(const GemmArgs& args) {
 
 constexpr Kernel kKernels[] = {{"reference", "stored", Arch::kOther, 0, 1, supports, numerics,
                                 packed_bytes, pack, prepared_row_bytes, prepare_rows, panel_bytes,
-                                make_panel, scratch_bytes, gemm, nullptr, 0, 1, pack_inputs}};
+                                make_panel, scratch_bytes, gemm, nullptr, 0, 1, dense_at}};
 
 }  // namespace
 

@@ -475,7 +475,6 @@ void gemm(const GemmArgs& args) {
   }
 }
 void pack(const PackArgs& a) { x86_float::pack(a, amx_shape(*a.problem)); }
-void pack_inputs(const PackInputsArgs& a) { x86_float::pack_inputs(a, amx_shape(*a.problem)); }
 #define MOEBIUS_BODY(f) f
 #else
 #define MOEBIUS_BODY(f) nullptr
@@ -501,7 +500,7 @@ constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) 
           nullptr,
           kNr,
           2 * kTile,
-          MOEBIUS_BODY(pack_inputs)};
+          x86_float_facts::amx_dense_at};
 }
 constexpr Kernel kKernels[] = {
     kernel("int4_float", x86_float_facts::amx_supports<0>),

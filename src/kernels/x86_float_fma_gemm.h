@@ -345,9 +345,6 @@ struct Gemm {
 };
 
 inline void pack(const PackArgs& a) { x86_float::pack(a, fma_shape(*a.problem)); }
-inline void pack_inputs(const PackInputsArgs& a) {
-  x86_float::pack_inputs(a, fma_shape(*a.problem));
-}
 #define MOEBIUS_BODY(f) f
 #else
 #define MOEBIUS_BODY(f) nullptr
@@ -373,7 +370,7 @@ constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
           nullptr,
           4 * kNr,
           kTile,
-          MOEBIUS_BODY(pack_inputs)};
+          x86_float_facts::fma_dense_at};
 }
 
 }  // namespace fma_float

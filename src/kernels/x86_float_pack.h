@@ -98,11 +98,6 @@ class PanelPacker {
     const size_t end = s_.zeros_at() + s_.groups * s_.zero_bytes;
     __builtin_memset(out_ + end, 0, s_.stride() - end);
   }
-  // Only the units that hold inputs [k0, k1) of dense weights.
-  void pack_inputs(size_t k0, size_t k1) const {
-    const Group all = Groups{*a_.problem, s_, nullptr}.first();
-    for (size_t k = k0 / s_.unit * s_.unit; k < k1; k += s_.unit) any_unit(all, k);
-  }
 
  private:
   const uint8_t* row(size_t i) const { return w_.codes + (n_ + i) * w_.row_bytes; }
@@ -310,10 +305,6 @@ class PanelPacker {
 
 inline void pack(const PackArgs& a, const Shape& s) {
   for (size_t n = a.n0; n < a.n1; n += kNr) PanelPacker(a, s, n).pack();
-}
-inline void pack_inputs(const PackInputsArgs& a, const Shape& s) {
-  const PackArgs all{a.problem, a.w, 0, a.w->N, a.packed};
-  for (size_t n = 0; n < a.w->N; n += kNr) PanelPacker(all, s, n).pack_inputs(a.k0, a.k1);
 }
 
 }  // namespace x86_float

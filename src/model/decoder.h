@@ -8,11 +8,13 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "model/backend.h"
 #include "model/decoder_spec.h"
+#include "model/kv_memory.h"
 #include "model/layer_loader.h"
 #include "nn/attention.h"
 
@@ -22,20 +24,28 @@ struct ModelOptions {
   ThreadPool* pool = nullptr;
   Policy policy;
   Int8Mode int8 = Int8Mode::kDeclared;
-  XType type = XType::kBf16;  // of activations between layers and of the KV cache
-  size_t context = 0;         // longest sequence that will be run; 0: what the config allows
+  XType type = XType::kBf16;     // of activations between layers
+  std::optional<XType> kv_type;  // of keys and values; none: as the activations
+  size_t context = 0;            // longest sequence that will be run; 0: what the config allows
   std::function<void(uint64_t bytes)> progress;  // file bytes read
 };
 
-// What one sequence has seen: keys and values of every layer.
+// What one sequence has seen, in memory of its own: for callers without an engine.
 class SequenceState {
  public:
-  size_t length() const { return layers_.empty() ? 0 : layers_[0].length(); }
-  size_t kv_bytes() const;
+  size_t length() const { return length_; }
+  size_t kv_bytes() const { return memory_.bytes(); }
 
  private:
   friend class DecoderModel;
-  std::vector<KvCache> layers_;
+  explicit SequenceState(std::span<const KvKind> kinds);
+  void reserve(size_t tokens);     // blocks for so many more
+  void commit(size_t tokens);      // they are there; gives away what no token reads again
+  std::span<const KvKind> kinds_;  // the model's
+  KvMemory memory_;
+  BlockTables tables_;
+  std::vector<std::vector<BlockId>> free_;  // per kind
+  size_t length_ = 0;
 };
 
 struct StepItem {
@@ -46,23 +56,34 @@ struct StepItem {
 
 std::string_view name_of(Phase phase);
 
-// Bytes of KV cache per token as they are allocated: whole blocks, packed for `cpu`.
-uint64_t kv_bytes_per_token(const DecoderSpec& spec, XType type, const Cpu& cpu,
-                            const Policy& policy = {});
+// Where a model keeps keys and values: the kinds of its layers, and each layer's place.
+struct KvPlan {
+  struct Place {
+    size_t kind = 0, offset = 0;  // bytes behind the begin of a block of that kind
+  };
+  std::vector<KvKind> kinds;
+  std::vector<Place> layers;
 
-class DecoderModel {
+  uint64_t bytes_per_token() const;        // while nothing is given away; whole blocks
+  uint64_t bytes_of(size_t tokens) const;  // that a sequence of so many tokens holds
+};
+// Of a model that runs with these options.
+KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const ModelOptions& options,
+               const Cpu& cpu);
+
+class DecoderModel : public Backend {
  public:
   // Throws Error: unsupported architecture or module (before anything is read), broken payload.
   static std::unique_ptr<DecoderModel> load(const Checkpoint& checkpoint,
                                             const ModelOptions& options);
-  ~DecoderModel();
+  ~DecoderModel() override;
 
-  size_t vocab() const { return vocab_; }
+  size_t vocab() const override { return vocab_; }
   size_t layers() const { return layers_.size(); }
   XType type() const { return options_.type; }
   uint64_t packed_bytes() const;  // weights in memory
   uint64_t embedding_bytes() const { return embedding_.N * embedding_.row_bytes; }  // of these
-  uint64_t kv_bytes_per_token() const;
+  const KvPlan& kv_plan() const { return kv_plan_; }
   uint64_t weight_bytes_per_token()
       const;  // packed weights that one token reads (k experts per layer)
   SequenceState new_sequence() const;
@@ -70,27 +91,55 @@ class DecoderModel {
   // One step: all items' tokens run through the model. logits: [rows, vocab], items in order, one
   // row each (or one per token). Throws Error for a token id out of range, naming it. Calls from
   // several threads take turns.
+  // When it throws, every state is as it was.
   void forward(std::span<const StepItem> items, std::vector<float>& logits);
   const Profile& profile() const { return profile_; }
   void clear_profile() { profile_ = {}; }
+
+  // For an engine; one at a time may use the model's blocks.
+  std::span<const KvKind> kv_kinds() const override { return kv_plan_.kinds; }
+  Ticket submit(std::span<const BatchItem> items) override;
+  void collect(Ticket ticket, StepOutput& out) override;
+  void copy_block(size_t kind, BlockId from, BlockId to, size_t tokens) override;
+  void cut_block(size_t kind, BlockId id, size_t tokens) override;
+  void commit_blocks(size_t kind, size_t count) override;
+  void trim_blocks(size_t kind, size_t count) override;
 
  private:
   struct Layer;
   struct Buffers;
   class Timer;
+  // An item and the memory that its blocks are numbers of.
+  struct Work {
+    BatchItem item;
+    KvMemory* memory;
+  };
   DecoderModel();
   void load_layer(const Checkpoint& checkpoint, size_t index, Layer& layer);
   void load_attention(const Checkpoint& checkpoint, size_t index, Layer& layer);
-  void embed(std::span<const StepItem> items, size_t T);
+  void load_latent(const Checkpoint& checkpoint, size_t index, Layer& layer);
+  void absorb(const Checkpoint& checkpoint, const Module& kv_b, Layer& layer) const;
+  void check(const BatchItem& item) const;
+  void step(std::span<const Work> work, std::vector<float>& logits, StepStats& stats);
+  void embed(std::span<const Work> work, size_t T);
   void embed_token(size_t token, float* to);
-  void attend(size_t layer, std::span<const StepItem> items, size_t T);
+  void attend(size_t layer, std::span<const Work> work, size_t T);
   void project_qkv(const Layer& layer, size_t T);
   void project_latent(const Layer& layer, size_t T);
   void rotate_row(const Layer& layer, const LayerSpec& spec, size_t row, size_t position) const;
+  void gather_blocks(size_t layer, std::span<const Work> work);
+  void append(size_t layer, std::span<const Work> work, size_t item, size_t head);
+  void absorb_queries(const Layer& layer, size_t T);
+  void run_attention(const Layer& layer, std::span<const Work> work);
+  void run_expanded(const Layer& layer, const Work& work, size_t item);
+  void expand(const Layer& layer, size_t item, size_t block, size_t tokens);
   void mix(const Layer& layer, size_t T);
+  void count_experts(const Layer& layer, size_t T);
   void add_and_normalize(const Norm& norm, const std::vector<float>* branch, size_t T);
+  void project_output(std::span<const Work> work, std::vector<float>& logits);
   void run_linear(const LinearLayer& layer, const float* x, float* y, size_t T, bool round = true);
   void for_rows(size_t T, FunctionRef<void(size_t)> fn);
+  void cut_memory(KvMemory& memory, size_t kind, BlockId id, size_t tokens) const;
 
   DecoderSpec spec_;
   ModelOptions options_;
@@ -108,7 +157,16 @@ class DecoderModel {
   Norm final_norm_;
   std::unique_ptr<LinearLayer> output_;
   std::unique_ptr<Buffers> buffers_;
+  KvPlan kv_plan_;
+  std::unique_ptr<KvMemory> kv_memory_;  // an engine's
+  struct Batch {
+    Ticket ticket;
+    std::vector<BatchItem> items;
+  };
+  std::vector<Batch> batches_;  // submitted, in order
+  Ticket next_ticket_ = 1;
   std::mutex mutex_;
+  StepStats* stats_ = nullptr;  // of the step that runs
   Profile profile_{};
 };
 

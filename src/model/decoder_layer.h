@@ -4,28 +4,58 @@
 #include <chrono>
 
 #include "model/decoder.h"
+#include "nn/head_linear.h"
 
 namespace moebius {
+
+// Attention of one layer as its keys and values are multiplied: latents that absorb the
+// up-projection are one kv head for all.
+AttentionSpec attention_spec(const DecoderSpec& spec, size_t layer, bool absorbed);
+// Whether the up-projection of latents (kv_b) is absorbed in this layer: not where it quantizes
+// activations or outputs, and not where equal bytes are asked for.
+bool absorbs(const Checkpoint& checkpoint, size_t layer, const ModelOptions& options);
 
 struct DecoderModel::Layer {
   Norm input_norm, post_norm, q_norm, k_norm;
   std::unique_ptr<LinearLayer> qkv, output;
-  // latent attention: x -> [q latent | kv latent, k_rope]; then q and [k_nope | v] from their
-  // latents
-  std::unique_ptr<LinearLayer> latent, q_up, kv_up;
+  // latent attention: x -> [q latent | kv latent, k_rope]; then q from its latent. Keys and values
+  // are the latents themselves: the up-projection is absorbed by queries and results ...
+  std::unique_ptr<LinearLayer> latent, q_up;
+  std::unique_ptr<HeadLinear> query_up, value_up;
+  // ... or, where it must be computed as declared, [k_nope | v] are made of the latents at each use.
+  std::unique_ptr<LinearLayer> kv_up;
+  KvRowLayout latents;  // then: how they are kept
   Norm q_latent_norm, kv_latent_norm;
   std::unique_ptr<AttentionPlan> attention;
   MoeBlockLayer moe;  // router null: a dense MLP as one expert that every row takes
   bool routed = false;
-  uint64_t moe_bytes_per_token = 0;
+  uint64_t moe_bytes_per_token = 0, expert_bytes = 0;  // of k experts and the shared one; of one
+  size_t top_k = 0;
+
+  uint64_t dense_bytes() const {  // packed weights that every step reads, without the experts
+    uint64_t bytes = 0;
+    for (const LinearLayer* l :
+         {qkv.get(), output.get(), latent.get(), q_up.get(), kv_up.get(), moe.router.get()})
+      bytes += l != nullptr ? l->packed_bytes() : 0;
+    for (const HeadLinear* l : {query_up.get(), value_up.get()})
+      bytes += l != nullptr ? l->packed_bytes() : 0;
+    return bytes;
+  }
 };
 
 // Rows of one step, f32 values exact in the activation type.
 struct DecoderModel::Buffers {
   std::vector<float> h, a, branch;  // [T, hidden]
-  std::vector<float> q, k, v, qkv, attended, latent, q_latent, kv_latent, kv;
-  std::vector<float> router, gathered;
-  std::vector<int32_t> positions, ones_ids;
+  std::vector<float> q, k, v, qkv, absorbed, attended, latent, q_latent, kv_latent;
+  std::vector<float> router, gathered, weights;
+  std::vector<int32_t> positions, ones_ids, ids;
+  // Blocks of one layer: those of item 0, of item 1, ...; where an item's begin, and its rows.
+  std::vector<uint8_t*> blocks;
+  std::vector<size_t> blocks_at, first_row;
+  // Keys and values of one segment, made of latents.
+  std::vector<AlignedBuffer> expanded;
+  std::vector<const uint8_t*> expanded_at;
+  std::vector<float> latent_rows, kv_rows, k_rows, v_rows;
   std::vector<float> ones;
   std::vector<AttentionScratch> scratch;  // per thread
 };

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "model/arch/arch.h"
 #include "model/decoder_layer.h"
+#include "quant/quant_access.h"
 
 namespace moebius {
 namespace {
@@ -52,6 +53,8 @@ class Parts {
   std::string prefix_;
 };
 
+constexpr std::string_view kKvUp = "self_attn.kv_b_proj";
+
 void expect_width(const Module& m, size_t N, const char* what) {
   if (m.plan.N != N)
     fail("{} has {} outputs; the config's {} ask for {}", m.name, m.plan.N, what, N);
@@ -80,6 +83,9 @@ MoeBlock dense_block(const Parts& parts, const ModelConfig& config, size_t index
       index);
 }
 
+// An engine's blocks come so many bytes at a time.
+constexpr size_t kEngineSlab = size_t{32} << 20;
+
 uint64_t expert_packed(const MoeLayer& layer, size_t experts) {
   return experts == 0 ? 0 : layer.packed_bytes() / experts;
 }
@@ -89,6 +95,77 @@ uint64_t expert_packed(const MoeLayer& layer, size_t experts) {
 DecoderModel::DecoderModel() = default;
 DecoderModel::~DecoderModel() = default;
 
+AttentionSpec attention_spec(const DecoderSpec& s, size_t index, bool absorbed) {
+  AttentionSpec a;
+  a.heads = s.heads, a.kv_heads = s.kv_heads, a.key_dim = s.key_dim(), a.value_dim = s.value_dim;
+  if (s.latent() && absorbed)
+    a.kv_heads = 1, a.key_dim = s.kv_lora + s.rope_dim, a.value_dim = s.kv_lora;
+  a.scale = s.attention_scale != 0
+                ? s.attention_scale
+                : static_cast<float>(1 / std::sqrt(static_cast<double>(s.key_dim())));
+  a.window = s.layers[index].window, a.chunk = s.layers[index].chunk;
+  return a;
+}
+
+bool absorbs(const Checkpoint& checkpoint, size_t layer, const ModelOptions& options) {
+  const MatrixPlan& kv_b = Parts(checkpoint, layer).require(kKvUp).plan;
+  return options.policy.accept != Accept::kExact && !kv_b.scheme.input && !kv_b.scheme.output &&
+         !kv_b.has_output_scale && load_bias(kv_b, checkpoint.store()).empty();
+}
+
+// Absorbed: scores of a head are q k = q (W_k c) = (W_k^T q) c, and its result W_v (sum p c), with c
+// the latent of a token. So keys and values of all heads are the latents.
+void DecoderModel::absorb(const Checkpoint& checkpoint, const Module& kv_b, Layer& layer) const {
+  LoadBuffer memory;
+  const QuantMatrix w =
+      reader_for(kv_b.plan.scheme.format).load(kv_b.plan, checkpoint.store(), memory);
+  const bool as_stored = w.code == CodeType::kBf16 || w.code == CodeType::kF16;
+  const CodeType code = as_stored ? w.code : CodeType::kF32;
+  const size_t head = spec_.nope_dim + spec_.value_dim;
+  const LayerOptions& lo = layer_options_;
+  layer.query_up = std::make_unique<HeadLinear>(
+      spec_.heads, spec_.kv_lora, spec_.nope_dim, code,
+      [&](size_t h, size_t n, size_t k) { return weight_at(w, h * head + k, n); }, options_.type,
+      lo.cpu, lo.policy);
+  layer.value_up = std::make_unique<HeadLinear>(
+      spec_.heads, spec_.value_dim, spec_.kv_lora, code,
+      [&](size_t h, size_t n, size_t k) { return weight_at(w, h * head + spec_.nope_dim + n, k); },
+      options_.type, lo.cpu, lo.policy);
+  if (lo.progress) lo.progress(kv_b.bytes);
+}
+
+void DecoderModel::load_latent(const Checkpoint& checkpoint, size_t index, Layer& layer) {
+  const Parts parts(checkpoint, index);
+  const DecoderSpec& s = spec_;
+  const auto linear = [&](std::vector<const Module*> modules) {
+    return load_linear(checkpoint, modules, layer_options_);
+  };
+  const Module& kv_a = parts.require("self_attn.kv_a_proj_with_mqa");
+  expect_width(kv_a, s.kv_lora + s.rope_dim, "kv_lora_rank and qk_rope_head_dim");
+  layer.kv_latent_norm =
+      parts.norm("self_attn.kv_a_layernorm", s.norm, s.latent_norm_epsilon, s.kv_lora);
+  if (s.q_lora > 0) {
+    const Module& q_a = parts.require("self_attn.q_a_proj");
+    expect_width(q_a, s.q_lora, "q_lora_rank");
+    layer.latent = linear({&q_a, &kv_a});
+    layer.q_latent_norm =
+        parts.norm("self_attn.q_a_layernorm", s.norm, s.latent_norm_epsilon, s.q_lora);
+    layer.q_up = linear({&parts.require("self_attn.q_b_proj")});
+  } else {
+    layer.latent = linear({&kv_a});
+    layer.q_up = linear({&parts.require("self_attn.q_proj")});
+  }
+  const Module& kv_b = parts.require(kKvUp);
+  expect_width(kv_b, s.heads * (s.nope_dim + s.value_dim),
+               "heads, qk_nope_head_dim and v_head_dim");
+  if (absorbs(checkpoint, index, options_)) {
+    absorb(checkpoint, kv_b, layer);
+  } else {
+    layer.kv_up = linear({&kv_b});
+    layer.latents = {s.kv_lora + s.rope_dim, options_.kv_type.value_or(options_.type)};
+  }
+}
+
 void DecoderModel::load_attention(const Checkpoint& checkpoint, size_t index, Layer& layer) {
   const Parts parts(checkpoint, index);
   const auto linear = [&](std::vector<const Module*> modules) {
@@ -96,22 +173,7 @@ void DecoderModel::load_attention(const Checkpoint& checkpoint, size_t index, La
   };
   const DecoderSpec& s = spec_;
   if (s.latent()) {
-    const Module& kv_a = parts.require("self_attn.kv_a_proj_with_mqa");
-    expect_width(kv_a, s.kv_lora + s.rope_dim, "kv_lora_rank and qk_rope_head_dim");
-    layer.kv_latent_norm =
-        parts.norm("self_attn.kv_a_layernorm", s.norm, s.latent_norm_epsilon, s.kv_lora);
-    if (s.q_lora > 0) {
-      const Module& q_a = parts.require("self_attn.q_a_proj");
-      expect_width(q_a, s.q_lora, "q_lora_rank");
-      layer.latent = linear({&q_a, &kv_a});
-      layer.q_latent_norm =
-          parts.norm("self_attn.q_a_layernorm", s.norm, s.latent_norm_epsilon, s.q_lora);
-      layer.q_up = linear({&parts.require("self_attn.q_b_proj")});
-    } else {
-      layer.latent = linear({&kv_a});
-      layer.q_up = linear({&parts.require("self_attn.q_proj")});
-    }
-    layer.kv_up = linear({&parts.require("self_attn.kv_b_proj")});
+    load_latent(checkpoint, index, layer);
   } else {
     const Module &q = parts.require("self_attn.q_proj"), &k = parts.require("self_attn.k_proj"),
                  &v = parts.require("self_attn.v_proj");
@@ -128,15 +190,13 @@ void DecoderModel::load_attention(const Checkpoint& checkpoint, size_t index, La
     }
   }
   layer.output = linear({&parts.require("self_attn.o_proj")});
-  AttentionSpec a;
-  a.heads = s.heads, a.kv_heads = s.kv_heads, a.key_dim = s.key_dim(), a.value_dim = s.value_dim;
-  a.scale = s.attention_scale != 0
-                ? s.attention_scale
-                : static_cast<float>(1 / std::sqrt(static_cast<double>(s.key_dim())));
-  a.window = s.layers[index].window, a.chunk = s.layers[index].chunk;
+  AttentionSpec a = attention_spec(s, index, layer.kv_up == nullptr);
   if (s.sinks) a.sinks = parts.values("self_attn.sinks", s.heads);
-  layer.attention = std::make_unique<AttentionPlan>(
-      plan_attention(std::move(a), options_.type, layer_options_.cpu, layer_options_.policy));
+  // What is made of latents at each use is of the activations' type, whatever latents are kept in.
+  const XType stored =
+      layer.kv_up != nullptr ? options_.type : options_.kv_type.value_or(options_.type);
+  layer.attention = std::make_unique<AttentionPlan>(plan_attention(
+      std::move(a), options_.type, stored, layer_options_.cpu, layer_options_.policy));
 }
 
 void DecoderModel::load_layer(const Checkpoint& checkpoint, size_t index, Layer& layer) {
@@ -152,8 +212,9 @@ void DecoderModel::load_layer(const Checkpoint& checkpoint, size_t index, Layer&
   if (layer.routed) {
     layer.moe = load_moe(checkpoint, *block, layer_options_);
     const size_t shared = block->shared[2] != nullptr ? 1 : 0;
-    layer.moe_bytes_per_token = expert_packed(*layer.moe.experts, block->experts.size() + shared) *
-                                (block->spec.router.top_k + shared);
+    layer.expert_bytes = expert_packed(*layer.moe.experts, block->experts.size() + shared);
+    layer.top_k = block->spec.router.top_k;
+    layer.moe_bytes_per_token = layer.expert_bytes * (block->spec.router.top_k + shared);
   } else {
     layer.moe = load_moe(checkpoint, dense_block(parts, checkpoint.config(), index), layer_options_,
                          MoePart::kExperts);
@@ -210,6 +271,8 @@ std::unique_ptr<DecoderModel> DecoderModel::load(const Checkpoint& checkpoint,
   model->output_ = load_linear(checkpoint, {output}, lo);
   if (options.context != 0) model->spec_.rope.context = static_cast<double>(options.context);
   model->rope_ = std::make_unique<Rope>(model->spec_.rope);
+  model->kv_plan_ = plan_kv(checkpoint, model->spec_, options, lo.cpu);
+  model->kv_memory_ = std::make_unique<KvMemory>(model->kv_plan_.kinds, kEngineSlab);
   model->buffers_ = std::make_unique<Buffers>();
   model->buffers_->scratch.resize(options.pool->size());
   return model;
@@ -219,9 +282,7 @@ uint64_t DecoderModel::packed_bytes() const {
   uint64_t bytes = embedding_bytes() + output_->packed_bytes();
   for (const auto& l : layers_) {
     bytes += l->moe.experts->packed_bytes() + l->moe.experts->gate_bytes();
-    for (const LinearLayer* linear : {l->qkv.get(), l->output.get(), l->latent.get(), l->q_up.get(),
-                                      l->kv_up.get(), l->moe.router.get()})
-      bytes += linear != nullptr ? linear->packed_bytes() : 0;
+    bytes += l->dense_bytes();
   }
   return bytes;
 }
@@ -230,25 +291,9 @@ uint64_t DecoderModel::weight_bytes_per_token() const {
   uint64_t bytes = output_->packed_bytes();
   for (const auto& l : layers_) {
     bytes += l->moe_bytes_per_token;
-    for (const LinearLayer* linear : {l->qkv.get(), l->output.get(), l->latent.get(), l->q_up.get(),
-                                      l->kv_up.get(), l->moe.router.get()})
-      bytes += linear != nullptr ? linear->packed_bytes() : 0;
+    bytes += l->dense_bytes();
   }
   return bytes;
-}
-
-uint64_t kv_bytes_per_token(const DecoderSpec& spec, XType type, const Cpu& cpu,
-                            const Policy& policy) {
-  AttentionSpec a;
-  a.heads = spec.heads, a.kv_heads = spec.kv_heads;
-  a.key_dim = spec.key_dim(), a.value_dim = spec.value_dim;
-  const uint64_t block = KvCache::block_bytes(plan_attention(std::move(a), type, cpu, policy));
-  return (spec.layers.size() * block + kKeyBlock - 1) / kKeyBlock;
-}
-
-uint64_t DecoderModel::kv_bytes_per_token() const {
-  return moebius::kv_bytes_per_token(spec_, options_.type, layer_options_.cpu,
-                                     layer_options_.policy);
 }
 
 }  // namespace moebius

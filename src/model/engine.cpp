@@ -20,7 +20,7 @@ Engine::Engine(DecoderModel& model, const EngineOptions& options, size_t context
 
 size_t Engine::tokens_in_memory() const {
   const uint64_t have = available_memory_bytes();
-  return have == 0 ? SIZE_MAX : have / std::max<uint64_t>(1, model_.kv_bytes_per_token());
+  return have == 0 ? SIZE_MAX : have / std::max<uint64_t>(1, model_.kv_plan().bytes_per_token());
 }
 
 uint64_t Engine::add(Request request) {
@@ -40,7 +40,7 @@ uint64_t Engine::add(Request request) {
     fail(
         "a prompt of {} tokens and its answer need {} bytes of KV cache per token, but only {} "
         "tokens fit the free memory; shorten it",
-        n, model_.kv_bytes_per_token(), fit);
+        n, model_.kv_plan().bytes_per_token(), fit);
   request.max_new = std::min(request.max_new, fit - n);
   auto s = std::make_unique<Sequence>(
       Sequence{next_id_++, std::move(request), model_.new_sequence(), Sampler(SamplingParams{})});

@@ -2,7 +2,8 @@
 // One task: the queries of some tokens for the heads that share a kv head, M = tokens * heads per
 // kv head rows (row = token-major).
 // Blocks of keys in ascending order:   s = scale * q k^T, masked;   m' = max(m, max s);   p = exp(s - m');
-//   l = l * exp(m - m') + sum p;   o = o * exp(m - m') + p v, with p rounded to the type of v.   A block that a row does not see changes nothing of it, bit for bit.
+//   l = l * exp(m - m') + sum p;   o = o * exp(m - m') + p v, with p rounded to the activation type.   A block that a row does not see changes nothing of it, bit for bit.
+// Segments are merged with m' = max(m, m_s):   l = l * exp(m - m') + l_s * exp(m_s - m'), o likewise.
 #include "nn/attention.h"
 
 #include <algorithm>
@@ -10,7 +11,6 @@
 #include <limits>
 
 #include "base/checked.h"
-#include "base/error.h"
 #include "kernels/packed_matrix.h"
 #include "kernels/row_functions.h"
 
@@ -19,35 +19,15 @@ namespace {
 
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 constexpr size_t kTaskRows = 256;  // scores and sums of a task stay in the second-level cache
+constexpr size_t kManyTasks = 128;
+constexpr size_t kWhole = SIZE_MAX;
 
-// A dense matrix of numbers of the type that is cached.
-QuantMatrix dense_matrix(size_t N, size_t K, XType type, const uint8_t* codes) {
-  QuantMatrix w;
-  w.N = N, w.K = K, w.codes = codes;
-  w.code = type == XType::kBf16  ? CodeType::kBf16
-           : type == XType::kF16 ? CodeType::kF16
-                                 : CodeType::kF32;
-  w.bits = type == XType::kF32 ? 32 : 16;
-  w.block_n = N, w.block_k = K;
-  w.row_bytes = K * (w.bits / 8u);
-  return w;
-}
-
-Problem dense_problem(size_t N, size_t K, XType type) {
-  return make_problem(dense_matrix(N, K, type, nullptr), ActSpec{}, type);
-}
-
-// A row of values becomes a column of the block: element d goes to to[d * kKeyBlock].
-template <class Element>
-void store_column(XType type, const float* v, size_t n, uint8_t* to) {
-  constexpr size_t kAtOnce = 64;
-  Element part[kAtOnce];
-  for (size_t d = 0; d < n; d += kAtOnce) {
-    const size_t count = std::min(kAtOnce, n - d);
-    row_functions().store(type, v + d, part, count);
-    for (size_t i = 0; i < count; ++i)
-      std::memcpy(to + (d + i) * kKeyBlock * sizeof(Element), &part[i], sizeof(Element));
-  }
+// The oldest position that a query at `position` sees.
+size_t oldest_seen(const AttentionSpec& spec, size_t position) {
+  size_t from = 0;
+  if (spec.window != 0 && position + 1 > spec.window) from = position + 1 - spec.window;
+  if (spec.chunk != 0) from = std::max(from, position / spec.chunk * spec.chunk);
+  return from;
 }
 
 // Which keys of a block a query at `position` sees: [first, last).
@@ -55,10 +35,7 @@ struct Seen {
   size_t first, last;
 };
 Seen seen_keys(const AttentionSpec& spec, size_t position, size_t block) {
-  size_t from = 0;
-  if (spec.window != 0 && position + 1 > spec.window) from = position + 1 - spec.window;
-  if (spec.chunk != 0) from = std::max(from, position / spec.chunk * spec.chunk);
-  const size_t begin = block * kKeyBlock;
+  const size_t from = oldest_seen(spec, position), begin = block * kKeyBlock;
   const size_t first = from > begin ? std::min(from - begin, kKeyBlock) : 0;
   const size_t last = position + 1 > begin ? std::min(position + 1 - begin, kKeyBlock) : 0;
   return {std::min(first, last), last};
@@ -78,181 +55,247 @@ float softmax_seen(float* s, float scale, Seen seen, XType type, float& best, fl
 
 }  // namespace
 
-AttentionPlan plan_attention(AttentionSpec spec, XType type, const Cpu& cpu, const Policy& policy) {
-  AttentionPlan plan;
-  plan.keys = dense_problem(kKeyBlock, spec.key_dim, type);
-  plan.values = dense_problem(spec.value_dim, kKeyBlock, type);
-  plan.key_kernel = choose_kernel(plan.keys, cpu, request_for(plan.keys, policy)).chosen;
-  plan.value_kernel = choose_kernel(plan.values, cpu, request_for(plan.values, policy)).chosen;
-  plan.spec = std::move(spec);
-  plan.type = type;
-  return plan;
-}
+// What a softmax over some of the keys came to.
+struct Attention::State {
+  float *out, *best, *total;  // [M, value_dim], [M], [M]
 
-KvCache::KvCache(const AttentionPlan& plan)
-    : plan_(&plan),
-      element_(plan.type == XType::kF32 ? 4 : 2),
-      key_bytes_(round_up(plan.key_kernel->packed_bytes(plan.keys), 64)),
-      head_bytes_(key_bytes_ + round_up(plan.value_kernel->packed_bytes(plan.values), 64)),
-      tail_keys_(plan.spec.kv_heads * kKeyBlock * plan.spec.key_dim * element_),
-      tail_values_(plan.spec.kv_heads * kKeyBlock * plan.spec.value_dim * element_) {}
-
-size_t KvCache::block_bytes(const AttentionPlan& plan) {
-  return plan.spec.kv_heads * (round_up(plan.key_kernel->packed_bytes(plan.keys), 64) +
-                               round_up(plan.value_kernel->packed_bytes(plan.values), 64));
-}
-
-size_t KvCache::bytes() const {
-  return blocks_.size() * plan_->spec.kv_heads * head_bytes_ + tail_keys_.size() +
-         tail_values_.size();
-}
-
-void KvCache::reserve(size_t T) {
-  while (blocks_.size() * kKeyBlock < length_ + T)
-    blocks_.emplace_back(plan_->spec.kv_heads * head_bytes_);
-}
-
-void KvCache::append_head(size_t head, const float* k, size_t ldk, const float* v, size_t ldv,
-                          size_t T) {
-  const size_t dk = plan_->spec.key_dim, dv = plan_->spec.value_dim;
-  uint8_t* keys = tail_keys_.data() + head * kKeyBlock * dk * element_;
-  uint8_t* values = tail_values_.data() + head * kKeyBlock * dv * element_;
-  for (size_t t = 0; t < T;) {
-    const size_t first = (length_ + t) % kKeyBlock, count = std::min(kKeyBlock - first, T - t);
-    if (first == 0) {  // a fresh block: what is not filled yet must be finite
-      std::memset(keys, 0, kKeyBlock * dk * element_);
-      std::memset(values, 0, kKeyBlock * dv * element_);
-    }
-    for (size_t i = 0; i < count; ++i) {
-      row_functions().store(plan_->type, k + (t + i) * ldk, keys + (first + i) * dk * element_, dk);
-      uint8_t* to = values + (first + i) * element_;
-      if (element_ == 4) {
-        store_column<float>(plan_->type, v + (t + i) * ldv, dv, to);
-      } else {
-        store_column<uint16_t>(plan_->type, v + (t + i) * ldv, dv, to);
-      }
-    }
-    pack_tail(head, (length_ + t) / kKeyBlock, first, count);
-    t += count;
+  void clear(size_t M, size_t dv) const {
+    std::fill_n(best, M, kMasked), std::fill_n(total, M, 0.0f);
+    std::fill_n(out, M * dv, 0.0f);
   }
+  void copy_from(const State& s, size_t M, size_t dv) const {
+    std::memcpy(out, s.out, M * dv * sizeof(float));
+    std::memcpy(best, s.best, M * sizeof(float));
+    std::memcpy(total, s.total, M * sizeof(float));
+  }
+  void merge(const State& part, size_t m, size_t dv) const;
+};
+
+// This, and then part. A part without any key of a row changes nothing of it.
+void Attention::State::merge(const State& part, size_t m, size_t dv) const {
+  const RowFunctions& f = row_functions();
+  if (part.best[m] == kMasked && part.total[m] == 0.0f) return;
+  if (best[m] == kMasked && total[m] == 0.0f) {
+    best[m] = part.best[m], total[m] = part.total[m];
+    std::memcpy(out + m * dv, part.out + m * dv, dv * sizeof(float));
+    return;
+  }
+  const float top = std::max(best[m], part.best[m]);
+  float before, now;
+  f.exp_minus(&best[m], top, &before, 1);
+  f.exp_minus(&part.best[m], top, &now, 1);
+  best[m] = top;
+  total[m] = total[m] * before + part.total[m] * now;
+  f.scale(part.out + m * dv, now, dv);
+  f.scale_and_add(out + m * dv, before, part.out + m * dv, dv);
 }
 
-void KvCache::pack_tail(size_t head, size_t block, size_t first, size_t count) {
-  const size_t dk = plan_->spec.key_dim, dv = plan_->spec.value_dim;
-  const Kernel &kk = *plan_->key_kernel, &vk = *plan_->value_kernel;
-  const QuantMatrix keys = dense_matrix(kKeyBlock, dk, plan_->type,
-                                        tail_keys_.data() + head * kKeyBlock * dk * element_);
-  const QuantMatrix values = dense_matrix(dv, kKeyBlock, plan_->type,
-                                          tail_values_.data() + head * kKeyBlock * dv * element_);
-  uint8_t* to = blocks_[block].data() + head * head_bytes_;
-  const size_t step = kk.n_step;
-  const size_t from = first == 0 ? 0 : first / step * step;
-  const size_t until =
-      first == 0 ? kKeyBlock : std::min<size_t>(round_up(first + count, step), kKeyBlock);
-  kk.pack({&plan_->keys, &keys, from, until, to});
-  if (first == 0 || vk.pack_inputs == nullptr)
-    vk.pack({&plan_->values, &values, 0, dv, to + key_bytes_});
-  else
-    vk.pack_inputs({&plan_->values, &values, first, first + count, to + key_bytes_});
-}
-
-void KvCache::truncate(size_t length) {
-  if (length >= length_) return;
-  if (length % kKeyBlock != 0)
-    fail("a KV cache can only be cut at a multiple of {} tokens, not at {}", kKeyBlock, length);
-  length_ = length;
-  blocks_.resize(length / kKeyBlock);
+AttentionPlan plan_attention(AttentionSpec spec, XType type, XType stored, const Cpu& cpu,
+                             const Policy& policy) {
+  KvLayout kv(spec.kv_heads, spec.key_dim, spec.value_dim, stored, type, [&](const Problem& p) {
+    return choose_kernel(p, cpu, request_for(p, policy)).chosen;
+  });
+  return {std::move(spec), type, std::move(kv)};
 }
 
 void AttentionScratch::reserve(const AttentionPlan& plan, size_t M) {
-  const Kernel &kk = *plan.key_kernel, &vk = *plan.value_kernel;
+  const KvMatrix &keys = plan.kv.keys(), &values = plan.kv.values();
+  const Kernel &kk = *keys.kernel, &vk = *values.kernel;
+  const size_t dv = plan.spec.value_dim;
   ScratchLayout layout;
   const size_t at_rows =
-      layout.add(M * std::max(kk.row_bytes(plan.keys), vk.row_bytes(plan.values)));
-  const size_t at_keys = layout.add(kk.panel_bytes(plan.keys, M)),
-               at_values = layout.add(vk.panel_bytes(plan.values, M));
+      layout.add(M * std::max(kk.row_bytes(keys.problem), vk.row_bytes(values.problem)));
+  const size_t at_keys = layout.add(kk.panel_bytes(keys.problem, M)),
+               at_values = layout.add(vk.panel_bytes(values.problem, M));
   const size_t at_scratch =
-      layout.add(std::max(kk.scratch_bytes(plan.keys, M), vk.scratch_bytes(plan.values, M)));
-  const size_t at_q = layout.add_array<float>(M * plan.spec.key_dim),
-               at_scores = layout.add_array<float>(M * kKeyBlock);
-  const size_t at_sums = layout.add_array<float>(M * plan.spec.value_dim),
-               at_out = layout.add_array<float>(M * plan.spec.value_dim);
-  const size_t at_best = layout.add_array<float>(M), at_total = layout.add_array<float>(M),
-               at_keep = layout.add_array<float>(M);
+      layout.add(std::max(kk.scratch_bytes(keys.problem, M), vk.scratch_bytes(values.problem, M)));
+  struct Floats {
+    float** to;
+    size_t count, at = 0;
+  };
+  Floats all[] = {{&q, M * plan.spec.key_dim},
+                  {&scores, M * kKeyBlock},
+                  {&sums, M * dv},
+                  {&keep, M},
+                  {&out, M * dv},
+                  {&best, M},
+                  {&total, M},
+                  {&all_out, M * dv},
+                  {&all_best, M},
+                  {&all_total, M}};
+  for (Floats& a : all) a.at = layout.add_array<float>(a.count);
   uint8_t* base = memory_.reserve(layout.bytes());
-  const auto floats = [&](size_t at) { return reinterpret_cast<float*>(base + at); };
   rows = base + at_rows, key_panel = base + at_keys, value_panel = base + at_values,
   scratch = base + at_scratch;
-  q = floats(at_q), scores = floats(at_scores), sums = floats(at_sums), out = floats(at_out),
-  best = floats(at_best), total = floats(at_total), keep = floats(at_keep);
+  for (const Floats& a : all) *a.to = reinterpret_cast<float*>(base + a.at);
 }
 
-Attention::Attention(const AttentionPlan& plan, std::span<const AttentionRows> sequences)
-    : plan_(plan), sequences_(sequences) {
-  const size_t rep = plan.spec.heads / plan.spec.kv_heads,
-               tokens = std::max<size_t>(1, kTaskRows / rep);
-  for (size_t s = 0; s < sequences.size(); ++s)
+Attention::Attention(const AttentionPlan& plan, std::span<const AttentionRows> sequences,
+                     Segments segments)
+    : plan_(plan), sequences_(sequences), segments_(segments) {
+  const size_t tokens = std::max<size_t>(1, kTaskRows / heads_per_kv());
+  size_t ranges = 0;
+  for (const AttentionRows& s : sequences) ranges += (s.T + tokens - 1) / tokens;
+  const bool split = ranges * plan.spec.kv_heads < kManyTasks;
+  for (uint32_t s = 0; s < sequences.size(); ++s)
     for (size_t begin = 0; begin < sequences[s].T; begin += tokens)
-      for (size_t h = 0; h < plan.spec.kv_heads; ++h)
-        tasks_.push_back({static_cast<uint32_t>(s), static_cast<uint32_t>(h),
-                          static_cast<uint32_t>(begin),
-                          static_cast<uint32_t>(std::min(begin + tokens, sequences[s].T))});
-  std::reverse(tasks_.begin(),
-               tasks_.end());  // the last tokens of a prompt see the most keys: start with them
+      for (uint32_t h = 0; h < plan.spec.kv_heads; ++h)
+        add_tasks(s, h, static_cast<uint32_t>(begin),
+                  static_cast<uint32_t>(std::min(begin + tokens, sequences[s].T)), split);
+  // The last tokens of a prompt see the most keys: start with them.
+  std::reverse(tasks_.begin(), tasks_.end());
+  if (segments == Segments::kInTurn)
+    std::stable_sort(tasks_.begin(), tasks_.end(),
+                     [](const Task& a, const Task& b) { return a.segment < b.segment; });
 }
 
-void Attention::run(size_t index, AttentionScratch& s) const {
+size_t Attention::first_segment(const AttentionRows& rows, size_t token) const {
+  return oldest_seen(plan_.spec, rows.position + token) / (kSegmentBlocks * kKeyBlock);
+}
+
+void Attention::add_tasks(uint32_t sequence, uint32_t head, uint32_t begin, uint32_t end,
+                          bool split) {
+  const AttentionRows& rows = sequences_[sequence];
+  const auto first = static_cast<uint32_t>(first_segment(rows, begin)),
+             last = static_cast<uint32_t>((rows.position + end - 1) / (kSegmentBlocks * kKeyBlock));
+  Task task{sequence, head, begin, end, first, last + 1, kWhole};
+  const bool in_turn = segments_ == Segments::kInTurn;
+  if (!in_turn && (!split || first == last)) {
+    tasks_.push_back(task);
+    return;
+  }
+  const size_t floats = (end - begin) * heads_per_kv() * (plan_.spec.value_dim + 2),
+               stride = in_turn ? 0 : floats;
+  task.partial = partials_.size();
+  partials_.resize(partials_.size() + floats * (in_turn ? 1 : last + 1 - first));
+  merges_.push_back({task, stride});
+  for (uint32_t s = first; s <= last; ++s, task.partial += stride) {
+    task.segment = s, task.segments = s + 1;
+    tasks_.push_back(task);
+  }
+}
+
+Attention::State Attention::partial_at(const Task& task, size_t at) const {
+  const size_t M = (task.end - task.begin) * heads_per_kv(), dv = plan_.spec.value_dim;
+  float* begin = partials_.data() + at;
+  return {begin, begin + M * dv, begin + M * (dv + 1)};
+}
+
+// What a task knows while it runs.
+struct Attention::Job {
+  Task task;
+  const AttentionRows& rows;
+  size_t rep, tokens, M, position;  // of its first token
+};
+
+void Attention::run(size_t index, AttentionScratch& s) {
   const Task task = tasks_[index];
   const AttentionRows& rows = sequences_[task.sequence];
   const AttentionSpec& spec = plan_.spec;
-  const Kernel &kk = *plan_.key_kernel, &vk = *plan_.value_kernel;
-  const RowFunctions& f = row_functions();
-  const size_t rep = spec.heads / spec.kv_heads, dk = spec.key_dim, dv = spec.value_dim;
-  const size_t tokens = task.end - task.begin, M = tokens * rep;
-  const size_t position0 = rows.cache->length() - rows.T + task.begin;
+  const KvMatrix& keys = plan_.kv.keys();
+  const size_t rep = heads_per_kv(), dk = spec.key_dim, dv = spec.value_dim,
+               tokens = task.end - task.begin, M = tokens * rep;
+  const Job job{task, rows, rep, tokens, M, rows.position + task.begin};
   s.reserve(plan_, M);
   for (size_t t = 0; t < tokens; ++t)
     std::memcpy(s.q + t * rep * dk, rows.q + ((task.begin + t) * spec.heads + task.head * rep) * dk,
                 rep * dk * sizeof(float));
   PackedMatrix w;
-  w.problem = &plan_.keys;
+  w.problem = &keys.problem;
   const ActParams none;
-  kk.prepare_rows({&plan_.keys, &none, s.q, dk, M, s.rows});
-  kk.make_panel({&plan_.keys, &w, s.rows, nullptr, M, s.key_panel});
-  for (size_t m = 0; m < M; ++m) {
-    const bool sink = !spec.sinks.empty();
-    s.best[m] = sink ? spec.sinks[task.head * rep + m % rep] : kMasked;
+  keys.kernel->prepare_rows({&keys.problem, &none, s.q, dk, M, s.rows});
+  keys.kernel->make_panel({&keys.problem, &w, s.rows, nullptr, M, s.key_panel});
+  const State all{s.all_out, s.all_best, s.all_total}, one{s.out, s.best, s.total};
+  const bool goes_on =
+      segments_ == Segments::kInTurn && task.segment > first_segment(rows, task.begin);
+  if (goes_on)
+    all.copy_from(partial_at(task, task.partial), M, dv);
+  else
+    all.clear(M, dv);
+  for (size_t segment = task.segment; segment < task.segments; ++segment) {
+    run_segment(job, segment, s);
+    for (size_t m = 0; m < M; ++m) all.merge(one, m, dv);
+  }
+  if (task.partial == kWhole) return finish(task, all.out, all.total);
+  partial_at(task, task.partial).copy_from(all, M, dv);
+}
+
+void Attention::run_segment(const Job& job, size_t segment, AttentionScratch& s) const {
+  const AttentionSpec& spec = plan_.spec;
+  for (size_t m = 0; m < job.M; ++m) {  // a sink stands before the first segment that a row sees
+    const bool sink =
+        !spec.sinks.empty() && first_segment(job.rows, job.task.begin + m / job.rep) == segment;
+    s.best[m] = sink ? spec.sinks[job.task.head * job.rep + m % job.rep] : kMasked;
     s.total[m] = sink ? 1.0f : 0.0f;
   }
-  std::fill_n(s.out, M * dv, 0.0f);
-  const size_t last_block = (position0 + tokens - 1) / kKeyBlock;
-  size_t block = 0;
-  while (block < last_block && seen_keys(spec, position0, block).last == kKeyBlock &&
-         seen_keys(spec, position0, block).first == kKeyBlock)
-    ++block;
-  for (; block <= last_block; ++block) {
-    const size_t columns =
-        std::min<size_t>(kKeyBlock, round_up(position0 + tokens - block * kKeyBlock, kk.n_step));
-    w.problem = &plan_.keys, w.data = rows.cache->key_block(task.head, block);
-    kk.gemm({&w, s.key_panel, M, 0, columns, s.scores, kKeyBlock, s.scratch});
-    const Seen oldest = seen_keys(spec, position0, block),
-               newest = seen_keys(spec, position0 + tokens - 1, block);
-    const bool whole = oldest.last == kKeyBlock && newest.first == 0;  // for every row
-    for (size_t m = 0; m < M; ++m)
-      s.keep[m] = softmax_seen(s.scores + m * kKeyBlock, spec.scale,
-                               whole ? newest : seen_keys(spec, position0 + m / rep, block),
-                               plan_.type, s.best[m], s.total[m]);
-    w.problem = &plan_.values, w.data = rows.cache->value_block(task.head, block);
-    vk.prepare_rows({&plan_.values, &none, s.scores, kKeyBlock, M, s.rows});
-    vk.make_panel({&plan_.values, &w, s.rows, nullptr, M, s.value_panel});
-    vk.gemm({&w, s.value_panel, M, 0, dv, s.sums, dv, s.scratch});
-    for (size_t m = 0; m < M; ++m) f.scale_and_add(s.out + m * dv, s.keep[m], s.sums + m * dv, dv);
-  }
+  std::fill_n(s.out, job.M * spec.value_dim, 0.0f);
+  const size_t newest = (job.position + job.tokens - 1) / kKeyBlock,
+               oldest = oldest_seen(spec, job.position) / kKeyBlock;
+  const size_t begin = std::max(segment * kSegmentBlocks, oldest),
+               end = std::min((segment + 1) * kSegmentBlocks, newest + 1);
+  for (size_t block = begin; block < end; ++block) run_block(job, block, s);
+}
+
+void Attention::run_block(const Job& job, size_t block, AttentionScratch& s) const {
+  const AttentionSpec& spec = plan_.spec;
+  const KvMatrix &keys = plan_.kv.keys(), &values = plan_.kv.values();
+  const Kernel &kk = *keys.kernel, &vk = *values.kernel;
+  const size_t M = job.M, dv = spec.value_dim;
+  const ActParams none;
+  PackedMatrix w;
+  w.problem = &keys.problem, w.data = plan_.kv.keys_of(job.rows.blocks[block], job.task.head);
+  const size_t columns = std::min<size_t>(
+      kKeyBlock, round_up(job.position + job.tokens - block * kKeyBlock, kk.n_step));
+  kk.gemm({&w, s.key_panel, M, 0, columns, s.scores, kKeyBlock, s.scratch});
+  const Seen oldest = seen_keys(spec, job.position, block),
+             newest = seen_keys(spec, job.position + job.tokens - 1, block);
+  const bool whole = oldest.last == kKeyBlock && newest.first == 0;  // for every row
+  for (size_t m = 0; m < M; ++m)
+    s.keep[m] = softmax_seen(s.scores + m * kKeyBlock, spec.scale,
+                             whole ? newest : seen_keys(spec, job.position + m / job.rep, block),
+                             plan_.type, s.best[m], s.total[m]);
+  w.problem = &values.problem, w.data = plan_.kv.values_of(job.rows.blocks[block], job.task.head);
+  vk.prepare_rows({&values.problem, &none, s.scores, kKeyBlock, M, s.rows});
+  vk.make_panel({&values.problem, &w, s.rows, nullptr, M, s.value_panel});
+  vk.gemm({&w, s.value_panel, M, 0, dv, s.sums, dv, s.scratch});
+  for (size_t m = 0; m < M; ++m)
+    row_functions().scale_and_add(s.out + m * dv, s.keep[m], s.sums + m * dv, dv);
+}
+
+void Attention::merge(size_t index) {
+  const auto& [task, stride] = merges_[index];
+  const size_t dv = plan_.spec.value_dim, M = (task.end - task.begin) * heads_per_kv();
+  const State all = partial_at(task, task.partial);
+  if (segments_ == Segments::kTogether)
+    for (size_t i = 1; i < task.segments - task.segment; ++i)
+      for (size_t m = 0; m < M; ++m) all.merge(partial_at(task, task.partial + i * stride), m, dv);
+  finish(task, all.out, all.total);
+}
+
+void Attention::finish(const Task& task, float* out, const float* total) const {
+  const RowFunctions& f = row_functions();
+  const AttentionSpec& spec = plan_.spec;
+  const size_t rep = heads_per_kv(), dv = spec.value_dim, M = (task.end - task.begin) * rep;
   for (size_t m = 0; m < M; ++m) {
-    float* to = rows.out + ((task.begin + m / rep) * spec.heads + task.head * rep + m % rep) * dv;
-    f.divide(s.out + m * dv, s.total[m], to, dv);
+    float* to = sequences_[task.sequence].out +
+                ((task.begin + m / rep) * spec.heads + task.head * rep + m % rep) * dv;
+    f.divide(out + m * dv, total[m], to, dv);
     f.round(plan_.type, to, dv);
   }
+}
+
+uint64_t Attention::bytes_read() const {
+  const uint64_t head_bytes = plan_.kv.block_bytes() / plan_.spec.kv_heads;
+  uint64_t bytes = 0;
+  for (const Task& t : tasks_) {
+    const AttentionRows& rows = sequences_[t.sequence];
+    const size_t first = std::max(oldest_seen(plan_.spec, rows.position + t.begin) / kKeyBlock,
+                                  static_cast<size_t>(t.segment) * kSegmentBlocks);
+    const size_t end = std::min((rows.position + t.end - 1) / kKeyBlock + 1,
+                                static_cast<size_t>(t.segments) * kSegmentBlocks);
+    bytes += (end - first) * head_bytes;
+  }
+  return bytes;
 }
 
 }  // namespace moebius

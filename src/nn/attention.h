@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // Causal attention with an online softmax, written once on the kernel waist: a block of 128 keys is
 // a dense matrix [128, key_dim], a block of 128 values is its transpose [value_dim, 128]; both are
-// kept packed in the cache, so scores and sums are ordinary gemm calls and every instruction set
+// kept packed (kv_layout.h), so scores and sums are ordinary gemm calls and every instruction set
 // serves attention with the kernels it already has.
 //
-// A row's result depends on the row, its keys and their positions alone: not on threads, on the
-// batch, or on how a prompt was cut.
+// Keys are cut into segments of 1024 positions; each is a softmax of its own, and segments are
+// merged in ascending order. One long sequence thus has work for every thread. A row's result
+// depends on the row, its keys and their positions alone: not on threads, on the batch, or on how a
+// prompt was cut.
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
 #include "kernels/oracle.h"
-#include "runtime/memory.h"
-#include "runtime/thread_pool.h"
+#include "nn/kv_layout.h"
 
 namespace moebius {
 
-inline constexpr size_t kKeyBlock = 128;  // keys per block
+inline constexpr size_t kSegmentBlocks = 8;  // of kKeyBlock keys
 
 struct AttentionSpec {
   size_t heads = 0, kv_heads = 0, key_dim = 0, value_dim = 0;
@@ -29,51 +29,23 @@ struct AttentionSpec {
   std::vector<float> sinks;  // [heads] an extra logit without a value; empty: none
 };
 
-// The two products of a layer: problems and kernels, shared by all its sequences.
+// A layer's attention: its two products, shared by all its sequences.
 struct AttentionPlan {
   AttentionSpec spec;
-  XType type = XType::kF32;  // of q, k, v and the probabilities
-  Problem keys, values;      // [128, key_dim], [value_dim, 128]
-  const Kernel* key_kernel = nullptr;
-  const Kernel* value_kernel = nullptr;
+  XType type = XType::kF32;  // of q, of the probabilities and of the result
+  KvLayout kv;
 };
-// Chooses kernels as for any dense matrix (request_for).
-AttentionPlan plan_attention(AttentionSpec spec, XType type, const Cpu& cpu, const Policy& policy);
+// `stored`: of keys and values in the cache. Kernels are chosen as for any dense matrix.
+AttentionPlan plan_attention(AttentionSpec spec, XType type, XType stored, const Cpu& cpu,
+                             const Policy& policy);
 
-// Keys and values of one layer of one sequence.
-class KvCache {
- public:
-  explicit KvCache(const AttentionPlan& plan);
-  static size_t block_bytes(const AttentionPlan& plan);  // of kKeyBlock tokens, all kv heads
-  size_t length() const { return length_; }
-  size_t bytes() const;
-  // Room for T more tokens; serial. Then append_head for every kv head (any threads), then commit.
-  void reserve(size_t T);
-  void append_head(size_t head, const float* k, size_t ldk, const float* v, size_t ldv, size_t T);
-  void commit(size_t T) { length_ += T; }
-  void truncate(size_t length);  // forgets the newest tokens
-  const uint8_t* key_block(size_t head, size_t block) const {
-    return blocks_[block].data() + head * head_bytes_;
-  }
-  const uint8_t* value_block(size_t head, size_t block) const {
-    return key_block(head, block) + key_bytes_;
-  }
-
- private:
-  void pack_tail(size_t head, size_t block, size_t first, size_t count);
-  const AttentionPlan* plan_;
-  size_t element_, key_bytes_, head_bytes_, length_ = 0;
-  std::vector<AlignedBuffer> blocks_;
-  std::vector<uint8_t> tail_keys_,
-      tail_values_;  // the unfinished block of every head: [kv_heads][128, key_dim], [kv_heads][value_dim, 128]
-};
-
-// New rows of one sequence, their keys already appended: row t has position cache->length() - T +
-// t.
+// New rows of one sequence; their keys and values are in the blocks already.
 struct AttentionRows {
-  const KvCache* cache;
-  const float* q;  // [T, heads * key_dim]
-  float* out;      // [T, heads * value_dim], rounded to the plan's type
+  // Block i holds positions [128 i, 128 i + 128); null where no row looks.
+  const uint8_t* const* blocks;
+  size_t position;  // of row 0
+  const float* q;   // [T, heads * key_dim]
+  float* out;       // [T, heads * value_dim], rounded to the plan's type
   size_t T;
 };
 
@@ -82,27 +54,59 @@ class AttentionScratch {
  public:
   void reserve(const AttentionPlan& plan, size_t rows);
   uint8_t *rows = nullptr, *key_panel = nullptr, *value_panel = nullptr, *scratch = nullptr;
-  float *q = nullptr, *scores = nullptr, *sums = nullptr, *out = nullptr, *best = nullptr,
-        *total = nullptr, *keep = nullptr;
+  float *q = nullptr, *scores = nullptr, *sums = nullptr, *keep = nullptr;
+  // The softmax of a segment, and of all before it: [M, value_dim], [M], [M].
+  float *out = nullptr, *best = nullptr, *total = nullptr;
+  float *all_out = nullptr, *all_best = nullptr, *all_total = nullptr;
 
  private:
   Workspace memory_;
 };
 
-// Work is cut into tasks of one kv head and some tokens; task i of tasks() may run on any thread.
+// Work is cut into tasks of one kv head and some tokens, and where that gives few tasks, of one
+// segment of keys. Tasks may run on any thread; when all are done, so may the merges.
+//
+// In turn: every task has one segment, and segments are run in ascending order, all tasks of one
+// before any of the next. Then only the blocks of one segment have to be there at a time.
+enum class Segments : uint8_t { kTogether, kInTurn };
+
 class Attention {
  public:
-  Attention(const AttentionPlan& plan, std::span<const AttentionRows> sequences);
+  Attention(const AttentionPlan& plan, std::span<const AttentionRows> sequences,
+            Segments segments = Segments::kTogether);
   size_t tasks() const { return tasks_.size(); }
-  void run(size_t task, AttentionScratch& scratch) const;
+  size_t segment_of(size_t task) const { return tasks_[task].segment; }  // in turn: ascending
+  void run(size_t task, AttentionScratch& scratch);
+  size_t merges() const { return merges_.size(); }
+  void merge(size_t index);
+  uint64_t bytes_read() const;  // keys and values that the tasks read
 
  private:
   struct Task {
-    uint32_t sequence, head, begin, end;
+    uint32_t sequence, head, begin, end;  // tokens
+    uint32_t segment, segments;           // [segment, segments)
+    size_t partial;                       // where in partials_ its result goes; kWhole: to `out`
   };
+  struct Merge {
+    Task task;  // of the first segment; those of the others follow in partials_
+    size_t stride;
+  };
+  struct Job;
+  struct State;
+  void add_tasks(uint32_t sequence, uint32_t head, uint32_t begin, uint32_t end, bool split);
+  size_t heads_per_kv() const { return plan_.spec.heads / plan_.spec.kv_heads; }
+  State partial_at(const Task& task, size_t at) const;
+  size_t first_segment(const AttentionRows& rows, size_t token) const;
+  void run_segment(const Job& job, size_t segment, AttentionScratch& s) const;
+  void run_block(const Job& job, size_t block, AttentionScratch& s) const;
+  void finish(const Task& task, float* out, const float* total) const;
+
   const AttentionPlan& plan_;
   std::span<const AttentionRows> sequences_;
+  Segments segments_;
   std::vector<Task> tasks_;
+  std::vector<Merge> merges_;
+  mutable std::vector<float> partials_;
 };
 
 }  // namespace moebius

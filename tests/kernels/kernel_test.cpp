@@ -317,38 +317,40 @@ TEST(KernelList, NamesAndFactsAreSane) {
   }
 }
 
-// pack_inputs after pack leaves the bytes of pack alone: every dense type, every range of inputs.
-TEST_P(EveryKernel, PacksSomeInputsAsItPacksAll) {
-  if (k.pack_inputs == nullptr) return;  // packs whole matrices only
+// A matrix of zeros, packed, with every element put where dense_at says has the bytes of the matrix,
+// packed: every dense type. The place is a sum of one part per index.
+TEST_P(EveryKernel, SaysWhereDenseElementsLie) {
   Rng rng(test_seed());
   size_t ran = 0;
   for (SchemeCase s : scheme_cases()) {
     if (s.scale != ScaleType::kNone) continue;
-    for (const size_t N : {1, 8, 33, 64}) {
-      constexpr size_t K = 128;
-      const MatrixCase before = make_matrix(s, N, K, rng), after = make_matrix(s, N, K, rng);
-      const Problem problem = make_problem(after.w, s.act, s.x_type);
-      if (k.supports(problem) != nullptr) continue;
-      const size_t element = after.w.row_bytes / K, k0 = rng() % K, k1 = k0 + 1 + rng() % (K - k0);
-      for (size_t n = 0; n < N; ++n)  // what lies outside [k0, k1) does not change
-        for (size_t i = 0; i < K * element; ++i)
-          if (i < k0 * element || i >= k1 * element)
-            after.codes.data()[n * after.w.row_bytes + i] =
-                before.codes.data()[n * before.w.row_bytes + i];
+    for (const auto& [N, K] : {std::pair<size_t, size_t>{1, 128}, {8, 96}, {33, 40}, {128, 128}}) {
+      const MatrixCase full = make_matrix(s, N, K, rng), zero = make_matrix(s, N, K, rng);
+      std::memset(zero.codes.data(), 0, zero.codes.size());
+      const Problem problem = make_problem(full.w, s.act, s.x_type);
+      if (problem.act.code != ActCode::kAsIs || k.supports(problem) != nullptr) continue;
+      ASSERT_NE(k.dense_at, nullptr) << title(k) << " holds dense weights and does not say where";
+      const size_t element = full.w.row_bytes / K;
       GuardedBytes packed(k.packed_bytes(problem)), expected(k.packed_bytes(problem));
       std::memset(packed.data(), 0, packed.size());
       std::memset(expected.data(), 0, expected.size());
-      k.pack({&problem, &before.w, 0, N, packed.data()});
-      k.pack_inputs({&problem, &after.w, k0, k1, packed.data()});
-      k.pack({&problem, &after.w, 0, N, expected.data()});
+      k.pack({&problem, &zero.w, 0, N, packed.data()});
+      k.pack({&problem, &full.w, 0, N, expected.data()});
+      const size_t origin = k.dense_at(problem, 0, 0);
+      for (size_t n = 0; n < N; ++n)
+        for (size_t i = 0; i < K; ++i) {
+          const size_t at = k.dense_at(problem, n, i);
+          ASSERT_LE(at + element, packed.size());
+          ASSERT_EQ(at + origin, k.dense_at(problem, n, 0) + k.dense_at(problem, 0, i));
+          std::memcpy(packed.data() + at, full.w.codes + n * full.w.row_bytes + i * element,
+                      element);
+        }
       EXPECT_EQ(std::memcmp(packed.data(), expected.data(), packed.size()), 0)
-          << title(k) << ", " << s.name << ", N=" << N << ", inputs " << k0 << " to " << k1
-          << ", seed " << test_seed();
+          << title(k) << ", " << s.name << ", N=" << N << ", seed " << test_seed();
       EXPECT_FALSE(packed.damaged());
       ++ran;
     }
   }
-  // Every codec has the entry that its table gives it; only those that hold dense matrices run it.
   std::printf("%s: %zu dense matrices\n", title(k).c_str(), ran);
 }
 

@@ -11,8 +11,9 @@
 
 #include "base/numeric.h"
 #include "nn/ops.h"
+#include "unit/kv_cases.h"
 
-namespace moebius {
+namespace moebius::test {
 namespace {
 
 struct Data {
@@ -34,23 +35,18 @@ Data random_data(const AttentionSpec& s, size_t T, XType type, unsigned seed) {
 
 // Runs tokens [0, T) in pieces of the given sizes.
 std::vector<float> run(const AttentionPlan& plan, const Data& d, size_t T,
-                       const std::vector<size_t>& pieces) {
+                       const std::vector<size_t>& pieces, Segments segments = Segments::kTogether) {
   const AttentionSpec& s = plan.spec;
-  KvCache cache(plan);
+  LayerCache cache(plan);
   std::vector<float> out(T * s.heads * s.value_dim);
-  AttentionScratch scratch;
   size_t t = 0;
   for (const size_t n : pieces) {
-    cache.reserve(n);
-    for (size_t h = 0; h < s.kv_heads; ++h)
-      cache.append_head(h, d.k.data() + (t * s.kv_heads + h) * s.key_dim, s.kv_heads * s.key_dim,
-                        d.v.data() + (t * s.kv_heads + h) * s.value_dim, s.kv_heads * s.value_dim,
-                        n);
-    cache.commit(n);
-    const AttentionRows rows{&cache, d.q.data() + t * s.heads * s.key_dim,
-                             out.data() + t * s.heads * s.value_dim, n};
-    const Attention attention(plan, {&rows, 1});
-    for (size_t i = 0; i < attention.tasks(); ++i) attention.run(i, scratch);
+    cache.append(d.k.data() + t * s.kv_heads * s.key_dim, d.v.data() + t * s.kv_heads * s.value_dim,
+                 n);
+    const AttentionRows rows =
+        cache.rows(d.q.data() + t * s.heads * s.key_dim, out.data() + t * s.heads * s.value_dim, n);
+    Attention attention(plan, {&rows, 1}, segments);
+    run_all(attention);
     t += n;
   }
   EXPECT_EQ(t, T);
@@ -103,7 +99,7 @@ std::vector<Case> cases() {
 TEST(Attention, EqualsDefinition) {
   for (const XType type : {XType::kF32, XType::kBf16, XType::kF16})
     for (const Case& c : cases()) {
-      const AttentionPlan plan = plan_attention(c.spec, type, host_cpu(), Policy{});
+      const AttentionPlan plan = plan_attention(c.spec, type, type, host_cpu(), Policy{});
       const Data d = random_data(c.spec, c.T, type, 3);
       const std::vector<float> y = run(plan, d, c.T, {c.T});
       const std::vector<double> expected = definition(c.spec, d, c.T);
@@ -117,7 +113,7 @@ TEST(Attention, EqualsDefinition) {
 TEST(Attention, NanStaysInItsRow) {
   for (const XType type : {XType::kF32, XType::kBf16})
     for (const Case& c : cases()) {
-      const AttentionPlan plan = plan_attention(c.spec, type, host_cpu(), Policy{});
+      const AttentionPlan plan = plan_attention(c.spec, type, type, host_cpu(), Policy{});
       Data d = random_data(c.spec, c.T, type, 5);
       const std::vector<float> good = run(plan, d, c.T, {c.T});
       const size_t row = (c.T - 2) * c.spec.heads, dv = c.spec.value_dim;  // first head of a token
@@ -135,7 +131,7 @@ TEST(Attention, NanStaysInItsRow) {
 TEST(Attention, PiecesOfAPromptDoNotMatter) {
   for (const XType type : {XType::kF32, XType::kBf16})
     for (const Case& c : cases()) {
-      const AttentionPlan plan = plan_attention(c.spec, type, host_cpu(), Policy{});
+      const AttentionPlan plan = plan_attention(c.spec, type, type, host_cpu(), Policy{});
       const Data d = random_data(c.spec, c.T, type, 5);
       const std::vector<float> whole = run(plan, d, c.T, {c.T});
       std::vector<size_t> ones(c.T, 1), mixed;
@@ -150,27 +146,22 @@ TEST(Attention, PiecesOfAPromptDoNotMatter) {
 
 TEST(Attention, BatchDoesNotMatter) {
   const AttentionSpec spec{4, 2, 32, 32, 0.17f, 40, 0, {}};
-  const AttentionPlan plan = plan_attention(spec, XType::kBf16, host_cpu(), Policy{});
+  const AttentionPlan plan = plan_attention(spec, XType::kBf16, XType::kBf16, host_cpu(), Policy{});
   const size_t lengths[] = {130, 1, 64, 77};
   std::vector<Data> data;
-  std::vector<KvCache> caches;
+  std::vector<LayerCache> caches;
   std::vector<std::vector<float>> outs;
+  std::vector<AttentionRows> rows;
   for (size_t i = 0; i < 4; ++i) {
     data.push_back(random_data(spec, lengths[i], XType::kBf16, static_cast<unsigned>(i)));
     outs.emplace_back(lengths[i] * spec.heads * spec.value_dim);
     caches.emplace_back(plan);
-    caches[i].reserve(lengths[i]);
-    for (size_t h = 0; h < 2; ++h)
-      caches[i].append_head(h, data[i].k.data() + h * 32, 64, data[i].v.data() + h * 32, 64,
-                            lengths[i]);
-    caches[i].commit(lengths[i]);
+    caches[i].append(data[i].k.data(), data[i].v.data(), lengths[i]);
   }
-  std::vector<AttentionRows> rows;
   for (size_t i = 0; i < 4; ++i)
-    rows.push_back({&caches[i], data[i].q.data(), outs[i].data(), lengths[i]});
-  const Attention attention(plan, rows);
-  AttentionScratch scratch;
-  for (size_t i = 0; i < attention.tasks(); ++i) attention.run(i, scratch);
+    rows.push_back(caches[i].rows(data[i].q.data(), outs[i].data(), lengths[i]));
+  Attention attention(plan, rows);
+  run_all(attention);
   for (size_t i = 0; i < 4; ++i) {
     const std::vector<float> alone = run(plan, data[i], lengths[i], {lengths[i]});
     EXPECT_EQ(std::memcmp(alone.data(), outs[i].data(), alone.size() * 4), 0) << i;
@@ -180,34 +171,86 @@ TEST(Attention, BatchDoesNotMatter) {
 TEST(Attention, FollowsThePolicy) {
   const AttentionSpec spec{2, 1, 32, 32, 0.25f, 0, 0, {}};
   for (const XType type : {XType::kF32, XType::kBf16}) {
-    const AttentionPlan exact = plan_attention(spec, type, host_cpu(), {Accept::kExact, ""});
-    EXPECT_EQ(exact.key_kernel->numerics(exact.keys), Numerics::kExact);
-    EXPECT_EQ(exact.value_kernel->numerics(exact.values), Numerics::kExact);
+    const AttentionPlan exact = plan_attention(spec, type, type, host_cpu(), {Accept::kExact, ""});
+    EXPECT_EQ(exact.kv.keys().kernel->numerics(exact.kv.keys().problem), Numerics::kExact);
+    EXPECT_EQ(exact.kv.values().kernel->numerics(exact.kv.values().problem), Numerics::kExact);
     const AttentionPlan asked =
-        plan_attention(spec, type, host_cpu(), {Accept::kDeclared, "generic"});
-    EXPECT_STREQ(asked.key_kernel->name, "generic");
-    EXPECT_STREQ(asked.value_kernel->name, "generic");
+        plan_attention(spec, type, type, host_cpu(), {Accept::kDeclared, "generic"});
+    EXPECT_STREQ(asked.kv.keys().kernel->name, "generic");
+    EXPECT_STREQ(asked.kv.values().kernel->name, "generic");
     // One for quantized weights alone does not stand in attention's way.
     const AttentionPlan other =
-        plan_attention(spec, type, host_cpu(), {Accept::kDeclared, "generic/int4"});
-    const AttentionPlan own = plan_attention(spec, type, host_cpu(), Policy{});
-    EXPECT_EQ(other.key_kernel, own.key_kernel);
+        plan_attention(spec, type, type, host_cpu(), {Accept::kDeclared, "generic/int4"});
+    const AttentionPlan own = plan_attention(spec, type, type, host_cpu(), Policy{});
+    EXPECT_EQ(other.kv.keys().kernel, own.kv.keys().kernel);
   }
 }
 
-TEST(KvCache, CutsOnlyAtBlocks) {
-  const AttentionPlan plan =
-      plan_attention({2, 1, 16, 16, 0.25f, 0, 0, {}}, XType::kF32, host_cpu(), Policy{});
-  KvCache cache(plan);
-  const std::vector<float> rows(200 * 16, 1.0f);
-  cache.reserve(200);
-  cache.append_head(0, rows.data(), 16, rows.data(), 16, 200);
-  cache.commit(200);
-  EXPECT_EQ(cache.length(), 200u);
-  EXPECT_ANY_THROW(cache.truncate(70));
-  cache.truncate(128);
-  EXPECT_EQ(cache.length(), 128u);
+// Long sequences: several segments, in every way of running them, are the definition and the same
+// bytes.
+TEST(Attention, SegmentsMergeInOrderHoweverTheyRun) {
+  const size_t T = 2 * kSegmentBlocks * kKeyBlock + 200;
+  for (const XType type : {XType::kF32, XType::kBf16})
+    for (const AttentionSpec& spec :
+         {AttentionSpec{4, 2, 16, 8, 0.25f, 0, 0, {}}, AttentionSpec{2, 1, 8, 8, 0.3f, 1500, 0, {}},
+          AttentionSpec{2, 2, 8, 8, 0.3f, 0, 0, {1.5f, -2}},
+          AttentionSpec{1, 1, 8, 8, 0.3f, 0, 1100, {0.5f}}}) {
+      const AttentionPlan plan = plan_attention(spec, type, type, host_cpu(), Policy{});
+      const Data d = random_data(spec, T, type, 11);
+      const std::vector<float> whole = run(plan, d, T, {T});
+      const std::vector<size_t> mixed = {1000, 24, 1, 1, 1022, 1, T - 2049};
+      const std::vector<float> in_pieces = run(plan, d, T, mixed),
+                               in_turn = run(plan, d, T, mixed, Segments::kInTurn);
+      EXPECT_EQ(std::memcmp(in_pieces.data(), whole.data(), whole.size() * 4), 0);
+      EXPECT_EQ(std::memcmp(in_turn.data(), whole.data(), whole.size() * 4), 0);
+      const std::vector<double> expected = definition(spec, d, T);
+      for (size_t i = 0; i < whole.size(); ++i)
+        ASSERT_NEAR(whole[i], expected[i], type == XType::kF32 ? 2e-5 : 3e-2) << i;
+    }
+}
+
+// One row over a long sequence has a task per segment and kv head, and a task is for one segment.
+TEST(Attention, ALongSequenceHasWorkForManyThreads) {
+  const AttentionSpec spec{8, 4, 8, 8, 0.3f, 0, 0, {}};
+  const AttentionPlan plan = plan_attention(spec, XType::kF32, XType::kF32, host_cpu(), Policy{});
+  const size_t T = 8 * kSegmentBlocks * kKeyBlock;
+  const Data d = random_data(spec, T, XType::kF32, 1);
+  LayerCache cache(plan);
+  cache.append(d.k.data(), d.v.data(), T);
+  std::vector<float> out(8 * 8);
+  const AttentionRows rows = cache.rows(d.q.data(), out.data(), 1);
+  Attention attention(plan, {&rows, 1});
+  EXPECT_EQ(attention.tasks(), 4u * 8u);
+  EXPECT_EQ(attention.merges(), 4u);
+  EXPECT_EQ(attention.bytes_read(), 8 * kSegmentBlocks * plan.kv.block_bytes());
+}
+
+// A block that grew token by token, or was cut and grew again, has the bytes of one written at once.
+TEST(KvLayout, BytesDoNotDependOnHowABlockGrew) {
+  std::mt19937 rng(5);
+  for (const XType stored : {XType::kF32, XType::kBf16, XType::kF16}) {
+    const AttentionSpec spec{4, 2, 24, 40, 0.25f, 0, 0, {}};
+    const AttentionPlan plan = plan_attention(spec, XType::kF32, stored, host_cpu(), Policy{});
+    const size_t T = kKeyBlock;
+    Data d = random_data(spec, T, stored, 8);
+    LayerCache whole(plan), grown(plan);
+    whole.append(d.k.data(), d.v.data(), T);
+    for (size_t t = 0; t < T;) {
+      const size_t n = std::min<size_t>(1 + rng() % 9, T - t);
+      grown.append(d.k.data() + t * 48, d.v.data() + t * 80, n);
+      t += n;
+    }
+    ASSERT_EQ(std::memcmp(whole.block(0), grown.block(0), plan.kv.block_bytes()), 0);
+    const Data other = random_data(spec, T, stored, 9);
+    LayerCache again(plan);
+    again.append(d.k.data(), d.v.data(), 50);
+    again.append(other.k.data(), other.v.data(), 60);
+    plan.kv.cut(again.block(0), 50);
+    LayerCache fresh(plan);
+    fresh.append(d.k.data(), d.v.data(), 50);
+    ASSERT_EQ(std::memcmp(fresh.block(0), again.block(0), plan.kv.block_bytes()), 0);
+  }
 }
 
 }  // namespace
-}  // namespace moebius
+}  // namespace moebius::test

@@ -208,7 +208,7 @@ TEST(Inspect, PackedWeightsAndCacheAreWhatALoadedModelHolds) {
     const auto held = static_cast<double>(model->packed_bytes());
     EXPECT_NEAR(static_cast<double>(number(j, "packed_bytes")), held, 0.02 * held);
     const int64_t per_token = number(j, "kv_bytes_per_token");
-    EXPECT_EQ(per_token, static_cast<int64_t>(model->kv_bytes_per_token()));
+    EXPECT_EQ(per_token, static_cast<int64_t>(model->kv_plan().bytes_per_token()));
     SequenceState state = model->new_sequence();
     const size_t before = state.kv_bytes();
     const std::vector<int32_t> tokens(256, 1);

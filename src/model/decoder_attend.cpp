@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention of a step: q, k and v of the new rows, their keys and values into the blocks, and what
+// the rows make of all of them.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "model/decoder_layer.h"
+#include "nn/ops.h"
+
+namespace moebius {
+namespace {
+
+void grow_rows(std::vector<float>& v, size_t n) {
+  if (v.size() < n) v.resize(n);
+}
+
+}  // namespace
+
+void DecoderModel::project_qkv(const Layer& layer, size_t T) {
+  Buffers& b = *buffers_;
+  const size_t nq = spec_.heads * spec_.head_dim, nk = spec_.kv_heads * spec_.head_dim,
+               nv = spec_.kv_heads * spec_.value_dim, width = nq + nk + nv;
+  grow_rows(b.qkv, T * width);
+  {
+    const Timer timer(profile_, Phase::kLinear);
+    run_linear(*layer.qkv, b.a.data(), b.qkv.data(), T);
+  }
+  for_rows(T, [&](size_t t) {
+    float* row = b.qkv.data() + t * width;
+    if (spec_.qk_norm == QkNorm::kWhole) {
+      normalize(layer.q_norm, options_.type, row, nq, row, nq, 1, nq);
+      normalize(layer.k_norm, options_.type, row + nq, nk, row + nq, nk, 1, nk);
+    } else if (spec_.qk_norm == QkNorm::kHead) {
+      normalize(layer.q_norm, options_.type, row, spec_.head_dim, row, spec_.head_dim, spec_.heads,
+                spec_.head_dim);
+      normalize(layer.k_norm, options_.type, row + nq, spec_.head_dim, row + nq, spec_.head_dim,
+                spec_.kv_heads, spec_.head_dim);
+    }
+    if (spec_.clip_qkv > 0)
+      for (size_t i = 0; i < width; ++i)
+        row[i] = std::clamp(row[i], -spec_.clip_qkv, spec_.clip_qkv);
+    std::memcpy(b.q.data() + t * nq, row, nq * sizeof(float));
+    std::memcpy(b.k.data() + t * nk, row + nq, nk * sizeof(float));
+    std::memcpy(b.v.data() + t * nv, row + nq + nk, nv * sizeof(float));
+  });
+}
+
+// Keys are [kv latent | rope], values the latent alone, both for all heads. Queries stay [nope |
+// rope] per head until they are rotated.
+void DecoderModel::project_latent(const Layer& layer, size_t T) {
+  Buffers& b = *buffers_;
+  const Timer timer(profile_, Phase::kLinear);
+  const size_t width = layer.latent->out_features(), kv_at = spec_.q_lora,
+               key = spec_.kv_lora + spec_.rope_dim;
+  grow_rows(b.latent, T * width), grow_rows(b.q_latent, T * std::max<size_t>(spec_.q_lora, 1));
+  run_linear(*layer.latent, b.a.data(), b.latent.data(), T);
+  for_rows(T, [&](size_t t) {
+    const float* row = b.latent.data() + t * width;
+    if (spec_.q_lora > 0)
+      normalize(layer.q_latent_norm, options_.type, row, width,
+                b.q_latent.data() + t * spec_.q_lora, spec_.q_lora, 1, spec_.q_lora);
+    float *k = b.k.data() + t * key, *v = b.v.data() + t * spec_.kv_lora;
+    normalize(layer.kv_latent_norm, options_.type, row + kv_at, width, v, spec_.kv_lora, 1,
+              spec_.kv_lora);
+    std::memcpy(k, v, spec_.kv_lora * sizeof(float));
+    std::memcpy(k + spec_.kv_lora, row + kv_at + spec_.kv_lora, spec_.rope_dim * sizeof(float));
+  });
+  run_linear(*layer.q_up, spec_.q_lora > 0 ? b.q_latent.data() : b.a.data(), b.q.data(), T);
+}
+
+void DecoderModel::rotate_row(const Layer&, const LayerSpec& spec, size_t row,
+                              size_t position) const {
+  Buffers& b = *buffers_;
+  // Latent keys: one row for all heads, its rope part behind the latent.
+  const bool latent = spec_.latent();
+  const size_t dk = spec_.key_dim(), q_at = latent ? spec_.nope_dim : 0,
+               kv_heads = latent ? 1 : spec_.kv_heads,
+               k_width = latent ? spec_.kv_lora + spec_.rope_dim : dk,
+               k_at = latent ? spec_.kv_lora : 0;
+  float *q = b.q.data() + row * spec_.heads * dk, *k = b.k.data() + row * kv_heads * k_width;
+  if (spec.rotary) {
+    for (size_t h = 0; h < spec_.heads; ++h)
+      rope_->rotate(q + h * dk + q_at, position, options_.type);
+    for (size_t h = 0; h < kv_heads; ++h)
+      rope_->rotate(k + h * k_width + k_at, position, options_.type);
+    if (spec_.qk_norm == QkNorm::kAfterPlain) {
+      const Norm plain{NormKind::kRmsPlain, spec_.norm_epsilon, {}, {}};
+      normalize(plain, options_.type, q, dk, q, dk, spec_.heads, dk);
+      normalize(plain, options_.type, k, dk, k, dk, kv_heads, dk);
+    }
+  } else if (spec.temperature_scale != 0) {
+    const float factor =
+        1 + spec.temperature_scale *
+                std::log1p(std::floor((static_cast<float>(position) + 1) / spec.temperature_floor));
+    scale_row(q, factor, spec_.heads * dk);
+    round_to(options_.type, q, spec_.heads * dk);
+  }
+}
+
+// Addresses of the layer's part of every block that an item reads or writes; null where it does
+// neither.
+void DecoderModel::gather_blocks(size_t index, std::span<const Work> work) {
+  Buffers& b = *buffers_;
+  const KvPlan::Place& place = kv_plan_.layers[index];
+  b.blocks.clear(), b.blocks_at.clear();
+  for (const auto& [item, memory] : work) {
+    b.blocks_at.push_back(b.blocks.size());
+    const size_t count = (item.position + item.tokens.size() - 1) / kBlockTokens + 1;
+    const std::vector<BlockId>& table = (*item.tables)[place.kind];
+    for (size_t i = 0; i < count; ++i)
+      b.blocks.push_back(table[i] == kNoBlock ? nullptr
+                                              : memory->block(place.kind, table[i]) + place.offset);
+  }
+}
+
+// Keys and values of an item's new rows, one kv head, into its blocks.
+void DecoderModel::append(size_t index, std::span<const Work> work, size_t i, size_t head) {
+  Buffers& b = *buffers_;
+  const Layer& layer = *layers_[index];
+  const AttentionSpec a = layer.attention->spec;
+  const BatchItem& item = work[i].item;
+  const size_t nk = a.kv_heads * a.key_dim, nv = a.kv_heads * a.value_dim;
+  for (size_t t = 0; t < item.tokens.size();) {
+    const size_t at = item.position + t, first = at % kBlockTokens,
+                 count = std::min(kBlockTokens - first, item.tokens.size() - t),
+                 row = b.first_row[i] + t;
+    uint8_t* block = b.blocks[b.blocks_at[i] + at / kBlockTokens];
+    if (layer.kv_up != nullptr) {
+      for (size_t j = 0; j < count; ++j)
+        layer.latents.put(block, first + j, b.k.data() + (row + j) * layer.latents.width);
+    } else {
+      layer.attention->kv.put(block, head, first, count, b.k.data() + row * nk + head * a.key_dim,
+                              nk, b.v.data() + row * nv + head * a.value_dim, nv);
+    }
+    t += count;
+  }
+}
+
+void DecoderModel::run_attention(const Layer& layer, std::span<const Work> work) {
+  Buffers& b = *buffers_;
+  const AttentionSpec& a = layer.attention->spec;
+  std::vector<AttentionRows> rows;
+  for (size_t i = 0; i < work.size(); ++i)
+    rows.push_back({b.blocks.data() + b.blocks_at[i], work[i].item.position,
+                    b.q.data() + b.first_row[i] * a.heads * a.key_dim,
+                    b.attended.data() + b.first_row[i] * a.heads * a.value_dim,
+                    work[i].item.tokens.size()});
+  Attention attention(*layer.attention, rows);
+  stats_->kv_bytes += attention.bytes_read();
+  WorkCounter next, next_merge;
+  options_.pool->run([&](ThreadPool::Member& me) {
+    for (size_t i = next.take(); i < attention.tasks(); i = next.take())
+      attention.run(i, b.scratch[me.index()]);
+    if (attention.merges() == 0) return;
+    me.barrier();
+    for (size_t i = next_merge.take(); i < attention.merges(); i = next_merge.take())
+      attention.merge(i);
+  });
+}
+
+// Keys and values of the first `tokens` tokens of a block, as kv_b declares, out of latents.
+void DecoderModel::expand(const Layer& layer, size_t item, size_t block, size_t tokens) {
+  Buffers& b = *buffers_;
+  const size_t heads = spec_.heads, dk = spec_.key_dim(), dv = spec_.value_dim,
+               kv_head = spec_.nope_dim + dv, width = layer.latents.width;
+  grow_rows(b.latent_rows, kBlockTokens * width),
+      grow_rows(b.kv_latent, kBlockTokens * spec_.kv_lora);
+  grow_rows(b.kv_rows, kBlockTokens * heads * kv_head);
+  grow_rows(b.k_rows, kBlockTokens * heads * dk), grow_rows(b.v_rows, kBlockTokens * heads * dv);
+  const uint8_t* from = b.blocks[b.blocks_at[item] + block];
+  for (size_t t = 0; t < tokens; ++t) {
+    float* row = b.latent_rows.data() + t * width;
+    layer.latents.get(from, t, row);
+    std::memcpy(b.kv_latent.data() + t * spec_.kv_lora, row, spec_.kv_lora * sizeof(float));
+  }
+  run_linear(*layer.kv_up, b.kv_latent.data(), b.kv_rows.data(), tokens);
+  options_.pool->parallel_for(heads, [&](size_t h) {
+    for (size_t t = 0; t < tokens; ++t) {
+      const float* kv = b.kv_rows.data() + (t * heads + h) * kv_head;
+      float* k = b.k_rows.data() + (t * heads + h) * dk;
+      std::memcpy(k, kv, spec_.nope_dim * sizeof(float));
+      std::memcpy(k + spec_.nope_dim, b.latent_rows.data() + t * width + spec_.kv_lora,
+                  spec_.rope_dim * sizeof(float));
+      std::memcpy(b.v_rows.data() + (t * heads + h) * dv, kv + spec_.nope_dim, dv * sizeof(float));
+    }
+    layer.attention->kv.put(b.expanded[block % kSegmentBlocks].data(), h, 0, tokens,
+                            b.k_rows.data() + h * dk, heads * dk, b.v_rows.data() + h * dv,
+                            heads * dv);
+  });
+}
+
+// Segment by segment, so that one segment of expanded keys and values is in memory at a time.
+void DecoderModel::run_expanded(const Layer& layer, const Work& work, size_t item) {
+  Buffers& b = *buffers_;
+  const AttentionSpec& a = layer.attention->spec;
+  const size_t total = work.item.position + work.item.tokens.size(),
+               blocks = (total + kBlockTokens - 1) / kBlockTokens;
+  const size_t bytes = layer.attention->kv.block_bytes();
+  if (b.expanded.empty() || b.expanded[0].size() < bytes) {
+    b.expanded.clear();
+    for (size_t i = 0; i < kSegmentBlocks; ++i) b.expanded.emplace_back(bytes);
+  }
+  b.expanded_at.resize(blocks);
+  for (size_t i = 0; i < blocks; ++i) b.expanded_at[i] = b.expanded[i % kSegmentBlocks].data();
+  const AttentionRows rows{b.expanded_at.data(), work.item.position,
+                           b.q.data() + b.first_row[item] * a.heads * a.key_dim,
+                           b.attended.data() + b.first_row[item] * a.heads * a.value_dim,
+                           work.item.tokens.size()};
+  Attention attention(*layer.attention, {&rows, 1}, Segments::kInTurn);
+  for (size_t begin = 0; begin < attention.tasks();) {
+    const size_t segment = attention.segment_of(begin);
+    size_t end = begin;
+    while (end < attention.tasks() && attention.segment_of(end) == segment) ++end;
+    for (size_t block = segment * kSegmentBlocks;
+         block < std::min((segment + 1) * kSegmentBlocks, blocks); ++block) {
+      expand(layer, item, block, std::min(kBlockTokens, total - block * kBlockTokens));
+      stats_->kv_bytes += layer.latents.block_bytes();
+    }
+    WorkCounter next;
+    options_.pool->run([&](ThreadPool::Member& me) {
+      for (size_t i = begin + next.take(); i < end; i = begin + next.take())
+        attention.run(i, b.scratch[me.index()]);
+    });
+    begin = end;
+  }
+  options_.pool->parallel_for(attention.merges(), [&](size_t i) { attention.merge(i); });
+}
+
+void DecoderModel::attend(size_t index, std::span<const Work> work, size_t T) {
+  Buffers& b = *buffers_;
+  const Layer& layer = *layers_[index];
+  const AttentionSpec& a = layer.attention->spec;
+  const bool latent = spec_.latent(), absorbed = layer.query_up != nullptr;
+  const size_t dk = spec_.key_dim(), dv = spec_.value_dim, nq = spec_.heads * dk,
+               no = spec_.heads * dv;
+  const size_t k_width = latent ? spec_.kv_lora + spec_.rope_dim : spec_.kv_heads * dk,
+               v_width = latent ? spec_.kv_lora : spec_.kv_heads * dv;
+  grow_rows(b.q, T * nq), grow_rows(b.k, T * k_width), grow_rows(b.v, T * v_width);
+  grow_rows(b.attended, T * std::max(no, a.heads * a.value_dim));
+  if (latent)
+    project_latent(layer, T);
+  else
+    project_qkv(layer, T);
+  gather_blocks(index, work);
+  {
+    const Timer timer(profile_, Phase::kAttention);
+    WorkCounter next_row, next_head;
+    const size_t heads = layer.kv_up != nullptr ? 1 : a.kv_heads;
+    options_.pool->run([&](ThreadPool::Member& me) {
+      for (size_t t = next_row.take(4); t < T; t = next_row.take(4))
+        for (size_t i = t; i < std::min(t + 4, T); ++i)
+          rotate_row(layer, spec_.layers[index], i, static_cast<size_t>(b.positions[i]));
+      me.barrier();
+      for (size_t i = next_head.take(); i < heads * work.size(); i = next_head.take())
+        append(index, work, i / heads, i % heads);
+    });
+    if (absorbed) absorb_queries(layer, T);
+    if (layer.kv_up != nullptr)
+      for (size_t i = 0; i < work.size(); ++i) run_expanded(layer, work[i], i);
+    else
+      run_attention(layer, work);
+    if (absorbed)
+      layer.value_up->forward(b.attended.data(), {a.heads * a.value_dim, a.value_dim}, b.q.data(),
+                              {no, dv}, T, *options_.pool);
+  }
+  const Timer timer(profile_, Phase::kLinear);
+  run_linear(*layer.output, absorbed ? b.q.data() : b.attended.data(), b.branch.data(), T);
+  stats_->weight_bytes += layer.dense_bytes();
+}
+
+// A query's nope part becomes what meets latents; its rope part stays as it is.
+void DecoderModel::absorb_queries(const Layer& layer, size_t T) {
+  Buffers& b = *buffers_;
+  const size_t heads = spec_.heads, dk = spec_.key_dim(), key = spec_.kv_lora + spec_.rope_dim;
+  grow_rows(b.absorbed, T * heads * key);
+  layer.query_up->forward(b.q.data(), {heads * dk, dk}, b.absorbed.data(), {heads * key, key}, T,
+                          *options_.pool);
+  for_rows(T, [&](size_t t) {
+    for (size_t h = 0; h < heads; ++h)
+      std::memcpy(b.absorbed.data() + (t * heads + h) * key + spec_.kv_lora,
+                  b.q.data() + (t * heads + h) * dk + spec_.nope_dim,
+                  spec_.rope_dim * sizeof(float));
+  });
+  std::swap(b.q, b.absorbed);
+}
+
+}  // namespace moebius

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a model keeps keys and values: kinds of layers, sequences with memory of their own, and the
+// blocks of an engine.
+#include <algorithm>
+#include <cstring>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "model/decoder_layer.h"
+
+namespace moebius {
+namespace {
+
+// How far back a layer looks.
+size_t reach_of(const LayerSpec& layer) {
+  size_t reach = SIZE_MAX;
+  if (layer.window != 0) reach = layer.window;
+  if (layer.chunk != 0) reach = std::min(reach, layer.chunk);
+  return reach;
+}
+
+// The first token that the token at `position` may still need.
+size_t oldest_needed(const KvKind& kind, size_t position) {
+  return kind.reach == SIZE_MAX || position < kind.reach ? 0 : position + 1 - kind.reach;
+}
+
+}  // namespace
+
+KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const ModelOptions& options,
+               const Cpu& cpu) {
+  KvPlan plan;
+  const XType stored = options.kv_type.value_or(options.type);
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    size_t bytes = 0;
+    if (spec.latent() && !absorbs(checkpoint, i, options)) {
+      bytes = KvRowLayout{spec.kv_lora + spec.rope_dim, stored}.block_bytes();
+    } else {
+      bytes =
+          plan_attention(attention_spec(spec, i, true), options.type, stored, cpu, options.policy)
+              .kv.block_bytes();
+    }
+    const size_t reach = reach_of(spec.layers[i]);
+    size_t kind = 0;
+    while (kind < plan.kinds.size() && plan.kinds[kind].reach != reach) ++kind;
+    if (kind == plan.kinds.size())
+      plan.kinds.push_back(
+          {reach == SIZE_MAX ? "full" : fmt::format("window {}", reach), 0, reach, true});
+    plan.layers.push_back({kind, plan.kinds[kind].block_bytes});
+    plan.kinds[kind].block_bytes += bytes;
+  }
+  return plan;
+}
+
+uint64_t KvPlan::bytes_per_token() const {
+  uint64_t bytes = 0;
+  for (const KvKind& k : kinds) bytes += k.block_bytes;
+  return (bytes + kBlockTokens - 1) / kBlockTokens;
+}
+
+uint64_t KvPlan::bytes_of(size_t tokens) const {
+  uint64_t bytes = 0;
+  if (tokens == 0) return 0;
+  for (const KvKind& k : kinds) {
+    const size_t last = (tokens - 1) / kBlockTokens;
+    bytes += (last + 1 - oldest_needed(k, tokens - 1) / kBlockTokens) * k.block_bytes;
+  }
+  return bytes;
+}
+
+SequenceState::SequenceState(std::span<const KvKind> kinds)
+    : kinds_(kinds), memory_(kinds, 1), tables_(kinds.size()), free_(kinds.size()) {}
+
+void SequenceState::reserve(size_t tokens) {
+  const size_t blocks = (length_ + tokens + kBlockTokens - 1) / kBlockTokens;
+  for (size_t k = 0; k < kinds_.size(); ++k) {
+    std::vector<BlockId>& table = tables_[k];
+    while (table.size() < blocks) {
+      BlockId id;
+      if (!free_[k].empty()) {
+        id = free_[k].back(), free_[k].pop_back();
+      } else {  // every block that was ever made is in the table or free
+        id = static_cast<BlockId>(
+            table.size() - static_cast<size_t>(std::count(table.begin(), table.end(), kNoBlock)));
+        memory_.commit(k, id + 1);
+      }
+      table.push_back(id);
+    }
+  }
+}
+
+void SequenceState::commit(size_t tokens) {
+  length_ += tokens;
+  for (size_t k = 0; k < kinds_.size(); ++k) {
+    const size_t first = oldest_needed(kinds_[k], length_) / kBlockTokens;
+    for (size_t i = std::min(first, tables_[k].size()); i-- > 0 && tables_[k][i] != kNoBlock;) {
+      free_[k].push_back(tables_[k][i]);
+      tables_[k][i] = kNoBlock;
+    }
+  }
+}
+
+SequenceState DecoderModel::new_sequence() const { return SequenceState(kv_plan_.kinds); }
+
+void DecoderModel::cut_memory(KvMemory& memory, size_t kind, BlockId id, size_t tokens) const {
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    const KvPlan::Place& place = kv_plan_.layers[i];
+    // Rows that are not packed are never read behind the last one.
+    if (place.kind != kind || layers_[i]->kv_up != nullptr) continue;
+    layers_[i]->attention->kv.cut(memory.block(kind, id) + place.offset, tokens);
+  }
+}
+
+void DecoderModel::check(const BatchItem& item) const {
+  if (item.tokens.empty()) fail("a step needs at least one token of every sequence");
+  for (const int32_t t : item.tokens)
+    if (t < 0 || static_cast<size_t>(t) >= vocab_)
+      fail("token {} is not in the vocabulary of {} tokens", t, vocab_);
+  const size_t last = (item.position + item.tokens.size() - 1) / kBlockTokens;
+  for (size_t k = 0; k < kv_plan_.kinds.size(); ++k) {
+    const KvKind& kind = kv_plan_.kinds[k];
+    const std::vector<BlockId>& table = item.tables->at(k);
+    for (size_t i = oldest_needed(kind, item.position) / kBlockTokens; i <= last; ++i)
+      if (i >= table.size() || table[i] == kNoBlock)
+        fail("block {} of kind {} is missing for tokens {} to {}", i, kind.name, item.position,
+             item.position + item.tokens.size() - 1);
+  }
+}
+
+void DecoderModel::forward(std::span<const StepItem> items, std::vector<float>& logits) {
+  const std::lock_guard lock(mutex_);
+  std::vector<Work> work;
+  for (const StepItem& item : items) {
+    item.state->reserve(item.tokens.size());
+    work.push_back({{&item.state->tables_, item.state->length_, item.tokens,
+                     item.all_logits ? LogitsOf::kAll : LogitsOf::kLast},
+                    &item.state->memory_});
+    check(work.back().item);
+  }
+  StepStats stats;
+  try {
+    step(work, logits, stats);
+  } catch (...) {
+    for (const StepItem& item : items)  // what was written behind the end is no longer there
+      if (const size_t tail = item.state->length_ % kBlockTokens; tail != 0)
+        for (size_t k = 0; k < kv_plan_.kinds.size(); ++k)
+          cut_memory(item.state->memory_, k,
+                     item.state->tables_[k][item.state->length_ / kBlockTokens], tail);
+    throw;
+  }
+  for (const StepItem& item : items) item.state->commit(item.tokens.size());
+}
+
+Backend::Ticket DecoderModel::submit(std::span<const BatchItem> items) {
+  const std::lock_guard lock(mutex_);
+  for (const BatchItem& item : items) check(item);
+  batches_.push_back({next_ticket_, {items.begin(), items.end()}});
+  return next_ticket_++;
+}
+
+// Batches run here, in the order in which they were submitted: one process has nothing to gain from
+// running ahead.
+void DecoderModel::collect(Ticket ticket, StepOutput& out) {
+  const std::lock_guard lock(mutex_);
+  if (batches_.empty() || batches_.front().ticket != ticket)
+    fail("batch {} is not the one to collect next", ticket);
+  const Batch batch = std::move(batches_.front());
+  batches_.erase(batches_.begin());
+  std::vector<Work> work;
+  for (const BatchItem& item : batch.items) {
+    const size_t last = (item.position + item.tokens.size() - 1) / kBlockTokens;
+    for (size_t k = 0; k < kv_plan_.kinds.size(); ++k)
+      for (size_t i = item.position / kBlockTokens; i <= last; ++i)
+        kv_memory_->commit(k, size_t{(*item.tables)[k][i]} + 1);
+    work.push_back({item, kv_memory_.get()});
+  }
+  step(work, out.logits, out.stats);
+}
+
+void DecoderModel::copy_block(size_t kind, BlockId from, BlockId to, size_t tokens) {
+  const std::lock_guard lock(mutex_);
+  kv_memory_->commit(kind, size_t{std::max(from, to)} + 1);
+  std::memcpy(kv_memory_->block(kind, to), kv_memory_->block(kind, from),
+              kv_plan_.kinds[kind].block_bytes);
+  if (tokens < kBlockTokens) cut_memory(*kv_memory_, kind, to, tokens);
+}
+
+void DecoderModel::cut_block(size_t kind, BlockId id, size_t tokens) {
+  const std::lock_guard lock(mutex_);
+  if (tokens < kBlockTokens) cut_memory(*kv_memory_, kind, id, tokens);
+}
+
+void DecoderModel::commit_blocks(size_t kind, size_t count) {
+  const std::lock_guard lock(mutex_);
+  kv_memory_->commit(kind, count);
+}
+
+void DecoderModel::trim_blocks(size_t kind, size_t count) {
+  const std::lock_guard lock(mutex_);
+  kv_memory_->trim(kind, count);
+}
+
+}  // namespace moebius
