@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+// A backend without a model: it stores the tokens it is given in its blocks and computes logits as
+// a hash of the whole prefix as it is read back through the tables (of windows: as far as they
+// reach; of states: the state). So a wrong table, a block written while shared, a stale tail or an
+// evicted block that is still in use changes tokens, or is noted in `violations`.
+#pragma once
+#include <array>
+#include <deque>
+#include <map>
+#include <new>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/random.h"
+#include "model/backend.h"
+#include "text/sampler.h"
+
+namespace moebius::test {
+
+// The call of each sort, counted from 0, that fails.
+struct FakeFaults {
+  long submit = -1, collect = -1, copy = -1, commit = -1, cut = -1;
+  bool no_memory = false;  // by bad_alloc
+};
+
+class FakeBackend : public Backend {
+ public:
+  static constexpr int32_t kPoison = -99;
+
+  explicit FakeBackend(std::vector<KvKind> kinds, size_t vocab = 64)
+      : kinds_(std::move(kinds)), vocab_(vocab), memory_(kinds_.size()) {}
+
+  static std::vector<KvKind> full() { return {{"full", 1000, SIZE_MAX, true}}; }
+  static std::vector<KvKind> all_kinds() {
+    return {
+        {"full", 1000, SIZE_MAX, true}, {"window 150", 700, 150, true}, {"state", 300, 1, false}};
+  }
+
+  // What a model would say after these tokens, without any blocks.
+  std::vector<float> row(std::span<const int32_t> tokens) const {
+    uint64_t h = 0;
+    for (size_t k = 0; k < kinds_.size(); ++k) {
+      const size_t seen = std::min(tokens.size(), kinds_[k].cuttable ? kinds_[k].reach : SIZE_MAX);
+      uint64_t part = k + 1;
+      for (const int32_t t : tokens.last(seen)) part = chain(part, t);
+      h = chain(h + part, static_cast<int32_t>(k));
+    }
+    std::vector<float> out(vocab_);
+    fill(h, contains(tokens, nan_token), out);
+    return out;
+  }
+
+  size_t vocab() const override { return vocab_; }
+  std::span<const KvKind> kv_kinds() const override { return kinds_; }
+
+  Ticket submit(std::span<const BatchItem> items) override {
+    count(calls.submit, faults.submit, "submit");
+    std::vector<std::set<BlockId>> written(kinds_.size());
+    for (const BatchItem& i : items) check(i, written);
+    jobs_.push_back({++last_ticket_, {items.begin(), items.end()}});
+    return last_ticket_;
+  }
+
+  void collect(Ticket ticket, StepOutput& out) override {
+    if (jobs_.empty() || jobs_.front().ticket != ticket) violation("a ticket out of order");
+    const std::vector<BatchItem> items = std::move(jobs_.front().items);
+    jobs_.pop_front();
+    if (faults.collect == calls.collect)
+      for (const BatchItem& i : items) leave_garbage(i);
+    count(calls.collect, faults.collect, "collect");
+    out = {};
+    out.stats.items = items.size();
+    uint64_t keys = 0;
+    for (const BatchItem& i : items) {
+      run(i, out.logits);
+      out.stats.rows += i.tokens.size();
+      keys += i.tokens.size() * i.position;
+    }
+    out.stats.nanoseconds = 100000 + 10000 * out.stats.rows + keys;
+    out.stats.phases[static_cast<size_t>(Phase::kAttention)] = keys;
+    out.stats.weight_bytes = 1000;
+    out.stats.kv_bytes = keys;
+    out.stats.expert_rows.assign(4, static_cast<uint32_t>(out.stats.rows));
+    now += out.stats.nanoseconds;
+    rows += out.stats.rows;
+  }
+
+  void copy_block(size_t kind, BlockId from, BlockId to, size_t tokens) override {
+    count(calls.copy, faults.copy, "copy");
+    const Block b = memory_[kind][from];
+    if (kinds_[kind].cuttable ? tokens > b.filled : tokens != b.filled || b.dirty)
+      violation(fmt::format("copy of {} tokens of a block with {}", tokens, b.filled));
+    Block& c = memory_[kind][to] = b;
+    c.filled = tokens;
+    std::fill(c.tokens.begin() + static_cast<std::ptrdiff_t>(tokens), c.tokens.end(), kPoison);
+  }
+
+  void cut_block(size_t kind, BlockId id, size_t tokens) override {
+    count(calls.cut, faults.cut, "cut");
+    Block& b = memory_[kind][id];
+    if (kinds_[kind].cuttable ? tokens > b.filled : tokens != b.filled)
+      violation(fmt::format("a block of {} tokens is cut at {}", b.filled, tokens));
+    b.filled = tokens;
+    b.dirty = false;
+  }
+
+  void commit_blocks(size_t, size_t count_of_blocks) override {
+    count(calls.commit, faults.commit, "commit");
+    committed += count_of_blocks;
+  }
+  void trim_blocks(size_t kind, size_t n) override {
+    memory_[kind].erase(memory_[kind].lower_bound(static_cast<BlockId>(n)), memory_[kind].end());
+  }
+
+  // For KvOptions::freed.
+  void freed(size_t kind, BlockId id) { memory_[kind][id] = Block(); }
+  size_t blocks_seen(size_t kind) const { return memory_[kind].size(); }
+
+  FakeFaults faults, calls{0, 0, 0, 0, 0};
+  std::vector<std::string> violations;
+  int32_t nan_token = -1;  // a sequence that holds it gets logits that are no numbers
+  uint64_t now = 0;        // nanoseconds of all steps
+  size_t rows = 0, committed = 0;
+
+ private:
+  struct Block {
+    std::array<int32_t, kBlockTokens> tokens = poisoned();
+    size_t filled = 0;
+    uint64_t state = 0;  // after `filled` tokens of the block
+    bool dirty = false;  // a failed step may have written behind them
+    static std::array<int32_t, kBlockTokens> poisoned() {
+      std::array<int32_t, kBlockTokens> out;
+      out.fill(kPoison);
+      return out;
+    }
+  };
+  struct Job {
+    Ticket ticket;
+    std::vector<BatchItem> items;
+  };
+
+  static uint64_t chain(uint64_t h, int32_t token) {
+    return SplitMix64(h ^ (uint64_t{0x100000001b3} * static_cast<uint32_t>(token + 1))).next();
+  }
+  static bool contains(std::span<const int32_t> tokens, int32_t t) {
+    return std::find(tokens.begin(), tokens.end(), t) != tokens.end();
+  }
+  void fill(uint64_t h, bool broken, std::span<float> out) const {
+    SplitMix64 random(h);
+    for (float& v : out)
+      v = broken ? std::numeric_limits<float>::quiet_NaN()
+                 : static_cast<float>(random.uniform() * 8 - 4);
+  }
+
+  void violation(std::string what) {
+    if (violations.size() < 20) violations.push_back(std::move(what));
+  }
+  void count(long& calls_so_far, long fails_at, const char* what) {
+    if (calls_so_far++ != fails_at) return;
+    if (faults.no_memory) throw std::bad_alloc();
+    fail("injected fault in {}", what);
+  }
+
+  void check(const BatchItem& i, std::vector<std::set<BlockId>>& written) {
+    if (i.tokens.empty()) fail("an item without tokens");
+    for (const int32_t t : i.tokens)
+      if (t < 0 || static_cast<size_t>(t) >= vocab_) fail("token {} is out of range", t);
+    const size_t end = (i.position + i.tokens.size() - 1) / kBlockTokens;
+    for (size_t k = 0; k < kinds_.size(); ++k) {
+      if (i.tables->size() != kinds_.size() || (*i.tables)[k].size() <= end)
+        fail("a table is too short");
+      for (size_t b = i.position / kBlockTokens; b <= end; ++b)
+        if (!written[k].insert((*i.tables)[k][b]).second || (*i.tables)[k][b] == kNoBlock)
+          violation("two items write one block, or none");
+    }
+  }
+
+  Block& block_of(size_t kind, const BatchItem& i, size_t position) {
+    const BlockId id = (*i.tables)[kind][position / kBlockTokens];
+    if (id == kNoBlock) violation(fmt::format("a block of kind {} is missing", kind));
+    return memory_[kind][id];
+  }
+  int32_t read(size_t kind, const BatchItem& i, size_t position) {
+    const Block& b = block_of(kind, i, position);
+    const size_t at = position % kBlockTokens;
+    if (at >= b.filled)
+      violation(fmt::format("position {} of kind {} is read but not written", position, kind));
+    return b.tokens[at];
+  }
+  void write(size_t kind, const BatchItem& i, size_t position, int32_t token) {
+    Block& b = block_of(kind, i, position);
+    const size_t at = position % kBlockTokens;
+    if (at == 0)
+      b = Block();
+    else if (b.filled != at)
+      violation(fmt::format("position {} of kind {} is written behind {} tokens", position, kind,
+                            b.filled));
+    b.tokens[at] = token;
+    b.filled = at + 1;
+  }
+
+  // The chains after each token of an item, of one kind.
+  std::vector<uint64_t> chains(size_t k, const BatchItem& i, bool& broken) {
+    std::vector<uint64_t> out;
+    std::vector<int32_t> seen;
+    const size_t reach = kinds_[k].reach;
+    const size_t first = reach == SIZE_MAX || i.position + 1 <= reach ? 0 : i.position + 1 - reach;
+    for (size_t p = first; p < i.position; ++p) seen.push_back(read(k, i, p));
+    uint64_t whole = k + 1;
+    for (const int32_t t : seen) whole = chain(whole, t);
+    for (size_t n = 0; n < i.tokens.size(); ++n) {
+      write(k, i, i.position + n, i.tokens[n]);
+      seen.push_back(i.tokens[n]);
+      if (reach == SIZE_MAX) {
+        out.push_back(whole = chain(whole, i.tokens[n]));
+        continue;
+      }
+      uint64_t part = k + 1;
+      for (const int32_t t : std::span(seen).last(std::min(seen.size(), reach)))
+        part = chain(part, t);
+      out.push_back(part);
+    }
+    broken = broken || contains(seen, nan_token);
+    return out;
+  }
+
+  std::vector<uint64_t> states(size_t k, const BatchItem& i) {
+    std::vector<uint64_t> out;
+    uint64_t state = k + 1;
+    if (i.position > 0) {
+      const Block& b = block_of(k, i, i.position - 1);
+      if (b.dirty || b.filled != (i.position - 1) % kBlockTokens + 1)
+        violation(fmt::format("the state at {} is read from one at {}", i.position, b.filled));
+      state = b.state;
+    }
+    for (size_t n = 0; n < i.tokens.size(); ++n) {
+      out.push_back(state = chain(state, i.tokens[n]));
+      Block& b = block_of(k, i, i.position + n);
+      b.state = state;
+      b.filled = (i.position + n) % kBlockTokens + 1;
+      b.dirty = false;
+    }
+    return out;
+  }
+
+  void run(const BatchItem& i, std::vector<float>& logits) {
+    bool broken = false;
+    std::vector<uint64_t> h(i.tokens.size(), 0);
+    for (size_t k = 0; k < kinds_.size(); ++k) {
+      const std::vector<uint64_t> part = kinds_[k].cuttable ? chains(k, i, broken) : states(k, i);
+      for (size_t n = 0; n < h.size(); ++n) h[n] = chain(h[n] + part[n], static_cast<int32_t>(k));
+    }
+    const size_t from = i.logits == LogitsOf::kAll    ? 0
+                        : i.logits == LogitsOf::kLast ? h.size() - 1
+                                                      : h.size();
+    for (size_t n = from; n < h.size(); ++n) {
+      logits.resize(logits.size() + vocab_);
+      fill(h[n], broken, std::span(logits).last(vocab_));
+    }
+  }
+
+  // What a step that failed may leave behind the tokens that were there.
+  void leave_garbage(const BatchItem& i) {
+    for (size_t k = 0; k < kinds_.size(); ++k)
+      for (size_t p = i.position; p < i.position + i.tokens.size(); ++p) {
+        Block& b = block_of(k, i, p);
+        if (p % kBlockTokens == 0) b = Block();
+        if (kinds_[k].cuttable) {
+          b.tokens[p % kBlockTokens] = kPoison + 1;
+          b.filled = p % kBlockTokens + 1;
+        } else {
+          b.dirty = true;
+        }
+      }
+  }
+
+  std::vector<KvKind> kinds_;
+  size_t vocab_;
+  std::vector<std::map<BlockId, Block>> memory_;
+  std::deque<Job> jobs_;
+  Ticket last_ticket_ = 0;
+};
+
+}  // namespace moebius::test
