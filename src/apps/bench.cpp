@@ -141,6 +141,8 @@ Command model_subject() {
   c.folder(o->folder);
   c.option("--prompts", "LIST", &o->prompts, "prompt lengths").range(1, 1 << 20);
   c.option("--batches", "LIST", &o->batches, "sequences per decode step").range(1, 4096);
+  c.option("--depths", "LIST", &o->depths, "tokens of a sequence before its decode steps")
+      .range(1, 1 << 20);
   c.option("--seconds", "X", &o->seconds, "time to spend on each prompt length").range(0, 3600);
   c.flag("--json", o->json, "print one JSON object per number of threads");
   c.option("--svg", "FILE", &o->svg, "write a picture: tokens per second")
@@ -150,7 +152,9 @@ Command model_subject() {
   add_machine_options(c, *o);
   c.find("--threads")->by_default("all cores");
   add_dtype_option(c, o->dtype);
-  c.examples = {"moebius bench model", "moebius bench model DIR --prompts 512 --batches 1,8"};
+  add_kv_dtype_option(c, o->kv_dtype);
+  c.examples = {"moebius bench model", "moebius bench model DIR --prompts 512 --batches 1,8",
+                "moebius bench model DIR --batches 1 --depths 32,32768"};
   return c;
 }
 

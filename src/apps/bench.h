@@ -19,12 +19,12 @@ struct BenchOptions {
   size_t experts = 128, top_k = 8, hidden = 2048, intermediate = 768;  // moe
   size_t n = 4096, k = 2048;                                           // linear, kernel
   std::vector<size_t> tokens{1, 32, 512};
-  std::vector<size_t> threads;                                // empty: 1 and all cores
-  std::vector<size_t> prompts{512, 2048}, batches{1, 8, 32};  // model
+  std::vector<size_t> threads;                                            // empty: 1 and all cores
+  std::vector<size_t> prompts{512, 2048}, batches{1, 8, 32}, depths{32};  // model
   bool skew = false;
   bool pack = false;     // kernel: packing instead of products
   double seconds = 1.5;  // aimed at per case
-  std::string dtype = "bf16";
+  std::string dtype = "bf16", kv_dtype = "auto";
   RunOptions run;  // kernel, policy, int8 activations
   bool json = false, plot = false;
   std::string svg, compare;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A whole model: loading, prefill of prompts, decode steps at several batch sizes. Tokens are
 // random everywhere: a model that follows its own greedy choice would visit few experts. Decode is
-// timed step by step, after 32 tokens per sequence.
+// timed step by step, after some tokens per sequence (its depth).
 #include <fmt/format.h>
 #include <fmt/ostream.h>
 
@@ -24,7 +24,8 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kPrefix = 32;  // tokens per sequence before decode steps
+constexpr size_t kDepth = 32;       // of a test that is named by its batch alone
+constexpr size_t kFillChunk = 512;  // tokens of a sequence per step on the way to its depth
 
 class ModelBench {
  public:
@@ -34,6 +35,7 @@ class ModelBench {
     mo.pool = &pool;
     mo.policy = policy_of(options.run), mo.int8 = int8_mode_of(options.run);
     mo.type = activation_type(options.dtype, checkpoint.config().dtype);
+    mo.kv_type = kv_type_from(options.kv_dtype);
     uint64_t total = 0;
     for (const Module& m : checkpoint.modules()) total += m.bytes;
     Progress progress("loading", total, true);
@@ -58,27 +60,41 @@ class ModelBench {
     }));
   }
 
-  // Of one step of `batch` sequences, each a token further.
-  Timing decode(size_t batch) {
+  // Of one step of `batch` sequences, each a token further, and the bytes that it reads.
+  struct Decode {
+    Timing time;
+    double weight_bytes = 0, kv_bytes = 0;
+  };
+  Decode decode(size_t batch, size_t depth) {
     std::vector<SequenceState> states;
-    std::vector<std::vector<int32_t>> tokens(batch, std::vector<int32_t>(kPrefix));
+    std::vector<std::vector<int32_t>> tokens(batch);
     std::vector<StepItem> items(batch);
     for (size_t b = 0; b < batch; ++b) states.push_back(model_->new_sequence());
-    for (size_t b = 0; b < batch; ++b) fill(tokens[b]), items[b] = {&states[b], tokens[b], false};
-    model_->forward(items, logits_);
+    for (size_t b = 0; b < batch && !InterruptGuard::interrupted(); ++b)
+      for (size_t done = 0; done < depth; done += tokens[b].size()) {
+        tokens[b].resize(std::min(kFillChunk, depth - done)), fill(tokens[b]);
+        const StepItem item{&states[b], tokens[b], false};
+        model_->forward({&item, 1}, logits_);
+      }
     const size_t steps = std::max<size_t>(48, 128 / batch);
     std::vector<double> times;
+    Decode d;
     for (size_t i = 0; i < steps + 2 && !InterruptGuard::interrupted(); ++i) {
       for (size_t b = 0; b < batch; ++b)
-        tokens[b].resize(1), fill(tokens[b]), items[b].tokens = tokens[b];
+        tokens[b].resize(1), fill(tokens[b]), items[b] = {&states[b], tokens[b], false};
       if (i == 2) model_->clear_profile();
       const double start = now_seconds();
       model_->forward(items, logits_);
-      if (i >= 2)
-        times.push_back(now_seconds() - start);  // the first two find buffers of another size
+      if (i < 2) continue;  // these find buffers of another size
+      times.push_back(now_seconds() - start);
+      d.weight_bytes += static_cast<double>(model_->last_step().weight_bytes);
+      d.kv_bytes += static_cast<double>(model_->last_step().kv_bytes);
     }
+    const auto count = static_cast<double>(std::max<size_t>(1, times.size()));
+    d.weight_bytes /= count, d.kv_bytes /= count;
     if (InterruptGuard::interrupted()) times.clear();
-    return summarize(std::move(times));
+    d.time = summarize(std::move(times));
+    return d;
   }
 
   // Where the time since clear_profile went, in milliseconds per step.
@@ -90,23 +106,6 @@ class ModelBench {
                         static_cast<double>(std::max<size_t>(1, steps)),
                     4));
     return j;
-  }
-
-  // Packed weights that a step of `batch` tokens reads when routing is uniform: k of E experts per
-  // token, each once.
-  double step_bytes(size_t batch) const {
-    const auto one = static_cast<double>(model_->weight_bytes_per_token());
-    const MoeBlock* block =
-        checkpoint_.moe_blocks().empty() ? nullptr : &checkpoint_.moe_blocks()[0];
-    if (block == nullptr) return one;
-    const auto E = static_cast<double>(block->spec.experts),
-               k = static_cast<double>(block->spec.router.top_k);
-    const auto embedding = static_cast<double>(model_->embedding_bytes());
-    if (k >= E) return one;
-    const double unread = std::max(0.0, static_cast<double>(model_->packed_bytes()) - embedding -
-                                            one);  // experts one token leaves out
-    const double experts = unread / (1 - k / E);
-    return one - experts * k / E + experts * (1 - std::pow(1 - k / E, static_cast<double>(batch)));
   }
 
   const DecoderModel& model() const { return *model_; }
@@ -130,6 +129,7 @@ struct ModelRow {
   Timing time;
   double speedup = 0;  // over the first number of threads; 0: this is it
   Json profile;
+  double weight_bytes = 0, kv_bytes = 0;  // that a decode step reads
   double rate() const { return static_cast<double>(tokens) / time.median; }
 };
 
@@ -137,8 +137,9 @@ struct ModelRow {
 // name.
 class ModelTable {
  public:
-  ModelTable(const Checkpoint& checkpoint, bool speedup, std::ostream& out)
-      : speedup_(speedup), out_(out) {
+  // longest_test: of the names of tests; a longer one takes room from the rates.
+  ModelTable(const Checkpoint& checkpoint, bool speedup, size_t longest_test, std::ostream& out)
+      : speedup_(speedup), test_(std::max(kTest, longest_test)), out_(out) {
     const Summary summary = summarize(checkpoint);
     size_ = human_bytes(static_cast<double>(summary.bytes_used));
     params_ = human_count(static_cast<double>(summary.params_total));
@@ -153,20 +154,25 @@ class ModelTable {
   }
 
  private:
-  static constexpr size_t kName = 18;
+  static constexpr size_t kName = 18, kTest = 7, kRate = 16;
   void line(const std::string& model, const std::string& size, const std::string& params,
             const std::string& threads, const std::string& test, const std::string& rate,
             const std::string& speedup) {
-    std::string text =
-        fmt::format("{:<{}}  {:>7}  {:>6}  {:>7}  {:>7}  {:>16}", model,
-                    std::max(kName, display_width(name_)), size, params, threads, test, rate);
+    std::string text = fmt::format("{:<{}}  {:>7}  {:>6}  {:>7}  {:>{}}  {:>{}}", model,
+                                   std::max(kName, display_width(name_)), size, params, threads,
+                                   test, test_, rate, kRate - std::min(test_ - kTest, kRate - 11));
     if (speedup_ && !speedup.empty()) text += fmt::format("  {:>7}", speedup);
     out_ << text << std::endl;
   }
   std::string name_, size_, params_;
   bool speedup_;
+  size_t test_;
   std::ostream& out_;
 };
+
+std::string decode_test(size_t batch, size_t depth) {
+  return depth == kDepth ? fmt::format("tg b{}", batch) : fmt::format("tg b{} d{}", batch, depth);
+}
 
 std::string profile_text(const std::vector<ModelRow>& rows) {
   Table table("lrrrrrrrr", output_width());
@@ -205,18 +211,23 @@ class ModelRun {
       if (r.time.repetitions == 0) return false;
       done(r);
     }
-    for (const size_t b : options_.batches) {
-      ModelRow r{
-          fmt::format("tg b{}", b), fmt::format("tg_b{}", b), threads_, b, bench_.decode(b), 0, {}};
-      if (r.time.repetitions == 0) return false;
-      r.profile = bench_.profile(r.time.repetitions);
-      done(r);
-    }
+    for (const size_t depth : options_.depths)
+      for (const size_t b : options_.batches) {
+        const ModelBench::Decode d = bench_.decode(b, depth);
+        if (d.time.repetitions == 0) return false;
+        const std::string test = decode_test(b, depth);
+        std::string key = test;
+        std::replace(key.begin(), key.end(), ' ', '_');
+        ModelRow r{
+            test,           key,       threads_, b, d.time, 0, bench_.profile(d.time.repetitions),
+            d.weight_bytes, d.kv_bytes};
+        done(r);
+      }
     return true;
   }
 
   double roof_share(const ModelRow& r) const {  // of the memory roof, decode
-    return roof_ > 0 ? bench_.step_bytes(r.tokens) / r.time.median * 1e-9 / roof_ : 0;
+    return roof_ > 0 ? (r.weight_bytes + r.kv_bytes) / r.time.median * 1e-9 / roof_ : 0;
   }
 
   Json json(std::span<const ModelRow> rows) const {
@@ -236,8 +247,9 @@ class ModelRun {
       if (r.speedup > 0) j.set(r.key + "_speedup", rounded(r.speedup, 4));
       profiles.set(r.key, r.profile);
       if (!r.key.starts_with("tg")) continue;
-      const double bytes = bench_.step_bytes(r.tokens);
+      const double bytes = r.weight_bytes + r.kv_bytes;
       j.set(r.key + "_bytes_per_step", rounded(bytes, 6));
+      j.set(r.key + "_kv_bytes_per_step", rounded(r.kv_bytes, 6));
       j.set(r.key + "_gbs", rounded(bytes / r.time.median * 1e-9, 4));
       j.set(r.key + "_percent_of_roof", rounded(100 * roof_share(r), 4));
     }
@@ -254,7 +266,7 @@ class ModelRun {
                     human_bytes(load_peak_), roof_);
     for (const ModelRow& r : rows)
       if (r.key.starts_with("tg"))
-        text += fmt::format(", {} reads weights at {:.0f} % of it", r.test, 100 * roof_share(r));
+        text += fmt::format(", {} reads at {:.0f} % of it", r.test, 100 * roof_share(r));
     return labelled("", text, 0, output_width());
   }
 
@@ -265,6 +277,13 @@ class ModelRun {
   size_t threads_;
   double load_peak_, roof_;
 };
+
+size_t longest_test(const BenchOptions& options) {
+  size_t longest = 0;
+  for (const size_t b : options.batches)
+    for (const size_t d : options.depths) longest = std::max(longest, decode_test(b, d).size());
+  return longest;
+}
 
 void draw(const std::vector<ModelRow>& rows, const BenchOptions& options, std::ostream& out) {
   std::vector<Bar> bars;
@@ -303,12 +322,14 @@ int run_bench_model(const BenchOptions& options, std::ostream& out) {
   for (const size_t n : threads) {
     ModelRun run(options, checkpoint, machine, n, load_peak);
     load_peak = run.load_peak();
-    if (!options.json && !table) table.emplace(checkpoint, threads.size() > 1, out);
+    if (!options.json && !table)
+      table.emplace(checkpoint, threads.size() > 1, longest_test(options), out);
     // Rows of the table are the progress; a bar is drawn only where none appear, and is gone before
     // the object is written.
     std::optional<Progress> bar;
     if (options.json)
-      bar.emplace("measuring", options.prompts.size() + options.batches.size(), false);
+      bar.emplace("measuring",
+                  options.prompts.size() + options.batches.size() * options.depths.size(), false);
     const size_t first = rows.size();
     const bool finished = run.measure([&](ModelRow& r) {
       for (size_t i = 0; i < first && r.speedup == 0; ++i)

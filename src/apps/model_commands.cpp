@@ -88,6 +88,7 @@ OpenModel::OpenModel(const ModelRunOptions& options, size_t context)
   model_options.policy = policy_of(options.run);
   model_options.int8 = int8_mode_of(options.run);
   model_options.type = activation_type(options.dtype, checkpoint.config().dtype);
+  model_options.kv_type = kv_type_from(options.kv_dtype);
   model_options.context = context;
   uint64_t bytes = 0;
   for (const Module& m : checkpoint.modules()) bytes += m.bytes;
@@ -135,6 +136,7 @@ int run_logits(const LogitsOptions& options) {
 void add_model_options(Command& c, ModelRunOptions& o) {
   add_run_options(c, o.run);
   add_dtype_option(c, o.dtype);
+  add_kv_dtype_option(c, o.kv_dtype);
 }
 
 void add_tokens_file(Command& c, TokenSource& tokens) {

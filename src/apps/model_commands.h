@@ -13,7 +13,7 @@ namespace moebius {
 
 struct ModelRunOptions {
   std::string folder;
-  std::string dtype = "auto";
+  std::string dtype = "auto", kv_dtype = "auto";
   RunOptions run;
 };
 

@@ -29,6 +29,12 @@ void add_dtype_option(Command& c, std::string& dtype) {
       .one_of({"auto", "bf16", "f16", "f32"});
 }
 
+void add_kv_dtype_option(Command& c, std::string& kv_dtype) {
+  c.option("--kv-dtype", "TYPE", &kv_dtype,
+           "type of keys and values; auto: what the checkpoint declares, else --dtype")
+      .one_of({"auto", "bf16", "f16", "f32", "int8", "fp8"});
+}
+
 void add_json_flag(Command& c, bool& json) { c.flag("--json", json, "print one JSON object"); }
 
 size_t thread_count(const RunOptions& options) {
@@ -48,6 +54,16 @@ Int8Mode int8_mode_of(const RunOptions& options) {
   if (options.int8_activations == "vllm") return Int8Mode::kVllm;
   fail("--int8-activations is '{}'; expected declared, ct or vllm",
        printable(options.int8_activations));
+}
+
+std::optional<KvType> kv_type_from(const std::string& kv_dtype) {
+  if (kv_dtype == "bf16") return KvType::kBf16;
+  if (kv_dtype == "f16") return KvType::kF16;
+  if (kv_dtype == "f32") return KvType::kF32;
+  if (kv_dtype == "int8") return KvType::kInt8;
+  if (kv_dtype == "fp8") return KvType::kFp8;
+  if (kv_dtype.empty() || kv_dtype == "auto") return std::nullopt;
+  fail("--kv-dtype is '{}'; expected auto, bf16, f16, f32, int8 or fp8", printable(kv_dtype));
 }
 
 }  // namespace moebius

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Options that several commands share: how they are declared, and the values they stand for.
 #pragma once
+#include <optional>
 #include <string>
 
 #include "apps/command.h"
 #include "kernels/oracle.h"
+#include "nn/kv_layout.h"
 #include "quant/activation.h"
 
 namespace moebius {
@@ -19,10 +21,12 @@ struct RunOptions {
 void add_arithmetic_options(Command& command, RunOptions& run);  // all but --threads
 void add_run_options(Command& command, RunOptions& run);
 void add_dtype_option(Command& command, std::string& dtype);
+void add_kv_dtype_option(Command& command, std::string& kv_dtype);
 void add_json_flag(Command& command, bool& json);
 
 size_t thread_count(const RunOptions& options);
 Policy policy_of(const RunOptions& options);  // throws Error
 Int8Mode int8_mode_of(const RunOptions& options);
+std::optional<KvType> kv_type_from(const std::string& kv_dtype);  // none: auto
 
 }  // namespace moebius

@@ -362,7 +362,7 @@ constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) 
           nullptr,
           kWidths,
           8,
-          dense_at};
+          code_at};
 }
 constexpr Kernel kKernels[] = {
     kernel("int4", supports_only<Form::kInt4>), kernel("fp4", supports_only<Form::kFp4>),

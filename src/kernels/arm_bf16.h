@@ -104,11 +104,16 @@ inline Shape shape_of(const Problem& p) {
   return s;
 }
 
-// Of 16-bit weights. Within a step: the half of 8 inputs, then odd inputs, then pairs.
-inline size_t dense_at(const Problem& p, size_t n, size_t k) {
+// Within a step of 16-bit weights: the half of 8 inputs, then odd inputs, then pairs; of 8-bit ones
+// pairs of outputs, odd inputs, the half, the output.
+inline size_t code_at(const Problem& p, size_t n, size_t k) {
   const Shape s = shape_of(p);
-  return n / kNr * s.stride() + n % kNr * 8 + k / kKr * s.step_bytes + k % kKr / 8 * 64 +
-         k % 2 * 128 + k % 8 / 2 * 2;
+  const size_t group = n / kNr * s.stride() + k / s.group_k * s.group_bytes();
+  k %= s.group_k;
+  const size_t step = group + k / kKr * s.step_bytes;
+  if (s.form == Form::kBf16)
+    return step + k % kKr / 8 * 64 + k % 2 * 128 + n % kNr * 8 + k % 8 / 2 * 2;
+  return step + n % kNr / 2 * 32 + k % 2 * 16 + k % kKr / 8 * 8 + n % 2 * 4 + k % 8 / 2;
 }
 
 inline const char* supports(const Problem& p) {

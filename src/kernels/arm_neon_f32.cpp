@@ -80,7 +80,7 @@ const char* supports(const Problem& p) {
 }
 Numerics numerics(const Problem&) { return Numerics::kExact; }
 size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape_of(p).stride(); }
-size_t dense_at(const Problem& p, size_t n, size_t k) {
+size_t code_at(const Problem& p, size_t n, size_t k) {
   const Shape s = shape_of(p);
   return n / kNr * s.stride() + (k * kNr + n % kNr) * (s.bits / 8);
 }
@@ -477,7 +477,7 @@ void make_panel(const PanelArgs& a) {
 const Kernel kKernels[] = {
     {"arm_neon", "f32", Arch::kAarch64, kNeon, kNr, supports, numerics, packed_bytes,
      MOEBIUS_BODY(pack), prepared_row_bytes, MOEBIUS_BODY(prepare_rows_canonical), panel_bytes,
-     MOEBIUS_BODY(make_panel), scratch_bytes, MOEBIUS_BODY(gemm), nullptr, 0, kTile, dense_at}};
+     MOEBIUS_BODY(make_panel), scratch_bytes, MOEBIUS_BODY(gemm), nullptr, 0, kTile, code_at}};
 
 }  // namespace
 

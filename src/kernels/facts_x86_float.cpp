@@ -30,15 +30,15 @@ template const char* fma_supports<6>(const Problem&);
 Numerics reordered(const Problem&) { return Numerics::kReordered; }
 Numerics exact(const Problem&) { return Numerics::kExact; }
 size_t amx_packed_bytes(const Problem& p) { return amx_float::amx_packed_bytes(p); }
-size_t amx_dense_at(const Problem& p, size_t n, size_t k) {
-  return x86_float::dense_at(amx_float::amx_shape(p), n, k);
+size_t amx_code_at(const Problem& p, size_t n, size_t k) {
+  return x86_float::place_of(amx_float::amx_shape(p), n, k);
 }
 size_t amx_row_bytes(const Problem& p) { return amx_float::row_bytes(p); }
 size_t amx_panel_bytes(const Problem& p, size_t M) { return amx_float::panel_bytes(p, M); }
 size_t amx_scratch_bytes(const Problem& p, size_t M) { return amx_float::scratch_bytes(p, M); }
 size_t fma_packed_bytes(const Problem& p) { return fma_float::fma_packed_bytes(p); }
-size_t fma_dense_at(const Problem& p, size_t n, size_t k) {
-  return x86_float::dense_at(fma_float::fma_shape(p), n, k);
+size_t fma_code_at(const Problem& p, size_t n, size_t k) {
+  return x86_float::place_of(fma_float::fma_shape(p), n, k);
 }
 size_t fma_panel_bytes(const Problem& p, size_t M) { return fma_float::panel_bytes(p, M); }
 size_t fma_scratch_bytes(const Problem& p, size_t M) { return fma_float::scratch_bytes(p, M); }

@@ -271,7 +271,7 @@ void gemm(const GemmArgs& args) {
   }
 }
 
-size_t dense_at(const Problem& p, size_t n, size_t k) {
+size_t code_at(const Problem& p, size_t n, size_t k) {
   const PackedLayout l = layout_of(p);
   return l.codes + n * l.code_row + k * (code_bits_kept(p) / 8);
 }
@@ -279,7 +279,7 @@ size_t dense_at(const Problem& p, size_t n, size_t k) {
 constexpr Kernel kKernels[] = {{"generic", "stored", Arch::kOther, 0, kRows, supports, numerics,
                                 packed_bytes, pack, prepared_row_bytes, prepare_rows_canonical,
                                 panel_bytes, make_panel, scratch_bytes, gemm, nullptr, 0, 8,
-                                dense_at}};
+                                code_at}};
 
 }  // namespace
 }  // namespace moebius::generic

@@ -5,7 +5,7 @@
 // units compiled for any instruction set, so it defines no function.
 //
 //   load:  pack(QuantMatrix) -> packed bytes          once per matrix, any rows in parallel
-//          dense_at(n, k)                             where one element of a dense one lies
+//          code_at(n, k)                              where one element of it lies
 //   run:   prepare_rows(x f32) -> prepared rows       once per token (and distinct static scale)
 //          make_panel(prepared rows, ids) -> panel    once per group of rows that meet one matrix
 //          gemm(packed, panel, block of N) -> y f32   any blocks in parallel
@@ -126,11 +126,12 @@ struct Kernel {
   // Outputs: a multiple of n_step and of every width of tile, so that no call ends with a narrower
   // one (0: n_step). Rows: what a call's M should be a multiple of when rows are cut into batches.
   size_t n_block = 0, m_block = 8;
-  // Where element (n, k) of dense weights (ScaleType::kNone, no column order) lies in packed, in
-  // bytes; it is there as it was given, in the type of the codes. The sum of something that depends
-  // on n and something that depends on k, so that callers keep two tables: how blocks of keys and
-  // values grow a token at a time. Null: it keeps no dense weights.
-  size_t (*dense_at)(const Problem&, size_t n, size_t k) = nullptr;
+  // Where the code of element (n, k) lies in packed, in bytes: of dense weights, as it was given; of
+  // 8-bit codes with one scale per row, as some byte that is a function of the code. No column
+  // order. The sum of something that depends on n and something that depends on k, so that callers
+  // keep two tables: how blocks of keys and values grow a token at a time. Null: it takes no such
+  // weights with activations that are not quantized.
+  size_t (*code_at)(const Problem&, size_t n, size_t k) = nullptr;
 };
 
 // What a kernel file exports: one constant table (kernels/list.h says how).

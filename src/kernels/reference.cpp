@@ -41,7 +41,7 @@ void pack(const PackArgs& args) {
   }
 }
 
-size_t dense_at(const Problem& p, size_t n, size_t k) {
+size_t code_at(const Problem& p, size_t n, size_t k) {
   const PackedLayout l = layout_of(p);
   return l.codes + n * l.code_row + k * (code_bits(p.code) / 8);
 }
@@ -148,7 +148,7 @@ void gemm(const GemmArgs& args) {
 
 constexpr Kernel kKernels[] = {{"reference", "stored", Arch::kOther, 0, 1, supports, numerics,
                                 packed_bytes, pack, prepared_row_bytes, prepare_rows, panel_bytes,
-                                make_panel, scratch_bytes, gemm, nullptr, 0, 1, dense_at}};
+                                make_panel, scratch_bytes, gemm, nullptr, 0, 1, code_at}};
 
 }  // namespace
 

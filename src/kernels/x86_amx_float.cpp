@@ -500,7 +500,7 @@ constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) 
           nullptr,
           kNr,
           2 * kTile,
-          x86_float_facts::amx_dense_at};
+          x86_float_facts::amx_code_at};
 }
 constexpr Kernel kKernels[] = {
     kernel("int4_float", x86_float_facts::amx_supports<0>),

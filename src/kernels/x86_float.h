@@ -65,8 +65,8 @@ struct Shape {
   size_t code_at(size_t k) const { return (k >> unit_bits) * kNr * 4; }
 };
 
-// Of dense weights: one group, units of the 32 outputs side by side.
-inline size_t dense_at(const Shape& s, size_t n, size_t k) {
+// Of weights in one group: units of the 32 outputs side by side.
+inline size_t place_of(const Shape& s, size_t n, size_t k) {
   return n / kNr * s.stride() + n % kNr * 4 + s.code_at(k) + k % s.unit * (4 / s.unit);
 }
 

@@ -14,12 +14,12 @@ const char* fma_supports(const Problem& p);
 Numerics reordered(const Problem& p);
 Numerics exact(const Problem& p);
 size_t amx_packed_bytes(const Problem& p);
-size_t amx_dense_at(const Problem& p, size_t n, size_t k);
+size_t amx_code_at(const Problem& p, size_t n, size_t k);
 size_t amx_row_bytes(const Problem& p);
 size_t amx_panel_bytes(const Problem& p, size_t M);
 size_t amx_scratch_bytes(const Problem& p, size_t M);
 size_t fma_packed_bytes(const Problem& p);
-size_t fma_dense_at(const Problem& p, size_t n, size_t k);
+size_t fma_code_at(const Problem& p, size_t n, size_t k);
 size_t fma_panel_bytes(const Problem& p, size_t M);
 size_t fma_scratch_bytes(const Problem& p, size_t M);
 

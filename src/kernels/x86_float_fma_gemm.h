@@ -370,7 +370,7 @@ constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
           nullptr,
           4 * kNr,
           kTile,
-          x86_float_facts::fma_dense_at};
+          x86_float_facts::fma_code_at};
 }
 
 }  // namespace fma_float

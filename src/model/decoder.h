@@ -24,9 +24,10 @@ struct ModelOptions {
   ThreadPool* pool = nullptr;
   Policy policy;
   Int8Mode int8 = Int8Mode::kDeclared;
-  XType type = XType::kBf16;     // of activations between layers
-  std::optional<XType> kv_type;  // of keys and values; none: as the activations
-  size_t context = 0;            // longest sequence that will be run; 0: what the config allows
+  XType type = XType::kBf16;  // of activations between layers
+  // Of keys and values; none: as the checkpoint declares (kv_cache_scheme), else as the activations.
+  std::optional<KvType> kv_type;
+  size_t context = 0;  // longest sequence that will be run; 0: what the config allows
   std::function<void(uint64_t bytes)> progress;  // file bytes read
 };
 
@@ -39,9 +40,9 @@ class SequenceState {
  private:
   friend class DecoderModel;
   explicit SequenceState(std::span<const KvKind> kinds);
-  void reserve(size_t tokens);     // blocks for so many more
-  void commit(size_t tokens);      // they are there; gives away what no token reads again
-  std::span<const KvKind> kinds_;  // the model's
+  void reserve(size_t tokens);          // blocks for so many more
+  void commit(size_t tokens) noexcept;  // they are there; gives away what no token reads again
+  std::span<const KvKind> kinds_;       // the model's
   KvMemory memory_;
   BlockTables tables_;
   std::vector<std::vector<BlockId>> free_;  // per kind
@@ -95,6 +96,7 @@ class DecoderModel : public Backend {
   void forward(std::span<const StepItem> items, std::vector<float>& logits);
   const Profile& profile() const { return profile_; }
   void clear_profile() { profile_ = {}; }
+  const StepStats& last_step() const { return last_step_; }  // of the last forward()
 
   // For an engine; one at a time may use the model's blocks.
   std::span<const KvKind> kv_kinds() const override { return kv_plan_.kinds; }
@@ -167,6 +169,7 @@ class DecoderModel : public Backend {
   Ticket next_ticket_ = 1;
   std::mutex mutex_;
   StepStats* stats_ = nullptr;  // of the step that runs
+  StepStats last_step_;
   Profile profile_{};
 };
 

@@ -29,11 +29,11 @@ size_t oldest_needed(const KvKind& kind, size_t position) {
 KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const ModelOptions& options,
                const Cpu& cpu) {
   KvPlan plan;
-  const XType stored = options.kv_type.value_or(options.type);
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     size_t bytes = 0;
+    const KvStorage stored = storage_of(checkpoint, spec, i, options);
     if (spec.latent() && !absorbs(checkpoint, i, options)) {
-      bytes = KvRowLayout{spec.kv_lora + spec.rope_dim, stored}.block_bytes();
+      bytes = KvRowLayout{spec.kv_lora + spec.rope_dim, stored.type}.block_bytes();
     } else {
       bytes =
           plan_attention(attention_spec(spec, i, true), options.type, stored, cpu, options.policy)
@@ -85,10 +85,11 @@ void SequenceState::reserve(size_t tokens) {
       }
       table.push_back(id);
     }
+    free_[k].reserve(table.size());  // so that commit() cannot fail
   }
 }
 
-void SequenceState::commit(size_t tokens) {
+void SequenceState::commit(size_t tokens) noexcept {
   length_ += tokens;
   for (size_t k = 0; k < kinds_.size(); ++k) {
     const size_t first = oldest_needed(kinds_[k], length_) / kBlockTokens;
@@ -136,9 +137,8 @@ void DecoderModel::forward(std::span<const StepItem> items, std::vector<float>& 
                     &item.state->memory_});
     check(work.back().item);
   }
-  StepStats stats;
   try {
-    step(work, logits, stats);
+    step(work, logits, last_step_);
   } catch (...) {
     for (const StepItem& item : items)  // what was written behind the end is no longer there
       if (const size_t tail = item.state->length_ % kBlockTokens; tail != 0)

@@ -15,6 +15,10 @@ AttentionSpec attention_spec(const DecoderSpec& spec, size_t layer, bool absorbe
 // activations or outputs, and not where equal bytes are asked for.
 bool absorbs(const Checkpoint& checkpoint, size_t layer, const ModelOptions& options);
 
+// How a layer's keys and values are kept.
+KvStorage storage_of(const Checkpoint& checkpoint, const DecoderSpec& spec, size_t layer,
+                     const ModelOptions& options);
+
 struct DecoderModel::Layer {
   Norm input_norm, post_norm, q_norm, k_norm;
   std::unique_ptr<LinearLayer> qkv, output;

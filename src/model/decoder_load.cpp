@@ -34,6 +34,9 @@ class Parts {
     if (m == nullptr) fail("{}: {}{} is missing", checkpoint_.folder(), prefix_, suffix);
     return *m;
   }
+  bool has(const std::string& tensor) const {
+    return checkpoint_.store().find(prefix_ + tensor) != nullptr;
+  }
   std::vector<float> values(const std::string& suffix, size_t count) const {
     const TensorInfo& t = checkpoint_.store().require(prefix_ + suffix);
     std::vector<float> v = read_floats(checkpoint_.store(), t);
@@ -113,6 +116,34 @@ bool absorbs(const Checkpoint& checkpoint, size_t layer, const ModelOptions& opt
          !kv_b.has_output_scale && load_bias(kv_b, checkpoint.store()).empty();
 }
 
+KvStorage storage_of(const Checkpoint& checkpoint, const DecoderSpec& spec, size_t layer,
+                     const ModelOptions& options) {
+  const std::optional<QuantArgs>& declared = checkpoint.quant().kv_cache();
+  const bool eight = declared && declared->bits == 8 && declared->symmetric;
+  if (!options.kv_type && declared && !eight)
+    fail(
+        "{}: quantization_config.kv_cache_scheme is {}; only symmetric 8-bit keys and values run "
+        "(--kv-dtype states another type)",
+        checkpoint.folder(), describe(*declared));
+  const KvType own = !declared                              ? kv_type_of(options.type)
+                     : declared->kind == NumberKind::kFloat ? KvType::kFp8
+                                                            : KvType::kInt8;
+  KvStorage storage{options.kv_type.value_or(own)};
+  // Stored scales are those of the declared type. Latents are neither of the keys and values that
+  // they were measured on.
+  if (!declared || storage.type != own || declared->dynamic != Dynamic::kStatic || spec.latent())
+    return storage;
+  const Parts parts(checkpoint, layer);
+  for (const auto& [name, to] : {std::pair{"self_attn.k_scale", &storage.key_scale},
+                                 std::pair{"self_attn.v_scale", &storage.value_scale}}) {
+    if (!parts.has(name)) continue;  // not calibrated: a scale per token
+    *to = parts.values(name, 1)[0];
+    if (!(*to >= 0) || !std::isfinite(*to))
+      fail("{}: {} of layer {} is {}; expected a scale", checkpoint.folder(), name, layer, *to);
+  }
+  return storage;
+}
+
 // Absorbed: scores of a head are q k = q (W_k c) = (W_k^T q) c, and its result W_v (sum p c), with c
 // the latent of a token. So keys and values of all heads are the latents.
 void DecoderModel::absorb(const Checkpoint& checkpoint, const Module& kv_b, Layer& layer) const {
@@ -162,7 +193,7 @@ void DecoderModel::load_latent(const Checkpoint& checkpoint, size_t index, Layer
     absorb(checkpoint, kv_b, layer);
   } else {
     layer.kv_up = linear({&kv_b});
-    layer.latents = {s.kv_lora + s.rope_dim, options_.kv_type.value_or(options_.type)};
+    layer.latents = {s.kv_lora + s.rope_dim, storage_of(checkpoint, s, index, options_).type};
   }
 }
 
@@ -193,8 +224,8 @@ void DecoderModel::load_attention(const Checkpoint& checkpoint, size_t index, La
   AttentionSpec a = attention_spec(s, index, layer.kv_up == nullptr);
   if (s.sinks) a.sinks = parts.values("self_attn.sinks", s.heads);
   // What is made of latents at each use is of the activations' type, whatever latents are kept in.
-  const XType stored =
-      layer.kv_up != nullptr ? options_.type : options_.kv_type.value_or(options_.type);
+  const KvStorage stored = layer.kv_up != nullptr ? KvStorage{kv_type_of(options_.type)}
+                                                  : storage_of(checkpoint, s, index, options_);
   layer.attention = std::make_unique<AttentionPlan>(plan_attention(
       std::move(a), options_.type, stored, layer_options_.cpu, layer_options_.policy));
 }

@@ -41,6 +41,11 @@ Seen seen_keys(const AttentionSpec& spec, size_t position, size_t block) {
   return {std::min(first, last), last};
 }
 
+void multiply_rows(float* s, size_t M, size_t columns, const float* by) {
+  for (size_t m = 0; m < M; ++m)
+    for (size_t i = 0; i < columns; ++i) s[m * kKeyBlock + i] *= by[i];
+}
+
 // p = exp(scale * s - m') over the seen keys, 0 elsewhere; updates m and l; returns exp(m - m').
 float softmax_seen(float* s, float scale, Seen seen, XType type, float& best, float& total) {
   std::fill_n(s, seen.first, kMasked);
@@ -90,9 +95,9 @@ void Attention::State::merge(const State& part, size_t m, size_t dv) const {
   f.scale_and_add(out + m * dv, before, part.out + m * dv, dv);
 }
 
-AttentionPlan plan_attention(AttentionSpec spec, XType type, XType stored, const Cpu& cpu,
-                             const Policy& policy) {
-  KvLayout kv(spec.kv_heads, spec.key_dim, spec.value_dim, stored, type, [&](const Problem& p) {
+AttentionPlan plan_attention(AttentionSpec spec, XType type, const KvStorage& storage,
+                             const Cpu& cpu, const Policy& policy) {
+  KvLayout kv(spec.kv_heads, spec.key_dim, spec.value_dim, storage, type, [&](const Problem& p) {
     return choose_kernel(p, cpu, request_for(p, policy)).chosen;
   });
   return {std::move(spec), type, std::move(kv)};
@@ -250,11 +255,15 @@ void Attention::run_block(const Job& job, size_t block, AttentionScratch& s) con
   const Seen oldest = seen_keys(spec, job.position, block),
              newest = seen_keys(spec, job.position + job.tokens - 1, block);
   const bool whole = oldest.last == kKeyBlock && newest.first == 0;  // for every row
+  const float *key_scales = plan_.kv.key_scales(job.rows.blocks[block], job.task.head),
+              *value_scales = plan_.kv.value_scales(job.rows.blocks[block], job.task.head);
+  if (key_scales != nullptr) multiply_rows(s.scores, M, columns, key_scales);
   for (size_t m = 0; m < M; ++m)
     s.keep[m] = softmax_seen(s.scores + m * kKeyBlock, spec.scale,
                              whole ? newest : seen_keys(spec, job.position + m / job.rep, block),
                              plan_.type, s.best[m], s.total[m]);
   w.problem = &values.problem, w.data = plan_.kv.values_of(job.rows.blocks[block], job.task.head);
+  if (value_scales != nullptr) multiply_rows(s.scores, M, kKeyBlock, value_scales);
   vk.prepare_rows({&values.problem, &none, s.scores, kKeyBlock, M, s.rows});
   vk.make_panel({&values.problem, &w, s.rows, nullptr, M, s.value_panel});
   vk.gemm({&w, s.value_panel, M, 0, dv, s.sums, dv, s.scratch});

@@ -35,9 +35,9 @@ struct AttentionPlan {
   XType type = XType::kF32;  // of q, of the probabilities and of the result
   KvLayout kv;
 };
-// `stored`: of keys and values in the cache. Kernels are chosen as for any dense matrix.
-AttentionPlan plan_attention(AttentionSpec spec, XType type, XType stored, const Cpu& cpu,
-                             const Policy& policy);
+// Kernels are chosen as for any matrix.
+AttentionPlan plan_attention(AttentionSpec spec, XType type, const KvStorage& storage,
+                             const Cpu& cpu, const Policy& policy);
 
 // New rows of one sequence; their keys and values are in the blocks already.
 struct AttentionRows {

@@ -2,65 +2,155 @@
 #include "nn/kv_layout.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/checked.h"
+#include "base/numeric.h"
 #include "kernels/packed_matrix.h"
 #include "kernels/row_functions.h"
 
 namespace moebius {
 namespace {
 
-QuantMatrix dense_matrix(size_t N, size_t K, XType stored, const uint8_t* codes) {
+constexpr size_t kMostAtOnce = 64;  // numbers converted at a time
+
+CodeType code_of(KvType t) {
+  switch (t) {
+    case KvType::kF32:
+      return CodeType::kF32;
+    case KvType::kF16:
+      return CodeType::kF16;
+    case KvType::kBf16:
+      return CodeType::kBf16;
+    case KvType::kInt8:
+      return CodeType::kInt8;
+    case KvType::kFp8:
+      return CodeType::kFp8;
+  }
+  return CodeType::kF32;
+}
+
+// Codes [N, K]; 8-bit ones with a scale of 1 for every row.
+QuantMatrix matrix_of(size_t N, size_t K, KvType type, const uint8_t* codes, const float* ones) {
   QuantMatrix w;
-  w.N = N, w.K = K, w.codes = codes;
-  w.code = stored == XType::kBf16  ? CodeType::kBf16
-           : stored == XType::kF16 ? CodeType::kF16
-                                   : CodeType::kF32;
-  w.bits = stored == XType::kF32 ? 32 : 16;
+  w.N = N, w.K = K, w.codes = codes, w.code = code_of(type);
+  w.bits = static_cast<uint8_t>(8 * kv_bytes(type));
   w.block_n = N, w.block_k = K;
-  w.row_bytes = K * (w.bits / 8u);
+  w.row_bytes = K * kv_bytes(type);
+  if (has_scales(type)) {
+    w.scale_type = ScaleType::kF32, w.scale_stride = 1, w.block_n = 1;
+    w.scales = reinterpret_cast<const uint8_t*>(ones);
+  }
   return w;
 }
 
-// Puts numbers, converted to the stored type, at `to` + at[i].
-template <class Element>
-void scatter(XType stored, const float* from, size_t n, uint8_t* to, const uint32_t* at) {
-  constexpr size_t kAtOnce = 64;
-  Element part[kAtOnce];
-  for (size_t i = 0; i < n; i += kAtOnce) {
-    const size_t count = std::min(kAtOnce, n - i);
-    row_functions().store(stored, from + i, part, count);
-    for (size_t j = 0; j < count; ++j) std::memcpy(to + at[i + j], &part[j], sizeof(Element));
+Problem problem_of(size_t N, size_t K, KvType type, XType x_type) {
+  const std::vector<float> ones(N, 1.0f);
+  return make_problem(matrix_of(N, K, type, nullptr, ones.data()), ActSpec{}, x_type);
+}
+
+void pack_all(const Kernel& k, const Problem& p, KvType type, uint8_t code, AlignedBuffer& packed) {
+  const std::vector<uint8_t> codes(p.N * p.K * kv_bytes(type), code);
+  const std::vector<float> ones(p.N, 1.0f);
+  const QuantMatrix w = matrix_of(p.N, p.K, type, codes.data(), ones.data());
+  k.pack({&p, &w, 0, p.N, packed.data()});
+}
+
+// The byte that a kernel keeps for a code: seen by packing a small matrix of it.
+void learn_bytes(const Kernel& k, KvType type, XType x_type, std::array<uint8_t, 256>& byte_of) {
+  const Problem p = problem_of(1, 16, type, x_type);
+  AlignedBuffer packed(k.packed_bytes(p));
+  for (size_t c = 0; c < 256; ++c) {
+    std::memset(packed.data(), 0, packed.size());
+    pack_all(k, p, type, static_cast<uint8_t>(c), packed);
+    byte_of[c] = packed.data()[k.code_at(p, 0, 0)];
   }
+}
+
+template <class Element>
+void scatter(const uint8_t* codes, size_t n, uint8_t* to, const uint32_t* at) {
+  for (size_t i = 0; i < n; ++i)
+    std::memcpy(to + at[i], codes + i * sizeof(Element), sizeof(Element));
+}
+
+void scatter_bytes(const uint8_t* codes, size_t n, uint8_t* to, const uint32_t* at,
+                   const std::array<uint8_t, 256>& byte_of) {
+  for (size_t i = 0; i < n; ++i) to[at[i]] = byte_of[codes[i]];
+}
+
+// A vector of n numbers into its places; returns the scale of its codes.
+float put_vector(const KvStorage& storage, float fixed_scale, const KvMatrix& m, const float* x,
+                 size_t n, uint8_t* to, const std::vector<uint32_t>& at) {
+  const KvType type = storage.type;
+  uint8_t codes[kMostAtOnce * 4];
+  float scale = fixed_scale;
+  if (has_scales(type)) scale = kv_encode(type, fixed_scale, x, n, nullptr);
+  for (size_t i = 0; i < n; i += kMostAtOnce) {
+    const size_t count = std::min(kMostAtOnce, n - i);
+    kv_encode(type, scale, x + i, count, codes);
+    if (type == KvType::kF32)
+      scatter<uint32_t>(codes, count, to, at.data() + i);
+    else if (!has_scales(type))
+      scatter<uint16_t>(codes, count, to, at.data() + i);
+    else
+      scatter_bytes(codes, count, to, at.data() + i, m.byte_of);
+  }
+  return scale;
 }
 
 }  // namespace
 
-KvLayout::KvLayout(size_t kv_heads, size_t key_dim, size_t value_dim, XType stored, XType type,
-                   Choose choose)
-    : kv_heads_(kv_heads), element_(stored == XType::kF32 ? 4 : 2), stored_(stored) {
-  keys_.problem = make_problem(dense_matrix(kKeyBlock, key_dim, stored, nullptr), ActSpec{}, type);
-  values_.problem =
-      make_problem(dense_matrix(value_dim, kKeyBlock, stored, nullptr), ActSpec{}, type);
+float kv_encode(KvType type, float fixed_scale, const float* x, size_t n, uint8_t* codes) {
+  if (!has_scales(type)) {
+    row_functions().store(plain_type(type), x, codes, n);
+    return 1.0f;
+  }
+  const bool fp8 = type == KvType::kFp8;
+  const float largest = row_functions().abs_max(x, n), top = fp8 ? 448.0f : 127.0f;
+  float scale = fixed_scale != 0 ? fixed_scale : largest / top;
+  if (scale == 0.0f) scale = 1.0f;
+  if (!std::isfinite(largest)) scale = std::numeric_limits<float>::quiet_NaN();
+  if (codes == nullptr) return scale;
+  for (size_t i = 0; i < n; ++i) {
+    const float v = std::isnan(scale) ? 0.0f : std::clamp(x[i] / scale, -top, top);
+    codes[i] = fp8 ? f32_to_e4m3(v) : static_cast<uint8_t>(rne_int(v));
+  }
+  return scale;
+}
+
+KvLayout::KvLayout(size_t kv_heads, size_t key_dim, size_t value_dim, const KvStorage& storage,
+                   XType type, Choose choose)
+    : kv_heads_(kv_heads), storage_(storage) {
+  keys_.problem = problem_of(kKeyBlock, key_dim, storage.type, type);
+  values_.problem = problem_of(value_dim, kKeyBlock, storage.type, type);
   for (KvMatrix* m : {&keys_, &values_}) set_kernel(*m, *choose(m->problem));
   key_bytes_ = round_up(keys_.empty.size(), 64);
-  head_bytes_ = key_bytes_ + round_up(values_.empty.size(), 64);
+  scales_at_ = key_bytes_ + round_up(values_.empty.size(), 64);
+  head_bytes_ = scales_at_ + (has_scales(storage.type) ? 2 * kKeyBlock * sizeof(float) : 0);
 }
 
 void KvLayout::set_kernel(KvMatrix& m, const Kernel& k) {
   const Problem& p = m.problem;
   m.kernel = &k;
-  const size_t origin = k.dense_at(p, 0, 0);
-  for (size_t n = 0; n < p.N; ++n) m.row_at.push_back(static_cast<uint32_t>(k.dense_at(p, n, 0)));
+  const size_t origin = k.code_at(p, 0, 0);
+  for (size_t n = 0; n < p.N; ++n) m.row_at.push_back(static_cast<uint32_t>(k.code_at(p, n, 0)));
   for (size_t i = 0; i < p.K; ++i)
-    m.input_at.push_back(static_cast<uint32_t>(k.dense_at(p, 0, i) - origin));
+    m.input_at.push_back(static_cast<uint32_t>(k.code_at(p, 0, i) - origin));
   AlignedBuffer packed(k.packed_bytes(p));
   std::memset(packed.data(), 0, packed.size());
   if (k.pack != nullptr) {  // null in a table for another architecture: planned, never run
-    const std::vector<uint8_t> zeros(p.N * p.K * element_);
-    const QuantMatrix w = dense_matrix(p.N, p.K, stored_, zeros.data());
-    k.pack({&p, &w, 0, p.N, packed.data()});
+    if (has_scales(storage_.type)) {
+      // Packed with the smallest codes (kernels look whether there are subnormal ones), then put to
+      // zero.
+      learn_bytes(k, storage_.type, p.x_type, m.byte_of);
+      pack_all(k, p, storage_.type, 1, packed);
+      for (const uint32_t row : m.row_at)
+        for (const uint32_t input : m.input_at) packed.data()[row + input] = m.byte_of[0];
+    } else {
+      pack_all(k, p, storage_.type, 0, packed);
+    }
   }
   m.empty.assign(packed.data(), packed.data() + packed.size());
 }
@@ -68,31 +158,47 @@ void KvLayout::set_kernel(KvMatrix& m, const Kernel& k) {
 void KvLayout::put(uint8_t* block, size_t head, size_t first, size_t count, const float* k,
                    size_t ldk, const float* v, size_t ldv) const {
   uint8_t *keys = block + head * head_bytes_, *values = keys + key_bytes_;
+  auto* scales = reinterpret_cast<float*>(keys + scales_at_);
+  const bool scaled = has_scales(storage_.type);
   if (first == 0) {
     std::memcpy(keys, keys_.empty.data(), keys_.empty.size());
     std::memcpy(values, values_.empty.data(), values_.empty.size());
+    if (scaled) std::fill_n(scales, 2 * kKeyBlock, 1.0f);
   }
-  const auto scatter_row = element_ == 4 ? scatter<float> : scatter<uint16_t>;
   for (size_t i = 0; i < count; ++i) {
-    scatter_row(stored_, k + i * ldk, keys_.problem.K, keys + keys_.row_at[first + i],
-                keys_.input_at.data());
-    scatter_row(stored_, v + i * ldv, values_.problem.N, values + values_.input_at[first + i],
-                values_.row_at.data());
+    const size_t t = first + i;
+    const float ks = put_vector(storage_, storage_.key_scale, keys_, k + i * ldk, keys_.problem.K,
+                                keys + keys_.row_at[t], keys_.input_at);
+    const float vs = put_vector(storage_, storage_.value_scale, values_, v + i * ldv,
+                                values_.problem.N, values + values_.input_at[t], values_.row_at);
+    if (scaled) scales[t] = ks, scales[kKeyBlock + t] = vs;
   }
 }
 
 void KvLayout::cut(uint8_t* block, size_t tokens) const {
   const std::vector<float> zeros(std::max(keys_.problem.K, values_.problem.N));
-  for (size_t h = 0; h < kv_heads_; ++h)
+  for (size_t h = 0; h < kv_heads_; ++h) {
     put(block, h, tokens, kKeyBlock - tokens, zeros.data(), 0, zeros.data(), 0);
+    if (!has_scales(storage_.type)) continue;
+    auto* scales = reinterpret_cast<float*>(block + h * head_bytes_ + scales_at_);
+    for (float* s : {scales, scales + kKeyBlock}) std::fill(s + tokens, s + kKeyBlock, 1.0f);
+  }
 }
 
 void KvRowLayout::put(uint8_t* block, size_t row, const float* x) const {
-  row_functions().store(stored, x, block + row * row_bytes(), width);
+  uint8_t* to = block + row * row_bytes();
+  const float scale = kv_encode(type, 0, x, width, to);
+  if (has_scales(type)) std::memcpy(to + row_bytes() - sizeof scale, &scale, sizeof scale);
 }
 
 void KvRowLayout::get(const uint8_t* block, size_t row, float* x) const {
-  row_functions().load(stored, block + row * row_bytes(), x, width);
+  const uint8_t* from = block + row * row_bytes();
+  if (!has_scales(type)) return row_functions().load(plain_type(type), from, x, width);
+  float scale;
+  std::memcpy(&scale, from + row_bytes() - sizeof scale, sizeof scale);
+  for (size_t i = 0; i < width; ++i)
+    x[i] = scale * (type == KvType::kFp8 ? e4m3_to_f32(from[i])
+                                         : static_cast<float>(static_cast<int8_t>(from[i])));
 }
 
 }  // namespace moebius

@@ -2,12 +2,16 @@
 // How one layer keeps the keys and values of 128 tokens: for every kv head the key matrix
 // [128, key_dim] and the value matrix [value_dim, 128], both packed by the kernels that will
 // multiply with them. A block is packed from its first token on: new tokens are written to where
-// the kernel keeps such elements (Kernel::dense_at), so an unfinished block costs nothing beside
+// the kernel keeps such elements (Kernel::code_at), so an unfinished block costs nothing beside
 // itself, and its bytes are those of packing it whole.
+//
+// 8-bit keys and values are codes with a scale per token and head, which multiplies scores and
+// probabilities: k = code * scale. The matrices themselves hold codes with a scale of 1.
 //
 // Tokens that are not there yet are zero: keys because it costs nothing, values because a
 // probability of 0 must not meet a NaN.
 #pragma once
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -20,11 +24,32 @@ namespace moebius {
 
 inline constexpr size_t kKeyBlock = 128;  // tokens per block
 
+// What keys and values are kept in.
+enum class KvType : uint8_t { kF32, kF16, kBf16, kInt8, kFp8 };
+constexpr bool has_scales(KvType t) { return t == KvType::kInt8 || t == KvType::kFp8; }
+constexpr size_t kv_bytes(KvType t) { return t == KvType::kF32 ? 4 : has_scales(t) ? 1 : 2; }
+constexpr KvType kv_type_of(XType t) {
+  return t == XType::kF32 ? KvType::kF32 : t == XType::kF16 ? KvType::kF16 : KvType::kBf16;
+}
+constexpr XType plain_type(KvType t) {  // without scales
+  return t == KvType::kF32 ? XType::kF32 : t == KvType::kF16 ? XType::kF16 : XType::kBf16;
+}
+
+struct KvStorage {
+  KvType type = KvType::kF32;
+  float key_scale = 0, value_scale = 0;  // of 8-bit codes; 0: of each token, so that its largest
+                                         // number has the largest code
+};
+
+// Puts n numbers into codes; returns their scale (1 without scales). NaN and infinities: scale NaN.
+float kv_encode(KvType type, float fixed_scale, const float* x, size_t n, uint8_t* codes);
+
 // A matrix of a block: how it is multiplied and where its elements lie.
 struct KvMatrix {
   Problem problem;
   const Kernel* kernel = nullptr;
   std::vector<uint32_t> row_at, input_at;  // bytes; element (n, k): row_at[n] + input_at[k]
+  std::array<uint8_t, 256> byte_of{};      // of an 8-bit code, as the kernel keeps it
   std::vector<uint8_t> empty;              // of zeros, packed
 };
 
@@ -32,8 +57,8 @@ class KvLayout {
  public:
   KvLayout() = default;
   using Choose = FunctionRef<const Kernel*(const Problem&)>;
-  // `stored`: type of keys and values in the block; `type`: of what they are multiplied with.
-  KvLayout(size_t kv_heads, size_t key_dim, size_t value_dim, XType stored, XType type,
+  // `type`: of what keys and values are multiplied with.
+  KvLayout(size_t kv_heads, size_t key_dim, size_t value_dim, const KvStorage& storage, XType type,
            Choose choose);
 
   size_t block_bytes() const { return kv_heads_ * head_bytes_; }  // a multiple of 64
@@ -45,6 +70,13 @@ class KvLayout {
   const uint8_t* values_of(const uint8_t* block, size_t head) const {
     return block + head * head_bytes_ + key_bytes_;
   }
+  // [128]; null where keys and values are what they are.
+  const float* key_scales(const uint8_t* block, size_t head) const {
+    return has_scales(storage_.type) ? scales_of(block, head) : nullptr;
+  }
+  const float* value_scales(const uint8_t* block, size_t head) const {
+    return has_scales(storage_.type) ? scales_of(block, head) + kKeyBlock : nullptr;
+  }
 
   // Tokens [first, first + count) of one head; a block begins empty with its token 0. Heads may be
   // written by different threads.
@@ -54,16 +86,21 @@ class KvLayout {
 
  private:
   void set_kernel(KvMatrix& m, const Kernel& kernel);
-  size_t kv_heads_ = 0, key_bytes_ = 0, head_bytes_ = 0, element_ = 0;
-  XType stored_ = XType::kF32;
+  const float* scales_of(const uint8_t* block, size_t head) const {
+    return reinterpret_cast<const float*>(block + head * head_bytes_ + scales_at_);
+  }
+  size_t kv_heads_ = 0, key_bytes_ = 0, scales_at_ = 0, head_bytes_ = 0;
+  KvStorage storage_;
   KvMatrix keys_, values_;
 };
 
 // Rows as they are, for what is made into keys and values at each use: 128 rows of `width`.
 struct KvRowLayout {
   size_t width = 0;
-  XType stored = XType::kF32;
-  size_t row_bytes() const { return width * (stored == XType::kF32 ? 4 : 2); }
+  KvType type = KvType::kF32;
+  size_t row_bytes() const {  // with the scale of codes behind them
+    return (width * kv_bytes(type) + 3) / 4 * 4 + (has_scales(type) ? sizeof(float) : 0);
+  }
   size_t block_bytes() const { return (kKeyBlock * row_bytes() + 63) / 64 * 64; }
   void put(uint8_t* block, size_t row, const float* x) const;
   void get(const uint8_t* block, size_t row, float* x) const;

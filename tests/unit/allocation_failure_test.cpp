@@ -63,6 +63,9 @@ extern "C" void* aligned_alloc(size_t alignment, size_t size) {
 #endif
 
 size_t moebius::test::allocations() { return allocated; }
+bool moebius::test::allocations_can_fail() { return MOEBIUS_TEST_OWN_NEW != 0; }
+moebius::test::FailAllocation::FailAllocation(long n) { left = n, counting = true; }
+moebius::test::FailAllocation::~FailAllocation() { counting = false, left = kNever; }
 
 namespace moebius {
 namespace {

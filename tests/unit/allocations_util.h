@@ -8,4 +8,15 @@ namespace moebius::test {
 
 size_t allocations();  // of the calling thread so far
 
+bool allocations_can_fail();  // not under sanitizers
+
+// While it lives, the n-th allocation from now on, by any thread, fails.
+class FailAllocation {
+ public:
+  explicit FailAllocation(long n);
+  ~FailAllocation();
+  FailAllocation(const FailAllocation&) = delete;
+  FailAllocation& operator=(const FailAllocation&) = delete;
+};
+
 }  // namespace moebius::test

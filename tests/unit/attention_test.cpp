@@ -99,7 +99,8 @@ std::vector<Case> cases() {
 TEST(Attention, EqualsDefinition) {
   for (const XType type : {XType::kF32, XType::kBf16, XType::kF16})
     for (const Case& c : cases()) {
-      const AttentionPlan plan = plan_attention(c.spec, type, type, host_cpu(), Policy{});
+      const AttentionPlan plan =
+          plan_attention(c.spec, type, KvStorage{kv_type_of(type)}, host_cpu(), Policy{});
       const Data d = random_data(c.spec, c.T, type, 3);
       const std::vector<float> y = run(plan, d, c.T, {c.T});
       const std::vector<double> expected = definition(c.spec, d, c.T);
@@ -113,7 +114,8 @@ TEST(Attention, EqualsDefinition) {
 TEST(Attention, NanStaysInItsRow) {
   for (const XType type : {XType::kF32, XType::kBf16})
     for (const Case& c : cases()) {
-      const AttentionPlan plan = plan_attention(c.spec, type, type, host_cpu(), Policy{});
+      const AttentionPlan plan =
+          plan_attention(c.spec, type, KvStorage{kv_type_of(type)}, host_cpu(), Policy{});
       Data d = random_data(c.spec, c.T, type, 5);
       const std::vector<float> good = run(plan, d, c.T, {c.T});
       const size_t row = (c.T - 2) * c.spec.heads, dv = c.spec.value_dim;  // first head of a token
@@ -131,7 +133,8 @@ TEST(Attention, NanStaysInItsRow) {
 TEST(Attention, PiecesOfAPromptDoNotMatter) {
   for (const XType type : {XType::kF32, XType::kBf16})
     for (const Case& c : cases()) {
-      const AttentionPlan plan = plan_attention(c.spec, type, type, host_cpu(), Policy{});
+      const AttentionPlan plan =
+          plan_attention(c.spec, type, KvStorage{kv_type_of(type)}, host_cpu(), Policy{});
       const Data d = random_data(c.spec, c.T, type, 5);
       const std::vector<float> whole = run(plan, d, c.T, {c.T});
       std::vector<size_t> ones(c.T, 1), mixed;
@@ -146,7 +149,8 @@ TEST(Attention, PiecesOfAPromptDoNotMatter) {
 
 TEST(Attention, BatchDoesNotMatter) {
   const AttentionSpec spec{4, 2, 32, 32, 0.17f, 40, 0, {}};
-  const AttentionPlan plan = plan_attention(spec, XType::kBf16, XType::kBf16, host_cpu(), Policy{});
+  const AttentionPlan plan =
+      plan_attention(spec, XType::kBf16, KvStorage{kv_type_of(XType::kBf16)}, host_cpu(), Policy{});
   const size_t lengths[] = {130, 1, 64, 77};
   std::vector<Data> data;
   std::vector<LayerCache> caches;
@@ -171,17 +175,19 @@ TEST(Attention, BatchDoesNotMatter) {
 TEST(Attention, FollowsThePolicy) {
   const AttentionSpec spec{2, 1, 32, 32, 0.25f, 0, 0, {}};
   for (const XType type : {XType::kF32, XType::kBf16}) {
-    const AttentionPlan exact = plan_attention(spec, type, type, host_cpu(), {Accept::kExact, ""});
+    const AttentionPlan exact =
+        plan_attention(spec, type, KvStorage{kv_type_of(type)}, host_cpu(), {Accept::kExact, ""});
     EXPECT_EQ(exact.kv.keys().kernel->numerics(exact.kv.keys().problem), Numerics::kExact);
     EXPECT_EQ(exact.kv.values().kernel->numerics(exact.kv.values().problem), Numerics::kExact);
-    const AttentionPlan asked =
-        plan_attention(spec, type, type, host_cpu(), {Accept::kDeclared, "generic"});
+    const AttentionPlan asked = plan_attention(spec, type, KvStorage{kv_type_of(type)}, host_cpu(),
+                                               {Accept::kDeclared, "generic"});
     EXPECT_STREQ(asked.kv.keys().kernel->name, "generic");
     EXPECT_STREQ(asked.kv.values().kernel->name, "generic");
     // One for quantized weights alone does not stand in attention's way.
-    const AttentionPlan other =
-        plan_attention(spec, type, type, host_cpu(), {Accept::kDeclared, "generic/int4"});
-    const AttentionPlan own = plan_attention(spec, type, type, host_cpu(), Policy{});
+    const AttentionPlan other = plan_attention(spec, type, KvStorage{kv_type_of(type)}, host_cpu(),
+                                               {Accept::kDeclared, "generic/int4"});
+    const AttentionPlan own =
+        plan_attention(spec, type, KvStorage{kv_type_of(type)}, host_cpu(), Policy{});
     EXPECT_EQ(other.kv.keys().kernel, own.kv.keys().kernel);
   }
 }
@@ -195,7 +201,8 @@ TEST(Attention, SegmentsMergeInOrderHoweverTheyRun) {
          {AttentionSpec{4, 2, 16, 8, 0.25f, 0, 0, {}}, AttentionSpec{2, 1, 8, 8, 0.3f, 1500, 0, {}},
           AttentionSpec{2, 2, 8, 8, 0.3f, 0, 0, {1.5f, -2}},
           AttentionSpec{1, 1, 8, 8, 0.3f, 0, 1100, {0.5f}}}) {
-      const AttentionPlan plan = plan_attention(spec, type, type, host_cpu(), Policy{});
+      const AttentionPlan plan =
+          plan_attention(spec, type, KvStorage{kv_type_of(type)}, host_cpu(), Policy{});
       const Data d = random_data(spec, T, type, 11);
       const std::vector<float> whole = run(plan, d, T, {T});
       const std::vector<size_t> mixed = {1000, 24, 1, 1, 1022, 1, T - 2049};
@@ -209,10 +216,63 @@ TEST(Attention, SegmentsMergeInOrderHoweverTheyRun) {
     }
 }
 
+// 8-bit keys and values: attention over what the codes mean, with scales of each token or given ones,
+// whatever the pieces.
+TEST(Attention, EightBitKeysAndValuesAreTheirCodes) {
+  for (const KvType stored : {KvType::kInt8, KvType::kFp8})
+    for (const float fixed : {0.0f, 0.02f})
+      for (const XType type : {XType::kF32, XType::kBf16})
+        for (const Case& c : cases()) {
+          const KvStorage storage{stored, fixed, 2 * fixed};
+          const AttentionPlan plan = plan_attention(c.spec, type, storage, host_cpu(), Policy{});
+          Data d = random_data(c.spec, c.T, type, 3);
+          d.k[5] = 100.0f;  // one token with a large key
+          const std::vector<float> y = run(plan, d, c.T, {c.T});
+          std::vector<size_t> ones(c.T, 1);
+          const std::vector<float> by_ones = run(plan, d, c.T, ones);
+          ASSERT_EQ(std::memcmp(y.data(), by_ones.data(), y.size() * 4), 0);
+          const auto decode = [&](std::vector<float>& x, size_t n, float scale) {
+            std::vector<uint8_t> codes(n);
+            for (size_t i = 0; i < x.size(); i += n) {
+              const float s = kv_encode(stored, scale, x.data() + i, n, codes.data());
+              for (size_t j = 0; j < n; ++j)
+                x[i + j] = s * (stored == KvType::kFp8
+                                    ? e4m3_to_f32(codes[j])
+                                    : static_cast<float>(static_cast<int8_t>(codes[j])));
+            }
+          };
+          decode(d.k, c.spec.key_dim, storage.key_scale);
+          decode(d.v, c.spec.value_dim, storage.value_scale);
+          const std::vector<double> expected = definition(c.spec, d, c.T);
+          for (size_t i = 0; i < y.size(); ++i)
+            ASSERT_NEAR(y[i], expected[i], type == XType::kF32 ? 5e-5 : 4e-2) << i;
+        }
+}
+
+TEST(KvLayout, CodesHaveTheNearestValueAndNanStaysNan) {
+  std::vector<float> x = {0.0f, -1.0f, 0.5f, 127.0f, -127.0f, 3.49f, 2.5f, 3.5f};
+  std::vector<uint8_t> codes(x.size());
+  EXPECT_EQ(kv_encode(KvType::kInt8, 0, x.data(), x.size(), codes.data()), 1.0f);
+  const int8_t expected[] = {0, -1, 0, 127, -127, 3, 2, 4};
+  for (size_t i = 0; i < x.size(); ++i)
+    EXPECT_EQ(static_cast<int8_t>(codes[i]), expected[i]) << x[i];
+  EXPECT_EQ(kv_encode(KvType::kFp8, 0.25f, x.data(), x.size(), codes.data()), 0.25f);
+  EXPECT_EQ(e4m3_to_f32(codes[3]), 448.0f) << "beyond the largest code";
+  EXPECT_EQ(e4m3_to_f32(codes[2]), 2.0f);
+  const std::vector<float> zeros(8);
+  EXPECT_EQ(kv_encode(KvType::kInt8, 0, zeros.data(), 8, codes.data()), 1.0f);
+  x[4] = std::nanf("");
+  for (const KvType type : {KvType::kInt8, KvType::kFp8}) {
+    EXPECT_TRUE(std::isnan(kv_encode(type, 0.5f, x.data(), x.size(), codes.data())));
+    for (const uint8_t c : codes) EXPECT_EQ(c, 0);
+  }
+}
+
 // One row over a long sequence has a task per segment and kv head, and a task is for one segment.
 TEST(Attention, ALongSequenceHasWorkForManyThreads) {
   const AttentionSpec spec{8, 4, 8, 8, 0.3f, 0, 0, {}};
-  const AttentionPlan plan = plan_attention(spec, XType::kF32, XType::kF32, host_cpu(), Policy{});
+  const AttentionPlan plan =
+      plan_attention(spec, XType::kF32, KvStorage{kv_type_of(XType::kF32)}, host_cpu(), Policy{});
   const size_t T = 8 * kSegmentBlocks * kKeyBlock;
   const Data d = random_data(spec, T, XType::kF32, 1);
   LayerCache cache(plan);
@@ -228,11 +288,13 @@ TEST(Attention, ALongSequenceHasWorkForManyThreads) {
 // A block that grew token by token, or was cut and grew again, has the bytes of one written at once.
 TEST(KvLayout, BytesDoNotDependOnHowABlockGrew) {
   std::mt19937 rng(5);
-  for (const XType stored : {XType::kF32, XType::kBf16, XType::kF16}) {
+  for (const KvType stored :
+       {KvType::kF32, KvType::kBf16, KvType::kF16, KvType::kInt8, KvType::kFp8}) {
     const AttentionSpec spec{4, 2, 24, 40, 0.25f, 0, 0, {}};
-    const AttentionPlan plan = plan_attention(spec, XType::kF32, stored, host_cpu(), Policy{});
+    const AttentionPlan plan =
+        plan_attention(spec, XType::kF32, KvStorage{stored}, host_cpu(), Policy{});
     const size_t T = kKeyBlock;
-    Data d = random_data(spec, T, stored, 8);
+    Data d = random_data(spec, T, XType::kF32, 8);
     LayerCache whole(plan), grown(plan);
     whole.append(d.k.data(), d.v.data(), T);
     for (size_t t = 0; t < T;) {
@@ -241,7 +303,7 @@ TEST(KvLayout, BytesDoNotDependOnHowABlockGrew) {
       t += n;
     }
     ASSERT_EQ(std::memcmp(whole.block(0), grown.block(0), plan.kv.block_bytes()), 0);
-    const Data other = random_data(spec, T, stored, 9);
+    const Data other = random_data(spec, T, XType::kF32, 9);
     LayerCache again(plan);
     again.append(d.k.data(), d.v.data(), 50);
     again.append(other.k.data(), other.v.data(), 60);

@@ -22,6 +22,7 @@ std::unique_ptr<DecoderModel> load(const Checkpoint& checkpoint, ThreadPool& poo
   ModelOptions options;
   options.pool = &pool;
   options.type = type;
+  options.kv_type = kv_type_of(type);  // the expected logits are without quantized keys and values
   options.context = 32;  // the original context of the folder with two sets of rotary factors
   return DecoderModel::load(checkpoint, options);
 }

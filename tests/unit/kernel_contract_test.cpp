@@ -36,11 +36,11 @@ void spy_pack(const PackArgs& a) {
   promise(aligned(a.columns, 4) && aligned(a.group_ends, 4), "column order");
   reference_kernel().pack(a);
 }
-size_t spy_dense_at(const Problem& p, size_t n, size_t k) {
+size_t spy_code_at(const Problem& p, size_t n, size_t k) {
   promise(p.scale_type == ScaleType::kNone && !p.act_order, "dense");
   promise(n < p.N && k < p.K, "an element");
   ++asked;
-  return reference_kernel().dense_at(p, n, k);
+  return reference_kernel().code_at(p, n, k);
 }
 void spy_prepare(const PrepareArgs& a) {
   // rows of the reference are a multiple of 64 bytes long
@@ -66,7 +66,7 @@ Kernel make_spy() {
   Kernel k = reference_kernel();
   k.name = "spy";
   k.n_step = kStep, k.n_block = kBlock, k.m_block = kRows;
-  k.pack = spy_pack, k.dense_at = spy_dense_at;
+  k.pack = spy_pack, k.code_at = spy_code_at;
   k.prepare_rows = spy_prepare, k.make_panel = spy_panel, k.gemm = spy_gemm;
   return k;
 }
@@ -130,7 +130,8 @@ TEST_F(KernelContract, HoldsInAMixture) {
 
 TEST_F(KernelContract, HoldsInAttention) {
   AttentionPlan plan{{4, 2, 48, 40, 0.25f, 0, 0, {}}, XType::kBf16, {}};
-  plan.kv = KvLayout(2, 48, 40, XType::kBf16, XType::kBf16, [&](const Problem&) { return &spy; });
+  plan.kv = KvLayout(2, 48, 40, KvStorage{KvType::kBf16}, XType::kBf16,
+                     [&](const Problem&) { return &spy; });
   LayerCache cache(plan);
   for (const size_t T : {5, 1, 1, 130}) {
     const std::vector<float> k(T * 2 * 48, 0.5f), v(T * 2 * 40, 0.25f), q(T * 4 * 48, 1.0f);
