@@ -86,6 +86,12 @@ void add_all() {
         benchmark::DoNotOptimize(f.softmax_step(r.y + i, kHead, 0.1f, coarse, &m, &l));
       }
     });
+  add("greatest", [](const RowFunctions& f, const Rows& r) {
+    benchmark::DoNotOptimize(f.greatest(r.gate, kRow));
+  });
+  add("weigh", [](const RowFunctions& f, const Rows& r) {
+    benchmark::DoNotOptimize(f.weigh({8.0f, 1.44269504f, 0x1p-11f}, r.gate, r.y, kRow));
+  });
   add("store_bf16",
       [](const RowFunctions& f, const Rows& r) { f.store(XType::kBf16, r.gate, r.half, kRow); });
   add("store_f16",

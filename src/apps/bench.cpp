@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bench command: five subjects, their options.
+// The bench command: its subjects, their options.
 #include "apps/bench.h"
 
 #include <iostream>
@@ -158,11 +158,27 @@ Command model_subject() {
   return c;
 }
 
+Command sampler_subject() {
+  auto o = std::make_shared<BenchOptions>();
+  o->batches = {32};
+  o->seconds = 0.5;
+  Command c = subject("sampler", "from logits to the next token, random logits, a row per sequence",
+                      o, run_bench_sampler);
+  c.option("--vocab", "N", &o->vocab, "tokens of the vocabulary").range(1, 1 << 24);
+  c.option("--batches", "LIST", &o->batches, "rows per step").range(1, 4096);
+  add_threads_list(c, *o);
+  c.option("--seconds", "X", &o->seconds, "time to spend on each case").range(0, 3600);
+  c.flag("--json", o->json, "print one JSON object per line");
+  c.examples = {"moebius bench sampler", "moebius bench sampler --vocab 32000 --batches 1,8"};
+  return c;
+}
+
 }  // namespace
 
 Command bench_command() {
   Command c("bench", "measures the machine, kernels, layers, whole models");
-  c.subjects = {roof_subject(), kernel_subject(), linear_subject(), moe_subject(), model_subject()};
+  c.subjects = {roof_subject(), kernel_subject(), linear_subject(),
+                moe_subject(),  model_subject(),  sampler_subject()};
   c.examples = {"moebius bench roof", "moebius bench model DIR"};
   return c;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `moebius bench roof|kernel|linear|moe|model`: what the machine can do, and what kernels, layers
-// and whole models make of it. docs/bench.md explains the columns and keys.
+// `moebius bench roof|kernel|linear|moe|model|sampler`: what the machine can do, and what kernels,
+// layers, whole models and draws of tokens make of it. docs/bench.md explains the columns and keys.
 #pragma once
 #include <cstdint>
 #include <iosfwd>
@@ -21,6 +21,7 @@ struct BenchOptions {
   std::vector<size_t> tokens{1, 32, 512};
   std::vector<size_t> threads;                                            // empty: 1 and all cores
   std::vector<size_t> prompts{512, 2048}, batches{1, 8, 32}, depths{32};  // model
+  size_t vocab = 151936;                                                  // sampler
   bool skew = false;
   bool pack = false;     // kernel: packing instead of products
   double seconds = 1.5;  // aimed at per case
@@ -38,5 +39,6 @@ int run_bench_kernel(const BenchOptions& options, std::ostream& out);
 int run_bench_linear(const BenchOptions& options, std::ostream& out);
 int run_bench_moe(const BenchOptions& options, std::ostream& out);
 int run_bench_model(const BenchOptions& options, std::ostream& out);
+int run_bench_sampler(const BenchOptions& options, std::ostream& out);
 
 }  // namespace moebius

@@ -100,6 +100,24 @@ MOEBIUS_ALWAYS_INLINE float exp_coarse_f32(float x) {
   return f32_from_bits(select_bits(x >= kExpCoarseLeast, f32_bits(p) + (f32_bits(t) << 23), 0u));
 }
 
+// The weight of a token in a draw (docs/numerics.md, "Sampling"): 2^((x - top) * rate), no x above
+// top, within 3e-7, rounded to a multiple of 2^-23 * grid; 0 for NaN and below 2^-64. With grid =
+// 2^-11 the f64 sum of 2^19 weights is exact in any order. No fma, which is a library call on the
+// baseline x86-64 CPU: a draw must not be slow there either.
+MOEBIUS_ALWAYS_INLINE float token_weight_f32(float x, float top, float rate, float grid) {
+  using namespace numeric_detail;
+  const float e = (x - top) * rate;
+  const float y = select_f32(e > -64.0f, e, -64.0f);
+  const float t = y + kExpMagic;
+  const float f = y - (t - kExpMagic);  // |f| <= 1/2
+  float p = (0.00133813021f * f) + 0.00966636837f;
+  p = (p * f) + 0.0555038117f;
+  p = (p * f) + 0.240223497f;
+  p = (p * f) + 0.693147182f;
+  p = (p * f) + 1.0f;
+  return (f32_from_bits(f32_bits(p) + (f32_bits(t) << 23)) + grid) - grid;
+}
+
 // Natural logarithm within 0.9 ulp. 0 gives -infinity, negative gives NaN, subnormals are exact
 // inputs.
 //  x = m * 2^e with m in [sqrt(1/2), sqrt(2)), f = m - 1; log x = e ln2_hi + (f + (f^3 P(f) + e

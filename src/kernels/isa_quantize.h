@@ -267,6 +267,8 @@ constexpr RowFunctions row_table(const char* name, Arch arch, uint32_t needs) {
           Isa::activate,
           Isa::exp_minus,
           Isa::softmax_step,
+          Isa::greatest,
+          Isa::weigh,
           Isa::normalize,
           Isa::rotate,
           Isa::abs_max,

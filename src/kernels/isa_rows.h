@@ -19,6 +19,7 @@ constexpr size_t kSumLanes = 16;
 template <size_t kWidth>
 struct Vectors {
   typedef float Floats __attribute__((vector_size(4 * kWidth)));
+  typedef double Doubles __attribute__((vector_size(8 * kWidth)));
 };
 using Four = Vectors<4>::Floats;
 
@@ -243,6 +244,46 @@ struct RowLoops {
     *l = *l * keep + Isa::exp_and_sum(s, n, scale, top, coarse);
     *m = top;
     return keep;
+  }
+
+  // ---- draws of tokens ----
+
+  static float greatest(const float* x, size_t n) noexcept {
+    constexpr size_t kMany = 4 * kWidth;
+    V top[4];
+    for (V& v : top) v = V{} + f32_from_bits(0xFF800000u);
+    for (; n >= kMany; n -= kMany, x += kMany) {
+      for (size_t j = 0; j < 4; ++j) {
+        const V v = load_vector<V>(x + kWidth * j);
+        top[j] = v > top[j] ? v : top[j];
+      }
+    }
+    for (size_t j = 1; j < 4; ++j) top[0] = top[j] > top[0] ? top[j] : top[0];
+    float most = top[0][0];
+    for (size_t j = 1; j < kWidth; ++j) most = top[0][j] > most ? top[0][j] : most;
+    for (size_t j = 0; j < n; ++j) most = x[j] > most ? x[j] : most;
+    return most;
+  }
+
+  // Exact sums need no order.
+  static double sum_of_weights(const float* w, size_t n) {
+    constexpr size_t kHalf = kWidth / 2;
+    using Half = typename Vectors<kHalf>::Floats;
+    using Doubles = typename Vectors<kHalf>::Doubles;
+    Doubles sum[4] = {};
+    for (; n >= 4 * kHalf; n -= 4 * kHalf, w += 4 * kHalf)
+      for (size_t j = 0; j < 4; ++j)
+        sum[j] += __builtin_convertvector(load_vector<Half>(w + kHalf * j), Doubles);
+    sum[0] = (sum[0] + sum[1]) + (sum[2] + sum[3]);
+    double all = 0;
+    for (size_t j = 0; j < kHalf; ++j) all += sum[0][j];
+    for (size_t j = 0; j < n; ++j) all += static_cast<double>(w[j]);
+    return all;
+  }
+  static double weigh(const RowWeights& how, const float* x, float* w, size_t n) noexcept {
+    const float top = how.top, rate = how.rate, grid = how.grid;
+    Isa::map(x, w, n, [=](float v) { return token_weight_f32(v, top, rate, grid); });
+    return sum_of_weights(w, n);
   }
 
   // ---- norms and rope ----

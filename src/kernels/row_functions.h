@@ -53,6 +53,11 @@ struct RowNorm {
   const float *weight = nullptr, *bias = nullptr;  // [n]; no bias: null
 };
 
+// How tokens are weighed for a draw: token_weight_f32.
+struct RowWeights {
+  float top = 0.0f, rate = 1.0f, grid = 0.0f;
+};
+
 // Rows of n numbers at any address a float (or a half) may have. y may be an input itself; other
 // overlap is not allowed.
 struct RowFunctions {
@@ -85,6 +90,12 @@ struct RowFunctions {
   // makes l NaN and s 0. Coarse: the exponential of what is rounded to bf16 next.
   float (*softmax_step)(float* s, size_t n, float scale, bool coarse, float* m,
                         float* l) noexcept = nullptr;
+
+  // Of logits (docs/numerics.md, "Sampling"): the greatest, where NaN counts as none; of nothing:
+  // -infinity.
+  float (*greatest)(const float* x, size_t n) noexcept = nullptr;
+  // w = token_weight_f32(x); returns the sum, in f64, which is exact.
+  double (*weigh)(const RowWeights& how, const float* x, float* w, size_t n) noexcept = nullptr;
 
   void (*normalize)(const RowNorm& norm, const float* x, float* y, size_t n) noexcept = nullptr;
   // Rotates the pairs (j, j + half), or (2j, 2j + 1) if interleaved, by angles given as cos and sin

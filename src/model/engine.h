@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "model/decoder.h"
-#include "text/sampler.h"
+#include "nn/sampler.h"
 
 namespace moebius {
 

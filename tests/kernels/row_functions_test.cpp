@@ -227,6 +227,42 @@ TEST(RowFunctions, Combine) {
   });
 }
 
+TEST(RowFunctions, TokensOfADraw) {
+  for_each_case([](const RowFunctions& f, size_t n, bool ugly, Rng& rng) {
+    const GuardedBytes x = numbers(n, ugly, rng), w(n * 4, 4);
+    float top = -kInf;
+    for (size_t i = 0; i < n; ++i) top = x.as<float>()[i] > top ? x.as<float>()[i] : top;
+    ASSERT_EQ(f.greatest(x.as<float>(), n), top);
+    if (!std::isfinite(top)) top = 30.0f;
+    for (const float rate : {1.44269504f, 0.01f, 3e38f}) {
+      std::vector<float> expected(n);
+      double sum = 0;
+      for (size_t i = 0; i < n; ++i)
+        sum += static_cast<double>(
+            expected[i] = token_weight_f32(std::min(x.as<float>()[i], top), top, rate, 0x1p-11f));
+      const GuardedBytes bounded = copy_of(x);
+      for (size_t i = 0; i < n; ++i)
+        bounded.as<float>()[i] = std::min(x.as<float>()[i], top);  // a NaN stays one
+      ASSERT_EQ(f.weigh({top, rate, 0x1p-11f}, bounded.as<float>(), w.as<float>(), n), sum);
+      ASSERT_TRUE(all_same(w.as<float>(), expected.data(), n));
+      ASSERT_FALSE(w.damaged());
+    }
+  });
+}
+
+TEST(RowFunctions, WeightsOfTokens) {
+  for (int i = 0; i <= 30000; ++i) {
+    const float x = static_cast<float>(i) * -1e-3f;
+    const double want = std::exp2(static_cast<double>(x));
+    const double got = static_cast<double>(token_weight_f32(x, 0.0f, 1.0f, 0x1p-11f));
+    EXPECT_EQ(got, std::nearbyint(got * 0x1p34) * 0x1p-34) << x;  // on the grid
+    EXPECT_LE(std::abs(got - want), 3e-7 * want + 0x1p-35) << x;
+  }
+  EXPECT_EQ(token_weight_f32(5.0f, 5.0f, 3e38f, 0x1p-11f), 1.0f);
+  for (const float never : {kNan, -kInf, -100.0f})
+    EXPECT_EQ(token_weight_f32(never, 0.0f, 1.44269504f, 0x1p-11f), 0.0f);
+}
+
 struct ScalarActivation {
   RowActivation what;
   float (*scalar)(float g, float x);

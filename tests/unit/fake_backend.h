@@ -15,7 +15,7 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "model/backend.h"
-#include "text/sampler.h"
+#include "nn/sampler.h"
 
 namespace moebius::test {
 

@@ -1,13 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "text/sampler.h"
+#include "nn/sampler.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <map>
+#include <numeric>
+#include <set>
+#include <thread>
 
+#include "base/math_functions.h"
 #include "moebius/error.h"
+#include "nn/logit_row.h"
 
 namespace moebius {
 namespace {
@@ -126,6 +133,332 @@ TEST(Sampler, BrokenLogitsAndParametersAreErrors) {
   p = {};
   p.temperature = nan;
   EXPECT_THROW(Sampler{p}, Error);
+}
+
+// ---- the definition of docs/numerics.md, "Sampling", in plain words: sorts, copies, one token after
+// the other ----
+
+struct Definition {
+  SamplingParams params;
+  std::vector<int32_t> stop_tokens;
+  std::set<int32_t> prompt;
+  std::map<int32_t, int> answer;
+  int produced = 0;
+  SplitMix64 random;
+  explicit Definition(const SamplingParams& p = {}) : params(p), random(p.seed) {}
+
+  std::vector<float> logits_of(const std::vector<float>& raw) const {
+    std::vector<float> v = raw;
+    for (size_t i = 0; i < v.size(); ++i) {
+      const auto id = static_cast<int32_t>(i);
+      const bool stop = std::count(stop_tokens.begin(), stop_tokens.end(), id) > 0;
+      if (!std::isfinite(v[i]) || (stop && produced < params.min_tokens)) {
+        v[i] = kNever;
+        continue;
+      }
+      float bias = 0;
+      for (const TokenBias& b : params.logit_bias) bias += b.token == id ? b.bias : 0.0f;
+      v[i] += bias;
+      const float r = params.repetition_penalty;
+      const int n = answer.count(id) > 0 ? answer.at(id) : 0;
+      if (prompt.count(id) > 0 || n > 0) v[i] = v[i] > 0 ? v[i] / r : v[i] * r;
+      if (n > 0) v[i] -= params.presence_penalty + params.frequency_penalty * static_cast<float>(n);
+      v[i] =
+          std::clamp(v[i], -std::numeric_limits<float>::max(), std::numeric_limits<float>::max());
+    }
+    return v;
+  }
+  static std::vector<size_t> ranks(const std::vector<float>& v) {  // finite logits, best first
+    std::vector<size_t> order;
+    for (size_t i = 0; i < v.size(); ++i)
+      if (std::isfinite(v[i])) order.push_back(i);
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return v[a] > v[b]; });
+    return order;
+  }
+  static float grid_of(size_t size) {
+    float grid = 0x1p-11f;
+    for (size_t n = size_t{1} << 19; n < size; n *= 2) grid *= 2;
+    return grid;
+  }
+  int32_t draw(const std::vector<float>& v) {
+    const double u = random.uniform();
+    std::vector<size_t> order = ranks(v);
+    const float top = v[order[0]];
+    const auto rate = static_cast<float>(
+        std::min(1.4426950408889634 / static_cast<double>(params.temperature), 3e38));
+    const auto weight = [&](size_t i) {
+      return static_cast<double>(token_weight_f32(v[i], top, rate, grid_of(v.size())));
+    };
+    if (params.top_k > 0 && static_cast<size_t>(params.top_k) < order.size())
+      order.resize(static_cast<size_t>(params.top_k));
+    if (params.top_p < 1.0f) {
+      double total = 0, sum = 0;
+      for (const size_t i : order) total += weight(i);
+      size_t n = 0;
+      do sum += weight(order[n++]);
+      while (n < order.size() && sum < static_cast<double>(params.top_p) * total);
+      order.resize(n);
+    }
+    if (params.min_p > 0.0f) {
+      const double least = natural_log(static_cast<double>(params.min_p)) * 1.4426950408889634;
+      order.erase(std::remove_if(
+                      order.begin(), order.end(),
+                      [&](size_t i) { return static_cast<double>((v[i] - top) * rate) < least; }),
+                  order.end());
+    }
+    std::sort(order.begin(), order.end());
+    double total = 0, sum = 0;
+    for (const size_t i : order) total += weight(i);
+    for (const size_t i : order)
+      if ((sum += weight(i)) > u * total) return static_cast<int32_t>(i);
+    return -1;
+  }
+  void logprobs(const std::vector<float>& raw, size_t alternatives, TokenChoice& choice) const {
+    const std::vector<size_t> order = ranks(raw);
+    const float top = raw[order[0]];
+    double sum = 0;
+    for (const size_t i : order)
+      sum += static_cast<double>(token_weight_f32(raw[i], top, 1.44269504f, grid_of(raw.size())));
+    const double norm = static_cast<double>(top) + natural_log(sum);
+    const auto of = [&](size_t i) {
+      return std::isfinite(raw[i]) ? static_cast<float>(static_cast<double>(raw[i]) - norm)
+                                   : kNever;
+    };
+    choice.logprob = of(static_cast<size_t>(choice.token));
+    for (size_t n = 0; n < std::min(alternatives, order.size()); ++n)
+      choice.alternatives.emplace_back(static_cast<int32_t>(order[n]), of(order[n]));
+  }
+  TokenChoice next(const std::vector<float>& raw) {
+    const std::vector<float> v = logits_of(raw);
+    TokenChoice choice;
+    choice.token = params.temperature == 0.0f ? static_cast<int32_t>(ranks(v)[0]) : draw(v);
+    if (params.logprobs >= 0) logprobs(raw, static_cast<size_t>(params.logprobs), choice);
+    ++answer[choice.token], ++produced;
+    return choice;
+  }
+};
+
+class Numbers {  // what random rows and parameters are made of
+ public:
+  explicit Numbers(uint64_t seed) : random_(seed) {}
+  size_t below(size_t n) { return random_.below(n); }
+  float normal() {
+    float sum = -6;
+    for (int i = 0; i < 12; ++i) sum += static_cast<float>(random_.uniform());
+    return sum;
+  }
+  template <class T>
+  T one_of(std::initializer_list<T> list) {
+    return list.begin()[below(list.size())];
+  }
+  // One of several kinds: normal at several widths, many ties, special values, all equal.
+  std::vector<float> row(size_t size) {
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    const float width = one_of({0.0f, 0.01f, 1.0f, 3.0f, 10.0f, 1000.0f, 1e30f, 1e-30f});
+    const bool ties = below(3) == 0, ugly = below(3) == 0;
+    std::vector<float> v(size);
+    for (float& x : v) {
+      x = normal() * width;
+      if (ties) x = std::round(x);
+      if (ugly && below(4) == 0)
+        x = one_of({kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN(), 0.0f, -0.0f,
+                    3.4e38f, -3.4e38f, 1e-45f});
+    }
+    if (std::none_of(v.begin(), v.end(), [](float x) { return std::isfinite(x); })) v[0] = 1;
+    return v;
+  }
+  SamplingParams params(size_t size) {
+    SamplingParams p;
+    p.temperature = one_of({0.0f, 0.01f, 0.7f, 1.0f, 1.0f, 2.0f, 100.0f, 1e-40f});
+    p.top_k = one_of({0, 0, 0, 1, 2, 20, 300, static_cast<int>(size), 1 << 30});
+    p.top_p = one_of({1.0f, 1.0f, 0.0f, 0.5f, 0.8f, 0.95f, 0.9999f});
+    p.min_p = one_of({0.0f, 0.0f, 0.05f, 0.5f, 1.0f, 1e-7f});
+    p.repetition_penalty = one_of({1.0f, 1.0f, 1.2f, 0.5f});
+    p.presence_penalty = one_of({0.0f, 0.0f, 1.0f, -0.5f});
+    p.frequency_penalty = one_of({0.0f, 0.0f, 0.3f});
+    p.logprobs = one_of({-1, -1, 0, 1, 20, 1000});
+    p.seed = random_.next();
+    if (below(3) == 0)
+      for (size_t i = 0; i < 3; ++i)
+        p.logit_bias.push_back({static_cast<int32_t>(below(size)), normal() * 10});
+    return p;
+  }
+
+ private:
+  SplitMix64 random_;
+};
+
+void expect_equal(const TokenChoice& got, const TokenChoice& want) {
+  ASSERT_EQ(got.token, want.token);
+  ASSERT_EQ(std::memcmp(&got.logprob, &want.logprob, sizeof(float)), 0)
+      << got.logprob << " " << want.logprob;
+  ASSERT_EQ(got.alternatives, want.alternatives);
+}
+
+TEST(Sampler, EqualsTheDefinition) {
+  Numbers numbers(20261);
+  for (int round = 0; round < 1500; ++round) {
+    const size_t size = numbers.one_of<size_t>({1, 2, 3, 7, 100, 255, 256, 257, 1000, 5000});
+    const SamplingParams params = numbers.params(size);
+    Definition definition(params);
+    std::vector<int32_t> prompt;
+    for (size_t i = 0; i < 5; ++i) prompt.push_back(static_cast<int32_t>(numbers.below(size)));
+    definition.prompt = {prompt.begin(), prompt.end()};
+    Sampler sampler(params);
+    sampler.see_prompt(prompt);
+    SCOPED_TRACE(testing::Message()
+                 << "round " << round << ", " << size << " tokens, temperature "
+                 << params.temperature << ", k " << params.top_k << ", p " << params.top_p
+                 << ", min_p " << params.min_p << ", bias " << params.logit_bias.size());
+    for (int step = 0; step < 4; ++step) {
+      const std::vector<float> row = numbers.row(size);
+      ASSERT_NO_FATAL_FAILURE(expect_equal(sampler.next(row, size), definition.next(row)));
+    }
+  }
+}
+
+TEST(Sampler, EqualsTheDefinitionOnLargeVocabularies) {
+  Numbers numbers(7);
+  for (const size_t size : {151936u, 600000u})  // the second has a coarser grid
+    for (int round = 0; round < 6; ++round) {
+      const SamplingParams params = numbers.params(size);
+      Definition definition(params);
+      Sampler sampler(params);
+      std::vector<float> row = numbers.row(size);
+      for (size_t i = 0; i < 5; ++i) row[numbers.below(size)] = 2.5f * static_cast<float>(i);
+      ASSERT_NO_FATAL_FAILURE(expect_equal(sampler.next(row, size), definition.next(row)))
+          << size << " " << round;
+    }
+}
+
+TEST(Sampler, DoesNotDependOnAlignmentOrThread) {
+  Numbers numbers(5);
+  const std::vector<float> row = numbers.row(10000);
+  std::vector<float> memory(row.size() + 16);
+  for (int round = 0; round < 30; ++round) {
+    const SamplingParams params = numbers.params(row.size());
+    Sampler first(params), second = first;
+    const TokenChoice want = first.next(row, row.size());
+    for (size_t shift = 0; shift < 16; shift += 5) {
+      std::copy(row.begin(), row.end(), memory.begin() + static_cast<std::ptrdiff_t>(shift));
+      Sampler copy = second;
+      TokenChoice got;
+      std::thread([&] { got = copy.next({memory.data() + shift, row.size()}, row.size()); }).join();
+      ASSERT_NO_FATAL_FAILURE(expect_equal(got, want));
+    }
+  }
+}
+
+// Chi-square of `draws` against exact probabilities of the kept tokens; 1e-6 of right samplers
+// would be further off (mean + 6 sigma of the distribution, seeds are fixed).
+void expect_distribution(const SamplingParams& params, const std::vector<float>& logits,
+                         const std::set<int32_t>& kept) {
+  constexpr int kDraws = 40000;
+  const auto counts = histogram(params, logits, kDraws);
+  double total = 0, square = 0;
+  const auto weight = [&](int32_t t) {
+    return std::exp(static_cast<double>(logits[static_cast<size_t>(t)]) /
+                    static_cast<double>(params.temperature));
+  };
+  for (const int32_t t : kept) total += weight(t);
+  for (const auto& [t, n] : counts) EXPECT_EQ(kept.count(t), 1u) << t;
+  for (const int32_t t : kept) {
+    const double want = kDraws * weight(t) / total;
+    const double got = counts.count(t) > 0 ? counts.at(t) : 0;
+    square += (got - want) * (got - want) / want;
+  }
+  const auto freedom = static_cast<double>(kept.size() - 1);
+  EXPECT_LT(square, freedom + 6 * std::sqrt(2 * freedom) + 10);
+}
+
+TEST(Sampler, DrawsFollowTheProbabilities) {
+  std::vector<float> logits;
+  for (int i = 0; i < 12; ++i) logits.push_back(static_cast<float>((i * 7) % 12) * 0.35f);
+  std::vector<size_t> order = Definition::ranks(logits);
+  const auto best = [&](size_t n) {
+    return std::set<int32_t>(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(n));
+  };
+  SamplingParams p;
+  p.temperature = 0.8f, p.seed = 11;
+  expect_distribution(p, logits, best(12));
+  p.top_k = 5;
+  expect_distribution(p, logits, best(5));
+  p.top_k = 0, p.top_p = 0.7f;
+  double total = 0, sum = 0;
+  size_t n = 0;
+  for (const float v : logits) total += std::exp(static_cast<double>(v / 0.8f));
+  while (sum < 0.7 * total) sum += std::exp(static_cast<double>(logits[order[n++]] / 0.8f));
+  expect_distribution(p, logits, best(n));
+  p.top_p = 1, p.min_p = 0.2f;  // exp(-0.35 j / 0.8) >= 0.2: j <= 3
+  expect_distribution(p, logits, best(4));
+}
+
+TEST(Sampler, LogprobsAreThoseOfTheSoftmax) {
+  Numbers numbers(3);
+  for (const float width : {0.1f, 1.0f, 4.0f, 20.0f}) {
+    std::vector<float> row(151936);
+    for (float& v : row) v = numbers.normal() * width;
+    long double sum = 0;
+    for (const float v : row) sum += std::exp(static_cast<long double>(v));
+    const auto token = static_cast<int32_t>(numbers.below(row.size()));
+    const TokenChoice c = token_logprobs(row, row.size(), token, 5);
+    const auto want = static_cast<long double>(row[static_cast<size_t>(token)]) - std::log(sum);
+    EXPECT_NEAR(static_cast<double>(c.logprob), static_cast<double>(want),
+                1e-6 + 3e-7 * std::abs(static_cast<double>(want)));
+    TokenChoice same;
+    same.token = token;
+    Definition().logprobs(row, 5, same);
+    expect_equal(c, same);
+  }
+  for (double x = 1e-300; x < 1e300; x *= 1.7)
+    EXPECT_NEAR(natural_log(x), std::log(x), 4e-16 * std::abs(std::log(x)) + 2e-16) << x;
+}
+
+TEST(Sampler, LogprobsOfKnownTokens) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const std::vector<float> row = {1, inf, 2, -inf};
+  EXPECT_EQ(token_logprobs(row, 4, 3, 0).logprob, -inf);
+  EXPECT_EQ(token_logprobs(row, 4, 1, 0).logprob, -inf);
+  const TokenChoice c = token_logprobs(row, 4, 0, 10);
+  ASSERT_EQ(c.alternatives.size(), 2u);  // those that are finite
+  EXPECT_EQ(c.alternatives[0].first, 2);
+  EXPECT_EQ(c.alternatives[1].second, c.logprob);
+  EXPECT_THROW(token_logprobs(row, 3, 3, 0), Error);
+  EXPECT_THROW(token_logprobs(row, 4, -1, 0), Error);
+  EXPECT_THROW(token_logprobs(row, 4, 0, -1), Error);
+  EXPECT_THROW(token_logprobs(std::vector<float>{inf, -inf}, 2, 0, 0), Error);
+  EXPECT_THROW(token_logprobs({}, 0, 0, 0), Error);
+}
+
+TEST(Sampler, BiasMovesTheChoice) {
+  SamplingParams p;
+  p.logit_bias = {{1, -100}, {3, -100}, {4, 3.5f}};
+  EXPECT_EQ(Sampler(p).next(kLogits, 5).token, 4);  // -1 + 3.5 > 2
+  p.logit_bias = {{5, 1}};
+  EXPECT_THROW(check(p, 5), Error);
+  EXPECT_NO_THROW(check(p, 6));
+  EXPECT_THROW(Sampler(p).next(kLogits, 5), Error);
+  p.logit_bias = {{0, 101}};
+  EXPECT_THROW(check(p), Error);
+  p.logit_bias = {{-1, 1}};
+  EXPECT_THROW(check(p), Error);
+}
+
+TEST(Sampler, StopTokensWaitForTheLeastLength) {
+  SamplingParams p;
+  p.min_tokens = 2;
+  const int32_t stops[] = {1, 3, 99, -5};
+  Sampler sampler(p, stops);
+  EXPECT_EQ(sampler.next(kLogits, 5).token, 2);
+  Sampler fork = sampler;
+  EXPECT_EQ(sampler.next(kLogits, 5).token, 2);
+  EXPECT_EQ(sampler.next(kLogits, 5).token, 1);
+  EXPECT_EQ(fork.next(kLogits, 5).token, 2);
+  EXPECT_EQ(fork.next(kLogits, 5).token, 1);
+  const int32_t all[] = {0, 1};
+  EXPECT_THROW(Sampler(p, all).next(kLogits, 2), Error);
+  p.min_tokens = -1;
+  EXPECT_THROW(check(p), Error);
 }
 
 }  // namespace

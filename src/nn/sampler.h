@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// From logits to the next token. Order of application: least length, bias, penalties, temperature,
+// top-k, top-p, min-p, draw; docs/numerics.md has the arithmetic. A seed fixes the random numbers
+// and every sum is exact, so equal logits give equal tokens on every machine; temperature 0 is
+// greedy (ties to the lower id). Logits that are not finite count as never.
+//
+// Samplers are values (a fork or a preempted sequence copies one). Different samplers may be asked
+// by different threads at once; what a call needs beside its sampler belongs to the thread.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+
+namespace moebius {
+
+struct LogitChange;
+
+struct TokenBias {
+  int32_t token = 0;
+  float bias = 0.0f;  // added to its logit
+};
+
+struct SamplingParams {
+  float temperature = 0.0f;  // 0: greedy
+  int top_k = 0;             // 0: all
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  float repetition_penalty = 1.0f;                          // on tokens of prompt and answer
+  float presence_penalty = 0.0f, frequency_penalty = 0.0f;  // on tokens of the answer
+  uint64_t seed = 0;
+  int logprobs = -1;   // how many alternatives to report; -1: none at all
+  int min_tokens = 0;  // before so many were produced, stop tokens are not
+  std::vector<TokenBias> logit_bias;
+};
+// Throws Error naming the parameter that is out of range.
+void check(const SamplingParams& params);
+// Also when a bias is for a token that is not one of the first `vocab`.
+void check(const SamplingParams& params, size_t vocab);
+
+struct TokenChoice {
+  int32_t token = 0;
+  float logprob = 0.0f;                                 // of the unmodified distribution
+  std::vector<std::pair<int32_t, float>> alternatives;  // best first
+};
+
+class Sampler {
+ public:
+  // `stop_tokens` matter for min_tokens.
+  explicit Sampler(const SamplingParams& params, std::span<const int32_t> stop_tokens = {});
+  void see_prompt(std::span<const int32_t> tokens);
+  // Throws Error when the logits hold no finite number, or none that may be chosen. Of the row the
+  // first `limit` logits count: other tokens are never chosen.
+  TokenChoice next(std::span<const float> logits, size_t limit);
+
+ private:
+  // A token whose logit is not the model's. Their ids ascend.
+  struct Touched {
+    int32_t id;
+    int32_t produced;  // how often, in the answer
+    float bias;
+    bool prompt, stop;
+  };
+  Touched& touch(int32_t id);
+  void changes(std::span<const float> logits, std::vector<LogitChange>& out) const;
+  SamplingParams params_;
+  SplitMix64 random_;
+  std::vector<Touched> touched_;
+  int64_t produced_ = 0;
+};
+
+// What one row of logits says of a token that is already known (of a prompt): its log-probability
+// (-infinity if its logit is not finite) and the best `alternatives` tokens with theirs, by the
+// arithmetic of a choice. Throws Error when the row holds no finite number or the token is not below
+// `limit`.
+TokenChoice token_logprobs(std::span<const float> logits, size_t limit, int32_t token,
+                           int alternatives);
+
+}  // namespace moebius
