@@ -12,6 +12,29 @@
 #include "base/utf8.h"
 
 namespace moebius {
+
+void append_json_string(std::string& out, std::string_view text) {
+  out += '"';
+  for (size_t i = 0; i < text.size();) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    const size_t n = utf8_length(text.substr(i));
+    if (c == '"' || c == '\\') {
+      out += '\\';
+      out += text[i++];
+    } else if (c == '\n') {
+      out += "\\n";
+      ++i;
+    } else if (c < 0x20 || n == 0) {
+      out += fmt::format("\\u{:04x}", n == 0 ? 0xfffdu : unsigned{c});
+      ++i;
+    } else {
+      out += text.substr(i, n);
+      i += n;
+    }
+  }
+  out += '"';
+}
+
 namespace {
 
 using Events = nlohmann::json_sax<nlohmann::json>;
@@ -134,28 +157,6 @@ std::string without_python_numbers(std::string_view text) {
   return out;
 }
 
-void write_string(std::string& out, std::string_view text) {
-  out += '"';
-  for (size_t i = 0; i < text.size();) {
-    const auto c = static_cast<unsigned char>(text[i]);
-    const size_t n = utf8_length(text.substr(i));
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += text[i++];
-    } else if (c == '\n') {
-      out += "\\n";
-      ++i;
-    } else if (c < 0x20 || n == 0) {
-      out += fmt::format("\\u{:04x}", n == 0 ? 0xfffdu : unsigned{c});
-      ++i;
-    } else {
-      out += text.substr(i, n);
-      i += n;
-    }
-  }
-  out += '"';
-}
-
 void write_value(std::string& out, const Json& j, int indent, int level) {
   const auto newline = [&](int depth) {
     if (indent < 0) return;
@@ -183,7 +184,7 @@ void write_value(std::string& out, const Json& j, int indent, int level) {
       out += std::isfinite(j.as_double()) ? fmt::format("{}", j.as_double()) : "null";
       break;
     case Json::Kind::kString:
-      write_string(out, j.as_string());
+      append_json_string(out, j.as_string());
       break;
     case Json::Kind::kArray: {
       out += '[';
@@ -198,7 +199,7 @@ void write_value(std::string& out, const Json& j, int indent, int level) {
       bool first = true;
       for (const auto& [key, value] : j.members()) {
         separator(std::exchange(first, false));
-        write_string(out, key);
+        append_json_string(out, key);
         out += ": ";
         write_value(out, value, indent, level + 1);
       }
@@ -233,6 +234,12 @@ Json parse_json(std::string_view text, std::string_view what, size_t max_depth) 
     cleaned = without_python_numbers(text);
     text = cleaned;
   }
+  parse_json_events(text, builder, what, max_depth);
+  return std::move(builder.root);
+}
+
+Json parse_json_strictly(std::string_view text, std::string_view what, size_t max_depth) {
+  Builder builder;
   parse_json_events(text, builder, what, max_depth);
   return std::move(builder.root);
 }

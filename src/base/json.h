@@ -107,6 +107,10 @@ class Json {
 
 // Accepts Python's NaN and Infinity, as null.
 Json parse_json(std::string_view text, std::string_view what, size_t max_depth = kJsonMaxDepth);
+// Only what RFC 8259 allows: for text from strangers.
+Json parse_json_strictly(std::string_view text, std::string_view what,
+                         size_t max_depth = kJsonMaxDepth);
+void append_json_string(std::string& out, std::string_view text);  // with its quotes
 std::string_view kind_name(Json::Kind kind);  // "a string", "an object", ... for messages
 
 }  // namespace moebius
