@@ -29,7 +29,7 @@ apt_options=(-o "APT::Architecture=$arch" -o "APT::Architectures::=$arch" -o "Di
 
 say "fetching libraries for $arch into build/sysroot-$arch"
 apt-get "${apt_options[@]}" update >"$state/log" 2>&1 || { tail -n 5 "$state/log" >&2; die "no package lists for $arch"; }
-wanted=$(listed_packages build test | awk '$1 ~ /-dev$/ {print $1}')
+wanted=$(listed_packages build test | while read -r name _; do chosen_package "$name"; done | grep -e '-dev$')
 # Of everything these would pull in, only their own libraries and those of libedit: C and C++ come with the cross-compiler.
 families=$(echo "$wanted" | sed 's/-dev$//; s/[0-9.]*$//' | paste -sd'|')\|libbsd\|libmd\|libtinfo
 packages=$(apt-get "${apt_options[@]}" install -s --no-install-recommends $wanted 2>>"$state/log" |

@@ -37,6 +37,16 @@ installed() {
   dpkg-query -W -f '${db:Status-Status}\n' "$1" 2>/dev/null | grep -qx installed
 }
 
+# chosen_package "A|B" -> the first that is installed or that the distribution has; the last where none is known
+chosen_package() {
+  local name last=""
+  for name in ${1//|/ }; do
+    last=$name
+    if [ "$name" = "$1" ] || installed "$name" || apt-cache show "$name" >/dev/null 2>&1; then break; fi
+  done
+  echo "$last"
+}
+
 # as_root COMMAND...: directly when root, else with sudo (which may ask, but only on a terminal)
 as_root() {
   if [ "$(id -u)" = 0 ]; then
@@ -58,7 +68,7 @@ ensure_packages() {
     return 0
   fi
   while read -r name kind; do
-    installed "$name" || missing="$missing $name:$kind"
+    installed "$(chosen_package "$name")" || missing="$missing $name:$kind"
   done < <(listed_packages "$@")
   [ -n "$missing" ] || return 0
 
@@ -75,12 +85,12 @@ ensure_packages() {
   if [ "$(id -u)" != 0 ] && ! command -v sudo >/dev/null; then
     case "$wanted " in
       *:required\ *) ;;
-      *) say "going on without$(printf ' %s' $wanted | sed 's/:[a-z]*//g') (not root, no sudo)"; return 0 ;;
+      *) say "going on without$(printf ' %s' $wanted | sed 's/|[^ :]*//g; s/:[a-z]*//g') (not root, no sudo)"; return 0 ;;
     esac
     say "these packages are missing, and this user can neither be root nor use sudo. As root, run:"
-    die "  apt-get install$(printf ' %s' $wanted | sed 's/:[a-z]*//g')   (or set MOEBIUS_SKIP_PACKAGES=1)"
+    die "  apt-get install$(printf ' %s' $wanted | sed 's/|[^ :]*//g; s/:[a-z]*//g')   (or set MOEBIUS_SKIP_PACKAGES=1)"
   fi
-  say "installing missing packages with apt-get:$(printf ' %s' $wanted | sed 's/:[a-z]*//g')"
+  say "installing missing packages with apt-get:$(printf ' %s' $wanted | sed 's/|[^ :]*//g; s/:[a-z]*//g')"
   log=$root/build/packages.log
   if ! as_root apt-get -o DPkg::Lock::Timeout=300 update >"$log" 2>&1; then
     tail -n 5 "$log" >&2
@@ -95,7 +105,7 @@ ensure_packages() {
       echo "$name" >>"$root/build/unavailable_packages"
       continue
     fi
-    missing="$missing $name"
+    missing="$missing $(chosen_package "$name")" # the lists are fresh now
   done
   [ -n "$missing" ] || return 0
   as_root env DEBIAN_FRONTEND=noninteractive \

@@ -29,6 +29,11 @@ expect "build group" "a required" "$(listed_packages build)"
 expect "all groups" "a required b optional d required" "$(listed_packages build test full | paste -sd' ')"
 unset -f dpkg
 root=$1
+(
+  installed() { [ "$1" = old ]; }
+  apt-cache() { [ "$2" = new ]; }
+  [ "$(chosen_package plain) $(chosen_package 'new|old') $(chosen_package 'gone|old') $(chosen_package 'gone|lost')" = "plain new old lost" ]
+) || expect "alternatives of a package" right wrong
 
 tree="$work/a tree"
 mkdir -p "$tree/build/release" "$tree/src/base" "$tree/scripts" "$work/elsewhere"

@@ -56,9 +56,14 @@ class Includes(unittest.TestCase):
             self.assertEqual([], self.tree({"src/kernels/x86_a.cpp": text}))
 
     def test_server(self):
-        files = {"src/nn/moe.h": "", "src/model/engine.h": ""}
-        self.assertEqual([], self.tree(files | {"src/apps/http.cpp": '#include "model/engine.h"\n'}))
-        self.assertEqual(1, len(self.tree(files | {"src/apps/http.cpp": '#include "nn/moe.h"\n'})))
+        files = {"src/nn/moe.h": "", "src/model/engine.h": "", "src/serve/http.h": ""}
+        self.assertEqual([], self.tree(files | {"src/serve/server.cpp": '#include "model/engine.h"\n'}))
+        self.assertEqual([], self.tree(files | {"src/apps/serve.cpp": '#include "serve/http.h"\n'}))
+        self.assertEqual(1, len(self.tree(files | {"src/serve/server.cpp": '#include "nn/moe.h"\n'})))
+        self.assertEqual(1, len(self.tree(files | {"src/model/a.cpp": '#include "serve/http.h"\n'})))
+        beast = "#include <boost/beast/http/basic_parser.hpp>\n"
+        self.assertEqual([], self.tree(files | {"src/serve/http.cpp": beast}))
+        self.assertEqual(1, len(self.tree(files | {"src/serve/http.cpp": beast, "src/serve/b.cpp": beast})))
 
     def test_heavy_headers(self):
         json = "#include <nlohmann/json.hpp>\n"

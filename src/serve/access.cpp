@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/access.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "serve/api_error.h"
+
+namespace moebius {
+namespace {
+
+constexpr size_t kKeyBytes = 256;
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + 32);
+  return out;
+}
+
+// "localhost" of "localhost:8000", "[::1]" of "[::1]:8000".
+std::string host_name(std::string_view host) {
+  if (host.starts_with('[')) return lower(host.substr(0, host.find(']') + 1));
+  return lower(host.substr(0, host.find(':')));
+}
+
+// Takes as long whatever the two hold.
+bool same_key(std::string_view a, std::string_view b) {
+  unsigned difference = static_cast<unsigned>(a.size() ^ b.size());
+  for (size_t i = 0; i < kKeyBytes; ++i) {
+    const unsigned x = i < a.size() ? static_cast<unsigned char>(a[i]) : 0u;
+    const unsigned y = i < b.size() ? static_cast<unsigned char>(b[i]) : 0u;
+    difference |= x ^ y;
+  }
+  return difference == 0;
+}
+
+}  // namespace
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+std::vector<ApiKey> parse_keys(std::string_view text, const std::string& file) {
+  std::vector<ApiKey> keys;
+  for (size_t line = 1; !text.empty(); ++line) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    std::string_view row = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    while (!row.empty() && (row.back() == '\r' || row.back() == ' ')) row.remove_suffix(1);
+    if (row.empty() || row.starts_with('#')) continue;
+    const size_t colon = row.find(':');
+    const std::string name(row.substr(0, colon));
+    const std::string key(colon == std::string_view::npos ? "" : row.substr(colon + 1));
+    if (name.empty() || key.empty() || key.size() > kKeyBytes || key.find(' ') != std::string::npos)
+      fail("{}, line {}: expected name:key, the key 1 to {} characters without spaces", file, line,
+           kKeyBytes);
+    keys.push_back({name, key});
+  }
+  if (keys.empty()) fail("{}: holds no key; expected lines name:key", file);
+  return keys;
+}
+
+void Access::check_host_and_origin(const HttpRequest& request) const {
+  const std::string* host = request.find("Host");
+  const std::string name = host_name(host != nullptr ? *host : "");
+  const auto named = [&](const std::string& h) { return lower(h) == name; };
+  const bool ours = name == "localhost" || name == "127.0.0.1" || name == "[::1]" ||
+                    std::any_of(rules_.hosts.begin(), rules_.hosts.end(), named);
+  if (rules_.loopback && !ours)
+    throw ApiError(403, "host_not_allowed",
+                   "this Host is not served here; --allowed-host adds names");
+  const std::string* origin = request.find("Origin");
+  if (origin == nullptr) return;
+  const bool same = host != nullptr && (lower(*origin) == "http://" + lower(*host) ||
+                                        lower(*origin) == "https://" + lower(*host));
+  const auto& list = rules_.origins;
+  if (!same && std::find(list.begin(), list.end(), *origin) == list.end())
+    throw ApiError(403, "origin_not_allowed",
+                   "pages of this origin may not ask; --cors-origin allows one");
+}
+
+bool Access::open(std::string_view path) const {
+  return path == "/health" || path == "/live" || path == "/" ||
+         (rules_.open_metrics && path == "/metrics");
+}
+
+std::string Access::check_key(const HttpRequest& request) const {
+  if (rules_.keys.empty() || open(request.path())) return {};
+  const std::string* given = request.find("Authorization");
+  const std::string_view text = given != nullptr ? std::string_view(*given) : "";
+  const bool bearer = text.size() > 7 && lower(text.substr(0, 7)) == "bearer ";
+  const std::string_view key = bearer ? text.substr(7) : "";
+  const ApiKey* found = nullptr;
+  for (const ApiKey& k : rules_.keys)
+    if (same_key(k.key, key)) found = &k;
+  if (found == nullptr)
+    throw ApiError(401, "invalid_api_key",
+                   given == nullptr ? "a key is needed: Authorization: Bearer KEY"
+                                    : "this key is not known here");
+  return found->name;
+}
+
+std::vector<HttpField> Access::cors_fields(const HttpRequest& request) const {
+  const std::string* origin = request.find("Origin");
+  if (rules_.origins.empty()) return {};
+  std::vector<HttpField> out = {{"Vary", "Origin"}};
+  const auto& list = rules_.origins;
+  if (origin != nullptr && std::find(list.begin(), list.end(), *origin) != list.end())
+    out.emplace_back("Access-Control-Allow-Origin", *origin);
+  return out;
+}
+
+}  // namespace moebius

@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/answer.h"
+
+#include <fmt/core.h>
+
+#include <cmath>
+#include <random>
+
+#include "base/json.h"
+
+namespace moebius {
+namespace {
+
+std::string quoted(std::string_view text) {
+  std::string out;
+  append_json_string(out, text);
+  return out;
+}
+
+// The shortest text that reads back equal. JSON has no infinity; this is what others write for it.
+std::string number(float v) { return std::isfinite(v) ? fmt::format("{}", v) : "-9999.0"; }
+
+void separate(std::string& list) {
+  if (!list.empty()) list += ',';
+}
+
+std::string id_list(const std::vector<int32_t>& ids) {
+  std::string out;
+  for (const int32_t id : ids) {
+    separate(out);
+    out += std::to_string(id);
+  }
+  return "[" + out + "]";
+}
+
+std::string entry(const std::string& bytes, float logprob) {
+  std::string list;
+  for (const char c : bytes) {
+    separate(list);
+    list += std::to_string(static_cast<unsigned char>(c));
+  }
+  return fmt::format("{{\"token\":{},\"logprob\":{},\"bytes\":[{}]",
+                     quoted(TokenTexts::shown(bytes)), number(logprob), list);
+}
+
+std::string event(const std::string& json) { return "data: " + json + "\n\n"; }
+
+}  // namespace
+
+std::string random_hex(size_t digits) {
+  static thread_local std::mt19937_64 random{std::random_device{}()};
+  std::string out;
+  while (out.size() < digits) out += fmt::format("{:016x}", random());
+  out.resize(digits);
+  return out;
+}
+
+void LogprobLists::add(const GeneratedToken& token, bool known) {
+  ++count_;
+  if (chat_) return add_chat(token);
+  const std::string bytes = texts_->bytes(token.token);
+  for (std::string* list : {&tokens_, &logprobs_, &tops_, &offsets_}) separate(*list);
+  tokens_ += quoted(TokenTexts::shown(bytes));
+  logprobs_ += known ? number(token.logprob) : "null";
+  offsets_ += std::to_string(characters_);
+  for (const char c : bytes) characters_ += (static_cast<unsigned char>(c) & 0xc0u) != 0x80u;
+  if (!known) {
+    tops_ += "null";
+    return;
+  }
+  std::string top;
+  bool listed = false;
+  for (const auto& [id, logprob] : token.top) {
+    separate(top);
+    top += quoted(TokenTexts::shown(texts_->bytes(id))) + ":" + number(logprob);
+    listed = listed || id == token.token;
+  }
+  if (!listed) {
+    separate(top);
+    top += quoted(TokenTexts::shown(bytes)) + ":" + number(token.logprob);
+  }
+  tops_ += "{" + top + "}";
+}
+
+void LogprobLists::add_chat(const GeneratedToken& token) {
+  separate(tokens_);
+  tokens_ += entry(texts_->bytes(token.token), token.logprob) + ",\"top_logprobs\":[";
+  for (size_t i = 0; i < token.top.size(); ++i)
+    tokens_ +=
+        (i > 0 ? "," : "") + entry(texts_->bytes(token.top[i].first), token.top[i].second) + "}";
+  tokens_ += "]}";
+}
+
+std::string LogprobLists::json() const {
+  if (chat_) return "{\"content\":[" + tokens_ + "]}";
+  return fmt::format(
+      "{{\"tokens\":[{}],\"token_logprobs\":[{}],\"top_logprobs\":[{}],\"text_offset\":[{}]}}",
+      tokens_, logprobs_, tops_, offsets_);
+}
+
+void LogprobLists::clear() {
+  for (std::string* list : {&tokens_, &logprobs_, &tops_, &offsets_}) list->clear();
+  count_ = 0;
+}
+
+Answer::Answer(const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
+               const std::vector<GenerationRequest>& prompts, int64_t seconds)
+    : chat_(request.chat),
+      stream_(request.stream),
+      echo_(request.echo),
+      include_usage_(request.include_usage),
+      continuous_(request.continuous_usage),
+      ids_(request.return_token_ids),
+      logprobs_(request.generation.logprobs >= 0),
+      id_((request.chat ? "chatcmpl-" : "cmpl-") + random_hex(24)),
+      prompt_logprobs_(prompts.size()),
+      cached_known_(prompts.size(), false),
+      choices_(prompts.size() * request.generation.choices,
+               Choice(LogprobLists(texts, request.chat))),
+      per_prompt_(request.generation.choices) {
+  const std::string object = chat_ ? "chat.completion" : "text_completion";
+  const std::string rest = fmt::format("\"created\":{},\"model\":{}", seconds, quoted(model.name));
+  chunk_head_ = fmt::format("{{\"id\":\"{}\",\"object\":\"{}\",{},\"choices\":[", id_,
+                            object + (chat_ ? ".chunk" : ""), rest);
+  whole_head_ =
+      fmt::format("{{\"id\":\"{}\",\"object\":\"{}\",{},\"system_fingerprint\":{},\"choices\":[",
+                  id_, object, rest, quoted(model.fingerprint()));
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    usage_.prompt += prompts[i].prompt.size();
+    if (echo_ || ids_) prompts_.push_back(prompts[i].prompt);
+    if (!echo_) continue;
+    const auto* text = std::get_if<std::string>(&request.prompts[i]);
+    prompt_texts_.push_back(text != nullptr ? *text
+                                            : model.tokenizer->decode(prompts[i].prompt, false));
+  }
+}
+
+// Before a choice's first token; with echo its text begins with the prompt.
+void Answer::begin_choice(Choice& choice, size_t prompt) {
+  choice.begun = true;
+  if (!echo_) return;
+  choice.text = prompt_texts_[prompt];
+  if (!logprobs_) return;
+  choice.logprobs.add({prompts_[prompt].front(), 0, {}}, false);
+  for (const GeneratedToken& t : prompt_logprobs_[prompt]) choice.logprobs.add(t);
+}
+
+std::string Answer::take(size_t prompt, const GenerationEvent& e) {
+  if (!e.prompt.empty()) {
+    auto& list = prompt_logprobs_[prompt];
+    list.insert(list.end(), e.prompt.begin(), e.prompt.end());
+  }
+  if (!cached_known_[prompt] && !e.tokens.empty()) {
+    cached_known_[prompt] = true;
+    usage_.cached += e.cached_tokens;
+  }
+  const size_t index = prompt * per_prompt_ + e.choice;
+  Choice& choice = choices_[index];
+  if (choice.ended || (e.tokens.empty() && e.text.empty() && e.end == EndReason::kNone)) return {};
+  const bool first = !choice.begun;
+  if (first) begin_choice(choice, prompt);
+  usage_.completion += e.tokens.size();
+  for (const GeneratedToken& t : e.tokens) {
+    if (logprobs_) choice.logprobs.add(t);
+    if (ids_) choice.ids.push_back(t.token);
+  }
+  choice.text += e.text;
+  if (e.end != EndReason::kNone) {
+    choice.ended = true;
+    ++ended_;
+    choice.finish = e.end == EndReason::kLength ? "\"length\"" : "\"stop\"";
+    if (e.stop_string) choice.stop_reason = quoted(*e.stop_string);
+    if (e.stop_token) choice.stop_reason = std::to_string(*e.stop_token);
+  }
+  if (!stream_) return {};
+  const std::string text = std::exchange(choice.text, {});
+  std::string out = chunk(index, choice, text, prompt, first);
+  choice.logprobs.clear();
+  choice.ids.clear();
+  return out;
+}
+
+std::string Answer::logprobs_of(const Choice& choice) const {
+  return logprobs_ && !choice.logprobs.empty() ? choice.logprobs.json() : "null";
+}
+
+std::string Answer::ends_of(const Choice& choice) const {
+  std::string out = choice.ended ? choice.finish : "null";
+  if (choice.ended && !choice.stop_reason.empty()) out += ",\"stop_reason\":" + choice.stop_reason;
+  return out;
+}
+
+std::string Answer::usage_json() const {
+  return fmt::format(
+      "{{\"prompt_tokens\":{},\"completion_tokens\":{},\"total_tokens\":{},"
+      "\"prompt_tokens_details\":{{\"cached_tokens\":{}}}}}",
+      usage_.prompt, usage_.completion, usage_.prompt + usage_.completion, usage_.cached);
+}
+
+// What one step adds to one choice. A chat sends its role first, text next, and its end alone.
+std::string Answer::chunk(size_t index, Choice& choice, const std::string& text, size_t prompt,
+                          bool first) const {
+  const std::string usage = continuous_ ? ",\"usage\":" + usage_json() : "";
+  const std::string ids =
+      ids_ && !choice.ids.empty() ? ",\"token_ids\":" + id_list(choice.ids) : "";
+  const std::string asked =
+      ids_ && first ? ",\"prompt_token_ids\":" + id_list(prompts_[prompt]) : "";
+  if (!chat_) {
+    if (text.empty() && choice.logprobs.empty() && ids.empty() && !choice.ended) return {};
+    return event(fmt::format(
+        "{}{{\"index\":{},\"text\":{},\"logprobs\":{},\"finish_reason\":{}{}{}}}]{}}}", chunk_head_,
+        index, quoted(text), logprobs_of(choice), ends_of(choice), ids, asked, usage));
+  }
+  const auto piece = [&](const std::string& delta, const std::string& logprobs,
+                         const std::string& finish, const std::string& more) {
+    return event(
+        fmt::format("{}{{\"index\":{},\"delta\":{},\"logprobs\":{},\"finish_reason\":{}{}}}]{}{}}}",
+                    chunk_head_, index, delta, logprobs, finish, more, usage, first ? asked : ""));
+  };
+  std::string out;
+  if (first) out += piece("{\"role\":\"assistant\",\"content\":\"\"}", "null", "null", "");
+  if (!text.empty() || !choice.logprobs.empty() || !ids.empty())
+    out += piece("{\"content\":" + quoted(text) + "}", logprobs_of(choice), "null", ids);
+  if (choice.ended) out += piece("{}", "null", ends_of(choice), "");
+  return out;
+}
+
+std::string Answer::stream_end() const {
+  std::string out;
+  if (include_usage_) out = event(chunk_head_ + "],\"usage\":" + usage_json() + "}");
+  return out + "data: [DONE]\n\n";
+}
+
+std::string Answer::whole() const {
+  std::string out = whole_head_;
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    const Choice& c = choices_[i];
+    if (i > 0) out += ',';
+    const std::string logprobs = logprobs_of(c);
+    if (chat_)
+      out += fmt::format(
+          "{{\"index\":{},\"message\":{{\"role\":\"assistant\",\"content\":{}}},\"logprobs\":{},"
+          "\"finish_reason\":{}",
+          i, quoted(c.text), logprobs, ends_of(c));
+    else
+      out += fmt::format("{{\"index\":{},\"text\":{},\"logprobs\":{},\"finish_reason\":{}", i,
+                         quoted(c.text), logprobs, ends_of(c));
+    if (ids_) out += ",\"token_ids\":" + id_list(c.ids);
+    if (ids_ && !chat_) out += ",\"prompt_token_ids\":" + id_list(prompts_[i / per_prompt_]);
+    out += '}';
+  }
+  out += "],\"usage\":" + usage_json();
+  if (ids_ && chat_) out += ",\"prompt_token_ids\":" + id_list(prompts_[0]);
+  return out + "}";
+}
+
+std::string Answer::error_events(const std::string& error_json) {
+  return event(error_json) + "data: [DONE]\n\n";
+}
+
+}  // namespace moebius

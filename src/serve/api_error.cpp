@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/api_error.h"
+
+#include "base/json.h"
+
+namespace moebius {
+namespace {
+
+std::string_view error_type(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 408:
+      return "timeout_error";
+    case 429:
+      return "rate_limit_error";
+    case 500:
+      return "server_error";
+    case 503:
+      return "unavailable_error";
+    default:
+      return "invalid_request_error";
+  }
+}
+
+}  // namespace
+
+std::string error_json(const ApiError& error) {
+  std::string out = "{\"error\":{\"message\":";
+  append_json_string(out, error.what());
+  out += ",\"type\":\"";
+  out += error_type(error.status);
+  out += "\",\"param\":";
+  if (error.param.empty())
+    out += "null";
+  else
+    append_json_string(out, error.param);
+  out += ",\"code\":";
+  append_json_string(out, error.code);
+  return out + "}}";
+}
+
+HttpReply error_reply(const ApiError& error) {
+  HttpReply reply{error.status, error.fields, error_json(error), false};
+  reply.fields.emplace_back("Content-Type", "application/json");
+  if (error.status == 401) reply.fields.emplace_back("WWW-Authenticate", "Bearer");
+  if (error.status == 500) reply.fields.emplace_back("x-should-retry", "false");
+  return reply;
+}
+
+}  // namespace moebius

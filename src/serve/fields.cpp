@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/fields.h"
+
+#include <fmt/core.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "serve/api_error.h"
+
+namespace moebius {
+
+void wrong_type(const Json& value, const std::string& path, std::string_view expected) {
+  throw ApiError(
+      400, "invalid_type",
+      fmt::format("{} is {}; expected {}", printable(path), kind_name(value.kind()), expected),
+      path);
+}
+
+void invalid(const std::string& path, std::string_view message) {
+  throw ApiError(400, "invalid_value", message, path);
+}
+
+int64_t integer_at(const Json& value, const std::string& path, int64_t low, int64_t high) {
+  if (!value.is_number()) wrong_type(value, path, "an integer");
+  const double d = value.as_double();
+  if (value.kind() == Json::Kind::kDouble && d != std::floor(d))
+    wrong_type(value, path, "an integer");
+  std::optional<int64_t> v = value.as_int();
+  if (!v && value.kind() == Json::Kind::kDouble && std::abs(d) < 9e18) v = static_cast<int64_t>(d);
+  if (!v || *v < low || *v > high)
+    throw ApiError(
+        400, "out_of_range",
+        fmt::format("{} is {}; expected {} to {}", printable(path), value.dump(), low, high), path);
+  return *v;
+}
+
+const Json* Fields::find(std::string_view name) const {
+  const Json* value = object_.find(name);
+  return value == nullptr || value->is_null() ? nullptr : value;
+}
+
+std::string Fields::path(std::string_view name) const {
+  return path_.empty() ? std::string(name) : fmt::format("{}.{}", path_, name);
+}
+
+bool Fields::boolean(std::string_view name, bool otherwise) const {
+  const Json* value = find(name);
+  if (value == nullptr) return otherwise;
+  if (!value->is_bool()) wrong_type(*value, path(name), "a boolean");
+  return value->as_bool();
+}
+
+std::optional<int64_t> Fields::integer(std::string_view name, int64_t low, int64_t high) const {
+  const Json* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  return integer_at(*value, path(name), low, high);
+}
+
+std::optional<double> Fields::number(std::string_view name, double low, double high) const {
+  const Json* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_number()) wrong_type(*value, path(name), "a number");
+  const double v = value->as_double();
+  if (!(v >= low && v <= high))
+    throw ApiError(400, "out_of_range",
+                   fmt::format("{} is {}; expected {} to {}", path(name), value->dump(), low, high),
+                   path(name));
+  return v;
+}
+
+std::optional<std::string> Fields::string(std::string_view name) const {
+  const Json* value = find(name);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_string()) wrong_type(*value, path(name), "a string");
+  return value->as_string();
+}
+
+}  // namespace moebius

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Members of a JSON object that a stranger wrote: null counts as absent, numbers have ranges, and
+// what does not fit is an ApiError that names its path.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+
+namespace moebius {
+
+class Fields {
+ public:
+  // `path` of the object: "" or "messages[2]".
+  Fields(const Json& object, std::string path) : object_(object), path_(std::move(path)) {}
+
+  const Json* find(std::string_view name) const;  // null: absent, or null
+  bool has(std::string_view name) const { return find(name) != nullptr; }
+  std::string path(std::string_view name) const;
+
+  bool boolean(std::string_view name, bool otherwise) const;
+  std::optional<int64_t> integer(std::string_view name, int64_t low, int64_t high) const;
+  std::optional<double> number(std::string_view name, double low, double high) const;
+  std::optional<std::string> string(std::string_view name) const;
+
+ private:
+  const Json& object_;
+  std::string path_;
+};
+
+// Of any value: an integer (written 1 or 1.0) within the range. Throws ApiError.
+int64_t integer_at(const Json& value, const std::string& path, int64_t low, int64_t high);
+
+[[noreturn]] void wrong_type(const Json& value, const std::string& path, std::string_view expected);
+[[noreturn]] void invalid(const std::string& path, std::string_view message);
+
+}  // namespace moebius

@@ -1,0 +1,316 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests that generate: prepared on the text thread, handed to the generator, answered as its
+// events come. A client that leaves takes its request with it.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "serve/server.h"
+
+namespace moebius {
+namespace {
+
+double seconds_between(std::chrono::steady_clock::time_point a,
+                       std::chrono::steady_clock::time_point b) {
+  return std::chrono::duration<double>(b - a).count();
+}
+
+int64_t unix_seconds() {
+  return std::chrono::duration_cast<std::chrono::seconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+struct ApiServer::Generation {
+  HttpExchangePtr exchange;
+  std::string id, client;
+  Clock::time_point start = Clock::now(), submitted, first, last_sent = Clock::now();
+  std::vector<Clock::time_point> last_token;  // per choice of all prompts
+  std::unique_ptr<Answer> answer;
+  bool stream = false, begun = false, ended = false, ran = false, has_first = false;
+  size_t choices = 0, open_choices = 0, waiting_tokens = 0;
+  std::vector<uint64_t> ids;
+  std::string outbox;  // of this turn
+  std::string word;    // how it ended, for the log
+};
+
+int ApiServer::retry_after() const {
+  const double rate = std::max(rate_, 1.0);
+  return static_cast<int>(
+      std::clamp(std::ceil(static_cast<double>(waiting_tokens_) / rate), 1.0, 60.0));
+}
+
+// An idle server takes whatever a single request brings.
+void ApiServer::check_capacity(size_t sequences) {
+  if (sequences_ == 0 || sequences_ + sequences <= model_->slots + options_.queue) return;
+  ApiError e(429, "queue_full",
+             fmt::format("{} sequences run or wait here, of {}; try again later", sequences_,
+                         model_->slots + options_.queue));
+  e.fields.emplace_back("Retry-After", std::to_string(retry_after()));
+  throw e;
+}
+
+void ApiServer::generate(HttpExchangePtr exchange, bool chat) {
+  const auto g = std::make_shared<Generation>();
+  g->exchange = exchange;
+  g->id = request_id(exchange->request());
+  g->client = access_.check_key(exchange->request());
+  generations_.insert(g);
+  start_ticking();
+  try {
+    check_capacity(1);
+  } catch (const ApiError& e) {
+    return refuse_generation(g, e);
+  }
+  exchange->on_gone = [this, g] { end_generation(g, 499, "cancelled"); };
+  const bool taken = text_->put([this, g, exchange, chat] {
+    try {
+      const Json body = parse_body(exchange->request().body);
+      auto request = std::make_shared<ApiRequest>(chat ? parse_chat_request(body, *model_)
+                                                       : parse_completion_request(body, *model_));
+      auto prompts = std::make_shared<std::vector<GenerationRequest>>(prepare(*request, *model_));
+      http_->post(
+          [this, g, request, prompts] { prepared(g, std::move(*request), std::move(*prompts)); });
+    } catch (const ApiError& e) {
+      http_->post([this, g, e] { refuse_generation(g, e); });
+    } catch (const std::exception& e) {
+      http_->post(
+          [this, g, error = ApiError(500, "internal", e.what())] { refuse_generation(g, error); });
+    }
+  });
+  if (!taken) refuse_generation(g, ApiError(429, "queue_full", "too many requests are waiting"));
+}
+
+void ApiServer::prepared(const GenerationPtr& g, ApiRequest request,
+                         std::vector<GenerationRequest> prompts) {
+  if (g->ended) return;
+  try {
+    if (draining_ && stats().dead) throw ApiError(503, "engine_dead", "the engine failed");
+    g->choices = g->open_choices = prompts.size() * request.generation.choices;
+    check_capacity(g->choices);
+    g->stream = request.stream;
+    g->answer = std::make_unique<Answer>(request, *model_, *texts_, prompts, unix_seconds());
+    g->last_token.resize(g->choices);
+    g->submitted = Clock::now();
+    sequences_ += g->choices;
+    g->ran = true;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      GenerationRequest& p = prompts[i];
+      p.client = g->client;
+      // Lengths first, so that no two pairs of names give one salt.
+      const std::string owner = options_.share_prefixes ? "" : g->client;
+      p.salt = fmt::format("{}:{}{}", owner.size(), owner, p.salt);
+      g->waiting_tokens += p.prompt.size();
+      const uint64_t id = generator_->submit(std::move(p));
+      g->ids.push_back(id);
+      running_[id] = {g, i};
+    }
+    waiting_tokens_ += g->waiting_tokens;
+  } catch (const ApiError& e) {
+    refuse_generation(g, e);
+  } catch (const Error& e) {  // the generator can never run it
+    refuse_generation(g, ApiError(400, "invalid_request", e.what()));
+  }
+}
+
+void ApiServer::refuse_generation(const GenerationPtr& g, const ApiError& error) {
+  if (g->ended) return;
+  if (error.status == 429 || error.status == 503) metrics_.rejected(error.code);
+  fail_generation(g, error);
+}
+
+// Before its head left, a failure has a status of its own; later it is an event of the stream.
+void ApiServer::fail_generation(const GenerationPtr& g, const ApiError& error) {
+  if (g->ended) return;
+  const HttpExchangePtr exchange = g->exchange;
+  if (g->begun) {
+    exchange->send(g->outbox + Answer::error_events(error_json(error)));
+    exchange->end();
+  } else {
+    HttpReply reply = error_reply(error);
+    finish_reply(reply, exchange->request(), g->id);
+    exchange->reply(std::move(reply));
+  }
+  end_generation(g, g->begun ? 200 : error.status, error.code);
+}
+
+void ApiServer::take(std::vector<GenerationEvent> events, const StepSummary& step) {
+  metrics_.step(step);
+  if (step.seconds > 0) {
+    const double now = static_cast<double>(step.prompt_rows + step.decode_rows) / step.seconds;
+    rate_ = rate_ == 0 ? now : 0.9 * rate_ + 0.1 * now;
+  }
+  std::vector<GenerationPtr> touched;
+  for (GenerationEvent& e : events) {
+    const auto it = running_.find(e.id);
+    if (it == running_.end()) continue;
+    const auto [g, prompt] = it->second;
+    if (touched.empty() || touched.back() != g) touched.push_back(g);
+    take_one(*g, prompt, e);
+  }
+  std::sort(touched.begin(), touched.end());
+  touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
+  for (const GenerationPtr& g : touched) flush(g);
+  if (!died_ && stats().dead) {
+    died_ = true;
+    for (const GenerationPtr& g : std::vector(generations_.begin(), generations_.end()))
+      fail_generation(g, ApiError(500, "engine_dead", "the engine failed"));
+    drain();
+  }
+}
+
+void ApiServer::take_one(Generation& g, size_t prompt, GenerationEvent& e) {
+  if (g.ended) return;
+  if (e.end == EndReason::kError && g.word.empty()) g.word = "error: " + e.error;
+  if (!e.tokens.empty())
+    time_tokens(g, prompt * (g.choices / g.ids.size()) + e.choice, e.tokens.size());
+  g.outbox += g.answer->take(prompt, e);
+  if (e.end == EndReason::kNone) return;
+  metrics_.ended(e.end);
+  --g.open_choices;
+  --sequences_;
+}
+
+void ApiServer::time_tokens(Generation& g, size_t choice, size_t tokens) {
+  const auto now = Clock::now();
+  if (!std::exchange(g.has_first, true)) {
+    g.first = now;
+    metrics_.first_token(seconds_between(g.start, now));
+    metrics_.queue_time.add(seconds_between(g.start, g.submitted));
+    metrics_.prefill_time.add(seconds_between(g.submitted, now));
+    waiting_tokens_ -= std::exchange(g.waiting_tokens, 0);
+  }
+  Clock::time_point& last = g.last_token[choice];
+  if (last != Clock::time_point())
+    for (size_t i = 0; i < tokens; ++i)
+      metrics_.gap(seconds_between(last, now) / static_cast<double>(tokens));
+  last = now;
+}
+
+void ApiServer::flush(const GenerationPtr& g) {
+  if (g->ended) return;
+  if (!g->word.empty()) return fail_generation(g, ApiError(500, "generation_failed", g->word));
+  if (g->stream && !g->outbox.empty()) {
+    if (!std::exchange(g->begun, true)) {
+      HttpReply head = stream_head();
+      finish_reply(head, g->exchange->request(), g->id);
+      g->exchange->begin(std::move(head));
+    }
+    g->last_sent = Clock::now();
+    // One event per chunk of the transfer coding.
+    std::string_view out = g->outbox;
+    while (!out.empty()) {
+      const size_t end = out.find("\n\n") + 2;
+      g->exchange->send(out.substr(0, end));
+      out.remove_prefix(end);
+    }
+    g->outbox.clear();
+  }
+  if (!g->ended && g->answer->complete()) complete(g);
+}
+
+HttpReply ApiServer::stream_head() {
+  return {200,
+          {{"Content-Type", "text/event-stream; charset=utf-8"},
+           {"Cache-Control", "no-cache"},
+           {"X-Accel-Buffering", "no"}},
+          "",
+          false};
+}
+
+void ApiServer::complete(const GenerationPtr& g) {
+  if (g->stream) {
+    g->exchange->send(g->answer->stream_end());
+    g->exchange->end();
+  } else {
+    HttpReply reply{200, {{"Content-Type", "application/json"}}, g->answer->whole(), false};
+    finish_reply(reply, g->exchange->request(), g->id);
+    g->exchange->reply(std::move(reply));
+  }
+  metrics_.total_time.add(seconds_between(g->start, Clock::now()));
+  if (g->has_first) metrics_.decode_time.add(seconds_between(g->first, Clock::now()));
+  end_generation(g, 200, "done");
+}
+
+// Once per request, however it ends.
+void ApiServer::end_generation(const GenerationPtr& g, int status, std::string_view word) {
+  const GenerationPtr keep = g;
+  if (std::exchange(keep->ended, true)) return;
+  keep->exchange->on_gone = nullptr;
+  for (const uint64_t id : keep->ids) {
+    if (keep->open_choices > 0) generator_->cancel(id);
+    running_.erase(id);
+  }
+  if (keep->ran) sequences_ -= keep->open_choices;
+  if (keep->ran && word == "cancelled")
+    for (size_t i = 0; i < keep->open_choices; ++i) metrics_.ended(EndReason::kCancelled);
+  waiting_tokens_ -= std::min(waiting_tokens_, keep->waiting_tokens);
+  generations_.erase(keep);
+  if (status != 0) {
+    const Usage usage = keep->answer ? keep->answer->usage() : Usage{};
+    const auto now = Clock::now();
+    note(keep->exchange->request(), keep->id, keep->client, status,
+         fmt::format(" prompt {} cached {} new {} queue {:.3f} first {:.3f} total {:.3f} {}",
+                     usage.prompt, usage.cached, usage.completion,
+                     keep->ran ? seconds_between(keep->start, keep->submitted) : 0.0,
+                     keep->has_first ? seconds_between(keep->start, keep->first) : 0.0,
+                     seconds_between(keep->start, now), word));
+  }
+  maybe_finish();
+}
+
+void ApiServer::start_ticking() {
+  if (std::exchange(ticking_, true)) return;
+  const HttpTime pace = std::clamp(options_.ping_time / 15, HttpTime(10), HttpTime(1000));
+  http_->after(pace, [this] { tick(); });
+}
+
+// Silence is broken, waiting ends. Runs only while there is something to watch.
+void ApiServer::tick() {
+  ticking_ = false;
+  const auto now = Clock::now();
+  for (const GenerationPtr& g : std::vector(generations_.begin(), generations_.end())) {
+    if (!g->has_first && now - g->start > options_.queue_time && stats().waiting > 0 &&
+        g->waiting_tokens > 0) {
+      ApiError e(503, "queue_timeout", "the request waited too long");
+      e.fields.emplace_back("Retry-After", std::to_string(retry_after()));
+      refuse_generation(g, e);
+      continue;
+    }
+    if (!options_.ping || !g->stream || now - g->last_sent < options_.ping_time) continue;
+    if (!std::exchange(g->begun, true)) {
+      HttpReply head = stream_head();
+      finish_reply(head, g->exchange->request(), g->id);
+      g->exchange->begin(std::move(head));
+    }
+    g->exchange->send(": ping\n\n");
+    g->last_sent = now;
+  }
+  if (!generations_.empty()) start_ticking();
+}
+
+void ApiServer::drain() {
+  if (std::exchange(draining_, true)) return stop();  // the second signal
+  http_->drain();
+  http_->after(options_.drain_time, [this] {
+    for (const GenerationPtr& g : std::vector(generations_.begin(), generations_.end()))
+      fail_generation(g, ApiError(503, "draining", "the server is shutting down"));
+  });
+  http_->after(options_.drain_time + HttpTime(5000), [this] { stop(); });
+  maybe_finish();
+}
+
+// The last answers still have to leave.
+void ApiServer::maybe_finish() {
+  if (!draining_ || !generations_.empty()) return;
+  const HttpCounts n = http_->counts();
+  if (n.active + n.idle == 0) return stop();
+  http_->drain();
+  http_->after(HttpTime(20), [this] { maybe_finish(); });
+}
+
+}  // namespace moebius

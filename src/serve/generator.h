@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// What makes tokens for the server: the engine, or a script in tests. Nothing here knows HTTP.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace moebius {
+
+struct GenerationRequest {
+  std::vector<int32_t> prompt;
+  size_t choices = 1;
+  float temperature = 1, top_p = 1, min_p = 0;
+  int top_k = 0;
+  float repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
+  uint64_t seed = 0;
+  std::vector<std::pair<int32_t, float>> logit_bias;
+  size_t max_new = 0, min_new = 0;
+  std::vector<int32_t> stop_tokens;  // end-of-text tokens and the request's own
+  std::vector<std::string> stops;
+  bool include_stop = false, skip_special = true;
+  int logprobs = -1;             // alternatives per token; -1: none at all
+  bool prompt_logprobs = false;  // as many of each prompt token
+  int priority = 0;
+  std::string client, salt;
+};
+
+struct GeneratedToken {
+  int32_t token = 0;
+  float logprob = 0;
+  std::vector<std::pair<int32_t, float>> top;  // best first
+};
+
+enum class EndReason : uint8_t { kNone, kStop, kLength, kCancelled, kError };
+inline constexpr size_t kEndReasons = 5;
+
+// What a step brought for one choice of a request.
+struct GenerationEvent {
+  uint64_t id = 0;
+  size_t choice = 0;
+  std::vector<GeneratedToken> tokens;
+  std::string text;  // that can no longer change, in whole characters
+  EndReason end = EndReason::kNone;
+  std::optional<int32_t> stop_token;  // that ended it, if the request named it
+  std::optional<std::string> stop_string;
+  std::string error;                   // of kError, in words
+  size_t cached_tokens = 0;            // of the prompt
+  std::vector<GeneratedToken> prompt;  // from its second token on, where asked for; in pieces
+};
+
+struct GeneratorStats {
+  bool ready = false, dead = false;
+  double heartbeat_seconds = 0;  // since the last step, or since it fell idle
+  double step_seconds = 0;       // a usual one
+  size_t running = 0, waiting = 0, slots = 0;
+  uint64_t prompt_tokens = 0, cached_tokens = 0, new_tokens = 0;
+  uint64_t prefix_queries = 0, prefix_hits = 0, preemptions = 0;
+  uint64_t kv_blocks_used = 0, kv_blocks_cached = 0, kv_blocks_free = 0;
+  uint64_t kv_budget = 0;
+  uint64_t weight_bytes = 0, kv_bytes_read = 0;
+  double read_roof = 0;  // bytes per second; 0: not measured
+  uint64_t steps = 0;
+  std::vector<std::pair<std::string, double>> phase_seconds;
+  size_t expert_layers = 0;
+  std::vector<uint64_t> expert_rows;  // [layers][experts], added up
+};
+
+// Figures of one step, for histograms.
+struct StepSummary {
+  size_t prompt_rows = 0, decode_rows = 0, batch = 0;
+  double seconds = 0, predicted_seconds = 0;  // 0: not predicted
+  double experts_active = -1;                 // share of experts that had a row; below 0: not known
+};
+
+class Generator {
+ public:
+  // Called once per step, on the generator's thread. Must not wait.
+  using Sink = std::function<void(std::vector<GenerationEvent>, const StepSummary&)>;
+  virtual ~Generator() = default;
+  virtual void start(Sink sink) = 0;
+  // From any thread, without waiting for a step. submit throws Error when the request can never
+  // run.
+  virtual uint64_t submit(GenerationRequest request) = 0;
+  virtual void cancel(uint64_t id) = 0;
+  virtual GeneratorStats stats() const = 0;
+};
+
+}  // namespace moebius

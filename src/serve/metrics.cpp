@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/metrics.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+
+#include "base/json.h"
+#include "runtime/memory.h"
+
+namespace moebius {
+namespace {
+
+constexpr double kFirstBounds[] = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,
+                                   0.25,  0.5,   0.75, 1,    2.5,  5,    7.5,  10,
+                                   20,    40,    80,   160,  640,  2560};
+constexpr double kGapBounds[] = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
+                                 0.75, 1,     2.5,  5,     7.5, 10,   20,  40,  80};
+constexpr double kTimeBounds[] = {0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,   15,  20,
+                                  30,  40,  50,  60, 120, 240, 480, 960, 1920, 7680};
+constexpr double kRowBounds[] = {0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048};
+constexpr double kStepBounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
+                                  0.25,  0.5,    1,     2.5,  5,     10};
+constexpr double kRatioBounds[] = {0.25, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 4};
+constexpr double kShareBounds[] = {0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1};
+constexpr size_t kRecent = 512;
+
+void head(std::string& out, std::string_view name, std::string_view kind, std::string_view help) {
+  out += fmt::format("# HELP moebius_{0} {2}\n# TYPE moebius_{0} {1}\n", name, kind, help);
+}
+
+template <class Value>
+void simple(std::string& out, std::string_view name, std::string_view kind, std::string_view help,
+            Value value) {
+  head(out, name, kind, help);
+  out += fmt::format("moebius_{} {}\n", name, value);
+}
+
+// A field of /proc/self/status, in bytes.
+uint64_t status_bytes(std::string_view field) {
+  std::ifstream in("/proc/self/status");
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with(field) && line[field.size()] == ':')
+      return std::strtoull(line.c_str() + field.size() + 1, nullptr, 10) * 1024;
+  return 0;
+}
+
+std::string label(std::string_view text) {
+  std::string out;
+  append_json_string(out, text);
+  return out;
+}
+
+void write_engine(std::string& out, const GeneratorStats& s) {
+  simple(out, "num_requests_running", "gauge", "sequences in the batch", s.running);
+  simple(out, "num_requests_waiting", "gauge", "sequences that wait for a slot", s.waiting);
+  const uint64_t blocks = s.kv_blocks_used + s.kv_blocks_cached + s.kv_blocks_free;
+  simple(out, "kv_cache_usage_ratio", "gauge", "share of the KV blocks that sequences hold",
+         blocks == 0 ? 0.0 : static_cast<double>(s.kv_blocks_used) / static_cast<double>(blocks));
+  head(out, "kv_blocks", "gauge", "blocks of 128 tokens");
+  out += fmt::format("moebius_kv_blocks{{state=\"used\"}} {}\n", s.kv_blocks_used);
+  out += fmt::format("moebius_kv_blocks{{state=\"cached\"}} {}\n", s.kv_blocks_cached);
+  out += fmt::format("moebius_kv_blocks{{state=\"free\"}} {}\n", s.kv_blocks_free);
+  simple(out, "prompt_tokens_total", "counter", "tokens of prompts", s.prompt_tokens);
+  simple(out, "prompt_tokens_cached_total", "counter", "of these, found in the cache",
+         s.cached_tokens);
+  simple(out, "generation_tokens_total", "counter", "tokens drawn", s.new_tokens);
+  simple(out, "prefix_cache_queries_total", "counter", "prompts looked up", s.prefix_queries);
+  simple(out, "prefix_cache_hits_total", "counter", "of these, found in part at least",
+         s.prefix_hits);
+  simple(out, "num_preemptions_total", "counter", "sequences that gave way", s.preemptions);
+  head(out, "step_phase_seconds_total", "counter", "where the time of steps went");
+  for (const auto& [phase, seconds] : s.phase_seconds)
+    out += fmt::format("moebius_step_phase_seconds_total{{phase={}}} {}\n", label(phase), seconds);
+  simple(out, "weight_bytes_read_total", "counter", "packed weights read", s.weight_bytes);
+  simple(out, "kv_bytes_read_total", "counter", "keys and values read", s.kv_bytes_read);
+  simple(out, "read_roof_bytes_per_second", "gauge", "what all threads can read from memory",
+         s.read_roof);
+  simple(out, "engine_heartbeat_seconds", "gauge", "since the last step; 0 when idle",
+         s.heartbeat_seconds);
+}
+
+void write_experts(std::string& out, const GeneratorStats& s, bool all) {
+  if (s.expert_layers == 0 || s.expert_rows.empty()) return;
+  const size_t experts = s.expert_rows.size() / s.expert_layers;
+  head(out, "moe_imbalance", "gauge", "rows of the busiest expert over the mean, per layer");
+  for (size_t l = 0; l < s.expert_layers; ++l) {
+    const auto begin = s.expert_rows.begin() + static_cast<std::ptrdiff_t>(l * experts);
+    uint64_t sum = 0, most = 0;
+    for (auto it = begin; it != begin + static_cast<std::ptrdiff_t>(experts); ++it) {
+      sum += *it;
+      most = std::max(most, *it);
+    }
+    out += fmt::format(
+        "moebius_moe_imbalance{{layer=\"{}\"}} {}\n", l,
+        sum == 0 ? 0.0 : static_cast<double>(most * experts) / static_cast<double>(sum));
+  }
+  if (!all) return;
+  head(out, "moe_expert_tokens_total", "counter", "rows per layer and expert");
+  for (size_t i = 0; i < s.expert_rows.size(); ++i)
+    out += fmt::format("moebius_moe_expert_tokens_total{{layer=\"{}\",expert=\"{}\"}} {}\n",
+                       i / experts, i % experts, s.expert_rows[i]);
+}
+
+void write_process(std::string& out, const ServedModel* model) {
+  simple(out, "process_resident_memory_bytes", "gauge", "resident memory", status_bytes("VmRSS"));
+  simple(out, "process_anonymous_bytes", "gauge", "RssAnon and VmSwap",
+         status_bytes("RssAnon") + status_bytes("VmSwap"));
+  size_t descriptors = 0;
+  std::error_code ec;
+  for (std::filesystem::directory_iterator it("/proc/self/fd", ec), end; !ec && it != end;
+       it.increment(ec))
+    ++descriptors;
+  simple(out, "process_open_fds", "gauge", "open descriptors", descriptors);
+  if (model == nullptr) return;
+  head(out, "build_info", "gauge", "what runs");
+  out += fmt::format("moebius_build_info{{version={},commit={},model={},kernel={}}} 1\n",
+                     label(model->version), label(model->commit), label(model->name),
+                     label(model->kernel));
+}
+
+}  // namespace
+
+void Histogram::add(double value) {
+  const auto it = std::lower_bound(bounds_.begin(), bounds_.end(), value);
+  ++counts_[static_cast<size_t>(it - bounds_.begin())];
+  sum_ += value;
+}
+
+void Histogram::write(std::string& out, const std::string& name, const std::string& labels) const {
+  uint64_t count = 0;
+  const std::string more = labels.empty() ? "" : labels + ",";
+  for (size_t i = 0; i < counts_.size(); ++i) {
+    count += counts_[i];
+    const std::string bound = i < bounds_.size() ? fmt::format("{}", bounds_[i]) : "+Inf";
+    out += fmt::format("moebius_{}_bucket{{{}le=\"{}\"}} {}\n", name, more, bound, count);
+  }
+  const std::string set = labels.empty() ? "" : "{" + labels + "}";
+  out += fmt::format("moebius_{0}_sum{1} {2}\nmoebius_{0}_count{1} {3}\n", name, set, sum_, count);
+}
+
+void Recent::add(double value) {
+  values_.push_back(value);
+  if (values_.size() > kRecent) values_.pop_front();
+}
+
+double Recent::quantile(double q) const {
+  if (values_.empty()) return 0;
+  std::vector<double> sorted(values_.begin(), values_.end());
+  const auto at = static_cast<size_t>(q * static_cast<double>(sorted.size() - 1) + 0.5);
+  std::nth_element(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(at), sorted.end());
+  return sorted[at];
+}
+
+Metrics::Metrics()
+    : queue_time(kTimeBounds),
+      total_time(kTimeBounds),
+      prefill_time(kTimeBounds),
+      decode_time(kTimeBounds),
+      first_token_(kFirstBounds),
+      gap_(kGapBounds),
+      prompt_rows_(kRowBounds),
+      decode_rows_(kRowBounds),
+      batch_(kRowBounds),
+      step_time_(kStepBounds),
+      predicted_(kRatioBounds),
+      experts_(kShareBounds) {}
+
+void Metrics::request_done(std::string_view path, int status) {
+  ++requests_[{std::string(path), status}];
+}
+
+void Metrics::step(const StepSummary& s) {
+  if (s.batch == 0) return;
+  prompt_rows_.add(static_cast<double>(s.prompt_rows));
+  decode_rows_.add(static_cast<double>(s.decode_rows));
+  batch_.add(static_cast<double>(s.batch));
+  step_time_.add(s.seconds);
+  if (s.predicted_seconds > 0) predicted_.add(s.seconds / s.predicted_seconds);
+  if (s.experts_active >= 0) experts_.add(s.experts_active);
+}
+
+void Metrics::first_token(double seconds) {
+  first_token_.add(seconds);
+  recent_first_.add(seconds);
+}
+
+void Metrics::gap(double seconds) {
+  gap_.add(seconds);
+  recent_gap_.add(seconds);
+}
+
+void Metrics::write_server(std::string& out, HttpCounts connections) const {
+  head(out, "connections", "gauge", "by what they do");
+  out += fmt::format("moebius_connections{{state=\"active\"}} {}\n", connections.active);
+  out += fmt::format("moebius_connections{{state=\"idle\"}} {}\n", connections.idle);
+  static constexpr std::string_view kEnds[] = {"", "stop", "length", "cancelled", "error"};
+  head(out, "request_success_total", "counter", "choices that ended, by reason");
+  for (size_t i = 1; i < kEndReasons; ++i)
+    out += fmt::format("moebius_request_success_total{{finished_reason=\"{}\"}} {}\n", kEnds[i],
+                       ended_[i]);
+  head(out, "http_requests_total", "counter", "answers by path and status");
+  for (const auto& [key, count] : requests_)
+    out += fmt::format("moebius_http_requests_total{{path={},status=\"{}\"}} {}\n",
+                       label(key.first), key.second, count);
+  head(out, "requests_rejected_total", "counter", "requests that were turned away");
+  for (const auto& [reason, count] : rejected_)
+    out += fmt::format("moebius_requests_rejected_total{{reason={}}} {}\n", label(reason), count);
+}
+
+std::string Metrics::text(const GeneratorStats& stats, const ServedModel* model,
+                          HttpCounts connections, bool experts) const {
+  std::string out;
+  write_engine(out, stats);
+  write_server(out, connections);
+  const auto one = [&](const Histogram& h, const char* name, const char* help) {
+    head(out, name, "histogram", help);
+    h.write(out, name, "");
+  };
+  one(first_token_, "time_to_first_token_seconds", "from the request to its first token");
+  one(gap_, "inter_token_latency_seconds", "between two tokens of an answer");
+  one(queue_time, "request_queue_time_seconds", "until the request was handed to the engine");
+  one(total_time, "e2e_request_latency_seconds", "from the request to the end of its answer");
+  one(prefill_time, "request_prefill_time_seconds", "from the engine taking it to the first token");
+  one(decode_time, "request_decode_time_seconds", "from the first token to the last");
+  head(out, "step_rows", "histogram", "rows of a step");
+  prompt_rows_.write(out, "step_rows", "kind=\"prompt\"");
+  decode_rows_.write(out, "step_rows", "kind=\"decode\"");
+  one(batch_, "step_batch_size", "sequences of a step");
+  one(step_time_, "step_seconds", "time of a step");
+  one(predicted_, "step_predicted_ratio", "measured over predicted time of a step");
+  one(experts_, "moe_experts_active_ratio", "share of the experts that a step touched");
+  write_experts(out, stats, experts);
+  write_process(out, model);
+  return out;
+}
+
+}  // namespace moebius

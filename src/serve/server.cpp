@@ -1,0 +1,348 @@
+// SPDX-License-Identifier: Apache-2.0
+// Routes and what is answered at once. What a request must pass before anything else is looked at:
+// Host and Origin, key, path, method, type of the body, in this order.
+#include "serve/server.h"
+
+#include <fmt/core.h>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "serve/documents.h"
+
+namespace moebius {
+
+struct ApiServer::Route {
+  std::string_view path, method;
+  Kind kind;
+};
+
+const ApiServer::Route* ApiServer::find_route(std::string_view path) {
+  static constexpr Route kRoutes[] = {
+      {"/health", "GET", Kind::kHealth},
+      {"/live", "GET", Kind::kLive},
+      {"/", "GET", Kind::kPage},
+      {"/api/state", "GET", Kind::kState},
+      {"/api/events", "GET", Kind::kEvents},
+      {"/metrics", "GET", Kind::kMetrics},
+      {"/version", "GET", Kind::kVersion},
+      {"/openapi.json", "GET", Kind::kOpenApi},
+      {"/v1/models", "GET", Kind::kModels},
+      {"/v1/chat/completions", "POST", Kind::kChat},
+      {"/v1/completions", "POST", Kind::kCompletion},
+      {"/tokenize", "POST", Kind::kTokenize},
+      {"/detokenize", "POST", Kind::kDetokenize},
+      {"/v1/responses", "POST", Kind::kResponses},
+  };
+  for (const Route& r : kRoutes)
+    if (r.path == path) return &r;
+  static constexpr Route kOne{"/v1/models/", "GET", Kind::kModel};
+  return path.starts_with(kOne.path) && path.size() > kOne.path.size() ? &kOne : nullptr;
+}
+
+namespace {
+
+HttpReply json_reply(std::string body, int status = 200) {
+  return {status, {{"Content-Type", "application/json"}}, std::move(body), false};
+}
+
+bool is_json(const HttpRequest& head) {
+  const std::string* type = head.find("Content-Type");
+  if (type == nullptr) return false;
+  std::string word = type->substr(0, type->find(';'));
+  while (word.ends_with(' ')) word.pop_back();
+  for (char& c : word)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + 32);
+  return word == "application/json";
+}
+
+ApiError unavailable(std::string_view code, std::string_view message, int retry) {
+  ApiError e(503, code, message);
+  e.fields.emplace_back("Retry-After", std::to_string(retry));
+  return e;
+}
+
+// Names that clients put into a target.
+std::string percent_decoded(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto hex = [&](size_t k) {
+      const char c = k < text.size() ? text[k] : 'x';
+      if (c >= '0' && c <= '9') return c - '0';
+      const char l = static_cast<char>(c | 32);
+      return l >= 'a' && l <= 'f' ? l - 'a' + 10 : -1;
+    };
+    if (text[i] == '%' && hex(i + 1) >= 0 && hex(i + 2) >= 0) {
+      out += static_cast<char>(hex(i + 1) * 16 + hex(i + 2));
+      i += 2;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+ApiServer::ApiServer(ServerOptions options)
+    : options_(std::move(options)),
+      access_(options_.access),
+      http_(HttpServer::make(options_.limits, *this)),
+      text_(std::make_unique<TextWorker>(256)) {}
+
+ApiServer::~ApiServer() {
+  text_.reset();  // its jobs use the rest
+  for (const GenerationPtr& g : std::vector(generations_.begin(), generations_.end()))
+    end_generation(g, 0, "");
+  http_.reset();
+}
+
+uint16_t ApiServer::listen() {
+  listening_ = true;
+  return http_->listen(options_.host, options_.port);
+}
+
+int ApiServer::run() {
+  http_->on_signal([this] { drain(); });
+  http_->run();
+  return died_ ? 3 : 0;
+}
+
+void ApiServer::ready(ServedModel model, Generator& generator) {
+  generator.start([this](std::vector<GenerationEvent> events, const StepSummary& step) {
+    auto shared = std::make_shared<std::vector<GenerationEvent>>(std::move(events));
+    http_->post([this, shared, step] { take(std::move(*shared), step); });
+  });
+  http_->post([this, m = std::move(model), &generator] {
+    model_ = m;
+    texts_ = std::make_unique<TokenTexts>(*model_->tokenizer);
+    generator_ = &generator;
+    if (options_.queue == 0) options_.queue = 4 * model_->slots;
+  });
+}
+
+void ApiServer::shut_down() {
+  http_->post([this] { drain(); });
+}
+void ApiServer::stop() { http_->stop(); }
+
+GeneratorStats ApiServer::stats() const {
+  return generator_ != nullptr ? generator_->stats() : GeneratorStats{};
+}
+
+std::string ApiServer::request_id(const HttpRequest& request) const {
+  const std::string* given = request.find("x-request-id");
+  static constexpr const char* kAllowed =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-";
+  if (given != nullptr && !given->empty() && given->size() <= 64 &&
+      given->find_first_not_of(kAllowed) == std::string::npos)
+    return *given;
+  return random_hex(24);
+}
+
+void ApiServer::finish_reply(HttpReply& reply, const HttpRequest& request, const std::string& id) {
+  reply.fields.emplace_back("x-request-id", id);
+  reply.fields.emplace_back("X-Content-Type-Options", "nosniff");
+  for (HttpField& f : access_.cors_fields(request)) reply.fields.push_back(std::move(f));
+  const Route* route = find_route(request.path());
+  metrics_.request_done(route != nullptr ? route->path : "other", reply.status);
+}
+
+void ApiServer::note(const HttpRequest& request, const std::string& id, const std::string& client,
+                     int status, const std::string& more) {
+  if (!options_.log) return;
+  options_.log(fmt::format("{} {} {} {} {}{}", id, client.empty() ? "-" : printable(client, 40),
+                           request.method, printable(request.path(), 80), status, more));
+}
+
+HttpReply ApiServer::broken(int status, const std::string& reason) {
+  static const std::map<int, std::string> kCodes = {{408, "timeout"},
+                                                    {413, "too_large"},
+                                                    {414, "too_large"},
+                                                    {431, "too_large"},
+                                                    {503, "too_many_connections"}};
+  const auto code = kCodes.find(status);
+  ApiError error(status, code != kCodes.end() ? code->second : "malformed_request", reason);
+  if (status == 503) error.fields.emplace_back("Retry-After", "1");
+  HttpReply reply = error_reply(error);
+  const HttpRequest none;
+  const std::string id = random_hex(24);
+  finish_reply(reply, none, id);
+  if (options_.log) options_.log(fmt::format("{} - - - {} {}", id, status, reason));
+  return reply;
+}
+
+std::optional<HttpReply> ApiServer::refuse(const HttpRequest& head) {
+  try {
+    access_.check_host_and_origin(head);
+    const Route* route = find_route(head.path());
+    if (head.method == "OPTIONS" && head.find("Origin") != nullptr && route != nullptr) {
+      HttpReply reply{204, {}, "", false};
+      reply.fields.emplace_back("Access-Control-Allow-Methods", route->method);
+      reply.fields.emplace_back("Access-Control-Allow-Headers",
+                                "authorization, content-type, x-request-id");
+      reply.fields.emplace_back("Access-Control-Max-Age", "600");
+      finish_reply(reply, head, request_id(head));
+      return reply;
+    }
+    access_.check_key(head);
+    if (route == nullptr)
+      throw ApiError(404, "not_found",
+                     fmt::format("there is nothing at {}", printable(head.path(), 100)));
+    const bool get = route->method == "GET";
+    if (head.method != route->method && !(get && head.method == "HEAD")) {
+      ApiError e(
+          405, "method_not_allowed",
+          fmt::format("{} takes {}", printable(head.path(), 100), get ? "GET and HEAD" : "POST"));
+      e.fields.emplace_back("Allow", get ? "GET, HEAD" : "POST");
+      throw e;
+    }
+    if (!get && !is_json(head))
+      throw ApiError(415, "unsupported_media_type", "the body is not application/json");
+    if (route->kind == Kind::kResponses)
+      throw ApiError(400, "unsupported",
+                     "/v1/responses is not offered yet; use /v1/chat/completions");
+    if (!get && draining_) throw unavailable("draining", "the server is shutting down", 10);
+    if (!get && stats().dead)
+      throw unavailable("engine_dead", "the engine failed; the server is ending", 10);
+    if ((!get || route->kind == Kind::kModels || route->kind == Kind::kModel) && !model_)
+      throw unavailable("loading", "the model is being loaded", 5);
+    return std::nullopt;
+  } catch (const ApiError& e) {
+    HttpReply reply = error_reply(e);
+    reply.close = draining_;
+    const std::string id = request_id(head);
+    if (e.status == 503) metrics_.rejected(e.code);
+    finish_reply(reply, head, id);
+    note(head, id, "", e.status, " " + e.code);
+    return reply;
+  }
+}
+
+void ApiServer::serve(HttpExchangePtr exchange) {
+  const HttpRequest& request = exchange->request();
+  const Kind kind = find_route(request.path())->kind;  // refuse() has looked
+  switch (kind) {
+    case Kind::kChat:
+    case Kind::kCompletion:
+      return generate(std::move(exchange), kind == Kind::kChat);
+    case Kind::kTokenize:
+    case Kind::kDetokenize:
+      return text_answer(std::move(exchange), kind);
+    case Kind::kEvents:
+      if (request.method == "GET") return stream_state(std::move(exchange));
+      [[fallthrough]];
+    default:
+      break;
+  }
+  HttpReply reply;
+  try {
+    reply = small_answer(kind, request);
+  } catch (const ApiError& e) {
+    reply = error_reply(e);
+  }
+  const std::string id = request_id(request);
+  finish_reply(reply, request, id);
+  note(request, id, access_.check_key(request), reply.status, "");
+  exchange->reply(std::move(reply));
+}
+
+HttpReply ApiServer::small_answer(Kind kind, const HttpRequest& request) {
+  switch (kind) {
+    case Kind::kHealth:
+      return health();
+    case Kind::kLive:
+      return live();
+    case Kind::kPage:
+      return page(request);
+    case Kind::kState:
+      return json_reply(state_json());
+    case Kind::kEvents:
+      return {200, {{"Content-Type", "text/event-stream; charset=utf-8"}}, "", false};
+    case Kind::kMetrics:
+      return {200,
+              {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
+              metrics_.text(stats(), model_ ? &*model_ : nullptr, http_->counts(),
+                            options_.expert_metrics),
+              false};
+    case Kind::kVersion:
+      return json_reply(fmt::format("{{\"version\":\"{}\",\"commit\":\"{}\"}}", options_.version,
+                                    options_.commit));
+    case Kind::kOpenApi:
+      return json_reply(std::string(openapi_json()));
+    case Kind::kModels:
+      return model_list("");
+    default:
+      return model_list(request.path().substr(std::string_view("/v1/models/").size()));
+  }
+}
+
+HttpReply ApiServer::health() const {
+  const GeneratorStats s = stats();
+  if (s.dead || died_) throw unavailable("engine_dead", "the engine failed", 10);
+  if (draining_) throw unavailable("draining", "the server is shutting down", 10);
+  if (!model_) throw unavailable("loading", "the model is being loaded", 5);
+  return json_reply("{\"status\":\"ok\"}");
+}
+
+HttpReply ApiServer::live() const {
+  const GeneratorStats s = stats();
+  const double most = std::max(60.0, 20 * s.step_seconds);
+  if (generator_ != nullptr && s.heartbeat_seconds > most)
+    throw unavailable("stuck", fmt::format("no step has ended for {:.0f} s", s.heartbeat_seconds),
+                      10);
+  return json_reply("{\"status\":\"ok\"}");
+}
+
+HttpReply ApiServer::model_list(std::string_view target) const {
+  std::string name;
+  append_json_string(name, model_->name);
+  const std::string one = fmt::format(
+      "{{\"id\":{},\"object\":\"model\",\"created\":{},\"owned_by\":\"moebius\",\"max_model_len\":{"
+      "}}}",
+      name, model_->created, model_->context);
+  if (target.empty()) return json_reply("{\"object\":\"list\",\"data\":[" + one + "]}");
+  check_model_name(percent_decoded(target), *model_);
+  return json_reply(one);
+}
+
+HttpReply ApiServer::page(const HttpRequest& request) const {
+  HttpReply reply{200, {}, "", false};
+  const std::string* known = request.find("If-None-Match");
+  const std::string tag = fmt::format("\"{}\"", page_tag());
+  if (known != nullptr && *known == tag)
+    reply.status = 304;
+  else
+    reply.body = page_html();
+  reply.fields = {{"Content-Type", "text/html; charset=utf-8"},
+                  {"Content-Security-Policy", std::string(page_policy())},
+                  {"ETag", tag},
+                  {"Cache-Control", "no-cache"},
+                  {"Referrer-Policy", "no-referrer"}};
+  return reply;
+}
+
+void ApiServer::text_answer(HttpExchangePtr exchange, Kind kind) {
+  const auto answer = [this, exchange](HttpReply reply) {
+    const HttpRequest& request = exchange->request();
+    const std::string id = request_id(request);
+    finish_reply(reply, request, id);
+    note(request, id, access_.check_key(request), reply.status, "");
+    exchange->reply(std::move(reply));
+  };
+  const bool taken = text_->put([this, exchange, kind, answer] {
+    HttpReply reply;
+    try {
+      const Json body = parse_body(exchange->request().body);
+      reply = json_reply(kind == Kind::kTokenize ? tokenize_answer(body, *model_)
+                                                 : detokenize_answer(body, *model_));
+    } catch (const ApiError& e) {
+      reply = error_reply(e);
+    } catch (const std::exception& e) {
+      reply = error_reply(ApiError(500, "internal", e.what()));
+    }
+    http_->post([answer, reply = std::move(reply)] { answer(reply); });
+  });
+  if (!taken) answer(error_reply(ApiError(429, "queue_full", "too many requests are waiting")));
+}
+
+}  // namespace moebius

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// The server: routes, who may ask, requests that are being answered, and the end of it all. Runs on
+// the event thread of HttpServer; a text thread prepares prompts; tokens come from a Generator.
+// No endpoint but the generating ones waits for either.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+
+#include "serve/access.h"
+#include "serve/answer.h"
+#include "serve/api_error.h"
+#include "serve/http.h"
+#include "serve/metrics.h"
+#include "serve/request.h"
+#include "serve/text_worker.h"
+
+namespace moebius {
+
+struct ServerOptions {
+  std::string host = "127.0.0.1";
+  uint16_t port = 8000;
+  std::string version, commit;
+  AccessRules access;
+  HttpLimits limits;
+  size_t queue = 0;  // sequences that may wait beside those that run; 0: 4 per slot
+  HttpTime queue_time{300'000}, drain_time{30'000}, ping_time{15'000};
+  bool ping = true;
+  bool share_prefixes = false;  // between keys
+  bool expert_metrics = false;
+  std::function<void(const std::string&)> log;  // one line per request; empty: none
+};
+
+class ApiServer : private HttpHandler {
+ public:
+  explicit ApiServer(ServerOptions options);
+  ~ApiServer() override;
+
+  // Throws Error. The port that was taken.
+  uint16_t listen();
+  // Answers until the end. The exit status: 0, or 3 when the generator died.
+  int run();
+  // From any thread. The model can be asked; both must live longer than run().
+  void ready(ServedModel model, Generator& generator);
+  void shut_down();  // as SIGTERM does; the second time at once
+  void stop();       // now
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Generation;
+  using GenerationPtr = std::shared_ptr<Generation>;
+  enum class Kind : uint8_t {
+    kHealth,
+    kLive,
+    kPage,
+    kState,
+    kEvents,
+    kMetrics,
+    kVersion,
+    kOpenApi,
+    kModels,
+    kModel,
+    kChat,
+    kCompletion,
+    kTokenize,
+    kDetokenize,
+    kResponses,
+  };
+  struct Route;
+  static const Route* find_route(std::string_view path);
+
+  // HttpHandler
+  std::optional<HttpReply> refuse(const HttpRequest& head) override;
+  void serve(HttpExchangePtr exchange) override;
+  HttpReply broken(int status, const std::string& reason) override;
+
+  HttpReply small_answer(Kind kind, const HttpRequest& request);
+  HttpReply health() const;
+  HttpReply live() const;
+  HttpReply model_list(std::string_view name) const;
+  HttpReply page(const HttpRequest& request) const;
+  void text_answer(HttpExchangePtr exchange, Kind kind);
+  void stream_state(HttpExchangePtr exchange);
+  void send_state(const HttpExchangePtr& exchange);
+  std::string state_json();
+  GeneratorStats stats() const;
+
+  // Generating (generation.cpp).
+  void generate(HttpExchangePtr exchange, bool chat);
+  void prepared(const GenerationPtr& g, ApiRequest request, std::vector<GenerationRequest> prompts);
+  void refuse_generation(const GenerationPtr& g, const ApiError& error);
+  void take(std::vector<GenerationEvent> events, const StepSummary& step);
+  void take_one(Generation& g, size_t prompt, GenerationEvent& event);
+  void time_tokens(Generation& g, size_t choice, size_t tokens);
+  void flush(const GenerationPtr& g);
+  void complete(const GenerationPtr& g);
+  void fail_generation(const GenerationPtr& g, const ApiError& error);
+  void end_generation(const GenerationPtr& g, int status, std::string_view word);
+  void check_capacity(size_t sequences);
+  int retry_after() const;
+  static HttpReply stream_head();
+  void tick();
+  void start_ticking();
+  void drain();
+  void maybe_finish();
+
+  // Adds what every answer carries, and counts it.
+  void finish_reply(HttpReply& reply, const HttpRequest& request, const std::string& id);
+  void note(const HttpRequest& request, const std::string& id, const std::string& client,
+            int status, const std::string& more);
+  std::string request_id(const HttpRequest& request) const;
+
+  ServerOptions options_;
+  Access access_;
+  Metrics metrics_;
+  std::unique_ptr<HttpServer> http_;
+  std::unique_ptr<TextWorker> text_;
+  std::optional<ServedModel> model_;
+  std::unique_ptr<TokenTexts> texts_;
+  Generator* generator_ = nullptr;
+  std::map<uint64_t, std::pair<GenerationPtr, size_t>> running_;  // by the generator's id
+  std::set<GenerationPtr> generations_;
+  size_t sequences_ = 0;       // that were submitted and have not ended
+  size_t waiting_tokens_ = 0;  // of prompts whose first token has not come
+  bool ticking_ = false, draining_ = false, died_ = false, listening_ = false;
+  size_t watchers_ = 0;  // of /api/events
+  struct Sample {
+    Clock::time_point time;
+    GeneratorStats stats;
+  };
+  std::deque<Sample> samples_;  // of the last seconds, for rates
+  Clock::time_point started_ = Clock::now();
+  double rate_ = 0;  // tokens per second, running mean
+};
+
+}  // namespace moebius

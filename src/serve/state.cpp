@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the page shows of the engine: one object, or one twice a second. Rates are differences of
+// the generator's counters over the last seconds.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/json.h"
+#include "serve/server.h"
+#include "text/base64.h"
+
+namespace moebius {
+namespace {
+
+constexpr size_t kMostWatchers = 16;
+constexpr auto kWindow = std::chrono::seconds(10);
+constexpr auto kPace = HttpTime(500);
+
+// Rows per expert of the window as bytes, on a log scale: 0 none, 255 the busiest.
+std::string heat(const GeneratorStats& now, const GeneratorStats& before) {
+  std::vector<uint64_t> rows = now.expert_rows;
+  for (size_t i = 0; i < rows.size() && i < before.expert_rows.size(); ++i)
+    rows[i] -= std::min(rows[i], before.expert_rows[i]);
+  uint64_t most = 1;
+  for (const uint64_t r : rows) most = std::max(most, r);
+  std::string bytes;
+  for (const uint64_t r : rows) {
+    const double share = std::log1p(static_cast<double>(r)) / std::log1p(static_cast<double>(most));
+    bytes += static_cast<char>(static_cast<unsigned char>(std::lround(255 * share)));
+  }
+  return encode_base64(bytes);
+}
+
+}  // namespace
+
+std::string ApiServer::state_json() {
+  const auto now = Clock::now();
+  const GeneratorStats s = stats();
+  if (samples_.empty() || now - samples_.back().time > std::chrono::milliseconds(200))
+    samples_.push_back({now, s});
+  while (samples_.size() > 2 && now - samples_.front().time > kWindow) samples_.pop_front();
+  const Sample& old = samples_.front();
+  const double seconds = std::max(0.001, std::chrono::duration<double>(now - old.time).count());
+  const auto rate = [&](uint64_t a, uint64_t b) {
+    return static_cast<double>(a - std::min(a, b)) / seconds;
+  };
+
+  Json j = Json::object();
+  const char* status = s.dead ? "dead" : draining_ ? "draining" : model_ ? "ok" : "loading";
+  j.set("status", status);
+  j.set("model", model_ ? model_->name : "");
+  j.set("context", static_cast<uint64_t>(model_ ? model_->context : 0));
+  j.set("uptime_seconds", std::chrono::duration<double>(now - started_).count());
+  j.set("running", static_cast<uint64_t>(s.running));
+  j.set("waiting", static_cast<uint64_t>(s.waiting));
+  j.set("slots", static_cast<uint64_t>(s.slots));
+  j.set("prompt_tokens_per_s",
+        rate(s.prompt_tokens - s.cached_tokens, old.stats.prompt_tokens - old.stats.cached_tokens));
+  j.set("new_tokens_per_s", rate(s.new_tokens, old.stats.new_tokens));
+  j.set("kv_blocks", Json::object({{"used", s.kv_blocks_used},
+                                   {"cached", s.kv_blocks_cached},
+                                   {"free", s.kv_blocks_free}}));
+  const auto pair = [](const Recent& r) {
+    return Json::object({{"p50", r.quantile(0.5)}, {"p99", r.quantile(0.99)}});
+  };
+  j.set("first_token_seconds", pair(metrics_.recent_first()));
+  j.set("gap_seconds", pair(metrics_.recent_gap()));
+  Json phases = Json::object();
+  for (size_t i = 0; i < s.phase_seconds.size(); ++i) {
+    const double before =
+        i < old.stats.phase_seconds.size() ? old.stats.phase_seconds[i].second : 0;
+    phases.set(s.phase_seconds[i].first, s.phase_seconds[i].second - before);
+  }
+  j.set("phase_seconds", std::move(phases));
+  const double bytes =
+      rate(s.weight_bytes + s.kv_bytes_read, old.stats.weight_bytes + old.stats.kv_bytes_read);
+  j.set("read_bytes_per_s", bytes);
+  j.set("read_roof_bytes_per_s", s.read_roof);
+  if (s.expert_layers > 0 && !s.expert_rows.empty())
+    j.set("experts",
+          Json::object({{"layers", static_cast<uint64_t>(s.expert_layers)},
+                        {"experts", static_cast<uint64_t>(s.expert_rows.size() / s.expert_layers)},
+                        {"heat", heat(s, old.stats)}}));
+  return j.dump();
+}
+
+void ApiServer::stream_state(HttpExchangePtr exchange) {
+  const std::string id = request_id(exchange->request());
+  if (watchers_ >= kMostWatchers) {
+    HttpReply reply =
+        error_reply(ApiError(429, "too_many_watchers", "too many pages watch this server"));
+    reply.fields.emplace_back("Retry-After", "10");
+    finish_reply(reply, exchange->request(), id);
+    return exchange->reply(std::move(reply));
+  }
+  ++watchers_;
+  exchange->on_gone = [this] { --watchers_; };
+  HttpReply head = stream_head();
+  finish_reply(head, exchange->request(), id);
+  note(exchange->request(), id, access_.check_key(exchange->request()), 200, "");
+  exchange->begin(std::move(head));
+  send_state(exchange);
+}
+
+void ApiServer::send_state(const HttpExchangePtr& exchange) {
+  if (!exchange->open()) return;
+  exchange->send("data: " + state_json() + "\n\n");
+  if (!exchange->open()) return;
+  if (draining_) {
+    --watchers_;
+    exchange->end();
+    return;
+  }
+  http_->after(kPace, [this, exchange] { send_state(exchange); });
+}
+
+}  // namespace moebius

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fuzz target: any bytes as the body of a request. It is refused with words and a status, or every
+// number of what comes out is within its range and the answer to it is JSON.
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+#include "base/json.h"
+#include "serve/answer.h"
+#include "serve/api_error.h"
+#include "serve/request.h"
+#include "text/unicode.h"
+
+namespace {
+
+using namespace moebius;
+
+void require(bool condition) {
+  if (!condition) std::abort();
+}
+
+// One token per byte.
+Tokenizer make_tokenizer() {
+  std::string vocab;
+  for (unsigned b = 0; b < 256; ++b) {
+    std::string token;
+    unicode::append(token, unicode::byte_to_char(static_cast<uint8_t>(b)));
+    if (token == "\"" || token == "\\") token.insert(0, "\\");
+    vocab += (b ? ",\"" : "\"") + token + "\":" + std::to_string(b);
+  }
+  return Tokenizer::from_json(
+      R"({"model":{"type":"BPE","vocab":{)" + vocab +
+      R"(},"merges":[]},"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"use_regex":true},"decoder":{"type":"ByteLevel"}})");
+}
+
+void check_request(const ApiRequest& r, const ServedModel& model, const TokenTexts& texts) {
+  const GenerationRequest& g = r.generation;
+  require(g.choices >= 1 && g.choices <= 16 && g.temperature >= 0 && g.temperature <= 100);
+  require(g.top_p >= 0 && g.top_p <= 1 && g.top_k >= 0 && g.logprobs >= -1 && g.logprobs <= 20);
+  require(g.stops.size() <= 32 && g.logit_bias.size() <= 1024);
+  const std::vector<GenerationRequest> prompts = prepare(r, model);
+  require(!prompts.empty() && prompts.size() <= 128);
+  Answer answer(r, model, texts, prompts, 1);
+  for (size_t p = 0; p < prompts.size(); ++p) {
+    require(prompts[p].prompt.size() + prompts[p].max_new <= model.context);
+    ChoiceText text(*model.tokenizer, prompts[p]);
+    GenerationEvent e;
+    e.tokens.push_back({prompts[p].prompt[0], -1, {}});
+    e.text = text.push(prompts[p].prompt[0]) + text.finish();
+    e.end = EndReason::kLength;
+    for (e.choice = 0; e.choice < g.choices; ++e.choice)
+      for (std::string_view out = answer.take(p, e); !out.empty();) {
+        const size_t end = out.find("\n\n");
+        require(out.starts_with("data: ") && end != std::string_view::npos);
+        parse_json_strictly(out.substr(6, end - 6), "event");
+        out.remove_prefix(end + 2);
+      }
+  }
+  require(answer.complete());
+  if (!r.stream) parse_json_strictly(answer.whole(), "answer");
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const Tokenizer tokenizer = make_tokenizer();
+  static const TokenTexts texts(tokenizer);
+  ServedModel model;
+  model.name = "m";
+  model.tokenizer = &tokenizer;
+  model.context = 512;
+  model.vocab = 256;
+  model.slots = 16;
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  for (int kind = 0; kind < 4; ++kind) {
+    try {
+      const Json body = parse_body(bytes);
+      if (kind == 0) check_request(parse_chat_request(body, model), model, texts);
+      if (kind == 1) check_request(parse_completion_request(body, model), model, texts);
+      if (kind == 2) parse_json_strictly(tokenize_answer(body, model), "answer");
+      if (kind == 3) parse_json_strictly(detokenize_answer(body, model), "answer");
+    } catch (const ApiError& e) {
+      require(e.status == 400 || e.status == 404);
+      parse_json_strictly(error_json(e), "error");
+    }
+  }
+  return 0;
+}

@@ -1,0 +1,423 @@
+// SPDX-License-Identifier: Apache-2.0
+// The life of connections and of the server, over a scripted generator: limits, keys, clients that
+// leave, overload, the end.
+#include <dirent.h>
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "base/error.h"
+#include "unit/serve_util.h"
+
+namespace moebius {
+namespace {
+
+using test::Client;
+using test::eventually;
+using test::FakeServer;
+using test::Response;
+
+const char* const kStream = R"({"prompt":"a b c","max_tokens":1000,"stream":true})";
+
+size_t descriptors() {
+  size_t n = 0;
+  DIR* dir = opendir("/proc/self/fd");
+  while (readdir(dir) != nullptr) ++n;
+  closedir(dir);
+  return n;
+}
+
+TEST(ServeLife, KeepAliveAndPipelining) {
+  const FakeServer server;
+  Client client(server.port);
+  client.send(test::get("/health") +
+              test::post("/v1/completions", R"({"prompt":"a","max_tokens":3})") +
+              test::get("/live"));
+  EXPECT_EQ(client.read().body, R"({"status":"ok"})");
+  EXPECT_EQ(client.read().status, 200);
+  EXPECT_EQ(client.read().status, 200);
+  client.send(test::get("/health", "Connection: close\r\n"));
+  const Response last = client.read();
+  EXPECT_EQ(last.status, 200);
+  EXPECT_TRUE(last.closed);
+  // HTTP/1.0: a stream ends with the connection.
+  const std::string body = R"({"prompt":"a","max_tokens":3,"stream":true})";
+  const Response old =
+      server.ask(fmt::format("POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Type: "
+                             "application/json\r\nContent-Length: {}\r\n\r\n{}",
+                             body.size(), body));
+  EXPECT_EQ(old.fields.count("transfer-encoding"), 0u);
+  EXPECT_EQ(old.events().back(), "[DONE]");
+}
+
+TEST(ServeLife, ExpectContinue) {
+  const FakeServer server;
+  const std::string body = R"({"prompt":"a","max_tokens":1})";
+  Client client(server.port);
+  client.send(
+      fmt::format("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+                  "application/json\r\nContent-Length: {}\r\nExpect: 100-continue\r\n\r\n",
+                  body.size()));
+  EXPECT_TRUE(client.read_some().starts_with("HTTP/1.1 100 "));
+  client.send(body);
+  EXPECT_EQ(client.read().status, 200);
+  // What will be refused is refused at once.
+  Client other(server.port);
+  other.send(
+      "POST /nothing HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\nExpect: "
+      "100-continue\r\n\r\n");
+  const Response r = other.read();
+  EXPECT_EQ(r.status, 404);
+  EXPECT_TRUE(r.closed);
+}
+
+TEST(ServeLife, BadRequestsCloseTheConnection) {
+  const FakeServer server;
+  for (const auto& [bytes, status] :
+       {std::pair<std::string, int>{"GET / HTTP/1.1\r\n\r\n", 400},
+        {"GET /" + std::string(9000, 'a') + " HTTP/1.1\r\nHost: localhost\r\n\r\n", 414},
+        {test::get("/", "X: " + std::string(1 << 20, 'a') + "\r\n"), 431},
+        {"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10000000\r\n\r\n" +
+             std::string(10000000, 'x'),
+         413},
+        {"GET / HTTP/3.0\r\nHost: localhost\r\n\r\n", 505}}) {
+    Client client(server.port);
+    client.send(bytes);
+    const Response r = client.read();
+    EXPECT_EQ(r.status, status);
+    EXPECT_TRUE(r.closed);
+    EXPECT_EQ(r.json().find("error")->members().size(), 4u);
+    EXPECT_FALSE(r.fields.at("x-request-id").empty());
+  }
+}
+
+TEST(ServeLife, Keys) {
+  ServerOptions options;
+  options.access.keys = parse_keys("# people\nann:secret-1\nbob:secret-2\n", "keys");
+  const FakeServer server(options);
+  const std::string body = R"({"prompt":"a","max_tokens":1})";
+  for (const char* none : {"", "Authorization: Bearer secret-3\r\n", "Authorization: secret-1\r\n",
+                           "Authorization: Bearer secret-1x\r\n", "Authorization: Bearer \r\n",
+                           "Authorization: Basic secret-1\r\n"}) {
+    const Response r = server.ask(test::post("/v1/completions", body, none));
+    EXPECT_EQ(r.status, 401) << none;
+    EXPECT_EQ(r.fields.at("www-authenticate"), "Bearer");
+    for (const char* path :
+         {"/v1/models", "/metrics", "/api/state", "/openapi.json", "/version", "/nothing"})
+      EXPECT_EQ(server.ask(test::get(path, none)).status, 401) << path;
+    for (const char* path : {"/health", "/live", "/"})
+      EXPECT_EQ(server.ask(test::get(path, none)).status, 200) << path;
+  }
+  EXPECT_EQ(
+      server.ask(test::post("/v1/completions", body, "Authorization: Bearer secret-2\r\n")).status,
+      200);
+  EXPECT_EQ(
+      server.ask(test::post("/v1/completions", body, "authorization: bearer secret-1\r\n")).status,
+      200);
+  // A path is taken from the raw target, not from Host.
+  EXPECT_EQ(server.ask("GET /v1/models HTTP/1.1\r\nHost: localhost/health?\r\n\r\n").status, 403);
+  EXPECT_THROW(parse_keys("nokey\n", "keys"), Error);
+  EXPECT_THROW(parse_keys("\n", "keys"), Error);
+  for (const std::string& line : server.log) {
+    EXPECT_EQ(line.find("secret"), std::string::npos);
+    EXPECT_EQ(line.find("a b"), std::string::npos);
+  }
+}
+
+TEST(ServeLife, HostAndOrigin) {
+  ServerOptions options;
+  options.access.origins = {"https://app.example"};
+  options.access.hosts = {"box.lan"};
+  const FakeServer server(options);
+  const auto with = [&](const std::string& fields) {
+    return server.ask("GET /v1/models HTTP/1.1\r\n" + fields + "\r\n");
+  };
+  for (const char* host : {"localhost", "localhost:99", "127.0.0.1", "127.0.0.1:8000", "[::1]",
+                           "[::1]:8000", "LOCALHOST", "Box.lan:1"})
+    EXPECT_EQ(with(fmt::format("Host: {}\r\n", host)).status, 200) << host;
+  for (const char* host :
+       {"evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "[::2]", ""})
+    EXPECT_EQ(with(fmt::format("Host: {}\r\n", host)).status, 403) << host;
+  EXPECT_EQ(with("Host: localhost:8000\r\nOrigin: http://localhost:8000\r\n").status, 200);
+  for (const char* origin :
+       {"http://evil.example", "null", "http://localhost:9999", "https://app.example.evil"})
+    EXPECT_EQ(with(fmt::format("Host: localhost:8000\r\nOrigin: {}\r\n", origin)).status, 403)
+        << origin;
+  const Response allowed = with("Host: localhost\r\nOrigin: https://app.example\r\n");
+  EXPECT_EQ(allowed.status, 200);
+  EXPECT_EQ(allowed.fields.at("access-control-allow-origin"), "https://app.example");
+  EXPECT_EQ(allowed.fields.count("access-control-allow-credentials"), 0u);
+  const FakeServer plain;
+  EXPECT_EQ(plain.ask(test::get("/health")).fields.count("access-control-allow-origin"), 0u);
+}
+
+TEST(ServeLife, ClientsThatLeaveFreeTheirSlot) {
+  FakeServer server;
+  server.generator.pace_us = 2000;
+  for (int i = 0; i < 3; ++i) {
+    Client client(server.port);
+    client.send(test::post("/v1/completions", kStream));
+    ASSERT_EQ(client.read(true).status, 200);
+    if (i == 0) client.half_close();
+    if (i == 1) client.reset();
+    if (i < 2) {
+      EXPECT_TRUE(eventually([&] { return server.generator.stats().running == 0; }));
+    }
+  }
+  EXPECT_TRUE(eventually([&] { return server.generator.stats().running == 0; }));
+  EXPECT_EQ(server.generator.cancelled, 3u);
+  EXPECT_EQ(server.metric(R"(request_success_total{finished_reason="cancelled"})"), "3");
+}
+
+TEST(ServeLife, DisconnectsAtRandomMoments) {
+  FakeServer server;
+  server.generator.pace_us = 300;
+  std::mt19937 random(7);
+  const size_t before = descriptors();
+  const int count = 300;
+  for (int i = 0; i < count; ++i) {
+    Client client(server.port);
+    client.send(test::post("/v1/completions", kStream));
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
+    if (random() % 2 == 0) client.reset();
+  }
+  EXPECT_TRUE(eventually(
+      [&] { return server.generator.stats().running + server.generator.stats().waiting == 0; }));
+  EXPECT_TRUE(eventually([&] { return descriptors() <= before; }));
+  // Everyone else is served as before.
+  EXPECT_EQ(server.completion(R"("prompt":"a","max_tokens":3)").status, 200);
+}
+
+TEST(ServeLife, OverloadIsTurnedAway) {
+  ServerOptions options;
+  options.queue = 4;
+  FakeServer server(options, {}, 2);
+  server.generator.held = true;
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 6; ++i) {
+    clients.push_back(std::make_unique<Client>(server.port));
+    clients.back()->send(test::post("/v1/completions", R"({"prompt":"a","max_tokens":3})"));
+    EXPECT_TRUE(eventually([&] {
+      return server.generator.stats().running + server.generator.stats().waiting ==
+             static_cast<size_t>(i + 1);
+    }));
+  }
+  const Response full = server.completion(R"("prompt":"a","max_tokens":3)");
+  EXPECT_EQ(full.status, 429);
+  EXPECT_EQ(full.json().find("error")->find("type")->as_string(), "rate_limit_error");
+  const int retry = std::stoi(full.fields.at("retry-after"));
+  EXPECT_TRUE(retry >= 1 && retry <= 60);
+  EXPECT_EQ(server.ask(test::get("/health")).status, 200);  // waits for nobody
+  EXPECT_EQ(server.ask(test::get("/metrics")).status, 200);
+  server.generator.held = false;
+  for (const auto& c : clients) EXPECT_EQ(c->read().status, 200);
+  EXPECT_LE(server.generator.most_running, 2u);
+  EXPECT_EQ(server.completion(R"("prompt":"a","max_tokens":3)").status, 200);
+}
+
+// Far more than fits, from many threads: every answer is whole and its own, or 429.
+TEST(ServeLife, NothingIsLostOrMixed) {
+  ServerOptions options;
+  options.queue = 8;
+  FakeServer server(options);
+  std::atomic<int> whole{0}, turned_away{0}, wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 16; ++t)
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 20; ++i) {
+        const int mark = 100 + t * 20 + i;
+        const Response r = server.completion(
+            fmt::format(R"("prompt":[{0},{0}],"max_tokens":8,"return_token_ids":true)", mark));
+        if (r.status == 429) {
+          ++turned_away;
+        } else {
+          const Json j = r.json();
+          const std::string ids = j.find("choices")->items()[0].find("token_ids")->dump();
+          const bool right = ids == fmt::format("[{0}, {0}, {0}, {0}, {0}, {0}, {0}, {0}]", mark);
+          ++(r.status == 200 && right ? whole : wrong);
+        }
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(whole + turned_away, 320);
+  EXPECT_GT(whole, 0);
+}
+
+TEST(ServeLife, TimeLimits) {
+  ServerOptions options;
+  options.limits.header_time = HttpTime(100);
+  options.limits.body_time = HttpTime(100);
+  options.limits.idle_time = HttpTime(300);
+  options.limits.linger_time = HttpTime(100);
+  const FakeServer server(options);
+  Client head(server.port);
+  head.send("GET / HTTP/1.1\r\nHo");
+  EXPECT_EQ(head.read().status, 408);
+  Client body(server.port);
+  body.send(
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+      "application/json\r\nContent-Length: 10\r\n\r\n{");
+  EXPECT_EQ(body.read().status, 408);
+  Client silent(server.port);
+  EXPECT_TRUE(silent.at_end());
+  EXPECT_EQ(server.ask(test::get("/health")).status, 200);
+}
+
+TEST(ServeLife, SlowReadersAreClosed) {
+  ServerOptions options;
+  options.limits.unsent = 64 << 10;
+  FakeServer server(options);
+  server.generator.pace_us = 200;
+  Client client(server.port);
+  client.send(
+      test::post("/v1/completions",
+                 R"({"prompt":"a b c d","max_tokens":2000,"n":4,"stream":true,"logprobs":20})"));
+  EXPECT_TRUE(eventually([&] { return server.generator.cancelled == 1; }));
+  EXPECT_EQ(server.ask(test::get("/health")).status, 200);
+}
+
+TEST(ServeLife, TooManyConnections) {
+  ServerOptions options;
+  options.limits.connections = 3;
+  const FakeServer server(options);
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 3; ++i) {
+    clients.push_back(std::make_unique<Client>(server.port));
+    clients.back()->send(test::get("/health"));
+    clients.back()->read();
+  }
+  Client more(server.port);
+  const Response r = more.read();
+  EXPECT_EQ(r.status, 503);
+  EXPECT_TRUE(r.closed);
+  clients.pop_back();
+  EXPECT_TRUE(eventually([&] { return server.ask(test::get("/health")).status == 200; }));
+}
+
+TEST(ServeLife, BodiesTakeTurns) {
+  ServerOptions options;
+  options.limits.bodies = 1 << 20;
+  const FakeServer server(options);
+  const std::string body =
+      R"({"prompt":"a","max_tokens":1,"x":")" + std::string(900000, 'x') + "\"}";
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.push_back(std::make_unique<Client>(server.port));
+    clients.back()->send(test::post("/v1/completions", body).substr(0, 800000));
+  }
+  std::vector<std::thread> threads;
+  std::atomic<int> done{0};
+  for (const auto& c : clients)
+    threads.emplace_back([&] {
+      c->send(test::post("/v1/completions", body).substr(800000));
+      done += c->read().status == 200;
+    });
+  for (std::thread& t : threads) t.join();
+  EXPECT_EQ(done, 4);
+}
+
+TEST(ServeLife, PingBreaksSilence) {
+  ServerOptions options;
+  options.ping_time = HttpTime(100);
+  FakeServer server(options);
+  server.generator.held = true;
+  Client client(server.port);
+  client.send(test::post("/v1/completions", R"({"prompt":"a","max_tokens":2,"stream":true})"));
+  EXPECT_EQ(client.read(true).status, 200);  // before the first token
+  EXPECT_NE(client.read_some().find(": ping\n\n"), std::string::npos);
+  server.generator.held = false;
+  std::string rest;
+  while (rest.find("[DONE]") == std::string::npos) {
+    const std::string more = client.read_some();
+    ASSERT_FALSE(more.empty());
+    rest += more;
+  }
+}
+
+TEST(ServeLife, FailureOfOneSequence) {
+  FakeServer server;
+  server.generator.fail_at = 3;
+  const Response whole = server.completion(R"("prompt":"a","max_tokens":9)");
+  EXPECT_EQ(whole.status, 500);
+  EXPECT_EQ(whole.fields.at("x-should-retry"), "false");
+  EXPECT_EQ(whole.json().find("error")->find("type")->as_string(), "server_error");
+  const Response stream = server.completion(R"("prompt":"a","max_tokens":9,"stream":true)");
+  EXPECT_EQ(stream.status, 200);
+  const std::vector<std::string> events = stream.events();
+  ASSERT_GE(events.size(), 2u);
+  EXPECT_EQ(events.back(), "[DONE]");
+  EXPECT_TRUE(events[events.size() - 2].starts_with("{\"error\":{")) << events[events.size() - 2];
+  server.generator.fail_at = 0;
+  EXPECT_EQ(server.completion(R"("prompt":"a","max_tokens":9)").status, 200);
+}
+
+TEST(ServeLife, DeadEngine) {
+  FakeServer server;
+  server.generator.held = true;
+  Client client(server.port);
+  client.send(test::post("/v1/completions", R"({"prompt":"a","max_tokens":9})"));
+  EXPECT_TRUE(eventually([&] { return server.generator.stats().running == 1; }));
+  server.generator.dies = true;
+  server.generator.held = false;
+  EXPECT_EQ(client.read().status, 500);
+  EXPECT_EQ(server.join(), 3);
+}
+
+TEST(ServeLife, DrainFinishesWhatRuns) {
+  FakeServer server;
+  server.generator.pace_us = 3000;
+  Client stream(server.port), idle(server.port), busy(server.port);
+  idle.send(test::get("/health"));
+  idle.read();
+  stream.send(
+      test::post("/v1/completions", R"({"prompt":"a b c","max_tokens":100,"stream":true})"));
+  busy.send("GET /health HT");
+  EXPECT_EQ(stream.read(true).status, 200);
+  server.server->shut_down();
+  EXPECT_TRUE(idle.at_end());
+  busy.send("TP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_EQ(busy.read().status, 503);
+  std::string rest;
+  for (std::string more; !(more = stream.read_some()).empty();) rest += more;
+  EXPECT_NE(rest.find("\"finish_reason\":\"length\""), std::string::npos);
+  EXPECT_NE(rest.find("data: [DONE]"), std::string::npos);
+  EXPECT_EQ(server.join(), 0);
+}
+
+TEST(ServeLife, DrainHasAnEnd) {
+  ServerOptions options;
+  options.drain_time = HttpTime(100);
+  FakeServer server(options);
+  server.generator.held = true;  // stuck
+  Client client(server.port);
+  client.send(test::post("/v1/completions", R"({"prompt":"a","max_tokens":9})"));
+  EXPECT_TRUE(eventually([&] { return server.generator.stats().running == 1; }));
+  server.server->shut_down();
+  EXPECT_EQ(client.read().status, 503);
+  EXPECT_EQ(server.join(), 0);
+}
+
+TEST(ServeLife, LoadingIsSaid) {
+  ServerOptions options;
+  options.port = 0;
+  ApiServer server(options);
+  const uint16_t port = server.listen();
+  std::thread thread([&] { server.run(); });
+  const auto ask = [&](const std::string& bytes) {
+    Client client(port);
+    client.send(bytes);
+    return client.read();
+  };
+  EXPECT_EQ(ask(test::get("/health")).status, 503);
+  EXPECT_EQ(ask(test::get("/live")).status, 200);
+  EXPECT_EQ(ask(test::get("/metrics")).status, 200);
+  EXPECT_EQ(ask(test::get("/")).status, 200);
+  EXPECT_EQ(ask(test::post("/v1/completions", "{}")).fields.at("retry-after"), "5");
+  server.shut_down();
+  thread.join();
+}
+
+}  // namespace
+}  // namespace moebius
