@@ -14,6 +14,8 @@ namespace moebius {
 namespace {
 
 constexpr size_t kMostMessages = 4096;
+constexpr uint64_t kTemplateSteps = 2'000'000;
+constexpr size_t kTemplateMemory = 64 << 20;
 
 // The text of a content: a string, or parts that are text.
 std::string content_text(const Json& content, const std::string& path) {
@@ -102,6 +104,8 @@ std::vector<int32_t> encode_chat(const ApiRequest& request, const ServedModel& m
   ChatInput input;
   input.messages = &request.messages;
   input.extra = &request.template_extra;
+  input.steps = kTemplateSteps;
+  input.memory = kTemplateMemory;
   try {
     return model.tokenizer->encode_segments(model.templates->render(input), request.add_special);
   } catch (const Error& e) {

@@ -57,6 +57,8 @@ std::vector<TextSegment> ChatTemplate::render(
   for (const Json* j : {in.messages, in.tools, in.documents, in.extra})
     if (j != nullptr) input += text_bytes(*j);
   jinja::Limits limits;
+  limits.steps = in.steps;
+  limits.memory = in.memory;
   limits.memory += 64 * input;
   limits.output += 16 * input;
   limits.steps += 4 * input;
@@ -128,7 +130,10 @@ std::vector<TextSegment> ChatTemplates::render(const ChatInput& input) const {
   if (it == sources_.end() && sources_.size() == 1) it = sources_.begin();
   if (it == sources_.end())
     fail("{}: chat_template names several templates but none is \"default\"", folder_);
-  return ChatTemplate(it->second.text, it->second.where).render(input, tokens_);
+  const Source& source = it->second;
+  std::call_once(source.lazy->once,
+                 [&] { source.lazy->parsed.emplace(source.text, source.where); });
+  return source.lazy->parsed->render(input, tokens_);
 }
 
 }  // namespace moebius

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,6 +25,9 @@ struct ChatInput {
   bool add_generation_prompt = true;
   const Json* extra = nullptr;  // object: further names (enable_thinking, reasoning_effort, ...)
   std::optional<int64_t> now;  // seconds since 1970 UTC for strftime_now; the local clock if absent
+  // What rendering may take, beside what grows with the input.
+  uint64_t steps = 20'000'000;
+  size_t memory = size_t{256} << 20;
 };
 
 class ChatTemplate {
@@ -48,18 +52,23 @@ class ChatTemplate {
 // string, or a list of named templates), and the special tokens that templates may name.
 class ChatTemplates {
  public:
-  // Empty if the folder has none. Templates are parsed when they are used, so that a broken one
-  // disturbs nobody else.
+  // Empty if the folder has none. Templates are parsed when they are first used, so that a broken
+  // one disturbs nobody else.
   static ChatTemplates from_folder(const std::string& folder);
   bool empty() const { return sources_.empty(); }
   // With tools the one named "tool_use" if there is one, else "default" or the only one. Throws
-  // Error.
+  // Error. Thread-safe.
   std::vector<TextSegment> render(const ChatInput& input) const;
   const std::map<std::string, std::string>& tokens() const { return tokens_; }
 
  private:
+  struct Lazy {
+    std::once_flag once;
+    std::optional<ChatTemplate> parsed;
+  };
   struct Source {
     std::string text, where;
+    std::shared_ptr<Lazy> lazy = std::make_shared<Lazy>();
   };
   std::map<std::string, Source> sources_;
   std::map<std::string, std::string> tokens_;
