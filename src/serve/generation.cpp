@@ -88,8 +88,9 @@ void ApiServer::generate(HttpExchangePtr exchange, bool chat) {
 void ApiServer::prepared(const GenerationPtr& g, ApiRequest request,
                          std::vector<GenerationRequest> prompts) {
   if (g->ended) return;
+  std::string().swap(g->exchange->request().body);  // no longer needed, and may be large
   try {
-    if (draining_ && stats().dead) throw ApiError(503, "engine_dead", "the engine failed");
+    if (dead()) throw ApiError(503, "engine_dead", "the engine failed");
     g->choices = g->open_choices = prompts.size() * request.generation.choices;
     check_capacity(g->choices);
     g->stream = request.stream;
@@ -104,12 +105,13 @@ void ApiServer::prepared(const GenerationPtr& g, ApiRequest request,
       // Lengths first, so that no two pairs of names give one salt.
       const std::string owner = options_.share_prefixes ? "" : g->client;
       p.salt = fmt::format("{}:{}{}", owner.size(), owner, p.salt);
-      g->waiting_tokens += p.prompt.size();
+      const size_t tokens = p.prompt.size();
       const uint64_t id = generator_->submit(std::move(p));
+      g->waiting_tokens += tokens;
+      waiting_tokens_ += tokens;
       g->ids.push_back(id);
       running_[id] = {g, i};
     }
-    waiting_tokens_ += g->waiting_tokens;
   } catch (const ApiError& e) {
     refuse_generation(g, e);
   } catch (const Error& e) {  // the generator can never run it
@@ -155,7 +157,7 @@ void ApiServer::take(std::vector<GenerationEvent> events, const StepSummary& ste
   std::sort(touched.begin(), touched.end());
   touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
   for (const GenerationPtr& g : touched) flush(g);
-  if (!died_ && stats().dead) {
+  if (!died_ && dead()) {
     died_ = true;
     for (const GenerationPtr& g : std::vector(generations_.begin(), generations_.end()))
       fail_generation(g, ApiError(500, "engine_dead", "the engine failed"));
@@ -248,7 +250,7 @@ void ApiServer::end_generation(const GenerationPtr& g, int status, std::string_v
   if (keep->ran) sequences_ -= keep->open_choices;
   if (keep->ran && word == "cancelled")
     for (size_t i = 0; i < keep->open_choices; ++i) metrics_.ended(EndReason::kCancelled);
-  waiting_tokens_ -= std::min(waiting_tokens_, keep->waiting_tokens);
+  waiting_tokens_ -= std::exchange(keep->waiting_tokens, 0);
   generations_.erase(keep);
   if (status != 0) {
     const Usage usage = keep->answer ? keep->answer->usage() : Usage{};

@@ -53,7 +53,6 @@ struct GenerationEvent {
 };
 
 struct GeneratorStats {
-  bool ready = false, dead = false;
   double heartbeat_seconds = 0;  // since the last step, or since it fell idle
   double step_seconds = 0;       // a usual one
   size_t running = 0, waiting = 0, slots = 0;
@@ -86,6 +85,7 @@ class Generator {
   // run.
   virtual uint64_t submit(GenerationRequest request) = 0;
   virtual void cancel(uint64_t id) = 0;
+  virtual bool dead() const = 0;  // no event will come any more
   virtual GeneratorStats stats() const = 0;
 };
 

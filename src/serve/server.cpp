@@ -202,7 +202,7 @@ std::optional<HttpReply> ApiServer::refuse(const HttpRequest& head) {
       throw ApiError(400, "unsupported",
                      "/v1/responses is not offered yet; use /v1/chat/completions");
     if (!get && draining_) throw unavailable("draining", "the server is shutting down", 10);
-    if (!get && stats().dead)
+    if (!get && dead())
       throw unavailable("engine_dead", "the engine failed; the server is ending", 10);
     if ((!get || route->kind == Kind::kModels || route->kind == Kind::kModel) && !model_)
       throw unavailable("loading", "the model is being loaded", 5);
@@ -277,8 +277,7 @@ HttpReply ApiServer::small_answer(Kind kind, const HttpRequest& request) {
 }
 
 HttpReply ApiServer::health() const {
-  const GeneratorStats s = stats();
-  if (s.dead || died_) throw unavailable("engine_dead", "the engine failed", 10);
+  if (dead() || died_) throw unavailable("engine_dead", "the engine failed", 10);
   if (draining_) throw unavailable("draining", "the server is shutting down", 10);
   if (!model_) throw unavailable("loading", "the model is being loaded", 5);
   return json_reply("{\"status\":\"ok\"}");

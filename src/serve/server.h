@@ -88,6 +88,7 @@ class ApiServer : private HttpHandler {
   void send_state(const HttpExchangePtr& exchange);
   std::string state_json();
   GeneratorStats stats() const;
+  bool dead() const { return generator_ != nullptr && generator_->dead(); }
 
   // Generating (generation.cpp).
   void generate(HttpExchangePtr exchange, bool chat);

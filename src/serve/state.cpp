@@ -47,7 +47,7 @@ std::string ApiServer::state_json() {
   };
 
   Json j = Json::object();
-  const char* status = s.dead ? "dead" : draining_ ? "draining" : model_ ? "ok" : "loading";
+  const char* status = dead() ? "dead" : draining_ ? "draining" : model_ ? "ok" : "loading";
   j.set("status", status);
   j.set("model", model_ ? model_->name : "");
   j.set("context", static_cast<uint64_t>(model_ ? model_->context : 0));

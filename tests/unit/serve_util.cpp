@@ -78,8 +78,6 @@ void FakeGenerator::cancel(uint64_t id) {
 GeneratorStats FakeGenerator::stats() const {
   const std::lock_guard lock(mutex_);
   GeneratorStats s;
-  s.ready = true;
-  s.dead = dead_;
   s.slots = slots_;
   size_t sequences = 0;
   for (const auto& job : jobs_) sequences += job->choices.size();

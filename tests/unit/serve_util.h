@@ -28,6 +28,7 @@ class FakeGenerator final : public Generator {
   void halt();  // no event comes any more
   uint64_t submit(GenerationRequest request) override;
   void cancel(uint64_t id) override;
+  bool dead() const override { return dead_; }
   GeneratorStats stats() const override;
 
   std::atomic<int> pace_us{0};     // between steps
@@ -62,7 +63,8 @@ class FakeGenerator final : public Generator {
   std::condition_variable wake_;
   std::vector<std::unique_ptr<Job>> jobs_;
   uint64_t next_ = 1;
-  bool ending_ = false, dead_ = false;
+  bool ending_ = false;
+  std::atomic<bool> dead_{false};
   std::thread thread_;
 };
 
