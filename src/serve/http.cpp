@@ -30,6 +30,7 @@ using Tcp = asio::ip::tcp;
 
 constexpr size_t kAhead = 64 << 10;      // bytes of further requests that are read while one runs
 constexpr size_t kReadPiece = 16 << 10;  // per read
+constexpr int kSendBuffer = 256 << 10;
 constexpr size_t kLingerBytes = 64 << 20;
 
 class BeastParser final : public HttpParser, private http::basic_parser<true> {
@@ -223,6 +224,8 @@ void HttpConnection::start() {
   error_code ec;
   socket_.set_option(Tcp::no_delay(true), ec);
   socket_.set_option(asio::socket_base::keep_alive(true), ec);
+  // What the system would hold for a client that does not read grows to megabytes otherwise.
+  socket_.set_option(asio::socket_base::send_buffer_size(kSendBuffer), ec);
   const auto most = static_cast<unsigned>(server_.limits_.write_time.count());
   setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &most, sizeof most);
   arm(server_.limits_.idle_time);

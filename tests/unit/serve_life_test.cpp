@@ -270,7 +270,7 @@ TEST(ServeLife, SlowReadersAreClosed) {
   options.limits.unsent = 64 << 10;
   FakeServer server(options);
   server.generator.pace_us = 200;
-  Client client(server.port);
+  Client client(server.port, 20, 4096);
   client.send(
       test::post("/v1/completions",
                  R"({"prompt":"a b c d","max_tokens":2000,"n":4,"stream":true,"logprobs":20})"));

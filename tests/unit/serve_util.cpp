@@ -179,11 +179,13 @@ std::vector<std::string> Response::events() const {
   return out;
 }
 
-Client::Client(uint16_t port, int seconds) {
+Client::Client(uint16_t port, int seconds, int receive_buffer) {
   fd_ = socket(AF_INET, SOCK_STREAM, 0);
   const timeval time{seconds, 0};
   setsockopt(fd_, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time);
   setsockopt(fd_, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time);
+  if (receive_buffer > 0)
+    setsockopt(fd_, SOL_SOCKET, SO_RCVBUF, &receive_buffer, sizeof receive_buffer);
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(port);

@@ -79,7 +79,7 @@ struct Response {
 
 class Client {
  public:
-  explicit Client(uint16_t port, int seconds = 20);
+  explicit Client(uint16_t port, int seconds = 20, int receive_buffer = 0);
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
