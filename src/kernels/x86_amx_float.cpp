@@ -150,7 +150,8 @@ struct Gemm {
     }
   }
 
-  // Tiles 0 to 3 += rows from input `from` on * packed inputs [k, end); the piece begins at k0.
+  // Tiles 0 to 3 += rows from input `from` on * packed inputs [k, end); the piece begins at k0. Rows
+  // are next needed when other panels pass: they shall not drive the weights out of the cache.
   template <bool kTwo>
   [[gnu::always_inline]] void multiply(const Rows& r, const Piece& c, size_t from, size_t k,
                                        size_t end) const {
@@ -162,11 +163,11 @@ struct Gemm {
       _tile_loadd(6, w, stride);
       _tile_loadd(7, w + half, stride);
       for (size_t i = 0; i < l.limbs; ++i, x0 += l.tile_bytes, x1 += l.tile_bytes) {
-        _tile_loadd(4, x0, row_stride);
+        _tile_stream_loadd(4, x0, row_stride);
         _tile_dpbf16ps(0, 4, 6);
         _tile_dpbf16ps(1, 4, 7);
         if constexpr (kTwo) {
-          _tile_loadd(5, x1, row_stride);
+          _tile_stream_loadd(5, x1, row_stride);
           _tile_dpbf16ps(2, 5, 6);
           _tile_dpbf16ps(3, 5, 7);
         }

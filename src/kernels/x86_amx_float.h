@@ -76,16 +76,18 @@ struct Blocking {
   size_t scales, sums, state, row, bytes;  // offsets
 };
 inline Blocking blocking_of(const Shape& s, const PanelLayout& l, bool ragged) {
-  constexpr size_t kPieceK = 512, kSums = 16384;
+  // Shorter pieces where sums of groups, too, want their place in the first-level cache.
+  const size_t longest = s.groups > 1 && s.form != Form::kFp4 ? 256 : 512;
+  constexpr size_t kSums = 16384;
   Blocking b{};
   const bool grouped = s.groups > 1;
   if (ragged) {
     b.piece_k = s.K_padded, b.piece_groups = s.groups;
   } else if (grouped) {
-    b.piece_groups = s.most_k < kPieceK ? kPieceK / s.most_k : 1;
+    b.piece_groups = s.most_k < longest ? longest / s.most_k : 1;
     b.piece_k = b.piece_groups * s.most_k;
   } else {
-    b.piece_groups = 1, b.piece_k = s.K_padded < kPieceK ? s.K_padded : kPieceK;
+    b.piece_groups = 1, b.piece_k = s.K_padded < longest ? s.K_padded : longest;
   }
   const size_t rows = l.tiles > 1 ? 2 * kTile : l.tile_rows < 1 ? 1 : l.tile_rows;
   b.batch = kSums / (rows * kNr * 4);

@@ -179,7 +179,7 @@ class ManyRows {
         for (size_t u = 0; u < 2; ++u) ask(panels_[u] + p.k1 * per_input + 64 * i);
     if (!p.more) ahead_.lines = 0;
     for (size_t u = 0; u < 2; ++u) ahead_.next[u] = panels_[u] + 2 * s_.stride + p.k0 * per_input;
-    const size_t parts = (t_.tiles + 1) / 2 * p.groups;
+    const size_t parts = (t_.tiles + 1) / 2 * ((p.k1 - p.k0) / s_.step);
     ahead_.part = (ahead_.lines + parts - 1) / parts;
   }
 
@@ -191,11 +191,15 @@ class ManyRows {
   }
 
   // One step of T tiles of rows against both panels; kStore: the tiles begin anew, and what they
-  // held goes to memory.
+  // held goes to memory. Rows come from the second-level cache and are next needed when other panels
+  // pass: where they are many, a hint says that they shall not drive out codes, sums and results.
   template <int T, bool kStore>
   [[gnu::always_inline]] void step(Operands& o, [[maybe_unused]] uint8_t* to) const {
-    const size_t step = s_.step;
-    _tile_loadd(4, o.x0, step);
+    if constexpr (T == 2) {
+      _tile_stream_loadd(4, o.x0, s_.step);
+    } else {
+      _tile_loadd(4, o.x0, s_.step);
+    }
     _tile_loadd(6, o.w0, 64);
     if constexpr (kStore) {
       _tile_stored(0, to, 64);
@@ -209,7 +213,7 @@ class ManyRows {
     }
     _tile_dpbssd(1, 4, 7);
     if constexpr (T == 2) {
-      _tile_loadd(5, o.x1, step);
+      _tile_stream_loadd(5, o.x1, s_.step);
       if constexpr (kStore) {
         _tile_stored(2, to + 2 * kTile, 64);
         _tile_zero(2);
@@ -261,11 +265,12 @@ class ManyRows {
         _tile_stored(3, to + 3 * kTile, 64);
       }
       fold<kKind>(waiting, 0, part);
+      ahead_.fetch();
       for (size_t i = 1; i < steps; ++i) {
         step<T, false>(o, to);
         fold<kKind>(waiting, i * part, (i + 1) * part);
+        ahead_.fetch();
       }
-      ahead_.fetch();
       waiting = now, waiting.at = to;
       now = {nullptr, p.group + g, tile * t_.rows, T, false};
     }
@@ -294,16 +299,18 @@ class ManyRows {
     in_tiles_ = now, waiting_ = waiting;
   }
 
-  // A piece of a group longer than pieces: its sums stay in memory from piece to piece.
+  // A piece of a group longer than pieces: its sums stay in the tiles from piece to piece where there
+  // are no other rows, else in memory.
   template <int T, Kind kKind>
   void part_of_group(const Piece& p, size_t tile) {
     uint8_t* const sums = sums_ + tile * 2 * kTile;
+    const bool stay = t_.tiles <= 2;
     if (p.begins) {
       _tile_zero(0);
       _tile_zero(1);
       _tile_zero(2);
       _tile_zero(3);
-    } else {
+    } else if (!stay) {
       _tile_loadd(0, sums, 64);
       _tile_loadd(1, sums + kTile, 64);
       if constexpr (T == 2) {
@@ -312,10 +319,13 @@ class ManyRows {
       }
     }
     Operands o = operands(p, tile);
-    for (size_t k = p.k0; k < p.k1; k += s_.step) step<T, false>(o, nullptr);
-    ahead_.fetch();
+    for (size_t k = p.k0; k < p.k1; k += s_.step) {
+      step<T, false>(o, nullptr);
+      ahead_.fetch();
+    }
     fold<kKind>(waiting_, 0, t_.rows);
     waiting_.tiles = 0;
+    if (stay && !p.ends) return;
     _tile_stored(0, sums, 64);
     _tile_stored(1, sums + kTile, 64);
     if constexpr (T == 2) {
