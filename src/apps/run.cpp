@@ -122,6 +122,7 @@ Command run_command() {
       .by_default("0");
   c.option("--seed", "N", &o->seed, "of the draws");
   add_model_options(c, o->model);
+  add_engine_options(c, o->engine);
   c.examples = {"moebius run -p 'It was a dark night' -n 64 --temp 0.8 --seed 1",
                 "moebius run DIR --chat -p 'Who are you?'", "moebius run DIR -i",
                 "moebius run DIR --tokens 1,2,3 -n 8 --json --logprobs 5"};

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/engine_options.h"
 #include "apps/model_commands.h"
 
 namespace moebius {
@@ -25,6 +26,7 @@ struct RunCommandOptions {
   std::vector<std::string> stop;
   bool ignore_eos = false;
   size_t context = 0;  // 0: what the model allows
+  EngineRunOptions engine;
   bool json = false;
 };
 int run_run(const RunCommandOptions& options);

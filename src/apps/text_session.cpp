@@ -49,14 +49,28 @@ double read_roof(ThreadPool& pool) {
 const char* word_for(Finish finish) {
   switch (finish) {
     case Finish::kStopToken:
+    case Finish::kStopText:
       return "stop";
     case Finish::kContext:
       return "context";
     case Finish::kCancelled:
       return "interrupted";
+    case Finish::kError:
+      return "error";
     default:
       return "length";
   }
+}
+
+EngineOptions engine_options(const RunCommandOptions& options, OpenModel& open, size_t vocab) {
+  EngineOptions o;
+  const int64_t trained = open.checkpoint.config().max_positions;
+  o.context =
+      options.context != 0 ? options.context : static_cast<size_t>(std::max<int64_t>(0, trained));
+  o.vocab = vocab;
+  o.pool = &open.pool;
+  set_engine_options(options.engine, o);
+  return o;
 }
 
 }  // namespace
@@ -64,6 +78,7 @@ const char* word_for(Finish finish) {
 void add(Answer& total, const Answer& a) {
   total.tokens.insert(total.tokens.end(), a.tokens.begin(), a.tokens.end());
   total.prompt_tokens += a.prompt_tokens;
+  total.cached_tokens += a.cached_tokens;
   total.decode_steps += a.decode_steps;
   total.prompt_seconds += a.prompt_seconds;
   total.decode_seconds += a.decode_seconds;
@@ -80,9 +95,8 @@ TextSession::TextSession(const RunCommandOptions& options, bool text)
             return tokenizer_ ? tokenizer_->token_to_id(t) : std::nullopt;
           },
           open_.model->vocab())),
-      engine_(*open_.model, {options.context, 512},
-              static_cast<size_t>(std::max<int64_t>(0, open_.checkpoint.config().max_positions)),
-              tokenizer_ ? tokenizer_->vocab_size() : 0) {
+      engine_(*open_.model,
+              engine_options(options, open_, tokenizer_ ? tokenizer_->vocab_size() : 0)) {
   if (tokenizer_) tokenizer_->check_fits(open_.model->vocab());
   const int64_t trained = open_.checkpoint.config().max_positions;
   if (trained > 0 && options.context > static_cast<size_t>(trained))
@@ -90,6 +104,7 @@ TextSession::TextSession(const RunCommandOptions& options, bool text)
                "moebius: warning: --ctx {} is beyond the {} tokens that the model was trained "
                "for; what it says there may make no sense\n",
                options.context, trained);
+  say_budget(engine_);
 }
 
 SamplingParams TextSession::sampling() const {
@@ -135,8 +150,9 @@ class TextSession::Run {
       answer_.finish = "error";
       answer_.error = e.what();
     }
-    session_.engine_.cancel(id_);
-    while (!session_.engine_.idle()) session_.engine_.step();  // let it go
+    session_.engine_.cancel(id_);  // what it has computed stays for the next turn
+    while (!session_.engine_.idle() && session_.engine_.step().failure.empty()) {
+    }
     answer_.decode_seconds = seconds_since(start_);
     if (stream_) give(stop_.push(stream_->finish()));
     give(stop_.finish());
@@ -168,16 +184,20 @@ class TextSession::Run {
 
   std::vector<StepResult> step_engine() {
     if (interrupt_seen()) session_.engine_.cancel(id_);
-    return session_.engine_.step();
+    StepReport report = session_.engine_.step();
+    if (!report.failure.empty()) fail("{}", report.failure);
+    return std::move(report.results);
   }
 
   void take(const std::vector<StepResult>& results) {
     for (const StepResult& r : results) {
+      answer_.cached_tokens = r.cached_tokens;
       if (r.choice) time_token();
       if (r.choice && r.finish != Finish::kStopToken) keep(*r.choice);
       if (done_) return;  // a stop string
       if (r.finish == Finish::kNo) continue;
       answer_.finish = word_for(r.finish);
+      answer_.error = r.error;
       done_ = true;
     }
   }
@@ -226,7 +246,8 @@ Answer TextSession::answer(std::vector<int32_t> prompt,
 
 Statistics TextSession::statistics(const Answer& a) {
   Statistics s;
-  if (a.prompt_seconds > 0) s.prompt_rate = static_cast<double>(a.prompt_tokens) / a.prompt_seconds;
+  if (a.prompt_seconds > 0)
+    s.prompt_rate = static_cast<double>(a.prompt_tokens - a.cached_tokens) / a.prompt_seconds;
   if (a.decode_steps > 0 && a.decode_seconds > 0)
     s.decode_rate = static_cast<double>(a.decode_steps) / a.decode_seconds;
   s.gbs = s.decode_rate * static_cast<double>(open_.model->weight_bytes_per_token()) * 1e-9;
@@ -240,10 +261,13 @@ Statistics TextSession::statistics(const Answer& a) {
 
 std::string TextSession::summary(const Answer& a, const Statistics& s) const {
   return fmt::format(
-      "[{} prompt tokens at {:.1f}/s, {} new at {:.1f}/s, {:.2f} GB/s of weights ({:.1f} % of the "
+      "[{} prompt tokens{} at {:.1f}/s, {} new at {:.1f}/s, {:.2f} GB/s of weights ({:.1f} % of "
+      "the "
       "read roof of {:.1f} GB/s), peak memory {}, {}]",
-      a.prompt_tokens, s.prompt_rate, a.tokens.size(), s.decode_rate, s.gbs, s.percent_of_roof(),
-      s.roof_gbs, human_bytes(static_cast<double>(s.peak_memory)), a.finish);
+      a.prompt_tokens,
+      a.cached_tokens == 0 ? "" : fmt::format(" ({} of them known)", a.cached_tokens),
+      s.prompt_rate, a.tokens.size(), s.decode_rate, s.gbs, s.percent_of_roof(), s.roof_gbs,
+      human_bytes(static_cast<double>(s.peak_memory)), a.finish);
 }
 
 Json TextSession::to_json(const Answer& a, const Statistics& s) const {
@@ -257,6 +281,7 @@ Json TextSession::to_json(const Answer& a, const Statistics& s) const {
   j.set("tokens", ids(a.tokens));
   j.set("prompt_ids", ids(a.prompt));
   j.set("prompt_tokens", static_cast<uint64_t>(a.prompt_tokens));
+  j.set("cached_tokens", static_cast<uint64_t>(a.cached_tokens));
   j.set("seed", options_.seed);
   j.set("finish", a.finish);
   if (!a.error.empty()) j.set("error", a.error);
@@ -283,6 +308,7 @@ Json TextSession::to_json(const Answer& a, const Statistics& s) const {
   j.set("roof_gbs", s.roof_gbs);
   j.set("percent_of_roof", s.percent_of_roof());
   j.set("peak_memory_bytes", s.peak_memory);
+  j.set("kv_budget_bytes", engine_.kv_bytes());
   return j;
 }
 

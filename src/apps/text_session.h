@@ -19,7 +19,8 @@ struct Answer {
   std::vector<int32_t> tokens;
   std::vector<TokenChoice> choices;  // of the tokens, when log-probabilities were asked for
   size_t prompt_tokens = 0;
-  size_t decode_steps = 0;  // after the step that brought the first token
+  size_t cached_tokens = 0;  // of these: keys and values were there from before
+  size_t decode_steps = 0;   // after the step that brought the first token
   double prompt_seconds = 0, decode_seconds = 0;
   std::string finish = "length";  // stop | length | context | interrupted | error
   std::string error;              // what went wrong

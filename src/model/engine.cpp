@@ -1,114 +1,289 @@
 // SPDX-License-Identifier: Apache-2.0
+// Requests in, reports out: the queue between threads, the order of a step, and statistics. Who
+// runs is decided in engine_admission.cpp, what a step does in engine_step.cpp.
 #include "model/engine.h"
 
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/random.h"
+#include "model/engine_sequence.h"
 #include "runtime/memory.h"
 
 namespace moebius {
+namespace {
 
-Engine::Engine(DecoderModel& model, const EngineOptions& options, size_t context_of_config,
-               size_t vocab)
-    : model_(model),
-      context_(options.context != 0 ? options.context : context_of_config),
-      chunk_(options.prefill_chunk),
-      vocab_(vocab == 0 ? model.vocab() : std::min(vocab, model.vocab())) {
-  if (context_ == 0) context_ = 4096;
-  if (chunk_ == 0) fail("the prefill chunk is 0 tokens; expected at least 1");
+uint64_t steady_nanoseconds() {
+  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
 }
 
-size_t Engine::tokens_in_memory() const {
-  const uint64_t have = available_memory_bytes();
-  return have == 0 ? SIZE_MAX : have / std::max<uint64_t>(1, model_.kv_plan().bytes_per_token());
+EngineOptions with_defaults(Backend& backend, EngineOptions o) {
+  if (o.context == 0) o.context = 4096;
+  if (o.parallel == 0) fail("an engine that runs 0 sequences at once does nothing; expected 1");
+  if (!o.clock) o.clock = steady_nanoseconds;
+  const auto kinds = backend.kv_kinds();
+  const uint64_t row = kv_bytes_of(kinds, 1);
+  if (o.kv_bytes == 0) {
+    // An unfinished block more for each: the last turn's is kept while the next one goes on from it.
+    o.kv_bytes = o.parallel * (kv_bytes_of(kinds, o.context) + row);
+    const uint64_t have = available_memory_bytes();
+    if (have > 0) o.kv_bytes = std::min(o.kv_bytes, have / 2);
+  }
+  if (o.kv_bytes < row)
+    fail("{} bytes for keys and values hold not even the {} bytes of {} tokens", o.kv_bytes, row,
+         kBlockTokens);
+  return o;
+}
+
+size_t longest_within(Backend& backend, size_t context, uint64_t bytes) {
+  size_t low = 1, high = context;
+  while (low < high) {
+    const size_t middle = low + (high - low + 1) / 2;
+    if (kv_bytes_of(backend.kv_kinds(), middle) <= bytes)
+      low = middle;
+    else
+      high = middle - 1;
+  }
+  return low;
+}
+
+}  // namespace
+
+uint64_t seed_of_choice(uint64_t seed, size_t index) {
+  return index == 0 ? seed : SplitMix64(SplitMix64(seed).next() + index).next();
+}
+
+Engine::Engine(Backend& backend, const EngineOptions& options)
+    : options_(with_defaults(backend, options)),
+      backend_(backend),
+      context_(options_.context),
+      longest_(longest_within(backend, context_, options_.kv_bytes)),
+      vocab_(options_.vocab == 0 ? backend.vocab() : std::min(options_.vocab, backend.vocab())),
+      kv_(backend,
+          {options_.kv_bytes, options_.parallel, options_.hash_seed, UINT64_MAX, options_.freed}) {
+  publish();
+}
+
+Engine::~Engine() {
+  for (const auto& s : sequences_) kv_.clear(s->kv);
 }
 
 uint64_t Engine::add(Request request) {
-  const size_t n = request.prompt.size();
+  const size_t n = request.prompt.size(), answers = request.n;
   if (n == 0) fail("the prompt is empty: there is no token to start from");
   if (n >= context_)
     fail("the prompt has {} tokens, but the context holds {}; shorten it or raise --ctx", n,
          context_);
-  for (const int32_t t : request.prompt)
-    if (t < 0 || static_cast<size_t>(t) >= model_.vocab())
-      fail("the prompt holds token {}, which is not in the vocabulary of {} tokens", t,
-           model_.vocab());
-  const size_t asked = request.max_new;
-  request.max_new = std::min(request.max_new, context_ - n);
-  const size_t fit = tokens_in_memory();
-  if (n + std::min<size_t>(request.max_new, 1024) > fit)
+  if (n >= longest_)
     fail(
-        "a prompt of {} tokens and its answer need {} bytes of KV cache per token, but only {} "
-        "tokens fit the free memory; shorten it",
-        n, model_.kv_plan().bytes_per_token(), fit);
-  request.max_new = std::min(request.max_new, fit - n);
-  auto s = std::make_unique<Sequence>(
-      Sequence{next_id_++, std::move(request), model_.new_sequence(), Sampler(SamplingParams{})});
-  s->limit = s->request.max_new < asked ? Finish::kContext : Finish::kLength;
-  s->sampler = Sampler(s->request.sampling);
-  s->sampler.see_prompt(s->request.prompt);
-  sequences_.push_back(std::move(s));
-  return sequences_.back()->id;
+        "the prompt has {} tokens, but the {} bytes for keys and values hold {}; shorten it or "
+        "raise --kv-gib",
+        n, kv_bytes(), longest_);
+  if (answers == 0 || answers > options_.parallel)
+    fail("{} answers are asked for; expected 1 to {}, what runs at once", answers,
+         options_.parallel);
+  for (const int32_t t : request.prompt)
+    if (t < 0 || static_cast<size_t>(t) >= backend_.vocab())
+      fail("the prompt holds token {}, which is not in the vocabulary of {} tokens", t,
+           backend_.vocab());
+  check(request.sampling, backend_.vocab());
+  const size_t max_new = std::min(request.max_new, longest_ - n);
+  const Finish limit = max_new < request.max_new ? Finish::kContext : Finish::kLength;
+  const auto shared = std::make_shared<const Request>(std::move(request));
+  Sequences made;
+  for (size_t i = 0; i < answers; ++i) {
+    made.push_back(std::make_unique<Sequence>(0, i, shared));
+    made[i]->max_new = max_new;
+    made[i]->limit = limit;
+    if (i > 0) made[0]->followers.push_back(made[i].get());
+  }
+  const std::lock_guard lock(inbox_mutex_);
+  inbox_.reserve(inbox_.size() + answers);
+  for (auto& s : made) {
+    s->id = next_id_;
+    inbox_.push_back(std::move(s));
+  }
+  live_ += answers;
+  inbox_filled_.notify_one();
+  return next_id_++;
 }
 
 void Engine::cancel(uint64_t id) {
-  for (const auto& s : sequences_)
-    if (s->id == id) s->cancelled = true;
+  const std::lock_guard lock(inbox_mutex_);
+  cancels_.push_back(id);
+}
+
+bool Engine::wait(std::chrono::nanoseconds most) {
+  std::unique_lock lock(inbox_mutex_);
+  inbox_filled_.wait_for(lock, most, [&] { return woken_ || !idle(); });
+  woken_ = false;
+  return !idle();
+}
+
+void Engine::wake() {
+  const std::lock_guard lock(inbox_mutex_);
+  woken_ = true;
+  inbox_filled_.notify_one();
 }
 
 size_t Engine::prompt_left() const {
   size_t left = 0;
-  for (const auto& s : sequences_) left += s->request.prompt.size() - s->prompt_done;
+  const auto count = [&](const Sequences& list) {
+    for (const auto& s : list)
+      if (s->index == 0 && s->produced == 0 && s->state != Sequence::State::kEnded)
+        left += s->prompt() - std::min(s->prompt(), s->kv.length);
+  };
+  count(sequences_);
+  const std::lock_guard lock(inbox_mutex_);
+  count(inbox_);
   return left;
 }
 
-std::vector<StepResult> Engine::step() {
-  std::vector<StepResult> results;
-  std::erase_if(sequences_, [&](const std::unique_ptr<Sequence>& s) {
-    const bool nothing_to_do = s->request.max_new == 0;
-    if (s->cancelled || nothing_to_do)
-      results.push_back({s->id, std::nullopt, s->cancelled ? Finish::kCancelled : s->limit});
-    return s->cancelled || nothing_to_do;
-  });
-  std::vector<StepItem> items;
-  std::vector<Sequence*> owners;
-  size_t budget = chunk_;
-  for (const auto& s : sequences_) {
-    const size_t left = s->request.prompt.size() - s->prompt_done;
-    if (left == 0) {
-      items.push_back({&s->state, {&s->next, 1}, false});
-    } else {
-      const size_t n = std::min(left, budget);
-      if (n == 0) continue;
-      items.push_back({&s->state, std::span(s->request.prompt).subspan(s->prompt_done, n), false});
-      budget -= n;
-      s->prompt_done += n;
+// Every sequence has at most one result in a step, and its place is there from here on.
+void Engine::take_inbox(StepReport& report) {
+  const std::lock_guard lock(inbox_mutex_);
+  sequences_.reserve(sequences_.size() + inbox_.size());
+  report.results.reserve(sequences_.size() + inbox_.size());
+  if (!inbox_.empty() || !cancels_.empty()) stopped_at_running_ = SIZE_MAX;  // look again
+  size_t taken = 0;
+  const auto drop_taken = [&] {
+    inbox_.erase(inbox_.begin(), inbox_.begin() + static_cast<std::ptrdiff_t>(taken));
+  };
+  try {
+    for (; taken < inbox_.size(); ++taken) {
+      Sequence& s = *inbox_[taken];
+      uint64_t least = clients_.empty() ? 0 : UINT64_MAX;  // who comes does not catch up
+      for (const auto& [name, c] : clients_) least = std::min(least, c.tokens);
+      s.client = &clients_.try_emplace(s.request->client, Client{least, 0}).first->second;
+      ++s.client->sequences;
+      s.waiting_since = now();
+      sequences_.push_back(std::move(inbox_[taken]));
     }
-    owners.push_back(s.get());
+  } catch (...) {
+    drop_taken();
+    throw;
   }
-  if (items.empty()) return results;
-  model_.forward(items, logits_);
-  std::vector<uint64_t> ended;
-  for (size_t i = 0; i < owners.size(); ++i) {
-    Sequence& s = *owners[i];
-    if (s.prompt_done < s.request.prompt.size()) continue;
-    StepResult r{s.id,
-                 s.sampler.next({logits_.data() + i * model_.vocab(), model_.vocab()}, vocab_),
-                 Finish::kNo};
-    s.next = r.choice->token;
-    ++s.produced;
-    const auto& stops = s.request.stop_tokens;
-    if (!s.request.ignore_stop && std::find(stops.begin(), stops.end(), s.next) != stops.end())
-      r.finish = Finish::kStopToken;
-    else if (s.produced >= s.request.max_new)
-      r.finish = s.limit;
-    if (r.finish != Finish::kNo) ended.push_back(s.id);
-    results.push_back(std::move(r));
+  drop_taken();
+  for (const uint64_t id : cancels_)
+    for (const auto& s : sequences_) s->cancelled = s->cancelled || s->id == id;
+  cancels_.clear();
+}
+
+void Engine::report_end(Sequence& s, Finish finish, std::string error,
+                        StepReport& report) noexcept {
+  StepResult r;
+  r.id = s.id;
+  r.index = s.index;
+  r.finish = finish;
+  r.error = std::move(error);
+  r.cached_tokens = s.cached;
+  report.results.push_back(std::move(r));
+  s.finish = finish;
+  end(s, report);
+}
+
+void Engine::end_cancelled(StepReport& report) {
+  for (const auto& s : sequences_) {
+    const bool nothing_to_do = s->max_new == 0 && s->request->prompt_logprobs < 0;
+    if (s->state == Sequence::State::kEnded || !(s->cancelled || nothing_to_do)) continue;
+    s->followers.clear();  // they have the same reason
+    report_end(*s, s->cancelled ? Finish::kCancelled : s->limit, {}, report);
   }
-  std::erase_if(sequences_, [&](const auto& s) {
-    return std::find(ended.begin(), ended.end(), s->id) != ended.end();
+  forget_ended();
+}
+
+void Engine::forget_ended() {
+  std::erase_if(sequences_, [&](const std::unique_ptr<Sequence>& s) {
+    if (s->state != Sequence::State::kEnded) return false;
+    if (--s->client->sequences == 0) clients_.erase(s->request->client);
+    return true;
   });
-  return results;
+}
+
+StepReport Engine::step() {
+  StepReport report;
+  const uint64_t start = now();
+  submitted_ = false;
+  items_.clear();
+  tasks_.clear();
+  shape_ = {};
+  try {
+    take_inbox(report);
+    end_cancelled(report);
+    kv_.tidy();
+    admit();
+    plan();
+    provide_blocks();
+    forward(report);
+  } catch (const std::bad_alloc&) {
+    report.failure = "out of memory";
+  } catch (const std::exception& e) {
+    report.failure = e.what();
+  }
+  if (report.failure.empty()) {
+    sample(report);
+    commit(report);
+  } else {
+    roll_back();
+    ++totals_.failed_steps;
+  }
+  const StepFigures& f = report.figures;
+  const uint64_t whole = now() - start, known = f.nanoseconds + f.sampling_nanoseconds;
+  report.figures.other_nanoseconds = whole > known ? whole - known : 0;
+  account(report);
+  publish();
+  return report;
+}
+
+void Engine::account(StepReport& report) noexcept {
+  EngineSnapshot& t = totals_;
+  const StepFigures& f = report.figures;
+  ++t.steps;
+  t.step_nanoseconds += f.nanoseconds;
+  t.sampling_nanoseconds += f.sampling_nanoseconds;
+  t.other_nanoseconds += f.other_nanoseconds;
+  for (size_t i = 0; i < t.phases.size(); ++i) t.phases[i] += f.backend.phases[i];
+  t.weight_bytes += f.backend.weight_bytes;
+  t.kv_bytes_read += f.backend.kv_bytes;
+  t.correction = cost_.correction();
+  try {
+    t.expert_rows.resize(std::max(t.expert_rows.size(), f.backend.expert_rows.size()));
+    for (size_t i = 0; i < f.backend.expert_rows.size(); ++i)
+      t.expert_rows[i] += f.backend.expert_rows[i];
+    t.last = f;
+  } catch (const std::exception&) {
+    // No memory for counts: they miss a step.
+  }
+}
+
+void Engine::publish() noexcept {
+  EngineSnapshot& t = totals_;
+  const KvBlocks& b = kv_.blocks();
+  t.running = running();
+  t.waiting = sequences_.size() - t.running;
+  t.evictions = kv_.tree().evictions();
+  t.heartbeat = now();
+  t.kv = {};
+  t.kv.budget = b.budget();
+  t.kv.cached = b.evictable_bytes();
+  t.kv.used = b.used_bytes() - b.evictable_bytes();
+  for (size_t k = 0; k < b.kinds(); ++k) {
+    t.kv.blocks_cached += b.evictable_blocks(k);
+    t.kv.blocks_used += b.used(k) - b.evictable_blocks(k);
+  }
+  t.kv.blocks_free = static_cast<size_t>(b.free_bytes() / kv_.row_bytes()) * b.kinds();
+  t.kv.tails = kv_.tree().tails();
+  const std::lock_guard lock(snapshot_mutex_);
+  try {
+    published_ = t;
+  } catch (const std::exception&) {
+    // The lists could not grow: readers see the step before.
+  }
+}
+
+EngineSnapshot Engine::snapshot() const {
+  const std::lock_guard lock(snapshot_mutex_);
+  return published_;
 }
 
 }  // namespace moebius

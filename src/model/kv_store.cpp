@@ -11,6 +11,18 @@ constexpr size_t blocks_of(size_t tokens) { return (tokens + kBlockTokens - 1) /
 
 }  // namespace
 
+// Of a finite reach: what the next token reads, and the block it is written to.
+size_t kv_blocks_of(const KvKind& kind, size_t length) noexcept {
+  const size_t all = blocks_of(length);
+  return kind.reach == SIZE_MAX ? all : std::min(all, blocks_of(kind.reach) + 1);
+}
+
+uint64_t kv_bytes_of(std::span<const KvKind> kinds, size_t length) noexcept {
+  uint64_t bytes = 0;
+  for (const KvKind& k : kinds) bytes += kv_blocks_of(k, length) * k.block_bytes;
+  return bytes;
+}
+
 KvStore::KvStore(Backend& backend, const KvOptions& options)
     : backend_(backend),
       blocks_(backend.kv_kinds(), options.budget, options.freed),
@@ -19,25 +31,12 @@ KvStore::KvStore(Backend& backend, const KvOptions& options)
   for (size_t k = 0; k < blocks_.kinds(); ++k) row_bytes_ += blocks_.kind(k).block_bytes;
 }
 
-// Of a finite reach: what the next token reads, and the block it is written to.
-size_t KvStore::blocks_for(size_t kind, size_t length) const noexcept {
-  const size_t all = blocks_of(length), reach = blocks_.kind(kind).reach;
-  return reach == SIZE_MAX ? all : std::min(all, blocks_of(reach) + 1);
-}
-
-uint64_t KvStore::bytes_for(size_t length) const noexcept {
-  uint64_t bytes = 0;
-  for (size_t k = 0; k < blocks_.kinds(); ++k)
-    bytes += blocks_for(k, length) * blocks_.kind(k).block_bytes;
-  return bytes;
-}
-
 uint64_t KvStore::bytes_until(const SequenceKv& kv, size_t length) const noexcept {
   uint64_t bytes = 0;
   const size_t all = blocks_of(length);
   const size_t more = all - std::min(all, kv.blocks());
   for (size_t k = 0; k < blocks_.kinds(); ++k)
-    bytes += std::min(more, blocks_for(k, length)) * blocks_.kind(k).block_bytes;
+    bytes += std::min(more, kv_blocks_of(blocks_.kind(k), length)) * blocks_.kind(k).block_bytes;
   return bytes;
 }
 
@@ -250,11 +249,11 @@ void KvStore::tidy() {
 }
 
 void KvStore::commit(size_t length) {
-  const uint64_t all = std::max<uint64_t>(1, bytes_for(length));
+  const uint64_t all = std::max<uint64_t>(1, kv_bytes_of(backend_.kv_kinds(), length));
   for (size_t k = 0; k < blocks_.kinds(); ++k) {
     const uint64_t bytes = blocks_.kind(k).block_bytes;
-    const double share =
-        static_cast<double>(blocks_for(k, length) * bytes) / static_cast<double>(all);
+    const double share = static_cast<double>(kv_blocks_of(blocks_.kind(k), length) * bytes) /
+                         static_cast<double>(all);
     backend_.commit_blocks(k, static_cast<size_t>(share * static_cast<double>(blocks_.budget()) /
                                                   static_cast<double>(bytes)));
   }

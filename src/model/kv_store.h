@@ -23,6 +23,10 @@ struct SequenceKv {
   size_t blocks() const { return tables.empty() ? 0 : tables[0].size(); }
 };
 
+// Blocks and bytes of one sequence of `length` tokens that shares nothing, while it runs.
+size_t kv_blocks_of(const KvKind& kind, size_t length) noexcept;
+uint64_t kv_bytes_of(std::span<const KvKind> kinds, size_t length) noexcept;
+
 struct KvOptions {
   uint64_t budget = 0;  // bytes of all blocks
   size_t tails = 1;     // unfinished blocks of ended sequences that are kept
@@ -34,9 +38,6 @@ class KvStore {
  public:
   KvStore(Backend& backend, const KvOptions& options);
 
-  // Bytes of one sequence of `length` tokens that shares nothing, while it runs.
-  uint64_t bytes_for(size_t length) const noexcept;
-  size_t blocks_for(size_t kind, size_t length) const noexcept;
   // Bytes that a sequence still has to get until it is `length` long.
   uint64_t bytes_until(const SequenceKv& kv, size_t length) const noexcept;
   // Bytes of one block of every kind.

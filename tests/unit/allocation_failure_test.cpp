@@ -66,6 +66,9 @@ size_t moebius::test::allocations() { return allocated; }
 bool moebius::test::allocations_can_fail() { return MOEBIUS_TEST_OWN_NEW != 0; }
 moebius::test::FailAllocation::FailAllocation(long n) { left = n, counting = true; }
 moebius::test::FailAllocation::~FailAllocation() { counting = false, left = kNever; }
+long moebius::test::allocations_left() { return left; }
+moebius::test::NoAllocationFails::NoAllocationFails() : before_(counting.exchange(false)) {}
+moebius::test::NoAllocationFails::~NoAllocationFails() { counting = before_; }
 
 namespace moebius {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counts what a thread asks of operator new, which the test program replaces
-// (allocation_failure_test.cpp; not under sanitizers, where it stays 0).
+// (allocation_failure_test.cpp; not under sanitizers, where it stays 0), and lets one of them fail.
 #pragma once
 #include <cstddef>
 
@@ -17,6 +17,19 @@ class FailAllocation {
   ~FailAllocation();
   FailAllocation(const FailAllocation&) = delete;
   FailAllocation& operator=(const FailAllocation&) = delete;
+};
+long allocations_left();  // until it fails; negative afterwards
+
+// While it lives, none fails and none counts.
+class NoAllocationFails {
+ public:
+  NoAllocationFails();
+  ~NoAllocationFails();
+  NoAllocationFails(const NoAllocationFails&) = delete;
+  NoAllocationFails& operator=(const NoAllocationFails&) = delete;
+
+ private:
+  bool before_;
 };
 
 }  // namespace moebius::test

@@ -4,9 +4,10 @@
 // reach; of states: the state). So a wrong table, a block written while shared, a stale tail or an
 // evicted block that is still in use changes tokens, or is noted in `violations`.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <deque>
-#include <map>
+#include <limits>
 #include <new>
 #include <set>
 #include <string>
@@ -16,6 +17,7 @@
 #include "base/random.h"
 #include "model/backend.h"
 #include "nn/sampler.h"
+#include "unit/allocations_util.h"
 
 namespace moebius::test {
 
@@ -56,6 +58,7 @@ class FakeBackend : public Backend {
   std::span<const KvKind> kv_kinds() const override { return kinds_; }
 
   Ticket submit(std::span<const BatchItem> items) override {
+    const NoAllocationFails pause;
     count(calls.submit, faults.submit, "submit");
     std::vector<std::set<BlockId>> written(kinds_.size());
     for (const BatchItem& i : items) check(i, written);
@@ -64,6 +67,7 @@ class FakeBackend : public Backend {
   }
 
   void collect(Ticket ticket, StepOutput& out) override {
+    const NoAllocationFails pause;
     if (jobs_.empty() || jobs_.front().ticket != ticket) violation("a ticket out of order");
     const std::vector<BatchItem> items = std::move(jobs_.front().items);
     jobs_.pop_front();
@@ -89,17 +93,19 @@ class FakeBackend : public Backend {
 
   void copy_block(size_t kind, BlockId from, BlockId to, size_t tokens) override {
     count(calls.copy, faults.copy, "copy");
-    const Block b = memory_[kind][from];
+    const NoAllocationFails pause;
+    const Block b = at(kind, from);
     if (kinds_[kind].cuttable ? tokens > b.filled : tokens != b.filled || b.dirty)
       violation(fmt::format("copy of {} tokens of a block with {}", tokens, b.filled));
-    Block& c = memory_[kind][to] = b;
+    Block& c = at(kind, to) = b;
     c.filled = tokens;
     std::fill(c.tokens.begin() + static_cast<std::ptrdiff_t>(tokens), c.tokens.end(), kPoison);
   }
 
   void cut_block(size_t kind, BlockId id, size_t tokens) override {
     count(calls.cut, faults.cut, "cut");
-    Block& b = memory_[kind][id];
+    const NoAllocationFails pause;
+    Block& b = at(kind, id);
     if (kinds_[kind].cuttable ? tokens > b.filled : tokens != b.filled)
       violation(fmt::format("a block of {} tokens is cut at {}", b.filled, tokens));
     b.filled = tokens;
@@ -111,11 +117,13 @@ class FakeBackend : public Backend {
     committed += count_of_blocks;
   }
   void trim_blocks(size_t kind, size_t n) override {
-    memory_[kind].erase(memory_[kind].lower_bound(static_cast<BlockId>(n)), memory_[kind].end());
+    if (n < memory_[kind].size()) memory_[kind].resize(n);
   }
 
   // For KvOptions::freed.
-  void freed(size_t kind, BlockId id) { memory_[kind][id] = Block(); }
+  void freed(size_t kind, BlockId id) {
+    if (id < memory_[kind].size()) memory_[kind][id] = Block();
+  }
   size_t blocks_seen(size_t kind) const { return memory_[kind].size(); }
 
   FakeFaults faults, calls{0, 0, 0, 0, 0};
@@ -177,17 +185,24 @@ class FakeBackend : public Backend {
     }
   }
 
+  Block& at(size_t kind, BlockId id) {
+    if (id >= memory_[kind].size()) memory_[kind].resize(id + 1);
+    return memory_[kind][id];
+  }
   Block& block_of(size_t kind, const BatchItem& i, size_t position) {
     const BlockId id = (*i.tables)[kind][position / kBlockTokens];
     if (id == kNoBlock) violation(fmt::format("a block of kind {} is missing", kind));
-    return memory_[kind][id];
+    return at(kind, id == kNoBlock ? 0 : id);
   }
-  int32_t read(size_t kind, const BatchItem& i, size_t position) {
-    const Block& b = block_of(kind, i, position);
-    const size_t at = position % kBlockTokens;
-    if (at >= b.filled)
-      violation(fmt::format("position {} of kind {} is read but not written", position, kind));
-    return b.tokens[at];
+  // Tokens [first, position) of an item.
+  void read(size_t kind, const BatchItem& i, size_t first, std::vector<int32_t>& out) {
+    for (size_t p = first; p < i.position;) {
+      const Block& b = block_of(kind, i, p);
+      const size_t end = std::min(i.position, (p / kBlockTokens + 1) * kBlockTokens);
+      if (b.filled < end - p / kBlockTokens * kBlockTokens)
+        violation(fmt::format("position {} of kind {} is read but not written", end - 1, kind));
+      for (; p < end; ++p) out.push_back(b.tokens[p % kBlockTokens]);
+    }
   }
   void write(size_t kind, const BatchItem& i, size_t position, int32_t token) {
     Block& b = block_of(kind, i, position);
@@ -207,7 +222,7 @@ class FakeBackend : public Backend {
     std::vector<int32_t> seen;
     const size_t reach = kinds_[k].reach;
     const size_t first = reach == SIZE_MAX || i.position + 1 <= reach ? 0 : i.position + 1 - reach;
-    for (size_t p = first; p < i.position; ++p) seen.push_back(read(k, i, p));
+    read(k, i, first, seen);
     uint64_t whole = k + 1;
     for (const int32_t t : seen) whole = chain(whole, t);
     for (size_t n = 0; n < i.tokens.size(); ++n) {
@@ -278,7 +293,7 @@ class FakeBackend : public Backend {
 
   std::vector<KvKind> kinds_;
   size_t vocab_;
-  std::vector<std::map<BlockId, Block>> memory_;
+  std::vector<std::deque<Block>> memory_;
   std::deque<Job> jobs_;
   Ticket last_ticket_ = 0;
 };

@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "model/decoder.h"
 #include "model/engine.h"
 #include "unit/test_util.h"
 
@@ -35,12 +36,17 @@ Request greedy(std::vector<int32_t> prompt, size_t max_new) {
 // Tokens of every request, all of them in one engine.
 std::vector<std::vector<int32_t>> generate(DecoderModel& model, size_t chunk,
                                            const std::vector<Request>& requests) {
-  Engine engine(model, {kContext, chunk}, kContext);
+  EngineOptions options;
+  options.context = kContext;
+  options.parallel = requests.size();
+  options.prompt_rows = chunk;
+  Engine engine(model, options);
   std::map<uint64_t, size_t> index;
   for (size_t i = 0; i < requests.size(); ++i) index[engine.add(requests[i])] = i;
   std::vector<std::vector<int32_t>> out(requests.size());
   while (!engine.idle())
-    for (const StepResult& r : engine.step()) out[index.at(r.id)].push_back(r.choice->token);
+    for (const StepResult& r : engine.step().results)
+      out[index.at(r.id)].push_back(r.choice->token);
   return out;
 }
 
@@ -89,12 +95,15 @@ TEST(Engine, LimitsAndTheirReasons) {
   options.context = 16;
   const auto model = DecoderModel::load(checkpoint, options);
   const auto run = [&](size_t max_new) {
-    Engine engine(*model, {16, 4}, 16);
+    EngineOptions engine_options;
+    engine_options.context = 16;
+    engine_options.prompt_rows = 4;
+    Engine engine(*model, engine_options);
     engine.add(greedy({1, 2, 3, 4, 5, 6}, max_new));
     EXPECT_EQ(engine.prompt_left(), 6u);
     std::pair<size_t, Finish> out{0, Finish::kNo};
     for (size_t step = 0; !engine.idle(); ++step) {
-      for (const StepResult& r : engine.step()) {
+      for (const StepResult& r : engine.step().results) {
         out.first += r.choice.has_value();
         out.second = r.finish;
       }

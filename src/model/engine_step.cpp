@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// A planned step: forward, sample, commit. Whatever can fail for all comes before the first sampler
+// draws; from there on only single sequences fail, and commit() cannot.
+#include <algorithm>
+
+#include "base/error.h"
+#include "model/engine_sequence.h"
+#include "runtime/thread_pool.h"
+
+namespace moebius {
+namespace {
+
+// Words that are there even when memory is not.
+std::string words_of(const std::exception& e) noexcept {
+  try {
+    if (dynamic_cast<const std::bad_alloc*>(&e) == nullptr) return e.what();
+  } catch (...) {
+  }
+  return "out of memory";
+}
+std::string copy_of(const std::string& words) noexcept {
+  try {
+    return words;
+  } catch (...) {
+    return "out of memory";
+  }
+}
+
+}  // namespace
+
+void Engine::add_item(Sequence& s) {
+  BatchItem item{&s.kv.tables, s.kv.length, std::span(s.tokens).subspan(s.kv.length, s.piece),
+                 s.completes() ? LogitsOf::kLast : LogitsOf::kNone};
+  const bool rows = s.wants_prompt_rows() && s.kv.length + s.piece > s.reported;
+  if (rows) item.logits = LogitsOf::kAll;
+  items_.push_back(item);
+  shape_.add(s.kv.length, s.piece,
+             rows ? s.piece : static_cast<size_t>(item.logits == LogitsOf::kLast));
+  if (item.logits == LogitsOf::kNone) return;
+  Task task{&s, {}, rows ? s.kv.length : s.tokens.size() - 1, s.completes()};
+  tasks_.push_back(task);
+  if (!s.completes()) return;
+  for (Sequence* f : s.followers) {
+    task.sequence = f;
+    tasks_.push_back(task);
+  }
+}
+
+void Engine::forward(StepReport& report) {
+  StepFigures& f = report.figures;
+  for (const auto& s : sequences_) {
+    if (!s->running() || s->piece == 0) continue;
+    (s->pending() == 1 ? f.decode_rows : f.prompt_rows) += s->piece;
+    add_item(*s);
+  }
+  f.batch = items_.size();
+  if (items_.empty()) return;
+  if (cost_.known()) f.predicted_nanoseconds = cost_.predict(shape_);
+  const uint64_t start = now();
+  const Backend::Ticket ticket = backend_.submit(items_);
+  submitted_ = true;
+  backend_.collect(ticket, output_);
+  f.nanoseconds = now() - start;
+  cost_.observe(shape_, f.nanoseconds, output_.stats.phases);
+  std::swap(f.backend, output_.stats);
+  const size_t vocab = backend_.vocab();
+  size_t row = 0, t = 0;
+  for (const BatchItem& item : items_) {
+    const size_t rows = item.logits == LogitsOf::kAll    ? item.tokens.size()
+                        : item.logits == LogitsOf::kLast ? 1
+                                                         : 0;
+    if (rows == 0) continue;
+    const std::span<const float> all = std::span(output_.logits).subspan(row * vocab, rows * vocab);
+    row += rows;
+    const Sequence* owner = tasks_[t].sequence;
+    tasks_[t++].logits = all;
+    for (; t < tasks_.size() && tasks_[t].sequence->id == owner->id &&
+           tasks_[t].sequence->state == Sequence::State::kFollows;
+         ++t) {
+      tasks_[t].logits = all.last(vocab);
+      tasks_[t].position = owner->tokens.size() - 1;
+    }
+  }
+}
+
+// Runs on any thread of the pool and touches nothing but its sequence.
+void Engine::sample_one(const Task& task) const noexcept {
+  Sequence& s = *task.sequence;
+  const size_t vocab = backend_.vocab(), rows = task.logits.size() / vocab;
+  try {
+    for (size_t r = 0; r < rows && s.wants_prompt_rows(); ++r) {
+      const size_t p = task.position + r;
+      if (p < s.reported || p + 1 >= s.prompt()) continue;
+      if (s.prompt_choices.empty()) s.prompt_position = p + 1;
+      const int32_t next = s.tokens[p + 1];
+      s.prompt_choices.push_back(token_logprobs(task.logits.subspan(r * vocab, vocab),
+                                                std::max(vocab_, static_cast<size_t>(next) + 1),
+                                                next, s.request->prompt_logprobs));
+    }
+    if (!task.completes) return;
+    if (s.max_new == 0) {
+      s.finish = s.limit;
+      return;
+    }
+    if (s.tokens.size() == s.tokens.capacity()) s.tokens.reserve(2 * s.tokens.size() + 8);
+    s.choice = s.sampler.next(task.logits.last(vocab), vocab_);
+    const auto& stops = s.request->stop_tokens;
+    const bool stop = !s.request->ignore_stop &&
+                      std::find(stops.begin(), stops.end(), s.choice->token) != stops.end();
+    const bool goes_on = !s.request->watch || s.request->watch(s.index, *s.choice);
+    if (stop)
+      s.finish = Finish::kStopToken;
+    else if (!goes_on)
+      s.finish = Finish::kStopText;
+    else if (s.produced + 1 >= s.max_new)
+      s.finish = s.limit;
+  } catch (const std::exception& e) {
+    s.error = words_of(e);
+    s.finish = Finish::kError;
+  } catch (...) {
+    s.error = "unknown error";
+    s.finish = Finish::kError;
+  }
+  if (s.finish == Finish::kError) s.choice.reset();
+}
+
+void Engine::sample(StepReport& report) {
+  if (tasks_.empty()) return;
+  const uint64_t start = now();
+  if (options_.pool != nullptr && tasks_.size() > 1)
+    options_.pool->parallel_for(tasks_.size(), [&](size_t i) { sample_one(tasks_[i]); });
+  else
+    for (const Task& t : tasks_) sample_one(t);
+  report.figures.sampling_nanoseconds = now() - start;
+}
+
+void Engine::roll_back() noexcept {
+  for (const auto& s : sequences_) {
+    const bool took_part = s->running() && s->piece > 0;
+    s->piece = 0;
+    if (!s->running()) continue;
+    kv_.shrink(s->kv);
+    if (!took_part || !submitted_) continue;
+    try {
+      kv_.cut(s->kv);
+    } catch (const std::exception&) {
+      // What its last block holds is not known: it is computed again.
+      kv_.clear(s->kv);
+      s->state = Sequence::State::kWaiting;
+    }
+  }
+}
+
+void Engine::commit_piece(Sequence& s) noexcept {
+  const size_t length = s.kv.length + s.piece;
+  kv_.advance(s.kv, s.tokens, length);
+  if (s.request->prompt_logprobs >= 0) s.reported = std::max(s.reported, length);
+  s.piece = 0;
+}
+
+// The other answers go on from the prompt that choice 0 has run: they share its full blocks. Where
+// there is no memory for a copy of the unfinished one, an answer waits and computes it again.
+void Engine::spawn(Sequence& leader) noexcept {
+  for (Sequence* f : leader.followers) {
+    f->cached = leader.cached;
+    f->admitted = true;
+    f->reported = leader.reported;
+    f->state = Sequence::State::kWaiting;
+    if (f->finish != Finish::kNo) continue;
+    try {
+      if (kv_.fork(leader.kv, f->kv, reserved())) f->state = Sequence::State::kRunning;
+    } catch (const std::exception&) {
+      // It waits.
+    }
+  }
+  leader.followers.clear();
+}
+
+void Engine::commit(StepReport& report) noexcept {
+  for (const auto& s : sequences_)
+    if (s->running() && s->piece > 0) commit_piece(*s);
+  for (const Task& t : tasks_)
+    if (t.completes && !t.sequence->followers.empty()) spawn(*t.sequence);
+  for (const Task& t : tasks_) {
+    Sequence& s = *t.sequence;
+    StepResult r;
+    r.id = s.id;
+    r.index = s.index;
+    r.finish = s.finish;
+    r.cached_tokens = s.cached;
+    r.prompt_position = s.prompt_position;
+    std::swap(r.prompt_choices, s.prompt_choices);
+    if (s.choice) {
+      s.tokens.push_back(s.choice->token);  // there is room
+      ++s.produced;
+      ++totals_.new_tokens;
+    }
+    r.choice = std::exchange(s.choice, std::nullopt);
+    if (s.finish == Finish::kError) r.error = copy_of(s.error);
+    if (r.choice || r.finish != Finish::kNo || !r.prompt_choices.empty())
+      report.results.push_back(std::move(r));
+    if (s.finish != Finish::kNo) end(s, report);
+  }
+  forget_ended();
+}
+
+// Its result is reported already; those that waited for its prompt end with it.
+void Engine::end(Sequence& s, StepReport& report) noexcept {
+  if (s.finish == Finish::kError)
+    kv_.clear(s.kv);
+  else
+    kv_.end(s.kv, s.tokens);
+  s.state = Sequence::State::kEnded;
+  ++totals_.finished[static_cast<size_t>(s.finish)];
+  --live_;
+  for (Sequence* f : s.followers) report_end(*f, s.finish, copy_of(s.error), report);
+  s.followers.clear();
+}
+
+void Engine::calibrate() {
+  BlockTables tables = kv_.scratch();
+  if (tables.empty()) return;
+  std::vector<int32_t> tokens(kBlockTokens);
+  for (size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = static_cast<int32_t>(i * 7919 % backend_.vocab());
+  try {
+    for (const size_t rows : {size_t{1}, size_t{8}, size_t{32}, size_t{128}})
+      for (const bool warm : {false, true}) {
+        const bool all = rows <= 32;
+        const BatchItem item{&tables, 0, std::span(tokens).first(rows),
+                             all ? LogitsOf::kAll : LogitsOf::kLast};
+        const uint64_t start = now();
+        backend_.collect(backend_.submit({&item, 1}), output_);
+        StepShape shape;
+        shape.add(0, rows, all ? rows : 1);
+        if (warm) cost_.measure(shape, now() - start, output_.stats.phases);
+      }
+  } catch (...) {
+    kv_.give_back(tables);
+    throw;
+  }
+  kv_.give_back(tables);
+}
+
+void Engine::commit_memory() { kv_.commit(context_); }
+
+}  // namespace moebius

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine on real layers: some hundred requests on tiny folders with shared prefixes, forks,
+// cancels and too little memory, on one thread and on two; tokens and log-probabilities equal those
+// of each request alone.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "model/decoder.h"
+#include "model/engine.h"
+#include "runtime/thread_pool.h"
+#include "unit/engine_util.h"
+#include "unit/test_util.h"
+
+namespace moebius {
+namespace {
+
+using test::AnswerKey;
+using test::FakeAnswer;
+
+constexpr size_t kContext = 400;
+
+std::map<AnswerKey, FakeAnswer> answers_of(Engine& engine, const std::vector<Request>& requests,
+                                           SplitMix64 random, bool trouble) {
+  std::map<AnswerKey, FakeAnswer> out;
+  std::map<uint64_t, size_t> index;
+  size_t added = 0;
+  for (size_t steps = 0; added < requests.size() || !engine.idle(); ++steps) {
+    while (added < requests.size() && index.size() < (trouble ? 24u : 1u)) {
+      index[engine.add(requests[added])] = added;
+      ++added;
+    }
+    const StepReport report = engine.step();
+    EXPECT_EQ(report.failure, "");
+    if (!report.failure.empty()) break;
+    for (const StepResult& r : report.results) {
+      FakeAnswer& a = out[{index.at(r.id), r.index}];
+      if (r.choice) {
+        a.tokens.push_back(r.choice->token);
+        a.logprobs.push_back(r.choice->logprob);
+      }
+      a.finish = r.finish;
+    }
+    if (trouble && random.below(25) == 0 && !index.empty()) {
+      auto it = index.begin();
+      std::advance(it, static_cast<std::ptrdiff_t>(random.below(index.size())));
+      engine.cancel(it->first);
+    }
+    std::erase_if(index, [&](const auto& entry) {
+      for (size_t i = 0; i < requests[entry.second].n; ++i)
+        if (out[{entry.second, i}].finish == Finish::kNo) return false;
+      return true;
+    });
+  }
+  return out;
+}
+
+std::vector<Request> mixed_requests(size_t count, size_t vocab, uint64_t seed) {
+  SplitMix64 random(seed);
+  const auto stream = test::fake_request(330, 99, 0, vocab).prompt;
+  std::vector<Request> out;
+  for (size_t i = 0; i < count; ++i) {
+    Request r = test::fake_request(1 + random.below(30), seed + i, 1 + random.below(12), vocab);
+    if (random.below(2) == 0)
+      r.prompt.insert(r.prompt.begin(), stream.begin(),
+                      stream.begin() + static_cast<std::ptrdiff_t>(random.below(stream.size())));
+    if (random.below(6) == 0) r.n = 2;
+    if (random.below(8) == 0) r.max_new = 80;
+    r.sampling.logprobs = 1;
+    if (random.below(3) == 0) r.sampling.temperature = 0;
+    out.push_back(std::move(r));
+  }
+  return out;
+}
+
+void compare(const std::string& folder, size_t count, XType type) {
+  SCOPED_TRACE(folder);
+  const Checkpoint checkpoint =
+      Checkpoint::open((test::test_data_dir() / "golden" / folder).string());
+  ThreadPool two(2), one(1);
+  ModelOptions options;
+  options.context = kContext;
+  options.type = type;
+  options.pool = &two;
+  const auto model = DecoderModel::load(checkpoint, options);
+  options.pool = &one;
+  const auto alone_model = DecoderModel::load(checkpoint, options);
+  const std::vector<Request> requests = mixed_requests(count, model->vocab(), 17);
+
+  EngineOptions tight;
+  tight.context = kContext;
+  tight.parallel = 6;
+  tight.pool = &two;
+  tight.kv_bytes = 9 * kv_bytes_of(model->kv_kinds(), 1);
+  Engine engine(*model, tight);
+  engine.calibrate();
+  const auto got = answers_of(engine, requests, SplitMix64(3), true);
+  const EngineSnapshot s = engine.snapshot();
+  EXPECT_GT(s.cached_tokens, 0u);
+  EXPECT_GT(s.evictions, 0u);
+  EXPECT_EQ(s.kv.used, 0u);
+  engine.clear_cache();
+  EXPECT_EQ(engine.kv().blocks().used_bytes(), 0u);
+
+  size_t cancelled = 0;
+  for (size_t q = 0; q < requests.size(); ++q) {
+    EngineOptions alone;
+    alone.context = kContext;
+    alone.parallel = 2;
+    alone.prompt_rows = 7 + q % 100;
+    Engine single(*alone_model, alone);
+    const auto expected = answers_of(single, {requests[q]}, SplitMix64(0), false);
+    for (size_t i = 0; i < requests[q].n; ++i) {
+      const FakeAnswer& g = got.at({q, i});
+      FakeAnswer e = expected.at({0, i});
+      if (g.finish == Finish::kCancelled) {
+        ++cancelled;
+        ASSERT_LE(g.tokens.size(), e.tokens.size());
+        e.tokens.resize(g.tokens.size());
+        e.logprobs.resize(g.tokens.size());
+      }
+      ASSERT_EQ(g.tokens, e.tokens) << "request " << q << ", choice " << i;
+      ASSERT_EQ(g.logprobs, e.logprobs) << "request " << q << ", choice " << i;
+    }
+  }
+  EXPECT_GT(cancelled, 0u);
+}
+
+TEST(EngineModel, HundredsOfRequestsAnswerAsEachAlone) {
+  const size_t count = 150 / test::thinning();
+  compare("qwen3moe-w4a8-g32-pack", count, XType::kBf16);
+  compare("gptoss-dense", count, XType::kF32);  // windows
+}
+
+}  // namespace
+}  // namespace moebius
