@@ -5,6 +5,7 @@
 #include <iostream>
 #include <memory>
 
+#include "apps/bench_engine.h"
 #include "apps/commands.h"
 
 namespace moebius {
@@ -177,8 +178,8 @@ Command sampler_subject() {
 
 Command bench_command() {
   Command c("bench", "measures the machine, kernels, layers, whole models");
-  c.subjects = {roof_subject(), kernel_subject(), linear_subject(),
-                moe_subject(),  model_subject(),  sampler_subject()};
+  c.subjects = {roof_subject(),  kernel_subject(),  linear_subject(),      moe_subject(),
+                model_subject(), sampler_subject(), bench_engine_subject()};
   c.examples = {"moebius bench roof", "moebius bench model DIR"};
   return c;
 }

@@ -3,6 +3,7 @@
 // prompts, comparison with another folder.
 #include <gtest/gtest.h>
 
+#include <cctype>
 #include <cmath>
 #include <cstring>
 
@@ -56,6 +57,61 @@ TEST(Run, LimitsAndTheirReasons) {
   const CommandResult beyond = run_tool("run " + base + "-n 1 -c 100000000");
   EXPECT_EQ(beyond.status, 0) << beyond.err;
   EXPECT_NE(beyond.err.find("warning: --ctx 100000000 is beyond"), std::string::npos) << beyond.err;
+}
+
+// What the first turn computed, its answer included but for the last token, is there in the second.
+TEST(Run, AConversationComputesOnlyWhatIsNew) {
+  TempDir dir;
+  test::write_file(dir / "said", "Hello there\n/stats\nTell me about the sea\n/stats\n");
+  const CommandResult r =
+      run_tool("run -i -n 12 --temp 0 --ignore-eos < " + shell_quote((dir / "said").string()));
+  EXPECT_EQ(r.status, 0) << r.err;
+  const auto number_before = [&](const char* words, size_t from) -> size_t {
+    size_t at = r.err.find(words, from);
+    if (at == std::string::npos) return 0;
+    size_t begin = at;
+    while (begin > 0 && std::isdigit(static_cast<unsigned char>(r.err[begin - 1])) != 0) --begin;
+    return static_cast<size_t>(std::stoul("0" + r.err.substr(begin, at - begin)));
+  };
+  const size_t first = number_before(" prompt tokens", 0);
+  EXPECT_GT(first, 2u) << r.err;
+  EXPECT_EQ(number_before(" of them known", 0), first + 12 - 1) << r.err;
+  EXPECT_NE(r.err.find("keys and values: up to "), std::string::npos) << r.err;
+}
+
+TEST(Run, MemoryForKeysAndValuesIsWhatIsAsked) {
+  const std::string base = "-p 'The sea' --temp 0 --ignore-eos -n -1 ";
+  const Json j = run_json(base + "--kv-gib 0.001");
+  const int64_t budget = *j.find("kv_budget_bytes")->as_int();
+  EXPECT_EQ(budget, static_cast<int64_t>(0.001 * (1 << 30)));
+  EXPECT_EQ(word(j, "finish"), "context");
+  const Json same =
+      run_json(base + "-c " + std::to_string(count(j, "tokens") + count(j, "prompt_ids")) +
+               " --max-step 0.001");
+  EXPECT_EQ(same.find("tokens")->dump(), j.find("tokens")->dump());
+  const CommandResult none = run_tool("run --kv-gib 0.0000001 -p x");
+  EXPECT_EQ(none.status, 1);
+  EXPECT_NE(none.err.find("hold not even"), std::string::npos) << none.err;
+}
+
+TEST(BenchEngine, TracesAreReadOrRefusedByLine) {
+  TempDir dir;
+  test::write_file(dir / "t.csv", "# arrival, prompt, new\n0.01, 5, 3\n0,20,2 # first\n\n");
+  const CommandResult r =
+      run_tool("bench engine --json --trace " + shell_quote((dir / "t.csv").string()));
+  ASSERT_EQ(r.status, 0) << r.err;
+  const Json j = parse_json(r.out, "bench engine");
+  EXPECT_EQ(*j.find("requests")->as_int(), 2);
+  EXPECT_EQ(*j.find("prompt_tokens")->as_int(), 25);
+  EXPECT_EQ(*j.find("new_tokens")->as_int(), 5);
+  EXPECT_GT(j.find("percent_of_bare")->as_double(), 0);
+  for (const char* bad : {"0,1", "x,1,1", "0,0,1", "-1,1,1", "0,1,1,1"}) {
+    test::write_file(dir / "bad.csv", std::string("0,1,1\n") + bad + "\n");
+    const CommandResult refused =
+        run_tool("bench engine --trace " + shell_quote((dir / "bad.csv").string()));
+    EXPECT_EQ(refused.status, 1) << bad;
+    EXPECT_NE(refused.err.find("line 2"), std::string::npos) << refused.err;
+  }
 }
 
 TEST(Run, JsonHasSeedIdsAndLogProbabilities) {

@@ -1,0 +1,360 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests arrive as the trace says; a recorder between engine and model keeps every batch, and the
+// bare step loop then runs the same batches in the same blocks: what the engine costs is the
+// difference.
+#include "apps/bench_engine.h"
+
+#include <fmt/core.h>
+#include <fmt/ostream.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <deque>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <thread>
+
+#include "apps/bench_report.h"
+#include "apps/layout.h"
+#include "base/error.h"
+#include "base/file.h"
+
+namespace moebius {
+namespace {
+
+constexpr uint64_t kMaxTraceBytes = uint64_t{64} << 20;
+
+// Passes everything on and keeps the batches.
+class Recorder : public Backend {
+ public:
+  explicit Recorder(Backend& to) : to_(to) {}
+  size_t vocab() const override { return to_.vocab(); }
+  std::span<const KvKind> kv_kinds() const override { return to_.kv_kinds(); }
+  Ticket submit(std::span<const BatchItem> items) override {
+    if (recording) {
+      std::vector<Kept> batch(items.size());
+      for (size_t i = 0; i < items.size(); ++i)
+        batch[i] = {*items[i].tables, {items[i].tokens.begin(), items[i].tokens.end()}, items[i]};
+      batches_.push_back(std::move(batch));
+    }
+    return to_.submit(items);
+  }
+  void collect(Ticket t, StepOutput& out) override { to_.collect(t, out); }
+  void copy_block(size_t k, BlockId from, BlockId to, size_t n) override {
+    to_.copy_block(k, from, to, n);
+  }
+  void cut_block(size_t k, BlockId id, size_t n) override { to_.cut_block(k, id, n); }
+  void commit_blocks(size_t k, size_t n) override { to_.commit_blocks(k, n); }
+  void trim_blocks(size_t k, size_t n) override { to_.trim_blocks(k, n); }
+
+  // Seconds of the same batches, one after the other.
+  double replay() {
+    StepOutput out;
+    std::vector<BatchItem> items;
+    const double start = now_seconds();
+    for (std::vector<Kept>& batch : batches_) {
+      items.clear();
+      for (Kept& k : batch) {
+        BatchItem item = k.item;
+        item.tables = &k.tables;
+        item.tokens = k.tokens;
+        items.push_back(item);
+      }
+      to_.collect(to_.submit(items), out);
+    }
+    return now_seconds() - start;
+  }
+  void clear() { batches_.clear(); }
+  bool recording = false;
+
+ private:
+  struct Kept {
+    BlockTables tables;
+    std::vector<int32_t> tokens;
+    BatchItem item;
+  };
+  Backend& to_;
+  std::deque<std::vector<Kept>> batches_;
+};
+
+double at_share(std::vector<double> sorted, double share) {
+  if (sorted.empty()) return 0;
+  return sorted[static_cast<size_t>(share * static_cast<double>(sorted.size() - 1) + 0.5)];
+}
+
+// What one way through the trace brought.
+struct TraceRun {
+  double seconds = 0, busy = 0, bare = 0, pass = 0;  // seconds; in steps; replayed; in the model
+  std::vector<double> first_token, gaps;             // seconds
+  size_t prompt_tokens = 0, new_tokens = 0, steps = 0, rows = 0;
+  uint64_t kv_peak = 0;
+  std::vector<double> predicted;  // measured over predicted, of each step
+  bool interrupted = false;
+};
+
+class TraceBench {
+ public:
+  TraceBench(const BenchEngineOptions& options, std::span<const TraceEntry> trace)
+      : options_(options),
+        trace_(trace),
+        open_(options.model, longest(trace)),
+        recorder_(*open_.model),
+        engine_(recorder_, engine_options(options, longest(trace), open_.pool)) {
+    engine_.calibrate();
+  }
+
+  TraceRun run() {
+    TraceRun r;
+    recorder_.clear();
+    recorder_.recording = true;
+    const double start = now_seconds();
+    size_t added = 0;
+    while ((added < trace_.size() || !engine_.idle()) && !r.interrupted) {
+      const double now = now_seconds() - start;
+      while (added < trace_.size() && trace_[added].arrival <= now) add(added++);
+      if (engine_.idle())
+        std::this_thread::sleep_for(std::chrono::duration<double>(trace_[added].arrival - now));
+      else
+        step(r, start);
+      r.interrupted = InterruptGuard::interrupted();
+    }
+    r.seconds = now_seconds() - start;
+    recorder_.recording = false;
+    engine_.clear_cache();  // the next way through finds nothing
+    if (!r.interrupted) r.bare = recorder_.replay();
+    std::sort(r.first_token.begin(), r.first_token.end());
+    std::sort(r.gaps.begin(), r.gaps.end());
+    std::sort(r.predicted.begin(), r.predicted.end());
+    return r;
+  }
+
+  const Engine& engine() const { return engine_; }
+  size_t threads() const { return open_.pool.size(); }
+
+ private:
+  static size_t longest(std::span<const TraceEntry> trace) {
+    size_t n = 1;
+    for (const TraceEntry& e : trace) n = std::max(n, e.prompt + e.new_tokens);
+    return n + 1;
+  }
+  static EngineOptions engine_options(const BenchEngineOptions& o, size_t context,
+                                      ThreadPool& pool) {
+    EngineOptions e;
+    set_engine_options(o.engine, e);
+    e.context = context;
+    e.parallel = o.parallel;
+    e.stretch = o.stretch;
+    e.pool = &pool;
+    return e;
+  }
+
+  void add(size_t index) {
+    SplitMix64 random(options_.seed * 1000003 + index);
+    Request r;
+    r.prompt.resize(trace_[index].prompt);
+    for (int32_t& t : r.prompt) t = static_cast<int32_t>(random.below(recorder_.vocab()));
+    r.max_new = trace_[index].new_tokens;
+    r.sampling.temperature = 1;  // greedy choices would visit few experts
+    r.sampling.seed = random.next();
+    open_requests_[engine_.add(std::move(r))] = {index, 0};
+  }
+
+  void step(TraceRun& r, double start) {
+    const double before = now_seconds();
+    const StepReport report = engine_.step();
+    const double now = now_seconds();
+    if (!report.failure.empty()) fail("a step failed: {}", report.failure);
+    r.busy += now - before;
+    r.pass += static_cast<double>(report.figures.nanoseconds) * 1e-9;
+    r.steps += report.figures.batch > 0 ? 1 : 0;
+    r.rows += report.figures.prompt_rows + report.figures.decode_rows;
+    r.kv_peak = std::max(r.kv_peak, engine_.kv().blocks().used_bytes());
+    if (report.figures.predicted_nanoseconds > 0)
+      r.predicted.push_back(static_cast<double>(report.figures.nanoseconds) /
+                            report.figures.predicted_nanoseconds);
+    for (const StepResult& s : report.results) {
+      if (s.finish == Finish::kError) fail("a request failed: {}", s.error);
+      auto& [index, last] = open_requests_.at(s.id);
+      if (s.choice) {
+        ++r.new_tokens;
+        if (last == 0) {
+          r.first_token.push_back(now - start - trace_[index].arrival);
+          r.prompt_tokens += trace_[index].prompt;
+        } else {
+          r.gaps.push_back(now - last);
+        }
+        last = now;
+      }
+      if (s.finish != Finish::kNo) open_requests_.erase(s.id);
+    }
+  }
+
+  const BenchEngineOptions& options_;
+  std::span<const TraceEntry> trace_;
+  OpenModel open_;
+  Recorder recorder_;
+  Engine engine_;
+  std::map<uint64_t, std::pair<size_t, double>> open_requests_;  // entry, time of the last token
+};
+
+// The round with the median share of the bare loop.
+TraceRun median_of(std::vector<TraceRun> runs) {
+  std::sort(runs.begin(), runs.end(),
+            [](const TraceRun& a, const TraceRun& b) { return a.bare * b.busy < b.bare * a.busy; });
+  return runs[runs.size() / 2];
+}
+
+Json bench_json(const BenchEngineOptions& o, const TraceBench& bench, const TraceRun& r,
+                size_t requests) {
+  const EngineSnapshot s = bench.engine().snapshot();
+  const auto ms = [](double seconds) { return rounded(seconds * 1e3, 5); };
+  Json j = Json::object({{"bench", "engine"},
+                         {"folder", o.model.folder},
+                         {"requests", static_cast<uint64_t>(requests)},
+                         {"parallel", static_cast<uint64_t>(o.parallel)},
+                         {"threads", static_cast<uint64_t>(bench.threads())}});
+  j.set("seconds", rounded(r.seconds, 5));
+  j.set("busy_seconds", rounded(r.busy, 5));
+  j.set("prompt_tokens", static_cast<uint64_t>(r.prompt_tokens));
+  j.set("new_tokens", static_cast<uint64_t>(r.new_tokens));
+  j.set("tokens_per_s", rounded(static_cast<double>(r.new_tokens) / r.seconds, 5));
+  j.set("first_token_p50_ms", ms(at_share(r.first_token, 0.5)));
+  j.set("first_token_p99_ms", ms(at_share(r.first_token, 0.99)));
+  j.set("gap_p50_ms", ms(at_share(r.gaps, 0.5)));
+  j.set("gap_p99_ms", ms(at_share(r.gaps, 0.99)));
+  j.set("steps", static_cast<uint64_t>(r.steps));
+  j.set(
+      "rows_per_step",
+      rounded(static_cast<double>(r.rows) / static_cast<double>(std::max<size_t>(1, r.steps)), 4));
+  j.set("predicted_ratio_p50", rounded(at_share(r.predicted, 0.5), 4));
+  j.set("bare_seconds", rounded(r.bare, 5));
+  j.set("percent_of_bare", rounded(100 * r.bare / std::max(r.busy, 1e-9), 4));
+  j.set("percent_in_model", rounded(100 * r.pass / std::max(r.busy, 1e-9), 4));
+  j.set("kv_budget_bytes", s.kv.budget);
+  j.set("kv_peak_bytes", r.kv_peak);
+  j.set("cached_tokens", s.cached_tokens);
+  j.set("preemptions", s.preemptions);
+  j.set("evictions", s.evictions);
+  add_machine(j);
+  return j;
+}
+
+void print_table(const TraceRun& r, const TraceBench& bench, size_t requests, std::ostream& out) {
+  const EngineSnapshot s = bench.engine().snapshot();
+  Table t("lr", output_width());
+  const auto row = [&](const char* what, std::string value) { t.add({what, std::move(value)}); };
+  const auto two = [](const std::vector<double>& v) {
+    return fmt::format("{:.3g} ms, {:.3g} ms", 1e3 * at_share(v, 0.5), 1e3 * at_share(v, 0.99));
+  };
+  row("requests", fmt::format("{} in {}", requests, human_seconds(r.seconds)));
+  row("new tokens per second",
+      fmt::format("{:.1f}", static_cast<double>(r.new_tokens) / r.seconds));
+  row("time to first token, p50, p99", two(r.first_token));
+  row("gap between tokens, p50, p99", two(r.gaps));
+  row("steps, rows per step",
+      fmt::format("{}, {:.1f}", r.steps,
+                  static_cast<double>(r.rows) / static_cast<double>(std::max<size_t>(1, r.steps))));
+  row("share of the bare step loop",
+      fmt::format("{:.1f} %", 100 * r.bare / std::max(r.busy, 1e-9)));
+  row("time of steps in the model", fmt::format("{:.1f} %", 100 * r.pass / std::max(r.busy, 1e-9)));
+  row("keys and values, most of budget",
+      fmt::format("{} of {}", human_bytes(static_cast<double>(r.kv_peak)),
+                  human_bytes(static_cast<double>(s.kv.budget))));
+  row("preemptions, evictions", fmt::format("{}, {}", s.preemptions, s.evictions));
+  out << t.text();
+}
+
+}  // namespace
+
+std::vector<TraceEntry> read_trace(const std::string& path) {
+  const std::string text = read_text_file(path, kMaxTraceBytes);
+  std::vector<TraceEntry> out;
+  size_t number = 0;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
+    ++number;
+    line = line.substr(0, line.find('#'));
+    line.erase(std::remove_if(line.begin(), line.end(),
+                              [](char c) { return c == ' ' || c == '\r' || c == '\t'; }),
+               line.end());
+    if (line.empty()) continue;
+    double v[3] = {-1, -1, -1};
+    const char *p = line.data(), *stop = p + line.size();
+    bool good = true;
+    for (int i = 0; i < 3 && good; ++i) {
+      const auto [next, error] = std::from_chars(p, stop, v[i]);
+      good = error == std::errc() && (i == 2 ? next == stop : next < stop && *next == ',');
+      p = next + 1;
+    }
+    if (!good || !(v[0] >= 0 && v[0] < 1e9 && v[1] >= 1 && v[1] < 1e9 && v[2] >= 1 && v[2] < 1e9))
+      fail("{}: line {} is '{}'; expected arrival seconds, prompt tokens, new tokens", path, number,
+           printable(line, 60));
+    out.push_back({v[0], static_cast<size_t>(v[1]), static_cast<size_t>(v[2])});
+  }
+  if (out.empty()) fail("{}: holds no request", path);
+  std::stable_sort(out.begin(), out.end(),
+                   [](const TraceEntry& a, const TraceEntry& b) { return a.arrival < b.arrival; });
+  return out;
+}
+
+std::vector<TraceEntry> make_trace(const BenchEngineOptions& o) {
+  SplitMix64 random(o.seed);
+  std::vector<TraceEntry> out;
+  double time = 0;
+  const auto around = [&](size_t n) { return 1 + n / 4 + random.below(3 * n / 2); };
+  for (size_t i = 0; i < o.requests; ++i) {
+    out.push_back({time, around(o.prompt), around(o.new_tokens)});
+    time += -std::log1p(-random.uniform()) / o.rate;
+  }
+  return out;
+}
+
+int run_bench_engine(const BenchEngineOptions& options, std::ostream& out) {
+  const InterruptGuard guard;
+  const std::vector<TraceEntry> trace =
+      options.trace.empty() ? make_trace(options) : read_trace(options.trace);
+  TraceBench bench(options, trace);
+  std::vector<TraceRun> runs;
+  for (size_t i = 0; i < options.rounds; ++i) {
+    runs.push_back(bench.run());
+    if (runs.back().interrupted) return kExitInterrupted;
+  }
+  const TraceRun r = median_of(std::move(runs));
+  if (options.json)
+    out << bench_json(options, bench, r, trace.size()).dump() << std::endl;
+  else
+    print_table(r, bench, trace.size(), out);
+  return 0;
+}
+
+Command bench_engine_subject() {
+  auto o = std::make_shared<BenchEngineOptions>();
+  Command c("bench engine", "a trace of requests through the engine, beside the bare step loop");
+  c.folder(o->model.folder);
+  c.section("Requests");
+  c.option("--trace", "FILE", &o->trace, "lines of arrival seconds, prompt tokens, new tokens")
+      .file()
+      .by_default("made up");
+  c.option("--requests", "N", &o->requests, "made up: how many").range(1, 1 << 20);
+  c.option("--rate", "X", &o->rate, "made up: arrivals per second").range(1e-6, 1e9);
+  c.option("--prompt-tokens", "N", &o->prompt, "made up: about so many each").range(1, 1 << 20);
+  c.option("--new-tokens", "N", &o->new_tokens, "made up: about so many each").range(1, 1 << 20);
+  c.option("--seed", "N", &o->seed, "of arrivals, lengths, tokens");
+  c.option("--rounds", "N", &o->rounds, "ways through the trace; the median counts").range(1, 1000);
+  c.flag("--json", o->json, "print one JSON object");
+  c.section("Engine");
+  c.option("--parallel", "N", &o->parallel, "sequences that run at once").range(1, 4096);
+  c.option("--stretch", "X", &o->stretch, "longest step with prompt tokens, times one without")
+      .range(1, 1000);
+  add_engine_options(c, o->engine);
+  add_model_options(c, o->model);
+  c.examples = {"moebius bench engine", "moebius bench engine DIR --trace requests.csv --json"};
+  c.action = [o](const Command&) { return run_bench_engine(*o, std::cout); };
+  return c;
+}
+
+}  // namespace moebius
