@@ -43,11 +43,11 @@ Command make_tool() {
   Command tool("moebius",
                "runs quantized mixture-of-experts models straight from their compressed-tensors "
                "folder");
-  tool.subjects = {run_command(),        inspect_command(),    explain_command(),
-                   verify_command(),     apply_command(),      bench_command(),
-                   logits_command(),     perplexity_command(), tokenize_command(),
-                   detokenize_command(), help_command(),       completion_command(),
-                   docs_command()};
+  tool.subjects = {run_command(),        serve_command(),      inspect_command(),
+                   explain_command(),    verify_command(),     apply_command(),
+                   bench_command(),      logits_command(),     perplexity_command(),
+                   tokenize_command(),   detokenize_command(), help_command(),
+                   completion_command(), docs_command()};
   tool.flag("--version", manners().version, "the version");
   tool.examples = {"moebius run -p 'It was a dark' -n 40", "moebius inspect DIR",
                    "moebius explain DIR --cpu avx2,fma,f16c", "moebius verify DIR"};
@@ -68,6 +68,7 @@ std::vector<NamedText> environment_variables(const Command& tool) {
   gather_variables(tool, out);
   out.push_back({kCpuVariable,
                  "features, as in `explain --cpu`: the machine counts as one that has no others"});
+  out.push_back({"MOEBIUS_API_KEY", "a key that `serve` asks for, beside those of its file"});
   out.push_back({"NO_COLOR", "not empty: no colours on a terminal"});
   out.push_back({"COLUMNS", "how many columns tables may have"});
   return out;

@@ -18,6 +18,7 @@ Command& subject_of(Command& parent, std::string_view name);
 
 // Each is defined in the file of its command.
 Command run_command();
+Command serve_command();
 Command logits_command();
 Command perplexity_command();
 Command inspect_command();

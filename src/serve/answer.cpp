@@ -103,8 +103,8 @@ void LogprobLists::clear() {
   count_ = 0;
 }
 
-Answer::Answer(const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
-               const std::vector<GenerationRequest>& prompts, int64_t seconds)
+ApiAnswer::ApiAnswer(const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
+                     const std::vector<GenerationRequest>& prompts, int64_t seconds)
     : chat_(request.chat),
       stream_(request.stream),
       echo_(request.echo),
@@ -136,7 +136,7 @@ Answer::Answer(const ApiRequest& request, const ServedModel& model, const TokenT
 }
 
 // Before a choice's first token; with echo its text begins with the prompt.
-void Answer::begin_choice(Choice& choice, size_t prompt) {
+void ApiAnswer::begin_choice(Choice& choice, size_t prompt) {
   choice.begun = true;
   if (!echo_) return;
   choice.text = prompt_texts_[prompt];
@@ -145,7 +145,7 @@ void Answer::begin_choice(Choice& choice, size_t prompt) {
   for (const GeneratedToken& t : prompt_logprobs_[prompt]) choice.logprobs.add(t);
 }
 
-std::string Answer::take(size_t prompt, const GenerationEvent& e) {
+std::string ApiAnswer::take(size_t prompt, const GenerationEvent& e) {
   if (!e.prompt.empty()) {
     auto& list = prompt_logprobs_[prompt];
     list.insert(list.end(), e.prompt.begin(), e.prompt.end());
@@ -180,17 +180,17 @@ std::string Answer::take(size_t prompt, const GenerationEvent& e) {
   return out;
 }
 
-std::string Answer::logprobs_of(const Choice& choice) const {
+std::string ApiAnswer::logprobs_of(const Choice& choice) const {
   return logprobs_ && !choice.logprobs.empty() ? choice.logprobs.json() : "null";
 }
 
-std::string Answer::ends_of(const Choice& choice) const {
+std::string ApiAnswer::ends_of(const Choice& choice) const {
   std::string out = choice.ended ? choice.finish : "null";
   if (choice.ended && !choice.stop_reason.empty()) out += ",\"stop_reason\":" + choice.stop_reason;
   return out;
 }
 
-std::string Answer::usage_json() const {
+std::string ApiAnswer::usage_json() const {
   return fmt::format(
       "{{\"prompt_tokens\":{},\"completion_tokens\":{},\"total_tokens\":{},"
       "\"prompt_tokens_details\":{{\"cached_tokens\":{}}}}}",
@@ -198,8 +198,8 @@ std::string Answer::usage_json() const {
 }
 
 // What one step adds to one choice. A chat sends its role first, text next, and its end alone.
-std::string Answer::chunk(size_t index, Choice& choice, const std::string& text, size_t prompt,
-                          bool first) const {
+std::string ApiAnswer::chunk(size_t index, Choice& choice, const std::string& text, size_t prompt,
+                             bool first) const {
   const std::string usage = continuous_ ? ",\"usage\":" + usage_json() : "";
   const std::string ids =
       ids_ && !choice.ids.empty() ? ",\"token_ids\":" + id_list(choice.ids) : "";
@@ -225,13 +225,13 @@ std::string Answer::chunk(size_t index, Choice& choice, const std::string& text,
   return out;
 }
 
-std::string Answer::stream_end() const {
+std::string ApiAnswer::stream_end() const {
   std::string out;
   if (include_usage_) out = event(chunk_head_ + "],\"usage\":" + usage_json() + "}");
   return out + "data: [DONE]\n\n";
 }
 
-std::string Answer::whole() const {
+std::string ApiAnswer::whole() const {
   std::string out = whole_head_;
   for (size_t i = 0; i < choices_.size(); ++i) {
     const Choice& c = choices_[i];
@@ -254,7 +254,7 @@ std::string Answer::whole() const {
   return out + "}";
 }
 
-std::string Answer::error_events(const std::string& error_json) {
+std::string ApiAnswer::error_events(const std::string& error_json) {
   return event(error_json) + "data: [DONE]\n\n";
 }
 

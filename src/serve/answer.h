@@ -31,11 +31,11 @@ class LogprobLists {
   size_t count_ = 0, characters_ = 0;
 };
 
-class Answer {
+class ApiAnswer {
  public:
   // The prompts' lengths and tokens are taken from `prompts`; `seconds`: since 1970.
-  Answer(const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
-         const std::vector<GenerationRequest>& prompts, int64_t seconds);
+  ApiAnswer(const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
+            const std::vector<GenerationRequest>& prompts, int64_t seconds);
 
   const std::string& id() const { return id_; }
   const Usage& usage() const { return usage_; }

@@ -30,7 +30,7 @@ struct ApiServer::Generation {
   std::string id, client;
   Clock::time_point start = Clock::now(), submitted, first, last_sent = Clock::now();
   std::vector<Clock::time_point> last_token;  // per choice of all prompts
-  std::unique_ptr<Answer> answer;
+  std::unique_ptr<ApiAnswer> answer;
   bool stream = false, begun = false, ended = false, ran = false, has_first = false;
   size_t choices = 0, open_choices = 0, waiting_tokens = 0;
   std::vector<uint64_t> ids;
@@ -94,7 +94,7 @@ void ApiServer::prepared(const GenerationPtr& g, ApiRequest request,
     g->choices = g->open_choices = prompts.size() * request.generation.choices;
     check_capacity(g->choices);
     g->stream = request.stream;
-    g->answer = std::make_unique<Answer>(request, *model_, *texts_, prompts, unix_seconds());
+    g->answer = std::make_unique<ApiAnswer>(request, *model_, *texts_, prompts, unix_seconds());
     g->last_token.resize(g->choices);
     g->submitted = Clock::now();
     sequences_ += g->choices;
@@ -130,7 +130,7 @@ void ApiServer::fail_generation(const GenerationPtr& g, const ApiError& error) {
   if (g->ended) return;
   const HttpExchangePtr exchange = g->exchange;
   if (g->begun) {
-    exchange->send(g->outbox + Answer::error_events(error_json(error)));
+    exchange->send(g->outbox + ApiAnswer::error_events(error_json(error)));
     exchange->end();
   } else {
     HttpReply reply = error_reply(error);

@@ -68,9 +68,9 @@ void write_engine(std::string& out, const GeneratorStats& s) {
   simple(out, "prompt_tokens_cached_total", "counter", "of these, found in the cache",
          s.cached_tokens);
   simple(out, "generation_tokens_total", "counter", "tokens drawn", s.new_tokens);
-  simple(out, "prefix_cache_queries_total", "counter", "prompts looked up", s.prefix_queries);
-  simple(out, "prefix_cache_hits_total", "counter", "of these, found in part at least",
-         s.prefix_hits);
+  simple(out, "prefix_cache_queries_total", "counter", "tokens of prompts looked up",
+         s.prefix_queries);
+  simple(out, "prefix_cache_hits_total", "counter", "of these, found", s.prefix_hits);
   simple(out, "num_preemptions_total", "counter", "sequences that gave way", s.preemptions);
   head(out, "step_phase_seconds_total", "counter", "where the time of steps went");
   for (const auto& [phase, seconds] : s.phase_seconds)

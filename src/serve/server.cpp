@@ -96,10 +96,7 @@ ApiServer::~ApiServer() {
   http_.reset();
 }
 
-uint16_t ApiServer::listen() {
-  listening_ = true;
-  return http_->listen(options_.host, options_.port);
-}
+uint16_t ApiServer::listen() { return http_->listen(options_.host, options_.port); }
 
 int ApiServer::run() {
   http_->on_signal([this] { drain(); });

@@ -127,7 +127,7 @@ class ApiServer : private HttpHandler {
   std::set<GenerationPtr> generations_;
   size_t sequences_ = 0;       // that were submitted and have not ended
   size_t waiting_tokens_ = 0;  // of prompts whose first token has not come
-  bool ticking_ = false, draining_ = false, died_ = false, listening_ = false;
+  bool ticking_ = false, draining_ = false, died_ = false;
   size_t watchers_ = 0;  // of /api/events
   struct Sample {
     Clock::time_point time;

@@ -41,7 +41,7 @@ void check_request(const ApiRequest& r, const ServedModel& model, const TokenTex
   require(g.stops.size() <= 32 && g.logit_bias.size() <= 1024);
   const std::vector<GenerationRequest> prompts = prepare(r, model);
   require(!prompts.empty() && prompts.size() <= 128);
-  Answer answer(r, model, texts, prompts, 1);
+  ApiAnswer answer(r, model, texts, prompts, 1);
   for (size_t p = 0; p < prompts.size(); ++p) {
     require(prompts[p].prompt.size() + prompts[p].max_new <= model.context);
     ChoiceText text(*model.tokenizer, prompts[p]);

@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+// The serve command: binds first, so that whoever waits can be told so, then loads. The event
+// thread answers from the start; the first line on stdout is the address.
+#include <fmt/core.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <ctime>
+#include <iostream>
+#include <memory>
+#include <thread>
+
+#include "apps/bench_timing.h"
+#include "apps/commands.h"
+#include "apps/engine_options.h"
+#include "apps/manners.h"
+#include "apps/model_commands.h"
+#include "apps/terminal.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "model/engine.h"
+#include "runtime/roofs.h"
+#include "serve/engine_generator.h"
+#include "serve/server.h"
+
+namespace moebius {
+namespace {
+
+constexpr const char* kKeyVariable = "MOEBIUS_API_KEY";
+constexpr uint64_t kMaxKeyFile = 1 << 20;
+
+struct ServeOptions {
+  ModelRunOptions model;
+  EngineRunOptions engine;
+  std::string host = "127.0.0.1", key_file;
+  size_t port = 8000, context = 0, parallel = 32, queue = 0, max_output = 0, connections = 1024;
+  double stretch = 3, queue_timeout = 300, drain = 30, sse_ping = 15;
+  std::vector<std::string> aliases, hosts, origins;
+  bool any_model = false, no_auth = false, share_prefixes = false, open_metrics = false,
+       expert_metrics = false, priorities = false;
+};
+
+std::vector<ApiKey> keys_of(const ServeOptions& o) {
+  std::vector<ApiKey> keys;
+  if (!o.key_file.empty()) keys = parse_keys(read_text_file(o.key_file, kMaxKeyFile), o.key_file);
+  if (const char* key = std::getenv(kKeyVariable); key != nullptr && *key != 0)
+    for (ApiKey& k : parse_keys(std::string("default:") + key, kKeyVariable))
+      keys.push_back(std::move(k));
+  return keys;
+}
+
+HttpTime milliseconds(double seconds) { return HttpTime(std::llround(1000 * seconds)); }
+
+// Descriptors for every connection, and some for the rest; fewer connections where the system
+// refuses.
+size_t fitting_connections(size_t wanted) {
+  constexpr size_t kOthers = 128;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
+  limit.rlim_cur =
+      std::max<rlim_t>(limit.rlim_cur, std::min<rlim_t>(limit.rlim_max, wanted + kOthers));
+  setrlimit(RLIMIT_NOFILE, &limit);
+  getrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_cur >= wanted + kOthers) return wanted;
+  const size_t fit = limit.rlim_cur > 2 * kOthers ? limit.rlim_cur - kOthers : kOthers;
+  note("{} connections at most: the system allows {} descriptors", fit, limit.rlim_cur);
+  return fit;
+}
+
+ServerOptions server_options(const ServeOptions& o) {
+  ServerOptions s;
+  s.host = o.host;
+  s.port = static_cast<uint16_t>(o.port);
+  s.version = MOEBIUS_VERSION;
+  s.commit = kBuildCommit;
+  s.access.keys = o.no_auth ? std::vector<ApiKey>() : keys_of(o);
+  s.access.loopback = is_loopback(o.host);
+  s.access.hosts = o.hosts;
+  s.access.origins = o.origins;
+  s.access.open_metrics = o.open_metrics;
+  if (!s.access.loopback && s.access.keys.empty() && !o.no_auth)
+    throw UsageError(
+        fmt::format("--host {} can be reached from other machines: give --api-key-file FILE (or "
+                    "{}), or --no-auth",
+                    o.host, kKeyVariable));
+  s.limits.connections = fitting_connections(o.connections);
+  s.queue = o.queue;
+  s.queue_time = milliseconds(o.queue_timeout);
+  s.drain_time = milliseconds(o.drain);
+  s.ping = o.sse_ping > 0;
+  if (s.ping) s.ping_time = milliseconds(o.sse_ping);
+  s.share_prefixes = o.share_prefixes;
+  s.expert_metrics = o.expert_metrics;
+  if (!manners().quiet) s.log = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  return s;
+}
+
+EngineOptions engine_options_of(const ServeOptions& o, OpenModel& open, size_t vocab) {
+  EngineOptions e;
+  const int64_t trained = open.checkpoint.config().max_positions;
+  if (o.context != 0)
+    e.context = o.context;
+  else if (trained > 0)
+    e.context = static_cast<size_t>(trained);
+  e.parallel = o.parallel;
+  e.vocab = vocab;
+  e.stretch = o.stretch;
+  e.pool = &open.pool;
+  set_engine_options(o.engine, e);
+  return e;
+}
+
+double roof_of(ThreadPool& pool) {
+  try {
+    RoofMemory memory(pool, RoofMemory::Effort::kBrief);
+    return 1e9 * std::max({memory.read(1), memory.read(2), memory.read(4)});
+  } catch (const std::exception&) {
+    return 0;  // no memory left to measure with
+  }
+}
+
+// All that answers need, in the order it is loaded.
+struct Loaded {
+  explicit Loaded(const ServeOptions& o)
+      : tokenizer(Tokenizer::from_folder(o.model.folder)),
+        templates(ChatTemplates::from_folder(o.model.folder)),
+        open(o.model, o.context),
+        engine(*open.model, engine_options_of(o, open, tokenizer.vocab_size())) {
+    tokenizer.check_fits(open.model->vocab());
+    say_budget(engine);
+    engine.commit_memory();
+    engine.calibrate();
+    served.defaults = read_generation_defaults(
+        o.model.folder, [&](std::string_view t) { return tokenizer.token_to_id(t); },
+        open.model->vocab());
+    EngineGeneratorOptions g;
+    g.slots = o.parallel;
+    g.experts = static_cast<size_t>(std::max<int64_t>(0, open.checkpoint.config().experts));
+    g.read_roof = roof_of(open.pool);
+    g.eos = served.defaults.eos;
+    generator.emplace(engine, tokenizer, g);
+    std::string folder = o.model.folder;
+    while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
+    served.name = std::string(base_name(folder));
+    served.aliases = o.aliases;
+    served.any_model = o.any_model;
+    served.priorities = o.priorities;
+    served.tokenizer = &tokenizer;
+    served.templates = &templates;
+    served.context = engine.longest();
+    served.vocab = std::min(tokenizer.vocab_size(), open.model->vocab());
+    if (o.max_output != 0) served.max_output = o.max_output;
+    served.slots = o.parallel;
+    served.created = std::time(nullptr);
+    served.version = MOEBIUS_VERSION;
+    served.commit = kBuildCommit;
+    served.kernel = o.model.run.kernel.empty() ? "chosen" : o.model.run.kernel;
+  }
+  Tokenizer tokenizer;
+  ChatTemplates templates;
+  OpenModel open;
+  Engine engine;
+  ServedModel served;
+  std::optional<EngineGenerator> generator;
+};
+
+int run_serve(const ServeOptions& o) {
+  ApiServer server(server_options(o));
+  const uint16_t port = server.listen();
+  const bool six = o.host.find(':') != std::string::npos;
+  std::cout << fmt::format("http://{}:{}\n", six ? "[" + o.host + "]" : o.host, port) << std::flush;
+  std::atomic<bool> ready{false};
+  int status = 0;
+  std::thread events([&] {
+    status = server.run();
+    if (!ready) std::_Exit(status);  // told to end while it loads
+  });
+  std::unique_ptr<Loaded> loaded;
+  try {
+    loaded = std::make_unique<Loaded>(o);
+  } catch (...) {
+    ready = true;
+    server.stop();
+    events.join();
+    throw;
+  }
+  ready = true;
+  server.ready(loaded->served, *loaded->generator);
+  note("{} answers at http://{}:{}", loaded->served.name, o.host, port);
+  events.join();
+  // A step that never ends must not keep the process.
+  if (!loaded->generator->stop(std::chrono::milliseconds(500))) std::_Exit(status);
+  return status;
+}
+
+}  // namespace
+
+Command serve_command() {
+  auto o = std::make_shared<ServeOptions>();
+  Command c("serve", "answers over HTTP, as OpenAI's interface does");
+  c.folder(o->model.folder);
+  c.section("Address");
+  c.option("--host", "ADDRESS", &o->host, "address to listen on");
+  c.option("--port", "N", &o->port, "port; 0: a free one").range(0, 65535);
+  c.option("--connections", "N", &o->connections, "most at once").range(1, 100000);
+  c.section("Who may ask");
+  c.option("--api-key-file", "FILE", &o->key_file, "keys, lines name:key")
+      .file()
+      .by_default("none");
+  c.flag("--no-auth", o->no_auth, "no key is asked for, wherever the server listens");
+  c.option("--allowed-host", "NAME", &o->hosts, "another Host that requests may name")
+      .by_default("none");
+  c.option("--cors-origin", "URL", &o->origins, "origin whose pages may ask").by_default("none");
+  c.flag("--open-metrics", o->open_metrics, "/metrics needs no key");
+  c.section("Model");
+  c.option("--alias", "NAME", &o->aliases, "another name of the model").by_default("none");
+  c.flag("--any-model", o->any_model, "every name of a model is taken for this one");
+  c.option("--ctx,-c", "N", &o->context, "most tokens of a sequence; 0: what the model allows")
+      .range(0, 1 << 30);
+  c.option("--max-output", "N", &o->max_output, "most tokens of an answer; 0: the context")
+      .range(0, 1 << 30);
+  c.section("Load");
+  c.option("--parallel", "N", &o->parallel, "sequences that run at once").range(1, 4096);
+  c.option("--queue", "N", &o->queue, "sequences that may wait; 0: four per slot")
+      .range(0, 1 << 20);
+  c.option("--queue-timeout", "S", &o->queue_timeout, "longest wait, in seconds").range(0.1, 86400);
+  c.option("--stretch", "X", &o->stretch,
+           "longest step with a prompt's tokens, times the step without")
+      .range(1, 1000);
+  add_engine_options(c, o->engine);
+  c.flag("--priorities", o->priorities, "requests may name a priority");
+  c.flag("--share-prefixes", o->share_prefixes,
+         "cached prompts serve all keys (their timing tells what others asked)");
+  c.section("Running");
+  c.option("--drain", "S", &o->drain, "seconds to finish answers after SIGTERM").range(0, 86400);
+  c.option("--sse-ping", "S", &o->sse_ping, "break a stream's silence after; 0: never")
+      .range(0, 86400);
+  c.flag("--expert-metrics", o->expert_metrics, "metrics per layer and expert");
+  add_model_options(c, o->model);
+  c.examples = {"moebius serve", "moebius serve DIR --port 8080 --alias gpt-4o",
+                "moebius serve DIR --host 0.0.0.0 --api-key-file keys.txt"};
+  c.action = [o](const Command&) { return run_serve(*o); };
+  return c;
+}
+
+}  // namespace moebius

@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+// The serve command on the bundled model: the whole way from a socket to the engine and back.
+#include <fcntl.h>
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "cli/pty_util.h"
+#include "unit/serve_util.h"
+#include "unit/test_util.h"
+
+namespace moebius {
+namespace {
+
+using test::Client;
+using test::eventually;
+using test::Response;
+
+// A server process of its own.
+class Served {
+ public:
+  explicit Served(const std::string& args) {
+    int out[2];
+    if (pipe(out) != 0) return;
+    const std::string command = "exec " + test::tool_command() + " serve " +
+                                (args.find("--port") == std::string::npos ? "--port 0 " : "") +
+                                args;
+    pid_ = fork();
+    if (pid_ == 0) {
+      dup2(out[1], 1);
+      const int null = open("/dev/null", O_WRONLY);
+      dup2(null, 2);
+      close(out[0]);
+      execl("/bin/sh", "sh", "-c", command.c_str(), static_cast<char*>(nullptr));
+      _exit(127);
+    }
+    close(out[1]);
+    std::string line;
+    for (char c; read(out[0], &c, 1) == 1 && c != '\n';) line += c;
+    close(out[0]);
+    const size_t colon = line.rfind(':');
+    if (line.starts_with("http://127.0.0.1:"))
+      port = static_cast<uint16_t>(std::stoi(line.substr(colon + 1)));
+    EXPECT_TRUE(eventually_long([&] { return ask(test::get("/health")).status == 200; }));
+  }
+  ~Served() {
+    if (pid_ > 0 && !ended_) {
+      kill(pid_, SIGKILL);
+      wait_end();
+    }
+  }
+  static bool eventually_long(const std::function<bool()>& condition) {
+    for (int i = 0; i < 6; ++i)
+      if (eventually(condition)) return true;
+    return false;
+  }
+  Response ask(const std::string& bytes) const {
+    Client client(port, 120);
+    client.send(bytes);
+    return client.read();
+  }
+  Response completion(const std::string& fields) const {
+    return ask(test::post("/v1/completions", "{" + fields + "}"));
+  }
+  std::string metric(const std::string& name) const {
+    const std::string text = ask(test::get("/metrics")).body, key = "\nmoebius_" + name + " ";
+    const size_t at = text.find(key);
+    return at == std::string::npos
+               ? ""
+               : text.substr(at + key.size(), text.find('\n', at + 1) - at - key.size());
+  }
+  void signal(int number) const { kill(pid_, number); }
+  int wait_end() {
+    int status = -1;
+    waitpid(pid_, &status, 0);
+    ended_ = true;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  uint16_t port = 0;
+
+ private:
+  pid_t pid_ = -1;
+  bool ended_ = false;
+};
+
+std::string text_of(const Response& r) {
+  return r.status == 200 ? r.json().find("choices")->items()[0].find("text")->as_string() : "";
+}
+
+// What run says for a seed is what the server says for it, streamed or not, alone or in company.
+TEST(ServeCommand, AnswersAsRunDoes) {
+  const test::CommandResult run = test::run_tool(
+      "run -p 'It was a dark' -n 24 --temp 0.8 --top-p 0.95 --top-k 0 --seed 7 --json "
+      "--ignore-eos");
+  ASSERT_EQ(run.status, 0) << run.err;
+  const std::string expected = parse_json(run.out, "run").find("text")->as_string();
+  const Served server("--parallel 8");
+  ASSERT_NE(server.port, 0);
+  const std::string fields =
+      R"("prompt":"It was a dark","max_tokens":24,"temperature":0.8,"top_p":0.95,"seed":7,"ignore_eos":true)";
+  EXPECT_EQ(text_of(server.completion(fields)), expected);
+  std::vector<std::thread> others;
+  for (int i = 0; i < 6; ++i)
+    others.emplace_back([&, i] {
+      server.completion(fmt::format(R"("prompt":"Number {} of","max_tokens":40,"seed":{})", i, i));
+    });
+  EXPECT_EQ(text_of(server.completion(fields)), expected);
+  std::string joined;
+  for (const std::string& e : server.completion(fields + R"(,"stream":true)").events())
+    if (e != "[DONE]")
+      joined += parse_json(e, "event").find("choices")->items()[0].find("text")->as_string();
+  EXPECT_EQ(joined, expected);
+  for (std::thread& t : others) t.join();
+  const Json two = server.completion(fields + R"(,"n":2,"logprobs":3)").json();
+  EXPECT_EQ(two.find("choices")->items()[0].find("text")->as_string(),
+            expected);  // choice 0 draws from the seed itself
+  EXPECT_EQ(two.find("usage")->find("completion_tokens")->as_uint(), 48u);
+}
+
+TEST(ServeCommand, PrefixesLogprobsAndStops) {
+  const Served server("--parallel 4");
+  ASSERT_NE(server.port, 0);
+  std::string ids = "1";
+  for (int i = 2; i < 700; ++i) ids += fmt::format(",{}", i);
+  const std::string fields = "\"prompt\":[" + ids + R"(],"max_tokens":4,"temperature":0)";
+  const Json first = server.completion(fields).json(), second = server.completion(fields).json();
+  EXPECT_EQ(first.find("usage")->find("prompt_tokens_details")->find("cached_tokens")->as_uint(),
+            0u);
+  EXPECT_GE(second.find("usage")->find("prompt_tokens_details")->find("cached_tokens")->as_uint(),
+            640u);
+  EXPECT_EQ(first.find("choices")->dump(), second.find("choices")->dump());
+  const Json salted = server.completion(fields + R"(,"cache_salt":"x")").json();
+  EXPECT_EQ(salted.find("usage")->find("prompt_tokens_details")->find("cached_tokens")->as_uint(),
+            0u);
+
+  const Json echo =
+      server
+          .completion(
+              R"("prompt":"It was a dark and stormy night","max_tokens":1,"echo":true,"logprobs":1,"temperature":0)")
+          .json();
+  const Json& lists = *echo.find("choices")->items()[0].find("logprobs");
+  const auto& values = lists.find("token_logprobs")->items();
+  EXPECT_EQ(values.size(), echo.find("usage")->find("total_tokens")->as_uint());
+  EXPECT_TRUE(values[0].is_null());
+  for (size_t i = 1; i < values.size(); ++i) EXPECT_LE(values[i].as_double(), 0.0);
+  // The token that was taken greedily is the best one, by the very number.
+  double best = -1e9;
+  for (const auto& [token, value] : lists.find("top_logprobs")->items().back().members())
+    best = std::max(best, value.as_double());
+  EXPECT_EQ(values.back().as_double(), best);
+
+  const std::string whole =
+      text_of(server.completion(R"("prompt":"It was a dark","max_tokens":40,"temperature":0)"));
+  ASSERT_GT(whole.size(), 20u);
+  const std::string stop = whole.substr(10, 3);
+  std::string quoted;
+  append_json_string(quoted, stop);
+  EXPECT_EQ(text_of(server.completion(
+                R"("prompt":"It was a dark","max_tokens":40,"temperature":0,"stop":)" + quoted)),
+            whole.substr(0, whole.find(stop)));
+  const Response chat =
+      server.ask(test::post("/v1/chat/completions",
+                            R"({"messages":[{"role":"user","content":"Hello"}],"max_tokens":5})"));
+  EXPECT_EQ(chat.status, 200) << chat.body;
+}
+
+TEST(ServeCommand, DisconnectsFreeEverything) {
+  const Served server("--parallel 2");
+  ASSERT_NE(server.port, 0);
+  const std::string fields =
+      R"({"prompt":"It was","max_tokens":1500,"ignore_eos":true,"stream":true})";
+  for (int i = 0; i < 20; ++i) {
+    Client client(server.port);
+    client.send(test::post("/v1/completions", fields));
+    if (i % 3 == 0) client.read(true);
+  }
+  EXPECT_TRUE(eventually([&] {
+    return server.metric("num_requests_running") == "0" &&
+           server.metric("num_requests_waiting") == "0";
+  }));
+  EXPECT_EQ(server.metric(R"(kv_blocks{state="used"})"), "0");
+  EXPECT_NE(text_of(server.completion(R"("prompt":"It was","max_tokens":3)")), "");
+}
+
+TEST(ServeCommand, SignalsAndStatus) {
+  Served server("--parallel 2 --drain 20");
+  ASSERT_NE(server.port, 0);
+  Client client(server.port, 60);
+  client.send(test::post("/v1/completions",
+                         R"({"prompt":"It was","max_tokens":60,"ignore_eos":true,"stream":true})"));
+  EXPECT_EQ(client.read(true).status, 200);
+  server.signal(SIGTERM);
+  std::string rest;
+  for (std::string more; !(more = client.read_some()).empty();) rest += more;
+  EXPECT_NE(rest.find("data: [DONE]"), std::string::npos);
+  EXPECT_EQ(server.wait_end(), 0);
+  const test::CommandResult open = test::run_tool("serve --host 0.0.0.0 --port 0");
+  EXPECT_EQ(open.status, 2);
+  EXPECT_NE(open.err.find("--api-key-file"), std::string::npos);
+  const test::CommandResult broken = test::run_tool("serve /does/not/exist --port 0");
+  EXPECT_EQ(broken.status, 1);
+  Served killed("");
+  const uint16_t port = killed.port;
+  killed.signal(SIGKILL);
+  EXPECT_EQ(killed.wait_end(), 128 + SIGKILL);
+  const Served again(fmt::format("--port {}", port));  // the last of two counts: binds at once
+  EXPECT_EQ(again.port, port);
+}
+
+}  // namespace
+}  // namespace moebius
