@@ -101,6 +101,7 @@ struct Unit {
   size_t (*scratch_bytes)(const Problem&, size_t M);
   void (*make_panel)(const PanelArgs&);
   void (*gemm)(const GemmArgs&);
+  size_t n_block = 0, m_block = 8;  // as in Kernel
 };
 
 }  // namespace x86_int8
@@ -128,7 +129,10 @@ constexpr Kernel x86_int8_kernel(const x86_int8::Unit& u, const char* codec,
           u.panel_bytes,
           u.make_panel,
           u.scratch_bytes,
-          u.gemm};
+          u.gemm,
+          nullptr,
+          u.n_block,
+          u.m_block};
 }
 constexpr X86Int8Kernels x86_int8_kernels(const x86_int8::Unit& u) {
   return {{x86_int8_kernel(u, "int4", x86_int8::supports_int4),
