@@ -280,10 +280,12 @@ TEST(KvStore, ACopyThatFailsLeavesNothingBehind) {
   s.kv.clear(two);
 }
 
+// One long step leaves nine numbers of states behind; a sequence that needs more full blocks then
+// outgrows the budget by numbers alone, and memory of states goes back.
 TEST(KvStore, NumbersThatOutgrewTheBudgetAreGivenBack) {
   Store s({{"full", 100, SIZE_MAX, true}, {"state", 100, 1, false}}, 2000);
-  const std::vector<int32_t> a = counted(128 * 9);
-  SequenceKv one;
+  const std::vector<int32_t> a = counted(128 * 9), b = counted(128 * 17, 3);
+  SequenceKv one, two;
   s.kv.attach(one, "", a, 0);
   s.run(one, a, 128 * 9);
   EXPECT_EQ(s.backend.blocks_seen(1), 9u);
@@ -292,6 +294,20 @@ TEST(KvStore, NumbersThatOutgrewTheBudgetAreGivenBack) {
   s.kv.clear(one);
   s.kv.tree().clear();
   EXPECT_EQ(s.kv.blocks().number_bytes(), 1800u);
+  s.kv.attach(two, "", b, 0);
+  for (size_t n = 1; n <= 15; ++n) EXPECT_EQ(s.run(two, b, 128 * n), s.expected(b, 128 * n));
+  EXPECT_GT(s.kv.blocks().number_bytes(), 2000u);
+  s.kv.tree().clear();  // all states but the last
+  s.kv.tidy();
+  EXPECT_LT(s.backend.blocks_seen(1), 9u);
+  EXPECT_LE(s.kv.blocks().number_bytes(), 2400u);
+  EXPECT_EQ(s.run(two, b, 128 * 16 + 5), s.expected(b, 128 * 16 + 5));
+  s.kv.clear(two);
+  EXPECT_TRUE(s.backend.violations.empty()) << s.backend.violations[0];
+}
+
+TEST(KvStore, TheWholeBudgetCanBeCommitted) {
+  Store s({{"full", 100, SIZE_MAX, true}, {"state", 100, 1, false}}, 2000);
   s.kv.commit(128 * 9);
   EXPECT_EQ(s.backend.committed, 16u + 3u);  // 9 to 2 of 2000 bytes
 }
