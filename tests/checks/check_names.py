@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Names in unnamed namespaces differ within a folder: g++ compiles the files of a folder several at a time (cmake/bundles.cmake), and
-which files meet depends on how many there are, so a clash would show up in somebody else's change.
+which files meet depends on how many there are, so a clash would show up in somebody else's change. Types of headers differ in all
+of src/: two types of one name are one to the linker, which then calls the wrong destructor.
 
     check_names.py ROOT     exit status 1 on any violation
 """
@@ -44,9 +45,30 @@ def check_folder(files):
             for name, where in sorted(seen.items()) for i, (path, number) in enumerate(where.items()) if i > 0]
 
 
+def check_types(headers):
+    """Complaints, given {path: text} of all headers: types of namespace moebius itself that are defined twice."""
+    seen, complaints = {}, []
+    for path, text in sorted(headers.items()):
+        space = ""
+        for number, line in enumerate(text.splitlines(), 1):
+            opened = re.match(r"namespace ([\w:]*) *\{", line)
+            if opened:
+                space = opened.group(1)
+            match = TYPE.match(line)
+            if space != "moebius" or not match or "::" in line.split(" : ")[0] or not line.rstrip().endswith("{"):
+                continue
+            name = match.group(1)
+            if name in seen:
+                complaints.append(f"{path}:{number}: type {name} is also defined in {seen[name]}")
+            seen.setdefault(name, path)
+    return complaints
+
+
 def main():
     root = Path(sys.argv[1])
-    complaints, files = [], 0
+    headers = {p.relative_to(root): p.read_text(encoding="utf-8") for p in (root / "src").rglob("*.h")
+               if not re.match(r"(arm|x86|isa)_", p.name)}
+    complaints, files = check_types(headers), 0
     for folder in FOLDERS:
         by_parent = defaultdict(dict)
         for path in (root / "src" / folder).rglob("*.cpp"):

@@ -98,6 +98,12 @@ class Names(unittest.TestCase):
         self.assertEqual([], check_names.check_folder({"a.cpp": one, "b.cpp": other}))
         self.assertEqual(3, len(check_names.check_folder({"a.cpp": one, "b.cpp": one})))
 
+    def test_types_of_headers(self):
+        one = "namespace moebius {\nclass Answer;\nstruct Answer {\n};\n}  // namespace moebius\n"
+        self.assertEqual([], check_names.check_types({"a.h": one, "b.h": one.replace("Answer", "Reply")}))
+        self.assertEqual([], check_names.check_types({"a.h": one, "b.h": one.replace("moebius", "moebius::jinja")}))
+        self.assertEqual(1, len(check_names.check_types({"a.h": one, "b.h": one})))
+
 
 class Tree(unittest.TestCase):
     def test_rule(self):
