@@ -57,8 +57,10 @@ run_lm_eval() {
 }
 run_schemathesis() {
   need schemathesis schemathesis || return 1
+  cd "$env" || return 1 # it leaves a cache where it runs
   check schemathesis "$env/bin/schemathesis" run "$url/openapi.json" --url "$url" --max-examples 30 --request-timeout 60 \
     --checks not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance
+  cd "$root" || return 1
 }
 run_curl() {
   check curl_continue curl -sf "$url/v1/completions" -H 'Content-Type: application/json' -H 'Expect: 100-continue' -d '{"prompt":"It was","max_tokens":4}'
