@@ -9,7 +9,7 @@ int main(int argc, char** argv) {
   if (argc != 3) return fprintf(stderr, "usage: linear FOLDER MODULE\n"), 2;
   moebius_folder* folder = moebius_folder_open(argv[1]);
   if (folder == NULL) return fprintf(stderr, "%s\n", moebius_last_error()), 1;
-  moebius_options options = {sizeof(moebius_options), 1, NULL, MOEBIUS_DECLARED, MOEBIUS_F32};
+  moebius_options options = {sizeof(moebius_options), 1, NULL, MOEBIUS_DECLARED, MOEBIUS_F32, NULL};
   moebius_linear* layer = moebius_linear_load(folder, argv[2], &options);
   moebius_folder_free(folder);
   if (layer == NULL) return fprintf(stderr, "%s\n", moebius_last_error()), 1;

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "model/layer_loader.h"
 #include "moebius/moebius.hpp"
+#include "runtime/runtime.h"
 
 namespace moebius {
 namespace {
@@ -42,23 +43,33 @@ Impl& checked_handle(const std::unique_ptr<Impl>& impl, const char* what) {
   return *impl;
 }
 
-size_t threads_of(const Options& o) {
-  if (o.threads < 0 || o.threads > 1024)
-    fail("Options::threads is {}; expected 0 to 1024", o.threads);
-  return o.threads == 0 ? default_thread_count() : static_cast<size_t>(o.threads);
+size_t checked_threads(int threads) {
+  if (threads < 0 || threads > 1024) fail("Options::threads is {}; expected 0 to 1024", threads);
+  return static_cast<size_t>(threads);
+}
+
+std::shared_ptr<Runtime> runtime_of(const Options& o) {
+  const size_t threads = checked_threads(o.threads);
+  if (o.runtime == nullptr) return Runtime::shared(threads);
+  if (threads != 0 && threads != o.runtime->threads())
+    fail("Options::threads is {}, but Options::runtime has {}", threads, o.runtime->threads());
+  return o.runtime;
 }
 
 }  // namespace
 
+std::shared_ptr<Runtime> make_runtime(int threads) {
+  return std::make_shared<Runtime>(checked_threads(threads));
+}
+size_t threads_of(const Runtime& runtime) { return runtime.threads(); }
+
 struct Linear::Impl {
-  explicit Impl(size_t threads) : pool(threads) {}
-  mutable ThreadPool pool;
+  std::shared_ptr<Runtime> runtime;  // ends after the layer
   std::unique_ptr<LinearLayer> layer;
 };
 
 struct Moe::Impl {
-  explicit Impl(size_t threads) : pool(threads) {}
-  mutable ThreadPool pool;
+  std::shared_ptr<Runtime> runtime;
   MoeBlockLayer layer;
   std::string kernel;
 };
@@ -77,7 +88,7 @@ size_t Linear::outputs() const { return held().layer->out_features(); }
 std::string Linear::kernel() const { return title_of(held().layer->kernel()); }
 void Linear::run(const InputMatrix& x, const OutputMatrix& y) const {
   Impl& self = held();
-  self.layer->forward(rows_of(x), rows_of(y), self.pool);
+  self.layer->forward(rows_of(x), rows_of(y), self.runtime->pool());
 }
 
 Moe::Moe(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -94,7 +105,8 @@ void Moe::run(const InputMatrix& x, const OutputMatrix& y, int32_t* ids, float* 
   const auto& router = held().layer.router;
   if (router == nullptr) fail("the experts were loaded without their router; give logits or ids");
   std::vector<float> logits(x.rows * router->out_features());
-  router->forward(rows_of(x), f32_rows(logits.data(), x.rows, router->out_features()), held().pool);
+  router->forward(rows_of(x), f32_rows(logits.data(), x.rows, router->out_features()),
+                  held().runtime->pool());
   run_logits(x, {logits.data(), ElementType::kF32, x.rows, router->out_features(), 0}, y, ids,
              weights);
 }
@@ -104,14 +116,14 @@ void Moe::run_logits(const InputMatrix& x, const InputMatrix& logits, const Outp
   MoeOptions options;
   options.ids_out = ids;
   options.weights_out = weights;
-  held().layer.experts->forward_logits(rows_of(x), rows_of(logits), rows_of(y), held().pool,
-                                       options);
+  held().layer.experts->forward_logits(rows_of(x), rows_of(logits), rows_of(y),
+                                       held().runtime->pool(), options);
 }
 
 void Moe::run_ids(const InputMatrix& x, const int32_t* ids, const float* weights, size_t k,
                   const OutputMatrix& y) const {
   held().layer.experts->forward_ids(rows_of(x), {ids, x.rows * k}, {weights, x.rows * k},
-                                    rows_of(y), held().pool);
+                                    rows_of(y), held().runtime->pool());
 }
 
 Folder::Folder(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -144,8 +156,10 @@ Linear Folder::linear(const std::string& name, const Options& options) const {
   const Module* module = held().checkpoint.find_module(name);
   if (module == nullptr || !has_matrix(*module))
     fail("{}: has no linear module '{}'", held().checkpoint.folder(), printable(name));
-  auto impl = std::make_unique<Linear::Impl>(threads_of(options));
-  impl->layer = load_linear(held().checkpoint, {module}, layer_options(options, impl->pool));
+  auto impl = std::make_unique<Linear::Impl>();
+  impl->runtime = runtime_of(options);
+  impl->layer =
+      load_linear(held().checkpoint, {module}, layer_options(options, impl->runtime->pool()));
   return Linear(std::move(impl));
 }
 
@@ -153,8 +167,9 @@ Moe Folder::moe(const std::string& name, const Options& options, MoeScope scope)
   const MoeBlock* block = held().checkpoint.find_moe(name);
   if (block == nullptr)
     fail("{}: has no mixture-of-experts block '{}'", held().checkpoint.folder(), printable(name));
-  auto impl = std::make_unique<Moe::Impl>(threads_of(options));
-  const LayerOptions lo = layer_options(options, impl->pool);
+  auto impl = std::make_unique<Moe::Impl>();
+  impl->runtime = runtime_of(options);
+  const LayerOptions lo = layer_options(options, impl->runtime->pool());
   impl->layer = load_moe(held().checkpoint, *block, lo,
                          scope == MoeScope::kBlock ? MoePart::kBlock : MoePart::kExperts);
   impl->kernel =

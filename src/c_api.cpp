@@ -77,9 +77,17 @@ moebius::OutputMatrix output(const moebius_output* m, const char* what) {
   return {m->data, element_type(m->type), m->rows, m->cols, m->stride};
 }
 
+}  // namespace
+
+struct moebius_runtime {
+  std::shared_ptr<moebius::Runtime> runtime;
+};
+
+namespace {
+
 // Members beyond options->size keep their default.
 moebius::Options options_of(const moebius_options* given) {
-  moebius_options o{sizeof(moebius_options), 0, nullptr, MOEBIUS_DECLARED, MOEBIUS_BF16};
+  moebius_options o{sizeof(moebius_options), 0, nullptr, MOEBIUS_DECLARED, MOEBIUS_BF16, nullptr};
   if (given != nullptr) {
     if (given->size < sizeof(size_t)) throw moebius::Error("moebius_options.size is not set");
     std::memcpy(&o, given, given->size < sizeof o ? given->size : sizeof o);
@@ -89,6 +97,7 @@ moebius::Options options_of(const moebius_options* given) {
   out.kernel = o.kernel == nullptr ? "" : o.kernel;
   out.arithmetic = arithmetic_of(o.arithmetic);
   out.activations = element_type(o.activations);
+  if (o.runtime != nullptr) out.runtime = o.runtime->runtime;
   return out;
 }
 
@@ -128,6 +137,16 @@ const char* moebius_version(void) {
   return kVersion.c_str();
 }
 const char* moebius_last_error(void) { return last_error.c_str(); }
+
+moebius_runtime* moebius_runtime_new(int32_t threads) {
+  return guarded<moebius_runtime*>(
+      nullptr, [&] { return new moebius_runtime{moebius::make_runtime(threads)}; });
+}
+void moebius_runtime_free(moebius_runtime* runtime) { delete runtime; }
+size_t moebius_runtime_threads(const moebius_runtime* runtime) {
+  return guarded<size_t>(
+      0, [&] { return require(runtime, "runtime"), moebius::threads_of(*runtime->runtime); });
+}
 
 moebius_folder* moebius_folder_open(const char* path) {
   return guarded<moebius_folder*>(nullptr, [&] {

@@ -15,6 +15,7 @@ extern "C" {
 typedef struct moebius_folder moebius_folder;
 typedef struct moebius_linear moebius_linear;
 typedef struct moebius_moe moebius_moe;
+typedef struct moebius_runtime moebius_runtime;
 
 typedef enum { MOEBIUS_F32 = 0, MOEBIUS_BF16 = 1, MOEBIUS_F16 = 2 } moebius_type;
 typedef enum {
@@ -26,10 +27,11 @@ typedef enum {
 /* Set size to sizeof(moebius_options); members added later keep their default when an older program leaves them out. */
 typedef struct {
   size_t size;
-  int32_t threads;    /* 0: all cores */
+  int32_t threads;    /* 0: all cores, or those of runtime */
   const char* kernel; /* NULL: the best for this CPU */
   moebius_arithmetic arithmetic;
-  moebius_type activations; /* type of the rows that will be given */
+  moebius_type activations;       /* type of the rows that will be given */
+  const moebius_runtime* runtime; /* NULL: the one that layers of so many threads share */
 } moebius_options;
 
 /* rows x cols elements, row r starting `stride` elements after row r - 1 (0: cols). */
@@ -46,6 +48,11 @@ typedef struct {
 
 const char* moebius_version(void);
 const char* moebius_last_error(void);
+
+/* Threads of their own for the layers that name them; they end when it and the last of those layers were freed. 0: all cores. */
+moebius_runtime* moebius_runtime_new(int32_t threads);
+void moebius_runtime_free(moebius_runtime* runtime);
+size_t moebius_runtime_threads(const moebius_runtime* runtime);
 
 moebius_folder* moebius_folder_open(const char* path);
 void moebius_folder_free(moebius_folder* folder);

@@ -6,7 +6,7 @@
 //   block.run({x, moebius::ElementType::kBf16, T, block.hidden()}, {y, moebius::ElementType::kBf16, T, block.hidden()});
 //
 // Everything throws moebius::Error (moebius/error.h) and nothing else of its own; no third-party type appears here. Objects are
-// movable handles; one that was moved from throws whatever is asked of it. Layers may be run from several threads at once; the calls share the layer's threads and take turns.
+// movable handles; one that was moved from throws whatever is asked of it. Layers may be run from several threads at once; calls that share a Runtime take turns.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -43,12 +43,19 @@ enum class Int8Rows {
   kVllm
 };  // how dynamic int8 activations are scaled
 
+// The threads that layers compute with. Every layer of a process that names none shares one, per number of threads, for as long
+// as one of them lives.
+class Runtime;
+std::shared_ptr<Runtime> make_runtime(int threads = 0);  // of its own; 0: all cores
+size_t threads_of(const Runtime& runtime);
+
 struct Options {
-  int threads = 0;     // 0: all cores
+  int threads = 0;     // 0: all cores, or those of `runtime`
   std::string kernel;  // "": the best for this CPU; else a name that `moebius explain` prints
   Arithmetic arithmetic = Arithmetic::kDeclared;
   Int8Rows int8 = Int8Rows::kDeclared;
   ElementType activations = ElementType::kBf16;  // type of the rows the layer will be given
+  std::shared_ptr<Runtime> runtime;              // null: the one that layers of so many threads share
 };
 
 struct ModuleInfo {

@@ -12,6 +12,7 @@
 #include "apps/terminal.h"
 #include "base/error.h"
 #include "model/layer_loader.h"
+#include "runtime/runtime.h"
 
 namespace moebius {
 namespace {
@@ -145,7 +146,8 @@ int run_apply(const ApplyOptions& options) {
   const Input x_input = read_input(inputs, "x");
   if (!x_input) fail("{}: has no tensor 'x'", options.in);
   const ConstRows x = rows_of(inputs, x_input, "x [T, features]");
-  ThreadPool pool(thread_count(options.run));
+  const std::shared_ptr<Runtime> runtime = Runtime::shared(thread_count(options.run));
+  ThreadPool& pool = runtime->pool();
   LayerOptions layer_options;
   layer_options.pool = &pool;
   layer_options.policy = policy_of(options.run);

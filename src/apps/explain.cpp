@@ -18,6 +18,7 @@
 #include "base/error.h"
 #include "checkpoint/summary.h"
 #include "model/layer_loader.h"
+#include "runtime/runtime.h"
 
 namespace moebius {
 namespace {
@@ -46,6 +47,32 @@ Json to_json(const Explained& e) {
     candidates.push(Json::object(
         {{"kernel", title_of(*c.kernel)}, {"verdict", name_of(c.verdict)}, {"reason", c.reason}}));
   j.set("candidates", std::move(candidates));
+  return j;
+}
+
+// What this process may use of the machine, and how many threads that makes.
+struct Machine {
+  Topology topology = usable_topology();
+  ThreadChoice choice;
+  explicit Machine(int threads) : choice(choose_threads(topology, static_cast<size_t>(threads))) {}
+};
+
+std::string machine_text(const Machine& m) {
+  const Topology& t = m.topology;
+  return fmt::format("{} thread{}, {}: {} core{}, {} node{}, CPUs {} in the mask, {}",
+                     m.choice.threads, m.choice.threads == 1 ? "" : "s", m.choice.why, t.cores(),
+                     t.cores() == 1 ? "" : "s", t.nodes(), t.nodes() == 1 ? "" : "s",
+                     usable_cpus(t),
+                     t.quota > 0 ? fmt::format("a quota of {:.3g} CPUs", t.quota) : "no quota");
+}
+
+Json to_json(const Machine& m) {
+  const Topology& t = m.topology;
+  Json j = Json::object();
+  j.set("threads", static_cast<uint64_t>(m.choice.threads)), j.set("why", m.choice.why);
+  j.set("cores", static_cast<uint64_t>(t.cores())),
+      j.set("nodes", static_cast<uint64_t>(t.nodes()));
+  j.set("cpus", usable_cpus(t)), j.set("quota", t.quota > 0 ? Json(t.quota) : Json());
   return j;
 }
 
@@ -169,11 +196,18 @@ int run_explain(const ExplainOptions& options, std::ostream& out) {
     modules.push(to_json(e));
     all.push_back(std::move(e));
   }
+  const bool here = options.cpu.empty();  // another CPU has another machine around it
+  const Machine machine(options.run.threads);
   if (options.json) {
-    out << Json::object({{"cpu", describe(cpu)}, {"modules", std::move(modules)}}).dump(1) << '\n';
+    Json all_of_it = Json::object({{"cpu", describe(cpu)}});
+    if (here) all_of_it.set("machine", to_json(machine));
+    all_of_it.set("modules", std::move(modules));
+    out << all_of_it.dump(1) << '\n';
     return 0;
   }
-  out << labelled("for", describe(cpu), 4, width) << '\n' << refused;
+  out << labelled("for", describe(cpu), 4, width);
+  if (here) out << labelled("on", machine_text(machine), 4, width);
+  out << '\n' << refused;
   if (options.why)
     for (const Explained& e : all) out << choice_detail(e, width, options.colour);
   else if (!all.empty())

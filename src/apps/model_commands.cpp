@@ -79,7 +79,8 @@ std::vector<int32_t> parse_token_lists(std::span<const std::string> lists) {
 }
 
 OpenModel::OpenModel(const ModelRunOptions& options, size_t context)
-    : checkpoint(open_checkpoint(options.folder)), pool(thread_count(options.run)) {
+    : checkpoint(open_checkpoint(options.folder)),
+      runtime(Runtime::shared(thread_count(options.run))) {
   const auto start = std::chrono::steady_clock::now();
   for (const std::string& w : checkpoint.warnings())
     fmt::print(stderr, "moebius: warning: {}\n", w);

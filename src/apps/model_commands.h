@@ -8,6 +8,7 @@
 
 #include "apps/options.h"
 #include "model/decoder.h"
+#include "runtime/runtime.h"
 
 namespace moebius {
 
@@ -24,7 +25,8 @@ void add_model_options(Command& command, ModelRunOptions& options);
 struct OpenModel {
   OpenModel(const ModelRunOptions& options, size_t context);
   Checkpoint checkpoint;
-  ThreadPool pool;
+  std::shared_ptr<Runtime> runtime;
+  ThreadPool& pool = runtime->pool();
   std::unique_ptr<DecoderModel> model;
   double load_seconds = 0;
 };

@@ -29,6 +29,7 @@
 #include "model/layer_loader.h"
 #include "nn/ops.h"
 #include "quant/reference.h"
+#include "runtime/runtime.h"
 
 namespace moebius {
 namespace {
@@ -188,7 +189,8 @@ ModuleChoice choose_modules(const Checkpoint& checkpoint, const VerifyOptions& o
 int run_verify(const VerifyOptions& options, std::ostream& out) {
   const Checkpoint checkpoint = open_checkpoint(options.folder);
   checkpoint.require_supported();
-  ThreadPool pool(thread_count(options.run));
+  const std::shared_ptr<Runtime> runtime = Runtime::shared(thread_count(options.run));
+  ThreadPool& pool = runtime->pool();
   RunPlan plan{checkpoint, {}, nullptr};
   plan.options.pool = &pool;
   plan.options.policy = policy_of(options.run);

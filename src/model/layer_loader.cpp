@@ -177,7 +177,7 @@ MoeBlockLayer load_moe(const Checkpoint& checkpoint, const MoeBlock& block,
   MoeBlockPlan plan = plan_moe(block, options, part, groups);
 
   MoeBlockLayer result;
-  result.experts = std::make_unique<MoeLayer>(std::move(plan.layer));
+  result.experts = std::make_unique<MoeLayer>(std::move(plan.layer), options.pool);
   WorkCounter next;
   options.pool->run([&](ThreadPool::Member&) {
     ExpertReader reader;

@@ -50,7 +50,7 @@ size_t local_count(const MoePlan& plan) {
 
 }  // namespace
 
-MoeLayer::MoeLayer(MoePlan plan) : plan_(std::move(plan)) {
+MoeLayer::MoeLayer(MoePlan plan, const ThreadPool* pool) : plan_(std::move(plan)) {
   MoeSpec& spec = plan_.spec;
   if (plan_.name.empty()) plan_.name = "experts";
   if (spec.experts == 0 || spec.hidden == 0)
@@ -79,38 +79,60 @@ MoeLayer::MoeLayer(MoePlan plan) : plan_(std::move(plan)) {
     check_expert_plan(*plan_.shared, shape_.gated, spec.hidden, plan_.name + ": shared expert");
 
   experts_.resize(count + (plan_.shared ? 1 : 0));
+  NodeMemory* nodes = pool == nullptr ? nullptr : pool->node_memory();
+  if (nodes != nullptr) shape_.nodes = std::min(pool->nodes(), kMostNodes);
+  allocate(nodes);
+}
+
+const ExpertPlan& MoeLayer::plan_for(size_t e) const {
+  if (plan_.shared && e + 1 == experts_.size()) return *plan_.shared;
+  return plan_.plans[plan_.plan_of.empty() ? 0 : plan_.plan_of[e]];
+}
+
+void MoeLayer::describe_expert(size_t e) {
+  const ExpertPlan& p = plan_for(e);
+  shape_.up.add(*p.up.kernel);
+  if (shape_.gated) shape_.up.add(*p.gate.kernel);
+  shape_.down.add(*p.down.kernel);
+  shape_.experts.push_back({p.up.problem.N, 0, 0});
+  shape_.row_bytes = std::max({shape_.row_bytes, p.up.kernel->row_bytes(p.up.problem),
+                               p.down.kernel->row_bytes(p.down.problem)});
+  if (e > 0 && p.down.shared_amax.has_value() != shared_amax_)
+    fail("{}: experts differ in being row-parallel", plan_.name);
+  shared_amax_ = p.down.shared_amax.has_value();
+  if (p.up.shared_amax || p.gate.shared_amax) fail("{}: only down can be row-parallel", plan_.name);
+}
+
+// Expert by expert; on several nodes gate and up of all experts first, since down, whose columns are
+// shared out over the nodes, wants other pages.
+void MoeLayer::allocate(NodeMemory* nodes) {
+  for (size_t e = 0; e < experts_.size(); ++e) describe_expert(e);
+  shape_.keep_intermediate = shared_amax_;
   ScratchLayout layout;
-  std::vector<size_t> offsets;
-  const auto plan_for = [&](size_t e) -> const ExpertPlan& {
-    if (e == count) return *plan_.shared;
-    return plan_.plans[plan_.plan_of.empty() ? 0 : plan_.plan_of[e]];
+  std::vector<size_t> offsets(3 * experts_.size());
+  const auto add_down = [&](size_t e) {
+    offsets[3 * e + 2] = layout.add(PackedSlot::bytes(plan_for(e).down));
   };
   for (size_t e = 0; e < experts_.size(); ++e) {
-    const ExpertPlan& p = plan_for(e);
-    if (shape_.gated) offsets.push_back(layout.add(PackedSlot::bytes(p.gate)));
-    offsets.push_back(layout.add(PackedSlot::bytes(p.up)));
-    offsets.push_back(layout.add(PackedSlot::bytes(p.down)));
+    if (shape_.gated) offsets[3 * e] = layout.add(PackedSlot::bytes(plan_for(e).gate));
+    offsets[3 * e + 1] = layout.add(PackedSlot::bytes(plan_for(e).up));
+    if (nodes == nullptr) add_down(e);
   }
+  const size_t mixed = layout.bytes();
+  if (nodes != nullptr)
+    for (size_t e = 0; e < experts_.size(); ++e) add_down(e);
   memory_ = AlignedBuffer(layout.bytes());
-  size_t next = 0;
+  if (nodes != nullptr) nodes->mixed(memory_.data() + mixed, memory_.size() - mixed);
+  const SlotPlace down{nodes, 0, shape_.nodes, shape_.down.n_step};
   for (size_t e = 0; e < experts_.size(); ++e) {
     const ExpertPlan& p = plan_for(e);
-    if (shape_.gated) experts_[e].gate.bind(&p.gate, memory_.data() + offsets[next++]);
-    experts_[e].up.bind(&p.up, memory_.data() + offsets[next++]);
-    experts_[e].down.bind(&p.down, memory_.data() + offsets[next++]);
-    shape_.up.add(*p.up.kernel);
-    if (shape_.gated) shape_.up.add(*p.gate.kernel);
-    shape_.down.add(*p.down.kernel);
-    shape_.experts.push_back({p.up.problem.N, 0, 0});
-    shape_.row_bytes = std::max({shape_.row_bytes, p.up.kernel->row_bytes(p.up.problem),
-                                 p.down.kernel->row_bytes(p.down.problem)});
-    if (e > 0 && p.down.shared_amax.has_value() != shared_amax_)
-      fail("{}: experts differ in being row-parallel", plan_.name);
-    shared_amax_ = p.down.shared_amax.has_value();
-    if (p.up.shared_amax || p.gate.shared_amax)
-      fail("{}: only down can be row-parallel", plan_.name);
+    const SlotPlace up = e < local_experts()
+                             ? SlotPlace{nodes, shape_.node_of(e, 0), 1, shape_.up.n_step}
+                             : SlotPlace{nodes, 0, shape_.nodes, shape_.up.n_step};
+    if (shape_.gated) experts_[e].gate.bind(&p.gate, memory_.data() + offsets[3 * e], up);
+    experts_[e].up.bind(&p.up, memory_.data() + offsets[3 * e + 1], up);
+    experts_[e].down.bind(&p.down, memory_.data() + offsets[3 * e + 2], down);
   }
-  shape_.keep_intermediate = shared_amax_;
 }
 
 MoeLayer::~MoeLayer() = default;

@@ -73,7 +73,9 @@ struct MoeOptions {
 
 class MoeLayer {
  public:
-  explicit MoeLayer(MoePlan plan);  // allocates all packed memory; throws Error
+  // Allocates all packed memory; throws Error. `pool`: whose threads will run the layer, where its
+  // memory is to be placed for them (on one NUMA node or without a pool: anywhere).
+  explicit MoeLayer(MoePlan plan, const ThreadPool* pool = nullptr);
   ~MoeLayer();
   MoeLayer(const MoeLayer&) = delete;
   MoeLayer& operator=(const MoeLayer&) = delete;
@@ -111,6 +113,9 @@ class MoeLayer {
   void check_x(const ConstRows& x, const Rows& y, const MoeOptions& options) const;
   void run(const ConstRows& x, const Routing& routing, const Rows& y, ThreadPool& pool,
            const MoeOptions& options) const;
+  const ExpertPlan& plan_for(size_t expert) const;
+  void describe_expert(size_t expert);
+  void allocate(NodeMemory* nodes);
   void fill_expert(Expert& e, const ExpertWeights& w, ThreadPool* pool, const std::string& what);
 
   MoePlan plan_;

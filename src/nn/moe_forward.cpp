@@ -143,10 +143,16 @@ void MoeLayer::Forward::run() {
     for (size_t b = next_batch_.take(); b < s.batches.size(); b = next_batch_.take())
       scale_batch(b, t);
     m.barrier();
-    const size_t H = layer_.shape_.hidden;
-    for (size_t h = next_block_.take(s.down_block); h < H; h = next_block_.take(s.down_block))
-      down(h, std::min(H, h + s.down_block), t);
+    down_phase(m, t);
   });
+}
+
+void MoeLayer::Forward::down_phase(const ThreadPool::Member& m, Thread& t) noexcept {
+  const MoeShape& shape = layer_.shape_;
+  blocks_.share(
+      shape.nodes, m.node(), schedule_->down_block,
+      [&](size_t node) { return shape.down_begin(node); },
+      [&](size_t h0, size_t h1) { down(h0, h1, t); });
 }
 
 void MoeLayer::Forward::region(ThreadPool::Member& m, bool prepare_first, bool second_half) {
@@ -158,13 +164,12 @@ void MoeLayer::Forward::region(ThreadPool::Member& m, bool prepare_first, bool s
       prepare(i, std::min(count, i + kPrepareRows), t);
     m.barrier();
   }
-  for (size_t i = next_task_.take(); i < s.tasks.size(); i = next_task_.take())
-    gate_up(s.tasks[i], t);
+  tasks_.share(
+      layer_.shape_.nodes, m.node(), 1, [&](size_t node) { return s.node_tasks[node]; },
+      [&](size_t i, size_t) { gate_up(s.tasks[i], t); });
   if (!second_half) return;
   m.barrier();
-  const size_t H = layer_.shape_.hidden;
-  for (size_t h = next_block_.take(s.down_block); h < H; h = next_block_.take(s.down_block))
-    down(h, std::min(H, h + s.down_block), t);
+  down_phase(m, t);
 }
 
 void MoeLayer::Forward::prepare(size_t begin, size_t end, Thread& s) const noexcept {

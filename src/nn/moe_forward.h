@@ -60,6 +60,7 @@ class MoeLayer::Forward {
   Thread thread_areas(size_t index) const;
 
   // the phases
+  void down_phase(const ThreadPool::Member& m, Thread& s) noexcept;
   void region(ThreadPool::Member& m, bool prepare, bool second_half);
   void prepare(size_t begin, size_t end, Thread& s) const noexcept;
   void prepare_tokens(size_t begin, size_t end, Thread& s) const noexcept;
@@ -86,7 +87,8 @@ class MoeLayer::Forward {
   Arena arena_;
   Areas areas_;
   ThreadAreas thread_;
-  WorkCounter next_row_, next_task_, next_batch_, next_block_;
+  WorkCounter next_row_, next_batch_;
+  NodeCounters tasks_, blocks_;
 };
 
 }  // namespace moebius

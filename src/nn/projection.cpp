@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "nn/ops.h"
+#include "nn/schedule.h"
 #include "quant/reference.h"
 
 namespace moebius {
@@ -97,9 +98,10 @@ size_t PackedSlot::bytes(const ProjectionPlan& plan) {
   return plan.kernel->packed_bytes(plan.problem);
 }
 
-void PackedSlot::bind(const ProjectionPlan* plan, uint8_t* memory) {
+void PackedSlot::bind(const ProjectionPlan* plan, uint8_t* memory, const SlotPlace& place) {
   plan_ = plan;
   memory_ = memory;
+  place_ = place;
 }
 
 void PackedSlot::finish_row(float* row, size_t n0, size_t n) const noexcept {
@@ -113,7 +115,29 @@ void PackedSlot::check(std::span<const float> bias, std::string_view what) const
     fail("{}: bias has {} values; expected {}", what, bias.size(), plan_->problem.N);
 }
 
+// While it lives, what the thread writes first lies where it is read.
+class PackedSlot::Placed {
+ public:
+  Placed(const PackedSlot& slot, size_t n0, size_t n1) : nodes_(slot.place_.nodes) {
+    if (nodes_ == nullptr) return;
+    const size_t N = slot.problem().N, whole = bytes(slot.plan());
+    size_t share = 0;
+    while (n0 >= node_begin(N, slot.place_.step, share + 1, slot.place_.shares)) ++share;
+    const size_t from = whole * n0 / N, to = whole * n1 / N;
+    nodes_->begin(slot.memory_ + from, to - from, slot.place_.node + share);
+  }
+  ~Placed() {
+    if (nodes_ != nullptr) nodes_->end();
+  }
+  Placed(const Placed&) = delete;
+  Placed& operator=(const Placed&) = delete;
+
+ private:
+  NodeMemory* nodes_;
+};
+
 void PackedSlot::pack(const QuantMatrix& w, size_t n0, size_t n1, size_t row0) const {
+  const Placed placed(*this, row0 + n0, row0 + n1);
   plan_->kernel->pack({&plan_->problem, &w, n0, n1, memory_, order_.columns_or_null(),
                        order_.ends_or_null(), row0});
 }

@@ -12,6 +12,7 @@
 #include "kernels/kernel.h"
 #include "kernels/packed_matrix.h"
 #include "nn/ops.h"
+#include "runtime/node_memory.h"
 #include "runtime/thread_pool.h"
 
 namespace moebius {
@@ -48,10 +49,18 @@ void check_plan(const ProjectionPlan& plan, std::string_view what);
 // matters. f32 rows fit every plan: their values are taken as rounded to its type.
 void check_type(const ConstRows& x, const ProjectionPlan& plan);
 
+// Which NUMA nodes read a packed matrix: nodes [node, node + shares), each an equal share of its
+// outputs, cut at multiples of `step` (schedule.h: node_begin).
+struct SlotPlace {
+  NodeMemory* nodes = nullptr;  // null: there is one node
+  size_t node = 0, shares = 1, step = 1;
+};
+
 class PackedSlot {
  public:
-  static size_t bytes(const ProjectionPlan& plan);         // of packed memory
-  void bind(const ProjectionPlan* plan, uint8_t* memory);  // both outlive the slot
+  static size_t bytes(const ProjectionPlan& plan);  // of packed memory
+  // plan, memory and nodes outlive the slot.
+  void bind(const ProjectionPlan* plan, uint8_t* memory, const SlotPlace& place = {});
 
   // Packs w (rows shared out over the pool) and keeps the rest. Throws Error, naming `what`, when w
   // or the bias does not fit.
@@ -77,6 +86,7 @@ class PackedSlot {
   }
 
  private:
+  class Placed;
   void check(std::span<const float> bias, std::string_view what) const;
   void pack(const QuantMatrix& w, size_t n0, size_t n1, size_t row0) const;
   void finish(float global_scale, const ActParams& act, std::span<const float> bias,
@@ -84,6 +94,7 @@ class PackedSlot {
 
   const ProjectionPlan* plan_ = nullptr;
   uint8_t* memory_ = nullptr;
+  SlotPlace place_;
   PackedMatrix view_;
   ColumnOrder order_;
   std::vector<float> bias_;

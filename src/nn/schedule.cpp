@@ -122,6 +122,24 @@ void schedule_linear(const LinearShape& shape, size_t rows, size_t threads, cons
     b.tasks = static_cast<uint32_t>(out.tasks.size() / out.batches.size());
 }
 
+size_t node_begin(size_t columns, size_t step, size_t node, size_t nodes) {
+  if (node == nodes) return columns;
+  const size_t unit = round_up(64, step);
+  return columns * node / nodes / unit * unit;
+}
+
+size_t MoeShape::node_of(size_t expert, size_t n) const {
+  const size_t routed = local_experts();
+  if (expert < routed) return expert * nodes / routed;
+  size_t node = 0;
+  while (n >= node_begin(experts[expert].intermediate, up.n_step, node + 1, nodes)) ++node;
+  return node;
+}
+
+size_t MoeShape::down_begin(size_t node) const {
+  return node_begin(hidden, down.n_step, node, nodes);
+}
+
 size_t MoeShape::largest_intermediate() const {
   size_t most = 0;
   for (const ExpertShape& e : experts) most = std::max(most, e.intermediate);
@@ -292,13 +310,30 @@ class MoeScheduler {
         out_.tasks.push_back(
             {i, 0, static_cast<uint32_t>(n), static_cast<uint32_t>(std::min(N, n + columns))});
     }
-    // Long tasks first: the short ones fill the end.
-    if (out_.threads > 1 && out_.routed > kSortByInsertion)
+    order_tasks(cost);
+  }
+
+  // Node by node, since a member takes the tasks of its own node first; there long tasks first: the
+  // short ones fill the end.
+  template <class Cost>
+  void order_tasks(Cost cost) {
+    const auto node = [&](const Task& t) {
+      return s_.nodes == 1 ? 0 : s_.node_of(out_.batches[t.batch].group, t.n0);
+    };
+    if (s_.nodes > 1 || (out_.threads > 1 && out_.routed > kSortByInsertion))
       std::sort(out_.tasks.begin(), out_.tasks.end(), [&](const Task& a, const Task& b) {
         const size_t x = cost(out_.batches[a.batch], a.n1 - a.n0);
         const size_t y = cost(out_.batches[b.batch], b.n1 - b.n0);
+        if (const size_t m = node(a), n = node(b); m != n) return m < n;
         return x != y ? x > y : a.batch != b.batch ? a.batch < b.batch : a.n0 < b.n0;
       });
+    out_.node_tasks.assign(s_.nodes + 1, out_.tasks.size());
+    out_.node_tasks[0] = 0;
+    for (size_t n = 1; n < s_.nodes; ++n)
+      out_.node_tasks[n] =
+          static_cast<size_t>(std::partition_point(out_.tasks.begin(), out_.tasks.end(),
+                                                   [&](const Task& t) { return node(t) < n; }) -
+                              out_.tasks.begin());
   }
 
   void choose_down(const Budget& budget) {

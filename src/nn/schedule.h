@@ -13,6 +13,7 @@
 //
 // Nothing here changes a result: bytes depend neither on the cut nor on the threads.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "kernels/kernel.h"
+#include "runtime/thread_pool.h"
 
 namespace moebius {
 
@@ -49,6 +51,10 @@ struct Task {
   uint32_t batch = 0, matrix = 0, n0 = 0, n1 = 0;  // columns [n0, n1) of the matrix
   bool operator==(const Task&) const = default;
 };
+
+// Where the columns of a matrix that is shared out over nodes begin on one of them: multiples of 64
+// and of `step`, so that a block of rows that is packed at once belongs to one node.
+size_t node_begin(size_t columns, size_t step, size_t node, size_t nodes);
 
 struct Schedule {
   size_t threads = 1;
@@ -96,6 +102,13 @@ struct MoeShape {
   std::vector<int32_t> expert_map;  // [global experts] local index or -1; empty: all are local
   size_t row_bytes = 1;             // of the largest prepared row
   CallWidths up, down;
+  size_t nodes = 1;  // NUMA nodes whose memory holds the layer
+
+  // Whose memory holds columns from n on of gate and up of an expert: routed experts lie whole on a
+  // node, in equal numbers; the shared one, which every token reads, in equal shares of columns.
+  size_t node_of(size_t expert, size_t n) const;
+  // Of down, whose phase is cut by columns: the first column on a node; `nodes`: behind the last.
+  size_t down_begin(size_t node) const;
 
   size_t local_experts() const { return experts.size() - (shared ? 1 : 0); }
   size_t largest_intermediate() const;
@@ -123,6 +136,7 @@ struct MoeSchedule : Schedule {
   size_t intermediate_floats = 0;           // of batches that several tasks fill
   size_t tile_floats = 0;                   // phase 1: of a tile of gate or up
   size_t down_block = 0, down_tile = 0;     // phase 2: columns of a task, of one product
+  std::vector<size_t> node_tasks;           // [nodes + 1] where the tasks of each node begin
   std::vector<uint32_t> counts;             // working memory
   std::vector<int32_t> item_row;
   bool operator==(const MoeSchedule&) const = default;
@@ -132,6 +146,22 @@ struct MoeSchedule : Schedule {
 // ids: [tokens, slots] global expert ids, -1: none.
 void schedule_moe(const MoeShape& shape, std::span<const int32_t> ids, size_t tokens,
                   size_t threads, const Caches& caches, MoeSchedule& out);
+
+inline constexpr size_t kMostNodes = 8;  // that work is dealt by; more share
+
+// Deals the indices of a phase: a member takes those of its own node first, then helps the others.
+struct NodeCounters {
+  WorkCounter next[kMostNodes];
+  // work(i, end) for portions of `step` of [begin(node), begin(node + 1)), each once.
+  template <class Begin, class Work>
+  void share(size_t nodes, size_t own, size_t step, Begin begin, Work work) noexcept {
+    for (size_t k = 0; k < nodes; ++k) {
+      const size_t node = (own + k) % nodes, first = begin(node), last = begin(node + 1);
+      for (size_t i = first + next[node].take(step); i < last; i = first + next[node].take(step))
+        work(i, std::min(last, i + step));
+    }
+  }
+};
 
 // A schedule that a call borrows: its vectors keep their memory, so that a call of a size seen
 // before allocates nothing. Concurrent and nested calls borrow different ones.

@@ -24,6 +24,7 @@
 #include "base/error.h"
 #include "runtime/affinity.h"
 #include "runtime/loss_meter.h"
+#include "runtime/node_memory.h"
 #include "runtime/roster.h"
 #include "runtime/topology.h"
 
@@ -134,13 +135,21 @@ struct alignas(64) ThreadPool::Seat {
   std::atomic<bool> parked{false};
   uint32_t resume = 0;  // epoch from which a worker that is called back waits
   int cpu = -1;         // -1: anywhere
-  double lost = -1;     // share of the last window; negative: nothing new
+  size_t node = 0;
+  double lost = -1;  // share of the last window; negative: nothing new
   LossMeter meter;
 };
 
 struct ThreadPool::State {
-  State(const std::vector<int>& cpus, bool balanced)
-      : roster(cpus, process_number()), balance(balanced), seats(cpus.size()), lost(cpus.size()) {}
+  State(const CpuList& list, bool balanced)
+      : places(list),
+        roster(list.cpus, process_number()),
+        balance(balanced),
+        seats(list.cpus.size()),
+        lost(list.cpus.size()) {}
+
+  CpuList places;
+  std::vector<int> nodes{0};  // the system's numbers, in the order of the pool's own
 
   alignas(64) std::atomic<uint32_t> epoch{0};
   alignas(64) std::atomic<uint32_t> pending{0};
@@ -183,6 +192,8 @@ struct ThreadPool::State {
       record_error();
     }
   }
+  void find_nodes();
+  void sit_at(Seat& seat, int cpu) noexcept;
   void work(size_t index);
   void sit_out(Seat& seat) noexcept;
   void meet(int64_t now) noexcept;
@@ -192,41 +203,72 @@ struct ThreadPool::State {
 };
 
 bool ThreadPool::pinned() const noexcept { return state_->pinned; }
+size_t ThreadPool::nodes() const noexcept { return state_->nodes.size(); }
+NodeMemory* ThreadPool::node_memory() const noexcept {
+  return nodes() > 1 ? state_->places.memory.get() : nullptr;
+}
+size_t ThreadPool::Member::node() const noexcept { return seat_ == nullptr ? 0 : seat_->node; }
+
+void ThreadPool::State::find_nodes() {
+  if (!pinned || places.nodes.empty()) return;
+  const std::set<int> different(places.nodes.begin(), places.nodes.end());
+  nodes.assign(different.begin(), different.end());
+  if (nodes.size() > 1 && places.memory == nullptr) places.memory = system_node_memory(nodes);
+}
+
+// The roster may give a member another CPU, and with it another node.
+void ThreadPool::State::sit_at(Seat& seat, int cpu) noexcept {
+  seat.cpu = pinned ? cpu : -1;
+  if (nodes.size() == 1) return;
+  const auto at = std::find(places.cpus.begin(), places.cpus.end(), cpu) - places.cpus.begin();
+  const int number = places.nodes[static_cast<size_t>(at)];
+  seat.node = static_cast<size_t>(std::find(nodes.begin(), nodes.end(), number) - nodes.begin());
+}
 
 namespace {
 
-// A CPU for every member, or none for any.
-std::vector<int> places_for(size_t threads) {
-  const Topology topology = usable_topology();
-  std::vector<int> cpus(std::min<size_t>(threads, kMaxThreads), -1);
-  Topology unlimited = topology;
-  unlimited.quota = 0;  // under a quota other containers have the same first CPUs
-  if (threads < unlimited.default_threads() || threads > topology.threads.size()) return cpus;
-  for (size_t i = 0; i < threads; ++i) cpus[i] = topology.threads[i].cpu;
-  return cpus;
+size_t possible(size_t threads) {
+  if (threads == 0 || threads > kMaxThreads)
+    fail("a thread pool needs 1 to {} threads, not {}", kMaxThreads, threads);
+  return threads;
 }
 
 }  // namespace
 
+CpuList places_on(const Topology& topology, size_t threads) {
+  CpuList list;
+  list.cpus.assign(possible(threads), -1);
+  Topology unlimited = topology;
+  unlimited.quota = 0;  // under a quota other containers have the same first CPUs
+  if (threads < unlimited.default_threads() || threads > topology.threads.size()) return list;
+  for (size_t i = 0; i < threads; ++i) {
+    list.cpus[i] = topology.threads[i].cpu;
+    list.nodes.push_back(topology.threads[i].node);
+  }
+  return list;
+}
+
 ThreadPool::ThreadPool(size_t threads)
-    : ThreadPool(threads, places_for(threads), threads <= available_cpus()) {}
+    : ThreadPool(places_on(usable_topology(), possible(threads))) {}
 
-ThreadPool::ThreadPool(const CpuList& list) : ThreadPool(list.cpus.size(), list.cpus, true) {}
-
-ThreadPool::ThreadPool(size_t threads, std::vector<int> cpus, bool share) : size_(threads) {
-  if (threads == 0 || threads > kMaxThreads)
-    fail("a thread pool needs 1 to {} threads, not {}", kMaxThreads, threads);
+ThreadPool::ThreadPool(const CpuList& list) : size_(list.cpus.size()) {
+  const std::vector<int>& cpus = list.cpus;
+  const size_t threads = possible(size_);
   const std::set<int> different(cpus.begin(), cpus.end());
   if (cpus[0] >= 0 && (different.size() < threads || *different.begin() < 0))
     fail("a thread pool needs a CPU of its own for each of its {} threads", threads);
-  state_ = std::make_unique<State>(cpus, share && threads > 1);
+  if (!list.nodes.empty() && list.nodes.size() != threads)
+    fail("a thread pool of {} threads was given {} nodes", threads, list.nodes.size());
+  const bool share = cpus[0] >= 0 || threads <= available_cpus();
+  state_ = std::make_unique<State>(list, share && threads > 1);
   State& s = *state_;
   s.spin = share;
   s.pinned = threads > 1 && cpus[0] >= 0;
   s.team = size_;
+  s.find_nodes();
   s.threads.reserve(size_ - 1);
   for (size_t i = 0; i < size_; ++i) {
-    s.seats[i].cpu = s.pinned ? cpus[i] : -1;
+    s.sit_at(s.seats[i], cpus[i]);
     s.seats[i].role.store(static_cast<uint32_t>(i), std::memory_order_relaxed);
   }
   try {
@@ -308,7 +350,7 @@ void ThreadPool::State::assign_roles() noexcept {
     } else if (away) {
       seat.parked.store(false, std::memory_order_relaxed);
       seat.resume = epoch.load(std::memory_order_relaxed);
-      seat.cpu = pinned ? roster.cpu(i) : -1;
+      sit_at(seat, roster.cpu(i));
       seat.lost = -1;
       seat.role.store(next++, std::memory_order_release);
       seat.role.notify_one();
@@ -316,7 +358,7 @@ void ThreadPool::State::assign_roles() noexcept {
       seat.role.store(next++, std::memory_order_relaxed);
     }
   }
-  seats[0].cpu = pinned ? roster.cpu(0) : -1;
+  sit_at(seats[0], roster.cpu(0));
   team = next;
 }
 

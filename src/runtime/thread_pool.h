@@ -53,10 +53,19 @@ size_t available_cpus();
 // One per core that helps, within the affinity mask and the control group's quota (topology.h).
 size_t default_thread_count();
 
+class NodeMemory;
+struct Topology;
+
 // One CPU per member, the caller's first.
 struct CpuList {
   std::vector<int> cpus;
+  std::vector<int> nodes = {};  // the system's number of each CPU's NUMA node; empty: there is one
+  std::shared_ptr<NodeMemory> memory = nullptr;  // null: the system's
 };
+
+// A CPU for every member if the pool covers the machine, one member per core; otherwise none (-1) for
+// any, since two small pools would choose the same.
+CpuList places_on(const Topology& topology, size_t threads);
 
 class ThreadPool {
   struct Seat;
@@ -68,6 +77,7 @@ class ThreadPool {
    public:
     size_t index() const noexcept { return index_; }
     size_t count() const noexcept { return count_; }
+    size_t node() const noexcept;  // whose memory is near, below nodes() of the pool
     // Waits for all members; everything they wrote before is visible after. Throws only when
     // another member threw.
     void barrier();
@@ -92,16 +102,18 @@ class ThreadPool {
     Stay& operator=(const Stay&) = delete;
   };
 
-  // Pinned when it covers the cores this thread may use, one member per core; otherwise not, since
-  // two small pools would choose the same CPUs.
-  explicit ThreadPool(size_t threads = default_thread_count());
-  explicit ThreadPool(const CpuList& list);  // pinned to exactly these
+  explicit ThreadPool(size_t threads = default_thread_count());  // at places_on what it may use
+  explicit ThreadPool(const CpuList& list);                      // pinned to exactly these
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   size_t size() const noexcept { return size_; }
   bool pinned() const noexcept;
+  // NUMA nodes that its members are pinned to; 1 for a pool that is not pinned.
+  size_t nodes() const noexcept;
+  // How memory gets to them; null where there is one node.
+  NodeMemory* node_memory() const noexcept;
 
   // Runs fn(member) on all threads at once and returns when the last one is done.
   void run(FunctionRef<void(Member&)> fn);
@@ -117,7 +129,6 @@ class ThreadPool {
   static bool inside_region() noexcept;
 
  private:
-  ThreadPool(size_t threads, std::vector<int> cpus, bool share);
   void run_team(FunctionRef<void(Member&)> fn);
   void stop_workers() noexcept;
   std::unique_ptr<State> state_;

@@ -5,6 +5,8 @@
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
+#include <thread>
 
 #include "moebius/moebius.h"
 #include "moebius/moebius.hpp"
@@ -130,6 +132,82 @@ TEST(Api, TheEnvironmentChoosesNoKernel) {
   unsetenv("MOEBIUS_KERNEL");
 }
 
+size_t threads_of_process() {
+  size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/task"))
+    ++count;
+  return count;
+}
+
+TEST(Api, LayersShareTheirThreads) {
+  if (!std::filesystem::exists("/proc/self/task")) GTEST_SKIP() << "no /proc to count threads in";
+  const Folder folder = Folder::open(test::bundled_model_dir().string());
+  Options options;
+  options.threads = 2;
+  options.activations = ElementType::kF32;
+  const size_t before = threads_of_process();
+  {
+    std::vector<Linear> layers;
+    for (int i = 0; i < 30; ++i)
+      layers.push_back(folder.linear("model.layers.0.self_attn.q_proj", options));
+    const Moe moe = folder.moe("model.layers.0.mlp", options);
+    EXPECT_EQ(threads_of_process(), before + 1);  // the other thread is this one
+    const std::vector<float> x = rows(64 * layers[0].inputs());
+    std::vector<float> first(64 * layers[0].outputs()), y(first.size());
+    const auto run = [&](const Linear& layer, std::vector<float>& to) {
+      layer.run({x.data(), ElementType::kF32, 64, layer.inputs()},
+                {to.data(), ElementType::kF32, 64, layer.outputs()});
+    };
+    run(layers[0], first);
+    // Several threads at once, other layers: turns, equal bytes.
+    std::vector<std::vector<float>> answers(4, y);
+    std::vector<std::thread> callers;
+    for (size_t i = 0; i < answers.size(); ++i)
+      callers.emplace_back([&, i] { run(layers[i], answers[i]); });
+    for (std::thread& t : callers) t.join();
+    for (const std::vector<float>& answer : answers) EXPECT_EQ(answer, first);
+    // A runtime of one's own.
+    options.runtime = make_runtime(3);
+    options.threads = 0;
+    EXPECT_EQ(threads_of(*options.runtime), 3u);
+    const Linear own = folder.linear("model.layers.0.self_attn.q_proj", options);
+    EXPECT_EQ(threads_of_process(), before + 3);
+    run(own, y);
+    EXPECT_EQ(y, first);
+    options.threads = 2;
+    EXPECT_THROW(folder.linear("model.layers.0.self_attn.q_proj", options), Error);
+    options.runtime = nullptr;
+    EXPECT_THROW(make_runtime(-1), Error);
+  }
+  EXPECT_EQ(threads_of_process(), before);
+}
+
+TEST(CApi, LayersOfARuntime) {
+  if (!std::filesystem::exists("/proc/self/task")) GTEST_SKIP() << "no /proc to count threads in";
+  const size_t before = threads_of_process();
+  moebius_folder* folder = moebius_folder_open(test::bundled_model_dir().c_str());
+  ASSERT_NE(folder, nullptr) << moebius_last_error();
+  moebius_runtime* runtime = moebius_runtime_new(2);
+  ASSERT_NE(runtime, nullptr) << moebius_last_error();
+  EXPECT_EQ(moebius_runtime_threads(runtime), 2u);
+  EXPECT_EQ(moebius_runtime_new(-1), nullptr);
+  EXPECT_EQ(moebius_runtime_threads(nullptr), 0u);
+  const moebius_options options = {sizeof(moebius_options), 0,           nullptr,
+                                   MOEBIUS_DECLARED,        MOEBIUS_F32, runtime};
+  moebius_linear* a = moebius_linear_load(folder, "model.layers.0.self_attn.q_proj", &options);
+  moebius_linear* b = moebius_linear_load(folder, "model.layers.0.self_attn.k_proj", &options);
+  ASSERT_TRUE(a != nullptr && b != nullptr) << moebius_last_error();
+  moebius_runtime_free(runtime);  // its layers keep it
+  EXPECT_EQ(threads_of_process(), before + 1);
+  const std::vector<float> x = rows(moebius_linear_inputs(a));
+  std::vector<float> y(moebius_linear_outputs(a));
+  const moebius_input in = {x.data(), MOEBIUS_F32, 1, x.size(), 0};
+  const moebius_output out = {y.data(), MOEBIUS_F32, 1, y.size(), 0};
+  EXPECT_EQ(moebius_linear_run(a, &in, &out), 0) << moebius_last_error();
+  moebius_linear_free(a), moebius_linear_free(b), moebius_folder_free(folder);
+  EXPECT_EQ(threads_of_process(), before);
+}
+
 TEST(CApi, RunsAndReportsErrors) {
   moebius_folder* folder = moebius_folder_open(test::bundled_model_dir().c_str());
   ASSERT_NE(folder, nullptr) << moebius_last_error();
@@ -137,8 +215,8 @@ TEST(CApi, RunsAndReportsErrors) {
   EXPECT_NE(moebius_folder_module_name(folder, 0), nullptr);
   EXPECT_EQ(moebius_folder_module_name(folder, 1u << 30), nullptr);
   EXPECT_EQ(moebius_folder_module_problem(folder, 0), nullptr);
-  const moebius_options options = {sizeof(moebius_options), 1, nullptr, MOEBIUS_DECLARED,
-                                   MOEBIUS_F32};
+  const moebius_options options = {sizeof(moebius_options), 1,           nullptr,
+                                   MOEBIUS_DECLARED,        MOEBIUS_F32, nullptr};
   moebius_moe* moe = moebius_moe_load(folder, "model.layers.0.mlp", 0, &options);
   ASSERT_NE(moe, nullptr) << moebius_last_error();
   const size_t H = moebius_moe_hidden(moe);

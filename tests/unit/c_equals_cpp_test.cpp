@@ -50,7 +50,7 @@ std::vector<uint8_t> wavy_rows(size_t cols, const TypePair& type) {
 }
 
 moebius_options c_options(const TypePair& type) {
-  return {sizeof(moebius_options), 2, nullptr, MOEBIUS_DECLARED, type.c};
+  return {sizeof(moebius_options), 2, nullptr, MOEBIUS_DECLARED, type.c, nullptr};
 }
 Options cpp_options(const TypePair& type) {
   Options o;

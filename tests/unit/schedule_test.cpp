@@ -234,6 +234,49 @@ TEST(Schedule, ASmallCacheMakesSmallBatchesAndTiles) {
   EXPECT_LT(small.down_block, large.down_block);
 }
 
+// Two nodes: tasks stand node by node, the tasks are the same, and columns of down are halved.
+TEST(Schedule, TasksOfANodeStandTogether) {
+  MoeShape one = moe_shape(512, 256, 8, true), two = one;
+  two.nodes = 2;
+  std::mt19937 rng(3);
+  for (const size_t T : {1u, 5u, 200u}) {
+    std::vector<int32_t> ids(T * 2);
+    for (int32_t& id : ids) id = static_cast<int32_t>(rng() % 8);
+    const MoeSchedule a = moe(one, ids, T, 4), b = moe(two, ids, T, 4);
+    EXPECT_EQ(a.node_tasks, (std::vector<size_t>{0, a.tasks.size()}));
+    ASSERT_EQ(b.node_tasks.size(), 3u);
+    EXPECT_EQ(b.node_tasks[2], b.tasks.size());
+    EXPECT_TRUE(
+        std::is_permutation(a.tasks.begin(), a.tasks.end(), b.tasks.begin(), b.tasks.end()));
+    for (size_t i = 0; i < b.tasks.size(); ++i) {
+      const size_t group = b.batches[b.tasks[i].batch].group, n0 = b.tasks[i].n0;
+      const size_t node = group < 8 ? group / 4 : n0 / 128;
+      EXPECT_EQ(i >= b.node_tasks[1] ? 1u : 0u, node) << i;
+    }
+  }
+  EXPECT_EQ(two.down_begin(0), 0u);
+  EXPECT_EQ(two.down_begin(1), 256u);
+  EXPECT_EQ(two.down_begin(2), 512u);
+  EXPECT_EQ(node_begin(100, 8, 1, 2), 0u);  // too narrow to be halved: all on the last node
+  EXPECT_EQ(node_begin(100, 8, 2, 2), 100u);
+}
+
+TEST(Schedule, AMemberTakesItsOwnNodeFirst) {
+  const auto begin = [](size_t node) { return node * 10; };
+  NodeCounters counters;
+  std::vector<size_t> taken;
+  size_t calls = 0;
+  const auto work = [&](size_t i, size_t end) {
+    for (++calls; i < end; ++i) taken.push_back(i);
+  };
+  counters.share(3, 1, 4, begin, work);
+  EXPECT_EQ(calls, 9u);
+  ASSERT_EQ(taken.size(), 30u);
+  for (size_t i = 0; i < 30; ++i) EXPECT_EQ(taken[i], (10 + i) % 30);
+  counters.share(3, 2, 4, begin, work);  // nothing is left
+  EXPECT_EQ(taken.size(), 30u);
+}
+
 // A schedule that is used again is the same as a fresh one.
 TEST(Schedule, NothingIsLeftOfAnEarlierCall) {
   MoeShape shape = moe_shape(256, 96, 4, true);
