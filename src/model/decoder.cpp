@@ -194,6 +194,7 @@ void DecoderModel::step(std::span<const Work> work, std::vector<float>& logits, 
   }
   add_and_normalize(final_norm_, &b.branch, T);
   project_output(work, logits);
+  commit_states(work);
   for (size_t i = 0; i < before.size(); ++i) stats.phases[i] = profile_[i] - before[i];
   stats.nanoseconds = static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start)

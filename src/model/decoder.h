@@ -65,7 +65,7 @@ struct KvPlan {
   std::vector<KvKind> kinds;
   std::vector<Place> layers;
 
-  uint64_t bytes_per_token() const;        // while nothing is given away; whole blocks
+  uint64_t bytes_per_token() const;        // while nothing is given away; whole blocks, no states
   uint64_t bytes_of(size_t tokens) const;  // that a sequence of so many tokens holds
 };
 // Of a model that runs with these options.
@@ -120,6 +120,7 @@ class DecoderModel : public Backend {
   void load_layer(const Checkpoint& checkpoint, size_t index, Layer& layer);
   void load_attention(const Checkpoint& checkpoint, size_t index, Layer& layer);
   void load_latent(const Checkpoint& checkpoint, size_t index, Layer& layer);
+  void load_delta(const Checkpoint& checkpoint, size_t index, Layer& layer);
   void absorb(const Checkpoint& checkpoint, const Module& kv_b, Layer& layer) const;
   void check(const BatchItem& item) const;
   void step(std::span<const Work> work, std::vector<float>& logits, StepStats& stats);
@@ -135,6 +136,11 @@ class DecoderModel : public Backend {
   void run_attention(const Layer& layer, std::span<const Work> work);
   void run_expanded(const Layer& layer, const Work& work, size_t item);
   void expand(const Layer& layer, size_t item, size_t block, size_t tokens);
+  void attend_linear(size_t layer, std::span<const Work> work, size_t T);
+  void project_delta(const Layer& layer, size_t T);
+  void gate_attended(size_t T);
+  struct StateBlock;
+  void commit_states(std::span<const Work> work) const;
   void mix(const Layer& layer, size_t T);
   void count_experts(const Layer& layer, size_t T);
   void add_and_normalize(const Norm& norm, const std::vector<float>* branch, size_t T);

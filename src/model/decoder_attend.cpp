@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/row_functions.h"
 #include "model/decoder_layer.h"
 #include "nn/ops.h"
 
@@ -20,7 +21,8 @@ void grow_rows(std::vector<float>& v, size_t n) {
 void DecoderModel::project_qkv(const Layer& layer, size_t T) {
   Buffers& b = *buffers_;
   const size_t nq = spec_.heads * spec_.head_dim, nk = spec_.kv_heads * spec_.head_dim,
-               nv = spec_.kv_heads * spec_.value_dim, width = nq + nk + nv;
+               nv = spec_.kv_heads * spec_.value_dim, width = layer.qkv->out_features();
+  if (spec_.output_gate) grow_rows(b.gate, T * nq);
   grow_rows(b.qkv, T * width);
   {
     const Timer timer(profile_, Phase::kLinear);
@@ -28,6 +30,14 @@ void DecoderModel::project_qkv(const Layer& layer, size_t T) {
   }
   for_rows(T, [&](size_t t) {
     float* row = b.qkv.data() + t * width;
+    if (spec_.output_gate) {  // [q | gate] per head: q to where it is without gates
+      const size_t d = spec_.head_dim;
+      for (size_t h = 0; h < spec_.heads; ++h)
+        std::memcpy(b.gate.data() + t * nq + h * d, row + (2 * h + 1) * d, d * sizeof(float));
+      for (size_t h = spec_.heads; h-- > 0;)  // downwards: no head overwrites one still to move
+        std::memmove(row + nq + h * d, row + 2 * h * d, d * sizeof(float));
+      row += nq;
+    }
     if (spec_.qk_norm == QkNorm::kWhole) {
       normalize(layer.q_norm, options_.type, row, nq, row, nq, 1, nq);
       normalize(layer.k_norm, options_.type, row + nq, nk, row + nq, nk, 1, nk);
@@ -38,7 +48,7 @@ void DecoderModel::project_qkv(const Layer& layer, size_t T) {
                 spec_.kv_heads, spec_.head_dim);
     }
     if (spec_.clip_qkv > 0)
-      for (size_t i = 0; i < width; ++i)
+      for (size_t i = 0; i < nq + nk + nv; ++i)
         row[i] = std::clamp(row[i], -spec_.clip_qkv, spec_.clip_qkv);
     std::memcpy(b.q.data() + t * nq, row, nq * sizeof(float));
     std::memcpy(b.k.data() + t * nk, row + nq, nk * sizeof(float));
@@ -227,7 +237,21 @@ void DecoderModel::run_expanded(const Layer& layer, const Work& work, size_t ite
   options_.pool->parallel_for(attention.merges(), [&](size_t i) { attention.merge(i); });
 }
 
+void DecoderModel::gate_attended(size_t T) {
+  Buffers& b = *buffers_;
+  const size_t n = spec_.heads * spec_.value_dim;
+  constexpr RowActivation kSigmoid{RowFunction::kSigmoid};
+  for_rows(T, [&](size_t t) {
+    float *gate = b.gate.data() + t * n, *y = b.attended.data() + t * n;
+    row_functions().activate(kSigmoid, nullptr, gate, gate, n);
+    round_to(options_.type, gate, n);
+    for (size_t i = 0; i < n; ++i) y[i] = y[i] * gate[i];
+    round_to(options_.type, y, n);
+  });
+}
+
 void DecoderModel::attend(size_t index, std::span<const Work> work, size_t T) {
+  if (layers_[index]->delta != nullptr) return attend_linear(index, work, T);
   Buffers& b = *buffers_;
   const Layer& layer = *layers_[index];
   const AttentionSpec& a = layer.attention->spec;
@@ -264,6 +288,7 @@ void DecoderModel::attend(size_t index, std::span<const Work> work, size_t T) {
       layer.value_up->forward(b.attended.data(), {a.heads * a.value_dim, a.value_dim}, b.q.data(),
                               {no, dv}, T, *options_.pool);
   }
+  if (spec_.output_gate) gate_attended(T);
   const Timer timer(profile_, Phase::kLinear);
   run_linear(*layer.output, absorbed ? b.q.data() : b.attended.data(), b.branch.data(), T);
   stats_->weight_bytes += layer.dense_bytes();

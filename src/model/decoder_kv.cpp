@@ -7,6 +7,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "model/decoder_layer.h"
+#include "model/state_block.h"
 
 namespace moebius {
 namespace {
@@ -21,6 +22,7 @@ size_t reach_of(const LayerSpec& layer) {
 
 // The first token that the token at `position` may still need.
 size_t oldest_needed(const KvKind& kind, size_t position) {
+  if (!kind.cuttable) return position == 0 ? 0 : position - 1;  // the state behind it
   return kind.reach == SIZE_MAX || position < kind.reach ? 0 : position + 1 - kind.reach;
 }
 
@@ -29,7 +31,16 @@ size_t oldest_needed(const KvKind& kind, size_t position) {
 KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const ModelOptions& options,
                const Cpu& cpu) {
   KvPlan plan;
+  const size_t state = round_up(spec.delta.state_floats() * sizeof(float), 64);
   for (size_t i = 0; i < spec.layers.size(); ++i) {
+    if (spec.layers[i].linear) {
+      size_t kind = 0;
+      while (kind < plan.kinds.size() && plan.kinds[kind].cuttable) ++kind;
+      if (kind == plan.kinds.size()) plan.kinds.push_back({"state", StateHeader::kBytes, 1, false});
+      plan.layers.push_back({kind, (plan.kinds[kind].block_bytes - StateHeader::kBytes) / 2});
+      plan.kinds[kind].block_bytes += 2 * state;  // two versions: state_header.h
+      continue;
+    }
     size_t bytes = 0;
     const KvStorage stored = storage_of(checkpoint, spec, i, options);
     if (spec.latent() && !absorbs(checkpoint, i, options)) {
@@ -41,7 +52,9 @@ KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const Mode
     }
     const size_t reach = reach_of(spec.layers[i]);
     size_t kind = 0;
-    while (kind < plan.kinds.size() && plan.kinds[kind].reach != reach) ++kind;
+    while (kind < plan.kinds.size() &&
+           (plan.kinds[kind].reach != reach || !plan.kinds[kind].cuttable))
+      ++kind;
     if (kind == plan.kinds.size())
       plan.kinds.push_back(
           {reach == SIZE_MAX ? "full" : fmt::format("window {}", reach), 0, reach, true});
@@ -53,7 +66,7 @@ KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const Mode
 
 uint64_t KvPlan::bytes_per_token() const {
   uint64_t bytes = 0;
-  for (const KvKind& k : kinds) bytes += k.block_bytes;
+  for (const KvKind& k : kinds) bytes += k.cuttable ? k.block_bytes : 0;
   return (bytes + kBlockTokens - 1) / kBlockTokens;
 }
 
@@ -75,6 +88,10 @@ void SequenceState::reserve(size_t tokens) {
   for (size_t k = 0; k < kinds_.size(); ++k) {
     std::vector<BlockId>& table = tables_[k];
     while (table.size() < blocks) {
+      if (!kinds_[k].cuttable && table.size() + 1 < blocks) {  // a state that nobody will ask for
+        table.push_back(kNoBlock);
+        continue;
+      }
       BlockId id;
       if (!free_[k].empty()) {
         id = free_[k].back(), free_[k].pop_back();
@@ -93,7 +110,11 @@ void SequenceState::commit(size_t tokens) noexcept {
   length_ += tokens;
   for (size_t k = 0; k < kinds_.size(); ++k) {
     const size_t first = oldest_needed(kinds_[k], length_) / kBlockTokens;
-    for (size_t i = std::min(first, tables_[k].size()); i-- > 0 && tables_[k][i] != kNoBlock;) {
+    for (size_t i = std::min(first, tables_[k].size()); i-- > 0;) {
+      if (tables_[k][i] == kNoBlock) {
+        if (kinds_[k].cuttable) break;  // nor is there any before it
+        continue;
+      }
       free_[k].push_back(tables_[k][i]);
       tables_[k][i] = kNoBlock;
     }
@@ -105,8 +126,9 @@ SequenceState DecoderModel::new_sequence() const { return SequenceState(kv_plan_
 void DecoderModel::cut_memory(KvMemory& memory, size_t kind, BlockId id, size_t tokens) const {
   for (size_t i = 0; i < layers_.size(); ++i) {
     const KvPlan::Place& place = kv_plan_.layers[i];
-    // Rows that are not packed are never read behind the last one.
-    if (place.kind != kind || layers_[i]->kv_up != nullptr) continue;
+    // Rows that are not packed are never read behind the last one; states are for one length.
+    if (place.kind != kind || layers_[i]->kv_up != nullptr || layers_[i]->delta != nullptr)
+      continue;
     layers_[i]->attention->kv.cut(memory.block(kind, id) + place.offset, tokens);
   }
 }
@@ -120,8 +142,10 @@ void DecoderModel::check(const BatchItem& item) const {
   for (size_t k = 0; k < kv_plan_.kinds.size(); ++k) {
     const KvKind& kind = kv_plan_.kinds[k];
     const std::vector<BlockId>& table = item.tables->at(k);
-    for (size_t i = oldest_needed(kind, item.position) / kBlockTokens; i <= last; ++i)
-      if (i >= table.size() || table[i] == kNoBlock)
+    const size_t first = oldest_needed(kind, item.position) / kBlockTokens;
+    for (size_t i = first; i <= last; ++i)
+      if (i >= table.size() || (table[i] == kNoBlock &&
+                                (kind.cuttable || i == last || (i == first && item.position > 0))))
         fail("block {} of kind {} is missing for tokens {} to {}", i, kind.name, item.position,
              item.position + item.tokens.size() - 1);
   }
@@ -170,7 +194,8 @@ void DecoderModel::collect(Ticket ticket, StepOutput& out) {
     const size_t last = (item.position + item.tokens.size() - 1) / kBlockTokens;
     for (size_t k = 0; k < kv_plan_.kinds.size(); ++k)
       for (size_t i = item.position / kBlockTokens; i <= last; ++i)
-        kv_memory_->commit(k, size_t{(*item.tables)[k][i]} + 1);
+        if (const BlockId id = (*item.tables)[k][i]; id != kNoBlock)
+          kv_memory_->commit(k, size_t{id} + 1);
     work.push_back({item, kv_memory_.get()});
   }
   step(work, out.logits, out.stats);

@@ -30,7 +30,9 @@ struct DecoderModel::Layer {
   std::unique_ptr<LinearLayer> kv_up;
   KvRowLayout latents;  // then: how they are kept
   Norm q_latent_norm, kv_latent_norm;
-  std::unique_ptr<AttentionPlan> attention;
+  std::unique_ptr<AttentionPlan> attention;  // null: linear attention
+  std::unique_ptr<DeltaNet> delta;
+  std::unique_ptr<LinearLayer> delta_in;
   MoeBlockLayer moe;  // router null: a dense MLP as one expert that every row takes
   bool routed = false;
   uint64_t moe_bytes_per_token = 0, expert_bytes = 0;  // of k experts and the shared one; of one
@@ -38,8 +40,8 @@ struct DecoderModel::Layer {
 
   uint64_t dense_bytes() const {  // packed weights that every step reads, without the experts
     uint64_t bytes = 0;
-    for (const LinearLayer* l :
-         {qkv.get(), output.get(), latent.get(), q_up.get(), kv_up.get(), moe.router.get()})
+    for (const LinearLayer* l : {qkv.get(), output.get(), delta_in.get(), latent.get(), q_up.get(),
+                                 kv_up.get(), moe.router.get()})
       bytes += l != nullptr ? l->packed_bytes() : 0;
     for (const HeadLinear* l : {query_up.get(), value_up.get()})
       bytes += l != nullptr ? l->packed_bytes() : 0;
@@ -51,11 +53,13 @@ struct DecoderModel::Layer {
 struct DecoderModel::Buffers {
   std::vector<float> h, a, branch;  // [T, hidden]
   std::vector<float> q, k, v, qkv, absorbed, attended, latent, q_latent, kv_latent;
-  std::vector<float> router, gathered, weights;
+  std::vector<float> router, gathered, weights, gate;
   std::vector<int32_t> positions, ones_ids, ids;
   // Blocks of one layer: those of item 0, of item 1, ...; where an item's begin, and its rows.
   std::vector<uint8_t*> blocks;
   std::vector<size_t> blocks_at, first_row;
+  // Linear attention: rows before and behind the convolution, z, [b | a], a state that is not kept.
+  std::vector<float> delta_rows, delta_mixed, delta_z, delta_ba, delta_state;
   // Keys and values of one segment, made of latents.
   std::vector<AlignedBuffer> expanded;
   std::vector<const uint8_t*> expanded_at;

@@ -197,7 +197,33 @@ void DecoderModel::load_latent(const Checkpoint& checkpoint, size_t index, Layer
   }
 }
 
+void DecoderModel::load_delta(const Checkpoint& checkpoint, size_t index, Layer& layer) {
+  const Parts parts(checkpoint, index);
+  const DeltaSpec& d = spec_.delta;
+  const std::vector<std::string> names =
+      spec_.delta_apart
+          ? std::vector<std::string>{"in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"}
+          : std::vector<std::string>{"in_proj_qkvz", "in_proj_ba"};
+  std::vector<const Module*> modules;
+  size_t width = 0;
+  for (const std::string& n : names)
+    modules.push_back(&parts.require("linear_attn." + n)), width += modules.back()->plan.N;
+  if (const size_t expected = d.channels() + d.values() + 2 * d.value_heads; width != expected)
+    fail("{} and its neighbours have {} outputs; the config's linear heads ask for {}",
+         modules[0]->name, width, expected);
+  layer.delta_in = load_linear(checkpoint, modules, layer_options_);
+  DeltaWeights w;
+  w.convolution = parts.values("linear_attn.conv1d.weight", d.channels() * d.width);
+  w.a_log = parts.values("linear_attn.A_log", d.value_heads);
+  w.dt = parts.values("linear_attn.dt_bias", d.value_heads);
+  w.norm = {
+      NormKind::kRms, spec_.norm_epsilon, parts.values("linear_attn.norm.weight", d.value_dim), {}};
+  layer.delta = std::make_unique<DeltaNet>(d, std::move(w), options_.type);
+  layer.output = load_linear(checkpoint, {&parts.require("linear_attn.out_proj")}, layer_options_);
+}
+
 void DecoderModel::load_attention(const Checkpoint& checkpoint, size_t index, Layer& layer) {
+  if (spec_.layers[index].linear) return load_delta(checkpoint, index, layer);
   const Parts parts(checkpoint, index);
   const auto linear = [&](std::vector<const Module*> modules) {
     return load_linear(checkpoint, modules, layer_options_);
@@ -208,7 +234,7 @@ void DecoderModel::load_attention(const Checkpoint& checkpoint, size_t index, La
   } else {
     const Module &q = parts.require("self_attn.q_proj"), &k = parts.require("self_attn.k_proj"),
                  &v = parts.require("self_attn.v_proj");
-    expect_width(q, s.heads * s.head_dim, "heads and head_dim");
+    expect_width(q, s.heads * s.head_dim * (s.output_gate ? 2 : 1), "heads and head_dim");
     expect_width(k, s.kv_heads * s.head_dim, "key-value heads and head_dim");
     expect_width(v, s.kv_heads * s.value_dim, "key-value heads and head_dim");
     layer.qkv = linear({&q, &k, &v});

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "nn/delta_net.h"
 #include "nn/norm.h"
 #include "nn/rope.h"
 
@@ -19,7 +20,8 @@ enum class QkNorm : uint8_t {
 };
 
 struct LayerSpec {
-  bool rotary = true;  // false: no position embedding in this layer
+  bool linear = false;  // linear attention (DecoderSpec::delta) in place of attention
+  bool rotary = true;   // false: no position embedding in this layer
   size_t window = 0, chunk = 0;
   // q is multiplied by 1 + scale * ln(1 + floor((position + 1) / floor)) in layers without rotation
   // (Llama-4); 0: not
@@ -32,6 +34,11 @@ struct DecoderSpec {
   QkNorm qk_norm = QkNorm::kNone;
   float clip_qkv = 0;  // 0: no clipping
   bool sinks = false;
+  bool output_gate =
+      false;        // q_proj gives [q | gate] per head; results are multiplied by sigmoid(gate)
+  DeltaSpec delta;  // of layers with linear attention
+  bool delta_apart =
+      false;  // its projections are q k v, z, b, a; else two, interleaved by key head
   // latent attention (MLA): kv_lora > 0
   size_t q_lora = 0, kv_lora = 0, nope_dim = 0, rope_dim = 0;
   float latent_norm_epsilon = 1e-6f;

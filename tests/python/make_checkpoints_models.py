@@ -29,6 +29,11 @@ MLA = dict(COMMON, vocab_size=32, hidden_size=64, num_hidden_layers=2, num_atten
            qk_nope_head_dim=16, qk_rope_head_dim=16, v_head_dim=16, intermediate_size=64, moe_intermediate_size=32,
            n_routed_experts=4, n_shared_experts=2, num_experts_per_tok=2, first_k_dense_replace=1)
 
+QWEN_LINEAR = dict(FHEADS, intermediate_size=32, moe_intermediate_size=32, num_experts=4, num_experts_per_tok=2, norm_topk_prob=True,
+                   shared_expert_intermediate_size=32, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16,
+                   linear_value_head_dim=16, linear_conv_kernel_dim=4,
+                   rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))
+
 # key: (config class, arguments)
 MODELS = {
     # Qwen3-MoE in six sizes: small (layer 0 dense), wide (K = 128 and 256), odd, both layers MoE, one layer (twice)
@@ -76,6 +81,9 @@ MODELS = {
     "qwen3": ("Qwen3Config", dict(FHEADS, intermediate_size=64)),
     "llama": ("LlamaConfig", dict(FAMILY, intermediate_size=64, rope_parameters=LLAMA3)),
     "mistral": ("MistralConfig", dict(FHEADS, intermediate_size=64, sliding_window=8)),
+    # linear attention in the first layer, gated attention in the second; projections interleaved, and apart
+    "qwen3next": ("Qwen3NextConfig", dict(QWEN_LINEAR, layer_types=["linear_attention", "full_attention"])),
+    "qwen35moe": ("Qwen3_5MoeTextConfig", dict(QWEN_LINEAR, layer_types=["linear_attention", "full_attention"])),
 }
 
 

@@ -176,7 +176,7 @@ CASES = [
     x("qwen3moe-dense", None, TWO, stage="dense"),
     *[x(f"{m}-dense", None, m, stage="dense") for m in
       ("olmoe", "mixtral", "qwen2moe", "deepseekv2", "deepseekv3", "glm4moe", "gptoss", "granitemoe", "minimaxm2",
-       "llama4", "phimoe", "qwen3", "llama", "mistral")],
+       "llama4", "phimoe", "qwen3", "llama", "mistral", "qwen3next", "qwen35moe")],
     # --- families, quantized
     x("olmoe-fp8-static", pre("FP8"), "olmoe", calibrate=True),
     x("mixtral-w4a16-g32", one(lambda: w(4, 32)), "mixtral"),
@@ -185,6 +185,8 @@ CASES = [
     x("qwen2moe-w4a16-g32", one(lambda: w(4, 32)), "qwen2moe"),
     x("deepseekv2-w8a8", pre("W8A8"), "deepseekv2"),
     x("deepseekv3-w4a8-g32", one(lambda: w(4, 32), a8, PACK), "deepseekv3"),
+    x("qwen3next-w4a8-g32", one(lambda: w(4, 32), a8, PACK), "qwen3next"),
+    x("qwen35moe-w4a16-g32", one(lambda: w(4, 32)), "qwen35moe"),
     x("kimik2-w4a16-experts", one(lambda: w(4, 32)), "deepseekv3", stage="compose", compose="kimi_k2"),
     x("glm4moe-nvfp4", pre("NVFP4"), "glm4moe", calibrate=True),
     x("gptoss-w8a8", pre("W8A8"), "gptoss"),

@@ -93,6 +93,45 @@ TEST(DecoderKv, BlocksOfAnyNumbersGiveTheBytesOfASequence) {
   }
 }
 
+// Linear attention: states lie at the ends of blocks; a prefix of whole blocks goes on from there,
+// and from nowhere else.
+TEST(DecoderKv, StatesGoOnFromTheEndsOfBlocks) {
+  for (const char* name : {"qwen3next-w4a8-g32", "qwen35moe-dense"}) {
+    SCOPED_TRACE(name);
+    Loaded m(name);
+    const size_t vocab = m.model->vocab();
+    const std::vector<int32_t> a = m.tokens(300, 1);
+    std::vector<int32_t> b = a;
+    for (size_t i = 256; i < b.size(); ++i) b[i] = (b[i] + 1) % static_cast<int32_t>(vocab);
+    const std::vector<float> ya = m.alone(a, 1000), yb = m.alone(b, 37);
+    EXPECT_TRUE(same(std::span(ya).first(256 * vocab), std::span(yb).first(256 * vocab)));
+    const BlockTables ta = m.tables({7, 2, 5}), tb = m.tables({7, 2, 9});
+    EXPECT_TRUE(same(m.through(ta, 0, std::span(a).first(270)), std::span(ya).first(270 * vocab)));
+    EXPECT_TRUE(
+        same(m.through(ta, 270, std::span(a).subspan(270)), std::span(ya).subspan(270 * vocab)));
+    EXPECT_TRUE(
+        same(m.through(tb, 256, std::span(b).subspan(256)), std::span(yb).subspan(256 * vocab)));
+    // A copy of a block goes on where the block was; the state of 270 tokens is still beside it.
+    for (size_t k = 0; k < m.model->kv_kinds().size(); ++k) m.model->copy_block(k, 5, 11, 14);
+    EXPECT_TRUE(same(m.through(m.tables({7, 2, 11}), 270, std::span(a).subspan(270)),
+                     std::span(ya).subspan(270 * vocab)));
+    EXPECT_THROW(m.through(ta, 280, std::span(a).subspan(280)), Error);  // no such state
+    SequenceState state = m.model->new_sequence();
+    std::vector<float> logits;
+    for (size_t i = 0; i < 300; i += 100) {
+      const StepItem item{&state, std::span(a).subspan(i, 100), false};
+      m.model->forward({&item, 1}, logits);
+    }
+    // Of states, the last one and the one before.
+    const auto kinds = m.model->kv_kinds();
+    size_t most = 0;
+    for (const KvKind& k : kinds) most += k.block_bytes * (k.cuttable ? 3 : 2);
+    EXPECT_LE(state.kv_bytes(), most);
+    EXPECT_EQ(
+        std::count_if(kinds.begin(), kinds.end(), [](const KvKind& k) { return !k.cuttable; }), 1);
+  }
+}
+
 TEST(DecoderKv, BatchesAreCollectedInOrderAndBadItemsAreRefusedInWords) {
   Loaded m("qwen3moe-w4a8-g32-pack");
   const std::vector<int32_t> a = m.tokens(5, 3), none, wrong = {1, 1 << 20};
@@ -202,7 +241,8 @@ TEST(DecoderKv, TheDeclaredTypeOfKeysAndValuesIsTaken) {
 // have given.
 TEST(DecoderKv, AFailedStepLeavesSequencesAsTheyWere) {
   if (!allocations_can_fail()) GTEST_SKIP() << "sanitizers bring an allocator of their own";
-  for (const char* name : {"qwen3moe-w4a8-g32-pack", "deepseekv3-w4a8-g32", "gptoss-dense"}) {
+  for (const char* name :
+       {"qwen3moe-w4a8-g32-pack", "deepseekv3-w4a8-g32", "gptoss-dense", "qwen3next-dense"}) {
     SCOPED_TRACE(name);
     Loaded m(name);
     const std::vector<int32_t> all = m.tokens(140, 4);

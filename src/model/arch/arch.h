@@ -36,6 +36,7 @@ double yarn_magnitude(double factor, double k);
 void set_windows(const ModelConfig& config, DecoderSpec& spec);
 
 DecoderSpec qwen3_spec(const ModelConfig&);
+DecoderSpec qwen3_next_spec(const ModelConfig&);
 DecoderSpec olmoe_spec(const ModelConfig&);
 DecoderSpec mixtral_spec(const ModelConfig&);
 DecoderSpec qwen2_moe_spec(const ModelConfig&);

@@ -7,6 +7,7 @@ namespace {
 
 constexpr Architecture kArchitectures[] = {
     {"qwen3_moe", "Qwen3-MoE", qwen3_spec},
+    {"qwen3_next", "Qwen3-Next, Qwen3.5-MoE (text)", qwen3_next_spec},
     {"olmoe", "OLMoE", olmoe_spec},
     {"mixtral", "Mixtral", mixtral_spec},
     {"qwen2_moe", "Qwen2-MoE", qwen2_moe_spec},
