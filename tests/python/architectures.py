@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Moebius does with every mixture-of-experts architecture of the installed transformers: the README's table.
+
+    env/bin/python tests/python/architectures.py build/release/moebius [--only NAME ...] [--keep DIR] [--json FILE] [--markdown FILE]
+
+Of each architecture (architectures_models.py finds and shrinks them) a random checkpoint is saved in f32 and given to
+`moebius inspect --json`, `apply` (a block's experts with given ids; the whole block) and `logits`; transformers' own numbers
+(eager, f32) judge: parameters, experts and top-k must be equal, outputs agree within 1e-5 of the largest value.
+"""
+import argparse
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+import traceback
+import warnings
+from pathlib import Path
+
+warnings.filterwarnings("ignore")
+import torch
+from safetensors.torch import load_file, save_file
+
+import architectures_models as models
+
+TOKENS = [3 + (7 * i * i + 11 * i) % 90 for i in range(24)]
+BOUND = 1e-5
+
+
+def moebius(tool, *args):
+    done = subprocess.run([tool, *map(str, args)], capture_output=True, text=True)
+    said = [line for line in done.stderr.strip().splitlines() if line.strip()]
+    error = next((line for line in said if "error" in line), said[-1] if said else "")
+    return done, re.sub(r"^moebius: |error: ", "", error)
+
+
+def error_of(y, ref):
+    if y.shape != ref.shape:
+        return f"shape {list(y.shape)}, expected {list(ref.shape)}"
+    return ((y - ref).abs().max() / ref.abs().max()).item()
+
+
+def good(e):
+    return isinstance(e, float) and e <= BOUND
+
+
+def is_experts(module):
+    return type(module).__name__.endswith("Experts") or type(module).__name__.endswith("ParallelExperts")
+
+
+class Recorder:
+    """Inputs and outputs of blocks (what holds the experts) and of their experts, by layer."""
+
+    def __init__(self, model):
+        self.blocks, self.experts, self.hooks = {}, {}, []
+        for name, module in model.named_modules():
+            layer = re.search(r"(?:layers|blocks|block|layer)\.(\d+)\.", name + ".")
+            if layer is None or re.search(r"vision|visual|audio|talker|encoder", name):
+                continue
+            if is_experts(module):
+                self.watch(module, int(layer[1]), self.experts)
+            elif any(is_experts(c) for c in module.children()):
+                self.watch(module, int(layer[1]), self.blocks)
+
+    def watch(self, module, layer, store):
+        def record(_, args, kwargs, out):
+            value = out[0] if isinstance(out, (tuple, list)) else out
+            store.setdefault(layer, ([*args, *kwargs.values()], value))
+        self.hooks.append(module.register_forward_hook(record, with_kwargs=True))
+
+
+def reference(model):
+    recorder = Recorder(model)
+    args = {"input_ids": torch.tensor([TOKENS])}
+    if model.config.is_encoder_decoder:
+        args["decoder_input_ids"] = args["input_ids"]
+    if type(model).__name__.startswith("Qwen3OmniMoeForConditional"):
+        model = model.thinker
+    with torch.no_grad():
+        out = model(**args, use_cache=False)
+    return recorder, out.logits[0].float() if hasattr(out, "logits") and out.logits.dim() == 3 else None
+
+
+def first_field(config, names):
+    for part in [config, *[getattr(config, n, None) for n in ("text_config", "thinker_config", "ffn_config", "decoder")]]:
+        part = getattr(part, "text_config", part)
+        for name in names:
+            if isinstance(vars(part).get(name) if part is not None else None, int):
+                return vars(part)[name]
+    return None
+
+
+def apply(tool, folder, module, inputs, scratch):
+    save_file({k: v.contiguous() for k, v in inputs.items()}, scratch / "x")
+    (scratch / "y").unlink(missing_ok=True)
+    done, error = moebius(tool, "apply", folder, module, "--in", scratch / "x", "--out", scratch / "y", "--out-dtype", "f32")
+    return load_file(scratch / "y")["y"] if done.returncode == 0 else error
+
+
+def block_names(facts):
+    """[pattern of a block's name with * for the layer] as Moebius names them."""
+    found = {re.sub(r"\.experts\.\*\..*$", "", m["name"]) for m in facts["modules"] if m["kind"] == "expert"}
+    return sorted(f for f in found if "*" in f or re.search(r"\.\d+\.", f + "."))
+
+
+def judge_blocks(tool, folder, facts, recorder, scratch):
+    names, out = block_names(facts), {}
+    for what, store in (("experts", recorder.experts), ("block", recorder.blocks)):
+        for layer, (args, ref) in sorted(store.items())[-1:]:
+            candidates = [n.replace("*", str(layer), 1) for n in names if "*" in n or f".{layer}." in n + "."]
+            if not candidates:
+                out[what] = "no block found"
+                continue
+            x = args[0].reshape(-1, args[0].shape[-1]).float()
+            inputs = {"x": x}
+            if what == "experts":
+                if len(args) < 3 or not torch.is_tensor(args[1]) or args[1].is_floating_point():
+                    continue
+                inputs |= {"topk_ids": args[1].reshape(len(x), -1).to(torch.int64),
+                           "topk_weights": args[2].reshape(len(x), -1).float()}
+                if inputs["topk_weights"].shape != inputs["topk_ids"].shape:
+                    continue                                # another interface
+            y = apply(tool, folder, candidates[0] + (".experts" if what == "experts" else ""), inputs, scratch)
+            out[what] = error_of(y, ref.reshape(len(x), -1).float()) if torch.is_tensor(y) else y
+    return out
+
+
+def judge(tool, kind, head, folder, scratch):
+    said = {"architecture": kind, "class": head}
+    model = models.make(kind, head)
+    recorder, logits = reference(model)
+    model.save_pretrained(folder)
+    done, error = moebius(tool, "inspect", folder, "--json")
+    if done.returncode != 0:
+        return said | {"status": "refused", "reason": error}
+    facts = json.loads(done.stdout)
+    expected = {"params_total": sum(p.numel() for p in model.parameters()),
+                "experts": first_field(model.config, models.EXPERT_FIELDS), "top_k": models.FIXED_TOP_K.get(kind) or first_field(model.config, models.TOP_K_FIELDS)}
+    said["facts"] = {k: (facts[k], v) for k, v in expected.items() if facts[k] != v}
+    said["unused"] = sorted({u["reason"] for u in facts["unused"]})
+    said |= judge_blocks(tool, folder, facts, recorder, scratch)
+    if logits is not None:
+        done, error = moebius(tool, "logits", folder, "--tokens", ",".join(map(str, TOKENS)), "--out", scratch / "l", "--dtype", "f32")
+        said["logits"] = error if done.returncode != 0 else error_of(load_file(scratch / "l")["logits"], logits)
+    wrong = [f"{k} is {a}, transformers: {b}" for k, (a, b) in said["facts"].items()]
+    wrong += [f"{k} off by {said[k]:.1e}" for k in ("experts", "block", "logits") if isinstance(said.get(k), float) and not good(said[k])]
+    level = ("runs" if good(said.get("logits")) else "block" if good(said.get("block")) else "experts" if good(said.get("experts"))
+             else "inspect")
+    why = {"experts": ("block",), "inspect": ("experts", "block")}.get(level, ())
+    reason = next((re.sub(r"^\S+: ", "", said[k]) for k in why if isinstance(said.get(k), str)), "")
+    return said | {"status": level, "reason": "; ".join(wrong) or reason}
+
+
+def main():
+    p = argparse.ArgumentParser()
+    p.add_argument("tool")
+    p.add_argument("--only", nargs="*", default=[])
+    p.add_argument("--keep", type=Path)
+    p.add_argument("--json", type=Path)
+    p.add_argument("--markdown", type=Path)
+    a = p.parse_args()
+    torch.set_num_threads(2)
+    results = []
+    with tempfile.TemporaryDirectory() as scratch:
+        for kind, head in models.model_types():
+            if a.only and kind not in a.only:
+                continue
+            folder = (a.keep or Path(scratch)) / kind
+            shutil.rmtree(folder, ignore_errors=True)
+            try:
+                r = judge(a.tool, kind, head, folder, Path(scratch))
+            except Exception as e:      # the library itself refuses: said, not hidden
+                at = traceback.extract_tb(e.__traceback__)[-1]
+                r = {"architecture": kind, "class": head, "status": "not made",
+                     "reason": f"{type(e).__name__}: {str(e)[:160]} ({Path(at.filename).name}:{at.lineno})"}
+            results.append(r)
+            print(f"{kind:24} {r['status']:9} {r['reason'][:230]}", flush=True)
+            if not a.keep:
+                shutil.rmtree(folder, ignore_errors=True)
+    count = {s: sum(r["status"] == s for r in results) for s in ("runs", "block", "experts", "inspect", "refused", "not made")}
+    print(f"transformers {models.transformers.__version__}: {len(results)} architectures: "
+          + ", ".join(f"{n} {s}" for s, n in count.items()))
+    if a.json:
+        a.json.write_text(json.dumps(results, indent=1))
+    if a.markdown:
+        a.markdown.write_text(table(results))
+
+
+def table(results):
+    words = {"runs": "whole model", "block": "blocks", "experts": "experts", "inspect": "inspected", "refused": "refused",
+             "not made": "not made"}
+    rows = [f"| `{r['architecture']}` | {words[r['status']]} | {r['reason'].replace('|', '/')[:200]} |" for r in results]
+    count = {w: sum(r["status"] == s for r in results) for s, w in words.items()}
+    head = (f"""# Architectures
+
+Every mixture-of-experts architecture of transformers {models.transformers.__version__}, made as a tiny random checkpoint and judged by it
+(`tests/python/architectures.py` writes this page): parameters, experts and top-k equal, outputs within 1e-5 of the largest value.
+*Whole model*: logits are right. *Blocks*: mixture-of-experts blocks with their routers are right (`apply`). *Experts*: only with given
+ids and weights. *Inspected*: every module is listed. In all: """ + ", ".join(f"{n} {w}" for w, n in count.items() if n) + ".\n")
+    return "\n".join([head, "| architecture | what works | what does not |", "|---|---|---|", *rows]) + "\n"
+
+
+if __name__ == "__main__":
+    main()
