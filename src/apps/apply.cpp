@@ -141,7 +141,7 @@ void write_outputs(const std::string& path, const Outputs& out, DType type, size
 }  // namespace
 
 int run_apply(const ApplyOptions& options) {
-  const Checkpoint checkpoint = open_checkpoint(options.folder);
+  const Checkpoint checkpoint = open_checkpoint(options.folder, options.stated);
   const TensorStore inputs = TensorStore::open_file(options.in);
   const Input x_input = read_input(inputs, "x");
   if (!x_input) fail("{}: has no tensor 'x'", options.in);
@@ -195,6 +195,11 @@ Command apply_command() {
   c.option("--out-dtype", "TYPE", &o->out_dtype, "type of y")
       .one_of({"f32", "bf16", "f16"})
       .by_default("that of x");
+  c.option("--activation", "NAME", &o->stated.activation,
+           "what the experts of an unregistered family compute (silu, gelu, swigluoai, ...)");
+  c.option("--layout", "NAME", &o->stated.layout,
+           "how an unregistered family stores gate and up together")
+      .one_of({std::begin(kLayouts), std::end(kLayouts)});
   add_run_options(c, o->run);
   c.examples = {"moebius apply DIR model.layers.0.self_attn.q_proj --in x --out y",
                 "moebius apply DIR model.layers.0.mlp --in x --out y --out-dtype f32"};

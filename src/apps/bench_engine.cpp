@@ -30,6 +30,7 @@ constexpr uint64_t kMaxTraceBytes = uint64_t{64} << 20;
 class Recorder : public Backend {
  public:
   explicit Recorder(Backend& to) : to_(to) {}
+  bool keys_depend_on_length() const override { return to_.keys_depend_on_length(); }
   size_t vocab() const override { return to_.vocab(); }
   std::span<const KvKind> kv_kinds() const override { return to_.kv_kinds(); }
   Ticket submit(std::span<const BatchItem> items) override {

@@ -86,8 +86,8 @@ std::string usable_folder(const std::string& typed) {
   fail("{}: {}", printable(typed), open_failure(typed, code));
 }
 
-Checkpoint open_checkpoint(const std::string& folder) {
-  return Checkpoint::open(folder, manners().no_follow ? Links::kInside : Links::kAnywhere);
+Checkpoint open_checkpoint(const std::string& folder, const Stated& stated) {
+  return Checkpoint::open(folder, manners().no_follow ? Links::kInside : Links::kAnywhere, stated);
 }
 
 }  // namespace moebius

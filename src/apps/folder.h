@@ -14,6 +14,6 @@ std::string bundled_folder();
 std::string usable_folder(const std::string& typed);
 
 // How every command opens a checkpoint.
-Checkpoint open_checkpoint(const std::string& folder);
+Checkpoint open_checkpoint(const std::string& folder, const Stated& stated = {});
 
 }  // namespace moebius

@@ -112,7 +112,11 @@ InspectFacts gather_facts(const Checkpoint& c, const InspectOptions& o) {
   if (o.deep) f.problems = deep_problems(c, o.layer);
   if (!c.moe_blocks().empty()) {
     const MoeBlock& b = c.moe_blocks().front();
-    f.routing = b.routing_reason.empty() ? describe_routing(b.spec) : b.routing_reason;
+    f.routing = c.config().family.empty()  ? "routing and activation are guessed"
+                : b.routing_reason.empty() ? describe_routing(b.spec)
+                                           : b.routing_reason;
+    if (!c.config().family.empty() && !b.experts_reason.empty())
+      f.routing += "; " + b.experts_reason;
   }
   return f;
 }

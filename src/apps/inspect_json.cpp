@@ -84,8 +84,8 @@ void add_model(Json& j, const InspectFacts& f) {
   j.set("architecture", c.architecture);
   j.set("model_type", c.model_type);
   j.set("layers", c.layers);
-  j.set("experts", static_cast<uint64_t>(spec.experts));
-  j.set("top_k", static_cast<uint64_t>(moe ? spec.router.top_k : 0));
+  j.set("experts", moe ? static_cast<int64_t>(spec.experts) : c.experts);
+  j.set("top_k", moe ? static_cast<int64_t>(spec.router.top_k) : c.top_k);
   j.set("hidden", c.hidden);
   j.set("intermediate", moe ? static_cast<int64_t>(spec.intermediate) : c.intermediate);
   j.set("vocab", c.vocab);

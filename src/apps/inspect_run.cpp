@@ -26,7 +26,7 @@ uint64_t packed_weights(const Checkpoint& c, XType type) {
   const Module* output = c.output_module();
   uint64_t bytes = 0;
   for (const Module& m : c.modules()) {
-    if (!m.supported) continue;
+    if (!m.supported || m.tower) continue;
     if (has_product(c, m)) {
       const Problem problem = problem_of(m, options.int8, type);
       bytes += round_up(kernel_for(problem, options, m.name).packed_bytes(problem), 64);
@@ -110,6 +110,7 @@ RunFacts run_facts(const Checkpoint& c, uint64_t context) {
   }
   f.packed_bytes = packed_weights(c, type);
   if (!f.works) return f;
+  if (has_tower(c)) f.notes.emplace_back(kTextOnly);
   look_at_text(c, f);
   ModelOptions options;
   options.type = type;

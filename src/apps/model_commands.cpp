@@ -13,10 +13,12 @@
 #include "apps/commands.h"
 #include "apps/explain.h"
 #include "apps/folder.h"
+#include "apps/manners.h"
 #include "apps/terminal.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/summary.h"
 #include "text/tokenizer.h"
 
 namespace moebius {
@@ -92,7 +94,8 @@ OpenModel::OpenModel(const ModelRunOptions& options, size_t context)
   model_options.kv_type = kv_type_from(options.kv_dtype);
   model_options.context = context;
   uint64_t bytes = 0;
-  for (const Module& m : checkpoint.modules()) bytes += m.bytes;
+  for (const Module& m : checkpoint.modules()) bytes += m.tower ? 0 : m.bytes;
+  if (has_tower(checkpoint)) note("{}", kTextOnly);
   Progress progress("loading", bytes, true);
   model_options.progress = [&](uint64_t n) { progress.advance(n); };
   model = DecoderModel::load(checkpoint, model_options);
@@ -118,8 +121,9 @@ int run_logits(const LogitsOptions& options) {
   std::vector<float> all, some;
   Progress progress("logits", tokens.size(), false);
   for (size_t i = 0; i < tokens.size(); i += kTokensPerStep) {
-    const StepItem item{
-        &state, std::span(tokens).subspan(i, std::min(kTokensPerStep, tokens.size() - i)), true};
+    const StepItem item{&state,
+                        std::span(tokens).subspan(i, std::min(kTokensPerStep, tokens.size() - i)),
+                        true, tokens.size()};
     model.forward({&item, 1}, some);
     check_finite(some, model.vocab(), i);
     all.insert(all.end(), some.begin(), some.end());

@@ -55,7 +55,7 @@ void check_fused_shapes(const std::vector<FusedShape>& shapes, const TensorStore
 
 }  // namespace
 
-Checkpoint Checkpoint::open(const std::string& folder, Links links) {
+Checkpoint Checkpoint::open(const std::string& folder, Links links, const Stated& stated) {
   std::error_code error;
   if (!fs::is_directory(folder, error))
     fail("{}: not a folder{}; expected a model folder with config.json", folder,
@@ -64,7 +64,7 @@ Checkpoint Checkpoint::open(const std::string& folder, Links links) {
   c.folder_ = folder;
   const std::string config_path = join_path(folder, "config.json");
   Json config = parse_json(read_config(config_path), config_path);
-  c.config_ = ModelConfig::parse(config, config_path, c.warnings_);
+  c.config_ = ModelConfig::parse(config, config_path, c.warnings_, stated);
   c.quant_ = QuantConfig::parse(config, config_path, c.warnings_);
   const std::string generation = join_path(folder, "generation_config.json");
   if (path_exists(generation)) {
@@ -125,7 +125,7 @@ void Checkpoint::settle_output(ModuleMap& map) {
   const auto head = find(Part::kLmHead);
   const bool embedding = find(Part::kEmbedding) != map.modules.end();
   if (head == map.modules.end()) {
-    if (config_.tie_embeddings || config_.family.empty() || !embedding) return;
+    if (config_.tie_embeddings || lenient(family_by_key(config_.family)) || !embedding) return;
     if (config_.tie_stated)
       fail("{}: no tensor belongs to lm_head, and config.json says tie_word_embeddings is false",
            folder_);
@@ -170,7 +170,7 @@ const Module* Checkpoint::output_module() const {
 
 void Checkpoint::require_supported() const {
   for (const Module& m : modules_)
-    if (!m.supported) fail("{}: {} cannot be run: {}", folder_, m.name, m.reason);
+    if (!m.supported && !m.tower) fail("{}: {} cannot be run: {}", folder_, m.name, m.reason);
 }
 
 }  // namespace moebius

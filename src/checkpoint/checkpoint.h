@@ -28,16 +28,20 @@ struct MoeBlock {
   std::vector<float> correction_bias;  // e_score_correction_bias; empty: none
   std::array<const Module*, 3> shared{nullptr, nullptr, nullptr};
   const Module* shared_gate = nullptr;
+  // A shared expert beside the block, on the layer: no part of the block, added by the whole model.
+  std::array<const Module*, 3> layer_shared{nullptr, nullptr, nullptr};
   std::vector<float> per_expert_scale;  // Gemma-4; empty: none
   std::string
       routing_reason;  // not empty: why the block cannot be routed (its experts can still be run)
+  std::string experts_reason;  // not empty: why the experts themselves cannot be run
 };
 
 class Checkpoint {
  public:
   // Opens and understands a folder; throws Error for what makes it unusable. Unsupported modules
   // are recorded, not thrown.
-  static Checkpoint open(const std::string& folder, Links links = Links::kInside);
+  static Checkpoint open(const std::string& folder, Links links = Links::kInside,
+                         const Stated& stated = {});
   const std::string& folder() const { return folder_; }
   const ModelConfig& config() const { return config_; }
   const QuantConfig& quant() const { return quant_; }

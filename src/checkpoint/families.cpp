@@ -4,6 +4,7 @@
 #include "checkpoint/families.h"
 
 #include <array>
+#include <vector>
 
 namespace moebius {
 namespace {
@@ -95,21 +96,22 @@ constexpr std::array kFamilies = {
            .parameters = MOEBIUS_CORRECTION,
            .shared_names = "shared_experts",
            .top = ""},
-    Family{
-        .key = "deepseek_v3",
-        .architectures = "DeepseekV3ForCausalLM KimiK2ForCausalLM KimiK25ForConditionalGeneration",
-        .model_types = "deepseek_v3 kimi_k2 kimi_k25",
-        .routing = RoutingRule::kDeepseekV3,
-        .layers = LayerRule::kFirstDense,
-        .shared = SharedRule::kCount,
-        .layer = MOEBIUS_MLA,
-        .router = "gate",
-        .parameters = MOEBIUS_CORRECTION,
-        .shared_names = "shared_experts",
-        .top = ""},
+    Family{.key = "deepseek_v3",
+           .architectures =
+               "DeepseekV3ForCausalLM KimiK2ForCausalLM KimiK25ForConditionalGeneration "
+               "Glm4MoeLiteForCausalLM",
+           .model_types = "deepseek_v3 kimi_k2 kimi_k25 glm4_moe_lite",
+           .routing = RoutingRule::kDeepseekV3,
+           .layers = LayerRule::kFirstDense,
+           .shared = SharedRule::kCount,
+           .layer = MOEBIUS_MLA,
+           .router = "gate",
+           .parameters = MOEBIUS_CORRECTION,
+           .shared_names = "shared_experts",
+           .top = ""},
     Family{.key = "glm4_moe",
-           .architectures = "Glm4MoeForCausalLM",
-           .model_types = "glm4_moe",
+           .architectures = "Glm4MoeForCausalLM Glm4vMoeForConditionalGeneration",
+           .model_types = "glm4_moe glm4v_moe glm4v_moe_text",
            .routing = RoutingRule::kDeepseekV3,
            .layers = LayerRule::kFirstDense,
            .shared = SharedRule::kCount,
@@ -131,7 +133,8 @@ constexpr std::array kFamilies = {
            .top = "",
            .fused_transposed = true,
            .fused_order = FusedOrder::kInterleaved,
-           .expert_bias = true},
+           .expert_bias = true,
+           .activation = ActivationRule::kOai},
     Family{.key = "llama4",
            .architectures = "Llama4ForConditionalGeneration Llama4ForCausalLM",
            .model_types = "llama4 llama4_text",
@@ -169,7 +172,7 @@ constexpr std::array kFamilies = {
     Family{.key = "minimax_m2",
            .architectures = "MiniMaxM2ForCausalLM",
            .model_types = "minimax_m2",
-           .routing = RoutingRule::kMiniMax,
+           .routing = RoutingRule::kSigmoidBias,
            .layers = LayerRule::kAll,
            .shared = SharedRule::kNone,
            .layer = MOEBIUS_GQA MOEBIUS_QK_NORM,
@@ -191,6 +194,120 @@ constexpr std::array kFamilies = {
            .shared_names = "shared_expert",
            .top = "",
            .strict_shapes = false},
+    Family{.key = "qwen3_omni_moe",
+           .architectures =
+               "Qwen3OmniMoeForConditionalGeneration Qwen3OmniMoeThinkerForConditionalGeneration",
+           .model_types = "qwen3_omni_moe qwen3_omni_moe_thinker qwen3_omni_moe_text",
+           .routing = RoutingRule::kSoftmaxDefaultOn,
+           .layers = LayerRule::kSparseStep,
+           .shared = SharedRule::kNone,
+           .layer = MOEBIUS_GQA "self_attn.q_norm! self_attn.k_norm!",
+           .router = "gate",
+           .parameters = "",
+           .shared_names = "",
+           .top = ""},
+    Family{.key = "solar_open",
+           .architectures = "SolarOpenForCausalLM",
+           .model_types = "solar_open",
+           .routing = RoutingRule::kDeepseekV3,
+           .layers = LayerRule::kAll,
+           .shared = SharedRule::kCount,
+           .layer = MOEBIUS_GQA,
+           .router = "gate",
+           .parameters = MOEBIUS_CORRECTION,
+           .shared_names = "shared_experts",
+           .top = ""},
+    Family{.key = "dots1",
+           .architectures = "Dots1ForCausalLM",
+           .model_types = "dots1",
+           .routing = RoutingRule::kDeepseekV3,
+           .layers = LayerRule::kFirstDense,
+           .shared = SharedRule::kCount,
+           .layer = MOEBIUS_GQA "self_attn.q_norm! self_attn.k_norm!",
+           .router = "gate",
+           .parameters = MOEBIUS_CORRECTION,
+           .shared_names = "shared_experts",
+           .top = ""},
+    Family{.key = "ernie4_5_moe",
+           .architectures = "Ernie4_5_MoeForCausalLM",
+           .model_types = "ernie4_5_moe",
+           .routing = RoutingRule::kSoftmaxBias,
+           .layers = LayerRule::kInterval,
+           .shared = SharedRule::kCount,
+           .layer = MOEBIUS_GQA,
+           .router = "gate",
+           .parameters = "moe_statics.e_score_correction_bias",
+           .shared_names = "shared_experts",
+           .top = "",
+           .correction_counts = true},
+    Family{.key = "exaone_moe",
+           .architectures = "ExaoneMoeForCausalLM",
+           .model_types = "exaone_moe",
+           .routing = RoutingRule::kDeepseekV3,
+           .layers = LayerRule::kFirstDense,
+           .shared = SharedRule::kCount,
+           .layer = MOEBIUS_GQA "self_attn.q_norm! self_attn.k_norm!",
+           .router = "gate",
+           .parameters = MOEBIUS_CORRECTION,
+           .shared_names = "shared_experts",
+           .top = ""},
+    Family{.key = "hunyuan_v1_moe",
+           .architectures = "HunYuanMoEV1ForCausalLM",
+           .model_types = "hunyuan_v1_moe",
+           .routing = RoutingRule::kSoftmaxAlways,
+           .layers = LayerRule::kAll,
+           .shared = SharedRule::kSameWidth,
+           .layer = MOEBIUS_GQA "self_attn.query_layernorm! self_attn.key_layernorm!",
+           .router = "gate.wg",
+           .parameters = "",
+           .shared_names = "shared_mlp",
+           .top = ""},
+    Family{.key = "hy_v3",
+           .architectures = "HYV3ForCausalLM",
+           .model_types = "hy_v3",
+           .routing = RoutingRule::kSigmoidBias,
+           .layers = LayerRule::kFirstDense,
+           .shared = SharedRule::kCount,
+           .layer = MOEBIUS_GQA "self_attn.q_norm! self_attn.k_norm!",
+           .router = "router.gate gate",
+           .parameters = "expert_bias e_score_correction_bias",
+           .shared_names = "shared_mlp shared_experts",
+           .top = ""},
+    Family{.key = "granitemoeshared",
+           .architectures = "GraniteMoeSharedForCausalLM",
+           .model_types = "granitemoeshared",
+           .routing = RoutingRule::kSoftmaxOverTopk,
+           .layers = LayerRule::kAll,
+           .shared = SharedRule::kNone,
+           .layer = MOEBIUS_GQA "shared_mlp.input_linear shared_mlp.output_linear",
+           .router = "router.layer router gate",
+           .parameters = "",
+           .shared_names = "shared_mlp",
+           .top = ""},
+    Family{.key = "aria",
+           .architectures = "AriaForConditionalGeneration AriaTextForCausalLM",
+           .model_types = "aria aria_text",
+           .routing = RoutingRule::kSoftmaxOverTopk,
+           .layers = LayerRule::kAll,
+           .shared = SharedRule::kCount,
+           .layer = MOEBIUS_GQA,
+           .router = "router",
+           .parameters = "",
+           .shared_names = "shared_experts",
+           .top = "",
+           .fused_transposed = true},
+    Family{.key = "deepseek_ocr",
+           .architectures =
+               "DeepseekOcr2ForConditionalGeneration UnlimitedOcrForConditionalGeneration",
+           .model_types = "deepseek_ocr2 deepseek_ocr2_text unlimited_ocr unlimited_ocr_text",
+           .routing = RoutingRule::kDeepseekV2,
+           .layers = LayerRule::kFirstDense,
+           .shared = SharedRule::kCount,
+           .layer = MOEBIUS_GQA,
+           .router = "gate",
+           .parameters = MOEBIUS_CORRECTION,
+           .shared_names = "shared_experts",
+           .top = ""},
     Family{.key = "gemma4",
            .architectures = "Gemma4ForConditionalGeneration Gemma4ForCausalLM",
            .model_types = "gemma4 gemma4_text",
@@ -207,7 +324,10 @@ constexpr std::array kFamilies = {
            .shared_names = "",
            .top = "embed_tokens_per_layer per_layer_model_projection per_layer_projection_norm",
            .block_is_layer = true,
-           .strict_shapes = false},
+           .strict_shapes = false,
+           .block_reason =
+               "gemma4 normalizes and scales the router's input with tensors of its layer; only "
+               "its experts can be run"},
     Family{.key = "qwen3",
            .architectures = "Qwen3ForCausalLM",
            .model_types = "qwen3",
@@ -234,7 +354,14 @@ constexpr std::array kFamilies = {
 
 }  // namespace
 
-std::span<const Family> families() { return kFamilies; }
+std::span<const Family> families() {
+  static const std::vector<Family> all = [] {
+    std::vector<Family> both(kFamilies.begin(), kFamilies.end());
+    both.insert(both.end(), open_families().begin(), open_families().end());
+    return both;
+  }();
+  return all;
+}
 
 bool in_list(std::string_view list, std::string_view word) {
   bool found = false;
@@ -243,15 +370,15 @@ bool in_list(std::string_view list, std::string_view word) {
 }
 
 const Family* find_family(std::string_view architecture, std::string_view model_type) {
-  for (const Family& f : kFamilies)
+  for (const Family& f : families())
     if (in_list(f.architectures, architecture)) return &f;
-  for (const Family& f : kFamilies)
+  for (const Family& f : families())
     if (in_list(f.model_types, model_type)) return &f;
   return nullptr;
 }
 
 const Family* family_by_key(std::string_view key) {
-  for (const Family& f : kFamilies)
+  for (const Family& f : families())
     if (f.key == key) return &f;
   return nullptr;
 }

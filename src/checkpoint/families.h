@@ -16,8 +16,15 @@ enum class RoutingRule : uint8_t {
   kSoftmaxDefaultOn,  // the same, norm_topk_prob absent: true
   kSoftmaxAlways,     // the same, always renormalized
   kDeepseekV2,        // softmax, greedy or group-limited; renormalized instead of scaled
-  kDeepseekV3,  // sigmoid + correction bias, groups scored by their two best, renormalized, scaled
-  kMiniMax,     // sigmoid + correction bias, renormalized
+  kDeepseekV3,   // sigmoid + correction bias, groups scored by their two best, renormalized, scaled
+  kSigmoidBias,  // sigmoid + correction bias, renormalized unless norm_topk_prob says no, scaled
+  kSigmoid,      // sigmoid, top k, renormalized unless norm_topk_prob says no
+  kSoftmaxBias,  // softmax + correction bias, renormalized
+  kZeroExperts,  // softmax + correction bias over experts and identity experts, scaled (LongCat)
+  kLogitBias,  // logits + correction bias select, weights are sigmoids, renormalized as configured
+  kSelected,   // softmax or sigmoid of the selected logits, by expert_selection_fn (Cohere-2)
+  kSoftmaxGroups,  // softmax, groups scored by their two best, renormalized, scaled (Mistral-4)
+  kSqrtSoftplus,   // square root of softplus + correction bias, renormalized, scaled (DeepSeek-V4)
   kSoftmaxOverTopk,  // softmax over the selected logits
   kLlama4,           // sigmoid of the selected logits, weight on the expert's input
   kSparseMixer,      // Phi-MoE
@@ -25,7 +32,15 @@ enum class RoutingRule : uint8_t {
   kGuess,            // unknown family: from the fields present
 };
 
-enum class LayerRule : uint8_t { kAll, kSparseStep, kFirstDense, kInterleave, kFlag };
+// What the experts compute between their products.
+enum class ActivationRule : uint8_t {
+  kConfig,     // what config.json names
+  kOai,        // gate * sigmoid(alpha * gate) * (up + 1), both clamped
+  kSiluLimit,  // silu of the clamped gate times the clamped up
+  kStep,       // silu, then clamped; swiglu_limits, where the config has them
+};
+
+enum class LayerRule : uint8_t { kAll, kSparseStep, kFirstDense, kInterleave, kFlag, kInterval };
 enum class SharedRule : uint8_t { kNone, kGatedWidth, kCount, kSameWidth };
 // How the gate and up rows lie in a fused tensor.
 enum class FusedOrder : uint8_t { kHalves, kInterleaved };
@@ -33,27 +48,42 @@ enum class FusedOrder : uint8_t { kHalves, kInterleaved };
 // Lists are words separated by spaces. In `layer` a word ending in '!' names a module that every
 // layer must have.
 struct Family {
-  std::string_view key;  // what messages call it
-  std::string_view architectures;
-  std::string_view model_types;
-  RoutingRule routing;
-  LayerRule layers;
-  SharedRule shared;
-  std::string_view layer;         // modules and parameters of a layer outside its MLP / MoE block
-  std::string_view router;        // names of the router inside the block
-  std::string_view parameters;    // further parameters of the block (correction bias and the like)
-  std::string_view shared_names;  // names of the shared expert inside the block
+  std::string_view key{};  // what messages call it
+  std::string_view architectures{};
+  std::string_view model_types{};
+  RoutingRule routing = RoutingRule::kNone;
+  LayerRule layers = LayerRule::kAll;
+  SharedRule shared = SharedRule::kNone;
+  std::string_view layer{};       // modules and parameters of a layer outside its MLP / MoE block
+  std::string_view router{};      // names of the router inside the block
+  std::string_view parameters{};  // further parameters of the block (correction bias and the like)
+  std::string_view shared_names{};  // names of the shared expert inside the block
   std::string_view
-      top;  // modules and parameters outside the layers, besides embedding, norm and lm_head
+      top{};  // modules and parameters outside the layers, besides embedding, norm and lm_head
   bool block_is_layer = false;    // experts hang directly on the layer (Gemma-4)
   bool fused_transposed = false;  // dense fused tensors are [E, in, out]
   FusedOrder fused_order = FusedOrder::kHalves;
   bool expert_bias = false;
-  bool whole_qk_norm = false;  // q_norm and k_norm span all heads, not one
-  bool strict_shapes = true;   // attention shapes follow heads and head_dim of the config
+  ActivationRule activation = ActivationRule::kConfig;
+  bool gated = true;                   // experts have a gate
+  bool correction_counts = false;      // transformers counts the correction bias as a parameter
+  int top_k = 0;                       // where no field of the config gives it
+  bool router_bias_corrects = false;   // the router's stored bias is the correction bias
+  float renormalize_epsilon = 1e-20f;  // kSigmoidBias
+  bool whole_qk_norm = false;          // q_norm and k_norm span all heads, not one
+  bool strict_shapes = true;           // attention shapes follow heads and head_dim of the config
+  // Only its blocks are known: other modules are listed and none is demanded; which layers have
+  // experts, and how many are shared, the tensors tell.
+  bool open = false;
+  // Why a block cannot be run as one (its experts can), or the experts cannot; empty: it can.
+  std::string_view block_reason{}, experts_reason{};
 };
 
+// Whether the names of `family` are only a guide: an unknown family's, or an open one's.
+inline bool lenient(const Family* family) { return family == nullptr || family->open; }
+
 std::span<const Family> families();
+std::span<const Family> open_families();  // families_open.cpp; families() holds them too
 // By architecture, then by model_type; null when unknown.
 const Family* find_family(std::string_view architecture, std::string_view model_type);
 const Family* family_by_key(std::string_view key);
@@ -77,10 +107,24 @@ void for_each_word(std::string_view list, F&& f) {
 
 // Spellings every family may use.
 inline constexpr std::string_view kBlockNames = "mlp block_sparse_moe feed_forward moe";
-inline constexpr std::string_view kGateNames = "gate_proj w1";
-inline constexpr std::string_view kUpNames = "up_proj w3";
-inline constexpr std::string_view kDownNames = "down_proj w2";
-inline constexpr std::string_view kGateUpNames = "gate_up_proj gate_up w13 w13_weight input_linear";
-inline constexpr std::string_view kFusedDownNames = "down_proj w2 w2_weight output_linear";
+inline constexpr std::string_view kGateNames = "gate_proj w1 linear_gate";
+inline constexpr std::string_view kUpNames = "up_proj w3 fc1 wi";
+inline constexpr std::string_view kDownNames = "down_proj w2 fc2 wo output_linear";
+inline constexpr std::string_view kGateUpNames =
+    "gate_up_proj gate_up w13 w13_weight input_linear fc1";
+inline constexpr std::string_view kFusedDownNames = "down_proj w2 w2_weight output_linear fc2";
+// Spellings of families of which no more is known than their blocks, or nothing.
+inline constexpr std::string_view kOpenBlockNames =
+    "mlp block_sparse_moe feed_forward moe ffn mixer";
+inline constexpr std::string_view kOpenRouters =
+    "gate router router.layer router.gate router.proj router.classifier gate.wg";
+inline constexpr std::string_view kOpenCorrections =
+    "gate.e_score_correction_bias e_score_correction_bias router.e_score_correction_bias "
+    "experts.e_score_correction_bias moe_statics.e_score_correction_bias expert_bias "
+    "gate.expert_bias router.expert_bias router_bias";
+inline constexpr std::string_view kOpenParameters =
+    "router.scale router.per_expert_scale per_expert_scale gate.tid2eid gate.balancing_biases";
+inline constexpr std::string_view kOpenShared =
+    "shared_expert shared_experts shared_mlp share_expert";
 
 }  // namespace moebius

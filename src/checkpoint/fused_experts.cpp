@@ -43,6 +43,7 @@ class Expander {
  public:
   Expander(const ModelConfig& config, const Family* family, ModuleMap& map)
       : family_(family),
+        layout_(family == nullptr ? config.stated.layout : ""),
         map_(map),
         E_(static_cast<uint64_t>(config.experts)),
         H_(static_cast<uint64_t>(config.hidden)),
@@ -51,7 +52,8 @@ class Expander {
   void expand(const FusedTensors& f, Orientation other) {
     const TensorInfo& main = main_tensor(f);
     const uint64_t experts = E_ != 0 ? E_ : (main.shape.empty() ? 0 : main.shape[0]);
-    if (main.shape.size() < 3 || main.shape[0] != experts || experts == 0)
+    if (main.shape.size() < 3 || main.shape[0] < experts || experts == 0 ||
+        (main.shape[0] != experts && !lenient(family_)))
       fail("{} is {}; expected a fused tensor of {} experts in dimension 0", map_.where(main),
            describe(main), experts);
     // A small file can claim many experts; every module costs memory.
@@ -72,13 +74,21 @@ class Expander {
   Orientation orientation(const FusedTensors& f) const {
     const TensorInfo* w = f[Role::kWeight];
     if (w == nullptr || w->shape.size() != 3) return Orientation::kUnclear;
-    const uint64_t rows = f.gate_up ? 2 * I_ : H_, cols = f.gate_up ? H_ : I_;
+    const uint64_t rows = rows_of(f), cols = cols_of(f);
     const bool standard = fits(*w, rows, cols), turned = fits(*w, cols, rows);
     if (standard == turned) return Orientation::kUnclear;
     return standard ? Orientation::kStandard : Orientation::kTransposed;
   }
 
  private:
+  bool inputs_are_hidden(const FusedTensors& f) const {
+    return f.gate_up || f.projection != Projection::kDown;
+  }
+  uint64_t rows_of(const FusedTensors& f) const {
+    return f.gate_up ? 2 * I_ : inputs_are_hidden(f) ? I_ : H_;
+  }
+  uint64_t cols_of(const FusedTensors& f) const { return inputs_are_hidden(f) ? H_ : I_; }
+
   static bool fits(const TensorInfo& w, uint64_t a, uint64_t b) {
     return (a == 0 || w.shape[1] == a) && (b == 0 || w.shape[2] == b);
   }
@@ -95,11 +105,12 @@ class Expander {
 
   bool resolve(const FusedTensors& f, Orientation own, Orientation other) {
     const TensorInfo& w = *f[Role::kWeight];
-    const uint64_t rows = f.gate_up ? 2 * I_ : H_, cols = f.gate_up ? H_ : I_;
-    if (!fits(w, rows, cols) && !fits(w, cols, rows))
+    const uint64_t rows = rows_of(f), cols = cols_of(f);
+    if (!fits(w, rows, cols) && !fits(w, cols, rows) && !lenient(family_))
       fail("{} is {}; expected [{},{},{}] or, transposed, [{},{},{}]", map_.where(w), describe(w),
            E_, rows, cols, E_, cols, rows);
     if (own == Orientation::kUnclear) own = other;
+    if (!layout_.empty()) return layout_.ends_with("transposed");
     if (own == Orientation::kUnclear) {
       if (family_ == nullptr)
         map_.warnings.push_back(
@@ -111,7 +122,7 @@ class Expander {
   }
 
   void check_rows(const FusedTensors& f, const TensorInfo& main, uint64_t rows) const {
-    const uint64_t expected = f.gate_up ? 2 * I_ : H_;
+    const uint64_t expected = lenient(family_) ? 0 : rows_of(f);
     if ((expected != 0 && rows != expected) || (f.gate_up && rows % 2 != 0) || rows == 0)
       fail("{} is {}: {} rows per expert; expected {}", map_.where(main), describe(main), rows,
            expected != 0 ? std::to_string(expected) : std::string("an even number above 0"));
@@ -120,16 +131,17 @@ class Expander {
   void note_shape(const FusedTensors& f, const TensorInfo& main, uint64_t rows, bool transposed) {
     const TensorInfo* shape = f[Role::kWeightShape];
     if (shape == nullptr) return;
-    const uint64_t cols =
-        f[Role::kWeight] != nullptr ? main.shape[transposed ? 1 : 2] : (f.gate_up ? H_ : I_);
+    const uint64_t cols = f[Role::kWeight] != nullptr ? main.shape[transposed ? 1 : 2] : cols_of(f);
     map_.fused_shapes.push_back({shape, main.shape[0], rows, cols});
     map_.unused.push_back(
         {shape->name, "shape of a fused tensor; compared with the tensor itself"});
   }
 
   std::vector<RowPart> parts(const FusedTensors& f, const TensorInfo&, uint64_t rows) const {
-    if (!f.gate_up) return {{Projection::kDown}};
-    const bool interleaved = family_ != nullptr && family_->fused_order == FusedOrder::kInterleaved;
+    if (!f.gate_up) return {{f.projection}};
+    const bool interleaved =
+        layout_.starts_with("interleaved") ||
+        (family_ != nullptr && family_->fused_order == FusedOrder::kInterleaved);
     if (interleaved)
       return {{Projection::kGate, 0, rows / 2, 2}, {Projection::kUp, 1, rows / 2, 2}};
     return {{Projection::kGate, 0, rows / 2, 1}, {Projection::kUp, rows / 2, rows / 2, 1}};
@@ -182,6 +194,7 @@ class Expander {
   }
 
   const Family* family_;
+  const std::string layout_;  // stated by the user
   ModuleMap& map_;
   uint64_t E_, H_, I_;
 };
@@ -203,7 +216,6 @@ void expand_fused(std::span<const FusedTensors> all, const ModelConfig& config,
 }
 
 void split_gate_up(const ModelConfig& config, const Family* family, ModuleMap& map) {
-  const uint64_t width = expected_shape(config, family, Part::kExpert, "", Projection::kUp).N;
   const size_t count = map.modules.size();
   for (size_t i = 0; i < count; ++i) {
     if (map.modules[i].stored_name.empty()) continue;
@@ -211,6 +223,10 @@ void split_gate_up(const ModelConfig& config, const Family* family, ModuleMap& m
     const TensorRef& ref =
         stored[Role::kWeightPacked] ? stored[Role::kWeightPacked] : stored[Role::kWeight];
     const std::string name = map.modules[i].stored_name;
+    const uint64_t width =
+        lenient(family)
+            ? 0
+            : expected_shape(config, family, map.modules[i].part, "", Projection::kUp).N;
     if (!ref) fail("{}: neither a weight nor weight_packed is stored", printable(name));
     const TensorInfo& t = *ref.info;
     const uint64_t rows = t.shape.size() == 2 ? t.shape[0] : 0;

@@ -17,14 +17,15 @@ constexpr int64_t kMaxSize = int64_t{1} << 31;
 // The object that describes the text model: the top level, or the nested object of a multimodal
 // wrapper.
 const Json& text_object(const Json& config, std::string& where, const std::string& path) {
-  for (const std::string_view name : {"text_config", "llm_config", "language_config"}) {
+  for (const std::string_view name :
+       {"text_config", "llm_config", "language_config", "thinker_config"}) {
     const Json* nested = config.find(name);
     if (nested == nullptr || nested->is_null()) continue;
     if (!nested->is_object())
       fail("{}: {} is {}; expected an object", path, name, kind_name(nested->kind()));
     if (nested->find("hidden_size") == nullptr && config.find("hidden_size") != nullptr) continue;
-    where = std::string(name) + ".";
-    return *nested;
+    where += std::string(name) + ".";
+    return text_object(*nested, where, path);
   }
   return config;
 }
@@ -63,7 +64,7 @@ void read_sizes(ModelConfig& c, const ConfigFields& f, bool known) {
   c.qk_nope_head_dim = f.integer_or({"qk_nope_head_dim"}, 0, 0, 1 << 20);
   c.qk_rope_head_dim = f.integer_or({"qk_rope_head_dim"}, 0, 0, 1 << 20);
   c.v_head_dim = f.integer_or({"v_head_dim"}, 0, 0, 1 << 20);
-  if (const auto given = f.integer({"head_dim"}, 1, 1 << 20)) {
+  if (const auto given = f.integer({"head_dim"}, known ? 1 : 0, 1 << 20)) {
     c.head_dim = *given;
   } else if (c.kv_lora_rank > 0) {
     c.head_dim = c.qk_nope_head_dim + c.qk_rope_head_dim;
@@ -104,12 +105,14 @@ void check_types(ModelConfig& c, const ConfigFields& f, const ConfigFields& top)
     f.boolean({name});
   f.integer({"sliding_window"}, 0, kMaxSize);
   f.number({"rms_norm_eps", "norm_eps", "layer_norm_eps"});
-  const auto tied = f.boolean({"tie_word_embeddings"});
-  const auto top_tied = tied ? tied : top.boolean({"tie_word_embeddings"});
-  c.tie_stated = top_tied.has_value();
-  c.tie_embeddings = top_tied.value_or(false);
+  // A wrapper ties what it holds: its own word counts before that of its text part.
+  const auto own = top.boolean({"tie_word_embeddings"});
+  const auto tied = own ? own : f.boolean({"tie_word_embeddings"});
+  c.tie_stated = tied.has_value();
+  c.tie_embeddings = tied.value_or(false);
   c.layer_types = f.strings({"layer_types"});
-  if (!c.layer_types.empty() && static_cast<int64_t>(c.layer_types.size()) != c.layers)
+  if (!c.layer_types.empty() && static_cast<int64_t>(c.layer_types.size()) != c.layers &&
+      !lenient(family_by_key(c.family)))
     fail("{} has {} entries; expected num_hidden_layers = {}", f.label("layer_types"),
          c.layer_types.size(), c.layers);
 }
@@ -117,7 +120,7 @@ void check_types(ModelConfig& c, const ConfigFields& f, const ConfigFields& top)
 }  // namespace
 
 ModelConfig ModelConfig::parse(Json config, const std::string& path,
-                               std::vector<std::string>& warnings) {
+                               std::vector<std::string>& warnings, const Stated& stated) {
   if (!config.is_object())
     fail("{}: {} at the top; expected an object", path, kind_name(config.kind()));
   ModelConfig c;
@@ -127,8 +130,8 @@ ModelConfig ModelConfig::parse(Json config, const std::string& path,
   const ConfigFields top(c.raw, path, ""), fields(c.text, path, where);
   read_identity(c, top, fields);
   const Family* family = family_by_key(c.family);
-  const bool known = family != nullptr;
-  if (!known)
+  const bool known = !lenient(family);
+  if (family == nullptr)
     warnings.push_back(
         fmt::format("{}: the family of architecture '{}', model_type '{}' is not in the registry; "
                     "modules are guessed from the "
@@ -137,7 +140,23 @@ ModelConfig ModelConfig::parse(Json config, const std::string& path,
   read_sizes(c, fields, known);
   check_types(c, fields, top);
   if (known && in_list(family->layer, "self_attn.kv_b_proj")) require_mla(c, fields);
-  parse_moe(c, fields, family, warnings);
+  const Json* ffn = c.text.find("ffn_config");  // DBRX
+  const bool apart = ffn != nullptr && ffn->is_object();
+  parse_moe(c, apart ? ConfigFields(*ffn, path, where + "ffn_config.") : fields, family, warnings);
+  c.stated = stated;
+  if (family != nullptr) {
+    if (!stated.activation.empty() || !stated.layout.empty())
+      fail("{}: what the experts of {} compute is known; nothing is to be stated", path,
+           family->key);
+  } else if (!stated.activation.empty()) {
+    c.moe.activation = ActivationSpec();
+    c.moe.activation.kind = activation_from_name(stated.activation);
+    c.experts_reason.clear();
+  } else {
+    c.experts_reason =
+        "the family is not in the registry, so what its experts compute is a guess; state it with "
+        "--activation";
+  }
   return c;
 }
 

@@ -14,6 +14,14 @@ namespace moebius {
 class ConfigFields;
 struct Family;
 
+// What the user says of a family that is not in the registry; empty: nothing.
+struct Stated {
+  std::string activation;  // of the experts, as configs spell it
+  std::string layout;      // of gate and up in one tensor: one of kLayouts
+};
+inline constexpr std::string_view kLayouts[] = {"halves", "interleaved", "halves-transposed",
+                                                "interleaved-transposed"};
+
 struct ModelConfig {
   std::string architecture;  // "Qwen3MoeForCausalLM"
   std::string model_type;    // "qwen3_moe"
@@ -32,12 +40,15 @@ struct ModelConfig {
   std::vector<bool> moe_layer;  // [layers] which layers have experts
   std::vector<std::string>
       layer_types;  // [layers] "full_attention", "sliding_attention", "linear_attention"; empty: all alike
-  MoeSpec moe;  // common to all MoE layers; experts == 0 when the model is dense
-  Json raw;     // whole config.json (architectures read further fields: rope, norms, multipliers)
-  Json text;    // the object that holds the text model's fields (raw, or raw.text_config)
+  std::string experts_reason;  // not empty: what is not known about what the experts compute
+  MoeSpec moe;                 // common to all MoE layers; experts == 0 when the model is dense
+  Json raw;   // whole config.json (architectures read further fields: rope, norms, multipliers)
+  Json text;  // the object that holds the text model's fields (raw, or raw.text_config)
 
-  static ModelConfig parse(Json config, const std::string& path,
-                           std::vector<std::string>& warnings);
+  Stated stated;
+
+  static ModelConfig parse(Json config, const std::string& path, std::vector<std::string>& warnings,
+                           const Stated& stated = {});
 };
 
 // Reads the mixture-of-experts part of a config (moe_config.cpp); sizes must be filled in already.

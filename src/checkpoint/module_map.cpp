@@ -15,6 +15,9 @@ namespace {
 
 ModuleKind kind_of(const TensorName& n, const TensorInfo& tensor, bool known) {
   switch (n.part) {
+    case Part::kTower:  // a quantized matrix is shown as one; the rest is counted
+      return n.role == Role::kWeight || n.role == Role::kBias ? ModuleKind::kOther
+                                                              : ModuleKind::kLinear;
     case Part::kEmbedding:
       return ModuleKind::kEmbedding;
     case Part::kLmHead:
@@ -66,7 +69,7 @@ class Mapper {
     split_gate_up(config_, family_, map_);
     expand_fused(fused_, config_, family_, map_);
     for (MappedModule& m : map_.modules) finish(m);
-    if (family_ != nullptr) require_modules();
+    if (!lenient(family_)) require_modules();
     if (family_ == nullptr) describe_guess();
     return std::move(map_);
   }
@@ -84,6 +87,7 @@ class Mapper {
       if (n.layer >= 0 && n.layer >= config_.layers) note_extra_layer(n.layer, t);
       return map_.unused.push_back({t.name, std::move(n.reason)});
     }
+    if (lenient(family_)) place_openly(n, t);
     if (n.part == Part::kFusedExperts) return collect_fused(n, t);
     MappedModule& m = module_for(n, t);
     TensorRef& ref = m.module.plan.tensors[n.role];
@@ -91,9 +95,26 @@ class Mapper {
       fail("{} and {} are both the {} of {}", map_.where(*ref.info), map_.where(t),
            suffix_of(n.role), printable(m.module.name));
     ref.info = &t;
-    // Later tensors of the module may show that it is a matrix after all.
-    if (m.module.kind == ModuleKind::kOther && !n.parameter && n.role != Role::kBias)
-      m.module.kind = kind_of(n, t, family_ != nullptr);
+    // Later tensors of the module may show that it is a matrix after all, or that it is none.
+    const bool shows = n.part == Part::kTower
+                           ? n.role != Role::kWeight && n.role != Role::kBias
+                           : m.module.kind == ModuleKind::kOther && n.role != Role::kBias;
+    const bool convolution = m.module.kind == ModuleKind::kLinear && n.part != Part::kTower &&
+                             n.role == Role::kWeight && lenient(family_);
+    if (!n.parameter && (shows || convolution)) m.module.kind = kind_of(n, t, !lenient(family_));
+  }
+
+  // What only the shape shows: stacks of experts under an MLP's names, weights of identity experts
+  // and of the experts that images take.
+  void place_openly(TensorName& n, const TensorInfo& t) const {
+    if (n.part == Part::kDenseMlp && n.role == Role::kWeight && t.shape.size() == 3)
+      n.part = Part::kFusedExperts;
+    if (n.part == Part::kSharedExpert && t.shape.size() == 3) n.part = Part::kLayer;
+    if (n.part == Part::kExpert && family_ != nullptr && config_.experts > 0 &&
+        n.expert >= config_.experts) {
+      n.part = Part::kLayer;
+      n.expert = -1;
+    }
   }
 
   // A layer behind the last that config.json does not announce must look like a prediction head.
@@ -105,7 +126,7 @@ class Mapper {
   }
 
   void check_extra_layers() const {
-    if (family_ == nullptr) return;
+    if (lenient(family_)) return;
     for (const std::string_view field :
          {"num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers"})
       if (config_.text.find(field) != nullptr) return;
@@ -124,7 +145,8 @@ class Mapper {
     check_prefix(n, t);
     MappedModule& m = map_.modules.emplace_back();
     m.module.name = n.module;
-    m.module.kind = kind_of(n, t, family_ != nullptr);
+    m.module.kind = kind_of(n, t, !lenient(family_));
+    m.module.tower = n.part == Part::kTower;
     m.module.layer = n.layer;
     m.module.expert = n.expert;
     m.module.projection = n.projection;
@@ -138,7 +160,7 @@ class Mapper {
 
   // All layers of one model hang on one name.
   void check_prefix(const TensorName& n, const TensorInfo& t) {
-    if (n.layer < 0 || family_ == nullptr) return;
+    if (n.layer < 0 || lenient(family_)) return;
     const std::string_view prefix = std::string_view(t.name).substr(0, t.name.find("layers."));
     if (prefix_of_ == nullptr) {
       prefix_ = prefix;
@@ -151,10 +173,12 @@ class Mapper {
 
   void collect_fused(const TensorName& n, const TensorInfo& t) {
     check_prefix(n, t);
-    const std::string key = std::string(n.block) + (n.gate_up ? "#13" : "#2");
+    const std::string key =
+        fmt::format("{}#{}", n.block, n.gate_up ? 0 : static_cast<int>(n.projection));
     const auto [it, fresh] = fused_by_key_.try_emplace(key, fused_.size());
     if (fresh)
-      fused_.push_back({std::string(n.block), std::string(n.module), n.layer, n.gate_up, {}});
+      fused_.push_back(
+          {std::string(n.block), std::string(n.module), n.layer, n.gate_up, n.projection, {}});
     const TensorInfo*& slot = fused_[it->second].by_role[static_cast<size_t>(n.role)];
     if (slot != nullptr)
       fail("{} and {} are both the {} of the experts of {}", map_.where(*slot), map_.where(t),
@@ -166,6 +190,9 @@ class Mapper {
   void finish(MappedModule& m) {
     ModuleTensors& tensors = m.module.plan.tensors;
     tensors.name = m.module.name;
+    if (lenient(family_) && m.module.kind == ModuleKind::kLinear && !tensors[Role::kWeight] &&
+        !tensors[Role::kWeightPacked] && tensors[Role::kBias])
+      m.module.kind = ModuleKind::kOther;  // a bias alone
     const ExpectedShape e = expected_shape(config_, family_, m.part, m.path, m.module.projection);
     m.N = e.N;
     m.K = e.K;
@@ -179,7 +206,9 @@ class Mapper {
     }
     if (e.N == 0 || !ref) return;
     const TensorInfo& t = *ref.info;
-    if (t.shape != std::vector<uint64_t>{e.N})
+    const bool one_row = m.part == Part::kBlockParameter && t.shape.size() == 2 &&
+                         t.shape[0] == 1 && t.shape[1] == e.N;
+    if (t.shape != std::vector<uint64_t>{e.N} && !one_row)
       fail("{} is {}; expected [{}]", map_.where(t), describe(t), e.N);
   }
 

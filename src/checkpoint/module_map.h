@@ -26,6 +26,7 @@ struct Module {
   int layer = -1, expert = -1;  // -1: not part of a layer / not an expert
   Projection projection = Projection::kNone;
   bool shared_expert = false;
+  bool tower = false;  // of a vision or audio part: never run
   SchemeDecision decision;
   MatrixPlan plan;  // kinds without a matrix (kNorm, kOther): tensors, N = elements, K = 1
   bool supported = true;
@@ -84,6 +85,7 @@ struct FusedTensors {
   std::string block, stem_name;  // "model.layers.0.mlp", "model.layers.0.mlp.experts.gate_up_proj"
   int layer = -1;
   bool gate_up = false;
+  Projection projection = Projection::kDown;  // when not gate_up
   std::array<const TensorInfo*, static_cast<size_t>(Role::kCount)> by_role{};
   const TensorInfo* operator[](Role r) const { return by_role[static_cast<size_t>(r)]; }
 };

@@ -39,11 +39,9 @@ ExpectedShape attention_shape(const ModelConfig& c, const Family& family, std::s
 ExpectedShape expected_shape(const ModelConfig& c, const Family* family, Part part,
                              std::string_view path, Projection projection) {
   const uint64_t H = u(c.hidden);
-  if (family == nullptr) {
-    if (part == Part::kExpert || part == Part::kFusedExperts)
-      return mlp_shape(H, u(c.moe_intermediate), projection);
-    return {};
-  }
+  if (family == nullptr && (part == Part::kExpert || part == Part::kFusedExperts))
+    return mlp_shape(H, u(c.moe_intermediate), projection);
+  if (lenient(family)) return {};
   switch (part) {
     case Part::kEmbedding:
     case Part::kLmHead:

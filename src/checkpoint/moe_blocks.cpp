@@ -21,6 +21,7 @@ class Builder {
     for (auto& [key, block] : blocks_)
       if (const auto it = pending_.find(block.name); it != pending_.end())
         place_experts(block, it->second);
+    adopt_strays();
     settle_layers();
     std::vector<MoeBlock> out;
     for (auto& [key, block] : blocks_) {
@@ -76,7 +77,7 @@ class Builder {
   void place_experts(MoeBlock& b, const std::vector<const Module*>& modules) const {
     size_t count = 0;
     for (const Module* m : modules) count = std::max(count, static_cast<size_t>(m->expert) + 1);
-    if (family_ != nullptr) count = static_cast<size_t>(in_.config.experts);
+    if (!lenient(family_)) count = static_cast<size_t>(in_.config.experts);
     if (count > modules.size())
       fail("{}: {} has {} expert projections; expected gate, up and down of all {} experts",
            in_.folder, b.name, modules.size(), count);
@@ -86,10 +87,32 @@ class Builder {
           "projection of one expert");
   }
 
+  // An open family may keep its shared expert or its correction bias beside the block, on the layer.
+  void adopt_strays() {
+    const bool beside = family_ != nullptr && in_list(family_->layer, "shared_mlp.output_linear");
+    if (!lenient(family_) && !beside) return;
+    for (auto& [key, stray] : blocks_) {
+      if (!stray.experts.empty()) continue;
+      for (auto& [other, block] : blocks_) {
+        if (block.experts.empty() || block.layer != stray.layer) continue;
+        if (beside) {
+          block.layer_shared = stray.shared;
+          continue;
+        }
+        if (any(stray.shared) && !any(block.shared)) block.shared = stray.shared;
+        if (block.correction_bias.empty()) block.correction_bias = stray.correction_bias;
+        if (block.router == nullptr) block.router = stray.router;
+      }
+    }
+  }
+
   void take_parameter(MoeBlock& b, const Module& m, const std::string& path) {
     const TensorRef& ref = m.plan.tensors[Role::kWeight];
     if (!ref) return;
-    if (path.ends_with("e_score_correction_bias")) {
+    if (path == "gate.tid2eid") {
+      b.routing_reason = "this layer chooses experts by token id; only its experts can be run";
+    } else if (path.ends_with("e_score_correction_bias") || in_list(kOpenCorrections, path) ||
+               path == "gate.bias") {
       b.correction_bias = read_floats(in_.store, *ref.info);
       check_finite(b.correction_bias, *ref.info);
     } else if (path.ends_with("per_expert_scale")) {
@@ -113,6 +136,7 @@ class Builder {
       if (b.experts.empty() || b.layer < 0 || static_cast<size_t>(b.layer) >= by_layer.size())
         continue;
       const MoeBlock*& slot = by_layer[static_cast<size_t>(b.layer)];
+      if (slot != nullptr && lenient(family_)) continue;  // an encoder's and a decoder's layer
       if (slot != nullptr)
         fail("{}: layer {} has the experts of both {} and {}; expected one block", in_.folder,
              b.layer, slot->name, b.name);
@@ -120,7 +144,7 @@ class Builder {
     }
     for (size_t i = 0; i < by_layer.size(); ++i) {
       const bool stored = by_layer[i] != nullptr;
-      if (family_ == nullptr) {
+      if (lenient(family_)) {
         c.moe_layer[i] = stored;
       } else if (stored && !c.moe_layer[i]) {
         fail("{}: {} has experts, but config.json makes layer {} a dense layer", in_.folder,
@@ -136,7 +160,8 @@ class Builder {
     b.spec = in_.config.moe;
     size_t first = 0;
     while (first < b.experts.size() && !any(b.experts[first])) ++first;
-    const bool gated = b.experts[first][0] != nullptr || is_gated(in_.config.moe.activation.kind);
+    const bool gated = b.experts[first][0] != nullptr ||
+                       (!lenient(family_) && is_gated(in_.config.moe.activation.kind));
     for (size_t e = 0; e < b.experts.size(); ++e)
       for (size_t p = gated ? 0 : 1; p < 3; ++p)
         if (b.experts[e][p] == nullptr)
@@ -144,20 +169,24 @@ class Builder {
                in_.folder, b.name, e, kProjectionNames[p], b.experts.size());
     for (size_t p = gated ? 0 : 1; p < 3; ++p) check_alike(b, p);
     const Module& down = *b.experts[0][2];
-    if (family_ == nullptr) {
+    if (family_ != nullptr && !family_->block_reason.empty())
+      b.routing_reason = family_->block_reason;
+    if (lenient(family_)) {
       b.spec.experts = b.spec.router.experts = b.experts.size();
       b.spec.hidden = static_cast<size_t>(down.plan.N);
       b.spec.intermediate = static_cast<size_t>(down.plan.K);
-      b.routing_reason = "the family is not in the registry, so how it routes is a guess";
+      b.experts_reason = in_.config.experts_reason;
+      if (family_ == nullptr && b.experts_reason.empty() && in_.config.stated.layout.empty() &&
+          down_is_fused(down))
+        b.experts_reason =
+            "gate and up are stored together, and how they lie is a guess; state it with --layout";
+      if (family_ == nullptr)
+        b.routing_reason = "the family is not in the registry, so how it routes is a guess";
       if (in_.config.experts != 0 && static_cast<size_t>(in_.config.experts) != b.experts.size())
         fail("{}: {} has {} experts; config.json says {}", in_.folder, b.name, b.experts.size(),
              in_.config.experts);
       if (b.spec.router.top_k == 0) b.spec.router.top_k = 1;
     }
-    if (family_ != nullptr && family_->routing == RoutingRule::kGemma4)
-      b.routing_reason =
-          "gemma4 normalizes and scales the router's input with tensors of its layer; only its "
-          "experts can be run";
     b.spec.has_expert_bias =
         std::any_of(b.experts[0].begin(), b.experts[0].end(), [](const Module* m) {
           return m != nullptr && static_cast<bool>(m->plan.tensors[Role::kBias]);
@@ -165,16 +194,21 @@ class Builder {
     if (family_ != nullptr && family_->expert_bias && !b.spec.has_expert_bias)
       fail("{}: the experts of {} have no biases; {} needs them", in_.folder, b.name, family_->key);
     if (b.router == nullptr) {
-      if (family_ != nullptr)
+      if (!lenient(family_))
         fail("{}: {} has no router; expected {}.{}.weight", in_.folder, b.name, b.name,
              first_word(family_->router));
-      b.routing_reason = "no router was found";
+      if (b.routing_reason.empty()) b.routing_reason = "no router was found";
     } else {
       b.router_bias = load_bias(b.router->plan, in_.store);
     }
     complete_shared(b);
   }
 
+  static bool down_is_fused(const Module& down) {
+    const ModuleTensors& t = down.plan.tensors;
+    return (t[Role::kWeight] && t[Role::kWeight].index >= 0) ||
+           (t[Role::kWeightPacked] && t[Role::kWeightPacked].index >= 0);
+  }
   static std::string_view first_word(std::string_view list) {
     return list.substr(0, list.find(' '));
   }
@@ -207,7 +241,7 @@ class Builder {
 
   void complete_shared(MoeBlock& b) const {
     const bool stored = any(b.shared);
-    if (family_ == nullptr) {
+    if (lenient(family_)) {
       b.spec.shared = !stored                    ? SharedKind::kNone
                       : b.shared_gate != nullptr ? SharedKind::kGated
                                                  : SharedKind::kPlain;
@@ -226,7 +260,7 @@ class Builder {
                     : b.shared_gate->name);
       return;
     }
-    for (size_t p = 0; p < 3; ++p)
+    for (size_t p = b.experts[0][0] == nullptr ? 1 : 0; p < 3; ++p)
       if (b.shared[p] == nullptr)
         fail("{}: {} has no shared expert {}; config.json declares {} shared experts", in_.folder,
              b.name, kProjectionNames[p], in_.config.shared_experts);
@@ -247,7 +281,7 @@ class Builder {
           "{}: no layer has e_score_correction_bias; experts are selected by their scores alone",
           in_.folder));
       r.has_bias = false;
-    } else if (with != 0 && with != out.size()) {
+    } else if (with != 0 && with != out.size() && !lenient(family_)) {
       for (const MoeBlock& b : out)
         if (b.correction_bias.empty())
           fail("{}: {} has no e_score_correction_bias, but {} of {} layers have one", in_.folder,
@@ -258,11 +292,17 @@ class Builder {
     for (MoeBlock& b : out) {
       const RouterSpec own = b.spec.router;
       b.spec.router = r;
-      if (family_ == nullptr) {
+      if (lenient(family_)) {
+        b.spec.router.has_bias = r.has_bias && !b.correction_bias.empty();
         b.spec.router.experts = own.experts;
         b.spec.router.top_k = std::min(std::max<size_t>(own.top_k, 1), own.experts);
       }
-      if (!b.correction_bias.empty() && b.correction_bias.size() != b.experts.size())
+      if (!b.correction_bias.empty() && lenient(family_) &&
+          b.correction_bias.size() != b.experts.size() + r.zero_experts)
+        b.routing_reason = "its correction bias does not have one value per expert",
+        b.correction_bias.clear(), b.spec.router.has_bias = false;
+      if (!b.correction_bias.empty() && !lenient(family_) &&
+          b.correction_bias.size() != b.experts.size())
         fail("{}: {} has a correction bias of {} values; expected one per expert, {}", in_.folder,
              b.name, b.correction_bias.size(), b.experts.size());
     }
@@ -300,7 +340,7 @@ class Builder {
 
 void check_experts_present(const ModuleMap& map, const ModelConfig& config,
                            const std::string& folder) {
-  if (config.family.empty()) return;
+  if (lenient(family_by_key(config.family))) return;
   const auto count = static_cast<uint32_t>(config.experts);
   std::map<std::string_view, std::vector<uint32_t>> found;  // 3 * expert + projection
   for (const MappedModule& m : map.modules) {

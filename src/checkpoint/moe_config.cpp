@@ -26,34 +26,42 @@ float as_float(const ConfigFields& f, ConfigFields::Names names, float fallback)
   return narrowed;
 }
 
-// Expert width; some exporters write one value per layer.
+// The value of a field that some exporters write once per layer; 0 where the layers differ and
+// `strict` is false.
+std::optional<int64_t> same_in_all_layers(const ModelConfig& c, const ConfigFields& f,
+                                          std::string_view name, int64_t high, bool strict) {
+  const Json* value = c.text.find(name);
+  if (value == nullptr || !value->is_array()) return f.integer({name}, 1, high);
+  const auto all = f.integers({name}, 1, high);
+  if (!all.empty() && std::all_of(all.begin(), all.end(), [&](int64_t v) { return v == all[0]; }))
+    return all[0];
+  if (strict) fail("{} differs from layer to layer; expected one value", f.label(name));
+  return 0;
+}
+
 int64_t expert_width(const ModelConfig& c, const ConfigFields& f, const Family* family) {
   if (family != nullptr && family->routing == RoutingRule::kLlama4)
     return f.require({"intermediate_size"}, 1, kMaxMoeSize);
-  const Json* value = c.text.find("moe_intermediate_size");
-  if (value != nullptr && value->is_array()) {
-    const auto all = f.integers({"moe_intermediate_size"}, 1, kMaxMoeSize);
-    if (all.empty() || std::any_of(all.begin(), all.end(), [&](int64_t v) { return v != all[0]; }))
-      fail("{} differs from layer to layer; expected one width", f.label("moe_intermediate_size"));
-    return all[0];
-  }
   if (const auto v =
-          f.integer({"moe_intermediate_size", "expert_intermediate_size", "moe_ffn_hidden_size"}, 1,
-                    kMaxMoeSize))
+          same_in_all_layers(c, f, "moe_intermediate_size", kMaxMoeSize, !lenient(family)))
     return *v;
-  if (family == nullptr) return f.integer_or({"intermediate_size"}, 0, 1, kMaxMoeSize);
+  if (const auto v =
+          f.integer({"expert_intermediate_size", "moe_ffn_hidden_size", "expert_ffn_hidden_size"},
+                    1, kMaxMoeSize))
+    return *v;
+  if (lenient(family)) return f.integer_or({"intermediate_size"}, 0, 1, kMaxMoeSize);
   return f.require({"intermediate_size"}, 1, kMaxMoeSize);
 }
 
 std::vector<bool> moe_layers(const ModelConfig& c, const ConfigFields& f, const Family* family) {
   const auto count = static_cast<size_t>(c.layers);
   if (c.experts == 0) return std::vector<bool>(count, false);
-  if (const auto types = f.strings({"mlp_layer_types"}); !types.empty()) {
+  if (const auto types = f.strings({"mlp_layer_types"}); !types.empty() && !lenient(family)) {
     if (types.size() != count)
       fail("{} has {} entries; expected num_hidden_layers = {}", f.label("mlp_layer_types"),
            types.size(), count);
     std::vector<bool> out(count);
-    for (size_t i = 0; i < count; ++i) out[i] = types[i] == "sparse" || types[i] == "moe";
+    for (size_t i = 0; i < count; ++i) out[i] = types[i] != "dense";
     return out;
   }
   std::vector<bool> out(count, true);
@@ -83,6 +91,15 @@ std::vector<bool> moe_layers(const ModelConfig& c, const ConfigFields& f, const 
         const int64_t step = f.integer_or({"interleave_moe_layer_step"}, 1, 1, kMaxMoeSize);
         for (size_t i = 0; i < count; ++i) out[i] = (static_cast<int64_t>(i) + 1) % step == 0;
       }
+      break;
+    }
+    case LayerRule::kInterval: {
+      const int64_t step = f.integer_or({"moe_layer_interval"}, 1, 1, kMaxMoeSize);
+      const int64_t first = f.integer_or({"moe_layer_start_index"}, 1, 0, kMaxMoeSize);
+      int64_t last = f.integer_or({"moe_layer_end_index"}, -1, -1, kMaxMoeSize);
+      if (last < 0) last = c.layers - 1;
+      for (int64_t i = 0; i < c.layers; ++i)
+        out[static_cast<size_t>(i)] = (i + 1) % step == 0 && i >= first && i <= last;
       break;
     }
     case LayerRule::kFlag:
@@ -143,7 +160,70 @@ void deepseek_v2(RouterSpec& r, const ConfigFields& f) {
   r.scaling = r.renormalize ? 1.0f : as_float(f, {"routed_scaling_factor"}, 1.0f);
 }
 
-void read_router(RouterSpec& r, const ConfigFields& f, RoutingRule rule) {
+float scale_of(const ConfigFields& f) {
+  return as_float(f,
+                  {"routed_scaling_factor", "route_scale", "router_scaling_factor",
+                   "moe_routed_scaling_factor", "moe_router_scaling_factor"},
+                  1.0f);
+}
+
+void biased(RouterSpec& r, const ConfigFields& f, Scoring scoring, float epsilon) {
+  r.scoring = scoring;
+  r.has_bias = f.boolean({"use_routing_bias", "use_expert_bias"}).value_or(true);
+  r.renormalize = true;
+  r.renormalize_epsilon = epsilon;
+  r.scaling = scale_of(f);
+}
+
+// The rules of the younger families: scores with a correction bias, or other than a softmax.
+void read_scored_router(RouterSpec& r, const ConfigFields& f, RoutingRule rule,
+                        const Family* family) {
+  switch (rule) {
+    case RoutingRule::kSigmoidBias:
+      biased(r, f, scoring_of(f, "sigmoid"), family->renormalize_epsilon);
+      r.renormalize = f.boolean({"norm_topk_prob"}).value_or(true);
+      break;
+    case RoutingRule::kSigmoid:
+      r.scoring = Scoring::kSigmoid;
+      r.renormalize = f.boolean({"norm_topk_prob"}).value_or(true);
+      break;
+    case RoutingRule::kSoftmaxBias:
+      biased(r, f, Scoring::kSoftmax, 0.0f);
+      break;
+    case RoutingRule::kZeroExperts:
+      biased(r, f, Scoring::kSoftmax, 0.0f);
+      r.renormalize = false;
+      r.zero_experts = static_cast<size_t>(f.integer_or({"zero_expert_num"}, 0, 0, kMaxExperts));
+      break;
+    case RoutingRule::kLogitBias:
+      biased(r, f, Scoring::kSigmoid, 0.0f);
+      r.select_on_logits = true;
+      r.renormalize = f.boolean({"norm_topk_prob"}).value_or(true);
+      break;
+    case RoutingRule::kSelected:
+      if (f.string({"expert_selection_fn"}).value_or("softmax") == "sigmoid") {
+        r.scoring = Scoring::kSigmoid;
+        r.renormalize = f.boolean({"norm_topk_prob"}).value_or(true);
+      } else {
+        r.softmax_after_topk = true;
+      }
+      break;
+    case RoutingRule::kSoftmaxGroups:
+      read_groups(r, f);
+      r.group_score_top2 = r.groups > 0;
+      r.renormalize = f.boolean({"norm_topk_prob"}).value_or(true);
+      r.renormalize_epsilon = 1e-20f;
+      r.scaling = scale_of(f);
+      break;
+    case RoutingRule::kSqrtSoftplus:
+      biased(r, f, scoring_of(f, "sqrtsoftplus"), 1e-20f);
+      break;
+    default:
+      break;
+  }
+}
+
+void read_router(RouterSpec& r, const ConfigFields& f, RoutingRule rule, const Family* family) {
   switch (rule) {
     case RoutingRule::kNone:
       break;
@@ -167,13 +247,6 @@ void read_router(RouterSpec& r, const ConfigFields& f, RoutingRule rule) {
         deepseek_v3(r, f);
       break;
     }
-    case RoutingRule::kMiniMax:
-      r.scoring = scoring_of(f, "sigmoid");
-      r.has_bias = f.boolean({"use_routing_bias"}).value_or(true);
-      r.renormalize = true;
-      r.renormalize_epsilon = 1e-20f;
-      r.scaling = as_float(f, {"routed_scaling_factor"}, 1.0f);
-      break;
     case RoutingRule::kSoftmaxOverTopk:
       r.softmax_after_topk = true;
       break;
@@ -198,6 +271,9 @@ void read_router(RouterSpec& r, const ConfigFields& f, RoutingRule rule) {
       r.renormalize = f.boolean({"norm_topk_prob", "moe_renormalize"}).value_or(true);
       read_groups(r, f);
       r.scaling = as_float(f, {"routed_scaling_factor"}, 1.0f);
+      break;
+    default:
+      read_scored_router(r, f, rule, family);
       break;
   }
 }
@@ -228,20 +304,28 @@ void read_shared(ModelConfig& c, const ConfigFields& f, SharedRule rule) {
 
 void read_activation(ModelConfig& c, const ConfigFields& f, const Family* family) {
   ActivationSpec& a = c.moe.activation;
-  if (family != nullptr && family->expert_bias && family->fused_order == FusedOrder::kInterleaved) {
-    a.kind = ActivationKind::kSwigluOai;
-    a.limit = as_float(f, {"swiglu_limit"}, 7.0f);
-    a.alpha = as_float(f, {"swiglu_alpha"}, 1.702f);
-    if (!(*a.limit > 0))
+  const ActivationRule rule = family != nullptr ? family->activation : ActivationRule::kConfig;
+  if (rule == ActivationRule::kOai || rule == ActivationRule::kSiluLimit) {
+    const bool oai = rule == ActivationRule::kOai;
+    a.kind = oai ? ActivationKind::kSwigluOai : ActivationKind::kSilu;
+    if (oai || f.has({"swiglu_limit"})) a.limit = as_float(f, {"swiglu_limit"}, 7.0f);
+    if (oai) a.alpha = as_float(f, {"swiglu_alpha"}, 1.702f);
+    if (a.limit && !(*a.limit > 0))
       fail("{} is {}; expected a positive number", f.label("swiglu_limit"), *a.limit);
     return;
   }
-  const std::string name = f.string({"hidden_act", "hidden_activation"}).value_or("silu");
+  if (rule == ActivationRule::kStep && f.has({"swiglu_limits"}))
+    c.experts_reason = "its activation is clamped by a limit per layer, which cannot be run yet";
+  std::string name =
+      f.string({"hidden_act", "hidden_activation", "mlp_hidden_act", "activation_function"})
+          .value_or("silu");
+  if (family != nullptr && !family->gated) name += "_no_mul";
   try {
     a.kind = activation_from_name(name);
   } catch (const Error& e) {
-    if (family != nullptr || c.experts > 0) fail("{}: {}", f.label("hidden_act"), e.what());
-    a.kind = ActivationKind::kSilu;  // an unknown dense model: nothing here uses it
+    if (!lenient(family)) fail("{}: {}", f.label("hidden_act"), e.what());
+    a.kind = ActivationKind::kSilu;  // a placeholder: nothing runs with it
+    c.experts_reason = e.what();
   }
 }
 
@@ -250,10 +334,16 @@ void read_activation(ModelConfig& c, const ConfigFields& f, const Family* family
 void parse_moe(ModelConfig& c, const ConfigFields& f, const Family* family,
                std::vector<std::string>& warnings) {
   const bool dense_family = family != nullptr && family->routing == RoutingRule::kNone;
-  const ConfigFields::Names count_names = {"num_experts", "num_local_experts", "n_routed_experts",
-                                           "moe_num_experts", "num_routed_experts"};
-  c.experts = dense_family ? 0 : f.integer_or(count_names, 0, 0, kMaxExperts);
-  if (family != nullptr && !dense_family && !f.has(count_names) &&
+  const ConfigFields::Names count_names = {"num_experts",        "num_local_experts",
+                                           "n_routed_experts",   "moe_num_experts",
+                                           "num_routed_experts", "n_experts"};
+  const Json* count = c.text.find("num_experts");
+  c.experts = dense_family ? 0
+              : count != nullptr && count->is_array()
+                  ? *same_in_all_layers(c, f, "num_experts", kMaxExperts, !lenient(family))
+                  : f.integer_or(count_names, 0, 0, kMaxExperts);
+  if (!f.boolean({"is_moe"}).value_or(true)) c.experts = 0;  // Doge counts experts it has not
+  if (!lenient(family) && !dense_family && !f.has(count_names) &&
       family->layers != LayerRule::kFlag)
     f.require(count_names, 1, kMaxExperts);
   if (family != nullptr && family->routing == RoutingRule::kLlama4) {
@@ -280,9 +370,17 @@ void parse_moe(ModelConfig& c, const ConfigFields& f, const Family* family,
                                           "moe_k",
                                           "moe_top_k",
                                           "num_selected_experts"};
-  c.top_k = family != nullptr ? f.require(topk_names, 1, c.experts)
-                              : f.integer_or(topk_names, 1, 1, c.experts);
-  if (family == nullptr && !f.has(topk_names))
+  if (const auto per_layer = c.text.find("moe_topk");
+      per_layer != nullptr && per_layer->is_array()) {
+    c.top_k = *same_in_all_layers(c, f, "moe_topk", c.experts, true);
+  } else {
+    c.top_k =
+        !lenient(family)
+            ? f.require(topk_names, 1, c.experts)
+            : f.integer_or(topk_names, family != nullptr && family->top_k > 0 ? family->top_k : 1,
+                           1, c.experts);
+  }
+  if (lenient(family) && !f.has(topk_names) && (family == nullptr || family->top_k == 0))
     warnings.push_back(
         fmt::format("{}: no field gives the experts per token; 1 is assumed", f.path()));
   c.moe_intermediate = expert_width(c, f, family);
@@ -292,9 +390,11 @@ void parse_moe(ModelConfig& c, const ConfigFields& f, const Family* family,
   c.moe.router.experts = static_cast<size_t>(c.experts);
   c.moe.router.top_k = static_cast<size_t>(c.top_k);
   c.moe.has_expert_bias = family != nullptr && family->expert_bias;
-  read_router(c.moe.router, f, family != nullptr ? family->routing : RoutingRule::kGuess);
-  read_shared(c, f, family != nullptr ? family->shared : SharedRule::kCount);
-  if (family == nullptr && f.has({"shared_expert_intermediate_size"}))
+  read_router(c.moe.router, f, family != nullptr ? family->routing : RoutingRule::kGuess, family);
+  if (family != nullptr && !family->experts_reason.empty())
+    c.experts_reason = family->experts_reason;
+  read_shared(c, f, !lenient(family) ? family->shared : SharedRule::kCount);
+  if (lenient(family) && f.has({"shared_expert_intermediate_size"}))
     read_shared(c, f, SharedRule::kGatedWidth);
   c.moe_layer = moe_layers(c, f, family);
 }

@@ -40,11 +40,20 @@ std::string rule_of_many(const ModuleGroup& g) {
                               : fmt::format("{} and {} more alike", first, distinct.size() - 1);
 }
 
+// What transformers holds as buffers, and buffers are no parameters.
+bool is_buffer(std::string_view name, bool correction_counts) {
+  constexpr std::string_view kBuffers =
+      "layer_scalar tid2eid slope_rate query_decay key_decay diagonal_decay balancing_biases";
+  constexpr std::string_view kCorrections = "e_score_correction_bias expert_bias router_bias";
+  const std::string_view last = name.substr(name.rfind('.') + 1);
+  if (in_list(kCorrections, last) || name.ends_with(".gate.bias")) return !correction_counts;
+  return in_list(kBuffers, last) || name == "lerope.alpha";
+}
+
 }  // namespace
 
-uint64_t module_params(const Module& m) {
-  // Transformers holds it as a buffer, and buffers are no parameters.
-  if (m.name.ends_with("e_score_correction_bias")) return 0;
+uint64_t module_params(const Module& m, bool correction_counts) {
+  if (is_buffer(m.name, correction_counts)) return 0;
   uint64_t params = has_matrix(m) ? m.plan.N * m.plan.K : 0;
   if (!has_matrix(m)) {
     const TensorRef& w = m.plan.tensors[Role::kWeight];
@@ -70,6 +79,7 @@ uint64_t kv_bytes(const ModelConfig& c, uint64_t tokens) {
 }
 
 std::string_view part_name(const Module& m) {
+  if (m.tower) return "vision or audio";
   switch (m.kind) {
     case ModuleKind::kExpert:
       return "experts";
@@ -146,12 +156,19 @@ std::vector<ModuleGroup> group_modules(const Checkpoint& checkpoint) {
   return groups;
 }
 
+bool has_tower(const Checkpoint& checkpoint) {
+  const auto& modules = checkpoint.modules();
+  return std::any_of(modules.begin(), modules.end(), [](const Module& m) { return m.tower; });
+}
+
 Summary summarize(const Checkpoint& checkpoint) {
   Summary s;
   std::map<std::string, uint64_t> by_scheme, by_part, by_role;
   uint64_t expert_params = 0;
+  const Family* family = family_by_key(checkpoint.config().family);
+  const bool correction_counts = family != nullptr && family->correction_counts;
   for (const Module& m : checkpoint.modules()) {
-    const uint64_t params = module_params(m);
+    const uint64_t params = module_params(m, correction_counts);
     s.params_total += params;
     if (m.kind == ModuleKind::kExpert) expert_params += params;
     s.bytes_used += m.bytes;

@@ -34,13 +34,17 @@ struct Summary {
 };
 
 Summary summarize(const Checkpoint& checkpoint);
+// Whether the folder also holds a vision or audio part, and what to say then.
+bool has_tower(const Checkpoint& checkpoint);
+inline constexpr std::string_view kTextOnly =
+    "only the text model runs: images and sound are not read";
 std::vector<ModuleGroup> group_modules(const Checkpoint& checkpoint);
-uint64_t module_params(const Module& module);
+uint64_t module_params(const Module& module, bool correction_counts = false);
 // Bytes of a 16-bit KV cache for `tokens` tokens; MLA keeps its latent, linear attention keeps none
 // that grows.
 uint64_t kv_bytes(const ModelConfig& config, uint64_t tokens);
 // "attention", "experts", "shared experts", "dense mlp", "router", "embedding", "lm_head", "norm",
-// "other"
+// "other", "vision or audio"
 std::string_view part_name(const Module& module);
 std::string scheme_name(
     const Module& module);  // family of the scheme; dense modules by their stored type

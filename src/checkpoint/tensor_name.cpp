@@ -17,7 +17,9 @@ constexpr std::string_view kOtherTowers =
     "mm_projector "
     "vision_projection audio_tower audio_model embed_vision embed_audio audio_projector "
     "image_newline patch_merger "
-    "vision_adapter img_projection";
+    "vision_adapter img_projection vision_language_adapter vit_large_projector projector "
+    "pre_mm_projector_norm view_seperator sam_model qwen2_model resampler_model audio talker "
+    "code2wav";
 constexpr std::string_view kCacheScales =
     "k_scale v_scale q_scale kv_scale qk_scale prob_scale k_zero_point v_zero_point q_zero_point "
     "k_global_scale "
@@ -71,10 +73,16 @@ bool family_lists(const Family* family, std::string_view Family::*list, std::str
   return false;
 }
 
+// "3" of "experts.3", or of "experts.expert_3".
+std::optional<int> expert_index(std::string_view word) {
+  if (word.starts_with("expert_")) word.remove_prefix(7);
+  return parse_index(word);
+}
+
 class Parser {
  public:
   Parser(std::string_view name, const ModelConfig& config, const Family* family)
-      : name_(name), config_(config), family_(family) {}
+      : name_(name), config_(config), family_(family), lenient_(lenient(family)) {}
 
   TensorName run() {
     if (!elsewhere()) {
@@ -102,8 +110,11 @@ class Parser {
   bool elsewhere() {
     const Cut first = cut_first(name_), second = cut_first(first.tail);
     for (const std::string_view word : {first.head, second.head}) {
-      if (in_list(kOtherTowers, word))
-        return unused("vision or audio part; only the text model is run"), true;
+      if (in_list(kOtherTowers, word)) {
+        out_.path = take_role(name_);
+        out_.part = Part::kTower;
+        return true;
+      }
       if (word == "mtp" || word.starts_with("mtp_") || word == "nextn")
         return unused("multi-token prediction head; decoding does not use it"), true;
     }
@@ -116,29 +127,34 @@ class Parser {
     std::string_view rest = name_;
     for (int i = 0; i < 3; ++i) {
       const Cut c = cut_first(rest);
-      const bool wrapper =
-          c.head == "model" || c.head == "language_model" || c.head == "text_model" ||
-          (family_ == nullptr &&
-           (c.head == "transformer" || c.head == "decoder" || c.head == "backbone"));
-      if (!wrapper || c.tail.empty()) break;
+      if (!in_list("model language_model text_model thinker", c.head) || c.tail.empty()) break;
       rest = c.tail;
     }
+    if (!lenient_) return rest;
+    // Whatever the wrappers are called, the layers hang on a number.
+    for (std::string_view from = rest; !from.empty(); from = cut_first(from).tail) {
+      const Cut word = cut_first(from);
+      if (is_layer_word(word.head) && parse_index(cut_first(word.tail).head)) return from;
+    }
     return rest;
+  }
+  bool is_layer_word(std::string_view word) const {
+    return word == "layers" || (lenient_ && in_list("h blocks layer block", word));
   }
 
   // Consumes "layers.N." and sets the layer; layers behind the last one are judged at once.
   bool take_layer(std::string_view& rest) {
     const Cut word = cut_first(rest), number = cut_first(word.tail);
-    const bool is_word =
-        word.head == "layers" ||
-        (family_ == nullptr && (word.head == "h" || word.head == "blocks" || word.head == "layer"));
-    if (!is_word || number.tail.empty()) return false;
+    if (!is_layer_word(word.head) || number.tail.empty()) return false;
     const auto index = parse_index(number.head);
     if (!index) return false;
     out_.layer = *index;
     rest = number.tail;
+    if (const Cut part = cut_first(rest);
+        lenient_ && part.head == "layer" && parse_index(cut_first(part.tail).head))
+      rest = cut_first(part.tail).tail;  // "block.0.layer.1.": two numbers, the first is the layer
     if (config_.layers == 0 || *index < config_.layers) return true;
-    if (family_ == nullptr || *index < config_.layers + extra_layers()) {
+    if (lenient_ || *index < config_.layers + extra_layers()) {
       unused(
           fmt::format("layer {} lies behind num_hidden_layers = {}: multi-token prediction, not "
                       "used by decoding",
@@ -155,7 +171,8 @@ class Parser {
          {"num_nextn_predict_layers", "num_mtp_modules", "mtp_num_hidden_layers"})
       if (const Json* v = config_.text.find(field); v != nullptr && v->is_integer())
         return v->as_int().value_or(0);
-    return family_->routing == RoutingRule::kDeepseekV3 || family_->routing == RoutingRule::kMiniMax
+    return family_->routing == RoutingRule::kDeepseekV3 ||
+                   family_->routing == RoutingRule::kSigmoidBias
                ? 1
                : 0;
   }
@@ -207,12 +224,11 @@ class Parser {
         first.head == "self_attn" || first.head == "attn" || first.head == "attention";
     if (attention && in_list(kCacheScales, cut_last(rest).tail))
       return unused("scale of a quantized KV cache; the cache keeps a higher precision");
-    if (in_list(kBlockNames, first.head) && !first.tail.empty()) {
+    if (in_list(lenient_ ? kOpenBlockNames : kBlockNames, first.head) && !first.tail.empty()) {
       out_.block = name_.substr(0, stem.size() + first.head.size());
       return in_block(first.tail);
     }
-    const bool direct = family_ == nullptr || family_->block_is_layer;
-    if (direct && (first.head == "experts" || first.head == "router")) {
+    if (belongs_to_block(rest)) {
       out_.block = stem.substr(0, stem.size() - 1);
       return in_block(rest);
     }
@@ -221,7 +237,7 @@ class Parser {
     if (family_lists(family_, &Family::layer, path)) {
       out_.part = Part::kLayer;
     } else if (!foreign(rest) && !transform(path)) {
-      if (family_ == nullptr) {
+      if (lenient_) {
         out_.part = Part::kLayer;
       } else {
         unknown(fmt::format("no layer of {} has a module or parameter '{}'", family_->key,
@@ -230,10 +246,40 @@ class Parser {
     }
   }
 
+  // Experts, routers and shared experts that hang on the layer itself.
+  bool belongs_to_block(std::string_view rest) const {
+    const Cut first = cut_first(rest);
+    if (family_ != nullptr && family_->block_is_layer && in_list(family_->router, first.head))
+      return true;
+    if (lenient_ && in_list(kOpenShared, first.head) &&
+        in_list("gate_proj up_proj down_proj w1 w2 w3", cut_first(first.tail).head))
+      return true;
+    if (family_ != nullptr && first.head == "shared_mlp" &&
+        in_list(family_->layer, "shared_mlp.output_linear"))
+      return true;
+    const bool direct = family_ == nullptr || family_->block_is_layer;
+    return direct && (first.head == "experts" || first.head == "router");
+  }
+
+  bool is_parameter(std::string_view path) const {
+    if (family_ != nullptr && family_->router_bias_corrects && path == "gate.bias") return true;
+    if (lenient_ && (in_list(kOpenCorrections, path) || in_list(kOpenParameters, path)))
+      return true;
+    return family_lists(family_, &Family::parameters, path);
+  }
+
   void in_block(std::string_view rest) {
     const Cut first = cut_first(rest);
+    if (is_parameter(rest)) {
+      out_.parameter = true;
+      out_.module = name_;
+      out_.path = rest;
+      out_.part = Part::kBlockParameter;
+      return;
+    }
     if (first.head == "experts" && !first.tail.empty()) {
-      if (const auto id = parse_index(cut_first(first.tail).head)) {
+      const std::string_view word = cut_first(first.tail).head;
+      if (const auto id = lenient_ ? expert_index(word) : parse_index(word)) {
         out_.expert = *id;
         return in_expert(cut_first(first.tail).tail);
       }
@@ -243,9 +289,7 @@ class Parser {
     const std::string_view path = take_role(rest);
     out_.path = path;
     const Cut head = cut_first(path);
-    if (family_lists(family_, &Family::parameters, path)) {
-      out_.part = Part::kBlockParameter;
-    } else if (!out_.parameter && family_lists(family_, &Family::router, path)) {
+    if (!out_.parameter && family_lists(family_, &Family::router, path)) {
       out_.part = Part::kRouter;
     } else if (!out_.parameter && projection_of(path) != Projection::kNone) {
       out_.part = Part::kDenseMlp;
@@ -253,11 +297,13 @@ class Parser {
     } else if (!out_.parameter && path == "shared_expert_gate") {
       out_.part = Part::kSharedGate;
     } else if (!out_.parameter && family_lists(family_, &Family::shared_names, head.head) &&
-               projection_of(head.tail) != Projection::kNone) {
+               (projection_of(head.tail) != Projection::kNone ||
+                in_list(kGateUpNames, head.tail))) {
       out_.part = Part::kSharedExpert;
       out_.projection = projection_of(head.tail);
+      out_.gate_up = out_.projection == Projection::kNone;
     } else if (!foreign(rest) && !transform(path)) {
-      if (family_ == nullptr) {
+      if (lenient_) {
         out_.part = Part::kLayer;
       } else {
         unknown(fmt::format("no block of {} has a module or parameter '{}'", family_->key,
@@ -271,7 +317,8 @@ class Parser {
     out_.path = path;
     if (out_.parameter || path.empty()) {
       if (!foreign(rest))
-        unknown(fmt::format("'{}' is not a tensor of an expert's projection", printable(rest, 80)));
+        something(
+            fmt::format("'{}' is not a tensor of an expert's projection", printable(rest, 80)));
       return;
     }
     out_.projection = projection_of(path);
@@ -279,35 +326,47 @@ class Parser {
     if (out_.projection != Projection::kNone || out_.gate_up) {
       out_.part = Part::kExpert;
     } else if (!transform(path)) {
-      unknown(fmt::format("an expert has no projection '{}'", printable(path, 80)));
+      something(fmt::format("an expert has no projection '{}'", printable(path, 80)));
     }
+  }
+
+  // A module that only an open or unknown family may have; else an error.
+  void something(std::string reason) {
+    if (!lenient_) return unknown(std::move(reason));
+    out_.expert = -1;
+    out_.part = Part::kLayer;
   }
 
   // "gate_up_proj", "down_proj_bias", "w13_weight.weight_packed", "gate_up_proj_blocks",
   // "output_linear.weight"
   void all_experts(std::string_view rest) {
-    std::string_view stem, tail;
-    for (const std::string_view list : {kGateUpNames, kFusedDownNames})
+    std::string_view stem, tail, list_of_stem;
+    for (const std::string_view list : {kGateUpNames, kFusedDownNames, kGateNames, kUpNames})
       for_each_word(list, [&](std::string_view word, bool) {
         if (word.size() <= stem.size() || !rest.starts_with(word)) return;
         const std::string_view after = rest.substr(word.size());
         if (!after.empty() && after[0] != '.' && after[0] != '_') return;
         stem = word;
         tail = after;
-        out_.gate_up = list == kGateUpNames;
+        list_of_stem = list;
       });
-    if (stem.empty())
-      return unknown(fmt::format("'{}' is neither an expert's number nor a fused expert tensor",
-                                 printable(rest, 80)));
-    out_.projection = out_.gate_up ? Projection::kNone : Projection::kDown;
+    const auto role = stem.empty() ? std::nullopt : fused_role(tail);
+    if (!role) {
+      if (foreign(rest)) return;
+      out_.path = take_role(rest);
+      return something(
+          stem.empty()
+              ? fmt::format("'{}' is neither an expert's number nor a fused expert tensor",
+                            printable(rest, 80))
+              : fmt::format("'{}' is no role of a fused expert tensor", printable(tail, 80)));
+    }
+    out_.gate_up = list_of_stem == kGateUpNames;
+    out_.projection = out_.gate_up                      ? Projection::kNone
+                      : list_of_stem == kFusedDownNames ? Projection::kDown
+                      : list_of_stem == kGateNames      ? Projection::kGate
+                                                        : Projection::kUp;
     out_.path = stem;
     out_.module = name_.substr(0, name_.size() - tail.size());
-    const auto role = fused_role(tail);
-    if (!role) {
-      if (!foreign(rest))
-        unknown(fmt::format("'{}' is no role of a fused expert tensor", printable(tail, 80)));
-      return;
-    }
     out_.role = *role;
     out_.part = Part::kFusedExperts;
   }
@@ -325,7 +384,8 @@ class Parser {
   void at_top(std::string_view rest) {
     const std::string_view path = take_role(rest);
     out_.path = path;
-    if (path == "embed_tokens") {
+    if (path == "embed_tokens" ||
+        (lenient_ && in_list("wte embeddings word_embeddings tok_embeddings embed shared", path))) {
       out_.part = Part::kEmbedding;
     } else if (path == "lm_head") {
       out_.part = Part::kLmHead;
@@ -334,7 +394,7 @@ class Parser {
     } else if (family_lists(family_, &Family::top, path)) {
       out_.part = Part::kTop;
     } else if (!foreign(rest) && !transform(path)) {
-      if (family_ == nullptr) {
+      if (lenient_) {
         out_.part = Part::kTop;
       } else {
         unknown(
@@ -346,6 +406,7 @@ class Parser {
   std::string_view name_;
   const ModelConfig& config_;
   const Family* family_;
+  bool lenient_;
   TensorName out_;
 };
 

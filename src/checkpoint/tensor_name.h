@@ -31,6 +31,7 @@ enum class Part : uint8_t {
   kFusedExperts,    // all experts in one tensor
   kSharedExpert,
   kSharedGate,
+  kTower,  // a vision or audio part beside the text model: listed, never run
 };
 
 struct TensorName {

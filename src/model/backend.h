@@ -45,6 +45,9 @@ struct BatchItem {
   size_t position = 0;                  // of the first token: how many are in the blocks already
   std::span<const int32_t> tokens;      // at least one; lives until collect
   LogitsOf logits = LogitsOf::kLast;
+  // Tokens of the sequence as far as they are known, where rotation depends on it (longrope, dynamic
+  // scaling): the whole prompt while it is read in parts. 0: up to the end of this step.
+  size_t length = 0;
 };
 
 // Where the time of steps went, in nanoseconds.
@@ -74,6 +77,9 @@ class Backend {
 
   virtual size_t vocab() const = 0;
   virtual std::span<const KvKind> kv_kinds() const = 0;
+  // Whether keys depend on how long their sequence is (longrope, dynamic scaling): then those of one
+  // sequence are of no use to another.
+  virtual bool keys_depend_on_length() const { return false; }
 
   // Takes a batch; steps run in the order they were submitted. Throws Error in words for an item
   // that can never run (no token, a token out of range, a table too short), and then nothing of it

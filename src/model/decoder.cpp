@@ -62,13 +62,14 @@ void DecoderModel::embed_token(size_t token, float* to) {
 void DecoderModel::embed(std::span<const Work> work, size_t T) {
   Buffers& b = *buffers_;
   grow(b.h, T * hidden_), grow(b.a, T * hidden_), grow(b.branch, T * hidden_);
-  b.positions.resize(T);
+  b.positions.resize(T), b.lengths.resize(T);
   b.first_row.clear();
   size_t row = 0, longest = 0;
   for (const auto& [item, memory] : work) {
     b.first_row.push_back(row);
     for (size_t i = 0; i < item.tokens.size(); ++i, ++row) {
       b.positions[row] = static_cast<int32_t>(item.position + i);
+      b.lengths[row] = std::max(item.length, item.position + item.tokens.size());
       embed_token(static_cast<size_t>(item.tokens[i]), b.h.data() + row * hidden_);
     }
     longest = std::max(longest, item.position + item.tokens.size());

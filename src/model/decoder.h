@@ -53,6 +53,7 @@ struct StepItem {
   SequenceState* state = nullptr;
   std::span<const int32_t> tokens;  // at least one
   bool all_logits = false;          // logits of every token, else of the last one
+  size_t length = 0;                // of the sequence as far as it is known (BatchItem::length)
 };
 
 std::string_view name_of(Phase phase);
@@ -79,6 +80,10 @@ class DecoderModel : public Backend {
                                             const ModelOptions& options);
   ~DecoderModel() override;
 
+  bool keys_depend_on_length() const override {
+    return spec_.rope.scaling == RopeScaling::kLongRope ||
+           spec_.rope.scaling == RopeScaling::kDynamic;
+  }
   size_t vocab() const override { return vocab_; }
   size_t layers() const { return layers_.size(); }
   XType type() const { return options_.type; }

@@ -79,9 +79,10 @@ void DecoderModel::project_latent(const Layer& layer, size_t T) {
   run_linear(*layer.q_up, spec_.q_lora > 0 ? b.q_latent.data() : b.a.data(), b.q.data(), T);
 }
 
-void DecoderModel::rotate_row(const Layer&, const LayerSpec& spec, size_t row,
+void DecoderModel::rotate_row(const Layer& layer, const LayerSpec& spec, size_t row,
                               size_t position) const {
   Buffers& b = *buffers_;
+  const size_t length = b.lengths[row];
   // Latent keys: one row for all heads, its rope part behind the latent.
   const bool latent = spec_.latent();
   const size_t dk = spec_.key_dim(), q_at = latent ? spec_.nope_dim : 0,
@@ -91,13 +92,16 @@ void DecoderModel::rotate_row(const Layer&, const LayerSpec& spec, size_t row,
   float *q = b.q.data() + row * spec_.heads * dk, *k = b.k.data() + row * kv_heads * k_width;
   if (spec.rotary) {
     for (size_t h = 0; h < spec_.heads; ++h)
-      rope_->rotate(q + h * dk + q_at, position, options_.type);
+      rope_->rotate(q + h * dk + q_at, position, length, options_.type);
     for (size_t h = 0; h < kv_heads; ++h)
-      rope_->rotate(k + h * k_width + k_at, position, options_.type);
+      rope_->rotate(k + h * k_width + k_at, position, length, options_.type);
     if (spec_.qk_norm == QkNorm::kAfterPlain) {
       const Norm plain{NormKind::kRmsPlain, spec_.norm_epsilon, {}, {}};
       normalize(plain, options_.type, q, dk, q, dk, spec_.heads, dk);
       normalize(plain, options_.type, k, dk, k, dk, kv_heads, dk);
+    } else if (spec_.qk_norm == QkNorm::kHeadAfter) {
+      normalize(layer.q_norm, options_.type, q, dk, q, dk, spec_.heads, dk);
+      normalize(layer.k_norm, options_.type, k, dk, k, dk, kv_heads, dk);
     }
   } else if (spec.temperature_scale != 0) {
     const float factor =

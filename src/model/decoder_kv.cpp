@@ -157,7 +157,7 @@ void DecoderModel::forward(std::span<const StepItem> items, std::vector<float>& 
   for (const StepItem& item : items) {
     item.state->reserve(item.tokens.size());
     work.push_back({{&item.state->tables_, item.state->length_, item.tokens,
-                     item.all_logits ? LogitsOf::kAll : LogitsOf::kLast},
+                     item.all_logits ? LogitsOf::kAll : LogitsOf::kLast, item.length},
                     &item.state->memory_});
     check(work.back().item);
   }

@@ -86,6 +86,16 @@ MoeBlock dense_block(const Parts& parts, const ModelConfig& config, size_t index
       index);
 }
 
+// A shared expert that hangs on the layer reads what the block reads: both are one layer here.
+MoeBlock take_layer_shared(const MoeBlock& stored) {
+  MoeBlock block = stored;
+  if (stored.layer_shared[2] == nullptr) return block;
+  block.shared = stored.layer_shared;
+  block.spec.shared = SharedKind::kPlain;
+  block.spec.shared_intermediate = static_cast<size_t>(block.shared[2]->plan.K);
+  return block;
+}
+
 // An engine's blocks come so many bytes at a time.
 constexpr size_t kEngineSlab = size_t{32} << 20;
 
@@ -239,10 +249,10 @@ void DecoderModel::load_attention(const Checkpoint& checkpoint, size_t index, La
     expect_width(v, s.kv_heads * s.value_dim, "key-value heads and head_dim");
     layer.qkv = linear({&q, &k, &v});
     const bool whole = s.qk_norm == QkNorm::kWhole;
-    if (whole || s.qk_norm == QkNorm::kHead) {
-      layer.q_norm = parts.norm("self_attn.q_norm", s.norm, s.norm_epsilon,
-                                whole ? s.heads * s.head_dim : s.head_dim);
-      layer.k_norm = parts.norm("self_attn.k_norm", s.norm, s.norm_epsilon,
+    if (whole || s.qk_norm == QkNorm::kHead || s.qk_norm == QkNorm::kHeadAfter) {
+      layer.q_norm =
+          parts.norm(s.q_norm, s.norm, s.norm_epsilon, whole ? s.heads * s.head_dim : s.head_dim);
+      layer.k_norm = parts.norm(s.k_norm, s.norm, s.norm_epsilon,
                                 whole ? s.kv_heads * s.head_dim : s.head_dim);
     }
   }
@@ -262,11 +272,12 @@ void DecoderModel::load_layer(const Checkpoint& checkpoint, size_t index, Layer&
   layer.post_norm = parts.norm("post_attention_layernorm", spec_.norm, spec_.norm_epsilon, hidden_);
   load_attention(checkpoint, index, layer);
   const auto& blocks = checkpoint.moe_blocks();
-  const auto block = std::find_if(blocks.begin(), blocks.end(), [&](const MoeBlock& b) {
+  const auto stored = std::find_if(blocks.begin(), blocks.end(), [&](const MoeBlock& b) {
     return b.layer == static_cast<int>(index);
   });
-  layer.routed = block != blocks.end();
+  layer.routed = stored != blocks.end();
   if (layer.routed) {
+    const MoeBlock with_shared = take_layer_shared(*stored), *block = &with_shared;
     layer.moe = load_moe(checkpoint, *block, layer_options_);
     const size_t shared = block->shared[2] != nullptr ? 1 : 0;
     layer.expert_bytes = expert_packed(*layer.moe.experts, block->experts.size() + shared);
@@ -326,7 +337,6 @@ std::unique_ptr<DecoderModel> DecoderModel::load(const Checkpoint& checkpoint,
   if (const TensorInfo* bias = checkpoint.store().find(norm->name + ".bias"))
     model->final_norm_.bias = read_floats(checkpoint.store(), *bias);
   model->output_ = load_linear(checkpoint, {output}, lo);
-  if (options.context != 0) model->spec_.rope.context = static_cast<double>(options.context);
   model->rope_ = std::make_unique<Rope>(model->spec_.rope);
   model->kv_plan_ = plan_kv(checkpoint, model->spec_, options, lo.cpu);
   model->kv_memory_ = std::make_unique<KvMemory>(model->kv_plan_.kinds, kEngineSlab);

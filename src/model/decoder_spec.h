@@ -16,6 +16,7 @@ enum class QkNorm : uint8_t {
   kNone,
   kHead,        // RMSNorm over head_dim, per head, before the rotation
   kWhole,       // RMSNorm over the whole projection, before the rotation
+  kHeadAfter,   // RMSNorm over head_dim, per head, after the rotation
   kAfterPlain,  // RMS without weight over head_dim, after the rotation (Llama-4)
 };
 
@@ -32,7 +33,8 @@ struct DecoderSpec {
   size_t heads = 0, kv_heads = 0, head_dim = 0, value_dim = 0;
   float attention_scale = 0;  // 0: key width to the power -1/2
   QkNorm qk_norm = QkNorm::kNone;
-  float clip_qkv = 0;  // 0: no clipping
+  const char *q_norm = "self_attn.q_norm", *k_norm = "self_attn.k_norm";  // where they are stored
+  float clip_qkv = 0;                                                     // 0: no clipping
   bool sinks = false;
   bool output_gate =
       false;        // q_proj gives [q | gate] per head; results are multiplied by sigmoid(gate)

@@ -67,6 +67,7 @@ bool Engine::admit(Sequence& s) {
   if (slots > options_.parallel) return false;
   size_t limit = s.tokens.size() - 1;  // the last token always runs: its logits are wanted
   if (s.wants_prompt_rows()) limit = std::min(limit, s.reported);
+  if (backend_.keys_depend_on_length()) limit = 0;
   kv_.attach(s.kv, s.request->salt, s.tokens, limit);
   const size_t length = s.safe() ? s.final_length() : s.tokens.size();
   const uint64_t keep = now_running * kv_.row_bytes() + reserved();

@@ -30,7 +30,7 @@ std::string copy_of(const std::string& words) noexcept {
 
 void Engine::add_item(Sequence& s) {
   BatchItem item{&s.kv.tables, s.kv.length, std::span(s.tokens).subspan(s.kv.length, s.piece),
-                 s.completes() ? LogitsOf::kLast : LogitsOf::kNone};
+                 s.completes() ? LogitsOf::kLast : LogitsOf::kNone, s.tokens.size()};
   const bool rows = s.wants_prompt_rows() && s.kv.length + s.piece > s.reported;
   if (rows) item.logits = LogitsOf::kAll;
   items_.push_back(item);

@@ -32,6 +32,7 @@ void check_block(const MoeBlock& block, const LayerOptions& options, bool with_r
   for (const auto& p : block.experts)
     for (const Module* m : p)
       if (m != nullptr && !m->supported) fail("{}: {}", m->name, m->reason);
+  if (!block.experts_reason.empty()) fail("{}: {}", block.name, block.experts_reason);
   if (with_router && !block.routing_reason.empty())
     fail("{}: {}", block.name, block.routing_reason);
   if (with_router && block.router == nullptr)

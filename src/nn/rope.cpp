@@ -47,9 +47,12 @@ std::vector<double> llama3(const RopeSpec& s, std::vector<double> f) {
 
 }  // namespace
 
-std::vector<double> rope_frequencies(const RopeSpec& s) {
+std::vector<double> rope_frequencies(const RopeSpec& s, size_t length) {
   double base = s.base;
   const auto d = static_cast<double>(s.dims);
+  const auto long_as = static_cast<double>(length);
+  if (s.scaling == RopeScaling::kDynamic && long_as > s.original_length && s.dims > 2)
+    base *= std::pow(s.factor * long_as / s.original_length - (s.factor - 1), d / (d - 2));
   std::vector<double> f(s.dims / 2);
   for (size_t j = 0; j < f.size(); ++j) f[j] = std::pow(base, -2.0 * static_cast<double>(j) / d);
   switch (s.scaling) {
@@ -61,46 +64,76 @@ std::vector<double> rope_frequencies(const RopeSpec& s) {
     case RopeScaling::kLlama3:
       return llama3(s, std::move(f));
     case RopeScaling::kLongRope: {
-      const std::vector<double>& ext =
-          s.context > s.original_length ? s.long_factor : s.short_factor;
+      const std::vector<double>& ext = long_as > s.original_length ? s.long_factor : s.short_factor;
       for (size_t j = 0; j < f.size(); ++j) f[j] /= ext[j];
       break;
     }
-    case RopeScaling::
-        kDynamic:  // grows only beyond the original length, which the engine does not exceed
+    case RopeScaling::kDynamic:
     case RopeScaling::kNone:
       break;
   }
   return f;
 }
 
-Rope::Rope(RopeSpec spec)
-    : spec_(std::move(spec)),
-      frequencies_(rope_frequencies(spec_)),
-      factor_(static_cast<float>(spec_.attention_factor)) {
+Rope::Rope(RopeSpec spec) : spec_(std::move(spec)) {
+  table_ = make_table(0);
+  if (spec_.scaling == RopeScaling::kLongRope)
+    long_ = make_table(static_cast<size_t>(spec_.original_length) + 1);
+}
+
+Rope::Table Rope::make_table(size_t length) const {
+  Table t;
+  t.frequencies = rope_frequencies(spec_, length);
+  t.factor = static_cast<float>(spec_.attention_factor);
   if (spec_.scaling == RopeScaling::kLongRope && spec_.short_mscale > 0)
-    factor_ = static_cast<float>(spec_.context > spec_.original_length ? spec_.long_mscale
-                                                                       : spec_.short_mscale);
+    t.factor = static_cast<float>(beyond(length) ? spec_.long_mscale : spec_.short_mscale);
+  return t;
+}
+
+bool Rope::beyond(size_t length) const {
+  return static_cast<double>(length) > spec_.original_length;
 }
 
 void Rope::reserve(size_t n) {
-  const size_t half = frequencies_.size();
-  if (half == 0 || cos_.size() >= n * half) return;
-  size_t position = cos_.size() / half;
-  cos_.resize(n * half);
-  sin_.resize(n * half);
+  fill(table_, n);
+  if (spec_.scaling == RopeScaling::kLongRope) fill(long_, n);
+}
+
+void Rope::fill(Table& t, size_t n) const {
+  const size_t half = t.frequencies.size();
+  if (half == 0 || t.cos.size() >= n * half) return;
+  size_t position = t.cos.size() / half;
+  t.cos.resize(n * half);
+  t.sin.resize(n * half);
   for (; position < n; ++position)
     for (size_t j = 0; j < half; ++j) {
-      const float angle = static_cast<float>(position) * static_cast<float>(frequencies_[j]);
-      cos_[position * half + j] = std::cos(angle) * factor_;
-      sin_[position * half + j] = std::sin(angle) * factor_;
+      const float angle = static_cast<float>(position) * static_cast<float>(t.frequencies[j]);
+      t.cos[position * half + j] = std::cos(angle) * t.factor;
+      t.sin[position * half + j] = std::sin(angle) * t.factor;
     }
 }
 
-void Rope::rotate(float* x, size_t position, XType type) const noexcept {
-  const size_t half = frequencies_.size();
-  row_functions().rotate(x, half, cos_.data() + position * half, sin_.data() + position * half,
-                         spec_.interleaved, type);
+void Rope::rotate(float* x, size_t position, size_t length, XType type) const noexcept {
+  const Table& t = spec_.scaling == RopeScaling::kLongRope && beyond(length) ? long_ : table_;
+  const size_t half = t.frequencies.size();
+  const float *cos = t.cos.data() + position * half, *sin = t.sin.data() + position * half;
+  if (spec_.scaling == RopeScaling::kDynamic && beyond(length)) {
+    // Every length has frequencies of its own: one row of them, made for the last length seen.
+    thread_local size_t made_for = 0;
+    thread_local const Rope* made_by = nullptr;
+    thread_local std::vector<double> frequencies;
+    thread_local std::vector<float> row;
+    if (made_for != length || made_by != this)
+      frequencies = rope_frequencies(spec_, length), made_for = length, made_by = this;
+    row.resize(2 * half);
+    for (size_t j = 0; j < half; ++j) {
+      const float angle = static_cast<float>(position) * static_cast<float>(frequencies[j]);
+      row[j] = std::cos(angle) * t.factor;
+      row[half + j] = std::sin(angle) * t.factor;
+    }
+    cos = row.data(), sin = row.data() + half;
+  }
+  row_functions().rotate(x, half, cos, sin, spec_.interleaved, type);
 }
 
 }  // namespace moebius

@@ -27,12 +27,11 @@ struct RopeSpec {
   double attention_factor = 1.0;                     // multiplies cos and sin
   std::vector<double> short_factor, long_factor;     // longrope, [dims/2]
   double short_mscale = 0, long_mscale = 0;  // longrope of Phi-MoE: replaces attention_factor
-  double context =
-      0;  // longrope: long factors are used when the context may exceed original_length
 };
 
-// inv_freq_j for j in [0, dims/2).
-std::vector<double> rope_frequencies(const RopeSpec& spec);
+// inv_freq_j for j in [0, dims/2) in a sequence of `length` tokens: longrope takes its long factors
+// beyond original_length, dynamic scaling grows the base with the length.
+std::vector<double> rope_frequencies(const RopeSpec& spec, size_t length = 0);
 
 class Rope {
  public:
@@ -40,14 +39,21 @@ class Rope {
   size_t dims() const { return spec_.dims; }
   // Makes cos and sin for positions [0, n); call before rotate(), not concurrently with it.
   void reserve(size_t n);
-  // Rotates the first `dims` features of one head's row in place; the result is rounded to `type`.
-  void rotate(float* x, size_t position, XType type) const noexcept;
+  // Rotates the first `dims` features of one head's row in place, for a token at `position` of a
+  // sequence that is `length` long; the result is rounded to `type`.
+  void rotate(float* x, size_t position, size_t length, XType type) const noexcept;
 
  private:
+  struct Table {
+    std::vector<double> frequencies;
+    float factor = 1;
+    std::vector<float> cos, sin;  // [positions, dims/2]
+  };
+  Table make_table(size_t length) const;
+  void fill(Table& table, size_t n) const;
+  bool beyond(size_t length) const;
   RopeSpec spec_;
-  std::vector<double> frequencies_;
-  float factor_;
-  std::vector<float> cos_, sin_;  // [positions, dims/2]
+  Table table_, long_;  // long_: sequences beyond original_length (longrope)
 };
 
 }  // namespace moebius

@@ -33,6 +33,11 @@ QWEN_LINEAR = dict(FHEADS, intermediate_size=32, moe_intermediate_size=32, num_e
                    shared_expert_intermediate_size=32, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16,
                    linear_value_head_dim=16, linear_conv_kernel_dim=4,
                    rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5))
+# The youngest families, as small as they can be: 2 layers, 4 experts of width 16, one of them shared.
+TINY = dict(COMMON, vocab_size=32, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1,
+            intermediate_size=32)
+THEADS = dict(TINY, head_dim=16, moe_intermediate_size=16, num_experts_per_tok=2)
+ROUTED = dict(THEADS, n_routed_experts=4, n_shared_experts=1, n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.5)
 
 # key: (config class, arguments)
 MODELS = {
@@ -78,6 +83,24 @@ MODELS = {
     "phimoe": ("PhimoeConfig", dict(FAMILY, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2,
                                     attention_bias=True, lm_head_bias=True, router_jitter_noise=0.01,
                                     rope_parameters=LONGROPE)),
+    "glm4moelite": ("Glm4MoeLiteConfig", dict(MLA, hidden_size=32, num_attention_heads=2, num_key_value_heads=2, kv_lora_rank=16,
+                                              q_lora_rank=16, qk_nope_head_dim=8, qk_rope_head_dim=8, v_head_dim=8, intermediate_size=32,
+                                              moe_intermediate_size=16, n_shared_experts=1, n_group=1, topk_group=1,
+                                              routed_scaling_factor=1.8, norm_topk_prob=True)),
+    "solaropen": ("SolarOpenConfig", ROUTED),
+    "dots1": ("Dots1Config", dict(ROUTED, first_k_dense_replace=1, sliding_window=8, max_window_layers=1)),
+    "ernie45moe": ("Ernie4_5_MoeConfig", dict(TINY, moe_intermediate_size=16, moe_num_experts=4, moe_num_shared_experts=1, moe_k=2,
+                                              moe_layer_start_index=1, use_bias=True)),
+    "exaonemoe": ("ExaoneMoeConfig", dict(THEADS, num_experts=4, num_shared_experts=1, first_k_dense_replace=0, sliding_window=8,
+                                          sliding_window_pattern=2, n_group=1, topk_group=1, routed_scaling_factor=2.5,
+                                          norm_topk_prob=True)),
+    "hunyuanmoe": ("HunYuanMoEV1Config", dict(TINY, intermediate_size=16, head_dim=16, num_experts=4, moe_topk=2,
+                                              rope_parameters=dict(rope_type="dynamic", rope_theta=10000.0, alpha=100.0, factor=1.0))),
+    "hyv3": ("HYV3Config", dict(THEADS, num_experts=4, num_shared_experts=1, router_scaling_factor=1.5)),
+    "granitemoeshared": ("GraniteMoeSharedConfig", dict(TINY, intermediate_size=16, num_local_experts=4, num_experts_per_tok=2,
+                                                        shared_intermediate_size=24, embedding_multiplier=1.5,
+                                                        attention_multiplier=0.125, residual_multiplier=0.5, logits_scaling=2.0)),
+    "ariatext": ("AriaTextConfig", dict(TINY, intermediate_size=16, moe_num_experts=4, moe_topk=2, moe_num_shared_experts=1)),
     "qwen3": ("Qwen3Config", dict(FHEADS, intermediate_size=64)),
     "llama": ("LlamaConfig", dict(FAMILY, intermediate_size=64, rope_parameters=LLAMA3)),
     "mistral": ("MistralConfig", dict(FHEADS, intermediate_size=64, sliding_window=8)),

@@ -176,7 +176,8 @@ CASES = [
     x("qwen3moe-dense", None, TWO, stage="dense"),
     *[x(f"{m}-dense", None, m, stage="dense") for m in
       ("olmoe", "mixtral", "qwen2moe", "deepseekv2", "deepseekv3", "glm4moe", "gptoss", "granitemoe", "minimaxm2",
-       "llama4", "phimoe", "qwen3", "llama", "mistral", "qwen3next", "qwen35moe")],
+       "llama4", "phimoe", "qwen3", "llama", "mistral", "qwen3next", "qwen35moe",
+       "glm4moelite", "solaropen", "dots1", "ernie45moe", "exaonemoe", "hunyuanmoe", "hyv3", "granitemoeshared", "ariatext")],
     # --- families, quantized
     x("olmoe-fp8-static", pre("FP8"), "olmoe", calibrate=True),
     x("mixtral-w4a16-g32", one(lambda: w(4, 32)), "mixtral"),

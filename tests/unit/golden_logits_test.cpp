@@ -84,7 +84,7 @@ TEST(GoldenLogits, EveryFolder) {
     EXPECT_LT(worst / top, dense ? 1e-4 : 1e-2) << name;
     ++folders;
   }
-  EXPECT_GT(folders, 85u);
+  EXPECT_GT(folders, 94u);
 }
 
 TEST(Decoder, PiecesThreadsAndBatchDoNotMatter) {

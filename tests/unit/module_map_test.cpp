@@ -228,8 +228,12 @@ TEST(ModuleMap, DeliberatelyUnused) {
       .add("mtp.layers.0.fc.weight", {4, 4});
   m.add("model.layers.0.self_attn.q_proj.R1_weight_input.weight", {16, 16}, DType::kF32);
   const ModuleMap map = m.map();
-  ASSERT_EQ(map.unused.size(), 6u);
+  ASSERT_EQ(map.unused.size(), 5u);
   for (const UnusedTensor& u : map.unused) EXPECT_FALSE(u.reason.empty()) << u.name;
+  const MappedModule* tower = find(map, "visual.blocks.0.attn.qkv");
+  ASSERT_NE(tower, nullptr);
+  EXPECT_TRUE(tower->module.tower);
+  EXPECT_EQ(tower->part, Part::kTower);
 }
 
 TEST(ModuleMap, LayersBehindTheLast) {

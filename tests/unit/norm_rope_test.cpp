@@ -57,7 +57,7 @@ TEST(Rope, RotatesPairs) {
   Rope rope(spec);
   rope.reserve(8);
   float half[6] = {1, 2, 3, 4, 5, 6};
-  rope.rotate(half, 3, XType::kF32);
+  rope.rotate(half, 3, 4, XType::kF32);
   const float angle0 = 3.0f, angle1 = 0.3f;
   EXPECT_NEAR(half[0], 1 * std::cos(angle0) - 3 * std::sin(angle0), 1e-6);
   EXPECT_NEAR(half[2], 3 * std::cos(angle0) + 1 * std::sin(angle0), 1e-6);
@@ -68,7 +68,7 @@ TEST(Rope, RotatesPairs) {
   Rope pairs(spec);
   pairs.reserve(8);
   float x[4] = {1, 2, 3, 4};
-  pairs.rotate(x, 3, XType::kF32);
+  pairs.rotate(x, 3, 4, XType::kF32);
   EXPECT_NEAR(x[0], 1 * std::cos(angle0) - 2 * std::sin(angle0), 1e-6);
   EXPECT_NEAR(x[3], 4 * std::cos(angle1) + 3 * std::sin(angle1), 1e-6);
 }

@@ -32,8 +32,20 @@ DecoderSpec common_spec(const ModelConfig& config, size_t rotary_dims = 0);
 RopeSpec rope_spec(const ModelConfig& config, size_t dims);
 // m(s, k) of YaRN: 1 for s <= 1, else 0.1 k ln s + 1.
 double yarn_magnitude(double factor, double k);
-// sliding_window where the config asks for it: by layer_types, or for all layers.
-void set_windows(const ModelConfig& config, DecoderSpec& spec);
+// What a family's configuration means where config.json is silent.
+enum class WindowLayers : uint8_t {
+  kAll,          // every layer, whatever layer_types says
+  kTypes,        // layer_types, else every layer
+  kFromMax,      // layer_types, else from max_window_layers on
+  kOddBelowMax,  // layer_types, else every other one below max_window_layers
+};
+struct WindowRule {
+  WindowLayers layers = WindowLayers::kTypes;
+  bool used = true;         // use_sliding_window
+  int64_t width = 0;        // sliding_window; 0: none
+  int64_t max_layers = 28;  // max_window_layers
+};
+void set_windows(const ModelConfig& config, DecoderSpec& spec, const WindowRule& rule = {});
 
 DecoderSpec qwen3_spec(const ModelConfig&);
 DecoderSpec qwen3_next_spec(const ModelConfig&);
@@ -48,5 +60,10 @@ DecoderSpec minimax_m2_spec(const ModelConfig&);
 DecoderSpec llama_spec(const ModelConfig&);
 DecoderSpec llama4_spec(const ModelConfig&);
 DecoderSpec phimoe_spec(const ModelConfig&);
+DecoderSpec plain_spec(const ModelConfig&);
+DecoderSpec dots1_spec(const ModelConfig&);
+DecoderSpec ernie_moe_spec(const ModelConfig&);
+DecoderSpec exaone_moe_spec(const ModelConfig&);
+DecoderSpec hunyuan_moe_spec(const ModelConfig&);
 
 }  // namespace moebius

@@ -74,13 +74,20 @@ RopeSpec rope_spec(const ModelConfig& config, size_t dims) {
   r.scaling = scaling_of(f);
   if (r.scaling == RopeScaling::kNone) return r;
   r.factor = positive(f, {"factor"}, 1);
-  r.context = static_cast<double>(config.max_positions);
   const double fallback =
       config.max_positions > 0 ? static_cast<double>(config.max_positions) : 4096;
   r.original_length = object.find("original_max_position_embeddings") != nullptr
                           ? positive(f, {"original_max_position_embeddings"}, fallback)
                           : positive(top, {"original_max_position_embeddings"}, fallback);
-  if (r.scaling == RopeScaling::kYarn) {
+  if (r.scaling == RopeScaling::kDynamic) {
+    r.original_length = fallback;  // the config's own length, whatever came before it
+    // HunYuan: a fixed alpha instead of the length.
+    if (const auto alpha = f.number({"alpha"}); alpha && *alpha > 0 && dims > 2) {
+      const auto d = static_cast<double>(dims);
+      r.base *= std::pow(*alpha, d / (d - 2));
+      r.scaling = RopeScaling::kNone;
+    }
+  } else if (r.scaling == RopeScaling::kYarn) {
     r.beta_fast = positive(f, {"beta_fast"}, 32);
     r.beta_slow = positive(f, {"beta_slow"}, 1);
     r.truncate = f.boolean({"truncate"}).value_or(true);
@@ -99,7 +106,9 @@ RopeSpec rope_spec(const ModelConfig& config, size_t dims) {
     r.long_factor = numbers(object, "long_factor", dims / 2, f);
     r.short_mscale = f.number({"short_mscale"}).value_or(0);
     r.long_mscale = f.number({"long_mscale"}).value_or(0);
-    const double s = r.context > r.original_length ? r.context / r.original_length : 1;
+    const double s = f.has({"factor"})
+                         ? r.factor
+                         : static_cast<double>(config.max_positions) / r.original_length;
     r.attention_factor =
         f.number({"attention_factor"})
             .value_or(s <= 1 ? 1.0 : std::sqrt(1 + std::log(s) / std::log(r.original_length)));
@@ -133,14 +142,23 @@ DecoderSpec common_spec(const ModelConfig& config, size_t rotary_dims) {
   return s;
 }
 
-void set_windows(const ModelConfig& config, DecoderSpec& spec) {
+void set_windows(const ModelConfig& config, DecoderSpec& spec, const WindowRule& rule) {
   const ConfigFields f = fields_of(config);
-  const int64_t window = f.integer_or({"sliding_window"}, 0, 0, int64_t{1} << 40);
-  if (window == 0 || !f.boolean({"use_sliding_window"}).value_or(true)) return;
-  const std::vector<std::string> types = f.strings({"layer_types"});
-  for (size_t i = 0; i < spec.layers.size(); ++i)
-    if (types.empty() || (i < types.size() && types[i] == "sliding_attention"))
-      spec.layers[i].window = static_cast<size_t>(window);
+  const Json* stated = config.text.find("sliding_window");  // null: none, whatever the default
+  const int64_t window =
+      f.integer_or({"sliding_window"}, stated == nullptr ? rule.width : 0, 0, int64_t{1} << 40);
+  if (window == 0 || !f.boolean({"use_sliding_window"}).value_or(rule.used)) return;
+  const std::vector<std::string> types =
+      rule.layers == WindowLayers::kAll ? std::vector<std::string>() : f.strings({"layer_types"});
+  const int64_t most = f.integer_or({"max_window_layers"}, rule.max_layers, 0, int64_t{1} << 40);
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    const bool slides = !types.empty() ? i < types.size() && types[i] == "sliding_attention"
+                        : rule.layers == WindowLayers::kFromMax     ? at >= most
+                        : rule.layers == WindowLayers::kOddBelowMax ? at % 2 == 0 && at < most
+                                                                    : true;
+    if (slides) spec.layers[i].window = static_cast<size_t>(window);
+  }
 }
 
 }  // namespace moebius

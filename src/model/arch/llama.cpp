@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Llama, Mistral and Qwen2: the dense decoder that the mixtures grew from.
+// Llama, Mistral and Qwen2: the dense decoder that the mixtures grew from; and mixtures whose
+// attention is no more than that.
 #include "model/arch/arch.h"
 
 namespace moebius {
 
+DecoderSpec plain_spec(const ModelConfig& config) { return common_spec(config); }
+
 DecoderSpec llama_spec(const ModelConfig& config) {
   DecoderSpec s = common_spec(config);
-  if (config.model_type != "qwen2" ||
-      fields_of(config).boolean({"use_sliding_window"}).value_or(false))
-    set_windows(config, s);
+  if (config.model_type == "qwen2") set_windows(config, s, {WindowLayers::kFromMax, false, 4096});
+  if (config.model_type == "mistral") set_windows(config, s, {WindowLayers::kAll, true, 4096});
   return s;
 }
 

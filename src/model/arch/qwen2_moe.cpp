@@ -7,7 +7,7 @@ namespace moebius {
 
 DecoderSpec qwen2_moe_spec(const ModelConfig& config) {
   DecoderSpec s = common_spec(config);
-  if (fields_of(config).boolean({"use_sliding_window"}).value_or(false)) set_windows(config, s);
+  set_windows(config, s, {WindowLayers::kOddBelowMax, false, 4096});
   return s;
 }
 

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rotations and windows mean what each family's configuration class in transformers says, present
+// or absent (tests/golden/variants.json, by tests/python/make_variants.py).
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "model/decoder.h"
+#include "unit/test_util.h"
+
+namespace moebius {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The folder's config with the changes: null takes a field out, "null" writes a null.
+Json changed_config(const fs::path& folder, const Json& changes) {
+  const Json config =
+      parse_json(read_text_file((folder / "config.json").string(), 1 << 20), "config.json");
+  Json out = Json::object();
+  for (const auto& [name, value] : config.members())
+    if (changes.find(name) == nullptr) out.set(name, value);
+  for (const auto& [name, value] : changes.members()) {
+    if (value.is_null()) continue;
+    out.set(name, value.is_string() && value.as_string() == "null" ? Json() : value);
+  }
+  return out;
+}
+
+std::vector<float> last_row(const Checkpoint& checkpoint, const Json& tokens, size_t piece) {
+  ThreadPool pool(2);
+  ModelOptions options;
+  options.pool = &pool;
+  options.type = XType::kF32;
+  const auto model = DecoderModel::load(checkpoint, options);
+  std::vector<int32_t> ids;
+  for (const Json& v : tokens.items()) ids.push_back(static_cast<int32_t>(v.as_int().value()));
+  SequenceState state = model->new_sequence();
+  std::vector<float> logits;
+  for (size_t i = 0; i < ids.size(); i += piece) {
+    const StepItem item{&state, std::span(ids).subspan(i, std::min(piece, ids.size() - i)), false,
+                        ids.size()};
+    model->forward({&item, 1}, logits);
+  }
+  return logits;
+}
+
+TEST(Variants, RotationsAndWindowsAreTheFamilys) {
+  const fs::path golden = test::test_data_dir() / "golden";
+  const Json all =
+      parse_json(read_text_file((golden / "variants.json").string(), 1 << 20), "variants.json");
+  ASSERT_GT(all.items().size(), 50u);
+  for (const Json& v : all.items()) {
+    const fs::path folder = golden / v.find("folder")->as_string();
+    const Json& changes = *v.find("changes");
+    SCOPED_TRACE(v.find("folder")->as_string() + " " + changes.dump() + " " +
+                 std::to_string(v.find("tokens")->items().size()));
+    const test::TempDir dir;
+    test::write_file(dir / "config.json", changed_config(folder, changes).dump());
+    fs::copy_file(folder / "model.safetensors", dir.path() / "model.safetensors");
+    const Checkpoint checkpoint = Checkpoint::open(dir.path().string());
+    for (const size_t piece : {size_t{1000}, size_t{7}}) {
+      const std::vector<float> y = last_row(checkpoint, *v.find("tokens"), piece);
+      const auto& expected = v.find("logits")->items();
+      ASSERT_EQ(y.size(), expected.size());
+      double worst = 0, top = 0;
+      for (size_t i = 0; i < y.size(); ++i) {
+        worst = std::max(worst, std::fabs(double{y[i]} - expected[i].as_double()));
+        top = std::max(top, std::fabs(expected[i].as_double()));
+      }
+      EXPECT_LT(worst / top, 1e-5) << "pieces of " << piece;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace moebius
