@@ -220,7 +220,7 @@ TEST(Conversation, CommandsAndSeveralLines) {
   EXPECT_EQ(content(said, 5), "/slash");
   EXPECT_EQ(saved_messages(file + "2").items().size(), 1u);  // the system message stays
   EXPECT_EQ(saved_messages(file + "3").items().size(), 6u);
-  for (const char* part : {"prompt tokens at", "/nonsense is no command", "/save needs the name",
+  for (const char* part : {"prompt tokens", "/nonsense is no command", "/save needs the name",
                            "/does/not/exist", "(forgotten)", "(7 messages loaded)", "/reset  "})
     EXPECT_NE(r.err.find(part), std::string::npos) << part << "\n" << r.err;
   EXPECT_EQ(r.err.find("> "), std::string::npos) << r.err;  // nobody reads a prompt
