@@ -324,8 +324,7 @@ void read_activation(ModelConfig& c, const ConfigFields& f, const Family* family
     a.kind = activation_from_name(name);
   } catch (const Error& e) {
     if (!lenient(family)) fail("{}: {}", f.label("hidden_act"), e.what());
-    a.kind = ActivationKind::kSilu;  // a placeholder: nothing runs with it
-    c.experts_reason = e.what();
+    c.experts_reason = e.what();  // the experts are listed and not run
   }
 }
 

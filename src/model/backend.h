@@ -34,6 +34,12 @@ struct KvKind {
   bool cuttable = true;
 };
 
+// First block that the token at position `length` reads.
+inline size_t first_block_needed(const KvKind& kind, size_t length) noexcept {
+  if (length == 0 || kind.reach > length) return 0;
+  return (kind.cuttable ? length - kind.reach + 1 : length - 1) / kBlockTokens;
+}
+
 // Where a sequence's blocks are, one table per kind (in the order of the backend's kinds). An entry
 // is kNoBlock where nothing reads it any more, and for states also where none is wanted.
 using BlockTables = std::vector<std::vector<BlockId>>;

@@ -20,12 +20,6 @@ size_t reach_of(const LayerSpec& layer) {
   return reach;
 }
 
-// The first token that the token at `position` may still need.
-size_t oldest_needed(const KvKind& kind, size_t position) {
-  if (!kind.cuttable) return position == 0 ? 0 : position - 1;  // the state behind it
-  return kind.reach == SIZE_MAX || position < kind.reach ? 0 : position + 1 - kind.reach;
-}
-
 }  // namespace
 
 KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const ModelOptions& options,
@@ -75,7 +69,7 @@ uint64_t KvPlan::bytes_of(size_t tokens) const {
   if (tokens == 0) return 0;
   for (const KvKind& k : kinds) {
     const size_t last = (tokens - 1) / kBlockTokens;
-    bytes += (last + 1 - oldest_needed(k, tokens - 1) / kBlockTokens) * k.block_bytes;
+    bytes += (last + 1 - first_block_needed(k, tokens - 1)) * k.block_bytes;
   }
   return bytes;
 }
@@ -109,7 +103,7 @@ void SequenceState::reserve(size_t tokens) {
 void SequenceState::commit(size_t tokens) noexcept {
   length_ += tokens;
   for (size_t k = 0; k < kinds_.size(); ++k) {
-    const size_t first = oldest_needed(kinds_[k], length_) / kBlockTokens;
+    const size_t first = first_block_needed(kinds_[k], length_);
     for (size_t i = std::min(first, tables_[k].size()); i-- > 0;) {
       if (tables_[k][i] == kNoBlock) {
         if (kinds_[k].cuttable) break;  // nor is there any before it
@@ -142,7 +136,7 @@ void DecoderModel::check(const BatchItem& item) const {
   for (size_t k = 0; k < kv_plan_.kinds.size(); ++k) {
     const KvKind& kind = kv_plan_.kinds[k];
     const std::vector<BlockId>& table = item.tables->at(k);
-    const size_t first = oldest_needed(kind, item.position) / kBlockTokens;
+    const size_t first = first_block_needed(kind, item.position);
     for (size_t i = first; i <= last; ++i)
       if (i >= table.size() || (table[i] == kNoBlock &&
                                 (kind.cuttable || i == last || (i == first && item.position > 0))))

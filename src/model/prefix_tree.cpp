@@ -24,11 +24,6 @@ size_t common_prefix(std::span<const int32_t> a, std::span<const int32_t> b) noe
 
 }  // namespace
 
-size_t first_block_needed(const KvKind& kind, size_t length) noexcept {
-  if (length == 0 || kind.reach > length) return 0;
-  return (kind.cuttable ? length - kind.reach + 1 : length - 1) / kBlockTokens;
-}
-
 void PrefixTree::List::append(PrefixNode* n, uint64_t stamp) noexcept {
   PrefixNode::Order& o = n->*order_;
   o = {last_, nullptr, stamp};

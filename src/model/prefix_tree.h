@@ -38,9 +38,6 @@ struct PrefixNode {
   bool tail() const { return parent != nullptr && tokens.size() < kBlockTokens; }
 };
 
-// First block that the token at position `length` reads.
-size_t first_block_needed(const KvKind& kind, size_t length) noexcept;
-
 class PrefixTree {
  public:
   // Keeps at most `tails` tails. `hash_mask`: bits of the hash that count (for tests).

@@ -7,32 +7,14 @@
 #include <string_view>
 
 #include "base/json.h"
+#include "fuzz/byte_tokenizer.h"
 #include "serve/answer.h"
 #include "serve/api_error.h"
 #include "serve/request.h"
-#include "text/unicode.h"
 
 namespace {
 
 using namespace moebius;
-
-void require(bool condition) {
-  if (!condition) std::abort();
-}
-
-// One token per byte.
-Tokenizer make_tokenizer() {
-  std::string vocab;
-  for (unsigned b = 0; b < 256; ++b) {
-    std::string token;
-    unicode::append(token, unicode::byte_to_char(static_cast<uint8_t>(b)));
-    if (token == "\"" || token == "\\") token.insert(0, "\\");
-    vocab += (b ? ",\"" : "\"") + token + "\":" + std::to_string(b);
-  }
-  return Tokenizer::from_json(
-      R"({"model":{"type":"BPE","vocab":{)" + vocab +
-      R"(},"merges":[]},"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"use_regex":true},"decoder":{"type":"ByteLevel"}})");
-}
 
 void check_request(const ApiRequest& r, const ServedModel& model, const TokenTexts& texts) {
   const GenerationRequest& g = r.generation;
@@ -64,7 +46,7 @@ void check_request(const ApiRequest& r, const ServedModel& model, const TokenTex
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const Tokenizer tokenizer = make_tokenizer();
+  static const Tokenizer tokenizer = byte_tokenizer();
   static const TokenTexts texts(tokenizer);
   ServedModel model;
   model.name = "m";

@@ -9,36 +9,13 @@
 #include <vector>
 
 #include "base/utf8.h"
+#include "fuzz/byte_tokenizer.h"
 #include "text/stop.h"
-#include "text/tokenizer.h"
-#include "text/unicode.h"
-
-namespace {
 
 using namespace moebius;
 
-void require(bool condition) {
-  if (!condition) std::abort();
-}
-
-// One token per byte, and a few of two bytes that cut characters.
-Tokenizer make_tokenizer() {
-  std::string vocab;
-  for (unsigned b = 0; b < 256; ++b) {
-    std::string token;
-    unicode::append(token, unicode::byte_to_char(static_cast<uint8_t>(b)));
-    if (token == "\"" || token == "\\") token.insert(0, "\\");
-    vocab += (b ? ",\"" : "\"") + token + "\":" + std::to_string(b);
-  }
-  return Tokenizer::from_json(
-      R"({"model":{"type":"BPE","vocab":{)" + vocab +
-      R"(},"merges":[]},"pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"use_regex":true},"decoder":{"type":"ByteLevel"}})");
-}
-
-}  // namespace
-
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const Tokenizer tokenizer = make_tokenizer();
+  static const Tokenizer tokenizer = byte_tokenizer();
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   Tokenizer::Stream stream(tokenizer, true);
   const std::string stop(bytes.substr(0, size % 5));
