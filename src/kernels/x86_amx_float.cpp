@@ -48,10 +48,16 @@ struct Rows {  // a block of one or two tiles of rows
 };
 
 template <class Codec>
+constexpr bool folded = false;  // scales are in the weights
+template <>
+constexpr bool folded<ScaledNibbles> = true;
+template <class Codec>
+constexpr bool folded<Shifted<Codec>> = true;
+
+template <class Codec>
 struct Gemm {
   static constexpr bool kStored = Codec::kUnit == 2;
-  static constexpr bool kFolded =
-      std::is_same_v<Codec, ScaledNibbles>;  // scales are in the weights
+  static constexpr bool kFolded = folded<Codec>;
   const GemmArgs& a;
   const Problem& p;
   const Shape s;
@@ -101,10 +107,10 @@ struct Gemm {
       if (s.scales == Scales::kF32) {
         v = _mm512_loadu_ps(from + 64 * i);
       } else {
-        const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 32 * i));
+        const uint8_t* h = from + 32 * i;
         v = s.scales == Scales::kF16
-                ? _mm512_cvtph_ps(h)
-                : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+                ? _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(h)))
+                : from_halves(h);
       }
       _mm512_store_ps(to, factor == 1.0f ? v : _mm512_mul_ps(v, by));
     }
@@ -308,7 +314,7 @@ struct Gemm {
   [[gnu::always_inline]] static void values(const Codec& codec, __m512i v,
                                             const typename Codec::Zeros& z,
                                             __m512 (&out)[Codec::kUnit]) {
-    if constexpr (kFolded) {
+    if constexpr (std::is_same_v<Codec, ScaledNibbles>) {
       codec.values(v, z, out);
     } else {
       __m512i pairs[kPairs];
@@ -401,9 +407,7 @@ struct Gemm {
   // The row as f32.
   void widen_row() const {
     for (size_t k = 0; k < l.limbs * s.K_rows; k += 16) {
-      const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a.panel + 2 * k));
-      _mm512_store_ps(floats(b.row) + k,
-                      _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16)));
+      _mm512_store_ps(floats(b.row) + k, from_halves(a.panel + 2 * k));
     }
   }
 
@@ -421,58 +425,93 @@ struct Gemm {
       }
     }
   }
-  void run() const {
-    if (a.M == 0) return;
+  void begin() const {
     if (single) {
       widen_row();
     } else {
       configure(l.tile_rows, s.step);
     }
-    const Groups groups{p, s, a.w->group_ends};
-    for (size_t n = a.n0; n < a.n1; n += kNr) {
-      Piece c{};
-      c.codes = a.w->data + n / kNr * s.stride();
-      c.extras = c.codes + s.code_bytes;
-      c.first = groups.first();
-      while (!c.last) {
-        Group next = c.first;
-        if (grouped()) {
-          for (c.groups = 0; c.groups < b.piece_groups && next.index < s.groups; ++c.groups)
-            next = groups.next(next);
-          c.k1 = next.at, c.last = next.index == s.groups;
-        } else {
-          c.k1 = c.k0 + b.piece_k < s.K_padded ? c.k0 + b.piece_k : s.K_padded;
-          c.groups = 1, c.last = c.k1 == s.K_padded;
-        }
-        expand(c);
-        multiply_piece(c, n);
-        c.k0 = c.k1, c.first = next;
-      }
-    }
+  }
+  void end() const {
     if (!single) _tile_release();
+  }
+  // The outputs of the panel that begins at n.
+  void panel(size_t n) const {
+    const Groups groups{p, s, a.w->group_ends};
+    Piece c{};
+    c.codes = a.w->data + n / kNr * s.stride();
+    c.extras = c.codes + s.code_bytes;
+    c.first = groups.first();
+    while (!c.last) {
+      Group next = c.first;
+      if (grouped()) {
+        for (c.groups = 0; c.groups < b.piece_groups && next.index < s.groups; ++c.groups)
+          next = groups.next(next);
+        c.k1 = next.at, c.last = next.index == s.groups;
+      } else {
+        c.k1 = c.k0 + b.piece_k < s.K_padded ? c.k0 + b.piece_k : s.K_padded;
+        c.groups = 1, c.last = c.k1 == s.K_padded;
+      }
+      expand(c);
+      multiply_piece(c, n);
+      c.k0 = c.k1, c.first = next;
+    }
+  }
+  // Whether all scales of the panel (bf16; 0 beyond the last output) lie between 2^-60 and 2^60.
+  bool moderate(size_t n) const {
+    const uint8_t* scales = a.w->data + n / kNr * s.stride() + s.code_bytes;
+    const __m512i least = _mm512_set1_epi16((127 - 60) << 7), range = _mm512_set1_epi16(120 << 7);
+    __mmask32 out = 0;
+    for (size_t i = 0; i < s.groups * s.scale_bytes; i += 64) {
+      const __m512i v = _mm512_loadu_si512(scales + i);
+      out |= _mm512_mask_cmpgt_epu16_mask(_mm512_test_epi16_mask(v, v), _mm512_sub_epi16(v, least),
+                                          range);
+    }
+    return out == 0;
   }
 };
 
+template <class Codec>
+void run(const GemmArgs& args) {
+  if (args.M == 0) return;
+  const Gemm<Codec> gemm(args);
+  gemm.begin();
+  for (size_t n = args.n0; n < args.n1; n += kNr) gemm.panel(n);
+  gemm.end();
+}
+// Scales that are powers of two go into the weights where no product can leave the range of bf16.
+template <class Codec>
+void run_shifted(const GemmArgs& args) {
+  if (args.M == 0) return;
+  const Gemm<Shifted<Codec>> shifted(args);
+  const Gemm<Codec> gemm(args);
+  shifted.begin();
+  for (size_t n = args.n0; n < args.n1; n += kNr)
+    shifted.moderate(n) ? shifted.panel(n) : gemm.panel(n);
+  shifted.end();
+}
+
 // Scales that weights can take in: of regular groups, and not with a scale of the rows' groups.
-bool folds(const Problem& p) {
-  return p.scale_type == ScaleType::kFp8 && !p.ragged && p.block_k % 16 == 0 &&
-         (p.act.code == ActCode::kAsIs || p.act.granule == ActGranule::kRow);
+bool folds(const Problem& p, ScaleType type, size_t step) {
+  return p.scale_type == type && !p.ragged && p.block_k % step == 0 &&
+         (p.act.code == ActCode::kAsIs || p.act.granule == ActGranule::kRow || folds_rows(p));
 }
 
 void gemm(const GemmArgs& args) {
   const Problem& p = *args.w->problem;
+  const bool shifts = folds(p, ScaleType::kE8m0, 32);
   switch (form_of(p)) {
     case Form::kInt4:
-      return p.zero_points ? Gemm<NibblesZero>(args).run() : Gemm<Nibbles<kInt4Halves>>(args).run();
+      return p.zero_points ? run<NibblesZero>(args) : run<Nibbles<kInt4Halves>>(args);
     case Form::kFp4:
-      if (folds(p)) return Gemm<ScaledNibbles>(args).run();
-      return Gemm<Nibbles<kFp4Halves>>(args).run();
+      if (folds(p, ScaleType::kFp8, 16)) return run<ScaledNibbles>(args);
+      return shifts ? run_shifted<Nibbles<kFp4Halves>>(args) : run<Nibbles<kFp4Halves>>(args);
     case Form::kInt8:
-      return Gemm<IntBytes>(args).run();
+      return run<IntBytes>(args);
     case Form::kFp8:
-      return Gemm<Fp8>(args).run();
+      return shifts ? run_shifted<Fp8>(args) : run<Fp8>(args);
     default:
-      return Gemm<Stored>(args).run();
+      return run<Stored>(args);
   }
 }
 void pack(const PackArgs& a) { x86_float::pack(a, amx_shape(*a.problem)); }

@@ -21,9 +21,16 @@ using namespace x86_float;
 
 constexpr size_t kTile = 16;  // rows and outputs of a tile
 
+// Rows whose groups have powers of two as scales: code times scale fits bf16.
+inline bool folds_rows(const Problem& p) {
+  return p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kGroup &&
+         p.act.scale == ActScale::kE8m0 && p.act.group % 32 == 0;
+}
 inline Shape amx_shape(const Problem& p) {
-  const Shape s = shape_of(p, 1);
-  return shape_of(p, (s.groups == 1 && !p.ragged) || (s.group_k % 32 == 0 && !p.ragged) ? 32 : 16);
+  Shape s = shape_of(p, 1);
+  s = shape_of(p, (s.groups == 1 && !p.ragged) || (s.group_k % 32 == 0 && !p.ragged) ? 32 : 16);
+  s.row_groups = s.row_groups && !folds_rows(p);
+  return s;
 }
 inline const char* amx_supports(const Problem& p) {
   if (p.code == CodeType::kF16 || p.code == CodeType::kF32) return "the weights do not fit bf16";

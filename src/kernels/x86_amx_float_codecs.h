@@ -41,7 +41,8 @@ struct Nibbles {
   }
 };
 
-// E2M1 times an e4m3 scale fits bf16, so groups need no sums of their own.
+// Folded codecs take the scales of groups into the weights: their product fits bf16, so groups need
+// no sums of their own. E2M1 times an e4m3 scale:
 struct ScaledNibbles {
   static constexpr size_t kUnit = 8;
   struct Zeros {
@@ -144,6 +145,27 @@ struct IntBytes {
     const __m512i upper = _mm512_srli_epi32(v, 16);
     out[0] = pair(number(v, 0xFF, 0x1p23f, z.first), number(upper, 0xFF, 0x1p23f, z.first));
     out[1] = pair(number(v, 0xFF00, 0x1p15f, z.second), number(upper, 0xFF00, 0x1p15f, z.second));
+  }
+};
+
+// Codes times powers of two: their exponents are added, but to zeros.
+template <class Codec>
+struct Shifted : Codec {
+  struct Zeros {
+    __m512i exponent;
+  };
+  static Zeros zeros(const uint8_t* scales) {
+    const __m512i halves = _mm512_srli_epi32(_mm512_loadu_si512(scales), 16);
+    const __m512i both = _mm512_or_si512(halves, _mm512_slli_epi32(halves, 16));
+    return {_mm512_sub_epi16(both, _mm512_set1_epi16(0x3F80))};
+  }
+  [[gnu::always_inline]] void decode(__m512i v, const Zeros& z,
+                                     __m512i (&out)[Codec::kUnit / 2]) const {
+    Codec::decode(v, typename Codec::Zeros{}, out);
+    MOEBIUS_UNROLL for (size_t i = 0; i < Codec::kUnit / 2; ++i) {
+      const __mmask32 some = _mm512_test_epi16_mask(out[i], _mm512_set1_epi16(0x7FFF));
+      out[i] = _mm512_mask_add_epi16(out[i], some, out[i], z.exponent);
+    }
   }
 };
 

@@ -53,6 +53,10 @@ inline void widen_codes(ActCode code, uint8_t* row, size_t K) {
   }
 }
 
+inline __m512 from_halves(const uint8_t* p) {
+  const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
 inline __m256i upper_halves(__m512 v) {
   return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_castps_si512(v), 16));
 }
@@ -60,6 +64,15 @@ inline __m256i upper_halves(__m512 v) {
 inline __m512 upper_part(__m512 v) {
   return _mm512_castsi512_ps(
       _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
+}
+
+// bf16 codes times the scales of their groups, in place.
+inline void fold_scales(const Problem& p, const float* scales, uint8_t* codes) {
+  for (size_t k = 0; k < p.K; k += 16, codes += 32) {
+    const __m512 scale = _mm512_set1_ps(scales[k / p.act.group]);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes),
+                        upper_halves(_mm512_mul_ps(from_halves(codes), scale)));
+  }
 }
 
 // A row rounded to its type, as limbs `plane` bytes apart.
@@ -98,6 +111,7 @@ inline void prepare_rows(const PrepareArgs& a) {
     } else {
       prepare_rows_canonical({&p, a.act, x, a.ldx, 1, row});
       widen_codes(p.act.code, row + codes, p.K);
+      if (folds_rows(p)) fold_scales(p, reinterpret_cast<const float*>(row), row + codes);
     }
   }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on CPUs with AVX2, FMA and F16C (x86_float_fma_gemm.h): vectors of 8. Small integers
-// are placed in the mantissa of a power of two, which is then taken away.
+// The float family on CPUs with AVX2, FMA and F16C (x86_float_fma_gemm.h): vectors of 8. Codes of 4
+// bits become bf16 by two tables; bytes are placed in the mantissa of a power of two, which is then
+// taken away.
 #include "kernels/x86_float_fma_gemm.h"
 #ifdef __x86_64__
 #include <immintrin.h>
@@ -11,6 +12,24 @@ namespace {
 
 #ifdef __x86_64__
 using x86_float::Form;
+
+// The bytes of 16 bf16 numbers.
+struct Bf16Table {
+  uint8_t high[16], low[16];
+};
+template <class F>
+constexpr Bf16Table bf16_table(F value) {
+  Bf16Table t{};
+  for (unsigned i = 0; i < 16; ++i) {
+    const uint32_t bits = f32_bits(value(i)) >> 16;
+    t.high[i] = static_cast<uint8_t>(bits >> 8), t.low[i] = static_cast<uint8_t>(bits);
+  }
+  return t;
+}
+alignas(16) constexpr Bf16Table kInt4Bytes = bf16_table([](unsigned c) {
+  return static_cast<float>(c) - 8.0f;
+});
+alignas(16) constexpr Bf16Table kFp4Bytes = bf16_table([](unsigned c) { return e2m1_to_f32(c); });
 
 struct Avx2 {
   using Vec = __m256;
@@ -42,18 +61,15 @@ struct Avx2 {
                                          _mm256_castps_si256(_mm256_set1_ps(magic)));
     return _mm256_sub_ps(_mm256_castsi256_ps(bits), by);
   }
-  // Four bytes of every lane, low to high, to out[0], out[kApart] and so on; a byte is worth `unit`,
-  // and `by` is taken away.
-  template <size_t kApart>
-  [[gnu::always_inline]] static void bytes(__m256i v, float unit, Vec by, Vec* out) {
-    const float low = unit * 0x1p23f, next = unit * 0x1p15f;
+  // Four bytes of every lane, low to high, minus `by`.
+  [[gnu::always_inline]] static void bytes(__m256i v, Vec by, Vec* out) {
     const __m256i high = _mm256_srli_epi32(v, 16);
-    const Vec by_low = _mm256_add_ps(by, _mm256_set1_ps(low));
-    const Vec by_next = _mm256_add_ps(by, _mm256_set1_ps(next));
-    out[0] = number(v, 0xFF, low, by_low);
-    out[kApart] = number(v, 0xFF00, next, by_next);
-    out[2 * kApart] = number(high, 0xFF, low, by_low);
-    out[3 * kApart] = number(high, 0xFF00, next, by_next);
+    const Vec by_low = _mm256_add_ps(by, _mm256_set1_ps(0x1p23f));
+    const Vec by_next = _mm256_add_ps(by, _mm256_set1_ps(0x1p15f));
+    out[0] = number(v, 0xFF, 0x1p23f, by_low);
+    out[1] = number(v, 0xFF00, 0x1p15f, by_next);
+    out[2] = number(high, 0xFF, 0x1p23f, by_low);
+    out[3] = number(high, 0xFF00, 0x1p15f, by_next);
   }
   [[gnu::always_inline]] static void nibbles(__m256i v, Vec by, Vec* out) {
     const __m256i high = _mm256_srli_epi32(v, 16);
@@ -63,6 +79,35 @@ struct Avx2 {
       out[j] = number(v, 15 << (4 * j), magic, with);
       out[j + 4] = number(high, 15 << (4 * j), magic, with);
     }
+  }
+  // 4-bit codes whose values are the bf16 numbers of `table` (its upper bytes, its lower bytes).
+  [[gnu::always_inline]] static void nibbles_by_table(__m256i v, const __m256i (&table)[2],
+                                                      Vec* out) {
+    // Bytes 0 and 1 of four outputs side by side, then bytes 2 and 3: so that interleaving upper and
+    // lower bytes leaves every output in its lane.
+    const __m256i order = _mm256_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15, 0,
+                                           1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    const __m256i low = _mm256_set1_epi8(15), sorted = _mm256_shuffle_epi8(v, order);
+    const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xFFFF0000u));
+    MOEBIUS_UNROLL for (int half = 0; half < 2; ++half) {
+      const __m256i codes =
+          _mm256_and_si256(half == 0 ? sorted : _mm256_srli_epi16(sorted, 4), low);
+      const __m256i high_bytes = _mm256_shuffle_epi8(table[0], codes);
+      const __m256i low_bytes = _mm256_shuffle_epi8(table[1], codes);
+      const __m256i first = _mm256_unpacklo_epi8(low_bytes, high_bytes);
+      const __m256i second = _mm256_unpackhi_epi8(low_bytes, high_bytes);
+      out[half] = _mm256_castsi256_ps(_mm256_slli_epi32(first, 16));
+      out[half + 2] = _mm256_castsi256_ps(_mm256_and_si256(first, upper));
+      out[half + 4] = _mm256_castsi256_ps(_mm256_slli_epi32(second, 16));
+      out[half + 6] = _mm256_castsi256_ps(_mm256_and_si256(second, upper));
+    }
+  }
+  template <const Bf16Table& kTable>
+  [[gnu::always_inline]] static void nibbles_by_table(__m256i v, Vec* out) {
+    const __m256i table[2] = {
+        _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(kTable.high))),
+        _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(kTable.low)))};
+    nibbles_by_table(v, table, out);
   }
   // f16 in the lower and the upper halves of lanes, to two vectors.
   [[gnu::always_inline]] static void widen(__m256i v, Vec& low, Vec& high) {
@@ -90,20 +135,14 @@ struct Avx2 {
     if constexpr (kZero)
       zero = _mm256_cvtepi32_ps(
           _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(zeros))));
-    if constexpr (kForm == Form::kInt4) {
+    if constexpr (kForm == Form::kInt4 && kZero) {
       nibbles(v, _mm256_add_ps(zero, broadcast(8.0f)), out);
-    } else if constexpr (kForm == Form::kFp4) {  // by way of 16 + twice the value
-      const __m256i table =
-          _mm256_setr_epi8(16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4, 16, 17, 18,
-                           19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4);
-      const __m256i low = _mm256_set1_epi8(15);
-      const __m256i even = _mm256_shuffle_epi8(table, _mm256_and_si256(v, low));
-      const __m256i odd =
-          _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi32(v, 4), low));
-      bytes<2>(even, 0.5f, broadcast(8.0f), out);
-      bytes<2>(odd, 0.5f, broadcast(8.0f), out + 1);
+    } else if constexpr (kForm == Form::kInt4) {
+      nibbles_by_table<kInt4Bytes>(v, out);
+    } else if constexpr (kForm == Form::kFp4) {
+      nibbles_by_table<kFp4Bytes>(v, out);
     } else if constexpr (kForm == Form::kInt8) {
-      bytes<1>(v, 1.0f, _mm256_add_ps(zero, broadcast(128.0f)), out);
+      bytes(v, _mm256_add_ps(zero, broadcast(128.0f)), out);
     } else if constexpr (kForm == Form::kFp8) {
       fp8(_mm256_slli_epi16(v, 8), out);
       fp8(v, out + 1);

@@ -368,7 +368,7 @@ void put_scale(const SchemeCase& s, uint8_t* p, Rng& rng) {
       *p = rng() % 16 == 0 ? 0 : static_cast<uint8_t>(0x38 + rng() % 0x46);
       break;
     case ScaleType::kE8m0:
-      *p = static_cast<uint8_t>(110 + rng() % 20);
+      *p = static_cast<uint8_t>((rng() % 512 == 0 ? 20 : 110) + rng() % 20);  // a few far below
       break;
   }
 }
