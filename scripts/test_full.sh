@@ -29,6 +29,14 @@ else
   fail "fuzz: build"
 fi
 
+# The server's page in a real browser.
+if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then
+  one "the page in Chromium" "$root/tests/browser/page_test.py" "$root/build/release/moebius"
+else
+  skipped="$skipped
+the page in Chromium: chromium and chromium-driver are not installed"
+fi
+
 # The other architecture, and CPUs smaller than the emulator's best.
 case $(uname -m) in
   aarch64) here=aarch64 there=x86_64 there_debian=amd64 ;;

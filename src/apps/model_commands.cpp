@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <cmath>
@@ -80,7 +81,8 @@ std::vector<int32_t> parse_token_lists(std::span<const std::string> lists) {
   return out;
 }
 
-OpenModel::OpenModel(const ModelRunOptions& options, size_t context)
+OpenModel::OpenModel(const ModelRunOptions& options, size_t context,
+                     const std::function<void(double share)>& loaded)
     : checkpoint(open_checkpoint(options.folder)),
       runtime(Runtime::shared(thread_count(options.run))) {
   const auto start = std::chrono::steady_clock::now();
@@ -97,7 +99,12 @@ OpenModel::OpenModel(const ModelRunOptions& options, size_t context)
   for (const Module& m : checkpoint.modules()) bytes += m.tower ? 0 : m.bytes;
   if (has_tower(checkpoint)) note("{}", kTextOnly);
   Progress progress("loading", bytes, true);
-  model_options.progress = [&](uint64_t n) { progress.advance(n); };
+  std::atomic<uint64_t> done{0};
+  model_options.progress = [&](uint64_t n) {
+    progress.advance(n);
+    const auto sum = static_cast<double>(done += n);
+    if (loaded) loaded(std::min(1.0, sum / static_cast<double>(std::max<uint64_t>(1, bytes))));
+  };
   model = DecoderModel::load(checkpoint, model_options);
   load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The logits command, and what commands that run a whole model on tokens share.
 #pragma once
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -23,7 +24,9 @@ void add_model_options(Command& command, ModelRunOptions& options);
 // A checkpoint with its model and threads; `context`: longest sequence that will be run (0: what
 // the config allows).
 struct OpenModel {
-  OpenModel(const ModelRunOptions& options, size_t context);
+  // `loaded`, where given, is told the share of the bytes that were read, from any thread.
+  OpenModel(const ModelRunOptions& options, size_t context,
+            const std::function<void(double share)>& loaded = {});
   Checkpoint checkpoint;
   std::shared_ptr<Runtime> runtime;
   ThreadPool& pool = runtime->pool();

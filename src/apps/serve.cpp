@@ -123,10 +123,10 @@ double roof_of(ThreadPool& pool) {
 
 // All that answers need, in the order it is loaded.
 struct Loaded {
-  explicit Loaded(const ServeOptions& o)
+  Loaded(const ServeOptions& o, ApiServer& server)
       : tokenizer(Tokenizer::from_folder(o.model.folder)),
         templates(ChatTemplates::from_folder(o.model.folder)),
-        open(o.model, o.context),
+        open(o.model, o.context, [&](double share) { server.loading(share); }),
         engine(*open.model, engine_options_of(o, open, tokenizer.vocab_size())) {
     tokenizer.check_fits(open.model->vocab());
     say_budget(engine);
@@ -179,7 +179,7 @@ int run_serve(const ServeOptions& o) {
   });
   std::unique_ptr<Loaded> loaded;
   try {
-    loaded = std::make_unique<Loaded>(o);
+    loaded = std::make_unique<Loaded>(o, server);
   } catch (...) {
     ready = true;
     server.stop();

@@ -61,6 +61,8 @@ struct Request {
   // Sees every token of choice `index` while its sequence is sampled, on some thread of the pool,
   // calls of one choice in order. False ends the sequence (kStopText); what it throws, too (kError).
   std::function<bool(size_t index, const TokenChoice& choice)> watch;
+  // Told once, on the engine's thread, when the request leaves the queue. Must not throw.
+  std::function<void()> admitted;
 };
 
 // Seed of one of several answers.

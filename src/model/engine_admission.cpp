@@ -83,6 +83,7 @@ bool Engine::admit(Sequence& s) {
     s.client->tokens += s.tokens.size() - s.kv.length;
     totals_.cached_tokens += s.kv.length;
     totals_.prompt_tokens += s.prompt();
+    if (s.request->admitted) s.request->admitted();
   } else {
     totals_.recomputed_tokens += s.pending() - 1;
   }

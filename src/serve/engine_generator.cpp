@@ -19,6 +19,8 @@ struct EngineGenerator::Job {
   std::vector<Choice> choices;
   std::vector<int32_t> stop_tokens;
   size_t open = 0;
+  const std::chrono::steady_clock::time_point submitted = std::chrono::steady_clock::now();
+  std::atomic<double> queue_seconds{-1};  // below 0: still waiting
 
   // On some thread of the engine's pool; one choice at a time.
   bool watch(size_t index, int32_t token) {
@@ -125,6 +127,10 @@ uint64_t EngineGenerator::submit(GenerationRequest request) {
   r.priority = request.priority;
   r.client = std::move(request.client);
   r.salt = std::move(request.salt);
+  r.admitted = [job] {
+    job->queue_seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - job->submitted).count();
+  };
   r.watch = [job](size_t index, const TokenChoice& c) { return job->watch(index, c.token); };
   const std::lock_guard lock(mutex_);  // a step may bring tokens before add returns
   const uint64_t id = engine_.add(std::move(r));
@@ -138,6 +144,12 @@ void EngineGenerator::cancel(uint64_t id) {
     jobs_.erase(id);
   }
   engine_.cancel(id);
+}
+
+bool EngineGenerator::waiting(uint64_t id) const {
+  const std::lock_guard lock(mutex_);
+  const auto it = jobs_.find(id);
+  return it != jobs_.end() && it->second->queue_seconds < 0;
 }
 
 void EngineGenerator::run() {
@@ -181,6 +193,7 @@ GenerationEvent EngineGenerator::event_of(Job& job, StepResult& result) const {
   e.id = result.id;
   e.choice = result.index;
   e.cached_tokens = result.cached_tokens;
+  e.queue_seconds = std::max(0.0, job.queue_seconds.load());
   e.error = std::move(result.error);
   e.end = end_reason(result.finish);
   e.text = std::exchange(choice.ready, {});

@@ -30,6 +30,7 @@ class EngineGenerator final : public Generator {
   void start(Sink sink) override;
   uint64_t submit(GenerationRequest request) override;
   void cancel(uint64_t id) override;
+  bool waiting(uint64_t id) const override;
   bool dead() const override { return dead_; }
   GeneratorStats stats() const override;
   // Waits for the thread to end; false: it is stuck in a step.

@@ -33,6 +33,7 @@ struct ApiServer::Generation {
   std::unique_ptr<ApiAnswer> answer;
   bool stream = false, begun = false, ended = false, ran = false, has_first = false;
   size_t choices = 0, open_choices = 0, waiting_tokens = 0;
+  double queue_seconds = 0;
   std::vector<uint64_t> ids;
   std::string outbox;  // of this turn
   std::string word;    // how it ended, for the log
@@ -146,6 +147,7 @@ void ApiServer::take(std::vector<GenerationEvent> events, const StepSummary& ste
     const double now = static_cast<double>(step.prompt_rows + step.decode_rows) / step.seconds;
     rate_ = rate_ == 0 ? now : 0.9 * rate_ + 0.1 * now;
   }
+  sample();
   std::vector<GenerationPtr> touched;
   for (GenerationEvent& e : events) {
     const auto it = running_.find(e.id);
@@ -168,8 +170,7 @@ void ApiServer::take(std::vector<GenerationEvent> events, const StepSummary& ste
 void ApiServer::take_one(Generation& g, size_t prompt, GenerationEvent& e) {
   if (g.ended) return;
   if (e.end == EndReason::kError && g.word.empty()) g.word = "error: " + e.error;
-  if (!e.tokens.empty())
-    time_tokens(g, prompt * (g.choices / g.ids.size()) + e.choice, e.tokens.size());
+  if (!e.tokens.empty()) time_tokens(g, prompt * (g.choices / g.ids.size()) + e.choice, e);
   g.outbox += g.answer->take(prompt, e);
   if (e.end == EndReason::kNone) return;
   metrics_.ended(e.end);
@@ -177,13 +178,15 @@ void ApiServer::take_one(Generation& g, size_t prompt, GenerationEvent& e) {
   --sequences_;
 }
 
-void ApiServer::time_tokens(Generation& g, size_t choice, size_t tokens) {
+void ApiServer::time_tokens(Generation& g, size_t choice, const GenerationEvent& e) {
   const auto now = Clock::now();
+  const size_t tokens = e.tokens.size();
   if (!std::exchange(g.has_first, true)) {
     g.first = now;
     metrics_.first_token(seconds_between(g.start, now));
-    metrics_.queue_time.add(seconds_between(g.start, g.submitted));
-    metrics_.prefill_time.add(seconds_between(g.submitted, now));
+    g.queue_seconds = seconds_between(g.start, g.submitted) + e.queue_seconds;
+    metrics_.queue_time.add(g.queue_seconds);
+    metrics_.prefill_time.add(std::max(0.0, seconds_between(g.start, now) - g.queue_seconds));
     waiting_tokens_ -= std::exchange(g.waiting_tokens, 0);
   }
   Clock::time_point& last = g.last_token[choice];
@@ -257,8 +260,7 @@ void ApiServer::end_generation(const GenerationPtr& g, int status, std::string_v
     const auto now = Clock::now();
     note(keep->exchange->request(), keep->id, keep->client, status,
          fmt::format(" prompt {} cached {} new {} queue {:.3f} first {:.3f} total {:.3f} {}",
-                     usage.prompt, usage.cached, usage.completion,
-                     keep->ran ? seconds_between(keep->start, keep->submitted) : 0.0,
+                     usage.prompt, usage.cached, usage.completion, keep->queue_seconds,
                      keep->has_first ? seconds_between(keep->start, keep->first) : 0.0,
                      seconds_between(keep->start, now), word));
   }
@@ -276,8 +278,9 @@ void ApiServer::tick() {
   ticking_ = false;
   const auto now = Clock::now();
   for (const GenerationPtr& g : std::vector(generations_.begin(), generations_.end())) {
-    if (!g->has_first && now - g->start > options_.queue_time && stats().waiting > 0 &&
-        g->waiting_tokens > 0) {
+    const bool late = now - g->start > options_.queue_time && !g->ids.empty();
+    if (late && std::all_of(g->ids.begin(), g->ids.end(),
+                            [&](uint64_t id) { return generator_->waiting(id); })) {
       ApiError e(503, "queue_timeout", "the request waited too long");
       e.fields.emplace_back("Retry-After", std::to_string(retry_after()));
       refuse_generation(g, e);

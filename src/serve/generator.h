@@ -49,6 +49,7 @@ struct GenerationEvent {
   std::optional<std::string> stop_string;
   std::string error;                   // of kError, in words
   size_t cached_tokens = 0;            // of the prompt
+  double queue_seconds = 0;            // from submit until it ran
   std::vector<GeneratedToken> prompt;  // from its second token on, where asked for; in pieces
 };
 
@@ -85,7 +86,8 @@ class Generator {
   // run.
   virtual uint64_t submit(GenerationRequest request) = 0;
   virtual void cancel(uint64_t id) = 0;
-  virtual bool dead() const = 0;  // no event will come any more
+  virtual bool waiting(uint64_t id) const = 0;  // submitted, and has not run yet
+  virtual bool dead() const = 0;                // no event will come any more
   virtual GeneratorStats stats() const = 0;
 };
 

@@ -298,7 +298,8 @@ void HttpConnection::process() {
 bool HttpConnection::head_done() {
   if (std::optional<HttpReply> no = server_.handler_.refuse(reader_.request())) {
     const bool whole = reader_.state() == HttpReader::State::kDone;
-    no->close = no->close || !whole || !reader_.request().keep_alive || server_.draining_;
+    no->close = no->close || !whole || !reader_.request().keep_alive || server_.draining_ ||
+                requests_ + 1 >= server_.limits_.requests;
     const bool head = reader_.request().method == "HEAD";
     put_head(*no, no->body.size(), false);
     if (!head) put(no->body);

@@ -212,9 +212,12 @@ void Metrics::write_server(std::string& out, HttpCounts connections) const {
 }
 
 std::string Metrics::text(const GeneratorStats& stats, const ServedModel* model,
-                          HttpCounts connections, bool experts) const {
+                          HttpCounts connections, const MetricsMoment& moment) const {
   std::string out;
   write_engine(out, stats);
+  simple(out, "read_roof_ratio", "gauge", "bytes read per second of the last 10 s over the roof",
+         stats.read_roof > 0 ? moment.read_rate / stats.read_roof : 0.0);
+  simple(out, "load_ratio", "gauge", "share of the model that is loaded", moment.load_share);
   write_server(out, connections);
   const auto one = [&](const Histogram& h, const char* name, const char* help) {
     head(out, name, "histogram", help);
@@ -222,9 +225,9 @@ std::string Metrics::text(const GeneratorStats& stats, const ServedModel* model,
   };
   one(first_token_, "time_to_first_token_seconds", "from the request to its first token");
   one(gap_, "inter_token_latency_seconds", "between two tokens of an answer");
-  one(queue_time, "request_queue_time_seconds", "until the request was handed to the engine");
+  one(queue_time, "request_queue_time_seconds", "from the request until the engine ran it");
   one(total_time, "e2e_request_latency_seconds", "from the request to the end of its answer");
-  one(prefill_time, "request_prefill_time_seconds", "from the engine taking it to the first token");
+  one(prefill_time, "request_prefill_time_seconds", "from the first run to the first token");
   one(decode_time, "request_decode_time_seconds", "from the first token to the last");
   head(out, "step_rows", "histogram", "rows of a step");
   prompt_rows_.write(out, "step_rows", "kind=\"prompt\"");
@@ -233,7 +236,7 @@ std::string Metrics::text(const GeneratorStats& stats, const ServedModel* model,
   one(step_time_, "step_seconds", "time of a step");
   one(predicted_, "step_predicted_ratio", "measured over predicted time of a step");
   one(experts_, "moe_experts_active_ratio", "share of the experts that a step touched");
-  write_experts(out, stats, experts);
+  write_experts(out, stats, moment.experts);
   write_process(out, model);
   return out;
 }

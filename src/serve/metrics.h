@@ -38,6 +38,12 @@ class Recent {
   std::deque<double> values_;
 };
 
+// What is true of the moment that is asked about.
+struct MetricsMoment {
+  double load_share = 1, read_rate = 0;  // bytes per second
+  bool experts = false;                  // each expert's rows as well
+};
+
 class Metrics {
  public:
   Metrics();
@@ -52,7 +58,7 @@ class Metrics {
   const Recent& recent_first() const { return recent_first_; }
   const Recent& recent_gap() const { return recent_gap_; }
   std::string text(const GeneratorStats& stats, const ServedModel* model, HttpCounts connections,
-                   bool experts) const;
+                   const MetricsMoment& moment) const;
 
  private:
   void write_server(std::string& out, HttpCounts connections) const;

@@ -202,7 +202,7 @@ std::optional<HttpReply> ApiServer::refuse(const HttpRequest& head) {
     if (!get && dead())
       throw unavailable("engine_dead", "the engine failed; the server is ending", 10);
     if ((!get || route->kind == Kind::kModels || route->kind == Kind::kModel) && !model_)
-      throw unavailable("loading", "the model is being loaded", 5);
+      throw loading_error();
     return std::nullopt;
   } catch (const ApiError& e) {
     HttpReply reply = error_reply(e);
@@ -259,7 +259,7 @@ HttpReply ApiServer::small_answer(Kind kind, const HttpRequest& request) {
       return {200,
               {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
               metrics_.text(stats(), model_ ? &*model_ : nullptr, http_->counts(),
-                            options_.expert_metrics),
+                            {load_share(), read_rate(), options_.expert_metrics}),
               false};
     case Kind::kVersion:
       return json_reply(fmt::format("{{\"version\":\"{}\",\"commit\":\"{}\"}}", options_.version,
@@ -276,8 +276,13 @@ HttpReply ApiServer::small_answer(Kind kind, const HttpRequest& request) {
 HttpReply ApiServer::health() const {
   if (dead() || died_) throw unavailable("engine_dead", "the engine failed", 10);
   if (draining_) throw unavailable("draining", "the server is shutting down", 10);
-  if (!model_) throw unavailable("loading", "the model is being loaded", 5);
+  if (!model_) throw loading_error();
   return json_reply("{\"status\":\"ok\"}");
+}
+
+ApiError ApiServer::loading_error() const {
+  const int percent = static_cast<int>(100 * load_share());
+  return unavailable("loading", fmt::format("the model is being loaded: {} %", percent), 5);
 }
 
 HttpReply ApiServer::live() const {

@@ -44,7 +44,9 @@ class ApiServer : private HttpHandler {
   uint16_t listen();
   // Answers until the end. The exit status: 0, or 3 when the generator died.
   int run();
-  // From any thread. The model can be asked; both must live longer than run().
+  // From any thread. The share of the model's bytes that were read, for whoever waits.
+  void loading(double share) { loaded_share_ = share; }
+  // The model can be asked; both must live longer than run().
   void ready(ServedModel model, Generator& generator);
   void shut_down();  // as SIGTERM does; the second time at once
   void stop();       // now
@@ -88,6 +90,8 @@ class ApiServer : private HttpHandler {
   void send_state(const HttpExchangePtr& exchange);
   std::string state_json();
   GeneratorStats stats() const;
+  ApiError loading_error() const;
+  double load_share() const { return model_ ? 1 : loaded_share_.load(); }
   bool dead() const { return generator_ != nullptr && generator_->dead(); }
 
   // Generating (generation.cpp).
@@ -96,7 +100,7 @@ class ApiServer : private HttpHandler {
   void refuse_generation(const GenerationPtr& g, const ApiError& error);
   void take(std::vector<GenerationEvent> events, const StepSummary& step);
   void take_one(Generation& g, size_t prompt, GenerationEvent& event);
-  void time_tokens(Generation& g, size_t choice, size_t tokens);
+  void time_tokens(Generation& g, size_t choice, const GenerationEvent& event);
   void flush(const GenerationPtr& g);
   void complete(const GenerationPtr& g);
   void fail_generation(const GenerationPtr& g, const ApiError& error);
@@ -133,7 +137,11 @@ class ApiServer : private HttpHandler {
     Clock::time_point time;
     GeneratorStats stats;
   };
+  // Rates are differences between the oldest of the last seconds and now.
+  const Sample& sample(std::chrono::milliseconds pace = std::chrono::seconds(1));
+  double read_rate();           // bytes per second
   std::deque<Sample> samples_;  // of the last seconds, for rates
+  std::atomic<double> loaded_share_{0};
   Clock::time_point started_ = Clock::now();
   double rate_ = 0;  // tokens per second, running mean
 };

@@ -34,13 +34,26 @@ std::string heat(const GeneratorStats& now, const GeneratorStats& before) {
 
 }  // namespace
 
+const ApiServer::Sample& ApiServer::sample(std::chrono::milliseconds pace) {
+  const auto now = Clock::now();
+  if (samples_.empty() || now - samples_.back().time >= pace) samples_.push_back({now, stats()});
+  while (samples_.size() > 2 && now - samples_.front().time > kWindow) samples_.pop_front();
+  return samples_.front();
+}
+
+double ApiServer::read_rate() {
+  const Sample& old = sample();
+  const GeneratorStats s = stats();
+  const double seconds = std::chrono::duration<double>(Clock::now() - old.time).count();
+  const uint64_t now = s.weight_bytes + s.kv_bytes_read,
+                 before = old.stats.weight_bytes + old.stats.kv_bytes_read;
+  return now > before ? static_cast<double>(now - before) / std::max(0.001, seconds) : 0;
+}
+
 std::string ApiServer::state_json() {
   const auto now = Clock::now();
+  const Sample& old = sample(std::chrono::milliseconds(200));
   const GeneratorStats s = stats();
-  if (samples_.empty() || now - samples_.back().time > std::chrono::milliseconds(200))
-    samples_.push_back({now, s});
-  while (samples_.size() > 2 && now - samples_.front().time > kWindow) samples_.pop_front();
-  const Sample& old = samples_.front();
   const double seconds = std::max(0.001, std::chrono::duration<double>(now - old.time).count());
   const auto rate = [&](uint64_t a, uint64_t b) {
     return static_cast<double>(a - std::min(a, b)) / seconds;
@@ -51,6 +64,7 @@ std::string ApiServer::state_json() {
   j.set("status", status);
   j.set("model", model_ ? model_->name : "");
   j.set("context", static_cast<uint64_t>(model_ ? model_->context : 0));
+  j.set("load_ratio", load_share());
   j.set("uptime_seconds", std::chrono::duration<double>(now - started_).count());
   j.set("running", static_cast<uint64_t>(s.running));
   j.set("waiting", static_cast<uint64_t>(s.waiting));
@@ -73,9 +87,7 @@ std::string ApiServer::state_json() {
     phases.set(s.phase_seconds[i].first, s.phase_seconds[i].second - before);
   }
   j.set("phase_seconds", std::move(phases));
-  const double bytes =
-      rate(s.weight_bytes + s.kv_bytes_read, old.stats.weight_bytes + old.stats.kv_bytes_read);
-  j.set("read_bytes_per_s", bytes);
+  j.set("read_bytes_per_s", read_rate());
   j.set("read_roof_bytes_per_s", s.read_roof);
   if (s.expert_layers > 0 && !s.expert_rows.empty())
     j.set("experts",

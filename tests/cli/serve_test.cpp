@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <fstream>
 
 #include "cli/pty_util.h"
 #include "unit/serve_util.h"
@@ -168,6 +169,36 @@ TEST(ServeCommand, PrefixesLogprobsAndStops) {
       server.ask(test::post("/v1/chat/completions",
                             R"({"messages":[{"role":"user","content":"Hello"}],"max_tokens":5})"));
   EXPECT_EQ(chat.status, 200) << chat.body;
+}
+
+// What one key's owner asked is found by that key alone, unless all share.
+TEST(ServeCommand, PrefixesAreOfTheKey) {
+  const test::TempDir folder;
+  const std::string keys = (folder / "keys").string();
+  std::ofstream(keys) << "ann:secret-1\nbob:secret-2\n";
+  std::string ids = "1";
+  for (int i = 2; i < 400; ++i) ids += fmt::format(",{}", i);
+  const std::string body = "{\"prompt\":[" + ids + R"(],"max_tokens":2,"temperature":0})";
+  for (const bool shared : {false, true}) {
+    const Served server(
+        fmt::format("--parallel 2 --api-key-file {}{}", keys, shared ? " --share-prefixes" : ""));
+    ASSERT_NE(server.port, 0);
+    const auto cached = [&](const char* key) {
+      const Response r = server.ask(
+          test::post("/v1/completions", body, fmt::format("Authorization: Bearer {}\r\n", key)));
+      EXPECT_EQ(r.status, 200) << r.body;
+      return r.json()
+          .find("usage")
+          ->find("prompt_tokens_details")
+          ->find("cached_tokens")
+          ->as_uint();
+    };
+    EXPECT_EQ(cached("secret-1"), 0u);
+    const uint64_t own = cached("secret-1");
+    EXPECT_GE(own, 384u);
+    EXPECT_EQ(cached("secret-2"), shared ? own : 0u);
+    EXPECT_EQ(cached("secret-2"), own);
+  }
 }
 
 TEST(ServeCommand, DisconnectsFreeEverything) {

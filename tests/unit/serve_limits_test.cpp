@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a server refuses, over the wire: malformed requests with status and closing, limits on both
+// sides, time in the queue, and what a key's owner shares.
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <set>
+
+#include "unit/malformed_requests.h"
+#include "unit/serve_util.h"
+
+namespace moebius {
+namespace {
+
+using test::Client;
+using test::eventually;
+using test::FakeServer;
+using test::Response;
+
+// One after another on one server: nobody else notices.
+TEST(ServeLimits, MalformedRequests) {
+  ServerOptions options;
+  options.limits.linger_time = HttpTime(1000);
+  const FakeServer server(options);
+  Client other(server.port);
+  const std::string head = "POST / HTTP/1.1\r\nHost: a\r\n";
+  for (const auto& [bytes, status] : test::malformed_requests()) {
+    if (std::string_view(status) == "more") continue;  // TimeLimits waits for these
+    // Where a body is what is wrong, its head has to be one that is let in.
+    std::string sent = bytes;
+    if (sent.starts_with(head))
+      sent =
+          "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" +
+          sent.substr(head.size());
+    Client client(server.port);
+    client.send(sent);
+    const Response r = client.read();
+    EXPECT_EQ(std::to_string(r.status), status) << bytes;
+    EXPECT_TRUE(r.closed) << bytes;
+    EXPECT_EQ(r.json().find("error")->members().size(), 4u) << r.body;
+    EXPECT_FALSE(r.fields.at("x-request-id").empty());
+  }
+  other.send(test::get("/health"));
+  EXPECT_EQ(other.read().status, 200);
+}
+
+// Requests that HTTP allows and this server does not: answered, and the connection goes on where
+// the body was read.
+TEST(ServeLimits, RefusedRequests) {
+  const FakeServer server;
+  const std::string form =
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Type: ";
+  const std::tuple<std::string, int, bool> cases[] = {
+      {test::get("/nothing"), 404, false},
+      {test::get("/v1"), 404, false},
+      {test::get("/v1/models/"), 404, false},
+      {test::get("//health"), 404, false},
+      {test::get("/health/"), 404, false},
+      {test::get("/%68ealth"), 404, false},
+      {test::get("/v1/../health"), 404, false},
+      {test::get("/HEALTH"), 404, false},
+      {test::get("/v1/completions"), 405, false},
+      {test::get("/tokenize"), 405, false},
+      {"DELETE /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, false},
+      {"TRACE / HTTP/1.1\r\nHost: localhost\r\n\r\n", 405, false},
+      {test::post("/health", "{}"), 405, true},
+      {form + "text/plain\r\n\r\n{}", 415, true},
+      {form + "application/x-www-form-urlencoded\r\n\r\n{}", 415, true},
+      {form + "application/jsonx\r\n\r\n{}", 415, true},
+      {"GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n", 403, false},
+      {"GET /health HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n\r\n", 403,
+       false},
+  };
+  for (const auto& [bytes, status, body] : cases) {
+    Client client(server.port);
+    client.send(bytes);
+    const Response r = client.read();
+    EXPECT_EQ(r.status, status) << bytes;
+    EXPECT_EQ(r.json().find("error")->members().size(), 4u) << r.body;
+    if (body) continue;  // whether it was read before the refusal depends on how it came
+    EXPECT_FALSE(r.closed) << bytes;
+    client.send(test::get("/health"));
+    EXPECT_EQ(client.read().status, 200) << bytes;
+  }
+}
+
+TEST(ServeLimits, TenThousandRequestsPerConnection) {
+  const FakeServer server;
+  const size_t most = HttpLimits().requests;
+  Client client(server.port);
+  const std::string one = test::get("/health");
+  std::string hundred;
+  for (int i = 0; i < 100; ++i) hundred += one;
+  for (size_t i = 0; i < most; ++i) {
+    if (i % 100 == 0) {
+      ASSERT_TRUE(client.send(hundred));
+    }
+    const Response r = client.read();
+    ASSERT_EQ(r.status, 200) << i;
+    ASSERT_EQ(r.fields.at("connection"), i + 1 < most ? "keep-alive" : "close") << i;
+  }
+  EXPECT_TRUE(client.at_end());
+  EXPECT_EQ(server.ask(one).status, 200);
+}
+
+TEST(ServeLimits, RequestsPerConnectionOfEveryKind) {
+  ServerOptions options;
+  options.limits.requests = 2;
+  const FakeServer server(options);
+  const std::string ask = test::post("/v1/completions", R"({"prompt":"a","max_tokens":2})"),
+                    stream = test::post("/v1/completions",
+                                        R"({"prompt":"a","max_tokens":2,"stream":true})"),
+                    refused = test::get("/nothing");
+  for (const std::string& first : {ask, stream, refused})
+    for (const std::string& second : {ask, stream, refused}) {
+      Client client(server.port);
+      client.send(first);
+      EXPECT_FALSE(client.read().closed);
+      client.send(second);
+      EXPECT_TRUE(client.read().closed) << first << second;
+    }
+}
+
+TEST(ServeLimits, ConnectionsOnBothSides) {
+  ServerOptions options;
+  options.limits.connections = 100;
+  const FakeServer server(options);
+  EXPECT_TRUE(eventually([&] { return server.metric(R"(connections{state="idle"})") == "0"; }));
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 100; ++i) {
+    clients.push_back(std::make_unique<Client>(server.port));
+    clients.back()->send(test::get("/health"));
+    EXPECT_EQ(clients.back()->read().status, 200) << i;
+  }
+  for (int i = 0; i < 5; ++i) {
+    const Response r = server.ask(test::get("/health"));
+    EXPECT_EQ(r.status, 503);
+    EXPECT_TRUE(r.closed);
+    EXPECT_EQ(r.fields.at("retry-after"), "1");
+  }
+  for (const auto& c : clients) {  // those that are in do not notice
+    c->send(test::get("/live"));
+    EXPECT_EQ(c->read().status, 200);
+  }
+}
+
+// Only who never ran is sent away, in words; who runs goes on however long it takes.
+TEST(ServeLimits, TimeInTheQueue) {
+  ServerOptions options;
+  options.queue_time = HttpTime(100);
+  options.ping_time = HttpTime(150);  // also the pace of the look at the clock
+  FakeServer server(options, {}, 1);
+  server.generator.held = true;
+  const std::string ask = test::post("/v1/completions", R"({"prompt":"a b","max_tokens":3})"),
+                    stream = test::post("/v1/completions",
+                                        R"({"prompt":"a","max_tokens":3,"stream":true})");
+  Client runs(server.port), waits(server.port), streams(server.port);
+  runs.send(ask);
+  EXPECT_TRUE(eventually([&] { return server.generator.stats().running == 1; }));
+  waits.send(ask);
+  streams.send(stream);
+  const Response late = waits.read();
+  EXPECT_EQ(late.status, 503);
+  EXPECT_EQ(late.json().find("error")->find("code")->as_string(), "queue_timeout");
+  const int retry = std::stoi(late.fields.at("retry-after"));
+  EXPECT_TRUE(retry >= 1 && retry <= 60);
+  // A stream whose head left meanwhile (it was pinged) gets the error as an event.
+  const Response begun = streams.read();
+  EXPECT_NE(begun.body.find("queue_timeout"), std::string::npos) << begun.status;
+  EXPECT_EQ(server.metric(R"(requests_rejected_total{reason="queue_timeout"})"), "2");
+  server.generator.held = false;
+  EXPECT_EQ(runs.read().status, 200);
+  EXPECT_EQ(server.completion(R"("prompt":"a","max_tokens":3)").status, 200);
+}
+
+TEST(ServeLimits, SaltsAreOfTheKeyAndTheRequest) {
+  std::mutex mutex;
+  std::vector<std::string> salts;
+  const auto script = [&](const GenerationRequest& r, size_t) {
+    const std::lock_guard lock(mutex);
+    salts.push_back(r.salt);
+    return std::vector<int32_t>{1};
+  };
+  ServerOptions options;
+  options.access.keys = parse_keys("ann:secret-1\nbob:secret-2\n", "keys");
+  for (const bool shared : {false, true}) {
+    salts.clear();
+    options.share_prefixes = shared;
+    const FakeServer server(options, script);
+    for (const char* key : {"secret-1", "secret-2", "secret-1"})
+      for (const char* salt : {"", R"(,"cache_salt":"x")", R"(,"cache_salt":"3:ann")"})
+        EXPECT_EQ(server
+                      .ask(test::post("/v1/completions",
+                                      fmt::format(R"({{"prompt":"a","max_tokens":1{}}})", salt),
+                                      fmt::format("Authorization: Bearer {}\r\n", key)))
+                      .status,
+                  200);
+    ASSERT_EQ(salts.size(), 9u);
+    const std::set<std::string> different(salts.begin(), salts.end());
+    EXPECT_EQ(different.size(), shared ? 3u : 6u);
+    for (size_t i = 0; i < 3; ++i) EXPECT_EQ(salts[i], salts[6 + i]);  // ann's again
+  }
+}
+
+// While the model loads, everyone can read how far it is.
+TEST(ServeLimits, LoadingHasAShare) {
+  ServerOptions options;
+  options.port = 0;
+  ApiServer server(options);
+  const uint16_t port = server.listen();
+  std::thread thread([&] { server.run(); });
+  const auto ask = [&](const std::string& bytes) {
+    Client client(port);
+    client.send(bytes);
+    return client.read();
+  };
+  for (const double share : {0.0, 0.425, 1.0}) {
+    server.loading(share);
+    const std::string words =
+        fmt::format("the model is being loaded: {} %", static_cast<int>(100 * share));
+    for (const std::string& bytes :
+         {test::get("/health"), test::get("/v1/models"), test::post("/v1/completions", "{}")}) {
+      const Response r = ask(bytes);
+      EXPECT_EQ(r.status, 503);
+      EXPECT_EQ(r.fields.at("retry-after"), "5");
+      EXPECT_EQ(r.json().find("error")->find("message")->as_string(), words);
+    }
+    EXPECT_EQ(ask(test::get("/live")).status, 200);
+    EXPECT_EQ(ask(test::get("/api/state")).json().find("load_ratio")->as_double(), share);
+    EXPECT_NE(ask(test::get("/metrics")).body.find(fmt::format("\nmoebius_load_ratio {}\n", share)),
+              std::string::npos);
+  }
+  server.stop();
+  thread.join();
+}
+
+}  // namespace
+}  // namespace moebius
