@@ -79,7 +79,7 @@ struct Gemm {
         single(args.M == 1 && l.limbs <= 2) {}
 
   float* floats(size_t at) const { return reinterpret_cast<float*>(a.scratch + at); }
-  bool grouped() const { return s.groups > 1 || p.ragged; }
+  bool grouped() const { return !kFolded && (s.groups > 1 || p.ragged); }
   size_t blocks() const { return (l.tiles + 1) / 2; }
   Rows rows_of(size_t block) const {
     Rows r{2 * block * kTile, l.tiles - 2 * block < 2 ? size_t{1} : size_t{2}, {}};
@@ -88,11 +88,12 @@ struct Gemm {
     return r;
   }
 
-  // --- a piece of K: groups [first, end) of which inputs [k0, k1) are meant ---
+  // --- a piece of K: groups from the first on, of which inputs [k0, k1) are meant; where scales are
+  // in the weights it is one group with several scales ---
 
   struct Piece {
     Group first;
-    size_t groups, k0, k1;
+    size_t groups, scales, k0, k1;
     bool last;
     const uint8_t* codes;  // of the panel
     const uint8_t* extras;
@@ -102,7 +103,7 @@ struct Gemm {
     const uint8_t* from = c.extras + c.first.index * s.scale_bytes;
     float* to = floats(b.scales);
     const __m512 by = _mm512_set1_ps(factor);
-    for (size_t i = 0; i < 2 * c.groups; ++i, to += 16) {
+    for (size_t i = 0; i < 2 * c.scales; ++i, to += 16) {
       __m512 v;
       if (s.scales == Scales::kF32) {
         v = _mm512_loadu_ps(from + 64 * i);
@@ -122,12 +123,34 @@ struct Gemm {
     codec.decode(_mm512_loadu_si512(codes), z, row);
     MOEBIUS_UNROLL for (size_t i = 0; i < kPairs; ++i) _mm512_store_si512(to + 64 * i, row[i]);
   }
-  // What decoding needs of a group besides its codes, and where the upper 16 outputs have theirs.
+  // What decoding needs of a group besides its codes, for the lower and the upper 16 outputs. Scales
+  // that are in the weights change at input `change`, which is counted from k0.
+  struct Extras {
+    const uint8_t *at, *last;
+    size_t change;
+    typename Codec::Zeros zeros[2];
+  };
   static constexpr size_t kHalf = kFolded ? 64 : 16;
-  const uint8_t* zeros_of(const Piece& c, const Group& g) const {
-    if (kFolded)
-      return reinterpret_cast<const uint8_t*>(floats(b.scales) + (g.index - c.first.index) * kNr);
-    return s.zero_bytes != 0 ? c.extras + s.groups * s.scale_bytes + g.index * kNr : nullptr;
+  static void read_extras(Extras& e) {
+    e.zeros[0] = Codec::zeros(e.at),
+    e.zeros[1] = Codec::zeros(e.at == nullptr ? e.at : e.at + kHalf);
+  }
+  Extras extras_of(const Piece& c, const Group& g) const {
+    Extras e{};
+    if (kFolded) {
+      e.at = reinterpret_cast<const uint8_t*>(floats(b.scales));
+      e.last = e.at + (c.scales - 1) * kNr * 4, e.change = s.group_k;
+    } else if (s.zero_bytes != 0) {
+      e.at = c.extras + s.groups * s.scale_bytes + g.index * kNr;
+    }
+    read_extras(e);
+    return e;
+  }
+  // For the unit at input k of the piece. What is beyond the last input is zero, whatever the scale.
+  [[gnu::always_inline]] void move_extras(Extras& e, size_t k) const {
+    if (!kFolded || k < e.change || e.at == e.last) return;
+    e.at += kNr * 4, e.change += s.group_k;
+    read_extras(e);
   }
   static void ask_for(const uint8_t* codes) {
     _mm_prefetch(reinterpret_cast<const char*>(codes + 4096), _MM_HINT_T0);
@@ -141,16 +164,16 @@ struct Gemm {
       uint8_t* to = a.scratch;
       Group g = c.first;
       for (size_t i = 0; i < c.groups; ++i, g = groups.next(g)) {
-        const uint8_t* z = zeros_of(c, g);
-        const auto z0 = Codec::zeros(z), z1 = Codec::zeros(z == nullptr ? z : z + kHalf);
+        Extras e = extras_of(c, g);
         const size_t from = g.at > c.k0 ? g.at : c.k0;
         const size_t end = g.at + g.padded < c.k1 ? g.at + g.padded : c.k1;
         const uint8_t* codes = c.codes + s.code_at(from);
         for (size_t k = from; k < end; k += s.step, to += s.step * kNr * 2)
           for (size_t u = 0; u < s.step; u += Codec::kUnit, codes += 128) {
             ask_for(codes);
-            put_rows(codec, codes, z0, to + u * 32);
-            put_rows(codec, codes + 64, z1, to + s.step * 32 + u * 32);
+            move_extras(e, k + u - c.k0);
+            put_rows(codec, codes, e.zeros[0], to + u * 32);
+            put_rows(codec, codes + 64, e.zeros[1], to + s.step * 32 + u * 32);
           }
       }
     }
@@ -335,9 +358,8 @@ struct Gemm {
                                   float* sums) const {
     const Codec codec{};
     const Groups groups{p, s, a.w->group_ends};
-    for (size_t i = 0; i < count; ++i, g = groups.next(g), sums += kFolded ? 0 : kNr) {
-      const uint8_t* z = zeros_of(c, g);
-      const auto z0 = Codec::zeros(z), z1 = Codec::zeros(z == nullptr ? z : z + kHalf);
+    for (size_t i = 0; i < count; ++i, g = groups.next(g), sums += kNr) {
+      Extras e = extras_of(c, g);
       const size_t from = g.at > c.k0 ? g.at : c.k0;
       const size_t end = g.at + g.padded < c.k1 ? g.at + g.padded : c.k1;
       const uint8_t* codes = c.codes + s.code_at(from);
@@ -349,9 +371,10 @@ struct Gemm {
             odd[t / 2][t % 2] = _mm512_setzero_ps();
         for (size_t u = 0; u < s.step; u += Codec::kUnit, codes += 128, at += Codec::kUnit) {
           ask_for(codes);
+          move_extras(e, k + u - c.k0);
           MOEBIUS_UNROLL for (size_t h = 0; h < 2; ++h) {
             __m512 w[Codec::kUnit];
-            values(codec, _mm512_loadu_si512(codes + 64 * h), h == 0 ? z0 : z1, w);
+            values(codec, _mm512_loadu_si512(codes + 64 * h), e.zeros[h], w);
             MOEBIUS_UNROLL for (size_t j = 0; j < kPairs; ++j)
                 MOEBIUS_UNROLL for (size_t t = 0; t < kLimbs; ++t) {
               const float* xs = at + t * s.step + 2 * j;
@@ -388,7 +411,7 @@ struct Gemm {
     const Groups groups{p, s, a.w->group_ends};
     float *sums = floats(b.sums), *state = floats(b.state);
     if (c.k0 == 0) zero(state, kNr);
-    if (kFolded || !grouped()) {
+    if (!grouped()) {
       flushed_row_sums(c, c.first, c.groups, state);
     } else {
       Group g = c.first;
@@ -418,7 +441,7 @@ struct Gemm {
     written();
     for (size_t i = 0; i < blocks(); ++i) {
       const Rows r = rows_of(i);
-      if (!kFolded && grouped()) {
+      if (grouped()) {
         r.tiles == 2 ? grouped_block<true>(r, c, n) : grouped_block<false>(r, c, n);
       } else {
         r.tiles == 2 ? whole_block<true>(r, c, n) : whole_block<false>(r, c, n);
@@ -447,10 +470,15 @@ struct Gemm {
       if (grouped()) {
         for (c.groups = 0; c.groups < b.piece_groups && next.index < s.groups; ++c.groups)
           next = groups.next(next);
-        c.k1 = next.at, c.last = next.index == s.groups;
+        c.k1 = next.at, c.scales = c.groups, c.last = next.index == s.groups;
       } else {
         c.k1 = c.k0 + b.piece_k < s.K_padded ? c.k0 + b.piece_k : s.K_padded;
-        c.groups = 1, c.last = c.k1 == s.K_padded;
+        c.groups = 1, c.scales = 1, c.last = c.k1 == s.K_padded;
+      }
+      if (kFolded) {
+        const size_t g = c.k0 / s.group_k, left = s.groups - g;
+        c.first = {g, c.k0, c.k1, c.k0, c.k0, c.k1 - c.k0};
+        c.scales = left < b.piece_groups ? left : b.piece_groups;
       }
       expand(c);
       multiply_piece(c, n);
@@ -491,20 +519,14 @@ void run_shifted(const GemmArgs& args) {
   shifted.end();
 }
 
-// Scales that weights can take in: of regular groups, and not with a scale of the rows' groups.
-bool folds(const Problem& p, ScaleType type, size_t step) {
-  return p.scale_type == type && !p.ragged && p.block_k % step == 0 &&
-         (p.act.code == ActCode::kAsIs || p.act.granule == ActGranule::kRow || folds_rows(p));
-}
-
 void gemm(const GemmArgs& args) {
   const Problem& p = *args.w->problem;
-  const bool shifts = folds(p, ScaleType::kE8m0, 32);
+  const bool shifts = folds_e8m0(p);
   switch (form_of(p)) {
     case Form::kInt4:
       return p.zero_points ? run<NibblesZero>(args) : run<Nibbles<kInt4Halves>>(args);
     case Form::kFp4:
-      if (folds(p, ScaleType::kFp8, 16)) return run<ScaledNibbles>(args);
+      if (folds_fp8(p)) return run<ScaledNibbles>(args);
       return shifts ? run_shifted<Nibbles<kFp4Halves>>(args) : run<Nibbles<kFp4Halves>>(args);
     case Form::kInt8:
       return run<IntBytes>(args);

@@ -21,15 +21,33 @@ using namespace x86_float;
 
 constexpr size_t kTile = 16;  // rows and outputs of a tile
 
-// Rows whose groups have powers of two as scales: code times scale fits bf16.
+// Rows whose groups have powers of two as scales: code times scale fits bf16. The first scale of such
+// a prepared row becomes a factor of the whole row.
 inline bool folds_rows(const Problem& p) {
   return p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kGroup &&
          p.act.scale == ActScale::kE8m0 && p.act.group % 32 == 0;
 }
+// Scales that weights can take in: of regular groups, and not with a scale of the rows' groups.
+inline bool folds(const Problem& p, ScaleType type) {
+  return p.scale_type == type && !p.ragged &&
+         (p.act.code == ActCode::kAsIs || p.act.granule == ActGranule::kRow || folds_rows(p));
+}
+inline bool folds_fp8(const Problem& p) {
+  return p.code == CodeType::kFp4 && folds(p, ScaleType::kFp8) &&
+         (p.block_k == 16 || p.block_k % 32 == 0 || p.block_k >= p.K);
+}
+inline bool folds_e8m0(const Problem& p) {
+  return folds(p, ScaleType::kE8m0) && (p.block_k % 32 == 0 || p.block_k >= p.K);
+}
 inline Shape amx_shape(const Problem& p) {
   Shape s = shape_of(p, 1);
-  s = shape_of(p, (s.groups == 1 && !p.ragged) || (s.group_k % 32 == 0 && !p.ragged) ? 32 : 16);
+  const bool steps = s.groups == 1 || s.group_k % 32 == 0 || folds_fp8(p);
+  s = shape_of(p, steps && !p.ragged ? 32 : 16);
   s.row_groups = s.row_groups && !folds_rows(p);
+  if (folds_fp8(p)) {  // steps need not end with groups
+    s.most_k = s.group_k, s.K_padded = s.K_rows;
+    s.code_bytes = s.code_at(s.K_padded);
+  }
   return s;
 }
 inline const char* amx_supports(const Problem& p) {

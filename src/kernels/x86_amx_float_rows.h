@@ -66,13 +66,20 @@ inline __m512 upper_part(__m512 v) {
       _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32(static_cast<int>(0xFFFF0000u))));
 }
 
-// bf16 codes times the scales of their groups, in place.
-inline void fold_scales(const Problem& p, const float* scales, uint8_t* codes) {
+// bf16 codes times the scales of their groups, in place; what all have in common is left to the row's
+// factor: products with codes of weights cannot overflow, and groups may be 2^157 times smaller than
+// the largest before their smallest codes are flushed.
+inline void fold_scales(const Problem& p, float* scales, uint8_t* codes) {
+  const size_t groups = (p.K + p.act.group - 1) / p.act.group;
+  float most = 0.0f;
+  for (size_t g = 0; g < groups; ++g) most = most >= scales[g] || most != most ? most : scales[g];
+  const float factor = most > 0x1p-60f ? most * 0x1p-40f : most;
   for (size_t k = 0; k < p.K; k += 16, codes += 32) {
-    const __m512 scale = _mm512_set1_ps(scales[k / p.act.group]);
+    const __m512 scale = _mm512_set1_ps(scales[k / p.act.group] / factor);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(codes),
                         upper_halves(_mm512_mul_ps(from_halves(codes), scale)));
   }
+  scales[0] = factor;
 }
 
 // A row rounded to its type, as limbs `plane` bytes apart.
@@ -111,7 +118,7 @@ inline void prepare_rows(const PrepareArgs& a) {
     } else {
       prepare_rows_canonical({&p, a.act, x, a.ldx, 1, row});
       widen_codes(p.act.code, row + codes, p.K);
-      if (folds_rows(p)) fold_scales(p, reinterpret_cast<const float*>(row), row + codes);
+      if (folds_rows(p)) fold_scales(p, reinterpret_cast<float*>(row), row + codes);
     }
   }
 }
@@ -183,7 +190,7 @@ struct PanelMaker {
         continue;
       }
       const uint8_t* from = row(m);
-      factors[m] = row_factor(p, from);
+      factors[m] = folds_rows(p) ? *reinterpret_cast<const float*>(from) : row_factor(p, from);
       for (size_t g = 0; s.row_groups && g < s.groups; ++g)
         __builtin_memcpy(&group_factors[g * l.rows() + m], from + 4 * (g * s.group_k / s.row_k), 4);
       for (size_t i = 0; i < l.limbs; ++i)
