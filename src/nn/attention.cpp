@@ -47,14 +47,16 @@ void multiply_rows(float* s, size_t M, size_t columns, const float* by) {
 }
 
 // p = exp(scale * s - m') over the seen keys, 0 elsewhere; updates m and l; returns exp(m - m').
-float softmax_seen(float* s, float scale, Seen seen, XType type, float& best, float& total) {
-  std::fill_n(s, seen.first, kMasked);
-  std::fill(s + seen.last, s + kKeyBlock, kMasked);
+float softmax_seen(float* s, float scale, Seen seen, const uint64_t* selected, XType type,
+                   float& best, float& total) {
   if (!(scale > 0.0f)) {  // a positive one does not change which score is the largest
-    for (size_t i = 0; i < kKeyBlock; ++i)
-      s[i] = seen.first <= i && i < seen.last ? s[i] * scale : kMasked;
+    for (size_t i = 0; i < kKeyBlock; ++i) s[i] *= scale;
     scale = 1.0f;
   }
+  std::fill_n(s, seen.first, kMasked);
+  std::fill(s + seen.last, s + kKeyBlock, kMasked);
+  for (size_t i = 0; selected != nullptr && i < kKeyBlock; ++i)
+    if ((selected[i / 64] >> (i % 64) & 1) == 0) s[i] = kMasked;
   return row_functions().softmax_step(s, kKeyBlock, scale, type == XType::kBf16, &best, &total);
 }
 
@@ -238,7 +240,21 @@ void Attention::run_segment(const Job& job, size_t segment, AttentionScratch& s)
                oldest = oldest_seen(spec, job.position) / kKeyBlock;
   const size_t begin = std::max(segment * kSegmentBlocks, oldest),
                end = std::min((segment + 1) * kSegmentBlocks, newest + 1);
-  for (size_t block = begin; block < end; ++block) run_block(job, block, s);
+  for (size_t block = begin; block < end; ++block)
+    if (any_selected(job, block)) run_block(job, block, s);
+}
+
+// A block of which no row sees a key changes nothing.
+bool Attention::any_selected(const Job& job, size_t block) {
+  if (job.rows.selected == nullptr) return true;
+  for (size_t t = 0; t < job.tokens; ++t)
+    if (const uint64_t* bits = selected_of(job, t, block); (bits[0] | bits[1]) != 0) return true;
+  return false;
+}
+
+const uint64_t* Attention::selected_of(const Job& job, size_t token, size_t block) {
+  if (job.rows.selected == nullptr) return nullptr;
+  return job.rows.selected + (job.task.begin + token) * job.rows.words + block * (kKeyBlock / 64);
 }
 
 void Attention::run_block(const Job& job, size_t block, AttentionScratch& s) const {
@@ -259,9 +275,10 @@ void Attention::run_block(const Job& job, size_t block, AttentionScratch& s) con
               *value_scales = plan_.kv.value_scales(job.rows.blocks[block], job.task.head);
   if (key_scales != nullptr) multiply_rows(s.scores, M, columns, key_scales);
   for (size_t m = 0; m < M; ++m)
-    s.keep[m] = softmax_seen(s.scores + m * kKeyBlock, spec.scale,
-                             whole ? newest : seen_keys(spec, job.position + m / job.rep, block),
-                             plan_.type, s.best[m], s.total[m]);
+    s.keep[m] =
+        softmax_seen(s.scores + m * kKeyBlock, spec.scale,
+                     whole ? newest : seen_keys(spec, job.position + m / job.rep, block),
+                     selected_of(job, m / job.rep, block), plan_.type, s.best[m], s.total[m]);
   w.problem = &values.problem, w.data = plan_.kv.values_of(job.rows.blocks[block], job.task.head);
   if (value_scales != nullptr) multiply_rows(s.scores, M, kKeyBlock, value_scales);
   vk.prepare_rows({&values.problem, &none, s.scores, kKeyBlock, M, s.rows});

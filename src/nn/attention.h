@@ -47,6 +47,10 @@ struct AttentionRows {
   const float* q;   // [T, heads * key_dim]
   float* out;       // [T, heads * value_dim], rounded to the plan's type
   size_t T;
+  // Sparse attention: of the keys that it may see, a row sees those whose bit is set, [T, words];
+  // null: all.
+  const uint64_t* selected = nullptr;
+  size_t words = 0;
 };
 
 // Scratch of one thread.
@@ -98,6 +102,8 @@ class Attention {
   State partial_at(const Task& task, size_t at) const;
   size_t first_segment(const AttentionRows& rows, size_t token) const;
   void run_segment(const Job& job, size_t segment, AttentionScratch& s) const;
+  static bool any_selected(const Job& job, size_t block);
+  static const uint64_t* selected_of(const Job& job, size_t token, size_t block);
   void run_block(const Job& job, size_t block, AttentionScratch& s) const;
   void finish(const Task& task, float* out, const float* total) const;
 

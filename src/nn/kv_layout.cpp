@@ -124,8 +124,11 @@ KvLayout::KvLayout(size_t kv_heads, size_t key_dim, size_t value_dim, const KvSt
                    XType type, Choose choose)
     : kv_heads_(kv_heads), storage_(storage) {
   keys_.problem = problem_of(kKeyBlock, key_dim, storage.type, type);
-  values_.problem = problem_of(value_dim, kKeyBlock, storage.type, type);
-  for (KvMatrix* m : {&keys_, &values_}) set_kernel(*m, *choose(m->problem));
+  set_kernel(keys_, *choose(keys_.problem));
+  if (value_dim != 0) {
+    values_.problem = problem_of(value_dim, kKeyBlock, storage.type, type);
+    set_kernel(values_, *choose(values_.problem));
+  }
   key_bytes_ = round_up(keys_.empty.size(), 64);
   scales_at_ = key_bytes_ + round_up(values_.empty.size(), 64);
   head_bytes_ = scales_at_ + (has_scales(storage.type) ? 2 * kKeyBlock * sizeof(float) : 0);
@@ -169,9 +172,11 @@ void KvLayout::put(uint8_t* block, size_t head, size_t first, size_t count, cons
     const size_t t = first + i;
     const float ks = put_vector(storage_, storage_.key_scale, keys_, k + i * ldk, keys_.problem.K,
                                 keys + keys_.row_at[t], keys_.input_at);
+    if (scaled) scales[t] = ks;
+    if (values_.kernel == nullptr) continue;
     const float vs = put_vector(storage_, storage_.value_scale, values_, v + i * ldv,
                                 values_.problem.N, values + values_.input_at[t], values_.row_at);
-    if (scaled) scales[t] = ks, scales[kKeyBlock + t] = vs;
+    if (scaled) scales[kKeyBlock + t] = vs;
   }
 }
 

@@ -57,7 +57,7 @@ class KvLayout {
  public:
   KvLayout() = default;
   using Choose = FunctionRef<const Kernel*(const Problem&)>;
-  // `type`: of what keys and values are multiplied with.
+  // `type`: of what keys and values are multiplied with. value_dim 0: keys alone.
   KvLayout(size_t kv_heads, size_t key_dim, size_t value_dim, const KvStorage& storage, XType type,
            Choose choose);
 

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "nn/indexer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "kernels/packed_matrix.h"
+#include "kernels/row_functions.h"
+
+namespace moebius {
+
+Indexer::Indexer(const IndexerSpec& spec, XType type, KvType storage, const Cpu& cpu,
+                 const Policy& policy)
+    : spec_(spec) {
+  if (spec.heads == 0 || spec.head_dim == 0 || spec.top_k == 0)
+    fail("an indexer with {} heads of {} that selects {} keys; expected positive numbers",
+         spec.heads, spec.head_dim, spec.top_k);
+  keys_ = KvLayout(1, spec.head_dim, 0, {storage}, type, [&](const Problem& p) {
+    return choose_kernel(p, cpu, request_for(p, policy)).chosen;
+  });
+}
+
+// Scores of all positions that row t may see, in whole blocks.
+void Indexer::score_blocks(const IndexRows& rows, size_t t, size_t positions,
+                           IndexScratch& s) const {
+  const KvMatrix& keys = keys_.keys();
+  const Kernel& kernel = *keys.kernel;
+  const size_t H = spec_.heads, D = spec_.head_dim,
+               blocks = (positions + kKeyBlock - 1) / kKeyBlock;
+  ScratchLayout layout;
+  const size_t at_rows = layout.add(H * kernel.row_bytes(keys.problem)),
+               at_panel = layout.add(kernel.panel_bytes(keys.problem, H)),
+               at_scratch = layout.add(kernel.scratch_bytes(keys.problem, H)),
+               at_products = layout.add_array<float>(H * kKeyBlock);
+  uint8_t* base = s.memory.reserve(layout.bytes());
+  auto* products = reinterpret_cast<float*>(base + at_products);
+  s.scores.assign(blocks * kKeyBlock, 0.0f);
+  PackedMatrix w;
+  w.problem = &keys.problem;
+  const ActParams none;
+  kernel.prepare_rows({&keys.problem, &none, rows.q + t * H * D, D, H, base + at_rows});
+  kernel.make_panel({&keys.problem, &w, base + at_rows, nullptr, H, base + at_panel});
+  const float scale = 1.0f / std::sqrt(static_cast<float>(D)),
+              share = 1.0f / std::sqrt(static_cast<float>(H));
+  for (size_t b = 0; b < blocks; ++b) {
+    const uint8_t* block = rows.blocks[b] + rows.offset;
+    w.data = keys_.keys_of(block, 0);
+    kernel.gemm({&w, base + at_panel, H, 0, kKeyBlock, products, kKeyBlock, base + at_scratch});
+    const float* key_scales = keys_.key_scales(block, 0);
+    float* to = s.scores.data() + b * kKeyBlock;
+    for (size_t h = 0; h < H; ++h) {
+      float* p = products + h * kKeyBlock;
+      for (size_t i = 0; i < kKeyBlock; ++i)
+        p[i] = std::max(p[i] * (key_scales != nullptr ? key_scales[i] * scale : scale), 0.0f);
+      row_functions().add_scaled(to, rows.weights[t * rows.weights_stride + h] * share, p,
+                                 kKeyBlock);
+    }
+  }
+}
+
+void Indexer::select(const IndexRows& rows, size_t t, IndexScratch& s) const {
+  const size_t positions = rows.position + t + 1, k = spec_.top_k;
+  uint64_t* bits = rows.selected + t * rows.words;
+  std::fill_n(bits, rows.words, 0);
+  const auto set = [&](size_t i) { bits[i / 64] |= uint64_t{1} << (i % 64); };
+  if (positions <= k) {
+    for (size_t i = 0; i < positions; ++i) set(i);
+    return;
+  }
+  score_blocks(rows, t, positions, s);
+  for (size_t i = 0; i < positions; ++i)
+    if (std::isnan(s.scores[i])) s.scores[i] = -std::numeric_limits<float>::infinity();
+  s.ordered.assign(s.scores.begin(), s.scores.begin() + static_cast<std::ptrdiff_t>(positions));
+  const auto last = s.ordered.begin() + static_cast<std::ptrdiff_t>(k - 1);
+  std::nth_element(s.ordered.begin(), last, s.ordered.end(), std::greater<>());
+  const float least = *last;
+  size_t left = k;
+  for (size_t i = 0; i < positions; ++i)
+    if (s.scores[i] > least) set(i), --left;
+  for (size_t i = 0; i < positions && left > 0; ++i)
+    if (s.scores[i] == least) set(i), --left;
+}
+
+}  // namespace moebius
