@@ -247,13 +247,15 @@ class Mapper {
       require_layer(prefix + fmt::format("layers.{}.", i), i, found[i]);
   }
 
-  // Optional modules (q_norm, low-rank projections) belong to all layers or to none.
+  // Optional modules (q_norm, low-rank projections) belong to all layers or to none; only indexers may
+  // be shared by layers.
   void require_alike(const std::string& prefix,
                      const std::vector<std::set<std::string_view>>& found) {
     std::map<std::string_view, size_t> somewhere;
     for (size_t i = 0; i < found.size(); ++i)
       for (const std::string_view word : found[i])
-        if (!word.starts_with("mlp ")) somewhere.emplace(word, i);
+        if (!word.starts_with("mlp ") && !word.starts_with("self_attn.indexer."))
+          somewhere.emplace(word, i);
     for (const auto& [word, first] : somewhere)
       for (size_t i = 0; i < found.size(); ++i)
         if (!found[i].contains(word))

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "base/math_functions.h"
 #include "model/decoder_layer.h"
 #include "nn/ops.h"
 #include "quant/quant_access.h"
@@ -74,32 +75,64 @@ void DecoderModel::embed(std::span<const Work> work, size_t T) {
     }
     longest = std::max(longest, item.position + item.tokens.size());
   }
-  rope_->reserve((longest + 255) / 256 * 256);
+  for (const auto& rope : ropes_) rope->reserve((longest + 255) / 256 * 256);
 }
 
 void DecoderModel::mix(const Layer& layer, size_t T) {
   Buffers& b = *buffers_;
   const Timer timer(profile_, Phase::kMoe);
-  const ConstRows x = f32_rows(b.a.data(), T, hidden_);
-  const Rows y = f32_rows(b.branch.data(), T, hidden_, options_.type);
-  if (layer.routed) {
-    const size_t E = layer.moe.router->out_features();
-    grow(b.router, T * E);
-    run_linear(*layer.moe.router, b.a.data(), b.router.data(), T, false);
-    const size_t slots = layer.moe.experts->slots();
-    grow(b.weights, T * slots);
-    if (b.ids.size() < T * slots) b.ids.resize(T * slots);
-    MoeOptions options;
-    options.ids_out = b.ids.data(), options.weights_out = b.weights.data();
-    layer.moe.experts->forward_logits(x, f32_rows(b.router.data(), T, E), y, *options_.pool,
-                                      options);
-    count_experts(layer, T);
+  if (layer.beside != nullptr) {
+    mix_beside(layer, T);
+  } else if (layer.routed) {
+    run_experts(layer, b.a.data(), b.a.data(), T);
   } else {
-    if (b.ones.size() < T) b.ones.assign(T, 1.0f), b.ones_ids.assign(T, 0);
-    layer.moe.experts->forward_ids(x, {b.ones_ids.data(), T}, {b.ones.data(), T}, y,
-                                   *options_.pool);
+    run_dense(*layer.moe.experts, b.a.data(), b.branch.data(), T);
     stats_->weight_bytes += layer.moe_bytes_per_token;
   }
+}
+
+void DecoderModel::run_experts(const Layer& layer, const float* router_x, const float* x,
+                               size_t T) {
+  Buffers& b = *buffers_;
+  const size_t E = layer.moe.router->out_features(), slots = layer.moe.experts->slots();
+  grow(b.router, T * E), grow(b.weights, T * slots);
+  run_linear(*layer.moe.router, router_x, b.router.data(), T, false);
+  if (b.ids.size() < T * slots) b.ids.resize(T * slots);
+  MoeOptions options;
+  options.ids_out = b.ids.data(), options.weights_out = b.weights.data();
+  layer.moe.experts->forward_logits(f32_rows(x, T, hidden_), f32_rows(b.router.data(), T, E),
+                                    f32_rows(b.branch.data(), T, hidden_, options_.type),
+                                    *options_.pool, options);
+  count_experts(layer, T);
+}
+
+void DecoderModel::run_dense(const MoeLayer& layer, const float* x, float* y, size_t T) {
+  Buffers& b = *buffers_;
+  if (b.ones.size() < T) b.ones.assign(T, 1.0f), b.ones_ids.assign(T, 0);
+  layer.forward_ids(f32_rows(x, T, hidden_), {b.ones_ids.data(), T}, {b.ones.data(), T},
+                    f32_rows(y, T, hidden_, options_.type), *options_.pool);
+}
+
+// branch = norm(MLP(a)) + norm(experts(norm(h))); the router reads rows of its own.
+void DecoderModel::mix_beside(const Layer& layer, size_t T) {
+  Buffers& b = *buffers_;
+  const size_t n = hidden_;
+  grow(b.beside, T * n), grow(b.experts_in, T * n);
+  run_dense(*layer.beside, b.a.data(), b.beside.data(), T);
+  stats_->weight_bytes += layer.beside->packed_bytes();
+  for_rows(T, [&](size_t t) {
+    const float* h = b.h.data() + t * n;
+    normalize(layer.router_in, options_.type, h, n, b.a.data() + t * n, n, 1, n);
+    normalize(layer.experts_in, options_.type, h, n, b.experts_in.data() + t * n, n, 1, n);
+  });
+  run_experts(layer, b.a.data(), b.experts_in.data(), T);
+  for_rows(T, [&](size_t t) {
+    float *y = b.branch.data() + t * n, *dense = b.beside.data() + t * n;
+    normalize(layer.experts_out, options_.type, y, n, y, n, 1, n);
+    normalize(layer.beside_out, options_.type, dense, n, dense, n, 1, n);
+    add_row(y, dense, n);
+    round_to(options_.type, y, n);
+  });
 }
 
 void DecoderModel::count_experts(const Layer& layer, size_t T) {
@@ -117,25 +150,36 @@ void DecoderModel::count_experts(const Layer& layer, size_t T) {
   stats_->weight_bytes += used * layer.expert_bytes + shared + layer.moe.experts->gate_bytes();
 }
 
-// h += multiplier * branch (when there is one), a = norm(h).
-void DecoderModel::add_and_normalize(const Norm& norm, const std::vector<float>* branch, size_t T) {
+// h = (h + multiplier * norm(branch)) * scalar.
+void DecoderModel::add_branch(const std::optional<Norm>& norm, float scalar, size_t T) {
   Buffers& b = *buffers_;
   const Timer timer(profile_, Phase::kNorm);
   for_rows(T, [&](size_t t) {
-    float* h = b.h.data() + t * hidden_;
-    if (branch != nullptr) {
-      const float* y = branch->data() + t * hidden_;
-      if (spec_.residual_multiplier == 1.0f) {
-        add_row(h, y, hidden_);
-      } else {
-        std::vector<float> scaled(y, y + hidden_);
-        scale_row(scaled.data(), spec_.residual_multiplier, hidden_);
-        round_to(options_.type, scaled.data(), hidden_);
-        add_row(h, scaled.data(), hidden_);
-      }
-      round_to(options_.type, h, hidden_);
+    float *h = b.h.data() + t * hidden_, *y = b.branch.data() + t * hidden_;
+    if (norm) normalize(*norm, options_.type, y, hidden_, y, hidden_, 1, hidden_);
+    if (spec_.residual_multiplier != 1.0f) {
+      scale_row(y, spec_.residual_multiplier, hidden_);
+      round_to(options_.type, y, hidden_);
     }
-    normalize(norm, options_.type, h, hidden_, b.a.data() + t * hidden_, hidden_, 1, hidden_);
+    add_row(h, y, hidden_);
+    round_to(options_.type, h, hidden_);
+    if (scalar == 1.0f) return;
+    scale_row(h, scalar, hidden_);
+    round_to(options_.type, h, hidden_);
+  });
+}
+
+// a = norm(h).
+void DecoderModel::normalize_rows(const std::optional<Norm>& norm, size_t T) {
+  Buffers& b = *buffers_;
+  const Timer timer(profile_, Phase::kNorm);
+  for_rows(T, [&](size_t t) {
+    const float* h = b.h.data() + t * hidden_;
+    float* a = b.a.data() + t * hidden_;
+    if (norm)
+      normalize(*norm, options_.type, h, hidden_, a, hidden_, 1, hidden_);
+    else
+      std::memcpy(a, h, hidden_ * sizeof(float));
   });
 }
 
@@ -168,6 +212,8 @@ void DecoderModel::project_output(std::span<const Work> work, std::vector<float>
   }
   if (spec_.logits_divisor != 1.0f)
     for (float& v : logits) v /= spec_.logits_divisor;
+  if (spec_.logits_cap != 0.0f)
+    for (float& v : logits) v = spec_.logits_cap * tanh_f32(v / spec_.logits_cap);
   stats_->weight_bytes += output_->packed_bytes();
 }
 
@@ -182,18 +228,20 @@ void DecoderModel::step(std::span<const Work> work, std::vector<float>& logits, 
   const Profile before = profile_;
   const ThreadPool::Stay stay(*options_.pool);  // a step is many short regions
   stats_ = &stats;
-  Buffers& b = *buffers_;
   {
     const Timer timer(profile_, Phase::kEmbedding);
     embed(work, T);
   }
   for (size_t i = 0; i < layers_.size(); ++i) {
-    add_and_normalize(layers_[i]->input_norm, i == 0 ? nullptr : &b.branch, T);
+    const Layer& layer = *layers_[i];
+    normalize_rows(layer.attention_in, T);
     attend(i, work, T);
-    add_and_normalize(layers_[i]->post_norm, &b.branch, T);
-    mix(*layers_[i], T);
+    add_branch(layer.attention_out, 1.0f, T);
+    if (!spec_.parallel) normalize_rows(layer.block_in, T);
+    mix(layer, T);
+    add_branch(layer.block_out, layer.scalar, T);
   }
-  add_and_normalize(final_norm_, &b.branch, T);
+  normalize_rows(final_norm_, T);
   project_output(work, logits);
   commit_states(work);
   for (size_t i = 0; i < before.size(); ++i) stats.phases[i] = profile_[i] - before[i];

@@ -3,6 +3,7 @@
 // Runs rows of any number of sequences in one step; a row's result does not depend on the others,
 // on threads, or on how a prompt was cut into steps.
 #pragma once
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <functional>
@@ -81,8 +82,11 @@ class DecoderModel : public Backend {
   ~DecoderModel() override;
 
   bool keys_depend_on_length() const override {
-    return spec_.rope.scaling == RopeScaling::kLongRope ||
-           spec_.rope.scaling == RopeScaling::kDynamic;
+    const auto depends = [](const RopeSpec& r) {
+      return r.scaling == RopeScaling::kLongRope || r.scaling == RopeScaling::kDynamic;
+    };
+    return depends(spec_.rope) ||
+           std::any_of(spec_.other_ropes.begin(), spec_.other_ropes.end(), depends);
   }
   size_t vocab() const override { return vocab_; }
   size_t layers() const { return layers_.size(); }
@@ -122,8 +126,10 @@ class DecoderModel : public Backend {
     KvMemory* memory;
   };
   DecoderModel();
+  void load_beside(const Checkpoint& checkpoint, size_t index, Layer& layer);
   void load_layer(const Checkpoint& checkpoint, size_t index, Layer& layer);
   void load_attention(const Checkpoint& checkpoint, size_t index, Layer& layer);
+  void load_qkv(const Checkpoint& checkpoint, size_t index, Layer& layer);
   void load_latent(const Checkpoint& checkpoint, size_t index, Layer& layer);
   void load_delta(const Checkpoint& checkpoint, size_t index, Layer& layer);
   void absorb(const Checkpoint& checkpoint, const Module& kv_b, Layer& layer) const;
@@ -133,22 +139,31 @@ class DecoderModel : public Backend {
   void embed_token(size_t token, float* to);
   void attend(size_t layer, std::span<const Work> work, size_t T);
   void project_qkv(const Layer& layer, size_t T);
+  void normalize_heads(const Layer& layer, float* q, float* k, float* v) const;
   void project_latent(const Layer& layer, size_t T);
-  void rotate_row(const Layer& layer, const LayerSpec& spec, size_t row, size_t position) const;
+  void rotate_row(size_t layer, size_t row, size_t position) const;
   void gather_blocks(size_t layer, std::span<const Work> work);
   void append(size_t layer, std::span<const Work> work, size_t item, size_t head);
+  void load_indexer(const Checkpoint& checkpoint, size_t index, Layer& layer);
+  void select_keys(size_t layer, std::span<const Work> work, size_t T);
+  void put_index_keys(const Layer& layer, std::span<const Work> work);
+  AttentionRows attention_rows(const Layer& layer, const Work& work, size_t item) const;
   void absorb_queries(const Layer& layer, size_t T);
   void run_attention(const Layer& layer, std::span<const Work> work);
   void run_expanded(const Layer& layer, const Work& work, size_t item);
   void expand(const Layer& layer, size_t item, size_t block, size_t tokens);
   void attend_linear(size_t layer, std::span<const Work> work, size_t T);
   void project_delta(const Layer& layer, size_t T);
-  void gate_attended(size_t T);
+  void gate_attended(const Layer& layer, size_t T);
   struct StateBlock;
   void commit_states(std::span<const Work> work) const;
   void mix(const Layer& layer, size_t T);
+  void run_experts(const Layer& layer, const float* router_x, const float* x, size_t T);
+  void run_dense(const MoeLayer& layer, const float* x, float* y, size_t T);
+  void mix_beside(const Layer& layer, size_t T);
   void count_experts(const Layer& layer, size_t T);
-  void add_and_normalize(const Norm& norm, const std::vector<float>* branch, size_t T);
+  void add_branch(const std::optional<Norm>& norm, float scalar, size_t T);
+  void normalize_rows(const std::optional<Norm>& norm, size_t T);
   void project_output(std::span<const Work> work, std::vector<float>& logits);
   void run_linear(const LinearLayer& layer, const float* x, float* y, size_t T, bool round = true);
   void for_rows(size_t T, FunctionRef<void(size_t)> fn);
@@ -159,7 +174,7 @@ class DecoderModel : public Backend {
   LayerOptions layer_options_;
   size_t hidden_ = 0, vocab_ = 0;
   std::vector<std::unique_ptr<Layer>> layers_;
-  std::unique_ptr<Rope> rope_;
+  std::vector<std::unique_ptr<Rope>> ropes_;
   // The token table in memory; or, when the output projection holds the same weights packed, its
   // plan: rows are then read from the file as tokens need them, so that the weights are not in
   // memory twice.
@@ -167,7 +182,7 @@ class DecoderModel : public Backend {
   QuantMatrix embedding_;
   std::shared_ptr<const TensorStore> embedding_store_;
   MatrixPlan embedding_plan_;
-  Norm final_norm_;
+  std::optional<Norm> final_norm_;
   std::unique_ptr<LinearLayer> output_;
   std::unique_ptr<Buffers> buffers_;
   KvPlan kv_plan_;

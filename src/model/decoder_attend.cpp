@@ -20,9 +20,11 @@ void grow_rows(std::vector<float>& v, size_t n) {
 
 void DecoderModel::project_qkv(const Layer& layer, size_t T) {
   Buffers& b = *buffers_;
-  const size_t nq = spec_.heads * spec_.head_dim, nk = spec_.kv_heads * spec_.head_dim,
-               nv = spec_.kv_heads * spec_.value_dim, width = layer.qkv->out_features();
-  if (spec_.output_gate) grow_rows(b.gate, T * nq);
+  const HeadSizes& s = layer.sizes;
+  const size_t d = s.head_dim, nq = s.heads * d, nk = s.kv_heads * d, nv = s.kv_heads * s.value_dim,
+               width = layer.qkv->out_features();
+  const size_t no = s.heads * s.value_dim;
+  if (spec_.output_gate || spec_.gate_proj != nullptr) grow_rows(b.gate, T * no);
   grow_rows(b.qkv, T * width);
   {
     const Timer timer(profile_, Phase::kLinear);
@@ -31,29 +33,46 @@ void DecoderModel::project_qkv(const Layer& layer, size_t T) {
   for_rows(T, [&](size_t t) {
     float* row = b.qkv.data() + t * width;
     if (spec_.output_gate) {  // [q | gate] per head: q to where it is without gates
-      const size_t d = spec_.head_dim;
-      for (size_t h = 0; h < spec_.heads; ++h)
+      for (size_t h = 0; h < s.heads; ++h)
         std::memcpy(b.gate.data() + t * nq + h * d, row + (2 * h + 1) * d, d * sizeof(float));
-      for (size_t h = spec_.heads; h-- > 0;)  // downwards: no head overwrites one still to move
+      for (size_t h = s.heads; h-- > 0;)  // downwards: no head overwrites one still to move
         std::memmove(row + nq + h * d, row + 2 * h * d, d * sizeof(float));
       row += nq;
     }
-    if (spec_.qk_norm == QkNorm::kWhole) {
-      normalize(layer.q_norm, options_.type, row, nq, row, nq, 1, nq);
-      normalize(layer.k_norm, options_.type, row + nq, nk, row + nq, nk, 1, nk);
-    } else if (spec_.qk_norm == QkNorm::kHead) {
-      normalize(layer.q_norm, options_.type, row, spec_.head_dim, row, spec_.head_dim, spec_.heads,
-                spec_.head_dim);
-      normalize(layer.k_norm, options_.type, row + nq, spec_.head_dim, row + nq, spec_.head_dim,
-                spec_.kv_heads, spec_.head_dim);
+    float *q = b.q.data() + t * nq, *k = b.k.data() + t * nk, *v = b.v.data() + t * nv;
+    std::memcpy(q, row, nq * sizeof(float));
+    if (layer.keys) {
+      std::memcpy(k, row + nq, nk * sizeof(float));
+      std::memcpy(v, row + nq + (layer.values ? nk : 0), nv * sizeof(float));
     }
-    if (spec_.clip_qkv > 0)
-      for (size_t i = 0; i < nq + nk + nv; ++i)
-        row[i] = std::clamp(row[i], -spec_.clip_qkv, spec_.clip_qkv);
-    std::memcpy(b.q.data() + t * nq, row, nq * sizeof(float));
-    std::memcpy(b.k.data() + t * nk, row + nq, nk * sizeof(float));
-    std::memcpy(b.v.data() + t * nv, row + nq + nk, nv * sizeof(float));
+    if (spec_.gate_proj != nullptr)
+      std::memcpy(b.gate.data() + t * no, row + width - no, no * sizeof(float));
+    if (spec_.value_scale != 1.0f) {
+      scale_row(v, spec_.value_scale, nv);
+      round_to(options_.type, v, nv);
+    }
+    normalize_heads(layer, q, k, v);
+    if (spec_.clip_qkv <= 0) return;
+    for (const auto& [x, n] : {std::pair{q, nq}, std::pair{k, nk}, std::pair{v, nv}})
+      for (size_t i = 0; i < n; ++i) x[i] = std::clamp(x[i], -spec_.clip_qkv, spec_.clip_qkv);
   });
+}
+
+// One row of queries, keys and values, before the rotation.
+void DecoderModel::normalize_heads(const Layer& layer, float* q, float* k, float* v) const {
+  const HeadSizes& s = layer.sizes;
+  const auto each = [&](const Norm& norm, float* x, size_t heads, size_t n) {
+    normalize(norm, options_.type, x, n, x, n, heads, n);
+  };
+  if (spec_.qk_norm == QkNorm::kWhole) {
+    each(layer.q_norm, q, 1, s.heads * s.head_dim);
+    if (layer.keys) each(layer.k_norm, k, 1, s.kv_heads * s.head_dim);
+  } else if (spec_.qk_norm == QkNorm::kHead) {
+    each(layer.q_norm, q, s.heads, s.head_dim);
+    if (layer.keys) each(layer.k_norm, k, s.kv_heads, s.head_dim);
+  }
+  if (spec_.value_norm && layer.keys)
+    each({NormKind::kRmsPlain, spec_.norm_epsilon, {}, {}}, v, s.kv_heads, s.value_dim);
 }
 
 // Keys are [kv latent | rope], values the latent alone, both for all heads. Queries stay [nope |
@@ -79,36 +98,42 @@ void DecoderModel::project_latent(const Layer& layer, size_t T) {
   run_linear(*layer.q_up, spec_.q_lora > 0 ? b.q_latent.data() : b.a.data(), b.q.data(), T);
 }
 
-void DecoderModel::rotate_row(const Layer& layer, const LayerSpec& spec, size_t row,
-                              size_t position) const {
+void DecoderModel::rotate_row(size_t index, size_t row, size_t position) const {
   Buffers& b = *buffers_;
+  const Layer& layer = *layers_[index];
+  const LayerSpec& spec = spec_.layers[index];
+  const Rope& rope = *ropes_[spec.rope];
   const size_t length = b.lengths[row];
   // Latent keys: one row for all heads, its rope part behind the latent.
   const bool latent = spec_.latent();
-  const size_t dk = spec_.key_dim(), q_at = latent ? spec_.nope_dim : 0,
-               kv_heads = latent ? 1 : spec_.kv_heads,
+  const size_t dk = layer.key_dim, heads = layer.sizes.heads, q_at = latent ? spec_.nope_dim : 0,
+               kv_heads = latent        ? 1
+                          : !layer.keys ? 0
+                                        : layer.sizes.kv_heads,
                k_width = latent ? spec_.kv_lora + spec_.rope_dim : dk,
                k_at = latent ? spec_.kv_lora : 0;
-  float *q = b.q.data() + row * spec_.heads * dk, *k = b.k.data() + row * kv_heads * k_width;
+  float *q = b.q.data() + row * heads * dk, *k = b.k.data() + row * kv_heads * k_width;
   if (spec.rotary) {
-    for (size_t h = 0; h < spec_.heads; ++h)
-      rope_->rotate(q + h * dk + q_at, position, length, options_.type);
+    for (size_t h = 0; h < heads; ++h)
+      rope.rotate(q + h * dk + q_at, position, length, options_.type);
     for (size_t h = 0; h < kv_heads; ++h)
-      rope_->rotate(k + h * k_width + k_at, position, length, options_.type);
+      rope.rotate(k + h * k_width + k_at, position, length, options_.type);
     if (spec_.qk_norm == QkNorm::kAfterPlain) {
       const Norm plain{NormKind::kRmsPlain, spec_.norm_epsilon, {}, {}};
-      normalize(plain, options_.type, q, dk, q, dk, spec_.heads, dk);
+      normalize(plain, options_.type, q, dk, q, dk, heads, dk);
       normalize(plain, options_.type, k, dk, k, dk, kv_heads, dk);
     } else if (spec_.qk_norm == QkNorm::kHeadAfter) {
-      normalize(layer.q_norm, options_.type, q, dk, q, dk, spec_.heads, dk);
+      normalize(layer.q_norm, options_.type, q, dk, q, dk, heads, dk);
       normalize(layer.k_norm, options_.type, k, dk, k, dk, kv_heads, dk);
     }
-  } else if (spec.temperature_scale != 0) {
+  }
+  if (spec.temperature_scale != 0) {
     const float factor =
         1 + spec.temperature_scale *
-                std::log1p(std::floor((static_cast<float>(position) + 1) / spec.temperature_floor));
-    scale_row(q, factor, spec_.heads * dk);
-    round_to(options_.type, q, spec_.heads * dk);
+                std::log1p(std::floor((static_cast<float>(position) + spec.temperature_first) /
+                                      spec.temperature_floor));
+    scale_row(q, factor, heads * dk);
+    round_to(options_.type, q, heads * dk);
   }
 }
 
@@ -151,15 +176,22 @@ void DecoderModel::append(size_t index, std::span<const Work> work, size_t i, si
   }
 }
 
-void DecoderModel::run_attention(const Layer& layer, std::span<const Work> work) {
+AttentionRows DecoderModel::attention_rows(const Layer& layer, const Work& work, size_t i) const {
   Buffers& b = *buffers_;
   const AttentionSpec& a = layer.attention->spec;
+  AttentionRows rows{b.blocks.data() + b.blocks_at[i], work.item.position,
+                     b.q.data() + b.first_row[i] * a.heads * a.key_dim,
+                     b.attended.data() + b.first_row[i] * a.heads * a.value_dim,
+                     work.item.tokens.size()};
+  if (spec_.indexer.top_k > 0 && b.selected_words[i] > 0)
+    rows.selected = b.selected.data() + b.selected_at[i], rows.words = b.selected_words[i];
+  return rows;
+}
+
+void DecoderModel::run_attention(const Layer& layer, std::span<const Work> work) {
+  Buffers& b = *buffers_;
   std::vector<AttentionRows> rows;
-  for (size_t i = 0; i < work.size(); ++i)
-    rows.push_back({b.blocks.data() + b.blocks_at[i], work[i].item.position,
-                    b.q.data() + b.first_row[i] * a.heads * a.key_dim,
-                    b.attended.data() + b.first_row[i] * a.heads * a.value_dim,
-                    work[i].item.tokens.size()});
+  for (size_t i = 0; i < work.size(); ++i) rows.push_back(attention_rows(layer, work[i], i));
   Attention attention(*layer.attention, rows);
   stats_->kv_bytes += attention.bytes_read();
   WorkCounter next, next_merge;
@@ -176,7 +208,7 @@ void DecoderModel::run_attention(const Layer& layer, std::span<const Work> work)
 // Keys and values of the first `tokens` tokens of a block, as kv_b declares, out of latents.
 void DecoderModel::expand(const Layer& layer, size_t item, size_t block, size_t tokens) {
   Buffers& b = *buffers_;
-  const size_t heads = spec_.heads, dk = spec_.key_dim(), dv = spec_.value_dim,
+  const size_t heads = spec_.heads, dk = layer.key_dim, dv = spec_.value_dim,
                kv_head = spec_.nope_dim + dv, width = layer.latents.width;
   grow_rows(b.latent_rows, kBlockTokens * width),
       grow_rows(b.kv_latent, kBlockTokens * spec_.kv_lora);
@@ -207,7 +239,6 @@ void DecoderModel::expand(const Layer& layer, size_t item, size_t block, size_t 
 // Segment by segment, so that one segment of expanded keys and values is in memory at a time.
 void DecoderModel::run_expanded(const Layer& layer, const Work& work, size_t item) {
   Buffers& b = *buffers_;
-  const AttentionSpec& a = layer.attention->spec;
   const size_t total = work.item.position + work.item.tokens.size(),
                blocks = (total + kBlockTokens - 1) / kBlockTokens;
   const size_t bytes = layer.attention->kv.block_bytes();
@@ -217,10 +248,8 @@ void DecoderModel::run_expanded(const Layer& layer, const Work& work, size_t ite
   }
   b.expanded_at.resize(blocks);
   for (size_t i = 0; i < blocks; ++i) b.expanded_at[i] = b.expanded[i % kSegmentBlocks].data();
-  const AttentionRows rows{b.expanded_at.data(), work.item.position,
-                           b.q.data() + b.first_row[item] * a.heads * a.key_dim,
-                           b.attended.data() + b.first_row[item] * a.heads * a.value_dim,
-                           work.item.tokens.size()};
+  AttentionRows rows = attention_rows(layer, work, item);
+  rows.blocks = b.expanded_at.data();
   Attention attention(*layer.attention, {&rows, 1}, Segments::kInTurn);
   for (size_t begin = 0; begin < attention.tasks();) {
     const size_t segment = attention.segment_of(begin);
@@ -241,9 +270,9 @@ void DecoderModel::run_expanded(const Layer& layer, const Work& work, size_t ite
   options_.pool->parallel_for(attention.merges(), [&](size_t i) { attention.merge(i); });
 }
 
-void DecoderModel::gate_attended(size_t T) {
+void DecoderModel::gate_attended(const Layer& layer, size_t T) {
   Buffers& b = *buffers_;
-  const size_t n = spec_.heads * spec_.value_dim;
+  const size_t n = layer.sizes.heads * layer.sizes.value_dim;
   constexpr RowActivation kSigmoid{RowFunction::kSigmoid};
   for_rows(T, [&](size_t t) {
     float *gate = b.gate.data() + t * n, *y = b.attended.data() + t * n;
@@ -260,10 +289,10 @@ void DecoderModel::attend(size_t index, std::span<const Work> work, size_t T) {
   const Layer& layer = *layers_[index];
   const AttentionSpec& a = layer.attention->spec;
   const bool latent = spec_.latent(), absorbed = layer.query_up != nullptr;
-  const size_t dk = spec_.key_dim(), dv = spec_.value_dim, nq = spec_.heads * dk,
-               no = spec_.heads * dv;
-  const size_t k_width = latent ? spec_.kv_lora + spec_.rope_dim : spec_.kv_heads * dk,
-               v_width = latent ? spec_.kv_lora : spec_.kv_heads * dv;
+  const size_t dk = layer.key_dim, dv = layer.sizes.value_dim, nq = layer.sizes.heads * dk,
+               no = layer.sizes.heads * dv;
+  const size_t k_width = latent ? spec_.kv_lora + spec_.rope_dim : layer.sizes.kv_heads * dk,
+               v_width = latent ? spec_.kv_lora : layer.sizes.kv_heads * dv;
   grow_rows(b.q, T * nq), grow_rows(b.k, T * k_width), grow_rows(b.v, T * v_width);
   grow_rows(b.attended, T * std::max(no, a.heads * a.value_dim));
   if (latent)
@@ -271,14 +300,15 @@ void DecoderModel::attend(size_t index, std::span<const Work> work, size_t T) {
   else
     project_qkv(layer, T);
   gather_blocks(index, work);
+  if (layer.indexer != nullptr) select_keys(index, work, T);
   {
     const Timer timer(profile_, Phase::kAttention);
     WorkCounter next_row, next_head;
-    const size_t heads = layer.kv_up != nullptr ? 1 : a.kv_heads;
+    const size_t heads = layer.kv_up != nullptr ? 1 : layer.keys ? a.kv_heads : 0;
     options_.pool->run([&](ThreadPool::Member& me) {
       for (size_t t = next_row.take(4); t < T; t = next_row.take(4))
         for (size_t i = t; i < std::min(t + 4, T); ++i)
-          rotate_row(layer, spec_.layers[index], i, static_cast<size_t>(b.positions[i]));
+          rotate_row(index, i, static_cast<size_t>(b.positions[i]));
       me.barrier();
       for (size_t i = next_head.take(); i < heads * work.size(); i = next_head.take())
         append(index, work, i / heads, i % heads);
@@ -292,7 +322,7 @@ void DecoderModel::attend(size_t index, std::span<const Work> work, size_t T) {
       layer.value_up->forward(b.attended.data(), {a.heads * a.value_dim, a.value_dim}, b.q.data(),
                               {no, dv}, T, *options_.pool);
   }
-  if (spec_.output_gate) gate_attended(T);
+  if (spec_.output_gate || spec_.gate_proj != nullptr) gate_attended(layer, T);
   const Timer timer(profile_, Phase::kLinear);
   run_linear(*layer.output, absorbed ? b.q.data() : b.attended.data(), b.branch.data(), T);
   stats_->weight_bytes += layer.dense_bytes();
@@ -301,7 +331,7 @@ void DecoderModel::attend(size_t index, std::span<const Work> work, size_t T) {
 // A query's nope part becomes what meets latents; its rope part stays as it is.
 void DecoderModel::absorb_queries(const Layer& layer, size_t T) {
   Buffers& b = *buffers_;
-  const size_t heads = spec_.heads, dk = spec_.key_dim(), key = spec_.kv_lora + spec_.rope_dim;
+  const size_t heads = spec_.heads, dk = layer.key_dim, key = spec_.kv_lora + spec_.rope_dim;
   grow_rows(b.absorbed, T * heads * key);
   layer.query_up->forward(b.q.data(), {heads * dk, dk}, b.absorbed.data(), {heads * key, key}, T,
                           *options_.pool);

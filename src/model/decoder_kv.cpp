@@ -35,6 +35,10 @@ KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const Mode
       plan.kinds[kind].block_bytes += 2 * state;  // two versions: state_header.h
       continue;
     }
+    if (const size_t back = spec.layers[i].kv_from; back != 0) {
+      plan.layers.push_back(plan.layers[i - back]);
+      continue;
+    }
     size_t bytes = 0;
     const KvStorage stored = storage_of(checkpoint, spec, i, options);
     if (spec.latent() && !absorbs(checkpoint, i, options)) {
@@ -44,6 +48,8 @@ KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const Mode
           plan_attention(attention_spec(spec, i, true), options.type, stored, cpu, options.policy)
               .kv.block_bytes();
     }
+    if (const auto indexer = make_indexer(checkpoint, spec, i, options, cpu))
+      bytes += indexer->keys().block_bytes();
     const size_t reach = reach_of(spec.layers[i]);
     size_t kind = 0;
     while (kind < plan.kinds.size() &&
@@ -120,8 +126,12 @@ SequenceState DecoderModel::new_sequence() const { return SequenceState(kv_plan_
 void DecoderModel::cut_memory(KvMemory& memory, size_t kind, BlockId id, size_t tokens) const {
   for (size_t i = 0; i < layers_.size(); ++i) {
     const KvPlan::Place& place = kv_plan_.layers[i];
+    if (place.kind == kind && layers_[i]->indexer != nullptr)
+      layers_[i]->indexer->keys().cut(memory.block(kind, id) + place.offset + layers_[i]->index_at,
+                                      tokens);
     // Rows that are not packed are never read behind the last one; states are for one length.
-    if (place.kind != kind || layers_[i]->kv_up != nullptr || layers_[i]->delta != nullptr)
+    if (place.kind != kind || layers_[i]->kv_up != nullptr || layers_[i]->delta != nullptr ||
+        !layers_[i]->keys)
       continue;
     layers_[i]->attention->kv.cut(memory.block(kind, id) + place.offset, tokens);
   }

@@ -15,12 +15,21 @@ AttentionSpec attention_spec(const DecoderSpec& spec, size_t layer, bool absorbe
 // activations or outputs, and not where equal bytes are asked for.
 bool absorbs(const Checkpoint& checkpoint, size_t layer, const ModelOptions& options);
 
+// The indexer of a layer that has one; else null.
+std::unique_ptr<Indexer> make_indexer(const Checkpoint& checkpoint, const DecoderSpec& spec,
+                                      size_t layer, const ModelOptions& options, const Cpu& cpu);
+
 // How a layer's keys and values are kept.
 KvStorage storage_of(const Checkpoint& checkpoint, const DecoderSpec& spec, size_t layer,
                      const ModelOptions& options);
 
 struct DecoderModel::Layer {
-  Norm input_norm, post_norm, q_norm, k_norm;
+  HeadSizes sizes;
+  size_t key_dim = 0;
+  std::optional<Norm> attention_in, attention_out, block_in, block_out;
+  Norm q_norm, k_norm;
+  float scalar = 1;
+  bool keys = true, values = true;  // of its own: else another layer's, else the keys
   std::unique_ptr<LinearLayer> qkv, output;
   // latent attention: x -> [q latent | kv latent, k_rope]; then q from its latent. Keys and values
   // are the latents themselves: the up-projection is absorbed by queries and results ...
@@ -28,12 +37,21 @@ struct DecoderModel::Layer {
   std::unique_ptr<HeadLinear> query_up, value_up;
   // ... or, where it must be computed as declared, [k_nope | v] are made of the latents at each use.
   std::unique_ptr<LinearLayer> kv_up;
+  // Sparse attention: [wk | weights_proj], wq_b, and where in a block its keys begin.
+  std::unique_ptr<Indexer> indexer;
+  std::unique_ptr<LinearLayer> index_kw, index_q;
+  Norm index_norm;
+  size_t index_at = 0;
   KvRowLayout latents;  // then: how they are kept
   Norm q_latent_norm, kv_latent_norm;
   std::unique_ptr<AttentionPlan> attention;  // null: linear attention
   std::unique_ptr<DeltaNet> delta;
   std::unique_ptr<LinearLayer> delta_in;
   MoeBlockLayer moe;  // router null: a dense MLP as one expert that every row takes
+  // A dense MLP beside the experts: what it gives, what the router and the experts read, and what
+  // they give.
+  std::unique_ptr<MoeLayer> beside;
+  Norm beside_out, router_in, experts_in, experts_out;
   bool routed = false;
   uint64_t moe_bytes_per_token = 0, expert_bytes = 0;  // of k experts and the shared one; of one
   size_t top_k = 0;
@@ -41,7 +59,7 @@ struct DecoderModel::Layer {
   uint64_t dense_bytes() const {  // packed weights that every step reads, without the experts
     uint64_t bytes = 0;
     for (const LinearLayer* l : {qkv.get(), output.get(), delta_in.get(), latent.get(), q_up.get(),
-                                 kv_up.get(), moe.router.get()})
+                                 kv_up.get(), moe.router.get(), index_kw.get(), index_q.get()})
       bytes += l != nullptr ? l->packed_bytes() : 0;
     for (const HeadLinear* l : {query_up.get(), value_up.get()})
       bytes += l != nullptr ? l->packed_bytes() : 0;
@@ -53,7 +71,7 @@ struct DecoderModel::Layer {
 struct DecoderModel::Buffers {
   std::vector<float> h, a, branch;  // [T, hidden]
   std::vector<float> q, k, v, qkv, absorbed, attended, latent, q_latent, kv_latent;
-  std::vector<float> router, gathered, weights, gate;
+  std::vector<float> router, gathered, weights, gate, beside, experts_in;
   std::vector<int32_t> positions, ones_ids, ids;
   std::vector<size_t> lengths;  // of the sequence that a row belongs to
   // Blocks of one layer: those of item 0, of item 1, ...; where an item's begin, and its rows.
@@ -67,6 +85,12 @@ struct DecoderModel::Buffers {
   std::vector<float> latent_rows, kv_rows, k_rows, v_rows;
   std::vector<float> ones;
   std::vector<AttentionScratch> scratch;  // per thread
+  // Sparse attention: what the last layer with an indexer chose, item by item; where an item's
+  // begins, and how many words a row has.
+  std::vector<float> index_q, index_kw;
+  std::vector<uint64_t> selected;
+  std::vector<size_t> selected_at, selected_words;
+  std::vector<IndexScratch> index_scratch;
 };
 
 class DecoderModel::Timer {

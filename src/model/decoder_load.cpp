@@ -7,61 +7,14 @@
 #include "base/error.h"
 #include "model/arch/arch.h"
 #include "model/decoder_layer.h"
+#include "model/decoder_parts.h"
+#include "nn/ops.h"
 #include "quant/quant_access.h"
 
 namespace moebius {
 namespace {
 
-// The name of layer `index`'s member `suffix`, whatever prefix the exporter used ("model.",
-// "language_model.model.", ...).
-std::string layer_name(const Checkpoint& checkpoint, size_t index, std::string_view suffix) {
-  for (const Module& m : checkpoint.modules())
-    if (m.layer >= 0)
-      if (const size_t at = m.name.find("layers."); at != std::string::npos)
-        return fmt::format("{}layers.{}.{}", m.name.substr(0, at), index, suffix);
-  fail("{}: has no layers", checkpoint.folder());
-}
-
-class Parts {
- public:
-  Parts(const Checkpoint& checkpoint, size_t index)
-      : checkpoint_(checkpoint), prefix_(layer_name(checkpoint, index, "")) {}
-  const Module* find(std::string_view suffix) const {
-    return checkpoint_.find_module(prefix_ + std::string(suffix));
-  }
-  const Module& require(std::string_view suffix) const {
-    const Module* m = find(suffix);
-    if (m == nullptr) fail("{}: {}{} is missing", checkpoint_.folder(), prefix_, suffix);
-    return *m;
-  }
-  bool has(const std::string& tensor) const {
-    return checkpoint_.store().find(prefix_ + tensor) != nullptr;
-  }
-  std::vector<float> values(const std::string& suffix, size_t count) const {
-    const TensorInfo& t = checkpoint_.store().require(prefix_ + suffix);
-    std::vector<float> v = read_floats(checkpoint_.store(), t);
-    if (v.size() != count)
-      fail("{} is {}; expected {} values", checkpoint_.store().where(t), describe(t), count);
-    return v;
-  }
-  Norm norm(const std::string& suffix, NormKind kind, float epsilon, size_t count) const {
-    Norm n{kind, epsilon, values(suffix + ".weight", count), {}};
-    if (checkpoint_.store().find(prefix_ + suffix + ".bias") != nullptr)
-      n.bias = values(suffix + ".bias", count);
-    return n;
-  }
-
- private:
-  const Checkpoint& checkpoint_;
-  std::string prefix_;
-};
-
 constexpr std::string_view kKvUp = "self_attn.kv_b_proj";
-
-void expect_width(const Module& m, size_t N, const char* what) {
-  if (m.plan.N != N)
-    fail("{} has {} outputs; the config's {} ask for {}", m.name, m.plan.N, what, N);
-}
 
 // A dense MLP runs as a mixture with one expert.
 MoeBlock dense_block(const Parts& parts, const ModelConfig& config, size_t index) {
@@ -110,12 +63,14 @@ DecoderModel::~DecoderModel() = default;
 
 AttentionSpec attention_spec(const DecoderSpec& s, size_t index, bool absorbed) {
   AttentionSpec a;
-  a.heads = s.heads, a.kv_heads = s.kv_heads, a.key_dim = s.key_dim(), a.value_dim = s.value_dim;
+  const HeadSizes sizes = s.sizes(index);
+  a.heads = sizes.heads, a.kv_heads = sizes.kv_heads, a.key_dim = s.key_dim(index),
+  a.value_dim = sizes.value_dim;
   if (s.latent() && absorbed)
     a.kv_heads = 1, a.key_dim = s.kv_lora + s.rope_dim, a.value_dim = s.kv_lora;
   a.scale = s.attention_scale != 0
                 ? s.attention_scale
-                : static_cast<float>(1 / std::sqrt(static_cast<double>(s.key_dim())));
+                : static_cast<float>(1 / std::sqrt(static_cast<double>(s.key_dim(index))));
   a.window = s.layers[index].window, a.chunk = s.layers[index].chunk;
   return a;
 }
@@ -232,6 +187,33 @@ void DecoderModel::load_delta(const Checkpoint& checkpoint, size_t index, Layer&
   layer.output = load_linear(checkpoint, {&parts.require("linear_attn.out_proj")}, layer_options_);
 }
 
+void DecoderModel::load_qkv(const Checkpoint& checkpoint, size_t index, Layer& layer) {
+  const Parts parts(checkpoint, index);
+  const DecoderSpec& s = spec_;
+  const HeadSizes& n = layer.sizes;
+  const size_t nq = n.heads * n.head_dim, nk = n.kv_heads * n.head_dim;
+  std::vector<const Module*> modules = {&parts.require("self_attn.q_proj")};
+  expect_width(*modules.back(), nq * (s.output_gate ? 2 : 1), "heads and head_dim");
+  if (layer.keys) {
+    modules.push_back(&parts.require("self_attn.k_proj"));
+    expect_width(*modules.back(), nk, "key-value heads and head_dim");
+  }
+  if (layer.keys && layer.values) {
+    modules.push_back(&parts.require("self_attn.v_proj"));
+    expect_width(*modules.back(), n.kv_heads * n.value_dim, "key-value heads and head_dim");
+  }
+  if (s.gate_proj != nullptr) {
+    modules.push_back(&parts.require(s.gate_proj));
+    expect_width(*modules.back(), n.heads * n.value_dim, "heads and head_dim");
+  }
+  layer.qkv = load_linear(checkpoint, modules, layer_options_);
+  const bool whole = s.qk_norm == QkNorm::kWhole;
+  if (!whole && s.qk_norm != QkNorm::kHead && s.qk_norm != QkNorm::kHeadAfter) return;
+  layer.q_norm = parts.norm(s.q_norm, s.norm, s.norm_epsilon, whole ? nq : n.head_dim);
+  if (layer.keys)
+    layer.k_norm = parts.norm(s.k_norm, s.norm, s.norm_epsilon, whole ? nk : n.head_dim);
+}
+
 void DecoderModel::load_attention(const Checkpoint& checkpoint, size_t index, Layer& layer) {
   if (spec_.layers[index].linear) return load_delta(checkpoint, index, layer);
   const Parts parts(checkpoint, index);
@@ -242,42 +224,60 @@ void DecoderModel::load_attention(const Checkpoint& checkpoint, size_t index, La
   if (s.latent()) {
     load_latent(checkpoint, index, layer);
   } else {
-    const Module &q = parts.require("self_attn.q_proj"), &k = parts.require("self_attn.k_proj"),
-                 &v = parts.require("self_attn.v_proj");
-    expect_width(q, s.heads * s.head_dim * (s.output_gate ? 2 : 1), "heads and head_dim");
-    expect_width(k, s.kv_heads * s.head_dim, "key-value heads and head_dim");
-    expect_width(v, s.kv_heads * s.value_dim, "key-value heads and head_dim");
-    layer.qkv = linear({&q, &k, &v});
-    const bool whole = s.qk_norm == QkNorm::kWhole;
-    if (whole || s.qk_norm == QkNorm::kHead || s.qk_norm == QkNorm::kHeadAfter) {
-      layer.q_norm =
-          parts.norm(s.q_norm, s.norm, s.norm_epsilon, whole ? s.heads * s.head_dim : s.head_dim);
-      layer.k_norm = parts.norm(s.k_norm, s.norm, s.norm_epsilon,
-                                whole ? s.kv_heads * s.head_dim : s.head_dim);
-    }
+    load_qkv(checkpoint, index, layer);
   }
+  if (s.layers[index].indexes) load_indexer(checkpoint, index, layer);
   layer.output = linear({&parts.require("self_attn.o_proj")});
   AttentionSpec a = attention_spec(s, index, layer.kv_up == nullptr);
-  if (s.sinks) a.sinks = parts.values("self_attn.sinks", s.heads);
+  if (s.layers[index].sinks) a.sinks = parts.values(s.sinks, layer.sizes.heads);
   // What is made of latents at each use is of the activations' type, whatever latents are kept in.
   const KvStorage stored = layer.kv_up != nullptr ? KvStorage{kv_type_of(options_.type)}
                                                   : storage_of(checkpoint, s, index, options_);
   layer.attention = std::make_unique<AttentionPlan>(plan_attention(
       std::move(a), options_.type, stored, layer_options_.cpu, layer_options_.policy));
+  layer.index_at =
+      layer.kv_up != nullptr ? layer.latents.block_bytes() : layer.attention->kv.block_bytes();
+}
+
+// A dense MLP beside the experts. The router reads x / rms(x) * scale / sqrt(hidden).
+void DecoderModel::load_beside(const Checkpoint& checkpoint, size_t index, Layer& layer) {
+  const Parts parts(checkpoint, index);
+  const auto norm = [&](const char* name) {
+    return parts.norm(name, spec_.norm, spec_.norm_epsilon, hidden_);
+  };
+  layer.beside = load_moe(checkpoint, dense_block(parts, checkpoint.config(), index),
+                          layer_options_, MoePart::kExperts)
+                     .experts;
+  layer.beside_out = norm("post_feedforward_layernorm_1");
+  layer.experts_in = norm("pre_feedforward_layernorm_2");
+  layer.experts_out = norm("post_feedforward_layernorm_2");
+  layer.router_in = {
+      NormKind::kRmsFused, spec_.norm_epsilon, parts.values("router.scale", hidden_), {}};
+  const float root = 1.0f / std::sqrt(static_cast<float>(hidden_));
+  for (float& v : layer.router_in.weight) v *= root;
 }
 
 void DecoderModel::load_layer(const Checkpoint& checkpoint, size_t index, Layer& layer) {
   const Parts parts(checkpoint, index);
-  layer.input_norm = parts.norm("input_layernorm", spec_.norm, spec_.norm_epsilon, hidden_);
-  layer.post_norm = parts.norm("post_attention_layernorm", spec_.norm, spec_.norm_epsilon, hidden_);
+  const DecoderSpec& s = spec_;
+  layer.sizes = s.sizes(index), layer.key_dim = s.key_dim(index);
+  layer.keys = s.layers[index].kv_from == 0, layer.values = !s.layers[index].values_are_keys;
+  for (const auto& [name, norm] :
+       {std::pair{s.attention_in, &layer.attention_in},
+        std::pair{s.attention_out, &layer.attention_out}, std::pair{s.block_in, &layer.block_in},
+        std::pair{s.block_out, &layer.block_out}})
+    if (name != nullptr) *norm = parts.norm(name, s.norm, s.norm_epsilon, hidden_);
+  if (s.layer_scalar != nullptr) layer.scalar = parts.values(s.layer_scalar, 1)[0];
   load_attention(checkpoint, index, layer);
+  if (s.dense_beside) load_beside(checkpoint, index, layer);
   const auto& blocks = checkpoint.moe_blocks();
   const auto stored = std::find_if(blocks.begin(), blocks.end(), [&](const MoeBlock& b) {
     return b.layer == static_cast<int>(index);
   });
   layer.routed = stored != blocks.end();
   if (layer.routed) {
-    const MoeBlock with_shared = take_layer_shared(*stored), *block = &with_shared;
+    MoeBlock with_shared = take_layer_shared(*stored), *block = &with_shared;
+    if (layer.beside != nullptr) block->routing_reason.clear();  // its tensors are known here
     layer.moe = load_moe(checkpoint, *block, layer_options_);
     const size_t shared = block->shared[2] != nullptr ? 1 : 0;
     layer.expert_bytes = expert_packed(*layer.moe.experts, block->experts.size() + shared);
@@ -297,6 +297,8 @@ std::unique_ptr<DecoderModel> DecoderModel::load(const Checkpoint& checkpoint,
   model->spec_ = decoder_spec(config);
   checkpoint.require_supported();
   model->options_ = options;
+  if (model->spec_.round_embedding_multiplier)
+    round_to(options.type, &model->spec_.embedding_multiplier, 1);
   model->hidden_ = static_cast<size_t>(config.hidden),
   model->vocab_ = static_cast<size_t>(config.vocab);
   LayerOptions& lo = model->layer_options_;
@@ -329,19 +331,22 @@ std::unique_ptr<DecoderModel> DecoderModel::load(const Checkpoint& checkpoint,
     return m.kind == ModuleKind::kNorm && m.layer < 0;
   });
   if (norm == modules.end()) fail("{}: has no final norm", checkpoint.folder());
-  model->final_norm_ = {
-      model->spec_.norm,
-      model->spec_.norm_epsilon,
-      read_floats(checkpoint.store(), checkpoint.store().require(norm->name + ".weight")),
-      {}};
+  model->final_norm_ =
+      Norm{model->spec_.norm,
+           model->spec_.norm_epsilon,
+           read_floats(checkpoint.store(), checkpoint.store().require(norm->name + ".weight")),
+           {}};
   if (const TensorInfo* bias = checkpoint.store().find(norm->name + ".bias"))
-    model->final_norm_.bias = read_floats(checkpoint.store(), *bias);
+    model->final_norm_->bias = read_floats(checkpoint.store(), *bias);
   model->output_ = load_linear(checkpoint, {output}, lo);
-  model->rope_ = std::make_unique<Rope>(model->spec_.rope);
+  model->ropes_.push_back(std::make_unique<Rope>(model->spec_.rope));
+  for (const RopeSpec& r : model->spec_.other_ropes)
+    model->ropes_.push_back(std::make_unique<Rope>(r));
   model->kv_plan_ = plan_kv(checkpoint, model->spec_, options, lo.cpu);
   model->kv_memory_ = std::make_unique<KvMemory>(model->kv_plan_.kinds, kEngineSlab);
   model->buffers_ = std::make_unique<Buffers>();
   model->buffers_->scratch.resize(options.pool->size());
+  model->buffers_->index_scratch.resize(options.pool->size());
   return model;
 }
 
@@ -350,6 +355,7 @@ uint64_t DecoderModel::packed_bytes() const {
   for (const auto& l : layers_) {
     bytes += l->moe.experts->packed_bytes() + l->moe.experts->gate_bytes();
     bytes += l->dense_bytes();
+    if (l->beside != nullptr) bytes += l->beside->packed_bytes();
   }
   return bytes;
 }
@@ -359,6 +365,7 @@ uint64_t DecoderModel::weight_bytes_per_token() const {
   for (const auto& l : layers_) {
     bytes += l->moe_bytes_per_token;
     bytes += l->dense_bytes();
+    if (l->beside != nullptr) bytes += l->beside->packed_bytes();
   }
   return bytes;
 }

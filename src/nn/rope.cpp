@@ -54,7 +54,8 @@ std::vector<double> rope_frequencies(const RopeSpec& s, size_t length) {
   if (s.scaling == RopeScaling::kDynamic && long_as > s.original_length && s.dims > 2)
     base *= std::pow(s.factor * long_as / s.original_length - (s.factor - 1), d / (d - 2));
   std::vector<double> f(s.dims / 2);
-  for (size_t j = 0; j < f.size(); ++j) f[j] = std::pow(base, -2.0 * static_cast<double>(j) / d);
+  for (size_t j = 0; j + s.still < f.size(); ++j)
+    f[j] = std::pow(base, -2.0 * static_cast<double>(j) / d);
   switch (s.scaling) {
     case RopeScaling::kLinear:
       for (double& v : f) v /= s.factor;

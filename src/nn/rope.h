@@ -15,7 +15,8 @@ namespace moebius {
 enum class RopeScaling : uint8_t { kNone, kLinear, kDynamic, kYarn, kLlama3, kLongRope };
 
 struct RopeSpec {
-  size_t dims = 0;  // rotated features of a head (even); the rest pass through
+  size_t dims = 0;   // rotated features of a head (even); the rest pass through
+  size_t still = 0;  // of the dims / 2 pairs so many, the last ones, do not turn
   double base = 10000.0;
   bool interleaved = false;  // pairs (2j, 2j+1) instead of (j, j + dims/2)
   RopeScaling scaling = RopeScaling::kNone;

@@ -43,7 +43,7 @@ RULES = [
     (r"first_k_dense_replace|num_dense_layers|moe_layer_start_index|dense_first_layers|num_first_dense_layers", 1),
     (r"q_lora_rank|kv_lora_rank|o_lora_rank|output_lora_rank", 32), (r"qk_nope_head_dim|qk_rope_head_dim|v_head_dim|rotary_dim", 16),
     (r"qk_head_dim", 32),
-    (r"index_n_heads", 4), (r"index_topk", 8),
+    (r"index_n_heads", 16), (r"index_topk", 8),
     (r"max_position_embeddings|max_sequence_length|n_positions|max_target_positions|max_source_positions|max_seq_len|seq_length", 256),
     (r"sliding_window|sliding_window_size|attention_chunk_size|window_size|attn_window", 8),
     (r"mamba_n_heads|mamba_num_heads|mamba_n_mamba_heads", 8), (r"mamba_d_head|mamba_head_dim", 16), (r"mamba_d_state|ssm_state_size|mamba_state_dim", 16),
@@ -87,6 +87,8 @@ SPECIAL = {
     "llama4": {"vision_config.vision_output_dim": HIDDEN, "vision_config.projector_input_dim": HIDDEN,
                "vision_config.projector_output_dim": HIDDEN},
     "mistral4": {"head_dim": 32},
+    "mimo_v2_flash": {"rope_parameters": {t: {"rope_type": "default", "rope_theta": b, "partial_rotary_factor": 0.5}
+                                          for t, b in ((FULL, 50000.0), ("sliding_attention", 10000.0))}},   # a third of 16 is odd
     "muse_spark": {"text_config.moe_hidden_size": 48, "audio_config.conv_ffn_dim": 96, "vision_adapter_dim": 64},
     "qwen4_exp": {"text_config.indexer_n_heads": 2, "text_config.indexer_kv_heads": 1, "text_config.indexer_head_dim": 16,
                   "text_config.indexer_budget": 8, "text_config.indexer_compress_ratio": 4, "text_config.hc_lowrank": 16},

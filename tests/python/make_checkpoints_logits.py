@@ -138,6 +138,7 @@ def write(folder, dense, decoded):
     linear = [m for m in in_file if in_file[m]["quantized"] and ("q_proj" in m or "kv_a_proj" in m)][-1:] or [
         m for m in in_file if in_file[m]["quantized"]][-1:]
     blocks = sorted({m.split(".experts.")[0] for m in in_file if re.search(r"\.experts\.\d+\.", m)})[-1:]
+    blocks = [b for b in blocks if not re.search(r"\.\d+$", b)]       # experts that hang on the layer: no block of their own
     for name in linear + blocks:
         k = in_file[name]["K"] if name in in_file else model.config.hidden_size
         x = torch.randn(ROWS, k, generator=torch.Generator().manual_seed(9))

@@ -39,6 +39,15 @@ TINY = dict(COMMON, vocab_size=32, hidden_size=32, num_hidden_layers=2, num_atte
 THEADS = dict(TINY, head_dim=16, moe_intermediate_size=16, num_experts_per_tok=2)
 ROUTED = dict(THEADS, n_routed_experts=4, n_shared_experts=1, n_group=1, topk_group=1, norm_topk_prob=True, routed_scaling_factor=1.5)
 
+TINY_MLA = dict(MLA, hidden_size=32, num_attention_heads=2, num_key_value_heads=2, kv_lora_rank=32, q_lora_rank=32, intermediate_size=32,
+                moe_intermediate_size=32, n_shared_experts=1, n_group=2, topk_group=1, routed_scaling_factor=1.8, norm_topk_prob=True)
+# 6 keys of what comes before are seen: tests look at sequences on both sides of it. Enough heads that no score is 0: ties are left to torch
+SPARSE = dict(TINY_MLA, index_n_heads=16, index_head_dim=16, index_topk=6)
+
+WINDOW_FIRST, WINDOW_LAST = ["sliding_attention", "full_attention"], ["full_attention", "sliding_attention"]
+TWO_ROPES = dict(full_attention=dict(rope_type="default", rope_theta=50000.0, partial_rotary_factor=0.5),
+                 sliding_attention=dict(rope_type="default", rope_theta=1000.0, partial_rotary_factor=0.75))
+
 # key: (config class, arguments)
 MODELS = {
     # Qwen3-MoE in six sizes: small (layer 0 dense), wide (K = 128 and 256), odd, both layers MoE, one layer (twice)
@@ -101,6 +110,30 @@ MODELS = {
                                                         shared_intermediate_size=24, embedding_multiplier=1.5,
                                                         attention_multiplier=0.125, residual_multiplier=0.5, logits_scaling=2.0)),
     "ariatext": ("AriaTextConfig", dict(TINY, intermediate_size=16, moe_num_experts=4, moe_topk=2, moe_num_shared_experts=1)),
+    # windows, full attention with other heads whose values are keys; the last two layers take keys and values of the first two
+    "gemma4": ("Gemma4TextConfig", dict(TINY, num_hidden_layers=4, num_key_value_heads=2, head_dim=16, global_head_dim=32,
+                                        num_global_key_value_heads=1, attention_k_eq_v=True, num_kv_shared_layers=2, sliding_window=8,
+                                        layer_types=["sliding_attention", "full_attention"] * 2, hidden_size_per_layer_input=0,
+                                        enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=32,
+                                        final_logit_softcapping=0.5, tie_word_embeddings=True)),
+    "mistral4": ("Mistral4Config", dict(TINY_MLA, rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1,
+                                                                       original_max_position_embeddings=4))),
+    "deepseekv32": ("DeepseekV32Config", SPARSE),
+    "glmmoedsa": ("GlmMoeDsaConfig", dict(SPARSE, n_group=1, indexer_types=["full", "shared"])),
+    "mimov2flash": ("MiMoV2FlashConfig", dict(TINY, num_attention_heads=4, head_dim=16, v_head_dim=8, moe_intermediate_size=32, n_routed_experts=4,
+                                              num_experts_per_tok=2, sliding_window=8, layer_types=WINDOW_LAST, rope_parameters=TWO_ROPES)),
+    "flexolmo": ("FlexOlmoConfig", dict(TINY, num_experts=4, num_experts_per_tok=2, norm_topk_prob=False)),
+    "afmoe": ("AfmoeConfig", dict(THEADS, moe_intermediate_size=32, num_experts=4, num_shared_experts=1, route_scale=1.5, mup_enabled=True,
+                                  sliding_window=8, layer_types=WINDOW_FIRST)),
+    "cohere2moe": ("Cohere2MoeConfig", dict(TINY, head_dim=16, num_experts=4, num_experts_per_tok=2, logit_scale=0.25, sliding_window=8,
+                                            prefix_dense_intermediate_size=32, num_hidden_layers=3, first_k_dense_replace=1,
+                                            sliding_window_pattern=2)),
+    "mellum": ("MellumConfig", dict(THEADS, moe_intermediate_size=32, num_experts=4, sliding_window=8, layer_types=WINDOW_FIRST,
+                                    rope_parameters=TWO_ROPES)),
+    "granitemoeswa": ("GraniteMoeSWAConfig", dict(TINY, num_local_experts=4, num_experts_per_tok=2, shared_intermediate_size=32,
+                                                  embedding_multiplier=1.5, attention_multiplier=0.125, residual_multiplier=0.5,
+                                                  logits_scaling=2.0, sliding_window=8, layer_types=WINDOW_LAST,
+                                                  layer_rope_theta=[0, 5000.0])),
     "qwen3": ("Qwen3Config", dict(FHEADS, intermediate_size=64)),
     "llama": ("LlamaConfig", dict(FAMILY, intermediate_size=64, rope_parameters=LLAMA3)),
     "mistral": ("MistralConfig", dict(FHEADS, intermediate_size=64, sliding_window=8)),
@@ -108,6 +141,12 @@ MODELS = {
     "qwen3next": ("Qwen3NextConfig", dict(QWEN_LINEAR, layer_types=["linear_attention", "full_attention"])),
     "qwen35moe": ("Qwen3_5MoeTextConfig", dict(QWEN_LINEAR, layer_types=["linear_attention", "full_attention"])),
 }
+
+
+def register():
+    """Text parts that transformers loads only inside of a wrapper."""
+    from transformers import AutoModelForCausalLM, Mistral4Config, Mistral4ForCausalLM
+    AutoModelForCausalLM.register(Mistral4Config, Mistral4ForCausalLM, exist_ok=True)
 
 
 def seed_of(key):
@@ -118,17 +157,17 @@ def randomize(model, key):
     """Values with structure: transformers' own initialization is too small and too even to exercise anything."""
     g = torch.Generator().manual_seed(seed_of(key))
     for name, p in sorted(list(model.named_parameters()) + list(model.named_buffers())):
-        if not p.is_floating_point() or "inv_freq" in name:
+        if not p.is_floating_point() or "inv_freq" in name or "embed_scale" in name:
             continue
         r = torch.randn(p.shape, generator=g)
         if "e_score_correction_bias" in name or name.endswith("sinks"):
             p.data = 0.3 * r
         elif p.ndim == 1:
-            p.data = (1.0 + 0.2 * r) if name.endswith("weight") else 0.2 * r
+            p.data = (1.0 + 0.2 * r) if name.endswith(("weight", "scalar", "scale")) else 0.2 * r
         elif ".gate.weight" in name or "router" in name:
             p.data = 0.4 * r
-        elif "embed_tokens" in name:
-            p.data = r
+        elif "embed_tokens" in name:    # a tied head would only repeat a large one
+            p.data = 0.05 * r if key == "gemma4" else r
         else:
             rows = torch.rand(p.shape[:-1] + (1,), generator=g)
             p.data = (r + (rows - 0.5)) * (0.05 + 0.2 * rows)

@@ -177,7 +177,9 @@ CASES = [
     *[x(f"{m}-dense", None, m, stage="dense") for m in
       ("olmoe", "mixtral", "qwen2moe", "deepseekv2", "deepseekv3", "glm4moe", "gptoss", "granitemoe", "minimaxm2",
        "llama4", "phimoe", "qwen3", "llama", "mistral", "qwen3next", "qwen35moe",
-       "glm4moelite", "solaropen", "dots1", "ernie45moe", "exaonemoe", "hunyuanmoe", "hyv3", "granitemoeshared", "ariatext")],
+       "glm4moelite", "solaropen", "dots1", "ernie45moe", "exaonemoe", "hunyuanmoe", "hyv3", "granitemoeshared", "ariatext",
+       "gemma4", "mistral4", "deepseekv32", "glmmoedsa", "mimov2flash", "flexolmo", "afmoe", "mellum", "granitemoeswa",
+       "cohere2moe")],
     # --- families, quantized
     x("olmoe-fp8-static", pre("FP8"), "olmoe", calibrate=True),
     x("mixtral-w4a16-g32", one(lambda: w(4, 32)), "mixtral"),
@@ -199,5 +201,8 @@ CASES = [
     x("llama4-fp8-dynamic", pre("FP8_DYNAMIC"), "llama4", stage="compose", compose="llama4"),
     x("phimoe-w4a16-g32", one(lambda: w(4, 32)), "phimoe"),
     x("llama-w8a8", pre("W8A8"), "llama"),
+    *[x(f"{m}-{name}", schemes, m) for m in ("gemma4", "mistral4", "deepseekv32", "glmmoedsa", "mimov2flash", "flexolmo", "afmoe",
+                                                   "mellum", "granitemoeswa", "cohere2moe")
+      for name, schemes in (("w4a16-g32", one(lambda: w(4, 32))), ("fp8-dynamic", pre("FP8_DYNAMIC")))],
     x("mistral-w4a8-g32", one(lambda: w(4, 32), a8, PACK), "mistral"),
 ]

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import torch
 
+from make_checkpoints_models import register
+
 PROMPT, NEW, SEEDS, MARGIN, NOISE = 40, 64, 48, 2e-3, 1e-5
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 
@@ -76,6 +78,7 @@ def search(folder):
 def main():
     out = GOLDEN / "greedy.json"
     said = json.loads(out.read_text()) if out.exists() else {}
+    register()
     for folder in sorted(GOLDEN.glob("*-dense")):
         if not sys.argv[1:] or folder.name in sys.argv[1:]:
             said[folder.name] = search(folder)

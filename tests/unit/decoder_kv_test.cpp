@@ -59,8 +59,9 @@ struct Loaded {
   std::unique_ptr<DecoderModel> model;
 };
 
-constexpr const char* kFolders[] = {"qwen3moe-w4a8-g32-pack", "gptoss-dense", "llama4-dense",
-                                    "deepseekv3-dense", "deepseekv3-w4a8-g32"};
+constexpr const char* kFolders[] = {
+    "qwen3moe-w4a8-g32-pack", "gptoss-dense", "llama4-dense",      "deepseekv3-dense",
+    "deepseekv3-w4a8-g32",    "gemma4-dense", "deepseekv32-dense", "glmmoedsa-fp8-dynamic"};
 
 bool same(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;

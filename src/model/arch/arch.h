@@ -28,8 +28,9 @@ ConfigFields fields_of(const ModelConfig& config);
 // Sizes, norm epsilon, rotation over `rotary_dims` (0: partial_rotary_factor of the config, else
 // the whole head), one LayerSpec per layer.
 DecoderSpec common_spec(const ModelConfig& config, size_t rotary_dims = 0);
-// Rotation as the config declares it: rope_parameters, or rope_theta and rope_scaling.
-RopeSpec rope_spec(const ModelConfig& config, size_t dims);
+// Rotation as the config declares it (of one type of layers, where they differ): rope_parameters, or
+// rope_theta and rope_scaling.
+RopeSpec rope_spec(const ModelConfig& config, size_t dims, const std::string& layer_type = "");
 // m(s, k) of YaRN: 1 for s <= 1, else 0.1 k ln s + 1.
 double yarn_magnitude(double factor, double k);
 // What a family's configuration means where config.json is silent.
@@ -47,6 +48,17 @@ struct WindowRule {
 };
 void set_windows(const ModelConfig& config, DecoderSpec& spec, const WindowRule& rule = {});
 
+// Rotations of full attention and of windows, where rope_parameters has one object for each; after
+// the windows are set. `share` of a head is rotated where they do not say it.
+void set_typed_ropes(const ModelConfig& config, DecoderSpec& spec, double share = 1.0);
+
+DecoderSpec afmoe_spec(const ModelConfig&);
+DecoderSpec cohere2_moe_spec(const ModelConfig&);
+DecoderSpec flex_olmo_spec(const ModelConfig&);
+DecoderSpec granite_swa_spec(const ModelConfig&);
+DecoderSpec mellum_spec(const ModelConfig&);
+DecoderSpec mimo_spec(const ModelConfig&);
+DecoderSpec gemma4_spec(const ModelConfig&);
 DecoderSpec qwen3_spec(const ModelConfig&);
 DecoderSpec qwen3_next_spec(const ModelConfig&);
 DecoderSpec olmoe_spec(const ModelConfig&);
@@ -55,6 +67,8 @@ DecoderSpec qwen2_moe_spec(const ModelConfig&);
 DecoderSpec granite_moe_spec(const ModelConfig&);
 DecoderSpec glm4_moe_spec(const ModelConfig&);
 DecoderSpec deepseek_spec(const ModelConfig&);
+DecoderSpec mistral4_spec(const ModelConfig&);
+DecoderSpec sparse_deepseek_spec(const ModelConfig&);
 DecoderSpec gpt_oss_spec(const ModelConfig&);
 DecoderSpec minimax_m2_spec(const ModelConfig&);
 DecoderSpec llama_spec(const ModelConfig&);

@@ -9,25 +9,28 @@ namespace moebius {
 namespace {
 
 // rope_parameters (transformers 5) or rope_scaling (transformers 4); both may hold the type under
-// two names.
-const Json& rope_object(const ModelConfig& config) {
+// two names. A model with several rotations has one object per type of layer in it.
+const Json& rope_object(const ModelConfig& config, const std::string& layer_type = "") {
   static const Json kNothing = Json::object();
   for (const char* name : {"rope_parameters", "rope_scaling"})
-    if (const Json* j = config.text.find(name); j != nullptr && j->is_object()) return *j;
+    if (const Json* j = config.text.find(name); j != nullptr && j->is_object()) {
+      const Json* own = layer_type.empty() ? nullptr : j->find(layer_type);
+      return own != nullptr && own->is_object() ? *own : *j;
+    }
   return kNothing;
 }
 
 RopeScaling scaling_of(const ConfigFields& f) {
   const std::string type = f.string({"rope_type", "type"}).value_or("default");
   if (type == "default" || type == "mrope") return RopeScaling::kNone;
-  if (type == "linear") return RopeScaling::kLinear;
+  if (type == "linear" || type == "proportional") return RopeScaling::kLinear;
   if (type == "dynamic") return RopeScaling::kDynamic;
   if (type == "yarn") return RopeScaling::kYarn;
   if (type == "llama3") return RopeScaling::kLlama3;
   if (type == "longrope" || type == "su") return RopeScaling::kLongRope;
   fail(
-      "{}: '{}' is not a known rotary scaling; known are default, linear, dynamic, yarn, llama3, "
-      "longrope",
+      "{}: '{}' is not a known rotary scaling; known are default, linear, proportional, dynamic, "
+      "yarn, llama3, longrope",
       f.label("rope_type"), printable(type));
 }
 
@@ -59,9 +62,9 @@ double yarn_magnitude(double factor, double k) {
   return factor <= 1 ? 1.0 : 0.1 * k * std::log(factor) + 1.0;
 }
 
-RopeSpec rope_spec(const ModelConfig& config, size_t dims) {
+RopeSpec rope_spec(const ModelConfig& config, size_t dims, const std::string& layer_type) {
   const ConfigFields top = fields_of(config);
-  const Json& object = rope_object(config);
+  const Json& object = rope_object(config, layer_type);
   const ConfigFields f(
       object, "config.json",
       config.text.find("rope_parameters") != nullptr ? "rope_parameters." : "rope_scaling.");
@@ -74,6 +77,12 @@ RopeSpec rope_spec(const ModelConfig& config, size_t dims) {
   r.scaling = scaling_of(f);
   if (r.scaling == RopeScaling::kNone) return r;
   r.factor = positive(f, {"factor"}, 1);
+  if (f.string({"rope_type", "type"}) == "proportional") {  // the other pairs stand still
+    const double share = f.number({"partial_rotary_factor"}).value_or(1.0);
+    if (!(share >= 0 && share <= 1))
+      fail("{}: is {}; expected 0 to 1", f.label("partial_rotary_factor"), share);
+    r.still = dims / 2 - static_cast<size_t>(share * static_cast<double>(dims) / 2);
+  }
   const double fallback =
       config.max_positions > 0 ? static_cast<double>(config.max_positions) : 4096;
   r.original_length = object.find("original_max_position_embeddings") != nullptr
@@ -140,6 +149,20 @@ DecoderSpec common_spec(const ModelConfig& config, size_t rotary_dims) {
   }
   s.rope = rope_spec(config, rotary_dims);
   return s;
+}
+
+void set_typed_ropes(const ModelConfig& config, DecoderSpec& s, double share) {
+  const auto rope = [&](const char* type) {
+    const Json& object = rope_object(config, type);
+    const ConfigFields f(object, "config.json", fmt::format("rope_parameters.{}.", type));
+    const double own = f.number({"partial_rotary_factor"}).value_or(share);
+    if (!(own > 0 && own <= 1))
+      fail("{}: is {}; expected more than 0, at most 1", f.label("partial_rotary_factor"), own);
+    return rope_spec(config, static_cast<size_t>(own * static_cast<double>(s.head_dim)), type);
+  };
+  s.rope = rope("full_attention");
+  s.other_ropes = {rope("sliding_attention")};
+  for (LayerSpec& layer : s.layers) layer.rope = layer.window != 0 ? 1 : 0;
 }
 
 void set_windows(const ModelConfig& config, DecoderSpec& spec, const WindowRule& rule) {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeepSeek-V2, -V3 and Kimi-K2: latent attention (MLA), rotation of neighbouring pairs, YaRN that
 // also changes the scale.
+#include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
 #include "model/arch/arch.h"
 
 namespace moebius {
@@ -27,6 +29,51 @@ DecoderSpec deepseek_spec(const ModelConfig& config) {
     scale *= m * m;
   }
   s.attention_scale = static_cast<float>(scale);
+  return s;
+}
+
+// Llama-4's growing temperature on the queries, by positions of the unscaled model.
+DecoderSpec mistral4_spec(const ModelConfig& config) {
+  DecoderSpec s = deepseek_spec(config);
+  const Json* rope = config.text.find("rope_parameters");
+  if (rope == nullptr || !rope->is_object()) return s;
+  const auto beta =
+      ConfigFields(*rope, "config.json", "rope_parameters.").number({"llama_4_scaling_beta"});
+  for (LayerSpec& layer : s.layers) {
+    layer.temperature_scale = static_cast<float>(beta.value_or(0));
+    layer.temperature_floor = static_cast<float>(s.rope.original_length);
+    layer.temperature_first = 0;
+  }
+  return s;
+}
+
+// DeepSeek-V3.2 and GLM-5: an indexer chooses the keys that a row sees; its rotation has pairs of its
+// own. Layers may take the choice of the layer before.
+DecoderSpec sparse_deepseek_spec(const ModelConfig& config) {
+  const ConfigFields f = fields_of(config);
+  DecoderSpec s = deepseek_spec(config);
+  const bool glm = config.family == "glm_moe_dsa";
+  s.rope.interleaved = true;
+  s.indexer.heads = static_cast<size_t>(f.integer_or({"index_n_heads"}, glm ? 32 : 64, 1, 1 << 16));
+  s.indexer.head_dim = static_cast<size_t>(f.integer_or({"index_head_dim"}, 128, 1, 1 << 16));
+  s.indexer.top_k = static_cast<size_t>(f.integer_or({"index_topk"}, 2048, 1, 1 << 30));
+  if (s.q_lora == 0)
+    fail("{}: is missing; the indexer reads the latent of the queries", f.label("q_lora_rank"));
+  if (s.indexer.head_dim < s.rope_dim)
+    fail("{}: is {}; expected at least qk_rope_head_dim = {}", f.label("index_head_dim"),
+         s.indexer.head_dim, s.rope_dim);
+  s.other_ropes.push_back(s.rope);
+  s.other_ropes.back().interleaved = glm;
+  s.indexer_rope = 1;
+  const std::vector<std::string> types = f.strings({"indexer_types"});
+  const int64_t every = f.integer_or({"index_topk_freq"}, 1, 1, 1 << 20),
+                offset = f.integer_or({"index_skip_topk_offset"}, 2, 0, 1 << 20);
+  for (size_t i = 0; i < s.layers.size(); ++i) {
+    const int64_t since = std::max<int64_t>(static_cast<int64_t>(i) - offset + 1, 0);
+    s.layers[i].indexes = !glm || (i < types.size() ? types[i] == "full" : since % every == 0);
+  }
+  if (!s.layers[0].indexes)
+    fail("{}: the first layer is 'shared'; expected 'full'", f.label("indexer_types"));
   return s;
 }
 

@@ -9,7 +9,7 @@ DecoderSpec gpt_oss_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
   DecoderSpec s = common_spec(config);
   s.norm = NormKind::kRmsFused;
-  s.sinks = true;
+  for (LayerSpec& layer : s.layers) layer.sinks = true;
   if (!f.strings({"layer_types"}).empty()) {
     set_windows(config, s);
   } else {  // older configs leave the alternation to the code

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// FlexOlmo: norms behind attention and experts, none before them; q and k normalized over their whole
+// width.
+#include "model/arch/arch.h"
+
+namespace moebius {
+
+DecoderSpec flex_olmo_spec(const ModelConfig& config) {
+  DecoderSpec s = common_spec(config);
+  s.norm = NormKind::kRmsFused;
+  s.qk_norm = QkNorm::kWhole;
+  s.attention_in = s.block_in = nullptr;
+  s.attention_out = "post_attention_layernorm", s.block_out = "post_feedforward_layernorm";
+  return s;
+}
+
+}  // namespace moebius

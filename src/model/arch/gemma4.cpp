@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gemma-4, text: windows and full attention with other head sizes and rotations, values without
+// weights in their norm, norms on both sides of every branch, a dense MLP beside the experts.
+#include <cmath>
+
+#include "base/error.h"
+#include "model/arch/arch.h"
+
+namespace moebius {
+namespace {
+
+// What config.json says of one layer in place of the model's: transformers 5.20 and later.
+HeadSizes global_sizes(const ModelConfig& config, const ConfigFields& f, size_t layer) {
+  HeadSizes sizes;
+  const auto read = [&](const ConfigFields& from, const char* head_dim, const char* kv_heads) {
+    sizes.head_dim = static_cast<size_t>(from.integer_or({head_dim}, 0, 1, 1 << 20));
+    sizes.kv_heads = static_cast<size_t>(from.integer_or({kv_heads}, 0, 1, 1 << 20));
+  };
+  if (const Json* each = config.text.find("per_layer_config"); each != nullptr) {
+    const Json* own = each->is_object() ? each->find(std::to_string(layer)) : nullptr;
+    if (own != nullptr && own->is_object())
+      read(ConfigFields(*own, "config.json", fmt::format("per_layer_config.{}.", layer)),
+           "head_dim", "num_key_value_heads");
+  } else {
+    read(f, "global_head_dim", "num_global_key_value_heads");
+    if (sizes.head_dim == 0) sizes.head_dim = 512;
+    if (!f.boolean({"attention_k_eq_v"}).value_or(false)) sizes.kv_heads = 0;
+  }
+  sizes.value_dim = sizes.head_dim;
+  return sizes;
+}
+
+// Layers at the end may take keys and values from the last layer of their type before them.
+void share_keys(DecoderSpec& s, size_t shared) {
+  const size_t first = s.layers.size() - shared;
+  for (size_t i = first; i < s.layers.size() && shared > 0; ++i)
+    for (size_t j = first; j-- > 0 && s.layers[i].kv_from == 0;)
+      if ((s.layers[i].window == 0) == (s.layers[j].window == 0)) s.layers[i].kv_from = i - j;
+}
+
+void refuse_unknown(const ConfigFields& f) {
+  if (const int64_t width = f.integer_or({"hidden_size_per_layer_input"}, 0, 0, 1 << 20); width > 0)
+    fail("{}: is {}; embeddings per layer cannot be run yet",
+         f.label("hidden_size_per_layer_input"), width);
+  if (f.string({"use_bidirectional_attention"}).value_or("") == "all")
+    fail("{}: is 'all'; only causal attention can be run", f.label("use_bidirectional_attention"));
+}
+
+}  // namespace
+
+DecoderSpec gemma4_spec(const ModelConfig& config) {
+  const ConfigFields f = fields_of(config);
+  refuse_unknown(f);
+  DecoderSpec s = common_spec(config, static_cast<size_t>(config.head_dim));
+  s.norm = NormKind::kRmsFused;
+  s.qk_norm = QkNorm::kHead;
+  s.value_norm = true;
+  s.attention_scale = 1;
+  s.embedding_multiplier = std::sqrt(static_cast<float>(config.hidden));
+  s.round_embedding_multiplier = true;
+  s.attention_out = "post_attention_layernorm";
+  s.block_in = "pre_feedforward_layernorm", s.block_out = "post_feedforward_layernorm";
+  s.dense_beside = config.experts > 0;
+  s.layer_scalar = "layer_scalar";
+  s.logits_cap = static_cast<float>(f.number({"final_logit_softcapping"}).value_or(0));
+  const std::vector<std::string> types = f.strings({"layer_types"});
+  const auto window = static_cast<size_t>(f.integer_or({"sliding_window"}, 512, 1, 1 << 30));
+  const bool k_eq_v = f.boolean({"attention_k_eq_v"}).value_or(false);
+  s.rope = rope_spec(config, s.head_dim, "sliding_attention");
+  for (size_t i = 0; i < s.layers.size(); ++i) {
+    LayerSpec& layer = s.layers[i];
+    const bool slides = i + 1 < s.layers.size() &&
+                        (i < types.size() ? types[i] == "sliding_attention" : (i + 1) % 6 != 0);
+    if (slides) {
+      layer.window = window;
+      continue;
+    }
+    layer.sizes = global_sizes(config, f, i);
+    layer.values_are_keys = k_eq_v;
+    layer.rope = 1;
+    if (s.other_ropes.empty())
+      s.other_ropes.push_back(rope_spec(config, s.sizes(i).head_dim, "full_attention"));
+  }
+  share_keys(s,
+             static_cast<size_t>(f.integer_or({"num_kv_shared_layers"}, 0, 0, config.layers - 1)));
+  return s;
+}
+
+}  // namespace moebius
