@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/math_functions.h"
 #include "kernels/row_functions.h"
 #include "model/decoder_layer.h"
 #include "nn/ops.h"
@@ -23,7 +24,7 @@ void DecoderModel::project_qkv(const Layer& layer, size_t T) {
   const HeadSizes& s = layer.sizes;
   const size_t d = s.head_dim, nq = s.heads * d, nk = s.kv_heads * d, nv = s.kv_heads * s.value_dim,
                width = layer.qkv->out_features();
-  const size_t no = s.heads * s.value_dim;
+  const size_t no = s.heads * (spec_.gate_per_head ? 1 : s.value_dim);  // gates
   if (spec_.output_gate || spec_.gate_proj != nullptr) grow_rows(b.gate, T * no);
   grow_rows(b.qkv, T * width);
   {
@@ -272,13 +273,17 @@ void DecoderModel::run_expanded(const Layer& layer, const Work& work, size_t ite
 
 void DecoderModel::gate_attended(const Layer& layer, size_t T) {
   Buffers& b = *buffers_;
-  const size_t n = layer.sizes.heads * layer.sizes.value_dim;
+  const size_t dv = layer.sizes.value_dim, n = layer.sizes.heads * dv,
+               each = spec_.gate_per_head ? dv : 1, gates = n / each;
   constexpr RowActivation kSigmoid{RowFunction::kSigmoid};
   for_rows(T, [&](size_t t) {
-    float *gate = b.gate.data() + t * n, *y = b.attended.data() + t * n;
-    row_functions().activate(kSigmoid, nullptr, gate, gate, n);
-    round_to(options_.type, gate, n);
-    for (size_t i = 0; i < n; ++i) y[i] = y[i] * gate[i];
+    float *gate = b.gate.data() + t * gates, *y = b.attended.data() + t * n;
+    if (spec_.gate_softplus)
+      for (size_t i = 0; i < gates; ++i) gate[i] = softplus_f32(gate[i]);
+    else
+      row_functions().activate(kSigmoid, nullptr, gate, gate, gates);
+    round_to(options_.type, gate, gates);
+    for (size_t i = 0; i < n; ++i) y[i] = y[i] * gate[i / each];
     round_to(options_.type, y, n);
   });
 }

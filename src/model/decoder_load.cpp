@@ -204,7 +204,8 @@ void DecoderModel::load_qkv(const Checkpoint& checkpoint, size_t index, Layer& l
   }
   if (s.gate_proj != nullptr) {
     modules.push_back(&parts.require(s.gate_proj));
-    expect_width(*modules.back(), n.heads * n.value_dim, "heads and head_dim");
+    expect_width(*modules.back(), n.heads * (s.gate_per_head ? 1 : n.value_dim),
+                 "heads and head_dim");
   }
   layer.qkv = load_linear(checkpoint, modules, layer_options_);
   const bool whole = s.qk_norm == QkNorm::kWhole;

@@ -51,8 +51,9 @@ struct DecoderSpec {
   float clip_qkv = 0;                     // 0: no clipping
   bool output_gate =
       false;  // q_proj gives [q | gate] per head; results are multiplied by sigmoid(gate)
-  const char* gate_proj = nullptr;  // or the gates are a projection of their own
-  DeltaSpec delta;                  // of layers with linear attention
+  const char* gate_proj = nullptr;  // or the gates are a projection of their own ...
+  bool gate_per_head = false, gate_softplus = false;  // ... one for each head; softplus(gate)
+  DeltaSpec delta;                                    // of layers with linear attention
   bool delta_apart =
       false;  // its projections are q k v, z, b, a; else two, interleaved by key head
   // latent attention (MLA): kv_lora > 0

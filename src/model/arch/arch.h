@@ -56,6 +56,7 @@ DecoderSpec afmoe_spec(const ModelConfig&);
 DecoderSpec cohere2_moe_spec(const ModelConfig&);
 DecoderSpec flex_olmo_spec(const ModelConfig&);
 DecoderSpec granite_swa_spec(const ModelConfig&);
+DecoderSpec laguna_spec(const ModelConfig&);
 DecoderSpec mellum_spec(const ModelConfig&);
 DecoderSpec mimo_spec(const ModelConfig&);
 DecoderSpec gemma4_spec(const ModelConfig&);

@@ -66,11 +66,14 @@ DecoderSpec sparse_deepseek_spec(const ModelConfig& config) {
   s.other_ropes.back().interleaved = glm;
   s.indexer_rope = 1;
   const std::vector<std::string> types = f.strings({"indexer_types"});
+  const std::string pattern = f.string({"index_topk_pattern"}).value_or("");
   const int64_t every = f.integer_or({"index_topk_freq"}, 1, 1, 1 << 20),
                 offset = f.integer_or({"index_skip_topk_offset"}, 2, 0, 1 << 20);
   for (size_t i = 0; i < s.layers.size(); ++i) {
     const int64_t since = std::max<int64_t>(static_cast<int64_t>(i) - offset + 1, 0);
-    s.layers[i].indexes = !glm || (i < types.size() ? types[i] == "full" : since % every == 0);
+    s.layers[i].indexes = !glm || (i < types.size()     ? types[i] == "full"
+                                   : i < pattern.size() ? pattern[i] == 'F'
+                                                        : since % every == 0);
   }
   if (!s.layers[0].indexes)
     fail("{}: the first layer is 'shared'; expected 'full'", f.label("indexer_types"));

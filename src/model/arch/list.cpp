@@ -38,6 +38,7 @@ constexpr Architecture kArchitectures[] = {
     {"flex_olmo", "FlexOlmo", flex_olmo_spec},
     {"afmoe", "AFMoE (Trinity)", afmoe_spec},
     {"cohere2_moe", "Command A with experts", cohere2_moe_spec},
+    {"laguna", "Laguna", laguna_spec},
     {"mellum", "Mellum-2", mellum_spec},
     {"granitemoe_swa", "Granite-MoE with windows", granite_swa_spec},
     {"qwen3", "Qwen3 (dense)", qwen3_spec},

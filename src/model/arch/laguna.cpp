@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Laguna: windows with a rotation of their own, heads by layer, results gated by softplus of a
+// projection, one gate per head or per feature.
+#include "base/error.h"
+#include "model/arch/arch.h"
+
+namespace moebius {
+
+DecoderSpec laguna_spec(const ModelConfig& config) {
+  const ConfigFields f = fields_of(config);
+  DecoderSpec s = common_spec(config, static_cast<size_t>(config.head_dim));
+  if (const double cap = f.number({"moe_router_logit_softcapping"}).value_or(0); cap > 0)
+    fail("{}: is {}; caps of router logits cannot be run yet",
+         f.label("moe_router_logit_softcapping"), cap);
+  s.qk_norm = QkNorm::kHead;
+  s.gate_proj = "self_attn.g_proj", s.gate_softplus = true;
+  const Json* gating = config.text.find("gating");
+  s.gate_per_head = gating == nullptr || (gating->is_bool() && gating->as_bool()) ||
+                    (gating->is_string() && gating->as_string() == "per-head");
+  if (!f.strings({"layer_types"}).empty())
+    set_windows(config, s, {WindowLayers::kTypes, true, 512});
+  const std::vector<int64_t> heads = f.integers({"num_attention_heads_per_layer"}, 1, 1 << 20);
+  for (size_t i = 0; i < std::min(heads.size(), s.layers.size()); ++i) {
+    s.layers[i].sizes.heads = static_cast<size_t>(heads[i]);
+    if (s.layers[i].sizes.heads % s.kv_heads != 0)
+      fail("{}: layer {} has {} heads; expected a multiple of {} key-value heads",
+           f.label("num_attention_heads_per_layer"), i, heads[i], s.kv_heads);
+  }
+  set_typed_ropes(config, s);
+  return s;
+}
+
+}  // namespace moebius
