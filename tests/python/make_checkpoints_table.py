@@ -179,7 +179,7 @@ CASES = [
        "llama4", "phimoe", "qwen3", "llama", "mistral", "qwen3next", "qwen35moe",
        "glm4moelite", "solaropen", "dots1", "ernie45moe", "exaonemoe", "hunyuanmoe", "hyv3", "granitemoeshared", "ariatext",
        "gemma4", "mistral4", "deepseekv32", "glmmoedsa", "mimov2flash", "flexolmo", "afmoe", "mellum", "granitemoeswa",
-       "cohere2moe")],
+       "cohere2moe", "laguna")],
     # --- families, quantized
     x("olmoe-fp8-static", pre("FP8"), "olmoe", calibrate=True),
     x("mixtral-w4a16-g32", one(lambda: w(4, 32)), "mixtral"),
@@ -202,7 +202,7 @@ CASES = [
     x("phimoe-w4a16-g32", one(lambda: w(4, 32)), "phimoe"),
     x("llama-w8a8", pre("W8A8"), "llama"),
     *[x(f"{m}-{name}", schemes, m) for m in ("gemma4", "mistral4", "deepseekv32", "glmmoedsa", "mimov2flash", "flexolmo", "afmoe",
-                                                   "mellum", "granitemoeswa", "cohere2moe")
+                                                   "mellum", "granitemoeswa", "cohere2moe", "laguna")
       for name, schemes in (("w4a16-g32", one(lambda: w(4, 32))), ("fp8-dynamic", pre("FP8_DYNAMIC")))],
     x("mistral-w4a8-g32", one(lambda: w(4, 32), a8, PACK), "mistral"),
 ]

@@ -33,7 +33,7 @@ TEST(Families, KeysAndNamesAreUnique) {
 }
 
 TEST(Families, AnOpenFamilyListsWhatItDoesNotKnow) {
-  TinyModel m(named("DeepseekV32ForCausalLM", R"("n_routed_experts": 4, "n_shared_experts": 1)"));
+  TinyModel m(named("AXK2ForCausalLM", R"("n_routed_experts": 4, "n_shared_experts": 1)"));
   m.skeleton()
       .add("model.layers.0.self_attn.indexer.k_norm.bias", {16})
       .add("model.layers.0.self_attn.indexer.k_norm.weight", {16})
