@@ -17,6 +17,7 @@
 #include <thread>
 
 #include "apps/bench_report.h"
+#include "apps/interrupt.h"
 #include "apps/layout.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -119,7 +120,7 @@ class TraceBench {
         std::this_thread::sleep_for(std::chrono::duration<double>(trace_[added].arrival - now));
       else
         step(r, start);
-      r.interrupted = InterruptGuard::interrupted();
+      r.interrupted = interrupt_seen();
     }
     r.seconds = now_seconds() - start;
     recorder_.recording = false;
@@ -315,10 +316,11 @@ std::vector<TraceEntry> make_trace(const BenchEngineOptions& o) {
 }
 
 int run_bench_engine(const BenchEngineOptions& options, std::ostream& out) {
-  const InterruptGuard guard;
   const std::vector<TraceEntry> trace =
       options.trace.empty() ? make_trace(options) : read_trace(options.trace);
+  interrupt_ends(kInterruptedLoading);
   TraceBench bench(options, trace);
+  interrupt_is_noted();
   std::vector<TraceRun> runs;
   for (size_t i = 0; i < options.rounds; ++i) {
     runs.push_back(bench.run());

@@ -11,6 +11,7 @@
 #include "apps/bench_report.h"
 #include "apps/bench_synthetic.h"
 #include "apps/folder.h"
+#include "apps/interrupt.h"
 #include "apps/terminal.h"
 #include "base/error.h"
 #include "kernels/list.h"
@@ -52,7 +53,7 @@ Subject synthetic_subject(const BenchOptions& options, const SyntheticScheme& sc
   const Kernel& kernel = kernel_for(s.problem, lo, "linear");
   const size_t copies = copies_for(kernel.packed_bytes(s.problem));
   Progress progress("making " + scheme.name + " matrices", copies, false);
-  for (size_t c = 0; c < copies && !InterruptGuard::interrupted(); ++c) {
+  for (size_t c = 0; c < copies && !interrupt_seen(); ++c) {
     BenchRandom random(c + 1);
     matrix.refill(random);
     LinearPart part;
@@ -81,7 +82,7 @@ Subject folder_subject(const BenchOptions& options, const LayerOptions& lo) {
   s.layers.push_back(load_linear(checkpoint, {module}, lo));
   const size_t copies = copies_for(s.layers[0]->packed_bytes());
   Progress progress("loading", copies - 1, false);
-  while (s.layers.size() < copies && !InterruptGuard::interrupted())
+  while (s.layers.size() < copies && !interrupt_seen())
     s.layers.push_back(load_linear(checkpoint, {module}, lo)), progress.advance(1);
   return s;
 }
@@ -107,7 +108,7 @@ void measure_all(const Subject& s, const BenchOptions& options, BenchMachine& ma
                  BenchReport& report) {
   for (const size_t tokens : options.tokens)
     for (const size_t threads : thread_list(options)) {
-      if (InterruptGuard::interrupted()) return;
+      if (interrupt_seen()) return;
       report.add(measure(s, options, tokens, threads, machine));
     }
 }
@@ -175,7 +176,7 @@ void measure_kernel(const Kernel& kernel, const SyntheticScheme& scheme,
     for (BenchRandom random(packed.size() + 1); packed.size() < copies; matrix.refill(random))
       packed.emplace_back(kernel, matrix.view(), scheme.act, type, matrix.act_params());
     for (const size_t tokens : options.tokens) {
-      if (InterruptGuard::interrupted()) return;
+      if (interrupt_seen()) return;
       BareProduct product(kernel, problem, matrix.act_params(), tokens);
       product.make_panel(packed[0].view());
       size_t calls = 0;
@@ -194,7 +195,7 @@ void measure_kernel(const Kernel& kernel, const SyntheticScheme& scheme,
 }  // namespace
 
 int run_bench_linear(const BenchOptions& options, std::ostream& out) {
-  const InterruptGuard guard;
+  interrupt_is_noted();
   BenchMachine machine;
   BenchReport report(options, out);
   const std::vector<size_t> threads = thread_list(options);
@@ -206,14 +207,14 @@ int run_bench_linear(const BenchOptions& options, std::ostream& out) {
     measure_all(folder_subject(options, lo), options, machine, report);
   else
     for (const SyntheticScheme& scheme : schemes_of(options))
-      if (!InterruptGuard::interrupted())
+      if (!interrupt_seen())
         measure_all(synthetic_subject(options, scheme, lo), options, machine, report);
   report.finish();
-  return InterruptGuard::interrupted() ? 130 : 0;
+  return interrupt_seen() ? 130 : 0;
 }
 
 int run_bench_kernel(const BenchOptions& options, std::ostream& out) {
-  const InterruptGuard guard;
+  interrupt_is_noted();
   BenchMachine machine;
   BenchReport report(options, out);
   const std::string wanted = normalize_kernel_name(options.run.kernel);
@@ -223,13 +224,13 @@ int run_bench_kernel(const BenchOptions& options, std::ostream& out) {
         !missing_features(machine.cpu(), kernel->arch, kernel->needs).empty())
       continue;
     for (const SyntheticScheme& scheme : schemes_of(options))
-      if (!InterruptGuard::interrupted() && options.pack)
+      if (!interrupt_seen() && options.pack)
         measure_packing(*kernel, scheme, options, machine, out);
-      else if (!InterruptGuard::interrupted())
+      else if (!interrupt_seen())
         measure_kernel(*kernel, scheme, options, machine, report);
   }
   report.finish();
-  return InterruptGuard::interrupted() ? 130 : 0;
+  return interrupt_seen() ? 130 : 0;
 }
 
 }  // namespace moebius

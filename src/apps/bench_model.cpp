@@ -16,6 +16,7 @@
 #include "apps/bench_synthetic.h"
 #include "apps/explain.h"
 #include "apps/folder.h"
+#include "apps/interrupt.h"
 #include "apps/layout.h"
 #include "base/error.h"
 #include "checkpoint/summary.h"
@@ -70,7 +71,7 @@ class ModelBench {
     std::vector<std::vector<int32_t>> tokens(batch);
     std::vector<StepItem> items(batch);
     for (size_t b = 0; b < batch; ++b) states.push_back(model_->new_sequence());
-    for (size_t b = 0; b < batch && !InterruptGuard::interrupted(); ++b)
+    for (size_t b = 0; b < batch && !interrupt_seen(); ++b)
       for (size_t done = 0; done < depth; done += tokens[b].size()) {
         tokens[b].resize(std::min(kFillChunk, depth - done)), fill(tokens[b]);
         const StepItem item{&states[b], tokens[b], false};
@@ -79,7 +80,7 @@ class ModelBench {
     const size_t steps = std::max<size_t>(48, 128 / batch);
     std::vector<double> times;
     Decode d;
-    for (size_t i = 0; i < steps + 2 && !InterruptGuard::interrupted(); ++i) {
+    for (size_t i = 0; i < steps + 2 && !interrupt_seen(); ++i) {
       for (size_t b = 0; b < batch; ++b)
         tokens[b].resize(1), fill(tokens[b]), items[b] = {&states[b], tokens[b], false};
       if (i == 2) model_->clear_profile();
@@ -92,7 +93,7 @@ class ModelBench {
     }
     const auto count = static_cast<double>(std::max<size_t>(1, times.size()));
     d.weight_bytes /= count, d.kv_bytes /= count;
-    if (InterruptGuard::interrupted()) times.clear();
+    if (interrupt_seen()) times.clear();
     d.time = summarize(std::move(times));
     return d;
   }
@@ -309,7 +310,6 @@ void check_lists(const BenchOptions& options) {
 }  // namespace
 
 int run_bench_model(const BenchOptions& options, std::ostream& out) {
-  const InterruptGuard guard;
   check_lists(options);
   const std::vector<size_t> threads =
       options.threads.empty() ? std::vector<size_t>{default_thread_count()} : thread_list(options);
@@ -320,7 +320,9 @@ int run_bench_model(const BenchOptions& options, std::ostream& out) {
   std::string footer;
   double load_peak = 0;
   for (const size_t n : threads) {
+    interrupt_ends(kInterruptedLoading);
     ModelRun run(options, checkpoint, machine, n, load_peak);
+    interrupt_is_noted();
     load_peak = run.load_peak();
     if (!options.json && !table)
       table.emplace(checkpoint, threads.size() > 1, longest_test(options), out);

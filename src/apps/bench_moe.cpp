@@ -8,6 +8,7 @@
 #include "apps/bench_report.h"
 #include "apps/bench_synthetic.h"
 #include "apps/folder.h"
+#include "apps/interrupt.h"
 #include "apps/terminal.h"
 #include "base/error.h"
 #include "kernels/packed_matrix.h"
@@ -94,7 +95,7 @@ Subject synthetic_subject(const BenchOptions& options, const SyntheticScheme& sc
          human_bytes(static_cast<double>(layer_bytes)),
          human_bytes(static_cast<double>(available)));
   Progress progress("making " + scheme.name + " experts", copies * options.experts, false);
-  for (size_t c = 0; c < copies && !InterruptGuard::interrupted(); ++c) {
+  for (size_t c = 0; c < copies && !interrupt_seen(); ++c) {
     MoePlan moe;
     moe.spec = s.spec, moe.plans = {s.plan};
     s.layers.push_back(std::make_unique<MoeLayer>(std::move(moe)));
@@ -187,7 +188,7 @@ void measure_all(const Subject& s, const BenchOptions& options, BenchMachine& ma
                  BenchReport& report) {
   for (const size_t tokens : options.tokens)
     for (const size_t threads : thread_list(options)) {
-      if (InterruptGuard::interrupted()) return;
+      if (interrupt_seen()) return;
       report.add(measure(s, options, tokens, threads, machine));
     }
 }
@@ -195,7 +196,7 @@ void measure_all(const Subject& s, const BenchOptions& options, BenchMachine& ma
 }  // namespace
 
 int run_bench_moe(const BenchOptions& options, std::ostream& out) {
-  const InterruptGuard guard;
+  interrupt_is_noted();
   BenchMachine machine;
   BenchReport report(options, out);
   const std::vector<size_t> threads = thread_list(options);
@@ -211,7 +212,7 @@ int run_bench_moe(const BenchOptions& options, std::ostream& out) {
         const std::optional<int64_t> wanted =
             options.groups.empty() ? std::nullopt : std::optional<int64_t>(group);
         const SyntheticScheme scheme = synthetic_scheme(name, wanted, int8_mode_of(options.run));
-        if (scheme.group == done || InterruptGuard::interrupted()) continue;
+        if (scheme.group == done || interrupt_seen()) continue;
         if (wanted && scheme.group != *wanted)
           fmt::print(stderr,
                      "moebius: scheme {} has groups of its own; --group {} does not apply\n", name,
@@ -222,7 +223,7 @@ int run_bench_moe(const BenchOptions& options, std::ostream& out) {
     }
   }
   report.finish();
-  return InterruptGuard::interrupted() ? 130 : 0;
+  return interrupt_seen() ? 130 : 0;
 }
 
 }  // namespace moebius

@@ -7,6 +7,7 @@
 #include <ostream>
 
 #include "apps/bench_report.h"
+#include "apps/interrupt.h"
 #include "apps/layout.h"
 #include "runtime/topology.h"
 
@@ -47,7 +48,7 @@ class RoofWriter {
 }  // namespace
 
 int run_bench_roof(const BenchOptions& options, std::ostream& out) {
-  const InterruptGuard guard;
+  interrupt_is_noted();
   BenchMachine machine;
   RoofWriter writer(options, out);
   if (!options.json)
@@ -58,19 +59,19 @@ int run_bench_roof(const BenchOptions& options, std::ostream& out) {
   for (const size_t threads : thread_list(options)) {
     for (const ComputeLoop& loop : compute_loops()) {
       if (!runs_on(loop, machine.cpu())) continue;
-      if (InterruptGuard::interrupted()) return 130;
+      if (interrupt_seen()) return 130;
       writer.write(loop.name, threads, 0, "gops", machine.compute(loop, threads));
     }
     if (threads > 1)
       writer.write("threads", threads, 0, "ratio", measure_scaling(machine.pool(threads)));
     RoofMemory memory(machine.pool(threads));
     for (const size_t streams : {1u, 2u, 4u, 8u}) {
-      if (InterruptGuard::interrupted()) return 130;
+      if (interrupt_seen()) return 130;
       writer.write("dram_read", threads, streams, "gbs", memory.read(streams));
     }
     writer.write("dram_copy", threads, 0, "gbs", memory.copy());
   }
-  return InterruptGuard::interrupted() ? 130 : 0;
+  return interrupt_seen() ? 130 : 0;
 }
 
 }  // namespace moebius

@@ -6,6 +6,7 @@
 #include <ostream>
 
 #include "apps/bench_report.h"
+#include "apps/interrupt.h"
 #include "apps/layout.h"
 #include "base/random.h"
 #include "nn/sampler.h"
@@ -48,7 +49,7 @@ std::vector<float> random_logits(size_t count) {
 }  // namespace
 
 int run_bench_sampler(const BenchOptions& options, std::ostream& out) {
-  const InterruptGuard guard;
+  interrupt_is_noted();
   BenchMachine machine;
   for (const size_t batch : options.batches) {
     const std::vector<float> logits = random_logits(batch * options.vocab);
@@ -62,7 +63,7 @@ int run_bench_sampler(const BenchOptions& options, std::ostream& out) {
                 samplers[i].next({logits.data() + i * options.vocab, options.vocab}, options.vocab);
               });
             }));
-        if (InterruptGuard::interrupted()) return 130;
+        if (interrupt_seen()) return 130;
         const double us = time.median * 1e6 / static_cast<double>(batch);
         if (!options.json) {
           fmt::print(out, "{:<37}{:>4} rows{:>3} thread{} {:>8.1f} us per token\n", c.name, batch,

@@ -1,25 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/bench_timing.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
-#include <csignal>
 
+#include "apps/interrupt.h"
 #include "base/error.h"
 
 namespace moebius {
-namespace {
-
-volatile std::sig_atomic_t interrupt_seen = 0;
-
-void on_interrupt(int) {
-  if (interrupt_seen != 0) _exit(130);
-  interrupt_seen = 1;
-}
-
-}  // namespace
 
 Timing summarize(std::vector<double> seconds) {
   Timing t;
@@ -42,12 +30,6 @@ double now_seconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-InterruptGuard::InterruptGuard() : before_(std::signal(SIGINT, on_interrupt)) {
-  interrupt_seen = 0;
-}
-InterruptGuard::~InterruptGuard() { std::signal(SIGINT, before_); }
-bool InterruptGuard::interrupted() { return interrupt_seen != 0; }
-
 std::vector<double> repeat(double seconds, FunctionRef<void()> prepare, FunctionRef<void()> run) {
   constexpr size_t kLeast = 5, kMost = 400;
   constexpr double kPatience = 20;
@@ -57,7 +39,7 @@ std::vector<double> repeat(double seconds, FunctionRef<void()> prepare, Function
   run();
   double spent = now_seconds() - begin;  // of timed work: making input does not count
   if (spent > kPatience) times.push_back(spent);
-  while (!InterruptGuard::interrupted() && times.size() < kMost) {
+  while (!interrupt_seen() && times.size() < kMost) {
     if (times.size() >= kLeast ? spent >= seconds : !times.empty() && spent >= kPatience) break;
     prepare();
     const double start = now_seconds();
@@ -65,7 +47,7 @@ std::vector<double> repeat(double seconds, FunctionRef<void()> prepare, Function
     times.push_back(now_seconds() - start);
     spent += times.back();
   }
-  if (InterruptGuard::interrupted()) times.clear();
+  if (interrupt_seen()) times.clear();
   return times;
 }
 

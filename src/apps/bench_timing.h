@@ -25,19 +25,6 @@ Timing summarize(std::vector<double> seconds);
 
 double now_seconds();
 
-// While it lives, Ctrl-C sets a flag instead of ending the program; a second one ends it.
-class InterruptGuard {
- public:
-  InterruptGuard();
-  ~InterruptGuard();
-  InterruptGuard(const InterruptGuard&) = delete;
-  InterruptGuard& operator=(const InterruptGuard&) = delete;
-  static bool interrupted();
-
- private:
-  void (*before_)(int);
-};
-
 // prepare() makes new input, run() is timed. One run to warm up, then at least five and for about
 // `seconds`, at most 400; fewer than five only when they take more than 20 s. Empty after Ctrl-C.
 std::vector<double> repeat(double seconds, FunctionRef<void()> prepare, FunctionRef<void()> run);

@@ -56,7 +56,7 @@ int run_run(const RunCommandOptions& options) {
   const bool given = options.prompt || options.prompt_file, ids = !options.tokens.empty();
   const bool reads_text = given || !(options.interactive || options.messages_file || ids);
   const std::string text = reads_text ? prompt_text(options) : std::string();
-  interrupt_ends("interrupted while loading");
+  interrupt_ends(kInterruptedLoading);
   TextSession session(options, !ids);
   interrupt_is_noted();
   if (options.interactive) {

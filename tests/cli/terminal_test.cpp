@@ -82,11 +82,14 @@ void write_large_folder(const TempDir& dir) {
 TEST(Terminal, CtrlCEndsLoading) {
   const TempDir dir;
   write_large_folder(dir);
-  Terminal t("run " + shell_quote(dir.path().string()) + " --tokens 1,2 --threads 1");
-  ASSERT_TRUE(t.see("loading [")) << t.transcript();
-  t.type(kCtrlC);
-  EXPECT_EQ(t.finish(), 130);
-  EXPECT_TRUE(has_line(t, "moebius: interrupted while loading", "")) << t.transcript();
+  const std::string folder = shell_quote(dir.path().string());
+  for (const std::string& command : {"run " + folder + " --tokens 1,2", "bench model " + folder}) {
+    Terminal t(command + " --threads 1");
+    ASSERT_TRUE(t.see("loading [")) << t.transcript();
+    t.type(kCtrlC);
+    EXPECT_EQ(t.finish(), 130);
+    EXPECT_TRUE(has_line(t, "moebius: interrupted while loading", "")) << t.transcript();
+  }
 }
 
 TEST(Terminal, CtrlCStopsAnAnswer) {
