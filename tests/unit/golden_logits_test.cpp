@@ -8,6 +8,8 @@
 #include <cstring>
 #include <filesystem>
 
+#include "base/file.h"
+#include "base/json.h"
 #include "model/arch/arch.h"
 #include "model/decoder.h"
 #include "moebius/error.h"
@@ -161,6 +163,39 @@ TEST(Decoder, RefusesInWords) {
   } catch (const Error& e) {
     EXPECT_NE(std::string(e.what()).find("NopeForCausalLM"), std::string::npos);
     EXPECT_NE(std::string(e.what()).find("Qwen3-MoE"), std::string::npos);
+  }
+}
+
+// One sentence that names the field, before anything is read.
+TEST(Decoder, WhatAFamilyCannotDoYetNamesItsField) {
+  const struct {
+    const char *folder, *from, *to, *said;
+  } cases[] = {
+      {"gemma4-dense", "\"hidden_size_per_layer_input\": 0", "\"hidden_size_per_layer_input\": 8",
+       "hidden_size_per_layer_input"},
+      {"gemma4-dense", "\"use_bidirectional_attention\": null",
+       "\"use_bidirectional_attention\": \"all\"", "use_bidirectional_attention"},
+      {"laguna-dense", "\"moe_router_logit_softcapping\": 0.0",
+       "\"moe_router_logit_softcapping\": 30.0", "moe_router_logit_softcapping"},
+      {"cohere2moe-dense", "\"num_shared_experts\": 0", "\"num_shared_experts\": 1",
+       "shared_expert_combination_strategy"},
+      {"deepseekv32-dense", "\"index_head_dim\": 16", "\"index_head_dim\": 8", "index_head_dim"},
+  };
+  for (const auto& c : cases) {
+    const fs::path file = test::test_data_dir() / "golden" / c.folder / "config.json";
+    std::string text = read_text_file(file.string(), 1 << 20);
+    const size_t at = text.find(c.from);
+    ASSERT_NE(at, std::string::npos) << c.folder << ": " << c.from;
+    text.replace(at, std::strlen(c.from), c.to);
+    std::vector<std::string> warnings;
+    const ModelConfig config =
+        ModelConfig::parse(parse_json(text, "config.json"), "config.json", warnings);
+    try {
+      decoder_spec(config);
+      ADD_FAILURE() << c.folder << " accepted " << c.to;
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find(c.said), std::string::npos) << e.what();
+    }
   }
 }
 
