@@ -2,10 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The official Python client against a server: sync, async, streams, log-probabilities, errors by class, retries.
 
-    MOEBIUS_URL=http://127.0.0.1:8000 serve_openai.py
+    MOEBIUS_URL=http://127.0.0.1:8000 MOEBIUS_SMALL_URL=http://127.0.0.1:8001 serve_openai.py
+
+The second server has the key "sesame", one slot and a queue of one.
 """
 import asyncio
 import os
+import threading
 
 import openai
 
@@ -61,7 +64,27 @@ def main():
     expect_error(openai.BadRequestError,
                  lambda: client.chat.completions.create(model=model, messages=MESSAGES, response_format={"type": "json_object"}))
     asyncio.run(several(model))
+    turned_away(model)
     print("openai", openai.__version__, "passed")
+
+
+def turned_away(model):
+    small = openai.OpenAI(base_url=os.environ["MOEBIUS_SMALL_URL"] + "/v1", api_key="sesame", max_retries=0)
+    expect_error(openai.AuthenticationError, lambda: small.with_options(api_key="wrong").models.list())
+    long = [threading.Thread(target=small.with_options(max_retries=30).completions.create, kwargs=dict(model=model, prompt="It was", max_tokens=1900, extra_body={"ignore_eos": True}))
+            for _ in range(2)]
+    refused = None
+    for t in long:
+        t.start()
+    while refused is None and any(t.is_alive() for t in long):
+        try:  # until both are in
+            small.completions.create(model=model, prompt="a", max_tokens=1)
+        except openai.RateLimitError as e:
+            refused = e
+    assert refused is not None and refused.code == "queue_full" and 1 <= int(refused.response.headers["retry-after"]) <= 60
+    assert small.with_options(max_retries=30).completions.create(model=model, prompt="a", max_tokens=1).usage.completion_tokens == 1
+    for t in long:
+        t.join()
 
 
 async def several(model):

@@ -2,6 +2,7 @@
 // The serve command: binds first, so that whoever waits can be told so, then loads. The event
 // thread answers from the start; the first line on stdout is the address.
 #include <fmt/core.h>
+#include <pthread.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -174,6 +175,7 @@ int run_serve(const ServeOptions& o) {
   std::atomic<bool> ready{false};
   int status = 0;
   std::thread events([&] {
+    pthread_setname_np(pthread_self(), "moebius-events");
     status = server.run();
     if (!ready) std::_Exit(status);  // told to end while it loads
   });

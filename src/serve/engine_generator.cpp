@@ -2,6 +2,7 @@
 #include "serve/engine_generator.h"
 
 #include <fmt/core.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -153,6 +154,7 @@ bool EngineGenerator::waiting(uint64_t id) const {
 }
 
 void EngineGenerator::run() {
+  pthread_setname_np(pthread_self(), "moebius-engine");
   while (!ending_ && !dead_) {
     if (!engine_.wait(std::chrono::hours(1))) continue;
     const auto begin = Clock::now();

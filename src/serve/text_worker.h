@@ -2,6 +2,8 @@
 // A thread for what takes too long for the event thread: parsing, templates, encoding. Its queue is
 // bounded.
 #pragma once
+#include <pthread.h>
+
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -38,6 +40,7 @@ class TextWorker {
 
  private:
   void run() {
+    pthread_setname_np(pthread_self(), "moebius-text");
     for (;;) {
       std::function<void()> job;
       {

@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 
+#include <random>
 #include <regex>
 
 #include "base/utf8.h"
@@ -175,6 +176,53 @@ TEST(ServeApi, StopStringsAtEverySplit) {
       const Response with = server.completion(fields + R"(,"include_stop_str_in_output":true)");
       EXPECT_EQ(with.json().find("choices")->items()[0].find("text")->as_string(), expected + stop);
     }
+  }
+}
+
+// Two thousand texts of tokens that need not be whole characters, each with a stop string that it
+// may hold at any place: what is streamed joins to what comes whole, byte for byte.
+TEST(ServeApi, TwoThousandTextsJoin) {
+  const FakeServer server;  // an answer repeats its prompt
+  test::Client client(server.port);
+  const Tokenizer& tokenizer = test::bundled_tokenizer();
+  const char* const words[] = {"\U0001f600",
+                               "\U0001f469\u200d\U0001f52c",
+                               "\u4f60\u597d",
+                               "gr\u00fc\u00dfe",
+                               "aab",
+                               "ab",
+                               " ",
+                               "the end",
+                               "\n\n",
+                               "e\u0301"};
+  std::mt19937 random(14);
+  for (int i = 0; i < 2000; ++i) {
+    std::string text;
+    for (size_t n = 1 + random() % 8; n > 0; --n) text += words[random() % std::size(words)];
+    std::vector<int32_t> ids = tokenizer.encode(text, false);
+    if (random() % 4 == 0)  // single bytes, halves of characters among them
+      ids.insert(ids.begin() + static_cast<std::ptrdiff_t>(random() % ids.size()),
+                 static_cast<int32_t>(random() % 256));
+    // From its first token on, so that it is whole characters; anything of it may be the stop.
+    const std::string all = tokenizer.decode(ids, true);
+    size_t begin = random() % all.size(), end = begin + 1 + random() % 6;
+    while (begin > 0 && (static_cast<unsigned char>(all[begin]) & 0xc0) == 0x80) --begin;
+    while (end < all.size() && (static_cast<unsigned char>(all[end]) & 0xc0) == 0x80) ++end;
+    const std::string stop = random() % 8 == 0 ? "not in it" : all.substr(begin, end - begin);
+    std::string fields = R"({"prompt":[)", quoted;
+    for (size_t k = 0; k < ids.size(); ++k) fields += (k > 0 ? "," : "") + std::to_string(ids[k]);
+    append_json_string(quoted, stop);
+    fields += fmt::format(R"(],"max_tokens":{},"ignore_eos":true,"stop":{})", ids.size(), quoted);
+    client.send(test::post("/v1/completions", fields + "}") +
+                test::post("/v1/completions", fields + R"(,"stream":true})"));
+    const Response whole = client.read(), stream = client.read();
+    ASSERT_EQ(whole.status, 200) << whole.body;
+    const Json j = whole.json();
+    const std::string expected = all.substr(0, all.find(stop));
+    EXPECT_EQ(j.find("choices")->items()[0].find("text")->as_string(), expected) << all << stop;
+    std::string finish;
+    EXPECT_EQ(joined_stream(stream, false, &finish), expected) << all << stop;
+    EXPECT_EQ(finish, j.find("choices")->items()[0].find("finish_reason")->as_string());
   }
 }
 
