@@ -7,8 +7,10 @@
 The second server has the key "sesame", one slot and a queue of one.
 """
 import asyncio
+import json
 import os
 import threading
+import urllib.request
 
 import openai
 
@@ -73,15 +75,15 @@ def turned_away(model):
     expect_error(openai.AuthenticationError, lambda: small.with_options(api_key="wrong").models.list())
     long = [threading.Thread(target=small.with_options(max_retries=30).completions.create, kwargs=dict(model=model, prompt="It was", max_tokens=1900, extra_body={"ignore_eos": True}))
             for _ in range(2)]
-    refused = None
     for t in long:
         t.start()
-    while refused is None and any(t.is_alive() for t in long):
-        try:  # until both are in
-            small.completions.create(model=model, prompt="a", max_tokens=1)
-        except openai.RateLimitError as e:
-            refused = e
-    assert refused is not None and refused.code == "queue_full" and 1 <= int(refused.response.headers["retry-after"]) <= 60
+    state = urllib.request.Request(os.environ["MOEBIUS_SMALL_URL"] + "/api/state", headers={"Authorization": "Bearer sesame"})
+    while True:
+        now = json.load(urllib.request.urlopen(state))
+        if now["running"] + now["waiting"] == 2:
+            break
+    refused = expect_error(openai.RateLimitError, lambda: small.completions.create(model=model, prompt="a", max_tokens=1))
+    assert refused.code == "queue_full" and 1 <= int(refused.response.headers["retry-after"]) <= 60
     assert small.with_options(max_retries=30).completions.create(model=model, prompt="a", max_tokens=1).usage.completion_tokens == 1
     for t in long:
         t.join()
