@@ -28,6 +28,9 @@ namespace {
   "linear_attn.in_proj_ba linear_attn.in_proj_qkv linear_attn.in_proj_z linear_attn.in_proj_b "    \
   "linear_attn.in_proj_a linear_attn.conv1d linear_attn.A_log linear_attn.dt_bias "                \
   "linear_attn.norm linear_attn.out_proj "
+#define MOEBIUS_SOME_GQA "self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj "
+#define MOEBIUS_MAMBA \
+  "mamba.in_proj mamba.conv1d mamba.A_log mamba.D mamba.dt_bias mamba.norm mamba.out_proj "
 #define MOEBIUS_CORRECTION "gate.e_score_correction_bias e_score_correction_bias"
 
 constexpr std::array kFamilies = {
@@ -331,6 +334,19 @@ constexpr std::array kFamilies = {
            .parameters = "",
            .shared_names = "shared_mlp",
            .top = ""},
+    Family{.key = "granitemoehybrid",
+           .architectures = "GraniteMoeHybridForCausalLM",
+           .model_types = "granitemoehybrid",
+           .routing = RoutingRule::kSoftmaxOverTopk,
+           .layers = LayerRule::kAll,
+           .shared = SharedRule::kNone,
+           .layer = MOEBIUS_NORMS MOEBIUS_SOME_GQA MOEBIUS_MAMBA
+           "shared_mlp.input_linear shared_mlp.output_linear",
+           .router = "router.layer router gate",
+           .parameters = "",
+           .shared_names = "shared_mlp",
+           .top = "",
+           .strict_shapes = false},
     Family{.key = "aria",
            .architectures = "AriaForConditionalGeneration AriaTextForCausalLM",
            .model_types = "aria aria_text",

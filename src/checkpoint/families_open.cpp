@@ -84,7 +84,6 @@ constexpr std::array kOpen = {
     known_blocks("flint", "FlintForCausalLM", kSigmoid),
     known_blocks("glm5_next", "Glm5NextForConditionalGeneration", kDeepseekV3,
                  {.model_types = "glm5_next glm5_next_text"}),
-    known_blocks("granitemoehybrid", "GraniteMoeHybridForCausalLM", kSoftmaxOverTopk),
     known_blocks("hy_v4", "HYV4ForCausalLM", kDeepseekV3, {.activation = ActivationRule::kSiluLimit}),
     known_blocks("inkling", "InklingForConditionalGeneration", kSigmoidBias,
                  {.model_types = "inkling_mm_model", .interleaved = true,

@@ -110,7 +110,14 @@ void check_types(ModelConfig& c, const ConfigFields& f, const ConfigFields& top)
   const auto tied = own ? own : f.boolean({"tie_word_embeddings"});
   c.tie_stated = tied.has_value();
   c.tie_embeddings = tied.value_or(false);
-  c.layer_types = f.strings({"layer_types"});
+  c.layer_types = f.strings({"layer_types", "layers_block_type"});
+  if (c.layer_types.empty())  // Nemotron-H writes a letter per layer
+    for (const char letter : f.string({"hybrid_override_pattern"}).value_or(""))
+      c.layer_types.emplace_back(letter == 'M'   ? "mamba"
+                                 : letter == '*' ? "attention"
+                                 : letter == 'E' ? "moe"
+                                 : letter == '-' ? "mlp"
+                                                 : std::string(1, letter));
   if (!c.layer_types.empty() && static_cast<int64_t>(c.layer_types.size()) != c.layers &&
       !lenient(family_by_key(c.family)))
     fail("{} has {} entries; expected num_hidden_layers = {}", f.label("layer_types"),

@@ -39,7 +39,7 @@ struct ModelConfig {
           v_head_dim = 0;
   std::vector<bool> moe_layer;  // [layers] which layers have experts
   std::vector<std::string>
-      layer_types;  // [layers] "full_attention", "sliding_attention", "linear_attention"; empty: all alike
+      layer_types;  // [layers] the config's own words ("full_attention", "mamba", ...); empty: none
   std::string experts_reason;  // not empty: what is not known about what the experts compute
   MoeSpec moe;                 // common to all MoE layers; experts == 0 when the model is dense
   Json raw;   // whole config.json (architectures read further fields: rope, norms, multipliers)

@@ -43,8 +43,9 @@ ModuleKind kind_of(const TensorName& n, const TensorInfo& tensor, bool known) {
     return ModuleKind::kNorm;
   if (n.parameter) return ModuleKind::kOther;
   if (last.starts_with("embed") || last == "wte") return ModuleKind::kEmbedding;
-  // Convolutions; a known family's matrix of a wrong rank stays a matrix and is refused as one.
-  if (n.role == Role::kWeight && tensor.shape.size() != 2 && (!known || last == "conv1d"))
+  // Convolutions (whose bias may come first); a known family's matrix of a wrong rank stays a matrix
+  // and is refused as one.
+  if (known ? last == "conv1d" : n.role == Role::kWeight && tensor.shape.size() != 2)
     return ModuleKind::kOther;
   return ModuleKind::kLinear;
 }
@@ -280,7 +281,7 @@ class Mapper {
           missing(stem + std::string(word),
                   fmt::format(" (q_lora_rank = {})", config_.q_lora_rank));
     }
-    if (!config_.moe_layer[layer])
+    if (!config_.moe_layer[layer] && !in_list(family_->layer, "shared_mlp.output_linear"))
       for (const std::string_view word : {"gate_proj", "up_proj", "down_proj"})
         if (!found.contains("mlp " + std::string(word)))
           missing(stem + "mlp." + std::string(word),

@@ -70,7 +70,7 @@ uint64_t module_params(const Module& m, bool correction_counts) {
 uint64_t kv_bytes(const ModelConfig& c, uint64_t tokens) {
   uint64_t layers = static_cast<uint64_t>(std::max<int64_t>(c.layers, 0));
   for (const std::string& type : c.layer_types)
-    if (type == "linear_attention") --layers;
+    if (layers > 0 && in_list("linear_attention mamba conv moe mlp", type)) --layers;
   const uint64_t per_layer =
       c.kv_lora_rank > 0
           ? static_cast<uint64_t>(c.kv_lora_rank + c.qk_rope_head_dim)

@@ -40,7 +40,7 @@ inline constexpr std::string_view kTextOnly =
     "only the text model runs: images and sound are not read";
 std::vector<ModuleGroup> group_modules(const Checkpoint& checkpoint);
 uint64_t module_params(const Module& module, bool correction_counts = false);
-// Bytes of a 16-bit KV cache for `tokens` tokens; MLA keeps its latent, linear attention keeps none
+// Bytes of a 16-bit KV cache for `tokens` tokens; MLA keeps its latent, recurrent layers keep none
 // that grows.
 uint64_t kv_bytes(const ModelConfig& config, uint64_t tokens);
 // "attention", "experts", "shared experts", "dense mlp", "router", "embedding", "lm_head", "norm",

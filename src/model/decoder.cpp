@@ -234,12 +234,17 @@ void DecoderModel::step(std::span<const Work> work, std::vector<float>& logits, 
   }
   for (size_t i = 0; i < layers_.size(); ++i) {
     const Layer& layer = *layers_[i];
-    normalize_rows(layer.attention_in, T);
-    attend(i, work, T);
-    add_branch(layer.attention_out, 1.0f, T);
-    if (!spec_.parallel) normalize_rows(layer.block_in, T);
-    mix(layer, T);
-    add_branch(layer.block_out, layer.scalar, T);
+    stats.weight_bytes += layer.dense_bytes();
+    if (spec_.layers[i].attends) {
+      normalize_rows(layer.attention_in, T);
+      attend(i, work, T);
+      add_branch(layer.attention_out, 1.0f, T);
+    }
+    if (spec_.layers[i].mixes) {
+      if (!spec_.parallel) normalize_rows(layer.block_in, T);
+      mix(layer, T);
+      add_branch(layer.block_out, layer.scalar, T);
+    }
   }
   normalize_rows(final_norm_, T);
   project_output(work, logits);

@@ -62,7 +62,8 @@ std::string_view name_of(Phase phase);
 // Where a model keeps keys and values: the kinds of its layers, and each layer's place.
 struct KvPlan {
   struct Place {
-    size_t kind = 0, offset = 0;  // bytes behind the begin of a block of that kind
+    // Bytes behind the begin of a block of that kind; kind SIZE_MAX: the layer keeps nothing.
+    size_t kind = 0, offset = 0;
   };
   std::vector<KvKind> kinds;
   std::vector<Place> layers;
@@ -131,7 +132,6 @@ class DecoderModel : public Backend {
   void load_attention(const Checkpoint& checkpoint, size_t index, Layer& layer);
   void load_qkv(const Checkpoint& checkpoint, size_t index, Layer& layer);
   void load_latent(const Checkpoint& checkpoint, size_t index, Layer& layer);
-  void load_delta(const Checkpoint& checkpoint, size_t index, Layer& layer);
   void absorb(const Checkpoint& checkpoint, const Module& kv_b, Layer& layer) const;
   void check(const BatchItem& item) const;
   void step(std::span<const Work> work, std::vector<float>& logits, StepStats& stats);
@@ -152,8 +152,8 @@ class DecoderModel : public Backend {
   void run_attention(const Layer& layer, std::span<const Work> work);
   void run_expanded(const Layer& layer, const Work& work, size_t item);
   void expand(const Layer& layer, size_t item, size_t block, size_t tokens);
-  void attend_linear(size_t layer, std::span<const Work> work, size_t T);
-  void project_delta(const Layer& layer, size_t T);
+  void attend_recurrent(size_t layer, std::span<const Work> work, size_t T);
+  const float* project_recurrent(const Layer& layer, size_t T);
   void gate_attended(const Layer& layer, size_t T);
   struct StateBlock;
   void commit_states(std::span<const Work> work) const;

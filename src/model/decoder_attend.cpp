@@ -289,7 +289,7 @@ void DecoderModel::gate_attended(const Layer& layer, size_t T) {
 }
 
 void DecoderModel::attend(size_t index, std::span<const Work> work, size_t T) {
-  if (layers_[index]->delta != nullptr) return attend_linear(index, work, T);
+  if (layers_[index]->recurrent != nullptr) return attend_recurrent(index, work, T);
   Buffers& b = *buffers_;
   const Layer& layer = *layers_[index];
   const AttentionSpec& a = layer.attention->spec;
@@ -330,7 +330,6 @@ void DecoderModel::attend(size_t index, std::span<const Work> work, size_t T) {
   if (spec_.output_gate || spec_.gate_proj != nullptr) gate_attended(layer, T);
   const Timer timer(profile_, Phase::kLinear);
   run_linear(*layer.output, absorbed ? b.q.data() : b.attended.data(), b.branch.data(), T);
-  stats_->weight_bytes += layer.dense_bytes();
 }
 
 // A query's nope part becomes what meets latents; its rope part stays as it is.

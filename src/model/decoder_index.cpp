@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "model/decoder_layer.h"
-#include "model/decoder_parts.h"
+#include "model/layer_parts.h"
 
 namespace moebius {
 namespace {
@@ -24,7 +24,7 @@ std::unique_ptr<Indexer> make_indexer(const Checkpoint& checkpoint, const Decode
 }
 
 void DecoderModel::load_indexer(const Checkpoint& checkpoint, size_t index, Layer& layer) {
-  const Parts parts(checkpoint, index);
+  const LayerParts parts(checkpoint, index);
   const IndexerSpec& s = spec_.indexer;
   const Module &q = parts.require("self_attn.indexer.wq_b"),
                &k = parts.require("self_attn.indexer.wk"),

@@ -20,14 +20,30 @@ size_t reach_of(const LayerSpec& layer) {
   return reach;
 }
 
+// Of the layers that keep a state.
+RecurrentShape recurrent_shape(const DecoderSpec& spec) {
+  return std::visit(
+      [](const auto& s) -> RecurrentShape {
+        if constexpr (std::is_same_v<std::decay_t<decltype(s)>, std::monostate>)
+          return {};
+        else
+          return s.shape();
+      },
+      spec.recurrent);
+}
+
 }  // namespace
 
 KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const ModelOptions& options,
                const Cpu& cpu) {
   KvPlan plan;
-  const size_t state = round_up(spec.delta.state_floats() * sizeof(float), 64);
+  const size_t state = round_up(recurrent_shape(spec).state * sizeof(float), 64);
   for (size_t i = 0; i < spec.layers.size(); ++i) {
-    if (spec.layers[i].linear) {
+    if (!spec.layers[i].attends) {
+      plan.layers.push_back({SIZE_MAX, 0});
+      continue;
+    }
+    if (spec.layers[i].recurrent) {
       size_t kind = 0;
       while (kind < plan.kinds.size() && plan.kinds[kind].cuttable) ++kind;
       if (kind == plan.kinds.size()) plan.kinds.push_back({"state", StateHeader::kBytes, 1, false});
@@ -130,7 +146,7 @@ void DecoderModel::cut_memory(KvMemory& memory, size_t kind, BlockId id, size_t 
       layers_[i]->indexer->keys().cut(memory.block(kind, id) + place.offset + layers_[i]->index_at,
                                       tokens);
     // Rows that are not packed are never read behind the last one; states are for one length.
-    if (place.kind != kind || layers_[i]->kv_up != nullptr || layers_[i]->delta != nullptr ||
+    if (place.kind != kind || layers_[i]->kv_up != nullptr || layers_[i]->recurrent != nullptr ||
         !layers_[i]->keys)
       continue;
     layers_[i]->attention->kv.cut(memory.block(kind, id) + place.offset, tokens);

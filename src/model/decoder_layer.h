@@ -5,6 +5,7 @@
 
 #include "model/decoder.h"
 #include "nn/head_linear.h"
+#include "nn/recurrent.h"
 
 namespace moebius {
 
@@ -44,10 +45,17 @@ struct DecoderModel::Layer {
   size_t index_at = 0;
   KvRowLayout latents;  // then: how they are kept
   Norm q_latent_norm, kv_latent_norm;
-  std::unique_ptr<AttentionPlan> attention;  // null: linear attention
-  std::unique_ptr<DeltaNet> delta;
-  std::unique_ptr<LinearLayer> delta_in;
-  MoeBlockLayer moe;  // router null: a dense MLP as one expert that every row takes
+  std::unique_ptr<AttentionPlan> attention;  // null: recurrent, or neither
+  std::unique_ptr<Recurrent> recurrent;
+  std::unique_ptr<LinearLayer> recurrent_in;
+  // What recurrent_in gives side by side; some of it goes through a second projection.
+  struct RecurrentPart {
+    size_t width;
+    std::unique_ptr<LinearLayer> second;
+  };
+  std::vector<RecurrentPart> recurrent_parts;
+  // Router null: a dense MLP as one expert that every row takes. Experts null: no MLP.
+  MoeBlockLayer moe;
   // A dense MLP beside the experts: what it gives, what the router and the experts read, and what
   // they give.
   std::unique_ptr<MoeLayer> beside;
@@ -58,9 +66,12 @@ struct DecoderModel::Layer {
 
   uint64_t dense_bytes() const {  // packed weights that every step reads, without the experts
     uint64_t bytes = 0;
-    for (const LinearLayer* l : {qkv.get(), output.get(), delta_in.get(), latent.get(), q_up.get(),
-                                 kv_up.get(), moe.router.get(), index_kw.get(), index_q.get()})
+    for (const LinearLayer* l :
+         {qkv.get(), output.get(), recurrent_in.get(), latent.get(), q_up.get(), kv_up.get(),
+          moe.router.get(), index_kw.get(), index_q.get()})
       bytes += l != nullptr ? l->packed_bytes() : 0;
+    for (const RecurrentPart& p : recurrent_parts)
+      bytes += p.second != nullptr ? p.second->packed_bytes() : 0;
     for (const HeadLinear* l : {query_up.get(), value_up.get()})
       bytes += l != nullptr ? l->packed_bytes() : 0;
     return bytes;
@@ -77,8 +88,9 @@ struct DecoderModel::Buffers {
   // Blocks of one layer: those of item 0, of item 1, ...; where an item's begin, and its rows.
   std::vector<uint8_t*> blocks;
   std::vector<size_t> blocks_at, first_row;
-  // Linear attention: rows before and behind the convolution, z, [b | a], a state that is not kept.
-  std::vector<float> delta_rows, delta_mixed, delta_z, delta_ba, delta_state;
+  // Recurrent layers: rows as they read them and behind the convolution, states that are not kept.
+  std::vector<float> recurrent_rows, recurrent_mixed, recurrent_states, recurrent_few,
+      recurrent_part;
   // Keys and values of one segment, made of latents.
   std::vector<AlignedBuffer> expanded;
   std::vector<const uint8_t*> expanded_at;

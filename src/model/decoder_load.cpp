@@ -5,9 +5,10 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "checkpoint/families.h"
 #include "model/arch/arch.h"
 #include "model/decoder_layer.h"
-#include "model/decoder_parts.h"
+#include "model/recurrent_loader.h"
 #include "nn/ops.h"
 #include "quant/quant_access.h"
 
@@ -16,27 +17,35 @@ namespace {
 
 constexpr std::string_view kKvUp = "self_attn.kv_b_proj";
 
-// A dense MLP runs as a mixture with one expert.
-MoeBlock dense_block(const Parts& parts, const ModelConfig& config, size_t index) {
+// A dense MLP runs as a mixture with one expert; without a gate where the family has none.
+MoeBlock dense_block(const Checkpoint& checkpoint, size_t index) {
+  std::array<const Module*, 3> mlp{};
+  for (const Module& m : checkpoint.modules())
+    if (m.layer == static_cast<int>(index) && m.projection != Projection::kNone && m.expert < 0 &&
+        !m.tower)
+      mlp[static_cast<size_t>(m.projection) - 1] = &m;
+  const ModelConfig& config = checkpoint.config();
+  const Family* family = family_by_key(config.family);
+  const bool gated = family == nullptr || family->gated;
+  if (mlp[1] == nullptr || mlp[2] == nullptr || (gated && mlp[0] == nullptr))
+    fail(
+        "layer {}: has neither a mixture of experts nor an MLP with gate_proj, up_proj and "
+        "down_proj",
+        index);
   MoeBlock block;
-  for (const char* name : {"mlp", "feed_forward"}) {
-    const std::string base = name;
-    if (parts.find(base + ".up_proj") == nullptr) continue;
-    block.experts.push_back({&parts.require(base + ".gate_proj"), &parts.require(base + ".up_proj"),
-                             &parts.require(base + ".down_proj")});
-    block.name = base;
-    block.layer = static_cast<int>(index);
-    block.spec.hidden = static_cast<size_t>(config.hidden);
-    block.spec.intermediate = block.experts[0][1]->plan.N;
-    block.spec.experts = 1;
-    block.spec.router.experts = 1, block.spec.router.top_k = 1;
-    block.spec.activation.kind = activation_from_name(
-        fields_of(config).string({"hidden_act", "hidden_activation"}).value_or("silu"));
-    return block;
-  }
-  fail(
-      "layer {}: has neither a mixture of experts nor an MLP with gate_proj, up_proj and down_proj",
-      index);
+  block.experts.push_back(mlp);
+  block.name = mlp[1]->name.substr(0, mlp[1]->name.rfind('.'));
+  block.layer = static_cast<int>(index);
+  block.spec.hidden = static_cast<size_t>(config.hidden);
+  block.spec.intermediate = mlp[1]->plan.N;
+  block.spec.experts = 1;
+  block.spec.router.experts = 1, block.spec.router.top_k = 1;
+  block.spec.activation.kind =
+      activation_from_name(fields_of(config)
+                               .string({"hidden_act", "hidden_activation", "mlp_hidden_act"})
+                               .value_or("silu") +
+                           (gated ? "" : "_no_mul"));
+  return block;
 }
 
 // A shared expert that hangs on the layer reads what the block reads: both are one layer here.
@@ -76,7 +85,7 @@ AttentionSpec attention_spec(const DecoderSpec& s, size_t index, bool absorbed) 
 }
 
 bool absorbs(const Checkpoint& checkpoint, size_t layer, const ModelOptions& options) {
-  const MatrixPlan& kv_b = Parts(checkpoint, layer).require(kKvUp).plan;
+  const MatrixPlan& kv_b = LayerParts(checkpoint, layer).require(kKvUp).plan;
   return options.policy.accept != Accept::kExact && !kv_b.scheme.input && !kv_b.scheme.output &&
          !kv_b.has_output_scale && load_bias(kv_b, checkpoint.store()).empty();
 }
@@ -98,9 +107,10 @@ KvStorage storage_of(const Checkpoint& checkpoint, const DecoderSpec& spec, size
   // they were measured on.
   if (!declared || storage.type != own || declared->dynamic != Dynamic::kStatic || spec.latent())
     return storage;
-  const Parts parts(checkpoint, layer);
-  for (const auto& [name, to] : {std::pair{"self_attn.k_scale", &storage.key_scale},
-                                 std::pair{"self_attn.v_scale", &storage.value_scale}}) {
+  const LayerParts parts(checkpoint, layer);
+  for (const auto& [member, to] :
+       {std::pair{"k_scale", &storage.key_scale}, std::pair{"v_scale", &storage.value_scale}}) {
+    const std::string name = fmt::format("{}.{}", spec.names.attention, member);
     if (!parts.has(name)) continue;  // not calibrated: a scale per token
     *to = parts.values(name, 1)[0];
     if (!(*to >= 0) || !std::isfinite(*to))
@@ -131,7 +141,7 @@ void DecoderModel::absorb(const Checkpoint& checkpoint, const Module& kv_b, Laye
 }
 
 void DecoderModel::load_latent(const Checkpoint& checkpoint, size_t index, Layer& layer) {
-  const Parts parts(checkpoint, index);
+  const LayerParts parts(checkpoint, index);
   const DecoderSpec& s = spec_;
   const auto linear = [&](std::vector<const Module*> modules) {
     return load_linear(checkpoint, modules, layer_options_);
@@ -162,44 +172,22 @@ void DecoderModel::load_latent(const Checkpoint& checkpoint, size_t index, Layer
   }
 }
 
-void DecoderModel::load_delta(const Checkpoint& checkpoint, size_t index, Layer& layer) {
-  const Parts parts(checkpoint, index);
-  const DeltaSpec& d = spec_.delta;
-  const std::vector<std::string> names =
-      spec_.delta_apart
-          ? std::vector<std::string>{"in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"}
-          : std::vector<std::string>{"in_proj_qkvz", "in_proj_ba"};
-  std::vector<const Module*> modules;
-  size_t width = 0;
-  for (const std::string& n : names)
-    modules.push_back(&parts.require("linear_attn." + n)), width += modules.back()->plan.N;
-  if (const size_t expected = d.channels() + d.values() + 2 * d.value_heads; width != expected)
-    fail("{} and its neighbours have {} outputs; the config's linear heads ask for {}",
-         modules[0]->name, width, expected);
-  layer.delta_in = load_linear(checkpoint, modules, layer_options_);
-  DeltaWeights w;
-  w.convolution = parts.values("linear_attn.conv1d.weight", d.channels() * d.width);
-  w.a_log = parts.values("linear_attn.A_log", d.value_heads);
-  w.dt = parts.values("linear_attn.dt_bias", d.value_heads);
-  w.norm = {
-      NormKind::kRms, spec_.norm_epsilon, parts.values("linear_attn.norm.weight", d.value_dim), {}};
-  layer.delta = std::make_unique<DeltaNet>(d, std::move(w), options_.type);
-  layer.output = load_linear(checkpoint, {&parts.require("linear_attn.out_proj")}, layer_options_);
-}
-
 void DecoderModel::load_qkv(const Checkpoint& checkpoint, size_t index, Layer& layer) {
-  const Parts parts(checkpoint, index);
+  const LayerParts parts(checkpoint, index);
   const DecoderSpec& s = spec_;
   const HeadSizes& n = layer.sizes;
+  const auto find = [&](const char* member) {
+    return &parts.require(fmt::format("{}.{}", s.names.attention, member));
+  };
   const size_t nq = n.heads * n.head_dim, nk = n.kv_heads * n.head_dim;
-  std::vector<const Module*> modules = {&parts.require("self_attn.q_proj")};
+  std::vector<const Module*> modules = {find("q_proj")};
   expect_width(*modules.back(), nq * (s.output_gate ? 2 : 1), "heads and head_dim");
   if (layer.keys) {
-    modules.push_back(&parts.require("self_attn.k_proj"));
+    modules.push_back(find("k_proj"));
     expect_width(*modules.back(), nk, "key-value heads and head_dim");
   }
   if (layer.keys && layer.values) {
-    modules.push_back(&parts.require("self_attn.v_proj"));
+    modules.push_back(find("v_proj"));
     expect_width(*modules.back(), n.kv_heads * n.value_dim, "key-value heads and head_dim");
   }
   if (s.gate_proj != nullptr) {
@@ -216,19 +204,34 @@ void DecoderModel::load_qkv(const Checkpoint& checkpoint, size_t index, Layer& l
 }
 
 void DecoderModel::load_attention(const Checkpoint& checkpoint, size_t index, Layer& layer) {
-  if (spec_.layers[index].linear) return load_delta(checkpoint, index, layer);
-  const Parts parts(checkpoint, index);
+  const LayerParts parts(checkpoint, index);
   const auto linear = [&](std::vector<const Module*> modules) {
     return load_linear(checkpoint, modules, layer_options_);
   };
   const DecoderSpec& s = spec_;
+  if (s.layers[index].recurrent) {
+    LoadedRecurrent loaded = load_recurrent(parts, s, options_.type);
+    layer.recurrent = std::move(loaded.net);
+    layer.output = linear({loaded.out});
+    std::vector<const Module*> first;
+    for (const RecurrentInput& in : loaded.in) {
+      first.push_back(in.first);
+      layer.recurrent_parts.push_back(
+          {in.first->plan.N, in.second != nullptr ? linear({in.second}) : nullptr});
+    }
+    layer.recurrent_in = linear(first);
+    return;
+  }
+  const auto name = [&](std::string_view member) {
+    return fmt::format("{}.{}", s.names.attention, member);
+  };
   if (s.latent()) {
     load_latent(checkpoint, index, layer);
   } else {
     load_qkv(checkpoint, index, layer);
   }
   if (s.layers[index].indexes) load_indexer(checkpoint, index, layer);
-  layer.output = linear({&parts.require("self_attn.o_proj")});
+  layer.output = linear({&parts.require(name(s.names.output))});
   AttentionSpec a = attention_spec(s, index, layer.kv_up == nullptr);
   if (s.layers[index].sinks) a.sinks = parts.values(s.sinks, layer.sizes.heads);
   // What is made of latents at each use is of the activations' type, whatever latents are kept in.
@@ -242,13 +245,13 @@ void DecoderModel::load_attention(const Checkpoint& checkpoint, size_t index, La
 
 // A dense MLP beside the experts. The router reads x / rms(x) * scale / sqrt(hidden).
 void DecoderModel::load_beside(const Checkpoint& checkpoint, size_t index, Layer& layer) {
-  const Parts parts(checkpoint, index);
+  const LayerParts parts(checkpoint, index);
   const auto norm = [&](const char* name) {
     return parts.norm(name, spec_.norm, spec_.norm_epsilon, hidden_);
   };
-  layer.beside = load_moe(checkpoint, dense_block(parts, checkpoint.config(), index),
-                          layer_options_, MoePart::kExperts)
-                     .experts;
+  layer.beside =
+      load_moe(checkpoint, dense_block(checkpoint, index), layer_options_, MoePart::kExperts)
+          .experts;
   layer.beside_out = norm("post_feedforward_layernorm_1");
   layer.experts_in = norm("pre_feedforward_layernorm_2");
   layer.experts_out = norm("post_feedforward_layernorm_2");
@@ -259,7 +262,7 @@ void DecoderModel::load_beside(const Checkpoint& checkpoint, size_t index, Layer
 }
 
 void DecoderModel::load_layer(const Checkpoint& checkpoint, size_t index, Layer& layer) {
-  const Parts parts(checkpoint, index);
+  const LayerParts parts(checkpoint, index);
   const DecoderSpec& s = spec_;
   layer.sizes = s.sizes(index), layer.key_dim = s.key_dim(index);
   layer.keys = s.layers[index].kv_from == 0, layer.values = !s.layers[index].values_are_keys;
@@ -269,7 +272,8 @@ void DecoderModel::load_layer(const Checkpoint& checkpoint, size_t index, Layer&
         std::pair{s.block_out, &layer.block_out}})
     if (name != nullptr) *norm = parts.norm(name, s.norm, s.norm_epsilon, hidden_);
   if (s.layer_scalar != nullptr) layer.scalar = parts.values(s.layer_scalar, 1)[0];
-  load_attention(checkpoint, index, layer);
+  if (s.layers[index].attends) load_attention(checkpoint, index, layer);
+  if (!s.layers[index].mixes) return;
   if (s.dense_beside) load_beside(checkpoint, index, layer);
   const auto& blocks = checkpoint.moe_blocks();
   const auto stored = std::find_if(blocks.begin(), blocks.end(), [&](const MoeBlock& b) {
@@ -285,8 +289,8 @@ void DecoderModel::load_layer(const Checkpoint& checkpoint, size_t index, Layer&
     layer.top_k = block->spec.router.top_k;
     layer.moe_bytes_per_token = layer.expert_bytes * (block->spec.router.top_k + shared);
   } else {
-    layer.moe = load_moe(checkpoint, dense_block(parts, checkpoint.config(), index), layer_options_,
-                         MoePart::kExperts);
+    layer.moe =
+        load_moe(checkpoint, dense_block(checkpoint, index), layer_options_, MoePart::kExperts);
     layer.moe_bytes_per_token = layer.moe.experts->packed_bytes();
   }
 }
@@ -354,7 +358,8 @@ std::unique_ptr<DecoderModel> DecoderModel::load(const Checkpoint& checkpoint,
 uint64_t DecoderModel::packed_bytes() const {
   uint64_t bytes = embedding_bytes() + output_->packed_bytes();
   for (const auto& l : layers_) {
-    bytes += l->moe.experts->packed_bytes() + l->moe.experts->gate_bytes();
+    if (const MoeLayer* moe = l->moe.experts.get())
+      bytes += moe->packed_bytes() + moe->gate_bytes();
     bytes += l->dense_bytes();
     if (l->beside != nullptr) bytes += l->beside->packed_bytes();
   }

@@ -4,10 +4,14 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
+#include <variant>
 #include <vector>
 
 #include "nn/delta_net.h"
+#include "nn/gated_convolution.h"
 #include "nn/indexer.h"
+#include "nn/mamba2.h"
 #include "nn/norm.h"
 #include "nn/rope.h"
 
@@ -26,12 +30,14 @@ struct HeadSizes {
 };
 
 struct LayerSpec {
-  HeadSizes sizes;     // where they differ from the model's; 0: they do not
-  size_t rope = 0;     // which rotation: 0 the model's, n the n-th of other_ropes
+  bool attends = true;     // false: the layer is an MLP or experts alone
+  bool mixes = true;       // false: it is attention or a recurrent layer alone
+  bool recurrent = false;  // DecoderSpec::recurrent in place of attention
+  HeadSizes sizes;         // where they differ from the model's; 0: they do not
+  size_t rope = 0;         // which rotation: 0 the model's, n the n-th of other_ropes
   size_t kv_from = 0;  // keys and values are those of a layer so many before this one; 0: its own
   bool values_are_keys = false;  // values are what k_proj gives, before its norm and rotation
   bool indexes = false;  // sparse attention: chooses keys; else those of the layer before are taken
-  bool linear = false;   // linear attention (DecoderSpec::delta) in place of attention
   bool sinks = false;    // an extra logit per head without a value
   bool rotary = true;    // false: no position embedding in this layer
   size_t window = 0, chunk = 0;
@@ -40,7 +46,16 @@ struct LayerSpec {
   float temperature_scale = 0, temperature_floor = 1, temperature_first = 1;
 };
 
+// Where a layer keeps attention and what stands in its place.
+struct LayerNames {
+  std::string_view attention = "self_attn", output = "o_proj";  // of attention
+  std::string_view recurrent = "linear_attn";
+};
+
+using RecurrentSpec = std::variant<std::monostate, DeltaSpec, Mamba2Spec, GatedConvolutionSpec>;
+
 struct DecoderSpec {
+  LayerNames names;
   size_t heads = 0, kv_heads = 0, head_dim = 0, value_dim = 0;
   float attention_scale = 0;  // 0: key width to the power -1/2
   QkNorm qk_norm = QkNorm::kNone;
@@ -49,13 +64,11 @@ struct DecoderSpec {
   bool value_norm = false;                // values are normalized per head, without weight
   float value_scale = 1;                  // values are multiplied by it
   float clip_qkv = 0;                     // 0: no clipping
-  bool output_gate =
-      false;  // q_proj gives [q | gate] per head; results are multiplied by sigmoid(gate)
+  // q_proj gives [q | gate] per head; results are multiplied by sigmoid(gate)
+  bool output_gate = false;
   const char* gate_proj = nullptr;  // or the gates are a projection of their own ...
   bool gate_per_head = false, gate_softplus = false;  // ... one for each head; softplus(gate)
-  DeltaSpec delta;                                    // of layers with linear attention
-  bool delta_apart =
-      false;  // its projections are q k v, z, b, a; else two, interleaved by key head
+  RecurrentSpec recurrent;                            // of layers that are not attention
   // latent attention (MLA): kv_lora > 0
   size_t q_lora = 0, kv_lora = 0, nope_dim = 0, rope_dim = 0;
   float latent_norm_epsilon = 1e-6f;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block of the kind "state": the states of all layers with linear attention after some token. It
+// A block of the kind "state": the states of all recurrent layers after some token. It
 // has room for two versions, each marked with the length it is for, so that a step writes beside what it
 // read: a step that fails half-way has lost nothing, and marks are set when all layers are done.
 #pragma once

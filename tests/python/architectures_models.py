@@ -155,6 +155,8 @@ def randomize(model, kind):
             p.data = 0.3 * r
         elif last in ("A_log", "dt_bias", "A"):
             p.data = 0.5 * torch.rand(p.shape, generator=g)
+        elif p.ndim <= 1 and "norm" in name and not p.any():     # weights of 1 + w
+            p.data = 0.2 * r
         elif p.ndim <= 1:
             p.data = (1.0 + 0.2 * r) if "bias" not in last else 0.2 * r
         elif ".gate.weight" in name or "router" in name:

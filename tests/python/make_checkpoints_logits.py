@@ -23,6 +23,7 @@ EDGES = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
 def plain(name):
     """One spelling for all: the names in memory and the names in the file differ."""
     name = name.removeprefix("language_model.").replace("block_sparse_moe", "mlp").replace("feed_forward", "mlp")
+    name = name.replace("backbone.", "model.").replace("forget_gate.", "")
     name = re.sub(r"(experts\.\d+)\.w([123])$", lambda m: m[1] + "." + {"1": "gate", "3": "up", "2": "down"}[m[2]] + "_proj", name)
     return re.sub(r"mlp\.router(\.layer)?$", "mlp.gate", name).replace("shared_expert.", "shared_experts.")
 

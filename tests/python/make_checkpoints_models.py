@@ -47,6 +47,7 @@ SPARSE = dict(TINY_MLA, index_n_heads=16, index_head_dim=16, index_topk=6)
 WINDOW_FIRST, WINDOW_LAST = ["sliding_attention", "full_attention"], ["full_attention", "sliding_attention"]
 TWO_ROPES = dict(full_attention=dict(rope_type="default", rope_theta=50000.0, partial_rotary_factor=0.5),
                  sliding_attention=dict(rope_type="default", rope_theta=1000.0, partial_rotary_factor=0.75))
+MIXED = ["linear_attention", "full_attention"]
 
 # key: (config class, arguments)
 MODELS = {
@@ -141,8 +142,23 @@ MODELS = {
     "llama": ("LlamaConfig", dict(FAMILY, intermediate_size=64, rope_parameters=LLAMA3)),
     "mistral": ("MistralConfig", dict(FHEADS, intermediate_size=64, sliding_window=8)),
     # linear attention in the first layer, gated attention in the second; projections interleaved, and apart
-    "qwen3next": ("Qwen3NextConfig", dict(QWEN_LINEAR, layer_types=["linear_attention", "full_attention"])),
-    "qwen35moe": ("Qwen3_5MoeTextConfig", dict(QWEN_LINEAR, layer_types=["linear_attention", "full_attention"])),
+    "qwen3next": ("Qwen3NextConfig", dict(QWEN_LINEAR, layer_types=MIXED)),
+    # other recurrent layers: Mamba-2 (every layer one thing; beside attention), a gated convolution, a decay per key feature
+    "nemotronh": ("NemotronHConfig", dict(FHEADS, intermediate_size=32, moe_intermediate_size=32, moe_shared_expert_intermediate_size=32,
+                                          n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1, routed_scaling_factor=2.5,
+                                          mamba_num_heads=4, mamba_head_dim=16, ssm_state_size=8, n_groups=2, chunk_size=16,
+                                          layers_block_type=["linear_attention", "moe", "full_attention", "mlp"])),
+    "granitehybrid": ("GraniteMoeHybridConfig", dict(FAMILY, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2,
+                                                     shared_intermediate_size=32, mamba_n_heads=4, mamba_d_head=32, mamba_d_state=8,
+                                                     mamba_n_groups=1, mamba_chunk_size=16, embedding_multiplier=1.5,
+                                                     attention_multiplier=0.125, residual_multiplier=0.5, logits_scaling=2.0,
+                                                     layer_types=MIXED)),
+    "lfm2moe": ("Lfm2MoeConfig", dict(FAMILY, intermediate_size=64, moe_intermediate_size=32, num_experts=4, num_experts_per_tok=2,
+                                      num_dense_layers=1, layer_types=["conv", "full_attention"])),
+    "kimilinear": ("KimiLinearConfig", dict(MLA, num_local_experts=4, n_shared_experts=1, q_lora_rank=None, n_group=1, topk_group=1,
+                                            linear_head_dim=32, linear_num_heads=2, layer_types=MIXED,
+                                            mlp_layer_types=["dense", "sparse"])),
+    "qwen35moe": ("Qwen3_5MoeTextConfig", dict(QWEN_LINEAR, layer_types=MIXED)),
 }
 
 
@@ -169,7 +185,7 @@ def randomize(model, key):
             p.data = (1.0 + 0.2 * r) if name.endswith(("weight", "scalar", "scale")) else 0.2 * r
         elif ".gate.weight" in name or "router" in name:
             p.data = 0.4 * r
-        elif "embed_tokens" in name:    # a tied head would only repeat a large one
+        elif "embed" in name and "norm" not in name:    # a tied head would only repeat a large one
             p.data = 0.05 * r if key == "gemma4" else r
         else:
             rows = torch.rand(p.shape[:-1] + (1,), generator=g)

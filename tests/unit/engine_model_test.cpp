@@ -133,5 +133,14 @@ TEST(EngineModel, HundredsOfRequestsAnswerAsEachAlone) {
   compare("deepseekv3-dense", count, XType::kF32);  // latents
 }
 
+TEST(EngineModel, RecurrentLayersAnswerAsEachAlone) {
+  const size_t count = 40 / test::thinning();
+  compare("qwen35moe-dense", count, XType::kF32);
+  compare("nemotronh-w4a16-g32", count, XType::kBf16);
+  compare("granitehybrid-dense", count, XType::kF32);
+  compare("lfm2moe-fp8-dynamic", count, XType::kBf16);
+  compare("kimilinear-dense", count, XType::kF32);
+}
+
 }  // namespace
 }  // namespace moebius

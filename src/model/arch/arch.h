@@ -60,12 +60,21 @@ DecoderSpec laguna_spec(const ModelConfig&);
 DecoderSpec mellum_spec(const ModelConfig&);
 DecoderSpec mimo_spec(const ModelConfig&);
 DecoderSpec gemma4_spec(const ModelConfig&);
+// Marks the layers that layer_types gives one of the words `recurrent`; throws Error for a word that
+// is not among `attention` either.
+void set_recurrent(const ModelConfig& config, DecoderSpec& spec, std::string_view recurrent,
+                   std::string_view attention = "full_attention attention");
+
 DecoderSpec qwen3_spec(const ModelConfig&);
 DecoderSpec qwen3_next_spec(const ModelConfig&);
 DecoderSpec olmoe_spec(const ModelConfig&);
 DecoderSpec mixtral_spec(const ModelConfig&);
 DecoderSpec qwen2_moe_spec(const ModelConfig&);
 DecoderSpec granite_moe_spec(const ModelConfig&);
+DecoderSpec granite_hybrid_spec(const ModelConfig&);
+DecoderSpec nemotron_h_spec(const ModelConfig&);
+DecoderSpec lfm2_moe_spec(const ModelConfig&);
+DecoderSpec kimi_linear_spec(const ModelConfig&);
 DecoderSpec glm4_moe_spec(const ModelConfig&);
 DecoderSpec deepseek_spec(const ModelConfig&);
 DecoderSpec mistral4_spec(const ModelConfig&);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "checkpoint/families.h"
 #include "model/arch/arch.h"
 
 namespace moebius {
@@ -181,6 +182,20 @@ void set_windows(const ModelConfig& config, DecoderSpec& spec, const WindowRule&
                         : rule.layers == WindowLayers::kOddBelowMax ? at % 2 == 0 && at < most
                                                                     : true;
     if (slides) spec.layers[i].window = static_cast<size_t>(window);
+  }
+}
+
+void set_recurrent(const ModelConfig& config, DecoderSpec& spec, std::string_view recurrent,
+                   std::string_view attention) {
+  if (config.layer_types.size() != spec.layers.size())
+    fail("config.json: layer_types has {} words; the model has {} layers",
+         config.layer_types.size(), spec.layers.size());
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    const std::string& word = config.layer_types[i];
+    spec.layers[i].recurrent = in_list(recurrent, word);
+    if (!spec.layers[i].recurrent && !in_list(attention, word))
+      fail("config.json: layer_types[{}] is '{}'; expected one of {} {}", i, printable(word),
+           recurrent, attention);
   }
 }
 

@@ -1,9 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-// Granite-MoE: four multipliers; the attention scale is one of them.
+// Granite-MoE: four multipliers; the attention scale is one of them. Granite 4 has Mamba-2 layers
+// between those of attention, which then may not rotate.
 #include "base/error.h"
 #include "model/arch/arch.h"
 
 namespace moebius {
+namespace {
+
+Mamba2Spec granite_mamba(const ModelConfig& config, const ConfigFields& f) {
+  Mamba2Spec m;
+  const auto size = [&](const char* name, int64_t fallback, int64_t most) {
+    return static_cast<size_t>(f.integer_or({name}, fallback, 1, most));
+  };
+  m.heads = size("mamba_n_heads", 128, 65536);
+  const Json* head = config.text.find("mamba_d_head");
+  if (head == nullptr || head->is_string())  // "auto"
+    m.head_dim = size("mamba_expand", 2, 64) * static_cast<size_t>(config.hidden) / m.heads;
+  else
+    m.head_dim = size("mamba_d_head", 64, Mamba2::kMostHead);
+  m.groups = size("mamba_n_groups", 1, 65536);
+  m.state = size("mamba_d_state", 256, 65536);
+  m.width = size("mamba_d_conv", 4, 64);
+  // [least, most]; a most that is no number is infinite.
+  if (const Json* limit = config.text.find("time_step_limit");
+      limit != nullptr && limit->is_array() && limit->items().size() == 2) {
+    const auto at = [&](size_t i) {
+      const Json& v = limit->items()[i];
+      return v.is_number() ? static_cast<float>(v.as_double()) : 0.0f;
+    };
+    m.least_step = at(0), m.most_step = at(1);
+  }
+  return m;
+}
+
+}  // namespace
 
 DecoderSpec granite_moe_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
@@ -11,7 +41,18 @@ DecoderSpec granite_moe_spec(const ModelConfig& config) {
   s.embedding_multiplier = static_cast<float>(f.number({"embedding_multiplier"}).value_or(1));
   s.residual_multiplier = static_cast<float>(f.number({"residual_multiplier"}).value_or(1));
   s.logits_divisor = static_cast<float>(f.number({"logits_scaling"}).value_or(1));
-  s.attention_scale = static_cast<float>(f.number({"attention_multiplier"}).value_or(0));
+  s.attention_scale = static_cast<float>(f.number({"attention_multiplier"}).value_or(1));
+  return s;
+}
+
+DecoderSpec granite_hybrid_spec(const ModelConfig& config) {
+  const ConfigFields f = fields_of(config);
+  DecoderSpec s = granite_moe_spec(config);
+  s.names.recurrent = "mamba";
+  s.recurrent = granite_mamba(config, f);
+  const bool rotary = f.string({"position_embedding_type"}).value_or("nope") == "rope";
+  for (LayerSpec& layer : s.layers) layer.recurrent = true, layer.rotary = rotary;
+  if (!config.layer_types.empty()) set_recurrent(config, s, "linear_attention mamba");
   return s;
 }
 

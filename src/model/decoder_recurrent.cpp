@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear attention of a step: states come from the block of the token before, and go to the blocks
+// Recurrent layers of a step: states come from the block of the token before, and go to the blocks
 // of the tokens of the step, beside what was there (state_block.h).
 #include <algorithm>
 #include <cstring>
@@ -70,97 +70,95 @@ void DecoderModel::commit_states(std::span<const Work> work) const {
   }
 }
 
-// q k v before the convolution, z, and [b | a], all in the order of heads.
-void DecoderModel::project_delta(const Layer& layer, size_t T) {
+// Rows as the layer reads them.
+const float* DecoderModel::project_recurrent(const Layer& layer, size_t T) {
   Buffers& b = *buffers_;
-  const DeltaSpec& d = spec_.delta;
-  const size_t C = d.channels(), nv = d.values(), H = d.value_heads,
-               width = layer.delta_in->out_features(), rep = H / d.key_heads;
-  grow_state(b.qkv, T * width), grow_state(b.delta_rows, T * C), grow_state(b.delta_z, T * nv);
-  grow_state(b.delta_ba, T * 2 * H);
-  {
-    const Timer timer(profile_, Phase::kLinear);
-    run_linear(*layer.delta_in, b.a.data(), b.qkv.data(), T);
+  const Timer timer(profile_, Phase::kLinear);
+  const size_t given = layer.recurrent_in->out_features(), width = layer.recurrent->shape().in;
+  grow_state(b.qkv, T * given);
+  run_linear(*layer.recurrent_in, b.a.data(), b.qkv.data(), T);
+  const auto& parts = layer.recurrent_parts;
+  const bool twice =
+      std::any_of(parts.begin(), parts.end(), [](const auto& p) { return p.second != nullptr; });
+  if (!twice && !layer.recurrent->arranges()) return b.qkv.data();
+  grow_state(b.recurrent_rows, T * width);
+  if (!twice) {
+    for_rows(T, [&](size_t t) {
+      layer.recurrent->arrange(b.qkv.data() + t * given, b.recurrent_rows.data() + t * width);
+    });
+    return b.recurrent_rows.data();
   }
-  const auto copy = [](float* to, const float* from, size_t n) {
-    std::memcpy(to, from, n * sizeof(float));
-    return from + n;
+  const auto copy = [T](const float* from, size_t from_width, float* to, size_t to_width,
+                        size_t n) {
+    for (size_t t = 0; t < T; ++t)
+      std::memcpy(to + t * to_width, from + t * from_width, n * sizeof(float));
   };
-  for_rows(T, [&](size_t t) {
-    const float* x = b.qkv.data() + t * width;
-    float *rows = b.delta_rows.data() + t * C, *z = b.delta_z.data() + t * nv,
-          *ba = b.delta_ba.data() + t * 2 * H;
-    if (spec_.delta_apart) {
-      x = copy(rows, x, C), x = copy(z, x, nv);
-      copy(ba, x, 2 * H);
-      return;
+  size_t at = 0, to = 0;  // columns
+  for (const Layer::RecurrentPart& p : parts) {
+    const float* from = b.qkv.data() + at;
+    size_t n = p.width, from_width = given;
+    at += p.width;
+    if (p.second != nullptr) {
+      n = from_width = p.second->out_features();
+      grow_state(b.recurrent_few, T * p.width), grow_state(b.recurrent_part, T * n);
+      copy(from, given, b.recurrent_few.data(), p.width, p.width);
+      run_linear(*p.second, b.recurrent_few.data(), b.recurrent_part.data(), T);
+      from = b.recurrent_part.data();
     }
-    for (size_t g = 0; g < d.key_heads; ++g) {
-      x = copy(rows + g * d.key_dim, x, d.key_dim);
-      x = copy(rows + d.keys() + g * d.key_dim, x, d.key_dim);
-      x = copy(rows + 2 * d.keys() + g * rep * d.value_dim, x, rep * d.value_dim);
-      x = copy(z + g * rep * d.value_dim, x, rep * d.value_dim);
-    }
-    for (size_t g = 0; g < d.key_heads; ++g) {
-      x = copy(ba + g * rep, x, rep);
-      x = copy(ba + H + g * rep, x, rep);
-    }
-  });
+    copy(from, from_width, b.recurrent_rows.data() + to, width, n);
+    to += n;
+  }
+  return b.recurrent_rows.data();
 }
 
-void DecoderModel::attend_linear(size_t index, std::span<const Work> work, size_t T) {
+void DecoderModel::attend_recurrent(size_t index, std::span<const Work> work, size_t T) {
   Buffers& b = *buffers_;
   const Layer& layer = *layers_[index];
-  const DeltaNet& net = *layer.delta;
-  const DeltaSpec& d = spec_.delta;
+  const Recurrent& net = *layer.recurrent;
+  const RecurrentShape& shape = net.shape();
   const KvPlan::Place& place = kv_plan_.layers[index];
-  const size_t C = d.channels(), nv = d.values(), H = d.value_heads, items = work.size();
-  project_delta(layer, T);
+  const size_t heads = shape.heads, items = work.size();
+  const float* in = project_recurrent(layer, T);
   const Timer timer(profile_, Phase::kAttention);
-  grow_state(b.delta_mixed, T * C), grow_state(b.attended, T * nv);
-  const size_t spare = d.state_floats();
-  grow_state(b.delta_state, items * spare);
-  std::vector<DeltaRows> rows;
-  std::vector<std::vector<DeltaRun>> runs(items);
+  grow_state(b.recurrent_mixed, T * shape.mixed), grow_state(b.attended, T * shape.out);
+  grow_state(b.recurrent_states, items * shape.state);
+  std::vector<RecurrentRows> rows;
+  std::vector<std::vector<RecurrentRun>> runs(items);
   std::vector<const float*> before;
   std::vector<size_t> item_of(T);
   for (size_t i = 0; i < items; ++i) {
     const BatchItem& item = work[i].item;
-    const size_t first = b.first_row[i], n = item.tokens.size();
-    std::fill_n(item_of.begin() + static_cast<std::ptrdiff_t>(first), n, i);
-    rows.push_back({b.delta_rows.data() + first * C, b.delta_z.data() + first * nv,
-                    b.delta_ba.data() + first * 2 * H, b.delta_ba.data() + first * 2 * H + H, nv,
-                    2 * H, b.delta_mixed.data() + first * C, b.attended.data() + first * nv, n});
+    const size_t first = b.first_row[i];
+    std::fill_n(item_of.begin() + static_cast<std::ptrdiff_t>(first), item.tokens.size(), i);
+    rows.push_back({in + first * shape.in, b.recurrent_mixed.data() + first * shape.mixed,
+                    b.attended.data() + first * shape.out});
     const StateBlock s{item, *work[i].memory, place.kind, kv_plan_.kinds[place.kind].block_bytes};
     before.push_back(s.from(place.offset));
     const float* from = before.back();
     s.each_block([&](size_t at, size_t begin, size_t until) {
       uint8_t* block = s.block(at);
-      float* to = block == nullptr ? b.delta_state.data() + i * spare
+      float* to = block == nullptr ? b.recurrent_states.data() + i * shape.state
                                    : state_at(block, s.bytes, s.version_written(at), place.offset);
       runs[i].push_back({begin - item.position, until - item.position, from, to});
       from = to;
-      stats_->kv_bytes += spare * sizeof(float);
+      stats_->kv_bytes += shape.state * sizeof(float);
     });
   }
   WorkCounter next_row, next_head, next_out;
   options_.pool->run([&](ThreadPool::Member& me) {
-    for (size_t t = next_row.take(); t < T; t = next_row.take()) {
-      const size_t i = item_of[t];
-      net.convolve(rows[i], before[i], t - b.first_row[i]);
-    }
+    for (size_t t = next_row.take(); t < T; t = next_row.take())
+      net.convolve(rows[item_of[t]], before[item_of[t]], t - b.first_row[item_of[t]]);
     me.barrier();
-    for (size_t i = next_head.take(); i < items * H; i = next_head.take())
-      net.scan(rows[i / H], runs[i / H], i % H);
+    for (size_t i = next_head.take(); i < items * heads; i = next_head.take())
+      net.scan(rows[i / heads], runs[i / heads], i % heads);
     me.barrier();
     for (size_t t = next_out.take(); t < T; t = next_out.take())
-      net.finish(rows[item_of[t]], t - b.first_row[item_of[t]]);
+      net.finish(rows[item_of[t]], before[item_of[t]], t - b.first_row[item_of[t]]);
   });
   for (size_t i = 0; i < items; ++i)
-    for (const DeltaRun& run : runs[i]) net.keep_rows(rows[i], run, before[i]);
+    for (const RecurrentRun& run : runs[i]) net.keep(rows[i], run, before[i]);
   const Timer linear(profile_, Phase::kLinear);
   run_linear(*layer.output, b.attended.data(), b.branch.data(), T);
-  stats_->weight_bytes += layer.dense_bytes();
 }
 
 }  // namespace moebius

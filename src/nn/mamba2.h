@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mamba-2: a selective state space behind a short causal convolution. A head of P features has a
+// state S [N, P]; B and C are shared by the heads of a group; token by token
+//
+//   x, B, C  = silu(convolution of [x | B | C] + bias)
+//   d        = softplus(dt + bias), held between two limits
+//   S        = S * exp(-exp(A) * d) + B (x d)
+//   y        = C S + D x
+//   out      = norm over a group of features of y * silu(z)
+//
+// Sums over the rows of S run in ascending order, one fma each. A row is [z | x | B | C | dt]. A
+// sequence's state is S of every head, then the convolution's.
+#pragma once
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "nn/norm.h"
+#include "nn/recurrent.h"
+#include "nn/short_convolution.h"
+
+namespace moebius {
+
+struct Mamba2Spec {
+  size_t heads = 0, head_dim = 0, groups = 1, state = 0;
+  size_t width = 4;                     // of the convolution
+  size_t norm_groups = 1;               // parts of the features that are normalized apart
+  float least_step = 0, most_step = 0;  // limits of d; most 0: none
+
+  size_t features() const { return heads * head_dim; }
+  size_t channels() const { return features() + 2 * groups * state; }  // [x | B | C]
+  size_t head_state() const { return state * head_dim; }
+  RecurrentShape shape() const {
+    return {features() + channels() + heads, channels(), features(), heads,
+            heads * head_state() + ShortConvolution::state_floats(channels(), width)};
+  }
+};
+
+struct Mamba2Weights {
+  std::vector<float> convolution, convolution_bias;  // [channels, width], [channels] or empty
+  std::vector<float> a_log, d, dt_bias;              // [heads]
+  std::vector<float> norm;                           // [features]
+  float norm_epsilon = 1e-6f;
+};
+
+class Mamba2 : public Recurrent {
+ public:
+  static constexpr size_t kMostHead = 512;  // features of a head
+
+  Mamba2(const Mamba2Spec& spec, Mamba2Weights weights, XType type);  // throws Error
+
+  void convolve(const RecurrentRows& r, const float* from, size_t t) const noexcept override;
+  void scan(const RecurrentRows& r, std::span<const RecurrentRun> runs,
+            size_t head) const noexcept override;
+  void finish(const RecurrentRows& r, const float* from, size_t t) const noexcept override;
+  void keep(const RecurrentRows& r, const RecurrentRun& run,
+            const float* from) const noexcept override;
+
+ private:
+  void advance(const RecurrentRows& r, size_t t, size_t head, float* S) const noexcept;
+  size_t kept_at() const { return spec_.heads * spec_.head_state(); }
+  Mamba2Spec spec_;
+  Mamba2Weights weights_;
+  XType type_;
+  ShortConvolution convolution_;
+  std::vector<Norm> norms_;  // one per group of features
+};
+
+}  // namespace moebius
