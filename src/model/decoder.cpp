@@ -150,36 +150,38 @@ void DecoderModel::count_experts(const Layer& layer, size_t T) {
   stats_->weight_bytes += used * layer.expert_bytes + shared + layer.moe.experts->gate_bytes();
 }
 
-// h = (h + multiplier * norm(branch)) * scalar.
-void DecoderModel::add_branch(const std::optional<Norm>& norm, float scalar, size_t T) {
+// h = (h * keep + norm(branch) * add) * scalar.
+void DecoderModel::add_branch(const std::optional<Norm>& norm, const Residual& residual,
+                              float scalar, size_t T) {
   Buffers& b = *buffers_;
   const Timer timer(profile_, Phase::kNorm);
   for_rows(T, [&](size_t t) {
     float *h = b.h.data() + t * hidden_, *y = b.branch.data() + t * hidden_;
     if (norm) normalize(*norm, options_.type, y, hidden_, y, hidden_, 1, hidden_);
-    if (spec_.residual_multiplier != 1.0f) {
-      scale_row(y, spec_.residual_multiplier, hidden_);
-      round_to(options_.type, y, hidden_);
-    }
+    const auto scale = [&](float* row, float factor) {
+      if (factor == 1.0f) return;
+      scale_row(row, factor, hidden_);
+      round_to(options_.type, row, hidden_);
+    };
+    scale(h, residual.keep);
+    scale(y, residual.add);
     add_row(h, y, hidden_);
     round_to(options_.type, h, hidden_);
-    if (scalar == 1.0f) return;
-    scale_row(h, scalar, hidden_);
-    round_to(options_.type, h, hidden_);
+    scale(h, scalar);
   });
 }
 
-// a = norm(h).
+// a = norm(h); h too, where branches are added to what they read.
 void DecoderModel::normalize_rows(const std::optional<Norm>& norm, size_t T) {
   Buffers& b = *buffers_;
   const Timer timer(profile_, Phase::kNorm);
   for_rows(T, [&](size_t t) {
-    const float* h = b.h.data() + t * hidden_;
-    float* a = b.a.data() + t * hidden_;
+    float *h = b.h.data() + t * hidden_, *a = b.a.data() + t * hidden_;
     if (norm)
       normalize(*norm, options_.type, h, hidden_, a, hidden_, 1, hidden_);
     else
       std::memcpy(a, h, hidden_ * sizeof(float));
+    if (spec_.residual_behind_norm) std::memcpy(h, a, hidden_ * sizeof(float));
   });
 }
 
@@ -238,12 +240,12 @@ void DecoderModel::step(std::span<const Work> work, std::vector<float>& logits, 
     if (spec_.layers[i].attends) {
       normalize_rows(layer.attention_in, T);
       attend(i, work, T);
-      add_branch(layer.attention_out, 1.0f, T);
+      add_branch(layer.attention_out, spec_.layers[i].attention_residual, 1.0f, T);
     }
     if (spec_.layers[i].mixes) {
       if (!spec_.parallel) normalize_rows(layer.block_in, T);
       mix(layer, T);
-      add_branch(layer.block_out, layer.scalar, T);
+      add_branch(layer.block_out, spec_.layers[i].block_residual, layer.scalar, T);
     }
   }
   normalize_rows(final_norm_, T);

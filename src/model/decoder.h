@@ -162,7 +162,8 @@ class DecoderModel : public Backend {
   void run_dense(const MoeLayer& layer, const float* x, float* y, size_t T);
   void mix_beside(const Layer& layer, size_t T);
   void count_experts(const Layer& layer, size_t T);
-  void add_branch(const std::optional<Norm>& norm, float scalar, size_t T);
+  void add_branch(const std::optional<Norm>& norm, const Residual& residual, float scalar,
+                  size_t T);
   void normalize_rows(const std::optional<Norm>& norm, size_t T);
   void project_output(std::span<const Work> work, std::vector<float>& logits);
   void run_linear(const LinearLayer& layer, const float* x, float* y, size_t T, bool round = true);

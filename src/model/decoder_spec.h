@@ -11,6 +11,7 @@
 #include "nn/delta_net.h"
 #include "nn/gated_convolution.h"
 #include "nn/indexer.h"
+#include "nn/lightning_attention.h"
 #include "nn/mamba2.h"
 #include "nn/norm.h"
 #include "nn/rope.h"
@@ -29,6 +30,11 @@ struct HeadSizes {
   size_t heads = 0, kv_heads = 0, head_dim = 0, value_dim = 0;
 };
 
+// How a branch joins the row it comes from: row = row * keep + branch * add.
+struct Residual {
+  float keep = 1, add = 1;
+};
+
 struct LayerSpec {
   bool attends = true;     // false: the layer is an MLP or experts alone
   bool mixes = true;       // false: it is attention or a recurrent layer alone
@@ -40,6 +46,7 @@ struct LayerSpec {
   bool indexes = false;  // sparse attention: chooses keys; else those of the layer before are taken
   bool sinks = false;    // an extra logit per head without a value
   bool rotary = true;    // false: no position embedding in this layer
+  Residual attention_residual, block_residual;
   size_t window = 0, chunk = 0;
   // q is multiplied by 1 + scale * ln(1 + floor((position + first) / floor)) (Llama-4, Mistral-4); 0:
   // not
@@ -52,7 +59,8 @@ struct LayerNames {
   std::string_view recurrent = "linear_attn";
 };
 
-using RecurrentSpec = std::variant<std::monostate, DeltaSpec, Mamba2Spec, GatedConvolutionSpec>;
+using RecurrentSpec =
+    std::variant<std::monostate, DeltaSpec, Mamba2Spec, GatedConvolutionSpec, LightningSpec>;
 
 struct DecoderSpec {
   LayerNames names;
@@ -79,6 +87,8 @@ struct DecoderSpec {
   // Norms of what attention and the block behind it read, and of what they give; null: none.
   const char *attention_in = "input_layernorm", *attention_out = nullptr;
   const char *block_in = "post_attention_layernorm", *block_out = nullptr;
+  bool residual_behind_norm =
+      false;              // branches are added to what they read, not to the row before its norm
   bool parallel = false;  // the block reads what attention reads; block_in is not looked at
   // A dense MLP beside the experts, each with norms of its own; the router reads the layer's rows,
   // normalized and scaled (Gemma-4).
@@ -86,7 +96,7 @@ struct DecoderSpec {
   const char* layer_scalar = nullptr;  // what a layer gives is multiplied by it
   NormKind norm = NormKind::kRms;
   float norm_epsilon = 1e-6f;
-  float embedding_multiplier = 1, residual_multiplier = 1, logits_divisor = 1;
+  float embedding_multiplier = 1, logits_divisor = 1;
   bool round_embedding_multiplier = false;  // to the activation type
   float logits_cap = 0;                     // logits are cap * tanh(logits / cap); 0: as they are
   std::vector<LayerSpec> layers;

@@ -19,7 +19,7 @@ std::string layer_name(const Checkpoint& checkpoint, size_t index, std::string_v
 }  // namespace
 
 LayerParts::LayerParts(const Checkpoint& checkpoint, size_t index)
-    : checkpoint_(checkpoint), prefix_(layer_name(checkpoint, index, "")) {}
+    : checkpoint_(checkpoint), index_(index), prefix_(layer_name(checkpoint, index, "")) {}
 
 const Module* LayerParts::find(std::string_view suffix) const {
   return checkpoint_.find_module(prefix_ + std::string(suffix));

@@ -14,6 +14,7 @@ class LayerParts {
  public:
   LayerParts(const Checkpoint& checkpoint, size_t index);
   const Checkpoint& checkpoint() const { return checkpoint_; }
+  size_t index() const { return index_; }
   const Module* find(std::string_view suffix) const;     // null: not there
   const Module& require(std::string_view suffix) const;  // throws Error naming it
   bool has(const std::string& tensor) const;
@@ -24,6 +25,7 @@ class LayerParts {
 
  private:
   const Checkpoint& checkpoint_;
+  size_t index_;
   std::string prefix_;
 };
 

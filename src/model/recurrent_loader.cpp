@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/recurrent_loader.h"
 
+#include <cmath>
+
 #include "base/error.h"
 
 namespace moebius {
@@ -78,6 +80,19 @@ struct RecurrentLoader {
     w.norm = parts.values(name("norm.weight"), m.features());
     w.norm_epsilon = spec.norm_epsilon;
     return with(std::make_unique<Mamba2>(m, std::move(w), type), {"in_proj"});
+  }
+
+  LoadedRecurrent operator()(const LightningSpec& l) const {
+    // 2^(-8 (h + 1) / heads), falling from layer to layer; what files store of it is rounded.
+    const double layers = static_cast<double>(spec.layers.size()) - 1 + 1e-5,
+                 factor = 1 - static_cast<double>(parts.index()) / layers + 1e-5;
+    std::vector<float> rates;
+    for (size_t h = 0; h < l.heads; ++h)
+      rates.push_back(static_cast<float>(
+          std::exp2(-8.0 * static_cast<double>(h + 1) / static_cast<double>(l.heads)) * factor));
+    return with(std::make_unique<LightningAttention>(
+                    l, rates, parts.norm(name("norm"), spec.norm, 1e-6f, l.features()), type),
+                {"qkv_proj", "output_gate"});
   }
 
   LoadedRecurrent operator()(const GatedConvolutionSpec& c) const {

@@ -7,6 +7,7 @@ Invariants: every folder is a function of its key alone; weights have row-wise d
 means, so that a decoder mixing up rows, groups or zero points cannot pass; routers are wide enough
 that the top-k choice is far from a tie.
 """
+import re
 import zlib
 
 import torch
@@ -153,6 +154,10 @@ MODELS = {
                                                      mamba_n_groups=1, mamba_chunk_size=16, embedding_multiplier=1.5,
                                                      attention_multiplier=0.125, residual_multiplier=0.5, logits_scaling=2.0,
                                                      layer_types=MIXED)),
+    "minimax": ("MiniMaxConfig", dict(FHEADS, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2, block_size=8,
+                                      layer_types=MIXED, linear_attn_alpha_factor=1.5, linear_attn_beta_factor=0.5,
+                                      full_attn_alpha_factor=1.25, full_attn_beta_factor=0.75, mlp_alpha_factor=2.0,
+                                      mlp_beta_factor=1.5)),
     "lfm2moe": ("Lfm2MoeConfig", dict(FAMILY, intermediate_size=64, moe_intermediate_size=32, num_experts=4, num_experts_per_tok=2,
                                       num_dense_layers=1, layer_types=["conv", "full_attention"])),
     "kimilinear": ("KimiLinearConfig", dict(MLA, num_local_experts=4, n_shared_experts=1, q_lora_rank=None, n_group=1, topk_group=1,
@@ -176,7 +181,7 @@ def randomize(model, key):
     """Values with structure: transformers' own initialization is too small and too even to exercise anything."""
     g = torch.Generator().manual_seed(seed_of(key))
     for name, p in sorted(list(model.named_parameters()) + list(model.named_buffers())):
-        if not p.is_floating_point() or "inv_freq" in name or "embed_scale" in name:
+        if not p.is_floating_point() or re.search("slope_rate|_decay", name) or "inv_freq" in name or "embed_scale" in name:
             continue
         r = torch.randn(p.shape, generator=g)
         if "e_score_correction_bias" in name or name.endswith("sinks"):
@@ -198,7 +203,7 @@ def make_dense(key, out):
     config = getattr(transformers, cls)(**args)
     model = transformers.AutoModelForCausalLM.from_config(config)
     randomize(model, key)
-    keep = {n: b.data.clone() for n, b in model.named_buffers() if "e_score_correction_bias" in n}
+    keep = {n: b.data.clone() for n, b in model.named_buffers() if re.search("e_score_correction_bias|slope_rate|_decay", n)}
     keep |= {n: p.data.clone() for n, p in model.named_parameters() if "e_score_correction_bias" in n}
     model.to(torch.bfloat16)
     for name, value in keep.items():     # published files keep the correction bias in f32

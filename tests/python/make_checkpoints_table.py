@@ -177,6 +177,7 @@ CASES = [
     *[x(f"{m}-dense", None, m, stage="dense") for m in
       ("olmoe", "mixtral", "qwen2moe", "deepseekv2", "deepseekv3", "glm4moe", "gptoss", "granitemoe", "minimaxm2",
        "llama4", "phimoe", "qwen3", "llama", "mistral", "qwen3next", "qwen35moe", "nemotronh", "granitehybrid", "lfm2moe", "kimilinear",
+       "minimax",
        "glm4moelite", "solaropen", "dots1", "ernie45moe", "exaonemoe", "hunyuanmoe", "hyv3", "granitemoeshared", "ariatext",
        "gemma4", "mistral4", "deepseekv32", "glmmoedsa", "mimov2flash", "flexolmo", "afmoe", "mellum", "granitemoeswa",
        "cohere2moe", "laguna")],
@@ -192,8 +193,8 @@ CASES = [
     x("qwen35moe-w4a16-g32", one(lambda: w(4, 32)), "qwen35moe"),
     x("qwen35moe-fp8-dynamic", pre("FP8_DYNAMIC"), "qwen35moe"),
     x("qwen3next-w4a16-g32", one(lambda: w(4, 32)), "qwen3next"),
-    *[x(f"{m}-w4a16-g32", one(lambda: w(4, 32)), m) for m in ("nemotronh", "granitehybrid", "lfm2moe", "kimilinear")],
-    *[x(f"{m}-fp8-dynamic", pre("FP8_DYNAMIC"), m) for m in ("nemotronh", "granitehybrid", "lfm2moe", "kimilinear")],
+    *[x(f"{m}-w4a16-g32", one(lambda: w(4, 32)), m) for m in ("nemotronh", "granitehybrid", "lfm2moe", "kimilinear", "minimax")],
+    *[x(f"{m}-fp8-dynamic", pre("FP8_DYNAMIC"), m) for m in ("nemotronh", "granitehybrid", "lfm2moe", "kimilinear", "minimax")],
     x("kimik2-w4a16-experts", one(lambda: w(4, 32)), "deepseekv3", stage="compose", compose="kimi_k2"),
     x("glm4moe-nvfp4", pre("NVFP4"), "glm4moe", calibrate=True),
     x("gptoss-w8a8", pre("W8A8"), "gptoss"),

@@ -140,6 +140,7 @@ TEST(EngineModel, RecurrentLayersAnswerAsEachAlone) {
   compare("granitehybrid-dense", count, XType::kF32);
   compare("lfm2moe-fp8-dynamic", count, XType::kBf16);
   compare("kimilinear-dense", count, XType::kF32);
+  compare("minimax-w4a16-g32", count, XType::kBf16);
 }
 
 }  // namespace

@@ -75,6 +75,7 @@ DecoderSpec granite_hybrid_spec(const ModelConfig&);
 DecoderSpec nemotron_h_spec(const ModelConfig&);
 DecoderSpec lfm2_moe_spec(const ModelConfig&);
 DecoderSpec kimi_linear_spec(const ModelConfig&);
+DecoderSpec minimax_spec(const ModelConfig&);
 DecoderSpec glm4_moe_spec(const ModelConfig&);
 DecoderSpec deepseek_spec(const ModelConfig&);
 DecoderSpec mistral4_spec(const ModelConfig&);

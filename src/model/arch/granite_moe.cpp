@@ -39,7 +39,8 @@ DecoderSpec granite_moe_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
   DecoderSpec s = common_spec(config);
   s.embedding_multiplier = static_cast<float>(f.number({"embedding_multiplier"}).value_or(1));
-  s.residual_multiplier = static_cast<float>(f.number({"residual_multiplier"}).value_or(1));
+  const auto add = static_cast<float>(f.number({"residual_multiplier"}).value_or(1));
+  for (LayerSpec& layer : s.layers) layer.attention_residual = layer.block_residual = {1, add};
   s.logits_divisor = static_cast<float>(f.number({"logits_scaling"}).value_or(1));
   s.attention_scale = static_cast<float>(f.number({"attention_multiplier"}).value_or(1));
   return s;

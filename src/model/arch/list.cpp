@@ -35,6 +35,7 @@ constexpr Architecture kArchitectures[] = {
     {"nemotron_h", "Nemotron-H", nemotron_h_spec},
     {"lfm2_moe", "LFM2-MoE", lfm2_moe_spec},
     {"kimi_linear", "Kimi-Linear", kimi_linear_spec},
+    {"minimax", "MiniMax-Text-01", minimax_spec},
     {"aria", "Aria (text)", plain_spec},
     {"deepseek_ocr", "DeepSeek-OCR-2 (text)", plain_spec},
     {"gemma4", "Gemma-4 (text)", gemma4_spec},

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// MiniMax-Text-01: lightning attention between layers of attention; what a layer adds to is its
+// input behind the norm, and both have factors.
+#include "model/arch/arch.h"
+
+namespace moebius {
+
+DecoderSpec minimax_spec(const ModelConfig& config) {
+  const ConfigFields f = fields_of(config);
+  DecoderSpec s = common_spec(config);
+  s.norm_epsilon = static_cast<float>(f.number({"rms_norm_eps"}).value_or(1e-5));
+  s.names.recurrent = "self_attn";
+  s.recurrent = LightningSpec{s.heads, s.head_dim};
+  for (size_t i = 0; i < s.layers.size(); ++i) s.layers[i].recurrent = i % 2 == 1;
+  if (!config.layer_types.empty()) set_recurrent(config, s, "linear_attention");
+  set_windows(config, s, {.layers = WindowLayers::kAll});
+  s.residual_behind_norm = true;
+  const auto factors = [&](const char* keep, const char* add) {
+    return Residual{static_cast<float>(f.number({keep}).value_or(1)),
+                    static_cast<float>(f.number({add}).value_or(1))};
+  };
+  for (LayerSpec& layer : s.layers) {
+    layer.block_residual = factors("mlp_alpha_factor", "mlp_beta_factor");
+    layer.attention_residual = layer.recurrent
+                                   ? factors("linear_attn_alpha_factor", "linear_attn_beta_factor")
+                                   : factors("full_attn_alpha_factor", "full_attn_beta_factor");
+  }
+  return s;
+}
+
+}  // namespace moebius
