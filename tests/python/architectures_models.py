@@ -86,6 +86,8 @@ SPECIAL = {
     "lfm2_moe": {"layer_types": ["conv", FULL] * 2},
     "llama4": {"vision_config.vision_output_dim": HIDDEN, "vision_config.projector_input_dim": HIDDEN,
                "vision_config.projector_output_dim": HIDDEN},
+    # as published; without them post-norms amplify the order of f32 sums twentyfold
+    "minimax": {f"{part}_alpha_factor": 3.5565588200778455 for part in ("full_attn", "linear_attn", "mlp")},
     "mistral4": {"head_dim": 32},
     "mimo_v2_flash": {"rope_parameters": {t: {"rope_type": "default", "rope_theta": b, "partial_rotary_factor": 0.5}
                                           for t, b in ((FULL, 50000.0), ("sliding_attention", 10000.0))}},   # a third of 16 is odd
