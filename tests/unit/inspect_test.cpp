@@ -179,7 +179,9 @@ TEST(Inspect, ParametersAreTransformersCount) {
           t.name.ends_with("e_score_correction_bias") || t.name.ends_with("expert_bias");
       const bool counts =
           name.starts_with("ernie") || name.starts_with("afmoe") || name.starts_with("laguna");
-      if ((correction && !counts) || t.name.ends_with("layer_scalar")) continue;
+      const bool buffer = t.name.ends_with("layer_scalar") || t.name.ends_with("slope_rate") ||
+                          t.name.ends_with("_decay");
+      if ((correction && !counts) || buffer) continue;
       uint64_t elements = 1;
       for (const uint64_t d : t.shape) elements *= d;
       stored += static_cast<int64_t>(elements);
