@@ -58,7 +58,7 @@ TEST(Views, FitEightyColumns) {
     const std::string dir = folder.empty() ? "" : shell_quote(folder);
     for (const char* command : {"inspect", "inspect --layer 0 --deep", "inspect --tensors",
                                 "explain", "explain --why --cpu amx_int8,amx_bf16", "verify",
-                                "verify --why --module '*layers.0.*attn*'"}) {
+                                "verify --why --module '*layers.0.*.o*_proj'"}) {
       const CommandResult r = run_tool(std::string(command) + " " + dir, "COLUMNS=80");
       const std::string what = std::string(command) + " " + folder;
       EXPECT_EQ(r.status, 0) << what << ": " << r.err;
