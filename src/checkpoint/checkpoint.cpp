@@ -53,27 +53,55 @@ void check_fused_shapes(const std::vector<FusedShape>& shapes, const TensorStore
   }
 }
 
+// Of a module: its name, and the file that its first tensor lies in.
+ErrorPlace place_of(const Module& module, const TensorStore& store) {
+  ErrorPlace place{"file", "", "", module.name, ""};
+  for (const TensorRef& ref : module.plan.tensors.by_role)
+    if (ref && place.file.empty()) place.file = store.file_of(*ref.info).path();
+  return place;
+}
+
 }  // namespace
 
 Checkpoint Checkpoint::open(const std::string& folder, Links links, const Stated& stated) {
   std::error_code error;
   if (!fs::is_directory(folder, error))
-    fail("{}: not a folder{}; expected a model folder with config.json", folder,
-         error ? " (" + error.message() + ")" : "");
+    fail_at({"file", folder, "", "", ""},
+            "{}: not a folder{}; expected a model folder with config.json", folder,
+            error ? " (" + error.message() + ")" : "");
   Checkpoint c;
   c.folder_ = folder;
   const std::string config_path = join_path(folder, "config.json");
-  Json config = parse_json(read_config(config_path), config_path);
-  c.config_ = ModelConfig::parse(config, config_path, c.warnings_, stated);
-  c.quant_ = QuantConfig::parse(config, config_path, c.warnings_);
+  placing_errors(
+      [&] {
+        return ErrorPlace{"config", config_path, "", "", ""};
+      },
+      [&] {
+        const Json config = parse_json(read_config(config_path), config_path);
+        c.config_ = ModelConfig::parse(config, config_path, c.warnings_, stated);
+        c.quant_ = QuantConfig::parse(config, config_path, c.warnings_);
+      });
   const std::string generation = join_path(folder, "generation_config.json");
-  if (path_exists(generation)) {
-    c.generation_ = parse_json(read_config(generation), generation);
-    if (!c.generation_.is_object())
-      fail("{}: {} at the top; expected an object", generation, kind_name(c.generation_.kind()));
-  }
-  c.store_ = std::make_unique<TensorStore>(TensorStore::open_folder(folder, c.warnings_, links));
-  c.understand();
+  if (path_exists(generation))
+    placing_errors(
+        [&] {
+          return ErrorPlace{"config", generation, "", "", ""};
+        },
+        [&] {
+          c.generation_ = parse_json(read_config(generation), generation);
+          if (!c.generation_.is_object())
+            fail("{}: {} at the top; expected an object", generation,
+                 kind_name(c.generation_.kind()));
+        });
+  placing_errors(
+      [&] {
+        return ErrorPlace{"file", folder, "", "", ""};
+      },
+      [&] {
+        c.store_ =
+            std::make_unique<TensorStore>(TensorStore::open_folder(folder, c.warnings_, links));
+        c.understand();
+      });
   return c;
 }
 
@@ -100,7 +128,8 @@ void Checkpoint::understand() {
   modules_.reserve(map.modules.size());
   for (MappedModule& m : map.modules) {
     if (has_matrix(m.module))
-      decide_and_plan(m, quant_, store, unused_, repeated);
+      placing_errors([&] { return place_of(m.module, store); },
+                     [&] { decide_and_plan(m, quant_, store, unused_, repeated); });
     else
       plan_vector(m.module);
     parts.push_back(m.part);
@@ -170,7 +199,9 @@ const Module* Checkpoint::output_module() const {
 
 void Checkpoint::require_supported() const {
   for (const Module& m : modules_)
-    if (!m.supported && !m.tower) fail("{}: {} cannot be run: {}", folder_, m.name, m.reason);
+    if (!m.supported && !m.tower)
+      fail_at({"unsupported", folder_, "", m.name, ""}, "{}: {} cannot be run: {}", folder_, m.name,
+              m.reason);
 }
 
 }  // namespace moebius

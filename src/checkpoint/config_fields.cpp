@@ -15,8 +15,9 @@ std::string ConfigFields::label(std::string_view name) const {
 void ConfigFields::wrong(std::string_view name, const Json& found,
                          std::string_view expected) const {
   const bool scalar = !found.is_array() && !found.is_object();
-  fail("{} is {}{}; expected {}", label(name), kind_name(found.kind()),
-       scalar && !found.is_null() ? " (" + printable(found.dump(), 60) + ")" : "", expected);
+  fail_at({"config", path_, "", "", where_ + std::string(name)}, "{} is {}{}; expected {}",
+          label(name), kind_name(found.kind()),
+          scalar && !found.is_null() ? " (" + printable(found.dump(), 60) + ")" : "", expected);
 }
 
 std::pair<std::string_view, const Json*> ConfigFields::get(Names names) const {
@@ -49,7 +50,8 @@ int64_t ConfigFields::integer_or(Names names, int64_t fallback, int64_t low, int
 
 int64_t ConfigFields::require(Names names, int64_t low, int64_t high) const {
   if (const auto value = integer(names, low, high)) return *value;
-  fail("{} is missing; expected an integer between {} and {}", label(*names.begin()), low, high);
+  fail_at({"config", path_, "", "", where_ + std::string(*names.begin())},
+          "{} is missing; expected an integer between {} and {}", label(*names.begin()), low, high);
 }
 
 std::optional<double> ConfigFields::number(Names names) const {

@@ -4,20 +4,23 @@
 #include "checkpoint/safetensors.h"
 
 #include <array>
+#include <cstring>
 
 #include "base/error.h"
 
 namespace moebius {
 
-SafetensorsFile SafetensorsFile::open(const std::string& path) {
-  SafetensorsFile result;
-  result.file_ = std::make_shared<const ReadFile>(path);
-  const uint64_t size = result.size();
+namespace {
+
+// Header bytes of a file: the first eight say how many there are.
+std::string read_header(const ReadFile& file) {
+  const std::string& path = file.path();
+  const uint64_t size = file.size();
   if (size < 8)
     fail("{}: file has {} bytes; a safetensors file begins with 8 bytes of header length",
          printable(path), size);
   std::array<uint8_t, 8> raw{};
-  result.file_->read_at(0, raw);
+  file.read_at(0, raw);
   uint64_t length = 0;
   for (size_t i = raw.size(); i-- > 0;) length = length << 8 | raw[i];
   if (length > kMaxHeaderBytes)
@@ -27,8 +30,40 @@ SafetensorsFile SafetensorsFile::open(const std::string& path) {
     fail("{}: header length is {}, but the file has only {} bytes after it: it is incomplete",
          printable(path), length, size - 8);
   std::string header(length, '\0');
-  result.file_->read_at(8, {reinterpret_cast<uint8_t*>(header.data()), header.size()});
-  result.tensors_ = parse_safetensors_header(header, size, path);
+  file.read_at(8, {reinterpret_cast<uint8_t*>(header.data()), header.size()});
+  return header;
+}
+
+}  // namespace
+
+SafetensorsFile SafetensorsFile::open(const std::string& path) {
+  SafetensorsFile result;
+  placing_errors(
+      [&] {
+        return ErrorPlace{"file", path, "", "", ""};
+      },
+      [&] {
+        result.file_ = std::make_shared<const ReadFile>(path);
+        result.path_ = path;
+        result.size_ = result.file_->size();
+        result.tensors_ = parse_safetensors_header(read_header(*result.file_), result.size_, path);
+      });
+  return result;
+}
+
+SafetensorsFile SafetensorsFile::of_memory(std::string name, std::span<const TensorData> tensors) {
+  SafetensorsFile result;
+  result.path_ = std::move(name);
+  for (const TensorData& t : tensors) {
+    TensorInfo info{t.name, t.dtype, t.shape, reinterpret_cast<uintptr_t>(t.data.data()), 0, 0};
+    info.bytes = bytes_of_shape(info, result.path_);
+    if (info.bytes != t.data.size())
+      fail_at({"argument", result.path_, t.name, "", ""},
+              "{}: {} is {} and has {} bytes; expected {}", result.path_, printable(t.name),
+              describe(info), t.data.size(), info.bytes);
+    result.size_ += info.bytes;
+    result.tensors_.push_back(std::move(info));
+  }
   return result;
 }
 
@@ -37,7 +72,14 @@ void SafetensorsFile::read(const TensorInfo& tensor, uint64_t offset,
   if (offset > tensor.bytes || out.size() > tensor.bytes - offset)
     fail("{}: cannot read {} bytes at {} of tensor '{}', which has {}", printable(path()),
          out.size(), offset, printable(tensor.name), tensor.bytes);
-  file_->read_at(tensor.offset + offset, out);
+  if (file_ == nullptr)  // offsets are addresses
+    std::memcpy(out.data(), reinterpret_cast<const uint8_t*>(tensor.offset) + offset, out.size());
+  else
+    placing_errors(
+        [&] {
+          return ErrorPlace{"file", path_, tensor.name, "", ""};
+        },
+        [&] { file_->read_at(tensor.offset + offset, out); });
 }
 
 }  // namespace moebius

@@ -25,12 +25,24 @@ struct TensorInfo {
   uint32_t file = 0;  // index into TensorStore::files()
 };
 std::string describe(const TensorInfo& tensor);  // "I32[4096,512]"
+// That its type and shape ask for; throws Error where that is no number of whole bytes.
+uint64_t bytes_of_shape(const TensorInfo& tensor, const std::string& path);
+
+// A tensor in memory.
+struct TensorData {
+  std::string name;
+  DType dtype;
+  std::vector<uint64_t> shape;
+  std::span<const uint8_t> data;
+};
 
 class SafetensorsFile {
  public:
   static SafetensorsFile open(const std::string& path);  // throws Error
-  const std::string& path() const { return file_->path(); }
-  uint64_t size() const { return file_->size(); }
+  // Tensors that lie in memory, which must outlive this; `name` stands for the path in messages.
+  static SafetensorsFile of_memory(std::string name, std::span<const TensorData> tensors);
+  const std::string& path() const { return path_; }
+  uint64_t size() const { return size_; }
   const std::vector<TensorInfo>& tensors() const { return tensors_; }  // in file order
   std::vector<TensorInfo> take_tensors() { return std::move(tensors_); }
   void set_tensors(std::vector<TensorInfo> tensors) {
@@ -41,7 +53,9 @@ class SafetensorsFile {
   void read(const TensorInfo& tensor, uint64_t offset, std::span<uint8_t> out) const;
 
  private:
-  std::shared_ptr<const ReadFile> file_;
+  std::shared_ptr<const ReadFile> file_;  // null: in memory, TensorInfo::offset is an address
+  std::string path_;
+  uint64_t size_ = 0;
   std::vector<TensorInfo> tensors_;
 };
 
@@ -56,12 +70,6 @@ std::vector<TensorInfo> parse_safetensors_header(std::string_view header, uint64
 
 // Writes tensors to a file (atomically: temporary name, then rename), in the order and with the
 // padding of the format's own writer. Data must match dtype and shape; names must be different.
-struct TensorData {
-  std::string name;
-  DType dtype;
-  std::vector<uint64_t> shape;
-  std::span<const uint8_t> data;
-};
 void write_safetensors(const std::string& path, std::span<const TensorData> tensors);
 
 }  // namespace moebius

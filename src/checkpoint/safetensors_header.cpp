@@ -239,8 +239,9 @@ class HeaderHandler final : public JsonHandler {
   size_t skip_depth_ = 0;
 };
 
-// Bytes of a tensor from dtype and shape. Folded left to right, so [2^63, 4, 0] overflows although
-// it is 0 on paper.
+}  // namespace
+
+// Folded left to right, so [2^63, 4, 0] overflows although it is 0 on paper.
 uint64_t bytes_of_shape(const TensorInfo& t, const std::string& path) {
   uint64_t count = 1;
   std::optional<uint64_t> bits;
@@ -259,6 +260,8 @@ uint64_t bytes_of_shape(const TensorInfo& t, const std::string& path) {
          name_of(t.dtype), describe_shape(t.shape), *bits);
   return *bits / 8;
 }
+
+namespace {
 
 void check_names(const std::vector<TensorInfo>& tensors, const std::string& path) {
   std::vector<std::string_view> names(tensors.size());

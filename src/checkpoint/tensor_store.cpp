@@ -181,6 +181,13 @@ TensorStore TensorStore::open_file(const std::string& path) {
   return store;
 }
 
+TensorStore TensorStore::from_memory(const std::string& name, std::span<const TensorData> tensors) {
+  TensorStore store;
+  store.add_file(SafetensorsFile::of_memory(name, tensors));
+  store.finish();
+  return store;
+}
+
 TensorStore TensorStore::open_folder(const std::string& folder, std::vector<std::string>& warnings,
                                      Links links) {
   struct stat st {};

@@ -33,6 +33,8 @@ class TensorStore {
   static TensorStore open_folder(const std::string& folder, std::vector<std::string>& warnings,
                                  Links links = Links::kInside);
   static TensorStore open_file(const std::string& path);
+  // Tensors in memory, which must outlive the store.
+  static TensorStore from_memory(const std::string& name, std::span<const TensorData> tensors);
   std::span<const TensorInfo> tensors() const { return tensors_; }  // sorted by name
   const TensorInfo* find(std::string_view name) const;
   const TensorInfo& require(std::string_view name) const;  // throws Error naming what is missing

@@ -263,5 +263,29 @@ TEST(TensorStore, SurvivesAMove) {
   EXPECT_EQ(value_of(moved, "b"), 3);
 }
 
+TEST(TensorStore, ReadsWhatLiesInMemory) {
+  const std::vector<uint8_t> two = {7, 8}, four = {1, 2, 3, 4};
+  const TensorData tensors[] = {{"b", DType::kI16, {2, 1}, four}, {"a", DType::kU8, {2}, two}};
+  const TensorStore store = TensorStore::from_memory("expert 3", tensors);
+  EXPECT_EQ(store.tensors()[0].name, "a");
+  EXPECT_EQ(store.total_bytes(), 6u);
+  EXPECT_EQ(store.where(store.require("b")), "expert 3: b");
+  std::vector<uint8_t> some(2);
+  store.read(store.require("b"), 1, some);
+  EXPECT_EQ(some, (std::vector<uint8_t>{2, 3}));
+  const auto refuses = [](const std::vector<TensorData>& bad, const char* part) {
+    try {
+      TensorStore::from_memory("memory", bad);
+      ADD_FAILURE() << part << ": no error";
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+    }
+  };
+  refuses({{"a", DType::kI32, {1, 1}, two}}, "I32[1,1] and has 2 bytes; expected 4");
+  refuses({{"a", DType::kU8, {2}, two}, {"a", DType::kU8, {2}, two}}, "'a'");
+  std::vector<uint8_t> more(5);
+  EXPECT_THROW(store.read(store.require("b"), 0, more), Error);
+}
+
 }  // namespace
 }  // namespace moebius

@@ -16,8 +16,9 @@ namespace moebius {
 template <class... Args>
 [[noreturn]] void wrong_tensor(const TensorStore& store, const TensorInfo& tensor,
                                fmt::format_string<Args...> expected, Args&&... args) {
-  fail("{} is {}; expected {}", store.where(tensor), describe(tensor),
-       fmt::format(expected, std::forward<Args>(args)...));
+  fail_at({"file", store.file_of(tensor).path(), tensor.name, "", ""}, "{} is {}; expected {}",
+          store.where(tensor), describe(tensor),
+          fmt::format(expected, std::forward<Args>(args)...));
 }
 
 std::string describe_shape(std::span<const uint64_t> dims);  // "[4096,512]"

@@ -60,8 +60,9 @@ DecoderSpec decoder_spec(const ModelConfig& config) {
     if (a.family == config.family) return a.spec(config);
     known += fmt::format("{}{}", known.empty() ? "" : ", ", a.title);
   }
-  fail("architecture {} (model_type {}) cannot be run as a whole model; these can: {}",
-       printable(config.architecture), printable(config.model_type), known);
+  fail_at({"unsupported", "", "", "", "architectures"},
+          "architecture {} (model_type {}) cannot be run as a whole model; these can: {}",
+          printable(config.architecture), printable(config.model_type), known);
 }
 
 }  // namespace moebius
