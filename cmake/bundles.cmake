@@ -5,7 +5,7 @@
 #
 # A bundle is a generated file of #include lines; its files come from one folder and have the same flags. Names in
 # unnamed namespaces must differ within a folder; in kernels they need not.
-set(MOEBIUS_BUNDLE_FOLDERS "^(base|runtime|quant|checkpoint|nn|model|text)")
+set(MOEBIUS_BUNDLE_FOLDERS "^(base|runtime|quant|checkpoint|nn|model|text|report)")
 set(MOEBIUS_BUNDLE_FILES 10)  # at most; more would leave cores idle at the end
 
 function(moebius_bundle out sources)

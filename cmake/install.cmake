@@ -2,7 +2,7 @@
 # cmake --install: headers, library, tool, bundled model, find_package(moebius) and pkg-config files.
 include(CMakePackageConfigHelpers)
 
-install(TARGETS moebius_lib moebius_flags_build EXPORT moebius_targets
+install(TARGETS ${installed_library} moebius_flags_build EXPORT moebius_targets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
   RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
@@ -20,11 +20,18 @@ if(TARGET moebius_cli)
           DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions)
   install(FILES "${shell_files}/_moebius" DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions OPTIONAL)
 endif()
+# The Python package (pyproject.toml): the library inside it, the tool among its scripts.
+if(SKBUILD)
+  install(FILES $<TARGET_FILE:moebius_shared> DESTINATION . RENAME libmoebius.so COMPONENT python)
+  install(PROGRAMS $<TARGET_FILE:moebius_cli> DESTINATION "${SKBUILD_SCRIPTS_DIR}" COMPONENT python)
+endif()
 configure_file(cmake/moebius.service.in "${PROJECT_BINARY_DIR}/moebius.service" @ONLY)
 install(FILES "${PROJECT_BINARY_DIR}/moebius.service" DESTINATION lib/systemd/system)
 if(EXISTS "${PROJECT_SOURCE_DIR}/include/moebius")
   install(DIRECTORY include/moebius DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 endif()
+install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(DIRECTORY docs examples DESTINATION ${CMAKE_INSTALL_DOCDIR})
 if(EXISTS "${PROJECT_SOURCE_DIR}/models")
   install(DIRECTORY models/ DESTINATION ${CMAKE_INSTALL_DATADIR}/moebius/models)
 endif()

@@ -9,7 +9,8 @@ int main(int argc, char** argv) {
   if (argc != 3) return fprintf(stderr, "usage: linear FOLDER MODULE\n"), 2;
   moebius_folder* folder = moebius_folder_open(argv[1]);
   if (folder == NULL) return fprintf(stderr, "%s\n", moebius_last_error()), 1;
-  moebius_options options = {sizeof(moebius_options), 1, NULL, MOEBIUS_DECLARED, MOEBIUS_F32, NULL};
+  moebius_options options = {sizeof(moebius_options), 1, NULL, MOEBIUS_DECLARED, MOEBIUS_F32, NULL,
+                             MOEBIUS_INT8_DECLARED};
   moebius_linear* layer = moebius_linear_load(folder, argv[2], &options);
   moebius_folder_free(folder);
   if (layer == NULL) return fprintf(stderr, "%s\n", moebius_last_error()), 1;
@@ -18,8 +19,8 @@ int main(int argc, char** argv) {
   float* x = malloc(inputs * sizeof *x);
   float* y = malloc(outputs * sizeof *y);
   for (size_t i = 0; i < inputs; ++i) x[i] = (float)(i % 7) - 3.0f;
-  const moebius_input in = {x, MOEBIUS_F32, 1, inputs, 0};
-  const moebius_output out = {y, MOEBIUS_F32, 1, outputs, 0};
+  const moebius_input in = {sizeof(moebius_input), x, MOEBIUS_F32, 1, inputs, 0};
+  const moebius_output out = {sizeof(moebius_output), y, MOEBIUS_F32, 1, outputs, 0};
   const int failed = moebius_linear_run(layer, &in, &out);
   if (failed)
     fprintf(stderr, "%s\n", moebius_last_error());

@@ -1,8 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0
- * The C interface: opaque handles, error strings, plain structs; no exception crosses it.
+ * The C interface: opaque handles, error strings, plain structs; no exception crosses it. docs/api.md has a line for every
+ * function.
  *
  * Functions that can fail return NULL or a non-zero number; moebius_last_error() then says why (per thread, valid until the
- * next failing call of that thread). Handles are freed by their _free function; NULL is accepted there. */
+ * next failing call of that thread). Handles are freed by their _free function; NULL is accepted there. A handle that was freed,
+ * that is of another kind, or that was made before a fork() is an error in words, not a crash.
+ *
+ * Every struct begins with size: set it to sizeof the struct; members added later keep their default when an older program
+ * leaves them out. A result of type char* belongs to the caller, who frees it with moebius_string_free; const char* belongs to
+ * the handle it was asked of. Texts are UTF-8. */
 #ifndef MOEBIUS_MOEBIUS_H
 #define MOEBIUS_MOEBIUS_H
 #include <stddef.h>
@@ -11,11 +17,19 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
+
+/* Grows with every change but an added function or last member. */
+#define MOEBIUS_ABI 1
 
 typedef struct moebius_folder moebius_folder;
 typedef struct moebius_linear moebius_linear;
 typedef struct moebius_moe moebius_moe;
 typedef struct moebius_runtime moebius_runtime;
+typedef struct moebius_model moebius_model;
+typedef struct moebius_engine moebius_engine;
+typedef struct moebius_tokenizer moebius_tokenizer;
+typedef struct moebius_stream moebius_stream;
 
 typedef enum { MOEBIUS_F32 = 0, MOEBIUS_BF16 = 1, MOEBIUS_F16 = 2 } moebius_type;
 typedef enum {
@@ -23,8 +37,21 @@ typedef enum {
   MOEBIUS_EXACT = 1,
   MOEBIUS_APPROXIMATE = 2
 } moebius_arithmetic;
+/* How dynamic int8 activations are scaled. */
+typedef enum {
+  MOEBIUS_INT8_DECLARED = 0,
+  MOEBIUS_INT8_COMPRESSED_TENSORS = 1,
+  MOEBIUS_INT8_VLLM = 2
+} moebius_int8;
+typedef enum {
+  MOEBIUS_FINISH_NONE = 0,
+  MOEBIUS_FINISH_STOP = 1,    /* a stop token or text */
+  MOEBIUS_FINISH_LENGTH = 2,  /* max_tokens */
+  MOEBIUS_FINISH_CONTEXT = 3, /* no room for another token */
+  MOEBIUS_FINISH_CANCELLED = 4,
+  MOEBIUS_FINISH_ERROR = 5
+} moebius_finish;
 
-/* Set size to sizeof(moebius_options); members added later keep their default when an older program leaves them out. */
 typedef struct {
   size_t size;
   int32_t threads;    /* 0: all cores, or those of runtime */
@@ -32,59 +59,217 @@ typedef struct {
   moebius_arithmetic arithmetic;
   moebius_type activations;       /* type of the rows that will be given */
   const moebius_runtime* runtime; /* NULL: the one that layers of so many threads share */
+  moebius_int8 int8_rows;
 } moebius_options;
 
 /* rows x cols elements, row r starting `stride` elements after row r - 1 (0: cols). */
 typedef struct {
+  size_t size;
   const void* data;
   moebius_type type;
   size_t rows, cols, stride;
 } moebius_input;
 typedef struct {
+  size_t size;
   void* data;
   moebius_type type;
   size_t rows, cols, stride;
 } moebius_output;
 
-const char* moebius_version(void);
-const char* moebius_last_error(void);
+/* What is known of a module; texts live as long as the folder. */
+typedef struct {
+  size_t size;
+  const char *name, *kind, *scheme, *rule;
+  const char* problem; /* why it cannot run; NULL: it can */
+  size_t outputs, inputs;
+  uint64_t bytes;
+} moebius_module;
 
-/* Threads of their own for the layers that name them; they end when it and the last of those layers were freed. 0: all cores. */
+/* Bytes of files that are done; another result than 0 stops loading. One call at a time, from any thread. */
+typedef int (*moebius_progress)(void* user, uint64_t done, uint64_t total);
+
+typedef struct {
+  size_t size;
+  int32_t threads;
+  const char* kernel;
+  moebius_arithmetic arithmetic;
+  moebius_int8 int8_rows;
+  const char* dtype;              /* of activations: NULL or auto, bf16, f16, f32 */
+  const char* kv_dtype;           /* of keys and values: NULL or auto, bf16, f16, f32, int8, fp8 */
+  size_t context;                 /* longest sequence that will be run; 0: what the config allows */
+  const moebius_runtime* runtime; /* NULL: the shared one */
+  moebius_progress progress;      /* NULL: none */
+  void* user;
+} moebius_model_options;
+
+typedef struct {
+  size_t size;
+  size_t context;    /* most tokens of a sequence; 0: what the model allows */
+  size_t parallel;   /* sequences that run at once; 0: 1 */
+  uint64_t kv_bytes; /* for keys and values; 0: chosen */
+  double max_step;   /* longest step of a prompt, in seconds; 0: 1 */
+} moebius_engine_options;
+
+/* Begin with moebius_request_init, which leaves everything to the folder's generation_config.json: NaN, and -1 where a number
+ * cannot be negative, mean "not said". */
+typedef struct {
+  size_t size;
+  const int32_t* prompt;
+  size_t prompt_tokens;
+  float temperature; /* 0: greedy */
+  float top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
+  int32_t top_k; /* 0: all */
+  uint64_t seed;
+  int32_t logprobs;   /* alternatives per token; -1: none at all */
+  int64_t max_tokens; /* -1: the folder's max_new_tokens, else 256 */
+  int64_t min_tokens;
+  const char* const* stop; /* texts that end the answer */
+  size_t stops;
+  const int32_t* stop_tokens;
+  size_t stop_token_count;
+  int32_t ignore_eos, include_stop, skip_special; /* 0 or 1 */
+  size_t n;                                       /* answers */
+} moebius_request;
+
+typedef struct {
+  int32_t token;
+  float logprob;
+} moebius_alternative;
+
+/* What a step brought for one answer. In a list the next one begins `size` bytes behind. */
+typedef struct {
+  size_t size;
+  uint64_t id;
+  size_t choice;
+  int32_t token; /* -1: none */
+  float logprob;
+  const moebius_alternative* top; /* best first */
+  size_t tops;
+  const char* text; /* never NULL */
+  size_t text_bytes;
+  moebius_finish finish;
+  int32_t stop_token;    /* that ended the answer; -1: none did */
+  const char* stop_text; /* NULL: none did */
+  const char* error;     /* of MOEBIUS_FINISH_ERROR, else NULL */
+  size_t cached_tokens;
+} moebius_event;
+
+typedef struct {
+  size_t size;
+  double loss, error, perplexity;
+  size_t tokens;
+} moebius_perplexity;
+
+/* Messages of a chat as JSON; NULL where nothing was given. */
+typedef struct {
+  size_t size;
+  const char *messages, *tools, *documents, *extra;
+  int32_t add_generation_prompt;
+} moebius_chat;
+
+const char* moebius_version(void);
+uint32_t moebius_abi_version(void);
+const char* moebius_cpu(void);
+size_t moebius_kernel_count(void);
+const char* moebius_kernel_name(size_t i);
+void moebius_string_free(char* text);
+
+const char* moebius_last_error(void);
+const char* moebius_last_error_field(const char* name);
+
 moebius_runtime* moebius_runtime_new(int32_t threads);
 void moebius_runtime_free(moebius_runtime* runtime);
 size_t moebius_runtime_threads(const moebius_runtime* runtime);
 
 moebius_folder* moebius_folder_open(const char* path);
 void moebius_folder_free(moebius_folder* folder);
+const char* moebius_folder_architecture(const moebius_folder* folder);
 size_t moebius_folder_module_count(const moebius_folder* folder);
-/* Name, scheme in words, and NULL or the reason why module i cannot run; valid as long as the folder. */
+int moebius_folder_module(const moebius_folder* folder, size_t i, moebius_module* to);
 const char* moebius_folder_module_name(const moebius_folder* folder, size_t i);
 const char* moebius_folder_module_scheme(const moebius_folder* folder, size_t i);
 const char* moebius_folder_module_problem(const moebius_folder* folder, size_t i);
+size_t moebius_folder_block_count(const moebius_folder* folder);
+const char* moebius_folder_block_name(const moebius_folder* folder, size_t i);
+size_t moebius_folder_warning_count(const moebius_folder* folder);
+const char* moebius_folder_warning(const moebius_folder* folder, size_t i);
+char* moebius_folder_inspect_json(const moebius_folder* folder, int deep);
+char* moebius_folder_explain_json(const moebius_folder* folder, const char* cpu);
 
-/* options may be NULL (bf16 activations, all cores, declared arithmetic). Layers outlive their folder. */
 moebius_linear* moebius_linear_load(const moebius_folder* folder, const char* module,
                                     const moebius_options* options);
 void moebius_linear_free(moebius_linear* layer);
 size_t moebius_linear_inputs(const moebius_linear* layer);
 size_t moebius_linear_outputs(const moebius_linear* layer);
+char* moebius_linear_kernel(const moebius_linear* layer);
+uint64_t moebius_linear_packed_bytes(const moebius_linear* layer);
 int moebius_linear_run(const moebius_linear* layer, const moebius_input* x,
                        const moebius_output* y);
 
-/* experts_only: 0 for the whole block, 1 for its routed experts alone. */
 moebius_moe* moebius_moe_load(const moebius_folder* folder, const char* block, int experts_only,
                               const moebius_options* options);
 void moebius_moe_free(moebius_moe* layer);
 size_t moebius_moe_hidden(const moebius_moe* layer);
 size_t moebius_moe_experts(const moebius_moe* layer);
 size_t moebius_moe_slots(const moebius_moe* layer);
-int moebius_moe_run(const moebius_moe* layer, const moebius_input* x, const moebius_output* y);
+char* moebius_moe_kernel(const moebius_moe* layer);
+uint64_t moebius_moe_packed_bytes(const moebius_moe* layer);
+/* ids and weights [rows, slots]: what the router chose; NULL: not wanted. */
+int moebius_moe_run(const moebius_moe* layer, const moebius_input* x, const moebius_output* y,
+                    int32_t* ids, float* weights);
 int moebius_moe_run_logits(const moebius_moe* layer, const moebius_input* x,
-                           const moebius_input* logits, const moebius_output* y);
+                           const moebius_input* logits, const moebius_output* y, int32_t* ids,
+                           float* weights);
 /* ids and weights: [rows, k]; an id of -1 skips the slot. */
 int moebius_moe_run_ids(const moebius_moe* layer, const moebius_input* x, const int32_t* ids,
                         const float* weights, size_t k, const moebius_output* y);
 
+moebius_tokenizer* moebius_tokenizer_open(const char* folder);
+void moebius_tokenizer_free(moebius_tokenizer* tokenizer);
+/* Writes at most `capacity` ids; *count is how many there are. */
+int moebius_tokenizer_encode(const moebius_tokenizer* tokenizer, const char* text, size_t bytes,
+                             int add_special, int32_t* ids, size_t capacity, size_t* count);
+/* *bytes (may be NULL) is the length of the text, which a 0 follows. */
+char* moebius_tokenizer_decode(const moebius_tokenizer* tokenizer, const int32_t* ids, size_t count,
+                               int skip_special, size_t* bytes);
+size_t moebius_tokenizer_vocab(const moebius_tokenizer* tokenizer);
+char* moebius_tokenizer_token(const moebius_tokenizer* tokenizer, int32_t id, size_t* bytes);
+int32_t moebius_tokenizer_id(const moebius_tokenizer* tokenizer, const char* token);
+int moebius_tokenizer_is_special(const moebius_tokenizer* tokenizer, int32_t id);
+int moebius_tokenizer_has_template(const moebius_tokenizer* tokenizer);
+char* moebius_tokenizer_template(const moebius_tokenizer* tokenizer, const moebius_chat* chat,
+                                 size_t* bytes);
+int moebius_tokenizer_chat(const moebius_tokenizer* tokenizer, const moebius_chat* chat,
+                           int32_t* ids, size_t capacity, size_t* count);
+
+moebius_stream* moebius_stream_new(const moebius_tokenizer* tokenizer, int skip_special);
+void moebius_stream_free(moebius_stream* stream);
+char* moebius_stream_push(moebius_stream* stream, int32_t id, size_t* bytes);
+char* moebius_stream_finish(moebius_stream* stream, size_t* bytes);
+
+moebius_model* moebius_model_load(const char* folder, const moebius_model_options* options);
+void moebius_model_free(moebius_model* model);
+size_t moebius_model_vocab(const moebius_model* model);
+size_t moebius_model_context(const moebius_model* model);
+char* moebius_model_info_json(const moebius_model* model);
+moebius_tokenizer* moebius_model_tokenizer(const moebius_model* model);
+int moebius_model_logits(const moebius_model* model, const int32_t* tokens, size_t count,
+                         float* logits, size_t room);
+int moebius_model_perplexity(const moebius_model* model, const int32_t* tokens, size_t count,
+                             size_t context, moebius_perplexity* to);
+
+moebius_engine* moebius_engine_new(const moebius_model* model,
+                                   const moebius_engine_options* options);
+void moebius_engine_free(moebius_engine* engine);
+int moebius_request_init(moebius_request* request, size_t size);
+int moebius_engine_add(moebius_engine* engine, const moebius_request* request, uint64_t* id);
+int moebius_engine_cancel(moebius_engine* engine, uint64_t id);
+int moebius_engine_idle(const moebius_engine* engine);
+size_t moebius_engine_context(const moebius_engine* engine);
+/* The events live until the next step of the engine, or its end. */
+int moebius_engine_step(moebius_engine* engine, const moebius_event** events, size_t* count);
+
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

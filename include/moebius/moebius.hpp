@@ -77,6 +77,7 @@ class Linear {
   size_t inputs() const;
   size_t outputs() const;
   std::string kernel() const;
+  uint64_t packed_bytes() const;
   void run(const InputMatrix& x, const OutputMatrix& y) const;  // x [T, inputs], y [T, outputs]
 
  private:
@@ -96,6 +97,7 @@ class Moe {
   size_t experts() const;
   size_t slots() const;  // expert slots per token
   std::string kernel() const;
+  uint64_t packed_bytes() const;  // of the experts, shared ones included
 
   // The whole block: router, experts, shared experts. ids and weights [T, slots] may be null.
   void run(const InputMatrix& x, const OutputMatrix& y, int32_t* ids = nullptr,
@@ -130,6 +132,10 @@ class Folder {
   std::vector<ModuleInfo> modules() const;
   std::vector<std::string> moe_blocks() const;  // their names
   std::vector<std::string> warnings() const;
+  // What `moebius inspect --json` and `moebius explain --json` print, word for word. `deep` reads every payload; `cpu`: a list
+  // of features, empty: this machine.
+  std::string inspect_json(bool deep = false) const;
+  std::string explain_json(const std::string& cpu = "") const;
   Linear linear(const std::string& module, const Options& options = {}) const;
   Moe moe(const std::string& block, const Options& options = {},
           MoeScope scope = MoeScope::kBlock) const;
@@ -142,5 +148,7 @@ class Folder {
 };
 
 std::string version();
+std::string cpu_name();                   // of this machine: features that count, in words
+std::vector<std::string> kernel_titles(); // in the order of preference
 
 }  // namespace moebius

@@ -14,7 +14,6 @@
 
 #include "apps/bench_report.h"
 #include "apps/bench_synthetic.h"
-#include "apps/explain.h"
 #include "apps/folder.h"
 #include "apps/interrupt.h"
 #include "apps/layout.h"

@@ -19,7 +19,4 @@ struct ExplainOptions {
 };
 int run_explain(const ExplainOptions& options, std::ostream& out);
 
-// Activation type of a folder ("auto": what its config declares).
-XType activation_type(const std::string& option, const std::string& config_dtype);
-
 }  // namespace moebius

@@ -1,27 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inspect command: what a folder is, module by module, from headers and a few small tensors
-// (with `deep`, from all payloads).
+// The inspect command: what a folder is, module by module.
 #pragma once
-#include <cstdint>
 #include <iosfwd>
-#include <optional>
 #include <string>
+
+#include "report/inspect.h"
 
 namespace moebius {
 
-struct InspectOptions {
+struct InspectOptions : InspectQuestion {
   std::string folder;
-  bool json = false;     // one object, keys in docs/json.md
-  bool tensors = false;  // list every tensor and what uses it
-  bool deep = false;     // load every module and check scales, zero points and code ranges
-  bool colour = false;   // terminal text only
-  std::optional<int> layer;
-  uint64_t context = 0;  // memory for sequences of so many tokens; 0: of usual lengths
-  unsigned tp = 1, ep = 1;
+  bool json = false;    // one object, keys in docs/json.md
+  bool colour = false;  // terminal text only
 };
 
 // Writes to `out`; returns the exit code (1: --deep found problems). Throws Error for a folder that
 // cannot be understood.
 int run_inspect(const InspectOptions& options, std::ostream& out);
+
+std::string inspect_text(const InspectFacts& facts, bool colour);
 
 }  // namespace moebius

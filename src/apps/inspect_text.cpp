@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <map>
 
-#include "apps/inspect_facts.h"
+#include "apps/inspect.h"
 #include "apps/layout.h"
 #include "base/error.h"
 #include "checkpoint/module_scheme.h"
@@ -32,16 +32,16 @@ struct ModuleLine {
 
 class Writer {
  public:
-  explicit Writer(const InspectFacts& f) : f_(f), width_(output_width()) {}
+  Writer(const InspectFacts& f, bool colour) : f_(f), colour_(colour), width_(output_width()) {}
 
   std::string run() {
     header();
     if (!f_.ranks.empty()) ranks();
     modules();
-    if (f_.options.tensors) tensors();
+    if (f_.question.tensors) tensors();
     unused();
     list("warnings", f_.checkpoint.warnings(), Ink::kYellow);
-    if (f_.options.deep && f_.problems.empty())
+    if (f_.question.deep && f_.problems.empty())
       field("deep", "every module was read: scales, zero points and codes are in range");
     list("problems", f_.problems, Ink::kRed);
     return std::move(out_);
@@ -49,7 +49,7 @@ class Writer {
 
  private:
   void field(std::string_view label, const std::string& value, Ink ink = Ink::kBold) {
-    out_ += labelled(label, value, 10, width_, ink, f_.options.colour);
+    out_ += labelled(label, value, 10, width_, ink, colour_);
   }
   static std::string bytes_line(const ByteTable& table) {
     std::string line;
@@ -197,7 +197,7 @@ class Writer {
   }
 
   void unused() {
-    if (f_.checkpoint.unused().empty() || f_.options.tensors) return;
+    if (f_.checkpoint.unused().empty() || f_.question.tensors) return;
     std::map<std::string, std::pair<size_t, std::string>> reasons;  // reason -> tensors, first name
     for (const UnusedTensor& u : f_.checkpoint.unused()) {
       auto& [total, name] = reasons[u.reason];
@@ -218,6 +218,7 @@ class Writer {
   }
 
   const InspectFacts& f_;
+  bool colour_;
   size_t width_;
   std::string out_;
   std::vector<std::string> legend_;
@@ -225,6 +226,8 @@ class Writer {
 
 }  // namespace
 
-std::string inspect_text(const InspectFacts& facts) { return Writer(facts).run(); }
+std::string inspect_text(const InspectFacts& facts, bool colour) {
+  return Writer(facts, colour).run();
+}
 
 }  // namespace moebius

@@ -7,12 +7,10 @@
 #include <atomic>
 #include <charconv>
 #include <chrono>
-#include <cmath>
 #include <cstring>
 #include <memory>
 
 #include "apps/commands.h"
-#include "apps/explain.h"
 #include "apps/folder.h"
 #include "apps/manners.h"
 #include "apps/terminal.h"
@@ -20,6 +18,7 @@
 #include "base/file.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/summary.h"
+#include "model/scoring.h"
 #include "text/tokenizer.h"
 
 namespace moebius {
@@ -44,22 +43,6 @@ std::vector<int32_t> parse_file(const std::string& path, const std::string& type
 }
 
 }  // namespace
-
-void check_tokens(std::span<const int32_t> tokens, size_t vocab) {
-  for (const int32_t t : tokens)
-    if (t < 0 || static_cast<size_t>(t) >= vocab)
-      fail("token {} is not in the vocabulary of {} tokens", t, vocab);
-}
-
-void check_finite(std::span<const float> logits, size_t vocab, size_t first_position) {
-  for (size_t i = 0; i < logits.size(); ++i)
-    if (!std::isfinite(logits[i])) {
-      // CPUs differ in the sign of the NaN they make, which means nothing.
-      const float shown = std::isnan(logits[i]) ? std::abs(logits[i]) : logits[i];
-      fail("the logit of token {} at position {} is {}: the weights or the input are broken",
-           i % vocab, first_position + i / vocab, shown);
-    }
-}
 
 std::vector<int32_t> parse_token_lists(std::span<const std::string> lists) {
   std::vector<int32_t> out;
@@ -123,19 +106,12 @@ int run_logits(const LogitsOptions& options) {
   if (tokens.empty()) fail("no tokens were given: logits need at least one");
   OpenModel open(options.model, tokens.size());
   DecoderModel& model = *open.model;
-  check_tokens(tokens, model.vocab());
-  SequenceState state = model.new_sequence();
-  std::vector<float> all, some;
+  std::vector<float> all;
   Progress progress("logits", tokens.size(), false);
-  for (size_t i = 0; i < tokens.size(); i += kTokensPerStep) {
-    const StepItem item{&state,
-                        std::span(tokens).subspan(i, std::min(kTokensPerStep, tokens.size() - i)),
-                        true, tokens.size()};
-    model.forward({&item, 1}, some);
-    check_finite(some, model.vocab(), i);
-    all.insert(all.end(), some.begin(), some.end());
-    progress.advance(item.tokens.size());
-  }
+  each_logits(model, tokens, [&](std::span<const float> rows) {
+    all.insert(all.end(), rows.begin(), rows.end());
+    progress.advance(rows.size() / model.vocab());
+  });
   const TensorData tensor{
       "logits",
       DType::kF32,

@@ -34,8 +34,6 @@ struct OpenModel {
   double load_seconds = 0;
 };
 
-inline constexpr size_t kTokensPerStep = 512;  // of one sequence
-
 struct TokenSource {
   std::vector<std::string> list;  // "1,2,3"
   std::string file;               // little-endian integers
@@ -47,9 +45,6 @@ std::vector<int32_t> read_tokens(const TokenSource& source, const std::string& f
 std::vector<int32_t> parse_token_lists(std::span<const std::string> lists);  // "1,2", "3"
 void add_tokens_file(Command& command, TokenSource& tokens);
 void add_tokens_type(Command& command, TokenSource& tokens);
-// Throw Error naming the token, or the first logit that is no number.
-void check_tokens(std::span<const int32_t> tokens, size_t vocab);
-void check_finite(std::span<const float> logits, size_t vocab, size_t first_position);
 
 struct LogitsOptions {
   ModelRunOptions model;

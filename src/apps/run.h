@@ -7,10 +7,11 @@
 
 #include "apps/engine_options.h"
 #include "apps/model_commands.h"
+#include "model/sampling_choices.h"
 
 namespace moebius {
 
-struct RunCommandOptions {
+struct RunCommandOptions : SamplingChoices {
   ModelRunOptions model;
   // At most one; none: standard input.
   std::optional<std::string> prompt, prompt_file, messages_file;
@@ -18,11 +19,6 @@ struct RunCommandOptions {
   int64_t max_new = 256;            // -1: until the end or the context
   bool chat = false, interactive = false;
   std::string system;
-  std::optional<float> temperature, top_p, min_p, repetition_penalty, presence_penalty,
-      frequency_penalty;
-  std::optional<int> top_k;
-  uint64_t seed = 0;
-  std::optional<int> logprobs;  // alternatives per token, in the JSON
   std::vector<std::string> stop;
   bool ignore_eos = false;
   size_t context = 0;  // 0: what the model allows

@@ -8,16 +8,14 @@
 #include <string>
 #include <string_view>
 
+#include "base/human.h"
+
 namespace moebius {
 
 bool colour_wanted(int descriptor);  // a terminal, and NO_COLOR is not set
 
 enum class Ink : uint8_t { kPlain, kBold, kDim, kRed, kGreen, kYellow, kCyan };
 std::string paint(std::string_view text, Ink ink, bool colour);
-
-std::string human_bytes(double bytes);      // "3.35 GB"
-std::string human_count(double count);      // "18.1 M"
-std::string human_seconds(double seconds);  // "1.2 s", "3 min 20 s"
 
 // Counts work; draws at most ten times a second. advance() may be called from any thread. Results
 // are printed after finish(): until then the bar owns the line.

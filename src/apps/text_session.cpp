@@ -107,22 +107,6 @@ TextSession::TextSession(const RunCommandOptions& options, bool text)
   say_budget(engine_);
 }
 
-SamplingParams TextSession::sampling() const {
-  const auto as_float = [](double v) { return static_cast<float>(v); };
-  SamplingParams p;
-  p.temperature = options_.temperature.value_or(as_float(defaults_.effective_temperature()));
-  p.top_k = options_.top_k.value_or(static_cast<int>(defaults_.effective_top_k()));
-  p.top_p = options_.top_p.value_or(as_float(defaults_.effective_top_p()));
-  p.min_p = options_.min_p.value_or(as_float(defaults_.min_p.value_or(0)));
-  p.repetition_penalty =
-      options_.repetition_penalty.value_or(as_float(defaults_.repetition_penalty.value_or(1)));
-  p.presence_penalty = options_.presence_penalty.value_or(0);
-  p.frequency_penalty = options_.frequency_penalty.value_or(0);
-  p.seed = options_.seed;
-  p.logprobs = options_.logprobs.value_or(-1);
-  return p;
-}
-
 // One answer in the making.
 class TextSession::Run {
  public:
@@ -136,7 +120,7 @@ class TextSession::Run {
     answer_.prompt_tokens = prompt.size();
     Request request;
     request.prompt = std::move(prompt);
-    request.sampling = session_.sampling();
+    request.sampling = sampling_params(session_.options_, session_.defaults_);
     const int64_t most = session_.options_.max_new;
     request.max_new = most < 0 ? SIZE_MAX : static_cast<size_t>(most);
     request.stop_tokens = session_.defaults_.eos;

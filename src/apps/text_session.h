@@ -60,7 +60,6 @@ class TextSession {
 
  private:
   class Run;
-  SamplingParams sampling() const;
   RunCommandOptions options_;
   std::optional<Tokenizer> tokenizer_;
   OpenModel open_;

@@ -16,10 +16,8 @@
 #include <set>
 
 #include "apps/commands.h"
-#include "apps/explain.h"
 #include "apps/folder.h"
 #include "apps/layout.h"
-#include "apps/modules.h"
 #include "apps/verify_report.h"
 #include "base/error.h"
 #include "base/numeric.h"
@@ -29,6 +27,7 @@
 #include "model/layer_loader.h"
 #include "nn/ops.h"
 #include "quant/reference.h"
+#include "report/modules.h"
 #include "runtime/runtime.h"
 
 namespace moebius {

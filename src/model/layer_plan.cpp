@@ -31,10 +31,12 @@ void check_cut(const ModulePlan& p) {
 void check_block(const MoeBlock& block, const LayerOptions& options, bool with_router) {
   for (const auto& p : block.experts)
     for (const Module* m : p)
-      if (m != nullptr && !m->supported) fail("{}: {}", m->name, m->reason);
-  if (!block.experts_reason.empty()) fail("{}: {}", block.name, block.experts_reason);
+      if (m != nullptr && !m->supported)
+        fail_at({"unsupported", "", "", m->name, ""}, "{}: {}", m->name, m->reason);
+  if (!block.experts_reason.empty())
+    fail_at({"unsupported", "", "", block.name, ""}, "{}: {}", block.name, block.experts_reason);
   if (with_router && !block.routing_reason.empty())
-    fail("{}: {}", block.name, block.routing_reason);
+    fail_at({"unsupported", "", "", block.name, ""}, "{}: {}", block.name, block.routing_reason);
   if (with_router && block.router == nullptr)
     fail("{}: the folder has no router for this block", block.name);
   if (options.rank.tp > 1 && options.rank.second == Cut::kOutputs)
@@ -66,6 +68,14 @@ uint32_t add_distinct(std::vector<ExpertPlan>& plans, const ExpertPlan& plan) {
 
 }  // namespace
 
+XType activation_type(const std::string& option, const std::string& config_dtype) {
+  const std::string& name = option.empty() || option == "auto" ? config_dtype : option;
+  if (name == "bf16" || name == "bfloat16") return XType::kBf16;
+  if (name == "f16" || name == "float16") return XType::kF16;
+  if (name == "f32" || name == "float32" || name.empty()) return XType::kF32;
+  fail("activation type '{}' is not known; expected auto, bf16, f16 or f32", printable(name));
+}
+
 ActSpec act_spec_of(const Module& module, Int8Mode mode) {
   const Scheme& scheme = module.plan.scheme;
   const bool is_static = scheme.input && scheme.input->dynamic == Dynamic::kStatic;
@@ -89,7 +99,8 @@ const Kernel& kernel_for(const Problem& problem, const LayerOptions& options,
 }
 
 ModulePlan plan_module(const Module& module, const LayerOptions& options, ColumnGroups groups) {
-  if (!module.supported) fail("{}: {}", module.name, module.reason);
+  if (!module.supported)
+    fail_at({"unsupported", "", "", module.name, ""}, "{}: {}", module.name, module.reason);
   const Rank& rank = options.rank;
   ModulePlan p;
   p.module = &module;

@@ -36,6 +36,9 @@ struct LayerOptions {
   std::function<void(uint64_t bytes)> progress;  // file bytes done; called from any thread
 };
 
+// Type of activations of a folder ("auto": what its config declares).
+XType activation_type(const std::string& option, const std::string& config_dtype);
+
 // How the input of a module is quantized (nothing when its static scale is uncalibrated).
 ActSpec act_spec_of(const Module& module, Int8Mode mode);
 // What a kernel would be asked, from the headers alone.

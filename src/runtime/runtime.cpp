@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <unistd.h>
+
 #include <map>
 #include <mutex>
 #include <set>
@@ -13,6 +15,7 @@ namespace {
 struct SharedRuntimes {
   std::mutex mutex;
   std::map<size_t, std::weak_ptr<Runtime>> by_threads;
+  pid_t process = ::getpid();  // after a fork() the others' threads are not here
 };
 SharedRuntimes& shared_runtimes() {
   static auto* all = new SharedRuntimes;  // never destroyed: layers may outlive static objects
@@ -67,6 +70,7 @@ std::shared_ptr<Runtime> Runtime::shared(size_t threads) {
   if (threads == 0) threads = choose_threads(usable_topology(), 0).threads;
   SharedRuntimes& all = shared_runtimes();
   const std::lock_guard lock(all.mutex);
+  if (all.process != ::getpid()) all.by_threads.clear(), all.process = ::getpid();
   std::weak_ptr<Runtime>& held = all.by_threads[threads];
   std::shared_ptr<Runtime> runtime = held.lock();
   if (runtime == nullptr) held = runtime = std::make_shared<Runtime>(threads);

@@ -115,7 +115,7 @@ bool EngineGenerator::stop(std::chrono::milliseconds most) {
 uint64_t EngineGenerator::submit(GenerationRequest request) {
   const auto job = std::make_shared<Job>();
   for (size_t i = 0; i < request.choices; ++i)
-    job->choices.push_back({ChoiceText(tokenizer_, request), {}});
+    job->choices.push_back({choice_text(tokenizer_, request), {}});
   job->open = request.choices;
   job->stop_tokens = request.stop_tokens;
   Request r;

@@ -72,26 +72,8 @@ std::string TokenTexts::shown(const std::string& bytes) {
   return out;
 }
 
-ChoiceText::ChoiceText(const Tokenizer& tokenizer, const GenerationRequest& request)
-    : stream_(tokenizer, request.skip_special),
-      stop_(request.stops),
-      min_new_(request.min_new),
-      include_stop_(request.include_stop) {}
-
-std::string ChoiceText::push(int32_t token) {
-  std::string text = stream_.push(token);
-  if (++seen_ < min_new_) return text;  // too early to stop
-  if (stop_.stopped()) return {};
-  text = stop_.push(text);
-  if (stop_.stopped() && include_stop_) text += stop_.found();
-  return text;
-}
-
-std::string ChoiceText::finish() {
-  if (stop_.stopped()) return {};
-  std::string text = stop_.push(stream_.finish());
-  if (stop_.stopped() && include_stop_) return text + stop_.found();
-  return text + stop_.finish();
+ChoiceText choice_text(const Tokenizer& tokenizer, const GenerationRequest& r) {
+  return {tokenizer, {r.stops, r.include_stop, r.skip_special, r.min_new}};
 }
 
 }  // namespace moebius

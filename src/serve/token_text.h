@@ -5,8 +5,7 @@
 #include <string>
 
 #include "serve/generator.h"
-#include "text/stop.h"
-#include "text/tokenizer.h"
+#include "text/choice_text.h"
 
 namespace moebius {
 
@@ -23,20 +22,7 @@ class TokenTexts {
   std::string anchor_text_;
 };
 
-// Text of one choice: whole characters, held back while it may begin a stop string.
-class ChoiceText {
- public:
-  ChoiceText(const Tokenizer& tokenizer, const GenerationRequest& request);
-  std::string push(int32_t token);
-  std::string finish();  // what was held back
-  bool stopped() const { return stop_.stopped(); }
-  const std::string& stop() const { return stop_.found(); }
-
- private:
-  Tokenizer::Stream stream_;
-  StopMatcher stop_;
-  size_t min_new_, seen_ = 0;
-  bool include_stop_;
-};
+// Text of one choice of a request.
+ChoiceText choice_text(const Tokenizer& tokenizer, const GenerationRequest& request);
 
 }  // namespace moebius

@@ -11,7 +11,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-FOLDERS = ("base", "runtime", "quant", "checkpoint", "nn", "model", "text")
+FOLDERS = ("base", "runtime", "quant", "checkpoint", "nn", "model", "text", "report")
 # What a line at the first column of an unnamed namespace can define: a type, a constant, a function (an alias may
 # be repeated).
 TYPE = re.compile(r"^(?:struct|class|enum class|enum|union)\s+(\w+)[^;]*$")

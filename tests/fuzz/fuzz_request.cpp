@@ -26,7 +26,7 @@ void check_request(const ApiRequest& r, const ServedModel& model, const TokenTex
   ApiAnswer answer(r, model, texts, prompts, 1);
   for (size_t p = 0; p < prompts.size(); ++p) {
     require(prompts[p].prompt.size() + prompts[p].max_new <= model.context);
-    ChoiceText text(*model.tokenizer, prompts[p]);
+    ChoiceText text = choice_text(*model.tokenizer, prompts[p]);
     GenerationEvent e;
     e.tokens.push_back({prompts[p].prompt[0], -1, {}});
     e.text = text.push(prompts[p].prompt[0]) + text.finish();

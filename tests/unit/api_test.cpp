@@ -193,7 +193,8 @@ TEST(CApi, LayersOfARuntime) {
   EXPECT_EQ(moebius_runtime_new(-1), nullptr);
   EXPECT_EQ(moebius_runtime_threads(nullptr), 0u);
   const moebius_options options = {sizeof(moebius_options), 0,           nullptr,
-                                   MOEBIUS_DECLARED,        MOEBIUS_F32, runtime};
+                                   MOEBIUS_DECLARED,        MOEBIUS_F32, runtime,
+                                   MOEBIUS_INT8_DECLARED};
   moebius_linear* a = moebius_linear_load(folder, "model.layers.0.self_attn.q_proj", &options);
   moebius_linear* b = moebius_linear_load(folder, "model.layers.0.self_attn.k_proj", &options);
   ASSERT_TRUE(a != nullptr && b != nullptr) << moebius_last_error();
@@ -201,8 +202,8 @@ TEST(CApi, LayersOfARuntime) {
   EXPECT_EQ(threads_of_process(), before + 1);
   const std::vector<float> x = rows(moebius_linear_inputs(a));
   std::vector<float> y(moebius_linear_outputs(a));
-  const moebius_input in = {x.data(), MOEBIUS_F32, 1, x.size(), 0};
-  const moebius_output out = {y.data(), MOEBIUS_F32, 1, y.size(), 0};
+  const moebius_input in = {sizeof(moebius_input), x.data(), MOEBIUS_F32, 1, x.size(), 0};
+  const moebius_output out = {sizeof(moebius_output), y.data(), MOEBIUS_F32, 1, y.size(), 0};
   EXPECT_EQ(moebius_linear_run(a, &in, &out), 0) << moebius_last_error();
   moebius_linear_free(a), moebius_linear_free(b), moebius_folder_free(folder);
   EXPECT_EQ(threads_of_process(), before);
@@ -216,25 +217,26 @@ TEST(CApi, RunsAndReportsErrors) {
   EXPECT_EQ(moebius_folder_module_name(folder, 1u << 30), nullptr);
   EXPECT_EQ(moebius_folder_module_problem(folder, 0), nullptr);
   const moebius_options options = {sizeof(moebius_options), 1,           nullptr,
-                                   MOEBIUS_DECLARED,        MOEBIUS_F32, nullptr};
+                                   MOEBIUS_DECLARED,        MOEBIUS_F32, nullptr,
+                                   MOEBIUS_INT8_DECLARED};
   moebius_moe* moe = moebius_moe_load(folder, "model.layers.0.mlp", 0, &options);
   ASSERT_NE(moe, nullptr) << moebius_last_error();
   const size_t H = moebius_moe_hidden(moe);
   const std::vector<float> x = rows(3 * H);
   std::vector<float> y(3 * H);
-  const moebius_input in = {x.data(), MOEBIUS_F32, 3, H, 0};
-  const moebius_output out = {y.data(), MOEBIUS_F32, 3, H, 0};
-  EXPECT_EQ(moebius_moe_run(moe, &in, &out), 0) << moebius_last_error();
+  const moebius_input in = {sizeof(moebius_input), x.data(), MOEBIUS_F32, 3, H, 0};
+  const moebius_output out = {sizeof(moebius_output), y.data(), MOEBIUS_F32, 3, H, 0};
+  EXPECT_EQ(moebius_moe_run(moe, &in, &out, nullptr, nullptr), 0) << moebius_last_error();
   EXPECT_NE(y[0], 0.0f);
   const int32_t bad_ids[] = {0, 99, 0, 1, 0, 1};
   const float weights[] = {1, 1, 1, 1, 1, 1};
   EXPECT_NE(moebius_moe_run_ids(moe, &in, bad_ids, weights, 2, &out), 0);
   EXPECT_NE(std::string(moebius_last_error()).find("99"), std::string::npos);
-  EXPECT_NE(moebius_moe_run(moe, nullptr, &out), 0);
+  EXPECT_NE(moebius_moe_run(moe, nullptr, &out, nullptr, nullptr), 0);
   moebius_input wrong = in;
   const int unknown = 17;
   std::memcpy(&wrong.type, &unknown, sizeof wrong.type);
-  EXPECT_NE(moebius_moe_run(moe, &wrong, &out), 0);
+  EXPECT_NE(moebius_moe_run(moe, &wrong, &out, nullptr, nullptr), 0);
   moebius_options odd = options;
   std::memcpy(&odd.arithmetic, &unknown, sizeof odd.arithmetic);
   EXPECT_EQ(moebius_moe_load(folder, "model.layers.0.mlp", 0, &odd), nullptr);

@@ -50,7 +50,8 @@ std::vector<uint8_t> wavy_rows(size_t cols, const TypePair& type) {
 }
 
 moebius_options c_options(const TypePair& type) {
-  return {sizeof(moebius_options), 2, nullptr, MOEBIUS_DECLARED, type.c, nullptr};
+  return {sizeof(moebius_options), 2, nullptr, MOEBIUS_DECLARED, type.c, nullptr,
+          MOEBIUS_INT8_DECLARED};
 }
 Options cpp_options(const TypePair& type) {
   Options o;
@@ -71,8 +72,8 @@ void compare_linear(const Folder& folder, moebius_folder* c, const std::string& 
   const std::vector<uint8_t> x = wavy_rows(K, type);
   std::vector<uint8_t> a(kTokens * (N + kGap) * type.bytes, 7), b = a;
   layer.run({x.data(), type.cpp, kTokens, K, K + kGap}, {a.data(), type.cpp, kTokens, N, N + kGap});
-  const moebius_input in = {x.data(), type.c, kTokens, K, K + kGap};
-  const moebius_output out = {b.data(), type.c, kTokens, N, N + kGap};
+  const moebius_input in = {sizeof(moebius_input), x.data(), type.c, kTokens, K, K + kGap};
+  const moebius_output out = {sizeof(moebius_output), b.data(), type.c, kTokens, N, N + kGap};
   ASSERT_EQ(moebius_linear_run(twin.get(), &in, &out), 0) << moebius_last_error();
   EXPECT_EQ(a, b) << module;
 }
@@ -94,20 +95,21 @@ void compare_moe(const Folder& folder, moebius_folder* c, const std::string& blo
   std::vector<float> weights(kTokens * k, 0.25f);
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = i == 1 ? -1 : static_cast<int32_t>(i % E);
   const InputMatrix rows{x.data(), type.cpp, kTokens, H, H + kGap};
-  const moebius_input in = {x.data(), type.c, kTokens, H, H + kGap};
+  const moebius_input in = {sizeof(moebius_input), x.data(), type.c, kTokens, H, H + kGap};
   const InputMatrix logits{scores.data(), ElementType::kF32, kTokens, E, E + kGap};
-  const moebius_input c_logits = {scores.data(), MOEBIUS_F32, kTokens, E, E + kGap};
+  const moebius_input c_logits = {
+      sizeof(moebius_input), scores.data(), MOEBIUS_F32, kTokens, E, E + kGap};
   for (int way = experts_only ? 1 : 0; way < 3; ++way) {
     std::vector<uint8_t> a(kTokens * (H + kGap) * type.bytes, 7), b = a;
     const OutputMatrix y{a.data(), type.cpp, kTokens, H, H + kGap};
-    const moebius_output out = {b.data(), type.c, kTokens, H, H + kGap};
+    const moebius_output out = {sizeof(moebius_output), b.data(), type.c, kTokens, H, H + kGap};
     int status = 0;
     if (way == 0) {
       layer.run(rows, y);
-      status = moebius_moe_run(twin.get(), &in, &out);
+      status = moebius_moe_run(twin.get(), &in, &out, nullptr, nullptr);
     } else if (way == 1) {
       layer.run_logits(rows, logits, y);
-      status = moebius_moe_run_logits(twin.get(), &in, &c_logits, &out);
+      status = moebius_moe_run_logits(twin.get(), &in, &c_logits, &out, nullptr, nullptr);
     } else {
       layer.run_ids(rows, ids.data(), weights.data(), k, y);
       status = moebius_moe_run_ids(twin.get(), &in, ids.data(), weights.data(), k, &out);

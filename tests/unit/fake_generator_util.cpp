@@ -36,7 +36,7 @@ uint64_t FakeGenerator::submit(GenerationRequest request) {
       for (size_t k = 0; k < job->request.max_new; ++k)
         tokens.push_back(job->request.prompt[k % job->request.prompt.size()]);
     }
-    job->choices.push_back({i, std::move(tokens), ChoiceText(tokenizer_, job->request)});
+    job->choices.push_back({i, std::move(tokens), choice_text(tokenizer_, job->request)});
   }
   jobs_.push_back(std::move(job));
   wake_.notify_all();

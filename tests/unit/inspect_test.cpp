@@ -9,7 +9,6 @@
 #include <map>
 #include <sstream>
 
-#include "apps/explain.h"
 #include "model/decoder.h"
 #include "unit/checkpoint_util.h"
 

@@ -1,20 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// The public C++ interface over checkpoint, layer loader and layers.
-#include <optional>
-
-#include "base/error.h"
+// The public C++ interface of folders and layers, over checkpoint, layer loader and layers.
+#include "api/api.h"
+#include "kernels/list.h"
 #include "model/layer_loader.h"
-#include "moebius/moebius.hpp"
-#include "runtime/runtime.h"
+#include "report/explain.h"
+#include "report/inspect.h"
 
 namespace moebius {
-namespace {
 
 DType dtype_of(ElementType t) {
   return t == ElementType::kF32    ? DType::kF32
          : t == ElementType::kBf16 ? DType::kBf16
                                    : DType::kF16;
 }
+Accept accept_of(Arithmetic a) {
+  return a == Arithmetic::kExact         ? Accept::kExact
+         : a == Arithmetic::kApproximate ? Accept::kApproximate
+                                         : Accept::kDeclared;
+}
+Int8Mode int8_mode_of(Int8Rows rows) {
+  return rows == Int8Rows::kVllm                ? Int8Mode::kVllm
+         : rows == Int8Rows::kCompressedTensors ? Int8Mode::kCompressedTensors
+                                                : Int8Mode::kDeclared;
+}
+
+namespace {
+
 ConstRows rows_of(const InputMatrix& m) {
   return {m.data, dtype_of(m.type), m.rows, m.cols, m.stride == 0 ? m.cols : m.stride};
 }
@@ -25,38 +36,36 @@ Rows rows_of(const OutputMatrix& m) {
 LayerOptions layer_options(const Options& o, ThreadPool& pool) {
   LayerOptions out;
   out.pool = &pool;
-  out.policy.accept = o.arithmetic == Arithmetic::kExact         ? Accept::kExact
-                      : o.arithmetic == Arithmetic::kApproximate ? Accept::kApproximate
-                                                                 : Accept::kDeclared;
+  out.policy.accept = accept_of(o.arithmetic);
   out.policy.kernel = normalize_kernel_name(o.kernel);
-  out.int8 = o.int8 == Int8Rows::kVllm                ? Int8Mode::kVllm
-             : o.int8 == Int8Rows::kCompressedTensors ? Int8Mode::kCompressedTensors
-                                                      : Int8Mode::kDeclared;
+  out.int8 = int8_mode_of(o.int8);
   out.x_type = x_type_of(dtype_of(o.activations));
   return out;
 }
 
-// What a handle points to; a handle that was moved from points to nothing.
-template <class Impl>
-Impl& checked_handle(const std::unique_ptr<Impl>& impl, const char* what) {
-  if (impl == nullptr) fail("this moebius::{} is empty: it was moved from", what);
-  return *impl;
-}
-
 size_t checked_threads(int threads) {
-  if (threads < 0 || threads > 1024) fail("Options::threads is {}; expected 0 to 1024", threads);
+  if (threads < 0 || threads > 1024)
+    fail_at({"argument", "", "", "", "threads"}, "Options::threads is {}; expected 0 to 1024",
+            threads);
   return static_cast<size_t>(threads);
 }
 
-std::shared_ptr<Runtime> runtime_of(const Options& o) {
-  const size_t threads = checked_threads(o.threads);
-  if (o.runtime == nullptr) return Runtime::shared(threads);
-  if (threads != 0 && threads != o.runtime->threads())
-    fail("Options::threads is {}, but Options::runtime has {}", threads, o.runtime->threads());
-  return o.runtime;
+// Whatever is wrong with a call of a layer is the call.
+template <class F>
+void argument_errors(F&& fn) {
+  placing_errors([] { return ErrorPlace{"argument", "", "", "", ""}; }, fn);
 }
 
 }  // namespace
+
+std::shared_ptr<Runtime> runtime_of(int asked, const std::shared_ptr<Runtime>& given) {
+  const size_t threads = checked_threads(asked);
+  if (given == nullptr) return Runtime::shared(threads);
+  if (threads != 0 && threads != given->threads())
+    fail_at({"argument", "", "", "", "threads"},
+            "Options::threads is {}, but Options::runtime has {}", threads, given->threads());
+  return given;
+}
 
 std::shared_ptr<Runtime> make_runtime(int threads) {
   return std::make_shared<Runtime>(checked_threads(threads));
@@ -86,9 +95,10 @@ Linear& Linear::operator=(Linear&&) noexcept = default;
 size_t Linear::inputs() const { return held().layer->in_features(); }
 size_t Linear::outputs() const { return held().layer->out_features(); }
 std::string Linear::kernel() const { return title_of(held().layer->kernel()); }
+uint64_t Linear::packed_bytes() const { return held().layer->packed_bytes(); }
 void Linear::run(const InputMatrix& x, const OutputMatrix& y) const {
   Impl& self = held();
-  self.layer->forward(rows_of(x), rows_of(y), self.runtime->pool());
+  argument_errors([&] { self.layer->forward(rows_of(x), rows_of(y), self.runtime->pool()); });
 }
 
 Moe::Moe(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -100,13 +110,18 @@ size_t Moe::hidden() const { return held().layer.experts->spec().hidden; }
 size_t Moe::experts() const { return held().layer.experts->spec().experts; }
 size_t Moe::slots() const { return held().layer.experts->slots(); }
 std::string Moe::kernel() const { return held().kernel; }
+uint64_t Moe::packed_bytes() const { return held().layer.experts->packed_bytes(); }
 
 void Moe::run(const InputMatrix& x, const OutputMatrix& y, int32_t* ids, float* weights) const {
   const auto& router = held().layer.router;
-  if (router == nullptr) fail("the experts were loaded without their router; give logits or ids");
+  if (router == nullptr)
+    fail_at({"argument", "", "", "", ""},
+            "the experts were loaded without their router; give logits or ids");
   std::vector<float> logits(x.rows * router->out_features());
-  router->forward(rows_of(x), f32_rows(logits.data(), x.rows, router->out_features()),
-                  held().runtime->pool());
+  argument_errors([&] {
+    router->forward(rows_of(x), f32_rows(logits.data(), x.rows, router->out_features()),
+                    held().runtime->pool());
+  });
   run_logits(x, {logits.data(), ElementType::kF32, x.rows, router->out_features(), 0}, y, ids,
              weights);
 }
@@ -116,14 +131,18 @@ void Moe::run_logits(const InputMatrix& x, const InputMatrix& logits, const Outp
   MoeOptions options;
   options.ids_out = ids;
   options.weights_out = weights;
-  held().layer.experts->forward_logits(rows_of(x), rows_of(logits), rows_of(y),
-                                       held().runtime->pool(), options);
+  argument_errors([&] {
+    held().layer.experts->forward_logits(rows_of(x), rows_of(logits), rows_of(y),
+                                         held().runtime->pool(), options);
+  });
 }
 
 void Moe::run_ids(const InputMatrix& x, const int32_t* ids, const float* weights, size_t k,
                   const OutputMatrix& y) const {
-  held().layer.experts->forward_ids(rows_of(x), {ids, x.rows * k}, {weights, x.rows * k},
-                                    rows_of(y), held().runtime->pool());
+  argument_errors([&] {
+    held().layer.experts->forward_ids(rows_of(x), {ids, x.rows * k}, {weights, x.rows * k},
+                                      rows_of(y), held().runtime->pool());
+  });
 }
 
 Folder::Folder(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -152,31 +171,66 @@ std::vector<std::string> Folder::moe_blocks() const {
   return out;
 }
 
+std::string Folder::inspect_json(bool deep) const {
+  InspectQuestion question;
+  question.deep = deep;
+  return moebius::inspect_json(gather_facts(held().checkpoint, question)).dump(1) + "\n";
+}
+
+std::string Folder::explain_json(const std::string& cpu) const {
+  const Checkpoint& c = held().checkpoint;
+  ExplainQuestion question;
+  if (!cpu.empty()) question.cpu = parse_cpu(cpu);
+  question.x_type = activation_type("auto", c.config().dtype);
+  return to_json(explain(c, question)).dump(1) + "\n";
+}
+
 Linear Folder::linear(const std::string& name, const Options& options) const {
   const Module* module = held().checkpoint.find_module(name);
   if (module == nullptr || !has_matrix(*module))
-    fail("{}: has no linear module '{}'", held().checkpoint.folder(), printable(name));
+    fail_at({"argument", held().checkpoint.folder(), "", name, ""}, "{}: has no linear module '{}'",
+            held().checkpoint.folder(), printable(name));
   auto impl = std::make_unique<Linear::Impl>();
-  impl->runtime = runtime_of(options);
-  impl->layer =
-      load_linear(held().checkpoint, {module}, layer_options(options, impl->runtime->pool()));
+  impl->runtime = runtime_of(options.threads, options.runtime);
+  impl->layer = placing_errors(
+      [&] {
+        return ErrorPlace{"file", held().checkpoint.folder(), "", name, ""};
+      },
+      [&] {
+        return load_linear(held().checkpoint, {module},
+                           layer_options(options, impl->runtime->pool()));
+      });
   return Linear(std::move(impl));
 }
 
 Moe Folder::moe(const std::string& name, const Options& options, MoeScope scope) const {
   const MoeBlock* block = held().checkpoint.find_moe(name);
   if (block == nullptr)
-    fail("{}: has no mixture-of-experts block '{}'", held().checkpoint.folder(), printable(name));
+    fail_at({"argument", held().checkpoint.folder(), "", name, ""},
+            "{}: has no mixture-of-experts block '{}'", held().checkpoint.folder(),
+            printable(name));
   auto impl = std::make_unique<Moe::Impl>();
-  impl->runtime = runtime_of(options);
+  impl->runtime = runtime_of(options.threads, options.runtime);
   const LayerOptions lo = layer_options(options, impl->runtime->pool());
-  impl->layer = load_moe(held().checkpoint, *block, lo,
-                         scope == MoeScope::kBlock ? MoePart::kBlock : MoePart::kExperts);
+  impl->layer = placing_errors(
+      [&] {
+        return ErrorPlace{"file", held().checkpoint.folder(), "", name, ""};
+      },
+      [&] {
+        return load_moe(held().checkpoint, *block, lo,
+                        scope == MoeScope::kBlock ? MoePart::kBlock : MoePart::kExperts);
+      });
   impl->kernel =
       title_of(kernel_for(problem_of(*block->experts[0][1], lo.int8, lo.x_type), lo, name));
   return Moe(std::move(impl));
 }
 
 std::string version() { return MOEBIUS_VERSION; }
+std::string cpu_name() { return describe(host_cpu()); }
+std::vector<std::string> kernel_titles() {
+  std::vector<std::string> names;
+  for (const Kernel* k : kernel_list()) names.push_back(title_of(*k));
+  return names;
+}
 
 }  // namespace moebius

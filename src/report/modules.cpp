@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "apps/modules.h"
+#include "report/modules.h"
 
 #include "base/error.h"
 

@@ -4,14 +4,13 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "apps/explain.h"
-#include "apps/inspect_facts.h"
-#include "apps/modules.h"
-#include "apps/terminal.h"
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/human.h"
 #include "model/arch/arch.h"
 #include "model/decoder.h"
+#include "report/inspect.h"
+#include "report/modules.h"
 #include "runtime/memory.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"

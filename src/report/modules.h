@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which modules a command looks at, and reading one as a run would.
+// Which modules a report is about, and reading one as a run would.
 #pragma once
 #include <string>
 #include <string_view>

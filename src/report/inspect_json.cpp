@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // inspect --json: one object. Keys and their meaning are documented in docs/json.md; they are
 // added to, never changed.
-#include "apps/inspect_facts.h"
+#include "report/inspect.h"
 
 namespace moebius {
 namespace {
@@ -146,7 +146,7 @@ Json inspect_json(const InspectFacts& f) {
   j.set("bytes_by_scheme", table(s.by_scheme));
   j.set("bytes_by_part", table(s.by_part));
   j.set("bytes_by_role", table(s.by_role));
-  if (f.options.tensors) {
+  if (f.question.tensors) {
     Json tensors = Json::array();
     for (const TensorUse& use : f.tensors) tensors.push(tensor_json(use, f.checkpoint.store()));
     j.set("tensors", std::move(tensors));
@@ -156,7 +156,7 @@ Json inspect_json(const InspectFacts& f) {
     for (const RankSize& r : f.ranks) ranks.push(rank_json(r));
     j.set("ranks", std::move(ranks));
   }
-  if (f.options.deep) j.set("problems", strings(f.problems));
+  if (f.question.deep) j.set("problems", strings(f.problems));
   return j;
 }
 

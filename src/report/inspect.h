@@ -1,15 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Everything inspect shows, gathered once; the two writers (text and JSON) only lay it out.
+// Everything inspect shows, gathered once, from headers and a few small tensors (with `deep`, from all
+// payloads); the writers (JSON here, text of the tool) only lay it out.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "apps/inspect.h"
+#include "base/json.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/parallel.h"
 #include "checkpoint/summary.h"
 
 namespace moebius {
+
+struct InspectQuestion {
+  bool tensors = false;  // list every tensor and what uses it
+  bool deep = false;     // load every module and check scales, zero points and code ranges
+  std::optional<int> layer;
+  uint64_t context = 0;  // memory for sequences of so many tokens; 0: of usual lengths
+  unsigned tp = 1, ep = 1;
+};
 
 struct TensorUse {
   const TensorInfo* tensor = nullptr;
@@ -35,7 +45,7 @@ struct RunFacts {
 
 struct InspectFacts {
   const Checkpoint& checkpoint;
-  const InspectOptions& options;
+  const InspectQuestion& question;
   Summary summary;
   std::vector<ModuleGroup> modules;   // grouped, or one by one for --layer
   std::vector<TensorUse> tensors;     // --tensors
@@ -45,11 +55,11 @@ struct InspectFacts {
   RunFacts run;
 };
 
-InspectFacts gather_facts(const Checkpoint& checkpoint, const InspectOptions& options);
+// Both arguments must outlive the facts.
+InspectFacts gather_facts(const Checkpoint& checkpoint, const InspectQuestion& question);
 std::string describe_routing(const MoeSpec& spec);
 RunFacts run_facts(const Checkpoint& checkpoint, uint64_t context);  // inspect_run.cpp
 
-std::string inspect_text(const InspectFacts& facts);
-Json inspect_json(const InspectFacts& facts);
+Json inspect_json(const InspectFacts& facts);  // one object, keys in docs/json.md
 
 }  // namespace moebius

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the units of the public API share: the interface's types as the layers' own.
+#pragma once
+#include "base/error.h"
+#include "model/layer_plan.h"
+#include "moebius/moebius.hpp"
+#include "runtime/runtime.h"
+
+namespace moebius {
+
+DType dtype_of(ElementType type);
+Accept accept_of(Arithmetic arithmetic);
+Int8Mode int8_mode_of(Int8Rows rows);
+// The runtime that options name, or the shared one of so many threads. Throws Error.
+std::shared_ptr<Runtime> runtime_of(int threads, const std::shared_ptr<Runtime>& given);
+
+// What a handle points to; a handle that was moved from points to nothing.
+template <class Pointer>
+auto& checked_handle(const Pointer& impl, const char* what) {
+  if (impl == nullptr)
+    fail_at({"state", "", "", "", ""}, "this moebius::{} is empty: it was moved from", what);
+  return *impl;
+}
+
+}  // namespace moebius

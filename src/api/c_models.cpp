@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C interface of whole models over the C++ one.
+#include <cmath>
+#include <limits>
+
+#include "api/c_types.h"
+
+namespace moebius {
+namespace {
+
+using llm::Chat;
+using llm::Event;
+
+llm::LoadOptions load_options(const moebius_model_options* given) {
+  moebius_model_options o{};
+  take_struct(given, o, "moebius_model_options");
+  llm::LoadOptions out;
+  out.threads = o.threads;
+  out.runtime = runtime_named(o.runtime);
+  out.kernel = text_of(o.kernel);
+  out.arithmetic = enum_of<Arithmetic>(o.arithmetic, 3, "arithmetic");
+  out.int8 = enum_of<Int8Rows>(o.int8_rows, 3, "int8_rows");
+  out.dtype = text_of(o.dtype);
+  out.kv_dtype = text_of(o.kv_dtype);
+  out.context = o.context;
+  if (o.progress != nullptr)
+    out.progress = [tell = o.progress, user = o.user](uint64_t done, uint64_t total) {
+      return tell(user, done, total) == 0;
+    };
+  return out;
+}
+
+Chat chat_of(const moebius_chat* given) {
+  require(given, "chat");
+  moebius_chat c{};
+  c.add_generation_prompt = 1;
+  take_struct(given, c, "moebius_chat");
+  require(c.messages, "messages");
+  return {c.messages, text_of(c.tools), text_of(c.documents), text_of(c.extra),
+          c.add_generation_prompt != 0};
+}
+
+void give_ids(const std::vector<int32_t>& ids, int32_t* to, size_t capacity, size_t* count) {
+  require(count, "count");
+  if (capacity != 0) require(to, "ids");
+  *count = ids.size();
+  const size_t n = ids.size() < capacity ? ids.size() : capacity;
+  if (n != 0) std::memcpy(to, ids.data(), n * sizeof *to);
+}
+
+std::span<const int32_t> ids_given(const int32_t* ids, size_t count, const char* what) {
+  if (count != 0) require(ids, what);
+  return {ids, count};
+}
+
+std::optional<float> said(float v) { return std::isnan(v) ? std::nullopt : std::optional(v); }
+
+constexpr float kNotSaid = std::numeric_limits<float>::quiet_NaN();
+
+moebius_request request_defaults() {
+  moebius_request r{};
+  r.size = sizeof r;
+  r.temperature = r.top_p = r.min_p = r.repetition_penalty = kNotSaid;
+  r.presence_penalty = r.frequency_penalty = kNotSaid;
+  r.top_k = r.logprobs = -1;
+  r.max_tokens = -1;
+  r.skip_special = 1;
+  r.n = 1;
+  return r;
+}
+
+llm::Request request_of(const moebius_request* given) {
+  require(given, "request");
+  moebius_request r = request_defaults();
+  take_struct(given, r, "moebius_request");
+  llm::Request out;
+  const auto prompt = ids_given(r.prompt, r.prompt_tokens, "prompt");
+  out.prompt.assign(prompt.begin(), prompt.end());
+  llm::Sampling& s = out.sampling;
+  s.temperature = said(r.temperature), s.top_p = said(r.top_p), s.min_p = said(r.min_p);
+  s.repetition_penalty = said(r.repetition_penalty);
+  s.presence_penalty = said(r.presence_penalty);
+  s.frequency_penalty = said(r.frequency_penalty);
+  if (r.top_k >= 0) s.top_k = r.top_k;
+  if (r.logprobs >= 0) s.logprobs = r.logprobs;
+  if (r.max_tokens >= 0) s.max_tokens = static_cast<uint64_t>(r.max_tokens);
+  s.min_tokens = static_cast<uint64_t>(r.min_tokens < 0 ? 0 : r.min_tokens);
+  s.seed = r.seed;
+  if (r.stops != 0) require(r.stop, "stop");
+  for (size_t i = 0; i < r.stops; ++i) require(r.stop[i], "stop"), s.stop.emplace_back(r.stop[i]);
+  const auto stop = ids_given(r.stop_tokens, r.stop_token_count, "stop_tokens");
+  s.stop_tokens.assign(stop.begin(), stop.end());
+  s.ignore_eos = r.ignore_eos != 0, s.include_stop = r.include_stop != 0;
+  s.skip_special = r.skip_special != 0;
+  s.n = r.n;
+  return out;
+}
+
+moebius_event event_of(const Event& e, std::vector<moebius_alternative>& tops) {
+  for (const auto& [token, logprob] : e.top) tops.push_back({token, logprob});
+  moebius_event out{};
+  out.size = sizeof out;
+  out.id = e.id, out.choice = e.choice;
+  out.token = e.token, out.logprob = e.logprob;
+  out.top = tops.data(), out.tops = tops.size();
+  out.text = e.text.c_str(), out.text_bytes = e.text.size();
+  out.finish = static_cast<moebius_finish>(e.finish);
+  out.stop_token = e.stop_token;
+  out.stop_text = e.stop_text.empty() ? nullptr : e.stop_text.c_str();
+  out.error = e.finish == llm::Finish::kError ? e.error.c_str() : nullptr;
+  out.cached_tokens = e.cached_tokens;
+  return out;
+}
+
+}  // namespace
+}  // namespace moebius
+
+using namespace moebius;
+
+moebius_tokenizer* moebius_tokenizer_open(const char* folder) {
+  return guarded<moebius_tokenizer*>(nullptr, [&] {
+    require(folder, "folder");
+    return new_handle<moebius_tokenizer>(
+        std::make_shared<llm::Tokenizer>(llm::Tokenizer::open(folder)));
+  });
+}
+void moebius_tokenizer_free(moebius_tokenizer* tokenizer) { free_handle(tokenizer); }
+int moebius_tokenizer_encode(const moebius_tokenizer* tokenizer, const char* text, size_t bytes,
+                             int add_special, int32_t* ids, size_t capacity, size_t* count) {
+  return guarded_status([&] {
+    const auto t = get(tokenizer, "tokenizer");
+    if (bytes != 0) require(text, "text");
+    give_ids(t->encode(std::string(bytes != 0 ? text : "", bytes), add_special != 0), ids, capacity,
+             count);
+  });
+}
+char* moebius_tokenizer_decode(const moebius_tokenizer* tokenizer, const int32_t* ids, size_t count,
+                               int skip_special, size_t* bytes) {
+  return guarded<char*>(nullptr, [&] {
+    const auto t = get(tokenizer, "tokenizer");
+    return new_string(t->decode(ids_given(ids, count, "ids"), skip_special != 0), bytes);
+  });
+}
+size_t moebius_tokenizer_vocab(const moebius_tokenizer* tokenizer) {
+  return guarded<size_t>(0, [&] { return get(tokenizer, "tokenizer")->vocab(); });
+}
+char* moebius_tokenizer_token(const moebius_tokenizer* tokenizer, int32_t id, size_t* bytes) {
+  return guarded<char*>(nullptr, [&] {
+    const std::optional<std::string> token = get(tokenizer, "tokenizer")->token(id);
+    if (!token) bad_argument("no token has the id " + std::to_string(id), "id");
+    return new_string(*token, bytes);
+  });
+}
+int32_t moebius_tokenizer_id(const moebius_tokenizer* tokenizer, const char* token) {
+  return guarded<int32_t>(-1, [&] {
+    const auto t = get(tokenizer, "tokenizer");
+    require(token, "token");
+    const std::optional<int32_t> id = t->id(token);
+    if (!id) bad_argument("the vocabulary has no such token", "token");
+    return *id;
+  });
+}
+int moebius_tokenizer_is_special(const moebius_tokenizer* tokenizer, int32_t id) {
+  return guarded(0, [&] { return get(tokenizer, "tokenizer")->is_special(id) ? 1 : 0; });
+}
+int moebius_tokenizer_has_template(const moebius_tokenizer* tokenizer) {
+  return guarded(0, [&] { return get(tokenizer, "tokenizer")->has_template() ? 1 : 0; });
+}
+char* moebius_tokenizer_template(const moebius_tokenizer* tokenizer, const moebius_chat* chat,
+                                 size_t* bytes) {
+  return guarded<char*>(nullptr, [&] {
+    return new_string(get(tokenizer, "tokenizer")->chat_text(chat_of(chat)), bytes);
+  });
+}
+int moebius_tokenizer_chat(const moebius_tokenizer* tokenizer, const moebius_chat* chat,
+                           int32_t* ids, size_t capacity, size_t* count) {
+  return guarded_status([&] {
+    give_ids(get(tokenizer, "tokenizer")->chat_tokens(chat_of(chat)), ids, capacity, count);
+  });
+}
+
+moebius_stream* moebius_stream_new(const moebius_tokenizer* tokenizer, int skip_special) {
+  return guarded<moebius_stream*>(nullptr, [&] {
+    const auto t = get(tokenizer, "tokenizer");
+    return new_handle<moebius_stream>(
+        std::shared_ptr<CStream>(new CStream{llm::Stream(*t, skip_special != 0), {}}));
+  });
+}
+void moebius_stream_free(moebius_stream* stream) { free_handle(stream); }
+char* moebius_stream_push(moebius_stream* stream, int32_t id, size_t* bytes) {
+  return guarded<char*>(nullptr, [&] {
+    const auto s = get(stream, "stream");
+    const std::lock_guard lock(s->mutex);
+    return new_string(s->stream.push(id), bytes);
+  });
+}
+char* moebius_stream_finish(moebius_stream* stream, size_t* bytes) {
+  return guarded<char*>(nullptr, [&] {
+    const auto s = get(stream, "stream");
+    const std::lock_guard lock(s->mutex);
+    return new_string(s->stream.finish(), bytes);
+  });
+}
+
+moebius_model* moebius_model_load(const char* folder, const moebius_model_options* options) {
+  return guarded<moebius_model*>(nullptr, [&] {
+    require(folder, "folder");
+    return new_handle<moebius_model>(
+        std::make_shared<llm::Model>(llm::Model::load(folder, load_options(options))));
+  });
+}
+void moebius_model_free(moebius_model* model) { free_handle(model); }
+size_t moebius_model_vocab(const moebius_model* model) {
+  return guarded<size_t>(0, [&] { return get(model, "model")->vocab(); });
+}
+size_t moebius_model_context(const moebius_model* model) {
+  return guarded<size_t>(0, [&] { return get(model, "model")->context(); });
+}
+char* moebius_model_info_json(const moebius_model* model) {
+  return guarded<char*>(nullptr, [&] { return new_string(get(model, "model")->info_json()); });
+}
+moebius_tokenizer* moebius_model_tokenizer(const moebius_model* model) {
+  return guarded<moebius_tokenizer*>(nullptr, [&] {
+    return new_handle<moebius_tokenizer>(
+        std::make_shared<llm::Tokenizer>(get(model, "model")->tokenizer()));
+  });
+}
+int moebius_model_logits(const moebius_model* model, const int32_t* tokens, size_t count,
+                         float* logits, size_t room) {
+  return guarded_status([&] {
+    const auto m = get(model, "model");
+    if (room != 0) require(logits, "logits");
+    m->logits(ids_given(tokens, count, "tokens"), {logits, room});
+  });
+}
+int moebius_model_perplexity(const moebius_model* model, const int32_t* tokens, size_t count,
+                             size_t context, moebius_perplexity* to) {
+  return guarded_status([&] {
+    const auto m = get(model, "model");
+    require(to, "to");
+    const llm::Perplexity p = m->perplexity(ids_given(tokens, count, "tokens"), context);
+    give_struct({0, p.loss, p.error, p.perplexity, p.tokens}, to, "to");
+  });
+}
+
+moebius_engine* moebius_engine_new(const moebius_model* model,
+                                   const moebius_engine_options* options) {
+  return guarded<moebius_engine*>(nullptr, [&] {
+    const auto m = get(model, "model");
+    moebius_engine_options o{};
+    take_struct(options, o, "moebius_engine_options");
+    llm::EngineOptions eo;
+    eo.context = o.context, eo.kv_bytes = o.kv_bytes;
+    if (o.parallel != 0) eo.parallel = o.parallel;
+    if (!(o.max_step >= 0)) bad_argument("max_step is below 0", "max_step");
+    if (o.max_step > 0) eo.max_step = o.max_step;
+    return new_handle<moebius_engine>(
+        std::shared_ptr<CEngine>(new CEngine{llm::Engine(*m, eo), {}, {}, {}, {}}));
+  });
+}
+void moebius_engine_free(moebius_engine* engine) { free_handle(engine); }
+int moebius_request_init(moebius_request* request, size_t size) {
+  return guarded_status([&] {
+    require(request, "request");
+    request->size = size;
+    give_struct(request_defaults(), request, "moebius_request");
+  });
+}
+int moebius_engine_add(moebius_engine* engine, const moebius_request* request, uint64_t* id) {
+  return guarded_status([&] {
+    const auto e = get(engine, "engine");
+    const uint64_t added = e->engine.add(request_of(request));
+    if (id != nullptr) *id = added;
+  });
+}
+int moebius_engine_cancel(moebius_engine* engine, uint64_t id) {
+  return guarded_status([&] { get(engine, "engine")->engine.cancel(id); });
+}
+int moebius_engine_idle(const moebius_engine* engine) {
+  return guarded(1, [&] { return get(engine, "engine")->engine.idle() ? 1 : 0; });
+}
+size_t moebius_engine_context(const moebius_engine* engine) {
+  return guarded<size_t>(0, [&] { return get(engine, "engine")->engine.context(); });
+}
+int moebius_engine_step(moebius_engine* engine, const moebius_event** events, size_t* count) {
+  return guarded_status([&] {
+    const auto e = get(engine, "engine");
+    require(events, "events"), require(count, "count");
+    *events = nullptr, *count = 0;
+    const std::lock_guard lock(e->mutex);
+    e->events = e->engine.step();
+    e->tops.assign(e->events.size(), {});
+    e->list.clear();
+    for (size_t i = 0; i < e->events.size(); ++i)
+      e->list.push_back(event_of(e->events[i], e->tops[i]));
+    *events = e->list.data(), *count = e->list.size();
+  });
+}

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// What stands behind each handle of the C interface.
+#pragma once
+#include <mutex>
+#include <type_traits>
+#include <vector>
+
+#include "api/c_handles.h"
+#include "moebius/model.hpp"
+#include "moebius/moebius.h"
+
+namespace moebius {
+
+// With everything that C callers get pointers into.
+struct CFolder {
+  explicit CFolder(const std::string& path)
+      : folder(Folder::open(path)),
+        architecture(folder.architecture()),
+        modules(folder.modules()),
+        blocks(folder.moe_blocks()),
+        warnings(folder.warnings()) {}
+  Folder folder;
+  std::string architecture;
+  std::vector<ModuleInfo> modules;
+  std::vector<std::string> blocks, warnings;
+};
+
+struct CEngine {
+  llm::Engine engine;
+  std::mutex mutex;  // of what the last step left
+  std::vector<llm::Event> events;
+  std::vector<std::vector<moebius_alternative>> tops;
+  std::vector<moebius_event> list;
+};
+
+// Streams are not for several threads at once; the interface is.
+struct CStream {
+  llm::Stream stream;
+  std::mutex mutex;
+};
+
+// Of each handle type the kind, and (declared only) what stands behind it.
+constexpr HandleKind kind_of(const moebius_runtime*) { return HandleKind::kRuntime; }
+Runtime* behind(const moebius_runtime*);
+constexpr HandleKind kind_of(const moebius_folder*) { return HandleKind::kFolder; }
+CFolder* behind(const moebius_folder*);
+constexpr HandleKind kind_of(const moebius_linear*) { return HandleKind::kLinear; }
+Linear* behind(const moebius_linear*);
+constexpr HandleKind kind_of(const moebius_moe*) { return HandleKind::kMoe; }
+Moe* behind(const moebius_moe*);
+constexpr HandleKind kind_of(const moebius_tokenizer*) { return HandleKind::kTokenizer; }
+llm::Tokenizer* behind(const moebius_tokenizer*);
+constexpr HandleKind kind_of(const moebius_stream*) { return HandleKind::kStream; }
+CStream* behind(const moebius_stream*);
+constexpr HandleKind kind_of(const moebius_model*) { return HandleKind::kModel; }
+llm::Model* behind(const moebius_model*);
+constexpr HandleKind kind_of(const moebius_engine*) { return HandleKind::kEngine; }
+CEngine* behind(const moebius_engine*);
+
+template <class Handle>
+using ObjectOf = std::remove_pointer_t<decltype(behind(static_cast<const Handle*>(nullptr)))>;
+
+template <class Handle>
+Handle* new_handle(std::shared_ptr<ObjectOf<Handle>> object) {
+  constexpr const Handle* kNone = nullptr;
+  return static_cast<Handle*>(add_handle(kind_of(kNone), std::move(object)));
+}
+template <class Handle>
+std::shared_ptr<ObjectOf<Handle>> get(const Handle* handle, const char* what) {
+  return std::static_pointer_cast<ObjectOf<Handle>>(find_handle(kind_of(handle), handle, what));
+}
+template <class Handle>
+void free_handle(Handle* handle) {
+  guarded_status([&] { remove_handle(kind_of(handle), handle); });
+}
+
+inline std::string text_of(const char* text) { return text == nullptr ? "" : text; }
+inline std::shared_ptr<Runtime> runtime_named(const moebius_runtime* runtime) {
+  return runtime == nullptr ? nullptr : get(runtime, "runtime");
+}
+
+// Fills a struct of the caller as far as its size goes.
+template <class Struct>
+void give_struct(Struct value, Struct* to, const char* what) {
+  require(to, what);
+  if (to->size < sizeof(size_t)) bad_argument(std::string(what) + ".size is not set", what);
+  value.size = to->size;
+  std::memcpy(static_cast<void*>(to), &value, to->size < sizeof value ? to->size : sizeof value);
+}
+
+}  // namespace moebius

@@ -1,0 +1,460 @@
+// SPDX-License-Identifier: Apache-2.0
+// The public C++ interface of whole models (moebius/model.hpp): a loaded model with its text and
+// its threads, and an engine whose tokens become text as they come.
+#include "moebius/model.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "api/api.h"
+#include "model/engine.h"
+#include "model/sampling_choices.h"
+#include "model/scoring.h"
+#include "report/explain.h"
+#include "text/chat_template.h"
+#include "text/choice_text.h"
+#include "text/generation_config.h"
+#include "text/tokenizer.h"
+
+namespace moebius::llm {
+
+// --- text ------------------------------------------------------------------------------------------
+struct Tokenizer::Impl {
+  explicit Impl(const std::string& where)
+      : folder(where),
+        tokenizer(moebius::Tokenizer::from_folder(where)),
+        templates(ChatTemplates::from_folder(where)) {}
+  std::string folder;
+  moebius::Tokenizer tokenizer;
+  ChatTemplates templates;
+
+  std::vector<TextSegment> render(const Chat& chat) const {
+    if (templates.empty())
+      fail_at({"file", folder, "", "", "chat_template"}, "{}: has no chat template", folder);
+    const auto parsed = [](const std::string& text, const char* what) {
+      return text.empty() ? Json() : parse_json_strictly(text, what);
+    };
+    const Json messages = parsed(chat.messages, "messages"), tools = parsed(chat.tools, "tools"),
+               documents = parsed(chat.documents, "documents"), extra = parsed(chat.extra, "extra");
+    if (!messages.is_array())
+      fail_at({"argument", "", "", "", "messages"}, "messages are {}; expected an array",
+              kind_name(messages.kind()));
+    ChatInput input;
+    input.messages = &messages;
+    if (!tools.is_null()) input.tools = &tools;
+    if (!documents.is_null()) input.documents = &documents;
+    if (!extra.is_null()) input.extra = &extra;
+    input.add_generation_prompt = chat.add_generation_prompt;
+    return templates.render(input);
+  }
+};
+
+Tokenizer::Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
+const Tokenizer::Impl& Tokenizer::held() const { return checked_handle(impl_, "llm::Tokenizer"); }
+Tokenizer Tokenizer::open(const std::string& folder) {
+  return placing_errors(
+      [&] {
+        return ErrorPlace{"file", folder, "", "", ""};
+      },
+      [&] { return Tokenizer(std::make_shared<const Impl>(folder)); });
+}
+std::vector<int32_t> Tokenizer::encode(const std::string& text, bool add_special) const {
+  return held().tokenizer.encode(text, add_special);
+}
+std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
+  return held().tokenizer.decode(ids, skip_special);
+}
+size_t Tokenizer::vocab() const { return held().tokenizer.vocab_size(); }
+std::optional<std::string> Tokenizer::token(int32_t id) const {
+  return held().tokenizer.id_to_token(id);
+}
+std::optional<int32_t> Tokenizer::id(const std::string& token) const {
+  return held().tokenizer.token_to_id(token);
+}
+bool Tokenizer::is_special(int32_t id) const { return held().tokenizer.is_special(id); }
+bool Tokenizer::has_template() const { return !held().templates.empty(); }
+std::string Tokenizer::chat_text(const Chat& chat) const { return joined(held().render(chat)); }
+std::vector<int32_t> Tokenizer::chat_tokens(const Chat& chat) const {
+  return held().tokenizer.encode_segments(held().render(chat), false);
+}
+
+struct Stream::Impl {
+  std::shared_ptr<const Tokenizer::Impl> tokenizer;
+  moebius::Tokenizer::Stream stream;
+};
+Stream::Stream(const Tokenizer& tokenizer, bool skip_special)
+    : impl_(std::make_unique<Impl>(
+          Impl{tokenizer.impl_, {tokenizer.held().tokenizer, skip_special}})) {}
+Stream::~Stream() = default;
+Stream::Stream(Stream&&) noexcept = default;
+Stream& Stream::operator=(Stream&&) noexcept = default;
+Stream::Impl& Stream::held() const { return checked_handle(impl_, "llm::Stream"); }
+std::string Stream::push(int32_t id) { return held().stream.push(id); }
+std::string Stream::finish() { return held().stream.finish(); }
+
+// --- models ----------------------------------------------------------------------------------------
+namespace {
+
+std::optional<KvType> kv_type_named(const std::string& name) {
+  static constexpr std::pair<const char*, KvType> kTypes[] = {{"bf16", KvType::kBf16},
+                                                              {"f16", KvType::kF16},
+                                                              {"f32", KvType::kF32},
+                                                              {"int8", KvType::kInt8},
+                                                              {"fp8", KvType::kFp8}};
+  for (const auto& [text, type] : kTypes)
+    if (name == text) return type;
+  if (name.empty() || name == "auto") return std::nullopt;
+  fail_at({"argument", "", "", "", "kv_dtype"},
+          "kv_dtype is '{}'; expected auto, bf16, f16, f32, int8 or fp8", printable(name));
+}
+
+// Counts what is loaded; tells the caller now and then, one call at a time.
+class LoadProgress {
+ public:
+  LoadProgress(const Checkpoint& checkpoint, const LoadOptions& options) : tell_(options.progress) {
+    for (const Module& m : checkpoint.modules()) total_ += m.tower ? 0 : m.bytes;
+  }
+  void advance(uint64_t bytes) {
+    const std::lock_guard lock(mutex_);
+    done_ += bytes;
+    const auto now = std::chrono::steady_clock::now();
+    if (!tell_ || now < next_) return;
+    next_ = now + std::chrono::milliseconds(100);
+    tell(std::min(done_, total_));
+  }
+  void finish() {
+    if (tell_) tell(total_);
+  }
+
+ private:
+  void tell(uint64_t done) const {
+    if (!tell_(done, total_))
+      fail_at({"state", "", "", "", "progress"}, "loading was stopped by the progress function");
+  }
+  std::function<bool(uint64_t, uint64_t)> tell_;
+  std::mutex mutex_;
+  uint64_t done_ = 0, total_ = 0;
+  std::chrono::steady_clock::time_point next_{};
+};
+
+}  // namespace
+
+struct Model::Impl {
+  Checkpoint checkpoint;
+  std::shared_ptr<Runtime> runtime;
+  std::unique_ptr<DecoderModel> model;
+  std::shared_ptr<const Tokenizer::Impl> tokenizer;  // null: the folder has none that works
+  std::string no_tokenizer;                          // why
+  GenerationDefaults defaults;
+  std::set<std::string> kernels;
+  size_t context = 0;              // that was asked for
+  std::atomic<bool> taken{false};  // by an engine
+
+  void load(const LoadOptions& o) {
+    ModelOptions mo;
+    mo.pool = &runtime->pool();
+    mo.policy.accept = accept_of(o.arithmetic);
+    mo.policy.kernel = normalize_kernel_name(o.kernel);
+    mo.int8 = int8_mode_of(o.int8);
+    mo.type = activation_type(o.dtype, checkpoint.config().dtype);
+    mo.kv_type = kv_type_named(o.kv_dtype);
+    mo.context = context = o.context;
+    LoadProgress progress(checkpoint, o);
+    mo.progress = [&](uint64_t bytes) { progress.advance(bytes); };
+    model = DecoderModel::load(checkpoint, mo);
+    progress.finish();
+    ExplainQuestion question;
+    question.policy = mo.policy, question.int8 = mo.int8, question.x_type = mo.type;
+    for (const Explained& e : explain(checkpoint, question).modules)
+      if (e.choice) kernels.insert(title_of(*e.choice->chosen));
+  }
+
+  void read_text() {
+    const std::string& folder = checkpoint.folder();
+    try {
+      tokenizer = std::make_shared<const Tokenizer::Impl>(folder);
+      tokenizer->tokenizer.check_fits(model->vocab());
+    } catch (const Error& e) {
+      tokenizer = nullptr;
+      no_tokenizer = e.what();
+    }
+    defaults = read_generation_defaults(
+        folder,
+        [&](std::string_view t) {
+          return tokenizer ? tokenizer->tokenizer.token_to_id(t) : std::nullopt;
+        },
+        model->vocab());
+  }
+
+  size_t trained() const {
+    return static_cast<size_t>(std::max<int64_t>(0, checkpoint.config().max_positions));
+  }
+};
+
+Model::Model(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Model::Impl& Model::held() const { return checked_handle(impl_, "llm::Model"); }
+
+Model Model::load(const std::string& folder, const LoadOptions& options) {
+  return placing_errors(
+      [&] {
+        return ErrorPlace{"file", folder, "", "", ""};
+      },
+      [&] {
+        auto impl = std::make_shared<Impl>();
+        impl->checkpoint = Checkpoint::open(folder);
+        impl->runtime = runtime_of(options.threads, options.runtime);
+        impl->load(options);
+        impl->read_text();
+        return Model(std::move(impl));
+      });
+}
+
+size_t Model::vocab() const { return held().model->vocab(); }
+size_t Model::context() const { return held().trained(); }
+
+std::string Model::info_json() const {
+  const Impl& m = held();
+  Json kernels = Json::array(), warnings = Json::array();
+  for (const std::string& k : m.kernels) kernels.push(k);
+  for (const std::string& w : m.checkpoint.warnings()) warnings.push(w);
+  Json j = Json::object();
+  j.set("architecture", m.checkpoint.config().architecture);
+  j.set("layers", static_cast<uint64_t>(m.model->layers()));
+  j.set("vocab", static_cast<uint64_t>(m.model->vocab()));
+  j.set("context", static_cast<uint64_t>(m.trained()));
+  j.set("packed_bytes", m.model->packed_bytes());
+  j.set("kv_bytes_per_token", m.model->kv_plan().bytes_per_token());
+  j.set("threads", static_cast<uint64_t>(m.runtime->threads()));
+  j.set("kernels", std::move(kernels));
+  j.set("warnings", std::move(warnings));
+  return j.dump();
+}
+
+bool Model::has_tokenizer() const { return held().tokenizer != nullptr; }
+Tokenizer Model::tokenizer() const {
+  if (!has_tokenizer())
+    fail_at({"file", held().checkpoint.folder(), "", "", ""}, "{}", held().no_tokenizer);
+  return Tokenizer(held().tokenizer);
+}
+
+void Model::logits(std::span<const int32_t> tokens, std::span<float> to) const {
+  DecoderModel& model = *held().model;
+  if (tokens.empty() || to.size() / model.vocab() != tokens.size() ||
+      to.size() % model.vocab() != 0)
+    fail_at({"argument", "", "", "", "tokens"},
+            "{} tokens and room for {} logits; expected at least one token and {} logits for each",
+            tokens.size(), to.size(), model.vocab());
+  placing_errors(
+      [] {
+        return ErrorPlace{"argument", "", "", "", "tokens"};
+      },
+      [&] {
+        each_logits(model, tokens, [&](std::span<const float> rows) {
+          std::copy(rows.begin(), rows.end(), to.begin());
+          to = to.subspan(rows.size());
+        });
+      });
+}
+
+Perplexity Model::perplexity(std::span<const int32_t> tokens, size_t context) const {
+  if (tokens.size() < 2 || context == 0)
+    fail_at({"argument", "", "", "", "tokens"},
+            "{} tokens in windows of {}; expected at least 2 tokens, an input and the token after "
+            "it, and windows of at least 1",
+            tokens.size(), context);
+  return placing_errors(
+      [] {
+        return ErrorPlace{"argument", "", "", "", "tokens"};
+      },
+      [&] {
+        check_tokens(tokens, vocab());
+        const Scores scores = score(Windows(tokens, context, 0), *held().model, nullptr,
+                                    held().runtime->pool(), [](size_t) {});
+        const MeanAndError loss = mean_and_error(scores.loss);
+        return Perplexity{loss.mean, loss.error, std::exp(loss.mean), scores.loss.size()};
+      });
+}
+
+// --- generation ------------------------------------------------------------------------------------
+namespace {
+
+// One request in the making: the text of each of its answers.
+struct Job {
+  struct Choice {
+    std::optional<ChoiceText> text;  // none: tokens alone
+    std::string ready;               // of the step that runs
+  };
+  std::vector<Choice> choices;
+  std::vector<int32_t> stop_tokens;
+  size_t open = 0;
+
+  bool ends(int32_t token) const {
+    return std::find(stop_tokens.begin(), stop_tokens.end(), token) != stop_tokens.end();
+  }
+  // On some thread of the engine's pool; one choice at a time.
+  bool watch(size_t index, int32_t token) {
+    Choice& c = choices[index];
+    if (!c.text || ends(token)) return true;
+    c.ready += c.text->push(token);
+    return !c.text->stopped();
+  }
+};
+
+Finish finish_of(moebius::Finish finish) {
+  switch (finish) {
+    case moebius::Finish::kNo:
+      return Finish::kNone;
+    case moebius::Finish::kStopToken:
+    case moebius::Finish::kStopText:
+      return Finish::kStop;
+    case moebius::Finish::kLength:
+      return Finish::kLength;
+    case moebius::Finish::kContext:
+      return Finish::kContext;
+    case moebius::Finish::kCancelled:
+      return Finish::kCancelled;
+    case moebius::Finish::kError:
+      break;
+  }
+  return Finish::kError;
+}
+
+Event event_of(Job& job, StepResult& r) {
+  Job::Choice& choice = job.choices[r.index];
+  Event e;
+  e.id = r.id;
+  e.choice = r.index;
+  e.cached_tokens = r.cached_tokens;
+  e.error = std::move(r.error);
+  e.finish = finish_of(r.finish);
+  e.text = std::exchange(choice.ready, {});
+  if (r.choice) {
+    (r.finish == moebius::Finish::kStopToken ? e.stop_token : e.token) = r.choice->token;
+    e.logprob = r.choice->logprob;
+    e.top = std::move(r.choice->alternatives);
+  }
+  if (e.finish == Finish::kNone || !choice.text) return e;
+  e.text += choice.text->finish();
+  if (choice.text->stopped()) e.stop_text = choice.text->stop();
+  return e;
+}
+
+SamplingParams params_of(const Sampling& s, const GenerationDefaults& defaults) {
+  SamplingChoices c;
+  c.temperature = s.temperature, c.top_k = s.top_k, c.top_p = s.top_p, c.min_p = s.min_p;
+  c.repetition_penalty = s.repetition_penalty, c.presence_penalty = s.presence_penalty;
+  c.frequency_penalty = s.frequency_penalty;
+  c.logprobs = s.logprobs, c.seed = s.seed;
+  SamplingParams p = sampling_params(c, defaults);
+  p.min_tokens = static_cast<int>(std::min<uint64_t>(s.min_tokens, INT32_MAX));
+  return p;
+}
+
+constexpr size_t kMaxAnswers = 1024;
+
+}  // namespace
+
+struct Engine::Impl {
+  Impl(std::shared_ptr<Model::Impl> m, const EngineOptions& o)
+      : model(std::move(m)), lease(*model), engine(*model->model, options_of(*model, o)) {}
+
+  static moebius::EngineOptions options_of(Model::Impl& model, const EngineOptions& o) {
+    moebius::EngineOptions out;
+    const size_t asked = o.context != 0 ? o.context : model.context;
+    out.context = asked != 0 ? asked : model.trained();
+    out.parallel = std::max<size_t>(1, o.parallel);
+    out.vocab = model.tokenizer ? model.tokenizer->tokenizer.vocab_size() : 0;
+    out.kv_bytes = o.kv_bytes;
+    out.max_step = o.max_step;
+    out.pool = &model.runtime->pool();
+    return out;
+  }
+
+  // A model's blocks belong to one engine.
+  struct Lease {
+    explicit Lease(Model::Impl& m) : model(m) {
+      if (model.taken.exchange(true))
+        fail_at({"state", "", "", "", ""}, "this model has an engine already; free that one first");
+    }
+    ~Lease() { model.taken = false; }
+    Model::Impl& model;
+  };
+
+  std::shared_ptr<Model::Impl> model;
+  Lease lease;
+  moebius::Engine engine;
+  std::mutex jobs_mutex, step_mutex;
+  std::map<uint64_t, std::shared_ptr<Job>> jobs;
+};
+
+Engine::Engine(const Model& model, const EngineOptions& options)
+    : impl_(std::make_unique<Impl>((static_cast<void>(model.held()), model.impl_), options)) {}
+Engine::~Engine() = default;
+Engine::Engine(Engine&&) noexcept = default;
+Engine& Engine::operator=(Engine&&) noexcept = default;
+Engine::Impl& Engine::held() const { return checked_handle(impl_, "llm::Engine"); }
+
+uint64_t Engine::add(const Request& request) {
+  Impl& self = held();
+  const Sampling& s = request.sampling;
+  const GenerationDefaults& d = self.model->defaults;
+  if (s.n < 1 || s.n > kMaxAnswers)
+    fail_at({"argument", "", "", "", "n"}, "n is {}; expected 1 to {}", s.n, kMaxAnswers);
+  const auto job = std::make_shared<Job>();
+  TextRules rules{s.stop, s.include_stop, s.skip_special, s.min_tokens};
+  rules.stops.insert(rules.stops.end(), d.stop_strings.begin(), d.stop_strings.end());
+  job->choices.resize(s.n);
+  if (self.model->tokenizer)
+    for (Job::Choice& c : job->choices) c.text.emplace(self.model->tokenizer->tokenizer, rules);
+  else if (!s.stop.empty())
+    fail_at({"argument", "", "", "", "stop"}, "stop texts need a tokenizer: {}",
+            self.model->no_tokenizer);
+  job->open = s.n;
+  job->stop_tokens = s.stop_tokens;
+  if (!s.ignore_eos) job->stop_tokens.insert(job->stop_tokens.end(), d.eos.begin(), d.eos.end());
+  moebius::Request r;
+  r.prompt = request.prompt;
+  r.sampling = params_of(s, d);
+  const auto most = static_cast<uint64_t>(std::max<int64_t>(0, d.max_new_tokens.value_or(256)));
+  r.max_new = static_cast<size_t>(s.max_tokens.value_or(most));
+  r.stop_tokens = job->stop_tokens;
+  r.n = s.n;
+  r.watch = [job](size_t index, const TokenChoice& c) { return job->watch(index, c.token); };
+  return placing_errors(
+      [] {
+        return ErrorPlace{"argument", "", "", "", "prompt"};
+      },
+      [&] {
+        const std::lock_guard lock(self.jobs_mutex);  // a step may bring tokens before add returns
+        const uint64_t id = self.engine.add(std::move(r));
+        self.jobs[id] = job;
+        return id;
+      });
+}
+
+void Engine::cancel(uint64_t id) { held().engine.cancel(id); }
+bool Engine::idle() const { return held().engine.idle(); }
+size_t Engine::context() const { return held().engine.longest(); }
+
+std::vector<Event> Engine::step() {
+  Impl& self = held();
+  const std::lock_guard turn(self.step_mutex);
+  StepReport report = self.engine.step();
+  if (!report.failure.empty()) fail_at({"memory", "", "", "", ""}, "{}", report.failure);
+  std::vector<Event> events;
+  const std::lock_guard lock(self.jobs_mutex);
+  for (StepResult& r : report.results) {
+    const auto it = self.jobs.find(r.id);
+    if (it == self.jobs.end()) continue;
+    events.push_back(event_of(*it->second, r));
+    if (r.finish != moebius::Finish::kNo && --it->second->open == 0) self.jobs.erase(it);
+  }
+  return events;
+}
+
+}  // namespace moebius::llm

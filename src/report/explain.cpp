@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "report/explain.h"
+
+#include <algorithm>
+
+#include "report/modules.h"
+
+namespace moebius {
+namespace {
+
+Json explained_json(const Explained& e) {
+  const Module& m = *e.group.sample;
+  if (!e.choice)
+    return Json::object({{"name", e.group.name},
+                         {"scheme", describe(m.plan.scheme)},
+                         {"chosen", Json()},
+                         {"reason", m.reason}});
+  Json j = Json::object();
+  j.set("name", e.group.name);
+  j.set("scheme", describe(m.plan.scheme));
+  Json shape = Json::array();
+  shape.push(m.plan.N), shape.push(m.plan.K);
+  j.set("shape", std::move(shape));
+  j.set("count", e.group.count);
+  j.set("chosen", title_of(*e.choice->chosen));
+  j.set("numerics", name_of(e.choice->numerics));
+  j.set("packed_bytes", e.packed);
+  j.set("file_bytes", m.plan.code_bytes + m.plan.scale_bytes);
+  Json candidates = Json::array();
+  for (const Candidate& c : e.choice->candidates)
+    candidates.push(Json::object(
+        {{"kernel", title_of(*c.kernel)}, {"verdict", name_of(c.verdict)}, {"reason", c.reason}}));
+  j.set("candidates", std::move(candidates));
+  return j;
+}
+
+Json machine_json(const Machine& m) {
+  const Topology& t = m.topology;
+  Json j = Json::object();
+  j.set("threads", static_cast<uint64_t>(m.choice.threads)), j.set("why", m.choice.why);
+  j.set("cores", static_cast<uint64_t>(t.cores())),
+      j.set("nodes", static_cast<uint64_t>(t.nodes()));
+  j.set("cpus", usable_cpus(t)), j.set("quota", t.quota > 0 ? Json(t.quota) : Json());
+  return j;
+}
+
+}  // namespace
+
+Explanation explain(const Checkpoint& checkpoint, const ExplainQuestion& q) {
+  Explanation out;
+  out.cpu = q.cpu ? *q.cpu : host_cpu();
+  if (!q.cpu) out.machine.emplace(q.threads);
+  std::vector<ModuleGroup> groups = group_modules(checkpoint);
+  // A table that is also the output projection is named with the outputs: last.
+  std::stable_partition(groups.begin(), groups.end(), [](const ModuleGroup& g) {
+    return g.sample->kind != ModuleKind::kEmbedding;
+  });
+  for (ModuleGroup& group : groups) {
+    const Module& m = *group.sample;
+    if (!has_product(checkpoint, m)) continue;
+    Explained e{std::move(group), {}, 0};
+    if (m.supported) {
+      const Problem problem = problem_of(m, q.int8, q.x_type);
+      e.choice = choose_kernel(problem, out.cpu, request_for(problem, q.policy));
+      e.packed = e.choice->chosen->packed_bytes(problem);
+    }
+    out.modules.push_back(std::move(e));
+  }
+  return out;
+}
+
+Json to_json(const Explanation& e) {
+  Json j = Json::object({{"cpu", describe(e.cpu)}});
+  if (e.machine) j.set("machine", machine_json(*e.machine));
+  Json modules = Json::array();
+  for (const Explained& m : e.modules) modules.push(explained_json(m));
+  j.set("modules", std::move(modules));
+  return j;
+}
+
+}  // namespace moebius

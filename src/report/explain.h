@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// For every distinct module the kernel that will run it, its numerics, its size, and why not the
+// others. Modules that differ only in layer and expert are one group.
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "base/json.h"
+#include "checkpoint/summary.h"
+#include "model/layer_plan.h"
+#include "runtime/runtime.h"
+
+namespace moebius {
+
+struct ExplainQuestion {
+  std::optional<Cpu> cpu;  // none: this machine
+  Policy policy;
+  Int8Mode int8 = Int8Mode::kDeclared;
+  XType x_type = XType::kBf16;
+  size_t threads = 0;  // 0: as many as help
+};
+
+struct Explained {
+  ModuleGroup group;
+  std::optional<Choice> choice;  // none: the module cannot run; its reason says why
+  uint64_t packed = 0;
+};
+
+// What this process may use of the machine, and how many threads that makes.
+struct Machine {
+  Topology topology = usable_topology();
+  ThreadChoice choice;
+  explicit Machine(size_t threads) : choice(choose_threads(topology, threads)) {}
+};
+
+struct Explanation {
+  Cpu cpu;
+  std::optional<Machine> machine;  // none: another CPU has another machine around it
+  std::vector<Explained> modules;  // that multiply
+};
+// The checkpoint must outlive the explanation.
+Explanation explain(const Checkpoint& checkpoint, const ExplainQuestion& question);
+Json to_json(const Explanation& explanation);
+
+}  // namespace moebius
