@@ -29,6 +29,20 @@ else
   fail "fuzz: build"
 fi
 
+# The Python package: its types, and installed from a wheel into an empty environment (needs the package index).
+if command -v mypy >/dev/null; then
+  one "mypy --strict" mypy --strict "$root/python/moebius"
+else
+  skipped="$skipped
+mypy --strict: mypy is not installed"
+fi
+if python3 -m venv --help >/dev/null 2>&1 && python3 -m pip download --quiet --no-deps --dest "$(mktemp -d)" build >/dev/null 2>&1; then
+  one "a wheel in an empty environment" "$root/bench/wheels.sh"
+else
+  skipped="$skipped
+a wheel in an empty environment: no venv, or no package index in reach"
+fi
+
 # The server's page in a real browser.
 if command -v chromium >/dev/null && command -v chromedriver >/dev/null; then
   one "the page in Chromium" "$root/tests/browser/page_test.py" "$root/build/release/moebius"

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Single layers: linears and mixtures of experts."""
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Optional, Tuple, Union
+
+from . import _abi
+from ._arrays import View, rows_in, rows_out, rows_stride, view
+from ._library import Handle, argument_error, check, lib, taken
+from ._threads import Threads, threads_of
+
+ARITHMETIC = {"declared": _abi.MOEBIUS_DECLARED, "exact": _abi.MOEBIUS_EXACT, "approximate": _abi.MOEBIUS_APPROXIMATE}
+INT8 = {"declared": _abi.MOEBIUS_INT8_DECLARED, "ct": _abi.MOEBIUS_INT8_COMPRESSED_TENSORS, "vllm": _abi.MOEBIUS_INT8_VLLM}
+DTYPES = {"f32": _abi.MOEBIUS_F32, "float32": _abi.MOEBIUS_F32, "bf16": _abi.MOEBIUS_BF16, "bfloat16": _abi.MOEBIUS_BF16,
+          "f16": _abi.MOEBIUS_F16, "float16": _abi.MOEBIUS_F16}
+
+
+def one_of(value: str, names: "dict[str, int]", field: str) -> int:
+    if value not in names:
+        raise argument_error(f"{field} is {value!r}; expected {', '.join(names)}", field)
+    return names[value]
+
+
+def layer_options(threads: Union[None, int, Threads] = None, kernel: Optional[str] = None, arithmetic: str = "declared",
+                  int8: str = "declared", dtype: str = "bf16") -> _abi.moebius_options:
+    count, runtime = threads_of(threads)
+    return _abi.moebius_options(ctypes.sizeof(_abi.moebius_options), count, None if kernel is None else kernel.encode(),
+                                one_of(arithmetic, ARITHMETIC, "arithmetic"), one_of(dtype, DTYPES, "dtype"), runtime,
+                                one_of(int8, INT8, "int8"))
+
+
+class Linear(Handle):
+    """y = x w^T + bias with the weights of one module; may be called from several threads."""
+
+    name: str
+    _inputs: int
+    _outputs: int
+
+    @classmethod
+    def _load(cls, folder: int, module: str, **options: Any) -> "Linear":
+        self = cls.__new__(cls)
+        self.name = module
+        self._own(lib.moebius_linear_load(folder, module.encode(), ctypes.byref(layer_options(**options))),
+                  lib.moebius_linear_free)
+        self._inputs = int(lib.moebius_linear_inputs(self._pointer))
+        self._outputs = int(lib.moebius_linear_outputs(self._pointer))
+        return self
+
+    @property
+    def inputs(self) -> int:
+        """Columns of x."""
+        return self._inputs
+
+    @property
+    def outputs(self) -> int:
+        """Columns of y."""
+        return self._outputs
+
+    @property
+    def kernel(self) -> str:
+        """The kernel that runs it."""
+        return taken(lib.moebius_linear_kernel(self._pointer))
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the packed weights."""
+        return int(lib.moebius_linear_packed_bytes(self._pointer))
+
+    def __call__(self, x: Any, out: Any = None, *, bf16: bool = False) -> Any:
+        """x [..., inputs] to [..., outputs], in the library and type of x. bf16: uint16 arrays hold the bits."""
+        v, a = rows_in(x, "x", self._inputs, bf16=bf16)
+        y, b = rows_out(out, v, (*v.shape[:-1], self._outputs), bf16=bf16)
+        check(lib.moebius_linear_run(self._pointer, ctypes.byref(a), ctypes.byref(b)))
+        return y
+
+
+def _integers(x: Any, name: str, shape: Tuple[int, ...], rows: int) -> Any:
+    """ids as an int32 array of ctypes, narrowed from int64 where needed."""
+    v = view(x, name)
+    if v.dtype not in ("int32", "int64") or v.shape[:-1] != shape or rows_stride(v) is None:
+        raise argument_error(f"{name} is {v.dtype} {list(v.shape)}; expected int32 {list(shape) + ['k']}", name)
+    k, stride = v.shape[-1], rows_stride(v) or 0
+    if v.dtype == "int32" and stride == k:
+        return v, k, ctypes.cast(v.address, ctypes.POINTER(ctypes.c_int32))
+    kind = ctypes.c_int32 if v.dtype == "int32" else ctypes.c_int64
+    out = (ctypes.c_int32 * max(1, rows * k))()
+    for r in range(rows):
+        row = (kind * k).from_address(v.address + r * stride * ctypes.sizeof(kind))
+        for c in range(k):
+            if not -(2**31) <= row[c] < 2**31:
+                raise argument_error(f"{name}: row {r}, slot {c} is {row[c]}; expected an expert", name)
+            out[r * k + c] = row[c]
+    return (v, out), k, ctypes.cast(out, ctypes.POINTER(ctypes.c_int32))
+
+
+class Moe(Handle):
+    """A mixture of experts; may be called from several threads."""
+
+    name: str
+    _hidden: int
+
+    @classmethod
+    def _load(cls, folder: int, block: str, scope: str, **options: Any) -> "Moe":
+        if scope not in ("block", "experts"):
+            raise argument_error(f"scope is {scope!r}; expected block or experts", "scope")
+        self = cls.__new__(cls)
+        self.name = block
+        self._own(lib.moebius_moe_load(folder, block.encode(), int(scope == "experts"),
+                                       ctypes.byref(layer_options(**options))), lib.moebius_moe_free)
+        self._hidden = int(lib.moebius_moe_hidden(self._pointer))
+        return self
+
+    @property
+    def hidden(self) -> int:
+        """Columns of x and y."""
+        return self._hidden
+
+    @property
+    def experts(self) -> int:
+        """Routed experts of the whole block."""
+        return int(lib.moebius_moe_experts(self._pointer))
+
+    @property
+    def slots(self) -> int:
+        """Experts per token."""
+        return int(lib.moebius_moe_slots(self._pointer))
+
+    @property
+    def kernel(self) -> str:
+        """The kernel that runs the experts' up projection."""
+        return taken(lib.moebius_moe_kernel(self._pointer))
+
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the packed experts."""
+        return int(lib.moebius_moe_packed_bytes(self._pointer))
+
+    def _routed(self, rows: int, wanted: bool) -> Tuple[Any, Any]:
+        n = max(1, rows * self.slots)
+        return ((ctypes.c_int32 * n)(), (ctypes.c_float * n)()) if wanted else (None, None)
+
+    def _answer(self, y: Any, rows: int, ids: Any, weights: Any) -> Any:
+        if ids is None:
+            return y
+        shape = [rows, self.slots]
+        return (y, memoryview(ids).cast("B").cast("i", shape), memoryview(weights).cast("B").cast("f", shape)) if rows else (y, ids, weights)
+
+    def __call__(self, x: Any, out: Any = None, *, routing: bool = False, bf16: bool = False) -> Any:
+        """The whole block on x [..., hidden]; with routing also ids and weights [rows, slots] of the router."""
+        v, a = rows_in(x, "x", self._hidden, bf16=bf16)
+        y, b = rows_out(out, v, v.shape, bf16=bf16)
+        ids, weights = self._routed(v.rows, routing)
+        check(lib.moebius_moe_run(self._pointer, ctypes.byref(a), ctypes.byref(b), ids, weights))
+        return self._answer(y, v.rows, ids, weights)
+
+    def run_logits(self, x: Any, logits: Any, out: Any = None, *, routing: bool = False, bf16: bool = False) -> Any:
+        """The block's routing rules on the caller's router logits [..., experts]."""
+        v, a = rows_in(x, "x", self._hidden, bf16=bf16)
+        held: View
+        held, l = rows_in(logits, "logits", self.experts)
+        if held.rows != v.rows:
+            raise argument_error(f"logits have {held.rows} rows; expected {v.rows}", "logits")
+        y, b = rows_out(out, v, v.shape, bf16=bf16)
+        ids, weights = self._routed(v.rows, routing)
+        check(lib.moebius_moe_run_logits(self._pointer, ctypes.byref(a), ctypes.byref(l), ctypes.byref(b), ids, weights))
+        return self._answer(y, v.rows, ids, weights)
+
+    def run_ids(self, x: Any, ids: Any, weights: Any, out: Any = None, *, bf16: bool = False) -> Any:
+        """The caller's experts and weights [..., k]; -1 skips a slot."""
+        v, a = rows_in(x, "x", self._hidden, bf16=bf16)
+        keep, k, pointer = _integers(ids, "ids", v.shape[:-1], v.rows)
+        w, rows = rows_in(weights, "weights", k)
+        if w.dtype != "float32" or w.shape[:-1] != v.shape[:-1] or rows.stride not in (0, k):
+            raise argument_error(f"weights are {w.dtype} {list(w.shape)}; expected contiguous float32 {list(v.shape[:-1]) + [k]}",
+                                 "weights")
+        y, b = rows_out(out, v, v.shape, bf16=bf16)
+        check(lib.moebius_moe_run_ids(self._pointer, ctypes.byref(a), pointer,
+                                      ctypes.cast(w.address, ctypes.POINTER(ctypes.c_float)), k, ctypes.byref(b)))
+        del keep
+        return y

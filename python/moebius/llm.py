@@ -1,0 +1,449 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole models: generate, chat, stream, score. Names of calls and fields are those of vLLM's batch interface."""
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
+
+from . import _abi
+from ._library import Error, Handle, argument_error, check, lib, taken, text
+from ._threads import Threads, threads_of
+from .folder import Folder
+from .layers import ARITHMETIC, INT8, one_of
+from .tokenizer import Message, Tokenizer, ids_array
+
+Prompt = Union[str, Sequence[int], Dict[str, Any]]
+FINISH = {_abi.MOEBIUS_FINISH_STOP: "stop", _abi.MOEBIUS_FINISH_LENGTH: "length", _abi.MOEBIUS_FINISH_CONTEXT: "length",
+          _abi.MOEBIUS_FINISH_CANCELLED: "cancelled", _abi.MOEBIUS_FINISH_ERROR: "error"}
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How tokens are drawn and when an answer ends; None: what the folder's generation_config.json says."""
+
+    max_tokens: Optional[int] = None
+    temperature: Optional[float] = None
+    top_k: Optional[int] = None
+    top_p: Optional[float] = None
+    min_p: Optional[float] = None
+    repetition_penalty: Optional[float] = None
+    presence_penalty: Optional[float] = None
+    frequency_penalty: Optional[float] = None
+    seed: Optional[int] = None
+    stop: Union[None, str, Sequence[str]] = None
+    stop_token_ids: Optional[Sequence[int]] = None
+    ignore_eos: bool = False
+    logprobs: Optional[int] = None
+    min_tokens: int = 0
+    skip_special_tokens: bool = True
+    include_stop_str_in_output: bool = False
+    n: int = 1
+
+
+@dataclass(frozen=True)
+class Logprob:
+    """A token's log-probability, its rank (1: the likeliest; None: not among those asked for) and its text."""
+
+    logprob: float
+    rank: Optional[int]
+    decoded_token: str
+
+
+@dataclass
+class CompletionOutput:
+    """One answer."""
+
+    index: int
+    text: str = ""
+    token_ids: List[int] = field(default_factory=list)
+    cumulative_logprob: Optional[float] = None
+    logprobs: Optional[List[Dict[int, Logprob]]] = None
+    finish_reason: Optional[str] = None
+    stop_reason: Union[None, int, str] = None
+
+
+@dataclass
+class RequestMetrics:
+    """Seconds until the first token, until the last, and tokens per second in between."""
+
+    prompt_seconds: float = 0.0
+    seconds: float = 0.0
+    tokens_per_second: float = 0.0
+
+
+@dataclass
+class RequestOutput:
+    """A prompt with its answers."""
+
+    request_id: str
+    prompt: Optional[str]
+    prompt_token_ids: List[int]
+    outputs: List[CompletionOutput]
+    finished: bool = False
+    metrics: RequestMetrics = field(default_factory=RequestMetrics)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What one step brought: text, a token (None with the end), the reason of the end (None before)."""
+
+    text: str
+    token_id: Optional[int]
+    logprob: Optional[float]
+    finish_reason: Optional[str]
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """Mean loss over tokens, and its exponential."""
+
+    loss: float
+    perplexity: float
+    tokens: int
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """What a loaded model is."""
+
+    architecture: str
+    layers: int
+    vocab: int
+    context: int
+    packed_bytes: int
+    kv_bytes_per_token: int
+    threads: int
+    kernels: List[str]
+    warnings: List[str]
+
+
+@dataclass(frozen=True)
+class _Event:
+    choice: int
+    token: int
+    logprob: float
+    top: List[Tuple[int, float]]
+    text: str
+    finish: int
+    stop: Union[None, int, str]
+    error: Optional[str]
+
+
+class _Bar:
+    """A bar on a terminal's stderr."""
+
+    def __init__(self, total: int, desc: str, **_: Any) -> None:
+        self.total, self.desc, self.done = total, desc, 0
+
+    def update(self, n: int) -> None:
+        self.done += n
+        if sys.stderr.isatty():
+            share = self.done / self.total if self.total else 1.0
+            sys.stderr.write(f"\r{self.desc} {'#' * int(30 * share):<30} {100 * share:3.0f} %")
+            sys.stderr.flush()
+
+    def close(self) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write("\n")
+
+
+def _bar_of(progress: Any) -> Any:
+    return None if progress is None or progress is False else _Bar if progress is True else progress
+
+
+def _copied(e: _abi.moebius_event) -> _Event:
+    raw = ctypes.string_at(ctypes.c_void_p.from_buffer(e, _abi.moebius_event.text.offset).value or 0, e.text_bytes) if e.text_bytes else b""
+    stop = text(e.stop_text) if e.stop_text else e.stop_token if e.stop_token >= 0 else None
+    return _Event(e.choice, e.token, e.logprob, [(e.top[i].token, e.top[i].logprob) for i in range(e.tops)],
+                  text(raw), e.finish, stop, text(e.error) if e.error else None)
+
+
+class LLM(Handle):
+    """A whole model, loaded. Use it in a with-statement, or close() it, to free its memory at once.
+
+    dtype: "auto", "bf16", "f16" or "f32"; context: longest sequence (0: what the model allows); parallel: sequences that run
+    at once; progress: True for a bar, or a class called as tqdm is.
+    """
+
+    def __init__(self, model: Union[str, "os.PathLike[str]"], *, threads: Union[None, int, Threads] = None,
+                 kernel: Optional[str] = None, arithmetic: str = "declared", int8: str = "declared", dtype: str = "auto",
+                 kv_dtype: str = "auto", kv_gib: Optional[float] = None, context: int = 0, parallel: int = 16,
+                 progress: Any = None) -> None:
+        self._path = os.fspath(model)
+        count, runtime = threads_of(threads)
+        told = _Told(_bar_of(progress))
+        options = _abi.moebius_model_options(
+            ctypes.sizeof(_abi.moebius_model_options), count, None if kernel is None else kernel.encode(),
+            one_of(arithmetic, ARITHMETIC, "arithmetic"), one_of(int8, INT8, "int8"), dtype.encode(), kv_dtype.encode(),
+            context, runtime, told.callback, None)
+        loaded = lib.moebius_model_load(os.fsencode(self._path), ctypes.byref(options))
+        told.close()
+        self._own(loaded, lib.moebius_model_free)
+        self._engine = _Engine(self._pointer, context, parallel, kv_gib)
+        self._tokenizer: Optional[Tokenizer] = None
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Frees the model; using it afterwards is an Error."""
+        self._engine.close()
+        super().close()
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The folder's tokenizer; an Error where it has none."""
+        if self._tokenizer is None:
+            self._tokenizer = Tokenizer._of_model(self._pointer)
+        return self._tokenizer
+
+    @property
+    def folder(self) -> Folder:
+        """The folder the model came from."""
+        return Folder(self._path)
+
+    @property
+    def info(self) -> ModelInfo:
+        """What was loaded."""
+        return ModelInfo(**json.loads(taken(lib.moebius_model_info_json(self._pointer))))
+
+    def generate(self, prompts: Union[Prompt, Sequence[Prompt]], sampling_params: Union[None, SamplingParams, Sequence[SamplingParams]] = None,
+                 *, progress: Any = None) -> List[RequestOutput]:
+        """Continues prompts: a text, token ids, {"prompt_token_ids": [...]}, or a list of them; answers keep the order."""
+        many = self._prompts(prompts)
+        return self._run(many, sampling_params, progress)
+
+    def chat(self, messages: Union[Sequence[Message], Sequence[Sequence[Message]]],
+             sampling_params: Union[None, SamplingParams, Sequence[SamplingParams]] = None, *, tools: Optional[Sequence[Any]] = None,
+             documents: Optional[Sequence[Any]] = None, add_generation_prompt: bool = True,
+             template_args: Optional[Dict[str, Any]] = None, progress: Any = None) -> List[RequestOutput]:
+        """Answers one conversation (a list of messages) or several, by the folder's chat template."""
+        chats: Sequence[Any] = [messages] if not messages or isinstance(messages[0], dict) else messages
+        prompts = [self._chat_prompt(c, tools, documents, add_generation_prompt, template_args) for c in chats]
+        return self._run(prompts, sampling_params, progress)
+
+    def stream(self, prompt: Prompt, sampling_params: Optional[SamplingParams] = None) -> Iterator[Chunk]:
+        """The continuation of one prompt as it comes; closing the iterator cancels it."""
+        return self._stream(self._prompts(prompt)[0], sampling_params or SamplingParams())
+
+    def stream_chat(self, messages: Sequence[Message], sampling_params: Optional[SamplingParams] = None, *,
+                    tools: Optional[Sequence[Any]] = None, documents: Optional[Sequence[Any]] = None,
+                    add_generation_prompt: bool = True, template_args: Optional[Dict[str, Any]] = None) -> Iterator[Chunk]:
+        """The answer of a conversation as it comes."""
+        prompt = self._chat_prompt(messages, tools, documents, add_generation_prompt, template_args)
+        return self._stream(prompt, sampling_params or SamplingParams())
+
+    def logits(self, tokens: Sequence[int]) -> Any:
+        """Logits of every position, f32 [len, vocab]: a numpy array where numpy is installed, else a memoryview."""
+        ids = list(tokens)
+        vocab = int(lib.moebius_model_vocab(self._pointer))
+        room = len(ids) * vocab
+        data = (ctypes.c_float * max(1, room))()
+        check(lib.moebius_model_logits(self._pointer, ids_array(ids), len(ids), data, room))
+        try:
+            import numpy  # type: ignore[import-not-found,unused-ignore]
+        except ImportError:
+            return memoryview(data).cast("B").cast("f", [len(ids), vocab])
+        return numpy.ctypeslib.as_array(data).reshape(len(ids), vocab)
+
+    def perplexity(self, text_or_tokens: Union[str, Sequence[int]], *, context: int = 512) -> Perplexity:
+        """How well a text is predicted, in windows of `context` inputs, as the tool's perplexity command measures it."""
+        ids = self.tokenizer.encode(text_or_tokens, add_special=False) if isinstance(text_or_tokens, str) else list(text_or_tokens)
+        to = _abi.moebius_perplexity(ctypes.sizeof(_abi.moebius_perplexity))
+        check(lib.moebius_model_perplexity(self._pointer, ids_array(ids), len(ids), context, ctypes.byref(to)))
+        return Perplexity(to.loss, to.perplexity, to.tokens)
+
+    # --- the rest is ours
+    def _prompts(self, prompts: Any) -> List[Tuple[Optional[str], List[int]]]:
+        single = isinstance(prompts, (str, dict)) or (len(prompts) > 0 and isinstance(prompts[0], int))
+        return [self._prompt(p) for p in ([prompts] if single else prompts)]
+
+    def _prompt(self, p: Any) -> Tuple[Optional[str], List[int]]:
+        if isinstance(p, str):
+            return p, self.tokenizer.encode(p)
+        if isinstance(p, dict):
+            if "prompt_token_ids" in p:
+                return p.get("prompt"), list(p["prompt_token_ids"])
+            if isinstance(p.get("prompt"), str):
+                return p["prompt"], self.tokenizer.encode(p["prompt"])
+            raise argument_error("a prompt has neither prompt_token_ids nor prompt", "prompts")
+        return None, [int(t) for t in p]
+
+    def _chat_prompt(self, messages: Any, tools: Any, documents: Any, add: bool, extra: Any) -> Tuple[Optional[str], List[int]]:
+        ids = self.tokenizer.apply_chat_template(messages, tools=tools, documents=documents, add_generation_prompt=add,
+                                                 template_args=extra)
+        assert isinstance(ids, list)
+        return None, ids
+
+    def _run(self, prompts: List[Tuple[Optional[str], List[int]]], params: Any, progress: Any) -> List[RequestOutput]:
+        each = [params or SamplingParams()] * len(prompts) if params is None or isinstance(params, SamplingParams) else list(params)
+        if len(each) != len(prompts):
+            raise argument_error(f"{len(each)} sampling parameters for {len(prompts)} prompts", "sampling_params")
+        bar = _bar_of(progress)
+        bar = bar(total=len(prompts), desc="prompts", unit="prompt", unit_scale=False) if bar else None
+        ids: List[int] = []
+        start = time.perf_counter()
+        outputs: List[RequestOutput] = []
+        try:
+            for (said, tokens), p in zip(prompts, each):
+                ids.append(self._engine.add(tokens, p))
+                answers = [CompletionOutput(i, cumulative_logprob=0.0 if p.logprobs is not None else None,
+                                            logprobs=[] if p.logprobs is not None else None) for i in range(p.n)]
+                outputs.append(RequestOutput(str(ids[-1]), said, tokens, answers))
+            for i, output, p in zip(ids, outputs, each):
+                self._finish(i, output, start)
+                if bar:
+                    bar.update(1)
+        finally:
+            for i in ids:
+                self._engine.forget(i)
+            if bar:
+                bar.close()
+        return outputs
+
+    def _finish(self, request: int, output: RequestOutput, start: float) -> None:
+        first, left = 0.0, len(output.outputs)
+        while left:
+            for e in self._engine.events(request):
+                if e.error is not None:
+                    raise Error(e.error, kind="file", file=self._path)
+                if e.token >= 0 and first == 0.0:
+                    first = time.perf_counter()
+                self._take(e, output.outputs[e.choice])
+                left -= e.finish != _abi.MOEBIUS_FINISH_NONE
+        end = time.perf_counter()
+        count = sum(len(o.token_ids) for o in output.outputs)
+        output.finished = True
+        output.metrics = RequestMetrics(max(0.0, first - start), end - start, (count - 1) / (end - first) if count > 1 and end > first else 0.0)
+
+    def _take(self, e: _Event, answer: CompletionOutput) -> None:
+        answer.text += e.text
+        if e.token >= 0:
+            answer.token_ids.append(e.token)
+            if answer.logprobs is not None:
+                answer.cumulative_logprob = (answer.cumulative_logprob or 0.0) + e.logprob
+                ranks = {t: (l, i + 1) for i, (t, l) in enumerate(e.top)}
+                entry = {e.token: (e.logprob, ranks.get(e.token, (0.0, None))[1]), **ranks}
+                answer.logprobs.append({t: Logprob(l, r, self._shown(t)) for t, (l, r) in entry.items()})
+        if e.finish != _abi.MOEBIUS_FINISH_NONE:
+            answer.finish_reason, answer.stop_reason = FINISH[e.finish], e.stop
+
+    def _shown(self, token: int) -> str:
+        try:
+            return self.tokenizer.decode([token])
+        except Error:
+            return ""
+
+    def _stream(self, prompt: Tuple[Optional[str], List[int]], params: SamplingParams) -> Iterator[Chunk]:
+        if params.n != 1:
+            raise argument_error(f"n is {params.n}; a stream has one answer", "n")
+        request = self._engine.add(prompt[1], params)
+
+        def chunks() -> Iterator[Chunk]:
+            try:
+                while True:
+                    for e in self._engine.events(request):
+                        if e.error is not None:
+                            raise Error(e.error, kind="file", file=self._path)
+                        end = None if e.finish == _abi.MOEBIUS_FINISH_NONE else FINISH[e.finish]
+                        yield Chunk(e.text, e.token if e.token >= 0 else None, e.logprob if params.logprobs is not None else None, end)
+                        if end is not None:
+                            return
+            finally:
+                self._engine.forget(request)
+
+        return chunks()
+
+
+class _Told:
+    """Progress of a load as a callback; what the user's class raises waits until the library has returned."""
+
+    def __init__(self, bar: Any) -> None:
+        self._class, self._bar, self._done, self._error = bar, None, 0, None  # type: Any, Any, int, Optional[BaseException]
+        self.callback = _abi.moebius_progress(self._tell) if bar is not None else _abi.moebius_progress()
+
+    def _tell(self, _user: Any, done: int, total: int) -> int:
+        try:
+            if self._bar is None:
+                self._bar = self._class(total=total, desc="loading", unit="B", unit_scale=True)
+            self._bar.update(done - self._done)
+            self._done = done
+            return 0
+        except BaseException as e:  # noqa: B902: also KeyboardInterrupt
+            self._error = e
+            return 1
+
+    def close(self) -> None:
+        if self._bar is not None and self._error is None:
+            self._bar.close()
+        if self._error is not None:
+            raise self._error
+
+
+class _Engine(Handle):
+    """Steps of all requests together; each request takes its own events."""
+
+    def __init__(self, model: int, context: int, parallel: int, kv_gib: Optional[float]) -> None:
+        options = _abi.moebius_engine_options(ctypes.sizeof(_abi.moebius_engine_options), context, parallel,
+                                              int((kv_gib or 0) * 2**30), 0.0)
+        self._own(lib.moebius_engine_new(model, ctypes.byref(options)), lib.moebius_engine_free)
+        self._lock = threading.Lock()
+        self._waiting: Dict[int, List[_Event]] = {}
+
+    def add(self, prompt: List[int], p: SamplingParams) -> int:
+        r = _abi.moebius_request()
+        check(lib.moebius_request_init(ctypes.byref(r), ctypes.sizeof(r)))
+        tokens = ids_array(prompt)
+        r.prompt, r.prompt_tokens = tokens, len(prompt)
+        for name in ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty",
+                     "frequency_penalty", "seed", "logprobs"):
+            value = getattr(p, name)
+            if value is not None:
+                if name in ("max_tokens", "seed", "logprobs") and value < 0:
+                    raise argument_error(f"{name} is {value}; expected 0 or more", name)
+                setattr(r, name, max(0, value) if name == "top_k" else value)  # vLLM writes -1 for all
+        stops = [p.stop] if isinstance(p.stop, str) else list(p.stop or [])
+        texts = (ctypes.c_char_p * max(1, len(stops)))(*[s.encode() for s in stops])
+        ends = ids_array(list(p.stop_token_ids or []))
+        r.stop, r.stops, r.stop_tokens, r.stop_token_count = texts, len(stops), ends, len(p.stop_token_ids or [])
+        r.ignore_eos, r.include_stop, r.skip_special = p.ignore_eos, p.include_stop_str_in_output, p.skip_special_tokens
+        r.min_tokens, r.n = p.min_tokens, p.n
+        number = ctypes.c_uint64()
+        with self._lock:
+            check(lib.moebius_engine_add(self._pointer, ctypes.byref(r), ctypes.byref(number)))
+            self._waiting[number.value] = []
+        return number.value
+
+    def events(self, request: int) -> List[_Event]:
+        """What has come for a request; steps until something has."""
+        while True:
+            with self._lock:
+                if request not in self._waiting:
+                    raise Error("the request was given up", kind="state")
+                if self._waiting[request]:
+                    found, self._waiting[request] = self._waiting[request], []
+                    return found
+                self._step()
+
+    def _step(self) -> None:
+        events, count = ctypes.POINTER(_abi.moebius_event)(), ctypes.c_size_t()
+        check(lib.moebius_engine_step(self._pointer, ctypes.byref(events), ctypes.byref(count)))
+        for i in range(count.value):
+            waiting = self._waiting.get(events[i].id)
+            if waiting is not None:
+                waiting.append(_copied(events[i]))
+
+    def forget(self, request: int) -> None:
+        """Ends a request that may still run."""
+        with self._lock:
+            if self._waiting.pop(request, None) is not None:
+                lib.moebius_engine_cancel(self._pointer, request)

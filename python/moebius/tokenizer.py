@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Text to tokens and back, and chat templates, as a folder says."""
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+from typing import Any, Dict, List, Optional, Sequence, Union
+
+from . import _abi
+from ._library import Handle, check, lib, taken
+
+Message = Dict[str, Any]
+
+
+def ids_array(ids: Sequence[int]) -> Any:
+    return (ctypes.c_int32 * max(1, len(ids)))(*ids)
+
+
+class Tokenizer(Handle):
+    """The tokenizer of a folder (tokenizer.json or tiktoken.model)."""
+
+    def __init__(self, folder: Union[str, "os.PathLike[str]"]) -> None:
+        self._own(lib.moebius_tokenizer_open(os.fsencode(folder)), lib.moebius_tokenizer_free)
+
+    @classmethod
+    def _of_model(cls, model: int) -> "Tokenizer":
+        self = cls.__new__(cls)
+        self._own(lib.moebius_model_tokenizer(model), lib.moebius_tokenizer_free)
+        return self
+
+    def encode(self, text: str, *, add_special: bool = True) -> List[int]:
+        """Token ids; add_special adds what the folder's post-processor adds, a BOS token usually."""
+        raw = text.encode("utf-8", "surrogatepass")
+        room = len(raw) + 16
+        while True:
+            ids, count = (ctypes.c_int32 * room)(), ctypes.c_size_t()
+            check(lib.moebius_tokenizer_encode(self._pointer, raw, len(raw), int(add_special), ids, room, ctypes.byref(count)))
+            if count.value <= room:
+                return list(ids[:count.value])
+            room = count.value
+
+    def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
+        """The text of tokens."""
+        size = ctypes.c_size_t()
+        return taken(lib.moebius_tokenizer_decode(self._pointer, ids_array(ids), len(ids), int(skip_special), ctypes.byref(size)), size)
+
+    def apply_chat_template(self, messages: Sequence[Message], *, tools: Optional[Sequence[Any]] = None,
+                            documents: Optional[Sequence[Any]] = None, add_generation_prompt: bool = True,
+                            template_args: Optional[Dict[str, Any]] = None, tokenize: bool = True) -> Union[str, List[int]]:
+        """What the folder's template makes of messages: token ids, or with tokenize=False the text."""
+        def said(value: Any) -> Optional[bytes]:
+            return None if value is None else json.dumps(value).encode()
+
+        chat = _abi.moebius_chat(ctypes.sizeof(_abi.moebius_chat), json.dumps(list(messages)).encode(), said(tools),
+                                 said(documents), said(template_args), int(add_generation_prompt))
+        if not tokenize:
+            size = ctypes.c_size_t()
+            return taken(lib.moebius_tokenizer_template(self._pointer, ctypes.byref(chat), ctypes.byref(size)), size)
+        room, count = 4096, ctypes.c_size_t()
+        while True:
+            ids = (ctypes.c_int32 * room)()
+            check(lib.moebius_tokenizer_chat(self._pointer, ctypes.byref(chat), ids, room, ctypes.byref(count)))
+            if count.value <= room:
+                return list(ids[:count.value])
+            room = count.value
+
+    @property
+    def has_template(self) -> bool:
+        """Whether the folder has a chat template."""
+        return bool(lib.moebius_tokenizer_has_template(self._pointer))
+
+    @property
+    def vocab_size(self) -> int:
+        """One past the highest id that has a token."""
+        return int(lib.moebius_tokenizer_vocab(self._pointer))
+
+    def token_to_id(self, token: str) -> Optional[int]:
+        """The id of a token as the vocabulary writes it, or None."""
+        found = int(lib.moebius_tokenizer_id(self._pointer, token.encode()))
+        return None if found < 0 else found
+
+    def id_to_token(self, id: int) -> Optional[str]:
+        """A token as the vocabulary writes it, or None."""
+        size = ctypes.c_size_t()
+        pointer = lib.moebius_tokenizer_token(self._pointer, id, ctypes.byref(size))
+        return None if not pointer else taken(pointer, size)
+
+    def is_special(self, id: int) -> bool:
+        """Whether the token is a special one."""
+        return bool(lib.moebius_tokenizer_is_special(self._pointer, id))

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole models from Python: what the tool says, streams, chats, scores, errors."""
+import gc
+import os
+import struct
+import tempfile
+import threading
+import unittest
+from pathlib import Path
+
+import moebius
+from common import BUNDLED, GOLDEN, golden_folders, tool, tool_json
+from moebius import LLM, Error, SamplingParams
+
+GREEDY = SamplingParams(max_tokens=12, temperature=0)
+
+
+class Generate(unittest.TestCase):
+    def test_bundled_model_says_what_the_tool_says(self):
+        cases = [(["--temp", "0"], {"temperature": 0}), (["--temp", "0.8", "--seed", "5"], {"temperature": 0.8, "seed": 5}),
+                 (["--temp", "0", "--stop", " and"], {"temperature": 0, "stop": " and"}),
+                 (["--temp", "0.9", "--top-k", "7", "--top-p", "0.9", "--repetition-penalty", "1.2", "--seed", "3"],
+                  {"temperature": 0.9, "top_k": 7, "top_p": 0.9, "repetition_penalty": 1.2, "seed": 3})]
+        with LLM(BUNDLED) as llm:
+            for words, params in cases:
+                said = tool_json("run", BUNDLED, "-p", "It was a dark", "-n", "16", *words)
+                answer = llm.generate("It was a dark", SamplingParams(max_tokens=16, **params))[0].outputs[0]
+                self.assertEqual((answer.text, answer.token_ids, answer.finish_reason),
+                                 (said["text"], said["tokens"], said["finish"]))
+
+    def test_golden_folders_say_what_the_tool_says(self):
+        folders = golden_folders()[::4]
+        self.assertGreater(len(folders), 15)
+        for folder in folders:
+            run = tool("run", folder, "--tokens", "1,2,3,4,5", "-n", "6", "--temp", "0", "-q", check=False)
+            if run.returncode != 0:  # an architecture that does not run whole
+                with self.assertRaises(Error) as caught:
+                    LLM(folder)
+                self.assertTrue(caught.exception.file)
+                continue
+            said = tool_json("run", folder, "--tokens", "1,2,3,4,5", "-n", "6", "--temp", "0", "-q")
+            with LLM(folder) as llm:
+                answer = llm.generate([1, 2, 3, 4, 5], SamplingParams(max_tokens=6, temperature=0))[0].outputs[0]
+            self.assertEqual(answer.token_ids, said["tokens"], folder)
+            self.assertEqual(answer.text, said.get("text", ""), folder)
+
+    def test_many_prompts_keep_their_order_and_their_tokens(self):
+        with LLM(BUNDLED, parallel=3) as llm:
+            prompts = ["It was a dark", "The moon", {"prompt": "A child"}, {"prompt_token_ids": [5, 6, 7]}, "The sea"]
+            alone = [llm.generate([p], GREEDY)[0] for p in prompts]
+            together = llm.generate(prompts, GREEDY)
+            self.assertEqual([o.outputs[0].token_ids for o in alone], [o.outputs[0].token_ids for o in together])
+            self.assertEqual(together[3].prompt_token_ids, [5, 6, 7])
+            self.assertTrue(all(o.finished and o.metrics.seconds > 0 for o in together))
+
+    def test_answers_and_logprobs(self):
+        with LLM(BUNDLED) as llm:
+            output = llm.generate("The", SamplingParams(max_tokens=5, temperature=1.0, n=3, logprobs=2, seed=1))[0]
+            self.assertEqual([o.index for o in output.outputs], [0, 1, 2])
+            self.assertGreater(len({tuple(o.token_ids) for o in output.outputs}), 1)
+            for answer in output.outputs:
+                self.assertEqual(len(answer.logprobs), len(answer.token_ids))
+                for token, entry in zip(answer.token_ids, answer.logprobs):
+                    self.assertIn(token, entry)
+                    self.assertIn(1, [p.rank for p in entry.values()])
+                self.assertAlmostEqual(answer.cumulative_logprob,
+                                       sum(e[t].logprob for t, e in zip(answer.token_ids, answer.logprobs)), places=4)
+
+    def test_streams_and_ends_early(self):
+        with LLM(BUNDLED) as llm:
+            whole = llm.generate("It was", GREEDY)[0].outputs[0]
+            chunks = list(llm.stream("It was", GREEDY))
+            self.assertEqual("".join(c.text for c in chunks), whole.text)
+            self.assertEqual([c.token_id for c in chunks if c.token_id is not None], whole.token_ids)
+            self.assertEqual(chunks[-1].finish_reason, "length")
+            stream = llm.stream("It was", SamplingParams(max_tokens=500, ignore_eos=True))
+            next(stream)
+            stream.close()  # cancels
+            self.assertEqual(llm.generate("It was", GREEDY)[0].outputs[0].text, whole.text)
+            # Two at once, in turns.
+            a, b = llm.stream("It was", GREEDY), llm.stream("The sea", GREEDY)
+            first, second = [], []
+            for x, y in zip(a, b):
+                first.append(x.text), second.append(y.text)
+            self.assertEqual("".join(first), whole.text)
+            self.assertEqual("".join(second), llm.generate("The sea", GREEDY)[0].outputs[0].text)
+
+    def test_threads_share_a_model(self):
+        with LLM(BUNDLED) as llm:
+            expected = [o.outputs[0].text for o in llm.generate(["It was", "The sea"], GREEDY)]
+            found = {}
+            def work(i, prompt):
+                found[i] = llm.generate(prompt, GREEDY)[0].outputs[0].text
+            threads = [threading.Thread(target=work, args=(i, p)) for i, p in enumerate(["It was", "The sea"])]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            self.assertEqual([found[0], found[1]], expected)
+
+    def test_chats_by_the_template(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for file in Path(BUNDLED).iterdir():
+                os.symlink(file, Path(folder) / file.name) if file.suffix != ".safetensors" else os.link(file, Path(folder) / file.name)
+            for name in ("chat_template.jinja", "config.json"):
+                (Path(folder) / name).unlink(missing_ok=True)
+            (Path(folder) / "config.json").write_bytes((Path(BUNDLED) / "config.json").read_bytes())
+            (Path(folder) / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}\n{% endfor %}")
+            tokenizer = moebius.Tokenizer(folder)
+            messages = [{"role": "user", "content": "Hello"}]
+            self.assertEqual(tokenizer.apply_chat_template(messages, tokenize=False), "Hello\n")
+            ids = tokenizer.apply_chat_template(messages)
+            self.assertEqual(tokenizer.decode(ids), "Hello\n")
+
+
+class Score(unittest.TestCase):
+    def test_logits_equal_the_tools(self):
+        folder = GOLDEN / "qwen3moe-w4a8-g32-pack"
+        with tempfile.TemporaryDirectory() as out, LLM(folder) as llm:
+            file = Path(out) / "logits.safetensors"
+            tool("logits", folder, "--tokens", "1,2,3,4", "--out", file)
+            raw = file.read_bytes()
+            length = struct.unpack("<Q", raw[:8])[0]
+            logits = llm.logits([1, 2, 3, 4])
+            self.assertEqual(tuple(logits.shape), (4, llm.info.vocab))
+            self.assertEqual(logits.tobytes(), raw[8 + length:])
+
+    def test_perplexity_equals_the_tools(self):
+        with tempfile.TemporaryDirectory() as out, LLM(BUNDLED) as llm:
+            text = "It was a dark night, and the sea was high. " * 8
+            file = Path(out) / "text"
+            file.write_text(text)
+            said = tool_json("perplexity", BUNDLED, "-f", file, "--ctx", "32")
+            found = llm.perplexity(text, context=32)
+            self.assertEqual((found.loss, found.perplexity, found.tokens), (said["loss"], said["perplexity"], said["tokens"]))
+
+
+class Text(unittest.TestCase):
+    def test_tokenizer(self):
+        t = moebius.Tokenizer(BUNDLED)
+        text = "It was a dark night, äh 你好."
+        ids = t.encode(text, add_special=False)
+        self.assertEqual(" ".join(map(str, t.encode(text))), tool("tokenize", BUNDLED, "-p", text).stdout.strip())
+        self.assertEqual(t.decode(ids), text)
+        self.assertEqual(t.token_to_id(t.id_to_token(ids[0])), ids[0])
+        self.assertIsNone(t.token_to_id("no such token at all"))
+        self.assertIsNone(t.id_to_token(1 << 30))
+        self.assertGreater(t.vocab_size, 1000)
+        self.assertFalse(t.is_special(ids[0]))
+
+
+class Errors(unittest.TestCase):
+    def test_negative_folders_raise_with_their_file(self):
+        folders = sorted(p for p in (GOLDEN.parent / "negative/folders").iterdir() if p.is_dir())
+        raised = 0
+        for folder in folders:
+            try:
+                LLM(folder).close()
+            except Error as e:
+                raised += 1
+                self.assertTrue(e.file, f"{folder}: {e}")
+                self.assertIn(e.kind, ("file", "config", "unsupported", "argument", "state"), f"{folder}: {e}")
+        self.assertGreater(raised, len(folders) // 2)
+
+    def test_bad_calls(self):
+        llm = LLM(BUNDLED)
+        for bad in ({"temperature": -1}, {"max_tokens": -1}, {"n": 0}, {"top_p": 2.0}):
+            with self.assertRaises(Error, msg=str(bad)) as caught:
+                llm.generate("x", SamplingParams(**bad))
+            self.assertEqual(caught.exception.kind, "argument")
+        with self.assertRaises(Error):
+            llm.generate([[]], GREEDY)
+        with self.assertRaises(Error):
+            llm.logits([1 << 30])
+        with self.assertRaises(Error):
+            LLM(BUNDLED, dtype="f64")
+        with self.assertRaises(Error):
+            LLM(BUNDLED, arithmetic="sloppy")
+        llm.close()
+        llm.close()
+        for call in (lambda: llm.generate("x", GREEDY), lambda: llm.info, lambda: llm.logits([1])):
+            with self.assertRaises(Error) as caught:
+                call()
+            self.assertEqual(caught.exception.kind, "state")
+
+    def test_progress_is_told_and_may_raise(self):
+        class Bar:
+            done = total = 0
+            def __init__(self, total, desc, unit, unit_scale):
+                Bar.total = total
+            def update(self, n):
+                Bar.done += n
+            def close(self):
+                pass
+        LLM(BUNDLED, progress=Bar).close()
+        self.assertEqual(Bar.done, Bar.total)
+        class Broken(Bar):
+            def update(self, n):
+                raise ValueError("enough")
+        with self.assertRaisesRegex(ValueError, "enough"):
+            LLM(BUNDLED, progress=Broken)
+
+    def test_fork_then_call(self):
+        llm = LLM(BUNDLED)
+        child = os.fork()
+        if child == 0:
+            try:
+                llm.generate("x", GREEDY)
+                os._exit(1)
+            except Error as e:
+                os._exit(0 if e.kind == "state" and "fork" in str(e) else 2)
+        self.assertEqual(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), 0)
+        self.assertTrue(llm.generate("It was", GREEDY)[0].outputs[0].text)
+
+    def test_nothing_stays(self):
+        def cycle():
+            with LLM(GOLDEN / "qwen3moe-w4a8-g32-pack") as llm:
+                llm.generate([1, 2, 3], SamplingParams(max_tokens=1, temperature=0))
+        def resident():
+            gc.collect()
+            return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        for _ in range(20):
+            cycle()
+        before = resident()
+        for _ in range(60):
+            cycle()
+        self.assertLess(resident() - before, 4 << 20)
+
+
+if __name__ == "__main__":
+    unittest.main()

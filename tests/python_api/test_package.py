@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package itself: light to import, documented, true to the C header; the README's block runs."""
+import ctypes
+import inspect
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+import moebius
+from common import ROOT, TOOL
+from moebius import _abi
+
+
+class Package(unittest.TestCase):
+    def run_python(self, code, **environment):
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env={**os.environ, **environment})
+
+    def test_imports_nothing_heavy(self):
+        run = self.run_python("import sys, moebius; print([m for m in ('numpy', 'torch', 'vllm') if m in sys.modules])")
+        self.assertEqual(run.stdout.strip(), "[]", run.stderr)
+
+    def test_missing_or_foreign_library_is_one_sentence(self):
+        run = self.run_python("import moebius", MOEBIUS_LIBRARY="/no/such/library.so")
+        self.assertIn("ImportError: the library of moebius is missing", run.stderr)
+        with tempfile.TemporaryDirectory() as folder:
+            fake = Path(folder) / "libmoebius.so"
+            fake.write_text("not a library")
+            self.assertIn("ImportError", self.run_python("import moebius", MOEBIUS_LIBRARY=str(fake)).stderr)
+
+    def test_versions_agree(self):
+        said = subprocess.run([TOOL, "--version"], capture_output=True, text=True).stdout
+        self.assertIn(moebius.__version__, said)
+        self.assertIn(f"VERSION {moebius.__version__} ", (ROOT / "CMakeLists.txt").read_text())
+
+    def test_every_public_name_is_documented(self):
+        page = (ROOT / "docs/python.md").read_text(encoding="utf-8")
+        for name in moebius.__all__:
+            thing = getattr(moebius, name)
+            self.assertTrue(inspect.getdoc(thing), name)
+            self.assertIn(name, page)
+            for member, value in vars(thing).items() if inspect.isclass(thing) else ():
+                if not member.startswith("_") and (callable(value) or isinstance(value, property)):
+                    self.assertTrue(inspect.getdoc(value), f"{name}.{member}")
+
+    def test_structs_lie_as_the_compiler_lays_them(self):
+        compiler = os.environ.get("MOEBIUS_CC")
+        if not compiler:
+            self.skipTest("no C compiler was named (MOEBIUS_CC)")
+        structs = [c for c in vars(_abi).values() if inspect.isclass(c) and issubclass(c, ctypes.Structure) and c is not ctypes.Structure]
+        lines = []
+        for s in structs:
+            lines.append(f'printf("{s.__name__} %zu", sizeof({s.__name__}));')
+            lines += [f'printf(" %zu", offsetof({s.__name__}, {f[0]}));' for f in s._fields_]
+            lines.append('puts("");')
+        with tempfile.TemporaryDirectory() as folder:
+            source = Path(folder) / "layout.c"
+            source.write_text("#include <stdio.h>\n#include \"moebius/moebius.h\"\nint main(void) {" + "\n".join(lines) + "return 0;}\n")
+            program = Path(folder) / "layout"
+            subprocess.run([compiler, "-I", str(ROOT / "include"), str(source), "-o", str(program)], check=True)
+            said = subprocess.run([str(program)], capture_output=True, text=True, check=True).stdout.splitlines()
+        for s, line in zip(structs, said):
+            self.assertEqual(line.split(), [s.__name__, str(ctypes.sizeof(s)), *[str(getattr(s, f[0]).offset) for f in s._fields_]])
+
+    def test_the_readmes_block_runs(self):
+        for page in ("README.md", "docs/python.md"):
+            blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), flags=re.S)
+            self.assertTrue(blocks, page)
+            for block in blocks:
+                run = self.run_python(block)
+                self.assertEqual(run.returncode, 0, f"{page}: {block}\n{run.stderr}")
+                self.assertTrue(run.stdout.strip(), block)
+
+
+if __name__ == "__main__":
+    unittest.main()
