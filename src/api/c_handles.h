@@ -67,8 +67,8 @@ template <typename To, typename Enum>
 To enum_of(const Enum& e, int count, const char* what) {
   const int number = number_of(e);
   if (number < 0 || number >= count)
-    bad_argument(std::string(what) + " is " + std::to_string(number) + "; expected 0 to " +
-                     std::to_string(count - 1),
+    bad_argument("unknown " + std::string(what) + " " + std::to_string(number) +
+                     "; expected 0 to " + std::to_string(count - 1),
                  what);
   return static_cast<To>(number);
 }

@@ -32,3 +32,10 @@ test -f "$prefix/share/moebius/models/moebius-tiny-w4a8/config.json"
 for file in man/man1/moebius.1 bash-completion/completions/moebius zsh/site-functions/_moebius; do
   test -s "$prefix/share/$file" || { echo "share/$file was not installed"; exit 1; }
 done
+# So did the licence, the documents, and examples that build from what is installed.
+doc=$prefix/share/doc/moebius
+for file in LICENSE README.md docs/api.md; do
+  test -s "$doc/$file" || { echo "share/doc/moebius/$file was not installed"; exit 1; }
+done
+"$cxx" -std=c++20 "$doc/examples/generate.cpp" $(pkg-config --cflags --libs --static moebius) -o "$work/generate"
+"$work/generate" "$prefix/share/moebius/models/moebius-tiny-w4a8" "It was a dark"
