@@ -171,20 +171,23 @@ def streamed(server, body):
 
 
 def part_speed(tool, o):
-    """One round is a run through HTTP and one through the bare step loop; the median of the ratios counts."""
+    """One round is a run through HTTP and one through the bare step loop with the same requests at the same times (which prompt
+    tokens share a step depends on them); the median of the ratios counts."""
     prompt, new, ok = 128, o.new, True
     for count in o.streams:
         ratios, others, client = [], [], []
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as trace, Server(tool, "--parallel", "32", "--ctx", "8192" if Server.model else "0", "--sse-ping", "0") as server:
-            trace.write(f"0,{prompt},{new}\n" * count)
-            trace.flush()
             for round in range(o.rounds):
                 if o.idle:
                     held = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(o.idle)]
                 before, used = server.threads(), time.process_time()
                 streams = Streams(server.port)
+                trace.seek(0)
+                trace.truncate()
                 for i in range(count):
                     streams.add(i, {"prompt": tokens(prompt, 1000 * round + i), "max_tokens": new, "ignore_eos": True, "temperature": 0})
+                    trace.write(f"{time.monotonic() - streams.begin:.6f},{prompt},{new}\n")
+                trace.flush()
                 streams.finish()
                 seconds = time.monotonic() - streams.begin
                 client.append((time.process_time() - used) / seconds)
