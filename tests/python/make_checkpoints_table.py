@@ -210,7 +210,6 @@ CASES = [
                                                    "mellum", "granitemoeswa", "cohere2moe", "laguna")
       for name, schemes in (("w4a16-g32", one(lambda: w(4, 32))), ("fp8-dynamic", pre("FP8_DYNAMIC")))],
     *[x(f"{m}-w4a16-g16", one(lambda: w(4, 16)), m) for m in ("glm4moelite", "solaropen", "dots1", "exaonemoe", "hunyuanmoe")],
-    *[x(f"{m}-fp8-dynamic", pre("FP8_DYNAMIC"), m) for m in ("glm4moelite", "solaropen", "dots1", "exaonemoe", "hunyuanmoe",
-                                                             "hyv3", "granitemoeshared")],
+    *[x(f"{m}-fp8-dynamic", pre("FP8_DYNAMIC"), m) for m in ("glm4moelite", "solaropen", "dots1", "exaonemoe", "hunyuanmoe", "granitemoeshared")],
     x("mistral-w4a8-g32", one(lambda: w(4, 32), a8, PACK), "mistral"),
 ]
