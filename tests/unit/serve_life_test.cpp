@@ -416,23 +416,12 @@ TEST(ServeLife, DrainHasAnEnd) {
 }
 
 TEST(ServeLife, LoadingIsSaid) {
-  ServerOptions options;
-  options.port = 0;
-  ApiServer server(options);
-  const uint16_t port = server.listen();
-  std::thread thread([&] { server.run(); });
-  const auto ask = [&](const std::string& bytes) {
-    Client client(port);
-    client.send(bytes);
-    return client.read();
-  };
-  EXPECT_EQ(ask(test::get("/health")).status, 503);
-  EXPECT_EQ(ask(test::get("/live")).status, 200);
-  EXPECT_EQ(ask(test::get("/metrics")).status, 200);
-  EXPECT_EQ(ask(test::get("/")).status, 200);
-  EXPECT_EQ(ask(test::post("/v1/completions", "{}")).fields.at("retry-after"), "5");
-  server.shut_down();
-  thread.join();
+  const test::LoadingServer server;
+  EXPECT_EQ(server.ask(test::get("/health")).status, 503);
+  EXPECT_EQ(server.ask(test::get("/live")).status, 200);
+  EXPECT_EQ(server.ask(test::get("/metrics")).status, 200);
+  EXPECT_EQ(server.ask(test::get("/")).status, 200);
+  EXPECT_EQ(server.ask(test::post("/v1/completions", "{}")).fields.at("retry-after"), "5");
 }
 
 }  // namespace

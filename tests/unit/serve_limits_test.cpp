@@ -205,34 +205,24 @@ TEST(ServeLimits, SaltsAreOfTheKeyAndTheRequest) {
 
 // While the model loads, everyone can read how far it is.
 TEST(ServeLimits, LoadingHasAShare) {
-  ServerOptions options;
-  options.port = 0;
-  ApiServer server(options);
-  const uint16_t port = server.listen();
-  std::thread thread([&] { server.run(); });
-  const auto ask = [&](const std::string& bytes) {
-    Client client(port);
-    client.send(bytes);
-    return client.read();
-  };
+  const test::LoadingServer server;
   for (const double share : {0.0, 0.425, 1.0}) {
-    server.loading(share);
+    server.server->loading(share);
     const std::string words =
         fmt::format("the model is being loaded: {} %", static_cast<int>(100 * share));
     for (const std::string& bytes :
          {test::get("/health"), test::get("/v1/models"), test::post("/v1/completions", "{}")}) {
-      const Response r = ask(bytes);
+      const Response r = server.ask(bytes);
       EXPECT_EQ(r.status, 503);
       EXPECT_EQ(r.fields.at("retry-after"), "5");
       EXPECT_EQ(r.json().find("error")->find("message")->as_string(), words);
     }
-    EXPECT_EQ(ask(test::get("/live")).status, 200);
-    EXPECT_EQ(ask(test::get("/api/state")).json().find("load_ratio")->as_double(), share);
-    EXPECT_NE(ask(test::get("/metrics")).body.find(fmt::format("\nmoebius_load_ratio {}\n", share)),
+    EXPECT_EQ(server.ask(test::get("/live")).status, 200);
+    EXPECT_EQ(server.ask(test::get("/api/state")).json().find("load_ratio")->as_double(), share);
+    EXPECT_NE(server.ask(test::get("/metrics"))
+                  .body.find(fmt::format("\nmoebius_load_ratio {}\n", share)),
               std::string::npos);
   }
-  server.stop();
-  thread.join();
 }
 
 }  // namespace

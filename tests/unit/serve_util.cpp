@@ -49,11 +49,17 @@ int FakeServer::join() {
   return status_;
 }
 
-Response FakeServer::ask(const std::string& bytes) const {
+namespace {
+
+Response ask_at(uint16_t port, const std::string& bytes) {
   Client client(port);
   client.send(bytes);
   return client.read();
 }
+
+}  // namespace
+
+Response FakeServer::ask(const std::string& bytes) const { return ask_at(port, bytes); }
 
 Response FakeServer::chat(const std::string& fields) const {
   return ask(post("/v1/chat/completions",
@@ -71,5 +77,20 @@ std::string FakeServer::metric(const std::string& line) const {
   if (at == std::string::npos) return "";
   return text.substr(at + key.size(), text.find('\n', at + 1) - at - key.size());
 }
+
+LoadingServer::LoadingServer() {
+  ServerOptions options;
+  options.port = 0;
+  server = std::make_unique<ApiServer>(options);
+  port = server->listen();
+  thread_ = std::thread([this] { server->run(); });
+}
+
+LoadingServer::~LoadingServer() {
+  server->shut_down();
+  thread_.join();
+}
+
+Response LoadingServer::ask(const std::string& bytes) const { return ask_at(port, bytes); }
 
 }  // namespace moebius::test

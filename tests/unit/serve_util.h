@@ -32,6 +32,18 @@ struct FakeServer {
   int status_ = -1;
 };
 
+// A server whose model is not there yet.
+struct LoadingServer {
+  LoadingServer();
+  ~LoadingServer();
+  Response ask(const std::string& bytes) const;
+  std::unique_ptr<ApiServer> server;
+  uint16_t port = 0;
+
+ private:
+  std::thread thread_;
+};
+
 const Tokenizer& bundled_tokenizer();
 const ChatTemplates& bundled_templates();
 
