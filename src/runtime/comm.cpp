@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+// Exchanges of several ranks, made of messages between two, so that every transport has all of them
+// and a wait that fails knows which rank is silent. All go straight: with the few ranks that share a
+// model a tree saves nothing.
+//
+// A tag of the transport holds the communicator (6 bits), whether the message belongs to an exchange
+// of all ranks, then the user's tag, or the kind of the exchange and its number: ranks that are out of
+// step wait for ever, that is until the deadline, and never take the wrong bytes.
+#include "runtime/comm.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <thread>
+#include <utility>
+
+#include "base/error.h"
+#include "runtime/loss_meter.h"
+#include "runtime/transport.h"
+
+namespace moebius {
+namespace {
+
+constexpr int kContexts = Transport::kTags / (2 * Comm::kUserTags);
+constexpr int kSequences = 32;
+
+constexpr int64_t kSpinTime = 50'000, kYieldTime = 5'000'000;          // ns since the wait began
+constexpr int64_t kShortestSleep = 50'000, kLongestSleep = 1'000'000;  // ns
+
+float larger(float a, float b) {
+  if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<float>::infinity();
+  return std::max(a, b);
+}
+
+char* at(void* p, size_t offset) { return static_cast<char*>(p) + offset; }
+const char* at(const void* p, size_t offset) { return static_cast<const char*>(p) + offset; }
+
+void copy_own(void* to, const void* from, size_t bytes) {
+  if (bytes > 0 && to != from) std::memcpy(to, from, bytes);
+}
+
+std::vector<size_t> offsets_of(std::span<const size_t> bytes) {
+  std::vector<size_t> offsets(bytes.size());
+  for (size_t i = 1; i < bytes.size(); ++i) offsets[i] = offsets[i - 1] + bytes[i - 1];
+  return offsets;
+}
+
+}  // namespace
+
+enum class Comm::Kind : int { kMessage, kBroadcast, kGather, kAllToAll, kMax };
+
+// What all parts of a communicator share.
+struct Comm::World {
+  std::unique_ptr<Transport> transport;
+  double timeout = 30;
+  uint64_t step = 0;
+  bool spin = true;
+  int next_context = 1;
+  CommCounters counters;
+};
+
+struct CommRequest::State {
+  struct Part {
+    int peer;  // rank of the world
+    std::unique_ptr<Transfer> transfer;
+  };
+  int tag = 0;
+  // A maximum: what this rank and the others gave, and where the result goes. Declared before the
+  // parts, which hold on to them.
+  std::vector<float> mine, others;
+  float* values = nullptr;
+  std::vector<Part> parts;  // those not finished
+};
+
+CommRequest::~CommRequest() = default;
+CommRequest::CommRequest(CommRequest&&) noexcept = default;
+CommRequest& CommRequest::operator=(CommRequest&&) noexcept = default;
+
+Comm::Comm(std::unique_ptr<Transport> transport)
+    : world_(std::make_shared<World>()), rank_(transport->rank()), context_(0) {
+  for (int r = 0; r < transport->size(); ++r) members_.push_back(r);
+  world_->counters.received.resize(members_.size());
+  world_->transport = std::move(transport);
+}
+
+Comm::Comm(std::shared_ptr<World> world, std::vector<int> members, int rank, int context)
+    : world_(std::move(world)), members_(std::move(members)), rank_(rank), context_(context) {}
+
+Comm::~Comm() = default;
+
+const std::string& Comm::host(int rank) const { return world_->transport->host(world_rank(rank)); }
+
+int Comm::world_rank(int rank) const {
+  check_rank(rank, "rank");
+  return members_[static_cast<size_t>(rank)];
+}
+
+void Comm::check_rank(int rank, const char* role) const {
+  if (rank < 0 || rank >= size()) fail("{} {} of a communicator of {} ranks", role, rank, size());
+}
+
+std::unique_ptr<Comm> Comm::split(int color, int key) {
+  struct Choice {
+    int color, key, next_context;
+  };
+  const Choice mine{color, key, world_->next_context};
+  std::vector<Choice> all(members_.size());
+  const std::vector<size_t> bytes(members_.size(), sizeof(Choice));
+  wait(start_all_gather(&mine, all.data(), bytes), "split of the communicator");
+  int context = 0;
+  std::vector<int> order;  // ranks of this communicator
+  for (int r = 0; r < size(); ++r) {
+    const Choice& c = all[static_cast<size_t>(r)];
+    context = std::max(context, c.next_context);
+    if (c.color == color) order.push_back(r);
+  }
+  if (context >= kContexts) fail("a communicator was split more than {} times", kContexts - 1);
+  world_->next_context = context + 1;
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
+    return all[static_cast<size_t>(a)].key < all[static_cast<size_t>(b)].key;
+  });
+  const auto place = std::find(order.begin(), order.end(), rank_) - order.begin();
+  for (int& r : order) r = world_rank(r);
+  return std::unique_ptr<Comm>(
+      new Comm(world_, std::move(order), static_cast<int>(place), context));
+}
+
+CommRequest Comm::begin(Kind kind, int user_tag) {
+  const bool of_all = kind != Kind::kMessage;
+  if (of_all) sequence_ = (sequence_ + 1) % kSequences;
+  const int low = of_all ? static_cast<int>(kind) * kSequences + sequence_ : user_tag;
+  CommRequest r;
+  r.state_ = std::make_unique<CommRequest::State>();
+  r.state_->tag = (context_ * 2 + (of_all ? 1 : 0)) * kUserTags + low;
+  ++world_->counters.exchanges;
+  return r;
+}
+
+void Comm::add_send(CommRequest& r, int to, const void* p, size_t bytes) {
+  Transport& t = *world_->transport;
+  const int peer = members_[static_cast<size_t>(to)];
+  for (size_t done = 0; done < bytes;) {
+    const size_t piece = std::min(bytes - done, t.largest_message());
+    r.state_->parts.push_back({peer, t.send(peer, r.state_->tag, at(p, done), piece)});
+    done += piece;
+  }
+}
+
+void Comm::add_receive(CommRequest& r, int from, void* p, size_t bytes) {
+  Transport& t = *world_->transport;
+  const int peer = members_[static_cast<size_t>(from)];
+  for (size_t done = 0; done < bytes;) {
+    const size_t piece = std::min(bytes - done, t.largest_message());
+    r.state_->parts.push_back({peer, t.receive(peer, r.state_->tag, at(p, done), piece)});
+    done += piece;
+  }
+  world_->counters.received[static_cast<size_t>(peer)] += bytes;
+}
+
+CommRequest Comm::start_broadcast(void* p, size_t bytes, int root) {
+  check_rank(root, "root");
+  if (size() == 1) return {};
+  CommRequest r = begin(Kind::kBroadcast);
+  if (rank_ != root) {
+    add_receive(r, root, p, bytes);
+    return r;
+  }
+  for (int step = 1; step < size(); ++step) add_send(r, (rank_ + step) % size(), p, bytes);
+  return r;
+}
+
+CommRequest Comm::start_all_gather(const void* mine, void* all, std::span<const size_t> bytes) {
+  check_sizes(bytes);
+  const std::vector<size_t> offsets = offsets_of(bytes);
+  const auto self = static_cast<size_t>(rank_);
+  copy_own(at(all, offsets[self]), mine, bytes[self]);
+  if (size() == 1) return {};
+  CommRequest r = begin(Kind::kGather);
+  for (int step = 1; step < size(); ++step) {
+    const auto from = static_cast<size_t>((rank_ + size() - step) % size());
+    add_receive(r, static_cast<int>(from), at(all, offsets[from]), bytes[from]);
+  }
+  for (int step = 1; step < size(); ++step) add_send(r, (rank_ + step) % size(), mine, bytes[self]);
+  return r;
+}
+
+CommRequest Comm::start_all_to_all(const void* send, std::span<const size_t> send_bytes,
+                                   void* receive, std::span<const size_t> receive_bytes) {
+  check_sizes(send_bytes), check_sizes(receive_bytes);
+  const std::vector<size_t> out = offsets_of(send_bytes), in = offsets_of(receive_bytes);
+  const auto self = static_cast<size_t>(rank_);
+  if (send_bytes[self] != receive_bytes[self])
+    fail("rank {} sends itself {} bytes and expects {}", rank_, send_bytes[self],
+         receive_bytes[self]);
+  copy_own(at(receive, in[self]), at(send, out[self]), send_bytes[self]);
+  if (size() == 1) return {};
+  CommRequest r = begin(Kind::kAllToAll);
+  for (int step = 1; step < size(); ++step) {
+    const auto from = static_cast<size_t>((rank_ + size() - step) % size());
+    add_receive(r, static_cast<int>(from), at(receive, in[from]), receive_bytes[from]);
+  }
+  for (int step = 1; step < size(); ++step) {
+    const auto to = static_cast<size_t>((rank_ + step) % size());
+    add_send(r, static_cast<int>(to), at(send, out[to]), send_bytes[to]);
+  }
+  return r;
+}
+
+CommRequest Comm::start_max(float* values, size_t count) {
+  for (size_t i = 0; i < count; ++i) values[i] = larger(values[i], values[i]);
+  if (size() == 1) return {};
+  CommRequest r = begin(Kind::kMax);
+  CommRequest::State& s = *r.state_;
+  s.mine.assign(values, values + count);
+  s.others.resize(count * (members_.size() - 1));
+  s.values = values;
+  const size_t bytes = count * sizeof(float);
+  for (int step = 1; step < size(); ++step)
+    add_receive(r, (rank_ + size() - step) % size(),
+                s.others.data() + static_cast<size_t>(step - 1) * count, bytes);
+  for (int step = 1; step < size(); ++step)
+    add_send(r, (rank_ + step) % size(), s.mine.data(), bytes);
+  return r;
+}
+
+CommRequest Comm::start_send(int to, int tag, const void* p, size_t bytes) {
+  check_message(to, tag);
+  CommRequest r = begin(Kind::kMessage, tag);
+  add_send(r, to, p, bytes);
+  return r;
+}
+
+CommRequest Comm::start_receive(int from, int tag, void* p, size_t bytes) {
+  check_message(from, tag);
+  CommRequest r = begin(Kind::kMessage, tag);
+  add_receive(r, from, p, bytes);
+  return r;
+}
+
+void Comm::check_message(int peer, int tag) const {
+  check_rank(peer, "message with rank");
+  if (peer == rank_) fail("rank {} talks to itself", rank_);
+  if (tag < 0 || tag >= kUserTags)
+    fail("tag {} of a message, expected 0 to {}", tag, kUserTags - 1);
+}
+
+void Comm::check_sizes(std::span<const size_t> bytes) const {
+  if (bytes.size() != members_.size())
+    fail("an exchange of {} ranks was given {} lengths", size(), bytes.size());
+}
+
+bool Comm::test(CommRequest& request) {
+  if (request.done()) return true;
+  CommRequest::State& s = *request.state_;
+  std::erase_if(s.parts, [](const auto& part) { return part.transfer->test(); });
+  if (!s.parts.empty()) return false;
+  const size_t count = s.mine.size();
+  for (size_t i = 0; i < s.others.size(); ++i)
+    s.values[i % count] = larger(s.values[i % count], s.others[i]);
+  request.state_.reset();
+  return true;
+}
+
+// Test; spin; yield; sleep, longer and longer. A blocking call would take a core while nothing
+// happens, and would never come back from a rank that is gone.
+void Comm::wait(CommRequest& request, CommPhase phase) {
+  if (test(request)) return;
+  const int64_t start = now_ns();
+  const auto deadline = static_cast<int64_t>(world_->timeout * 1e9);
+  int64_t sleep = kShortestSleep, waited = 0;
+  while (!test(request)) {
+    waited = now_ns() - start;
+    if (waited > deadline) give_up(request, phase);
+    if (world_->spin && waited < kSpinTime) continue;
+    if (waited < kYieldTime) {
+      std::this_thread::yield();
+      continue;
+    }
+    std::this_thread::sleep_for(std::chrono::nanoseconds(sleep));
+    sleep = std::min(sleep + sleep / 4, kLongestSleep);
+  }
+  world_->counters.wait_seconds += static_cast<double>(now_ns() - start) * 1e-9;
+}
+
+void Comm::give_up(const CommRequest& request, const CommPhase& phase) const {
+  const int silent = request.state_->parts.front().peer;
+  const std::string layer = phase.layer < 0 ? "" : fmt::format(", layer {}", phase.layer);
+  throw CommError(
+      fmt::format("rank {} ({}) was silent for {:.3g} s: step {}{}, {}, seen by rank {}", silent,
+                  world_->transport->host(silent), world_->timeout, world_->step, layer, phase.what,
+                  world_->transport->rank()),
+      silent);
+}
+
+void Comm::barrier(CommPhase phase) {
+  char mine = 0;
+  std::vector<char> all(members_.size());
+  wait(start_all_gather(&mine, all.data(), std::vector<size_t>(members_.size(), 1)), phase);
+}
+
+void Comm::poll() {
+  if (size() > 1) world_->transport->poll();
+}
+
+void Comm::abort(const std::string& text) {
+  world_->transport->abort(text);
+  throw CommError(text, world_->transport->rank());
+}
+
+void Comm::set_timeout(double seconds) { world_->timeout = seconds; }
+double Comm::timeout() const noexcept { return world_->timeout; }
+void Comm::set_step(uint64_t serial) { world_->step = serial; }
+void Comm::set_spin(bool spin) { world_->spin = spin; }
+const CommCounters& Comm::counters() const noexcept { return world_->counters; }
+
+}  // namespace moebius
