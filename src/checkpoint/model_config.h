@@ -28,7 +28,8 @@ struct ModelConfig {
   std::string family;        // registry key, or "" when unknown
   std::string dtype;         // "bfloat16", ...
   int64_t layers = 0, hidden = 0, intermediate = 0,
-          vocab = 0;  // intermediate: width of dense MLP layers
+          vocab = 0;        // intermediate: width of dense MLP layers
+  int64_t wide_layers = 0;  // the last ones, whose dense MLPs are twice as wide (Gemma-4)
   int64_t heads = 0, kv_heads = 0, head_dim = 0;
   int64_t experts = 0, top_k = 0, moe_intermediate = 0, shared_experts = 0, shared_intermediate = 0;
   int64_t max_positions = 0;
@@ -46,6 +47,10 @@ struct ModelConfig {
   Json text;  // the object that holds the text model's fields (raw, or raw.text_config)
 
   Stated stated;
+
+  int64_t dense_width(int layer) const {
+    return layer >= 0 && layer >= layers - wide_layers ? 2 * intermediate : intermediate;
+  }
 
   static ModelConfig parse(Json config, const std::string& path, std::vector<std::string>& warnings,
                            const Stated& stated = {});

@@ -194,7 +194,8 @@ class Mapper {
     if (lenient(family_) && m.module.kind == ModuleKind::kLinear && !tensors[Role::kWeight] &&
         !tensors[Role::kWeightPacked] && tensors[Role::kBias])
       m.module.kind = ModuleKind::kOther;  // a bias alone
-    const ExpectedShape e = expected_shape(config_, family_, m.part, m.path, m.module.projection);
+    const ExpectedShape e =
+        expected_shape(config_, family_, m.part, m.path, m.module.projection, m.module.layer);
     m.N = e.N;
     m.K = e.K;
     if (has_matrix(m.module)) return;

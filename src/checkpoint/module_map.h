@@ -77,7 +77,7 @@ struct ExpectedShape {
   uint64_t N = 0, K = 0;
 };
 ExpectedShape expected_shape(const ModelConfig& config, const Family* family, Part part,
-                             std::string_view path, Projection projection);
+                             std::string_view path, Projection projection, int layer = -1);
 
 // All experts of a block in one tensor per stem: what map_modules collects and expand_fused turns
 // into modules.

@@ -37,7 +37,7 @@ ExpectedShape attention_shape(const ModelConfig& c, const Family& family, std::s
 }  // namespace
 
 ExpectedShape expected_shape(const ModelConfig& c, const Family* family, Part part,
-                             std::string_view path, Projection projection) {
+                             std::string_view path, Projection projection, int layer) {
   const uint64_t H = u(c.hidden);
   if (family == nullptr && (part == Part::kExpert || part == Part::kFusedExperts))
     return mlp_shape(H, u(c.moe_intermediate), projection);
@@ -49,7 +49,7 @@ ExpectedShape expected_shape(const ModelConfig& c, const Family* family, Part pa
     case Part::kFinalNorm:
       return {H, 0};
     case Part::kDenseMlp:
-      return mlp_shape(H, u(c.intermediate), projection);
+      return mlp_shape(H, u(c.dense_width(layer)), projection);
     case Part::kRouter:
       return {u(c.experts), H};
     case Part::kSharedExpert:

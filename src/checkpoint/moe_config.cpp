@@ -182,6 +182,7 @@ void read_scored_router(RouterSpec& r, const ConfigFields& f, RoutingRule rule,
     case RoutingRule::kSigmoidBias:
       biased(r, f, scoring_of(f, "sigmoid"), family->renormalize_epsilon);
       r.renormalize = f.boolean({"norm_topk_prob"}).value_or(true);
+      r.logit_cap = std::max(0.0f, as_float(f, {"moe_router_logit_softcapping"}, 0.0f));
       break;
     case RoutingRule::kSigmoid:
       r.scoring = Scoring::kSigmoid;
@@ -355,6 +356,8 @@ void parse_moe(ModelConfig& c, const ConfigFields& f, const Family* family,
       c.intermediate =
           f.integer_or({"intermediate_size", "ffn_hidden_size", "n_inner"}, 0, 1, kMaxMoeSize);
   }
+  if (f.boolean({"use_double_wide_mlp"}).value_or(false))
+    c.wide_layers = f.integer_or({"num_kv_shared_layers"}, 0, 0, c.layers - 1);
   if (dense_family && c.intermediate == 0) f.require({"intermediate_size"}, 1, kMaxMoeSize);
   read_activation(c, f, family);
   if (c.experts == 0) {

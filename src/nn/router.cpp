@@ -186,6 +186,8 @@ Router::Router(const RouterSpec& spec) : spec_(spec) {
       (n % spec.groups != 0 || spec.top_k % spec.groups != 0))
     fail("router: {} experts and top_k {} do not divide evenly into {} groups", n, spec.top_k,
          spec.groups);
+  if (!is_finite(spec.logit_cap) || spec.logit_cap < 0)
+    fail("router: the cap of logits is {}; expected 0 or more", spec.logit_cap);
   if (!is_finite(spec.scaling)) fail("router: scaling factor is {}", spec.scaling);
   if (!(spec.renormalize_epsilon >= 0))
     fail("router: renormalization epsilon is {}", spec.renormalize_epsilon);
@@ -267,6 +269,12 @@ void Router::route_row(const RouterInput& in, size_t t, const RouterOutput& out,
   int32_t* ids = out.ids + t * slots();
   float* weights = out.weights + t * slots();
   const float* logits = in.logits + t * n;
+  if (spec_.logit_cap > 0.0f) {
+    float* capped = scratch + 2 * n + 2 * spec_.groups;
+    for (size_t i = 0; i < n; ++i)
+      capped[i] = spec_.logit_cap * tanh_f32(logits[i] / spec_.logit_cap);
+    logits = capped;
+  }
   switch (spec_.method) {
     case RouterMethod::kTopK:
     case RouterMethod::kGroupEqual:
@@ -390,7 +398,8 @@ RoutingMethod routing_method_of(const RouterSpec& r) {
   if (r.method == RouterMethod::kSimulated) return RoutingMethod::kSimulated;
   if (r.scoring == Scoring::kSqrtSoftplus)
     return r.renormalize ? RoutingMethod::kDeepseekV4 : RoutingMethod::kUnspecified;
-  if (r.method != RouterMethod::kTopK || r.per_expert_scale) return RoutingMethod::kCustom;
+  if (r.method != RouterMethod::kTopK || r.per_expert_scale || r.logit_cap > 0)
+    return RoutingMethod::kCustom;
   if (r.softmax_after_topk) return RoutingMethod::kRenormalize;
   if (r.scoring == Scoring::kNone) return RoutingMethod::kTopK;
   if (r.has_bias) {

@@ -46,7 +46,9 @@ class Router {
   // One row of checked input. scratch: scratch_floats() of them.
   void route_row(const RouterInput& in, size_t t, const RouterOutput& out,
                  float* scratch) const noexcept;
-  size_t scratch_floats() const { return 2 * width() + 2 * spec_.groups; }
+  size_t scratch_floats() const {
+    return (spec_.logit_cap > 0 ? 3 : 2) * width() + 2 * spec_.groups;
+  }
 
  private:
   void select(const float* logits, const RouterInput& in, int32_t* ids, float* weights,

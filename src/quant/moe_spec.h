@@ -69,6 +69,7 @@ struct RouterSpec {
   bool group_score_top2 = false;      // group score: sum of the two best (with bias), else the best
   bool has_bias = false;              // correction bias, used for selection only
   float scaling = 1.0f;               // routed_scaling_factor
+  float logit_cap = 0.0f;             // logits are cap * tanh(logit / cap) first; 0: as they are
   bool weight_on_input = false;       // Llama-4
   bool per_expert_scale = false;      // Gemma-4
   float jitter_epsilon = 0.01f;       // sparse mixer

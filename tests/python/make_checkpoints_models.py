@@ -118,6 +118,11 @@ MODELS = {
                                         layer_types=["sliding_attention", "full_attention"] * 2, hidden_size_per_layer_input=0,
                                         enable_moe_block=True, num_experts=4, top_k_experts=2, moe_intermediate_size=32,
                                         final_logit_softcapping=0.5, tie_word_embeddings=True)),
+    # the dense MLPs of the layers that take keys and values are twice as wide
+    "gemma4wide": ("Gemma4TextConfig", dict(TINY, vocab_size=16, num_key_value_heads=1, head_dim=16, global_head_dim=16, num_kv_shared_layers=1,
+                                            use_double_wide_mlp=True, sliding_window=8, layer_types=["full_attention"] * 2,
+                                            hidden_size_per_layer_input=0, enable_moe_block=True, num_experts=4, top_k_experts=2,
+                                            moe_intermediate_size=16, tie_word_embeddings=True)),
     "mistral4": ("Mistral4Config", dict(TINY_MLA, rope_parameters=dict(YARN, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.1,
                                                                        original_max_position_embeddings=4))),
     "deepseekv32": ("DeepseekV32Config", SPARSE),
@@ -191,7 +196,7 @@ def randomize(model, key):
         elif ".gate.weight" in name or "router" in name:
             p.data = 0.4 * r
         elif "embed" in name and "norm" not in name:    # a tied head would only repeat a large one
-            p.data = 0.05 * r if key == "gemma4" else r
+            p.data = 0.05 * r if key.startswith("gemma4") else r
         else:
             rows = torch.rand(p.shape[:-1] + (1,), generator=g)
             p.data = (r + (rows - 0.5)) * (0.05 + 0.2 * rows)

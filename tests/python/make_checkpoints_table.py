@@ -179,7 +179,7 @@ CASES = [
        "llama4", "phimoe", "qwen3", "llama", "mistral", "qwen3next", "qwen35moe", "nemotronh", "granitehybrid", "lfm2moe", "kimilinear",
        "minimax",
        "glm4moelite", "solaropen", "dots1", "ernie45moe", "exaonemoe", "hunyuanmoe", "hyv3", "granitemoeshared", "ariatext",
-       "gemma4", "mistral4", "deepseekv32", "glmmoedsa", "mimov2flash", "flexolmo", "afmoe", "mellum", "granitemoeswa",
+       "gemma4", "gemma4wide", "mistral4", "deepseekv32", "glmmoedsa", "mimov2flash", "flexolmo", "afmoe", "mellum", "granitemoeswa",
        "cohere2moe", "laguna")],
     # --- families, quantized
     x("olmoe-fp8-static", pre("FP8"), "olmoe", calibrate=True),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What rotations and windows mean in each family: tests/golden/variants.json.
+"""What rotations, windows and caps mean in each family: tests/golden/variants.json.
 
     env/bin/python tests/python/make_variants.py
 
@@ -51,6 +51,8 @@ VARIANTS = [
     ("llama-dense", rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=32)),
     ("mistral-dense", rope(rope_type="llama3", factor=8.0, original_max_position_embeddings=32, low_freq_factor=1.0,
                            high_freq_factor=4.0)),
+    # router logits held between -cap and cap
+    *[("laguna-dense", {"moe_router_logit_softcapping": cap}) for cap in (0.25, 2.0)],
 ]
 
 

@@ -266,6 +266,20 @@ TEST(Router, DegenerateGroupsFallBackToPlainSelection) {
   }
 }
 
+// A cap changes the weights of large logits, never their order.
+TEST(Router, CapsLogits) {
+  RouterSpec spec = method(8, 8, 2);
+  const Routed plain = route(spec, kLogits);
+  spec.logit_cap = 1.5f;
+  const Routed capped = route(spec, kLogits);
+  EXPECT_EQ(capped.ids, plain.ids);
+  const auto weight = [](double x) { return 1 / (1 + std::exp(-1.5 * std::tanh(x / 1.5))); };
+  expect_near(capped.weights, {static_cast<float>(weight(2)), static_cast<float>(weight(1.5))});
+  EXPECT_EQ(routing_method_of(spec), RoutingMethod::kCustom);
+  spec.logit_cap = -1.0f;
+  EXPECT_THROW(Router{spec}, Error);
+}
+
 TEST(Router, RefusesImpossibleSpecs) {
   EXPECT_THROW(Router(method(0, 0, 1)), Error);
   EXPECT_THROW(Router(method(0, 8, 0)), Error);

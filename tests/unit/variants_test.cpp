@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rotations and windows mean what each family's configuration class in transformers says, present
+// Rotations, windows and caps mean what each family's configuration class in transformers says, present
 // or absent (tests/golden/variants.json, by tests/python/make_variants.py).
 #include <gtest/gtest.h>
 

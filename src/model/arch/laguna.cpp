@@ -9,9 +9,6 @@ namespace moebius {
 DecoderSpec laguna_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
   DecoderSpec s = common_spec(config, static_cast<size_t>(config.head_dim));
-  if (const double cap = f.number({"moe_router_logit_softcapping"}).value_or(0); cap > 0)
-    fail("{}: is {}; caps of router logits cannot be run yet",
-         f.label("moe_router_logit_softcapping"), cap);
   s.qk_norm = QkNorm::kHead;
   s.gate_proj = "self_attn.g_proj", s.gate_softplus = true;
   const Json* gating = config.text.find("gating");
