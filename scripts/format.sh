@@ -6,5 +6,5 @@ cd -- "$(dirname -- "$(readlink -f -- "$0")")/.."
 tool=clang-format-14
 command -v $tool >/dev/null || tool=clang-format
 folders=""
-for folder in src include tests bench; do [ ! -d "$folder" ] || folders="$folders $folder"; done
+for folder in src include plugins tests bench; do [ ! -d "$folder" ] || folders="$folders $folder"; done
 find $folders \( -name '*.cpp' -o -name '*.h' -o -name '*.c' \) -print0 | xargs -0 -r "$tool" -i

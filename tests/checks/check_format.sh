@@ -14,7 +14,7 @@ if [ -z "$tool" ]; then
 fi
 cd "$root" || exit 1
 folders=""
-for folder in src include tests bench; do [ ! -d "$folder" ] || folders="$folders $folder"; done
+for folder in src include plugins tests bench; do [ ! -d "$folder" ] || folders="$folders $folder"; done
 find $folders \( -name '*.cpp' -o -name '*.h' -o -name '*.c' \) -print0 |
   xargs -0 -r "$tool" --dry-run --Werror 2>&1 | grep -E '^[^ ].*(error|warning):' | cut -d: -f1 | sort | uniq -c |
   awk '{ print $2 ": " $1 " places differ from clang-format"; bad = 1 } END { exit bad }'

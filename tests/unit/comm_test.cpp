@@ -5,32 +5,22 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <limits>
-#include <numeric>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "base/random.h"
 #include "runtime/comm_threads.h"
+#include "unit/comm_cases.h"
 
 namespace moebius {
 namespace {
 
+using test::expect_everything;
+using test::expect_parts;
+using test::index_of;
+
 const int kSizes[] = {1, 2, 3, 4, 8};
-
-size_t index_of(int rank) { return static_cast<size_t>(rank); }
-
-// Bytes that tell who sent them to whom, and which.
-char byte_of(int from, int to, size_t i) {
-  return static_cast<char>(from * 31 + to * 7 + static_cast<int>(i % 101));
-}
-std::vector<char> text_of(int from, int to, size_t bytes) {
-  std::vector<char> text(bytes);
-  for (size_t i = 0; i < bytes; ++i) text[i] = byte_of(from, to, i);
-  return text;
-}
 
 // What run_thread_ranks throws; rank() of a CommError goes to *rank.
 std::string error_of(const ThreadRanks& options, FunctionRef<void(Comm&)> fn, int* rank = nullptr) {
@@ -43,87 +33,6 @@ std::string error_of(const ThreadRanks& options, FunctionRef<void(Comm&)> fn, in
     return e.what();
   }
   return "";
-}
-
-void expect_broadcast(Comm& comm) {
-  for (int root = 0; root < comm.size(); ++root) {
-    std::vector<char> data(1000);
-    if (comm.rank() == root) data = text_of(root, 0, data.size());
-    comm.wait(comm.start_broadcast(data.data(), data.size(), root), "broadcast");
-    EXPECT_EQ(data, text_of(root, 0, data.size()));
-  }
-}
-
-void expect_gather(Comm& comm, bool in_place) {
-  std::vector<size_t> bytes(index_of(comm.size()));
-  std::vector<char> expected;
-  size_t own = 0;
-  for (int r = 0; r < comm.size(); ++r) {
-    bytes[index_of(r)] = r == 1 ? 0 : 17 * index_of(r) + 3;
-    if (r == comm.rank()) own = expected.size();
-    const std::vector<char> text = text_of(r, 1, bytes[index_of(r)]);
-    expected.insert(expected.end(), text.begin(), text.end());
-  }
-  const std::vector<char> mine = text_of(comm.rank(), 1, bytes[index_of(comm.rank())]);
-  std::vector<char> all(expected.size(), 'x');
-  std::copy(mine.begin(), mine.end(), all.begin() + static_cast<std::ptrdiff_t>(own));
-  comm.wait(comm.start_all_gather(in_place ? all.data() + own : mine.data(), all.data(), bytes),
-            "gather");
-  EXPECT_EQ(all, expected);
-}
-
-void expect_all_to_all(Comm& comm) {
-  std::vector<size_t> out(index_of(comm.size())), in(out);
-  std::vector<char> sent, expected;
-  for (int r = 0; r < comm.size(); ++r) {
-    out[index_of(r)] = index_of(comm.rank() * 5 + r);
-    in[index_of(r)] = index_of(r * 5 + comm.rank());
-    const std::vector<char> there = text_of(comm.rank(), r, out[index_of(r)]);
-    const std::vector<char> here = text_of(r, comm.rank(), in[index_of(r)]);
-    sent.insert(sent.end(), there.begin(), there.end());
-    expected.insert(expected.end(), here.begin(), here.end());
-  }
-  std::vector<char> got(expected.size());
-  comm.wait(comm.start_all_to_all(sent.data(), out, got.data(), in), "exchange");
-  EXPECT_EQ(got, expected);
-}
-
-void expect_max(Comm& comm) {
-  const float infinity = std::numeric_limits<float>::infinity();
-  const auto r = static_cast<float>(comm.rank());
-  float values[4] = {r, 10 - r, comm.rank() == comm.size() - 1 ? std::nanf("") : 1, 0};
-  comm.wait(comm.start_max(values, 4), "maximum");
-  EXPECT_EQ(values[0], static_cast<float>(comm.size() - 1));
-  EXPECT_EQ(values[1], 10);
-  EXPECT_EQ(values[2], infinity);
-  EXPECT_EQ(values[3], 0);
-}
-
-// Round the ring, two tags that are received in the other order.
-void expect_messages(Comm& comm) {
-  if (comm.size() == 1) return;
-  const int to = (comm.rank() + 1) % comm.size(),
-            from = (comm.rank() + comm.size() - 1) % comm.size();
-  const std::vector<char> a = text_of(comm.rank(), to, 40), b = text_of(comm.rank(), to, 70);
-  std::vector<char> got_a(40), got_b(70);
-  CommRequest send_a = comm.start_send(to, 3, a.data(), a.size());
-  CommRequest send_b = comm.start_send(to, 255, b.data(), b.size());
-  comm.wait(comm.start_receive(from, 255, got_b.data(), got_b.size()), "b");
-  comm.wait(comm.start_receive(from, 3, got_a.data(), got_a.size()), "a");
-  comm.wait(send_a, "a");
-  comm.wait(send_b, "b");
-  EXPECT_EQ(got_a, text_of(from, comm.rank(), 40));
-  EXPECT_EQ(got_b, text_of(from, comm.rank(), 70));
-}
-
-void expect_everything(Comm& comm) {
-  expect_broadcast(comm);
-  expect_gather(comm, false);
-  expect_gather(comm, true);
-  expect_all_to_all(comm);
-  expect_max(comm);
-  expect_messages(comm);
-  comm.barrier("barrier");
 }
 
 TEST(Comm, EveryExchangeOnEverySize) {
@@ -150,36 +59,7 @@ TEST(Comm, OneRankIsAlone) {
 }
 
 TEST(Comm, PartsHaveTheirOwnRanksAndMessages) {
-  run_thread_ranks({.ranks = 6}, [](Comm& world) {
-    // 3 x 2: rows of two, columns of three in reversed order.
-    const int row = world.rank() / 2, column = world.rank() % 2;
-    const std::unique_ptr<Comm> across = world.split(row, 0);
-    const std::unique_ptr<Comm> down = world.split(column, -row);
-    ASSERT_EQ(across->size(), 2);
-    ASSERT_EQ(down->size(), 3);
-    EXPECT_EQ(across->rank(), column);
-    EXPECT_EQ(down->rank(), 2 - row);
-    EXPECT_EQ(across->world_rank(1), row * 2 + 1);
-    EXPECT_EQ(down->world_rank(0), 4 + column);
-    // Under way at the same time, waited for in another order.
-    std::vector<int> a(2), b(3), c(6);
-    const std::vector<size_t> bytes(6, sizeof(int));
-    const int mine = world.rank();
-    CommRequest ra = across->start_all_gather(&mine, a.data(), {bytes.data(), 2});
-    CommRequest rb = down->start_all_gather(&mine, b.data(), {bytes.data(), 3});
-    CommRequest rc = world.start_all_gather(&mine, c.data(), bytes);
-    world.wait(rc, "world");
-    down->wait(rb, "down");
-    across->wait(ra, "across");
-    EXPECT_EQ(a, (std::vector<int>{row * 2, row * 2 + 1}));
-    EXPECT_EQ(b, (std::vector<int>{4 + column, 2 + column, column}));
-    EXPECT_EQ(c, (std::vector<int>{0, 1, 2, 3, 4, 5}));
-    expect_everything(*across);
-    expect_everything(*down);
-    // Only one of the parts is cut again: numbers of communicators must still agree.
-    if (column == 0) expect_everything(*down->split(0, 0));
-    expect_everything(*world.split(0, 0));
-  });
+  run_thread_ranks({.ranks = 6}, [](Comm& world) { expect_parts(world, 2); });
 }
 
 TEST(Comm, ManyUnderWayInRandomOrder) {
