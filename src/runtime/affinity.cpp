@@ -29,6 +29,24 @@ AffinityMask AffinityMask::of(int cpu) noexcept {
   return mask;
 }
 
+AffinityMask AffinityMask::of(const std::vector<int>& cpus) noexcept {
+  AffinityMask mask;
+  for (const int cpu : cpus) {
+    const AffinityMask one = of(cpu);
+    for (size_t i = 0; i < one.bytes_; ++i)
+      mask.bits_[i] = static_cast<unsigned char>(mask.bits_[i] | one.bits_[i]);
+    if (one.bytes_ > mask.bytes_) mask.bytes_ = one.bytes_;
+  }
+  return mask;
+}
+
+AffinityMask AffinityMask::all() noexcept {
+  AffinityMask mask;
+  mask.bits_.fill(0xff);
+  mask.bytes_ = kBytes;
+  return mask;
+}
+
 bool AffinityMask::apply() const noexcept {
 #if defined(__linux__)
   return bytes_ > 0 && syscall(SYS_sched_setaffinity, 0, bytes_, bits_.data()) == 0;

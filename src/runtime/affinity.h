@@ -13,8 +13,11 @@ class AffinityMask {
   AffinityMask() = default;                  // unknown: applying it does nothing
   static AffinityMask current() noexcept;    // of the calling thread
   static AffinityMask of(int cpu) noexcept;  // that CPU alone
-  bool apply() const noexcept;               // to the calling thread; false when unknown or refused
-  std::vector<int> cpus() const;             // ascending; {} when unknown
+  static AffinityMask of(
+      const std::vector<int>& cpus) noexcept;  // these; unknown ones are left out
+  static AffinityMask all() noexcept;  // every CPU there may be; the system takes what it grants
+  bool apply() const noexcept;         // to the calling thread; false when unknown or refused
+  std::vector<int> cpus() const;       // ascending; {} when unknown
 
  private:
   static constexpr size_t kBytes =

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fuzz target: any bytes as a handshake of another rank. What decodes says the same again, and can be
+// judged beside itself and beside an empty one.
+#include <cstdint>
+#include <cstdlib>
+#include <span>
+
+#include "model/handshake.h"
+#include "moebius/error.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace moebius;
+  try {
+    const Handshake h = decode_handshake({data, size});
+    if (h.protocol == kRankProtocol && decode_handshake(encode(h)) != h) std::abort();
+    const Handshake list[] = {h, h, Handshake{}};
+    const auto host = [](size_t) { return std::string("host"); };
+    if (h.trouble.empty() && !refusal_of(std::span(list).first(2), host).empty()) std::abort();
+    (void)refusal_of(list, host);
+    (void)common_cpu(list);
+  } catch (const Error&) {
+  }
+  return 0;
+}
