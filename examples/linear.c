@@ -9,8 +9,8 @@ int main(int argc, char** argv) {
   if (argc != 3) return fprintf(stderr, "usage: linear FOLDER MODULE\n"), 2;
   moebius_folder* folder = moebius_folder_open(argv[1]);
   if (folder == NULL) return fprintf(stderr, "%s\n", moebius_last_error()), 1;
-  moebius_options options = {sizeof(moebius_options), 1, NULL, MOEBIUS_DECLARED, MOEBIUS_F32, NULL,
-                             MOEBIUS_INT8_DECLARED};
+  const moebius_options options = {
+      .size = sizeof(moebius_options), .threads = 1, .activations = MOEBIUS_F32};
   moebius_linear* layer = moebius_linear_load(folder, argv[2], &options);
   moebius_folder_free(folder);
   if (layer == NULL) return fprintf(stderr, "%s\n", moebius_last_error()), 1;

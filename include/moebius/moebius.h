@@ -30,6 +30,8 @@ typedef struct moebius_model moebius_model;
 typedef struct moebius_engine moebius_engine;
 typedef struct moebius_tokenizer moebius_tokenizer;
 typedef struct moebius_stream moebius_stream;
+typedef struct moebius_scheme moebius_scheme;
+typedef struct moebius_moe_builder moebius_moe_builder;
 
 typedef enum { MOEBIUS_F32 = 0, MOEBIUS_BF16 = 1, MOEBIUS_F16 = 2 } moebius_type;
 typedef enum {
@@ -43,6 +45,27 @@ typedef enum {
   MOEBIUS_INT8_COMPRESSED_TENSORS = 1,
   MOEBIUS_INT8_VLLM = 2
 } moebius_int8;
+/* Of tensors that are given to _build and _set_expert. */
+typedef enum {
+  MOEBIUS_TENSOR_F32 = 0,
+  MOEBIUS_TENSOR_BF16 = 1,
+  MOEBIUS_TENSOR_F16 = 2,
+  MOEBIUS_TENSOR_I8 = 3,
+  MOEBIUS_TENSOR_U8 = 4,
+  MOEBIUS_TENSOR_I32 = 5,
+  MOEBIUS_TENSOR_I64 = 6,
+  MOEBIUS_TENSOR_F8E4M3 = 7
+} moebius_tensor_type;
+/* What tensor parallelism cuts of a matrix. */
+typedef enum {
+  MOEBIUS_SPLIT_NONE = 0,
+  MOEBIUS_SPLIT_OUTPUTS = 1, /* ranks put theirs side by side */
+  MOEBIUS_SPLIT_INPUTS = 2   /* ranks add theirs up; the first one has the bias */
+} moebius_split;
+typedef enum {
+  MOEBIUS_THREADS_OWN = 0,
+  MOEBIUS_THREADS_OPENMP = 1 /* the team of the OpenMP runtime that the process has loaded */
+} moebius_thread_kind;
 typedef enum {
   MOEBIUS_FINISH_NONE = 0,
   MOEBIUS_FINISH_STOP = 1,    /* a stop token or text */
@@ -60,7 +83,58 @@ typedef struct {
   moebius_type activations;       /* type of the rows that will be given */
   const moebius_runtime* runtime; /* NULL: the one that layers of so many threads share */
   moebius_int8 int8_rows;
+  /* One rank of a run over several: matrices are cut tp ways, experts shared out ep ways; 0 is 1. */
+  size_t tp, tp_rank, ep, ep_rank;
+  int32_t round_robin; /* 1: experts in turn, not in ranges */
 } moebius_options;
+
+typedef struct {
+  size_t size;
+  int32_t threads;     /* 0: as many as cpus, else all cores */
+  const int32_t* cpus; /* one per thread, the caller's first; NULL: chosen */
+  size_t cpu_count;
+  moebius_thread_kind kind;
+} moebius_runtime_options;
+
+/* Memory of the caller, read during the call. In a list the next one begins `size` bytes behind. */
+typedef struct {
+  size_t size;
+  const char* name;
+  const void* data;
+  moebius_tensor_type type;
+  size_t rank;
+  const uint64_t* shape;
+  const int64_t* stride; /* in elements; NULL: contiguous */
+} moebius_tensor;
+
+/* One matrix of a linear layer. Tensors are named by their suffixes: weight_packed, weight_scale, bias, ... */
+typedef struct {
+  size_t size;
+  const char* name;             /* for messages */
+  const moebius_scheme* scheme; /* NULL: dense */
+  size_t outputs, inputs;       /* whole, before any cut */
+  moebius_split split;
+  size_t tp, tp_rank; /* 0: those of the options */
+  const moebius_tensor* tensors;
+  size_t tensor_count;
+} moebius_part;
+
+typedef struct {
+  size_t size;
+  const char* name;                            /* for messages */
+  size_t hidden, intermediate, experts, slots; /* whole, before any cut */
+  const char* activation;                      /* as config.json spells it; NULL: silu */
+  float limit;                                 /* of swiglu; 0: none */
+  float alpha, beta;                           /* of swigluoai; alpha 0: 1.702 and 1 */
+  const int32_t* expert_map; /* [experts] local number, -1 elsewhere; NULL: by options.ep */
+  size_t gate_up_step;       /* 2: rows of gate_up alternate; 0 is 1 */
+  /* For moebius_moe_run_logits. */
+  const char* scoring; /* NULL or softmax; sigmoid */
+  int32_t renormalize;
+  size_t groups, group_slots;   /* 0: no groups */
+  float scaling;                /* 0: 1 */
+  const float* correction_bias; /* [experts]; NULL: none */
+} moebius_moe_spec;
 
 /* rows x cols elements, row r starting `stride` elements after row r - 1 (0: cols). */
 typedef struct {
@@ -178,6 +252,7 @@ const char* moebius_last_error(void);
 const char* moebius_last_error_field(const char* name);
 
 moebius_runtime* moebius_runtime_new(int32_t threads);
+moebius_runtime* moebius_runtime_new_with(const moebius_runtime_options* options);
 void moebius_runtime_free(moebius_runtime* runtime);
 size_t moebius_runtime_threads(const moebius_runtime* runtime);
 
@@ -196,6 +271,19 @@ const char* moebius_folder_warning(const moebius_folder* folder, size_t i);
 char* moebius_folder_inspect_json(const moebius_folder* folder, int deep);
 char* moebius_folder_explain_json(const moebius_folder* folder, const char* cpu);
 
+/* One group of a quantization_config as JSON, with the config's format and version in it; "{}": dense. */
+moebius_scheme* moebius_scheme_parse(const char* json);
+void moebius_scheme_free(moebius_scheme* scheme);
+char* moebius_scheme_family(const moebius_scheme* scheme);
+char* moebius_scheme_describe(const moebius_scheme* scheme);
+/* Why it cannot run, as a linear or as a routed expert; "" when it can. */
+char* moebius_scheme_problem(const moebius_scheme* scheme, int expert);
+size_t moebius_scheme_tensor_count(const moebius_scheme* scheme);
+const char* moebius_scheme_tensor(const moebius_scheme* scheme, size_t i, int* required);
+
+/* Parts lie side by side in the outputs. */
+moebius_linear* moebius_linear_build(const moebius_part* parts, size_t count,
+                                     const moebius_options* options);
 moebius_linear* moebius_linear_load(const moebius_folder* folder, const char* module,
                                     const moebius_options* options);
 void moebius_linear_free(moebius_linear* layer);
@@ -208,6 +296,15 @@ int moebius_linear_run(const moebius_linear* layer, const moebius_input* x,
 
 moebius_moe* moebius_moe_load(const moebius_folder* folder, const char* block, int experts_only,
                               const moebius_options* options);
+/* Experts from memory, one by one, in any order and from any thread: tensors gate.weight_packed, up.weight_scale, down.bias, ...;
+ * gate_up.* where both are one matrix. A scheme of NULL is dense. _finish works once; the builder is freed as any handle. */
+moebius_moe_builder* moebius_moe_begin(const moebius_moe_spec* spec, const moebius_scheme* gate,
+                                       const moebius_scheme* up, const moebius_scheme* down,
+                                       const moebius_options* options);
+int moebius_moe_set_expert(moebius_moe_builder* builder, size_t id, const moebius_tensor* tensors,
+                           size_t count);
+moebius_moe* moebius_moe_finish(moebius_moe_builder* builder);
+void moebius_moe_builder_free(moebius_moe_builder* builder);
 void moebius_moe_free(moebius_moe* layer);
 size_t moebius_moe_hidden(const moebius_moe* layer);
 size_t moebius_moe_experts(const moebius_moe* layer);

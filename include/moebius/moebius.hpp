@@ -49,6 +49,14 @@ class Runtime;
 std::shared_ptr<Runtime> make_runtime(int threads = 0);  // of its own; 0: all cores
 size_t threads_of(const Runtime& runtime);
 
+struct RuntimeOptions {
+  int threads = 0;        // 0: as many as `cpus`, else all cores
+  std::vector<int> cpus;  // one per thread, the caller's first; empty: chosen
+  // Run on the OpenMP team that the process already has (torch's), not on threads of the library's own.
+  bool openmp = false;
+};
+std::shared_ptr<Runtime> make_runtime(const RuntimeOptions& options);
+
 struct Options {
   int threads = 0;     // 0: all cores, or those of `runtime`
   std::string kernel;  // "": the best for this CPU; else a name that `moebius explain` prints
@@ -56,6 +64,10 @@ struct Options {
   Int8Rows int8 = Int8Rows::kDeclared;
   ElementType activations = ElementType::kBf16;  // type of the rows the layer will be given
   std::shared_ptr<Runtime> runtime;              // null: the one that layers of so many threads share
+  // One rank of a run over several: matrices are cut tp ways, experts shared out ep ways. The caller puts outputs side by side or
+  // adds them up; where a matrix is cut by inputs, dynamic rows are scaled by the rank's own.
+  size_t tp = 1, tp_rank = 0, ep = 1, ep_rank = 0;
+  bool round_robin = false;  // experts in turn, not in ranges
 };
 
 struct ModuleInfo {
@@ -82,6 +94,7 @@ class Linear {
 
  private:
   friend class Folder;
+  friend struct LayerAccess;
   struct Impl;
   explicit Linear(std::unique_ptr<Impl> impl);
   Impl& held() const;
@@ -111,6 +124,7 @@ class Moe {
 
  private:
   friend class Folder;
+  friend struct LayerAccess;
   struct Impl;
   explicit Moe(std::unique_ptr<Impl> impl);
   Impl& held() const;

@@ -15,6 +15,7 @@ from typing import List
 
 from ._library import Error, lib, text
 from ._threads import Threads
+from .build import MoeBuilder, MoeSpec, Part, RawTensor, Scheme, TensorNeed
 from .folder import Folder, Module
 from .layers import Linear, Moe
 from .llm import (LLM, Chunk, CompletionOutput, Logprob, ModelInfo, Perplexity, RequestMetrics, RequestOutput,
@@ -24,7 +25,8 @@ from .tokenizer import Tokenizer
 __version__ = text(lib.moebius_version())
 
 __all__ = ["LLM", "Chunk", "CompletionOutput", "Cpu", "Error", "Folder", "Linear", "Logprob", "ModelInfo", "Module", "Moe",
-           "Perplexity", "RequestMetrics", "RequestOutput", "SamplingParams", "Threads", "Tokenizer", "cpu", "kernels"]
+           "MoeBuilder", "MoeSpec", "Part", "Perplexity", "RawTensor", "RequestMetrics", "RequestOutput", "SamplingParams",
+           "Scheme", "TensorNeed", "Threads", "Tokenizer", "cpu", "kernels"]
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,19 @@ MOEBIUS_APPROXIMATE = 2
 MOEBIUS_INT8_DECLARED = 0
 MOEBIUS_INT8_COMPRESSED_TENSORS = 1
 MOEBIUS_INT8_VLLM = 2
+MOEBIUS_TENSOR_F32 = 0
+MOEBIUS_TENSOR_BF16 = 1
+MOEBIUS_TENSOR_F16 = 2
+MOEBIUS_TENSOR_I8 = 3
+MOEBIUS_TENSOR_U8 = 4
+MOEBIUS_TENSOR_I32 = 5
+MOEBIUS_TENSOR_I64 = 6
+MOEBIUS_TENSOR_F8E4M3 = 7
+MOEBIUS_SPLIT_NONE = 0
+MOEBIUS_SPLIT_OUTPUTS = 1
+MOEBIUS_SPLIT_INPUTS = 2
+MOEBIUS_THREADS_OWN = 0
+MOEBIUS_THREADS_OPENMP = 1
 MOEBIUS_FINISH_NONE = 0
 MOEBIUS_FINISH_STOP = 1
 MOEBIUS_FINISH_LENGTH = 2
@@ -33,6 +46,71 @@ class moebius_options(Structure):
         ("activations", c_int),
         ("runtime", c_void_p),
         ("int8_rows", c_int),
+        ("tp", c_size_t),
+        ("tp_rank", c_size_t),
+        ("ep", c_size_t),
+        ("ep_rank", c_size_t),
+        ("round_robin", c_int32),
+    ]
+
+
+class moebius_runtime_options(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("threads", c_int32),
+        ("cpus", POINTER(c_int32)),
+        ("cpu_count", c_size_t),
+        ("kind", c_int),
+    ]
+
+
+class moebius_tensor(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("name", c_char_p),
+        ("data", c_void_p),
+        ("type", c_int),
+        ("rank", c_size_t),
+        ("shape", POINTER(c_uint64)),
+        ("stride", POINTER(c_int64)),
+    ]
+
+
+class moebius_part(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("name", c_char_p),
+        ("scheme", c_void_p),
+        ("outputs", c_size_t),
+        ("inputs", c_size_t),
+        ("split", c_int),
+        ("tp", c_size_t),
+        ("tp_rank", c_size_t),
+        ("tensors", POINTER(moebius_tensor)),
+        ("tensor_count", c_size_t),
+    ]
+
+
+class moebius_moe_spec(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("name", c_char_p),
+        ("hidden", c_size_t),
+        ("intermediate", c_size_t),
+        ("experts", c_size_t),
+        ("slots", c_size_t),
+        ("activation", c_char_p),
+        ("limit", c_float),
+        ("alpha", c_float),
+        ("beta", c_float),
+        ("expert_map", POINTER(c_int32)),
+        ("gate_up_step", c_size_t),
+        ("scoring", c_char_p),
+        ("renormalize", c_int32),
+        ("groups", c_size_t),
+        ("group_slots", c_size_t),
+        ("scaling", c_float),
+        ("correction_bias", POINTER(c_float)),
     ]
 
 
@@ -195,6 +273,8 @@ def declare(lib: CDLL) -> None:
     lib.moebius_last_error_field.restype = c_char_p
     lib.moebius_runtime_new.argtypes = [c_int32]
     lib.moebius_runtime_new.restype = c_void_p
+    lib.moebius_runtime_new_with.argtypes = [POINTER(moebius_runtime_options)]
+    lib.moebius_runtime_new_with.restype = c_void_p
     lib.moebius_runtime_free.argtypes = [c_void_p]
     lib.moebius_runtime_free.restype = None
     lib.moebius_runtime_threads.argtypes = [c_void_p]
@@ -227,6 +307,22 @@ def declare(lib: CDLL) -> None:
     lib.moebius_folder_inspect_json.restype = c_void_p
     lib.moebius_folder_explain_json.argtypes = [c_void_p, c_char_p]
     lib.moebius_folder_explain_json.restype = c_void_p
+    lib.moebius_scheme_parse.argtypes = [c_char_p]
+    lib.moebius_scheme_parse.restype = c_void_p
+    lib.moebius_scheme_free.argtypes = [c_void_p]
+    lib.moebius_scheme_free.restype = None
+    lib.moebius_scheme_family.argtypes = [c_void_p]
+    lib.moebius_scheme_family.restype = c_void_p
+    lib.moebius_scheme_describe.argtypes = [c_void_p]
+    lib.moebius_scheme_describe.restype = c_void_p
+    lib.moebius_scheme_problem.argtypes = [c_void_p, c_int]
+    lib.moebius_scheme_problem.restype = c_void_p
+    lib.moebius_scheme_tensor_count.argtypes = [c_void_p]
+    lib.moebius_scheme_tensor_count.restype = c_size_t
+    lib.moebius_scheme_tensor.argtypes = [c_void_p, c_size_t, POINTER(c_int)]
+    lib.moebius_scheme_tensor.restype = c_char_p
+    lib.moebius_linear_build.argtypes = [POINTER(moebius_part), c_size_t, POINTER(moebius_options)]
+    lib.moebius_linear_build.restype = c_void_p
     lib.moebius_linear_load.argtypes = [c_void_p, c_char_p, POINTER(moebius_options)]
     lib.moebius_linear_load.restype = c_void_p
     lib.moebius_linear_free.argtypes = [c_void_p]
@@ -243,6 +339,14 @@ def declare(lib: CDLL) -> None:
     lib.moebius_linear_run.restype = c_int
     lib.moebius_moe_load.argtypes = [c_void_p, c_char_p, c_int, POINTER(moebius_options)]
     lib.moebius_moe_load.restype = c_void_p
+    lib.moebius_moe_begin.argtypes = [POINTER(moebius_moe_spec), c_void_p, c_void_p, c_void_p, POINTER(moebius_options)]
+    lib.moebius_moe_begin.restype = c_void_p
+    lib.moebius_moe_set_expert.argtypes = [c_void_p, c_size_t, POINTER(moebius_tensor), c_size_t]
+    lib.moebius_moe_set_expert.restype = c_int
+    lib.moebius_moe_finish.argtypes = [c_void_p]
+    lib.moebius_moe_finish.restype = c_void_p
+    lib.moebius_moe_builder_free.argtypes = [c_void_p]
+    lib.moebius_moe_builder_free.restype = None
     lib.moebius_moe_free.argtypes = [c_void_p]
     lib.moebius_moe_free.restype = None
     lib.moebius_moe_hidden.argtypes = [c_void_p]

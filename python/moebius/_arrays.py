@@ -11,7 +11,7 @@ from ._library import argument_error
 
 INPUT_BYTES, OUTPUT_BYTES = ctypes.sizeof(_abi.moebius_input), ctypes.sizeof(_abi.moebius_output)
 TYPES = {"float32": _abi.MOEBIUS_F32, "bfloat16": _abi.MOEBIUS_BF16, "float16": _abi.MOEBIUS_F16}
-TYPESTR = {"<f4": "float32", "<f2": "float16", "<V2": "bfloat16", "<u2": "uint16", "<i4": "int32", "<i8": "int64"}
+TYPESTR = {"|i1": "int8", "|u1": "uint8", "<f4": "float32", "<f2": "float16", "<V2": "bfloat16", "<u2": "uint16", "<i4": "int32", "<i8": "int64"}
 _torch_names: Dict[Any, str] = {}  # of torch's types, filled as they come
 
 
@@ -49,8 +49,8 @@ def _torch(x: Any, name: str) -> View:
 def _interface(x: Any, name: str, bf16: bool) -> View:
     i = x.__array_interface__
     dtype = TYPESTR.get(i["typestr"], i["typestr"])
-    if dtype == "bfloat16" and getattr(x.dtype, "name", "") != "bfloat16":
-        dtype = i["typestr"]
+    if i["typestr"][1] == "V":  # types that numpy itself does not know are named by who made them
+        dtype = getattr(getattr(x, "dtype", None), "name", i["typestr"])
     if dtype == "uint16" and bf16:
         dtype = "bfloat16"
     shape = tuple(i["shape"])
@@ -110,7 +110,7 @@ def _dlpack(x: Any, name: str) -> View:
 
 def _buffer(x: Any, name: str, bf16: bool) -> View:
     m = memoryview(x)
-    names: Dict[Any, str] = {"f": "float32", "e": "float16", "i": "int32", "l": "int64", "q": "int64", "H": "bfloat16" if bf16 else "uint16"}
+    names: Dict[Any, str] = {"b": "int8", "B": "uint8", "f": "float32", "e": "float16", "i": "int32", "l": "int64", "q": "int64", "H": "bfloat16" if bf16 else "uint16"}
     dtype = names.get(m.format, f"format {m.format!r}")
     shape = tuple(m.shape or ())
     strides = tuple(s // m.itemsize for s in m.strides or ())

@@ -2,16 +2,28 @@
 """Threads of one's own."""
 from __future__ import annotations
 
-from typing import Optional, Tuple, Union
+import ctypes
+from typing import Optional, Sequence, Tuple, Union
 
-from ._library import Handle, lib
+from . import _abi
+from ._library import Handle, argument_error, lib
 
 
 class Threads(Handle):
-    """A pool of threads for the layers and models that name it; count 0: one per core."""
+    """A pool of threads for the layers and models that name it; count 0: one per core, or per CPU of `cpus`.
 
-    def __init__(self, count: int = 0) -> None:
-        self._own(lib.moebius_runtime_new(count), lib.moebius_runtime_free)
+    cpus: where each thread is held, the caller's first. backend "openmp": the team of the OpenMP runtime that the process
+    has loaded (torch's), so that two pools do not wait for each other's cores; "own" and "auto": threads of the library.
+    """
+
+    def __init__(self, count: int = 0, *, cpus: Optional[Sequence[int]] = None, backend: str = "auto") -> None:
+        if backend not in ("auto", "own", "openmp"):
+            raise argument_error(f"backend is {backend!r}; expected auto, own or openmp", "backend")
+        self.backend = "openmp" if backend == "openmp" else "own"
+        places = (ctypes.c_int32 * len(cpus))(*cpus) if cpus else None
+        options = _abi.moebius_runtime_options(ctypes.sizeof(_abi.moebius_runtime_options), count, places, len(cpus or ()),
+                                               int(backend == "openmp"))
+        self._own(lib.moebius_runtime_new_with(ctypes.byref(options)), lib.moebius_runtime_free)
 
     @property
     def count(self) -> int:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Optional, Tuple, Union
+from typing import TYPE_CHECKING, Any, Optional, Sequence, Tuple, Union
 
 from . import _abi
 from ._arrays import View, rows_in, rows_out, rows_stride, view
 from ._library import Handle, argument_error, check, lib, taken
 from ._threads import Threads, threads_of
+
+if TYPE_CHECKING:
+    from .build import Part
 
 ARITHMETIC = {"declared": _abi.MOEBIUS_DECLARED, "exact": _abi.MOEBIUS_EXACT, "approximate": _abi.MOEBIUS_APPROXIMATE}
 INT8 = {"declared": _abi.MOEBIUS_INT8_DECLARED, "ct": _abi.MOEBIUS_INT8_COMPRESSED_TENSORS, "vllm": _abi.MOEBIUS_INT8_VLLM}
@@ -23,11 +26,16 @@ def one_of(value: str, names: "dict[str, int]", field: str) -> int:
 
 
 def layer_options(threads: Union[None, int, Threads] = None, kernel: Optional[str] = None, arithmetic: str = "declared",
-                  int8: str = "declared", dtype: str = "bf16") -> _abi.moebius_options:
+                  int8: str = "declared", dtype: str = "bf16", tp: int = 1, tp_rank: int = 0, ep: int = 1, ep_rank: int = 0,
+                  placement: str = "linear") -> _abi.moebius_options:
+    for name, size, rank in (("tp_rank", tp, tp_rank), ("ep_rank", ep, ep_rank)):
+        if not 0 <= rank < size:
+            raise argument_error(f"{name} is {rank} of {size}; expected a rank below the size", name)
     count, runtime = threads_of(threads)
     return _abi.moebius_options(ctypes.sizeof(_abi.moebius_options), count, None if kernel is None else kernel.encode(),
                                 one_of(arithmetic, ARITHMETIC, "arithmetic"), one_of(dtype, DTYPES, "dtype"), runtime,
-                                one_of(int8, INT8, "int8"))
+                                one_of(int8, INT8, "int8"), tp, tp_rank, ep, ep_rank,
+                                one_of(placement, {"linear": 0, "round_robin": 1}, "placement"))
 
 
 class Linear(Handle):
@@ -39,10 +47,20 @@ class Linear(Handle):
 
     @classmethod
     def _load(cls, folder: int, module: str, **options: Any) -> "Linear":
+        return cls._of(lib.moebius_linear_load(folder, module.encode(), ctypes.byref(layer_options(**options))), module)
+
+    @classmethod
+    def build(cls, parts: "Sequence[Part]", **options: Any) -> "Linear":
+        """From tensors in memory; the parts' outputs lie side by side."""
+        from .build import build_linear
+
+        return build_linear(parts, **options)
+
+    @classmethod
+    def _of(cls, pointer: Optional[int], name: str) -> "Linear":
         self = cls.__new__(cls)
-        self.name = module
-        self._own(lib.moebius_linear_load(folder, module.encode(), ctypes.byref(layer_options(**options))),
-                  lib.moebius_linear_free)
+        self.name = name
+        self._own(pointer, lib.moebius_linear_free)
         self._inputs = int(lib.moebius_linear_inputs(self._pointer))
         self._outputs = int(lib.moebius_linear_outputs(self._pointer))
         return self
@@ -104,10 +122,14 @@ class Moe(Handle):
     def _load(cls, folder: int, block: str, scope: str, **options: Any) -> "Moe":
         if scope not in ("block", "experts"):
             raise argument_error(f"scope is {scope!r}; expected block or experts", "scope")
+        return cls._of(lib.moebius_moe_load(folder, block.encode(), int(scope == "experts"),
+                                            ctypes.byref(layer_options(**options))), block)
+
+    @classmethod
+    def _of(cls, pointer: Optional[int], name: str) -> "Moe":
         self = cls.__new__(cls)
-        self.name = block
-        self._own(lib.moebius_moe_load(folder, block.encode(), int(scope == "experts"),
-                                       ctypes.byref(layer_options(**options))), lib.moebius_moe_free)
+        self.name = name
+        self._own(pointer, lib.moebius_moe_free)
         self._hidden = int(lib.moebius_moe_hidden(self._pointer))
         return self
 

@@ -2,7 +2,7 @@
 // What the units of the public API share: the interface's types as the layers' own.
 #pragma once
 #include "base/error.h"
-#include "model/layer_plan.h"
+#include "model/layer_loader.h"
 #include "moebius/moebius.hpp"
 #include "runtime/runtime.h"
 
@@ -13,6 +13,11 @@ Accept accept_of(Arithmetic arithmetic);
 Int8Mode int8_mode_of(Int8Rows rows);
 // The runtime that options name, or the shared one of so many threads. Throws Error.
 std::shared_ptr<Runtime> runtime_of(int threads, const std::shared_ptr<Runtime>& given);
+LayerOptions layer_options(const Options& options, ThreadPool& pool);
+
+// Handles of layers; the runtime ends after them.
+Linear make_linear(std::shared_ptr<Runtime> runtime, std::unique_ptr<LinearLayer> layer);
+Moe make_moe(std::shared_ptr<Runtime> runtime, MoeBlockLayer layer, std::string kernel);
 
 // What a handle points to; a handle that was moved from points to nothing.
 template <class Pointer>

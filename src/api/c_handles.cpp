@@ -13,8 +13,8 @@
 namespace moebius {
 namespace {
 
-constexpr const char* kKindNames[] = {"runtime",   "folder", "linear", "moe",
-                                      "tokenizer", "stream", "model",  "engine"};
+constexpr const char* kKindNames[] = {"runtime", "folder", "linear", "moe",    "tokenizer",
+                                      "stream",  "model",  "engine", "scheme", "moe builder"};
 
 struct LastError {
   std::string text;

@@ -21,6 +21,8 @@ enum class HandleKind {
   kStream,
   kModel,
   kEngine,
+  kScheme,
+  kMoeBuilder,
 };
 
 // The number of a handle is never used again. Objects live as long as a call uses them, also when

@@ -25,20 +25,6 @@ OutputMatrix output(const moebius_output* m, const char* what) {
   return matrix_of<OutputMatrix>(m, what);
 }
 
-Options options_of(const moebius_options* given) {
-  moebius_options o{};
-  o.activations = MOEBIUS_BF16;
-  take_struct(given, o, "moebius_options");
-  Options out;
-  out.threads = o.threads;
-  out.kernel = text_of(o.kernel);
-  out.arithmetic = enum_of<Arithmetic>(o.arithmetic, 3, "arithmetic");
-  out.int8 = enum_of<Int8Rows>(o.int8_rows, 3, "int8_rows");
-  out.activations = element_type(o.activations);
-  out.runtime = runtime_named(o.runtime);
-  return out;
-}
-
 // Text i of a list that lives as long as its folder.
 const char* listed(const std::vector<std::string>& list, size_t i, const char* what) {
   if (i >= list.size())
@@ -65,6 +51,25 @@ auto fact_of(const Handle* layer, F&& fact) noexcept {
 }
 
 }  // namespace
+
+Options options_of(const moebius_options* given) {
+  moebius_options o{};
+  o.activations = MOEBIUS_BF16;
+  take_struct(given, o, "moebius_options");
+  Options out;
+  out.threads = o.threads;
+  out.kernel = text_of(o.kernel);
+  out.arithmetic = enum_of<Arithmetic>(o.arithmetic, 3, "arithmetic");
+  out.int8 = enum_of<Int8Rows>(o.int8_rows, 3, "int8_rows");
+  out.activations = element_type(o.activations);
+  out.runtime = runtime_named(o.runtime);
+  const auto size = [](size_t n) { return n == 0 ? 1 : n; };
+  out.tp = size(o.tp), out.tp_rank = o.tp_rank;
+  out.ep = size(o.ep), out.ep_rank = o.ep_rank;
+  out.round_robin = o.round_robin != 0;
+  return out;
+}
+
 }  // namespace moebius
 
 using namespace moebius;
@@ -95,6 +100,19 @@ const char* moebius_kernel_name(size_t i) {
 moebius_runtime* moebius_runtime_new(int32_t threads) {
   return guarded<moebius_runtime*>(
       nullptr, [&] { return new_handle<moebius_runtime>(make_runtime(threads)); });
+}
+moebius_runtime* moebius_runtime_new_with(const moebius_runtime_options* given) {
+  return guarded<moebius_runtime*>(nullptr, [&] {
+    moebius_runtime_options o{};
+    take_struct(given, o, "moebius_runtime_options");
+    if (o.cpu_count != 0) require(o.cpus, "cpus");
+    if (o.cpu_count > 65536) bad_argument("cpu_count is too large", "cpus");
+    RuntimeOptions options;
+    options.threads = o.threads;
+    options.cpus.assign(o.cpus, o.cpus + o.cpu_count);
+    options.openmp = enum_of<moebius_thread_kind>(o.kind, 2, "kind") == MOEBIUS_THREADS_OPENMP;
+    return new_handle<moebius_runtime>(make_runtime(options));
+  });
 }
 void moebius_runtime_free(moebius_runtime* runtime) { free_handle(runtime); }
 size_t moebius_runtime_threads(const moebius_runtime* runtime) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "api/c_handles.h"
+#include "moebius/build.hpp"
 #include "moebius/model.hpp"
 #include "moebius/moebius.h"
 
@@ -39,6 +40,12 @@ struct CStream {
   std::mutex mutex;
 };
 
+// With what C callers get pointers into.
+struct CScheme {
+  build::Scheme scheme;
+  std::vector<build::TensorNeed> tensors;
+};
+
 // Of each handle type the kind, and (declared only) what stands behind it.
 constexpr HandleKind kind_of(const moebius_runtime*) { return HandleKind::kRuntime; }
 Runtime* behind(const moebius_runtime*);
@@ -56,6 +63,10 @@ constexpr HandleKind kind_of(const moebius_model*) { return HandleKind::kModel; 
 llm::Model* behind(const moebius_model*);
 constexpr HandleKind kind_of(const moebius_engine*) { return HandleKind::kEngine; }
 CEngine* behind(const moebius_engine*);
+constexpr HandleKind kind_of(const moebius_scheme*) { return HandleKind::kScheme; }
+CScheme* behind(const moebius_scheme*);
+constexpr HandleKind kind_of(const moebius_moe_builder*) { return HandleKind::kMoeBuilder; }
+build::MoeBuilder* behind(const moebius_moe_builder*);
 
 template <class Handle>
 using ObjectOf = std::remove_pointer_t<decltype(behind(static_cast<const Handle*>(nullptr)))>;
@@ -74,6 +85,7 @@ void free_handle(Handle* handle) {
   guarded_status([&] { remove_handle(kind_of(handle), handle); });
 }
 
+Options options_of(const moebius_options* given);
 inline std::string text_of(const char* text) { return text == nullptr ? "" : text; }
 inline std::shared_ptr<Runtime> runtime_named(const moebius_runtime* runtime) {
   return runtime == nullptr ? nullptr : get(runtime, "runtime");

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The public C++ interface of folders and layers, over checkpoint, layer loader and layers.
+#include <tuple>
+
 #include "api/api.h"
 #include "kernels/list.h"
-#include "model/layer_loader.h"
 #include "report/explain.h"
 #include "report/inspect.h"
+#include "runtime/openmp.h"
 
 namespace moebius {
 
@@ -33,16 +35,6 @@ Rows rows_of(const OutputMatrix& m) {
   return {m.data, dtype_of(m.type), m.rows, m.cols, m.stride == 0 ? m.cols : m.stride};
 }
 
-LayerOptions layer_options(const Options& o, ThreadPool& pool) {
-  LayerOptions out;
-  out.pool = &pool;
-  out.policy.accept = accept_of(o.arithmetic);
-  out.policy.kernel = normalize_kernel_name(o.kernel);
-  out.int8 = int8_mode_of(o.int8);
-  out.x_type = x_type_of(dtype_of(o.activations));
-  return out;
-}
-
 size_t checked_threads(int threads) {
   if (threads < 0 || threads > 1024)
     fail_at({"argument", "", "", "", "threads"}, "Options::threads is {}; expected 0 to 1024",
@@ -52,11 +44,30 @@ size_t checked_threads(int threads) {
 
 // Whatever is wrong with a call of a layer is the call.
 template <class F>
-void argument_errors(F&& fn) {
-  placing_errors([] { return ErrorPlace{"argument", "", "", "", ""}; }, fn);
+auto argument_errors(F&& fn) {
+  return placing_errors([] { return ErrorPlace{"argument", "", "", "", ""}; }, fn);
 }
 
 }  // namespace
+
+LayerOptions layer_options(const Options& o, ThreadPool& pool) {
+  LayerOptions out;
+  out.pool = &pool;
+  out.policy.accept = accept_of(o.arithmetic);
+  out.policy.kernel = normalize_kernel_name(o.kernel);
+  out.int8 = int8_mode_of(o.int8);
+  out.x_type = x_type_of(dtype_of(o.activations));
+  for (const auto& [size, rank, name] :
+       {std::tuple{o.tp, o.tp_rank, "tp_rank"}, std::tuple{o.ep, o.ep_rank, "ep_rank"}})
+    if (size == 0 || size > 65536 || rank >= size)
+      fail_at({"argument", "", "", "", name}, "{} is {} of {}; expected a rank below the size",
+              name, rank, size);
+  out.rank.tp = o.tp, out.rank.tp_rank = o.tp_rank;
+  out.rank.ep = o.ep, out.rank.ep_rank = o.ep_rank;
+  out.rank.placement = o.round_robin ? Placement::kRoundRobin : Placement::kLinear;
+  out.rank.own_maxima = true;
+  return out;
+}
 
 std::shared_ptr<Runtime> runtime_of(int asked, const std::shared_ptr<Runtime>& given) {
   const size_t threads = checked_threads(asked);
@@ -69,6 +80,21 @@ std::shared_ptr<Runtime> runtime_of(int asked, const std::shared_ptr<Runtime>& g
 
 std::shared_ptr<Runtime> make_runtime(int threads) {
   return std::make_shared<Runtime>(checked_threads(threads));
+}
+std::shared_ptr<Runtime> make_runtime(const RuntimeOptions& o) {
+  const size_t threads = checked_threads(o.threads);
+  if (o.openmp && !o.cpus.empty())
+    fail_at({"argument", "", "", "", "cpus"},
+            "RuntimeOptions::cpus cannot place the threads of an OpenMP team");
+  if (o.openmp) return std::make_shared<Runtime>(openmp_places(threads));
+  if (o.cpus.empty()) return make_runtime(o.threads);
+  if (threads != 0 && threads != o.cpus.size())
+    fail_at({"argument", "", "", "", "threads"}, "{} threads and {} CPUs; expected one for each",
+            threads, o.cpus.size());
+  for (const int cpu : o.cpus)
+    if (cpu < 0 || cpu > 65535)
+      fail_at({"argument", "", "", "", "cpus"}, "CPU {}; expected a number of the system", cpu);
+  return argument_errors([&] { return std::make_shared<Runtime>(CpuList{o.cpus}); });
 }
 size_t threads_of(const Runtime& runtime) { return runtime.threads(); }
 
@@ -86,6 +112,20 @@ struct Moe::Impl {
 struct Folder::Impl {
   Checkpoint checkpoint;
 };
+
+struct LayerAccess {
+  template <class Layer, class... Members>
+  static Layer make(Members... members) {
+    using Impl = typename Layer::Impl;
+    return Layer(std::make_unique<Impl>(Impl{std::move(members)...}));
+  }
+};
+Linear make_linear(std::shared_ptr<Runtime> runtime, std::unique_ptr<LinearLayer> layer) {
+  return LayerAccess::make<Linear>(std::move(runtime), std::move(layer));
+}
+Moe make_moe(std::shared_ptr<Runtime> runtime, MoeBlockLayer layer, std::string kernel) {
+  return LayerAccess::make<Moe>(std::move(runtime), std::move(layer), std::move(kernel));
+}
 
 Linear::Linear(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Linear::Impl& Linear::held() const { return checked_handle(impl_, "Linear"); }

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "checkpoint/fused_halves.h"
 #include "checkpoint/module_map.h"
 
 namespace moebius {
@@ -215,6 +216,27 @@ void expand_fused(std::span<const FusedTensors> all, const ModelConfig& config,
   }
 }
 
+void take_half(ModuleTensors& tensors, uint64_t rows, Projection projection, uint64_t step) {
+  const bool up = projection == Projection::kUp;
+  for (const Role role : {Role::kWeight, Role::kWeightPacked, Role::kWeightScale,
+                          Role::kWeightZeroPoint, Role::kBias}) {
+    TensorRef& r = tensors[role];
+    const bool single = r && (r.info->shape.empty() || (r.info->shape[0] == 1 && rows != 1));
+    if (!r || single) continue;  // one scale for the whole matrix serves both halves
+    if (role == Role::kWeightScale && r.info->shape[0] == 2 && rows != 2) {
+      select_of_pair(r, 1, projection);
+      continue;
+    }
+    r.row_begin = !up ? 0 : step == 1 ? rows / 2 : 1;
+    r.row_count = rows / 2;
+    r.row_step = step;
+  }
+  for (size_t k = 0; k < static_cast<size_t>(Role::kCount); ++k) {
+    TensorRef& r = tensors.by_role[k];
+    if (r && is_scalar_role(static_cast<Role>(k))) select_of_pair(r, 1, projection);
+  }
+}
+
 void split_gate_up(const ModelConfig& config, const Family* family, ModuleMap& map) {
   const size_t count = map.modules.size();
   for (size_t i = 0; i < count; ++i) {
@@ -250,22 +272,7 @@ void split_gate_up(const ModelConfig& config, const Family* family, ModuleMap& m
       m->path = first ? "gate_proj" : "up_proj";
       m->module.name = stem + m->path;
       m->module.plan.tensors[Role::kWeightShape] = {};
-      for (const Role role : {Role::kWeight, Role::kWeightPacked, Role::kWeightScale,
-                              Role::kWeightZeroPoint, Role::kBias}) {
-        TensorRef& r = m->module.plan.tensors[role];
-        const bool single = r && (r.info->shape.empty() || (r.info->shape[0] == 1 && rows != 1));
-        if (!r || single) continue;  // one scale for the whole matrix serves both halves
-        if (role == Role::kWeightScale && r.info->shape[0] == 2 && rows != 2) {
-          select_of_pair(r, 1, m->module.projection);
-          continue;
-        }
-        r.row_begin = first ? 0 : rows / 2;
-        r.row_count = rows / 2;
-      }
-      for (size_t k = 0; k < static_cast<size_t>(Role::kCount); ++k) {
-        TensorRef& r = m->module.plan.tensors.by_role[k];
-        if (r && is_scalar_role(static_cast<Role>(k))) select_of_pair(r, 1, m->module.projection);
-      }
+      take_half(m->module.plan.tensors, rows, m->module.projection, 1);
     }
     map.modules.push_back(std::move(up));
   }

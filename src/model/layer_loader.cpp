@@ -26,9 +26,8 @@ std::vector<float> planned_bias(const ModulePlan& p, const TensorStore& store) {
           bias.begin() + static_cast<std::ptrdiff_t>(p.end)};
 }
 
-void read_module(LoadedModule& to, const Checkpoint& checkpoint, const ModulePlan& p,
+void read_module(LoadedModule& to, const TensorStore& store, const ModulePlan& p,
                  LoadBuffer& buffer) {
-  const TensorStore& store = checkpoint.store();
   const MatrixPlan& plan = p.module->plan;
   const FormatReader& reader = reader_for(plan.scheme.format);
   to = LoadedModule();
@@ -68,16 +67,15 @@ bool in_blocks(const ModulePlan& p, uint64_t block_bytes) {
   return p.cut != Cut::kInputs && can_cut_rows(plan) && plan.code_bytes > block_bytes;
 }
 
-RowSource row_source(const Checkpoint& checkpoint, const ModulePlan& p, uint64_t block_bytes,
+RowSource row_source(const TensorStore& store, const ModulePlan& p, uint64_t block_bytes,
                      BufferPool& buffers) {
   const MatrixPlan& plan = p.module->plan;
   RowSource source;
   source.at_once = std::max<uint64_t>(1, block_bytes / (plan.code_bytes / plan.N + 1));
-  source.rows = [&checkpoint, &plan, &buffers, first = p.begin](
+  source.rows = [&store, &plan, &buffers, first = p.begin](
                     size_t n0, size_t n1, FunctionRef<void(const QuantMatrix&)> use) {
     std::unique_ptr<LoadBuffer> buffer = buffers.take();
-    use(reader_for(plan.scheme.format)
-            .load(rows_of(plan, first + n0, first + n1), checkpoint.store(), *buffer));
+    use(reader_for(plan.scheme.format).load(rows_of(plan, first + n0, first + n1), store, *buffer));
     buffers.give(std::move(buffer));
   };
   return source;
@@ -94,10 +92,10 @@ uint64_t file_bytes_of(const ExpertModules& e) {
 // One expert in memory; reused from expert to expert.
 class ExpertReader {
  public:
-  ExpertWeights read(const Checkpoint& checkpoint, const ExpertModules& e) {
+  ExpertWeights read(const TensorStore& store, const ExpertModules& e) {
     buffer_.reset();
     for (size_t i = 0; i < 3; ++i)
-      if (e[i].module != nullptr) read_module(loaded_[i], checkpoint, e[i], buffer_);
+      if (e[i].module != nullptr) read_module(loaded_[i], store, e[i], buffer_);
     const auto act = [&](size_t i) { return e[i].module->plan.input; };
     ExpertWeights w;
     if (e[0].module != nullptr)
@@ -129,7 +127,12 @@ std::unique_ptr<LinearLayer> load_linear(const Checkpoint& checkpoint,
   const auto groups = [&](const Module& m) { return read_g_idx(checkpoint.store(), m.plan); };
   std::vector<ModulePlan> plans;
   for (const Module* m : modules) plans.push_back(plan_module(*m, options, groups));
+  return load_planned(checkpoint.store(), plans, options);
+}
 
+std::unique_ptr<LinearLayer> load_planned(const TensorStore& store,
+                                          const std::vector<ModulePlan>& plans,
+                                          const LayerOptions& options) {
   LoadBuffer buffer;
   BufferPool buffers;
   std::vector<LoadedModule> loaded(plans.size());
@@ -139,10 +142,10 @@ std::unique_ptr<LinearLayer> load_linear(const Checkpoint& checkpoint,
     LinearPart part;
     part.plan = p.projection;
     if (in_blocks(p, options.block_bytes)) {
-      part.rows = row_source(checkpoint, p, options.block_bytes, buffers);
-      loaded[i].bias = planned_bias(p, checkpoint.store());
+      part.rows = row_source(store, p, options.block_bytes, buffers);
+      loaded[i].bias = planned_bias(p, store);
     } else {
-      read_module(loaded[i], checkpoint, p, buffer);
+      read_module(loaded[i], store, p, buffer);
       part.w = &loaded[i].w;
     }
     part.act = p.module->plan.input;
@@ -152,9 +155,15 @@ std::unique_ptr<LinearLayer> load_linear(const Checkpoint& checkpoint,
     parts.push_back(std::move(part));
   }
   auto layer = std::make_unique<LinearLayer>(std::move(parts), options.pool);
-  for (const Module* m : modules)
-    if (options.progress) options.progress(m->bytes);
+  for (const ModulePlan& p : plans)
+    if (options.progress) options.progress(p.module->bytes);
   return layer;
+}
+
+void load_expert(MoeLayer& layer, size_t local, const TensorStore& store,
+                 const ExpertModules& expert, ThreadPool* pool) {
+  ExpertReader reader;
+  layer.set_expert(local, reader.read(store, expert), pool);
 }
 
 uint64_t file_bytes(const MoeBlock& block, const Rank& rank) {
@@ -182,13 +191,13 @@ MoeBlockLayer load_moe(const Checkpoint& checkpoint, const MoeBlock& block,
   options.pool->run([&](ThreadPool::Member&) {
     ExpertReader reader;
     for (size_t i = next.take(); i < plan.experts.size(); i = next.take()) {
-      result.experts->set_expert(i, reader.read(checkpoint, plan.experts[i]));
+      result.experts->set_expert(i, reader.read(checkpoint.store(), plan.experts[i]));
       if (options.progress) options.progress(file_bytes_of(plan.experts[i]));
     }
   });
   if (plan.shared) {
     ExpertReader reader;
-    result.experts->set_shared(reader.read(checkpoint, *plan.shared), options.pool);
+    result.experts->set_shared(reader.read(checkpoint.store(), *plan.shared), options.pool);
     if (block.shared_gate != nullptr)
       result.experts->set_shared_gate(
           load_linear(checkpoint, {block.shared_gate}, without_rank(options)));

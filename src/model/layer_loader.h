@@ -16,6 +16,15 @@ std::unique_ptr<LinearLayer> load_linear(const Checkpoint& checkpoint,
                                          const std::vector<const Module*>& modules,
                                          const LayerOptions& options);
 
+// The same from plans, with the tensors of any store.
+std::unique_ptr<LinearLayer> load_planned(const TensorStore& store,
+                                          const std::vector<ModulePlan>& plans,
+                                          const LayerOptions& options);
+
+// Reads, checks and packs one expert of a layer.
+void load_expert(MoeLayer& layer, size_t local, const TensorStore& store,
+                 const ExpertModules& expert, ThreadPool* pool);
+
 // A MoE block: the experts, and the linear that makes router logits (f32).
 struct MoeBlockLayer {
   std::unique_ptr<MoeLayer> experts;

@@ -46,18 +46,6 @@ void check_block(const MoeBlock& block, const LayerOptions& options, bool with_r
         block.name);
 }
 
-ExpertModules plan_expert(const std::array<const Module*, 3>& modules, const LayerOptions& options,
-                          ColumnGroups groups) {
-  ExpertModules out;
-  for (size_t i = 0; i < 3; ++i)
-    if (modules[i] != nullptr) out[i] = plan_module(*modules[i], options, groups);
-  return out;
-}
-
-ExpertPlan projections_of(const ExpertModules& e) {
-  return {e[0].projection, e[1].projection, e[2].projection};
-}
-
 // Index of the plan of an expert among the distinct ones.
 uint32_t add_distinct(std::vector<ExpertPlan>& plans, const ExpertPlan& plan) {
   const auto at = std::find(plans.begin(), plans.end(), plan);
@@ -99,11 +87,19 @@ const Kernel& kernel_for(const Problem& problem, const LayerOptions& options,
 }
 
 ModulePlan plan_module(const Module& module, const LayerOptions& options, ColumnGroups groups) {
+  const Rank& rank = options.rank;
+  return plan_module(module, rank.tp > 1 ? cut_of(module, rank.second) : Cut::kWhole, options,
+                     groups);
+}
+
+ModulePlan plan_module(const Module& module, Cut cut, const LayerOptions& options,
+                       ColumnGroups groups) {
   if (!module.supported)
     fail_at({"unsupported", "", "", module.name, ""}, "{}: {}", module.name, module.reason);
   const Rank& rank = options.rank;
   ModulePlan p;
   p.module = &module;
+  p.cut = cut;
   QuantMatrix facts = begin_view(module.plan);
   std::vector<int32_t> g_idx;
   if (module.plan.act_order) {
@@ -112,7 +108,6 @@ ModulePlan plan_module(const Module& module, const LayerOptions& options, Column
       fail("{}: {} column groups; expected {}", module.name, g_idx.size(), facts.K);
     facts.g_idx = g_idx.data();
   }
-  if (rank.tp > 1) p.cut = cut_of(module, rank.second);
   if (p.cut == Cut::kOutputs) {
     std::tie(p.begin, p.end) = parallel_range(facts.N, rank.tp_rank, rank.tp, module.name.c_str());
     facts = slice_rows(facts, p.begin, p.end);
@@ -126,12 +121,24 @@ ModulePlan plan_module(const Module& module, const LayerOptions& options, Column
   ProjectionPlan& projection = p.projection;
   projection.problem = make_problem(with_zero_points(facts, module.plan),
                                     act_spec_of(module, options.int8), options.x_type);
-  if (p.cut == Cut::kInputs && needs_shared_amax(projection.problem.act)) {
+  if (p.cut == Cut::kInputs && !rank.own_maxima && needs_shared_amax(projection.problem.act)) {
     projection.shared_amax = projection.problem.act;
     projection.problem = row_parallel_problem(projection.problem);
   }
   projection.kernel = &kernel_for(projection.problem, options, module.name);
   return p;
+}
+
+ExpertModules plan_expert(const std::array<const Module*, 3>& modules, const LayerOptions& options,
+                          ColumnGroups groups) {
+  ExpertModules out;
+  for (size_t i = 0; i < 3; ++i)
+    if (modules[i] != nullptr) out[i] = plan_module(*modules[i], options, groups);
+  return out;
+}
+
+ExpertPlan projections_of(const ExpertModules& e) {
+  return {e[0].projection, e[1].projection, e[2].projection};
 }
 
 MoeBlockPlan plan_moe(const MoeBlock& block, const LayerOptions& options, MoePart part,

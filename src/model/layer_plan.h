@@ -21,6 +21,9 @@ struct Rank {
   uint64_t tp = 1, tp_rank = 0, ep = 1, ep_rank = 0;
   Placement placement = Placement::kLinear;
   Cut second = Cut::kInputs;  // as in cut_of
+  // Dynamic rows of a matrix that is cut by inputs are scaled by this rank's own inputs; the
+  // default takes the maxima of all ranks, which the caller of the layer then brings.
+  bool own_maxima = false;
 };
 
 struct LayerOptions {
@@ -60,12 +63,18 @@ struct ModulePlan {
 };
 // Throws Error for what this rank cannot run, naming the module.
 ModulePlan plan_module(const Module& module, const LayerOptions& options, ColumnGroups groups);
+// The same with the cut of the caller's choice.
+ModulePlan plan_module(const Module& module, Cut cut, const LayerOptions& options,
+                       ColumnGroups groups);
 
 // kExperts: the routed experts alone, as a caller with its own router and shared experts wants
 // them.
 enum class MoePart : uint8_t { kBlock, kExperts };
 
 using ExpertModules = std::array<ModulePlan, 3>;  // gate (module null when not gated), up, down
+ExpertModules plan_expert(const std::array<const Module*, 3>& modules, const LayerOptions& options,
+                          ColumnGroups groups);
+ExpertPlan projections_of(const ExpertModules& expert);
 
 struct MoeBlockPlan {
   MoePlan layer;

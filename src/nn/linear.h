@@ -41,6 +41,7 @@ class LinearLayer {
   size_t in_features() const { return K_; }
   size_t out_features() const { return N_; }
   size_t packed_bytes() const { return memory_.size(); }
+  std::span<const uint8_t> packed() const { return {memory_.data(), memory_.size()}; }
   const Kernel& kernel(size_t part = 0) const { return *plans_[part].kernel; }
 
   // Any number of rows, also 0. f32 rows fit every layer: one built for a 16-bit type takes their

@@ -84,6 +84,7 @@ class MoeLayer {
   size_t local_experts() const { return experts_.size() - (plan_.shared ? 1 : 0); }
   size_t slots() const { return router_.slots(); }
   size_t packed_bytes() const { return memory_.size(); }
+  std::span<const uint8_t> packed() const { return {memory_.data(), memory_.size()}; }
   size_t gate_bytes() const;  // of the shared experts' gate, held beside them
   const Router& router() const { return router_; }
 

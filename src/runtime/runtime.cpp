@@ -66,6 +66,9 @@ Runtime::Runtime(const Topology& topology, size_t threads, std::shared_ptr<NodeM
       choice_(choose_threads(topology_, threads)),
       pool_(with_memory(places_on(topology_, choice_.threads), std::move(memory))) {}
 
+Runtime::Runtime(const CpuList& places)
+    : topology_(usable_topology()), choice_{places.cpus.size(), "as asked for"}, pool_(places) {}
+
 std::shared_ptr<Runtime> Runtime::shared(size_t threads) {
   if (threads == 0) threads = choose_threads(usable_topology(), 0).threads;
   SharedRuntimes& all = shared_runtimes();

@@ -26,6 +26,7 @@ class Runtime {
   explicit Runtime(size_t threads = 0);  // on what the calling thread may use
   // On part of a machine, or one that a test describes; `memory` null: the system's.
   Runtime(const Topology& topology, size_t threads, std::shared_ptr<NodeMemory> memory);
+  explicit Runtime(const CpuList& places);  // members where the caller wants them
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
 

@@ -25,6 +25,7 @@
 #include "runtime/affinity.h"
 #include "runtime/loss_meter.h"
 #include "runtime/node_memory.h"
+#include "runtime/openmp.h"
 #include "runtime/roster.h"
 #include "runtime/topology.h"
 
@@ -161,6 +162,7 @@ struct ThreadPool::State {
   bool stop = false;  // written before epoch is raised
   bool spin = true;
   bool pinned = false;
+  const OpenMp* openmp = nullptr;  // whose team runs the regions; null: threads of our own
 
   std::mutex turn;  // callers on different threads; guards what follows
   Roster roster;
@@ -192,6 +194,8 @@ struct ThreadPool::State {
       record_error();
     }
   }
+  void run_openmp(FunctionRef<void(Member&)> fn);
+  void rethrow();
   void find_nodes();
   void sit_at(Seat& seat, int cpu) noexcept;
   void work(size_t index);
@@ -259,6 +263,12 @@ ThreadPool::ThreadPool(const CpuList& list) : size_(list.cpus.size()) {
     fail("a thread pool needs a CPU of its own for each of its {} threads", threads);
   if (!list.nodes.empty() && list.nodes.size() != threads)
     fail("a thread pool of {} threads was given {} nodes", threads, list.nodes.size());
+  if (cpus[0] == kOpenMpPlace) {
+    state_ = std::make_unique<State>(list, false);
+    state_->openmp = OpenMp::loaded();
+    if (state_->openmp == nullptr) fail("no OpenMP runtime is loaded in this process");
+    return;
+  }
   const bool share = cpus[0] >= 0 || threads <= available_cpus();
   state_ = std::make_unique<State>(list, share && threads > 1);
   State& s = *state_;
@@ -406,8 +416,32 @@ void ThreadPool::run_alone(FunctionRef<void(Member&)> fn) {
   fn(alone);
 }
 
+void ThreadPool::State::rethrow() {
+  if (!error) return;
+  const std::exception_ptr thrown = std::move(error);
+  error = nullptr;
+  std::rethrow_exception(thrown);
+}
+
+// The runtime may grant fewer members than asked for; those it grants all take part, so they may
+// meet at barriers.
+void ThreadPool::State::run_openmp(FunctionRef<void(Member&)> function) {
+  const std::lock_guard lock(turn);
+  fn = &function;
+  arrived.store(0, std::memory_order_relaxed);
+  aborted.store(false, std::memory_order_relaxed);
+  openmp->run(seats.size(), [&](size_t index, size_t count) {
+    const RegionScope scope;
+    Member member(this, &seats[index], index, count);
+    take_part(member);
+  });
+  fn = nullptr;
+  rethrow();
+}
+
 void ThreadPool::run_team(FunctionRef<void(Member&)> fn) {
   State& s = *state_;
+  if (s.openmp != nullptr) return s.openmp->inside() ? run_alone(fn) : s.run_openmp(fn);
   const std::lock_guard turn(s.turn);
   const RegionScope scope;
   if (s.balance) {
@@ -433,11 +467,7 @@ void ThreadPool::run_team(FunctionRef<void(Member&)> fn) {
     wait_while(s.pending, left, s.spin, s.seats[0].meter);
   s.fn = nullptr;
   if (s.balance) s.end_caller_window();
-  if (s.error) {
-    const std::exception_ptr error = std::move(s.error);
-    s.error = nullptr;
-    std::rethrow_exception(error);
-  }
+  s.rethrow();
 }
 
 ThreadPool::Stay::Stay(ThreadPool& pool) {

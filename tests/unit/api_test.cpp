@@ -192,9 +192,10 @@ TEST(CApi, LayersOfARuntime) {
   EXPECT_EQ(moebius_runtime_threads(runtime), 2u);
   EXPECT_EQ(moebius_runtime_new(-1), nullptr);
   EXPECT_EQ(moebius_runtime_threads(nullptr), 0u);
-  const moebius_options options = {sizeof(moebius_options), 0,           nullptr,
-                                   MOEBIUS_DECLARED,        MOEBIUS_F32, runtime,
-                                   MOEBIUS_INT8_DECLARED};
+  moebius_options options{};
+  options.size = sizeof options;
+  options.activations = MOEBIUS_F32;
+  options.runtime = runtime;
   moebius_linear* a = moebius_linear_load(folder, "model.layers.0.self_attn.q_proj", &options);
   moebius_linear* b = moebius_linear_load(folder, "model.layers.0.self_attn.k_proj", &options);
   ASSERT_TRUE(a != nullptr && b != nullptr) << moebius_last_error();
@@ -216,9 +217,10 @@ TEST(CApi, RunsAndReportsErrors) {
   EXPECT_NE(moebius_folder_module_name(folder, 0), nullptr);
   EXPECT_EQ(moebius_folder_module_name(folder, 1u << 30), nullptr);
   EXPECT_EQ(moebius_folder_module_problem(folder, 0), nullptr);
-  const moebius_options options = {sizeof(moebius_options), 1,           nullptr,
-                                   MOEBIUS_DECLARED,        MOEBIUS_F32, nullptr,
-                                   MOEBIUS_INT8_DECLARED};
+  moebius_options options{};
+  options.size = sizeof options;
+  options.threads = 1;
+  options.activations = MOEBIUS_F32;
   moebius_moe* moe = moebius_moe_load(folder, "model.layers.0.mlp", 0, &options);
   ASSERT_NE(moe, nullptr) << moebius_last_error();
   const size_t H = moebius_moe_hidden(moe);

@@ -50,8 +50,11 @@ std::vector<uint8_t> wavy_rows(size_t cols, const TypePair& type) {
 }
 
 moebius_options c_options(const TypePair& type) {
-  return {sizeof(moebius_options), 2, nullptr, MOEBIUS_DECLARED, type.c, nullptr,
-          MOEBIUS_INT8_DECLARED};
+  moebius_options o{};
+  o.size = sizeof o;
+  o.threads = 2;
+  o.activations = type.c;
+  return o;
 }
 Options cpp_options(const TypePair& type) {
   Options o;

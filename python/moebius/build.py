@@ -1,0 +1,201 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Layers from tensors in memory: the bytes of a checkpoint, handed over by whoever read them."""
+from __future__ import annotations
+
+import ctypes
+import json
+from dataclasses import dataclass
+from typing import Any, List, Mapping, Optional, Sequence, Tuple, Union
+
+from . import _abi
+from ._arrays import View, contiguous, view
+from ._library import Handle, argument_error, check, lib, taken, text
+from .layers import Linear, Moe, layer_options, one_of
+
+TENSOR_TYPES = {"float32": _abi.MOEBIUS_TENSOR_F32, "bfloat16": _abi.MOEBIUS_TENSOR_BF16, "float16": _abi.MOEBIUS_TENSOR_F16,
+                "int8": _abi.MOEBIUS_TENSOR_I8, "uint8": _abi.MOEBIUS_TENSOR_U8, "int32": _abi.MOEBIUS_TENSOR_I32,
+                "int64": _abi.MOEBIUS_TENSOR_I64, "float8_e4m3fn": _abi.MOEBIUS_TENSOR_F8E4M3,
+                "float8_e8m0fnu": _abi.MOEBIUS_TENSOR_U8}
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "uint8": 1, "int32": 4, "int64": 8, "float8_e4m3fn": 1,
+              "float8_e8m0fnu": 1}
+SPLITS = {"none": _abi.MOEBIUS_SPLIT_NONE, "outputs": _abi.MOEBIUS_SPLIT_OUTPUTS, "inputs": _abi.MOEBIUS_SPLIT_INPUTS}
+
+
+@dataclass(frozen=True)
+class RawTensor:
+    """Bytes with their type (torch's name) and shape, where there is no array library that knows the type."""
+
+    data: Any
+    dtype: str
+    shape: Sequence[int]
+
+
+@dataclass(frozen=True)
+class TensorNeed:
+    """A tensor that a matrix has: required, or taken when there."""
+
+    name: str
+    required: bool
+
+
+class Scheme(Handle):
+    """How matrices are stored: one group of a quantization_config. None: dense."""
+
+    def __init__(self, group: Union[None, str, Mapping[str, Any]] = None, *, format: Optional[str] = None,
+                 version: Optional[str] = None) -> None:
+        if isinstance(group, str):
+            try:
+                group = json.loads(group)
+            except ValueError as e:
+                raise argument_error(f"group is no JSON: {e}", "group") from None
+        if group is not None and not isinstance(group, Mapping):
+            raise argument_error(f"group is a {type(group).__name__}; expected a mapping", "group")
+        whole = dict(group or {})
+        for name, value in (("format", format), ("version", version)):
+            if value is not None and whole.get(name) is None:
+                whole[name] = value
+        self._own(lib.moebius_scheme_parse(json.dumps(whole).encode()), lib.moebius_scheme_free)
+
+    @property
+    def family(self) -> str:
+        """w4a8, fp8, nvfp4, ..."""
+        return taken(lib.moebius_scheme_family(self._pointer))
+
+    @property
+    def description(self) -> str:
+        """One line for people."""
+        return taken(lib.moebius_scheme_describe(self._pointer))
+
+    def problem(self, *, expert: bool = False) -> Optional[str]:
+        """Why it cannot run as a linear or as a routed expert; None when it can."""
+        return taken(lib.moebius_scheme_problem(self._pointer, int(expert))) or None
+
+    @property
+    def tensors(self) -> List[TensorNeed]:
+        """The suffixes of a matrix's tensors."""
+        out, required = [], ctypes.c_int()
+        for i in range(lib.moebius_scheme_tensor_count(self._pointer)):
+            name = text(lib.moebius_scheme_tensor(self._pointer, i, ctypes.byref(required)))
+            out.append(TensorNeed(name, bool(required.value)))
+        return out
+
+
+@dataclass
+class Part:
+    """One matrix of a linear layer, whole; tensors by suffix (weight_packed, weight_scale, bias, ...)."""
+
+    name: str
+    scheme: Optional[Scheme]
+    outputs: int
+    inputs: int
+    tensors: Mapping[str, Any]
+    split: str = "none"
+    tp: int = 0
+    tp_rank: int = 0
+
+
+@dataclass
+class MoeSpec:
+    """What a mixture of experts computes; sizes are whole, before any cut. The last line is for run_logits."""
+
+    hidden: int
+    intermediate: int
+    experts: int
+    slots: int
+    name: str = "experts"
+    activation: str = "silu"
+    limit: Optional[float] = None
+    alpha: float = 1.702
+    beta: float = 1.0
+    expert_map: Optional[Sequence[int]] = None
+    gate_up_step: int = 1
+    scoring: str = "softmax"
+    renormalize: bool = False
+    groups: int = 0
+    group_slots: int = 0
+    scaling: float = 1.0
+    correction_bias: Optional[Sequence[float]] = None
+
+
+def _raw(x: RawTensor, name: str) -> View:
+    m = memoryview(x.data).cast("B")
+    count = 1
+    for d in x.shape:
+        count *= int(d)
+    if m.nbytes != count * ITEM_BYTES.get(x.dtype, 0):
+        raise argument_error(f"{name} has {m.nbytes} bytes; expected those of {x.dtype} {list(x.shape)}", name)
+    source = (ctypes.c_char * max(1, m.nbytes)).from_buffer_copy(m.tobytes() or b"\0") if m.readonly else \
+        (ctypes.c_char * 0).from_buffer(m)
+    shape = tuple(int(d) for d in x.shape)
+    return View((x, m, source), ctypes.addressof(source), x.dtype, shape, contiguous(shape), False, lambda s: None)
+
+
+def _tensors(given: Mapping[str, Any]) -> Tuple[Any, Any]:
+    """(what must live, array of structs)."""
+    array, keep = (_abi.moebius_tensor * max(1, len(given)))(), []
+    for i, (name, x) in enumerate(given.items()):
+        v = _raw(x, name) if isinstance(x, RawTensor) else view(x, name)
+        if v.dtype not in TENSOR_TYPES:
+            raise argument_error(f"{name} is {v.dtype}; expected {', '.join(TENSOR_TYPES)}", name)
+        rank = len(v.shape)
+        shape = (ctypes.c_uint64 * max(1, rank))(*v.shape)
+        stride = (ctypes.c_int64 * max(1, rank))(*v.strides)
+        keep.append((v, shape, stride, name.encode()))
+        array[i] = _abi.moebius_tensor(ctypes.sizeof(_abi.moebius_tensor), keep[-1][3], v.address, TENSOR_TYPES[v.dtype], rank,
+                                       shape, stride)
+    return keep, array
+
+
+def _pointer(scheme: Optional[Scheme]) -> Optional[int]:
+    return None if scheme is None else scheme._pointer
+
+
+def build_linear(parts: Sequence[Part], **options: Any) -> Linear:
+    """Linear.build."""
+    array, keep = (_abi.moebius_part * max(1, len(parts)))(), []
+    for i, p in enumerate(parts):
+        held, tensors = _tensors(p.tensors)
+        keep.append((held, tensors, p.name.encode()))
+        array[i] = _abi.moebius_part(ctypes.sizeof(_abi.moebius_part), keep[-1][2], _pointer(p.scheme), p.outputs, p.inputs,
+                                     one_of(p.split, SPLITS, "split"), p.tp, p.tp_rank, tensors, len(p.tensors))
+    made = Linear._of(lib.moebius_linear_build(array, len(parts), ctypes.byref(layer_options(**options))),
+                      ", ".join(p.name for p in parts))
+    del keep
+    return made
+
+
+class MoeBuilder(Handle):
+    """Experts one by one, in any order and from any thread."""
+
+    def __init__(self, spec: MoeSpec, *, gate: Optional[Scheme], up: Optional[Scheme], down: Optional[Scheme],
+                 **options: Any) -> None:
+        self.spec = spec
+        self._schemes = {"gate": gate, "up": up, "down": down}
+        for name, values in (("expert_map", spec.expert_map), ("correction_bias", spec.correction_bias)):
+            if values is not None and len(values) != spec.experts:
+                raise argument_error(f"{name} has {len(values)} values; expected {spec.experts}", name)
+        expert_map = None if spec.expert_map is None else (ctypes.c_int32 * spec.experts)(*spec.expert_map)
+        bias = None if spec.correction_bias is None else (ctypes.c_float * spec.experts)(*spec.correction_bias)
+        made = _abi.moebius_moe_spec(ctypes.sizeof(_abi.moebius_moe_spec), spec.name.encode(), spec.hidden, spec.intermediate,
+                                     spec.experts, spec.slots, spec.activation.encode(), spec.limit or 0.0, spec.alpha, spec.beta,
+                                     expert_map, spec.gate_up_step, spec.scoring.encode(), int(spec.renormalize), spec.groups,
+                                     spec.group_slots, spec.scaling, bias)
+        self._own(lib.moebius_moe_begin(ctypes.byref(made), _pointer(gate), _pointer(up), _pointer(down),
+                                        ctypes.byref(layer_options(**options))), lib.moebius_moe_builder_free)
+
+    @property
+    def needs(self) -> List[TensorNeed]:
+        """The tensors of an expert, projection by projection. gate_up.* may stand for gate.* and up.*."""
+        dense = [TensorNeed("weight", True), TensorNeed("bias", False)]
+        return [TensorNeed(f"{name}.{n.name}", n.required) for name, scheme in self._schemes.items()
+                for n in (dense if scheme is None else scheme.tensors)]
+
+    def set_expert(self, id: int, tensors: Mapping[str, Any]) -> None:
+        """Packs one expert (a number of the whole layer); the tensors may go afterwards."""
+        keep, array = _tensors(tensors)
+        check(lib.moebius_moe_set_expert(self._pointer, id, array, len(tensors)))
+        del keep
+
+    def finish(self) -> Moe:
+        """The layer; an Error names what is missing."""
+        return Moe._of(lib.moebius_moe_finish(self._pointer), self.spec.name)

@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// The C interface of layers from memory over the C++ one.
+#include "api/c_types.h"
+#include "moebius/moebius.h"
+
+namespace moebius {
+namespace {
+
+// Structs of a list lie `size` bytes apart, which the first one says.
+template <class Struct, class F>
+void for_each(const Struct* list, size_t count, const char* what, F&& fn) {
+  if (count == 0) return;
+  require(list, what);
+  if (count > 1'000'000) bad_argument(std::string(what) + ": too many", what);
+  const size_t step = list->size;
+  for (size_t i = 0; i < count; ++i) {
+    Struct one{};
+    const auto* at = reinterpret_cast<const char*>(list) + i * step;
+    take_struct(reinterpret_cast<const Struct*>(at), one, what);
+    if (one.size != step) bad_argument(std::string(what) + ": sizes differ", what);
+    fn(one);
+  }
+}
+
+build::Scheme scheme_of(const moebius_scheme* scheme) {
+  return scheme == nullptr ? build::Scheme() : get(scheme, "scheme")->scheme;
+}
+
+std::vector<build::Tensor> tensors_of(const moebius_tensor* list, size_t count) {
+  std::vector<build::Tensor> out;
+  for_each(list, count, "tensors", [&](const moebius_tensor& t) {
+    require(t.name, "tensors.name");
+    if (t.rank > 4) bad_argument(std::string(t.name) + ": more than 4 dimensions", "tensors.rank");
+    if (t.rank != 0) require(t.shape, "tensors.shape");
+    build::Tensor& to = out.emplace_back();
+    to.name = t.name;
+    to.data = t.data;
+    to.type = enum_of<build::TensorType>(t.type, 8, "tensor type");
+    to.shape.assign(t.shape, t.shape + t.rank);
+    if (t.stride != nullptr) to.strides.assign(t.stride, t.stride + t.rank);
+  });
+  return out;
+}
+
+std::vector<build::Part> parts_of(const moebius_part* list, size_t count) {
+  std::vector<build::Part> out;
+  for_each(list, count, "parts", [&](const moebius_part& p) {
+    out.push_back({text_of(p.name), scheme_of(p.scheme), p.outputs, p.inputs,
+                   enum_of<build::Split>(p.split, 3, "split"),
+                   tensors_of(p.tensors, p.tensor_count), p.tp, p.tp_rank});
+  });
+  return out;
+}
+
+build::MoeSpec spec_of(const moebius_moe_spec* given) {
+  require(given, "spec");
+  moebius_moe_spec s{};
+  take_struct(given, s, "moebius_moe_spec");
+  build::MoeSpec out;
+  if (s.name != nullptr) out.name = s.name;
+  out.hidden = s.hidden;
+  out.intermediate = s.intermediate;
+  out.experts = s.experts;
+  out.slots = s.slots;
+  if (s.activation != nullptr) out.activation = s.activation;
+  out.limit = s.limit;
+  if (s.alpha != 0) out.alpha = s.alpha, out.beta = s.beta;
+  if (s.experts > (1 << 20)) bad_argument("experts: too many", "experts");
+  if (s.expert_map != nullptr) out.expert_map.assign(s.expert_map, s.expert_map + s.experts);
+  if (s.gate_up_step != 0) out.gate_up_step = s.gate_up_step;
+  if (s.scoring != nullptr) out.scoring = s.scoring;
+  out.renormalize = s.renormalize != 0;
+  out.groups = s.groups;
+  out.group_slots = s.group_slots;
+  if (s.scaling != 0) out.scaling = s.scaling;
+  if (s.correction_bias != nullptr)
+    out.correction_bias.assign(s.correction_bias, s.correction_bias + s.experts);
+  return out;
+}
+
+}  // namespace
+}  // namespace moebius
+
+using namespace moebius;
+
+moebius_scheme* moebius_scheme_parse(const char* json) {
+  return guarded<moebius_scheme*>(nullptr, [&] {
+    require(json, "json");
+    const build::Scheme scheme = build::Scheme::parse(json);
+    return new_handle<moebius_scheme>(std::make_shared<CScheme>(CScheme{scheme, scheme.tensors()}));
+  });
+}
+void moebius_scheme_free(moebius_scheme* scheme) { free_handle(scheme); }
+char* moebius_scheme_family(const moebius_scheme* s) {
+  return guarded<char*>(nullptr, [&] { return new_string(get(s, "scheme")->scheme.family()); });
+}
+char* moebius_scheme_describe(const moebius_scheme* s) {
+  return guarded<char*>(nullptr, [&] { return new_string(get(s, "scheme")->scheme.describe()); });
+}
+char* moebius_scheme_problem(const moebius_scheme* s, int expert) {
+  return guarded<char*>(nullptr,
+                        [&] { return new_string(get(s, "scheme")->scheme.problem(expert != 0)); });
+}
+size_t moebius_scheme_tensor_count(const moebius_scheme* s) {
+  return guarded<size_t>(0, [&] { return get(s, "scheme")->tensors.size(); });
+}
+const char* moebius_scheme_tensor(const moebius_scheme* s, size_t i, int* required) {
+  return guarded<const char*>(nullptr, [&] {
+    const std::vector<build::TensorNeed>& all = get(s, "scheme")->tensors;
+    if (i >= all.size())
+      bad_argument("tensor " + std::to_string(i) + " of " + std::to_string(all.size()), "i");
+    if (required != nullptr) *required = all[i].required ? 1 : 0;
+    return all[i].suffix.c_str();  // as long as the scheme
+  });
+}
+
+moebius_linear* moebius_linear_build(const moebius_part* parts, size_t count,
+                                     const moebius_options* options) {
+  return guarded<moebius_linear*>(nullptr, [&] {
+    return new_handle<moebius_linear>(
+        std::make_shared<Linear>(build::linear(parts_of(parts, count), options_of(options))));
+  });
+}
+
+moebius_moe_builder* moebius_moe_begin(const moebius_moe_spec* spec, const moebius_scheme* gate,
+                                       const moebius_scheme* up, const moebius_scheme* down,
+                                       const moebius_options* options) {
+  return guarded<moebius_moe_builder*>(nullptr, [&] {
+    return new_handle<moebius_moe_builder>(std::make_shared<build::MoeBuilder>(
+        spec_of(spec), scheme_of(gate), scheme_of(up), scheme_of(down), options_of(options)));
+  });
+}
+int moebius_moe_set_expert(moebius_moe_builder* builder, size_t id, const moebius_tensor* tensors,
+                           size_t count) {
+  return guarded_status(
+      [&] { get(builder, "builder")->set_expert(id, tensors_of(tensors, count)); });
+}
+moebius_moe* moebius_moe_finish(moebius_moe_builder* builder) {
+  return guarded<moebius_moe*>(nullptr, [&] {
+    return new_handle<moebius_moe>(std::make_shared<Moe>(get(builder, "builder")->finish()));
+  });
+}
+void moebius_moe_builder_free(moebius_moe_builder* builder) { free_handle(builder); }

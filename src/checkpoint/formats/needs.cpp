@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// See needs.h. What plan() of the readers asks for, as a list.
+#include "checkpoint/formats/needs.h"
+
+namespace moebius {
+namespace {
+
+void add_side(std::vector<RoleNeed>& out, const std::optional<QuantArgs>& args, Role scale,
+              Role zero_point) {
+  if (!args) return;
+  const bool fixed = args->dynamic == Dynamic::kStatic;
+  out.push_back({scale, fixed});
+  out.push_back({zero_point, fixed && args->kind == NumberKind::kInt && !args->symmetric});
+}
+
+bool is_packed(Format format) {
+  return format == Format::kPackQuantized || format == Format::kNvfp4Pack ||
+         format == Format::kMxfp4Pack || format == Format::kGptOssMxfp4;
+}
+
+}  // namespace
+
+std::vector<RoleNeed> roles_of(const Scheme& scheme) {
+  std::vector<RoleNeed> out;
+  out.push_back({is_packed(scheme.format) ? Role::kWeightPacked : Role::kWeight, true});
+  if (scheme.weights && scheme.format != Format::kDense) {
+    const QuantArgs& w = *scheme.weights;
+    out.push_back({Role::kWeightScale, true});
+    if (scheme.format == Format::kNvfp4Pack) out.push_back({Role::kWeightGlobalScale, true});
+    if (scheme.format == Format::kPackQuantized) out.push_back({Role::kWeightShape, false});
+    if (scheme.format != Format::kGptOssMxfp4)
+      out.push_back({Role::kWeightZeroPoint, !w.symmetric});
+    if (w.act_order == ActOrder::kGroup) out.push_back({Role::kWeightGIdx, false});
+    if (scheme.input && is_nvfp4(*scheme.input))
+      out.push_back({Role::kInputGlobalScale, true});
+    else
+      add_side(out, scheme.input, Role::kInputScale, Role::kInputZeroPoint);
+    add_side(out, scheme.output, Role::kOutputScale, Role::kOutputZeroPoint);
+  }
+  out.push_back({Role::kBias, false});
+  return out;
+}
+
+}  // namespace moebius

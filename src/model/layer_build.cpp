@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/layer_build.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "checkpoint/fused_halves.h"
+#include "checkpoint/quant_config.h"
+
+namespace moebius {
+namespace {
+
+constexpr std::string_view kProjections[] = {"gate", "up", "down"};
+
+std::optional<Role> role_from(std::string_view suffix) {
+  for (size_t i = 0; i < static_cast<size_t>(Role::kCount); ++i)
+    if (suffix_of(static_cast<Role>(i)) == suffix) return static_cast<Role>(i);
+  return std::nullopt;
+}
+
+// The tensors whose names begin with `prefix`, by role.
+ModuleTensors tensors_of(const TensorStore& store, std::string_view prefix,
+                         const std::string& module) {
+  ModuleTensors out;
+  out.name = module;
+  for (const TensorInfo& t : store.tensors()) {
+    if (!std::string_view(t.name).starts_with(prefix)) continue;
+    const std::optional<Role> role = role_from(std::string_view(t.name).substr(prefix.size()));
+    if (!role)
+      fail_at({"argument", "", t.name, module, ""},
+              "{}: tensor '{}' has no meaning here; expected {}weight, {}weight_packed, "
+              "{}weight_scale, ...",
+              module, printable(t.name), prefix, prefix, prefix);
+    out[*role].info = &t;
+  }
+  return out;
+}
+
+// `expert`: a routed one, where fewer schemes can run than in a linear.
+void plan_matrix(Module& m, const StoredScheme& s, const TensorStore& store, uint64_t N, uint64_t K,
+                 bool expert) {
+  m.kind = expert ? ModuleKind::kExpert : ModuleKind::kLinear;
+  if (const auto reason = unsupported_reason(s.scheme, expert))
+    fail_at({"unsupported", "", "", m.name, ""}, "{}: {}", m.name, *reason);
+  m.decision.scheme = s.scheme;
+  placing_errors(
+      [&] {
+        return ErrorPlace{"argument", "", "", m.name, ""};
+      },
+      [&] {
+        m.plan = reader_for(s.scheme.format).plan(m.plan.tensors, s.scheme, store, N, K, s.version);
+      });
+}
+
+void check_sizes(uint64_t N, uint64_t K, const std::string& name) {
+  constexpr uint64_t kMost = uint64_t{1} << 31;
+  if (N == 0 || K == 0 || N > kMost || K > kMost)
+    fail_at({"argument", "", "", name, ""}, "{}: {} outputs and {} inputs; expected 1 to {}", name,
+            N, K, kMost);
+}
+
+void check_part_rank(const Rank& rank, const std::string& name) {
+  if (rank.tp == 0 || rank.tp_rank >= rank.tp)
+    fail_at({"argument", "", "", name, "tp_rank"}, "{}: rank {} of {}; expected a rank below", name,
+            rank.tp_rank, rank.tp);
+}
+
+// Rows that the caller's matrix of gate and up has.
+uint64_t fused_rows(const ModuleTensors& tensors, const std::string& name, uint64_t intermediate) {
+  const TensorRef& w =
+      tensors[Role::kWeightPacked] ? tensors[Role::kWeightPacked] : tensors[Role::kWeight];
+  if (!w)
+    fail_at({"argument", "", "", name, ""}, "{}: neither weight nor weight_packed was given", name);
+  if (w.info->shape.empty() || w.info->shape[0] != 2 * intermediate)
+    fail_at({"argument", "", w.info->name, name, ""}, "{}: {} is {}; expected {} rows", name,
+            w.info->name, describe(*w.info), 2 * intermediate);
+  return w.info->shape[0];
+}
+
+}  // namespace
+
+StoredScheme parse_stored_scheme(const std::string& json) {
+  return placing_errors(
+      [] {
+        return ErrorPlace{"config", "", "", "", "scheme"};
+      },
+      [&] {
+        const Json group = parse_json(json, "scheme");
+        if (!group.is_object())
+          fail("scheme: {} at the top; expected an object", kind_name(group.kind()));
+        Json members = Json::object(), section = Json::object();
+        bool quantized = false;
+        section.set("quant_method", "compressed-tensors");
+        for (const auto& [name, value] : group.members()) {
+          if (name == "version" || name == "format")
+            section.set(name, value);
+          else if (name != "targets")
+            members.set(name, value);
+          quantized |= name == "weights" && !value.is_null();
+        }
+        if (!quantized) return StoredScheme{};
+        Json targets = Json::array();
+        targets.push("Linear");
+        members.set("targets", std::move(targets));
+        section.set("config_groups", Json::object({{"group_0", std::move(members)}}));
+        const Json config = Json::object({{"quantization_config", std::move(section)}});
+        std::vector<std::string> warnings;
+        const QuantConfig parsed = QuantConfig::parse(config, "scheme", warnings);
+        return StoredScheme{parsed.groups().at(0).scheme, parsed.version()};
+      });
+}
+
+std::unique_ptr<LinearLayer> build_linear(const std::vector<MatrixPart>& parts,
+                                          const LayerOptions& options) {
+  if (parts.empty()) fail_at({"argument", "", "", "", "parts"}, "a linear layer needs a part");
+  // One store for all parts: their tensors get the number of the part before their names.
+  std::vector<TensorData> all;
+  for (size_t i = 0; i < parts.size(); ++i)
+    for (TensorData t : parts[i].tensors) {
+      t.name = fmt::format("{}.{}", i, t.name);
+      all.push_back(std::move(t));
+    }
+  const TensorStore store = TensorStore::from_memory("memory", all);
+  const auto groups = [&](const Module& m) { return read_g_idx(store, m.plan); };
+  std::vector<Module> modules(parts.size());
+  std::vector<ModulePlan> plans;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const MatrixPart& p = parts[i];
+    Module& m = modules[i];
+    m.name = p.name.empty() ? fmt::format("part {}", i) : p.name;
+    check_sizes(p.outputs, p.inputs, m.name);
+    m.plan.tensors = tensors_of(store, fmt::format("{}.", i), m.name);
+    plan_matrix(m, p.scheme, store, p.outputs, p.inputs, false);
+    LayerOptions own = options;
+    if (p.tp != 0) own.rank.tp = p.tp, own.rank.tp_rank = p.tp_rank;
+    check_part_rank(own.rank, m.name);
+    plans.push_back(plan_module(m, own.rank.tp > 1 ? p.cut : Cut::kWhole, own, groups));
+  }
+  return load_planned(store, plans, options);
+}
+
+ExpertsBuilder::ExpertsBuilder(Description description, const LayerOptions& options)
+    : d_(std::move(description)), options_(options) {
+  const MoeSpec& spec = d_.spec;
+  if (d_.name.empty()) d_.name = "experts";
+  check_sizes(spec.intermediate, spec.hidden, d_.name);
+  constexpr size_t kMostExperts = 1 << 20;
+  if (spec.experts == 0 || spec.experts > kMostExperts)
+    fail_at({"argument", "", "", d_.name, "experts"}, "{}: {} experts; expected 1 to {}", d_.name,
+            spec.experts, kMostExperts);
+  if (spec.router.top_k == 0 || spec.router.top_k > spec.experts)
+    fail_at({"argument", "", "", d_.name, "slots"}, "{}: {} slots of {} experts", d_.name,
+            spec.router.top_k, spec.experts);
+  if (d_.gate_up_step != 1 && d_.gate_up_step != 2)
+    fail_at({"argument", "", "", d_.name, "gate_up_step"},
+            "{}: gate_up_step is {}; expected 1 or 2", d_.name, d_.gate_up_step);
+  check_part_rank(options_.rank, d_.name);
+  for (size_t i = is_gated(spec.activation.kind) ? 0 : 1; i < 3; ++i)
+    if (const auto reason = unsupported_reason(d_.schemes[i].scheme, true))
+      fail_at({"unsupported", "", "", d_.name, ""}, "{}: {}: {}", d_.name, kProjections[i],
+              *reason);
+  const Rank& rank = options_.rank;
+  map_ = !d_.expert_map.empty()
+             ? d_.expert_map
+             : moebius::expert_map(spec.experts, rank.ep, rank.ep_rank, rank.placement);
+  if (map_.size() != spec.experts)
+    fail_at({"argument", "", "", d_.name, "expert_map"},
+            "{}: the expert map has {} entries; expected {}", d_.name, map_.size(), spec.experts);
+  const auto local = std::count_if(map_.begin(), map_.end(), [](int32_t e) { return e >= 0; });
+  for (const int32_t e : map_)
+    if (e < -1 || e >= local)
+      fail_at({"argument", "", "", d_.name, "expert_map"},
+              "{}: the expert map names local expert {} of {}", d_.name, e, local);
+  given_.assign(static_cast<size_t>(local), false);
+}
+
+MoeLayer& ExpertsBuilder::layer_for(const ExpertPlan& plan, size_t id) {
+  if (layer_ != nullptr && !(plan == plan_))
+    fail_at({"unsupported", "", "", d_.name, ""},
+            "{}: expert {} is stored in another way than the first one given; such layers can be "
+            "loaded from their folder",
+            d_.name, id);
+  if (layer_ != nullptr) return *layer_;
+  MoePlan all;
+  all.spec = d_.spec;
+  all.name = d_.name;
+  all.plans = {plan};
+  all.first_tp_rank = options_.rank.tp_rank == 0;
+  all.first_rank = all.first_tp_rank && options_.rank.ep_rank == 0;
+  if (std::find(map_.begin(), map_.end(), -1) != map_.end() || !d_.expert_map.empty())
+    all.expert_map = map_;
+  layer_ = std::make_unique<MoeLayer>(std::move(all), options_.pool);
+  layer_->set_router(d_.router);
+  plan_ = plan;
+  kernel_ = plan.up.kernel;
+  return *layer_;
+}
+
+void ExpertsBuilder::set_expert(size_t id, std::span<const TensorData> tensors) {
+  if (id >= map_.size() || map_[id] < 0)
+    fail_at({"argument", "", "", d_.name, "id"}, "{}: expert {} is not one of this rank's", d_.name,
+            id);
+  for (const TensorData& t : tensors)
+    if (const std::string_view head = std::string_view(t.name).substr(0, t.name.find('.'));
+        head != "gate" && head != "up" && head != "down" && head != "gate_up")
+      fail_at({"argument", "", t.name, d_.name, ""},
+              "{}: tensor '{}'; expected a name that begins with gate., up., gate_up. or down.",
+              d_.name, printable(t.name));
+  const TensorStore store = TensorStore::from_memory(fmt::format("expert {}", id), tensors);
+  const MoeSpec& spec = d_.spec;
+  const bool gated = is_gated(spec.activation.kind);
+  const bool fused = std::any_of(tensors.begin(), tensors.end(), [](const TensorData& t) {
+    return std::string_view(t.name).starts_with("gate_up.");
+  });
+  std::array<Module, 3> modules;
+  std::array<const Module*, 3> known{};
+  for (size_t i = gated ? 0 : 1; i < 3; ++i) {
+    Module& m = modules[i];
+    m.name = fmt::format("{}.{}.{}", d_.name, id, kProjections[i]);
+    m.projection = static_cast<Projection>(i + 1);
+    const bool half = fused && i < 2;
+    m.plan.tensors = tensors_of(
+        store, half ? std::string("gate_up.") : fmt::format("{}.", kProjections[i]), m.name);
+    if (half) {
+      m.plan.tensors[Role::kWeightShape] = {};  // of both halves; the sizes are the spec's
+      take_half(m.plan.tensors, fused_rows(m.plan.tensors, m.name, spec.intermediate), m.projection,
+                d_.gate_up_step);
+    }
+    const uint64_t N = i < 2 ? spec.intermediate : spec.hidden;
+    const uint64_t K = i < 2 ? spec.hidden : spec.intermediate;
+    plan_matrix(m, d_.schemes[i], store, N, K, true);
+    known[i] = &m;
+  }
+  const auto groups = [&](const Module& m) { return read_g_idx(store, m.plan); };
+  const ExpertModules plan = plan_expert(known, options_, groups);
+  const auto local = static_cast<size_t>(map_[id]);
+  MoeLayer* layer = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    if (finished_) fail_at({"state", "", "", d_.name, ""}, "{}: it was finished", d_.name);
+    if (given_[local])
+      fail_at({"state", "", "", d_.name, "id"}, "{}: expert {} was given twice", d_.name, id);
+    layer = &layer_for(projections_of(plan), id);
+    given_[local] = true;
+    ++packing_;
+  }
+  try {
+    load_expert(*layer, local, store, plan, options_.pool);
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    given_[local] = false;
+    --packing_;
+    throw;
+  }
+  const std::lock_guard lock(mutex_);
+  --packing_;
+}
+
+std::unique_ptr<MoeLayer> ExpertsBuilder::finish() {
+  const std::lock_guard lock(mutex_);
+  if (finished_) fail_at({"state", "", "", d_.name, ""}, "{}: it was finished", d_.name);
+  if (packing_ != 0)
+    fail_at({"state", "", "", d_.name, ""}, "{}: an expert is still being packed", d_.name);
+  for (size_t e = 0; e < map_.size(); ++e)
+    if (map_[e] >= 0 && !given_[static_cast<size_t>(map_[e])])
+      fail_at({"state", "", "", d_.name, ""}, "{}: expert {} was not given", d_.name, e);
+  if (layer_ == nullptr)
+    fail_at({"state", "", "", d_.name, ""}, "{}: this rank has no expert", d_.name);
+  layer_->finish();
+  finished_ = true;
+  return std::move(layer_);
+}
+
+}  // namespace moebius

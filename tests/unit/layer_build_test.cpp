@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layers from tensors in memory: of every golden folder the packed bytes and the outputs of the
+// loader, whole and by ranks; what is wrong with tensors is said in words.
+#include "model/layer_build.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <deque>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "checkpoint/formats/needs.h"
+#include "unit/test_util.h"
+
+namespace moebius {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<fs::path> golden_folders() {
+  std::vector<fs::path> out;
+  for (const auto& entry : fs::directory_iterator(test::test_data_dir() / "golden"))
+    if (fs::exists(entry.path() / "config.json")) out.push_back(entry.path());
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+// Tensors as a caller would hold them: one matrix each, outputs first.
+struct Given {
+  std::deque<std::vector<uint8_t>> memory;
+  std::vector<TensorData> tensors;
+
+  void add(const TensorStore& store, const TensorRef& ref, const std::string& name) {
+    std::vector<uint64_t> shape = ref.info->shape;
+    uint64_t bytes = ref.info->bytes, at = 0, elements = 1;
+    for (const uint64_t d : shape) elements *= d;
+    if (ref.index >= 0 && elements > 1 && name.find("weight_shape") == std::string::npos) {
+      bytes /= shape[0];
+      at = bytes * static_cast<uint64_t>(ref.index);
+      shape.erase(shape.begin());
+      if (shape.empty()) shape = {1};
+    }
+    std::vector<uint8_t>& data = memory.emplace_back(bytes);
+    store.read(*ref.info, at, data);
+    if (ref.transposed) turn(data, shape, bits_of(ref.info->dtype) / 8);
+    tensors.push_back({name, ref.info->dtype, shape, data});
+  }
+
+  static void turn(std::vector<uint8_t>& data, std::vector<uint64_t>& shape, uint64_t element) {
+    const std::vector<uint8_t> from = data;
+    const uint64_t rows = shape[0], cols = shape[1];
+    for (uint64_t r = 0; r < rows; ++r)
+      for (uint64_t c = 0; c < cols; ++c)
+        std::copy_n(&from[(r * cols + c) * element], element, &data[(c * rows + r) * element]);
+    shape = {cols, rows};
+  }
+
+  void add(const TensorStore& store, const Module& m, const std::string& prefix) {
+    for (size_t i = 0; i < static_cast<size_t>(Role::kCount); ++i)
+      if (const TensorRef& ref = m.plan.tensors.by_role[i])
+        add(store, ref, prefix + std::string(suffix_of(static_cast<Role>(i))));
+  }
+};
+
+const TensorRef& codes_of(const Module& m) {
+  const ModuleTensors& t = m.plan.tensors;
+  return t[Role::kWeightPacked] ? t[Role::kWeightPacked] : t[Role::kWeight];
+}
+
+StoredScheme stored(const Checkpoint& c, const Module* m) {
+  return m == nullptr ? StoredScheme{} : StoredScheme{m->decision.scheme, c.quant().version()};
+}
+
+std::vector<float> some_rows(size_t T, size_t K) {
+  std::vector<float> x(T * K);
+  for (size_t i = 0; i < x.size(); ++i)
+    x[i] = std::sin(static_cast<float>(i * i % 9973)) * (1.0f + static_cast<float>(i % 7));
+  return x;
+}
+
+LayerOptions options_for(ThreadPool& pool, const Rank& rank = {}) {
+  LayerOptions o;
+  o.pool = &pool;
+  o.x_type = XType::kF32;
+  o.rank = rank;
+  o.rank.own_maxima = true;
+  return o;
+}
+
+std::unique_ptr<MoeLayer> built_experts(const Checkpoint& c, const MoeBlock& block,
+                                        const LayerOptions& options) {
+  ExpertsBuilder::Description d;
+  d.name = block.name;
+  d.spec = block.spec;
+  d.spec.shared = SharedKind::kNone;
+  d.router = {block.correction_bias, block.per_expert_scale, {}};
+  d.schemes = {stored(c, block.experts[0][0]), stored(c, block.experts[0][1]),
+               stored(c, block.experts[0][2])};
+  const TensorRef& up = codes_of(*block.experts[0][1]);
+  d.gate_up_step = up.row_step;
+  const std::vector<int32_t> map = expert_map(block.experts.size(), options.rank.ep,
+                                              options.rank.ep_rank, options.rank.placement);
+  ExpertsBuilder builder(std::move(d), options);
+  for (size_t e = block.experts.size(); e-- > 0;) {  // any order
+    if (map[e] < 0) continue;
+    const auto& [gate, up_module, down] = block.experts[e];
+    Given given;
+    if (up.row_count != 0) {
+      given.add(c.store(), *gate, "gate_up.");
+    } else {
+      if (gate != nullptr) given.add(c.store(), *gate, "gate.");
+      given.add(c.store(), *up_module, "up.");
+    }
+    given.add(c.store(), *down, "down.");
+    builder.set_expert(e, given.tensors);
+  }
+  return builder.finish();
+}
+
+std::vector<float> run_experts(const MoeLayer& layer, const std::vector<float>& x, size_t T,
+                               ThreadPool& pool) {
+  const size_t k = std::min<size_t>(2, layer.spec().experts), H = layer.spec().hidden;
+  std::vector<int32_t> ids(T * k);
+  std::vector<float> weights(T * k), y(T * H);
+  for (size_t i = 0; i < ids.size(); ++i)
+    ids[i] = static_cast<int32_t>((i * 5 + i / 3) % layer.spec().experts),
+    weights[i] = 0.25f + 0.1f * static_cast<float>(i % 5);
+  layer.forward_ids(f32_rows(x.data(), T, H), ids, weights, f32_rows(y.data(), T, H), pool);
+  return y;
+}
+
+void expect_equal(const MoeLayer& got, const MoeLayer& want, ThreadPool& pool) {
+  ASSERT_EQ(got.packed_bytes(), want.packed_bytes());
+  EXPECT_TRUE(std::equal(got.packed().begin(), got.packed().end(), want.packed().begin()));
+  constexpr size_t T = 4;
+  const std::vector<float> x = some_rows(T, got.spec().hidden);
+  EXPECT_EQ(run_experts(got, x, T, pool), run_experts(want, x, T, pool));
+}
+
+// What a call says, "" when it works.
+template <class F>
+std::string words_of(F&& call) {
+  try {
+    call();
+    return "";
+  } catch (const Error& e) {
+    return e.what();
+  }
+}
+
+bool can_run(const MoeBlock& block) {
+  for (const auto& expert : block.experts)
+    for (const Module* m : expert)
+      if (m != nullptr && !m->supported) return false;
+  return block.experts_reason.empty();
+}
+
+TEST(LayerBuild, ExpertsOfEveryFolderHaveTheBytesOfTheLoader) {
+  ThreadPool pool(2);
+  size_t blocks = 0;
+  for (const fs::path& folder : golden_folders()) {
+    const Checkpoint c = Checkpoint::open(folder.string());
+    for (const MoeBlock& block : c.moe_blocks()) {
+      if (!can_run(block)) continue;
+      SCOPED_TRACE(folder.filename().string() + " " + block.name);
+      const LayerOptions o = options_for(pool);
+      const auto want = load_moe(c, block, o, MoePart::kExperts);
+      std::unique_ptr<MoeLayer> got;
+      ASSERT_EQ(words_of([&] { got = built_experts(c, block, o); }), "");
+      expect_equal(*got, *want.experts, pool);
+      ++blocks;
+    }
+  }
+  EXPECT_GT(blocks, 100u);
+}
+
+TEST(LayerBuild, RanksHaveTheBytesOfTheLoader) {
+  ThreadPool pool(2);
+  for (const char* name : {"qwen3moe-w4a8-g32-pack", "qwen3moe-w4a16-actorder-group",
+                           "qwen3moe-fp8-block", "gptoss-w4a16-g32", "qwen3moe-w4a16-asym-g32"}) {
+    const Checkpoint c = Checkpoint::open((test::test_data_dir() / "golden" / name).string());
+    const MoeBlock& block = c.moe_blocks().at(0);
+    for (const Rank& rank :
+         {Rank{2, 1}, Rank{1, 0, 2, 1}, Rank{2, 0, 2, 0, Placement::kRoundRobin}}) {
+      SCOPED_TRACE(fmt::format("{} tp {} of {}, ep {} of {}", name, rank.tp_rank, rank.tp,
+                               rank.ep_rank, rank.ep));
+      const LayerOptions o = options_for(pool, rank);
+      std::unique_ptr<MoeLayer> want, got;
+      const std::string words =
+          words_of([&] { want = load_moe(c, block, o, MoePart::kExperts).experts; });
+      if (!words.empty()) {
+        EXPECT_NE(words_of([&] { got = built_experts(c, block, o); }), "");
+        continue;
+      }
+      ASSERT_EQ(words_of([&] { got = built_experts(c, block, o); }), "");
+      expect_equal(*got, *want, pool);
+    }
+  }
+}
+
+TEST(LayerBuild, LinearsOfEveryFolderHaveTheBytesOfTheLoader) {
+  ThreadPool pool(2);
+  constexpr size_t T = 3;
+  size_t linears = 0;
+  for (const fs::path& folder : golden_folders()) {
+    const Checkpoint c = Checkpoint::open(folder.string());
+    for (const Module& m : c.modules()) {
+      if (m.kind != ModuleKind::kLinear && m.kind != ModuleKind::kLmHead) continue;
+      const TensorRef& codes = codes_of(m);
+      if (!m.supported || m.layer > 0 || codes.row_count != 0 || codes.index >= 0) continue;
+      for (const uint64_t tp : {1, 2, 3}) {
+        const Cut cut = tp == 1 ? Cut::kWhole : cut_of(m, Cut::kInputs);
+        if (tp > 1 && (cut == Cut::kWhole || (tp == 3 && linears % 4 != 0))) continue;
+        SCOPED_TRACE(fmt::format("{} {} tp {}", folder.filename().string(), m.name, tp));
+        const LayerOptions o = options_for(pool, {tp, tp - 1});
+        std::unique_ptr<LinearLayer> want, got;
+        if (!words_of([&] { want = load_linear(c, {&m}, o); }).empty()) continue;
+        Given given;
+        given.add(c.store(), m, "");
+        ASSERT_EQ(words_of([&] {
+                    got = build_linear(
+                        {{m.name, stored(c, &m), m.plan.N, m.plan.K, cut, 0, 0, given.tensors}}, o);
+                  }),
+                  "");
+        ASSERT_EQ(got->packed_bytes(), want->packed_bytes());
+        EXPECT_TRUE(std::equal(got->packed().begin(), got->packed().end(), want->packed().begin()));
+        const std::vector<float> x = some_rows(T, want->in_features());
+        std::vector<float> a(T * want->out_features()), b = a;
+        for (auto& [layer, y] : {std::pair{&got, &a}, std::pair{&want, &b}})
+          (*layer)->forward(f32_rows(x.data(), T, (*layer)->in_features()),
+                            f32_rows(y->data(), T, (*layer)->out_features()), pool);
+        EXPECT_EQ(a, b);
+        ++linears;
+      }
+    }
+  }
+  EXPECT_GT(linears, 300u);
+}
+
+// The list of tensors that loaders collect by is what the readers take.
+TEST(LayerBuild, NeedsAreWhatFoldersStore) {
+  for (const fs::path& folder : golden_folders()) {
+    const Checkpoint c = Checkpoint::open(folder.string());
+    for (const Module& m : c.modules()) {
+      if (!has_matrix(m) || !m.supported) continue;
+      std::vector<bool> known(static_cast<size_t>(Role::kCount), false);
+      for (const RoleNeed& need : roles_of(m.decision.scheme)) {
+        known[static_cast<size_t>(need.role)] = true;
+        EXPECT_TRUE(!need.required || m.plan.tensors[need.role])
+            << folder << " " << m.name << " " << suffix_of(need.role);
+      }
+      for (size_t i = 0; i < known.size(); ++i)
+        EXPECT_TRUE(known[i] || !m.plan.tensors.by_role[i])
+            << folder << " " << m.name << " " << suffix_of(static_cast<Role>(i));
+    }
+  }
+}
+
+TEST(LayerBuild, ASchemeIsTheGroupOfItsConfig) {
+  size_t groups = 0;
+  for (const fs::path& folder : golden_folders()) {
+    const Checkpoint c = Checkpoint::open(folder.string());
+    const Json config =
+        parse_json(read_text_file((folder / "config.json").string(), 1 << 20), "config.json");
+    const Json* section = config.find("quantization_config");
+    const Json* list = section == nullptr ? nullptr : section->find("config_groups");
+    if (list == nullptr || list->members().size() != c.quant().groups().size()) continue;
+    for (size_t i = 0; i < list->members().size(); ++i) {
+      Json group = list->members()[i].second;
+      for (const char* name : {"format", "version"})
+        if (const Json* value = section->find(name);
+            value != nullptr && group.find(name) == nullptr &&
+            (!value->is_string() || value->as_string() != "mixed-precision"))
+          group.set(name, *value);
+      const StoredScheme s = parse_stored_scheme(group.dump());
+      EXPECT_EQ(s.scheme, c.quant().groups()[i].scheme) << folder;
+      EXPECT_EQ(s.version, c.quant().version()) << folder;
+      ++groups;
+    }
+  }
+  EXPECT_GT(groups, 50u);
+  EXPECT_TRUE(parse_stored_scheme("{}").scheme.is_dense());
+  for (const char* bad : {"", "[]", "{\"weights\": 3}", "{\"weights\": {\"num_bits\": 99}}", "{"})
+    EXPECT_THROW(parse_stored_scheme(bad), Error) << bad;
+}
+
+TEST(LayerBuild, WhatIsWrongIsSaidInWords) {
+  ThreadPool pool(1);
+  const LayerOptions o = options_for(pool);
+  const Checkpoint c =
+      Checkpoint::open((test::test_data_dir() / "golden" / "qwen3moe-w4a16-g32").string());
+  const MoeBlock& block = c.moe_blocks().at(0);
+  ExpertsBuilder::Description d;
+  d.spec = block.spec;
+  d.schemes.fill(stored(c, block.experts[0][1]));
+  ExpertsBuilder builder(d, o);
+  const auto expert = [&] {
+    Given given;
+    given.add(c.store(), *block.experts[0][0], "gate.");
+    given.add(c.store(), *block.experts[0][1], "up.");
+    given.add(c.store(), *block.experts[0][2], "down.");
+    return given;
+  };
+  const auto says = [&](size_t id, const Given& given, std::string_view word) {
+    const std::string words = words_of([&] { builder.set_expert(id, given.tensors); });
+    EXPECT_NE(words.find(word), std::string::npos) << words;
+  };
+  Given missing = expert(), strange = expert(), short_one = expert(), typed = expert(),
+        extra = expert(), twice = expert();
+  missing.tensors.pop_back(), missing.tensors.pop_back(), missing.tensors.pop_back();
+  says(0, missing, "down");
+  strange.tensors[0].name = "left.weight_packed";
+  says(0, strange, "left.weight_packed");
+  strange.tensors[0].name = "gate.weight_wrapped";
+  says(0, strange, "gate.weight_wrapped");
+  short_one.tensors[0].shape[0] -= 1;
+  says(0, short_one, "bytes");
+  short_one.tensors[0].data = short_one.tensors[0].data.first(short_one.tensors[0].data.size() /
+                                                              (short_one.tensors[0].shape[0] + 1) *
+                                                              short_one.tensors[0].shape[0]);
+  says(0, short_one, "expected");
+  typed.tensors[0].dtype = DType::kF32;
+  says(0, typed, "gate.weight_packed");
+  extra.tensors.push_back(extra.tensors[0]);
+  extra.tensors.back().name = "gate.weight_global_scale";
+  says(0, extra, "weight_global_scale");
+  extra.tensors.back().name = extra.tensors[0].name;
+  says(0, extra, "gate.weight_packed");
+  says(block.experts.size(), expert(), "not one of this rank's");
+  EXPECT_NE(words_of([&] { builder.finish(); }).find("expert 0 was not given"), std::string::npos);
+  for (size_t e = 0; e < block.experts.size(); ++e) builder.set_expert(e, expert().tensors);
+  says(0, twice, "twice");
+  EXPECT_NE(builder.finish(), nullptr);
+  says(0, twice, "finished");
+  EXPECT_NE(words_of([&] { builder.finish(); }), "");
+  d.expert_map = {0, 0};
+  EXPECT_THROW(ExpertsBuilder(d, o), Error);
+  d.expert_map.clear();
+  d.spec.router.top_k = 0;
+  EXPECT_THROW(ExpertsBuilder(d, o), Error);
+  EXPECT_THROW(build_linear({}, o), Error);
+  EXPECT_THROW(build_linear({{"q", {}, 4, 4, Cut::kWhole, 0, 0, {}}}, o), Error);
+  EXPECT_THROW(build_linear({{"q", {}, 0, 4, Cut::kWhole, 0, 0, {}}}, o), Error);
+}
+
+}  // namespace
+}  // namespace moebius
