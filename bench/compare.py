@@ -35,6 +35,15 @@ def ready_peer(folder):
     return (folder / "run").resolve()
 
 
+def with_package(place, library):
+    """Variables with which the Python package of this clone is as good as installed, with its entry point for vLLM."""
+    info = Path(place) / "moebius_moe-0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: moebius-moe\nVersion: 0\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text("[vllm.general_plugins]\nmoebius = moebius.vllm:register\n", encoding="utf-8")
+    return {"PYTHONPATH": f"{place}:{ROOT / 'python'}", "MOEBIUS_LIBRARY": str(Path(library).resolve())}
+
+
 class Peer:
     """A peer process that answers one JSON line per case and keeps its weights between cases."""
 

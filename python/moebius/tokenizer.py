@@ -8,13 +8,22 @@ import os
 from typing import Any, Dict, List, Optional, Sequence, Union
 
 from . import _abi
-from ._library import Handle, check, lib, taken
+from ._library import Handle, argument_error, check, lib, taken
 
 Message = Dict[str, Any]
 
 
 def ids_array(ids: Sequence[int]) -> Any:
     return (ctypes.c_int32 * max(1, len(ids)))(*ids)
+
+
+def checked_messages(messages: Any) -> None:
+    """Throws Error for what is no conversation."""
+    if isinstance(messages, (str, bytes, dict)) or not all(isinstance(m, dict) for m in messages) or not len(messages):
+        raise argument_error(f"messages are {messages!r:.80}; expected a list of dictionaries with role and content", "messages")
+    for m in messages:
+        if not isinstance(m.get("role"), str):
+            raise argument_error(f"a message has the role {m.get('role')!r:.40}; expected a text", "messages")
 
 
 class Tokenizer(Handle):
@@ -52,6 +61,7 @@ class Tokenizer(Handle):
         def said(value: Any) -> Optional[bytes]:
             return None if value is None else json.dumps(value).encode()
 
+        checked_messages(messages)
         chat = _abi.moebius_chat(ctypes.sizeof(_abi.moebius_chat), json.dumps(list(messages)).encode(), said(tools),
                                  said(documents), said(template_args), int(add_generation_prompt))
         if not tokenize:

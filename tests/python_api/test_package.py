@@ -74,6 +74,23 @@ class Package(unittest.TestCase):
                 self.assertEqual(run.returncode, 0, f"{page}: {block}\n{run.stderr}")
                 self.assertTrue(run.stdout.strip(), block)
 
+    def test_the_readmes_c_block_runs(self):
+        compiler, library = os.environ.get("MOEBIUS_CC"), os.environ["MOEBIUS_LIBRARY"]
+        if not compiler:
+            self.skipTest("no C compiler was named (MOEBIUS_CC)")
+        blocks = [b for b in re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.S)
+                  if "examples/generate.c" in b]
+        self.assertEqual(len(blocks), 1)
+        with tempfile.TemporaryDirectory() as folder:
+            built = Path(library).parent
+            block = blocks[0].replace("$PWD/build/release", str(built)).replace("build/release", str(built))
+            block = block.replace("build/generate", str(Path(folder) / "generate")).replace("cc ", f"{compiler} ", 1)
+            run = subprocess.run(["sh", "-ec", block], capture_output=True, text=True, cwd=ROOT)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        want = subprocess.run([TOOL, "run", "models/moebius-tiny-w4a8", "-p", "It was a dark", "-n", "24", "--temp", "0", "-q"],
+                              capture_output=True, text=True, cwd=ROOT).stdout
+        self.assertEqual(run.stdout.strip("\n"), want.strip("\n"))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -1,0 +1,217 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Folders inside vLLM, scheme by scheme, with vLLM's own layers and with the plugin.
+
+    bench/vllm_plugin.py [--env FOLDER] [--library libmoebius.so] [--compile] [NAME...]
+    bench/vllm_plugin.py --serve
+
+Makes the environment of bench/peer_env.sh where it is missing, runs folders of tests/golden (all of FOLDERS, or those named; heads joined in
+pairs, since vLLM's attention wants 32 elements at least) in vLLM's `LLM`, and compares with `moebius.LLM` on the same folder: greedy tokens, and log-probabilities of the prompt. The table
+says what vLLM does alone, what it does with the plugin, and how far the numbers are apart (rms; norms and attention are vLLM's,
+so single activation codes may flip). Ends with 1 when a folder does not run with the plugin.
+"""
+import argparse
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+
+from compare import ROOT, ready_peer, with_package
+
+FOLDERS = ["qwen3moe-w4a8-g32-int", "qwen3moe-w4a8-channel-int", "qwen3moe-w4a8-g32-pack", "qwen3moe-w4a16-g32", "qwen3moe-w4a16-asym-g32",
+           "qwen3moe-w3a16-g32", "qwen3moe-w8a16-g32", "qwen3moe-w4a16-actorder-group", "qwen3moe-mixed-down8-gateup4",
+           "qwen3moe-fp8-dynamic", "qwen3moe-fp8-static", "qwen3moe-fp8-block", "qwen3moe-nvfp4", "qwen3moe-nvfp4a16", "qwen3moe-mxfp4",
+           "qwen3moe-mxfp4a16", "qwen3moe-mxfp8", "qwen3moe-w8a8-dynamic", "qwen3moe-w8a8-static", "mixtral-w4a16-g32", "qwen2moe-w4a16-g32"]
+NEW = 8
+HEAD = 32  # the smallest that vLLM's attention knows on CPUs; the golden folders have heads of 16
+
+
+def tensors_of(data):
+    """name -> (header entry, bytes)"""
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    header.pop("__metadata__", None)
+    return {n: (t, data[8 + size + t["data_offsets"][0]:8 + size + t["data_offsets"][1]]) for n, t in header.items()}
+
+
+def with_larger_heads(name, to):
+    """A golden folder whose heads are joined in pairs: another model with the same matrices. Files of expected values are left out."""
+    source = ROOT / "tests/golden" / name
+    config = json.loads((source / "config.json").read_text())
+    old = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    times = HEAD // old
+    for key in ("num_attention_heads", "num_key_value_heads"):
+        config[key] //= times
+    config["head_dim"] = HEAD
+    (to / "config.json").write_text(json.dumps(config))
+    header, blobs, at = {"__metadata__": {"format": "pt"}}, [], 0
+    for key, (entry, data) in tensors_of((source / "model.safetensors").read_bytes()).items():
+        if key.endswith(("q_norm.weight", "k_norm.weight")) and entry["shape"] == [old]:
+            entry["shape"], data = [HEAD], data * times
+        header[key] = {"dtype": entry["dtype"], "shape": entry["shape"], "data_offsets": [at, at + len(data)]}
+        blobs.append(data)
+        at += len(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    (to / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"".join(blobs))
+    return str(to)
+
+
+def prompt_for(folder):
+    vocab = json.loads((Path(folder) / "config.json").read_text())["vocab_size"]
+    return [(i * 37 + i // 7) % vocab for i in range(32)]
+
+
+def worker(folder, compiled):
+    """In the environment of vLLM: one folder, the result as a line of JSON."""
+    from vllm import LLM, SamplingParams
+
+    prompt = prompt_for(folder)
+    llm = LLM(model=folder, skip_tokenizer_init=True, dtype="float32", enforce_eager=not compiled, max_model_len=128, max_num_seqs=4,
+              enable_prefix_caching=False)
+    params = SamplingParams(max_tokens=NEW, temperature=0, ignore_eos=True, prompt_logprobs=0, detokenize=False)
+    output = llm.generate([{"prompt_token_ids": prompt}], params)[0]
+    logprobs = [None if p is None else p[t].logprob for p, t in zip(output.prompt_logprobs, prompt)]
+    print("RESULT " + json.dumps({"tokens": list(output.outputs[0].token_ids), "logprobs": logprobs[1:]}), flush=True)
+
+
+def reference(folder):
+    """The same by moebius.LLM."""
+    import math
+
+    import moebius
+
+    prompt = prompt_for(folder)
+    with moebius.LLM(folder, dtype="f32") as llm:
+        logits = llm.logits(prompt)
+        rows = []
+        for i, token in enumerate(prompt[1:]):
+            row = [logits[i, j] for j in range(logits.shape[1])]
+            top = max(row)
+            rows.append(row[token] - top - math.log(sum(math.exp(v - top) for v in row)))
+        out = llm.generate({"prompt_token_ids": prompt}, moebius.SamplingParams(max_tokens=NEW, temperature=0, ignore_eos=True))
+        return {"tokens": list(out[0].outputs[0].token_ids), "logprobs": rows}
+
+
+def run(runner, folder, plugin, compiled):
+    """(result or None, the sentence that says why not)"""
+    variables = dict(os.environ, VLLM_LOGGING_LEVEL="INFO", VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0",
+                     HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", MOEBIUS_VLLM="" if plugin else "off")
+    command = [str(runner), str(Path(__file__).resolve()), "--worker", folder] + (["--compile"] if compiled else [])
+    done = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
+    text = done.stdout + done.stderr
+    for line in text.splitlines():
+        if line.startswith("RESULT "):
+            return json.loads(line[7:]), [l for l in text.splitlines() if "moebius:" in l]
+    errors = [l.strip() for l in text.splitlines() if "Error" in l and not l.lstrip().startswith(("File", "raise"))]
+    return None, errors[-1] if errors else f"ended with {done.returncode}"
+
+
+def wna16_folder(to):
+    """The bundled model without its quantized activations: a WNA16 folder with a tokenizer."""
+    to.mkdir()
+    for path in (ROOT / "models/moebius-tiny-w4a8").iterdir():
+        (to / path.name).write_bytes(path.read_bytes())
+    config = json.loads((to / "config.json").read_text())
+    for group in config["quantization_config"]["config_groups"].values():
+        group["input_activations"] = None
+    (to / "config.json").write_text(json.dumps(config))
+    return str(to)
+
+
+def ask(port, model, text, count):
+    body = json.dumps({"model": model, "prompt": text, "max_tokens": count, "temperature": 0}).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        return json.load(answer)["choices"][0]["text"]
+
+
+def serve(env, place):
+    """`vllm serve` with the plugin, on a free port; its answer beside moebius.LLM's."""
+    import moebius
+
+    folder, text, count = wna16_folder(place / "wna16"), "It was a dark", 16
+    with moebius.LLM(folder) as llm:
+        want = llm.generate(text, moebius.SamplingParams(max_tokens=count, temperature=0))[0].outputs[0].text
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    variables = dict(os.environ, VLLM_CPU_KVCACHE_SPACE="1", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", MOEBIUS_VLLM="")
+    with open(place / "log", "w+", encoding="utf-8") as log:
+        server = subprocess.Popen([str(env / "vllm"), "serve", folder, "--host", "127.0.0.1", "--port", str(port), "--max-model-len", "512",
+                                   "--enforce-eager"], env=variables, stdout=log, stderr=log)
+        try:
+            for _ in range(600):
+                time.sleep(1)
+                if server.poll() is not None:
+                    break
+                try:
+                    got = ask(port, folder, text, count)
+                except OSError:
+                    continue
+                print(f"vllm serve: {got!r}\nmoebius:    {want!r}")
+                return 0 if got == want else 1
+        finally:
+            server.terminate()
+            server.wait()
+        log.seek(0)
+        print(log.read()[-3000:])
+    return 1
+
+
+def rms(a, b):
+    return (sum((x - y) ** 2 for x, y in zip(a, b)) / len(a)) ** 0.5
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--env", default=str(ROOT / "build/peer"))
+    parser.add_argument("--library", default=str(ROOT / "build/release/libmoebius.so"))
+    parser.add_argument("--compile", action="store_true", help="inductor, as vLLM does by default")
+    parser.add_argument("--verbose", action="store_true")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--only-plugin", action="store_true", help="do not run vLLM's own layers")
+    parser.add_argument("--serve", action="store_true", help="ask `vllm serve` with a WNA16 folder instead")
+    parser.add_argument("folders", nargs="*", default=FOLDERS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        return worker(arguments.worker, arguments.compile)
+    runner = ready_peer(Path(arguments.env))
+    if arguments.serve:
+        with tempfile.TemporaryDirectory() as place:
+            os.environ.update(with_package(Path(place) / "site", arguments.library))
+            sys.path.insert(0, str(ROOT / "python"))
+            return serve(Path(arguments.env).resolve(), Path(place))
+    failed = []
+    print(f"{'folder':34} {'vLLM alone':12} {'with plugin':12} {'tokens':8} {'rms':>8}  alone rms", flush=True)
+    with tempfile.TemporaryDirectory() as place:
+        os.environ.update(with_package(Path(place) / "site", arguments.library))
+        sys.path.insert(0, str(ROOT / "python"))
+        for name in arguments.folders:
+            to = Path(place) / name
+            to.mkdir()
+            folder = with_larger_heads(name, to)
+            want = reference(folder)
+            alone, why = (None, "") if arguments.only_plugin else run(runner, folder, False, arguments.compile)
+            ours, said = run(runner, folder, True, arguments.compile)
+            if ours is None:
+                failed.append(f"{name}: {said}")
+            equal = "-" if ours is None else f"{sum(x == y for x, y in zip(ours['tokens'], want['tokens']))}/{NEW}"
+            print(f"{name:34} {'runs' if alone else '-' if arguments.only_plugin else 'fails':12} {'runs' if ours else 'FAILS':12} {equal:8} "
+                  f"{'-' if ours is None else format(rms(ours['logprobs'], want['logprobs']), '8.5f'):>8}  "
+                  f"{'' if alone is None else format(rms(alone['logprobs'], want['logprobs']), '8.5f')}", flush=True)
+            if arguments.verbose:
+                print("   alone:", why, "\n   plugin:", said, flush=True)
+    for line in failed:
+        print(line)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The quantization method "moebius": vLLM's compressed-tensors configuration with our layers where the library runs the scheme."""
+from __future__ import annotations
+
+import copy
+from typing import Any, Dict, List, Optional
+
+import torch
+from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
+from vllm.model_executor.layers.linear import LinearBase
+from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsConfig
+from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+from .. import Scheme
+from .._library import Error
+from . import settings
+from .linear import MoebiusLinearMethod
+from .loading import DTYPES, log
+from .moe import MoebiusMoeMethod
+
+_said: "set[str]" = set()
+
+
+def _left_to_vllm(why: str) -> None:
+    if why not in _said:
+        _said.add(why)
+        log.info("moebius: left to vLLM: %s", why)
+
+
+class MoebiusConfig(CompressedTensorsConfig):
+    """Pickled into vLLM's processes, so it stands at the top of its module."""
+
+    @classmethod
+    def override_quantization_method(cls, hf_quant_cfg: Dict[str, Any], user_quant: Optional[str], hf_config: Any = None) -> Optional[str]:
+        ours = hf_quant_cfg.get("quant_method") in ("compressed-tensors", "compressed_tensors")
+        return "moebius" if ours and user_quant in (None, "moebius") else None
+
+    @classmethod
+    def _quantization_scheme_map_from_config(cls, config: Dict[str, Any]) -> Dict[str, Any]:
+        """Keeps every group as it is written, and hides from vLLM the order of columns that it refuses."""
+        shown = copy.deepcopy(config)
+        for group in shown.get("config_groups", {}).values():
+            if (group.get("weights") or {}).get("actorder") in ("group", "dynamic"):
+                group["weights"]["actorder"] = None
+        schemes: Dict[str, Any] = super()._quantization_scheme_map_from_config(config=shown)
+        for group in config.get("config_groups", {}).values():
+            raw = {k: v for k, v in group.items() if k != "targets"}
+            if raw.get("format") is None and config.get("format") not in (None, "mixed-precision"):
+                raw["format"] = config["format"]
+            raw["version"] = config.get("version")
+            for target in group["targets"]:
+                if target in schemes:
+                    schemes[target]["moebius"] = raw
+        return schemes
+
+    def _scheme(self, layer: torch.nn.Module, name: str, expert: bool) -> Optional[Scheme]:
+        """That of a module, None where it is dense or not ours to run."""
+        try:
+            found = self.get_scheme_dict(layer, name)
+        except ValueError:
+            return None  # parts that differ, or a name that vLLM cannot place: its own words are better
+        if not found or found.get("moebius") is None:
+            return None
+        try:
+            scheme = Scheme({k: v for k, v in found["moebius"].items() if v is not None})
+            problem = scheme.problem(expert=expert)
+        except Error as e:
+            problem = str(e)
+        if problem:
+            _left_to_vllm(problem)
+            return None
+        return scheme
+
+    def _experts(self, layer: torch.nn.Module, prefix: str, chosen: settings.Settings) -> Optional[MoebiusMoeMethod]:
+        self._add_fused_moe_to_target_scheme_map()
+        names = [layer.ckpt_gate_proj_name, layer.ckpt_up_proj_name or layer.ckpt_gate_proj_name, layer.ckpt_down_proj_name]
+        schemes: List[Scheme] = []
+        for name in names:
+            scheme = self._scheme(layer, f"{prefix}.0.{name}", expert=True)
+            if scheme is None:
+                return None
+            schemes.append(scheme)
+        return MoebiusMoeMethod(layer, schemes, chosen)
+
+    def get_quant_method(self, layer: torch.nn.Module, prefix: str) -> Any:
+        chosen = settings.current()
+        if self.transform_config is None and chosen.layers != "none":
+            if isinstance(layer, RoutedExperts) and layer.params_dtype in DTYPES:
+                method: Any = self._experts(layer, prefix, chosen)
+                if method is not None:
+                    return method
+            elif chosen.layers == "all" and (isinstance(layer, LinearBase) or
+                                             (isinstance(layer, ParallelLMHead) and getattr(layer, "tp_size", 1) == 1)):
+                scheme = self._scheme(layer, prefix, expert=False)
+                if scheme is not None:
+                    return MoebiusLinearMethod(scheme, chosen)
+        return super().get_quant_method(layer, prefix)

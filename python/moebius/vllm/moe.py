@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""vLLM's routed experts on moebius::moe: an expert is packed when its last tensor came."""
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional
+
+import torch
+from vllm.model_executor.layers.fused_moe.fused_moe_method_base import FusedMoEMethodBase
+
+from .. import MoeBuilder, MoeSpec, Scheme
+from .._library import Error
+from .loading import DTYPES, awaited, register_empty, suffixes, take_over, tally
+from .settings import Settings
+from .threads import threads
+
+
+class Experts:
+    """The tensors of a layer's experts as they come."""
+
+    def __init__(self, layer: torch.nn.Module, schemes: List[Scheme], settings: Settings, hidden: int, dtype: torch.dtype) -> None:
+        config = layer.moe_config
+        parallel = config.moe_parallel_config
+        activation = config.activation.value.replace("_uninterleave", "")
+        self.gated = bool(config.is_act_and_mul)
+        self.layer, self.name, self.has_bias = layer, layer.layer_name, bool(config.has_bias)
+        expert_map = layer.expert_map
+        spec = MoeSpec(hidden, config.intermediate_size_per_partition * parallel.tp_size, config.num_experts, layer.top_k,
+                       name=self.name, activation=activation, limit=layer.swiglu_limit,
+                       expert_map=None if expert_map is None else [int(e) for e in expert_map])
+        if layer.swiglu_alpha is not None:
+            spec.alpha, spec.beta = layer.swiglu_alpha, 1.0 if layer.swiglu_beta is None else layer.swiglu_beta
+        self.builder = MoeBuilder(spec, gate=schemes[0] if self.gated else None, up=schemes[1], down=schemes[2],
+                                  threads=threads(settings.threads), dtype=DTYPES[dtype], int8=settings.int8, kernel=settings.kernel,
+                                  tp=parallel.tp_size, tp_rank=parallel.tp_rank)
+        self.projections = {"w1": "gate" if self.gated else "up", "w3": "up", "w2": "down"}
+        of = dict(zip(("gate", "up", "down"), schemes))
+        self.awaited = {f"{p}.{s}" for p in sorted(set(self.projections.values()) if self.gated else {"up", "down"})
+                        for s in (awaited(of[p]) | ({"bias"} if self.has_bias else set()))}
+        self.pending: Dict[int, Dict[str, torch.Tensor]] = {}
+        self.packed: set[int] = set()
+
+    def load(self, param: torch.nn.Parameter, loaded_weight: torch.Tensor, weight_name: str, shard_id: Any = None,
+             expert_id: Optional[int] = None, return_success: bool = False) -> Optional[bool]:
+        if shard_id not in self.projections or expert_id is None:
+            raise Error(f"{self.name}: {weight_name} came as shard {shard_id!r} of expert {expert_id}; expected w1, w2 or w3 of one expert",
+                        kind="unsupported", module=self.name)
+        if self.layer._map_global_expert_id_to_local_expert_id(expert_id) == -1:
+            return False if return_success else None
+        suffix = weight_name.rsplit(".", 1)[-1].split("_", 1)[1]  # w13_weight_packed
+        name = f"{self.projections[shard_id]}.{suffix}"
+        if expert_id in self.packed:
+            if name in self.awaited:
+                raise Error(f"{self.name}: its experts were packed and cannot be loaded again", kind="state", module=self.name)
+            return True if return_success else None
+        tensors = self.pending.setdefault(expert_id, {})
+        tensors[name] = loaded_weight
+        if self.awaited <= tensors.keys():
+            self.pack(expert_id)
+        return True if return_success else None
+
+    def pack(self, expert: int) -> None:
+        self.builder.set_expert(expert, self.pending.pop(expert))
+        self.packed.add(expert)
+
+
+class MoebiusMoeMethod(FusedMoEMethodBase):
+    """Routing stays vLLM's, except where its CPU router knows no sigmoid."""
+
+    def __init__(self, layer: torch.nn.Module, schemes: List[Scheme], settings: Settings) -> None:
+        super().__init__(layer.moe_config)
+        self.schemes, self.settings = schemes, settings
+        self.routes = not layer.use_grouped_topk and layer.custom_routing_function is None and layer.scoring_func == "sigmoid"
+
+    @property
+    def is_monolithic(self) -> bool:
+        return self.routes
+
+    @property
+    def topk_indices_dtype(self) -> Optional[torch.dtype]:
+        return torch.int32
+
+    def get_fused_moe_quant_config(self, layer: torch.nn.Module) -> None:
+        return None
+
+    def names(self) -> List[str]:
+        found = [f"{w}_{s}" for w in ("w13", "w2") for s in suffixes(self.schemes)]
+        return found + (["w13_bias", "w2_bias"] if self.moe.has_bias else [])
+
+    def create_weights(self, layer: torch.nn.Module, num_experts: int, hidden_size: int, intermediate_size_per_partition: int,
+                       params_dtype: torch.dtype, **extra_weight_attrs: Any) -> None:
+        layer.moebius_experts = Experts(layer, self.schemes, self.settings, hidden_size, params_dtype)
+        tally.begin()
+        register_empty(layer, self.names(), layer.moebius_experts.load)
+
+    def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
+        experts: Experts = layer.moebius_experts
+        for expert in list(experts.pending):  # whatever is missing is said by the builder
+            experts.pack(expert)
+        made = experts.builder.finish()
+        take_over(layer, made, self.names())
+        del layer.moebius_experts
+        families = sorted({s.family for s in self.schemes})
+        tally.end(f"experts {'/'.join(families)}", made)
+
+    def apply(self, layer: torch.nn.Module, x: torch.Tensor, topk_weights: torch.Tensor, topk_ids: torch.Tensor,
+              shared_experts: Any = None, shared_experts_input: Optional[torch.Tensor] = None) -> torch.Tensor:
+        if layer.apply_router_weight_on_input:
+            x = x * topk_weights.to(x.dtype)
+            topk_weights = torch.ones_like(topk_weights)
+        y: torch.Tensor = torch.ops.moebius.moe(x, topk_ids, topk_weights, layer.moebius_layer)
+        return y
+
+    def apply_monolithic(self, layer: torch.nn.Module, x: torch.Tensor, router_logits: torch.Tensor,
+                         input_ids: Optional[torch.Tensor] = None) -> torch.Tensor:
+        scores = router_logits.float().sigmoid()
+        bias = layer.e_score_correction_bias
+        ids = torch.topk(scores if bias is None else scores + bias.float(), layer.top_k, dim=-1)[1]
+        weights = scores.gather(1, ids)
+        if layer.renormalize:
+            weights = weights / (weights.sum(dim=-1, keepdim=True) + 1e-20)
+        return self.apply(layer, x, weights * layer.routed_scaling_factor, ids.to(torch.int32))
