@@ -83,7 +83,7 @@ class Package(unittest.TestCase):
         self.assertEqual(len(blocks), 1)
         with tempfile.TemporaryDirectory() as folder:
             built = Path(library).parent
-            block = blocks[0].replace("$PWD/build/release", str(built)).replace("build/release", str(built))
+            block = re.sub(r"(\$PWD/)?build/release", lambda _: str(built), blocks[0])
             block = block.replace("build/generate", str(Path(folder) / "generate")).replace("cc ", f"{compiler} ", 1)
             run = subprocess.run(["sh", "-ec", block], capture_output=True, text=True, cwd=ROOT)
         self.assertEqual(run.returncode, 0, run.stderr)
