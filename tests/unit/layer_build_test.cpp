@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "checkpoint/formats/needs.h"
+#include "moebius/moebius.h"
 #include "unit/test_util.h"
 
 namespace moebius {
@@ -344,6 +345,125 @@ TEST(LayerBuild, WhatIsWrongIsSaidInWords) {
   EXPECT_THROW(build_linear({}, o), Error);
   EXPECT_THROW(build_linear({{"q", {}, 4, 4, Cut::kWhole, 0, 0, {}}}, o), Error);
   EXPECT_THROW(build_linear({{"q", {}, 0, 4, Cut::kWhole, 0, 0, {}}}, o), Error);
+}
+
+// What a call of the C interface that must fail says.
+template <class T>
+void fails(T* result, const char* word) {
+  EXPECT_EQ(result, nullptr);
+  EXPECT_NE(std::string(moebius_last_error()).find(word), std::string::npos)
+      << moebius_last_error();
+}
+void fails(int status, const char* word) {
+  EXPECT_NE(status, 0);
+  EXPECT_NE(std::string(moebius_last_error()).find(word), std::string::npos)
+      << moebius_last_error();
+}
+
+TEST(LayerBuild, BadCallsFromCAreWords) {
+  fails(moebius_scheme_parse(nullptr), "NULL");
+  fails(moebius_scheme_parse("{"), "scheme");
+  moebius_scheme* dense = moebius_scheme_parse("{}");
+  ASSERT_NE(dense, nullptr) << moebius_last_error();
+  EXPECT_EQ(moebius_scheme_tensor_count(dense), 2u);
+  EXPECT_STREQ(moebius_scheme_tensor(dense, 0, nullptr), "weight");
+  fails(moebius_scheme_tensor(dense, 2, nullptr), "2");
+  fails(moebius_linear_build(nullptr, 0, nullptr), "part");
+  fails(moebius_linear_build(nullptr, 1, nullptr), "NULL");
+
+  const float data[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+  const uint64_t shape[2] = {2, 4};
+  const int64_t turned[2] = {1, 2};  // [2, 4] that lies as [4, 2]
+  moebius_tensor t{};
+  t.size = sizeof t;
+  t.name = "weight";
+  t.data = data;
+  t.rank = 2;
+  t.shape = shape;
+  moebius_part part{};
+  part.size = sizeof part;
+  part.scheme = dense;
+  part.outputs = 2;
+  part.inputs = 4;
+  part.tensors = &t;
+  part.tensor_count = 1;
+  moebius_options options{};
+  options.size = sizeof options;
+  options.activations = MOEBIUS_F32;
+  options.threads = 1;
+  const auto run = [&](moebius_linear* layer) {
+    EXPECT_NE(layer, nullptr) << moebius_last_error();
+    const float x[4] = {1, 10, 100, 1000};
+    std::vector<float> y(2);
+    const moebius_input in = {sizeof(moebius_input), x, MOEBIUS_F32, 1, 4, 0};
+    const moebius_output out = {sizeof(moebius_output), y.data(), MOEBIUS_F32, 1, 2, 0};
+    EXPECT_EQ(moebius_linear_run(layer, &in, &out), 0) << moebius_last_error();
+    moebius_linear_free(layer);
+    return y;
+  };
+  EXPECT_EQ(run(moebius_linear_build(&part, 1, &options)), (std::vector<float>{4321, 8765}));
+  t.stride = turned;
+  EXPECT_EQ(run(moebius_linear_build(&part, 1, &options)), (std::vector<float>{7531, 8642}));
+  t.stride = nullptr;
+  const auto with = [&](auto& member, auto value, const char* word) {
+    const auto before = member;
+    member = value;
+    fails(moebius_linear_build(&part, 1, &options), word);
+    member = before;
+  };
+  with(t.size, size_t{0}, "size");
+  with(t.name, static_cast<const char*>(nullptr), "NULL");
+  with(t.name, "wheel", "wheel");
+  with(t.data, static_cast<const void*>(nullptr), "no data");
+  with(t.shape, static_cast<const uint64_t*>(nullptr), "NULL");
+  with(t.rank, size_t{5}, "dimensions");
+  with(t.rank, size_t{1}, "weight");
+  with(t.type, MOEBIUS_TENSOR_I8, "I8");
+  with(part.size, size_t{4}, "size");
+  with(part.outputs, size_t{3}, "3");
+  with(part.outputs, size_t{1} << 60, "outputs");
+  with(part.tensor_count, size_t{0}, "weight");
+  with(options.tp_rank, size_t{1}, "tp_rank");
+  with(options.ep, size_t{1} << 40, "ep_rank");
+  const uint64_t huge[2] = {uint64_t{1} << 40, uint64_t{1} << 40};
+  with(t.shape, static_cast<const uint64_t*>(huge), "too large");
+
+  moebius_moe_spec spec{};
+  fails(moebius_moe_begin(nullptr, dense, dense, dense, &options), "NULL");
+  fails(moebius_moe_begin(&spec, dense, dense, dense, &options), "size");
+  spec.size = sizeof spec;
+  fails(moebius_moe_begin(&spec, dense, dense, dense, &options), "outputs");
+  spec.hidden = 4, spec.intermediate = 2, spec.experts = 1, spec.slots = 1;
+  spec.activation = "swish9000";
+  fails(moebius_moe_begin(&spec, dense, dense, dense, &options), "swish9000");
+  spec.activation = nullptr;
+  spec.scoring = "dice";
+  fails(moebius_moe_begin(&spec, dense, dense, dense, &options), "dice");
+  spec.scoring = nullptr;
+  moebius_moe_builder* builder = moebius_moe_begin(&spec, dense, nullptr, dense, &options);
+  ASSERT_NE(builder, nullptr) << moebius_last_error();
+  fails(moebius_moe_set_expert(nullptr, 0, &t, 1), "NULL");
+  fails(moebius_moe_set_expert(builder, 1, &t, 1), "expert 1");
+  fails(moebius_moe_set_expert(builder, 0, nullptr, 1), "NULL");
+  fails(moebius_moe_set_expert(builder, 0, &t, 1), "weight");
+  fails(moebius_moe_finish(builder), "expert 0 was not given");
+  fails(moebius_moe_finish(reinterpret_cast<moebius_moe_builder*>(dense)), "scheme");
+  moebius_scheme_free(dense);
+  moebius_scheme_free(dense);  // an error in words
+  fails(moebius_scheme_describe(dense), "freed");
+  with(part.scheme, static_cast<const moebius_scheme*>(dense), "freed");
+  moebius_moe_builder_free(builder);
+  fails(moebius_moe_finish(builder), "freed");
+
+  moebius_runtime_options threads{};
+  fails(moebius_runtime_new_with(&threads), "size");
+  threads.size = sizeof threads;
+  threads.cpu_count = 1;
+  fails(moebius_runtime_new_with(&threads), "NULL");
+  const int32_t twice[2] = {0, 0};
+  threads.cpus = twice;
+  threads.cpu_count = 2;
+  fails(moebius_runtime_new_with(&threads), "CPU");
 }
 
 }  // namespace
