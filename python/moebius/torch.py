@@ -50,7 +50,7 @@ def release(tensor: torch.Tensor) -> None:
 
 
 def _layer(tensor: torch.Tensor, kind: Any) -> Any:
-    number = int(tensor)
+    number = tensor.item()
     found = _layers.get(number)
     if not isinstance(found, kind):
         what = "was released or is of another process" if found is None else f"is a {type(found).__name__}"
@@ -60,15 +60,16 @@ def _layer(tensor: torch.Tensor, kind: Any) -> Any:
 
 def _rows(x: torch.Tensor, name: str, cols: int) -> torch.Tensor:
     """x as rows whose elements lie side by side."""
-    if not x.is_cpu:
-        raise Error(f"{name} is on {x.device}; expected a tensor on the CPU", kind="argument", field=name)
+    shape = x.shape
+    if not shape or shape[-1] != cols:
+        raise Error(f"{name} has shape {list(shape)}; expected [..., {cols}]", kind="argument", field=name)
     if x.dtype not in _TYPES:
         raise Error(f"{name} is {x.dtype}; expected float32, bfloat16 or float16", kind="argument", field=name)
-    if x.dim() == 0 or x.shape[-1] != cols:
-        raise Error(f"{name} has shape {list(x.shape)}; expected [..., {cols}]", kind="argument", field=name)
-    if x.dim() != 2:
+    if len(shape) == 2 and x.is_contiguous():
+        return x
+    if len(shape) != 2:
         x = x.reshape(-1, cols)
-    return x if x.stride(1) == 1 or cols == 1 else x.contiguous()
+    return x if cols == 1 or x.stride(1) == 1 else x.contiguous()
 
 
 def _input(x: torch.Tensor, cols: int) -> bytes:
