@@ -8,6 +8,8 @@
 # Facts of a file are asked on any CPU, and a compiler that knows SVE may use it for any loop: arm_sve turns it on in its assembly only.
 set(MOEBIUS_KERNEL_FLAGS
   "aarch64|^arm_dotprod.*|-march=armv8.2-a+dotprod"
+  "aarch64|^arm_limbs_dotprod.*|-march=armv8.2-a+dotprod"
+  "aarch64|^arm_limbs_i8mm.*|-march=armv8.2-a+dotprod+i8mm"
   "aarch64|^arm_i8mm.*|-march=armv8.2-a+dotprod+i8mm"
   "aarch64|^arm_bf16.*|-march=armv8.2-a+bf16"
   "aarch64|^arm_sve.*|-march=armv8.2-a+dotprod+i8mm"

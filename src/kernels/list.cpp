@@ -10,8 +10,10 @@
   X(kArmSveKernels)              \
   X(kArmI8mmKernels)             \
   X(kArmBf16Kernels)             \
+  X(kArmLimbsI8mmKernels)        \
   X(kArmDotprodKernels)          \
   X(kArmNeonInt8Kernels)         \
+  X(kArmLimbsDotprodKernels)     \
   X(kArmNeonF32Kernels)          \
   X(kX86AmxInt8Kernels)          \
   X(kX86AmxFloatKernels)         \

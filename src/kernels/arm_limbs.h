@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weight-only integers and FP4 on Arm by integer dot products: facts and layouts of the units
+// arm_limbs_*. A row of bf16 or f16 numbers is block fixed point: in a block of at most 128 inputs
+//   x[k] = (256 hi[k] + lo[k]) * 2^e,   hi and lo balanced digits of 8 bits ("limbs"),
+// and weights are small integers (E2M1: twice the value), so the dot of a block is an exact integer
+// whatever the instruction and the order. What the two limbs of an input cannot hold is kept beside them:
+//   near   its next two limbs, for half a step of inputs at a time:  += (256 t[k] + u[k]) * 2^(e-16)
+//   far    the number itself, where four limbs do not hold it (1 in 10^6 of Gaussian inputs)
+// The sum of an output, the same operations in the same order whatever the tile or the batch:
+//   f = fma(float(dot) * 2^e, c, f)              block by block, c the scale of the weights
+//   h = fma(float(dot of near) * 2^(e-16), c, h) block by block, those that have such limbs
+//   f = f + h, then f = fma(x[k] * w[k], c, f)   far inputs, ascending
+// docs/numerics.md derives the bound. Internal linkage, as all headers of kernel units.
+//
+// Packed weights: panels of 8 outputs at multiples of 64 bytes, group after group: codes, scales
+// (8 x bf16 where the stored type fits, else 8 x f32), with zero points 8 x int8 padded to 16 bytes.
+// The inputs of a step of 16 are taken in two halves, even ones, then odd ones: bytes of the file.
+//   8 bit  64 bytes a half, as the instruction takes them (Place says which output and input is where)
+//   4 bit  32 bytes a half: byte i = code of output o (value + 8, or E2M1) | code of output o + 4 of
+//          the same input (two's complement, or E2M1) << 4
+// As int8 such a byte of integers is 16 b + a: the sum of bytes minus the sum of their low halves is
+// 16 times that of b, so one AND serves 32 weights.
+//
+// A prepared row: digits, 16 bytes a half (8 x hi, 8 x lo), then extras: Counts; a Block each; near
+// records, places and digits; far inputs. With act-order: the numbers, since only a panel knows their order.
+// A panel of few rows: such rows. Of many: digits by tiles of rows, then the extras of every row.
+#pragma once
+#include "kernels/kernel.h"
+#include "kernels/prepared_rows.h"
+#include "kernels/unpack.h"
+
+#define MOEBIUS_UNROLL _Pragma("GCC unroll 16")
+
+namespace moebius {
+namespace {
+namespace limbs {
+
+constexpr size_t kNr = 8;         // outputs per panel
+constexpr size_t kKr = 16;        // inputs per step
+constexpr size_t kHalf = 8;       // inputs per half of a step
+constexpr size_t kLongest = 128;  // inputs per block, so that no dot leaves int32
+constexpr size_t kMostK = 65535;  // far inputs are numbered with 16 bits
+constexpr size_t kFew = 7;        // rows up to which codes are decoded anew for each
+
+inline size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
+
+enum class Form : uint8_t { kInt4, kFp4, kInt8 };
+inline Form form_of(const Problem& p) {
+  return p.code == CodeType::kFp4 ? Form::kFp4 : p.bits > 4 ? Form::kInt8 : Form::kInt4;
+}
+
+struct Shape {
+  size_t groups, group_k, K_padded;
+  size_t blocks, block_k;  // of all inputs; a group has whole blocks
+  size_t half_bytes, code_bytes, scale_bytes, zero_bytes;  // of half a step; of a group
+  Form form;
+  bool bf16;  // scales kept as bf16
+  size_t group_bytes() const { return code_bytes + scale_bytes + zero_bytes; }
+  size_t group_blocks() const { return group_k / block_k; }
+  size_t stride() const { return up(groups * group_bytes(), 64); }
+};
+
+inline Shape shape_of(const Problem& p) {
+  Shape s{};
+  s.form = form_of(p);
+  s.group_k = p.block_k >= p.K ? p.K : p.block_k;
+  s.groups = (p.K + s.group_k - 1) / s.group_k;
+  size_t in_group = (s.group_k + kLongest - 1) / kLongest;
+  if (s.groups == 1) {
+    s.block_k = up((s.group_k + in_group - 1) / in_group, kKr);
+    s.group_k = in_group * s.block_k;
+  } else {
+    while (in_group * kKr < s.group_k && s.group_k % (in_group * kKr) != 0) ++in_group;
+    s.block_k = s.group_k / in_group;
+  }
+  s.blocks = s.groups * in_group;
+  s.K_padded = s.groups * s.group_k;
+  s.bf16 = p.scale_type == ScaleType::kBf16 || p.scale_type == ScaleType::kFp8 ||
+           p.scale_type == ScaleType::kE8m0;
+  s.half_bytes = s.form == Form::kInt8 ? 64 : 32;
+  s.code_bytes = s.group_k / kHalf * s.half_bytes;
+  s.scale_bytes = kNr * (s.bf16 ? 2 : 4);
+  s.zero_bytes = p.zero_points ? 16 : 0;
+  return s;
+}
+
+inline const char* supports(const Problem& p) {
+  const bool integers = p.code == CodeType::kInt8 || p.code == CodeType::kInt8Offset ||
+                        p.code == CodeType::kInt4Offset;
+  if (!integers && p.code != CodeType::kFp4) return "the weights are neither integers nor fp4";
+  if (p.scale_type == ScaleType::kNone) return "the weights have no scales";
+  if (p.act.code != ActCode::kAsIs) return "the checkpoint quantizes activations";
+  if (p.x_type == XType::kF32) return "the activations are not rounded to 16 bits";
+  if (p.code == CodeType::kFp4 && p.zero_points) return "fp4 has no zero points";
+  if (p.ragged) return "groups are of unequal length";
+  if (p.K > kMostK) return "K is beyond 65535";
+  if (p.block_k < p.K && p.block_k % kKr != 0) return "the group size is not a multiple of 16";
+  // Probabilities span so many powers of two that most of them would be far.
+  if (p.code == CodeType::kInt8 && p.bits == 8 && p.scale_type == ScaleType::kF32 &&
+      p.block_k >= p.K && !p.zero_points)
+    return "8-bit keys and values are kept like this, and probabilities are not for limbs";
+  return nullptr;
+}
+inline Numerics numerics(const Problem&) { return Numerics::kReordered; }
+// Where the codes of a half of K are in a panel.
+inline size_t half_at(const Shape& s, size_t half) {
+  const size_t in_group = s.group_k / kHalf;
+  return half / in_group * s.group_bytes() + half % in_group * s.half_bytes;
+}
+inline size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape_of(p).stride(); }
+
+// ---------------------------------------------------------------------------------------------- rows
+
+struct Counts {
+  uint32_t records, near, far, unused;
+};
+struct Block {
+  int32_t start[4];  // 0, 0, -8 sum, -8 sum: where sums of codes + 8 begin
+  float factor;      // 2^e; NaN: the block held a NaN or an infinity, and its digits are 0
+  int32_t sum;       // of 256 hi + lo
+  uint32_t scales,
+      count;  // near limbs only: where the group's scales are in a panel, how many halves
+};
+// Offsets from the start of extras.
+struct ExtrasLayout {
+  size_t blocks, records, places, digits, far, bytes;
+};
+inline ExtrasLayout extras_layout(const Shape& s) {
+  ExtrasLayout l{};
+  const size_t halves = s.K_padded / kHalf;
+  l.blocks = sizeof(Counts);
+  l.records = l.blocks + s.blocks * sizeof(Block);
+  l.places = l.records + s.blocks * sizeof(Block);
+  l.digits = l.places + up(4 * halves, 16);  // place: of its codes in a panel
+  l.far = l.digits + 16 * halves;            // k and the 16 bits of x[k]
+  l.bytes = up(l.far + 4 * s.K_padded, 64);
+  return l;
+}
+inline size_t digit_bytes(const Shape& s) { return 2 * s.K_padded; }
+inline size_t digits_row_bytes(const Shape& s) {
+  return up(digit_bytes(s) + extras_layout(s).bytes, 64);
+}
+inline size_t row_bytes(const Problem& p) {
+  return p.act_order ? up(4 * p.K, 64) : digits_row_bytes(shape_of(p));
+}
+// A row's part of a tile: digits, and for every block 16 bytes of factors and 16 of sums.
+inline size_t tile_row_bytes(const Shape& s) { return up(digit_bytes(s) + 32 * s.blocks, 64); }
+// Few rows: rows with their extras. Many: tiles, then extras. With act-order one more, to make rows
+// in.
+inline size_t tiles_bytes(const Shape& s, size_t M) { return up(M, 2) * tile_row_bytes(s); }
+inline size_t panel_bytes(const Problem& p, size_t M) {
+  const Shape s = shape_of(p);
+  const size_t rows =
+      M <= kFew ? M * digits_row_bytes(s) : tiles_bytes(s, M) + M * extras_layout(s).bytes;
+  return rows + (p.act_order ? digits_row_bytes(s) : 0);
+}
+
+// Units of rows (what one register of sums holds) in tiles of at most `most`, as even as possible.
+struct TileMap {
+  size_t tiles, base, extra;  // the first `extra` tiles have base + 1 units
+  TileMap(size_t units, size_t most)
+      : tiles((units + most - 1) / most), base(units / tiles), extra(units % tiles) {}
+  size_t size(size_t t) const { return base + (t < extra ? 1 : 0); }
+  size_t first(size_t t) const { return t * base + (t < extra ? t : extra); }
+};
+
+// Many rows: operands of a panel and its scales (and zero points), spread as sums lie.
+inline size_t spread_bytes(const Problem& p) { return p.zero_points ? 128 : 64; }
+inline size_t scratch_bytes(const Problem& p, size_t M) {
+  const Shape s = shape_of(p);
+  return M <= kFew ? 64 : kNr * s.K_padded + s.groups * spread_bytes(p);
+}
+
+}  // namespace limbs
+}  // namespace
+}  // namespace moebius

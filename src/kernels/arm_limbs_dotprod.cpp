@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weight-only integers and FP4 by limbs on CPUs with dot products: SDOT by element, so that lanes are
+// outputs and no sum lies across a register. Layouts: arm_limbs.h.
+#include "kernels/arm_limbs.h"
+#include "kernels/arm_limbs_gemm.h"
+#include "kernels/arm_limbs_pack.h"
+#include "kernels/arm_limbs_rows.h"
+
+namespace moebius {
+namespace {
+
+using namespace limbs;
+
+#ifdef __aarch64__
+// Vectors of half a step: 4 outputs, 4 inputs.
+inline size_t byte_of_four(size_t n, size_t i, bool four) {
+  return four ? i / 4 * 16 + n % 4 * 4 + i % 4 : i / 4 * 32 + n * 4 + i % 4;
+}
+
+// As asm: g++ 12 moves accumulators around when it sees the intrinsic.
+template <int kLane>
+[[gnu::always_inline]] inline void dot(int32x4_t& acc, int8x16_t w, int8x16_t x) {
+  asm("sdot %0.4s, %1.16b, %2.4b[%3]" : "+w"(acc) : "w"(w), "w"(x), "i"(kLane));
+}
+
+struct Dotprod {
+  static constexpr int kRows = 1, kVectors = 2, kUnits = 5, kStreams = 2;
+  static size_t byte_of(size_t n, size_t i, bool four) { return byte_of_four(n, i, four); }
+  static constexpr int slot(int j) { return j; }
+  static constexpr int byte_vector(int j, int i) { return 2 * i + j; }
+  static void arrange(uint8x16_t p, uint8x16_t q, uint8x16_t& v0, uint8x16_t& v1) {
+    const uint32x4_t a = vreinterpretq_u32_u8(p), b = vreinterpretq_u32_u8(q);
+    v0 = vreinterpretq_u8_u32(vuzp1q_u32(a, b)), v1 = vreinterpretq_u8_u32(vuzp2q_u32(a, b));
+  }
+
+  template <class Codec>
+  [[gnu::always_inline]] static void begin(const Codec&, const int32_t* start,
+                                           int32x4_t (&acc)[4]) {
+    set_zero(acc);
+    if constexpr (Codec::kRaw) acc[2] = acc[3] = vld1q_dup_s32(start + 2);
+  }
+  // acc: upper limb of outputs 0-3, 4-7; lower limb of them.
+  template <int q>
+  [[gnu::always_inline]] static void quad(int8x16_t a, int8x16_t b, int8x16_t x,
+                                          int32x4_t (&acc)[4]) {
+    dot<q>(acc[0], a, x);
+    dot<q>(acc[1], b, x);
+    dot<q + 2>(acc[2], a, x);
+    dot<q + 2>(acc[3], b, x);
+  }
+  template <class Codec>
+  [[gnu::always_inline]] static void half(const Codec& codec, const uint8_t* w, int8x16_t x,
+                                          int32x4_t (&acc)[4]) {
+    int8x16_t v[4];
+    if constexpr (Codec::kFour) {
+      codec.two(vld1q_u8(w), v[0], v[1]);
+      codec.two(vld1q_u8(w + 16), v[2], v[3]);
+    } else {
+      MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) v[j] = vreinterpretq_s8_u8(vld1q_u8(w + 16 * j));
+    }
+    quad<0>(v[0], v[1], x, acc);
+    quad<1>(v[2], v[3], x, acc);
+  }
+  template <class Codec>
+  [[gnu::always_inline]] static void total(const Codec&, int32x4_t (&acc)[4], int32x4_t (&sum)[2]) {
+    if constexpr (Codec::kRaw)
+      acc[1] = vsubq_s32(acc[1], acc[0]), acc[3] = vsubq_s32(acc[3], acc[2]);
+    MOEBIUS_UNROLL for (int i = 0; i < 2; ++i) sum[i] =
+        vaddq_s32(acc[i + 2], vshlq_n_s32(acc[i], 8));
+  }
+  static void spread(float32x4_t lo, float32x4_t hi, float* out) {
+    vst1q_f32(out, lo);
+    vst1q_f32(out + 4, hi);
+  }
+  // Inputs 4 q to 4 q + 3 of a step.
+  template <int P, int q>
+  [[gnu::always_inline]] static void four(const int8x16_t (&xs)[P], const uint8_t* w,
+                                          int32x4_t (&acc)[P][2]) {
+    const int8x16_t a = vreinterpretq_s8_u8(vld1q_u8(w + 32 * q)),
+                    b = vreinterpretq_s8_u8(vld1q_u8(w + 32 * q + 16));
+    MOEBIUS_UNROLL for (int i = 0; i < P; ++i) {
+      dot<q>(acc[i][0], a, xs[i]);
+      dot<q>(acc[i][1], b, xs[i]);
+    }
+  }
+  template <int P>
+  [[gnu::always_inline]] static void steps(const uint8_t*& x, const uint8_t* w, size_t count,
+                                           int32x4_t (&acc)[P][2]) {
+    for (; count != 0; --count, x += 16 * P, w += 128) {
+      int8x16_t xs[P];
+      MOEBIUS_UNROLL for (int i = 0; i < P; ++i) xs[i] = vreinterpretq_s8_u8(vld1q_u8(x + 16 * i));
+      four<P, 0>(xs, w, acc);
+      four<P, 1>(xs, w, acc);
+      four<P, 2>(xs, w, acc);
+      four<P, 3>(xs, w, acc);
+    }
+  }
+  static void rows_of(const float32x4_t (&f)[2], size_t, float32x4_t (&out)[2]) {
+    out[0] = f[0], out[1] = f[1];
+  }
+};
+#define MOEBIUS_BODY(f) f
+#else
+#define MOEBIUS_BODY(f) nullptr
+#endif
+
+template <Form kForm>
+const char* supports_only(const Problem& p) {
+  const char* reason = supports(p);
+  return reason != nullptr     ? reason
+         : form_of(p) == kForm ? nullptr
+                               : "another codec holds these weights";
+}
+constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) {
+  return {"arm_limbs_dotprod",
+          codec,
+          Arch::kAarch64,
+          kNeon | kDotprod,
+          kNr,
+          fits,
+          numerics,
+          packed_bytes,
+          MOEBIUS_BODY(pack<Dotprod>),
+          row_bytes,
+          MOEBIUS_BODY(prepare_rows),
+          panel_bytes,
+          MOEBIUS_BODY(make_panel<Dotprod>),
+          scratch_bytes,
+          MOEBIUS_BODY(gemm<Dotprod>),
+          nullptr,
+          16,
+          5};
+}
+constexpr Kernel kKernels[] = {kernel("int4", supports_only<Form::kInt4>),
+                               kernel("fp4", supports_only<Form::kFp4>),
+                               kernel("int8", supports_only<Form::kInt8>)};
+
+}  // namespace
+
+extern const KernelTable kArmLimbsDotprodKernels;
+const KernelTable kArmLimbsDotprodKernels = {kKernels, sizeof kKernels / sizeof kKernels[0]};
+
+}  // namespace moebius
