@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Folders inside vLLM, scheme by scheme, with vLLM's own layers and with the plugin.
 
-    bench/vllm_plugin.py [--env FOLDER] [--library libmoebius.so] [--compile] [NAME...]
+    bench/vllm_plugin.py [--env FOLDER] [--library libmoebius.so] [--compile] [--tp N] [NAME...]
     bench/vllm_plugin.py --serve
 
 Makes the environment of bench/peer_env.sh where it is missing, runs folders of tests/golden (all of FOLDERS, or those named; heads joined in
@@ -27,7 +27,8 @@ from compare import ROOT, ready_peer, with_package
 FOLDERS = ["qwen3moe-w4a8-g32-int", "qwen3moe-w4a8-channel-int", "qwen3moe-w4a8-g32-pack", "qwen3moe-w4a16-g32", "qwen3moe-w4a16-asym-g32",
            "qwen3moe-w3a16-g32", "qwen3moe-w8a16-g32", "qwen3moe-w4a16-actorder-group", "qwen3moe-mixed-down8-gateup4",
            "qwen3moe-fp8-dynamic", "qwen3moe-fp8-static", "qwen3moe-fp8-block", "qwen3moe-nvfp4", "qwen3moe-nvfp4a16", "qwen3moe-mxfp4",
-           "qwen3moe-mxfp4a16", "qwen3moe-mxfp8", "qwen3moe-w8a8-dynamic", "qwen3moe-w8a8-static", "mixtral-w4a16-g32", "qwen2moe-w4a16-g32"]
+           "qwen3moe-mxfp4a16", "qwen3moe-mxfp8", "qwen3moe-w8a8-dynamic", "qwen3moe-w8a8-static", "mixtral-w4a16-g32", "qwen2moe-w4a16-g32",
+           "granitemoe-w4a16-g32", "glm4moe-nvfp4"]
 NEW = 8
 HEAD = 32  # the smallest that vLLM's attention knows on CPUs; the golden folders have heads of 16
 
@@ -68,13 +69,13 @@ def prompt_for(folder):
     return [(i * 37 + i // 7) % vocab for i in range(32)]
 
 
-def worker(folder, compiled):
+def worker(folder, compiled, ranks):
     """In the environment of vLLM: one folder, the result as a line of JSON."""
     from vllm import LLM, SamplingParams
 
     prompt = prompt_for(folder)
     llm = LLM(model=folder, skip_tokenizer_init=True, dtype="float32", enforce_eager=not compiled, max_model_len=128, max_num_seqs=4,
-              enable_prefix_caching=False)
+              enable_prefix_caching=False, tensor_parallel_size=ranks)
     params = SamplingParams(max_tokens=NEW, temperature=0, ignore_eos=True, prompt_logprobs=0, detokenize=False)
     output = llm.generate([{"prompt_token_ids": prompt}], params)[0]
     logprobs = [None if p is None else p[t].logprob for p, t in zip(output.prompt_logprobs, prompt)]
@@ -99,11 +100,13 @@ def reference(folder):
         return {"tokens": list(out[0].outputs[0].token_ids), "logprobs": rows}
 
 
-def run(runner, folder, plugin, compiled):
+def run(runner, folder, plugin, compiled, ranks):
     """(result or None, the sentence that says why not)"""
     variables = dict(os.environ, VLLM_LOGGING_LEVEL="INFO", VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0",
                      HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", MOEBIUS_VLLM="" if plugin else "off")
-    command = [str(runner), str(Path(__file__).resolve()), "--worker", folder] + (["--compile"] if compiled else [])
+    if ranks > 1:
+        variables.update(VLLM_ENABLE_V1_MULTIPROCESSING="1", VLLM_CPU_SIM_MULTI_NUMA="1")
+    command = [str(runner), str(Path(__file__).resolve()), "--worker", folder, "--tp", str(ranks)] + (["--compile"] if compiled else [])
     done = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
     text = done.stdout + done.stderr
     for line in text.splitlines():
@@ -174,6 +177,7 @@ def main():
     parser.add_argument("--env", default=str(ROOT / "build/peer"))
     parser.add_argument("--library", default=str(ROOT / "build/release/libmoebius.so"))
     parser.add_argument("--compile", action="store_true", help="inductor, as vLLM does by default")
+    parser.add_argument("--tp", type=int, default=1, help="tensor-parallel ranks, on simulated NUMA nodes")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--only-plugin", action="store_true", help="do not run vLLM's own layers")
@@ -181,7 +185,7 @@ def main():
     parser.add_argument("folders", nargs="*", default=FOLDERS)
     arguments = parser.parse_args()
     if arguments.worker:
-        return worker(arguments.worker, arguments.compile)
+        return worker(arguments.worker, arguments.compile, arguments.tp)
     runner = ready_peer(Path(arguments.env))
     if arguments.serve:
         with tempfile.TemporaryDirectory() as place:
@@ -198,8 +202,8 @@ def main():
             to.mkdir()
             folder = with_larger_heads(name, to)
             want = reference(folder)
-            alone, why = (None, "") if arguments.only_plugin else run(runner, folder, False, arguments.compile)
-            ours, said = run(runner, folder, True, arguments.compile)
+            alone, why = (None, "") if arguments.only_plugin else run(runner, folder, False, arguments.compile, arguments.tp)
+            ours, said = run(runner, folder, True, arguments.compile, arguments.tp)
             if ours is None:
                 failed.append(f"{name}: {said}")
             equal = "-" if ours is None else f"{sum(x == y for x, y in zip(ours['tokens'], want['tokens']))}/{NEW}"

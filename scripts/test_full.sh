@@ -31,10 +31,19 @@ fi
 
 # The Python package: its types, and installed from a wheel into an empty environment (needs the package index).
 if command -v mypy >/dev/null; then
-  one "mypy --strict" mypy --strict "$root/python/moebius"
+  one "mypy --strict" mypy --strict --config-file "$root/pyproject.toml" "$root/python/moebius"
 else
   skipped="$skipped
 mypy --strict: mypy is not installed"
+fi
+# Every golden folder, and as many open, run and close as were promised.
+MOEBIUS_FULL=1 run_ctest release -L python_api
+if [ -e "$root/build/peer/vllm" ]; then
+  one "vllm serve on our layers" "$root/bench/vllm_plugin.py" --serve
+  one "vLLM on our layers, scheme by scheme" "$root/bench/vllm_plugin.py" --only-plugin
+else
+  skipped="$skipped
+vLLM on our layers: bench/peer_env.sh build/peer was not run"
 fi
 if python3 -m venv --help >/dev/null 2>&1 && python3 -m pip download --quiet --no-deps --dest "$(mktemp -d)" build >/dev/null 2>&1; then
   one "a wheel in an empty environment" "$root/bench/wheels.sh"

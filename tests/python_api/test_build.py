@@ -218,5 +218,41 @@ class Torch(unittest.TestCase):
         self.assertTrue(torch.equal(compiled(self.x[:3], self.ids[:3], self.weights[:3]), want[:3]))
 
 
+class Plugin(unittest.TestCase):
+    """What can be looked at without vLLM; bench/vllm_plugin.py does the rest."""
+
+    def test_settings(self):
+        from moebius.vllm.settings import Settings, parse
+
+        self.assertEqual(parse({}), Settings(layers="all", int8="declared", kernel=None, threads="openmp"))
+        self.assertEqual(parse({"layers": "moe"}, Settings(threads="own")), Settings(layers="moe", threads="own"))
+        for bad in ({"layers": "some"}, {"int8": 8}, {"speed": "fast"}):
+            with self.assertRaises(ValueError) as caught:
+                parse(bad)
+            self.assertIn(next(iter(bad)), str(caught.exception))
+
+    def test_register_never_raises(self):
+        import moebius.vllm
+
+        if module("vllm") is None:
+            with self.assertLogs("vllm.moebius", "WARNING") as said:
+                moebius.vllm.register()
+            self.assertIn("the plugin is off", said.output[0])
+        entry = (GOLDEN.parent.parent / "pyproject.toml").read_text(encoding="utf-8")
+        self.assertIn('[project.entry-points."vllm.general_plugins"]\nmoebius = "moebius.vllm:register"', entry)
+
+    @unittest.skipIf(torch is None, "torch is not installed")
+    def test_cpus_of_a_bound_team(self):
+        import os
+        from unittest import mock
+
+        from moebius.vllm.threads import bound_cpus
+
+        for variables, want in (({"GOMP_CPU_AFFINITY": "0 1 5"}, [0, 1, 5]), ({"OMP_PLACES": "{0,1}"}, [0, 1]),
+                                ({"KMP_AFFINITY": "granularity=fine,explicit,proclist=[2,3]"}, [2, 3]), ({"OMP_PLACES": "cores"}, None), ({}, None)):
+            with mock.patch.dict(os.environ, variables, clear=True):
+                self.assertEqual(bound_cpus(), want)
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -72,6 +72,9 @@ class MoebiusConfig(CompressedTensorsConfig):
         return scheme
 
     def _experts(self, layer: torch.nn.Module, prefix: str, chosen: settings.Settings) -> Optional[MoebiusMoeMethod]:
+        if type(layer).weight_loader is not RoutedExperts.weight_loader:
+            _left_to_vllm(f"{type(layer).__name__}, which loads experts in a way of its own")
+            return None
         self._add_fused_moe_to_target_scheme_map()
         names = [layer.ckpt_gate_proj_name, layer.ckpt_up_proj_name or layer.ckpt_gate_proj_name, layer.ckpt_down_proj_name]
         schemes: List[Scheme] = []
