@@ -100,6 +100,25 @@ class Generate(unittest.TestCase):
                 t.join()
             self.assertEqual([found[0], found[1]], expected)
 
+    def test_other_threads_run_during_a_call(self):
+        with LLM(BUNDLED) as llm:
+            state = []
+            def work():
+                state.append("in")
+                llm.logits([(i * 37) % 4000 for i in range(512)])
+                state.append("out")
+            thread = threading.Thread(target=work)
+            thread.start()
+            while not state:
+                pass
+            count = 0
+            while len(state) == 1:
+                count += 1
+            thread.join()
+            # One that held the interpreter would let no more through than a switch or two.
+            self.assertGreater(count, 1000)
+            print(f"\na Python thread counted to {count} during one call")
+
     def test_chats_by_the_template(self):
         with tempfile.TemporaryDirectory() as folder:
             for file in Path(BUNDLED).iterdir():
