@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Folders inside vLLM, scheme by scheme, with vLLM's own layers and with the plugin.
 
-    bench/vllm_plugin.py [--env FOLDER] [--library libmoebius.so] [--compile] [--tp N] [NAME...]
+    bench/vllm_plugin.py [--env FOLDER] [--library libmoebius.so] [--compile] [--tp N [--ep]] [NAME...]
     bench/vllm_plugin.py --serve
 
 Makes the environment of bench/peer_env.sh where it is missing, runs folders of tests/golden (all of FOLDERS, or those named; heads joined in
@@ -69,13 +69,14 @@ def prompt_for(folder):
     return [(i * 37 + i // 7) % vocab for i in range(32)]
 
 
-def worker(folder, compiled, ranks):
+def worker(folder, compiled, ranks, experts):
     """In the environment of vLLM: one folder, the result as a line of JSON."""
     from vllm import LLM, SamplingParams
 
     prompt = prompt_for(folder)
     llm = LLM(model=folder, skip_tokenizer_init=True, dtype="float32", enforce_eager=not compiled, max_model_len=128, max_num_seqs=4,
-              enable_prefix_caching=False, tensor_parallel_size=ranks)
+              enable_prefix_caching=False, tensor_parallel_size=ranks,
+              enable_expert_parallel=experts)
     params = SamplingParams(max_tokens=NEW, temperature=0, ignore_eos=True, prompt_logprobs=0, detokenize=False)
     output = llm.generate([{"prompt_token_ids": prompt}], params)[0]
     logprobs = [None if p is None else p[t].logprob for p, t in zip(output.prompt_logprobs, prompt)]
@@ -100,13 +101,14 @@ def reference(folder):
         return {"tokens": list(out[0].outputs[0].token_ids), "logprobs": rows}
 
 
-def run(runner, folder, plugin, compiled, ranks):
+def run(runner, folder, plugin, compiled, ranks, experts):
     """(result or None, the sentence that says why not)"""
     variables = dict(os.environ, VLLM_LOGGING_LEVEL="INFO", VLLM_CPU_KVCACHE_SPACE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0",
                      HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", MOEBIUS_VLLM="" if plugin else "off")
     if ranks > 1:
         variables.update(VLLM_ENABLE_V1_MULTIPROCESSING="1", VLLM_CPU_SIM_MULTI_NUMA="1")
-    command = [str(runner), str(Path(__file__).resolve()), "--worker", folder, "--tp", str(ranks)] + (["--compile"] if compiled else [])
+    command = [str(runner), str(Path(__file__).resolve()), "--worker", folder, "--tp", str(ranks)] + \
+        (["--compile"] if compiled else []) + (["--ep"] if experts else [])
     done = subprocess.run(command, capture_output=True, text=True, env=variables, check=False)
     text = done.stdout + done.stderr
     for line in text.splitlines():
@@ -178,6 +180,7 @@ def main():
     parser.add_argument("--library", default=str(ROOT / "build/release/libmoebius.so"))
     parser.add_argument("--compile", action="store_true", help="inductor, as vLLM does by default")
     parser.add_argument("--tp", type=int, default=1, help="tensor-parallel ranks, on simulated NUMA nodes")
+    parser.add_argument("--ep", action="store_true", help="experts shared out over the ranks instead of cut")
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--only-plugin", action="store_true", help="do not run vLLM's own layers")
@@ -185,7 +188,7 @@ def main():
     parser.add_argument("folders", nargs="*", default=FOLDERS)
     arguments = parser.parse_args()
     if arguments.worker:
-        return worker(arguments.worker, arguments.compile, arguments.tp)
+        return worker(arguments.worker, arguments.compile, arguments.tp, arguments.ep)
     runner = ready_peer(Path(arguments.env))
     if arguments.serve:
         with tempfile.TemporaryDirectory() as place:
@@ -202,8 +205,8 @@ def main():
             to.mkdir()
             folder = with_larger_heads(name, to)
             want = reference(folder)
-            alone, why = (None, "") if arguments.only_plugin else run(runner, folder, False, arguments.compile, arguments.tp)
-            ours, said = run(runner, folder, True, arguments.compile, arguments.tp)
+            alone, why = (None, "") if arguments.only_plugin else run(runner, folder, False, arguments.compile, arguments.tp, arguments.ep)
+            ours, said = run(runner, folder, True, arguments.compile, arguments.tp, arguments.ep)
             if ours is None:
                 failed.append(f"{name}: {said}")
             equal = "-" if ours is None else f"{sum(x == y for x, y in zip(ours['tokens'], want['tokens']))}/{NEW}"
