@@ -74,7 +74,7 @@ def main():
         lines["plugin"], plugin = {}, with_package(place.name, a.tool.parent / "libmoebius.so")
     for _ in range(a.rounds):
         for n in a.layers:
-            folder = a.work / f"synthetic-{n}-g{a.group}"
+            folder = a.work.resolve() / f"synthetic-{n}-g{a.group}"
             subprocess.run([python, str(ROOT / "bench/make_synthetic_moe.py"), str(folder), "--layers", str(n), f"--group={a.group}", *a.shape.split()], check=True, stdout=sys.stderr)
             arguments = ["model", folder, "--threads", a.threads[0], "--prompts", a.prompts, "--batches", a.batches, "--seconds", a.seconds]
             for side in lines:
