@@ -17,6 +17,7 @@ constexpr size_t kStep = 8;     // of packed inputs: the longest unit
 constexpr size_t kTile = 12;    // rows
 constexpr size_t kPiece = 256;  // inputs of one panel that are decoded at once
 constexpr size_t kMostPanels = 4;
+constexpr size_t kDirect = 8, kFew = 4;  // rows that need no scratch, so many at a time
 
 inline Shape fma_shape(const Problem& p) { return shape_of(p, kStep); }
 template <Form kForm>

@@ -88,7 +88,7 @@ struct Gemm {
         s(fma_shape(p)),
         l(panel_layout(p, s, args.M)),
         panels(8 / kVecs /
-               (args.M == 1                ? 1
+               (args.M == 1 || direct()    ? 1
                 : args.M < 4 && kVecs == 2 ? 2
                                            : 8 / kVecs)),
         piece(kPiece / panels),
@@ -243,55 +243,89 @@ struct Gemm {
     }
   }
 
-  // --- one row whose groups are whole units: weights go from registers to the sums ---
+  // --- few rows whose groups are whole units: weights go from registers to the sums ---
 
   bool direct() const {
-    return a.M == 1 && !p.ragged && p.K % kStep == 0 && (s.groups == 1 || s.group_k % kStep == 0);
+    const size_t most = s.unit == 4 ? Isa::kDirectBytes : kDirect;  // rows; measured
+    return a.M <= most && !p.ragged && p.K % kStep == 0 &&
+           (s.groups == 1 || s.group_k % kStep == 0);
   }
-  // P panels from n on.
-  template <Form kForm, bool kZero, size_t P>
-  [[gnu::noinline]] void row(size_t n) const {
-    constexpr size_t kUnit = unit_of(kForm), kAll = P * kVecs;
-    const auto* x = reinterpret_cast<const float*>(a.panel);
-    const uint8_t* codes = packed(n);
-    const uint8_t* zeros = codes + s.zeros_at();
-    const size_t apart = s.stride();
-    Vec f[kAll];
-    MOEBIUS_UNROLL for (size_t v = 0; v < kAll; ++v) f[v] = Isa::broadcast(0.0f);
+  // R rows from m on; N vectors of outputs from vector v of the panels at n on: as many chains as
+  // hide the latency of the FMA, and no more than registers hold beside a unit of weights.
+  template <Form kForm, bool kZero, size_t R, size_t N>
+  [[gnu::noinline]] void few(size_t n, size_t m, size_t v) const {
+    constexpr size_t kUnit = unit_of(kForm);
+    const float* x = reinterpret_cast<const float*>(a.panel) + m;
+    const size_t apart = s.stride(), in = v % kVecs;
+    const uint8_t* const panel = packed(n + v / kVecs * kNr);
+    const uint8_t* codes = panel + 4 * kWidth * in;
+    const uint8_t* zeros = panel + s.zeros_at() + kWidth * in;
     for (size_t g = 0, k = 0; g < s.groups; ++g, zeros += s.zero_bytes) {
       const size_t end = k + s.group_k < p.K ? k + s.group_k : p.K;
-      Vec dot[kAll];
-      MOEBIUS_UNROLL for (size_t v = 0; v < kAll; ++v) dot[v] = Isa::broadcast(0.0f);
+      Vec dot[R][N];
+      MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i)
+          dot[r][i] = Isa::broadcast(0.0f);
       for (; k < end; k += kUnit, codes += 4 * kNr) {
-        MOEBIUS_UNROLL for (size_t v = 0; v < kAll; ++v) {
-          const size_t at = v / kVecs * apart, in = v % kVecs * kWidth;
-          if (in == 0) Isa::prefetch(codes + at + 2048);
+        MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) {
+          const size_t at = i / kVecs * apart, next = i % kVecs * kWidth;
+          if (next == 0) Isa::prefetch(codes + at + 2048);
           Vec w[kUnit];
-          Isa::template decode<kForm, kZero>(codes + at + 4 * in, zeros + at + in, w);
-          MOEBIUS_UNROLL for (size_t i = 0; i < kUnit; ++i) dot[v] =
-              Isa::fma(Isa::broadcast(x[k + i]), w[i], dot[v]);
+          Isa::template decode<kForm, kZero>(codes + at + 4 * next, zeros + at + next, w);
+          MOEBIUS_UNROLL for (size_t u = 0; u < kUnit; ++u)
+              MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) dot[r][i] =
+                  Isa::fma(Isa::broadcast(x[(k + u) * a.M + r]), w[u], dot[r][i]);
         }
       }
-      MOEBIUS_UNROLL for (size_t v = 0; v < kAll; ++v) {
-        Vec c = scale_of(packed(n) + v / kVecs * apart, g, v % kVecs);
-        if (s.row_groups) c = Isa::mul(c, group_factor(0, g));
-        f[v] = Isa::fma(dot[v], c, f[v]);
+      MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) {
+        const Vec c = scale_of(panel + i / kVecs * apart, g, in + i % kVecs);
+        MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) {
+          float* f = sums(m + r) + panels * kNr + kWidth * (v + i);
+          const Vec by = s.row_groups ? Isa::mul(c, group_factor(m + r, g)) : c;
+          Isa::store(f, Isa::fma(dot[r][i], by, g == 0 ? Isa::broadcast(0.0f) : Isa::load(f)));
+        }
       }
     }
-    MOEBIUS_UNROLL for (size_t v = 0; v < kAll; ++v)
-        Isa::store(sums(0) + panels * kNr + kWidth * v, f[v]);
   }
-  void run_row() const {
-    for (size_t n = a.n0; n < a.n1;) {
-      const size_t count = a.n1 - n > kNr && kVecs == 2 ? 2 : 1;
-      with_form([&]<Form kForm, bool kZero>() {
-        if constexpr (kVecs == 2) {
-          if (count == 2) return row<kForm, kZero, 2>(n);
+  // Vectors of R rows' outputs at once. Four numbers a unit leave registers for more than 8 chains.
+  template <Form kForm, size_t R>
+  static constexpr size_t few_vectors() {
+    constexpr size_t kMost = (unit_of(kForm) == 4 ? Isa::kRegisters / 2 : 8) / R;
+    return kMost >= 8 ? 8 : kMost >= 4 ? 4 : 2;
+  }
+  template <size_t R>
+  void few_rows(size_t n, size_t m, size_t count) const {
+    with_form([&]<Form kForm, bool kZero>() {
+      constexpr size_t N = few_vectors<kForm, R>();
+      size_t v = 0;
+      for (; v + N <= count * kVecs; v += N) few<kForm, kZero, R, N>(n, m, v);
+      if constexpr (N > kVecs)
+        for (; v < count * kVecs; v += kVecs) few<kForm, kZero, R, kVecs>(n, m, v);
+    });
+  }
+  void run_few() const {
+    for (size_t n = a.n0; n < a.n1; n += panels * kNr) {
+      const size_t left = (a.n1 - n + kNr - 1) / kNr, count = left < panels ? left : panels;
+      for (size_t m = 0; m < a.M;) {
+        // As even as they go: 6 rows are 3 and 3, where 4 are the most.
+        const size_t left_rows = a.M - m, tiles = (left_rows + kFew - 1) / kFew;
+        const size_t R = (left_rows + tiles - 1) / tiles;
+        switch (R) {
+          case 1:
+            few_rows<1>(n, m, count);
+            break;
+          case 2:
+            few_rows<2>(n, m, count);
+            break;
+          case 3:
+            few_rows<3>(n, m, count);
+            break;
+          default:
+            few_rows<4>(n, m, count);
+            break;
         }
-        row<kForm, kZero, 1>(n);
-      });
-      put(n, n + count * kNr < a.n1 ? n + count * kNr : a.n1);
-      n += count * kNr;
+        m += R;
+      }
+      put(n, n + panels * kNr < a.n1 ? n + panels * kNr : a.n1);
     }
   }
 
@@ -335,7 +369,7 @@ struct Gemm {
   }
   void run() const {
     if (a.M == 0) return;
-    if (direct()) return run_row();
+    if (direct()) return run_few();
     for (size_t n = a.n0; n < a.n1; n += panels * kNr) {
       const size_t left = (a.n1 - n + kNr - 1) / kNr;
       outputs(n, left < panels ? left : panels);
