@@ -29,7 +29,7 @@ needs() { objdump -p "$1" 2>/dev/null | sed -n 's/^ *NEEDED *//p'; }
 # find_library NAME: in the sysroot of a cross build, the cross compiler's folders, then this machine's
 find_library() {
   local folder
-  for folder in "$root"/build/sysroot-*/usr/lib/"$triplet" /usr/"$triplet"/lib /lib/"$triplet" /usr/lib/"$triplet" /lib64; do
+  for folder in "$root"/build/sysroot-*/usr/lib/"$triplet" "$root"/build/sysroot-*/lib/"$triplet" /usr/"$triplet"/lib /lib/"$triplet" /usr/lib/"$triplet" /lib64; do
     if [ -e "$folder/$1" ] && objdump -f "$folder/$1" 2>/dev/null | grep -q "$(objdump -f "$bundle/moebius" | sed -n 's/^architecture: \([^,]*\),.*/\1/p')"; then
       readlink -f "$folder/$1"
       return
