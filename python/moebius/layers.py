@@ -117,6 +117,7 @@ class Moe(Handle):
 
     name: str
     _hidden: int
+    _experts: int
 
     @classmethod
     def _load(cls, folder: int, block: str, scope: str, **options: Any) -> "Moe":
@@ -131,6 +132,7 @@ class Moe(Handle):
         self.name = name
         self._own(pointer, lib.moebius_moe_free)
         self._hidden = int(lib.moebius_moe_hidden(self._pointer))
+        self._experts = int(lib.moebius_moe_experts(self._pointer))
         return self
 
     @property
@@ -141,7 +143,7 @@ class Moe(Handle):
     @property
     def experts(self) -> int:
         """Routed experts of the whole block."""
-        return int(lib.moebius_moe_experts(self._pointer))
+        return self._experts
 
     @property
     def slots(self) -> int:

@@ -31,6 +31,10 @@ for _name, _count in (("moebius_linear_run", 3), ("moebius_moe_run_ids", 6), ("m
     getattr(_plain, _name).argtypes = [ctypes.c_void_p] * _count
 _run_linear, _run_ids, _run_logits = _plain.moebius_linear_run, _plain.moebius_moe_run_ids, _plain.moebius_moe_run_logits
 _layers: Dict[int, Union[Linear, Moe]] = {}
+# The same by where the tensor of the number lies: asking torch for a number costs more than the rest of the lookup. The tensors
+# are kept, so that no other one comes to lie there.
+_by_address: Dict[int, Union[Linear, Moe]] = {}
+_tensors: Dict[int, torch.Tensor] = {}
 _numbers = itertools.count(1)
 _mutex = threading.Lock()
 
@@ -39,19 +43,27 @@ def layer_tensor(layer: Union[Linear, Moe]) -> torch.Tensor:
     """The number of a layer, as operators take it; the layer lives until release()."""
     with _mutex:
         number = next(_numbers)
-        _layers[number] = layer
-    return torch.tensor([number], dtype=torch.int64)
+        tensor = torch.tensor([number], dtype=torch.int64, device="cpu")
+        _layers[number], _tensors[number], _by_address[tensor.data_ptr()] = layer, tensor, layer
+    return tensor
 
 
 def release(tensor: torch.Tensor) -> None:
     """Lets go of a layer; its number is never used again."""
     with _mutex:
-        _layers.pop(int(tensor[0]), None)
+        number = int(tensor[0])
+        _layers.pop(number, None)
+        kept = _tensors.pop(number, None)
+        if kept is not None:
+            _by_address.pop(kept.data_ptr(), None)
 
 
 def _layer(tensor: torch.Tensor, kind: Any) -> Any:
+    found = _by_address.get(tensor.data_ptr())
+    if isinstance(found, kind):
+        return found
     number = tensor.item()
-    found = _layers.get(number)
+    found = _layers.get(int(number))
     if not isinstance(found, kind):
         what = "was released or is of another process" if found is None else f"is a {type(found).__name__}"
         raise Error(f"layer {number} {what}; expected one of this process", kind="state", field="layer")
