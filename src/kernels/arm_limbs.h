@@ -8,7 +8,7 @@
 //   far    the number itself, where four limbs do not hold it (1 in 10^6 of Gaussian inputs)
 // The sum of an output, the same operations in the same order whatever the tile or the batch:
 //   f = fma(float(dot) * 2^e, c, f)              block by block, c the scale of the weights
-//   h = fma(float(dot of near) * 2^(e-16), c, h) block by block, those that have such limbs
+//   h = fma(float(dot of near) * 2^(e-16), c, h) half by half, those that have such limbs
 //   f = f + h, then f = fma(x[k] * w[k], c, f)   far inputs, ascending
 // docs/numerics.md derives the bound. Internal linkage, as all headers of kernel units.
 //
@@ -21,8 +21,8 @@
 // As int8 such a byte of integers is 16 b + a: the sum of bytes minus the sum of their low halves is
 // 16 times that of b, so one AND serves 32 weights.
 //
-// A prepared row: digits, 16 bytes a half (8 x hi, 8 x lo), then extras: Counts; a Block each; near
-// records, places and digits; far inputs. With act-order: the numbers, since only a panel knows their order.
+// A prepared row: digits, 16 bytes a half (8 x hi, 8 x lo), then extras: Counts; a Block each; a
+// Near for every half that has such limbs; far inputs. With act-order: the numbers, since only a panel knows their order.
 // A panel of few rows: such rows. Of many: digits by tiles of rows, then the extras of every row.
 #pragma once
 #include "kernels/kernel.h"
@@ -35,12 +35,13 @@ namespace moebius {
 namespace {
 namespace limbs {
 
-constexpr size_t kNr = 8;         // outputs per panel
-constexpr size_t kKr = 16;        // inputs per step
-constexpr size_t kHalf = 8;       // inputs per half of a step
-constexpr size_t kLongest = 128;  // inputs per block, so that no dot leaves int32
-constexpr size_t kMostK = 65535;  // far inputs are numbered with 16 bits
-constexpr size_t kFew = 7;        // rows up to which codes are decoded anew for each
+constexpr size_t kNr = 8;          // outputs per panel
+constexpr size_t kKr = 16;         // inputs per step
+constexpr size_t kHalf = 8;        // inputs per half of a step
+constexpr size_t kLongest = 128;   // inputs per block, so that no dot leaves int32
+constexpr size_t kMostK = 65535;   // far inputs are numbered with 16 bits
+constexpr size_t kTilePanels = 2;  // panels that many rows meet together, at most
+constexpr size_t kFew = 7;         // rows up to which codes are decoded anew for each
 
 inline size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
 
@@ -112,27 +113,28 @@ inline size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape
 // ---------------------------------------------------------------------------------------------- rows
 
 struct Counts {
-  uint32_t records, near, far, unused;
+  uint32_t near, far, unused[2];
 };
 struct Block {
   int32_t start[4];  // 0, 0, -8 sum, -8 sum: where sums of codes + 8 begin
   float factor;      // 2^e; NaN: the block held a NaN or an infinity, and its digits are 0
   int32_t sum;       // of 256 hi + lo
-  uint32_t scales,
-      count;  // near limbs only: where the group's scales are in a panel, how many halves
+  // Of near limbs: where the scales and the codes are in a panel.
+  uint32_t scales, codes;
+};
+struct Near {
+  Block block;
+  int8_t digits[16];
 };
 // Offsets from the start of extras.
 struct ExtrasLayout {
-  size_t blocks, records, places, digits, far, bytes;
+  size_t blocks, near, far, bytes;
 };
 inline ExtrasLayout extras_layout(const Shape& s) {
   ExtrasLayout l{};
-  const size_t halves = s.K_padded / kHalf;
   l.blocks = sizeof(Counts);
-  l.records = l.blocks + s.blocks * sizeof(Block);
-  l.places = l.records + s.blocks * sizeof(Block);
-  l.digits = l.places + up(4 * halves, 16);  // place: of its codes in a panel
-  l.far = l.digits + 16 * halves;            // k and the 16 bits of x[k]
+  l.near = l.blocks + s.blocks * sizeof(Block);
+  l.far = l.near + s.K_padded / kHalf * sizeof(Near);  // k and the 16 bits of x[k]
   l.bytes = up(l.far + 4 * s.K_padded, 64);
   return l;
 }
@@ -168,7 +170,7 @@ struct TileMap {
 inline size_t spread_bytes(const Problem& p) { return p.zero_points ? 128 : 64; }
 inline size_t scratch_bytes(const Problem& p, size_t M) {
   const Shape s = shape_of(p);
-  return M <= kFew ? 64 : kNr * s.K_padded + s.groups * spread_bytes(p);
+  return M <= kFew ? 64 : kTilePanels * (kNr * s.K_padded + s.groups * spread_bytes(p));
 }
 
 }  // namespace limbs

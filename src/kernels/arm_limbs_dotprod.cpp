@@ -24,7 +24,7 @@ template <int kLane>
 }
 
 struct Dotprod {
-  static constexpr int kRows = 1, kVectors = 2, kUnits = 5, kStreams = 2;
+  static constexpr int kRows = 1, kVectors = 2, kUnits = 5, kPanels = 1, kStreams = 2;
   static size_t byte_of(size_t n, size_t i, bool four) { return byte_of_four(n, i, four); }
   static constexpr int slot(int j) { return j; }
   static constexpr int byte_vector(int j, int i) { return 2 * i + j; }
@@ -73,26 +73,27 @@ struct Dotprod {
     vst1q_f32(out + 4, hi);
   }
   // Inputs 4 q to 4 q + 3 of a step.
-  template <int P, int q>
-  [[gnu::always_inline]] static void four(const int8x16_t (&xs)[P], const uint8_t* w,
-                                          int32x4_t (&acc)[P][2]) {
-    const int8x16_t a = vreinterpretq_s8_u8(vld1q_u8(w + 32 * q)),
-                    b = vreinterpretq_s8_u8(vld1q_u8(w + 32 * q + 16));
-    MOEBIUS_UNROLL for (int i = 0; i < P; ++i) {
-      dot<q>(acc[i][0], a, xs[i]);
-      dot<q>(acc[i][1], b, xs[i]);
+  template <int P, int W, int q>
+  [[gnu::always_inline]] static void four(const int8x16_t (&xs)[P], const uint8_t* const (&w)[W],
+                                          int32x4_t (&acc)[P][2 * W]) {
+    MOEBIUS_UNROLL for (int j = 0; j < 2 * W; ++j) {
+      const int8x16_t v = vreinterpretq_s8_u8(vld1q_u8(w[j / 2] + 32 * q + 16 * (j % 2)));
+      MOEBIUS_UNROLL for (int i = 0; i < P; ++i) dot<q>(acc[i][j], v, xs[i]);
     }
   }
-  template <int P>
-  [[gnu::always_inline]] static void steps(const uint8_t*& x, const uint8_t* w, size_t count,
-                                           int32x4_t (&acc)[P][2]) {
-    for (; count != 0; --count, x += 16 * P, w += 128) {
+  template <int P, int W>
+  [[gnu::always_inline]] static void steps(const uint8_t*& x, const uint8_t* from, size_t apart,
+                                           size_t count, int32x4_t (&acc)[P][2 * W]) {
+    const uint8_t* w[W];
+    for (size_t u = 0; u < W; ++u) w[u] = from + u * apart;
+    for (; count != 0; --count, x += 16 * P) {
       int8x16_t xs[P];
       MOEBIUS_UNROLL for (int i = 0; i < P; ++i) xs[i] = vreinterpretq_s8_u8(vld1q_u8(x + 16 * i));
-      four<P, 0>(xs, w, acc);
-      four<P, 1>(xs, w, acc);
-      four<P, 2>(xs, w, acc);
-      four<P, 3>(xs, w, acc);
+      four<P, W, 0>(xs, w, acc);
+      four<P, W, 1>(xs, w, acc);
+      four<P, W, 2>(xs, w, acc);
+      four<P, W, 3>(xs, w, acc);
+      for (size_t u = 0; u < W; ++u) w[u] += 128;
     }
   }
   static void rows_of(const float32x4_t (&f)[2], size_t, float32x4_t (&out)[2]) {

@@ -3,13 +3,14 @@
 // a step is multiplied (layouts and the order of sums: arm_limbs.h). Internal linkage.
 //
 // An Isa has
-//   kRows, kVectors, kUnits   rows in one register of sums, registers for 8 outputs, units in a tile
+//   kRows, kVectors           rows in one register of sums (a unit), registers for 8 outputs
+//   kUnits, kPanels           of a tile of many rows; kStreams: panels that one row reads at once
 //   byte_of(n, i, four)       place of input i of output n in half a step
 //   begin(codec, start, acc)  acc of a block of one row; start: Block's
 //   half(codec, w, x, acc)    both limbs of one row times half a step
 //   total(codec, acc, sum)    256 hi + lo of outputs 0-3 and 4-7
 //   spread(lo, hi, out)       8 numbers as the sums of many rows lie
-//   steps(x, w, count, acc)   one limb of many rows, operands in memory
+//   steps(x, w, apart, ...)   one limb of many rows, operands of panels `apart` in memory
 //   rows_of(f, r, out)        row r of a unit: outputs 0-3 and 4-7
 #pragma once
 #ifdef __aarch64__
@@ -150,19 +151,18 @@ struct Product {
 
   // --- what the two limbs of a row do not hold ---
 
+  [[gnu::always_inline]] void add_half(const Codec& codec, const Near& near, const uint8_t* w,
+                                       float32x4_t (&h)[2]) const {
+    int32x4_t acc[4];
+    Isa::begin(codec, near.block.start, acc);
+    Isa::half(codec, w + near.block.codes, vld1q_s8(near.digits), acc);
+    finish(codec, acc, near.block, w + near.block.scales, h);
+  }
   [[gnu::noinline]] void add_near(const Extras& x, const uint8_t* w, float32x4_t (&f)[2]) const {
     const Codec codec{};
     float32x4_t h[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
-    const uint32_t* place = x.places();
-    const int8_t* digits = x.digits();
-    const Block* end = x.records() + x.counts().records;
-    for (const Block* r = x.records(); r != end; ++r) {
-      int32x4_t acc[4];
-      Isa::begin(codec, r->start, acc);
-      for (uint32_t i = 0; i < r->count; ++i, digits += 16)
-        Isa::half(codec, w + *place++, vld1q_s8(digits), acc);
-      finish(codec, acc, *r, w + r->scales, h);
-    }
+    const Near *near = x.near(), *end = near + x.counts().near;
+    for (; near != end; ++near) add_half(codec, *near, w, h);
     f[0] = vaddq_f32(f[0], h[0]), f[1] = vaddq_f32(f[1], h[1]);
   }
   [[gnu::noinline]] void add_far(const Extras& x, const uint8_t* w, float32x4_t (&f)[2]) const {
@@ -185,9 +185,8 @@ struct Product {
       f[1] = vfmaq_f32(f[1], vmulq_n_f32(vld1q_f32(weight + 4), v), c[1]);
     }
   }
-  // The rest of a row's sums, and where they go.
+  // What is far, and where the sums go.
   [[gnu::always_inline]] void put(const Extras& x, float32x4_t (&f)[2], size_t m, size_t n) const {
-    if (x.counts().records != 0) add_near(x, panel(n), f);
     if (x.counts().far != 0) add_far(x, panel(n), f);
     if (G != 1.0f) f[0] = vdivq_f32(f[0], vdupq_n_f32(G)), f[1] = vdivq_f32(f[1], vdupq_n_f32(G));
     float* y = a.y + m * a.ldy + (n - a.n0);
@@ -230,11 +229,15 @@ struct Product {
   // the sums of one panel are too few to hide the latency of a product.
   template <int S, int kSteps>
   [[gnu::always_inline]] void one_row(const uint8_t* w, size_t apart, const uint8_t* digits,
-                                      const Block* block, float32x4_t (&out)[S][2]) const {
+                                      const Extras& extras, float32x4_t (&out)[S][2]) const {
     constexpr bool kTurns = S == 2 && kSteps != 0;
     const Codec codec{};
-    float32x4_t f[S][2];  // not `out`: g++ would store that after every block
-    MOEBIUS_UNROLL for (int u = 0; u < S; ++u) f[u][0] = f[u][1] = vdupq_n_f32(0);
+    const uint8_t* const first = w;
+    const Block* block = extras.blocks();
+    const Near *near = extras.near(), *near_end = near + extras.counts().near;
+    float32x4_t f[S][2], h[S][2];  // not `out`: g++ would store that after every block
+    MOEBIUS_UNROLL for (int u = 0; u < S; ++u) f[u][0] = f[u][1] = h[u][0] = h[u][1] =
+        vdupq_n_f32(0);
     const size_t in_group = s.group_blocks(), bytes = s.block_k / kHalf * kHalfBytes;
     size_t left = in_group;
     const uint8_t* before = nullptr;  // scales of the block before
@@ -253,10 +256,16 @@ struct Product {
             finish(codec, acc[u], *block, scales + u * apart, f[u]);
       }
       digits += 2 * s.block_k, w += bytes;
+      // Here, while the codes are in the first-level cache: behind the panel it took a fifth longer.
+      for (; near != near_end && first + near->block.codes < w; ++near)
+        MOEBIUS_UNROLL for (size_t u = 0; u < S; ++u)
+            add_half(codec, *near, first + u * apart, h[u]);
       if (--left == 0) left = in_group, w += s.scale_bytes + s.zero_bytes;
     }
     if constexpr (kTurns) finish(codec, acc[1], block[-1], before + apart, f[1]);
-    MOEBIUS_UNROLL for (int u = 0; u < S; ++u) out[u][0] = f[u][0], out[u][1] = f[u][1];
+    const bool any = extras.counts().near != 0;
+    MOEBIUS_UNROLL for (int u = 0; u < S; ++u) MOEBIUS_UNROLL for (int i = 0; i < 2; ++i)
+        out[u][i] = any ? vaddq_f32(f[u][i], h[u][i]) : f[u][i];
   }
   static constexpr size_t kHalfBytes = Codec::kFour ? 32 : 64;
   template <int S, int kSteps>
@@ -265,7 +274,7 @@ struct Product {
       const uint8_t* row = a.panel + m * digits_row_bytes(s);
       const Extras x{const_cast<uint8_t*>(row + digit_bytes(s)), l};
       float32x4_t f[S][2];
-      one_row<S, kSteps>(panel(n), apart * s.stride(), row, x.blocks(), f);
+      one_row<S, kSteps>(panel(n), apart * s.stride(), row, x, f);
       MOEBIUS_UNROLL for (size_t u = 0; u < S; ++u) put(x, f[u], m, n + u * apart * kNr);
     }
   }
@@ -279,13 +288,12 @@ struct Product {
 
   // --- many rows: operands of a panel in scratch ---
 
-  uint8_t* spread_at(size_t g) const {
-    return a.scratch + kNr * s.K_padded + g * spread_bytes(*a.w->problem);
-  }
-  void expand(const uint8_t* w) const {
+  size_t panel_scratch() const { return kNr * s.K_padded + s.groups * spread_bytes(*a.w->problem); }
+  void expand(const uint8_t* w, uint8_t* to) const {
     [[maybe_unused]] const Codec codec{};
-    auto* out = reinterpret_cast<int8_t*>(a.scratch);
-    for (size_t g = 0; g < s.groups; ++g, w += s.group_bytes()) {
+    auto* out = reinterpret_cast<int8_t*>(to);
+    uint8_t* spread = to + kNr * s.K_padded;
+    for (size_t g = 0; g < s.groups; ++g, w += s.group_bytes(), spread += kSpread) {
       if constexpr (Codec::kFour)
         for (size_t h = 0; h < s.group_k / kHalf; ++h, out += 64) {
           int8x16_t p[4];
@@ -295,45 +303,57 @@ struct Product {
         }
       float32x4_t c[2];
       load_scales(w + s.code_bytes, s.bf16, c);
-      Isa::spread(c[0], c[1], reinterpret_cast<float*>(spread_at(g)));
+      Isa::spread(c[0], c[1], reinterpret_cast<float*>(spread));
       if constexpr (K::kZero) {
         int32x4_t z[2];
         load_zeros(w + s.code_bytes + s.scale_bytes, z);
         Isa::spread(vreinterpretq_f32_s32(z[0]), vreinterpretq_f32_s32(z[1]),
-                    reinterpret_cast<float*>(spread_at(g) + 64));
+                    reinterpret_cast<float*>(spread + 64));
       }
     }
   }
-  // Tile of P units of rows from `unit` on.
-  template <int P>
+  static constexpr size_t kSpread = K::kZero ? 128 : 64;
+  const uint8_t* extras_of(size_t m) const { return a.panel + tiles_bytes(s, a.M) + m * l.bytes; }
+  // The counts and first near limbs of some rows: needed at the end of their tile.
+  void ask_for_extras(size_t m, size_t rows) const {
+    for (size_t end = m + rows < a.M ? m + rows : a.M; m < end; ++m) {
+      __builtin_prefetch(extras_of(m));
+      for (size_t i = 0; i < 1024; i += 64) __builtin_prefetch(extras_of(m) + l.near + i);
+    }
+  }
+  // Tile of P units of rows from `unit` on and W panels.
+  template <int P, int W>
   [[gnu::noinline]] void tile(size_t unit, size_t n) const {
     constexpr int V = Isa::kVectors;
-    float32x4_t f[P][V];
-    MOEBIUS_UNROLL for (int i = 0; i < P; ++i) MOEBIUS_UNROLL for (int j = 0; j < V; ++j) f[i][j] =
-        vdupq_n_f32(0);
+    float32x4_t f[P][W * V];
+    MOEBIUS_UNROLL for (int i = 0; i < P; ++i) MOEBIUS_UNROLL for (int j = 0; j < W * V; ++j)
+        f[i][j] = vdupq_n_f32(0);
     const uint8_t* x = a.panel + unit * Isa::kRows * tile_row_bytes(s);
     const uint8_t* w = Codec::kFour ? a.scratch : panel(n);
+    const size_t apart = Codec::kFour ? panel_scratch() : s.stride(), between = panel_scratch();
+    const uint8_t* spread = a.scratch + kNr * s.K_padded;
     asm volatile("" : : : "memory");  // operands in scratch are written before they are loaded
+    ask_for_extras(unit * Isa::kRows, P * Isa::kRows);
     const size_t in_group = s.group_blocks(), steps = s.block_k / kKr;
-    for (size_t g = 0; g < s.groups; ++g) {
-      const uint8_t* spread = spread_at(g);
+    for (size_t g = 0; g < s.groups; ++g, spread += kSpread) {
       for (size_t b = 0; b < in_group; ++b) {
-        int32x4_t acc[P][V];
+        int32x4_t acc[P][W * V];
         MOEBIUS_UNROLL for (int i = 0; i < P; ++i) set_zero(acc[i]);
-        Isa::template steps<P>(x, w, steps, acc);
-        MOEBIUS_UNROLL for (int i = 0; i < P; ++i) MOEBIUS_UNROLL for (int j = 0; j < V; ++j)
+        Isa::template steps<P, W>(x, w, apart, steps, acc);
+        MOEBIUS_UNROLL for (int i = 0; i < P; ++i) MOEBIUS_UNROLL for (int j = 0; j < W * V; ++j)
             acc[i][j] = vshlq_n_s32(acc[i][j], 8);
-        Isa::template steps<P>(x, w, steps, acc);
+        Isa::template steps<P, W>(x, w, apart, steps, acc);
         w += steps * 128;
-        if constexpr (K::kZero) MOEBIUS_UNROLL for (int j = 0; j < V; ++j) {
-            const int32x4_t z = vreinterpretq_s32_u8(vld1q_u8(spread + 64 + 16 * j));
+        MOEBIUS_UNROLL for (int j = 0; j < W * V; ++j) {
+          const uint8_t* at = spread + static_cast<size_t>(j / V) * between + 16 * (j % V);
+          if constexpr (K::kZero) {
+            const int32x4_t z = vreinterpretq_s32_u8(vld1q_u8(at + 64));
             MOEBIUS_UNROLL for (int i = 0; i < P; ++i) acc[i][j] =
                 vmlsq_s32(acc[i][j], z, vreinterpretq_s32_u8(vld1q_u8(x + 16 * (P + i))));
           }
-        MOEBIUS_UNROLL for (int i = 0; i < P; ++i) {
-          const float32x4_t factor = vreinterpretq_f32_u8(vld1q_u8(x + 16 * i));
-          MOEBIUS_UNROLL for (int j = 0; j < V; ++j) {
-            const float32x4_t c = vreinterpretq_f32_u8(vld1q_u8(spread + 16 * j));
+          const float32x4_t c = vreinterpretq_f32_u8(vld1q_u8(at));
+          MOEBIUS_UNROLL for (int i = 0; i < P; ++i) {
+            const float32x4_t factor = vreinterpretq_f32_u8(vld1q_u8(x + 16 * i));
             f[i][j] = vfmaq_f32(f[i][j], vmulq_f32(to_float<Codec::kTwice>(acc[i][j]), factor), c);
           }
         }
@@ -341,29 +361,38 @@ struct Product {
       }
       if constexpr (!Codec::kFour) w += s.scale_bytes + s.zero_bytes;
     }
-    float32x4_t all[P][V];  // indexed at run time: g++ would store f after every block
-    MOEBIUS_UNROLL for (int i = 0; i < P; ++i) MOEBIUS_UNROLL for (int j = 0; j < V; ++j)
-        all[i][j] = f[i][j];
+    float32x4_t all[P][W][V];  // indexed at run time: g++ would store f after every block
+    MOEBIUS_UNROLL for (int i = 0; i < P; ++i) MOEBIUS_UNROLL for (int j = 0; j < W * V; ++j)
+        all[i][j / V][j % V] = f[i][j];
     for (size_t i = 0; i < P; ++i)
       for (size_t r = 0; r < Isa::kRows; ++r) {
         const size_t m = (unit + i) * Isa::kRows + r;
         if (m >= a.M) return;
-        float32x4_t out[2];
-        Isa::rows_of(all[i], r, out);
-        put({const_cast<uint8_t*>(a.panel + tiles_bytes(s, a.M) + m * l.bytes), l}, out, m, n);
+        const Extras extras{const_cast<uint8_t*>(extras_of(m)), l};
+        for (size_t u = 0; u < W; ++u) {
+          float32x4_t out[2];
+          Isa::rows_of(all[i][u], r, out);
+          if (extras.counts().near != 0) add_near(extras, panel(n + u * kNr), out);
+          put(extras, out, m, n + u * kNr);
+        }
       }
   }
-  void many() const {
-    const TileMap map((a.M + Isa::kRows - 1) / Isa::kRows, Isa::kUnits);
-    for (size_t n = a.n0; n < a.n1; n += kNr) {
-      expand(panel(n));
-      for (size_t t = 0; t < map.tiles; ++t) any_tile<Isa::kUnits>(map.size(t), map.first(t), n);
-    }
+  template <int W>
+  void panels(const TileMap& map, size_t n) const {
+    for (size_t u = 0; u < W; ++u) expand(panel(n + u * kNr), a.scratch + u * panel_scratch());
+    for (size_t t = 0; t < map.tiles; ++t) any_tile<Isa::kUnits, W>(map.size(t), map.first(t), n);
   }
-  template <int P>
+  void many() const {
+    constexpr int W = Isa::kPanels;
+    const TileMap map((a.M + Isa::kRows - 1) / Isa::kRows, Isa::kUnits);
+    size_t n = a.n0;
+    for (; n + (W - 1) * kNr < a.n1; n += W * kNr) panels<W>(map, n);
+    for (; n < a.n1; n += kNr) panels<1>(map, n);
+  }
+  template <int P, int W>
   void any_tile(size_t size, size_t unit, size_t n) const {
-    if (size == P) return tile<P>(unit, n);
-    if constexpr (P > 1) any_tile<P - 1>(size, unit, n);
+    if (size == P) return tile<P, W>(unit, n);
+    if constexpr (P > 1) any_tile<P - 1, W>(size, unit, n);
   }
 
   void run() const {

@@ -46,7 +46,7 @@ template <int kOffset>
 }
 
 struct I8mm {
-  static constexpr int kRows = 2, kVectors = 4, kUnits = 3, kStreams = 2;
+  static constexpr int kRows = 2, kVectors = 4, kUnits = 3, kPanels = 2, kStreams = 2;
   static size_t byte_of(size_t n, size_t i, bool four) { return byte_of_pair(n, i, four); }
   static constexpr int slot(int j) { return j == 1 ? 2 : j == 2 ? 1 : j; }
   static constexpr int byte_vector(int j, int i) { return 2 * j + i; }
@@ -93,31 +93,36 @@ struct I8mm {
     vst1q_f32(out + 8, vreinterpretq_f32_f64(vzip1q_f64(h, h)));
     vst1q_f32(out + 12, vreinterpretq_f32_f64(vzip2q_f64(h, h)));
   }
-  // Product t of a half: pairs of outputs one after the other, all units of rows for each.
-  template <int P, int H, int t>
-  [[gnu::always_inline]] static void product(const uint8_t* x, const uint8_t* w, int8x16_t (&xs)[P],
-                                             int8x16_t (&ws)[4], int32x4_t (&acc)[P][4]) {
-    constexpr bool kBackwards = H % 2 == 1;
-    constexpr int kAt = kBackwards ? 4 * P - 1 - t : t, i = kAt % P, j = kAt / P;
+  // Product t of a half: pairs of outputs one after the other (those of W panels), all units of rows
+  // for each.
+  template <int P, int W, int H, int t>
+  [[gnu::always_inline]] static void product(const uint8_t* x, const uint8_t* const (&w)[W],
+                                             int8x16_t (&xs)[P], int8x16_t (&ws)[4 * W],
+                                             int32x4_t (&acc)[P][4 * W]) {
+    constexpr bool kBackwards = H % 2 == 1 && P * W < 6;
+    constexpr int kAt = kBackwards ? 4 * W * P - 1 - t : t, i = kAt % P, j = kAt / P;
     if constexpr (t % (2 * P) == 0)
-      load_two<64 * H + 32 * (j / 2)>(ws[j / 2 * 2], ws[j / 2 * 2 + 1], w);
+      load_two<64 * H + 32 * (j % 4 / 2)>(ws[j / 2 * 2], ws[j / 2 * 2 + 1], w[j / 4]);
     if constexpr (t < P) load<16 * (P * H + i)>(xs[i], x);
     mmla_here(acc[i][j], xs[i], ws[j]);
   }
-  template <int P, int H, int... t>
-  [[gnu::always_inline]] static void one_half(const uint8_t* x, const uint8_t* w,
-                                              int32x4_t (&acc)[P][4],
+  template <int P, int W, int H, int... t>
+  [[gnu::always_inline]] static void one_half(const uint8_t* x, const uint8_t* const (&w)[W],
+                                              int32x4_t (&acc)[P][4 * W],
                                               std::integer_sequence<int, t...>) {
-    int8x16_t xs[P], ws[4];
-    (product<P, H, t>(x, w, xs, ws, acc), ...);
+    int8x16_t xs[P], ws[4 * W];
+    (product<P, W, H, t>(x, w, xs, ws, acc), ...);
   }
-  template <int P>
-  [[gnu::always_inline]] static void steps(const uint8_t*& x, const uint8_t* w, size_t count,
-                                           int32x4_t (&acc)[P][4]) {
-    constexpr std::make_integer_sequence<int, 4 * P> kAll{};
-    for (; count != 0; --count, x += 32 * P, w += 128) {
-      one_half<P, 0>(x, w, acc, kAll);
-      one_half<P, 1>(x, w, acc, kAll);
+  template <int P, int W>
+  [[gnu::always_inline]] static void steps(const uint8_t*& x, const uint8_t* from, size_t apart,
+                                           size_t count, int32x4_t (&acc)[P][4 * W]) {
+    constexpr std::make_integer_sequence<int, 4 * W * P> kAll{};
+    const uint8_t* w[W];
+    for (size_t u = 0; u < W; ++u) w[u] = from + u * apart;
+    for (; count != 0; --count, x += 32 * P) {
+      one_half<P, W, 0>(x, w, acc, kAll);
+      one_half<P, W, 1>(x, w, acc, kAll);
+      for (size_t u = 0; u < W; ++u) w[u] += 128;
     }
   }
   static void rows_of(const float32x4_t (&f)[4], size_t r, float32x4_t (&out)[2]) {

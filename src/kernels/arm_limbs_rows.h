@@ -18,9 +18,7 @@ struct Extras {
   ExtrasLayout l;
   Counts& counts() const { return *reinterpret_cast<Counts*>(at); }
   Block* blocks() const { return reinterpret_cast<Block*>(at + l.blocks); }
-  Block* records() const { return reinterpret_cast<Block*>(at + l.records); }
-  uint32_t* places() const { return reinterpret_cast<uint32_t*>(at + l.places); }
-  int8_t* digits() const { return reinterpret_cast<int8_t*>(at + l.digits); }
+  Near* near() const { return reinterpret_cast<Near*>(at + l.near); }
   uint16_t* far() const { return reinterpret_cast<uint16_t*>(at + l.far); }
 };
 
@@ -82,7 +80,7 @@ class RowMaker {
     const uint32_t top = vmaxvq_u32(most);
     Block& block = extras_.blocks()[block_];
     if (top == 0 || top >= 0x7f800000u) {
-      block = block_of(top == 0 ? 1.0f : __builtin_nanf(""), 0, 0);
+      block = block_of(top == 0 ? 1.0f : __builtin_nanf(""), 0);
       __builtin_memset(digits_, 0, 2 * s_.block_k);
     } else {
       put(x, choose(x, exponent_of(top)), block);
@@ -113,8 +111,7 @@ class RowMaker {
   }
   void put(const float* x, int e, Block& block) {
     const float by = power_of_two(16 - e);
-    const uint32_t near = extras_.counts().near;
-    int32x4_t hi_sum = vdupq_n_s32(0), lo_sum = hi_sum, third_sum = hi_sum, fourth_sum = hi_sum;
+    int32x4_t hi_sum = vdupq_n_s32(0), lo_sum = hi_sum;
     for (size_t k = 0; k < s_.block_k; k += kKr) {
       uint16x8_t n[4];
       uint32x4_t all = vdupq_n_u32(0xffffffff);
@@ -137,27 +134,22 @@ class RowMaker {
       vst1q_s8(digits_ + 2 * k + 16, vuzp2q_s8(hi, lo));
       const int8x16_t third = vuzp2q_s8(lower0, lower1), fourth = vuzp1q_s8(lower0, lower1);
       if (vmaxvq_u8(vreinterpretq_u8_s8(vorrq_s8(third, fourth))) == 0) continue;
-      third_sum = vpadalq_s16(third_sum, vpaddlq_s8(third));
-      fourth_sum = vpadalq_s16(fourth_sum, vpaddlq_s8(fourth));
-      put_near(k / kHalf, vuzp1q_s8(third, fourth));
-      put_near(k / kHalf + 1, vuzp2q_s8(third, fourth));
+      put_near(k / kHalf, e, vuzp1q_s8(third, fourth));
+      put_near(k / kHalf + 1, e, vuzp2q_s8(third, fourth));
     }
-    block = block_of(power_of_two(e), 256 * vaddvq_s32(hi_sum) + vaddvq_s32(lo_sum), 0);
-    Counts& counts = extras_.counts();
-    if (counts.near != near)
-      extras_.records()[counts.records++] =
-          block_of(power_of_two(e - 16), 256 * vaddvq_s32(third_sum) + vaddvq_s32(fourth_sum),
-                   counts.near - near);
+    block = block_of(power_of_two(e), 256 * vaddvq_s32(hi_sum) + vaddvq_s32(lo_sum));
   }
-  Block block_of(float factor, int32_t sum, uint32_t count) const {
+  Block block_of(float factor, int32_t sum) const {
     const size_t scales = block_ / s_.group_blocks() * s_.group_bytes() + s_.code_bytes;
-    return {{0, 0, -8 * sum, -8 * sum}, factor, sum, static_cast<uint32_t>(scales), count};
+    return {{0, 0, -8 * sum, -8 * sum}, factor, sum, static_cast<uint32_t>(scales), 0};
   }
-  void put_near(size_t half, int8x16_t digits) {
+  void put_near(size_t half, int e, int8x16_t digits) {
     if (vmaxvq_u8(vreinterpretq_u8_s8(digits)) == 0) return;
-    uint32_t& near = extras_.counts().near;
-    extras_.places()[near] = static_cast<uint32_t>(half_at(s_, block_ * s_.block_k / kHalf + half));
-    vst1q_s8(extras_.digits() + 16 * near++, digits);
+    const int sum = 256 * vaddlv_s8(vget_low_s8(digits)) + vaddlv_s8(vget_high_s8(digits));
+    Near& to = extras_.near()[extras_.counts().near++];
+    to.block = block_of(power_of_two(e - 16), sum);
+    to.block.codes = static_cast<uint32_t>(half_at(s_, block_ * s_.block_k / kHalf + half));
+    vst1q_s8(to.digits, digits);
   }
   void far(const float* x, size_t k, float by) {
     for (size_t end = k + kKr; k < end; ++k) {
@@ -212,9 +204,7 @@ inline void copy_extras(const Shape& s, const uint8_t* from, uint8_t* to) {
   const ExtrasLayout l = extras_layout(s);
   Counts c;
   __builtin_memcpy(&c, from, sizeof c);
-  __builtin_memcpy(to, from, l.records + c.records * sizeof(Block));
-  __builtin_memcpy(to + l.places, from + l.places, 4 * c.near);
-  __builtin_memcpy(to + l.digits, from + l.digits, 16 * size_t{c.near});
+  __builtin_memcpy(to, from, l.near + c.near * sizeof(Near));
   __builtin_memcpy(to + l.far, from + l.far, 4 * size_t{c.far});
 }
 
