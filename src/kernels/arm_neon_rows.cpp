@@ -3,6 +3,7 @@
 // them; those that layers spend time in work on blocks of vectors, with instructions it does not
 // choose.
 #include "kernels/isa_quantize.h"
+#include "kernels/isa_scan.h"
 
 namespace moebius {
 namespace {
@@ -141,8 +142,10 @@ MOEBIUS_ALWAYS_INLINE void exp_minus_coarse_block(const float* x, float scale, f
   MOEBIUS_EACH_OF(N) store_four(y + 4 * j, p[j]);
 }
 
-struct Neon : RowLoops<Neon, 4>, QuantizeLoops<Neon> {
+struct Neon : RowLoops<Neon, 4>, QuantizeLoops<Neon>, ScanLoops<Neon, 4> {
   using Loops = RowLoops<Neon, 4>;
+
+  MOEBIUS_ALWAYS_INLINE static Four fused(Four a, Four b, Four c) { return fma_four(a, b, c); }
 
   MOEBIUS_ALWAYS_INLINE static Four larger_or_nan(Four a, Four b) {
     Four v;  // one operation where comparing and choosing make five

@@ -259,6 +259,7 @@ constexpr RowFunctions row_table(const char* name, Arch arch, uint32_t needs) {
           Isa::store,
           Isa::round,
           Isa::add,
+          Isa::multiply,
           Isa::scale,
           Isa::divide,
           Isa::fma,
@@ -271,6 +272,8 @@ constexpr RowFunctions row_table(const char* name, Arch arch, uint32_t needs) {
           Isa::weigh,
           Isa::normalize,
           Isa::rotate,
+          Isa::convolve,
+          Isa::scan,
           Isa::abs_max,
           Isa::prepare_rows};
 }

@@ -97,6 +97,9 @@ struct RowLoops {
   static void add(float* y, const float* x, size_t n) noexcept {
     Isa::map_two(y, x, y, n, [](float a, float b) { return a + b; });
   }
+  static void multiply(float* y, const float* x, size_t n) noexcept {
+    Isa::map_two(y, x, y, n, [](float a, float b) { return a * b; });
+  }
   static void scale(float* y, float s, size_t n) noexcept {
     Isa::map(y, y, n, [=](float v) { return v * s; });
   }
@@ -151,6 +154,8 @@ struct RowLoops {
         return Isa::map(x, y, n, [](float v) { return relu2_f32(v); });
       case RowFunction::kSigmoid:
         return Isa::map(x, y, n, [](float v) { return sigmoid_f32(v); });
+      case RowFunction::kSoftplus:
+        return Isa::map(x, y, n, [](float v) { return softplus_f32(v); });
       case RowFunction::kSqrtSoftplus:
         return Isa::map(x, y, n, [](float v) { return sqrtsoftplus_f32(v); });
     }

@@ -31,6 +31,7 @@ enum class RowFunction : uint8_t {
   kGeluTanh,
   kRelu2,
   kSigmoid,
+  kSoftplus,
   kSqrtSoftplus,
 };
 struct RowActivation {
@@ -58,6 +59,35 @@ struct RowWeights {
   float top = 0.0f, rate = 1.0f, grid = 0.0f;
 };
 
+// Row t lies at first + t * stride.
+struct TokenRows {
+  const float* first = nullptr;
+  size_t stride = 0;
+};
+// Tokens of one head of a recurrent layer through its state S [rows, width], one after the other:
+//   plain: S = S * decay + key (value * gain)
+//   delta: S = S * decay, then S = S + key ((value - key S) * gain)
+//   y = query S
+// Sums over the rows of S run in ascending order from 0, one fma each; so does every addition to S.
+struct RowScan {
+  size_t rows = 0, width = 0, tokens = 0;
+  bool delta = false;
+  bool decay_per_row = false;   // decay is [rows], else one number
+  const float* from = nullptr;  // S before; null: zeros
+  float* to = nullptr;          // S behind; may be `from`
+  TokenRows decay, gain;        // gain: one number
+  TokenRows key, value, query;  // [rows], [width], [rows]
+  float* y = nullptr;           // [width]
+  size_t y_stride = 0;
+};
+// A causal convolution of one token: y = bias + sum over j of taps[j] * x[j], in ascending j.
+struct RowTaps {
+  size_t count = 0;
+  const float* const* x = nullptr;  // [count] rows of n; null: left out
+  const float* taps = nullptr;      // [count, n]
+  const float* bias = nullptr;      // [n]; null: 0
+};
+
 // Rows of n numbers at any address a float (or a half) may have. y may be an input itself; other
 // overlap is not allowed.
 struct RowFunctions {
@@ -71,6 +101,7 @@ struct RowFunctions {
   void (*round)(XType type, float* x, size_t n) noexcept = nullptr;  // to the numbers of a type
 
   void (*add)(float* y, const float* x, size_t n) noexcept = nullptr;              // y += x
+  void (*multiply)(float* y, const float* x, size_t n) noexcept = nullptr;         // y *= x
   void (*scale)(float* y, float s, size_t n) noexcept = nullptr;                   // y *= s
   void (*divide)(const float* x, float s, float* y, size_t n) noexcept = nullptr;  // y = x / s
   void (*fma)(float* y, float w, const float* x, size_t n) noexcept = nullptr;  // y = fma(w, x, y)
@@ -102,6 +133,10 @@ struct RowFunctions {
   // [half], then rounds the 2 half numbers to the type.
   void (*rotate)(float* x, size_t half, const float* cos, const float* sin, bool interleaved,
                  XType type) noexcept = nullptr;
+
+  // What recurrent layers do to a row and to a state (isa_scan.h).
+  void (*convolve)(const RowTaps& taps, float* y, size_t n) noexcept = nullptr;
+  void (*scan)(const RowScan& what) noexcept = nullptr;
 
   float (*abs_max)(const float* x,
                    size_t n) noexcept = nullptr;  // infinity if any x is NaN or infinite

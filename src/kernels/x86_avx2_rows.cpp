@@ -10,6 +10,9 @@ constexpr uint32_t kNeeds = kAvx2 | kFma | kF16c;
 
 #ifdef __x86_64__
 struct Avx2 : X86Rows<Avx2, 8> {
+  static constexpr size_t kDelta = 4, kManyTokens = 2;
+
+  MOEBIUS_ALWAYS_INLINE static V fused(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
   // False, and nothing done, if there is a NaN.
   MOEBIUS_ALWAYS_INLINE static bool half_to_float(const uint16_t* x, float* y) {
     const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x));

@@ -12,6 +12,9 @@ constexpr uint32_t kNeeds = kAvx2 | kFma | kF16c | kAvx512f | kAvx512bw;
 struct Avx512 : X86Rows<Avx512, 16> {
   // Plain conversions in g++ 12's header start from a variable that it then warns about.
   static constexpr __mmask16 kAll = 0xFFFF;
+  static constexpr size_t kDelta = 4;
+
+  MOEBIUS_ALWAYS_INLINE static V fused(V a, V b, V c) { return _mm512_fmadd_ps(a, b, c); }
 
   // False, and nothing done, if there is a NaN.
   MOEBIUS_ALWAYS_INLINE static bool half_to_float(const uint16_t* x, float* y) {

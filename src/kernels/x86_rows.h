@@ -3,6 +3,7 @@
 // numbers, which the compiler turns into one or two vectors each without remainders, and
 // quantization in vectors. The unit's `Isa` gives what has no name in C++:
 //   half_to_float, float_to_half, round_to_half   16 numbers
+//   fused                          a * b + c, rounded once
 //   low_bytes, low_halves          of the 16 lanes of a block
 //   largest_lane                   of lanes that are not negative
 //   above                          whether a lane is larger than a number
@@ -12,6 +13,7 @@
 #include <immintrin.h>
 
 #include "kernels/isa_quantize.h"
+#include "kernels/isa_scan.h"
 
 // Stands before a loop over a block: g++ unrolls a short one before it vectorises, and then forgets
 // that its iterations are independent.
@@ -25,7 +27,7 @@ namespace moebius {
 namespace {
 
 template <class Isa, size_t kWidth>
-struct X86Rows : RowLoops<Isa, kWidth>, QuantizeLoops<Isa> {
+struct X86Rows : RowLoops<Isa, kWidth>, QuantizeLoops<Isa>, ScanLoops<Isa, kWidth> {
   using Loops = RowLoops<Isa, kWidth>;
   using Quantize = QuantizeLoops<Isa>;
   using V = typename Loops::V;

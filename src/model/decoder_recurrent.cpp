@@ -117,46 +117,31 @@ void DecoderModel::attend_recurrent(size_t index, std::span<const Work> work, si
   const Recurrent& net = *layer.recurrent;
   const RecurrentShape& shape = net.shape();
   const KvPlan::Place& place = kv_plan_.layers[index];
-  const size_t heads = shape.heads, items = work.size();
+  const size_t items = work.size();
   const float* in = project_recurrent(layer, T);
   const Timer timer(profile_, Phase::kAttention);
   grow_state(b.recurrent_mixed, T * shape.mixed), grow_state(b.attended, T * shape.out);
   grow_state(b.recurrent_states, items * shape.state);
-  std::vector<RecurrentRows> rows;
-  std::vector<std::vector<RecurrentRun>> runs(items);
-  std::vector<const float*> before;
-  std::vector<size_t> item_of(T);
+  std::vector<RecurrentStep> steps(items);
   for (size_t i = 0; i < items; ++i) {
     const BatchItem& item = work[i].item;
     const size_t first = b.first_row[i];
-    std::fill_n(item_of.begin() + static_cast<std::ptrdiff_t>(first), item.tokens.size(), i);
-    rows.push_back({in + first * shape.in, b.recurrent_mixed.data() + first * shape.mixed,
-                    b.attended.data() + first * shape.out});
     const StateBlock s{item, *work[i].memory, place.kind, kv_plan_.kinds[place.kind].block_bytes};
-    before.push_back(s.from(place.offset));
-    const float* from = before.back();
+    RecurrentStep& step = steps[i];
+    step.rows = {in + first * shape.in, b.recurrent_mixed.data() + first * shape.mixed,
+                 b.attended.data() + first * shape.out};
+    step.before = s.from(place.offset);
+    const float* from = step.before;
     s.each_block([&](size_t at, size_t begin, size_t until) {
       uint8_t* block = s.block(at);
       float* to = block == nullptr ? b.recurrent_states.data() + i * shape.state
                                    : state_at(block, s.bytes, s.version_written(at), place.offset);
-      runs[i].push_back({begin - item.position, until - item.position, from, to});
+      step.runs.push_back({begin - item.position, until - item.position, from, to});
       from = to;
       stats_->kv_bytes += shape.state * sizeof(float);
     });
   }
-  WorkCounter next_row, next_head, next_out;
-  options_.pool->run([&](ThreadPool::Member& me) {
-    for (size_t t = next_row.take(); t < T; t = next_row.take())
-      net.convolve(rows[item_of[t]], before[item_of[t]], t - b.first_row[item_of[t]]);
-    me.barrier();
-    for (size_t i = next_head.take(); i < items * heads; i = next_head.take())
-      net.scan(rows[i / heads], runs[i / heads], i % heads);
-    me.barrier();
-    for (size_t t = next_out.take(); t < T; t = next_out.take())
-      net.finish(rows[item_of[t]], before[item_of[t]], t - b.first_row[item_of[t]]);
-  });
-  for (size_t i = 0; i < items; ++i)
-    for (const RecurrentRun& run : runs[i]) net.keep(rows[i], run, before[i]);
+  run_steps(net, steps, *options_.pool);
   const Timer linear(profile_, Phase::kLinear);
   run_linear(*layer.output, b.attended.data(), b.branch.data(), T);
 }

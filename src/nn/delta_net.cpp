@@ -14,14 +14,13 @@ namespace {
 
 constexpr RowActivation kSilu{RowFunction::kSilu};
 
-// x / sqrt(sum of squares + 1e-6), then / divisor. Lanes as in norms are not needed: one order, the
-// plain one, on every instruction set.
-void unit_length(const float* x, size_t n, float divisor, float* y) {
-  float sum = 0.0f;
-  for (size_t i = 0; i < n; ++i) sum = sum + x[i] * x[i];
-  const float length = std::sqrt(sum + 1e-6f);
-  row_functions().divide(x, length, y, n);
-  if (divisor != 1.0f) row_functions().divide(y, divisor, y, n);
+// Heads of x to length 1 / divisor: x / sqrt(sum of squares + 1e-6) / divisor, by the norm whose mean
+// of squares is that sum / n.
+void to_length(float* x, size_t heads, size_t n, float divisor) {
+  const auto count = static_cast<float>(n);
+  const RowNorm norm{NormKind::kRmsPlain, XType::kF32, 1e-6f / count, nullptr, nullptr};
+  for (size_t h = 0; h < heads; ++h) row_functions().normalize(norm, x + h * n, x + h * n, n);
+  row_functions().scale(x, 1.0f / (std::sqrt(count) * divisor), heads * n);
 }
 
 }  // namespace
@@ -36,6 +35,8 @@ DeltaNet::DeltaNet(const DeltaSpec& spec, DeltaWeights weights, XType type)
       weights_.norm.weight.size() != spec.value_dim)
     fail("linear attention of {} channels: its decays or norm have other sizes", C);
   convolution_ = ShortConvolution(C, spec.width, weights_.convolution, {});
+  const size_t each = spec.decays() / H;
+  for (const float a : weights_.a_log) rates_.insert(rates_.end(), each, -exp_f32(a));
 }
 
 void DeltaNet::arrange(const float* x, float* in) const noexcept {
@@ -58,69 +59,54 @@ void DeltaNet::arrange(const float* x, float* in) const noexcept {
 }
 
 void DeltaNet::convolve(const RecurrentRows& r, const float* from, size_t t) const noexcept {
-  float* out = r.mixed + t * spec_.channels();
+  const RowFunctions& f = row_functions();
+  const size_t C = spec_.channels(), H = spec_.value_heads, D = spec_.decays(), K = spec_.key_dim;
+  const float* b = r.in + t * shape().in + C + spec_.values();
+  float *out = r.mixed + t * shape().mixed, *gain = out + C, *decay = gain + H;
   convolution_.apply(r.in, shape().in, from == nullptr ? nullptr : from + kept_at(), t, out);
-  row_functions().activate(kSilu, nullptr, out, out, spec_.channels());
-  row_functions().round(type_, out, spec_.channels());
-}
-
-// What each row of S is multiplied by.
-void DeltaNet::decay_of(const float* a, size_t head, float* decay) const noexcept {
-  const float rate = -exp_f32(weights_.a_log[head]);
-  const auto of = [&](size_t i) { return exp_f32(rate * softplus_f32(a[i] + weights_.dt[i])); };
-  if (!spec_.decay_per_key) {
-    std::fill_n(decay, spec_.key_dim, of(head));
-    return;
-  }
-  for (size_t i = 0; i < spec_.key_dim; ++i) decay[i] = of(head * spec_.key_dim + i);
+  f.activate(kSilu, nullptr, out, out, C);
+  f.round(type_, out, C);
+  to_length(out, spec_.key_heads, K, std::sqrt(static_cast<float>(K)));
+  to_length(out + spec_.keys(), spec_.key_heads, K, 1.0f);
+  f.activate({RowFunction::kSigmoid}, nullptr, b, gain, H);
+  std::memcpy(decay, b + H, D * sizeof(float));
+  f.add(decay, weights_.dt.data(), D);
+  f.activate({RowFunction::kSoftplus}, nullptr, decay, decay, D);
+  f.multiply(decay, rates_.data(), D);
+  f.exp_minus(decay, 0.0f, decay, D);
 }
 
 void DeltaNet::scan(const RecurrentRows& r, std::span<const RecurrentRun> runs,
                     size_t head) const noexcept {
-  constexpr size_t kMost = 512;  // of a head; checked when the model is loaded
-  const RowFunctions& f = row_functions();
-  const size_t K = spec_.key_dim, V = spec_.value_dim, C = spec_.channels(),
+  const size_t K = spec_.key_dim, V = spec_.value_dim, mixed = shape().mixed,
                key_head = head / (spec_.value_heads / spec_.key_heads);
-  const float root = std::sqrt(static_cast<float>(K));
-  float q[kMost], k[kMost], decay[kMost], memory[kMost];
+  const float* gain = r.mixed + spec_.channels() + head;
+  RowScan scan;
+  scan.rows = K, scan.width = V;
+  scan.delta = true, scan.decay_per_row = spec_.decay_per_key;
+  scan.gain = {gain, mixed};
+  scan.decay = {
+      r.mixed + spec_.channels() + spec_.value_heads + head * (spec_.decay_per_key ? K : 1), mixed};
+  scan.query = {r.mixed + key_head * K, mixed};
+  scan.key = {r.mixed + spec_.keys() + key_head * K, mixed};
+  scan.value = {r.mixed + 2 * spec_.keys() + head * V, mixed};
+  scan.y = r.out + head * V, scan.y_stride = spec_.values();
   for (const RecurrentRun& run : runs) {
-    float* S = begin_run(run, head * K * V, K * V);
-    for (size_t t = run.begin; t < run.end; ++t) {
-      const float* row = r.mixed + t * C;
-      unit_length(row + key_head * K, K, root, q);
-      unit_length(row + spec_.keys() + key_head * K, K, 1.0f, k);
-      const float* v = row + 2 * spec_.keys() + head * V;
-      const float* b = r.in + t * shape().in + C + spec_.values();
-      decay_of(b + spec_.value_heads, head, decay);
-      const float beta = sigmoid_f32(b[head]);
-      std::fill_n(memory, V, 0.0f);
-      for (size_t i = 0; i < K; ++i) {
-        f.scale(S + i * V, decay[i], V);
-        f.fma(memory, k[i], S + i * V, V);
-      }
-      for (size_t c = 0; c < V; ++c) memory[c] = (v[c] - memory[c]) * beta;
-      float* out = r.out + t * spec_.values() + head * V;
-      std::fill_n(out, V, 0.0f);
-      for (size_t i = 0; i < K; ++i) {
-        f.fma(S + i * V, k[i], memory, V);
-        f.fma(out, q[i], S + i * V, V);
-      }
-      f.round(type_, out, V);
-    }
+    scan_run(run, head * K * V, scan);
+    for (size_t t = run.begin; t < run.end; ++t)
+      row_functions().round(type_, scan.y + t * scan.y_stride, V);
   }
 }
 
 void DeltaNet::finish(const RecurrentRows& r, const float*, size_t t) const noexcept {
+  const RowFunctions& f = row_functions();
   const size_t V = spec_.value_dim;
   const float* z = r.in + t * shape().in + spec_.channels();
-  float gate[512];
-  for (size_t h = 0; h < spec_.value_heads; ++h) {
-    float* y = r.out + t * spec_.values() + h * V;
-    normalize(weights_.norm, type_, y, V, y, V, 1, V);
-    row_functions().activate(RowActivation{spec_.gate}, nullptr, z + h * V, gate, V);
-    for (size_t c = 0; c < V; ++c) y[c] = y[c] * gate[c];
-    row_functions().round(type_, y, V);
-  }
+  float *y = r.out + t * spec_.values(), *gate = r.mixed + t * shape().mixed;  // no longer needed
+  normalize(weights_.norm, type_, y, V, y, V, spec_.value_heads, V);
+  f.activate(RowActivation{spec_.gate}, nullptr, z, gate, spec_.values());
+  f.multiply(y, gate, spec_.values());
+  f.round(type_, y, spec_.values());
 }
 
 void DeltaNet::keep(const RecurrentRows& r, const RecurrentRun& run,

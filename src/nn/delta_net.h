@@ -10,7 +10,8 @@
 //
 // Sums over the rows of S run in ascending order, one fma each.
 //
-// A row is [q | k | v | z | b | a]. A sequence's state is S of every head, then the convolution's.
+// A row is [q | k | v | z | b | a]. A sequence's state is S of every head, then the convolution's. What
+// is mixed is [q | k | v | sigmoid(b) | decay].
 #pragma once
 #include <cstddef>
 #include <span>
@@ -37,7 +38,8 @@ struct DeltaSpec {
   size_t decays() const { return value_heads * (decay_per_key ? key_dim : 1); }
   size_t head_state() const { return key_dim * value_dim; }
   RecurrentShape shape() const {
-    return {channels() + values() + value_heads + decays(), channels(), values(), value_heads,
+    return {channels() + values() + value_heads + decays(), channels() + value_heads + decays(),
+            values(), value_heads,
             value_heads * head_state() + ShortConvolution::state_floats(channels(), width)};
   }
 };
@@ -62,12 +64,12 @@ class DeltaNet : public Recurrent {
             const float* from) const noexcept override;
 
  private:
-  void decay_of(const float* a, size_t head, float* decay) const noexcept;
   size_t kept_at() const { return spec_.value_heads * spec_.head_state(); }
   DeltaSpec spec_;
   DeltaWeights weights_;
   XType type_;
   ShortConvolution convolution_;
+  std::vector<float> rates_;  // -exp(A), one for each decay
 };
 
 }  // namespace moebius

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "nn/gated_convolution.h"
 
+#include <cstring>
+
 #include "kernels/row_functions.h"
 
 namespace moebius {
@@ -17,7 +19,8 @@ GatedConvolution::GatedConvolution(const GatedConvolutionSpec& spec,
 void GatedConvolution::convolve(const RecurrentRows& r, const float*, size_t t) const noexcept {
   const float *B = r.in + t * shape().in, *x = B + 2 * channels_;
   float* y = r.mixed + t * channels_;
-  for (size_t c = 0; c < channels_; ++c) y[c] = B[c] * x[c];
+  std::memcpy(y, x, channels_ * sizeof(float));
+  row_functions().multiply(y, B, channels_);
   row_functions().round(type_, y, channels_);
 }
 
@@ -26,7 +29,7 @@ void GatedConvolution::finish(const RecurrentRows& r, const float* from, size_t 
   float* y = r.out + t * channels_;
   convolution_.apply(r.mixed, channels_, from, t, y);
   row_functions().round(type_, y, channels_);
-  for (size_t c = 0; c < channels_; ++c) y[c] = C[c] * y[c];
+  row_functions().multiply(y, C, channels_);
   row_functions().round(type_, y, channels_);
 }
 

@@ -25,15 +25,17 @@ void LightningAttention::convolve(const RecurrentRows& r, const float*, size_t t
 
 void LightningAttention::scan(const RecurrentRows& r, std::span<const RecurrentRun> runs,
                               size_t head) const noexcept {
-  const size_t D = spec_.head_dim;
+  const size_t D = spec_.head_dim, mixed = shape().mixed;
+  const float one = 1.0f, *q = r.mixed + 3 * head * D;
+  RowScan scan;
+  scan.rows = scan.width = D;
+  scan.decay = {&decays_[head], 0}, scan.gain = {&one, 0};
+  scan.query = {q, mixed}, scan.key = {q + D, mixed}, scan.value = {q + 2 * D, mixed};
+  scan.y = r.out + head * D, scan.y_stride = shape().out;
   for (const RecurrentRun& run : runs) {
-    float* S = begin_run(run, head * D * D, D * D);
-    for (size_t t = run.begin; t < run.end; ++t) {
-      const float* q = r.mixed + t * shape().mixed + 3 * head * D;
-      float* y = r.out + t * shape().out + head * D;
-      advance_state(S, D, D, decays_[head], q + D, q + 2 * D, q, y);
-      row_functions().round(type_, y, D);
-    }
+    scan_run(run, head * D * D, scan);
+    for (size_t t = run.begin; t < run.end; ++t)
+      row_functions().round(type_, scan.y + t * scan.y_stride, D);
   }
 }
 
@@ -45,7 +47,7 @@ void LightningAttention::finish(const RecurrentRows& r, const float*, size_t t) 
   normalize(norm_, type_, y, n, y, n, 1, n);
   row_functions().activate(kAct, nullptr, gate, g, n);
   row_functions().round(type_, g, n);
-  for (size_t i = 0; i < n; ++i) y[i] = y[i] * g[i];
+  row_functions().multiply(y, g, n);
   row_functions().round(type_, y, n);
 }
 

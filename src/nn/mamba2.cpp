@@ -2,6 +2,7 @@
 #include "nn/mamba2.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/error.h"
 #include "base/math_functions.h"
@@ -28,6 +29,7 @@ Mamba2::Mamba2(const Mamba2Spec& spec, Mamba2Weights weights, XType type)
     fail("Mamba-2 of {} heads of {}: A_log, D, dt_bias or norm have other sizes", H, spec.head_dim);
   convolution_ = ShortConvolution(spec.channels(), spec.width, weights_.convolution,
                                   std::move(weights_.convolution_bias));
+  for (const float a : weights_.a_log) rates_.push_back(-exp_f32(a));
   const size_t part = features / spec.norm_groups;
   for (size_t at = 0; at < features; at += part)
     norms_.push_back({NormKind::kRms,
@@ -38,38 +40,41 @@ Mamba2::Mamba2(const Mamba2Spec& spec, Mamba2Weights weights, XType type)
 }
 
 void Mamba2::convolve(const RecurrentRows& r, const float* from, size_t t) const noexcept {
-  const size_t C = spec_.channels();
-  float* out = r.mixed + t * C;
+  const RowFunctions& f = row_functions();
+  const size_t C = spec_.channels(), H = spec_.heads;
+  const float* in = r.in + t * shape().in;
+  float *out = r.mixed + t * shape().mixed, *step = out + C, *decay = step + H;
   convolution_.apply(r.in + spec_.features(), shape().in,
                      from == nullptr ? nullptr : from + kept_at(), t, out);
-  row_functions().activate(kMambaSilu, nullptr, out, out, C);
-  row_functions().round(type_, out, C);
-}
-
-// One token of one head.
-void Mamba2::advance(const RecurrentRows& r, size_t t, size_t head, float* S) const noexcept {
-  const size_t P = spec_.head_dim, N = spec_.state, I = spec_.features(),
-               group = head / (spec_.heads / spec_.groups);
-  const float *x = r.mixed + t * spec_.channels() + head * P,
-              *B = r.mixed + t * spec_.channels() + I + group * N, *C = B + spec_.groups * N;
-  float step =
-      softplus_f32(r.in[t * shape().in + I + spec_.channels() + head] + weights_.dt_bias[head]);
-  step = std::max(step, spec_.least_step);
-  if (spec_.most_step > 0) step = std::min(step, spec_.most_step);
-  const float decay = exp_f32(-exp_f32(weights_.a_log[head]) * step);
-  float input[kMostHead];
-  for (size_t p = 0; p < P; ++p) input[p] = x[p] * step;
-  float* y = r.out + t * I + head * P;
-  advance_state(S, N, P, decay, B, input, C, y);
-  row_functions().fma(y, weights_.d[head], x, P);
+  f.activate(kMambaSilu, nullptr, out, out, C);
+  f.round(type_, out, C);
+  std::memcpy(step, in + spec_.features() + C, H * sizeof(float));
+  f.add(step, weights_.dt_bias.data(), H);
+  f.activate({RowFunction::kSoftplus}, nullptr, step, step, H);
+  for (size_t h = 0; h < H; ++h) {
+    step[h] = std::max(step[h], spec_.least_step);
+    if (spec_.most_step > 0) step[h] = std::min(step[h], spec_.most_step);
+  }
+  std::memcpy(decay, step, H * sizeof(float));
+  f.multiply(decay, rates_.data(), H);
+  f.exp_minus(decay, 0.0f, decay, H);
 }
 
 void Mamba2::scan(const RecurrentRows& r, std::span<const RecurrentRun> runs,
                   size_t head) const noexcept {
-  const size_t size = spec_.head_state();
+  const size_t P = spec_.head_dim, N = spec_.state, I = spec_.features(), mixed = shape().mixed,
+               group = head / (spec_.heads / spec_.groups);
+  const float *x = r.mixed + head * P, *B = r.mixed + I + group * N,
+              *step = r.mixed + spec_.channels() + head;
+  RowScan scan;
+  scan.rows = N, scan.width = P;
+  scan.gain = {step, mixed}, scan.decay = {step + spec_.heads, mixed};
+  scan.key = {B, mixed}, scan.value = {x, mixed}, scan.query = {B + spec_.groups * N, mixed};
+  scan.y = r.out + head * P, scan.y_stride = I;
   for (const RecurrentRun& run : runs) {
-    float* S = begin_run(run, head * size, size);
-    for (size_t t = run.begin; t < run.end; ++t) advance(r, t, head, S);
+    scan_run(run, head * spec_.head_state(), scan);
+    for (size_t t = run.begin; t < run.end; ++t)
+      row_functions().fma(scan.y + t * I, weights_.d[head], x + t * mixed, P);
   }
 }
 
@@ -77,13 +82,7 @@ void Mamba2::finish(const RecurrentRows& r, const float*, size_t t) const noexce
   const size_t I = spec_.features(), part = I / norms_.size();
   const float* z = r.in + t * shape().in;
   float* y = r.out + t * I;
-  constexpr size_t kTile = 256;
-  float gate[kTile];
-  for (size_t at = 0; at < I; at += kTile) {
-    const size_t n = std::min(kTile, I - at);
-    row_functions().activate(kMambaSilu, nullptr, z + at, gate, n);
-    for (size_t i = 0; i < n; ++i) y[at + i] = y[at + i] * gate[i];
-  }
+  row_functions().activate({RowFunction::kSiluAndMul}, z, y, y, I);
   for (size_t g = 0; g < norms_.size(); ++g)
     normalize(norms_[g], type_, y + g * part, part, y + g * part, part, 1, part);
 }

@@ -9,7 +9,7 @@
 //   out      = norm over a group of features of y * silu(z)
 //
 // Sums over the rows of S run in ascending order, one fma each. A row is [z | x | B | C | dt]. A
-// sequence's state is S of every head, then the convolution's.
+// sequence's state is S of every head, then the convolution's. What is mixed is [x | B | C | d | decay].
 #pragma once
 #include <cstddef>
 #include <span>
@@ -31,7 +31,7 @@ struct Mamba2Spec {
   size_t channels() const { return features() + 2 * groups * state; }  // [x | B | C]
   size_t head_state() const { return state * head_dim; }
   RecurrentShape shape() const {
-    return {features() + channels() + heads, channels(), features(), heads,
+    return {features() + channels() + heads, channels() + 2 * heads, features(), heads,
             heads * head_state() + ShortConvolution::state_floats(channels(), width)};
   }
 };
@@ -57,13 +57,13 @@ class Mamba2 : public Recurrent {
             const float* from) const noexcept override;
 
  private:
-  void advance(const RecurrentRows& r, size_t t, size_t head, float* S) const noexcept;
   size_t kept_at() const { return spec_.heads * spec_.head_state(); }
   Mamba2Spec spec_;
   Mamba2Weights weights_;
   XType type_;
   ShortConvolution convolution_;
-  std::vector<Norm> norms_;  // one per group of features
+  std::vector<Norm> norms_;   // one per group of features
+  std::vector<float> rates_;  // -exp(A)
 };
 
 }  // namespace moebius

@@ -2,30 +2,48 @@
 #include "nn/recurrent.h"
 
 #include <algorithm>
-#include <cstring>
-
-#include "kernels/row_functions.h"
 
 namespace moebius {
+namespace {
 
-float* begin_run(const RecurrentRun& run, size_t at, size_t floats) noexcept {
-  float* S = run.to + at;
-  if (run.from == nullptr)
-    std::fill_n(S, floats, 0.0f);
-  else if (run.from != run.to)
-    std::memcpy(S, run.from + at, floats * sizeof(float));
-  return S;
+// f(step, token) for every token, as members take them.
+template <class F>
+void each_token(std::span<const RecurrentStep> steps, WorkCounter& next, F f) {
+  size_t first = 0, i = 0;  // of the step that was reached
+  for (size_t t = next.take();; t = next.take()) {
+    while (i < steps.size() && t - first >= steps[i].tokens()) first += steps[i++].tokens();
+    if (i == steps.size()) return;
+    f(steps[i], t - first);
+  }
 }
 
-void advance_state(float* S, size_t rows, size_t width, float decay, const float* b, const float* x,
-                   const float* c, float* y) noexcept {
-  const RowFunctions& f = row_functions();
-  std::fill_n(y, width, 0.0f);
-  for (size_t n = 0; n < rows; ++n, S += width) {
-    f.scale(S, decay, width);
-    f.fma(S, b[n], x, width);
-    f.fma(y, c[n], S, width);
-  }
+}  // namespace
+
+void scan_run(const RecurrentRun& run, size_t at, RowScan head) noexcept {
+  for (TokenRows* rows : {&head.decay, &head.gain, &head.key, &head.value, &head.query})
+    rows->first += run.begin * rows->stride;
+  head.y += run.begin * head.y_stride;
+  head.tokens = run.end - run.begin;
+  head.from = run.from == nullptr ? nullptr : run.from + at;
+  head.to = run.to + at;
+  row_functions().scan(head);
+}
+
+void run_steps(const Recurrent& net, std::span<const RecurrentStep> steps, ThreadPool& pool) {
+  const size_t heads = net.shape().heads;
+  WorkCounter next_row, next_head, next_out;
+  pool.run([&](ThreadPool::Member& me) {
+    each_token(steps, next_row,
+               [&](const RecurrentStep& s, size_t t) { net.convolve(s.rows, s.before, t); });
+    me.barrier();
+    for (size_t i = next_head.take(); i < steps.size() * heads; i = next_head.take())
+      net.scan(steps[i / heads].rows, steps[i / heads].runs, i % heads);
+    me.barrier();
+    each_token(steps, next_out,
+               [&](const RecurrentStep& s, size_t t) { net.finish(s.rows, s.before, t); });
+  });
+  for (const RecurrentStep& s : steps)
+    for (const RecurrentRun& run : s.runs) net.keep(s.rows, run, s.before);
 }
 
 }  // namespace moebius

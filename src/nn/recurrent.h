@@ -5,6 +5,10 @@
 #pragma once
 #include <cstddef>
 #include <span>
+#include <vector>
+
+#include "kernels/row_functions.h"
+#include "runtime/thread_pool.h"
 
 namespace moebius {
 
@@ -32,11 +36,22 @@ struct RecurrentRun {
   float* to;
 };
 
-// The part of the state at float `at` as it is before the run, in the memory of `run.to`.
-float* begin_run(const RecurrentRun& run, size_t at, size_t floats) noexcept;
-// One token of a state S [rows, width]: S = S * decay + b x, y = c S, in ascending rows.
-void advance_state(float* S, size_t rows, size_t width, float decay, const float* b, const float* x,
-                   const float* c, float* y) noexcept;
+// The tokens of `run` through the state of a head at float `at`: `head` says where row 0 of the step
+// has the head's decay, gain, key, value, query and result.
+void scan_run(const RecurrentRun& run, size_t at, RowScan head) noexcept;
+
+class Recurrent;
+
+// One sequence in a step: its rows, the state before them, and its runs.
+struct RecurrentStep {
+  RecurrentRows rows;
+  const float* before;
+  std::vector<RecurrentRun> runs;
+
+  size_t tokens() const { return runs.empty() ? 0 : runs.back().end; }
+};
+// All of them, on the threads of a pool: tokens, then heads, then tokens.
+void run_steps(const Recurrent& net, std::span<const RecurrentStep> steps, ThreadPool& pool);
 
 class Recurrent {
  public:

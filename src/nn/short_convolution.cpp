@@ -5,13 +5,14 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "kernels/row_functions.h"
 
 namespace moebius {
 
 ShortConvolution::ShortConvolution(size_t channels, size_t width, const std::vector<float>& weight,
                                    std::vector<float> bias)
     : channels_(channels), width_(width), bias_(std::move(bias)) {
-  if (width == 0 || weight.size() != channels * width ||
+  if (width == 0 || width > kMostTaps || weight.size() != channels * width ||
       (!bias_.empty() && bias_.size() != channels))
     fail("a convolution of {} channels and {} taps has {} weights and {} biases", channels, width,
          weight.size(), bias_.size());
@@ -29,16 +30,10 @@ const float* ShortConvolution::row_before(const float* rows, size_t stride, cons
 
 void ShortConvolution::apply(const float* rows, size_t stride, const float* kept, size_t t,
                              float* y) const noexcept {
-  if (bias_.empty())
-    std::fill_n(y, channels_, 0.0f);
-  else
-    std::memcpy(y, bias_.data(), channels_ * sizeof(float));
-  for (size_t j = 0; j < width_; ++j) {
-    const float* x = row_before(rows, stride, kept, t, width_ - 1 - j);
-    const float* w = taps_.data() + j * channels_;
-    if (x == nullptr) continue;  // before the sequence: zeros
-    for (size_t c = 0; c < channels_; ++c) y[c] = y[c] + w[c] * x[c];
-  }
+  const float* x[kMostTaps];
+  for (size_t j = 0; j < width_; ++j) x[j] = row_before(rows, stride, kept, t, width_ - 1 - j);
+  row_functions().convolve({width_, x, taps_.data(), bias_.empty() ? nullptr : bias_.data()}, y,
+                           channels_);
 }
 
 void ShortConvolution::keep(const float* rows, size_t stride, const float* kept, size_t end,

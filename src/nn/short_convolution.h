@@ -12,6 +12,8 @@ namespace moebius {
 
 class ShortConvolution {
  public:
+  static constexpr size_t kMostTaps = 64;
+
   ShortConvolution() = default;
   // weight [channels, width], bias [channels] or empty. Throws Error where the sizes do not fit.
   ShortConvolution(size_t channels, size_t width, const std::vector<float>& weight,

@@ -214,6 +214,9 @@ TEST(RowFunctions, Combine) {
                        scaled = copy_of(a), scale_add = copy_of(a);
     f.add(add.as<float>(), b.as<float>(), n);
     expect("add", add, [](float x, float y) { return x + y; });
+    const GuardedBytes multiply = copy_of(a);
+    f.multiply(multiply.as<float>(), b.as<float>(), n);
+    expect("multiply", multiply, [](float x, float y) { return x * y; });
     f.scale(scale.as<float>(), s, n);
     expect("scale", scale, [=](float x, float) { return x * s; });
     f.divide(a.as<float>(), s, divide.as<float>(), n);
@@ -285,6 +288,7 @@ const ScalarActivation kActivations[] = {
     {{RowFunction::kGeluTanh}, [](float, float x) { return gelu_tanh_f32(x); }},
     {{RowFunction::kRelu2}, [](float, float x) { return relu2_f32(x); }},
     {{RowFunction::kSigmoid}, [](float, float x) { return sigmoid_f32(x); }},
+    {{RowFunction::kSoftplus}, [](float, float x) { return softplus_f32(x); }},
     {{RowFunction::kSqrtSoftplus}, [](float, float x) { return sqrtsoftplus_f32(x); }},
 };
 
@@ -376,6 +380,90 @@ TEST(RowFunctions, SoftmaxStep) {
           << keep << " " << expected.keep << ", " << got_m << " " << expected.m << ", " << got_l
           << " " << expected.l;
       ASSERT_FALSE(s.damaged());
+    }
+  });
+}
+
+TEST(RowFunctions, Convolve) {
+  for_each_case([](const RowFunctions& f, size_t n, bool ugly, Rng& rng) {
+    const GuardedBytes a = numbers(n, ugly, rng), b = numbers(n, ugly, rng),
+                       taps = numbers(3 * n, ugly, rng), bias = numbers(n, ugly, rng);
+    for (const bool with_bias : {false, true}) {
+      const float* x[] = {a.as<float>(), nullptr, b.as<float>()};
+      const GuardedBytes y(n * 4, 4);
+      f.convolve({3, x, taps.as<float>(), with_bias ? bias.as<float>() : nullptr}, y.as<float>(),
+                 n);
+      std::vector<float> expected(n);
+      for (size_t i = 0; i < n; ++i) {
+        float sum = with_bias ? bias.as<float>()[i] : 0.0f;
+        for (size_t j = 0; j < 3; ++j)
+          if (x[j] != nullptr) sum = sum + taps.as<float>()[j * n + i] * x[j][i];
+        expected[i] = sum;
+      }
+      ASSERT_TRUE(all_same(y.as<float>(), expected.data(), n)) << "bias " << with_bias;
+      ASSERT_FALSE(y.damaged());
+    }
+  });
+}
+
+// One token by its words; S is changed.
+void scan_token_by_definition(const RowScan& s, size_t t, std::vector<float>& S, float* y) {
+  const auto at = [t](const TokenRows& rows) { return rows.first + t * rows.stride; };
+  const float gain = *at(s.gain);
+  for (size_t c = 0; c < s.width; ++c) {
+    const float value = at(s.value)[c];
+    float memory = 0.0f;
+    y[c] = 0.0f;
+    for (size_t n = 0; n < s.rows; ++n) {
+      float& state = S[n * s.width + c];
+      state = state * at(s.decay)[s.decay_per_row ? n : 0];
+      memory = std::fma(at(s.key)[n], state, memory);
+    }
+    const float x = s.delta ? (value - memory) * gain : value * gain;
+    for (size_t n = 0; n < s.rows; ++n) {
+      float& state = S[n * s.width + c];
+      state = std::fma(at(s.key)[n], x, state);
+      y[c] = std::fma(at(s.query)[n], state, y[c]);
+    }
+  }
+}
+
+TEST(RowFunctions, Scan) {
+  for_each_case([](const RowFunctions& f, size_t n, bool ugly, Rng& rng) {
+    constexpr size_t kRows = 3, kTokens = 7;
+    const GuardedBytes keys = numbers(kTokens * kRows, ugly, rng),
+                       queries = numbers(kTokens * kRows, ugly, rng),
+                       decays = numbers(kTokens * kRows, false, rng),
+                       gains = numbers(kTokens, false, rng),
+                       values = numbers(kTokens * n, ugly, rng),
+                       before = numbers(kRows * n, ugly, rng);
+    for (int kind = 0; kind < 8; ++kind) {
+      RowScan s;
+      s.rows = kRows, s.width = n;
+      s.delta = (kind & 1) != 0, s.decay_per_row = (kind & 2) != 0;
+      s.key = {keys.as<float>(), kRows}, s.query = {queries.as<float>(), kRows};
+      s.decay = {decays.as<float>(), kRows}, s.gain = {gains.as<float>(), 1};
+      s.value = {values.as<float>(), n};
+      const GuardedBytes y(kTokens * n * 4, 4), after = copy_of(before);
+      s.from = (kind & 4) != 0 ? after.as<float>() : nullptr;  // in place, or from nothing
+      s.to = after.as<float>(), s.y = y.as<float>(), s.y_stride = n;
+      std::vector<float> S(kRows * n), expected(kTokens * n);
+      if (s.from != nullptr) std::copy_n(before.as<float>(), kRows * n, S.begin());
+      for (size_t t = 0; t < kTokens; ++t)
+        scan_token_by_definition(s, t, S, expected.data() + t * n);
+      s.tokens = kTokens;
+      f.scan(s);
+      ASSERT_TRUE(all_same(y.as<float>(), expected.data(), kTokens * n)) << kind;
+      ASSERT_TRUE(all_same(after.as<float>(), S.data(), kRows * n)) << kind;
+      // One token, beside what it reads.
+      const GuardedBytes one(n * 4, 4), beside(kRows * n * 4, 4);
+      std::copy_n(before.as<float>(), kRows * n, S.begin());
+      s.tokens = 1, s.from = before.as<float>(), s.to = beside.as<float>(), s.y = one.as<float>();
+      scan_token_by_definition(s, 0, S, expected.data());
+      f.scan(s);
+      ASSERT_TRUE(all_same(one.as<float>(), expected.data(), n)) << kind << ", one token";
+      ASSERT_TRUE(all_same(beside.as<float>(), S.data(), kRows * n)) << kind << ", one token";
+      ASSERT_FALSE(y.damaged() || after.damaged() || one.damaged() || beside.damaged());
     }
   });
 }
