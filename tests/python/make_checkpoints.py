@@ -61,7 +61,7 @@ def make_oneshot(case, dense, out):
     recipe = kind(config_groups=groups, ignore=case.ignore, **extra)
     if case.calibrate:
         g = torch.Generator().manual_seed(11)
-        ids = torch.randint(3, model.config.vocab_size, (SAMPLES, LENGTH), generator=g).tolist()
+        ids = torch.randint(3, model.config.get_text_config().vocab_size, (SAMPLES, LENGTH), generator=g).tolist()
         data = Dataset.from_list([{"input_ids": r, "attention_mask": [1] * LENGTH} for r in ids])
         oneshot(model=model, tokenizer=dummy_tokenizer(), dataset=data, recipe=recipe, num_calibration_samples=SAMPLES,
                 max_seq_length=LENGTH)
@@ -87,13 +87,12 @@ MAKERS = {"dense": make_dense, "oneshot": make_oneshot, "free": make_free, "comp
 def worker(stage, cases, out, work):
     """Runs in a child process: all cases of one stage and one library version."""
     bad = []
-    if any("mistral4" in (case if stage == "base" else case.name) for case in cases):
-        import make_checkpoints_models
+    import make_checkpoints_models
+    if any((case if stage == "base" else case.model) in make_checkpoints_models.REGISTERED for case in cases):
         make_checkpoints_models.register()
     for case in cases:
         try:
             if stage == "base":
-                import make_checkpoints_models
                 make_checkpoints_models.make_dense(case, work / case)
             elif stage == "expected":
                 import make_checkpoints_expected

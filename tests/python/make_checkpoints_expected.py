@@ -125,7 +125,7 @@ def dense_logits(folder):
 
 
 def logits_of(model):
-    tokens = torch.randint(3, model.config.vocab_size, (20,), generator=torch.Generator().manual_seed(5))
+    tokens = torch.randint(3, model.config.get_text_config().vocab_size, (20,), generator=torch.Generator().manual_seed(5))
     with torch.no_grad():
         logits = model(tokens[None], use_cache=False).logits[0]
     return {"tokens": tokens, "logits": logits.float().contiguous()}

@@ -23,9 +23,9 @@ EDGES = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
 def plain(name):
     """One spelling for all: the names in memory and the names in the file differ."""
     name = name.removeprefix("language_model.").replace("block_sparse_moe", "mlp").replace("feed_forward", "mlp")
-    name = name.replace("backbone.", "model.").replace("forget_gate.", "")
+    name = name.replace("backbone.", "model.").replace("forget_gate.", "").replace("model.language_model.", "model.")
     name = re.sub(r"(experts\.\d+)\.w([123])$", lambda m: m[1] + "." + {"1": "gate", "3": "up", "2": "down"}[m[2]] + "_proj", name)
-    return re.sub(r"mlp\.router(\.layer)?$", "mlp.gate", name).replace("shared_expert.", "shared_experts.")
+    return re.sub(r"mlp\.router(\.layer)?$", "mlp.gate", name).replace("shared_expert.", "shared_experts.").replace("shared_mlp.", "shared_experts.")
 
 
 def to_e2m1(x):
@@ -102,7 +102,7 @@ def stable_tokens(model):
         lambda _, x, y: y * (1 + 1e-6 * torch.randn(y.shape, generator=g)) if noise["on"] else None)
     best = None
     for seed in range(SEEDS):
-        tokens = torch.randint(3, model.config.vocab_size, (T,), generator=torch.Generator().manual_seed(100 + seed))
+        tokens = torch.randint(3, model.config.get_text_config().vocab_size, (T,), generator=torch.Generator().manual_seed(100 + seed))
         runs = []
         for on in (False, True, True):
             noise["on"] = on
@@ -141,7 +141,7 @@ def write(folder, dense, decoded):
     blocks = sorted({m.split(".experts.")[0] for m in in_file if re.search(r"\.experts\.\d+\.", m)})[-1:]
     blocks = [b for b in blocks if not re.search(r"\.\d+$", b)]       # experts that hang on the layer: no block of their own
     for name in linear + blocks:
-        k = in_file[name]["K"] if name in in_file else model.config.hidden_size
+        k = in_file[name]["K"] if name in in_file else model.config.get_text_config().hidden_size
         x = torch.randn(ROWS, k, generator=torch.Generator().manual_seed(9))
         out |= {f"apply.{name}.x": x, f"apply.{name}.y": call(names[plain(name)], x).contiguous()}
     save_file(out, folder / "logits.safetensors")

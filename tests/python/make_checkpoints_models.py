@@ -50,6 +50,9 @@ TWO_ROPES = dict(full_attention=dict(rope_type="default", rope_theta=50000.0, pa
                  sliding_attention=dict(rope_type="default", rope_theta=1000.0, partial_rotary_factor=0.75))
 MIXED = ["linear_attention", "full_attention"]
 
+WRAPPED = dict(THEADS, num_experts=4, norm_topk_prob=True, moe_intermediate_size=32, decoder_sparse_step=1,
+               rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[4, 2, 2], mrope_interleaved=True))
+
 # key: (config class, arguments)
 MODELS = {
     # Qwen3-MoE in six sizes: small (layer 0 dense), wide (K = 128 and 256), odd, both layers MoE, one layer (twice)
@@ -102,6 +105,9 @@ MODELS = {
     "dots1": ("Dots1Config", dict(ROUTED, first_k_dense_replace=1, sliding_window=8, max_window_layers=1)),
     "ernie45moe": ("Ernie4_5_MoeConfig", dict(TINY, moe_intermediate_size=16, moe_num_experts=4, moe_num_shared_experts=1, moe_k=2,
                                               moe_layer_start_index=1, use_bias=True)),
+    # as published: without biases, which llm-compressor leaves unset in experts that it takes apart
+    "ernie45moe-plain": ("Ernie4_5_MoeConfig", dict(TINY, moe_intermediate_size=32, moe_num_experts=4, moe_num_shared_experts=1, moe_k=2,
+                                                    moe_layer_start_index=1, use_bias=False)),
     "exaonemoe": ("ExaoneMoeConfig", dict(THEADS, num_experts=4, num_shared_experts=1, first_k_dense_replace=0, sliding_window=8,
                                           sliding_window_pattern=2, n_group=1, topk_group=1, routed_scaling_factor=2.5,
                                           norm_topk_prob=True)),
@@ -169,13 +175,31 @@ MODELS = {
                                             linear_head_dim=32, linear_num_heads=2, layer_types=MIXED,
                                             mlp_layer_types=["dense", "sparse"])),
     "qwen35moe": ("Qwen3_5MoeTextConfig", dict(QWEN_LINEAR, layer_types=MIXED)),
+    # wrappers whose other parts are as small as they can be
+    "qwen3vlmoe": ("Qwen3VLMoeConfig", dict(text_config=WRAPPED, tie_word_embeddings=False,
+                                            vision_config=dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, patch_size=2,
+                                                               temporal_patch_size=1, out_hidden_size=32, num_position_embeddings=4,
+                                                               deepstack_visual_indexes=[0]))),
+    "qwen3omnimoe": ("Qwen3OmniMoeThinkerConfig", dict(text_config=WRAPPED, tie_word_embeddings=False,
+                                                       vision_config=dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, patch_size=2,
+                                                                          temporal_patch_size=1, out_hidden_size=32, num_position_embeddings=4,
+                                                                          deepstack_visual_indexes=[0]),
+                                                       audio_config=dict(num_mel_bins=8, encoder_layers=1, encoder_attention_heads=2, encoder_ffn_dim=16,
+                                                                         d_model=16, downsample_hidden_size=8, output_dim=32, n_window=4,
+                                                                         max_source_positions=16))),
 }
 
 
+REGISTERED = {"mistral4": ("Mistral4Config", "Mistral4ForCausalLM"),
+              "qwen3vlmoe": ("Qwen3VLMoeConfig", "Qwen3VLMoeForConditionalGeneration"),
+              "qwen3omnimoe": ("Qwen3OmniMoeThinkerConfig", "Qwen3OmniMoeThinkerForConditionalGeneration")}
+
+
 def register():
-    """Text parts that transformers loads only inside of a wrapper."""
-    from transformers import AutoModelForCausalLM, Mistral4Config, Mistral4ForCausalLM
-    AutoModelForCausalLM.register(Mistral4Config, Mistral4ForCausalLM, exist_ok=True)
+    """What AutoModelForCausalLM does not know: text parts that transformers loads only inside of a wrapper, and wrappers read as text."""
+    import transformers
+    for config, model in REGISTERED.values():
+        transformers.AutoModelForCausalLM.register(getattr(transformers, config), getattr(transformers, model), exist_ok=True)
 
 
 def seed_of(key):

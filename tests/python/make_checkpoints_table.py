@@ -8,6 +8,7 @@ that this file can be listed without importing torch.
 from dataclasses import dataclass, field
 from typing import Any, Callable, List
 
+TOWERS = ["re:.*visual.*", "re:.*audio_tower.*"]
 IGNORE = ["lm_head", r"re:.*mlp\.gate$", r"re:.*block_sparse_moe\.gate$", r"re:.*shared_expert_gate$", "re:.*router.*"]
 ATTENTION = [r"re:.*self_attn\..*_proj$"]
 FREE = ["lm_head", "model.embed_tokens", r"re:.*\.gate$", r"re:.*norm.*"]
@@ -211,5 +212,10 @@ CASES = [
       for name, schemes in (("w4a16-g32", one(lambda: w(4, 32))), ("fp8-dynamic", pre("FP8_DYNAMIC")))],
     *[x(f"{m}-w4a16-g16", one(lambda: w(4, 16)), m) for m in ("glm4moelite", "solaropen", "dots1", "exaonemoe", "hunyuanmoe")],
     *[x(f"{m}-fp8-dynamic", pre("FP8_DYNAMIC"), m) for m in ("glm4moelite", "solaropen", "dots1", "exaonemoe", "hunyuanmoe", "granitemoeshared")],
+    *[x(f"{m}-{name}", schemes, m, **more) for m in ("qwen3vlmoe", "qwen3omnimoe")
+      for name, schemes, more in (("dense", None, dict(stage="dense")), ("w4a16-g32", one(lambda: w(4, 32)), dict(ignore=IGNORE + TOWERS)),
+                                  ("fp8-dynamic", pre("FP8_DYNAMIC"), dict(ignore=IGNORE + TOWERS)))],
+    *[x(f"{m}-{name}", schemes, f"{m}{variant}") for m, variant in (("ernie45moe", "-plain"), ("hyv3", ""))
+      for name, schemes in (("w4a16-g16", one(lambda: w(4, 16))), ("fp8-dynamic", pre("FP8_DYNAMIC")))],
     x("mistral-w4a8-g32", one(lambda: w(4, 32), a8, PACK), "mistral"),
 ]
