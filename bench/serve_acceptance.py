@@ -13,6 +13,9 @@ Parts: speed      A1, A2  output tokens/s through HTTP beside the same requests 
        overload   A6      ten times the slots and the queue: every answer is whole or 429
        leave      A7      clients that leave at random moments: slots, blocks, descriptors, threads as before; a stream beside them unchanged
        memory     A8      many requests after a warm-up: anonymous memory stays
+       soak       A8      20 minutes of mixed requests, the bare step loop beside them every minute: speed and memory stay (by name only)
+       idle       A2      tokens/s with and without 1000 idle connections, alternating
+       halfopen   A10     peers that vanish without a word, in a stream, in the queue and idle: found within 60 s and some
        faults     A10     what is no request, slow clients: expected status, nobody else notices
        drain      A11     SIGTERM under load: started answers are whole, status 0; after kill -9 the port is free at once
        prefix     A12     the second of two equal prompts; the next turn of a chat
@@ -20,6 +23,7 @@ Times mean something on a quiet machine only; figures are ratios within one run.
 """
 import argparse
 import concurrent.futures
+import ctypes
 import http.client
 import json
 import os
@@ -28,11 +32,15 @@ import selectors
 import signal
 import socket
 import statistics
+import struct
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+
+
+DROP = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))  # a packet filter of one instruction: keep 0 bytes
 
 
 class Server:
@@ -233,6 +241,61 @@ def part_crowd(tool, o):
     return good + away == 1000 and p99 <= 20 * idle
 
 
+def part_idle(tool, o):
+    count, new, ratios = 8, o.new, []
+    with Server(tool, "--parallel", "8", "--ctx", "4096" if Server.model else "0", "--sse-ping", "0", "--connections", "1100") as server:
+        def rate(seed):
+            streams = Streams(server.port)
+            for i in range(count):
+                streams.add(i, {"prompt": tokens(16, 100 * seed + i), "max_tokens": new, "ignore_eos": True, "temperature": 0})
+            streams.finish()
+            return count * new / (time.monotonic() - streams.begin)
+        rate(0)
+        for round in range(1, o.rounds + 1):
+            alone = rate(2 * round)
+            held = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(1000)]
+            for s in held:
+                s.sendall(b"GET /live HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                s.recv(4096)
+            beside = rate(2 * round + 1)
+            for s in held:
+                s.close()
+            ratios.append(beside / alone)
+    print(f"idle: 8 streams beside 1000 idle connections have {100 * statistics.median(ratios):.1f} % of their tokens/s without them ({', '.join(f'{100 * r:.1f}' for r in ratios)}; bar 99)")
+    return statistics.median(ratios) >= 0.99
+
+
+def vanish(s):
+    """From now on the kernel drops what comes for this socket before TCP sees it: nothing is acknowledged, nothing refused."""
+    s.setsockopt(socket.SOL_SOCKET, 26, struct.pack("HxxxxxxP", 1, ctypes.addressof(DROP)))  # SO_ATTACH_FILTER
+
+
+def part_halfopen(tool, o):
+    body = {"prompt": [1], "max_tokens": 1900, "n": 2, "ignore_eos": True, "stream": True, "logprobs": 5}
+    with Server(tool, "--parallel", "2", "--queue", "8") as server:
+        before, sockets = server.metric("process_open_fds"), []
+        def open_one():
+            sockets.append(socket.create_connection(("127.0.0.1", server.port)))
+            return sockets[-1]
+        stream, waiting, idle = open_one(), open_one(), open_one()
+        stream.sendall(post_bytes("/v1/completions", body))
+        stream.recv(100)
+        waiting.sendall(post_bytes("/v1/completions", dict(body, stream=False, max_tokens=1000)))
+        time.sleep(0.1)
+        begin = time.monotonic()
+        for s in sockets:
+            vanish(s)
+        while server.metric("process_open_fds") > before and time.monotonic() < begin + 150:
+            time.sleep(1)
+        seconds = time.monotonic() - begin
+        left = [server.metric("process_open_fds") - before, server.metric("num_requests_running"), server.metric("num_requests_waiting")]
+        ok = server.complete({"prompt": "a", "max_tokens": 2})[0] == 200
+        for s in sockets:
+            s.close()
+    print(f"halfopen: a stream, a request that waits and an idle connection vanished; after {seconds:.0f} s descriptors, running, waiting {left}; the next request {'answered' if ok else 'LOST'}")
+    return left == [0, 0, 0] and ok and seconds < 120
+
+
 def part_fair(tool, o):
     ok = True
     with Server(tool, "--parallel", "16", "--ctx", "16384", "--sse-ping", "0") as server:
@@ -419,6 +482,40 @@ def part_memory(tool, o):
     return after - before <= 4 * 2**20
 
 
+def part_soak(tool, o):
+    """Every minute: mixed requests, then the same requests through HTTP and in the bare step loop, then memory."""
+    count, new, prompt = 8, 64, 128
+    begin, ratios, memory = time.monotonic(), [], []
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as trace, Server(tool, "--parallel", "8", "--queue", "1000") as server, concurrent.futures.ThreadPoolExecutor(8) as pool:
+        trace.write(f"0.0,{prompt},{new}\n" * count)
+        trace.flush()
+        for minute in range(o.minutes):
+            seed, until = 100 * minute, begin + 60 * minute + 25
+            while time.monotonic() < until:
+                for answer in pool.map(server.complete, mixed(64, seed)):
+                    essence(answer)
+                seed += 1
+            done, spent, bare = 0, 0.0, []
+            while time.monotonic() < begin + 60 * (minute + 1) - 8 or not bare:
+                streams = Streams(server.port)
+                for i in range(count):
+                    streams.add(i, {"prompt": tokens(prompt, 1000 * seed + i), "max_tokens": new, "ignore_eos": True, "temperature": 0})
+                streams.finish()
+                done, spent, seed = done + count * new, spent + time.monotonic() - streams.begin, seed + 1
+                bare.append(json.loads(subprocess.run([tool, "bench", "engine", *Server.model, "--trace", trace.name, "--parallel", "8", "--json", "--quiet"],
+                                                      capture_output=True, text=True, check=True).stdout)["tokens_per_s"])
+            time.sleep(max(0.0, begin + 60 * (minute + 1) - 2 - time.monotonic()))
+            ratios.append(done / spent / statistics.mean(bare))
+            memory.append(server.metric("process_anonymous_bytes"))
+            print(f"  minute {minute + 1}: {done / spent:.0f} tokens/s, {100 * ratios[-1]:.1f} % of the bare loop, {memory[-1] / 2**20:.2f} MiB anonymous", flush=True)
+        requests, fds = server.metric('request_success_total{finished_reason="length"}'), server.metric("process_open_fds")
+    few = max(1, min(5, len(ratios) // 2))
+    held, grown = statistics.median(ratios[-few:]) / statistics.median(ratios[:few]), memory[-1] - memory[min(1, len(memory) - 1)]
+    print(f"soak: {o.minutes} minutes, {requests:.0f} answers of full length, {fds:.0f} descriptors; tokens/s beside the bare loop at the end {100 * held:.1f} % of those at the begin; "
+          f"anonymous memory since minute 2 {grown / 2**20:+.2f} MiB of {memory[-1] / 2**20:.0f}")
+    return held >= 0.98 and grown <= 4 * 2**20
+
+
 def part_drain(tool, o):
     with Server(tool, "--parallel", "4", "--drain", "30") as server, concurrent.futures.ThreadPoolExecutor(8) as pool:
         answers = [pool.submit(server.complete, {"prompt": [i + 1], "max_tokens": 100, "ignore_eos": True, "stream": True}) for i in range(8)]
@@ -524,13 +621,14 @@ def main():
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--streams", type=int, nargs="*", default=[32, 8, 1])
+    parser.add_argument("--minutes", type=int, default=20, help="of the part soak")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--new", type=int, default=64, help="tokens per answer of the part speed")
     parser.add_argument("--idle", type=int, default=0, help="connections without a request beside the part speed")
     options = parser.parse_args()
     if options.model:
         Server.model = [options.model]
-    chosen = options.parts or [p for p in parts if options.model or p not in on_folder]
+    chosen = options.parts or [p for p in parts if p != "soak" and (options.model or p not in on_folder)]
     failed = [p for p in chosen if not parts[p](options.tool, options)]
     print("failed:" if failed else "all passed", *failed)
     return 1 if failed else 0

@@ -228,6 +228,10 @@ void HttpConnection::start() {
   socket_.set_option(asio::socket_base::send_buffer_size(kSendBuffer), ec);
   const auto most = static_cast<unsigned>(server_.limits_.write_time.count());
   setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &most, sizeof most);
+  // Probes find a peer that vanished while nothing was to be sent; the system's begin after hours.
+  const int begin = static_cast<int>(std::max(1u, most / 2000)), apart = std::max(1, begin / 3);
+  setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_KEEPIDLE, &begin, sizeof begin);
+  setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_KEEPINTVL, &apart, sizeof apart);
   arm(server_.limits_.idle_time);
   read();
 }

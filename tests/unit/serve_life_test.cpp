@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <fmt/core.h>
 #include <gtest/gtest.h>
+#include <linux/filter.h>
 
 #include <random>
 
@@ -288,6 +289,23 @@ TEST(ServeLife, SlowReadersAreClosed) {
                  R"({"prompt":"a b c d","max_tokens":2000,"n":4,"stream":true,"logprobs":20})"));
   EXPECT_TRUE(eventually([&] { return server.generator.cancelled == 1; }));
   EXPECT_EQ(server.ask(test::get("/health")).status, 200);
+}
+
+// A peer that vanishes without a word while nothing is sent: probes find it.
+TEST(ServeLife, HalfOpenPeersAreFound) {
+  ServerOptions options;
+  options.limits.write_time = HttpTime{2000};
+  FakeServer server(options);
+  server.generator.held = true;
+  Client client(server.port);
+  client.send(test::post("/v1/completions", R"({"prompt":"a","max_tokens":5})"));
+  ASSERT_TRUE(eventually([&] { return server.generator.stats().running == 1; }));
+  sock_filter keep_nothing = {BPF_RET | BPF_K, 0, 0, 0};
+  const sock_fprog drop = {1, &keep_nothing};
+  if (setsockopt(client.descriptor(), SOL_SOCKET, SO_ATTACH_FILTER, &drop, sizeof drop) != 0)
+    GTEST_SKIP() << "this system has no packet filters";
+  EXPECT_TRUE(eventually([&] { return server.generator.stats().running == 0; }));
+  EXPECT_EQ(server.generator.cancelled, 1u);
 }
 
 TEST(ServeLife, TooManyConnections) {
