@@ -44,7 +44,7 @@ void StepCost::Curve::set(size_t rows, double ns) {
 }
 
 double StepCost::predict(const StepShape& s) const {
-  return correction_ *
+  return correction_ * (s.mixed() ? mixed_ : 1.0) *
          (rows_.at(s.rows) + outputs_.at(s.outputs) + per_key_ * static_cast<double>(s.keys));
 }
 
@@ -68,12 +68,13 @@ void StepCost::measure(const StepShape& s, uint64_t nanoseconds, const Profile& 
 
 void StepCost::observe(const StepShape& s, uint64_t nanoseconds, const Profile& phases) {
   const bool foreseen = rows_.has_near(s.rows);
-  const double expected = predict(s) / correction_;
+  const double expected = predict(s) / (s.mixed() ? mixed_ : correction_);
   learn(s, nanoseconds, phases, false);
   if (!foreseen || expected <= 0) return;
   const double ratio =
       std::clamp(static_cast<double>(nanoseconds) / expected, kLeastRatio, kMostRatio);
-  correction_ += kMemory * (ratio - correction_);
+  double& mean = s.mixed() ? mixed_ : correction_;
+  mean += kMemory * (ratio - mean);
 }
 
 std::vector<size_t> share_out(std::span<const PromptInLine> prompts, size_t total) {

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long a step will take, and how many prompt tokens it should therefore take along. The time of
 // a step's rows is measured at a few numbers of rows and linear between; attention costs per key
-// and row, logits by their rows; a running mean of measured over predicted corrects the sum.
+// and row, logits by their rows; a running mean of measured over predicted corrects the sum, and
+// another one the steps in which prompts run beside decoding: what decoding sequences share (the
+// experts they read) prompts need not.
 // Nothing of this changes what is computed: rows do not depend on the cut.
 #pragma once
 #include <cstddef>
@@ -16,10 +18,13 @@ namespace moebius {
 
 struct StepShape {
   size_t rows = 0;
-  size_t outputs = 0;  // rows of logits
-  uint64_t keys = 0;   // that attention reads, summed over rows
+  size_t outputs = 0;   // rows of logits
+  uint64_t keys = 0;    // that attention reads, summed over rows
+  size_t decoding = 0;  // sequences of one row
+  bool mixed() const { return decoding > 0 && rows > decoding; }
   void add(size_t position, size_t tokens, size_t logits) {
     rows += tokens;
+    decoding += tokens == 1 ? 1 : 0;
     outputs += logits;
     keys += static_cast<uint64_t>(tokens) * position + static_cast<uint64_t>(tokens) * tokens / 2;
   }
@@ -45,6 +50,7 @@ class StepCost {
   void learn(const StepShape& shape, uint64_t nanoseconds, const Profile& phases, bool replace);
   Curve rows_, outputs_;
   double per_key_ = 0, correction_ = 1;
+  double mixed_ = 1;  // of mixed steps, times the correction
 };
 
 // A prompt that has tokens to run, in order of arrival.

@@ -59,6 +59,31 @@ TEST(StepCost, FollowsWhatItMeasures) {
   EXPECT_DOUBLE_EQ(unknown.predict({64, 0, 0}), 640);
 }
 
+// Prompts beside decoding that cost more than rows of their number did at the start: pieces shrink
+// until the step is as long as it may be, on a machine of any speed.
+TEST(StepPlan, MixedStepsAreCorrectedByThemselves) {
+  StepShape decode;
+  for (int i = 0; i < 8; ++i) decode.add(0, 1, 0);
+  const std::vector<PromptInLine> one = {{0, 4096}};
+  const StepCost first = measured();
+  for (const double slow : {1.0, 2.0}) {
+    StepCost c = measured();
+    const auto took = [&](const StepShape& s) {
+      return slow * (s.mixed() ? 1.45 : 1.0) * first.predict({s.rows, 0, 0});
+    };
+    StepShape mixed;
+    for (int i = 0; i < 200; ++i) {
+      c.observe(decode, static_cast<uint64_t>(took(decode)), {});
+      mixed = decode;
+      mixed.add(0, total(plan_prompts(c, decode, one, {})), 0);
+      c.observe(mixed, static_cast<uint64_t>(took(mixed)), {});
+    }
+    EXPECT_LE(took(mixed), 3.05 * took(decode));
+    EXPECT_GE(took(mixed), 2.8 * took(decode));
+    EXPECT_NEAR(c.correction(), slow, 0.01);
+  }
+}
+
 TEST(StepPlan, APieceStretchesTheStepAtMostSoMuch) {
   const StepCost c = measured();
   const std::vector<PromptInLine> one = {{0, 4096}};
