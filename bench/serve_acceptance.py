@@ -16,6 +16,7 @@ Parts: speed      A1, A2  output tokens/s through HTTP beside the same requests 
        soak       A8      20 minutes of mixed requests, the bare step loop beside them every minute: speed and memory stay (by name only)
        idle       A2      tokens/s with and without 1000 idle connections, alternating
        halfopen   A10     peers that vanish without a word, in a stream, in the queue and idle: found within 60 s and some
+       peer       A16     `vllm serve` of the environment --peer and this server on --model, one after the other (by name only)
        faults     A10     what is no request, slow clients: expected status, nobody else notices
        drain      A11     SIGTERM under load: started answers are whole, status 0; after kill -9 the port is free at once
        prefix     A12     the second of two equal prompts; the next turn of a chat
@@ -430,10 +431,13 @@ def part_overload(tool, o):
     with Server(tool, "--parallel", "4", "--queue", "8") as server:
         rates = {}
         for connections, seconds in ((4, o.seconds / 6), (120, o.seconds)):
-            before, begin, hammer = server.metric("generation_tokens_total"), time.monotonic(), Hammer(server, connections)
+            before, begin, hammer, spent, used = server.metric("generation_tokens_total"), time.monotonic(), Hammer(server, connections), server.threads(), time.process_time()
             hammer.run(seconds)
-            rates[connections] = (server.metric("generation_tokens_total") - before) / (time.monotonic() - begin)
-            print(f"overload: {connections} connections for {seconds:.0f} s: {hammer.counts}, {rates[connections]:.0f} tokens/s")
+            passed, now = time.monotonic() - begin, server.threads()
+            rates[connections] = (server.metric("generation_tokens_total") - before) / passed
+            events = sum(now[k] - spent.get(k, 0) for k in now if k[0] in ("moebius-events", "moebius-text"))
+            print(f"overload: {connections} connections for {seconds:.0f} s: {hammer.counts}, {rates[connections]:.0f} tokens/s; of a core: client {100 * (time.process_time() - used) / passed:.1f} %, "
+                  f"event and text thread {100 * events / passed:.1f} %")
             if hammer.counts["wrong"] or not hammer.counts["whole"]:
                 return False
     print(f"overload: tokens/s of the crowd {100 * rates[120] / rates[4]:.1f} % of those of as many as there are slots")
@@ -587,10 +591,12 @@ def part_faults(tool, o):
                     results[name] = int(s.recv(100)[9:12] or 0)
                 except OSError as e:
                     results[name] = str(e)
-        for cancels in (4, 8):  # twice: what the first time left in the allocator is there for the second
+        # Twice: what the first time left in the allocator is there for the second. With a seed, so that the second time the reader's answers find
+        # their blocks in the prefix cache, which keeps 6 MiB of others otherwise, until it is full.
+        for cancels in (4, 8):
             reader = socket.create_connection(("127.0.0.1", server.port))  # never reads
             reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            reader.sendall(post_bytes("/v1/completions", {"prompt": "a", "max_tokens": 1900, "n": 4, "logprobs": 20, "ignore_eos": True, "stream": True}))
+            reader.sendall(post_bytes("/v1/completions", {"prompt": "a", "max_tokens": 1900, "n": 4, "logprobs": 20, "ignore_eos": True, "stream": True, "seed": 9}))
             workers = [threading.Thread(target=one, args=(name, data)) for name, data, _ in cases]
             for w in workers:
                 w.start()
@@ -611,6 +617,70 @@ def part_faults(tool, o):
     return not wrong and all(same) and cancelled == 8 and grown <= 4 * 2**20
 
 
+class Peer(Server):
+    """`vllm serve` in the environment of bench/peer_env.sh, as a server of the same kind."""
+
+    def __init__(self, environment, folder, threads):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            self.port = s.getsockname()[1]
+        with open(os.path.join(environment, "run")) as run:
+            preload = run.read().split('LD_PRELOAD="')[1].split('"')[0]
+        self.log = tempfile.NamedTemporaryFile("w+", suffix=".log")
+        self.process = subprocess.Popen(
+            [os.path.join(environment, "bin", "vllm"), "serve", folder, "--port", str(self.port), "--dtype", "bfloat16", "--max-model-len", "8192", "--max-num-seqs", "32",
+             "--no-enable-prefix-caching", "--enforce-eager", "--served-model-name", "model"], stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True,
+            env=dict(os.environ, LD_PRELOAD=preload, HF_HUB_OFFLINE="1", VLLM_CPU_KVCACHE_SPACE="4", VLLM_CPU_OMP_THREADS_BIND=f"0-{threads - 1}", OMP_NUM_THREADS=str(threads),
+                     VLLM_LOGGING_LEVEL="WARNING"))
+        while True:
+            if self.process.poll() is not None:
+                self.log.seek(0)
+                raise SystemExit(f"vllm serve ended with status {self.process.returncode}:\n{self.log.read()[-3000:]}")
+            try:
+                if self.get("/health")[0] == 200:
+                    return
+            except OSError:
+                time.sleep(1)
+
+    def __exit__(self, *_):
+        os.killpg(self.process.pid, signal.SIGKILL)  # its engine is a process of its own
+        self.process.wait()
+
+
+def part_peer(tool, o):
+    """A16: the same folder, one server after the other; 128 tokens in and out, and a 4096-token prompt beside 8 streams."""
+    threads, figures = o.threads or len(os.sched_getaffinity(0)), {}
+    for name, start in (("vllm", lambda: Peer(o.peer, o.model, threads)),
+                        ("moebius", lambda: Server(tool, "--parallel", "32", "--ctx", "8192", "--sse-ping", "0", "--threads", str(threads)))):
+        with start() as server:
+            body = {"model": "model", "ignore_eos": True, "temperature": 1.0} if name == "vllm" else {"ignore_eos": True, "temperature": 1.0}
+            def run(count, seed):
+                streams = Streams(server.port)
+                for i in range(count):
+                    streams.add(i, dict(body, prompt=tokens(128, 100 * seed + i), max_tokens=128, seed=i))
+                streams.finish()
+                return count * 128 / (time.monotonic() - streams.begin)
+            run(1, 0)
+            for count in o.streams:
+                figures[name, count] = statistics.median(run(count, 10 * count + r) for r in range(o.rounds))
+                print(f"  {name}: {count} streams, {figures[name, count]:.1f} tokens/s", flush=True)
+            streams = Streams(server.port)
+            for i in range(8):
+                streams.add(i, dict(body, prompt=tokens(64, i), max_tokens=400, seed=i))
+            while min(len(streams.times[i]) for i in range(8)) < 20:
+                streams.turn(0.1)
+            arrived = time.monotonic()
+            streams.add("long", dict(body, prompt=tokens(4096, 7), max_tokens=2, seed=1))
+            while not streams.times["long"] and streams.open > 1:
+                streams.turn(0.1)
+            figures[name, "gap"] = at(streams.gaps(range(8), arrived - 1), 0.99)
+            print(f"  {name}: gap p99 of 8 streams beside a 4096-token prompt {1e3 * figures[name, 'gap']:.0f} ms", flush=True)
+    ratios = {count: figures["moebius", count] / figures["vllm", count] for count in o.streams}
+    gap = figures["moebius", "gap"] / figures["vllm", "gap"]
+    print(f"peer: {threads} threads; tokens/s over vllm serve's: {', '.join(f'{c} streams {r:.2f}' for c, r in ratios.items())} (bar 1.5); gap p99 {gap:.2f} times its (bar 0.5)")
+    return all(r >= 1.5 for r in ratios.values()) and gap <= 0.5
+
+
 def main():
     parts = {name[5:]: f for name, f in globals().items() if name.startswith("part_")}
     on_folder = {"fair", "pass"}
@@ -621,6 +691,8 @@ def main():
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--streams", type=int, nargs="*", default=[32, 8, 1])
+    parser.add_argument("--peer", help="environment of bench/peer_env.sh for the part peer")
+    parser.add_argument("--threads", type=int, default=0, help="of both servers of the part peer")
     parser.add_argument("--minutes", type=int, default=20, help="of the part soak")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--new", type=int, default=64, help="tokens per answer of the part speed")
@@ -628,7 +700,7 @@ def main():
     options = parser.parse_args()
     if options.model:
         Server.model = [options.model]
-    chosen = options.parts or [p for p in parts if p != "soak" and (options.model or p not in on_folder)]
+    chosen = options.parts or [p for p in parts if p not in ("soak", "peer") and (options.model or p not in on_folder)]
     failed = [p for p in chosen if not parts[p](options.tool, options)]
     print("failed:" if failed else "all passed", *failed)
     return 1 if failed else 0

@@ -4,11 +4,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/json.h"
 #include "serve/server.h"
-#include "text/base64.h"
 
 namespace moebius {
 namespace {
@@ -17,19 +15,14 @@ constexpr size_t kMostWatchers = 16;
 constexpr auto kWindow = std::chrono::seconds(10);
 constexpr auto kPace = HttpTime(500);
 
-// Rows per expert of the window as bytes, on a log scale: 0 none, 255 the busiest.
-std::string heat(const GeneratorStats& now, const GeneratorStats& before) {
-  std::vector<uint64_t> rows = now.expert_rows;
-  for (size_t i = 0; i < rows.size() && i < before.expert_rows.size(); ++i)
-    rows[i] -= std::min(rows[i], before.expert_rows[i]);
-  uint64_t most = 1;
-  for (const uint64_t r : rows) most = std::max(most, r);
-  std::string bytes;
-  for (const uint64_t r : rows) {
-    const double share = std::log1p(static_cast<double>(r)) / std::log1p(static_cast<double>(most));
-    bytes += static_cast<char>(static_cast<unsigned char>(std::lround(255 * share)));
+// Rows of every layer and expert in the window.
+Json rows_in_window(const GeneratorStats& now, const GeneratorStats& before) {
+  Json rows = Json::array();
+  for (size_t i = 0; i < now.expert_rows.size(); ++i) {
+    const uint64_t old = i < before.expert_rows.size() ? before.expert_rows[i] : 0;
+    rows.push(now.expert_rows[i] - std::min(now.expert_rows[i], old));
   }
-  return encode_base64(bytes);
+  return rows;
 }
 
 }  // namespace
@@ -93,7 +86,7 @@ std::string ApiServer::state_json() {
     j.set("experts",
           Json::object({{"layers", static_cast<uint64_t>(s.expert_layers)},
                         {"experts", static_cast<uint64_t>(s.expert_rows.size() / s.expert_layers)},
-                        {"heat", heat(s, old.stats)}}));
+                        {"rows", rows_in_window(s, old.stats)}}));
   return j.dump();
 }
 

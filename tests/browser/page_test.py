@@ -223,6 +223,11 @@ def case_engine(browser, server):
                                                     "c.getContext('2d').getImageData(0, 0, c.width, c.height).data.some((v, i) => i % 4 === 0 && v > 100)"))
     browser.click("#table-button")
     browser.until("the table", lambda: browser.find_all("#heat-table td"))
+    # Every row of a layer goes to as many experts: layers have equal sums, and the note names the largest count.
+    counts, note = browser.run("return [[...document.querySelectorAll('#heat-table tr')].map((r) => [...r.querySelectorAll('td')].map((d) => Number(d.textContent))), "
+                               "document.getElementById('experts-note').textContent]")
+    assert len({sum(layer) for layer in counts}) == 1 and sum(counts[0]) > 0, counts
+    assert f"ran {max(max(layer) for layer in counts)} rows" in note, note
     assert browser.find_all("#phases td")
     worker.join()
     # No stream of states stays behind when the view is left.

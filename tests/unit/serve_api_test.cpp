@@ -434,6 +434,10 @@ TEST(ServeApi, MetricsAndState) {
   for (const char* key : {"status", "model", "running", "waiting", "slots", "kv_blocks",
                           "gap_seconds", "phase_seconds", "experts"})
     EXPECT_NE(state.find(key), nullptr) << key;
+  const Json& experts = *state.find("experts");
+  EXPECT_EQ(experts.find("rows")->items().size(),
+            static_cast<size_t>(experts.find("layers")->as_int().value() *
+                                experts.find("experts")->as_int().value()));
   test::Client client(server.port);
   client.send(test::get("/api/events"));
   EXPECT_EQ(client.read(true).status, 200);
