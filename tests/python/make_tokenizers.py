@@ -31,6 +31,8 @@ O200K = (r"[^\r\n\p{L}\p{N}]?" + UPPER + "*" + LOWER + "+" + SHORT + r"?|[^\r\n\
 HAN_UPPER, HAN_LOWER = UPPER[:-1] + r"&&[^\p{Han}]]", LOWER[:-1] + r"&&[^\p{Han}]]"
 KIMI = (r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?" + HAN_UPPER + "*" + HAN_LOWER + "+" + SHORT + r"?|[^\r\n\p{L}\p{N}]?" + HAN_UPPER + "+" + HAN_LOWER + "*" +
         SHORT + r"?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|" + TAIL)
+# Tekken, as Nemotron-H has it: capitals begin a word, every digit by itself.
+TEKKEN = (r"[^\r\n\p{L}\p{N}]?" + UPPER + "*" + LOWER + r"+|[^\r\n\p{L}\p{N}]?" + UPPER + "+" + LOWER + r"*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|" + TAIL)
 DEEPSEEK = (r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|""" + TAIL)
 CJK = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 
@@ -202,6 +204,12 @@ def deepseek(corpus):
     return d
 
 
+def begun(d, bos):
+    """Every text begins with a token."""
+    d["post_processor"] = template(bos, next(t["id"] for t in d["added_tokens"] if t["content"] == bos))
+    return d
+
+
 def gemma(corpus):
     return train_sentencepiece(corpus, specials=("<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<start_of_turn>", "<end_of_turn>"), gemma=True)
 
@@ -231,6 +239,8 @@ STYLES = {
     "granite": lambda c: train_byte(c, byte_level(pre_tokenizers.Digits(individual_digits=True), use_regex=True), None, CHAT),
     "kimi": lambda c: train_byte(c, byte_level(split(KIMI)), None, CHAT),
     "gemma": gemma,
+    "nemotron": lambda c: begun(train_byte(c, byte_level(split(TEKKEN)), None, [special("<s>"), *(special(f"<SPECIAL_{i}>") for i in range(10, 13)), *CHAT[3:]]), "<s>"),
+    "lfm2": lambda c: begun(ignoring(train_byte(c, byte_level(split(GLM)), None, [special("<|startoftext|>"), special("<|tool_list_start|>"), *CHAT])), "<|startoftext|>"),
 }
 ODD_STYLES = {
     "prefix_space": lambda c: train_byte(c, byte_level(use_regex=True, prefix=True), None, [special("<mask>", lstrip=True), special("<s>", normalized=True)], vocab=600),

@@ -117,7 +117,7 @@ TEST_P(TokenizerStyle, EqualsTheLibraryOnMixedText) {
 INSTANTIATE_TEST_SUITE_P(Published, TokenizerStyle,
                          testing::Values("qwen2", "qwen35", "olmoe", "mixtral", "gptoss", "glm",
                                          "glm_ignore_merges", "deepseek", "granite", "kimi",
-                                         "gemma", "bundled"),
+                                         "gemma", "nemotron", "lfm2", "bundled"),
                          [](const auto& p) { return std::string(p.param); });
 INSTANTIATE_TEST_SUITE_P(Odd, TokenizerStyle,
                          testing::Values("prefix_space", "odd_words", "odd_isolated", "odd_removed",
