@@ -86,6 +86,9 @@ class Backend {
   // Whether keys depend on how long their sequence is (longrope, dynamic scaling): then those of one
   // sequence are of no use to another.
   virtual bool keys_depend_on_length() const { return false; }
+  // Sequences of more tokens than this have other keys from the first one on (longrope): those of a
+  // sequence that grows beyond it are made anew. SIZE_MAX: never.
+  virtual size_t keys_change_beyond() const { return SIZE_MAX; }
 
   // Takes a batch; steps run in the order they were submitted. Throws Error in words for an item
   // that can never run (no token, a token out of range, a table too short), and then nothing of it

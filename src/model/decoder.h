@@ -89,6 +89,7 @@ class DecoderModel : public Backend {
     return depends(spec_.rope) ||
            std::any_of(spec_.other_ropes.begin(), spec_.other_ropes.end(), depends);
   }
+  size_t keys_change_beyond() const override;
   size_t vocab() const override { return vocab_; }
   size_t layers() const { return layers_.size(); }
   XType type() const { return options_.type; }

@@ -244,4 +244,15 @@ void DecoderModel::trim_blocks(size_t kind, size_t count) {
   kv_memory_->trim(kind, count);
 }
 
+size_t DecoderModel::keys_change_beyond() const {
+  size_t beyond = SIZE_MAX;
+  const auto look = [&](const RopeSpec& r) {
+    if (r.scaling == RopeScaling::kLongRope)
+      beyond = std::min(beyond, static_cast<size_t>(r.original_length));
+  };
+  look(spec_.rope);
+  for (const RopeSpec& r : spec_.other_ropes) look(r);
+  return beyond;
+}
+
 }  // namespace moebius

@@ -143,6 +143,7 @@ class Engine {
   bool provide(Sequence& s);
   bool preempt_for(const Sequence* s);
   void preempt(Sequence& s) noexcept;
+  void renew_keys() noexcept;
   void forward(StepReport& report);
   void add_item(Sequence& s);
   void sample(StepReport& report);

@@ -42,7 +42,16 @@ Engine::Sequence* Engine::next_waiting() const {
   return best;
 }
 
+// A sequence that has grown beyond the length where all keys change gives its own up, as if it had
+// been preempted.
+void Engine::renew_keys() noexcept {
+  const size_t beyond = backend_.keys_change_beyond();
+  for (const auto& s : sequences_)
+    if (s->running() && s->keyed_for <= beyond && s->tokens.size() > beyond) preempt(*s);
+}
+
 void Engine::admit() {
+  renew_keys();
   const size_t now_running = running();
   if (stopped_at_running_ != SIZE_MAX && now_running >= stopped_at_running_ &&
       kv_.available() <= stopped_at_available_)
@@ -88,6 +97,7 @@ bool Engine::admit(Sequence& s) {
     totals_.recomputed_tokens += s.pending() - 1;
   }
   s.admitted = true;
+  s.keyed_for = s.tokens.size();
   s.state = Sequence::State::kRunning;
   return true;
 }

@@ -42,6 +42,7 @@ struct Engine::Sequence {
   size_t cached = 0;               // tokens that the cache had when it came
   bool admitted = false;           // at some time
   int preempted = 0;               // times
+  size_t keyed_for = 0;            // tokens there were when its first key was made
   uint64_t waiting_since = 0;
   Client* client = nullptr;
   std::vector<Sequence*> followers;  // of choice 0, until its prompt is done

@@ -143,5 +143,35 @@ TEST(EngineModel, RecurrentLayersAnswerAsEachAlone) {
   compare("minimax-w4a16-g32", count, XType::kBf16);
 }
 
+// longrope: a sequence that grows beyond the original length (32 here) has the keys of one that began
+// so long, as in transformers.
+TEST(EngineModel, KeysAreMadeAnewWhereTheRotationChanges) {
+  const Checkpoint checkpoint =
+      Checkpoint::open((test::test_data_dir() / "golden" / "phimoe-dense").string());
+  ThreadPool pool(1);
+  ModelOptions options;
+  options.pool = &pool, options.type = XType::kF32;
+  const auto model = DecoderModel::load(checkpoint, options);
+  ASSERT_EQ(model->keys_change_beyond(), 32u);
+  EngineOptions o;
+  o.context = 200;
+  Request r = test::fake_request(24, 5, 20, model->vocab());
+  r.sampling.temperature = 0, r.sampling.logprobs = 1;
+  Engine engine(*model, o);
+  const FakeAnswer whole = answers_of(engine, {r}, SplitMix64(0), false).at({0, 0});
+  ASSERT_EQ(whole.tokens.size(), 20u);
+  EXPECT_EQ(engine.snapshot().preemptions, 1u);
+  for (size_t i = 0; i < whole.tokens.size(); ++i) {
+    Request next = r;
+    next.prompt.insert(next.prompt.end(), whole.tokens.begin(),
+                       whole.tokens.begin() + static_cast<std::ptrdiff_t>(i));
+    next.max_new = 1;
+    Engine fresh(*model, o);
+    const FakeAnswer one = answers_of(fresh, {next}, SplitMix64(0), false).at({0, 0});
+    EXPECT_EQ(one.tokens.at(0), whole.tokens[i]) << i;
+    EXPECT_EQ(one.logprobs.at(0), whole.logprobs[i]) << i;
+  }
+}
+
 }  // namespace
 }  // namespace moebius
