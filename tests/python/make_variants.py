@@ -51,6 +51,9 @@ VARIANTS = [
     ("llama-dense", rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=32)),
     ("mistral-dense", rope(rope_type="llama3", factor=8.0, original_max_position_embeddings=32, low_freq_factor=1.0,
                            high_freq_factor=4.0)),
+    # MiMo's published spelling: the window without the token itself, layers by the class or by a list that says the same
+    ("mimov2flash-dense", {"layer_types": ABSENT, "mlp_layer_types": ABSENT, "sliding_window": ABSENT, "sliding_window_size": 6,
+                           "hybrid_layer_pattern": [0, 1], "routed_scaling_factor": NULL}),
     # router logits held between -cap and cap
     *[("laguna-dense", {"moe_router_logit_softcapping": cap}) for cap in (0.25, 2.0)],
 ]

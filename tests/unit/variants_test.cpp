@@ -8,6 +8,7 @@
 
 #include "base/file.h"
 #include "base/json.h"
+#include "model/arch/arch.h"
 #include "model/decoder.h"
 #include "unit/test_util.h"
 
@@ -74,6 +75,26 @@ TEST(Variants, RotationsAndWindowsAreTheFamilys) {
       EXPECT_LT(worst / top, 1e-5) << "pieces of " << piece;
     }
   }
+}
+
+// MiMo-V2-Flash as it is published: rotations by fields of their own.
+TEST(Variants, OlderSpellingOfMiMo) {
+  const fs::path folder = test::test_data_dir() / "golden" / "mimov2flash-dense";
+  const Json changes = parse_json(
+      R"({"layer_types": null, "rope_parameters": null, "sliding_window": null, "head_dim": 192,
+          "sliding_window_size": 128, "hybrid_layer_pattern": [0, 1], "rope_theta": 5000000,
+          "swa_rope_theta": 20000, "partial_rotary_factor": 0.334})",
+      "changes");
+  std::vector<std::string> warnings;
+  const DecoderSpec s =
+      decoder_spec(ModelConfig::parse(changed_config(folder, changes), "config.json", warnings));
+  EXPECT_EQ(s.rope.base, 5e6);
+  EXPECT_EQ(s.rope.dims, 64u);
+  ASSERT_EQ(s.other_ropes.size(), 1u);
+  EXPECT_EQ(s.other_ropes[0].base, 2e4);
+  EXPECT_EQ(s.layers[0].window, 0u);
+  EXPECT_EQ(s.layers[1].window, 129u);
+  EXPECT_EQ(s.layers[1].rope, 1u);
 }
 
 }  // namespace

@@ -1,9 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
 // MiMo-V2-Flash: windows with sinks and twice the key-value heads in most layers; values narrower
 // than keys, and scaled.
+#include "base/error.h"
 #include "model/arch/arch.h"
 
 namespace moebius {
+namespace {
+
+// Published configs are older than transformers' class: a list says which layers slide, the window
+// does not count the token itself, and windows have a field of their own for their base.
+bool slides_by_list(const std::vector<int64_t>& pattern, size_t layer) {
+  if (layer < pattern.size()) return pattern[layer] != 0;
+  return layer != 0 && (layer + 1) % 6 != 0;
+}
+
+void set_older_ropes(const ConfigFields& f, DecoderSpec& s) {
+  const double share = f.number({"partial_rotary_factor"}).value_or(0.334);
+  if (!(share > 0 && share <= 1))
+    fail("{}: is {}; expected more than 0, at most 1", f.label("partial_rotary_factor"), share);
+  const auto rope = [&](const char* base, double fallback) {
+    RopeSpec r;
+    r.dims = static_cast<size_t>(share * static_cast<double>(s.head_dim));
+    r.base = f.number({base}).value_or(fallback);
+    if (r.dims == 0 || r.dims % 2 != 0 || !(r.base > 0))
+      fail("{}: {} rotated features per head with base {}; expected an even number of them",
+           f.label(base), r.dims, r.base);
+    return r;
+  };
+  s.rope = rope("rope_theta", 5e6);
+  s.other_ropes = {rope("swa_rope_theta", 1e4)};
+  for (LayerSpec& layer : s.layers) layer.rope = layer.window != 0 ? 1 : 0;
+}
+
+}  // namespace
 
 DecoderSpec mimo_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
@@ -12,17 +41,23 @@ DecoderSpec mimo_spec(const ModelConfig& config) {
   s.sinks = "self_attn.attention_sink_bias";
   s.value_scale = static_cast<float>(f.number({"attention_value_scale"}).value_or(1));
   const std::vector<std::string> types = f.strings({"layer_types"});
-  const auto window = static_cast<size_t>(f.integer_or({"sliding_window"}, 129, 1, 1 << 30));
+  const std::vector<int64_t> pattern = f.integers({"hybrid_layer_pattern"}, 0, 1);
+  const auto window = static_cast<size_t>(f.has({"sliding_window_size"})
+                                              ? f.require({"sliding_window_size"}, 1, 1 << 30) + 1
+                                              : f.integer_or({"sliding_window"}, 129, 1, 1 << 30));
   for (size_t i = 0; i < s.layers.size(); ++i) {
     LayerSpec& layer = s.layers[i];
     const bool slides =
-        i < types.size() ? types[i] == "sliding_attention" : i != 0 && (i + 1) % 6 != 0;
+        i < types.size() ? types[i] == "sliding_attention" : slides_by_list(pattern, i);
     if (!slides) continue;
     layer.window = window;
     layer.sinks = true;
     layer.sizes.kv_heads = 2 * s.kv_heads;
   }
-  set_typed_ropes(config, s, 0.334);
+  if (f.has({"rope_parameters"}))
+    set_typed_ropes(config, s, 0.334);
+  else
+    set_older_ropes(f, s);
   return s;
 }
 
