@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <linux/filter.h>
+#include <sys/socket.h>
 
 #include <random>
 
