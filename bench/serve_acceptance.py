@@ -428,7 +428,7 @@ class Hammer:
 
 
 def part_overload(tool, o):
-    with Server(tool, "--parallel", "4", "--queue", "8") as server:
+    with Server(tool, "--parallel", "4", "--queue", "8", *(["--threads", str(o.threads)] if o.threads else [])) as server:
         rates = {}
         for connections, seconds in ((4, o.seconds / 6), (120, o.seconds)):
             before, begin, hammer, spent, used = server.metric("generation_tokens_total"), time.monotonic(), Hammer(server, connections), server.threads(), time.process_time()
@@ -692,7 +692,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--streams", type=int, nargs="*", default=[32, 8, 1])
     parser.add_argument("--peer", help="environment of bench/peer_env.sh for the part peer")
-    parser.add_argument("--threads", type=int, default=0, help="of both servers of the part peer")
+    parser.add_argument("--threads", type=int, default=0, help="of the engine in the parts overload and peer")
     parser.add_argument("--minutes", type=int, default=20, help="of the part soak")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--new", type=int, default=64, help="tokens per answer of the part speed")
