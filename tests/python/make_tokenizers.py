@@ -240,7 +240,7 @@ STYLES = {
     "kimi": lambda c: train_byte(c, byte_level(split(KIMI)), None, CHAT),
     "gemma": gemma,
     "nemotron": lambda c: begun(train_byte(c, byte_level(split(TEKKEN)), None, [special("<s>"), *(special(f"<SPECIAL_{i}>") for i in range(10, 13)), *CHAT[3:]]), "<s>"),
-    "lfm2": lambda c: begun(ignoring(train_byte(c, byte_level(split(GLM)), None, [special("<|startoftext|>"), special("<|tool_list_start|>"), *CHAT])), "<|startoftext|>"),
+    "lfm2": lambda c: begun(train_byte(c, byte_level(split(GLM)), None, [special("<|startoftext|>"), special("<|tool_list_start|>"), *CHAT]), "<|startoftext|>"),
 }
 ODD_STYLES = {
     "prefix_space": lambda c: train_byte(c, byte_level(use_regex=True, prefix=True), None, [special("<mask>", lstrip=True), special("<s>", normalized=True)], vocab=600),
