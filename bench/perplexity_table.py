@@ -8,10 +8,11 @@ Each folder is run twice on models/eval/val.bin (its 130 whole windows of 512 to
 first --windows windows (0: all), with the kernel --reference, whose loss over the same windows stands beside that of the fast
 kernels. Few windows show wrong arithmetic; where activations are rounded to FP8 another order of summation moves single codes,
 and only all windows average that out. `reference` needs 4 s per window; a kernel that `moebius explain` calls exact gives
-its bytes faster.
+its bytes faster. Folders of integer weights alone are run once more with --activations int8.
 """
 import argparse
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -38,12 +39,17 @@ def main():
     a = parser.parse_args()
     print("| folder | loss | perplexity | loss by transformers + compressed-tensors | fast kernels against our reference |")
     print("|---|---|---|---|---|")
-    for folder in [ROOT / "models/moebius-tiny-w4a8", *a.folders]:
-        whole = loss(folder, "--dtype", a.dtype, "--windows", WHOLE_WINDOWS)
-        some = ["--dtype", a.dtype, "--windows", a.windows if a.windows != "0" else WHOLE_WINDOWS]
+    rows = [(ROOT / "models/moebius-tiny-w4a8", [])]
+    for folder in a.folders:
+        rows.append((folder, []))
+        if re.match(r"w\da16", folder.name):
+            rows.append((folder, ["--activations", "int8"]))
+    for folder, more in rows:
+        whole = loss(folder, "--dtype", a.dtype, "--windows", WHOLE_WINDOWS, *more)
+        some = ["--dtype", a.dtype, "--windows", a.windows if a.windows != "0" else WHOLE_WINDOWS, *more]
         fast, reference = loss(folder, *some), loss(folder, *some, "--kernel", a.reference)
-        other = OTHERS.get(folder.name)
-        print(f"| {folder.name} | {whole:.5f} | {2.718281828459045 ** whole:.3f} | {other if other else ''} | {100 * (2.718281828459045 ** (fast - reference) - 1):+.4f} % of perplexity, {a.windows if a.windows != '0' else 'all'} windows |", flush=True)
+        other = None if more else OTHERS.get(folder.name)
+        print(f"| {' '.join([folder.name, *more])} | {whole:.5f} | {2.718281828459045 ** whole:.3f} | {other if other else ''} | {100 * (2.718281828459045 ** (fast - reference) - 1):+.4f} % of perplexity, {a.windows if a.windows != '0' else 'all'} windows |", flush=True)
 
 
 if __name__ == "__main__":

@@ -81,6 +81,7 @@ struct LoadOptions {
   // Bytes of the files that are done; false stops loading, which then throws (kind "state"). One call at a time, from any
   // thread, at most ten a second and one at the end.
   std::function<bool(uint64_t done, uint64_t total)> progress;
+  ActivationRows rows = ActivationRows::kDeclared;
 };
 
 struct Perplexity {

@@ -66,6 +66,8 @@ typedef enum {
   MOEBIUS_THREADS_OWN = 0,
   MOEBIUS_THREADS_OPENMP = 1 /* the team of the OpenMP runtime that the process has loaded */
 } moebius_thread_kind;
+/* INT8: integer weights without a scheme for activations meet dynamic int8 rows; faster, approximate. */
+typedef enum { MOEBIUS_ROWS_DECLARED = 0, MOEBIUS_ROWS_INT8 = 1 } moebius_rows;
 typedef enum {
   MOEBIUS_FINISH_NONE = 0,
   MOEBIUS_FINISH_STOP = 1,    /* a stop token or text */
@@ -86,6 +88,7 @@ typedef struct {
   /* One rank of a run over several: matrices are cut tp ways, experts shared out ep ways; 0 is 1. */
   size_t tp, tp_rank, ep, ep_rank;
   int32_t round_robin; /* 1: experts in turn, not in ranges */
+  moebius_rows rows;
 } moebius_options;
 
 typedef struct {
@@ -174,6 +177,7 @@ typedef struct {
   const moebius_runtime* runtime; /* NULL: the shared one */
   moebius_progress progress;      /* NULL: none */
   void* user;
+  moebius_rows rows;
 } moebius_model_options;
 
 typedef struct {

@@ -42,6 +42,10 @@ enum class Int8Rows {
   kCompressedTensors,
   kVllm
 };  // how dynamic int8 activations are scaled
+enum class ActivationRows {
+  kDeclared,
+  kInt8,  // integer weights without a scheme for activations meet dynamic int8 rows: faster, approximate
+};
 
 // The threads that layers compute with. Every layer of a process that names none shares one, per number of threads, for as long
 // as one of them lives.
@@ -68,6 +72,7 @@ struct Options {
   // adds them up; where a matrix is cut by inputs, dynamic rows are scaled by the rank's own.
   size_t tp = 1, tp_rank = 0, ep = 1, ep_rank = 0;
   bool round_robin = false;  // experts in turn, not in ranges
+  ActivationRows rows = ActivationRows::kDeclared;
 };
 
 struct ModuleInfo {

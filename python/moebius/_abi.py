@@ -29,6 +29,8 @@ MOEBIUS_SPLIT_OUTPUTS = 1
 MOEBIUS_SPLIT_INPUTS = 2
 MOEBIUS_THREADS_OWN = 0
 MOEBIUS_THREADS_OPENMP = 1
+MOEBIUS_ROWS_DECLARED = 0
+MOEBIUS_ROWS_INT8 = 1
 MOEBIUS_FINISH_NONE = 0
 MOEBIUS_FINISH_STOP = 1
 MOEBIUS_FINISH_LENGTH = 2
@@ -51,6 +53,7 @@ class moebius_options(Structure):
         ("ep", c_size_t),
         ("ep_rank", c_size_t),
         ("round_robin", c_int32),
+        ("rows", c_int),
     ]
 
 
@@ -166,6 +169,7 @@ class moebius_model_options(Structure):
         ("runtime", c_void_p),
         ("progress", moebius_progress),
         ("user", c_void_p),
+        ("rows", c_int),
     ]
 
 

@@ -75,7 +75,7 @@ class Folder(Handle):
         return result
 
     def linear(self, module: str, **options: Any) -> Linear:
-        """One linear, packed for this CPU. Options: threads, kernel, arithmetic, int8, dtype."""
+        """One linear, packed for this CPU. Options: threads, kernel, arithmetic, int8, activations, dtype."""
         return Linear._load(self._pointer, module, **options)
 
     def moe(self, block: str, *, scope: str = "block", **options: Any) -> Moe:

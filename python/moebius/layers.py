@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 ARITHMETIC = {"declared": _abi.MOEBIUS_DECLARED, "exact": _abi.MOEBIUS_EXACT, "approximate": _abi.MOEBIUS_APPROXIMATE}
 INT8 = {"declared": _abi.MOEBIUS_INT8_DECLARED, "ct": _abi.MOEBIUS_INT8_COMPRESSED_TENSORS, "vllm": _abi.MOEBIUS_INT8_VLLM}
+ROWS = {"declared": _abi.MOEBIUS_ROWS_DECLARED, "int8": _abi.MOEBIUS_ROWS_INT8}
 DTYPES = {"f32": _abi.MOEBIUS_F32, "float32": _abi.MOEBIUS_F32, "bf16": _abi.MOEBIUS_BF16, "bfloat16": _abi.MOEBIUS_BF16,
           "f16": _abi.MOEBIUS_F16, "float16": _abi.MOEBIUS_F16}
 
@@ -26,8 +27,8 @@ def one_of(value: str, names: "dict[str, int]", field: str) -> int:
 
 
 def layer_options(threads: Union[None, int, Threads] = None, kernel: Optional[str] = None, arithmetic: str = "declared",
-                  int8: str = "declared", dtype: str = "bf16", tp: int = 1, tp_rank: int = 0, ep: int = 1, ep_rank: int = 0,
-                  placement: str = "linear") -> _abi.moebius_options:
+                  int8: str = "declared", activations: str = "declared", dtype: str = "bf16", tp: int = 1, tp_rank: int = 0,
+                  ep: int = 1, ep_rank: int = 0, placement: str = "linear") -> _abi.moebius_options:
     for name, size, rank in (("tp_rank", tp, tp_rank), ("ep_rank", ep, ep_rank)):
         if not 0 <= rank < size:
             raise argument_error(f"{name} is {rank} of {size}; expected a rank below the size", name)
@@ -35,7 +36,8 @@ def layer_options(threads: Union[None, int, Threads] = None, kernel: Optional[st
     return _abi.moebius_options(ctypes.sizeof(_abi.moebius_options), count, None if kernel is None else kernel.encode(),
                                 one_of(arithmetic, ARITHMETIC, "arithmetic"), one_of(dtype, DTYPES, "dtype"), runtime,
                                 one_of(int8, INT8, "int8"), tp, tp_rank, ep, ep_rank,
-                                one_of(placement, {"linear": 0, "round_robin": 1}, "placement"))
+                                one_of(placement, {"linear": 0, "round_robin": 1}, "placement"),
+                                one_of(activations, ROWS, "activations"))
 
 
 class Linear(Handle):

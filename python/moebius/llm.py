@@ -15,7 +15,7 @@ from . import _abi
 from ._library import Error, Handle, argument_error, check, lib, taken, text
 from ._threads import Threads, threads_of
 from .folder import Folder
-from .layers import ARITHMETIC, INT8, one_of
+from .layers import ARITHMETIC, INT8, ROWS, one_of
 from .tokenizer import Message, Tokenizer, ids_array
 
 Prompt = Union[str, Sequence[int], Dict[str, Any]]
@@ -167,21 +167,21 @@ def _copied(e: _abi.moebius_event) -> _Event:
 class LLM(Handle):
     """A whole model, loaded. Use it in a with-statement, or close() it, to free its memory at once.
 
-    dtype: "auto", "bf16", "f16" or "f32"; context: longest sequence (0: what the model allows); parallel: sequences that run
+    activations: "int8" runs integer weights alone with dynamic int8 rows (approximate); dtype: "auto", "bf16", "f16" or "f32"; context: longest sequence (0: what the model allows); parallel: sequences that run
     at once; progress: True for a bar, or a class called as tqdm is.
     """
 
     def __init__(self, model: Union[str, "os.PathLike[str]"], *, threads: Union[None, int, Threads] = None,
-                 kernel: Optional[str] = None, arithmetic: str = "declared", int8: str = "declared", dtype: str = "auto",
-                 kv_dtype: str = "auto", kv_gib: Optional[float] = None, context: int = 0, parallel: int = 16,
-                 progress: Any = None) -> None:
+                 kernel: Optional[str] = None, arithmetic: str = "declared", int8: str = "declared",
+                 activations: str = "declared", dtype: str = "auto", kv_dtype: str = "auto",
+                 kv_gib: Optional[float] = None, context: int = 0, parallel: int = 16, progress: Any = None) -> None:
         self._path = os.fspath(model)
         count, runtime = threads_of(threads)
         told = _Told(_bar_of(progress))
         options = _abi.moebius_model_options(
             ctypes.sizeof(_abi.moebius_model_options), count, None if kernel is None else kernel.encode(),
             one_of(arithmetic, ARITHMETIC, "arithmetic"), one_of(int8, INT8, "int8"), dtype.encode(), kv_dtype.encode(),
-            context, runtime, told.callback, None)
+            context, runtime, told.callback, None, one_of(activations, ROWS, "activations"))
         loaded = lib.moebius_model_load(os.fsencode(self._path), ctypes.byref(options))
         told.close()
         self._own(loaded, lib.moebius_model_free)

@@ -10,7 +10,7 @@ namespace moebius {
 
 DType dtype_of(ElementType type);
 Accept accept_of(Arithmetic arithmetic);
-Int8Mode int8_mode_of(Int8Rows rows);
+ActRequest act_request_of(Int8Rows int8, ActivationRows rows, const Policy& policy);
 // The runtime that options name, or the shared one of so many threads. Throws Error.
 std::shared_ptr<Runtime> runtime_of(int threads, const std::shared_ptr<Runtime>& given);
 LayerOptions layer_options(const Options& options, ThreadPool& pool);

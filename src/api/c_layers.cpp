@@ -61,6 +61,7 @@ Options options_of(const moebius_options* given) {
   out.kernel = text_of(o.kernel);
   out.arithmetic = enum_of<Arithmetic>(o.arithmetic, 3, "arithmetic");
   out.int8 = enum_of<Int8Rows>(o.int8_rows, 3, "int8_rows");
+  out.rows = enum_of<ActivationRows>(o.rows, 2, "rows");
   out.activations = element_type(o.activations);
   out.runtime = runtime_named(o.runtime);
   const auto size = [](size_t n) { return n == 0 ? 1 : n; };

@@ -20,6 +20,7 @@ llm::LoadOptions load_options(const moebius_model_options* given) {
   out.kernel = text_of(o.kernel);
   out.arithmetic = enum_of<Arithmetic>(o.arithmetic, 3, "arithmetic");
   out.int8 = enum_of<Int8Rows>(o.int8_rows, 3, "int8_rows");
+  out.rows = enum_of<ActivationRows>(o.rows, 2, "rows");
   out.dtype = text_of(o.dtype);
   out.kv_dtype = text_of(o.kv_dtype);
   out.context = o.context;

@@ -20,10 +20,14 @@ Accept accept_of(Arithmetic a) {
          : a == Arithmetic::kApproximate ? Accept::kApproximate
                                          : Accept::kDeclared;
 }
-Int8Mode int8_mode_of(Int8Rows rows) {
-  return rows == Int8Rows::kVllm                ? Int8Mode::kVllm
-         : rows == Int8Rows::kCompressedTensors ? Int8Mode::kCompressedTensors
-                                                : Int8Mode::kDeclared;
+ActRequest act_request_of(Int8Rows int8, ActivationRows rows, const Policy& policy) {
+  ActRequest request;
+  request.mode = int8 == Int8Rows::kVllm                ? Int8Mode::kVllm
+                 : int8 == Int8Rows::kCompressedTensors ? Int8Mode::kCompressedTensors
+                                                        : Int8Mode::kDeclared;
+  request.int8_rows = rows == ActivationRows::kInt8;
+  check_request(policy, request);
+  return request;
 }
 
 namespace {
@@ -55,7 +59,7 @@ LayerOptions layer_options(const Options& o, ThreadPool& pool) {
   out.pool = &pool;
   out.policy.accept = accept_of(o.arithmetic);
   out.policy.kernel = normalize_kernel_name(o.kernel);
-  out.int8 = int8_mode_of(o.int8);
+  out.act = act_request_of(o.int8, o.rows, out.policy);
   out.x_type = x_type_of(dtype_of(o.activations));
   for (const auto& [size, rank, name] :
        {std::tuple{o.tp, o.tp_rank, "tp_rank"}, std::tuple{o.ep, o.ep_rank, "ep_rank"}})
@@ -261,7 +265,7 @@ Moe Folder::moe(const std::string& name, const Options& options, MoeScope scope)
                         scope == MoeScope::kBlock ? MoePart::kBlock : MoePart::kExperts);
       });
   impl->kernel =
-      title_of(kernel_for(problem_of(*block->experts[0][1], lo.int8, lo.x_type), lo, name));
+      title_of(kernel_for(problem_of(*block->experts[0][1], lo.act, lo.x_type), lo, name));
   return Moe(std::move(impl));
 }
 

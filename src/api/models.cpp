@@ -160,7 +160,7 @@ struct Model::Impl {
     mo.pool = &runtime->pool();
     mo.policy.accept = accept_of(o.arithmetic);
     mo.policy.kernel = normalize_kernel_name(o.kernel);
-    mo.int8 = int8_mode_of(o.int8);
+    mo.act = act_request_of(o.int8, o.rows, mo.policy);
     mo.type = activation_type(o.dtype, checkpoint.config().dtype);
     mo.kv_type = kv_type_named(o.kv_dtype);
     mo.context = context = o.context;
@@ -169,7 +169,7 @@ struct Model::Impl {
     model = DecoderModel::load(checkpoint, mo);
     progress.finish();
     ExplainQuestion question;
-    question.policy = mo.policy, question.int8 = mo.int8, question.x_type = mo.type;
+    question.policy = mo.policy, question.act = mo.act, question.x_type = mo.type;
     for (const Explained& e : explain(checkpoint, question).modules)
       if (e.choice) kernels.insert(title_of(*e.choice->chosen));
   }

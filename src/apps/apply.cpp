@@ -151,7 +151,8 @@ int run_apply(const ApplyOptions& options) {
   LayerOptions layer_options;
   layer_options.pool = &pool;
   layer_options.policy = policy_of(options.run);
-  layer_options.int8 = int8_mode_of(options.run);
+  layer_options.act = act_request_of(options.run);
+  note_request(checkpoint, layer_options.act);
   layer_options.x_type = x_type_of(x.dtype);
   const DType type = out_type(options, x.dtype);
   Outputs out;

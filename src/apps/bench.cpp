@@ -135,6 +135,25 @@ Command moe_subject() {
   return c;
 }
 
+Command attention_subject() {
+  auto o = std::make_shared<BenchOptions>();
+  o->tokens = {1, 512}, o->depths = {4096}, o->seconds = 0.5;
+  Command c = subject("attention", "attention of one layer over random keys and values", o,
+                      run_bench_attention);
+  c.option("--heads", "N", &o->heads, "query heads").range(1, 1024);
+  c.option("--kv-heads", "N", &o->kv_heads, "key and value heads").range(1, 1024);
+  c.option("--head-dim", "N", &o->head_dim, "features of a head").range(1, 4096);
+  c.option("--depths", "LIST", &o->depths, "tokens before the new ones").range(0, 1 << 20);
+  c.option("--tokens", "LIST", &o->tokens, "new tokens").range(1, 1 << 16);
+  c.option("--dtype", "TYPE", &o->dtype, "type of activations").one_of({"bf16", "f16", "f32"});
+  add_kv_dtype_option(c, o->kv_dtype);
+  add_machine_options(c, *o);
+  add_report_options(c, *o);
+  c.examples = {"moebius bench attention --depths 32768 --tokens 1",
+                "moebius bench attention --kernel arm_neon --kv-dtype f16"};
+  return c;
+}
+
 Command model_subject() {
   auto o = std::make_shared<BenchOptions>();
   Command c = subject("model", "prefill and decode of a whole model with random tokens", o,
@@ -178,8 +197,8 @@ Command sampler_subject() {
 
 Command bench_command() {
   Command c("bench", "measures the machine, kernels, layers, whole models");
-  c.subjects = {roof_subject(),  kernel_subject(),  linear_subject(),      moe_subject(),
-                model_subject(), sampler_subject(), bench_engine_subject()};
+  c.subjects = {roof_subject(),      kernel_subject(), linear_subject(),  moe_subject(),
+                attention_subject(), model_subject(),  sampler_subject(), bench_engine_subject()};
   c.examples = {"moebius bench roof", "moebius bench model DIR"};
   return c;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// `moebius bench roof|kernel|linear|moe|model|sampler`: what the machine can do, and what kernels,
-// layers, whole models and draws of tokens make of it. docs/bench.md explains the columns and keys.
+// `moebius bench roof|kernel|linear|moe|attention|model|sampler`: what the machine can do, and what
+// kernels, layers, whole models and draws of tokens make of it. docs/bench.md explains the columns and keys.
 #pragma once
 #include <cstdint>
 #include <iosfwd>
@@ -18,6 +18,7 @@ struct BenchOptions {
   std::vector<int64_t> groups;  // empty: the scheme's default
   size_t experts = 128, top_k = 8, hidden = 2048, intermediate = 768;  // moe
   size_t n = 4096, k = 2048;                                           // linear, kernel
+  size_t heads = 32, kv_heads = 4, head_dim = 128;                     // attention
   std::vector<size_t> tokens{1, 32, 512};
   std::vector<size_t> threads;                                            // empty: 1 and all cores
   std::vector<size_t> prompts{512, 2048}, batches{1, 8, 32}, depths{32};  // model
@@ -38,6 +39,7 @@ int run_bench_roof(const BenchOptions& options, std::ostream& out);
 int run_bench_kernel(const BenchOptions& options, std::ostream& out);
 int run_bench_linear(const BenchOptions& options, std::ostream& out);
 int run_bench_moe(const BenchOptions& options, std::ostream& out);
+int run_bench_attention(const BenchOptions& options, std::ostream& out);
 int run_bench_model(const BenchOptions& options, std::ostream& out);
 int run_bench_sampler(const BenchOptions& options, std::ostream& out);
 

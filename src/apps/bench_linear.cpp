@@ -21,10 +21,12 @@
 namespace moebius {
 namespace {
 
-void describe_product(BenchResult& r, const Problem& p, const Kernel& kernel,
+// `departs`: from what the scheme declares.
+void describe_product(BenchResult& r, const Problem& p, const Kernel& kernel, bool departs,
                       BenchMachine& machine) {
   r.shape = {{"n", p.N}, {"k", p.K}};
-  r.kernel = title_of(kernel), r.numerics = name_of(kernel.numerics(p));
+  r.kernel = title_of(kernel),
+  r.numerics = name_of(departs ? Numerics::kApproximate : kernel.numerics(p));
   r.operations =
       2.0 * static_cast<double>(r.tokens) * static_cast<double>(p.N) * static_cast<double>(p.K);
   r.code_bytes = static_cast<double>(code_bytes(p)),
@@ -41,13 +43,14 @@ struct Subject {
   std::string scheme;
   int64_t group = -1;
   Problem problem;
+  bool departs = false;  // from what the scheme declares
   std::vector<std::unique_ptr<LinearLayer>> layers;
 };
 
 Subject synthetic_subject(const BenchOptions& options, const SyntheticScheme& scheme,
                           const LayerOptions& lo) {
   Subject s;
-  s.scheme = scheme.name, s.group = scheme.group;
+  s.scheme = scheme.name, s.group = scheme.group, s.departs = scheme.departs;
   SyntheticMatrix matrix(scheme, options.n, options.k);
   s.problem = make_problem(matrix.view(), scheme.act, lo.x_type);
   const Kernel& kernel = kernel_for(s.problem, lo, "linear");
@@ -78,7 +81,9 @@ Subject folder_subject(const BenchOptions& options, const LayerOptions& lo) {
   s.scheme = family_of(module->plan.scheme);
   if (module->plan.scheme.weights && module->plan.scheme.weights->group_size > 0)
     s.group = module->plan.scheme.weights->group_size;
-  s.problem = problem_of(*module, lo.int8, lo.x_type);
+  s.problem = problem_of(*module, lo.act, lo.x_type);
+  s.departs = departs(module->plan.scheme, s.problem.act);
+  note_request(checkpoint, lo.act);
   s.layers.push_back(load_linear(checkpoint, {module}, lo));
   const size_t copies = copies_for(s.layers[0]->packed_bytes());
   Progress progress("loading", copies - 1, false);
@@ -100,7 +105,7 @@ BenchResult measure(const Subject& s, const BenchOptions& options, size_t tokens
       [&] { s.layers[calls++ % s.layers.size()]->forward(x.view(), y.output(), pool); }));
   r.bench = "linear", r.scheme = s.scheme, r.group = s.group, r.tokens = tokens,
   r.threads = threads;
-  describe_product(r, s.problem, s.layers[0]->kernel(), machine);
+  describe_product(r, s.problem, s.layers[0]->kernel(), s.departs, machine);
   return r;
 }
 
@@ -121,7 +126,7 @@ std::vector<SyntheticScheme> schemes_of(const BenchOptions& options) {
     for (const int64_t group : groups) {
       const std::optional<int64_t> wanted =
           options.groups.empty() ? std::nullopt : std::optional<int64_t>(group);
-      SyntheticScheme s = synthetic_scheme(name, wanted, int8_mode_of(options.run));
+      SyntheticScheme s = synthetic_scheme(name, wanted, act_request_of(options.run));
       if (list.empty() || list.back().name != s.name || list.back().group != s.group)
         list.push_back(std::move(s));
     }
@@ -186,7 +191,7 @@ void measure_kernel(const Kernel& kernel, const SyntheticScheme& scheme,
           [&] { product.multiply(packed[calls++ % packed.size()].view()); }));
       r.bench = "kernel", r.scheme = scheme.name, r.group = scheme.group, r.tokens = tokens,
       r.threads = 1, r.note = cold ? "cold" : "cached";
-      describe_product(r, problem, kernel, machine);
+      describe_product(r, problem, kernel, scheme.departs, machine);
       report.add(r);
     }
   }
@@ -201,7 +206,7 @@ int run_bench_linear(const BenchOptions& options, std::ostream& out) {
   const std::vector<size_t> threads = thread_list(options);
   LayerOptions lo;
   lo.pool = &machine.pool(*std::max_element(threads.begin(), threads.end()));
-  lo.policy = policy_of(options.run), lo.int8 = int8_mode_of(options.run),
+  lo.policy = policy_of(options.run), lo.act = act_request_of(options.run),
   lo.x_type = x_type_from(options.dtype);
   if (!options.folder.empty())
     measure_all(folder_subject(options, lo), options, machine, report);

@@ -33,7 +33,8 @@ class ModelBench {
       : options_(options), checkpoint_(checkpoint), random_(1) {
     ModelOptions mo;
     mo.pool = &pool;
-    mo.policy = policy_of(options.run), mo.int8 = int8_mode_of(options.run);
+    mo.policy = policy_of(options.run), mo.act = act_request_of(options.run);
+    note_request(checkpoint, mo.act);
     mo.type = activation_type(options.dtype, checkpoint.config().dtype);
     mo.kv_type = kv_type_from(options.kv_dtype);
     uint64_t total = 0;

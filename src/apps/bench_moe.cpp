@@ -23,14 +23,15 @@ struct Subject {
   int64_t group = -1;
   MoeSpec spec;
   std::vector<std::unique_ptr<MoeLayer>> layers;
-  ExpertPlan plan;  // of the first expert
+  ExpertPlan plan;       // of the first expert
+  bool departs = false;  // from what the scheme declares
 };
 
 LayerOptions layer_options_of(const BenchOptions& options, ThreadPool& pool) {
   LayerOptions o;
   o.pool = &pool;
   o.policy = policy_of(options.run);
-  o.int8 = int8_mode_of(options.run);
+  o.act = act_request_of(options.run);
   o.x_type = x_type_from(options.dtype);
   return o;
 }
@@ -75,7 +76,7 @@ Subject synthetic_subject(const BenchOptions& options, const SyntheticScheme& sc
     fail("--top-k is {}; expected 1 to the number of experts, {}", options.top_k, options.experts);
   const LayerOptions lo = layer_options_of(options, pool);
   Subject s;
-  s.scheme = scheme.name, s.group = scheme.group;
+  s.scheme = scheme.name, s.group = scheme.group, s.departs = scheme.departs;
   s.spec.hidden = options.hidden, s.spec.intermediate = options.intermediate,
   s.spec.experts = options.experts;
   s.spec.router.experts = options.experts, s.spec.router.top_k = options.top_k;
@@ -131,12 +132,14 @@ Subject folder_subject(const BenchOptions& options, ThreadPool& pool) {
   const auto plan = [&](const Module* m) {
     ProjectionPlan p;
     if (m == nullptr) return p;
-    p.problem = problem_of(*m, lo.int8, lo.x_type);
+    p.problem = problem_of(*m, lo.act, lo.x_type);
     p.kernel = &kernel_for(p.problem, lo, m->name);
     return p;
   };
   const auto& expert = block->experts[0];
   s.plan = {plan(expert[0]), plan(expert[1]), plan(expert[2])};
+  s.departs = departs(scheme, s.plan.up.problem.act);
+  note_request(checkpoint, lo.act);
   s.layers.push_back(load_moe(checkpoint, *block, lo, MoePart::kExperts).experts);
   return s;
 }
@@ -175,8 +178,9 @@ BenchResult measure(const Subject& s, const BenchOptions& options, size_t tokens
   const ProjectionPlan& up = s.plan.up;
   r.kernel = title_of(*up.kernel);
   if (s.plan.down.kernel != up.kernel) r.kernel += "+" + title_of(*s.plan.down.kernel);
-  r.numerics = name_of(
-      std::max(up.kernel->numerics(up.problem), s.plan.down.kernel->numerics(s.plan.down.problem)));
+  r.numerics = name_of(s.departs ? Numerics::kApproximate
+                                 : std::max(up.kernel->numerics(up.problem),
+                                            s.plan.down.kernel->numerics(s.plan.down.problem)));
   if (const ComputeLoop* loop =
           roof_loop(machine.cpu(), up.kernel->needs, roof_kind(*up.kernel, up.problem)))
     r.roof = loop->name, r.roof_gops = machine.compute(*loop, threads);
@@ -211,7 +215,7 @@ int run_bench_moe(const BenchOptions& options, std::ostream& out) {
       for (const int64_t group : groups) {
         const std::optional<int64_t> wanted =
             options.groups.empty() ? std::nullopt : std::optional<int64_t>(group);
-        const SyntheticScheme scheme = synthetic_scheme(name, wanted, int8_mode_of(options.run));
+        const SyntheticScheme scheme = synthetic_scheme(name, wanted, act_request_of(options.run));
         if (scheme.group == done || interrupt_seen()) continue;
         if (wanted && scheme.group != *wanted)
           fmt::print(stderr,

@@ -58,7 +58,8 @@ std::vector<std::pair<std::string, double>> read_cases(const std::string& path) 
     if (ms == nullptr || !ms->is_number()) continue;
     const Json* group = j.find("group");
     std::string shape;
-    for (const char* key : {"experts", "top_k", "hidden", "intermediate", "n", "k"})
+    for (const char* key : {"experts", "top_k", "hidden", "intermediate", "n", "k", "heads",
+                            "kv_heads", "head_dim", "depth"})
       if (j.find(key) != nullptr) shape += fmt::format("{}={} ", key, number(j, key));
     const int64_t g = group != nullptr && group->is_integer() ? group->as_int().value_or(-1) : -1;
     cases.emplace_back(identity(text(j, "bench"), text(j, "scheme"), g, shape, number(j, "tokens"),

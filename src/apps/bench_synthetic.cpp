@@ -86,23 +86,24 @@ std::optional<QuantArgs> declared_input(std::string_view name) {
   return std::nullopt;
 }
 
-ActSpec input_of(const Row& row, size_t group, Int8Mode mode) {
+// What the config of such a folder says.
+Scheme declared_scheme(const Row& row, size_t group) {
   Scheme scheme;
-  const std::optional<QuantArgs> input = declared_input(row.name);
-  if (!input) return {};
-  const bool is_int = row.code == CodeType::kInt4Offset || row.code == CodeType::kInt8;
+  if (row.scale == ScaleType::kNone) return scheme;
+  const bool is_int = row.code == CodeType::kInt4Offset || row.code == CodeType::kInt8 ||
+                      row.code == CodeType::kInt8Offset;
   QuantArgs w =
       arguments(is_int ? NumberKind::kInt : NumberKind::kFloat, row.bits,
                 group == 0 ? Strategy::kChannel : Strategy::kGroup, static_cast<int64_t>(group));
   w.dynamic = Dynamic::kStatic;
   if (row.name == "nvfp4") w.strategy = Strategy::kTensorGroup;
   if (row.name == "mxfp4" || row.name == "mxfp8") w.scale_dtype = "uint8";
-  scheme.weights = w, scheme.input = input;
+  scheme.weights = w, scheme.input = declared_input(row.name);
   scheme.format = is_int                ? Format::kIntQuantized
                   : row.name == "nvfp4" ? Format::kNvfp4Pack
                   : row.name == "mxfp4" ? Format::kMxfp4Pack
                                         : Format::kFloatQuantized;
-  return act_spec_of(scheme, mode);
+  return scheme;
 }
 
 constexpr uint64_t bytes8(uint64_t byte) { return byte * 0x0101010101010101ull; }
@@ -165,7 +166,7 @@ std::vector<std::string> bench_scheme_names() {
 }
 
 SyntheticScheme synthetic_scheme(std::string_view name, std::optional<int64_t> group,
-                                 Int8Mode mode) {
+                                 const ActRequest& request) {
   const Row* row = std::find_if(std::begin(kRows), std::end(kRows),
                                 [&](const Row& r) { return r.name == name; });
   if (row == std::end(kRows))
@@ -183,7 +184,8 @@ SyntheticScheme synthetic_scheme(std::string_view name, std::optional<int64_t> g
     s.block_k = wanted < 0 ? 0 : static_cast<size_t>(wanted);
   }
   s.group = s.block_k == 0 ? -1 : static_cast<int64_t>(s.block_k);
-  s.act = input_of(*row, s.block_k, mode);
+  const Scheme scheme = declared_scheme(*row, s.block_k);
+  s.act = act_spec_of(scheme, request), s.departs = departs(scheme, s.act);
   return s;
 }
 

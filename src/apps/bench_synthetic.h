@@ -13,6 +13,7 @@
 #include "base/random.h"
 #include "kernels/kernel.h"
 #include "nn/ops.h"
+#include "quant/act_request.h"
 #include "quant/quant_matrix.h"
 
 namespace moebius {
@@ -34,13 +35,14 @@ struct SyntheticScheme {
   size_t block_n = 1, block_k = 0;  // block_n 0: all rows; block_k 0: all columns
   bool global_scale = false;
   ActSpec act;
+  bool departs = false;  // from what a folder of the scheme declares: int8 rows on request
 };
 
 std::span<const std::string_view> synthetic_scheme_names();
 // group: what the user asked; schemes with groups of their own keep those, others default to 128 (4
 // bits and less) or channel. Throws Error for an unknown name (listing all).
 SyntheticScheme synthetic_scheme(std::string_view name, std::optional<int64_t> group,
-                                 Int8Mode mode);
+                                 const ActRequest& request);
 
 // One random matrix with its memory; refill makes new codes and scales in place.
 class SyntheticMatrix {

@@ -44,10 +44,11 @@ std::string choice_detail(const Explained& e, size_t width, bool colour) {
   if (e.group.count > 1) title += fmt::format("  x{}", e.group.count);
   std::string out = labelled("", printable(e.group.name), 0, width, Ink::kBold, colour) +
                     labelled("", title, 2, width);
+  if (!e.request.empty()) out += labelled("", e.request, 2, width);
   for (const Candidate& c : e.choice->candidates) {
     std::string words = c.reason;
     if (c.verdict == Verdict::kChosen)
-      words = fmt::format("{}, {:.2f}x the file's bytes{}{}", name_of(e.choice->numerics),
+      words = fmt::format("{}, {:.2f}x the file's bytes{}{}", name_of(e.numerics),
                           packed_ratio(e.packed, m.plan.code_bytes + m.plan.scale_bytes),
                           c.reason.empty() ? "" : ", ", c.reason);
     out += "  " + paint(fmt::format("{:<9}", name_of(c.verdict)), ink_of(c.verdict), colour) +
@@ -58,7 +59,7 @@ std::string choice_detail(const Explained& e, size_t width, bool colour) {
 
 // Modules of one scheme that one kernel runs.
 struct FoldedChoice {
-  std::string scheme, kernel, numerics;
+  std::string scheme, kernel, numerics, request;
   size_t rank = 0;  // place of the kernel in the list; later is slower
   uint64_t count = 0, packed = 0, file = 0;
   std::vector<std::string> names;
@@ -71,9 +72,10 @@ std::vector<FoldedChoice> folded_choices(const std::vector<const Explained*>& al
     const Module& m = *e.group.sample;
     FoldedChoice one;
     one.scheme = describe(m.plan.scheme), one.kernel = title_of(*e.choice->chosen),
-    one.numerics = name_of(e.choice->numerics);
+    one.numerics = name_of(e.numerics), one.request = e.request;
     auto it = std::find_if(folds.begin(), folds.end(), [&](const FoldedChoice& f) {
-      return f.scheme == one.scheme && f.kernel == one.kernel && f.numerics == one.numerics;
+      return f.scheme == one.scheme && f.kernel == one.kernel && f.numerics == one.numerics &&
+             f.request == one.request;
     });
     if (it == folds.end()) {
       const auto& list = e.choice->candidates;
@@ -102,7 +104,9 @@ std::string choices_text(const std::vector<const Explained*>& all, size_t width,
         {f.kernel, f.numerics, std::to_string(f.count), human_bytes(static_cast<double>(f.packed)),
          fmt::format("{:.2f}", packed_ratio(f.packed, f.file)), f.scheme},
         Ink::kGreen);
-    table.note(printable(fmt::format("{}", fmt::join(fold_names(f.names), ", ")), 4000));
+    std::string names = fmt::format("{}", fmt::join(fold_names(f.names), ", "));
+    if (!f.request.empty()) names += ": " + f.request;
+    table.note(printable(names, 4000));
   }
   return table.text() + "\nslowest first; --why has the verdict on every kernel\n";
 }
@@ -115,7 +119,8 @@ int run_explain(const ExplainOptions& options, std::ostream& out) {
   if (!options.cpu.empty()) question.cpu = parse_cpu(options.cpu);
   question.policy = policy_of(options.run);
   question.x_type = activation_type(options.dtype, checkpoint.config().dtype);
-  question.int8 = int8_mode_of(options.run);
+  question.act = act_request_of(options.run);
+  note_request(checkpoint, question.act);
   question.threads = static_cast<size_t>(options.run.threads);
   const Explanation e = explain(checkpoint, question);
   if (options.json) {

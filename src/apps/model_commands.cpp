@@ -74,7 +74,8 @@ OpenModel::OpenModel(const ModelRunOptions& options, size_t context,
   ModelOptions model_options;
   model_options.pool = &pool;
   model_options.policy = policy_of(options.run);
-  model_options.int8 = int8_mode_of(options.run);
+  model_options.act = act_request_of(options.run);
+  note_request(checkpoint, model_options.act);
   model_options.type = activation_type(options.dtype, checkpoint.config().dtype);
   model_options.kv_type = kv_type_from(options.kv_dtype);
   model_options.context = context;

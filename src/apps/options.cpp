@@ -1,10 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/options.h"
 
+#include "apps/manners.h"
 #include "base/error.h"
+#include "model/layer_plan.h"
 #include "runtime/thread_pool.h"
 
 namespace moebius {
+namespace {
+
+Int8Mode int8_mode_of(const std::string& name) {
+  if (name == "declared") return Int8Mode::kDeclared;
+  if (name == "ct") return Int8Mode::kCompressedTensors;
+  if (name == "vllm") return Int8Mode::kVllm;
+  fail("--int8-activations is '{}'; expected declared, ct or vllm", printable(name));
+}
+
+}  // namespace
 
 void add_arithmetic_options(Command& c, RunOptions& run) {
   c.option("--kernel", "NAME", &run.kernel, "run this kernel wherever it can")
@@ -12,6 +24,9 @@ void add_arithmetic_options(Command& c, RunOptions& run) {
       .from_environment("MOEBIUS_KERNEL");
   c.option("--policy", "NAME", &run.policy, "which arithmetic is acceptable")
       .one_of({"declared", "exact", "approximate"});
+  c.option("--activations", "NAME", &run.activations,
+           "int8: weights that are integers alone meet dynamic int8 rows; faster, approximate")
+      .one_of({"declared", "int8"});
   c.option("--int8-activations", "NAME", &run.int8_activations, "how dynamic int8 rows are scaled")
       .one_of({"declared", "ct", "vllm"});
 }
@@ -48,12 +63,31 @@ Policy policy_of(const RunOptions& options) {
   return policy;
 }
 
-Int8Mode int8_mode_of(const RunOptions& options) {
-  if (options.int8_activations == "declared") return Int8Mode::kDeclared;
-  if (options.int8_activations == "ct") return Int8Mode::kCompressedTensors;
-  if (options.int8_activations == "vllm") return Int8Mode::kVllm;
-  fail("--int8-activations is '{}'; expected declared, ct or vllm",
-       printable(options.int8_activations));
+ActRequest act_request_of(const RunOptions& options) {
+  ActRequest request;
+  request.mode = int8_mode_of(options.int8_activations);
+  request.int8_rows = options.activations == "int8";
+  if (!request.int8_rows && options.activations != "declared")
+    fail("--activations is '{}'; expected declared or int8", printable(options.activations));
+  check_request(policy_of(options), request);
+  return request;
+}
+
+void note_request(const Checkpoint& checkpoint, const ActRequest& request) {
+  if (!request.int8_rows) return;
+  size_t granted = 0, kept = 0;
+  for (const Module& m : checkpoint.modules()) {
+    if (m.tower || !m.supported || !is_weight_only_integer(m.plan.scheme)) continue;
+    ++(departs(m.plan.scheme, act_spec_of(m, request)) ? granted : kept);
+  }
+  if (granted + kept == 0)
+    note("--activations int8 changes nothing: no module has integer weights alone");
+  else
+    note(
+        "int8 activations on request: {} modules run with dynamic int8 rows (class approximate, "
+        "not "
+        "what the checkpoint declares), {} with integer weights stay as declared",
+        granted, kept);
 }
 
 std::optional<KvType> kv_type_from(const std::string& kv_dtype) {

@@ -7,14 +7,17 @@
 #include "apps/command.h"
 #include "kernels/oracle.h"
 #include "nn/kv_layout.h"
-#include "quant/activation.h"
+#include "quant/act_request.h"
 
 namespace moebius {
+
+class Checkpoint;
 
 struct RunOptions {
   int threads = 0;                            // 0: all cores
   std::string kernel;                         // "": the oracle's choice
   std::string policy = "declared";            // declared | exact | approximate
+  std::string activations = "declared";       // declared | int8
   std::string int8_activations = "declared";  // declared | ct | vllm
 };
 
@@ -26,7 +29,10 @@ void add_json_flag(Command& command, bool& json);
 
 size_t thread_count(const RunOptions& options);
 Policy policy_of(const RunOptions& options);  // throws Error
-Int8Mode int8_mode_of(const RunOptions& options);
+// What --activations and --int8-activations ask for; throws Error where --policy forbids it.
+ActRequest act_request_of(const RunOptions& options);
+// Says on stderr what a request for int8 rows comes to in a folder; nothing if there is none.
+void note_request(const Checkpoint& checkpoint, const ActRequest& request);
 std::optional<KvType> kv_type_from(const std::string& kv_dtype);  // none: auto
 
 }  // namespace moebius

@@ -116,7 +116,7 @@ struct RunPlan {
 
 void run_module(const RunPlan& plan, const Module& m, const QuantMatrix& w, Finding& f) {
   const XType type = plan.options.x_type;
-  const ActSpec act = act_spec_of(m, plan.options.int8);
+  const ActSpec act = act_spec_of(m, plan.options.act);
   const Problem problem = make_problem(w, act, type);
   const Kernel& kernel = kernel_for(problem, plan.options, m.name);
   f.kernel = title_of(kernel), f.numerics = kernel.numerics(problem);
@@ -193,7 +193,8 @@ int run_verify(const VerifyOptions& options, std::ostream& out) {
   RunPlan plan{checkpoint, {}, nullptr};
   plan.options.pool = &pool;
   plan.options.policy = policy_of(options.run);
-  plan.options.int8 = int8_mode_of(options.run);
+  plan.options.act = act_request_of(options.run);
+  note_request(checkpoint, plan.options.act);
   plan.options.x_type = activation_type(options.dtype, checkpoint.config().dtype);
   const ModuleChoice modules = choose_modules(checkpoint, options);
   Rows32 given;

@@ -123,6 +123,22 @@ Policy request_for(const Problem& problem, const Policy& policy) {
   return p;
 }
 
+const char* portable_reason(const Problem& problem) {
+  const std::string_view codec = problem.bits > 4 ? "int8" : "int4";
+  for (const Arch arch : {Arch::kAarch64, Arch::kX86_64}) {
+    const char* reason = "no kernel of its own";
+    bool runs = false;
+    for (const Kernel* k : kernel_list()) {
+      if (k->arch != arch || k->on_request != nullptr) continue;
+      const char* why = k->supports(problem);
+      runs = runs || why == nullptr;
+      if (why != nullptr && codec == k->codec) reason = why;
+    }
+    if (!runs) return reason;
+  }
+  return nullptr;
+}
+
 std::vector<std::string> kernel_names() {
   std::vector<std::string> names;
   for (const Kernel* kernel : kernel_list())

@@ -56,6 +56,10 @@ Choice choose_kernel(const Problem& problem, const Cpu& cpu, const Policy& polic
 // oracle's choice.
 Policy request_for(const Problem& problem, const Policy& policy);
 
+// Why no kernel of its own runs the problem on some architecture, so that it would fall to a portable
+// one there; null: every architecture has one.
+const char* portable_reason(const Problem& problem);
+
 // Lower case, '-' as '_'; "auto" and "cpu" become empty. Throws Error listing the names if no
 // kernel is called so.
 std::string normalize_kernel_name(std::string_view name);

@@ -24,7 +24,7 @@ namespace moebius {
 struct ModelOptions {
   ThreadPool* pool = nullptr;
   Policy policy;
-  Int8Mode int8 = Int8Mode::kDeclared;
+  ActRequest act;
   XType type = XType::kBf16;  // of activations between layers
   // Of keys and values; none: as the checkpoint declares (kv_cache_scheme), else as the activations.
   std::optional<KvType> kv_type;

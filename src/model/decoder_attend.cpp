@@ -195,15 +195,7 @@ void DecoderModel::run_attention(const Layer& layer, std::span<const Work> work)
   for (size_t i = 0; i < work.size(); ++i) rows.push_back(attention_rows(layer, work[i], i));
   Attention attention(*layer.attention, rows);
   stats_->kv_bytes += attention.bytes_read();
-  WorkCounter next, next_merge;
-  options_.pool->run([&](ThreadPool::Member& me) {
-    for (size_t i = next.take(); i < attention.tasks(); i = next.take())
-      attention.run(i, b.scratch[me.index()]);
-    if (attention.merges() == 0) return;
-    me.barrier();
-    for (size_t i = next_merge.take(); i < attention.merges(); i = next_merge.take())
-      attention.merge(i);
-  });
+  moebius::run_attention(attention, *options_.pool, b.scratch);
 }
 
 // Keys and values of the first `tokens` tokens of a block, as kv_b declares, out of latents.

@@ -307,7 +307,7 @@ std::unique_ptr<DecoderModel> DecoderModel::load(const Checkpoint& checkpoint,
   model->hidden_ = static_cast<size_t>(config.hidden),
   model->vocab_ = static_cast<size_t>(config.vocab);
   LayerOptions& lo = model->layer_options_;
-  lo.pool = options.pool, lo.policy = options.policy, lo.int8 = options.int8,
+  lo.pool = options.pool, lo.policy = options.policy, lo.act = options.act,
   lo.x_type = options.type, lo.progress = options.progress;
   const auto& modules = checkpoint.modules();
   const auto embedding = std::find_if(modules.begin(), modules.end(), [](const Module& m) {

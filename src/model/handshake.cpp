@@ -358,7 +358,7 @@ std::vector<FileMark> mark_folder(const Checkpoint& checkpoint, FolderCheck chec
 }
 
 std::vector<KernelMark> mark_kernels(const Checkpoint& checkpoint, const Policy& policy,
-                                     Int8Mode int8, XType type, KvType kv) {
+                                     const ActRequest& act, XType type, KvType kv) {
   std::vector<KernelMark> marks;
   const auto mark = [&](const std::string& name, const Problem& problem) {
     const Choice choice = choose_kernel(problem, host_cpu(), request_for(problem, policy));
@@ -370,7 +370,7 @@ std::vector<KernelMark> mark_kernels(const Checkpoint& checkpoint, const Policy&
     if (!m.supported || m.tower || m.kind == ModuleKind::kNorm || m.kind == ModuleKind::kOther)
       continue;
     if (m.kind == ModuleKind::kEmbedding && &m != checkpoint.output_module()) continue;
-    mark(group.name, problem_of(m, int8, type));
+    mark(group.name, problem_of(m, act, type));
   }
   constexpr size_t kHead = 128;
   const KvLayout attention(1, kHead, kHead, {.type = kv}, type,

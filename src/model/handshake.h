@@ -13,6 +13,7 @@
 #include "checkpoint/checkpoint.h"
 #include "kernels/oracle.h"
 #include "nn/kv_layout.h"
+#include "quant/act_request.h"
 
 namespace moebius {
 
@@ -71,6 +72,6 @@ FolderCheck folder_check_from(const std::string& name);  // headers, sample, dee
 Handshake handshake_of_process(const std::string& version, const std::string& commit);
 std::vector<FileMark> mark_folder(const Checkpoint& checkpoint, FolderCheck check);
 std::vector<KernelMark> mark_kernels(const Checkpoint& checkpoint, const Policy& policy,
-                                     Int8Mode int8, XType type, KvType kv);
+                                     const ActRequest& act, XType type, KvType kv);
 
 }  // namespace moebius

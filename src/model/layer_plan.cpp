@@ -20,6 +20,17 @@ QuantMatrix with_zero_points(QuantMatrix facts, const MatrixPlan& plan) {
   return facts;
 }
 
+Problem whole_problem(const Module& module, const ActSpec& act, XType x_type) {
+  return make_problem(with_zero_points(begin_view(module.plan), module.plan), act, x_type,
+                      {module.plan.act_order, false});
+}
+
+// Why a request for this input is not granted; null: it is. Asked of the whole module: ranks that
+// hold parts of it must agree.
+const char* refusal_of(const Module& module, const ActSpec& act) {
+  return portable_reason(whole_problem(module, act, XType::kF32));
+}
+
 void check_cut(const ModulePlan& p) {
   if (p.cut == Cut::kInputs && p.module->plan.has_output_scale)
     fail(
@@ -64,17 +75,36 @@ XType activation_type(const std::string& option, const std::string& config_dtype
   fail("activation type '{}' is not known; expected auto, bf16, f16 or f32", printable(name));
 }
 
-ActSpec act_spec_of(const Module& module, Int8Mode mode) {
+ActSpec act_spec_of(const Module& module, const ActRequest& request) {
   const Scheme& scheme = module.plan.scheme;
   const bool is_static = scheme.input && scheme.input->dynamic == Dynamic::kStatic;
   if (is_static && !module.plan.has_input_scale)
     return ActSpec{};  // uncalibrated: the input is used as it is
-  return act_spec_of(scheme, mode);
+  const ActSpec act = act_spec_of(scheme, request);
+  return departs(scheme, act) && refusal_of(module, act) != nullptr ? ActSpec{} : act;
 }
 
-Problem problem_of(const Module& module, Int8Mode mode, XType x_type) {
-  return make_problem(with_zero_points(begin_view(module.plan), module.plan),
-                      act_spec_of(module, mode), x_type, {module.plan.act_order, false});
+std::string request_answer(const Module& module, const ActRequest& request) {
+  const ActSpec act = act_spec_of(module.plan.scheme, request);
+  if (!departs(module.plan.scheme, act)) return "";
+  if (const char* reason = refusal_of(module, act))
+    return fmt::format("activations stay as declared: {}", reason);
+  return "int8 rows on request, not what the checkpoint declares";
+}
+
+Numerics numerics_of(const Module& module, const Problem& problem, const Kernel& kernel) {
+  return departs(module.plan.scheme, problem.act) ? Numerics::kApproximate
+                                                  : kernel.numerics(problem);
+}
+
+void check_request(const Policy& policy, const ActRequest& request) {
+  if (request.int8_rows && policy.accept == Accept::kExact)
+    fail_at({"argument", "", "", "", "activations"},
+            "int8 activations on request are approximate, and the policy asks for exact");
+}
+
+Problem problem_of(const Module& module, const ActRequest& request, XType x_type) {
+  return whole_problem(module, act_spec_of(module, request), x_type);
 }
 
 const Kernel& kernel_for(const Problem& problem, const LayerOptions& options,
@@ -120,7 +150,7 @@ ModulePlan plan_module(const Module& module, Cut cut, const LayerOptions& option
   check_cut(p);
   ProjectionPlan& projection = p.projection;
   projection.problem = make_problem(with_zero_points(facts, module.plan),
-                                    act_spec_of(module, options.int8), options.x_type);
+                                    act_spec_of(module, options.act), options.x_type);
   if (p.cut == Cut::kInputs && !rank.own_maxima && needs_shared_amax(projection.problem.act)) {
     projection.shared_amax = projection.problem.act;
     projection.problem = row_parallel_problem(projection.problem);

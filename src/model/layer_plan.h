@@ -13,6 +13,7 @@
 #include "checkpoint/parallel.h"
 #include "kernels/oracle.h"
 #include "nn/moe.h"
+#include "quant/act_request.h"
 
 namespace moebius {
 
@@ -30,7 +31,7 @@ struct LayerOptions {
   ThreadPool* pool = nullptr;
   Cpu cpu = host_cpu();
   Policy policy;
-  Int8Mode int8 = Int8Mode::kDeclared;
+  ActRequest act;
   XType x_type = XType::kBf16;
   Rank rank;
   // A larger linear matrix is read and packed in blocks of rows of about this size: an lm_head can
@@ -42,10 +43,19 @@ struct LayerOptions {
 // Type of activations of a folder ("auto": what its config declares).
 XType activation_type(const std::string& option, const std::string& config_dtype);
 
-// How the input of a module is quantized (nothing when its static scale is uncalibrated).
-ActSpec act_spec_of(const Module& module, Int8Mode mode);
+// How the input of a module is quantized (nothing when its static scale is uncalibrated). A request
+// for int8 rows is granted where every architecture has fast kernels for the integer problem it
+// makes, so that a folder means the same on all of them; else the input stays as declared.
+ActSpec act_spec_of(const Module& module, const ActRequest& request);
+// What became of a request for int8 rows: "" if there was none or it does not concern the module,
+// else that it is granted, or why the module stays as declared.
+std::string request_answer(const Module& module, const ActRequest& request);
+// The class of the module's product: of the kernel, or approximate where a request was granted.
+Numerics numerics_of(const Module& module, const Problem& problem, const Kernel& kernel);
+// Throws Error where the policy forbids what is requested.
+void check_request(const Policy& policy, const ActRequest& request);
 // What a kernel would be asked, from the headers alone.
-Problem problem_of(const Module& module, Int8Mode mode, XType x_type);
+Problem problem_of(const Module& module, const ActRequest& request, XType x_type);
 // The kernel for a problem; throws Error naming the module.
 const Kernel& kernel_for(const Problem& problem, const LayerOptions& options,
                          std::string_view module);

@@ -310,6 +310,18 @@ void Attention::finish(const Task& task, float* out, const float* total) const {
   }
 }
 
+void run_attention(Attention& attention, ThreadPool& pool, std::span<AttentionScratch> scratch) {
+  WorkCounter next, next_merge;
+  pool.run([&](ThreadPool::Member& me) {
+    for (size_t i = next.take(); i < attention.tasks(); i = next.take())
+      attention.run(i, scratch[me.index()]);
+    if (attention.merges() == 0) return;
+    me.barrier();
+    for (size_t i = next_merge.take(); i < attention.merges(); i = next_merge.take())
+      attention.merge(i);
+  });
+}
+
 uint64_t Attention::bytes_read() const {
   const uint64_t head_bytes = plan_.kv.block_bytes() / plan_.spec.kv_heads;
   uint64_t bytes = 0;

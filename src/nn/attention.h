@@ -115,4 +115,7 @@ class Attention {
   mutable std::vector<float> partials_;
 };
 
+// All tasks, then all merges, on the pool's threads; scratch [threads].
+void run_attention(Attention& attention, ThreadPool& pool, std::span<AttentionScratch> scratch);
+
 }  // namespace moebius

@@ -23,7 +23,8 @@ Json explained_json(const Explained& e) {
   j.set("shape", std::move(shape));
   j.set("count", e.group.count);
   j.set("chosen", title_of(*e.choice->chosen));
-  j.set("numerics", name_of(e.choice->numerics));
+  j.set("numerics", name_of(e.numerics));
+  if (!e.request.empty()) j.set("activations", e.request);
   j.set("packed_bytes", e.packed);
   j.set("file_bytes", m.plan.code_bytes + m.plan.scale_bytes);
   Json candidates = Json::array();
@@ -47,6 +48,7 @@ Json machine_json(const Machine& m) {
 }  // namespace
 
 Explanation explain(const Checkpoint& checkpoint, const ExplainQuestion& q) {
+  check_request(q.policy, q.act);
   Explanation out;
   out.cpu = q.cpu ? *q.cpu : host_cpu();
   if (!q.cpu) out.machine.emplace(q.threads);
@@ -58,10 +60,13 @@ Explanation explain(const Checkpoint& checkpoint, const ExplainQuestion& q) {
   for (ModuleGroup& group : groups) {
     const Module& m = *group.sample;
     if (!has_product(checkpoint, m)) continue;
-    Explained e{std::move(group), {}, 0};
+    Explained e;
+    e.group = std::move(group);
     if (m.supported) {
-      const Problem problem = problem_of(m, q.int8, q.x_type);
+      const Problem problem = problem_of(m, q.act, q.x_type);
       e.choice = choose_kernel(problem, out.cpu, request_for(problem, q.policy));
+      e.numerics = numerics_of(m, problem, *e.choice->chosen);
+      e.request = request_answer(m, q.act);
       e.packed = e.choice->chosen->packed_bytes(problem);
     }
     out.modules.push_back(std::move(e));

@@ -15,14 +15,16 @@ namespace moebius {
 struct ExplainQuestion {
   std::optional<Cpu> cpu;  // none: this machine
   Policy policy;
-  Int8Mode int8 = Int8Mode::kDeclared;
+  ActRequest act;
   XType x_type = XType::kBf16;
   size_t threads = 0;  // 0: as many as help
 };
 
 struct Explained {
   ModuleGroup group;
-  std::optional<Choice> choice;  // none: the module cannot run; its reason says why
+  std::optional<Choice> choice;          // none: the module cannot run; its reason says why
+  Numerics numerics = Numerics::kExact;  // of the choice; approximate where a request departs
+  std::string request;                   // what became of requested int8 rows; "": does not concern
   uint64_t packed = 0;
 };
 

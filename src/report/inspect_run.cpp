@@ -27,7 +27,7 @@ uint64_t packed_weights(const Checkpoint& c, XType type) {
   for (const Module& m : c.modules()) {
     if (!m.supported || m.tower) continue;
     if (has_product(c, m)) {
-      const Problem problem = problem_of(m, options.int8, type);
+      const Problem problem = problem_of(m, options.act, type);
       bytes += round_up(kernel_for(problem, options, m.name).packed_bytes(problem), 64);
     }
     if (m.kind == ModuleKind::kEmbedding && (&m != output || !can_cut_rows(m.plan)))

@@ -126,6 +126,12 @@ TEST_F(Front, ForgottenAndWrongValues) {
   EXPECT_NE(wrong_usage({"run", "-n", "3x"}).find("'3x'"), std::string::npos);
   EXPECT_NE(wrong_usage({"run", "--policy", "fast"}).find("expected one of declared, exact"),
             std::string::npos);
+  for (const char* command : {"run", "serve", "logits", "perplexity", "explain", "apply", "verify"})
+    EXPECT_EQ(wrong_usage({command, "--activations", "int4"}),
+              "--activations is 'int4'; expected one of declared, int8");
+  for (const char* what : {"linear", "moe", "model"})
+    EXPECT_EQ(wrong_usage({"bench", what, "--activations", "fp8"}),
+              "--activations is 'fp8'; expected one of declared, int8");
   EXPECT_NE(wrong_usage({"bench", "moe", "--tokens", "1,,2"}).find("--tokens"), std::string::npos);
   EXPECT_EQ(wrong_usage({"run", "--json=yes"}), "--json takes no value");
   EXPECT_NE(wrong_usage({"run", "-q", "-v"}).find("exclude each other"), std::string::npos);
@@ -134,7 +140,8 @@ TEST_F(Front, ForgottenAndWrongValues) {
   EXPECT_NE(wrong_usage({"logits", ".", "--out", "x"}).find("one of --tokens"), std::string::npos);
   EXPECT_NE(wrong_usage({"run", "-p", "a", "-f", "b"}).find("exclude each other"),
             std::string::npos);
-  EXPECT_NE(wrong_usage({"bench"}).find("roof, kernel, linear, moe, model"), std::string::npos);
+  EXPECT_NE(wrong_usage({"bench"}).find("roof, kernel, linear, moe, attention, model"),
+            std::string::npos);
 }
 
 // Any words whatever are parsed, or answered with a sentence.

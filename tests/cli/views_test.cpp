@@ -80,6 +80,7 @@ TEST(Views, BenchFitsEightyColumns) {
         std::string("bench kernel --n 128 --k 128 --tokens 1 --seconds 0 --scheme w4a8,fp8"),
         std::string("bench kernel --pack --n 128 --k 128 --seconds 0"),
         std::string("bench roof --threads 1"),
+        "bench attention --heads 4 --kv-heads 2 --head-dim 32 --depths 130" + small,
         std::string("bench sampler --vocab 1000 --batches 2 --seconds 0"),
         std::string("bench model --prompts 4 --batches 1,2 --seconds 0 --threads 1,2 --plot")}) {
     const CommandResult r = run_tool(command, "COLUMNS=80");

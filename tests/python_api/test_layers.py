@@ -36,7 +36,8 @@ class OfAFolder(unittest.TestCase):
         with self.assertRaises(Error) as caught:
             Folder(BUNDLED).linear("nothing")
         self.assertEqual((caught.exception.kind, caught.exception.module), ("argument", "nothing"))
-        for bad in ({"kernel": "warp_drive"}, {"dtype": "f64"}, {"int8": "x"}, {"threads": -1}):
+        for bad in ({"kernel": "warp_drive"}, {"dtype": "f64"}, {"int8": "x"}, {"activations": "int4"},
+                    {"activations": "int8", "arithmetic": "exact"}, {"threads": -1}):
             with self.assertRaises(Error, msg=str(bad)):
                 Folder(BUNDLED).linear(Q, **bad)
         with self.assertRaises(Error):

@@ -64,7 +64,7 @@ TEST(Bench, EverySchemeRunsWithAllKeys) {
 TEST(Bench, OutputsOfRandomWeightsAreOrdinaryNumbers) {
   for (const std::string_view name : synthetic_scheme_names()) {
     SCOPED_TRACE(name);
-    const SyntheticScheme scheme = synthetic_scheme(name, 64, Int8Mode::kDeclared);
+    const SyntheticScheme scheme = synthetic_scheme(name, 64, {});
     SyntheticMatrix matrix(scheme, 48, 512);
     BenchRandom random(7);
     matrix.refill(random);
@@ -173,7 +173,7 @@ TEST(Bench, LinearKernelModelAndRoof) {
 
 TEST(Bench, Fp8WeightsHoldEveryFiniteCode) {
   for (const char* name : {"fp8", "fp8_block", "fp8_static", "mxfp8"}) {
-    SyntheticMatrix matrix(synthetic_scheme(name, std::nullopt, Int8Mode::kDeclared), 64, 1024);
+    SyntheticMatrix matrix(synthetic_scheme(name, std::nullopt, {}), 64, 1024);
     BenchRandom random(1);
     matrix.refill(random);
     const std::set<uint8_t> codes(matrix.view().codes, matrix.view().codes + 64 * 1024);

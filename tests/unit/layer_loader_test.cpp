@@ -73,7 +73,7 @@ std::vector<float> columns_of_rank(const std::vector<float>& x, size_t T, size_t
 
 // A granule of the input that two ranks share would need an exchange of its own.
 bool ranks_share_granules(const Module& m, size_t tp) {
-  const ActSpec act = act_spec_of(m, Int8Mode::kDeclared);
+  const ActSpec act = act_spec_of(m, ActRequest{});
   return act.code != ActCode::kAsIs && act.granule == ActGranule::kGroup &&
          m.plan.K / tp % act.group != 0;
 }
@@ -328,7 +328,7 @@ TEST(LayerLoader, FourBitWeightsWithStaticInputsRun) {
 
   LoadBuffer buffer;
   const QuantMatrix w = reader_for(m->plan.scheme.format).load(m->plan, checkpoint.store(), buffer);
-  const ActSpec act = act_spec_of(*m, Int8Mode::kDeclared);
+  const ActSpec act = act_spec_of(*m, ActRequest{});
   EXPECT_EQ(act.granule, ActGranule::kStatic);
   const auto rows =
       quantize_rows(x.data(), m->plan.K, T, m->plan.K, act, m->plan.input, XType::kF32);

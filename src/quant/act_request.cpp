@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "quant/act_request.h"
+
+#include "quant/reference.h"
+
+namespace moebius {
+
+bool is_weight_only_integer(const Scheme& scheme) {
+  return scheme.weights && scheme.weights->kind == NumberKind::kInt && !scheme.input &&
+         !scheme.output;
+}
+
+ActSpec act_spec_of(const Scheme& scheme, const ActRequest& request) {
+  if (!request.int8_rows || !is_weight_only_integer(scheme))
+    return act_spec_of(scheme, request.mode);
+  Scheme asked = scheme;
+  asked.input.emplace();
+  asked.input->strategy = Strategy::kToken, asked.input->dynamic = Dynamic::kDynamic;
+  return act_spec_of(asked, request.mode);
+}
+
+}  // namespace moebius
