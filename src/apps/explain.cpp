@@ -48,8 +48,11 @@ std::string choice_detail(const Explained& e, size_t width, bool colour) {
   for (const Candidate& c : e.choice->candidates) {
     std::string words = c.reason;
     if (c.verdict == Verdict::kChosen)
-      words = fmt::format("{}, {:.2f}x the file's bytes{}{}", name_of(e.numerics),
+      words = fmt::format("{}, {:.2f}x the file's bytes{}{}{}", name_of(e.numerics),
                           packed_ratio(e.packed, m.plan.code_bytes + m.plan.scale_bytes),
+                          e.share ? fmt::format(", {:.0f} % of memory speed at one row ({})",
+                                                e.share->percent, e.share->from)
+                                  : "",
                           c.reason.empty() ? "" : ", ", c.reason);
     out += "  " + paint(fmt::format("{:<9}", name_of(c.verdict)), ink_of(c.verdict), colour) +
            labelled(title_of(*c.kernel), words, 22, width - 11);
@@ -62,6 +65,8 @@ struct FoldedChoice {
   std::string scheme, kernel, numerics, request;
   size_t rank = 0;  // place of the kernel in the list; later is slower
   uint64_t count = 0, packed = 0, file = 0;
+  double share = 0;  // of the speed of memory, weighed by bytes
+  std::string_view measured;
   std::vector<std::string> names;
 };
 
@@ -86,6 +91,10 @@ std::vector<FoldedChoice> folded_choices(const std::vector<const Explained*>& al
       it = folds.insert(folds.end(), std::move(one));
     }
     it->count += e.group.count, it->packed += e.packed * e.group.count;
+    if (e.share) {
+      it->share += e.share->percent * static_cast<double>(e.packed * e.group.count);
+      it->measured = e.share->from;
+    }
     it->file += (m.plan.code_bytes + m.plan.scale_bytes) * e.group.count;
     if (std::find(it->names.begin(), it->names.end(), e.group.name) == it->names.end())
       it->names.push_back(e.group.name);
@@ -97,18 +106,32 @@ std::vector<FoldedChoice> folded_choices(const std::vector<const Explained*>& al
 }
 
 std::string choices_text(const std::vector<const Explained*>& all, size_t width, bool colour) {
-  Table table("llrrrw", width, colour);
-  table.add({"kernel", "numerics", "modules", "packed", "x file", "scheme"}, Ink::kBold);
-  for (const FoldedChoice& f : folded_choices(all)) {
+  Table table("llrrrrw", width, colour);
+  table.add({"kernel", "numerics", "modules", "packed", "x file", "mem", "scheme"}, Ink::kBold);
+  const std::vector<FoldedChoice> folds = folded_choices(all);
+  for (const FoldedChoice& f : folds) {
     table.add(
         {f.kernel, f.numerics, std::to_string(f.count), human_bytes(static_cast<double>(f.packed)),
-         fmt::format("{:.2f}", packed_ratio(f.packed, f.file)), f.scheme},
+         fmt::format("{:.2f}", packed_ratio(f.packed, f.file)),
+         f.measured.empty() ? "" : fmt::format("{:.0f}%", f.share / static_cast<double>(f.packed)),
+         f.scheme},
         Ink::kGreen);
     std::string names = fmt::format("{}", fmt::join(fold_names(f.names), ", "));
     if (!f.request.empty()) names += ": " + f.request;
     table.note(printable(names, 4000));
   }
-  return table.text() + "\nslowest first; --why has the verdict on every kernel\n";
+  std::string where;
+  for (const FoldedChoice& f : folds)
+    if (!f.measured.empty()) where = f.measured;
+  std::string notes;
+  if (!where.empty())
+    notes =
+        labelled("",
+                 fmt::format("mem: share of the speed of reading memory to expect at one row, as "
+                             "measured on {} (bench/speed_table.py)",
+                             where),
+                 0, width);
+  return table.text() + "\n" + notes + "slowest first; --why has the verdict on every kernel\n";
 }
 
 }  // namespace

@@ -18,7 +18,7 @@ namespace moebius {
 namespace {
 
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
-constexpr size_t kTaskRows = 256;  // scores and sums of a task stay in the second-level cache
+constexpr size_t kTaskRows = 128;  // scores, sums and panels of a task stay near
 constexpr size_t kManyTasks = 128;
 constexpr size_t kWhole = SIZE_MAX;
 

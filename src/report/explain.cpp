@@ -27,6 +27,8 @@ Json explained_json(const Explained& e) {
   if (!e.request.empty()) j.set("activations", e.request);
   j.set("packed_bytes", e.packed);
   j.set("file_bytes", m.plan.code_bytes + m.plan.scale_bytes);
+  j.set("expected_percent_gbs", e.share ? Json(e.share->percent) : Json());
+  j.set("expected_from", e.share ? Json(e.share->from) : Json());
   Json candidates = Json::array();
   for (const Candidate& c : e.choice->candidates)
     candidates.push(Json::object(
@@ -67,6 +69,7 @@ Explanation explain(const Checkpoint& checkpoint, const ExplainQuestion& q) {
       e.choice = choose_kernel(problem, out.cpu, request_for(problem, q.policy));
       e.numerics = numerics_of(m, problem, *e.choice->chosen);
       e.request = request_answer(m, q.act);
+      e.share = expected_share(*e.choice->chosen, problem);
       e.packed = e.choice->chosen->packed_bytes(problem);
     }
     out.modules.push_back(std::move(e));

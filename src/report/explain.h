@@ -7,6 +7,7 @@
 
 #include "base/json.h"
 #include "checkpoint/summary.h"
+#include "kernels/measured.h"
 #include "model/layer_plan.h"
 #include "runtime/runtime.h"
 
@@ -26,6 +27,7 @@ struct Explained {
   Numerics numerics = Numerics::kExact;  // of the choice; approximate where a request departs
   std::string request;                   // what became of requested int8 rows; "": does not concern
   uint64_t packed = 0;
+  std::optional<ExpectedShare> share;  // of the speed of memory, at one row; none: not measured
 };
 
 // What this process may use of the machine, and how many threads that makes.

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/measured.h"
+
+#include <cmath>
+
+#include "kernels/oracle.h"
+
+namespace moebius {
+namespace {
+
+using enum CodeType;
+constexpr std::string_view kV1 = "Neoverse-V1";
+
+constexpr MeasuredShare kMeasured[] = {
+    // Written by bench/speed_table.py --write.
+    {"arm_i8mm/int4", kInt4Offset, 0, 82, kV1},
+    {"arm_i8mm/int4", kInt4Offset, 128, 78, kV1},
+    {"arm_i8mm/int4", kInt4Offset, 32, 67, kV1},
+    {"arm_i8mm/int8", kInt8, 0, 90, kV1},
+    {"arm_bf16/int4", kInt4Offset, 0, 24, kV1},
+    {"arm_bf16/int4", kInt4Offset, 128, 23, kV1},
+    {"arm_bf16/int4", kInt4Offset, 32, 23, kV1},
+    {"arm_bf16/int8", kInt8, 0, 21, kV1},
+    {"arm_bf16/int8", kInt8, 128, 21, kV1},
+    {"arm_bf16/int8", kInt8, 32, 20, kV1},
+    {"arm_bf16/fp8", kFp8, 0, 26, kV1},
+    {"arm_bf16/fp8", kFp8, 128, 26, kV1},
+    {"arm_i8mm/fp4", kFp4, 16, 36, kV1},
+    {"arm_i8mm/fp4", kFp4, 32, 41, kV1},
+    {"arm_bf16/fp4", kFp4, 16, 20, kV1},
+    {"arm_bf16/fp4", kFp4, 32, 21, kV1},
+    {"arm_bf16/fp8", kFp8, 32, 25, kV1},
+    {"arm_bf16/bf16", kBf16, 0, 94, kV1},
+    {"arm_neon/f32", kF16, 0, 20, kV1},
+    {"arm_neon/f32", kF32, 0, 36, kV1},
+    {"arm_dotprod/int4", kInt4Offset, 0, 82, kV1},
+    {"arm_dotprod/int4", kInt4Offset, 128, 77, kV1},
+    {"arm_dotprod/int4", kInt4Offset, 32, 67, kV1},
+    {"arm_dotprod/int8", kInt8, 0, 90, kV1},
+    {"arm_limbs_dotprod/int4", kInt4Offset, 0, 38, kV1},
+    {"arm_limbs_dotprod/int4", kInt4Offset, 128, 39, kV1},
+    {"arm_limbs_dotprod/int4", kInt4Offset, 32, 35, kV1},
+    {"arm_limbs_dotprod/int8", kInt8, 0, 59, kV1},
+    {"arm_limbs_dotprod/int8", kInt8, 128, 60, kV1},
+    {"arm_limbs_dotprod/int8", kInt8, 32, 58, kV1},
+    {"arm_neon/f32", kFp8, 0, 7, kV1},
+    {"arm_neon/f32", kFp8, 128, 6, kV1},
+    {"arm_dotprod/fp4", kFp4, 16, 36, kV1},
+    {"arm_dotprod/fp4", kFp4, 32, 41, kV1},
+    {"arm_limbs_dotprod/fp4", kFp4, 16, 27, kV1},
+    {"arm_limbs_dotprod/fp4", kFp4, 32, 28, kV1},
+    {"arm_neon/f32", kFp8, 32, 6, kV1},
+    {"arm_neon/f32", kBf16, 0, 17, kV1},
+    // end
+};
+
+CodeType measured_code(const Problem& p) {
+  if (p.code == kInt8 || p.code == kInt8Offset || p.code == kInt4Offset)
+    return p.bits > 4 ? kInt8 : kInt4Offset;
+  return p.code;
+}
+
+}  // namespace
+
+std::span<const MeasuredShare> measured_shares() { return kMeasured; }
+
+// The nearest group, as a ratio; one scale per output is a group of K.
+std::optional<ExpectedShare> expected_share(const Kernel& kernel, const Problem& p) {
+  const std::string title = title_of(kernel);
+  const CodeType code = measured_code(p);
+  const auto length = [&](size_t group) {
+    return std::log2(static_cast<double>(group == 0 || group > p.K ? p.K : group));
+  };
+  const MeasuredShare* best = nullptr;
+  const size_t group = p.scale_type == ScaleType::kNone ? 0 : p.block_k;
+  for (const MeasuredShare& m : kMeasured) {
+    if (m.kernel != title || m.code != code) continue;
+    const auto distance = [&](const MeasuredShare& other) {
+      return std::fabs(length(other.group) - length(group));
+    };
+    if (best == nullptr || distance(m) < distance(*best)) best = &m;
+  }
+  if (best == nullptr) return std::nullopt;
+  return ExpectedShare{best->percent, best->from};
+}
+
+}  // namespace moebius
