@@ -51,6 +51,20 @@ constexpr MeasuredShare kMeasured[] = {
     {"arm_limbs_dotprod/fp4", kFp4, 32, 28, kV1},
     {"arm_neon/f32", kFp8, 32, 6, kV1},
     {"arm_neon/f32", kBf16, 0, 17, kV1},
+    {"arm_neon/int4", kInt4Offset, 0, 28, kV1},
+    {"arm_neon/int4", kInt4Offset, 128, 28, kV1},
+    {"arm_neon/int4", kInt4Offset, 32, 27, kV1},
+    {"arm_neon/int8", kInt8, 0, 51, kV1},
+    {"arm_neon/f32", kInt4Offset, 0, 1, kV1},
+    {"arm_neon/f32", kInt4Offset, 128, 2, kV1},
+    {"arm_neon/f32", kInt4Offset, 32, 4, kV1},
+    {"arm_neon/f32", kInt8, 0, 12, kV1},
+    {"arm_neon/f32", kInt8, 128, 12, kV1},
+    {"arm_neon/f32", kInt8, 32, 11, kV1},
+    {"arm_neon/fp4", kFp4, 16, 20, kV1},
+    {"arm_neon/fp4", kFp4, 32, 21, kV1},
+    {"arm_neon/f32", kFp4, 16, 4, kV1},
+    {"arm_neon/f32", kFp4, 32, 4, kV1},
     // end
 };
 

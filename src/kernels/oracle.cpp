@@ -124,7 +124,10 @@ Policy request_for(const Problem& problem, const Policy& policy) {
 }
 
 const char* portable_reason(const Problem& problem) {
-  const std::string_view codec = problem.bits > 4 ? "int8" : "int4";
+  // The words of a kernel that runs such weights and rows in their plainest form say what is wrong.
+  Problem plain = problem;
+  plain.groups = 1, plain.block_k = plain.K;
+  plain.zero_points = plain.act_order = plain.ragged = false;
   for (const Arch arch : {Arch::kAarch64, Arch::kX86_64}) {
     const char* reason = "no kernel of its own";
     bool runs = false;
@@ -132,7 +135,7 @@ const char* portable_reason(const Problem& problem) {
       if (k->arch != arch || k->on_request != nullptr) continue;
       const char* why = k->supports(problem);
       runs = runs || why == nullptr;
-      if (why != nullptr && codec == k->codec) reason = why;
+      if (why != nullptr && k->supports(plain) == nullptr) reason = why;
     }
     if (!runs) return reason;
   }
