@@ -241,6 +241,20 @@ class Plugin(unittest.TestCase):
         entry = (GOLDEN.parent.parent / "pyproject.toml").read_text(encoding="utf-8")
         self.assertIn('[project.entry-points."vllm.general_plugins"]\nmoebius = "moebius.vllm:register"', entry)
 
+    @unittest.skipIf(torch is None or module("vllm") is None, "vLLM is not installed")
+    def test_the_user_may_ask_for_vllms_own(self):
+        from moebius.vllm.config import MoebiusConfig
+
+        ask = MoebiusConfig.override_quantization_method
+        self.assertEqual(ask({"quant_method": "compressed-tensors"}, None), "moebius")
+        self.assertEqual(ask({"quant_method": "compressed-tensors"}, "moebius"), "moebius")
+        self.assertIsNone(ask({"quant_method": "compressed-tensors"}, "compressed-tensors"))
+        self.assertIsNone(ask({"quant_method": "fp8"}, None))
+        config = json.loads((GOLDEN / "qwen3moe-w4a16-actorder-group/config.json").read_text())["quantization_config"]
+        kept = MoebiusConfig.from_config(config)  # vLLM refuses such an order of columns
+        self.assertEqual(kept.target_scheme_map["Linear"]["moebius"]["weights"]["actorder"], "group")
+        self.assertIsNone(kept.target_scheme_map["Linear"]["weights"].actorder)
+
     @unittest.skipIf(torch is None, "torch is not installed")
     def test_cpus_of_a_bound_team(self):
         import os
