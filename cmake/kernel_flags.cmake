@@ -12,6 +12,7 @@ set(MOEBIUS_KERNEL_FLAGS
   "aarch64|^arm_limbs_i8mm.*|-march=armv8.2-a+dotprod+i8mm"
   "aarch64|^arm_i8mm.*|-march=armv8.2-a+dotprod+i8mm"
   "aarch64|^arm_bf16.*|-march=armv8.2-a+bf16"
+  "aarch64|^arm_fhm.*|-march=armv8.2-a+fp16+fp16fml"
   "aarch64|^arm_sve.*|-march=armv8.2-a+dotprod+i8mm"
   "aarch64|^arm_neon.*|"
   "x86_64|^x86_avxvnni.*|-mavx2 -mfma -mf16c -mavxvnni"

@@ -11,9 +11,12 @@
   X(kArmI8mmKernels)             \
   X(kArmBf16Kernels)             \
   X(kArmLimbsI8mmKernels)        \
+  X(kArmFhmKernels)              \
+  X(kArmDotprodLanesKernels)     \
   X(kArmDotprodKernels)          \
   X(kArmNeonInt8Kernels)         \
   X(kArmLimbsDotprodKernels)     \
+  X(kArmNeonFloatKernels)        \
   X(kArmNeonF32Kernels)          \
   X(kX86AmxInt8Kernels)          \
   X(kX86AmxFloatKernels)         \

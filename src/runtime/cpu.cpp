@@ -5,6 +5,7 @@
 // machine.
 #include "runtime/cpu.h"
 
+#include <atomic>
 #include <cstdlib>
 #include <fstream>
 
@@ -42,6 +43,7 @@ constexpr Feature kFeatures[] = {
     {"i8mm", "", Arch::kAarch64, kI8mm, kNeon | kDotprod},
     {"bf16", "arm_bf16", Arch::kAarch64, kArmBf16, kNeon},
     {"fp16", "asimdhp", Arch::kAarch64, kFp16, kNeon},
+    {"fhm", "asimdfhm", Arch::kAarch64, kFhm, kNeon | kFp16},
     {"sve", "", Arch::kAarch64, kSve, kNeon | kFp16},
     {"sve2", "", Arch::kAarch64, kSve2, kNeon | kFp16 | kSve},
     {"sve_i8mm", "svei8mm", Arch::kAarch64, kSveI8mm, kNeon | kDotprod | kI8mm | kFp16 | kSve},
@@ -91,6 +93,7 @@ uint32_t detect_features() {
   const auto has = [](unsigned long word, int bit) { return ((word >> bit) & 1ul) != 0; };
   if (has(hwcap, 20)) found |= kDotprod;
   if (has(hwcap, 9) && has(hwcap, 10)) found |= kFp16;
+  if (has(hwcap, 23) && (found & kFp16) != 0) found |= kFhm;
   if (has(hwcap, 22)) found |= kSve;
   if (has(hwcap2, 1)) found |= kSve2;
   if (has(hwcap2, 13)) found |= kI8mm;
@@ -171,16 +174,16 @@ std::string cpuinfo_field(std::string_view key) {
 struct ArmPart {
   unsigned implementer, part;
   const char* name;
-  size_t l1d_kib, l2_kib;
+  size_t l1d_kib, l2_kib, streams = 2;  // see memory_streams
 };
 constexpr ArmPart kArmParts[] = {
-    {0x41, 0xd03, "Cortex-A53", 32, 128},   {0x41, 0xd05, "Cortex-A55", 32, 64},
-    {0x41, 0xd08, "Cortex-A72", 32, 256},   {0x41, 0xd0b, "Cortex-A76", 64, 256},
-    {0x41, 0xd0c, "Neoverse-N1", 64, 1024}, {0x41, 0xd40, "Neoverse-V1", 64, 1024},
-    {0x41, 0xd49, "Neoverse-N2", 64, 1024}, {0x41, 0xd4f, "Neoverse-V2", 64, 1024},
-    {0x41, 0xd84, "Neoverse-V3", 64, 2048}, {0x41, 0xd8e, "Neoverse-N3", 64, 1024},
-    {0x48, 0xd01, "Kunpeng-920", 64, 512},  {0x4e, 0x004, "NVIDIA Carmel", 64, 1024},
-    {0xc0, 0xac3, "Ampere-1", 64, 2048},    {0xc0, 0xac4, "Ampere-1A", 64, 2048},
+    {0x41, 0xd03, "Cortex-A53", 32, 128},      {0x41, 0xd05, "Cortex-A55", 32, 64},
+    {0x41, 0xd08, "Cortex-A72", 32, 256},      {0x41, 0xd0b, "Cortex-A76", 64, 256, 1},
+    {0x41, 0xd0c, "Neoverse-N1", 64, 1024, 1}, {0x41, 0xd40, "Neoverse-V1", 64, 1024},
+    {0x41, 0xd49, "Neoverse-N2", 64, 1024},    {0x41, 0xd4f, "Neoverse-V2", 64, 1024},
+    {0x41, 0xd84, "Neoverse-V3", 64, 2048},    {0x41, 0xd8e, "Neoverse-N3", 64, 1024},
+    {0x48, 0xd01, "Kunpeng-920", 64, 512},     {0x4e, 0x004, "NVIDIA Carmel", 64, 1024},
+    {0xc0, 0xac3, "Ampere-1", 64, 2048},       {0xc0, 0xac4, "Ampere-1A", 64, 2048},
 };
 
 const ArmPart* arm_part(std::string_view implementer, std::string_view part) {
@@ -212,6 +215,22 @@ Caches arm_core_caches(std::string_view implementer, std::string_view part) {
   const ArmPart* p = arm_part(implementer, part);
   return p == nullptr ? Caches{0, 0, 0, 0} : Caches{p->l1d_kib << 10, p->l2_kib << 10, 0, 0};
 }
+
+size_t arm_core_streams(std::string_view implementer, std::string_view part) {
+  const ArmPart* p = arm_part(implementer, part);
+  return p == nullptr ? 2 : p->streams;
+}
+
+namespace {
+std::atomic<size_t>& cached_streams() {
+  static std::atomic<size_t> count =
+      arm_core_streams(cpuinfo_field("CPU implementer"), cpuinfo_field("CPU part"));
+  return count;
+}
+}  // namespace
+
+size_t memory_streams() { return cached_streams().load(std::memory_order_relaxed); }
+void set_memory_streams(size_t count) { cached_streams() = count; }
 
 Cpu parse_cpu(std::string_view list) {
   Cpu cpu;

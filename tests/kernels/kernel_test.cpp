@@ -285,6 +285,32 @@ TEST_P(EveryKernel, GivesARowTheSameBytesAmongAnyNumberOfRows) {
   EXPECT_GT(claimed, 0u);
 }
 
+// How many places of memory a thread reads at is a fact of the machine: it changes no byte.
+TEST_P(EveryKernel, GivesTheSameBytesHoweverManyStreamsItReads) {
+  const size_t of_machine = memory_streams();
+  std::string damage;
+  for (const SchemeCase& s : scheme_cases()) {
+    Rng rng(test_seed() ^ hash_of(s.name));
+    const size_t N = 5 * k.n_step + 1, K = std::max<size_t>(s.block_k, 32) * 2;
+    const MatrixCase matrix = make_matrix(s, N, K, rng);
+    if (k.supports(make_problem(matrix.w, s.act, s.x_type)) != nullptr) continue;
+    const Packed packed(k, s, matrix, rng);
+    const GuardedBytes x = make_rows(s, 4, K, K, false, rng);
+    for (const auto& ids : {std::vector<int32_t>{0}, {0, 1}, {0, 1, 2, 3}}) {
+      std::vector<float> first;
+      for (const size_t streams : {1, 2, 4}) {
+        set_memory_streams(streams);
+        const std::vector<float> y = run(packed, x.as<float>(), K, 4, ids, 0, damage);
+        if (first.empty()) first = y;
+        for (size_t i = 0; i < y.size(); ++i)
+          EXPECT_TRUE(same_bytes(y[i], first[i])) << describe(k, s, {N, K, ids.size()});
+      }
+    }
+    set_memory_streams(of_machine);
+    ASSERT_EQ(damage, "") << describe(k, s, {N, K, 4}) << ": written outside";
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(List, EveryKernel, testing::Range<size_t>(0, kernel_list().size()),
                          [](const testing::TestParamInfo<size_t>& entry) {
                            const Kernel& k = *kernel_list()[entry.param];

@@ -69,6 +69,13 @@ TEST(Cpu, SaysWhatIsMissing) {
       describe(detect_cpu()));
 }
 
+TEST(Cpu, KnowsHowManyStreamsACoreReadsBest) {
+  EXPECT_EQ(arm_core_streams("0x41", "0xd0c"), 1u);  // Neoverse-N1
+  EXPECT_EQ(arm_core_streams("0x41", "0xd40"), 2u);  // Neoverse-V1
+  EXPECT_EQ(arm_core_streams("0x99", "0x1"), 2u);
+  EXPECT_GE(memory_streams(), 1u);
+}
+
 TEST(ThreadPool, ReadsCpuQuota) {
   EXPECT_DOUBLE_EQ(parse_cpu_max("150000 100000"), 1.5);
   EXPECT_DOUBLE_EQ(parse_cpu_max("max 100000"), 0);

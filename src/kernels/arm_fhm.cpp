@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// f16 weights on CPUs that multiply f16 to f32 (FMLAL): what arm_neon does, without converting
+// weights where few rows are f16 themselves. The same bytes: a product of two f16 is exact, and
+// added with one rounding. Layouts: arm_float.h.
+#include "kernels/arm_float.h"
+#include "kernels/arm_float_gemm.h"
+#include "kernels/arm_float_pack.h"
+
+namespace moebius {
+namespace {
+
+using namespace float_family;
+
+#ifdef __aarch64__
+namespace float_family {
+struct F16Products : F16 {};
+template <int R>
+struct Inputs<F16Products, R> {
+  float16x4_t x[padded(R)];
+  explicit Inputs(const float* p) : Inputs(p, std::make_integer_sequence<int, padded(R)>{}) {}
+  template <int... i>
+  Inputs(const float* p, std::integer_sequence<int, i...>)
+      : x{vcvt_f16_f32(vld1q_f32(p + 4 * i))...} {}
+  template <int input, int j, int V>
+  [[gnu::always_inline]] inline void meet(const F16Products&, const uint8_t* w,
+                                          float32x4_t (&acc)[R][V]) const {
+    rows<input, 2 * j>(load<input * kNr * 2 + 16 * j>(w), acc,
+                       std::make_integer_sequence<int, R>{});
+  }
+  template <int input, int i, int V, int... r>
+  [[gnu::always_inline]] inline void rows(uint8x16_t w, float32x4_t (&acc)[R][V],
+                                          std::integer_sequence<int, r...>) const {
+    (row<(input * padded(R) + r) / 4, (input * padded(R) + r) % 4>(w, acc[r][i], acc[r][i + 1]),
+     ...);
+  }
+  template <int at, int lane>
+  [[gnu::always_inline]] inline void row(uint8x16_t w, float32x4_t& low, float32x4_t& high) const {
+    asm volatile("fmlal %0.4s, %1.4h, %2.h[%3]" : "+w"(low) : "w"(w), "x"(x[at]), "i"(lane));
+    asm volatile("fmlal2 %0.4s, %1.4h, %2.h[%3]" : "+w"(high) : "w"(w), "x"(x[at]), "i"(lane));
+  }
+};
+}  // namespace float_family
+#define MOEBIUS_BODY(f) f
+void gemm_f16(const GemmArgs& args) { gemm<F16, F16Products>(args); }
+#else
+#define MOEBIUS_BODY(f) nullptr
+#endif
+
+const char* supports_f16(const Problem& p) { return supports(p, CodeType::kF16); }
+
+constexpr Kernel kKernels[] = {{"arm_fhm", "f16", Arch::kAarch64, kNeon | kFp16 | kFhm, kNr,
+                                supports_f16, numerics, packed_bytes, MOEBIUS_BODY(pack),
+                                prepared_row_bytes, MOEBIUS_BODY(prepare_rows_canonical),
+                                panel_bytes, MOEBIUS_BODY(make_panel), scratch_bytes,
+                                MOEBIUS_BODY(gemm_f16), nullptr, 0, kTile, code_at}};
+
+}  // namespace
+
+extern const KernelTable kArmFhmKernels;
+const KernelTable kArmFhmKernels = {kKernels, sizeof kKernels / sizeof kKernels[0]};
+
+}  // namespace moebius
