@@ -292,8 +292,14 @@ class PanelPacker : Panel<Shape> {
 
 inline void pack(const PackArgs& a) {
   const Shape s = shape_of(*a.problem);
-  for (size_t n = a.n0; n < a.n1; n += kNr)
-    PanelPacker(a, s, n, a.packed + (a.row0 + n) / kNr * s.stride()).pack();
+  for (size_t n = a.n0; n < a.n1; n += kNr) {
+    uint8_t* out = a.packed + (a.row0 + n) / kNr * s.stride();
+    if (PermutedRows::takes(a, n)) {
+      PanelPacker(PermutedRows(a, n).args(), s, 0, out).pack();
+    } else {
+      PanelPacker(a, s, n, out).pack();
+    }
+  }
 }
 
 }  // namespace bf16_family

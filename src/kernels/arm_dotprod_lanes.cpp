@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/numeric.h"
+#include "kernels/arm_packing.h"
 #endif
 
 namespace moebius {
@@ -295,6 +296,14 @@ struct Packer {
     put_nibbles(first, out);
     put_nibbles(second, out + 64);
   }
+  // 16 inputs of 8 whole rows, a byte each.
+  void small_integers(size_t n, size_t k, uint8_t* out) const {
+    uint8x16_t rows[8];
+    const uint8_t* from = w.codes + n * w.row_bytes + k;
+    MOEBIUS_UNROLL for (int i = 0; i < 8; ++i, from += w.row_bytes) rows[i] =
+        vaddq_u8(vld1q_u8(from), vdupq_n_u8(8));
+    put_nibbles(rows, out);
+  }
   void stored_bytes(size_t n, size_t k, uint8_t* out) const {
     uint8x16_t rows[8];
     const uint8_t* from = w.codes + n * w.row_bytes + k;
@@ -321,12 +330,14 @@ struct Packer {
     const bool straight = n + kNr <= w.N && a.columns == nullptr;
     const bool nibbles = straight && w.code == CodeType::kInt4Offset && !s.bytes;
     const bool bytes = straight && w.code != CodeType::kInt4Offset && s.bytes;
+    const bool small = straight && w.code == CodeType::kInt8 && !s.bytes;
     uint8_t* const begin = out;
     for (size_t g = 0; g < s.groups; ++g) {
       size_t k = g * s.group_k;
       const size_t end = k + s.group_k, last = end < w.K ? end : w.K;
       for (; nibbles && k % 2 == 0 && k + 32 <= last; k += 32, out += 128)
         stored_nibbles(n, k, out);
+      for (; small && k + kKr <= last; k += kKr, out += 64) small_integers(n, k, out);
       for (; bytes && k + kKr <= last; k += kKr, out += 128) stored_bytes(n, k, out);
       for (; k < end; k += kKr, out += s.bytes ? 128 : 64) any(n, k, out);
       scales(n, g, out);
@@ -337,8 +348,15 @@ struct Packer {
 };
 void pack(const PackArgs& a) {
   const Packer packer(a);
-  for (size_t n = a.n0; n < a.n1; n += kNr)
-    packer.panel(n, a.packed + (a.row0 + n) / kNr * packer.s.stride());
+  for (size_t n = a.n0; n < a.n1; n += kNr) {
+    uint8_t* out = a.packed + (a.row0 + n) / kNr * packer.s.stride();
+    if (arm_packing::PermutedRows::takes(a, n)) {
+      const arm_packing::PermutedRows rows(a, n);
+      Packer(rows.args()).panel(0, out);
+    } else {
+      packer.panel(n, out);
+    }
+  }
 }
 
 // ---------------------------------------------------------------------------------------------- panels

@@ -283,8 +283,14 @@ void pack_int8_family([[maybe_unused]] const PackArgs& args) {
 #ifdef __aarch64__
   using namespace int8_family;
   const Shape s = shape_of(*args.problem);
-  for (size_t n = args.n0; n < args.n1; n += kNr)
-    PanelPacker(args, s, n, args.packed + (args.row0 + n) / kNr * s.stride()).pack();
+  for (size_t n = args.n0; n < args.n1; n += kNr) {
+    uint8_t* out = args.packed + (args.row0 + n) / kNr * s.stride();
+    if (arm_packing::PermutedRows::takes(args, n)) {
+      PanelPacker(arm_packing::PermutedRows(args, n).args(), s, 0, out).pack();
+    } else {
+      PanelPacker(args, s, n, out).pack();
+    }
+  }
 #endif
 }
 
