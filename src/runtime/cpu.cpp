@@ -198,7 +198,10 @@ const ArmPart* arm_part(std::string_view implementer, std::string_view part) {
 }  // namespace
 
 Cpu detect_cpu() {
-  static const Cpu found{kHostArch, detect_features(), usable_topology().caches};
+  static const Cpu found = [] {
+    memory_streams();  // reads a file, which must not happen while a kernel multiplies
+    return Cpu{kHostArch, detect_features(), usable_topology().caches};
+  }();
   return found;
 }
 
