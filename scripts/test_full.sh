@@ -8,6 +8,9 @@ stage dev -LE once
 stage tsan -LE once
 stage clang -LE once
 
+# Every golden folder on 2, 3 and 4 ranks in every form gives the bytes of one process.
+one "every folder on ranks" env MOEBIUS_FULL=1 "$root/build/release/moebius_tests" --gtest_filter='Ranks.EveryFolder*' --gtest_brief=1
+
 # libFuzzer: every target builds and survives a short run that starts from its corpus.
 fuzz_one() {
   local target=$1 name=${1#fuzz_} work

@@ -173,6 +173,7 @@ Command model_subject() {
   c.find("--threads")->by_default("all cores");
   add_dtype_option(c, o->dtype);
   add_kv_dtype_option(c, o->kv_dtype);
+  add_rank_options(c, o->ranks);
   c.examples = {"moebius bench model", "moebius bench model DIR --prompts 512 --batches 1,8",
                 "moebius bench model DIR --batches 1 --depths 32,32768"};
   return c;

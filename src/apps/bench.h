@@ -27,7 +27,8 @@ struct BenchOptions {
   bool pack = false;     // kernel: packing instead of products
   double seconds = 1.5;  // aimed at per case
   std::string dtype = "bf16", kv_dtype = "auto";
-  RunOptions run;  // kernel, policy, int8 activations
+  RunOptions run;     // kernel, policy, int8 activations
+  RankOptions ranks;  // model
   bool json = false, plot = false;
   std::string svg, compare;
 };

@@ -17,9 +17,9 @@
 #include "apps/folder.h"
 #include "apps/interrupt.h"
 #include "apps/layout.h"
+#include "apps/model_commands.h"
 #include "base/error.h"
 #include "checkpoint/summary.h"
-#include "model/decoder.h"
 
 namespace moebius {
 namespace {
@@ -32,7 +32,9 @@ class ModelBench {
   ModelBench(const BenchOptions& options, const Checkpoint& checkpoint, ThreadPool& pool)
       : options_(options), checkpoint_(checkpoint), random_(1) {
     ModelOptions mo;
-    mo.pool = &pool;
+    const RankSplit split = split_of(options.ranks, checkpoint);
+    if (split.ranks() > 1) runtime_ = runtime_of(split, pool.size());
+    mo.pool = runtime_ != nullptr ? &runtime_->pool() : &pool;
     mo.policy = policy_of(options.run), mo.act = act_request_of(options.run);
     note_request(checkpoint, mo.act);
     mo.type = activation_type(options.dtype, checkpoint.config().dtype);
@@ -42,7 +44,7 @@ class ModelBench {
     Progress progress("loading", total, true);
     mo.progress = [&](uint64_t bytes) { progress.advance(bytes); };
     const double start = now_seconds();
-    model_ = DecoderModel::load(checkpoint, mo);
+    model_ = load_model(checkpoint, mo, split, followers_);
     load_seconds = now_seconds() - start;
     load_peak = static_cast<double>(peak_resident_bytes());
   }
@@ -119,6 +121,8 @@ class ModelBench {
   const BenchOptions& options_;
   const Checkpoint& checkpoint_;
   BenchRandom random_;
+  std::shared_ptr<Runtime> runtime_;  // of rank 0, where there are several
+  std::unique_ptr<RankThreads> followers_;
   std::unique_ptr<DecoderModel> model_;
   std::vector<float> logits_;
 };
@@ -178,13 +182,20 @@ std::string decode_test(size_t batch, size_t depth) {
 std::string profile_text(const std::vector<ModelRow>& rows) {
   Table table("lrrrrrrrr", output_width());
   std::vector<std::string> head{"ms per step", "threads"};
-  for (size_t i = 0; i < static_cast<size_t>(Phase::kCount); ++i)
-    head.emplace_back(name_of(static_cast<Phase>(i)));
+  // One process exchanges nothing, and its rows have no column for it.
+  size_t phases = static_cast<size_t>(Phase::kExchange);
+  for (const ModelRow& r : rows)
+    if (const Json* ms = r.profile.find(std::string(name_of(Phase::kExchange)));
+        ms != nullptr && ms->is_number() && ms->as_double() > 0)
+      phases = static_cast<size_t>(Phase::kCount);
+  for (size_t i = 0; i < phases; ++i) head.emplace_back(name_of(static_cast<Phase>(i)));
+  const size_t head_size = head.size();
   table.add(std::move(head));
   for (const ModelRow& r : rows) {
     std::vector<std::string> cells{r.test, std::to_string(r.threads)};
     for (const auto& [phase, ms] : r.profile.members())
-      cells.push_back(fmt::format("{:.3g}", ms.is_number() ? ms.as_double() : 0.0));
+      if (cells.size() < head_size)
+        cells.push_back(fmt::format("{:.3g}", ms.is_number() ? ms.as_double() : 0.0));
     table.add(std::move(cells));
   }
   return "\n" + table.text();

@@ -15,7 +15,9 @@
 #include "apps/folder.h"
 #include "apps/layout.h"
 #include "base/error.h"
+#include "model/rank_plan.h"
 #include "report/explain.h"
+#include "runtime/memory.h"
 
 namespace moebius {
 namespace {
@@ -134,10 +136,76 @@ std::string choices_text(const std::vector<const Explained*>& all, size_t width,
   return table.text() + "\n" + notes + "slowest first; --why has the verdict on every kernel\n";
 }
 
+RankQuestion rank_question(const ExplainOptions& o) {
+  RankQuestion q;
+  q.ranks = static_cast<size_t>(o.ranks);
+  q.batch = o.batch, q.prompt = o.prompt;
+  q.link = parse_link(o.link);
+  if (!o.node.empty()) {
+    q.node = parse_node(o.node);
+  } else {
+    q.node = {static_cast<double>(default_thread_count()), available_memory_bytes()};
+  }
+  return q;
+}
+
+Json forecast_json(const RankForecast& f) {
+  Json j = Json::object({{"pp", static_cast<uint64_t>(f.split.pp)},
+                         {"tp", static_cast<uint64_t>(f.split.tp)},
+                         {"ep", static_cast<uint64_t>(f.split.ep)},
+                         {"fits", f.fits()},
+                         {"bytes", f.bytes},
+                         {"missing", f.missing}});
+  j.set("step_ms", f.step * 1e3), j.set("exchange_ms", f.exchange * 1e3);
+  j.set("prompt_ms", f.prompt * 1e3), j.set("reason", f.reason);
+  return j;
+}
+
+// --ranks: how a model could be shared out.
+void explain_ranks(const Checkpoint& checkpoint, const ExplainOptions& o, std::ostream& out) {
+  const RankQuestion q = rank_question(o);
+  const std::vector<RankForecast> all = plan_ranks(checkpoint, q);
+  if (o.json) {
+    Json splits = Json::array();
+    for (const RankForecast& f : all) splits.push(forecast_json(f));
+    Json j = Json::object({{"ranks", static_cast<uint64_t>(q.ranks)}});
+    j.set("splits", std::move(splits));
+    out << j.dump(1) << '\n';
+    return;
+  }
+  const size_t width = output_width();
+  out << labelled(
+             "for",
+             fmt::format("{} nodes of {:.3g} cores and {}, {:.3g} Gbit/s and {:.3g} us "
+                         "between them",
+                         q.ranks, q.node.cores, human_bytes(static_cast<double>(q.node.memory)),
+                         q.link.rate * 8e-9, q.link.latency * 1e6),
+             4, width)
+      << '\n';
+  Table table("lrrrw", width, o.colour);
+  table.add({"split", "largest rank", fmt::format("step b{}", q.batch),
+             fmt::format("prompt {}", q.prompt), ""},
+            Ink::kBold);
+  for (const RankForecast& f : all) {
+    const auto ms = [&](double s) {
+      return f.refusal.empty() ? fmt::format("{:.3g} ms", s * 1e3) : "";
+    };
+    table.add(
+        {describe(f.split), f.refusal.empty() ? human_bytes(static_cast<double>(f.bytes)) : "",
+         ms(f.step), ms(f.prompt), f.reason},
+        f.fits() ? Ink::kGreen : Ink::kDim);
+  }
+  out << table.text() << "\nbest first; times are computed (docs/distributed.md)\n";
+}
+
 }  // namespace
 
 int run_explain(const ExplainOptions& options, std::ostream& out) {
   const Checkpoint checkpoint = open_checkpoint(options.folder);
+  if (options.ranks > 0) {
+    explain_ranks(checkpoint, options, out);
+    return 0;
+  }
   ExplainQuestion question;
   if (!options.cpu.empty()) question.cpu = parse_cpu(options.cpu);
   question.policy = policy_of(options.run);
@@ -179,8 +247,19 @@ Command explain_command() {
   add_dtype_option(c, o->dtype);
   c.flag("--why", o->why, "every module with the verdict on every kernel");
   add_json_flag(c, o->json);
+  c.section("Ranks");
+  c.option("--ranks", "N", &o->ranks, "instead: how so many ranks could share the model")
+      .range(1, 1024)
+      .by_default("none");
+  c.option("--link", "RATE,TIME", &o->link, "bits a second and latency between ranks");
+  c.option("--node", "CxM", &o->node, "cores and memory of a rank, as 64x256G")
+      .by_default("this machine's");
+  c.option("--batch", "N", &o->batch, "sequences of a step").range(1, 65536);
+  c.option("--prompt", "N", &o->prompt, "tokens of a prompt").range(1, 1 << 20);
   add_run_options(c, o->run);
-  c.examples = {"moebius explain DIR", "moebius explain DIR --cpu neon,dotprod --json"};
+  c.examples = {"moebius explain DIR",
+                "moebius explain DIR --ranks 4 --link 10G,30us --node 64x256G",
+                "moebius explain DIR --cpu neon,dotprod --json"};
   c.action = [o](const Command&) {
     o->colour = colour_wanted(STDOUT_FILENO);
     return run_explain(*o, std::cout);

@@ -16,6 +16,9 @@ struct ExplainOptions {
   bool why = false;            // every group, with the verdict on every kernel
   bool json = false, colour = false;
   RunOptions run;
+  int ranks = 0;                        // how so many could share the model; 0: kernels
+  std::string link = "10G,30us", node;  // node empty: this machine
+  size_t batch = 1, prompt = 512;
 };
 int run_explain(const ExplainOptions& options, std::ostream& out);
 

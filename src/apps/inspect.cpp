@@ -35,6 +35,7 @@ Command inspect_command() {
   c.option("--ctx,-c", "N", &o->context, "memory of a sequence of so many tokens")
       .range(1, 1 << 30)
       .by_default("usual lengths");
+  c.option("--pp", "N", &o->pp, "sizes per stage of layers").range(1, 65536);
   c.option("--tp", "N", &o->tp, "sizes per tensor-parallel rank").range(1, 65536);
   c.option("--ep", "N", &o->ep, "sizes per expert-parallel rank").range(1, 65536);
   add_json_flag(c, o->json);

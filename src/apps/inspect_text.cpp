@@ -37,6 +37,7 @@ class Writer {
   std::string run() {
     header();
     if (!f_.ranks.empty()) ranks();
+    if (!f_.parts.empty()) parts();
     modules();
     if (f_.question.tensors) tensors();
     unused();
@@ -122,6 +123,16 @@ class Writer {
     for (const RankSize& r : f_.ranks)
       table.add({std::to_string(r.ep_rank), std::to_string(r.tp_rank), std::to_string(r.experts),
                  bytes_text(r.bytes), count_text(r.params), bytes_text(r.kv_per_1k_tokens)});
+    out_ += table.text();
+  }
+
+  void parts() {
+    out_ += '\n';
+    Table table("rrrrr", width_);
+    table.add({"rank", "stage", "member", "layers", "weights"});
+    for (const RankPart& p : f_.parts)
+      table.add({std::to_string(p.rank), std::to_string(p.stage), std::to_string(p.member),
+                 fmt::format("{}-{}", p.layers.begin, p.layers.end - 1), bytes_text(p.bytes)});
     out_ += table.text();
   }
 

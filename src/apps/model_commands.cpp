@@ -16,9 +16,12 @@
 #include "apps/terminal.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/human.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/summary.h"
+#include "model/rank_plan.h"
 #include "model/scoring.h"
+#include "runtime/memory.h"
 #include "text/tokenizer.h"
 
 namespace moebius {
@@ -44,6 +47,50 @@ std::vector<int32_t> parse_file(const std::string& path, const std::string& type
 
 }  // namespace
 
+RankSplit split_of(const RankOptions& o, const Checkpoint& checkpoint) {
+  const auto size = [](int n) { return static_cast<size_t>(n); };
+  const RankSplit split{size(o.pp), size(o.tp), size(o.ep)};
+  check_split(split);
+  if (o.ranks <= 0 || split.ranks() == size(o.ranks)) return split;
+  if (split.ranks() != 1)
+    fail("--ranks {}, but {} are {} ranks", o.ranks, describe(split), split.ranks());
+  RankQuestion question;
+  question.ranks = size(o.ranks);
+  question.node.cores = std::max(1.0, static_cast<double>(default_thread_count()) / o.ranks);
+  question.node.memory = available_memory_bytes() / question.ranks;
+  question.link = {2e-6, 10e9};  // through memory
+  const RankForecast best = plan_ranks(checkpoint, question).front();
+  if (!best.fits()) fail("--ranks {}: {}", o.ranks, best.reason);
+  note("{} ranks: {}", o.ranks, describe(best.split));
+  return best.split;
+}
+
+// Ranks that are threads of this process share its cores.
+std::shared_ptr<Runtime> runtime_of(const RankSplit& split, size_t threads) {
+  if (split.ranks() == 1) return Runtime::shared(threads);
+  return rank_runtime(0, split.ranks(), std::max<size_t>(1, threads / split.ranks()));
+}
+
+std::unique_ptr<DecoderModel> load_model(const Checkpoint& checkpoint, ModelOptions options,
+                                         const RankSplit& split,
+                                         std::unique_ptr<RankThreads>& followers) {
+  if (split.ranks() == 1) {
+    uint64_t bytes = 0;
+    for (const Module& m : checkpoint.modules()) bytes += m.tower ? 0 : m.bytes;
+    if (const uint64_t free = available_memory_bytes(); free != 0 && bytes > free)
+      fail(
+          "{}: its weights are {}, and {} of memory are free; ranks on several machines can share "
+          "them",
+          checkpoint.folder(), human_bytes(static_cast<double>(bytes)),
+          human_bytes(static_cast<double>(free)));
+    return DecoderModel::load(checkpoint, options);
+  }
+  const RankSays say = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  followers = start_followers(checkpoint, options, split, options.pool->size(), say);
+  options.ranks = &followers->leader();
+  return load_rank(checkpoint, options, say);
+}
+
 std::vector<int32_t> parse_token_lists(std::span<const std::string> lists) {
   std::vector<int32_t> out;
   for (const std::string& list : lists) {
@@ -67,7 +114,8 @@ std::vector<int32_t> parse_token_lists(std::span<const std::string> lists) {
 OpenModel::OpenModel(const ModelRunOptions& options, size_t context,
                      const std::function<void(double share)>& loaded)
     : checkpoint(open_checkpoint(options.folder)),
-      runtime(Runtime::shared(thread_count(options.run))) {
+      split(split_of(options.ranks, checkpoint)),
+      runtime(runtime_of(split, thread_count(options.run))) {
   const auto start = std::chrono::steady_clock::now();
   for (const std::string& w : checkpoint.warnings())
     fmt::print(stderr, "moebius: warning: {}\n", w);
@@ -89,7 +137,7 @@ OpenModel::OpenModel(const ModelRunOptions& options, size_t context,
     const auto sum = static_cast<double>(done += n);
     if (loaded) loaded(std::min(1.0, sum / static_cast<double>(std::max<uint64_t>(1, bytes))));
   };
-  model = DecoderModel::load(checkpoint, model_options);
+  model = load_model(checkpoint, model_options, split, followers);
   load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
@@ -126,6 +174,7 @@ void add_model_options(Command& c, ModelRunOptions& o) {
   add_run_options(c, o.run);
   add_dtype_option(c, o.dtype);
   add_kv_dtype_option(c, o.kv_dtype);
+  add_rank_options(c, o.ranks);
 }
 
 void add_tokens_file(Command& c, TokenSource& tokens) {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "apps/options.h"
-#include "model/decoder.h"
+#include "model/ranked_model.h"
 #include "runtime/runtime.h"
 
 namespace moebius {
@@ -17,9 +17,18 @@ struct ModelRunOptions {
   std::string folder;
   std::string dtype = "auto", kv_dtype = "auto";
   RunOptions run;
+  RankOptions ranks;
 };
 
 void add_model_options(Command& command, ModelRunOptions& options);
+// Where only a number of ranks is given, the planner's choice. Throws Error.
+RankSplit split_of(const RankOptions& ranks, const Checkpoint& checkpoint);
+// Threads for rank 0 of ranks that share this process's `threads`.
+std::shared_ptr<Runtime> runtime_of(const RankSplit& split, size_t threads);
+// A model on the ranks that were asked for; `followers` outlive it.
+std::unique_ptr<DecoderModel> load_model(const Checkpoint& checkpoint, ModelOptions options,
+                                         const RankSplit& split,
+                                         std::unique_ptr<RankThreads>& followers);
 
 // A checkpoint with its model and threads; `context`: longest sequence that will be run (0: what
 // the config allows).
@@ -28,8 +37,10 @@ struct OpenModel {
   OpenModel(const ModelRunOptions& options, size_t context,
             const std::function<void(double share)>& loaded = {});
   Checkpoint checkpoint;
+  RankSplit split;
   std::shared_ptr<Runtime> runtime;
   ThreadPool& pool = runtime->pool();
+  std::unique_ptr<RankThreads> followers;  // outlive the model
   std::unique_ptr<DecoderModel> model;
   double load_seconds = 0;
 };

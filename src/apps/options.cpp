@@ -50,6 +50,16 @@ void add_kv_dtype_option(Command& c, std::string& kv_dtype) {
       .one_of({"auto", "bf16", "f16", "f32", "int8", "fp8"});
 }
 
+void add_rank_options(Command& c, RankOptions& ranks) {
+  c.section("Ranks");
+  c.option("--ranks", "N", &ranks.ranks, "threads of this process that are ranks; split as is best")
+      .range(1, 1024)
+      .by_default("what --pp, --tp and --ep make");
+  c.option("--pp", "N", &ranks.pp, "ranks that have some of the layers each").range(1, 1024);
+  c.option("--tp", "N", &ranks.tp, "ranks that have some outputs of every matrix").range(1, 1024);
+  c.option("--ep", "N", &ranks.ep, "ranks that have some of the experts each").range(1, 1024);
+}
+
 void add_json_flag(Command& c, bool& json) { c.flag("--json", json, "print one JSON object"); }
 
 size_t thread_count(const RunOptions& options) {

@@ -21,10 +21,17 @@ struct RunOptions {
   std::string int8_activations = "declared";  // declared | ct | vllm
 };
 
+// How many ranks share a model (docs/distributed.md).
+struct RankOptions {
+  int ranks = 0;  // 0: as many as the others make; else they may be left to the planner
+  int pp = 1, tp = 1, ep = 1;
+};
+
 void add_arithmetic_options(Command& command, RunOptions& run);  // all but --threads
 void add_run_options(Command& command, RunOptions& run);
 void add_dtype_option(Command& command, std::string& dtype);
 void add_kv_dtype_option(Command& command, std::string& kv_dtype);
+void add_rank_options(Command& command, RankOptions& ranks);
 void add_json_flag(Command& command, bool& json);
 
 size_t thread_count(const RunOptions& options);

@@ -68,6 +68,56 @@ Cut cut_of(const Module& m, Cut second) {
   return Cut::kWhole;
 }
 
+HeadCut head_cut(uint64_t heads, uint64_t kv_heads, uint64_t ranks, uint64_t rank) {
+  check_rank(ranks, rank, "tensor-parallel");
+  if (kv_heads == 0 || heads % kv_heads != 0)
+    fail("{} heads for {} key-value heads; expected a multiple", heads, kv_heads);
+  const uint64_t each = heads / kv_heads;
+  if (kv_heads >= ranks) {
+    const Range kv{kv_heads * rank / ranks, kv_heads * (rank + 1) / ranks};
+    const Range own{kv.begin * each, kv.end * each};
+    return {own, kv, own};
+  }
+  const uint64_t group = rank * kv_heads / ranks, first = ceil_div(group * ranks, kv_heads),
+                 sharers = ceil_div((group + 1) * ranks, kv_heads) - first, i = rank - first;
+  const Range given{group * each + each * i / sharers, group * each + each * (i + 1) / sharers};
+  // A rank without a head computes one that nobody asks it for.
+  const Range own = given.size() > 0 ? given : Range{group * each, group * each + 1};
+  return {own, {group, group + 1}, given};
+}
+
+std::vector<size_t> stage_layers(std::span<const uint64_t> bytes, uint64_t first_bytes,
+                                 const std::vector<bool>& may_begin, uint64_t stages) {
+  const size_t n = bytes.size();
+  std::vector<uint64_t> before(n + 1, 0);  // bytes of the layers before
+  for (size_t i = 0; i < n; ++i) before[i + 1] = before[i] + bytes[i];
+  size_t most = 0;
+  for (size_t i = 0; i < n; ++i) most += i == 0 || may_begin[i] ? 1 : 0;
+  if (stages == 0 || stages > most)
+    fail(
+        "num_hidden_layers is {}: they make at most {} stages, since layers that read another's "
+        "keys "
+        "stay with it; {} were asked for",
+        n, most, stages);
+  // best[s][i]: the largest stage of the first i layers in s stages, and where the last of them
+  // begins.
+  constexpr uint64_t kNever = UINT64_MAX;
+  std::vector<std::vector<uint64_t>> best(stages + 1, std::vector<uint64_t>(n + 1, kNever));
+  std::vector<std::vector<size_t>> last(stages + 1, std::vector<size_t>(n + 1, 0));
+  for (size_t i = 1; i <= n; ++i) best[1][i] = before[i] + first_bytes;
+  for (uint64_t s = 2; s <= stages; ++s)
+    for (size_t i = 1; i <= n; ++i)
+      for (size_t from = 1; from < i; ++from) {
+        if (!may_begin[from] || best[s - 1][from] == kNever) continue;
+        const uint64_t largest = std::max(best[s - 1][from], before[i] - before[from]);
+        if (largest < best[s][i]) best[s][i] = largest, last[s][i] = from;
+      }
+  std::vector<size_t> out(stages + 1, 0);
+  out[stages] = n;
+  for (uint64_t s = stages; s > 1; --s) out[s - 1] = last[s][out[s]];
+  return out;
+}
+
 TensorSlice tp_slice(const MatrixPlan& plan, Role role, Cut cut, uint64_t tp, uint64_t rank) {
   check_rank(tp, rank, "tensor-parallel");
   if (cut == Cut::kWhole || tp == 1 || role == Role::kWeightShape) return {};

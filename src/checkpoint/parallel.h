@@ -3,10 +3,13 @@
 // experts, sizes. Pure functions; numbers that do not divide are errors that name them.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "quant/slice.h"
 
 namespace moebius {
 
@@ -18,6 +21,20 @@ enum class Cut : uint8_t { kWhole, kOutputs, kInputs };
 // By inputs they read just what their rank has, and a caller brings the sum; by outputs their input
 // rows are gathered first.
 Cut cut_of(const Module& module, Cut second = Cut::kInputs);
+
+// Heads of attention on a rank: whole groups of query heads with one key-value head; where there are
+// fewer key-value heads than ranks, some of a group's heads, and the key-value head is repeated.
+struct HeadCut {
+  Range heads, kv_heads;  // computed here
+  Range given;            // of `heads`, those that this rank gives to the others; may be none
+};
+HeadCut head_cut(uint64_t heads, uint64_t kv_heads, uint64_t ranks, uint64_t rank);
+
+// Layers of `stages` stages: first layers of each, and the number of layers. Stages are as even as
+// cuts allow: bytes[i] of layer i, `first_bytes` more in the first stage; a stage may begin with
+// layer i where may_begin[i]. Throws Error when there are fewer such layers than stages.
+std::vector<size_t> stage_layers(std::span<const uint64_t> bytes, uint64_t first_bytes,
+                                 const std::vector<bool>& may_begin, uint64_t stages);
 
 // A piece of one stored tensor, in stored units (bytes, words, groups). dim < 0: the whole tensor.
 struct TensorSlice {

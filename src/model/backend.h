@@ -57,7 +57,16 @@ struct BatchItem {
 };
 
 // Where the time of steps went, in nanoseconds.
-enum class Phase : uint8_t { kEmbedding, kNorm, kLinear, kAttention, kMoe, kOutput, kCount };
+enum class Phase : uint8_t {
+  kEmbedding,
+  kNorm,
+  kLinear,
+  kAttention,
+  kMoe,
+  kOutput,
+  kExchange,
+  kCount
+};
 using Profile = std::array<uint64_t, static_cast<size_t>(Phase::kCount)>;
 
 // What one step did, for the scheduler and for people.

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/math_functions.h"
 #include "model/decoder_layer.h"
+#include "model/ranks.h"
 #include "nn/ops.h"
 #include "quant/quant_access.h"
 
@@ -26,8 +27,8 @@ void grow(std::vector<float>& v, size_t n) {
 }  // namespace
 
 std::string_view name_of(Phase phase) {
-  static constexpr std::string_view kNames[] = {"embedding", "norm", "linear",
-                                                "attention", "moe",  "output"};
+  static constexpr std::string_view kNames[] = {"embedding", "norm",   "linear",  "attention",
+                                                "moe",       "output", "exchange"};
   return kNames[static_cast<size_t>(phase)];
 }
 
@@ -66,66 +67,80 @@ void DecoderModel::embed(std::span<const Work> work, size_t T) {
   b.positions.resize(T), b.lengths.resize(T);
   b.first_row.clear();
   size_t row = 0, longest = 0;
-  for (const auto& [item, memory] : work) {
+  for (const auto& [item, memory, sequence] : work) {
     b.first_row.push_back(row);
     for (size_t i = 0; i < item.tokens.size(); ++i, ++row) {
       b.positions[row] = static_cast<int32_t>(item.position + i);
       b.lengths[row] = std::max(item.length, item.position + item.tokens.size());
-      embed_token(static_cast<size_t>(item.tokens[i]), b.h.data() + row * hidden_);
+      if (own_.begin == 0 && (options_.ranks == nullptr || leads()))
+        embed_token(static_cast<size_t>(item.tokens[i]), b.h.data() + row * hidden_);
     }
     longest = std::max(longest, item.position + item.tokens.size());
   }
   for (const auto& rope : ropes_) rope->reserve((longest + 255) / 256 * 256);
 }
 
-void DecoderModel::mix(const Layer& layer, size_t T) {
+void DecoderModel::mix(size_t index, size_t T) {
   Buffers& b = *buffers_;
+  const Layer& layer = *layers_[index];
   const Timer timer(profile_, Phase::kMoe);
   if (layer.beside != nullptr) {
-    mix_beside(layer, T);
+    mix_beside(index, T);
   } else if (layer.routed) {
-    run_experts(layer, b.a.data(), b.a.data(), T);
+    run_experts(index, b.a.data(), b.a.data(), T);
   } else {
-    run_dense(*layer.moe.experts, b.a.data(), b.branch.data(), T);
+    run_dense(index, *layer.moe.experts, b.a.data(), b.branch.data(), T);
     stats_->weight_bytes += layer.moe_bytes_per_token;
   }
 }
 
-void DecoderModel::run_experts(const Layer& layer, const float* router_x, const float* x,
-                               size_t T) {
+void DecoderModel::run_experts(size_t index, const float* router_x, const float* x, size_t T) {
   Buffers& b = *buffers_;
+  const Layer& layer = *layers_[index];
   const size_t E = layer.moe.router->out_features(), slots = layer.moe.experts->slots();
   grow(b.router, T * E), grow(b.weights, T * slots);
   run_linear(*layer.moe.router, router_x, b.router.data(), T, false);
   if (b.ids.size() < T * slots) b.ids.resize(T * slots);
   MoeOptions options;
   options.ids_out = b.ids.data(), options.weights_out = b.weights.data();
+  options.exchange = options_.ranks;
+  const size_t width = layer.moe.experts->outputs();
+  if (!columns_.empty()) grow(b.part, T * width);
+  float* y = columns_.empty() ? b.branch.data() : b.part.data();
   layer.moe.experts->forward_logits(f32_rows(x, T, hidden_), f32_rows(b.router.data(), T, E),
-                                    f32_rows(b.branch.data(), T, hidden_, options_.type),
-                                    *options_.pool, options);
+                                    f32_rows(y, T, width, options_.type), *options_.pool, options);
+  if (!columns_.empty()) gather_output(y, b.branch.data(), T, "output of experts", index);
   count_experts(layer, T);
 }
 
-void DecoderModel::run_dense(const MoeLayer& layer, const float* x, float* y, size_t T) {
+void DecoderModel::run_dense(size_t index, const MoeLayer& layer, const float* x, float* y,
+                             size_t T) {
   Buffers& b = *buffers_;
   if (b.ones.size() < T) b.ones.assign(T, 1.0f), b.ones_ids.assign(T, 0);
+  MoeOptions options;
+  options.exchange = options_.ranks;
+  const size_t width = layer.outputs();
+  if (!columns_.empty()) grow(b.part, T * width);
+  float* to = columns_.empty() ? y : b.part.data();
   layer.forward_ids(f32_rows(x, T, hidden_), {b.ones_ids.data(), T}, {b.ones.data(), T},
-                    f32_rows(y, T, hidden_, options_.type), *options_.pool);
+                    f32_rows(to, T, width, options_.type), *options_.pool, options);
+  if (!columns_.empty()) gather_output(to, y, T, "output of the MLP", index);
 }
 
 // branch = norm(MLP(a)) + norm(experts(norm(h))); the router reads rows of its own.
-void DecoderModel::mix_beside(const Layer& layer, size_t T) {
+void DecoderModel::mix_beside(size_t index, size_t T) {
   Buffers& b = *buffers_;
+  const Layer& layer = *layers_[index];
   const size_t n = hidden_;
   grow(b.beside, T * n), grow(b.experts_in, T * n);
-  run_dense(*layer.beside, b.a.data(), b.beside.data(), T);
+  run_dense(index, *layer.beside, b.a.data(), b.beside.data(), T);
   stats_->weight_bytes += layer.beside->packed_bytes();
   for_rows(T, [&](size_t t) {
     const float* h = b.h.data() + t * n;
     normalize(layer.router_in, options_.type, h, n, b.a.data() + t * n, n, 1, n);
     normalize(layer.experts_in, options_.type, h, n, b.experts_in.data() + t * n, n, 1, n);
   });
-  run_experts(layer, b.a.data(), b.experts_in.data(), T);
+  run_experts(index, b.a.data(), b.experts_in.data(), T);
   for_rows(T, [&](size_t t) {
     float *y = b.branch.data() + t * n, *dense = b.beside.data() + t * n;
     normalize(layer.experts_out, options_.type, y, n, y, n, 1, n);
@@ -192,19 +207,24 @@ void DecoderModel::project_output(std::span<const Work> work, std::vector<float>
     return item.logits == LogitsOf::kAll ? item.tokens.size() : item.logits == LogitsOf::kLast;
   };
   size_t outputs = 0, row = 0, out = 0;
-  for (const auto& [item, memory] : work) outputs += asked(item);
+  for (const auto& [item, memory, sequence] : work) outputs += asked(item);
   logits.resize(outputs * vocab_);
   if (outputs == 0) return;
   grow(b.gathered, outputs * hidden_);
-  for (const auto& [item, memory] : work) {
+  for (const auto& [item, memory, sequence] : work) {
     const size_t n = asked(item);
     row += item.tokens.size();
     std::memcpy(b.gathered.data() + out * hidden_, b.a.data() + (row - n) * hidden_,
                 n * hidden_ * sizeof(float));
     out += n;
   }
-  const size_t width = output_->out_features();
-  if (width == vocab_) {
+  stats_->weight_bytes += output_->packed_bytes();
+  const size_t width = output_width_;
+  if (!columns_.empty()) {
+    if (!gather_logits(outputs)) return;
+    for (size_t i = 0; i < outputs; ++i)
+      std::memcpy(logits.data() + i * vocab_, b.router.data() + i * width, vocab_ * sizeof(float));
+  } else if (width == vocab_) {
     run_linear(*output_, b.gathered.data(), logits.data(), outputs, false);
   } else {  // a padded vocabulary
     grow(b.router, outputs * width);
@@ -216,27 +236,18 @@ void DecoderModel::project_output(std::span<const Work> work, std::vector<float>
     for (float& v : logits) v /= spec_.logits_divisor;
   if (spec_.logits_cap != 0.0f)
     for (float& v : logits) v = spec_.logits_cap * tanh_f32(v / spec_.logits_cap);
-  stats_->weight_bytes += output_->packed_bytes();
 }
 
-void DecoderModel::step(std::span<const Work> work, std::vector<float>& logits, StepStats& stats) {
-  stats = {};
-  stats.items = work.size();
-  for (const auto& [item, memory] : work) stats.rows += item.tokens.size();
-  logits.clear();
-  const size_t T = stats.rows;
-  if (T == 0) return;
-  const auto start = std::chrono::steady_clock::now();
-  const Profile before = profile_;
-  const ThreadPool::Stay stay(*options_.pool);  // a step is many short regions
-  stats_ = &stats;
+// Embedding and the layers of this rank.
+void DecoderModel::run_layers(std::span<const Work> work, size_t T) {
   {
     const Timer timer(profile_, Phase::kEmbedding);
     embed(work, T);
   }
-  for (size_t i = 0; i < layers_.size(); ++i) {
+  if (options_.ranks != nullptr) begin_stage(T);
+  for (size_t i = own_.begin; i < own_.end; ++i) {
     const Layer& layer = *layers_[i];
-    stats.weight_bytes += layer.dense_bytes();
+    stats_->weight_bytes += layer.dense_bytes();
     if (spec_.layers[i].attends) {
       normalize_rows(layer.attention_in, T);
       attend(i, work, T);
@@ -244,13 +255,42 @@ void DecoderModel::step(std::span<const Work> work, std::vector<float>& logits, 
     }
     if (spec_.layers[i].mixes) {
       if (!spec_.parallel) normalize_rows(layer.block_in, T);
-      mix(layer, T);
+      mix(i, T);
       add_branch(layer.block_out, spec_.layers[i].block_residual, layer.scalar, T);
     }
   }
-  normalize_rows(final_norm_, T);
-  project_output(work, logits);
-  commit_states(work);
+}
+
+void DecoderModel::step(std::span<const Work> work, std::vector<float>& logits, StepStats& stats) {
+  stats = {};
+  stats.items = work.size();
+  for (const auto& [item, memory, sequence] : work) stats.rows += item.tokens.size();
+  logits.clear();
+  if (stats.rows == 0) return;
+  if (options_.ranks == nullptr) return run_step(work, logits, stats);
+  try {
+    if (leads()) tell_step(work);
+    run_step(work, logits, stats);
+  } catch (const std::exception& e) {  // the others wait in the middle of the step
+    options_.ranks->abort(e.what());
+    throw;
+  }
+}
+
+void DecoderModel::run_step(std::span<const Work> work, std::vector<float>& logits,
+                            StepStats& stats) {
+  const auto start = std::chrono::steady_clock::now();
+  const Profile before = profile_;
+  const ThreadPool::Stay stay(*options_.pool);  // a step is many short regions
+  stats_ = &stats;
+  if (options_.ranks != nullptr && options_.ranks->split().pp > 1) {
+    run_stages(work, logits);
+  } else {
+    run_layers(work, stats.rows);
+    normalize_rows(final_norm_, stats.rows);
+    project_output(work, logits);
+    commit_states(work);
+  }
   for (size_t i = 0; i < before.size(); ++i) stats.phases[i] = profile_[i] - before[i];
   stats.nanoseconds = static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start)

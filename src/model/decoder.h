@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -17,9 +18,12 @@
 #include "model/decoder_spec.h"
 #include "model/kv_memory.h"
 #include "model/layer_loader.h"
+#include "model/step_plan.h"
 #include "nn/attention.h"
 
 namespace moebius {
+
+class Ranks;
 
 struct ModelOptions {
   ThreadPool* pool = nullptr;
@@ -30,6 +34,9 @@ struct ModelOptions {
   std::optional<KvType> kv_type;
   size_t context = 0;  // longest sequence that will be run; 0: what the config allows
   std::function<void(uint64_t bytes)> progress;  // file bytes read
+  // Of several that run the model together (ranks.h); null: this process has all of it. Outlives the
+  // model.
+  Ranks* ranks = nullptr;
 };
 
 // What one sequence has seen, in memory of its own: for callers without an engine.
@@ -48,6 +55,7 @@ class SequenceState {
   BlockTables tables_;
   std::vector<std::vector<BlockId>> free_;  // per kind
   size_t length_ = 0;
+  std::shared_ptr<const uint64_t> id_;  // on several ranks: tells them when the last copy goes
 };
 
 struct StepItem {
@@ -71,9 +79,13 @@ struct KvPlan {
   uint64_t bytes_per_token() const;        // while nothing is given away; whole blocks, no states
   uint64_t bytes_of(size_t tokens) const;  // that a sequence of so many tokens holds
 };
-// Of a model that runs with these options.
+// Of a model that runs with these options. Kinds are those of all layers, in one order on every rank;
+// bytes and places those of the layers `own`.
 KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const ModelOptions& options,
-               const Cpu& cpu);
+               const Cpu& cpu, Range own = {0, SIZE_MAX});
+// Which layers each stage of `stages` runs: stage s those of [s] up to [s + 1].
+std::vector<size_t> plan_stages(const Checkpoint& checkpoint, const DecoderSpec& spec,
+                                size_t stages);
 
 class DecoderModel : public Backend {
  public:
@@ -81,6 +93,11 @@ class DecoderModel : public Backend {
   static std::unique_ptr<DecoderModel> load(const Checkpoint& checkpoint,
                                             const ModelOptions& options);
   ~DecoderModel() override;
+
+  // On several ranks rank 0 is called like any model and tells the others; these execute what they
+  // are told until rank 0's model is gone.
+  void follow();
+  uint64_t loaded_bytes() const { return loaded_bytes_; }  // of files, for this rank's part
 
   bool keys_depend_on_length() const override {
     const auto depends = [](const RopeSpec& r) {
@@ -91,7 +108,7 @@ class DecoderModel : public Backend {
   }
   size_t keys_change_beyond() const override;
   size_t vocab() const override { return vocab_; }
-  size_t layers() const { return layers_.size(); }
+  size_t layers() const { return layers_.size(); }  // of all ranks
   XType type() const { return options_.type; }
   uint64_t packed_bytes() const;  // weights in memory
   uint64_t embedding_bytes() const { return embedding_.N * embedding_.row_bytes; }  // of these
@@ -110,7 +127,7 @@ class DecoderModel : public Backend {
   const StepStats& last_step() const { return last_step_; }  // of the last forward()
 
   // For an engine; one at a time may use the model's blocks.
-  std::span<const KvKind> kv_kinds() const override { return kv_plan_.kinds; }
+  std::span<const KvKind> kv_kinds() const override { return kinds_; }
   Ticket submit(std::span<const BatchItem> items) override;
   void collect(Ticket ticket, StepOutput& out) override;
   void copy_block(size_t kind, BlockId from, BlockId to, size_t tokens) override;
@@ -126,7 +143,9 @@ class DecoderModel : public Backend {
   struct Work {
     BatchItem item;
     KvMemory* memory;
+    uint64_t sequence = 0;  // whose memory it is; 0: the engine's
   };
+  class Ended;
   DecoderModel();
   void load_beside(const Checkpoint& checkpoint, size_t index, Layer& layer);
   void load_layer(const Checkpoint& checkpoint, size_t index, Layer& layer);
@@ -136,10 +155,32 @@ class DecoderModel : public Backend {
   void absorb(const Checkpoint& checkpoint, const Module& kv_b, Layer& layer) const;
   void check(const BatchItem& item) const;
   void step(std::span<const Work> work, std::vector<float>& logits, StepStats& stats);
+  void run_step(std::span<const Work> work, std::vector<float>& logits, StepStats& stats);
   void embed(std::span<const Work> work, size_t T);
+  void run_layers(std::span<const Work> work, size_t T);
   void embed_token(size_t token, float* to);
+  void load_ends(const Checkpoint& checkpoint);
+  void cut_layer(size_t index, Layer& layer) const;
+  void take_part(const Checkpoint& checkpoint);  // what of the model is this rank's
+  bool leads() const;                            // of several ranks
+  void tell(StepPlan plan);                      // the other ranks
+  void tell_step(std::span<const Work> work);    // where this rank leads
+  void tell_blocks(StepPlan::Kind kind, size_t block_kind, uint64_t from, uint64_t to,
+                   uint64_t count);
+  void run_plan(const StepPlan& plan);
+  void make_room(const Work& work);                       // memory for the blocks that it writes
+  LayerOptions options_of(MoePart part) const;            // for a block on this rank
+  Range heads_of(const Layer& layer, size_t each) const;  // outputs that are its heads; {}: all
+  Range kv_heads_of(const Layer& layer, size_t each) const;
+  void project_attended(size_t index, const float* values, size_t T);
+  void gather_output(const float* mine, float* y, size_t T, const char* phase, size_t index);
+  bool gather_logits(size_t rows);  // of b.gathered into b.router; whether this rank has them
+  void begin_stage(size_t T);
+  void run_stages(std::span<const Work> work, std::vector<float>& logits);
+  std::vector<std::vector<Work>> groups_of(std::span<const Work> work) const;
   void attend(size_t layer, std::span<const Work> work, size_t T);
   void project_qkv(const Layer& layer, size_t T);
+  void normalize_whole(const Layer& layer, float* row) const;
   void normalize_heads(const Layer& layer, float* q, float* k, float* v) const;
   void project_latent(const Layer& layer, size_t T);
   void rotate_row(size_t layer, size_t row, size_t position) const;
@@ -158,10 +199,10 @@ class DecoderModel : public Backend {
   void gate_attended(const Layer& layer, size_t T);
   struct StateBlock;
   void commit_states(std::span<const Work> work) const;
-  void mix(const Layer& layer, size_t T);
-  void run_experts(const Layer& layer, const float* router_x, const float* x, size_t T);
-  void run_dense(const MoeLayer& layer, const float* x, float* y, size_t T);
-  void mix_beside(const Layer& layer, size_t T);
+  void mix(size_t index, size_t T);
+  void run_experts(size_t index, const float* router_x, const float* x, size_t T);
+  void run_dense(size_t index, const MoeLayer& layer, const float* x, float* y, size_t T);
+  void mix_beside(size_t index, size_t T);
   void count_experts(const Layer& layer, size_t T);
   void add_branch(const std::optional<Norm>& norm, const Residual& residual, float scalar,
                   size_t T);
@@ -171,11 +212,14 @@ class DecoderModel : public Backend {
   void for_rows(size_t T, FunctionRef<void(size_t)> fn);
   void cut_memory(KvMemory& memory, size_t kind, BlockId id, size_t tokens) const;
 
-  DecoderSpec spec_;
+  DecoderSpec spec_;  // with the heads of this rank
+  DecoderSpec whole_;
+  std::vector<Range> columns_;  // of rows, on the ranks of this stage; empty: one has all
   ModelOptions options_;
   LayerOptions layer_options_;
   size_t hidden_ = 0, vocab_ = 0;
-  std::vector<std::unique_ptr<Layer>> layers_;
+  std::vector<std::unique_ptr<Layer>> layers_;  // null: another rank's
+  Range own_;                                   // layers
   std::vector<std::unique_ptr<Rope>> ropes_;
   // The token table in memory; or, when the output projection holds the same weights packed, its
   // plan: rows are then read from the file as tokens need them, so that the weights are not in
@@ -186,8 +230,10 @@ class DecoderModel : public Backend {
   MatrixPlan embedding_plan_;
   std::optional<Norm> final_norm_;
   std::unique_ptr<LinearLayer> output_;
+  size_t output_width_ = 0;  // of all ranks
   std::unique_ptr<Buffers> buffers_;
   KvPlan kv_plan_;
+  std::vector<KvKind> kinds_;            // for an engine: bytes of the rank with the most
   std::unique_ptr<KvMemory> kv_memory_;  // an engine's
   struct Batch {
     Ticket ticket;
@@ -195,6 +241,11 @@ class DecoderModel : public Backend {
   };
   std::vector<Batch> batches_;  // submitted, in order
   Ticket next_ticket_ = 1;
+  // Several ranks: plans told so far, sequences that ended since, and at the others their memory.
+  uint64_t serial_ = 0, loaded_bytes_ = 0;
+  mutable uint64_t next_sequence_ = 1;
+  std::shared_ptr<Ended> ended_;
+  std::map<uint64_t, std::unique_ptr<KvMemory>> sequences_;
   std::mutex mutex_;
   StepStats* stats_ = nullptr;  // of the step that runs
   StepStats last_step_;

@@ -8,6 +8,7 @@
 #include "base/math_functions.h"
 #include "kernels/row_functions.h"
 #include "model/decoder_layer.h"
+#include "model/ranks.h"
 #include "nn/ops.h"
 
 namespace moebius {
@@ -46,6 +47,15 @@ void DecoderModel::project_qkv(const Layer& layer, size_t T) {
       std::memcpy(k, row + nq, nk * sizeof(float));
       std::memcpy(v, row + nq + (layer.values ? nk : 0), nv * sizeof(float));
     }
+    if (layer.norm_before_cut) {
+      const size_t all_q = layer.all.heads * d, all_k = layer.all.kv_heads * d;
+      normalize_whole(layer, row);
+      std::memcpy(q, row + layer.cut.heads.begin * d, nq * sizeof(float));
+      if (layer.keys) {
+        std::memcpy(k, row + all_q + layer.cut.kv_heads.begin * d, nk * sizeof(float));
+        std::memcpy(v, row + all_q + all_k, nv * sizeof(float));
+      }
+    }
     if (spec_.gate_proj != nullptr)
       std::memcpy(b.gate.data() + t * no, row + width - no, no * sizeof(float));
     if (spec_.value_scale != 1.0f) {
@@ -59,13 +69,21 @@ void DecoderModel::project_qkv(const Layer& layer, size_t T) {
   });
 }
 
+// Queries and keys of all heads, of which this rank goes on with its own.
+void DecoderModel::normalize_whole(const Layer& layer, float* row) const {
+  const size_t nq = layer.all.heads * layer.all.head_dim,
+               nk = layer.all.kv_heads * layer.all.head_dim;
+  normalize(layer.q_norm, options_.type, row, nq, row, nq, 1, nq);
+  if (layer.keys) normalize(layer.k_norm, options_.type, row + nq, nk, row + nq, nk, 1, nk);
+}
+
 // One row of queries, keys and values, before the rotation.
 void DecoderModel::normalize_heads(const Layer& layer, float* q, float* k, float* v) const {
   const HeadSizes& s = layer.sizes;
   const auto each = [&](const Norm& norm, float* x, size_t heads, size_t n) {
     normalize(norm, options_.type, x, n, x, n, heads, n);
   };
-  if (spec_.qk_norm == QkNorm::kWhole) {
+  if (spec_.qk_norm == QkNorm::kWhole && !layer.norm_before_cut) {
     each(layer.q_norm, q, 1, s.heads * s.head_dim);
     if (layer.keys) each(layer.k_norm, k, 1, s.kv_heads * s.head_dim);
   } else if (spec_.qk_norm == QkNorm::kHead) {
@@ -144,7 +162,7 @@ void DecoderModel::gather_blocks(size_t index, std::span<const Work> work) {
   Buffers& b = *buffers_;
   const KvPlan::Place& place = kv_plan_.layers[index];
   b.blocks.clear(), b.blocks_at.clear();
-  for (const auto& [item, memory] : work) {
+  for (const auto& [item, memory, sequence] : work) {
     b.blocks_at.push_back(b.blocks.size());
     const size_t count = (item.position + item.tokens.size() - 1) / kBlockTokens + 1;
     const std::vector<BlockId>& table = (*item.tables)[place.kind];
@@ -320,8 +338,28 @@ void DecoderModel::attend(size_t index, std::span<const Work> work, size_t T) {
                               {no, dv}, T, *options_.pool);
   }
   if (spec_.output_gate || spec_.gate_proj != nullptr) gate_attended(layer, T);
-  const Timer timer(profile_, Phase::kLinear);
-  run_linear(*layer.output, absorbed ? b.q.data() : b.attended.data(), b.branch.data(), T);
+  project_attended(index, absorbed ? b.q.data() : b.attended.data(), T);
+}
+
+void DecoderModel::project_attended(size_t index, const float* values, size_t T) {
+  Buffers& b = *buffers_;
+  const Layer& layer = *layers_[index];
+  if (columns_.empty()) {
+    const Timer timer(profile_, Phase::kLinear);
+    return run_linear(*layer.output, values, b.branch.data(), T);
+  }
+  const size_t width = layer.all.heads * layer.all.value_dim;
+  grow_rows(b.all_values, T * width), grow_rows(b.part, T * layer.output->out_features());
+  {
+    const Timer timer(profile_, Phase::kExchange);
+    options_.ranks->gather(options_.type, values, layer.values_of, b.all_values.data(), width, T,
+                           "attended values", static_cast<int>(index));
+  }
+  {
+    const Timer timer(profile_, Phase::kLinear);
+    run_linear(*layer.output, b.all_values.data(), b.part.data(), T);
+  }
+  gather_output(b.part.data(), b.branch.data(), T, "output of attention", index);
 }
 
 // A query's nope part becomes what meets latents; its rope part stays as it is.

@@ -35,10 +35,11 @@ RecurrentShape recurrent_shape(const DecoderSpec& spec) {
 }  // namespace
 
 KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const ModelOptions& options,
-               const Cpu& cpu) {
+               const Cpu& cpu, Range own) {
   KvPlan plan;
   const size_t state = round_up(recurrent_shape(spec).state * sizeof(float), 64);
   for (size_t i = 0; i < spec.layers.size(); ++i) {
+    const bool here = i >= own.begin && i < own.end;
     if (!spec.layers[i].attends) {
       plan.layers.push_back({SIZE_MAX, 0});
       continue;
@@ -48,7 +49,7 @@ KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const Mode
       while (kind < plan.kinds.size() && plan.kinds[kind].cuttable) ++kind;
       if (kind == plan.kinds.size()) plan.kinds.push_back({"state", StateHeader::kBytes, 1, false});
       plan.layers.push_back({kind, (plan.kinds[kind].block_bytes - StateHeader::kBytes) / 2});
-      plan.kinds[kind].block_bytes += 2 * state;  // two versions: state_header.h
+      if (here) plan.kinds[kind].block_bytes += 2 * state;  // two versions: state_header.h
       continue;
     }
     if (const size_t back = spec.layers[i].kv_from; back != 0) {
@@ -57,14 +58,15 @@ KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const Mode
     }
     size_t bytes = 0;
     const KvStorage stored = storage_of(checkpoint, spec, i, options);
-    if (spec.latent() && !absorbs(checkpoint, i, options)) {
+    if (!here) {
+    } else if (spec.latent() && !absorbs(checkpoint, i, options)) {
       bytes = KvRowLayout{spec.kv_lora + spec.rope_dim, stored.type}.block_bytes();
     } else {
       bytes =
           plan_attention(attention_spec(spec, i, true), options.type, stored, cpu, options.policy)
               .kv.block_bytes();
     }
-    if (const auto indexer = make_indexer(checkpoint, spec, i, options, cpu))
+    if (const auto indexer = make_indexer(checkpoint, spec, i, options, cpu); here && indexer)
       bytes += indexer->keys().block_bytes();
     const size_t reach = reach_of(spec.layers[i]);
     size_t kind = 0;
@@ -77,6 +79,8 @@ KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const Mode
     plan.layers.push_back({kind, plan.kinds[kind].block_bytes});
     plan.kinds[kind].block_bytes += bytes;
   }
+  for (KvKind& k : plan.kinds)  // numbers of blocks are common, whoever has something in them
+    if (k.block_bytes == 0) k.block_bytes = 64;
   return plan;
 }
 
@@ -137,10 +141,8 @@ void SequenceState::commit(size_t tokens) noexcept {
   }
 }
 
-SequenceState DecoderModel::new_sequence() const { return SequenceState(kv_plan_.kinds); }
-
 void DecoderModel::cut_memory(KvMemory& memory, size_t kind, BlockId id, size_t tokens) const {
-  for (size_t i = 0; i < layers_.size(); ++i) {
+  for (size_t i = own_.begin; i < own_.end; ++i) {
     const KvPlan::Place& place = kv_plan_.layers[i];
     if (place.kind == kind && layers_[i]->indexer != nullptr)
       layers_[i]->indexer->keys().cut(memory.block(kind, id) + place.offset + layers_[i]->index_at,
@@ -178,7 +180,8 @@ void DecoderModel::forward(std::span<const StepItem> items, std::vector<float>& 
     item.state->reserve(item.tokens.size());
     work.push_back({{&item.state->tables_, item.state->length_, item.tokens,
                      item.all_logits ? LogitsOf::kAll : LogitsOf::kLast, item.length},
-                    &item.state->memory_});
+                    &item.state->memory_,
+                    item.state->id_ != nullptr ? *item.state->id_ : 0});
     check(work.back().item);
   }
   try {
@@ -201,6 +204,15 @@ Backend::Ticket DecoderModel::submit(std::span<const BatchItem> items) {
   return next_ticket_++;
 }
 
+void DecoderModel::make_room(const Work& work) {
+  const BatchItem& item = work.item;
+  const size_t last = (item.position + item.tokens.size() - 1) / kBlockTokens;
+  for (size_t k = 0; k < kv_plan_.kinds.size(); ++k)
+    for (size_t i = item.position / kBlockTokens; i <= last; ++i)
+      if (const BlockId id = (*item.tables)[k][i]; id != kNoBlock)
+        work.memory->commit(k, size_t{id} + 1);
+}
+
 // Batches run here, in the order in which they were submitted: one process has nothing to gain from
 // running ahead.
 void DecoderModel::collect(Ticket ticket, StepOutput& out) {
@@ -211,18 +223,15 @@ void DecoderModel::collect(Ticket ticket, StepOutput& out) {
   batches_.erase(batches_.begin());
   std::vector<Work> work;
   for (const BatchItem& item : batch.items) {
-    const size_t last = (item.position + item.tokens.size() - 1) / kBlockTokens;
-    for (size_t k = 0; k < kv_plan_.kinds.size(); ++k)
-      for (size_t i = item.position / kBlockTokens; i <= last; ++i)
-        if (const BlockId id = (*item.tables)[k][i]; id != kNoBlock)
-          kv_memory_->commit(k, size_t{id} + 1);
-    work.push_back({item, kv_memory_.get()});
+    work.push_back({item, kv_memory_.get(), 0});
+    make_room(work.back());
   }
   step(work, out.logits, out.stats);
 }
 
 void DecoderModel::copy_block(size_t kind, BlockId from, BlockId to, size_t tokens) {
   const std::lock_guard lock(mutex_);
+  if (leads()) tell_blocks(StepPlan::Kind::kCopy, kind, from, to, tokens);
   kv_memory_->commit(kind, size_t{std::max(from, to)} + 1);
   std::memcpy(kv_memory_->block(kind, to), kv_memory_->block(kind, from),
               kv_plan_.kinds[kind].block_bytes);
@@ -231,17 +240,20 @@ void DecoderModel::copy_block(size_t kind, BlockId from, BlockId to, size_t toke
 
 void DecoderModel::cut_block(size_t kind, BlockId id, size_t tokens) {
   const std::lock_guard lock(mutex_);
+  if (leads()) tell_blocks(StepPlan::Kind::kCut, kind, id, id, tokens);
   if (tokens < kBlockTokens) cut_memory(*kv_memory_, kind, id, tokens);
 }
 
 void DecoderModel::commit_blocks(size_t kind, size_t count) {
   const std::lock_guard lock(mutex_);
   kv_memory_->commit(kind, count);
+  if (leads()) tell_blocks(StepPlan::Kind::kCommit, kind, 0, 0, count);
 }
 
 void DecoderModel::trim_blocks(size_t kind, size_t count) {
   const std::lock_guard lock(mutex_);
   kv_memory_->trim(kind, count);
+  if (leads()) tell_blocks(StepPlan::Kind::kTrim, kind, 0, 0, count);
 }
 
 size_t DecoderModel::keys_change_beyond() const {

@@ -25,7 +25,13 @@ KvStorage storage_of(const Checkpoint& checkpoint, const DecoderSpec& spec, size
                      const ModelOptions& options);
 
 struct DecoderModel::Layer {
-  HeadSizes sizes;
+  HeadSizes sizes;  // on this rank
+  // Several ranks: its heads of all; what columns of attended values each rank of the stage has;
+  // whether q and k of all heads are here, because their norm reads them.
+  HeadSizes all;
+  HeadCut cut;
+  std::vector<Range> values_of;
+  bool norm_before_cut = false;
   size_t key_dim = 0;
   std::optional<Norm> attention_in, attention_out, block_in, block_out;
   Norm q_norm, k_norm;
@@ -82,6 +88,7 @@ struct DecoderModel::Layer {
 struct DecoderModel::Buffers {
   std::vector<float> h, a, branch;  // [T, hidden]
   std::vector<float> q, k, v, qkv, absorbed, attended, latent, q_latent, kv_latent;
+  std::vector<float> part, all_values;  // several ranks: own columns, gathered ones
   std::vector<float> router, gathered, weights, gate, beside, experts_in;
   std::vector<int32_t> positions, ones_ids, ids;
   std::vector<size_t> lengths;  // of the sequence that a row belongs to

@@ -2,15 +2,18 @@
 // Loading a whole model: everything is checked from the headers first, then layers are read and
 // packed one after the other.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 
 #include "base/error.h"
 #include "checkpoint/families.h"
 #include "model/arch/arch.h"
 #include "model/decoder_layer.h"
+#include "model/ranks.h"
 #include "model/recurrent_loader.h"
 #include "nn/ops.h"
 #include "quant/quant_access.h"
+#include "quant/slice.h"
 
 namespace moebius {
 namespace {
@@ -68,7 +71,6 @@ uint64_t expert_packed(const MoeLayer& layer, size_t experts) {
 }  // namespace
 
 DecoderModel::DecoderModel() = default;
-DecoderModel::~DecoderModel() = default;
 
 AttentionSpec attention_spec(const DecoderSpec& s, size_t index, bool absorbed) {
   AttentionSpec a;
@@ -123,11 +125,15 @@ KvStorage storage_of(const Checkpoint& checkpoint, const DecoderSpec& spec, size
 // the latent of a token. So keys and values of all heads are the latents.
 void DecoderModel::absorb(const Checkpoint& checkpoint, const Module& kv_b, Layer& layer) const {
   LoadBuffer memory;
-  const QuantMatrix w =
-      reader_for(kv_b.plan.scheme.format).load(kv_b.plan, checkpoint.store(), memory);
+  const size_t head = spec_.nope_dim + spec_.value_dim;
+  const Range rows = heads_of(layer, head);
+  const bool cut = rows.size() > 0, read_rows = cut && can_cut_rows(kv_b.plan);
+  QuantMatrix w = reader_for(kv_b.plan.scheme.format)
+                      .load(read_rows ? rows_of(kv_b.plan, rows.begin, rows.end) : kv_b.plan,
+                            checkpoint.store(), memory);
+  if (cut && !read_rows) w = slice_rows(w, rows.begin, rows.end);
   const bool as_stored = w.code == CodeType::kBf16 || w.code == CodeType::kF16;
   const CodeType code = as_stored ? w.code : CodeType::kF32;
-  const size_t head = spec_.nope_dim + spec_.value_dim;
   const LayerOptions& lo = layer_options_;
   layer.query_up = std::make_unique<HeadLinear>(
       spec_.heads, spec_.kv_lora, spec_.nope_dim, code,
@@ -137,7 +143,7 @@ void DecoderModel::absorb(const Checkpoint& checkpoint, const Module& kv_b, Laye
       spec_.heads, spec_.value_dim, spec_.kv_lora, code,
       [&](size_t h, size_t n, size_t k) { return weight_at(w, h * head + spec_.nope_dim + n, k); },
       options_.type, lo.cpu, lo.policy);
-  if (lo.progress) lo.progress(kv_b.bytes);
+  if (lo.progress) lo.progress(cut ? kv_b.bytes / kv_b.plan.N * rows.size() : kv_b.bytes);
 }
 
 void DecoderModel::load_latent(const Checkpoint& checkpoint, size_t index, Layer& layer) {
@@ -145,6 +151,9 @@ void DecoderModel::load_latent(const Checkpoint& checkpoint, size_t index, Layer
   const DecoderSpec& s = spec_;
   const auto linear = [&](std::vector<const Module*> modules) {
     return load_linear(checkpoint, modules, layer_options_);
+  };
+  const auto heads = [&](const Module* module, size_t each) {
+    return load_outputs(checkpoint, {{module, heads_of(layer, each)}}, layer_options_);
   };
   const Module& kv_a = parts.require("self_attn.kv_a_proj_with_mqa");
   expect_width(kv_a, s.kv_lora + s.rope_dim, "kv_lora_rank and qk_rope_head_dim");
@@ -156,18 +165,18 @@ void DecoderModel::load_latent(const Checkpoint& checkpoint, size_t index, Layer
     layer.latent = linear({&q_a, &kv_a});
     layer.q_latent_norm =
         parts.norm("self_attn.q_a_layernorm", s.norm, s.latent_norm_epsilon, s.q_lora);
-    layer.q_up = linear({&parts.require("self_attn.q_b_proj")});
+    layer.q_up = heads(&parts.require("self_attn.q_b_proj"), layer.key_dim);
   } else {
     layer.latent = linear({&kv_a});
-    layer.q_up = linear({&parts.require("self_attn.q_proj")});
+    layer.q_up = heads(&parts.require("self_attn.q_proj"), layer.key_dim);
   }
   const Module& kv_b = parts.require(kKvUp);
-  expect_width(kv_b, s.heads * (s.nope_dim + s.value_dim),
+  expect_width(kv_b, whole_.heads * (s.nope_dim + s.value_dim),
                "heads, qk_nope_head_dim and v_head_dim");
   if (absorbs(checkpoint, index, options_)) {
     absorb(checkpoint, kv_b, layer);
   } else {
-    layer.kv_up = linear({&kv_b});
+    layer.kv_up = heads(&kv_b, s.nope_dim + s.value_dim);
     layer.latents = {s.kv_lora + s.rope_dim, storage_of(checkpoint, s, index, options_).type};
   }
 }
@@ -175,27 +184,34 @@ void DecoderModel::load_latent(const Checkpoint& checkpoint, size_t index, Layer
 void DecoderModel::load_qkv(const Checkpoint& checkpoint, size_t index, Layer& layer) {
   const LayerParts parts(checkpoint, index);
   const DecoderSpec& s = spec_;
-  const HeadSizes& n = layer.sizes;
+  const HeadSizes& n = layer.all;
+  layer.norm_before_cut = !columns_.empty() && s.qk_norm == QkNorm::kWhole;
+  if (layer.norm_before_cut && (s.output_gate || !layer.values))
+    fail("layer {}: q_norm and k_norm over all heads with {} cannot be cut for ranks; use --pp",
+         index, s.output_gate ? "gates inside q_proj" : "values that are keys");
   const auto find = [&](const char* member) {
     return &parts.require(fmt::format("{}.{}", s.names.attention, member));
   };
   const size_t nq = n.heads * n.head_dim, nk = n.kv_heads * n.head_dim;
-  std::vector<const Module*> modules = {find("q_proj")};
-  expect_width(*modules.back(), nq * (s.output_gate ? 2 : 1), "heads and head_dim");
-  if (layer.keys) {
-    modules.push_back(find("k_proj"));
-    expect_width(*modules.back(), nk, "key-value heads and head_dim");
-  }
-  if (layer.keys && layer.values) {
-    modules.push_back(find("v_proj"));
-    expect_width(*modules.back(), n.kv_heads * n.value_dim, "key-value heads and head_dim");
-  }
-  if (s.gate_proj != nullptr) {
-    modules.push_back(&parts.require(s.gate_proj));
-    expect_width(*modules.back(), n.heads * (s.gate_per_head ? 1 : n.value_dim),
-                 "heads and head_dim");
-  }
-  layer.qkv = load_linear(checkpoint, modules, layer_options_);
+  std::vector<ModuleOutputs> modules;
+  const auto add = [&](const Module* module, size_t heads, size_t each, Range own,
+                       const char* what) {
+    expect_width(*module, heads * each, what);
+    modules.push_back({module, own});
+  };
+  const auto add_heads = [&](const Module* module, size_t each, bool all = false) {
+    add(module, n.heads, each, all ? Range{} : heads_of(layer, each), "heads and head_dim");
+  };
+  const auto add_kv_heads = [&](const Module* module, size_t each, bool all = false) {
+    add(module, n.kv_heads, each, all ? Range{} : kv_heads_of(layer, each),
+        "key-value heads and head_dim");
+  };
+  add_heads(find("q_proj"), n.head_dim * (s.output_gate ? 2 : 1), layer.norm_before_cut);
+  if (layer.keys) add_kv_heads(find("k_proj"), n.head_dim, layer.norm_before_cut);
+  if (layer.keys && layer.values) add_kv_heads(find("v_proj"), n.value_dim);
+  if (s.gate_proj != nullptr)
+    add_heads(&parts.require(s.gate_proj), s.gate_per_head ? 1 : n.value_dim);
+  layer.qkv = load_outputs(checkpoint, modules, layer_options_);
   const bool whole = s.qk_norm == QkNorm::kWhole;
   if (!whole && s.qk_norm != QkNorm::kHead && s.qk_norm != QkNorm::kHeadAfter) return;
   layer.q_norm = parts.norm(s.q_norm, s.norm, s.norm_epsilon, whole ? nq : n.head_dim);
@@ -205,11 +221,11 @@ void DecoderModel::load_qkv(const Checkpoint& checkpoint, size_t index, Layer& l
 
 void DecoderModel::load_attention(const Checkpoint& checkpoint, size_t index, Layer& layer) {
   const LayerParts parts(checkpoint, index);
-  const auto linear = [&](std::vector<const Module*> modules) {
-    return load_linear(checkpoint, modules, layer_options_);
-  };
   const DecoderSpec& s = spec_;
   if (s.layers[index].recurrent) {
+    const auto linear = [&](std::vector<const Module*> modules) {
+      return load_linear(checkpoint, modules, layer_options_);
+    };
     LoadedRecurrent loaded = load_recurrent(parts, s, options_.type);
     layer.recurrent = std::move(loaded.net);
     layer.output = linear({loaded.out});
@@ -231,9 +247,17 @@ void DecoderModel::load_attention(const Checkpoint& checkpoint, size_t index, La
     load_qkv(checkpoint, index, layer);
   }
   if (s.layers[index].indexes) load_indexer(checkpoint, index, layer);
-  layer.output = linear({&parts.require(name(s.names.output))});
+  layer.output = load_outputs(checkpoint,
+                              {{&parts.require(name(s.names.output)),
+                                columns_.empty() ? Range{} : columns_[options_.ranks->member()]}},
+                              layer_options_);
   AttentionSpec a = attention_spec(s, index, layer.kv_up == nullptr);
-  if (s.layers[index].sinks) a.sinks = parts.values(s.sinks, layer.sizes.heads);
+  if (s.layers[index].sinks) {
+    a.sinks = parts.values(s.sinks, layer.all.heads);
+    if (const Range own = heads_of(layer, 1); own.size() > 0)
+      a.sinks = {a.sinks.begin() + static_cast<std::ptrdiff_t>(own.begin),
+                 a.sinks.begin() + static_cast<std::ptrdiff_t>(own.end)};
+  }
   // What is made of latents at each use is of the activations' type, whatever latents are kept in.
   const KvStorage stored = layer.kv_up != nullptr ? KvStorage{kv_type_of(options_.type)}
                                                   : storage_of(checkpoint, s, index, options_);
@@ -249,9 +273,9 @@ void DecoderModel::load_beside(const Checkpoint& checkpoint, size_t index, Layer
   const auto norm = [&](const char* name) {
     return parts.norm(name, spec_.norm, spec_.norm_epsilon, hidden_);
   };
-  layer.beside =
-      load_moe(checkpoint, dense_block(checkpoint, index), layer_options_, MoePart::kExperts)
-          .experts;
+  layer.beside = load_moe(checkpoint, dense_block(checkpoint, index), options_of(MoePart::kExperts),
+                          MoePart::kExperts)
+                     .experts;
   layer.beside_out = norm("post_feedforward_layernorm_1");
   layer.experts_in = norm("pre_feedforward_layernorm_2");
   layer.experts_out = norm("post_feedforward_layernorm_2");
@@ -265,6 +289,8 @@ void DecoderModel::load_layer(const Checkpoint& checkpoint, size_t index, Layer&
   const LayerParts parts(checkpoint, index);
   const DecoderSpec& s = spec_;
   layer.sizes = s.sizes(index), layer.key_dim = s.key_dim(index);
+  layer.all = whole_.sizes(index);
+  if (!columns_.empty()) cut_layer(index, layer);
   layer.keys = s.layers[index].kv_from == 0, layer.values = !s.layers[index].values_are_keys;
   for (const auto& [name, norm] :
        {std::pair{s.attention_in, &layer.attention_in},
@@ -283,81 +309,122 @@ void DecoderModel::load_layer(const Checkpoint& checkpoint, size_t index, Layer&
   if (layer.routed) {
     MoeBlock with_shared = take_layer_shared(*stored), *block = &with_shared;
     if (layer.beside != nullptr) block->routing_reason.clear();  // its tensors are known here
-    layer.moe = load_moe(checkpoint, *block, layer_options_);
+    layer.moe = load_moe(checkpoint, *block, options_of(MoePart::kBlock));
     const size_t shared = block->shared[2] != nullptr ? 1 : 0;
-    layer.expert_bytes = expert_packed(*layer.moe.experts, block->experts.size() + shared);
+    layer.expert_bytes =
+        expert_packed(*layer.moe.experts, layer.moe.experts->local_experts() + shared);
     layer.top_k = block->spec.router.top_k;
     layer.moe_bytes_per_token = layer.expert_bytes * (block->spec.router.top_k + shared);
   } else {
-    layer.moe =
-        load_moe(checkpoint, dense_block(checkpoint, index), layer_options_, MoePart::kExperts);
+    layer.moe = load_moe(checkpoint, dense_block(checkpoint, index), options_of(MoePart::kExperts),
+                         MoePart::kExperts);
     layer.moe_bytes_per_token = layer.moe.experts->packed_bytes();
   }
+}
+
+namespace {
+
+const Module& embedding_of(const Checkpoint& checkpoint) {
+  const auto& modules = checkpoint.modules();
+  const auto found = std::find_if(modules.begin(), modules.end(),
+                                  [](const Module& m) { return m.kind == ModuleKind::kEmbedding; });
+  if (found == modules.end()) fail("{}: has no token embedding", checkpoint.folder());
+  return *found;
+}
+
+const Module& output_of(const Checkpoint& checkpoint) {
+  const Module* output = checkpoint.output_module();
+  if (output == nullptr) fail("{}: has no output projection (lm_head)", checkpoint.folder());
+  return *output;
+}
+
+void check_ends(const Checkpoint& checkpoint, size_t vocab, size_t hidden) {
+  const Module &embedding = embedding_of(checkpoint), &output = output_of(checkpoint);
+  if (embedding.plan.N < vocab || embedding.plan.K != hidden)
+    fail("{} is [{}, {}]; expected at least {} tokens of {}", embedding.name, embedding.plan.N,
+         embedding.plan.K, vocab, hidden);
+  if (output.plan.N < vocab)
+    fail("{} has {} outputs; expected at least {}", output.name, output.plan.N, vocab);
+}
+
+}  // namespace
+
+// What lies before and behind the layers. Of several ranks the first embeds, and those of its stage
+// make logits.
+void DecoderModel::load_ends(const Checkpoint& checkpoint) {
+  const Module &embedding = embedding_of(checkpoint), &output = output_of(checkpoint);
+  const Ranks* ranks = options_.ranks;
+  if (ranks != nullptr && ranks->stage() != 0) return;
+  if (ranks == nullptr || ranks->leader()) {
+    if (&output == &embedding && can_cut_rows(embedding.plan)) {
+      embedding_store_ = checkpoint.shared_store();
+      embedding_plan_ = embedding.plan;
+    } else {
+      embedding_ = reader_for(embedding.plan.scheme.format)
+                       .load(embedding.plan, checkpoint.store(), embedding_memory_);
+      loaded_bytes_ += embedding.bytes;
+    }
+  }
+  const auto& modules = checkpoint.modules();
+  const auto norm = std::find_if(modules.begin(), modules.end(), [](const Module& m) {
+    return m.kind == ModuleKind::kNorm && m.layer < 0;
+  });
+  if (norm == modules.end()) fail("{}: has no final norm", checkpoint.folder());
+  final_norm_ =
+      Norm{spec_.norm,
+           spec_.norm_epsilon,
+           read_floats(checkpoint.store(), checkpoint.store().require(norm->name + ".weight")),
+           {}};
+  if (const TensorInfo* bias = checkpoint.store().find(norm->name + ".bias"))
+    final_norm_->bias = read_floats(checkpoint.store(), *bias);
+  output_width_ = output.plan.N;
+  const Range rows = columns_.empty() ? Range{}
+                                      : output_range(output_width_, ranks->members(),
+                                                     ranks->member(), output.name);
+  output_ = load_outputs(checkpoint, {{&output, rows}}, layer_options_);
 }
 
 std::unique_ptr<DecoderModel> DecoderModel::load(const Checkpoint& checkpoint,
                                                  const ModelOptions& options) {
   const ModelConfig& config = checkpoint.config();
   std::unique_ptr<DecoderModel> model(new DecoderModel());
-  model->spec_ = decoder_spec(config);
+  DecoderModel& m = *model;
+  m.spec_ = decoder_spec(config);
   checkpoint.require_supported();
-  model->options_ = options;
-  if (model->spec_.round_embedding_multiplier)
-    round_to(options.type, &model->spec_.embedding_multiplier, 1);
-  model->hidden_ = static_cast<size_t>(config.hidden),
-  model->vocab_ = static_cast<size_t>(config.vocab);
-  LayerOptions& lo = model->layer_options_;
+  m.options_ = options;
+  if (m.spec_.round_embedding_multiplier) round_to(options.type, &m.spec_.embedding_multiplier, 1);
+  m.hidden_ = static_cast<size_t>(config.hidden), m.vocab_ = static_cast<size_t>(config.vocab);
+  std::atomic<uint64_t> loaded{0};
+  LayerOptions& lo = m.layer_options_;
   lo.pool = options.pool, lo.policy = options.policy, lo.act = options.act,
-  lo.x_type = options.type, lo.progress = options.progress;
-  const auto& modules = checkpoint.modules();
-  const auto embedding = std::find_if(modules.begin(), modules.end(), [](const Module& m) {
-    return m.kind == ModuleKind::kEmbedding;
-  });
-  if (embedding == modules.end()) fail("{}: has no token embedding", checkpoint.folder());
-  if (embedding->plan.N < model->vocab_ || embedding->plan.K != model->hidden_)
-    fail("{} is [{}, {}]; expected at least {} tokens of {}", embedding->name, embedding->plan.N,
-         embedding->plan.K, model->vocab_, model->hidden_);
-  const Module* output = checkpoint.output_module();
-  if (output == nullptr) fail("{}: has no output projection (lm_head)", checkpoint.folder());
-  if (output->plan.N < model->vocab_)
-    fail("{} has {} outputs; expected at least {}", output->name, output->plan.N, model->vocab_);
-  for (size_t i = 0; i < model->spec_.layers.size(); ++i) {
-    model->layers_.push_back(std::make_unique<Layer>());
-    model->load_layer(checkpoint, i, *model->layers_[i]);
+  lo.x_type = options.type;
+  lo.progress = [&](uint64_t bytes) {
+    loaded += bytes;
+    if (options.progress) options.progress(bytes);
+  };
+  check_ends(checkpoint, m.vocab_, m.hidden_);
+  m.take_part(checkpoint);
+  m.layers_.resize(m.spec_.layers.size());
+  for (size_t i = m.own_.begin; i < m.own_.end; ++i) {
+    m.layers_[i] = std::make_unique<Layer>();
+    m.load_layer(checkpoint, i, *m.layers_[i]);
   }
-  if (output == &*embedding && can_cut_rows(embedding->plan)) {
-    model->embedding_store_ = checkpoint.shared_store();
-    model->embedding_plan_ = embedding->plan;
-  } else {
-    model->embedding_ = reader_for(embedding->plan.scheme.format)
-                            .load(embedding->plan, checkpoint.store(), model->embedding_memory_);
-  }
-  const auto norm = std::find_if(modules.begin(), modules.end(), [](const Module& m) {
-    return m.kind == ModuleKind::kNorm && m.layer < 0;
-  });
-  if (norm == modules.end()) fail("{}: has no final norm", checkpoint.folder());
-  model->final_norm_ =
-      Norm{model->spec_.norm,
-           model->spec_.norm_epsilon,
-           read_floats(checkpoint.store(), checkpoint.store().require(norm->name + ".weight")),
-           {}};
-  if (const TensorInfo* bias = checkpoint.store().find(norm->name + ".bias"))
-    model->final_norm_->bias = read_floats(checkpoint.store(), *bias);
-  model->output_ = load_linear(checkpoint, {output}, lo);
-  model->ropes_.push_back(std::make_unique<Rope>(model->spec_.rope));
-  for (const RopeSpec& r : model->spec_.other_ropes)
-    model->ropes_.push_back(std::make_unique<Rope>(r));
-  model->kv_plan_ = plan_kv(checkpoint, model->spec_, options, lo.cpu);
-  model->kv_memory_ = std::make_unique<KvMemory>(model->kv_plan_.kinds, kEngineSlab);
-  model->buffers_ = std::make_unique<Buffers>();
-  model->buffers_->scratch.resize(options.pool->size());
-  model->buffers_->index_scratch.resize(options.pool->size());
+  m.load_ends(checkpoint);
+  m.loaded_bytes_ += loaded;
+  lo.progress = {};
+  m.ropes_.push_back(std::make_unique<Rope>(m.spec_.rope));
+  for (const RopeSpec& r : m.spec_.other_ropes) m.ropes_.push_back(std::make_unique<Rope>(r));
+  m.kv_memory_ = std::make_unique<KvMemory>(m.kv_plan_.kinds, kEngineSlab);
+  m.buffers_ = std::make_unique<Buffers>();
+  m.buffers_->scratch.resize(options.pool->size());
+  m.buffers_->index_scratch.resize(options.pool->size());
   return model;
 }
 
 uint64_t DecoderModel::packed_bytes() const {
-  uint64_t bytes = embedding_bytes() + output_->packed_bytes();
+  uint64_t bytes = embedding_bytes() + (output_ != nullptr ? output_->packed_bytes() : 0);
   for (const auto& l : layers_) {
+    if (l == nullptr) continue;
     if (const MoeLayer* moe = l->moe.experts.get())
       bytes += moe->packed_bytes() + moe->gate_bytes();
     bytes += l->dense_bytes();
@@ -367,8 +434,9 @@ uint64_t DecoderModel::packed_bytes() const {
 }
 
 uint64_t DecoderModel::weight_bytes_per_token() const {
-  uint64_t bytes = output_->packed_bytes();
+  uint64_t bytes = output_ != nullptr ? output_->packed_bytes() : 0;
   for (const auto& l : layers_) {
+    if (l == nullptr) continue;
     bytes += l->moe_bytes_per_token;
     bytes += l->dense_bytes();
     if (l->beside != nullptr) bytes += l->beside->packed_bytes();

@@ -56,7 +56,7 @@ struct DecoderModel::StateBlock {
 void DecoderModel::commit_states(std::span<const Work> work) const {
   for (size_t k = 0; k < kv_plan_.kinds.size(); ++k) {
     if (kv_plan_.kinds[k].cuttable) continue;
-    for (const auto& [item, memory] : work) {
+    for (const auto& [item, memory, sequence] : work) {
       const StateBlock s{item, *memory, k, kv_plan_.kinds[k].block_bytes};
       s.each_block([&](size_t index, size_t, size_t until) {
         uint8_t* block = s.block(index);

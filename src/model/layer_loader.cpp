@@ -83,9 +83,18 @@ RowSource row_source(const TensorStore& store, const ModulePlan& p, uint64_t blo
 
 float output_scale(const Module& m) { return m.plan.has_output_scale ? m.plan.output.scale : 0.0f; }
 
+// Of a cut module its share.
+uint64_t file_bytes_of(const ModulePlan& p) {
+  if (p.module == nullptr) return 0;
+  const uint64_t size = p.cut == Cut::kOutputs ? p.module->plan.N : p.module->plan.K;
+  if (p.cut == Cut::kWhole || size == 0) return p.module->bytes;
+  return p.module->bytes / size * (p.end - p.begin) +
+         p.module->bytes % size * (p.end - p.begin) / size;
+}
+
 uint64_t file_bytes_of(const ExpertModules& e) {
   uint64_t bytes = 0;
-  for (const ModulePlan& p : e) bytes += p.module != nullptr ? p.module->bytes : 0;
+  for (const ModulePlan& p : e) bytes += file_bytes_of(p);
   return bytes;
 }
 
@@ -156,7 +165,7 @@ std::unique_ptr<LinearLayer> load_planned(const TensorStore& store,
   }
   auto layer = std::make_unique<LinearLayer>(std::move(parts), options.pool);
   for (const ModulePlan& p : plans)
-    if (options.progress) options.progress(p.module->bytes);
+    if (options.progress) options.progress(file_bytes_of(p));
   return layer;
 }
 
@@ -164,6 +173,16 @@ void load_expert(MoeLayer& layer, size_t local, const TensorStore& store,
                  const ExpertModules& expert, ThreadPool* pool) {
   ExpertReader reader;
   layer.set_expert(local, reader.read(store, expert), pool);
+}
+
+std::unique_ptr<LinearLayer> load_outputs(const Checkpoint& checkpoint,
+                                          const std::vector<ModuleOutputs>& modules,
+                                          const LayerOptions& options) {
+  const auto groups = [&](const Module& m) { return read_g_idx(checkpoint.store(), m.plan); };
+  std::vector<ModulePlan> plans;
+  for (const ModuleOutputs& m : modules)
+    plans.push_back(plan_outputs(*m.module, m.outputs, options, groups));
+  return load_planned(checkpoint.store(), plans, options);
 }
 
 uint64_t file_bytes(const MoeBlock& block, const Rank& rank) {

@@ -25,6 +25,15 @@ std::unique_ptr<LinearLayer> load_planned(const TensorStore& store,
 void load_expert(MoeLayer& layer, size_t local, const TensorStore& store,
                  const ExpertModules& expert, ThreadPool* pool);
 
+// The same for some outputs of each; {0, 0}: all.
+struct ModuleOutputs {
+  const Module* module;
+  Range outputs = {};
+};
+std::unique_ptr<LinearLayer> load_outputs(const Checkpoint& checkpoint,
+                                          const std::vector<ModuleOutputs>& modules,
+                                          const LayerOptions& options);
+
 // A MoE block: the experts, and the linear that makes router logits (f32).
 struct MoeBlockLayer {
   std::unique_ptr<MoeLayer> experts;

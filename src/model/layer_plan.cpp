@@ -39,7 +39,7 @@ void check_cut(const ModulePlan& p) {
         p.module->name);
 }
 
-void check_block(const MoeBlock& block, const LayerOptions& options, bool with_router) {
+void check_block(const MoeBlock& block, bool with_router) {
   for (const auto& p : block.experts)
     for (const Module* m : p)
       if (m != nullptr && !m->supported)
@@ -50,11 +50,38 @@ void check_block(const MoeBlock& block, const LayerOptions& options, bool with_r
     fail_at({"unsupported", "", "", block.name, ""}, "{}: {}", block.name, block.routing_reason);
   if (with_router && block.router == nullptr)
     fail("{}: the folder has no router for this block", block.name);
-  if (options.rank.tp > 1 && options.rank.second == Cut::kOutputs)
-    fail(
-        "{}: cut by outputs, the ranks would have to gather the intermediate rows inside the "
-        "layer; cut its down projections by inputs",
-        block.name);
+}
+
+// The column order of a module, where it has one of its own.
+std::vector<int32_t> column_groups(const Module& module, ColumnGroups groups) {
+  if (!module.plan.act_order) return {};
+  std::vector<int32_t> g_idx = groups(module);
+  if (g_idx.size() != module.plan.K)
+    fail("{}: {} column groups; expected {}", module.name, g_idx.size(), module.plan.K);
+  return g_idx;
+}
+
+void check_supported(const Module& module) {
+  if (!module.supported)
+    fail_at({"unsupported", "", "", module.name, ""}, "{}: {}", module.name, module.reason);
+}
+
+// Ranks that run a block together without sums over them.
+void plan_together(MoePlan& plan, const MoeBlock& block, const Rank& rank) {
+  if (rank.tp > 1 && rank.ep > 1)
+    fail("{}: experts cannot be both cut and spread over ranks", block.name);
+  const size_t ranks = rank.tp * rank.ep;
+  plan.together = rank.tp > 1 ? MoeTogether::kOutputs : MoeTogether::kExperts;
+  plan.columns = output_ranges(block.spec.hidden, ranks, block.name);
+  plan.place = rank.tp > 1 ? rank.tp_rank : rank.ep_rank;
+  plan.first_tp_rank = plan.first_rank = true;  // of its own columns
+  if (rank.ep == 1) return;
+  plan.rank_of.resize(block.experts.size());
+  for (uint64_t r = 0; r < rank.ep; ++r) {
+    const std::vector<int32_t> map = expert_map(block.experts.size(), rank.ep, r, rank.placement);
+    for (size_t e = 0; e < map.size(); ++e)
+      if (map[e] >= 0) plan.rank_of[e] = static_cast<uint32_t>(r);
+  }
 }
 
 // Index of the plan of an expert among the distinct ones.
@@ -116,28 +143,46 @@ const Kernel& kernel_for(const Problem& problem, const LayerOptions& options,
   }
 }
 
+ModulePlan plan_outputs(const Module& module, Range outputs, const LayerOptions& options,
+                        ColumnGroups groups) {
+  check_supported(module);
+  ModulePlan p;
+  p.module = &module;
+  const std::vector<int32_t> g_idx = column_groups(module, groups);
+  QuantMatrix facts = begin_view(module.plan);
+  if (!g_idx.empty()) facts.g_idx = g_idx.data();
+  const auto problem = [&](const QuantMatrix& w) {
+    return make_problem(with_zero_points(w, module.plan), act_spec_of(module, options.act),
+                        options.x_type);
+  };
+  p.projection.problem = problem(facts);
+  p.projection.kernel = &kernel_for(p.projection.problem, options, module.name);
+  if (outputs.size() == 0 || outputs.size() == facts.N) return p;
+  p.cut = Cut::kOutputs;
+  p.begin = outputs.begin, p.end = outputs.end;
+  p.projection.problem = problem(slice_rows(facts, p.begin, p.end));
+  return p;
+}
+
 ModulePlan plan_module(const Module& module, const LayerOptions& options, ColumnGroups groups) {
   const Rank& rank = options.rank;
-  return plan_module(module, rank.tp > 1 ? cut_of(module, rank.second) : Cut::kWhole, options,
-                     groups);
+  const Cut cut = rank.tp > 1 ? cut_of(module, rank.second) : Cut::kWhole;
+  if (cut == Cut::kOutputs && rank.second == Cut::kOutputs)
+    return plan_outputs(module, output_range(module.plan.N, rank.tp, rank.tp_rank, module.name),
+                        options, groups);
+  return plan_module(module, cut, options, groups);
 }
 
 ModulePlan plan_module(const Module& module, Cut cut, const LayerOptions& options,
                        ColumnGroups groups) {
-  if (!module.supported)
-    fail_at({"unsupported", "", "", module.name, ""}, "{}: {}", module.name, module.reason);
+  check_supported(module);
   const Rank& rank = options.rank;
   ModulePlan p;
   p.module = &module;
   p.cut = cut;
+  const std::vector<int32_t> g_idx = column_groups(module, groups);
   QuantMatrix facts = begin_view(module.plan);
-  std::vector<int32_t> g_idx;
-  if (module.plan.act_order) {
-    g_idx = groups(module);
-    if (g_idx.size() != facts.K)
-      fail("{}: {} column groups; expected {}", module.name, g_idx.size(), facts.K);
-    facts.g_idx = g_idx.data();
-  }
+  if (!g_idx.empty()) facts.g_idx = g_idx.data();
   if (p.cut == Cut::kOutputs) {
     std::tie(p.begin, p.end) = parallel_range(facts.N, rank.tp_rank, rank.tp, module.name.c_str());
     facts = slice_rows(facts, p.begin, p.end);
@@ -174,8 +219,12 @@ ExpertPlan projections_of(const ExpertModules& e) {
 MoeBlockPlan plan_moe(const MoeBlock& block, const LayerOptions& options, MoePart part,
                       ColumnGroups groups) {
   const bool whole_block = part == MoePart::kBlock;
-  check_block(block, options, whole_block);
+  check_block(block, whole_block);
   const Rank& rank = options.rank;
+  const bool together = rank.second == Cut::kOutputs && rank.tp * rank.ep > 1;
+  if (rank.ep > block.experts.size())
+    fail("{}: {} experts on {} ranks; expected at least one each", block.name, block.experts.size(),
+         rank.ep);
   const std::vector<int32_t> map =
       expert_map(block.experts.size(), rank.ep, rank.ep_rank, rank.placement);
   std::vector<size_t> mine;  // global ids of the local experts
@@ -190,7 +239,8 @@ MoeBlockPlan plan_moe(const MoeBlock& block, const LayerOptions& options, MoePar
   plan.first_tp_rank = rank.tp_rank == 0;
   plan.first_rank = rank.tp_rank == 0 && rank.ep_rank == 0;
   if (rank.ep > 1) plan.expert_map = map;
-  if (whole_block && block.shared[2] != nullptr && rank.ep_rank == 0) {
+  if (together) plan_together(plan, block, rank);
+  if (whole_block && block.shared[2] != nullptr && (rank.ep_rank == 0 || together)) {
     out.shared = plan_expert(block.shared, options, groups);
     plan.shared = projections_of(*out.shared);
   } else {

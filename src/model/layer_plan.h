@@ -21,7 +21,9 @@ namespace moebius {
 struct Rank {
   uint64_t tp = 1, tp_rank = 0, ep = 1, ep_rank = 0;
   Placement placement = Placement::kLinear;
-  Cut second = Cut::kInputs;  // as in cut_of
+  // As in cut_of. kOutputs: nothing is added over ranks, so bytes are those of one; layers need an
+  // exchange (nn/moe_exchange.h), and parts need not be equal.
+  Cut second = Cut::kInputs;
   // Dynamic rows of a matrix that is cut by inputs are scaled by this rank's own inputs; the
   // default takes the maxima of all ranks, which the caller of the layer then brings.
   bool own_maxima = false;
@@ -76,6 +78,10 @@ ModulePlan plan_module(const Module& module, const LayerOptions& options, Column
 // The same with the cut of the caller's choice.
 ModulePlan plan_module(const Module& module, Cut cut, const LayerOptions& options,
                        ColumnGroups groups);
+// Some outputs of a module; `outputs` {0, 0}: all. The kernel is the one of the whole matrix, so that
+// every output has the bytes it has there.
+ModulePlan plan_outputs(const Module& module, Range outputs, const LayerOptions& options,
+                        ColumnGroups groups);
 
 // kExperts: the routed experts alone, as a caller with its own router and shared experts wants
 // them.

@@ -14,7 +14,10 @@
 namespace moebius {
 namespace {
 
-void check_expert_plan(const ExpertPlan& p, bool gated, size_t hidden, const std::string& name) {
+void check_expert_plan(const ExpertPlan& p, bool gated, const MoePlan& plan,
+                       const std::string& name) {
+  const size_t hidden = plan.spec.hidden;
+  const bool cut = plan.together == MoeTogether::kOutputs;
   check_plan(p.up, name + ": up");
   check_plan(p.down, name + ": down");
   if (gated) check_plan(p.gate, name + ": gate");
@@ -24,8 +27,15 @@ void check_expert_plan(const ExpertPlan& p, bool gated, size_t hidden, const std
   if (gated && p.gate.problem.K != hidden)
     fail("{}: gate takes {} inputs; expected hidden = {}", name, p.gate.problem.K, hidden);
   if (up.K != hidden) fail("{}: up takes {} inputs; expected hidden = {}", name, up.K, hidden);
-  if (down.N != hidden) fail("{}: down has {} outputs; expected hidden = {}", name, down.N, hidden);
-  if (down.K != up.N) fail("{}: down takes {} inputs, up has {} outputs", name, down.K, up.N);
+  const size_t outputs = cut ? plan.columns[plan.place].size() : hidden,
+               inputs = cut ? output_range(down.K, plan.columns.size(), plan.place, name).size()
+                            : size_t{down.K};
+  if (down.N != outputs)
+    fail("{}: down has {} outputs; expected {}", name, down.N,
+         cut ? fmt::format("{} on this rank", outputs) : fmt::format("hidden = {}", hidden));
+  if (inputs != up.N)
+    fail("{}: down takes {} inputs{}, up has {} outputs", name, inputs, cut ? " of this rank" : "",
+         up.N);
 }
 
 size_t local_count(const MoePlan& plan) {
@@ -48,6 +58,31 @@ size_t local_count(const MoePlan& plan) {
   return count;
 }
 
+void check_together(const MoePlan& plan) {
+  if (plan.together == MoeTogether::kAlone) return;
+  size_t at = 0;
+  for (const Range& c : plan.columns) {
+    if (c.begin != at || c.end <= at)
+      fail("{}: rank columns [{}, {}) behind {}", plan.name, c.begin, c.end, at);
+    at = c.end;
+  }
+  if (at != plan.spec.hidden || plan.place >= plan.columns.size())
+    fail("{}: ranks have {} columns of {}; this one is rank {} of {}", plan.name, at,
+         plan.spec.hidden, plan.place, plan.columns.size());
+  if (plan.together != MoeTogether::kExperts) return;
+  if (plan.rank_of.size() != plan.expert_map.size())
+    fail("{}: ranks of {} experts; expected {}", plan.name, plan.rank_of.size(),
+         plan.expert_map.size());
+  int32_t last = -1;  // rows of a rank lie in the order of global ids
+  for (size_t e = 0; e < plan.rank_of.size(); ++e) {
+    const int32_t local = plan.expert_map[e];
+    if (plan.rank_of[e] >= plan.columns.size() || (local >= 0) != (plan.rank_of[e] == plan.place) ||
+        (local >= 0 && local != ++last))
+      fail("{}: expert {} is number {} here and belongs to rank {}", plan.name, e, local,
+           plan.rank_of[e]);
+  }
+}
+
 }  // namespace
 
 MoeLayer::MoeLayer(MoePlan plan, const ThreadPool* pool) : plan_(std::move(plan)) {
@@ -66,6 +101,10 @@ MoeLayer::MoeLayer(MoePlan plan, const ThreadPool* pool) : plan_(std::move(plan)
   shape_.weighted_input = spec.router.weight_on_input;
   shape_.shared = plan_.shared.has_value();
   shape_.expert_map = plan_.expert_map;
+  check_together(plan_);
+  if (plan_.together == MoeTogether::kOutputs) shape_.outputs = outputs();
+  if (plan_.together == MoeTogether::kExperts)
+    shape_.shared_first = plan_.place, shape_.shared_step = plan_.columns.size();
   if (plan_.plans.empty()) fail("{}: no plan for the experts", plan_.name);
   const size_t count = local_count(plan_);
   if (!plan_.plan_of.empty() && plan_.plan_of.size() != count)
@@ -73,10 +112,9 @@ MoeLayer::MoeLayer(MoePlan plan, const ThreadPool* pool) : plan_(std::move(plan)
   for (const uint32_t i : plan_.plan_of)
     if (i >= plan_.plans.size())
       fail("{}: expert plan {} of {}", plan_.name, i, plan_.plans.size());
-  for (const ExpertPlan& p : plan_.plans)
-    check_expert_plan(p, shape_.gated, spec.hidden, plan_.name);
+  for (const ExpertPlan& p : plan_.plans) check_expert_plan(p, shape_.gated, plan_, plan_.name);
   if (plan_.shared)
-    check_expert_plan(*plan_.shared, shape_.gated, spec.hidden, plan_.name + ": shared expert");
+    check_expert_plan(*plan_.shared, shape_.gated, plan_, plan_.name + ": shared expert");
 
   experts_.resize(count + (plan_.shared ? 1 : 0));
   NodeMemory* nodes = pool == nullptr ? nullptr : pool->node_memory();
@@ -107,7 +145,8 @@ void MoeLayer::describe_expert(size_t e) {
 // shared out over the nodes, wants other pages.
 void MoeLayer::allocate(NodeMemory* nodes) {
   for (size_t e = 0; e < experts_.size(); ++e) describe_expert(e);
-  shape_.keep_intermediate = shared_amax_;
+  keep_ = shared_amax_ || plan_.together == MoeTogether::kOutputs;
+  shape_.keep_intermediate = keep_;
   ScratchLayout layout;
   std::vector<size_t> offsets(3 * experts_.size());
   const auto add_down = [&](size_t e) {
@@ -211,7 +250,12 @@ void MoeLayer::finish() {
 void MoeLayer::check_x(const ConstRows& x, const Rows& y, const MoeOptions& options) const {
   if (!finished_) fail("{}: finish() was not called", plan_.name);
   check_rows(x, x.rows, plan_.spec.hidden, "x");
-  check_rows(y, x.rows, plan_.spec.hidden, "y");
+  check_rows(y, x.rows, outputs(), "y");
+  if (plan_.together != MoeTogether::kAlone &&
+      (options.exchange == nullptr || options.exchange->ranks() != plan_.columns.size() ||
+       options.exchange->place() != plan_.place))
+    fail("{}: rank {} of {} needs an exchange with the others", plan_.name, plan_.place,
+         plan_.columns.size());
   const auto check_expert = [&](const ExpertPlan& p) {
     for (const ProjectionPlan* projection : {&p.gate, &p.up, &p.down})
       if (projection->kernel != nullptr) check_type(x, *projection);
@@ -295,7 +339,7 @@ void MoeLayer::run(const ConstRows& x, const Routing& routing, const Rows& y, Th
     chunk.ids += t * routing.slots;
     chunk.weights += t * routing.slots;
     if (chunk.zero_weights != nullptr) chunk.zero_weights += t;
-    Forward(*this, xs, chunk, ys, pool, options.amax_reduce).run();
+    Forward(*this, xs, chunk, ys, pool, options).run();
   });
 }
 

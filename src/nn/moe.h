@@ -19,10 +19,12 @@
 #include <vector>
 
 #include "nn/linear.h"
+#include "nn/moe_exchange.h"
 #include "nn/ops.h"
 #include "nn/projection.h"
 #include "nn/router.h"
 #include "quant/moe_spec.h"
+#include "quant/slice.h"
 #include "runtime/memory.h"
 
 namespace moebius {
@@ -33,6 +35,11 @@ struct ExpertPlan {
   bool operator==(const ExpertPlan&) const = default;
 };
 
+// How ranks run a layer together without sums over ranks (MoeOptions::exchange): not at all; each has
+// some outputs of every matrix, and intermediate rows are gathered; each has whole experts, and rows
+// go to who combines their columns. In the last two y has the columns of this rank alone.
+enum class MoeTogether : uint8_t { kAlone, kOutputs, kExperts };
+
 struct MoePlan {
   MoeSpec spec;
   std::vector<ExpertPlan> plans;  // distinct plans of experts; usually one
@@ -41,9 +48,13 @@ struct MoePlan {
       shared;  // the shared expert, when spec.shared says there is one on this rank
   std::vector<int32_t>
       expert_map;  // [experts + shared slots] global id to local, -1 elsewhere; empty: all are here
-  bool first_tp_rank = true;  // of the ranks that share an expert: adds the bias of down
-  bool first_rank = true;     // of all ranks: adds the identity experts
-  std::string name;           // for messages
+  MoeTogether together = MoeTogether::kAlone;
+  std::vector<Range> columns;     // together: of y on every rank
+  size_t place = 0;               // of this rank among them
+  std::vector<uint32_t> rank_of;  // kExperts: [experts + shared slots] who has it
+  bool first_tp_rank = true;      // of the ranks that share an expert: adds the bias of down
+  bool first_rank = true;         // of all ranks: adds the identity experts
+  std::string name;               // for messages
 };
 
 // Weights of one expert. Views need to live only during the call.
@@ -64,6 +75,7 @@ struct RouterWeights {
 };
 
 struct MoeOptions {
+  MoeExchange* exchange = nullptr;  // for a layer that ranks run together
   const AmaxReduce* amax_reduce =
       nullptr;  // tensor-parallel ranks whose down projection has shared_amax
   const int64_t* token_ids = nullptr;  // [T], for routing by table
@@ -83,6 +95,10 @@ class MoeLayer {
   const MoeSpec& spec() const { return plan_.spec; }
   size_t local_experts() const { return experts_.size() - (plan_.shared ? 1 : 0); }
   size_t slots() const { return router_.slots(); }
+  size_t outputs() const {  // columns of y
+    return plan_.together == MoeTogether::kAlone ? plan_.spec.hidden
+                                                 : plan_.columns[plan_.place].size();
+  }
   size_t packed_bytes() const { return memory_.size(); }
   std::span<const uint8_t> packed() const { return {memory_.data(), memory_.size()}; }
   size_t gate_bytes() const;  // of the shared experts' gate, held beside them
@@ -128,7 +144,8 @@ class MoeLayer {
   MoeShape shape_;  // what a schedule looks at
   Caches caches_ = host_cpu().caches;
   AlignedBuffer memory_;
-  bool shared_amax_ = false, finished_ = false;
+  // keep_: intermediate rows stay until the second phase.
+  bool shared_amax_ = false, keep_ = false, finished_ = false;
 };
 
 // int64 ids as int32; throws Error naming token and slot for values outside int32.

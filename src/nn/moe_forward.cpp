@@ -21,8 +21,14 @@ void grow_to(size_t& size, size_t bytes) { size = std::max(size, bytes); }
 }  // namespace
 
 MoeLayer::Forward::Forward(const MoeLayer& layer, const ConstRows& x, const Routing& routing,
-                           const Rows& y, ThreadPool& pool, const AmaxReduce* amax_reduce)
-    : layer_(layer), x_(x), routing_(routing), y_(y), pool_(pool), amax_reduce_(amax_reduce) {
+                           const Rows& y, ThreadPool& pool, const MoeOptions& options)
+    : layer_(layer),
+      x_(x),
+      routing_(routing),
+      y_(y),
+      pool_(pool),
+      amax_reduce_(options.amax_reduce),
+      exchange_(options.exchange) {
   schedule_moe(layer.shape_, {routing.ids, x.rows * routing.slots}, x.rows,
                ThreadPool::inside_region() ? 1 : pool.size(), layer.caches_, *schedule_);
   lay_out();
@@ -51,6 +57,7 @@ void MoeLayer::Forward::lay_out() {
   areas_.prepared = arena_.add<uint8_t>(prepared);
   areas_.intermediate = arena_.add<float>(s.intermediate_floats);
   areas_.down_panels = arena_.add<uint8_t>(panels);
+  if (layer_.plan_.together != MoeTogether::kAlone) lay_out_together();
   lay_out_thread();
   arena_.reserve(s.threads);
   for (size_t f = 0, at = 0; f < forms.size(); ++f) {
@@ -87,8 +94,8 @@ void MoeLayer::Forward::lay_out_thread() {
   thread_.tile_gate = arena_.add_per_thread<float>(s.tile_floats + padding);
   thread_.tile_up =
       arena_.add_per_thread<float>(std::max(s.tile_floats, rows * s.down_tile) + padding);
-  thread_.intermediate = arena_.add_per_thread<float>(
-      layer_.shared_amax_ ? 0 : rows * layer_.shape_.largest_intermediate());
+  thread_.intermediate =
+      arena_.add_per_thread<float>(layer_.keep_ ? 0 : rows * layer_.shape_.largest_intermediate());
   thread_.accumulators = arena_.add_per_thread<float>(x_.rows * s.down_block);
   thread_.panel_gate = arena_.add_per_thread<uint8_t>(gate);
   thread_.panel_up = arena_.add_per_thread<uint8_t>(up);
@@ -118,8 +125,9 @@ void MoeLayer::Forward::fill_weights() {
   float* weights = arena_[areas_.row_weight];
   for (size_t r = 0; r < s.routed; ++r)
     weights[r] = layer_.shape_.weighted_input ? 1.0f : routing_.weights[s.row_item[r]];
-  float* gate = weights + s.routed;
-  const size_t shared = s.rows() - s.routed;
+  const bool apart = layer_.plan_.together == MoeTogether::kExperts;  // weighed where it is added
+  float* gate = apart ? arena_[areas_.shared_weight] : weights + s.routed;
+  const size_t shared = layer_.plan_.shared ? x_.rows : 0;
   std::fill_n(gate, shared, 1.0f);
   if (shared == 0 || layer_.shared_gate_ == nullptr) return;
   layer_.shared_gate_->forward(x_, f32_rows(gate, shared, 1), pool_);
@@ -132,6 +140,8 @@ void MoeLayer::Forward::run() {
     Thread t = thread_areas(0);
     prepare(0, prepare_count(), t);
   }
+  if (layer_.plan_.together == MoeTogether::kOutputs) return run_outputs();
+  if (layer_.plan_.together == MoeTogether::kExperts) return run_experts();
   if (!layer_.shared_amax_)
     return run_region(pool_, s.threads,
                       [&](ThreadPool::Member& m) { region(m, !s.prepare_alone, true); });
@@ -244,7 +254,7 @@ void MoeLayer::Forward::gate_up(const Task& task, Thread& s) noexcept {
   const size_t I = e.up.problem().N, rows = b.rows;
   const bool gated = layer_.shape_.gated;
   make_panels(task.batch, s);
-  const bool whole = b.tasks == 1 && !layer_.shared_amax_;
+  const bool whole = b.tasks == 1 && !layer_.keep_;
   float* out = whole ? s.intermediate : arena_[areas_.intermediate] + b.intermediate;
   const size_t columns = layer_.shape_.up.at_most(schedule_->tile_floats / rows);
   for (size_t n = task.n0; n < task.n1; n += columns) {
@@ -266,7 +276,8 @@ void MoeLayer::Forward::gate_up(const Task& task, Thread& s) noexcept {
 }
 
 void MoeLayer::Forward::finish_batch(size_t batch, const float* intermediate, Thread& s) noexcept {
-  if (!layer_.shared_amax_) return down_panel(batch, intermediate, s);
+  if (!layer_.keep_) return down_panel(batch, intermediate, s);
+  if (!layer_.shared_amax_) return;  // ranks gather it first
   const Batch& b = schedule_->batches[batch];
   const size_t I = layer_.experts_[b.group].down.problem().K;
   float* scale = arena_[areas_.row_scale] + b.row0;
@@ -332,10 +343,13 @@ void MoeLayer::Forward::down(size_t h0, size_t h1, Thread& s) const noexcept {
       combine(b, s.tile_up, c, width, acc + (c - h0), n);
     }
   }
+  const size_t first =  // column of x
+      layer_.plan_.together == MoeTogether::kAlone ? 0
+                                                   : layer_.plan_.columns[layer_.plan_.place].begin;
   for (size_t t = 0; t < T; ++t) {
     if (routing_.zero_weights != nullptr && layer_.plan_.first_rank &&
         routing_.zero_weights[t] != 0.0f) {
-      load_row(x_, t, h0, n, s.rows);
+      load_row(x_, t, first + h0, n, s.rows);
       add_scaled_row(acc + t * n, routing_.zero_weights[t], s.rows, n);
     }
     store_row(y_, t, h0, n, acc + t * n);

@@ -32,7 +32,7 @@ struct MoeLayer::Routing {
 class MoeLayer::Forward {
  public:
   Forward(const MoeLayer& layer, const ConstRows& x, const Routing& routing, const Rows& y,
-          ThreadPool& pool, const AmaxReduce* amax_reduce);
+          ThreadPool& pool, const MoeOptions& options);
   void run();
 
  private:
@@ -42,9 +42,15 @@ class MoeLayer::Forward {
     Area<size_t> panel_at;                   // [batches] where its panel for down begins
     Area<std::atomic<uint32_t>> tasks_left;  // [batches]
     Area<uint8_t> prepared, down_panels;
+    // Ranks together. kOutputs: this rank's part of intermediate rows, all parts.
+    // kExperts: rows for the owners of their columns, rows of this rank's columns, where an item's
+    // row lies among these, what the shared expert's rows weigh.
+    Area<float> out, in, shared_weight;
+    Area<size_t> item_at, out_floats, in_floats;
   };
   struct ThreadAreas {
-    ThreadArea<float> rows, weighted, tile_gate, tile_up, intermediate, accumulators;
+    ThreadArea<float> rows, weighted, tile_gate, tile_up, intermediate, accumulators, sums, whole;
+    ThreadArea<uint32_t> order;
     ThreadArea<uint8_t> panel_gate, panel_up, prepared, scratch;
   };
   struct Thread {  // its own areas
@@ -56,6 +62,7 @@ class MoeLayer::Forward {
   // before the region
   void lay_out();
   void lay_out_thread();
+  void lay_out_together();
   void fill_weights();
   Thread thread_areas(size_t index) const;
 
@@ -73,6 +80,14 @@ class MoeLayer::Forward {
   void down(size_t h0, size_t h1, Thread& s) const noexcept;
   void combine(const Batch& b, float* tile, size_t h0, size_t n, float* acc,
                size_t ld) const noexcept;
+  // ranks together (moe_together.cpp)
+  void run_outputs();
+  void run_experts();
+  void gather_intermediate();
+  void whole_rows(size_t batch, float* rows) const noexcept;
+  void plan_items();
+  void give_rows(size_t h0, size_t h1, Thread& s) const noexcept;
+  void combine_token(size_t t, size_t thread) const noexcept;
   size_t prepare_count() const {
     return layer_.shape_.uniform() ? x_.rows : schedule_->jobs.size();
   }
@@ -83,6 +98,7 @@ class MoeLayer::Forward {
   const Rows y_;
   ThreadPool& pool_;
   const AmaxReduce* amax_reduce_;
+  MoeExchange* exchange_;
   Borrowed<MoeSchedule> schedule_;
   Arena arena_;
   Areas areas_;

@@ -137,7 +137,7 @@ size_t MoeShape::node_of(size_t expert, size_t n) const {
 }
 
 size_t MoeShape::down_begin(size_t node) const {
-  return node_begin(hidden, down.n_step, node, nodes);
+  return node_begin(down_columns(), down.n_step, node, nodes);
 }
 
 size_t MoeShape::largest_intermediate() const {
@@ -225,14 +225,14 @@ class MoeScheduler {
     }
   }
 
-  // The shared expert sees every token.
+  // The shared expert sees every token, on one rank or another.
   void add_shared_rows() {
-    if (!s_.shared) return;
-    out_.row_expert.resize(out_.routed + T_, static_cast<uint32_t>(s_.local_experts()));
-    out_.row_item.resize(out_.routed + T_, -1);
-    out_.row_token.resize(out_.routed + T_);
-    std::iota(out_.row_token.begin() + static_cast<std::ptrdiff_t>(out_.routed),
-              out_.row_token.end(), 0u);
+    const size_t rows = out_.routed + s_.shared_rows(T_);
+    out_.row_expert.resize(rows, static_cast<uint32_t>(s_.local_experts()));
+    out_.row_item.resize(rows, -1);
+    out_.row_token.resize(rows);
+    for (size_t r = out_.routed, t = s_.shared_first; r < rows; ++r, t += s_.shared_step)
+      out_.row_token[r] = static_cast<uint32_t>(t);
   }
 
   void make_batches(size_t most) {
@@ -279,7 +279,8 @@ class MoeScheduler {
         if (out_.item_row[item] >= 0)
           assign(first_job, static_cast<size_t>(out_.item_row[item]),
                  s_.weighted_input ? static_cast<int32_t>(item) : -1);
-      if (s_.shared) assign(first_job, out_.routed + t, -1);
+      if (s_.shared && t % s_.shared_step == s_.shared_first)
+        assign(first_job, out_.routed + t / s_.shared_step, -1);
     }
   }
 
@@ -338,9 +339,8 @@ class MoeScheduler {
 
   void choose_down(const Budget& budget) {
     const size_t rows = std::max<size_t>(1, out_.largest_batch);
-    const size_t per_thread = T_ <= kDownStreamTokens ? 1 : 4;
-    const size_t share =
-        out_.threads == 1 ? s_.hidden : ceil_div(s_.hidden, out_.threads * per_thread);
+    const size_t per_thread = T_ <= kDownStreamTokens ? 1 : 4, columns = s_.down_columns();
+    const size_t share = out_.threads == 1 ? columns : ceil_div(columns, out_.threads * per_thread);
     const size_t most = budget.accumulator_floats / std::max<size_t>(1, T_);
     out_.down_block = std::min(s_.down.at_least(share), s_.down.at_most(most));
     out_.down_tile = std::min(out_.down_block, s_.down.at_most(budget.down_tile_floats / rows));

@@ -92,11 +92,14 @@ struct ExpertShape {
 
 struct MoeShape {
   size_t hidden = 0;
+  size_t outputs = 0;                // of down on this rank; 0: hidden
   std::vector<ExpertShape> experts;  // local ones, then the shared one if there is one
   bool shared = false;
+  // Of ranks with whole experts each runs the shared one on every shared_step-th token.
+  size_t shared_first = 0, shared_step = 1;
   bool gated = true;
   bool weighted_input = false;     // the router weight multiplies x: every slot has its own row
-  bool keep_intermediate = false;  // ranks exchange maxima between the phases
+  bool keep_intermediate = false;  // ranks exchange rows or maxima between the phases
   std::vector<uint32_t> form_of;   // [preparations] the form of row that each makes
   size_t forms = 1;
   std::vector<int32_t> expert_map;  // [global experts] local index or -1; empty: all are local
@@ -110,6 +113,10 @@ struct MoeShape {
   // Of down, whose phase is cut by columns: the first column on a node; `nodes`: behind the last.
   size_t down_begin(size_t node) const;
 
+  size_t down_columns() const { return outputs != 0 ? outputs : hidden; }
+  size_t shared_rows(size_t tokens) const {
+    return !shared || tokens <= shared_first ? 0 : (tokens - shared_first - 1) / shared_step + 1;
+  }
   size_t local_experts() const { return experts.size() - (shared ? 1 : 0); }
   size_t largest_intermediate() const;
   // Every expert prepares x alike: token t is prepared row t.

@@ -93,6 +93,22 @@ QuantMatrix slice(const QuantMatrix& w, size_t r0, size_t r1, size_t c0, size_t 
   return slice_columns(slice_rows(w, r0, r1), c0, c1, memory);
 }
 
+Range output_range(size_t N, size_t ranks, size_t rank, std::string_view what) {
+  if (rank >= ranks) fail("{}: rank {} of {}", what, rank, ranks);
+  if (N < ranks) fail("{}: {} outputs cannot be cut for {} ranks", what, N, ranks);
+  size_t unit = 16;
+  while (N / unit < ranks) unit /= 2;
+  const size_t units = N / unit;  // what is left over goes to the last
+  const auto begin = [&](size_t r) { return r == ranks ? N : units * r / ranks * unit; };
+  return {begin(rank), begin(rank + 1)};
+}
+
+std::vector<Range> output_ranges(size_t N, size_t ranks, std::string_view what) {
+  std::vector<Range> out;
+  for (size_t r = 0; r < ranks; ++r) out.push_back(output_range(N, ranks, r, what));
+  return out;
+}
+
 std::pair<size_t, size_t> parallel_range(size_t size, size_t rank, size_t ranks, const char* what) {
   if (ranks == 0 || rank >= ranks) fail("rank {} of {} ranks", rank, ranks);
   if (size % ranks != 0)

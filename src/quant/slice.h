@@ -7,6 +7,7 @@
 // A view without codes and scales (facts alone) is cut the same way.
 #pragma once
 #include <memory>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,19 @@ QuantMatrix slice(const QuantMatrix& w, size_t r0, size_t r1, size_t c0, size_t 
                   SliceMemory& memory);
 QuantMatrix slice_rows(const QuantMatrix& w, size_t r0, size_t r1);
 QuantMatrix slice_columns(const QuantMatrix& w, size_t c0, size_t c1, SliceMemory& memory);
+
+// Consecutive outputs, heads or layers: [begin, end).
+struct Range {
+  size_t begin = 0, end = 0;
+  size_t size() const { return end - begin; }
+  bool operator==(const Range&) const = default;
+};
+
+// For ranks whose outputs are put side by side, parts need not be equal. The outputs of a matrix with
+// N of them on rank `rank` of `ranks`: multiples of 16 where that leaves none without, and at least
+// one. Throws Error naming `what` where there are fewer outputs than ranks.
+Range output_range(size_t N, size_t ranks, size_t rank, std::string_view what);
+std::vector<Range> output_ranges(size_t N, size_t ranks, std::string_view what);
 
 // Part `rank` of `ranks` equal parts of `size`, as [begin, end). Throws Error naming `what` when
 // the parts are not equal.

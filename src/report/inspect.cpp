@@ -96,10 +96,13 @@ std::string describe_routing(const MoeSpec& spec) {
 }
 
 InspectFacts gather_facts(const Checkpoint& c, const InspectQuestion& o) {
-  InspectFacts f{c, o, summarize(c), {}, {}, {}, {}, "", run_facts(c, o.context)};
+  InspectFacts f{c, o, summarize(c), {}, {}, {}, {}, {}, "", run_facts(c, o.context)};
   f.modules = o.layer ? modules_of_layer(c, *o.layer) : f.summary.groups;
   if (o.tensors) f.tensors = tensor_uses(c, o.layer);
-  if (o.tp != 1 || o.ep != 1) f.ranks = rank_sizes(c, o.tp, o.ep);
+  if (o.pp != 1)
+    f.parts = rank_parts(c, {o.pp, o.tp, o.ep});
+  else if (o.tp != 1 || o.ep != 1)
+    f.ranks = rank_sizes(c, o.tp, o.ep);
   if (o.deep) f.problems = deep_problems(c, o.layer);
   if (!c.moe_blocks().empty()) {
     const MoeBlock& b = c.moe_blocks().front();

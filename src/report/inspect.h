@@ -10,6 +10,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/parallel.h"
 #include "checkpoint/summary.h"
+#include "model/rank_plan.h"
 
 namespace moebius {
 
@@ -18,7 +19,7 @@ struct InspectQuestion {
   bool deep = false;     // load every module and check scales, zero points and code ranges
   std::optional<int> layer;
   uint64_t context = 0;  // memory for sequences of so many tokens; 0: of usual lengths
-  unsigned tp = 1, ep = 1;
+  unsigned pp = 1, tp = 1, ep = 1;
 };
 
 struct TensorUse {
@@ -50,6 +51,7 @@ struct InspectFacts {
   std::vector<ModuleGroup> modules;   // grouped, or one by one for --layer
   std::vector<TensorUse> tensors;     // --tensors
   std::vector<RankSize> ranks;        // --tp, --ep
+  std::vector<RankPart> parts;        // --pp: as `run` would cut it
   std::vector<std::string> problems;  // --deep
   std::string routing;                // one line
   RunFacts run;

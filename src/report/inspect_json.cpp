@@ -77,6 +77,16 @@ Json rank_json(const RankSize& r) {
   return j;
 }
 
+Json part_json(const RankPart& p) {
+  Json j = Json::object({{"rank", static_cast<uint64_t>(p.rank)},
+                         {"stage", static_cast<uint64_t>(p.stage)},
+                         {"member", static_cast<uint64_t>(p.member)}});
+  j.set("first_layer", static_cast<uint64_t>(p.layers.begin));
+  j.set("layers", static_cast<uint64_t>(p.layers.size()));
+  j.set("bytes", p.bytes);
+  return j;
+}
+
 void add_model(Json& j, const InspectFacts& f) {
   const ModelConfig& c = f.checkpoint.config();
   const bool moe = !f.checkpoint.moe_blocks().empty();
@@ -155,6 +165,11 @@ Json inspect_json(const InspectFacts& f) {
     Json ranks = Json::array();
     for (const RankSize& r : f.ranks) ranks.push(rank_json(r));
     j.set("ranks", std::move(ranks));
+  }
+  if (!f.parts.empty()) {
+    Json parts = Json::array();
+    for (const RankPart& p : f.parts) parts.push(part_json(p));
+    j.set("parts", std::move(parts));
   }
   if (f.question.deep) j.set("problems", strings(f.problems));
   return j;

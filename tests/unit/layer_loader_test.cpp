@@ -228,8 +228,10 @@ TEST(LayerLoader, WhatARankCannotRunIsSaidBeforeReading) {
   EXPECT_NE(error(w4a8, {5, 0, 1, 0, Placement::kLinear, Cut::kInputs})
                 .find("96 cannot be split into 5 equal parts"),
             std::string::npos);
-  EXPECT_NE(error(w4a8, {2, 0, 1, 0, Placement::kLinear, Cut::kOutputs})
-                .find("gather the intermediate rows"),
+  EXPECT_EQ(error(w4a8, {5, 0, 1, 0, Placement::kLinear, Cut::kOutputs}), "")
+      << "outputs that are put side by side need no equal parts";
+  EXPECT_NE(error(w4a8, {2, 0, 2, 0, Placement::kLinear, Cut::kOutputs})
+                .find("both cut and spread over ranks"),
             std::string::npos);
   const Checkpoint fake = golden("qwen3moe-w8a8o8-channel-pack");
   EXPECT_NE(error(fake, {2, 0, 1, 0, Placement::kLinear, Cut::kInputs})

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sizes, times and the choice of a split (rank_plan.h).
+#include "model/rank_plan.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/human.h"
+#include "checkpoint/summary.h"
+#include "model/arch/arch.h"
+#include "model/decoder.h"
+
+namespace moebius {
+namespace {
+
+constexpr double kNorm = 2.3;  // of memory and compute time
+constexpr uint64_t kNumberBytes = 2;
+
+double together(double memory, double compute) {
+  return std::pow(std::pow(memory, kNorm) + std::pow(compute, kNorm), 1 / kNorm);
+}
+
+// --- what a module becomes on a rank ---
+
+enum class Share : uint8_t { kWhole, kCut, kExpert, kFirst };
+
+Share share_of(const Module& m, const DecoderSpec& spec, const RankSplit& split,
+               const Module* output) {
+  if (m.kind == ModuleKind::kEmbedding && &m != output) return Share::kFirst;
+  if (m.expert >= 0) return split.ep > 1 ? Share::kExpert : Share::kCut;
+  if (m.shared_expert) return split.ep > 1 ? Share::kWhole : Share::kCut;
+  const bool recurrent = m.layer >= 0 && static_cast<size_t>(m.layer) < spec.layers.size() &&
+                         spec.layers[static_cast<size_t>(m.layer)].recurrent;
+  if (recurrent && m.projection == Projection::kNone) return Share::kWhole;
+  return cut_of(m, Cut::kOutputs) == Cut::kWhole ? Share::kWhole : Share::kCut;
+}
+
+uint64_t bytes_on(const Module& m, Share share, const RankSplit& split, size_t member,
+                  size_t experts) {
+  const size_t members = split.members();
+  if (members == 1) return m.bytes;
+  switch (share) {
+    case Share::kFirst:
+      return member == 0 ? m.bytes : 0;
+    case Share::kExpert: {
+      const auto e = static_cast<size_t>(m.expert);
+      const std::vector<int32_t> map = expert_map(experts, members, member, Placement::kLinear);
+      return e < map.size() && map[e] >= 0 ? m.bytes : 0;
+    }
+    case Share::kCut:
+      if (m.plan.N < members) return m.bytes;
+      return static_cast<uint64_t>(
+          static_cast<double>(m.bytes) *
+          static_cast<double>(output_range(m.plan.N, members, member, m.name).size()) /
+          static_cast<double>(m.plan.N));
+    default:
+      return m.bytes;
+  }
+}
+
+// --- times ---
+
+struct LayerCost {
+  double cut_bytes = 0, whole_bytes = 0, cut_macs = 0, whole_macs = 0;  // without routed experts
+  double expert_bytes = 0, expert_macs = 0;                             // of one
+};
+
+// Expected distinct experts of `rows` rows that take k of E each.
+double distinct(double E, double k, double rows) { return E * (1 - std::pow(1 - k / E, rows)); }
+
+// How much more than its share the busiest of `ranks` ranks reads or computes, from a fixed sequence
+// of draws.
+double busiest(size_t E, size_t k, size_t rows, size_t ranks, bool reading) {
+  if (E == 0 || ranks == 1) return 1;
+  uint64_t state = 88172645463325252ull;
+  const auto draw = [&](size_t n) {
+    state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+    return static_cast<size_t>(state % n);
+  };
+  const size_t samples = std::clamp<size_t>(4096 / (rows * k + 1), 4, 128);
+  std::vector<uint32_t> taken(E), of_rank(ranks);
+  double sum = 0;
+  for (size_t s = 0; s < samples; ++s) {
+    std::fill(taken.begin(), taken.end(), 0);
+    for (size_t r = 0; r < rows; ++r)
+      for (size_t i = 0; i < k; ++i) ++taken[draw(E)];
+    std::fill(of_rank.begin(), of_rank.end(), 0);
+    for (size_t e = 0; e < E; ++e) of_rank[e * ranks / E] += reading ? taken[e] > 0 : taken[e];
+    uint32_t total = 0, most = 0;
+    for (const uint32_t n : of_rank) total += n, most = std::max(most, n);
+    sum += static_cast<double>(most) * static_cast<double>(ranks) / std::max(1.0, double(total));
+  }
+  return sum / static_cast<double>(samples);
+}
+
+class Forecaster {
+ public:
+  Forecaster(const Checkpoint& c, const RankQuestion& q)
+      : q_(q), spec_(decoder_spec(c.config())), output_(c.output_module()) {
+    const ModelConfig& config = c.config();
+    H_ = static_cast<double>(config.hidden);
+    layers_.resize(spec_.layers.size());
+    for (const MoeBlock& b : c.moe_blocks()) {
+      E_ = std::max(E_, b.experts.size()), k_ = std::max(k_, b.spec.router.top_k);
+      I_ = std::max(I_, static_cast<double>(b.spec.intermediate));
+    }
+    for (size_t i = 0; i < spec_.layers.size(); ++i) {
+      const HeadSizes s = spec_.sizes(i);
+      A_ = std::max(A_, static_cast<double>(s.heads * s.value_dim));
+    }
+  }
+
+  RankForecast forecast(const Checkpoint& c, const RankSplit& split) {
+    RankForecast f;
+    f.split = split;
+    try {
+      for (const RankPart& p : rank_parts(c, split)) f.bytes = std::max(f.bytes, p.bytes);
+    } catch (const Error& e) {
+      f.refusal = f.reason = e.what();
+      return f;
+    }
+    if (q_.node.memory != 0 && f.bytes > q_.node.memory) f.missing = f.bytes - q_.node.memory;
+    measure(c, split);
+    const Times decode = step(split, q_.batch, q_.batch), prompt = step(split, q_.prompt, 1);
+    f.step = decode.compute + decode.exchange, f.exchange = decode.exchange;
+    f.prompt = prompt.compute + prompt.exchange;
+    f.reason = f.missing != 0
+                   ? fmt::format("{} of memory are missing", human_bytes(double(f.missing)))
+                   : fmt::format("{:.0f} % of a step are exchanges", 100 * f.exchange / f.step);
+    return f;
+  }
+
+ private:
+  struct Times {
+    double compute = 0, exchange = 0;
+  };
+
+  // Bytes and multiply-adds of every layer, whole ones and those that are divided.
+  void measure(const Checkpoint& c, const RankSplit& split) {
+    std::fill(layers_.begin(), layers_.end(), LayerCost());
+    head_bytes_ = head_macs_ = 0;
+    for (const Module& m : c.modules()) {
+      if (m.tower) continue;
+      const double bytes = static_cast<double>(m.bytes),
+                   macs = static_cast<double>(module_params(m));
+      if (&m == output_) head_bytes_ += bytes, head_macs_ += macs;
+      if (m.layer < 0 || static_cast<size_t>(m.layer) >= layers_.size()) continue;
+      LayerCost& l = layers_[static_cast<size_t>(m.layer)];
+      if (m.expert >= 0) {
+        l.expert_bytes += bytes / static_cast<double>(E_);
+        l.expert_macs += macs / static_cast<double>(E_);
+        continue;
+      }
+      const bool whole = share_of(m, spec_, split, output_) == Share::kWhole;
+      (whole ? l.whole_bytes : l.cut_bytes) += bytes;
+      (whole ? l.whole_macs : l.cut_macs) += macs;
+    }
+  }
+
+  double round(double bytes) const { return q_.link.latency + bytes / q_.link.rate; }
+
+  Times step(const RankSplit& split, size_t rows, size_t outputs) const {
+    const auto T = static_cast<double>(rows), R = static_cast<double>(split.members()),
+               E = static_cast<double>(E_), k = static_cast<double>(k_);
+    const double others = (R - 1) / R, b = static_cast<double>(kNumberBytes);
+    const bool ep = split.ep > 1, alone = split.members() == 1;
+    const double read = busiest(E_, k_, rows, ep ? split.ep : 1, true),
+                 work = busiest(E_, k_, rows, ep ? split.ep : 1, false);
+    Times t;
+    for (const LayerCost& l : layers_) {
+      double bytes = l.cut_bytes / R + l.whole_bytes, macs = T * (l.cut_macs / R + l.whole_macs);
+      const bool routed = l.expert_bytes > 0;
+      if (routed) bytes += distinct(E, k, T) * l.expert_bytes / R * read;
+      if (routed) macs += T * k * l.expert_macs / R * work;
+      t.compute += together(bytes / q_.node.read_rate(), macs / q_.node.multiply_rate());
+      if (alone) continue;
+      const double slots = routed ? k : 1;
+      t.exchange += round(others * b * T * A_) + 2 * round(others * b * T * H_);
+      t.exchange +=
+          ep && routed ? round(others * 4 * T * k * H_ / R) : round(others * 4 * T * slots * I_);
+    }
+    const auto heads = static_cast<double>(outputs);
+    t.compute += together(head_bytes_ / R / q_.node.read_rate(),
+                          heads * head_macs_ / R / q_.node.multiply_rate());
+    if (!alone) t.exchange += round(b * T * H_) + round(4 * heads * head_macs_ / H_ * others);
+    if (split.pp > 1) t.exchange += static_cast<double>(split.pp) * round(b * T * H_);
+    if (split.ranks() > 1) t.exchange += q_.link.latency;  // the plan
+    return t;
+  }
+
+  const RankQuestion& q_;
+  DecoderSpec spec_;
+  const Module* output_;
+  double H_ = 0, A_ = 0, I_ = 0, head_bytes_ = 0, head_macs_ = 0;
+  size_t E_ = 0, k_ = 1;
+  std::vector<LayerCost> layers_;
+};
+
+// A number and what follows it.
+std::pair<double, std::string> number_and_rest(const std::string& text, const std::string& whole,
+                                               const char* what) {
+  double v = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), v);
+  if (error != std::errc() || !(v > 0) || !(v < 1e15))
+    fail("'{}' is no {}", printable(whole), what);
+  return {v, std::string(end, text.data() + text.size())};
+}
+
+double unit_of(const std::string& unit, std::initializer_list<std::pair<const char*, double>> units,
+               const std::string& whole, const char* what) {
+  for (const auto& [name, factor] : units)
+    if (unit == name) return factor;
+  fail("'{}' is no {}", printable(whole), what);
+}
+
+}  // namespace
+
+double NodeFacts::read_rate() const { return 1e9 / (1 / (28.3 * cores) + 1 / 276.7); }
+double NodeFacts::multiply_rate() const { return 147e9 * std::pow(cores / 2, 0.951); }
+
+NodeFacts parse_node(const std::string& text) {
+  constexpr const char* kWhat = "node; expected cores and memory, as 64x256G";
+  const auto [cores, rest] = number_and_rest(text, text, kWhat);
+  if (rest.empty() || rest[0] != 'x') fail("'{}' is no {}", printable(text), kWhat);
+  const auto [memory, unit] = number_and_rest(rest.substr(1), text, kWhat);
+  const double factor =
+      unit_of(unit, {{"G", 0x1p30}, {"GiB", 0x1p30}, {"T", 0x1p40}, {"M", 0x1p20}}, text, kWhat);
+  return {cores, static_cast<uint64_t>(memory * factor)};
+}
+
+LinkFacts parse_link(const std::string& text) {
+  constexpr const char* kWhat = "link; expected bits a second and latency, as 10G,30us";
+  const auto [rate, rest] = number_and_rest(text, text, kWhat);
+  const size_t comma = rest.find(',');
+  if (comma == std::string::npos) fail("'{}' is no {}", printable(text), kWhat);
+  const auto [latency, unit] = number_and_rest(rest.substr(comma + 1), text, kWhat);
+  return {latency * unit_of(unit, {{"us", 1e-6}, {"ms", 1e-3}, {"s", 1}}, text, kWhat),
+          rate * unit_of(rest.substr(0, comma), {{"G", 1e9}, {"M", 1e6}}, text, kWhat) / 8};
+}
+
+std::vector<RankPart> rank_parts(const Checkpoint& checkpoint, const RankSplit& split) {
+  check_split(split);
+  const DecoderSpec spec = decoder_spec(checkpoint.config());
+  const std::vector<size_t> first = plan_stages(checkpoint, spec, split.pp);
+  const Module* output = checkpoint.output_module();
+  size_t experts = 0;
+  for (const MoeBlock& b : checkpoint.moe_blocks()) experts = std::max(experts, b.experts.size());
+  if (split.ep > std::max<size_t>(experts, 1))
+    fail("num_experts is {}: {} experts on {} ranks; expected at least one each", experts, experts,
+         split.ep);
+  output_ranges(static_cast<size_t>(checkpoint.config().hidden), split.members(), "hidden_size");
+  std::vector<RankPart> parts;
+  for (size_t r = 0; r < split.ranks(); ++r) {
+    const size_t stage = r / split.members();
+    parts.push_back({r, stage, r % split.members(), {first[stage], first[stage + 1]}, 0});
+  }
+  for (const Module& m : checkpoint.modules()) {
+    if (m.tower) continue;
+    const Share share = share_of(m, spec, split, output);
+    for (RankPart& p : parts) {
+      const bool here = m.layer < 0 ? p.stage == 0
+                                    : static_cast<size_t>(m.layer) >= p.layers.begin &&
+                                          static_cast<size_t>(m.layer) < p.layers.end;
+      if (here) p.bytes += bytes_on(m, share, split, p.member, experts);
+    }
+  }
+  return parts;
+}
+
+std::vector<RankForecast> plan_ranks(const Checkpoint& checkpoint, const RankQuestion& question) {
+  Forecaster forecaster(checkpoint, question);
+  std::vector<RankForecast> out;
+  const size_t n = question.ranks;
+  for (size_t pp = 1; pp <= n; ++pp) {
+    if (n % pp != 0) continue;
+    out.push_back(forecaster.forecast(checkpoint, {pp, n / pp, 1}));
+    if (n / pp > 1 && !checkpoint.moe_blocks().empty())
+      out.push_back(forecaster.forecast(checkpoint, {pp, 1, n / pp}));
+  }
+  const auto order = [](const RankForecast& f) {
+    return std::tuple(!f.refusal.empty(), f.missing, f.step);
+  };
+  std::stable_sort(out.begin(), out.end(), [&](const RankForecast& a, const RankForecast& b) {
+    return order(a) < order(b);
+  });
+  return out;
+}
+
+void check_memory(std::span<const RankPart> parts, std::span<const size_t> ranks_of_host,
+                  const std::string& host, uint64_t free) {
+  uint64_t bytes = 0;
+  for (const size_t r : ranks_of_host) bytes += parts[r].bytes;
+  if (free == 0 || bytes <= free) return;
+  fail("{} rank{} on {} need{} {} for weights, and {} of memory are free: {} are missing",
+       ranks_of_host.size(), ranks_of_host.size() == 1 ? "" : "s", host,
+       ranks_of_host.size() == 1 ? "s" : "", human_bytes(static_cast<double>(bytes)),
+       human_bytes(static_cast<double>(free)), human_bytes(static_cast<double>(bytes - free)));
+}
+
+}  // namespace moebius

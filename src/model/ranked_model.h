@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// How ranks come to run a model together: each loads its part and waits for the others; then rank 0
+// is used like any model, and the others follow it.
+//
+//   auto model = load_rank(checkpoint, options, say);   // on every rank, options.ranks set
+//   if (!options.ranks->leader()) model->follow();      // until rank 0's model is gone
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "model/decoder.h"
+#include "model/ranks.h"
+#include "runtime/runtime.h"
+
+namespace moebius {
+
+// A line for people: "[rank 1 host] loaded 123 bytes of weights".
+using RankSays = std::function<void(const std::string& line)>;
+
+// Throws Error where any rank cannot load, or a host has not the memory for its ranks' weights (said
+// before anything is read): all are ended then.
+std::unique_ptr<DecoderModel> load_rank(const Checkpoint& checkpoint, const ModelOptions& options,
+                                        const RankSays& say);
+
+// Part `rank` of `ranks` of this machine's cores, node by node: where a rank per NUMA node has its
+// threads and so its memory. `threads`: of this rank.
+std::shared_ptr<Runtime> rank_runtime(size_t rank, size_t ranks, size_t threads);
+
+// Ranks 1 and up as threads of this process, each with `threads` threads of its own; they load,
+// follow, and end with the leader's model. `checkpoint` outlives them.
+std::unique_ptr<RankThreads> start_followers(const Checkpoint& checkpoint,
+                                             const ModelOptions& options, const RankSplit& split,
+                                             size_t threads, const RankSays& say);
+
+// All of it: rank 0 runs on options.pool, the others on as many threads each.
+class ThreadRankedModel {
+ public:
+  ThreadRankedModel(const Checkpoint& checkpoint, const ModelOptions& options,
+                    const RankSplit& split, const RankSays& say);
+  DecoderModel& model() { return *model_; }
+
+ private:
+  std::unique_ptr<RankThreads> followers_;  // outlive the model, which tells them to stop
+  std::unique_ptr<DecoderModel> model_;
+};
+
+}  // namespace moebius

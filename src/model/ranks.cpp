@@ -1,0 +1,303 @@
+// SPDX-License-Identifier: Apache-2.0
+// The exchanges of a step over a communicator (ranks.h).
+#include "model/ranks.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <thread>
+
+#include "base/error.h"
+#include "nn/ops.h"
+#include "runtime/comm.h"
+#include "runtime/comm_threads.h"
+
+namespace moebius {
+namespace {
+
+constexpr size_t kPlanFirst = 4096;  // bytes of a plan that go out at once
+constexpr uint64_t kLongestPlan = uint64_t{1} << 32;
+constexpr double kPatience = 1e9;  // seconds: for ever
+constexpr double kLoading = 30 * 60;
+constexpr int kRowsTag = 1, kLogitsTag = 2;
+
+// Waits are as long as `seconds` while it lives.
+class Patience {
+ public:
+  Patience(Comm& comm, double seconds) : comm_(comm), before_(comm.timeout()) {
+    comm.set_timeout(seconds);
+  }
+  ~Patience() { comm_.set_timeout(before_); }
+  Patience(const Patience&) = delete;
+  Patience& operator=(const Patience&) = delete;
+
+ private:
+  Comm& comm_;
+  double before_;
+};
+
+size_t width_of(XType type) { return bits_of(dtype_of(type)) / 8; }
+
+// Numbers that are exact in `type` as its bytes, and back.
+void to_bytes(XType type, const float* x, size_t n, uint8_t* to) {
+  store_row({to, dtype_of(type), 1, n, n}, 0, 0, n, x);
+}
+void from_bytes(XType type, const uint8_t* from, size_t n, float* x) {
+  load_row({from, dtype_of(type), 1, n, n}, 0, 0, n, x);
+}
+
+void grow_bytes(std::vector<uint8_t>& v, size_t n) {
+  if (v.size() < n) v.resize(n);
+}
+
+uint64_t hash_of(const float* x, size_t n) {
+  uint64_t h = 0xcbf29ce484222325;
+  for (size_t i = 0; i < n; ++i) {
+    uint32_t bits;
+    std::memcpy(&bits, x + i, sizeof bits);
+    h = (h ^ bits) * 0x100000001b3;
+  }
+  return h;
+}
+
+int to_int(size_t n) { return static_cast<int>(n); }
+
+}  // namespace
+
+std::string describe(const RankSplit& s) {
+  std::string text;
+  for (const auto& [name, n] :
+       {std::pair{"pp", s.pp}, std::pair{"tp", s.tp}, std::pair{"ep", s.ep}})
+    if (n > 1) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name, n);
+  return text.empty() ? "one rank" : text;
+}
+
+void check_split(const RankSplit& s) {
+  for (const auto& [name, n] :
+       {std::pair{"pp", s.pp}, std::pair{"tp", s.tp}, std::pair{"ep", s.ep}})
+    if (n == 0 || n > 1024) fail("--{} {}; expected 1 to 1024", name, n);
+  if (s.ranks() > 1024) fail("{} are {} ranks; expected at most 1024", describe(s), s.ranks());
+  if (s.tp > 1 && s.ep > 1)
+    fail("--tp {} with --ep {}: experts are either whole or cut; give one of the two", s.tp, s.ep);
+}
+
+// Rows on their way to the next stage.
+struct Ranks::Passing {
+  std::vector<uint8_t> bytes;
+  CommRequest request;
+};
+
+Ranks::Ranks(Comm& world, const RankSplit& split)
+    : world_(world), split_(split), rank_(static_cast<size_t>(world.rank())) {
+  check_split(split);
+  if (split.ranks() != static_cast<size_t>(world.size()))
+    fail("{} are {} ranks, but {} were started", describe(split), split.ranks(), world.size());
+  stage_ = world.split(to_int(stage()), to_int(member()));
+  line_ = world.split(to_int(member()), to_int(stage()));
+}
+
+Ranks::~Ranks() = default;
+
+std::string Ranks::host() const { return world_.host(world_.rank()); }
+
+std::string Ranks::label() const { return fmt::format("[rank {} {}]", rank_, host()); }
+
+std::vector<size_t> Ranks::ranks_of_host() const {
+  std::vector<size_t> out;
+  for (int r = 0; r < world_.size(); ++r)
+    if (world_.host(r) == host()) out.push_back(static_cast<size_t>(r));
+  return out;
+}
+
+void Ranks::meet() {
+  const Patience patience(world_, kLoading);
+  world_.barrier("loading");
+}
+
+void Ranks::announce(std::span<const uint8_t> plan, uint64_t serial) {
+  world_.set_step(serial);
+  const uint64_t size = plan.size();
+  plan_.assign(std::max(kPlanFirst, plan.size() + sizeof size), 0);
+  std::memcpy(plan_.data(), &size, sizeof size);
+  std::copy(plan.begin(), plan.end(), plan_.begin() + sizeof size);
+  world_.wait(world_.start_broadcast(plan_.data(), kPlanFirst, 0), "plan");
+  if (plan_.size() > kPlanFirst)
+    world_.wait(world_.start_broadcast(plan_.data() + kPlanFirst, plan_.size() - kPlanFirst, 0),
+                "plan");
+}
+
+std::vector<uint8_t> Ranks::next_plan() {
+  uint64_t size = 0;
+  plan_.assign(kPlanFirst, 0);
+  {
+    const Patience patience(world_, kPatience);
+    world_.wait(world_.start_broadcast(plan_.data(), kPlanFirst, 0), "next step");
+  }
+  std::memcpy(&size, plan_.data(), sizeof size);
+  if (size > kLongestPlan) fail("a step plan of {} bytes; expected at most {}", size, kLongestPlan);
+  if (size + sizeof size > kPlanFirst) {
+    plan_.resize(size + sizeof size);
+    world_.wait(world_.start_broadcast(plan_.data() + kPlanFirst, plan_.size() - kPlanFirst, 0),
+                "plan");
+  }
+  return {plan_.begin() + sizeof size,
+          plan_.begin() + static_cast<std::ptrdiff_t>(size + sizeof size)};
+}
+
+void Ranks::pass_on(XType type, const float* x, size_t n) {
+  std::vector<uint8_t> bytes(n * width_of(type));
+  to_bytes(type, x, n, bytes.data());
+  const int to = (line_->rank() + 1) % line_->size();
+  CommRequest request = line_->start_send(to, kRowsTag, bytes.data(), bytes.size());
+  passing_.push_back(std::unique_ptr<Passing>(new Passing{std::move(bytes), std::move(request)}));
+}
+
+void Ranks::settle() {
+  for (const auto& rows : passing_) line_->wait(rows->request, "rows to the next stage");
+  passing_.clear();
+}
+
+void Ranks::take_over(XType type, float* x, size_t n) {
+  const size_t bytes = n * width_of(type);
+  grow_bytes(receive_, bytes);
+  const int from = (line_->rank() + line_->size() - 1) % line_->size();
+  line_->wait(line_->start_receive(from, kRowsTag, receive_.data(), bytes),
+              "rows from the stage before");
+  from_bytes(type, receive_.data(), n, x);
+}
+
+void Ranks::share(XType type, float* x, size_t n) {
+  if (members() == 1) return;
+  const size_t bytes = n * width_of(type);
+  grow_bytes(send_, bytes);
+  if (member() == 0) to_bytes(type, x, n, send_.data());
+  stage_->wait(stage_->start_broadcast(send_.data(), bytes, 0), "embedding");
+  if (member() != 0) from_bytes(type, send_.data(), n, x);
+}
+
+void Ranks::gather(XType type, const float* mine, std::span<const Range> cuts, float* all,
+                   size_t width, size_t T, const char* phase, int layer) {
+  const size_t unit = width_of(type), own = cuts[member()].size();
+  std::vector<size_t> bytes;
+  for (const Range& c : cuts) bytes.push_back(T * c.size() * unit);
+  grow_bytes(send_, bytes[member()]);
+  grow_bytes(receive_, std::accumulate(bytes.begin(), bytes.end(), size_t{0}));
+  to_bytes(type, mine, T * own, send_.data());
+  stage_->wait(stage_->start_all_gather(send_.data(), receive_.data(), bytes), {phase, layer});
+  const uint8_t* from = receive_.data();
+  for (size_t m = 0; m < cuts.size(); ++m) {
+    const Range& c = cuts[m];
+    for (size_t t = 0; t < T; ++t, from += c.size() * unit) {
+      float* to = all + t * width + c.begin;
+      if (m == member())
+        std::memcpy(to, mine + t * own, own * sizeof(float));
+      else
+        from_bytes(type, from, c.size(), to);
+    }
+  }
+}
+
+void Ranks::gather_first(const float* mine, std::span<const Range> cuts, float* all, size_t width,
+                         size_t T) {
+  if (member() != 0) {
+    const size_t bytes = T * cuts[member()].size() * sizeof(float);
+    stage_->wait(stage_->start_send(0, kLogitsTag, mine, bytes), "logits");
+    return;
+  }
+  std::vector<CommRequest> requests;
+  size_t floats = 0;
+  for (size_t m = 1; m < cuts.size(); ++m) floats += T * cuts[m].size();
+  grow_bytes(receive_, floats * sizeof(float));
+  auto* at = reinterpret_cast<float*>(receive_.data());
+  for (size_t m = 1; m < cuts.size(); at += T * cuts[m].size(), ++m)
+    requests.push_back(
+        stage_->start_receive(to_int(m), kLogitsTag, at, T * cuts[m].size() * sizeof(float)));
+  const auto place = [&](const float* from, const Range& c) {
+    for (size_t t = 0; t < T; ++t)
+      std::memcpy(all + t * width + c.begin, from + t * c.size(), c.size() * sizeof(float));
+  };
+  place(mine, cuts[0]);
+  at = reinterpret_cast<float*>(receive_.data());
+  for (size_t m = 1; m < cuts.size(); at += T * cuts[m].size(), ++m) {
+    stage_->wait(requests[m - 1], "logits");
+    place(at, cuts[m]);
+  }
+}
+
+void Ranks::compare(const float* x, size_t n) {
+  if (members() == 1) return;
+  const uint64_t mine = hash_of(x, n);
+  std::vector<uint64_t> all(members());
+  const std::vector<size_t> bytes(members(), sizeof mine);
+  stage_->wait(stage_->start_all_gather(&mine, all.data(), bytes), "comparing rows");
+  for (size_t m = 0; m < all.size(); ++m)
+    if (all[m] != mine)
+      fail("rank {} computed other rows than rank {}: the ranks' CPUs, builds or files differ",
+           rank_ - member() + m, rank_);
+}
+
+void Ranks::all_gather(const float* mine, std::span<const size_t> floats, float* all) {
+  std::vector<size_t> bytes(floats.begin(), floats.end());
+  for (size_t& b : bytes) b *= sizeof(float);
+  stage_->wait(stage_->start_all_gather(mine, all, bytes), "intermediate rows of experts");
+}
+
+void Ranks::all_to_all(const float* out, std::span<const size_t> out_floats, float* in,
+                       std::span<const size_t> in_floats) {
+  std::vector<size_t> o(out_floats.begin(), out_floats.end()),
+      i(in_floats.begin(), in_floats.end());
+  for (size_t& b : o) b *= sizeof(float);
+  for (size_t& b : i) b *= sizeof(float);
+  stage_->wait(stage_->start_all_to_all(out, o, in, i), "rows of experts");
+}
+
+void Ranks::abort(const std::string& why) noexcept {
+  try {
+    world_.abort(why);
+  } catch (...) {  // threads: the others have been told
+  }
+}
+
+// --- threads ---
+
+struct RankThreads::State {
+  std::vector<std::unique_ptr<Comm>> comms;
+  std::vector<std::thread> threads;
+  std::unique_ptr<Ranks> leader;
+};
+
+RankThreads::RankThreads(const RankSplit& split, Follow follow) : state_(new State) {
+  check_split(split);
+  ThreadRanks options;
+  options.ranks = to_int(split.ranks());
+  state_->comms = make_thread_comms(options);
+  for (size_t r = 1; r < split.ranks(); ++r)
+    state_->threads.emplace_back([&comm = *state_->comms[r], split, follow] {
+      try {
+        Ranks ranks(comm, split);
+        follow(ranks);
+      } catch (const std::exception& e) {
+        try {
+          comm.abort(e.what());
+        } catch (...) {
+        }
+      }
+    });
+  try {
+    state_->leader = std::make_unique<Ranks>(*state_->comms[0], split);
+  } catch (...) {
+    for (std::thread& t : state_->threads) t.join();
+    throw;
+  }
+}
+
+RankThreads::~RankThreads() {
+  state_->leader->abort("rank 0 has ended");
+  for (std::thread& t : state_->threads) t.join();
+}
+
+Ranks& RankThreads::leader() { return *state_->leader; }
+
+}  // namespace moebius

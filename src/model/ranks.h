@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// One model on several ranks (processes, or threads of one process), as one of them sees it: which
+// part it has, and the exchanges of a step. Bytes are those of one process, because nothing is ever
+// added over ranks: rows are passed on whole (pp), or their columns are computed apart and put side
+// by side (tp, ep).
+//
+// Ranks are numbered stage by stage: rank = stage * members + member. The members of a stage run the
+// same layers together and hold equal rows between them.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/parallel.h"
+#include "nn/moe_exchange.h"
+#include "quant/activation.h"
+#include "runtime/cpu.h"
+
+namespace moebius {
+
+class Comm;
+
+struct RankSplit {
+  size_t pp = 1;  // stages: layers in a row
+  size_t tp = 1;  // outputs of every matrix
+  size_t ep = 1;  // whole experts; attention and dense layers are cut as by tp
+  size_t members() const { return tp * ep; }
+  size_t ranks() const { return pp * tp * ep; }
+  bool operator==(const RankSplit&) const = default;
+};
+std::string describe(const RankSplit& split);  // "pp 2 x tp 2"
+// Throws Error for sizes that nobody can mean, and for products that are not there.
+void check_split(const RankSplit& split);
+
+class Ranks : public MoeExchange {
+ public:
+  // All ranks of `world` call it and wait for each other; `world` outlives it.
+  Ranks(Comm& world, const RankSplit& split);
+  ~Ranks() override;
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
+
+  const RankSplit& split() const { return split_; }
+  size_t rank() const { return rank_; }
+  size_t stage() const { return rank_ / split_.members(); }
+  size_t member() const { return rank_ % split_.members(); }
+  size_t members() const { return split_.members(); }
+  bool leader() const { return rank_ == 0; }
+  std::string label() const;  // "[rank 2 host]", for lines on stderr
+  std::string host() const;
+  std::vector<size_t> ranks_of_host() const;  // this one among them
+
+  // After loading, by all: waits until everybody is there, however long that takes.
+  void meet();
+
+  // Plans of steps: rank 0 gives, the others wait for the next one, however long.
+  void announce(std::span<const uint8_t> plan, uint64_t serial);
+  std::vector<uint8_t> next_plan();
+
+  // n numbers that are exact in `type`: to the same member of the next stage, behind the last one of
+  // the first, without waiting; and from the stage before, in the order in which they were passed.
+  void pass_on(XType type, const float* x, size_t n);
+  void take_over(XType type, float* x, size_t n);
+  void settle();  // waits until everything that was passed on has arrived
+  // Of member 0, to all members of its stage.
+  void share(XType type, float* x, size_t n);
+  // Columns of T rows: member m has those of cuts[m] as a matrix of their own; `all` becomes the
+  // whole rows of `width` columns, on every member.
+  void gather(XType type, const float* mine, std::span<const Range> cuts, float* all, size_t width,
+              size_t T, const char* phase, int layer);
+  // The same to member 0 alone, in f32; `all` is looked at there only.
+  void gather_first(const float* mine, std::span<const Range> cuts, float* all, size_t width,
+                    size_t T);
+  // Throws where members do not hold the same numbers, naming the rank that differs from this one.
+  void compare(const float* x, size_t n);
+
+  // MoeExchange
+  size_t ranks() const override { return members(); }
+  size_t place() const override { return member(); }
+  void all_gather(const float* mine, std::span<const size_t> floats, float* all) override;
+  void all_to_all(const float* out, std::span<const size_t> out_floats, float* in,
+                  std::span<const size_t> in_floats) override;
+
+  // Ends all ranks; never throws, and returns where they are threads.
+  void abort(const std::string& why) noexcept;
+
+ private:
+  Comm& world_;
+  RankSplit split_;
+  size_t rank_;
+  std::unique_ptr<Comm> stage_, line_;  // members of this stage; the same member of all stages
+  std::vector<uint8_t> send_, receive_;
+  std::vector<uint8_t> plan_;
+  struct Passing;
+  std::vector<std::unique_ptr<Passing>> passing_;
+};
+
+// Ranks 1 and up as threads of this process, each executing follow(ranks); rank 0 is the caller's.
+// What a follower throws ends all ranks. The destructor waits for the threads; followers that are
+// not told to stop by then are ended.
+class RankThreads {
+ public:
+  using Follow = std::function<void(Ranks&)>;
+  RankThreads(const RankSplit& split, Follow follow);
+  ~RankThreads();
+  RankThreads(const RankThreads&) = delete;
+  RankThreads& operator=(const RankThreads&) = delete;
+  Ranks& leader();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace moebius

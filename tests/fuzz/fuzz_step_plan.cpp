@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fuzz target: a step plan as bytes. Reading it throws Error or gives a plan whose bytes are these.
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+
+#include "base/error.h"
+#include "model/step_plan.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace moebius;
+  try {
+    const StepPlan plan = decode_step_plan({data, size});
+    const std::vector<uint8_t> bytes = encode(plan);
+    if (!std::equal(bytes.begin(), bytes.end(), data, data + size)) std::abort();
+  } catch (const Error& e) {
+    if (*e.what() == '\0') std::abort();
+  }
+  return 0;
+}
