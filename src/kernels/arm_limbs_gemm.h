@@ -171,7 +171,7 @@ struct Product {
       const size_t k = far[0], half = k / kKr * 2 + k % 2;
       const float v = type == XType::kBf16 ? bf16_to_f32(far[1]) : f16_to_f32(far[1]);
       const uint8_t* codes = w + half_at(s, half);
-      const uint8_t* scales = w + k / s.group_k * s.group_bytes() + s.code_bytes;
+      const uint8_t* scales = w + k / s.group_k * s.group_bytes();
       float weight[kNr];
       for (size_t n = 0; n < kNr; ++n) {
         const uint8_t byte = codes[Isa::byte_of(n, k % kKr / 2, Codec::kFour)];
@@ -240,10 +240,11 @@ struct Product {
         vdupq_n_f32(0);
     const size_t in_group = s.group_blocks(), bytes = s.block_k / kHalf * kHalfBytes;
     size_t left = in_group;
+    const uint8_t* scales = w;
+    w += s.head_bytes;
     const uint8_t* before = nullptr;  // scales of the block before
     int32x4_t acc[S][4];
     for (const Block* end = block + s.blocks; block != end; ++block) {
-      const uint8_t* scales = w + left * bytes;
       if constexpr (kTurns) {
         multiply<1, kSteps>(codec, w, 0, digits, *block, acc);
         if (before != nullptr) finish(codec, acc[1], block[-1], before + apart, f[1]);
@@ -260,7 +261,7 @@ struct Product {
       for (; near != near_end && first + near->block.codes < w; ++near)
         MOEBIUS_UNROLL for (size_t u = 0; u < S; ++u)
             add_half(codec, *near, first + u * apart, h[u]);
-      if (--left == 0) left = in_group, w += s.scale_bytes + s.zero_bytes;
+      if (--left == 0) left = in_group, scales = w, w += s.head_bytes;
     }
     if constexpr (kTurns) finish(codec, acc[1], block[-1], before + apart, f[1]);
     const bool any = extras.counts().near != 0;
@@ -294,19 +295,20 @@ struct Product {
     auto* out = reinterpret_cast<int8_t*>(to);
     uint8_t* spread = to + kNr * s.K_padded;
     for (size_t g = 0; g < s.groups; ++g, w += s.group_bytes(), spread += kSpread) {
+      [[maybe_unused]] const uint8_t* codes = w + s.head_bytes;
       if constexpr (Codec::kFour)
         for (size_t h = 0; h < s.group_k / kHalf; ++h, out += 64) {
           int8x16_t p[4];
-          codec.operands(vld1q_u8(w + 32 * h), p[0], p[1]);
-          codec.operands(vld1q_u8(w + 32 * h + 16), p[2], p[3]);
+          codec.operands(vld1q_u8(codes + 32 * h), p[0], p[1]);
+          codec.operands(vld1q_u8(codes + 32 * h + 16), p[2], p[3]);
           MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) vst1q_s8(out + 16 * Isa::slot(j), p[j]);
         }
       float32x4_t c[2];
-      load_scales(w + s.code_bytes, s.bf16, c);
+      load_scales(w, s.bf16, c);
       Isa::spread(c[0], c[1], reinterpret_cast<float*>(spread));
       if constexpr (K::kZero) {
         int32x4_t z[2];
-        load_zeros(w + s.code_bytes + s.scale_bytes, z);
+        load_zeros(w + s.scale_bytes, z);
         Isa::spread(vreinterpretq_f32_s32(z[0]), vreinterpretq_f32_s32(z[1]),
                     reinterpret_cast<float*>(spread + 64));
       }
@@ -329,7 +331,7 @@ struct Product {
     MOEBIUS_UNROLL for (int i = 0; i < P; ++i) MOEBIUS_UNROLL for (int j = 0; j < W * V; ++j)
         f[i][j] = vdupq_n_f32(0);
     const uint8_t* x = a.panel + unit * Isa::kRows * tile_row_bytes(s);
-    const uint8_t* w = Codec::kFour ? a.scratch : panel(n);
+    const uint8_t* w = Codec::kFour ? a.scratch : panel(n) + s.head_bytes;
     const size_t apart = Codec::kFour ? panel_scratch() : s.stride(), between = panel_scratch();
     const uint8_t* spread = a.scratch + kNr * s.K_padded;
     asm volatile("" : : : "memory");  // operands in scratch are written before they are loaded
@@ -359,7 +361,7 @@ struct Product {
         }
         x += 32 * P;
       }
-      if constexpr (!Codec::kFour) w += s.scale_bytes + s.zero_bytes;
+      if constexpr (!Codec::kFour) w += s.head_bytes;
     }
     float32x4_t all[P][W][V];  // indexed at run time: g++ would store f after every block
     MOEBIUS_UNROLL for (int i = 0; i < P; ++i) MOEBIUS_UNROLL for (int j = 0; j < W * V; ++j)

@@ -53,14 +53,14 @@ class PanelPacker : arm_packing::Panel<Shape> {
     for (size_t g = 0; g < s_.groups; ++g) {
       size_t k = g * s_.group_k;
       const size_t end = k + s_.group_k;
-      uint8_t* out = group(g);
+      put_scales(g, group(g));
+      uint8_t* out = group(g) + s_.head_bytes;
       if (straight_) {
         const size_t steps = ((end < w_.K ? end : w_.K) - k) / kKr;
         put_straight(k, steps, out);
         k += steps * kKr, out += steps * 2 * s_.half_bytes;
       }
       for (; k < end; k += kKr, out += 2 * s_.half_bytes) put_any(k, out);
-      put_scales(g, out);
     }
     __builtin_memset(group(s_.groups), 0, s_.stride() - s_.groups * s_.group_bytes());
   }
@@ -117,6 +117,7 @@ class PanelPacker : arm_packing::Panel<Shape> {
   }
   void put_scales(size_t g, uint8_t* out) const {
     const size_t count = w_.N - n_ < kNr ? w_.N - n_ : kNr;
+    __builtin_memset(out + s_.scale_bytes, 0, s_.head_bytes - s_.scale_bytes);
     if (s_.bf16 && count == kNr) {
       vst1q_u8(out, vreinterpretq_u8_u16(arm_packing::scales_of(w_, rows_.at, g)));
     } else {
@@ -136,7 +137,6 @@ class PanelPacker : arm_packing::Panel<Shape> {
     }
     if (s_.zero_bytes == 0) return;
     out += s_.scale_bytes;
-    __builtin_memset(out, 0, s_.zero_bytes);
     for (size_t i = 0; i < count; ++i)
       out[i] = static_cast<uint8_t>(w_.zero_points[rows_.at[i] + g]);
   }

@@ -140,7 +140,7 @@ class RowMaker {
     block = block_of(power_of_two(e), 256 * vaddvq_s32(hi_sum) + vaddvq_s32(lo_sum));
   }
   Block block_of(float factor, int32_t sum) const {
-    const size_t scales = block_ / s_.group_blocks() * s_.group_bytes() + s_.code_bytes;
+    const size_t scales = block_ / s_.group_blocks() * s_.group_bytes();
     return {{0, 0, -8 * sum, -8 * sum}, factor, sum, static_cast<uint32_t>(scales), 0};
   }
   void put_near(size_t half, int e, int8x16_t digits) {
