@@ -30,3 +30,8 @@ if(MOEBIUS_MPI AND NOT CMAKE_CROSSCOMPILING AND NOT MOEBIUS_FUZZ AND TARGET moeb
   moebius_comm_plugin(openmpi "openmpi/include;openmpi-${CMAKE_SYSTEM_PROCESSOR};openmpi" mpi "openmpi/lib;openmpi")
   moebius_comm_plugin(mpich "mpich/include;mpich-${CMAKE_SYSTEM_PROCESSOR};mpich" mpich "mpich/lib;mpich;.")
 endif()
+
+# Where an installed program finds them: relative, so that the installed tree may move.
+cmake_path(RELATIVE_PATH CMAKE_INSTALL_FULL_LIBDIR BASE_DIRECTORY "${CMAKE_INSTALL_FULL_BINDIR}" OUTPUT_VARIABLE libraries_from_tool)
+set_source_files_properties("${PROJECT_SOURCE_DIR}/src/apps/rank_process.cpp" PROPERTIES
+  COMPILE_DEFINITIONS "MOEBIUS_PLUGIN_FOLDER=\"${libraries_from_tool}/moebius\"")

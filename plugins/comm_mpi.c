@@ -19,8 +19,10 @@ typedef struct Request {
 
 static int start(int* rank, int* size) {
   int provided = 0;
-  int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &provided);
+  /* One thread at a time, not always the same: a server loads on one and steps on another. */
+  int code = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided);
   if (code != MPI_SUCCESS) return code;
+  if (provided < MPI_THREAD_SERIALIZED) return MPI_ERR_OTHER;
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   code = MPI_Comm_dup(MPI_COMM_WORLD, &ranks);
   if (code != MPI_SUCCESS) return code;

@@ -7,6 +7,7 @@
 
 #include "apps/bench_engine.h"
 #include "apps/commands.h"
+#include "apps/rank_process.h"
 
 namespace moebius {
 namespace {
@@ -174,6 +175,11 @@ Command model_subject() {
   add_dtype_option(c, o->dtype);
   add_kv_dtype_option(c, o->kv_dtype);
   add_rank_options(c, o->ranks);
+  c.follow = [o] {
+    RunOptions run = o->run;
+    if (!o->threads.empty()) run.threads = static_cast<int>(o->threads.front());
+    return follow_rank_0({o->folder, o->dtype, o->kv_dtype, run, o->ranks});
+  };
   c.examples = {"moebius bench model", "moebius bench model DIR --prompts 512 --batches 1,8",
                 "moebius bench model DIR --batches 1 --depths 32,32768"};
   return c;

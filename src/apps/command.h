@@ -95,6 +95,8 @@ struct Command {
   std::vector<OptionChoice> choices;
   std::vector<Command> subjects;  // "bench moe" of "bench": then this one does nothing itself
   std::function<int(const Command&)> action;
+  // What ranks other than 0 do where a launcher started several; empty: each does the action.
+  std::function<int()> follow;
 
   // names: "--prompt,-p"; names after the first long and the first short one are other spellings
   // that are taken but not shown.

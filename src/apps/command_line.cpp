@@ -11,6 +11,7 @@
 #include "apps/folder.h"
 #include "apps/help.h"
 #include "apps/manners.h"
+#include "apps/rank_process.h"
 #include "apps/suggest.h"
 #include "base/error.h"
 #include "runtime/cpu.h"
@@ -224,7 +225,7 @@ int run_command_line(Words args) {
       return kExitDone;
     }
     describe_run(command);
-    return command.action(command);
+    return command.follow ? run_as_rank(command) : command.action(command);
   } catch (const UsageError& e) {
     fmt::print(stderr, "moebius: {}\n", e.what());
     return kExitUsage;

@@ -6,6 +6,7 @@
 
 #include "apps/manners.h"
 #include "apps/suggest.h"
+#include "runtime/launcher.h"
 
 namespace moebius {
 namespace {
@@ -68,6 +69,10 @@ std::vector<NamedText> environment_variables(const Command& tool) {
   gather_variables(tool, out);
   out.push_back({kCpuVariable,
                  "features, as in `explain --cpu`: the machine counts as one that has no others"});
+  out.push_back(
+      {kCommVariable,
+       "openmpi, mpich or a file: the plugin through which ranks talk, where the launcher "
+       "does not tell"});
   out.push_back({"MOEBIUS_API_KEY", "a key that `serve` asks for, beside those of its file"});
   out.push_back({"NO_COLOR", "not empty: no colours on a terminal"});
   out.push_back({"COLUMNS", "how many columns tables may have"});

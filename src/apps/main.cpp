@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "apps/command_line.h"
+#include "apps/rank_process.h"
 #include "moebius/error.h"
 
 namespace {
@@ -30,7 +31,7 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "moebius: cannot write to standard output\n");
     return moebius::kExitFailed;
   } catch (const moebius::Error& e) {
-    fmt::print(stderr, "moebius: {}\n", e.what());
+    fmt::print(stderr, "moebius: {}{}\n", moebius::rank_label(), e.what());
     return moebius::kExitFailed;
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "moebius: out of memory\n");

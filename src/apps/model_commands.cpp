@@ -13,6 +13,7 @@
 #include "apps/commands.h"
 #include "apps/folder.h"
 #include "apps/manners.h"
+#include "apps/rank_process.h"
 #include "apps/terminal.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -51,29 +52,40 @@ RankSplit split_of(const RankOptions& o, const Checkpoint& checkpoint) {
   const auto size = [](int n) { return static_cast<size_t>(n); };
   const RankSplit split{size(o.pp), size(o.tp), size(o.ep)};
   check_split(split);
-  if (o.ranks <= 0 || split.ranks() == size(o.ranks)) return split;
+  const RankProcess* process = RankProcess::current();
+  const size_t ranks = process != nullptr ? process->ranks() : size(o.ranks);
+  if (o.ranks > 0 && size(o.ranks) != ranks)
+    fail("--ranks {}, but {} were started", o.ranks, ranks);
+  if (ranks == 0 || split.ranks() == ranks) return split;
   if (split.ranks() != 1)
-    fail("--ranks {}, but {} are {} ranks", o.ranks, describe(split), split.ranks());
+    fail("{} {}, but {} are {} ranks", process != nullptr ? "ranks that were started:" : "--ranks",
+         ranks, describe(split), split.ranks());
+  const size_t here = process != nullptr ? process->ranks_of_host() : ranks;
+  const double cores = static_cast<double>(default_thread_count());  // of a process: its part
   RankQuestion question;
-  question.ranks = size(o.ranks);
-  question.node.cores = std::max(1.0, static_cast<double>(default_thread_count()) / o.ranks);
-  question.node.memory = available_memory_bytes() / question.ranks;
-  question.link = {2e-6, 10e9};  // through memory
+  question.ranks = ranks;
+  question.node.cores =
+      process != nullptr ? cores : std::max(1.0, cores / static_cast<double>(ranks));
+  question.node.memory = available_memory_bytes() / here;
+  question.link = here == ranks ? LinkFacts{2e-6, 10e9}      // through memory
+                                : LinkFacts{30e-6, 1.25e9};  // 10 Gbit/s: what is not known is slow
   const RankForecast best = plan_ranks(checkpoint, question).front();
-  if (!best.fits()) fail("--ranks {}: {}", o.ranks, best.reason);
-  note("{} ranks: {}", o.ranks, describe(best.split));
+  if (!best.fits()) fail("{} ranks: {}", ranks, best.reason);
+  note("{} ranks: {}", ranks, describe(best.split));
   return best.split;
 }
 
 // Ranks that are threads of this process share its cores.
 std::shared_ptr<Runtime> runtime_of(const RankSplit& split, size_t threads) {
-  if (split.ranks() == 1) return Runtime::shared(threads);
+  if (split.ranks() == 1 || RankProcess::current() != nullptr) return Runtime::shared(threads);
   return rank_runtime(0, split.ranks(), std::max<size_t>(1, threads / split.ranks()));
 }
 
 std::unique_ptr<DecoderModel> load_model(const Checkpoint& checkpoint, ModelOptions options,
                                          const RankSplit& split,
                                          std::unique_ptr<RankThreads>& followers) {
+  if (RankProcess* process = RankProcess::current(); process != nullptr)
+    return process->load(checkpoint, options, split);
   if (split.ranks() == 1) {
     uint64_t bytes = 0;
     for (const Module& m : checkpoint.modules()) bytes += m.tower ? 0 : m.bytes;
@@ -111,6 +123,17 @@ std::vector<int32_t> parse_token_lists(std::span<const std::string> lists) {
   return out;
 }
 
+ModelOptions model_options_of(const ModelRunOptions& options, const Checkpoint& checkpoint,
+                              ThreadPool& pool) {
+  ModelOptions o;
+  o.pool = &pool;
+  o.policy = policy_of(options.run);
+  o.act = act_request_of(options.run);
+  o.type = activation_type(options.dtype, checkpoint.config().dtype);
+  o.kv_type = kv_type_from(options.kv_dtype);
+  return o;
+}
+
 OpenModel::OpenModel(const ModelRunOptions& options, size_t context,
                      const std::function<void(double share)>& loaded)
     : checkpoint(open_checkpoint(options.folder)),
@@ -119,13 +142,8 @@ OpenModel::OpenModel(const ModelRunOptions& options, size_t context,
   const auto start = std::chrono::steady_clock::now();
   for (const std::string& w : checkpoint.warnings())
     fmt::print(stderr, "moebius: warning: {}\n", w);
-  ModelOptions model_options;
-  model_options.pool = &pool;
-  model_options.policy = policy_of(options.run);
-  model_options.act = act_request_of(options.run);
+  ModelOptions model_options = model_options_of(options, checkpoint, pool);
   note_request(checkpoint, model_options.act);
-  model_options.type = activation_type(options.dtype, checkpoint.config().dtype);
-  model_options.kv_type = kv_type_from(options.kv_dtype);
   model_options.context = context;
   uint64_t bytes = 0;
   for (const Module& m : checkpoint.modules()) bytes += m.tower ? 0 : m.bytes;
@@ -175,6 +193,7 @@ void add_model_options(Command& c, ModelRunOptions& o) {
   add_dtype_option(c, o.dtype);
   add_kv_dtype_option(c, o.kv_dtype);
   add_rank_options(c, o.ranks);
+  c.follow = [&o] { return follow_rank_0(o); };
 }
 
 void add_tokens_file(Command& c, TokenSource& tokens) {

@@ -25,7 +25,9 @@ void add_model_options(Command& command, ModelRunOptions& options);
 RankSplit split_of(const RankOptions& ranks, const Checkpoint& checkpoint);
 // Threads for rank 0 of ranks that share this process's `threads`.
 std::shared_ptr<Runtime> runtime_of(const RankSplit& split, size_t threads);
-// A model on the ranks that were asked for; `followers` outlive it.
+ModelOptions model_options_of(const ModelRunOptions& options, const Checkpoint& checkpoint,
+                              ThreadPool& pool);
+// A model on the ranks that were asked for, threads or processes; `followers` outlive it.
 std::unique_ptr<DecoderModel> load_model(const Checkpoint& checkpoint, ModelOptions options,
                                          const RankSplit& split,
                                          std::unique_ptr<RankThreads>& followers);

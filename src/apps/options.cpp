@@ -58,6 +58,12 @@ void add_rank_options(Command& c, RankOptions& ranks) {
   c.option("--pp", "N", &ranks.pp, "ranks that have some of the layers each").range(1, 1024);
   c.option("--tp", "N", &ranks.tp, "ranks that have some outputs of every matrix").range(1, 1024);
   c.option("--ep", "N", &ranks.ep, "ranks that have some of the experts each").range(1, 1024);
+  c.option("--rank-timeout", "S", &ranks.timeout, "seconds of silence that end the job")
+      .range(1, 86400);
+  c.option("--check", "WHAT", &ranks.check, "how much of the ranks' folders is compared")
+      .one_of({"headers", "sample", "deep"});
+  c.flag("--keep-binding", ranks.keep_binding, "leave ranks on the CPUs that the launcher gave");
+  c.flag("--common-cpu", ranks.common_cpu, "use only CPU features that all ranks have");
 }
 
 void add_json_flag(Command& c, bool& json) { c.flag("--json", json, "print one JSON object"); }

@@ -18,6 +18,7 @@
 #include "apps/engine_options.h"
 #include "apps/manners.h"
 #include "apps/model_commands.h"
+#include "apps/rank_process.h"
 #include "apps/terminal.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -89,7 +90,8 @@ ServerOptions server_options(const ServeOptions& o) {
   s.limits.connections = fitting_connections(o.connections);
   s.queue = o.queue;
   s.queue_time = milliseconds(o.queue_timeout);
-  s.drain_time = milliseconds(o.drain);
+  // Where a rank is gone nothing can be finished, and launchers soon kill who is left.
+  s.drain_time = milliseconds(RankProcess::current() != nullptr ? std::min(o.drain, 0.3) : o.drain);
   s.ping = o.sse_ping > 0;
   if (s.ping) s.ping_time = milliseconds(o.sse_ping);
   s.share_prefixes = o.share_prefixes;

@@ -92,7 +92,8 @@ std::string plain_difference(const Handshake& a, const Handshake& zero) {
         differs("architecture", a.architecture, zero.architecture),
         differs("build", a.build, zero.build)})
     if (!d.empty()) return d;
-  if (a.options == zero.options) return "";
+  const bool unknown = !a.trouble.empty() || !zero.trouble.empty();  // it has come to no options
+  if (unknown || a.options == zero.options) return "";
   for (const auto& [name, value] : a.options)
     for (const auto& [other, theirs] : zero.options)
       if (name == other && value != theirs)
@@ -164,9 +165,9 @@ std::string build_id() {
 }
 
 std::string features_of(const Cpu& cpu) {
-  const std::string text = describe(cpu);  // "aarch64: neon dotprod"
-  std::string list = text.substr(std::min(text.size(), text.find(':') + 1));
-  list.erase(0, list.find_first_not_of(' '));
+  if (cpu.arch == Arch::kOther || cpu.features == 0) return "";
+  std::string list = describe(cpu);  // "aarch64: neon dotprod"
+  list.erase(0, list.find(": ") + 2);
   std::replace(list.begin(), list.end(), ' ', ',');
   return list;
 }
@@ -290,7 +291,7 @@ std::string common_cpu(std::span<const Handshake> ranks) {
       return std::find(theirs.begin(), theirs.end(), f) == theirs.end();
     });
   }
-  return fmt::format("{}", fmt::join(common, ","));
+  return common.empty() ? "reference" : fmt::format("{}", fmt::join(common, ","));
 }
 
 std::vector<Handshake> exchange_handshakes(Comm& comm, const Handshake& mine) {

@@ -58,6 +58,8 @@ struct Comm::World {
   uint64_t step = 0;
   bool spin = true;
   int next_context = 1;
+  std::string failure;  // of the first wait that failed; nothing is started after it
+  int failed_rank = -1;
   CommCounters counters;
 };
 
@@ -128,6 +130,7 @@ std::unique_ptr<Comm> Comm::split(int color, int key) {
 }
 
 CommRequest Comm::begin(Kind kind, int user_tag) {
+  if (!world_->failure.empty()) throw CommError(world_->failure, world_->failed_rank);
   const bool of_all = kind != Kind::kMessage;
   if (of_all) sequence_ = (sequence_ + 1) % kSequences;
   const int low = of_all ? static_cast<int>(kind) * kSequences + sequence_ : user_tag;
@@ -263,9 +266,19 @@ bool Comm::test(CommRequest& request) {
   return true;
 }
 
+void Comm::wait(CommRequest& request, CommPhase phase) {
+  try {
+    wait_until_done(request, phase);
+  } catch (const CommError& e) {
+    world_->failure = e.what();
+    world_->failed_rank = e.rank();
+    throw;
+  }
+}
+
 // Test; spin; yield; sleep, longer and longer. A blocking call would take a core while nothing
 // happens, and would never come back from a rank that is gone.
-void Comm::wait(CommRequest& request, CommPhase phase) {
+void Comm::wait_until_done(CommRequest& request, const CommPhase& phase) {
   if (test(request)) return;
   const int64_t start = now_ns();
   const auto deadline = static_cast<int64_t>(world_->timeout * 1e9);

@@ -4,8 +4,8 @@
 //
 // Every exchange is started, then waited for; starting never blocks. Exchanges of all ranks
 // (broadcast, all_gather, all_to_all, max, split) are started by every rank of the communicator in
-// the same order. Buffers stay until the request is done. A communicator belongs to one thread, and
-// so do its parts.
+// the same order. Buffers stay until the request is done. A communicator and its parts serve one
+// thread at a time.
 //
 // Waiting has a deadline: a rank that is silent for longer ends it with a CommError that names the
 // rank, the step and the phase. After an error the communicator is good for abort() only; requests
@@ -119,6 +119,7 @@ class Comm {
   void check_rank(int rank, const char* role) const;
   void check_message(int peer, int tag) const;
   void check_sizes(std::span<const size_t> bytes) const;
+  void wait_until_done(CommRequest& request, const CommPhase& phase);
   [[noreturn]] void give_up(const CommRequest& request, const CommPhase& phase) const;
 
   std::shared_ptr<World> world_;

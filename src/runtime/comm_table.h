@@ -2,7 +2,7 @@
  * What a plugin that carries messages between processes exports: one table of C functions, found by
  * the name kMoebiusCommSymbol. The only file that plugins share with the program.
  *
- * Functions that return int give 0, or a code that describe() explains. All are called by one thread.
+ * Functions that return int give 0, or a code that describe() explains. One thread at a time calls them.
  */
 #ifndef MOEBIUS_COMM_TABLE_H_
 #define MOEBIUS_COMM_TABLE_H_

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What carries bytes between ranks. An implementation sends and receives messages and nothing else:
 // exchanges of several ranks, parts of communicators, deadlines and counters are made of these once
-// (comm.cpp). All calls of one object come from one thread.
+// (comm.cpp). One thread at a time calls an object.
 #pragma once
 #include <cstddef>
 #include <memory>

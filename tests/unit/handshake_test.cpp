@@ -98,6 +98,12 @@ TEST(Handshake, EveryDifferenceIsNamedWithItsRank) {
          "another order: give --common-cpu");
   expect([](Handshake& h) { h.trouble = "cannot open: no such folder"; },
          "cannot go on: cannot open: no such folder");
+  expect(
+      [](Handshake& h) {
+        h = {}, h.version = "0.1.0", h.commit = "abc", h.build = "0123", h.architecture = "aarch64",
+        h.trouble = "no config.json";
+      },
+      "cannot go on: no config.json");
 }
 
 TEST(Handshake, ExactKernelsMayDiffer) {

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "apps/rank_process.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+
+#include "apps/bench_timing.h"
+#include "apps/folder.h"
+#include "apps/manners.h"
+#include "base/error.h"
+#include "model/handshake.h"
+#include "runtime/binding.h"
+#include "runtime/comm_plugin.h"
+#include "runtime/host_name.h"
+#include "runtime/launcher.h"
+#include "runtime/process_life.h"
+#include "runtime/runtime.h"
+
+#ifndef MOEBIUS_PLUGIN_FOLDER
+#define MOEBIUS_PLUGIN_FOLDER "../lib/moebius"
+#endif
+
+namespace moebius {
+namespace {
+
+constexpr double kLoadingSeconds = 30 * 60;
+constexpr double kNoDeadline = 1e9;
+
+RankProcess* the_process = nullptr;
+
+// A deadline for a while.
+class DeadlineScope {
+ public:
+  DeadlineScope(Comm& comm, double seconds) : comm_(comm), before_(comm.timeout()) {
+    comm.set_timeout(seconds);
+  }
+  ~DeadlineScope() { comm_.set_timeout(before_); }
+  DeadlineScope(const DeadlineScope&) = delete;
+  DeadlineScope& operator=(const DeadlineScope&) = delete;
+
+ private:
+  Comm& comm_;
+  double before_;
+};
+
+template <class T>
+T value_of(const Command& command, const char* name) {
+  return *std::get<T*>(command.find(name)->target);
+}
+
+std::vector<std::pair<std::string, std::string>> options_of(const ModelOptions& o,
+                                                            const RankSplit& split,
+                                                            const std::string& check) {
+  const auto number = [](size_t n) { return std::to_string(n); };
+  constexpr const char* kKvNames[] = {"f32", "f16", "bf16", "int8", "fp8"};
+  return {{"--pp", number(split.pp)},
+          {"--tp", number(split.tp)},
+          {"--ep", number(split.ep)},
+          {"--dtype", kKvNames[static_cast<size_t>(kv_type_of(o.type))]},
+          {"--kv-dtype", o.kv_type ? kKvNames[static_cast<size_t>(*o.kv_type)] : "auto"},
+          {"--policy", std::string(name_of(o.policy.accept))},
+          {"--kernel", o.policy.kernel.empty() ? "auto" : o.policy.kernel},
+          {"--activations", o.act.int8_rows ? "int8" : "declared"},
+          {"--int8-activations", o.act.mode == Int8Mode::kDeclared ? "declared"
+                                 : o.act.mode == Int8Mode::kVllm   ? "vllm"
+                                                                   : "ct"},
+          {"--check", check}};
+}
+
+// A line of this rank on stderr.
+void say_line(const std::string& text) {
+  fmt::print(stderr, "moebius: {}{}\n", rank_label(), text);
+}
+
+}  // namespace
+
+std::string rank_label() {
+  static const std::string label = [] {
+    try {
+      const Launcher launcher = find_launcher();
+      return launcher.rank == 0 ? "" : fmt::format("[rank {} {}] ", launcher.rank, host_name());
+    } catch (const Error&) {
+      return std::string();
+    }
+  }();
+  return label;
+}
+
+RankProcess* RankProcess::current() { return the_process; }
+
+RankProcess::RankProcess(std::unique_ptr<Comm> comm, const Command& command)
+    : comm_(std::move(comm)),
+      timeout_(value_of<double>(command, "--rank-timeout")),
+      check_(value_of<std::string>(command, "--check")),
+      quiet_(manners().quiet) {
+  comm_->set_timeout(timeout_);
+  if (comm_->rank() != 0 && !manners().verbose) manners().quiet = true;
+}
+
+size_t RankProcess::ranks() const { return static_cast<size_t>(comm_->size()); }
+
+size_t RankProcess::ranks_of_host() const {
+  size_t count = 0;
+  for (int r = 0; r < comm_->size(); ++r) count += comm_->host(r) == comm_->host(comm_->rank());
+  return count;
+}
+
+RankProcess::Order RankProcess::order(Order mine) {
+  const DeadlineScope scope(*comm_, comm_->rank() == 0 ? timeout_ : kNoDeadline);
+  comm_->wait(comm_->start_broadcast(&mine, sizeof mine, 0), "orders of rank 0");
+  return mine;
+}
+
+void RankProcess::agree(const Checkpoint* checkpoint, const ModelOptions& options,
+                        const RankSplit& split, std::string trouble) {
+  const DeadlineScope scope(*comm_, kLoadingSeconds);
+  Handshake mine = handshake_of_process(MOEBIUS_VERSION, kBuildCommit);
+  if (checkpoint != nullptr) try {
+      mine.options = options_of(options, split, check_);
+      mine.files = mark_folder(*checkpoint, folder_check_from(check_));
+      mine.kernels = mark_kernels(*checkpoint, options.policy, options.act, options.type,
+                                  options.kv_type.value_or(kv_type_of(options.type)));
+    } catch (const Error& e) {
+      trouble = e.what();
+    }
+  mine.trouble = std::move(trouble);
+  const std::vector<Handshake> all = exchange_handshakes(*comm_, mine);
+  const std::string refusal =
+      refusal_of(all, [&](size_t r) { return comm_->host(static_cast<int>(r)); });
+  if (!refusal.empty()) throw RanksRefused(refusal);
+}
+
+std::unique_ptr<DecoderModel> RankProcess::load_part(const Checkpoint& checkpoint,
+                                                     ModelOptions options, const RankSplit& split) {
+  ranks_ = std::make_unique<Ranks>(*comm_, split);
+  options.ranks = ranks_.get();
+  return load_rank(checkpoint, options, [&](const std::string& line) {
+    if (!quiet_) fmt::print(stderr, "{}\n", line);
+  });
+}
+
+std::unique_ptr<DecoderModel> RankProcess::load(const Checkpoint& checkpoint, ModelOptions options,
+                                                const RankSplit& split) {
+  (void)order({Order::kLoad, options.context, split.pp, split.tp, split.ep});
+  agree(&checkpoint, options, split, "");
+  return load_part(checkpoint, std::move(options), split);
+}
+
+void RankProcess::load_and_follow(const ModelRunOptions& options, const Order& order) {
+  std::unique_ptr<Checkpoint> checkpoint;
+  std::shared_ptr<Runtime> runtime;
+  ModelOptions mine;
+  const RankSplit split{order.pp, order.tp, order.ep};
+  std::string trouble;
+  try {
+    checkpoint = std::make_unique<Checkpoint>(open_checkpoint(options.folder));
+    runtime = runtime_of(split, thread_count(options.run));
+    mine = model_options_of(options, *checkpoint, runtime->pool());
+  } catch (const Error& e) {
+    trouble = e.what();
+  }
+  agree(checkpoint.get(), mine, split, trouble);
+  mine.context = order.context;
+  load_part(*checkpoint, mine, split)->follow();
+}
+
+int follow_rank_0(const ModelRunOptions& options) {
+  RankProcess& process = *RankProcess::current();
+  for (;;) {
+    const RankProcess::Order order = process.order({});
+    if (order.kind != RankProcess::Order::kLoad) return kExitDone;
+    process.load_and_follow(options, order);
+  }
+}
+
+int run_as_rank(const Command& command) {
+  const Launcher launcher = find_launcher();
+  if (launcher.size == 1) return command.action(command);
+  end_with_parent();
+  RankProcess process(open_comm(launcher, plugin_folders(MOEBIUS_PLUGIN_FOLDER)), command);
+  Comm& comm = *process.comm_;
+  const bool leads = comm.rank() == 0;
+  try {
+    const RankBinding binding =
+        bind_rank(comm, value_of<bool>(command, "--keep-binding"), launcher.name == "srun");
+    if (binding.changed && !process.quiet_) say_line(binding.note);
+    comm.set_spin(!binding.crowded);
+    if (value_of<bool>(command, "--common-cpu"))
+      narrow_host_cpu(
+          common_cpu(exchange_handshakes(comm, handshake_of_process(MOEBIUS_VERSION, ""))));
+    the_process = &process;
+    const int code = leads ? command.action(command) : command.follow();
+    if (leads) {
+      std::cout.flush();
+      (void)process.order({});
+    }
+    the_process = nullptr;
+    return code;
+  } catch (const RanksRefused& e) {
+    the_process = nullptr;
+    if (leads) say_line(e.what());
+    return kExitFailed;
+  } catch (const std::exception& e) {
+    std::cout.flush();
+    if (leads) fmt::print(stderr, "moebius: {}\n", e.what());
+    comm.abort(leads ? "" : e.what());
+  }
+}
+
+}  // namespace moebius
