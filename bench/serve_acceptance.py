@@ -642,7 +642,10 @@ class Peer(Server):
             except OSError:
                 time.sleep(1)
 
-    def __exit__(self, *_):
+    def __exit__(self, kind, *_):
+        if kind is not None:
+            self.log.seek(0)
+            print(f"vllm serve's last words:\n{self.log.read()[-3000:]}", file=sys.stderr)
         os.killpg(self.process.pid, signal.SIGKILL)  # its engine is a process of its own
         self.process.wait()
 
@@ -653,11 +656,11 @@ def part_peer(tool, o):
     for name, start in (("vllm", lambda: Peer(o.peer, o.model, threads)),
                         ("moebius", lambda: Server(tool, "--parallel", "32", "--ctx", "8192", "--sse-ping", "0", "--threads", str(threads)))):
         with start() as server:
-            body = {"model": "model", "ignore_eos": True, "temperature": 1.0} if name == "vllm" else {"ignore_eos": True, "temperature": 1.0}
+            body = {"ignore_eos": True, "temperature": 0, **({"model": "model"} if name == "vllm" else {})}
             def run(count, seed):
                 streams = Streams(server.port)
                 for i in range(count):
-                    streams.add(i, dict(body, prompt=tokens(128, 100 * seed + i), max_tokens=128, seed=i))
+                    streams.add(i, dict(body, prompt=tokens(128, 100 * seed + i), max_tokens=128))
                 streams.finish()
                 return count * 128 / (time.monotonic() - streams.begin)
             run(1, 0)
@@ -666,11 +669,11 @@ def part_peer(tool, o):
                 print(f"  {name}: {count} streams, {figures[name, count]:.1f} tokens/s", flush=True)
             streams = Streams(server.port)
             for i in range(8):
-                streams.add(i, dict(body, prompt=tokens(64, i), max_tokens=400, seed=i))
+                streams.add(i, dict(body, prompt=tokens(64, i), max_tokens=400))
             while min(len(streams.times[i]) for i in range(8)) < 20:
                 streams.turn(0.1)
             arrived = time.monotonic()
-            streams.add("long", dict(body, prompt=tokens(4096, 7), max_tokens=2, seed=1))
+            streams.add("long", dict(body, prompt=tokens(4096, 7), max_tokens=2))
             while not streams.times["long"] and streams.open > 1:
                 streams.turn(0.1)
             figures[name, "gap"] = at(streams.gaps(range(8), arrived - 1), 0.99)

@@ -370,6 +370,10 @@ void ThreadPool::State::assign_roles() noexcept {
   }
   sit_at(seats[0], roster.cpu(0));
   team = next;
+  if (team > 1) return;
+  // No region will wake them, and whoever has not heard that it is out cannot be called back.
+  epoch.fetch_add(1, std::memory_order_acq_rel);
+  epoch.notify_all();
 }
 
 // The caller's window holds its time in regions; what it does between them is its own affair.

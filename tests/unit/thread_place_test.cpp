@@ -141,6 +141,31 @@ TEST_F(ThreadPlaces, EveryIndexOnceWhileCoresAreTaken) {
   }
 }
 
+// A worker that seems to have lost its core (it sleeps in a task) sits out, alone with the caller as
+// well as among others, and comes back.
+TEST_F(ThreadPlaces, WhoeverSatOutComesBack) {
+  for (const size_t threads : {size_t{2}, std::min(before_.size(), size_t{3})}) {
+    ThreadPool pool(CpuList{
+        std::vector<int>(before_.begin(), before_.begin() + static_cast<std::ptrdiff_t>(threads))});
+    const auto region = [&](bool hindered) {
+      std::atomic<size_t> members{0};
+      pool.run([&](ThreadPool::Member& m) {
+        ++members;
+        if (hindered && m.index() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      });
+      return members.load();
+    };
+    const auto until = [&](bool hindered, size_t wanted) {
+      const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+      while (region(hindered) != wanted)
+        if (std::chrono::steady_clock::now() > end) return false;
+      return true;
+    };
+    EXPECT_TRUE(until(true, threads - 1)) << "nobody sat out";
+    EXPECT_TRUE(until(false, threads)) << "it did not come back";
+  }
+}
+
 TEST(Roster, EverybodyTakesPartWhileNobodyIsHindered) {
   Roster r({0, 1, 2, 3}, 7);
   EXPECT_EQ(r.active(), 4u);
