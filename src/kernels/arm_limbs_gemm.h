@@ -243,7 +243,7 @@ struct Product {
     const uint8_t* scales = w;
     w += s.head_bytes;
     const uint8_t* before = nullptr;  // scales of the block before
-    int32x4_t acc[S][4];
+    int32x4_t acc[S][4] = {};  // g++ does not see that the second is read behind a first block
     for (const Block* end = block + s.blocks; block != end; ++block) {
       if constexpr (kTurns) {
         multiply<1, kSteps>(codec, w, 0, digits, *block, acc);
