@@ -144,8 +144,8 @@ TEST(NodeMemory, PackedExpertsLieWhereTheyAreRead) {
 
   ThreadPool plain(1);
   const std::unique_ptr<MoeLayer> same = build(c, *base);
-  // Members sit out while their core is taken, so a busy machine needs some rounds; the caller, who
-  // then works alone as if on node 0, takes part in each.
+  // Members sit out while their core is taken, so a busy machine needs some rounds; who is late in
+  // one may find that the other did all of a phase.
   size_t together = 0;
   for (size_t round = 0; round < 200 && together < 5; ++round) {
     const size_t T = 1 + round % 24;
@@ -157,14 +157,16 @@ TEST(NodeMemory, PackedExpertsLieWhereTheyAreRead) {
     reads.clear();
     const std::vector<float> got = run_ids(layer, x, ids, weights, pool);
     ASSERT_EQ(first_difference(got, run_ids(*same, x, ids, weights, plain)), -1);
-    size_t worked = 0;
+    size_t worked = 0, ups = 0, downs = 0;
     for (size_t member = 0; member < 2; ++member) {
       const size_t up = own_node_first(*memory, cpus, member, false);
       const size_t down = own_node_first(*memory, cpus, member, true);
       ASSERT_FALSE(HasFailure());
       worked += up > 0 && down > 0 ? 1 : 0;
+      ups += up > 0 ? 1 : 0, downs += down > 0 ? 1 : 0;
     }
-    EXPECT_GE(worked, 1u);
+    EXPECT_GE(ups, 1u);
+    EXPECT_GE(downs, 1u);
     together += worked == 2 ? 1 : 0;
   }
   if (together == 0) std::printf("one CPU was taken all the time: only the caller worked\n");
