@@ -203,6 +203,7 @@ void Engine::forget_ended() {
 StepReport Engine::step() {
   StepReport report;
   const uint64_t start = now();
+  stage_ = "planning";
   submitted_ = false;
   items_.clear();
   tasks_.clear();
@@ -214,6 +215,7 @@ StepReport Engine::step() {
     admit();
     plan();
     provide_blocks();
+    stage_ = "pass";
     forward(report);
   } catch (const std::bad_alloc&) {
     report.failure = "out of memory";
@@ -221,7 +223,9 @@ StepReport Engine::step() {
     report.failure = e.what();
   }
   if (report.failure.empty()) {
+    stage_ = "sampling";
     sample(report);
+    stage_ = "commit";
     commit(report);
   } else {
     roll_back();
@@ -232,6 +236,7 @@ StepReport Engine::step() {
   report.figures.other_nanoseconds = whole > known ? whole - known : 0;
   account(report);
   publish();
+  stage_ = "idle";
   return report;
 }
 

@@ -16,6 +16,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -101,7 +102,8 @@ class Engine {
   uint64_t add(Request request);
   void cancel(uint64_t id);
   bool idle() const { return live_.load() == 0; }
-  EngineSnapshot snapshot() const;  // as of the last step
+  std::string_view stage() const { return stage_.load(); }  // of the step that runs, in a word
+  EngineSnapshot snapshot() const;                          // as of the last step
   // Waits until there is something to do, at most so long; wake() ends it.
   bool wait(std::chrono::nanoseconds most);
   void wake();
@@ -184,6 +186,7 @@ class Engine {
   bool woken_ = false;
   uint64_t next_id_ = 1;
   std::atomic<size_t> live_{0};
+  std::atomic<const char*> stage_{"idle"};
 
   mutable std::mutex snapshot_mutex_;
   EngineSnapshot totals_, published_;

@@ -18,10 +18,13 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-// "localhost" of "localhost:8000", "[::1]" of "[::1]:8000".
+// "localhost" of "localhost:8000", "[::1]" of "[::1]:8000"; empty where no port follows a colon.
 std::string host_name(std::string_view host) {
-  if (host.starts_with('[')) return lower(host.substr(0, host.find(']') + 1));
-  return lower(host.substr(0, host.find(':')));
+  const size_t end = host.starts_with('[') ? host.find(']') + 1 : host.find(':');
+  const std::string_view rest = host.substr(std::min(end, host.size()));
+  const bool port = rest.empty() || (rest[0] == ':' && rest.find_first_not_of("0123456789", 1) ==
+                                                           std::string_view::npos);
+  return port ? lower(host.substr(0, end)) : "";
 }
 
 // Takes as long whatever the two hold.

@@ -29,6 +29,12 @@ std::string_view error_type(int status) {
 
 }  // namespace
 
+ApiError try_later(int http_status, std::string_view word, std::string_view message, int seconds) {
+  ApiError e(http_status, word, message);
+  e.fields.emplace_back("Retry-After", std::to_string(seconds));
+  return e;
+}
+
 std::string error_json(const ApiError& error) {
   std::string out = "{\"error\":{\"message\":";
   append_json_string(out, error.what());

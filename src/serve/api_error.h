@@ -22,6 +22,9 @@ class ApiError : public std::runtime_error {
   std::vector<HttpField> fields;  // of the answer, in addition
 };
 
+// For now; it may be asked again after so many seconds.
+ApiError try_later(int http_status, std::string_view word, std::string_view message, int seconds);
+
 // {"error":{...}}
 std::string error_json(const ApiError& error);
 HttpReply error_reply(const ApiError& error);

@@ -156,7 +156,7 @@ bool EngineGenerator::waiting(uint64_t id) const {
 void EngineGenerator::run() {
   pthread_setname_np(pthread_self(), "moebius-engine");
   while (!ending_ && !dead_) {
-    if (!engine_.wait(std::chrono::hours(1))) continue;
+    if (!wait()) continue;
     const auto begin = Clock::now();
     step_began_ = begin.time_since_epoch().count();
     try {
@@ -172,6 +172,18 @@ void EngineGenerator::run() {
     step_began_ = 0;
   }
   ended_ = true;
+}
+
+bool EngineGenerator::wait() {
+  {
+    const std::lock_guard lock(mutex_);
+    idle_since_ = Clock::now();
+  }
+  const bool work = engine_.wait(std::chrono::hours(1));
+  const std::lock_guard lock(mutex_);
+  idle_ += Clock::now() - *idle_since_;
+  idle_since_.reset();
+  return work;
 }
 
 void EngineGenerator::report(StepReport& r) {
@@ -220,6 +232,7 @@ GeneratorStats EngineGenerator::stats() const {
         std::chrono::duration<double>(Clock::now().time_since_epoch() - Clock::duration(began))
             .count();
   out.step_seconds = step_seconds_;
+  out.phase = engine_.stage();
   out.running = s.running;
   out.waiting = s.waiting;
   out.slots = options_.slots;
@@ -242,6 +255,11 @@ GeneratorStats EngineGenerator::stats() const {
     out.phase_seconds.emplace_back(name_of(static_cast<Phase>(i)), seconds(s.phases[i]));
   out.phase_seconds.emplace_back("sampling", seconds(s.sampling_nanoseconds));
   out.phase_seconds.emplace_back("scheduling", seconds(s.other_nanoseconds));
+  {
+    const std::lock_guard lock(mutex_);
+    const auto idle = idle_ + (idle_since_ ? Clock::now() - *idle_since_ : Clock::duration(0));
+    out.phase_seconds.emplace_back("idle", std::chrono::duration<double>(idle).count());
+  }
   if (options_.experts > 0) {
     out.expert_rows = s.expert_rows;
     out.expert_layers = s.expert_rows.size() / options_.experts;

@@ -40,6 +40,7 @@ class EngineGenerator final : public Generator {
   using Clock = std::chrono::steady_clock;
   struct Job;
   void run();
+  bool wait();  // false: there is no step to run
   void report(StepReport& report);
   GenerationEvent event_of(Job& job, StepResult& result) const;
 
@@ -51,6 +52,9 @@ class EngineGenerator final : public Generator {
   std::unordered_map<uint64_t, std::shared_ptr<Job>> jobs_;
   std::atomic<int64_t> step_began_{0};  // Clock; 0: none runs
   std::atomic<double> step_seconds_{0};
+  // Between steps; both under the mutex.
+  Clock::duration idle_{0};
+  std::optional<Clock::time_point> idle_since_;
   std::atomic<bool> ending_{false}, ended_{false}, dead_{false};
   std::thread thread_;
 };

@@ -31,7 +31,8 @@ struct ApiServer::Generation {
   Clock::time_point start = Clock::now(), submitted, first, last_sent = Clock::now();
   std::vector<Clock::time_point> last_token;  // per choice of all prompts
   std::unique_ptr<ApiAnswer> answer;
-  bool stream = false, begun = false, ended = false, ran = false, has_first = false;
+  std::atomic<bool> ended{false};  // also read on the text threads
+  bool stream = false, begun = false, ran = false, has_first = false;
   size_t choices = 0, open_choices = 0, waiting_tokens = 0;
   double queue_seconds = 0;
   std::vector<uint64_t> ids;
@@ -48,11 +49,10 @@ int ApiServer::retry_after() const {
 // An idle server takes whatever a single request brings.
 void ApiServer::check_capacity(size_t sequences) {
   if (sequences_ == 0 || sequences_ + sequences <= model_->slots + options_.queue) return;
-  ApiError e(429, "queue_full",
-             fmt::format("{} sequences run or wait here, of {}; try again later", sequences_,
-                         model_->slots + options_.queue));
-  e.fields.emplace_back("Retry-After", std::to_string(retry_after()));
-  throw e;
+  throw try_later(429, "queue_full",
+                  fmt::format("{} sequences run or wait here, of {}; try again later", sequences_,
+                              model_->slots + options_.queue),
+                  retry_after());
 }
 
 void ApiServer::generate(HttpExchangePtr exchange, bool chat) {
@@ -68,7 +68,8 @@ void ApiServer::generate(HttpExchangePtr exchange, bool chat) {
     return refuse_generation(g, e);
   }
   exchange->on_gone = [this, g] { end_generation(g, 499, "cancelled"); };
-  const bool taken = text_->put([this, g, exchange, chat] {
+  const bool taken = on_text_thread(exchange->request(), [this, g, exchange, chat] {
+    if (g->ended) return;  // the client left meanwhile
     try {
       const Json body = parse_body(exchange->request().body);
       auto request = std::make_shared<ApiRequest>(chat ? parse_chat_request(body, *model_)
@@ -83,15 +84,15 @@ void ApiServer::generate(HttpExchangePtr exchange, bool chat) {
           [this, g, error = ApiError(500, "internal", e.what())] { refuse_generation(g, error); });
     }
   });
-  if (!taken) refuse_generation(g, ApiError(429, "queue_full", "too many requests are waiting"));
+  if (!taken) refuse_generation(g, text_full());
 }
 
 void ApiServer::prepared(const GenerationPtr& g, ApiRequest request,
                          std::vector<GenerationRequest> prompts) {
   if (g->ended) return;
-  std::string().swap(g->exchange->request().body);  // no longer needed, and may be large
+  g->exchange->drop_body();
   try {
-    if (dead()) throw ApiError(503, "engine_dead", "the engine failed");
+    if (dead()) throw try_later(503, "engine_dead", "the engine failed", 10);
     g->choices = g->open_choices = prompts.size() * request.generation.choices;
     check_capacity(g->choices);
     g->stream = request.stream;
@@ -143,6 +144,8 @@ void ApiServer::fail_generation(const GenerationPtr& g, const ApiError& error) {
 
 void ApiServer::take(std::vector<GenerationEvent> events, const StepSummary& step) {
   metrics_.step(step);
+  if (step.batch > 0 && metrics_.wants_expert_rows())
+    metrics_.mark_expert_rows(stats().expert_rows);
   if (step.seconds > 0) {
     const double now = static_cast<double>(step.prompt_rows + step.decode_rows) / step.seconds;
     rate_ = rate_ == 0 ? now : 0.9 * rate_ + 0.1 * now;
@@ -200,11 +203,7 @@ void ApiServer::flush(const GenerationPtr& g) {
   if (g->ended) return;
   if (!g->word.empty()) return fail_generation(g, ApiError(500, "generation_failed", g->word));
   if (g->stream && !g->outbox.empty()) {
-    if (!std::exchange(g->begun, true)) {
-      HttpReply head = stream_head();
-      finish_reply(head, g->exchange->request(), g->id);
-      g->exchange->begin(std::move(head));
-    }
+    begin_stream(*g);
     g->last_sent = Clock::now();
     // One event per chunk of the transfer coding.
     std::string_view out = g->outbox;
@@ -244,7 +243,7 @@ void ApiServer::complete(const GenerationPtr& g) {
 // Once per request, however it ends.
 void ApiServer::end_generation(const GenerationPtr& g, int status, std::string_view word) {
   const GenerationPtr keep = g;
-  if (std::exchange(keep->ended, true)) return;
+  if (keep->ended.exchange(true)) return;
   keep->exchange->on_gone = nullptr;
   for (const uint64_t id : keep->ids) {
     if (keep->open_choices > 0) generator_->cancel(id);
@@ -281,31 +280,52 @@ void ApiServer::tick() {
     const bool late = now - g->start > options_.queue_time && !g->ids.empty();
     if (late && std::all_of(g->ids.begin(), g->ids.end(),
                             [&](uint64_t id) { return generator_->waiting(id); })) {
-      ApiError e(503, "queue_timeout", "the request waited too long");
-      e.fields.emplace_back("Retry-After", std::to_string(retry_after()));
-      refuse_generation(g, e);
+      refuse_generation(
+          g, try_later(503, "queue_timeout", "the request waited too long", retry_after()));
       continue;
     }
-    if (!options_.ping || !g->stream || now - g->last_sent < options_.ping_time) continue;
-    if (!std::exchange(g->begun, true)) {
-      HttpReply head = stream_head();
-      finish_reply(head, g->exchange->request(), g->id);
-      g->exchange->begin(std::move(head));
-    }
-    g->exchange->send(": ping\n\n");
-    g->last_sent = now;
+    if (g->stream) break_silence(g, now);
   }
+  watch_step();
   if (!generations_.empty()) start_ticking();
+}
+
+void ApiServer::begin_stream(Generation& g) {
+  if (std::exchange(g.begun, true)) return;
+  HttpReply head = stream_head();
+  finish_reply(head, g.exchange->request(), g.id);
+  g.exchange->begin(std::move(head));
+}
+
+void ApiServer::break_silence(const GenerationPtr& g, Clock::time_point now) {
+  const auto silence = now - g->last_sent;
+  if (silence >= options_.head_time) begin_stream(*g);
+  if (!options_.ping || silence < options_.ping_time) return;
+  begin_stream(*g);
+  g->exchange->send(": ping\n\n");
+  g->last_sent = now;
+}
+
+// A step that never ends leaves one line that says where it is.
+void ApiServer::watch_step() {
+  if (generator_ == nullptr) return;
+  const GeneratorStats s = stats();
+  const bool late = s.heartbeat_seconds > longest_step(s);
+  if (late && !std::exchange(stuck_, true) && options_.log)
+    options_.log(fmt::format("- - - - stuck: a step has run for {:.0f} s, phase {}, {} sequences",
+                             s.heartbeat_seconds, s.phase, s.running));
+  stuck_ = late;
 }
 
 void ApiServer::drain() {
   if (std::exchange(draining_, true)) return stop();  // the second signal
-  http_->drain();
+  http_->drain(false);
   http_->after(options_.drain_time, [this] {
+    drained_ = true;
     for (const GenerationPtr& g : std::vector(generations_.begin(), generations_.end()))
-      fail_generation(g, ApiError(503, "draining", "the server is shutting down"));
+      fail_generation(g, try_later(503, "draining", "the server is shutting down", 10));
   });
-  http_->after(options_.drain_time + HttpTime(5000), [this] { stop(); });
+  http_->after(options_.drain_time + options_.end_time, [this] { stop(); });
   maybe_finish();
 }
 
@@ -314,7 +334,7 @@ void ApiServer::maybe_finish() {
   if (!draining_ || !generations_.empty()) return;
   const HttpCounts n = http_->counts();
   if (n.active + n.idle == 0) return stop();
-  http_->drain();
+  http_->drain(drained_);
   http_->after(HttpTime(20), [this] { maybe_finish(); });
 }
 

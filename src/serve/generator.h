@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -54,8 +55,9 @@ struct GenerationEvent {
 };
 
 struct GeneratorStats {
-  double heartbeat_seconds = 0;  // since the last step, or since it fell idle
-  double step_seconds = 0;       // a usual one
+  double heartbeat_seconds = 0;     // since the last step, or since it fell idle
+  double step_seconds = 0;          // a usual one
+  std::string_view phase = "idle";  // of the step that runs
   size_t running = 0, waiting = 0, slots = 0;
   uint64_t prompt_tokens = 0, cached_tokens = 0, new_tokens = 0;
   uint64_t prefix_queries = 0, prefix_hits = 0, preemptions = 0;

@@ -88,7 +88,7 @@ class BeastServer final : public HttpServer {
   void post(std::function<void()> work) override { asio::post(io_, std::move(work)); }
   void after(HttpTime time, std::function<void()> work) override;
   void on_signal(std::function<void()> work) override;
-  void drain() override;
+  void drain(bool waiting) override;
   void stop() override { io_.stop(); }
   HttpCounts counts() const override;
 
@@ -106,7 +106,7 @@ class BeastServer final : public HttpServer {
   asio::steady_timer retry_;
   std::unordered_set<std::shared_ptr<HttpConnection>> connections_;
   bool draining_ = false;
-  size_t body_bytes_ = 0;             // of requests being read
+  size_t body_bytes_ = 0;             // of all requests
   HttpConnection* exempt_ = nullptr;  // may read beyond the limit, so that reading never ends
   std::deque<std::weak_ptr<HttpConnection>> paused_;
 };
@@ -124,8 +124,9 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void start();
   void refuse() { fail_with(503, "too many connections"); }
   void resume();
-  void close_if_idle() {
-    if (!exchange_ && !reader_.started() && !closing_) close();
+  // `waiting`: also when a request is still coming in.
+  void close_if_idle(bool waiting) {
+    if (!exchange_ && !finished_ && !closing_ && (waiting || !reader_.started())) close();
   }
   bool active() const { return exchange_ != nullptr; }
 
@@ -174,6 +175,10 @@ class Exchange final : public HttpExchange {
       : connection_(std::move(connection)), request_(std::move(request)) {}
   HttpRequest& request() override { return request_; }
   bool open() const override { return connection_ != nullptr; }
+  void drop_body() override {
+    std::string().swap(request_.body);
+    if (connection_) connection_->release_body();
+  }
   void reply(HttpReply reply) override {
     if (!connection_) return;
     const bool keep = keeps(reply);
@@ -350,7 +355,6 @@ void HttpConnection::resume() {
 
 void HttpConnection::dispatch() {
   deadline_.cancel();
-  release_body();
   ++requests_;
   exchange_ = std::make_shared<Exchange>(shared_from_this(), std::move(reader_.request()));
   server_.handler_.serve(exchange_);
@@ -367,7 +371,8 @@ void HttpConnection::fail_with(int status, const std::string& reason) {
 void HttpConnection::put_head(const HttpReply& reply, std::optional<size_t> length, bool chunked) {
   std::string head = fmt::format("HTTP/1.1 {} {}\r\n", reply.status, http_reason(reply.status));
   for (const auto& [name, value] : reply.fields) head += fmt::format("{}: {}\r\n", name, value);
-  if (length) head += fmt::format("Content-Length: {}\r\n", *length);
+  const bool bodiless = reply.status == 204 || reply.status == 304;
+  if (length && !bodiless) head += fmt::format("Content-Length: {}\r\n", *length);
   if (chunked) head += "Transfer-Encoding: chunked\r\n";
   head += reply.close ? "Connection: close\r\n\r\n" : "Connection: keep-alive\r\n\r\n";
   put(head);
@@ -505,11 +510,12 @@ void BeastServer::on_signal(std::function<void()> work) {
   });
 }
 
-void BeastServer::drain() {
+void BeastServer::drain(bool waiting) {
   draining_ = true;
   error_code ec;
   acceptor_.close(ec);
-  for (const auto& c : std::vector(connections_.begin(), connections_.end())) c->close_if_idle();
+  for (const auto& c : std::vector(connections_.begin(), connections_.end()))
+    c->close_if_idle(waiting);
 }
 
 HttpCounts BeastServer::counts() const {

@@ -26,7 +26,7 @@ struct HttpLimits {
   size_t headers = 32 << 10;
   size_t header_count = 100;
   size_t body = 8 << 20;
-  size_t bodies = 64 << 20;  // of all requests being read; then reading pauses
+  size_t bodies = 64 << 20;  // of all requests, read and not dropped; then reading pauses
   size_t connections = 1024;
   size_t requests = 10000;  // per connection
   size_t unsent = 1 << 20;  // of a stream
@@ -131,6 +131,7 @@ class HttpExchange {
   virtual ~HttpExchange() = default;
   virtual HttpRequest& request() = 0;
   virtual bool open() const = 0;
+  virtual void drop_body() = 0;  // it was understood
   virtual void reply(HttpReply reply) = 0;
   // A stream: its head, then pieces (each becomes one chunk), then its end. Pieces of one turn of
   // the event loop leave in one write.
@@ -167,8 +168,9 @@ class HttpServer {
   virtual void after(HttpTime time, std::function<void()> work) = 0;  // event thread
   // SIGTERM and SIGINT, each time one comes.
   virtual void on_signal(std::function<void()> work) = 0;
-  virtual void
-  drain() = 0;  // takes no more connections, closes idle ones, and others when answered
+  // Takes no more connections, closes idle ones, and others when answered; `waiting`: also those
+  // whose request has not come in whole.
+  virtual void drain(bool waiting) = 0;
   virtual void stop() = 0;
   virtual HttpCounts counts() const = 0;
 };

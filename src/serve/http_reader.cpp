@@ -193,8 +193,9 @@ void HttpReader::check_fields() {
   if (!request_.target.starts_with('/'))
     bad(400, "the target is not a path");
   else if (const std::string* expect = request_.find("Expect")) {
-    continue_ = same_name(*expect, "100-continue");
-    if (!continue_) bad(417, "only 100-continue can be expected");
+    const bool known = same_name(*expect, "100-continue");
+    if (!known) bad(417, "only 100-continue can be expected");
+    continue_ = known && request_.version == 11;  // an older client would not know the answer
   }
 }
 

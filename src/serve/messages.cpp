@@ -4,8 +4,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "serve/api_error.h"
 #include "serve/fields.h"
 #include "serve/request.h"
@@ -16,6 +18,7 @@ namespace {
 constexpr size_t kMostMessages = 4096;
 constexpr uint64_t kTemplateSteps = 2'000'000;
 constexpr size_t kTemplateMemory = 64 << 20;
+constexpr std::chrono::milliseconds kTemplateTime{200};
 
 // The text of a content: a string, or parts that are text.
 std::string content_text(const Json& content, const std::string& path) {
@@ -106,12 +109,17 @@ std::vector<int32_t> encode_chat(const ApiRequest& request, const ServedModel& m
   input.extra = &request.template_extra;
   input.steps = kTemplateSteps;
   input.memory = kTemplateMemory;
+  input.time = kTemplateTime;
   try {
     return model.tokenizer->encode_segments(model.templates->render(input), request.add_special);
   } catch (const Error& e) {
+    // Where the model lies is nobody's business.
+    std::string words = e.what();
+    const std::string folder = join_path(model.templates->folder(), "");
+    for (size_t at; !folder.empty() && (at = words.find(folder)) != std::string::npos;)
+      words.erase(at, folder.size());
     throw ApiError(400, "template_error",
-                   fmt::format("the chat template refuses these messages: {}", e.what()),
-                   "messages");
+                   fmt::format("the chat template refuses these messages: {}", words), "messages");
   }
 }
 
@@ -180,7 +188,6 @@ std::vector<GenerationRequest> prepare(const ApiRequest& request, const ServedMo
 }
 
 std::string tokenize_answer(const Json& body, const ServedModel& model) {
-  if (!body.is_object()) wrong_type(body, "body", "an object");
   const Fields f(body, "");
   if (const auto name = f.string("model")) check_model_name(*name, model);
   std::vector<int32_t> ids;
@@ -209,7 +216,6 @@ std::string tokenize_answer(const Json& body, const ServedModel& model) {
 }
 
 std::string detokenize_answer(const Json& body, const ServedModel& model) {
-  if (!body.is_object()) wrong_type(body, "body", "an object");
   const Fields f(body, "");
   if (const auto name = f.string("model")) check_model_name(*name, model);
   const Json* tokens = f.find("tokens");

@@ -27,6 +27,7 @@ constexpr double kStepBounds[] = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
 constexpr double kRatioBounds[] = {0.25, 0.5, 0.7, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 4};
 constexpr double kShareBounds[] = {0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1};
 constexpr size_t kRecent = 512;
+constexpr size_t kMarkSteps = 100, kMarks = 10;  // together the steps that moe_imbalance looks at
 
 void head(std::string& out, std::string_view name, std::string_view kind, std::string_view help) {
   out += fmt::format("# HELP moebius_{0} {2}\n# TYPE moebius_{0} {1}\n", name, kind, help);
@@ -83,16 +84,18 @@ void write_engine(std::string& out, const GeneratorStats& s) {
          s.heartbeat_seconds);
 }
 
-void write_experts(std::string& out, const GeneratorStats& s, bool all) {
+void write_experts(std::string& out, const GeneratorStats& s, const std::vector<uint64_t>& before,
+                   bool all) {
   if (s.expert_layers == 0 || s.expert_rows.empty()) return;
   const size_t experts = s.expert_rows.size() / s.expert_layers;
-  head(out, "moe_imbalance", "gauge", "rows of the busiest expert over the mean, per layer");
+  head(out, "moe_imbalance", "gauge",
+       "rows of the busiest expert over the mean, per layer, in the last 1000 steps");
   for (size_t l = 0; l < s.expert_layers; ++l) {
-    const auto begin = s.expert_rows.begin() + static_cast<std::ptrdiff_t>(l * experts);
     uint64_t sum = 0, most = 0;
-    for (auto it = begin; it != begin + static_cast<std::ptrdiff_t>(experts); ++it) {
-      sum += *it;
-      most = std::max(most, *it);
+    for (size_t i = l * experts; i < (l + 1) * experts; ++i) {
+      const uint64_t rows = s.expert_rows[i] - (i < before.size() ? before[i] : 0);
+      sum += rows;
+      most = std::max(most, rows);
     }
     out += fmt::format(
         "moebius_moe_imbalance{{layer=\"{}\"}} {}\n", l,
@@ -175,12 +178,20 @@ void Metrics::request_done(std::string_view path, int status) {
 
 void Metrics::step(const StepSummary& s) {
   if (s.batch == 0) return;
+  ++steps_;
   prompt_rows_.add(static_cast<double>(s.prompt_rows));
   decode_rows_.add(static_cast<double>(s.decode_rows));
   batch_.add(static_cast<double>(s.batch));
   step_time_.add(s.seconds);
   if (s.predicted_seconds > 0) predicted_.add(s.seconds / s.predicted_seconds);
   if (s.experts_active >= 0) experts_.add(s.experts_active);
+}
+
+bool Metrics::wants_expert_rows() const { return steps_ % kMarkSteps == 0; }
+
+void Metrics::mark_expert_rows(std::vector<uint64_t> rows) {
+  expert_marks_.push_back(std::move(rows));
+  if (expert_marks_.size() > kMarks) expert_marks_.pop_front();
 }
 
 void Metrics::first_token(double seconds) {
@@ -236,7 +247,8 @@ std::string Metrics::text(const GeneratorStats& stats, const ServedModel* model,
   one(step_time_, "step_seconds", "time of a step");
   one(predicted_, "step_predicted_ratio", "measured over predicted time of a step");
   one(experts_, "moe_experts_active_ratio", "share of the experts that a step touched");
-  write_experts(out, stats, moment.experts);
+  static const std::vector<uint64_t> kNone;
+  write_experts(out, stats, expert_marks_.empty() ? kNone : expert_marks_.front(), moment.experts);
   write_process(out, model);
   return out;
 }

@@ -53,6 +53,9 @@ class Metrics {
   void step(const StepSummary& step);
   void first_token(double seconds);
   void gap(double seconds);
+  // Counts of experts are looked at every so many steps, so that figures can be those of the last.
+  bool wants_expert_rows() const;
+  void mark_expert_rows(std::vector<uint64_t> rows);
 
   Histogram queue_time, total_time, prefill_time, decode_time;
   const Recent& recent_first() const { return recent_first_; }
@@ -68,6 +71,8 @@ class Metrics {
   Histogram first_token_, gap_, prompt_rows_, decode_rows_, batch_, step_time_, predicted_,
       experts_;
   Recent recent_first_, recent_gap_;
+  size_t steps_ = 0;
+  std::deque<std::vector<uint64_t>> expert_marks_;  // added up until then, oldest first
 };
 
 }  // namespace moebius

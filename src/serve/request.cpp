@@ -20,13 +20,6 @@ constexpr size_t kMostStops = 32, kStopBytes = 1024, kMostBiases = 1024;
 constexpr int64_t kMostLogprobs = 20;
 constexpr int64_t kMostTokens = int64_t{1} << 31;
 
-const Json& object_body(const Json& body) {
-  if (!body.is_object())
-    throw ApiError(400, "invalid_type",
-                   fmt::format("the body is {}; expected an object", kind_name(body.kind())));
-  return body;
-}
-
 // What is known but not offered: better refused than silently left out.
 void refuse_fields(const Fields& f) {
   for (const char* name :
@@ -55,6 +48,13 @@ void refuse_fields(const Fields& f) {
   if (f.has("chat_template"))
     throw ApiError(400, "unsupported", "chat_template: templates come with the model only",
                    "chat_template");
+  for (const char* name : {"audio", "web_search_options"})
+    if (f.has(name))
+      throw ApiError(400, "unsupported", fmt::format("{} is not offered", name), name);
+  if (const Json* kinds = f.find("modalities"))
+    if (!kinds->is_array() || kinds->items().size() != 1 || !kinds->items()[0].is_string() ||
+        kinds->items()[0].as_string() != "text")
+      throw ApiError(400, "unsupported", "modalities: only [\"text\"] is offered", "modalities");
   if (f.has("logits_processors"))
     throw ApiError(400, "unsupported", "logits_processors are not offered", "logits_processors");
   if (f.boolean("use_beam_search", false))
@@ -91,8 +91,8 @@ void read_bias(const Fields& f, size_t vocab, GenerationRequest& g) {
                                       bias->members().size(), kMostBiases));
   for (const auto& [key, value] : bias->members()) {
     const std::string path = "logit_bias." + printable(key, 40);
-    const bool digits =
-        !key.empty() && key.size() < 10 && key.find_first_not_of("0123456789") == std::string::npos;
+    const bool digits = !key.empty() && key.size() < 10 && (key[0] != '0' || key.size() == 1) &&
+                        key.find_first_not_of("0123456789") == std::string::npos;
     if (!digits || std::stoul(key) >= vocab)
       throw ApiError(400, "unknown_token",
                      fmt::format("{}: there is no such token; ids are below {}", path, vocab),
@@ -240,16 +240,21 @@ void check_model_name(const std::string& name, const ServedModel& model) {
                  "model");
 }
 
-Json parse_body(std::string_view body) {
+Json parse_body(std::string_view text) {
+  Json body;
   try {
-    return parse_json_strictly(body, "the body", kBodyDepth);
+    body = parse_json_strictly(text, "the body", kBodyDepth);
   } catch (const Error& e) {
     throw ApiError(400, "invalid_json", e.what());
   }
+  if (!body.is_object())
+    throw ApiError(400, "invalid_type",
+                   fmt::format("the body is {}; expected an object", kind_name(body.kind())));
+  return body;
 }
 
 ApiRequest parse_completion_request(const Json& body, const ServedModel& model) {
-  const Fields f(object_body(body), "");
+  const Fields f(body, "");
   ApiRequest r = read_common(f, model);
   r.prompts = read_prompts(f, model.vocab);
   r.add_special = f.boolean("add_special_tokens", true);
@@ -267,7 +272,7 @@ ApiRequest parse_completion_request(const Json& body, const ServedModel& model) 
 }
 
 ApiRequest parse_chat_request(const Json& body, const ServedModel& model) {
-  const Fields f(object_body(body), "");
+  const Fields f(body, "");
   ApiRequest r = read_common(f, model);
   r.chat = true;
   read_messages(body, r);

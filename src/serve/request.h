@@ -49,10 +49,10 @@ struct ApiRequest {
   GenerationRequest generation;  // all but prompt, max_new and client
 };
 
-// Text of a body to JSON, by the rules for strangers. Throws ApiError 400.
-Json parse_body(std::string_view body);
+// Text of a body to an object, by the rules for strangers. Throws ApiError 400.
+Json parse_body(std::string_view text);
 
-// Throw ApiError.
+// Of an object. Throw ApiError.
 ApiRequest parse_chat_request(const Json& body, const ServedModel& model);
 ApiRequest parse_completion_request(const Json& body, const ServedModel& model);
 void check_model_name(const std::string& name, const ServedModel& model);

@@ -41,6 +41,10 @@ const ApiServer::Route* ApiServer::find_route(std::string_view path) {
 
 namespace {
 
+constexpr size_t kTextJobs = 256;  // reading pauses before their bytes are too many, but for bodies
+                                   // whose clients left
+constexpr size_t kLargeBody = 64 << 10;
+
 HttpReply json_reply(std::string body, int status = 200) {
   return {status, {{"Content-Type", "application/json"}}, std::move(body), false};
 }
@@ -49,16 +53,16 @@ bool is_json(const HttpRequest& head) {
   const std::string* type = head.find("Content-Type");
   if (type == nullptr) return false;
   std::string word = type->substr(0, type->find(';'));
-  while (word.ends_with(' ')) word.pop_back();
+  while (word.ends_with(' ') || word.ends_with('\t')) word.pop_back();
   for (char& c : word)
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + 32);
   return word == "application/json";
 }
 
-ApiError unavailable(std::string_view code, std::string_view message, int retry) {
-  ApiError e(503, code, message);
-  e.fields.emplace_back("Retry-After", std::to_string(retry));
-  return e;
+// Compressed bodies could grow without end; nothing here unpacks them.
+bool is_coded(const HttpRequest& head) {
+  const std::string* coding = head.find("Content-Encoding");
+  return coding != nullptr && !coding->empty() && *coding != "identity";
 }
 
 // Names that clients put into a target.
@@ -87,10 +91,12 @@ ApiServer::ApiServer(ServerOptions options)
     : options_(std::move(options)),
       access_(options_.access),
       http_(HttpServer::make(options_.limits, *this)),
-      text_(std::make_unique<TextWorker>(256)) {}
+      text_(std::make_unique<TextWorker>(kTextJobs, 2 * options_.limits.bodies)),
+      large_text_(std::make_unique<TextWorker>(kTextJobs, 2 * options_.limits.bodies)) {}
 
 ApiServer::~ApiServer() {
-  text_.reset();  // its jobs use the rest
+  text_.reset();  // their jobs use the rest
+  large_text_.reset();
   for (const GenerationPtr& g : std::vector(generations_.begin(), generations_.end()))
     end_generation(g, 0, "");
   http_.reset();
@@ -195,12 +201,14 @@ std::optional<HttpReply> ApiServer::refuse(const HttpRequest& head) {
     }
     if (!get && !is_json(head))
       throw ApiError(415, "unsupported_media_type", "the body is not application/json");
+    if (!get && is_coded(head))
+      throw ApiError(415, "unsupported_media_type", "Content-Encoding: no coding is known here");
     if (route->kind == Kind::kResponses)
       throw ApiError(400, "unsupported",
                      "/v1/responses is not offered yet; use /v1/chat/completions");
-    if (!get && draining_) throw unavailable("draining", "the server is shutting down", 10);
+    if (!get && draining_) throw try_later(503, "draining", "the server is shutting down", 10);
     if (!get && dead())
-      throw unavailable("engine_dead", "the engine failed; the server is ending", 10);
+      throw try_later(503, "engine_dead", "the engine failed; the server is ending", 10);
     if ((!get || route->kind == Kind::kModels || route->kind == Kind::kModel) && !model_)
       throw loading_error();
     return std::nullopt;
@@ -274,23 +282,30 @@ HttpReply ApiServer::small_answer(Kind kind, const HttpRequest& request) {
 }
 
 HttpReply ApiServer::health() const {
-  if (dead() || died_) throw unavailable("engine_dead", "the engine failed", 10);
-  if (draining_) throw unavailable("draining", "the server is shutting down", 10);
+  if (dead() || died_) throw try_later(503, "engine_dead", "the engine failed", 10);
+  if (draining_) throw try_later(503, "draining", "the server is shutting down", 10);
   if (!model_) throw loading_error();
   return json_reply("{\"status\":\"ok\"}");
 }
 
 ApiError ApiServer::loading_error() const {
   const int percent = static_cast<int>(100 * load_share());
-  return unavailable("loading", fmt::format("the model is being loaded: {} %", percent), 5);
+  return try_later(503, "loading", fmt::format("the model is being loaded: {} %", percent), 5);
+}
+
+ApiError ApiServer::text_full() const {
+  return try_later(429, "queue_full", "too many requests are waiting", retry_after());
+}
+
+double ApiServer::longest_step(const GeneratorStats& s) {
+  return std::max(60.0, 20 * s.step_seconds);
 }
 
 HttpReply ApiServer::live() const {
   const GeneratorStats s = stats();
-  const double most = std::max(60.0, 20 * s.step_seconds);
-  if (generator_ != nullptr && s.heartbeat_seconds > most)
-    throw unavailable("stuck", fmt::format("no step has ended for {:.0f} s", s.heartbeat_seconds),
-                      10);
+  if (generator_ != nullptr && s.heartbeat_seconds > longest_step(s))
+    throw try_later(503, "stuck",
+                    fmt::format("no step has ended for {:.0f} s", s.heartbeat_seconds), 10);
   return json_reply("{\"status\":\"ok\"}");
 }
 
@@ -322,6 +337,12 @@ HttpReply ApiServer::page(const HttpRequest& request) const {
   return reply;
 }
 
+// A short request does not wait behind a long one's text.
+bool ApiServer::on_text_thread(const HttpRequest& request, std::function<void()> job) {
+  const size_t bytes = request.body.size();
+  return (bytes > kLargeBody ? large_text_ : text_)->put(std::move(job), bytes);
+}
+
 void ApiServer::text_answer(HttpExchangePtr exchange, Kind kind) {
   const auto answer = [this, exchange](HttpReply reply) {
     const HttpRequest& request = exchange->request();
@@ -330,7 +351,10 @@ void ApiServer::text_answer(HttpExchangePtr exchange, Kind kind) {
     note(request, id, access_.check_key(request), reply.status, "");
     exchange->reply(std::move(reply));
   };
-  const bool taken = text_->put([this, exchange, kind, answer] {
+  const auto left = std::make_shared<std::atomic<bool>>(false);
+  exchange->on_gone = [left] { *left = true; };
+  const bool taken = on_text_thread(exchange->request(), [this, exchange, kind, answer, left] {
+    if (*left) return;
     HttpReply reply;
     try {
       const Json body = parse_body(exchange->request().body);
@@ -343,7 +367,7 @@ void ApiServer::text_answer(HttpExchangePtr exchange, Kind kind) {
     }
     http_->post([answer, reply = std::move(reply)] { answer(reply); });
   });
-  if (!taken) answer(error_reply(ApiError(429, "queue_full", "too many requests are waiting")));
+  if (!taken) answer(error_reply(text_full()));
 }
 
 }  // namespace moebius

@@ -29,6 +29,8 @@ struct ServerOptions {
   HttpLimits limits;
   size_t queue = 0;  // sequences that may wait beside those that run; 0: 4 per slot
   HttpTime queue_time{300'000}, drain_time{30'000}, ping_time{15'000};
+  HttpTime head_time{15'000};  // a stream's head leaves by then, whatever the engine does
+  HttpTime end_time{5'000};    // after the drain the process ends, whoever is still there
   bool ping = true;
   bool share_prefixes = false;  // between keys
   bool expert_metrics = false;
@@ -91,6 +93,10 @@ class ApiServer : private HttpHandler {
   std::string state_json();
   GeneratorStats stats() const;
   ApiError loading_error() const;
+  ApiError text_full() const;
+  static double longest_step(const GeneratorStats& stats);  // seconds; what takes more is stuck
+  // False: too much waits there already.
+  bool on_text_thread(const HttpRequest& request, std::function<void()> job);
   double load_share() const { return model_ ? 1 : loaded_share_.load(); }
   bool dead() const { return generator_ != nullptr && generator_->dead(); }
 
@@ -110,6 +116,9 @@ class ApiServer : private HttpHandler {
   static HttpReply stream_head();
   void tick();
   void start_ticking();
+  void begin_stream(Generation& g);
+  void break_silence(const GenerationPtr& g, Clock::time_point now);
+  void watch_step();
   void drain();
   void maybe_finish();
 
@@ -123,7 +132,7 @@ class ApiServer : private HttpHandler {
   Access access_;
   Metrics metrics_;
   std::unique_ptr<HttpServer> http_;
-  std::unique_ptr<TextWorker> text_;
+  std::unique_ptr<TextWorker> text_, large_text_;
   std::optional<ServedModel> model_;
   std::unique_ptr<TokenTexts> texts_;
   Generator* generator_ = nullptr;
@@ -131,7 +140,8 @@ class ApiServer : private HttpHandler {
   std::set<GenerationPtr> generations_;
   size_t sequences_ = 0;       // that were submitted and have not ended
   size_t waiting_tokens_ = 0;  // of prompts whose first token has not come
-  bool ticking_ = false, draining_ = false, died_ = false;
+  bool ticking_ = false, draining_ = false, drained_ = false, died_ = false;
+  bool stuck_ = false;   // a step that never ends was logged
   size_t watchers_ = 0;  // of /api/events
   struct Sample {
     Clock::time_point time;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A thread for what takes too long for the event thread: parsing, templates, encoding. Its queue is
-// bounded.
+// bounded, in jobs and in the bytes that they hold.
 #pragma once
 #include <pthread.h>
 
@@ -14,7 +14,8 @@ namespace moebius {
 
 class TextWorker {
  public:
-  explicit TextWorker(size_t most) : most_(most), thread_([this] { run(); }) {}
+  TextWorker(size_t most_jobs, size_t most_bytes)
+      : most_jobs_(most_jobs), most_bytes_(most_bytes), thread_([this] { run(); }) {}
   ~TextWorker() {
     {
       const std::lock_guard lock(mutex_);
@@ -27,12 +28,14 @@ class TextWorker {
   TextWorker(const TextWorker&) = delete;
   TextWorker& operator=(const TextWorker&) = delete;
 
-  // False: there are too many already. A job must not throw.
-  bool put(std::function<void()> job) {
+  // False: there are too many already; one alone may hold any number of bytes. A job must not
+  // throw.
+  bool put(std::function<void()> job, size_t bytes) {
     {
       const std::lock_guard lock(mutex_);
-      if (jobs_.size() >= most_) return false;
-      jobs_.push_back(std::move(job));
+      if (jobs_.size() >= most_jobs_ || (bytes_ > 0 && bytes_ + bytes > most_bytes_)) return false;
+      jobs_.push_back({std::move(job), bytes});
+      bytes_ += bytes;
     }
     wake_.notify_one();
     return true;
@@ -42,7 +45,7 @@ class TextWorker {
   void run() {
     pthread_setname_np(pthread_self(), "moebius-text");
     for (;;) {
-      std::function<void()> job;
+      Job job;
       {
         std::unique_lock lock(mutex_);
         wake_.wait(lock, [this] { return ending_ || !jobs_.empty(); });
@@ -50,13 +53,20 @@ class TextWorker {
         job = std::move(jobs_.front());
         jobs_.pop_front();
       }
-      job();
+      job.work();
+      const std::lock_guard lock(mutex_);
+      bytes_ -= job.bytes;
     }
   }
-  size_t most_;
+  struct Job {
+    std::function<void()> work;
+    size_t bytes = 0;
+  };
+  const size_t most_jobs_, most_bytes_;
+  size_t bytes_ = 0;  // of the jobs that wait and the one that runs
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<std::function<void()>> jobs_;
+  std::deque<Job> jobs_;
   bool ending_ = false;
   std::thread thread_;  // last: it uses the others
 };

@@ -12,6 +12,8 @@ namespace {
 
 constexpr uint64_t kMaxSource = uint64_t{4} << 20;
 constexpr uint64_t kMaxConfig = uint64_t{64} << 20;
+constexpr std::chrono::nanoseconds kTimePerByte{
+    100};  // of the input, beside the time that is given
 
 size_t text_bytes(const Json& j) {
   size_t n = j.is_string() ? j.as_string().size() : 16;
@@ -62,6 +64,7 @@ std::vector<TextSegment> ChatTemplate::render(
   limits.memory += 64 * input;
   limits.output += 16 * input;
   limits.steps += 4 * input;
+  if (in.time.count() > 0) limits.time = in.time + kTimePerByte * static_cast<int64_t>(input);
   jinja::Runtime runtime(parsed_->name, limits, in.now);
   static const std::string kMessages = "messages", kTools = "tools", kDocuments = "documents",
                            kPrompt = "add_generation_prompt";

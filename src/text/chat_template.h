@@ -4,6 +4,7 @@
 // The result says which stretches come from the template and which from the input, so that text of
 // a user never becomes a special token.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -28,6 +29,7 @@ struct ChatInput {
   // What rendering may take, beside what grows with the input.
   uint64_t steps = 20'000'000;
   size_t memory = size_t{256} << 20;
+  std::chrono::nanoseconds time{0};  // of this thread's CPU; 0: not looked at
 };
 
 class ChatTemplate {
@@ -60,6 +62,7 @@ class ChatTemplates {
   // Error. Thread-safe.
   std::vector<TextSegment> render(const ChatInput& input) const;
   const std::map<std::string, std::string>& tokens() const { return tokens_; }
+  const std::string& folder() const { return folder_; }
 
  private:
   struct Lazy {

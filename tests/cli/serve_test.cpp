@@ -216,6 +216,7 @@ TEST(ServeCommand, DisconnectsFreeEverything) {
            server.metric("num_requests_waiting") == "0";
   }));
   EXPECT_EQ(server.metric(R"(kv_blocks{state="used"})"), "0");
+  EXPECT_GT(std::stod(server.metric(R"(step_phase_seconds_total{phase="idle"})")), 0);
   EXPECT_NE(text_of(server.completion(R"("prompt":"It was","max_tokens":3)")), "");
 }
 

@@ -307,6 +307,24 @@ TEST(ChatTemplate, TenMegabytesOfText) {
   EXPECT_EQ(segments[1].text.size(), size_t{10} << 20);
 }
 
+TEST(ChatTemplate, TimeIsBounded) {
+  const ChatTemplate loops("{% for i in range(100000) %}{{ i }}{% endfor %}");
+  Json messages = Json::array();
+  ChatInput in;
+  in.messages = &messages;
+  for (const int64_t seconds : {int64_t{0}, int64_t{1000}}) {  // 0: however long it takes
+    in.time = std::chrono::seconds(seconds);
+    EXPECT_EQ(loops.render(in).size(), 1u);
+  }
+  in.time = std::chrono::nanoseconds(1);
+  try {
+    loops.render(in);
+    ADD_FAILURE() << "it ended in time";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("takes too long"), std::string::npos) << e.what();
+  }
+}
+
 TEST(ChatTemplate, TemplatesOfAFolder) {
   const test::TempDir folder;
   Json messages = Json::array(), tools = Json::array();

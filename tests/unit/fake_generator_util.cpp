@@ -69,7 +69,9 @@ GeneratorStats FakeGenerator::stats() const {
   s.new_tokens = tokens_made;
   s.kv_blocks_used = s.running;
   s.expert_layers = 2;
-  s.expert_rows = {1, 2, 3, 4};
+  s.expert_rows = {1, 2, 3, busy_rows};
+  s.heartbeat_seconds = heartbeat;
+  if (heartbeat > 0) s.phase = "pass";
   s.phase_seconds = {{"moe", 1.5}, {"sampling", 0.25}};
   return s;
 }

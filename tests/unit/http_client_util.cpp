@@ -104,7 +104,7 @@ Response Client::read(bool head_only) {
     at = stop + 2;
   }
   if (r.status == 100) return read(head_only);
-  if (head_only) return r;
+  if (head_only || r.status == 204 || r.status == 304) return r;
   if (const auto length = r.fields.find("content-length"); length != r.fields.end()) {
     const size_t n = std::stoull(length->second);
     while (buffer_.size() < n && fill()) {

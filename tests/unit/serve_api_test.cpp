@@ -278,6 +278,15 @@ TEST(ServeApi, ErrorsNameTheirField) {
       {"chat", m + R"(,"response_format":{"type":"json_object"})",
        error(R"(response_format.type: only \"text\" is offered yet)", "response_format.type",
              "unsupported")},
+      {"chat", m + R"(,"modalities":["text","audio"])",
+       error(R"(modalities: only [\"text\"] is offered)", "modalities", "unsupported")},
+      {"chat", m + R"(,"audio":{"voice":"a"})",
+       error("audio is not offered", "audio", "unsupported")},
+      {"chat", m + R"(,"web_search_options":{})",
+       error("web_search_options is not offered", "web_search_options", "unsupported")},
+      {"chat", m + R"(,"logit_bias":{"07":1})",
+       error("logit_bias.07: there is no such token; ids are below 4096", "logit_bias.07",
+             "unknown_token")},
       {"chat", m + R"(,"chat_template":"x")",
        error("chat_template: templates come with the model only", "chat_template", "unsupported")},
       {"chat", m + R"(,"chat_template_kwargs":{"messages":[]})",
@@ -377,6 +386,13 @@ TEST(ServeApi, SmallEndpoints) {
       R"({"id":"tiny","object":"model","created":1,"owned_by":"moebius","max_model_len":2048})");
   EXPECT_EQ(server.ask(test::get("/v1/models/gone")).status, 404);
   EXPECT_EQ(server.completion(R"("prompt":"a","model":"gone")").status, 404);
+  // What a template says of a message names no place on the disk.
+  const Response refused = server.ask(test::post(
+      "/v1/chat/completions",
+      R"({"messages":[{"role":"assistant","content":null,"tool_calls":[]}],"max_tokens":1})"));
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(refused.json().find("error")->find("code")->as_string(), "template_error");
+  EXPECT_EQ(refused.body.find('/'), std::string::npos) << refused.body;
   EXPECT_EQ(server.completion(R"("prompt":"a","model":"other-name")").status, 200);
   EXPECT_EQ(server.ask(test::post("/v1/responses", "{}")).status, 400);
   const Response tokens = server.ask(test::post("/tokenize", R"({"content":"It was"})"));
@@ -442,6 +458,19 @@ TEST(ServeApi, MetricsAndState) {
   client.send(test::get("/api/events"));
   EXPECT_EQ(client.read(true).status, 200);
   EXPECT_NE((client.read_some() + client.read_some()).find("data: {\"status\""), std::string::npos);
+}
+
+// The imbalance of experts is that of the last thousand steps, not of all.
+TEST(ServeApi, ImbalanceForgets) {
+  FakeServer server;
+  const std::string busy = R"(moe_imbalance{layer="1"})";
+  EXPECT_EQ(server.metric(R"(moe_imbalance{layer="0"})"), "1.3333333333333333");
+  EXPECT_EQ(server.metric(busy), "1.1428571428571428");
+  server.generator.busy_rows = 1004;
+  EXPECT_EQ(server.completion(R"("prompt":"a b","max_tokens":1000)").status, 200);
+  EXPECT_EQ(server.metric(busy), "0");  // nothing was added since
+  server.generator.busy_rows = 2004;
+  EXPECT_EQ(server.metric(busy), "2");
 }
 
 TEST(ServeApi, Page) {

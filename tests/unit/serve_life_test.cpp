@@ -64,6 +64,13 @@ TEST(ServeLife, ExpectContinue) {
   EXPECT_TRUE(client.read_some().starts_with("HTTP/1.1 100 "));
   client.send(body);
   EXPECT_EQ(client.read().status, 200);
+  Client old(server.port);  // HTTP/1.0 has no such answer
+  old.send(
+      fmt::format("POST /v1/completions HTTP/1.0\r\nHost: localhost\r\nContent-Type: "
+                  "application/json\r\nContent-Length: {}\r\nExpect: 100-continue\r\n\r\n",
+                  body.size()));
+  old.send(body);
+  EXPECT_TRUE(old.read_some().starts_with("HTTP/1.1 200 "));
   // What will be refused is refused at once.
   Client other(server.port);
   other.send(
@@ -138,8 +145,9 @@ TEST(ServeLife, HostAndOrigin) {
   for (const char* host : {"localhost", "localhost:99", "127.0.0.1", "127.0.0.1:8000", "[::1]",
                            "[::1]:8000", "LOCALHOST", "Box.lan:1"})
     EXPECT_EQ(with(fmt::format("Host: {}\r\n", host)).status, 200) << host;
-  for (const char* host :
-       {"evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "[::2]", ""})
+  for (const char* host : {"evil.example", "localhost.evil.example", "127.0.0.1.evil.example",
+                           "[::2]", "[::1]x", "[::1", "localhost:evil", "localhost:80:80",
+                           "127.0.0.1:80.evil.example", "a@localhost", ""})
     EXPECT_EQ(with(fmt::format("Host: {}\r\n", host)).status, 403) << host;
   EXPECT_EQ(with("Host: localhost:8000\r\nOrigin: http://localhost:8000\r\n").status, 200);
   for (const char* origin :
@@ -150,6 +158,12 @@ TEST(ServeLife, HostAndOrigin) {
   EXPECT_EQ(allowed.status, 200);
   EXPECT_EQ(allowed.fields.at("access-control-allow-origin"), "https://app.example");
   EXPECT_EQ(allowed.fields.count("access-control-allow-credentials"), 0u);
+  const Response asked = server.ask(
+      "OPTIONS /v1/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: https://app.example\r\n"
+      "Access-Control-Request-Method: POST\r\n\r\n");
+  EXPECT_EQ(asked.status, 204);
+  EXPECT_EQ(asked.fields.at("access-control-allow-methods"), "POST");
+  EXPECT_EQ(asked.fields.count("content-length"), 0u);
   const FakeServer plain;
   EXPECT_EQ(plain.ask(test::get("/health")).fields.count("access-control-allow-origin"), 0u);
 }
@@ -367,6 +381,55 @@ TEST(ServeLife, PingBreaksSilence) {
   }
 }
 
+// Without pings the head of a stream still leaves, and nothing else does.
+TEST(ServeLife, HeadsLeaveInTime) {
+  ServerOptions options;
+  options.ping = false;
+  options.ping_time = HttpTime(150);  // also the pace of the look at the clock
+  options.head_time = HttpTime(100);
+  FakeServer server(options);
+  server.generator.held = true;
+  Client client(server.port);
+  client.send(test::post("/v1/completions", R"({"prompt":"a","max_tokens":2,"stream":true})"));
+  EXPECT_EQ(client.read(true).status, 200);  // before the first token
+  server.generator.held = false;
+  std::string rest;
+  while (rest.find("[DONE]") == std::string::npos) {
+    const std::string more = client.read_some();
+    ASSERT_FALSE(more.empty());
+    rest += more;
+  }
+  EXPECT_EQ(rest.find("ping"), std::string::npos);
+}
+
+// A step that does not end: /live says so, and the log where it is, once.
+TEST(ServeLife, AStuckStepIsSaid) {
+  ServerOptions options;
+  options.ping_time = HttpTime(150);
+  FakeServer server(options);
+  server.generator.held = true;
+  Client client(server.port);
+  client.send(test::post("/v1/completions", R"({"prompt":"a","max_tokens":2})"));
+  EXPECT_TRUE(eventually([&] { return server.generator.stats().running == 1; }));
+  server.generator.heartbeat = 59;
+  EXPECT_EQ(server.ask(test::get("/live")).status, 200);
+  server.generator.heartbeat = 61;
+  const Response r = server.ask(test::get("/live"));
+  EXPECT_EQ(r.status, 503);
+  EXPECT_EQ(r.json().find("error")->find("code")->as_string(), "stuck");
+  EXPECT_FALSE(r.fields.at("retry-after").empty());
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // several looks at the clock
+  server.generator.heartbeat = 0;
+  server.generator.held = false;
+  EXPECT_EQ(client.read().status, 200);
+  server.server->shut_down();
+  server.join();
+  size_t said = 0;
+  for (const std::string& line : server.log)
+    said += line.find("a step has run for 61 s, phase pass") != std::string::npos;
+  EXPECT_EQ(said, 1u);
+}
+
 TEST(ServeLife, FailureOfOneSequence) {
   FakeServer server;
   server.generator.fail_at = 3;
@@ -431,6 +494,21 @@ TEST(ServeLife, DrainHasAnEnd) {
   EXPECT_TRUE(eventually([&] { return server.generator.stats().running == 1; }));
   server.server->shut_down();
   EXPECT_EQ(client.read().status, 503);
+  EXPECT_EQ(server.join(), 0);
+}
+
+// Who has sent half a request does not hold up the end.
+TEST(ServeLife, DrainDoesNotWaitForHalfARequest) {
+  ServerOptions options;
+  options.drain_time = HttpTime(100);
+  options.limits.header_time = options.end_time = HttpTime(600'000);
+  FakeServer server(options);
+  Client half(server.port), other(server.port);
+  half.send("GET /health HT");
+  other.send(test::get("/health"));  // its answer comes after the bytes before it were read
+  EXPECT_EQ(other.read().status, 200);
+  server.server->shut_down();
+  EXPECT_TRUE(half.at_end());
   EXPECT_EQ(server.join(), 0);
 }
 

@@ -68,6 +68,9 @@ TEST(ServeLimits, RefusedRequests) {
       {form + "text/plain\r\n\r\n{}", 415, true},
       {form + "application/x-www-form-urlencoded\r\n\r\n{}", 415, true},
       {form + "application/jsonx\r\n\r\n{}", 415, true},
+      {form + "application/json\r\nContent-Encoding: gzip\r\n\r\n{}", 415, true},
+      {form + "application/json\r\nContent-Encoding: identity\r\n\r\n{}", 400, false},
+      {form + "Application/JSON\t; charset=utf-8\r\n\r\n{}", 400, false},
       {"GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n", 403, false},
       {"GET /health HTTP/1.1\r\nHost: localhost\r\nOrigin: http://evil.example\r\n\r\n", 403,
        false},
@@ -201,6 +204,47 @@ TEST(ServeLimits, SaltsAreOfTheKeyAndTheRequest) {
     EXPECT_EQ(different.size(), shared ? 3u : 6u);
     for (size_t i = 0; i < 3; ++i) EXPECT_EQ(salts[i], salts[6 + i]);  // ann's again
   }
+}
+
+// A thread for text takes so many jobs and so many bytes; one job may hold more.
+TEST(ServeLimits, TextWaitsWithinLimits) {
+  std::atomic<int> done{0};
+  std::mutex gate;
+  {
+    TextWorker worker(3, 100);
+    std::unique_lock lock(gate);
+    const auto job = [&] {
+      const std::lock_guard wait(gate);
+      ++done;
+    };
+    EXPECT_TRUE(worker.put(job, 1000));
+    EXPECT_FALSE(worker.put(job, 1));  // beside the large one
+    lock.unlock();
+    EXPECT_TRUE(eventually([&] { return done == 1; }));
+    EXPECT_TRUE(eventually([&] { return worker.put(job, 100); }));
+    EXPECT_TRUE(eventually([&] { return done == 2; }));
+    lock.lock();
+    EXPECT_TRUE(eventually([&] { return worker.put(job, 60); }));
+    EXPECT_TRUE(worker.put(job, 40));
+    EXPECT_FALSE(worker.put(job, 1));
+    while (worker.put(job, 0)) {
+    }
+    lock.unlock();
+    EXPECT_TRUE(eventually([&] { return done >= 5; }));
+  }
+  EXPECT_LE(done, 6);  // the one that ran, and three that waited
+}
+
+// Megabytes of text on their way hold up nobody: both are asked, the short one is answered first.
+TEST(ServeLimits, LongTextsHoldUpNobody) {
+  const FakeServer server;
+  Client large(server.port), small(server.port);
+  large.send(test::post("/tokenize", "{\"prompt\":\"" + std::string(4 << 20, 'a') + "\"}"));
+  EXPECT_TRUE(eventually([&] { return server.metric(R"(connections{state="active"})") == "2"; }));
+  small.send(test::post("/tokenize", R"({"prompt":"It was"})"));
+  EXPECT_EQ(small.read().status, 200);
+  EXPECT_EQ(server.metric(R"(http_requests_total{path="/tokenize",status="200"})"), "1");
+  EXPECT_EQ(large.read().status, 200);
 }
 
 // While the model loads, everyone can read how far it is.

@@ -40,7 +40,7 @@ void Runtime::define(const std::string& name, Value value) {
 }
 
 Str Runtime::render(const Block& block) {
-  set_budget(limits_.steps);
+  set_budget(limits_.steps, limits_.time);
   StrBuilder out;
   try {
     run(block, heap_.scope(globals_), out);

@@ -2,6 +2,7 @@
 // Runs a parsed template. One Runtime renders once. Steps, memory, output and depth are bounded;
 // every failure is an Error with the line and column of the expression that was running.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -16,6 +17,7 @@ struct Limits {
   uint64_t steps = 20'000'000;
   size_t memory = size_t{256} << 20;
   size_t output = size_t{64} << 20;
+  std::chrono::nanoseconds time{0};  // of this thread's CPU; 0: not looked at
 };
 
 // Positional and named arguments of a call, filter or test.

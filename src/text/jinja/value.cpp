@@ -2,6 +2,8 @@
 // The heap, dictionaries, comparison and conversion of values.
 #include "text/jinja/value.h"
 
+#include <time.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -17,15 +19,33 @@ void check_nesting(int depth) {
   if (depth > kMaxNesting) fail("values are nested deeper than {}", kMaxNesting);
 }
 
-thread_local uint64_t budget = 0;
+constexpr uint64_t kStepsPerLook = 1024;  // at the clock
+
+thread_local uint64_t budget = 0, next_look = 0;
+thread_local std::chrono::nanoseconds deadline{0};
+
+// Time that others take on a busy machine does not count.
+std::chrono::nanoseconds cpu_time() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return std::chrono::seconds(t.tv_sec) + std::chrono::nanoseconds(t.tv_nsec);
+}
 
 }  // namespace
 
-void set_budget(uint64_t steps) { budget = steps; }
+void set_budget(uint64_t steps, std::chrono::nanoseconds time) {
+  budget = steps;
+  const bool timed = time.count() > 0;
+  deadline = timed ? cpu_time() + time : time;
+  next_look = timed ? budget : 0;
+}
 
 void spend(uint64_t steps) {
   if (steps > budget) fail("the template takes too many steps");
   budget -= steps;
+  if (budget >= next_look) return;
+  next_look = budget - std::min(budget, kStepsPerLook);
+  if (cpu_time() > deadline) fail("the template takes too long");
 }
 
 // --- heap ----------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 // or from the input.
 #pragma once
 #include <bit>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <string>
@@ -214,7 +215,7 @@ Str substr(const Str& s, size_t begin, size_t end);
 
 // Every node that runs and every element that is touched costs a step of the thread's budget; when
 // it is spent, Error.
-void set_budget(uint64_t steps);
+void set_budget(uint64_t steps, std::chrono::nanoseconds time);
 void spend(uint64_t steps = 1);
 
 std::string_view type_name(const Value& v);  // Python's: "str", "int", "dict", ...
