@@ -10,7 +10,6 @@
 // Everything throws moebius::Error and nothing else of its own. Objects are movable handles that share what they stand for: an
 // engine keeps its model. Part of the static library; the shared one shows moebius.h alone.
 #pragma once
-#include <functional>
 #include <optional>
 #include <span>
 #include <utility>
@@ -78,9 +77,7 @@ struct LoadOptions {
   std::string dtype = "auto";     // of activations: auto (as the folder declares), bf16, f16, f32
   std::string kv_dtype = "auto";  // of keys and values: auto, bf16, f16, f32, int8, fp8
   size_t context = 0;             // longest sequence that will be run; 0: what the config allows
-  // Bytes of the files that are done; false stops loading, which then throws (kind "state"). One call at a time, from any
-  // thread, at most ten a second and one at the end.
-  std::function<bool(uint64_t done, uint64_t total)> progress;
+  Progress progress;
   ActivationRows rows = ActivationRows::kDeclared;
 };
 

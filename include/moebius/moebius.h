@@ -77,6 +77,9 @@ typedef enum {
   MOEBIUS_FINISH_ERROR = 5
 } moebius_finish;
 
+/* Bytes that are done; another result than 0 stops loading. One call at a time, from any thread. */
+typedef int (*moebius_progress)(void* user, uint64_t done, uint64_t total);
+
 typedef struct {
   size_t size;
   int32_t threads;    /* 0: all cores, or those of runtime */
@@ -89,6 +92,8 @@ typedef struct {
   size_t tp, tp_rank, ep, ep_rank;
   int32_t round_robin; /* 1: experts in turn, not in ranges */
   moebius_rows rows;
+  moebius_progress progress; /* NULL: none; not for moebius_moe_begin */
+  void* user;
 } moebius_options;
 
 typedef struct {
@@ -161,9 +166,6 @@ typedef struct {
   size_t outputs, inputs;
   uint64_t bytes;
 } moebius_module;
-
-/* Bytes of files that are done; another result than 0 stops loading. One call at a time, from any thread. */
-typedef int (*moebius_progress)(void* user, uint64_t done, uint64_t total);
 
 typedef struct {
   size_t size;
@@ -247,7 +249,8 @@ typedef struct {
 
 const char* moebius_version(void);
 uint32_t moebius_abi_version(void);
-const char* moebius_cpu(void);
+const char* moebius_cpu(void);       /* architecture and features that count */
+const char* moebius_cpu_model(void); /* the CPU's name */
 size_t moebius_kernel_count(void);
 const char* moebius_kernel_name(size_t i);
 void moebius_string_free(char* text);

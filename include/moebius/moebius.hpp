@@ -10,6 +10,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -61,6 +62,10 @@ struct RuntimeOptions {
 };
 std::shared_ptr<Runtime> make_runtime(const RuntimeOptions& options);
 
+// Bytes that are done; false stops loading, which then throws (kind "state"). One call at a time, from any thread, at most ten a
+// second and one at the end.
+using Progress = std::function<bool(uint64_t done, uint64_t total)>;
+
 struct Options {
   int threads = 0;     // 0: all cores, or those of `runtime`
   std::string kernel;  // "": the best for this CPU; else a name that `moebius explain` prints
@@ -73,6 +78,7 @@ struct Options {
   size_t tp = 1, tp_rank = 0, ep = 1, ep_rank = 0;
   bool round_robin = false;  // experts in turn, not in ranges
   ActivationRows rows = ActivationRows::kDeclared;
+  Progress progress;  // not for build::MoeBuilder, whose caller knows how far it is
 };
 
 struct ModuleInfo {
@@ -168,6 +174,7 @@ class Folder {
 
 std::string version();
 std::string cpu_name();                   // of this machine: features that count, in words
+std::string cpu_model();                  // its name
 std::vector<std::string> kernel_titles(); // in the order of preference
 
 }  // namespace moebius

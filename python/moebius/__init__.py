@@ -31,14 +31,17 @@ __all__ = ["LLM", "Chunk", "CompletionOutput", "Cpu", "Error", "Folder", "Linear
 
 @dataclass(frozen=True)
 class Cpu:
-    """This machine's CPU, in words."""
+    """This machine's CPU: its name, the features that kernels are chosen by, and both architecture and features in words."""
 
+    model: str
+    features: List[str]
     description: str
 
 
 def cpu() -> Cpu:
     """The CPU that the kernels are chosen for."""
-    return Cpu(text(lib.moebius_cpu()))
+    said = text(lib.moebius_cpu())
+    return Cpu(text(lib.moebius_cpu_model()), said.partition(": ")[2].split(), said)
 
 
 def kernels() -> List[str]:

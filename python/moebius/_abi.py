@@ -38,6 +38,9 @@ MOEBIUS_FINISH_CONTEXT = 3
 MOEBIUS_FINISH_CANCELLED = 4
 MOEBIUS_FINISH_ERROR = 5
 
+moebius_progress = CFUNCTYPE(c_int, c_void_p, c_uint64, c_uint64)
+
+
 
 class moebius_options(Structure):
     _fields_ = [
@@ -54,6 +57,8 @@ class moebius_options(Structure):
         ("ep_rank", c_size_t),
         ("round_robin", c_int32),
         ("rows", c_int),
+        ("progress", moebius_progress),
+        ("user", c_void_p),
     ]
 
 
@@ -151,9 +156,6 @@ class moebius_module(Structure):
         ("inputs", c_size_t),
         ("bytes", c_uint64),
     ]
-
-moebius_progress = CFUNCTYPE(c_int, c_void_p, c_uint64, c_uint64)
-
 
 
 class moebius_model_options(Structure):
@@ -265,6 +267,8 @@ def declare(lib: CDLL) -> None:
     lib.moebius_abi_version.restype = c_uint32
     lib.moebius_cpu.argtypes = []
     lib.moebius_cpu.restype = c_char_p
+    lib.moebius_cpu_model.argtypes = []
+    lib.moebius_cpu_model.restype = c_char_p
     lib.moebius_kernel_count.argtypes = []
     lib.moebius_kernel_count.restype = c_size_t
     lib.moebius_kernel_name.argtypes = [c_size_t]

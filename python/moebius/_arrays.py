@@ -7,20 +7,23 @@ import sys
 from typing import Any, Callable, Dict, Optional, Tuple
 
 from . import _abi
-from ._library import argument_error
+from ._library import Error, argument_error
 
 INPUT_BYTES, OUTPUT_BYTES = ctypes.sizeof(_abi.moebius_input), ctypes.sizeof(_abi.moebius_output)
 TYPES = {"float32": _abi.MOEBIUS_F32, "bfloat16": _abi.MOEBIUS_BF16, "float16": _abi.MOEBIUS_F16}
 TYPESTR = {"|i1": "int8", "|u1": "uint8", "<f4": "float32", "<f2": "float16", "<V2": "bfloat16", "<u2": "uint16", "<i4": "int32", "<i8": "int64"}
+DLPACK = {(2, 32, 1): "float32", (2, 16, 1): "float16", (4, 16, 1): "bfloat16", (0, 8, 1): "int8", (1, 8, 1): "uint8", (0, 32, 1): "int32",
+          (0, 64, 1): "int64", (10, 8, 1): "float8_e4m3fn", (14, 8, 1): "float8_e8m0fnu"}
 _torch_names: Dict[Any, str] = {}  # of torch's types, filled as they come
 
 
 class View:
-    """rows x cols elements at an address; `like` makes an array of another shape in the same library and type."""
+    """Elements at an address; strides None: they lie at no whole number of elements; `like` makes an array of another shape
+    in the same library and type."""
 
     __slots__ = ("owner", "address", "dtype", "shape", "strides", "writable", "like", "rows")
 
-    def __init__(self, owner: Any, address: int, dtype: str, shape: Tuple[int, ...], strides: Tuple[int, ...],
+    def __init__(self, owner: Any, address: int, dtype: str, shape: Tuple[int, ...], strides: Optional[Tuple[int, ...]],
                  writable: bool, like: Callable[[Tuple[int, ...]], Any]) -> None:
         self.owner, self.address, self.dtype, self.shape, self.strides = owner, address, dtype, shape, strides
         self.writable, self.like = writable, like
@@ -41,30 +44,44 @@ def _torch(x: Any, name: str) -> View:
     torch = sys.modules["torch"]
     if not x.is_cpu:
         raise argument_error(f"{name} is on {x.device}; expected a tensor on the CPU", name)
+    if x.layout is not torch.strided:
+        raise argument_error(f"{name} is a tensor of layout {x.layout}; expected torch.strided", name)
+    if x.is_neg() and name != "out":
+        x = x.resolve_neg()
     dtype = x.dtype
     known = _torch_names.get(dtype) or _torch_names.setdefault(dtype, str(dtype).split(".")[-1])
-    return View(x, x.data_ptr(), known, tuple(x.shape), x.stride(), True, lambda shape: torch.empty(shape, dtype=dtype))
+    try:
+        address = x.data_ptr()
+    except RuntimeError as e:  # a tensor without memory
+        raise argument_error(f"{name}: {e}", name) from None
+    return View(x, address, known, tuple(x.shape), x.stride(), not x.is_neg(), lambda shape: torch.empty(shape, dtype=dtype, device="cpu"))
 
 
 def _interface(x: Any, name: str, bf16: bool) -> View:
     i = x.__array_interface__
-    dtype = TYPESTR.get(i["typestr"], i["typestr"])
-    if i["typestr"][1] == "V":  # types that numpy itself does not know are named by who made them
-        dtype = getattr(getattr(x, "dtype", None), "name", i["typestr"])
+    try:
+        typestr, shape, strides = str(i["typestr"]), tuple(int(d) for d in i["shape"]), i.get("strides")
+        if not isinstance(i["data"], tuple):
+            raise TypeError("data is no pair of address and read-only flag")
+        (address, read_only), item = i["data"], int(typestr[2:])
+    except (KeyError, TypeError, ValueError) as e:
+        raise argument_error(f"{name}: its __array_interface__ cannot be read ({type(e).__name__}: {e})", name) from None
+    dtype = TYPESTR.get(typestr, typestr)
+    if typestr[1] == "V":  # types that numpy itself does not know are named by who made them
+        dtype = getattr(getattr(x, "dtype", None), "name", typestr)
     if dtype == "uint16" and bf16:
         dtype = "bfloat16"
-    shape = tuple(i["shape"])
-    item = int(i["typestr"][2:])
-    strides = i.get("strides")
-    steps = contiguous(shape) if strides is None else tuple(s // item for s in strides)
+    steps: Optional[Tuple[int, ...]] = contiguous(shape)
+    if strides is not None:  # fields of records may lie between elements
+        steps = None if any(s % item for s in strides) else tuple(s // item for s in strides)
     numpy = sys.modules.get("numpy")
 
     def like(new: Tuple[int, ...]) -> Any:
         if numpy is None:
             raise argument_error(f"{name} is of a library that makes no arrays here; give out", "out")
-        return numpy.empty(new, dtype=x.dtype)
+        return numpy.empty(new, dtype=getattr(x, "dtype", typestr))
 
-    return View(x, i["data"][0], dtype, shape, steps, not i["data"][1], like)
+    return View((x, i), address, dtype, shape, steps, not read_only, like)
 
 
 class _DLTensor(ctypes.Structure):
@@ -80,13 +97,18 @@ class _Versioned(ctypes.Structure):
 
 
 def _dlpack(x: Any, name: str) -> View:
-    device = x.__dlpack_device__()
-    if int(device[0]) != 1:
-        raise argument_error(f"{name} is on device {tuple(map(int, device))}; expected an array on the CPU", name)
     try:
-        capsule = x.__dlpack__(max_version=(1, 0))
-    except TypeError:
-        capsule = x.__dlpack__()
+        device = tuple(map(int, x.__dlpack_device__()))
+        if device[0] != 1:
+            raise argument_error(f"{name} is on device {device}; expected an array on the CPU", name)
+        try:
+            capsule = x.__dlpack__(max_version=(1, 0))
+        except TypeError:
+            capsule = x.__dlpack__()
+    except (AttributeError, BufferError, IndexError, TypeError, ValueError, RuntimeError) as e:
+        if isinstance(e, Error):
+            raise
+        raise argument_error(f"{name} cannot be had by DLPack: {e}", name) from None
     api = ctypes.pythonapi
     api.PyCapsule_IsValid.argtypes, api.PyCapsule_IsValid.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_int
     api.PyCapsule_GetPointer.argtypes = [ctypes.py_object, ctypes.c_char_p]
@@ -94,13 +116,16 @@ def _dlpack(x: Any, name: str) -> View:
     read_only = False
     if api.PyCapsule_IsValid(capsule, b"dltensor_versioned"):
         held = _Versioned.from_address(api.PyCapsule_GetPointer(capsule, b"dltensor_versioned"))
+        if held.major != 1:
+            raise argument_error(f"{name} speaks DLPack {held.major}.{held.minor}; expected version 1", name)
         t, read_only = held.tensor, bool(held.flags & 1)
-    else:
+    elif api.PyCapsule_IsValid(capsule, b"dltensor"):
         t = _DLTensor.from_address(api.PyCapsule_GetPointer(capsule, b"dltensor"))
+    else:
+        raise argument_error(f"{name}: its __dlpack__ gives no DLPack capsule", name)
     shape = tuple(t.shape[i] for i in range(t.ndim))
     strides = tuple(t.strides[i] for i in range(t.ndim)) if t.strides else contiguous(shape)
-    codes = {(2, 32): "float32", (2, 16): "float16", (4, 16): "bfloat16", (0, 32): "int32", (0, 64): "int64"}
-    dtype = codes.get((t.code, t.bits), f"DLPack type {t.code} of {t.bits} bits")
+    dtype = DLPACK.get((t.code, t.bits, t.lanes), f"DLPack type {t.code} of {t.bits} bits and {t.lanes} lanes")
 
     def like(new: Tuple[int, ...]) -> Any:
         raise argument_error(f"{name} is known by DLPack alone; give out", "out")
@@ -114,7 +139,9 @@ def _buffer(x: Any, name: str, bf16: bool) -> View:
     dtype = names.get(m.format, f"format {m.format!r}")
     shape = tuple(m.shape or ())
     strides = tuple(s // m.itemsize for s in m.strides or ())
-    if m.readonly:
+    if not m.c_contiguous and name == "out":
+        raise argument_error("out: its elements do not lie side by side; expected rows of contiguous elements", "out")
+    if m.readonly or not m.c_contiguous:
         source: Any = (ctypes.c_char * max(1, m.nbytes)).from_buffer_copy(m.tobytes() or b"\0")
         strides = contiguous(shape)
     else:
@@ -151,25 +178,34 @@ def view(x: Any, name: str, *, bf16: bool = False) -> View:
         return _dlpack(x, name)
     try:
         return _buffer(x, name, bf16)
-    except TypeError:
+    except (TypeError, ValueError, BufferError):
         raise argument_error(f"{name} is a {type(x).__name__}; expected an array (torch, numpy, DLPack or a buffer)", name) from None
 
 
 def rows_stride(v: View) -> Optional[int]:
-    """Elements between rows when the memory is rows of contiguous elements, else None."""
-    if not v.shape or (v.shape[-1] > 1 and v.strides[-1] != 1):
+    """Elements between rows when the memory is rows of contiguous elements that do not overlap, else None."""
+    if v.strides is None or not v.shape or (v.shape[-1] > 1 and v.strides[-1] != 1):
         return None
-    if len(v.shape) == 1:
-        return v.shape[0]
-    if len(v.shape) == 2:
-        return v.strides[0] if v.shape[0] > 1 else v.shape[1]
-    return v.shape[-1] if v.strides == contiguous(v.shape) else None
+    cols, step, span = v.shape[-1], 0, 0
+    for size, stride in zip(reversed(v.shape[:-1]), reversed(v.strides[:-1])):
+        if size == 1 or v.rows == 0:
+            continue
+        if step == 0:
+            if stride < max(1, cols):
+                return None
+            step, span = stride, stride * size
+        elif stride == span:
+            span *= size
+        else:
+            return None
+    return step or cols
 
 
-def _copied(x: Any, name: str, bf16: bool) -> View:
+def copied(x: Any, name: str, bf16: bool = False) -> View:
+    """The same elements side by side."""
     copy = x.contiguous() if hasattr(x, "contiguous") else x.copy() if hasattr(x, "copy") else None
     if copy is None:
-        raise argument_error(f"{name}: its last dimension is not contiguous; expected rows of contiguous elements", name)
+        raise argument_error(f"{name}: its rows are not contiguous; expected rows of contiguous elements", name)
     return view(copy, name, bf16=bf16)
 
 
@@ -181,8 +217,8 @@ def rows_in(x: Any, name: str, cols: int, *, bf16: bool = False) -> Tuple[View, 
     if not v.shape or v.shape[-1] != cols:
         raise argument_error(f"{name} has shape {list(v.shape)}; expected [..., {cols}]", name)
     stride = rows_stride(v)
-    if stride is None or stride < 0:
-        v = _copied(x, name, bf16)
+    if stride is None:
+        v = copied(x, name, bf16)
         stride = rows_stride(v)
     return v, _abi.moebius_input(INPUT_BYTES, v.address, TYPES[v.dtype], v.rows, cols, stride or 0)
 
@@ -200,8 +236,8 @@ def rows_out(out: Any, like: View, shape: Tuple[int, ...], *, bf16: bool = False
     if not v.writable and like.rows != 0:
         raise argument_error("out is read-only", "out")
     stride = rows_stride(v)
-    if stride is None or stride < 0:
-        raise argument_error("out: its last dimension is not contiguous; expected rows of contiguous elements", "out")
+    if stride is None:
+        raise argument_error("out: its rows overlap or are not contiguous; expected rows of contiguous elements", "out")
     kind = TYPES.get(v.dtype, _abi.MOEBIUS_F32)
     made = _abi.moebius_output(OUTPUT_BYTES, v.address, kind, like.rows, shape[-1], stride)
     made.keep = v

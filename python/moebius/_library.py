@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 import weakref
 from pathlib import Path
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, TypeVar, Union
 
 from . import _abi
 
@@ -61,6 +62,53 @@ def argument_error(message: str, field: str) -> Error:
     return Error(message, kind="argument", field=field)
 
 
+I32 = (-(2**31), 2**31 - 1)
+U64 = (0, 2**64 - 1)
+
+
+def number(value: Any, field: str, low: int = 0, high: int = 2**63 - 1) -> int:
+    """An integer of the caller's, where ctypes would cut one that is too large without a word."""
+    try:
+        found = operator.index(value)
+    except TypeError:
+        raise argument_error(f"{field} is {value!r:.40}; expected an integer", field) from None
+    if not low <= found <= high:
+        raise argument_error(f"{field} is {found}; expected {low} to {high}", field)
+    return found
+
+
+def real(value: Any, field: str) -> float:
+    """A number that is not NaN."""
+    try:
+        found = float("nan") if isinstance(value, (str, bytes)) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        found = float("nan")
+    if found != found:
+        raise argument_error(f"{field} is {value!r:.40}; expected a number", field)
+    return found
+
+
+def c_text(value: Any, field: str) -> bytes:
+    """A text as C takes it: without a zero, which would end it."""
+    if not isinstance(value, str):
+        raise argument_error(f"{field} is a {type(value).__name__}; expected a text", field)
+    raw = value.encode("utf-8", "surrogatepass")
+    if b"\0" in raw:
+        raise argument_error(f"{field} has a zero character in it", field)
+    return raw
+
+
+def c_path(path: "Union[str, os.PathLike[str]]", field: str) -> bytes:
+    """A path as C takes it."""
+    try:
+        raw = os.fsencode(path)
+    except TypeError:
+        raise argument_error(f"{field} is a {type(path).__name__}; expected a path", field) from None
+    if b"\0" in raw:
+        raise argument_error(f"{field} has a zero character in it", field)
+    return raw
+
+
 def check(status: int) -> None:
     if status != 0:
         raise last_error()
@@ -82,13 +130,45 @@ def taken(pointer: Optional[int], size: Optional[ctypes.c_size_t] = None) -> str
     return text(value)
 
 
+_forks = 0  # how many forks ago this process began
+
+
+def _forked() -> None:
+    global _forks
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_forked)
+Self = TypeVar("Self", bound="Handle")
+
+
 class Handle:
     """Owns a handle of the library: freed with the object, by close(), or at the end of a with-statement."""
 
     def _own(self, pointer: Optional[int], free: Callable[[Any], None]) -> None:
-        self._pointer = int(checked(pointer))
-        self._finalizer = weakref.finalize(self, free, self._pointer)
+        self._handle = int(checked(pointer))
+        self._process = _forks
+        self._finalizer = weakref.finalize(self, free, self._handle)
         self._finalizer.atexit = False
+
+    @property
+    def _pointer(self) -> int:
+        """The handle, while it can be used."""
+        if not self._finalizer.alive:
+            raise Error(f"this {type(self).__name__} was closed", kind="state")
+        if self._process != _forks:
+            raise Error(f"this {type(self).__name__} was made before fork(), and its threads are not in this process; make it here, or "
+                        "start workers by spawn", kind="state")
+        return self._handle
+
+    def __enter__(self: Self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise Error(f"a {type(self).__name__} cannot be copied or pickled; open it again where it is needed", kind="state")
 
     def close(self) -> None:
         """Frees what the object holds; using it afterwards is an Error."""

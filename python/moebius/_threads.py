@@ -6,7 +6,7 @@ import ctypes
 from typing import Optional, Sequence, Tuple, Union
 
 from . import _abi
-from ._library import Handle, argument_error, lib
+from ._library import I32, Handle, argument_error, lib, number
 
 
 class Threads(Handle):
@@ -20,8 +20,9 @@ class Threads(Handle):
         if backend not in ("auto", "own", "openmp"):
             raise argument_error(f"backend is {backend!r}; expected auto, own or openmp", "backend")
         self.backend = "openmp" if backend == "openmp" else "own"
-        places = (ctypes.c_int32 * len(cpus))(*cpus) if cpus else None
-        options = _abi.moebius_runtime_options(ctypes.sizeof(_abi.moebius_runtime_options), count, places, len(cpus or ()),
+        held = [number(cpu, "cpus", *I32) for cpu in cpus or ()]
+        places = (ctypes.c_int32 * len(held))(*held) if held else None
+        options = _abi.moebius_runtime_options(ctypes.sizeof(_abi.moebius_runtime_options), number(count, "count", *I32), places, len(held),
                                                int(backend == "openmp"))
         self._own(lib.moebius_runtime_new_with(ctypes.byref(options)), lib.moebius_runtime_free)
 
@@ -35,4 +36,4 @@ def threads_of(threads: Union[None, int, Threads]) -> Tuple[int, Optional[int]]:
     """(number, handle) for options: the shared pool of that many, or the one that was given."""
     if isinstance(threads, Threads):
         return 0, threads._pointer
-    return threads or 0, None
+    return 0 if threads is None else number(threads, "threads", *I32), None

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, List, Mapping, Optional, Sequence, Tuple, Union
 
 from . import _abi
-from ._arrays import View, contiguous, view
-from ._library import Handle, argument_error, check, lib, taken, text
-from .layers import Linear, Moe, layer_options, one_of
+from ._arrays import View, contiguous, copied, view
+from ._library import I32, U64, Handle, argument_error, c_text, check, lib, number, real, taken, text
+from .layers import LayerOptions, Linear, Moe, one_of
 
 TENSOR_TYPES = {"float32": _abi.MOEBIUS_TENSOR_F32, "bfloat16": _abi.MOEBIUS_TENSOR_BF16, "float16": _abi.MOEBIUS_TENSOR_F16,
                 "int8": _abi.MOEBIUS_TENSOR_I8, "uint8": _abi.MOEBIUS_TENSOR_U8, "int32": _abi.MOEBIUS_TENSOR_I32,
@@ -54,7 +54,11 @@ class Scheme(Handle):
         for name, value in (("format", format), ("version", version)):
             if value is not None and whole.get(name) is None:
                 whole[name] = value
-        self._own(lib.moebius_scheme_parse(json.dumps(whole).encode()), lib.moebius_scheme_free)
+        try:
+            written = json.dumps(whole, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as e:
+            raise argument_error(f"group cannot be written as JSON: {e}", "group") from None
+        self._own(lib.moebius_scheme_parse(c_text(written, "group")), lib.moebius_scheme_free)
 
     @property
     def family(self) -> str:
@@ -118,50 +122,62 @@ class MoeSpec:
 
 
 def _raw(x: RawTensor, name: str) -> View:
-    m = memoryview(x.data).cast("B")
-    count = 1
-    for d in x.shape:
-        count *= int(d)
+    try:
+        m = memoryview(x.data).cast("B")
+    except (TypeError, ValueError) as e:
+        raise argument_error(f"{name}: its data are no bytes that lie side by side ({e})", name) from None
+    count, shape = 1, tuple(number(d, name) for d in x.shape)
+    for d in shape:
+        count *= d
     if m.nbytes != count * ITEM_BYTES.get(x.dtype, 0):
         raise argument_error(f"{name} has {m.nbytes} bytes; expected those of {x.dtype} {list(x.shape)}", name)
     source = (ctypes.c_char * max(1, m.nbytes)).from_buffer_copy(m.tobytes() or b"\0") if m.readonly else \
         (ctypes.c_char * 0).from_buffer(m)
-    shape = tuple(int(d) for d in x.shape)
     return View((x, m, source), ctypes.addressof(source), x.dtype, shape, contiguous(shape), False, lambda s: None)
 
 
 def _tensors(given: Mapping[str, Any]) -> Tuple[Any, Any]:
     """(what must live, array of structs)."""
+    if not isinstance(given, Mapping):
+        raise argument_error(f"tensors are a {type(given).__name__}; expected a mapping from names to arrays", "tensors")
     array, keep = (_abi.moebius_tensor * max(1, len(given)))(), []
     for i, (name, x) in enumerate(given.items()):
+        raw = c_text(name, "tensors")
         v = _raw(x, name) if isinstance(x, RawTensor) else view(x, name)
+        if v.strides is None:
+            v = copied(x, name)
         if v.dtype not in TENSOR_TYPES:
             raise argument_error(f"{name} is {v.dtype}; expected {', '.join(TENSOR_TYPES)}", name)
         rank = len(v.shape)
         shape = (ctypes.c_uint64 * max(1, rank))(*v.shape)
-        stride = (ctypes.c_int64 * max(1, rank))(*v.strides)
-        keep.append((v, shape, stride, name.encode()))
+        stride = (ctypes.c_int64 * max(1, rank))(*(v.strides or ()))
+        keep.append((v, shape, stride, raw))
         array[i] = _abi.moebius_tensor(ctypes.sizeof(_abi.moebius_tensor), keep[-1][3], v.address, TENSOR_TYPES[v.dtype], rank,
                                        shape, stride)
     return keep, array
 
 
 def _pointer(scheme: Optional[Scheme]) -> Optional[int]:
+    if scheme is not None and not isinstance(scheme, Scheme):
+        raise argument_error(f"a scheme is a {type(scheme).__name__}; expected a Scheme or None", "scheme")
     return None if scheme is None else scheme._pointer
 
 
 def build_linear(parts: Sequence[Part], **options: Any) -> Linear:
     """Linear.build."""
+    for p in parts:
+        if not isinstance(p, Part):
+            raise argument_error(f"a part is a {type(p).__name__}; expected a Part", "parts")
     array, keep = (_abi.moebius_part * max(1, len(parts)))(), []
     for i, p in enumerate(parts):
         held, tensors = _tensors(p.tensors)
-        keep.append((held, tensors, p.name.encode()))
-        array[i] = _abi.moebius_part(ctypes.sizeof(_abi.moebius_part), keep[-1][2], _pointer(p.scheme), p.outputs, p.inputs,
-                                     one_of(p.split, SPLITS, "split"), p.tp, p.tp_rank, tensors, len(p.tensors))
-    made = Linear._of(lib.moebius_linear_build(array, len(parts), ctypes.byref(layer_options(**options))),
-                      ", ".join(p.name for p in parts))
+        keep.append((held, tensors, c_text(p.name, "name")))
+        sizes = [number(getattr(p, name), name, *U64) for name in ("outputs", "inputs", "tp", "tp_rank")]
+        array[i] = _abi.moebius_part(ctypes.sizeof(_abi.moebius_part), keep[-1][2], _pointer(p.scheme), sizes[0], sizes[1],
+                                     one_of(p.split, SPLITS, "split"), sizes[2], sizes[3], tensors, len(p.tensors))
+    made = LayerOptions(**options).load(lambda given: lib.moebius_linear_build(array, len(parts), given), lib.moebius_linear_free)
     del keep
-    return made
+    return Linear._of(made, ", ".join(p.name for p in parts))
 
 
 class MoeBuilder(Handle):
@@ -169,19 +185,27 @@ class MoeBuilder(Handle):
 
     def __init__(self, spec: MoeSpec, *, gate: Optional[Scheme], up: Optional[Scheme], down: Optional[Scheme],
                  **options: Any) -> None:
+        if not isinstance(spec, MoeSpec):
+            raise argument_error(f"spec is a {type(spec).__name__}; expected a MoeSpec", "spec")
         self.spec = spec
         self._schemes = {"gate": gate, "up": up, "down": down}
+        sizes = {name: number(getattr(spec, name), name, *U64) for name in ("hidden", "intermediate", "experts", "slots", "gate_up_step", "groups", "group_slots")}
         for name, values in (("expert_map", spec.expert_map), ("correction_bias", spec.correction_bias)):
-            if values is not None and len(values) != spec.experts:
+            if values is not None and len(values) != sizes["experts"]:
                 raise argument_error(f"{name} has {len(values)} values; expected {spec.experts}", name)
-        expert_map = None if spec.expert_map is None else (ctypes.c_int32 * spec.experts)(*spec.expert_map)
-        bias = None if spec.correction_bias is None else (ctypes.c_float * spec.experts)(*spec.correction_bias)
-        made = _abi.moebius_moe_spec(ctypes.sizeof(_abi.moebius_moe_spec), spec.name.encode(), spec.hidden, spec.intermediate,
-                                     spec.experts, spec.slots, spec.activation.encode(), spec.limit or 0.0, spec.alpha, spec.beta,
-                                     expert_map, spec.gate_up_step, spec.scoring.encode(), int(spec.renormalize), spec.groups,
-                                     spec.group_slots, spec.scaling, bias)
-        self._own(lib.moebius_moe_begin(ctypes.byref(made), _pointer(gate), _pointer(up), _pointer(down),
-                                        ctypes.byref(layer_options(**options))), lib.moebius_moe_builder_free)
+        expert_map = bias = None
+        if spec.expert_map is not None:
+            expert_map = (ctypes.c_int32 * spec.experts)(*[number(e, "expert_map", *I32) for e in spec.expert_map])
+        if spec.correction_bias is not None:
+            bias = (ctypes.c_float * spec.experts)(*[real(v, "correction_bias") for v in spec.correction_bias])
+        floats = [real(getattr(spec, name) or 0.0, name) for name in ("limit", "alpha", "beta", "scaling")]
+        made = _abi.moebius_moe_spec(ctypes.sizeof(_abi.moebius_moe_spec), c_text(spec.name, "name"), sizes["hidden"], sizes["intermediate"],
+                                     sizes["experts"], sizes["slots"], c_text(spec.activation, "activation"), *floats[:3], expert_map,
+                                     sizes["gate_up_step"], c_text(spec.scoring, "scoring"), int(bool(spec.renormalize)), sizes["groups"],
+                                     sizes["group_slots"], floats[3], bias)
+        o = LayerOptions(**options)
+        self._own(o.load(lambda given: lib.moebius_moe_begin(ctypes.byref(made), _pointer(gate), _pointer(up), _pointer(down), given),
+                         lib.moebius_moe_builder_free), lib.moebius_moe_builder_free)
 
     @property
     def needs(self) -> List[TensorNeed]:
@@ -193,7 +217,7 @@ class MoeBuilder(Handle):
     def set_expert(self, id: int, tensors: Mapping[str, Any]) -> None:
         """Packs one expert (a number of the whole layer); the tensors may go afterwards."""
         keep, array = _tensors(tensors)
-        check(lib.moebius_moe_set_expert(self._pointer, id, array, len(tensors)))
+        check(lib.moebius_moe_set_expert(self._pointer, number(id, "id", *U64), array, len(tensors)))
         del keep
 
     def finish(self) -> Moe:

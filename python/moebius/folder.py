@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Union
 
 from . import _abi
-from ._library import Handle, check, lib, taken, text
+from ._library import Handle, c_path, c_text, check, lib, taken, text
 from .layers import Linear, Moe
 
 
@@ -32,8 +32,8 @@ class Folder(Handle):
     """A compressed-tensors folder; opening reads headers and configs, nothing large."""
 
     def __init__(self, path: Union[str, "os.PathLike[str]"]) -> None:
+        self._own(lib.moebius_folder_open(c_path(path, "path")), lib.moebius_folder_free)
         self.path = os.fspath(path)
-        self._own(lib.moebius_folder_open(os.fsencode(self.path)), lib.moebius_folder_free)
 
     @property
     def architecture(self) -> str:
@@ -70,12 +70,12 @@ class Folder(Handle):
 
     def explain(self, *, cpu: Optional[str] = None) -> Dict[str, Any]:
         """What `moebius explain --json` prints, for this machine or a list of CPU features."""
-        name = None if cpu is None else cpu.encode()
+        name = None if cpu is None else c_text(cpu, "cpu")
         result: Dict[str, Any] = json.loads(taken(lib.moebius_folder_explain_json(self._pointer, name)))
         return result
 
     def linear(self, module: str, **options: Any) -> Linear:
-        """One linear, packed for this CPU. Options: threads, kernel, arithmetic, int8, activations, dtype."""
+        """One linear, packed for this CPU. Options: those of layers (docs/python.md)."""
         return Linear._load(self._pointer, module, **options)
 
     def moe(self, block: str, *, scope: str = "block", **options: Any) -> Moe:

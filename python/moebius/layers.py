@@ -6,8 +6,9 @@ import ctypes
 from typing import TYPE_CHECKING, Any, Optional, Sequence, Tuple, Union
 
 from . import _abi
-from ._arrays import View, rows_in, rows_out, rows_stride, view
-from ._library import Handle, argument_error, check, lib, taken
+from ._arrays import View, copied, rows_in, rows_out, rows_stride, view
+from ._library import U64, Handle, argument_error, c_text, check, lib, number, taken
+from ._progress import Told, bar_of
 from ._threads import Threads, threads_of
 
 if TYPE_CHECKING:
@@ -21,23 +22,31 @@ DTYPES = {"f32": _abi.MOEBIUS_F32, "float32": _abi.MOEBIUS_F32, "bf16": _abi.MOE
 
 
 def one_of(value: str, names: "dict[str, int]", field: str) -> int:
-    if value not in names:
+    if not isinstance(value, str) or value not in names:
         raise argument_error(f"{field} is {value!r}; expected {', '.join(names)}", field)
     return names[value]
 
 
-def layer_options(threads: Union[None, int, Threads] = None, kernel: Optional[str] = None, arithmetic: str = "declared",
-                  int8: str = "declared", activations: str = "declared", dtype: str = "bf16", tp: int = 1, tp_rank: int = 0,
-                  ep: int = 1, ep_rank: int = 0, placement: str = "linear") -> _abi.moebius_options:
-    for name, size, rank in (("tp_rank", tp, tp_rank), ("ep_rank", ep, ep_rank)):
-        if not 0 <= rank < size:
-            raise argument_error(f"{name} is {rank} of {size}; expected a rank below the size", name)
-    count, runtime = threads_of(threads)
-    return _abi.moebius_options(ctypes.sizeof(_abi.moebius_options), count, None if kernel is None else kernel.encode(),
-                                one_of(arithmetic, ARITHMETIC, "arithmetic"), one_of(dtype, DTYPES, "dtype"), runtime,
-                                one_of(int8, INT8, "int8"), tp, tp_rank, ep, ep_rank,
-                                one_of(placement, {"linear": 0, "round_robin": 1}, "placement"),
-                                one_of(activations, ROWS, "activations"))
+class LayerOptions:
+    """Options of a layer as C takes them, and what must live and be said while it is loaded."""
+
+    def __init__(self, threads: Union[None, int, Threads] = None, kernel: Optional[str] = None, arithmetic: str = "declared",
+                 int8: str = "declared", activations: str = "declared", dtype: str = "bf16", tp: int = 1, tp_rank: int = 0,
+                 ep: int = 1, ep_rank: int = 0, placement: str = "linear", progress: Any = None) -> None:
+        ranks = [number(value, name, *U64) for name, value in (("tp", tp), ("tp_rank", tp_rank), ("ep", ep), ("ep_rank", ep_rank))]
+        for name, size, rank in (("tp_rank", ranks[0], ranks[1]), ("ep_rank", ranks[2], ranks[3])):
+            if not 0 <= rank < size:
+                raise argument_error(f"{name} is {rank} of {size}; expected a rank below the size", name)
+        count, runtime = threads_of(threads)
+        self.told = Told(bar_of(progress))
+        self.made = _abi.moebius_options(ctypes.sizeof(_abi.moebius_options), count, None if kernel is None else c_text(kernel, "kernel"),
+                                         one_of(arithmetic, ARITHMETIC, "arithmetic"), one_of(dtype, DTYPES, "dtype"), runtime,
+                                         one_of(int8, INT8, "int8"), *ranks, one_of(placement, {"linear": 0, "round_robin": 1}, "placement"),
+                                         one_of(activations, ROWS, "activations"), self.told.callback, None)
+
+    def load(self, call: Any, free: Any) -> Any:
+        """The handle that `call` makes with these options; what a progress class raised is raised here."""
+        return self.told.finished(call(ctypes.byref(self.made)), free)
 
 
 class Linear(Handle):
@@ -49,7 +58,8 @@ class Linear(Handle):
 
     @classmethod
     def _load(cls, folder: int, module: str, **options: Any) -> "Linear":
-        return cls._of(lib.moebius_linear_load(folder, module.encode(), ctypes.byref(layer_options(**options))), module)
+        name, o = c_text(module, "module"), LayerOptions(**options)
+        return cls._of(o.load(lambda given: lib.moebius_linear_load(folder, name, given), lib.moebius_linear_free), module)
 
     @classmethod
     def build(cls, parts: "Sequence[Part]", **options: Any) -> "Linear":
@@ -98,19 +108,19 @@ class Linear(Handle):
 def _integers(x: Any, name: str, shape: Tuple[int, ...], rows: int) -> Any:
     """ids as an int32 array of ctypes, narrowed from int64 where needed."""
     v = view(x, name)
-    if v.dtype not in ("int32", "int64") or v.shape[:-1] != shape or rows_stride(v) is None:
+    if v.dtype not in ("int32", "int64") or not v.shape or v.shape[:-1] != shape:
         raise argument_error(f"{name} is {v.dtype} {list(v.shape)}; expected int32 {list(shape) + ['k']}", name)
-    k, stride = v.shape[-1], rows_stride(v) or 0
-    if v.dtype == "int32" and stride == k:
+    k, stride = v.shape[-1], rows_stride(v)
+    if stride is None:
+        v, stride = copied(x, name), k
+    if v.dtype == "int32" and (stride == k or rows <= 1):
         return v, k, ctypes.cast(v.address, ctypes.POINTER(ctypes.c_int32))
     kind = ctypes.c_int32 if v.dtype == "int32" else ctypes.c_int64
-    out = (ctypes.c_int32 * max(1, rows * k))()
-    for r in range(rows):
-        row = (kind * k).from_address(v.address + r * stride * ctypes.sizeof(kind))
-        for c in range(k):
-            if not -(2**31) <= row[c] < 2**31:
-                raise argument_error(f"{name}: row {r}, slot {c} is {row[c]}; expected an expert", name)
-            out[r * k + c] = row[c]
+    values = [e for r in range(rows) for e in (kind * k).from_address(v.address + r * stride * ctypes.sizeof(kind))]
+    for i, e in enumerate(values):
+        if not -(2**31) <= e < 2**31:
+            raise argument_error(f"{name}: row {i // k}, slot {i % k} is {e}; expected an expert", name)
+    out = (ctypes.c_int32 * max(1, rows * k))(*values)
     return (v, out), k, ctypes.cast(out, ctypes.POINTER(ctypes.c_int32))
 
 
@@ -125,8 +135,8 @@ class Moe(Handle):
     def _load(cls, folder: int, block: str, scope: str, **options: Any) -> "Moe":
         if scope not in ("block", "experts"):
             raise argument_error(f"scope is {scope!r}; expected block or experts", "scope")
-        return cls._of(lib.moebius_moe_load(folder, block.encode(), int(scope == "experts"),
-                                            ctypes.byref(layer_options(**options))), block)
+        name, o = c_text(block, "block"), LayerOptions(**options)
+        return cls._of(o.load(lambda given: lib.moebius_moe_load(folder, name, int(scope == "experts"), given), lib.moebius_moe_free), block)
 
     @classmethod
     def _of(cls, pointer: Optional[int], name: str) -> "Moe":
@@ -197,9 +207,10 @@ class Moe(Handle):
         v, a = rows_in(x, "x", self._hidden, bf16=bf16)
         keep, k, pointer = _integers(ids, "ids", v.shape[:-1], v.rows)
         w, rows = rows_in(weights, "weights", k)
-        if w.dtype != "float32" or w.shape[:-1] != v.shape[:-1] or rows.stride not in (0, k):
-            raise argument_error(f"weights are {w.dtype} {list(w.shape)}; expected contiguous float32 {list(v.shape[:-1]) + [k]}",
-                                 "weights")
+        if w.dtype != "float32" or w.shape[:-1] != v.shape[:-1]:
+            raise argument_error(f"weights are {w.dtype} {list(w.shape)}; expected float32 {list(v.shape[:-1]) + [k]}", "weights")
+        if rows.stride != k and w.rows > 1:
+            w = copied(weights, "weights")
         y, b = rows_out(out, v, v.shape, bf16=bf16)
         check(lib.moebius_moe_run_ids(self._pointer, ctypes.byref(a), pointer,
                                       ctypes.cast(w.address, ctypes.POINTER(ctypes.c_float)), k, ctypes.byref(b)))

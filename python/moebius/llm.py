@@ -5,18 +5,18 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import sys
 import threading
 import time
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 from . import _abi
-from ._library import Error, Handle, argument_error, check, lib, taken, text
+from ._library import I32, U64, Error, Handle, argument_error, c_path, c_text, check, lib, number, real, taken, text
+from ._progress import Told, bar_of
 from ._threads import Threads, threads_of
 from .folder import Folder
 from .layers import ARITHMETIC, INT8, ROWS, one_of
-from .tokenizer import Message, Tokenizer, ids_array
+from .tokenizer import Message, Tokenizer, ids_array, token_ids
 
 Prompt = Union[str, Sequence[int], Dict[str, Any]]
 FINISH = {_abi.MOEBIUS_FINISH_STOP: "stop", _abi.MOEBIUS_FINISH_LENGTH: "length", _abi.MOEBIUS_FINISH_CONTEXT: "length",
@@ -135,28 +135,6 @@ class _Event:
     error: Optional[str]
 
 
-class _Bar:
-    """A bar on a terminal's stderr."""
-
-    def __init__(self, total: int, desc: str, **_: Any) -> None:
-        self.total, self.desc, self.done = total, desc, 0
-
-    def update(self, n: int) -> None:
-        self.done += n
-        if sys.stderr.isatty():
-            share = self.done / self.total if self.total else 1.0
-            sys.stderr.write(f"\r{self.desc} {'#' * int(30 * share):<30} {100 * share:3.0f} %")
-            sys.stderr.flush()
-
-    def close(self) -> None:
-        if sys.stderr.isatty():
-            sys.stderr.write("\n")
-
-
-def _bar_of(progress: Any) -> Any:
-    return None if progress is None or progress is False else _Bar if progress is True else progress
-
-
 def _copied(e: _abi.moebius_event) -> _Event:
     raw = ctypes.string_at(ctypes.c_void_p.from_buffer(e, _abi.moebius_event.text.offset).value or 0, e.text_bytes) if e.text_bytes else b""
     stop = text(e.stop_text) if e.stop_text else e.stop_token if e.stop_token >= 0 else None
@@ -175,24 +153,19 @@ class LLM(Handle):
                  kernel: Optional[str] = None, arithmetic: str = "declared", int8: str = "declared",
                  activations: str = "declared", dtype: str = "auto", kv_dtype: str = "auto",
                  kv_gib: Optional[float] = None, context: int = 0, parallel: int = 16, progress: Any = None) -> None:
-        self._path = os.fspath(model)
-        count, runtime = threads_of(threads)
-        told = _Told(_bar_of(progress))
+        path, (count, runtime), told = c_path(model, "model"), threads_of(threads), Told(bar_of(progress))
+        length, sequences = number(context, "context"), number(parallel, "parallel", 1, 65536)
+        kv_bytes = 0 if kv_gib is None else real(kv_gib, "kv_gib") * 2**30
+        if not 0 <= kv_bytes < 2**63:
+            raise argument_error(f"kv_gib is {kv_gib}; expected 0 or more", "kv_gib")
         options = _abi.moebius_model_options(
-            ctypes.sizeof(_abi.moebius_model_options), count, None if kernel is None else kernel.encode(),
-            one_of(arithmetic, ARITHMETIC, "arithmetic"), one_of(int8, INT8, "int8"), dtype.encode(), kv_dtype.encode(),
-            context, runtime, told.callback, None, one_of(activations, ROWS, "activations"))
-        loaded = lib.moebius_model_load(os.fsencode(self._path), ctypes.byref(options))
-        told.close()
-        self._own(loaded, lib.moebius_model_free)
-        self._engine = _Engine(self._pointer, context, parallel, kv_gib)
+            ctypes.sizeof(_abi.moebius_model_options), count, None if kernel is None else c_text(kernel, "kernel"),
+            one_of(arithmetic, ARITHMETIC, "arithmetic"), one_of(int8, INT8, "int8"), c_text(dtype, "dtype"), c_text(kv_dtype, "kv_dtype"),
+            length, runtime, told.callback, None, one_of(activations, ROWS, "activations"))
+        self._path = os.fspath(model)
+        self._own(told.finished(lib.moebius_model_load(path, ctypes.byref(options)), lib.moebius_model_free), lib.moebius_model_free)
+        self._engine = _Engine(self._pointer, length, sequences, int(kv_bytes))
         self._tokenizer: Optional[Tokenizer] = None
-
-    def __enter__(self) -> "LLM":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Frees the model; using it afterwards is an Error."""
@@ -227,25 +200,28 @@ class LLM(Handle):
              documents: Optional[Sequence[Any]] = None, add_generation_prompt: bool = True,
              template_args: Optional[Dict[str, Any]] = None, progress: Any = None) -> List[RequestOutput]:
         """Answers one conversation (a list of messages) or several, by the folder's chat template."""
-        one = isinstance(messages, (str, bytes, dict)) or not len(messages) or isinstance(messages[0], dict)
+        one = not isinstance(messages, (list, tuple)) or not messages or isinstance(messages[0], dict)
         chats: Sequence[Any] = [messages] if one else messages
         prompts = [self._chat_prompt(c, tools, documents, add_generation_prompt, template_args) for c in chats]
         return self._run(prompts, sampling_params, progress)
 
     def stream(self, prompt: Prompt, sampling_params: Optional[SamplingParams] = None) -> Iterator[Chunk]:
         """The continuation of one prompt as it comes; closing the iterator cancels it."""
-        return self._stream(self._prompts(prompt)[0], sampling_params or SamplingParams())
+        many = self._prompts(prompt)
+        if len(many) != 1:
+            raise argument_error(f"{len(many)} prompts; a stream has one", "prompt")
+        return self._stream(many[0], sampling_params)
 
     def stream_chat(self, messages: Sequence[Message], sampling_params: Optional[SamplingParams] = None, *,
                     tools: Optional[Sequence[Any]] = None, documents: Optional[Sequence[Any]] = None,
                     add_generation_prompt: bool = True, template_args: Optional[Dict[str, Any]] = None) -> Iterator[Chunk]:
         """The answer of a conversation as it comes."""
         prompt = self._chat_prompt(messages, tools, documents, add_generation_prompt, template_args)
-        return self._stream(prompt, sampling_params or SamplingParams())
+        return self._stream(prompt, sampling_params)
 
     def logits(self, tokens: Sequence[int]) -> Any:
         """Logits of every position, f32 [len, vocab]: a numpy array where numpy is installed, else a memoryview."""
-        ids = list(tokens)
+        ids = token_ids(tokens, "tokens")
         vocab = int(lib.moebius_model_vocab(self._pointer))
         room = len(ids) * vocab
         data = (ctypes.c_float * max(1, room))()
@@ -258,26 +234,32 @@ class LLM(Handle):
 
     def perplexity(self, text_or_tokens: Union[str, Sequence[int]], *, context: int = 512) -> Perplexity:
         """How well a text is predicted, in windows of `context` inputs, as the tool's perplexity command measures it."""
-        ids = self.tokenizer.encode(text_or_tokens, add_special=False) if isinstance(text_or_tokens, str) else list(text_or_tokens)
+        ids = self.tokenizer.encode(text_or_tokens, add_special=False) if isinstance(text_or_tokens, str) else \
+            token_ids(text_or_tokens, "text_or_tokens")
         to = _abi.moebius_perplexity(ctypes.sizeof(_abi.moebius_perplexity))
-        check(lib.moebius_model_perplexity(self._pointer, ids_array(ids), len(ids), context, ctypes.byref(to)))
+        check(lib.moebius_model_perplexity(self._pointer, ids_array(ids), len(ids), number(context, "context"), ctypes.byref(to)))
         return Perplexity(to.loss, to.perplexity, to.tokens)
 
     # --- the rest is ours
     def _prompts(self, prompts: Any) -> List[Tuple[Optional[str], List[int]]]:
-        single = isinstance(prompts, (str, dict)) or (len(prompts) > 0 and isinstance(prompts[0], int))
-        return [self._prompt(p) for p in ([prompts] if single else prompts)]
+        if isinstance(prompts, (str, dict)):
+            return [self._prompt(prompts)]
+        if isinstance(prompts, bytes) or not hasattr(prompts, "__iter__"):
+            raise argument_error(f"prompts is a {type(prompts).__name__}; expected a text, token ids, or a list of them", "prompts")
+        many = list(prompts)
+        single = len(many) > 0 and not hasattr(many[0], "__len__")  # token ids
+        return [self._prompt(p) for p in ([many] if single else many)]
 
     def _prompt(self, p: Any) -> Tuple[Optional[str], List[int]]:
         if isinstance(p, str):
             return p, self.tokenizer.encode(p)
         if isinstance(p, dict):
             if "prompt_token_ids" in p:
-                return p.get("prompt"), list(p["prompt_token_ids"])
+                return p.get("prompt"), token_ids(p["prompt_token_ids"], "prompts")
             if isinstance(p.get("prompt"), str):
                 return p["prompt"], self.tokenizer.encode(p["prompt"])
             raise argument_error("a prompt has neither prompt_token_ids nor prompt", "prompts")
-        return None, [int(t) for t in p]
+        return None, token_ids(p, "prompts")
 
     def _chat_prompt(self, messages: Any, tools: Any, documents: Any, add: bool, extra: Any) -> Tuple[Optional[str], List[int]]:
         ids = self.tokenizer.apply_chat_template(messages, tools=tools, documents=documents, add_generation_prompt=add,
@@ -286,10 +268,13 @@ class LLM(Handle):
         return None, ids
 
     def _run(self, prompts: List[Tuple[Optional[str], List[int]]], params: Any, progress: Any) -> List[RequestOutput]:
-        each = [params or SamplingParams()] * len(prompts) if params is None or isinstance(params, SamplingParams) else list(params)
+        if isinstance(params, (list, tuple)):
+            each = [_params(p) for p in params]
+        else:
+            each = [_params(params)] * len(prompts)
         if len(each) != len(prompts):
             raise argument_error(f"{len(each)} sampling parameters for {len(prompts)} prompts", "sampling_params")
-        bar = _bar_of(progress)
+        bar = bar_of(progress)
         bar = bar(total=len(prompts), desc="prompts", unit="prompt", unit_scale=False) if bar else None
         ids: List[int] = []
         start = time.perf_counter()
@@ -344,7 +329,8 @@ class LLM(Handle):
         except Error:
             return ""
 
-    def _stream(self, prompt: Tuple[Optional[str], List[int]], params: SamplingParams) -> Iterator[Chunk]:
+    def _stream(self, prompt: Tuple[Optional[str], List[int]], given: Optional[SamplingParams]) -> Iterator[Chunk]:
+        params = _params(given)
         if params.n != 1:
             raise argument_error(f"n is {params.n}; a stream has one answer", "n")
         request = self._engine.add(prompt[1], params)
@@ -365,64 +351,50 @@ class LLM(Handle):
         return chunks()
 
 
-class _Told:
-    """Progress of a load as a callback; what the user's class raises waits until the library has returned."""
-
-    def __init__(self, bar: Any) -> None:
-        self._class, self._bar, self._done, self._error = bar, None, 0, None  # type: Any, Any, int, Optional[BaseException]
-        self.callback = _abi.moebius_progress(self._tell) if bar is not None else _abi.moebius_progress()
-
-    def _tell(self, _user: Any, done: int, total: int) -> int:
-        try:
-            if self._bar is None:
-                self._bar = self._class(total=total, desc="loading", unit="B", unit_scale=True)
-            self._bar.update(done - self._done)
-            self._done = done
-            return 0
-        except BaseException as e:  # noqa: B902: also KeyboardInterrupt
-            self._error = e
-            return 1
-
-    def close(self) -> None:
-        if self._bar is not None and self._error is None:
-            self._bar.close()
-        if self._error is not None:
-            raise self._error
+def _params(given: Any) -> SamplingParams:
+    if given is not None and not isinstance(given, SamplingParams):
+        raise argument_error(f"sampling_params is a {type(given).__name__}; expected SamplingParams", "sampling_params")
+    return given or SamplingParams()
 
 
 class _Engine(Handle):
     """Steps of all requests together; each request takes its own events."""
 
-    def __init__(self, model: int, context: int, parallel: int, kv_gib: Optional[float]) -> None:
-        options = _abi.moebius_engine_options(ctypes.sizeof(_abi.moebius_engine_options), context, parallel,
-                                              int((kv_gib or 0) * 2**30), 0.0)
+    def __init__(self, model: int, context: int, parallel: int, kv_bytes: int) -> None:
+        options = _abi.moebius_engine_options(ctypes.sizeof(_abi.moebius_engine_options), context, parallel, kv_bytes, 0.0)
         self._own(lib.moebius_engine_new(model, ctypes.byref(options)), lib.moebius_engine_free)
         self._lock = threading.Lock()
         self._waiting: Dict[int, List[_Event]] = {}
+        # What the last step brought, and how much of it was handed out: Ctrl-C may come in between.
+        self._events, self._count, self._taken = ctypes.POINTER(_abi.moebius_event)(), ctypes.c_size_t(), 0
 
     def add(self, prompt: List[int], p: SamplingParams) -> int:
         r = _abi.moebius_request()
         check(lib.moebius_request_init(ctypes.byref(r), ctypes.sizeof(r)))
         tokens = ids_array(prompt)
         r.prompt, r.prompt_tokens = tokens, len(prompt)
-        for name in ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty",
-                     "frequency_penalty", "seed", "logprobs"):
-            value = getattr(p, name)
-            if value is not None:
-                if name in ("max_tokens", "seed", "logprobs") and value < 0:
-                    raise argument_error(f"{name} is {value}; expected 0 or more", name)
-                setattr(r, name, max(0, value) if name == "top_k" else value)  # vLLM writes -1 for all
-        stops = [p.stop] if isinstance(p.stop, str) else list(p.stop or [])
-        texts = (ctypes.c_char_p * max(1, len(stops)))(*[s.encode() for s in stops])
-        ends = ids_array(list(p.stop_token_ids or []))
-        r.stop, r.stops, r.stop_tokens, r.stop_token_count = texts, len(stops), ends, len(p.stop_token_ids or [])
-        r.ignore_eos, r.include_stop, r.skip_special = p.ignore_eos, p.include_stop_str_in_output, p.skip_special_tokens
-        r.min_tokens, r.n = p.min_tokens, p.n
-        number = ctypes.c_uint64()
+        for name in ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"):
+            if getattr(p, name) is not None:
+                setattr(r, name, real(getattr(p, name), name))
+        for name, high in (("max_tokens", 2**63 - 1), ("seed", U64[1]), ("logprobs", I32[1])):
+            if getattr(p, name) is not None:
+                setattr(r, name, number(getattr(p, name), name, 0, high))
+        if p.top_k is not None:
+            r.top_k = max(0, number(p.top_k, "top_k", -1, I32[1]))  # vLLM writes -1 for all
+        if p.stop is not None and not isinstance(p.stop, (str, list, tuple)):
+            raise argument_error(f"stop is {p.stop!r:.40}; expected a text or a list of them", "stop")
+        stops = [c_text(s, "stop") for s in ([p.stop] if isinstance(p.stop, str) else p.stop or [])]
+        texts = (ctypes.c_char_p * max(1, len(stops)))(*stops)
+        ends = token_ids(p.stop_token_ids or [], "stop_token_ids")
+        end_array = ids_array(ends)
+        r.stop, r.stops, r.stop_tokens, r.stop_token_count = texts, len(stops), end_array, len(ends)
+        r.ignore_eos, r.include_stop, r.skip_special = bool(p.ignore_eos), bool(p.include_stop_str_in_output), bool(p.skip_special_tokens)
+        r.min_tokens, r.n = number(p.min_tokens, "min_tokens"), number(p.n, "n")
+        request = ctypes.c_uint64()
         with self._lock:
-            check(lib.moebius_engine_add(self._pointer, ctypes.byref(r), ctypes.byref(number)))
-            self._waiting[number.value] = []
-        return number.value
+            check(lib.moebius_engine_add(self._pointer, ctypes.byref(r), ctypes.byref(request)))
+            self._waiting[request.value] = []
+        return request.value
 
     def events(self, request: int) -> List[_Event]:
         """What has come for a request; steps until something has."""
@@ -430,21 +402,29 @@ class _Engine(Handle):
             with self._lock:
                 if request not in self._waiting:
                     raise Error("the request was given up", kind="state")
+                self._hand_out()
                 if self._waiting[request]:
                     found, self._waiting[request] = self._waiting[request], []
                     return found
-                self._step()
+                self._taken = self._count.value = 0
+                check(lib.moebius_engine_step(self._pointer, ctypes.byref(self._events), ctypes.byref(self._count)))
 
-    def _step(self) -> None:
-        events, count = ctypes.POINTER(_abi.moebius_event)(), ctypes.c_size_t()
-        check(lib.moebius_engine_step(self._pointer, ctypes.byref(events), ctypes.byref(count)))
-        for i in range(count.value):
-            waiting = self._waiting.get(events[i].id)
+    def _hand_out(self) -> None:
+        while self._taken < self._count.value:
+            event = self._events[self._taken]
+            waiting = self._waiting.get(event.id)
+            self._taken += 1
             if waiting is not None:
-                waiting.append(_copied(events[i]))
+                waiting.append(_copied(event))
+
+    def close(self) -> None:
+        """Frees the engine, and with it the events that were not handed out."""
+        with self._lock:
+            self._count.value = 0
+            super().close()
 
     def forget(self, request: int) -> None:
         """Ends a request that may still run."""
         with self._lock:
-            if self._waiting.pop(request, None) is not None:
-                lib.moebius_engine_cancel(self._pointer, request)
+            if self._waiting.pop(request, None) is not None and self._finalizer.alive:
+                lib.moebius_engine_cancel(self._handle, request)

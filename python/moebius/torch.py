@@ -62,6 +62,8 @@ def _layer(tensor: torch.Tensor, kind: Any) -> Any:
     found = _by_address.get(tensor.data_ptr())
     if isinstance(found, kind):
         return found
+    if tensor.numel() != 1 or tensor.dtype != torch.int64:
+        raise Error(f"layer is {tensor.dtype} {list(tensor.shape)}; expected a tensor of layer_tensor()", kind="argument", field="layer")
     number = tensor.item()
     found = _layers.get(int(number))
     if not isinstance(found, kind):
@@ -81,7 +83,18 @@ def _rows(x: torch.Tensor, name: str, cols: int) -> torch.Tensor:
         return x
     if len(shape) != 2:
         x = x.reshape(-1, cols)
-    return x if cols == 1 or x.stride(1) == 1 else x.contiguous()
+    if (cols == 1 or x.stride(1) == 1) and (len(x) <= 1 or x.stride(0) >= cols):
+        return x
+    return x.contiguous()  # also rows that lie in one place: a stride of 0 is none
+
+
+def _narrow(ids: torch.Tensor) -> torch.Tensor:
+    """Expert ids as int32 side by side; one that does not fit is no expert."""
+    if ids.dtype != torch.int32:
+        if ids.dtype.is_floating_point or ids.dtype.is_complex or ids.dtype == torch.bool:
+            raise Error(f"ids are {ids.dtype}; expected int32", kind="argument", field="ids")
+        ids = ids.clamp(-(2**31), 2**31 - 1) if ids.dtype == torch.int64 else ids
+    return ids.to(torch.int32).contiguous()
 
 
 def _input(x: torch.Tensor, cols: int) -> bytes:
@@ -99,7 +112,7 @@ def _linear(x: torch.Tensor, layer: torch.Tensor, outputs: int) -> torch.Tensor:
         raise Error(f"outputs is {outputs}; expected {held._outputs}", kind="argument", field="outputs")
     rows = _rows(x, "x", held._inputs)
     y = x.new_empty((*x.shape[:-1], outputs))
-    if _run_linear(held._pointer, _input(rows, held._inputs), _output(y, len(rows), outputs)):
+    if _run_linear(held._handle, _input(rows, held._inputs), _output(y, len(rows), outputs)):
         raise last_error()
     return y
 
@@ -110,11 +123,11 @@ def _moe(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, layer: torch
     if ids.shape != weights.shape or ids.dim() != 2 or len(ids) != len(rows):
         raise Error(f"ids {list(ids.shape)} and weights {list(weights.shape)}; expected [{len(rows)}, k] each", kind="argument", field="ids")
     if ids.dtype != torch.int32 or not ids.is_contiguous():
-        ids = ids.to(torch.int32).contiguous()
+        ids = _narrow(ids)
     if weights.dtype != torch.float32 or not weights.is_contiguous():
         weights = weights.to(torch.float32).contiguous()
     y = x.new_empty(x.shape)
-    if _run_ids(held._pointer, _input(rows, held._hidden), ids.data_ptr(), weights.data_ptr(), ids.shape[1],
+    if _run_ids(held._handle, _input(rows, held._hidden), ids.data_ptr(), weights.data_ptr(), ids.shape[1],
                 _output(y, len(rows), held._hidden)):
         raise last_error()
     return y
@@ -126,7 +139,7 @@ def _moe_logits(x: torch.Tensor, logits: torch.Tensor, layer: torch.Tensor) -> t
     if len(scores) != len(rows):
         raise Error(f"logits have {len(scores)} rows; expected {len(rows)}", kind="argument", field="logits")
     y = x.new_empty(x.shape)
-    if _run_logits(held._pointer, _input(rows, held._hidden), _input(scores, scores.shape[1]), _output(y, len(rows), held._hidden),
+    if _run_logits(held._handle, _input(rows, held._hidden), _input(scores, scores.shape[1]), _output(y, len(rows), held._hidden),
                    None, None):
         raise last_error()
     return y

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the units of the public API share: the interface's types as the layers' own.
 #pragma once
+#include <chrono>
+#include <mutex>
+
 #include "base/error.h"
 #include "model/layer_loader.h"
 #include "moebius/moebius.hpp"
@@ -14,6 +17,30 @@ ActRequest act_request_of(Int8Rows int8, ActivationRows rows, const Policy& poli
 // The runtime that options name, or the shared one of so many threads. Throws Error.
 std::shared_ptr<Runtime> runtime_of(int threads, const std::shared_ptr<Runtime>& given);
 LayerOptions layer_options(const Options& options, ThreadPool& pool);
+
+// Counts what is loaded; tells the caller now and then, one call at a time.
+class LoadProgress {
+ public:
+  LoadProgress(Progress tell, uint64_t total) : tell_(std::move(tell)), total_(total) {}
+  void advance(uint64_t bytes);
+  void finish() const;
+
+ private:
+  void tell(uint64_t done) const;
+  Progress tell_;
+  std::mutex mutex_;
+  uint64_t done_ = 0, total_ = 0;
+  std::chrono::steady_clock::time_point next_{};
+};
+// Runs `load` with these options, telling `tell` (may be empty) of `total` bytes.
+template <class F>
+auto load_told(LayerOptions options, const Progress& tell, uint64_t total, F&& load) {
+  LoadProgress progress(tell, total);
+  if (tell) options.progress = [&](uint64_t bytes) { progress.advance(bytes); };
+  auto made = load(options);
+  progress.finish();
+  return made;
+}
 
 // Handles of layers; the runtime ends after them.
 Linear make_linear(std::shared_ptr<Runtime> runtime, std::unique_ptr<LinearLayer> layer);

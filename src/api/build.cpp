@@ -153,8 +153,13 @@ Linear linear(const std::vector<Part>& parts, const Options& options) {
   for (const Part& p : parts)
     all.push_back({p.name, SchemeAccess::of(p.scheme), p.outputs, p.inputs, cut_of(p.split), p.tp,
                    p.tp_rank, all_of(p.tensors, memory)});
+  uint64_t total = 0;
+  for (const MatrixPart& p : all)
+    for (const TensorData& t : p.tensors) total += t.data.size();
   const std::shared_ptr<Runtime> runtime = runtime_of(options.threads, options.runtime);
-  return make_linear(runtime, build_linear(all, layer_options(options, runtime->pool())));
+  return make_linear(runtime,
+                     load_told(layer_options(options, runtime->pool()), options.progress, total,
+                               [&](const LayerOptions& told) { return build_linear(all, told); }));
 }
 
 struct MoeBuilder::Impl {
@@ -164,6 +169,10 @@ struct MoeBuilder::Impl {
 
 MoeBuilder::MoeBuilder(const MoeSpec& spec, const Scheme& gate, const Scheme& up,
                        const Scheme& down, const Options& options) {
+  if (options.progress)
+    fail_at({"argument", "", "", "", "progress"},
+            "experts are given one by one, so the caller knows how far they are; expected no "
+            "progress function");
   ExpertsBuilder::Description d = description_of(spec);
   d.schemes = {SchemeAccess::of(gate), SchemeAccess::of(up), SchemeAccess::of(down)};
   const std::shared_ptr<Runtime> runtime = runtime_of(options.threads, options.runtime);
@@ -177,7 +186,12 @@ MoeBuilder::Impl& MoeBuilder::held() const { return checked_handle(impl_, "MoeBu
 
 void MoeBuilder::set_expert(size_t id, const std::vector<Tensor>& tensors) {
   Contiguous memory;
-  held().builder.set_expert(id, all_of(tensors, memory));
+  Impl& self = held();
+  placing_errors(
+      [] {
+        return ErrorPlace{"argument", "", "", "", ""};
+      },
+      [&] { self.builder.set_expert(id, all_of(tensors, memory)); });
 }
 
 Moe MoeBuilder::finish() {

@@ -3,7 +3,6 @@
 
 #include <pthread.h>
 
-#include <cstdlib>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
@@ -31,6 +30,7 @@ struct Entry {
 struct Table {
   std::shared_mutex mutex;
   std::unordered_map<uintptr_t, Entry> entries;
+  std::unordered_map<const char*, std::unique_ptr<char[]>> texts;  // that callers hold
   uintptr_t next = kFirst;
   uint32_t process = 0;
   static constexpr uintptr_t kFirst = 0x1000, kStep = 16;
@@ -130,11 +130,14 @@ void require(const void* pointer, const char* what) {
 }
 
 char* new_string(const std::string& text, size_t* bytes) {
-  auto* copy = static_cast<char*>(std::malloc(text.size() + 1));
-  if (copy == nullptr) throw std::bad_alloc();
-  std::memcpy(copy, text.c_str(), text.size() + 1);
+  auto copy = std::make_unique<char[]>(text.size() + 1);
+  std::memcpy(copy.get(), text.c_str(), text.size() + 1);
+  char* const given = copy.get();
+  Table& t = table();
+  const std::unique_lock lock(t.mutex);
+  t.texts.emplace(given, std::move(copy));
   if (bytes != nullptr) *bytes = text.size();
-  return copy;
+  return given;
 }
 
 }  // namespace moebius
@@ -158,4 +161,13 @@ const char* moebius_last_error_field(const char* name) {
   return nullptr;
 }
 
-void moebius_string_free(char* text) { std::free(text); }
+void moebius_string_free(char* text) {
+  moebius::guarded_status([&] {
+    if (text == nullptr) return;
+    moebius::Table& t = moebius::table();
+    const std::unique_lock lock(t.mutex);
+    if (t.texts.erase(text) == 0)
+      throw moebius::Error("text was freed, or is not a result of this library",
+                           moebius::ErrorPlace{"state", "", "", "", "text"});
+  });
+}

@@ -68,6 +68,7 @@ Options options_of(const moebius_options* given) {
   out.tp = size(o.tp), out.tp_rank = o.tp_rank;
   out.ep = size(o.ep), out.ep_rank = o.ep_rank;
   out.round_robin = o.round_robin != 0;
+  out.progress = progress_of(o.progress, o.user);
   return out;
 }
 
@@ -84,6 +85,12 @@ const char* moebius_cpu(void) {
   return guarded<const char*>(nullptr, [] {
     static const std::string kCpu = cpu_name();
     return kCpu.c_str();
+  });
+}
+const char* moebius_cpu_model(void) {
+  return guarded<const char*>(nullptr, [] {
+    static const std::string kModel = cpu_model();
+    return kModel.c_str();
   });
 }
 size_t moebius_kernel_count(void) {
@@ -246,7 +253,7 @@ int moebius_moe_run_ids(const moebius_moe* layer, const moebius_input* x, const 
   return guarded_status([&] {
     const auto moe = get(layer, "layer");
     const InputMatrix in = input(x, "x");
-    if (in.rows != 0) require(ids, "ids"), require(weights, "weights");
+    if (in.rows != 0 && k != 0) require(ids, "ids"), require(weights, "weights");
     moe->run_ids(in, ids, weights, k, output(y, "y"));
   });
 }

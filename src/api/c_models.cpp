@@ -24,10 +24,7 @@ llm::LoadOptions load_options(const moebius_model_options* given) {
   out.dtype = text_of(o.dtype);
   out.kv_dtype = text_of(o.kv_dtype);
   out.context = o.context;
-  if (o.progress != nullptr)
-    out.progress = [tell = o.progress, user = o.user](uint64_t done, uint64_t total) {
-      return tell(user, done, total) == 0;
-    };
+  out.progress = progress_of(o.progress, o.user);
   return out;
 }
 
@@ -51,6 +48,7 @@ void give_ids(const std::vector<int32_t>& ids, int32_t* to, size_t capacity, siz
 
 std::span<const int32_t> ids_given(const int32_t* ids, size_t count, const char* what) {
   if (count != 0) require(ids, what);
+  if (count > INT32_MAX) bad_argument(std::string(what) + ": too many", what);
   return {ids, count};
 }
 
@@ -88,6 +86,7 @@ llm::Request request_of(const moebius_request* given) {
   s.min_tokens = static_cast<uint64_t>(r.min_tokens < 0 ? 0 : r.min_tokens);
   s.seed = r.seed;
   if (r.stops != 0) require(r.stop, "stop");
+  if (r.stops > 1'000'000) bad_argument("stop: too many", "stop");
   for (size_t i = 0; i < r.stops; ++i) require(r.stop[i], "stop"), s.stop.emplace_back(r.stop[i]);
   const auto stop = ids_given(r.stop_tokens, r.stop_token_count, "stop_tokens");
   s.stop_tokens.assign(stop.begin(), stop.end());
@@ -131,6 +130,7 @@ int moebius_tokenizer_encode(const moebius_tokenizer* tokenizer, const char* tex
   return guarded_status([&] {
     const auto t = get(tokenizer, "tokenizer");
     if (bytes != 0) require(text, "text");
+    if (bytes > INT32_MAX) bad_argument("text: too long", "text");
     give_ids(t->encode(std::string(bytes != 0 ? text : "", bytes), add_special != 0), ids, capacity,
              count);
   });

@@ -87,6 +87,10 @@ void free_handle(Handle* handle) {
 
 Options options_of(const moebius_options* given);
 inline std::string text_of(const char* text) { return text == nullptr ? "" : text; }
+inline Progress progress_of(moebius_progress tell, void* user) {
+  if (tell == nullptr) return nullptr;
+  return [=](uint64_t done, uint64_t total) { return tell(user, done, total) == 0; };
+}
 inline std::shared_ptr<Runtime> runtime_named(const moebius_runtime* runtime) {
   return runtime == nullptr ? nullptr : get(runtime, "runtime");
 }

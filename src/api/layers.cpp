@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The public C++ interface of folders and layers, over checkpoint, layer loader and layers.
+#include <unistd.h>
+
+#include <algorithm>
 #include <tuple>
 
 #include "api/api.h"
+#include "base/checked.h"
 #include "kernels/list.h"
 #include "report/explain.h"
 #include "report/inspect.h"
@@ -32,12 +36,21 @@ ActRequest act_request_of(Int8Rows int8, ActivationRows rows, const Policy& poli
 
 namespace {
 
-ConstRows rows_of(const InputMatrix& m) {
-  return {m.data, dtype_of(m.type), m.rows, m.cols, m.stride == 0 ? m.cols : m.stride};
+// No matrix of a caller is larger than an address space, so that sizes made of its own do not overflow.
+template <class Made, class Matrix>
+Made viewed(const Matrix& m, const char* what) {
+  constexpr uint64_t kMost = uint64_t{1} << 48;
+  const size_t stride = m.stride == 0 ? m.cols : m.stride;
+  const std::optional<uint64_t> elements = checked_mul(m.rows, std::max(stride, size_t{1}));
+  if (!elements || *elements > kMost)
+    fail_at({"argument", "", "", "", what}, "{} is [{},{}] with a row stride of {}; too large",
+            what, m.rows, m.cols, stride);
+  return {m.data, dtype_of(m.type), m.rows, m.cols, stride};
 }
-Rows rows_of(const OutputMatrix& m) {
-  return {m.data, dtype_of(m.type), m.rows, m.cols, m.stride == 0 ? m.cols : m.stride};
+ConstRows rows_of(const InputMatrix& m, const char* what = "x") {
+  return viewed<ConstRows>(m, what);
 }
+Rows rows_of(const OutputMatrix& m) { return viewed<Rows>(m, "y"); }
 
 size_t checked_threads(int threads) {
   if (threads < 0 || threads > 1024)
@@ -53,6 +66,22 @@ auto argument_errors(F&& fn) {
 }
 
 }  // namespace
+
+void LoadProgress::advance(uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  done_ += bytes;
+  const auto now = std::chrono::steady_clock::now();
+  if (!tell_ || now < next_) return;
+  next_ = now + std::chrono::milliseconds(100);
+  tell(std::min(done_, total_));
+}
+void LoadProgress::finish() const {
+  if (tell_) tell(total_);
+}
+void LoadProgress::tell(uint64_t done) const {
+  if (!tell_(done, total_))
+    fail_at({"state", "", "", "", "progress"}, "loading was stopped by the progress function");
+}
 
 LayerOptions layer_options(const Options& o, ThreadPool& pool) {
   LayerOptions out;
@@ -95,9 +124,11 @@ std::shared_ptr<Runtime> make_runtime(const RuntimeOptions& o) {
   if (threads != 0 && threads != o.cpus.size())
     fail_at({"argument", "", "", "", "threads"}, "{} threads and {} CPUs; expected one for each",
             threads, o.cpus.size());
+  const long known = ::sysconf(_SC_NPROCESSORS_CONF);
   for (const int cpu : o.cpus)
-    if (cpu < 0 || cpu > 65535)
-      fail_at({"argument", "", "", "", "cpus"}, "CPU {}; expected a number of the system", cpu);
+    if (cpu < 0 || cpu > 65535 || (known > 0 && cpu >= known))
+      fail_at({"argument", "", "", "", "cpus"}, "CPU {}; expected 0 to {}, the system's own", cpu,
+              known - 1);
   return argument_errors([&] { return std::make_shared<Runtime>(CpuList{o.cpus}); });
 }
 size_t threads_of(const Runtime& runtime) { return runtime.threads(); }
@@ -161,9 +192,10 @@ void Moe::run(const InputMatrix& x, const OutputMatrix& y, int32_t* ids, float* 
   if (router == nullptr)
     fail_at({"argument", "", "", "", ""},
             "the experts were loaded without their router; give logits or ids");
+  const ConstRows rows = rows_of(x);
   std::vector<float> logits(x.rows * router->out_features());
   argument_errors([&] {
-    router->forward(rows_of(x), f32_rows(logits.data(), x.rows, router->out_features()),
+    router->forward(rows, f32_rows(logits.data(), x.rows, router->out_features()),
                     held().runtime->pool());
   });
   run_logits(x, {logits.data(), ElementType::kF32, x.rows, router->out_features(), 0}, y, ids,
@@ -176,7 +208,7 @@ void Moe::run_logits(const InputMatrix& x, const InputMatrix& logits, const Outp
   options.ids_out = ids;
   options.weights_out = weights;
   argument_errors([&] {
-    held().layer.experts->forward_logits(rows_of(x), rows_of(logits), rows_of(y),
+    held().layer.experts->forward_logits(rows_of(x), rows_of(logits, "logits"), rows_of(y),
                                          held().runtime->pool(), options);
   });
 }
@@ -184,8 +216,14 @@ void Moe::run_logits(const InputMatrix& x, const InputMatrix& logits, const Outp
 void Moe::run_ids(const InputMatrix& x, const int32_t* ids, const float* weights, size_t k,
                   const OutputMatrix& y) const {
   argument_errors([&] {
-    held().layer.experts->forward_ids(rows_of(x), {ids, x.rows * k}, {weights, x.rows * k},
-                                      rows_of(y), held().runtime->pool());
+    const ConstRows rows = rows_of(x);
+    const std::optional<uint64_t> count = checked_mul(x.rows, k);
+    if (!count || k > (size_t{1} << 20))
+      fail_at({"argument", "", "", "", "k"}, "{} expert slots for each token; too many", k);
+    if (*count != 0 && (ids == nullptr || weights == nullptr))
+      fail_at({"argument", "", "", "", "ids"}, "ids and weights of {} rows are NULL", x.rows);
+    held().layer.experts->forward_ids(rows, {ids, *count}, {weights, *count}, rows_of(y),
+                                      held().runtime->pool());
   });
 }
 
@@ -241,8 +279,9 @@ Linear Folder::linear(const std::string& name, const Options& options) const {
         return ErrorPlace{"file", held().checkpoint.folder(), "", name, ""};
       },
       [&] {
-        return load_linear(held().checkpoint, {module},
-                           layer_options(options, impl->runtime->pool()));
+        return load_told(
+            layer_options(options, impl->runtime->pool()), options.progress, module->bytes,
+            [&](const LayerOptions& lo) { return load_linear(held().checkpoint, {module}, lo); });
       });
   return Linear(std::move(impl));
 }
@@ -261,8 +300,11 @@ Moe Folder::moe(const std::string& name, const Options& options, MoeScope scope)
         return ErrorPlace{"file", held().checkpoint.folder(), "", name, ""};
       },
       [&] {
-        return load_moe(held().checkpoint, *block, lo,
-                        scope == MoeScope::kBlock ? MoePart::kBlock : MoePart::kExperts);
+        return load_told(
+            lo, options.progress, file_bytes(*block, lo.rank), [&](const LayerOptions& told) {
+              return load_moe(held().checkpoint, *block, told,
+                              scope == MoeScope::kBlock ? MoePart::kBlock : MoePart::kExperts);
+            });
       });
   impl->kernel =
       title_of(kernel_for(problem_of(*block->experts[0][1], lo.act, lo.x_type), lo, name));
@@ -271,6 +313,7 @@ Moe Folder::moe(const std::string& name, const Options& options, MoeScope scope)
 
 std::string version() { return MOEBIUS_VERSION; }
 std::string cpu_name() { return describe(host_cpu()); }
+std::string cpu_model() { return cpu_model_name(); }
 std::vector<std::string> kernel_titles() {
   std::vector<std::string> names;
   for (const Kernel* k : kernel_list()) names.push_back(title_of(*k));

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <chrono>
 #include <cmath>
 #include <map>
 #include <mutex>
@@ -113,35 +112,6 @@ std::optional<KvType> kv_type_named(const std::string& name) {
           "kv_dtype is '{}'; expected auto, bf16, f16, f32, int8 or fp8", printable(name));
 }
 
-// Counts what is loaded; tells the caller now and then, one call at a time.
-class LoadProgress {
- public:
-  LoadProgress(const Checkpoint& checkpoint, const LoadOptions& options) : tell_(options.progress) {
-    for (const Module& m : checkpoint.modules()) total_ += m.tower ? 0 : m.bytes;
-  }
-  void advance(uint64_t bytes) {
-    const std::lock_guard lock(mutex_);
-    done_ += bytes;
-    const auto now = std::chrono::steady_clock::now();
-    if (!tell_ || now < next_) return;
-    next_ = now + std::chrono::milliseconds(100);
-    tell(std::min(done_, total_));
-  }
-  void finish() {
-    if (tell_) tell(total_);
-  }
-
- private:
-  void tell(uint64_t done) const {
-    if (!tell_(done, total_))
-      fail_at({"state", "", "", "", "progress"}, "loading was stopped by the progress function");
-  }
-  std::function<bool(uint64_t, uint64_t)> tell_;
-  std::mutex mutex_;
-  uint64_t done_ = 0, total_ = 0;
-  std::chrono::steady_clock::time_point next_{};
-};
-
 }  // namespace
 
 struct Model::Impl {
@@ -164,7 +134,9 @@ struct Model::Impl {
     mo.type = activation_type(o.dtype, checkpoint.config().dtype);
     mo.kv_type = kv_type_named(o.kv_dtype);
     mo.context = context = o.context;
-    LoadProgress progress(checkpoint, o);
+    uint64_t total = 0;
+    for (const Module& m : checkpoint.modules()) total += m.tower ? 0 : m.bytes;
+    LoadProgress progress(o.progress, total);
     mo.progress = [&](uint64_t bytes) { progress.advance(bytes); };
     model = DecoderModel::load(checkpoint, mo);
     progress.finish();

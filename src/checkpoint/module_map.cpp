@@ -62,10 +62,10 @@ class Mapper {
     by_name_.reserve(tensors.size() / 2 + 16);
     for (const TensorInfo& t : tensors) place(t);
     if (unknown_count_ > 0)
-      fail("{}{}", first_unknown_,
-           unknown_count_ > 1
-               ? fmt::format(" (and {} more tensors that cannot be placed)", unknown_count_ - 1)
-               : "");
+      fail_at({"file", "", first_unknown_tensor_, "", ""}, "{}{}", first_unknown_,
+              unknown_count_ > 1
+                  ? fmt::format(" (and {} more tensors that cannot be placed)", unknown_count_ - 1)
+                  : "");
     check_extra_layers();
     split_gate_up(config_, family_, map_);
     expand_fused(fused_, config_, family_, map_);
@@ -79,9 +79,11 @@ class Mapper {
   void place(const TensorInfo& t) {
     TensorName n = parse_tensor_name(t.name, config_, family_);
     if (n.part == Part::kUnknown) {
-      if (unknown_count_++ == 0)
+      if (unknown_count_++ == 0) {
+        first_unknown_tensor_ = t.name;
         first_unknown_ =
             fmt::format("{} ({}) cannot be placed: {}", map_.where(t), describe(t), n.reason);
+      }
       return;
     }
     if (n.part == Part::kUnused) {
@@ -313,7 +315,8 @@ class Mapper {
   }
 
   [[noreturn]] void missing(const std::string& module, std::string_view where) {
-    fail("{}: no tensor belongs to {}; {} needs it{}", folder_, module, config_.family, where);
+    fail_at({"file", "", "", module, ""}, "{}: no tensor belongs to {}; {} needs it{}", folder_,
+            module, config_.family, where);
   }
 
   void describe_guess() {
@@ -347,7 +350,7 @@ class Mapper {
   std::string_view prefix_;
   const TensorInfo* prefix_of_ = nullptr;
   size_t unknown_count_ = 0;
-  std::string first_unknown_;
+  std::string first_unknown_, first_unknown_tensor_;
 };
 
 }  // namespace

@@ -10,6 +10,8 @@
 namespace moebius {
 namespace {
 
+ErrorPlace of_module(std::string_view name) { return {"file", "", "", std::string(name), ""}; }
+
 constexpr std::string_view kProjectionNames[] = {"gate_proj", "up_proj", "down_proj"};
 
 class Builder {
@@ -165,8 +167,9 @@ class Builder {
     for (size_t e = 0; e < b.experts.size(); ++e)
       for (size_t p = gated ? 0 : 1; p < 3; ++p)
         if (b.experts[e][p] == nullptr)
-          fail("{}: {}.experts.{} has no {}; expected gate, up and down of all {} experts",
-               in_.folder, b.name, e, kProjectionNames[p], b.experts.size());
+          fail_at(of_module(fmt::format("{}.experts.{}", b.name, e)),
+                  "{}: {}.experts.{} has no {}; expected gate, up and down of all {} experts",
+                  in_.folder, b.name, e, kProjectionNames[p], b.experts.size());
     for (size_t p = gated ? 0 : 1; p < 3; ++p) check_alike(b, p);
     const Module& down = *b.experts[0][2];
     if (family_ != nullptr && !family_->block_reason.empty())
@@ -195,8 +198,8 @@ class Builder {
       fail("{}: the experts of {} have no biases; {} needs them", in_.folder, b.name, family_->key);
     if (b.router == nullptr) {
       if (!lenient(family_))
-        fail("{}: {} has no router; expected {}.{}.weight", in_.folder, b.name, b.name,
-             first_word(family_->router));
+        fail_at(of_module(b.name), "{}: {} has no router; expected {}.{}.weight", in_.folder,
+                b.name, b.name, first_word(family_->router));
       if (b.routing_reason.empty()) b.routing_reason = "no router was found";
     } else {
       b.router_bias = load_bias(b.router->plan, in_.store);
@@ -222,20 +225,24 @@ class Builder {
     for (size_t e = 1; e < b.experts.size(); ++e) {
       const Module& m = *b.experts[e][p];
       if (m.decision.scheme != a.decision.scheme)
-        fail(
+        fail_at(
+            of_module(m.name),
             "{}: experts of one layer disagree: {} is {} ({}), {} is {} ({}); expected one scheme "
             "per projection",
             in_.folder, a.name, describe(a.decision.scheme), a.decision.rule, m.name,
             describe(m.decision.scheme), m.decision.rule);
       if (m.plan.N != a.plan.N || m.plan.K != a.plan.K)
-        fail(
+        fail_at(
+            of_module(m.name),
             "{}: experts of one layer disagree: {} is {} x {}, {} is {} x {}; expected one shape "
             "per projection",
             in_.folder, a.name, a.plan.N, a.plan.K, m.name, m.plan.N, m.plan.K);
       if (static_cast<bool>(m.plan.tensors[Role::kBias]) !=
           static_cast<bool>(a.plan.tensors[Role::kBias]))
-        fail("{}: experts of one layer disagree: one of {} and {} has a bias, the other has none",
-             in_.folder, a.name, m.name);
+        fail_at(
+            of_module(m.name),
+            "{}: experts of one layer disagree: one of {} and {} has a bias, the other has none",
+            in_.folder, a.name, m.name);
     }
   }
 
@@ -347,8 +354,9 @@ void check_experts_present(const ModuleMap& map, const ModelConfig& config,
     if (m.part != Part::kExpert) continue;
     const auto id = static_cast<uint32_t>(m.module.expert);
     if (id >= count)
-      fail("{}: {} is expert {}; config.json says {} experts{}", folder, printable(m.module.name),
-           id, count, count == 0 ? "" : fmt::format(" (0 to {})", count - 1));
+      fail_at(of_module(m.module.name), "{}: {} is expert {}; config.json says {} experts{}",
+              folder, printable(m.module.name), id, count,
+              count == 0 ? "" : fmt::format(" (0 to {})", count - 1));
     found[m.block].push_back(3 * id + static_cast<uint32_t>(m.module.projection) - 1);
   }
   for (auto& [block, slots] : found) {
@@ -356,8 +364,9 @@ void check_experts_present(const ModuleMap& map, const ModelConfig& config,
     slots.erase(std::unique(slots.begin(), slots.end()), slots.end());
     for (uint32_t i = 0; i < 3 * count; ++i)
       if (i >= slots.size() || slots[i] != i)
-        fail("{}: {}.experts.{} has no {}; expected gate, up and down of all {} experts", folder,
-             block, i / 3, kProjectionNames[i % 3], count);
+        fail_at(of_module(fmt::format("{}.experts.{}", block, i / 3)),
+                "{}: {}.experts.{} has no {}; expected gate, up and down of all {} experts", folder,
+                block, i / 3, kProjectionNames[i % 3], count);
   }
 }
 

@@ -26,8 +26,21 @@ std::vector<float> planned_bias(const ModulePlan& p, const TensorStore& store) {
           bias.begin() + static_cast<std::ptrdiff_t>(p.end)};
 }
 
-void read_module(LoadedModule& to, const TensorStore& store, const ModulePlan& p,
-                 LoadBuffer& buffer) {
+// Errors of reading know the module and the file that its first tensor lies in.
+template <class F>
+decltype(auto) placing_module(const Module& m, const TensorStore& store, F&& fn) {
+  return placing_errors(
+      [&] {
+        ErrorPlace place{"file", "", "", m.name, ""};
+        for (const TensorRef& ref : m.plan.tensors.by_role)
+          if (ref && place.file.empty()) place.file = store.file_of(*ref.info).path();
+        return place;
+      },
+      fn);
+}
+
+void read_planned(LoadedModule& to, const TensorStore& store, const ModulePlan& p,
+                  LoadBuffer& buffer) {
   const MatrixPlan& plan = p.module->plan;
   const FormatReader& reader = reader_for(plan.scheme.format);
   to = LoadedModule();
@@ -39,6 +52,10 @@ void read_module(LoadedModule& to, const TensorStore& store, const ModulePlan& p
   to.w = reader.load(plan, store, buffer);
   if (p.cut == Cut::kOutputs) to.w = slice_rows(to.w, p.begin, p.end);
   if (p.cut == Cut::kInputs) to.w = slice_columns(to.w, p.begin, p.end, to.slices);
+}
+void read_module(LoadedModule& to, const TensorStore& store, const ModulePlan& p,
+                 LoadBuffer& buffer) {
+  placing_module(*p.module, store, [&] { read_planned(to, store, p, buffer); });
 }
 
 // Buffers of the threads that read blocks of rows at the same time.
@@ -72,10 +89,13 @@ RowSource row_source(const TensorStore& store, const ModulePlan& p, uint64_t blo
   const MatrixPlan& plan = p.module->plan;
   RowSource source;
   source.at_once = std::max<uint64_t>(1, block_bytes / (plan.code_bytes / plan.N + 1));
-  source.rows = [&store, &plan, &buffers, first = p.begin](
+  source.rows = [&store, &module = *p.module, &buffers, first = p.begin](
                     size_t n0, size_t n1, FunctionRef<void(const QuantMatrix&)> use) {
     std::unique_ptr<LoadBuffer> buffer = buffers.take();
-    use(reader_for(plan.scheme.format).load(rows_of(plan, first + n0, first + n1), store, *buffer));
+    const FormatReader& reader = reader_for(module.plan.scheme.format);
+    use(placing_module(module, store, [&] {
+      return reader.load(rows_of(module.plan, first + n0, first + n1), store, *buffer);
+    }));
     buffers.give(std::move(buffer));
   };
   return source;

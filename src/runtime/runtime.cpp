@@ -3,10 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <map>
 #include <mutex>
+#include <new>
 #include <set>
 
 namespace moebius {
@@ -18,7 +20,12 @@ struct SharedRuntimes {
   pid_t process = ::getpid();  // after a fork() the others' threads are not here
 };
 SharedRuntimes& shared_runtimes() {
-  static auto* all = new SharedRuntimes;  // never destroyed: layers may outlive static objects
+  // Never destroyed: layers may outlive static objects. A child of fork() gets a lock of its own,
+  // whoever held that of the parent.
+  static auto* all = [] {
+    pthread_atfork(nullptr, nullptr, [] { new (&shared_runtimes().mutex) std::mutex; });
+    return new SharedRuntimes;
+  }();
   return *all;
 }
 

@@ -159,7 +159,7 @@ struct ThreadPool::State {
   alignas(64) const FunctionRef<void(Member&)>* fn = nullptr;
   size_t team = 1;  // members of this region
   std::atomic<bool> aborted{false};
-  bool stop = false;  // written before epoch is raised
+  std::atomic<bool> stop{false};  // written before epoch is raised
   bool spin = true;
   bool pinned = false;
   const OpenMp* openmp = nullptr;  // whose team runs the regions; null: threads of our own
@@ -293,7 +293,7 @@ ThreadPool::~ThreadPool() { stop_workers(); }
 
 void ThreadPool::stop_workers() noexcept {
   State& s = *state_;
-  s.stop = true;
+  s.stop.store(true, std::memory_order_release);
   s.epoch.fetch_add(1, std::memory_order_acq_rel);
   s.epoch.notify_all();
   for (Seat& seat : s.seats) {  // those who sit out
@@ -313,11 +313,11 @@ void ThreadPool::State::work(size_t index) {
   for (;;) {
     wait_while(epoch, seen, spin, seat.meter);
     seen = epoch.load(std::memory_order_acquire);
-    if (stop) return;
+    if (stop.load(std::memory_order_acquire)) return;
     const uint32_t role = seat.role.load(std::memory_order_acquire);
     if (role == 0) {
       sit_out(seat);
-      if (stop) return;
+      if (stop.load(std::memory_order_acquire)) return;
       seen = seat.resume;
       continue;
     }

@@ -210,6 +210,101 @@ TEST(CApi, LayersOfARuntime) {
   EXPECT_EQ(threads_of_process(), before);
 }
 
+TEST(CApi, SizesThatNoMemoryHasAreRefused) {
+  const Folder folder = Folder::open(test::bundled_model_dir().string());
+  Options options;
+  options.threads = 1;
+  options.activations = ElementType::kF32;
+  const Moe moe = folder.moe("model.layers.0.mlp", options);
+  const Linear linear = folder.linear("model.layers.0.self_attn.q_proj", options);
+  const size_t H = moe.hidden();
+  std::vector<float> x = rows(2 * H), y(2 * H);
+  const auto in = [&](size_t n, size_t stride) {
+    return InputMatrix{x.data(), ElementType::kF32, n, H, stride};
+  };
+  const auto out = [&](size_t n, size_t stride) {
+    return OutputMatrix{y.data(), ElementType::kF32, n, H, stride};
+  };
+  for (const size_t n : {SIZE_MAX, SIZE_MAX / H + 1, SIZE_MAX / 4, size_t{1} << 62}) {
+    EXPECT_THROW(moe.run(in(n, 0), out(n, 0)), Error) << n;
+    EXPECT_THROW(moe.run_logits(in(n, 0), in(n, 0), out(n, 0)), Error) << n;
+    EXPECT_THROW(moe.run_ids(in(n, 0), nullptr, nullptr, 1, out(n, 0)), Error) << n;
+    EXPECT_THROW(linear.run(in(n, 0), out(n, 0)), Error) << n;
+    EXPECT_THROW(moe.run(in(2, n), out(2, 0)), Error) << n;
+    EXPECT_THROW(moe.run(in(2, 0), out(2, n)), Error) << n;
+    EXPECT_THROW(moe.run_ids(in(2, 0), nullptr, nullptr, n, out(2, 0)), Error) << n;
+  }
+  EXPECT_THROW(moe.run_ids(in(2, 0), nullptr, nullptr, 1, out(2, 0)), Error);
+  EXPECT_THROW(moe.run({nullptr, ElementType::kF32, 2, H, 0}, out(2, 0)), Error);
+  EXPECT_THROW(linear.run(in(2, H - 1), out(2, 0)), Error);
+  moe.run({nullptr, ElementType::kF32, 0, H, 0}, {nullptr, ElementType::kF32, 0, H, 0});
+  EXPECT_THROW(make_runtime(RuntimeOptions{0, {1 << 15}, false}), Error);
+}
+
+TEST(CApi, TextsAreFreedOnce) {
+  const auto freed = [](char* text) {
+    moebius_folder_free(nullptr);
+    moebius_string_free(text);
+    return std::string(moebius_last_error()).find("text was freed") == std::string::npos;
+  };
+  moebius_scheme* scheme = moebius_scheme_parse("{}");
+  char* text = moebius_scheme_family(scheme);
+  EXPECT_STREQ(text, "dense");
+  EXPECT_EQ(moebius_kernel_name(SIZE_MAX), nullptr);  // another error before
+  EXPECT_TRUE(freed(text));
+  EXPECT_FALSE(freed(text));
+  char mine[] = "mine";
+  EXPECT_FALSE(freed(mine));
+  EXPECT_STREQ(moebius_last_error_field("kind"), "state");
+  moebius_scheme_free(scheme);
+  moebius_scheme_free(scheme);
+  EXPECT_STREQ(moebius_last_error(), "scheme was freed");
+  EXPECT_GT(std::strlen(moebius_cpu_model()), 0u);
+}
+
+// Single layers tell their progress as models do, and can be stopped.
+TEST(Api, ProgressOfLayers) {
+  const Folder folder = Folder::open(test::bundled_model_dir().string());
+  const std::string module = "model.layers.0.self_attn.q_proj", block = "model.layers.0.mlp";
+  uint64_t last = 0, whole = 0;
+  Options options;
+  options.progress = [&](uint64_t done, uint64_t total) {
+    EXPECT_GE(done, last);
+    EXPECT_LE(done, total);
+    last = done, whole = total;
+    return true;
+  };
+  for (const bool moe : {false, true}) {
+    last = whole = 0;
+    if (moe)
+      folder.moe(block, options);
+    else
+      folder.linear(module, options);
+    EXPECT_EQ(last, whole);
+    EXPECT_GT(whole, 10000u);
+  }
+  options.progress = [](uint64_t, uint64_t) { return false; };
+  EXPECT_THROW(folder.linear(module, options), Error);
+  EXPECT_THROW(folder.moe(block, options), Error);
+  options.progress = [](uint64_t, uint64_t) -> bool { throw std::runtime_error("mine"); };
+  EXPECT_THROW(folder.linear(module, options), std::runtime_error);
+  EXPECT_THROW(folder.moe(block, options), std::runtime_error);
+
+  moebius_folder* c = moebius_folder_open(test::bundled_model_dir().c_str());
+  moebius_options o{};
+  o.size = sizeof o;
+  int calls = 0;
+  o.user = &calls;
+  o.progress = [](void* user, uint64_t, uint64_t) { return ++*static_cast<int*>(user), 1; };
+  EXPECT_EQ(moebius_moe_load(c, block.c_str(), 0, &o), nullptr);
+  EXPECT_STREQ(moebius_last_error_field("field"), "progress");
+  EXPECT_EQ(calls, 1);
+  o.progress = [](void*, uint64_t, uint64_t) -> int { throw 3; };
+  EXPECT_EQ(moebius_linear_load(c, module.c_str(), &o), nullptr);
+  EXPECT_STREQ(moebius_last_error(), "an unknown error");
+  moebius_folder_free(c);
+}
+
 TEST(CApi, RunsAndReportsErrors) {
   moebius_folder* folder = moebius_folder_open(test::bundled_model_dir().c_str());
   ASSERT_NE(folder, nullptr) << moebius_last_error();
