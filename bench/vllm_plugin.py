@@ -3,12 +3,13 @@
 """Folders inside vLLM, scheme by scheme, with vLLM's own layers and with the plugin.
 
     bench/vllm_plugin.py [--env FOLDER] [--library libmoebius.so] [--compile] [--tp N [--ep]] [NAME...]
-    bench/vllm_plugin.py --serve
+    bench/vllm_plugin.py --serve     the README's command, and the same with a WNA16 folder
 
 Makes the environment of bench/peer_env.sh where it is missing, runs folders of tests/golden (all of FOLDERS, or those named; heads joined in
 pairs, since vLLM's attention wants 32 elements at least) in vLLM's `LLM`, and compares with `moebius.LLM` on the same folder: greedy tokens, and log-probabilities of the prompt. The table
-says what vLLM does alone, what it does with the plugin, and how far the numbers are apart (rms; norms and attention are vLLM's,
-so single activation codes may flip). Ends with 1 when a folder does not run with the plugin.
+says what vLLM does alone, what it does with the plugin, how far the numbers are apart (rms; norms and attention are vLLM's,
+so single activation codes may flip), and how many of the layers' outputs inside vLLM have the bytes that the folder's own layers give on the
+same inputs. Ends with 1 when a folder does not run with the plugin, or a layer's bytes differ.
 """
 import argparse
 import json
@@ -28,7 +29,7 @@ FOLDERS = ["qwen3moe-w4a8-g32-int", "qwen3moe-w4a8-channel-int", "qwen3moe-w4a8-
            "qwen3moe-w3a16-g32", "qwen3moe-w8a16-g32", "qwen3moe-w4a16-actorder-group", "qwen3moe-mixed-down8-gateup4",
            "qwen3moe-fp8-dynamic", "qwen3moe-fp8-static", "qwen3moe-fp8-block", "qwen3moe-nvfp4", "qwen3moe-nvfp4a16", "qwen3moe-mxfp4",
            "qwen3moe-mxfp4a16", "qwen3moe-mxfp8", "qwen3moe-w8a8-dynamic", "qwen3moe-w8a8-static", "mixtral-w4a16-g32", "qwen2moe-w4a16-g32",
-           "granitemoe-w4a16-g32", "glm4moe-nvfp4"]
+           "granitemoe-w4a16-g32", "glm4moe-nvfp4", "gptoss-mxfp4-native"]
 NEW = 8
 HEAD = 32  # the smallest that vLLM's attention knows on CPUs; the golden folders have heads of 16
 
@@ -55,6 +56,8 @@ def with_larger_heads(name, to):
     for key, (entry, data) in tensors_of((source / "model.safetensors").read_bytes()).items():
         if key.endswith(("q_norm.weight", "k_norm.weight")) and entry["shape"] == [old]:
             entry["shape"], data = [HEAD], data * times
+        if key.endswith(".sinks"):
+            entry["shape"], data = [entry["shape"][0] // times], data[:len(data) // times]
         header[key] = {"dtype": entry["dtype"], "shape": entry["shape"], "data_offsets": [at, at + len(data)]}
         blobs.append(data)
         at += len(data)
@@ -69,10 +72,64 @@ def prompt_for(folder):
     return [(i * 37 + i // 7) % vocab for i in range(32)]
 
 
+PARTS = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
+
+
+def record_layers():
+    """Inputs and outputs of our layers inside vLLM, as they come."""
+    from moebius.vllm.linear import MoebiusLinearMethod
+    from moebius.vllm.moe import MoebiusMoeMethod
+
+    seen, moe, linear = [], MoebiusMoeMethod.apply, MoebiusLinearMethod.apply
+
+    def apply_moe(self, layer, x, topk_weights, topk_ids, **named):
+        y = moe(self, layer, x, topk_weights, topk_ids, **named)
+        seen.append((layer.layer_name, x.clone(), topk_weights.clone(), topk_ids.clone(), y.clone()))
+        return y
+
+    def apply_linear(self, layer, x, bias=None):
+        y = linear(self, layer, x, bias)
+        seen.append((getattr(layer, "prefix", ""), x.clone(), None, None, y.clone()))
+        return y
+
+    MoebiusMoeMethod.apply, MoebiusLinearMethod.apply = apply_moe, apply_linear
+    return seen
+
+
+def equal_layers(folder, seen):
+    """(equal, compared): bytes of the recorded outputs beside those of the folder's own layers."""
+    import moebius
+    import torch
+
+    source = moebius.Folder(folder)
+    modules, made, equal, compared = {m.name for m in source.modules}, {}, 0, 0
+
+    def layer(name, load):
+        return made.get(name) or made.setdefault(name, load(name))
+
+    for name, x, weights, ids, y in seen:
+        if ids is not None:
+            block = name.removesuffix(".experts")
+            if block not in source.moe_blocks:
+                continue
+            want = layer(block, lambda n: source.moe(n, scope="experts", dtype="f32")).run_ids(x, ids, weights)
+        else:
+            parent, _, last = name.rpartition(".")
+            names = [f"{parent}.{part}" for part in PARTS.get(last, (last,))]
+            if not modules.issuperset(names):
+                continue
+            want = torch.cat([layer(n, lambda n: source.linear(n, dtype="f32"))(x) for n in names], dim=-1)
+        compared += 1
+        equal += torch.equal(want, y)
+    return equal, compared
+
+
 def worker(folder, compiled, ranks, experts):
     """In the environment of vLLM: one folder, the result as a line of JSON."""
     from vllm import LLM, SamplingParams
 
+    looked = os.environ.get("MOEBIUS_VLLM") != "off" and not compiled and ranks == 1
+    seen = record_layers() if looked else []
     prompt = prompt_for(folder)
     llm = LLM(model=folder, skip_tokenizer_init=True, dtype="float32", enforce_eager=not compiled, max_model_len=128, max_num_seqs=4,
               enable_prefix_caching=False, tensor_parallel_size=ranks,
@@ -80,7 +137,8 @@ def worker(folder, compiled, ranks, experts):
     params = SamplingParams(max_tokens=NEW, temperature=0, ignore_eos=True, prompt_logprobs=0, detokenize=False)
     output = llm.generate([{"prompt_token_ids": prompt}], params)[0]
     logprobs = [None if p is None else p[t].logprob for p, t in zip(output.prompt_logprobs, prompt)]
-    print("RESULT " + json.dumps({"tokens": list(output.outputs[0].token_ids), "logprobs": logprobs[1:]}), flush=True)
+    print("RESULT " + json.dumps({"tokens": list(output.outputs[0].token_ids), "logprobs": logprobs[1:],
+                                  "layers": equal_layers(folder, seen) if looked else None}), flush=True)
 
 
 def reference(folder):
@@ -137,11 +195,20 @@ def ask(port, model, text, count):
         return json.load(answer)["choices"][0]["text"]
 
 
-def serve(env, place):
+def readme_command():
+    """The folder and options of the README's `vllm serve`."""
+    line = next(l for l in (ROOT / "README.md").read_text(encoding="utf-8").splitlines() if "/vllm serve " in l)
+    words = line.split()
+    return words[words.index("serve") + 1], words[words.index("serve") + 2:]
+
+
+def serve(env, place, folder, options):
     """`vllm serve` with the plugin, on a free port; its answer beside moebius.LLM's."""
     import moebius
 
-    folder, text, count = wna16_folder(place / "wna16"), "It was a dark", 16
+    text, count = "It was a dark", 16
+    if "bf16" not in moebius.cpu().features:
+        options = [*options, "--dtype", "float32"]  # vLLM's own bf16 code needs such a core
     with moebius.LLM(folder) as llm:
         want = llm.generate(text, moebius.SamplingParams(max_tokens=count, temperature=0))[0].outputs[0].text
     with socket.socket() as free:
@@ -149,8 +216,8 @@ def serve(env, place):
         port = free.getsockname()[1]
     variables = dict(os.environ, VLLM_CPU_KVCACHE_SPACE="1", HF_HUB_OFFLINE="1", VLLM_NO_USAGE_STATS="1", MOEBIUS_VLLM="")
     with open(place / "log", "w+", encoding="utf-8") as log:
-        server = subprocess.Popen([str(env / "vllm"), "serve", folder, "--host", "127.0.0.1", "--port", str(port), "--max-model-len", "512",
-                                   "--enforce-eager"], env=variables, stdout=log, stderr=log)
+        server = subprocess.Popen([str(env / "vllm"), "serve", folder, *options, "--host", "127.0.0.1", "--port", str(port)], env=variables,
+                                  cwd=ROOT, stdout=log, stderr=log)
         try:
             for _ in range(600):
                 time.sleep(1)
@@ -184,7 +251,7 @@ def main():
     parser.add_argument("--verbose", action="store_true")
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--only-plugin", action="store_true", help="do not run vLLM's own layers")
-    parser.add_argument("--serve", action="store_true", help="ask `vllm serve` with a WNA16 folder instead")
+    parser.add_argument("--serve", action="store_true", help="ask `vllm serve` as the README writes it, and with a WNA16 folder, instead")
     parser.add_argument("folders", nargs="*", default=FOLDERS)
     arguments = parser.parse_args()
     if arguments.worker:
@@ -194,9 +261,11 @@ def main():
         with tempfile.TemporaryDirectory() as place:
             os.environ.update(with_package(Path(place) / "site", arguments.library))
             sys.path.insert(0, str(ROOT / "python"))
-            return serve(Path(arguments.env).resolve(), Path(place))
+            folder, options = readme_command()
+            os.chdir(ROOT)
+            return max(serve(Path(arguments.env).resolve(), Path(place), f, options) for f in (folder, wna16_folder(Path(place) / "wna16")))
     failed = []
-    print(f"{'folder':34} {'vLLM alone':12} {'with plugin':12} {'tokens':8} {'rms':>8}  alone rms", flush=True)
+    print(f"{'folder':34} {'vLLM alone':12} {'with plugin':12} {'tokens':8} {'rms':>8} {'layers':>9}  alone rms", flush=True)
     with tempfile.TemporaryDirectory() as place:
         os.environ.update(with_package(Path(place) / "site", arguments.library))
         sys.path.insert(0, str(ROOT / "python"))
@@ -209,9 +278,12 @@ def main():
             ours, said = run(runner, folder, True, arguments.compile, arguments.tp, arguments.ep)
             if ours is None:
                 failed.append(f"{name}: {said}")
+            layers = None if ours is None else ours["layers"]
+            if layers is not None and (layers[0] != layers[1] or layers[1] == 0):
+                failed.append(f"{name}: {layers[0]} of {layers[1]} outputs of layers have the bytes of the folder's own")
             equal = "-" if ours is None else f"{sum(x == y for x, y in zip(ours['tokens'], want['tokens']))}/{NEW}"
             print(f"{name:34} {'runs' if alone else '-' if arguments.only_plugin else 'fails':12} {'runs' if ours else 'FAILS':12} {equal:8} "
-                  f"{'-' if ours is None else format(rms(ours['logprobs'], want['logprobs']), '8.5f'):>8}  "
+                  f"{'-' if ours is None else format(rms(ours['logprobs'], want['logprobs']), '8.5f'):>8} {'-' if layers is None else f'{layers[0]}/{layers[1]}':>9}  "
                   f"{'' if alone is None else format(rms(alone['logprobs'], want['logprobs']), '8.5f')}", flush=True)
             if arguments.verbose:
                 print("   alone:", why, "\n   plugin:", said, flush=True)

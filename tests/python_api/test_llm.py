@@ -264,16 +264,24 @@ class Errors(unittest.TestCase):
         self.assertTrue(llm.generate("It was", GREEDY)[0].outputs[0].text)
 
     def test_nothing_stays(self):
-        def cycle():
+        weight = {"weight": moebius.RawTensor(bytes(4 * 64 * 64), "float32", [64, 64])}
+        def cycle():  # open, build, run, drop
             with LLM(GOLDEN / "qwen3moe-w4a8-g32-pack") as llm:
                 llm.generate([1, 2, 3], SamplingParams(max_tokens=1, temperature=0))
+            folder = moebius.Folder(GOLDEN / "qwen3moe-w4a8-g32-pack")
+            rows = memoryview(bytearray(4 * 64)).cast("f", [1, 64])
+            folder.linear("model.layers.0.self_attn.q_proj", dtype="f32")(rows)
+            folder.moe(folder.moe_blocks[0], dtype="f32")(rows, routing=True)
+            moebius.Linear.build([moebius.Part("q", None, 64, 64, weight)], dtype="f32")(rows)
+            with self.assertRaises(Error):
+                folder.linear("nothing")
         def resident():
             gc.collect()
             return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        for _ in range(50 if FULL else 20):
+        for _ in range(50):
             cycle()
         before = resident()
-        for _ in range(250 if FULL else 50):
+        for _ in range(250):
             cycle()
         self.assertLess(resident() - before, 2 << 20)
 

@@ -24,8 +24,9 @@ def register() -> None:
             return
         from vllm.model_executor.layers.quantization import register_quantization_config
 
-        from .config import MoebiusConfig
+        from .config import MoebiusConfig, MoebiusGptOssConfig
 
         register_quantization_config("moebius")(MoebiusConfig)
+        register_quantization_config("moebius_gpt_oss")(MoebiusGptOssConfig)
     except Exception as e:  # noqa: BLE001 - whatever is wrong here must not keep vLLM from running
         log.warning("moebius: the plugin is off, as this vLLM is not what it knows (%s): %s: %s", ", ".join(TESTED), type(e).__name__, e)

@@ -9,6 +9,7 @@ import torch
 from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
 from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsConfig
+from vllm.model_executor.layers.quantization.mxfp4 import GptOssMxfp4Config
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 
 from .. import Scheme
@@ -16,7 +17,7 @@ from .._library import Error
 from . import settings
 from .linear import MoebiusLinearMethod
 from .loading import DTYPES, log
-from .moe import MoebiusMoeMethod
+from .moe import FUSED, MoebiusMoeMethod
 
 _said: "set[str]" = set()
 
@@ -72,7 +73,7 @@ class MoebiusConfig(CompressedTensorsConfig):
         return scheme
 
     def _experts(self, layer: torch.nn.Module, prefix: str, chosen: settings.Settings) -> Optional[MoebiusMoeMethod]:
-        if type(layer).weight_loader is not RoutedExperts.weight_loader:
+        if type(layer).weight_loader is not RoutedExperts.weight_loader and type(layer).__name__ not in FUSED:
             _left_to_vllm(f"{type(layer).__name__}, which loads experts in a way of its own")
             return None
         self._add_fused_moe_to_target_scheme_map()
@@ -97,4 +98,28 @@ class MoebiusConfig(CompressedTensorsConfig):
                 scheme = self._scheme(layer, prefix, expert=False)
                 if scheme is not None:
                     return MoebiusLinearMethod(scheme, chosen)
+        return super().get_quant_method(layer, prefix)
+
+
+class MoebiusGptOssConfig(GptOssMxfp4Config):
+    """GPT-OSS as it was published: its experts are MXFP4 without quantized activations; everything else is dense and vLLM's."""
+
+    SCHEME = {"weights": {"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32, "symmetric": True}, "format": "mxfp4-pack-quantized"}
+
+    @classmethod
+    def override_quantization_method(cls, hf_quant_cfg: Any, user_quant: Optional[str], hf_config: Any = None) -> Optional[str]:
+        ours = super().override_quantization_method(hf_quant_cfg, user_quant, hf_config)
+        return "moebius_gpt_oss" if ours and user_quant in (None, "moebius_gpt_oss") else None
+
+    @classmethod
+    def get_supported_act_dtypes(cls) -> List[torch.dtype]:
+        return list(DTYPES)
+
+    def get_quant_method(self, layer: torch.nn.Module, prefix: str) -> Any:
+        chosen = settings.current()
+        if isinstance(layer, RoutedExperts) and chosen.layers != "none" and layer.params_dtype in DTYPES:
+            parallel = layer.moe_config.moe_parallel_config
+            if parallel.tp_size == 1 and parallel.ep_size == 1:
+                return MoebiusMoeMethod(layer, [Scheme(self.SCHEME)] * 3, chosen)
+            _left_to_vllm("GPT-OSS's experts on several ranks, which vLLM cuts before a layer sees them")
         return super().get_quant_method(layer, prefix)

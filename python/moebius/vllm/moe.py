@@ -14,6 +14,10 @@ from .settings import Settings
 from .threads import threads
 
 
+# Classes of vLLM's that hand gate and up over as one matrix with alternating rows, of one expert or of all.
+FUSED = ("GptOssRoutedExperts",)
+
+
 class Experts:
     """The tensors of a layer's experts as they come."""
 
@@ -21,19 +25,26 @@ class Experts:
         config = layer.moe_config
         parallel = config.moe_parallel_config
         activation = config.activation.value.replace("_uninterleave", "")
-        self.gated = bool(config.is_act_and_mul)
+        self.gated, self.fused = bool(config.is_act_and_mul), type(layer).__name__ in FUSED
         self.layer, self.name, self.has_bias = layer, layer.layer_name, bool(config.has_bias)
         expert_map = layer.expert_map
         spec = MoeSpec(hidden, config.intermediate_size_per_partition * parallel.tp_size, config.num_experts, layer.top_k,
                        name=self.name, activation=activation, limit=layer.swiglu_limit,
                        expert_map=None if expert_map is None else [int(e) for e in expert_map])
+        if activation == "swigluoai" and spec.limit is None:
+            spec.limit = 7.0  # what vLLM's function of that name does
+        if self.fused:
+            spec.gate_up_step = 2
         if layer.swiglu_alpha is not None:
             spec.alpha, spec.beta = layer.swiglu_alpha, 1.0 if layer.swiglu_beta is None else layer.swiglu_beta
         self.builder = MoeBuilder(spec, gate=schemes[0] if self.gated else None, up=schemes[1], down=schemes[2],
                                   threads=threads(settings.threads), dtype=DTYPES[dtype], int8=settings.int8, kernel=settings.kernel,
                                   tp=parallel.tp_size, tp_rank=parallel.tp_rank)
         self.projections = {"w1": "gate" if self.gated else "up", "w3": "up", "w2": "down"}
+        if self.fused:
+            self.projections = {"gpt_oss_w13": "gate_up", "gpt_oss_w2": "down"}
         of = dict(zip(("gate", "up", "down"), schemes))
+        of["gate_up"] = of["up"]
         self.awaited = {f"{p}.{s}" for p in sorted(set(self.projections.values()) if self.gated else {"up", "down"})
                         for s in (awaited(of[p]) | ({"bias"} if self.has_bias else set()))}
         self.pending: Dict[int, Dict[str, torch.Tensor]] = {}
@@ -41,12 +52,19 @@ class Experts:
 
     def load(self, param: torch.nn.Parameter, loaded_weight: torch.Tensor, weight_name: str, shard_id: Any = None,
              expert_id: Optional[int] = None, return_success: bool = False) -> Optional[bool]:
+        if self.fused and shard_id is None and expert_id is None:  # of all experts
+            part = "w13" if ".w13_" in weight_name else "w2"
+            for expert in range(len(loaded_weight)):
+                self.load(param, loaded_weight[expert], weight_name, f"gpt_oss_{part}", expert)
+            return True if return_success else None
         if shard_id not in self.projections or expert_id is None:
             raise Error(f"{self.name}: {weight_name} came as shard {shard_id!r} of expert {expert_id}; expected w1, w2 or w3 of one expert",
                         kind="unsupported", module=self.name)
         if self.layer._map_global_expert_id_to_local_expert_id(expert_id) == -1:
             return False if return_success else None
         suffix = weight_name.rsplit(".", 1)[-1].split("_", 1)[1]  # w13_weight_packed
+        if self.fused and suffix == "weight" and loaded_weight.dtype == torch.uint8:
+            suffix = "weight_packed"
         name = f"{self.projections[shard_id]}.{suffix}"
         if expert_id in self.packed:
             if name in self.awaited:
@@ -68,7 +86,7 @@ class MoebiusMoeMethod(FusedMoEMethodBase):
 
     def __init__(self, layer: torch.nn.Module, schemes: List[Scheme], settings: Settings) -> None:
         super().__init__(layer.moe_config)
-        self.schemes, self.settings = schemes, settings
+        self.schemes, self.settings, self.fused = schemes, settings, type(layer).__name__ in FUSED
         self.routes = not layer.use_grouped_topk and layer.custom_routing_function is None and layer.scoring_func == "sigmoid"
 
     @property
@@ -83,7 +101,8 @@ class MoebiusMoeMethod(FusedMoEMethodBase):
         return None
 
     def names(self) -> List[str]:
-        found = [f"{w}_{s}" for w in ("w13", "w2") for s in suffixes(self.schemes)]
+        known = suffixes(self.schemes) + (["weight"] if self.fused else [])
+        found = [f"{w}_{s}" for w in ("w13", "w2") for s in dict.fromkeys(known)]
         return found + (["w13_bias", "w2_bias"] if self.moe.has_bias else [])
 
     def create_weights(self, layer: torch.nn.Module, num_experts: int, hidden_size: int, intermediate_size_per_partition: int,
