@@ -10,17 +10,20 @@ speaks DLPack are used without a copy.
 """
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import List
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, List
 
 from ._library import Error, lib, text
-from ._threads import Threads
-from .build import MoeBuilder, MoeSpec, Part, RawTensor, Scheme, TensorNeed
-from .folder import Folder, Module
-from .layers import Linear, Moe
-from .llm import (LLM, Chunk, CompletionOutput, Logprob, ModelInfo, Perplexity, RequestMetrics, RequestOutput,
-                  SamplingParams)
-from .tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from ._threads import Threads
+    from .build import MoeBuilder, MoeSpec, Part, RawTensor, Scheme, TensorNeed
+    from .folder import Folder, Module
+    from .layers import Linear, Moe
+    from .llm import (LLM, Chunk, CompletionOutput, Logprob, ModelInfo, Perplexity, RequestMetrics, RequestOutput,
+                      SamplingParams)
+    from .machine import Cpu, cpu, kernels
+    from .tokenizer import Tokenizer
 
 __version__ = text(lib.moebius_version())
 
@@ -28,22 +31,20 @@ __all__ = ["LLM", "Chunk", "CompletionOutput", "Cpu", "Error", "Folder", "Linear
            "MoeBuilder", "MoeSpec", "Part", "Perplexity", "RawTensor", "RequestMetrics", "RequestOutput", "SamplingParams",
            "Scheme", "TensorNeed", "Threads", "Tokenizer", "cpu", "kernels"]
 
-
-@dataclass(frozen=True)
-class Cpu:
-    """This machine's CPU: its name, the features that kernels are chosen by, and both architecture and features in words."""
-
-    model: str
-    features: List[str]
-    description: str
+# Where the names are: a module is loaded when one of its names is first asked for.
+_MODULES = {"_threads": "Threads", "build": "MoeBuilder MoeSpec Part RawTensor Scheme TensorNeed", "folder": "Folder Module",
+            "layers": "Linear Moe", "llm": "LLM Chunk CompletionOutput Logprob ModelInfo Perplexity RequestMetrics RequestOutput SamplingParams",
+            "machine": "Cpu cpu kernels", "tokenizer": "Tokenizer"}
+_PLACES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 
-def cpu() -> Cpu:
-    """The CPU that the kernels are chosen for."""
-    said = text(lib.moebius_cpu())
-    return Cpu(text(lib.moebius_cpu_model()), said.partition(": ")[2].split(), said)
+def __getattr__(name: str) -> Any:
+    module = _PLACES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f".{module}", __name__), name)
+    return value
 
 
-def kernels() -> List[str]:
-    """Every kernel of the library, in the order of preference."""
-    return [text(lib.moebius_kernel_name(i)) for i in range(lib.moebius_kernel_count())]
+def __dir__() -> List[str]:
+    return sorted({*globals(), *__all__})

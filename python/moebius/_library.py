@@ -6,7 +6,6 @@ import ctypes
 import operator
 import os
 import weakref
-from pathlib import Path
 from typing import Any, Callable, Optional, TypeVar, Union
 
 from . import _abi
@@ -25,13 +24,13 @@ class Error(RuntimeError):
 
 
 def _open() -> ctypes.CDLL:
-    here = Path(__file__).resolve().parent
+    here = os.path.dirname(os.path.realpath(__file__))
     named = os.environ.get("MOEBIUS_LIBRARY")
-    candidates = [Path(named)] if named else [here / "libmoebius.so", here / "lib" / "libmoebius.so"]
+    candidates = [named] if named else [os.path.join(here, "libmoebius.so"), os.path.join(here, "lib", "libmoebius.so")]
     for path in candidates:
-        if path.exists():
+        if os.path.exists(path):
             try:
-                lib = ctypes.CDLL(str(path))
+                lib = ctypes.CDLL(path)
                 number = int(lib.moebius_abi_version())
             except (OSError, AttributeError) as e:
                 raise ImportError(f"{path} cannot be used: {e}") from None
@@ -39,7 +38,7 @@ def _open() -> ctypes.CDLL:
                 raise ImportError(f"{path} has ABI {number}, and this package was made for {_abi.ABI}; install both together")
             _abi.declare(lib)
             return lib
-    raise ImportError(f"the library of moebius is missing: looked for {', '.join(map(str, candidates))}")
+    raise ImportError(f"the library of moebius is missing: looked for {', '.join(candidates)}")
 
 
 lib = _open()

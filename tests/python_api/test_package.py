@@ -23,6 +23,13 @@ class Package(unittest.TestCase):
         run = self.run_python("import sys, moebius; print([m for m in ('numpy', 'torch', 'vllm') if m in sys.modules])")
         self.assertEqual(run.stdout.strip(), "[]", run.stderr)
 
+    def test_every_name_is_there(self):
+        code = "import moebius; print(all(n in dir(moebius) for n in moebius.__all__)); from moebius import *; print(LLM, cpu, Threads); moebius.nothing"
+        run = self.run_python(code)
+        self.assertTrue(run.stdout.startswith("True\n<class 'moebius.llm.LLM'>"), run.stderr)
+        self.assertIn("AttributeError: module 'moebius' has no attribute 'nothing'", run.stderr)
+        self.assertEqual(sorted(moebius._PLACES), sorted(set(moebius.__all__) - {"Error"}))
+
     def test_missing_or_foreign_library_is_one_sentence(self):
         run = self.run_python("import moebius", MOEBIUS_LIBRARY="/no/such/library.so")
         self.assertIn("ImportError: the library of moebius is missing", run.stderr)
