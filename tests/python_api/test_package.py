@@ -81,6 +81,18 @@ class Package(unittest.TestCase):
                 self.assertEqual(run.returncode, 0, f"{page}: {block}\n{run.stderr}")
                 self.assertTrue(run.stdout.strip(), block)
 
+    def test_examples_run(self):
+        examples = sorted((ROOT / "examples").glob("*.py"))
+        self.assertGreater(len(examples), 1)
+        said = {}
+        for example in examples:
+            run = subprocess.run([sys.executable, str(example), "models/moebius-tiny-w4a8"], capture_output=True, text=True, cwd=ROOT)
+            self.assertEqual(run.returncode, 0, f"{example}: {run.stderr}")
+            said[example.name] = run.stdout
+        want = subprocess.run([TOOL, "run", "models/moebius-tiny-w4a8", "-p", "It was a dark", "-n", "24", "--temp", "0", "-q"],
+                              capture_output=True, text=True, cwd=ROOT).stdout
+        self.assertEqual(said["generate.py"].strip("\n"), want.strip("\n"))
+
     def test_the_readmes_c_block_runs(self):
         compiler, library = os.environ.get("MOEBIUS_CC"), os.environ["MOEBIUS_LIBRARY"]
         if not compiler:
