@@ -102,6 +102,8 @@ struct GemmArgs {
   float* y;              // 4; [M, n1 - n0], row stride ldy; without bias
   size_t ldy;
   uint8_t* scratch;  // 64; scratch_bytes(problem, M), private to the caller
+  // A hint: the caller reads this one next, from n0 on too, by the same kernel.
+  const PackedMatrix* next = nullptr;
 };
 
 struct Kernel {

@@ -9,6 +9,7 @@
 #include <immintrin.h>
 
 #include <cfloat>
+#include <cstddef>
 
 #include "kernels/x86_int8.h"
 
@@ -140,9 +141,12 @@ struct Product {
         n + static_cast<size_t>(c) * kOutputs < a.n1 ? n + static_cast<size_t>(c) * kOutputs : n);
     const uint8_t* first[C];
     for (int c = 0; c < C; ++c) first[c] = w[c];
-    // The next panels are asked for from far away, to the second-level cache.
-    constexpr size_t kStep = static_cast<size_t>(C) * kOutputs;
-    const size_t ahead = n + kStep < a.n1 ? static_cast<size_t>(C) * s.stride : 0;
+    // The next panels, of this matrix or of the next, are asked for from far away, to the second-level
+    // cache.
+    const uint8_t* later = n + C * kOutputs < a.n1 ? panel(n + C * kOutputs)
+                           : a.next != nullptr     ? a.next->data + a.n0 / kOutputs * s.stride
+                                                   : first[0];
+    const std::ptrdiff_t ahead = later - first[0];
     const uint8_t* x = a.panel + m * s.K_padded;
     const Kind kind = finish.kind();
     F f[R][kVectors];

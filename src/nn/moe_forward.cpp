@@ -262,7 +262,8 @@ void MoeLayer::Forward::gate_up(const Task& task, Thread& s) noexcept {
     const size_t ld = tile_stride(width);
     const uint8_t* gate_panel = e.one_panel ? s.panel_up : s.panel_gate;
     if (gated)
-      e.gate.kernel().gemm({&e.gate.view(), gate_panel, rows, n, end, s.tile_gate, ld, s.scratch});
+      e.gate.kernel().gemm({&e.gate.view(), gate_panel, rows, n, end, s.tile_gate, ld, s.scratch,
+                            e.up.view_after(e.gate)});
     e.up.kernel().gemm({&e.up.view(), s.panel_up, rows, n, end, s.tile_up, ld, s.scratch});
     for (size_t m = 0; m < rows; ++m) {
       float *gate = s.tile_gate + m * ld, *up = s.tile_up + m * ld, *to = out + m * I + n;
@@ -336,10 +337,13 @@ void MoeLayer::Forward::down(size_t h0, size_t h1, Thread& s) const noexcept {
     const Batch& b = schedule_->batches[i];
     const PackedSlot& slot = layer_.experts_[b.group].down;
     const uint8_t* panel = arena_[areas_.down_panels] + arena_[areas_.panel_at][i];
+    const bool more = n <= tile && i + 1 < schedule_->batches.size();
+    const PackedMatrix* next =
+        more ? layer_.experts_[schedule_->batches[i + 1].group].down.view_after(slot) : nullptr;
     for (size_t c = h0; c < h1; c += tile) {
       const size_t width = std::min(h1 - c, tile);
-      slot.kernel().gemm(
-          {&slot.view(), panel, b.rows, c, c + width, s.tile_up, tile_stride(width), s.scratch});
+      slot.kernel().gemm({&slot.view(), panel, b.rows, c, c + width, s.tile_up, tile_stride(width),
+                          s.scratch, next});
       combine(b, s.tile_up, c, width, acc + (c - h0), n);
     }
   }

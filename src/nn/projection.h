@@ -81,6 +81,10 @@ class PackedSlot {
   const Problem& problem() const { return plan_->problem; }
   const Kernel& kernel() const { return *plan_->kernel; }
   const PackedMatrix& view() const { return view_; }
+  // What a caller reads after `before`: GemmArgs::next.
+  const PackedMatrix* view_after(const PackedSlot& before) const {
+    return plan_->kernel == before.plan_->kernel ? &view_ : nullptr;
+  }
   bool same_columns(const PackedSlot& other) const {
     return order_.columns == other.order_.columns;
   }
