@@ -9,6 +9,7 @@
 #include "kernels/x86_amx_float.h"
 #include "kernels/x86_amx_float_codecs.h"
 #include "kernels/x86_amx_float_rows.h"
+#include "kernels/x86_amx_tiles.h"
 #include "kernels/x86_float_facts.h"
 #include "kernels/x86_float_pack.h"
 
@@ -21,25 +22,11 @@ using namespace amx_float;
 
 // ---- tiles ----
 
-struct TileConfig {
-  uint8_t palette = 1, start = 0, reserved[14] = {};
-  uint16_t column_bytes[16] = {};
-  uint8_t rows[16] = {};
-};
-static_assert(sizeof(TileConfig) == 64);
-
-// The intrinsics do not say that tiles are memory: what is written before is written.
-inline void written() { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
-
 // Tiles 0 1 and 2 3 are the sums of two tiles of rows, 4 5 rows, 6 7 weights.
 inline void configure(size_t rows, size_t step) {
-  alignas(64) TileConfig c;
-  for (int i = 0; i < 4; ++i) c.rows[i] = static_cast<uint8_t>(rows), c.column_bytes[i] = 64;
-  for (int i = 4; i < 6; ++i)
-    c.rows[i] = static_cast<uint8_t>(rows), c.column_bytes[i] = static_cast<uint16_t>(2 * step);
-  for (int i = 6; i < 8; ++i) c.rows[i] = static_cast<uint8_t>(step / 2), c.column_bytes[i] = 64;
-  written();
-  _tile_loadconfig(&c);
+  const amx::TileConfig config(rows, 2 * step);
+  amx::written();
+  _tile_loadconfig(&config);
 }
 
 struct Rows {  // a block of one or two tiles of rows
@@ -54,6 +41,12 @@ constexpr bool folded<ScaledNibbles> = true;
 template <class Codec>
 constexpr bool folded<Shifted<Codec>> = true;
 
+// Scales that are powers of two may wait: over a step of inputs they are one factor of the sums.
+template <class Codec>
+constexpr bool shifted = false;
+template <class Codec>
+constexpr bool shifted<Shifted<Codec>> = true;
+
 template <class Codec>
 struct Gemm {
   static constexpr bool kStored = Codec::kUnit == 2;
@@ -66,6 +59,7 @@ struct Gemm {
   const float factor, G;
   const float* const factors;
   const bool single;  // one row of at most two limbs
+  bool tame = false;  // a single row whose numbers are neither large nor small
 
   explicit Gemm(const GemmArgs& args)
       : a(args),
@@ -76,7 +70,7 @@ struct Gemm {
         factor(static_factor(*args.w)),
         G(divisor(*args.w)),
         factors(reinterpret_cast<const float*>(args.panel + l.factors)),
-        single(args.M == 1 && l.limbs <= 2) {}
+        single(is_single(l)) {}
 
   float* floats(size_t at) const { return reinterpret_cast<float*>(a.scratch + at); }
   bool grouped() const { return !kFolded && (s.groups > 1 || p.ragged); }
@@ -95,13 +89,16 @@ struct Gemm {
     Group first;
     size_t groups, scales, k0, k1;
     bool last;
-    const uint8_t* codes;  // of the panel
+    size_t panels;         // one, but for a single row
+    const uint8_t* codes;  // of the first panel
     const uint8_t* extras;
   };
 
-  void expand_scales(const Piece& c) const {
-    const uint8_t* from = c.extras + c.first.index * s.scale_bytes;
-    float* to = floats(b.scales);
+  // The scales of a piece and of the panel `q` behind its own, as f32.
+  float* scales_of(size_t q) const { return floats(b.scales) + q * b.piece_groups * kNr; }
+  void expand_scales(const Piece& c, size_t q) const {
+    const uint8_t* from = c.extras + q * s.stride() + c.first.index * s.scale_bytes;
+    float* to = scales_of(q);
     const __m512 by = _mm512_set1_ps(factor);
     for (size_t i = 0; i < 2 * c.scales; ++i, to += 16) {
       __m512 v;
@@ -135,13 +132,13 @@ struct Gemm {
     e.zeros[0] = Codec::zeros(e.at),
     e.zeros[1] = Codec::zeros(e.at == nullptr ? e.at : e.at + kHalf);
   }
-  Extras extras_of(const Piece& c, const Group& g) const {
+  Extras extras_of(const Piece& c, const Group& g, size_t q) const {
     Extras e{};
     if (kFolded) {
-      e.at = reinterpret_cast<const uint8_t*>(floats(b.scales));
+      e.at = reinterpret_cast<const uint8_t*>(scales_of(q));
       e.last = e.at + (c.scales - 1) * kNr * 4, e.change = s.group_k;
     } else if (s.zero_bytes != 0) {
-      e.at = c.extras + s.groups * s.scale_bytes + g.index * kNr;
+      e.at = c.extras + q * s.stride() + s.groups * s.scale_bytes + g.index * kNr;
     }
     read_extras(e);
     return e;
@@ -157,14 +154,14 @@ struct Gemm {
     _mm_prefetch(reinterpret_cast<const char*>(codes + 4160), _MM_HINT_T0);
   }
   void expand(const Piece& c) const {
-    if (s.scales != Scales::kNone) expand_scales(c);
+    for (size_t q = 0; q < c.panels && s.scales != Scales::kNone; ++q) expand_scales(c, q);
     if (!kStored && !single) {
       const Codec codec{};
       const Groups groups{p, s, a.w->group_ends};
       uint8_t* to = a.scratch;
       Group g = c.first;
       for (size_t i = 0; i < c.groups; ++i, g = groups.next(g)) {
-        Extras e = extras_of(c, g);
+        Extras e = extras_of(c, g, 0);
         const size_t from = g.at > c.k0 ? g.at : c.k0;
         const size_t end = g.at + g.padded < c.k1 ? g.at + g.padded : c.k1;
         const uint8_t* codes = c.codes + s.code_at(from);
@@ -203,35 +200,6 @@ struct Gemm {
       }
     }
   }
-  template <bool kTwo>
-  static void zero_sums() {
-    _tile_zero(0);
-    _tile_zero(1);
-    if constexpr (kTwo) {
-      _tile_zero(2);
-      _tile_zero(3);
-    }
-  }
-  // Sums of a block: [row][32].
-  template <bool kTwo>
-  static void store_sums(float* to, size_t stride) {
-    _tile_stored(0, to, stride);
-    _tile_stored(1, to + 16, stride);
-    if constexpr (kTwo) {
-      _tile_stored(2, to + kTile * stride / 4, stride);
-      _tile_stored(3, to + kTile * stride / 4 + 16, stride);
-    }
-  }
-  template <bool kTwo>
-  static void load_sums(const float* from) {
-    _tile_loadd(0, from, kNr * 4);
-    _tile_loadd(1, from + 16, kNr * 4);
-    if constexpr (kTwo) {
-      _tile_loadd(2, from + kTile * kNr, kNr * 4);
-      _tile_loadd(3, from + kTile * kNr + 16, kNr * 4);
-    }
-  }
-
   // --- one scale per output, or none: sums stay in tiles, or wait in the state ---
 
   template <bool kTwo>
@@ -239,20 +207,20 @@ struct Gemm {
     const bool alone = blocks() == 1, last = c.last;
     float* state = floats(b.state) + r.first * kNr;
     if (c.k0 == 0) {
-      zero_sums<kTwo>();
+      amx::zero_sums<kTwo>();
     } else if (!alone) {
-      load_sums<kTwo>(state);
+      amx::load_sums<kTwo>(state, kNr * 4);
     }
     multiply<kTwo>(r, c, c.k0, c.k0, c.k1);
     const size_t rows = kTwo ? 2 * kTile : l.tile_rows;
     if (last && s.scales == Scales::kNone && p.act.code == ActCode::kAsIs && G == 1.0f &&
         n + kNr <= a.n1 && r.first + rows <= a.M)
-      return store_sums<kTwo>(a.y + r.first * a.ldy + (n - a.n0), 4 * a.ldy);
-    if (last || !alone) store_sums<kTwo>(state, kNr * 4);
-    if (last) put(r, n, state);
+      return amx::store_sums<kTwo>(a.y + r.first * a.ldy + (n - a.n0), 4 * a.ldy);
+    if (last || !alone) amx::store_sums<kTwo>(state, kNr * 4);
+    if (last) put(r, n, state, scales_of(0));
   }
   // Sums to y: times scale and factor of the row. Sums of groups have their scale already.
-  void put(const Rows& r, size_t n, const float* sums) const {
+  void put(const Rows& r, size_t n, const float* sums, const float* scales) const {
     const size_t valid = a.n1 - n < kNr ? a.n1 - n : kNr;
     const auto mask = static_cast<uint32_t>((uint64_t{1} << valid) - 1);
     const bool scaled = !kFolded && !grouped() && s.scales != Scales::kNone;
@@ -264,7 +232,7 @@ struct Gemm {
       for (int h = 0; h < 2; ++h) {
         __m512 v = _mm512_loadu_ps(sums + 16 * h);
         if (scaled) {
-          __m512 scale = _mm512_load_ps(floats(b.scales) + 16 * h);
+          __m512 scale = _mm512_load_ps(scales + 16 * h);
           if (inside) scale = _mm512_mul_ps(scale, group_factor(0, r.first + i));
           v = _mm512_mul_ps(v, scale);
         }
@@ -291,16 +259,16 @@ struct Gemm {
     for (size_t done = 0; done < c.groups;) {
       const size_t batch = c.groups - done < b.batch ? c.groups - done : b.batch;
       for (size_t i = 0; i < batch; ++i, g = groups.next(g)) {
-        zero_sums<kTwo>();
+        amx::zero_sums<kTwo>();
         multiply<kTwo>(r, c, g.from, g.at, g.at + g.padded);
-        store_sums<kTwo>(sums + i * apart, kNr * 4);
+        amx::store_sums<kTwo>(sums + i * apart, kNr * 4);
       }
-      written();
+      amx::written();
       scale_batch(r, c.first.index + done, batch, floats(b.scales) + done * kNr, sums, apart,
                   state);
       done += batch;
     }
-    if (c.last) put(r, n, state);
+    if (c.last) put(r, n, state, scales_of(0));
   }
   void scale_batch(const Rows& r, size_t g, size_t batch, const float* scales, const float* sums,
                    size_t apart, float* state) const {
@@ -337,7 +305,7 @@ struct Gemm {
   [[gnu::always_inline]] static void values(const Codec& codec, __m512i v,
                                             const typename Codec::Zeros& z,
                                             __m512 (&out)[Codec::kUnit]) {
-    if constexpr (std::is_same_v<Codec, ScaledNibbles>) {
+    if constexpr (requires { codec.values(v, z, out); }) {
       codec.values(v, z, out);
     } else {
       __m512i pairs[kPairs];
@@ -350,95 +318,118 @@ struct Gemm {
     }
   }
 
-  // What TDPBF16PS adds to the sums of 32 outputs, `count` groups from g on: over each step the
-  // even and the odd inputs are chains of their own. The caller has set that subnormal numbers are
-  // flushed; not inlined, so that nothing is moved across that.
-  template <size_t kLimbs>
-  [[gnu::noinline]] void row_sums(const Piece& c, Group g, size_t count, const float* x,
-                                  float* sums) const {
+  // What TDPBF16PS adds to the sums of 32 outputs of each panel, which lie `apart`, `count` groups from
+  // g on: over each step the even and the odd inputs are chains of their own. kLate: the scale of a
+  // step meets its sums, not its weights; for a tame row that is the same, since powers of two change
+  // no rounding. The caller has set that subnormal numbers are flushed; not inlined, so that nothing
+  // is moved across that.
+  template <size_t kLimbs, size_t kPanels, bool kLate>
+  [[gnu::noinline]] void row_sums(const Piece& c, Group g, size_t count, float* sums,
+                                  size_t apart) const {
+    constexpr size_t kVectors = 2 * kPanels;  // of 16 outputs
     const Codec codec{};
     const Groups groups{p, s, a.w->group_ends};
+    const size_t stride = s.stride();
     for (size_t i = 0; i < count; ++i, g = groups.next(g), sums += kNr) {
-      Extras e = extras_of(c, g);
+      Extras e[kPanels];
+      MOEBIUS_UNROLL for (size_t q = 0; q < kPanels; ++q) e[q] = extras_of(c, g, q);
       const size_t from = g.at > c.k0 ? g.at : c.k0;
       const size_t end = g.at + g.padded < c.k1 ? g.at + g.padded : c.k1;
       const uint8_t* codes = c.codes + s.code_at(from);
-      const float* at = x + kLimbs * (g.from + (from - g.at));
-      __m512 sum[2] = {_mm512_load_ps(sums), _mm512_load_ps(sums + 16)};
+      const float* at = floats(b.row) + kLimbs * (g.from + (from - g.at));
       for (size_t k = from; k < end; k += s.step) {
-        __m512 even[kLimbs][2], odd[kLimbs][2];
-        MOEBIUS_UNROLL for (size_t t = 0; t < 2 * kLimbs; ++t) even[t / 2][t % 2] =
-            odd[t / 2][t % 2] = _mm512_setzero_ps();
+        __m512 even[kLimbs][kVectors], odd[kLimbs][kVectors];
+        MOEBIUS_UNROLL for (size_t t = 0; t < kVectors * kLimbs; ++t)
+            even[t / kVectors][t % kVectors] = odd[t / kVectors][t % kVectors] =
+                _mm512_setzero_ps();
         for (size_t u = 0; u < s.step; u += Codec::kUnit, codes += 128, at += Codec::kUnit) {
-          ask_for(codes);
-          move_extras(e, k + u - c.k0);
-          MOEBIUS_UNROLL for (size_t h = 0; h < 2; ++h) {
+          MOEBIUS_UNROLL for (size_t v = 0; v < kVectors; ++v) {
+            const uint8_t* here = codes + v / 2 * stride;
+            if (v % 2 == 0) {
+              ask_for(here);
+              move_extras(e[v / 2], k + u - c.k0);
+            }
             __m512 w[Codec::kUnit];
-            values(codec, _mm512_loadu_si512(codes + 64 * h), e.zeros[h], w);
+            const __m512i units = _mm512_loadu_si512(here + v % 2 * 64);
+            if constexpr (kLate) {
+              using Unscaled = typename Codec::Unscaled;
+              Gemm<Unscaled>::values(codec, units, typename Unscaled::Zeros{}, w);
+            } else {
+              values(codec, units, e[v / 2].zeros[v % 2], w);
+            }
             MOEBIUS_UNROLL for (size_t j = 0; j < kPairs; ++j)
                 MOEBIUS_UNROLL for (size_t t = 0; t < kLimbs; ++t) {
               const float* xs = at + t * s.step + 2 * j;
-              even[t][h] = _mm512_fmadd_ps(_mm512_set1_ps(xs[0]), w[j], even[t][h]);
-              odd[t][h] = _mm512_fmadd_ps(_mm512_set1_ps(xs[1]), w[j + kPairs], odd[t][h]);
+              even[t][v] = _mm512_fmadd_ps(_mm512_set1_ps(xs[0]), w[j], even[t][v]);
+              odd[t][v] = _mm512_fmadd_ps(_mm512_set1_ps(xs[1]), w[j + kPairs], odd[t][v]);
             }
           }
         }
-        MOEBIUS_UNROLL for (size_t t = 0; t < kLimbs; ++t)
-            MOEBIUS_UNROLL for (size_t h = 0; h < 2; ++h) sum[h] =
-                _mm512_add_ps(sum[h], _mm512_add_ps(even[t][h], odd[t][h]));
+        MOEBIUS_UNROLL for (size_t v = 0; v < kVectors; ++v) {
+          float* sum = sums + v / 2 * apart + v % 2 * 16;
+          __m512 all = _mm512_load_ps(sum);
+          MOEBIUS_UNROLL for (size_t t = 0; t < kLimbs; ++t) {
+            const __m512 both = _mm512_add_ps(even[t][v], odd[t][v]);
+            if constexpr (kLate) {
+              all = _mm512_fmadd_ps(e[v / 2].zeros[v % 2].scale, both, all);
+            } else {
+              all = _mm512_add_ps(all, both);
+            }
+          }
+          _mm512_store_ps(sum, all);
+        }
         at += (kLimbs - 1) * s.step;
       }
-      _mm512_store_ps(sums, sum[0]);
-      _mm512_store_ps(sums + 16, sum[1]);
     }
   }
-  void flushed_row_sums(const Piece& c, const Group& g, size_t count, float* sums) const {
+  template <size_t kPanels, bool kLate>
+  void flushed_row_sums(const Piece& c, const Group& g, size_t count, float* sums,
+                        size_t apart) const {
     constexpr unsigned kFlush = 0x8040;  // results and operands
     const unsigned before = _mm_getcsr();
     _mm_setcsr(before | kFlush);
     if (l.limbs == 1) {
-      row_sums<1>(c, g, count, floats(b.row), sums);
+      row_sums<1, kPanels, kLate>(c, g, count, sums, apart);
     } else {
-      row_sums<2>(c, g, count, floats(b.row), sums);
+      row_sums<2, kPanels, kLate>(c, g, count, sums, apart);
     }
     _mm_setcsr(before);
   }
   static void zero(float* to, size_t count) {
     for (size_t i = 0; i < count; i += 16) _mm512_store_ps(to + i, _mm512_setzero_ps());
   }
+  template <size_t kPanels>
   void single_row(const Piece& c, size_t n) const {
     const Rows r = rows_of(0);
     const Groups groups{p, s, a.w->group_ends};
     float *sums = floats(b.sums), *state = floats(b.state);
-    if (c.k0 == 0) zero(state, kNr);
-    if (!grouped()) {
-      flushed_row_sums(c, c.first, c.groups, state);
+    if (c.k0 == 0) zero(state, kPanels * kNr);
+    if (shifted<Codec> && tame) {
+      flushed_row_sums<kPanels, shifted<Codec>>(c, c.first, c.groups, state, kNr);
+    } else if (!grouped()) {
+      flushed_row_sums<kPanels, false>(c, c.first, c.groups, state, kNr);
     } else {
       Group g = c.first;
       for (size_t done = 0; done < c.groups;) {
         const size_t batch = c.groups - done < b.batch ? c.groups - done : b.batch;
-        zero(sums, batch * kNr);
-        flushed_row_sums(c, g, batch, sums);
-        scale_batch(r, c.first.index + done, batch, floats(b.scales) + done * kNr, sums, kNr,
-                    state);
+        const size_t apart = batch * kNr;
+        zero(sums, kPanels * apart);
+        flushed_row_sums<kPanels, false>(c, g, batch, sums, apart);
+        for (size_t q = 0; q < kPanels; ++q)
+          scale_batch(r, c.first.index + done, batch, scales_of(q) + done * kNr, sums + q * apart,
+                      kNr, state + q * kNr);
         done += batch;
         for (size_t i = 0; i < batch; ++i) g = groups.next(g);
       }
     }
-    if (c.last) put(r, n, state);
+    for (size_t q = 0; q < kPanels && c.last; ++q)
+      put(r, n + q * kNr, state + q * kNr, scales_of(q));
   }
-  // The row as f32.
-  void widen_row() const {
-    for (size_t k = 0; k < l.limbs * s.K_rows; k += 16) {
-      _mm512_store_ps(floats(b.row) + k, from_halves(a.panel + 2 * k));
-    }
-  }
-
   // --- the loop nest ---
 
   void multiply_piece(const Piece& c, size_t n) const {
-    if (single) return single_row(c, n);
-    written();
+    if (single) return c.panels == kRowPanels ? single_row<kRowPanels>(c, n) : single_row<1>(c, n);
+    amx::written();
     for (size_t i = 0; i < blocks(); ++i) {
       const Rows r = rows_of(i);
       if (grouped()) {
@@ -448,9 +439,9 @@ struct Gemm {
       }
     }
   }
-  void begin() const {
+  void begin() {
     if (single) {
-      widen_row();
+      tame = widen_row(a.panel, l.limbs * s.K_rows, floats(b.row));
     } else {
       configure(l.tile_rows, s.step);
     }
@@ -458,10 +449,14 @@ struct Gemm {
   void end() const {
     if (!single) _tile_release();
   }
-  // The outputs of the panel that begins at n.
-  void panel(size_t n) const {
+  size_t panels_at(size_t n) const {
+    return single && n + kRowPanels * kNr <= up(a.n1, kNr) ? kRowPanels : 1;
+  }
+  // The outputs of `panels` panels, the first of which begins at n.
+  void multiply_panels(size_t n, size_t panels) const {
     const Groups groups{p, s, a.w->group_ends};
     Piece c{};
+    c.panels = panels;
     c.codes = a.w->data + n / kNr * s.stride();
     c.extras = c.codes + s.code_bytes;
     c.first = groups.first();
@@ -485,38 +480,48 @@ struct Gemm {
       c.k0 = c.k1, c.first = next;
     }
   }
-  // Whether all scales of the panel (bf16; 0 beyond the last output) lie between 2^-60 and 2^60.
-  bool moderate(size_t n) const {
-    const uint8_t* scales = a.w->data + n / kNr * s.stride() + s.code_bytes;
-    const __m512i least = _mm512_set1_epi16((127 - 60) << 7), range = _mm512_set1_epi16(120 << 7);
-    __mmask32 out = 0;
-    for (size_t i = 0; i < s.groups * s.scale_bytes; i += 64) {
-      const __m512i v = _mm512_loadu_si512(scales + i);
-      out |= _mm512_mask_cmpgt_epu16_mask(_mm512_test_epi16_mask(v, v), _mm512_sub_epi16(v, least),
-                                          range);
-    }
-    return out == 0;
-  }
 };
 
 template <class Codec>
 void run(const GemmArgs& args) {
   if (args.M == 0) return;
-  const Gemm<Codec> gemm(args);
+  Gemm<Codec> gemm(args);
   gemm.begin();
-  for (size_t n = args.n0; n < args.n1; n += kNr) gemm.panel(n);
+  for (size_t n = args.n0; n < args.n1;) {
+    const size_t panels = gemm.panels_at(n);
+    gemm.multiply_panels(n, panels);
+    n += panels * kNr;
+  }
   gemm.end();
+}
+// Whether all scales of the panel (bf16; 0 beyond the last output) lie between 2^-60 and 2^60.
+bool moderate(const GemmArgs& a, const Shape& s, size_t n) {
+  const uint8_t* scales = a.w->data + n / kNr * s.stride() + s.code_bytes;
+  const __m512i least = _mm512_set1_epi16((127 - 60) << 7), range = _mm512_set1_epi16(120 << 7);
+  __mmask32 out = 0;
+  for (size_t i = 0; i < s.groups * s.scale_bytes; i += 64) {
+    const __m512i v = _mm512_loadu_si512(scales + i);
+    out |= _mm512_mask_cmpgt_epu16_mask(_mm512_test_epi16_mask(v, v), _mm512_sub_epi16(v, least),
+                                        range);
+  }
+  return out == 0;
 }
 // Scales that are powers of two go into the weights where no product can leave the range of bf16.
 template <class Codec>
 void run_shifted(const GemmArgs& args) {
   if (args.M == 0) return;
-  const Gemm<Shifted<Codec>> shifted(args);
+  Gemm<Shifted<Codec>> folding(args);
   const Gemm<Codec> gemm(args);
-  shifted.begin();
-  for (size_t n = args.n0; n < args.n1; n += kNr)
-    shifted.moderate(n) ? shifted.panel(n) : gemm.panel(n);
-  shifted.end();
+  folding.begin();
+  for (size_t n = args.n0; n < args.n1;) {
+    const bool inside = moderate(args, folding.s, n);
+    size_t panels = folding.panels_at(n);
+    for (size_t q = 1; q < panels; ++q)
+      if (moderate(args, folding.s, n + q * kNr) != inside) panels = 1;
+    inside ? folding.multiply_panels(n, panels) : gemm.multiply_panels(n, panels);
+    n += panels * kNr;
+  }
+  folding.end();
 }
 
 void gemm(const GemmArgs& args) {

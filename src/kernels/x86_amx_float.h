@@ -93,8 +93,13 @@ inline size_t panel_bytes(const Problem& p, size_t M) {
   return panel_layout(p, amx_shape(p), M).bytes;
 }
 
-// Scratch: decoded weights of a piece of K, its scales, sums of some groups of a block of 32 rows,
-// sums of all rows; a single row as f32.
+// One row of at most two limbs goes without tiles, some panels at a time: more chains of sums and
+// streams of memory.
+constexpr size_t kRowPanels = 2;
+inline bool is_single(const PanelLayout& l) { return l.rows() == 1 && l.limbs <= 2; }
+
+// Scratch: decoded weights of a piece of K (not for a single row), its scales, sums of some groups of
+// a block of 32 rows, sums of all rows; a single row as f32.
 struct Blocking {
   size_t piece_k, piece_groups;            // at most
   size_t batch;                            // groups whose sums wait
@@ -102,7 +107,8 @@ struct Blocking {
 };
 inline Blocking blocking_of(const Shape& s, const PanelLayout& l, bool ragged) {
   // Shorter pieces where sums of groups, too, want their place in the first-level cache.
-  const size_t longest = s.groups > 1 && s.form != Form::kFp4 ? 256 : 512;
+  const bool single = is_single(l);
+  const size_t longest = single ? 4096 : s.groups > 1 && s.form != Form::kFp4 ? 256 : 512;
   constexpr size_t kSums = 16384;
   Blocking b{};
   const bool grouped = s.groups > 1;
@@ -117,11 +123,12 @@ inline Blocking blocking_of(const Shape& s, const PanelLayout& l, bool ragged) {
   const size_t rows = l.tiles > 1 ? 2 * kTile : l.tile_rows < 1 ? 1 : l.tile_rows;
   b.batch = kSums / (rows * kNr * 4);
   b.batch = b.batch < b.piece_groups ? b.batch : b.piece_groups;
-  b.scales = s.form == Form::kBf16 ? 0 : b.piece_k * kNr * 2;
-  b.sums = b.scales + b.piece_groups * kNr * 4;
-  b.state = b.sums + b.batch * rows * kNr * 4;
+  const size_t panels = single ? kRowPanels : 1;
+  b.scales = single || s.form == Form::kBf16 ? 0 : b.piece_k * kNr * 2;
+  b.sums = b.scales + panels * b.piece_groups * kNr * 4;
+  b.state = b.sums + panels * b.batch * rows * kNr * 4;
   b.row = b.state + up(l.tiles, 2) * kTile * kNr * 4;
-  b.bytes = b.row + (l.tile_rows == 1 ? l.limbs * s.K_rows * 4 : 0);
+  b.bytes = b.row + (single ? l.limbs * s.K_rows * 4 : 0);
   return b;
 }
 inline size_t scratch_bytes(const Problem& p, size_t M) {

@@ -26,13 +26,28 @@ constexpr Sixteen make_fp4_values() {
 }
 alignas(64) constexpr Sixteen kFp4Values = make_fp4_values();
 
+// Eight codes of 4 bits as f32, input by input: one operation each to place and to look up (VPERMW,
+// which would make pairs of bf16, takes two).
+template <class F>
+[[gnu::always_inline]] inline void nibble_values(__m512i v, __m512 table, F after,
+                                                 __m512 (&out)[8]) {
+  MOEBIUS_UNROLL for (unsigned j = 0; j < 8; ++j) out[j] =
+      after(_mm512_permutexvar_ps(_mm512_srli_epi32(v, 4 * j), table));
+}
+
 // 4-bit codes by table. VPERMW looks at 5 bits: both halves of the table are the same.
 template <const Halves& kTable>
 struct Nibbles {
   static constexpr size_t kUnit = 8;
   struct Zeros {};
   const __m512i table = _mm512_load_si512(kTable.of);
+  const __m512 wide = _mm512_castsi512_ps(_mm512_slli_epi32(
+      _mm512_cvtepu16_epi32(_mm512_castsi512_si256(_mm512_load_si512(kTable.of))), 16));
   static Zeros zeros(const uint8_t*) { return {}; }
+  [[gnu::always_inline]] void values(__m512i v, const Zeros&, __m512 (&out)[8]) const {
+    nibble_values(
+        v, wide, [](__m512 w) { return w; }, out);
+  }
   [[gnu::always_inline]] void decode(__m512i v, const Zeros&, __m512i (&out)[4]) const {
     out[0] = _mm512_permutexvar_epi16(v, table);
     out[1] = _mm512_permutexvar_epi16(_mm512_srli_epi16(v, 4), table);
@@ -51,8 +66,8 @@ struct ScaledNibbles {
   const __m512 table = _mm512_load_ps(kFp4Values.of);
   static Zeros zeros(const uint8_t* scales) { return {_mm512_loadu_ps(scales)}; }
   [[gnu::always_inline]] void values(__m512i v, const Zeros& z, __m512 (&out)[8]) const {
-    MOEBIUS_UNROLL for (unsigned j = 0; j < 8; ++j) out[j] =
-        _mm512_mul_ps(_mm512_permutexvar_ps(_mm512_srli_epi32(v, 4 * j), table), z.scale);
+    nibble_values(
+        v, table, [&](__m512 w) { return _mm512_mul_ps(w, z.scale); }, out);
   }
   [[gnu::always_inline]] void decode(__m512i v, const Zeros& z, __m512i (&out)[4]) const {
     __m512 w[8];
@@ -151,14 +166,17 @@ struct IntBytes {
 // Codes times powers of two: their exponents are added, but to zeros.
 template <class Codec>
 struct Shifted : Codec {
+  using Unscaled = Codec;
   struct Zeros {
     __m512i exponent;
+    __m512 scale;
   };
   static Zeros zeros(const uint8_t* scales) {
     const __m512i halves = _mm512_srli_epi32(_mm512_loadu_si512(scales), 16);
     const __m512i both = _mm512_or_si512(halves, _mm512_slli_epi32(halves, 16));
-    return {_mm512_sub_epi16(both, _mm512_set1_epi16(0x3F80))};
+    return {_mm512_sub_epi16(both, _mm512_set1_epi16(0x3F80)), _mm512_loadu_ps(scales)};
   }
+  void values(__m512i, const Zeros&, __m512 (&)[Codec::kUnit]) const = delete;  // those of Codec
   [[gnu::always_inline]] void decode(__m512i v, const Zeros& z,
                                      __m512i (&out)[Codec::kUnit / 2]) const {
     Codec::decode(v, typename Codec::Zeros{}, out);

@@ -123,6 +123,24 @@ inline void prepare_rows(const PrepareArgs& a) {
   }
 }
 
+// ---- a single row ----
+
+// Prepared numbers as f32; returns whether they are tame: neither a product with a code and a scale
+// from 2^-60 to 2^60 nor a sum of 64 of them can overflow or be flushed, since all are multiples of
+// 2^-56 times the scale.
+inline bool widen_row(const uint8_t* from, size_t count, float* to) {
+  const __m512 least = _mm512_set1_ps(0x1p-40f), most = _mm512_set1_ps(0x1p50f);
+  __mmask16 out = 0;
+  for (size_t k = 0; k < count; k += 16) {
+    const __m512 v = from_halves(from + 2 * k), size = _mm512_abs_ps(v);
+    _mm512_store_ps(to + k, v);
+    const __mmask16 some = _mm512_cmp_ps_mask(size, _mm512_setzero_ps(), _CMP_NEQ_UQ);
+    out |= _mm512_cmp_ps_mask(size, most, _CMP_NLE_UQ);
+    out |= _mm512_mask_cmp_ps_mask(some, size, least, _CMP_LT_OQ);
+  }
+  return out == 0;
+}
+
 // ---- panels ----
 
 // Where an input of a step comes from: position i of a unit holds input kOrder[i] of it.

@@ -2,6 +2,7 @@
 // The int8 family on CPUs with AMX: TDPBSSD adds the products of 16 rows and 16 outputs over 64
 // inputs. Few rows leave tiles empty and go by vectors, from the same packed weights. Layouts:
 // x86_int8.h.
+#include "kernels/x86_amx_tiles.h"
 #include "kernels/x86_avx512_vectors.h"
 #include "kernels/x86_int8.h"
 #include "kernels/x86_int8_rows.h"
@@ -12,22 +13,6 @@ namespace {
 #ifdef __x86_64__
 using namespace x86_int8;
 using x86_few::Kind;
-
-// Tiles 0 to 3 hold sums of 2 tiles of rows by 2 panels, 4 and 5 rows, 6 and 7 weights.
-struct alignas(64) TileConfig {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {};
-  uint8_t rows[16] = {};
-  TileConfig(size_t x_rows, size_t step) {
-    for (size_t i = 0; i < 8; ++i) {
-      rows[i] = static_cast<uint8_t>(i < 6 ? x_rows : step / 4);
-      row_bytes[i] = static_cast<uint16_t>(i == 4 || i == 5 ? step : 64);
-    }
-  }
-};
-
-// Tile instructions touch memory that the compiler does not know of.
-[[gnu::always_inline]] inline void memory_barrier() { __atomic_signal_fence(__ATOMIC_SEQ_CST); }
 
 // Codes of one panel as signed operands.
 template <Codes kCodes>
@@ -81,7 +66,7 @@ class ManyRows {
         acc_(reinterpret_cast<float*>(args.scratch + b_.acc)) {}
 
   void run() {
-    const TileConfig config(t_.rows, s_.step);
+    const amx::TileConfig config(t_.rows, s_.step);
     _tile_loadconfig(&config);
     switch (finish_.kind()) {
       case Kind::kPlain:
@@ -156,7 +141,7 @@ class ManyRows {
       if (s_.codes == Codes::kNibbles) expand<Codes::kNibbles>(from, p.k1 - k0, to);
       if (s_.codes == Codes::kFp4) expand<Codes::kFp4>(from, p.k1 - k0, to);
     }
-    memory_barrier();
+    amx::written();
     ask_for_next(p);
     if (s_.padded <= kShortGroup && p.groups % 2 == 0) {
       for (size_t t = 0; t < t_.tiles; ++t) two_groups<kKind>(p, t);
@@ -332,7 +317,7 @@ class ManyRows {
       _tile_stored(2, sums + 2 * kTile, 64);
       _tile_stored(3, sums + 3 * kTile, 64);
     }
-    memory_barrier();
+    amx::written();
     if (p.ends) waiting_ = {sums, p.group, tile * t_.rows, T, false};
   }
 
@@ -346,7 +331,7 @@ class ManyRows {
     _tile_stored(1, to + kTile, 64);
     _tile_stored(2, to + 2 * kTile, 64);
     _tile_stored(3, to + 3 * kTile, 64);
-    memory_barrier();
+    amx::written();
     waiting_ = in_tiles_, waiting_.at = to;
     in_tiles_ = {};
   }
@@ -355,7 +340,7 @@ class ManyRows {
   // it stays where it is called.
   template <Kind kKind>
   [[gnu::always_inline]] void fold(const Sums& w, size_t from, size_t to) {
-    memory_barrier();
+    amx::written();
     if (to > t_.rows) to = t_.rows;
     if (w.two_groups && w.tiles != 0) {
       fold_rows<2, kKind>(w.at, w.group, w.m, from, to);
@@ -363,7 +348,7 @@ class ManyRows {
       for (size_t i = 0; i < w.tiles; ++i)
         fold_rows<1, kKind>(w.at + i * 2 * kTile, w.group, w.m + i * t_.rows, from, to);
     }
-    memory_barrier();
+    amx::written();
   }
   template <size_t kGroups, Kind kKind>
   [[gnu::always_inline]] void fold_rows(const uint8_t* sums, size_t group, size_t m0, size_t from,
