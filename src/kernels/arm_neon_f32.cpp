@@ -101,7 +101,9 @@ size_t panel_bytes(const Problem& p, size_t M) { return panel_layout(shape_of(p)
 size_t panels_for(size_t M) { return M <= 2 ? 4 : M <= 4 ? 2 : 1; }
 // Scratch: decoded weights [panel][piece][8], then for every row dot and f of the outputs in work.
 size_t scratch_bytes(const Problem&, size_t M) {
-  return kMostPanels * kPiece * kNr * 4 + up(M * panels_for(M) * kNr * 8, 64);
+  const size_t few = panels_for(1) * (M < 2 ? 1 : 2), many = M * panels_for(M),
+               most = few > many ? few : many;
+  return kMostPanels * kPiece * kNr * 4 + up(most * kNr * 8, 64);
 }
 
 #ifdef __aarch64__

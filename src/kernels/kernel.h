@@ -120,7 +120,7 @@ struct Kernel {
   void (*prepare_rows)(const PrepareArgs&);
   size_t (*panel_bytes)(const Problem&, size_t M);
   void (*make_panel)(const PanelArgs&);
-  size_t (*scratch_bytes)(const Problem&, size_t M);
+  size_t (*scratch_bytes)(const Problem&, size_t M);  // enough for fewer rows too; so panel_bytes
   void (*gemm)(const GemmArgs&);
   // Null, or why it is taken only when it is requested by name; the tests judge it like any other.
   const char* on_request = nullptr;

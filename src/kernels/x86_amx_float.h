@@ -126,14 +126,17 @@ inline Blocking blocking_of(const Shape& s, const PanelLayout& l, bool ragged) {
   const size_t panels = single ? kRowPanels : 1;
   b.scales = single || s.form == Form::kBf16 ? 0 : b.piece_k * kNr * 2;
   b.sums = b.scales + panels * b.piece_groups * kNr * 4;
-  b.state = b.sums + panels * b.batch * rows * kNr * 4;
+  const size_t sums = b.piece_groups * rows * kNr * 4;
+  b.state = b.sums + panels * (sums < kSums ? sums : kSums);
   b.row = b.state + up(l.tiles, 2) * kTile * kNr * 4;
   b.bytes = b.row + (single ? l.limbs * s.K_rows * 4 : 0);
   return b;
 }
 inline size_t scratch_bytes(const Problem& p, size_t M) {
   const Shape s = amx_shape(p);
-  return blocking_of(s, panel_layout(p, s, M), p.ragged).bytes;
+  const size_t one = blocking_of(s, panel_layout(p, s, 1), p.ragged).bytes;
+  const size_t all = blocking_of(s, panel_layout(p, s, M), p.ragged).bytes;
+  return one > all ? one : all;
 }
 
 }  // namespace amx_float

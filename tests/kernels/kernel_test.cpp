@@ -237,6 +237,24 @@ TEST_P(EveryKernel, MatchesTheReferenceOnAllItClaims) {
   EXPECT_GT(claimed, 0u) << title(k) << " claims nothing that any scheme needs";
 }
 
+// Callers ask once, for the most rows: on any CPU, since these are facts.
+TEST(KernelFacts, FewerRowsNeedNoMoreMemory) {
+  for (const SchemeCase& s : scheme_cases())
+    for (const size_t K : {size_t{256}, size_t{5120}}) {
+      Rng rng(test_seed());
+      const Problem p = make_problem(make_matrix(s, 16, K, rng).w, s.act, s.x_type);
+      for (const Kernel* k : kernel_list()) {
+        if (k->supports(p) != nullptr) continue;
+        for (size_t M = 2; M <= 300; M += M < 40 ? 1 : 13) {
+          ASSERT_LE(k->scratch_bytes(p, M - 1), k->scratch_bytes(p, M))
+              << title(*k) << ' ' << s.name << " K " << K << " rows " << M;
+          ASSERT_LE(k->panel_bytes(p, M - 1), k->panel_bytes(p, M))
+              << title(*k) << ' ' << s.name << " K " << K << " rows " << M;
+        }
+      }
+    }
+}
+
 // Every number of rows that a choice of tile can hang on, at small N and K: each row's bytes are those it has among all rows.
 TEST_P(EveryKernel, GivesARowTheSameBytesAmongAnyNumberOfRows) {
   std::vector<size_t> counts = {1, 2, 3, 5, 8, 11, 16, 19, 33, 48};
