@@ -47,14 +47,19 @@ def with_package(place, library):
 class Peer:
     """A peer process that answers one JSON line per case and keeps its weights between cases."""
 
-    def __init__(self, runner, script):
-        self.process = subprocess.Popen([str(runner), str(ROOT / "bench" / script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    def __init__(self, runner, script, arguments=(), variables=None):
+        command = [str(runner), str(ROOT / "bench" / script), *map(str, arguments)]
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=variables)
 
     def measure(self, case):
         self.process.stdin.write(json.dumps(case) + "\n")
         self.process.stdin.flush()
+        return self.answer()
+
+    def answer(self):
+        """The next line of JSON; libraries print to stdout too."""
         for line in self.process.stdout:
-            if line.startswith("{"):  # libraries print to stdout too
+            if line.startswith("{"):
                 return json.loads(line)
         raise SystemExit(f"the peer ended (status {self.process.wait()})")
 

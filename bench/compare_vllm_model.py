@@ -6,7 +6,8 @@
 
 Two folders of Qwen3-30B-A3B's geometry are made in WORK_FOLDER (8 GB), one with 6 layers and one with 2. The difference of their
 times, divided by 4, is the time of a layer without embedding and output projection, which weigh much in so short a model.
-Without PEER_FOLDER's environment ("-"), ours is run alone. --plugin: vLLM once more with our layers in it.
+Without PEER_FOLDER's environment ("-"), ours is run alone. --plugin: vLLM once more with our layers in it. --turns N: only vLLM with its own layers and
+with ours, both loaded at once on the first number of --layers, N short measurements of each case in turn: what disturbs one disturbs the other.
 """
 import json
 import os
@@ -16,7 +17,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from compare import ROOT, numbers, ours, parser_for, print_machine, ready_peer, record, with_package
+from compare import ROOT, Peer, numbers, ours, parser_for, print_machine, ready_peer, record, with_package
 
 
 def run_peer(runner, folder, a, plugin=None):
@@ -54,6 +55,26 @@ def table(results, keys, layers):
         print(f"{f'vllm / {side}, {many} layers':<28}" + "".join(f"{results['vllm'][many][key] / results[side][many][key]:>12.2f}" for key in keys))
 
 
+def in_turns(runner, folder, a, plugin):
+    """Both sides stay loaded; medians and quartiles of their ratio."""
+    arguments = [folder, "--threads", a.threads[0], "--stay"]
+    sides = {"vllm": Peer(runner, "peer_vllm_model.py", arguments, {**os.environ, "MOEBIUS_VLLM": "off"}),
+             "plugin": Peer(runner, "peer_vllm_model.py", arguments, {**os.environ, **plugin})}
+    loaded = {name: side.answer() for name, side in sides.items()}
+    for name, line in loaded.items():
+        print(f"{name}: load {line['load_s']:.1f} s, peak {line['load_peak_gib']:.2f} GiB", flush=True)
+    cases = [{"prefill": int(n)} for n in a.prompts.split(",")] + [{"decode": int(b)} for b in a.batches.split(",")]
+    for case in cases:
+        times = {name: [] for name in sides}
+        for _ in range(a.turns):
+            for name, side in sides.items():
+                times[name].append(side.measure(case)["ms"])
+        middle = {name: statistics.median(values) for name, values in times.items()}
+        ratios = sorted(x / y for x, y in zip(times["vllm"], times["plugin"]))
+        print(f"{next(iter(case))} {next(iter(case.values()))}: vllm {middle['vllm']:.2f} ms, plugin {middle['plugin']:.2f} ms, "
+              f"{middle['vllm'] / middle['plugin']:.2f} times; turns {ratios[0]:.2f} to {ratios[-1]:.2f}", flush=True)
+
+
 def main():
     parser = parser_for(__doc__)
     parser.add_argument("work", type=Path, help="where the two model folders are made")
@@ -62,6 +83,7 @@ def main():
     parser.add_argument("--prompts", default="512,2048")
     parser.add_argument("--batches", default="1,8,32")
     parser.add_argument("--plugin", action="store_true")
+    parser.add_argument("--turns", type=int, default=0)
     parser.add_argument("--shape", default="", help="further options of make_synthetic_moe.py")
     parser.set_defaults(threads=[2], rounds=1)
     a = parser.parse_args()
@@ -70,6 +92,11 @@ def main():
     python = sys.executable if alone else str(a.peer / "bin/python")  # one that has numpy
     lines = {"ours": {}} if alone else {"ours": {}, "vllm": {}}
     place, plugin = tempfile.TemporaryDirectory(), None
+    if a.turns:
+        folder = a.work.resolve() / f"synthetic-{a.layers[0]}-g{a.group}"
+        subprocess.run([python, str(ROOT / "bench/make_synthetic_moe.py"), str(folder), "--layers", str(a.layers[0]), f"--group={a.group}", *a.shape.split()],
+                       check=True, stdout=sys.stderr)
+        return in_turns(runner, folder, a, with_package(place.name, a.tool.parent / "libmoebius.so"))
     if a.plugin and not alone:
         lines["plugin"], plugin = {}, with_package(place.name, a.tool.parent / "libmoebius.so")
     for _ in range(a.rounds):

@@ -5,13 +5,15 @@
     PEER_FOLDER/run bench/peer_vllm_model.py MODEL_FOLDER [--threads 2] [--prompts 512,2048] [--batches 1,8,32] [--compile]
 
 Decode continues with random tokens, at the cost of the sampler's argmax: a random model that follows its own choice would visit
-few experts. The engine gives no time per step, so a short generation is subtracted from a longer one.
+few experts. The engine gives no time per step, so a short generation is subtracted from a longer one. --stay: loads, then answers cases that come as
+lines of JSON, {"decode": BATCH} or {"prefill": LENGTH}, with {"ms": ...}.
 """
 import argparse
 import json
 import os
 import random
 import statistics
+import sys
 import time
 
 
@@ -26,6 +28,7 @@ def arguments():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--prompts", default="512,2048")
     parser.add_argument("--batches", default="1,8,32")
+    parser.add_argument("--stay", action="store_true", help="answer cases on stdin")
     parser.add_argument("--compile", action="store_true", help="torch.compile instead of eager mode")
     return parser.parse_args()
 
@@ -55,6 +58,14 @@ class Engine:
         self.seconds(self.prompts(1, length), 1)
         return statistics.median(self.seconds(self.prompts(1, length), 1) for _ in range(3))
 
+    def once(self, case):
+        """One short turn: seconds of a prompt, or per token of a batch."""
+        if "prefill" in case:
+            return self.seconds(self.prompts(1, case["prefill"]), 1)
+        prompts, steps = self.prompts(case["decode"], 32), 24
+        short = self.seconds(prompts, 4)
+        return (self.seconds(prompts, 4 + steps) - short) / steps
+
     def decode(self, batch):
         steps, times = max(48, 128 // batch), []
         self.seconds(self.prompts(batch, 32), 8)
@@ -73,6 +84,11 @@ def main():
     engine = Engine(a)
     result = {"peer": "vllm", "threads": a.threads, "compiled": a.compile, "load_s": round(time.time() - start, 1), "load_peak_gib": round(peak_gib(), 2)}
     engine.seconds(engine.prompts(1, 64), 4)
+    if a.stay:
+        print(json.dumps(result), flush=True)
+        for line in sys.stdin:
+            print(json.dumps({"ms": 1e3 * engine.once(json.loads(line))}), flush=True)
+        return
     for n in map(int, a.prompts.split(",")):
         result[f"pp{n}_ms"] = round(1e3 * engine.prefill(n), 1)
     for b in map(int, a.batches.split(",")):

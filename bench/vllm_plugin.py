@@ -80,7 +80,13 @@ def record_layers():
     from moebius.vllm.linear import MoebiusLinearMethod
     from moebius.vllm.moe import MoebiusMoeMethod
 
-    seen, moe, linear = [], MoebiusMoeMethod.apply, MoebiusLinearMethod.apply
+    seen, moe, routed, linear = [], MoebiusMoeMethod.apply, MoebiusMoeMethod.apply_monolithic, MoebiusLinearMethod.apply
+
+    def apply_routed(self, layer, x, router_logits, **named):
+        y = routed(self, layer, x, router_logits, **named)
+        if self.plain:
+            seen.append((layer.layer_name, x.clone(), router_logits.clone(), None, y.clone()))
+        return y
 
     def apply_moe(self, layer, x, topk_weights, topk_ids, **named):
         y = moe(self, layer, x, topk_weights, topk_ids, **named)
@@ -92,7 +98,7 @@ def record_layers():
         seen.append((getattr(layer, "prefix", ""), x.clone(), None, None, y.clone()))
         return y
 
-    MoebiusMoeMethod.apply, MoebiusLinearMethod.apply = apply_moe, apply_linear
+    MoebiusMoeMethod.apply, MoebiusMoeMethod.apply_monolithic, MoebiusLinearMethod.apply = apply_moe, apply_routed, apply_linear
     return seen
 
 
@@ -108,11 +114,10 @@ def equal_layers(folder, seen):
         return made.get(name) or made.setdefault(name, load(name))
 
     for name, x, weights, ids, y in seen:
-        if ids is not None:
-            block = name.removesuffix(".experts")
-            if block not in source.moe_blocks:
-                continue
-            want = layer(block, lambda n: source.moe(n, scope="experts", dtype="f32")).run_ids(x, ids, weights)
+        block = name.removesuffix(".experts")
+        if block in source.moe_blocks:
+            experts = layer(block, lambda n: source.moe(n, scope="experts", dtype="f32"))
+            want = experts.run_logits(x, weights) if ids is None else experts.run_ids(x, ids, weights)
         else:
             parent, _, last = name.rpartition(".")
             names = [f"{parent}.{part}" for part in PARTS.get(last, (last,))]

@@ -97,8 +97,7 @@ def _narrow(ids: torch.Tensor) -> torch.Tensor:
     return ids.to(torch.int32).contiguous()
 
 
-def _input(x: torch.Tensor, cols: int) -> bytes:
-    rows = len(x)
+def _input(x: torch.Tensor, rows: int, cols: int) -> bytes:
     return _MATRIX.pack(_BYTES, x.data_ptr(), _TYPES[x.dtype], rows, cols, x.stride(0) if rows > 1 else cols)
 
 
@@ -111,36 +110,39 @@ def _linear(x: torch.Tensor, layer: torch.Tensor, outputs: int) -> torch.Tensor:
     if outputs != held._outputs:
         raise Error(f"outputs is {outputs}; expected {held._outputs}", kind="argument", field="outputs")
     rows = _rows(x, "x", held._inputs)
-    y = x.new_empty((*x.shape[:-1], outputs))
-    if _run_linear(held._handle, _input(rows, held._inputs), _output(y, len(rows), outputs)):
+    count = len(rows)
+    y = x.new_empty((count, outputs) if rows is x else (*x.shape[:-1], outputs))
+    if _run_linear(held._handle, _input(rows, count, held._inputs), _output(y, count, outputs)):
         raise last_error()
     return y
 
 
 def _moe(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, layer: torch.Tensor) -> torch.Tensor:
     held = _layer(layer, Moe)
-    rows = _rows(x, "x", held._hidden)
-    if ids.shape != weights.shape or ids.dim() != 2 or len(ids) != len(rows):
-        raise Error(f"ids {list(ids.shape)} and weights {list(weights.shape)}; expected [{len(rows)}, k] each", kind="argument", field="ids")
+    hidden = held._hidden
+    rows = _rows(x, "x", hidden)
+    count, shape = len(rows), ids.shape
+    if shape != weights.shape or len(shape) != 2 or shape[0] != count:
+        raise Error(f"ids {list(shape)} and weights {list(weights.shape)}; expected [{count}, k] each", kind="argument", field="ids")
     if ids.dtype != torch.int32 or not ids.is_contiguous():
         ids = _narrow(ids)
     if weights.dtype != torch.float32 or not weights.is_contiguous():
         weights = weights.to(torch.float32).contiguous()
-    y = x.new_empty(x.shape)
-    if _run_ids(held._handle, _input(rows, held._hidden), ids.data_ptr(), weights.data_ptr(), ids.shape[1],
-                _output(y, len(rows), held._hidden)):
+    y = x.new_empty((count, hidden) if rows is x else x.shape)
+    if _run_ids(held._handle, _input(rows, count, hidden), ids.data_ptr(), weights.data_ptr(), shape[1], _output(y, count, hidden)):
         raise last_error()
     return y
 
 
 def _moe_logits(x: torch.Tensor, logits: torch.Tensor, layer: torch.Tensor) -> torch.Tensor:
     held = _layer(layer, Moe)
-    rows, scores = _rows(x, "x", held._hidden), _rows(logits, "logits", held.experts)
-    if len(scores) != len(rows):
-        raise Error(f"logits have {len(scores)} rows; expected {len(rows)}", kind="argument", field="logits")
-    y = x.new_empty(x.shape)
-    if _run_logits(held._handle, _input(rows, held._hidden), _input(scores, scores.shape[1]), _output(y, len(rows), held._hidden),
-                   None, None):
+    hidden, experts = held._hidden, held._experts
+    rows, scores = _rows(x, "x", hidden), _rows(logits, "logits", experts)
+    count = len(rows)
+    if len(scores) != count:
+        raise Error(f"logits have {len(scores)} rows; expected {count}", kind="argument", field="logits")
+    y = x.new_empty((count, hidden) if rows is x else x.shape)
+    if _run_logits(held._handle, _input(rows, count, hidden), _input(scores, count, experts), _output(y, count, hidden), None, None):
         raise last_error()
     return y
 

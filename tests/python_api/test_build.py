@@ -249,7 +249,7 @@ class Plugin(unittest.TestCase):
     def test_settings(self):
         from moebius.vllm.settings import Settings, parse
 
-        self.assertEqual(parse({}), Settings(layers="all", int8="declared", kernel=None, threads="openmp"))
+        self.assertEqual(parse({}), Settings(layers="all", int8="declared", kernel=None, threads="openmp", routing="moebius"))
         self.assertEqual(parse({"layers": "moe"}, Settings(threads="own")), Settings(layers="moe", threads="own"))
         for bad in ({"layers": "some"}, {"int8": 8}, {"speed": "fast"}):
             with self.assertRaises(ValueError) as caught:

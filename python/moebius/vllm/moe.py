@@ -29,7 +29,7 @@ class Experts:
         self.layer, self.name, self.has_bias = layer, layer.layer_name, bool(config.has_bias)
         expert_map = layer.expert_map
         spec = MoeSpec(hidden, config.intermediate_size_per_partition * parallel.tp_size, config.num_experts, layer.top_k,
-                       name=self.name, activation=activation, limit=layer.swiglu_limit,
+                       name=self.name, activation=activation, limit=layer.swiglu_limit, renormalize=bool(layer.renormalize),
                        expert_map=None if expert_map is None else [int(e) for e in expert_map])
         if activation == "swigluoai" and spec.limit is None:
             spec.limit = 7.0  # what vLLM's function of that name does
@@ -81,13 +81,21 @@ class Experts:
         self.packed.add(expert)
 
 
+def routes_plainly(layer: torch.nn.Module) -> bool:
+    """Softmax, the k best, perhaps scaled to a sum of 1, and nothing else: what moebius::moe_logits does in one call."""
+    return bool(layer.scoring_func == "softmax" and not layer.use_grouped_topk and layer.custom_routing_function is None
+                and layer.e_score_correction_bias is None and not layer.apply_router_weight_on_input and layer.routed_scaling_factor == 1.0)
+
+
 class MoebiusMoeMethod(FusedMoEMethodBase):
-    """Routing stays vLLM's, except where its CPU router knows no sigmoid."""
+    """Plain softmax routing is done with the experts, as vLLM's own int4 experts do; sigmoid, which vLLM's CPU router does not know, here;
+    the rest stays vLLM's."""
 
     def __init__(self, layer: torch.nn.Module, schemes: List[Scheme], settings: Settings) -> None:
         super().__init__(layer.moe_config)
         self.schemes, self.settings, self.fused = schemes, settings, type(layer).__name__ in FUSED
-        self.routes = not layer.use_grouped_topk and layer.custom_routing_function is None and layer.scoring_func == "sigmoid"
+        self.plain = settings.routing == "moebius" and not self.fused and routes_plainly(layer)
+        self.routes = self.plain or not layer.use_grouped_topk and layer.custom_routing_function is None and layer.scoring_func == "sigmoid"
 
     @property
     def is_monolithic(self) -> bool:
@@ -131,6 +139,9 @@ class MoebiusMoeMethod(FusedMoEMethodBase):
 
     def apply_monolithic(self, layer: torch.nn.Module, x: torch.Tensor, router_logits: torch.Tensor,
                          input_ids: Optional[torch.Tensor] = None) -> torch.Tensor:
+        if self.plain:
+            y: torch.Tensor = torch.ops.moebius.moe_logits(x, router_logits, layer.moebius_layer)
+            return y
         scores = router_logits.float().sigmoid()
         bias = layer.e_score_correction_bias
         ids = torch.topk(scores if bias is None else scores + bias.float(), layer.top_k, dim=-1)[1]

@@ -8,17 +8,18 @@ from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any, Dict, Optional
 
-CHOICES = {"layers": ("all", "moe", "none"), "int8": ("declared", "vllm"), "threads": ("openmp", "own")}
+CHOICES = {"layers": ("all", "moe", "none"), "int8": ("declared", "vllm"), "threads": ("openmp", "own"), "routing": ("moebius", "vllm")}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """layers: which kinds are taken over; int8: how dynamic int8 rows are scaled; threads: whose compute."""
+    """layers: which kinds are taken over; int8: how dynamic int8 rows are scaled; threads: whose compute; routing: who does plain softmax routing."""
 
     layers: str = "all"
     int8: str = "declared"
     kernel: Optional[str] = None
     threads: str = "openmp"
+    routing: str = "moebius"
 
 
 def parse(given: Dict[str, Any], base: Settings = Settings()) -> Settings:
