@@ -77,6 +77,9 @@ PARTS = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj
 
 def record_layers():
     """Inputs and outputs of our layers inside vLLM, as they come."""
+    import torch
+    from moebius.layers import Moe
+    from moebius.torch import _layer
     from moebius.vllm.linear import MoebiusLinearMethod
     from moebius.vllm.moe import MoebiusMoeMethod
 
@@ -84,8 +87,13 @@ def record_layers():
 
     def apply_routed(self, layer, x, router_logits, **named):
         y = routed(self, layer, x, router_logits, **named)
-        if self.plain:
-            seen.append((layer.layer_name, x.clone(), router_logits.clone(), None, y.clone()))
+        if self.plain:  # what it chose: that of torch's softmax and topk
+            _, ids, weights = _layer(layer.moebius_layer, Moe).run_logits(x, router_logits, routing=True)
+            ids, weights = torch.tensor(ids.tolist(), dtype=torch.int32), torch.tensor(weights.tolist())
+            best, _ = torch.topk(torch.softmax(router_logits.float(), -1), ids.shape[1])
+            best = best / best.sum(-1, keepdim=True) if layer.renormalize else best
+            assert torch.allclose(weights.sort(-1, descending=True)[0], best, rtol=1e-4, atol=1e-6), f"{layer.layer_name}: another routing"
+            seen.append((layer.layer_name, x.clone(), weights, ids, y.clone()))
         return y
 
     def apply_moe(self, layer, x, topk_weights, topk_ids, **named):
@@ -116,8 +124,7 @@ def equal_layers(folder, seen):
     for name, x, weights, ids, y in seen:
         block = name.removesuffix(".experts")
         if block in source.moe_blocks:
-            experts = layer(block, lambda n: source.moe(n, scope="experts", dtype="f32"))
-            want = experts.run_logits(x, weights) if ids is None else experts.run_ids(x, ids, weights)
+            want = layer(block, lambda n: source.moe(n, scope="experts", dtype="f32")).run_ids(x, ids, weights)
         else:
             parent, _, last = name.rpartition(".")
             names = [f"{parent}.{part}" for part in PARTS.get(last, (last,))]
