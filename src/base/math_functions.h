@@ -28,10 +28,12 @@ inline constexpr float kExp6 = 0.00138145976f, kExp5 = 0.00836871937f, kExp4 = 0
                        kExp3 = 0.166665211f, kExp2 = 0.49999994f;
 // t = x * log2 e + kExpMagic64 holds n + 64 in its low bits; 2^-64 takes the 64 out again.
 inline constexpr float kExpMagic64 = 12582912.0f + 64.0f, kExpMinus64 = 5.42101086e-20f;
-// Of the coarse form.
-inline constexpr float kExpMagic = 12582912.0f, kMinusLn2 = -0.693147182f, kExpCoarseLeast = -87.0f;
-inline constexpr float kExpCoarse4 = 0.0412775725f, kExpCoarse3 = 0.167535484f,
-                       kExpCoarse2 = 0.5000512f;
+// Of the coarse form: t = x * log2 e + kExpMagic127 holds n + 127 in its low bits, the exponent field
+// of 2^n.
+inline constexpr float kExpMagic = 12582912.0f, kExpMagic127 = 12582912.0f + 127.0f;
+inline constexpr float kExpCoarseLeast = -88.0f;  // n = -127
+inline constexpr float kExpCoarse4 = 0.009782912553481137f, kExpCoarse3 = 0.05597688362709463f,
+                       kExpCoarse2 = 0.24020711078853463f, kExpCoarse1 = 0.693113604403908f;
 
 MOEBIUS_ALWAYS_INLINE float exp_polynomial(float r) {
   float p = fma_f32(kExp6, r, kExp5);
@@ -87,17 +89,18 @@ MOEBIUS_ALWAYS_INLINE float exp_minus(float x, float top) {
 }
 
 // A second, coarser e^x for x <= 0, for what is rounded to bf16 next (the probabilities of bf16
-// attention): a polynomial of degree 4, within 6e-6. Exponents below -126 are not made: 0 below -87
-// (1.7e-38). NaN gives 0.
+// attention): 2^n (1 + f q(f)), q of degree 3, within 6e-6. 2^n is not made below -126: 0 for x <
+// -87.7 (8e-39).
 MOEBIUS_ALWAYS_INLINE float exp_coarse_f32(float x) {
   using namespace numeric_detail;
-  const float t = fma_f32(x, kLog2E, kExpMagic);
-  const float r = fma_f32(t - kExpMagic, kMinusLn2, x);
-  float p = fma_f32(kExpCoarse4, r, kExpCoarse3);
-  p = fma_f32(p, r, kExpCoarse2);
-  p = fma_f32(p, r, 1.0f);
-  p = fma_f32(p, r, 1.0f);
-  return f32_from_bits(select_bits(x >= kExpCoarseLeast, f32_bits(p) + (f32_bits(t) << 23), 0u));
+  const float c = select_f32(x < kExpCoarseLeast, kExpCoarseLeast, x);
+  const float t = fma_f32(c, kLog2E, kExpMagic127);
+  const float f = fma_f32(c, kLog2E, -(t - kExpMagic127));  // |f| <= 1/2
+  float q = fma_f32(kExpCoarse4, f, kExpCoarse3);
+  q = fma_f32(q, f, kExpCoarse2);
+  q = fma_f32(q, f, kExpCoarse1);
+  const float power = f32_from_bits(f32_bits(t) << 23);
+  return fma_f32(q * f, power, power);
 }
 
 // The weight of a token in a draw (docs/numerics.md, "Sampling"): 2^((x - top) * rate), no x above

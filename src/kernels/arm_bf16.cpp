@@ -14,8 +14,9 @@ namespace {
 using namespace bf16_family;
 
 #ifdef __aarch64__
-constexpr size_t kMany = 7;       // rows from which operands in scratch pay
-constexpr size_t kAhead = 16384;  // bytes from a weight to the one that is prefetched with it
+constexpr size_t kMany = 7;        // rows from which operands in scratch pay
+constexpr size_t kSmall = 131072;  // weights of a dense matrix that stays in the second-level cache
+constexpr size_t kAhead = 16384;   // bytes from a weight to the one that is prefetched with it
 
 // A product whose operands lie in memory as BFMMLA wants them: everything but decoding.
 template <bool kGrouped>
@@ -111,6 +112,8 @@ struct Product {
       finish<P, true>(t, g, g * t.extras_group, acc[0], f);
     }
     if (kGrouped && t.state_out != nullptr) return store_state<P>(t.state_out, f);
+    if (!kGrouped && t.dense && valid(n) == kNr)
+      return store_dense<P>(f, a.y + 2 * pair * a.ldy + (n - a.n0), a.ldy, a.M - 2 * pair);
     float32x4_t out[P][4];  // put may index it at run time: g++ would store f after every group
     copy<P>(f, out);
     put<P>(out, pair, n);
@@ -299,6 +302,72 @@ struct Gemm : Product<kGrouped> {
   }
 };
 
+// One of many small dense matrices, as keys and values are: what is known of them is little, and
+// memory is asked for the one that comes next while the first tile of rows is multiplied. Panels
+// one after the other: more streams, of loads or of prefetches, are slower here
+// (docs/kernels_tried.md).
+struct InTurn {
+  const GemmArgs& a;
+  const size_t K, stride;  // inputs with their padding; bytes of a panel
+
+  explicit InTurn(const GemmArgs& args)
+      : a(args), K(up(args.w->problem->K, kKr)), stride(2 * kNr * K) {}
+
+  template <int P, int kLines>
+  void tile(size_t pair) const {
+    const uint8_t* w = a.w->data + a.n0 / kNr * stride;
+    const size_t rows = a.M - 2 * pair;
+    float* y = a.y + 2 * pair * a.ldy;
+    bf16_tiles::Ahead next = {a.next->data, kLines * 64};
+    for (size_t n = a.n0; n < a.n1; n += kNr, w += stride, y += kNr) {
+      const uint8_t *x = a.panel + 4 * pair * K, *panel[1] = {w};
+      asm volatile("" : : : "memory");  // rows are written before they are loaded
+      float32x4_t acc[1][P][4];
+      set_zero<P>(acc[0]);
+      bf16_tiles::steps<P, 1, kLines>(x, panel, K / kKr, next, acc);
+      if (__builtin_expect(a.n1 - n >= kNr, 1)) {
+        store_dense<P>(acc[0], y, a.ldy, rows);
+      } else {
+        float last[2 * P * kNr];
+        store_dense<P>(acc[0], last, kNr, 2 * P);
+        for (size_t i = 0; i < 2 * P && i < rows; ++i)
+          __builtin_memcpy(y + i * a.ldy, last + i * kNr, (a.n1 - n) * 4);
+      }
+    }
+  }
+  template <int P>
+  void tile(size_t pair) const {
+    if (pair == 0) {
+      tile<P, 4>(pair);
+    } else {
+      tile<P, 0>(pair);
+    }
+  }
+  void run(size_t most) const {
+    const TileMap map((a.M + 1) / 2, most);
+    for (size_t t = 0; t < map.tiles; ++t) switch (const size_t pair = map.first(t); map.size(t)) {
+        case 1:
+          tile<1>(pair);
+          break;
+        case 2:
+          tile<2>(pair);
+          break;
+        case 3:
+          tile<3>(pair);
+          break;
+        case 4:
+          tile<4>(pair);
+          break;
+        case 5:
+          tile<5>(pair);
+          break;
+        default:
+          tile<6>(pair);
+          break;
+      }
+  }
+};
+
 template <class Codec>
 void run(const GemmArgs& args, bool grouped) {
   if (grouped) {
@@ -309,6 +378,9 @@ void run(const GemmArgs& args, bool grouped) {
 }
 void gemm(const GemmArgs& args) {
   const Problem& p = *args.w->problem;
+  if (args.next != nullptr && p.code == CodeType::kBf16 && p.scale_type == ScaleType::kNone &&
+      p.act.code == ActCode::kAsIs && p.N * p.K <= kSmall)
+    return InTurn(args).run(kMostPairs);
   const bool grouped = shape_of(p).grouped();
   switch (form_of(p)) {
     case Form::kInt4:
@@ -343,7 +415,8 @@ const char* supports_only(const Problem& p) {
   return supports_form(p, kForm);
 }
 
-constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) {
+constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&),
+                        size_t m_block = 8) {
   return {"arm_bf16",
           codec,
           Arch::kAarch64,
@@ -361,13 +434,15 @@ constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) 
           MOEBIUS_BODY(gemm),
           nullptr,
           kWidths,
-          8,
+          m_block,
           code_at};
 }
 constexpr Kernel kKernels[] = {
-    kernel("int4", supports_only<Form::kInt4>), kernel("fp4", supports_only<Form::kFp4>),
-    kernel("fp8", supports_only<Form::kFp8>),   kernel("int8", supports_only<Form::kInt8>),
-    kernel("bf16", supports_only<Form::kBf16>),
+    kernel("int4", supports_only<Form::kInt4>),
+    kernel("fp4", supports_only<Form::kFp4>),
+    kernel("fp8", supports_only<Form::kFp8>),
+    kernel("int8", supports_only<Form::kInt8>),
+    kernel("bf16", supports_only<Form::kBf16>, 2 * kMostPairs),
 };
 
 }  // namespace

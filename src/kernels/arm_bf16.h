@@ -172,7 +172,8 @@ struct TileMap {
 
 // The largest tile. Six pairs keep 24 sums; f of groups is then in memory, which pays if a group
 // has 64 inputs or more.
-inline size_t most_pairs(const Shape& s) { return s.grouped() && s.group_k < 64 ? 3 : 6; }
+constexpr size_t kMostPairs = 6;
+inline size_t most_pairs(const Shape& s) { return s.grouped() && s.group_k < 64 ? 3 : kMostPairs; }
 
 // As in the int8 family: operands of a few panels and a piece of K are made once and stay in the
 // first-level cache.

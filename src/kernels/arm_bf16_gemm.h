@@ -437,6 +437,18 @@ inline void row_of(const float32x4_t (&f)[4], int r, float factor, float G, floa
     if (G != 1.0f) out[h] = vdivq_f32(out[h], vdupq_n_f32(G));
   }
 }
+// 8 outputs without factors or G; the last row of the tile may be missing.
+template <int P>
+[[gnu::always_inline]] inline void store_dense(const float32x4_t (&f)[P][4], float* y, size_t ldy,
+                                               size_t rows) {
+  MOEBIUS_UNROLL for (int i = 0; i < 2 * P; ++i, y += ldy) {
+    if (i == 2 * P - 1 && rows < 2 * P) return;
+    float32x4_t out[2];
+    row_of(f[i / 2], i % 2, out);
+    vst1q_f32(y, out[0]);
+    vst1q_f32(y + 4, out[1]);
+  }
+}
 // dense: there are neither factors nor G.
 template <int P>
 inline void store(const float32x4_t (&f)[P][4], const float* factors, float G, bool dense, float* y,

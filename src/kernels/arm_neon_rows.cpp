@@ -26,6 +26,12 @@ MOEBIUS_ALWAYS_INLINE Four fms_four(Four a, Four b, Four c) {
   asm("fmls %0.4s, %1.4s, %2.4s" : "+w"(c) : "w"(a), "w"(b));
   return c;
 }
+// b where it is larger; NaN stays.
+MOEBIUS_ALWAYS_INLINE Four at_least(Four a, Four b) {
+  Four v;
+  asm("fmax %0.4s, %1.4s, %2.4s" : "=w"(v) : "w"(a), "w"(b));
+  return v;
+}
 // b where it is smaller; NaN gives anything.
 MOEBIUS_ALWAYS_INLINE Four at_most(Four a, float b) {
   Four v;
@@ -37,24 +43,23 @@ MOEBIUS_ALWAYS_INLINE Four at_most(Four a, float b) {
 // with the products for a pipe; loading it anew does not, and leaves its register to the numbers.
 enum Addend : int {
   kAddMagic64,
-  kAddMagic,
   kAdd5,
   kAdd4,
   kAdd3,
   kAdd2,
   kAddOne,
-  kAddCoarse3,
-  kAddCoarse2
+  kAddMagic127,
+  kAddMinusCoarse3,
+  kAddCoarse2,
+  kAddMinusCoarse1,
+  kCoarseLeast,
+  kCoarse4
 };
-constexpr float kAddends[] = {numeric_detail::kExpMagic64,
-                              numeric_detail::kExpMagic,
-                              numeric_detail::kExp5,
-                              numeric_detail::kExp4,
-                              numeric_detail::kExp3,
-                              numeric_detail::kExp2,
-                              1.0f,
-                              numeric_detail::kExpCoarse3,
-                              numeric_detail::kExpCoarse2};
+constexpr float kAddends[] = {
+    numeric_detail::kExpMagic64,  numeric_detail::kExp5,           numeric_detail::kExp4,
+    numeric_detail::kExp3,        numeric_detail::kExp2,           1.0f,
+    numeric_detail::kExpMagic127, -numeric_detail::kExpCoarse3,    numeric_detail::kExpCoarse2,
+    -numeric_detail::kExpCoarse1, numeric_detail::kExpCoarseLeast, numeric_detail::kExpCoarse4};
 template <int i>
 MOEBIUS_ALWAYS_INLINE Four addend() {
   alignas(16) static constexpr float kVector[4] = {kAddends[i], kAddends[i], kAddends[i],
@@ -122,24 +127,56 @@ MOEBIUS_ALWAYS_INLINE void exp_minus_block(const float* x, float scale, float to
   MOEBIUS_EACH_OF(N) p[j] = below(j) >= 0.0f ? p[j] : -below(j);
   MOEBIUS_EACH_OF(N) store_four(y + 4 * j, p[j]);
 }
-// exp_coarse_f32 in the same way.
+// exp_coarse_f32 in the same way, f and q with their signs changed; adds up the lanes on the way.
+// In this very order (volatile): 7.0 cycles for 4 numbers with the search for the largest, 7.6 in the
+// order that g++ finds.
+#define MOEBIUS_IN_ORDER(name, instruction)                                      \
+  MOEBIUS_ALWAYS_INLINE Four name(Four a, Four b) {                              \
+    Four v;                                                                      \
+    asm volatile(instruction " %0.4s, %1.4s, %2.4s" : "=w"(v) : "w"(a), "w"(b)); \
+    return v;                                                                    \
+  }
+MOEBIUS_IN_ORDER(mul_in_order, "fmul")
+MOEBIUS_IN_ORDER(add_in_order, "fadd")
+MOEBIUS_IN_ORDER(sub_in_order, "fsub")
+MOEBIUS_IN_ORDER(max_in_order, "fmax")
+#undef MOEBIUS_IN_ORDER
+MOEBIUS_ALWAYS_INLINE Four fma_in_order(Four a, Four b, Four c) {
+  asm volatile("fmla %0.4s, %1.4s, %2.4s" : "+w"(c) : "w"(a), "w"(b));
+  return c;
+}
+MOEBIUS_ALWAYS_INLINE Four fms_in_order(Four a, Four b, Four c) {
+  asm volatile("fmls %0.4s, %1.4s, %2.4s" : "+w"(c) : "w"(a), "w"(b));
+  return c;
+}
+MOEBIUS_ALWAYS_INLINE Four exponent_in_order(Four t) {
+  Four v;
+  asm volatile("shl %0.4s, %1.4s, #23" : "=w"(v) : "w"(t));
+  return v;
+}
+struct CoarseConstants {
+  Four scale, top, log2e, coarse4;
+};
 template <size_t N>
-MOEBIUS_ALWAYS_INLINE void exp_minus_coarse_block(const float* x, float scale, float top,
-                                                  float* y) {
-  using namespace numeric_detail;
-  Four d[N], t[N], r[N], p[N];
-  MOEBIUS_EACH_OF(N) d[j] = load_four(x + 4 * j) * scale - top;
-  MOEBIUS_EACH_OF(N) t[j] = fma_four(d[j], four(kLog2E), addend<kAddMagic>());
-  MOEBIUS_EACH_OF(N) r[j] = t[j] - kExpMagic;
-  MOEBIUS_EACH_OF(N) r[j] = fma_four(r[j], four(kMinusLn2), d[j]);
-  MOEBIUS_EACH_OF(N) p[j] = fma_four(four(kExpCoarse4), r[j], addend<kAddCoarse3>());
-  MOEBIUS_EACH_OF(N) p[j] = fma_four(p[j], r[j], addend<kAddCoarse2>());
-  MOEBIUS_EACH_OF(N) p[j] = fma_four(p[j], r[j], addend<kAddOne>());
-  MOEBIUS_EACH_OF(N) p[j] = fma_four(p[j], r[j], addend<kAddOne>());
-  MOEBIUS_EACH_OF(N) p[j] = from_bits(bits_of(p[j]) + (bits_of(t[j]) << 23));
-  MOEBIUS_EACH_OF(N)
-  p[j] = from_bits(bits_of(p[j]) & reinterpret_cast<FourBits>(d[j] >= kExpCoarseLeast));
-  MOEBIUS_EACH_OF(N) store_four(y + 4 * j, p[j]);
+MOEBIUS_ALWAYS_INLINE void exp_minus_coarse_block(float* s, const CoarseConstants& c,
+                                                  Four (&sum)[kFours]) {
+  Four d[N], t[N], f[N], q[N];
+  MOEBIUS_EACH_OF(N) d[j] = mul_in_order(load_four(s + 4 * j), c.scale);
+  MOEBIUS_EACH_OF(N) d[j] = sub_in_order(d[j], c.top);
+  MOEBIUS_EACH_OF(N) d[j] = max_in_order(d[j], addend<kCoarseLeast>());
+  MOEBIUS_EACH_OF(N) t[j] = fma_in_order(d[j], c.log2e, addend<kAddMagic127>());
+  MOEBIUS_EACH_OF(N) f[j] = sub_in_order(t[j], addend<kAddMagic127>());
+  MOEBIUS_EACH_OF(N) f[j] = fms_in_order(d[j], c.log2e, f[j]);
+  MOEBIUS_EACH_OF(N) q[j] = fma_in_order(c.coarse4, f[j], addend<kAddMinusCoarse3>());
+  MOEBIUS_EACH_OF(N) q[j] = fma_in_order(q[j], f[j], addend<kAddCoarse2>());
+  MOEBIUS_EACH_OF(N) q[j] = fma_in_order(q[j], f[j], addend<kAddMinusCoarse1>());
+  MOEBIUS_EACH_OF(N) t[j] = exponent_in_order(t[j]);
+  MOEBIUS_EACH_OF(N) q[j] = mul_in_order(q[j], f[j]);
+  MOEBIUS_EACH_OF(N) t[j] = fma_in_order(q[j], t[j], t[j]);
+  MOEBIUS_EACH_OF(N) {
+    store_four(s + 4 * j, t[j]);
+    sum[j % kFours] = add_in_order(sum[j % kFours], t[j]);
+  }
 }
 
 struct Neon : RowLoops<Neon, 4>, QuantizeLoops<Neon>, ScanLoops<Neon, 4> {
@@ -177,10 +214,15 @@ struct Neon : RowLoops<Neon, 4>, QuantizeLoops<Neon>, ScanLoops<Neon, 4> {
       exp_minus_block<kManyFours>(x, scale, top, y);
     Loops::exp_scaled_minus(x, scale, top, y, n);
   }
-  static void exp_scaled_minus_coarse(const float* x, float scale, float top, float* y, size_t n) {
-    for (; n >= kManyBlock; n -= kManyBlock, x += kManyBlock, y += kManyBlock)
-      exp_minus_coarse_block<kManyFours>(x, scale, top, y);
-    Loops::exp_scaled_minus_coarse(x, scale, top, y, n);
+  static float exp_and_sum(float* s, size_t n, float scale, float top, bool coarse) {
+    if (!coarse || n % kManyBlock != 0) return Loops::exp_and_sum(s, n, scale, top, coarse);
+    using namespace numeric_detail;
+    const CoarseConstants c{four(scale), four(top), four(kLog2E), four(kExpCoarse4)};
+    Four sum[kFours] = {};
+    for (; n > 0; n -= kManyBlock, s += kManyBlock) exp_minus_coarse_block<kManyFours>(s, c, sum);
+    float lane[kSumLanes];
+    __builtin_memcpy(lane, sum, sizeof sum);
+    return Loops::sum_of_lanes(lane);
   }
   static void silu_and_mul(const float* g, const float* u, float* y, size_t n) {
     for (; n >= kManyBlock; n -= kManyBlock, g += kManyBlock, u += kManyBlock, y += kManyBlock)

@@ -211,7 +211,7 @@ void DecoderModel::run_attention(const Layer& layer, std::span<const Work> work)
   Buffers& b = *buffers_;
   std::vector<AttentionRows> rows;
   for (size_t i = 0; i < work.size(); ++i) rows.push_back(attention_rows(layer, work[i], i));
-  Attention attention(*layer.attention, rows);
+  Attention attention(*layer.attention, rows, Segments::kTogether, options_.pool->size());
   stats_->kv_bytes += attention.bytes_read();
   moebius::run_attention(attention, *options_.pool, b.scratch);
 }

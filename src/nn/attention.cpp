@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One task: the queries of some tokens for the heads that share a kv head, M = tokens * heads per
-// kv head rows (row = token-major).
+// kv head rows (row = token-major); of several kv heads one after the other in each block.
 // Blocks of keys in ascending order:   s = scale * q k^T, masked;   m' = max(m, max s);   p = exp(s - m');
 //   l = l * exp(m - m') + sum p;   o = o * exp(m - m') + p v, with p rounded to the activation type.   A block that a row does not see changes nothing of it, bit for bit.
 // Segments are merged with m' = max(m, m_s):   l = l * exp(m - m') + l_s * exp(m_s - m'), o likewise.
@@ -20,6 +20,8 @@ namespace {
 constexpr float kMasked = -std::numeric_limits<float>::infinity();
 constexpr size_t kTaskRows = 128;  // scores, sums and panels of a task stay near
 constexpr size_t kManyTasks = 128;
+constexpr size_t kFewRows = 16;        // up to which reading counts more than multiplying
+constexpr size_t kTasksPerThread = 4;  // so that threads end together
 constexpr size_t kWhole = SIZE_MAX;
 
 // The oldest position that a query at `position` sees.
@@ -41,14 +43,20 @@ Seen seen_keys(const AttentionSpec& spec, size_t position, size_t block) {
   return {std::min(first, last), last};
 }
 
+// Memory is asked for what comes next while a row's softmax has no use for it.
+constexpr size_t kLead = 1024;  // bytes for each row
+void ask_for(const uint8_t* p, size_t bytes) {
+  for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(p + i, 0, 2);
+}
+
 void multiply_rows(float* s, size_t M, size_t columns, const float* by) {
   for (size_t m = 0; m < M; ++m)
     for (size_t i = 0; i < columns; ++i) s[m * kKeyBlock + i] *= by[i];
 }
 
 // p = exp(scale * s - m') over the seen keys, 0 elsewhere; updates m and l; returns exp(m - m').
-float softmax_seen(float* s, float scale, Seen seen, const uint64_t* selected, XType type,
-                   float& best, float& total) {
+float softmax_seen(const RowFunctions& f, float* s, float scale, Seen seen,
+                   const uint64_t* selected, XType type, float& best, float& total) {
   if (!(scale > 0.0f)) {  // a positive one does not change which score is the largest
     for (size_t i = 0; i < kKeyBlock; ++i) s[i] *= scale;
     scale = 1.0f;
@@ -57,7 +65,7 @@ float softmax_seen(float* s, float scale, Seen seen, const uint64_t* selected, X
   std::fill(s + seen.last, s + kKeyBlock, kMasked);
   for (size_t i = 0; selected != nullptr && i < kKeyBlock; ++i)
     if ((selected[i / 64] >> (i % 64) & 1) == 0) s[i] = kMasked;
-  return row_functions().softmax_step(s, kKeyBlock, scale, type == XType::kBf16, &best, &total);
+  return f.softmax_step(s, kKeyBlock, scale, type == XType::kBf16, &best, &total);
 }
 
 }  // namespace
@@ -105,14 +113,15 @@ AttentionPlan plan_attention(AttentionSpec spec, XType type, const KvStorage& st
   return {std::move(spec), type, std::move(kv)};
 }
 
-void AttentionScratch::reserve(const AttentionPlan& plan, size_t M) {
+void AttentionScratch::reserve(const AttentionPlan& plan, size_t M, size_t heads) {
   const KvMatrix &keys = plan.kv.keys(), &values = plan.kv.values();
   const Kernel &kk = *keys.kernel, &vk = *values.kernel;
-  const size_t dv = plan.spec.value_dim;
+  const size_t dv = plan.spec.value_dim, all_rows = M * heads;
   ScratchLayout layout;
   const size_t at_rows =
       layout.add(M * std::max(kk.row_bytes(keys.problem), vk.row_bytes(values.problem)));
-  const size_t at_keys = layout.add(kk.panel_bytes(keys.problem, M)),
+  key_panel_bytes = round_up(kk.panel_bytes(keys.problem, M), 64);
+  const size_t at_keys = layout.add(heads * key_panel_bytes),
                at_values = layout.add(vk.panel_bytes(values.problem, M));
   const size_t at_scratch =
       layout.add(std::max(kk.scratch_bytes(keys.problem, M), vk.scratch_bytes(values.problem, M)));
@@ -124,12 +133,12 @@ void AttentionScratch::reserve(const AttentionPlan& plan, size_t M) {
                   {&scores, M * kKeyBlock},
                   {&sums, M * dv},
                   {&keep, M},
-                  {&out, M * dv},
-                  {&best, M},
-                  {&total, M},
-                  {&all_out, M * dv},
-                  {&all_best, M},
-                  {&all_total, M}};
+                  {&out, all_rows * dv},
+                  {&best, all_rows},
+                  {&total, all_rows},
+                  {&all_out, all_rows * dv},
+                  {&all_best, all_rows},
+                  {&all_total, all_rows}};
   for (Floats& a : all) a.at = layout.add_array<float>(a.count);
   uint8_t* base = memory_.reserve(layout.bytes());
   rows = base + at_rows, key_panel = base + at_keys, value_panel = base + at_values,
@@ -137,18 +146,31 @@ void AttentionScratch::reserve(const AttentionPlan& plan, size_t M) {
   for (const Floats& a : all) *a.to = reinterpret_cast<float*>(base + a.at);
 }
 
+// Tokens of a sequence that go together.
+struct Attention::Range {
+  uint32_t sequence, begin, end;
+};
+
 Attention::Attention(const AttentionPlan& plan, std::span<const AttentionRows> sequences,
-                     Segments segments)
+                     Segments segments, size_t threads)
     : plan_(plan), sequences_(sequences), segments_(segments) {
-  const size_t tokens = std::max<size_t>(1, kTaskRows / heads_per_kv());
-  size_t ranges = 0;
-  for (const AttentionRows& s : sequences) ranges += (s.T + tokens - 1) / tokens;
-  const bool split = ranges * plan.spec.kv_heads < kManyTasks;
+  const size_t m_block = plan.kv.keys().kernel->m_block,
+               rows = std::max(m_block, kTaskRows / m_block * m_block),
+               tokens = std::max<size_t>(1, rows / heads_per_kv());
+  std::vector<Range> ranges;
   for (uint32_t s = 0; s < sequences.size(); ++s)
     for (size_t begin = 0; begin < sequences[s].T; begin += tokens)
-      for (uint32_t h = 0; h < plan.spec.kv_heads; ++h)
-        add_tasks(s, h, static_cast<uint32_t>(begin),
-                  static_cast<uint32_t>(std::min(begin + tokens, sequences[s].T)), split);
+      ranges.push_back({s, static_cast<uint32_t>(begin),
+                        static_cast<uint32_t>(std::min(begin + tokens, sequences[s].T))});
+  const size_t kv_heads = plan.spec.kv_heads;
+  const bool split = ranges.size() * kv_heads < kManyTasks;
+  const size_t few = ceil_div(kv_heads, parts_of_heads(ranges, threads, split));
+  for (const Range& range : ranges) {
+    const size_t together = (range.end - range.begin) * heads_per_kv() <= kFewRows ? few : 1;
+    for (size_t h = 0; h < kv_heads; h += together)
+      add_tasks(range, static_cast<uint32_t>(h),
+                static_cast<uint32_t>(std::min(together, kv_heads - h)), split);
+  }
   // The last tokens of a prompt see the most keys: start with them.
   std::reverse(tasks_.begin(), tasks_.end());
   if (segments == Segments::kInTurn)
@@ -160,18 +182,34 @@ size_t Attention::first_segment(const AttentionRows& rows, size_t token) const {
   return oldest_seen(plan_.spec, rows.position + token) / (kSegmentBlocks * kKeyBlock);
 }
 
-void Attention::add_tasks(uint32_t sequence, uint32_t head, uint32_t begin, uint32_t end,
-                          bool split) {
-  const AttentionRows& rows = sequences_[sequence];
-  const auto first = static_cast<uint32_t>(first_segment(rows, begin)),
-             last = static_cast<uint32_t>((rows.position + end - 1) / (kSegmentBlocks * kKeyBlock));
-  Task task{sequence, head, begin, end, first, last + 1, kWhole};
+size_t Attention::segments_of(const Range& range) const {
+  const AttentionRows& rows = sequences_[range.sequence];
+  return (rows.position + range.end - 1) / (kSegmentBlocks * kKeyBlock) -
+         first_segment(rows, range.begin) + 1;
+}
+
+// How many parts the kv heads are cut into where rows are few.
+size_t Attention::parts_of_heads(std::span<const Range> ranges, size_t threads, bool split) const {
+  const size_t kv_heads = plan_.spec.kv_heads;
+  if (threads == 0) return kv_heads;
+  size_t pieces = 0;
+  for (const Range& r : ranges) pieces += split ? segments_of(r) : 1;
+  const size_t tasks = threads == 1 ? 1 : threads * kTasksPerThread;
+  return std::min<size_t>(kv_heads, ceil_div(tasks, std::max<size_t>(1, pieces)));
+}
+
+void Attention::add_tasks(const Range& range, uint32_t head, uint32_t heads, bool split) {
+  const AttentionRows& rows = sequences_[range.sequence];
+  const auto first = static_cast<uint32_t>(first_segment(rows, range.begin)),
+             last = first + static_cast<uint32_t>(segments_of(range)) - 1;
+  Task task{range.sequence, head, heads, range.begin, range.end, first, last + 1, kWhole};
   const bool in_turn = segments_ == Segments::kInTurn;
   if (!in_turn && (!split || first == last)) {
     tasks_.push_back(task);
     return;
   }
-  const size_t floats = (end - begin) * heads_per_kv() * (plan_.spec.value_dim + 2),
+  const size_t floats =
+                   heads * (range.end - range.begin) * heads_per_kv() * (plan_.spec.value_dim + 2),
                stride = in_turn ? 0 : floats;
   task.partial = partials_.size();
   partials_.resize(partials_.size() + floats * (in_turn ? 1 : last + 1 - first));
@@ -183,7 +221,7 @@ void Attention::add_tasks(uint32_t sequence, uint32_t head, uint32_t begin, uint
 }
 
 Attention::State Attention::partial_at(const Task& task, size_t at) const {
-  const size_t M = (task.end - task.begin) * heads_per_kv(), dv = plan_.spec.value_dim;
+  const size_t M = task.heads * (task.end - task.begin) * heads_per_kv(), dv = plan_.spec.value_dim;
   float* begin = partials_.data() + at;
   return {begin, begin + M * dv, begin + M * (dv + 1)};
 }
@@ -192,7 +230,7 @@ Attention::State Attention::partial_at(const Task& task, size_t at) const {
 struct Attention::Job {
   Task task;
   const AttentionRows& rows;
-  size_t rep, tokens, M, position;  // of its first token
+  size_t rep, tokens, M, position;  // rows of a head; position of its first token
 };
 
 void Attention::run(size_t index, AttentionScratch& s) {
@@ -201,47 +239,63 @@ void Attention::run(size_t index, AttentionScratch& s) {
   const AttentionSpec& spec = plan_.spec;
   const KvMatrix& keys = plan_.kv.keys();
   const size_t rep = heads_per_kv(), dk = spec.key_dim, dv = spec.value_dim,
-               tokens = task.end - task.begin, M = tokens * rep;
+               tokens = task.end - task.begin, M = tokens * rep, all_rows = task.heads * M;
   const Job job{task, rows, rep, tokens, M, rows.position + task.begin};
-  s.reserve(plan_, M);
-  for (size_t t = 0; t < tokens; ++t)
-    std::memcpy(s.q + t * rep * dk, rows.q + ((task.begin + t) * spec.heads + task.head * rep) * dk,
-                rep * dk * sizeof(float));
+  s.reserve(plan_, M, task.heads);
   PackedMatrix w;
   w.problem = &keys.problem;
   const ActParams none;
-  keys.kernel->prepare_rows({&keys.problem, &none, s.q, dk, M, s.rows});
-  keys.kernel->make_panel({&keys.problem, &w, s.rows, nullptr, M, s.key_panel});
+  for (size_t h = 0; h < task.heads; ++h) {
+    for (size_t t = 0; t < tokens; ++t)
+      std::memcpy(s.q + t * rep * dk,
+                  rows.q + ((task.begin + t) * spec.heads + (task.head + h) * rep) * dk,
+                  rep * dk * sizeof(float));
+    keys.kernel->prepare_rows({&keys.problem, &none, s.q, dk, M, s.rows});
+    keys.kernel->make_panel(
+        {&keys.problem, &w, s.rows, nullptr, M, s.key_panel + h * s.key_panel_bytes});
+  }
   const State all{s.all_out, s.all_best, s.all_total}, one{s.out, s.best, s.total};
   const bool goes_on =
       segments_ == Segments::kInTurn && task.segment > first_segment(rows, task.begin);
   if (goes_on)
-    all.copy_from(partial_at(task, task.partial), M, dv);
+    all.copy_from(partial_at(task, task.partial), all_rows, dv);
   else
-    all.clear(M, dv);
+    all.clear(all_rows, dv);
   for (size_t segment = task.segment; segment < task.segments; ++segment) {
     run_segment(job, segment, s);
-    for (size_t m = 0; m < M; ++m) all.merge(one, m, dv);
+    for (size_t m = 0; m < all_rows; ++m) all.merge(one, m, dv);
   }
   if (task.partial == kWhole) return finish(task, all.out, all.total);
-  partial_at(task, task.partial).copy_from(all, M, dv);
+  partial_at(task, task.partial).copy_from(all, all_rows, dv);
 }
 
 void Attention::run_segment(const Job& job, size_t segment, AttentionScratch& s) const {
   const AttentionSpec& spec = plan_.spec;
-  for (size_t m = 0; m < job.M; ++m) {  // a sink stands before the first segment that a row sees
+  const size_t all_rows = job.task.heads * job.M;
+  for (size_t i = 0; i < all_rows; ++i) {  // a sink stands before the first segment that a row sees
+    const size_t head = job.task.head + i / job.M, m = i % job.M;
     const bool sink =
         !spec.sinks.empty() && first_segment(job.rows, job.task.begin + m / job.rep) == segment;
-    s.best[m] = sink ? spec.sinks[job.task.head * job.rep + m % job.rep] : kMasked;
-    s.total[m] = sink ? 1.0f : 0.0f;
+    s.best[i] = sink ? spec.sinks[head * job.rep + m % job.rep] : kMasked;
+    s.total[i] = sink ? 1.0f : 0.0f;
   }
-  std::fill_n(s.out, job.M * spec.value_dim, 0.0f);
+  std::fill_n(s.out, all_rows * spec.value_dim, 0.0f);
   const size_t newest = (job.position + job.tokens - 1) / kKeyBlock,
                oldest = oldest_seen(spec, job.position) / kKeyBlock;
   const size_t begin = std::max(segment * kSegmentBlocks, oldest),
                end = std::min((segment + 1) * kSegmentBlocks, newest + 1);
   for (size_t block = begin; block < end; ++block)
-    if (any_selected(job, block)) run_block(job, block, s);
+    if (any_selected(job, block))
+      for (size_t h = 0; h < job.task.heads; ++h)
+        run_block(job, block, h, keys_after(job, block, h, end), s);
+}
+
+// What is likely to be multiplied behind head number `index` of a block; at the end, itself.
+const uint8_t* Attention::keys_after(const Job& job, size_t block, size_t index, size_t end) const {
+  const bool last = index + 1 == job.task.heads;
+  if (last && block + 1 == end) return plan_.kv.keys_of(job.rows.blocks[block], job.task.head);
+  return last ? plan_.kv.keys_of(job.rows.blocks[block + 1], job.task.head)
+              : plan_.kv.keys_of(job.rows.blocks[block], job.task.head + index + 1);
 }
 
 // A block of which no row sees a key changes nothing.
@@ -257,40 +311,49 @@ const uint64_t* Attention::selected_of(const Job& job, size_t token, size_t bloc
   return job.rows.selected + (job.task.begin + token) * job.rows.words + block * (kKeyBlock / 64);
 }
 
-void Attention::run_block(const Job& job, size_t block, AttentionScratch& s) const {
+void Attention::run_block(const Job& job, size_t block, size_t index, const uint8_t* next,
+                          AttentionScratch& s) const {
   const AttentionSpec& spec = plan_.spec;
   const KvMatrix &keys = plan_.kv.keys(), &values = plan_.kv.values();
   const Kernel &kk = *keys.kernel, &vk = *values.kernel;
-  const size_t M = job.M, dv = spec.value_dim;
+  const RowFunctions& f = row_functions();
+  const size_t M = job.M, dv = spec.value_dim, head = job.task.head + index;
+  const uint8_t *data = job.rows.blocks[block], *values_at = plan_.kv.values_of(data, head);
   const ActParams none;
-  PackedMatrix w;
-  w.problem = &keys.problem, w.data = plan_.kv.keys_of(job.rows.blocks[block], job.task.head);
+  PackedMatrix w, after;  // what is multiplied, and behind it
+  w.problem = &keys.problem, w.data = plan_.kv.keys_of(data, head);
+  after.problem = &values.problem, after.data = values_at;
+  const PackedMatrix* then = &kk == &vk ? &after : nullptr;
   const size_t columns = std::min<size_t>(
       kKeyBlock, round_up(job.position + job.tokens - block * kKeyBlock, kk.n_step));
-  kk.gemm({&w, s.key_panel, M, 0, columns, s.scores, kKeyBlock, s.scratch});
+  kk.gemm({&w, s.key_panel + index * s.key_panel_bytes, M, 0, columns, s.scores, kKeyBlock,
+           s.scratch, then});
   const Seen oldest = seen_keys(spec, job.position, block),
              newest = seen_keys(spec, job.position + job.tokens - 1, block);
   const bool whole = oldest.last == kKeyBlock && newest.first == 0;  // for every row
-  const float *key_scales = plan_.kv.key_scales(job.rows.blocks[block], job.task.head),
-              *value_scales = plan_.kv.value_scales(job.rows.blocks[block], job.task.head);
+  const float *key_scales = plan_.kv.key_scales(data, head),
+              *value_scales = plan_.kv.value_scales(data, head);
   if (key_scales != nullptr) multiply_rows(s.scores, M, columns, key_scales);
-  for (size_t m = 0; m < M; ++m)
-    s.keep[m] =
-        softmax_seen(s.scores + m * kKeyBlock, spec.scale,
-                     whole ? newest : seen_keys(spec, job.position + m / job.rep, block),
-                     selected_of(job, m / job.rep, block), plan_.type, s.best[m], s.total[m]);
-  w.problem = &values.problem, w.data = plan_.kv.values_of(job.rows.blocks[block], job.task.head);
+  float *best = s.best + index * M, *total = s.total + index * M, *out = s.out + index * M * dv;
+  const size_t lead = M <= kFewRows ? M * kLead : 0;
+  for (size_t m = 0; m < M; ++m) {
+    if (lead != 0) ask_for(next + m * kLead, kLead);
+    s.keep[m] = softmax_seen(f, s.scores + m * kKeyBlock, spec.scale,
+                             whole ? newest : seen_keys(spec, job.position + m / job.rep, block),
+                             selected_of(job, m / job.rep, block), plan_.type, best[m], total[m]);
+  }
+  w.problem = &values.problem, w.data = values_at;
   if (value_scales != nullptr) multiply_rows(s.scores, M, kKeyBlock, value_scales);
   vk.prepare_rows({&values.problem, &none, s.scores, kKeyBlock, M, s.rows});
   vk.make_panel({&values.problem, &w, s.rows, nullptr, M, s.value_panel});
-  vk.gemm({&w, s.value_panel, M, 0, dv, s.sums, dv, s.scratch});
-  for (size_t m = 0; m < M; ++m)
-    row_functions().scale_and_add(s.out + m * dv, s.keep[m], s.sums + m * dv, dv);
+  after.problem = &keys.problem, after.data = next + lead;
+  vk.gemm({&w, s.value_panel, M, 0, dv, s.sums, dv, s.scratch, then});
+  for (size_t m = 0; m < M; ++m) f.scale_and_add(out + m * dv, s.keep[m], s.sums + m * dv, dv);
 }
 
 void Attention::merge(size_t index) {
   const auto& [task, stride] = merges_[index];
-  const size_t dv = plan_.spec.value_dim, M = (task.end - task.begin) * heads_per_kv();
+  const size_t dv = plan_.spec.value_dim, M = task.heads * (task.end - task.begin) * heads_per_kv();
   const State all = partial_at(task, task.partial);
   if (segments_ == Segments::kTogether)
     for (size_t i = 1; i < task.segments - task.segment; ++i)
@@ -302,12 +365,13 @@ void Attention::finish(const Task& task, float* out, const float* total) const {
   const RowFunctions& f = row_functions();
   const AttentionSpec& spec = plan_.spec;
   const size_t rep = heads_per_kv(), dv = spec.value_dim, M = (task.end - task.begin) * rep;
-  for (size_t m = 0; m < M; ++m) {
-    float* to = sequences_[task.sequence].out +
-                ((task.begin + m / rep) * spec.heads + task.head * rep + m % rep) * dv;
-    f.divide(out + m * dv, total[m], to, dv);
-    f.round(plan_.type, to, dv);
-  }
+  for (size_t h = 0; h < task.heads; ++h)
+    for (size_t m = 0; m < M; ++m, out += dv, ++total) {
+      float* to = sequences_[task.sequence].out +
+                  ((task.begin + m / rep) * spec.heads + (task.head + h) * rep + m % rep) * dv;
+      f.divide(out, *total, to, dv);
+      f.round(plan_.type, to, dv);
+    }
 }
 
 void run_attention(Attention& attention, ThreadPool& pool, std::span<AttentionScratch> scratch) {
@@ -331,7 +395,7 @@ uint64_t Attention::bytes_read() const {
                                   static_cast<size_t>(t.segment) * kSegmentBlocks);
     const size_t end = std::min((rows.position + t.end - 1) / kKeyBlock + 1,
                                 static_cast<size_t>(t.segments) * kSegmentBlocks);
-    bytes += (end - first) * head_bytes;
+    bytes += (end - first) * head_bytes * t.heads;
   }
   return bytes;
 }

@@ -56,10 +56,12 @@ struct AttentionRows {
 // Scratch of one thread.
 class AttentionScratch {
  public:
-  void reserve(const AttentionPlan& plan, size_t rows);
+  // For `heads` kv heads with so many rows each.
+  void reserve(const AttentionPlan& plan, size_t rows, size_t heads);
+  size_t key_panel_bytes = 0;  // of one head
   uint8_t *rows = nullptr, *key_panel = nullptr, *value_panel = nullptr, *scratch = nullptr;
   float *q = nullptr, *scores = nullptr, *sums = nullptr, *keep = nullptr;
-  // The softmax of a segment, and of all before it: [M, value_dim], [M], [M].
+  // The softmax of a segment, and of all before it: [heads * M, value_dim], [heads * M] twice.
   float *out = nullptr, *best = nullptr, *total = nullptr;
   float *all_out = nullptr, *all_best = nullptr, *all_total = nullptr;
 
@@ -68,7 +70,9 @@ class AttentionScratch {
 };
 
 // Work is cut into tasks of one kv head and some tokens, and where that gives few tasks, of one
-// segment of keys. Tasks may run on any thread; when all are done, so may the merges.
+// segment of keys. A few rows are bound by reading: then heads go together, whose keys and values
+// lie one behind the other, as far as `threads` (0: unknown) still have enough tasks. Tasks may run
+// on any thread; when all are done, so may the merges.
 //
 // In turn: every task has one segment, and segments are run in ascending order, all tasks of one
 // before any of the next. Then only the blocks of one segment have to be there at a time.
@@ -77,7 +81,7 @@ enum class Segments : uint8_t { kTogether, kInTurn };
 class Attention {
  public:
   Attention(const AttentionPlan& plan, std::span<const AttentionRows> sequences,
-            Segments segments = Segments::kTogether);
+            Segments segments = Segments::kTogether, size_t threads = 0);
   size_t tasks() const { return tasks_.size(); }
   size_t segment_of(size_t task) const { return tasks_[task].segment; }  // in turn: ascending
   void run(size_t task, AttentionScratch& scratch);
@@ -87,9 +91,10 @@ class Attention {
 
  private:
   struct Task {
-    uint32_t sequence, head, begin, end;  // tokens
-    uint32_t segment, segments;           // [segment, segments)
-    size_t partial;                       // where in partials_ its result goes; kWhole: to `out`
+    uint32_t sequence, head, heads;  // kv heads [head, head + heads)
+    uint32_t begin, end;             // tokens
+    uint32_t segment, segments;      // [segment, segments)
+    size_t partial;                  // where in partials_ its result goes; kWhole: to `out`
   };
   struct Merge {
     Task task;  // of the first segment; those of the others follow in partials_
@@ -97,14 +102,19 @@ class Attention {
   };
   struct Job;
   struct State;
-  void add_tasks(uint32_t sequence, uint32_t head, uint32_t begin, uint32_t end, bool split);
+  struct Range;
+  size_t segments_of(const Range& range) const;
+  size_t parts_of_heads(std::span<const Range> ranges, size_t threads, bool split) const;
+  void add_tasks(const Range& range, uint32_t head, uint32_t heads, bool split);
   size_t heads_per_kv() const { return plan_.spec.heads / plan_.spec.kv_heads; }
   State partial_at(const Task& task, size_t at) const;
   size_t first_segment(const AttentionRows& rows, size_t token) const;
   void run_segment(const Job& job, size_t segment, AttentionScratch& s) const;
   static bool any_selected(const Job& job, size_t block);
   static const uint64_t* selected_of(const Job& job, size_t token, size_t block);
-  void run_block(const Job& job, size_t block, AttentionScratch& s) const;
+  const uint8_t* keys_after(const Job& job, size_t block, size_t index, size_t end) const;
+  void run_block(const Job& job, size_t block, size_t index, const uint8_t* next,
+                 AttentionScratch& s) const;
   void finish(const Task& task, float* out, const float* total) const;
 
   const AttentionPlan& plan_;

@@ -35,7 +35,8 @@ Data random_data(const AttentionSpec& s, size_t T, XType type, unsigned seed) {
 
 // Runs tokens [0, T) in pieces of the given sizes.
 std::vector<float> run(const AttentionPlan& plan, const Data& d, size_t T,
-                       const std::vector<size_t>& pieces, Segments segments = Segments::kTogether) {
+                       const std::vector<size_t>& pieces, Segments segments = Segments::kTogether,
+                       size_t threads = 0) {
   const AttentionSpec& s = plan.spec;
   LayerCache cache(plan);
   std::vector<float> out(T * s.heads * s.value_dim);
@@ -45,7 +46,7 @@ std::vector<float> run(const AttentionPlan& plan, const Data& d, size_t T,
                  n);
     const AttentionRows rows =
         cache.rows(d.q.data() + t * s.heads * s.key_dim, out.data() + t * s.heads * s.value_dim, n);
-    Attention attention(plan, {&rows, 1}, segments);
+    Attention attention(plan, {&rows, 1}, segments, threads);
     run_all(attention);
     t += n;
   }
@@ -172,6 +173,38 @@ TEST(Attention, BatchDoesNotMatter) {
   }
 }
 
+// Few rows take several kv heads at once, as many as the number of threads leaves together.
+TEST(Attention, HeadsTogetherHaveTheBytesOfHeadsApart) {
+  const size_t T = kSegmentBlocks * kKeyBlock + 150;
+  for (const XType type : {XType::kF32, XType::kBf16})
+    for (const AttentionSpec& spec :
+         {AttentionSpec{15, 5, 40, 24, 0.2f, 0, 0, {}},
+          AttentionSpec{4, 4, 32, 32, 0.2f, 200, 0, {0.5f, -1.0f, 2.0f, 0.0f}}}) {
+      const AttentionPlan plan =
+          plan_attention(spec, type, KvStorage{kv_type_of(type)}, host_cpu(), Policy{});
+      const Data d = random_data(spec, T, type, 21);
+      const std::vector<size_t> pieces = {T - 150, 100, 1, 1, 3, 43, 1, 1};
+      const std::vector<float> apart = run(plan, d, T, pieces);
+      for (const size_t threads : {1, 2, 3, 100}) {
+        const std::vector<float> together = run(plan, d, T, pieces, Segments::kTogether, threads);
+        EXPECT_EQ(std::memcmp(apart.data(), together.data(), apart.size() * 4), 0) << threads;
+      }
+      const std::vector<float> in_turn = run(plan, d, T, pieces, Segments::kInTurn, 1);
+      EXPECT_EQ(std::memcmp(apart.data(), in_turn.data(), apart.size() * 4), 0);
+    }
+}
+
+TEST(Attention, OneThreadTakesAllHeadsOfANewToken) {
+  const AttentionSpec spec{8, 4, 32, 32, 0.2f, 0, 0, {}};
+  const AttentionPlan plan =
+      plan_attention(spec, XType::kF32, KvStorage{KvType::kF32}, host_cpu(), Policy{});
+  const AttentionRows token{nullptr, 5000, nullptr, nullptr, 1};  // five segments
+  EXPECT_EQ(Attention(plan, {&token, 1}).tasks(), 20u);
+  EXPECT_EQ(Attention(plan, {&token, 1}, Segments::kTogether, 1).tasks(), 5u);
+  EXPECT_EQ(Attention(plan, {&token, 1}, Segments::kTogether, 2).tasks(), 10u);
+  EXPECT_EQ(Attention(plan, {&token, 1}, Segments::kTogether, 64).tasks(), 20u);
+}
+
 TEST(Attention, FollowsThePolicy) {
   const AttentionSpec spec{2, 1, 32, 32, 0.25f, 0, 0, {}};
   for (const XType type : {XType::kF32, XType::kBf16}) {
@@ -269,6 +302,40 @@ TEST(KvLayout, CodesHaveTheNearestValueAndNanStaysNan) {
 }
 
 // One row over a long sequence has a task per segment and kv head, and a task is for one segment.
+// Kernels are told which matrix comes next, and may run otherwise; it changes no byte.
+TEST(KvLayout, WhatComesNextChangesNothing) {
+  std::mt19937 rng(5);
+  std::normal_distribution<float> normal;
+  for (const size_t dim : {36, 128}) {
+    const AttentionPlan plan = plan_attention({1, 1, dim, dim, 1.0f, 0, 0, {}}, XType::kBf16,
+                                              KvStorage{KvType::kBf16}, host_cpu(), Policy{});
+    AlignedBuffer block(plan.kv.block_bytes());
+    std::vector<float> k(kKeyBlock * dim), x(121 * kKeyBlock);
+    for (auto* part : {&k, &x})
+      for (float& v : *part) v = normal(rng);
+    plan.kv.put(block.data(), 0, 0, kKeyBlock, k.data(), dim, k.data(), dim);
+    for (const bool of_keys : {true, false}) {
+      const KvMatrix& m = of_keys ? plan.kv.keys() : plan.kv.values();
+      PackedMatrix w;
+      w.problem = &m.problem;
+      w.data = of_keys ? plan.kv.keys_of(block.data(), 0) : plan.kv.values_of(block.data(), 0);
+      const ActParams none;
+      for (const size_t M : {1, 2, 3, 6, 7, 8, 12, 13, 29, 121}) {
+        const size_t N = m.problem.N, K = m.problem.K;
+        AlignedBuffer rows(M * m.kernel->row_bytes(m.problem)),
+            panel(m.kernel->panel_bytes(m.problem, M)),
+            scratch(m.kernel->scratch_bytes(m.problem, M) + 64);
+        std::vector<float> y(M * N), z(M * N);
+        m.kernel->prepare_rows({&m.problem, &none, x.data(), K, M, rows.data()});
+        m.kernel->make_panel({&m.problem, &w, rows.data(), nullptr, M, panel.data()});
+        m.kernel->gemm({&w, panel.data(), M, 0, N, y.data(), N, scratch.data()});
+        m.kernel->gemm({&w, panel.data(), M, 0, N, z.data(), N, scratch.data(), &w});
+        EXPECT_EQ(std::memcmp(y.data(), z.data(), y.size() * 4), 0) << dim << " " << M;
+      }
+    }
+  }
+}
+
 TEST(Attention, ALongSequenceHasWorkForManyThreads) {
   const AttentionSpec spec{8, 4, 8, 8, 0.3f, 0, 0, {}};
   const AttentionPlan plan =

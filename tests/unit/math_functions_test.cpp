@@ -268,8 +268,10 @@ TEST(MathFunctions, ExpOfNonpositiveNumbersHasTheBitsOfExp) {
 TEST(MathFunctions, CoarseExpStaysWithinItsBound) {
   for (float x = 0.0f; x > -87.0f; x -= 0.00137f)
     ASSERT_NEAR(exp_coarse_f32(x) / std::exp(static_cast<double>(x)), 1.0, 6e-6) << x;
-  for (const float x : {-87.01f, -1e30f, -kInf, kNan, -kNan})
+  for (const float x : {-87.7f, -88.0f, -1e30f, -kInf})
     EXPECT_EQ(f32_bits(exp_coarse_f32(x)), 0u) << x;
+  EXPECT_EQ(exp_coarse_f32(0.0f), 1.0f);
+  EXPECT_TRUE(std::isnan(exp_coarse_f32(kNan)) && std::isnan(exp_coarse_f32(-kNan)));
 }
 
 // ---- the bits themselves ----
@@ -289,7 +291,7 @@ uint64_t fingerprint(F f) {
 // on every machine.
 TEST(MathFunctions, BitsAreTheSameEverywhere) {
   EXPECT_EQ(fingerprint([](float x) { return exp_f32(x); }), 0xA79340B6F10D2852u);
-  EXPECT_EQ(fingerprint([](float x) { return exp_coarse_f32(-abs_f32(x)); }), 0x1CD00B9A8394F961u);
+  EXPECT_EQ(fingerprint([](float x) { return exp_coarse_f32(-abs_f32(x)); }), 0xBAA980797AC27055u);
   EXPECT_EQ(fingerprint([](float x) { return log_f32(x); }), 0x2F67C10CD47CDBFAu);
   EXPECT_EQ(fingerprint([](float x) { return silu_f32(x); }), 0xDA54355F81F7079Eu);
   EXPECT_EQ(fingerprint([](float x) { return tanh_f32(x); }), 0x3C1B8221A2A799AAu);
