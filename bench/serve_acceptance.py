@@ -180,21 +180,26 @@ def streamed(server, body):
 
 
 def part_speed(tool, o):
-    """One round is a run through HTTP and one through the bare step loop with the same requests at the same times (which prompt
-    tokens share a step depends on them); the median of the ratios counts."""
-    prompt, new, ok = 128, o.new, True
+    """One round is the streams, then the same requests as one that is answered at its end: there the process does little else than
+    steps, and the seconds it spent in them are what a bare loop would have taken. Both in one process and seconds apart, because two
+    processes one after the other differ by more than what is looked for (--bare adds them); the median of the ratios counts. Prompts
+    are cut into full pieces, so that both have the same steps whatever the engine foretells."""
+    prompt, new, ok, cut = o.prompt, o.new, True, ("--stretch", "1000", "--max-step", "1000")
     for count in o.streams:
-        ratios, others, client = [], [], []
-        with tempfile.NamedTemporaryFile("w", suffix=".txt") as trace, Server(tool, "--parallel", "32", "--ctx", "8192" if Server.model else "0", "--sse-ping", "0") as server:
+        ratios, others, client, bares = [], [], [], []
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as trace, Server(tool, "--parallel", "32", "--ctx", "4096" if Server.model else "0", "--sse-ping", "0", *cut) as server:
+            def body(seed):
+                return {"prompt": [tokens(prompt, seed + i) for i in range(count)], "max_tokens": new, "ignore_eos": True, "temperature": 0}
+            essence(server.complete(body(10**6)))
             for round in range(o.rounds):
                 if o.idle:
                     held = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(o.idle)]
-                before, used = server.threads(), time.process_time()
+                before, used, asked = server.threads(), time.process_time(), body(2000 * round)
                 streams = Streams(server.port)
                 trace.seek(0)
                 trace.truncate()
                 for i in range(count):
-                    streams.add(i, {"prompt": tokens(prompt, 1000 * round + i), "max_tokens": new, "ignore_eos": True, "temperature": 0})
+                    streams.add(i, dict(asked, prompt=asked["prompt"][i]))
                     trace.write(f"{time.monotonic() - streams.begin:.6f},{prompt},{new}\n")
                 trace.flush()
                 streams.finish()
@@ -206,13 +211,19 @@ def part_speed(tool, o):
                 if o.idle:
                     for s in held:
                         s.close()
-                bare = json.loads(subprocess.run([tool, "bench", "engine", *Server.model, "--trace", trace.name, "--parallel", "32", "--json", "--quiet"],
-                                                 capture_output=True, text=True, check=True).stdout)
-                ratios.append(count * new / seconds / bare["tokens_per_s"])
-                print(f"  {count} streams: {count * new / seconds:.1f} tokens/s, bare {bare['tokens_per_s']:.1f}: {100 * ratios[-1]:.1f} %")
+                begin = server.metric("step_seconds_sum")
+                essence(server.complete(body(2000 * round + 1000)))
+                steps = server.metric("step_seconds_sum") - begin
+                ratios.append(steps / seconds)
+                print(f"  {count} streams: {count * new / seconds:.1f} tokens/s, in steps alone {count * new / steps:.1f}: {100 * ratios[-1]:.1f} %", flush=True)
+                if o.bare:
+                    bare = json.loads(subprocess.run([tool, "bench", "engine", *Server.model, "--trace", trace.name, "--parallel", "32", *cut, "--json", "--quiet"],
+                                                     capture_output=True, text=True, check=True).stdout)
+                    bares.append(count * new / seconds / bare["tokens_per_s"])
+                    print(f"  a loop in a process of its own {bare['tokens_per_s']:.1f}: {100 * bares[-1]:.1f} %", flush=True)
         ratio, bar = statistics.median(ratios), 0.97 if Server.model else 0.85
-        print(f"speed: {count} streams, {100 * ratio:.1f} % of the bare loop (bar {100 * bar:.0f}); CPU of event and text thread {100 * statistics.median(others):.2f} % of the time, "
-              f"of the client {100 * statistics.median(client):.1f} %{f', {o.idle} idle connections' if o.idle else ''}")
+        print(f"speed: {count} streams, {100 * ratio:.1f} % of the steps alone (bar {100 * bar:.0f}; {100 * min(ratios):.0f} to {100 * max(ratios):.0f}); CPU of event and text threads "
+              f"{100 * statistics.median(others):.2f} % of the time, of the client {100 * statistics.median(client):.1f} %{f', {o.idle} idle connections' if o.idle else ''}", flush=True)
         ok = ok and (ratio >= bar or o.idle > 0)
     return ok
 
@@ -699,6 +710,8 @@ def main():
     parser.add_argument("--minutes", type=int, default=20, help="of the part soak")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--new", type=int, default=64, help="tokens per answer of the part speed")
+    parser.add_argument("--prompt", type=int, default=128, help="tokens per prompt of the part speed")
+    parser.add_argument("--bare", action="store_true", help="part speed: `bench engine` in a process of its own as well")
     parser.add_argument("--idle", type=int, default=0, help="connections without a request beside the part speed")
     options = parser.parse_args()
     if options.model:

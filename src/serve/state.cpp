@@ -75,6 +75,7 @@ std::string ApiServer::state_json() {
   j.set("gap_seconds", pair(metrics_.recent_gap()));
   Json phases = Json::object();
   for (size_t i = 0; i < s.phase_seconds.size(); ++i) {
+    if (s.phase_seconds[i].first == "idle") continue;  // no part of a step
     const double before =
         i < old.stats.phase_seconds.size() ? old.stats.phase_seconds[i].second : 0;
     phases.set(s.phase_seconds[i].first, s.phase_seconds[i].second - before);

@@ -173,6 +173,13 @@ def case_stop(browser, server):
     before = server.metric('request_success_total{finished_reason="cancelled"}')
     say(browser, "Tell")
     browser.until("a first piece", lambda: browser.run("const m = document.querySelector('.message.assistant'); return m && m.lastChild.textContent.length > 5"))
+    # While the answer grows beyond the window, the button stays where it is and the end of the text is seen above it.
+    at = "return document.getElementById('stop').getBoundingClientRect().top"
+    top = browser.run(at)
+    browser.until("more than fits the window", lambda: browser.run("return document.documentElement.scrollHeight > innerHeight + 100"))
+    assert abs(browser.run(at) - top) <= 16, (browser.run(at), top)  # less than half its height
+    browser.until("the end to be seen", lambda: browser.run(
+        "return document.getElementById('log').getBoundingClientRect().bottom <= document.getElementById('ask').getBoundingClientRect().top + 10"))
     browser.click("#stop")
     browser.until("the slot to be free", lambda: server.metric("num_requests_running") == 0)
     assert server.metric('request_success_total{finished_reason="cancelled"}') == before + 1

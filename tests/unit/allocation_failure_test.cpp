@@ -26,7 +26,7 @@ std::atomic<long> left{kNever};     // allocations until one fails
 std::atomic<bool> counting{false};  // otherwise they cost one load
 thread_local size_t allocated = 0;  // by this thread
 
-bool fails_now() {
+[[maybe_unused]] bool fails_now() {  // sanitizers bring their own operator new
   return counting.load(std::memory_order_relaxed) &&
          left.fetch_sub(1, std::memory_order_relaxed) == 0;
 }

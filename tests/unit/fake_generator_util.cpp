@@ -72,7 +72,7 @@ GeneratorStats FakeGenerator::stats() const {
   s.expert_rows = {1, 2, 3, busy_rows};
   s.heartbeat_seconds = heartbeat;
   if (heartbeat > 0) s.phase = "pass";
-  s.phase_seconds = {{"moe", 1.5}, {"sampling", 0.25}};
+  s.phase_seconds = {{"moe", 1.5}, {"sampling", 0.25}, {"idle", 7}};
   return s;
 }
 

@@ -450,6 +450,8 @@ TEST(ServeApi, MetricsAndState) {
   for (const char* key : {"status", "model", "running", "waiting", "slots", "kv_blocks",
                           "gap_seconds", "phase_seconds", "experts"})
     EXPECT_NE(state.find(key), nullptr) << key;
+  EXPECT_EQ(server.metric(R"(step_phase_seconds_total{phase="idle"})"), "7");
+  EXPECT_EQ(state.find("phase_seconds")->find("idle"), nullptr);  // no part of a step
   const Json& experts = *state.find("experts");
   EXPECT_EQ(experts.find("rows")->items().size(),
             static_cast<size_t>(experts.find("layers")->as_int().value() *

@@ -343,20 +343,20 @@ TEST(ServeLife, TooManyConnections) {
 
 TEST(ServeLife, BodiesTakeTurns) {
   ServerOptions options;
-  options.limits.bodies = 1 << 20;
+  options.limits.bodies = 1 << 18;
   const FakeServer server(options);
   const std::string body =
-      R"({"prompt":"a","max_tokens":1,"x":")" + std::string(900000, 'x') + "\"}";
+      R"({"prompt":"a","max_tokens":1,"x":")" + std::string(225000, 'x') + "\"}";
   std::vector<std::unique_ptr<Client>> clients;
   for (int i = 0; i < 4; ++i) {
     clients.push_back(std::make_unique<Client>(server.port));
-    clients.back()->send(test::post("/v1/completions", body).substr(0, 800000));
+    clients.back()->send(test::post("/v1/completions", body).substr(0, 200000));
   }
   std::vector<std::thread> threads;
   std::atomic<int> done{0};
   for (const auto& c : clients)
     threads.emplace_back([&] {
-      c->send(test::post("/v1/completions", body).substr(800000));
+      c->send(test::post("/v1/completions", body).substr(200000));
       done += c->read().status == 200;
     });
   for (std::thread& t : threads) t.join();
