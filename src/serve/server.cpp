@@ -41,9 +41,12 @@ const ApiServer::Route* ApiServer::find_route(std::string_view path) {
 
 namespace {
 
-constexpr size_t kTextJobs = 256;  // reading pauses before their bytes are too many, but for bodies
-                                   // whose clients left
+constexpr size_t kTextJobs = 256;
 constexpr size_t kLargeBody = 64 << 10;
+
+// Bytes that may wait for text. Reading pauses before there are so many, but for those of clients
+// that left: what is read, one body beyond it, one that a thread is about to let go.
+size_t most_text(const HttpLimits& limits) { return 2 * (limits.bodies + limits.body); }
 
 HttpReply json_reply(std::string body, int status = 200) {
   return {status, {{"Content-Type", "application/json"}}, std::move(body), false};
@@ -91,8 +94,8 @@ ApiServer::ApiServer(ServerOptions options)
     : options_(std::move(options)),
       access_(options_.access),
       http_(HttpServer::make(options_.limits, *this)),
-      text_(std::make_unique<TextWorker>(kTextJobs, 2 * options_.limits.bodies)),
-      large_text_(std::make_unique<TextWorker>(kTextJobs, 2 * options_.limits.bodies)) {}
+      text_(std::make_unique<TextWorker>(kTextJobs, most_text(options_.limits))),
+      large_text_(std::make_unique<TextWorker>(kTextJobs, most_text(options_.limits))) {}
 
 ApiServer::~ApiServer() {
   text_.reset();  // their jobs use the rest
