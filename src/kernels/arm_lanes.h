@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Integer weights and int8 rows on Arm CPUs with dot products, outputs in the lanes of a vector:
-// layouts and facts of arm_dotprod's codecs int4_lanes and int8_lanes. Exact class, as the int8
-// family (arm_int8.h), which takes what this declines: zero points, static scales. Internal linkage.
+// Integer and fp4 weights with int8 and fp4 rows on Arm CPUs with dot products, outputs in the lanes
+// of a vector: layouts and facts of arm_dotprod's codecs int4_lanes, int8_lanes and fp4_lanes. Exact
+// class, as the int8 family (arm_int8.h), which takes what this declines: zero points, static scales.
+// Internal linkage.
 //
 // Packed weights: panels of 8 outputs at multiples of 64 bytes, group after group; for every 4 inputs
 //   int4  16 bytes: byte 4 j + i = w[j][k + i] + 8 | w[j + 4][k + i] << 4, j < 4
+//   fp4   the same of E2M1 codes
 //   int8  32 bytes: byte 4 j + i = w[j][k + i], j < 8
-// then scales 8 x bf16 (if they fit exactly) or f32. As an int8 a byte of two 4-bit codes is
-// 16 hi + lo, so SDOT of the bytes less SDOT of their lower nibbles is 16 times the sum of the upper
-// ones: one AND for 32 weights, and no operands in scratch for any number of rows. Groups of up to
-// 128 inputs start their sums at a float's bits, so that a subtraction makes them floats.
+// then scales 8 x bf16 (if they fit exactly; outputs 0 4 1 5 2 6 3 7, so that a shift and an AND of
+// words make them f32) or f32. As an int8 a byte of two integers is 16 hi + lo, so SDOT of the
+// bytes less SDOT of their lower nibbles is 16 times the sum of the upper ones: one AND for 32 weights,
+// and no operands in scratch for any number of rows. E2M1 goes through a table to twice the value, and
+// sums are 4 times too large. Groups of up to 128 inputs (fp4: all) start their sums at a float's bits,
+// so that a subtraction makes them floats.
 //
 // A panel of activations: tiles of 8 rows, the last one of 1, 2, 4 or 8; for every 4 inputs their
-// codes of all rows of the tile. Then for every group and row of a tile -8 times the sum of its
-// codes (int4), and the scales of the rows.
+// codes of all rows of the tile (fp4: twice the values). Then for every group and row of a tile -8 times
+// the sum of its codes (int4) or its scale (fp4), and the scales of the rows.
 #pragma once
+#include "kernels/arm_bodies.h"
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
 #include "kernels/unpack.h"
@@ -27,22 +32,28 @@ constexpr size_t kNr = 8, kKr = 16, kTile = 8;
 
 constexpr size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
 
+enum class Form : uint8_t { kInt4, kInt8, kFp4 };
+
 struct Shape {
   size_t groups, group_k, K_padded;
   size_t code_bytes, scale_bytes;  // of one group of a panel
-  bool bytes, bf16;                // one byte per code; scales are kept as bf16
+  Form form;
+  bool bf16;  // scales are kept as bf16
+  bool bytes() const { return form == Form::kInt8; }
+  size_t step_bytes() const { return bytes() ? 128 : 64; }  // of 16 inputs
   size_t group_bytes() const { return code_bytes + scale_bytes; }
   size_t stride() const { return up(groups * group_bytes(), 64); }
-  bool by_start() const { return !bytes && group_k <= 128; }  // sums start at a float's bits
+  bool by_start() const { return !bytes() && group_k <= 128; }  // sums start at a float's bits
 };
 inline Shape shape_of(const Problem& p) {
   Shape s{};
+  s.form = p.code == CodeType::kFp4 ? Form::kFp4 : p.bits > 4 ? Form::kInt8 : Form::kInt4;
   s.groups = p.block_k >= p.K ? 1 : p.groups;
   s.group_k = s.groups == 1 ? up(p.K, kKr) : p.block_k;
   s.K_padded = s.groups * s.group_k;
-  s.bytes = p.bits > 4;
-  s.bf16 = p.scale_type == ScaleType::kBf16;
-  s.code_bytes = kNr * s.group_k / (s.bytes ? 1 : 2);
+  s.bf16 = p.scale_type == ScaleType::kBf16 || p.scale_type == ScaleType::kFp8 ||
+           p.scale_type == ScaleType::kE8m0;
+  s.code_bytes = s.group_k / kKr * s.step_bytes();
   s.scale_bytes = kNr * (s.bf16 ? 2 : 4);
   return s;
 }
@@ -65,18 +76,28 @@ inline const char* supports(const Problem& p, bool bytes) {
 }
 inline const char* supports_int4(const Problem& p) { return supports(p, false); }
 inline const char* supports_int8(const Problem& p) { return supports(p, true); }
+inline const char* supports_fp4(const Problem& p) {
+  if (p.code != CodeType::kFp4) return "the weights are not fp4";
+  if (p.act.code != ActCode::kFp4) return "the checkpoint declares other activations than fp4";
+  if (p.ragged || p.act_order) return "groups are not regular";
+  if (p.act.granule != ActGranule::kGroup || p.act.group != p.block_k)
+    return "groups of weights and of activations differ";
+  if (p.block_k % kKr != 0 || p.block_k > 128)
+    return "the group size is not a multiple of 16, up to 128";
+  return nullptr;
+}
 inline Numerics numerics(const Problem&) { return Numerics::kExact; }
 inline size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape_of(p).stride(); }
 
 inline size_t padded_rows(size_t rows) { return rows <= 2 ? rows : rows <= 4 ? 4 : 8; }
 inline size_t panel_rows(size_t M) { return M / kTile * kTile + padded_rows(M % kTile); }
 struct PanelLayout {
-  size_t sums, scales, bytes;  // offsets behind the codes, which start at 0
+  size_t groups, scales, bytes;  // offsets behind the codes, which start at 0
 };
 inline PanelLayout panel_layout(const Shape& s, size_t M) {
   PanelLayout l{};
-  l.sums = panel_rows(M) * s.K_padded;
-  l.scales = l.sums + (s.bytes ? 0 : 4 * s.groups * panel_rows(M));
+  l.groups = panel_rows(M) * s.K_padded;
+  l.scales = l.groups + (s.bytes() ? 0 : 4 * s.groups * panel_rows(M));
   l.bytes = up(l.scales + 4 * panel_rows(M), 64);
   return l;
 }

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The functions of a family of kernels that an instruction set brings; the rest of their records is the
+// family's. Null on other architectures, which know the facts alone. Plain data: included by units
+// compiled for any instruction set.
+#pragma once
+#include "kernels/kernel.h"
+
+#ifdef __aarch64__
+#define MOEBIUS_BODIES(pack, prepare_rows, make_panel, gemm) \
+  ::moebius::Bodies { pack, prepare_rows, make_panel, gemm }
+#else
+#define MOEBIUS_BODIES(pack, prepare_rows, make_panel, gemm) \
+  ::moebius::Bodies {}
+#endif
+
+namespace moebius {
+
+struct Bodies {
+  void (*pack)(const PackArgs&) = nullptr;
+  void (*prepare_rows)(const PrepareArgs&) = nullptr;
+  void (*make_panel)(const PanelArgs&) = nullptr;
+  void (*gemm)(const GemmArgs&) = nullptr;
+};
+
+}  // namespace moebius
