@@ -42,38 +42,17 @@ struct Sdot : int8_family::NoTiles {
     return vpaddq_s32(acc.r0, acc.r1);
   }
 };
-#define MOEBIUS_BODY(f) f
-#else
-#define MOEBIUS_BODY(f) nullptr
 #endif
 
 using namespace int8_family;
 
-constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) {
-  return {"arm_dotprod",
-          codec,
-          Arch::kAarch64,
-          kNeon | kDotprod,
-          kNr,
-          fits,
-          numerics,
-          packed_bytes,
-          MOEBIUS_BODY(pack_int8_family),
-          row_bytes,
-          MOEBIUS_BODY(prepare_rows),
-          panel_bytes,
-          MOEBIUS_BODY(make_panel_for<Sdot>),
-          scratch_bytes,
-          MOEBIUS_BODY(gemm<Sdot>),
-          nullptr,
-          kWidths};
-}
-constexpr Kernel kKernels[] = {kernel("int4", supports_int4), kernel("int8", supports_int8),
-                               kernel("fp4", supports_fp4)};
+constexpr Kernels kKernels =
+    kernels("arm_dotprod", kNeon | kDotprod,
+            MOEBIUS_BODIES(pack_int8_family, prepare_rows, make_panel_for<Sdot>, gemm<Sdot>));
 
 }  // namespace
 
 extern const KernelTable kArmDotprodKernels;
-const KernelTable kArmDotprodKernels = {kKernels, sizeof kKernels / sizeof kKernels[0]};
+const KernelTable kArmDotprodKernels = {kKernels.list, 3};
 
 }  // namespace moebius

@@ -40,19 +40,12 @@ struct Inputs<F16Products, R> {
   }
 };
 }  // namespace float_family
-#define MOEBIUS_BODY(f) f
 void gemm_f16(const GemmArgs& args) { gemm<F16, F16Products>(args); }
-#else
-#define MOEBIUS_BODY(f) nullptr
 #endif
 
-const char* supports_f16(const Problem& p) { return supports(p, CodeType::kF16); }
-
-constexpr Kernel kKernels[] = {{"arm_fhm", "f16", Arch::kAarch64, kNeon | kFp16 | kFhm, kNr,
-                                supports_f16, numerics, packed_bytes, MOEBIUS_BODY(pack),
-                                prepared_row_bytes, MOEBIUS_BODY(prepare_rows_canonical),
-                                panel_bytes, MOEBIUS_BODY(make_panel), scratch_bytes,
-                                MOEBIUS_BODY(gemm_f16), nullptr, 0, kTile, code_at}};
+constexpr Kernel kKernels[] = {
+    kernel("arm_fhm", "f16", kNeon | kFp16 | kFhm, supports_only<CodeType::kF16>,
+           MOEBIUS_BODIES(pack, prepare_rows_canonical, make_panel, gemm_f16))};
 
 }  // namespace
 

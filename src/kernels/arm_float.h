@@ -20,6 +20,7 @@
 // A panel of activations: tiles of 8 rows, the last one of 1, 2, 4 or 8; for every input the f32 of
 // the rows of a tile. Then a factor per row, with activation groups factors [group][row], and whether all rows are f16.
 #pragma once
+#include "kernels/arm_bodies.h"
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
 #include "kernels/unpack.h"
@@ -78,6 +79,10 @@ inline const char* supports(const Problem& p, CodeType code) {
     return "groups of weights and of activations do not fit each other";
   return nullptr;
 }
+template <CodeType code>
+inline const char* supports_only(const Problem& p) {
+  return supports(p, code);
+}
 inline Numerics numerics(const Problem& p) {
   return p.code == CodeType::kFp8 && p.act.code == ActCode::kAsIs ? Numerics::kReordered
                                                                   : Numerics::kExact;
@@ -115,6 +120,14 @@ inline size_t panel_bytes(const Problem& p, size_t M) { return panel_layout(shap
 
 // Scratch: decoded weights [panel / 8][piece][8], then for every row dot and f of a panel.
 inline size_t scratch_bytes(const Problem&, size_t M) { return kPiece * kNr * 4 + M * 2 * kNr * 4; }
+
+constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
+                        const char* (*fits)(const Problem&), const Bodies& b) {
+  return {name,           codec,       Arch::kAarch64, needs,         kNr,
+          fits,           numerics,    packed_bytes,   b.pack,        prepared_row_bytes,
+          b.prepare_rows, panel_bytes, b.make_panel,   scratch_bytes, b.gemm,
+          nullptr,        0,           kTile,          code_at};
+}
 
 }  // namespace float_family
 }  // namespace

@@ -156,38 +156,17 @@ struct SmmlaOne : Smmla {
     return vcombine_s8(vreinterpret_s8_u8(vld1_u8(p)), vdup_n_s8(0));
   }
 };
-#define MOEBIUS_BODY(f) f
-#else
-#define MOEBIUS_BODY(f) nullptr
 #endif
 
 using namespace int8_family;
 
-constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) {
-  return {"arm_i8mm",
-          codec,
-          Arch::kAarch64,
-          kNeon | kI8mm,
-          kNr,
-          fits,
-          numerics,
-          packed_bytes,
-          MOEBIUS_BODY(pack_int8_family),
-          row_bytes,
-          MOEBIUS_BODY(prepare_rows),
-          panel_bytes,
-          MOEBIUS_BODY(make_panel_for<Smmla>),
-          scratch_bytes,
-          MOEBIUS_BODY(gemm<Smmla>),
-          nullptr,
-          kWidths};
-}
-constexpr Kernel kKernels[] = {kernel("int4", supports_int4), kernel("int8", supports_int8),
-                               kernel("fp4", supports_fp4)};
+constexpr Kernels kKernels =
+    kernels("arm_i8mm", kNeon | kI8mm,
+            MOEBIUS_BODIES(pack_int8_family, prepare_rows, make_panel_for<Smmla>, gemm<Smmla>));
 
 }  // namespace
 
 extern const KernelTable kArmI8mmKernels;
-const KernelTable kArmI8mmKernels = {kKernels, sizeof kKernels / sizeof kKernels[0]};
+const KernelTable kArmI8mmKernels = {kKernels.list, 3};
 
 }  // namespace moebius

@@ -24,6 +24,7 @@
 // products 4 times too large, and SCVTF with 2 fraction bits exact. Codes stay E2M1; rows have a
 // scale per group, kept behind the row scales as [s0,s0,s1,s1].
 #pragma once
+#include "kernels/arm_bodies.h"
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
 #include "kernels/unpack.h"
@@ -185,6 +186,24 @@ inline size_t scratch_bytes(const Problem& p, size_t M) {
   const size_t few = 64 * ((M + 1) / 2);  // sums of one panel
   const size_t most = b.bytes > twelve ? b.bytes : twelve;
   return up((most > few ? most : few) + kWay, 64);
+}
+
+// The kernels of a unit.
+struct Kernels {
+  Kernel list[3];
+};
+constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
+                        const char* (*fits)(const Problem&), const Bodies& b,
+                        const char* on_request = nullptr) {
+  return {name,           codec,       Arch::kAarch64, needs,         kNr,
+          fits,           numerics,    packed_bytes,   b.pack,        row_bytes,
+          b.prepare_rows, panel_bytes, b.make_panel,   scratch_bytes, b.gemm,
+          on_request,     kWidths};
+}
+constexpr Kernels kernels(const char* name, uint32_t needs, const Bodies& b) {
+  return {{kernel(name, "int4", needs, supports_int4, b),
+           kernel(name, "int8", needs, supports_int8, b),
+           kernel(name, "fp4", needs, supports_fp4, b)}};
 }
 
 }  // namespace int8_family

@@ -4,11 +4,11 @@
 //   x[k] = (256 hi[k] + lo[k]) * 2^e,   hi and lo balanced digits of 8 bits ("limbs"),
 // and weights are small integers (E2M1: twice the value), so the dot of a block is an exact integer
 // whatever the instruction and the order. What the two limbs of an input cannot hold is kept beside them:
-//   near   its next two limbs, for half a step of inputs at a time:  += (256 t[k] + u[k]) * 2^(e-16)
+//   near   its next two limbs, kept for half a step of inputs at a time:  += (256 t[k] + u[k]) * 2^(e-16)
 //   far    the number itself, where four limbs do not hold it (1 in 10^6 of Gaussian inputs)
 // The sum of an output, the same operations in the same order whatever the tile or the batch:
 //   f = fma(float(dot) * 2^e, c, f)              block by block, c the scale of the weights
-//   h = fma(float(dot of near) * 2^(e-16), c, h) half by half, those that have such limbs
+//   h = fma(float(dot of near) * 2^(e-16), c, h) block by block, those that have such limbs
 //   f = f + h, then f = fma(x[k] * w[k], c, f)   far inputs, ascending
 // docs/numerics.md derives the bound. Internal linkage, as all headers of kernel units.
 //
@@ -23,10 +23,11 @@
 // As int8 such a byte of integers is 16 b + a: the sum of bytes minus the sum of their low halves is
 // 16 times that of b, so one AND serves 32 weights.
 //
-// A prepared row: digits, 16 bytes a half (8 x hi, 8 x lo), then extras: Counts; a Block each; a
-// Near for every half that has such limbs; far inputs. With act-order: the numbers, since only a panel knows their order.
+// A prepared row: digits, 16 bytes a half (8 x hi, 8 x lo), then extras: Counts; a Block each; a Block of
+// near limbs for every block that has such; a Near for every half that has; far inputs. With act-order: the numbers, since only a panel knows their order.
 // A panel of few rows: such rows. Of many: digits by tiles of rows, then the extras of every row.
 #pragma once
+#include "kernels/arm_bodies.h"
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
 #include "kernels/unpack.h"
@@ -106,6 +107,13 @@ inline const char* supports(const Problem& p) {
     return "8-bit keys and values are kept like this, and probabilities are not for limbs";
   return nullptr;
 }
+template <Form kForm>
+inline const char* supports_only(const Problem& p) {
+  const char* reason = supports(p);
+  return reason != nullptr     ? reason
+         : form_of(p) == kForm ? nullptr
+                               : "another codec holds these weights";
+}
 inline Numerics numerics(const Problem&) { return Numerics::kReordered; }
 // Where the codes of a half of K are in a panel.
 inline size_t half_at(const Shape& s, size_t half) {
@@ -117,27 +125,28 @@ inline size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape
 // ---------------------------------------------------------------------------------------------- rows
 
 struct Counts {
-  uint32_t near, far, unused[2];
+  uint32_t near, near_blocks, far, unused;
 };
 struct Block {
   int32_t start[4];  // 0, 0, -8 sum, -8 sum: where sums of codes + 8 begin
   float factor;      // 2^e; NaN: the block held a NaN or an infinity, and its digits are 0
   int32_t sum;       // of 256 hi + lo
-  // Of near limbs: where the scales and the codes are in a panel.
-  uint32_t scales, codes;
+  uint32_t scales;   // where those of its group are in a panel
+  uint32_t near;     // halves of it that have near limbs
 };
 struct Near {
-  Block block;
   int8_t digits[16];
+  uint32_t codes, unused[3];  // where the codes of its half are in a panel
 };
 // Offsets from the start of extras.
 struct ExtrasLayout {
-  size_t blocks, near, far, bytes;
+  size_t blocks, near_blocks, near, far, bytes;
 };
 inline ExtrasLayout extras_layout(const Shape& s) {
   ExtrasLayout l{};
   l.blocks = sizeof(Counts);
-  l.near = l.blocks + s.blocks * sizeof(Block);
+  l.near_blocks = l.blocks + s.blocks * sizeof(Block);
+  l.near = l.near_blocks + s.blocks * sizeof(Block);
   l.far = l.near + s.K_padded / kHalf * sizeof(Near);  // k and the 16 bits of x[k]
   l.bytes = up(l.far + 4 * s.K_padded, 64);
   return l;
@@ -175,6 +184,37 @@ inline size_t spread_bytes(const Problem& p) { return p.zero_points ? 128 : 64; 
 inline size_t scratch_bytes(const Problem& p, size_t M) {
   const Shape s = shape_of(p);
   return M <= kFew ? 64 : kTilePanels * (kNr * s.K_padded + s.groups * spread_bytes(p));
+}
+
+// The kernels of a unit.
+struct Kernels {
+  Kernel list[3];
+};
+constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
+                        const char* (*fits)(const Problem&), const Bodies& b, size_t rows) {
+  return {name,
+          codec,
+          Arch::kAarch64,
+          needs,
+          kNr,
+          fits,
+          numerics,
+          packed_bytes,
+          b.pack,
+          row_bytes,
+          b.prepare_rows,
+          panel_bytes,
+          b.make_panel,
+          scratch_bytes,
+          b.gemm,
+          nullptr,
+          kNr * kTilePanels,
+          rows};
+}
+constexpr Kernels kernels(const char* name, uint32_t needs, const Bodies& b, size_t rows) {
+  return {{kernel(name, "int4", needs, supports_only<Form::kInt4>, b, rows),
+           kernel(name, "fp4", needs, supports_only<Form::kFp4>, b, rows),
+           kernel(name, "int8", needs, supports_only<Form::kInt8>, b, rows)}};
 }
 
 }  // namespace limbs

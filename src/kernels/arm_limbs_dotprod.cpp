@@ -100,45 +100,15 @@ struct Dotprod {
     out[0] = f[0], out[1] = f[1];
   }
 };
-#define MOEBIUS_BODY(f) f
-#else
-#define MOEBIUS_BODY(f) nullptr
 #endif
 
-template <Form kForm>
-const char* supports_only(const Problem& p) {
-  const char* reason = supports(p);
-  return reason != nullptr     ? reason
-         : form_of(p) == kForm ? nullptr
-                               : "another codec holds these weights";
-}
-constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) {
-  return {"arm_limbs_dotprod",
-          codec,
-          Arch::kAarch64,
-          kNeon | kDotprod,
-          kNr,
-          fits,
-          numerics,
-          packed_bytes,
-          MOEBIUS_BODY(pack<Dotprod>),
-          row_bytes,
-          MOEBIUS_BODY(prepare_rows),
-          panel_bytes,
-          MOEBIUS_BODY(make_panel<Dotprod>),
-          scratch_bytes,
-          MOEBIUS_BODY(gemm<Dotprod>),
-          nullptr,
-          16,
-          5};
-}
-constexpr Kernel kKernels[] = {kernel("int4", supports_only<Form::kInt4>),
-                               kernel("fp4", supports_only<Form::kFp4>),
-                               kernel("int8", supports_only<Form::kInt8>)};
+constexpr Kernels kKernels =
+    kernels("arm_limbs_dotprod", kNeon | kDotprod,
+            MOEBIUS_BODIES(pack<Dotprod>, prepare_rows, make_panel<Dotprod>, gemm<Dotprod>), 5);
 
 }  // namespace
 
 extern const KernelTable kArmLimbsDotprodKernels;
-const KernelTable kArmLimbsDotprodKernels = {kKernels, sizeof kKernels / sizeof kKernels[0]};
+const KernelTable kArmLimbsDotprodKernels = {kKernels.list, 3};
 
 }  // namespace moebius

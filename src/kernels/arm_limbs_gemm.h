@@ -151,19 +151,34 @@ struct Product {
 
   // --- what the two limbs of a row do not hold ---
 
-  [[gnu::always_inline]] void add_half(const Codec& codec, const Near& near, const uint8_t* w,
-                                       float32x4_t (&h)[2]) const {
-    int32x4_t acc[4];
-    Isa::begin(codec, near.block.start, acc);
-    Isa::half(codec, w + near.block.codes, vld1q_s8(near.digits), acc);
-    finish(codec, acc, near.block, w + near.block.scales, h);
+  // The near limbs of a block, for W panels `apart` bytes apart; returns where the next ones are.
+  template <int W>
+  [[gnu::always_inline]] const Near* add_block(const Codec& codec, const Block& block,
+                                               const Near* near, const uint8_t* w, size_t apart,
+                                               float32x4_t (&h)[W][2]) const {
+    int32x4_t acc[W][4];
+    MOEBIUS_UNROLL for (int u = 0; u < W; ++u) Isa::begin(codec, block.start, acc[u]);
+    for (const Near* end = near + block.near; near != end; ++near) {
+      const int8x16_t x = vld1q_s8(near->digits);
+      MOEBIUS_UNROLL for (size_t u = 0; u < W; ++u)
+          Isa::half(codec, w + u * apart + near->codes, x, acc[u]);
+    }
+    MOEBIUS_UNROLL for (size_t u = 0; u < W; ++u)
+        finish(codec, acc[u], block, w + u * apart + block.scales, h[u]);
+    return near;
   }
-  [[gnu::noinline]] void add_near(const Extras& x, const uint8_t* w, float32x4_t (&f)[2]) const {
+  // Those of a row.
+  template <int W>
+  [[gnu::noinline]] void add_near(const Extras& x, const uint8_t* w, size_t apart,
+                                  float32x4_t (&f)[W][2]) const {
     const Codec codec{};
-    float32x4_t h[2] = {vdupq_n_f32(0), vdupq_n_f32(0)};
-    const Near *near = x.near(), *end = near + x.counts().near;
-    for (; near != end; ++near) add_half(codec, *near, w, h);
-    f[0] = vaddq_f32(f[0], h[0]), f[1] = vaddq_f32(f[1], h[1]);
+    float32x4_t h[W][2];
+    MOEBIUS_UNROLL for (int u = 0; u < W; ++u) h[u][0] = h[u][1] = vdupq_n_f32(0);
+    const Near* near = x.near();
+    const Block *block = x.near_blocks(), *end = block + x.counts().near_blocks;
+    for (; block != end; ++block) near = add_block<W>(codec, *block, near, w, apart, h);
+    MOEBIUS_UNROLL for (int u = 0; u < W; ++u) MOEBIUS_UNROLL for (int i = 0; i < 2; ++i) f[u][i] =
+        vaddq_f32(f[u][i], h[u][i]);
   }
   [[gnu::noinline]] void add_far(const Extras& x, const uint8_t* w, float32x4_t (&f)[2]) const {
     const uint16_t* far = x.far();
@@ -234,7 +249,8 @@ struct Product {
     const Codec codec{};
     const uint8_t* const first = w;
     const Block* block = extras.blocks();
-    const Near *near = extras.near(), *near_end = near + extras.counts().near;
+    const Block* near_block = extras.near_blocks();
+    const Near* near = extras.near();
     float32x4_t f[S][2], h[S][2];  // not `out`: g++ would store that after every block
     MOEBIUS_UNROLL for (int u = 0; u < S; ++u) f[u][0] = f[u][1] = h[u][0] = h[u][1] =
         vdupq_n_f32(0);
@@ -258,9 +274,7 @@ struct Product {
       }
       digits += 2 * s.block_k, w += bytes;
       // Here, while the codes are in the first-level cache: behind the panel it took a fifth longer.
-      for (; near != near_end && first + near->block.codes < w; ++near)
-        MOEBIUS_UNROLL for (size_t u = 0; u < S; ++u)
-            add_half(codec, *near, first + u * apart, h[u]);
+      if (block->near != 0) near = add_block<S>(codec, *near_block++, near, first, apart, h);
       if (--left == 0) left = in_group, scales = w, w += s.head_bytes;
     }
     if constexpr (kTurns) finish(codec, acc[1], block[-1], before + apart, f[1]);
@@ -371,12 +385,10 @@ struct Product {
         const size_t m = (unit + i) * Isa::kRows + r;
         if (m >= a.M) return;
         const Extras extras{const_cast<uint8_t*>(extras_of(m)), l};
-        for (size_t u = 0; u < W; ++u) {
-          float32x4_t out[2];
-          Isa::rows_of(all[i][u], r, out);
-          if (extras.counts().near != 0) add_near(extras, panel(n + u * kNr), out);
-          put(extras, out, m, n + u * kNr);
-        }
+        float32x4_t out[W][2];
+        for (size_t u = 0; u < W; ++u) Isa::rows_of(all[i][u], r, out[u]);
+        if (extras.counts().near != 0) add_near<W>(extras, panel(n), s.stride(), out);
+        for (size_t u = 0; u < W; ++u) put(extras, out[u], m, n + u * kNr);
       }
   }
   template <int W>

@@ -133,45 +133,15 @@ struct I8mm {
     }
   }
 };
-#define MOEBIUS_BODY(f) f
-#else
-#define MOEBIUS_BODY(f) nullptr
 #endif
 
-template <Form kForm>
-const char* supports_only(const Problem& p) {
-  const char* reason = supports(p);
-  return reason != nullptr     ? reason
-         : form_of(p) == kForm ? nullptr
-                               : "another codec holds these weights";
-}
-constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) {
-  return {"arm_limbs_i8mm",
-          codec,
-          Arch::kAarch64,
-          kNeon | kI8mm,
-          kNr,
-          fits,
-          numerics,
-          packed_bytes,
-          MOEBIUS_BODY(pack<I8mm>),
-          row_bytes,
-          MOEBIUS_BODY(prepare_rows),
-          panel_bytes,
-          MOEBIUS_BODY(make_panel<I8mm>),
-          scratch_bytes,
-          MOEBIUS_BODY(gemm<I8mm>),
-          nullptr,
-          16,
-          6};
-}
-constexpr Kernel kKernels[] = {kernel("int4", supports_only<Form::kInt4>),
-                               kernel("fp4", supports_only<Form::kFp4>),
-                               kernel("int8", supports_only<Form::kInt8>)};
+constexpr Kernels kKernels =
+    kernels("arm_limbs_i8mm", kNeon | kI8mm,
+            MOEBIUS_BODIES(pack<I8mm>, prepare_rows, make_panel<I8mm>, gemm<I8mm>), 6);
 
 }  // namespace
 
 extern const KernelTable kArmLimbsI8mmKernels;
-const KernelTable kArmLimbsI8mmKernels = {kKernels, sizeof kKernels / sizeof kKernels[0]};
+const KernelTable kArmLimbsI8mmKernels = {kKernels.list, 3};
 
 }  // namespace moebius

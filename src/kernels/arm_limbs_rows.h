@@ -18,6 +18,7 @@ struct Extras {
   ExtrasLayout l;
   Counts& counts() const { return *reinterpret_cast<Counts*>(at); }
   Block* blocks() const { return reinterpret_cast<Block*>(at + l.blocks); }
+  Block* near_blocks() const { return reinterpret_cast<Block*>(at + l.near_blocks); }
   Near* near() const { return reinterpret_cast<Near*>(at + l.near); }
   uint16_t* far() const { return reinterpret_cast<uint16_t*>(at + l.far); }
 };
@@ -112,6 +113,8 @@ class RowMaker {
   void put(const float* x, int e, Block& block) {
     const float by = power_of_two(16 - e);
     int32x4_t hi_sum = vdupq_n_s32(0), lo_sum = hi_sum;
+    uint32_t near = 0;
+    int32_t near_sum = 0;
     for (size_t k = 0; k < s_.block_k; k += kKr) {
       uint16x8_t n[4];
       uint32x4_t all = vdupq_n_u32(0xffffffff);
@@ -134,22 +137,28 @@ class RowMaker {
       vst1q_s8(digits_ + 2 * k + 16, vuzp2q_s8(hi, lo));
       const int8x16_t third = vuzp2q_s8(lower0, lower1), fourth = vuzp1q_s8(lower0, lower1);
       if (vmaxvq_u8(vreinterpretq_u8_s8(vorrq_s8(third, fourth))) == 0) continue;
-      put_near(k / kHalf, e, vuzp1q_s8(third, fourth));
-      put_near(k / kHalf + 1, e, vuzp2q_s8(third, fourth));
+      near += put_near(k / kHalf, vuzp1q_s8(third, fourth), near_sum);
+      near += put_near(k / kHalf + 1, vuzp2q_s8(third, fourth), near_sum);
     }
     block = block_of(power_of_two(e), 256 * vaddvq_s32(hi_sum) + vaddvq_s32(lo_sum));
+    if (near == 0) return;
+    block.near = near;
+    Block& limbs = extras_.near_blocks()[extras_.counts().near_blocks++];
+    limbs = block_of(power_of_two(e - 16), near_sum);
+    limbs.near = near;
   }
   Block block_of(float factor, int32_t sum) const {
     const size_t scales = block_ / s_.group_blocks() * s_.group_bytes();
     return {{0, 0, -8 * sum, -8 * sum}, factor, sum, static_cast<uint32_t>(scales), 0};
   }
-  void put_near(size_t half, int e, int8x16_t digits) {
-    if (vmaxvq_u8(vreinterpretq_u8_s8(digits)) == 0) return;
-    const int sum = 256 * vaddlv_s8(vget_low_s8(digits)) + vaddlv_s8(vget_high_s8(digits));
+  // How many halves it made, one or none.
+  uint32_t put_near(size_t half, int8x16_t digits, int32_t& sum) {
+    if (vmaxvq_u8(vreinterpretq_u8_s8(digits)) == 0) return 0;
+    sum += 256 * vaddlv_s8(vget_low_s8(digits)) + vaddlv_s8(vget_high_s8(digits));
     Near& to = extras_.near()[extras_.counts().near++];
-    to.block = block_of(power_of_two(e - 16), sum);
-    to.block.codes = static_cast<uint32_t>(half_at(s_, block_ * s_.block_k / kHalf + half));
+    to.codes = static_cast<uint32_t>(half_at(s_, block_ * s_.block_k / kHalf + half));
     vst1q_s8(to.digits, digits);
+    return 1;
   }
   void far(const float* x, size_t k, float by) {
     for (size_t end = k + kKr; k < end; ++k) {
@@ -204,7 +213,8 @@ inline void copy_extras(const Shape& s, const uint8_t* from, uint8_t* to) {
   const ExtrasLayout l = extras_layout(s);
   Counts c;
   __builtin_memcpy(&c, from, sizeof c);
-  __builtin_memcpy(to, from, l.near + c.near * sizeof(Near));
+  __builtin_memcpy(to, from, l.near_blocks + c.near_blocks * sizeof(Block));
+  __builtin_memcpy(to + l.near, from + l.near, c.near * sizeof(Near));
   __builtin_memcpy(to + l.far, from + l.far, 4 * size_t{c.far});
 }
 

@@ -10,43 +10,19 @@ namespace {
 
 using namespace float_family;
 
-#ifdef __aarch64__
-#define MOEBIUS_BODY(f) f
-#else
-#define MOEBIUS_BODY(f) nullptr
-#endif
-
 template <CodeType code>
-const char* supports_only(const Problem& p) {
-  return supports(p, code);
-}
-constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&),
-                        void (*multiply)(const GemmArgs&)) {
-  return {"arm_neon",
-          codec,
-          Arch::kAarch64,
-          kNeon,
-          kNr,
-          fits,
-          numerics,
-          packed_bytes,
-          MOEBIUS_BODY(pack),
-          prepared_row_bytes,
-          MOEBIUS_BODY(prepare_rows_canonical),
-          panel_bytes,
-          MOEBIUS_BODY(make_panel),
-          scratch_bytes,
-          multiply,
-          nullptr,
-          0,
-          kTile,
-          code_at};
+constexpr Kernel neon(const char* codec, const Bodies& b) {
+  return kernel("arm_neon", codec, kNeon, supports_only<code>, b);
 }
 constexpr Kernel kKernels[] = {
-    kernel("fp8", supports_only<CodeType::kFp8>, MOEBIUS_BODY(gemm<Fp8>)),
-    kernel("bf16", supports_only<CodeType::kBf16>, MOEBIUS_BODY(gemm<Bf16>)),
-    kernel("f16", supports_only<CodeType::kF16>, MOEBIUS_BODY(gemm<F16>)),
-    kernel("dense32", supports_only<CodeType::kF32>, MOEBIUS_BODY(gemm<F32>)),
+    neon<CodeType::kFp8>("fp8",
+                         MOEBIUS_BODIES(pack, prepare_rows_canonical, make_panel, gemm<Fp8>)),
+    neon<CodeType::kBf16>("bf16",
+                          MOEBIUS_BODIES(pack, prepare_rows_canonical, make_panel, gemm<Bf16>)),
+    neon<CodeType::kF16>("f16",
+                         MOEBIUS_BODIES(pack, prepare_rows_canonical, make_panel, gemm<F16>)),
+    neon<CodeType::kF32>("dense32",
+                         MOEBIUS_BODIES(pack, prepare_rows_canonical, make_panel, gemm<F32>)),
 };
 
 }  // namespace

@@ -51,38 +51,17 @@ struct Smull : int8_family::NoTiles {
     return vpaddq_s32(acc.r0.sum(), acc.r1.sum());
   }
 };
-#define MOEBIUS_BODY(f) f
-#else
-#define MOEBIUS_BODY(f) nullptr
 #endif
 
 using namespace int8_family;
 
-constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) {
-  return {"arm_neon",
-          codec,
-          Arch::kAarch64,
-          kNeon,
-          kNr,
-          fits,
-          numerics,
-          packed_bytes,
-          MOEBIUS_BODY(pack_int8_family),
-          row_bytes,
-          MOEBIUS_BODY(prepare_rows),
-          panel_bytes,
-          MOEBIUS_BODY(make_panel_for<Smull>),
-          scratch_bytes,
-          MOEBIUS_BODY(gemm<Smull>),
-          nullptr,
-          kWidths};
-}
-constexpr Kernel kKernels[] = {kernel("int4", supports_int4), kernel("int8", supports_int8),
-                               kernel("fp4", supports_fp4)};
+constexpr Kernels kKernels =
+    kernels("arm_neon", kNeon,
+            MOEBIUS_BODIES(pack_int8_family, prepare_rows, make_panel_for<Smull>, gemm<Smull>));
 
 }  // namespace
 
 extern const KernelTable kArmNeonInt8Kernels;
-const KernelTable kArmNeonInt8Kernels = {kKernels, sizeof kKernels / sizeof kKernels[0]};
+const KernelTable kArmNeonInt8Kernels = {kKernels.list, 3};
 
 }  // namespace moebius

@@ -96,9 +96,6 @@ void gemm_sve(const GemmArgs& args) {
     gemm.from_codes();
   }
 }
-#define MOEBIUS_BODY(f) f
-#else
-#define MOEBIUS_BODY(f) nullptr
 #endif
 
 const char* supports_plain(const Problem& p) {
@@ -109,10 +106,9 @@ const char* supports_plain(const Problem& p) {
 }
 
 constexpr Kernel kKernels[] = {
-    {"arm_sve", "int4", Arch::kAarch64, kNeon | kSve | kSveI8mm | kSve256, kNr, supports_plain,
-     numerics, packed_bytes, MOEBIUS_BODY(pack_int8_family), row_bytes, MOEBIUS_BODY(prepare_rows),
-     panel_bytes, MOEBIUS_BODY(make_panel_for<Sve>), scratch_bytes, MOEBIUS_BODY(gemm_sve),
-     "its speed was never measured", kWidths}};
+    kernel("arm_sve", "int4", kNeon | kSve | kSveI8mm | kSve256, supports_plain,
+           MOEBIUS_BODIES(pack_int8_family, prepare_rows, make_panel_for<Sve>, gemm_sve),
+           "its speed was never measured")};
 
 }  // namespace
 
