@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Faults and figures of a server (docs/serve.md has the results), on Python's standard library.
 
-    serve_acceptance.py MOEBIUS [PART...] [--model FOLDER] [--requests N] [--seconds S] [--streams N]
+    serve_acceptance.py MOEBIUS [PART...] [--model FOLDER] [--requests N] [--seconds S] [--streams N] [--launch 'mpirun -n 4' --ranks '--pp 4']
 
 MODEL: the bundled model unless a folder is named (bench/make_synthetic_moe.py writes one; it needs the tokenizer of some model beside it).
 Parts: speed      A1, A2  output tokens/s through HTTP beside the same requests in `bench engine`, alternating; CPU outside the engine
@@ -44,14 +44,34 @@ import time
 DROP = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))  # a packet filter of one instruction: keep 0 bytes
 
 
+def first_rank(launcher):
+    """The process below a launcher that is rank 0."""
+    below = [launcher]
+    for parent in below:
+        for task in os.listdir(f"/proc/{parent}/task"):
+            with open(f"/proc/{parent}/task/{task}/children") as f:
+                below += [int(p) for p in f.read().split()]
+        with open(f"/proc/{parent}/environ", "rb") as f, open(f"/proc/{parent}/comm") as name:
+            words = f.read().split(b"\0")
+            if name.read().strip() == "moebius" and (b"OMPI_COMM_WORLD_RANK=0" in words or b"PMI_RANK=0" in words):
+                return parent
+    raise RuntimeError("there is no rank 0")
+
+
 class Server:
     model = []  # the folder, or nothing for the bundled model
+    launch = []  # words before the tool: a launcher of ranks
+    ranks = []  # options of ranks
 
-    def __init__(self, tool, *options, port=0):
-        self.process = subprocess.Popen([tool, "serve", *Server.model, "--port", str(port), "--quiet", *options], stdout=subprocess.PIPE, text=True)
+    def __init__(self, tool, *options, port=0, alone=False):
+        launch = [] if alone else Server.launch + [tool, "serve"] + Server.ranks
+        self.process = subprocess.Popen([*(launch or [tool, "serve"]), *Server.model, "--port", str(port), "--quiet", *options], stdout=subprocess.PIPE, text=True)
+        self.pid = self.process.pid
         self.port = int(self.process.stdout.readline().strip().rsplit(":", 1)[1])
         while self.get("/health")[0] != 200:
             time.sleep(0.05)
+        if Server.launch and not alone:
+            self.pid = first_rank(self.process.pid)
 
     def __enter__(self):
         return self
@@ -79,8 +99,8 @@ class Server:
     def threads(self):
         """CPU seconds of each thread, by name."""
         out = {}
-        for task in os.listdir(f"/proc/{self.process.pid}/task"):
-            with open(f"/proc/{self.process.pid}/task/{task}/stat") as f:
+        for task in os.listdir(f"/proc/{self.pid}/task"):
+            with open(f"/proc/{self.pid}/task/{task}/stat") as f:
                 name, rest = f.read().split("(", 1)[1].rsplit(")", 1)
             out[name, task] = sum(map(int, rest.split()[11:13])) / os.sysconf("SC_CLK_TCK")
         return out
@@ -360,7 +380,7 @@ def part_pass(tool, o):
 
 def part_bytes(tool, o):
     requests, count = mixed(o.requests, 1), o.requests
-    with Server(tool, "--parallel", "2") as server:
+    with Server(tool, "--parallel", "2", alone=True) as server:
         alone = [essence(server.complete(r)) for r in requests]
     differences, most = 0, 0
     for options in (["--parallel", "32"], ["--parallel", "32", "--stretch", "1.5", "--threads", "1"], ["--parallel", "8", "--stretch", "8", "--kv-gib", "0.02"],
@@ -374,7 +394,7 @@ def part_bytes(tool, o):
                 for expected, got in zip(alone, pool.map(lambda r: streamed(server, r), requests)):
                     differences += [[c["text"], c["token_ids"]] for c in expected] != got
         print(f"bytes: {count} requests, {' '.join(options)}: {differences} differences so far, {preempted:.0f} preemptions")
-    return differences == 0 and most > 0
+    return differences == 0 and (most > 0 or bool(Server.launch))
 
 
 class Hammer:
@@ -702,6 +722,8 @@ def main():
     parser.add_argument("tool")
     parser.add_argument("parts", nargs="*", default=[])
     parser.add_argument("--model", help="folder; fair and pass need one whose context is long")
+    parser.add_argument("--launch", default="", help="words that start ranks: 'mpirun -n 4'; bytes are compared with one process")
+    parser.add_argument("--ranks", default="", help="options of ranks: '--pp 2 --tp 2 --threads 1'")
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--streams", type=int, nargs="*", default=[32, 8, 1])
@@ -716,6 +738,7 @@ def main():
     options = parser.parse_args()
     if options.model:
         Server.model = [options.model]
+    Server.launch, Server.ranks = options.launch.split(), options.ranks.split()
     chosen = options.parts or [p for p in parts if p not in ("soak", "peer") and (options.model or p not in on_folder)]
     failed = [p for p in chosen if not parts[p](options.tool, options)]
     print("failed:" if failed else "all passed", *failed)

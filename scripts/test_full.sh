@@ -12,6 +12,26 @@ stage clang -LE once
 # Every golden folder on 2, 3 and 4 ranks in every form gives the bytes of one process.
 one "every folder on ranks" env MOEBIUS_FULL=1 "$root/build/release/moebius_tests" --gtest_filter='Ranks.EveryFolder*' --gtest_brief=1
 
+# Ranks as processes: kills and stops at random moments, networks that are slow, late and lossy, a server's answers on four ranks.
+for mpi in openmpi mpich; do
+  if ! command -v "mpirun.$mpi" >/dev/null || [ ! -e "$root/build/release/libmoebius_comm_$mpi.so" ]; then
+    skipped="$skipped
+ranks by $mpi: it is not installed"
+    continue
+  fi
+  one "100 kills and 20 stops of ranks by $mpi" "$root/bench/rank_faults.py" "$mpi"
+  if [ "$(id -u)" = 0 ] && command -v ip >/dev/null; then
+    one "ranks by $mpi in network namespaces" "$root/bench/rank_network.py" "$mpi" bytes
+  else
+    skipped="$skipped
+ranks by $mpi in network namespaces: needs root and iproute2"
+  fi
+done
+if command -v mpirun.openmpi >/dev/null && [ -e "$root/build/release/libmoebius_comm_openmpi.so" ]; then
+  one "mixed requests and clients that leave, on four ranks" env MOEBIUS_THREADS=1 "$root/bench/serve_acceptance.py" "$root/build/release/moebius" bytes leave \
+    --launch "mpirun.openmpi --oversubscribe --allow-run-as-root -n 4" --ranks "--pp 2 --tp 2"
+fi
+
 # libFuzzer: every target builds and survives a short run that starts from its corpus.
 fuzz_one() {
   local target=$1 name=${1#fuzz_} work

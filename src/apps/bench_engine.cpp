@@ -32,6 +32,9 @@ class Recorder : public Backend {
  public:
   explicit Recorder(Backend& to) : to_(to) {}
   bool keys_depend_on_length() const override { return to_.keys_depend_on_length(); }
+  size_t keys_change_beyond() const override { return to_.keys_change_beyond(); }
+  uint64_t memory_left() const override { return to_.memory_left(); }
+  size_t lanes() const override { return to_.lanes(); }
   size_t vocab() const override { return to_.vocab(); }
   std::span<const KvKind> kv_kinds() const override { return to_.kv_kinds(); }
   Ticket submit(std::span<const BatchItem> items) override {
@@ -51,10 +54,14 @@ class Recorder : public Backend {
   void commit_blocks(size_t k, size_t n) override { to_.commit_blocks(k, n); }
   void trim_blocks(size_t k, size_t n) override { to_.trim_blocks(k, n); }
 
-  // Seconds of the same batches, one after the other.
+  // Seconds of the same batches, as many under way as the model wants.
   double replay() {
     StepOutput out;
     std::vector<BatchItem> items;
+    std::deque<Ticket> under_way;
+    const auto collect_until = [&](size_t left) {
+      for (; under_way.size() > left; under_way.pop_front()) to_.collect(under_way.front(), out);
+    };
     const double start = now_seconds();
     for (std::vector<Kept>& batch : batches_) {
       items.clear();
@@ -64,8 +71,10 @@ class Recorder : public Backend {
         item.tokens = k.tokens;
         items.push_back(item);
       }
-      to_.collect(to_.submit(items), out);
+      collect_until(to_.lanes() - 1);
+      under_way.push_back(to_.submit(items));
     }
+    collect_until(0);
     return now_seconds() - start;
   }
   void clear() { batches_.clear(); }

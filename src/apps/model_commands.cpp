@@ -66,11 +66,12 @@ RankSplit split_of(const RankOptions& o, const Checkpoint& checkpoint) {
   question.ranks = ranks;
   question.node.cores =
       process != nullptr ? cores : std::max(1.0, cores / static_cast<double>(ranks));
+  // What is short is said where all ranks' memory is known.
   question.node.memory = available_memory_bytes() / here;
   question.link = here == ranks ? LinkFacts{2e-6, 10e9}      // through memory
                                 : LinkFacts{30e-6, 1.25e9};  // 10 Gbit/s: what is not known is slow
   const RankForecast best = plan_ranks(checkpoint, question).front();
-  if (!best.fits()) fail("{} ranks: {}", ranks, best.reason);
+  if (!best.refusal.empty()) fail("{} ranks: {}", ranks, best.reason);
   note("{} ranks: {}", ranks, describe(best.split));
   return best.split;
 }
@@ -86,17 +87,8 @@ std::unique_ptr<DecoderModel> load_model(const Checkpoint& checkpoint, ModelOpti
                                          std::unique_ptr<RankThreads>& followers) {
   if (RankProcess* process = RankProcess::current(); process != nullptr)
     return process->load(checkpoint, options, split);
-  if (split.ranks() == 1) {
-    uint64_t bytes = 0;
-    for (const Module& m : checkpoint.modules()) bytes += m.tower ? 0 : m.bytes;
-    if (const uint64_t free = available_memory_bytes(); free != 0 && bytes > free)
-      fail(
-          "{}: its weights are {}, and {} of memory are free; ranks on several machines can share "
-          "them",
-          checkpoint.folder(), human_bytes(static_cast<double>(bytes)),
-          human_bytes(static_cast<double>(free)));
-    return DecoderModel::load(checkpoint, options);
-  }
+  options.memory_left = check_memory(checkpoint, options, split);
+  if (split.ranks() == 1) return DecoderModel::load(checkpoint, options);
   const RankSays say = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
   followers = start_followers(checkpoint, options, split, options.pool->size(), say);
   options.ranks = &followers->leader();

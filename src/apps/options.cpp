@@ -62,6 +62,9 @@ void add_rank_options(Command& c, RankOptions& ranks) {
       .range(1, 86400);
   c.option("--check", "WHAT", &ranks.check, "how much of the ranks' folders is compared")
       .one_of({"headers", "sample", "deep"});
+  c.option("--folder-map", "HOST=DIR", &ranks.folder_map,
+           "where ranks 1 and up on a host have the folder")
+      .by_default("the same path everywhere");
   c.flag("--keep-binding", ranks.keep_binding, "leave ranks on the CPUs that the launcher gave");
   c.flag("--common-cpu", ranks.common_cpu, "use only CPU features that all ranks have");
 }

@@ -28,6 +28,7 @@ struct RankOptions {
   // Ranks that a launcher started.
   double timeout = 30;  // seconds of silence after which a rank is given up
   std::string check = "headers";
+  std::vector<std::string> folder_map;  // HOST=DIR
   bool keep_binding = false, common_cpu = false;
 };
 

@@ -12,6 +12,7 @@
 #include "apps/manners.h"
 #include "base/error.h"
 #include "model/handshake.h"
+#include "model/rank_memory.h"
 #include "runtime/binding.h"
 #include "runtime/comm_plugin.h"
 #include "runtime/host_name.h"
@@ -27,7 +28,6 @@ namespace moebius {
 namespace {
 
 constexpr double kLoadingSeconds = 30 * 60;
-constexpr double kNoDeadline = 1e9;
 
 RankProcess* the_process = nullptr;
 
@@ -70,6 +70,19 @@ std::vector<std::pair<std::string, std::string>> options_of(const ModelOptions& 
           {"--check", check}};
 }
 
+// Where this host has the folder.
+std::string mapped_folder(const std::string& folder, const std::vector<std::string>& map,
+                          const std::string& host) {
+  std::string found = folder;
+  for (const std::string& entry : map) {
+    const size_t equals = entry.find('=');
+    if (equals == 0 || equals == std::string::npos || equals + 1 == entry.size())
+      fail("--folder-map {}; expected HOST=DIR", printable(entry));
+    if (entry.compare(0, equals, host) == 0) found = entry.substr(equals + 1);
+  }
+  return found;
+}
+
 // A line of this rank on stderr.
 void say_line(const std::string& text) {
   fmt::print(stderr, "moebius: {}{}\n", rank_label(), text);
@@ -91,13 +104,19 @@ std::string rank_label() {
 
 RankProcess* RankProcess::current() { return the_process; }
 
-RankProcess::RankProcess(std::unique_ptr<Comm> comm, const Command& command)
-    : comm_(std::move(comm)),
+RankProcess::RankProcess(std::unique_ptr<Comm> comm, const Command& command, Witness& witness)
+    : witness_(witness),
+      comm_(std::move(comm)),
       timeout_(value_of<double>(command, "--rank-timeout")),
       check_(value_of<std::string>(command, "--check")),
       quiet_(manners().quiet) {
   comm_->set_timeout(timeout_);
+  comm_->set_whereabouts(witness.rank());
   if (comm_->rank() != 0 && !manners().verbose) manners().quiet = true;
+}
+
+void RankProcess::leaving() {
+  if (witness_.rank() != nullptr) witness_.rank()->state = Whereabouts::kOver;
 }
 
 size_t RankProcess::ranks() const { return static_cast<size_t>(comm_->size()); }
@@ -109,28 +128,35 @@ size_t RankProcess::ranks_of_host() const {
 }
 
 RankProcess::Order RankProcess::order(Order mine) {
-  const DeadlineScope scope(*comm_, comm_->rank() == 0 ? timeout_ : kNoDeadline);
+  const DeadlineScope scope(*comm_, comm_->rank() == 0 ? timeout_ : kLoadingSeconds);
   comm_->wait(comm_->start_broadcast(&mine, sizeof mine, 0), "orders of rank 0");
   return mine;
 }
 
-void RankProcess::agree(const Checkpoint* checkpoint, const ModelOptions& options,
-                        const RankSplit& split, std::string trouble) {
+uint64_t RankProcess::agree(const Checkpoint* checkpoint, const ModelOptions& options,
+                            const RankSplit& split, std::string trouble) {
   const DeadlineScope scope(*comm_, kLoadingSeconds);
   Handshake mine = handshake_of_process(MOEBIUS_VERSION, kBuildCommit);
+  std::vector<uint64_t> weights;
   if (checkpoint != nullptr) try {
       mine.options = options_of(options, split, check_);
       mine.files = mark_folder(*checkpoint, folder_check_from(check_));
       mine.kernels = mark_kernels(*checkpoint, options.policy, options.act, options.type,
                                   options.kv_type.value_or(kv_type_of(options.type)));
+      weights = packed_bytes_of_ranks(*checkpoint, split, options);
     } catch (const Error& e) {
       trouble = e.what();
     }
   mine.trouble = std::move(trouble);
   const std::vector<Handshake> all = exchange_handshakes(*comm_, mine);
-  const std::string refusal =
-      refusal_of(all, [&](size_t r) { return comm_->host(static_cast<int>(r)); });
-  if (!refusal.empty()) throw RanksRefused(refusal);
+  const auto host = [&](size_t r) { return comm_->host(static_cast<int>(r)); };
+  if (const std::string refusal = refusal_of(all, host); !refusal.empty())
+    throw RanksRefused(refusal);
+  std::vector<RankMemory> memory;
+  for (size_t r = 0; r < all.size(); ++r) memory.push_back({host(r), weights[r], all[r].memory});
+  if (const std::string refusal = memory_refusal(memory); !refusal.empty())
+    throw RanksRefused(refusal);
+  return memory_left(memory);
 }
 
 std::unique_ptr<DecoderModel> RankProcess::load_part(const Checkpoint& checkpoint,
@@ -145,7 +171,7 @@ std::unique_ptr<DecoderModel> RankProcess::load_part(const Checkpoint& checkpoin
 std::unique_ptr<DecoderModel> RankProcess::load(const Checkpoint& checkpoint, ModelOptions options,
                                                 const RankSplit& split) {
   (void)order({Order::kLoad, options.context, split.pp, split.tp, split.ep});
-  agree(&checkpoint, options, split, "");
+  options.memory_left = agree(&checkpoint, options, split, "");
   return load_part(checkpoint, std::move(options), split);
 }
 
@@ -156,13 +182,14 @@ void RankProcess::load_and_follow(const ModelRunOptions& options, const Order& o
   const RankSplit split{order.pp, order.tp, order.ep};
   std::string trouble;
   try {
-    checkpoint = std::make_unique<Checkpoint>(open_checkpoint(options.folder));
+    checkpoint = std::make_unique<Checkpoint>(open_checkpoint(
+        mapped_folder(options.folder, options.ranks.folder_map, comm_->host(comm_->rank()))));
     runtime = runtime_of(split, thread_count(options.run));
     mine = model_options_of(options, *checkpoint, runtime->pool());
   } catch (const Error& e) {
     trouble = e.what();
   }
-  agree(checkpoint.get(), mine, split, trouble);
+  mine.memory_left = agree(checkpoint.get(), mine, split, trouble);
   mine.context = order.context;
   load_part(*checkpoint, mine, split)->follow();
 }
@@ -180,7 +207,8 @@ int run_as_rank(const Command& command) {
   const Launcher launcher = find_launcher();
   if (launcher.size == 1) return command.action(command);
   end_with_parent();
-  RankProcess process(open_comm(launcher, plugin_folders(MOEBIUS_PLUGIN_FOLDER)), command);
+  Witness witness(launcher.rank, host_name());
+  RankProcess process(open_comm(launcher, plugin_folders(MOEBIUS_PLUGIN_FOLDER)), command, witness);
   Comm& comm = *process.comm_;
   const bool leads = comm.rank() == 0;
   try {

@@ -8,6 +8,7 @@
 
 #include "apps/model_commands.h"
 #include "runtime/comm.h"
+#include "runtime/witness.h"
 
 namespace moebius {
 
@@ -23,6 +24,7 @@ class RankProcess {
 
   size_t ranks() const;
   size_t ranks_of_host() const;  // this one among them
+  void leaving();                // the process ends on purpose, by another way than returning
   // Of rank 0: the others load the same, or throw RanksRefused like this one.
   std::unique_ptr<DecoderModel> load(const Checkpoint& checkpoint, ModelOptions options,
                                      const RankSplit& split);
@@ -36,14 +38,16 @@ class RankProcess {
     uint64_t kind = kEnd;
     uint64_t context = 0, pp = 1, tp = 1, ep = 1;
   };
-  RankProcess(std::unique_ptr<Comm> comm, const Command& command);
+  RankProcess(std::unique_ptr<Comm> comm, const Command& command, Witness& witness);
   Order order(Order mine);
-  void agree(const Checkpoint* checkpoint, const ModelOptions& options, const RankSplit& split,
-             std::string trouble);
+  // Bytes beside the weights on the rank that has the least.
+  uint64_t agree(const Checkpoint* checkpoint, const ModelOptions& options, const RankSplit& split,
+                 std::string trouble);
   std::unique_ptr<DecoderModel> load_part(const Checkpoint& checkpoint, ModelOptions options,
                                           const RankSplit& split);
   void load_and_follow(const ModelRunOptions& options, const Order& order);
 
+  Witness& witness_;
   std::unique_ptr<Comm> comm_;
   std::unique_ptr<Ranks> ranks_;  // of the model that is loaded
   double timeout_;

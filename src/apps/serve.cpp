@@ -92,6 +92,7 @@ ServerOptions server_options(const ServeOptions& o) {
   s.queue_time = milliseconds(o.queue_timeout);
   // Where a rank is gone nothing can be finished, and launchers soon kill who is left.
   s.drain_time = milliseconds(RankProcess::current() != nullptr ? std::min(o.drain, 0.3) : o.drain);
+  s.cut_off_fails = RankProcess::current() != nullptr;
   s.ping = o.sse_ping > 0;
   if (s.ping) s.ping_time = milliseconds(o.sse_ping);
   s.share_prefixes = o.share_prefixes;
@@ -169,6 +170,11 @@ struct Loaded {
   std::optional<EngineGenerator> generator;
 };
 
+[[noreturn]] void leave(int status) {
+  if (RankProcess* process = RankProcess::current(); process != nullptr) process->leaving();
+  std::_Exit(status);
+}
+
 int run_serve(const ServeOptions& o) {
   ApiServer server(server_options(o));
   const uint16_t port = server.listen();
@@ -179,7 +185,7 @@ int run_serve(const ServeOptions& o) {
   std::thread events([&] {
     pthread_setname_np(pthread_self(), "moebius-events");
     status = server.run();
-    if (!ready) std::_Exit(status);  // told to end while it loads
+    if (!ready) leave(status);  // told to end while it loads
   });
   std::unique_ptr<Loaded> loaded;
   try {
@@ -195,7 +201,7 @@ int run_serve(const ServeOptions& o) {
   note("{} answers at http://{}:{}", loaded->served.name, o.host, port);
   events.join();
   // A step that never ends must not keep the process.
-  if (!loaded->generator->stop(std::chrono::milliseconds(500))) std::_Exit(status);
+  if (!loaded->generator->stop(std::chrono::milliseconds(500))) leave(status);
   return status;
 }
 

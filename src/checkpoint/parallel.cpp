@@ -94,11 +94,8 @@ std::vector<size_t> stage_layers(std::span<const uint64_t> bytes, uint64_t first
   size_t most = 0;
   for (size_t i = 0; i < n; ++i) most += i == 0 || may_begin[i] ? 1 : 0;
   if (stages == 0 || stages > most)
-    fail(
-        "num_hidden_layers is {}: they make at most {} stages, since layers that read another's "
-        "keys "
-        "stay with it; {} were asked for",
-        n, most, stages);
+    fail("num_hidden_layers is {}: they make at most {} stages{}; {} were asked for", n, most,
+         most < n ? ", since layers that read another's keys stay with it" : "", stages);
   // best[s][i]: the largest stage of the first i layers in s stages, and where the last of them
   // begins.
   constexpr uint64_t kNever = UINT64_MAX;

@@ -52,6 +52,12 @@ bool is_buffer(std::string_view name, bool correction_counts) {
 
 }  // namespace
 
+bool has_product(const Checkpoint& checkpoint, const Module& m) {
+  return m.kind == ModuleKind::kLinear || m.kind == ModuleKind::kExpert ||
+         m.kind == ModuleKind::kRouter || m.kind == ModuleKind::kLmHead ||
+         (m.kind == ModuleKind::kEmbedding && &m == checkpoint.output_module());
+}
+
 uint64_t module_params(const Module& m, bool correction_counts) {
   if (is_buffer(m.name, correction_counts)) return 0;
   uint64_t params = has_matrix(m) ? m.plan.N * m.plan.K : 0;

@@ -39,6 +39,9 @@ bool has_tower(const Checkpoint& checkpoint);
 inline constexpr std::string_view kTextOnly =
     "only the text model runs: images and sound are not read";
 std::vector<ModuleGroup> group_modules(const Checkpoint& checkpoint);
+// Modules that layers multiply with: linears, experts, routers, and the output projection (lm_head,
+// or the embedding it is tied to).
+bool has_product(const Checkpoint& checkpoint, const Module& module);
 uint64_t module_params(const Module& module, bool correction_counts = false);
 // Bytes of a 16-bit KV cache for `tokens` tokens; MLA keeps its latent, recurrent layers keep none
 // that grows.

@@ -92,6 +92,8 @@ class Backend {
 
   virtual size_t vocab() const = 0;
   virtual std::span<const KvKind> kv_kinds() const = 0;
+  // Bytes that blocks could take; 0: not known, what is free here.
+  virtual uint64_t memory_left() const { return 0; }
   // Whether keys depend on how long their sequence is (longrope, dynamic scaling): then those of one
   // sequence are of no use to another.
   virtual bool keys_depend_on_length() const { return false; }
@@ -99,7 +101,11 @@ class Backend {
   // sequence that grows beyond it are made anew. SIZE_MAX: never.
   virtual size_t keys_change_beyond() const { return SIZE_MAX; }
 
-  // Takes a batch; steps run in the order they were submitted. Throws Error in words for an item
+  // How many batches may be under way, submitted and not collected: where parts of the model run one
+  // behind the other, all have work only with as many.
+  virtual size_t lanes() const { return 1; }
+  // Takes a batch; steps run in the order they were submitted. Batches that are under way share no
+  // sequence, but for a prompt whose pieces follow each other. Throws Error in words for an item
   // that can never run (no token, a token out of range, a table too short), and then nothing of it
   // was taken. No two items of one batch may write the same block.
   virtual Ticket submit(std::span<const BatchItem> items) = 0;

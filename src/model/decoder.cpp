@@ -258,6 +258,7 @@ void DecoderModel::run_layers(std::span<const Work> work, size_t T) {
       mix(i, T);
       add_branch(layer.block_out, spec_.layers[i].block_residual, layer.scalar, T);
     }
+    if (options_.ranks != nullptr) options_.ranks->poll();
   }
 }
 
@@ -268,9 +269,11 @@ void DecoderModel::step(std::span<const Work> work, std::vector<float>& logits, 
   logits.clear();
   if (stats.rows == 0) return;
   if (options_.ranks == nullptr) return run_step(work, logits, stats);
+  if (staged()) return land(*launch(work, stats), logits, stats);
   try {
     if (leads()) tell_step(work);
     run_step(work, logits, stats);
+    options_.ranks->observe_step(static_cast<double>(stats.nanoseconds) * 1e-9);
   } catch (const std::exception& e) {  // the others wait in the middle of the step
     options_.ranks->abort(e.what());
     throw;
@@ -279,20 +282,22 @@ void DecoderModel::step(std::span<const Work> work, std::vector<float>& logits, 
 
 void DecoderModel::run_step(std::span<const Work> work, std::vector<float>& logits,
                             StepStats& stats) {
-  const auto start = std::chrono::steady_clock::now();
-  const Profile before = profile_;
-  const ThreadPool::Stay stay(*options_.pool);  // a step is many short regions
-  stats_ = &stats;
-  if (options_.ranks != nullptr && options_.ranks->split().pp > 1) {
-    run_stages(work, logits);
-  } else {
+  measured(stats, [&] {
     run_layers(work, stats.rows);
     normalize_rows(final_norm_, stats.rows);
     project_output(work, logits);
     commit_states(work);
-  }
-  for (size_t i = 0; i < before.size(); ++i) stats.phases[i] = profile_[i] - before[i];
-  stats.nanoseconds = static_cast<uint64_t>(
+  });
+}
+
+void DecoderModel::measured(StepStats& stats, FunctionRef<void()> fn) {
+  const auto start = std::chrono::steady_clock::now();
+  const Profile before = profile_;
+  const ThreadPool::Stay stay(*options_.pool);  // a step is many short regions
+  stats_ = &stats;
+  fn();
+  for (size_t i = 0; i < before.size(); ++i) stats.phases[i] += profile_[i] - before[i];
+  stats.nanoseconds += static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start)
           .count());
 }

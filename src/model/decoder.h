@@ -5,7 +5,9 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -34,6 +36,8 @@ struct ModelOptions {
   std::optional<KvType> kv_type;
   size_t context = 0;  // longest sequence that will be run; 0: what the config allows
   std::function<void(uint64_t bytes)> progress;  // file bytes read
+  // Beside the weights, on the rank that has the least; 0: not known.
+  uint64_t memory_left = 0;
   // Of several that run the model together (ranks.h); null: this process has all of it. Outlives the
   // model.
   Ranks* ranks = nullptr;
@@ -97,6 +101,9 @@ class DecoderModel : public Backend {
   // On several ranks rank 0 is called like any model and tells the others; these execute what they
   // are told until rank 0's model is gone.
   void follow();
+  // Of rank 0, once the others follow: tells them now and then that it is there, and learns that they
+  // are.
+  void start_beats();
   uint64_t loaded_bytes() const { return loaded_bytes_; }  // of files, for this rank's part
 
   bool keys_depend_on_length() const override {
@@ -128,6 +135,8 @@ class DecoderModel : public Backend {
 
   // For an engine; one at a time may use the model's blocks.
   std::span<const KvKind> kv_kinds() const override { return kinds_; }
+  uint64_t memory_left() const override { return options_.memory_left; }
+  size_t lanes() const override;
   Ticket submit(std::span<const BatchItem> items) override;
   void collect(Ticket ticket, StepOutput& out) override;
   void copy_block(size_t kind, BlockId from, BlockId to, size_t tokens) override;
@@ -146,6 +155,7 @@ class DecoderModel : public Backend {
     uint64_t sequence = 0;  // whose memory it is; 0: the engine's
   };
   class Ended;
+  class Beats;
   DecoderModel();
   void load_beside(const Checkpoint& checkpoint, size_t index, Layer& layer);
   void load_layer(const Checkpoint& checkpoint, size_t index, Layer& layer);
@@ -156,6 +166,8 @@ class DecoderModel : public Backend {
   void check(const BatchItem& item) const;
   void step(std::span<const Work> work, std::vector<float>& logits, StepStats& stats);
   void run_step(std::span<const Work> work, std::vector<float>& logits, StepStats& stats);
+  // Runs fn, whose time and counts become part of `stats`.
+  void measured(StepStats& stats, FunctionRef<void()> fn);
   void embed(std::span<const Work> work, size_t T);
   void run_layers(std::span<const Work> work, size_t T);
   void embed_token(size_t token, float* to);
@@ -167,7 +179,7 @@ class DecoderModel : public Backend {
   void tell_step(std::span<const Work> work);    // where this rank leads
   void tell_blocks(StepPlan::Kind kind, size_t block_kind, uint64_t from, uint64_t to,
                    uint64_t count);
-  void run_plan(const StepPlan& plan);
+  void run_plan(StepPlan plan);
   void make_room(const Work& work);                       // memory for the blocks that it writes
   LayerOptions options_of(MoePart part) const;            // for a block on this rank
   Range heads_of(const Layer& layer, size_t each) const;  // outputs that are its heads; {}: all
@@ -176,7 +188,13 @@ class DecoderModel : public Backend {
   void gather_output(const float* mine, float* y, size_t T, const char* phase, size_t index);
   bool gather_logits(size_t rows);  // of b.gathered into b.router; whether this rank has them
   void begin_stage(size_t T);
-  void run_stages(std::span<const Work> work, std::vector<float>& logits);
+  struct Staged;
+  bool staged() const;  // there are several stages
+  std::shared_ptr<Staged> begin_stages(std::span<const Work> work, StepStats& stats);
+  void end_stages(Staged& step, std::vector<float>& logits, StepStats& stats);
+  std::shared_ptr<Staged> launch(std::span<const Work> work, StepStats& stats);
+  void land(Staged& step, std::vector<float>& logits, StepStats& stats);
+  void run_plan_step(std::shared_ptr<const StepPlan> plan);
   std::vector<std::vector<Work>> groups_of(std::span<const Work> work) const;
   void attend(size_t layer, std::span<const Work> work, size_t T);
   void project_qkv(const Layer& layer, size_t T);
@@ -238,13 +256,20 @@ class DecoderModel : public Backend {
   struct Batch {
     Ticket ticket;
     std::vector<BatchItem> items;
+    std::shared_ptr<Staged> step;  // under way
+    StepStats stats;
   };
   std::vector<Batch> batches_;  // submitted, in order
+  // Steps that wait for the last stage, on the other ranks of the first.
+  std::deque<std::shared_ptr<Staged>> begun_;
+  std::vector<Work> work_of(const Batch& batch);
   Ticket next_ticket_ = 1;
   // Several ranks: plans told so far, sequences that ended since, and at the others their memory.
   uint64_t serial_ = 0, loaded_bytes_ = 0;
   mutable uint64_t next_sequence_ = 1;
   std::shared_ptr<Ended> ended_;
+  std::unique_ptr<Beats> beats_;
+  std::chrono::steady_clock::time_point told_{};  // when the last plan was
   std::map<uint64_t, std::unique_ptr<KvMemory>> sequences_;
   std::mutex mutex_;
   StepStats* stats_ = nullptr;  // of the step that runs

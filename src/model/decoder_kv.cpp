@@ -200,8 +200,25 @@ void DecoderModel::forward(std::span<const StepItem> items, std::vector<float>& 
 Backend::Ticket DecoderModel::submit(std::span<const BatchItem> items) {
   const std::lock_guard lock(mutex_);
   for (const BatchItem& item : items) check(item);
-  batches_.push_back({next_ticket_, {items.begin(), items.end()}});
+  batches_.reserve(batches_.size() + 1);
+  Batch batch{next_ticket_, {items.begin(), items.end()}, nullptr, {}};
+  if (lanes() > 1) {
+    const std::vector<Work> work = work_of(batch);
+    batch.stats.items = work.size();
+    for (const BatchItem& item : items) batch.stats.rows += item.tokens.size();
+    batch.step = launch(work, batch.stats);
+  }
+  batches_.push_back(std::move(batch));
   return next_ticket_++;
+}
+
+std::vector<DecoderModel::Work> DecoderModel::work_of(const Batch& batch) {
+  std::vector<Work> work;
+  for (const BatchItem& item : batch.items) {
+    work.push_back({item, kv_memory_.get(), 0});
+    make_room(work.back());
+  }
+  return work;
 }
 
 void DecoderModel::make_room(const Work& work) {
@@ -214,19 +231,16 @@ void DecoderModel::make_room(const Work& work) {
 }
 
 // Batches run here, in the order in which they were submitted: one process has nothing to gain from
-// running ahead.
+// running ahead. On several stages the first has run them already.
 void DecoderModel::collect(Ticket ticket, StepOutput& out) {
   const std::lock_guard lock(mutex_);
   if (batches_.empty() || batches_.front().ticket != ticket)
     fail("batch {} is not the one to collect next", ticket);
-  const Batch batch = std::move(batches_.front());
+  Batch batch = std::move(batches_.front());
   batches_.erase(batches_.begin());
-  std::vector<Work> work;
-  for (const BatchItem& item : batch.items) {
-    work.push_back({item, kv_memory_.get(), 0});
-    make_room(work.back());
-  }
-  step(work, out.logits, out.stats);
+  if (batch.step == nullptr) return step(work_of(batch), out.logits, out.stats);
+  out.stats = std::move(batch.stats);
+  land(*batch.step, out.logits, out.stats);
 }
 
 void DecoderModel::copy_block(size_t kind, BlockId from, BlockId to, size_t tokens) {

@@ -2,7 +2,10 @@
 // A model on several ranks: which layers and heads are this rank's, what rank 0 tells the others, and
 // how these follow.
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <mutex>
+#include <thread>
 
 #include "base/error.h"
 #include "model/decoder_layer.h"
@@ -25,6 +28,46 @@ class DecoderModel::Ended {
  private:
   std::mutex mutex_;
   std::vector<uint64_t> ids_;
+};
+
+// A step between the stages: what it is made of, and where its rows come back to.
+struct DecoderModel::Staged {
+  std::vector<std::vector<Work>> groups;
+  std::vector<std::shared_ptr<Ranks::Arrival>> arrivals;  // of the groups, in the first stage
+  std::shared_ptr<const StepPlan> plan;                   // what the groups point into, or null
+  static size_t rows(const std::vector<Work>& group) {
+    size_t T = 0;
+    for (const Work& w : group) T += w.item.tokens.size();
+    return T;
+  }
+};
+
+// Calls beat() on a thread of its own, again and again.
+class DecoderModel::Beats {
+ public:
+  Beats(double seconds, std::function<void()> beat)
+      : thread_([this, seconds, beat = std::move(beat)] {
+          std::unique_lock lock(mutex_);
+          while (!changed_.wait_for(lock, std::chrono::duration<double>(seconds),
+                                    [&] { return over_; }))
+            beat();
+        }) {}
+  ~Beats() {
+    {
+      const std::lock_guard lock(mutex_);
+      over_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+  }
+  Beats(const Beats&) = delete;
+  Beats& operator=(const Beats&) = delete;
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool over_ = false;
+  std::thread thread_;
 };
 
 std::vector<size_t> plan_stages(const Checkpoint& checkpoint, const DecoderSpec& spec,
@@ -158,10 +201,15 @@ void DecoderModel::take_part(const Checkpoint& checkpoint) {
 
 DecoderModel::~DecoderModel() {
   if (!leads()) return;
+  beats_.reset();
   try {
+    std::vector<float> nobodys;
+    for (Batch& batch : batches_)
+      if (batch.step != nullptr) land(*batch.step, nobodys, batch.stats);
     StepPlan stop;
     stop.kind = StepPlan::Kind::kStop;
     tell(std::move(stop));
+    options_.ranks->settle(0);
   } catch (const std::exception&) {  // the others have ended already
   }
 }
@@ -179,7 +227,23 @@ SequenceState DecoderModel::new_sequence() const {
 
 bool DecoderModel::leads() const { return options_.ranks != nullptr && options_.ranks->leader(); }
 
+void DecoderModel::start_beats() {
+  const double pause = options_.ranks->beat_seconds();
+  beats_ = std::make_unique<Beats>(pause / 2, [this, pause] {
+    const std::lock_guard lock(mutex_);
+    const std::chrono::duration<double> idle = std::chrono::steady_clock::now() - told_;
+    if (idle.count() < pause / 2) return;
+    try {
+      tell({});
+      options_.ranks->answer_beat();
+    } catch (const std::exception& e) {
+      options_.ranks->abort(e.what());
+    }
+  });
+}
+
 void DecoderModel::tell(StepPlan plan) {
+  told_ = std::chrono::steady_clock::now();
   plan.serial = ++serial_;
   options_.ranks->announce(encode(plan), plan.serial);
 }
@@ -206,10 +270,12 @@ void DecoderModel::tell_blocks(StepPlan::Kind kind, size_t block_kind, uint64_t 
   tell(std::move(plan));
 }
 
-void DecoderModel::run_plan(const StepPlan& plan) {
+void DecoderModel::run_plan(StepPlan plan) {
   const auto id = [](uint64_t v) { return static_cast<BlockId>(v); };
   if (plan.serial != ++serial_) fail("step plan {}; expected number {}", plan.serial, serial_);
-  if (plan.kind != StepPlan::Kind::kStep && plan.block_kind >= kv_plan_.kinds.size())
+  options_.ranks->begin_step(plan.serial);
+  const bool of_blocks = plan.kind >= StepPlan::Kind::kCopy && plan.kind <= StepPlan::Kind::kTrim;
+  if (of_blocks && plan.block_kind >= kv_plan_.kinds.size())
     fail("step plan {}: blocks of kind {} of {}", plan.serial, plan.block_kind,
          kv_plan_.kinds.size());
   switch (plan.kind) {
@@ -222,15 +288,27 @@ void DecoderModel::run_plan(const StepPlan& plan) {
     case StepPlan::Kind::kTrim:
       return trim_blocks(plan.block_kind, plan.count);
     case StepPlan::Kind::kBeat:
+      return options_.ranks->answer_beat();
     case StepPlan::Kind::kStop:
       return;
     case StepPlan::Kind::kStep:
+      return run_plan_step(std::make_shared<StepPlan>(std::move(plan)));
+    case StepPlan::Kind::kFinish:
       break;
   }
+  if (options_.ranks->stage() != 0) return;
+  if (begun_.empty()) fail("step plan {}: ends a step, and none has begun", plan.serial);
+  const std::shared_ptr<Staged> step = std::move(begun_.front());
+  begun_.pop_front();
+  std::vector<float> logits;
+  end_stages(*step, logits, last_step_);
+}
+
+void DecoderModel::run_plan_step(std::shared_ptr<const StepPlan> plan) {
   const std::lock_guard lock(mutex_);
-  for (const uint64_t gone : plan.ended) sequences_.erase(gone);
+  for (const uint64_t gone : plan->ended) sequences_.erase(gone);
   std::vector<Work> work;
-  for (const StepPlan::Item& item : plan.items) {
+  for (const StepPlan::Item& item : plan->items) {
     std::unique_ptr<KvMemory>& own = sequences_[item.sequence];
     if (own == nullptr && item.sequence != 0) own = std::make_unique<KvMemory>(kv_plan_.kinds, 1);
     KvMemory* memory = item.sequence == 0 ? kv_memory_.get() : own.get();
@@ -241,15 +319,22 @@ void DecoderModel::run_plan(const StepPlan& plan) {
     make_room(work.back());
   }
   std::vector<float> logits;
-  step(work, logits, last_step_);
+  if (!staged()) return step(work, logits, last_step_);
+  last_step_ = {};
+  std::shared_ptr<Staged> step = begin_stages(work, last_step_);
+  options_.ranks->observe_step(static_cast<double>(last_step_.nanoseconds) * 1e-9);
+  if (options_.ranks->stage() != 0) return;
+  step->plan = std::move(plan);
+  begun_.push_back(std::move(step));
 }
 
 void DecoderModel::follow() {
   for (;;) {
-    const StepPlan plan = decode_step_plan(options_.ranks->next_plan());
-    if (plan.kind == StepPlan::Kind::kStop) return;
-    run_plan(plan);
+    StepPlan plan = decode_step_plan(options_.ranks->next_plan());
+    if (plan.kind == StepPlan::Kind::kStop) break;
+    run_plan(std::move(plan));
   }
+  options_.ranks->settle(0);
 }
 
 void DecoderModel::begin_stage(size_t T) {
@@ -296,39 +381,74 @@ std::vector<std::vector<DecoderModel::Work>> DecoderModel::groups_of(
   return groups;
 }
 
-void DecoderModel::run_stages(std::span<const Work> work, std::vector<float>& logits) {
+bool DecoderModel::staged() const {
+  return options_.ranks != nullptr && options_.ranks->split().pp > 1;
+}
+
+size_t DecoderModel::lanes() const { return leads() ? options_.ranks->split().pp : 1; }
+
+// The layers of this stage. In the first one, rows will come back from the last.
+std::shared_ptr<DecoderModel::Staged> DecoderModel::begin_stages(std::span<const Work> work,
+                                                                 StepStats& stats) {
   Ranks& ranks = *options_.ranks;
-  Buffers& b = *buffers_;
-  const std::vector<std::vector<Work>> groups = groups_of(work);
-  const auto rows_of_group = [](const std::vector<Work>& group) {
-    size_t T = 0;
-    for (const Work& w : group) T += w.item.tokens.size();
-    return T;
-  };
-  for (const std::vector<Work>& group : groups) {
-    const size_t T = rows_of_group(group);
-    run_layers(group, T);
-    commit_states(group);
-    const Timer timer(profile_, Phase::kExchange);
-    ranks.pass_on(options_.type, b.h.data(), T * hidden_);
-  }
-  std::vector<float> some;
-  for (size_t g = 0; g < groups.size() && ranks.stage() == 0; ++g) {
-    const size_t T = rows_of_group(groups[g]);
-    {
+  auto step = std::make_shared<Staged>();
+  step->groups = groups_of(work);
+  measured(stats, [&] {
+    for (const std::vector<Work>& group : step->groups) {
+      const size_t T = Staged::rows(group);
+      run_layers(group, T);
+      commit_states(group);
       const Timer timer(profile_, Phase::kExchange);
-      ranks.take_over(options_.type, b.h.data(), T * hidden_);
+      ranks.pass_on(options_.type, buffers_->h.data(), T * hidden_);
+      if (ranks.stage() == 0) step->arrivals.push_back(ranks.expect(options_.type, T * hidden_));
     }
-    normalize_rows(final_norm_, T);
-    project_output(groups[g], groups.size() == 1 ? logits : some);
-    if (groups.size() > 1) logits.insert(logits.end(), some.begin(), some.end());
-  }
-  ranks.settle();
+  });
   // Rows of experts were counted piece by piece.
-  std::vector<uint32_t>& counts = stats_->expert_rows;
-  const size_t each = counts.size() / groups.size();
+  std::vector<uint32_t>& counts = stats.expert_rows;
+  const size_t each = counts.size() / step->groups.size();
   for (size_t i = each; i < counts.size(); ++i) counts[i % each] += counts[i];
   counts.resize(each);
+  return step;
+}
+
+// In the first stage: logits of what came back.
+void DecoderModel::end_stages(Staged& step, std::vector<float>& logits, StepStats& stats) {
+  logits.clear();
+  std::vector<float> some;
+  measured(stats, [&] {
+    for (size_t g = 0; g < step.groups.size(); ++g) {
+      {
+        const Timer timer(profile_, Phase::kExchange);
+        options_.ranks->take_over(*step.arrivals[g], buffers_->h.data());
+      }
+      normalize_rows(final_norm_, Staged::rows(step.groups[g]));
+      project_output(step.groups[g], step.groups.size() == 1 ? logits : some);
+      if (step.groups.size() > 1) logits.insert(logits.end(), some.begin(), some.end());
+    }
+  });
+}
+
+// Rank 0 begins a step and ends it; others may begin in between.
+std::shared_ptr<DecoderModel::Staged> DecoderModel::launch(std::span<const Work> work,
+                                                           StepStats& stats) {
+  try {
+    tell_step(work);
+    return begin_stages(work, stats);
+  } catch (const std::exception& e) {  // the others wait in the middle of the step
+    options_.ranks->abort(e.what());
+    throw;
+  }
+}
+
+void DecoderModel::land(Staged& step, std::vector<float>& logits, StepStats& stats) {
+  try {
+    if (options_.ranks->members() > 1) tell_blocks(StepPlan::Kind::kFinish, 0, 0, 0, 0);
+    end_stages(step, logits, stats);
+    options_.ranks->observe_step(static_cast<double>(stats.nanoseconds) * 1e-9);
+  } catch (const std::exception& e) {
+    options_.ranks->abort(e.what());
+    throw;
+  }
 }
 
 }  // namespace moebius

@@ -26,7 +26,8 @@ EngineOptions with_defaults(Backend& backend, EngineOptions o) {
   if (o.kv_bytes == 0) {
     // An unfinished block more for each: the last turn's is kept while the next one goes on from it.
     o.kv_bytes = o.parallel * (kv_bytes_of(kinds, o.context) + row);
-    const uint64_t have = available_memory_bytes();
+    const uint64_t left = backend.memory_left(), here = available_memory_bytes(),
+                   have = left > 0 && here > 0 ? std::min(left, here) : std::max(left, here);
     if (have > 0) o.kv_bytes = std::min(o.kv_bytes, have / 2);
   }
   if (o.kv_bytes < row)
@@ -65,6 +66,11 @@ Engine::Engine(Backend& backend, const EngineOptions& options)
 }
 
 Engine::~Engine() {
+  try {
+    for (const auto& f : flights_) backend_.collect(f->ticket, output_);
+  } catch (const std::exception&) {
+    // It has failed before.
+  }
   for (const auto& s : sequences_) kv_.clear(s->kv);
 }
 
@@ -183,10 +189,17 @@ void Engine::report_end(Sequence& s, Finish finish, std::string error,
 }
 
 void Engine::end_cancelled(StepReport& report) {
+  // Answers that wait for the prompt of another are part of its batch.
+  const auto under_way = [&](const Sequence& s) {
+    if (s.flights > 0 || s.state != Sequence::State::kFollows) return s.flights > 0;
+    return std::any_of(sequences_.begin(), sequences_.end(),
+                       [&](const auto& other) { return other->id == s.id && other->flights > 0; });
+  };
   for (const auto& s : sequences_) {
     const bool nothing_to_do = s->max_new == 0 && s->request->prompt_logprobs < 0;
     if (s->state == Sequence::State::kEnded || !(s->cancelled || nothing_to_do)) continue;
-    s->followers.clear();  // they have the same reason
+    if (under_way(*s)) continue;  // when it is back
+    s->followers.clear();         // they have the same reason
     report_end(*s, s->cancelled ? Finish::kCancelled : s->limit, {}, report);
   }
   forget_ended();
@@ -204,32 +217,33 @@ StepReport Engine::step() {
   StepReport report;
   const uint64_t start = now();
   stage_ = "planning";
-  submitted_ = false;
-  items_.clear();
-  tasks_.clear();
-  shape_ = {};
+  bool landing = false;
+  landed_ = nullptr;
   try {
     take_inbox(report);
     end_cancelled(report);
     kv_.tidy();
     admit();
-    plan();
-    provide_blocks();
+    while (flights_.size() < backend_.lanes() && submit_next()) {
+    }
+    landing = true;
     stage_ = "pass";
-    forward(report);
+    if (!flights_.empty()) collect(report);
   } catch (const std::bad_alloc&) {
     report.failure = "out of memory";
   } catch (const std::exception& e) {
     report.failure = e.what();
   }
-  if (report.failure.empty()) {
-    stage_ = "sampling";
-    sample(report);
-    stage_ = "commit";
-    commit(report);
-  } else {
-    roll_back();
+  if (!report.failure.empty()) {
+    roll_back(landing);
     ++totals_.failed_steps;
+  } else if (landed_ != nullptr) {
+    stage_ = "sampling";
+    sample(*landed_, report);
+    stage_ = "commit";
+    commit(*landed_, report);
+  } else {
+    forget_ended();
   }
   const StepFigures& f = report.figures;
   const uint64_t whole = now() - start, known = f.nanoseconds + f.sampling_nanoseconds;

@@ -4,13 +4,16 @@
 // runs, on the cache, on memory, or on how prompts are cut. Nothing here knows text.
 //
 // A step is a transaction: plan, forward, sample, commit. What goes wrong with one sequence ends
-// that sequence; a step that fails leaves all of them as they were (docs/engine.md).
+// that sequence; a step that fails leaves all of them as they were (docs/engine.md). Where a backend
+// wants several batches under way, sequences are shared out to them: a step fills its lanes, then
+// takes the results of the oldest.
 #pragma once
 #include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -98,7 +101,7 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // From any thread. add throws Error in words when the prompt is empty, does not fit the context
-  // or the memory, or holds an unknown token; cancel takes effect before the next step begins.
+  // or the memory, or holds an unknown token; cancel takes effect before the sequence's next step.
   uint64_t add(Request request);
   void cancel(uint64_t id);
   bool idle() const { return live_.load() == 0; }
@@ -110,7 +113,8 @@ class Engine {
 
   // The rest is for one thread at a time.
 
-  // One pass through the model: a token for every running sequence, and pieces of prompts.
+  // One pass through the model: a token for every running sequence (of a batch, where there are
+  // several), and pieces of prompts.
   StepReport step();
   // Measures steps of 1, 8, 32 and 128 rows (also warms up). Without it the engine learns as it goes.
   void calibrate();
@@ -132,6 +136,7 @@ class Engine {
   };
   struct Sequence;
   struct Task;
+  struct Flight;
   using Sequences = std::vector<std::unique_ptr<Sequence>>;
 
   void take_inbox(StepReport& report);
@@ -140,19 +145,22 @@ class Engine {
   void admit();
   bool admit(Sequence& s);
   Sequence* next_waiting() const;
+  bool available(const Sequence& s) const;
+  bool submit_next();
   void plan();
   void provide_blocks();
   bool provide(Sequence& s);
   bool preempt_for(const Sequence* s);
   void preempt(Sequence& s) noexcept;
   void renew_keys() noexcept;
-  void forward(StepReport& report);
-  void add_item(Sequence& s);
-  void sample(StepReport& report);
+  void collect(StepReport& report);
+  static void add_item(Flight& flight, Sequence& s);
+  void give_logits(Flight& flight) const;
+  void sample(Flight& flight, StepReport& report);
   void sample_one(const Task& task) const noexcept;
-  void roll_back() noexcept;
-  void commit(StepReport& report) noexcept;
-  void commit_piece(Sequence& s) noexcept;
+  void roll_back(bool lost) noexcept;
+  void commit(Flight& flight, StepReport& report) noexcept;
+  void commit_piece(Sequence& s, size_t piece) noexcept;
   void spawn(Sequence& leader) noexcept;
   void end(Sequence& s, StepReport& report) noexcept;
   void report_end(Sequence& s, Finish finish, std::string error, StepReport& report) noexcept;
@@ -172,12 +180,11 @@ class Engine {
   // Where admission stopped last: nothing is tried again before something became free.
   uint64_t stopped_at_available_ = 0;
   size_t stopped_at_running_ = SIZE_MAX;
-  // Of the step that is made.
-  std::vector<BatchItem> items_;
-  std::vector<Task> tasks_;
+  // Batches that the backend has, the oldest first, and the one whose results are taken.
+  std::deque<std::unique_ptr<Flight>> flights_;
+  std::unique_ptr<Flight> landed_;
   StepOutput output_;
-  StepShape shape_;
-  bool submitted_ = false;
+  uint64_t last_landing_ = 0;
 
   mutable std::mutex inbox_mutex_;
   std::condition_variable inbox_filled_;

@@ -47,7 +47,8 @@ Engine::Sequence* Engine::next_waiting() const {
 void Engine::renew_keys() noexcept {
   const size_t beyond = backend_.keys_change_beyond();
   for (const auto& s : sequences_)
-    if (s->running() && s->keyed_for <= beyond && s->tokens.size() > beyond) preempt(*s);
+    if (s->running() && s->flights == 0 && s->keyed_for <= beyond && s->tokens.size() > beyond)
+      preempt(*s);
 }
 
 void Engine::admit() {
@@ -102,20 +103,31 @@ bool Engine::admit(Sequence& s) {
   return true;
 }
 
+// Whether the next batch can take it. A prompt goes on while its last piece is under way: its rows
+// need nothing that has to be sampled.
+bool Engine::available(const Sequence& s) const {
+  if (!s.running() || s.pending() == 0) return false;
+  return s.flights == 0 || s.request->prompt_logprobs < 0;
+}
+
 void Engine::plan() {
   StepShape decode;
   std::vector<PromptInLine> prompts;
   std::vector<Sequence*> owners;
+  // Lanes share the sequences out evenly.
+  const size_t lanes = backend_.lanes(), most = (running() + lanes - 1) / lanes;
+  size_t taken = 0;
   for (const auto& s : sequences_) {
     s->piece = 0;
-    if (!s->running()) continue;
+    if (taken == most || !available(*s)) continue;
+    ++taken;
     if (s->pending() == 1) {
       s->piece = 1;
-      decode.add(s->kv.length, 1, 1);
+      decode.add(s->next(), 1, 1);
       continue;
     }
     prompts.push_back(
-        {s->kv.length, s->pending(), s->wants_prompt_rows() ? kLogprobRows : options_.prompt_rows});
+        {s->next(), s->pending(), s->wants_prompt_rows() ? kLogprobRows : options_.prompt_rows});
     owners.push_back(s.get());
   }
   if (prompts.empty()) return;
@@ -132,7 +144,8 @@ void Engine::plan() {
 bool Engine::preempt_for(const Sequence* s) {
   Sequence* victim = nullptr;
   for (const auto& other : sequences_) {
-    if (!other->running() || other->safe() || (s != nullptr && !(s->rank() < other->rank())))
+    if (!other->running() || other->flights > 0 || other->safe() ||
+        (s != nullptr && !(s->rank() < other->rank())))
       continue;
     if (victim == nullptr || victim->rank() < other->rank()) victim = other.get();
   }
@@ -152,9 +165,9 @@ void Engine::preempt(Sequence& s) noexcept {
 // Blocks for its piece, or for what there is of it; others give way where there is none.
 bool Engine::provide(Sequence& s) {
   while (true) {
-    const size_t reach = kv_.grow(s.kv, s.kv.length + s.piece, s.safe() ? 0 : reserved());
-    if (reach > s.kv.length) {
-      s.piece = reach - s.kv.length;
+    const size_t reach = kv_.grow(s.kv, s.next() + s.piece, s.safe() ? 0 : reserved());
+    if (reach > s.next()) {
+      s.piece = reach - s.next();
       return true;
     }
     if (preempt_for(&s)) continue;
@@ -177,6 +190,7 @@ void Engine::provide_blocks() {
     return any;
   };
   while (!order.empty() && !provide_all()) {
+    if (!flights_.empty()) return;  // what is under way may give way when it is back
     if (running() <= 1 || !preempt_for(nullptr))
       fail("there is no memory for the next token of any sequence");
     for (Sequence* s : order) s->piece = s->running() ? 1 : 0;

@@ -47,6 +47,9 @@ struct Engine::Sequence {
   Client* client = nullptr;
   std::vector<Sequence*> followers;  // of choice 0, until its prompt is done
 
+  size_t flights = 0;  // batches under way that it takes part in
+  size_t ahead = 0;    // tokens behind kv.length that these run
+
   // Of the step that is made.
   size_t piece = 0;  // tokens it runs
   std::optional<TokenChoice> choice;
@@ -57,7 +60,8 @@ struct Engine::Sequence {
 
   size_t prompt() const { return request->prompt.size(); }
   size_t final_length() const { return prompt() + max_new; }
-  size_t pending() const { return tokens.size() - kv.length; }
+  size_t next() const { return kv.length + ahead; }  // first token that nobody has run or runs
+  size_t pending() const { return tokens.size() - next(); }
   bool running() const { return state == State::kRunning; }
   bool safe() const { return preempted >= 3; }  // is not preempted again
   bool completes() const { return piece == pending(); }
@@ -81,6 +85,21 @@ struct Engine::Task {
   std::span<const float> logits;  // [rows, vocab]
   size_t position = 0;            // of the first row's token
   bool completes = false;         // the last row brings a token
+};
+
+// A batch that the backend has.
+struct Engine::Flight {
+  struct Part {
+    Sequence* sequence;
+    size_t piece;
+  };
+  Backend::Ticket ticket = 0;
+  std::vector<Part> parts;
+  std::vector<BatchItem> items;
+  std::vector<Task> tasks;
+  StepShape shape;
+  StepFigures figures;
+  uint64_t start = 0;
 };
 
 }  // namespace moebius

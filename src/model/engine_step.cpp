@@ -2,6 +2,7 @@
 // A planned step: forward, sample, commit. Whatever can fail for all comes before the first sampler
 // draws; from there on only single sequences fail, and commit() cannot.
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "model/engine_sequence.h"
@@ -28,57 +29,86 @@ std::string copy_of(const std::string& words) noexcept {
 
 }  // namespace
 
-void Engine::add_item(Sequence& s) {
-  BatchItem item{&s.kv.tables, s.kv.length, std::span(s.tokens).subspan(s.kv.length, s.piece),
+void Engine::add_item(Flight& flight, Sequence& s) {
+  const size_t at = s.next();
+  BatchItem item{&s.kv.tables, at, std::span(s.tokens).subspan(at, s.piece),
                  s.completes() ? LogitsOf::kLast : LogitsOf::kNone, s.tokens.size()};
-  const bool rows = s.wants_prompt_rows() && s.kv.length + s.piece > s.reported;
+  const bool rows = s.wants_prompt_rows() && at + s.piece > s.reported;
   if (rows) item.logits = LogitsOf::kAll;
-  items_.push_back(item);
-  shape_.add(s.kv.length, s.piece,
-             rows ? s.piece : static_cast<size_t>(item.logits == LogitsOf::kLast));
+  flight.items.push_back(item);
+  flight.parts.push_back({&s, s.piece});
+  flight.shape.add(at, s.piece,
+                   rows ? s.piece : static_cast<size_t>(item.logits == LogitsOf::kLast));
+  (s.pending() == 1 ? flight.figures.decode_rows : flight.figures.prompt_rows) += s.piece;
   if (item.logits == LogitsOf::kNone) return;
-  Task task{&s, {}, rows ? s.kv.length : s.tokens.size() - 1, s.completes()};
-  tasks_.push_back(task);
+  Task task{&s, {}, rows ? at : s.tokens.size() - 1, s.completes()};
+  flight.tasks.push_back(task);
   if (!s.completes()) return;
   for (Sequence* f : s.followers) {
     task.sequence = f;
-    tasks_.push_back(task);
+    flight.tasks.push_back(task);
   }
 }
 
-void Engine::forward(StepReport& report) {
-  StepFigures& f = report.figures;
-  for (const auto& s : sequences_) {
-    if (!s->running() || s->piece == 0) continue;
-    (s->pending() == 1 ? f.decode_rows : f.prompt_rows) += s->piece;
-    add_item(*s);
+// False: there is nothing to do, or no memory for it before a batch is back.
+bool Engine::submit_next() {
+  plan();
+  provide_blocks();
+  auto flight = std::make_unique<Flight>();
+  for (const auto& s : sequences_)
+    if (s->running() && s->piece > 0) add_item(*flight, *s);
+  if (flight->items.empty()) return false;
+  flight->figures.batch = flight->items.size();
+  if (cost_.known()) flight->figures.predicted_nanoseconds = cost_.predict(flight->shape);
+  flight->start = now();
+  flights_.push_back(std::move(flight));
+  Flight& last = *flights_.back();
+  try {
+    last.ticket = backend_.submit(last.items);
+  } catch (...) {
+    flights_.pop_back();
+    throw;
   }
-  f.batch = items_.size();
-  if (items_.empty()) return;
-  if (cost_.known()) f.predicted_nanoseconds = cost_.predict(shape_);
-  const uint64_t start = now();
-  const Backend::Ticket ticket = backend_.submit(items_);
-  submitted_ = true;
-  backend_.collect(ticket, output_);
-  f.nanoseconds = now() - start;
-  cost_.observe(shape_, f.nanoseconds, output_.stats.phases);
+  for (const Flight::Part& part : last.parts) {
+    ++part.sequence->flights;
+    part.sequence->ahead += part.piece;
+    part.sequence->piece = 0;
+  }
+  return true;
+}
+
+void Engine::collect(StepReport& report) {
+  backend_.collect(flights_.front()->ticket, output_);
+  landed_ = std::move(flights_.front());
+  flights_.pop_front();
+  StepFigures& f = landed_->figures;
+  const uint64_t time = now();
+  f.nanoseconds = time - std::max(landed_->start, last_landing_);
+  last_landing_ = time;
+  cost_.observe(landed_->shape, f.nanoseconds, output_.stats.phases);
   std::swap(f.backend, output_.stats);
+  report.figures = std::move(f);
+  give_logits(*landed_);
+}
+
+void Engine::give_logits(Flight& flight) const {
   const size_t vocab = backend_.vocab();
+  std::vector<Task>& tasks = flight.tasks;
   size_t row = 0, t = 0;
-  for (const BatchItem& item : items_) {
+  for (const BatchItem& item : flight.items) {
     const size_t rows = item.logits == LogitsOf::kAll    ? item.tokens.size()
                         : item.logits == LogitsOf::kLast ? 1
                                                          : 0;
     if (rows == 0) continue;
     const std::span<const float> all = std::span(output_.logits).subspan(row * vocab, rows * vocab);
     row += rows;
-    const Sequence* owner = tasks_[t].sequence;
-    tasks_[t++].logits = all;
-    for (; t < tasks_.size() && tasks_[t].sequence->id == owner->id &&
-           tasks_[t].sequence->state == Sequence::State::kFollows;
+    const Sequence* owner = tasks[t].sequence;
+    tasks[t++].logits = all;
+    for (; t < tasks.size() && tasks[t].sequence->id == owner->id &&
+           tasks[t].sequence->state == Sequence::State::kFollows;
          ++t) {
-      tasks_[t].logits = all.last(vocab);
-      tasks_[t].position = owner->tokens.size() - 1;
+      tasks[t].logits = all.last(vocab);
+      tasks[t].position = owner->tokens.size() - 1;
     }
   }
 }
@@ -124,23 +154,29 @@ void Engine::sample_one(const Task& task) const noexcept {
   if (s.finish == Finish::kError) s.choice.reset();
 }
 
-void Engine::sample(StepReport& report) {
-  if (tasks_.empty()) return;
+void Engine::sample(Flight& flight, StepReport& report) {
+  if (flight.tasks.empty()) return;
   const uint64_t start = now();
-  if (options_.pool != nullptr && tasks_.size() > 1)
-    options_.pool->parallel_for(tasks_.size(), [&](size_t i) { sample_one(tasks_[i]); });
+  if (options_.pool != nullptr && flight.tasks.size() > 1)
+    options_.pool->parallel_for(flight.tasks.size(),
+                                [&](size_t i) { sample_one(flight.tasks[i]); });
   else
-    for (const Task& t : tasks_) sample_one(t);
+    for (const Task& t : flight.tasks) sample_one(t);
   report.figures.sampling_nanoseconds = now() - start;
 }
 
-void Engine::roll_back() noexcept {
+// lost: so are all batches under way; otherwise these are as they were.
+void Engine::roll_back(bool lost) noexcept {
+  landed_ = nullptr;
+  if (lost) flights_.clear();
   for (const auto& s : sequences_) {
-    const bool took_part = s->running() && s->piece > 0;
     s->piece = 0;
+    if (s->flights > 0 && !lost) continue;
+    const bool took_part = std::exchange(s->flights, 0) > 0;
+    s->ahead = 0;
     if (!s->running()) continue;
     kv_.shrink(s->kv);
-    if (!took_part || !submitted_) continue;
+    if (!took_part) continue;
     try {
       kv_.cut(s->kv);
     } catch (const std::exception&) {
@@ -151,11 +187,12 @@ void Engine::roll_back() noexcept {
   }
 }
 
-void Engine::commit_piece(Sequence& s) noexcept {
-  const size_t length = s.kv.length + s.piece;
+void Engine::commit_piece(Sequence& s, size_t piece) noexcept {
+  const size_t length = s.kv.length + piece;
   kv_.advance(s.kv, s.tokens, length);
   if (s.request->prompt_logprobs >= 0) s.reported = std::max(s.reported, length);
-  s.piece = 0;
+  s.ahead -= piece;
+  --s.flights;
 }
 
 // The other answers go on from the prompt that choice 0 has run: they share its full blocks. Where
@@ -176,12 +213,11 @@ void Engine::spawn(Sequence& leader) noexcept {
   leader.followers.clear();
 }
 
-void Engine::commit(StepReport& report) noexcept {
-  for (const auto& s : sequences_)
-    if (s->running() && s->piece > 0) commit_piece(*s);
-  for (const Task& t : tasks_)
+void Engine::commit(Flight& flight, StepReport& report) noexcept {
+  for (const Flight::Part& part : flight.parts) commit_piece(*part.sequence, part.piece);
+  for (const Task& t : flight.tasks)
     if (t.completes && !t.sequence->followers.empty()) spawn(*t.sequence);
-  for (const Task& t : tasks_) {
+  for (const Task& t : flight.tasks) {
     Sequence& s = *t.sequence;
     StepResult r;
     r.id = s.id;

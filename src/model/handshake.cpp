@@ -223,6 +223,8 @@ std::vector<uint8_t> encode(const Handshake& h) {
   w.number(h.kernels.size(), 4);
   for (const KernelMark& k : h.kernels)
     w.text(k.modules), w.text(k.kernel), w.number(k.exact ? 1 : 0, 1);
+  w.number(h.memory.size(), 4);
+  for (const MemoryLimit& limit : h.memory) w.text(limit.of), w.number(limit.free);
   return std::move(w.out);
 }
 
@@ -246,6 +248,11 @@ Handshake decode_handshake(std::span<const uint8_t> bytes) {
     KernelMark k;
     k.modules = r.text(), k.kernel = r.text(), k.exact = r.flag();
     h.kernels.push_back(std::move(k));
+  }
+  for (uint64_t n = r.count(12); n > 0; --n) {
+    MemoryLimit limit;
+    limit.of = r.text(), limit.free = r.number();
+    h.memory.push_back(std::move(limit));
   }
   r.end();
   return h;
@@ -334,6 +341,7 @@ Handshake handshake_of_process(const std::string& version, const std::string& co
   h.build = build_id();
   h.architecture = architecture_name();
   h.cpu = features_of(host_cpu());
+  h.memory = memory_limits();
   return h;
 }
 

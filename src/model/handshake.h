@@ -14,13 +14,14 @@
 #include "kernels/oracle.h"
 #include "nn/kv_layout.h"
 #include "quant/act_request.h"
+#include "runtime/memory_limits.h"
 
 namespace moebius {
 
 class Comm;
 
 // Raised whenever ranks of two builds could no longer talk.
-inline constexpr uint32_t kRankProtocol = 1;
+inline constexpr uint32_t kRankProtocol = 2;
 
 struct FileMark {
   std::string name;
@@ -45,7 +46,8 @@ struct Handshake {
   std::vector<std::pair<std::string, std::string>> options;  // that shape results
   std::vector<FileMark> files;                               // by name
   std::vector<KernelMark> kernels;
-  std::string trouble;  // why this rank cannot go on, in words; the rest may be missing
+  std::vector<MemoryLimit> memory;  // of this process
+  std::string trouble;              // why this rank cannot go on, in words; the rest may be missing
   bool operator==(const Handshake&) const = default;
 };
 

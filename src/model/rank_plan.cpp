@@ -39,26 +39,27 @@ Share share_of(const Module& m, const DecoderSpec& spec, const RankSplit& split,
   return cut_of(m, Cut::kOutputs) == Cut::kWhole ? Share::kWhole : Share::kCut;
 }
 
-uint64_t bytes_on(const Module& m, Share share, const RankSplit& split, size_t member,
-                  size_t experts) {
+// Of a module of so many bytes.
+uint64_t bytes_on(const Module& m, uint64_t bytes, Share share, const RankSplit& split,
+                  size_t member, size_t experts) {
   const size_t members = split.members();
-  if (members == 1) return m.bytes;
+  if (members == 1) return bytes;
   switch (share) {
     case Share::kFirst:
-      return member == 0 ? m.bytes : 0;
+      return member == 0 ? bytes : 0;
     case Share::kExpert: {
       const auto e = static_cast<size_t>(m.expert);
       const std::vector<int32_t> map = expert_map(experts, members, member, Placement::kLinear);
-      return e < map.size() && map[e] >= 0 ? m.bytes : 0;
+      return e < map.size() && map[e] >= 0 ? bytes : 0;
     }
     case Share::kCut:
-      if (m.plan.N < members) return m.bytes;
+      if (m.plan.N < members) return bytes;
       return static_cast<uint64_t>(
-          static_cast<double>(m.bytes) *
+          static_cast<double>(bytes) *
           static_cast<double>(output_range(m.plan.N, members, member, m.name).size()) /
           static_cast<double>(m.plan.N));
     default:
-      return m.bytes;
+      return bytes;
   }
 }
 
@@ -242,7 +243,8 @@ LinkFacts parse_link(const std::string& text) {
           rate * unit_of(rest.substr(0, comma), {{"G", 1e9}, {"M", 1e6}}, text, kWhat) / 8};
 }
 
-std::vector<RankPart> rank_parts(const Checkpoint& checkpoint, const RankSplit& split) {
+std::vector<RankPart> rank_parts(const Checkpoint& checkpoint, const RankSplit& split,
+                                 const std::function<uint64_t(const Module&)>& weigh) {
   check_split(split);
   const DecoderSpec spec = decoder_spec(checkpoint.config());
   const std::vector<size_t> first = plan_stages(checkpoint, spec, split.pp);
@@ -261,11 +263,12 @@ std::vector<RankPart> rank_parts(const Checkpoint& checkpoint, const RankSplit& 
   for (const Module& m : checkpoint.modules()) {
     if (m.tower) continue;
     const Share share = share_of(m, spec, split, output);
+    const uint64_t bytes = weigh ? weigh(m) : m.bytes;
     for (RankPart& p : parts) {
       const bool here = m.layer < 0 ? p.stage == 0
                                     : static_cast<size_t>(m.layer) >= p.layers.begin &&
                                           static_cast<size_t>(m.layer) < p.layers.end;
-      if (here) p.bytes += bytes_on(m, share, split, p.member, experts);
+      if (here) p.bytes += bytes_on(m, bytes, share, split, p.member, experts);
     }
   }
   return parts;
@@ -288,17 +291,6 @@ std::vector<RankForecast> plan_ranks(const Checkpoint& checkpoint, const RankQue
     return order(a) < order(b);
   });
   return out;
-}
-
-void check_memory(std::span<const RankPart> parts, std::span<const size_t> ranks_of_host,
-                  const std::string& host, uint64_t free) {
-  uint64_t bytes = 0;
-  for (const size_t r : ranks_of_host) bytes += parts[r].bytes;
-  if (free == 0 || bytes <= free) return;
-  fail("{} rank{} on {} need{} {} for weights, and {} of memory are free: {} are missing",
-       ranks_of_host.size(), ranks_of_host.size() == 1 ? "" : "s", host,
-       ranks_of_host.size() == 1 ? "s" : "", human_bytes(static_cast<double>(bytes)),
-       human_bytes(static_cast<double>(free)), human_bytes(static_cast<double>(bytes - free)));
 }
 
 }  // namespace moebius

@@ -7,6 +7,7 @@
 // nothing overlaps. What a node reaches follows its cores, fitted to two and to 64 of them.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,8 +23,10 @@ struct RankPart {
   Range layers;
   uint64_t bytes = 0;
 };
-// Throws Error in words for a model that cannot be cut so.
-std::vector<RankPart> rank_parts(const Checkpoint& checkpoint, const RankSplit& split);
+// Throws Error in words for a model that cannot be cut so. `weigh`: bytes of a whole module, where
+// those of the files are not meant.
+std::vector<RankPart> rank_parts(const Checkpoint& checkpoint, const RankSplit& split,
+                                 const std::function<uint64_t(const Module&)>& weigh = {});
 
 // A rank per node.
 struct NodeFacts {
@@ -59,9 +62,5 @@ struct RankForecast {
 // All splits into so many ranks, the best first: those that fit by the time of a step, then those
 // that do not by what is missing, then those that cannot be.
 std::vector<RankForecast> plan_ranks(const Checkpoint& checkpoint, const RankQuestion& question);
-
-// Throws Error when the ranks of one host need more memory for their weights than is free there.
-void check_memory(std::span<const RankPart> parts, std::span<const size_t> ranks_of_host,
-                  const std::string& host, uint64_t free);
 
 }  // namespace moebius

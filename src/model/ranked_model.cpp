@@ -4,7 +4,9 @@
 #include <fmt/core.h>
 
 #include "base/error.h"
+#include "model/rank_memory.h"
 #include "model/rank_plan.h"
+#include "runtime/host_name.h"
 #include "runtime/memory.h"
 
 namespace moebius {
@@ -24,17 +26,27 @@ std::unique_ptr<DecoderModel> load_rank(const Checkpoint& checkpoint, const Mode
   Ranks& ranks = *options.ranks;
   std::unique_ptr<DecoderModel> model;
   try {
-    check_memory(rank_parts(checkpoint, ranks.split()), ranks.ranks_of_host(), ranks.host(),
-                 available_memory_bytes());
-    ranks.meet();  // nobody loads while others look at the memory that is free
     model = DecoderModel::load(checkpoint, options);
   } catch (const std::exception& e) {
     ranks.abort(e.what());
     throw;
   }
-  if (say) say(fmt::format("{} loaded {} bytes of weights", ranks.label(), model->loaded_bytes()));
+  if (say)
+    say(fmt::format("{} loaded {} bytes of weights, {} in memory, {} at most", ranks.label(),
+                    model->loaded_bytes(), model->packed_bytes(), peak_resident_bytes()));
   ranks.meet();
+  if (ranks.leader()) model->start_beats();
   return model;
+}
+
+uint64_t check_memory(const Checkpoint& checkpoint, const ModelOptions& options,
+                      const RankSplit& split) {
+  std::vector<RankMemory> ranks;
+  for (const uint64_t bytes : packed_bytes_of_ranks(checkpoint, split, options))
+    ranks.push_back({host_name(), bytes, memory_limits()});
+  if (const std::string refusal = memory_refusal(ranks); !refusal.empty())
+    fail("{}: {}", checkpoint.folder(), refusal);
+  return memory_left(ranks);
 }
 
 std::shared_ptr<Runtime> rank_runtime(size_t rank, size_t ranks, size_t threads) {

@@ -18,8 +18,12 @@ namespace moebius {
 // A line for people: "[rank 1 host] loaded 123 bytes of weights".
 using RankSays = std::function<void(const std::string& line)>;
 
-// Throws Error where any rank cannot load, or a host has not the memory for its ranks' weights (said
-// before anything is read): all are ended then.
+// For ranks of this process: throws Error where there is not the memory for their weights, before
+// anything is read; else what each can have beside them, 0 when nothing is known.
+uint64_t check_memory(const Checkpoint& checkpoint, const ModelOptions& options,
+                      const RankSplit& split);
+
+// Throws Error where any rank cannot load: all are ended then.
 std::unique_ptr<DecoderModel> load_rank(const Checkpoint& checkpoint, const ModelOptions& options,
                                         const RankSays& say);
 

@@ -19,9 +19,12 @@ namespace {
 
 constexpr size_t kPlanFirst = 4096;  // bytes of a plan that go out at once
 constexpr uint64_t kLongestPlan = uint64_t{1} << 32;
-constexpr double kPatience = 1e9;  // seconds: for ever
 constexpr double kLoading = 30 * 60;
-constexpr int kRowsTag = 1, kLogitsTag = 2;
+constexpr double kBeat = 5;         // seconds of idleness
+constexpr size_t kUsualSteps = 15;  // whose median is a usual step
+constexpr double kStepsOfSilence = 20;
+constexpr size_t kMostUnderWay = 8;  // messages, per stage
+constexpr int kRowsTag = 1, kLogitsTag = 2, kBeatTag = 3;
 
 // Waits are as long as `seconds` while it lives.
 class Patience {
@@ -83,14 +86,26 @@ void check_split(const RankSplit& s) {
     fail("--tp {} with --ep {}: experts are either whole or cut; give one of the two", s.tp, s.ep);
 }
 
-// Rows on their way to the next stage.
+// Rows on their way to the next stage, or a plan.
 struct Ranks::Passing {
+  std::vector<uint8_t> bytes;
+  Comm* comm;
+  CommRequest request, rest;
+};
+
+class Ranks::Arrival {
+ public:
+  XType type;
+  size_t n;
   std::vector<uint8_t> bytes;
   CommRequest request;
 };
 
 Ranks::Ranks(Comm& world, const RankSplit& split)
-    : world_(world), split_(split), rank_(static_cast<size_t>(world.rank())) {
+    : world_(world),
+      split_(split),
+      rank_(static_cast<size_t>(world.rank())),
+      timeout_(world.timeout()) {
   check_split(split);
   if (split.ranks() != static_cast<size_t>(world.size()))
     fail("{} are {} ranks, but {} were started", describe(split), split.ranks(), world.size());
@@ -119,22 +134,23 @@ void Ranks::meet() {
 void Ranks::announce(std::span<const uint8_t> plan, uint64_t serial) {
   world_.set_step(serial);
   const uint64_t size = plan.size();
-  plan_.assign(std::max(kPlanFirst, plan.size() + sizeof size), 0);
-  std::memcpy(plan_.data(), &size, sizeof size);
-  std::copy(plan.begin(), plan.end(), plan_.begin() + sizeof size);
-  world_.wait(world_.start_broadcast(plan_.data(), kPlanFirst, 0), "plan");
-  if (plan_.size() > kPlanFirst)
-    world_.wait(world_.start_broadcast(plan_.data() + kPlanFirst, plan_.size() - kPlanFirst, 0),
-                "plan");
+  auto out = std::make_unique<Passing>();
+  out->comm = &world_;
+  out->bytes.assign(std::max(kPlanFirst, plan.size() + sizeof size), 0);
+  uint8_t* p = out->bytes.data();
+  std::memcpy(p, &size, sizeof size);
+  std::copy(plan.begin(), plan.end(), p + sizeof size);
+  out->request = world_.start_broadcast(p, kPlanFirst, 0);
+  if (out->bytes.size() > kPlanFirst)
+    out->rest = world_.start_broadcast(p + kPlanFirst, out->bytes.size() - kPlanFirst, 0);
+  passing_.push_back(std::move(out));  // the others take it when they come to it
+  settle(kMostUnderWay * split_.pp);
 }
 
 std::vector<uint8_t> Ranks::next_plan() {
   uint64_t size = 0;
   plan_.assign(kPlanFirst, 0);
-  {
-    const Patience patience(world_, kPatience);
-    world_.wait(world_.start_broadcast(plan_.data(), kPlanFirst, 0), "next step");
-  }
+  world_.wait(world_.start_broadcast(plan_.data(), kPlanFirst, 0), "next step");
   std::memcpy(&size, plan_.data(), sizeof size);
   if (size > kLongestPlan) fail("a step plan of {} bytes; expected at most {}", size, kLongestPlan);
   if (size + sizeof size > kPlanFirst) {
@@ -146,27 +162,69 @@ std::vector<uint8_t> Ranks::next_plan() {
           plan_.begin() + static_cast<std::ptrdiff_t>(size + sizeof size)};
 }
 
+void Ranks::begin_step(uint64_t serial) { world_.set_step(serial); }
+
+void Ranks::answer_beat() {
+  char byte = 0;
+  if (!leader()) return world_.wait(world_.start_send(0, kBeatTag, &byte, 1), "answer to a beat");
+  std::vector<CommRequest> requests;
+  for (int r = 1; r < world_.size(); ++r)
+    requests.push_back(world_.start_receive(r, kBeatTag, &byte, 1));
+  for (CommRequest& request : requests) world_.wait(request, "beat");
+}
+
+double Ranks::beat_seconds() const { return std::min(kBeat, timeout_ / 4); }
+
+void Ranks::observe_step(double seconds) {
+  step_seconds_.resize(kUsualSteps, 0);
+  step_seconds_[steps_++ % kUsualSteps] = seconds;
+  if (steps_ < kUsualSteps) return;
+  std::vector<double> sorted = step_seconds_;
+  std::nth_element(sorted.begin(), sorted.begin() + kUsualSteps / 2, sorted.end());
+  world_.set_timeout(std::max(timeout_, kStepsOfSilence * sorted[kUsualSteps / 2]));
+}
+
 void Ranks::pass_on(XType type, const float* x, size_t n) {
-  std::vector<uint8_t> bytes(n * width_of(type));
-  to_bytes(type, x, n, bytes.data());
+  auto out = std::make_unique<Passing>();
+  out->comm = line_.get();
+  out->bytes.resize(n * width_of(type));
+  to_bytes(type, x, n, out->bytes.data());
   const int to = (line_->rank() + 1) % line_->size();
-  CommRequest request = line_->start_send(to, kRowsTag, bytes.data(), bytes.size());
-  passing_.push_back(std::unique_ptr<Passing>(new Passing{std::move(bytes), std::move(request)}));
+  out->request = line_->start_send(to, kRowsTag, out->bytes.data(), out->bytes.size());
+  passing_.push_back(std::move(out));
+  settle(kMostUnderWay * split_.pp);
 }
 
-void Ranks::settle() {
-  for (const auto& rows : passing_) line_->wait(rows->request, "rows to the next stage");
-  passing_.clear();
+void Ranks::settle(size_t most) {
+  std::erase_if(passing_, [](const std::unique_ptr<Passing>& p) {
+    return p->comm->test(p->request) && p->comm->test(p->rest);
+  });
+  for (; passing_.size() > most; passing_.pop_front()) {
+    Passing& oldest = *passing_.front();
+    const char* what = oldest.comm == &world_ ? "plan" : "rows to the next stage";
+    oldest.comm->wait(oldest.request, what);
+    oldest.comm->wait(oldest.rest, what);
+  }
 }
 
-void Ranks::take_over(XType type, float* x, size_t n) {
-  const size_t bytes = n * width_of(type);
-  grow_bytes(receive_, bytes);
+void Ranks::poll() { world_.poll(); }
+
+std::shared_ptr<Ranks::Arrival> Ranks::expect(XType type, size_t n) {
+  auto arrival = std::make_shared<Arrival>();
+  arrival->type = type, arrival->n = n;
+  arrival->bytes.resize(n * width_of(type));
   const int from = (line_->rank() + line_->size() - 1) % line_->size();
-  line_->wait(line_->start_receive(from, kRowsTag, receive_.data(), bytes),
-              "rows from the stage before");
-  from_bytes(type, receive_.data(), n, x);
+  arrival->request =
+      line_->start_receive(from, kRowsTag, arrival->bytes.data(), arrival->bytes.size());
+  return arrival;
 }
+
+void Ranks::take_over(Arrival& arrival, float* x) {
+  line_->wait(arrival.request, "rows from the stage before");
+  from_bytes(arrival.type, arrival.bytes.data(), arrival.n, x);
+}
+
+void Ranks::take_over(XType type, float* x, size_t n) { take_over(*expect(type, n), x); }
 
 void Ranks::share(XType type, float* x, size_t n) {
   if (members() == 1) return;

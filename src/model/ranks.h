@@ -9,6 +9,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <span>
@@ -57,15 +58,28 @@ class Ranks : public MoeExchange {
   // After loading, by all: waits until everybody is there, however long that takes.
   void meet();
 
-  // Plans of steps: rank 0 gives, the others wait for the next one, however long.
+  // Plans of steps: rank 0 gives, the others wait for the next one. It must not take longer than any
+  // wait may: rank 0 sends beats while it is idle.
   void announce(std::span<const uint8_t> plan, uint64_t serial);
   std::vector<uint8_t> next_plan();
+  void begin_step(uint64_t serial);  // of the others: for messages
+  void answer_beat();  // by all, behind the plan of a beat: rank 0 learns that the others are there
+  double beat_seconds() const;  // between beats
+  // A step took so long: waits may take 20 usual steps, where that is longer than what was asked for.
+  void observe_step(double seconds);
 
   // n numbers that are exact in `type`: to the same member of the next stage, behind the last one of
   // the first, without waiting; and from the stage before, in the order in which they were passed.
   void pass_on(XType type, const float* x, size_t n);
   void take_over(XType type, float* x, size_t n);
-  void settle();  // waits until everything that was passed on has arrived
+  // The same in two parts: memory is there from expect() on, so that rows come while others are
+  // computed.
+  class Arrival;
+  std::shared_ptr<Arrival> expect(XType type, size_t n);
+  void take_over(Arrival& arrival, float* x);
+  // Forgets what has arrived of plans and rows, and waits until no more than `most` are under way.
+  void settle(size_t most);
+  void poll();  // lets what is under way proceed
   // Of member 0, to all members of its stage.
   void share(XType type, float* x, size_t n);
   // Columns of T rows: member m has those of cuts[m] as a matrix of their own; `all` becomes the
@@ -95,8 +109,11 @@ class Ranks : public MoeExchange {
   std::unique_ptr<Comm> stage_, line_;  // members of this stage; the same member of all stages
   std::vector<uint8_t> send_, receive_;
   std::vector<uint8_t> plan_;
+  double timeout_;                    // as asked for
+  std::vector<double> step_seconds_;  // the last ones
+  size_t steps_ = 0;
   struct Passing;
-  std::vector<std::unique_ptr<Passing>> passing_;
+  std::deque<std::unique_ptr<Passing>> passing_;  // to others, the oldest first
 };
 
 // Ranks 1 and up as threads of this process, each executing follow(ranks); rank 0 is the caller's.

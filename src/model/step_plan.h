@@ -12,7 +12,8 @@
 namespace moebius {
 
 struct StepPlan {
-  enum class Kind : uint8_t { kStep, kCopy, kCut, kCommit, kTrim, kBeat, kStop };
+  // kFinish: the oldest step whose rows the last stage has passed on gets its logits.
+  enum class Kind : uint8_t { kStep, kFinish, kCopy, kCut, kCommit, kTrim, kBeat, kStop };
   struct Item {
     uint64_t sequence = 0;  // whose memory its blocks are numbers of; 0: the engine's
     uint64_t position = 0, length = 0;

@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <filesystem>
 
-#include "base/checked.h"
 #include "base/error.h"
 #include "base/human.h"
 #include "model/arch/arch.h"
 #include "model/decoder.h"
+#include "model/rank_memory.h"
 #include "report/inspect.h"
 #include "report/modules.h"
 #include "runtime/memory.h"
@@ -18,21 +18,11 @@
 namespace moebius {
 namespace {
 
-// Weights as the kernels of this CPU hold them, and the token table where it is held beside them.
+// Of the modules that can run.
 uint64_t packed_weights(const Checkpoint& c, XType type) {
-  LayerOptions options;
-  options.x_type = type;
-  const Module* output = c.output_module();
   uint64_t bytes = 0;
-  for (const Module& m : c.modules()) {
-    if (!m.supported || m.tower) continue;
-    if (has_product(c, m)) {
-      const Problem problem = problem_of(m, options.act, type);
-      bytes += round_up(kernel_for(problem, options, m.name).packed_bytes(problem), 64);
-    }
-    if (m.kind == ModuleKind::kEmbedding && (&m != output || !can_cut_rows(m.plan)))
-      bytes += m.plan.code_bytes;
-  }
+  for (const Module& m : c.modules())
+    if (m.supported && !m.tower) bytes += packed_bytes_of(c, m, {}, {}, type);
   return bytes;
 }
 

@@ -5,12 +5,6 @@
 
 namespace moebius {
 
-bool has_product(const Checkpoint& checkpoint, const Module& m) {
-  return m.kind == ModuleKind::kLinear || m.kind == ModuleKind::kExpert ||
-         m.kind == ModuleKind::kRouter || m.kind == ModuleKind::kLmHead ||
-         (m.kind == ModuleKind::kEmbedding && &m == checkpoint.output_module());
-}
-
 std::string payload_problem(const Checkpoint& checkpoint, const Module& m, LoadBuffer& buffer,
                             QuantMatrix* matrix) {
   try {

@@ -4,16 +4,12 @@
 #include <string>
 #include <string_view>
 
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/summary.h"
 
 namespace moebius {
 
 // Shell pattern: '*' any text, '?' one character.
 bool glob_match(std::string_view pattern, std::string_view text);
-
-// Modules that layers multiply with: linears, experts, routers, and the output projection (lm_head,
-// or the embedding it is tied to).
-bool has_product(const Checkpoint& checkpoint, const Module& module);
 
 // Loads the module's payload and checks it: scales, zero points, code ranges, biases. The message
 // of what is wrong, empty when nothing is; then `matrix` (if given) views the buffer.

@@ -97,6 +97,7 @@ RankBinding bind_rank(Comm& comm, bool keep, bool own_only) {
     masks.push_back(cpus_of(current));
     for (const int c : cpus_of(grantable)) usable.insert(c);
   }
+  share_quota(masks.size());
   const AffinityMask before = AffinityMask::current();
   const std::vector<int> list(usable.begin(), usable.end());
   (void)AffinityMask::of(list).apply();

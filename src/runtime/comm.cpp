@@ -19,6 +19,7 @@
 #include "base/error.h"
 #include "runtime/loss_meter.h"
 #include "runtime/transport.h"
+#include "runtime/witness.h"
 
 namespace moebius {
 namespace {
@@ -61,6 +62,22 @@ struct Comm::World {
   std::string failure;  // of the first wait that failed; nothing is started after it
   int failed_rank = -1;
   CommCounters counters;
+  Whereabouts* seen = nullptr;
+
+  void note(const CommPhase& phase) const {
+    if (seen == nullptr) return;
+    seen->phase.store(phase.what, std::memory_order_relaxed);
+    seen->layer.store(phase.layer, std::memory_order_relaxed);
+  }
+  void waited(const CommPhase& phase, double seconds) {
+    counters.wait_seconds += seconds;
+    for (auto& [what, sum] : counters.phase_seconds)
+      if (what == phase.what) {
+        sum += seconds;
+        return;
+      }
+    counters.phase_seconds.emplace_back(phase.what, seconds);
+  }
 };
 
 struct CommRequest::State {
@@ -76,6 +93,7 @@ struct CommRequest::State {
   std::vector<Part> parts;  // those not finished
 };
 
+CommRequest::CommRequest() noexcept = default;
 CommRequest::~CommRequest() = default;
 CommRequest::CommRequest(CommRequest&&) noexcept = default;
 CommRequest& CommRequest::operator=(CommRequest&&) noexcept = default;
@@ -267,6 +285,7 @@ bool Comm::test(CommRequest& request) {
 }
 
 void Comm::wait(CommRequest& request, CommPhase phase) {
+  world_->note(phase);
   try {
     wait_until_done(request, phase);
   } catch (const CommError& e) {
@@ -294,16 +313,15 @@ void Comm::wait_until_done(CommRequest& request, const CommPhase& phase) {
     std::this_thread::sleep_for(std::chrono::nanoseconds(sleep));
     sleep = std::min(sleep + sleep / 4, kLongestSleep);
   }
-  world_->counters.wait_seconds += static_cast<double>(now_ns() - start) * 1e-9;
+  world_->waited(phase, static_cast<double>(now_ns() - start) * 1e-9);
 }
 
 void Comm::give_up(const CommRequest& request, const CommPhase& phase) const {
   const int silent = request.state_->parts.front().peer;
-  const std::string layer = phase.layer < 0 ? "" : fmt::format(", layer {}", phase.layer);
   throw CommError(
-      fmt::format("rank {} ({}) was silent for {:.3g} s: step {}{}, {}, seen by rank {}", silent,
-                  world_->transport->host(silent), world_->timeout, world_->step, layer, phase.what,
-                  world_->transport->rank()),
+      fmt::format("rank {} ({}) was silent for {:.3g} s: {}, seen by rank {}", silent,
+                  world_->transport->host(silent), world_->timeout,
+                  words_of(world_->step, phase.layer, phase.what), world_->transport->rank()),
       silent);
 }
 
@@ -318,13 +336,18 @@ void Comm::poll() {
 }
 
 void Comm::abort(const std::string& text) {
+  if (world_->seen != nullptr) world_->seen->state = Whereabouts::kSaid;
   world_->transport->abort(text);
   throw CommError(text, world_->transport->rank());
 }
 
 void Comm::set_timeout(double seconds) { world_->timeout = seconds; }
 double Comm::timeout() const noexcept { return world_->timeout; }
-void Comm::set_step(uint64_t serial) { world_->step = serial; }
+void Comm::set_step(uint64_t serial) {
+  world_->step = serial;
+  if (world_->seen != nullptr) world_->seen->step.store(serial, std::memory_order_relaxed);
+}
+void Comm::set_whereabouts(Whereabouts* seen) { world_->seen = seen; }
 void Comm::set_spin(bool spin) { world_->spin = spin; }
 const CommCounters& Comm::counters() const noexcept { return world_->counters; }
 

@@ -16,6 +16,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "moebius/error.h"
@@ -24,6 +25,7 @@ namespace moebius {
 
 class Transfer;
 class Transport;
+struct Whereabouts;
 
 // A rank is silent, gone, or out of step with the others.
 class CommError : public Error {
@@ -46,12 +48,13 @@ struct CommPhase {
 struct CommCounters {
   uint64_t exchanges = 0;
   double wait_seconds = 0;
-  std::vector<uint64_t> received;  // bytes, by rank of the world
+  std::vector<std::pair<const char*, double>> phase_seconds;  // the same, by CommPhase::what
+  std::vector<uint64_t> received;                             // bytes, by rank of the world
 };
 
 class CommRequest {
  public:
-  CommRequest() = default;  // done
+  CommRequest() noexcept;  // done
   ~CommRequest();
   CommRequest(CommRequest&&) noexcept;
   CommRequest& operator=(CommRequest&&) noexcept;
@@ -105,8 +108,9 @@ class Comm {
   // For all parts at once.
   void set_timeout(double seconds);  // how long a wait may take
   double timeout() const noexcept;
-  void set_step(uint64_t serial);  // which step this is, for messages
-  void set_spin(bool spin);        // false where ranks outnumber CPUs: yield at once
+  void set_step(uint64_t serial);           // which step this is, for messages
+  void set_spin(bool spin);                 // false where ranks outnumber CPUs: yield at once
+  void set_whereabouts(Whereabouts* seen);  // where waits are noted; null: nowhere
   const CommCounters& counters() const noexcept;
 
  private:

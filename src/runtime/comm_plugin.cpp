@@ -21,6 +21,7 @@ namespace {
 
 constexpr int kStatusOfAbort = 3;
 constexpr size_t kHostBytes = 64;
+constexpr useconds_t kForwardMicroseconds = 200'000;  // launchers that abort forward no more words
 
 std::string words_of(const MoebiusCommTable& table, int code) {
   std::array<char, 512> text{};
@@ -105,6 +106,7 @@ class PluginTransport : public Transport {
     if (!text.empty())
       std::fprintf(stderr, "moebius: [rank %d %s] %s\n", rank_, host(rank_).c_str(), text.c_str());
     std::fflush(stderr);
+    ::usleep(kForwardMicroseconds);
     state_.broken = true;
     state_.table->abort(kStatusOfAbort);
     _exit(kStatusOfAbort);  // where the abort comes back

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buffers, the free list of workspaces, and readers of /proc and control-group files.
+// Buffers, the free list of workspaces, and what this process has.
 #include "runtime/memory.h"
 
 #include <algorithm>
@@ -51,12 +51,6 @@ uint64_t kb_field(const char* path, const std::string& name) {
     if (line.rfind(name + ":", 0) == 0)
       return std::strtoull(line.c_str() + name.size() + 1, nullptr, 10) * 1024;
   return 0;
-}
-
-uint64_t number_in(const std::string& path) {
-  std::ifstream in(path);
-  uint64_t value = 0;
-  return in >> value ? value : 0;  // "max" is not a number: no limit
 }
 
 struct WorkspaceList {
@@ -174,17 +168,5 @@ size_t release_workspaces() {
 
 uint64_t peak_resident_bytes() { return kb_field("/proc/self/status", "VmHWM"); }
 uint64_t resident_bytes() { return kb_field("/proc/self/status", "VmRSS"); }
-
-uint64_t available_memory_bytes() {
-  uint64_t free = kb_field("/proc/meminfo", "MemAvailable");
-  const auto limit = [&](uint64_t most, uint64_t used) {
-    if (most > 0 && most < (uint64_t{1} << 60))
-      free = std::min(free, most > used ? most - used : 0);
-  };
-  limit(number_in("/sys/fs/cgroup/memory.max"), number_in("/sys/fs/cgroup/memory.current"));
-  limit(number_in("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-        number_in("/sys/fs/cgroup/memory/memory.usage_in_bytes"));
-  return free;
-}
 
 }  // namespace moebius

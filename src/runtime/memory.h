@@ -105,6 +105,6 @@ size_t release_workspaces();
 // Of this process and machine, in bytes; 0 when the system does not say.
 uint64_t peak_resident_bytes();     // VmHWM
 uint64_t resident_bytes();          // VmRSS
-uint64_t available_memory_bytes();  // free for use now, control-group limit included
+uint64_t available_memory_bytes();  // free for this process now: the smallest of memory_limits()
 
 }  // namespace moebius

@@ -89,37 +89,44 @@ double parse_cpu_max(std::string_view text) {
   return period > 0 ? quota / period : 0;
 }
 
-double cgroup_cpus(const std::string& root) {
-  double best = 0;
-  const auto note = [&](double cpus) {
-    if (cpus > 0 && (best == 0 || cpus < best)) best = cpus;
+std::vector<std::string> cgroup_folders(const std::string& root, std::string_view controller) {
+  std::vector<std::string> folders;
+  const auto add = [&](const std::string& folder) {
+    if (std::find(folders.begin(), folders.end(), folder) == folders.end())
+      folders.push_back(folder);
   };
-  const auto climb = [&](std::string path, const auto& read) {
+  const std::string v2 = root + "/sys/fs/cgroup", v1 = v2 + "/" + std::string(controller);
+  const auto climb = [&](const std::string& mount, std::string path) {
     for (;;) {
-      read(path == "/" ? "" : path);
+      add(path == "/" ? mount : mount + path);
       const size_t slash = path.rfind('/');
       if (path.empty() || slash == std::string::npos) return;
       path.resize(slash);
     }
   };
-  const std::string v1 = root + "/sys/fs/cgroup/cpu", v2 = root + "/sys/fs/cgroup";
-  const auto read_v1 = [&](const std::string& path) {
-    const std::string quota = first_line(v1 + path + "/cpu.cfs_quota_us");
-    if (!quota.empty())
-      note(parse_cpu_max(quota + " " + first_line(v1 + path + "/cpu.cfs_period_us")));
-  };
-  const auto read_v2 = [&](const std::string& path) {
-    note(parse_cpu_max(first_line(v2 + path + "/cpu.max")));
-  };
-  // A container may see the paths of its host here but only its own group there: the root of what
-  // is mounted is asked in any case.
-  read_v1(""), read_v2("");
   std::ifstream in(root + "/proc/self/cgroup");
   std::string line;
   while (std::getline(in, line)) {
     const CgroupLine group = split_cgroup_line(line);
-    if (group.controllers.empty()) climb(group.path, read_v2);
-    if (names_controller(group.controllers, "cpu")) climb(group.path, read_v1);
+    if (group.controllers.empty()) climb(v2, group.path);
+    if (names_controller(group.controllers, controller)) climb(v1, group.path);
+  }
+  // A container may see the paths of its host here but only its own group there: the root of what
+  // is mounted is asked in any case.
+  add(v1), add(v2);
+  return folders;
+}
+
+double cgroup_cpus(const std::string& root) {
+  double best = 0;
+  const auto note = [&](double cpus) {
+    if (cpus > 0 && (best == 0 || cpus < best)) best = cpus;
+  };
+  for (const std::string& folder : cgroup_folders(root, "cpu")) {
+    const std::string quota = first_line(folder + "/cpu.cfs_quota_us");  // version 1
+    if (!quota.empty())
+      note(parse_cpu_max(quota + " " + first_line(folder + "/cpu.cfs_period_us")));
+    note(parse_cpu_max(first_line(folder + "/cpu.max")));
   }
   return best;
 }

@@ -16,8 +16,11 @@ size_t parse_cache_size(std::string_view text);  // "48K", "32M"; 0 when malform
 // CPUs granted by the text of a cgroup-v2 cpu.max file ("150000 100000" is 1.5); 0 when unlimited
 // or unreadable.
 double parse_cpu_max(std::string_view text);
+// The folders of this process's control groups that have this controller ("memory"), from its own up
+// to the root, of version 1 and 2; some may not be there. `root` stands before /proc and /sys.
+std::vector<std::string> cgroup_folders(const std::string& root, std::string_view controller);
 // Smallest quota on the way from this process's control group to the root, version 1 or 2; 0 when
-// there is none. `root` stands before /proc and /sys.
+// there is none.
 double cgroup_cpus(const std::string& root);
 
 }  // namespace moebius

@@ -5,6 +5,7 @@
 #include "runtime/topology.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <fstream>
 #include <map>
@@ -284,13 +285,23 @@ CpuidWords cpuid([[maybe_unused]] uint32_t leaf, [[maybe_unused]] uint32_t sub) 
   return words;
 }
 
+namespace {
+
+std::atomic<size_t> quota_shared_by{1};
+
+}  // namespace
+
+void share_quota(size_t ranks) { quota_shared_by = std::max<size_t>(1, ranks); }
+
 Topology usable_topology() {
   // Read without a mask, so that the first caller does not decide for all.
   static const Topology whole = [] {
     const CpuidReader reader = kHostArch == Arch::kX86_64 ? CpuidReader(cpuid_on) : CpuidReader();
     return read_topology({"", {}, reader, typical_caches(kHostArch, 0)});
   }();
-  return restrict_to(whole, AffinityMask::current().cpus());
+  Topology mine = restrict_to(whole, AffinityMask::current().cpus());
+  mine.quota /= static_cast<double>(quota_shared_by.load());
+  return mine;
 }
 
 std::string describe(const Topology& t) {

@@ -59,6 +59,8 @@ Topology restrict_to(Topology topology, const std::vector<int>& allowed);
 
 // What the calling thread may use of this machine (sysfs and CPUID are asked once).
 Topology usable_topology();
+// From now on this process has one part of `ranks` of the control group's CPUs. Before threads start.
+void share_quota(size_t ranks);
 std::string describe(const Topology& topology);  // "16 cores (8 efficient), 24 threads, 1 node"
 
 }  // namespace moebius

@@ -322,6 +322,7 @@ void ApiServer::drain() {
   http_->drain(false);
   http_->after(options_.drain_time, [this] {
     drained_ = true;
+    cut_off_ = cut_off_ || !generations_.empty();
     for (const GenerationPtr& g : std::vector(generations_.begin(), generations_.end()))
       fail_generation(g, try_later(503, "draining", "the server is shutting down", 10));
   });

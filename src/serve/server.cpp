@@ -110,7 +110,7 @@ uint16_t ApiServer::listen() { return http_->listen(options_.host, options_.port
 int ApiServer::run() {
   http_->on_signal([this] { drain(); });
   http_->run();
-  return died_ ? 3 : 0;
+  return died_ || (cut_off_ && options_.cut_off_fails) ? 3 : 0;
 }
 
 void ApiServer::ready(ServedModel model, Generator& generator) {

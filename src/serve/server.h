@@ -34,6 +34,7 @@ struct ServerOptions {
   bool ping = true;
   bool share_prefixes = false;  // between keys
   bool expert_metrics = false;
+  bool cut_off_fails = false;                   // answers that SIGTERM cut off make run() return 3
   std::function<void(const std::string&)> log;  // one line per request; empty: none
 };
 
@@ -44,7 +45,7 @@ class ApiServer : private HttpHandler {
 
   // Throws Error. The port that was taken.
   uint16_t listen();
-  // Answers until the end. The exit status: 0, or 3 when the generator died.
+  // Answers until the end. The exit status: 0, or 3 when the generator died (or as cut_off_fails says).
   int run();
   // From any thread. The share of the model's bytes that were read, for whoever waits.
   void loading(double share) { loaded_share_ = share; }
@@ -140,7 +141,7 @@ class ApiServer : private HttpHandler {
   std::set<GenerationPtr> generations_;
   size_t sequences_ = 0;       // that were submitted and have not ended
   size_t waiting_tokens_ = 0;  // of prompts whose first token has not come
-  bool ticking_ = false, draining_ = false, drained_ = false, died_ = false;
+  bool ticking_ = false, draining_ = false, drained_ = false, died_ = false, cut_off_ = false;
   bool stuck_ = false;   // a step that never ends was logged
   size_t watchers_ = 0;  // of /api/events
   struct Sample {

@@ -7,11 +7,14 @@
 
 Exit status 77: skipped, with the reason (no launcher, or no plugin for it in this build).
 """
+import concurrent.futures
 import json
 import os
+import random
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -86,6 +89,69 @@ def children_of(pid):
     return found
 
 
+def wait_ready(address):
+    for _ in range(600):
+        try:
+            with urllib.request.urlopen(address + "/health", timeout=60):
+                return
+        except (urllib.error.HTTPError, urllib.error.URLError):  # it loads
+            time.sleep(0.1)
+
+
+LAYERS, EXPERTS, HIDDEN, GROUP, VOCABULARY = 8, 32, 1024, 128, 256
+EXPERT_BYTES = 3 * HIDDEN * HIDDEN // 2 + 3 * HIDDEN * HIDDEN // GROUP * 2
+MODEL_ENDS = 2 * 2 * VOCABULARY * HIDDEN + (1 << 20)
+
+
+def write_model(folder):
+    """A mixture of experts of 400 MB whose experts have equal bytes: what matters is how many there are."""
+    folder.mkdir()
+    codes = random.Random(1).randbytes(HIDDEN * HIDDEN // 2)
+    scales, ones, small = b"\x00\x3c" * (HIDDEN * HIDDEN // GROUP), b"\x80\x3f" * HIDDEN, random.Random(2).randbytes(VOCABULARY * HIDDEN)
+    table = b"".join(bytes([b, 0x3d + (b & 0x80)]) for b in small)  # bf16 of about 0.05
+    weights = {"num_bits": 4, "type": "int", "symmetric": True, "dynamic": False, "strategy": "group", "group_size": GROUP, "actorder": None,
+               "block_structure": None, "observer": "minmax", "observer_kwargs": {}}
+    scheme = {"targets": ["Linear"], "weights": weights, "input_activations": None, "output_activations": None}
+    names = ["lm_head"] + [f"model.layers.{i}.{m}" for i in range(LAYERS) for m in
+                           ("mlp.gate", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")]
+    config = {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "dtype": "bfloat16", "vocab_size": VOCABULARY,
+              "hidden_size": HIDDEN, "intermediate_size": HIDDEN, "moe_intermediate_size": HIDDEN, "num_hidden_layers": LAYERS,
+              "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 64, "hidden_act": "silu", "max_position_embeddings": 512,
+              "rms_norm_eps": 1e-6, "tie_word_embeddings": False, "rope_theta": 1e4, "num_experts": EXPERTS, "num_experts_per_tok": 2,
+              "norm_topk_prob": True, "attention_bias": False, "decoder_sparse_step": 1, "mlp_only_layers": [],
+              "quantization_config": {"quant_method": "compressed-tensors", "format": "pack-quantized", "quantization_status": "compressed",
+                                      "ignore": names, "config_groups": {"group_0": scheme}}}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    tensors = {"model.embed_tokens.weight": ("BF16", [VOCABULARY, HIDDEN], table), "lm_head.weight": ("BF16", [VOCABULARY, HIDDEN], table),
+               "model.norm.weight": ("BF16", [HIDDEN], ones)}
+    shape = struct.pack("<qq", HIDDEN, HIDDEN)
+    for i in range(LAYERS):
+        layer = f"model.layers.{i}."
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            tensors[layer + norm + ".weight"] = ("BF16", [HIDDEN], ones)
+        for norm in ("q_norm", "k_norm"):
+            tensors[layer + f"self_attn.{norm}.weight"] = ("BF16", [64], ones[:128])
+        for m, (n, k) in {"q_proj": (256, HIDDEN), "k_proj": (256, HIDDEN), "v_proj": (256, HIDDEN), "o_proj": (HIDDEN, 256)}.items():
+            tensors[layer + f"self_attn.{m}.weight"] = ("BF16", [n, k], table[:2 * n * k])
+        tensors[layer + "mlp.gate.weight"] = ("BF16", [EXPERTS, HIDDEN], table[:2 * EXPERTS * HIDDEN])
+        for e in range(EXPERTS):
+            for m in ("gate_proj", "up_proj", "down_proj"):
+                name = layer + f"mlp.experts.{e}.{m}."
+                tensors[name + "weight_packed"] = ("I32", [HIDDEN, HIDDEN // 8], codes)
+                tensors[name + "weight_scale"] = ("BF16", [HIDDEN, HIDDEN // GROUP], scales)
+                tensors[name + "weight_shape"] = ("I64", [2], shape)
+    header, offset = {}, 0
+    for name, (dtype, dims, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": dims, "data_offsets": [offset, offset + len(data)]}
+        offset += len(data)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(folder / "model.safetensors", "wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text)
+        for _, _, data in tensors.values():
+            out.write(data)
+
+
 class Checks:
     def __init__(self, mpi, build):
         self.mpi, self.build = mpi, build
@@ -104,6 +170,8 @@ class Checks:
         job = self.job(3, self.program + ["kill", "1"]).finish()
         expect(job.status != 0, job, "a killed rank must fail the job")
         expect(len(job.pids()) == 3, job, "three ranks must say who they are")
+        expect(re.search(r"rank 1 \(.*\) is gone, killed or crashed: step 1?\d\d, layer 5, test of faults", job.err), job, "the killed rank is not named")
+        expect(len(re.findall(r"is gone, killed or crashed", job.err)) == 1, job, "more than the killed rank is named")
         expect_gone(job.pids(), job)
 
     def stopped(self):
@@ -173,7 +241,8 @@ class Checks:
         command = ["run", "-p", "It was", "-n", "-1", "--ignore-eos", "--temp", "0", "--threads", "1", "--ctx", "1000000", "--rank-timeout", "2"]
         job = self.job(2, self.by_rank(command, 1, more="--verbose"))
         os.read(job.process.stdout.fileno(), 1)  # the answer has begun
-        victims = [p for p in children_of(job.process.pid) if "--verbose" in Path(f"/proc/{p}/cmdline").read_text(encoding="utf-8").split("\0")]
+        victims = [p for p in children_of(job.process.pid) if "--verbose" in Path(f"/proc/{p}/cmdline").read_text(encoding="utf-8").split("\0")
+                   and "witness" not in Path(f"/proc/{p}/comm").read_text(encoding="utf-8")]
         for pid in victims:
             os.kill(pid, number)
         job.finish()
@@ -184,8 +253,8 @@ class Checks:
 
     def killed_while_running(self):
         job = self.signalled(signal.SIGKILL)
-        if self.mpi == "openmpi":
-            expect(re.search(r"process rank 1 .* exited on signal 9", job.err), job, "the launcher does not name the rank")
+        expect(re.search(r"rank 1 \(.*\) is gone, killed or crashed: step \d+", job.err), job, "the killed rank is not named")
+        expect(len(re.findall(r"is gone, killed or crashed", job.err)) == 1, job, "more than the killed rank is named")
 
     def stopped_while_running(self):
         job = self.signalled(signal.SIGSTOP)
@@ -211,6 +280,81 @@ class Checks:
                                capture_output=True, check=True, stdin=subprocess.DEVNULL).stdout
         expect(answer == json.loads(alone)["text"], job, f"served on ranks: {answer!r}, run: {alone!r}")
 
+    def memory(self):
+        """A model that one process may not hold runs on four ranks that may hold as little."""
+        with tempfile.TemporaryDirectory(dir=self.build) as folder:
+            model = Path(folder) / "model"
+            write_model(model)
+            tokens = ",".join(str(1 + 37 * i % 250) for i in range(24))
+
+            def logits(name):
+                return ["logits", str(model), "--tokens", tokens, "--threads", "1", "--out", str(Path(folder) / name)]
+
+            alone = subprocess.Popen(self.tool + logits("alone"))
+            _, status, usage = os.wait4(alone.pid, 0)
+            if status != 0:
+                raise AssertionError(f"one process without a limit: status {status}")
+            limit = int(0.35 * usage.ru_maxrss)  # kB
+            limited = ["sh", "-c", f'ulimit -d {limit}; exec "$@"', "sh"] + self.tool
+            job = subprocess.run(limited + logits("none"), capture_output=True, text=True, check=False)
+            if job.returncode == 0 or "are missing" not in job.stderr or "ulimit -d" not in job.stderr:
+                raise AssertionError(f"one process with {limit} kB must be refused in words: {job.stderr}")
+            want = (Path(folder) / "alone").read_bytes()
+            sizes = [f.stat().st_size for f in model.glob("*.safetensors")]
+            for split in (["--pp", "4"], ["--tp", "4"]):
+                job = self.job(4, limited + logits("ranks") + split).finish(300)
+                expect(job.status == 0, job, f"four ranks with {limit} kB each, {split}")
+                expect((Path(folder) / "ranks").read_bytes() == want, job, f"{split}: other bytes than one process")
+                found = re.findall(r"^\[rank (\d) .*\] loaded (\d+) bytes of weights, (\d+) in memory, (\d+) at most", job.err, re.M)
+                expect(len(found) == 4, job, "four ranks must say what they loaded")
+                for rank, loaded, packed, peak in found:
+                    expect(int(loaded) <= 1.05 * sum(sizes) / 4 + MODEL_ENDS, job, f"rank {rank} read more than its share of {sizes}")
+                    expect(int(peak) <= int(packed) + (64 << 20) + EXPERT_BYTES, job, f"rank {rank}: too much memory")
+            job = self.job(2, limited + logits("two")).finish(300)
+            expect(job.status != 0 and re.search(r"rank \d \(.*\) needs .* are missing", job.err), job, "two ranks must be refused in words")
+
+    def mixed(self):
+        """Requests beside each other on four ranks, stages at work together: the answers of one process."""
+        bodies = [json.dumps({"prompt": "It was a dark " * (1 + 9 * (i % 4)), "max_tokens": 8 + 5 * (i % 5), "temperature": 0.9 * (i % 3), "seed": i,
+                              "ignore_eos": True}).encode() for i in range(16)]
+        answers = []
+        for command in (self.tool, launcher(self.mpi) + ["-n", "4"] + self.tool):
+            split = ["--pp", "2", "--tp", "2"] if len(command) > 1 else []
+            server = subprocess.Popen(command + ["serve", "--port", "0", "--threads", "1", "--ctx", "512", "--parallel", "8", "--quiet"] + split,
+                                      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            address = server.stdout.readline().strip()
+            wait_ready(address)
+
+            def ask(body):
+                request = urllib.request.Request(address + "/v1/completions", body, {"Content-Type": "application/json"})
+                with urllib.request.urlopen(request, timeout=120) as reply:
+                    return json.load(reply)["choices"][0]["text"]
+
+            with concurrent.futures.ThreadPoolExecutor(16) as pool:
+                answers.append(list(pool.map(ask, bodies)))
+            server.send_signal(signal.SIGTERM)
+            server.wait()
+            server.stdout.close()
+        if answers[0] != answers[1]:
+            raise AssertionError(f"one process: {answers[0]}\nfour ranks: {answers[1]}")
+
+    def beats(self):
+        """Idle ranks know of each other: nobody is given up for silence, and one that stops is."""
+        job = self.job(2, self.by_rank(["serve", "--port", "0", "--threads", "1", "--ctx", "256", "--rank-timeout", "1"], 1, more="--verbose"))
+        address = job.process.stdout.readline().strip()
+        wait_ready(address)
+        time.sleep(3)
+        victims = [p for p in children_of(job.process.pid) if "--verbose" in Path(f"/proc/{p}/cmdline").read_text(encoding="utf-8").split("\0")
+                   and "witness" not in Path(f"/proc/{p}/comm").read_text(encoding="utf-8")]
+        running = job.process.poll() is None
+        for pid in victims:
+            os.kill(pid, signal.SIGSTOP)
+        job.finish()
+        expect(running, job, "idle ranks were given up")
+        expect(job.status != 0, job, "a stopped rank must fail an idle job")
+        expect(re.search(r"rank 1 \(.*\) was silent for 1 s: step \d+, beat", job.err), job, "the silent rank is not named")
+        expect_gone(job.pids(), job)
+
     def no_mpi_in_the_tool(self):
         job = subprocess.run(["ldd"] + self.tool, capture_output=True, text=True, check=False)
         if job.returncode == 0 and re.search(r"libmpi|libmpich|open-rte|open-pal", job.stdout):
@@ -218,7 +362,7 @@ class Checks:
 
 
 CASES = ["exchanges", "killed", "stopped", "launcher_killed", "wrong_plugin", "text", "refused", "killed_while_running", "stopped_while_running",
-         "served", "no_mpi_in_the_tool"]
+         "served", "mixed", "beats", "memory", "no_mpi_in_the_tool"]
 
 
 def main():

@@ -14,8 +14,10 @@
 
 #include "moebius/error.h"
 #include "runtime/comm_plugin.h"
+#include "runtime/host_name.h"
 #include "runtime/launcher.h"
 #include "runtime/process_life.h"
+#include "runtime/witness.h"
 #include "unit/comm_cases.h"
 
 namespace moebius {
@@ -55,7 +57,10 @@ int loop(Comm& comm, int victim, int signal) {
 int run(const std::vector<std::string>& args) {
   std::fprintf(stderr, "pid %d\n", static_cast<int>(getpid()));
   end_with_parent();
-  const std::unique_ptr<Comm> comm = open_comm(find_launcher(), plugin_folders("../lib/moebius"));
+  const Launcher launcher = find_launcher();
+  Witness witness(launcher.rank, host_name());
+  const std::unique_ptr<Comm> comm = open_comm(launcher, plugin_folders("../lib/moebius"));
+  comm->set_whereabouts(witness.rank());
   try {
     if (args.at(0) == "exchange") return exchange(*comm);
     if (args.at(0) == "large") return large(*comm, std::stoull(args.at(1)));

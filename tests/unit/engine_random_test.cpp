@@ -84,7 +84,7 @@ void expect_answer(FakeEngine& f, const Sent& s) {
 
 // Returns how often sequences were preempted and blocks evicted.
 std::pair<uint64_t, uint64_t> run_many(std::vector<KvKind> kinds, uint64_t kv_bytes, size_t count,
-                                       uint64_t seed, ThreadPool* pool) {
+                                       uint64_t seed, ThreadPool* pool, size_t lanes = 1) {
   EngineOptions o;
   o.parallel = 6;
   o.kv_bytes = kv_bytes;
@@ -92,6 +92,7 @@ std::pair<uint64_t, uint64_t> run_many(std::vector<KvKind> kinds, uint64_t kv_by
   o.prompt_rows = 200;
   o.pool = pool;
   FakeEngine f(std::move(kinds), o);
+  f.backend.lanes_in_use = lanes;
   if (seed % 2 == 0) f.engine->calibrate();
   Requests requests(seed);
   std::vector<Sent> open;
@@ -126,6 +127,7 @@ std::pair<uint64_t, uint64_t> run_many(std::vector<KvKind> kinds, uint64_t kv_by
   EXPECT_EQ(s.kv.used, 0u);
   EXPECT_TRUE(f.clean());
   EXPECT_GT(s.cached_tokens, 0u);
+  EXPECT_EQ(f.backend.most_under_way, lanes);
   return {s.preemptions, s.evictions};
 }
 
@@ -146,6 +148,13 @@ TEST(EngineRandom, TenThousandRequestsAnswerAsEachAlone) {
   add(run_many({{"state", 300, 1, false}}, 15 * 300, count / 10, 5, &pool));
   EXPECT_GT(preemptions, count / 1000);
   EXPECT_GT(evictions, count / 100);
+}
+
+TEST(EngineRandom, SeveralBatchesUnderWayChangeNoAnswer) {
+  const size_t count = 2000 / test::thinning();
+  run_many(FakeBackend::full(), 7 * 1000, count, 6, nullptr, 2);
+  run_many(FakeBackend::all_kinds(), 16 * 1000, count, 7, nullptr, 3);
+  run_many(FakeBackend::all_kinds(), 60 * 1000, count, 8, nullptr, 4);
 }
 
 // A few requests that share, fork, wait for memory and are preempted.

@@ -40,6 +40,28 @@ TEST(Engine, AnswersAreThoseOfTheRequestAlone) {
   }
 }
 
+// The pieces of a prompt follow each other without waiting, and sequences are shared out evenly.
+TEST(Engine, LanesAreKeptBusy) {
+  EngineOptions o = options_for(8);
+  o.prompt_rows = 100;
+  FakeEngine f(FakeBackend::full(), o);
+  f.backend.lanes_in_use = 3;
+  const Request one = fake_request(700, 1, 5);
+  const uint64_t id = f.engine->add(one);
+  f.step();
+  EXPECT_EQ(f.backend.most_under_way, 3u);
+  f.run();
+  EXPECT_EQ(f.of(id).tokens, f.alone(one).tokens);
+  for (uint64_t i = 0; i < 6; ++i) f.engine->add(fake_request(1, i, 100));
+  for (size_t i = 0; i < 10; ++i) {
+    const StepReport r = f.step();
+    EXPECT_EQ(r.results.size(), 2u) << i;
+  }
+  f.engine->cancel(1);
+  f.run();
+  EXPECT_TRUE(f.clean());
+}
+
 TEST(Engine, StopTokensEndAndAreReported) {
   FakeEngine f(FakeBackend::full(), options_for(4));
   Request r = fake_request(20, 5, 200);

@@ -57,12 +57,18 @@ class FakeBackend : public Backend {
   size_t vocab() const override { return vocab_; }
   std::span<const KvKind> kv_kinds() const override { return kinds_; }
 
+  size_t lanes() const override { return lanes_in_use; }
+
   Ticket submit(std::span<const BatchItem> items) override {
     const NoAllocationFails pause;
     count(calls.submit, faults.submit, "submit");
     std::vector<std::set<BlockId>> written(kinds_.size());
     for (const BatchItem& i : items) check(i, written);
-    jobs_.push_back({++last_ticket_, {items.begin(), items.end()}});
+    if (jobs_.size() == lanes_in_use) violation("more batches under way than there are lanes");
+    jobs_.push_back({++last_ticket_, {items.begin(), items.end()}, {}});
+    // With several lanes a batch runs before what is done to blocks next, and is collected later.
+    if (lanes_in_use > 1) perform(jobs_.back().items, jobs_.back().out);
+    most_under_way = std::max(most_under_way, jobs_.size());
     return last_ticket_;
   }
 
@@ -70,10 +76,15 @@ class FakeBackend : public Backend {
     const NoAllocationFails pause;
     if (jobs_.empty() || jobs_.front().ticket != ticket) violation("a ticket out of order");
     const std::vector<BatchItem> items = std::move(jobs_.front().items);
+    out = std::move(jobs_.front().out);
     jobs_.pop_front();
     if (faults.collect == calls.collect)
       for (const BatchItem& i : items) leave_garbage(i);
     count(calls.collect, faults.collect, "collect");
+    if (lanes_in_use == 1) perform(items, out);
+  }
+
+  void perform(const std::vector<BatchItem>& items, StepOutput& out) {
     out = {};
     out.stats.items = items.size();
     uint64_t keys = 0;
@@ -131,6 +142,7 @@ class FakeBackend : public Backend {
   int32_t nan_token = -1;  // a sequence that holds it gets logits that are no numbers
   uint64_t now = 0;        // nanoseconds of all steps
   size_t rows = 0, committed = 0;
+  size_t lanes_in_use = 1, most_under_way = 0;
 
  private:
   struct Block {
@@ -147,6 +159,7 @@ class FakeBackend : public Backend {
   struct Job {
     Ticket ticket;
     std::vector<BatchItem> items;
+    StepOutput out;
   };
 
   static uint64_t chain(uint64_t h, int32_t token) {

@@ -22,6 +22,7 @@ Handshake some_handshake() {
   h.cpu = "neon,dotprod,i8mm";
   h.options = {{"--dtype", "bf16"}, {"--ctx", "4096"}};
   h.files = {{"config.json", 100, "aa"}, {"model.safetensors", 1000, "bb"}};
+  h.memory = {{"this machine", 1000}, {"control group /a", 500}};
   h.kernels = {{"experts", "arm_i8mm/int4", true}, {"attention", "arm_bf16/bf16", false}};
   return h;
 }
@@ -76,7 +77,7 @@ TEST(Handshake, EveryDifferenceIsNamedWithItsRank) {
   const auto expect = [](const std::function<void(Handshake&)>& change, const std::string& words) {
     EXPECT_EQ(refusal_after(change), "rank 2 (host2) " + words);
   };
-  expect([](Handshake& h) { h.protocol = 9; }, "speaks protocol 9, rank 0 1");
+  expect([](Handshake& h) { h.protocol = 9; }, "speaks protocol 9, rank 0 2");
   expect([](Handshake& h) { h.version = "0.2.0"; }, "has version 0.2.0, rank 0 has 0.1.0");
   expect([](Handshake& h) { h.commit = "def"; }, "has commit def, rank 0 has abc");
   expect([](Handshake& h) { h.architecture = "x86-64"; },

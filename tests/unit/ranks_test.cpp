@@ -163,7 +163,8 @@ TEST(Ranks, EachLoadsItsLayersAndSaysSo) {
     lines.push_back(line);
   });
   ASSERT_EQ(lines.size(), 2u);
-  for (const std::string& line : lines) EXPECT_TRUE(line.ends_with(" bytes of weights")) << line;
+  for (const std::string& line : lines)
+    EXPECT_NE(line.find(" bytes of weights, "), std::string::npos) << line;
   EXPECT_LT(ranked.model().loaded_bytes(), whole);
 }
 
@@ -318,19 +319,6 @@ TEST(RankPlan, SlowLinksWantStagesFastOnesOutputs) {
   EXPECT_NE(none.reason.find("missing"), std::string::npos);
   q.ranks = 64;  // more than layers, heads and experts
   for (const RankForecast& f : plan_ranks(checkpoint, q)) EXPECT_FALSE(f.reason.empty());
-}
-
-TEST(RankPlan, TooLittleMemoryIsSaidBeforeReading) {
-  const std::vector<RankPart> parts = {{0, 0, 0, {}, 1000}, {1, 1, 0, {}, 2000}};
-  const std::vector<size_t> both = {0, 1}, second = {1};
-  EXPECT_NO_THROW(check_memory(parts, both, "here", 3000));
-  EXPECT_NO_THROW(check_memory(parts, second, "here", 2000));
-  try {
-    check_memory(parts, both, "here", 2999);
-    ADD_FAILURE();
-  } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("2 ranks on here need"), std::string::npos) << e.what();
-  }
 }
 
 }  // namespace

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether ranks have the memory for their weights, judged before anything is read.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/decoder.h"
+#include "model/ranks.h"
+#include "runtime/memory_limits.h"
+
+namespace moebius {
+
+// Beside packed weights a rank needs this much: rows, buffers, experts that are just being read.
+inline constexpr uint64_t kWorkingMemory = uint64_t{16} << 20;
+
+struct RankMemory {
+  std::string host;
+  uint64_t weights = 0;             // bytes, packed
+  std::vector<MemoryLimit> limits;  // of its process; ranks of a host share those of one name
+};
+
+// A module's weights as the kernels of this CPU hold them, and its token table where that is held
+// beside them. Throws Error where no kernel takes it.
+uint64_t packed_bytes_of(const Checkpoint& checkpoint, const Module& module, const Policy& policy,
+                         const ActRequest& act, XType type);
+// Bytes of weights on every rank, as the kernels of this CPU hold them.
+std::vector<uint64_t> packed_bytes_of_ranks(const Checkpoint& checkpoint, const RankSplit& split,
+                                            const ModelOptions& options);
+
+// Why they do not fit, in one sentence that names ranks, host, limit and the bytes missing; empty
+// when they do.
+std::string memory_refusal(std::span<const RankMemory> ranks);
+
+// What every rank can have beside weights and working memory; 0 when nothing is known.
+uint64_t memory_left(std::span<const RankMemory> ranks);
+
+}  // namespace moebius

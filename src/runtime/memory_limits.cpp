@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/memory_limits.h"
+
+#include <algorithm>
+#include <fstream>
+
+#include "runtime/memory.h"
+#include "runtime/system_files.h"
+
+#if defined(__linux__)
+#include <fmt/core.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#endif
+
+namespace moebius {
+namespace {
+
+constexpr uint64_t kUnlimited = uint64_t{1} << 60;
+
+// The number of a line "name 123" or "Name:   123 kB"; 0 where there is none.
+uint64_t field(const std::string& path, const std::string& name, uint64_t unit) {
+  std::ifstream in(path);
+  std::string word;
+  uint64_t value = 0;
+  while (in >> word) {
+    if (word == name) return in >> value ? value * unit : 0;
+    std::getline(in, word);
+  }
+  return 0;
+}
+
+uint64_t number_in(const std::string& path) {
+  std::ifstream in(path);
+  uint64_t value = 0;
+  return in >> value ? value : 0;  // "max" is not a number: no limit
+}
+
+uint64_t what_is_left(uint64_t most, uint64_t used) { return most > used ? most - used : 0; }
+
+void look_at_groups(const std::string& root, std::vector<MemoryLimit>& limits) {
+  const std::string mounts = root + "/sys/fs/cgroup";
+  for (const std::string& folder : cgroup_folders(root, "memory")) {
+    for (const auto& [limit, usage] :
+         {std::pair{"/memory.max", "/memory.current"},
+          std::pair{"/memory.limit_in_bytes", "/memory.usage_in_bytes"}}) {
+      const uint64_t most = number_in(folder + limit);
+      if (most == 0 || most >= kUnlimited) continue;
+      const std::string stat = folder + "/memory.stat";
+      const uint64_t used = number_in(folder + usage),
+                     cache = field(stat, "inactive_file", 1) + field(stat, "active_file", 1);
+      const std::string name = folder.substr(std::min(folder.size(), mounts.size()));
+      limits.push_back({"control group " + (name.empty() ? "/" : name),
+                        what_is_left(most, what_is_left(used, cache))});
+    }
+  }
+}
+
+void look_at_process([[maybe_unused]] const std::string& root,
+                     [[maybe_unused]] std::vector<MemoryLimit>& limits) {
+#if defined(__linux__)
+  const auto look = [&](auto which, const char* letter, const char* name) {
+    rlimit limit{};
+    if (getrlimit(which, &limit) != 0 || limit.rlim_cur >= kUnlimited) return;
+    limits.push_back({fmt::format("process {} (ulimit -{})", getpid(), letter),
+                      what_is_left(limit.rlim_cur, field(root + "/proc/self/status", name, 1024))});
+  };
+  look(RLIMIT_AS, "v", "VmSize:");
+  look(RLIMIT_DATA, "d", "VmData:");
+#endif
+}
+
+}  // namespace
+
+std::vector<MemoryLimit> memory_limits(const std::string& root) {
+  std::vector<MemoryLimit> limits;
+  if (const uint64_t free = field(root + "/proc/meminfo", "MemAvailable:", 1024); free > 0)
+    limits.push_back({"this machine", free});
+  look_at_groups(root, limits);
+  look_at_process(root, limits);
+  return limits;
+}
+
+uint64_t available_memory_bytes() {
+  uint64_t least = UINT64_MAX;
+  for (const MemoryLimit& limit : memory_limits()) least = std::min(least, limit.free);
+  return least == UINT64_MAX ? 0 : least;  // 0: not known
+}
+
+}  // namespace moebius
