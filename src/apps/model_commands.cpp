@@ -50,7 +50,7 @@ std::vector<int32_t> parse_file(const std::string& path, const std::string& type
 
 RankSplit split_of(const RankOptions& o, const Checkpoint& checkpoint) {
   const auto size = [](int n) { return static_cast<size_t>(n); };
-  const RankSplit split{size(o.pp), size(o.tp), size(o.ep)};
+  const RankSplit split{size(o.pp), size(o.tp), size(o.ep), o.attention == "repeat"};
   check_split(split);
   const RankProcess* process = RankProcess::current();
   const size_t ranks = process != nullptr ? process->ranks() : size(o.ranks);

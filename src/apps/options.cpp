@@ -58,6 +58,9 @@ void add_rank_options(Command& c, RankOptions& ranks) {
   c.option("--pp", "N", &ranks.pp, "ranks that have some of the layers each").range(1, 1024);
   c.option("--tp", "N", &ranks.tp, "ranks that have some outputs of every matrix").range(1, 1024);
   c.option("--ep", "N", &ranks.ep, "ranks that have some of the experts each").range(1, 1024);
+  c.option("--attention", "HOW", &ranks.attention,
+           "with --ep: heads are cut like --tp, or every rank runs all")
+      .one_of({"cut", "repeat"});
   c.option("--rank-timeout", "S", &ranks.timeout, "seconds of silence that end the job")
       .range(1, 86400);
   c.option("--check", "WHAT", &ranks.check, "how much of the ranks' folders is compared")

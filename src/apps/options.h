@@ -25,6 +25,7 @@ struct RunOptions {
 struct RankOptions {
   int ranks = 0;  // 0: as many as the others make; else they may be left to the planner
   int pp = 1, tp = 1, ep = 1;
+  std::string attention = "cut";  // with --ep: cut | repeat
   // Ranks that a launcher started.
   double timeout = 30;  // seconds of silence after which a rank is given up
   std::string check = "headers";

@@ -59,6 +59,7 @@ std::vector<std::pair<std::string, std::string>> options_of(const ModelOptions& 
   return {{"--pp", number(split.pp)},
           {"--tp", number(split.tp)},
           {"--ep", number(split.ep)},
+          {"--attention", split.repeat_attention ? "repeat" : "cut"},
           {"--dtype", kKvNames[static_cast<size_t>(kv_type_of(o.type))]},
           {"--kv-dtype", o.kv_type ? kKvNames[static_cast<size_t>(*o.kv_type)] : "auto"},
           {"--policy", std::string(name_of(o.policy.accept))},
@@ -170,7 +171,8 @@ std::unique_ptr<DecoderModel> RankProcess::load_part(const Checkpoint& checkpoin
 
 std::unique_ptr<DecoderModel> RankProcess::load(const Checkpoint& checkpoint, ModelOptions options,
                                                 const RankSplit& split) {
-  (void)order({Order::kLoad, options.context, split.pp, split.tp, split.ep});
+  (void)order(
+      {Order::kLoad, options.context, split.pp, split.tp, split.ep, split.repeat_attention});
   options.memory_left = agree(&checkpoint, options, split, "");
   return load_part(checkpoint, std::move(options), split);
 }
@@ -179,7 +181,7 @@ void RankProcess::load_and_follow(const ModelRunOptions& options, const Order& o
   std::unique_ptr<Checkpoint> checkpoint;
   std::shared_ptr<Runtime> runtime;
   ModelOptions mine;
-  const RankSplit split{order.pp, order.tp, order.ep};
+  const RankSplit split = order.split();
   std::string trouble;
   try {
     checkpoint = std::make_unique<Checkpoint>(open_checkpoint(

@@ -103,13 +103,14 @@ void DecoderModel::run_experts(size_t index, const float* router_x, const float*
   if (b.ids.size() < T * slots) b.ids.resize(T * slots);
   MoeOptions options;
   options.ids_out = b.ids.data(), options.weights_out = b.weights.data();
-  options.exchange = options_.ranks;
+  if (!columns_.empty()) options.exchange = &options_.ranks->for_experts();
   const size_t width = layer.moe.experts->outputs();
   if (!columns_.empty()) grow(b.part, T * width);
   float* y = columns_.empty() ? b.branch.data() : b.part.data();
   layer.moe.experts->forward_logits(f32_rows(x, T, hidden_), f32_rows(b.router.data(), T, E),
                                     f32_rows(y, T, width, options_.type), *options_.pool, options);
-  if (!columns_.empty()) gather_output(y, b.branch.data(), T, "output of experts", index);
+  if (!columns_.empty())
+    gather_output(y, expert_columns_, b.branch.data(), T, "output of experts", index);
   count_experts(layer, T);
 }
 
@@ -118,13 +119,13 @@ void DecoderModel::run_dense(size_t index, const MoeLayer& layer, const float* x
   Buffers& b = *buffers_;
   if (b.ones.size() < T) b.ones.assign(T, 1.0f), b.ones_ids.assign(T, 0);
   MoeOptions options;
-  options.exchange = options_.ranks;
+  if (!columns_.empty()) options.exchange = &options_.ranks->for_dense();
   const size_t width = layer.outputs();
   if (!columns_.empty()) grow(b.part, T * width);
   float* to = columns_.empty() ? y : b.part.data();
   layer.forward_ids(f32_rows(x, T, hidden_), {b.ones_ids.data(), T}, {b.ones.data(), T},
                     f32_rows(to, T, width, options_.type), *options_.pool, options);
-  if (!columns_.empty()) gather_output(to, y, T, "output of the MLP", index);
+  if (!columns_.empty()) gather_output(to, columns_, y, T, "output of the MLP", index);
 }
 
 // branch = norm(MLP(a)) + norm(experts(norm(h))); the router reads rows of its own.

@@ -185,7 +185,8 @@ class DecoderModel : public Backend {
   Range heads_of(const Layer& layer, size_t each) const;  // outputs that are its heads; {}: all
   Range kv_heads_of(const Layer& layer, size_t each) const;
   void project_attended(size_t index, const float* values, size_t T);
-  void gather_output(const float* mine, float* y, size_t T, const char* phase, size_t index);
+  void gather_output(const float* mine, const std::vector<Range>& columns, float* y, size_t T,
+                     const char* phase, size_t index);
   bool gather_logits(size_t rows);  // of b.gathered into b.router; whether this rank has them
   void begin_stage(size_t T);
   struct Staged;
@@ -232,7 +233,9 @@ class DecoderModel : public Backend {
 
   DecoderSpec spec_;  // with the heads of this rank
   DecoderSpec whole_;
-  std::vector<Range> columns_;  // of rows, on the ranks of this stage; empty: one has all
+  std::vector<Range> columns_;         // of rows, on the ranks of this stage; empty: one has all
+  std::vector<Range> expert_columns_;  // the same for what experts give
+  bool cuts_heads_ = false;            // attention is shared by the ranks of this stage
   ModelOptions options_;
   LayerOptions layer_options_;
   size_t hidden_ = 0, vocab_ = 0;

@@ -344,7 +344,7 @@ void DecoderModel::attend(size_t index, std::span<const Work> work, size_t T) {
 void DecoderModel::project_attended(size_t index, const float* values, size_t T) {
   Buffers& b = *buffers_;
   const Layer& layer = *layers_[index];
-  if (columns_.empty()) {
+  if (!cuts_heads_) {
     const Timer timer(profile_, Phase::kLinear);
     return run_linear(*layer.output, values, b.branch.data(), T);
   }
@@ -359,7 +359,7 @@ void DecoderModel::project_attended(size_t index, const float* values, size_t T)
     const Timer timer(profile_, Phase::kLinear);
     run_linear(*layer.output, b.all_values.data(), b.part.data(), T);
   }
-  gather_output(b.part.data(), b.branch.data(), T, "output of attention", index);
+  gather_output(b.part.data(), columns_, b.branch.data(), T, "output of attention", index);
 }
 
 // A query's nope part becomes what meets latents; its rope part stays as it is.

@@ -185,7 +185,7 @@ void DecoderModel::load_qkv(const Checkpoint& checkpoint, size_t index, Layer& l
   const LayerParts parts(checkpoint, index);
   const DecoderSpec& s = spec_;
   const HeadSizes& n = layer.all;
-  layer.norm_before_cut = !columns_.empty() && s.qk_norm == QkNorm::kWhole;
+  layer.norm_before_cut = cuts_heads_ && s.qk_norm == QkNorm::kWhole;
   if (layer.norm_before_cut && (s.output_gate || !layer.values))
     fail("layer {}: q_norm and k_norm over all heads with {} cannot be cut for ranks; use --pp",
          index, s.output_gate ? "gates inside q_proj" : "values that are keys");
@@ -249,7 +249,7 @@ void DecoderModel::load_attention(const Checkpoint& checkpoint, size_t index, La
   if (s.layers[index].indexes) load_indexer(checkpoint, index, layer);
   layer.output = load_outputs(checkpoint,
                               {{&parts.require(name(s.names.output)),
-                                columns_.empty() ? Range{} : columns_[options_.ranks->member()]}},
+                                cuts_heads_ ? columns_[options_.ranks->member()] : Range{}}},
                               layer_options_);
   AttentionSpec a = attention_spec(s, index, layer.kv_up == nullptr);
   if (s.layers[index].sinks) {
@@ -290,7 +290,7 @@ void DecoderModel::load_layer(const Checkpoint& checkpoint, size_t index, Layer&
   const DecoderSpec& s = spec_;
   layer.sizes = s.sizes(index), layer.key_dim = s.key_dim(index);
   layer.all = whole_.sizes(index);
-  if (!columns_.empty()) cut_layer(index, layer);
+  if (cuts_heads_) cut_layer(index, layer);
   layer.keys = s.layers[index].kv_from == 0, layer.values = !s.layers[index].values_are_keys;
   for (const auto& [name, norm] :
        {std::pair{s.attention_in, &layer.attention_in},

@@ -128,12 +128,12 @@ void DecoderModel::cut_layer(size_t index, Layer& layer) const {
 }
 
 Range DecoderModel::heads_of(const Layer& layer, size_t each) const {
-  if (columns_.empty()) return {};
+  if (!cuts_heads_) return {};
   return {layer.cut.heads.begin * each, layer.cut.heads.end * each};
 }
 
 Range DecoderModel::kv_heads_of(const Layer& layer, size_t each) const {
-  if (columns_.empty()) return {};
+  if (!cuts_heads_) return {};
   return {layer.cut.kv_heads.begin * each, layer.cut.kv_heads.end * each};
 }
 
@@ -142,17 +142,19 @@ LayerOptions DecoderModel::options_of(MoePart part) const {
   if (columns_.empty()) return o;
   const Ranks& ranks = *options_.ranks;
   o.rank.second = Cut::kOutputs;
-  if (part == MoePart::kBlock && ranks.split().ep > 1)
-    o.rank.ep = ranks.members(), o.rank.ep_rank = ranks.member();
-  else  // dense layers too
+  if (part == MoePart::kBlock) {
+    o.rank.tp = ranks.split().tp, o.rank.tp_rank = ranks.tp_rank();
+    o.rank.ep = ranks.split().ep, o.rank.ep_rank = ranks.ep_rank();
+  } else {  // dense layers too
     o.rank.tp = ranks.members(), o.rank.tp_rank = ranks.member();
+  }
   return o;
 }
 
-void DecoderModel::gather_output(const float* mine, float* y, size_t T, const char* phase,
-                                 size_t index) {
+void DecoderModel::gather_output(const float* mine, const std::vector<Range>& columns, float* y,
+                                 size_t T, const char* phase, size_t index) {
   const Timer timer(profile_, Phase::kExchange);
-  options_.ranks->gather(options_.type, mine, columns_, y, hidden_, T, phase,
+  options_.ranks->gather(options_.type, mine, columns, y, hidden_, T, phase,
                          static_cast<int>(index));
 }
 
@@ -186,13 +188,21 @@ void DecoderModel::take_part(const Checkpoint& checkpoint) {
   own_ = {first[ranks->stage()], first[ranks->stage() + 1]};
   if (ranks->members() > 1) {
     columns_ = output_ranges(hidden_, ranks->members(), "hidden_size");
-    spec_ = cut_spec(whole_, ranks->members(), ranks->member());
+    for (size_t m = 0; m < ranks->members(); ++m) {
+      const size_t tp = ranks->split().tp, ep_rank = m / tp;
+      expert_columns_.push_back(
+          moe_together(hidden_, tp, m % tp, ranks->split().ep, ep_rank, "hidden_size")
+              .columns[ep_rank]);
+    }
+    cuts_heads_ = !ranks->split().repeat_attention;
+    if (cuts_heads_) spec_ = cut_spec(whole_, ranks->members(), ranks->member());
   }
   kv_plan_ = plan(spec_, own_);
   kinds_ = kv_plan_.kinds;
   for (size_t m = 0; m < ranks->members() && ranks->leader(); ++m)
     for (size_t s = 0; s + 1 < first.size(); ++s) {
-      const KvPlan other = plan(cut_spec(whole_, ranks->members(), m), {first[s], first[s + 1]});
+      const DecoderSpec theirs = cuts_heads_ ? cut_spec(whole_, ranks->members(), m) : whole_;
+      const KvPlan other = plan(theirs, {first[s], first[s + 1]});
       for (size_t k = 0; k < kinds_.size(); ++k)
         kinds_[k].block_bytes = std::max(kinds_[k].block_bytes, other.kinds[k].block_bytes);
     }

@@ -195,6 +195,11 @@ void load_expert(MoeLayer& layer, size_t local, const TensorStore& store,
   layer.set_expert(local, reader.read(store, expert), pool);
 }
 
+void ExpertSource::load(const MoeLayer& layer, MoeLayer::Spare& to, size_t expert) const {
+  ExpertReader reader;
+  layer.fill_spare(to, reader.read(*store, experts[expert]));
+}
+
 std::unique_ptr<LinearLayer> load_outputs(const Checkpoint& checkpoint,
                                           const std::vector<ModuleOutputs>& modules,
                                           const LayerOptions& options) {
@@ -242,6 +247,9 @@ MoeBlockLayer load_moe(const Checkpoint& checkpoint, const MoeBlock& block,
           load_linear(checkpoint, {block.shared_gate}, without_rank(options)));
     if (options.progress) options.progress(file_bytes_of(*plan.shared));
   }
+  if (!plan.all.empty())
+    result.source = std::make_unique<ExpertSource>(
+        ExpertSource{checkpoint.shared_store(), std::move(plan.all), std::move(plan.all_plans)});
   result.experts->set_router({block.correction_bias, block.per_expert_scale, {}});
   result.experts->finish();
   if (part == MoePart::kBlock)

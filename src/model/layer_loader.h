@@ -34,10 +34,21 @@ std::unique_ptr<LinearLayer> load_outputs(const Checkpoint& checkpoint,
                                           const std::vector<ModuleOutputs>& modules,
                                           const LayerOptions& options);
 
+// Every expert of a block, on this rank or not, for a layer whose experts move between ranks. The
+// checkpoint outlives it.
+struct ExpertSource {
+  std::shared_ptr<const TensorStore> store;
+  std::vector<ExpertModules> experts;
+  std::vector<uint32_t> plan_of;  // as MoeLayer::spare() counts
+  // Reads, checks and packs; from any thread.
+  void load(const MoeLayer& layer, MoeLayer::Spare& to, size_t expert) const;
+};
+
 // A MoE block: the experts, and the linear that makes router logits (f32).
 struct MoeBlockLayer {
   std::unique_ptr<MoeLayer> experts;
   std::unique_ptr<LinearLayer> router;
+  std::unique_ptr<const ExpertSource> source = nullptr;  // where experts may move
 };
 MoeBlockLayer load_moe(const Checkpoint& checkpoint, const MoeBlock& block,
                        const LayerOptions& options, MoePart part = MoePart::kBlock);

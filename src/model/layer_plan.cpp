@@ -66,21 +66,47 @@ void check_supported(const Module& module) {
     fail_at({"unsupported", "", "", module.name, ""}, "{}: {}", module.name, module.reason);
 }
 
+// Global ids of the experts of ep rank `ep_rank`, in local order.
+std::vector<size_t> experts_of_rank(const MoeBlock& block, const Rank& rank, uint64_t ep_rank) {
+  std::vector<size_t> out;
+  if (!rank.expert_of.empty()) {
+    if (rank.expert_of.size() % rank.ep != 0)
+      fail("{}: {} places for experts on {} ranks; expected as many on each", block.name,
+           rank.expert_of.size(), rank.ep);
+    const size_t each = rank.expert_of.size() / rank.ep;
+    for (size_t i = 0; i < each; ++i) {
+      const uint32_t e = rank.expert_of[ep_rank * each + i];
+      if (e >= block.experts.size())
+        fail("{}: a place for expert {} of {}", block.name, e, block.experts.size());
+      out.push_back(e);
+    }
+    return out;
+  }
+  const std::vector<int32_t> map =
+      expert_map(block.experts.size(), rank.ep, ep_rank, rank.placement);
+  for (size_t e = 0; e < map.size(); ++e)
+    if (map[e] >= 0) out.push_back(e);
+  std::sort(out.begin(), out.end(), [&](size_t a, size_t b) { return map[a] < map[b]; });
+  return out;
+}
+
 // Ranks that run a block together without sums over them.
 void plan_together(MoePlan& plan, const MoeBlock& block, const Rank& rank) {
-  if (rank.tp > 1 && rank.ep > 1)
-    fail("{}: experts cannot be both cut and spread over ranks", block.name);
-  const size_t ranks = rank.tp * rank.ep;
-  plan.together = rank.tp > 1 ? MoeTogether::kOutputs : MoeTogether::kExperts;
-  plan.columns = output_ranges(block.spec.hidden, ranks, block.name);
-  plan.place = rank.tp > 1 ? rank.tp_rank : rank.ep_rank;
+  plan.together =
+      moe_together(block.spec.hidden, rank.tp, rank.tp_rank, rank.ep, rank.ep_rank, block.name);
   plan.first_tp_rank = plan.first_rank = true;  // of its own columns
   if (rank.ep == 1) return;
-  plan.rank_of.resize(block.experts.size());
-  for (uint64_t r = 0; r < rank.ep; ++r) {
-    const std::vector<int32_t> map = expert_map(block.experts.size(), rank.ep, r, rank.placement);
-    for (size_t e = 0; e < map.size(); ++e)
-      if (map[e] >= 0) plan.rank_of[e] = static_cast<uint32_t>(r);
+  plan.expert_of = rank.expert_of;
+  const bool copies = !plan.expert_of.empty();
+  plan.together.rank_of.resize(copies ? plan.expert_of.size() : block.experts.size());
+  plan.expert_map.assign(plan.together.rank_of.size(), -1);
+  for (uint64_t r = 0, physical = 0; r < rank.ep; ++r) {
+    const std::vector<size_t> ids = experts_of_rank(block, rank, r);
+    for (size_t i = 0; i < ids.size(); ++i, ++physical) {
+      const size_t p = copies ? physical : ids[i];
+      plan.together.rank_of[p] = static_cast<uint32_t>(r);
+      if (r == rank.ep_rank) plan.expert_map[p] = static_cast<int32_t>(i);
+    }
   }
 }
 
@@ -225,20 +251,16 @@ MoeBlockPlan plan_moe(const MoeBlock& block, const LayerOptions& options, MoePar
   if (rank.ep > block.experts.size())
     fail("{}: {} experts on {} ranks; expected at least one each", block.name, block.experts.size(),
          rank.ep);
-  const std::vector<int32_t> map =
-      expert_map(block.experts.size(), rank.ep, rank.ep_rank, rank.placement);
-  std::vector<size_t> mine;  // global ids of the local experts
-  for (size_t e = 0; e < map.size(); ++e)
-    if (map[e] >= 0) mine.push_back(e);
-  std::sort(mine.begin(), mine.end(), [&](size_t a, size_t b) { return map[a] < map[b]; });
-
+  if (!rank.expert_of.empty() && !together)
+    fail("{}: copies of experts are for ranks without sums over them", block.name);
   MoeBlockPlan out;
   MoePlan& plan = out.layer;
   plan.spec = block.spec;
   plan.name = block.name;
   plan.first_tp_rank = rank.tp_rank == 0;
   plan.first_rank = rank.tp_rank == 0 && rank.ep_rank == 0;
-  if (rank.ep > 1) plan.expert_map = map;
+  if (rank.ep > 1)
+    plan.expert_map = expert_map(block.experts.size(), rank.ep, rank.ep_rank, rank.placement);
   if (together) plan_together(plan, block, rank);
   if (whole_block && block.shared[2] != nullptr && (rank.ep_rank == 0 || together)) {
     out.shared = plan_expert(block.shared, options, groups);
@@ -246,8 +268,14 @@ MoeBlockPlan plan_moe(const MoeBlock& block, const LayerOptions& options, MoePar
   } else {
     plan.spec.shared = SharedKind::kNone;
   }
-  for (const size_t e : mine) {
-    out.experts.push_back(plan_expert(block.experts[e], options, groups));
+  if (!plan.expert_of.empty())
+    for (const std::array<const Module*, 3>& modules : block.experts) {
+      out.all.push_back(plan_expert(modules, options, groups));
+      out.all_plans.push_back(add_distinct(plan.plans, projections_of(out.all.back())));
+    }
+  for (const size_t e : experts_of_rank(block, rank, rank.ep_rank)) {
+    out.experts.push_back(out.all.empty() ? plan_expert(block.experts[e], options, groups)
+                                          : out.all[e]);
     plan.plan_of.push_back(add_distinct(plan.plans, projections_of(out.experts.back())));
   }
   return out;

@@ -21,6 +21,9 @@ namespace moebius {
 struct Rank {
   uint64_t tp = 1, tp_rank = 0, ep = 1, ep_rank = 0;
   Placement placement = Placement::kLinear;
+  // Where busy experts have copies: what every place for an expert holds, on rank 0, on rank 1, ..., as
+  // many on each. Empty: `placement` says it. With `second` by outputs only.
+  std::vector<uint32_t> expert_of;
   // As in cut_of. kOutputs: nothing is added over ranks, so bytes are those of one; layers need an
   // exchange (nn/moe_exchange.h), and parts need not be equal.
   Cut second = Cut::kInputs;
@@ -96,6 +99,9 @@ struct MoeBlockPlan {
   MoePlan layer;
   std::vector<ExpertModules> experts;  // local ones
   std::optional<ExpertModules> shared;
+  // Where experts may move between ranks: all of them, and which of the layer's plans each has.
+  std::vector<ExpertModules> all;
+  std::vector<uint32_t> all_plans;
 };
 MoeBlockPlan plan_moe(const MoeBlock& block, const LayerOptions& options, MoePart part,
                       ColumnGroups groups);

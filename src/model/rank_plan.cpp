@@ -31,12 +31,21 @@ enum class Share : uint8_t { kWhole, kCut, kExpert, kFirst };
 Share share_of(const Module& m, const DecoderSpec& spec, const RankSplit& split,
                const Module* output) {
   if (m.kind == ModuleKind::kEmbedding && &m != output) return Share::kFirst;
-  if (m.expert >= 0) return split.ep > 1 ? Share::kExpert : Share::kCut;
-  if (m.shared_expert) return split.ep > 1 ? Share::kWhole : Share::kCut;
+  if (m.expert >= 0 || m.shared_expert) return Share::kExpert;
   const bool recurrent = m.layer >= 0 && static_cast<size_t>(m.layer) < spec.layers.size() &&
                          spec.layers[static_cast<size_t>(m.layer)].recurrent;
   if (recurrent && m.projection == Projection::kNone) return Share::kWhole;
+  if (split.repeat_attention && m.layer >= 0 && m.projection == Projection::kNone)
+    return Share::kWhole;
   return cut_of(m, Cut::kOutputs) == Cut::kWhole ? Share::kWhole : Share::kCut;
+}
+
+uint64_t cut_bytes(const Module& m, uint64_t bytes, size_t ranks, size_t rank) {
+  if (ranks == 1 || m.plan.N < ranks) return bytes;
+  return static_cast<uint64_t>(
+      static_cast<double>(bytes) *
+      static_cast<double>(output_range(m.plan.N, ranks, rank, m.name).size()) /
+      static_cast<double>(m.plan.N));
 }
 
 // Of a module of so many bytes.
@@ -48,16 +57,15 @@ uint64_t bytes_on(const Module& m, uint64_t bytes, Share share, const RankSplit&
     case Share::kFirst:
       return member == 0 ? bytes : 0;
     case Share::kExpert: {
+      if (m.shared_expert) return cut_bytes(m, bytes, split.tp, member % split.tp);  // on all of ep
       const auto e = static_cast<size_t>(m.expert);
-      const std::vector<int32_t> map = expert_map(experts, members, member, Placement::kLinear);
-      return e < map.size() && map[e] >= 0 ? bytes : 0;
+      const std::vector<int32_t> map =
+          expert_map(experts, split.ep, member / split.tp, Placement::kLinear);
+      const bool here = e < map.size() && map[e] >= 0;
+      return here ? cut_bytes(m, bytes, split.tp, member % split.tp) : 0;
     }
     case Share::kCut:
-      if (m.plan.N < members) return bytes;
-      return static_cast<uint64_t>(
-          static_cast<double>(bytes) *
-          static_cast<double>(output_range(m.plan.N, members, member, m.name).size()) /
-          static_cast<double>(m.plan.N));
+      return cut_bytes(m, bytes, members, member);
     default:
       return bytes;
   }
@@ -156,7 +164,8 @@ class Forecaster {
         l.expert_macs += macs / static_cast<double>(E_);
         continue;
       }
-      const bool whole = share_of(m, spec_, split, output_) == Share::kWhole;
+      const bool whole =
+          share_of(m, spec_, split, output_) == Share::kWhole || (m.shared_expert && split.ep > 1);
       (whole ? l.whole_bytes : l.cut_bytes) += bytes;
       (whole ? l.whole_macs : l.cut_macs) += macs;
     }
@@ -180,9 +189,13 @@ class Forecaster {
       t.compute += together(bytes / q_.node.read_rate(), macs / q_.node.multiply_rate());
       if (alone) continue;
       const double slots = routed ? k : 1;
-      t.exchange += round(others * b * T * A_) + 2 * round(others * b * T * H_);
-      t.exchange +=
-          ep && routed ? round(others * 4 * T * k * H_ / R) : round(others * 4 * T * slots * I_);
+      if (!split.repeat_attention)
+        t.exchange += round(others * b * T * A_) + round(others * b * T * H_);
+      t.exchange += round(others * b * T * H_);
+      const auto tp = static_cast<double>(split.tp), spread = static_cast<double>(split.ep);
+      if (!routed || !ep) t.exchange += round(others * 4 * T * slots * I_);
+      if (routed && ep) t.exchange += round((spread - 1) / spread * 4 * T * k * H_ / R);
+      if (routed && ep && tp > 1) t.exchange += round((tp - 1) / tp * 4 * T * k * I_ / spread);
     }
     const auto heads = static_cast<double>(outputs);
     t.compute += together(head_bytes_ / R / q_.node.read_rate(),

@@ -74,6 +74,7 @@ std::string describe(const RankSplit& s) {
   for (const auto& [name, n] :
        {std::pair{"pp", s.pp}, std::pair{"tp", s.tp}, std::pair{"ep", s.ep}})
     if (n > 1) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name, n);
+  if (s.repeat_attention) text += ", attention repeated";
   return text.empty() ? "one rank" : text;
 }
 
@@ -82,9 +83,50 @@ void check_split(const RankSplit& s) {
        {std::pair{"pp", s.pp}, std::pair{"tp", s.tp}, std::pair{"ep", s.ep}})
     if (n == 0 || n > 1024) fail("--{} {}; expected 1 to 1024", name, n);
   if (s.ranks() > 1024) fail("{} are {} ranks; expected at most 1024", describe(s), s.ranks());
-  if (s.tp > 1 && s.ep > 1)
-    fail("--tp {} with --ep {}: experts are either whole or cut; give one of the two", s.tp, s.ep);
+  if (s.repeat_attention && s.ep == 1)
+    fail("--attention repeat without --ep: attention would be all that ranks do not share");
 }
+
+namespace {
+
+// Exchanges of a mixture of experts; null: there is nobody to exchange with.
+class StageExchange : public MoeExchange {
+ public:
+  StageExchange(Comm* cut, Comm* spread) : cut_(cut), spread_(spread) {}
+  size_t cut() const override { return size_of(cut_); }
+  size_t cut_place() const override { return place_of(cut_); }
+  size_t spread() const override { return size_of(spread_); }
+  size_t spread_place() const override { return place_of(spread_); }
+  void all_gather(const void* mine, std::span<const size_t> bytes, void* all) override {
+    cut_->wait(cut_->start_all_gather(mine, all, bytes), "intermediate rows of experts");
+  }
+  void all_to_all(const void* out, std::span<const size_t> out_bytes, void* in,
+                  std::span<const size_t> in_bytes) override {
+    cut_->wait(cut_->start_all_to_all(out, out_bytes, in, in_bytes),
+               "intermediate rows of experts");
+  }
+  void start_pass(const void* out, std::span<const size_t> out_bytes, void* in,
+                  std::span<const size_t> in_bytes) override {
+    pass_ = spread_->start_all_to_all(out, out_bytes, in, in_bytes);
+  }
+  void finish_pass() override { spread_->wait(pass_, "rows of experts"); }
+  void poll() noexcept override {
+    try {
+      (void)spread_->test(pass_);
+    } catch (const std::exception&) {  // whoever waits will meet it again
+    }
+  }
+
+ private:
+  static size_t size_of(const Comm* c) { return c == nullptr ? 1 : static_cast<size_t>(c->size()); }
+  static size_t place_of(const Comm* c) {
+    return c == nullptr ? 0 : static_cast<size_t>(c->rank());
+  }
+  Comm *cut_, *spread_;
+  CommRequest pass_;
+};
+
+}  // namespace
 
 // Rows on their way to the next stage, or a plan.
 struct Ranks::Passing {
@@ -111,6 +153,15 @@ Ranks::Ranks(Comm& world, const RankSplit& split)
     fail("{} are {} ranks, but {} were started", describe(split), split.ranks(), world.size());
   stage_ = world.split(to_int(stage()), to_int(member()));
   line_ = world.split(to_int(member()), to_int(stage()));
+  for_dense_ = std::make_unique<StageExchange>(stage_.get(), nullptr);
+  if (split.tp > 1 && split.ep > 1) {
+    cut_ = stage_->split(to_int(ep_rank()), to_int(tp_rank()));
+    spread_ = stage_->split(to_int(tp_rank()), to_int(ep_rank()));
+  }
+  Comm* cut = split.ep == 1 ? stage_.get() : cut_.get();
+  Comm* spread = split.tp == 1 ? stage_.get() : spread_.get();
+  for_experts_ = std::make_unique<StageExchange>(split.tp > 1 ? cut : nullptr,
+                                                 split.ep > 1 ? spread : nullptr);
 }
 
 Ranks::~Ranks() = default;
@@ -294,21 +345,6 @@ void Ranks::compare(const float* x, size_t n) {
     if (all[m] != mine)
       fail("rank {} computed other rows than rank {}: the ranks' CPUs, builds or files differ",
            rank_ - member() + m, rank_);
-}
-
-void Ranks::all_gather(const float* mine, std::span<const size_t> floats, float* all) {
-  std::vector<size_t> bytes(floats.begin(), floats.end());
-  for (size_t& b : bytes) b *= sizeof(float);
-  stage_->wait(stage_->start_all_gather(mine, all, bytes), "intermediate rows of experts");
-}
-
-void Ranks::all_to_all(const float* out, std::span<const size_t> out_floats, float* in,
-                       std::span<const size_t> in_floats) {
-  std::vector<size_t> o(out_floats.begin(), out_floats.end()),
-      i(in_floats.begin(), in_floats.end());
-  for (size_t& b : o) b *= sizeof(float);
-  for (size_t& b : i) b *= sizeof(float);
-  stage_->wait(stage_->start_all_to_all(out, o, in, i), "rows of experts");
 }
 
 void Ranks::abort(const std::string& why) noexcept {

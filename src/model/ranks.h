@@ -5,7 +5,8 @@
 // by side (tp, ep).
 //
 // Ranks are numbered stage by stage: rank = stage * members + member. The members of a stage run the
-// same layers together and hold equal rows between them.
+// same layers together and hold equal rows between them. Of the members those with the same experts
+// (tp) are neighbours: member = ep rank * tp + tp rank.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -28,7 +29,8 @@ class Comm;
 struct RankSplit {
   size_t pp = 1;  // stages: layers in a row
   size_t tp = 1;  // outputs of every matrix
-  size_t ep = 1;  // whole experts; attention and dense layers are cut as by tp
+  size_t ep = 1;  // some of the experts; with tp these are cut, the rest is cut over both
+  bool repeat_attention = false;  // with ep: every member runs all heads; two rounds less a layer
   size_t members() const { return tp * ep; }
   size_t ranks() const { return pp * tp * ep; }
   bool operator==(const RankSplit&) const = default;
@@ -37,11 +39,11 @@ std::string describe(const RankSplit& split);  // "pp 2 x tp 2"
 // Throws Error for sizes that nobody can mean, and for products that are not there.
 void check_split(const RankSplit& split);
 
-class Ranks : public MoeExchange {
+class Ranks {
  public:
   // All ranks of `world` call it and wait for each other; `world` outlives it.
   Ranks(Comm& world, const RankSplit& split);
-  ~Ranks() override;
+  ~Ranks();
   Ranks(const Ranks&) = delete;
   Ranks& operator=(const Ranks&) = delete;
 
@@ -50,6 +52,8 @@ class Ranks : public MoeExchange {
   size_t stage() const { return rank_ / split_.members(); }
   size_t member() const { return rank_ % split_.members(); }
   size_t members() const { return split_.members(); }
+  size_t tp_rank() const { return member() % split_.tp; }
+  size_t ep_rank() const { return member() / split_.tp; }
   bool leader() const { return rank_ == 0; }
   std::string label() const;  // "[rank 2 host]", for lines on stderr
   std::string host() const;
@@ -92,12 +96,9 @@ class Ranks : public MoeExchange {
   // Throws where members do not hold the same numbers, naming the rank that differs from this one.
   void compare(const float* x, size_t n);
 
-  // MoeExchange
-  size_t ranks() const override { return members(); }
-  size_t place() const override { return member(); }
-  void all_gather(const float* mine, std::span<const size_t> floats, float* all) override;
-  void all_to_all(const float* out, std::span<const size_t> out_floats, float* in,
-                  std::span<const size_t> in_floats) override;
+  // Of the members, for layers that all of them cut (dense), and for experts.
+  MoeExchange& for_dense() { return *for_dense_; }
+  MoeExchange& for_experts() { return *for_experts_; }
 
   // Ends all ranks; never throws, and returns where they are threads.
   void abort(const std::string& why) noexcept;
@@ -107,6 +108,9 @@ class Ranks : public MoeExchange {
   RankSplit split_;
   size_t rank_;
   std::unique_ptr<Comm> stage_, line_;  // members of this stage; the same member of all stages
+  std::unique_ptr<Comm> cut_,
+      spread_;  // of the members: with the same experts, with the same outputs
+  std::unique_ptr<MoeExchange> for_dense_, for_experts_;
   std::vector<uint8_t> send_, receive_;
   std::vector<uint8_t> plan_;
   double timeout_;                    // as asked for

@@ -17,7 +17,8 @@ namespace {
 void check_expert_plan(const ExpertPlan& p, bool gated, const MoePlan& plan,
                        const std::string& name) {
   const size_t hidden = plan.spec.hidden;
-  const bool cut = plan.together == MoeTogether::kOutputs;
+  const MoeTogether& together = plan.together;
+  const bool cut = together.cut > 1;
   check_plan(p.up, name + ": up");
   check_plan(p.down, name + ": down");
   if (gated) check_plan(p.gate, name + ": gate");
@@ -27,8 +28,8 @@ void check_expert_plan(const ExpertPlan& p, bool gated, const MoePlan& plan,
   if (gated && p.gate.problem.K != hidden)
     fail("{}: gate takes {} inputs; expected hidden = {}", name, p.gate.problem.K, hidden);
   if (up.K != hidden) fail("{}: up takes {} inputs; expected hidden = {}", name, up.K, hidden);
-  const size_t outputs = cut ? plan.columns[plan.place].size() : hidden,
-               inputs = cut ? output_range(down.K, plan.columns.size(), plan.place, name).size()
+  const size_t outputs = cut ? together.outputs[together.cut_place].size() : hidden,
+               inputs = cut ? output_range(down.K, together.cut, together.cut_place, name).size()
                             : size_t{down.K};
   if (down.N != outputs)
     fail("{}: down has {} outputs; expected {}", name, down.N,
@@ -38,17 +39,23 @@ void check_expert_plan(const ExpertPlan& p, bool gated, const MoePlan& plan,
          up.N);
 }
 
+// Places of experts on all ranks.
+size_t physical_count(const MoePlan& plan) {
+  return plan.expert_of.empty() ? plan.spec.experts + plan.spec.router.shared_slots
+                                : plan.expert_of.size();
+}
+
 size_t local_count(const MoePlan& plan) {
-  const size_t global = plan.spec.experts + plan.spec.router.shared_slots;
-  if (plan.expert_map.empty()) return global;
-  if (plan.expert_map.size() != global)
+  const size_t physical = physical_count(plan);
+  if (plan.expert_map.empty()) return physical;
+  if (plan.expert_map.size() != physical)
     fail("{}: the expert map has {} entries; expected {}", plan.name, plan.expert_map.size(),
-         global);
-  std::vector<bool> seen(global, false);
+         physical);
+  std::vector<bool> seen(physical, false);
   size_t count = 0;
   for (const int32_t local : plan.expert_map) {
     if (local == -1) continue;
-    if (local < 0 || static_cast<size_t>(local) >= global || seen[static_cast<size_t>(local)])
+    if (local < 0 || static_cast<size_t>(local) >= physical || seen[static_cast<size_t>(local)])
       fail("{}: the expert map names local expert {} twice or out of range", plan.name, local);
     seen[static_cast<size_t>(local)] = true;
     ++count;
@@ -58,32 +65,50 @@ size_t local_count(const MoePlan& plan) {
   return count;
 }
 
-void check_together(const MoePlan& plan) {
-  if (plan.together == MoeTogether::kAlone) return;
-  size_t at = 0;
-  for (const Range& c : plan.columns) {
+void check_ranges(const std::vector<Range>& ranges, size_t ranks, const Range& all,
+                  const std::string& name) {
+  size_t at = all.begin;
+  for (const Range& c : ranges) {
     if (c.begin != at || c.end <= at)
-      fail("{}: rank columns [{}, {}) behind {}", plan.name, c.begin, c.end, at);
+      fail("{}: rank columns [{}, {}) behind {}", name, c.begin, c.end, at);
     at = c.end;
   }
-  if (at != plan.spec.hidden || plan.place >= plan.columns.size())
-    fail("{}: ranks have {} columns of {}; this one is rank {} of {}", plan.name, at,
-         plan.spec.hidden, plan.place, plan.columns.size());
-  if (plan.together != MoeTogether::kExperts) return;
-  if (plan.rank_of.size() != plan.expert_map.size())
-    fail("{}: ranks of {} experts; expected {}", plan.name, plan.rank_of.size(),
+  if (at != all.end || ranges.size() != ranks)
+    fail("{}: {} ranks have columns up to {}; expected {} and {}", name, ranges.size(), at, ranks,
+         all.end);
+}
+
+void check_together(const MoePlan& plan) {
+  const MoeTogether& t = plan.together;
+  if (!t.any()) return;
+  if (t.cut_place >= t.cut || t.spread_place >= t.spread)
+    fail("{}: rank {} of {}, {} of {}", plan.name, t.cut_place, t.cut, t.spread_place, t.spread);
+  check_ranges(t.outputs, t.cut, {0, plan.spec.hidden}, plan.name);
+  check_ranges(t.columns, t.spread, t.outputs[t.cut_place], plan.name);
+  if (t.spread == 1) return;
+  if (t.rank_of.size() != plan.expert_map.size())
+    fail("{}: ranks of {} experts; expected {}", plan.name, t.rank_of.size(),
          plan.expert_map.size());
-  int32_t last = -1;  // rows of a rank lie in the order of global ids
-  for (size_t e = 0; e < plan.rank_of.size(); ++e) {
+  int32_t last = -1;  // rows of a rank lie in the order of physical numbers
+  for (size_t e = 0; e < t.rank_of.size(); ++e) {
     const int32_t local = plan.expert_map[e];
-    if (plan.rank_of[e] >= plan.columns.size() || (local >= 0) != (plan.rank_of[e] == plan.place) ||
+    if (t.rank_of[e] >= t.spread || (local >= 0) != (t.rank_of[e] == t.spread_place) ||
         (local >= 0 && local != ++last))
       fail("{}: expert {} is number {} here and belongs to rank {}", plan.name, e, local,
-           plan.rank_of[e]);
+           t.rank_of[e]);
   }
 }
 
 }  // namespace
+
+MoeTogether moe_together(size_t hidden, size_t cut, size_t cut_place, size_t spread,
+                         size_t spread_place, std::string_view what) {
+  MoeTogether t{cut, cut_place, spread, spread_place, output_ranges(hidden, cut, what), {}, {}};
+  const Range& own = t.outputs.at(cut_place);
+  t.columns = output_ranges(own.size(), spread, what);
+  for (Range& c : t.columns) c.begin += own.begin, c.end += own.begin;
+  return t;
+}
 
 MoeLayer::MoeLayer(MoePlan plan, const ThreadPool* pool) : plan_(std::move(plan)) {
   MoeSpec& spec = plan_.spec;
@@ -102,9 +127,9 @@ MoeLayer::MoeLayer(MoePlan plan, const ThreadPool* pool) : plan_(std::move(plan)
   shape_.shared = plan_.shared.has_value();
   shape_.expert_map = plan_.expert_map;
   check_together(plan_);
-  if (plan_.together == MoeTogether::kOutputs) shape_.outputs = outputs();
-  if (plan_.together == MoeTogether::kExperts)
-    shape_.shared_first = plan_.place, shape_.shared_step = plan_.columns.size();
+  const MoeTogether& together = plan_.together;
+  if (together.cut > 1) shape_.outputs = together.outputs[together.cut_place].size();
+  shape_.shared_first = together.spread_place, shape_.shared_step = together.spread;
   if (plan_.plans.empty()) fail("{}: no plan for the experts", plan_.name);
   const size_t count = local_count(plan_);
   if (!plan_.plan_of.empty() && plan_.plan_of.size() != count)
@@ -117,6 +142,7 @@ MoeLayer::MoeLayer(MoePlan plan, const ThreadPool* pool) : plan_(std::move(plan)
     check_expert_plan(*plan_.shared, shape_.gated, plan_, plan_.name + ": shared expert");
 
   experts_.resize(count + (plan_.shared ? 1 : 0));
+  index_copies();
   NodeMemory* nodes = pool == nullptr ? nullptr : pool->node_memory();
   if (nodes != nullptr) shape_.nodes = std::min(pool->nodes(), kMostNodes);
   allocate(nodes);
@@ -127,15 +153,13 @@ const ExpertPlan& MoeLayer::plan_for(size_t e) const {
   return plan_.plans[plan_.plan_of.empty() ? 0 : plan_.plan_of[e]];
 }
 
-void MoeLayer::describe_expert(size_t e) {
-  const ExpertPlan& p = plan_for(e);
+void MoeLayer::describe(const ExpertPlan& p) {
   shape_.up.add(*p.up.kernel);
   if (shape_.gated) shape_.up.add(*p.gate.kernel);
   shape_.down.add(*p.down.kernel);
-  shape_.experts.push_back({p.up.problem.N, 0, 0});
   shape_.row_bytes = std::max({shape_.row_bytes, p.up.kernel->row_bytes(p.up.problem),
                                p.down.kernel->row_bytes(p.down.problem)});
-  if (e > 0 && p.down.shared_amax.has_value() != shared_amax_)
+  if (&p != &plan_.plans[0] && p.down.shared_amax.has_value() != shared_amax_)
     fail("{}: experts differ in being row-parallel", plan_.name);
   shared_amax_ = p.down.shared_amax.has_value();
   if (p.up.shared_amax || p.gate.shared_amax) fail("{}: only down can be row-parallel", plan_.name);
@@ -144,8 +168,11 @@ void MoeLayer::describe_expert(size_t e) {
 // Expert by expert; on several nodes gate and up of all experts first, since down, whose columns are
 // shared out over the nodes, wants other pages.
 void MoeLayer::allocate(NodeMemory* nodes) {
-  for (size_t e = 0; e < experts_.size(); ++e) describe_expert(e);
-  keep_ = shared_amax_ || plan_.together == MoeTogether::kOutputs;
+  for (const ExpertPlan& p : plan_.plans) describe(p);
+  if (plan_.shared) describe(*plan_.shared);
+  for (size_t e = 0; e < experts_.size(); ++e)
+    shape_.experts.push_back({plan_for(e).up.problem.N, 0, 0});
+  keep_ = shared_amax_ || plan_.together.cut > 1;
   shape_.keep_intermediate = keep_;
   ScratchLayout layout;
   std::vector<size_t> offsets(3 * experts_.size());
@@ -162,6 +189,7 @@ void MoeLayer::allocate(NodeMemory* nodes) {
     for (size_t e = 0; e < experts_.size(); ++e) add_down(e);
   memory_ = AlignedBuffer(layout.bytes());
   if (nodes != nullptr) nodes->mixed(memory_.data() + mixed, memory_.size() - mixed);
+  rooms_.resize(local_experts());
   const SlotPlace down{nodes, 0, shape_.nodes, shape_.down.n_step};
   for (size_t e = 0; e < experts_.size(); ++e) {
     const ExpertPlan& p = plan_for(e);
@@ -171,13 +199,16 @@ void MoeLayer::allocate(NodeMemory* nodes) {
     if (shape_.gated) experts_[e].gate.bind(&p.gate, memory_.data() + offsets[3 * e], up);
     experts_[e].up.bind(&p.up, memory_.data() + offsets[3 * e + 1], up);
     experts_[e].down.bind(&p.down, memory_.data() + offsets[3 * e + 2], down);
+    if (e >= local_experts() || nodes != nullptr) continue;  // else it lies in one piece
+    rooms_[e].data = memory_.data() + offsets[3 * e + (shape_.gated ? 0 : 1)];
+    rooms_[e].bytes = room_bytes(plan_.plan_of.empty() ? 0 : plan_.plan_of[e]);
   }
 }
 
 MoeLayer::~MoeLayer() = default;
 
 void MoeLayer::fill_expert(Expert& e, const ExpertWeights& w, ThreadPool* pool,
-                           const std::string& what) {
+                           const std::string& what) const {
   if (w.up == nullptr || w.down == nullptr || (shape_.gated && w.gate == nullptr))
     fail("{}: a matrix is missing", what);
   if (!shape_.gated && w.gate != nullptr)
@@ -225,25 +256,32 @@ void MoeLayer::set_router(RouterWeights weights) {
   router_weights_ = std::move(weights);
 }
 
+// How an expert that is packed wants rows of x.
+void MoeLayer::settle_expert(size_t e) {
+  Expert& expert = experts_[e];
+  ExpertShape& shape = shape_.experts[e];
+  shape.intermediate = expert.up.problem().N;
+  shape.up_preparation = preparations_.add(expert.up);
+  shape.gate_preparation = shape_.gated ? preparations_.add(expert.gate) : shape.up_preparation;
+  expert.one_panel = shape.gate_preparation == shape.up_preparation &&
+                     (!shape_.gated || expert.gate.same_columns(expert.up));
+  for (size_t i = shape_.form_of.size(); i < preparations_.all().size(); ++i)
+    shape_.form_of.push_back(preparations_.all()[i].form);
+  shape_.forms = preparations_.forms().size();
+}
+
 void MoeLayer::finish() {
   if (finished_) return;
   for (size_t e = 0; e < experts_.size(); ++e) {
-    Expert& expert = experts_[e];
+    const Expert& expert = experts_[e];
     if (!expert.up.ready() || !expert.down.ready() || (shape_.gated && !expert.gate.ready())) {
       if (e == local_experts()) fail("{}: the shared expert was not loaded", plan_.name);
       fail("{}: expert {} of {} was not loaded", plan_.name, e, local_experts());
     }
-    ExpertShape& shape = shape_.experts[e];
-    shape.up_preparation = preparations_.add(expert.up);
-    shape.gate_preparation = shape_.gated ? preparations_.add(expert.gate) : shape.up_preparation;
-    expert.one_panel = shape.gate_preparation == shape.up_preparation &&
-                       (!shape_.gated || expert.gate.same_columns(expert.up));
+    settle_expert(e);
   }
   if (plan_.shared && plan_.spec.shared == SharedKind::kGated && shared_gate_ == nullptr)
     fail("{}: the gate of the shared expert was not loaded", plan_.name);
-  for (const PreparationTable::Preparation& p : preparations_.all())
-    shape_.form_of.push_back(p.form);
-  shape_.forms = preparations_.forms().size();
   finished_ = true;
 }
 
@@ -251,11 +289,12 @@ void MoeLayer::check_x(const ConstRows& x, const Rows& y, const MoeOptions& opti
   if (!finished_) fail("{}: finish() was not called", plan_.name);
   check_rows(x, x.rows, plan_.spec.hidden, "x");
   check_rows(y, x.rows, outputs(), "y");
-  if (plan_.together != MoeTogether::kAlone &&
-      (options.exchange == nullptr || options.exchange->ranks() != plan_.columns.size() ||
-       options.exchange->place() != plan_.place))
-    fail("{}: rank {} of {} needs an exchange with the others", plan_.name, plan_.place,
-         plan_.columns.size());
+  const MoeTogether& t = plan_.together;
+  const MoeExchange* others = options.exchange;
+  if (t.any() && (others == nullptr || others->cut() != t.cut || others->spread() != t.spread ||
+                  others->cut_place() != t.cut_place || others->spread_place() != t.spread_place))
+    fail("{}: rank {} of {}, {} of {}, needs an exchange with the others", plan_.name, t.cut_place,
+         t.cut, t.spread_place, t.spread);
   const auto check_expert = [&](const ExpertPlan& p) {
     for (const ProjectionPlan* projection : {&p.gate, &p.up, &p.down})
       if (projection->kernel != nullptr) check_type(x, *projection);

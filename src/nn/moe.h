@@ -35,10 +35,21 @@ struct ExpertPlan {
   bool operator==(const ExpertPlan&) const = default;
 };
 
-// How ranks run a layer together without sums over ranks (MoeOptions::exchange): not at all; each has
-// some outputs of every matrix, and intermediate rows are gathered; each has whole experts, and rows
-// go to who combines their columns. In the last two y has the columns of this rank alone.
-enum class MoeTogether : uint8_t { kAlone, kOutputs, kExperts };
+// How ranks run a layer together without sums over ranks (MoeOptions::exchange). They cut experts:
+// each has some outputs of every matrix, and intermediate rows are gathered. They spread experts: each
+// has some of them, and rows go to who combines their columns. Or both: `spread` times `cut` ranks.
+// y has the columns of this rank alone.
+struct MoeTogether {
+  size_t cut = 1, cut_place = 0;        // ranks that have the same experts; this one among them
+  size_t spread = 1, spread_place = 0;  // ranks that have the same outputs of other experts
+  std::vector<Range> outputs;           // [cut] of down
+  std::vector<Range> columns;           // [spread] of these: who combines which columns of y
+  std::vector<uint32_t> rank_of;        // [physical experts] which of `spread` has it
+  bool any() const { return cut * spread > 1; }
+};
+// Throws Error naming `what` where there are fewer columns than ranks.
+MoeTogether moe_together(size_t hidden, size_t cut, size_t cut_place, size_t spread,
+                         size_t spread_place, std::string_view what);
 
 struct MoePlan {
   MoeSpec spec;
@@ -46,15 +57,14 @@ struct MoePlan {
   std::vector<uint32_t> plan_of;  // [local experts] index into plans; empty: all 0
   std::optional<ExpertPlan>
       shared;  // the shared expert, when spec.shared says there is one on this rank
-  std::vector<int32_t>
-      expert_map;  // [experts + shared slots] global id to local, -1 elsewhere; empty: all are here
-  MoeTogether together = MoeTogether::kAlone;
-  std::vector<Range> columns;     // together: of y on every rank
-  size_t place = 0;               // of this rank among them
-  std::vector<uint32_t> rank_of;  // kExperts: [experts + shared slots] who has it
-  bool first_tp_rank = true;      // of the ranks that share an expert: adds the bias of down
-  bool first_rank = true;         // of all ranks: adds the identity experts
-  std::string name;               // for messages
+  // Physical experts are the places where ranks have experts; without copies of busy ones they are
+  // the experts, then the shared slots.
+  std::vector<int32_t> expert_map;  // [physical] local number, -1 elsewhere; empty: all are here
+  std::vector<uint32_t> expert_of;  // [physical] global id; empty: the same number
+  MoeTogether together;
+  bool first_tp_rank = true;  // of the ranks that share an expert: adds the bias of down
+  bool first_rank = true;     // of all ranks: adds the identity experts
+  std::string name;           // for messages
 };
 
 // Weights of one expert. Views need to live only during the call.
@@ -83,6 +93,13 @@ struct MoeOptions {
   float* weights_out = nullptr;        // [T, slots]
 };
 
+// Memory for one packed expert: its own, or what another expert of the model left.
+struct ExpertRoom {
+  AlignedBuffer own;
+  uint8_t* data = nullptr;
+  size_t bytes = 0;
+};
+
 class MoeLayer {
  public:
   // Allocates all packed memory; throws Error. `pool`: whose threads will run the layer, where its
@@ -96,8 +113,8 @@ class MoeLayer {
   size_t local_experts() const { return experts_.size() - (plan_.shared ? 1 : 0); }
   size_t slots() const { return router_.slots(); }
   size_t outputs() const {  // columns of y
-    return plan_.together == MoeTogether::kAlone ? plan_.spec.hidden
-                                                 : plan_.columns[plan_.place].size();
+    const MoeTogether& t = plan_.together;
+    return t.any() ? t.columns[t.spread_place].size() : plan_.spec.hidden;
   }
   size_t packed_bytes() const { return memory_.size(); }
   std::span<const uint8_t> packed() const { return {memory_.data(), memory_.size()}; }
@@ -112,6 +129,22 @@ class MoeLayer {
   void set_router(RouterWeights weights);
   // Call once when everything was given; throws Error naming what is missing.
   void finish();
+
+  // --- copies of busy experts, on ranks that spread them ---
+
+  // [physical] global ids; empty where there are no copies.
+  std::span<const uint32_t> expert_of() const { return plan_.expert_of; }
+  // An expert that is packed while the layer runs; goes before the layer.
+  class Spare;
+  size_t room_bytes(size_t plan) const;  // of an expert with plan number `plan`
+  std::unique_ptr<Spare> spare(size_t plan, ExpertRoom room) const;
+  // From any thread.
+  void fill_spare(Spare& spare, const ExpertWeights& weights) const;
+  static ExpertRoom take_room(std::unique_ptr<Spare> spare);
+  // Between calls, on all ranks alike: what physical experts are from now on. `changed`: [local] the
+  // packed expert where that is another one, else null. Returns the rooms of those that went.
+  std::vector<ExpertRoom> place_experts(std::vector<uint32_t> expert_of,
+                                        std::vector<std::unique_ptr<Spare>> changed);
 
   // Modular: ids [T, slots] (global; -1 skips a slot) and weights [T, slots] of the caller.
   void forward_ids(const ConstRows& x, std::span<const int32_t> ids, std::span<const float> weights,
@@ -131,9 +164,12 @@ class MoeLayer {
   void run(const ConstRows& x, const Routing& routing, const Rows& y, ThreadPool& pool,
            const MoeOptions& options) const;
   const ExpertPlan& plan_for(size_t expert) const;
-  void describe_expert(size_t expert);
+  void describe(const ExpertPlan& plan);
+  void index_copies();
+  void settle_expert(size_t expert);
   void allocate(NodeMemory* nodes);
-  void fill_expert(Expert& e, const ExpertWeights& w, ThreadPool* pool, const std::string& what);
+  void fill_expert(Expert& e, const ExpertWeights& w, ThreadPool* pool,
+                   const std::string& what) const;
 
   MoePlan plan_;
   Router router_;
@@ -144,8 +180,18 @@ class MoeLayer {
   MoeShape shape_;  // what a schedule looks at
   Caches caches_ = host_cpu().caches;
   AlignedBuffer memory_;
+  std::vector<ExpertRoom> rooms_;  // [local] where an expert lies; without memory: with the others
+  // Copies of expert e: copies_[copies_at_[e]] up to those of e + 1, as physical numbers. Empty where
+  // there are none.
+  std::vector<uint32_t> copies_at_, copies_;
   // keep_: intermediate rows stay until the second phase.
   bool shared_amax_ = false, keep_ = false, finished_ = false;
+};
+
+class MoeLayer::Spare {
+  friend class MoeLayer;
+  Expert expert;
+  ExpertRoom room;
 };
 
 // int64 ids as int32; throws Error naming token and slot for values outside int32.

@@ -29,8 +29,9 @@ MoeLayer::Forward::Forward(const MoeLayer& layer, const ConstRows& x, const Rout
       pool_(pool),
       amax_reduce_(options.amax_reduce),
       exchange_(options.exchange) {
-  schedule_moe(layer.shape_, {routing.ids, x.rows * routing.slots}, x.rows,
-               ThreadPool::inside_region() ? 1 : pool.size(), layer.caches_, *schedule_);
+  ids_ = physical_ids(x.rows);
+  schedule_moe(layer.shape_, ids_, x.rows, ThreadPool::inside_region() ? 1 : pool.size(),
+               layer.caches_, *schedule_);
   lay_out();
   fill_weights();
 }
@@ -55,9 +56,10 @@ void MoeLayer::Forward::lay_out() {
   areas_.panel_at = arena_.add<size_t>(s.batches.size());
   areas_.tasks_left = arena_.add<std::atomic<uint32_t>>(s.batches.size());
   areas_.prepared = arena_.add<uint8_t>(prepared);
-  areas_.intermediate = arena_.add<float>(s.intermediate_floats);
+  areas_.intermediate =
+      arena_.add<float>(layer_.plan_.together.cut > 1 ? 0 : s.intermediate_floats);
   areas_.down_panels = arena_.add<uint8_t>(panels);
-  if (layer_.plan_.together != MoeTogether::kAlone) lay_out_together();
+  if (layer_.plan_.together.any()) lay_out_together();
   lay_out_thread();
   arena_.reserve(s.threads);
   for (size_t f = 0, at = 0; f < forms.size(); ++f) {
@@ -125,7 +127,7 @@ void MoeLayer::Forward::fill_weights() {
   float* weights = arena_[areas_.row_weight];
   for (size_t r = 0; r < s.routed; ++r)
     weights[r] = layer_.shape_.weighted_input ? 1.0f : routing_.weights[s.row_item[r]];
-  const bool apart = layer_.plan_.together == MoeTogether::kExperts;  // weighed where it is added
+  const bool apart = layer_.plan_.together.spread > 1;  // weighed where it is added
   float* gate = apart ? arena_[areas_.shared_weight] : weights + s.routed;
   const size_t shared = layer_.plan_.shared ? x_.rows : 0;
   std::fill_n(gate, shared, 1.0f);
@@ -140,8 +142,7 @@ void MoeLayer::Forward::run() {
     Thread t = thread_areas(0);
     prepare(0, prepare_count(), t);
   }
-  if (layer_.plan_.together == MoeTogether::kOutputs) return run_outputs();
-  if (layer_.plan_.together == MoeTogether::kExperts) return run_experts();
+  if (layer_.plan_.together.any()) return run_together();
   if (!layer_.shared_amax_)
     return run_region(pool_, s.threads,
                       [&](ThreadPool::Member& m) { region(m, !s.prepare_alone, true); });
@@ -255,7 +256,7 @@ void MoeLayer::Forward::gate_up(const Task& task, Thread& s) noexcept {
   const bool gated = layer_.shape_.gated;
   make_panels(task.batch, s);
   const bool whole = b.tasks == 1 && !layer_.keep_;
-  float* out = whole ? s.intermediate : arena_[areas_.intermediate] + b.intermediate;
+  float* out = whole ? s.intermediate : intermediate() + b.intermediate;
   const size_t columns = layer_.shape_.up.at_most(schedule_->tile_floats / rows);
   for (size_t n = task.n0; n < task.n1; n += columns) {
     const size_t end = std::min<size_t>(task.n1, n + columns), width = end - n;
@@ -299,7 +300,7 @@ void MoeLayer::Forward::scale_batch(size_t batch, Thread& s) noexcept {
   const Batch& b = schedule_->batches[batch];
   const PackedSlot& slot = layer_.experts_[b.group].down;
   const size_t I = slot.problem().K;
-  float* rows = arena_[areas_.intermediate] + b.intermediate;
+  float* rows = intermediate() + b.intermediate;
   for (size_t m = 0; m < b.rows; ++m) {
     float& scale = arena_[areas_.row_scale][b.row0 + m];
     scale = shared_scale(*slot.plan().shared_amax, scale);
@@ -348,8 +349,9 @@ void MoeLayer::Forward::down(size_t h0, size_t h1, Thread& s) const noexcept {
     }
   }
   const size_t first =  // column of x
-      layer_.plan_.together == MoeTogether::kAlone ? 0
-                                                   : layer_.plan_.columns[layer_.plan_.place].begin;
+      layer_.plan_.together.any()
+          ? layer_.plan_.together.outputs[layer_.plan_.together.cut_place].begin
+          : 0;
   for (size_t t = 0; t < T; ++t) {
     if (routing_.zero_weights != nullptr && layer_.plan_.first_rank &&
         routing_.zero_weights[t] != 0.0f) {

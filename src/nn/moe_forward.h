@@ -42,11 +42,15 @@ class MoeLayer::Forward {
     Area<size_t> panel_at;                   // [batches] where its panel for down begins
     Area<std::atomic<uint32_t>> tasks_left;  // [batches]
     Area<uint8_t> prepared, down_panels;
-    // Ranks together. kOutputs: this rank's part of intermediate rows, all parts.
-    // kExperts: rows for the owners of their columns, rows of this rank's columns, where an item's
-    // row lies among these, what the shared expert's rows weigh.
+    // Ranks that cut: intermediate rows of all, rank by rank (this rank's are made there), where a
+    // rank's part of a batch begins; bytes of each rank.
+    Area<float> parts;
+    Area<size_t> part_at, part_bytes;
+    // Ranks that spread: rows for the owners of their columns, rows of this rank's columns (its own
+    // last), where an item's row lies among these, what the shared expert's rows weigh; bytes to and
+    // from each rank.
     Area<float> out, in, shared_weight;
-    Area<size_t> item_at, out_floats, in_floats;
+    Area<size_t> item_at, out_bytes, in_bytes, out_at;
   };
   struct ThreadAreas {
     ThreadArea<float> rows, weighted, tile_gate, tile_up, intermediate, accumulators, sums, whole;
@@ -80,13 +84,18 @@ class MoeLayer::Forward {
   void down(size_t h0, size_t h1, Thread& s) const noexcept;
   void combine(const Batch& b, float* tile, size_t h0, size_t n, float* acc,
                size_t ld) const noexcept;
+  std::span<const int32_t> physical_ids(size_t tokens);  // moe_copies.cpp
+  float* intermediate() const noexcept {                 // of this rank's experts and outputs
+    return layer_.plan_.together.cut == 1 ? arena_[areas_.intermediate] : own_parts_;
+  }
   // ranks together (moe_together.cpp)
-  void run_outputs();
-  void run_experts();
-  void gather_intermediate();
+  void run_together();
+  void plan_parts();
   void whole_rows(size_t batch, float* rows) const noexcept;
   void plan_items();
-  void give_rows(size_t h0, size_t h1, Thread& s) const noexcept;
+  void pass_rows();
+  void give_columns(Range columns, WorkCounter& next, Thread& s, bool polls) const noexcept;
+  void give_rows(size_t h0, size_t h1, Thread& s, bool polls) const noexcept;
   void combine_token(size_t t, size_t thread) const noexcept;
   size_t prepare_count() const {
     return layer_.shape_.uniform() ? x_.rows : schedule_->jobs.size();
@@ -100,7 +109,9 @@ class MoeLayer::Forward {
   const AmaxReduce* amax_reduce_;
   MoeExchange* exchange_;
   Borrowed<MoeSchedule> schedule_;
+  std::span<const int32_t> ids_;  // [T, slots] physical experts
   Arena arena_;
+  float *own_parts_ = nullptr, *own_rows_ = nullptr;  // among those of all ranks
   Areas areas_;
   ThreadAreas thread_;
   WorkCounter next_row_, next_batch_;

@@ -145,7 +145,7 @@ struct MoeSchedule : Schedule {
   size_t down_block = 0, down_tile = 0;     // phase 2: columns of a task, of one product
   std::vector<size_t> node_tasks;           // [nodes + 1] where the tasks of each node begin
   std::vector<uint32_t> counts;             // working memory
-  std::vector<int32_t> item_row;
+  std::vector<int32_t> item_row, physical;
   bool operator==(const MoeSchedule&) const = default;
 
   size_t rows() const { return row_token.size(); }

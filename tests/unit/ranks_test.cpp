@@ -108,6 +108,15 @@ TEST(Ranks, ExpertsApartGiveTheBytesOfOneProcess) {
     expect_bytes_of_one(name, splits, XType::kBf16);
 }
 
+TEST(Ranks, ExpertsApartAndCut) {
+  const RankSplit splits[] = {{1, 2, 2}, {1, 3, 2}, {1, 1, 2, true}, {2, 1, 2, true}};
+  for (const char* name : {"qwen3moe-w4a8-g32-pack", "gptoss-mxfp4-native", "deepseekv3-w4a8-g32",
+                           "qwen2moe-w4a16-g32", "granitehybrid-fp8-dynamic"})
+    expect_bytes_of_one(name, splits, XType::kBf16);
+  for (const char* name : {"llama4-fp8-dynamic", "gemma4-w4a16-g32"})
+    expect_bytes_of_one(name, std::span(splits).first(2), XType::kBf16, 2);
+}
+
 // Every golden folder in every form, behind MOEBIUS_FULL.
 TEST(Ranks, EveryFolderInEveryForm) {
   if (std::getenv("MOEBIUS_FULL") == nullptr) GTEST_SKIP() << "set MOEBIUS_FULL=1";
@@ -124,14 +133,18 @@ TEST(Ranks, EveryFolderInEveryForm) {
         return false;
       }
     };
-    for (const size_t n : {2u, 3u, 4u}) {
+    const size_t experts =
+        checkpoint.moe_blocks().empty() ? 0 : checkpoint.moe_blocks()[0].experts.size();
+    for (const size_t n : {2u, 3u, 4u, 8u}) {
       if (has_stages(n)) splits.push_back({n, 1, 1});
       splits.push_back({1, n, 1});
-      if (!checkpoint.moe_blocks().empty() && checkpoint.moe_blocks()[0].experts.size() >= n)
-        splits.push_back({1, 1, n});
+      if (experts >= n) splits.push_back({1, 1, n});
     }
     if (has_stages(2)) splits.push_back({2, 2, 1});
-    expect_bytes_of_one(name, splits, XType::kBf16);
+    if (experts >= 2) splits.push_back({1, 2, 2}), splits.push_back({1, 1, 2, true});
+    if (experts >= 4) splits.push_back({1, 2, 4});
+    if (experts >= 2 && has_stages(2)) splits.push_back({2, 1, 2}), splits.push_back({2, 2, 2});
+    for (const size_t threads : {1u, 2u}) expect_bytes_of_one(name, splits, XType::kBf16, threads);
     expect_bytes_of_one(name, std::vector<RankSplit>{{1, 2, 1}}, XType::kF32, 2);
   }
 }
@@ -214,7 +227,8 @@ TEST(Ranks, WhatCannotBeCutIsRefused) {
     return "";
   };
   EXPECT_NE(error({100, 1, 1}).find("stages"), std::string::npos) << error({100, 1, 1});
-  EXPECT_NE(error({1, 2, 2}).find("--tp 2 with --ep 2"), std::string::npos);
+  EXPECT_NE(error({1, 2, 1, true}).find("--attention repeat without --ep"), std::string::npos);
+  EXPECT_NE(error({1, 2, 600}).find("1200 ranks"), std::string::npos);
 }
 
 TEST(StepPlan, BytesAndBack) {
