@@ -39,6 +39,7 @@ class ModelBench {
     note_request(checkpoint, mo.act);
     mo.type = activation_type(options.dtype, checkpoint.config().dtype);
     mo.kv_type = kv_type_from(options.kv_dtype);
+    take_rank_options(mo, options.ranks);
     uint64_t total = 0;
     for (const Module& m : checkpoint.modules()) total += m.bytes;
     Progress progress("loading", total, true);

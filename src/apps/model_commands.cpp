@@ -50,7 +50,7 @@ std::vector<int32_t> parse_file(const std::string& path, const std::string& type
 
 RankSplit split_of(const RankOptions& o, const Checkpoint& checkpoint) {
   const auto size = [](int n) { return static_cast<size_t>(n); };
-  const RankSplit split{size(o.pp), size(o.tp), size(o.ep), o.attention == "repeat"};
+  const RankSplit split{size(o.pp), size(o.tp), size(o.ep), o.attention == "repeat", size(o.spare)};
   check_split(split);
   const RankProcess* process = RankProcess::current();
   const size_t ranks = process != nullptr ? process->ranks() : size(o.ranks);
@@ -115,6 +115,11 @@ std::vector<int32_t> parse_token_lists(std::span<const std::string> lists) {
   return out;
 }
 
+void take_rank_options(ModelOptions& o, const RankOptions& ranks) {
+  o.loads_file = ranks.loads;
+  o.warn = [](const std::string& line) { fmt::print(stderr, "moebius: warning: {}\n", line); };
+}
+
 ModelOptions model_options_of(const ModelRunOptions& options, const Checkpoint& checkpoint,
                               ThreadPool& pool) {
   ModelOptions o;
@@ -123,6 +128,7 @@ ModelOptions model_options_of(const ModelRunOptions& options, const Checkpoint& 
   o.act = act_request_of(options.run);
   o.type = activation_type(options.dtype, checkpoint.config().dtype);
   o.kv_type = kv_type_from(options.kv_dtype);
+  take_rank_options(o, options.ranks);
   return o;
 }
 

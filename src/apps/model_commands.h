@@ -25,6 +25,8 @@ void add_model_options(Command& command, ModelRunOptions& options);
 RankSplit split_of(const RankOptions& ranks, const Checkpoint& checkpoint);
 // Threads for rank 0 of ranks that share this process's `threads`.
 std::shared_ptr<Runtime> runtime_of(const RankSplit& split, size_t threads);
+// What of these a model is told beside its split.
+void take_rank_options(ModelOptions& options, const RankOptions& ranks);
 ModelOptions model_options_of(const ModelRunOptions& options, const Checkpoint& checkpoint,
                               ThreadPool& pool);
 // A model on the ranks that were asked for, threads or processes; `followers` outlive it.

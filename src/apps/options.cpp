@@ -61,6 +61,12 @@ void add_rank_options(Command& c, RankOptions& ranks) {
   c.option("--attention", "HOW", &ranks.attention,
            "with --ep: heads are cut like --tp, or every rank runs all")
       .one_of({"cut", "repeat"});
+  c.option("--spare", "N", &ranks.spare, "with --ep: places per layer for copies of busy experts")
+      .range(0, 65536);
+  c.option("--expert-loads", "FILE", &ranks.loads,
+           "rows per expert, for the next start; with --spare")
+      .file()
+      .by_default("none");
   c.option("--rank-timeout", "S", &ranks.timeout, "seconds of silence that end the job")
       .range(1, 86400);
   c.option("--check", "WHAT", &ranks.check, "how much of the ranks' folders is compared")

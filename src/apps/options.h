@@ -26,6 +26,8 @@ struct RankOptions {
   int ranks = 0;  // 0: as many as the others make; else they may be left to the planner
   int pp = 1, tp = 1, ep = 1;
   std::string attention = "cut";  // with --ep: cut | repeat
+  int spare = 0;                  // with --ep: places per layer for copies of busy experts
+  std::string loads;              // file of rows per expert, from run to run; "": none
   // Ranks that a launcher started.
   double timeout = 30;  // seconds of silence after which a rank is given up
   std::string check = "headers";

@@ -60,6 +60,7 @@ std::vector<std::pair<std::string, std::string>> options_of(const ModelOptions& 
           {"--tp", number(split.tp)},
           {"--ep", number(split.ep)},
           {"--attention", split.repeat_attention ? "repeat" : "cut"},
+          {"--spare", number(split.spare)},
           {"--dtype", kKvNames[static_cast<size_t>(kv_type_of(o.type))]},
           {"--kv-dtype", o.kv_type ? kKvNames[static_cast<size_t>(*o.kv_type)] : "auto"},
           {"--policy", std::string(name_of(o.policy.accept))},
@@ -171,8 +172,8 @@ std::unique_ptr<DecoderModel> RankProcess::load_part(const Checkpoint& checkpoin
 
 std::unique_ptr<DecoderModel> RankProcess::load(const Checkpoint& checkpoint, ModelOptions options,
                                                 const RankSplit& split) {
-  (void)order(
-      {Order::kLoad, options.context, split.pp, split.tp, split.ep, split.repeat_attention});
+  (void)order({Order::kLoad, options.context, split.pp, split.tp, split.ep, split.repeat_attention,
+               split.spare});
   options.memory_left = agree(&checkpoint, options, split, "");
   return load_part(checkpoint, std::move(options), split);
 }

@@ -36,8 +36,8 @@ class RankProcess {
   struct Order {
     enum Kind : uint64_t { kEnd, kLoad };
     uint64_t kind = kEnd;
-    uint64_t context = 0, pp = 1, tp = 1, ep = 1, repeat_attention = 0;
-    RankSplit split() const { return {pp, tp, ep, repeat_attention != 0}; }
+    uint64_t context = 0, pp = 1, tp = 1, ep = 1, repeat_attention = 0, spare = 0;
+    RankSplit split() const { return {pp, tp, ep, repeat_attention != 0, spare}; }
   };
   RankProcess(std::unique_ptr<Comm> comm, const Command& command, Witness& witness);
   Order order(Order mine);

@@ -78,6 +78,10 @@ struct StepStats {
   uint64_t kv_bytes = 0;      // of the blocks that attention read
   // Rows of every expert: [layers with experts][experts], as one list; empty when not counted.
   std::vector<uint32_t> expert_rows;
+  // Ranks that have some of the experts each: rows of the busiest rank over the mean, mean over layers
+  // (0: not counted); layers whose experts moved, and that could not, since the start.
+  double rank_imbalance = 0;
+  uint64_t layers_moved = 0, moves_given_up = 0;
 };
 
 struct StepOutput {

@@ -111,7 +111,7 @@ void DecoderModel::run_experts(size_t index, const float* router_x, const float*
                                     f32_rows(y, T, width, options_.type), *options_.pool, options);
   if (!columns_.empty())
     gather_output(y, expert_columns_, b.branch.data(), T, "output of experts", index);
-  count_experts(layer, T);
+  count_experts(index, T);
 }
 
 void DecoderModel::run_dense(size_t index, const MoeLayer& layer, const float* x, float* y,
@@ -151,7 +151,8 @@ void DecoderModel::mix_beside(size_t index, size_t T) {
   });
 }
 
-void DecoderModel::count_experts(const Layer& layer, size_t T) {
+void DecoderModel::count_experts(size_t index, size_t T) {
+  const Layer& layer = *layers_[index];
   const size_t slots = layer.moe.experts->slots(), E = layer.moe.experts->spec().experts;
   std::vector<uint32_t>& rows = stats_->expert_rows;
   const size_t first = rows.size();
@@ -162,6 +163,7 @@ void DecoderModel::count_experts(const Layer& layer, size_t T) {
     if (id >= 0 && static_cast<size_t>(id) < E)
       used += rows[first + static_cast<size_t>(id)]++ == 0;
   }
+  count_rows(index, std::span(rows).subspan(first));
   const uint64_t shared = layer.moe_bytes_per_token - layer.expert_bytes * layer.top_k;
   stats_->weight_bytes += used * layer.expert_bytes + shared + layer.moe.experts->gate_bytes();
 }
@@ -275,6 +277,7 @@ void DecoderModel::step(std::span<const Work> work, std::vector<float>& logits, 
     if (leads()) tell_step(work);
     run_step(work, logits, stats);
     options_.ranks->observe_step(static_cast<double>(stats.nanoseconds) * 1e-9);
+    end_balance_step(stats);
   } catch (const std::exception& e) {  // the others wait in the middle of the step
     options_.ranks->abort(e.what());
     throw;

@@ -18,6 +18,7 @@
 
 #include "model/backend.h"
 #include "model/decoder_spec.h"
+#include "model/expert_balance.h"
 #include "model/kv_memory.h"
 #include "model/layer_loader.h"
 #include "model/step_plan.h"
@@ -41,6 +42,11 @@ struct ModelOptions {
   // Of several that run the model together (ranks.h); null: this process has all of it. Outlives the
   // model.
   Ranks* ranks = nullptr;
+  // Ranks with experts of their own each: how copies of busy ones are balanced (ranks and spare places
+  // are those of the split), and rank 0's file of loads from run to run ("": none).
+  BalanceSettings balance;
+  std::string loads_file;
+  std::function<void(const std::string& line)> warn;  // of what went wrong beside the steps
 };
 
 // What one sequence has seen, in memory of its own: for callers without an engine.
@@ -180,8 +186,9 @@ class DecoderModel : public Backend {
   void tell_blocks(StepPlan::Kind kind, size_t block_kind, uint64_t from, uint64_t to,
                    uint64_t count);
   void run_plan(StepPlan plan);
-  void make_room(const Work& work);                       // memory for the blocks that it writes
-  LayerOptions options_of(MoePart part) const;            // for a block on this rank
+  void make_room(const Work& work);  // memory for the blocks that it writes
+  // For a block on this rank; of a layer with experts, its number.
+  LayerOptions options_of(MoePart part, size_t layer = SIZE_MAX) const;
   Range heads_of(const Layer& layer, size_t each) const;  // outputs that are its heads; {}: all
   Range kv_heads_of(const Layer& layer, size_t each) const;
   void project_attended(size_t index, const float* values, size_t T);
@@ -222,7 +229,22 @@ class DecoderModel : public Backend {
   void run_experts(size_t index, const float* router_x, const float* x, size_t T);
   void run_dense(size_t index, const MoeLayer& layer, const float* x, float* y, size_t T);
   void mix_beside(size_t index, size_t T);
-  void count_experts(const Layer& layer, size_t T);
+  void count_experts(size_t index, size_t T);
+  // Copies of busy experts (decoder_balance.cpp).
+  struct Balancing;
+  void begin_balance(const Checkpoint& checkpoint);
+  void count_rows(size_t layer, std::span<const uint32_t> rows);
+  void begin_move(size_t index, std::vector<uint32_t> expert_of);
+  void end_move(bool change);
+  void look_after_move();
+  bool run_balance_plan(const StepPlan& plan);  // false: it is no such plan
+  void report_loads();
+  void end_balance_step(StepStats& stats);
+  void ask_loads();
+  void take_loads();
+  void lead_move();
+  void save_loads() noexcept;
+  void warn(const std::string& text) noexcept;
   void add_branch(const std::optional<Norm>& norm, const Residual& residual, float scalar,
                   size_t T);
   void normalize_rows(const std::optional<Norm>& norm, size_t T);
@@ -253,6 +275,8 @@ class DecoderModel : public Backend {
   std::unique_ptr<LinearLayer> output_;
   size_t output_width_ = 0;  // of all ranks
   std::unique_ptr<Buffers> buffers_;
+  std::vector<size_t> stages_;            // first layer of each, and the number of layers
+  std::unique_ptr<Balancing> balancing_;  // goes before the layers
   KvPlan kv_plan_;
   std::vector<KvKind> kinds_;            // for an engine: bytes of the rank with the most
   std::unique_ptr<KvMemory> kv_memory_;  // an engine's

@@ -309,7 +309,7 @@ void DecoderModel::load_layer(const Checkpoint& checkpoint, size_t index, Layer&
   if (layer.routed) {
     MoeBlock with_shared = take_layer_shared(*stored), *block = &with_shared;
     if (layer.beside != nullptr) block->routing_reason.clear();  // its tensors are known here
-    layer.moe = load_moe(checkpoint, *block, options_of(MoePart::kBlock));
+    layer.moe = load_moe(checkpoint, *block, options_of(MoePart::kBlock, index));
     const size_t shared = block->shared[2] != nullptr ? 1 : 0;
     layer.expert_bytes =
         expert_packed(*layer.moe.experts, layer.moe.experts->local_experts() + shared);
@@ -404,6 +404,7 @@ std::unique_ptr<DecoderModel> DecoderModel::load(const Checkpoint& checkpoint,
   };
   check_ends(checkpoint, m.vocab_, m.hidden_);
   m.take_part(checkpoint);
+  m.begin_balance(checkpoint);
   m.layers_.resize(m.spec_.layers.size());
   for (size_t i = m.own_.begin; i < m.own_.end; ++i) {
     m.layers_[i] = std::make_unique<Layer>();

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "model/decoder_balance.h"
 #include "model/decoder_layer.h"
 #include "model/ranks.h"
 
@@ -137,7 +138,7 @@ Range DecoderModel::kv_heads_of(const Layer& layer, size_t each) const {
   return {layer.cut.kv_heads.begin * each, layer.cut.kv_heads.end * each};
 }
 
-LayerOptions DecoderModel::options_of(MoePart part) const {
+LayerOptions DecoderModel::options_of(MoePart part, size_t layer) const {
   LayerOptions o = layer_options_;
   if (columns_.empty()) return o;
   const Ranks& ranks = *options_.ranks;
@@ -145,6 +146,7 @@ LayerOptions DecoderModel::options_of(MoePart part) const {
   if (part == MoePart::kBlock) {
     o.rank.tp = ranks.split().tp, o.rank.tp_rank = ranks.tp_rank();
     o.rank.ep = ranks.split().ep, o.rank.ep_rank = ranks.ep_rank();
+    if (balancing_ != nullptr) o.rank.expert_of = balancing_->balance.expert_of(layer);
   } else {  // dense layers too
     o.rank.tp = ranks.members(), o.rank.tp_rank = ranks.member();
   }
@@ -184,8 +186,8 @@ void DecoderModel::take_part(const Checkpoint& checkpoint) {
     kinds_ = kv_plan_.kinds;
     return;
   }
-  const std::vector<size_t> first = plan_stages(checkpoint, spec_, ranks->split().pp);
-  own_ = {first[ranks->stage()], first[ranks->stage() + 1]};
+  stages_ = plan_stages(checkpoint, spec_, ranks->split().pp);
+  own_ = {stages_[ranks->stage()], stages_[ranks->stage() + 1]};
   if (ranks->members() > 1) {
     columns_ = output_ranges(hidden_, ranks->members(), "hidden_size");
     for (size_t m = 0; m < ranks->members(); ++m) {
@@ -200,9 +202,9 @@ void DecoderModel::take_part(const Checkpoint& checkpoint) {
   kv_plan_ = plan(spec_, own_);
   kinds_ = kv_plan_.kinds;
   for (size_t m = 0; m < ranks->members() && ranks->leader(); ++m)
-    for (size_t s = 0; s + 1 < first.size(); ++s) {
+    for (size_t s = 0; s + 1 < stages_.size(); ++s) {
       const DecoderSpec theirs = cuts_heads_ ? cut_spec(whole_, ranks->members(), m) : whole_;
-      const KvPlan other = plan(theirs, {first[s], first[s + 1]});
+      const KvPlan other = plan(theirs, {stages_[s], stages_[s + 1]});
       for (size_t k = 0; k < kinds_.size(); ++k)
         kinds_[k].block_bytes = std::max(kinds_[k].block_bytes, other.kinds[k].block_bytes);
     }
@@ -212,6 +214,7 @@ void DecoderModel::take_part(const Checkpoint& checkpoint) {
 DecoderModel::~DecoderModel() {
   if (!leads()) return;
   beats_.reset();
+  save_loads();
   try {
     std::vector<float> nobodys;
     for (Batch& batch : batches_)
@@ -284,6 +287,7 @@ void DecoderModel::run_plan(StepPlan plan) {
   const auto id = [](uint64_t v) { return static_cast<BlockId>(v); };
   if (plan.serial != ++serial_) fail("step plan {}; expected number {}", plan.serial, serial_);
   options_.ranks->begin_step(plan.serial);
+  if (run_balance_plan(plan)) return;
   const bool of_blocks = plan.kind >= StepPlan::Kind::kCopy && plan.kind <= StepPlan::Kind::kTrim;
   if (of_blocks && plan.block_kind >= kv_plan_.kinds.size())
     fail("step plan {}: blocks of kind {} of {}", plan.serial, plan.block_kind,
@@ -300,6 +304,10 @@ void DecoderModel::run_plan(StepPlan plan) {
     case StepPlan::Kind::kBeat:
       return options_.ranks->answer_beat();
     case StepPlan::Kind::kStop:
+    case StepPlan::Kind::kLoads:
+    case StepPlan::Kind::kMove:
+    case StepPlan::Kind::kSwitch:
+    case StepPlan::Kind::kDrop:
       return;
     case StepPlan::Kind::kStep:
       return run_plan_step(std::make_shared<StepPlan>(std::move(plan)));
@@ -333,6 +341,7 @@ void DecoderModel::run_plan_step(std::shared_ptr<const StepPlan> plan) {
   last_step_ = {};
   std::shared_ptr<Staged> step = begin_stages(work, last_step_);
   options_.ranks->observe_step(static_cast<double>(last_step_.nanoseconds) * 1e-9);
+  end_balance_step(last_step_);
   if (options_.ranks->stage() != 0) return;
   step->plan = std::move(plan);
   begun_.push_back(std::move(step));
@@ -443,7 +452,9 @@ std::shared_ptr<DecoderModel::Staged> DecoderModel::launch(std::span<const Work>
                                                            StepStats& stats) {
   try {
     tell_step(work);
-    return begin_stages(work, stats);
+    std::shared_ptr<Staged> step = begin_stages(work, stats);
+    end_balance_step(stats);
+    return step;
   } catch (const std::exception& e) {  // the others wait in the middle of the step
     options_.ranks->abort(e.what());
     throw;

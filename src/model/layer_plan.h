@@ -21,15 +21,15 @@ namespace moebius {
 struct Rank {
   uint64_t tp = 1, tp_rank = 0, ep = 1, ep_rank = 0;
   Placement placement = Placement::kLinear;
-  // Where busy experts have copies: what every place for an expert holds, on rank 0, on rank 1, ..., as
-  // many on each. Empty: `placement` says it. With `second` by outputs only.
-  std::vector<uint32_t> expert_of;
   // As in cut_of. kOutputs: nothing is added over ranks, so bytes are those of one; layers need an
   // exchange (nn/moe_exchange.h), and parts need not be equal.
   Cut second = Cut::kInputs;
   // Dynamic rows of a matrix that is cut by inputs are scaled by this rank's own inputs; the
   // default takes the maxima of all ranks, which the caller of the layer then brings.
   bool own_maxima = false;
+  // Where busy experts have copies: what every place for an expert holds, on rank 0, on rank 1, ..., as
+  // many on each. Empty: `placement` says it. With `second` by outputs only.
+  std::vector<uint32_t> expert_of = {};
 };
 
 struct LayerOptions {

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "base/human.h"
 #include "checkpoint/summary.h"
@@ -58,6 +59,9 @@ uint64_t bytes_on(const Module& m, uint64_t bytes, Share share, const RankSplit&
       return member == 0 ? bytes : 0;
     case Share::kExpert: {
       if (m.shared_expert) return cut_bytes(m, bytes, split.tp, member % split.tp);  // on all of ep
+      if (split.spare > 0 && experts > 0)  // a mean: which experts have copies is seen later
+        return cut_bytes(m, bytes, split.tp, member % split.tp) *
+               ceil_div(experts + split.spare, split.ep) / experts;
       const auto e = static_cast<size_t>(m.expert);
       const std::vector<int32_t> map =
           expert_map(experts, split.ep, member / split.tp, Placement::kLinear);

@@ -75,6 +75,7 @@ std::string describe(const RankSplit& s) {
        {std::pair{"pp", s.pp}, std::pair{"tp", s.tp}, std::pair{"ep", s.ep}})
     if (n > 1) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name, n);
   if (s.repeat_attention) text += ", attention repeated";
+  if (s.spare > 0) text += fmt::format(", {} spare places", s.spare);
   return text.empty() ? "one rank" : text;
 }
 
@@ -85,6 +86,8 @@ void check_split(const RankSplit& s) {
   if (s.ranks() > 1024) fail("{} are {} ranks; expected at most 1024", describe(s), s.ranks());
   if (s.repeat_attention && s.ep == 1)
     fail("--attention repeat without --ep: attention would be all that ranks do not share");
+  if (s.spare > 0 && s.ep == 1) fail("--spare {} without --ep: copies are of experts", s.spare);
+  if (s.spare > 65536) fail("--spare {}; expected at most 65536", s.spare);
 }
 
 namespace {

@@ -31,6 +31,7 @@ struct RankSplit {
   size_t tp = 1;  // outputs of every matrix
   size_t ep = 1;  // some of the experts; with tp these are cut, the rest is cut over both
   bool repeat_attention = false;  // with ep: every member runs all heads; two rounds less a layer
+  size_t spare = 0;               // with ep: places per layer for copies of busy experts
   size_t members() const { return tp * ep; }
   size_t ranks() const { return pp * tp * ep; }
   bool operator==(const RankSplit&) const = default;
@@ -58,6 +59,8 @@ class Ranks {
   std::string label() const;  // "[rank 2 host]", for lines on stderr
   std::string host() const;
   std::vector<size_t> ranks_of_host() const;  // this one among them
+
+  Comm& world() { return world_; }
 
   // After loading, by all: waits until everybody is there, however long that takes.
   void meet();

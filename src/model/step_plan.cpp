@@ -86,6 +86,7 @@ std::vector<uint8_t> encode(const StepPlan& plan) {
   out.number(static_cast<uint8_t>(plan.kind));
   for (const uint64_t v : {plan.block_kind, plan.from, plan.to, plan.count}) out.number(v);
   out.list(plan.ended);
+  out.list(plan.experts);
   out.number(static_cast<uint32_t>(plan.items.size()));
   for (const StepPlan::Item& item : plan.items) {
     for (const uint64_t v : {item.sequence, item.position, item.length}) out.number(v);
@@ -110,6 +111,7 @@ StepPlan decode_step_plan(std::span<const uint8_t> bytes) {
   for (uint64_t* v : {&plan.block_kind, &plan.from, &plan.to, &plan.count})
     *v = in.number<uint64_t>();
   plan.ended = in.list<uint64_t>();
+  plan.experts = in.list<uint32_t>();
   const size_t items = in.length(33);  // an item without tokens and tables
   plan.items.reserve(items);
   for (size_t i = 0; i < items; ++i) plan.items.push_back(read_item(in));

@@ -13,7 +13,20 @@ namespace moebius {
 
 struct StepPlan {
   // kFinish: the oldest step whose rows the last stage has passed on gets its logits.
-  enum class Kind : uint8_t { kStep, kFinish, kCopy, kCut, kCommit, kTrim, kBeat, kStop };
+  enum class Kind : uint8_t {
+    kStep,
+    kFinish,
+    kCopy,
+    kCut,
+    kCommit,
+    kTrim,
+    kBeat,
+    kLoads,
+    kMove,
+    kSwitch,
+    kDrop,
+    kStop
+  };
   struct Item {
     uint64_t sequence = 0;  // whose memory its blocks are numbers of; 0: the engine's
     uint64_t position = 0, length = 0;
@@ -26,6 +39,8 @@ struct StepPlan {
   Kind kind = Kind::kBeat;
   std::vector<Item> items;      // kStep
   std::vector<uint64_t> ended;  // kStep: sequences whose memory can go
+  // kMove, kSwitch, kDrop (expert_balance.h): block_kind is a layer; kMove: what its places hold.
+  std::vector<uint32_t> experts;
   // The others: what the function of Backend with this name takes.
   uint64_t block_kind = 0, from = 0, to = 0, count = 0;
   bool operator==(const StepPlan&) const = default;

@@ -4,6 +4,7 @@
 #include "runtime/affinity.h"
 
 #if defined(__linux__)
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 #endif
@@ -60,6 +61,14 @@ std::vector<int> AffinityMask::cpus() const {
   for (size_t c = 0; c < bytes_ * 8; ++c)
     if ((bits_[c / 8] >> (c % 8) & 1u) != 0) out.push_back(static_cast<int>(c));
   return out;
+}
+
+void lower_thread_priority() noexcept {
+#if defined(__linux__)
+  constexpr int kLowest = 19;
+  const auto thread = static_cast<id_t>(syscall(SYS_gettid));  // threads have priorities here
+  (void)setpriority(PRIO_PROCESS, thread, kLowest);
+#endif
 }
 
 }  // namespace moebius

@@ -26,4 +26,7 @@ class AffinityMask {
   size_t bytes_ = 0;  // as the kernel has it
 };
 
+// The calling thread gives way to all others; does nothing where the system has no such thing.
+void lower_thread_priority() noexcept;
+
 }  // namespace moebius

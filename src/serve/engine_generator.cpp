@@ -264,6 +264,9 @@ GeneratorStats EngineGenerator::stats() const {
     out.expert_rows = s.expert_rows;
     out.expert_layers = s.expert_rows.size() / options_.experts;
   }
+  out.rank_imbalance = s.last.backend.rank_imbalance;
+  out.layers_moved = s.last.backend.layers_moved;
+  out.moves_given_up = s.last.backend.moves_given_up;
   return out;
 }
 

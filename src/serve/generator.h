@@ -69,6 +69,9 @@ struct GeneratorStats {
   std::vector<std::pair<std::string, double>> phase_seconds;
   size_t expert_layers = 0;
   std::vector<uint64_t> expert_rows;  // [layers][experts], added up
+  // Ranks with experts of their own: as in StepStats.
+  double rank_imbalance = 0;
+  uint64_t layers_moved = 0, moves_given_up = 0;
 };
 
 // Figures of one step, for histograms.

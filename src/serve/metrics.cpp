@@ -101,6 +101,14 @@ void write_experts(std::string& out, const GeneratorStats& s, const std::vector<
         "moebius_moe_imbalance{{layer=\"{}\"}} {}\n", l,
         sum == 0 ? 0.0 : static_cast<double>(most * experts) / static_cast<double>(sum));
   }
+  if (s.rank_imbalance > 0) {
+    simple(out, "moe_rank_imbalance", "gauge", "rows of the busiest rank over the mean",
+           s.rank_imbalance);
+    simple(out, "moe_layers_moved_total", "counter", "layers whose experts moved between ranks",
+           s.layers_moved);
+    simple(out, "moe_moves_given_up_total", "counter", "layers whose experts could not move",
+           s.moves_given_up);
+  }
   if (!all) return;
   head(out, "moe_expert_tokens_total", "counter", "rows per layer and expert");
   for (size_t i = 0; i < s.expert_rows.size(); ++i)

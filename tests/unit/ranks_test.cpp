@@ -236,6 +236,7 @@ TEST(StepPlan, BytesAndBack) {
   plan.kind = StepPlan::Kind::kStep;
   plan.serial = 77;
   plan.ended = {3, 1ull << 40};
+  plan.experts = {1, 0, 7};
   plan.items.push_back({5, 128, 300, LogitsOf::kAll, {1, 2, -3}, {{0, kNoBlock, 7}, {}}});
   plan.items.push_back({});
   const std::vector<uint8_t> bytes = encode(plan);
