@@ -122,15 +122,20 @@ Command moe_subject() {
   c.option("--hidden", "N", &o->hidden, "features of a token").range(1, 1 << 20);
   c.option("--intermediate", "N", &o->intermediate, "features inside an expert").range(1, 1 << 20);
   c.flag("--skew", o->skew, "one expert gets half of the tokens");
+  c.option("--tp", "N", &o->ranks.tp, "ranks (threads) that cut experts, against one rank")
+      .range(1, 64);
+  c.option("--ep", "N", &o->ranks.ep, "ranks (threads) that have some experts each").range(1, 64);
   add_case_options(c, *o);
   add_machine_options(c, *o);
   add_report_options(c, *o);
   c.examples = {"moebius bench moe --scheme w4a8 --group 128 --tokens 1,32,512 --json",
-                "moebius bench moe --experts 64 --top-k 6 --threads 1,2"};
+                "moebius bench moe --experts 64 --top-k 6 --threads 1,2",
+                "moebius bench moe --ep 2 --threads 2 --tokens 1,8,32,512"};
   c.action = [o](const Command&) {
     if (o->top_k > o->experts)
       throw UsageError("--top-k is " + std::to_string(o->top_k) +
                        "; expected 1 to the number of experts, " + std::to_string(o->experts));
+    if (o->ranks.tp * o->ranks.ep > 1) return run_bench_moe_ranks(*o, std::cout);
     return run_bench_moe(*o, std::cout);
   };
   return c;

@@ -40,6 +40,7 @@ int run_bench_roof(const BenchOptions& options, std::ostream& out);
 int run_bench_kernel(const BenchOptions& options, std::ostream& out);
 int run_bench_linear(const BenchOptions& options, std::ostream& out);
 int run_bench_moe(const BenchOptions& options, std::ostream& out);
+int run_bench_moe_ranks(const BenchOptions& options, std::ostream& out);  // --tp, --ep
 int run_bench_attention(const BenchOptions& options, std::ostream& out);
 int run_bench_model(const BenchOptions& options, std::ostream& out);
 int run_bench_sampler(const BenchOptions& options, std::ostream& out);
