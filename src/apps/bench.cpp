@@ -169,6 +169,9 @@ Command model_subject() {
   c.option("--batches", "LIST", &o->batches, "sequences per decode step").range(1, 4096);
   c.option("--depths", "LIST", &o->depths, "tokens of a sequence before its decode steps")
       .range(1, 1 << 20);
+  c.option("--steps", "N", &o->steps, "decode steps of each batch size")
+      .range(1, 1 << 20)
+      .by_default("48 to 128");
   c.option("--seconds", "X", &o->seconds, "time to spend on each prompt length").range(0, 3600);
   c.flag("--json", o->json, "print one JSON object per number of threads");
   c.option("--svg", "FILE", &o->svg, "write a picture: tokens per second")

@@ -22,6 +22,7 @@ struct BenchOptions {
   std::vector<size_t> tokens{1, 32, 512};
   std::vector<size_t> threads;                                            // empty: 1 and all cores
   std::vector<size_t> prompts{512, 2048}, batches{1, 8, 32}, depths{32};  // model
+  size_t steps = 0;                                                       // model; 0: by batch
   size_t vocab = 151936;                                                  // sampler
   bool skew = false;
   bool pack = false;     // kernel: packing instead of products

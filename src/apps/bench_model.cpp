@@ -68,6 +68,7 @@ class ModelBench {
   struct Decode {
     Timing time;
     double weight_bytes = 0, kv_bytes = 0;
+    double slowest = 0;  // seconds
   };
   Decode decode(size_t batch, size_t depth) {
     std::vector<SequenceState> states;
@@ -80,7 +81,7 @@ class ModelBench {
         const StepItem item{&states[b], tokens[b], false};
         model_->forward({&item, 1}, logits_);
       }
-    const size_t steps = std::max<size_t>(48, 128 / batch);
+    const size_t steps = options_.steps > 0 ? options_.steps : std::max<size_t>(48, 128 / batch);
     std::vector<double> times;
     Decode d;
     for (size_t i = 0; i < steps + 2 && !interrupt_seen(); ++i) {
@@ -97,6 +98,7 @@ class ModelBench {
     const auto count = static_cast<double>(std::max<size_t>(1, times.size()));
     d.weight_bytes /= count, d.kv_bytes /= count;
     if (interrupt_seen()) times.clear();
+    for (const double t : times) d.slowest = std::max(d.slowest, t);
     d.time = summarize(std::move(times));
     return d;
   }
@@ -136,6 +138,7 @@ struct ModelRow {
   double speedup = 0;  // over the first number of threads; 0: this is it
   Json profile;
   double weight_bytes = 0, kv_bytes = 0;  // that a decode step reads
+  double slowest = 0;                     // step of decode, in seconds
   double rate() const { return static_cast<double>(tokens) / time.median; }
 };
 
@@ -232,8 +235,8 @@ class ModelRun {
         std::string key = test;
         std::replace(key.begin(), key.end(), ' ', '_');
         ModelRow r{
-            test,           key,       threads_, b, d.time, 0, bench_.profile(d.time.repetitions),
-            d.weight_bytes, d.kv_bytes};
+            test,           key,        threads_, b, d.time, 0, bench_.profile(d.time.repetitions),
+            d.weight_bytes, d.kv_bytes, d.slowest};
         done(r);
       }
     return true;
@@ -261,6 +264,7 @@ class ModelRun {
       profiles.set(r.key, r.profile);
       if (!r.key.starts_with("tg")) continue;
       const double bytes = r.weight_bytes + r.kv_bytes;
+      j.set(r.key + "_slowest_ms", rounded(r.slowest * 1e3, 5));
       j.set(r.key + "_bytes_per_step", rounded(bytes, 6));
       j.set(r.key + "_kv_bytes_per_step", rounded(r.kv_bytes, 6));
       j.set(r.key + "_gbs", rounded(bytes / r.time.median * 1e-9, 4));
@@ -280,6 +284,14 @@ class ModelRun {
     for (const ModelRow& r : rows)
       if (r.key.starts_with("tg"))
         text += fmt::format(", {} reads at {:.0f} % of it", r.test, 100 * roof_share(r));
+    const StepStats& last = bench_.model().last_step();
+    if (last.rank_imbalance == 0) return labelled("", text, 0, output_width());
+    text += fmt::format("; busiest rank over the mean {:.2f}, layers whose experts moved: {}",
+                        last.rank_imbalance, last.layers_moved);
+    for (const ModelRow& r : rows)
+      if (r.slowest > 0)
+        text += fmt::format(", slowest step of {} {:.2f} times the median", r.test,
+                            r.slowest / r.time.median);
     return labelled("", text, 0, output_width());
   }
 
