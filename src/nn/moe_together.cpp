@@ -19,7 +19,6 @@ namespace {
 
 constexpr size_t kCombineTokens = 4;  // that a thread takes at a time
 constexpr size_t kNoRow = SIZE_MAX;
-constexpr size_t kPartFloats = 16;  // parts of batches begin at multiples of so many
 
 }  // namespace
 
@@ -33,7 +32,7 @@ void MoeLayer::Forward::lay_out_together() {
       const size_t I = layer_.experts_[b.group].down.problem().K;
       widest = std::max(widest, b.rows * I);
       for (size_t r = 0; r < t.cut; ++r)
-        floats += round_up(b.rows * output_range(I, t.cut, r, {}).size(), kPartFloats);
+        floats += b.rows * output_range(I, t.cut, r, {}).size();
     }
     areas_.parts = arena_.add<float>(floats);
     areas_.part_at = arena_.add<size_t>(t.cut * s.batches.size());
@@ -63,7 +62,7 @@ void MoeLayer::Forward::plan_parts() {
     for (size_t b = 0; b < s.batches.size(); ++b) {
       const size_t I = layer_.experts_[s.batches[b].group].down.problem().K;
       arena_[areas_.part_at][r * s.batches.size() + b] = at;
-      at += round_up(s.batches[b].rows * output_range(I, t.cut, r, {}).size(), kPartFloats);
+      at += s.batches[b].rows * output_range(I, t.cut, r, {}).size();
     }
     arena_[areas_.part_bytes][r] = (at - first) * sizeof(float);
   }

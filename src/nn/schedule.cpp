@@ -305,7 +305,8 @@ class MoeScheduler {
       b.tasks = static_cast<uint32_t>(ceil_div(N, columns));
       if (b.tasks > 1 || s_.keep_intermediate) {
         b.intermediate = out_.intermediate_floats;
-        out_.intermediate_floats += round_up(b.rows * N, 16);
+        // Rows that ranks exchange lie one behind the other, however a rank cuts batches.
+        out_.intermediate_floats += s_.keep_intermediate ? b.rows * N : round_up(b.rows * N, 16);
       }
       for (size_t n = 0; n < N; n += columns)
         out_.tasks.push_back(
