@@ -67,10 +67,6 @@ std::vector<std::vector<uint32_t>> logical_to_physical(std::span<const uint32_t>
   return out;
 }
 
-uint32_t replica_of_token(uint32_t token_index, uint32_t replicas) {
-  return token_index * 2654435769u % replicas;  // the product wraps at 2^32 on purpose
-}
-
 std::vector<uint32_t> replicate_experts(std::span<const double> load, uint64_t physical) {
   if (physical < load.size())
     fail("{} physical experts for {} logical ones; expected at least as many", physical,

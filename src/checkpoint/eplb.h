@@ -7,6 +7,8 @@
 #include <span>
 #include <vector>
 
+#include "quant/expert_copies.h"
+
 namespace moebius {
 
 struct EplbSettings {
@@ -22,8 +24,6 @@ std::vector<uint32_t> initial_physical_map(uint64_t logical, uint64_t redundant)
 // [logical] the physical copies of every logical expert, ascending.
 std::vector<std::vector<uint32_t>> logical_to_physical(std::span<const uint32_t> physical_map,
                                                        uint64_t logical);
-// Which of `replicas` copies serves a token.
-uint32_t replica_of_token(uint32_t token_index, uint32_t replicas);
 
 // Hands out copies: the expert with the largest load per copy gets the next one. Returns [physical]
 // logical ids.

@@ -5,8 +5,8 @@
 #include <array>
 
 #include "base/error.h"
-#include "checkpoint/eplb.h"
 #include "nn/moe_forward.h"
+#include "quant/expert_copies.h"
 
 namespace moebius {
 
@@ -31,9 +31,14 @@ void MoeLayer::index_copies() {
   if (plan_.expert_of.empty()) return;
   if (plan_.together.spread < 2 || plan_.spec.router.shared_slots > 0)
     fail("{}: copies of experts are for ranks that have some of the experts each", plan_.name);
-  const std::vector<std::vector<uint32_t>> copies =
-      logical_to_physical(plan_.expert_of, plan_.spec.experts);
-  for (size_t e = 0; e < copies.size(); ++e) {
+  const size_t experts = plan_.spec.experts;
+  std::vector<std::vector<uint32_t>> copies(experts);
+  for (size_t p = 0; p < plan_.expert_of.size(); ++p) {
+    const uint32_t e = plan_.expert_of[p];
+    if (e >= experts) fail("{}: place {} holds expert {} of {}", plan_.name, p, e, experts);
+    copies[e].push_back(static_cast<uint32_t>(p));
+  }
+  for (size_t e = 0; e < experts; ++e) {
     if (copies[e].empty()) fail("{}: no rank has expert {}", plan_.name, e);
     copies_at_.push_back(static_cast<uint32_t>(copies_.size()));
     copies_.insert(copies_.end(), copies[e].begin(), copies[e].end());

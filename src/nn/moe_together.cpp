@@ -31,8 +31,7 @@ void MoeLayer::Forward::lay_out_together() {
     for (const Batch& b : s.batches) {
       const size_t I = layer_.experts_[b.group].down.problem().K;
       widest = std::max(widest, b.rows * I);
-      for (size_t r = 0; r < t.cut; ++r)
-        floats += b.rows * output_range(I, t.cut, r, {}).size();
+      for (size_t r = 0; r < t.cut; ++r) floats += b.rows * output_range(I, t.cut, r, {}).size();
     }
     areas_.parts = arena_.add<float>(floats);
     areas_.part_at = arena_.add<size_t>(t.cut * s.batches.size());
