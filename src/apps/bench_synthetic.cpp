@@ -44,6 +44,7 @@ constexpr Row kRows[] = {
     {"w3a16", CodeType::kInt8, 3, ScaleType::kBf16, Groups::kAny, 1, 0},
     {"fp8", CodeType::kFp8, 8, ScaleType::kBf16, Groups::kFixed, 1, 0},
     {"fp8_block", CodeType::kFp8, 8, ScaleType::kBf16, Groups::kFixed, 128, 128},
+    {"fp8_normal", CodeType::kFp8, 8, ScaleType::kBf16, Groups::kFixed, 1, 0},
     {"fp8_static", CodeType::kFp8, 8, ScaleType::kBf16, Groups::kFixed, 0, 0},
     {"nvfp4", CodeType::kFp4, 4, ScaleType::kFp8, Groups::kFixed, 1, 16},
     {"nvfp4a16", CodeType::kFp4, 4, ScaleType::kFp8, Groups::kFixed, 1, 16},
@@ -66,7 +67,8 @@ QuantArgs arguments(NumberKind kind, int bits, Strategy strategy, int64_t group 
 // What the folder of such a scheme declares about inputs; none: used as they are.
 std::optional<QuantArgs> declared_input(std::string_view name) {
   if (name == "w4a8" || name == "w8a8") return arguments(NumberKind::kInt, 8, Strategy::kToken);
-  if (name == "fp8" || name == "w4afp8") return arguments(NumberKind::kFloat, 8, Strategy::kToken);
+  if (name == "fp8" || name == "fp8_normal" || name == "w4afp8")
+    return arguments(NumberKind::kFloat, 8, Strategy::kToken);
   if (name == "fp8_block") return arguments(NumberKind::kFloat, 8, Strategy::kGroup, 128);
   if (name == "fp8_static") {
     QuantArgs a = arguments(NumberKind::kFloat, 8, Strategy::kTensor);
@@ -127,6 +129,21 @@ uint64_t to_codes(CodeType code, uint8_t bits, uint64_t r) {
     return (((r & bytes8((1u << bits) - 1)) | bytes8(0x80)) - bytes8(half)) ^ bytes8(0x80);
   }
   return r;
+}
+
+// The same of e4m3 as trained weights have it: normally distributed (the sum of the eight bytes of a
+// random number is), 448 at four times the deviation.
+uint64_t to_normal_codes(BenchRandom& random) {
+  uint64_t codes = 0;
+  for (int i = 0; i < 8; ++i) {
+    uint64_t r = random.next(), sum = 0;
+    for (; r != 0; r >>= 8) sum += r & 255;
+    constexpr float kDeviation = 209.0f;  // of that sum, whose mean is 1020
+    const float w = 112.0f / kDeviation *
+                    (static_cast<float>(sum) - 1020.5f + static_cast<float>(random.uniform()));
+    codes = codes << 8 | f32_to_e4m3(std::clamp(w, -448.0f, 448.0f));
+  }
+  return codes;
 }
 
 // Eight bytes of scales. The exponent follows from the spread of the codes, so that 2048 products
@@ -215,7 +232,9 @@ SyntheticMatrix::SyntheticMatrix(const SyntheticScheme& scheme, size_t N, size_t
 }
 
 void SyntheticMatrix::refill(BenchRandom& random) {
-  for (uint64_t& c : codes_) c = to_codes(scheme_.code, scheme_.bits, random.next());
+  const bool normal = scheme_.name == "fp8_normal";
+  for (uint64_t& c : codes_)
+    c = normal ? to_normal_codes(random) : to_codes(scheme_.code, scheme_.bits, random.next());
   for (uint64_t& s : scales_) s = to_scales(scheme_, random.next());
 }
 

@@ -82,7 +82,7 @@ struct Product {
     Tile t = packed_tile(0, a.n0);
     t.groups = c.groups, t.steps = c.steps;
     if (s.form != Form::kBf16) t.w_group = 2 * kNr * s.group_k;
-    t.extras_group = 64;
+    t.extras_group = 64, t.flags_group = s.group_bytes();
     if (t.row_groups != nullptr) t.row_groups += c.g0 * t.row_groups_stride;
     return t;
   }
@@ -102,7 +102,9 @@ struct Product {
       } else {
         copy<P>(f, acc[0]);
       }
+      [[maybe_unused]] const uint8_t* const rows = x;
       bf16_tiles::steps<P, 1, kLines>(x, w, t.steps, next, acc);
+      if (t.flags != nullptr) with_subnormals<P>(t.flags + g * t.flags_group, rows, acc[0]);
       if (!kGrouped && t.state_out != nullptr) return store_state<P>(t.state_out, acc[0]);
       if (!kGrouped && t.dense) {
         copy<P>(acc[0], f);
@@ -141,6 +143,7 @@ struct Product {
     for (; n < end; n += kNr, t.w += w_next, t.extras += c.b.extras, state += state_next) {
       t.state_in = c.first ? nullptr : state;
       t.state_out = c.last ? nullptr : state;
+      if (s.form == Form::kFp8) t.flags = packed_at(c, n) + s.code_bytes + t.flags_at;
       tile<P, kLines>(t, next, pair, n);
       next.at += share;
     }

@@ -14,13 +14,13 @@
 //           and for 16 bit four quarters, each 4 x 16 bytes: bf16 of 4 inputs of o, of o+1
 //   scales  8 x bf16 if the stored type fits exactly (bf16, e4m3, e8m0), else 8 x f32; none for dense
 //   zeros   8 x int8, padded to 16 bytes                        only with zero points
-//   flags   1 byte, padded to 16: a plain group               only e4m3
+//   flags   16 bytes (Flags)                                  only e4m3
 // e4m3 shifted into the place of a bf16 is a bf16 2^120 too small, and exact unless it is
-// subnormal: one widening shift and one AND. Subnormal codes would be flushed by BFMMLA, so a group
-// that has one (in trained weights about one of eight) is decoded the long way, 2^117 too small;
-// rows are made 2^117 times too large, and scales of plain groups 8 times. Channel-wise e4m3 is cut
-// into groups of at most 256 for this. An output that has a NaN code in a group has a NaN scale
-// there.
+// subnormal: one widening shift and one AND. BFMMLA flushes subnormals. A plain group of 256 inputs
+// has at most 7 (in trained weights about one group of five has one): they are listed, and added to its
+// sums one by one, acc = fma(x, w, acc). A group with more is decoded the long way, 2^117 too small; rows are made
+// 2^117 times too large, and scales of plain groups 8 times. Channel-wise e4m3 is cut into groups of at
+// most 256 for this. An output that has a NaN code in a group has a NaN scale there.
 //
 // A panel of activations: rows in pairs, pairs in tiles as in the int8 family; per quarter 16 bytes
 // for each pair (bf16 of 4 inputs of both rows). Then a factor per row, and with activation groups
@@ -44,6 +44,31 @@ constexpr int kRaise = 117;     // e4m3 weights: how many powers of two rows are
 inline size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
 
 enum class Form : uint8_t { kInt4, kFp4, kFp8, kInt8, kBf16 };
+
+// Of a group of e4m3. An entry is a subnormal weight: its input within the group, then its output,
+// sign and last three bits.
+struct Flags {
+  static constexpr size_t kMost = 7, kLongest = 256;
+  uint8_t plain, count, entries[2 * kMost];
+  constexpr void put(size_t k, size_t output, uint8_t code) {
+    entries[2 * count] = static_cast<uint8_t>(k);
+    entries[2 * count + 1] = static_cast<uint8_t>(output << 4 | (code & 7) | (code & 0x80) >> 4);
+    ++count;
+  }
+  // As many as cost less than decoding a group of `inputs` the long way.
+  static constexpr size_t most(size_t inputs) {
+    return inputs > kLongest ? 0 : inputs / 32 < kMost ? inputs / 32 : kMost;
+  }
+  size_t input(size_t i) const { return entries[2 * i]; }
+  size_t output(size_t i) const { return entries[2 * i + 1] >> 4; }
+  // As plain weights are, 2^120 too small.
+  float weight(size_t i) const {
+    const uint8_t c = entries[2 * i + 1];
+    const float size = static_cast<float>(c & 7) * 0x1p-129f;
+    return (c & 8) != 0 ? -size : size;
+  }
+};
+static_assert(sizeof(Flags) == 16);
 
 struct Shape {
   size_t groups, group_k,

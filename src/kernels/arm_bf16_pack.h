@@ -93,6 +93,30 @@ inline unsigned survey(const PackArgs& a, size_t r, size_t k, size_t k1) {
   return found;
 }
 
+// The subnormal codes of the outputs from n on in inputs [k, k1) of a group that begins at k: those of a
+// plain group, which has few.
+[[gnu::noinline]] Flags list_subnormals(const PackArgs& a, size_t n, size_t k, size_t k1) {
+  const QuantMatrix& w = *a.w;
+  Flags f{1, 0, {}};
+  for (size_t o = 0; o < kNr && n + o < w.N; ++o) {
+    const uint8_t* row = w.codes + (n + o) * w.row_bytes;
+    for (size_t i = k; i < k1; ++i) {
+      if (a.columns == nullptr && i + 16 <= k1) {
+        const uint8x16_t m = vandq_u8(vld1q_u8(row + i), vdupq_n_u8(0x7f));
+        if (vminvq_u8(vsubq_u8(m, vdupq_n_u8(1))) >= 7) {
+          i += 15;
+          continue;
+        }
+      }
+      const uint8_t c = row[a.columns != nullptr ? static_cast<size_t>(a.columns[i]) : i];
+      if ((c & 0x7fu) - 1u >= 7u) continue;
+      if (f.count == Flags::most(k1 - k)) return {};
+      f.put(i - k, o, c);
+    }
+  }
+  return f;
+}
+
 inline float scale_at(const QuantMatrix& w, size_t at) {
   uint16_t half;
   float scale;
@@ -127,16 +151,21 @@ inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g,
       out[s.scale_bytes + i] = static_cast<uint8_t>(w.zero_points[rows.at[i] + column]);
   if (s.bf16 && !fp8 && n + kNr <= w.N)
     return vst1q_u8(out, vreinterpretq_u8_u16(scales_of(w, rows.at, column)));
-  bool plain = fp8 && met != Met::kSubnormal;
+  bool plain = fp8, nan = false, small = met == Met::kSubnormal;
   float scales[kNr] = {};
   for (size_t i = 0; i < kNr && n + i < w.N; ++i) {
     scales[i] = scale_at(w, rows.at[i] + column);
     const unsigned found = fp8 && met == Met::kUnknown ? survey(a, n + i, k, k1) : 0;
     if ((found & 1) != 0) scales[i] = __builtin_nanf("");
-    plain = plain && found == 0 && scales[i] < 16.0f &&
-            scales[i] > -16.0f;  // 8 times a scale must not overflow anywhere
+    nan = nan || (found & 1) != 0, small = small || (found & 2) != 0;
+    // 8 times a scale must not overflow anywhere
+    plain = plain && scales[i] < 16.0f && scales[i] > -16.0f;
   }
-  if (s.flag_bytes != 0) out[s.scale_bytes + s.zero_bytes] = plain ? 1 : 0;
+  Flags flags{1, 0, {}};
+  if (plain && !nan && small) flags = list_subnormals(a, n, k, k1);
+  plain = plain && !nan && flags.plain != 0;
+  if (s.flag_bytes != 0 && plain)
+    __builtin_memcpy(out + s.scale_bytes + s.zero_bytes, &flags, sizeof flags);
   for (size_t i = 0; i < kNr; ++i) {
     const auto bits = __builtin_bit_cast(uint32_t, plain ? 8.0f * scales[i] : scales[i]);
     const auto upper = static_cast<uint16_t>(bits >> 16);
@@ -223,7 +252,11 @@ class PanelPacker : Panel<Shape> {
   // Scales null: they are not simple.
   void put_extras(size_t g, const uint16x8_t* scales, Met met, uint8_t* out) const {
     if (scales == nullptr) return pack_extras(a_, s_, n_, g, rows_, met, out);
-    if (met != Met::kUnknown) return put_e4m3_extras(*scales, met, out);
+    if (met == Met::kNormal) return put_e4m3_extras(*scales, Flags{1, 0, {}}, out);
+    if (met == Met::kSubnormal) {
+      const size_t k = g * s_.group_k;
+      return put_e4m3_extras(*scales, list_subnormals(a_, n_, k, k + s_.group_k), out);
+    }
     store_in_order<1>(out, {vreinterpretq_u8_u16(*scales)});
   }
   // Two groups at a time.

@@ -133,10 +133,13 @@ template <class Codec>
 
 // Scales and flag of an e4m3 group without NaN: a plain group has scales 8 times as large, which
 // must not overflow anywhere.
-[[gnu::always_inline]] inline void put_e4m3_extras(uint16x8_t scales, Met met, uint8_t* out) {
+[[gnu::always_inline]] inline void put_e4m3_extras(uint16x8_t scales, const Flags& found,
+                                                   uint8_t* out) {
   constexpr uint16_t kSixteen = 0x4180;
   const bool plain =
-      met == Met::kNormal && vmaxvq_u16(vandq_u16(scales, vdupq_n_u16(0x7fff))) < kSixteen;
+      found.plain != 0 && vmaxvq_u16(vandq_u16(scales, vdupq_n_u16(0x7fff))) < kSixteen;
+  uint64_t flags[2] = {};
+  if (plain) __builtin_memcpy(flags, &found, sizeof flags);
   const float32x4_t lo = vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(scales), 16)),
                     hi = vreinterpretq_f32_u32(vshll_high_n_u16(scales, 16));
   const uint16x8_t larger = vuzp2q_u16(vreinterpretq_u16_f32(vmulq_n_f32(lo, 8)),
@@ -144,7 +147,7 @@ template <class Codec>
   const uint16x8_t mask = vdupq_n_u16(plain ? 0xffff : 0);
   store_in_order<2>(
       out, {vreinterpretq_u8_u16(vbslq_u16(mask, larger, scales)),
-            vreinterpretq_u8_u64(vcombine_u64(vcreate_u64(plain ? 1 : 0), vcreate_u64(0)))});
+            vreinterpretq_u8_u64(vcombine_u64(vcreate_u64(flags[0]), vcreate_u64(flags[1])))});
 }
 
 }  // namespace bf16_family

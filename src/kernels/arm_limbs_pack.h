@@ -30,6 +30,16 @@ template <class Isa, bool kInteger, class Row>
                veorq_u8(vcombine_u8(odd[2], odd[3]), flip), v[2], v[3]);
   arm_packing::store_in_order(out, v);
 }
+// The same of integers of at most 4 bits, a byte each.
+template <class Isa, class Row>
+[[gnu::always_inline]] inline void put_small(const Row& row, uint8_t* out) {
+  uint8x16_t both[4], v[4];
+  MOEBIUS_UNROLL for (int o = 0; o < 4; ++o) both[o] =
+      vsliq_n_u8(vaddq_u8(vld1q_u8(row(o)), vdupq_n_u8(8)), vld1q_u8(row(o + 4)), 4);
+  Isa::arrange(vuzp1q_u8(both[0], both[1]), vuzp1q_u8(both[2], both[3]), v[0], v[1]);
+  Isa::arrange(vuzp2q_u8(both[0], both[1]), vuzp2q_u8(both[2], both[3]), v[2], v[3]);
+  arm_packing::store_in_order(out, v);
+}
 template <class Isa, class Row>
 [[gnu::always_inline]] inline void put_bytes(const Row& row, uint8_t flip_by, uint8_t* out) {
   const uint8x16_t flip = vdupq_n_u8(flip_by);
@@ -75,14 +85,14 @@ class PanelPacker : arm_packing::Panel<Shape> {
       default:
         break;
     }
-    if (s_.form != Form::kInt8) {  // small integers, a byte each
-      for (; steps != 0; --steps, k += kKr, out += 2 * s_.half_bytes) put_any(k, out);
-      return;
-    }
     auto r = rows_from(k);
-    for (; steps != 0; --steps, out += 128) {
-      put_bytes<Isa>([&](int i) { return r.row(i); }, w_.code == CodeType::kInt8Offset ? 0x80 : 0,
-                     out);
+    const auto row = [&](int i) { return r.row(i); };
+    for (; steps != 0; --steps, out += 2 * s_.half_bytes) {
+      if (s_.form == Form::kInt8) {
+        put_bytes<Isa>(row, w_.code == CodeType::kInt8Offset ? 0x80 : 0, out);
+      } else {
+        put_small<Isa>(row, out);
+      }
       r.template advance<16>();
     }
   }
@@ -145,8 +155,14 @@ class PanelPacker : arm_packing::Panel<Shape> {
 template <class Isa>
 inline void pack(const PackArgs& a) {
   const Shape s = shape_of(*a.problem);
-  for (size_t n = a.n0; n < a.n1; n += kNr)
-    PanelPacker<Isa>(a, s, n, a.packed + (a.row0 + n) / kNr * s.stride()).pack();
+  for (size_t n = a.n0; n < a.n1; n += kNr) {
+    uint8_t* out = a.packed + (a.row0 + n) / kNr * s.stride();
+    if (arm_packing::PermutedRows::takes(a, n)) {
+      PanelPacker<Isa>(arm_packing::PermutedRows(a, n).args(), s, 0, out).pack();
+    } else {
+      PanelPacker<Isa>(a, s, n, out).pack();
+    }
+  }
 }
 
 }  // namespace limbs

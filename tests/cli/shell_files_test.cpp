@@ -82,7 +82,7 @@ TEST_F(Bash, CommandsOptionsValuesFolders) {
   EXPECT_EQ(offers("moebius run --policy = e"), Set{"exact"});
   EXPECT_EQ(offers("moebius run --policy ="), (Set{"declared", "exact", "approximate"}));
   EXPECT_EQ(offers("moebius bench moe --scheme w4a8,fp8_"),
-            (Set{"w4a8,fp8_block", "w4a8,fp8_static"}));
+            (Set{"w4a8,fp8_block", "w4a8,fp8_normal", "w4a8,fp8_static"}));
   EXPECT_EQ(offers("moebius inspect mod"), (Set{"model one", "model_two"}));
   EXPECT_EQ(offers("moebius run -p hi mod"), (Set{"model one", "model_two"}));
   EXPECT_EQ(offers("moebius run -f mod"), (Set{"model one", "model_two", "model.txt"}));

@@ -182,6 +182,23 @@ TEST(Bench, Fp8WeightsHoldEveryFiniteCode) {
   }
 }
 
+// As trained weights: few subnormal codes (1 to 7), a largest one that is reached.
+TEST(Bench, NormalFp8WeightsHaveFewSubnormalCodes) {
+  SyntheticMatrix matrix(synthetic_scheme("fp8_normal", std::nullopt, {}), 64, 4096);
+  BenchRandom random(1);
+  matrix.refill(random);
+  size_t subnormal = 0, nan = 0, largest = 0;
+  for (size_t i = 0; i < 64 * 4096; ++i) {
+    const unsigned size = matrix.view().codes[i] & 0x7Fu;
+    subnormal += size - 1 < 7 ? 1 : 0, nan += size == 0x7F ? 1 : 0;
+    largest = std::max<size_t>(largest, size);
+  }
+  EXPECT_GT(subnormal, 5u);
+  EXPECT_LT(subnormal, 100u);
+  EXPECT_EQ(nan, 0u);
+  EXPECT_GE(largest, 0x7Du);
+}
+
 TEST(Bench, SpeedupOverTheFirstNumberOfThreads) {
   const auto r = run_tool(
       "bench linear --n 64 --k 64 --scheme f16 --scheme f32 --tokens 1,2 --threads 1,2 --seconds 0 "
