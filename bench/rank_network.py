@@ -200,7 +200,7 @@ def stages(mpi, tool, folder, rate):
     """D5: a step of one sequence beside one rank's (whose time is the sum of the stages), and two groups of 8 beside 16 on one rank."""
     one_step = bench(tool, folder, "model", "--prompts", "64", "--batches", "1", "--seconds", "0.2")
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as trace:
-        trace.write("0 16 64\n" * 16)
+        trace.write("0,16,64\n" * 16)
         trace.flush()
         groups = bench(tool, folder, "engine", "--trace", trace.name, "--parallel", "16", "--rounds", "1")
         local = ["taskset", "-c", "0"]
