@@ -32,7 +32,7 @@ class ModelBench {
   ModelBench(const BenchOptions& options, const Checkpoint& checkpoint, ThreadPool& pool)
       : options_(options), checkpoint_(checkpoint), random_(1) {
     ModelOptions mo;
-    const RankSplit split = split_of(options.ranks, checkpoint);
+    const RankSplit split = split_ = split_of(options.ranks, checkpoint);
     if (split.ranks() > 1) runtime_ = runtime_of(split, pool.size());
     mo.pool = runtime_ != nullptr ? &runtime_->pool() : &pool;
     mo.policy = policy_of(options.run), mo.act = act_request_of(options.run);
@@ -115,6 +115,8 @@ class ModelBench {
   }
 
   const DecoderModel& model() const { return *model_; }
+  std::vector<RankFigures> ranks() { return model_->rank_figures(true); }
+  const RankSplit& split() const { return split_; }
   double load_seconds = 0, load_peak = 0;
 
  private:
@@ -124,6 +126,7 @@ class ModelBench {
   const BenchOptions& options_;
   const Checkpoint& checkpoint_;
   BenchRandom random_;
+  RankSplit split_;
   std::shared_ptr<Runtime> runtime_;  // of rank 0, where there are several
   std::unique_ptr<RankThreads> followers_;
   std::unique_ptr<DecoderModel> model_;
@@ -139,6 +142,7 @@ struct ModelRow {
   Json profile;
   double weight_bytes = 0, kv_bytes = 0;  // that a decode step reads
   double slowest = 0;                     // step of decode, in seconds
+  std::vector<RankFigures> ranks = {};    // where there are several: what each did meanwhile
   double rate() const { return static_cast<double>(tokens) / time.median; }
 };
 
@@ -183,6 +187,36 @@ std::string decode_test(size_t batch, size_t depth) {
   return depth == kDepth ? fmt::format("tg b{}", batch) : fmt::format("tg b{} d{}", batch, depth);
 }
 
+// What ranks did between two times.
+std::vector<RankFigures> between(const std::vector<RankFigures>& before,
+                                 std::vector<RankFigures> after) {
+  for (size_t r = 0; r < before.size() && r < after.size(); ++r) {
+    after[r].step -= before[r].step;
+    after[r].exchange -= before[r].exchange;
+    after[r].wait -= before[r].wait;
+  }
+  return after;
+}
+
+// Shares of the time of steps, which is the same for all but for what comes between steps.
+std::string ranks_text(const std::vector<ModelRow>& rows) {
+  Table table("lrrrr", output_width());
+  table.add({"test", "rank", "compute", "exchange", "of it waiting"});
+  bool any = false;
+  for (const ModelRow& row : rows)
+    for (size_t r = 0; r < row.ranks.size(); ++r) {
+      const RankFigures& f = row.ranks[r];
+      const double all = std::max(f.step, 1e-9);
+      const auto percent = [&](double seconds) {
+        return fmt::format("{:.0f} %", 100 * std::clamp(seconds / all, 0.0, 1.0));
+      };
+      table.add({row.test, std::to_string(r), percent(f.step - f.exchange), percent(f.exchange),
+                 percent(f.wait)});
+      any = true;
+    }
+  return any ? "\n" + table.text() : "";
+}
+
 std::string profile_text(const std::vector<ModelRow>& rows) {
   Table table("lrrrrrrrr", output_width());
   std::vector<std::string> head{"ms per step", "threads"};
@@ -222,13 +256,16 @@ class ModelRun {
   // Calls done(row) after each test; false after Ctrl-C.
   bool measure(FunctionRef<void(ModelRow&)> done) {
     for (const size_t n : options_.prompts) {
+      const std::vector<RankFigures> before = bench_.ranks();
       ModelRow r{fmt::format("pp{}", n), fmt::format("pp{}", n), threads_, n, bench_.prefill(n), 0,
                  bench_.profile(1)};
       if (r.time.repetitions == 0) return false;
+      r.ranks = between(before, bench_.ranks());
       done(r);
     }
     for (const size_t depth : options_.depths)
       for (const size_t b : options_.batches) {
+        const std::vector<RankFigures> before = bench_.ranks();
         const ModelBench::Decode d = bench_.decode(b, depth);
         if (d.time.repetitions == 0) return false;
         const std::string test = decode_test(b, depth);
@@ -237,6 +274,7 @@ class ModelRun {
         ModelRow r{
             test,           key,        threads_, b, d.time, 0, bench_.profile(d.time.repetitions),
             d.weight_bytes, d.kv_bytes, d.slowest};
+        r.ranks = between(before, bench_.ranks());
         done(r);
       }
     return true;
@@ -270,6 +308,19 @@ class ModelRun {
       j.set(r.key + "_gbs", rounded(bytes / r.time.median * 1e-9, 4));
       j.set(r.key + "_percent_of_roof", rounded(100 * roof_share(r), 4));
     }
+    Json ranks = Json::object();
+    for (const ModelRow& r : rows) {
+      if (r.ranks.empty()) continue;
+      Json list = Json::array();
+      for (const RankFigures& f : r.ranks)
+        list.push(Json::object({{"step_s", rounded(f.step, 5)},
+                                {"compute_s", rounded(f.step - f.exchange, 5)},
+                                {"exchange_s", rounded(f.exchange, 5)},
+                                {"wait_s", rounded(f.wait, 5)}}));
+      ranks.set(r.key, std::move(list));
+    }
+    if (bench_.split().ranks() > 1)
+      j.set("split", describe(bench_.split())), j.set("ranks", std::move(ranks));
     j.set("bytes_per_token", bench_.model().weight_bytes_per_token());
     j.set("profile_ms", std::move(profiles));
     add_machine(j);
@@ -372,7 +423,7 @@ int run_bench_model(const BenchOptions& options, std::ostream& out) {
     else
       footer += run.footer(these);
   }
-  if (table) out << profile_text(rows) << '\n' << footer;
+  if (table) out << profile_text(rows) << ranks_text(rows) << '\n' << footer;
   draw(rows, options, out);
   return 0;
 }

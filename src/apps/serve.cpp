@@ -144,6 +144,7 @@ struct Loaded {
     g.experts = static_cast<size_t>(std::max<int64_t>(0, open.checkpoint.config().experts));
     g.read_roof = roof_of(open.pool);
     g.eos = served.defaults.eos;
+    if (open.split.ranks() > 1) g.ranks = [this] { return open.model->rank_figures(false); };
     generator.emplace(engine, tokenizer, g);
     std::string folder = o.model.folder;
     while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();

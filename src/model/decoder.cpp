@@ -299,7 +299,18 @@ void DecoderModel::measured(StepStats& stats, FunctionRef<void()> fn) {
   const Profile before = profile_;
   const ThreadPool::Stay stay(*options_.pool);  // a step is many short regions
   stats_ = &stats;
+  const double waited = options_.ranks != nullptr ? options_.ranks->wait_seconds() : 0,
+               exchanged = options_.ranks != nullptr ? options_.ranks->exchange_seconds() : 0;
   fn();
+  if (options_.ranks != nullptr)
+    note_step(static_cast<double>(
+                  std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count()) *
+                  1e-9,
+              static_cast<double>(profile_[static_cast<size_t>(Phase::kExchange)] -
+                                  before[static_cast<size_t>(Phase::kExchange)]) *
+                      1e-9 +
+                  options_.ranks->exchange_seconds() - exchanged,
+              options_.ranks->wait_seconds() - waited);
   for (size_t i = 0; i < before.size(); ++i) stats.phases[i] += profile_[i] - before[i];
   stats.nanoseconds += static_cast<uint64_t>(
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start)

@@ -27,6 +27,7 @@
 namespace moebius {
 
 class Ranks;
+struct RankFigures;
 
 struct ModelOptions {
   ThreadPool* pool = nullptr;
@@ -110,6 +111,8 @@ class DecoderModel : public Backend {
   // Of rank 0, once the others follow: tells them now and then that it is there, and learns that they
   // are.
   void start_beats();
+  // What every rank did, as of the last beat (a few seconds old), or asked for now.
+  std::vector<RankFigures> rank_figures(bool now);
   uint64_t loaded_bytes() const { return loaded_bytes_; }  // of files, for this rank's part
 
   bool keys_depend_on_length() const override {
@@ -174,6 +177,7 @@ class DecoderModel : public Backend {
   void run_step(std::span<const Work> work, std::vector<float>& logits, StepStats& stats);
   // Runs fn, whose time and counts become part of `stats`.
   void measured(StepStats& stats, FunctionRef<void()> fn);
+  void note_step(double seconds, double exchange, double wait);  // for rank_figures()
   void embed(std::span<const Work> work, size_t T);
   void run_layers(std::span<const Work> work, size_t T);
   void embed_token(size_t token, float* to);
@@ -295,8 +299,11 @@ class DecoderModel : public Backend {
   uint64_t serial_ = 0, loaded_bytes_ = 0;
   mutable uint64_t next_sequence_ = 1;
   std::shared_ptr<Ended> ended_;
+  void beat();
   std::unique_ptr<Beats> beats_;
-  std::chrono::steady_clock::time_point told_{};  // when the last plan was
+  struct Figures;  // of all ranks at the last beat, and of this one
+  std::shared_ptr<Figures> figures_;
+  std::chrono::steady_clock::time_point told_{}, beaten_{};  // the last plan, beat
   std::map<uint64_t, std::unique_ptr<KvMemory>> sequences_;
   std::mutex mutex_;
   StepStats* stats_ = nullptr;  // of the step that runs

@@ -43,6 +43,17 @@ struct DecoderModel::Staged {
   }
 };
 
+struct DecoderModel::Figures {
+  std::mutex mutex;  // of `all`: who looks at it does not wait for a step
+  std::vector<RankFigures> all;
+  RankFigures mine;
+};
+
+void DecoderModel::note_step(double seconds, double exchange, double wait) {
+  RankFigures& f = figures_->mine;
+  f.step += seconds, f.exchange += exchange, f.wait += wait;
+}
+
 // Calls beat() on a thread of its own, again and again.
 class DecoderModel::Beats {
  public:
@@ -209,6 +220,7 @@ void DecoderModel::take_part(const Checkpoint& checkpoint) {
         kinds_[k].block_bytes = std::max(kinds_[k].block_bytes, other.kinds[k].block_bytes);
     }
   ended_ = std::make_shared<Ended>();
+  figures_ = std::make_shared<Figures>();
 }
 
 DecoderModel::~DecoderModel() {
@@ -244,15 +256,32 @@ void DecoderModel::start_beats() {
   const double pause = options_.ranks->beat_seconds();
   beats_ = std::make_unique<Beats>(pause / 2, [this, pause] {
     const std::lock_guard lock(mutex_);
-    const std::chrono::duration<double> idle = std::chrono::steady_clock::now() - told_;
-    if (idle.count() < pause / 2) return;
-    try {
-      tell({});
-      options_.ranks->answer_beat();
-    } catch (const std::exception& e) {
-      options_.ranks->abort(e.what());
-    }
+    const auto now = std::chrono::steady_clock::now();
+    const std::chrono::duration<double> idle = now - told_, old = now - beaten_;
+    if (idle.count() >= pause / 2 || old.count() >= pause) beat();
   });
+}
+
+void DecoderModel::beat() {
+  try {
+    tell({});
+    std::vector<RankFigures> all = options_.ranks->answer_beat(figures_->mine);
+    beaten_ = told_;
+    const std::lock_guard lock(figures_->mutex);
+    figures_->all = std::move(all);
+  } catch (const std::exception& e) {
+    options_.ranks->abort(e.what());
+  }
+}
+
+std::vector<RankFigures> DecoderModel::rank_figures(bool now) {
+  if (!leads()) return {};
+  if (now) {
+    const std::lock_guard lock(mutex_);
+    beat();
+  }
+  const std::lock_guard lock(figures_->mutex);
+  return figures_->all;
 }
 
 void DecoderModel::tell(StepPlan plan) {
@@ -302,7 +331,8 @@ void DecoderModel::run_plan(StepPlan plan) {
     case StepPlan::Kind::kTrim:
       return trim_blocks(plan.block_kind, plan.count);
     case StepPlan::Kind::kBeat:
-      return options_.ranks->answer_beat();
+      options_.ranks->answer_beat(figures_->mine);
+      return;
     case StepPlan::Kind::kStop:
     case StepPlan::Kind::kLoads:
     case StepPlan::Kind::kMove:

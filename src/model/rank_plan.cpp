@@ -237,17 +237,35 @@ double unit_of(const std::string& unit, std::initializer_list<std::pair<const ch
 
 }  // namespace
 
-double NodeFacts::read_rate() const { return 1e9 / (1 / (28.3 * cores) + 1 / 276.7); }
-double NodeFacts::multiply_rate() const { return 147e9 * std::pow(cores / 2, 0.951); }
+double NodeFacts::read_rate() const {
+  if (measured_read > 0) return measured_read;
+  return 1e9 / (1 / (28.3 * cores) + 1 / 276.7);
+}
+double NodeFacts::multiply_rate() const {
+  return measured_multiply > 0 ? measured_multiply : 147e9 * std::pow(cores / 2, 0.951);
+}
 
-NodeFacts parse_node(const std::string& text) {
-  constexpr const char* kWhat = "node; expected cores and memory, as 64x256G";
+NodeFacts parse_node(const std::string& whole) {
+  constexpr const char* kWhat =
+      "node; expected cores and memory, as 64x256G, or with rates, as 1x8G@24G,70G";
+  const size_t at = whole.find('@');
+  const std::string text = whole.substr(0, at);
+  double rates[2] = {0, 0};
+  if (at != std::string::npos) {
+    const size_t comma = whole.find(',', at);
+    if (comma == std::string::npos) fail("'{}' is no {}", printable(whole), kWhat);
+    const std::string words[2] = {whole.substr(at + 1, comma - at - 1), whole.substr(comma + 1)};
+    for (size_t i = 0; i < 2; ++i) {
+      const auto [rate, unit] = number_and_rest(words[i], whole, kWhat);
+      rates[i] = rate * unit_of(unit, {{"G", 1e9}, {"M", 1e6}}, whole, kWhat);
+    }
+  }
   const auto [cores, rest] = number_and_rest(text, text, kWhat);
   if (rest.empty() || rest[0] != 'x') fail("'{}' is no {}", printable(text), kWhat);
   const auto [memory, unit] = number_and_rest(rest.substr(1), text, kWhat);
   const double factor =
       unit_of(unit, {{"G", 0x1p30}, {"GiB", 0x1p30}, {"T", 0x1p40}, {"M", 0x1p20}}, text, kWhat);
-  return {cores, static_cast<uint64_t>(memory * factor)};
+  return {cores, static_cast<uint64_t>(memory * factor), rates[0], rates[1]};
 }
 
 LinkFacts parse_link(const std::string& text) {

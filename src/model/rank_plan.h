@@ -31,14 +31,16 @@ std::vector<RankPart> rank_parts(const Checkpoint& checkpoint, const RankSplit& 
 // A rank per node.
 struct NodeFacts {
   double cores = 1;
-  uint64_t memory = 0;           // bytes for weights; 0: not looked at
+  uint64_t memory = 0;  // bytes for weights; 0: not looked at
+  // Where they were measured; 0: what such cores reach.
+  double measured_read = 0, measured_multiply = 0;
   double read_rate() const;      // bytes a second
   double multiply_rate() const;  // multiply-adds a second
 };
 struct LinkFacts {
   double latency = 0, rate = 0;  // seconds one way, bytes a second
 };
-// "64x256G": cores and memory. "10G,30us": bits a second and latency one way. Throw Error.
+// "64x256G": cores and memory; "1x8G@24G,70G" with bytes and multiply-adds a second. "10G,30us": bits a second and latency one way. Throw Error.
 NodeFacts parse_node(const std::string& text);
 LinkFacts parse_link(const std::string& text);
 

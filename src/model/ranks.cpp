@@ -5,8 +5,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <numeric>
+#include <sstream>
 #include <thread>
 
 #include "base/error.h"
@@ -23,7 +25,8 @@ constexpr double kLoading = 30 * 60;
 constexpr double kBeat = 5;         // seconds of idleness
 constexpr size_t kUsualSteps = 15;  // whose median is a usual step
 constexpr double kStepsOfSilence = 20;
-constexpr size_t kMostUnderWay = 8;  // messages, per stage
+constexpr size_t kMostUnderWay = 8;      // messages, per stage
+constexpr size_t kFiguresBytes = 16384;  // of a rank's figures as text
 constexpr int kRowsTag = 1, kLogitsTag = 2, kBeatTag = 3;
 
 // Waits are as long as `seconds` while it lives.
@@ -67,6 +70,21 @@ uint64_t hash_of(const float* x, size_t n) {
 
 int to_int(size_t n) { return static_cast<int>(n); }
 
+// Adds the seconds that it lives.
+class Stopwatch {
+ public:
+  explicit Stopwatch(double& sum) : sum_(sum), start_(std::chrono::steady_clock::now()) {}
+  ~Stopwatch() {
+    sum_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+  }
+  Stopwatch(const Stopwatch&) = delete;
+  Stopwatch& operator=(const Stopwatch&) = delete;
+
+ private:
+  double& sum_;
+  std::chrono::steady_clock::time_point start_;
+};
+
 }  // namespace
 
 std::string describe(const RankSplit& s) {
@@ -90,29 +108,68 @@ void check_split(const RankSplit& s) {
   if (s.spare > 65536) fail("--spare {}; expected at most 65536", s.spare);
 }
 
+// Lines of a word and numbers; of a phase, its name last.
+std::string encode(const RankFigures& f) {
+  std::string text = fmt::format("time {} {} {}\nbytes", f.step, f.exchange, f.wait);
+  for (const uint64_t n : f.received) text += fmt::format(" {}", n);
+  text += "\n";
+  for (const auto& [name, seconds] : f.phases)
+    if (text.size() + name.size() + 40 < kFiguresBytes)
+      text += fmt::format("phase {} {}\n", seconds, name);
+  return text;
+}
+
+RankFigures decode_figures(const std::string& text) {
+  RankFigures f;
+  std::istringstream lines(text);
+  std::string line, word;
+  while (std::getline(lines, line)) {
+    std::istringstream in(line);
+    double seconds = 0;
+    uint64_t bytes = 0;
+    if (!(in >> word)) continue;
+    if (word == "time" && in >> f.step >> f.exchange >> f.wait) continue;
+    if (word == "bytes") {
+      while (in >> bytes) f.received.push_back(bytes);
+      continue;
+    }
+    if (word != "phase" || !(in >> seconds)) fail("figures of a rank: '{}'", printable(line));
+    std::getline(in >> std::ws, line);
+    f.phases.emplace_back(line, seconds);
+  }
+  return f;
+}
+
 namespace {
 
 // Exchanges of a mixture of experts; null: there is nobody to exchange with.
 class StageExchange : public MoeExchange {
  public:
-  StageExchange(Comm* cut, Comm* spread) : cut_(cut), spread_(spread) {}
+  StageExchange(Comm* cut, Comm* spread, double& seconds)
+      : cut_(cut), spread_(spread), seconds_(seconds) {}
   size_t cut() const override { return size_of(cut_); }
   size_t cut_place() const override { return place_of(cut_); }
   size_t spread() const override { return size_of(spread_); }
   size_t spread_place() const override { return place_of(spread_); }
   void all_gather(const void* mine, std::span<const size_t> bytes, void* all) override {
+    const Stopwatch watch(seconds_);
     cut_->wait(cut_->start_all_gather(mine, all, bytes), "intermediate rows of experts");
   }
   void all_to_all(const void* out, std::span<const size_t> out_bytes, void* in,
                   std::span<const size_t> in_bytes) override {
+    const Stopwatch watch(seconds_);
     cut_->wait(cut_->start_all_to_all(out, out_bytes, in, in_bytes),
                "intermediate rows of experts");
   }
   void start_pass(const void* out, std::span<const size_t> out_bytes, void* in,
                   std::span<const size_t> in_bytes) override {
+    const Stopwatch watch(seconds_);
     pass_ = spread_->start_all_to_all(out, out_bytes, in, in_bytes);
   }
-  void finish_pass() override { spread_->wait(pass_, "rows of experts"); }
+  void finish_pass() override {
+    const Stopwatch watch(seconds_);
+    spread_->wait(pass_, "rows of experts");
+  }
   void poll() noexcept override {
     try {
       (void)spread_->test(pass_);
@@ -126,6 +183,7 @@ class StageExchange : public MoeExchange {
     return c == nullptr ? 0 : static_cast<size_t>(c->rank());
   }
   Comm *cut_, *spread_;
+  double& seconds_;  // exchanging
   CommRequest pass_;
 };
 
@@ -156,15 +214,15 @@ Ranks::Ranks(Comm& world, const RankSplit& split)
     fail("{} are {} ranks, but {} were started", describe(split), split.ranks(), world.size());
   stage_ = world.split(to_int(stage()), to_int(member()));
   line_ = world.split(to_int(member()), to_int(stage()));
-  for_dense_ = std::make_unique<StageExchange>(stage_.get(), nullptr);
+  for_dense_ = std::make_unique<StageExchange>(stage_.get(), nullptr, exchange_seconds_);
   if (split.tp > 1 && split.ep > 1) {
     cut_ = stage_->split(to_int(ep_rank()), to_int(tp_rank()));
     spread_ = stage_->split(to_int(tp_rank()), to_int(ep_rank()));
   }
   Comm* cut = split.ep == 1 ? stage_.get() : cut_.get();
   Comm* spread = split.tp == 1 ? stage_.get() : spread_.get();
-  for_experts_ = std::make_unique<StageExchange>(split.tp > 1 ? cut : nullptr,
-                                                 split.ep > 1 ? spread : nullptr);
+  for_experts_ = std::make_unique<StageExchange>(
+      split.tp > 1 ? cut : nullptr, split.ep > 1 ? spread : nullptr, exchange_seconds_);
 }
 
 Ranks::~Ranks() = default;
@@ -218,14 +276,28 @@ std::vector<uint8_t> Ranks::next_plan() {
 
 void Ranks::begin_step(uint64_t serial) { world_.set_step(serial); }
 
-void Ranks::answer_beat() {
-  char byte = 0;
-  if (!leader()) return world_.wait(world_.start_send(0, kBeatTag, &byte, 1), "answer to a beat");
+std::vector<RankFigures> Ranks::answer_beat(RankFigures mine) {
+  for (const auto& [what, seconds] : world_.counters().phase_seconds)
+    mine.phases.emplace_back(what, seconds);
+  mine.received = world_.counters().received;
+  std::string text = encode(mine);
+  text.resize(kFiguresBytes, 0);
+  if (!leader()) {
+    world_.wait(world_.start_send(0, kBeatTag, text.data(), text.size()), "answer to a beat");
+    return {};
+  }
+  std::vector<std::string> texts(static_cast<size_t>(world_.size()), text);
   std::vector<CommRequest> requests;
   for (int r = 1; r < world_.size(); ++r)
-    requests.push_back(world_.start_receive(r, kBeatTag, &byte, 1));
+    requests.push_back(
+        world_.start_receive(r, kBeatTag, texts[static_cast<size_t>(r)].data(), text.size()));
   for (CommRequest& request : requests) world_.wait(request, "beat");
+  std::vector<RankFigures> all;
+  for (const std::string& t : texts) all.push_back(decode_figures(t.substr(0, t.find('\0'))));
+  return all;
 }
+
+double Ranks::wait_seconds() const { return world_.counters().wait_seconds; }
 
 double Ranks::beat_seconds() const { return std::min(kBeat, timeout_ / 4); }
 

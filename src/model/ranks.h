@@ -40,6 +40,18 @@ std::string describe(const RankSplit& split);  // "pp 2 x tp 2"
 // Throws Error for sizes that nobody can mean, and for products that are not there.
 void check_split(const RankSplit& split);
 
+// Where a rank's time went since it loaded, in seconds, and what came to it.
+struct RankFigures {
+  double step = 0;      // of all steps
+  double exchange = 0;  // of these, giving and taking rows, and waiting for them
+  double wait = 0;      // of these, waiting
+  std::vector<std::pair<std::string, double>> phases;  // of the waits, between steps too
+  std::vector<uint64_t> received;                      // bytes, by rank
+};
+std::string encode(const RankFigures& figures);
+// Throws Error for a text that encode() does not write.
+RankFigures decode_figures(const std::string& text);
+
 class Ranks {
  public:
   // All ranks of `world` call it and wait for each other; `world` outlives it.
@@ -70,7 +82,10 @@ class Ranks {
   void announce(std::span<const uint8_t> plan, uint64_t serial);
   std::vector<uint8_t> next_plan();
   void begin_step(uint64_t serial);  // of the others: for messages
-  void answer_beat();  // by all, behind the plan of a beat: rank 0 learns that the others are there
+  // By all, behind the plan of a beat: rank 0 learns that the others are there, and what they did.
+  std::vector<RankFigures> answer_beat(RankFigures mine);
+  double exchange_seconds() const { return exchange_seconds_; }  // in experts
+  double wait_seconds() const;
   double beat_seconds() const;  // between beats
   // A step took so long: waits may take 20 usual steps, where that is longer than what was asked for.
   void observe_step(double seconds);
@@ -116,6 +131,7 @@ class Ranks {
   std::unique_ptr<MoeExchange> for_dense_, for_experts_;
   std::vector<uint8_t> send_, receive_;
   std::vector<uint8_t> plan_;
+  double exchange_seconds_ = 0;
   double timeout_;                    // as asked for
   std::vector<double> step_seconds_;  // the last ones
   size_t steps_ = 0;

@@ -260,6 +260,9 @@ GeneratorStats EngineGenerator::stats() const {
     const auto idle = idle_ + (idle_since_ ? Clock::now() - *idle_since_ : Clock::duration(0));
     out.phase_seconds.emplace_back("idle", std::chrono::duration<double>(idle).count());
   }
+  if (options_.ranks)
+    for (RankFigures& f : options_.ranks())
+      out.ranks.push_back({std::move(f.phases), f.wait, std::move(f.received)});
   if (options_.experts > 0) {
     out.expert_rows = s.expert_rows;
     out.expert_layers = s.expert_rows.size() / options_.experts;

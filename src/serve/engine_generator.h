@@ -4,11 +4,13 @@
 #pragma once
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <mutex>
 #include <thread>
 #include <unordered_map>
 
 #include "model/engine.h"
+#include "model/ranks.h"
 #include "serve/generator.h"
 #include "serve/token_text.h"
 
@@ -19,6 +21,7 @@ struct EngineGeneratorOptions {
   size_t experts = 0;        // per layer; 0: not known
   double read_roof = 0;      // bytes per second
   std::vector<int32_t> eos;  // tokens that are not worth a word when they end an answer
+  std::function<std::vector<RankFigures>()> ranks;  // empty: one rank
 };
 
 class EngineGenerator final : public Generator {

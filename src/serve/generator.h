@@ -67,6 +67,14 @@ struct GeneratorStats {
   double read_roof = 0;  // bytes per second; 0: not measured
   uint64_t steps = 0;
   std::vector<std::pair<std::string, double>> phase_seconds;
+  // Of every rank, where there are several: seconds of exchanges by phase, of waiting within steps,
+  // and bytes that came from each.
+  struct Rank {
+    std::vector<std::pair<std::string, double>> exchange_seconds;
+    double wait_seconds = 0;
+    std::vector<uint64_t> bytes_from;
+  };
+  std::vector<Rank> ranks;
   size_t expert_layers = 0;
   std::vector<uint64_t> expert_rows;  // [layers][experts], added up
   // Ranks with experts of their own: as in StepStats.

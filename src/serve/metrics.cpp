@@ -116,6 +116,25 @@ void write_experts(std::string& out, const GeneratorStats& s, const std::vector<
                        i / experts, i % experts, s.expert_rows[i]);
 }
 
+void write_ranks(std::string& out, const GeneratorStats& s) {
+  if (s.ranks.empty()) return;
+  head(out, "rank_exchange_seconds_total", "counter", "waits of a rank for others, by phase");
+  for (size_t r = 0; r < s.ranks.size(); ++r)
+    for (const auto& [phase, seconds] : s.ranks[r].exchange_seconds)
+      out += fmt::format("moebius_rank_exchange_seconds_total{{rank=\"{}\",phase={}}} {}\n", r,
+                         label(phase), seconds);
+  head(out, "rank_wait_seconds_total", "counter", "waits of a rank within steps");
+  for (size_t r = 0; r < s.ranks.size(); ++r)
+    out += fmt::format("moebius_rank_wait_seconds_total{{rank=\"{}\"}} {}\n", r,
+                       s.ranks[r].wait_seconds);
+  head(out, "rank_bytes_total", "counter", "bytes that a rank got of a peer");
+  for (size_t r = 0; r < s.ranks.size(); ++r)
+    for (size_t peer = 0; peer < s.ranks[r].bytes_from.size(); ++peer)
+      if (peer != r)
+        out += fmt::format("moebius_rank_bytes_total{{rank=\"{}\",peer=\"{}\"}} {}\n", r, peer,
+                           s.ranks[r].bytes_from[peer]);
+}
+
 void write_process(std::string& out, const ServedModel* model) {
   simple(out, "process_resident_memory_bytes", "gauge", "resident memory", status_bytes("VmRSS"));
   simple(out, "process_anonymous_bytes", "gauge", "RssAnon and VmSwap",
@@ -257,6 +276,7 @@ std::string Metrics::text(const GeneratorStats& stats, const ServedModel* model,
   one(experts_, "moe_experts_active_ratio", "share of the experts that a step touched");
   static const std::vector<uint64_t> kNone;
   write_experts(out, stats, expert_marks_.empty() ? kNone : expert_marks_.front(), moment.experts);
+  write_ranks(out, stats);
   write_process(out, model);
   return out;
 }

@@ -231,6 +231,28 @@ TEST(Ranks, WhatCannotBeCutIsRefused) {
   EXPECT_NE(error({1, 2, 600}).find("1200 ranks"), std::string::npos);
 }
 
+TEST(Ranks, FiguresOfEveryRank) {
+  const RankFigures some{1.5, 0.25, 1e-5, {{"rows of experts", 0.125}, {"beat", 2}}, {0, 12345}};
+  const RankFigures back = decode_figures(encode(some));
+  EXPECT_EQ(back.step, some.step);
+  EXPECT_EQ(back.wait, some.wait);
+  EXPECT_EQ(back.phases, some.phases);
+  EXPECT_EQ(back.received, some.received);
+  EXPECT_THROW(decode_figures("nonsense 1\n"), Error);
+  const Checkpoint checkpoint = golden("qwen3moe-w4a8-g32-pack");
+  ThreadPool pool(1);
+  ThreadRankedModel ranked(checkpoint, options_for(pool, XType::kBf16), {1, 2, 1}, {});
+  logits_of(ranked.model(), some_tokens(checkpoint, 20));
+  const std::vector<RankFigures> all = ranked.model().rank_figures(true);
+  ASSERT_EQ(all.size(), 2u);
+  for (size_t r = 0; r < 2; ++r) {
+    EXPECT_GT(all[r].step, all[r].exchange);
+    EXPECT_GT(all[r].exchange, 0);
+    ASSERT_EQ(all[r].received.size(), 2u);
+    EXPECT_GT(all[r].received[1 - r], 0u);
+  }
+}
+
 TEST(StepPlan, BytesAndBack) {
   StepPlan plan;
   plan.kind = StepPlan::Kind::kStep;
@@ -310,9 +332,12 @@ TEST(RankPlan, PartsAddUpToTheModel) {
 TEST(RankPlan, NodesAndLinksInWords) {
   EXPECT_EQ(parse_node("64x256G").memory, uint64_t{256} << 30);
   EXPECT_EQ(parse_node("64x256G").cores, 64);
+  EXPECT_EQ(parse_node("1x8G@24.5G,70G").read_rate(), 24.5e9);
+  EXPECT_EQ(parse_node("1x8G@24.5G,70G").multiply_rate(), 70e9);
   EXPECT_NEAR(parse_link("10G,30us").rate, 1.25e9, 1);
   EXPECT_NEAR(parse_link("10G,30us").latency, 30e-6, 1e-9);
-  for (const char* text : {"", "64", "64x", "x5G", "64x256", "64x256Q", "-1x2G", "nanx2G"})
+  for (const char* text : {"", "64", "64x", "x5G", "64x256", "64x256Q", "-1x2G", "nanx2G", "1x8G@",
+                           "1x8G@2G", "1x8G@2G,", "1x8G@2,3G"})
     EXPECT_THROW(parse_node(text), Error) << text;
   for (const char* text : {"", "10G", "10G,", "10,30us", "10G,30", "0G,30us", "10G,30us,"})
     EXPECT_THROW(parse_link(text), Error) << text;
