@@ -15,7 +15,7 @@ TEST(RanksCli, TheSameTextInEveryForm) {
   const std::string base = "run -p 'Once upon a time' -n 24 --temp 0.7 --seed 5 ";
   const CommandResult want = run_tool(base);
   ASSERT_EQ(want.status, 0) << want.err;
-  for (const char* form : {"--pp 2", "--tp 2", "--ep 2", "--ranks 2"}) {
+  for (const char* form : {"--tp 2 --ep 2", "--pp 2", "--tp 2", "--ep 2", "--ranks 2"}) {
     const CommandResult r = run_tool(base + form);
     EXPECT_EQ(r.status, 0) << form << ": " << r.err;
     EXPECT_EQ(r.out, want.out) << form;
@@ -32,7 +32,9 @@ TEST(RanksCli, WhatCannotBeIsSaid) {
     EXPECT_EQ(r.out, "") << form;
     return r.err;
   };
-  EXPECT_NE(refused("--tp 2 --ep 2").find("--tp 2 with --ep 2"), std::string::npos);
+  EXPECT_NE(refused("--tp 2 --spare 4").find("--spare 4 without --ep"), std::string::npos);
+  EXPECT_NE(refused("--tp 2 --attention repeat").find("--attention repeat without --ep"),
+            std::string::npos);
   EXPECT_NE(refused("--pp 1000").find("num_hidden_layers"), std::string::npos);
   EXPECT_NE(refused("--ep 1000").find("experts on 1000 ranks"), std::string::npos);
   EXPECT_NE(refused("--ranks 3 --pp 2").find("--ranks 3, but pp 2 are 2 ranks"), std::string::npos);
