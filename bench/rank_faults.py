@@ -93,8 +93,8 @@ def one(mpi, build, draw, stop):
         job.stdout.close()
         err.seek(0)
         words = err.read().decode("utf-8", "replace")
-    said = re.findall(r"rank (\d+) \([^)]*\) is gone, killed or crashed: step \d+, [a-z]", words) + \
-        re.findall(r"rank (\d+) \([^)]*\) was silent for [\d.e+]+ s: step \d+, [a-z]", words)
+    said = re.findall(r"rank (\d+) \([^)]*\) is gone, killed or crashed: step \d+, [A-Za-z]", words) + \
+        re.findall(r"rank (\d+) \([^)]*\) was silent for [\d.e+]+ s: step \d+, [A-Za-z]", words)
     bad = []
     if left:
         bad.append(f"processes left: {left}")
