@@ -27,24 +27,7 @@
 namespace moebius {
 namespace {
 
-constexpr double kLoadingSeconds = 30 * 60;
-
 RankProcess* the_process = nullptr;
-
-// A deadline for a while.
-class DeadlineScope {
- public:
-  DeadlineScope(Comm& comm, double seconds) : comm_(comm), before_(comm.timeout()) {
-    comm.set_timeout(seconds);
-  }
-  ~DeadlineScope() { comm_.set_timeout(before_); }
-  DeadlineScope(const DeadlineScope&) = delete;
-  DeadlineScope& operator=(const DeadlineScope&) = delete;
-
- private:
-  Comm& comm_;
-  double before_;
-};
 
 template <class T>
 T value_of(const Command& command, const char* name) {
@@ -130,14 +113,14 @@ size_t RankProcess::ranks_of_host() const {
 }
 
 RankProcess::Order RankProcess::order(Order mine) {
-  const DeadlineScope scope(*comm_, comm_->rank() == 0 ? timeout_ : kLoadingSeconds);
+  const Patience patience(*comm_, comm_->rank() == 0 ? timeout_ : kLoadingSeconds);
   comm_->wait(comm_->start_broadcast(&mine, sizeof mine, 0), "orders of rank 0");
   return mine;
 }
 
 uint64_t RankProcess::agree(const Checkpoint* checkpoint, const ModelOptions& options,
                             const RankSplit& split, std::string trouble) {
-  const DeadlineScope scope(*comm_, kLoadingSeconds);
+  const Patience patience(*comm_, kLoadingSeconds);
   Handshake mine = handshake_of_process(MOEBIUS_VERSION, kBuildCommit);
   std::vector<uint64_t> weights;
   if (checkpoint != nullptr) try {

@@ -21,28 +21,12 @@ namespace {
 
 constexpr size_t kPlanFirst = 4096;  // bytes of a plan that go out at once
 constexpr uint64_t kLongestPlan = uint64_t{1} << 32;
-constexpr double kLoading = 30 * 60;
 constexpr double kBeat = 5;         // seconds of idleness
 constexpr size_t kUsualSteps = 15;  // whose median is a usual step
 constexpr double kStepsOfSilence = 20;
 constexpr size_t kMostUnderWay = 8;      // messages, per stage
 constexpr size_t kFiguresBytes = 16384;  // of a rank's figures as text
 constexpr int kRowsTag = 1, kLogitsTag = 2, kBeatTag = 3;
-
-// Waits are as long as `seconds` while it lives.
-class Patience {
- public:
-  Patience(Comm& comm, double seconds) : comm_(comm), before_(comm.timeout()) {
-    comm.set_timeout(seconds);
-  }
-  ~Patience() { comm_.set_timeout(before_); }
-  Patience(const Patience&) = delete;
-  Patience& operator=(const Patience&) = delete;
-
- private:
-  Comm& comm_;
-  double before_;
-};
 
 size_t width_of(XType type) { return bits_of(dtype_of(type)) / 8; }
 
@@ -239,7 +223,7 @@ std::vector<size_t> Ranks::ranks_of_host() const {
 }
 
 void Ranks::meet() {
-  const Patience patience(world_, kLoading);
+  const Patience patience(world_, kLoadingSeconds);
   world_.barrier("loading");
 }
 

@@ -133,6 +133,22 @@ class Comm {
   int sequence_ = 0;  // and those of successive exchanges
 };
 
+// Waits are as long as `seconds` while it lives.
+class Patience {
+ public:
+  Patience(Comm& comm, double seconds) : comm_(comm), before_(comm.timeout()) {
+    comm.set_timeout(seconds);
+  }
+  ~Patience() { comm_.set_timeout(before_); }
+  Patience(const Patience&) = delete;
+  Patience& operator=(const Patience&) = delete;
+
+ private:
+  Comm& comm_;
+  double before_;
+};
+inline constexpr double kLoadingSeconds = 30 * 60;  // while others may be loading
+
 // One rank: every exchange is a copy or nothing.
 std::unique_ptr<Comm> make_comm_none();
 
