@@ -60,7 +60,10 @@ bool Client::send(std::string_view bytes) {
 
 bool Client::fill() {
   char piece[65536];
-  const ssize_t n = recv(fd_, piece, sizeof piece, 0);
+  ssize_t n;
+  do {  // a process that was stopped and goes on finds its call interrupted
+    n = recv(fd_, piece, sizeof piece, 0);
+  } while (n < 0 && errno == EINTR);
   if (n <= 0) {
     eof_ = eof_ || n == 0 || errno == ECONNRESET;
     return false;
