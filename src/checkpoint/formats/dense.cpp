@@ -7,16 +7,12 @@
 
 namespace moebius {
 
-MatrixPlan plan_dense(const ModuleTensors& tensors, const Scheme& scheme, const TensorStore& store,
-                      uint64_t expected_N, uint64_t expected_K, std::string_view version) {
-  MatrixPlan plan;
-  plan.tensors = tensors;
-  plan.scheme = scheme;
-  const Planner p{store, plan, expected_N, expected_K, version};
+void prove_dense(const Planner& p) {
+  MatrixPlan& plan = p.plan;
   reject_other_roles(p, {Role::kWeight, Role::kBias});
   const TensorRef& weight = require_role(p, Role::kWeight);
   require_dtype(p, weight, {DType::kBf16, DType::kF16, DType::kF32});
-  const Piece piece = matrix_piece(store, weight);
+  const Piece piece = matrix_piece(p.store, weight);
   set_dimensions(p, piece, piece.cols);
   plan.code = weight.info->dtype == DType::kBf16  ? CodeType::kBf16
               : weight.info->dtype == DType::kF16 ? CodeType::kF16
@@ -25,13 +21,10 @@ MatrixPlan plan_dense(const ModuleTensors& tensors, const Scheme& scheme, const 
   plan.block_k = plan.K;
   plan.code_bytes = plan.N * piece.row_bytes();
   plan_bias(p);
-  return plan;
 }
 
-QuantMatrix load_dense(const MatrixPlan& plan, const TensorStore& store, LoadBuffer& buffer) {
-  QuantMatrix w = begin_view(plan);
-  load_codes({plan, store, buffer}, matrix_piece(store, plan.tensors[Role::kWeight]), w);
-  return w;
+void fill_dense(const Loader& l, QuantMatrix& w) {
+  load_codes(l, matrix_piece(l.store, l.plan.tensors[Role::kWeight]), w);
 }
 
 }  // namespace moebius

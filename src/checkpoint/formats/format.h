@@ -98,15 +98,22 @@ class LoadBuffer {
   size_t round_ = 0;  // bytes handed out since reset
 };
 
+struct Planner;  // one plan() call (proofs.h)
+struct Loader;   // one load() call (loading.h)
+
 struct FormatReader {
   Format format;
+  // What plan() proves and load() reads of this format.
+  void (*prove)(const Planner&);
+  void (*fill)(const Loader&, QuantMatrix& view);
+
   // Throws Error "file: tensor is I32[..]; expected ..." when dtypes, ranks or shapes do not fit
   // each other, the scheme or expected N, K (0: unknown). version: writer's version string of the
   // config.
-  MatrixPlan (*plan)(const ModuleTensors&, const Scheme&, const TensorStore&, uint64_t expected_N,
-                     uint64_t expected_K, std::string_view version);
+  MatrixPlan plan(const ModuleTensors& tensors, const Scheme& scheme, const TensorStore& store,
+                  uint64_t expected_N, uint64_t expected_K, std::string_view version) const;
   // Reads, checks scales / zero points / code ranges, and returns a view into `buffer`.
-  QuantMatrix (*load)(const MatrixPlan&, const TensorStore&, LoadBuffer& buffer);
+  QuantMatrix load(const MatrixPlan& plan, const TensorStore& store, LoadBuffer& buffer) const;
 };
 
 std::span<const FormatReader> format_readers();

@@ -20,18 +20,13 @@ Piece blocks_piece(const TensorStore& store, const TensorRef& ref) {
 
 }  // namespace
 
-MatrixPlan plan_gpt_oss_mxfp4(const ModuleTensors& tensors, const Scheme& scheme,
-                              const TensorStore& store, uint64_t expected_N, uint64_t expected_K,
-                              std::string_view version) {
-  MatrixPlan plan;
-  plan.tensors = tensors;
-  plan.scheme = scheme;
-  const Planner p{store, plan, expected_N, expected_K, version};
+void prove_gpt_oss_mxfp4(const Planner& p) {
+  MatrixPlan& plan = p.plan;
   reject_other_roles(p, {Role::kWeightPacked, Role::kWeightScale, Role::kBias});
   const TensorRef& packed = require_role(p, Role::kWeightPacked);
   require_dtype(p, packed, {DType::kU8});
   require_untransposed(p, packed);
-  const Piece piece = blocks_piece(store, packed);
+  const Piece piece = blocks_piece(p.store, packed);
   set_dimensions(p, piece, piece.cols * 2);
   plan.code = CodeType::kFp4;
   plan.code_bytes = plan.N * piece.row_bytes();
@@ -39,19 +34,14 @@ MatrixPlan plan_gpt_oss_mxfp4(const ModuleTensors& tensors, const Scheme& scheme
   require_dtype(p, scale, {DType::kU8, DType::kF8E8M0});
   plan.scale_type = ScaleType::kE8m0;
   set_group(p, 32);
-  plan.scale_bytes = plan.N * table_piece(store, plan, scale).row_bytes();
+  plan.scale_bytes = plan.N * table_piece(p.store, plan, scale).row_bytes();
   plan_bias(p);
-  return plan;
 }
 
-QuantMatrix load_gpt_oss_mxfp4(const MatrixPlan& plan, const TensorStore& store,
-                               LoadBuffer& buffer) {
-  const Loader l{plan, store, buffer};
-  QuantMatrix w = begin_view(plan);
+void fill_gpt_oss_mxfp4(const Loader& l, QuantMatrix& w) {
   w.bits = 4;
-  load_codes(l, blocks_piece(store, plan.tensors[Role::kWeightPacked]), w);
+  load_codes(l, blocks_piece(l.store, l.plan.tensors[Role::kWeightPacked]), w);
   load_exponents(l, w, 0);
-  return w;
 }
 
 }  // namespace moebius

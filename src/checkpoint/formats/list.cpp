@@ -7,6 +7,7 @@
 
 #include "base/numeric.h"
 #include "checkpoint/formats/format.h"
+#include "checkpoint/formats/loading.h"
 #include "checkpoint/formats/piece.h"
 #include "checkpoint/formats/proofs.h"
 #include "checkpoint/formats/readers.h"
@@ -15,15 +16,15 @@ namespace moebius {
 namespace {
 
 constexpr FormatReader kReaders[] = {
-    {Format::kDense, plan_dense, load_dense},
-    {Format::kIntQuantized, plan_plain_quantized, load_plain_quantized},
-    {Format::kFloatQuantized, plan_plain_quantized, load_plain_quantized},
-    {Format::kNaiveQuantized, plan_plain_quantized, load_plain_quantized},
-    {Format::kPackQuantized, plan_pack_quantized, load_pack_quantized},
-    {Format::kNvfp4Pack, plan_nvfp4_pack, load_nvfp4_pack},
-    {Format::kMxfp4Pack, plan_mxfp4_pack, load_mxfp4_pack},
-    {Format::kMxfp8, plan_mxfp8, load_mxfp8},
-    {Format::kGptOssMxfp4, plan_gpt_oss_mxfp4, load_gpt_oss_mxfp4},
+    {Format::kDense, prove_dense, fill_dense},
+    {Format::kIntQuantized, prove_plain_quantized, fill_plain_quantized},
+    {Format::kFloatQuantized, prove_plain_quantized, fill_plain_quantized},
+    {Format::kNaiveQuantized, prove_plain_quantized, fill_plain_quantized},
+    {Format::kPackQuantized, prove_pack_quantized, fill_pack_quantized},
+    {Format::kNvfp4Pack, prove_nvfp4_pack, fill_nvfp4_pack},
+    {Format::kMxfp4Pack, prove_mxfp4_pack, fill_mxfp4_pack},
+    {Format::kMxfp8, prove_mxfp8, fill_mxfp8},
+    {Format::kGptOssMxfp4, prove_gpt_oss_mxfp4, fill_gpt_oss_mxfp4},
 };
 
 constexpr std::string_view kSuffixes[] = {
@@ -71,6 +72,23 @@ const FormatReader& reader_for(Format format) {
   for (const FormatReader& r : kReaders)
     if (r.format == format) return r;
   fail("no reader for format {}", name_of(format));
+}
+
+MatrixPlan FormatReader::plan(const ModuleTensors& tensors, const Scheme& scheme,
+                              const TensorStore& store, uint64_t expected_N, uint64_t expected_K,
+                              std::string_view version) const {
+  MatrixPlan plan;
+  plan.tensors = tensors;
+  plan.scheme = scheme;
+  prove({store, plan, expected_N, expected_K, version});
+  return plan;
+}
+
+QuantMatrix FormatReader::load(const MatrixPlan& plan, const TensorStore& store,
+                               LoadBuffer& buffer) const {
+  QuantMatrix view = begin_view(plan);
+  fill({plan, store, buffer}, view);
+  return view;
 }
 
 uint8_t* LoadBuffer::allocate(size_t bytes) {

@@ -8,13 +8,8 @@
 
 namespace moebius {
 
-MatrixPlan plan_mxfp4_pack(const ModuleTensors& tensors, const Scheme& scheme,
-                           const TensorStore& store, uint64_t expected_N, uint64_t expected_K,
-                           std::string_view version) {
-  MatrixPlan plan;
-  plan.tensors = tensors;
-  plan.scheme = scheme;
-  const Planner p{store, plan, expected_N, expected_K, version};
+void prove_mxfp4_pack(const Planner& p) {
+  MatrixPlan& plan = p.plan;
   reject_other_roles(
       p, {Role::kWeightPacked, Role::kWeightScale, Role::kWeightZeroPoint, Role::kInputScale,
           Role::kInputZeroPoint, Role::kOutputScale, Role::kOutputZeroPoint, Role::kBias});
@@ -22,33 +17,29 @@ MatrixPlan plan_mxfp4_pack(const ModuleTensors& tensors, const Scheme& scheme,
   if (args.kind != NumberKind::kFloat || args.bits != 4 || args.strategy != Strategy::kGroup ||
       args.group_size != 32 || !args.symmetric)
     fail("{}: mxfp4-pack-quantized means symmetric 4-bit float weights in groups of 32, not {}",
-         tensors.name, describe(args));
+         plan.tensors.name, describe(args));
   const TensorRef& packed = require_role(p, Role::kWeightPacked);
   require_dtype(p, packed, {DType::kU8});
   require_untransposed(p, packed);
-  const Piece piece = matrix_piece(store, packed);
+  const Piece piece = matrix_piece(p.store, packed);
   set_dimensions(p, piece, piece.cols * 2);
   plan.code = CodeType::kFp4;
   plan.code_bytes = plan.N * piece.row_bytes();
   plan_scales(p, {DType::kU8, DType::kF8E8M0});
   plan_activations(p);
   plan_bias(p);
-  if (version == "0.13" || version.starts_with("0.13.")) {
+  if (p.version == "0.13" || p.version.starts_with("0.13.")) {
     plan.layout = 2;
     plan.warning =
         "compressed-tensors 0.13 stored MXFP4 exponents 2 too small; they are corrected while "
         "loading";
   }
-  return plan;
 }
 
-QuantMatrix load_mxfp4_pack(const MatrixPlan& plan, const TensorStore& store, LoadBuffer& buffer) {
-  const Loader l{plan, store, buffer};
-  QuantMatrix w = begin_view(plan);
-  load_codes(l, matrix_piece(store, plan.tensors[Role::kWeightPacked]), w);
-  load_exponents(l, w, static_cast<unsigned>(plan.layout));
+void fill_mxfp4_pack(const Loader& l, QuantMatrix& w) {
+  load_codes(l, matrix_piece(l.store, l.plan.tensors[Role::kWeightPacked]), w);
+  load_exponents(l, w, static_cast<unsigned>(l.plan.layout));
   load_plain_zero_points(l, w);
-  return w;
 }
 
 }  // namespace moebius

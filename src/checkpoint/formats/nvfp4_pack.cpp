@@ -8,13 +8,8 @@
 
 namespace moebius {
 
-MatrixPlan plan_nvfp4_pack(const ModuleTensors& tensors, const Scheme& scheme,
-                           const TensorStore& store, uint64_t expected_N, uint64_t expected_K,
-                           std::string_view version) {
-  MatrixPlan plan;
-  plan.tensors = tensors;
-  plan.scheme = scheme;
-  const Planner p{store, plan, expected_N, expected_K, version};
+void prove_nvfp4_pack(const Planner& p) {
+  MatrixPlan& plan = p.plan;
   reject_other_roles(
       p, {Role::kWeightPacked, Role::kWeightScale, Role::kWeightZeroPoint, Role::kWeightGlobalScale,
           Role::kInputGlobalScale, Role::kInputScale, Role::kInputZeroPoint, Role::kOutputScale,
@@ -24,11 +19,11 @@ MatrixPlan plan_nvfp4_pack(const ModuleTensors& tensors, const Scheme& scheme,
   if (args.kind != NumberKind::kFloat || args.bits != 4 || !grouped || args.group_size != 16 ||
       !args.symmetric)
     fail("{}: nvfp4-pack-quantized means symmetric 4-bit float weights in groups of 16, not {}",
-         tensors.name, describe(args));
+         plan.tensors.name, describe(args));
   const TensorRef& packed = require_role(p, Role::kWeightPacked);
   require_dtype(p, packed, {DType::kU8});
   require_untransposed(p, packed);
-  const Piece piece = matrix_piece(store, packed);
+  const Piece piece = matrix_piece(p.store, packed);
   set_dimensions(p, piece, piece.cols * 2);
   plan.code = CodeType::kFp4;
   plan.code_bytes = plan.N * piece.row_bytes();
@@ -36,16 +31,12 @@ MatrixPlan plan_nvfp4_pack(const ModuleTensors& tensors, const Scheme& scheme,
   plan.global_scale = plan_global_scale(p, Role::kWeightGlobalScale);
   plan_activations(p);
   plan_bias(p);
-  return plan;
 }
 
-QuantMatrix load_nvfp4_pack(const MatrixPlan& plan, const TensorStore& store, LoadBuffer& buffer) {
-  const Loader l{plan, store, buffer};
-  QuantMatrix w = begin_view(plan);
-  load_codes(l, matrix_piece(store, plan.tensors[Role::kWeightPacked]), w);
+void fill_nvfp4_pack(const Loader& l, QuantMatrix& w) {
+  load_codes(l, matrix_piece(l.store, l.plan.tensors[Role::kWeightPacked]), w);
   load_scales(l, w);
   load_plain_zero_points(l, w);
-  return w;
 }
 
 }  // namespace moebius

@@ -154,28 +154,23 @@ void load_packed_zero_points(const Loader& l, QuantMatrix& w) {
 
 }  // namespace
 
-MatrixPlan plan_pack_quantized(const ModuleTensors& tensors, const Scheme& scheme,
-                               const TensorStore& store, uint64_t expected_N, uint64_t expected_K,
-                               std::string_view version) {
-  MatrixPlan plan;
-  plan.tensors = tensors;
-  plan.scheme = scheme;
-  const Planner p{store, plan, expected_N, expected_K, version};
+void prove_pack_quantized(const Planner& p) {
+  MatrixPlan& plan = p.plan;
   reject_other_roles(
       p, {Role::kWeightPacked, Role::kWeightScale, Role::kWeightZeroPoint, Role::kWeightGIdx,
           Role::kWeightShape, Role::kInputGlobalScale, Role::kInputScale, Role::kInputZeroPoint,
           Role::kOutputScale, Role::kOutputZeroPoint, Role::kBias});
   const QuantArgs& args = weight_args(p);
   if (args.kind != NumberKind::kInt || args.bits < 1 || args.bits > 8)
-    fail("{}: pack-quantized means integer weights of 1 to 8 bits, not {}", tensors.name,
+    fail("{}: pack-quantized means integer weights of 1 to 8 bits, not {}", plan.tensors.name,
          describe(args));
   const auto bits = static_cast<unsigned>(args.bits);
   const TensorRef& packed = require_role(p, Role::kWeightPacked);
   require_dtype(p, packed, {DType::kI32});
   require_untransposed(p, packed);
-  const Piece piece = matrix_piece(store, packed);
+  const Piece piece = matrix_piece(p.store, packed);
   const uint64_t K = find_k(p, piece, bits);
-  const bool padded = is_padded(p, *packed.info, piece.cols, K, bits, writer_pads(version),
+  const bool padded = is_padded(p, *packed.info, piece.cols, K, bits, writer_pads(p.version),
                                 fmt::format("codes in each of {} rows", piece.rows));
   set_dimensions(p, piece, K);
   plan.layout = padded ? kRowsPadded : 0;
@@ -188,33 +183,28 @@ MatrixPlan plan_pack_quantized(const ModuleTensors& tensors, const Scheme& schem
   plan_g_idx(p);
   plan_activations(p);
   plan_bias(p);
-  return plan;
 }
 
-QuantMatrix load_pack_quantized(const MatrixPlan& plan, const TensorStore& store,
-                                LoadBuffer& buffer) {
-  const Loader l{plan, store, buffer};
-  QuantMatrix w = begin_view(plan);
-  const Piece piece = matrix_piece(store, plan.tensors[Role::kWeightPacked]);
-  if (plan.code == CodeType::kInt8) {
-    auto* codes = buffer.allocate(plan.N * plan.K);
-    stream_rows(store, piece, buffer, [&](uint64_t r, const uint8_t* words) {
-      unpack_row(words, plan.K, w.bits, (plan.layout & kRowsPadded) != 0,
-                 reinterpret_cast<int8_t*>(codes + r * plan.K));
+void fill_pack_quantized(const Loader& l, QuantMatrix& w) {
+  const Piece piece = matrix_piece(l.store, l.plan.tensors[Role::kWeightPacked]);
+  if (l.plan.code == CodeType::kInt8) {
+    auto* codes = l.buffer.allocate(l.plan.N * l.plan.K);
+    stream_rows(l.store, piece, l.buffer, [&](uint64_t r, const uint8_t* words) {
+      unpack_row(words, l.plan.K, w.bits, (l.plan.layout & kRowsPadded) != 0,
+                 reinterpret_cast<int8_t*>(codes + r * l.plan.K));
     });
     w.codes = codes;
-    w.row_bytes = plan.K;
+    w.row_bytes = l.plan.K;
   } else {
     load_codes(l, piece, w);
   }
   const bool zero_scale = load_scales(l, w);
-  if ((plan.layout & kZeroPointsPacked) != 0)
+  if ((l.plan.layout & kZeroPointsPacked) != 0)
     load_packed_zero_points(l, w);
   else
     load_plain_zero_points(l, w);
   load_g_idx(l, w);
   if (zero_scale) check_zero_scales(l, w);
-  return w;
 }
 
 }  // namespace moebius

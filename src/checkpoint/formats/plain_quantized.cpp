@@ -8,13 +8,8 @@
 
 namespace moebius {
 
-MatrixPlan plan_plain_quantized(const ModuleTensors& tensors, const Scheme& scheme,
-                                const TensorStore& store, uint64_t expected_N, uint64_t expected_K,
-                                std::string_view version) {
-  MatrixPlan plan;
-  plan.tensors = tensors;
-  plan.scheme = scheme;
-  const Planner p{store, plan, expected_N, expected_K, version};
+void prove_plain_quantized(const Planner& p) {
+  MatrixPlan& plan = p.plan;
   reject_other_roles(
       p, {Role::kWeight, Role::kWeightScale, Role::kWeightZeroPoint, Role::kWeightGIdx,
           Role::kInputGlobalScale, Role::kInputScale, Role::kInputZeroPoint, Role::kOutputScale,
@@ -23,10 +18,10 @@ MatrixPlan plan_plain_quantized(const ModuleTensors& tensors, const Scheme& sche
   const bool is_int = args.kind == NumberKind::kInt;
   if (is_int ? args.bits < 1 || args.bits > 8 : args.bits != 8)
     fail("{}: {}-bit {} weights; format {} holds integers of 1 to 8 bits and 8-bit floats",
-         tensors.name, args.bits, is_int ? "int" : "float", name_of(scheme.format));
+         plan.tensors.name, args.bits, is_int ? "int" : "float", name_of(plan.scheme.format));
   const TensorRef& weight = require_role(p, Role::kWeight);
   require_dtype(p, weight, {is_int ? DType::kI8 : DType::kF8E4M3});
-  const Piece piece = matrix_piece(store, weight);
+  const Piece piece = matrix_piece(p.store, weight);
   set_dimensions(p, piece, piece.cols);
   plan.code = is_int ? CodeType::kInt8 : CodeType::kFp8;
   plan.code_bytes = plan.N * piece.row_bytes();
@@ -35,19 +30,14 @@ MatrixPlan plan_plain_quantized(const ModuleTensors& tensors, const Scheme& sche
   plan_g_idx(p);
   plan_activations(p);
   plan_bias(p);
-  return plan;
 }
 
-QuantMatrix load_plain_quantized(const MatrixPlan& plan, const TensorStore& store,
-                                 LoadBuffer& buffer) {
-  const Loader l{plan, store, buffer};
-  QuantMatrix w = begin_view(plan);
-  load_codes(l, matrix_piece(store, plan.tensors[Role::kWeight]), w);
+void fill_plain_quantized(const Loader& l, QuantMatrix& w) {
+  load_codes(l, matrix_piece(l.store, l.plan.tensors[Role::kWeight]), w);
   const bool zero_scale = load_scales(l, w);
   load_plain_zero_points(l, w);
   load_g_idx(l, w);
   if (zero_scale) check_zero_scales(l, w);
-  return w;
 }
 
 }  // namespace moebius

@@ -6,40 +6,25 @@
 
 namespace moebius {
 
-MatrixPlan plan_dense(const ModuleTensors& tensors, const Scheme& scheme, const TensorStore& store,
-                      uint64_t expected_N, uint64_t expected_K, std::string_view version);
-QuantMatrix load_dense(const MatrixPlan& plan, const TensorStore& store, LoadBuffer& buffer);
+void prove_dense(const Planner& p);
+void fill_dense(const Loader& l, QuantMatrix& w);
 
-MatrixPlan plan_plain_quantized(const ModuleTensors& tensors, const Scheme& scheme,
-                                const TensorStore& store, uint64_t expected_N, uint64_t expected_K,
-                                std::string_view version);
-QuantMatrix load_plain_quantized(const MatrixPlan& plan, const TensorStore& store,
-                                 LoadBuffer& buffer);
+void prove_plain_quantized(const Planner& p);
+void fill_plain_quantized(const Loader& l, QuantMatrix& w);
 
-MatrixPlan plan_pack_quantized(const ModuleTensors& tensors, const Scheme& scheme,
-                               const TensorStore& store, uint64_t expected_N, uint64_t expected_K,
-                               std::string_view version);
-QuantMatrix load_pack_quantized(const MatrixPlan& plan, const TensorStore& store,
-                                LoadBuffer& buffer);
+void prove_pack_quantized(const Planner& p);
+void fill_pack_quantized(const Loader& l, QuantMatrix& w);
 
-MatrixPlan plan_nvfp4_pack(const ModuleTensors& tensors, const Scheme& scheme,
-                           const TensorStore& store, uint64_t expected_N, uint64_t expected_K,
-                           std::string_view version);
-QuantMatrix load_nvfp4_pack(const MatrixPlan& plan, const TensorStore& store, LoadBuffer& buffer);
+void prove_nvfp4_pack(const Planner& p);
+void fill_nvfp4_pack(const Loader& l, QuantMatrix& w);
 
-MatrixPlan plan_mxfp4_pack(const ModuleTensors& tensors, const Scheme& scheme,
-                           const TensorStore& store, uint64_t expected_N, uint64_t expected_K,
-                           std::string_view version);
-QuantMatrix load_mxfp4_pack(const MatrixPlan& plan, const TensorStore& store, LoadBuffer& buffer);
+void prove_mxfp4_pack(const Planner& p);
+void fill_mxfp4_pack(const Loader& l, QuantMatrix& w);
 
-MatrixPlan plan_mxfp8(const ModuleTensors& tensors, const Scheme& scheme, const TensorStore& store,
-                      uint64_t expected_N, uint64_t expected_K, std::string_view version);
-QuantMatrix load_mxfp8(const MatrixPlan& plan, const TensorStore& store, LoadBuffer& buffer);
+void prove_mxfp8(const Planner& p);
+void fill_mxfp8(const Loader& l, QuantMatrix& w);
 
-MatrixPlan plan_gpt_oss_mxfp4(const ModuleTensors& tensors, const Scheme& scheme,
-                              const TensorStore& store, uint64_t expected_N, uint64_t expected_K,
-                              std::string_view version);
-QuantMatrix load_gpt_oss_mxfp4(const MatrixPlan& plan, const TensorStore& store,
-                               LoadBuffer& buffer);
+void prove_gpt_oss_mxfp4(const Planner& p);
+void fill_gpt_oss_mxfp4(const Loader& l, QuantMatrix& w);
 
 }  // namespace moebius
