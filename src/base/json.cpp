@@ -6,9 +6,9 @@
 
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <set>
 
 #include "base/error.h"
+#include "base/json_tree.h"
 #include "base/utf8.h"
 
 namespace moebius {
@@ -87,47 +87,29 @@ class Builder final : public JsonHandler {
   bool on_double(double v) override { return put(Json(v)); }
   bool on_string(std::string& v) override { return put(Json(std::move(v))); }
   bool on_key(std::string& v) override {
-    if (!stack_.back().keys.insert(v).second) {
-      error = fmt::format("duplicate key '{}'", printable(v));
-      return false;
-    }
-    stack_.back().key = std::move(v);
-    return true;
+    if (tree.name(v)) return true;
+    error = fmt::format("duplicate key '{}'", printable(v));
+    return false;
   }
-  bool on_object_begin() override {
-    stack_.push_back({Json::object(), {}, {}});
-    return true;
-  }
-  bool on_array_begin() override {
-    stack_.push_back({Json::array(), {}, {}});
-    return true;
-  }
+  bool on_object_begin() override { return open(Json::object()); }
+  bool on_array_begin() override { return open(Json::array()); }
   bool on_object_end() override { return close(); }
   bool on_array_end() override { return close(); }
-  Json root;
+  JsonTree tree;
 
  private:
-  struct Frame {
-    Json value;
-    std::string key;
-    std::set<std::string, std::less<>> keys;
-  };
   bool put(Json v) {
-    if (stack_.empty()) {
-      root = std::move(v);
-    } else if (stack_.back().value.is_array()) {
-      stack_.back().value.push(std::move(v));
-    } else {
-      stack_.back().value.set(std::move(stack_.back().key), std::move(v));
-    }
+    tree.put(std::move(v));
+    return true;
+  }
+  bool open(Json empty) {
+    tree.open(std::move(empty));
     return true;
   }
   bool close() {
-    Json v = std::move(stack_.back().value);
-    stack_.pop_back();
-    return put(std::move(v));
+    tree.close();
+    return true;
   }
-  std::vector<Frame> stack_;
 };
 
 // Python writes NaN, Infinity and -Infinity into configs, which JSON does not have: here they
@@ -235,13 +217,13 @@ Json parse_json(std::string_view text, std::string_view what, size_t max_depth) 
     text = cleaned;
   }
   parse_json_events(text, builder, what, max_depth);
-  return std::move(builder.root);
+  return builder.tree.take();
 }
 
 Json parse_json_strictly(std::string_view text, std::string_view what, size_t max_depth) {
   Builder builder;
   parse_json_events(text, builder, what, max_depth);
-  return std::move(builder.root);
+  return builder.tree.take();
 }
 
 std::optional<int64_t> Json::as_int() const {

@@ -3,9 +3,9 @@
 // straight into their tables; the rest becomes a small tree.
 #include <algorithm>
 #include <limits>
-#include <set>
 
 #include "base/error.h"
+#include "base/json_tree.h"
 #include "text/bpe.h"
 #include "text/json_fields.h"
 #include "text/tokenizer_parts.h"
@@ -17,7 +17,7 @@ namespace {
 
 class Reader final : public JsonHandler {
  public:
-  Json root;
+  JsonTree tree;
   TokenTable vocab;
   std::vector<double> scores;  // of a vocabulary that is a list of tokens and scores
   size_t listed = 0;           // how many
@@ -59,19 +59,16 @@ class Reader final : public JsonHandler {
       token_ = std::move(v);
       return true;
     }
-    Frame& frame = stack_.back();
-    if (!frame.keys.insert(v).second) return stop(fmt::format("duplicate key '{}'", printable(v)));
-    frame.key = std::move(v);
-    return true;
+    return tree.name(v) || stop(fmt::format("duplicate key '{}'", printable(v)));
   }
   bool on_object_begin() override {
     if (mode_ != Mode::kTree) return misplaced("an object");
-    if (in_model() && stack_.back().key == "vocab") {
+    if (in_model("vocab")) {
       mode_ = Mode::kVocab;
       has_vocab = true;
       return true;
     }
-    stack_.push_back({Json::object(), {}, {}});
+    tree.open(Json::object());
     return true;
   }
   bool on_object_end() override {
@@ -87,17 +84,17 @@ class Reader final : public JsonHandler {
       return true;
     }
     if (mode_ != Mode::kTree) return misplaced("an array");
-    if (in_model() && stack_.back().key == "vocab") {
+    if (in_model("vocab")) {
       mode_ = Mode::kScores;
       has_scores = true;
       return true;
     }
-    if (in_model() && stack_.back().key == "merges") {
+    if (in_model("merges")) {
       mode_ = Mode::kMerges;
       has_merges = true;
       return true;
     }
-    stack_.push_back({Json::array(), {}, {}});
+    tree.open(Json::array());
     return true;
   }
   bool on_array_end() override {
@@ -116,11 +113,6 @@ class Reader final : public JsonHandler {
 
  private:
   enum class Mode { kTree, kVocab, kScores, kMerges };
-  struct Frame {
-    Json value;
-    std::string key;
-    std::set<std::string, std::less<>> keys;
-  };
   bool stop(std::string message) {
     error = std::move(message);
     return false;
@@ -136,9 +128,10 @@ class Reader final : public JsonHandler {
         fmt::format("model.merges[{}] is {}; expected a string \"a b\" or a pair of strings",
                     merges.size(), what));
   }
-  // Inside the object "model" of the root.
-  bool in_model() const {
-    return stack_.size() == 2 && stack_[0].key == "model" && stack_[1].value.is_object();
+  // At a member of the object "model" of the root.
+  bool in_model(std::string_view key) const {
+    return tree.depth() == 2 && tree.key_at(0) == "model" && tree.object_at(1) &&
+           tree.key_at(1) == key;
   }
   bool score(double v) {
     if (parts_ != 1) return misplaced("a number");
@@ -182,22 +175,14 @@ class Reader final : public JsonHandler {
   }
   bool value(Json v) {
     if (mode_ != Mode::kTree) return misplaced(kind_name(v.kind()));
-    if (stack_.empty()) {
-      root = std::move(v);
-    } else if (stack_.back().value.is_array()) {
-      stack_.back().value.push(std::move(v));
-    } else {
-      stack_.back().value.set(std::move(stack_.back().key), std::move(v));
-    }
+    tree.put(std::move(v));
     return true;
   }
   bool close() {
-    Json v = std::move(stack_.back().value);
-    stack_.pop_back();
-    return value(std::move(v));
+    tree.close();
+    return true;
   }
 
-  std::vector<Frame> stack_;
   Mode mode_ = Mode::kTree;
   std::string token_;
   Merge pair_;
@@ -347,7 +332,7 @@ PostProcessor parse_post_processor(const Json* json, const std::string& where) {
 Tokenizer Tokenizer::from_json(std::string_view text, const std::string& file) {
   Reader reader;
   parse_json_events(text, reader, file);
-  const Json& root = reader.root;
+  const Json root = reader.tree.take();
   if (!root.is_object())
     fail("{}: the file is {}; expected an object", file, kind_name(root.kind()));
   const std::string where = file + ": model";

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// A Json value put together from the events of a parser: what JsonHandlers that keep a tree share.
+#pragma once
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+
+namespace moebius {
+
+class JsonTree {
+ public:
+  void open(Json empty) { stack_.push_back({std::move(empty), {}, {}}); }
+  void close() {
+    Json v = std::move(stack_.back().value);
+    stack_.pop_back();
+    put(std::move(v));
+  }
+  // The key of the value that comes next; false: the object has it already.
+  bool name(std::string& key) {
+    Frame& frame = stack_.back();
+    if (!frame.keys.insert(key).second) return false;
+    frame.key = std::move(key);
+    return true;
+  }
+  void put(Json v) {
+    if (stack_.empty()) {
+      root_ = std::move(v);
+    } else if (Frame& frame = stack_.back(); frame.value.is_array()) {
+      frame.value.push(std::move(v));
+    } else {
+      frame.value.set(std::move(frame.key), std::move(v));
+    }
+  }
+
+  size_t depth() const { return stack_.size(); }  // values that are still open
+  bool object_at(size_t level) const { return stack_[level].value.is_object(); }
+  // The key last named in the open object of a level, until its value is put.
+  const std::string& key_at(size_t level) const { return stack_[level].key; }
+  Json take() { return std::move(root_); }
+
+ private:
+  struct Frame {
+    Json value;
+    std::string key;
+    std::set<std::string, std::less<>> keys;
+  };
+  Json root_;
+  std::vector<Frame> stack_;
+};
+
+}  // namespace moebius
