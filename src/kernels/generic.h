@@ -37,6 +37,33 @@ struct PanelRow {
 };
 PanelRow panel_row(const Problem& p, size_t value_bytes);
 
+// What gemm keeps while it works: kRows rows of w decoded, their scales, the stretches.
+template <class Value>
+struct Scratch {
+  Value* w[kRows];
+  float* scales[kRows];
+  Stretch* stretches;
+
+  static size_t bytes(const Problem& p, size_t) {
+    return kRows * (padded(p.K) * sizeof(Value) + padded(p.groups) * sizeof(float)) +
+           most_stretches(p) * sizeof(Stretch);
+  }
+  Scratch(const Problem& p, uint8_t* memory) {
+    for (auto& row : w) row = take<Value>(memory, padded(p.K));
+    for (auto& row : scales) row = take<float>(memory, padded(p.groups));
+    stretches = reinterpret_cast<Stretch*>(memory);
+  }
+
+ private:
+  static size_t padded(size_t n) { return (n + 31) / 32 * 32; }
+  template <class T>
+  static T* take(uint8_t*& memory, size_t n) {
+    T* at = reinterpret_cast<T*>(memory);
+    memory += n * sizeof(T);
+    return at;
+  }
+};
+
 const char* order_reason(const Problem& p);  // what neither family does
 
 }  // namespace moebius::generic

@@ -113,32 +113,7 @@ void make_panel(const PanelArgs& args) {
 
 // ---- gemm ----
 
-struct Scratch {
-  float* w[kRows];
-  float* scales[kRows];
-  Stretch* stretches;
-};
-
-size_t padded(size_t n) { return (n + 15) / 16 * 16; }
-
-size_t scratch_bytes(const Problem& p, size_t) {
-  return kRows * (padded(p.K) + padded(p.groups)) * sizeof(float) +
-         most_stretches(p) * sizeof(Stretch);
-}
-
-Scratch split_scratch(const Problem& p, uint8_t* memory) {
-  Scratch s{};
-  for (auto& row : s.w) {
-    row = reinterpret_cast<float*>(memory);
-    memory += padded(p.K) * sizeof(float);
-  }
-  for (auto& row : s.scales) {
-    row = reinterpret_cast<float*>(memory);
-    memory += padded(p.groups) * sizeof(float);
-  }
-  s.stretches = reinterpret_cast<Stretch*>(memory);
-  return s;
-}
+using RowScratch = Scratch<float>;
 
 void decode_codes(const Problem& p, const uint8_t* codes, float* out) {
   const size_t K = p.K;
@@ -228,7 +203,7 @@ Finish finish_of(const PackedMatrix& w) {
   return f;
 }
 
-void multiply_row(const uint8_t* row, const PanelRow& at, const Scratch& s, size_t stretches,
+void multiply_row(const uint8_t* row, const PanelRow& at, const RowScratch& s, size_t stretches,
                   const Finish& finish, float* y) {
   const auto* scales = reinterpret_cast<const float*>(row);
   const auto* x = reinterpret_cast<const float*>(row + at.values);
@@ -256,7 +231,7 @@ void gemm(const GemmArgs& args) {
   const Problem& p = *args.w->problem;
   const PackedLayout l = layout_of(p);
   const PanelRow at = panel_row(p, sizeof(float));
-  const Scratch s = split_scratch(p, args.scratch);
+  const RowScratch s(p, args.scratch);
   const size_t stretches = make_stretches(p, args.w->group_ends, s.stretches);
   const Finish finish = finish_of(*args.w);
   for (size_t n = args.n0; n < args.n1; n += kRows) {
@@ -278,7 +253,7 @@ size_t code_at(const Problem& p, size_t n, size_t k) {
 
 constexpr Kernel kKernels[] = {{"generic", "stored", Arch::kOther, 0, kRows, supports, numerics,
                                 packed_bytes, pack, prepared_row_bytes, prepare_rows_canonical,
-                                panel_bytes, make_panel, scratch_bytes, gemm, nullptr, 0, 8,
+                                panel_bytes, make_panel, RowScratch::bytes, gemm, nullptr, 0, 8,
                                 code_at}};
 
 }  // namespace

@@ -81,32 +81,7 @@ void make_panel(const PanelArgs& args) {
 
 // ---- gemm ----
 
-struct Scratch {
-  int16_t* w[kRows];
-  float* scales[kRows];
-  Stretch* stretches;
-};
-
-size_t padded(size_t n) { return (n + 31) / 32 * 32; }
-
-size_t scratch_bytes(const Problem& p, size_t) {
-  return kRows * (padded(p.K) * sizeof(int16_t) + padded(p.groups) * sizeof(float)) +
-         most_stretches(p) * sizeof(Stretch);
-}
-
-Scratch split_scratch(const Problem& p, uint8_t* memory) {
-  Scratch s{};
-  for (auto& row : s.w) {
-    row = reinterpret_cast<int16_t*>(memory);
-    memory += padded(p.K) * sizeof(int16_t);
-  }
-  for (auto& row : s.scales) {
-    row = reinterpret_cast<float*>(memory);
-    memory += padded(p.groups) * sizeof(float);
-  }
-  s.stretches = reinterpret_cast<Stretch*>(memory);
-  return s;
-}
+using RowScratch = Scratch<int16_t>;
 
 struct PairTable {
   uint32_t pair[256];  // two int16, the low nibble's first in memory (little-endian hosts)
@@ -195,7 +170,7 @@ Finish finish_of(const PackedMatrix& w) {
 }
 
 // One row of x against kRows decoded rows of w: f[j] before the last factors.
-void multiply_row(const uint8_t* row, const PanelRow& at, const Scratch& s, size_t stretches,
+void multiply_row(const uint8_t* row, const PanelRow& at, const RowScratch& s, size_t stretches,
                   const Finish& finish, float* f) {
   const auto* scales = reinterpret_cast<const float*>(row);
   const auto* x = reinterpret_cast<const int16_t*>(row + at.values);
@@ -214,8 +189,8 @@ void multiply_row(const uint8_t* row, const PanelRow& at, const Scratch& s, size
 
 // Mode vllm, one scale per row of w: the two scales are multiplied first
 // (quant/reference_gemm.cpp).
-void multiply_row_vllm_channel(const uint8_t* row, const PanelRow& at, const Scratch& s, size_t K,
-                               float* f) {
+void multiply_row_vllm_channel(const uint8_t* row, const PanelRow& at, const RowScratch& s,
+                               size_t K, float* f) {
   const float step = *reinterpret_cast<const float*>(row);
   int32_t acc[kRows];
   dot4(reinterpret_cast<const int16_t*>(row + at.values), s.w, 0, K, acc);
@@ -229,7 +204,7 @@ void gemm(const GemmArgs& args) {
   const Problem& p = *args.w->problem;
   const PackedLayout l = layout_of(p);
   const PanelRow at = panel_row(p, sizeof(int16_t));
-  const Scratch s = split_scratch(p, args.scratch);
+  const RowScratch s(p, args.scratch);
   const size_t stretches = make_stretches(p, args.w->group_ends, s.stretches);
   const Finish finish = finish_of(*args.w);
   const bool vllm = p.act.mode == Int8Mode::kVllm;
@@ -264,9 +239,9 @@ void gemm(const GemmArgs& args) {
 
 constexpr Kernel kKernels[] = {
     {"generic", "int4", Arch::kOther, 0, kRows, supports_int4, numerics, packed_bytes, pack,
-     prepared_row_bytes, prepare_rows_canonical, panel_bytes, make_panel, scratch_bytes, gemm},
+     prepared_row_bytes, prepare_rows_canonical, panel_bytes, make_panel, RowScratch::bytes, gemm},
     {"generic", "int8", Arch::kOther, 0, kRows, supports_int8, numerics, packed_bytes, pack,
-     prepared_row_bytes, prepare_rows_canonical, panel_bytes, make_panel, scratch_bytes, gemm},
+     prepared_row_bytes, prepare_rows_canonical, panel_bytes, make_panel, RowScratch::bytes, gemm},
 };
 
 }  // namespace
