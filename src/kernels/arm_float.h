@@ -112,14 +112,17 @@ inline PanelLayout panel_layout(const Shape& s, size_t M) {
   PanelLayout l{};
   l.factors = 4 * panel_rows(M) * s.K_padded;
   l.group_factors = l.factors + 4 * M;
-  l.all_f16 = l.group_factors + (s.row_groups ? 4 * s.groups * M : 0);
+  l.all_f16 =
+      l.group_factors + (s.row_groups ? 4 * (s.groups * M + kTile) : 0);  // whole tiles are read
   l.bytes = up(l.all_f16 + 4, 64);
   return l;
 }
 inline size_t panel_bytes(const Problem& p, size_t M) { return panel_layout(shape_of(p), M).bytes; }
 
-// Scratch: decoded weights [panel / 8][piece][8], then for every row dot and f of a panel.
-inline size_t scratch_bytes(const Problem&, size_t M) { return kPiece * kNr * 4 + M * 2 * kNr * 4; }
+// Scratch: decoded weights [panel / 8][piece][8], then for every tile of rows and 8 outputs dot [8][8]
+// and f [8][8].
+inline size_t sums_bytes(size_t M) { return up(M, kTile) * 2 * kNr * 4; }
+inline size_t scratch_bytes(const Problem&, size_t M) { return kPiece * kNr * 4 + sums_bytes(M); }
 
 constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
                         const char* (*fits)(const Problem&), const Bodies& b) {

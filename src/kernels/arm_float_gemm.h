@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kernels/arm_float.h"
+#include "kernels/arm_float_tiles.h"
 
 #define MOEBIUS_UNROLL _Pragma("GCC unroll 32")
 
@@ -208,20 +209,21 @@ struct Product {
     }
     return factor != 1.0f ? vmulq_n_f32(c, factor) : c;
   }
-  // The end of group g: f = fma(dot, scale, f).
+  // The end of group g, four outputs of a row: f = fma(dot, scale, f).
+  [[gnu::always_inline]] void add_group(size_t g, size_t row, float32x4_t c, float32x4_t dot,
+                                        float* f) const {
+    if (s.row_groups) c = vmulq_n_f32(c, panel_float(l.group_factors + 4 * (g * a.M + row)));
+    if (twice) dot = vaddq_f32(dot, dot);
+    vst1q_f32(f, vfmaq_f32(vld1q_f32(f), dot, c));
+  }
   template <int R, int V>
-  [[gnu::always_inline]] void finish_group(const uint8_t* at, size_t g, size_t first, size_t m,
+  [[gnu::always_inline]] void finish_group(const uint8_t* at, size_t g, size_t first,
                                            const float32x4_t (&dot)[R][V],
                                            float* const (&f)[R]) const {
     MOEBIUS_UNROLL for (int i = 0; i < V; ++i) {
       const float32x4_t c = scales(at, first + static_cast<size_t>(i));
-      MOEBIUS_UNROLL for (int r = 0; r < R; ++r) {
-        const size_t row = m + static_cast<size_t>(r);
-        const float32x4_t by =
-            s.row_groups ? vmulq_n_f32(c, panel_float(l.group_factors + 4 * (g * a.M + row))) : c;
-        const float32x4_t d = twice ? vaddq_f32(dot[r][i], dot[r][i]) : dot[r][i];
-        vst1q_f32(f[r] + 4 * i, vfmaq_f32(vld1q_f32(f[r] + 4 * i), d, by));
-      }
+      MOEBIUS_UNROLL for (int r = 0; r < R; ++r)
+          add_group(g, static_cast<size_t>(r), c, dot[r][i], f[r] + 4 * i);
     }
   }
   // Finished outputs of row m from n on.
@@ -235,7 +237,10 @@ struct Product {
     }
   }
   float* weights() const { return reinterpret_cast<float*>(a.scratch); }
-  float* sums(size_t m) const { return weights() + kPiece * kNr + m * 2 * kNr; }
+  // dot of row m and the 8 outputs from `first` on; their f is 64 floats behind.
+  float* sums(size_t m, size_t first) const {
+    return weights() + kPiece * kNr + (m / kTile * 4 + first / 8) * 128 + m % kTile * 8;
+  }
 
   // --- many rows: inputs [k0, k1) of a panel lie in scratch ---
 
@@ -264,19 +269,18 @@ struct Product {
                                           std::integer_sequence<int, i...>) {
     (meet<R, B, i % 4, i / 4>(x, w, v, dot, std::make_integer_sequence<int, R>{}), ...);
   }
-  // R rows from m on, 8 * B outputs from `first` on.
+  // R rows from m on (at most 4), 8 * B outputs from `first` on.
   template <int R, int B>
   [[gnu::noinline]] void tile(const uint8_t* w, size_t m, size_t first, size_t k0,
                               size_t k1) const {
     constexpr size_t kRows = padded(R);
     const float* x = reinterpret_cast<const float*>(a.panel) + m * s.K_padded + k0 * kRows;
     float32x4_t dot[R][2 * B];
-    float* f[R];
-    MOEBIUS_UNROLL for (int r = 0; r < R; ++r) {
-      float* at = sums(m + static_cast<size_t>(r)) + first;
-      f[r] = at + kNr;
-      MOEBIUS_UNROLL for (int i = 0; i < 2 * B; ++i) dot[r][i] = vld1q_f32(at + 4 * i);
-    }
+    const auto at = [&](int r, int i) {
+      return sums(m + static_cast<size_t>(r), first + static_cast<size_t>(i / 2) * 8) + 4 * (i % 2);
+    };
+    MOEBIUS_UNROLL for (int r = 0; r < R; ++r) MOEBIUS_UNROLL for (int i = 0; i < 2 * B; ++i)
+        dot[r][i] = vld1q_f32(at(r, i));
     const float* block = weights() + first / 8 * (kPiece * 8);
     for (size_t k = k0; k < k1;) {
       const size_t g = k / s.group_k, group_end = (g + 1) * s.group_k,
@@ -286,18 +290,74 @@ struct Product {
         four<R, B>(x, block, v, dot, std::make_integer_sequence<int, 8 * B>{});
       }
       if (end != group_end) break;
-      finish_group<R, 2 * B>(w + g * s.group_bytes() + s.code_bytes, g, first / 4, m, dot, f);
+      MOEBIUS_UNROLL for (int i = 0; i < 2 * B; ++i) {
+        const float32x4_t c =
+            scales(w + g * s.group_bytes() + s.code_bytes, first / 4 + static_cast<size_t>(i));
+        MOEBIUS_UNROLL for (int r = 0; r < R; ++r)
+            add_group(g, m + static_cast<size_t>(r), c, dot[r][i], at(r, i) + 64);
+      }
       set_zero(dot);
     }
     MOEBIUS_UNROLL for (int r = 0; r < R; ++r) MOEBIUS_UNROLL for (int i = 0; i < 2 * B; ++i)
-        vst1q_f32(sums(m + static_cast<size_t>(r)) + first + 4 * i, dot[r][i]);
+        vst1q_f32(at(r, i), dot[r][i]);
+  }
+  // A line of memory is asked for every four inputs of a tile of 8 rows.
+  struct Ahead {
+    const uint8_t* at;
+    size_t stride;
+  };
+  // Up to 8 rows from m on, 8 outputs from `first` on.
+  [[gnu::noinline]] void eight(const uint8_t* w, size_t m, size_t first, size_t k0, size_t k1,
+                               Ahead next) const {
+    const float* x = reinterpret_cast<const float*>(a.panel) + m * s.K_padded + k0 * kTile;
+    float* const dot = sums(m, first);
+    const float* block = weights() + first / 8 * (kPiece * 8);
+    for (size_t k = k0; k < k1;) {
+      const size_t g = k / s.group_k, group_end = (g + 1) * s.group_k,
+                   end = group_end < k1 ? group_end : k1, inputs = end - k;
+      const float_tiles::Operands o = {x, block, inputs / kKr, next.at, next.stride};
+      next.at += o.count * next.stride, x += inputs * kTile, block += inputs * 8, k = end;
+      float32x4_t sum[kTile][2];
+      if (inputs == s.group_k) {
+        float_tiles::whole(o, sum);
+      } else {
+        float_tiles::add(o, dot);
+        if (end != group_end) return;
+        MOEBIUS_UNROLL for (size_t r = 0; r < kTile; ++r)
+            MOEBIUS_UNROLL for (size_t i = 0; i < 2; ++i) sum[r][i] =
+                vld1q_f32(dot + 8 * r + 4 * i);
+        __builtin_memset(dot, 0, 256);
+      }
+      const uint8_t* behind = w + g * s.group_bytes() + s.code_bytes;
+      const float32x4_t c[2] = {scales(behind, first / 4), scales(behind, first / 4 + 1)};
+      const float* factors = nullptr;
+      if (s.row_groups)
+        factors = reinterpret_cast<const float*>(a.panel + l.group_factors) + g * a.M + m;
+      add_whole(factors, twice, c, sum, dot + 64);
+    }
+  }
+  // The end of a group of a tile, as add_group has it; it would load what it knows after every store.
+  [[gnu::always_inline]] static void add_whole(const float* factors, bool twice,
+                                               const float32x4_t (&c)[2],
+                                               float32x4_t (&sum)[kTile][2], float* f) {
+    if (twice)
+      MOEBIUS_UNROLL for (size_t i = 0; i < 2 * kTile; ++i) sum[i / 2][i % 2] =
+          vaddq_f32(sum[i / 2][i % 2], sum[i / 2][i % 2]);
+    MOEBIUS_UNROLL for (size_t i = 0; i < 2 * kTile; ++i) {
+      const float32x4_t by = factors != nullptr ? vmulq_n_f32(c[i % 2], factors[i / 2]) : c[i % 2];
+      vst1q_f32(f + 4 * i, vfmaq_f32(vld1q_f32(f + 4 * i), sum[i / 2][i % 2], by));
+    }
   }
   template <int R, int B>
   void across(const uint8_t* w, size_t m, size_t k0, size_t k1) const {
     for (size_t first = 0; first < kNr; first += 8 * B) tile<R, B>(w, m, first, k0, k1);
   }
+  // All rows against inputs [k0, k1) of a panel, while memory is asked for the next ones.
   void multiply(const uint8_t* w, size_t k0, size_t k1) const {
-    for (size_t m = 0; m < a.M; m += kTile) switch (a.M - m) {
+    const size_t tiles = (a.M + kTile - 1) / kTile, share = kNr * s.size / tiles;
+    Ahead next = {w + k1 / s.group_k * s.group_bytes() + k1 % s.group_k * kNr * s.size, share};
+    for (size_t m = 0; m < a.M; m += kTile) {
+      switch (a.M - m) {
         case 1:
           across<1, 4>(w, m, k0, k1);
           break;
@@ -310,19 +370,12 @@ struct Product {
         case 4:
           across<4, 2>(w, m, k0, k1);
           break;
-        case 5:
-          across<5, 1>(w, m, k0, k1);
-          break;
-        case 6:
-          across<6, 1>(w, m, k0, k1);
-          break;
-        case 7:
-          across<7, 1>(w, m, k0, k1);
-          break;
         default:
-          across<8, 1>(w, m, k0, k1);
+          for (size_t first = 0; first < kNr; first += 8, next.at += share * ((k1 - k0) / kKr))
+            eight(w, m, first, k0, k1, next);
           break;
       }
+    }
   }
 };
 
@@ -367,7 +420,7 @@ struct Gemm : Product {
         float* to[R];
         MOEBIUS_UNROLL for (int r = 0; r < R; ++r) to[r] = f[u][r];
         finish_group<R, V>(w - first * Codec::kSize + static_cast<size_t>(u) * stream, g, first / 4,
-                           0, acc[u], to);
+                           acc[u], to);
       }
     }
     for (size_t u = 0; u < S; ++u)
@@ -402,16 +455,20 @@ struct Gemm : Product {
 
   // --- many rows: weights are decoded to scratch ---
 
-  template <int... i>
-  [[gnu::always_inline]] static void expand_input(const Codec& codec, const uint8_t* from,
-                                                  float* to, std::integer_sequence<int, i...>) {
-    typename Codec::Begun begun;
-    ((i % Codec::kVectors == 0
-          ? static_cast<void>(begun = codec.begin(load<i / Codec::kVectors * 16>(from)))
-          : static_cast<void>(0),
-      vst1q_f32(to + static_cast<size_t>(i / 2) * (kPiece * 8) + 4 * (i % 2),
-                codec.template vector<i % Codec::kVectors>(begun))),
-     ...);
+  // Two vectors of outputs at once: a pair of registers is stored by one instruction.
+  template <int i>
+  [[gnu::always_inline]] static void expand_two(const Codec& codec, const uint8_t* from,
+                                                typename Codec::Begun& begun, float* to) {
+    float32x4_t v[2];
+    if constexpr (i % Codec::kVectors == 0)
+      begun = codec.begin(load<i / Codec::kVectors * 16>(from));
+    v[0] = codec.template vector<i % Codec::kVectors>(begun);
+    if constexpr (Codec::kVectors == 1) begun = codec.begin(load<(i + 1) * 16>(from));
+    v[1] = codec.template vector<(i + 1) % Codec::kVectors>(begun);
+    asm volatile("stp %q0, %q1, [%2]"
+                 :
+                 : "w"(v[0]), "w"(v[1]), "r"(to + static_cast<size_t>(i / 2) * (kPiece * 8))
+                 : "memory");
   }
   void expand(const uint8_t* w, size_t k0, size_t k1) const {
     const Codec codec{};
@@ -420,20 +477,25 @@ struct Gemm : Product {
       const size_t g = k / s.group_k, stop = (g + 1) * s.group_k < k1 ? (g + 1) * s.group_k : k1;
       const uint8_t* from = w + g * s.group_bytes() + (k - g * s.group_k) * (kNr * Codec::kSize);
       for (; k < stop; ++k, from += kNr * Codec::kSize, to += 8) {
-        expand_input(codec, from, to, std::make_integer_sequence<int, 8>{});
+        typename Codec::Begun begun;
+        expand_two<0>(codec, from, begun, to);
+        expand_two<2>(codec, from, begun, to);
+        expand_two<4>(codec, from, begun, to);
+        expand_two<6>(codec, from, begun, to);
       }
     }
   }
   void many() const {
     for (size_t n = a.n0; n < a.n1; n += kNr) {
       const uint8_t* w = panel(n);
-      __builtin_memset(sums(0), 0, a.M * 2 * kNr * 4);
+      __builtin_memset(sums(0, 0), 0, sums_bytes(a.M));
       for (size_t k0 = 0; k0 < s.K_padded; k0 += kPiece) {
         const size_t k1 = k0 + kPiece < s.K_padded ? k0 + kPiece : s.K_padded;
         expand(w, k0, k1);
         multiply(w, k0, k1);
       }
-      for (size_t m = 0; m < a.M; ++m) put(m, n, kNr, sums(m) + kNr);
+      for (size_t m = 0; m < a.M; ++m)
+        for (size_t first = 0; first < kNr; first += 8) put(m, n + first, 8, sums(m, first) + 64);
     }
   }
 };
