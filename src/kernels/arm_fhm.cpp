@@ -5,6 +5,7 @@
 #include "kernels/arm_float.h"
 #include "kernels/arm_float_gemm.h"
 #include "kernels/arm_float_pack.h"
+#include "kernels/arm_float_turn.h"
 
 namespace moebius {
 namespace {
@@ -13,7 +14,12 @@ using namespace float_family;
 
 #ifdef __aarch64__
 namespace float_family {
-struct F16Products : F16 {};
+struct F16Products : F16 {
+  template <int>
+  [[gnu::always_inline]] inline float32x4_t vector(const Begun& c) const {
+    return vreinterpretq_f32_u8(c);
+  }
+};
 template <int R>
 struct Inputs<F16Products, R> {
   float16x4_t x[padded(R)];
@@ -39,8 +45,23 @@ struct Inputs<F16Products, R> {
     asm volatile("fmlal2 %0.4s, %1.4h, %2.h[%3]" : "+w"(high) : "w"(w), "x"(x[at]), "i"(lane));
   }
 };
+// Nothing is decoded: a vector of sums takes one half of the codes.
+template <>
+struct Meeting<F16Products> {
+  static constexpr int kAhead = 0;
+  using Rows = float16x4_t;
+  [[gnu::always_inline]] static Rows rows(float32x4_t x) { return vcvt_f16_f32(x); }
+  template <int half, int lane>
+  [[gnu::always_inline]] static void add(float32x4_t& acc, float32x4_t w, Rows x) {
+    if constexpr (half == 0) {
+      asm volatile("fmlal %0.4s, %1.4h, %2.h[%3]" : "+w"(acc) : "w"(w), "x"(x), "i"(lane));
+    } else {
+      asm volatile("fmlal2 %0.4s, %1.4h, %2.h[%3]" : "+w"(acc) : "w"(w), "x"(x), "i"(lane));
+    }
+  }
+};
 }  // namespace float_family
-void gemm_f16(const GemmArgs& args) { gemm<F16, F16Products>(args); }
+void gemm_f16(const GemmArgs& args) { gemm_any<F16, F16Products>(args); }
 #endif
 
 constexpr Kernel kKernels[] = {

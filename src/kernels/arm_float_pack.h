@@ -189,6 +189,23 @@ inline bool all_f16(const float* x, size_t K) {
   return vminvq_u32(same) != 0;
 }
 
+// Rows as they are, all columns in order, times `by`: four rows of a tile at a time.
+inline void put_four(const float* const (&rows)[4], const float (&by)[4], size_t K, float* to,
+                     size_t step) {
+  size_t k = 0;
+  for (; k + 4 <= K; k += 4, to += 4 * step) {
+    const auto row = [&](int i) { return vmulq_n_f32(vld1q_f32(rows[i] + k), by[i]); };
+    const float32x4x2_t even = vzipq_f32(row(0), row(2)), odd = vzipq_f32(row(1), row(3));
+    for (int half = 0; half < 2; ++half) {
+      const float32x4x2_t v = vzipq_f32(even.val[half], odd.val[half]);
+      vst1q_f32(to + static_cast<size_t>(2 * half) * step, v.val[0]);
+      vst1q_f32(to + static_cast<size_t>(2 * half + 1) * step, v.val[1]);
+    }
+  }
+  for (; k < K; ++k, to += step)
+    for (size_t i = 0; i < 4; ++i) to[i] = rows[i][k] * by[i];
+}
+
 inline void make_panel(const PanelArgs& a) {
   const Problem& p = *a.problem;
   const Shape s = shape_of(p);
@@ -196,6 +213,8 @@ inline void make_panel(const PanelArgs& a) {
   const PreparedLayout row = prepared_layout(p);
   auto* values = reinterpret_cast<float*>(a.panel);
   bool f16 = s.as_is;
+  const float* four[4] = {};
+  float four_by[4] = {};
   __builtin_memset(values + a.M / kTile * kTile * s.K_padded, 0,
                    4 * (panel_rows(a.M) - a.M / kTile * kTile) * s.K_padded);
   for (size_t m = 0; m < a.M; ++m) {
@@ -214,9 +233,18 @@ inline void make_panel(const PanelArgs& a) {
       const auto* x = reinterpret_cast<const float*>(from + row.codes);
       const int larger = s.fp8 ? room_of(x, p.K) : 0;
       const float larger_by = power_of_two(larger);
-      put_row(
-          a, s, [&](size_t c) { return x[c] * larger_by; }, to, step);
-      f16 = f16 && p.code == CodeType::kF16 && a.M <= kFew && all_f16(x, p.K);
+      if (step >= 4 && a.w->columns == nullptr) {
+        const size_t last = m % 4;
+        four[last] = x, four_by[last] = larger_by;
+        if (last == 3 || m + 1 == a.M) {  // rows that are not there: nobody looks at them
+          for (size_t i = last + 1; i < 4; ++i) four[i] = x, four_by[i] = 0.0f;
+          put_four(four, four_by, p.K, to - last, step);
+        }
+      } else {
+        put_row(
+            a, s, [&](size_t c) { return x[c] * larger_by; }, to, step);
+      }
+      f16 = f16 && p.code == CodeType::kF16 && a.M <= kTile && all_f16(x, p.K);
       if (s.fp8) by = power_of_two(kSmall - larger);
     } else {
       const uint8_t* codes = from + row.codes;

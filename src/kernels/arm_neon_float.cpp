@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Float weights at their stored width on every 64-bit Arm CPU, multiplied by FMLA. Layouts:
-// arm_float.h; loops: arm_float_gemm.h.
+// arm_float.h; loops: arm_float_gemm.h, arm_float_turn.h.
 #include "kernels/arm_float.h"
 #include "kernels/arm_float_gemm.h"
 #include "kernels/arm_float_pack.h"
+#include "kernels/arm_float_turn.h"
 
 namespace moebius {
 namespace {
@@ -16,13 +17,13 @@ constexpr Kernel neon(const char* codec, const Bodies& b) {
 }
 constexpr Kernel kKernels[] = {
     neon<CodeType::kFp8>("fp8",
-                         MOEBIUS_BODIES(pack, prepare_rows_canonical, make_panel, gemm<Fp8>)),
+                         MOEBIUS_BODIES(pack, prepare_rows_canonical, make_panel, gemm_any<Fp8>)),
     neon<CodeType::kBf16>("bf16",
-                          MOEBIUS_BODIES(pack, prepare_rows_canonical, make_panel, gemm<Bf16>)),
+                          MOEBIUS_BODIES(pack, prepare_rows_canonical, make_panel, gemm_any<Bf16>)),
     neon<CodeType::kF16>("f16",
-                         MOEBIUS_BODIES(pack, prepare_rows_canonical, make_panel, gemm<F16>)),
+                         MOEBIUS_BODIES(pack, prepare_rows_canonical, make_panel, gemm_any<F16>)),
     neon<CodeType::kF32>("dense32",
-                         MOEBIUS_BODIES(pack, prepare_rows_canonical, make_panel, gemm<F32>)),
+                         MOEBIUS_BODIES(pack, prepare_rows_canonical, make_panel, gemm_any<F32>)),
 };
 
 }  // namespace

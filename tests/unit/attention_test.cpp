@@ -10,6 +10,7 @@
 #include <random>
 
 #include "base/numeric.h"
+#include "kernels/list.h"
 #include "nn/ops.h"
 #include "unit/kv_cases.h"
 
@@ -301,41 +302,60 @@ TEST(KvLayout, CodesHaveTheNearestValueAndNanStaysNan) {
   }
 }
 
-// One row over a long sequence has a task per segment and kv head, and a task is for one segment.
 // Kernels are told which matrix comes next, and may run otherwise; it changes no byte.
-TEST(KvLayout, WhatComesNextChangesNothing) {
-  std::mt19937 rng(5);
+void expect_next_changes_nothing(const AttentionPlan& plan, bool of_keys, std::mt19937& rng) {
   std::normal_distribution<float> normal;
-  for (const size_t dim : {36, 128}) {
-    const AttentionPlan plan = plan_attention({1, 1, dim, dim, 1.0f, 0, 0, {}}, XType::kBf16,
-                                              KvStorage{KvType::kBf16}, host_cpu(), Policy{});
-    AlignedBuffer block(plan.kv.block_bytes());
-    std::vector<float> k(kKeyBlock * dim), x(121 * kKeyBlock);
-    for (auto* part : {&k, &x})
-      for (float& v : *part) v = normal(rng);
-    plan.kv.put(block.data(), 0, 0, kKeyBlock, k.data(), dim, k.data(), dim);
-    for (const bool of_keys : {true, false}) {
-      const KvMatrix& m = of_keys ? plan.kv.keys() : plan.kv.values();
-      PackedMatrix w;
-      w.problem = &m.problem;
-      w.data = of_keys ? plan.kv.keys_of(block.data(), 0) : plan.kv.values_of(block.data(), 0);
-      const ActParams none;
-      for (const size_t M : {1, 2, 3, 6, 7, 8, 12, 13, 29, 121}) {
-        const size_t N = m.problem.N, K = m.problem.K;
-        AlignedBuffer rows(M * m.kernel->row_bytes(m.problem)),
-            panel(m.kernel->panel_bytes(m.problem, M)),
-            scratch(m.kernel->scratch_bytes(m.problem, M) + 64);
-        std::vector<float> y(M * N), z(M * N);
-        m.kernel->prepare_rows({&m.problem, &none, x.data(), K, M, rows.data()});
-        m.kernel->make_panel({&m.problem, &w, rows.data(), nullptr, M, panel.data()});
-        m.kernel->gemm({&w, panel.data(), M, 0, N, y.data(), N, scratch.data()});
-        m.kernel->gemm({&w, panel.data(), M, 0, N, z.data(), N, scratch.data(), &w});
-        EXPECT_EQ(std::memcmp(y.data(), z.data(), y.size() * 4), 0) << dim << " " << M;
-      }
-    }
+  const size_t dim = plan.spec.key_dim;
+  AlignedBuffer block(plan.kv.block_bytes());
+  std::vector<float> k(kKeyBlock * dim), x(121 * std::max(kKeyBlock, dim));
+  for (auto* part : {&k, &x})
+    for (float& v : *part) v = normal(rng);
+  plan.kv.put(block.data(), 0, 0, kKeyBlock, k.data(), dim, k.data(), dim);
+  const KvMatrix& m = of_keys ? plan.kv.keys() : plan.kv.values();
+  PackedMatrix w;
+  w.problem = &m.problem;
+  w.data = of_keys ? plan.kv.keys_of(block.data(), 0) : plan.kv.values_of(block.data(), 0);
+  const ActParams none;
+  for (const size_t M : {1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 29, 121}) {
+    const size_t N = m.problem.N, K = m.problem.K;
+    AlignedBuffer rows(M * m.kernel->row_bytes(m.problem)),
+        panel(m.kernel->panel_bytes(m.problem, M)),
+        scratch(m.kernel->scratch_bytes(m.problem, M) + 64);
+    std::vector<float> y(M * N), z(M * N);
+    m.kernel->prepare_rows({&m.problem, &none, x.data(), K, M, rows.data()});
+    m.kernel->make_panel({&m.problem, &w, rows.data(), nullptr, M, panel.data()});
+    m.kernel->gemm({&w, panel.data(), M, 0, N, y.data(), N, scratch.data()});
+    m.kernel->gemm({&w, panel.data(), M, 0, N, z.data(), N, scratch.data(), &w});
+    EXPECT_EQ(std::memcmp(y.data(), z.data(), y.size() * 4), 0)
+        << m.kernel->name << "/" << m.kernel->codec << ", rows of type "
+        << static_cast<int>(plan.type) << ", dim " << dim << ", M " << M;
   }
 }
 
+TEST(KvLayout, WhatComesNextChangesNothing) {
+  std::mt19937 rng(5);
+  for (const Kernel* kernel : kernel_list()) {
+    if (kernel->code_at == nullptr ||
+        !missing_features(host_cpu(), kernel->arch, kernel->needs).empty())
+      continue;
+    for (const KvType stored :
+         {KvType::kF32, KvType::kF16, KvType::kBf16, KvType::kInt8, KvType::kFp8})
+      for (const XType type : {XType::kF32, XType::kF16, XType::kBf16})
+        for (const size_t dim : {36, 128}) {
+          bool supported = true;
+          const auto choose = [&](const Problem& p) {
+            supported = supported && kernel->supports(p) == nullptr;
+            return supported ? kernel : &reference_kernel();
+          };
+          const AttentionPlan plan{
+              {1, 1, dim, dim, 1.0f, 0, 0, {}}, type, {1, dim, dim, {stored}, type, choose}};
+          if (!supported) continue;
+          for (const bool of_keys : {true, false}) expect_next_changes_nothing(plan, of_keys, rng);
+        }
+  }
+}
+
+// One row over a long sequence has a task per segment and kv head, and a task is for one segment.
 TEST(Attention, ALongSequenceHasWorkForManyThreads) {
   const AttentionSpec spec{8, 4, 8, 8, 0.3f, 0, 0, {}};
   const AttentionPlan plan =
