@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Kills and stops ranks of a running job at random moments, and looks at how the job ends.
 
-    bench/rank_faults.py MPI [--kills 100] [--stops 20] [--seed 1] [--build build/release]
+    bench/rank_faults.py MPI [--kills 100] [--stops 20] [--seed 1] [--latest 2.5] [--build build/release]
 
 MPI: openmpi or mpich. Every job runs the bundled model on 2 to 4 ranks in a random form. Kills come from the start of the program on,
 stops once text comes (while loading silence may last half an hour). Demanded of each: all processes are gone within 5 s (a stop: 5 s
@@ -51,7 +51,7 @@ def ranks_below(pid, mpi):
     return ranks, witnesses
 
 
-def one(mpi, build, draw, stop):
+def one(mpi, build, draw, stop, latest):
     n = draw.choice([2, 3, 4])
     split = draw.choice(SPLITS[n])
     command = launcher(mpi) + ["-n", str(n), str(build / "moebius"), "run", "-p", "It was", "-n", "-1", "--ignore-eos", "--temp", "0", "--threads", "1",
@@ -69,7 +69,7 @@ def one(mpi, build, draw, stop):
             time.sleep(0.01)
         if stop:
             select.select([job.stdout], [], [], 60)
-        until = time.monotonic() + draw.uniform(0, 2.5)
+        until = time.monotonic() + draw.uniform(0, latest)
         while time.monotonic() < until:  # text must not fill the pipe
             if select.select([job.stdout], [], [], 0.01)[0]:
                 os.read(job.stdout.fileno(), 65536)
@@ -113,6 +113,7 @@ def main():
     p.add_argument("--kills", type=int, default=100)
     p.add_argument("--stops", type=int, default=20)
     p.add_argument("--seed", type=int, default=1)
+    p.add_argument("--latest", type=float, default=2.5, help="seconds behind the start of all ranks; 0.3 looks at starting ones")
     p.add_argument("--build", type=Path, default=ROOT / "build/release")
     p.add_argument("--verbose", action="store_true")
     a = p.parse_args()
@@ -121,7 +122,7 @@ def main():
     for stop, count in ((False, a.kills), (True, a.stops)):
         times, sentences, statuses = [], [], set()
         for i in range(count):
-            r = one(a.mpi, a.build, draw, stop)
+            r = one(a.mpi, a.build, draw, stop, a.latest)
             times.append(r["seconds"])
             sentences.append(r["sentences"])
             statuses.add(r["status"])
