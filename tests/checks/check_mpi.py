@@ -104,11 +104,15 @@ MODEL_ENDS = 2 * 2 * VOCABULARY * HIDDEN + (1 << 20)
 
 
 def write_model(folder):
-    """A mixture of experts of 400 MB whose experts have equal bytes: what matters is how many there are."""
+    """A mixture of experts of 400 MB. Weights have mean zero and differ between experts, so that tokens stay different from layer to
+    layer and spread over all experts."""
     folder.mkdir()
-    codes = random.Random(1).randbytes(HIDDEN * HIDDEN // 2)
+    size = HIDDEN * HIDDEN // 2
+    flat = bytes(max(b >> 4, 1) << 4 | max(b & 15, 1) for b in range(256))  # codes of -7 to 7
+    codes = memoryview(random.Random(1).randbytes(size).translate(flat) * 2)  # an expert's matrix begins anywhere in the first half
+    first = random.Random(3)
     scales, ones, small = b"\x00\x3c" * (HIDDEN * HIDDEN // GROUP), b"\x80\x3f" * HIDDEN, random.Random(2).randbytes(VOCABULARY * HIDDEN)
-    table = b"".join(bytes([b, 0x3d + (b & 0x80)]) for b in small)  # bf16 of about 0.05
+    table = b"".join(bytes([b, 0x3d + (b & 1) * 0x80]) for b in small)  # bf16 of about 0.05, of either sign
     weights = {"num_bits": 4, "type": "int", "symmetric": True, "dynamic": False, "strategy": "group", "group_size": GROUP, "actorder": None,
                "block_structure": None, "observer": "minmax", "observer_kwargs": {}}
     scheme = {"targets": ["Linear"], "weights": weights, "input_activations": None, "output_activations": None}
@@ -137,7 +141,7 @@ def write_model(folder):
         for e in range(EXPERTS):
             for m in ("gate_proj", "up_proj", "down_proj"):
                 name = layer + f"mlp.experts.{e}.{m}."
-                tensors[name + "weight_packed"] = ("I32", [HIDDEN, HIDDEN // 8], codes)
+                tensors[name + "weight_packed"] = ("I32", [HIDDEN, HIDDEN // 8], codes[(at := first.randrange(size)):at + size])
                 tensors[name + "weight_scale"] = ("BF16", [HIDDEN, HIDDEN // GROUP], scales)
                 tensors[name + "weight_shape"] = ("I64", [2], shape)
     header, offset = {}, 0
