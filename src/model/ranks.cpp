@@ -246,7 +246,7 @@ void Ranks::announce(std::span<const uint8_t> plan, uint64_t serial) {
 std::vector<uint8_t> Ranks::next_plan() {
   uint64_t size = 0;
   plan_.assign(kPlanFirst, 0);
-  world_.wait(world_.start_broadcast(plan_.data(), kPlanFirst, 0), "next step");
+  world_.wait(world_.start_broadcast(plan_.data(), kPlanFirst, 0), CommPhase("next step").asleep());
   std::memcpy(&size, plan_.data(), sizeof size);
   if (size > kLongestPlan) fail("a step plan of {} bytes; expected at most {}", size, kLongestPlan);
   if (size + sizeof size > kPlanFirst) {

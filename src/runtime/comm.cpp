@@ -27,8 +27,10 @@ namespace {
 constexpr int kContexts = Transport::kTags / (2 * Comm::kUserTags);
 constexpr int kSequences = 32;
 
-constexpr int64_t kSpinTime = 50'000, kYieldTime = 5'000'000;          // ns since the wait began
+// ns since the wait began; in the middle of a step others compute, and whoever sleeps meets them late.
+constexpr int64_t kSpinTime = 50'000, kYieldTime = 100'000'000, kIdleYieldTime = 5'000'000;
 constexpr int64_t kShortestSleep = 50'000, kLongestSleep = 1'000'000;  // ns
+constexpr int64_t kSleepShare = 64;  // a sleep is at most so small a part of the wait so far
 
 float larger(float a, float b) {
   if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<float>::infinity();
@@ -301,17 +303,18 @@ void Comm::wait_until_done(CommRequest& request, const CommPhase& phase) {
   if (test(request)) return;
   const int64_t start = now_ns();
   const auto deadline = static_cast<int64_t>(world_->timeout * 1e9);
-  int64_t sleep = kShortestSleep, waited = 0;
+  const int64_t awake = phase.idle ? kIdleYieldTime : kYieldTime;
+  int64_t waited = 0;
   while (!test(request)) {
     waited = now_ns() - start;
     if (waited > deadline) give_up(request, phase);
     if (world_->spin && waited < kSpinTime) continue;
-    if (waited < kYieldTime) {
+    if (waited < awake) {
       std::this_thread::yield();
       continue;
     }
-    std::this_thread::sleep_for(std::chrono::nanoseconds(sleep));
-    sleep = std::min(sleep + sleep / 4, kLongestSleep);
+    std::this_thread::sleep_for(std::chrono::nanoseconds(
+        std::clamp(waited / kSleepShare, kShortestSleep, kLongestSleep)));
   }
   world_->waited(phase, static_cast<double>(now_ns() - start) * 1e-9);
 }

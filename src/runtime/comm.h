@@ -41,8 +41,13 @@ class CommError : public Error {
 struct CommPhase {
   CommPhase(const char* name, int of_layer = -1)  // NOLINT: implicit on purpose
       : what(name), layer(of_layer) {}
+  CommPhase asleep() && {  // nobody knows how long it takes: the core goes back early
+    idle = true;
+    return *this;
+  }
   const char* what;
   int layer;  // -1: no layer
+  bool idle = false;
 };
 
 struct CommCounters {
