@@ -4,7 +4,7 @@
 
     bench/rank_network.py MPI bytes            text of 2 to 4 ranks over limited, slow and lossy networks: equal to one process
     bench/rank_network.py MPI stages [--rate 10gbit]   D5: --pp 2 over a network of that rate, beside one rank
-    bench/rank_network.py MPI forecast         D11: the planner's step time beside the measured one, --pp, --tp and --ep on 2 ranks
+    bench/rank_network.py MPI forecast [--rate 10gbit] D11: the planner's step time beside the measured one, --pp, --tp and --ep on 2 ranks
 
 MPI: openmpi or mpich. Namespaces are joined by a bridge, their rates limited by tbf; delay and loss come from a relay between TAP
 devices (not every kernel has netem). Whatever was made is taken down again.
@@ -28,9 +28,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests/checks"))
+sys.path.insert(0, str(ROOT / "bench"))
+import rank_forecast  # noqa: E402
 from check_mpi import write_model  # noqa: E402
 
 PREFIX = f"mb{os.getpid() % 10000}"
+# A rank on a core of its own, as if it had a machine.
+PINS = ["sh", "-c", 'exec taskset -c $(( ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} % $(nproc --all) )) "$@"', "sh"]
 TUNSETIFF, IFF_TAP, IFF_NO_PI = 0x400454CA, 0x0002, 0x1000
 
 
@@ -205,18 +209,26 @@ def stages(mpi, tool, folder, rate):
         groups = bench(tool, folder, "engine", "--trace", trace.name, "--parallel", "16", "--rounds", "1")
         local = ["taskset", "-c", "0"]
         net = Network(2, rate=rate)
-        pins = ["sh", "-c", 'exec taskset -c $(( ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} % $(nproc --all) )) "$@"', "sh"]
         ranks = ["--pp", "2", "--keep-binding"]
         single, double, alone, both = [], [], [], []
         for _ in range(2):
             single.append(json_of(subprocess.run(local + one_step, capture_output=True, text=True, check=False), "one rank")["tg_b1_ms"])
-            double.append(json_of(net.launch(mpi, pins + one_step + ranks), "two ranks")["tg_b1_ms"])
+            double.append(json_of(net.launch(mpi, PINS + one_step + ranks), "two ranks")["tg_b1_ms"])
             alone.append(json_of(subprocess.run(local + groups, capture_output=True, text=True, check=False), "one rank")["tokens_per_s"])
-            both.append(json_of(net.launch(mpi, pins + groups + ranks), "two ranks")["tokens_per_s"])
+            both.append(json_of(net.launch(mpi, PINS + groups + ranks), "two ranks")["tokens_per_s"])
         net.close()
     print(f"{mpi}, {rate}: a step of one sequence takes {min(double):.3f} ms on two stages, {min(single):.3f} ms on one rank: "
           f"{min(double) / min(single):.3f} times; 16 sequences: {max(both):.1f} tokens/s, on one rank {max(alone):.1f}: {max(both) / max(alone):.2f} times",
           flush=True)
+
+
+def forecast(mpi, tool, folder, rate):
+    """D11 over a network."""
+    net = Network(2, rate=rate)
+    command = PINS + bench(tool, folder, "model", "--prompts", "128", "--batches", "1,8", "--seconds", "0.2") + ["--keep-binding"]
+    jobs = {form: json_of(net.launch(mpi, command + [f"--{form}", "2"]), form) for form in rank_forecast.FORMS}
+    net.close()
+    return rank_forecast.judge(jobs)
 
 
 def main():
@@ -238,8 +250,9 @@ def main():
         model = a.model or Path(folder) / "model"
         if not a.model:
             write_model(model)
-        if a.part == "stages":
-            stages(a.mpi, tool, model, a.rate)
+        if a.part == "forecast":
+            return 0 if forecast(a.mpi, tool, model, a.rate) else 1
+        stages(a.mpi, tool, model, a.rate)
     return 0
 
 

@@ -31,15 +31,22 @@ class ModelBench {
  public:
   ModelBench(const BenchOptions& options, const Checkpoint& checkpoint, ThreadPool& pool)
       : options_(options), checkpoint_(checkpoint), random_(1) {
-    ModelOptions mo;
-    const RankSplit split = split_ = split_of(options.ranks, checkpoint);
-    if (split.ranks() > 1) runtime_ = runtime_of(split, pool.size());
-    mo.pool = runtime_ != nullptr ? &runtime_->pool() : &pool;
-    mo.policy = policy_of(options.run), mo.act = act_request_of(options.run);
+    const auto options_of = [&](ThreadPool& p) {
+      ModelOptions o;
+      o.pool = &p;
+      o.policy = policy_of(options.run), o.act = act_request_of(options.run);
+      o.type = activation_type(options.dtype, checkpoint.config().dtype);
+      o.kv_type = kv_type_from(options.kv_dtype);
+      take_rank_options(o, options.ranks);
+      return o;
+    };
+    const RankSplit split = split_ = split_of(options.ranks, pool.size(), checkpoint, options_of);
+    if (split.ranks() > 1) {
+      question_ = measured_question(split.ranks(), pool.size(), checkpoint, options_of);
+      runtime_ = runtime_of(split, pool.size());
+    }
+    ModelOptions mo = options_of(runtime_ != nullptr ? runtime_->pool() : pool);
     note_request(checkpoint, mo.act);
-    mo.type = activation_type(options.dtype, checkpoint.config().dtype);
-    mo.kv_type = kv_type_from(options.kv_dtype);
-    take_rank_options(mo, options.ranks);
     uint64_t total = 0;
     for (const Module& m : checkpoint.modules()) total += m.bytes;
     Progress progress("loading", total, true);
@@ -117,6 +124,13 @@ class ModelBench {
   const DecoderModel& model() const { return *model_; }
   std::vector<RankFigures> ranks() { return model_->rank_figures(true); }
   const RankSplit& split() const { return split_; }
+  // What the planner says of every split into as many ranks; none where there is one rank.
+  std::vector<RankForecast> forecasts(size_t batch, size_t prompt) const {
+    if (split_.ranks() == 1) return {};
+    RankQuestion q = question_;
+    q.batch = batch, q.prompt = prompt;
+    return plan_ranks(checkpoint_, q);
+  }
   double load_seconds = 0, load_peak = 0;
 
  private:
@@ -127,6 +141,7 @@ class ModelBench {
   const Checkpoint& checkpoint_;
   BenchRandom random_;
   RankSplit split_;
+  RankQuestion question_;             // with what was measured, where there are several ranks
   std::shared_ptr<Runtime> runtime_;  // of rank 0, where there are several
   std::unique_ptr<RankThreads> followers_;
   std::unique_ptr<DecoderModel> model_;
@@ -143,6 +158,9 @@ struct ModelRow {
   double weight_bytes = 0, kv_bytes = 0;  // that a decode step reads
   double slowest = 0;                     // step of decode, in seconds
   std::vector<RankFigures> ranks = {};    // where there are several: what each did meanwhile
+  // And what the planner said: of this split, of all, by their names; seconds.
+  double forecast = 0;
+  std::vector<std::pair<std::string, double>> forecasts = {};
   double rate() const { return static_cast<double>(tokens) / time.median; }
 };
 
@@ -200,8 +218,8 @@ std::vector<RankFigures> between(const std::vector<RankFigures>& before,
 
 // Shares of the time of steps, which is the same for all but for what comes between steps.
 std::string ranks_text(const std::vector<ModelRow>& rows) {
-  Table table("lrrrr", output_width());
-  table.add({"test", "rank", "compute", "exchange", "of it waiting"});
+  Table table("lrrrrrr", output_width());
+  table.add({"test", "rank", "compute", "exchange", "of it waiting", "ms", "forecast"});
   bool any = false;
   for (const ModelRow& row : rows)
     for (size_t r = 0; r < row.ranks.size(); ++r) {
@@ -210,8 +228,11 @@ std::string ranks_text(const std::vector<ModelRow>& rows) {
       const auto percent = [&](double seconds) {
         return fmt::format("{:.0f} %", 100 * std::clamp(seconds / all, 0.0, 1.0));
       };
+      const auto ms = [&](double s) {
+        return r == 0 && s > 0 ? fmt::format("{:.3g}", s * 1e3) : "";
+      };
       table.add({row.test, std::to_string(r), percent(f.step - f.exchange), percent(f.exchange),
-                 percent(f.wait)});
+                 percent(f.wait), ms(row.time.median), ms(row.forecast)});
       any = true;
     }
   return any ? "\n" + table.text() : "";
@@ -260,7 +281,7 @@ class ModelRun {
       ModelRow r{fmt::format("pp{}", n), fmt::format("pp{}", n), threads_, n, bench_.prefill(n), 0,
                  bench_.profile(1)};
       if (r.time.repetitions == 0) return false;
-      r.ranks = between(before, bench_.ranks());
+      finish(r, before, 1, n);
       done(r);
     }
     for (const size_t depth : options_.depths)
@@ -274,10 +295,21 @@ class ModelRun {
         ModelRow r{
             test,           key,        threads_, b, d.time, 0, bench_.profile(d.time.repetitions),
             d.weight_bytes, d.kv_bytes, d.slowest};
-        r.ranks = between(before, bench_.ranks());
+        finish(r, before, b, 0);
         done(r);
       }
     return true;
+  }
+
+  // What ranks did since `before`, and what was to be expected of a decode step (prompt 0) or a prompt.
+  void finish(ModelRow& r, const std::vector<RankFigures>& before, size_t batch, size_t prompt) {
+    r.ranks = between(before, bench_.ranks());
+    for (const RankForecast& f : bench_.forecasts(batch, std::max<size_t>(prompt, 1))) {
+      if (!f.refusal.empty()) continue;
+      const double seconds = prompt > 0 ? f.prompt : f.step;
+      r.forecasts.emplace_back(describe(f.split), seconds);
+      if (f.split == bench_.split()) r.forecast = seconds;
+    }
   }
 
   double roof_share(const ModelRow& r) const {  // of the memory roof, decode
@@ -308,7 +340,7 @@ class ModelRun {
       j.set(r.key + "_gbs", rounded(bytes / r.time.median * 1e-9, 4));
       j.set(r.key + "_percent_of_roof", rounded(100 * roof_share(r), 4));
     }
-    Json ranks = Json::object();
+    Json ranks = Json::object(), forecasts = Json::object();
     for (const ModelRow& r : rows) {
       if (r.ranks.empty()) continue;
       Json list = Json::array();
@@ -318,9 +350,13 @@ class ModelRun {
                                 {"exchange_s", rounded(f.exchange, 5)},
                                 {"wait_s", rounded(f.wait, 5)}}));
       ranks.set(r.key, std::move(list));
+      Json said = Json::object();
+      for (const auto& [split, seconds] : r.forecasts) said.set(split, rounded(seconds * 1e3, 5));
+      forecasts.set(r.key, std::move(said));
     }
     if (bench_.split().ranks() > 1)
-      j.set("split", describe(bench_.split())), j.set("ranks", std::move(ranks));
+      j.set("split", describe(bench_.split())), j.set("ranks", std::move(ranks)),
+          j.set("forecast_ms", std::move(forecasts));
     j.set("bytes_per_token", bench_.model().weight_bytes_per_token());
     j.set("profile_ms", std::move(profiles));
     add_machine(j);

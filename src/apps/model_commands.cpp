@@ -20,8 +20,8 @@
 #include "base/human.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/summary.h"
-#include "model/rank_plan.h"
 #include "model/scoring.h"
+#include "runtime/comm_threads.h"
 #include "runtime/memory.h"
 #include "text/tokenizer.h"
 
@@ -48,7 +48,35 @@ std::vector<int32_t> parse_file(const std::string& path, const std::string& type
 
 }  // namespace
 
-RankSplit split_of(const RankOptions& o, const Checkpoint& checkpoint) {
+RankQuestion measured_question(size_t ranks, size_t threads, const Checkpoint& checkpoint,
+                               const OptionsOfPool& options) {
+  RankProcess* process = RankProcess::current();
+  RankQuestion q;
+  q.ranks = ranks;
+  const size_t here = process != nullptr ? process->ranks_of_host() : ranks,
+               own = process != nullptr ? threads : std::max<size_t>(1, threads / ranks);
+  q.node.cores = static_cast<double>(own);
+  // What is short is said where all ranks' memory is known.
+  q.node.memory = available_memory_bytes() / here;
+  RankFacts facts;
+  if (process != nullptr) {
+    facts = process->measure(checkpoint, options(Runtime::shared(threads)->pool()));
+  } else {
+    ThreadRanks world;
+    world.ranks = static_cast<int>(ranks);
+    run_thread_ranks(world, [&](Comm& comm) {
+      const auto rank = static_cast<size_t>(comm.rank());
+      const std::shared_ptr<Runtime> runtime = rank_runtime(rank, ranks, own);
+      const RankFacts f = measure_ranks(comm, &checkpoint, options(runtime->pool()));
+      if (rank == 0) facts = f;
+    });
+  }
+  q.node.costs = facts.costs, q.link = facts.link;
+  return q;
+}
+
+RankSplit split_of(const RankOptions& o, size_t threads, const Checkpoint& checkpoint,
+                   const OptionsOfPool& options) {
   const auto size = [](int n) { return static_cast<size_t>(n); };
   const RankSplit split{size(o.pp), size(o.tp), size(o.ep), o.attention == "repeat", size(o.spare)};
   check_split(split);
@@ -60,17 +88,8 @@ RankSplit split_of(const RankOptions& o, const Checkpoint& checkpoint) {
   if (split.ranks() != 1)
     fail("{} {}, but {} are {} ranks", process != nullptr ? "ranks that were started:" : "--ranks",
          ranks, describe(split), split.ranks());
-  const size_t here = process != nullptr ? process->ranks_of_host() : ranks;
-  const double cores = static_cast<double>(default_thread_count());  // of a process: its part
-  RankQuestion question;
-  question.ranks = ranks;
-  question.node.cores =
-      process != nullptr ? cores : std::max(1.0, cores / static_cast<double>(ranks));
-  // What is short is said where all ranks' memory is known.
-  question.node.memory = available_memory_bytes() / here;
-  question.link = here == ranks ? LinkFacts{2e-6, 10e9}      // through memory
-                                : LinkFacts{30e-6, 1.25e9};  // 10 Gbit/s: what is not known is slow
-  const RankForecast best = plan_ranks(checkpoint, question).front();
+  const RankForecast best =
+      plan_ranks(checkpoint, measured_question(ranks, threads, checkpoint, options)).front();
   if (!best.refusal.empty()) fail("{} ranks: {}", ranks, best.reason);
   note("{} ranks: {}", ranks, describe(best.split));
   return best.split;
@@ -135,7 +154,8 @@ ModelOptions model_options_of(const ModelRunOptions& options, const Checkpoint& 
 OpenModel::OpenModel(const ModelRunOptions& options, size_t context,
                      const std::function<void(double share)>& loaded)
     : checkpoint(open_checkpoint(options.folder)),
-      split(split_of(options.ranks, checkpoint)),
+      split(split_of(options.ranks, thread_count(options.run), checkpoint,
+                     [&](ThreadPool& p) { return model_options_of(options, checkpoint, p); })),
       runtime(runtime_of(split, thread_count(options.run))) {
   const auto start = std::chrono::steady_clock::now();
   for (const std::string& w : checkpoint.warnings())

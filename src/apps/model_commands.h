@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "apps/options.h"
+#include "model/rank_plan.h"
 #include "model/ranked_model.h"
 #include "runtime/runtime.h"
 
@@ -21,8 +22,14 @@ struct ModelRunOptions {
 };
 
 void add_model_options(Command& command, ModelRunOptions& options);
+// How a model is opened by threads of one's choice.
+using OptionsOfPool = std::function<ModelOptions(ThreadPool& pool)>;
+// What the planner is asked for so many ranks, as measured on them; `threads`: of this process.
+RankQuestion measured_question(size_t ranks, size_t threads, const Checkpoint& checkpoint,
+                               const OptionsOfPool& options);
 // Where only a number of ranks is given, the planner's choice. Throws Error.
-RankSplit split_of(const RankOptions& ranks, const Checkpoint& checkpoint);
+RankSplit split_of(const RankOptions& ranks, size_t threads, const Checkpoint& checkpoint,
+                   const OptionsOfPool& options);
 // Threads for rank 0 of ranks that share this process's `threads`.
 std::shared_ptr<Runtime> runtime_of(const RankSplit& split, size_t threads);
 // What of these a model is told beside its split.

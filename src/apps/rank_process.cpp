@@ -161,31 +161,47 @@ std::unique_ptr<DecoderModel> RankProcess::load(const Checkpoint& checkpoint, Mo
   return load_part(checkpoint, std::move(options), split);
 }
 
-void RankProcess::load_and_follow(const ModelRunOptions& options, const Order& order) {
-  std::unique_ptr<Checkpoint> checkpoint;
-  std::shared_ptr<Runtime> runtime;
-  ModelOptions mine;
-  const RankSplit split = order.split();
-  std::string trouble;
+RankFacts RankProcess::measure(const Checkpoint& checkpoint, const ModelOptions& options) {
+  (void)order({Order::kMeasure});
+  return measure_ranks(*comm_, &checkpoint, options);
+}
+
+RankProcess::Opened RankProcess::open(const ModelRunOptions& options,
+                                      const RankSplit& split) const {
+  Opened o;
   try {
-    checkpoint = std::make_unique<Checkpoint>(open_checkpoint(
+    o.checkpoint = std::make_unique<Checkpoint>(open_checkpoint(
         mapped_folder(options.folder, options.ranks.folder_map, comm_->host(comm_->rank()))));
-    runtime = runtime_of(split, thread_count(options.run));
-    mine = model_options_of(options, *checkpoint, runtime->pool());
+    o.runtime = runtime_of(split, thread_count(options.run));
+    o.options = model_options_of(options, *o.checkpoint, o.runtime->pool());
   } catch (const Error& e) {
-    trouble = e.what();
+    o.trouble = e.what();
   }
-  mine.memory_left = agree(checkpoint.get(), mine, split, trouble);
-  mine.context = order.context;
-  load_part(*checkpoint, mine, split)->follow();
+  return o;
+}
+
+void RankProcess::measure_too(const ModelRunOptions& options) {
+  const Opened o = open(options, {});
+  (void)measure_ranks(*comm_, o.trouble.empty() ? o.checkpoint.get() : nullptr, o.options);
+}
+
+void RankProcess::load_and_follow(const ModelRunOptions& options, const Order& order) {
+  const RankSplit split = order.split();
+  Opened o = open(options, split);
+  o.options.memory_left = agree(o.checkpoint.get(), o.options, split, o.trouble);
+  o.options.context = order.context;
+  load_part(*o.checkpoint, o.options, split)->follow();
 }
 
 int follow_rank_0(const ModelRunOptions& options) {
   RankProcess& process = *RankProcess::current();
   for (;;) {
     const RankProcess::Order order = process.order({});
-    if (order.kind != RankProcess::Order::kLoad) return kExitDone;
-    process.load_and_follow(options, order);
+    if (order.kind == RankProcess::Order::kEnd) return kExitDone;
+    if (order.kind == RankProcess::Order::kMeasure)
+      process.measure_too(options);
+    else
+      process.load_and_follow(options, order);
   }
 }
 

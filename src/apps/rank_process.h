@@ -7,6 +7,7 @@
 #include <string>
 
 #include "apps/model_commands.h"
+#include "model/rank_costs.h"
 #include "runtime/comm.h"
 #include "runtime/witness.h"
 
@@ -25,6 +26,8 @@ class RankProcess {
   size_t ranks() const;
   size_t ranks_of_host() const;  // this one among them
   void leaving();                // the process ends on purpose, by another way than returning
+  // Of rank 0: what steps cost on all ranks, by a model that load() may be given.
+  RankFacts measure(const Checkpoint& checkpoint, const ModelOptions& options);
   // Of rank 0: the others load the same, or throw RanksRefused like this one.
   std::unique_ptr<DecoderModel> load(const Checkpoint& checkpoint, ModelOptions options,
                                      const RankSplit& split);
@@ -34,7 +37,7 @@ class RankProcess {
   friend int follow_rank_0(const ModelRunOptions& options);
   // What rank 0 wants of the others.
   struct Order {
-    enum Kind : uint64_t { kEnd, kLoad };
+    enum Kind : uint64_t { kEnd, kMeasure, kLoad };
     uint64_t kind = kEnd;
     uint64_t context = 0, pp = 1, tp = 1, ep = 1, repeat_attention = 0, spare = 0;
     RankSplit split() const { return {pp, tp, ep, repeat_attention != 0, spare}; }
@@ -46,6 +49,15 @@ class RankProcess {
                  std::string trouble);
   std::unique_ptr<DecoderModel> load_part(const Checkpoint& checkpoint, ModelOptions options,
                                           const RankSplit& split);
+  // Of the others: what they load, or why they cannot.
+  struct Opened {
+    std::unique_ptr<Checkpoint> checkpoint;
+    std::shared_ptr<Runtime> runtime;
+    ModelOptions options;
+    std::string trouble;
+  };
+  Opened open(const ModelRunOptions& options, const RankSplit& split) const;
+  void measure_too(const ModelRunOptions& options);
   void load_and_follow(const ModelRunOptions& options, const Order& order);
 
   Witness& witness_;

@@ -20,6 +20,7 @@ namespace {
 
 constexpr double kNorm = 2.3;  // of memory and compute time
 constexpr uint64_t kNumberBytes = 2;
+constexpr size_t kMostDraws = 4096;  // of rows and slots in a sample; more are even enough
 
 double together(double memory, double compute) {
   return std::pow(std::pow(memory, kNorm) + std::pow(compute, kNorm), 1 / kNorm);
@@ -82,32 +83,25 @@ struct LayerCost {
   double expert_bytes = 0, expert_macs = 0;                             // of one
 };
 
-// Expected distinct experts of `rows` rows that take k of E each.
-double distinct(double E, double k, double rows) { return E * (1 - std::pow(1 - k / E, rows)); }
-
-// How much more than its share the busiest of `ranks` ranks reads or computes, from a fixed sequence
-// of draws.
-double busiest(size_t E, size_t k, size_t rows, size_t ranks, bool reading) {
-  if (E == 0 || ranks == 1) return 1;
+// How many rows each expert gets of some that take k of E each, in `samples` draws; the same for every
+// question.
+std::vector<std::vector<uint32_t>> draw_rows(size_t E, size_t k, size_t rows, size_t samples) {
   uint64_t state = 88172645463325252ull;
-  const auto draw = [&](size_t n) {
+  const auto draw = [&] {
     state ^= state << 13, state ^= state >> 7, state ^= state << 17;
-    return static_cast<size_t>(state % n);
+    return static_cast<size_t>(state % E);
   };
-  const size_t samples = std::clamp<size_t>(4096 / (rows * k + 1), 4, 128);
-  std::vector<uint32_t> taken(E), of_rank(ranks);
-  double sum = 0;
-  for (size_t s = 0; s < samples; ++s) {
-    std::fill(taken.begin(), taken.end(), 0);
+  std::vector<std::vector<uint32_t>> all(samples, std::vector<uint32_t>(E, 0));
+  std::vector<size_t> mine(k);
+  for (std::vector<uint32_t>& taken : all)
     for (size_t r = 0; r < rows; ++r)
-      for (size_t i = 0; i < k; ++i) ++taken[draw(E)];
-    std::fill(of_rank.begin(), of_rank.end(), 0);
-    for (size_t e = 0; e < E; ++e) of_rank[e * ranks / E] += reading ? taken[e] > 0 : taken[e];
-    uint32_t total = 0, most = 0;
-    for (const uint32_t n : of_rank) total += n, most = std::max(most, n);
-    sum += static_cast<double>(most) * static_cast<double>(ranks) / std::max(1.0, double(total));
-  }
-  return sum / static_cast<double>(samples);
+      for (size_t i = 0; i < k; ++i) {  // a row takes different experts
+        const auto end = mine.begin() + static_cast<std::ptrdiff_t>(i);
+        do mine[i] = draw();
+        while (std::find(mine.begin(), end, mine[i]) != end);
+        ++taken[mine[i]];
+      }
+  return all;
 }
 
 class Forecaster {
@@ -175,22 +169,61 @@ class Forecaster {
     }
   }
 
+  // Seconds of matrices of so many bytes and weights that `rows` rows meet.
+  double cost(const CostCurve& curve, double bytes, double macs, double rows) const {
+    if (curve.known()) return curve.seconds(macs, rows);
+    return together(bytes / q_.node.read_rate(), rows * macs / q_.node.multiply_rate());
+  }
+
+  using RowsOfExperts = std::vector<std::vector<uint32_t>>;
+  RowsOfExperts rows_of_experts(size_t rows) const {
+    if (E_ == 0) return {};
+    const size_t k = std::min(k_, E_), each = rows * k;
+    if (each <= kMostDraws)
+      return draw_rows(E_, k, rows, std::clamp<size_t>(kMostDraws / each, 4, 128));
+    return {std::vector<uint32_t>(E_, static_cast<uint32_t>((each + E_ - 1) / E_))};
+  }
+
+  // Experts of a layer on the busiest of the ranks that have different ones.
+  double experts(const LayerCost& l, const RankSplit& split, const RowsOfExperts& chance) const {
+    const auto tp = static_cast<double>(split.tp);
+    std::vector<double> by_rows;  // of one expert; negative: not computed yet
+    const auto of_rows = [&](uint32_t rows) {
+      if (rows == 0) return 0.0;
+      if (by_rows.size() <= rows) by_rows.resize(rows + 1, -1);
+      double& s = by_rows[rows];
+      if (s < 0) s = cost(q_.node.costs.experts, l.expert_bytes / tp, l.expert_macs / tp, rows);
+      return s;
+    };
+    double sum = 0;
+    std::vector<double> of_rank(split.ep);
+    for (const std::vector<uint32_t>& rows : chance) {
+      std::fill(of_rank.begin(), of_rank.end(), 0);
+      for (size_t e = 0; e < rows.size(); ++e)
+        of_rank[e * split.ep / rows.size()] += of_rows(rows[e]);
+      sum += *std::max_element(of_rank.begin(), of_rank.end());
+    }
+    return sum / static_cast<double>(chance.size());
+  }
+
   double round(double bytes) const { return q_.link.latency + bytes / q_.link.rate; }
 
   Times step(const RankSplit& split, size_t rows, size_t outputs) const {
     const auto T = static_cast<double>(rows), R = static_cast<double>(split.members()),
-               E = static_cast<double>(E_), k = static_cast<double>(k_);
+               k = static_cast<double>(k_);
     const double others = (R - 1) / R, b = static_cast<double>(kNumberBytes);
     const bool ep = split.ep > 1, alone = split.members() == 1;
-    const double read = busiest(E_, k_, rows, ep ? split.ep : 1, true),
-                 work = busiest(E_, k_, rows, ep ? split.ep : 1, false);
+    const RowsOfExperts chance = rows_of_experts(rows);
     Times t;
+    double last_macs = 0, last_experts = 0;  // most layers are alike
     for (const LayerCost& l : layers_) {
-      double bytes = l.cut_bytes / R + l.whole_bytes, macs = T * (l.cut_macs / R + l.whole_macs);
       const bool routed = l.expert_bytes > 0;
-      if (routed) bytes += distinct(E, k, T) * l.expert_bytes / R * read;
-      if (routed) macs += T * k * l.expert_macs / R * work;
-      t.compute += together(bytes / q_.node.read_rate(), macs / q_.node.multiply_rate());
+      t.compute += cost(q_.node.costs.dense, l.cut_bytes / R + l.whole_bytes,
+                        l.cut_macs / R + l.whole_macs, T) +
+                   q_.node.costs.layer.seconds(1, T);
+      if (routed && l.expert_macs != last_macs)
+        last_macs = l.expert_macs, last_experts = experts(l, split, chance);
+      if (routed) t.compute += last_experts;
       if (alone) continue;
       const double slots = routed ? k : 1;
       if (!split.repeat_attention)
@@ -202,8 +235,7 @@ class Forecaster {
       if (routed && ep && tp > 1) t.exchange += round((tp - 1) / tp * 4 * T * k * I_ / spread);
     }
     const auto heads = static_cast<double>(outputs);
-    t.compute += together(head_bytes_ / R / q_.node.read_rate(),
-                          heads * head_macs_ / R / q_.node.multiply_rate());
+    t.compute += cost(q_.node.costs.output, head_bytes_ / R, head_macs_ / R, heads);
     if (!alone) t.exchange += round(b * T * H_) + round(4 * heads * head_macs_ / H_ * others);
     if (split.pp > 1) t.exchange += static_cast<double>(split.pp) * round(b * T * H_);
     if (split.ranks() > 1) t.exchange += q_.link.latency;  // the plan

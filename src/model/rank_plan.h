@@ -2,9 +2,11 @@
 // How to share a model out over ranks, before anything is read: what each rank would hold, how long
 // steps would take, and which split is best. Pure functions of headers and of facts about machines.
 //
-// Time of a layer: (memory^2.3 + compute^2.3)^(1/2.3), with the bytes it reads at the rate of the
-// node and its multiply-adds at the node's; a round of an exchange costs latency + bytes / rate, and
-// nothing overlaps. What a node reaches follows its cores, fitted to two and to 64 of them.
+// Time of matrices: as measured (rank_costs.h); else (memory^2.3 + compute^2.3)^(1/2.3), with their
+// bytes at the rate of the node and their multiply-adds at the node's, which follow its cores, fitted
+// to two and to 64 of them. Rows find their experts by chance, all as likely: the time of experts is
+// the mean of some draws, on ranks that have different ones that of the busiest. A round of an exchange
+// costs latency + bytes / rate, and nothing overlaps. Keys and values are not looked at.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
+#include "model/rank_costs.h"
 #include "model/ranks.h"
 
 namespace moebius {
@@ -34,11 +37,9 @@ struct NodeFacts {
   uint64_t memory = 0;  // bytes for weights; 0: not looked at
   // Where they were measured; 0: what such cores reach.
   double measured_read = 0, measured_multiply = 0;
+  RankCosts costs = {};  // of this model there; what is known of them counts more than the rates
   double read_rate() const;      // bytes a second
   double multiply_rate() const;  // multiply-adds a second
-};
-struct LinkFacts {
-  double latency = 0, rate = 0;  // seconds one way, bytes a second
 };
 // "64x256G": cores and memory; "1x8G@24G,70G" with bytes and multiply-adds a second. "10G,30us": bits a second and latency one way. Throw Error.
 NodeFacts parse_node(const std::string& text);

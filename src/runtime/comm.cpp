@@ -313,8 +313,8 @@ void Comm::wait_until_done(CommRequest& request, const CommPhase& phase) {
       std::this_thread::yield();
       continue;
     }
-    std::this_thread::sleep_for(std::chrono::nanoseconds(
-        std::clamp(waited / kSleepShare, kShortestSleep, kLongestSleep)));
+    std::this_thread::sleep_for(
+        std::chrono::nanoseconds(std::clamp(waited / kSleepShare, kShortestSleep, kLongestSleep)));
   }
   world_->waited(phase, static_cast<double>(now_ns() - start) * 1e-9);
 }

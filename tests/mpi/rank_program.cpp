@@ -4,18 +4,18 @@
 //   large BYTES       one message of so many bytes, longer than MPI's counts may say
 //   kill | stop RANK  that rank kills or stops itself while the others wait for it, 1 s at most
 //   loop              exchanges until somebody ends it
-//   ping              rank 0 says what a message to rank 1 takes: "link RATEG,LATENCYus"
+//   ping              rank 0 says what an exchange takes: "link RATEG,LATENCYus"
 // Every rank first says "pid N" on stderr.
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 
+#include "model/rank_costs.h"
 #include "moebius/error.h"
 #include "runtime/comm_plugin.h"
 #include "runtime/host_name.h"
@@ -59,24 +59,8 @@ int loop(Comm& comm, int victim, int signal) {
 }
 
 int ping(Comm& comm) {
-  std::vector<char> data(1 << 20);
-  const auto seconds = [&](size_t bytes, int rounds) {
-    double best = 1e9;
-    for (int i = 0; i < rounds && comm.rank() < 2; ++i) {
-      const auto start = std::chrono::steady_clock::now();
-      for (const int turn : {0, 1})
-        comm.wait(comm.rank() == turn ? comm.start_send(1 - turn, 0, data.data(), bytes)
-                                      : comm.start_receive(turn, 0, data.data(), bytes),
-                  "ping");
-      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-      best = std::min(best, took.count() / 2);
-    }
-    return best;
-  };
-  const double small = seconds(64, 2000), large = seconds(data.size(), 100);
-  if (comm.rank() == 0)
-    std::printf("link %.3fG,%.3fus\n", 8e-9 * static_cast<double>(data.size()) / (large - small),
-                1e6 * small);
+  const std::string link = describe(measure_link(comm));
+  if (comm.rank() == 0) std::printf("link %s\n", link.c_str());
   return 0;
 }
 
