@@ -189,9 +189,9 @@ inline bool all_f16(const float* x, size_t K) {
   return vminvq_u32(same) != 0;
 }
 
-// Rows as they are, all columns in order, times `by`: four rows of a tile at a time.
-inline void put_four(const float* const (&rows)[4], const float (&by)[4], size_t K, float* to,
-                     size_t step) {
+// Rows as they are, all columns in order, times `by`, then zeros: four rows of a tile at a time.
+inline void put_four(const float* const (&rows)[4], const float (&by)[4], size_t K, size_t K_padded,
+                     float* to, size_t step) {
   size_t k = 0;
   for (; k + 4 <= K; k += 4, to += 4 * step) {
     const auto row = [&](int i) { return vmulq_n_f32(vld1q_f32(rows[i] + k), by[i]); };
@@ -204,6 +204,7 @@ inline void put_four(const float* const (&rows)[4], const float (&by)[4], size_t
   }
   for (; k < K; ++k, to += step)
     for (size_t i = 0; i < 4; ++i) to[i] = rows[i][k] * by[i];
+  for (; k < K_padded; ++k, to += step) vst1q_f32(to, vdupq_n_f32(0));
 }
 
 inline void make_panel(const PanelArgs& a) {
@@ -238,7 +239,7 @@ inline void make_panel(const PanelArgs& a) {
         four[last] = x, four_by[last] = larger_by;
         if (last == 3 || m + 1 == a.M) {  // rows that are not there: nobody looks at them
           for (size_t i = last + 1; i < 4; ++i) four[i] = x, four_by[i] = 0.0f;
-          put_four(four, four_by, p.K, to - last, step);
+          put_four(four, four_by, p.K, s.K_padded, to - last, step);
         }
       } else {
         put_row(
