@@ -77,6 +77,9 @@ std::vector<float> run(const Packed& p, const float* x, size_t ldx, size_t M,
   GuardedBytes rows(k.row_bytes(p.problem) * M);
   GuardedBytes panel(k.panel_bytes(p.problem, picked));
   GuardedBytes scratch(k.scratch_bytes(p.problem, picked));
+  // NaN in every float type, -1 in every integer: what was not written must not count.
+  for (const GuardedBytes* memory : {&rows, &panel, &scratch})
+    std::memset(memory->data(), 0xFF, memory->size());
   size_t allocated = allocations();
   k.prepare_rows({&p.problem, &p.view.act, x, ldx, M, rows.data()});
   k.make_panel({&p.problem, &p.view, rows.data(), ids.data(), picked, panel.data()});
