@@ -318,7 +318,7 @@ size_t moebius_moe_experts(const moebius_moe* layer);
 size_t moebius_moe_slots(const moebius_moe* layer);
 char* moebius_moe_kernel(const moebius_moe* layer);
 uint64_t moebius_moe_packed_bytes(const moebius_moe* layer);
-/* ids and weights [rows, slots]: what the router chose; NULL: not wanted. */
+/* ids and weights [rows, slots]: what the router chose (-1: an identity expert); NULL: not wanted. */
 int moebius_moe_run(const moebius_moe* layer, const moebius_input* x, const moebius_output* y,
                     int32_t* ids, float* weights);
 int moebius_moe_run_logits(const moebius_moe* layer, const moebius_input* x,

@@ -364,8 +364,7 @@ void MoeLayer::forward_logits(const ConstRows& x, const ConstRows& logits, const
     }
   };
   run_region(pool, T <= 2 * kRowsPerTask ? 1 : pool.size(), body);
-  if (options.ids_out != nullptr)
-    for (size_t i = 0; i < T * k; ++i) options.ids_out[i] = std::max(out.ids[i], 0);
+  if (options.ids_out != nullptr) std::copy_n(out.ids, T * k, options.ids_out);
   if (options.weights_out != nullptr) std::copy_n(out.weights, T * k, options.weights_out);
   run(x, {out.ids, out.weights, plan_.spec.router.zero_experts > 0 ? out.zero_weights : nullptr, k},
       y, pool, options);

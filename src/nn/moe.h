@@ -89,8 +89,9 @@ struct MoeOptions {
   const AmaxReduce* amax_reduce =
       nullptr;  // tensor-parallel ranks whose down projection has shared_amax
   const int64_t* token_ids = nullptr;  // [T], for routing by table
-  int32_t* ids_out = nullptr;          // [T, slots], forward_logits: what the router chose
-  float* weights_out = nullptr;        // [T, slots]
+  // [T, slots], forward_logits: what the router chose; -1: an identity expert, which is no row of any
+  int32_t* ids_out = nullptr;
+  float* weights_out = nullptr;  // [T, slots]
 };
 
 // Memory for one packed expert: its own, or what another expert of the model left.

@@ -52,15 +52,9 @@ std::span<const int32_t> MoeLayer::Forward::physical_ids(size_t tokens) {
   if (layer_.copies_.empty()) return {routing_.ids, items};
   std::vector<int32_t>& out = schedule_->physical;
   out.resize(items);
-  for (size_t i = 0; i < items; ++i) {
-    out[i] = routing_.ids[i];
-    if (out[i] < 0) continue;
-    const auto e = static_cast<size_t>(out[i]);
-    const uint32_t first = layer_.copies_at_[e], count = layer_.copies_at_[e + 1] - first;
-    const auto token = static_cast<uint32_t>(i / routing_.slots);
-    out[i] = static_cast<int32_t>(
-        layer_.copies_[first + (count == 1 ? 0 : replica_of_token(token, count))]);
-  }
+  const MoeTogether& t = layer_.plan_.together;
+  choose_copies({routing_.ids, items}, {layer_.copies_at_, layer_.copies_, t.rank_of, t.spread},
+                out);
   return out;
 }
 

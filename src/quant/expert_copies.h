@@ -1,13 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies of busy experts: which one serves a token. Every rank finds the same without asking.
+// Copies of busy experts: which one serves a token. Every rank finds the same without asking, because
+// only the routes of the step and the places of experts decide.
 #pragma once
+#include <cstddef>
 #include <cstdint>
+#include <span>
+#include <vector>
 
 namespace moebius {
 
-// Which of `replicas` copies serves a token.
-inline uint32_t replica_of_token(uint32_t token_index, uint32_t replicas) {
-  return token_index * 2654435769u % replicas;  // the product wraps at 2^32 on purpose
+// Experts that have copies, as places: those of expert e are copies[first[e]] up to first[e + 1].
+struct ExpertCopies {
+  std::span<const uint32_t> first, copies;
+  std::span<const uint32_t> rank_of;  // [places]
+  size_t ranks = 1;
+};
+
+// places[i] serves the route ids[i] (-1: none). Experts with one place first; then each route takes
+// the copy with which the busiest moment of its rank ends soonest: reading an expert that nothing of
+// this step has used there counts as some rows.
+inline void choose_copies(std::span<const int32_t> ids, const ExpertCopies& c,
+                          std::span<int32_t> places) {
+  constexpr uint64_t kRowsOfReading = 8;
+  std::vector<uint64_t> busy(c.ranks, 0);
+  std::vector<bool> used(c.rank_of.size(), false);
+  const auto cost = [&](uint32_t place) { return used[place] ? 1 : 1 + kRowsOfReading; };
+  const auto take = [&](size_t i, uint32_t place) {
+    busy[c.rank_of[place]] += cost(place);
+    used[place] = true;
+    places[i] = static_cast<int32_t>(place);
+  };
+  const auto count = [&](int32_t id) {
+    return id < 0 ? 0 : c.first[static_cast<size_t>(id) + 1] - c.first[static_cast<size_t>(id)];
+  };
+  for (size_t i = 0; i < ids.size(); ++i) {
+    places[i] = -1;
+    if (count(ids[i]) == 1) take(i, c.copies[c.first[static_cast<size_t>(ids[i])]]);
+  }
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const uint32_t n = count(ids[i]);
+    if (n < 2) continue;
+    const std::span<const uint32_t> all = c.copies.subspan(c.first[static_cast<size_t>(ids[i])], n);
+    const size_t turn = i + static_cast<size_t>(ids[i]);  // among equals
+    uint32_t best = all[turn % n];
+    const auto end = [&](uint32_t place) { return busy[c.rank_of[place]] + cost(place); };
+    for (size_t k = 1; k < n; ++k)
+      if (const uint32_t other = all[(turn + k) % n]; end(other) < end(best)) best = other;
+    take(i, best);
+  }
 }
 
 }  // namespace moebius

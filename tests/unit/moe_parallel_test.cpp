@@ -242,8 +242,7 @@ TEST(ExpertParallel, RanksAddUpToTheSingleRank) {
   }
 }
 
-// Copies of experts on several ranks, each token served by the copy that its index selects: the
-// same answer.
+// Copies of experts on several ranks, each route served by one of them: the same answer.
 TEST(ExpertParallel, ReplicasGiveTheSameAnswer) {
   Rng rng(6);
   const SchemeCase s = scheme("w4a8 g32");
@@ -253,14 +252,14 @@ TEST(ExpertParallel, ReplicasGiveTheSameAnswer) {
   const Activations x = make_x(c, 20, false, rng);
   const Routes routes = random_routes(20, 2, 6, rng);
   const std::vector<uint32_t> physical = initial_physical_map(6, 2);
-  const auto copies = logical_to_physical(physical, 6);
-  Routes mapped = routes;
-  for (size_t i = 0; i < mapped.ids.size(); ++i) {
-    if (mapped.ids[i] < 0) continue;
-    const auto& mine = copies[static_cast<size_t>(mapped.ids[i])];
-    mapped.ids[i] = static_cast<int32_t>(
-        mine[replica_of_token(static_cast<uint32_t>(i / 2), static_cast<uint32_t>(mine.size()))]);
+  std::vector<uint32_t> first = {0}, copies;
+  for (const auto& places : logical_to_physical(physical, 6)) {
+    copies.insert(copies.end(), places.begin(), places.end());
+    first.push_back(static_cast<uint32_t>(copies.size()));
   }
+  const std::vector<uint32_t> rank_of = {0, 0, 0, 0, 1, 1, 1, 1};
+  Routes mapped = routes;
+  choose_copies(routes.ids, {first, copies, rank_of, 2}, mapped.ids);
   std::vector<float> sum(20 * shape.hidden, 0.0f);
   for (size_t rank = 0; rank < 2; ++rank) {
     MoePlan plan = plan_of(c, reference_kernel());

@@ -140,18 +140,31 @@ TEST(Ranks, SizesAddUp) {
   EXPECT_TRUE(contains(error_of([&] { rank_sizes(c, 0, 1); }), "tensor parallel 0"));
 }
 
-TEST(Eplb, InitialMapAndReplicaChoice) {
+TEST(Eplb, InitialMap) {
   EXPECT_EQ(initial_physical_map(4, 3), (std::vector<uint32_t>{0, 1, 2, 3, 0, 1, 2}));
   const auto copies = logical_to_physical(initial_physical_map(4, 3), 4);
   EXPECT_EQ(copies[1], (std::vector<uint32_t>{1, 5}));
   EXPECT_EQ(copies[3], (std::vector<uint32_t>{3}));
-  std::vector<uint32_t> two, three;
-  for (uint32_t t = 0; t < 8; ++t) {
-    two.push_back(replica_of_token(t, 2));
-    three.push_back(replica_of_token(t, 3));
-  }
-  EXPECT_EQ(two, (std::vector<uint32_t>{0, 1, 0, 1, 0, 1, 0, 1}));
-  EXPECT_EQ(three, (std::vector<uint32_t>{0, 0, 2, 2, 1, 0, 0, 2}));
+}
+
+// Expert 0 is at places 0 and 3, on ranks 0 and 1; 1 and 2 are at rank 0 alone, 3 at rank 1.
+TEST(Eplb, TheCopyOfTheIdlerRankServes) {
+  const std::vector<uint32_t> first = {0, 2, 3, 4, 5}, copies = {0, 3, 1, 2, 4},
+                              rank_of = {0, 0, 0, 1, 1};
+  const auto places = [&](std::vector<int32_t> ids) {
+    std::vector<int32_t> out(ids.size());
+    choose_copies(ids, {first, copies, rank_of, 2}, out);
+    return out;
+  };
+  EXPECT_EQ(places({0, 1}), (std::vector<int32_t>{3, 1})) << "of one token too";
+  EXPECT_EQ(places({3, 0}), (std::vector<int32_t>{4, 0}));
+  EXPECT_EQ(places({-1, 2, 0}), (std::vector<int32_t>{-1, 2, 3}));
+  EXPECT_EQ(places({0, 0, 0, 1}), (std::vector<int32_t>{3, 3, 3, 1})) << "read once where few rows";
+  std::vector<int32_t> many(200, 0), served(5, 0);
+  for (const int32_t p : places(many)) ++served[static_cast<size_t>(p)];
+  EXPECT_EQ(served, (std::vector<int32_t>{100, 0, 0, 100, 0})) << "and shared by many";
+  const std::vector<int32_t> turns = places({0}), again = places({-1, 0});
+  EXPECT_NE(turns.back(), again.back()) << "equals take turns";
 }
 
 TEST(Eplb, CopiesGoToTheBusiest) {
