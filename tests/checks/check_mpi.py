@@ -8,7 +8,9 @@
 Exit status 77: skipped, with the reason (no launcher, or no plugin for it in this build).
 """
 import concurrent.futures
+import http.client
 import json
+import math
 import os
 import random
 import re
@@ -23,6 +25,8 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
+FULL = bool(os.environ.get("MOEBIUS_FULL"))
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 GONE_SECONDS = 60  # a generous end for what takes one to five seconds on a quiet machine
 
 
@@ -156,6 +160,25 @@ def write_model(folder):
             out.write(data)
 
 
+def ranks_of(form):
+    return math.prod(int(n) for n in re.findall(r"\d+", form))
+
+
+def compare_logits(tool, name, form, launch):
+    """Logits of 20 tokens of a golden folder, by one process and by launch(command) on ranks. False: the folder cannot be cut so."""
+    command = ["logits", str(GOLDEN / name), "--tokens", ",".join(str((7 * i + i * i) % 16) for i in range(20)), "--threads", "1", "--quiet"]
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / "one", Path(folder) / "ranks"]
+        subprocess.run(tool + command + ["--out", str(files[0])], check=True, stdin=subprocess.DEVNULL, capture_output=True)
+        job = launch(tool + command + ["--out", str(files[1])] + form.split())
+        if job.status != 0 and re.search(r"stages|experts|heads|rows|outputs", job.err) and FULL and "is gone" not in job.err:
+            print(f"{name} {form}: refused", flush=True)
+            return False
+        expect(job.status == 0, job, f"{name} {form}")
+        expect(files[0].read_bytes() == files[1].read_bytes(), job, f"{name} {form}: other logits than one process")
+    return True
+
+
 class Checks:
     def __init__(self, mpi, build):
         self.mpi, self.build = mpi, build
@@ -207,17 +230,33 @@ class Checks:
         return ["sh", "-c", f"echo pid $$ >&2; if [ ${variable} = {rank} ]; then exec env {env} {quoted} {more}; fi; exec {quoted}"]
 
     def text(self):
-        """Ranks say what one process says, byte for byte."""
+        """Ranks say what one process says, byte for byte: 64 tokens, the likeliest and drawn with a seed. All counts of ranks with MOEBIUS_FULL."""
+        splits = [(2, ""), (2, "--pp 2"), (2, "--ep 2"), (4, "--pp 2 --tp 2")]
+        if FULL:
+            splits += [(n, f"--{form} {n}") for n in (2, 3, 4, 8) for form in ("pp", "tp", "ep") if (form, n) != ("pp", 8)]
+            splits += [(4, "--pp 2 --ep 2"), (4, "--tp 2 --ep 2"), (2, "--ep 2 --attention repeat"), (8, "--pp 2 --tp 2 --ep 2")]
         for sampling in (["--temp", "0"], ["--temp", "0.8", "--seed", "7"]):
-            command = ["run", "-p", "It was a dark", "-n", "24", "--ignore-eos", "--threads", "1"] + sampling
+            command = ["run", "-p", "It was a dark", "-n", "64", "--ignore-eos", "--threads", "1"] + sampling
             alone = subprocess.run(self.tool + command, capture_output=True, check=True, stdin=subprocess.DEVNULL).stdout.decode()
-            splits = [(2, [])] if sampling[1] != "0" else [(2, []), (2, ["--pp", "2"]), (2, ["--ep", "2"]), (4, ["--pp", "2", "--tp", "2"])]
             for ranks, split in splits:
-                job = self.job(ranks, self.tool + command + split).finish(300)
+                job = self.job(ranks, self.tool + command + split.split()).finish(300)
                 expect(job.status == 0, job, f"{ranks} ranks {split}")
                 expect(job.out == alone, job, f"{ranks} ranks {split} say something else than one:\n{alone}")
                 for r in range(1, ranks):
                     expect(re.search(rf"^\[rank {r} .*\] loaded \d+ bytes", job.err, re.M), job, f"rank {r} does not say what it loaded")
+
+    def goldens(self):
+        """Logits of golden folders on ranks are the bytes of one process: some folders in one form each; with MOEBIUS_FULL all in all forms."""
+        some = {"qwen3moe-w4a8-g32-pack": "--pp 2 --tp 2", "gptoss-mxfp4-native": "--tp 3", "deepseekv3-w4a8-g32": "--ep 2", "kimilinear-w4a16-g32": "--pp 2"}
+        forms = ["--pp 2", "--tp 2", "--tp 4", "--ep 2", "--pp 2 --tp 2"]
+        names = sorted(f.parent.name for f in GOLDEN.glob("*/config.json")) if FULL else sorted(some)
+        ran = 0
+        for name in names:
+            for form in forms if FULL else [some[name]]:
+                found = compare_logits(self.tool, name, form, lambda command, form=form: self.job(ranks_of(form), command).finish(300))
+                ran += found
+        if ran < len(some):
+            raise AssertionError(f"only {ran} of {len(names)} folders ran")
 
     def refused(self):
         """Ranks that differ part before they load, with a sentence of rank 0 alone."""
@@ -240,17 +279,22 @@ class Checks:
         job = self.job(2, self.by_rank(run + ["--common-cpu"], 1, env="MOEBIUS_CPU=reference")).finish(300)
         expect(job.status == 0 and job.out != "", job, "--common-cpu must run")
 
+    @staticmethod
+    def second_rank(job):
+        """The process that by_rank() gave --verbose."""
+        found = [p for p in children_of(job.process.pid) if "--verbose" in Path(f"/proc/{p}/cmdline").read_text(encoding="utf-8").split("\0")
+                 and "witness" not in Path(f"/proc/{p}/comm").read_text(encoding="utf-8")]
+        if len(found) != 1:
+            raise AssertionError(f"one rank was expected, not {found}")
+        return found[0]
+
     def signalled(self, number):
         """A long answer on two ranks, the second of which gets a signal as soon as text comes."""
         command = ["run", "-p", "It was", "-n", "-1", "--ignore-eos", "--temp", "0", "--threads", "1", "--ctx", "1000000", "--rank-timeout", "2"]
         job = self.job(2, self.by_rank(command, 1, more="--verbose"))
         os.read(job.process.stdout.fileno(), 1)  # the answer has begun
-        victims = [p for p in children_of(job.process.pid) if "--verbose" in Path(f"/proc/{p}/cmdline").read_text(encoding="utf-8").split("\0")
-                   and "witness" not in Path(f"/proc/{p}/comm").read_text(encoding="utf-8")]
-        for pid in victims:
-            os.kill(pid, number)
+        os.kill(self.second_rank(job), number)
         job.finish()
-        expect(len(victims) == 1, job, f"one rank was expected, not {victims}")
         expect(job.status != 0, job, "a lost rank must fail the job")
         expect_gone(job.pids(), job)
         return job
@@ -283,6 +327,43 @@ class Checks:
         alone = subprocess.run(self.tool + ["run", "-p", "It was a dark", "-n", "16", "--temp", "0", "--ignore-eos", "--json", "--threads", "1"],
                                capture_output=True, check=True, stdin=subprocess.DEVNULL).stdout
         expect(answer == json.loads(alone)["text"], job, f"served on ranks: {answer!r}, run: {alone!r}")
+
+    def lost_while_serving(self):
+        """A rank is killed under an open stream. Open MPI leaves a moment: the stream ends with an error event, who asks is told 503."""
+        job = self.job(2, self.by_rank(["serve", "--port", "0", "--threads", "1", "--ctx", "100000"], 1, more="--verbose"))
+        address = job.process.stdout.readline().strip()
+        wait_ready(address)
+        host = address.removeprefix("http://")
+        stream, other = http.client.HTTPConnection(host, timeout=60), http.client.HTTPConnection(host, timeout=60)
+        asked = {"prompt": "It was", "max_tokens": 90000, "ignore_eos": True}
+        kind = {"Content-Type": "application/json"}
+        stream.request("POST", "/v1/completions", json.dumps(dict(asked, stream=True)), kind)
+        reply = stream.getresponse()
+        text = reply.read(200)
+        os.kill(self.second_rank(job), signal.SIGKILL)
+        status, answer = None, ""
+        try:
+            other.request("POST", "/v1/completions", json.dumps(asked), kind)
+            answered = other.getresponse()
+            status, answer = answered.status, answered.read().decode()
+        except (OSError, http.client.HTTPException):  # MPICH's launcher has ended all
+            pass
+        try:
+            while piece := reply.read1(1 << 16):
+                text += piece
+        except (OSError, http.client.HTTPException):
+            pass
+        stream.close(), other.close()
+        job.finish()
+        expect(job.status != 0, job, "a server that lost a rank must fail")
+        expect(len(re.findall(r"rank 1 \(.*\) is gone, killed or crashed", job.err)) == 1, job, "the killed rank is not named, or others are")
+        events = [e for e in text.decode().strip().split("\n\n") if e != "data: [DONE]"]
+        failed = events[-1].startswith("data: {") and events[-1].endswith("}") and "error" in json.loads(events[-1][6:])
+        expect(failed or b"[DONE]" not in text, job, "a stream that was cut off looks whole")
+        if self.mpi == "openmpi":
+            expect(failed, job, f"the stream does not end with an error event: {events[-1]}")
+            expect(status == 503 and json.loads(answer)["error"]["message"], job, f"who asks gets {status} {answer}")
+        expect_gone(job.pids(), job)
 
     def memory(self):
         """A model that one process may not hold runs on four ranks that may hold as little."""
@@ -348,11 +429,8 @@ class Checks:
         address = job.process.stdout.readline().strip()
         wait_ready(address)
         time.sleep(3)
-        victims = [p for p in children_of(job.process.pid) if "--verbose" in Path(f"/proc/{p}/cmdline").read_text(encoding="utf-8").split("\0")
-                   and "witness" not in Path(f"/proc/{p}/comm").read_text(encoding="utf-8")]
         running = job.process.poll() is None
-        for pid in victims:
-            os.kill(pid, signal.SIGSTOP)
+        os.kill(self.second_rank(job), signal.SIGSTOP)
         job.finish()
         expect(running, job, "idle ranks were given up")
         expect(job.status != 0, job, "a stopped rank must fail an idle job")
@@ -365,8 +443,8 @@ class Checks:
             raise AssertionError(f"the tool is linked with an MPI:\n{job.stdout}")
 
 
-CASES = ["exchanges", "killed", "stopped", "launcher_killed", "wrong_plugin", "text", "refused", "killed_while_running", "stopped_while_running",
-         "served", "mixed", "beats", "memory", "no_mpi_in_the_tool"]
+CASES = ["exchanges", "killed", "stopped", "launcher_killed", "wrong_plugin", "text", "goldens", "refused", "killed_while_running", "stopped_while_running",
+         "served", "lost_while_serving", "mixed", "beats", "memory", "no_mpi_in_the_tool"]
 
 
 def main():
