@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ranks in network namespaces of this machine, as if on machines of their own (needs root and iproute2).
 
-    bench/rank_network.py MPI bytes            text of 2 to 4 ranks over limited, slow and lossy networks: equal to one process
+    bench/rank_network.py MPI bytes            text and logits of 2 to 4 ranks over limited, slow and lossy networks: equal to one process
     bench/rank_network.py MPI stages [--rate 10gbit]   D5: --pp 2 over a network of that rate, beside one rank
     bench/rank_network.py MPI forecast [--rate 10gbit] D11: the planner's step time beside the measured one, --pp, --tp and --ep on 2 ranks
 
@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests/checks"))
 sys.path.insert(0, str(ROOT / "bench"))
 import rank_forecast  # noqa: E402
-from check_mpi import write_model  # noqa: E402
+from check_mpi import compare_logits, write_model  # noqa: E402
 
 PREFIX = f"mb{os.getpid() % 10000}"
 # A rank on a core of its own, as if it had a machine.
@@ -162,7 +162,8 @@ exec ip netns exec $ns unshare -u sh -c "hostname $ns; exec sh -c \\"\\$0\\"" "$
                      "--mca", "plm_rsh_agent", str(self.agent), "--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", net,
                      "--mca", "oob_tcp_if_include", net]
         else:
-            words = [shutil.which("mpirun.mpich"), "-hosts", ",".join(self.addresses), "-n", str(len(self.names)), "-ppn", "1", "-launcher", "ssh",
+            # UCX finds the memory that namespaces share; the network is what is looked at.
+            words = [shutil.which("mpirun.mpich"), "-genv", "UCX_TLS", "tcp,self", "-hosts", ",".join(self.addresses), "-n", str(len(self.names)), "-ppn", "1", "-launcher", "ssh",
                      "-launcher-exec", str(self.agent), "-localhost", self.addresses[0]]
         return subprocess.run(inside + words + command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False)
 
@@ -174,20 +175,31 @@ def check(job, what):
 
 
 def equal_bytes(mpi, tool):
-    """D1 and D12's text over networks that are slow, late and lossy."""
-    command = [tool, "run", "-p", "It was a dark", "-n", "24", "--ignore-eos", "--temp", "0.8", "--seed", "7", "--threads", "1"]
-    alone = subprocess.run(command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL).stdout
+    """D1 over networks that are slow, late and lossy: 64 tokens, the likeliest and drawn ones, and the logits of a golden folder."""
+    texts = {}
+    for sampling in ("--temp 0", "--temp 0.8 --seed 7"):
+        command = [tool, "run", "-p", "It was a dark", "-n", "64", "--ignore-eos", "--threads", "1"] + sampling.split()
+        texts[sampling] = command, subprocess.run(command, capture_output=True, text=True, check=True, stdin=subprocess.DEVNULL).stdout
     for what, n, splits, options in (
             ("100 Mbit/s", 4, ["--pp 2 --tp 2", "--tp 4"], dict(rate="100mbit")),
             ("10 Gbit/s", 2, ["--pp 2", "--tp 2", "--ep 2"], dict(rate="10gbit")),
-            ("1 ms one way", 2, ["--pp 2", "--tp 2"], dict(delay=0.001)),
-            ("1 of 200 frames lost, 0.2 ms", 3, ["--pp 3"], dict(delay=0.0002, loss=0.005))):
+            ("1 ms one way", 2, ["--pp 2", "--tp 2", "--ep 2"], dict(delay=0.001)),
+            ("1 of 200 frames lost, 0.2 ms", 2, ["--pp 2", "--tp 2", "--ep 2"], dict(delay=0.0002, loss=0.005))):
         net = Network(n, **options)
+        more = ["--keep-binding", "--rank-timeout", "60"]
         for split in splits:
             start = time.monotonic()
-            job = check(net.launch(mpi, command + ["--keep-binding", "--rank-timeout", "60"] + split.split()), f"{what}, {split}")
-            if job.stdout != alone:
-                raise AssertionError(f"{what}, {split}: other bytes\n{job.stdout}\n{alone}\n{job.stderr}")
+            for command, alone in texts.values():
+                job = check(net.launch(mpi, command + more + split.split()), f"{what}, {split}")
+                if job.stdout != alone:
+                    raise AssertionError(f"{what}, {split}: other bytes\n{job.stdout}\n{alone}\n{job.stderr}")
+
+            def launch(command):
+                job = net.launch(mpi, command + more)
+                job.status, job.out, job.err = job.returncode, job.stdout, job.stderr
+                return job
+
+            compare_logits([tool], "qwen3moe-w4a8-g32-pack", split, launch)
             print(f"{mpi}, {what}, {split}: bytes of one process, {time.monotonic() - start:.1f} s", flush=True)
         net.close()
 

@@ -27,8 +27,10 @@ import concurrent.futures
 import ctypes
 import http.client
 import json
+import math
 import os
 import random
+import re
 import selectors
 import signal
 import socket
@@ -383,8 +385,9 @@ def part_bytes(tool, o):
     with Server(tool, "--parallel", "2", alone=True) as server:
         alone = [essence(server.complete(r)) for r in requests]
     differences, most = 0, 0
-    for options in (["--parallel", "32"], ["--parallel", "32", "--stretch", "1.5", "--threads", "1"], ["--parallel", "8", "--stretch", "8", "--kv-gib", "0.02"],
-                    ["--parallel", "16", "--kv-gib", "0.008"]):
+    share = math.prod(int(n) for n in re.findall(r"--[pte]p (\d+)", " ".join(Server.ranks)))  # every rank has its part of keys and values
+    for options in (["--parallel", "32"], ["--parallel", "32", "--stretch", "1.5", "--threads", "1"],
+                    ["--parallel", "8", "--stretch", "8", "--kv-gib", str(0.02 / share)], ["--parallel", "16", "--kv-gib", str(0.008 / share)]):
         with Server(tool, *options, "--queue", "1000") as server, concurrent.futures.ThreadPoolExecutor(32) as pool:
             for expected, got in zip(alone, pool.map(server.complete, requests)):
                 differences += essence(got) != expected
@@ -393,8 +396,8 @@ def part_bytes(tool, o):
             if options[1] == "32":
                 for expected, got in zip(alone, pool.map(lambda r: streamed(server, r), requests)):
                     differences += [[c["text"], c["token_ids"]] for c in expected] != got
-        print(f"bytes: {count} requests, {' '.join(options)}: {differences} differences so far, {preempted:.0f} preemptions")
-    return differences == 0 and (most > 0 or bool(Server.launch))
+        print(f"bytes: {count} requests, {' '.join(options)}: {differences} differences so far, {preempted:.0f} preemptions", flush=True)
+    return differences == 0 and most > 0
 
 
 class Hammer:
@@ -723,7 +726,7 @@ def main():
     parser.add_argument("parts", nargs="*", default=[])
     parser.add_argument("--model", help="folder; fair and pass need one whose context is long")
     parser.add_argument("--launch", default="", help="words that start ranks: 'mpirun -n 4'; bytes are compared with one process")
-    parser.add_argument("--ranks", default="", help="options of ranks: '--pp 2 --tp 2 --threads 1'")
+    parser.add_argument("--ranks", default="", help="--pp, --tp and --ep: '--pp 2 --tp 2'; without --launch ranks are threads")
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--streams", type=int, nargs="*", default=[32, 8, 1])

@@ -19,6 +19,7 @@ for mpi in openmpi mpich; do
 ranks by $mpi: it is not installed"
     continue
   fi
+  one "every folder on ranks by $mpi, 64 tokens in every form" env MOEBIUS_FULL=1 "$root/tests/checks/check_mpi.py" "$mpi" "$root/build/release" text goldens
   one "100 kills and 20 stops of ranks by $mpi" "$root/bench/rank_faults.py" "$mpi"
   if [ "$(id -u)" = 0 ] && command -v ip >/dev/null; then
     one "ranks by $mpi in network namespaces" "$root/bench/rank_network.py" "$mpi" bytes

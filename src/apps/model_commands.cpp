@@ -108,7 +108,9 @@ std::unique_ptr<DecoderModel> load_model(const Checkpoint& checkpoint, ModelOpti
     return process->load(checkpoint, options, split);
   options.memory_left = check_memory(checkpoint, options, split);
   if (split.ranks() == 1) return DecoderModel::load(checkpoint, options);
-  const RankSays say = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  const RankSays say = [](const std::string& line) {
+    if (!manners().quiet) fmt::print(stderr, "{}\n", line);
+  };
   followers = start_followers(checkpoint, options, split, options.pool->size(), say);
   options.ranks = &followers->leader();
   return load_rank(checkpoint, options, say);

@@ -16,6 +16,7 @@ import random
 import re
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -24,6 +25,9 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+import serve_acceptance  # noqa: E402
 
 FULL = bool(os.environ.get("MOEBIUS_FULL"))
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
@@ -158,6 +162,13 @@ def write_model(folder):
         out.write(struct.pack("<Q", len(text)) + text)
         for _, _, data in tensors.values():
             out.write(data)
+
+
+def leave(port, seconds):
+    """A client that asks for a long stream and goes."""
+    with socket.create_connection(("127.0.0.1", port)) as s:
+        s.sendall(serve_acceptance.post_bytes("/v1/completions", {"prompt": list(range(300)), "max_tokens": 400, "ignore_eos": True, "stream": True}))
+        time.sleep(seconds)
 
 
 def ranks_of(form):
@@ -399,29 +410,23 @@ class Checks:
             expect(job.status != 0 and re.search(r"rank \d \(.*\) needs .* are missing", job.err), job, "two ranks must be refused in words")
 
     def mixed(self):
-        """Requests beside each other on four ranks, stages at work together: the answers of one process."""
-        bodies = [json.dumps({"prompt": "It was a dark " * (1 + 9 * (i % 4)), "max_tokens": 8 + 5 * (i % 5), "temperature": 0.9 * (i % 3), "seed": i,
-                              "ignore_eos": True}).encode() for i in range(16)]
-        answers = []
-        for command in (self.tool, launcher(self.mpi) + ["-n", "4"] + self.tool):
-            split = ["--pp", "2", "--tp", "2"] if len(command) > 1 else []
-            server = subprocess.Popen(command + ["serve", "--port", "0", "--threads", "1", "--ctx", "512", "--parallel", "8", "--quiet"] + split,
-                                      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-            address = server.stdout.readline().strip()
-            wait_ready(address)
-
-            def ask(body):
-                request = urllib.request.Request(address + "/v1/completions", body, {"Content-Type": "application/json"})
-                with urllib.request.urlopen(request, timeout=120) as reply:
-                    return json.load(reply)["choices"][0]["text"]
-
-            with concurrent.futures.ThreadPoolExecutor(16) as pool:
-                answers.append(list(pool.map(ask, bodies)))
-            server.send_signal(signal.SIGTERM)
-            server.wait()
-            server.stdout.close()
-        if answers[0] != answers[1]:
-            raise AssertionError(f"one process: {answers[0]}\nfour ranks: {answers[1]}")
+        """Requests of all kinds on four ranks, threads and processes, stages at work together, while clients leave: the answers of one process."""
+        requests = [dict(r, max_tokens=min(r["max_tokens"], 24)) for r in serve_acceptance.mixed(24, 1)]
+        server_of, four, answers = serve_acceptance.Server, ["--pp", "2", "--tp", "2"], []
+        for server_of.launch, server_of.ranks in (([], []), ([], four), (launcher(self.mpi) + ["-n", "4"], four)):
+            with server_of(self.tool[0], "--threads", "1", "--parallel", "8", "--queue", "100") as server:
+                with concurrent.futures.ThreadPoolExecutor(12) as pool:
+                    for i in range(8):
+                        pool.submit(leave, server.port, 0.02 * i)
+                    answers.append([serve_acceptance.essence(a) for a in pool.map(server.complete, requests)])
+                deadline = time.monotonic() + GONE_SECONDS
+                while left := [n for n in ("num_requests_running", "num_requests_waiting", 'kv_blocks{state="used"}') if server.metric(n) > 0]:
+                    if time.monotonic() > deadline:
+                        raise AssertionError(f"clients left, and of {server_of.launch or 'threads'} {left} stay")
+                    time.sleep(0.05)
+            for one, other in zip(answers[0], answers[-1]):
+                if one != other:
+                    raise AssertionError(f"one process: {one}\n{server_of.launch} {server_of.ranks}: {other}")
 
     def beats(self):
         """Idle ranks know of each other: nobody is given up for silence, and one that stops is."""
