@@ -81,6 +81,7 @@ Command kernel_subject() {
       .by_default("all")
       .from_environment("MOEBIUS_KERNEL");
   c.flag("--pack", o->pack, "packing of cold weights instead of products");
+  c.flag("--act-order", o->act_order, "with --pack: integers with groups, their columns shuffled");
   add_case_options(c, *o);
   c.find("--scheme")->by_default("all");
   add_report_options(c, *o);
@@ -88,6 +89,10 @@ Command kernel_subject() {
     c.at_most_one({"--pack", other});
   c.examples = {"moebius bench kernel --scheme w4a8,fp8 --tokens 1,32",
                 "moebius bench kernel --pack"};
+  c.action = [o](const Command&) {
+    if (o->act_order && !o->pack) throw UsageError("--act-order is about packing: add --pack");
+    return run_bench_kernel(*o, std::cout);
+  };
   return c;
 }
 

@@ -25,8 +25,9 @@ struct BenchOptions {
   size_t steps = 0;                                                       // model; 0: by batch
   size_t vocab = 151936;                                                  // sampler
   bool skew = false;
-  bool pack = false;     // kernel: packing instead of products
-  double seconds = 1.5;  // aimed at per case
+  bool pack = false;       // kernel: packing instead of products
+  bool act_order = false;  // pack: columns in no order of groups
+  double seconds = 1.5;    // aimed at per case
   std::string dtype = "bf16", kv_dtype = "auto";
   RunOptions run;     // kernel, policy, int8 activations
   RankOptions ranks;  // model

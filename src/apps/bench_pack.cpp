@@ -14,6 +14,7 @@
 
 #include "apps/bench_report.h"
 #include "kernels/packed_matrix.h"
+#include "quant/quant_access.h"
 
 namespace moebius {
 namespace {
@@ -31,6 +32,7 @@ Json to_json(const PackResult& r, const SyntheticScheme& scheme, const Problem& 
   Json j = Json::object({{"bench", "pack"}, {"scheme", scheme.name}, {"group", scheme.group}});
   j.set("n", static_cast<uint64_t>(p.N)), j.set("k", static_cast<uint64_t>(p.K));
   j.set("threads", uint64_t{1}), j.set("kernel", title_of(kernel));
+  j.set("act_order", p.act_order);
   j.set("ms", rounded(r.time.median * 1e3, 5)), j.set("best_ms", rounded(r.time.best * 1e3, 5));
   j.set("spread_percent", rounded(r.time.spread * 100, 3)),
       j.set("repetitions", static_cast<uint64_t>(r.time.repetitions));
@@ -42,13 +44,31 @@ Json to_json(const PackResult& r, const SyntheticScheme& scheme, const Problem& 
   return j;
 }
 
+// Act-order: which group each column belongs to, in no order. Empty: such weights have none.
+std::vector<int32_t> shuffled_groups(const QuantMatrix& w) {
+  if (!is_integer_code(w.code) || w.groups < 2) return {};
+  std::vector<int32_t> g(w.K);
+  for (size_t c = 0; c < w.K; ++c) g[c] = static_cast<int32_t>(c / w.block_k);
+  BenchRandom random(2);
+  for (size_t c = w.K; c > 1; --c) std::swap(g[c - 1], g[random.below(c)]);
+  return g;
+}
+
 }  // namespace
 
 void measure_packing(const Kernel& kernel, const SyntheticScheme& scheme,
                      const BenchOptions& options, BenchMachine& machine, std::ostream& out) {
   std::vector<SyntheticMatrix> from;
   from.emplace_back(scheme, options.n, options.k);
-  const Problem problem = make_problem(from[0].view(), scheme.act, x_type_from(options.dtype));
+  QuantMatrix w = from[0].view();
+  std::vector<int32_t> groups;
+  if (options.act_order) {
+    groups = shuffled_groups(w);
+    if (groups.empty()) return;
+    w.g_idx = groups.data();
+  }
+  const ColumnOrder order = column_order(w);
+  const Problem problem = make_problem(w, scheme.act, x_type_from(options.dtype));
   if (kernel.supports(problem) != nullptr) return;
   const size_t codes = problem.N * from[0].view().row_bytes, packed = kernel.packed_bytes(problem);
   const size_t copies = copies_for(std::min(codes, packed));
@@ -66,7 +86,8 @@ void measure_packing(const Kernel& kernel, const SyntheticScheme& scheme,
       options.seconds, [] {},
       [&] {
         const size_t i = calls++ % copies;
-        kernel.pack({&problem, &from[i].view(), 0, problem.N, to.data() + i * stride});
+        kernel.pack({&problem, &from[i].view(), 0, problem.N, to.data() + i * stride,
+                     order.columns_or_null(), order.ends_or_null()});
       }));
   if (r.time.repetitions == 0) return;
   r.roof_gbs = 2 * machine.copy(1);

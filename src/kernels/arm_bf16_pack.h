@@ -10,6 +10,7 @@
 #include "base/numeric.h"
 #include "kernels/arm_bf16.h"
 #include "kernels/arm_bf16_straight.h"
+#include "kernels/arm_permuted.h"
 
 namespace moebius {
 namespace {
@@ -73,6 +74,13 @@ inline void pack_codes(const PackArgs& a, const Shape& s, size_t n, size_t k, si
     }
 }
 
+// All bits of every e4m3 code that is subnormal.
+[[gnu::always_inline]] inline uint8x16_t subnormal(uint8x16_t codes) {
+  const uint8x16_t twice = vshlq_n_u8(codes, 1);  // without the sign; 2 to 14 if it is one
+  return vcltq_u8(vsubq_u8(twice, vdupq_n_u8(2)), vdupq_n_u8(13));
+}
+inline bool is_subnormal(uint8_t c) { return (c & 0x7fu) - 1u < 7u; }
+
 // What e4m3 codes of one output in inputs [k, k1) hold: bit 0 a NaN, bit 1 a subnormal.
 inline unsigned survey(const PackArgs& a, size_t r, size_t k, size_t k1) {
   const uint8_t* row = a.w->codes + r * a.w->row_bytes;
@@ -82,7 +90,7 @@ inline unsigned survey(const PackArgs& a, size_t r, size_t k, size_t k1) {
     for (; k + 16 <= k1; k += 16) {
       const uint8x16_t m = vandq_u8(vld1q_u8(row + k), vdupq_n_u8(0x7f));
       nan = vorrq_u8(nan, vceqq_u8(m, vdupq_n_u8(0x7f)));
-      small = vorrq_u8(small, vcltq_u8(vsubq_u8(m, vdupq_n_u8(1)), vdupq_n_u8(7)));
+      small = vorrq_u8(small, subnormal(m));
     }
     found = (vmaxvq_u8(nan) != 0 ? 1u : 0u) | (vmaxvq_u8(small) != 0 ? 2u : 0u);
   }
@@ -93,24 +101,43 @@ inline unsigned survey(const PackArgs& a, size_t r, size_t k, size_t k1) {
   return found;
 }
 
+// How many of them each output from n on has in inputs [k, k1), at most 256, of rows that lie in order;
+// returns their sum, or more than `most` as soon as it is exceeded.
+inline size_t count_subnormals(const QuantMatrix& w, size_t n, size_t k, size_t k1, size_t most,
+                               size_t (&counts)[kNr]) {
+  size_t sum = 0;
+  for (size_t o = 0; o < kNr && n + o < w.N && sum <= most; ++o) {
+    const uint8_t* row = w.codes + (n + o) * w.row_bytes;
+    uint8x16_t ones = vdupq_n_u8(0);
+    size_t i = k, tail = 0;
+    for (; i + 16 <= k1; i += 16) ones = vsubq_u8(ones, subnormal(vld1q_u8(row + i)));
+    for (; i < k1; ++i) tail += is_subnormal(row[i]) ? 1 : 0;
+    counts[o] = tail + vaddlvq_u8(ones);
+    sum += counts[o];
+  }
+  return sum;
+}
+
 // The subnormal codes of the outputs from n on in inputs [k, k1) of a group that begins at k: those of a
 // plain group, which has few.
 [[gnu::noinline]] Flags list_subnormals(const PackArgs& a, size_t n, size_t k, size_t k1) {
   const QuantMatrix& w = *a.w;
+  const size_t most = Flags::most(k1 - k);
+  size_t counts[kNr] = {};
+  if (most == 0) return {};
+  if (a.columns == nullptr && count_subnormals(w, n, k, k1, most, counts) > most) return {};
   Flags f{1, 0, {}};
   for (size_t o = 0; o < kNr && n + o < w.N; ++o) {
+    if (a.columns == nullptr && counts[o] == 0) continue;
     const uint8_t* row = w.codes + (n + o) * w.row_bytes;
     for (size_t i = k; i < k1; ++i) {
-      if (a.columns == nullptr && i + 16 <= k1) {
-        const uint8x16_t m = vandq_u8(vld1q_u8(row + i), vdupq_n_u8(0x7f));
-        if (vminvq_u8(vsubq_u8(m, vdupq_n_u8(1))) >= 7) {
-          i += 15;
-          continue;
-        }
+      if (a.columns == nullptr && i + 16 <= k1 && vmaxvq_u8(subnormal(vld1q_u8(row + i))) == 0) {
+        i += 15;
+        continue;
       }
       const uint8_t c = row[a.columns != nullptr ? static_cast<size_t>(a.columns[i]) : i];
-      if ((c & 0x7fu) - 1u >= 7u) continue;
-      if (f.count == Flags::most(k1 - k)) return {};
+      if (!is_subnormal(c)) continue;
+      if (f.count == most) return {};
       f.put(i - k, o, c);
     }
   }
@@ -180,10 +207,7 @@ inline void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g,
 // A panel of 8 outputs, group after group.
 class PanelPacker : Panel<Shape> {
  public:
-  // Inputs outside [k0, k1) of a dense matrix may be left as they are in `out`.
-  PanelPacker(const PackArgs& a, const Shape& s, size_t n, uint8_t* out, size_t k0 = 0,
-              size_t k1 = SIZE_MAX)
-      : Panel(a, s, n, out), changed_from_(k0), changed_to_(k1) {}
+  using Panel::Panel;
   void pack() const {
     if (straight_ && s_.scale_bytes != 0)
       ask_for_extras(w_.scales, rows_.at, scale_size(w_.scale_type), w_.row_bytes);
@@ -194,7 +218,6 @@ class PanelPacker : Panel<Shape> {
 
  private:
   static constexpr size_t kChunk = 128;  // groups whose scales are made at once
-  size_t changed_from_, changed_to_;
   bool stored_nibbles() const {
     return w_.code == CodeType::kInt4Offset || w_.code == CodeType::kFp4;
   }
@@ -299,41 +322,20 @@ class PanelPacker : Panel<Shape> {
     const size_t end = k + s_.group_k;
     uint8_t* out = group(g);
     if (straight_ && s_.form != Form::kFp8) {
-      size_t k1 = end < w_.K ? end : w_.K;
-      const bool dense = w_.code == CodeType::kBf16;  // only what has changed
-      if (dense && changed_from_ > k) {
-        const size_t skipped = (changed_from_ - k) / kKr;
-        k += skipped * kKr, out += skipped * s_.step_bytes;
-      }
-      if (dense && changed_to_ < k1) {
-        const size_t changed = changed_to_ > k ? k + up(changed_to_ - k, kKr) : k;
-        k1 = changed < k1 ? changed : k1;
-      }
-      const size_t steps = k < k1 ? with_codec([&](auto codec) {
+      const size_t k1 = end < w_.K ? end : w_.K;
+      const size_t steps = with_codec([&](auto codec) {
         Rows r = rows_from(k / kKr * codec.kStored);
         Seen seen;
         return put_steps<decltype(codec)>(r, (k1 - k) / kKr, out, seen);
-      })
-                                  : 0;
+      });
       k += steps * kKr, out += steps * s_.step_bytes;
-      if (dense && k >= changed_to_) return;  // there are no scales
     }
     pack_codes(a_, s_, n_, k, end, out);
     pack_extras(a_, s_, n_, g, rows_, Met::kUnknown, group(g) + s_.code_bytes);
   }
 };
 
-inline void pack(const PackArgs& a) {
-  const Shape s = shape_of(*a.problem);
-  for (size_t n = a.n0; n < a.n1; n += kNr) {
-    uint8_t* out = a.packed + (a.row0 + n) / kNr * s.stride();
-    if (PermutedRows::takes(a, n)) {
-      PanelPacker(PermutedRows(a, n).args(), s, 0, out).pack();
-    } else {
-      PanelPacker(a, s, n, out).pack();
-    }
-  }
-}
+inline void pack(const PackArgs& a) { pack_panels<PanelPacker>(a, shape_of(*a.problem)); }
 
 }  // namespace bf16_family
 }  // namespace

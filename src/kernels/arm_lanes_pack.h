@@ -6,7 +6,7 @@
 
 #include "base/numeric.h"
 #include "kernels/arm_lanes.h"
-#include "kernels/arm_packing.h"
+#include "kernels/arm_permuted.h"
 
 namespace moebius {
 namespace {
@@ -177,15 +177,7 @@ class PanelPacker : arm_packing::Panel<Shape> {
 };
 
 inline void pack(const PackArgs& a) {
-  const Shape s = shape_of(*a.problem);
-  for (size_t n = a.n0; n < a.n1; n += kNr) {
-    uint8_t* out = a.packed + (a.row0 + n) / kNr * s.stride();
-    if (arm_packing::PermutedRows::takes(a, n)) {
-      PanelPacker(arm_packing::PermutedRows(a, n).args(), s, 0, out).pack();
-    } else {
-      PanelPacker(a, s, n, out).pack();
-    }
-  }
+  arm_packing::pack_panels<PanelPacker>(a, shape_of(*a.problem));
 }
 
 }  // namespace lanes_family

@@ -4,6 +4,7 @@
 // all others, scales, zero points and sums, and which is which.
 #include "kernels/arm_int8.h"
 #include "kernels/arm_int8_straight.h"
+#include "kernels/arm_permuted.h"
 
 namespace moebius {
 namespace {
@@ -282,15 +283,7 @@ class PanelPacker : Panel<Shape> {
 void pack_int8_family([[maybe_unused]] const PackArgs& args) {
 #ifdef __aarch64__
   using namespace int8_family;
-  const Shape s = shape_of(*args.problem);
-  for (size_t n = args.n0; n < args.n1; n += kNr) {
-    uint8_t* out = args.packed + (args.row0 + n) / kNr * s.stride();
-    if (arm_packing::PermutedRows::takes(args, n)) {
-      PanelPacker(arm_packing::PermutedRows(args, n).args(), s, 0, out).pack();
-    } else {
-      PanelPacker(args, s, n, out).pack();
-    }
-  }
+  pack_panels<PanelPacker>(args, shape_of(*args.problem));
 #endif
 }
 

@@ -25,16 +25,11 @@ constexpr size_t kOutputs = 8;  // of a panel
 constexpr size_t kAsked =
     16384;  // bytes from a code to the one that is asked for with it, at least
 
-// 8 rows of the file at one input, and what is asked for meanwhile: the rows after them, in the
-// order of memory.
+// 8 rows at one input, and what is asked for meanwhile: codes that will be read, in the order of
+// memory.
 struct Rows {
   const uint8_t *first, *next;
   size_t stride;
-  Rows(const uint8_t* codes, size_t row_bytes, size_t byte)
-      : first(codes + byte),
-        next(codes + (kOutputs * row_bytes < kAsked ? kAsked : kOutputs * row_bytes) +
-             kOutputs * byte),
-        stride(row_bytes) {}
   [[gnu::always_inline]] const uint8_t* row(int i) const {
     return first + static_cast<size_t>(i) * stride;
   }
@@ -85,10 +80,11 @@ struct ScaleRows {
 };
 
 // The panel of the 8 outputs from n on: what it is made of and where it goes. straight_: its rows
-// are read side by side, in the order of the file.
+// are read side by side, in the order of the file. next: what is asked for meanwhile; null: the
+// rows behind those of the panel.
 template <class Shape>
 struct Panel {
-  Panel(const PackArgs& a, const Shape& s, size_t n, uint8_t* out)
+  Panel(const PackArgs& a, const Shape& s, size_t n, uint8_t* out, const uint8_t* next = nullptr)
       : a_(a),
         s_(s),
         w_(*a.w),
@@ -96,9 +92,14 @@ struct Panel {
         straight_(n + kOutputs <= w_.N && a.columns == nullptr),
         out_(out),
         codes_(w_.codes + n * w_.row_bytes),
+        next_(next != nullptr
+                  ? next
+                  : codes_ + (kOutputs * w_.row_bytes < kAsked ? kAsked : kOutputs * w_.row_bytes)),
         rows_(w_, n) {}
   uint8_t* group(size_t g) const { return out_ + g * s_.group_bytes(); }
-  Rows rows_from(size_t byte) const { return {codes_, w_.row_bytes, byte}; }
+  Rows rows_from(size_t byte) const {
+    return {codes_ + byte, next_ + kOutputs * byte, w_.row_bytes};
+  }
 
   const PackArgs& a_;
   const Shape& s_;
@@ -106,98 +107,8 @@ struct Panel {
   const size_t n_;
   const bool straight_;
   uint8_t* const out_;
-  const uint8_t* const codes_;
+  const uint8_t *const codes_, *const next_;
   const ScaleRows rows_;
-};
-
-// Act-order: 8 rows of integer codes as signed bytes in the order of `columns`, for packing as if the
-// file had them so. A gather for every code of every row is slow; here the rows are turned, so that
-// the 8 codes of a column are a word that moves at once, and turned back.
-class PermutedRows {
- public:
-  static constexpr size_t kMostK = 8192, kApart = kMostK + 64;  // not in the same sets of a cache
-  static bool takes(const PackArgs& a, size_t n) {
-    const QuantMatrix& w = *a.w;
-    const bool integers = w.code == CodeType::kInt4Offset || w.code == CodeType::kInt8 ||
-                          w.code == CodeType::kInt8Offset;
-    return a.columns != nullptr && integers && n + kOutputs <= w.N && w.K <= kMostK;
-  }
-  // The rows from n on of what `a` packs; to be packed as panel 0 of args().
-  PermutedRows(const PackArgs& a, size_t n) : w_(*a.w), args_(a) {
-    const uint8_t* codes = w_.codes + n * w_.row_bytes;
-    const size_t K = w_.K;
-    if (w_.code == CodeType::kInt4Offset) {
-      turn<CodeType::kInt4Offset>(codes, w_.row_bytes, K, turned_);
-    } else if (w_.code == CodeType::kInt8) {
-      turn<CodeType::kInt8>(codes, w_.row_bytes, K, turned_);
-    } else {
-      turn<CodeType::kInt8Offset>(codes, w_.row_bytes, K, turned_);
-    }
-    size_t k = 0;
-    for (; k + 16 <= K; k += 16) turn_back(turned_, a.columns + k, rows_ + k);
-    for (; k < K; ++k)
-      for (size_t i = 0; i < kOutputs; ++i)
-        rows_[i * kApart + k] = turned_[static_cast<size_t>(a.columns[k]) * kOutputs + i];
-    w_.code = CodeType::kInt8, w_.codes = rows_, w_.row_bytes = kApart;
-    w_.N = kOutputs, w_.n_phase += n, w_.g_idx = nullptr;
-    args_.w = &w_, args_.columns = nullptr;
-  }
-  const PackArgs& args() const { return args_; }
-
- private:
-  // Signed bytes of inputs k to k + 15 of a row, and of one.
-  template <CodeType code>
-  [[gnu::always_inline]] static uint8x16_t bytes(const uint8_t* row, size_t k) {
-    if constexpr (code == CodeType::kInt8) return vld1q_u8(row + k);
-    if constexpr (code == CodeType::kInt8Offset)
-      return veorq_u8(vld1q_u8(row + k), vdupq_n_u8(0x80));
-    const uint8x8_t v = vld1_u8(row + k / 2);
-    const uint8x8x2_t both = vzip_u8(vand_u8(v, vdup_n_u8(15)), vshr_n_u8(v, 4));
-    return vsubq_u8(vcombine_u8(both.val[0], both.val[1]), vdupq_n_u8(8));
-  }
-  template <CodeType code>
-  static uint8_t one(const uint8_t* row, size_t k) {
-    if constexpr (code == CodeType::kInt8) return row[k];
-    if constexpr (code == CodeType::kInt8Offset) return row[k] ^ 0x80;
-    return static_cast<uint8_t>(((row[k / 2] >> (4 * (k % 2))) & 15) - 8);
-  }
-  template <CodeType code>
-  static void turn(const uint8_t* codes, size_t stride, size_t K, uint8_t* to) {
-    size_t k = 0;
-    for (; k + 16 <= K; k += 16) {
-      uint8x16_t a[8], b[8];
-      MOEBIUS_UNROLL for (size_t i = 0; i < 8; ++i) a[i] = bytes<code>(codes + i * stride, k);
-      MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) b[2 * i] = vzip1q_u8(a[i], a[i + 4]),
-                                                       b[2 * i + 1] = vzip2q_u8(a[i], a[i + 4]);
-      MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) a[2 * i] = vzip1q_u8(b[i], b[i + 4]),
-                                                       a[2 * i + 1] = vzip2q_u8(b[i], b[i + 4]);
-      MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) b[2 * i] = vzip1q_u8(a[i], a[i + 4]),
-                                                       b[2 * i + 1] = vzip2q_u8(a[i], a[i + 4]);
-      store_in_order(to + k * kOutputs, b);
-    }
-    for (; k < K; ++k)
-      for (size_t i = 0; i < kOutputs; ++i) to[k * kOutputs + i] = one<code>(codes + i * stride, k);
-  }
-  // 16 columns of `turned` to `rows`, which are kApart bytes apart.
-  static void turn_back(const uint8_t* turned, const int32_t* columns, uint8_t* rows) {
-    uint8x16_t a[8], b[8];
-    MOEBIUS_UNROLL for (size_t i = 0; i < 8; ++i) a[i] =
-        vcombine_u8(vld1_u8(turned + static_cast<size_t>(columns[2 * i]) * kOutputs),
-                    vld1_u8(turned + static_cast<size_t>(columns[2 * i + 1]) * kOutputs));
-    // The inverse of the three rounds of ZIP above.
-    MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) b[i] = vuzp1q_u8(a[2 * i], a[2 * i + 1]),
-                                               b[i + 4] = vuzp2q_u8(a[2 * i], a[2 * i + 1]);
-    MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) a[i] = vuzp1q_u8(b[2 * i], b[2 * i + 1]),
-                                               a[i + 4] = vuzp2q_u8(b[2 * i], b[2 * i + 1]);
-    MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) b[i] = vuzp1q_u8(a[2 * i], a[2 * i + 1]),
-                                               b[i + 4] = vuzp2q_u8(a[2 * i], a[2 * i + 1]);
-    MOEBIUS_UNROLL for (size_t i = 0; i < 8; ++i) vst1q_u8(rows + i * kApart, b[i]);
-  }
-
-  QuantMatrix w_;
-  PackArgs args_;
-  alignas(64) uint8_t turned_[kOutputs * kMostK];
-  alignas(64) uint8_t rows_[kOutputs * kApart];
 };
 
 // Asks for scales or zero points (`size` bytes each) of 8 outputs that are as far ahead as the

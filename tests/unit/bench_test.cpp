@@ -148,6 +148,20 @@ TEST(Bench, PackingCountsBytesReadAndWritten) {
   EXPECT_NE(run_tool("bench kernel --pack --tokens 1").status, 0);
 }
 
+TEST(Bench, PackingInNoOrderTakesIntegersWithGroups) {
+  const auto r = run_tool(
+      "bench kernel --pack --act-order --kernel generic --scheme w4a16,w8a16,bf16 --n 64 --k 64 "
+      "--group 32,64 --seconds 0 --json");
+  ASSERT_EQ(r.status, 0) << r.err;
+  const std::vector<Json> lines = lines_of(r.out);
+  EXPECT_EQ(lines.size(), 2u);
+  for (const Json& line : lines) {
+    EXPECT_TRUE(line.find("act_order")->as_bool());
+    EXPECT_EQ(number(line, "group"), 32);
+  }
+  EXPECT_NE(run_tool("bench kernel --act-order").status, 0);
+}
+
 TEST(Bench, LinearKernelModelAndRoof) {
   const auto linear =
       run_tool("bench linear --n 64 --k 64 --group 32 --tokens 1 --threads 1 --seconds 0 --json");
