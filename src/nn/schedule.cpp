@@ -18,7 +18,7 @@ constexpr size_t kBatchRowsLeast = 64, kBatchRowsMost = 256;
 // Up to so many rows reading weights is the work: long streams of memory pay more than an even
 // split.
 constexpr size_t kStreamRows = 4;
-constexpr size_t kStreamWeights = size_t{1} << 22;  // of a dense linear, if every thread gets one
+constexpr size_t kStreamWeights = size_t{1} << 22;  // of a stream of a dense linear
 // Up to here a thread takes its share of down in one block: every batch is then one long stream of
 // weights (32 tokens on 2 threads 6.33 to 5.90 ms with a quarter of the blocks).
 constexpr size_t kDownStreamTokens = 256;
@@ -110,8 +110,11 @@ void schedule_linear(const LinearShape& shape, size_t rows, size_t threads, cons
   const size_t wanted = ceil_div(out.threads * kLinearTasksPerThread, out.batches.size());
   const size_t largest = shape.call.at_most(budget.linear_tile_floats / out.largest_batch);
   size_t share = std::max<size_t>(ceil_div(N, wanted), out.threads > 1 ? 16 : 1);
-  if (rows <= kStreamRows)
-    share = std::max(share, std::min(kStreamWeights / shape.inputs, ceil_div(N, out.threads)));
+  if (rows <= kStreamRows) {  // every thread reads the same number of streams, equally long
+    const size_t own = ceil_div(N, out.threads),
+                 most_columns = std::max<size_t>(1, kStreamWeights / shape.inputs);
+    share = std::max(share, ceil_div(own, ceil_div(own, most_columns)));
+  }
   const size_t block = std::min(largest, shape.call.at_least(share));
   for (uint32_t matrix = 0; matrix < shape.widths.size(); ++matrix)
     for (size_t n = 0; n < shape.widths[matrix]; n += block)

@@ -106,6 +106,10 @@ TEST(Schedule, OneTokenIsPreparedByTheCallerAndReadInLongStreams) {
   const Schedule s = linear(linear_shape(1024, {4096}), 1, 2);
   EXPECT_TRUE(s.prepare_alone);
   EXPECT_EQ(s.tasks, (std::vector<Task>{{0, 0, 0, 2064}, {0, 0, 2064, 4096}}));
+  // Streams of at most 2^22 weights would be five, three of them one thread's.
+  const Schedule uneven = linear(linear_shape(2048, {9496}, {8, 8, 8}), 1, 2);
+  EXPECT_EQ(uneven.tasks.size(), 6u);
+  EXPECT_EQ(uneven.tasks[0].n1, 1584u);
   const Schedule tiny = linear(linear_shape(64, {64}), 1, 8);
   EXPECT_EQ(tiny.threads, 1u);  // less work than waking somebody
   EXPECT_EQ(tiny.tasks, (std::vector<Task>{{0, 0, 0, 64}}));
