@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Float weights (e4m3, bf16, f16, f32) at their stored width on every 64-bit Arm CPU: layouts and
-// facts of arm_neon's codecs fp8, bf16, f16 and dense32 and of arm_fhm. Each output is one chain of
+// Weights at their stored width (e4m3, int8, bf16, f16, f32) multiplied as floats on every 64-bit Arm
+// CPU: layouts and facts of arm_neon's codecs fp8, bytes, bf16, f16 and dense32 and of arm_fhm. Each output is one chain of
 // fused multiply-adds over its group in the order of K, then f = fma(dot, scale, f): the operations
 // of the definition in their order. Internal linkage, as all headers of kernel units.
 //
@@ -16,6 +16,9 @@
 // they can be: by 2^120 if they are below 2^8, and 2^119 if they are codes. Rows that are larger end
 // with a factor, and very small terms beside them may be lost, which is why the class is exact for
 // rows of codes alone. An output with a NaN code in a group has a NaN scale there.
+//
+// int8 is kept as code + 128, outputs 0 4 8 12 1 5 9 13 and so on: put into the lower bits of a large
+// float, two of the bytes of a word are one insertion and one subtraction away from f32.
 //
 // A panel of activations: tiles of 8 rows, the last one of 1, 2, 4 or 8; for every input the f32 of
 // the rows of a tile. Then a factor per row, with activation groups factors [group][row], and whether all rows are f16.
@@ -35,6 +38,10 @@ constexpr size_t kPiece = 256;  // inputs decoded to scratch at once: 32 KiB
 constexpr int kSmall = 120;     // e4m3 weights: how many powers of two they are too small
 
 inline size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
+
+inline bool of_integers(const Problem& p) {
+  return p.code == CodeType::kInt8 || p.code == CodeType::kInt8Offset;
+}
 
 struct Shape {
   size_t groups, group_k, K_padded;  // a group: the scales of weights and rows are constant
@@ -58,7 +65,7 @@ inline Shape shape_of(const Problem& p) {
   s.group_k = s.groups == 1 ? up(p.K, kKr) : least;
   s.K_padded = s.groups * s.group_k;
   s.fp8 = p.code == CodeType::kFp8;
-  s.size = s.fp8 ? 1 : p.code == CodeType::kF32 ? 4 : 2;
+  s.size = s.fp8 || of_integers(p) ? 1 : p.code == CodeType::kF32 ? 4 : 2;
   s.bf16 = p.scale_type == ScaleType::kBf16 || p.scale_type == ScaleType::kFp8 ||
            p.scale_type == ScaleType::kE8m0;
   s.code_bytes = s.group_k * kNr * s.size;
@@ -67,8 +74,10 @@ inline Shape shape_of(const Problem& p) {
 }
 
 inline const char* supports(const Problem& p, CodeType code) {
-  if (p.code != code) return "another codec holds these weights";
-  if (p.zero_points) return "float weights have no zero points";
+  const bool offset = code == CodeType::kInt8 && p.code == CodeType::kInt8Offset;
+  if (p.code != code && !offset) return "another codec holds these weights";
+  if (of_integers(p) && p.bits != 8) return "fewer than 8 bits would be kept in bytes";
+  if (p.zero_points) return "the weights have zero points";
   if (p.act.code == ActCode::kInt) return "the checkpoint declares int8 activations";
   if (p.ragged) return "groups are of unequal length";
   const Shape s = shape_of(p);
@@ -88,9 +97,10 @@ inline Numerics numerics(const Problem& p) {
                                                                   : Numerics::kExact;
 }
 inline size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape_of(p).stride(); }
-// bf16: outputs j and j + 4 of every 8 share a word.
+// bf16: outputs j and j + 4 of every 8 share a word; int8: j, j + 4, j + 8, j + 12 of every 16.
 inline size_t place_of(const Problem& p, size_t n) {
   n %= kNr;
+  if (of_integers(p)) return n / 16 * 16 + n % 4 * 4 + n / 4 % 4;
   return p.code == CodeType::kBf16 ? n / 8 * 8 + n % 4 * 2 + n / 4 % 2 : n;
 }
 inline size_t code_at(const Problem& p, size_t n, size_t k) {

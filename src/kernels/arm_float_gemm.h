@@ -140,6 +140,31 @@ struct Fp8 {
     return v;
   }
 };
+// A code + 128 is put into the lower bits of 2^23, or into those above them of 2^15.
+struct Int8 {
+  static constexpr size_t kSize = 1;
+  static constexpr int kVectors = 4;
+  using Begun = uint8x16x2_t;  // words as they are, and their upper halves
+  static constexpr uint32_t kLarge[2] = {0x4b000000, 0x47000000};
+  const uint32x4_t byte[2] = {vdupq_n_u32(0xff), vdupq_n_u32(0xff00)};
+  const float32x4_t offset[2] = {vdupq_n_f32(8388608 + 128), vdupq_n_f32(32768 + 128)};
+  [[gnu::always_inline]] inline Begun begin(uint8x16_t codes) const {
+    Begun b;
+    b.val[0] = codes;
+    asm volatile("ushr %0.4s, %1.4s, #16" : "=w"(b.val[1]) : "w"(codes));
+    return b;
+  }
+  template <int i>
+  [[gnu::always_inline]] inline float32x4_t vector(const Begun& b) const {
+    alignas(16) static constexpr uint32_t kVector[4] = {kLarge[i % 2], kLarge[i % 2], kLarge[i % 2],
+                                                        kLarge[i % 2]};
+    float32x4_t v;  // loaded anew: a copy of a register would take a pipe
+    asm volatile("ldr %q0, %1" : "=w"(v) : "m"(kVector));
+    asm volatile("bit %0.16b, %1.16b, %2.16b" : "+w"(v) : "w"(b.val[i / 2]), "w"(byte[i % 2]));
+    asm volatile("fsub %0.4s, %0.4s, %1.4s" : "+w"(v) : "w"(offset[i % 2]));
+    return v;
+  }
+};
 
 // Four inputs of rows: how one of them meets the j-th 16 bytes of its codes, which begin at w for
 // the first input. A codec may do it in its own way.

@@ -36,14 +36,17 @@ inline void zip(uint8x16_t& a, uint8x16_t& b, size_t size) {
 }
 // 16 / kSize inputs of as many outputs, turned: rows `stride` bytes apart in the file, inputs kNr *
 // kSize bytes apart in the panel.
+// Outputs in turn: those of bf16, or of int8, whose codes become unsigned with `flip`.
 template <int kSize, bool kInTurn>
-[[gnu::always_inline]] inline void turn(const uint8_t* from, size_t stride, uint8_t* out) {
+[[gnu::always_inline]] inline void turn(const uint8_t* from, size_t stride, uint8_t flip,
+                                        uint8_t* out) {
   constexpr int kCount = 16 / kSize;
   uint8x16_t v[kCount], t[kCount];
   _Pragma("GCC unroll 16") for (int i = 0; i < kCount; ++i) {
-    const int row = kInTurn ? i % 2 * 4 + i / 2 : i;  // which output comes i-th
+    const int each = kCount / 4,                      // vectors of outputs
+        row = kInTurn ? i % each * 4 + i / each : i;  // which output comes i-th
     v[i] = vld1q_u8(from + static_cast<size_t>(row) * stride);
-    if constexpr (kSize == 1) v[i] = swapped(v[i]);
+    if constexpr (kSize == 1) v[i] = kInTurn ? veorq_u8(v[i], vdupq_n_u8(flip)) : swapped(v[i]);
   }
   _Pragma("GCC unroll 4") for (int round = 1; round < kCount; round *= 2) {
     _Pragma("GCC unroll 16") for (int i = 0; i < kCount / 2; ++i) {
@@ -58,20 +61,21 @@ template <int kSize, bool kInTurn>
 
 // Codes of inputs [k, end) of a group whose codes begin at `out` with input `k0`, one by one; what
 // is past N or K is zero.
-template <int kSize>
-inline void pack_each(const PackArgs& a, size_t n, size_t k0, size_t k, size_t end, uint8_t* out) {
+template <int kSize, bool kInTurn>
+inline void pack_each(const PackArgs& a, size_t n, size_t k0, size_t k, size_t end, uint8_t flip,
+                      uint8_t* out) {
   const QuantMatrix& w = *a.w;
   for (; k < end; ++k)
     for (size_t i = 0; i < kNr; ++i) {
       uint8_t* to = out + ((k - k0) * kNr + place_of(*a.problem, i)) * kSize;
       if (n + i >= w.N || k >= w.K) {
-        __builtin_memset(to, 0, kSize);
+        __builtin_memset(to, kSize == 1 && kInTurn ? 0x80 : 0, kSize);
         continue;
       }
       const size_t c = a.columns != nullptr ? static_cast<size_t>(a.columns[k]) : k;
       const uint8_t* from = w.codes + (n + i) * w.row_bytes + c * kSize;
       if constexpr (kSize == 1) {
-        *to = swapped(*from);
+        *to = kInTurn ? static_cast<uint8_t>(*from ^ flip) : swapped(*from);
       } else {
         __builtin_memcpy(to, from, kSize);
       }
@@ -119,14 +123,15 @@ inline void pack_panel(const PackArgs& a, const Shape& s, size_t n, uint8_t* out
   constexpr size_t kCount = 16 / kSize;
   const QuantMatrix& w = *a.w;
   const bool straight = n + kNr <= w.N && a.columns == nullptr;
+  const uint8_t flip = w.code == CodeType::kInt8 ? 0x80 : 0;
   for (size_t g = 0; g < s.groups; ++g, out += s.group_bytes()) {
     const size_t k0 = g * s.group_k, end = k0 + s.group_k;
     size_t k = k0;
     for (; straight && k + kCount <= end && k + kCount <= w.K; k += kCount)
       for (size_t i = 0; i < kNr; i += kCount)
-        turn<kSize, kInTurn>(w.codes + (n + i) * w.row_bytes + k * kSize, w.row_bytes,
+        turn<kSize, kInTurn>(w.codes + (n + i) * w.row_bytes + k * kSize, w.row_bytes, flip,
                              out + ((k - k0) * kNr + i) * kSize);
-    pack_each<kSize>(a, n, k0, k, end, out);
+    pack_each<kSize, kInTurn>(a, n, k0, k, end, flip, out);
     pack_scales(a, s, n, g, out + s.code_bytes);
   }
 }
@@ -136,7 +141,11 @@ inline void pack(const PackArgs& a) {
     uint8_t* out = a.packed + (a.row0 + n) / kNr * s.stride();
     switch (s.size) {
       case 1:
-        pack_panel<1>(a, s, n, out);
+        if (s.fp8) {
+          pack_panel<1>(a, s, n, out);
+        } else {
+          pack_panel<1, true>(a, s, n, out);
+        }
         break;
       case 2:
         if (a.problem->code == CodeType::kBf16) {
@@ -234,7 +243,9 @@ inline void make_panel(const PanelArgs& a) {
       const auto* x = reinterpret_cast<const float*>(from + row.codes);
       const int larger = s.fp8 ? room_of(x, p.K) : 0;
       const float larger_by = power_of_two(larger);
-      if (step >= 4 && a.w->columns == nullptr) {
+      if (step == 1 && a.w->columns == nullptr) {
+        for (size_t k = 0; k < p.K; ++k) to[k] = x[k] * larger_by;
+      } else if (step >= 4 && a.w->columns == nullptr) {
         const size_t last = m % 4;
         four[last] = x, four_by[last] = larger_by;
         if (last == 3 || m + 1 == a.M) {  // rows that are not there: nobody looks at them

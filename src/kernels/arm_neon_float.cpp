@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Float weights at their stored width on every 64-bit Arm CPU, multiplied by FMLA. Layouts:
+// Float and int8 weights at their stored width on every 64-bit Arm CPU, multiplied by FMLA. Layouts:
 // arm_float.h; loops: arm_float_gemm.h, arm_float_turn.h.
 #include "kernels/arm_float.h"
 #include "kernels/arm_float_gemm.h"
@@ -18,6 +18,8 @@ constexpr Kernel neon(const char* codec, const Bodies& b) {
 constexpr Kernel kKernels[] = {
     neon<CodeType::kFp8>("fp8",
                          MOEBIUS_BODIES(pack, prepare_rows_canonical, make_panel, gemm_any<Fp8>)),
+    neon<CodeType::kInt8>("bytes",
+                          MOEBIUS_BODIES(pack, prepare_rows_canonical, make_panel, gemm_any<Int8>)),
     neon<CodeType::kBf16>("bf16",
                           MOEBIUS_BODIES(pack, prepare_rows_canonical, make_panel, gemm_any<Bf16>)),
     neon<CodeType::kF16>("f16",

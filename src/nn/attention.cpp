@@ -50,15 +50,15 @@ void ask_for(const uint8_t* p, size_t bytes) {
 }
 
 void multiply_rows(float* s, size_t M, size_t columns, const float* by) {
-  for (size_t m = 0; m < M; ++m)
-    for (size_t i = 0; i < columns; ++i) s[m * kKeyBlock + i] *= by[i];
+  const RowFunctions& f = row_functions();
+  for (size_t m = 0; m < M; ++m) f.multiply(s + m * kKeyBlock, by, columns);
 }
 
 // p = exp(scale * s - m') over the seen keys, 0 elsewhere; updates m and l; returns exp(m - m').
 float softmax_seen(const RowFunctions& f, float* s, float scale, Seen seen,
                    const uint64_t* selected, XType type, float& best, float& total) {
   if (!(scale > 0.0f)) {  // a positive one does not change which score is the largest
-    for (size_t i = 0; i < kKeyBlock; ++i) s[i] *= scale;
+    f.scale(s, scale, kKeyBlock);
     scale = 1.0f;
   }
   std::fill_n(s, seen.first, kMasked);
