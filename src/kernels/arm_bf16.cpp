@@ -316,35 +316,51 @@ struct InTurn {
   explicit InTurn(const GemmArgs& args)
       : a(args), K(up(args.w->problem->K, kKr)), stride(2 * kNr * K) {}
 
-  template <int P, int kLines>
-  void tile(size_t pair) const {
-    const uint8_t* w = a.w->data + a.n0 / kNr * stride;
-    const size_t rows = a.M - 2 * pair;
-    float* y = a.y + 2 * pair * a.ldy;
-    bf16_tiles::Ahead next = {a.next->data, kLines * 64};
-    for (size_t n = a.n0; n < a.n1; n += kNr, w += stride, y += kNr) {
-      const uint8_t *x = a.panel + 4 * pair * K, *panel[1] = {w};
-      asm volatile("" : : : "memory");  // rows are written before they are loaded
-      float32x4_t acc[1][P][4];
-      set_zero<P>(acc[0]);
-      bf16_tiles::steps<P, 1, kLines>(x, panel, K / kKr, next, acc);
-      if (__builtin_expect(a.n1 - n >= kNr, 1)) {
-        store_dense<P>(acc[0], y, a.ldy, rows);
-      } else {
-        float last[2 * P * kNr];
-        store_dense<P>(acc[0], last, kNr, 2 * P);
-        for (size_t i = 0; i < 2 * P && i < rows; ++i)
-          __builtin_memcpy(y + i * a.ldy, last + i * kNr, (a.n1 - n) * 4);
-      }
+  // Sums of 8 outputs from n on.
+  template <int P>
+  void put(const float32x4_t (&acc)[P][4], float* y, size_t n, size_t rows) const {
+    if (__builtin_expect(a.n1 - n >= kNr, 1)) {
+      store_dense<P>(acc, y, a.ldy, rows);
+    } else {
+      float last[2 * P * kNr];
+      store_dense<P>(acc, last, kNr, 2 * P);
+      for (size_t i = 0; i < 2 * P && i < rows; ++i)
+        __builtin_memcpy(y + i * a.ldy, last + i * kNr, (a.n1 - n) * 4);
     }
+  }
+  // S panels at a time, as long as there are so many, from n on.
+  template <int P, int S, int kLines>
+  size_t panels(size_t pair, size_t n, bf16_tiles::Ahead& begin) const {
+    bf16_tiles::Ahead next = begin;  // in registers
+    const uint8_t* w = a.w->data + n / kNr * stride;
+    const size_t rows = a.M - 2 * pair;
+    float* y = a.y + 2 * pair * a.ldy + (n - a.n0);
+    for (; n + (S - 1) * kNr < a.n1; n += S * kNr, w += S * stride, y += S * kNr) {
+      const uint8_t *x = a.panel + 4 * pair * K, *panel[S];
+      MOEBIUS_UNROLL for (size_t u = 0; u < S; ++u) panel[u] = w + u * stride;
+      asm volatile("" : : : "memory");  // rows are written before they are loaded
+      float32x4_t acc[S][P][4];
+      MOEBIUS_UNROLL for (int u = 0; u < S; ++u) set_zero<P>(acc[u]);
+      bf16_tiles::steps<P, S, kLines>(x, panel, K / kKr, next, acc);
+      MOEBIUS_UNROLL for (size_t u = 0; u < S; ++u) put<P>(acc[u], y + u * kNr, n + u * kNr, rows);
+    }
+    begin = next;
+    return n;
   }
   template <int P>
   void tile(size_t pair) const {
-    if (pair == 0) {
-      tile<P, 4>(pair);
-    } else {
-      tile<P, 0>(pair);
+    bf16_tiles::Ahead next = {a.next->data, 256};
+    size_t n = a.n0;
+    if (pair != 0) {
+      panels<P, 1, 0>(pair, n, next);
+      return;
     }
+    if constexpr (P == 2) {  // has too few sums for the latency of BFMMLA
+      next.stride = 512;
+      n = panels<P, 2, 8>(pair, n, next);
+      next.stride = 256;
+    }
+    panels<P, 1, 4>(pair, n, next);
   }
   void run(size_t most) const {
     const TileMap map((a.M + 1) / 2, most);

@@ -72,12 +72,16 @@ template <int P, int S, int kLines>
   constexpr std::make_integer_sequence<int, 4 * S * P> kAll{};
   for (; count != 0; --count, x += 64 * P, next.at += next.stride) {
     if constexpr (kLines > 0) prefetch<0>(next.at);
+    if constexpr (kLines > 4) prefetch<256>(next.at);
     quarter<P, S, 0>(x, w, acc, kAll);
     if constexpr (kLines > 2) prefetch<64>(next.at);
+    if constexpr (kLines > 4) prefetch<320>(next.at);
     quarter<P, S, 1>(x, w, acc, kAll);
     if constexpr (kLines > 1) prefetch<kLines == 2 ? 64 : 128>(next.at);
+    if constexpr (kLines > 4) prefetch<384>(next.at);
     quarter<P, S, 2>(x, w, acc, kAll);
     if constexpr (kLines > 2) prefetch<192>(next.at);
+    if constexpr (kLines > 4) prefetch<448>(next.at);
     quarter<P, S, 3>(x, w, acc, kAll);
     for (int u = 0; u < S; ++u) w[u] += 256;
   }
