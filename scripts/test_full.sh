@@ -100,7 +100,8 @@ case $(uname -m) in
   x86_64) here=x86_64 there=aarch64 there_debian=arm64 ;;
   *) here="" ;;
 esac
-cpus_aarch64="cortex-a53 cortex-a76" # neither dotprod; dotprod without i8mm and bf16
+# no dotprod; dotprod without i8mm and bf16; the same, and one stream of memory instead of two
+cpus_aarch64="cortex-a53 cortex-a76 neoverse-n1"
 cpus_x86_64="Nehalem Haswell"        # SSE4.2 only; AVX2
 
 # under_qemu ARCH CPU: the kernel and runtime tests of this machine's own build on an emulated smaller CPU

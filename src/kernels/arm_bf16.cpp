@@ -18,6 +18,25 @@ constexpr size_t kMany = 7;        // rows from which operands in scratch pay
 constexpr size_t kSmall = 131072;  // weights of a dense matrix that stays in the second-level cache
 constexpr size_t kAhead = 16384;   // bytes from a weight to the one that is prefetched with it
 
+// f(a constant of so many pairs of rows): a tile has up to 6.
+template <class F>
+[[gnu::always_inline]] inline void with_pairs(size_t pairs, const F& f) {
+  switch (pairs) {
+    case 1:
+      return f(std::integral_constant<int, 1>{});
+    case 2:
+      return f(std::integral_constant<int, 2>{});
+    case 3:
+      return f(std::integral_constant<int, 3>{});
+    case 4:
+      return f(std::integral_constant<int, 4>{});
+    case 5:
+      return f(std::integral_constant<int, 5>{});
+    default:
+      return f(std::integral_constant<int, 6>{});
+  }
+}
+
 // A product whose operands lie in memory as BFMMLA wants them: everything but decoding.
 template <bool kGrouped>
 struct Product {
@@ -159,26 +178,8 @@ struct Product {
   // All rows against the panels [n, end) and a piece of K.
   void multiply_piece(const Scratch& c, size_t n, size_t end) const {
     const Tile same = piece_tile(c);
-    for (size_t t = 0; t < map.tiles; ++t) switch (map.size(t)) {
-        case 1:
-          expanded<1>(c, same, t, n, end);
-          break;
-        case 2:
-          expanded<2>(c, same, t, n, end);
-          break;
-        case 3:
-          expanded<3>(c, same, t, n, end);
-          break;
-        case 4:
-          expanded<4>(c, same, t, n, end);
-          break;
-        case 5:
-          expanded<5>(c, same, t, n, end);
-          break;
-        default:
-          expanded<6>(c, same, t, n, end);
-          break;
-      }
+    for (size_t t = 0; t < map.tiles; ++t)
+      with_pairs(map.size(t), [&](auto pairs) { expanded<pairs>(c, same, t, n, end); });
   }
 };
 
@@ -364,26 +365,8 @@ struct InTurn {
   }
   void run(size_t most) const {
     const TileMap map((a.M + 1) / 2, most);
-    for (size_t t = 0; t < map.tiles; ++t) switch (const size_t pair = map.first(t); map.size(t)) {
-        case 1:
-          tile<1>(pair);
-          break;
-        case 2:
-          tile<2>(pair);
-          break;
-        case 3:
-          tile<3>(pair);
-          break;
-        case 4:
-          tile<4>(pair);
-          break;
-        case 5:
-          tile<5>(pair);
-          break;
-        default:
-          tile<6>(pair);
-          break;
-      }
+    for (size_t t = 0; t < map.tiles; ++t)
+      with_pairs(map.size(t), [&](auto pairs) { tile<pairs>(map.first(t)); });
   }
 };
 

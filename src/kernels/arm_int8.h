@@ -25,6 +25,7 @@
 // scale per group, kept behind the row scales as [s0,s0,s1,s1].
 #pragma once
 #include "kernels/arm_bodies.h"
+#include "kernels/arm_fp4.h"
 #include "kernels/kernel.h"
 #include "kernels/prepared_rows.h"
 #include "kernels/unpack.h"
@@ -98,11 +99,7 @@ inline const char* supports(const Problem& p, bool bytes) {
   return nullptr;
 }
 inline const char* supports_fp4(const Problem& p) {
-  if (p.code != CodeType::kFp4) return "the weights are not fp4";
-  if (p.act.code != ActCode::kFp4) return "the checkpoint declares other activations than fp4";
-  if (p.ragged || p.act_order) return "groups are not regular";
-  if (p.act.granule != ActGranule::kGroup || p.act.group != p.block_k)
-    return "groups of weights and of activations differ";
+  if (const char* why = not_fp4_pair(p)) return why;
   if (p.block_k % kKr != 0 || p.block_k > 4096)
     return "the group size is not a multiple of 16, up to 4096";
   return nullptr;
