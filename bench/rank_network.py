@@ -131,7 +131,8 @@ exec ip netns exec $ns unshare -u sh -c "hostname $ns; exec sh -c \\"\\$0\\"" "$
             fd = os.open("/dev/net/tun", os.O_RDWR)
             ioctl(fd, TUNSETIFF, struct.pack("16sH", tap.encode(), IFF_TAP | IFF_NO_PI))
             sh("ip", "link", "set", tap, "netns", name)
-            self.set_up(i, tap)
+            sh("ip", "-n", name, "link", "set", tap, "name", "eth0")
+            self.set_up(i, "eth0")
             devices.append(fd)
         self.relay = Relay(devices, delay, loss)
         self.relay.start()
@@ -163,7 +164,7 @@ exec ip netns exec $ns unshare -u sh -c "hostname $ns; exec sh -c \\"\\$0\\"" "$
                      "--mca", "oob_tcp_if_include", net]
         else:
             # UCX finds the memory that namespaces share; the network is what is looked at.
-            words = [shutil.which("mpirun.mpich"), "-genv", "UCX_TLS", "tcp,self", "-hosts", ",".join(self.addresses), "-n", str(len(self.names)), "-ppn", "1", "-launcher", "ssh",
+            words = [shutil.which("mpirun.mpich"), "-genv", "UCX_TLS", "tcp,self", "-genv", "UCX_NET_DEVICES", "eth0", "-hosts", ",".join(self.addresses), "-n", str(len(self.names)), "-ppn", "1", "-launcher", "ssh",
                      "-launcher-exec", str(self.agent), "-localhost", self.addresses[0]]
         return subprocess.run(inside + words + command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=seconds, check=False)
 
