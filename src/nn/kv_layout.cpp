@@ -164,8 +164,8 @@ void KvLayout::put(uint8_t* block, size_t head, size_t first, size_t count, cons
   auto* scales = reinterpret_cast<float*>(keys + scales_at_);
   const bool scaled = has_scales(storage_.type);
   if (first == 0) {
-    std::memcpy(keys, keys_.empty.data(), keys_.empty.size());
-    std::memcpy(values, values_.empty.data(), values_.empty.size());
+    std::copy(keys_.empty.begin(), keys_.empty.end(), keys);
+    std::copy(values_.empty.begin(), values_.empty.end(), values);
     if (scaled) std::fill_n(scales, 2 * kKeyBlock, 1.0f);
   }
   for (size_t i = 0; i < count; ++i) {

@@ -247,6 +247,16 @@ void add_weight_only(Cases& out) {
       c.name += " asym";
       out.push_back(c);
     }
+    for (const size_t g : sizes({0, 32, 128})) {
+      SchemeCase c =
+          weights("w8a16 g" + std::to_string(g) + suffix, CodeType::kInt8Offset, 8, g, ActSpec{});
+      c.x_type = x;
+      out.push_back(c);
+    }
+    SchemeCase keys = weights("8-bit keys" + suffix, CodeType::kInt8, 8, 0, ActSpec{});
+    keys.scale = ScaleType::kF32;
+    keys.x_type = x;
+    out.push_back(keys);
     for (const CodeType code : {CodeType::kBf16, CodeType::kF16, CodeType::kF32}) {
       SchemeCase c = weights("dense " + std::to_string(static_cast<int>(code)) + suffix, code,
                              code == CodeType::kF32 ? 32 : 16, 0, ActSpec{});
