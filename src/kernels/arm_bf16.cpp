@@ -356,9 +356,10 @@ struct InTurn {
       panels<P, 1, 0>(pair, n, next);
       return;
     }
-    if constexpr (P == 2) {  // has too few sums for the latency of BFMMLA
-      next.stride = 512;
-      n = panels<P, 2, 8>(pair, n, next);
+    if constexpr (P <= 2) {  // have too few sums for the latency of BFMMLA
+      constexpr int kPanels = 4 / P;
+      next.stride = 256 * kPanels;
+      n = panels<P, kPanels, 4 * kPanels>(pair, n, next);
       next.stride = 256;
     }
     panels<P, 1, 4>(pair, n, next);

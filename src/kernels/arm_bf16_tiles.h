@@ -64,6 +64,15 @@ struct Ahead {
   size_t stride;
 };
 
+// What quarter Q asks for of the lines of a step.
+template <int kLines, int Q, int i = (Q * kLines + 3) / 4>
+[[gnu::always_inline]] inline void prefetch_share(const uint8_t* p) {
+  if constexpr (4 * i < (Q + 1) * kLines) {
+    prefetch<64 * i>(p);
+    prefetch_share<kLines, Q, i + 1>(p);
+  }
+}
+
 // acc += 2 * P rows x 8 outputs of S panels over `count` steps of 16 inputs; x and w move on.
 // Prefetches kLines lines per step.
 template <int P, int S, int kLines>
@@ -71,17 +80,13 @@ template <int P, int S, int kLines>
                                          Ahead& next, float32x4_t (&acc)[S][P][4]) {
   constexpr std::make_integer_sequence<int, 4 * S * P> kAll{};
   for (; count != 0; --count, x += 64 * P, next.at += next.stride) {
-    if constexpr (kLines > 0) prefetch<0>(next.at);
-    if constexpr (kLines > 4) prefetch<256>(next.at);
+    prefetch_share<kLines, 0>(next.at);
     quarter<P, S, 0>(x, w, acc, kAll);
-    if constexpr (kLines > 2) prefetch<64>(next.at);
-    if constexpr (kLines > 4) prefetch<320>(next.at);
+    prefetch_share<kLines, 1>(next.at);
     quarter<P, S, 1>(x, w, acc, kAll);
-    if constexpr (kLines > 1) prefetch<kLines == 2 ? 64 : 128>(next.at);
-    if constexpr (kLines > 4) prefetch<384>(next.at);
+    prefetch_share<kLines, 2>(next.at);
     quarter<P, S, 2>(x, w, acc, kAll);
-    if constexpr (kLines > 2) prefetch<192>(next.at);
-    if constexpr (kLines > 4) prefetch<448>(next.at);
+    prefetch_share<kLines, 3>(next.at);
     quarter<P, S, 3>(x, w, acc, kAll);
     for (int u = 0; u < S; ++u) w[u] += 256;
   }
