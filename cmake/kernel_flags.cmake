@@ -9,7 +9,7 @@
 set(MOEBIUS_KERNEL_FLAGS
   "aarch64|^arm_dotprod.*|-march=armv8.2-a+dotprod"
   "aarch64|^arm_limbs_dotprod.*|-march=armv8.2-a+dotprod"
-  "aarch64|^arm_limbs_i8mm.*|-march=armv8.2-a+dotprod+i8mm"
+  "aarch64|^arm_limbs_i8mm.*|-march=armv8.2-a+dotprod+i8mm+bf16"
   "aarch64|^arm_i8mm.*|-march=armv8.2-a+dotprod+i8mm"
   "aarch64|^arm_bf16.*|-march=armv8.2-a+bf16"
   "aarch64|^arm_fhm.*|-march=armv8.2-a+fp16+fp16fml"

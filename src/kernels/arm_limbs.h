@@ -10,7 +10,13 @@
 //   f = fma(float(dot) * 2^e, c, f)              block by block, c the scale of the weights
 //   h = fma(float(dot of near) * 2^(e-16), c, h) block by block, those that have such limbs
 //   f = f + h, then f = fma(x[k] * w[k], c, f)   far inputs, ascending
-// docs/numerics.md derives the bound. Internal linkage, as all headers of kernel units.
+// docs/numerics.md derives the bound.
+//
+// Where there is BFMMLA too, bf16 rows and 4-bit weights have it for many rows ("tops"). It adds floats, and gives
+// the same bytes because the sums of a block are integers below 2^24 in it: s is as large as the sum of the block's magnitudes allows,
+//   x[k] = ((256 hi[k] + lo[k]) 2^s + p[k]) * 2^(e-s) + q[k] * 2^(e-s-8),     p of s bits, q of 8,
+// the dot of a block is that of the number in front, which is a bf16 number (a top), and near limbs are p and q. p is
+// part of the dot, q makes h. Else s is 8, and both make h. Internal linkage, as all headers of kernel units.
 //
 // Packed weights: panels of 8 outputs at multiples of 64 bytes, group after group: scales (8 x bf16
 // where the stored type fits, else 8 x f32), with zero points 8 x int8 padded to 16 bytes, codes. Scales
@@ -24,7 +30,7 @@
 // 16 times that of b, so one AND serves 32 weights.
 //
 // A prepared row: digits, 16 bytes a half (8 x hi, 8 x lo), then extras: Counts; a Block each; a Block of
-// near limbs for every block that has such; a Near for every half that has; far inputs. With act-order: the numbers, since only a panel knows their order.
+// near limbs for every block that has such; a Near for every half that has; far inputs. Then tops, a half at a time, as bf16 integers. With act-order: the numbers, since only a panel knows their order.
 // A panel of few rows: such rows. Of many: digits by tiles of rows, then the extras of every row.
 #pragma once
 #include "kernels/arm_bodies.h"
@@ -59,15 +65,20 @@ struct Shape {
   size_t half_bytes, code_bytes, scale_bytes, zero_bytes;  // of half a step; of a group
   Form form;
   bool bf16;          // scales kept as bf16
+  bool tops;          // rows are kept as bf16 too, for BFMMLA (arm_limbs_exact.h)
+  int most_weight;    // of a product of tops: how large an integer weight may be
   size_t head_bytes;  // scales and zero points
   size_t group_bytes() const { return head_bytes + code_bytes; }
   size_t group_blocks() const { return group_k / block_k; }
   size_t stride() const { return up(groups * group_bytes(), 64); }
 };
 
+template <bool kTops>
 inline Shape shape_of(const Problem& p) {
   Shape s{};
   s.form = form_of(p);
+  s.tops = kTops && s.form != Form::kInt8 && p.x_type == XType::kBf16;
+  s.most_weight = s.form == Form::kFp4 ? 12 : p.zero_points ? 16 : 8;
   s.group_k = p.block_k >= p.K ? p.K : p.block_k;
   s.groups = (p.K + s.group_k - 1) / s.group_k;
   size_t in_group = (s.group_k + kLongest - 1) / kLongest;
@@ -120,7 +131,9 @@ inline size_t half_at(const Shape& s, size_t half) {
   const size_t in_group = s.group_k / kHalf;
   return half / in_group * s.group_bytes() + s.head_bytes + half % in_group * s.half_bytes;
 }
-inline size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape_of(p).stride(); }
+inline size_t packed_bytes(const Problem& p) {
+  return up(p.N, kNr) / kNr * shape_of<false>(p).stride();
+}
 
 // ---------------------------------------------------------------------------------------------- rows
 
@@ -132,7 +145,8 @@ struct Block {
   float factor;      // 2^e; NaN: the block held a NaN or an infinity, and its digits are 0
   int32_t sum;       // of 256 hi + lo
   uint32_t scales;   // where those of its group are in a panel
-  uint32_t near;     // halves of it that have near limbs
+  uint16_t near;     // halves of it that have near limbs
+  uint16_t shift;    // tops: s of a block that has near limbs; of their Block: whether any is q
 };
 struct Near {
   int8_t digits[16];
@@ -152,21 +166,25 @@ inline ExtrasLayout extras_layout(const Shape& s) {
   return l;
 }
 inline size_t digit_bytes(const Shape& s) { return 2 * s.K_padded; }
+inline size_t tops_at(const Shape& s) { return digit_bytes(s) + extras_layout(s).bytes; }
+inline size_t few_row_bytes(const Shape& s) { return up(tops_at(s), 64); }  // without tops
 inline size_t digits_row_bytes(const Shape& s) {
-  return up(digit_bytes(s) + extras_layout(s).bytes, 64);
+  return up(tops_at(s) + (s.tops ? 2 * s.K_padded : 0), 64);
 }
+template <bool kTops>
 inline size_t row_bytes(const Problem& p) {
-  return p.act_order ? up(4 * p.K, 64) : digits_row_bytes(shape_of(p));
+  return p.act_order ? up(4 * p.K, 64) : digits_row_bytes(shape_of<kTops>(p));
 }
 // A row's part of a tile: digits, and for every block 16 bytes of factors and 16 of sums.
 inline size_t tile_row_bytes(const Shape& s) { return up(digit_bytes(s) + 32 * s.blocks, 64); }
 // Few rows: rows with their extras. Many: tiles, then extras. With act-order one more, to make rows
 // in.
 inline size_t tiles_bytes(const Shape& s, size_t M) { return up(M, 2) * tile_row_bytes(s); }
+template <bool kTops>
 inline size_t panel_bytes(const Problem& p, size_t M) {
-  const Shape s = shape_of(p);
+  const Shape s = shape_of<kTops>(p);
   const size_t rows =
-      M <= kFew ? M * digits_row_bytes(s) : tiles_bytes(s, M) + M * extras_layout(s).bytes;
+      M <= kFew ? M * few_row_bytes(s) : tiles_bytes(s, M) + M * extras_layout(s).bytes;
   return rows + (p.act_order ? digits_row_bytes(s) : 0);
 }
 
@@ -181,15 +199,33 @@ struct TileMap {
 
 // Many rows: operands of a panel and its scales (and zero points), spread as sums lie.
 inline size_t spread_bytes(const Problem& p) { return p.zero_points ? 128 : 64; }
+// With tops: operands of some blocks of a panel and their scales, then sums of rows.
+struct Piece {
+  size_t blocks, operands, spread, bytes;  // most blocks; bytes of each part, and of both
+};
+inline Piece piece_of(const Problem& p, const Shape& s) {
+  constexpr size_t kInputs = 1024;  // operands are 16 KiB, a quarter of a first-level cache
+  Piece c{};
+  c.blocks = s.block_k < kInputs ? kInputs / s.block_k : 1;
+  if (c.blocks > s.blocks) c.blocks = s.blocks;
+  c.operands = c.blocks * s.block_k * kNr * 2;
+  c.spread = spread_bytes(p);
+  c.bytes = up(c.operands + c.blocks * c.spread, 64);
+  return c;
+}
+template <bool kTops>
 inline size_t scratch_bytes(const Problem& p, size_t M) {
-  const Shape s = shape_of(p);
-  return M <= kFew ? 64 : kTilePanels * (kNr * s.K_padded + s.groups * spread_bytes(p));
+  const Shape s = shape_of<kTops>(p);
+  if (M <= kFew) return 64;
+  if (s.tops) return piece_of(p, s).bytes + up(M, 2) * kNr * 4;
+  return kTilePanels * (kNr * s.K_padded + s.groups * spread_bytes(p));
 }
 
 // The kernels of a unit.
 struct Kernels {
   Kernel list[3];
 };
+template <bool kTops>
 constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
                         const char* (*fits)(const Problem&), const Bodies& b, size_t rows) {
   return {name,
@@ -201,20 +237,21 @@ constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
           numerics,
           packed_bytes,
           b.pack,
-          row_bytes,
+          row_bytes<kTops>,
           b.prepare_rows,
-          panel_bytes,
+          panel_bytes<kTops>,
           b.make_panel,
-          scratch_bytes,
+          scratch_bytes<kTops>,
           b.gemm,
           nullptr,
           kNr * kTilePanels,
           rows};
 }
+template <bool kTops>
 constexpr Kernels kernels(const char* name, uint32_t needs, const Bodies& b, size_t rows) {
-  return {{kernel(name, "int4", needs, supports_only<Form::kInt4>, b, rows),
-           kernel(name, "fp4", needs, supports_only<Form::kFp4>, b, rows),
-           kernel(name, "int8", needs, supports_only<Form::kInt8>, b, rows)}};
+  return {{kernel<kTops>(name, "int4", needs, supports_only<Form::kInt4>, b, rows),
+           kernel<kTops>(name, "fp4", needs, supports_only<Form::kFp4>, b, rows),
+           kernel<kTops>(name, "int8", needs, supports_only<Form::kInt8>, b, rows)}};
 }
 
 }  // namespace limbs

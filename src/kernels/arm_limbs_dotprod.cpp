@@ -24,6 +24,7 @@ template <int kLane>
 }
 
 struct Dotprod {
+  static constexpr bool kTops = false;
   static constexpr int kRows = 1, kVectors = 2, kUnits = 5, kPanels = 1, kStreams = 2;
   static size_t byte_of(size_t n, size_t i, bool four) { return byte_of_four(n, i, four); }
   static constexpr int slot(int j) { return j; }
@@ -102,9 +103,9 @@ struct Dotprod {
 };
 #endif
 
-constexpr Kernels kKernels =
-    kernels("arm_limbs_dotprod", kNeon | kDotprod,
-            MOEBIUS_BODIES(pack<Dotprod>, prepare_rows, make_panel<Dotprod>, gemm<Dotprod>), 5);
+constexpr Kernels kKernels = kernels<false>(
+    "arm_limbs_dotprod", kNeon | kDotprod,
+    MOEBIUS_BODIES(pack<Dotprod>, prepare_rows<false>, make_panel<Dotprod>, gemm<Dotprod>), 5);
 
 }  // namespace
 

@@ -12,6 +12,8 @@
 //   spread(lo, hi, out)       8 numbers as the sums of many rows lie
 //   steps(x, w, apart, ...)   one limb of many rows, operands of panels `apart` in memory
 //   rows_of(f, r, out)        row r of a unit: outputs 0-3 and 4-7
+//   kTops                     many rows by BFMMLA (arm_limbs_exact.h); then also
+//   refine(acc, near, s)      acc of a block times 2^s, plus p of its near limbs, of which q is left
 #pragma once
 #ifdef __aarch64__
 #include <arm_neon.h>
@@ -109,6 +111,9 @@ struct Kind {
 };
 
 template <class K>
+struct Exact;  // arm_limbs_exact.h
+
+template <class K>
 struct Product {
   using Isa = typename K::Isa;
   using Codec = typename K::Codec;
@@ -120,7 +125,7 @@ struct Product {
 
   explicit Product(const GemmArgs& args)
       : a(args),
-        s(shape_of(*args.w->problem)),
+        s(shape_of<Isa::kTops>(*args.w->problem)),
         l(extras_layout(s)),
         G(args.w->global_scale),
         type(args.w->problem->x_type) {}
@@ -165,6 +170,26 @@ struct Product {
     }
     MOEBIUS_UNROLL for (size_t u = 0; u < W; ++u)
         finish(codec, acc[u], block, w + u * apart + block.scales, h[u]);
+    return near;
+  }
+  // With tops: p of a block's near limbs goes to the block's sums.
+  template <int W>
+  [[gnu::always_inline]] const Near* refine_block(const Codec& codec, const Block& block,
+                                                  const Block& limbs, const Near* near,
+                                                  const uint8_t* w, size_t apart,
+                                                  int32x4_t (*sums)[4],
+                                                  float32x4_t (&h)[W][2]) const {
+    int32x4_t acc[W][4];
+    MOEBIUS_UNROLL for (int u = 0; u < W; ++u) Isa::begin(codec, limbs.start, acc[u]);
+    for (const Near* end = near + limbs.near; near != end; ++near) {
+      const int8x16_t x = vld1q_s8(near->digits);
+      MOEBIUS_UNROLL for (size_t u = 0; u < W; ++u)
+          Isa::half(codec, w + u * apart + near->codes, x, acc[u]);
+    }
+    MOEBIUS_UNROLL for (size_t u = 0; u < W; ++u) {
+      Isa::refine(sums[u], acc[u], block.shift);
+      if (limbs.shift != 0) finish(codec, acc[u], limbs, w + u * apart + limbs.scales, h[u]);
+    }
     return near;
   }
   // Those of a row.
@@ -260,25 +285,36 @@ struct Product {
     w += s.head_bytes;
     const uint8_t* before = nullptr;  // scales of the block before
     int32x4_t acc[S][4] = {};  // g++ does not see that the second is read behind a first block
+    [[maybe_unused]] bool rest = false;  // whether h is more than zero
+    const auto refine = [&]() __attribute__((always_inline)) {
+      if constexpr (Isa::kTops)
+        if (s.tops && block->near != 0) {
+          rest |= near_block->shift != 0;
+          near = refine_block<S>(codec, *block, *near_block++, near, first, apart, acc, h);
+        }
+    };
     for (const Block* end = block + s.blocks; block != end; ++block) {
       if constexpr (kTurns) {
         multiply<1, kSteps>(codec, w, 0, digits, *block, acc);
         if (before != nullptr) finish(codec, acc[1], block[-1], before + apart, f[1]);
         multiply<1, kSteps>(codec, w + apart, 0, digits, *block, acc + 1);
+        refine();
         finish(codec, acc[0], *block, scales, f[0]);
         before = scales;
       } else {
         multiply<S, kSteps>(codec, w, apart, digits, *block, acc);
+        refine();
         MOEBIUS_UNROLL for (size_t u = 0; u < S; ++u)
             finish(codec, acc[u], *block, scales + u * apart, f[u]);
       }
       digits += 2 * s.block_k, w += bytes;
       // Here, while the codes are in the first-level cache: behind the panel it took a fifth longer.
-      if (block->near != 0) near = add_block<S>(codec, *near_block++, near, first, apart, h);
+      if (block->near != 0 && !(Isa::kTops && s.tops))
+        near = add_block<S>(codec, *near_block++, near, first, apart, h);
       if (--left == 0) left = in_group, scales = w, w += s.head_bytes;
     }
     if constexpr (kTurns) finish(codec, acc[1], block[-1], before + apart, f[1]);
-    const bool any = extras.counts().near != 0;
+    const bool any = Isa::kTops && s.tops ? rest : extras.counts().near != 0;
     MOEBIUS_UNROLL for (int u = 0; u < S; ++u) MOEBIUS_UNROLL for (int i = 0; i < 2; ++i)
         out[u][i] = any ? vaddq_f32(f[u][i], h[u][i]) : f[u][i];
   }
@@ -286,7 +322,7 @@ struct Product {
   template <int S, int kSteps>
   [[gnu::noinline]] void rows_of_panels(size_t n, size_t apart) const {
     for (size_t m = 0; m < a.M; ++m) {
-      const uint8_t* row = a.panel + m * digits_row_bytes(s);
+      const uint8_t* row = a.panel + m * few_row_bytes(s);
       const Extras x{const_cast<uint8_t*>(row + digit_bytes(s)), l};
       float32x4_t f[S][2];
       one_row<S, kSteps>(panel(n), apart * s.stride(), row, x, f);
@@ -410,7 +446,11 @@ struct Product {
   }
 
   void run() const {
-    if (a.M > kFew) return many();
+    if (a.M > kFew) {
+      if constexpr (Isa::kTops && Codec::kFour)
+        if (s.tops) return Exact<K>(*this).run();
+      return many();
+    }
     switch (s.block_k) {
       case kKr:
         return few<1>();

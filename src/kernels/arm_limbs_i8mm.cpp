@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weight-only integers and FP4 by limbs on CPUs with I8MM: the two limbs of one row, or one limb of
-// two rows, are the two rows of SMMLA. Layouts: arm_limbs.h.
+// Weight-only integers and FP4 by limbs on CPUs with I8MM and BF16: the two limbs of one row, or one limb
+// of two rows, are the two rows of SMMLA; many bf16 rows and 4-bit weights take BFMMLA. Layouts: arm_limbs.h.
 #include "kernels/arm_limbs.h"
+#include "kernels/arm_limbs_exact.h"
 #include "kernels/arm_limbs_gemm.h"
 #include "kernels/arm_limbs_pack.h"
 #include "kernels/arm_limbs_rows.h"
@@ -46,6 +47,7 @@ template <int kOffset>
 }
 
 struct I8mm {
+  static constexpr bool kTops = true;
   static constexpr int kRows = 2, kVectors = 4, kUnits = 3, kPanels = 2, kStreams = 2;
   static size_t byte_of(size_t n, size_t i, bool four) { return byte_of_pair(n, i, four); }
   static constexpr int slot(int j) { return j == 1 ? 2 : j == 2 ? 1 : j; }
@@ -85,6 +87,14 @@ struct I8mm {
       acc[1] = vsubq_s32(acc[1], acc[0]), acc[3] = vsubq_s32(acc[3], acc[2]);
     MOEBIUS_UNROLL for (int i = 0; i < 2; ++i) dot[i] =
         vmlaq_s32(zip_high(acc[i], acc[i + 2]), zip_low(acc[i], acc[i + 2]), vdupq_n_s32(256));
+  }
+  // The first row of near limbs is p, the second q.
+  [[gnu::always_inline]] static void refine(int32x4_t (&acc)[4], int32x4_t (&near)[4], int s) {
+    const int32x4_t zero = vdupq_n_s32(0), by = vdupq_n_s32(s);
+    MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) {
+      acc[j] = vaddq_s32(vshlq_s32(acc[j], by), vextq_s32(zero, near[j], 2));
+      near[j] = vcombine_s32(vget_low_s32(zero), vget_high_s32(near[j]));
+    }
   }
   static void spread(float32x4_t lo, float32x4_t hi, float* out) {
     const float64x2_t l = vreinterpretq_f64_f32(lo), h = vreinterpretq_f64_f32(hi);
@@ -136,8 +146,8 @@ struct I8mm {
 #endif
 
 constexpr Kernels kKernels =
-    kernels("arm_limbs_i8mm", kNeon | kI8mm,
-            MOEBIUS_BODIES(pack<I8mm>, prepare_rows, make_panel<I8mm>, gemm<I8mm>), 6);
+    kernels<true>("arm_limbs_i8mm", kNeon | kI8mm | kArmBf16,
+                  MOEBIUS_BODIES(pack<I8mm>, prepare_rows<true>, make_panel<I8mm>, gemm<I8mm>), 6);
 
 }  // namespace
 

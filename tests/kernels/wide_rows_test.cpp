@@ -63,14 +63,20 @@ float element(size_t kind, size_t k, size_t K, bool f16, Rng& rng) {
   }
 }
 
-void put_code(const SchemeCase& s, QuantMatrix& w, uint8_t* codes, size_t n, size_t c) {
+// Zero, or the largest code there is.
+void put_code(const SchemeCase& s, QuantMatrix& w, uint8_t* codes, size_t n, size_t c,
+              bool largest) {
   uint8_t* row = codes + n * w.row_bytes;
   if (s.code == CodeType::kInt8 || s.code == CodeType::kInt8Offset) {
-    row[c] = s.code == CodeType::kInt8 ? 0 : 128;
+    const unsigned most = s.code == CodeType::kInt8 && s.bits == 8 ? 128 : 0;
+    row[c] = static_cast<uint8_t>(largest ? most : s.code == CodeType::kInt8 ? 0 : 128);
     return;
   }
-  const unsigned zero = s.code == CodeType::kFp4 ? 0 : 8, shift = 4 * (c % 2);
-  row[c / 2] = static_cast<uint8_t>((row[c / 2] & ~(15u << shift)) | zero << shift);
+  const unsigned code = s.code == CodeType::kFp4 ? (largest ? 7 : 0)
+                        : largest                ? 0
+                                                 : 8,
+                 shift = 4 * (c % 2);
+  row[c / 2] = static_cast<uint8_t>((row[c / 2] & ~(15u << shift)) | code << shift);
 }
 
 SchemeCase scheme(CodeType code, uint8_t bits, size_t group, bool zeros, XType x) {
@@ -85,13 +91,14 @@ SchemeCase scheme(CodeType code, uint8_t bits, size_t group, bool zeros, XType x
   return s;
 }
 
-void judge(const Kernel& k, const SchemeCase& s, size_t N, size_t K, size_t M) {
+void judge(const Kernel& k, const SchemeCase& s, size_t N, size_t K, size_t M, bool largest) {
   Rng rng(test_seed());
   MatrixCase m = make_matrix(s, N, K, rng);
-  // Output n keeps one input in 2^(n % 8): the others' largest numbers must not show.
+  // Output n keeps one input in 2^(n % 8): the others' largest numbers must not show. Or all weights
+  // are as large as they can be: the largest sums.
   for (size_t n = 0; n < N; ++n)
     for (size_t c = 0; c < K; ++c)
-      if (rng() % (1u << n % 8) != 0) put_code(s, m.w, m.codes.data(), n, c);
+      if (largest || rng() % (1u << n % 8) != 0) put_code(s, m.w, m.codes.data(), n, c, largest);
   const Problem problem = make_problem(m.w, s.act, s.x_type);
   if (k.supports(problem) != nullptr) return;
   std::vector<float> x(M * K);
@@ -140,7 +147,8 @@ TEST(WideRows, StayWithinTheBoundWhateverTheWeights) {
             k->supports(p) != nullptr)
           continue;
         for (const size_t M : {size_t{3}, size_t{kKinds}, size_t{2 * kKinds + 1}}) {
-          judge(*k, s, 19, 512, M);
+          judge(*k, s, 19, 512, M, false);
+          judge(*k, s, 19, 512, M, true);
           if (HasFatalFailure()) return;
         }
         ++judged;
