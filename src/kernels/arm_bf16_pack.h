@@ -259,17 +259,23 @@ class PanelPacker : Panel<Shape> {
     }
     return count;
   }
+  // `out` has room for kChunk.
   void make_scales(size_t g, size_t g1, uint16x8_t* out) const {
-    const bool transposed = s_.weight_k == s_.group_k && w_.scale_type != ScaleType::kBf16;
+    const bool transposed = s_.weight_k == s_.group_k, two = w_.scale_type == ScaleType::kBf16;
+    const size_t there = scales_there(w_, rows_), full = g + kChunk;
     const uint8_t* from[kNr];
-    for (size_t i = 0; transposed && i < kNr; ++i) from[i] = w_.scales + rows_.at[i];
+    for (size_t i = 0; i < kNr; ++i) from[i] = w_.scales + rows_.at[i] * scale_size(w_.scale_type);
     while (g < g1) {
-      if (transposed && g + 8 <= g1 && transpose_scales<4, 1>(w_.scale_type, from, g, out)) {
+      const bool eight = transposed && g + 8 <= full && g + 8 <= there;
+      if (eight && two) {
+        transpose_halves(from, g, out);
         g += 8, out += 8;
-        continue;
+      } else if (eight && transpose_scales<4, 1>(w_.scale_type, from, g, out)) {
+        g += 8, out += 8;
+      } else {
+        for (size_t i = 0; i < 8 && g < g1; ++i)
+          *out++ = scales_of(w_, rows_.at, g++ * s_.group_k / s_.weight_k);
       }
-      for (size_t i = 0; i < 8 && g < g1; ++i)
-        *out++ = scales_of(w_, rows_.at, g++ * s_.group_k / s_.weight_k);
     }
   }
   // Scales null: they are not simple.

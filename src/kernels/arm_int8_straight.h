@@ -173,17 +173,6 @@ struct Scales {
   uint8x16_t v[2];
 };
 
-[[gnu::always_inline]] inline void transpose_halves(const uint8_t* const (&rows)[kNr], size_t g,
-                                                    uint16x8_t (&out)[8]) {
-  uint16x8_t r[8], a[8], b[8];
-  MOEBIUS_UNROLL for (int i = 0; i < 8; ++i) r[i] = vreinterpretq_u16_u8(vld1q_u8(rows[i] + 2 * g));
-  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) a[2 * i] = vzip1q_u16(r[i], r[i + 4]),
-                                                   a[2 * i + 1] = vzip2q_u16(r[i], r[i + 4]);
-  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) b[2 * i] = vzip1q_u16(a[i], a[i + 4]),
-                                                   b[2 * i + 1] = vzip2q_u16(a[i], a[i + 4]);
-  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) out[2 * i] = vzip1q_u16(b[i], b[i + 4]),
-                                                     out[2 * i + 1] = vzip2q_u16(b[i], b[i + 4]);
-}
 // f16 of 8 outputs as f32.
 inline Scales from_f16(uint16x8_t halves) {
   if (vmaxvq_u16(vandq_u16(halves, vdupq_n_u16(0x7fff))) < 0x7c00) {

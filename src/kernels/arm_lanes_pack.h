@@ -98,11 +98,13 @@ class PanelPacker : arm_packing::Panel<Shape> {
 
   void make_scales(size_t g, size_t end, uint16x8_t* out) const {
     const bool byte = w_.scale_type == ScaleType::kFp8 || w_.scale_type == ScaleType::kE8m0;
-    if (byte && end - g == kChunk && n_ + kNr <= w_.N) {
-      const uint8_t* from[kNr];
-      for (size_t i = 0; i < kNr; ++i) from[i] = w_.scales + rows_.at[i];
-      if (arm_packing::transpose_scales<8, 1>(w_.scale_type, from, g, out)) return;
-    }
+    const uint8_t* from[kNr];
+    for (size_t i = 0; i < kNr; ++i) from[i] = w_.scales + rows_.at[i] * scale_size(w_.scale_type);
+    if (byte && end - g == kChunk && n_ + kNr <= w_.N &&
+        arm_packing::transpose_scales<8, 1>(w_.scale_type, from, g, out))
+      return;
+    for (; !byte && n_ + kNr <= w_.N && g + 8 <= end; g += 8, out += 8)
+      arm_packing::transpose_halves(from, g, out);
     for (; g < end; ++g) *out++ = arm_packing::scales_of(w_, rows_.at, g);
   }
   // Groups that have all their inputs, of rows side by side.

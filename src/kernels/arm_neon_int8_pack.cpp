@@ -72,8 +72,7 @@ class PanelPacker : Panel<Shape> {
     }
     const uint8_t* from[kNr];
     for (size_t i = 0; i < kNr; ++i) from[i] = w_.scales + rows_.at[i] * size;
-    // What a row is read beyond g1 for the sake of whole vectors must be there, and is not used.
-    const size_t there = scale_row(w_, w_.N - 1) + w_.groups - rows_.at[kNr - 1];
+    const size_t there = scales_there(w_, rows_);
     while (g < g1) {
       const size_t made = several_scales(from, g, there, kChunk - g % kChunk, out);
       if (made == 0) *out = scales_at(g);
@@ -100,10 +99,8 @@ class PanelPacker : Panel<Shape> {
         if (most < 8) return 0;
         uint16x8_t v[8];
         transpose_halves(from, g, v);
-        for (size_t i = 0; i < 8; ++i) {
-          out[i].v[0] = vreinterpretq_u8_u16(v[i]);
-          if (w_.scale_type == ScaleType::kF16) out[i] = from_f16(v[i]);
-        }
+        MOEBIUS_UNROLL for (size_t i = 0; i < 8; ++i) to[2 * i] = v[i];
+        for (size_t i = 0; w_.scale_type == ScaleType::kF16 && i < 8; ++i) out[i] = from_f16(v[i]);
         return 8;
       }
       default:

@@ -171,6 +171,24 @@ template <int kPairs, int kApart>
   return true;
 }
 
+// Scales of two bytes of 8 outputs in 8 groups from g on, group by group.
+[[gnu::always_inline]] inline void transpose_halves(const uint8_t* const (&rows)[kOutputs],
+                                                    size_t g, uint16x8_t* out) {
+  uint16x8_t r[8], a[8], b[8];
+  MOEBIUS_UNROLL for (int i = 0; i < 8; ++i) r[i] = vreinterpretq_u16_u8(vld1q_u8(rows[i] + 2 * g));
+  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) a[2 * i] = vzip1q_u16(r[i], r[i + 4]),
+                                                   a[2 * i + 1] = vzip2q_u16(r[i], r[i + 4]);
+  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) b[2 * i] = vzip1q_u16(a[i], a[i + 4]),
+                                                   b[2 * i + 1] = vzip2q_u16(a[i], a[i + 4]);
+  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) out[2 * i] = vzip1q_u16(b[i], b[i + 4]),
+                                                     out[2 * i + 1] = vzip2q_u16(b[i], b[i + 4]);
+}
+// How many scales can be read from that of the last of 8 outputs on: more than it has, for the sake of
+// whole vectors.
+inline size_t scales_there(const QuantMatrix& w, const ScaleRows& rows) {
+  return scale_row(w, w.N - 1) + w.groups - rows.at[kOutputs - 1];
+}
+
 // bf16 of the scales that are one byte.
 struct ScaleTable {
   uint16_t from[256];
