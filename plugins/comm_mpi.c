@@ -84,7 +84,9 @@ static void poll(void) {
 }
 
 static void stop(void) {
-  if (ranks != MPI_COMM_NULL) MPI_Comm_free(&ranks);
+  /* MPICH over TCP (4.0, UCX): a rank that comes to MPI_Finalize later than another often stays there. */
+  if (ranks != MPI_COMM_NULL) MPI_Barrier(ranks), MPI_Comm_free(&ranks);
+  MPI_Barrier(MPI_COMM_WORLD);
   MPI_Finalize();
 }
 
