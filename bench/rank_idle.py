@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """D6: what idle ranks cost, how fast they wake, and ranks that outnumber cores.
 
-    bench/rank_idle.py MPI [idle] [crowd] [--build build/release]
+    bench/rank_idle.py MPI [idle] [crowd] [--model FOLDER] [--build build/release]
 
 MPI: openmpi or mpich. idle: `serve` on two ranks of one thread: CPU of the second while nothing is asked (at most 5 % of a core), and
 how much later the first token comes after 2 s of idleness than right after another answer, beside one process (at most 2 ms).
@@ -83,10 +83,11 @@ def idle(mpi, tool):
     return share <= 0.05 and late - max(0.0, single) <= 2
 
 
-def crowd(mpi, tool):
+def crowd(mpi, tool, model):
     with tempfile.TemporaryDirectory(dir=Path(tool).parent) as folder:
-        model = Path(folder) / "model"
-        write_model(model)
+        if model is None:
+            model = Path(folder) / "model"
+            write_model(model)
         bench = [tool, "bench", "model", str(model), "--threads", "1", "--seconds", "0.5", "--prompts", "64", "--batches", "1,8", "--json", "--quiet"]
         runs = {2: [], 4: []}
         for ranks in (2, 4, 2, 4):
@@ -108,13 +109,14 @@ def main():
     p.add_argument("mpi", choices=["openmpi", "mpich"])
     p.add_argument("parts", nargs="*", choices=["idle", "crowd"], default=["idle"])
     p.add_argument("--build", type=Path, default=ROOT / "build/release")
+    p.add_argument("--model", type=Path, help="of crowd; without it one of 400 MB is made")
     a = p.parse_args()
     tool = str(a.build / "moebius")
     good = True
     if "idle" in a.parts:
         good = idle(a.mpi, tool) and good
     if "crowd" in a.parts:
-        good = crowd(a.mpi, tool) and good
+        good = crowd(a.mpi, tool, a.model) and good
     return 0 if good else 1
 
 

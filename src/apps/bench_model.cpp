@@ -76,6 +76,7 @@ class ModelBench {
     Timing time;
     double weight_bytes = 0, kv_bytes = 0;
     double slowest = 0;  // seconds
+    size_t slow = 0;     // steps of more than twice the median
   };
   Decode decode(size_t batch, size_t depth) {
     std::vector<SequenceState> states;
@@ -106,7 +107,8 @@ class ModelBench {
     d.weight_bytes /= count, d.kv_bytes /= count;
     if (interrupt_seen()) times.clear();
     for (const double t : times) d.slowest = std::max(d.slowest, t);
-    d.time = summarize(std::move(times));
+    d.time = summarize(times);
+    for (const double t : times) d.slow += t > 2 * d.time.median ? 1 : 0;
     return d;
   }
 
@@ -157,6 +159,7 @@ struct ModelRow {
   Json profile;
   double weight_bytes = 0, kv_bytes = 0;  // that a decode step reads
   double slowest = 0;                     // step of decode, in seconds
+  size_t slow = 0;                        // steps of more than twice the median
   std::vector<RankFigures> ranks = {};    // where there are several: what each did meanwhile
   // And what the planner said: of this split, of all, by their names; seconds.
   double forecast = 0;
@@ -292,9 +295,17 @@ class ModelRun {
         const std::string test = decode_test(b, depth);
         std::string key = test;
         std::replace(key.begin(), key.end(), ' ', '_');
-        ModelRow r{
-            test,           key,        threads_, b, d.time, 0, bench_.profile(d.time.repetitions),
-            d.weight_bytes, d.kv_bytes, d.slowest};
+        ModelRow r{test,
+                   key,
+                   threads_,
+                   b,
+                   d.time,
+                   0,
+                   bench_.profile(d.time.repetitions),
+                   d.weight_bytes,
+                   d.kv_bytes,
+                   d.slowest,
+                   d.slow};
         finish(r, before, b, 0);
         done(r);
       }
@@ -335,6 +346,7 @@ class ModelRun {
       if (!r.key.starts_with("tg")) continue;
       const double bytes = r.weight_bytes + r.kv_bytes;
       j.set(r.key + "_slowest_ms", rounded(r.slowest * 1e3, 5));
+      j.set(r.key + "_slow_steps", static_cast<uint64_t>(r.slow));
       j.set(r.key + "_bytes_per_step", rounded(bytes, 6));
       j.set(r.key + "_kv_bytes_per_step", rounded(r.kv_bytes, 6));
       j.set(r.key + "_gbs", rounded(bytes / r.time.median * 1e-9, 4));
@@ -357,6 +369,9 @@ class ModelRun {
     if (bench_.split().ranks() > 1)
       j.set("split", describe(bench_.split())), j.set("ranks", std::move(ranks)),
           j.set("forecast_ms", std::move(forecasts));
+    if (const StepStats& last = bench_.model().last_step(); last.rank_imbalance > 0)
+      j.set("rank_imbalance", rounded(last.rank_imbalance, 4)),
+          j.set("layers_moved", static_cast<uint64_t>(last.layers_moved));
     j.set("bytes_per_token", bench_.model().weight_bytes_per_token());
     j.set("profile_ms", std::move(profiles));
     add_machine(j);

@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <ostream>
+#include <thread>
 
 #include "apps/bench_report.h"
 #include "apps/bench_synthetic.h"
@@ -19,6 +21,7 @@
 namespace moebius {
 namespace {
 
+constexpr auto kPoolSleeps = std::chrono::microseconds(200);  // after so long, its threads do
 constexpr double kWeightRows =
     8;  // reading an expert's weights costs about as much as so many rows
 
@@ -106,6 +109,8 @@ struct RankBenchRow {
 // What all ranks look at; rank 0 writes it between two barriers.
 struct RankBenchState {
   std::atomic<bool> stop{false};
+  // Turns of the ranks; until theirs all but rank 0 sleep, so that it has all cores.
+  std::atomic<size_t> turn{0};
   std::vector<std::vector<float>> y;  // of each rank
 };
 
@@ -129,7 +134,8 @@ RankBenchRow measure_rank(const BenchOptions& o, size_t tokens, Ranks& ranks, Co
   row.tokens = tokens;
   std::vector<double> one, several;
   double busiest = 0, start = now_seconds();
-  size_t runs = 0;
+  size_t runs = 0, turn = state.turn.load();
+  comm.barrier("bench");
   for (;;) {
     x.refill(random), routing.refill(random);
     double began = now_seconds();
@@ -137,7 +143,13 @@ RankBenchRow measure_rank(const BenchOptions& o, size_t tokens, Ranks& ranks, Co
       whole->forward_ids(x.view(), routing.ids(), routing.weights(),
                          f32_rows(want.data(), tokens, H, type), *whole_pool);
       if (runs > 1) one.push_back(now_seconds() - began);
+      std::this_thread::sleep_for(kPoolSleeps);
+      state.turn.fetch_add(1);
+      state.turn.notify_all();
+    } else {
+      state.turn.wait(turn);
     }
+    ++turn;
     comm.barrier("bench"), comm.barrier("bench");  // the second finds everybody awake
     began = now_seconds();
     part.forward_ids(x.view(), routing.ids(), routing.weights(),

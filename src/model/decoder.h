@@ -244,6 +244,8 @@ class DecoderModel : public Backend {
   bool run_balance_plan(const StepPlan& plan);  // false: it is no such plan
   void report_loads();
   void end_balance_step(StepStats& stats);
+  void drop_move();       // of rank 0, before all ranks end
+  void finish_balance();  // of all, when no plan follows: nothing stays under way
   void ask_loads();
   void take_loads();
   void lead_move();

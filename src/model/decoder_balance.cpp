@@ -45,7 +45,7 @@ ExpertReading::ExpertReading(const MoeLayer& layer, const ExpertSource& source,
 
 ExpertReading::~ExpertReading() {
   give_up();
-  if (thread_.joinable()) thread_.join();
+  wait();
 }
 
 void ExpertReading::read(const MoeLayer& layer, const ExpertSource& source) {
@@ -62,7 +62,7 @@ void ExpertReading::read(const MoeLayer& layer, const ExpertSource& source) {
 }
 
 std::vector<ExpertReading::Wanted> ExpertReading::take() {
-  thread_.join();
+  wait();
   return std::move(wanted_);
 }
 
@@ -222,6 +222,22 @@ void DecoderModel::end_balance_step(StepStats& stats) {
   if (b.balance.steps() % kSaveEvery == 0) save_loads();
   stats.rank_imbalance = b.imbalance;
   stats.layers_moved = b.moved, stats.moves_given_up = b.given_up;
+}
+
+void DecoderModel::drop_move() {
+  if (balancing_ == nullptr || balancing_->state != Balancing::State::kMoving) return;
+  StepPlan plan;
+  plan.kind = StepPlan::Kind::kDrop;
+  plan.block_kind = balancing_->move.layer;
+  tell(std::move(plan));
+  end_move(false);
+}
+
+void DecoderModel::finish_balance() {
+  if (balancing_ == nullptr) return;
+  if (balancing_->reading != nullptr) balancing_->reading->wait();
+  look_after_move();
+  balancing_->reports.finish();
 }
 
 // Other stages have counted their own layers.

@@ -26,6 +26,9 @@ class ExpertReading {
   ~ExpertReading();  // gives up and waits for the expert that is being read
   bool done() const { return done_.load(std::memory_order_acquire); }
   void give_up() { stop_.store(true, std::memory_order_relaxed); }
+  void wait() {
+    if (thread_.joinable()) thread_.join();
+  }
   // When it is done: what went wrong, if anything; the experts.
   const std::string& trouble() const { return trouble_; }
   std::vector<Wanted> take();

@@ -231,9 +231,11 @@ DecoderModel::~DecoderModel() {
     std::vector<float> nobodys;
     for (Batch& batch : batches_)
       if (batch.step != nullptr) land(*batch.step, nobodys, batch.stats);
+    drop_move();
     StepPlan stop;
     stop.kind = StepPlan::Kind::kStop;
     tell(std::move(stop));
+    finish_balance();
     options_.ranks->settle(0);
   } catch (const std::exception&) {  // the others have ended already
   }
@@ -383,6 +385,7 @@ void DecoderModel::follow() {
     if (plan.kind == StepPlan::Kind::kStop) break;
     run_plan(std::move(plan));
   }
+  finish_balance();
   options_.ranks->settle(0);
 }
 

@@ -33,4 +33,9 @@ bool RankReports::here() {
   return all;
 }
 
+void RankReports::finish() {
+  for (CommRequest& r : receiving_) world_.wait(r, "reports of ranks");
+  world_.wait(sending_, "a report to rank 0");
+}
+
 }  // namespace moebius

@@ -16,7 +16,8 @@ class RankReports {
   void send(std::vector<uint64_t> numbers);
   // At rank 0: what these ranks will send, counts[i] numbers of ranks[i].
   void expect(std::span<const size_t> ranks, std::span<const size_t> counts);
-  bool here();  // all that are expected
+  bool here();    // all that are expected
+  void finish();  // waits for what is under way
   const std::vector<std::vector<uint64_t>>& numbers() const { return received_; }
 
  private:

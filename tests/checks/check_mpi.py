@@ -111,8 +111,8 @@ EXPERT_BYTES = 3 * HIDDEN * HIDDEN // 2 + 3 * HIDDEN * HIDDEN // GROUP * 2
 MODEL_ENDS = 2 * 2 * VOCABULARY * HIDDEN + (1 << 20)
 
 
-def write_model(folder):
-    """A mixture of experts of 400 MB. Weights have mean zero and differ between experts, so that tokens stay different from layer to
+def write_model(folder, busy=0):
+    """A mixture of experts of 400 MB; `busy`: so many of the last experts of every layer are taken by most tokens. Weights have mean zero and differ between experts, so that tokens stay different from layer to
     layer and spread over all experts."""
     folder.mkdir()
     size = HIDDEN * HIDDEN // 2
@@ -121,6 +121,9 @@ def write_model(folder):
     first = random.Random(3)
     scales, ones, small = b"\x00\x3c" * (HIDDEN * HIDDEN // GROUP), b"\x80\x3f" * HIDDEN, random.Random(2).randbytes(VOCABULARY * HIDDEN)
     table = b"".join(bytes([b, 0x3d + (b & 1) * 0x80]) for b in small)  # bf16 of about 0.05, of either sign
+    quarter = bytes(b - 1 if b & 0x7f == 0x3d else b for b in range(256))  # of a number, by its high byte
+    router, calm = bytearray(table[:2 * EXPERTS * HIDDEN]), 2 * (EXPERTS - busy) * HIDDEN if busy > 0 else 0
+    router[1:calm:2] = router[1:calm:2].translate(quarter)
     weights = {"num_bits": 4, "type": "int", "symmetric": True, "dynamic": False, "strategy": "group", "group_size": GROUP, "actorder": None,
                "block_structure": None, "observer": "minmax", "observer_kwargs": {}}
     scheme = {"targets": ["Linear"], "weights": weights, "input_activations": None, "output_activations": None}
@@ -145,7 +148,7 @@ def write_model(folder):
             tensors[layer + f"self_attn.{norm}.weight"] = ("BF16", [64], ones[:128])
         for m, (n, k) in {"q_proj": (256, HIDDEN), "k_proj": (256, HIDDEN), "v_proj": (256, HIDDEN), "o_proj": (HIDDEN, 256)}.items():
             tensors[layer + f"self_attn.{m}.weight"] = ("BF16", [n, k], table[:2 * n * k])
-        tensors[layer + "mlp.gate.weight"] = ("BF16", [EXPERTS, HIDDEN], table[:2 * EXPERTS * HIDDEN])
+        tensors[layer + "mlp.gate.weight"] = ("BF16", [EXPERTS, HIDDEN], bytes(router))
         for e in range(EXPERTS):
             for m in ("gate_proj", "up_proj", "down_proj"):
                 name = layer + f"mlp.experts.{e}.{m}."
@@ -415,6 +418,15 @@ class Checks:
             job = self.job(2, limited + logits("two")).finish(300)
             expect(job.status != 0 and re.search(r"rank \d \(.*\) needs .* are missing", job.err), job, "two ranks must be refused in words")
 
+    def ends_while_experts_move(self):
+        """The job ends in peace, whatever is under way beside the steps."""
+        with tempfile.TemporaryDirectory(dir=self.build) as folder:
+            model = Path(folder) / "model"
+            write_model(model, EXPERTS // 4)
+            job = self.job(2, self.tool + ["bench", "model", str(model), "--ep", "2", "--spare", "8", "--threads", "1", "--prompts", "1", "--batches",
+                                           "4", "--depths", "1", "--seconds", "0", "--steps", "90", "--json", "--quiet"]).finish(300)
+            expect(job.status == 0, job, "a job that ends while experts move")
+
     def mixed(self):
         """Requests of all kinds on four ranks, threads and processes, stages at work together, while clients leave: the answers of one process."""
         requests = [dict(r, max_tokens=min(r["max_tokens"], 24)) for r in serve_acceptance.mixed(24, 1)]
@@ -455,7 +467,7 @@ class Checks:
 
 
 CASES = ["exchanges", "killed", "stopped", "launcher_killed", "wrong_plugin", "text", "goldens", "refused", "killed_while_running", "stopped_while_running",
-         "served", "lost_while_serving", "mixed", "beats", "memory", "no_mpi_in_the_tool"]
+         "served", "lost_while_serving", "mixed", "beats", "memory", "ends_while_experts_move", "no_mpi_in_the_tool"]
 
 
 def main():
