@@ -26,7 +26,7 @@ namespace moebius {
 namespace {
 
 constexpr size_t kRows[] = {1, 2, 4, 8, 16, 64};
-constexpr size_t kMostRows = 64;
+constexpr size_t kTimedRows = 64;
 static_assert(std::size(kRows) <= CostCurve::kMost);
 constexpr int kTimes = 5;             // a call is timed; the median counts
 constexpr double kLongestCall = 0.1;  // seconds; no more rows behind it
@@ -85,7 +85,7 @@ std::vector<float> some_rows(size_t n) {
 // What a layer does with rows on every rank: two norms, and experts' rows prepared, counted and stored
 // (which is also timed with experts). Without experts, the norms alone.
 CostCurve time_rows(const MoeLayer* experts, size_t H, const LayerOptions& options) {
-  const std::vector<float> x = some_rows(kMostRows * H);
+  const std::vector<float> x = some_rows(kTimedRows * H);
   std::vector<float> y(x.size());
   Norm norm;
   norm.weight.assign(H, 1.0f);
@@ -128,7 +128,7 @@ CostCurve time_experts(const MoeBlock& block, const MoeLayer& experts, const Cos
     if (m != nullptr) weights += static_cast<double>(module_params(*m));
   const size_t here = experts.local_experts(), slots = experts.slots(), H = block.spec.hidden,
                used = std::min(slots, here);
-  const std::vector<float> x = some_rows(kMostRows * H);
+  const std::vector<float> x = some_rows(kTimedRows * H);
   std::vector<float> y(x.size());
   size_t next = 0;
   const auto run = [&](size_t rows) {
@@ -149,8 +149,8 @@ CostCurve time_linears(const std::vector<std::unique_ptr<LinearLayer>>& layers, 
   size_t in = 0, out = 0, next = 0;
   for (const auto& l : layers)
     in = std::max(in, l->in_features()), out = std::max(out, l->out_features());
-  const std::vector<float> x = some_rows(kMostRows * in);
-  std::vector<float> y(kMostRows * out);
+  const std::vector<float> x = some_rows(kTimedRows * in);
+  std::vector<float> y(kTimedRows * out);
   const double share = static_cast<double>(at_once) / static_cast<double>(layers.size());
   return curve_of(weights * share, [&](size_t rows) {
     for (size_t i = 0; i < at_once; ++i) {
