@@ -213,7 +213,7 @@ def json_of(job, what):
 
 
 def stages(mpi, tool, folder, rate):
-    """D5: a step of one sequence beside one rank's (whose time is the sum of the stages), and two groups of 8 beside 16 on one rank."""
+    """D5: a step of one sequence beside one rank's and beside what the stages compute, and two groups of 8 beside 16 on one rank."""
     one_step = bench(tool, folder, "model", "--prompts", "64", "--batches", "1", "--seconds", "0.2")
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as trace:
         trace.write("0,16,64\n" * 16)
@@ -222,15 +222,19 @@ def stages(mpi, tool, folder, rate):
         local = ["taskset", "-c", "0"]
         net = Network(2, rate=rate)
         ranks = ["--pp", "2", "--keep-binding"]
-        single, double, alone, both = [], [], [], []
+        single, double, over_stages, alone, both = [], [], [], [], []
         for _ in range(2):
             single.append(json_of(subprocess.run(local + one_step, capture_output=True, text=True, check=False), "one rank")["tg_b1_ms"])
-            double.append(json_of(net.launch(mpi, PINS + one_step + ranks), "two ranks")["tg_b1_ms"])
+            two = json_of(net.launch(mpi, PINS + one_step + ranks), "two ranks")
+            double.append(two["tg_b1_ms"])
+            figures = two["ranks"]["tg_b1"]
+            over_stages.append(figures[0]["step_s"] / sum(f["compute_s"] for f in figures))
             alone.append(json_of(subprocess.run(local + groups, capture_output=True, text=True, check=False), "one rank")["tokens_per_s"])
             both.append(json_of(net.launch(mpi, PINS + groups + ranks), "two ranks")["tokens_per_s"])
         net.close()
     print(f"{mpi}, {rate}: a step of one sequence takes {min(double):.3f} ms on two stages, {min(single):.3f} ms on one rank: "
-          f"{min(double) / min(single):.3f} times; 16 sequences: {max(both):.1f} tokens/s, on one rank {max(alone):.1f}: {max(both) / max(alone):.2f} times",
+          f"{min(double) / min(single):.3f} times, {min(over_stages):.3f} times what its stages compute; "
+          f"16 sequences: {max(both):.1f} tokens/s, on one rank {max(alone):.1f}: {max(both) / max(alone):.2f} times",
           flush=True)
 
 
