@@ -73,7 +73,7 @@ struct Shape {
   size_t stride() const { return up(groups * group_bytes(), 64); }
 };
 
-template <bool kTops>
+template <bool kTops = false>
 inline Shape shape_of(const Problem& p) {
   Shape s{};
   s.form = form_of(p);
@@ -131,9 +131,7 @@ inline size_t half_at(const Shape& s, size_t half) {
   const size_t in_group = s.group_k / kHalf;
   return half / in_group * s.group_bytes() + s.head_bytes + half % in_group * s.half_bytes;
 }
-inline size_t packed_bytes(const Problem& p) {
-  return up(p.N, kNr) / kNr * shape_of<false>(p).stride();
-}
+inline size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape_of(p).stride(); }
 
 // ---------------------------------------------------------------------------------------------- rows
 

@@ -154,7 +154,7 @@ class PanelPacker : arm_packing::Panel<Shape> {
 
 template <class Isa>
 inline void pack(const PackArgs& a) {
-  arm_packing::pack_panels<PanelPacker<Isa>>(a, shape_of<false>(*a.problem));
+  arm_packing::pack_panels<PanelPacker<Isa>>(a, shape_of(*a.problem));
 }
 
 }  // namespace limbs
