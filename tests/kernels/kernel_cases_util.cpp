@@ -285,6 +285,14 @@ void add_weight_only(Cases& out) {
     c.name += " 8 bit asym";
     out.push_back(c);
   }
+  for (const CodeType code : {CodeType::kInt8, CodeType::kInt8Offset})
+    for (const size_t g : sizes({0, 32})) {
+      SchemeCase c = weights("w8a16 code " + std::to_string(static_cast<int>(code)) + " g" +
+                                 std::to_string(g) + " symmetric",
+                             code, 8, g, ActSpec{});
+      c.x_type = g == 0 ? XType::kF32 : XType::kBf16;
+      out.push_back(c);
+    }
 }
 
 }  // namespace
