@@ -14,6 +14,12 @@ using namespace float_family;
 
 #ifdef __aarch64__
 namespace float_family {
+// Four numbers as f16, in a whole register: what the constraint of products by element takes.
+[[gnu::always_inline]] inline float16x8_t halves_of(float32x4_t x) {
+  float16x8_t v;
+  asm volatile("fcvtn %0.4h, %1.4s" : "=w"(v) : "w"(x));
+  return v;
+}
 struct F16Products : F16 {
   template <int>
   [[gnu::always_inline]] inline float32x4_t vector(const Begun& c) const {
@@ -22,11 +28,11 @@ struct F16Products : F16 {
 };
 template <int R>
 struct Inputs<F16Products, R> {
-  float16x4_t x[padded(R)];
+  float16x8_t x[padded(R)];
   explicit Inputs(const float* p) : Inputs(p, std::make_integer_sequence<int, padded(R)>{}) {}
   template <int... i>
   Inputs(const float* p, std::integer_sequence<int, i...>)
-      : x{vcvt_f16_f32(vld1q_f32(p + 4 * i))...} {}
+      : x{halves_of(load_four(p + 4 * i))...} {}
   template <int input, int j, int V>
   [[gnu::always_inline]] inline void meet(const F16Products&, const uint8_t* w,
                                           float32x4_t (&acc)[R][V]) const {
@@ -49,8 +55,8 @@ struct Inputs<F16Products, R> {
 template <>
 struct Meeting<F16Products> {
   static constexpr int kAhead = 0;
-  using Rows = float16x4_t;
-  [[gnu::always_inline]] static Rows rows(float32x4_t x) { return vcvt_f16_f32(x); }
+  using Rows = float16x8_t;
+  [[gnu::always_inline]] static Rows rows(float32x4_t x) { return halves_of(x); }
   template <int half, int lane>
   [[gnu::always_inline]] static void add(float32x4_t& acc, float32x4_t w, Rows x) {
     if constexpr (half == 0) {

@@ -32,6 +32,10 @@ template <size_t kOffset>
 [[gnu::always_inline]] inline float32x4_t load_floats(const void* p) {
   return vreinterpretq_f32_u8(load<kOffset>(p));
 }
+// Functions, since clang's intrinsics of the same kind are macros that packs and initializers refuse.
+[[gnu::always_inline]] inline uint8x16_t load_bytes(const uint8_t* p) { return vld1q_u8(p); }
+[[gnu::always_inline]] inline float32x4_t load_four(const float* p) { return vld1q_f32(p); }
+[[gnu::always_inline]] inline void store_four(float* p, float32x4_t v) { vst1q_f32(p, v); }
 template <int lane>
 [[gnu::always_inline]] inline void fmla(float32x4_t& acc, float32x4_t w, float32x4_t x) {
   asm volatile("fmla %0.4s, %1.4s, %2.s[%3]" : "+w"(acc) : "w"(w), "w"(x), "i"(lane));
@@ -120,24 +124,32 @@ struct Fp8 {
   static constexpr int kVectors = 4;
   using Begun = uint8x16x2_t;  // upper bytes of the numbers, lower bytes
   const uint8x16_t nibble = vdupq_n_u8(15), lower = vdupq_n_u8(0xf0),
-                   upper = vld1q_u8(kFp8Tables.upper);
-  const uint8x16_t place[4] = {vld1q_u8(kFp8Tables.place[0]), vld1q_u8(kFp8Tables.place[1]),
-                               vld1q_u8(kFp8Tables.place[2]), vld1q_u8(kFp8Tables.place[3])};
+                   upper = load_bytes(kFp8Tables.upper);
+  const uint8x16_t place[4] = {load_bytes(kFp8Tables.place[0]), load_bytes(kFp8Tables.place[1]),
+                               load_bytes(kFp8Tables.place[2]), load_bytes(kFp8Tables.place[3])};
   [[gnu::always_inline]] inline Begun begin(uint8x16_t codes) const {
     Begun b;
+#ifdef __clang__  // knows no asm with a pair of registers
+    b.val[0] = vqtbl1q_u8(upper, vandq_u8(codes, nibble)), b.val[1] = vandq_u8(codes, lower);
+#else
     asm volatile(
         "and %S0.16b, %1.16b, %2.16b\n\t"
         "and %T0.16b, %1.16b, %3.16b\n\t"
         "tbl %S0.16b, {%4.16b}, %S0.16b"
         : "=&w"(b)
         : "w"(codes), "w"(nibble), "w"(lower), "w"(upper));
+#endif
     return b;
   }
   template <int i>
   [[gnu::always_inline]] inline float32x4_t vector(const Begun& b) const {
+#ifdef __clang__
+    return vreinterpretq_f32_u8(vqtbl2q_u8(b, place[i]));
+#else
     float32x4_t v;
     asm volatile("tbl %0.16b, {%S1.16b - %T1.16b}, %2.16b" : "=w"(v) : "w"(b), "w"(place[i]));
     return v;
+#endif
   }
 };
 // A code + 128 is put into the lower bits of 2^23, or into those above them of 2^15.
@@ -173,7 +185,7 @@ struct Inputs {
   float32x4_t x[padded(R)];
   explicit Inputs(const float* p) : Inputs(p, std::make_integer_sequence<int, padded(R)>{}) {}
   template <int... i>
-  Inputs(const float* p, std::integer_sequence<int, i...>) : x{vld1q_f32(p + 4 * i)...} {}
+  Inputs(const float* p, std::integer_sequence<int, i...>) : x{load_four(p + 4 * i)...} {}
   template <int input, int j, int V>
   [[gnu::always_inline]] inline void meet(const Codec& codec, const uint8_t* w,
                                           float32x4_t (&acc)[R][V]) const {

@@ -272,8 +272,8 @@ struct InTurn : InTurnProduct {
     ((i % Codec::kVectors == 0
           ? static_cast<void>(begun = codec.begin(load<i / Codec::kVectors * 16>(from)))
           : static_cast<void>(0),
-      vst1q_f32(to + static_cast<size_t>(i / 2) * 8 * s.K_padded + 4 * (i % 2),
-                codec.template vector<i % Codec::kVectors>(begun))),
+      store_four(to + static_cast<size_t>(i / 2) * 8 * s.K_padded + 4 * (i % 2),
+                 codec.template vector<i % Codec::kVectors>(begun))),
      ...);
   }
   void many() const {
