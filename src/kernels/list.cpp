@@ -9,8 +9,8 @@
 #define MOEBIUS_KERNEL_TABLES(X) \
   X(kArmSveKernels)              \
   X(kArmI8mmKernels)             \
-  X(kArmBf16Kernels)             \
   X(kArmLimbsI8mmKernels)        \
+  X(kArmBf16Kernels)             \
   X(kArmFhmKernels)              \
   X(kArmDotprodLanesKernels)     \
   X(kArmDotprodKernels)          \
