@@ -207,6 +207,14 @@ class Checks:
             job = self.job(ranks, self.program + ["exchange"]).finish(300)
             expect(job.status == 0, job, f"{ranks} ranks")
 
+    def ends_over_tcp(self):
+        """Ranks that reach each other by sockets alone, as those of several machines do, end when the work is done."""
+        sockets = {"MPIR_CVAR_NOLOCAL": "1", "UCX_TLS": "tcp,self", "OMPI_MCA_btl": "tcp,self"}
+        command = ["run", "-p", "It was a dark", "-n", "4", "--threads", "1", "--tp", "4"]
+        for _ in range(4):
+            job = self.job(4, self.tool + command, sockets).finish(60)
+            expect(job.status == 0, job, "four ranks over TCP")
+
     def killed(self):
         job = self.job(3, self.program + ["kill", "1"]).finish()
         expect(job.status != 0, job, "a killed rank must fail the job")
@@ -466,7 +474,7 @@ class Checks:
             raise AssertionError(f"the tool is linked with an MPI:\n{job.stdout}")
 
 
-CASES = ["exchanges", "killed", "stopped", "launcher_killed", "wrong_plugin", "text", "goldens", "refused", "killed_while_running", "stopped_while_running",
+CASES = ["exchanges", "ends_over_tcp", "killed", "stopped", "launcher_killed", "wrong_plugin", "text", "goldens", "refused", "killed_while_running", "stopped_while_running",
          "served", "lost_while_serving", "mixed", "beats", "memory", "ends_while_experts_move", "no_mpi_in_the_tool"]
 
 
