@@ -93,7 +93,8 @@ static int leave(void) {
   const char* text = getenv("PMI_FD");
   char answer[64];
   if (text == NULL || getenv("HYDI_CONTROL_FD") == NULL) return 0;
-  return write(atoi(text), kDone, sizeof kDone - 1) > 0 && read(atoi(text), answer, sizeof answer) > 0;
+  return write(atoi(text), kDone, sizeof kDone - 1) > 0 &&
+         read(atoi(text), answer, sizeof answer) > 0;
 #else
   return 0;
 #endif
