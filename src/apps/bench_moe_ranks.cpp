@@ -16,14 +16,13 @@
 #include "base/error.h"
 #include "model/layer_loader.h"
 #include "model/ranked_model.h"
+#include "quant/expert_copies.h"
 #include "runtime/comm_threads.h"
 
 namespace moebius {
 namespace {
 
 constexpr auto kPoolSleeps = std::chrono::microseconds(200);  // after so long, its threads do
-constexpr double kWeightRows =
-    8;  // reading an expert's weights costs about as much as so many rows
 
 struct RankBenchLayer {
   std::unique_ptr<MoeLayer> layer;
@@ -92,7 +91,7 @@ double busiest_share(std::span<const int32_t> ids, size_t experts, size_t ep) {
   for (size_t r = 0, e = 0; r < ep; ++r) {
     double cost = 0;
     for (size_t i = 0; i < expert_count(experts, ep, r); ++i, ++e)
-      cost += rows[e] > 0 ? rows[e] + kWeightRows : 0;
+      cost += rows[e] > 0 ? rows[e] + static_cast<double>(kRowsOfReading) : 0;
     sum += cost, most = std::max(most, cost);
   }
   return sum > 0 ? most * static_cast<double>(ep) / sum : 1;

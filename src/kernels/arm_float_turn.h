@@ -196,25 +196,11 @@ struct InTurnProduct {
     }
     put<R, 2>(acc, m, n);
   }
+  // The rows behind the whole tiles: at most R.
+  template <int R = kTile>
   void last_tile(const float* w, size_t m, size_t n) const {
-    switch (a.M - m) {
-      case 1:
-        return tile<1, 0>(w, m, n, nullptr);
-      case 2:
-        return tile<2, 0>(w, m, n, nullptr);
-      case 3:
-        return tile<3, 0>(w, m, n, nullptr);
-      case 4:
-        return tile<4, 0>(w, m, n, nullptr);
-      case 5:
-        return tile<5, 0>(w, m, n, nullptr);
-      case 6:
-        return tile<6, 0>(w, m, n, nullptr);
-      case 7:
-        return tile<7, 0>(w, m, n, nullptr);
-      default:
-        return tile<8, 0>(w, m, n, nullptr);
-    }
+    if (a.M - m == R) return tile<R, 0>(w, m, n, nullptr);
+    if constexpr (R > 1) last_tile<R - 1>(w, m, n);
   }
 };
 
@@ -241,27 +227,12 @@ struct InTurn : InTurnProduct {
       put<R, V>(step.acc, 0, n);
     }
   }
-  void few() const {
-    switch (a.M) {
-      case 1:
-        return few<1, 8>();
-      case 2:
-        return few<2, 8>();
-      case 3:
-        return few<3, 4>();
-      case 4:
-        return few<4, 4>();
-    }
-    if constexpr (kFewInTurn < Codec >> 4) switch (a.M) {
-        case 5:
-          return few<5, 2>();
-        case 6:
-          return few<6, 2>();
-        case 7:
-          return few<7, 2>();
-        default:
-          return few<8, 2>();
-      }
+  // At most R rows; the fewer, the more vectors of outputs they have registers for.
+  template <int R = kFewInTurn<Codec>>
+  void any_few() const {
+    constexpr int kOutputVectors = R <= 2 ? 8 : R <= 4 ? 4 : 2;
+    if (a.M == R) return few<R, kOutputVectors>();
+    if constexpr (R > 1) any_few<R - 1>();
   }
 
   // An input of the outputs that are decoded together: [outputs / 8][input][8].
@@ -309,9 +280,9 @@ inline void gemm_in_turn(const GemmArgs& args) {
   if constexpr (!std::is_same_v<Codec, Few>) {
     float all_f16;
     __builtin_memcpy(&all_f16, args.panel + g.l.all_f16, 4);
-    if (all_f16 != 0.0f) return InTurn<Few>(args).few();
+    if (all_f16 != 0.0f) return InTurn<Few>(args).any_few();
   }
-  g.few();
+  g.any_few();
 }
 // The kernel's entry.
 template <class Codec, class Few = Codec>

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "base/checked.h"
+#include "quant/expert_copies.h"
 
 namespace moebius {
 namespace {
@@ -27,7 +28,6 @@ constexpr size_t kLinearTasksPerThread = 4;
 constexpr size_t kMoeTasksPerThread = 8;  // the last to finish is a small part of the whole
 constexpr size_t kLeastColumns = 32;      // of a task of a mixture
 constexpr size_t kSortByInsertion = 64;
-constexpr size_t kWeightRows = 8;  // reading a batch's weights costs about as much as so many rows
 
 // What lies in the second-level cache beside the weights that stream through it. The shares were
 // measured where it has 1 MiB.
@@ -294,7 +294,7 @@ class MoeScheduler {
             ? 0
             : out_.threads * (T_ <= kStreamRows ? kMoeTasksPerThread / 2 : kMoeTasksPerThread);
     const auto cost = [&](const Batch& b, size_t columns) {
-      return (b.rows + kWeightRows) * columns;
+      return (b.rows + kRowsOfReading) * columns;
     };
     size_t total = 0;
     for (const Batch& b : out_.batches) total += cost(b, s_.experts[b.group].intermediate);

@@ -16,12 +16,14 @@ struct ExpertCopies {
   size_t ranks = 1;
 };
 
+// Reading an expert's weights costs about as much as so many rows.
+constexpr uint64_t kRowsOfReading = 8;
+
 // places[i] serves the route ids[i] (-1: none). Experts with one place first; then each route takes
-// the copy with which the busiest moment of its rank ends soonest: reading an expert that nothing of
-// this step has used there counts as some rows.
+// the copy with which the busiest moment of its rank ends soonest, with
+// the reading of an expert that nothing of this step has used there.
 inline void choose_copies(std::span<const int32_t> ids, const ExpertCopies& c,
                           std::span<int32_t> places) {
-  constexpr uint64_t kRowsOfReading = 8;
   std::vector<uint64_t> busy(c.ranks, 0);
   std::vector<bool> used(c.rank_of.size(), false);
   const auto cost = [&](uint32_t place) { return used[place] ? 1 : 1 + kRowsOfReading; };
