@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/utf8.h"
+#include "checkpoint/methods/method.h"
 #include "checkpoint/module_scheme.h"
 #include "checkpoint/moe_blocks.h"
 
@@ -20,10 +21,43 @@ namespace fs = std::filesystem;
 constexpr uint64_t kMaxConfigBytes = uint64_t{64} << 20;
 
 std::string read_config(const std::string& path) {
-  if (!path_exists(path)) fail("{}: no such file; expected the model's config", printable(path));
   std::string text = read_text_file(path, kMaxConfigBytes);
   if (!is_utf8(text)) fail("{}: not valid UTF-8", printable(path));
   return text;
+}
+
+// Why a folder without config.json cannot be opened, where another form of it is recognised.
+std::string without_config(const std::string& folder) {
+  const auto has = [&](std::string_view name) { return path_exists(join_path(folder, name)); };
+  if (has("params.json") || has("consolidated.safetensors") ||
+      has("consolidated.safetensors.index.json"))
+    return "this is Mistral's own form of a model (params.json, consolidated.safetensors); take "
+           "the Hugging Face form of the same model, which has config.json and "
+           "model.safetensors";
+  std::error_code error;
+  for (const fs::directory_entry& e : fs::directory_iterator(folder, error))
+    if (e.path().extension() == ".gguf")
+      return "this folder holds GGUF files, llama.cpp's container, which is not read; take the "
+             "safetensors form of the same model";
+  return "expected the model's config";
+}
+
+// The quantization section of a folder whose config.json has none.
+QuantConfig other_config(const std::string& folder, const Json& config,
+                         std::vector<std::string>& warnings) {
+  for (const ConfigFile& file : other_config_files()) {
+    const std::string path = join_path(folder, file.name);
+    if (!path_exists(path)) continue;
+    return placing_errors(
+        [&] {
+          return ErrorPlace{"config", path, "", "", ""};
+        },
+        [&] {
+          return QuantConfig::parse_file(parse_json(read_config(path), path), path, file.method,
+                                         config, warnings);
+        });
+  }
+  return {};
 }
 
 // weight_shape of tensors that hold several matrices: [2] or [3] integers, or one pair per expert.
@@ -72,6 +106,9 @@ Checkpoint Checkpoint::open(const std::string& folder, Links links, const Stated
   Checkpoint c;
   c.folder_ = folder;
   const std::string config_path = join_path(folder, "config.json");
+  if (!path_exists(config_path))
+    fail_at({"config", config_path, "", "", ""}, "{}: no such file; {}", printable(config_path),
+            without_config(folder));
   placing_errors(
       [&] {
         return ErrorPlace{"config", config_path, "", "", ""};
@@ -80,6 +117,7 @@ Checkpoint Checkpoint::open(const std::string& folder, Links links, const Stated
         const Json config = parse_json(read_config(config_path), config_path);
         c.config_ = ModelConfig::parse(config, config_path, c.warnings_, stated);
         c.quant_ = QuantConfig::parse(config, config_path, c.warnings_);
+        if (c.quant_.method().empty()) c.quant_ = other_config(folder, config, c.warnings_);
       });
   const std::string generation = join_path(folder, "generation_config.json");
   if (path_exists(generation))
@@ -109,14 +147,15 @@ void Checkpoint::understand() {
   const TensorStore& store = *store_;
   if (config_.layers == 0) {  // unknown family: count layers by name
     for (const TensorInfo& t : store.tensors()) {
-      const TensorName n = parse_tensor_name(t.name, config_, nullptr);
+      const TensorName n = parse_tensor_name(t.name, config_, nullptr, quant_.aliases());
       config_.layers = std::max<int64_t>(config_.layers, n.layer + 1);
     }
     config_.layers = std::min<int64_t>(config_.layers, 10000);
     config_.moe_layer.assign(static_cast<size_t>(config_.layers), false);
   }
-  ModuleMap map = map_modules(store.tensors(), config_, folder_,
-                              [&](const TensorInfo& t) { return store.where(t); });
+  ModuleMap map = map_modules(
+      store.tensors(), config_, folder_, [&](const TensorInfo& t) { return store.where(t); },
+      quant_.aliases());
   check_fused_shapes(map.fused_shapes, store);
   check_experts_present(map, config_, folder_);
   unused_ = std::move(map.unused);

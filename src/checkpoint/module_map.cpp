@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "base/error.h"
+#include "checkpoint/methods/method.h"
 
 namespace moebius {
 namespace {
@@ -52,8 +53,9 @@ ModuleKind kind_of(const TensorName& n, const TensorInfo& tensor, bool known) {
 
 class Mapper {
  public:
-  Mapper(const ModelConfig& config, const std::string& folder, TensorLabel where)
-      : config_(config), folder_(folder), family_(family_by_key(config.family)) {
+  Mapper(const ModelConfig& config, const std::string& folder, TensorLabel where,
+         std::span<const RoleAlias> aliases)
+      : config_(config), folder_(folder), family_(family_by_key(config.family)), aliases_(aliases) {
     map_.where = std::move(where);
   }
 
@@ -77,7 +79,7 @@ class Mapper {
 
  private:
   void place(const TensorInfo& t) {
-    TensorName n = parse_tensor_name(t.name, config_, family_);
+    TensorName n = parse_tensor_name(t.name, config_, family_, aliases_);
     if (n.part == Part::kUnknown) {
       if (unknown_count_++ == 0) {
         first_unknown_tensor_ = t.name;
@@ -110,8 +112,8 @@ class Mapper {
   // What only the shape shows: stacks of experts under an MLP's names, weights of identity experts
   // and of the experts that images take.
   void place_openly(TensorName& n, const TensorInfo& t) const {
-    if (n.part == Part::kDenseMlp && n.role == Role::kWeight && t.shape.size() == 3)
-      n.part = Part::kFusedExperts;
+    const bool matrix = n.role == Role::kWeight || n.role == Role::kWeightScale;
+    if (n.part == Part::kDenseMlp && matrix && t.shape.size() == 3) n.part = Part::kFusedExperts;
     if (n.part == Part::kSharedExpert && t.shape.size() == 3) n.part = Part::kLayer;
     if (n.part == Part::kExpert && family_ != nullptr && config_.experts > 0 &&
         n.expert >= config_.experts) {
@@ -338,6 +340,7 @@ class Mapper {
   const ModelConfig& config_;
   const std::string& folder_;
   const Family* family_;
+  std::span<const RoleAlias> aliases_;
   ModuleMap map_;
   std::unordered_map<std::string_view, size_t> by_name_;  // keys live in the tensors' names
   std::unordered_map<std::string, size_t> fused_by_key_;
@@ -366,8 +369,9 @@ bool has_matrix(const Module& module) {
 }
 
 ModuleMap map_modules(std::span<const TensorInfo> tensors, const ModelConfig& config,
-                      const std::string& folder, TensorLabel where) {
-  return Mapper(config, folder, std::move(where)).run(tensors);
+                      const std::string& folder, TensorLabel where,
+                      std::span<const RoleAlias> aliases) {
+  return Mapper(config, folder, std::move(where), aliases).run(tensors);
 }
 
 }  // namespace moebius

@@ -67,9 +67,10 @@ struct ModuleMap {
 };
 
 // Throws Error for tensors that cannot be placed and for modules a known family must have; `folder`
-// and `where` name things.
+// and `where` name things; `aliases` are the method's own suffixes.
 ModuleMap map_modules(std::span<const TensorInfo> tensors, const ModelConfig& config,
-                      const std::string& folder, TensorLabel where);
+                      const std::string& folder, TensorLabel where,
+                      std::span<const RoleAlias> aliases = {});
 
 // Dimensions that the architecture gives a module ({N, K}, {N, 0} for vectors, zeros where
 // unknown).

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "checkpoint/methods/method.h"
 
 namespace moebius {
 namespace {
@@ -71,6 +72,35 @@ SchemeDecision decide_quantized(const MappedModule& m, const QuantConfig& quant,
                              collapse_indices(other.rule)));
     return other;
   }
+  return d;
+}
+
+// Methods whose modules are known by their tensors: what the configuration says otherwise is a
+// warning. Routers, embeddings and lm_head are left as they are by most writers, listed or not.
+SchemeDecision decide_by_tensors(MappedModule& mapped, const MethodRules& rules,
+                                 const TensorStore& store, RepeatedWarnings& warnings) {
+  Module& m = mapped.module;
+  ModuleTensors& tensors = m.plan.tensors;
+  const std::string_view stored = mapped.stored_name.empty() ? m.name : mapped.stored_name;
+  std::string dense = rules.dense_by(m.name);
+  if (dense.empty() && stored != m.name) dense = rules.dense_by(stored);
+  if (!stores_quantized(tensors)) {
+    SchemeDecision d;
+    d.ignored = !dense.empty();
+    d.rule = d.ignored ? dense : "stored as a plain weight";
+    const bool usual = m.kind == ModuleKind::kRouter || m.kind == ModuleKind::kEmbedding ||
+                       m.kind == ModuleKind::kLmHead || m.tower || m.shared_expert;
+    if (!d.ignored && !usual)
+      warnings.add(m.name,
+                   "stored as a plain weight although the configuration does not exclude "
+                   "it; used as it is");
+    return d;
+  }
+  const bool routed = m.kind == ModuleKind::kExpert && !m.shared_expert;
+  SchemeDecision d = rules.decide({m.name, stored, routed, tensors, store});
+  if (!dense.empty())
+    warnings.add(m.name, fmt::format("stored quantized although {} excludes it; its tensors count",
+                                     collapse_indices(dense)));
   return d;
 }
 
@@ -158,7 +188,9 @@ void decide_and_plan(MappedModule& mapped, const QuantConfig& quant, const Tenso
                      std::vector<UnusedTensor>& unused, RepeatedWarnings& warnings) {
   Module& m = mapped.module;
   ModuleTensors& tensors = m.plan.tensors;
-  if (is_gpt_oss_blocks(tensors)) {
+  if (quant.rules() != nullptr) {
+    m.decision = decide_by_tensors(mapped, *quant.rules(), store, warnings);
+  } else if (is_gpt_oss_blocks(tensors)) {
     m.decision = gpt_oss_decision();
   } else if (stores_quantized(tensors)) {
     m.decision = decide_quantized(mapped, quant, warnings);

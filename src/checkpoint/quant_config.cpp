@@ -6,7 +6,7 @@
 #include <array>
 
 #include "base/error.h"
-#include "checkpoint/quant_config_parse.h"
+#include "checkpoint/methods/method.h"
 #include "checkpoint/target_match.h"
 
 namespace moebius {
@@ -95,6 +95,9 @@ struct QuantConfig::Impl {
   PatternList targets, ignore;
   std::vector<size_t> group_of;  // [target position] index into section.groups
 
+  // GPT-OSS's mxfp4: entries of its ignore list are paths.
+  bool by_path() const { return section.method != nullptr && section.method->name == "mxfp4"; }
+
   void build(const std::string& file, std::vector<std::string>& warnings);
   SchemeDecision matched(const PatternMatch& m, std::string_view note) const;
   SchemeDecision ignored(std::string_view entry) const;
@@ -122,7 +125,7 @@ void QuantConfig::Impl::build(const std::string& file, std::vector<std::string>&
       group_of[position] = g;
     }
   }
-  if (section.method == "mxfp4") return;  // its ignore list has another syntax
+  if (by_path()) return;  // its ignore list has another syntax
   for (size_t i = 0; i < section.ignore.size(); ++i)
     ignore.add(section.ignore[i],
                fmt::format("{}: {}.ignore[{}]", printable(file), section.path, i));
@@ -190,8 +193,26 @@ QuantConfig QuantConfig::parse(const Json& config, const std::string& path,
   return result;
 }
 
-bool QuantConfig::is_quantized() const { return !impl_->section.groups.empty(); }
-const std::string& QuantConfig::method() const { return impl_->section.method; }
+QuantConfig QuantConfig::parse_file(const Json& content, const std::string& path,
+                                    std::string_view method, const Json& config,
+                                    std::vector<std::string>& warnings) {
+  QuantConfig result;
+  result.impl_->section = parse_quant_file(content, path, method, config, warnings);
+  result.impl_->build(path, warnings);
+  return result;
+}
+
+bool QuantConfig::is_quantized() const {
+  return !impl_->section.groups.empty() || impl_->section.rules != nullptr;
+}
+std::string_view QuantConfig::method() const {
+  return impl_->section.method != nullptr ? impl_->section.method->name : std::string_view();
+}
+std::span<const RoleAlias> QuantConfig::aliases() const {
+  return impl_->section.method != nullptr ? impl_->section.method->aliases
+                                          : std::span<const RoleAlias>();
+}
+const MethodRules* QuantConfig::rules() const { return impl_->section.rules.get(); }
 const std::string& QuantConfig::version() const { return impl_->section.version; }
 const std::vector<ConfigGroup>& QuantConfig::groups() const { return impl_->section.groups; }
 const std::vector<std::string>& QuantConfig::ignore() const { return impl_->section.ignore; }
@@ -202,9 +223,10 @@ const std::vector<std::pair<std::string, Json>>& QuantConfig::unknown_fields() c
 
 SchemeDecision QuantConfig::decide(std::string_view module, std::string_view class_name) const {
   SchemeDecision none;
-  none.rule = impl_->section.method.empty() ? "no quantization_config" : "no target matches";
-  if (!is_quantized()) return none;
-  if (impl_->section.method == "mxfp4")
+  none.rule = impl_->section.method == nullptr ? "no quantization_config" : "no target matches";
+  if (impl_->section.rules != nullptr) none.rule = "its tensors decide";
+  if (impl_->section.groups.empty()) return none;
+  if (impl_->by_path())
     for (const std::string& entry : impl_->section.ignore)
       if (covered_by(module, entry)) return impl_->ignored(entry);
   if (const auto m = impl_->ignore.match(module, class_name))
@@ -219,7 +241,7 @@ SchemeDecision QuantConfig::decide(std::string_view module, std::string_view cla
 SchemeDecision QuantConfig::decide_like_vllm(std::string_view module,
                                              std::string_view class_name) const {
   const Impl& impl = *impl_;
-  if (!is_quantized() || impl.section.method == "mxfp4") return decide(module, class_name);
+  if (impl.section.groups.empty() || impl.by_path()) return decide(module, class_name);
   if (const auto m = impl.ignore.first_name(module))
     return impl.ignored(impl.ignore.text(m->position));
   if (const auto m = impl.targets.first_name(module)) return impl.matched(*m, ", vLLM's order");

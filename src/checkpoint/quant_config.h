@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// quantization_config of a compressed-tensors folder, and the rules that give a module its scheme.
-// Matching follows compressed-tensors (exact name, regular expression, class name); where that
+// The quantization section of a folder, and the rules that give a module its scheme. Methods whose
+// modules are known by their tensors bring their rules (methods/method.h); for the others matching
+// follows compressed-tensors (exact name, regular expression, class name); where that
 // leaves a quantized module without a scheme, vLLM's order is tried. Every decision remembers the
 // rule that made it.
 #pragma once
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,6 +17,9 @@
 #include "quant/scheme.h"
 
 namespace moebius {
+
+class MethodRules;  // methods/method.h
+struct RoleAlias;
 
 struct ConfigGroup {
   std::string name;
@@ -39,14 +44,22 @@ class QuantConfig {
   // Error naming field and value for what cannot be run.
   static QuantConfig parse(const Json& config, const std::string& path,
                            std::vector<std::string>& warnings);
+  // The same of a file of its own (other_config_files of methods/method.h). method: where the file
+  // names none.
+  static QuantConfig parse_file(const Json& content, const std::string& path,
+                                std::string_view method, const Json& config,
+                                std::vector<std::string>& warnings);
   QuantConfig();
   ~QuantConfig();
   QuantConfig(QuantConfig&&) noexcept;
   QuantConfig& operator=(QuantConfig&&) noexcept;
 
   bool is_quantized() const;
-  const std::string& method()
-      const;  // "compressed-tensors", "mxfp4" (GPT-OSS native), "" when dense
+  std::string_view method() const;  // "compressed-tensors", "fp8", ...; "" when dense
+  // What the method calls the tensors of a module, and how they become a scheme; no rules: the
+  // groups below decide by name.
+  std::span<const RoleAlias> aliases() const;
+  const MethodRules* rules() const;
   const std::string& version() const;
   const std::vector<ConfigGroup>& groups() const;
   const std::vector<std::string>& ignore() const;

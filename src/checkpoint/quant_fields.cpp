@@ -27,7 +27,7 @@ QuantFields::QuantFields(const Json& object, std::string path, QuantFieldsContex
   for (const auto& [key, value] : object.members()) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     if (context_.unknown.size() >= kMaxUnknown) continue;
-    context_.unknown.emplace_back(path_ + "." + printable(key, 80), value);
+    context_.unknown.emplace_back(this->path(printable(key, 80)), value);
     if (context_.warned.insert(key).second)
       context_.warn(
           fmt::format("{} is not a field we know; it is ignored", context_.unknown.back().first));

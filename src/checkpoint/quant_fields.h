@@ -40,6 +40,7 @@ class QuantFields {
   std::vector<std::string> texts(std::string_view key) const;  // a list of strings, or one string
 
   std::string path(std::string_view key) const {
+    if (path_.empty()) return std::string(key);  // a file of its own
     return key.empty() ? path_ : path_ + "." + std::string(key);
   }
   QuantFieldsContext& context() const { return context_; }

@@ -7,6 +7,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "checkpoint/methods/method.h"
 
 namespace moebius {
 namespace {
@@ -81,8 +82,13 @@ std::optional<int> expert_index(std::string_view word) {
 
 class Parser {
  public:
-  Parser(std::string_view name, const ModelConfig& config, const Family* family)
-      : name_(name), config_(config), family_(family), lenient_(lenient(family)) {}
+  Parser(std::string_view name, const ModelConfig& config, const Family* family,
+         std::span<const RoleAlias> aliases)
+      : name_(name),
+        config_(config),
+        family_(family),
+        aliases_(aliases),
+        lenient_(lenient(family)) {}
 
   TensorName run() {
     if (!elsewhere()) {
@@ -181,7 +187,7 @@ class Parser {
   // its own.
   std::string_view take_role(std::string_view rest) {
     const Cut c = cut_last(rest);
-    const auto role = role_from_suffix(c.tail);
+    const auto role = role_from_suffix(c.tail, aliases_);
     if (role && !c.head.empty()) {
       out_.role = *role;
       out_.module = name_.substr(0, name_.size() - c.tail.size() - 1);
@@ -196,8 +202,8 @@ class Parser {
     const std::string_view last = cut_last(rest).tail;
     for (const ForeignSuffix& f : kForeign)
       if (last == f.suffix) {
-        unknown(fmt::format("'{}' is a tensor of the {} format, not of compressed-tensors", last,
-                            f.what));
+        unknown(fmt::format("'{}' is a tensor of the {} format, which config.json does not declare",
+                            last, f.what));
         return true;
       }
     return false;
@@ -371,14 +377,14 @@ class Parser {
     out_.part = Part::kFusedExperts;
   }
 
-  static std::optional<Role> fused_role(std::string_view tail) {
+  std::optional<Role> fused_role(std::string_view tail) const {
     if (tail.empty()) return Role::kWeight;
     tail.remove_prefix(1);
     if (tail == "blocks") return Role::kWeightPacked;
     if (tail == "scales") return Role::kWeightScale;
-    if (const auto role = role_from_suffix(tail)) return role;
-    return role_from_suffix("weight_" +
-                            std::string(tail));  // "_scale", "_packed" without the word weight
+    if (const auto role = role_from_suffix(tail, aliases_)) return role;
+    // "_scale", "_packed" without the word weight
+    return role_from_suffix("weight_" + std::string(tail), aliases_);
   }
 
   void at_top(std::string_view rest) {
@@ -406,13 +412,16 @@ class Parser {
   std::string_view name_;
   const ModelConfig& config_;
   const Family* family_;
+  std::span<const RoleAlias> aliases_;
   bool lenient_;
   TensorName out_;
 };
 
 }  // namespace
 
-std::optional<Role> role_from_suffix(std::string_view suffix) {
+std::optional<Role> role_from_suffix(std::string_view suffix, std::span<const RoleAlias> aliases) {
+  for (const RoleAlias& a : aliases)
+    if (suffix == a.suffix) return a.role;
   for (size_t i = 0; i < static_cast<size_t>(Role::kCount); ++i)
     if (suffix == suffix_of(static_cast<Role>(i))) return static_cast<Role>(i);
   return std::nullopt;
@@ -429,9 +438,9 @@ std::optional<int> parse_index(std::string_view digits) {
   return value;
 }
 
-TensorName parse_tensor_name(std::string_view name, const ModelConfig& config,
-                             const Family* family) {
-  return Parser(name, config, family).run();
+TensorName parse_tensor_name(std::string_view name, const ModelConfig& config, const Family* family,
+                             std::span<const RoleAlias> aliases) {
+  return Parser(name, config, family, aliases).run();
 }
 
 }  // namespace moebius

@@ -5,6 +5,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -13,6 +14,8 @@
 #include "checkpoint/model_config.h"
 
 namespace moebius {
+
+struct RoleAlias;  // methods/method.h: suffixes of a quantization method
 
 enum class Projection : uint8_t { kNone, kGate, kUp, kDown };
 
@@ -49,11 +52,12 @@ struct TensorName {
   std::string reason;
 };
 
-TensorName parse_tensor_name(std::string_view name, const ModelConfig& config,
-                             const Family* family);
+TensorName parse_tensor_name(std::string_view name, const ModelConfig& config, const Family* family,
+                             std::span<const RoleAlias> aliases = {});
 
 // The role that a tensor's last name component spells, if it is one.
-std::optional<Role> role_from_suffix(std::string_view suffix);
+std::optional<Role> role_from_suffix(std::string_view suffix,
+                                     std::span<const RoleAlias> aliases = {});
 // "12" -> 12; nothing for anything but one to six digits without leading zeros.
 std::optional<int> parse_index(std::string_view digits);
 

@@ -43,8 +43,13 @@ def unsupported(name, fmt, says, weights, inputs=None, outputs=None):
 
 
 W = "quantization_config.config_groups.group_0.weights."
-for method in ("fp8", "modelopt", "gptq", "awq"):
-    parse["method_" + method] = ({"quantization_config": {"quant_method": method}}, [f"quant_method is '{method}'", "compressed-tensors"])
+for method in ("bitsandbytes", "hqq", "torchao", "exl2", "exl3", "aqlm", "vptq", "spqr", "higgs", "quanto", "bitnet"):
+    parse["method_" + method] = ({"quantization_config": {"quant_method": method}},
+                                 [f"quant_method is '{method}'", f"this is {method}, which is not run", "llm-compressor"])
+for method, tool in (("gptq_marlin", "GPTQ or AWQ folder"), ("gguf", "safetensors form"), ("eetq", "W8A16"), ("qqq", "W4A8")):
+    parse["method_" + method] = ({"quantization_config": {"quant_method": method}}, [f"quant_method is '{method}'", "which is not run", tool])
+parse["method_new"] = ({"quantization_config": {"quant_method": "something-new"}},
+                       ["quant_method is 'something-new'", "expected one of compressed-tensors, mxfp4"])
 parse["section_is_list"] = ({"quantization_config": []}, ["quantization_config is an array", "expected an object"])
 for name in ("marlin-24", "sparse-24-bitmask", "sparse-bitmask", "lut-b"):
     parse["format_" + name] = (section(format=name, config_groups={}), [f"quantization_config.format is '{name}'"])

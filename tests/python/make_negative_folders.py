@@ -544,10 +544,10 @@ def sparsity():
     return f
 
 
-@case("open", "config.json", "gptq")
+@case("open", "config.json", "bitsandbytes", "llm-compressor")
 def other_method():
     f = w4a16()
-    f.quant()["quant_method"] = "gptq"
+    f.quant()["quant_method"] = "bitsandbytes"
     return f
 
 

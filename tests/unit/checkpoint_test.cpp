@@ -350,5 +350,19 @@ TEST(Checkpoint, GenerationConfigMustBeAnObject) {
                        "generation_config.json: an array at the top"));
 }
 
+TEST(Checkpoint, FormsWithoutAConfigAreNamed) {
+  const TempDir mistral, gguf, empty;
+  write_file(mistral / "params.json", "{}");
+  write_file(mistral / "tekken.json", "{}");
+  write_file(gguf / "model-q4_k_m.gguf", "GGUF");
+  const auto said = [](const TempDir& dir) {
+    return error_of([&] { Checkpoint::open(dir.path().string()); });
+  };
+  EXPECT_TRUE(contains(said(mistral), "Mistral's own form")) << said(mistral);
+  EXPECT_TRUE(contains(said(mistral), "take the Hugging Face form")) << said(mistral);
+  EXPECT_TRUE(contains(said(gguf), "GGUF files, llama.cpp's container")) << said(gguf);
+  EXPECT_TRUE(contains(said(empty), "config.json: no such file; expected the model's config"));
+}
+
 }  // namespace
 }  // namespace moebius::test

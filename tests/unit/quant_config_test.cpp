@@ -8,6 +8,8 @@
 #include <set>
 
 #include "base/error.h"
+#include "checkpoint/families.h"
+#include "checkpoint/methods/method.h"
 #include "checkpoint/quant_args_parse.h"
 #include "checkpoint/tensor_store.h"
 #include "unit/test_util.h"
@@ -79,19 +81,30 @@ TEST(QuantConfig, ThreePlacesAndNone) {
   EXPECT_EQ(parse(R"({"quantization_config": {}})").warnings.size(), 1u);
   expect_parts(parse(R"({"quantization_config": 3})").error,
                {"config.json: quantization_config is an integer", "expected an object"});
-  expect_parts(parse(R"({"text_config": {"quantization_config": {"quant_method": "awq"}}})").error,
-               {"text_config.quantization_config.quant_method is 'awq'"});
+  expect_parts(parse(R"({"text_config": {"quantization_config": {"quant_method": "hqq"}}})").error,
+               {"text_config.quantization_config.quant_method is 'hqq'"});
 }
 
 TEST(QuantConfig, OtherMethodsAreNamed) {
-  for (const std::string_view method :
-       {"fp8", "modelopt", "gptq", "awq", "bitsandbytes", "something-new"}) {
-    const Parsed p = parse(
-        fmt::format(R"({{"quantization_config": {{"quant_method": "{}", "bits": 4}}}})", method));
-    expect_parts(p.error,
-                 {"quantization_config.quant_method is", method, "expected compressed-tensors"});
-    EXPECT_TRUE(p.warnings.empty());
+  size_t refused = 0;
+  for (const QuantMethod& m : quant_methods()) {
+    if (m.parse != nullptr) continue;
+    ++refused;
+    for_each_word(m.spellings, [&](std::string_view spelling, bool) {
+      const Parsed p = parse(fmt::format(
+          R"({{"quantization_config": {{"quant_method": "{}", "bits": 4}}}})", spelling));
+      expect_parts(p.error, {fmt::format("quantization_config.quant_method is '{}'", spelling),
+                             fmt::format("this is {}, which is not run: ", m.name), m.refusal});
+      EXPECT_TRUE(p.warnings.empty());
+    });
   }
+  EXPECT_GE(refused, 15u);
+  expect_parts(parse(R"({"quantization_config": {"quant_method": "something-new"}})").error,
+               {"quant_method is 'something-new'", "expected one of compressed-tensors, mxfp4"});
+  // MLX writes its section without a method, under either name.
+  for (const std::string_view key : {"quantization", "quantization_config"})
+    expect_parts(parse(fmt::format(R"({{"{}": {{"group_size": 64, "bits": 4}}}})", key)).error,
+                 {fmt::format("{}.quant_method is missing", key), "this is mlx", "mlx_lm.convert"});
   EXPECT_EQ(
       parse(
           fmt::format(

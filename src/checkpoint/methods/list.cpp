@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// The list of quantization methods: adding one is one file here and one line in the list. What is
+// refused stands in the same list, with what it is and which tool converts it.
+#include "checkpoint/families.h"
+#include "checkpoint/methods/method.h"
+
+namespace moebius {
+namespace {
+
+constexpr QuantMethod refused(std::string_view name, std::string_view spellings,
+                              std::string_view refusal) {
+  return {name, spellings, nullptr, {}, refusal};
+}
+
+constexpr QuantMethod kMethods[] = {
+    {"compressed-tensors", "compressed-tensors compressed_tensors", parse_compressed_tensors},
+    {"mxfp4", "mxfp4", parse_native_mxfp4},
+    refused("fp8", "fp8", "FP8 weights with weight_scale_inv"),
+    refused("modelopt", "modelopt modelopt_fp4 modelopt_fp8 modelopt_mixed",
+            "NVIDIA's formats with multiplying global scales"),
+    refused("gptq", "gptq gptq_v2", "integers packed along the inputs (qweight, qzeros)"),
+    refused("awq", "awq", "integers packed along the outputs (qweight, qzeros)"),
+    refused("auto-round", "auto-round auto_round intel/auto-round",
+            "integers in the layout of GPTQ or AWQ"),
+    refused("quark", "quark",
+            "AMD's export of fp8 and mxfp4; its weights can be written as compressed-tensors by "
+            "llm-compressor from the unquantized model"),
+    refused("mlx", "mlx",
+            "groups with a float offset, for Apple's MLX; mlx_lm.convert --dequantize gives a "
+            "model that llm-compressor quantizes"),
+    refused("fbgemm_fp8", "fbgemm_fp8",
+            "FP8 per output with a bound on the inputs' scales; llm-compressor's FP8_DYNAMIC "
+            "writes the same numbers as compressed-tensors"),
+    refused("bitsandbytes", "bitsandbytes bitsandbytes_4bit bitsandbytes_8bit",
+            "code tables over blocks that do not follow rows; dequantize() of transformers gives "
+            "a model that llm-compressor quantizes"),
+    refused("hqq", "hqq",
+            "groups with float zero points, stored as Python objects; llm-compressor quantizes "
+            "the original model"),
+    refused("torchao", "torchao",
+            "tensor subclasses of PyTorch; llm-compressor quantizes the original model"),
+    refused("exl2", "exl2",
+            "ExLlamaV2's mixed widths in a GPU's order; llm-compressor quantizes the original "
+            "model"),
+    refused("exl3", "exl3",
+            "ExLlamaV3's trellis codes; llm-compressor quantizes the original model"),
+    refused("aqlm", "aqlm", "additive code books; llm-compressor quantizes the original model"),
+    refused("vptq", "vptq", "vector code books; llm-compressor quantizes the original model"),
+    refused("spqr", "spqr",
+            "sparse outliers beside packed codes; llm-compressor quantizes the original model"),
+    refused("quip", "quip quip_sharp quip#",
+            "lattice code books under rotations; llm-compressor quantizes the original model"),
+    refused("higgs", "higgs", "grids under rotations; llm-compressor quantizes the original model"),
+    refused("eetq", "eetq",
+            "int8 in a GPU kernel's order; llm-compressor's W8A16 writes the same numbers as "
+            "compressed-tensors"),
+    refused("quanto", "quanto",
+            "tensor subclasses of PyTorch; llm-compressor quantizes the original model"),
+    refused("bitnet", "bitnet",
+            "ternary weights packed by outputs; llm-compressor quantizes the original model"),
+    refused("marlin", "marlin gptq_marlin awq_marlin marlin24",
+            "tiles of one GPU kernel; take the GPTQ or AWQ folder that it was made from"),
+    refused("qqq", "qqq", "tiles of one GPU kernel; llm-compressor's W4A8 is the same idea"),
+    refused("gguf", "gguf", "llama.cpp's container; take the safetensors form of the same model"),
+};
+
+constexpr ConfigFile kOtherFiles[] = {
+    {"hf_quant_config.json", "modelopt"},
+    {"quantize_config.json", "gptq"},
+    {"quant_config.json", "awq"},
+    {"quantization_config.json", "auto-round"},
+};
+
+}  // namespace
+
+std::span<const QuantMethod> quant_methods() { return kMethods; }
+
+const QuantMethod* find_method(std::string_view spelling) {
+  for (const QuantMethod& m : kMethods)
+    if (in_list(m.spellings, spelling)) return &m;
+  return nullptr;
+}
+
+std::span<const ConfigFile> other_config_files() { return kOtherFiles; }
+
+}  // namespace moebius

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// Quantization methods: what `quant_method` of a folder may say. One list (list.cpp) holds every
+// method that is known, also those that are refused. A method is a name, how its configuration is
+// read, what it calls the tensors of a module, and how a module's tensors become a scheme; the
+// schemes, readers and kernels are those of all methods.
+#pragma once
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "checkpoint/formats/format.h"
+#include "checkpoint/quant_config_parse.h"
+#include "checkpoint/quant_fields.h"
+
+namespace moebius {
+
+// A suffix that a method uses for a role, beside those of suffix_of().
+struct RoleAlias {
+  std::string_view suffix;
+  Role role;
+};
+
+// A module that stores quantized tensors, before its scheme is known.
+struct StoredModule {
+  std::string_view name;         // dotted, as in the file
+  std::string_view stored_name;  // of the fused tensor it is cut from; else the same
+  bool routed_expert = false;
+  // A method may move a tensor to the role under which its reader looks for it.
+  ModuleTensors& tensors;
+  const TensorStore& store;
+};
+
+// What a configuration says, for methods whose modules are known by their tensors. Whether a module
+// is quantized the tensors alone decide; the configuration gives the numbers, and what it says
+// otherwise becomes a warning.
+class MethodRules {
+ public:
+  MethodRules() = default;
+  MethodRules(const MethodRules&) = delete;
+  MethodRules& operator=(const MethodRules&) = delete;
+  virtual ~MethodRules() = default;
+  // The scheme of a module that stores quantized tensors, with the rule that gave the numbers.
+  // Throws Error where tensors and configuration contradict each other.
+  virtual SchemeDecision decide(const StoredModule& module) const = 0;
+  // The rule by which the configuration calls a module dense ("modules_to_not_convert 'lm_head'"),
+  // empty: it calls it quantized.
+  virtual std::string dense_by(std::string_view module) const = 0;
+};
+
+// One parse() call.
+struct MethodConfig {
+  const Json& section;  // an object
+  const Json& config;   // the whole config.json
+  QuantSection& out;
+  QuantFieldsContext& context;
+};
+
+struct QuantMethod {
+  std::string_view name;       // what inspect calls it
+  std::string_view spellings;  // what files call it: words separated by spaces
+  // Fills groups and ignore of the section (rules by name), or its rules (modules known by their
+  // tensors). Null: the method is refused.
+  void (*parse)(const MethodConfig&) = nullptr;
+  std::span<const RoleAlias> aliases{};
+  std::string_view refusal{};  // what it is, and which tool converts it
+};
+
+std::span<const QuantMethod> quant_methods();
+const QuantMethod* find_method(std::string_view spelling);
+
+// Files that hold the configuration where config.json has none, in the order they are looked for.
+struct ConfigFile {
+  std::string_view name;
+  std::string_view method;  // where the file itself names none
+};
+std::span<const ConfigFile> other_config_files();
+
+// parse() of every method that is run.
+void parse_compressed_tensors(const MethodConfig& c);
+void parse_native_mxfp4(const MethodConfig& c);
+
+}  // namespace moebius
