@@ -94,7 +94,7 @@ RowTiles row_tiles(Engine engine, size_t M) {
   t.many = engine == Engine::kAmx && M >= kMany;
   const size_t most = t.many ? kTileRows : engine == Engine::kYmm ? kYmmRows : kZmmRows;
   t.tiles = (M + most - 1) / most;
-  t.rows = (M + t.tiles - 1) / t.tiles;
+  t.rows = t.tiles == 0 ? 0 : (M + t.tiles - 1) / t.tiles;
   return t;
 }
 

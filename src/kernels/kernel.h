@@ -114,7 +114,7 @@ struct Kernel {
   size_t n_step;                            // output columns per tile
   const char* (*supports)(const Problem&);  // null, or the reason why not
   Numerics (*numerics)(const Problem&);
-  size_t (*packed_bytes)(const Problem&);
+  size_t (*packed_bytes)(const Problem&);  // sizes: of no outputs (N) and no rows (M) too
   void (*pack)(const PackArgs&);
   size_t (*row_bytes)(const Problem&);
   void (*prepare_rows)(const PrepareArgs&);

@@ -120,7 +120,7 @@ inline Blocking blocking_of(const Shape& s, const PanelLayout& l, bool ragged) {
   } else {
     b.piece_groups = 1, b.piece_k = s.K_padded < longest ? s.K_padded : longest;
   }
-  const size_t rows = l.tiles > 1 ? 2 * kTile : l.tile_rows < 1 ? 1 : l.tile_rows;
+  const size_t rows = l.tiles > 1 ? 2 * kTile : l.tile_rows;
   b.batch = kSums / (rows * kNr * 4);
   b.batch = b.batch < b.piece_groups ? b.batch : b.piece_groups;
   const size_t panels = single ? kRowPanels : 1;
@@ -133,6 +133,7 @@ inline Blocking blocking_of(const Shape& s, const PanelLayout& l, bool ragged) {
   return b;
 }
 inline size_t scratch_bytes(const Problem& p, size_t M) {
+  if (M == 0) return 0;
   const Shape s = amx_shape(p);
   const size_t one = blocking_of(s, panel_layout(p, s, 1), p.ragged).bytes;
   const size_t all = blocking_of(s, panel_layout(p, s, M), p.ragged).bytes;

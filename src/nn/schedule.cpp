@@ -98,6 +98,7 @@ void schedule_linear(const LinearShape& shape, size_t rows, size_t threads, cons
   const Budget budget(caches);
   const size_t N = shape.outputs;
   out.clear();
+  if (rows == 0 || N == 0) return;
   out.threads = threads_for(rows * N * shape.inputs, threads);
   size_t most = batch_rows(budget.linear_panel, shape.row_bytes, shape.call.m_block);
   if (out.threads > 1) {  // batches are also what threads share out when they prepare rows

@@ -240,6 +240,36 @@ TEST_P(EveryKernel, MatchesTheReferenceOnAllItClaims) {
   EXPECT_GT(claimed, 0u) << title(k) << " claims nothing that any scheme needs";
 }
 
+// A rank may have no row, no token and no output of its own, and asks all the same, for any kernel.
+// Division by zero ends the test on any CPU (cmake/kernel_flags.cmake).
+TEST(KernelFacts, AnswerForNothing) {
+  constexpr size_t kSmall = size_t{1} << 20;  // of scratch that does not depend on the rows
+  for (const SchemeCase& s : scheme_cases())
+    for (const size_t K : {size_t{1}, size_t{256}, size_t{5120}}) {
+      if (s.columns != Columns::kRegular && K < s.block_k) continue;
+      Rng rng(test_seed());
+      Problem p = make_problem(make_matrix(s, 16, K, rng).w, s.act, s.x_type);
+      for (const Kernel* k : kernel_list()) {
+        if (k->supports(p) != nullptr) continue;
+        const std::string what = title(*k) + ' ' + s.name + " K " + std::to_string(K);
+        EXPECT_LT(k->panel_bytes(p, 0), kSmall) << what;
+        EXPECT_LT(k->scratch_bytes(p, 0), kSmall) << what;
+        for (const size_t M : {size_t{0}, size_t{1}, size_t{4096}}) {
+          EXPECT_LE(k->panel_bytes(p, 0), k->panel_bytes(p, M)) << what;
+          EXPECT_LE(k->scratch_bytes(p, 0), k->scratch_bytes(p, M)) << what;
+        }
+        EXPECT_GE(k->row_bytes(p), K / 2) << what;
+        Problem none = p;
+        none.N = 0, none.block_n = 1;
+        EXPECT_EQ(k->supports(none), nullptr) << what;
+        EXPECT_EQ(k->packed_bytes(none), 0u) << what;
+        EXPECT_EQ(k->row_bytes(none), k->row_bytes(p)) << what;
+        EXPECT_LT(k->panel_bytes(none, 0), kSmall) << what;
+        EXPECT_LT(k->scratch_bytes(none, 0), kSmall) << what;
+      }
+    }
+}
+
 // Callers ask once, for the most rows: on any CPU, since these are facts.
 TEST(KernelFacts, FewerRowsNeedNoMoreMemory) {
   for (const SchemeCase& s : scheme_cases())
@@ -248,7 +278,7 @@ TEST(KernelFacts, FewerRowsNeedNoMoreMemory) {
       const Problem p = make_problem(make_matrix(s, 16, K, rng).w, s.act, s.x_type);
       for (const Kernel* k : kernel_list()) {
         if (k->supports(p) != nullptr) continue;
-        for (size_t M = 2; M <= 300; M += M < 40 ? 1 : 13) {
+        for (size_t M = 1; M <= 300; M += M < 40 ? 1 : 13) {
           ASSERT_LE(k->scratch_bytes(p, M - 1), k->scratch_bytes(p, M))
               << title(*k) << ' ' << s.name << " K " << K << " rows " << M;
           ASSERT_LE(k->panel_bytes(p, M - 1), k->panel_bytes(p, M))

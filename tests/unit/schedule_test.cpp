@@ -115,6 +115,25 @@ TEST(Schedule, OneTokenIsPreparedByTheCallerAndReadInLongStreams) {
   EXPECT_EQ(tiny.tasks, (std::vector<Task>{{0, 0, 0, 64}}));
 }
 
+// A rank without rows, tokens, columns or experts of its own has nothing to do.
+TEST(Schedule, NothingIsNoTask) {
+  for (const size_t threads : {1, 8}) {
+    for (const auto& [rows, outputs] : {std::pair<size_t, size_t>{0, 4096}, {7, 0}, {0, 0}}) {
+      const Schedule s = linear(linear_shape(1024, {outputs}), rows, threads);
+      EXPECT_TRUE(s.tasks.empty());
+      EXPECT_EQ(s.largest_batch, 0u);
+    }
+    EXPECT_TRUE(moe(moe_shape(64, 32, 4, true), {}, 0, threads).tasks.empty());
+    const MoeSchedule idle = moe(moe_shape(64, 32, 4), {-1, -1, -1, -1}, 2, threads);
+    EXPECT_TRUE(idle.tasks.empty());
+    EXPECT_EQ(idle.largest_batch, 0u);
+    EXPECT_EQ(idle.down_block, 64u);  // its rows of y are zeros, written all the same
+    MoeShape none = moe_shape(64, 32, 0);
+    none.expert_map = {-1, -1}, none.nodes = 2;
+    EXPECT_TRUE(moe(none, {0, 1}, 1, threads).tasks.empty());
+  }
+}
+
 TEST(Schedule, RowsOfAMixtureAreSortedByExpertThenTokenThenSlot) {
   // token 0 -> 2, 0; token 1 -> 0, none; token 2 -> 2, 3
   const MoeSchedule s = moe(moe_shape(64, 32, 4, true), {2, 0, 0, -1, 2, 3}, 3, 1);
