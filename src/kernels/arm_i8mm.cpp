@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The int8 family on CPUs with I8MM: SMMLA multiplies 2x8 by 8x2 codes. Layouts: arm_int8.h; loops:
 // arm_int8_gemm.h.
-#include "kernels/arm_i8mm_registers_grouped.h"
+#include "kernels/arm_i8mm_registers.h"
 #include "kernels/arm_i8mm_tiles.h"
-#include "kernels/arm_i8mm_twelve.h"
 #include "kernels/arm_int8.h"
 #include "kernels/arm_int8_gemm.h"
 #include "kernels/arm_int8_rows.h"
