@@ -17,12 +17,13 @@ from ._library import Error, lib, text
 
 if TYPE_CHECKING:
     from ._threads import Threads
-    from .build import MoeBuilder, MoeSpec, Part, RawTensor, Scheme, TensorNeed
+    from .build import MoeBuilder, MoeSpec
     from .folder import Folder, Module
     from .layers import Linear, Moe
     from .llm import (LLM, Chunk, CompletionOutput, Logprob, ModelInfo, Perplexity, RequestMetrics, RequestOutput,
                       SamplingParams)
     from .machine import Cpu, cpu, kernels
+    from .parts import Part, RawTensor, Scheme, TensorNeed
     from .tokenizer import Tokenizer
 
 __version__ = text(lib.moebius_version())
@@ -32,9 +33,9 @@ __all__ = ["LLM", "Chunk", "CompletionOutput", "Cpu", "Error", "Folder", "Linear
            "Scheme", "TensorNeed", "Threads", "Tokenizer", "cpu", "kernels"]
 
 # Where the names are: a module is loaded when one of its names is first asked for.
-_MODULES = {"_threads": "Threads", "build": "MoeBuilder MoeSpec Part RawTensor Scheme TensorNeed", "folder": "Folder Module",
+_MODULES = {"_threads": "Threads", "build": "MoeBuilder MoeSpec", "folder": "Folder Module",
             "layers": "Linear Moe", "llm": "LLM Chunk CompletionOutput Logprob ModelInfo Perplexity RequestMetrics RequestOutput SamplingParams",
-            "machine": "Cpu cpu kernels", "tokenizer": "Tokenizer"}
+            "machine": "Cpu cpu kernels", "parts": "Part RawTensor Scheme TensorNeed", "tokenizer": "Tokenizer"}
 _PLACES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 

@@ -6,7 +6,7 @@ import ctypes
 import operator
 import os
 import weakref
-from typing import Any, Callable, Optional, TypeVar, Union
+from typing import Any, Callable, Dict, Optional, TypeVar, Union
 
 from . import _abi
 
@@ -85,6 +85,13 @@ def real(value: Any, field: str) -> float:
     if found != found:
         raise argument_error(f"{field} is {value!r:.40}; expected a number", field)
     return found
+
+
+def one_of(value: str, names: Dict[str, int], field: str) -> int:
+    """The number that C has for a name."""
+    if not isinstance(value, str) or value not in names:
+        raise argument_error(f"{field} is {value!r}; expected {', '.join(names)}", field)
+    return names[value]
 
 
 def c_text(value: Any, field: str) -> bytes:

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, Optional, Sequence, Tuple, Union
+from typing import Any, Optional, Sequence, Tuple, Union
 
 from . import _abi
 from ._arrays import View, copied, rows_in, rows_out, rows_stride, view
-from ._library import U64, Handle, argument_error, c_text, check, lib, number, taken
+from ._library import U64, Handle, argument_error, c_text, check, lib, number, one_of, taken
 from ._progress import Told, bar_of
 from ._threads import Threads, threads_of
-
-if TYPE_CHECKING:
-    from .build import Part
+from .parts import Part, part_array
 
 ARITHMETIC = {"declared": _abi.MOEBIUS_DECLARED, "exact": _abi.MOEBIUS_EXACT, "approximate": _abi.MOEBIUS_APPROXIMATE}
 INT8 = {"declared": _abi.MOEBIUS_INT8_DECLARED, "ct": _abi.MOEBIUS_INT8_COMPRESSED_TENSORS, "vllm": _abi.MOEBIUS_INT8_VLLM}
 ROWS = {"declared": _abi.MOEBIUS_ROWS_DECLARED, "int8": _abi.MOEBIUS_ROWS_INT8}
 DTYPES = {"f32": _abi.MOEBIUS_F32, "float32": _abi.MOEBIUS_F32, "bf16": _abi.MOEBIUS_BF16, "bfloat16": _abi.MOEBIUS_BF16,
           "f16": _abi.MOEBIUS_F16, "float16": _abi.MOEBIUS_F16}
-
-
-def one_of(value: str, names: "dict[str, int]", field: str) -> int:
-    if not isinstance(value, str) or value not in names:
-        raise argument_error(f"{field} is {value!r}; expected {', '.join(names)}", field)
-    return names[value]
 
 
 class LayerOptions:
@@ -62,11 +54,12 @@ class Linear(Handle):
         return cls._of(o.load(lambda given: lib.moebius_linear_load(folder, name, given), lib.moebius_linear_free), module)
 
     @classmethod
-    def build(cls, parts: "Sequence[Part]", **options: Any) -> "Linear":
+    def build(cls, parts: Sequence[Part], **options: Any) -> "Linear":
         """From tensors in memory; the parts' outputs lie side by side."""
-        from .build import build_linear
-
-        return build_linear(parts, **options)
+        keep, array = part_array(parts)
+        made = LayerOptions(**options).load(lambda given: lib.moebius_linear_build(array, len(parts), given), lib.moebius_linear_free)
+        del keep
+        return cls._of(made, ", ".join(p.name for p in parts))
 
     @classmethod
     def _of(cls, pointer: Optional[int], name: str) -> "Linear":

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 from . import _abi
-from ._library import I32, U64, Error, Handle, argument_error, c_path, c_text, check, lib, number, real, taken, text
+from ._library import I32, U64, Error, Handle, argument_error, c_path, c_text, check, lib, number, one_of, real, taken, text
 from ._progress import Told, bar_of
 from ._threads import Threads, threads_of
 from .folder import Folder
-from .layers import ARITHMETIC, INT8, ROWS, one_of
+from .layers import ARITHMETIC, INT8, ROWS
 from .tokenizer import Message, Tokenizer, ids_array, token_ids
 
 Prompt = Union[str, Sequence[int], Dict[str, Any]]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The package itself: light to import, documented, true to the C header; the README's block runs."""
+import ast
 import ctypes
 import inspect
 import os
@@ -15,6 +16,21 @@ from common import ROOT, TOOL
 from moebius import _abi
 
 
+def imported(module, path, files):
+    """Modules of the package that a file imports, wherever it does."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            up = package.rsplit(".", node.level - 1)[0] if node.level else ""
+            base = ".".join(filter(None, (up, node.module)))
+            # A name of a package may be one of its modules.
+            found.update(name if (name := f"{base}.{alias.name}") in files else base for alias in node.names)
+    return found & files.keys()
+
+
 class Package(unittest.TestCase):
     def run_python(self, code, **environment):
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, env={**os.environ, **environment})
@@ -22,6 +38,20 @@ class Package(unittest.TestCase):
     def test_imports_nothing_heavy(self):
         run = self.run_python("import sys, moebius; print([m for m in ('numpy', 'torch', 'vllm') if m in sys.modules])")
         self.assertEqual(run.stdout.strip(), "[]", run.stderr)
+
+    def test_no_module_imports_itself_through_others(self):
+        """Imports inside functions and for type checkers count too."""
+        root = ROOT / "python/moebius"
+        files = {".".join(("moebius", *path.relative_to(root).with_suffix("").parts)).removesuffix(".__init__"): path for path in root.rglob("*.py")}
+        self.assertGreater(len(files), 15)
+        wants = {module: imported(module, path, files) for module, path in files.items()}
+        self.assertIn("moebius.parts", wants["moebius.layers"])
+        # The package's own __init__ names its modules for type checkers, and loads them only when they are asked for.
+        wants["moebius"] = {"moebius._library"}
+        while leaves := [m for m, needed in wants.items() if not needed & wants.keys()]:
+            for m in leaves:
+                del wants[m]
+        self.assertFalse(wants, "these import each other")
 
     def test_every_name_is_there(self):
         code = "import moebius; print(all(n in dir(moebius) for n in moebius.__all__)); from moebius import *; print(LLM, cpu, Threads); moebius.nothing"
