@@ -29,9 +29,9 @@ def parser_for(doc):
     return parser
 
 
-def ready_peer(folder):
-    """The environment, made if need be; returns its runner."""
-    subprocess.run([str(ROOT / "bench/peer_env.sh"), str(folder)], check=True)
+def ready_peer(folder, *options):
+    """The environment, made if need be, with options of bench/peer_env.sh; returns its runner."""
+    subprocess.run([str(ROOT / "bench/peer_env.sh"), *options, str(folder)], check=True)
     return (folder / "run").resolve()
 
 

@@ -5,7 +5,7 @@
     bench/compare_x86.py PEER_FOLDER [--schemes w4a8,w8a8] [--groups 128,32] [--tokens 1,8,32,128,512,2048] [--threads 1,2] [--rounds 3]
     bench/compare_x86.py PEER_FOLDER --linear w4a16,fp8,nvfp4a16,bf16 [--n 4096 --k 4096]
 
-PEER_FOLDER is made when it is missing (bench/peer_env.sh: torch and vLLM's operator library, about 5 GB). The operator runs on CPUs with AMX.
+PEER_FOLDER is made when it is missing (bench/peer_env.sh --operators: torch and vLLM's operator library, about 5 GB). The operator runs on CPUs with AMX.
 It takes 4-bit weights in groups that divide K ("-1": one group as long as K, its nearest to per channel) and int8 weights per channel.
 ratio = the peer's time / our time, the median over the rounds; spread = its smallest and largest value. Both sides: bf16 in and out,
 uniform random routing, new tokens and ids in every repetition, weights larger than the second-level caches.
@@ -60,7 +60,7 @@ def main():
     parser.add_argument("--n", type=int, default=4096)
     parser.add_argument("--k", type=int, default=4096)
     a = parser.parse_args()
-    peer = Peer(ready_peer(a.peer), "peer_operators.py")
+    peer = Peer(ready_peer(a.peer, "--operators"), "peer_operators.py")
     case = compare_linears(a, peer) if a.linear else compare_layers(a, peer)
     print_machine(case.ours[0])
 
