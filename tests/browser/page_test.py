@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""The server's page in Debian's Chromium: chat, stop, keys, keyboard, errors, hostile text, themes, widths, policy.
+"""The server's page in Debian's Chromium: chats, stop, keys, keyboard, errors, Markdown, hostile text, engine, code, themes, widths, policy.
 
     page_test.py MOEBIUS [CASE...] [--pictures FOLDER]     needs the packages chromium and chromium-driver
 
@@ -20,6 +20,8 @@ import time
 import traceback
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 from webdriver import ENTER, RIGHT, SPACE, TAB, Browser, missing
 
@@ -75,7 +77,7 @@ class Server:
 
 
 class StandIn:
-    """The page of a server, with answers from a list: (pieces, seconds between them, an error at the end)."""
+    """The page of a server, with answers from a list: (pieces, seconds between them, an error at the end, why it ended)."""
 
     def __init__(self, server, answers):
         outer, self.answers, self.bodies = self, list(answers), []
@@ -89,11 +91,11 @@ class StandIn:
                     if name.lower() not in ("connection", "content-length"):
                         self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(body if self.path == "/" else b'{"data":[{"id":"scripted"}]}')
+                self.wfile.write(body if self.path == "/" else b'{"data":[{"id":"scripted","max_model_len":200}]}')
 
             def do_POST(self):
                 outer.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-                pieces, pause, error = outer.answers.pop(0)
+                pieces, pause, error, *finish = outer.answers.pop(0)
                 self.send_response(200)
                 self.send_header("Content-Type", "text/event-stream; charset=utf-8")
                 self.end_headers()
@@ -101,6 +103,10 @@ class StandIn:
                     self.wfile.write(b"data: " + json.dumps({"choices": [{"index": 0, "delta": {"content": piece}}]}).encode() + b"\n\n")
                     if pause:
                         time.sleep(pause)
+                if finish:
+                    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": finish[0]}]}
+                    usage = {"choices": [], "usage": {"prompt_tokens": 10, "completion_tokens": len(pieces)}}
+                    self.wfile.write(b"".join(b"data: " + json.dumps(e).encode() + b"\n\n" for e in (end, usage)))
                 if error:
                     self.wfile.write(b'data: {"error":{"message":"' + error.encode() + b'"}}\n\n')
                 self.wfile.write(b"data: [DONE]\n\n")
@@ -135,7 +141,16 @@ def say(browser, text):
 def answered(browser, count=1):
     browser.until("an answer", lambda: browser.run(
         "return document.querySelectorAll('.message.assistant').length === arguments[0] && document.getElementById('stop').disabled", count))
-    return browser.run("return [...document.querySelectorAll('.message.assistant')].pop().lastChild.textContent")
+    return browser.run("return [...document.querySelectorAll('.message.assistant .body')].pop().textContent")
+
+
+def in_sight(browser, css):
+    """Whether all of an element is inside the window, and nothing lies over it."""
+    return browser.run("const e = document.querySelector(arguments[0]), r = e.getBoundingClientRect(); "
+                       "return r.height > 0 && r.top >= 0 && r.bottom <= innerHeight && e.contains(document.elementFromPoint(r.left + r.width / 2, r.top + r.height / 2))", css)
+
+
+FIRST_PIECE = "const b = document.querySelector('.message.assistant .body'); return b && b.textContent.length > 5"
 
 
 def case_chat(browser, server):
@@ -147,24 +162,131 @@ def case_chat(browser, server):
     text = answered(browser)
     whole = server.ask({"messages": [{"role": "user", "content": "Once upon a time"}], "seed": 1, "max_tokens": 24, "temperature": 0})
     expected = whole["choices"][0]["message"]["content"]
-    squeeze = lambda s: re.sub(r"[\s*`#|-]+", "", s)
+    squeeze = lambda s: re.sub(r"[\s*_`#>|-]+", "", s)
     assert squeeze(text) == squeeze(expected) and text, (text, expected)
     assert re.match(r"\d+ tokens in", browser.text("#state")), browser.text("#state")
+    facts = browser.text(".facts")
+    assert re.match(r"\d+ tokens · [\d.]+ tokens/s · first after [\d.]+ s · context \d+ of [\d,]+$", facts), facts
     say(browser, "And then?")
     answered(browser, 2)
-    browser.open(server.url)  # reloaded: the chat is kept, and so are the settings
-    assert len(browser.find_all(".message")) == 4
+    browser.open(server.url)  # reloaded: the chat is kept, and so are the settings and the facts
+    assert len(browser.find_all(".message")) == 4 and len(browser.find_all(".facts")) == 2
     assert browser.run("return document.getElementById('max_tokens').value") == "24"
     browser.click("#again")
     answered(browser, 2)
     browser.click("[aria-label='Edit message 1']")
     assert browser.run("return document.getElementById('text').value") == "Once upon a time"
     assert not browser.find_all(".message")
-    browser.run("document.querySelector('details').open = true")
-    say(browser, "Hello")
-    answered(browser)
-    browser.click("#clear")
-    assert not browser.find_all(".message")
+    browser.click("#undo-button")  # what was taken out comes back
+    assert len(browser.find_all(".message")) == 4 and browser.run("return document.getElementById('undo').hidden")
+
+
+def case_chats(browser, server):
+    """Several chats: begun, gone back to, deleted, brought back, kept, exported; a file becomes one more."""
+    titles = lambda: browser.run("return [...document.querySelectorAll('#chat-list .open')].map((b) => b.textContent)")
+    texts = lambda: browser.run("return [...document.querySelectorAll('.message .body')].map((b) => b.textContent)")
+    with StandIn(server, [([f"answer {i}"], 0, None, "stop") for i in range(3)]) as fake:
+        open_page(browser, fake.url, "scripted")
+        say(browser, "first question")
+        answered(browser)
+        browser.click("#new")
+        assert not texts() and titles() == ["New chat", "first question"]
+        browser.click("#new")  # an empty one is enough
+        say(browser, "second question")
+        answered(browser)
+        assert titles() == ["second question", "first question"]
+        assert fake.bodies[1]["messages"] == [{"role": "user", "content": "second question"}], "a chat does not know of another"
+        browser.click("[aria-label='Delete chat second question']")
+        assert titles() == ["first question"] and texts() == ["first question", "answer 0"]
+        assert in_sight(browser, "#undo")
+        browser.click("#undo-button")
+        assert titles() == ["second question", "first question"] and texts() == ["second question", "answer 1"]
+        browser.click("#chat-list li:last-child .open")
+        assert texts() == ["first question", "answer 0"]
+        browser.open(fake.url)
+        assert titles() == ["second question", "first question"] and texts() == ["first question", "answer 0"]
+        # What an older page kept was one chat.
+        browser.run("localStorage.setItem('moebius', JSON.stringify({ messages: [{ role: 'user', content: 'old' }], settings: { seed: '7' } }))")
+        browser.open(fake.url)
+        assert titles() == ["old"] and browser.run("return document.getElementById('seed').value") == "7"
+        browser.run("const t = new DataTransfer(); t.items.add(new File([arguments[0]], 'chat.json')); const f = document.getElementById('file'); "
+                    "f.files = t.files; f.dispatchEvent(new Event('change'))", json.dumps({"messages": [{"role": "user", "content": "from a file"}]}))
+        browser.until("the file's chat", lambda: titles() == ["from a file", "old"])
+
+
+def case_cut(browser, server):
+    """An answer that ended at the limit says so and can go on; a full context only says so."""
+    with StandIn(server, [(["one ", "two "], 0, None, "length"), (["three"], 0, None, "stop"), (["x"] * 190, 0, None, "length")]) as fake:
+        open_page(browser, fake.url, "scripted")
+        say(browser, "Count")
+        answered(browser)
+        assert browser.text(".note span") == "Cut at 2 tokens."
+        browser.click("[aria-label='Go on with message 2']")
+        browser.until("the rest", lambda: browser.text(".message.assistant .body") == "one two three")
+        answered(browser)
+        assert not browser.find_all(".note") and browser.text(".facts").startswith("3 tokens"), browser.text(".facts")
+        body = fake.bodies[1]
+        assert body["continue_final_message"] is True and body["add_generation_prompt"] is False, body
+        assert body["messages"][-1] == {"role": "assistant", "content": "one two "}
+        assert "continue_final_message" not in fake.bodies[0]
+        browser.click("#again")
+        answered(browser)
+        assert browser.text(".note") == "The context is full."
+
+
+def case_markdown(browser, server):
+    text = ("# Title\n## Part\nplain *slanted* and **strong *both* words**, snake_case_name, 2 * 3 * 4, `a*b*c`\n"
+            "- one\n- two\n  - inner\n    1. deepest\n- three\n\n3. third\n\n4. fourth\n\n"
+            "> quoted\n> > twice\n\n[text](https://foreign.example/a) ![picture](https://foreign.example/b.png)\n***\nend\n" + "> " * 40 + "deep")
+    with StandIn(server, [([text[i:i + 5] for i in range(0, len(text), 5)], 0, None)]) as fake:
+        open_page(browser, fake.url, "scripted")
+        say(browser, "Hello")
+        shown = answered(browser)
+        found = lambda css: browser.run("return [...document.querySelectorAll('.message.assistant .body ' + arguments[0])].map((e) => e.textContent)", css)
+        assert found("h3") == ["Title"] and found("h4") == ["Part"]
+        assert found("em") == ["slanted", "both"] and found("strong") == ["strong both words"] and found("code") == ["a*b*c"]
+        assert "snake_case_name, 2 * 3 * 4" in shown
+        assert found("ul ul > li > ol > li") == ["deepest"] and len(found("> ul > li")) == 3
+        assert found("ol[start='3'] > li") == ["third", "fourth"]
+        assert found("blockquote > blockquote")[0] == "twice" and len(found("hr")) == 1
+        assert found(".address") == ["(https://foreign.example/a)", "(https://foreign.example/b.png)"] and not found("a, img")
+        assert len(found("blockquote")) <= 12 and "> > deep" in shown
+
+
+def case_line(browser, server):
+    """One line that grows with what is written, Send at its right, on a phone too; both stay in sight."""
+    open_page(browser, server.url)
+    boxes = lambda: browser.run("return ['text', 'send'].map((id) => { const r = document.getElementById(id).getBoundingClientRect(); return [r.left, r.right, r.top, r.bottom]; })")
+    for width in (1000, 360):
+        browser.cdp("Emulation.setDeviceMetricsOverride", width=width, height=640, deviceScaleFactor=1, mobile=False)
+        heights = []
+        for lines in (1, 3, 60):
+            browser.run("const t = document.getElementById('text'); t.value = Array(arguments[0]).fill('line').join('\\n'); t.dispatchEvent(new Event('input'))", lines)
+            text, send = boxes()
+            assert text[1] <= send[0] and send[1] <= width and text[2] - 8 <= send[2] and abs(text[3] - send[3]) <= 8, (width, lines, text, send)
+            assert in_sight(browser, "#send") and in_sight(browser, "#text")
+            heights.append(text[3] - text[2])
+        assert heights[0] < 48 and heights[0] + 40 < heights[1] < heights[2] < 320, heights
+    browser.cdp("Emulation.clearDeviceMetricsOverride")
+
+
+def case_code(browser, server):
+    """The card's command and program run as they stand; the address and the name are this server's."""
+    open_page(browser, server.url)
+    browser.click("#tab-code")
+    assert browser.text("#base-url") == server.url + "/v1" and browser.text("#model-name") == "moebius-tiny-w4a8"
+    done = subprocess.run(["sh", "-c", browser.text("#curl")], capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["choices"][0]["message"]["content"]
+    # A stand-in for the package openai notes what it is asked.
+    asked = {}
+    answer = SimpleNamespace(choices=[SimpleNamespace(message=SimpleNamespace(content="the answer"))])
+    create = lambda **given: asked.update(given) or answer
+    package = SimpleNamespace(OpenAI=lambda **given: asked.update(given) or SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create))))
+    printed = []
+    with mock.patch.dict(sys.modules, {"openai": package}):
+        exec(compile(browser.text("#python"), "card", "exec"), {"print": printed.append})
+    assert printed == ["the answer"] and asked["base_url"] == server.url + "/v1" and asked["model"] == "moebius-tiny-w4a8", asked
+    assert asked["messages"][0]["role"] == "user" and asked["api_key"] == "none"
 
 
 def case_stop(browser, server):
@@ -172,7 +294,7 @@ def case_stop(browser, server):
     browser.fill("#seed", server.long_seed())
     before = server.metric('request_success_total{finished_reason="cancelled"}')
     say(browser, "Tell")
-    browser.until("a first piece", lambda: browser.run("const m = document.querySelector('.message.assistant'); return m && m.lastChild.textContent.length > 5"))
+    browser.until("a first piece", lambda: browser.run(FIRST_PIECE))
     # While the answer grows beyond the window, the button stays where it is and the end of the text is seen above it.
     at = "return document.getElementById('stop').getBoundingClientRect().top"
     top = browser.run(at)
@@ -183,7 +305,7 @@ def case_stop(browser, server):
     browser.click("#stop")
     browser.until("the slot to be free", lambda: server.metric("num_requests_running") == 0)
     assert server.metric('request_success_total{finished_reason="cancelled"}') == before + 1
-    assert answered(browser) and browser.text("#state") == "stopped"
+    assert answered(browser) and browser.text("#state") == "stopped" and browser.text(".note span") == "Stopped."
 
 
 def case_keyboard(browser, server):
@@ -204,7 +326,7 @@ def case_keyboard(browser, server):
     tab_to("tab-chat")
     tab_to("text")
     browser.keys("Tell" + ENTER)
-    browser.until("a first piece", lambda: browser.run("const m = document.querySelector('.message.assistant'); return m && m.lastChild.textContent.length > 5"))
+    browser.until("a first piece", lambda: browser.run(FIRST_PIECE))
     tab_to("stop")
     browser.keys(ENTER)
     browser.until("the end", lambda: browser.text("#state") == "stopped")
@@ -236,10 +358,33 @@ def case_engine(browser, server):
     assert len({sum(layer) for layer in counts}) == 1 and sum(counts[0]) > 0, counts
     assert f"ran {max(max(layer) for layer in counts)} rows" in note, note
     assert browser.find_all("#phases td")
+    browser.until("curves", lambda: browser.run("return [...document.querySelectorAll('.figure polyline')].some((p) => p.getAttribute('points').split(' ').length > 3)"))
+    browser.click("#history-button")
+    browser.until("the history", lambda: len(browser.find_all("#history-table td")) >= 5)
     worker.join()
     # No stream of states stays behind when the view is left.
     browser.click("#tab-chat")
     browser.until("the stream to end", lambda: server.metric('connections{state="active"}') == 1)
+    browser.click("#tab-engine")  # what was seen is still there
+    assert browser.find_all("#phases td") and browser.find_all(".figure polyline")
+
+
+def case_values(browser, server):
+    """The engine's view keeps its last values when nothing runs any more, and when the server is gone."""
+    first = Server(server.tool)
+    open_page(browser, first.url)
+    browser.click("#tab-engine")
+    first.ask({"messages": [{"role": "user", "content": "Tell"}], "max_tokens": 200})
+    browser.until("an expert map", lambda: not browser.run("return document.getElementById('heat').hidden"))
+    looks = lambda: browser.run("return [document.getElementById('phases').textContent, document.getElementById('experts-note').textContent, "
+                                "document.querySelectorAll('.figure')[6].textContent]")
+    browser.until("the times of steps", lambda: "moe0.0" not in looks()[0])
+    browser.until("idleness to be told", lambda: browser.text("#engine-state").startswith("Nothing ran"), 30)
+    kept = looks()
+    assert "ran 0 rows" not in kept[1] and not kept[2].startswith("0.0 / 0.0"), kept
+    first.__exit__()
+    browser.until("the loss to be told", lambda: browser.text("#engine-state").startswith("The server does not answer: these are the values of"))
+    assert looks() == kept
 
 
 def case_hostile(browser, server):
@@ -263,14 +408,21 @@ def case_errors(browser, server):
     say(browser, "Hello")
     browser.until("the error", lambda: browser.text("#state") == "temperature is 300; expected 0 to 100")
     assert browser.run("return document.getElementById('state').className") == "bad"
+    assert browser.text(".note.bad span") == "temperature is 300; expected 0 to 100" and in_sight(browser, "#state") and in_sight(browser, ".note.bad")
     browser.fill("#temperature", "0")
     browser.fill("#max_tokens", "4")
-    browser.click("#again")
+    browser.click(".note.bad button")
     answered(browser)
-    with StandIn(server, [(["one ", "two"], 0, "no finite logit")]) as fake:
+    assert not browser.find_all(".note.bad")
+    long = "\n\n".join(["paragraph"] * 60)
+    with StandIn(server, [([long], 0, None), (["one ", "two"], 0, "no finite logit")]) as fake:
         open_page(browser, fake.url, "scripted")
         say(browser, "Hello")
-        assert answered(browser) == "one two" and browser.text("#state") == "no finite logit"
+        answered(browser)
+        say(browser, "Hello again")
+        assert answered(browser, 2) == "one two" and browser.text("#state") == "no finite logit"
+        # Below a conversation that is longer than the window.
+        assert browser.text(".note.bad span") == "no finite logit" and in_sight(browser, "#state") and in_sight(browser, ".note.bad")
 
 
 def case_key(browser, server):
@@ -350,9 +502,13 @@ def each_look(browser, server):
             browser.cdp("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False)
             browser.open(server.url)
             browser.until("the model's name", lambda: browser.text("#title") == "moebius-tiny-w4a8")
-            browser.run("document.querySelector('details').open = true; document.getElementById('key-form').hidden = false")
-            for view in ("chat", "engine"):
-                browser.click("#tab-" + view)
+            browser.run("document.getElementById('settings').open = true; document.getElementById('key-form').hidden = false")
+            for view in ("chat", "engine", "code", "menu"):
+                if view == "menu":
+                    browser.click("#tab-chat")
+                    browser.run("document.getElementById('menu').click()")
+                else:
+                    browser.click("#tab-" + view)
                 if view == "engine":
                     browser.until("figures", lambda: browser.find_all(".figure"))
                     browser.click("#table-button")
@@ -379,9 +535,9 @@ def case_controls(browser, server):
     browser.fill("#max_tokens", "4")
     say(browser, "Hello")
     answered(browser)
-    browser.run("document.querySelector('details').open = true; document.getElementById('key-form').hidden = false")
+    browser.run("document.getElementById('settings').open = true; document.getElementById('key-form').hidden = false")
     roles = set()
-    for view in ("chat", "engine"):
+    for view in ("chat", "engine", "code"):
         browser.click("#tab-" + view)
         shown = [e for e in browser.find_all("button, input, textarea, summary, canvas, [role=tab], [role=tabpanel], [role=log]")
                  if browser.call("GET", f"/element/{e}/displayed")]
