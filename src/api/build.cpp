@@ -2,6 +2,7 @@
 // The public C++ interface of layers from memory, over the builders of model/layer_build.h.
 #include "moebius/build.hpp"
 
+#include <cmath>
 #include <cstring>
 #include <list>
 
@@ -107,6 +108,12 @@ ExpertsBuilder::Description description_of(const MoeSpec& s) {
         return ErrorPlace{"argument", "", "", "", "activation"};
       },
       [&] { spec.activation.kind = activation_from_name(s.activation); });
+  for (const auto& [field, value] : {std::pair<const char*, float>{"limit", s.limit},
+                                     {"alpha", s.alpha},
+                                     {"beta", s.beta},
+                                     {"scaling", s.scaling}})
+    if (!std::isfinite(value))
+      fail_at({"argument", "", "", "", field}, "{} is {}; expected a finite number", field, value);
   if (s.limit != 0) spec.activation.limit = s.limit;
   spec.activation.alpha = s.alpha;
   spec.activation.beta = s.beta;

@@ -4,7 +4,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -80,7 +83,10 @@ class Adapter final : public Events {
 
 class Builder final : public JsonHandler {
  public:
-  bool on_null() override { return put(Json()); }
+  bool on_null() override {
+    const auto number = not_finite.find(nulls++);
+    return put(number == not_finite.end() ? Json() : Json(number->second));
+  }
   bool on_bool(bool v) override { return put(Json(v)); }
   bool on_int(int64_t v) override { return put(Json(v)); }
   bool on_uint(uint64_t v) override { return put(Json(v)); }
@@ -96,8 +102,10 @@ class Builder final : public JsonHandler {
   bool on_object_end() override { return close(); }
   bool on_array_end() override { return close(); }
   JsonTree tree;
+  std::map<size_t, double> not_finite;  // nulls that stand for a number, by their place among nulls
 
  private:
+  size_t nulls = 0;
   bool put(Json v) {
     tree.put(std::move(v));
     return true;
@@ -112,10 +120,16 @@ class Builder final : public JsonHandler {
   }
 };
 
-// Python writes NaN, Infinity and -Infinity into configs, which JSON does not have: here they
-// become null.
-std::string without_python_numbers(std::string_view text) {
+// Python writes NaN, Infinity and -Infinity into configs, which JSON does not have: here the text
+// gets nulls for them, and `numbers` which of its nulls they are.
+std::string without_python_numbers(std::string_view text, std::map<size_t, double>& numbers) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  static constexpr std::pair<std::string_view, double> kWords[] = {
+      {"NaN", std::numeric_limits<double>::quiet_NaN()},
+      {"Infinity", kInfinity},
+      {"-Infinity", -kInfinity}};
   std::string out;
+  size_t nulls = 0;
   bool in_string = false;
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
@@ -125,13 +139,15 @@ std::string without_python_numbers(std::string_view text) {
       in_string = c != '"';
       continue;
     }
-    size_t taken = 0;
-    for (const std::string_view word : {"NaN", "Infinity", "-Infinity"})
-      if (text.substr(i, word.size()) == word) taken = word.size();
-    if (taken > 0) {
+    const std::string_view rest = text.substr(i);
+    const auto word = std::find_if(std::begin(kWords), std::end(kWords),
+                                   [&](const auto& w) { return rest.starts_with(w.first); });
+    if (word != std::end(kWords)) {
       out += "null";
-      i += taken - 1;
+      numbers[nulls++] = word->second;
+      i += word->first.size() - 1;
     } else {
+      nulls += rest.starts_with("null") ? 1 : 0;
       out += c;
       in_string = c == '"';
     }
@@ -213,7 +229,7 @@ Json parse_json(std::string_view text, std::string_view what, size_t max_depth) 
   std::string cleaned;
   if (text.find("NaN") != std::string_view::npos ||
       text.find("Infinity") != std::string_view::npos) {
-    cleaned = without_python_numbers(text);
+    cleaned = without_python_numbers(text, builder.not_finite);
     text = cleaned;
   }
   parse_json_events(text, builder, what, max_depth);

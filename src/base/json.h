@@ -105,7 +105,7 @@ class Json {
   std::vector<Member> members_;
 };
 
-// Accepts Python's NaN and Infinity, as null.
+// Accepts Python's NaN and Infinity, as numbers that are not finite.
 Json parse_json(std::string_view text, std::string_view what, size_t max_depth = kJsonMaxDepth);
 // Only what RFC 8259 allows: for text from strangers.
 Json parse_json_strictly(std::string_view text, std::string_view what,

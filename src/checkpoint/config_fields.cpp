@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/json_shown.h"
 
 namespace moebius {
 
@@ -17,7 +18,7 @@ void ConfigFields::wrong(std::string_view name, const Json& found,
   const bool scalar = !found.is_array() && !found.is_object();
   fail_at({"config", path_, "", "", where_ + std::string(name)}, "{} is {}{}; expected {}",
           label(name), kind_name(found.kind()),
-          scalar && !found.is_null() ? " (" + printable(found.dump(), 60) + ")" : "", expected);
+          scalar && !found.is_null() ? " (" + shown(found) + ")" : "", expected);
 }
 
 std::pair<std::string_view, const Json*> ConfigFields::get(Names names) const {

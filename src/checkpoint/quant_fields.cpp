@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cctype>
 
+#include "base/json_shown.h"
+
 namespace moebius {
 namespace {
 
@@ -13,8 +15,7 @@ constexpr size_t kMaxUnknown =
 
 std::string show(const Json& value) {
   if (value.is_string()) return "'" + printable(value.as_string(), 80) + "'";
-  if (value.is_array() || value.is_object()) return std::string(kind_name(value.kind()));
-  return printable(value.dump(), 80);
+  return shown(value, 80);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/file.h"
+#include "base/json_shown.h"
 #include "text/json_fields.h"
 
 namespace moebius {
@@ -17,7 +18,7 @@ std::optional<double> number(const Json& json, std::string_view key, double low,
   const Json& j = *json.find(key);
   const double v = j.is_number() ? j.as_double() : std::nan("");
   if (!(v >= low && v <= high))
-    fail("{}{} is {}; expected a number in {}..{}", where, key, printable(j.dump(), 60), low, high);
+    fail("{}{} is {}; expected a number in {}..{}", where, key, shown(j), low, high);
   return v;
 }
 
@@ -25,15 +26,14 @@ std::optional<int64_t> integer(const Json& json, std::string_view key, const std
   if (!has_value(json, key)) return std::nullopt;
   const Json& j = *json.find(key);
   const auto v = j.is_integer() ? j.as_int() : std::nullopt;
-  if (!v || *v < 0)
-    fail("{}{} is {}; expected a non-negative integer", where, key, printable(j.dump(), 60));
+  if (!v || *v < 0) fail("{}{} is {}; expected a non-negative integer", where, key, shown(j));
   return v;
 }
 
 int32_t checked_id(const Json& j, std::string_view key, uint64_t vocab, const std::string& where) {
   const auto v = j.is_integer() ? j.as_int() : std::nullopt;
   if (!v || *v < 0 || *v > INT32_MAX)
-    fail("{}{} holds {}; expected token ids", where, key, printable(j.dump(), 60));
+    fail("{}{} holds {}; expected token ids", where, key, shown(j));
   if (vocab > 0 && static_cast<uint64_t>(*v) >= vocab)
     fail("{}{} holds {}, but the vocabulary has {} tokens", where, key, *v, vocab);
   return static_cast<int32_t>(*v);

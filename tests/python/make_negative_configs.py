@@ -8,6 +8,7 @@ Standard library only; a second run changes nothing.
     python3 tests/python/make_negative_configs.py
 """
 import json
+import math
 import pathlib
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "negative" / "configs"
@@ -68,6 +69,13 @@ parse["kv_cache_width"] = (section(config_groups={}, kv_cache_scheme={"num_bits"
 parse["input_channel"] = (section(config_groups={"g": group(inputs=INT8)}), ["g.input_activations.strategy is 'channel'"])
 parse["input_actorder"] = (section(config_groups={"g": group(inputs={**INT8_TOKEN, "actorder": "group"})}), ["input_activations.actorder is 'group'"])
 bad_weights("bits_9", {"num_bits": 9}, W + "num_bits is 9", "1 to 8 bits")
+bad_weights("bits_nan", {"num_bits": math.nan}, W + "num_bits is NaN", "expected an integer")
+bad_weights("group_size_nan", {"group_size": math.nan}, W + "group_size is NaN", "expected an integer")
+bad_weights("group_size_infinite", {"group_size": math.inf}, W + "group_size is Infinity", "expected an integer")
+bad_weights("symmetric_nan", {"symmetric": math.nan}, W + "symmetric is NaN", "expected true or false")
+bad_weights("block_with_nan", {"strategy": "block", "group_size": None, "block_structure": [128, math.nan]}, W + "block_structure")
+parse["input_bits_nan"] = (section(config_groups={"g": group(inputs={**INT8_TOKEN, "num_bits": math.nan})}), ["input_activations.num_bits is NaN"])
+parse["weights_nan"] = (section(config_groups={"g": group(math.nan)}), ["config_groups.g.weights is NaN", "expected an object"])
 bad_weights("float_6", {"num_bits": 6, "type": "float"}, W + "num_bits is 6", "4 or 8 bits")
 bad_weights("type_unknown", {"type": "posit"}, W + "type is 'posit'")
 bad_weights("strategy_unknown", {"strategy": "row"}, W + "strategy is 'row'")

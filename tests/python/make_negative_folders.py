@@ -471,6 +471,11 @@ def config_top_k():
     return edit(w4a16, num_experts_per_tok=3)
 
 
+@case("open", "config.json", "rms_norm_eps is a number (NaN)", "expected a finite number")
+def config_nan():
+    return edit(w4a16, rms_norm_eps=float("nan"))
+
+
 @case("open", "model.layers.0.mlp.experts.2 has no gate_proj", "all 4 experts")
 def config_expert_count():
     return edit(w4a16, num_experts=4)

@@ -100,7 +100,9 @@ TEST(GenerationDefaults, BadValuesAreNamed) {
        {R"({"eos_token_id": [100]})", R"({"eos_token_id": "x"})", R"({"eos_token_id": [[1]]})",
         R"({"eos_token_id": -1})", R"({"temperature": -1})", R"({"temperature": "hot"})",
         R"({"top_p": 2})", R"({"top_k": 1.5})", R"({"do_sample": 1})", R"({"stop_strings": [1]})",
-        R"([])", R"({"repetition_penalty": 0})"}) {
+        R"([])", R"({"repetition_penalty": 0})", R"({"top_k": NaN})",
+        R"({"temperature": Infinity})", R"({"top_p": NaN})", R"({"eos_token_id": NaN})",
+        R"({"max_new_tokens": Infinity})"}) {
     try {
       parse(bad);
       ADD_FAILURE() << bad;

@@ -5,9 +5,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
 #include "base/error.h"
+#include "base/json_shown.h"
 #include "base/utf8.h"
 
 namespace moebius {
@@ -103,14 +105,25 @@ TEST(Json, BoundsDepth) {
   expect_error(std::string(1'000'000, '{'), "malformed JSON");
 }
 
-TEST(Json, ReadsPythonsNumbersAsNull) {
+// They are numbers that no accessor takes for finite, and not nulls, which mean absent.
+TEST(Json, ReadsPythonsNumbers) {
   const Json j = parse_json(
-      R"({"a": [0.0, Infinity], "b": -Infinity, "c": NaN, "d": "NaN, \"Infinity"})", "f");
-  EXPECT_TRUE(j.find("a")->items()[1].is_null());
-  EXPECT_TRUE(j.find("b")->is_null());
-  EXPECT_TRUE(j.find("c")->is_null());
-  EXPECT_EQ(j.find("d")->as_string(), "NaN, \"Infinity");
+      R"({"a": [null, Infinity], "b": -Infinity, "n": null, "c": NaN, "d": "null, NaN, \"Infinity"})",
+      "f");
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  EXPECT_TRUE(j.find("a")->items()[0].is_null());
+  EXPECT_EQ(j.find("a")->items()[1].as_double(), kInfinity);
+  EXPECT_EQ(j.find("b")->as_double(), -kInfinity);
+  EXPECT_TRUE(j.find("n")->is_null());
+  EXPECT_TRUE(j.find("c")->is_number() && std::isnan(j.find("c")->as_double()));
+  EXPECT_EQ(j.find("d")->as_string(), "null, NaN, \"Infinity");
+  EXPECT_EQ(shown(*j.find("a")) + shown(*j.find("b")) + shown(*j.find("c")),
+            "an array-InfinityNaN");
+  EXPECT_EQ(j.dump(), R"({"a": [null, null], "b": null, "n": null, "c": null, )"
+                      R"("d": "null, NaN, \"Infinity"})");
   expect_error("[Infinit]", "malformed JSON");
+  expect_error("[nullNaN]", "malformed JSON");
+  EXPECT_THROW(parse_json_strictly("[NaN]", "f"), Error);
 }
 
 TEST(Json, WritesWhatItReads) {

@@ -307,6 +307,15 @@ TEST(LayerBuild, ASchemeIsTheGroupOfItsConfig) {
   EXPECT_TRUE(parse_stored_scheme("{}").scheme.is_dense());
   for (const char* bad : {"", "[]", "{\"weights\": 3}", "{\"weights\": {\"num_bits\": 99}}", "{"})
     EXPECT_THROW(parse_stored_scheme(bad), Error) << bad;
+  // What is not finite is no number, and not the default either.
+  for (const char* field : {"num_bits", "group_size"})
+    for (const char* value : {"NaN", "Infinity", "-Infinity"})
+      EXPECT_EQ(words_of([&] {
+                  parse_stored_scheme(fmt::format(R"({{"weights": {{"{}": {}}}}})", field, value));
+                }),
+                fmt::format("scheme: quantization_config.config_groups.group_0.weights.{} is {}; "
+                            "expected an integer",
+                            field, value));
 }
 
 TEST(LayerBuild, WhatIsWrongIsSaidInWords) {
@@ -389,7 +398,17 @@ TEST(LayerBuild, BadCallsFromCAreWords) {
   EXPECT_EQ(moebius_scheme_tensor_count(dense), 2u);
   EXPECT_STREQ(moebius_scheme_tensor(dense, 0, nullptr), "weight");
   fails(moebius_scheme_tensor(dense, 2, nullptr), "2");
+  fails(moebius_scheme_parse(R"({"weights": {"num_bits": NaN}})"), "num_bits is NaN");
   fails(moebius_linear_build(nullptr, 0, nullptr), "part");
+  for (float moebius_moe_spec::*const field :
+       {&moebius_moe_spec::limit, &moebius_moe_spec::alpha, &moebius_moe_spec::scaling}) {
+    moebius_moe_spec spec{};
+    spec.size = sizeof spec;
+    spec.hidden = spec.intermediate = 4;
+    spec.experts = spec.slots = 1;
+    spec.*field = std::numeric_limits<float>::quiet_NaN();
+    fails(moebius_moe_begin(&spec, dense, dense, dense, nullptr), "nan; expected a finite number");
+  }
   fails(moebius_linear_build(nullptr, 1, nullptr), "NULL");
 
   const float data[8] = {1, 2, 3, 4, 5, 6, 7, 8};

@@ -42,8 +42,8 @@ std::vector<double> numbers(const Json& object, const char* name, size_t count,
     fail("{}: expected an array of {} numbers", f.label(name), count);
   std::vector<double> out;
   for (const Json& v : j->items()) {
-    if (!v.is_number() || !(v.as_double() > 0))
-      fail("{}: expected positive numbers", f.label(name));
+    if (!v.is_number() || !(v.as_double() > 0) || !std::isfinite(v.as_double()))
+      f.wrong(fmt::format("{}[{}]", name, out.size()), v, "a positive number");
     out.push_back(v.as_double());
   }
   return out;

@@ -1,11 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // Granite-MoE: four multipliers; the attention scale is one of them. Granite 4 has Mamba-2 layers
 // between those of attention, which then may not rotate.
+#include <cmath>
+#include <limits>
+
 #include "base/error.h"
 #include "model/arch/arch.h"
 
 namespace moebius {
 namespace {
+
+bool is_finite(const Json& v) { return v.is_number() && std::isfinite(v.as_double()); }
+
+// As Python's json writes it, as transformers 5 does, or null, its stand-in in strict JSON.
+bool is_infinite(const Json& v) {
+  const Json* tag = v.find("__float__");
+  return v.is_null() || (tag != nullptr && tag->is_string() && tag->as_string() == "Infinity") ||
+         (v.is_number() && v.as_double() == std::numeric_limits<double>::infinity());
+}
 
 Mamba2Spec granite_mamba(const ModelConfig& config, const ConfigFields& f) {
   Mamba2Spec m;
@@ -21,14 +33,16 @@ Mamba2Spec granite_mamba(const ModelConfig& config, const ConfigFields& f) {
   m.groups = size("mamba_n_groups", 1, 65536);
   m.state = size("mamba_d_state", 256, 65536);
   m.width = size("mamba_d_conv", 4, 64);
-  // [least, most]; a most that is no number is infinite.
   if (const Json* limit = config.text.find("time_step_limit");
-      limit != nullptr && limit->is_array() && limit->items().size() == 2) {
-    const auto at = [&](size_t i) {
-      const Json& v = limit->items()[i];
-      return v.is_number() ? static_cast<float>(v.as_double()) : 0.0f;
-    };
-    m.least_step = at(0), m.most_step = at(1);
+      limit != nullptr && !limit->is_null()) {
+    if (!limit->is_array() || limit->items().size() != 2)
+      f.wrong("time_step_limit", *limit, "the least and the most");
+    const Json &least = limit->items()[0], &most = limit->items()[1];
+    if (!is_finite(least)) f.wrong("time_step_limit[0]", least, "a finite number");
+    if (!is_finite(most) && !is_infinite(most))
+      f.wrong("time_step_limit[1]", most, "a number, or Infinity for no limit");
+    m.least_step = static_cast<float>(least.as_double());
+    m.most_step = is_finite(most) ? static_cast<float>(most.as_double()) : 0;
   }
   return m;
 }
@@ -69,7 +83,7 @@ DecoderSpec granite_swa_spec(const ModelConfig& config) {
     layer.sinks = true;
     if (i < types.size() ? types[i] == "sliding_attention" : i % 4 != 0) layer.window = window;
     if (bases == nullptr || !bases->is_array()) continue;
-    if (i >= bases->items().size() || !bases->items()[i].is_number())
+    if (i >= bases->items().size() || !is_finite(bases->items()[i]))
       fail("{}: has no number for layer {}", f.label("layer_rope_theta"), i);
     const double base = bases->items()[i].as_double();
     layer.rotary = base > 0;
