@@ -198,11 +198,13 @@ Command apply_command() {
       .by_default("that of x");
   c.option("--activation", "NAME", &o->stated.activation,
            "what the experts of an unregistered family compute (silu, gelu, swigluoai, ...)")
-      .by_default("not stated");
+      .by_default("not stated")
+      .seldom();
   c.option("--layout", "NAME", &o->stated.layout,
            "how an unregistered family stores gate and up together")
       .one_of({std::begin(kLayouts), std::end(kLayouts)})
-      .by_default("not stated");
+      .by_default("not stated")
+      .seldom();
   add_run_options(c, o->run);
   c.examples = {"moebius apply DIR model.layers.0.self_attn.q_proj --in x --out y",
                 "moebius apply DIR model.layers.0.mlp --in x --out y --out-dtype f32"};

@@ -361,7 +361,8 @@ Command bench_engine_subject() {
   c.section("Engine");
   c.option("--parallel", "N", &o->parallel, "sequences that run at once").range(1, 4096);
   c.option("--stretch", "X", &o->stretch, "longest step with prompt tokens, times one without")
-      .range(1, 1000);
+      .range(1, 1000)
+      .seldom();
   add_engine_options(c, o->engine);
   add_model_options(c, o->model);
   c.examples = {"moebius bench engine", "moebius bench engine DIR --trace requests.csv --json"};

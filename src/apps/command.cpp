@@ -123,18 +123,23 @@ void Option::set(std::string_view text) {
   ++given;
 }
 
-Option& Command::flag(std::string_view names, bool& target, std::string does) {
-  Option o = make_option(names, "", &target, std::move(does));
-  o.inverted = target;
+Option& Command::declare(std::string_view names, std::string value, OptionTarget target,
+                         std::string does) {
+  Option o = make_option(names, std::move(value), target, std::move(does));
   o.section = section_;
+  o.rare = section_rare_;
   return options.emplace_back(std::move(o));
+}
+
+Option& Command::flag(std::string_view names, bool& target, std::string does) {
+  Option& o = declare(names, "", &target, std::move(does));
+  o.inverted = target;
+  return o;
 }
 
 Option& Command::option(std::string_view names, std::string value, OptionTarget target,
                         std::string does) {
-  Option o = make_option(names, std::move(value), target, std::move(does));
-  o.section = section_;
-  return options.emplace_back(std::move(o));
+  return declare(names, std::move(value), target, std::move(does));
 }
 
 Option& Command::argument(std::string argument_name, std::string& target, std::string does) {

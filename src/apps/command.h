@@ -53,6 +53,7 @@ struct Option {
   bool bundled = false;   // a folder: the bundled model when it is not given
   bool commas = false;    // a list: items by comma
   bool inverted = false;  // a flag that clears its target
+  bool rare = false;      // only --help-all shows it
   size_t given = 0;       // how often
 
   const std::string& name() const { return names.front(); }
@@ -71,6 +72,7 @@ struct Option {
   Option& folder() { return kind = ValueKind::kFolder, *this; }
   Option& command() { return kind = ValueKind::kCommand, *this; }
   Option& by_commas() { return commas = true, *this; }
+  Option& seldom() { return rare = true, *this; }
 
   // Throws UsageError.
   void set(std::string_view text);
@@ -105,8 +107,10 @@ struct Command {
   Option& argument(std::string name, std::string& target, std::string what);
   // The checkpoint folder, DIR: the bundled model when it is not given.
   Option& folder(std::string& target);
-  // Options declared from here on stand under this heading.
-  void section(std::string title) { section_ = std::move(title); }
+  // Options declared from here on stand under this heading; all of them may be rare.
+  void section(std::string title, bool rare = false) {
+    section_ = std::move(title), section_rare_ = rare;
+  }
   void at_most_one(std::vector<std::string> names) { choices.push_back({std::move(names), false}); }
   void exactly_one(std::vector<std::string> names) { choices.push_back({std::move(names), true}); }
 
@@ -115,7 +119,9 @@ struct Command {
   bool given(std::string_view name) const;
 
  private:
+  Option& declare(std::string_view names, std::string value, OptionTarget target, std::string what);
   std::string section_ = "Options";
+  bool section_rare_ = false;
 };
 
 }  // namespace moebius

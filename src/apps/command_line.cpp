@@ -22,6 +22,8 @@ namespace {
 
 using Words = std::span<const std::string>;
 
+bool asks_for_a_page() { return manners().help || manners().help_all || manners().version; }
+
 class Parser {
  public:
   Parser(Command& tool, Words args) : tool_(tool), command_(&tool), args_(args) {}
@@ -42,7 +44,7 @@ class Parser {
   }
 
  private:
-  static bool done() { return manners().help || manners().version; }
+  static bool done() { return asks_for_a_page(); }
 
   std::string take() {
     std::string word = args_.front();
@@ -194,7 +196,7 @@ Manners& manners() {
 
 Command& parse_command_line(Command& tool, Words args) {
   Command& command = Parser(tool, args).parse();
-  if (manners().help || manners().version) return command;
+  if (asks_for_a_page()) return command;
   if (!command.subjects.empty()) {
     if (args.empty()) {
       manners().help = true;
@@ -216,8 +218,8 @@ int run_command_line(Words args) {
   Command tool = make_tool();
   try {
     const Command& command = parse_command_line(tool, args);
-    if (manners().help) {
-      std::cout << help_page(command);
+    if (manners().help || manners().help_all) {
+      std::cout << help_page(command, manners().help_all ? Shown::kAll : Shown::kCommon);
       return kExitDone;
     }
     if (manners().version) {

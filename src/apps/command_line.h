@@ -8,7 +8,8 @@
 
 namespace moebius {
 
-// Fills the targets of the command that `args` name, and returns it; stops at --help and --version.
+// Fills the targets of the command that `args` name, and returns it; stops at --help, --help-all and
+// --version.
 // Throws UsageError for wrong usage, and Error for a folder that is none.
 //
 // An option takes exactly one value, the next word or what follows '=': a list never eats a

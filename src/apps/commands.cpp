@@ -18,13 +18,16 @@ void add_common_options(Command& command) {
   for (const std::deque<Option>* list : {&command.positional, &command.options})
     for (const Option& o : *list) folder = folder || o.kind == ValueKind::kFolder;
   if (folder)
-    command.flag("--no-follow", m.no_follow,
-                 "refuse symbolic links that lead out of the folder (links of the Hugging Face "
-                 "cache are taken)");
+    command
+        .flag("--no-follow", m.no_follow,
+              "refuse symbolic links that lead out of the folder (links of the Hugging Face "
+              "cache are taken)")
+        .seldom();
   command.flag("--quiet,-q", m.quiet, "no progress, no statistics; warnings and errors stay");
   command.flag("--verbose,-v", m.verbose, "say more about what is being done");
   command.at_most_one({"--quiet", "--verbose"});
-  command.flag("--help,-h", m.help, "this page");
+  command.flag("--help,-h", m.help, "the common options");
+  command.flag("--help-all", m.help_all, "every option");
   for (Command& c : command.subjects) add_common_options(c);
 }
 

@@ -11,7 +11,8 @@ void add_engine_options(Command& c, EngineRunOptions& o) {
       .range(0, 1 << 20)
       .by_default("the context, at most half of the free memory");
   c.option("--max-step", "S", &o.max_step, "longest step of a prompt, in seconds")
-      .range(0.001, 3600);
+      .range(0.001, 3600)
+      .seldom();
 }
 
 void set_engine_options(const EngineRunOptions& o, EngineOptions& engine) {

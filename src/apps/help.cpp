@@ -46,10 +46,11 @@ std::string row(const std::string& left, const std::string& right) {
   return start + wrapped(right, kColumn, start.size() + 2 > kColumn ? kColumn + 1 : start.size());
 }
 
-std::string section(const std::string& title, const std::deque<Option>& options) {
+std::string section(const std::string& title, const std::deque<Option>& options, Shown shown) {
   std::string out;
   for (const Option& o : options)
-    if (o.section == title) out += row(left_column(o), description_of(o));
+    if (o.section == title && (shown == Shown::kAll || !o.rare))
+      out += row(left_column(o), description_of(o));
   return out;
 }
 
@@ -95,7 +96,7 @@ std::string sentence_of(const Command& command) {
   return text;
 }
 
-std::string help_page(const Command& command) {
+std::string help_page(const Command& command, Shown shown) {
   const bool top = command.name == "moebius";
   std::string out =
       wrapped(fmt::format("{}{}: {}.", top ? "" : "moebius ", command.name, command.what), 0, 0);
@@ -110,8 +111,14 @@ std::string help_page(const Command& command) {
   for (const Option& o : command.options) {
     if (std::find(seen.begin(), seen.end(), o.section) != seen.end()) continue;
     seen.push_back(o.section);
-    out += fmt::format("{}:\n{}\n", o.section, section(o.section, command.options));
+    if (const std::string rows = section(o.section, command.options, shown); !rows.empty())
+      out += fmt::format("{}:\n{}\n", o.section, rows);
   }
+  const auto rare = std::count_if(command.options.begin(), command.options.end(),
+                                  [](const Option& o) { return o.rare; });
+  if (shown == Shown::kCommon && rare > 0)
+    out += fmt::format("{} more option{}: moebius {} --help-all\n\n", rare, rare == 1 ? "" : "s",
+                       command.name);
   out += command.examples.size() > 1 ? "Examples:\n" : "Example:\n";
   for (const std::string& e : command.examples) out += "  " + e + "\n";
   if (!top) return out;
@@ -134,7 +141,7 @@ Command help_command() {
     Command* found = &tool;
     for (const std::string& word : {o->command, o->subject})
       if (!word.empty()) found = &subject_of(*found, word);
-    std::cout << help_page(*found);
+    std::cout << help_page(*found, Shown::kCommon);
     return kExitDone;
   };
   return c;

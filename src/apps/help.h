@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The help pages: plain text, at most 80 columns.
 #pragma once
+#include <cstdint>
 #include <string>
 
 #include "apps/command.h"
@@ -17,6 +18,7 @@ std::string description_of(const Option& option);
 // What a command does, as a sentence: "Continues a text, or chats."
 std::string sentence_of(const Command& command);
 
-std::string help_page(const Command& command);
+enum class Shown : uint8_t { kCommon, kAll };  // which options
+std::string help_page(const Command& command, Shown shown);
 
 }  // namespace moebius

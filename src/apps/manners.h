@@ -14,7 +14,7 @@ struct Manners {
   bool quiet = false;    // no progress, no statistics, no notes; warnings and errors stay
   bool verbose = false;  // more about what is being done
   bool no_follow = false;
-  bool help = false, version = false;
+  bool help = false, help_all = false, version = false;
 };
 Manners& manners();
 

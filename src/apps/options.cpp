@@ -21,14 +21,17 @@ Int8Mode int8_mode_of(const std::string& name) {
 void add_arithmetic_options(Command& c, RunOptions& run) {
   c.option("--kernel", "NAME", &run.kernel, "run this kernel wherever it can")
       .by_default("the best one for this CPU")
-      .from_environment("MOEBIUS_KERNEL");
+      .from_environment("MOEBIUS_KERNEL")
+      .seldom();
   c.option("--policy", "NAME", &run.policy, "which arithmetic is acceptable")
-      .one_of({"declared", "exact", "approximate"});
+      .one_of({"declared", "exact", "approximate"})
+      .seldom();
   c.option("--activations", "NAME", &run.activations,
            "int8: weights that are integers alone meet dynamic int8 rows; faster, approximate")
       .one_of({"declared", "int8"});
   c.option("--int8-activations", "NAME", &run.int8_activations, "how dynamic int8 rows are scaled")
-      .one_of({"declared", "ct", "vllm"});
+      .one_of({"declared", "ct", "vllm"})
+      .seldom();
 }
 
 void add_run_options(Command& c, RunOptions& run) {
@@ -41,7 +44,8 @@ void add_run_options(Command& c, RunOptions& run) {
 
 void add_dtype_option(Command& c, std::string& dtype) {
   c.option("--dtype", "TYPE", &dtype, "type of activations; auto: what config.json declares")
-      .one_of({"auto", "bf16", "f16", "f32"});
+      .one_of({"auto", "bf16", "f16", "f32"})
+      .seldom();
 }
 
 void add_kv_dtype_option(Command& c, std::string& kv_dtype) {
@@ -51,7 +55,7 @@ void add_kv_dtype_option(Command& c, std::string& kv_dtype) {
 }
 
 void add_rank_options(Command& c, RankOptions& ranks) {
-  c.section("Ranks");
+  c.section("Ranks", true);
   c.option("--ranks", "N", &ranks.ranks, "threads of this process that are ranks; split as is best")
       .range(1, 1024)
       .by_default("what --pp, --tp and --ep make");

@@ -85,7 +85,7 @@ Command run_command() {
   c.option("--prompt,-p", "TEXT", &o->prompt, "the text to continue").by_default("standard input");
   c.option("--file,-f", "FILE", &o->prompt_file, "read it from a file").file();
   c.option("--messages", "FILE", &o->messages_file, "chat messages, a JSON array").file();
-  c.option("--tokens", "LIST", &o->tokens, "token ids by comma; needs no tokenizer");
+  c.option("--tokens", "LIST", &o->tokens, "token ids by comma; needs no tokenizer").seldom();
   c.at_most_one({"--prompt", "--file", "--messages", "--tokens"});
   c.flag("--chat", o->chat, "the prompt is a user's message: use the folder's chat template");
   c.flag("--interactive,-i", o->interactive, "a conversation; /help lists its commands");
@@ -95,14 +95,15 @@ Command run_command() {
   c.option("--tokens-max,-n", "N", &o->max_new, "most new tokens; -1: until the end or the context")
       .range(-1, 1 << 30);
   c.option("--stop", "TEXT", &o->stop, "end before this text").by_default("none");
-  c.flag("--ignore-eos", o->ignore_eos, "go on after end-of-text tokens");
+  c.flag("--ignore-eos", o->ignore_eos, "go on after end-of-text tokens").seldom();
   c.option("--ctx,-c", "N", &o->context, "most tokens of a sequence; 0: what the model allows")
       .range(0, 1 << 30);
   add_json_flag(c, o->json);
   c.at_most_one({"--interactive", "--json"});
   c.option("--logprobs", "N", &o->logprobs, "with --json: the N likeliest tokens of every step")
       .range(0, 1000)
-      .by_default("none");
+      .by_default("none")
+      .seldom();
   c.section("Sampling");
   c.option("--temp,--temperature", "X", &o->temperature, "temperature; 0: greedy")
       .by_default("generation_config.json");
@@ -111,18 +112,23 @@ Command run_command() {
   c.option("--top-p", "X", &o->top_p, "keep the best tokens that reach this probability")
       .by_default("generation_config.json");
   c.option("--min-p", "X", &o->min_p, "drop tokens below this share of the best one's probability")
-      .by_default("generation_config.json, else 0");
+      .by_default("generation_config.json, else 0")
+      .seldom();
   c.option("--repetition-penalty", "X", &o->repetition_penalty,
            "divide the logits of tokens already there")
-      .by_default("generation_config.json, else 1");
+      .by_default("generation_config.json, else 1")
+      .seldom();
   c.option("--presence-penalty", "X", &o->presence_penalty, "subtract from tokens of the answer")
-      .by_default("0");
+      .by_default("0")
+      .seldom();
   c.option("--frequency-penalty", "X", &o->frequency_penalty,
            "subtract per occurrence in the answer")
-      .by_default("0");
+      .by_default("0")
+      .seldom();
   c.option("--seed", "N", &o->seed, "of the draws");
-  add_model_options(c, o->model);
+  c.section("Engine");
   add_engine_options(c, o->engine);
+  add_model_options(c, o->model);
   c.examples = {"moebius run -p 'It was a dark night' -n 64 --temp 0.8 --seed 1",
                 "moebius run DIR --chat -p 'Who are you?'", "moebius run DIR -i",
                 "moebius run DIR --tokens 1,2,3 -n 8 --json --logprobs 5"};

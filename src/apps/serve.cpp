@@ -215,19 +215,20 @@ Command serve_command() {
   c.section("Address");
   c.option("--host", "ADDRESS", &o->host, "address to listen on");
   c.option("--port", "N", &o->port, "port; 0: a free one").range(0, 65535);
-  c.option("--connections", "N", &o->connections, "most at once").range(1, 100000);
+  c.option("--connections", "N", &o->connections, "most at once").range(1, 100000).seldom();
   c.section("Who may ask");
   c.option("--api-key-file", "FILE", &o->key_file, "keys, lines name:key")
       .file()
       .by_default("none");
   c.flag("--no-auth", o->no_auth, "no key is asked for, wherever the server listens");
   c.option("--allowed-host", "NAME", &o->hosts, "another Host that requests may name")
-      .by_default("none");
+      .by_default("none")
+      .seldom();
   c.option("--cors-origin", "URL", &o->origins, "origin whose pages may ask").by_default("none");
-  c.flag("--open-metrics", o->open_metrics, "/metrics needs no key");
+  c.flag("--open-metrics", o->open_metrics, "/metrics needs no key").seldom();
   c.section("Model");
   c.option("--alias", "NAME", &o->aliases, "another name of the model").by_default("none");
-  c.flag("--any-model", o->any_model, "every name of a model is taken for this one");
+  c.flag("--any-model", o->any_model, "every name of a model is taken for this one").seldom();
   c.option("--ctx,-c", "N", &o->context, "most tokens of a sequence; 0: what the model allows")
       .range(0, 1 << 30);
   c.option("--max-output", "N", &o->max_output, "most tokens of an answer; 0: the context")
@@ -235,20 +236,28 @@ Command serve_command() {
   c.section("Load");
   c.option("--parallel", "N", &o->parallel, "sequences that run at once").range(1, 4096);
   c.option("--queue", "N", &o->queue, "sequences that may wait; 0: four per slot")
-      .range(0, 1 << 20);
-  c.option("--queue-timeout", "S", &o->queue_timeout, "longest wait, in seconds").range(0.1, 86400);
+      .range(0, 1 << 20)
+      .seldom();
+  c.option("--queue-timeout", "S", &o->queue_timeout, "longest wait, in seconds")
+      .range(0.1, 86400)
+      .seldom();
   c.option("--stretch", "X", &o->stretch,
            "longest step with a prompt's tokens, times the step without")
-      .range(1, 1000);
+      .range(1, 1000)
+      .seldom();
   add_engine_options(c, o->engine);
-  c.flag("--priorities", o->priorities, "requests may name a priority");
+  c.flag("--priorities", o->priorities, "requests may name a priority").seldom();
   c.flag("--share-prefixes", o->share_prefixes,
-         "cached prompts serve all keys (their timing tells what others asked)");
+         "cached prompts serve all keys (their timing tells what others asked)")
+      .seldom();
   c.section("Running");
-  c.option("--drain", "S", &o->drain, "seconds to finish answers after SIGTERM").range(0, 86400);
+  c.option("--drain", "S", &o->drain, "seconds to finish answers after SIGTERM")
+      .range(0, 86400)
+      .seldom();
   c.option("--sse-ping", "S", &o->sse_ping, "break a stream's silence after; 0: never")
-      .range(0, 86400);
-  c.flag("--expert-metrics", o->expert_metrics, "metrics per layer and expert");
+      .range(0, 86400)
+      .seldom();
+  c.flag("--expert-metrics", o->expert_metrics, "metrics per layer and expert").seldom();
   add_model_options(c, o->model);
   c.examples = {"moebius serve", "moebius serve DIR --port 8080 --alias gpt-4o",
                 "moebius serve DIR --host 0.0.0.0 --api-key-file keys.txt"};

@@ -139,8 +139,9 @@ Command tokenize_command() {
   add_json_flag(c, o->json);
   c.option("--repeat", "N", &o->repeat, "measure: encode N times, print times instead of ids")
       .range(1, 1000000)
-      .by_default("off");
-  c.flag("--lines", o->lines, "with --repeat: every line by itself");
+      .by_default("off")
+      .seldom();
+  c.flag("--lines", o->lines, "with --repeat: every line by itself").seldom();
   c.examples = {"moebius tokenize -p 'Hello there'", "moebius tokenize DIR --json < book.txt"};
   c.action = [o](const Command&) { return run_tokenize(*o, std::cin, std::cout); };
   return c;

@@ -226,7 +226,8 @@ Command verify_command() {
   c.option("--module", "GLOB", &o->module, "only modules whose name matches ('*', '?')");
   c.option("--in", "FILE", &o->in, "safetensors file with x [T, features]")
       .file()
-      .by_default("seeded rows");
+      .by_default("seeded rows")
+      .seldom();
   c.flag("--all", o->all, "run every expert, not only each layer's first and last");
   c.flag("--why", o->why, "a line for every module");
   add_dtype_option(c, o->dtype);

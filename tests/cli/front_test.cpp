@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The front of the command line: parsing, help, names that do not exist, folders, the environment.
 // The tests walk the table of commands, so an option added later is held to the same rules.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -68,7 +69,7 @@ TEST_F(Front, NoOptionEatsAFollowingArgument) {
   walk(table, [&](const Command& shown) {
     if (shown.positional.empty()) return;
     for (const Option& option : shown.options) {
-      if (option.name() == "--help") continue;
+      if (option.name().starts_with("--help")) continue;
       lists += option.is_list() ? 1 : 0, ++options;
       manners() = {};
       Command tool = make_tool();
@@ -227,7 +228,7 @@ TEST_F(Front, HelpPages) {
   size_t pages = 0;
   walk(tool, [&](const Command& c) {
     ++pages;
-    const std::string page = help_page(c);
+    const std::string page = help_page(c, Shown::kAll);
     std::istringstream lines(page);
     for (std::string line; std::getline(lines, line);)
       EXPECT_LE(line.size(), 80u) << c.name << ": " << line;
@@ -250,6 +251,46 @@ TEST_F(Front, HelpPages) {
     for (const Option& o : c.positional) states_default(o);
   });
   EXPECT_GE(pages, 15u);
+}
+
+// --help has the common options, --help-all every one; both say so, and so do the man page and the
+// completions, which the shell's tests hold against the whole list.
+TEST_F(Front, CommonOptionsAndAll) {
+  Command tool = make_tool();
+  const auto rows = [](const std::string& page) {  // first names of the options that have a row
+    std::vector<std::string> names;
+    std::istringstream lines(page);
+    for (std::string line; std::getline(lines, line);)
+      if (const size_t at = line.find("--"); line.starts_with("  ") && at <= 6)
+        names.push_back(line.substr(at, line.find_first_of(" \n", at) - at));
+    return names;
+  };
+  const auto sorted = [](std::vector<std::string> names) {
+    std::sort(names.begin(), names.end());
+    return names;
+  };
+  walk(tool, [&](const Command& c) {
+    std::vector<std::string> common, all;
+    for (const Option& o : c.options) {
+      all.push_back(o.name());
+      if (!o.rare) common.push_back(o.name());
+      EXPECT_FALSE(o.rare && o.required) << c.name << " " << o.name();
+    }
+    const std::string page = help_page(c, Shown::kCommon);
+    EXPECT_EQ(sorted(rows(page)), sorted(common)) << c.name;
+    EXPECT_EQ(sorted(rows(help_page(c, Shown::kAll))), sorted(all)) << c.name;
+    EXPECT_LE(common.size(), 24u) << c.name;
+    const std::string more = fmt::format("{} more option", all.size() - common.size());
+    EXPECT_EQ(page.find(more) != std::string::npos, all.size() > common.size()) << c.name;
+  });
+  for (const std::string name : {"run", "serve"}) {
+    const CommandResult brief = run_tool(name + " --help"), whole = run_tool(name + " --help-all");
+    EXPECT_EQ(whole.status, 0);
+    EXPECT_GT(rows(whole.out).size(), 45u);
+    EXPECT_LT(rows(brief.out).size(), 24u);
+    EXPECT_EQ(brief.out.find("--rank-timeout"), std::string::npos);
+    EXPECT_NE(whole.out.find("--rank-timeout"), std::string::npos);
+  }
 }
 
 // The examples of every page are usage that the parser takes.
