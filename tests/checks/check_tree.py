@@ -15,7 +15,7 @@ from pathlib import Path
 
 MAX_LINES = 600
 MAX_BYTES = 12_000_000
-SOURCE = {".cpp", ".h", ".hpp", ".c", ".py", ".cmake", ".sh"}
+SOURCE = {".cpp", ".h", ".hpp", ".c", ".py", ".cmake", ".sh", ".js", ".css"}
 SPDX = "SPDX-License-Identifier: Apache-2.0"
 # Home folders and the like: a path that exists on one machine only.
 PRIVATE_PATH = re.compile(r"(?<![\w.$}/-])/(work|root|farm|home|Users|mnt)/[\w.-]+")

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// The views, the card for code, and the first request.
+// --- from code ------------------------------------------------------------------------------------
+function code() {
+  const base = new URL("v1", location.href).href, name = model ? model.name : "", guarded = sessionStorage.getItem("moebius-key") !== null;
+  const body = JSON.stringify({ model: name, messages: [{ role: "user", content: "Hello" }] });
+  $("base-url").textContent = base;
+  $("model-name").textContent = name;
+  $("key-note").textContent = guarded ? "yours, here from the variable MOEBIUS_API_KEY" : "none is asked for";
+  $("curl").textContent = "curl " + base + "/chat/completions \\\n  -H 'Content-Type: application/json' \\\n" +
+    (guarded ? "  -H \"Authorization: Bearer $MOEBIUS_API_KEY\" \\\n" : "") + "  -d '" + body.replaceAll("'", "'\\''") + "'";
+  $("python").textContent = (guarded ? "import os\n\n" : "") + "from openai import OpenAI  # pip install openai\n\nclient = OpenAI(base_url=" + JSON.stringify(base) + ", api_key=" +
+    (guarded ? "os.environ[\"MOEBIUS_API_KEY\"]" : "\"none\"") + ")\nanswer = client.chat.completions.create(\n    model=" + JSON.stringify(name) +
+    ",\n    messages=[{\"role\": \"user\", \"content\": \"Hello\"}],\n)\nprint(answer.choices[0].message.content)";
+}
+for (const n of ["curl", "python"]) $("copy-" + n).addEventListener("click", (e) => copy($(n).textContent, e.target));
+
+// --- views ----------------------------------------------------------------------------------------
+const views = ["chat", "engine", "code"];
+function view(name) {
+  for (const n of views) {
+    $(n).hidden = n !== name;
+    $("tab-" + n).setAttribute("aria-selected", n === name);
+    $("tab-" + n).tabIndex = n === name ? 0 : -1;
+  }
+  $("menu").hidden = name !== "chat";
+  if (name === "code") code();
+  if (name === "engine") { paintEngine(); watch(); } else unwatch();
+  scrollTo(0, name === "chat" ? document.documentElement.scrollHeight : 0);
+}
+views.forEach((n, i) => {
+  $("tab-" + n).addEventListener("click", () => view(n));
+  $("tab-" + n).addEventListener("keydown", (e) => {
+    if (e.key !== "ArrowLeft" && e.key !== "ArrowRight") return;
+    const other = views[(i + (e.key === "ArrowRight" ? 1 : views.length - 1)) % views.length];
+    view(other);
+    $("tab-" + other).focus();
+  });
+});
+async function hello() {
+  try {
+    const r = await fetch("v1/models", { headers: headers() });
+    if (r.status === 401) { $("key-form").hidden = false; return; }
+    if (!r.ok) throw new Error((await r.json()).error.message);
+    const found = (await r.json()).data[0];
+    model = { name: found.id, context: found.max_model_len };
+    $("title").textContent = model.name;
+    document.title = model.name + " \u00b7 Moebius";
+    if (!running) { say(""); draw(); }
+    code();
+  } catch (e) {
+    say(e.message || "the server does not answer", true);
+    setTimeout(hello, 2000);
+  }
+}
+restore(stored());
+draw();
+hello();
