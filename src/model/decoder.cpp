@@ -20,10 +20,6 @@ namespace {
 constexpr size_t kInlineElements =
     16384;  // below this waking the other threads costs more than it brings
 
-void grow(std::vector<float>& v, size_t n) {
-  if (v.size() < n) v.resize(n);
-}
-
 }  // namespace
 
 std::string_view name_of(Phase phase) {
@@ -100,7 +96,7 @@ void DecoderModel::run_experts(size_t index, const float* router_x, const float*
   const size_t E = layer.moe.router->out_features(), slots = layer.moe.experts->slots();
   grow(b.router, T * E), grow(b.weights, T * slots);
   run_linear(*layer.moe.router, router_x, b.router.data(), T, false);
-  if (b.ids.size() < T * slots) b.ids.resize(T * slots);
+  grow(b.ids, T * slots);
   MoeOptions options;
   options.ids_out = b.ids.data(), options.weights_out = b.weights.data();
   if (!columns_.empty()) options.exchange = &options_.ranks->for_experts();

@@ -12,22 +12,14 @@
 #include "nn/ops.h"
 
 namespace moebius {
-namespace {
-
-void grow_rows(std::vector<float>& v, size_t n) {
-  if (v.size() < n) v.resize(n);
-}
-
-}  // namespace
-
 void DecoderModel::project_qkv(const Layer& layer, size_t T) {
   Buffers& b = *buffers_;
   const HeadSizes& s = layer.sizes;
   const size_t d = s.head_dim, nq = s.heads * d, nk = s.kv_heads * d, nv = s.kv_heads * s.value_dim,
                width = layer.qkv->out_features();
   const size_t no = s.heads * (spec_.gate_per_head ? 1 : s.value_dim);  // gates
-  if (spec_.output_gate || spec_.gate_proj != nullptr) grow_rows(b.gate, T * no);
-  grow_rows(b.qkv, T * width);
+  if (spec_.output_gate || spec_.gate_proj != nullptr) grow(b.gate, T * no);
+  grow(b.qkv, T * width);
   {
     const Timer timer(profile_, Phase::kLinear);
     run_linear(*layer.qkv, b.a.data(), b.qkv.data(), T);
@@ -101,7 +93,7 @@ void DecoderModel::project_latent(const Layer& layer, size_t T) {
   const Timer timer(profile_, Phase::kLinear);
   const size_t width = layer.latent->out_features(), kv_at = spec_.q_lora,
                key = spec_.kv_lora + spec_.rope_dim;
-  grow_rows(b.latent, T * width), grow_rows(b.q_latent, T * std::max<size_t>(spec_.q_lora, 1));
+  grow(b.latent, T * width), grow(b.q_latent, T * std::max<size_t>(spec_.q_lora, 1));
   run_linear(*layer.latent, b.a.data(), b.latent.data(), T);
   for_rows(T, [&](size_t t) {
     const float* row = b.latent.data() + t * width;
@@ -221,10 +213,9 @@ void DecoderModel::expand(const Layer& layer, size_t item, size_t block, size_t 
   Buffers& b = *buffers_;
   const size_t heads = spec_.heads, dk = layer.key_dim, dv = spec_.value_dim,
                kv_head = spec_.nope_dim + dv, width = layer.latents.width;
-  grow_rows(b.latent_rows, kBlockTokens * width),
-      grow_rows(b.kv_latent, kBlockTokens * spec_.kv_lora);
-  grow_rows(b.kv_rows, kBlockTokens * heads * kv_head);
-  grow_rows(b.k_rows, kBlockTokens * heads * dk), grow_rows(b.v_rows, kBlockTokens * heads * dv);
+  grow(b.latent_rows, kBlockTokens * width), grow(b.kv_latent, kBlockTokens * spec_.kv_lora);
+  grow(b.kv_rows, kBlockTokens * heads * kv_head);
+  grow(b.k_rows, kBlockTokens * heads * dk), grow(b.v_rows, kBlockTokens * heads * dv);
   const uint8_t* from = b.blocks[b.blocks_at[item] + block];
   for (size_t t = 0; t < tokens; ++t) {
     float* row = b.latent_rows.data() + t * width;
@@ -308,8 +299,8 @@ void DecoderModel::attend(size_t index, std::span<const Work> work, size_t T) {
                no = layer.sizes.heads * dv;
   const size_t k_width = latent ? spec_.kv_lora + spec_.rope_dim : layer.sizes.kv_heads * dk,
                v_width = latent ? spec_.kv_lora : layer.sizes.kv_heads * dv;
-  grow_rows(b.q, T * nq), grow_rows(b.k, T * k_width), grow_rows(b.v, T * v_width);
-  grow_rows(b.attended, T * std::max(no, a.heads * a.value_dim));
+  grow(b.q, T * nq), grow(b.k, T * k_width), grow(b.v, T * v_width);
+  grow(b.attended, T * std::max(no, a.heads * a.value_dim));
   if (latent)
     project_latent(layer, T);
   else
@@ -349,7 +340,7 @@ void DecoderModel::project_attended(size_t index, const float* values, size_t T)
     return run_linear(*layer.output, values, b.branch.data(), T);
   }
   const size_t width = layer.all.heads * layer.all.value_dim;
-  grow_rows(b.all_values, T * width), grow_rows(b.part, T * layer.output->out_features());
+  grow(b.all_values, T * width), grow(b.part, T * layer.output->out_features());
   {
     const Timer timer(profile_, Phase::kExchange);
     options_.ranks->gather(options_.type, values, layer.values_of, b.all_values.data(), width, T,
@@ -366,7 +357,7 @@ void DecoderModel::project_attended(size_t index, const float* values, size_t T)
 void DecoderModel::absorb_queries(const Layer& layer, size_t T) {
   Buffers& b = *buffers_;
   const size_t heads = spec_.heads, dk = layer.key_dim, key = spec_.kv_lora + spec_.rope_dim;
-  grow_rows(b.absorbed, T * heads * key);
+  grow(b.absorbed, T * heads * key);
   layer.query_up->forward(b.q.data(), {heads * dk, dk}, b.absorbed.data(), {heads * key, key}, T,
                           *options_.pool);
   for_rows(T, [&](size_t t) {

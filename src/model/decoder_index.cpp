@@ -7,14 +7,6 @@
 #include "model/layer_parts.h"
 
 namespace moebius {
-namespace {
-
-void grow_index(std::vector<float>& v, size_t n) {
-  if (v.size() < n) v.resize(n);
-}
-
-}  // namespace
-
 std::unique_ptr<Indexer> make_indexer(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                       size_t layer, const ModelOptions& options, const Cpu& cpu) {
   if (!spec.layers[layer].indexes) return nullptr;
@@ -60,7 +52,7 @@ void DecoderModel::select_keys(size_t index, std::span<const Work> work, size_t 
   const IndexerSpec& s = spec_.indexer;
   const Rope& rope = *ropes_[spec_.indexer_rope];
   const size_t width = layer.index_kw->out_features(), nq = s.heads * s.head_dim;
-  grow_index(b.index_q, T * nq), grow_index(b.index_kw, T * width);
+  grow(b.index_q, T * nq), grow(b.index_kw, T * width);
   {
     const Timer timer(profile_, Phase::kLinear);
     run_linear(*layer.index_kw, b.a.data(), b.index_kw.data(), T);
@@ -90,7 +82,7 @@ void DecoderModel::select_keys(size_t index, std::span<const Work> work, size_t 
         (end + kBlockTokens - 1) / kBlockTokens * layer.indexer->keys().block_bytes();
   }
   if (total == 0) return;
-  if (b.selected.size() < total) b.selected.resize(total);
+  grow(b.selected, total);
   for (size_t i = 0; i < work.size(); ++i)
     rows[i] = {b.blocks.data() + b.blocks_at[i],
                layer.index_at,

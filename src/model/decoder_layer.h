@@ -3,6 +3,7 @@
 #pragma once
 #include <chrono>
 
+#include "base/grow.h"
 #include "model/decoder.h"
 #include "nn/head_linear.h"
 #include "nn/recurrent.h"

@@ -175,7 +175,7 @@ bool DecoderModel::gather_logits(size_t rows) {
   Buffers& b = *buffers_;
   Ranks& ranks = *options_.ranks;
   const std::vector<Range> cuts = output_ranges(output_width_, ranks.members(), "logits");
-  if (b.part.size() < rows * output_->out_features()) b.part.resize(rows * output_->out_features());
+  grow(b.part, rows * output_->out_features());
   run_linear(*output_, b.gathered.data(), b.part.data(), rows, false);
   const Timer timer(profile_, Phase::kExchange);
   ranks.compare(b.gathered.data(), rows * hidden_);

@@ -9,14 +9,6 @@
 #include "model/state_block.h"
 
 namespace moebius {
-namespace {
-
-void grow_state(std::vector<float>& v, size_t n) {
-  if (v.size() < n) v.resize(n);
-}
-
-}  // namespace
-
 // Where the state of one item is read and written in a step.
 struct DecoderModel::StateBlock {
   const BatchItem& item;
@@ -75,13 +67,13 @@ const float* DecoderModel::project_recurrent(const Layer& layer, size_t T) {
   Buffers& b = *buffers_;
   const Timer timer(profile_, Phase::kLinear);
   const size_t given = layer.recurrent_in->out_features(), width = layer.recurrent->shape().in;
-  grow_state(b.qkv, T * given);
+  grow(b.qkv, T * given);
   run_linear(*layer.recurrent_in, b.a.data(), b.qkv.data(), T);
   const auto& parts = layer.recurrent_parts;
   const bool twice =
       std::any_of(parts.begin(), parts.end(), [](const auto& p) { return p.second != nullptr; });
   if (!twice && !layer.recurrent->arranges()) return b.qkv.data();
-  grow_state(b.recurrent_rows, T * width);
+  grow(b.recurrent_rows, T * width);
   if (!twice) {
     for_rows(T, [&](size_t t) {
       layer.recurrent->arrange(b.qkv.data() + t * given, b.recurrent_rows.data() + t * width);
@@ -100,7 +92,7 @@ const float* DecoderModel::project_recurrent(const Layer& layer, size_t T) {
     at += p.width;
     if (p.second != nullptr) {
       n = from_width = p.second->out_features();
-      grow_state(b.recurrent_few, T * p.width), grow_state(b.recurrent_part, T * n);
+      grow(b.recurrent_few, T * p.width), grow(b.recurrent_part, T * n);
       copy(from, given, b.recurrent_few.data(), p.width, p.width);
       run_linear(*p.second, b.recurrent_few.data(), b.recurrent_part.data(), T);
       from = b.recurrent_part.data();
@@ -120,8 +112,8 @@ void DecoderModel::attend_recurrent(size_t index, std::span<const Work> work, si
   const size_t items = work.size();
   const float* in = project_recurrent(layer, T);
   const Timer timer(profile_, Phase::kAttention);
-  grow_state(b.recurrent_mixed, T * shape.mixed), grow_state(b.attended, T * shape.out);
-  grow_state(b.recurrent_states, items * shape.state);
+  grow(b.recurrent_mixed, T * shape.mixed), grow(b.attended, T * shape.out);
+  grow(b.recurrent_states, items * shape.state);
   std::vector<RecurrentStep> steps(items);
   for (size_t i = 0; i < items; ++i) {
     const BatchItem& item = work[i].item;

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/grow.h"
 #include "nn/ops.h"
 #include "runtime/comm.h"
 #include "runtime/comm_threads.h"
@@ -36,10 +37,6 @@ void to_bytes(XType type, const float* x, size_t n, uint8_t* to) {
 }
 void from_bytes(XType type, const uint8_t* from, size_t n, float* x) {
   load_row({from, dtype_of(type), 1, n, n}, 0, 0, n, x);
-}
-
-void grow_bytes(std::vector<uint8_t>& v, size_t n) {
-  if (v.size() < n) v.resize(n);
 }
 
 uint64_t hash_of(const float* x, size_t n) {
@@ -339,7 +336,7 @@ void Ranks::take_over(XType type, float* x, size_t n) { take_over(*expect(type, 
 void Ranks::share(XType type, float* x, size_t n) {
   if (members() == 1) return;
   const size_t bytes = n * width_of(type);
-  grow_bytes(send_, bytes);
+  grow(send_, bytes);
   if (member() == 0) to_bytes(type, x, n, send_.data());
   stage_->wait(stage_->start_broadcast(send_.data(), bytes, 0), "embedding");
   if (member() != 0) from_bytes(type, send_.data(), n, x);
@@ -350,8 +347,8 @@ void Ranks::gather(XType type, const float* mine, std::span<const Range> cuts, f
   const size_t unit = width_of(type), own = cuts[member()].size();
   std::vector<size_t> bytes;
   for (const Range& c : cuts) bytes.push_back(T * c.size() * unit);
-  grow_bytes(send_, bytes[member()]);
-  grow_bytes(receive_, std::accumulate(bytes.begin(), bytes.end(), size_t{0}));
+  grow(send_, bytes[member()]);
+  grow(receive_, std::accumulate(bytes.begin(), bytes.end(), size_t{0}));
   to_bytes(type, mine, T * own, send_.data());
   stage_->wait(stage_->start_all_gather(send_.data(), receive_.data(), bytes), {phase, layer});
   const uint8_t* from = receive_.data();
@@ -377,7 +374,7 @@ void Ranks::gather_first(const float* mine, std::span<const Range> cuts, float* 
   std::vector<CommRequest> requests;
   size_t floats = 0;
   for (size_t m = 1; m < cuts.size(); ++m) floats += T * cuts[m].size();
-  grow_bytes(receive_, floats * sizeof(float));
+  grow(receive_, floats * sizeof(float));
   auto* at = reinterpret_cast<float*>(receive_.data());
   for (size_t m = 1; m < cuts.size(); at += T * cuts[m].size(), ++m)
     requests.push_back(
