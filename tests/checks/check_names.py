@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Names in unnamed namespaces differ within a folder: g++ compiles the files of a folder several at a time (cmake/bundles.cmake), and
-which files meet depends on how many there are, so a clash would show up in somebody else's change. Types of headers differ in all
-of src/: two types of one name are one to the linker, which then calls the wrong destructor.
+"""Names in unnamed namespaces differ among the files of a folder that g++ compiles several at a time: which of them meet depends on how
+many there are, so a clash would show up in somebody else's change. A file whose names are right as they are is listed as unbundled in
+cmake/bundles.cmake. Types of headers differ in all of src/: two types of one name are one to the linker, which then calls the wrong
+destructor.
 
     check_names.py ROOT     exit status 1 on any violation
 """
@@ -11,7 +12,6 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-FOLDERS = ("base", "runtime", "quant", "checkpoint", "nn", "model", "text", "report")
 # What a line at the first column of an unnamed namespace can define: a type, a constant, a function (an alias may
 # be repeated).
 TYPE = re.compile(r"^(?:struct|class|enum class|enum|union)\s+(\w+)[^;]*$")
@@ -64,14 +64,26 @@ def check_types(headers):
     return complaints
 
 
+def bundled(cmake):
+    """The folders and the files to leave out, given the text of cmake/bundles.cmake."""
+    folders = re.search(r'MOEBIUS_BUNDLE_FOLDERS "\^\(([\w|]+)\)/"\)', cmake).group(1).split("|")
+    alone = re.search(r"MOEBIUS_UNBUNDLED_FILES\n([^)]*)\)", cmake).group(1).split()
+    return folders, alone
+
+
 def main():
     root = Path(sys.argv[1])
+    folders, alone = bundled((root / "cmake/bundles.cmake").read_text(encoding="utf-8"))
+    alone = {root / "src" / name for name in alone}
     headers = {p.relative_to(root): p.read_text(encoding="utf-8") for p in (root / "src").rglob("*.h")
                if not re.match(r"(arm|x86|isa)_", p.name)}
     complaints, files = check_types(headers), 0
-    for folder in FOLDERS:
+    complaints += [f"cmake/bundles.cmake: there is no {path}" for path in alone if not path.exists()]
+    for folder in folders:
         by_parent = defaultdict(dict)
         for path in (root / "src" / folder).rglob("*.cpp"):
+            if path in alone:
+                continue
             by_parent[path.parent][path.relative_to(root)] = path.read_text(encoding="utf-8")
         for texts in by_parent.values():
             files += len(texts)

@@ -98,6 +98,10 @@ class Names(unittest.TestCase):
         self.assertEqual([], check_names.check_folder({"a.cpp": one, "b.cpp": other}))
         self.assertEqual(3, len(check_names.check_folder({"a.cpp": one, "b.cpp": one})))
 
+    def test_lists(self):
+        text = 'set(MOEBIUS_BUNDLE_FOLDERS "^(base|apps)/")\nset(MOEBIUS_UNBUNDLED_FILES\n  apps/a.cpp\n  apps/b.cpp\n)\n'
+        self.assertEqual((["base", "apps"], ["apps/a.cpp", "apps/b.cpp"]), check_names.bundled(text))
+
     def test_types_of_headers(self):
         one = "namespace moebius {\nclass Answer;\nstruct Answer {\n};\n}  // namespace moebius\n"
         self.assertEqual([], check_names.check_types({"a.h": one, "b.h": one.replace("Answer", "Reply")}))
