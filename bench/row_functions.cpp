@@ -61,7 +61,7 @@ void add_quantization(const char* name, const ActSpec& act) {
     Problem p;
     p.N = 1, p.K = kRow, p.act = act;
     ActParams params;
-    params.scale = 0.03f, params.global_scale = 300.0f;
+    params.scale = 0.03f, params.global_scale = {300.0f};
     f.prepare_rows({&p, &params, r.gate, kRow, 1, r.prepared});
   });
 }

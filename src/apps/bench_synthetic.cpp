@@ -222,7 +222,7 @@ SyntheticMatrix::SyntheticMatrix(const SyntheticScheme& scheme, size_t N, size_t
   view_.scale_type = scheme.scale;
   view_.block_n = block_n, view_.block_k = block_k;
   view_.groups = view_.scale_stride = ceil_div(K, block_k);
-  if (scheme.global_scale) view_.global_scale = kGlobalScale;
+  if (scheme.global_scale) view_.global_scale = {kGlobalScale};
   codes_.resize(ceil_div(times(N, view_.row_bytes), 8));
   view_.codes = reinterpret_cast<const uint8_t*>(codes_.data());
   if (scheme.scale == ScaleType::kNone) return;
@@ -242,7 +242,7 @@ ActParams SyntheticMatrix::act_params() const {
   ActParams p;
   if (scheme_.act.granule == ActGranule::kStatic) p.scale = 4.0f / 448.0f;
   if (scheme_.act.code == ActCode::kFp4 && scheme_.act.scale == ActScale::kFp8)
-    p.global_scale = kGlobalScale;
+    p.global_scale = {kGlobalScale};
   return p;
 }
 

@@ -205,6 +205,12 @@ MOEBIUS_ALWAYS_INLINE constexpr uint8_t mx_exponent(float amax, int emax_elem) {
   return static_cast<uint8_t>(select_bits(a >= 0x7F800000u, 255u, finite));
 }
 
+// The smallest power of two that is not below s; s finite and not negative, 0 stays 0. Below the
+// normal numbers it is the smallest normal one.
+MOEBIUS_ALWAYS_INLINE constexpr float power_of_two_above(float s) {
+  return f32_from_bits((f32_bits(s) + 0x7FFFFFu) & 0x7F800000u);
+}
+
 // ---- rounding to integers ----
 
 // Nearest integer as an f32, ties to even; -0 and NaN are kept.

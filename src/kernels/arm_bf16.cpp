@@ -44,7 +44,8 @@ struct Product {
   const Shape s;
   const PanelLayout l;
   const TileMap map;
-  const float factor, G;
+  const float factor;
+  const GlobalScale G;
   const float* factors;
 
   explicit Product(const GemmArgs& args)
@@ -56,9 +57,7 @@ struct Product {
                        args.w->problem->act.granule == ActGranule::kStatic
                    ? args.w->act.scale
                    : 1.0f),
-        G(args.w->problem->act.code == ActCode::kFp4 && args.w->problem->act.scale == ActScale::kFp8
-              ? args.w->act.global_scale * args.w->global_scale
-              : args.w->global_scale),
+        G(result_scale(*args.w)),
         factors(reinterpret_cast<const float*>(args.panel + l.factors)) {}
 
   size_t valid(size_t n) const { return a.n1 - n < kNr ? a.n1 - n : kNr; }

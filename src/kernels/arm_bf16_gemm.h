@@ -12,6 +12,7 @@
 #include "base/numeric.h"
 #include "kernels/arm_bf16.h"
 #include "kernels/arm_bf16_tiles.h"
+#include "kernels/arm_scale.h"
 
 namespace moebius {
 namespace {
@@ -468,12 +469,13 @@ template <int P, int S, class Codec, bool kGrouped>
     out[h] = vreinterpretq_f32_f64(r == 0 ? vzip1q_f64(p, q) : vzip2q_f64(p, q));
   }
 }
-// The same times the row's factor, divided by G unless that is 1.
-inline void row_of(const float32x4_t (&f)[4], int r, float factor, float G, float32x4_t (&out)[2]) {
+// The same times the row's factor, under G.
+inline void row_of(const float32x4_t (&f)[4], int r, float factor, GlobalScale G,
+                   float32x4_t (&out)[2]) {
   row_of(f, r, out);
   MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
     out[h] = vmulq_n_f32(out[h], factor);
-    if (G != 1.0f) out[h] = vdivq_f32(out[h], vdupq_n_f32(G));
+    out[h] = with_scale(out[h], G);
   }
 }
 // 8 outputs without factors or G; the last row of the tile may be missing.
@@ -490,8 +492,8 @@ template <int P>
 }
 // dense: there are neither factors nor G.
 template <int P>
-inline void store(const float32x4_t (&f)[P][4], const float* factors, float G, bool dense, float* y,
-                  size_t ldy, size_t rows, size_t valid) {
+inline void store(const float32x4_t (&f)[P][4], const float* factors, GlobalScale G, bool dense,
+                  float* y, size_t ldy, size_t rows, size_t valid) {
   const bool whole = rows >= 2 * P && valid == kNr;
   if (whole && dense) {
     MOEBIUS_UNROLL for (int i = 0; i < 2 * P; ++i, y += ldy) {

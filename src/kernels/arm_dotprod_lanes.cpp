@@ -3,6 +3,7 @@
 // arm_lanes.h.
 #include "kernels/arm_lanes.h"
 #include "kernels/arm_lanes_pack.h"
+#include "kernels/arm_scale.h"
 
 #ifdef __aarch64__
 #include <arm_neon.h>
@@ -43,16 +44,13 @@ struct Gemm {
   const GemmArgs& a;
   const Shape s;
   const PanelLayout l;
-  const float G;
+  const GlobalScale G;
 
   explicit Gemm(const GemmArgs& args)
       : a(args),
         s(shape_of(*args.w->problem)),
         l(panel_layout(s, args.M)),
-        G(!kFp4 ? 1.0f
-          : args.w->problem->act.scale == ActScale::kFp8
-              ? args.w->act.global_scale * args.w->global_scale
-              : args.w->global_scale) {}
+        G(!kFp4 ? GlobalScale{} : result_scale(*args.w)) {}
 
   const uint8_t* panel(size_t n) const { return a.w->data + n / kNr * s.stride(); }
 
@@ -209,7 +207,7 @@ struct Gemm {
     const size_t count = a.n1 - n < kNr ? a.n1 - n : kNr;
     MOEBIUS_UNROLL for (int r = 0; r < R; ++r, y += a.ldy) {
       float32x4_t lo = vmulq_n_f32(f[r][0], scale[r]), hi = vmulq_n_f32(f[r][1], scale[r]);
-      if (kFp4 && G != 1.0f) lo = vdivq_f32(lo, vdupq_n_f32(G)), hi = vdivq_f32(hi, vdupq_n_f32(G));
+      if (kFp4) lo = with_scale(lo, G), hi = with_scale(hi, G);
       if (count == kNr) {
         vst1q_f32(y, lo);
         vst1q_f32(y + 4, hi);

@@ -215,7 +215,8 @@ struct Product {
   const Problem& p;
   const Shape s;
   const PanelLayout l;
-  const float factor, G;
+  const float factor;
+  const GlobalScale G;
   const bool twice;  // rows are codes, raised by one power of two less than e4m3 weights are small
 
   explicit Product(const GemmArgs& args)
@@ -224,9 +225,7 @@ struct Product {
         s(shape_of(p)),
         l(panel_layout(s, args.M)),
         factor(!s.as_is && p.act.granule == ActGranule::kStatic ? args.w->act.scale : 1.0f),
-        G(p.act.code == ActCode::kFp4 && p.act.scale == ActScale::kFp8
-              ? args.w->act.global_scale * args.w->global_scale
-              : args.w->global_scale),
+        G(result_scale(*args.w)),
         twice(s.fp8 && !s.as_is) {}
 
   const uint8_t* panel(size_t n) const { return a.w->data + n / kNr * s.stride(); }
@@ -270,7 +269,7 @@ struct Product {
     if (n + count > a.n1) count = n < a.n1 ? a.n1 - n : 0;
     for (size_t i = 0; i < count; ++i) {
       const float v = f[i] * by;
-      y[i] = G == 1.0f ? v : v / G;
+      y[i] = with_scale(v, G);
     }
   }
   float* weights() const { return reinterpret_cast<float*>(a.scratch); }

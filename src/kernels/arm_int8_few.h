@@ -45,7 +45,8 @@ struct FewRows {
   const PanelLayout l;
   const TileChoice choice;
   const TileMap map;
-  const float factor, G;
+  const float factor;
+  const GlobalScale G;
   const float* row_scales;
 
   explicit FewRows(const GemmArgs& args)
@@ -55,10 +56,7 @@ struct FewRows {
         choice(choose_tile(kEngine, s, args.M)),
         map(l.pairs, choice.pairs),
         factor(args.w->problem->act.granule == ActGranule::kStatic ? args.w->act.scale : 1.0f),
-        G(kFix != kRowScales ? 1.0f
-          : args.w->problem->act.scale == ActScale::kFp8
-              ? args.w->act.global_scale * args.w->global_scale
-              : args.w->global_scale),
+        G(kFix != kRowScales ? GlobalScale{} : result_scale(*args.w)),
         row_scales(reinterpret_cast<const float*>(args.panel + l.scales)) {}
 
   const uint8_t* panel(size_t n) const { return a.w->data + n / kNr * s.stride(); }

@@ -15,6 +15,7 @@
 #include <arm_neon.h>
 
 #include "kernels/arm_int8.h"
+#include "kernels/arm_scale.h"
 
 namespace moebius {
 namespace {
@@ -326,13 +327,14 @@ template <class E, int S, class Codec, int kFix, bool kGrouped>
     out[h] = vreinterpretq_f32_f64(r == 0 ? vzip1q_f64(p, q) : vzip2q_f64(p, q));
   }
 }
-[[gnu::always_inline]] inline float32x4_t scaled(float32x4_t v, float scale, float G) {
+[[gnu::always_inline]] inline float32x4_t scaled(float32x4_t v, float scale, GlobalScale G) {
   v = vmulq_n_f32(v, scale);
-  return __builtin_expect(G != 1.0f, 0) ? vdivq_f32(v, vdupq_n_f32(G)) : v;
+  return __builtin_expect(G.value != 1.0f, 0) ? with_scale(v, G) : v;
 }
 template <int P>
 [[gnu::always_inline]] inline void store(const float32x4_t (&f)[P][4], const float* row_scale,
-                                         float G, float* y, size_t ldy, size_t rows, size_t valid) {
+                                         GlobalScale G, float* y, size_t ldy, size_t rows,
+                                         size_t valid) {
   if (__builtin_expect(valid == kNr, 1)) {
     MOEBIUS_UNROLL for (int i = 0; i < 2 * P; ++i, y += ldy) {
       if (i >= 1 && static_cast<size_t>(i) >= rows) return;

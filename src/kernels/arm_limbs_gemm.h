@@ -23,6 +23,7 @@
 #include "base/numeric.h"
 #include "kernels/arm_limbs.h"
 #include "kernels/arm_limbs_rows.h"
+#include "kernels/arm_scale.h"
 
 namespace moebius {
 namespace {
@@ -120,7 +121,7 @@ struct Product {
   const GemmArgs& a;
   const Shape s;
   const ExtrasLayout l;
-  const float G;
+  const GlobalScale G;
   const XType type;
 
   explicit Product(const GemmArgs& args)
@@ -228,7 +229,7 @@ struct Product {
   // What is far, and where the sums go.
   [[gnu::always_inline]] void put(const Extras& x, float32x4_t (&f)[2], size_t m, size_t n) const {
     if (x.counts().far != 0) add_far(x, panel(n), f);
-    if (G != 1.0f) f[0] = vdivq_f32(f[0], vdupq_n_f32(G)), f[1] = vdivq_f32(f[1], vdupq_n_f32(G));
+    f[0] = with_scale(f[0], G), f[1] = with_scale(f[1], G);
     float* y = a.y + m * a.ldy + (n - a.n0);
     if (a.n1 - n >= kNr) {
       vst1q_f32(y, f[0]);

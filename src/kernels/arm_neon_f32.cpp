@@ -214,7 +214,8 @@ struct Gemm {
   const Shape s;
   const PanelLayout l;
   const size_t PN;
-  const float factor, G;
+  const float factor;
+  const GlobalScale G;
 
   explicit Gemm(const GemmArgs& args)
       : a(args),
@@ -225,9 +226,7 @@ struct Gemm {
         factor(p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kStatic
                    ? args.w->act.scale
                    : 1.0f),
-        G(p.act.code == ActCode::kFp4 && p.act.scale == ActScale::kFp8
-              ? args.w->act.global_scale * args.w->global_scale
-              : args.w->global_scale) {}
+        G(result_scale(*args.w)) {}
 
   const uint8_t* panel(size_t n) const { return a.w->data + n / kNr * s.stride(); }
   float* weights() const { return reinterpret_cast<float*>(a.scratch); }
@@ -313,7 +312,7 @@ struct Gemm {
       float* y = a.y + m * a.ldy + (n - a.n0);
       for (size_t i = 0; i < count; ++i) {
         const float v = f[i] * by;
-        y[i] = G == 1.0f ? v : v / G;
+        y[i] = with_scale(v, G);
       }
     }
   }

@@ -190,7 +190,7 @@ inline void dot4(const float* x, float* const* w, size_t begin, size_t end, Lane
 
 struct Finish {
   bool per_row, inside;
-  float divisor;
+  GlobalScale global;
 };
 
 Finish finish_of(const PackedMatrix& w) {
@@ -198,8 +198,7 @@ Finish finish_of(const PackedMatrix& w) {
   Finish f{};
   f.per_row = act.code != ActCode::kAsIs && act.granule == ActGranule::kRow;
   f.inside = act.code != ActCode::kAsIs && !f.per_row;
-  const bool two_level = act.code == ActCode::kFp4 && act.scale == ActScale::kFp8;
-  f.divisor = two_level ? w.act.global_scale * w.global_scale : w.global_scale;
+  f.global = result_scale(w);
   return f;
 }
 
@@ -223,7 +222,7 @@ void multiply_row(const uint8_t* row, const PanelRow& at, const RowScratch& s, s
     const Vec v = f[j].low + f[j].high;
     float sum = (v[0] + v[2]) + (v[1] + v[3]);
     if (finish.per_row) sum = sum * scales[0];
-    y[j] = finish.divisor == 1.0f ? sum : sum / finish.divisor;
+    y[j] = with_scale(sum, finish.global);
   }
 }
 

@@ -156,7 +156,7 @@ inline void dot4(const int16_t* x, int16_t* const* w, size_t begin, size_t end, 
 struct Finish {
   bool per_row, inside;  // where the activation scale goes
   float unit;            // 0.25 for doubled fp4 codes on both sides
-  float divisor;
+  GlobalScale global;
 };
 
 Finish finish_of(const PackedMatrix& w) {
@@ -165,7 +165,7 @@ Finish finish_of(const PackedMatrix& w) {
   f.per_row = act.granule == ActGranule::kRow;
   f.inside = !f.per_row;
   f.unit = is_fp4_pair(*w.problem) ? 0.25f : 1.0f;
-  f.divisor = act.scale == ActScale::kFp8 ? w.act.global_scale * w.global_scale : w.global_scale;
+  f.global = result_scale(w);
   return f;
 }
 
@@ -229,7 +229,7 @@ void gemm(const GemmArgs& args) {
           y = std::fma(S, static_cast<float>(-zero), y) * step;
         } else if (!vllm) {
           if (finish.per_row) y = y * step;
-          if (finish.divisor != 1.0f) y = y / finish.divisor;
+          y = with_scale(y, finish.global);
         }
         args.y[m * args.ldy + (n - args.n0) + j] = y;
       }

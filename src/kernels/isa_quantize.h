@@ -142,21 +142,36 @@ struct QuantizeLoops {
 
   // From the bits of the largest magnitudes: what is stored, and what x is divided by (0: all codes
   // are 0, because there is a number that is not finite, or all are too small for NVFP4).
-  static void scales_of(const ActSpec& spec, float global_scale, const uint32_t* most, size_t count,
-                        float* stored, float* divisor) {
+  static void scales_of(const ActSpec& spec, GlobalScale global_scale, const uint32_t* most,
+                        size_t count, float* stored, float* divisor) {
     const auto amax = [](uint32_t bits) {
       return f32_from_bits(select_bits(bits < kInfinityBits, bits, 0u));
     };
     if (spec.scale == ActScale::kFp8) {
-      Isa::map(most, stored, count, [=](uint32_t bits) {
-        const float wanted = min_f32((amax(bits) / 6.0f) * global_scale, 448.0f);
-        return e4m3_to_f32(f32_to_e4m3(wanted));
-      });
-      Isa::map(stored, divisor, count, [=](float s8) { return s8 / global_scale; });
+      // with_scale and without_scale, one loop for each kind.
+      const float G = global_scale.value;
+      const auto nearest = [](float wanted) {
+        return e4m3_to_f32(f32_to_e4m3(min_f32(wanted, 448.0f)));
+      };
+      if (global_scale.multiplies) {
+        Isa::map(most, stored, count,
+                 [=](uint32_t bits) { return nearest((amax(bits) / 6.0f) / G); });
+        Isa::map(stored, divisor, count, [=](float s8) { return s8 * G; });
+      } else {
+        Isa::map(most, stored, count,
+                 [=](uint32_t bits) { return nearest((amax(bits) / 6.0f) * G); });
+        Isa::map(stored, divisor, count, [=](float s8) { return s8 / G; });
+      }
     } else if (spec.scale == ActScale::kE8m0) {
       const int largest = spec.code == ActCode::kFp8 ? kMxEmaxE4m3 : kMxEmaxE2m1;
       Isa::map(most, stored, count, [=](uint32_t bits) {
         return select_f32(bits == 0u, 1.0f, e8m0_to_f32(mx_exponent(amax(bits), largest)));
+      });
+      __builtin_memcpy(divisor, stored, count * sizeof *stored);
+    } else if (spec.scale == ActScale::kE8m0Up) {
+      Isa::map(most, stored, count, [=](uint32_t bits) {
+        const float s = power_of_two_above(amax(bits) / 448.0f);
+        return select_f32(s == 0.0f, 1.0f, s);
       });
       __builtin_memcpy(divisor, stored, count * sizeof *stored);
     } else {

@@ -68,7 +68,7 @@ struct PackArgs {
 struct PackedMatrix {
   const Problem* problem = nullptr;
   const uint8_t* data = nullptr;  // 64
-  float global_scale = 1.0f;      // of the weights (divisor)
+  GlobalScale global_scale;       // of the weights
   ActParams act;                  // of the input
   // 4; act-order: panel column i is column columns[i] of x; null: identity
   const int32_t* columns = nullptr;
@@ -76,6 +76,13 @@ struct PackedMatrix {
   // regular
   const int32_t* group_ends = nullptr;
 };
+
+// The global scale that finishes the sums of a matrix: its own, with the input's where that has one.
+MOEBIUS_ALWAYS_INLINE GlobalScale result_scale(const PackedMatrix& w) {
+  const ActSpec& act = w.problem->act;
+  const bool two_level = act.code == ActCode::kFp4 && act.scale == ActScale::kFp8;
+  return two_level ? both_scales(w.act.global_scale, w.global_scale) : w.global_scale;
+}
 
 struct PrepareArgs {
   const Problem* problem;

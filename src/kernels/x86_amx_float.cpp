@@ -56,7 +56,8 @@ struct Gemm {
   const Shape s;
   const PanelLayout l;
   const Blocking b;
-  const float factor, G;
+  const float factor;
+  const GlobalScale G;
   const float* const factors;
   const bool single;  // one row of at most two limbs
   bool tame = false;  // a single row whose numbers are neither large nor small
@@ -68,7 +69,7 @@ struct Gemm {
         l(panel_layout(p, s, args.M)),
         b(blocking_of(s, l, p.ragged)),
         factor(static_factor(*args.w)),
-        G(divisor(*args.w)),
+        G(result_scale(*args.w)),
         factors(reinterpret_cast<const float*>(args.panel + l.factors)),
         single(is_single(l)) {}
 
@@ -213,7 +214,7 @@ struct Gemm {
     }
     multiply<kTwo>(r, c, c.k0, c.k0, c.k1);
     const size_t rows = kTwo ? 2 * kTile : l.tile_rows;
-    if (last && s.scales == Scales::kNone && p.act.code == ActCode::kAsIs && G == 1.0f &&
+    if (last && s.scales == Scales::kNone && p.act.code == ActCode::kAsIs && G.value == 1.0f &&
         n + kNr <= a.n1 && r.first + rows <= a.M)
       return amx::store_sums<kTwo>(a.y + r.first * a.ldy + (n - a.n0), 4 * a.ldy);
     if (last || !alone) amx::store_sums<kTwo>(state, kNr * 4);
@@ -225,7 +226,7 @@ struct Gemm {
     const auto mask = static_cast<uint32_t>((uint64_t{1} << valid) - 1);
     const bool scaled = !kFolded && !grouped() && s.scales != Scales::kNone;
     const bool inside = s.row_groups && s.groups == 1;
-    const __m512 by = _mm512_set1_ps(G);
+    const __m512 by = _mm512_set1_ps(G.value);
     for (size_t i = 0; i < r.tiles * l.tile_rows && r.first + i < a.M; ++i, sums += kNr) {
       float* y = a.y + (r.first + i) * a.ldy + (n - a.n0);
       const __m512 row = _mm512_set1_ps(factors[r.first + i]);
@@ -237,7 +238,7 @@ struct Gemm {
           v = _mm512_mul_ps(v, scale);
         }
         if (p.act.code != ActCode::kAsIs) v = _mm512_mul_ps(v, row);
-        if (G != 1.0f) v = _mm512_div_ps(v, by);
+        if (G.value != 1.0f) v = G.multiplies ? _mm512_mul_ps(v, by) : _mm512_div_ps(v, by);
         _mm512_mask_storeu_ps(y + 16 * h, static_cast<__mmask16>(mask >> (16 * h)), v);
       }
     }

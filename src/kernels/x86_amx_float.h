@@ -25,7 +25,8 @@ constexpr size_t kTile = 16;  // rows and outputs of a tile
 // a prepared row becomes a factor of the whole row.
 inline bool folds_rows(const Problem& p) {
   return p.act.code != ActCode::kAsIs && p.act.granule == ActGranule::kGroup &&
-         p.act.scale == ActScale::kE8m0 && p.act.group % 32 == 0;
+         (p.act.scale == ActScale::kE8m0 || p.act.scale == ActScale::kE8m0Up) &&
+         p.act.group % 32 == 0;
 }
 // Scales that weights can take in: of regular groups, and not with a scale of the rows' groups.
 inline bool folds(const Problem& p, ScaleType type) {

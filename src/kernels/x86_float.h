@@ -147,17 +147,10 @@ inline size_t packed_bytes(const Problem& p, const Shape& s) {
   return up(p.N, kNr) / kNr * s.stride();
 }
 
-// What the sums are multiplied with: a stored scale of rows (with the weights' scale), and the
-// divisor at the end.
+// What the sums are multiplied with: a stored scale of rows (with the weights' scale).
 inline float static_factor(const PackedMatrix& w) {
   const ActSpec& act = w.problem->act;
   return act.code != ActCode::kAsIs && act.granule == ActGranule::kStatic ? w.act.scale : 1.0f;
-}
-inline float divisor(const PackedMatrix& w) {
-  const ActSpec& act = w.problem->act;
-  return act.code == ActCode::kFp4 && act.scale == ActScale::kFp8
-             ? w.act.global_scale * w.global_scale
-             : w.global_scale;
 }
 
 // A row's factor at the end: its scale, or NaN where a stored scale met a NaN or an infinity.

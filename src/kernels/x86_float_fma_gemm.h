@@ -80,7 +80,8 @@ struct Gemm {
   const PanelLayout l;
   const size_t panels;  // worked on together: few rows need more outputs in flight
   const size_t piece;
-  const float factor, G;
+  const float factor;
+  const GlobalScale G;
 
   explicit Gemm(const GemmArgs& args)
       : a(args),
@@ -93,7 +94,7 @@ struct Gemm {
                                            : 8 / kVecs)),
         piece(kPiece / panels),
         factor(static_factor(*args.w)),
-        G(divisor(*args.w)) {}
+        G(result_scale(*args.w)) {}
 
   float* weights() const { return reinterpret_cast<float*>(a.scratch); }
   // [row][dot: outputs in work, f: likewise]
@@ -338,7 +339,9 @@ struct Gemm {
       for (size_t i = 0; n + i < end; i += kWidth) {
         Vec v = Isa::load(f + i);
         if (p.act.code != ActCode::kAsIs) v = Isa::mul(v, row);
-        if (G != 1.0f) v = Isa::div(v, Isa::broadcast(G));
+        if (G.value != 1.0f)
+          v = G.multiplies ? Isa::mul(v, Isa::broadcast(G.value))
+                           : Isa::div(v, Isa::broadcast(G.value));
         float* y = a.y + m * a.ldy + (n + i - a.n0);
         const size_t left = end - n - i;
         left >= kWidth ? Isa::store(y, v) : Isa::store_some(y, v, left);

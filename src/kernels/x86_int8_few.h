@@ -28,7 +28,8 @@ enum class Kind : uint8_t { kPlain, kScaled, kAny };
 struct Finish {
   const Shape& s;
   bool zeros, channel_vllm, grouped_vllm;
-  float G, unit;  // divisor of results; of a sum: 1/4 where the codes of both sides are doubled
+  GlobalScale G;  // of results
+  float unit;     // of a sum: 1/4 where the codes of both sides are doubled
   size_t rows;    // from group to group in the arrays below
   const int32_t *sums, *row_zeros;
   const float *group_scales, *row_scales;
@@ -38,8 +39,7 @@ struct Finish {
         zeros(a.w->problem->zero_points),
         channel_vllm(shape.vllm && shape.groups == 1),
         grouped_vllm(shape.vllm && shape.groups > 1),
-        G(a.w->problem->act.scale == ActScale::kFp8 ? a.w->act.global_scale * a.w->global_scale
-                                                    : a.w->global_scale),
+        G(result_scale(*a.w)),
         unit(shape.codes == Codes::kFp4 ? 0.25f : 1.0f),
         rows(t.padded()) {
     const PanelLayout l = panel_layout(shape, t);
@@ -107,7 +107,8 @@ template <class E>
     f = E::fma(E::load_f32(panel + n.s.row_sums + 4 * v * E::kLanes),
                E::set1(static_cast<float>(-n.row_zeros[m])), f);
   if (!n.s.group_scales && !n.channel_vllm) f = E::mul(f, E::set1(n.row_scales[m]));
-  return n.G == 1.0f ? f : E::div(f, E::set1(n.G));
+  if (n.G.value == 1.0f) return f;
+  return n.G.multiplies ? E::mul(f, E::set1(n.G.value)) : E::div(f, E::set1(n.G.value));
 }
 
 // A vector of results; outputs past n1 are not written.

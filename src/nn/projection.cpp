@@ -142,7 +142,7 @@ void PackedSlot::pack(const QuantMatrix& w, size_t n0, size_t n1, size_t row0) c
                        order_.ends_or_null(), row0});
 }
 
-void PackedSlot::finish(float global_scale, const ActParams& act, std::span<const float> bias,
+void PackedSlot::finish(GlobalScale global_scale, const ActParams& act, std::span<const float> bias,
                         float output_scale) {
   bias_.assign(bias.begin(), bias.end());
   output_scale_ = output_scale;
@@ -192,7 +192,7 @@ void PackedSlot::fill(const RowSource& source, const ActParams& act, std::span<c
   const size_t step = plan_->kernel->n_step,
                rows = std::max<size_t>(source.at_once / step * step, step);
   const size_t pieces = (p.N + rows - 1) / rows;
-  float global_scale = 1.0f;
+  GlobalScale global_scale;
   const auto pack_piece = [&](size_t i) {
     const size_t n0 = i * rows, n1 = std::min(p.N, n0 + rows);
     source.rows(n0, n1, [&](const QuantMatrix& w) {

@@ -93,7 +93,7 @@ class PackedSlot {
   class Placed;
   void check(std::span<const float> bias, std::string_view what) const;
   void pack(const QuantMatrix& w, size_t n0, size_t n1, size_t row0) const;
-  void finish(float global_scale, const ActParams& act, std::span<const float> bias,
+  void finish(GlobalScale global_scale, const ActParams& act, std::span<const float> bias,
               float output_scale);
 
   const ProjectionPlan* plan_ = nullptr;

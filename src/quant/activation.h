@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "quant/global_scale.h"
+
 namespace moebius {
 
 enum class ActCode : uint8_t { kAsIs, kInt, kFp8, kFp4 };
@@ -15,9 +17,10 @@ enum class ActGranule : uint8_t {
 };  // one stored scale; one per row; one per `group` features
 enum class ActScale : uint8_t {
   kF32,
-  kFp8,
-  kE8m0
-};  // kFp8: NVFP4 block scales under a stored global scale
+  kFp8,     // NVFP4 block scales under a stored global scale
+  kE8m0,    // powers of two, rounded as MX does
+  kE8m0Up,  // powers of two, rounded up: no input is clamped (DeepSeek's ue8m0)
+};
 enum class Int8Mode : uint8_t {
   kDeclared,
   kCompressedTensors,
@@ -43,15 +46,15 @@ struct ActSpec {
 
 // Values stored in the file for the input of one matrix (static schemes and NVFP4).
 struct ActParams {
-  float scale = 1.0f;         // static scale
-  int32_t zero_point = 0;     // static zero point
-  float global_scale = 1.0f;  // NVFP4: divisor G_x
+  float scale = 1.0f;        // static scale
+  int32_t zero_point = 0;    // static zero point
+  GlobalScale global_scale;  // NVFP4
   bool operator==(const ActParams&) const = default;
 };
 
 // M quantized rows. codes: kInt int8_t[M,K]; kFp8 e4m3 bytes [M,K]; kFp4 one E2M1 code per byte
-// [M,K]; kAsIs float[M,K]. x(m,k) is represented by (code - zero_point) * scale(m, k/granule) [/
-// global scale for kFp4 with ActScale::kFp8].
+// [M,K]; kAsIs float[M,K]. x(m,k) is represented by (code - zero_point) * scale(m, k/granule), under
+// the global scale for kFp4 with ActScale::kFp8.
 struct QuantRows {
   size_t M = 0, K = 0;
   ActSpec spec;

@@ -137,7 +137,7 @@ inline float code_value(const QuantMatrix& w, size_t r, size_t c) {
   return 0.0f;
 }
 
-// The decoded weight in f32: q * s, (q - zp) * s, or for NVFP4 q * (s / G), each operation rounded
+// The decoded weight in f32: q * s, (q - zp) * s, or for NVFP4 q * (s / G) or q * (s * g), each operation rounded
 // once.
 inline float weight_at(const QuantMatrix& w, size_t r, size_t c) {
   const float value = code_value(w, r, c);
@@ -145,7 +145,7 @@ inline float weight_at(const QuantMatrix& w, size_t r, size_t c) {
   const size_t i = scale_index(w, r, c);
   const float zero = w.zero_points != nullptr ? static_cast<float>(w.zero_points[i]) : 0.0f;
   const float s = scale_at(w, i);
-  return (value - zero) * (w.global_scale == 1.0f ? s : s / w.global_scale);
+  return (value - zero) * with_scale(s, w.global_scale);
 }
 
 }  // namespace moebius

@@ -5,7 +5,7 @@
 //
 //   group(c)   = g_idx ? g_idx[c] : (c + k_phase) / block_k
 //   s(r,c)     = scales[(r + n_phase) / block_n * scale_stride + group(c)]        zero points share this index
-//   w(r,c)     = (code(r,c) - zero_point(r,c)) * s(r,c) / global_scale
+//   w(r,c)     = (code(r,c) - zero_point(r,c)) * s(r,c), divided by the global scale or multiplied with it
 //
 //   strategy   tensor          channel        group g         block bn x bk
 //   block_n    N (at least)    1              1               bn
@@ -13,6 +13,8 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+
+#include "quant/global_scale.h"
 
 namespace moebius {
 
@@ -42,7 +44,7 @@ struct QuantMatrix {
   size_t block_n = 1, block_k = 1, n_phase = 0, k_phase = 0;
   const int8_t* zero_points = nullptr;  // signed domain; null: symmetric
   const int32_t* g_idx = nullptr;       // [K] or null
-  float global_scale = 1.0f;            // divisor (NVFP4)
+  GlobalScale global_scale;             // NVFP4
 };
 
 }  // namespace moebius

@@ -133,6 +133,7 @@ Scale quantize_fp8(const Granule& g, const ActSpec& spec, const ActParams& param
   float s = params.scale;
   if (spec.granule != ActGranule::kStatic) {
     s = spec.scale == ActScale::kE8m0 ? mx_scale(g, kMxEmaxE4m3) : amax_of(g) / 448.0f;
+    if (spec.scale == ActScale::kE8m0Up) s = power_of_two_above(s);
     if (s == 0.0f) s = 1.0f;
   }
   for (size_t i = 0; i < g.n; ++i) g.q[i] = f32_to_e4m3(clamp_f32(g.x[i] / s, -448.0f, 448.0f));
@@ -147,13 +148,13 @@ void fp4_codes(const Granule& g, float s) {
 // NVFP4: the scale of a block is itself an e4m3 number, under the stored global scale G_x. What is
 // kept is s8.
 Scale quantize_nvfp4(const Granule& g, const ActParams& params) {
-  const float wanted = min_f32((amax_of(g) / 6.0f) * params.global_scale, 448.0f);
+  const float wanted = min_f32(without_scale(amax_of(g) / 6.0f, params.global_scale), 448.0f);
   const float s8 = e4m3_to_f32(f32_to_e4m3(wanted));
   if (s8 == 0.0f) {
     zero_codes(g);
     return {0.0f};
   }
-  fp4_codes(g, s8 / params.global_scale);
+  fp4_codes(g, with_scale(s8, params.global_scale));
   return {s8};
 }
 
@@ -220,6 +221,8 @@ ActSpec act_spec_of(const Scheme& scheme, Int8Mode mode) {
       spec.scale = ActScale::kFp8;
     } else if (spec.granule == ActGranule::kGroup && has_e8m0_scales(in)) {
       spec.scale = ActScale::kE8m0;
+    } else if (spec.code == ActCode::kFp8 && in.scale_dtype == kPowerOfTwoScales) {
+      spec.scale = ActScale::kE8m0Up;
     }
     return spec;
   }
@@ -321,7 +324,7 @@ void dequantize_rows(const QuantRows& x, float* out) {
       const size_t g = x.spec.granule == ActGranule::kGroup ? k / x.spec.group : 0;
       const float s = x.scales[m * x.groups + g];
       const bool two_level = x.spec.scale == ActScale::kFp8;
-      out[m * x.K + k] = value * (two_level ? s / x.params.global_scale : s);
+      out[m * x.K + k] = value * (two_level ? with_scale(s, x.params.global_scale) : s);
     }
 }
 

@@ -9,13 +9,14 @@
 //   f = 0
 //   for each stretch:  dot = sum of xq * wq          xq, wq: code values, zero points subtracted
 //                      f   = fma(float(dot), factor, f)
-//   y = f * s_row / G                                (each only where it applies)
+//   y = f * s_row / G, or f * s_row * g              (each only where it applies)
 //
 //   dot      both sides integer codes: an exact integer, converted to f32 once;
 //            otherwise f32, dot = fma(xq, wq, dot) from 0
 //   factor   per-row dynamic activations and activations as they are: c; static and per-group activations: c * s
 //   s_row    the scale of the row, per-row dynamic activations only
-//   G        NVFP4: G_w, or G_x * G_w when the activations have a global scale too; else there is no division
+//   G, g     NVFP4: G_w, or G_x * G_w when the activations have a global scale too, where global scales divide; g alike
+//            where they multiply; else neither
 //
 // Mode vllm is a definition of its own, below.
 // clang-format on
@@ -112,9 +113,9 @@ bool scales_inside(const ActSpec& spec) {
   return spec.code != ActCode::kAsIs && spec.granule != ActGranule::kRow;
 }
 
-float divisor(const QuantMatrix& w, const ActSpec& spec, const ActParams& params) {
+GlobalScale result_scale(const QuantMatrix& w, const ActSpec& spec, const ActParams& params) {
   const bool two_level = spec.code == ActCode::kFp4 && spec.scale == ActScale::kFp8;
-  return two_level ? params.global_scale * w.global_scale : w.global_scale;
+  return two_level ? both_scales(params.global_scale, w.global_scale) : w.global_scale;
 }
 
 template <class T>
@@ -122,7 +123,7 @@ void declared_gemm(const QuantMatrix& w, const QuantRows& x, size_t n0, size_t n
                    size_t ldy, Memory* memory) {
   const Columns columns = columns_of(w, x, memory);
   const std::pmr::vector<T> xs = row_values<T>(x, columns, memory);
-  const float G = divisor(w, x.spec, x.params);
+  const GlobalScale G = result_scale(w, x.spec, x.params);
   std::pmr::vector<T> ws(w.K, memory);
   for (size_t n = n0; n < n1; ++n) {
     weight_values(w, n, columns, ws);
@@ -136,7 +137,7 @@ void declared_gemm(const QuantMatrix& w, const QuantRows& x, size_t n0, size_t n
         f = std::fma(dot, scales_inside(x.spec) ? c * scales[s.row_granule] : c, f);
       }
       if (scales_per_row(x.spec)) f = f * scales[0];
-      y[m * ldy + (n - n0)] = G == 1.0f ? f : f / G;
+      y[m * ldy + (n - n0)] = with_scale(f, G);
     }
   }
 }
@@ -185,7 +186,7 @@ void vllm_gemm(const QuantMatrix& w, const QuantRows& x, size_t n0, size_t n1, f
 // What a kernel may lose of an element, times the largest weight code: it may take scales that are
 // powers of two into the row, where they are flushed 2^157 below the largest one.
 double far_below(const QuantRows& x, const float* scales) {
-  if (x.spec.scale != ActScale::kE8m0) return 0.0;
+  if (x.spec.scale != ActScale::kE8m0 && x.spec.scale != ActScale::kE8m0Up) return 0.0;
   return static_cast<double>(*std::max_element(scales, scales + x.groups)) * 448.0 * 0x1p-166;
 }
 
@@ -217,7 +218,9 @@ void reordered_bound(const QuantMatrix& w, const QuantRows& x, size_t n0, size_t
   Memory* memory = std::pmr::get_default_resource();
   const Columns columns = columns_of(w, x, memory);
   const std::pmr::vector<float> xs = row_values<float>(x, columns, memory);
-  const double G = std::fabs(static_cast<double>(divisor(w, x.spec, x.params)));
+  const GlobalScale global = result_scale(w, x.spec, x.params);
+  const double stored = std::fabs(static_cast<double>(global.value));
+  const double G = global.multiplies ? 1.0 / stored : stored;
   const double steps = static_cast<double>(w.K + columns.stretches.size() + 4);
   const double growth = std::min(steps, 8.0 * std::sqrt(steps)) * 0x1p-22;
   std::pmr::vector<float> ws(w.K, memory);

@@ -22,6 +22,8 @@ constexpr FormatName kFormats[] = {
     {Format::kMxfp4Pack, "mxfp4-pack-quantized"},
     {Format::kMxfp8, "mxfp8-quantized"},
     {Format::kGptOssMxfp4, "mxfp4"},
+    {Format::kNativeFp8, "native-fp8"},
+    {Format::kModeloptNvfp4, "modelopt-nvfp4"},
 };
 
 bool is_float(const QuantArgs& a, int bits) {
@@ -88,7 +90,7 @@ std::string_view name_of(Format format) {
 
 std::optional<Format> format_from_name(std::string_view name) {
   for (const FormatName& f : kFormats)
-    if (f.name == name && f.format != Format::kGptOssMxfp4) return f.format;
+    if (f.name == name && f.format < Format::kGptOssMxfp4) return f.format;
   return std::nullopt;
 }
 
@@ -137,6 +139,7 @@ std::string describe(const QuantArgs& args) {
       break;
   }
   if (args.kind == NumberKind::kInt) text += args.symmetric ? " sym" : " asym";
+  if (args.scale_dtype == kPowerOfTwoScales) text += " ue8m0";
   if (args.dynamic == Dynamic::kDynamic) text += " dynamic";
   if (args.dynamic == Dynamic::kLocal) text += " local";
   if (args.act_order == ActOrder::kGroup) text += " act-order";

@@ -39,6 +39,8 @@ enum class Format : uint8_t {
   kMxfp4Pack,
   kMxfp8,
   kGptOssMxfp4,
+  kNativeFp8,
+  kModeloptNvfp4,
 };
 
 // One set of QuantizationArgs, validated and with defaults filled in.
@@ -56,6 +58,9 @@ struct QuantArgs {
   std::string scale_dtype;
   bool operator==(const QuantArgs&) const = default;
 };
+
+// scale_dtype of FP8 inputs whose dynamic scales are powers of two, rounded up (ue8m0).
+inline constexpr std::string_view kPowerOfTwoScales = "ue8m0";
 
 struct Scheme {
   std::optional<QuantArgs> weights;  // none: dense

@@ -55,10 +55,12 @@ Reason format_reason(const QuantArgs& w, Format format) {
     case Format::kIntQuantized:
     case Format::kFloatQuantized:
     case Format::kNaiveQuantized:
+    case Format::kNativeFp8:
       return fp4 ? Reason(differs("one byte per weight: int or 8-bit float")) : std::nullopt;
     case Format::kPackQuantized:
       return !is_int(w) ? Reason(differs("packed integers")) : std::nullopt;
     case Format::kNvfp4Pack:
+    case Format::kModeloptNvfp4:
       return !is_nvfp4(w) ? Reason(differs("NVFP4: float, 4 bit, tensor_group 16")) : std::nullopt;
     case Format::kMxfp4Pack:
     case Format::kGptOssMxfp4:

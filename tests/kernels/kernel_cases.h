@@ -60,6 +60,7 @@ struct SchemeCase {
   bool zero_points = false;
   Columns columns = Columns::kRegular;
   bool global_scale = false;
+  bool global_multiplies = false;  // ModelOpt's kind
   ActSpec act;
   XType x_type = XType::kF32;
 };

@@ -190,6 +190,11 @@ void add_fp8(Cases& out) {
     c.name += " sliced";
     out.push_back(c);
   }
+  c = weights("fp8 block 128x128 ue8m0", CodeType::kFp8, 8, 128,
+              with_groups(rows, 128, ActScale::kE8m0Up));
+  c.block_n = 128;
+  c.scale = ScaleType::kF32;
+  out.push_back(c);
   for (const size_t g : sizes({0, 128})) {
     c = weights("fp8 a16 g" + std::to_string(g), CodeType::kFp8, 8, g, ActSpec{});
     c.x_type = XType::kBf16;
@@ -207,6 +212,14 @@ void add_fp4(Cases& out) {
   c.scale = ScaleType::kFp8;
   c.global_scale = true;
   out.push_back(c);
+  c.global_multiplies = true;
+  c.name = "nvfp4 factors";
+  out.push_back(c);
+  c.act = ActSpec{};
+  c.x_type = XType::kBf16;
+  c.name = "nvfp4a16 factors";
+  out.push_back(c);
+  c.global_multiplies = false;
   for (const XType x : {XType::kF32, XType::kBf16, XType::kF16}) {
     c.act = ActSpec{};
     c.x_type = x;
@@ -446,8 +459,12 @@ MatrixCase make_matrix(const SchemeCase& s, size_t N, size_t K, Rng& rng) {
   fill_g_idx(s, K, m, rng);
   fill_scales(s, m, rows, rng);
   if (s.global_scale) {
-    m.w.global_scale = uniform(rng, 100.0f, 4000.0f);
-    m.params.global_scale = uniform(rng, 50.0f, 1000.0f);
+    m.w.global_scale = {uniform(rng, 100.0f, 4000.0f)};
+    m.params.global_scale = {uniform(rng, 50.0f, 1000.0f)};
+    if (s.global_multiplies) {
+      m.w.global_scale = {1.0f / m.w.global_scale.value, true};
+      m.params.global_scale = {1.0f / m.params.global_scale.value, true};
+    }
   }
   if (s.act.granule == ActGranule::kStatic) {
     m.params.scale = s.act.code == ActCode::kFp8 ? 0.01f : 0.03f;

@@ -51,8 +51,8 @@ TEST(FormatsNvfp4, Decodes) {
   Nvfp4 m;
   const TensorStore& store = m.file.open();
   const auto loaded = run_reader(store, collect(store, "m"), m.scheme, "", 4, 64);
-  EXPECT_EQ(loaded->plan.input.global_scale, 77.0f);
-  EXPECT_EQ(loaded->view.global_scale, 300.0f);
+  EXPECT_EQ(loaded->plan.input.global_scale, GlobalScale{77.0f});
+  EXPECT_EQ(loaded->view.global_scale, GlobalScale{300.0f});
   for (size_t r = 0; r < 4; ++r)
     for (size_t c = 0; c < 64; ++c)
       ASSERT_EQ(weight_at(loaded->view, r, c),
@@ -70,7 +70,8 @@ TEST(FormatsNvfp4, WeightOnly) {
   EXPECT_NE(m.error().find("input_global_scale is stored"), std::string::npos);
   m.file.remove("m.input_global_scale");
   const TensorStore& store = m.file.open();
-  EXPECT_EQ(run_reader(store, collect(store, "m"), m.scheme)->plan.input.global_scale, 1.0f);
+  EXPECT_EQ(run_reader(store, collect(store, "m"), m.scheme)->plan.input.global_scale,
+            GlobalScale{});
 }
 
 TEST(FormatsNvfp4, RefusesByName) {

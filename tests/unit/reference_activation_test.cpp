@@ -169,7 +169,7 @@ TEST(ReferenceActivation, Fp8HasNoFloor) {
 
 TEST(ReferenceActivation, Fp8StaticSaturates) {
   const auto b = quantize({1000.0f, -1000.0f, 1.0f}, float_spec(ActCode::kFp8, ActGranule::kStatic),
-                          {1.0f, 0, 1.0f});
+                          {1.0f, 0, {1.0f}});
   EXPECT_EQ(b.codes, (std::vector<uint8_t>{0x7E, 0xFE, 0x38}));
 }
 
@@ -209,13 +209,13 @@ TEST(ReferenceActivation, E4m3RoundsToNearestEven) {
 }
 
 TEST(ReferenceActivation, Nvfp4BlockWhoseScaleRoundsToZeroHasZeroCodes) {
-  const auto b = quantize(Row(16, -1e-6f), kNvfp4, {1.0f, 0, 1.0f});
+  const auto b = quantize(Row(16, -1e-6f), kNvfp4, {1.0f, 0, {1.0f}});
   EXPECT_EQ(b.scales[0], 0.0f);
   EXPECT_EQ(b.codes, std::vector<uint8_t>(16, 0));
 }
 
 TEST(ReferenceActivation, Nvfp4ScaleStopsAt448) {
-  const auto b = quantize(Row(16, 1e30f), kNvfp4, {1.0f, 0, 1e20f});
+  const auto b = quantize(Row(16, 1e30f), kNvfp4, {1.0f, 0, {1e20f}});
   EXPECT_EQ(b.scales[0], 448.0f);
   EXPECT_EQ(b.codes, std::vector<uint8_t>(16, 7));
 }
@@ -243,6 +243,29 @@ TEST(ReferenceActivation, Mxfp8ExponentsFollowTheSameRule) {
     x[31] = amax;
     EXPECT_EQ(quantize(x, mx).scales[0], std::ldexp(1.0f, byte - 127)) << amax;
   }
+}
+
+TEST(ReferenceActivation, PowersOfTwoAboveTheScale) {
+  const ActSpec up = float_spec(ActCode::kFp8, ActGranule::kGroup, 128, ActScale::kE8m0Up);
+  // 2^ceil(log2(amax / 448)): 448 itself is kept, the next number takes the next power.
+  for (const auto& [amax, e] : {std::pair{448.0f, 0},
+                                {448.1f, 1},
+                                {447.0f, 0},
+                                {224.0f, -1},
+                                {5.0f, -6},
+                                {.001f, -18},
+                                {1e-40f, -126}}) {
+    Row x(128, 0.0f);
+    x[7] = -amax;
+    EXPECT_EQ(quantize(x, up).scales[0], std::ldexp(1.0f, e)) << amax;
+  }
+  EXPECT_EQ(quantize(Row(128, 0.0f), up).scales[0], 1.0f);
+  Row x(200, 1.0f);  // the last group is short and has its own scale
+  x[199] = 896.0f;
+  const auto b = quantize(x, up);
+  EXPECT_EQ(b.scales, (std::vector<float>{std::ldexp(1.0f, -8), 2.0f}));
+  EXPECT_EQ(e4m3_to_f32(b.codes[0]), 256.0f);
+  EXPECT_EQ(e4m3_to_f32(b.codes[199]), 448.0f);
 }
 
 // ---- output fake quantization ----

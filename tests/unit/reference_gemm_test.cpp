@@ -116,7 +116,7 @@ TEST(ReferenceWeights, DequantizeAppliesZeroPointsGroupsAndGlobalScale) {
   dequantize(w, out.data());
   EXPECT_EQ(out, (Row{0.0f, 0.5f, 8.0f, 10.0f}));
   w.zero_points = nullptr;
-  w.global_scale = 4.0f;
+  w.global_scale = {4.0f};
   dequantize(w, out.data());
   EXPECT_EQ(out, (Row{0.125f, 0.25f, 1.5f, 2.0f}));
 }
@@ -215,17 +215,44 @@ TEST(ReferenceGemm, Nvfp4DividesByBothGlobalScalesAtTheEnd) {
   w.scales = scale.data();
   w.scale_stride = 1;
   w.block_k = 16;
-  w.global_scale = 300.0f;
+  w.global_scale = {300.0f};
   ActSpec act;
   act.code = ActCode::kFp4;
   act.granule = ActGranule::kGroup;
   act.group = 16;
   act.scale = ActScale::kFp8;
-  const ActParams params = {1.0f, 0, 1792.0f};
+  const ActParams params = {1.0f, 0, {1792.0f}};
   const Row x(16, 1.5f);  // s8 = 448, every code 6
   const float dot = 8 * (6.0f * 1.0f + 6.0f * 6.0f);
   EXPECT_EQ(product(w, x, act, params), std::fma(dot, 448.0f * 24.0f, 0.0f) / (1792.0f * 300.0f));
   EXPECT_EQ(product(w, x, ActSpec{}), (8 * (1.5f + 9.0f)) * 24.0f / 300.0f);
+}
+
+TEST(ReferenceGemm, Nvfp4FactorsMultiplyAtTheEnd) {
+  // ModelOpt's example: -6 and 1 under the block scale 1 and weight_scale_2 = 0.25.
+  const Bytes codes(8, 0x2F);
+  QuantMatrix w = matrix(CodeType::kFp4, 4, 1, 16, codes, 8);
+  const Bytes scale = {0x38};
+  w.scale_type = ScaleType::kFp8;
+  w.scales = scale.data();
+  w.scale_stride = 1;
+  w.block_k = 16;
+  w.global_scale = {0.25f, true};
+  EXPECT_EQ(weight_at(w, 0, 0), -1.5f);
+  EXPECT_EQ(weight_at(w, 0, 1), 0.25f);
+  const float g_w = 0.0137f, g_x = 0.0031f;  // no reciprocal gives the same numbers
+  w.global_scale = {g_w, true};
+  ActSpec act;
+  act.code = ActCode::kFp4;
+  act.granule = ActGranule::kGroup;
+  act.group = 16;
+  act.scale = ActScale::kFp8;
+  const Row x(16, 1.5f);
+  const float s8 = e4m3_to_f32(f32_to_e4m3((1.5f / 6.0f) / g_x));
+  const float code = e2m1_to_f32(f32_to_e2m1(1.5f / (s8 * g_x)));
+  const float dot = 8 * (code * -6.0f + code * 1.0f);
+  EXPECT_EQ(product(w, x, act, {1.0f, 0, {g_x, true}}), (dot * s8) * (g_x * g_w));
+  EXPECT_EQ(product(w, x, ActSpec{}), (8 * (1.5f * -6.0f + 1.5f)) * g_w);
 }
 
 TEST(ReferenceGemm, DenseIsOneSumInOrder) {

@@ -72,7 +72,7 @@ struct MatrixPlan {
   ScaleType scale_type = ScaleType::kNone;
   uint64_t groups = 1, block_n = 1, block_k = 1, n_phase = 0;  // as in QuantMatrix
   bool zero_points = false, act_order = false;
-  float global_scale = 1.0f;                 // NVFP4 weights (divisor)
+  GlobalScale global_scale;                  // NVFP4 weights
   uint64_t code_bytes = 0, scale_bytes = 0;  // in the file: codes; scales, zero points, indices
   ActParams input, output;  // stored static values (read at plan time: they are small)
   bool has_input_scale = false,

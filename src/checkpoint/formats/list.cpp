@@ -25,6 +25,8 @@ constexpr FormatReader kReaders[] = {
     {Format::kMxfp4Pack, prove_mxfp4_pack, fill_mxfp4_pack},
     {Format::kMxfp8, prove_mxfp8, fill_mxfp8},
     {Format::kGptOssMxfp4, prove_gpt_oss_mxfp4, fill_gpt_oss_mxfp4},
+    {Format::kNativeFp8, prove_native_fp8, fill_native_fp8},
+    {Format::kModeloptNvfp4, prove_modelopt_nvfp4, fill_modelopt_nvfp4},
 };
 
 constexpr std::string_view kSuffixes[] = {

@@ -19,7 +19,7 @@ void prove_mxfp4_pack(const Planner& p) {
     fail("{}: mxfp4-pack-quantized means symmetric 4-bit float weights in groups of 32, not {}",
          plan.tensors.name, describe(args));
   const TensorRef& packed = require_role(p, Role::kWeightPacked);
-  require_dtype(p, packed, {DType::kU8});
+  require_dtype(p, packed, {DType::kU8, DType::kI8});  // I8: DeepSeek-V4
   require_untransposed(p, packed);
   const Piece piece = matrix_piece(p.store, packed);
   set_dimensions(p, piece, piece.cols * 2);

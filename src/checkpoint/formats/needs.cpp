@@ -26,12 +26,14 @@ std::vector<RoleNeed> roles_of(const Scheme& scheme) {
   if (scheme.weights && scheme.format != Format::kDense) {
     const QuantArgs& w = *scheme.weights;
     out.push_back({Role::kWeightScale, true});
-    if (scheme.format == Format::kNvfp4Pack) out.push_back({Role::kWeightGlobalScale, true});
+    if (scheme.format == Format::kNvfp4Pack || scheme.format == Format::kModeloptNvfp4)
+      out.push_back({Role::kWeightGlobalScale, true});
     if (scheme.format == Format::kPackQuantized) out.push_back({Role::kWeightShape, false});
-    if (scheme.format != Format::kGptOssMxfp4)
-      out.push_back({Role::kWeightZeroPoint, !w.symmetric});
+    if (scheme.format < Format::kGptOssMxfp4) out.push_back({Role::kWeightZeroPoint, !w.symmetric});
     if (w.act_order == ActOrder::kGroup) out.push_back({Role::kWeightGIdx, false});
-    if (scheme.input && is_nvfp4(*scheme.input))
+    if (scheme.format == Format::kModeloptNvfp4)
+      out.push_back({Role::kInputScale, scheme.input.has_value()});
+    else if (scheme.input && is_nvfp4(*scheme.input))
       out.push_back({Role::kInputGlobalScale, true});
     else
       add_side(out, scheme.input, Role::kInputScale, Role::kInputZeroPoint);

@@ -28,7 +28,7 @@ void prove_nvfp4_pack(const Planner& p) {
   plan.code = CodeType::kFp4;
   plan.code_bytes = plan.N * piece.row_bytes();
   plan_scales(p, {DType::kF8E4M3});
-  plan.global_scale = plan_global_scale(p, Role::kWeightGlobalScale);
+  plan.global_scale = {plan_global_scale(p, Role::kWeightGlobalScale)};
   plan_activations(p);
   plan_bias(p);
 }

@@ -153,7 +153,9 @@ Piece table_piece(const TensorStore& store, const MatrixPlan& plan, const Tensor
   const bool whole = is_whole(ref);
   const uint64_t rows = ceil_div(whole ? plan.N : stored_rows(plan), plan.block_n);
   const uint64_t cols = plan.groups;
-  const std::vector<uint64_t> dims = slice_dims(store, ref);
+  std::vector<uint64_t> dims = slice_dims(store, ref);
+  const bool spread = plan.scheme.format == Format::kNativeFp8 && dims.size() == 4;
+  if (spread && dims[1] == 1 && dims[3] == 1) dims = {dims[0], dims[2]};  // ModelOpt's blocks
   const std::vector<uint64_t> want =
       ref.transposed ? std::vector{cols, rows} : std::vector{rows, cols};
   if (dims != want && !(cols == 1 && dims == std::vector{rows})) {

@@ -47,7 +47,7 @@ Piece table_piece(const TensorStore& store, const MatrixPlan& plan, const Tensor
 void plan_plain_zero_points(const Planner& p);
 // weight_g_idx: read, proven, and dropped when it is the identity.
 void plan_g_idx(const Planner& p);
-// Divisor of NVFP4: F32, one element, finite and above 0.
+// Global scale of NVFP4: F32, one element, finite and above 0.
 float plan_global_scale(const Planner& p, Role role);
 // Stored parameters of input and output quantization, and the bias.
 void plan_activations(const Planner& p);

@@ -124,7 +124,7 @@ void plan_g_idx(const Planner& p) {
 void plan_activations(const Planner& p) {
   MatrixPlan& plan = p.plan;
   if (plan.scheme.input && is_nvfp4(*plan.scheme.input)) {
-    plan.input.global_scale = plan_global_scale(p, Role::kInputGlobalScale);
+    plan.input.global_scale = {plan_global_scale(p, Role::kInputGlobalScale)};
     for (const Role role : {Role::kInputScale, Role::kInputZeroPoint})
       if (p.ref(role))
         fail("{} is stored, but {} declares block scales under a global scale",

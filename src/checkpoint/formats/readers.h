@@ -27,4 +27,10 @@ void fill_mxfp8(const Loader& l, QuantMatrix& w);
 void prove_gpt_oss_mxfp4(const Planner& p);
 void fill_gpt_oss_mxfp4(const Loader& l, QuantMatrix& w);
 
+void prove_native_fp8(const Planner& p);
+void fill_native_fp8(const Loader& l, QuantMatrix& w);
+
+void prove_modelopt_nvfp4(const Planner& p);
+void fill_modelopt_nvfp4(const Loader& l, QuantMatrix& w);
+
 }  // namespace moebius

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// with_scale of quant/global_scale.h for four sums.
+#pragma once
+#if defined(__aarch64__)
+#include <arm_neon.h>
+
+#include "kernels/kernel.h"
+
+namespace moebius {
+namespace {
+
+[[gnu::always_inline]] inline float32x4_t with_scale(float32x4_t v, GlobalScale g) {
+  if (g.value == 1.0f) return v;
+  return g.multiplies ? vmulq_n_f32(v, g.value) : vdivq_f32(v, vdupq_n_f32(g.value));
+}
+
+}  // namespace
+}  // namespace moebius
+#endif  // __aarch64__
