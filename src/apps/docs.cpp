@@ -19,6 +19,7 @@
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/formats/format.h"
+#include "checkpoint/methods/method.h"
 #include "checkpoint/quant_args_parse.h"
 #include "kernels/list.h"
 #include "kernels/oracle.h"
@@ -165,6 +166,14 @@ void model_table(std::ostream& out) {
 
 void format_table(std::ostream& out) {
   for (const FormatReader& r : format_readers()) out << fmt::format("- `{}`\n", name_of(r.format));
+  std::vector<std::string> run, refused;
+  for (const QuantMethod& m : quant_methods())
+    (m.parse != nullptr ? run : refused).push_back(fmt::format("`{}`", m.name));
+  out << fmt::format(
+      "\nMethods (`quant_method`) that are run: {}. Refused in one sentence that says what it is "
+      "and "
+      "which tool converts it: {}.\n",
+      fmt::join(run, ", "), fmt::join(refused, ", "));
 }
 
 }  // namespace

@@ -200,6 +200,7 @@ class Parser {
 
   bool foreign(std::string_view rest) {
     const std::string_view last = cut_last(rest).tail;
+    if (role_from_suffix(last, aliases_)) return false;
     for (const ForeignSuffix& f : kForeign)
       if (last == f.suffix) {
         unknown(fmt::format("'{}' is a tensor of the {} format, which config.json does not declare",

@@ -2,7 +2,8 @@
 // Format readers on modules that are nearly right: the input bytes choose a format, a scheme, sizes
 // and storage form, build a module that fits, then spoil a few things (dtype, dimensions, presence,
 // references, content, arguments). A reader must throw Error or give a view whose every element can
-// be read; sanitizers judge the rest.
+// be read; sanitizers judge the rest. Methods that know modules by their tensors decide over the same
+// modules.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -15,6 +16,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "checkpoint/formats/format.h"
+#include "checkpoint/methods/method.h"
 #include "quant/quant_access.h"
 #include "quant/slice.h"
 
@@ -63,7 +65,10 @@ void put_scales(Module& m, Input& in, uint64_t rows) {
   QuantArgs& a = *m.scheme.weights;
   const DType types[] = {DType::kBf16, DType::kF16, DType::kF32};
   DType type = types[in.below(3)];
-  if (m.scheme.format == Format::kNvfp4Pack) type = DType::kF8E4M3;
+  if (m.scheme.format == Format::kNvfp4Pack || m.scheme.format == Format::kModeloptNvfp4)
+    type = DType::kF8E4M3;
+  if (m.scheme.format == Format::kNativeFp8 && in.flag())
+    type = in.flag() ? DType::kU8 : DType::kF8E8M0;
   if (m.scheme.format == Format::kMxfp4Pack || m.scheme.format == Format::kMxfp8) type = DType::kU8;
   std::vector<uint64_t> shape = {rows, 1};
   if (a.strategy == Strategy::kTensor) shape = {1};
@@ -87,12 +92,13 @@ void choose_arguments(Module& m, Input& in) {
                ? NumberKind::kInt
                : NumberKind::kFloat;
   a.bits = a.kind == NumberKind::kInt ? static_cast<int>(1 + in.below(8)) : 8;
-  if (f == Format::kNvfp4Pack || f == Format::kMxfp4Pack) a.bits = 4;
+  const bool nvfp4 = f == Format::kNvfp4Pack || f == Format::kModeloptNvfp4;
+  if (nvfp4 || f == Format::kMxfp4Pack) a.bits = 4;
   const Strategy strategies[] = {Strategy::kTensor, Strategy::kChannel, Strategy::kGroup,
                                  Strategy::kBlock};
   a.strategy = strategies[in.below(4)];
-  if (f >= Format::kNvfp4Pack)
-    a.strategy = f == Format::kNvfp4Pack ? Strategy::kTensorGroup : Strategy::kGroup;
+  if (f >= Format::kNvfp4Pack && f != Format::kNativeFp8)
+    a.strategy = nvfp4 ? Strategy::kTensorGroup : Strategy::kGroup;
   if (a.strategy == Strategy::kGroup) a.group_size = 32;
   if (a.strategy == Strategy::kTensorGroup) a.group_size = 16;
   if (a.strategy == Strategy::kBlock) {
@@ -108,7 +114,10 @@ void choose_arguments(Module& m, Input& in) {
 
 Module build(Input& in) {
   Module m;
-  m.scheme.format = static_cast<Format>(in.below(9));
+  const unsigned choice = in.byte();
+  m.scheme.format = choice < 0xF0     ? static_cast<Format>(choice % 9)
+                    : choice % 2 == 0 ? Format::kNativeFp8
+                                      : Format::kModeloptNvfp4;
   const uint64_t rows = 1 + in.below(20);
   m.N = rows;
   m.K = 32 * (1 + in.below(4));
@@ -127,13 +136,15 @@ Module build(Input& in) {
       m.items[Role::kWeightShape].bytes[0] = static_cast<uint8_t>(rows);
       m.items[Role::kWeightShape].bytes[8] = static_cast<uint8_t>(m.K);
     } else if (bits == 4 && m.scheme.weights->kind == NumberKind::kFloat) {
-      put(m, Role::kWeightPacked, DType::kU8, {rows, m.K / 2}, 0x3c);
+      put(m, f == Format::kModeloptNvfp4 ? Role::kWeight : Role::kWeightPacked, DType::kU8,
+          {rows, m.K / 2}, 0x3c);
     } else {
       const bool is_int = m.scheme.weights->kind == NumberKind::kInt;
       put(m, Role::kWeight, is_int ? DType::kI8 : DType::kF8E4M3, {rows, m.K}, 0);
     }
     put_scales(m, in, rows);
-    if (f == Format::kNvfp4Pack) put(m, Role::kWeightGlobalScale, DType::kF32, {1}, 0x3c);
+    if (f == Format::kNvfp4Pack || f == Format::kModeloptNvfp4)
+      put(m, Role::kWeightGlobalScale, DType::kF32, {1}, 0x3c);
     if (m.scheme.weights->act_order == ActOrder::kGroup) {
       put(m, Role::kWeightGIdx, DType::kI32, {m.K}, 0);
       for (uint64_t c = 0; c < m.K; ++c)
@@ -264,6 +275,29 @@ void use(const QuantMatrix& w, Input& in) {
   (void)sink;
 }
 
+// The method decides, and what it decides is read.
+void decide(Module m, const TensorStore& store, Input& in) {
+  static const char* const kSections[] = {
+      R"({"quant_method": "fp8", "weight_block_size": [4, 16], "scale_fmt": "ue8m0"})",
+      R"({"quant_method": "fp8", "activation_scheme": "static"})",
+      R"({"quant_method": "modelopt", "quant_algo": "NVFP4"})",
+      R"({"quant_method": "modelopt", "quant_algo": "FP8"})",
+      R"({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION",
+          "quantized_layers": {"m": {"quant_algo": "FP8_PB_WO"}}})",
+      R"({"quant_method": "modelopt", "quant_algo": "MXFP8"})",
+  };
+  std::vector<std::string> warnings;
+  Json config = Json::object();
+  config.set("quantization_config", parse_json(kSections[in.below(std::size(kSections))], "fuzz"));
+  const QuantConfig quant = QuantConfig::parse(config, "fuzz", warnings);
+  const SchemeDecision d = quant.rules()->decide({"m", "m", in.flag(), m.refs, store});
+  if (d.scheme.is_dense() || d.rule.empty()) std::abort();
+  const FormatReader& reader = reader_for(d.scheme.format);
+  const MatrixPlan plan = reader.plan(m.refs, d.scheme, store, 0, 0, "");
+  LoadBuffer buffer;
+  use(reader.load(plan, store, buffer), in);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -277,6 +311,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     m.refs.name = "m";
     for (auto& [role, item] : m.items)
       m.refs[role].info = store.find("m." + std::string(suffix_of(role)));
+    if (m.scheme.format >= Format::kNativeFp8 && in.flag()) return decide(m, store, in), 0;
     const FormatReader& reader = reader_for(m.scheme.format);
     const MatrixPlan plan =
         reader.plan(m.refs, m.scheme, store, 0, 0, in.flag() ? "0.17" : "0.13.0");

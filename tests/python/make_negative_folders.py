@@ -688,4 +688,5 @@ def main():
     print(f"{len(expected)} folders in {out}")
 
 
-main()
+if __name__ == "__main__":
+    main()

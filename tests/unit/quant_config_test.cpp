@@ -538,6 +538,7 @@ TEST(QuantConfig, CommittedFoldersAreUnderstood) {
     std::vector<std::string> warnings;
     const QuantConfig config = QuantConfig::parse(parse_json(test::read_file(path), "config.json"),
                                                   "config.json", warnings);
+    if (config.rules() != nullptr) continue;  // by their tensors: methods_test.cpp
     EXPECT_TRUE(warnings.empty()) << warnings[0];
     if (!config.is_quantized()) continue;
     ++folders;

@@ -12,12 +12,22 @@ constexpr QuantMethod refused(std::string_view name, std::string_view spellings,
   return {name, spellings, nullptr, {}, refusal};
 }
 
+constexpr RoleAlias kFp8Suffixes[] = {
+    {"weight_scale_inv", Role::kWeightScale},
+    {"scale", Role::kWeightScale},  // DeepSeek-V4
+    {"activation_scale", Role::kInputScale},
+    {"weight_scale_2", Role::kWeightGlobalScale},  // NVFP4 experts in an fp8 folder
+};
+constexpr RoleAlias kModeloptSuffixes[] = {
+    {"weight_scale_2", Role::kWeightGlobalScale},
+};
+
 constexpr QuantMethod kMethods[] = {
     {"compressed-tensors", "compressed-tensors compressed_tensors", parse_compressed_tensors},
     {"mxfp4", "mxfp4", parse_native_mxfp4},
-    refused("fp8", "fp8", "FP8 weights with weight_scale_inv"),
-    refused("modelopt", "modelopt modelopt_fp4 modelopt_fp8 modelopt_mixed",
-            "NVIDIA's formats with multiplying global scales"),
+    {"fp8", "fp8", parse_fp8, kFp8Suffixes},
+    {"modelopt", "modelopt modelopt_fp4 modelopt_fp8 modelopt_mixed", parse_modelopt,
+     kModeloptSuffixes},
     refused("gptq", "gptq gptq_v2", "integers packed along the inputs (qweight, qzeros)"),
     refused("awq", "awq", "integers packed along the outputs (qweight, qzeros)"),
     refused("auto-round", "auto-round auto_round intel/auto-round",

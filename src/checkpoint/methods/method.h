@@ -78,5 +78,7 @@ std::span<const ConfigFile> other_config_files();
 // parse() of every method that is run.
 void parse_compressed_tensors(const MethodConfig& c);
 void parse_native_mxfp4(const MethodConfig& c);
+void parse_fp8(const MethodConfig& c);
+void parse_modelopt(const MethodConfig& c);
 
 }  // namespace moebius

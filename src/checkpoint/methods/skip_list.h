@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lists of modules that a method left unquantized. The tensors decide; a list only explains them and
+// gives warnings, so it is read generously.
+#pragma once
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/quant_fields.h"
+
+namespace moebius {
+
+enum class SkipSyntax : uint8_t {
+  kPaths,       // a name, the beginning or the end of one at a dot (transformers, vLLM)
+  kSubstrings,  // any part of a name (AWQ)
+  kWildcards,   // fnmatch on the whole name; without a star also a subtree or part (ModelOpt)
+};
+
+class SkipList {
+ public:
+  SkipList() = default;
+  // Entries of the first of `keys` that is stated.
+  SkipList(const QuantFields& f, std::initializer_list<std::string_view> keys, SkipSyntax syntax);
+  // "modules_to_not_convert 'lm_head'", or empty when no entry means the module.
+  std::string entry_for(std::string_view module) const;
+
+ private:
+  std::string key_;
+  std::vector<std::string> entries_;
+  SkipSyntax syntax_ = SkipSyntax::kPaths;
+};
+
+// '*' any characters, '?' one; '[...]' as it is.
+bool wildcard_matches(std::string_view pattern, std::string_view text);
+
+}  // namespace moebius
