@@ -5,7 +5,6 @@
 # architecture matches: on other machines the file compiles to its table of facts alone. Rows are
 # tried in order and the first match wins, so longer names stand before their prefixes.
 # Columns: architecture | file name pattern (regular expression) | flags
-# Facts of a file are asked on any CPU, and a compiler that knows SVE may use it for any loop: arm_sve turns it on in its assembly only.
 set(MOEBIUS_KERNEL_FLAGS
   "aarch64|^arm_dotprod.*|-march=armv8.2-a+dotprod"
   "aarch64|^arm_limbs_dotprod.*|-march=armv8.2-a+dotprod"
@@ -13,7 +12,6 @@ set(MOEBIUS_KERNEL_FLAGS
   "aarch64|^arm_i8mm.*|-march=armv8.2-a+dotprod+i8mm"
   "aarch64|^arm_bf16.*|-march=armv8.2-a+bf16"
   "aarch64|^arm_fhm.*|-march=armv8.2-a+fp16+fp16fml"
-  "aarch64|^arm_sve.*|-march=armv8.2-a+dotprod+i8mm"
   "aarch64|^arm_neon.*|"
   "x86_64|^x86_avxvnni.*|-mavx2 -mfma -mf16c -mavxvnni"
   "x86_64|^x86_avx512_rows.*|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mprefer-vector-width=512 -fno-math-errno"

@@ -108,18 +108,6 @@ cpus_x86_64="Nehalem Haswell"        # SSE4.2 only; AVX2
 under_qemu() {
   "qemu-$1-static" -cpu "$2" "$root/build/release/moebius_tests" --only-tier=kernels --gtest_brief=1
 }
-# sve_under_qemu BITS ANSWER: the SVE kernel judged at a vector length; ANSWER is what it must say
-sve_under_qemu() {
-  local out
-  out=$(qemu-aarch64-static -cpu "max,sve-max-vq=$(($1 / 128)),sve-default-vector-length=$(($1 / 8))" \
-    "$root/build/release/moebius_tests" --gtest_filter='*EveryKernel*arm_sve*:LongK.Integer*') && grep -q "$2" <<<"$out" && return
-  printf '%s\n' "$out"
-  return 1
-}
-if [ "$here" = aarch64 ]; then
-  one "SVE of 128 bits" sve_under_qemu 128 "skipped arm_sve/int4: needs sve256"
-  for bits in 256 512 2048; do one "SVE of $bits bits" sve_under_qemu "$bits" "arm_sve/int4: .* problems claimed"; done
-fi
 if [ -n "$here" ]; then
   one "kernels that this CPU lacks, all shapes" "$root/tests/checks/check_emulated.sh" "$root/build/release/moebius_tests" all
   cpus=cpus_$here

@@ -112,9 +112,8 @@ void kernels(std::ostream& out) {
   out << "| kernel | needs |\n|---|---|\n";
   for (const Kernel* k : kernel_list()) {
     const Cpu cpu{k->arch, k->needs};
-    out << fmt::format("| {} | {}{} |\n", title_of(*k),
-                       k->arch == Arch::kOther ? "any CPU" : describe(cpu),
-                       k->on_request == nullptr ? "" : "; only on request");
+    out << fmt::format("| {} | {} |\n", title_of(*k),
+                       k->arch == Arch::kOther ? "any CPU" : describe(cpu));
   }
 }
 

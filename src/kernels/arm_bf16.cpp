@@ -434,7 +434,6 @@ constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&),
           MOEBIUS_BODY(make_panel_bf16),
           scratch_bytes,
           MOEBIUS_BODY(gemm),
-          nullptr,
           kWidths,
           m_block,
           code_at};

@@ -326,10 +326,22 @@ void make_panel(const PanelArgs& a) {
 #endif  // __aarch64__
 
 constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&), const Bodies& b) {
-  return {"arm_dotprod",  codec,       Arch::kAarch64, kNeon | kDotprod, kNr,
-          fits,           numerics,    packed_bytes,   b.pack,           prepared_row_bytes,
-          b.prepare_rows, panel_bytes, b.make_panel,   scratch_bytes,    b.gemm,
-          nullptr,        48};
+  return {"arm_dotprod",
+          codec,
+          Arch::kAarch64,
+          kNeon | kDotprod,
+          kNr,
+          fits,
+          numerics,
+          packed_bytes,
+          b.pack,
+          prepared_row_bytes,
+          b.prepare_rows,
+          panel_bytes,
+          b.make_panel,
+          scratch_bytes,
+          b.gemm,
+          48};
 }
 constexpr Kernel kKernels[] = {
     kernel("int4_lanes", supports_int4,

@@ -136,10 +136,24 @@ inline size_t scratch_bytes(const Problem&, size_t M) { return kPiece * kNr * 4 
 
 constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
                         const char* (*fits)(const Problem&), const Bodies& b) {
-  return {name,           codec,       Arch::kAarch64, needs,         kNr,
-          fits,           numerics,    packed_bytes,   b.pack,        prepared_row_bytes,
-          b.prepare_rows, panel_bytes, b.make_panel,   scratch_bytes, b.gemm,
-          nullptr,        0,           kTile,          code_at};
+  return {name,
+          codec,
+          Arch::kAarch64,
+          needs,
+          kNr,
+          fits,
+          numerics,
+          packed_bytes,
+          b.pack,
+          prepared_row_bytes,
+          b.prepare_rows,
+          panel_bytes,
+          b.make_panel,
+          scratch_bytes,
+          b.gemm,
+          0,
+          kTile,
+          code_at};
 }
 
 }  // namespace float_family

@@ -190,12 +190,11 @@ struct Kernels {
   Kernel list[3];
 };
 constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
-                        const char* (*fits)(const Problem&), const Bodies& b,
-                        const char* on_request = nullptr) {
-  return {name,           codec,       Arch::kAarch64, needs,         kNr,
-          fits,           numerics,    packed_bytes,   b.pack,        row_bytes,
-          b.prepare_rows, panel_bytes, b.make_panel,   scratch_bytes, b.gemm,
-          on_request,     kWidths};
+                        const char* (*fits)(const Problem&), const Bodies& b) {
+  return {name,         codec,         Arch::kAarch64, needs,
+          kNr,          fits,          numerics,       packed_bytes,
+          b.pack,       row_bytes,     b.prepare_rows, panel_bytes,
+          b.make_panel, scratch_bytes, b.gemm,         kWidths};
 }
 constexpr Kernels kernels(const char* name, uint32_t needs, const Bodies& b) {
   return {{kernel(name, "int4", needs, supports_int4, b),

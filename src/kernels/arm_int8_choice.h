@@ -70,13 +70,9 @@ constexpr TileRule kNeonRules[] = {
     {kAllCodes & ~kByteCodes, Groups::kAny, false, false, 15, Form::kRegisters, 1},
     {kAllCodes,    Groups::kAny,     false, false, kManyRows, Form::kScratch,   1},
 };
-constexpr TileRule kSveRules[] = {  // chooses between its forms itself (arm_sve.cpp); panels of rows are laid out by `pairs`
-    {kAllCodes,    Groups::kAny,     false, false, kManyRows, Form::kScratch,   4},
-};
 constexpr Engine kI8mmEngine    = {"arm_i8mm",    4, 5, 3, 2, 2, 2, true,  kI8mmRules,    sizeof kI8mmRules / sizeof(TileRule)};
 constexpr Engine kDotprodEngine = {"arm_dotprod", 2, 2, 2, 2, 2, 1, false, kDotprodRules, sizeof kDotprodRules / sizeof(TileRule)};
 constexpr Engine kNeonEngine    = {"arm_neon",    1, 1, 1, 2, 1, 1, false, kNeonRules,    sizeof kNeonRules / sizeof(TileRule)};
-constexpr Engine kSveEngine     = {"arm_sve",     4, 4, 4, 2, 2, 1, false, kSveRules,     sizeof kSveRules / sizeof(TileRule)};
 // clang-format on
 
 // Pairs of rows in tiles of at most `most` pairs, as even as possible.

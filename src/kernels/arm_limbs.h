@@ -241,7 +241,6 @@ constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
           b.make_panel,
           scratch_bytes<kTops>,
           b.gemm,
-          nullptr,
           kNr * kTilePanels,
           rows};
 }

@@ -478,7 +478,7 @@ void make_panel(const PanelArgs& a) {
 const Kernel kKernels[] = {
     {"arm_neon", "f32", Arch::kAarch64, kNeon, kNr, supports, numerics, packed_bytes,
      MOEBIUS_BODY(pack), prepared_row_bytes, MOEBIUS_BODY(prepare_rows_canonical), panel_bytes,
-     MOEBIUS_BODY(make_panel), scratch_bytes, MOEBIUS_BODY(gemm), nullptr, 0, kTile, code_at}};
+     MOEBIUS_BODY(make_panel), scratch_bytes, MOEBIUS_BODY(gemm), 0, kTile, code_at}};
 
 }  // namespace
 

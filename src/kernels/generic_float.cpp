@@ -252,8 +252,7 @@ size_t code_at(const Problem& p, size_t n, size_t k) {
 
 constexpr Kernel kKernels[] = {{"generic", "stored", Arch::kOther, 0, kRows, supports, numerics,
                                 packed_bytes, pack, prepared_row_bytes, prepare_rows_canonical,
-                                panel_bytes, make_panel, RowScratch::bytes, gemm, nullptr, 0, 8,
-                                code_at}};
+                                panel_bytes, make_panel, RowScratch::bytes, gemm, 0, 8, code_at}};
 
 }  // namespace
 }  // namespace moebius::generic

@@ -129,8 +129,6 @@ struct Kernel {
   void (*make_panel)(const PanelArgs&);
   size_t (*scratch_bytes)(const Problem&, size_t M);  // enough for fewer rows too; so panel_bytes
   void (*gemm)(const GemmArgs&);
-  // Null, or why it is taken only when it is requested by name; the tests judge it like any other.
-  const char* on_request = nullptr;
   // What a call does best with; callers follow it where they have so many, and must not rely on it.
   // Outputs: a multiple of n_step and of every width of tile, so that no call ends with a narrower
   // one (0: n_step). Rows: what a call's M should be a multiple of when rows are cut into batches.

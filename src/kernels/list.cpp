@@ -7,7 +7,6 @@
 
 // Priority order: for one problem on one CPU, an earlier entry is preferred to a later one.
 #define MOEBIUS_KERNEL_TABLES(X) \
-  X(kArmSveKernels)              \
   X(kArmI8mmKernels)             \
   X(kArmLimbsI8mmKernels)        \
   X(kArmBf16Kernels)             \

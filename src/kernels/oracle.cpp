@@ -41,8 +41,7 @@ std::string facts(const Kernel& kernel, const Problem& problem, const Candidate&
 }
 
 // The verdict of one kernel on its own; kFallback means that it would do.
-Candidate judge(const Kernel& kernel, const Problem& problem, const Cpu& cpu, Accept accept,
-                const std::string& wanted) {
+Candidate judge(const Kernel& kernel, const Problem& problem, const Cpu& cpu, Accept accept) {
   Candidate c;
   c.kernel = &kernel;
   c.reason = missing_features(cpu, kernel.arch, kernel.needs);
@@ -56,11 +55,6 @@ Candidate judge(const Kernel& kernel, const Problem& problem, const Cpu& cpu, Ac
   if (!accepts(accept, c.numerics)) {
     c.verdict = Verdict::kSkipped;
     c.reason = numerics_reason(accept, c.numerics);
-    return c;
-  }
-  if (kernel.on_request != nullptr && !is_called(kernel, wanted)) {
-    c.verdict = Verdict::kSkipped;
-    c.reason = fmt::format("only on request (--kernel {}): {}", kernel.name, kernel.on_request);
     return c;
   }
   c.verdict = Verdict::kFallback;
@@ -90,7 +84,7 @@ Choice choose_kernel(const Problem& problem, const Cpu& cpu, const Policy& polic
   const std::string wanted = normalize_kernel_name(policy.kernel);
   Choice choice;
   for (const Kernel* kernel : kernel_list())
-    choice.candidates.push_back(judge(*kernel, problem, cpu, policy.accept, wanted));
+    choice.candidates.push_back(judge(*kernel, problem, cpu, policy.accept));
   for (Candidate& c : choice.candidates) {
     if (c.verdict != Verdict::kFallback || (!wanted.empty() && !is_called(*c.kernel, wanted)))
       continue;
@@ -132,7 +126,7 @@ const char* portable_reason(const Problem& problem) {
     const char* reason = "no kernel of its own";
     bool runs = false;
     for (const Kernel* k : kernel_list()) {
-      if (k->arch != arch || k->on_request != nullptr) continue;
+      if (k->arch != arch) continue;
       const char* why = k->supports(problem);
       runs = runs || why == nullptr;
       if (why != nullptr && k->supports(plain) == nullptr) reason = why;

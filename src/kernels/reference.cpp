@@ -148,7 +148,7 @@ void gemm(const GemmArgs& args) {
 
 constexpr Kernel kKernels[] = {{"reference", "stored", Arch::kOther, 0, 1, supports, numerics,
                                 packed_bytes, pack, prepared_row_bytes, prepare_rows, panel_bytes,
-                                make_panel, scratch_bytes, gemm, nullptr, 0, 1, code_at}};
+                                make_panel, scratch_bytes, gemm, 0, 1, code_at}};
 
 }  // namespace
 

@@ -565,7 +565,6 @@ constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) 
           MOEBIUS_BODY(make_panel),
           x86_float_facts::amx_scratch_bytes,
           MOEBIUS_BODY(gemm),
-          nullptr,
           kNr,
           2 * kTile,
           x86_float_facts::amx_code_at};

@@ -404,7 +404,6 @@ constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
           MOEBIUS_BODY(make_panel),
           x86_float_facts::fma_scratch_bytes,
           gemm,
-          nullptr,
           4 * kNr,
           kTile,
           x86_float_facts::fma_code_at};

@@ -130,7 +130,6 @@ constexpr Kernel x86_int8_kernel(const x86_int8::Unit& u, const char* codec,
           u.make_panel,
           u.scratch_bytes,
           u.gemm,
-          nullptr,
           u.n_block,
           u.m_block};
 }

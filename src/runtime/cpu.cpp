@@ -14,7 +14,6 @@
 
 #if defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
-#include <sys/prctl.h>
 #endif
 #if defined(__x86_64__) && defined(__linux__)
 #include <sys/syscall.h>
@@ -46,8 +45,6 @@ constexpr Feature kFeatures[] = {
     {"fhm", "asimdfhm", Arch::kAarch64, kFhm, kNeon | kFp16},
     {"sve", "", Arch::kAarch64, kSve, kNeon | kFp16},
     {"sve2", "", Arch::kAarch64, kSve2, kNeon | kFp16 | kSve},
-    {"sve_i8mm", "svei8mm", Arch::kAarch64, kSveI8mm, kNeon | kDotprod | kI8mm | kFp16 | kSve},
-    {"sve256", "", Arch::kAarch64, kSve256, kNeon | kFp16 | kSve},
     {"sme", "", Arch::kAarch64, kSme, kNeon},
     {"avx2", "", Arch::kX86_64, kAvx2, kFma | kF16c},
     {"fma", "", Arch::kX86_64, kFma, 0},
@@ -99,12 +96,6 @@ uint32_t detect_features() {
   if (has(hwcap2, 13)) found |= kI8mm;
   if (has(hwcap2, 14)) found |= kArmBf16;
   if (has(hwcap2, 23)) found |= kSme;
-  if ((found & kSve) != 0) {
-    constexpr int kSveGetVl = 51;  // PR_SVE_GET_VL: bytes in the low 16 bits
-    const int length = prctl(kSveGetVl);
-    if (has(hwcap2, 9)) found |= kSveI8mm;
-    if (length >= 0 && (length & 0xffff) >= 32) found |= kSve256;
-  }
 #endif
   return found;
 }

@@ -28,9 +28,7 @@ enum CpuFeature : uint32_t {
   kSve = 1u << 5,
   kSve2 = 1u << 6,
   kSme = 1u << 7,
-  kSveI8mm = 1u << 8,
-  kSve256 = 1u << 9,  // vectors of at least 256 bits, as the operating system set them
-  kFhm = 1u << 10,    // products of f16 added to f32
+  kFhm = 1u << 8,  // products of f16 added to f32
   kAvx2 = 1u << 16,
   kFma = 1u << 17,
   kF16c = 1u << 18,

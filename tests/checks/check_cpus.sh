@@ -11,12 +11,12 @@ shift 3
 qemu=qemu-$arch-static
 command -v "$qemu" >/dev/null || { echo "$qemu is not installed"; exit 77; }
 
-# CPU, kernels that must not be chosen (cannot run, or only on request), one that must be
+# CPU, kernels that must not be chosen (cannot run), one that must be
 case $arch in
   aarch64) cpus='cortex-a53 arm_(dotprod|i8mm|bf16) arm_neon
 cortex-a76 arm_(i8mm|bf16) arm_dotprod
 neoverse-n1 arm_(i8mm|bf16) arm_dotprod
-max arm_sve arm_i8mm' ;;
+max none arm_i8mm' ;;
   x86_64) cpus='qemu64 x86_[a-z0-9_]+ generic
 Nehalem x86_[a-z0-9_]+ generic
 Haswell x86_(avx512|amx|avx2_vnni)[a-z0-9_]* (x86_avx2|generic)

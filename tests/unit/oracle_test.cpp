@@ -41,7 +41,6 @@ const char* const kProfiles[] = {"reference",
                                  "neon,dotprod,i8mm,bf16",
                                  "neon,dotprod,i8mm,bf16,fhm",
                                  "neon,dotprod,i8mm,bf16,fp16,sve,sve2",
-                                 "bf16,sve2,sve_i8mm,sve256",
                                  "fma,f16c",
                                  "avx2,fma,f16c",
                                  "avx2,fma,f16c,avx_vnni",
@@ -180,30 +179,6 @@ TEST(Oracle, RequestedKernelIsTakenAndTheOthersSayWhyNot) {
   EXPECT_EQ(title_of(*generic.chosen), "generic/int4");
   const Choice stored = choose_kernel(p, parse_cpu("neon"), {Accept::kDeclared, "GENERIC/stored"});
   EXPECT_EQ(title_of(*stored.chosen), "generic/stored");
-}
-
-const Candidate& candidate(const Choice& c, std::string_view name) {
-  for (const Candidate& k : c.candidates)
-    if (k.kernel->name == name) return k;
-  ADD_FAILURE() << "no kernel " << name;
-  return c.candidates.back();
-}
-
-TEST(Oracle, KernelOnRequestSaysSoAndIsTakenByNameOnly) {
-  const Problem p = problem_of(case_named("w4a8 g32"));
-  const Cpu wide = parse_cpu("sve_i8mm,sve256"), narrow = parse_cpu("sve_i8mm");
-  const Choice own = choose_kernel(p, wide, {});
-  EXPECT_EQ(title_of(*own.chosen), "arm_i8mm/int4");
-  EXPECT_EQ(candidate(own, "arm_sve").verdict, Verdict::kSkipped);
-  EXPECT_NE(candidate(own, "arm_sve").reason.find("--kernel arm_sve"), std::string::npos);
-  const Choice asked = choose_kernel(p, wide, {Accept::kDeclared, "arm_sve"});
-  EXPECT_EQ(title_of(*asked.chosen), "arm_sve/int4");
-  EXPECT_EQ(candidate(choose_kernel(p, narrow, {}), "arm_sve").reason,
-            "needs sve256, which this CPU lacks");
-  const Problem zeros = problem_of(case_named("w4a8 asym g32"));
-  EXPECT_EQ(candidate(choose_kernel(zeros, wide, {}), "arm_sve").reason,
-            "the weights have zero points");
-  EXPECT_THROW(choose_kernel(zeros, wide, {Accept::kDeclared, "arm_sve"}), Error);
 }
 
 std::string error_of(const Problem& p, const Cpu& cpu, const Policy& policy) {

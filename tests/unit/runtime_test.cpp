@@ -61,8 +61,7 @@ TEST(Cpu, SaysWhatIsMissing) {
   EXPECT_EQ(missing_features(parse_cpu("i8mm"), Arch::kAarch64, kDotprod | kI8mm), "");
   EXPECT_EQ(missing_features(parse_cpu("reference"), Arch::kOther, 0), "");
   EXPECT_EQ(describe(parse_cpu("dotprod")), "aarch64: neon dotprod");
-  EXPECT_EQ(describe(parse_cpu("svei8mm,sve256")),
-            "aarch64: neon dotprod i8mm fp16 sve sve_i8mm sve256");
+  EXPECT_EQ(describe(parse_cpu("i8mm,sve2")), "aarch64: neon dotprod i8mm fp16 sve sve2");
   EXPECT_FALSE(cpu_model_name().empty());
   EXPECT_EQ(
       describe(parse_cpu(describe(detect_cpu()).substr(describe(detect_cpu()).find(':') + 1))),
