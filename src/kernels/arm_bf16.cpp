@@ -87,16 +87,16 @@ struct Product {
   struct Scratch {
     Blocking b;
     uint8_t *codes, *extras, *state;
-    size_t groups, steps, k0, g0;  // of this piece of K, and where it begins
-    size_t bytes;                  // of this piece of a packed panel
+    size_t groups, steps, k0, g0;  // of this chunk of K, and where it begins
+    size_t bytes;                  // of this chunk of a packed panel
     bool first, last;
   };
   const uint8_t* packed_at(const Scratch& c, size_t n) const {
     return a.w->data + n / kNr * s.stride() +
            (kGrouped ? c.g0 * s.group_bytes() : c.k0 / kKr * s.step_bytes);
   }
-  // What is the same for all tiles of a piece.
-  Tile piece_tile(const Scratch& c) const {
+  // What is the same for all tiles of a chunk.
+  Tile chunk_tile(const Scratch& c) const {
     Tile t = packed_tile(0, a.n0);
     t.groups = c.groups, t.steps = c.steps;
     if (s.form != Form::kBf16) t.w_group = 2 * kNr * s.group_k;
@@ -104,7 +104,7 @@ struct Product {
     if (t.row_groups != nullptr) t.row_groups += c.g0 * t.row_groups_stride;
     return t;
   }
-  // One tile of rows and one panel over a piece of K: sums to y, or to the state if K goes on.
+  // One tile of rows and one panel over a chunk of K: sums to y, or to the state if K goes on.
   template <int P, int kLines>
   [[gnu::always_inline]] void tile(const Tile& t, bf16_tiles::Ahead next, size_t pair,
                                    size_t n) const {
@@ -174,9 +174,9 @@ struct Product {
       expanded<P, 2>(c, same, index, n, end);
     }
   }
-  // All rows against the panels [n, end) and a piece of K.
-  void multiply_piece(const Scratch& c, size_t n, size_t end) const {
-    const Tile same = piece_tile(c);
+  // All rows against the panels [n, end) and a chunk of K.
+  void multiply_chunk(const Scratch& c, size_t n, size_t end) const {
+    const Tile same = chunk_tile(c);
     for (size_t t = 0; t < map.tiles; ++t)
       with_pairs(map.size(t), [&](auto pairs) { expanded<pairs>(c, same, t, n, end); });
   }
@@ -281,17 +281,17 @@ struct Gemm : Product<kGrouped> {
     c.state = a.scratch + c.b.state;
     for (size_t n = a.n0; n < a.n1; n += c.b.panels * kNr) {
       const size_t end = n + c.b.panels * kNr < a.n1 ? n + c.b.panels * kNr : a.n1;
-      for (size_t i = 0; i < c.b.pieces; ++i) {
-        c.k0 = i * c.b.piece_k;
-        const size_t k1 = c.k0 + c.b.piece_k < s.K_padded ? c.k0 + c.b.piece_k : s.K_padded;
+      for (size_t i = 0; i < c.b.chunks; ++i) {
+        c.k0 = i * c.b.chunk_k;
+        const size_t k1 = c.k0 + c.b.chunk_k < s.K_padded ? c.k0 + c.b.chunk_k : s.K_padded;
         c.g0 = kGrouped ? c.k0 / s.group_k : 0;
         c.groups = kGrouped ? (k1 - c.k0) / s.group_k : 1;
         c.steps = kGrouped ? s.group_k / kKr : (k1 - c.k0) / kKr;
         c.bytes = kGrouped ? c.groups * s.group_bytes() : c.steps * s.step_bytes;
-        c.first = i == 0, c.last = i + 1 == c.b.pieces;
+        c.first = i == 0, c.last = i + 1 == c.b.chunks;
         for (size_t j = 0; n + j * kNr < end; ++j)
           expand(c, n + j * kNr, c.codes + j * c.b.codes, c.extras + j * c.b.extras);
-        this->multiply_piece(c, n, end);
+        this->multiply_chunk(c, n, end);
       }
     }
   }

@@ -200,31 +200,31 @@ struct TileMap {
 constexpr size_t kMostPairs = 6;
 inline size_t most_pairs(const Shape& s) { return s.grouped() && s.group_k < 64 ? 3 : kMostPairs; }
 
-// As in the int8 family: operands of a few panels and a piece of K are made once and stay in the
+// As in the int8 family: operands of a few panels and a chunk of K are made once and stay in the
 // first-level cache.
 struct Blocking {
-  size_t piece_groups, pieces, piece_k, panels;
+  size_t chunk_groups, chunks, chunk_k, panels;
   size_t codes, extras, state, bytes;  // sizes per panel; offset of waiting sums; all
 };
 inline Blocking blocking_of(const Shape& s, size_t M) {
-  constexpr size_t kPieceK = 1024, kPanelBytes = 16384, kMostPanels = 8;
+  constexpr size_t kChunkK = 1024, kPanelBytes = 16384, kMostPanels = 8;
   Blocking b{};
   const size_t unit = s.grouped() ? s.group_k : kKr;
   const size_t units = s.K_padded / unit;
-  const bool whole = s.K_padded <= kPieceK * 5 / 4 ||
+  const bool whole = s.K_padded <= kChunkK * 5 / 4 ||
                      (s.form == Form::kBf16 && M <= 2 * most_pairs(s));  // weights are met once
-  const size_t most = whole ? units : (kPieceK / unit > 0 ? kPieceK / unit : 1);
-  b.pieces = (units + most - 1) / most;
-  b.piece_groups = (units + b.pieces - 1) / b.pieces;
-  b.pieces = (units + b.piece_groups - 1) / b.piece_groups;
-  b.piece_k = b.piece_groups * unit;
-  if (!s.grouped()) b.piece_groups = 1;
-  b.codes = s.form == Form::kBf16 ? 0 : 2 * kNr * b.piece_k;
-  b.extras = b.piece_groups * 64;
-  b.panels = kPanelBytes / (2 * kNr * b.piece_k);
+  const size_t most = whole ? units : (kChunkK / unit > 0 ? kChunkK / unit : 1);
+  b.chunks = (units + most - 1) / most;
+  b.chunk_groups = (units + b.chunks - 1) / b.chunks;
+  b.chunks = (units + b.chunk_groups - 1) / b.chunk_groups;
+  b.chunk_k = b.chunk_groups * unit;
+  if (!s.grouped()) b.chunk_groups = 1;
+  b.codes = s.form == Form::kBf16 ? 0 : 2 * kNr * b.chunk_k;
+  b.extras = b.chunk_groups * 64;
+  b.panels = kPanelBytes / (2 * kNr * b.chunk_k);
   b.panels = b.panels < 1 ? 1 : b.panels > kMostPanels ? kMostPanels : b.panels;
   b.state = b.panels * (b.codes + b.extras);
-  b.bytes = b.state + (b.pieces > 1 ? b.panels * kNr * up(M, 2) * 4 : 0);
+  b.bytes = b.state + (b.chunks > 1 ? b.panels * kNr * up(M, 2) * 4 : 0);
   return b;
 }
 inline size_t scratch_bytes(const Problem& p, size_t M) {

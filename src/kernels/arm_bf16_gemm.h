@@ -196,7 +196,7 @@ struct Tile {
   size_t row_groups_stride;
   bool bf16;
   float factor;
-  const uint8_t* state_in;  // sums of the pieces of K before this one, or null
+  const uint8_t* state_in;  // sums of the chunks of K before this one, or null
   uint8_t* state_out;       // where to leave the sums if K goes on, else null
   bool dense;               // there are no scales
 };

@@ -34,7 +34,7 @@ namespace float_family {
 
 constexpr size_t kNr = 32, kKr = 4, kTile = 8;
 constexpr size_t kFew = 4;      // rows whose weights are decoded in registers
-constexpr size_t kPiece = 256;  // inputs decoded to scratch at once: 32 KiB
+constexpr size_t kChunk = 256;  // inputs decoded to scratch at once: 32 KiB
 constexpr int kSmall = 120;     // e4m3 weights: how many powers of two they are too small
 
 inline size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
@@ -129,10 +129,10 @@ inline PanelLayout panel_layout(const Shape& s, size_t M) {
 }
 inline size_t panel_bytes(const Problem& p, size_t M) { return panel_layout(shape_of(p), M).bytes; }
 
-// Scratch: decoded weights [panel / 8][piece][8], then for every tile of rows and 8 outputs dot [8][8]
+// Scratch: decoded weights [panel / 8][chunk][8], then for every tile of rows and 8 outputs dot [8][8]
 // and f [8][8].
 inline size_t sums_bytes(size_t M) { return up(M, kTile) * 2 * kNr * 4; }
-inline size_t scratch_bytes(const Problem&, size_t M) { return kPiece * kNr * 4 + sums_bytes(M); }
+inline size_t scratch_bytes(const Problem&, size_t M) { return kChunk * kNr * 4 + sums_bytes(M); }
 
 constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
                         const char* (*fits)(const Problem&), const Bodies& b) {

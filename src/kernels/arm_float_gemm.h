@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Float weights on Arm at their stored width: decoding and the loops over FMLA (layouts:
 // arm_float.h). Up to 4 rows take weights out of registers; more rows take them out of scratch,
-// where a piece of a panel is decoded once for all of them. Internal linkage.
+// where a chunk of a panel is decoded once for all of them. Internal linkage.
 #pragma once
 #ifdef __aarch64__
 #include <arm_neon.h>
@@ -275,7 +275,7 @@ struct Product {
   float* weights() const { return reinterpret_cast<float*>(a.scratch); }
   // dot of row m and the 8 outputs from `first` on; their f is 64 floats behind.
   float* sums(size_t m, size_t first) const {
-    return weights() + kPiece * kNr + (m / kTile * 4 + first / 8) * 128 + m % kTile * 8;
+    return weights() + kChunk * kNr + (m / kTile * 4 + first / 8) * 128 + m % kTile * 8;
   }
 
   // --- many rows: inputs [k0, k1) of a panel lie in scratch ---
@@ -290,7 +290,7 @@ struct Product {
                                           std::integer_sequence<int, r...>) {
     constexpr int kRows = padded(R);
     const float32x4_t b =
-        load_floats<4 * (8 * input + 4 * (i % 2))>(w + static_cast<size_t>(i / 2) * (kPiece * 8));
+        load_floats<4 * (8 * input + 4 * (i % 2))>(w + static_cast<size_t>(i / 2) * (kChunk * 8));
     const auto row = [&]<int at>() __attribute__((always_inline)) {
       constexpr int kElement = input * kRows + at, kVector = at / 4;
       if constexpr (kElement % 4 == 0) v[kVector] = load_floats<4 * kElement>(x);
@@ -317,7 +317,7 @@ struct Product {
     };
     MOEBIUS_UNROLL for (int r = 0; r < R; ++r) MOEBIUS_UNROLL for (int i = 0; i < 2 * B; ++i)
         dot[r][i] = vld1q_f32(at(r, i));
-    const float* block = weights() + first / 8 * (kPiece * 8);
+    const float* block = weights() + first / 8 * (kChunk * 8);
     for (size_t k = k0; k < k1;) {
       const size_t g = k / s.group_k, group_end = (g + 1) * s.group_k,
                    end = group_end < k1 ? group_end : k1;
@@ -347,7 +347,7 @@ struct Product {
                                Ahead next) const {
     const float* x = reinterpret_cast<const float*>(a.panel) + m * s.K_padded + k0 * kTile;
     float* const dot = sums(m, first);
-    const float* block = weights() + first / 8 * (kPiece * 8);
+    const float* block = weights() + first / 8 * (kChunk * 8);
     for (size_t k = k0; k < k1;) {
       const size_t g = k / s.group_k, group_end = (g + 1) * s.group_k,
                    end = group_end < k1 ? group_end : k1, inputs = end - k;
@@ -503,7 +503,7 @@ struct Gemm : Product {
     v[1] = codec.template vector<(i + 1) % Codec::kVectors>(begun);
     asm volatile("stp %q0, %q1, [%2]"
                  :
-                 : "w"(v[0]), "w"(v[1]), "r"(to + static_cast<size_t>(i / 2) * (kPiece * 8))
+                 : "w"(v[0]), "w"(v[1]), "r"(to + static_cast<size_t>(i / 2) * (kChunk * 8))
                  : "memory");
   }
   void expand(const uint8_t* w, size_t k0, size_t k1) const {
@@ -525,8 +525,8 @@ struct Gemm : Product {
     for (size_t n = a.n0; n < a.n1; n += kNr) {
       const uint8_t* w = panel(n);
       __builtin_memset(sums(0, 0), 0, sums_bytes(a.M));
-      for (size_t k0 = 0; k0 < s.K_padded; k0 += kPiece) {
-        const size_t k1 = k0 + kPiece < s.K_padded ? k0 + kPiece : s.K_padded;
+      for (size_t k0 = 0; k0 < s.K_padded; k0 += kChunk) {
+        const size_t k1 = k0 + kChunk < s.K_padded ? k0 + kChunk : s.K_padded;
         expand(w, k0, k1);
         multiply(w, k0, k1);
       }

@@ -28,7 +28,7 @@ constexpr size_t kFewInTurn = Codec::kVectors <= 2 ? 8 : 4;
 template <class Codec>
 inline bool fits_in_turn(const Problem& p) {
   return p.act.code == ActCode::kAsIs && p.N * p.K <= kSmallMatrix &&
-         p.K * kTogether<Codec> <= kPiece * kNr &&
+         p.K * kTogether<Codec> <= kChunk * kNr &&
          (p.scale_type == ScaleType::kNone || p.block_k >= p.K);
 }
 

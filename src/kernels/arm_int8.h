@@ -137,34 +137,34 @@ inline size_t panel_bytes(const Problem& p, size_t M) {
   return panel_layout(p, shape_of(p), M).bytes;
 }
 
-// Many rows: int8 operands of a few panels, a piece of K at a time, are made once in scratch and
+// Many rows: int8 operands of a few panels, a chunk of K at a time, are made once in scratch and
 // stay in the first-level cache (64 KiB: a quarter for them and a quarter for a tile of rows; with
-// half for them it is slower). Longer K is cut; sums wait in scratch between the pieces.
+// half for them it is slower). Longer K is cut; sums wait in scratch between the chunks.
 struct Blocking {
-  size_t piece_groups, pieces;  // groups per piece of K (grouped), pieces
-  size_t piece_k;               // inputs per piece
+  size_t chunk_groups, chunks;  // groups per chunk of K (grouped), chunks
+  size_t chunk_k;               // inputs per chunk
   size_t panels;                // panels expanded at once
   size_t codes, extras, state,
       bytes;  // sizes: codes of a panel; scales, zeros and sums of a panel; offset of waiting sums; all
 };
 inline Blocking blocking_of(const Shape& s, size_t M) {
-  constexpr size_t kPieceK = 2048, kPanelBytes = 16384, kMostPanels = 8;
+  constexpr size_t kChunkK = 2048, kPanelBytes = 16384, kMostPanels = 8;
   Blocking b{};
   const size_t unit = s.grouped() ? s.group_k : kKr;
   const size_t units = s.K_padded / unit;
   const size_t most =
-      s.K_padded <= kPieceK * 5 / 4 ? units : (kPieceK / unit > 0 ? kPieceK / unit : 1);
-  b.pieces = (units + most - 1) / most;
-  b.piece_groups = (units + b.pieces - 1) / b.pieces;
-  b.pieces = (units + b.piece_groups - 1) / b.piece_groups;
-  b.piece_k = b.piece_groups * unit;
-  if (!s.grouped()) b.piece_groups = 1;
-  b.codes = s.bytes ? 0 : kNr * b.piece_k;
-  b.extras = b.piece_groups * 64 * (1 + (s.zero_bytes != 0 ? 1 : 0) + (s.row_zeros ? 1 : 0));
-  b.panels = kPanelBytes / (kNr * b.piece_k);
+      s.K_padded <= kChunkK * 5 / 4 ? units : (kChunkK / unit > 0 ? kChunkK / unit : 1);
+  b.chunks = (units + most - 1) / most;
+  b.chunk_groups = (units + b.chunks - 1) / b.chunks;
+  b.chunks = (units + b.chunk_groups - 1) / b.chunk_groups;
+  b.chunk_k = b.chunk_groups * unit;
+  if (!s.grouped()) b.chunk_groups = 1;
+  b.codes = s.bytes ? 0 : kNr * b.chunk_k;
+  b.extras = b.chunk_groups * 64 * (1 + (s.zero_bytes != 0 ? 1 : 0) + (s.row_zeros ? 1 : 0));
+  b.panels = kPanelBytes / (kNr * b.chunk_k);
   b.panels = b.panels < 1 ? 1 : b.panels > kMostPanels ? kMostPanels : b.panels;
   b.state = b.panels * (b.codes + b.extras);
-  b.bytes = b.state + (b.pieces > 1 ? b.panels * kNr * up(M, 2) * 4 : 0);
+  b.bytes = b.state + (b.chunks > 1 ? b.panels * kNr * up(M, 2) * 4 : 0);
   return b;
 }
 // Rows and operands that are read together must not meet in the same sets of the first-level cache:
@@ -179,7 +179,7 @@ inline size_t scratch_bytes(const Problem& p, size_t M) {
   const size_t twelve =
       s.grouped() || s.bytes
           ? 0
-          : kTwelve * b.piece_k + (b.pieces > 1 ? (M / 6 + 1) * kTwelveSums * 4 : 0);
+          : kTwelve * b.chunk_k + (b.chunks > 1 ? (M / 6 + 1) * kTwelveSums * 4 : 0);
   const size_t few = 64 * ((M + 1) / 2);  // sums of one panel
   const size_t most = b.bytes > twelve ? b.bytes : twelve;
   return up((most > few ? most : few) + kWay, 64);

@@ -56,7 +56,7 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
       }
     }
   }
-  // A tile of rows over one piece of K; sums of pieces wait in `sums`.
+  // A tile of rows over one chunk of K; sums of chunks wait in `sums`.
   template <int P>
   void twelve(const uint8_t* x, const uint8_t* w, size_t steps, int32_t* sums, bool last,
               const float32x4_t* scales, size_t pair, float* y) const {
@@ -73,19 +73,19 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
   template <bool kFirst>
   void twelves(const Blocking& b, size_t n, uint8_t* codes, int32_t* sums) const {
     float32x4_t scales[6];
-    if (b.pieces > 1) __builtin_memset(sums, 0, map.tiles * kTwelveSums * 4);
-    for (size_t i = 0, k0 = 0; i < b.pieces; ++i, k0 += b.piece_k) {
-      const bool last = i + 1 == b.pieces;
-      const size_t steps = ((last ? s.K_padded : k0 + b.piece_k) - k0) / kKr;
+    if (b.chunks > 1) __builtin_memset(sums, 0, map.tiles * kTwelveSums * 4);
+    for (size_t i = 0, k0 = 0; i < b.chunks; ++i, k0 += b.chunk_k) {
+      const bool last = i + 1 == b.chunks;
+      const size_t steps = ((last ? s.K_padded : k0 + b.chunk_k) - k0) / kKr;
       const size_t at = n / kNr * kNr;
       expand_twelve<kFirst>(at, k0, steps, codes, scales);
-      // What comes next: the next piece, or the panels behind (of which a first block has used one
+      // What comes next: the next chunk, or the panels behind (of which a first block has used one
       // and a half).
       const uint8_t* next =
-          last ? panel(at) + 2 * s.stride() : panel(at) + (k0 + b.piece_k) * (kNr / 2);
+          last ? panel(at) + 2 * s.stride() : panel(at) + (k0 + b.chunk_k) * (kNr / 2);
       const size_t end = (a.n1 - a.n0) / (2 * kTwelve) * (2 * kTwelve) + a.n0;
       const bool more = !last || at + 2 * kNr < end;
-      const size_t lines = more ? b.piece_k * (kNr / 2) / 64 : 0;
+      const size_t lines = more ? b.chunk_k * (kNr / 2) / 64 : 0;
       Ahead ahead(next, lines, map.tiles);
       Ahead beside(next + s.stride(), last && (kFirst || at + 3 * kNr >= end) ? 0 : lines,
                    map.tiles);
@@ -94,7 +94,7 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
         beside.fetch();
         const size_t pair = map.first(t), P = map.size(t);
         const uint8_t* x = a.panel + 2 * pair * s.K_padded + 2 * P * k0;
-        int32_t* waiting = b.pieces > 1 ? sums + t * kTwelveSums : nullptr;
+        int32_t* waiting = b.chunks > 1 ? sums + t * kTwelveSums : nullptr;
         float* y = out(pair, n);
         if (P == 4) {
           twelve<4>(x, codes, steps, waiting, last, scales, pair, y);
@@ -107,7 +107,7 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
   void by_twelve() const {
     const Blocking b = blocking_of(s, a.M);
     uint8_t* codes = scratch_apart();
-    int32_t* sums = reinterpret_cast<int32_t*>(codes + kTwelve * b.piece_k);
+    int32_t* sums = reinterpret_cast<int32_t*>(codes + kTwelve * b.chunk_k);
     size_t n = a.n0;
     for (; n + 2 * kTwelve <= a.n1; n += 2 * kTwelve) {
       twelves<true>(b, n, codes, sums);
@@ -121,7 +121,7 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
   struct Scratch {
     Blocking b;
     uint8_t *codes, *extras, *state;
-    size_t groups, steps;  // of this piece of K
+    size_t groups, steps;  // of this chunk of K
     size_t k0, g0;         // where it begins
     bool first, last;
   };
@@ -175,13 +175,13 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
     }
   }
 
-  // What is the same for all tiles of a piece.
+  // What is the same for all tiles of a chunk.
   template <class Codec>
-  Tile piece_tile(const Scratch& c) const {
+  Tile chunk_tile(const Scratch& c) const {
     Tile t = packed_tile(0, a.n0);
     t.groups = c.groups, t.steps = c.steps;
     if (!s.bytes) t.w_group = kNr * s.group_k;
-    t.extras_group = c.b.extras / c.b.piece_groups;
+    t.extras_group = c.b.extras / c.b.chunk_groups;
     t.zeros_at = 64, t.sums_at = s.zero_bytes != 0 ? 128 : 64;
     if (t.sums != nullptr) t.sums += c.g0 * t.sums_group;
     if (kFix == kRowScales) t.row_scales += c.g0 * t.sums_group;
@@ -222,19 +222,19 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
   }
 
   template <class Codec>
-  void piece(const Scratch& c, size_t n, size_t end) const {
+  void chunk(const Scratch& c, size_t n, size_t end) const {
     for (size_t i = 0; n + i * kNr < end; ++i)
       expand<Codec>(c, n + i * kNr, c.codes + i * c.b.codes, c.extras + i * c.b.extras);
-    const Tile same = piece_tile<Codec>(c);
+    const Tile same = chunk_tile<Codec>(c);
     const uint8_t* next = nullptr;  // what is expanded next
     size_t lines = 0;
     if (!s.bytes && !c.last) {
       next = panel(n) +
-             (kGrouped ? (c.g0 + c.groups) * s.group_bytes() : (c.k0 + c.b.piece_k) * (kNr / 2));
-      lines = c.b.piece_k * (kNr / 2) / 64;
+             (kGrouped ? (c.g0 + c.groups) * s.group_bytes() : (c.k0 + c.b.chunk_k) * (kNr / 2));
+      lines = c.b.chunk_k * (kNr / 2) / 64;
     } else if (!s.bytes && end < a.n1) {
       next = panel(end);
-      lines = (a.n1 - end < end - n ? a.n1 - end : end - n) / kNr * s.stride() / 64 / c.b.pieces;
+      lines = (a.n1 - end < end - n ? a.n1 - end : end - n) / kNr * s.stride() / 64 / c.b.chunks;
     }
     Ahead ahead(next, lines, map.tiles);
     for (size_t t = 0; t < map.tiles; ++t) {
@@ -269,14 +269,14 @@ struct Gemm : FewRows<E, kFix, kGrouped> {
     c.state = c.codes + c.b.state;
     for (size_t n = a.n0; n < a.n1; n += c.b.panels * kNr) {
       const size_t end = n + c.b.panels * kNr < a.n1 ? n + c.b.panels * kNr : a.n1;
-      for (size_t i = 0; i < c.b.pieces; ++i) {
-        c.k0 = i * c.b.piece_k;
-        const size_t k1 = c.k0 + c.b.piece_k < s.K_padded ? c.k0 + c.b.piece_k : s.K_padded;
+      for (size_t i = 0; i < c.b.chunks; ++i) {
+        c.k0 = i * c.b.chunk_k;
+        const size_t k1 = c.k0 + c.b.chunk_k < s.K_padded ? c.k0 + c.b.chunk_k : s.K_padded;
         c.g0 = kGrouped ? c.k0 / s.group_k : 0;
         c.groups = kGrouped ? (k1 - c.k0) / s.group_k : 1;
         c.steps = kGrouped ? s.group_k / kKr : (k1 - c.k0) / kKr;
-        c.first = i == 0, c.last = i + 1 == c.b.pieces;
-        piece<Codec>(c, n, end);
+        c.first = i == 0, c.last = i + 1 == c.b.chunks;
+        chunk<Codec>(c, n, end);
       }
     }
   }

@@ -166,7 +166,7 @@ struct Tile {
       row_scales;  // 4 per pair and group (kRowScales), sums_group floats from group to group
   bool bf16;
   float factor;
-  const uint8_t* state_in;  // sums of the pieces of K before this one, or null
+  const uint8_t* state_in;  // sums of the chunks of K before this one, or null
   uint8_t* state_out;       // where to leave the sums if K goes on, else null
 };
 

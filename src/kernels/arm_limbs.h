@@ -198,12 +198,12 @@ struct TileMap {
 // Many rows: operands of a panel and its scales (and zero points), spread as sums lie.
 inline size_t spread_bytes(const Problem& p) { return p.zero_points ? 128 : 64; }
 // With tops: operands of some blocks of a panel and their scales, then sums of rows.
-struct Piece {
+struct Chunk {
   size_t blocks, operands, spread, bytes;  // most blocks; bytes of each part, and of both
 };
-inline Piece piece_of(const Problem& p, const Shape& s) {
+inline Chunk chunk_of(const Problem& p, const Shape& s) {
   constexpr size_t kInputs = 1024;  // operands are 16 KiB, a quarter of a first-level cache
-  Piece c{};
+  Chunk c{};
   c.blocks = s.block_k < kInputs ? kInputs / s.block_k : 1;
   if (c.blocks > s.blocks) c.blocks = s.blocks;
   c.operands = c.blocks * s.block_k * kNr * 2;
@@ -215,7 +215,7 @@ template <bool kTops>
 inline size_t scratch_bytes(const Problem& p, size_t M) {
   const Shape s = shape_of<kTops>(p);
   if (M <= kFew) return 64;
-  if (s.tops) return piece_of(p, s).bytes + up(M, 2) * kNr * 4;
+  if (s.tops) return chunk_of(p, s).bytes + up(M, 2) * kNr * 4;
   return kTilePanels * (kNr * s.K_padded + s.groups * spread_bytes(p));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weight-only products by limbs, many bf16 rows by BFMMLA: operands are whole numbers and no sum of a block
-// leaves the 24 bits of a float, so what BFMMLA adds is what integers would (arm_limbs.h). A piece of
+// leaves the 24 bits of a float, so what BFMMLA adds is what integers would (arm_limbs.h). A chunk of
 // a panel becomes bf16 in scratch, then every tile of rows meets it. Internal linkage; only for units compiled with BF16.
 #pragma once
 #ifdef __aarch64__
@@ -36,18 +36,18 @@ struct Exact {
   const Product<K>& product;
   const GemmArgs& a;
   const Shape& s;
-  const Piece piece;
+  const Chunk chunk;
   const TileMap map;
 
   explicit Exact(const Product<K>& p)
       : product(p),
         a(p.a),
         s(p.s),
-        piece(piece_of(*a.w->problem, s)),
+        chunk(chunk_of(*a.w->problem, s)),
         map((a.M + 1) / 2, most_pairs(s)) {}
 
   float* state(size_t pair) const {
-    return reinterpret_cast<float*>(a.scratch + piece.bytes) + pair * 16;
+    return reinterpret_cast<float*>(a.scratch + chunk.bytes) + pair * 16;
   }
   // A half of 8 inputs: quarters of 4 inputs of two outputs are what BFMMLA takes. Operation by operation for
   // all four pairs of outputs, which would wait for each other's pipes one after the other.
@@ -80,8 +80,8 @@ struct Exact {
                      upper[2] = {vld1q_u8(kTables.upper[0]), vld1q_u8(kTables.upper[1])},
                      order = vld1q_u8(kOrder);
     const size_t halves = s.block_k / kHalf;
-    uint8_t *to = a.scratch, *spread = a.scratch + piece.operands;
-    for (; b < end; ++b, spread += piece.spread) {
+    uint8_t *to = a.scratch, *spread = a.scratch + chunk.operands;
+    for (; b < end; ++b, spread += chunk.spread) {
       const uint8_t* head = w + b / s.group_blocks() * s.group_bytes();
       const uint8_t* from = w + half_at(s, b * halves);
       for (size_t h = 0; h < halves; ++h, from += 32, to += 128)
@@ -133,7 +133,7 @@ struct Exact {
     asm volatile("" : : : "memory");  // operands in scratch are written before they are loaded
     const size_t pair = map.first(t), steps = s.block_k / kKr, row = 4 * s.block_k + 32;
     const uint8_t* x = a.panel + 2 * pair * tile_row_bytes(s) + b * row * P;
-    const uint8_t *w[1] = {a.scratch}, *spread = a.scratch + piece.operands;
+    const uint8_t *w[1] = {a.scratch}, *spread = a.scratch + chunk.operands;
     const bool last = end == s.blocks;
     // What memory is asked for: the codes that come next, a share by every tile.
     const size_t share = (end - b) * s.block_k / kHalf * s.half_bytes / map.tiles;
@@ -144,7 +144,7 @@ struct Exact {
     float32x4_t f[P][4];
     set_zero<P>(f);
     if (b != 0) load<P>(state(pair), f);
-    for (; b < end; ++b, spread += piece.spread, x += 32 * P) {
+    for (; b < end; ++b, spread += chunk.spread, x += 32 * P) {
       float32x4_t acc[1][P][4];
       set_zero<P>(acc[0]);
       bf16_tiles::steps<P, 1, 1>(x, w, steps, next, acc);
@@ -169,8 +169,8 @@ struct Exact {
   }
   void run() const {
     for (size_t n = a.n0; n < a.n1; n += kNr)
-      for (size_t b = 0; b < s.blocks; b += piece.blocks) {
-        const size_t end = b + piece.blocks < s.blocks ? b + piece.blocks : s.blocks;
+      for (size_t b = 0; b < s.blocks; b += chunk.blocks) {
+        const size_t end = b + chunk.blocks < s.blocks ? b + chunk.blocks : s.blocks;
         expand(product.panel(n), b, end);
         for (size_t t = 0; t < map.tiles; ++t) any_tile<6>(t, n, b, end);
       }

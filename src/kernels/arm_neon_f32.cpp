@@ -24,7 +24,7 @@ namespace moebius {
 namespace {
 
 constexpr size_t kNr = 8, kKr = 4, kTile = 8;
-constexpr size_t kPiece = 256, kMostPanels = 4;  // inputs decoded at once: 8 KiB per panel
+constexpr size_t kChunk = 256, kMostPanels = 4;  // inputs decoded at once: 8 KiB per panel
 
 size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
 
@@ -99,11 +99,11 @@ size_t panel_bytes(const Problem& p, size_t M) { return panel_layout(shape_of(p)
 
 // Panels worked on together: few rows need more outputs to keep the multipliers busy.
 size_t panels_for(size_t M) { return M <= 2 ? 4 : M <= 4 ? 2 : 1; }
-// Scratch: decoded weights [panel][piece][8], then for every row dot and f of the outputs in work.
+// Scratch: decoded weights [panel][chunk][8], then for every row dot and f of the outputs in work.
 size_t scratch_bytes(const Problem&, size_t M) {
   const size_t few = panels_for(1) * (M < 2 ? 1 : 2), many = M * panels_for(M),
                most = few > many ? few : many;
-  return kMostPanels * kPiece * kNr * 4 + up(most * kNr * 8, 64);
+  return kMostPanels * kChunk * kNr * 4 + up(most * kNr * 8, 64);
 }
 
 #ifdef __aarch64__
@@ -232,7 +232,7 @@ struct Gemm {
   float* weights() const { return reinterpret_cast<float*>(a.scratch); }
   // [row][dot: 8 * PN, f: 8 * PN]
   float* sums(size_t m) const {
-    return reinterpret_cast<float*>(a.scratch + kMostPanels * kPiece * kNr * 4) + m * PN * kNr * 2;
+    return reinterpret_cast<float*>(a.scratch + kMostPanels * kChunk * kNr * 4) + m * PN * kNr * 2;
   }
 
   // Inputs [k0, k1) for R rows from m on; panels past the block repeat the last one and are not
@@ -248,7 +248,7 @@ struct Gemm {
       const size_t g = k / s.group_k, group_end = (g + 1) * s.group_k,
                    end = group_end < k1 ? group_end : k1;
       for (; k < end; k += kKr, x += kKr * tile_rows)
-        four<R, N>(dot, x, weights() + (k - k0) * kNr, kPiece * kNr);
+        four<R, N>(dot, x, weights() + (k - k0) * kNr, kChunk * kNr);
       if (end != group_end) break;
       MOEBIUS_UNROLL for (int i = 0; i < 2 * N; ++i) {
         const size_t out = n + 8 * static_cast<size_t>(i / 2);
@@ -321,19 +321,19 @@ struct Gemm {
     for (size_t n = a.n0; n < a.n1; n += PN * kNr) {
       const size_t end = n + PN * kNr < a.n1 ? n + PN * kNr : a.n1;
       __builtin_memset(sums(0), 0, a.M * PN * kNr * 8);
-      for (size_t k0 = 0; k0 < s.K_padded; k0 += kPiece) {
-        const size_t k1 = k0 + kPiece < s.K_padded ? k0 + kPiece : s.K_padded;
+      for (size_t k0 = 0; k0 < s.K_padded; k0 += kChunk) {
+        const size_t k1 = k0 + kChunk < s.K_padded ? k0 + kChunk : s.K_padded;
         for (size_t i = 0; i < PN && n + i * kNr < end; ++i) {
           const Decoder decoder{p, s, panel(n + i * kNr)};
           for (size_t k = k0; k < k1;) {
             const size_t g = k / s.group_k,
                          stop = (g + 1) * s.group_k < k1 ? (g + 1) * s.group_k : k1;
-            decoder.run(k, stop - k, g, weights() + (i * kPiece + k - k0) * kNr);
+            decoder.run(k, stop - k, g, weights() + (i * kChunk + k - k0) * kNr);
             k = stop;
           }
         }
         for (size_t i = (end - n + kNr - 1) / kNr; i < PN; ++i)
-          __builtin_memset(weights() + i * kPiece * kNr, 0, (k1 - k0) * kNr * 4);
+          __builtin_memset(weights() + i * kChunk * kNr, 0, (k1 - k0) * kNr * 4);
         switch (PN) {
           case 4:
             rows<4>(n, k0, k1);
@@ -363,7 +363,7 @@ void codes_of(const PackArgs& a, const Shape& s, size_t r, size_t k, size_t coun
   if (r >= w.N || k >= end) return;
   const uint8_t* row = w.codes + r * w.row_bytes;
   if (s.bits == 4 || w.code == CodeType::kInt8 || w.code == CodeType::kInt8Offset) {
-    uint8_t packed[kPiece];
+    uint8_t packed[kChunk];
     if (s.bits == 8) return unpack_int8(w, r, k, end, a.columns, reinterpret_cast<int8_t*>(out));
     unpack_nibbles(w, r, k, end, a.columns, packed);
     for (size_t i = 0; i < end - k; ++i) out[i] = (packed[i / 2] >> (4 * (i % 2))) & 15;
@@ -403,13 +403,13 @@ void pack_extras(const PackArgs& a, const Shape& s, size_t n, size_t g, uint8_t*
 
 void pack(const PackArgs& a) {
   const Shape s = shape_of(*a.problem);
-  constexpr size_t kChunk = 64;
-  uint8_t codes[kNr][kChunk * 4];
+  constexpr size_t kColumns = 64;
+  uint8_t codes[kNr][kColumns * 4];
   const size_t size = s.bits < 8 ? 1 : s.bits / 8;
   for (size_t n = a.n0; n < a.n1; n += kNr) {
     uint8_t* out = a.packed + (a.row0 + n) / kNr * s.stride();
-    for (size_t k = 0; k < s.K_padded; k += kChunk) {
-      const size_t count = s.K_padded - k < kChunk ? s.K_padded - k : kChunk;
+    for (size_t k = 0; k < s.K_padded; k += kColumns) {
+      const size_t count = s.K_padded - k < kColumns ? s.K_padded - k : kColumns;
       for (size_t i = 0; i < kNr; ++i) codes_of(a, s, n + i, k, count, codes[i]);
       for (size_t c = 0; c < count; ++c) {
         if (s.bits == 4)

@@ -4,7 +4,7 @@
 // linkage, plain NEON.
 //
 // Stores that follow each other in the order of addresses let the core write whole lines without
-// reading them first, and nothing is loaded as a vector that was just stored in smaller pieces:
+// reading them first, and nothing is loaded as a vector that was just stored in smaller parts:
 // such a load waits for every store before it.
 #pragma once
 #ifdef __aarch64__

@@ -113,12 +113,12 @@ size_t panel_bytes_zmm(const Problem& p, size_t M) { return panel_bytes(Engine::
 size_t panel_bytes_amx(const Problem& p, size_t M) { return panel_bytes(Engine::kAmx, p, M); }
 
 Blocking blocking_of(const Shape& s, const RowTiles& t) {
-  constexpr size_t kPiece = 256;  // 2 panels of it are 8 KiB, 2 tiles of rows too
+  constexpr size_t kChunk = 256;  // 2 panels of it are 8 KiB, 2 tiles of rows too
   Blocking b{};
-  b.piece = s.padded <= kPiece ? least(kPiece / s.padded, s.groups) * s.padded : kPiece;
-  b.sums = s.codes == Codes::kBytes ? 0 : 2 * kOutputs * b.piece;
+  b.chunk = s.padded <= kChunk ? least(kChunk / s.padded, s.groups) * s.padded : kChunk;
+  b.sums = s.codes == Codes::kBytes ? 0 : 2 * kOutputs * b.chunk;
   constexpr size_t kTwoTiles = 2 * 2 * 16 * kOutputs * 4;  // of rows, by two panels
-  b.acc = b.sums + kTwoTiles * (s.padded <= kPiece ? 2 : (t.tiles + 1) / 2);
+  b.acc = b.sums + kTwoTiles * (s.padded <= kChunk ? 2 : (t.tiles + 1) / 2);
   b.bytes = b.acc + t.padded() * 2 * kOutputs * 4;
   return b;
 }

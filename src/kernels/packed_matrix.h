@@ -14,7 +14,7 @@ namespace moebius {
 // by g_idx.
 struct ColumnOrder {
   std::vector<int32_t> columns;     // empty: identity
-  std::vector<int32_t> group_ends;  // empty: groups are the regular pieces of block_k columns
+  std::vector<int32_t> group_ends;  // empty: groups are the regular runs of block_k columns
   const int32_t* columns_or_null() const { return columns.empty() ? nullptr : columns.data(); }
   const int32_t* ends_or_null() const { return group_ends.empty() ? nullptr : group_ends.data(); }
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The float family on CPUs with AMX: weight-only integers, FP8, NVFP4, MXFP4, MXFP8 and dense bf16,
 // by tiles of bf16. Layouts: x86_amx_float.h; rows: x86_amx_float_rows.h; decoding: x86_amx_float_codecs.h;
-// packing: x86_float_pack.h. Here: the loop nest. Codes of 32 outputs and a piece of K become bf16
+// packing: x86_float_pack.h. Here: the loop nest. Codes of 32 outputs and a chunk of K become bf16
 // once and then meet all tiles of rows; two tiles of rows times two of outputs share what they
 // load. A single row does without tiles, in the order that TDPBF16PS is documented to have.
 #include <type_traits>
@@ -83,10 +83,10 @@ struct Gemm {
     return r;
   }
 
-  // --- a piece of K: groups from the first on, of which inputs [k0, k1) are meant; where scales are
+  // --- a chunk of K: groups from the first on, of which inputs [k0, k1) are meant; where scales are
   // in the weights it is one group with several scales ---
 
-  struct Piece {
+  struct Chunk {
     Group first;
     size_t groups, scales, k0, k1;
     bool last;
@@ -95,9 +95,9 @@ struct Gemm {
     const uint8_t* extras;
   };
 
-  // The scales of a piece and of the panel `q` behind its own, as f32.
-  float* scales_of(size_t q) const { return floats(b.scales) + q * b.piece_groups * kNr; }
-  void expand_scales(const Piece& c, size_t q) const {
+  // The scales of a chunk and of the panel `q` behind its own, as f32.
+  float* scales_of(size_t q) const { return floats(b.scales) + q * b.chunk_groups * kNr; }
+  void expand_scales(const Chunk& c, size_t q) const {
     const uint8_t* from = c.extras + q * s.stride() + c.first.index * s.scale_bytes;
     float* to = scales_of(q);
     const __m512 by = _mm512_set1_ps(factor);
@@ -133,7 +133,7 @@ struct Gemm {
     e.zeros[0] = Codec::zeros(e.at),
     e.zeros[1] = Codec::zeros(e.at == nullptr ? e.at : e.at + kHalf);
   }
-  Extras extras_of(const Piece& c, const Group& g, size_t q) const {
+  Extras extras_of(const Chunk& c, const Group& g, size_t q) const {
     Extras e{};
     if (kFolded) {
       e.at = reinterpret_cast<const uint8_t*>(scales_of(q));
@@ -144,7 +144,7 @@ struct Gemm {
     read_extras(e);
     return e;
   }
-  // For the unit at input k of the piece. What is beyond the last input is zero, whatever the scale.
+  // For the unit at input k of the chunk. What is beyond the last input is zero, whatever the scale.
   [[gnu::always_inline]] void move_extras(Extras& e, size_t k) const {
     if (!kFolded || k < e.change || e.at == e.last) return;
     e.at += kNr * 4, e.change += s.group_k;
@@ -154,7 +154,7 @@ struct Gemm {
     _mm_prefetch(reinterpret_cast<const char*>(codes + 4096), _MM_HINT_T0);
     _mm_prefetch(reinterpret_cast<const char*>(codes + 4160), _MM_HINT_T0);
   }
-  void expand(const Piece& c) const {
+  void expand(const Chunk& c) const {
     for (size_t q = 0; q < c.panels && s.scales != Scales::kNone; ++q) expand_scales(c, q);
     if (!kStored && !single) {
       const Codec codec{};
@@ -177,10 +177,10 @@ struct Gemm {
     }
   }
 
-  // Tiles 0 to 3 += rows from input `from` on * packed inputs [k, end); the piece begins at k0. Rows
+  // Tiles 0 to 3 += rows from input `from` on * packed inputs [k, end); the chunk begins at k0. Rows
   // are next needed when other panels pass: they shall not drive the weights out of the cache.
   template <bool kTwo>
-  [[gnu::always_inline]] void multiply(const Rows& r, const Piece& c, size_t from, size_t k,
+  [[gnu::always_inline]] void multiply(const Rows& r, const Chunk& c, size_t from, size_t k,
                                        size_t end) const {
     const size_t half = kStored ? 64 : s.step * 32, stride = kStored ? 128 : 64;
     const uint8_t* w = kStored ? c.codes + s.code_at(k) : a.scratch + (k - c.k0) * kNr * 2;
@@ -204,7 +204,7 @@ struct Gemm {
   // --- one scale per output, or none: sums stay in tiles, or wait in the state ---
 
   template <bool kTwo>
-  void whole_block(const Rows& r, const Piece& c, size_t n) const {
+  void whole_block(const Rows& r, const Chunk& c, size_t n) const {
     const bool alone = blocks() == 1, last = c.last;
     float* state = floats(b.state) + r.first * kNr;
     if (c.k0 == 0) {
@@ -251,7 +251,7 @@ struct Gemm {
   // --- groups: sums leave the tiles after each, some groups are then scaled together ---
 
   template <bool kTwo>
-  void grouped_block(const Rows& r, const Piece& c, size_t n) const {
+  void grouped_block(const Rows& r, const Chunk& c, size_t n) const {
     const Groups groups{p, s, a.w->group_ends};
     const size_t rows = r.tiles * l.tile_rows, apart = rows * kNr;
     float *sums = floats(b.sums), *state = floats(b.state) + r.first * kNr;
@@ -325,7 +325,7 @@ struct Gemm {
   // no rounding. The caller has set that subnormal numbers are flushed; not inlined, so that nothing
   // is moved across that.
   template <size_t kLimbs, size_t kPanels, bool kLate>
-  [[gnu::noinline]] void row_sums(const Piece& c, Group g, size_t count, float* sums,
+  [[gnu::noinline]] void row_sums(const Chunk& c, Group g, size_t count, float* sums,
                                   size_t apart) const {
     constexpr size_t kVectors = 2 * kPanels;  // of 16 outputs
     const Codec codec{};
@@ -384,7 +384,7 @@ struct Gemm {
     }
   }
   template <size_t kPanels, bool kLate>
-  void flushed_row_sums(const Piece& c, const Group& g, size_t count, float* sums,
+  void flushed_row_sums(const Chunk& c, const Group& g, size_t count, float* sums,
                         size_t apart) const {
     constexpr unsigned kFlush = 0x8040;  // results and operands
     const unsigned before = _mm_getcsr();
@@ -400,7 +400,7 @@ struct Gemm {
     for (size_t i = 0; i < count; i += 16) _mm512_store_ps(to + i, _mm512_setzero_ps());
   }
   template <size_t kPanels>
-  void single_row(const Piece& c, size_t n) const {
+  void single_row(const Chunk& c, size_t n) const {
     const Rows r = rows_of(0);
     const Groups groups{p, s, a.w->group_ends};
     float *sums = floats(b.sums), *state = floats(b.state);
@@ -428,7 +428,7 @@ struct Gemm {
   }
   // --- the loop nest ---
 
-  void multiply_piece(const Piece& c, size_t n) const {
+  void multiply_chunk(const Chunk& c, size_t n) const {
     if (single) return c.panels == kRowPanels ? single_row<kRowPanels>(c, n) : single_row<1>(c, n);
     amx::written();
     for (size_t i = 0; i < blocks(); ++i) {
@@ -456,7 +456,7 @@ struct Gemm {
   // The outputs of `panels` panels, the first of which begins at n.
   void multiply_panels(size_t n, size_t panels) const {
     const Groups groups{p, s, a.w->group_ends};
-    Piece c{};
+    Chunk c{};
     c.panels = panels;
     c.codes = a.w->data + n / kNr * s.stride();
     c.extras = c.codes + s.code_bytes;
@@ -464,20 +464,20 @@ struct Gemm {
     while (!c.last) {
       Group next = c.first;
       if (grouped()) {
-        for (c.groups = 0; c.groups < b.piece_groups && next.index < s.groups; ++c.groups)
+        for (c.groups = 0; c.groups < b.chunk_groups && next.index < s.groups; ++c.groups)
           next = groups.next(next);
         c.k1 = next.at, c.scales = c.groups, c.last = next.index == s.groups;
       } else {
-        c.k1 = c.k0 + b.piece_k < s.K_padded ? c.k0 + b.piece_k : s.K_padded;
+        c.k1 = c.k0 + b.chunk_k < s.K_padded ? c.k0 + b.chunk_k : s.K_padded;
         c.groups = 1, c.scales = 1, c.last = c.k1 == s.K_padded;
       }
       if (kFolded) {
         const size_t g = c.k0 / s.group_k, left = s.groups - g;
         c.first = {g, c.k0, c.k1, c.k0, c.k0, c.k1 - c.k0};
-        c.scales = left < b.piece_groups ? left : b.piece_groups;
+        c.scales = left < b.chunk_groups ? left : b.chunk_groups;
       }
       expand(c);
-      multiply_piece(c, n);
+      multiply_chunk(c, n);
       c.k0 = c.k1, c.first = next;
     }
   }

@@ -99,35 +99,35 @@ inline size_t panel_bytes(const Problem& p, size_t M) {
 constexpr size_t kRowPanels = 2;
 inline bool is_single(const PanelLayout& l) { return l.rows() == 1 && l.limbs <= 2; }
 
-// Scratch: decoded weights of a piece of K (not for a single row), its scales, sums of some groups of
+// Scratch: decoded weights of a chunk of K (not for a single row), its scales, sums of some groups of
 // a block of 32 rows, sums of all rows; a single row as f32.
 struct Blocking {
-  size_t piece_k, piece_groups;            // at most
+  size_t chunk_k, chunk_groups;            // at most
   size_t batch;                            // groups whose sums wait
   size_t scales, sums, state, row, bytes;  // offsets
 };
 inline Blocking blocking_of(const Shape& s, const PanelLayout& l, bool ragged) {
-  // Shorter pieces where sums of groups, too, want their place in the first-level cache.
+  // Shorter chunks where sums of groups, too, want their place in the first-level cache.
   const bool single = is_single(l);
   const size_t longest = single ? 4096 : s.groups > 1 && s.form != Form::kFp4 ? 256 : 512;
   constexpr size_t kSums = 16384;
   Blocking b{};
   const bool grouped = s.groups > 1;
   if (ragged) {
-    b.piece_k = s.K_padded, b.piece_groups = s.groups;
+    b.chunk_k = s.K_padded, b.chunk_groups = s.groups;
   } else if (grouped) {
-    b.piece_groups = s.most_k < longest ? longest / s.most_k : 1;
-    b.piece_k = b.piece_groups * s.most_k;
+    b.chunk_groups = s.most_k < longest ? longest / s.most_k : 1;
+    b.chunk_k = b.chunk_groups * s.most_k;
   } else {
-    b.piece_groups = 1, b.piece_k = s.K_padded < longest ? s.K_padded : longest;
+    b.chunk_groups = 1, b.chunk_k = s.K_padded < longest ? s.K_padded : longest;
   }
   const size_t rows = l.tiles > 1 ? 2 * kTile : l.tile_rows;
   b.batch = kSums / (rows * kNr * 4);
-  b.batch = b.batch < b.piece_groups ? b.batch : b.piece_groups;
+  b.batch = b.batch < b.chunk_groups ? b.batch : b.chunk_groups;
   const size_t panels = single ? kRowPanels : 1;
-  b.scales = single || s.form == Form::kBf16 ? 0 : b.piece_k * kNr * 2;
-  b.sums = b.scales + panels * b.piece_groups * kNr * 4;
-  const size_t sums = b.piece_groups * rows * kNr * 4;
+  b.scales = single || s.form == Form::kBf16 ? 0 : b.chunk_k * kNr * 2;
+  b.sums = b.scales + panels * b.chunk_groups * kNr * 4;
+  const size_t sums = b.chunk_groups * rows * kNr * 4;
   b.state = b.sums + panels * (sums < kSums ? sums : kSums);
   b.row = b.state + up(l.tiles, 2) * kTile * kNr * 4;
   b.bytes = b.row + (single ? l.limbs * s.K_rows * 4 : 0);

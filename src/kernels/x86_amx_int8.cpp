@@ -85,7 +85,7 @@ class ManyRows {
  private:
   static constexpr size_t kShortGroup = 64;           // inputs
   static constexpr size_t kTile = 16 * kOutputs * 4;  // bytes of sums
-  struct Piece {
+  struct Chunk {
     size_t k0, k1, group, groups;  // inputs; groups of which it has a part
     bool begins, ends;             // of its (only) group, where it has a part of one
     bool first, more;              // panels of the call, panels after these
@@ -108,7 +108,7 @@ class ManyRows {
       panels_[0] = a_.w->data + n / kOutputs * s_.stride;
       panels_[1] = two ? panels_[0] + s_.stride : panels_[0];
       __builtin_memset(acc_, 0, t_.padded() * 2 * kOutputs * sizeof(float));
-      for (size_t k = 0; k < s_.K_padded;) k = piece<kKind>(n, k);
+      for (size_t k = 0; k < s_.K_padded;) k = chunk<kKind>(n, k);
       empty_tiles<kKind>();
       fold<kKind>(waiting_, 0, t_.rows);
       waiting_.tiles = 0;
@@ -124,20 +124,20 @@ class ManyRows {
 
   // Returns where it ends.
   template <Kind kKind>
-  size_t piece(size_t n, size_t k0) {
-    Piece p{};
+  size_t chunk(size_t n, size_t k0) {
+    Chunk p{};
     p.first = n == a_.n0, p.more = n + 2 * kOutputs < a_.n1;
-    p.k0 = k0, p.k1 = k0 + b_.piece < s_.K_padded ? k0 + b_.piece : s_.K_padded;
+    p.k0 = k0, p.k1 = k0 + b_.chunk < s_.K_padded ? k0 + b_.chunk : s_.K_padded;
     p.group = k0 / s_.padded;
-    p.groups = s_.padded <= b_.piece ? (p.k1 - k0) / s_.padded : 1;
-    if (s_.padded > b_.piece) {
+    p.groups = s_.padded <= b_.chunk ? (p.k1 - k0) / s_.padded : 1;
+    if (s_.padded > b_.chunk) {
       const size_t end = (p.group + 1) * s_.padded;
-      p.k1 = k0 + b_.piece < end ? k0 + b_.piece : end;
+      p.k1 = k0 + b_.chunk < end ? k0 + b_.chunk : end;
     }
     p.begins = k0 % s_.padded == 0, p.ends = p.k1 % s_.padded == 0;
     for (size_t u = 0; u < 2; ++u) {
       const uint8_t* from = panels_[u] + k0 * 8;
-      uint8_t* to = codes_ + u * kOutputs * b_.piece;
+      uint8_t* to = codes_ + u * kOutputs * b_.chunk;
       if (s_.codes == Codes::kNibbles) expand<Codes::kNibbles>(from, p.k1 - k0, to);
       if (s_.codes == Codes::kFp4) expand<Codes::kFp4>(from, p.k1 - k0, to);
     }
@@ -152,8 +152,8 @@ class ManyRows {
     return p.k1;
   }
 
-  // The same piece of the next two panels; nobody asks for the first two, so those ask for their own.
-  void ask_for_next(const Piece& p) {
+  // The same chunk of the next two panels; nobody asks for the first two, so those ask for their own.
+  void ask_for_next(const Chunk& p) {
     const size_t per_input = s_.codes == Codes::kBytes ? kOutputs : kOutputs / 2;
     ahead_.lines = p.more || p.first ? (p.k1 - p.k0) * per_input / 64 : 0;
     if (p.more && p.k0 == 0)
@@ -168,11 +168,11 @@ class ManyRows {
     ahead_.part = (ahead_.lines + parts - 1) / parts;
   }
 
-  Operands operands(const Piece& p, size_t tile) const {
+  Operands operands(const Chunk& p, size_t tile) const {
     const uint8_t* x = a_.panel + tile * t_.rows * s_.K_padded + p.k0 * t_.rows;
     const bool bytes = s_.codes == Codes::kBytes;
     return {x, x + t_.rows * s_.K_padded, bytes ? panels_[0] + p.k0 * kOutputs : codes_,
-            bytes ? panels_[1] + p.k0 * kOutputs : codes_ + kOutputs * b_.piece};
+            bytes ? panels_[1] + p.k0 * kOutputs : codes_ + kOutputs * b_.chunk};
   }
 
   // One step of T tiles of rows against both panels; kStore: the tiles begin anew, and what they
@@ -237,8 +237,8 @@ class ManyRows {
 
   // T tiles of rows against both panels.
   template <int T, Kind kKind>
-  [[gnu::noinline]] void tiles(const Piece& p, size_t tile) {
-    if (s_.padded > b_.piece) return part_of_group<T, kKind>(p, tile);
+  [[gnu::noinline]] void tiles(const Chunk& p, size_t tile) {
+    if (s_.padded > b_.chunk) return part_of_group<T, kKind>(p, tile);
     Operands o = operands(p, tile);
     const size_t steps = steps_, part = (t_.rows + steps - 1) / steps;
     Sums now = in_tiles_, waiting = waiting_;  // in registers: nothing waits for a store
@@ -265,7 +265,7 @@ class ManyRows {
   // Short groups spend their time on results: a tile of rows against both panels over two groups, so
   // that results are read and written once for both.
   template <Kind kKind>
-  [[gnu::noinline]] void two_groups(const Piece& p, size_t tile) {
+  [[gnu::noinline]] void two_groups(const Chunk& p, size_t tile) {
     Operands o = operands(p, tile);
     const size_t steps = steps_, half = (t_.rows + 1) / 2;
     Sums now = in_tiles_, waiting = waiting_;
@@ -284,10 +284,10 @@ class ManyRows {
     in_tiles_ = now, waiting_ = waiting;
   }
 
-  // A piece of a group longer than pieces: its sums stay in the tiles from piece to piece where there
+  // A chunk of a group longer than chunks: its sums stay in the tiles from chunk to chunk where there
   // are no other rows, else in memory.
   template <int T, Kind kKind>
-  void part_of_group(const Piece& p, size_t tile) {
+  void part_of_group(const Chunk& p, size_t tile) {
     uint8_t* const sums = sums_ + tile * 2 * kTile;
     const bool stay = t_.tiles <= 2;
     if (p.begins) {

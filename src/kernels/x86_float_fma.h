@@ -15,7 +15,7 @@ using namespace x86_float;
 
 constexpr size_t kStep = 8;     // of packed inputs: the longest unit
 constexpr size_t kTile = 12;    // rows
-constexpr size_t kPiece = 256;  // inputs of one panel that are decoded at once
+constexpr size_t kChunk = 256;  // inputs of one panel that are decoded at once
 constexpr size_t kMostPanels = 4;
 constexpr size_t kDirect = 8, kFew = 4;  // rows that need no scratch, so many at a time
 
@@ -40,7 +40,7 @@ inline size_t panel_bytes(const Problem& p, size_t M) {
   return panel_layout(p, fma_shape(p), M).bytes;
 }
 // Scratch: decoded weights [panel][input][32], then for every row dot and f of the outputs in work.
-constexpr size_t kSumsAt = kPiece * kNr * 4;
+constexpr size_t kSumsAt = kChunk * kNr * 4;
 inline size_t scratch_bytes(const Problem&, size_t M) {
   return kSumsAt + up(M * kMostPanels * kNr * 8, 64);
 }

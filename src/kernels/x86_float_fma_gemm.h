@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float family on x86-64 by f32 fused multiply-adds: any float problem. Weights of a piece of K
+// The float family on x86-64 by f32 fused multiply-adds: any float problem. Weights of a chunk of K
 // are decoded to f32 in a scratch that stays in the first-level cache; each output is one chain of
 // fused multiply-adds over its group in the order of K, then f = fma(dot, scale, f): the operations
 // of the definition in their order, so the class is exact. Internal linkage; the unit that includes
@@ -79,7 +79,7 @@ struct Gemm {
   const Shape s;
   const PanelLayout l;
   const size_t panels;  // worked on together: few rows need more outputs in flight
-  const size_t piece;
+  const size_t chunk;
   const float factor;
   const GlobalScale G;
 
@@ -92,7 +92,7 @@ struct Gemm {
                (args.M == 1 || direct()    ? 1
                 : args.M < 4 && kVecs == 2 ? 2
                                            : 8 / kVecs)),
-        piece(kPiece / panels),
+        chunk(kChunk / panels),
         factor(static_factor(*args.w)),
         G(result_scale(*args.w)) {}
 
@@ -178,9 +178,9 @@ struct Gemm {
         reinterpret_cast<const float*>(a.panel) + tile_row * p.K + k0 * tile_rows + (m - tile_row);
     const float* w[N];
     MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) w[i] =
-        weights() + (v + i) / kVecs * piece * kNr + (v + i) % kVecs * kWidth;
+        weights() + (v + i) / kVecs * chunk * kNr + (v + i) % kVecs * kWidth;
     const Groups groups{p, s, a.w->group_ends};
-    size_t at = 0;  // of the piece's weights
+    size_t at = 0;  // of the chunk's weights
     for (size_t k = k0; k < k1; g = groups.next(g)) {
       const size_t end = g.end < k1 ? g.end : k1;
       for (; k < end; ++k, x += tile_rows, at += kNr) {
@@ -354,12 +354,12 @@ struct Gemm {
     for (size_t i = 0; i < a.M * panels * kNr * 2; i += kWidth)
       Isa::store(sums(0) + i, Isa::broadcast(0.0f));
     Group g = groups.first();
-    for (size_t k0 = 0; k0 < p.K; k0 += piece) {
-      const size_t k1 = k0 + piece < p.K ? k0 + piece : p.K;
+    for (size_t k0 = 0; k0 < p.K; k0 += chunk) {
+      const size_t k1 = k0 + chunk < p.K ? k0 + chunk : p.K;
       while (g.end <= k0) g = groups.next(g);
       for (size_t i = 0; i < count; ++i)
         with_form([&]<Form kForm, bool kZero>() {
-          decode<kForm, kZero>(packed(n + i * kNr), g, k0, k1, weights() + i * piece * kNr);
+          decode<kForm, kZero>(packed(n + i * kNr), g, k0, k1, weights() + i * chunk * kNr);
         });
       if (count * kVecs == 8) {
         rows<8>(n, 0, g, k0, k1);

@@ -83,10 +83,10 @@ size_t panel_bytes_ymm(const Problem& p, size_t M);
 size_t panel_bytes_zmm(const Problem& p, size_t M);
 size_t panel_bytes_amx(const Problem& p, size_t M);
 
-// Many rows: two panels of weights become int8 operands in scratch, a piece of K at a time, so that
+// Many rows: two panels of weights become int8 operands in scratch, a chunk of K at a time, so that
 // they stay in the first-level cache while all tiles of rows pass.
 struct Blocking {
-  size_t piece;             // inputs: several groups, or a part of one
+  size_t chunk;             // inputs: several groups, or a part of one
   size_t sums, acc, bytes;  // offsets in scratch: sums of tiles, f32 results
 };
 Blocking blocking_of(const Shape& s, const RowTiles& t);

@@ -44,7 +44,7 @@ class GuardedBytes {
 };
 
 enum class Columns : uint8_t {
-  kRegular,   // groups are pieces of block_k columns
+  kRegular,   // groups are runs of block_k columns
   kShuffled,  // act-order: each group has block_k columns, in any order
   kPartial,   // act-order on a slice of K: groups of unequal length, some empty
   kPhase,     // a slice of K that begins inside a group, of N inside a block

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shapes that the general kernel tier is too small for: K long enough to be worked on in pieces,
-// with and without a short last piece, many rows, and groups longer than a piece; and the largest
+// Shapes that the general kernel tier is too small for: K long enough to be worked on in chunks,
+// with and without a short last chunk, many rows, and groups longer than a chunk; and the largest
 // sums there can be. Every kernel that claims a case must equal the reference.
 #include <gtest/gtest.h>
 
@@ -70,7 +70,7 @@ void for_every_kernel(const SchemeCase& s, const LongShape& shape) {
   }
 }
 
-TEST(LongK, IntegerKernelsWorkInPieces) {
+TEST(LongK, IntegerKernelsWorkInChunks) {
   for (const LongShape& shape :
        {LongShape{11, 4099, 33, 0}, LongShape{8, 5120, 26, 128}, LongShape{9, 4608, 40, 32},
         LongShape{8, 6144, 25, 3072}, LongShape{57, 4112, 45, 0}, LongShape{49, 5137, 64, 0},
@@ -91,7 +91,7 @@ TEST(LongK, IntegerKernelsHoldTheLargestSums) {
           for_every_kernel(int_case(bits, group, false, symmetric), {11, 2560, M, group, true});
 }
 
-TEST(LongK, FloatKernelsWorkInPieces) {
+TEST(LongK, FloatKernelsWorkInChunks) {
   for (const LongShape& shape : {LongShape{11, 4099, 33, 0}, LongShape{8, 5120, 26, 128},
                                  LongShape{9, 4608, 40, 32}, LongShape{8, 6144, 25, 3072}}) {
     SchemeCase s = int_case(4, shape.group, true, true);
