@@ -249,6 +249,42 @@ TEST(MethodFp8, FusedExperts) {
   expect_same(split, fused.open());
 }
 
+// Step-3.7: stacks of experts under the names of an MLP, block scales beside them.
+TEST(MethodFp8, StackedExperts) {
+  TinyModel m(R"("model_type": "step3p7", "architectures": ["Step3p7ForConditionalGeneration"],
+      "moe_num_experts": 2, "moe_top_k": 1, "moe_intermediate_size": 32,
+      "quantization_config": {"quant_method": "fp8", "weight_block_size": [16, 32]})");
+  for (const auto& [p, N, K] : {std::tuple<const char*, uint64_t, uint64_t>{"gate_proj", 32, 64},
+                                {"up_proj", 32, 64},
+                                {"down_proj", 64, 32}}) {
+    const std::string name = fmt::format("model.layers.0.moe.{}.", p);
+    m.add(name + "weight", {2, N, K}, DType::kF8E4M3);
+    std::vector<float> scales(2 * (N / 16) * (K / 32));
+    for (size_t i = 0; i < scales.size(); ++i) scales[i] = 1.0f + static_cast<float>(i);
+    std::vector<uint8_t> bytes(scales.size() * 4);
+    std::memcpy(bytes.data(), scales.data(), bytes.size());
+    m.add(name + "weight_scale_inv", {2, N / 16, K / 32}, DType::kF32, bytes);
+  }
+  m.add("model.layers.0.moe.gate.weight", {2, 64});
+  const TempDir dir;
+  const Checkpoint c = Checkpoint::open(m.write(dir));
+  const Module* up = c.find_module("model.layers.0.moe.experts.1.up_proj");
+  ASSERT_NE(up, nullptr);
+  LoadBuffer buffer;
+  const QuantMatrix w = reader_for(up->plan.scheme.format).load(up->plan, c.store(), buffer);
+  EXPECT_EQ(scale_of(w, 0, 0), 5.0f);  // behind the four of expert 0
+  EXPECT_EQ(scale_of(w, 31, 63), 8.0f);
+}
+
+TEST(MethodFp8, QuarkUnderItsNameIsNamed) {
+  const TempDir dir;
+  TinyModel m(R"("model_type": "somebody", "quantization_config":
+      {"quant_method": "fp8", "global_quant_config": {}, "export": {"pack_method": "reorder"}})");
+  m.add("a.weight", {4, 4});
+  const std::string said = error_of([&] { Checkpoint::open(m.write(dir)); });
+  EXPECT_TRUE(contains(said, "quant_method is 'fp8'; this section is Quark's")) << said;
+}
+
 // DeepSeek-V4: names of its own, I8 codes of MXFP4 experts, inputs in groups of 32.
 TEST(MethodFp8, DeepseekV4Names) {
   TinyModel m(R"("model_type": "deepseek_v4", "architectures": ["DeepseekV4ForCausalLM"],
@@ -332,6 +368,11 @@ TEST(MethodModelopt, WeightsAloneMixedAndExcluded) {
           .open();
   const Module& m = *a16.find_module("model.layers.0.self_attn.q_proj");
   EXPECT_EQ(family_of(m.plan.scheme), "nvfp4a16");
+  Twin unused = nvfp4_twin("qwen3moe-nvfp4", false, R"({"quant_method": "modelopt",
+      "quant_algo": "W4A16_NVFP4", "ignore": ["lm_head"]})");
+  value_of(unused.tensors.at("model.layers.0.self_attn.q_proj.input_scale")) = 0.0f;
+  EXPECT_EQ(family_of(unused.open().find_module("model.layers.0.self_attn.q_proj")->plan.scheme),
+            "nvfp4a16");
   Twin mixed = nvfp4_twin("qwen3moe-nvfp4", false, R"({"quant_method": "modelopt",
       "quant_algo": "mixed_precision", "ignore": ["*gate", "lm_head"], "quantized_layers": {
       "model.layers.1.mlp.experts": {"quant_algo": "NVFP4", "group_size": 16},

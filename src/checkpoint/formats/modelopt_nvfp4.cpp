@@ -34,10 +34,8 @@ void prove_modelopt_nvfp4(const Planner& p) {
   plan.code_bytes = plan.N * piece.row_bytes();
   plan_scales(p, {DType::kF8E4M3});
   plan.global_scale = factor(p, Role::kWeightGlobalScale, "weight_scale_2");
-  if (plan.scheme.input)
-    plan.input.global_scale = factor(p, Role::kInputScale, "input_scale");
-  else if (p.ref(Role::kInputScale))
-    plan_global_scale(p, Role::kInputScale);  // weights alone: stored by some writers, not used
+  // Weights alone may bring an input_scale too, which means nothing then.
+  if (plan.scheme.input) plan.input.global_scale = factor(p, Role::kInputScale, "input_scale");
   plan_bias(p);
 }
 

@@ -17,7 +17,6 @@ struct Fp8Config {
   bool is_static = false;
   bool ue8m0 = false;
   std::optional<bool> fp4_experts;
-  std::string moe_algo;  // "NVFP4": the experts are ModelOpt's
 };
 
 class Fp8Rules : public MethodRules {
@@ -145,10 +144,15 @@ std::optional<std::string> expert_dtype(const QuantFields& f, const MethodConfig
 }  // namespace
 
 void parse_fp8(const MethodConfig& c) {
-  const QuantFields f(c.section, c.out.path, c.context,
-                      {"quant_method", "weight_block_size", "activation_scheme", "fmt", "scale_fmt",
-                       "expert_dtype", "modules_to_not_convert", "ignored_layers",
-                       "modules_to_convert", "moe_quant_algo", "dequantize", "kv_cache_scheme"});
+  const QuantFields f(
+      c.section, c.out.path, c.context,
+      {"quant_method", "weight_block_size", "activation_scheme", "fmt", "scale_fmt", "expert_dtype",
+       "modules_to_not_convert", "ignored_layers", "modules_to_convert", "moe_quant_algo",
+       "dequantize", "kv_cache_scheme", "global_quant_config", "export", "exclude"});
+  if (c.section.find("global_quant_config") != nullptr)
+    f.reject("quant_method",
+             "this section is Quark's, which is not run: AMD's export of FP8 has "
+             "rules of its own; llm-compressor quantizes the original model");
   Fp8Config config;
   config.block_stated = c.section.find("weight_block_size") != nullptr;
   if (const Json* v = f.find("weight_block_size")) config.block = parse_block(f, *v);

@@ -14,7 +14,9 @@ constexpr QuantMethod refused(std::string_view name, std::string_view spellings,
 
 constexpr RoleAlias kFp8Suffixes[] = {
     {"weight_scale_inv", Role::kWeightScale},
-    {"scale", Role::kWeightScale},  // DeepSeek-V4
+    {"scale", Role::kWeightScale},          // DeepSeek-V4
+    {"qscale_weight", Role::kWeightScale},  // Mistral
+    {"qscale_act", Role::kInputScale},
     {"activation_scale", Role::kInputScale},
     {"weight_scale_2", Role::kWeightGlobalScale},  // NVFP4 experts in an fp8 folder
 };
