@@ -48,13 +48,13 @@ Json with_number(const Json& from, size_t& place, const Json& value, std::string
 }
 
 TEST(ConfigNumbers, WhatIsReadMustBeFinite) {
-  size_t refused = 0, harmless = 0;
+  size_t folders = 0, refused = 0, harmless = 0;
   for (const auto& entry : fs::directory_iterator(test_data_dir() / "golden")) {
     const std::string folder = entry.path().filename().string();
     if (!folder.ends_with("-dense") && !folder.ends_with("-w4a16-g32")) continue;
     const Json config = parse_json(read_file(entry.path() / "config.json"), folder);
-    const std::string plain = refusal(config);
-    ASSERT_EQ(plain, "") << folder;
+    if (!refusal(config).empty()) continue;  // layers are counted by the tensors: Nemotron-H
+    ++folders;
     for (size_t i = 0;; ++i) {
       std::string name;
       const auto refused_as = [&](const Json& value) {
@@ -72,6 +72,7 @@ TEST(ConfigNumbers, WhatIsReadMustBeFinite) {
       (nan.empty() ? harmless : refused) += 1;
     }
   }
+  EXPECT_GT(folders, 50u);
   EXPECT_GT(refused, 1000u);
   EXPECT_GT(harmless, 300u);
 }

@@ -26,7 +26,7 @@ Mamba2Spec granite_mamba(const ModelConfig& config, const ConfigFields& f) {
   };
   m.heads = size("mamba_n_heads", 128, 65536);
   const Json* head = config.text.find("mamba_d_head");
-  if (head == nullptr || head->is_string())  // "auto"
+  if (head == nullptr || (head->is_string() && head->as_string() == "auto"))
     m.head_dim = size("mamba_expand", 2, 64) * static_cast<size_t>(config.hidden) / m.heads;
   else
     m.head_dim = size("mamba_d_head", 64, Mamba2::kMostHead);
