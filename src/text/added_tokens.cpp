@@ -168,9 +168,9 @@ bool stands_alone(std::string_view text, size_t begin, size_t end) {
 
 std::vector<TokenSpan> cut_added_tokens(std::string_view text, const TrustFlags& trusted,
                                         const TokenFinder& finder,
-                                        const std::vector<AddedToken>& tokens) {
+                                        const std::vector<AddedToken>& tokens, size_t most) {
   std::vector<TokenSpan> out;
-  size_t done = 0, from = 0;
+  size_t done = 0, from = 0, found = 0;
   TokenFinder::Match match;
   while (from < text.size() && finder.search(text, from, match)) {
     size_t begin = match.begin, end = match.end;
@@ -190,6 +190,7 @@ std::vector<TokenSpan> cut_added_tokens(std::string_view text, const TrustFlags&
     if (token.rstrip) end = spaces_after(text, end);
     if (done < begin) out.push_back({done, begin, -1});
     out.push_back({begin, end, token.id});
+    if (found++ == most) return out;
     done = end;
   }
   if (done < text.size()) out.push_back({done, text.size(), -1});

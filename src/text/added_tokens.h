@@ -61,9 +61,10 @@ struct TokenSpan {
 };
 
 // Cuts `text` at the tokens found. `trusted` as in NormalizedText: a special token whose bytes are
-// not all trusted is text.
+// not all trusted is text. Ends after the first token beyond `most`.
 std::vector<TokenSpan> cut_added_tokens(std::string_view text, const TrustFlags& trusted,
                                         const TokenFinder& finder,
-                                        const std::vector<AddedToken>& tokens);
+                                        const std::vector<AddedToken>& tokens,
+                                        size_t most = SIZE_MAX);
 
 }  // namespace moebius

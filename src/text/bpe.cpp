@@ -58,9 +58,21 @@ Bpe::Bpe(TokenTable vocab, BpeOptions options, std::string where)
     for (size_t i = 0; i < vocab_.size(); ++i)
       if (token_bytes(vocab_.token(i), raw)) raw_.insert(raw, vocab_.id(i));
   }
-  can_cut_ = !options_.bytes && options_.continuing_subword_prefix.empty() &&
-             options_.end_of_word_suffix.empty();
+  // Where every byte has a token nothing is unknown, and no token stands for more than its text.
+  const bool every_byte = options_.bytes ? std::all_of(std::begin(byte_ids_), std::end(byte_ids_),
+                                                       [](int32_t id) { return id >= 0; })
+                                         : full_fallback_;
+  const bool affixes =
+      !options_.continuing_subword_prefix.empty() || !options_.end_of_word_suffix.empty();
+  if (every_byte && !affixes)
+    for (size_t i = 0; i < vocab_.size(); ++i)
+      longest_token_ = std::max(longest_token_, vocab_.token(i).size());
+  can_cut_ = !options_.bytes && !affixes;
   if (can_cut_) ascii_joints_.assign(128 * 128, 0);
+}
+
+size_t Bpe::least_tokens(size_t bytes) const {
+  return longest_token_ > 0 ? (bytes + longest_token_ - 1) / longest_token_ : 0;
 }
 
 void Bpe::learn_joints(std::string_view token) {

@@ -32,6 +32,7 @@ class Bpe final : public PieceModel {
   void add_merge(int32_t left, int32_t right, uint32_t rank, int32_t merged);
 
   void encode(std::string_view piece, PieceCache* cache, std::vector<int32_t>& out) const override;
+  size_t least_tokens(size_t bytes) const override;
 
  private:
   void encode_segment(std::string_view piece, PieceCache* cache, std::vector<int32_t>& out) const;
@@ -53,6 +54,7 @@ class Bpe final : public PieceModel {
   int32_t byte_ids_[256];      // of stand-in characters
   int32_t fallback_ids_[256];  // of "<0xHH>"
   bool full_fallback_ = false;
+  size_t longest_token_ = 0;  // bytes; 0: a token may stand for any number of them
   // Pairs of neighbouring characters inside any merged token: text can be cut between all others.
   // Only without byte pieces.
   bool can_cut_ = false;

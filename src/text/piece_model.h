@@ -24,6 +24,9 @@ class PieceModel {
   virtual void encode(std::string_view piece, PieceCache* cache,
                       std::vector<int32_t>& out) const = 0;
 
+  // A piece of so many bytes becomes at least so many tokens; 0: not known.
+  virtual size_t least_tokens(size_t /*bytes*/) const { return 0; }
+
  protected:
   TokenTable vocab_;
   std::vector<std::pair<int32_t, size_t>> earlier_ids_;

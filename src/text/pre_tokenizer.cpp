@@ -16,19 +16,20 @@ struct PreNext {
   const std::unique_ptr<PreStage>* stage;
   size_t left;
   PieceSink* sink;
-  void operator()(std::string_view piece, bool at_start) const;
+  bool operator()(std::string_view piece, bool at_start) const;
 };
 
 class PreStage {
  public:
   virtual ~PreStage() = default;
-  virtual void run(std::string_view text, bool at_start, const PreNext& next) const = 0;
+  // False: the sink wants no more.
+  virtual bool run(std::string_view text, bool at_start, const PreNext& next) const = 0;
 };
 
-void PreNext::operator()(std::string_view piece, bool at_start) const {
-  if (piece.empty()) return;
+bool PreNext::operator()(std::string_view piece, bool at_start) const {
+  if (piece.empty()) return true;
   if (left == 0) return sink->piece(piece);
-  (*stage)->run(piece, at_start, PreNext{stage + 1, left - 1, sink});
+  return (*stage)->run(piece, at_start, PreNext{stage + 1, left - 1, sink});
 }
 
 namespace {
@@ -46,46 +47,50 @@ class Cutter {
   Cutter(Behavior behavior, std::string_view text, bool at_start, const PreNext& next)
       : behavior_(behavior), text_(text), at_start_(at_start), next_(next) {}
 
-  void add(const Span& span) {
+  // False, as of finish(): no more is wanted.
+  bool add(const Span& span) {
+    bool more = true;
     switch (behavior_) {
       case Behavior::kIsolated:
-        emit(span.begin, span.end);
+        more = emit(span.begin, span.end);
         break;
       case Behavior::kRemoved:
-        if (!span.match) emit(span.begin, span.end);
+        more = span.match || emit(span.begin, span.end);
         break;
       case Behavior::kContiguous:
-        join_if(span, open_ && span.match == last_match_);
+        more = join_if(span, open_ && span.match == last_match_);
         break;
       case Behavior::kMergedWithPrevious:
-        join_if(span, open_ && span.match && !last_match_);
+        more = join_if(span, open_ && span.match && !last_match_);
         break;
       case Behavior::kMergedWithNext:
         spans_.push_back(span);
         break;
     }
     last_match_ = span.match;
+    return more;
   }
 
-  void finish() {
-    if (behavior_ == Behavior::kMergedWithNext) merge_with_next();
-    if (open_) emit(begin_, end_);
+  bool finish() {
+    if (behavior_ == Behavior::kMergedWithNext && !merge_with_next()) return false;
+    return !open_ || emit(begin_, end_);
   }
 
  private:
-  void join_if(const Span& span, bool join) {
+  bool join_if(const Span& span, bool join) {
     if (join) {
       end_ = span.end;
-      return;
+      return true;
     }
-    if (open_) emit(begin_, end_);
+    const bool more = !open_ || emit(begin_, end_);
     begin_ = span.begin;
     end_ = span.end;
     open_ = true;
+    return more;
   }
   // From the right: a match goes to the piece after it, unless that piece begins with a match of
   // its own.
-  void merge_with_next() {
+  bool merge_with_next() {
     std::vector<Span> pieces;
     bool previous = false;
     for (size_t i = spans_.size(); i-- > 0;) {
@@ -96,10 +101,12 @@ class Cutter {
       }
       previous = spans_[i].match;
     }
-    for (size_t i = pieces.size(); i-- > 0;) emit(pieces[i].begin, pieces[i].end);
+    for (size_t i = pieces.size(); i-- > 0;)
+      if (!emit(pieces[i].begin, pieces[i].end)) return false;
+    return true;
   }
-  void emit(size_t begin, size_t end) {
-    next_(text_.substr(begin, end - begin), at_start_ && begin == 0);
+  bool emit(size_t begin, size_t end) {
+    return next_(text_.substr(begin, end - begin), at_start_ && begin == 0);
   }
 
   Behavior behavior_;
@@ -115,17 +122,17 @@ class Split final : public PreStage {
  public:
   Split(std::unique_ptr<Pattern> pattern, Behavior behavior, bool invert)
       : pattern_(std::move(pattern)), behavior_(behavior), invert_(invert) {}
-  void run(std::string_view text, bool at_start, const PreNext& next) const override {
+  bool run(std::string_view text, bool at_start, const PreNext& next) const override {
     Cutter cutter(behavior_, text, at_start, next);
     Matches matches(*pattern_, text);
     size_t done = 0, begin = 0, end = 0;
     while (matches.next(begin, end)) {
-      if (begin > done) cutter.add({done, begin, invert_});
-      cutter.add({begin, end, !invert_});
+      if (begin > done && !cutter.add({done, begin, invert_})) return false;
+      if (!cutter.add({begin, end, !invert_})) return false;
       done = end;
     }
-    if (done < text.size()) cutter.add({done, text.size(), invert_});
-    cutter.finish();
+    if (done < text.size() && !cutter.add({done, text.size(), invert_})) return false;
+    return cutter.finish();
   }
 
  private:
@@ -140,21 +147,21 @@ class CharSplit final : public PreStage {
   using Predicate = std::function<bool(char32_t)>;
   CharSplit(Predicate predicate, Behavior behavior)
       : predicate_(std::move(predicate)), behavior_(behavior) {}
-  void run(std::string_view text, bool at_start, const PreNext& next) const override {
+  bool run(std::string_view text, bool at_start, const PreNext& next) const override {
     Cutter cutter(behavior_, text, at_start, next);
     size_t done = 0;
     for (size_t i = 0; i < text.size();) {
       const auto c = unicode::decode(text.data() + i);
       const size_t end = i + c.length;
       if (predicate_(c.code)) {
-        if (i > done) cutter.add({done, i, false});
-        cutter.add({i, end, true});
+        if (i > done && !cutter.add({done, i, false})) return false;
+        if (!cutter.add({i, end, true})) return false;
         done = end;
       }
       i = end;
     }
-    if (done < text.size()) cutter.add({done, text.size(), false});
-    cutter.finish();
+    if (done < text.size() && !cutter.add({done, text.size(), false})) return false;
+    return cutter.finish();
   }
 
  private:
@@ -165,7 +172,7 @@ class CharSplit final : public PreStage {
 // Words (\w+) and runs of what is neither word nor space; white space disappears.
 class Whitespace final : public PreStage {
  public:
-  void run(std::string_view text, bool at_start, const PreNext& next) const override {
+  bool run(std::string_view text, bool at_start, const PreNext& next) const override {
     const auto& table = unicode::Table::get();
     const auto kind = [&](char32_t c) { return table.is_word(c) ? 1 : table.is_space(c) ? 0 : 2; };
     for (size_t i = 0; i < text.size();) {
@@ -177,28 +184,29 @@ class Whitespace final : public PreStage {
         if (kind(c.code) != first) break;
         end += c.length;
       }
-      if (first != 0) next(text.substr(i, end - i), at_start && i == 0);
+      if (first != 0 && !next(text.substr(i, end - i), at_start && i == 0)) return false;
       i = end;
     }
+    return true;
   }
 };
 
 class PrefixSpace final : public PreStage {
  public:
-  void run(std::string_view text, bool at_start, const PreNext& next) const override {
+  bool run(std::string_view text, bool at_start, const PreNext& next) const override {
     if (text.starts_with(' ')) return next(text, at_start);
     const std::string longer = " " + std::string(text);
-    next(longer, at_start);
+    return next(longer, at_start);
   }
 };
 
 class BytesToChars final : public PreStage {
  public:
-  void run(std::string_view text, bool at_start, const PreNext& next) const override {
+  bool run(std::string_view text, bool at_start, const PreNext& next) const override {
     std::string out;
     out.reserve(text.size() * 2);
     for (const char c : text) unicode::append(out, unicode::byte_to_char(static_cast<uint8_t>(c)));
-    next(out, at_start);
+    return next(out, at_start);
   }
 };
 
@@ -210,7 +218,7 @@ class Metaspace final : public PreStage {
         prepend_(prepend),
         split_(make_literal_pattern(replacement_), Behavior::kMergedWithNext, false),
         do_split_(split) {}
-  void run(std::string_view text, bool at_start, const PreNext& next) const override {
+  bool run(std::string_view text, bool at_start, const PreNext& next) const override {
     std::string out;
     out.reserve(text.size() + text.size() / 4 + replacement_.size());
     for (const char c : text)
@@ -221,7 +229,7 @@ class Metaspace final : public PreStage {
     const bool wanted = prepend_ == Prepend::kAlways || (prepend_ == Prepend::kFirst && at_start);
     if (wanted && !out.starts_with(replacement_)) out.insert(0, replacement_);
     if (!do_split_) return next(out, at_start);
-    split_.run(out, at_start, next);
+    return split_.run(out, at_start, next);
   }
 
  private:
@@ -335,8 +343,8 @@ PreTokenizer::~PreTokenizer() = default;
 PreTokenizer::PreTokenizer(PreTokenizer&&) noexcept = default;
 PreTokenizer& PreTokenizer::operator=(PreTokenizer&&) noexcept = default;
 
-void PreTokenizer::run(std::string_view text, bool at_start, PieceSink& sink) const {
-  PreNext{stages_.data(), stages_.size(), &sink}(text, at_start);
+bool PreTokenizer::run(std::string_view text, bool at_start, PieceSink& sink) const {
+  return PreNext{stages_.data(), stages_.size(), &sink}(text, at_start);
 }
 
 }  // namespace moebius

@@ -15,8 +15,8 @@ namespace moebius {
 class PieceSink {
  public:
   virtual ~PieceSink() = default;
-  virtual void piece(
-      std::string_view text) = 0;  // never empty; the view lives during the call only
+  // Never empty; the view lives during the call only. False: no further piece is wanted.
+  virtual bool piece(std::string_view text) = 0;
 };
 
 class PreStage;
@@ -34,8 +34,8 @@ class PreTokenizer {
   // raw bytes before that step (the map is one to one), and the model must look tokens up by their
   // bytes.
   bool gives_bytes() const { return gives_bytes_; }
-  // `at_start`: the text stands at the very beginning of the input.
-  void run(std::string_view text, bool at_start, PieceSink& sink) const;
+  // `at_start`: the text stands at the very beginning of the input. False: the sink wants no more.
+  bool run(std::string_view text, bool at_start, PieceSink& sink) const;
 
  private:
   std::vector<std::unique_ptr<PreStage>> stages_;

@@ -3,6 +3,8 @@
 // post-process; and back.
 #include "text/tokenizer.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "base/file.h"
 #include "base/utf8.h"
@@ -16,56 +18,70 @@ constexpr uint64_t kMaxFile = uint64_t{512} << 20;
 
 class Merger final : public PieceSink {
  public:
-  Merger(const PieceModel& model, PieceCache* cache, std::vector<int32_t>& out)
-      : model_(model), cache_(cache), out_(out) {}
-  void piece(std::string_view text) override { model_.encode(text, cache_, out_); }
+  Merger(const PieceModel& model, PieceCache* cache, size_t most, std::vector<int32_t>& out)
+      : model_(model), cache_(cache), most_(most), out_(out) {}
+  bool piece(std::string_view text) override {
+    if (out_.size() + model_.least_tokens(text.size()) > most_) return false;
+    model_.encode(text, cache_, out_);
+    return out_.size() <= most_;
+  }
+  bool token(int32_t id) {
+    out_.push_back(id);
+    return out_.size() <= most_;
+  }
+  size_t most() const { return most_; }
 
  private:
   const PieceModel& model_;
   PieceCache* cache_;
+  size_t most_;
   std::vector<int32_t>& out_;
 };
 
-// One stretch between raw added tokens.
-void encode_stretch(const Tokenizer::Parts& p, NormalizedText value, bool at_start, Merger& merger,
-                    std::vector<int32_t>& out) {
+// One stretch between raw added tokens. False: there are too many tokens.
+bool encode_stretch(const Tokenizer::Parts& p, NormalizedText value, bool at_start,
+                    Merger& merger) {
   if (p.normalizer) p.normalizer->apply(value);
-  for (const TokenSpan& span :
-       cut_added_tokens(value.text, value.trusted, p.normalized_finder, p.normalized_tokens)) {
-    if (span.id >= 0) {
-      out.push_back(span.id);
-    } else {
-      p.pre_tokenizer.run(std::string_view(value.text).substr(span.begin, span.end - span.begin),
-                          at_start && span.begin == 0, merger);
-    }
+  for (const TokenSpan& span : cut_added_tokens(value.text, value.trusted, p.normalized_finder,
+                                                p.normalized_tokens, merger.most())) {
+    const bool more =
+        span.id >= 0 ? merger.token(span.id)
+                     : p.pre_tokenizer.run(
+                           std::string_view(value.text).substr(span.begin, span.end - span.begin),
+                           at_start && span.begin == 0, merger);
+    if (!more) return false;
   }
+  return true;
 }
 
-std::vector<int32_t> encode_text(const Tokenizer::Parts& p, std::string_view text,
-                                 const TrustFlags& trusted, bool add_special) {
+// Nothing: there are more than `most`.
+std::optional<std::vector<int32_t>> encode_text(const Tokenizer::Parts& p, std::string_view text,
+                                                const TrustFlags& trusted, bool add_special,
+                                                size_t most) {
   std::vector<int32_t> out;
-  out.reserve(text.size() / 3 + 16);
+  out.reserve(std::min(text.size() / 3, most) + 16);
   if (add_special) out = p.post.before;
   // Whoever finds the cache in use encodes without one.
   std::unique_lock lock(p.cache_mutex, std::try_to_lock);
-  Merger merger(*p.model, lock.owns_lock() ? &p.cache : nullptr, out);
-  for (const TokenSpan& span : cut_added_tokens(text, trusted, p.raw_finder, p.raw_tokens)) {
-    if (span.id >= 0) {
-      out.push_back(span.id);
-      continue;
-    }
+  Merger merger(*p.model, lock.owns_lock() ? &p.cache : nullptr, most, out);
+  for (const TokenSpan& span : cut_added_tokens(text, trusted, p.raw_finder, p.raw_tokens, most)) {
     const std::string_view stretch = text.substr(span.begin, span.end - span.begin);
-    if (!p.normalizer && p.normalized_tokens.empty()) {
-      p.pre_tokenizer.run(stretch, span.begin == 0, merger);
+    bool more = true;
+    if (span.id >= 0) {
+      more = merger.token(span.id);
+    } else if (!p.normalizer && p.normalized_tokens.empty()) {
+      more = p.pre_tokenizer.run(stretch, span.begin == 0, merger);
     } else {
-      encode_stretch(
+      more = encode_stretch(
           p,
           {std::string(stretch),
            trusted.empty() ? TrustFlags() : trusted.substr(span.begin, span.end - span.begin)},
-          span.begin == 0, merger, out);
+          span.begin == 0, merger);
     }
+    if (!more) return std::nullopt;
   }
   if (add_special) out.insert(out.end(), p.post.after.begin(), p.post.after.end());
+  if (out.size() > most) return std::nullopt;
   return out;
 }
 
@@ -136,24 +152,41 @@ Tokenizer Tokenizer::from_folder(const std::string& folder) {
   return from_tiktoken(text, path_exists(config) ? read_text_file(config, kMaxFile) : "", ranks);
 }
 
+std::optional<std::vector<int32_t>> Tokenizer::encode_within(std::string_view text,
+                                                             bool add_special, size_t most) const {
+  if (is_utf8(text)) return encode_text(*parts_, text, {}, add_special, most);
+  return encode_text(*parts_, unicode::lossy(text), {}, add_special, most);
+}
+
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) const {
-  if (is_utf8(text)) return encode_text(*parts_, text, {}, add_special);
-  return encode_text(*parts_, unicode::lossy(text), {}, add_special);
+  return *encode_within(text, add_special, SIZE_MAX);
+}
+
+std::optional<std::vector<int32_t>> Tokenizer::encode_segments_within(
+    std::span<const TextSegment> segments, bool add_special, size_t most) const {
+  std::string text;
+  TrustFlags trusted;
+  bool foreign = false;
+  size_t bytes = 0;
+  for (const TextSegment& s : segments) bytes += s.text.size();
+  text.reserve(bytes);
+  trusted.reserve(bytes);
+  for (const TextSegment& s : segments) {
+    const size_t before = text.size();
+    if (is_utf8(s.text))
+      text += s.text;
+    else
+      text += unicode::lossy(s.text);
+    trusted.append(text.size() - before, s.trusted ? '\1' : '\0');
+    foreign = foreign || (!s.trusted && !s.text.empty());
+  }
+  if (!foreign) trusted.clear();
+  return encode_text(*parts_, text, trusted, add_special, most);
 }
 
 std::vector<int32_t> Tokenizer::encode_segments(std::span<const TextSegment> segments,
                                                 bool add_special) const {
-  std::string text;
-  TrustFlags trusted;
-  bool foreign = false;
-  for (const TextSegment& s : segments) {
-    const std::string part = is_utf8(s.text) ? s.text : unicode::lossy(s.text);
-    text += part;
-    trusted.append(part.size(), s.trusted ? '\1' : '\0');
-    foreign = foreign || (!s.trusted && !part.empty());
-  }
-  if (!foreign) trusted.clear();
-  return encode_text(*parts_, text, trusted, add_special);
+  return *encode_segments_within(segments, add_special, SIZE_MAX);
 }
 
 size_t Tokenizer::vocab_size() const { return parts_->token_of_id.size(); }

@@ -37,6 +37,11 @@ class Tokenizer {
   // only where every byte is trusted.
   std::vector<int32_t> encode_segments(std::span<const TextSegment> segments,
                                        bool add_special) const;
+  // The same, or nothing where there are more than `most` tokens: found without encoding the rest.
+  std::optional<std::vector<int32_t>> encode_within(std::string_view text, bool add_special,
+                                                    size_t most) const;
+  std::optional<std::vector<int32_t>> encode_segments_within(std::span<const TextSegment> segments,
+                                                             bool add_special, size_t most) const;
 
   // Ids without a token are left out, as are special tokens if `skip_special`.
   std::string decode(std::span<const int32_t> ids, bool skip_special) const;
