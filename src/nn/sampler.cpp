@@ -34,6 +34,7 @@ bool better(const RankedToken& a, const RankedToken& b) {
 // What a call needs for the time it runs, kept by the thread so that the next allocates nothing.
 struct SamplerScratch {
   std::vector<LogitChange> changes, merged;
+  std::vector<float> allowed;  // logits of the tokens that are allowed
   std::vector<float> maxima, ordered, weights;
   std::vector<double> sums;
   TokenHead head;
@@ -65,6 +66,7 @@ void ban_infinities(std::span<const float> logits, SamplerScratch& s) {
 struct ScannedRow {
   LogitRow row;
   float top;
+  size_t vocab;  // tokens of the model's row
 };
 // With s.changes in place of the row's logits; s.maxima are those of the result.
 ScannedRow scan_row(std::span<const float> logits, SamplerScratch& s) {
@@ -73,7 +75,27 @@ ScannedRow scan_row(std::span<const float> logits, SamplerScratch& s) {
     ban_infinities(logits, s);
     top = scan_maxima(LogitRow(logits, s.changes), s.maxima);
   }
-  return {LogitRow(logits, s.changes), top};
+  return {LogitRow(logits, s.changes), top, logits.size()};
+}
+
+// As a row of these tokens alone: ids of changes and of what is chosen count in `allowed`. Sums of
+// weights are exact and tokens keep their order, so that nothing but their number differs from the
+// whole row with all others banned.
+ScannedRow scan_allowed(std::span<const float> logits, std::span<const int32_t> allowed,
+                        SamplerScratch& s) {
+  s.allowed.resize(allowed.size());
+  for (size_t i = 0; i < allowed.size(); ++i)
+    s.allowed[i] = logits[static_cast<size_t>(allowed[i])];
+  s.merged.clear();
+  for (const LogitChange& c : s.changes) {
+    const auto at = std::lower_bound(allowed.begin(), allowed.end(), c.id);
+    if (at != allowed.end() && *at == c.id)
+      s.merged.push_back({static_cast<int32_t>(at - allowed.begin()), c.logit});
+  }
+  std::swap(s.changes, s.merged);
+  ScannedRow scanned = scan_row(s.allowed, s);
+  scanned.vocab = logits.size();
+  return scanned;
 }
 
 [[noreturn]] void fail_without_logit(size_t count) {
@@ -187,7 +209,7 @@ int32_t draw_from_all(const LogitRow& row, const RowWeights& how, double uniform
 int32_t draw(const SamplingParams& p, const ScannedRow& scanned, double uniform,
              SamplerScratch& s) {
   const LogitRow& row = scanned.row;
-  const RowWeights how = token_weights(scanned.top, p.temperature, row.size());
+  const RowWeights how = token_weights(scanned.top, p.temperature, scanned.vocab);
   const auto k = static_cast<size_t>(p.top_k);
   const bool every = k == 0 || k >= row.size();
   if (every && p.top_p >= 1.0f && p.min_p <= 0.0f) return draw_from_all(row, how, uniform, s);
@@ -251,6 +273,23 @@ void add_logprobs(const ScannedRow& scanned, size_t alternatives, TokenChoice& c
 
 }  // namespace
 
+namespace {
+
+void check_tokens(const SamplingParams& p, size_t vocab) {
+  const auto known = [&](const char* name, int32_t token) {
+    if (token < 0) fail("sampling parameter {} names token {}; ids begin at 0", name, token);
+    if (static_cast<size_t>(token) >= vocab)
+      fail("sampling parameter {} names token {}; the model has {}, counted from 0", name, token,
+           vocab);
+  };
+  for (const TokenBias& b : p.logit_bias) known("logit_bias", b.token);
+  for (const int32_t t : p.allowed_tokens) known("allowed_tokens", t);
+  for (const auto& word : p.bad_words)
+    for (const int32_t t : word) known("bad_words", t);
+}
+
+}  // namespace
+
 void check(const SamplingParams& p) {
   in_range("temperature", p.temperature, 0, 100);
   in_range("top_k", p.top_k, 0, 1 << 30);
@@ -261,34 +300,58 @@ void check(const SamplingParams& p) {
   in_range("frequency_penalty", p.frequency_penalty, -100, 100);
   in_range("logprobs", p.logprobs, -1, 1000);
   in_range("min_tokens", p.min_tokens, 0, 1 << 30);
-  for (const TokenBias& b : p.logit_bias) {
-    in_range("logit_bias", b.bias, -100, 100);
-    if (b.token < 0) fail("sampling parameter logit_bias names token {}; ids begin at 0", b.token);
-  }
+  for (const TokenBias& b : p.logit_bias) in_range("logit_bias", b.bias, -100, 100);
+  for (const auto& word : p.bad_words)
+    if (word.empty()) fail("sampling parameter bad_words has a word without a token");
+  check_tokens(p, INT32_MAX);
 }
 
 void check(const SamplingParams& p, size_t vocab) {
   check(p);
-  for (const TokenBias& b : p.logit_bias)
-    if (static_cast<size_t>(b.token) >= vocab)
-      fail("sampling parameter logit_bias names token {}; the model has {}, counted from 0",
-           b.token, vocab);
+  check_tokens(p, vocab);
 }
 
 Sampler::Sampler(const SamplingParams& params, std::span<const int32_t> stop_tokens)
     : params_(params), random_(params.seed) {
   check(params);
-  for (const TokenBias& b : params.logit_bias) touch(b.token).bias += b.bias;
+  const auto named = [&](int32_t token) { highest_ = std::max(highest_, token); };
+  for (const TokenBias& b : params.logit_bias) {
+    touch(b.token).bias += b.bias;
+    named(b.token);
+  }
   if (params.min_tokens > 0)
     for (const int32_t t : stop_tokens)
       if (t >= 0) touch(t).stop = true;
+  auto& allowed = params_.allowed_tokens;
+  std::sort(allowed.begin(), allowed.end());
+  allowed.erase(std::unique(allowed.begin(), allowed.end()), allowed.end());
+  if (!allowed.empty()) named(allowed.back());
+  for (const auto& word : params.bad_words) {
+    touch(word.back()).ends_word = true;
+    longest_word_ = std::max(longest_word_, word.size());
+    for (const int32_t t : word) named(t);
+  }
+  std::sort(params_.bad_words.begin(), params_.bad_words.end(),
+            [](const auto& a, const auto& b) { return a.back() < b.back(); });
+}
+
+bool Sampler::ends_bad_word(int32_t id) const {
+  const auto& words = params_.bad_words;
+  auto at = std::lower_bound(words.begin(), words.end(), id,
+                             [](const auto& word, int32_t i) { return word.back() < i; });
+  for (; at != words.end() && at->back() == id; ++at)
+    if (at->size() - 1 <= recent_.size() &&
+        std::equal(at->begin(), at->end() - 1,
+                   recent_.end() - static_cast<std::ptrdiff_t>(at->size() - 1)))
+      return true;
+  return false;
 }
 
 Sampler::Touched& Sampler::touch(int32_t id) {
   const auto at = std::lower_bound(touched_.begin(), touched_.end(), id,
                                    [](const Touched& t, int32_t i) { return t.id < i; });
   if (at != touched_.end() && at->id == id) return *at;
-  return *touched_.insert(at, Touched{id, 0, 0.0f, false, false});
+  return *touched_.insert(at, Touched{id, 0, 0.0f, false, false, false});
 }
 
 void Sampler::see_prompt(std::span<const int32_t> tokens) {
@@ -305,7 +368,8 @@ void Sampler::changes(std::span<const float> logits, std::vector<LogitChange>& o
   for (const Touched& t : touched_) {
     if (static_cast<size_t>(t.id) >= logits.size()) break;
     float v = logits[static_cast<size_t>(t.id)];
-    if (!std::isfinite(v) || (t.stop && produced_ < params_.min_tokens)) {
+    if (!std::isfinite(v) || (t.stop && produced_ < params_.min_tokens) ||
+        (t.ends_word && ends_bad_word(t.id))) {
       out.push_back({t.id, kNever});
       continue;
     }
@@ -319,20 +383,24 @@ void Sampler::changes(std::span<const float> logits, std::vector<LogitChange>& o
 
 TokenChoice Sampler::next(std::span<const float> row, size_t limit) {
   const std::span<const float> logits = row.first(std::min(row.size(), limit));
-  if (!params_.logit_bias.empty()) check(params_, logits.size());
+  if (highest_ >= 0 && static_cast<size_t>(highest_) >= logits.size())
+    check(params_, logits.size());
   SamplerScratch& s = sampler_scratch();
   changes(logits, s.changes);
-  const bool modified = !s.changes.empty();
-  const ScannedRow scanned = scan_row(logits, s);
+  const std::vector<int32_t>& allowed = params_.allowed_tokens;
+  const bool modified = !s.changes.empty() || !allowed.empty();
+  const ScannedRow scanned =
+      allowed.empty() ? scan_row(logits, s) : scan_allowed(logits, allowed, s);
   if (scanned.top == kNever) {
     s.changes.clear();
     if (scan_row(logits, s).top == kNever) fail_without_logit(logits.size());
-    fail("min_tokens leaves no token to choose: all of {} with a finite logit are stop tokens",
+    fail("min_tokens, bad_words and allowed_token_ids leave none of {} tokens to choose",
          logits.size());
   }
   TokenChoice choice;
   choice.token = params_.temperature == 0.0f ? greatest_token(scanned.row, scanned.top, s)
                                              : draw(params_, scanned, random_.uniform(), s);
+  if (!allowed.empty()) choice.token = allowed[static_cast<size_t>(choice.token)];
   if (params_.logprobs >= 0) {
     const auto alternatives = static_cast<size_t>(params_.logprobs);
     if (modified) {
@@ -343,6 +411,10 @@ TokenChoice Sampler::next(std::span<const float> row, size_t limit) {
     }
   }
   ++produced_;
+  if (longest_word_ > 1) {
+    if (recent_.size() + 1 == longest_word_) recent_.erase(recent_.begin());
+    recent_.push_back(choice.token);
+  }
   if (params_.repetition_penalty != 1.0f || params_.presence_penalty != 0.0f ||
       params_.frequency_penalty != 0.0f)
     ++touch(choice.token).produced;
@@ -362,6 +434,15 @@ TokenChoice token_logprobs(std::span<const float> row, size_t limit, int32_t tok
   TokenChoice choice;
   choice.token = token;
   add_logprobs(scanned, static_cast<size_t>(alternatives), choice, s);
+  choice.rank = 1;
+  const float own = std::isfinite(logits[static_cast<size_t>(token)])
+                        ? logits[static_cast<size_t>(token)]
+                        : kNever;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    const float other = logits[i];
+    const bool before = other > own || (other == own && i < static_cast<size_t>(token));
+    choice.rank += before && other <= kLargestLogit ? 1 : 0;
+  }
   return choice;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From logits to the next token. Order of application: least length, bias, penalties, temperature,
-// top-k, top-p, min-p, draw; docs/numerics.md has the arithmetic. A seed fixes the random numbers
+// From logits to the next token. Order of application: tokens that may not be chosen (least length,
+// allowed tokens, bad words), bias, penalties, temperature, top-k, top-p, min-p, draw; docs/numerics.md has the arithmetic. A seed fixes the random numbers
 // and every sum is exact, so equal logits give equal tokens on every machine; temperature 0 is
 // greedy (ties to the lower id). Logits that are not finite count as never.
 //
@@ -35,16 +35,19 @@ struct SamplingParams {
   int logprobs = -1;   // how many alternatives to report; -1: none at all
   int min_tokens = 0;  // before so many were produced, stop tokens are not
   std::vector<TokenBias> logit_bias;
+  std::vector<int32_t> allowed_tokens;          // no other is chosen; empty: all are allowed
+  std::vector<std::vector<int32_t>> bad_words;  // tokens that the answer never has in a row
 };
 // Throws Error naming the parameter that is out of range.
 void check(const SamplingParams& params);
-// Also when a bias is for a token that is not one of the first `vocab`.
+// Also when a token is named that is not one of the first `vocab`.
 void check(const SamplingParams& params, size_t vocab);
 
 struct TokenChoice {
   int32_t token = 0;
   float logprob = 0.0f;                                 // of the unmodified distribution
   std::vector<std::pair<int32_t, float>> alternatives;  // best first
+  size_t rank = 0;                                      // of token_logprobs: 1 for the best
 };
 
 class Sampler {
@@ -63,17 +66,22 @@ class Sampler {
     int32_t produced;  // how often, in the answer
     float bias;
     bool prompt, stop;
+    bool ends_word;  // of bad_words
   };
   Touched& touch(int32_t id);
+  bool ends_bad_word(int32_t id) const;  // that the answer's last tokens began
   void changes(std::span<const float> logits, std::vector<LogitChange>& out) const;
-  SamplingParams params_;
+  SamplingParams params_;  // allowed tokens ascend; bad words are sorted by their last token
   SplitMix64 random_;
   std::vector<Touched> touched_;
+  std::vector<int32_t> recent_;  // the answer's last tokens, as many as bad words ask for
+  size_t longest_word_ = 0;
+  int32_t highest_ = -1;  // token that a parameter names
   int64_t produced_ = 0;
 };
 
 // What one row of logits says of a token that is already known (of a prompt): its log-probability
-// (-infinity if its logit is not finite) and the best `alternatives` tokens with theirs, by the
+// (-infinity if its logit is not finite), its rank and the best `alternatives` tokens with theirs, by the
 // arithmetic of a choice. Throws Error when the row holds no finite number or the token is not below
 // `limit`.
 TokenChoice token_logprobs(std::span<const float> logits, size_t limit, int32_t token,

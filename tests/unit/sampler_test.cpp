@@ -143,16 +143,26 @@ struct Definition {
   std::vector<int32_t> stop_tokens;
   std::set<int32_t> prompt;
   std::map<int32_t, int> answer;
+  std::vector<int32_t> tokens;  // of the answer
   int produced = 0;
   SplitMix64 random;
   explicit Definition(const SamplingParams& p = {}) : params(p), random(p.seed) {}
 
+  bool forbidden(int32_t id) const {
+    const auto& allowed = params.allowed_tokens;
+    if (!allowed.empty() && std::count(allowed.begin(), allowed.end(), id) == 0) return true;
+    std::vector<int32_t> text = tokens;
+    text.push_back(id);
+    return std::any_of(params.bad_words.begin(), params.bad_words.end(), [&](const auto& word) {
+      return word.size() <= text.size() && std::equal(word.rbegin(), word.rend(), text.rbegin());
+    });
+  }
   std::vector<float> logits_of(const std::vector<float>& raw) const {
     std::vector<float> v = raw;
     for (size_t i = 0; i < v.size(); ++i) {
       const auto id = static_cast<int32_t>(i);
       const bool stop = std::count(stop_tokens.begin(), stop_tokens.end(), id) > 0;
-      if (!std::isfinite(v[i]) || (stop && produced < params.min_tokens)) {
+      if (!std::isfinite(v[i]) || (stop && produced < params.min_tokens) || forbidden(id)) {
         v[i] = kNever;
         continue;
       }
@@ -234,6 +244,7 @@ struct Definition {
     choice.token = params.temperature == 0.0f ? static_cast<int32_t>(ranks(v)[0]) : draw(v);
     if (params.logprobs >= 0) logprobs(raw, static_cast<size_t>(params.logprobs), choice);
     ++answer[choice.token], ++produced;
+    tokens.push_back(choice.token);
     return choice;
   }
 };
@@ -281,6 +292,20 @@ class Numbers {  // what random rows and parameters are made of
     if (below(3) == 0)
       for (size_t i = 0; i < 3; ++i)
         p.logit_bias.push_back({static_cast<int32_t>(below(size)), normal() * 10});
+    const auto token = [&] { return static_cast<int32_t>(below(size)); };
+    if (below(4) == 0)
+      for (size_t n = one_of<size_t>({1, 2, 10, 300}); n > 0; --n)
+        p.allowed_tokens.push_back(token());
+    // Of few tokens, so that an answer begins them now and then.
+    const auto few = [&] {
+      return p.allowed_tokens.empty() ? static_cast<int32_t>(below(std::min<size_t>(size, 3)))
+                                      : p.allowed_tokens[below(p.allowed_tokens.size())];
+    };
+    if (below(4) == 0)
+      for (size_t n = 1 + below(8); n > 0; --n) {
+        p.bad_words.emplace_back();
+        for (size_t k = 1 + below(3); k > 0; --k) p.bad_words.back().push_back(few());
+      }
     return p;
   }
 
@@ -312,6 +337,10 @@ TEST(Sampler, EqualsTheDefinition) {
                  << ", min_p " << params.min_p << ", bias " << params.logit_bias.size());
     for (int step = 0; step < 4; ++step) {
       const std::vector<float> row = numbers.row(size);
+      if (Definition::ranks(definition.logits_of(row)).empty()) {
+        ASSERT_THROW(sampler.next(row, size), Error);
+        break;
+      }
       ASSERT_NO_FATAL_FAILURE(expect_equal(sampler.next(row, size), definition.next(row)));
     }
   }
@@ -423,6 +452,10 @@ TEST(Sampler, LogprobsOfKnownTokens) {
   ASSERT_EQ(c.alternatives.size(), 2u);  // those that are finite
   EXPECT_EQ(c.alternatives[0].first, 2);
   EXPECT_EQ(c.alternatives[1].second, c.logprob);
+  EXPECT_EQ(c.rank, 2u);
+  EXPECT_EQ(token_logprobs(row, 4, 2, 0).rank, 1u);
+  EXPECT_EQ(token_logprobs(row, 4, 3, 0).rank, 3u);
+  EXPECT_EQ(token_logprobs(kLogits, 5, 3, 0).rank, 2u);  // behind its equal
   EXPECT_THROW(token_logprobs(row, 3, 3, 0), Error);
   EXPECT_THROW(token_logprobs(row, 4, -1, 0), Error);
   EXPECT_THROW(token_logprobs(row, 4, 0, -1), Error);
@@ -442,6 +475,53 @@ TEST(Sampler, BiasMovesTheChoice) {
   EXPECT_THROW(check(p), Error);
   p.logit_bias = {{-1, 1}};
   EXPECT_THROW(check(p), Error);
+}
+
+TEST(Sampler, OnlyAllowedTokensAreChosen) {
+  SamplingParams p;
+  p.allowed_tokens = {4, 2, 4, 0};
+  p.logprobs = 1;
+  const TokenChoice best = Sampler(p).next(kLogits, 5);
+  EXPECT_EQ(best.token, 2);
+  EXPECT_EQ(best.alternatives[0].first, 1);  // the model's own
+  p.temperature = 100;
+  for (const auto& [token, count] : histogram(p, kLogits, 300)) {
+    EXPECT_TRUE(token == 0 || token == 2 || token == 4) << token;
+    EXPECT_GT(count, 50) << token;
+  }
+  p.allowed_tokens = {5};
+  EXPECT_THROW(check(p, 5), Error);
+  EXPECT_THROW(Sampler(p).next(kLogits, 5), Error);
+  p.allowed_tokens = {-1};
+  EXPECT_THROW(check(p), Error);
+  p = {};
+  p.allowed_tokens = {0};
+  p.min_tokens = 1;
+  const int32_t stop = 0;
+  EXPECT_THROW(Sampler(p, {&stop, 1}).next(kLogits, 5), Error);  // nothing is left
+}
+
+TEST(Sampler, BadWordsAreNeverCompleted) {
+  SamplingParams p;
+  p.bad_words = {{1}, {3, 3, 2}, {3, 3, 3}, {2, 3}};
+  Sampler sampler(p);
+  const auto next = [](Sampler& s) { return s.next(kLogits, 5).token; };
+  EXPECT_EQ(next(sampler), 3);
+  EXPECT_EQ(next(sampler), 3);
+  Sampler fork = sampler;
+  EXPECT_EQ(next(sampler), 0);  // 3 3 3, 3 3 2 and 1 are bad
+  EXPECT_EQ(next(sampler), 3);  // the row begins anew
+  EXPECT_EQ(next(fork), 0);
+  p.bad_words = {{2, 3}, {3}};
+  p.allowed_tokens = {2, 3};
+  Sampler narrow(p);
+  EXPECT_EQ(next(narrow), 2);
+  EXPECT_EQ(next(narrow), 2);
+  p.bad_words = {{}};
+  EXPECT_THROW(check(p), Error);
+  p.bad_words = {{5}};
+  EXPECT_THROW(check(p, 5), Error);
+  EXPECT_THROW(Sampler(p).next(kLogits, 5), Error);
 }
 
 TEST(Sampler, StopTokensWaitForTheLeastLength) {
