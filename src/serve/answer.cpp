@@ -3,6 +3,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <random>
 
@@ -112,6 +113,9 @@ ApiAnswer::ApiAnswer(const ApiRequest& request, const ServedModel& model, const 
       continuous_(request.continuous_usage),
       ids_(request.return_token_ids),
       logprobs_(request.generation.logprobs >= 0),
+      alternatives_(static_cast<size_t>(std::max(request.generation.logprobs, 0))),
+      prompt_alternatives_(request.prompt_logprobs),
+      texts_(texts),
       id_((request.chat ? "chatcmpl-" : "cmpl-") + random_hex(24)),
       prompt_logprobs_(prompts.size()),
       cached_known_(prompts.size(), false),
@@ -142,7 +146,10 @@ void ApiAnswer::begin_choice(Choice& choice, size_t prompt) {
   choice.text = prompt_texts_[prompt];
   if (!logprobs_) return;
   choice.logprobs.add({prompts_[prompt].front(), 0, {}}, false);
-  for (const GeneratedToken& t : prompt_logprobs_[prompt]) choice.logprobs.add(t);
+  for (GeneratedToken t : prompt_logprobs_[prompt]) {
+    t.top.resize(std::min(t.top.size(), alternatives_));
+    choice.logprobs.add(t);
+  }
 }
 
 std::string ApiAnswer::take(size_t prompt, const GenerationEvent& e) {
@@ -182,6 +189,28 @@ std::string ApiAnswer::take(size_t prompt, const GenerationEvent& e) {
 
 std::string ApiAnswer::logprobs_of(const Choice& choice) const {
   return logprobs_ && !choice.logprobs.empty() ? choice.logprobs.json() : "null";
+}
+
+// The token of the prompt first, then the best ones; of the first token nothing is known.
+std::string ApiAnswer::prompt_logprobs_of(size_t prompt) const {
+  if (!prompt_alternatives_) return {};
+  std::string out = ",\"prompt_logprobs\":[null";
+  for (const GeneratedToken& t : prompt_logprobs_[prompt]) {
+    const auto add = [&](int32_t id, float logprob, size_t rank) {
+      out += fmt::format("\"{}\":{{\"logprob\":{},\"rank\":{},\"decoded_token\":{}}}", id,
+                         number(logprob), rank, quoted(TokenTexts::shown(texts_.bytes(id))));
+    };
+    out += ",{";
+    add(t.token, t.logprob, t.rank);
+    const size_t count = std::min(t.top.size(), static_cast<size_t>(*prompt_alternatives_));
+    for (size_t i = 0; i < count; ++i) {
+      if (t.top[i].first == t.token) continue;
+      out += ',';
+      add(t.top[i].first, t.top[i].second, i + 1);
+    }
+    out += '}';
+  }
+  return out + "]";
 }
 
 std::string ApiAnswer::ends_of(const Choice& choice) const {
@@ -247,10 +276,12 @@ std::string ApiAnswer::whole() const {
                          quoted(c.text), logprobs, ends_of(c));
     if (ids_) out += ",\"token_ids\":" + id_list(c.ids);
     if (ids_ && !chat_) out += ",\"prompt_token_ids\":" + id_list(prompts_[i / per_prompt_]);
+    if (!chat_) out += prompt_logprobs_of(i / per_prompt_);
     out += '}';
   }
   out += "],\"usage\":" + usage_json();
   if (ids_ && chat_) out += ",\"prompt_token_ids\":" + id_list(prompts_[0]);
+  if (chat_) out += prompt_logprobs_of(0);
   return out + "}";
 }
 

@@ -60,10 +60,14 @@ class ApiAnswer {
   std::string chunk(size_t index, Choice& choice, const std::string& text, size_t prompt,
                     bool first) const;
   std::string logprobs_of(const Choice& choice) const;
+  std::string prompt_logprobs_of(size_t prompt) const;  // with the comma before its name
   std::string usage_json() const;
   std::string ends_of(const Choice& choice) const;
 
   const bool chat_, stream_, echo_, include_usage_, continuous_, ids_, logprobs_;
+  const size_t alternatives_;  // of each token
+  const std::optional<int> prompt_alternatives_;
+  const TokenTexts& texts_;
   std::string id_, chunk_head_, whole_head_;
   std::vector<std::string> prompt_texts_;  // with echo
   std::vector<std::vector<int32_t>> prompts_;

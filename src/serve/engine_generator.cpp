@@ -34,7 +34,9 @@ struct EngineGenerator::Job {
 
 namespace {
 
-GeneratedToken generated(const TokenChoice& c) { return {c.token, c.logprob, c.alternatives}; }
+GeneratedToken generated(const TokenChoice& c) {
+  return {c.token, c.logprob, c.alternatives, c.rank};
+}
 
 EndReason end_reason(Finish finish) {
   switch (finish) {
@@ -67,6 +69,8 @@ SamplingParams sampling_of(const GenerationRequest& r) {
   p.logprobs = r.logprobs;
   p.min_tokens = static_cast<int>(std::min<size_t>(r.min_new, INT32_MAX));
   for (const auto& [token, bias] : r.logit_bias) p.logit_bias.push_back({token, bias});
+  p.allowed_tokens = r.allowed_tokens;
+  p.bad_words = r.bad_words;
   return p;
 }
 
@@ -124,7 +128,7 @@ uint64_t EngineGenerator::submit(GenerationRequest request) {
   r.max_new = request.max_new;
   r.stop_tokens = std::move(request.stop_tokens);
   r.n = request.choices;
-  r.prompt_logprobs = request.prompt_logprobs ? request.logprobs : -1;
+  r.prompt_logprobs = request.prompt_logprobs;
   r.priority = request.priority;
   r.client = std::move(request.client);
   r.salt = std::move(request.salt);

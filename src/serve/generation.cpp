@@ -46,13 +46,22 @@ int ApiServer::retry_after() const {
       std::clamp(std::ceil(static_cast<double>(waiting_tokens_) / rate), 1.0, 60.0));
 }
 
-// An idle server takes whatever a single request brings.
 void ApiServer::check_capacity(size_t sequences) {
-  if (sequences_ == 0 || sequences_ + sequences <= model_->slots + options_.queue) return;
+  if (sequences_ + sequences <= model_->slots + options_.queue) return;
   throw try_later(429, "queue_full",
                   fmt::format("{} sequences run or wait here, of {}; try again later", sequences_,
                               model_->slots + options_.queue),
                   retry_after());
+}
+
+// What could never run beside anything is not told to come again.
+void ApiServer::check_choices(size_t prompts, size_t choices) const {
+  const size_t most = model_->slots + options_.queue;
+  if (prompts * choices <= most) return;
+  throw ApiError(400, "too_many_choices",
+                 fmt::format("{} prompts with n {} are {} sequences; at most {} run and wait here",
+                             prompts, choices, prompts * choices, most),
+                 prompts > 1 ? "prompt" : "n");
 }
 
 void ApiServer::generate(HttpExchangePtr exchange, bool chat) {
@@ -68,20 +77,33 @@ void ApiServer::generate(HttpExchangePtr exchange, bool chat) {
     return refuse_generation(g, e);
   }
   exchange->on_gone = [this, g] { end_generation(g, 499, "cancelled"); };
-  const bool taken = on_text_thread(exchange->request(), [this, g, exchange, chat] {
-    if (g->ended) return;  // the client left meanwhile
+  const auto refused = [this, g](const ApiError& e) {
+    http_->post([this, g, e] {
+      drop_body(g->exchange);
+      refuse_generation(g, e);
+    });
+  };
+  const bool taken = on_text_thread(exchange->request(), [this, g, exchange, chat, refused] {
+    if (g->ended) {  // the client left meanwhile
+      http_->post([this, g] { drop_body(g->exchange); });
+      return;
+    }
     try {
-      const Json body = parse_body(exchange->request().body);
-      auto request = std::make_shared<ApiRequest>(chat ? parse_chat_request(body, *model_)
-                                                       : parse_completion_request(body, *model_));
+      const std::string& text = exchange->request().body;
+      auto request = std::make_shared<ApiRequest>(
+          chat ? parse_chat_request(parse_body(text, Endpoint::kChat, *model_), *model_)
+               : parse_completion_request(parse_body(text, Endpoint::kCompletion, *model_),
+                                          *model_));
+      check_choices(chat ? 1 : request->prompts.size(), request->generation.choices);
       auto prompts = std::make_shared<std::vector<GenerationRequest>>(prepare(*request, *model_));
-      http_->post(
-          [this, g, request, prompts] { prepared(g, std::move(*request), std::move(*prompts)); });
+      http_->post([this, g, request, prompts] {
+        drop_body(g->exchange);
+        prepared(g, std::move(*request), std::move(*prompts));
+      });
     } catch (const ApiError& e) {
-      http_->post([this, g, e] { refuse_generation(g, e); });
+      refused(e);
     } catch (const std::exception& e) {
-      http_->post(
-          [this, g, error = ApiError(500, "internal", e.what())] { refuse_generation(g, error); });
+      refused(ApiError(500, "internal", e.what()));
     }
   });
   if (!taken) refuse_generation(g, text_full());
@@ -90,7 +112,6 @@ void ApiServer::generate(HttpExchangePtr exchange, bool chat) {
 void ApiServer::prepared(const GenerationPtr& g, ApiRequest request,
                          std::vector<GenerationRequest> prompts) {
   if (g->ended) return;
-  g->exchange->drop_body();
   try {
     if (dead()) throw try_later(503, "engine_dead", "the engine failed", 10);
     g->choices = g->open_choices = prompts.size() * request.generation.choices;

@@ -20,12 +20,14 @@ struct GenerationRequest {
   float repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
   uint64_t seed = 0;
   std::vector<std::pair<int32_t, float>> logit_bias;
+  std::vector<int32_t> allowed_tokens;          // no other is chosen; empty: all are allowed
+  std::vector<std::vector<int32_t>> bad_words;  // tokens that an answer never has in a row
   size_t max_new = 0, min_new = 0;
   std::vector<int32_t> stop_tokens;  // end-of-text tokens and the request's own
   std::vector<std::string> stops;
   bool include_stop = false, skip_special = true;
-  int logprobs = -1;             // alternatives per token; -1: none at all
-  bool prompt_logprobs = false;  // as many of each prompt token
+  int logprobs = -1;         // alternatives per token; -1: none at all
+  int prompt_logprobs = -1;  // likewise of each prompt token
   int priority = 0;
   std::string client, salt;
 };
@@ -34,6 +36,7 @@ struct GeneratedToken {
   int32_t token = 0;
   float logprob = 0;
   std::vector<std::pair<int32_t, float>> top;  // best first
+  size_t rank = 0;                             // of a prompt token among all, from 1 on
 };
 
 enum class EndReason : uint8_t { kNone, kStop, kLength, kCancelled, kError };

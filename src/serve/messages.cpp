@@ -5,20 +5,23 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
-#include "serve/api_error.h"
 #include "serve/fields.h"
 #include "serve/request.h"
 
 namespace moebius {
 namespace {
 
-constexpr size_t kMostMessages = 4096;
 constexpr uint64_t kTemplateSteps = 2'000'000;
 constexpr size_t kTemplateMemory = 64 << 20;
 constexpr std::chrono::milliseconds kTemplateTime{200};
+// Stands behind the content of a last message that goes on: what a template writes after it is cut
+// off. Characters for private use, so that no text has it by chance; the space shows whether the
+// template trims contents.
+constexpr std::string_view kContinueMark = "\U000f6d6f\U000f6562\U000f6975\U000f7320 ";
 
 // The text of a content: a string, or parts that are text.
 std::string content_text(const Json& content, const std::string& path) {
@@ -44,7 +47,7 @@ std::string content_text(const Json& content, const std::string& path) {
 }
 
 // Past calls of tools: their arguments are JSON within a string; templates want the object.
-Json past_calls(const Json& calls, const std::string& path) {
+Json past_calls(const Json& calls, const std::string& path, size_t& values_left) {
   if (!calls.is_array()) wrong_type(calls, path, "an array");
   Json out = Json::array();
   for (size_t i = 0; i < calls.items().size(); ++i) {
@@ -56,7 +59,7 @@ Json past_calls(const Json& calls, const std::string& path) {
     for (const auto& [key, value] : function->members()) {
       if (key == "arguments" && value.is_string()) {
         try {
-          inner.set(key, parse_json_strictly(value.as_string(), at + ".arguments", 64));
+          inner.set(key, parse_inner_json(value.as_string(), at + ".arguments", values_left));
         } catch (const Error& e) {
           invalid(at + ".arguments", e.what());
         }
@@ -71,7 +74,7 @@ Json past_calls(const Json& calls, const std::string& path) {
   return out;
 }
 
-Json message_at(const Json& message, const std::string& path) {
+Json message_at(const Json& message, const std::string& path, size_t& values_left) {
   if (!message.is_object()) wrong_type(message, path, "an object");
   const Fields f(message, path);
   auto role = f.string("role");
@@ -91,7 +94,7 @@ Json message_at(const Json& message, const std::string& path) {
   else
     throw ApiError(400, "missing", path + ".content is missing", path + ".content");
   if (const Json* calls = f.find("tool_calls"))
-    out.set("tool_calls", past_calls(*calls, path + ".tool_calls"));
+    out.set("tool_calls", past_calls(*calls, path + ".tool_calls", values_left));
   for (const char* name : {"name", "tool_call_id"})
     if (const auto text = f.string(name)) out.set(name, *text);
   auto reasoning = f.string("reasoning_content");
@@ -100,18 +103,52 @@ Json message_at(const Json& message, const std::string& path) {
   return out;
 }
 
-std::vector<int32_t> encode_chat(const ApiRequest& request, const ServedModel& model) {
+// Ends where the last message's content does.
+void cut_at_mark(std::vector<TextSegment>& segments) {
+  const std::string_view mark = kContinueMark.substr(0, kContinueMark.size() - 1);
+  for (; !segments.empty(); segments.pop_back()) {
+    std::string& text = segments.back().text;
+    const size_t at = text.rfind(mark);
+    if (at == std::string::npos) continue;
+    const bool trims = std::string_view(text).substr(at, kContinueMark.size()) != kContinueMark;
+    text.erase(at);
+    while (trims && !text.empty() && std::string_view(" \t\r\n").find(text.back()) < 4)
+      text.pop_back();
+    return;
+  }
+  fail("it does not show the content of the last message, which therefore cannot go on");
+}
+
+// The tokens of a word wherever it stands: as it is written, and with a space before it or without.
+void add_bad_word(const Tokenizer& tokenizer, const std::string& word, GenerationRequest& g) {
+  const size_t begin = word.find_first_not_of(" \t\r\n");
+  const std::string other = begin == 0                  ? " " + word
+                            : begin < std::string::npos ? word.substr(begin)
+                                                        : word;
+  for (const std::string& text : {word, other}) {
+    std::vector<int32_t> ids = tokenizer.encode(text, false);
+    if (!ids.empty() && std::find(g.bad_words.begin(), g.bad_words.end(), ids) == g.bad_words.end())
+      g.bad_words.push_back(std::move(ids));
+  }
+}
+
+// Nothing: there are more than `most` tokens.
+std::optional<std::vector<int32_t>> encode_chat(const ApiRequest& request, const ServedModel& model,
+                                                size_t most) {
   if (model.templates == nullptr || model.templates->empty())
     throw ApiError(400, "no_chat_template", "this model has no chat template; use /v1/completions",
                    "messages");
   ChatInput input;
   input.messages = &request.messages;
   input.extra = &request.template_extra;
+  input.add_generation_prompt = request.add_generation_prompt;
   input.steps = kTemplateSteps;
   input.memory = kTemplateMemory;
   input.time = kTemplateTime;
   try {
-    return model.tokenizer->encode_segments(model.templates->render(input), request.add_special);
+    std::vector<TextSegment> segments = model.templates->render(input);
+    if (request.continue_final) cut_at_mark(segments);
+    return model.tokenizer->encode_segments_within(segments, request.add_special, most);
   } catch (const Error& e) {
     // Where the model lies is nobody's business.
     std::string words = e.what();
@@ -129,10 +166,7 @@ void fit(GenerationRequest& g, const ApiRequest& request, const ServedModel& mod
   if (n == 0)
     throw ApiError(400, "empty_prompt", "the prompt is empty: there is no token to start from",
                    param);
-  if (n >= model.context)
-    throw ApiError(
-        400, "context_length_exceeded",
-        fmt::format("the prompt has {} tokens, but the context holds {}", n, model.context), param);
+  if (n >= model.context) throw context_exceeded(n, model.context, param);
   g.max_new =
       std::min({request.max_tokens.value_or(SIZE_MAX), model.context - n, model.max_output});
   g.min_new = std::min(g.min_new, g.max_new);
@@ -140,19 +174,57 @@ void fit(GenerationRequest& g, const ApiRequest& request, const ServedModel& mod
 
 }  // namespace
 
-void read_messages(const Json& body, ApiRequest& r) {
-  const Fields f(body, "");
+namespace {
+
+// Whether the answer begins a message, or goes on with the last one.
+void read_continuation(const Fields& f, const Json& messages, ApiRequest& r) {
+  r.continue_final = f.boolean("continue_final_message", false);
+  r.add_generation_prompt = f.boolean("add_generation_prompt", !r.continue_final);
+  if (!r.continue_final) return;
+  if (r.add_generation_prompt)
+    invalid("continue_final_message",
+            "continue_final_message and add_generation_prompt cannot both be true");
+  const Json& last = messages.items().back();
+  const Json* role = last.find("role");
+  if (role == nullptr || !role->is_string() || role->as_string() != "assistant")
+    invalid("continue_final_message",
+            "continue_final_message: the last message is not the assistant's");
+}
+
+// The same with the mark behind its content.
+Json continued(const Json& message) {
+  Json out = Json::object();
+  for (const auto& [key, value] : message.members()) {
+    if (key == "content" && !value.is_string())
+      invalid("continue_final_message",
+              "continue_final_message: the last message has no content to go on with");
+    if (key == "content")
+      out.set(key, value.as_string() + std::string(kContinueMark));
+    else
+      out.set(key, value);
+  }
+  return out;
+}
+
+}  // namespace
+
+void read_messages(const Json& fields, ApiRequest& r) {
+  const Fields f(fields, "");
   const Json* messages = f.find("messages");
   if (messages == nullptr) throw ApiError(400, "missing", "messages is missing", "messages");
   if (!messages->is_array()) wrong_type(*messages, "messages", "an array");
-  const size_t count = messages->items().size();
-  if (count == 0 || count > kMostMessages)
+  if (messages->items().empty())
     throw ApiError(400, "out_of_range",
-                   fmt::format("messages has {} entries; expected 1 to {}", count, kMostMessages),
+                   fmt::format("messages has 0 entries; expected 1 to {}", kMostMessages),
                    "messages");
   r.messages = Json::array();
-  for (size_t i = 0; i < count; ++i)
-    r.messages.push(message_at(messages->items()[i], fmt::format("messages[{}]", i)));
+  size_t values_left = kMostBodyValues;
+  const size_t count = messages->items().size();
+  read_continuation(f, *messages, r);
+  for (size_t i = 0; i < count; ++i) {
+    Json m = message_at(messages->items()[i], fmt::format("messages[{}]", i), values_left);
+    r.messages.push(r.continue_final && i + 1 == count ? continued(m) : std::move(m));
+  }
   if (const auto effort = f.string("reasoning_effort"))
     r.template_extra.set("reasoning_effort", *effort);
   const Json* extra = f.find("chat_template_kwargs");
@@ -167,35 +239,50 @@ void read_messages(const Json& body, ApiRequest& r) {
   }
 }
 
-std::vector<GenerationRequest> prepare(const ApiRequest& request, const ServedModel& model) {
+ApiError context_exceeded(std::optional<size_t> tokens, size_t context, const std::string& param) {
+  const std::string words =
+      tokens ? fmt::format("{}", *tokens) : fmt::format("more than {}", context);
+  return {400, "context_length_exceeded",
+          fmt::format("the prompt has {} tokens, but the context holds {}", words, context), param};
+}
+
+std::vector<GenerationRequest> prepare(ApiRequest& request, const ServedModel& model) {
   std::vector<GenerationRequest> out;
-  if (request.chat) {
+  for (const std::string& word : request.bad_words)
+    add_bad_word(*model.tokenizer, word, request.generation);
+  const auto add = [&](std::optional<std::vector<int32_t>> ids, const std::string& param) {
+    if (!ids) throw context_exceeded(std::nullopt, model.context, param);
     out.push_back(request.generation);
-    out.back().prompt = encode_chat(request, model);
-    fit(out.back(), request, model, "messages");
+    out.back().prompt = std::move(*ids);
+    fit(out.back(), request, model, param);
+  };
+  if (request.chat) {
+    add(encode_chat(request, model, model.context), "messages");
+    request.messages = Json();
     return out;
   }
   for (size_t i = 0; i < request.prompts.size(); ++i) {
-    out.push_back(request.generation);
-    if (const auto* text = std::get_if<std::string>(&request.prompts[i]))
-      out.back().prompt = model.tokenizer->encode(*text, request.add_special);
-    else
-      out.back().prompt = std::get<std::vector<int32_t>>(request.prompts[i]);
-    fit(out.back(), request, model,
-        request.prompts.size() > 1 ? fmt::format("prompt[{}]", i) : "prompt");
+    const std::string param = request.prompts.size() > 1 ? fmt::format("prompt[{}]", i) : "prompt";
+    if (auto* ids = std::get_if<std::vector<int32_t>>(&request.prompts[i])) {
+      add(std::move(*ids), param);
+      continue;
+    }
+    auto& text = std::get<std::string>(request.prompts[i]);
+    add(model.tokenizer->encode_within(text, request.add_special, model.context), param);
+    if (!request.echo) std::string().swap(text);
   }
   return out;
 }
 
-std::string tokenize_answer(const Json& body, const ServedModel& model) {
-  const Fields f(body, "");
+std::string tokenize_answer(const RequestBody& body, const ServedModel& model) {
+  const Fields f(body.fields, "");
   if (const auto name = f.string("model")) check_model_name(*name, model);
   std::vector<int32_t> ids;
   if (f.has("messages")) {
     ApiRequest request;
     request.add_special = f.boolean("add_special_tokens", false);
-    read_messages(body, request);
-    ids = encode_chat(request, model);
+    read_messages(body.fields, request);
+    ids = *encode_chat(request, model, SIZE_MAX);
   } else {
     auto text = f.string("prompt");
     if (!text) text = f.string("content");
@@ -215,17 +302,12 @@ std::string tokenize_answer(const Json& body, const ServedModel& model) {
   return out + "]}";
 }
 
-std::string detokenize_answer(const Json& body, const ServedModel& model) {
-  const Fields f(body, "");
+std::string detokenize_answer(const RequestBody& body, const ServedModel& model) {
+  const Fields f(body.fields, "");
   if (const auto name = f.string("model")) check_model_name(*name, model);
-  const Json* tokens = f.find("tokens");
-  if (tokens == nullptr) throw ApiError(400, "missing", "tokens is missing", "tokens");
-  if (!tokens->is_array()) wrong_type(*tokens, "tokens", "an array of token ids");
-  std::vector<int32_t> ids;
-  for (size_t i = 0; i < tokens->items().size(); ++i)
-    ids.push_back(static_cast<int32_t>(integer_at(tokens->items()[i], fmt::format("tokens[{}]", i),
-                                                  0, static_cast<int64_t>(model.vocab) - 1)));
-  const std::string text = model.tokenizer->decode(ids, false);
+  const std::vector<int32_t>* ids = body.ids("tokens");
+  if (ids == nullptr) throw ApiError(400, "missing", "tokens is missing", "tokens");
+  const std::string text = model.tokenizer->decode(*ids, false);
   std::string out = "{\"prompt\":";
   append_json_string(out, text);
   out += ",\"content\":";

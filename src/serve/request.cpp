@@ -8,59 +8,15 @@
 #include <random>
 
 #include "base/error.h"
-#include "serve/api_error.h"
 #include "serve/fields.h"
+#include "serve/refused_fields.h"
 
 namespace moebius {
 namespace {
 
-constexpr size_t kBodyDepth = 64;
-constexpr size_t kMostPrompts = 128, kMostChoices = 16;
-constexpr size_t kMostStops = 32, kStopBytes = 1024, kMostBiases = 1024;
+constexpr size_t kMostChoices = 16, kStopBytes = 1024;
 constexpr int64_t kMostLogprobs = 20;
 constexpr int64_t kMostTokens = int64_t{1} << 31;
-
-// What is known but not offered: better refused than silently left out.
-void refuse_fields(const Fields& f) {
-  for (const char* name :
-       {"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"})
-    if (f.has(name))
-      throw ApiError(400, "unsupported",
-                     fmt::format("{}: structured output is not offered yet", name), name);
-  if (const Json* format = f.find("response_format")) {
-    const Json* type = format->find("type");
-    if (!format->is_object() || type == nullptr || !type->is_string())
-      invalid("response_format", "response_format is not an object with a type");
-    if (type->as_string() != "text")
-      throw ApiError(400, "unsupported", "response_format.type: only \"text\" is offered yet",
-                     "response_format.type");
-  }
-  for (const char* name : {"tools", "functions"})
-    if (const Json* list = f.find(name);
-        list != nullptr && !(list->is_array() && list->items().empty()))
-      throw ApiError(400, "unsupported", fmt::format("{}: tools are not offered yet", name), name);
-  if (const Json* choice = f.find("tool_choice");
-      choice != nullptr && !(choice->is_string() && choice->as_string() == "none"))
-    throw ApiError(400, "unsupported", "tool_choice: tools are not offered yet", "tool_choice");
-  for (const char* name : {"parallel_tool_calls", "function_call"})
-    if (f.has(name))
-      throw ApiError(400, "unsupported", fmt::format("{}: tools are not offered yet", name), name);
-  if (f.has("chat_template"))
-    throw ApiError(400, "unsupported", "chat_template: templates come with the model only",
-                   "chat_template");
-  for (const char* name : {"audio", "web_search_options"})
-    if (f.has(name))
-      throw ApiError(400, "unsupported", fmt::format("{} is not offered", name), name);
-  if (const Json* kinds = f.find("modalities"))
-    if (!kinds->is_array() || kinds->items().size() != 1 || !kinds->items()[0].is_string() ||
-        kinds->items()[0].as_string() != "text")
-      throw ApiError(400, "unsupported", "modalities: only [\"text\"] is offered", "modalities");
-  if (f.has("logits_processors"))
-    throw ApiError(400, "unsupported", "logits_processors are not offered", "logits_processors");
-  if (f.boolean("use_beam_search", false))
-    throw ApiError(400, "unsupported", "use_beam_search: beam search is not offered",
-                   "use_beam_search");
-}
 
 uint64_t random_seed() {
   std::random_device device;
@@ -86,9 +42,6 @@ void read_bias(const Fields& f, size_t vocab, GenerationRequest& g) {
   const Json* bias = f.find("logit_bias");
   if (bias == nullptr) return;
   if (!bias->is_object()) wrong_type(*bias, "logit_bias", "an object");
-  if (bias->members().size() > kMostBiases)
-    invalid("logit_bias", fmt::format("logit_bias has {} entries; expected at most {}",
-                                      bias->members().size(), kMostBiases));
   for (const auto& [key, value] : bias->members()) {
     const std::string path = "logit_bias." + printable(key, 40);
     const bool digits = !key.empty() && key.size() < 10 && (key[0] != '0' || key.size() == 1) &&
@@ -106,15 +59,13 @@ void read_bias(const Fields& f, size_t vocab, GenerationRequest& g) {
   }
 }
 
-void read_stops(const Fields& f, const ServedModel& model, GenerationRequest& g) {
+void read_stops(const Fields& f, const RequestBody& body, const ServedModel& model,
+                GenerationRequest& g) {
   if (const Json* stop = f.find("stop")) {
     if (!stop->is_string() && !stop->is_array())
       wrong_type(*stop, "stop", "a string or an array of strings");
     const std::vector<Json> one = {*stop};
     const std::vector<Json>& list = stop->is_array() ? stop->items() : one;
-    if (list.size() > kMostStops)
-      invalid("stop",
-              fmt::format("stop has {} strings; expected at most {}", list.size(), kMostStops));
     for (size_t i = 0; i < list.size(); ++i) {
       const std::string path = stop->is_array() ? fmt::format("stop[{}]", i) : "stop";
       if (!list[i].is_string()) wrong_type(list[i], path, "a string");
@@ -129,17 +80,42 @@ void read_stops(const Fields& f, const ServedModel& model, GenerationRequest& g)
   const auto& more = model.defaults.stop_strings;
   g.stops.insert(g.stops.end(), more.begin(), more.end());
   if (!f.boolean("ignore_eos", false)) g.stop_tokens = model.defaults.eos;
-  if (const Json* ids = f.find("stop_token_ids")) {
-    if (!ids->is_array()) wrong_type(*ids, "stop_token_ids", "an array of token ids");
-    if (ids->items().size() > kMostBiases)
-      invalid("stop_token_ids", "stop_token_ids has more than 1024 entries");
-    for (size_t i = 0; i < ids->items().size(); ++i)
-      g.stop_tokens.push_back(
-          static_cast<int32_t>(integer_at(ids->items()[i], fmt::format("stop_token_ids[{}]", i), 0,
-                                          static_cast<int64_t>(model.vocab) - 1)));
-  }
+  if (const auto* ids = body.ids("stop_token_ids"))
+    g.stop_tokens.insert(g.stop_tokens.end(), ids->begin(), ids->end());
   g.include_stop = f.boolean("include_stop_str_in_output", false);
   g.skip_special = f.boolean("skip_special_tokens", true);
+}
+
+// Tokens that may be chosen, and words that may not come out.
+void read_constraints(const Fields& f, const RequestBody& body, ApiRequest& r) {
+  if (const auto* ids = body.ids("allowed_token_ids")) {
+    if (ids->empty())
+      invalid("allowed_token_ids", "allowed_token_ids is empty: no token could be chosen");
+    r.generation.allowed_tokens = *ids;
+  }
+  const Json* words = f.find("bad_words");
+  if (words == nullptr) return;
+  if (!words->is_array()) wrong_type(*words, "bad_words", "an array of strings");
+  for (size_t i = 0; i < words->items().size(); ++i) {
+    const Json& word = words->items()[i];
+    const std::string path = fmt::format("bad_words[{}]", i);
+    if (!word.is_string()) wrong_type(word, path, "a string");
+    const size_t bytes = word.as_string().size();
+    if (bytes == 0 || bytes > kStopBytes)
+      throw ApiError(400, "out_of_range",
+                     fmt::format("{} has {} bytes; expected 1 to {}", path, bytes, kStopBytes),
+                     path);
+    r.bad_words.push_back(word.as_string());
+  }
+}
+
+// Of the prompt: for an answer that is whole only.
+void read_prompt_logprobs(const Fields& f, ApiRequest& r) {
+  const auto n = f.integer("prompt_logprobs", 0, kMostLogprobs);
+  if (!n) return;
+  if (r.stream) invalid("prompt_logprobs", "prompt_logprobs are not offered with stream");
+  r.prompt_logprobs = static_cast<int>(*n);
+  r.generation.prompt_logprobs = std::max(r.generation.prompt_logprobs, *r.prompt_logprobs);
 }
 
 void read_stream(const Fields& f, ApiRequest& r) {
@@ -153,15 +129,18 @@ void read_stream(const Fields& f, ApiRequest& r) {
   r.continuous_usage = o.boolean("continuous_usage_stats", false);
 }
 
-ApiRequest read_common(const Fields& f, const ServedModel& model) {
+ApiRequest read_common(const RequestBody& body, const ServedModel& model) {
+  const Fields f(body.fields, "");
   ApiRequest r;
   if (const auto name = f.string("model")) check_model_name(*name, model);
   refuse_fields(f);
   GenerationRequest& g = r.generation;
   read_sampling(f, model.defaults, g);
   read_bias(f, model.vocab, g);
-  read_stops(f, model, g);
+  read_stops(f, body, model, g);
+  read_constraints(f, body, r);
   read_stream(f, r);
+  read_prompt_logprobs(f, r);
   const auto most = static_cast<int64_t>(std::min(kMostChoices, model.slots));
   const int64_t n = f.integer("n", 1, most).value_or(1);
   g.choices = static_cast<size_t>(n);
@@ -189,40 +168,6 @@ void read_length(const Fields& f, std::string_view name, ApiRequest& r, bool zer
                                       name, *r.max_tokens));
 }
 
-std::vector<int32_t> token_ids(const Json& list, const std::string& path, size_t vocab) {
-  std::vector<int32_t> ids;
-  ids.reserve(list.items().size());
-  for (size_t i = 0; i < list.items().size(); ++i)
-    ids.push_back(static_cast<int32_t>(integer_at(list.items()[i], fmt::format("{}[{}]", path, i),
-                                                  0, static_cast<int64_t>(vocab) - 1)));
-  return ids;
-}
-
-std::vector<PromptInput> read_prompts(const Fields& f, size_t vocab) {
-  const Json* prompt = f.find("prompt");
-  if (prompt == nullptr) throw ApiError(400, "missing", "prompt is missing", "prompt");
-  if (prompt->is_string()) return {prompt->as_string()};
-  if (!prompt->is_array())
-    wrong_type(*prompt, "prompt", "a string, strings, token ids or lists of token ids");
-  const std::vector<Json>& items = prompt->items();
-  if (items.empty()) throw ApiError(400, "empty_prompt", "prompt is empty", "prompt");
-  if (items[0].is_number()) return {token_ids(*prompt, "prompt", vocab)};
-  if (items.size() > kMostPrompts)
-    invalid("prompt", fmt::format("prompt holds {} prompts; expected at most {}", items.size(),
-                                  kMostPrompts));
-  std::vector<PromptInput> out;
-  for (size_t i = 0; i < items.size(); ++i) {
-    const std::string path = fmt::format("prompt[{}]", i);
-    if (items[i].kind() != items[0].kind() || !(items[i].is_string() || items[i].is_array()))
-      wrong_type(items[i], path, items[0].is_array() ? "a list of token ids" : "a string");
-    if (items[i].is_string())
-      out.emplace_back(items[i].as_string());
-    else
-      out.emplace_back(token_ids(items[i], path, vocab));
-  }
-  return out;
-}
-
 }  // namespace
 
 std::string ServedModel::fingerprint() const {
@@ -240,23 +185,13 @@ void check_model_name(const std::string& name, const ServedModel& model) {
                  "model");
 }
 
-Json parse_body(std::string_view text) {
-  Json body;
-  try {
-    body = parse_json_strictly(text, "the body", kBodyDepth);
-  } catch (const Error& e) {
-    throw ApiError(400, "invalid_json", e.what());
-  }
-  if (!body.is_object())
-    throw ApiError(400, "invalid_type",
-                   fmt::format("the body is {}; expected an object", kind_name(body.kind())));
-  return body;
-}
-
-ApiRequest parse_completion_request(const Json& body, const ServedModel& model) {
-  const Fields f(body, "");
-  ApiRequest r = read_common(f, model);
-  r.prompts = read_prompts(f, model.vocab);
+ApiRequest parse_completion_request(RequestBody body, const ServedModel& model) {
+  const Fields f(body.fields, "");
+  ApiRequest r = read_common(body, model);
+  const auto prompts = body.lists.find("prompt");
+  if (prompts == body.lists.end()) throw ApiError(400, "missing", "prompt is missing", "prompt");
+  if (prompts->second.empty()) throw ApiError(400, "empty_prompt", "prompt is empty", "prompt");
+  r.prompts = std::move(prompts->second);
   r.add_special = f.boolean("add_special_tokens", true);
   r.echo = f.boolean("echo", false);
   if (const auto suffix = f.string("suffix"); suffix && !suffix->empty())
@@ -266,16 +201,19 @@ ApiRequest parse_completion_request(const Json& body, const ServedModel& model) 
   read_length(f, "max_tokens", r, r.echo);
   if (const auto n = f.integer("logprobs", 0, kMostLogprobs)) {
     r.generation.logprobs = static_cast<int>(*n);
-    r.generation.prompt_logprobs = r.echo;
+    if (r.echo)
+      r.generation.prompt_logprobs = std::max(r.generation.prompt_logprobs, r.generation.logprobs);
   }
   return r;
 }
 
-ApiRequest parse_chat_request(const Json& body, const ServedModel& model) {
-  const Fields f(body, "");
-  ApiRequest r = read_common(f, model);
+ApiRequest parse_chat_request(const RequestBody& body, const ServedModel& model) {
+  const Fields f(body.fields, "");
+  ApiRequest r = read_common(body, model);
   r.chat = true;
-  read_messages(body, r);
+  read_messages(body.fields, r);
+  if (f.boolean("echo", false))
+    throw ApiError(400, "unsupported", "echo is offered by /v1/completions only", "echo");
   r.add_special = f.boolean("add_special_tokens", false);
   read_length(f, "max_tokens", r, false);
   read_length(f, "max_completion_tokens", r, false);

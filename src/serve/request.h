@@ -4,10 +4,11 @@
 #pragma once
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "base/json.h"
+#include "serve/api_error.h"
+#include "serve/body.h"
 #include "serve/generator.h"
 #include "text/chat_template.h"
 #include "text/generation_config.h"
@@ -34,37 +35,44 @@ struct ServedModel {
   std::string fingerprint() const;
 };
 
-using PromptInput = std::variant<std::string, std::vector<int32_t>>;
+// Entries of lists.
+inline constexpr size_t kMostPrompts = 128, kMostMessages = 4096, kMostStops = 32;
+inline constexpr size_t kMostBiases = 1024, kMostStopTokens = 1024, kMostBadWords = 128;
 
 struct ApiRequest {
   bool chat = false;
   std::vector<PromptInput> prompts;  // completions
   Json messages;                     // chat: with contents joined to text
   Json template_extra = Json::object();
+  bool add_generation_prompt = true;
+  bool continue_final = false;  // the last message goes on; its content ends with kContinueMark
+  std::vector<std::string> bad_words;
   bool add_special = true;
   bool echo = false;
   bool stream = false, include_usage = false, continuous_usage = false;
   bool return_token_ids = false;
   std::optional<size_t> max_tokens;
-  GenerationRequest generation;  // all but prompt, max_new and client
+  std::optional<int> prompt_logprobs;  // asked for by that name
+  GenerationRequest generation;        // all but prompt, bad_words, max_new and client
 };
 
-// Text of a body to an object, by the rules for strangers. Throws ApiError 400.
-Json parse_body(std::string_view text);
-
-// Of an object. Throw ApiError.
-ApiRequest parse_chat_request(const Json& body, const ServedModel& model);
-ApiRequest parse_completion_request(const Json& body, const ServedModel& model);
+// Of a body that was read for this endpoint. Throw ApiError.
+ApiRequest parse_chat_request(const RequestBody& body, const ServedModel& model);
+ApiRequest parse_completion_request(RequestBody body, const ServedModel& model);
 void check_model_name(const std::string& name, const ServedModel& model);
 
-// Templates and encoding: one generation per prompt. May take a while. Throws ApiError.
-std::vector<GenerationRequest> prepare(const ApiRequest& request, const ServedModel& model);
+// Templates and encoding: one generation per prompt; texts that are not needed any more leave the
+// request. May take a while. Throws ApiError.
+std::vector<GenerationRequest> prepare(ApiRequest& request, const ServedModel& model);
 
 // Messages and the names that a template sees. Throws ApiError.
-void read_messages(const Json& body, ApiRequest& request);
+void read_messages(const Json& fields, ApiRequest& request);
+
+// A prompt of so many tokens (none: of more than the context holds).
+ApiError context_exceeded(std::optional<size_t> tokens, size_t context, const std::string& param);
 
 // Answers of /tokenize and /detokenize.
-std::string tokenize_answer(const Json& body, const ServedModel& model);
-std::string detokenize_answer(const Json& body, const ServedModel& model);
+std::string tokenize_answer(const RequestBody& body, const ServedModel& model);
+std::string detokenize_answer(const RequestBody& body, const ServedModel& model);
 
 }  // namespace moebius

@@ -4,6 +4,7 @@
 #include "serve/server.h"
 
 #include <fmt/core.h>
+#include <malloc.h>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -43,6 +44,7 @@ namespace {
 
 constexpr size_t kTextJobs = 256;
 constexpr size_t kLargeBody = 64 << 10;
+constexpr size_t kTrimmedBody = 1 << 20;  // what a body beyond it took goes back to the system
 
 // Bytes that may wait for text. Reading pauses before there are so many, but for those of clients
 // that left: what is read, one body beyond it, one that a thread is about to let go.
@@ -60,6 +62,13 @@ bool is_json(const HttpRequest& head) {
   for (char& c : word)
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + 32);
   return word == "application/json";
+}
+
+// Large blocks are returned to the system when they are freed, in every thread's heap. By itself the
+// allocator would learn from the first large body to keep blocks of its size.
+void bound_heaps() {
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  mallopt(M_TRIM_THRESHOLD, 2 << 20);
 }
 
 // Compressed bodies could grow without end; nothing here unpacks them.
@@ -95,7 +104,10 @@ ApiServer::ApiServer(ServerOptions options)
       access_(options_.access),
       http_(HttpServer::make(options_.limits, *this)),
       text_(std::make_unique<TextWorker>(kTextJobs, most_text(options_.limits))),
-      large_text_(std::make_unique<TextWorker>(kTextJobs, most_text(options_.limits))) {}
+      large_text_(std::make_unique<TextWorker>(kTextJobs, most_text(options_.limits),
+                                               TextWorker::Order::kShortest)) {
+  bound_heaps();
+}
 
 ApiServer::~ApiServer() {
   text_.reset();  // their jobs use the rest
@@ -343,7 +355,15 @@ HttpReply ApiServer::page(const HttpRequest& request) const {
 // A short request does not wait behind a long one's text.
 bool ApiServer::on_text_thread(const HttpRequest& request, std::function<void()> job) {
   const size_t bytes = request.body.size();
-  return (bytes > kLargeBody ? large_text_ : text_)->put(std::move(job), bytes);
+  return (bytes > kLargeBody ? large_text_ : text_)
+      ->put(std::move(job), bytes, access_.check_key(request));
+}
+
+void ApiServer::drop_body(const HttpExchangePtr& exchange) {
+  const size_t bytes = exchange->request().body.size();
+  exchange->drop_body();
+  // Where it cannot be queued a later one sees to it.
+  if (bytes > kTrimmedBody) large_text_->put([] { malloc_trim(0); }, 0);
 }
 
 void ApiServer::text_answer(HttpExchangePtr exchange, Kind kind) {
@@ -360,15 +380,20 @@ void ApiServer::text_answer(HttpExchangePtr exchange, Kind kind) {
     if (*left) return;
     HttpReply reply;
     try {
-      const Json body = parse_body(exchange->request().body);
-      reply = json_reply(kind == Kind::kTokenize ? tokenize_answer(body, *model_)
-                                                 : detokenize_answer(body, *model_));
+      const std::string& text = exchange->request().body;
+      reply = json_reply(
+          kind == Kind::kTokenize
+              ? tokenize_answer(parse_body(text, Endpoint::kTokenize, *model_), *model_)
+              : detokenize_answer(parse_body(text, Endpoint::kDetokenize, *model_), *model_));
     } catch (const ApiError& e) {
       reply = error_reply(e);
     } catch (const std::exception& e) {
       reply = error_reply(ApiError(500, "internal", e.what()));
     }
-    http_->post([answer, reply = std::move(reply)] { answer(reply); });
+    http_->post([this, exchange, answer, reply = std::move(reply)] {
+      drop_body(exchange);
+      answer(reply);
+    });
   });
   if (!taken) answer(error_reply(text_full()));
 }

@@ -98,6 +98,8 @@ class ApiServer : private HttpHandler {
   static double longest_step(const GeneratorStats& stats);  // seconds; what takes more is stuck
   // False: too much waits there already.
   bool on_text_thread(const HttpRequest& request, std::function<void()> job);
+  // On the event thread, when a text thread is done with it.
+  void drop_body(const HttpExchangePtr& exchange);
   double load_share() const { return model_ ? 1 : loaded_share_.load(); }
   bool dead() const { return generator_ != nullptr && generator_->dead(); }
 
@@ -113,6 +115,7 @@ class ApiServer : private HttpHandler {
   void fail_generation(const GenerationPtr& g, const ApiError& error);
   void end_generation(const GenerationPtr& g, int status, std::string_view word);
   void check_capacity(size_t sequences);
+  void check_choices(size_t prompts, size_t choices) const;  // on a text thread
   int retry_after() const;
   static HttpReply stream_head();
   void tick();

@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // A thread for what takes too long for the event thread: parsing, templates, encoding. Its queue is
-// bounded, in jobs and in the bytes that they hold.
+// bounded, in jobs and in the bytes that they hold, and one key's jobs fill at most half of it.
 #pragma once
 #include <pthread.h>
 
 #include <condition_variable>
-#include <deque>
 #include <functional>
+#include <map>
 #include <mutex>
+#include <string>
 #include <thread>
 
 namespace moebius {
 
 class TextWorker {
  public:
-  TextWorker(size_t most_jobs, size_t most_bytes)
-      : most_jobs_(most_jobs), most_bytes_(most_bytes), thread_([this] { run(); }) {}
+  enum class Order : uint8_t { kArrival, kShortest };  // of the jobs that wait
+
+  TextWorker(size_t most_jobs, size_t most_bytes, Order order = Order::kArrival)
+      : most_jobs_(most_jobs), most_bytes_(most_bytes), order_(order), thread_([this] { run(); }) {}
   ~TextWorker() {
     {
       const std::lock_guard lock(mutex_);
@@ -28,13 +31,21 @@ class TextWorker {
   TextWorker(const TextWorker&) = delete;
   TextWorker& operator=(const TextWorker&) = delete;
 
-  // False: there are too many already; one alone may hold any number of bytes. A job must not
-  // throw.
-  bool put(std::function<void()> job, size_t bytes) {
+  // False: there are too many already; one alone may hold any number of bytes. `key`: who sent it;
+  // empty: nobody in particular. A job must not throw.
+  bool put(std::function<void()> job, size_t bytes, const std::string& key = {}) {
     {
       const std::lock_guard lock(mutex_);
       if (jobs_.size() >= most_jobs_ || (bytes_ > 0 && bytes_ + bytes > most_bytes_)) return false;
-      jobs_.push_back({std::move(job), bytes});
+      if (!key.empty()) {
+        Share& share = shares_[key];
+        if (share.jobs >= (most_jobs_ + 1) / 2 ||
+            (share.bytes > 0 && share.bytes + bytes > most_bytes_ / 2))
+          return false;
+        ++share.jobs;
+        share.bytes += bytes;
+      }
+      jobs_.emplace(order_ == Order::kShortest ? bytes : 0, Job{std::move(job), bytes, key});
       bytes_ += bytes;
     }
     wake_.notify_one();
@@ -50,23 +61,34 @@ class TextWorker {
         std::unique_lock lock(mutex_);
         wake_.wait(lock, [this] { return ending_ || !jobs_.empty(); });
         if (ending_) return;
-        job = std::move(jobs_.front());
-        jobs_.pop_front();
+        job = std::move(jobs_.begin()->second);
+        jobs_.erase(jobs_.begin());
       }
       job.work();
       const std::lock_guard lock(mutex_);
       bytes_ -= job.bytes;
+      if (job.key.empty()) continue;
+      const auto share = shares_.find(job.key);
+      share->second.bytes -= job.bytes;
+      if (--share->second.jobs == 0) shares_.erase(share);
     }
   }
   struct Job {
     std::function<void()> work;
     size_t bytes = 0;
+    std::string key;
+  };
+  // Of one key, of the jobs that wait and the one that runs.
+  struct Share {
+    size_t jobs = 0, bytes = 0;
   };
   const size_t most_jobs_, most_bytes_;
+  const Order order_;
   size_t bytes_ = 0;  // of the jobs that wait and the one that runs
   std::mutex mutex_;
   std::condition_variable wake_;
-  std::deque<Job> jobs_;
+  std::multimap<size_t, Job> jobs_;  // the first is next; equal ones in the order they came
+  std::map<std::string, Share> shares_;
   bool ending_ = false;
   std::thread thread_;  // last: it uses the others
 };

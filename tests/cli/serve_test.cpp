@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstring>
 #include <fstream>
+#include <set>
 
 #include "cli/pty_util.h"
 #include "unit/serve_util.h"
@@ -172,6 +173,61 @@ TEST(ServeCommand, PrefixesLogprobsAndStops) {
 }
 
 // What one key's owner asked is found by that key alone, unless all share.
+// Down to the engine: what may be chosen, what may not, and what the prompt's tokens are worth.
+TEST(ServeCommand, ConstraintsAreObeyed) {
+  const Served server("--parallel 4");
+  const std::string fields =
+      R"("prompt":"It was a dark","max_tokens":24,"temperature":1,"seed":3,"ignore_eos":true,"return_token_ids":true)";
+  const Response free = server.completion(fields);
+  ASSERT_EQ(free.status, 200) << free.body;
+  const Json said = free.json();
+  const auto& ids = said.find("choices")->items()[0].find("token_ids")->items();
+  // Every second of the tokens that come by themselves.
+  std::string list;
+  std::set<uint64_t> allowed;
+  for (size_t i = 0; i < ids.size(); i += 2) {
+    if (allowed.insert(ids[i].as_uint()).second)
+      list += fmt::format("{}{}", i > 0 ? "," : "", ids[i].as_uint());
+  }
+  const Response narrow = server.completion(fields + ",\"allowed_token_ids\":[" + list + "]");
+  ASSERT_EQ(narrow.status, 200) << narrow.body;
+  const Json narrowed = narrow.json();
+  for (const Json& id : narrowed.find("choices")->items()[0].find("token_ids")->items())
+    EXPECT_TRUE(allowed.contains(id.as_uint())) << id.as_uint();
+  // The first word of the free answer does not come again.
+  const std::string text = text_of(free);
+  const size_t begin = text.find_first_not_of(' ');
+  const std::string word = text.substr(begin, text.find(' ', begin) - begin);
+  std::string quoted;
+  append_json_string(quoted, word);
+  EXPECT_NE(text.find(word), std::string::npos);
+  const Response without = server.completion(fields + ",\"bad_words\":[" + quoted + "]");
+  EXPECT_NE(text_of(without).substr(0, begin + word.size()), text.substr(0, begin + word.size()));
+  // The same figures as echo gives, asked again when the prompt is in the cache.
+  const Response echo = server.completion(
+      R"("prompt":"It was a dark","max_tokens":1,"echo":true,"logprobs":2,"temperature":0)");
+  const Json lists = *echo.json().find("choices")->items()[0].find("logprobs");
+  for (int round = 0; round < 2; ++round) {
+    const Response r = server.completion(
+        R"("prompt":"It was a dark","max_tokens":1,"prompt_logprobs":2,"return_token_ids":true,"temperature":0)");
+    ASSERT_EQ(r.status, 200) << r.body;
+    const Json answer = r.json();
+    const Json& choice = answer.find("choices")->items()[0];
+    const auto& prompt = choice.find("prompt_logprobs")->items();
+    const auto& tokens = choice.find("prompt_token_ids")->items();
+    ASSERT_EQ(prompt.size(), tokens.size());
+    EXPECT_TRUE(prompt[0].is_null());
+    for (size_t i = 1; i < prompt.size(); ++i) {
+      const Json* own = prompt[i].find(std::to_string(tokens[i].as_uint()));
+      ASSERT_NE(own, nullptr);
+      EXPECT_EQ(own->find("logprob")->as_double(),
+                lists.find("token_logprobs")->items()[i].as_double());
+      const uint64_t rank = own->find("rank")->as_uint();
+      EXPECT_EQ(prompt[i].members().size(), rank <= 2 ? 2u : 3u);
+    }
+  }
+}
+
 TEST(ServeCommand, PrefixesAreOfTheKey) {
   const test::TempDir folder;
   const std::string keys = (folder / "keys").string();

@@ -16,7 +16,7 @@ namespace {
 
 using namespace moebius;
 
-void check_request(const ApiRequest& r, const ServedModel& model, const TokenTexts& texts) {
+void check_request(ApiRequest r, const ServedModel& model, const TokenTexts& texts) {
   const GenerationRequest& g = r.generation;
   require(g.choices >= 1 && g.choices <= 16 && g.temperature >= 0 && g.temperature <= 100);
   require(g.top_p >= 0 && g.top_p <= 1 && g.top_k >= 0 && g.logprobs >= -1 && g.logprobs <= 20);
@@ -55,13 +55,17 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   model.vocab = 256;
   model.slots = 16;
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
-  for (int kind = 0; kind < 4; ++kind) {
+  for (const Endpoint endpoint :
+       {Endpoint::kChat, Endpoint::kCompletion, Endpoint::kTokenize, Endpoint::kDetokenize}) {
     try {
-      const Json body = parse_body(bytes);
-      if (kind == 0) check_request(parse_chat_request(body, model), model, texts);
-      if (kind == 1) check_request(parse_completion_request(body, model), model, texts);
-      if (kind == 2) parse_json_strictly(tokenize_answer(body, model), "answer");
-      if (kind == 3) parse_json_strictly(detokenize_answer(body, model), "answer");
+      RequestBody body = parse_body(bytes, endpoint, model);
+      if (endpoint == Endpoint::kChat) check_request(parse_chat_request(body, model), model, texts);
+      if (endpoint == Endpoint::kCompletion)
+        check_request(parse_completion_request(std::move(body), model), model, texts);
+      if (endpoint == Endpoint::kTokenize)
+        parse_json_strictly(tokenize_answer(body, model), "answer");
+      if (endpoint == Endpoint::kDetokenize)
+        parse_json_strictly(detokenize_answer(body, model), "answer");
     } catch (const ApiError& e) {
       require(e.status == 400 || e.status == 404);
       parse_json_strictly(error_json(e), "error");

@@ -119,14 +119,15 @@ GenerationEvent FakeGenerator::advance(const Job& job, Choice& c) {
   e.id = job.id;
   e.choice = c.index;
   e.cached_tokens = r.prompt.size() / 2;
-  const auto made = [&](int32_t token) {
-    GeneratedToken t{token, -0.25f, {}};
-    for (int k = 0; k < r.logprobs; ++k)
+  const auto made = [&](int32_t token, int alternatives) {
+    GeneratedToken t{token, -0.25f, {}, 1};
+    for (int k = 0; k < alternatives; ++k)
       t.top.emplace_back(k == 0 ? token : token + k, -0.25f - static_cast<float>(k));
     return t;
   };
-  if (r.prompt_logprobs && c.index == 0 && c.produced == 0)
-    for (size_t i = 1; i < r.prompt.size(); ++i) e.prompt.push_back(made(r.prompt[i]));
+  if (r.prompt_logprobs >= 0 && c.index == 0 && c.produced == 0)
+    for (size_t i = 1; i < r.prompt.size(); ++i)
+      e.prompt.push_back(made(r.prompt[i], r.prompt_logprobs));
   const auto end = [&](EndReason reason) {
     c.ended = true;
     e.end = reason;
@@ -140,7 +141,7 @@ GenerationEvent FakeGenerator::advance(const Job& job, Choice& c) {
   if (c.produced >= std::min(r.max_new, c.tokens.size())) return end(EndReason::kLength);
   const int32_t token = c.tokens[c.produced++];
   ++tokens_made;
-  e.tokens.push_back(made(token));
+  e.tokens.push_back(made(token, r.logprobs));
   const bool stop =
       std::find(r.stop_tokens.begin(), r.stop_tokens.end(), token) != r.stop_tokens.end();
   if (stop) return end(EndReason::kStop);

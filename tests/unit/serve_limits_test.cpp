@@ -235,6 +235,68 @@ TEST(ServeLimits, TextWaitsWithinLimits) {
   EXPECT_LE(done, 6);  // the one that ran, and three that waited
 }
 
+// The shortest goes first, equal ones as they came; one key fills half of the queue.
+TEST(ServeLimits, ShortTextsPassLongOnes) {
+  std::mutex gate;
+  std::vector<int> order;
+  std::atomic<bool> running{false};
+  TextWorker worker(6, 2000, TextWorker::Order::kShortest);
+  std::unique_lock lock(gate);
+  const auto job = [&](int mark) {
+    return [&, mark] {
+      running = true;
+      const std::lock_guard wait(gate);
+      order.push_back(mark);
+    };
+  };
+  EXPECT_TRUE(worker.put(job(0), 500));
+  EXPECT_TRUE(eventually([&] { return running.load(); }));
+  EXPECT_TRUE(worker.put(job(1), 300, "ann"));
+  EXPECT_TRUE(worker.put(job(2), 100, "ann"));
+  EXPECT_FALSE(worker.put(job(3), 601, "ann"));  // with it more than half of the bytes
+  EXPECT_TRUE(worker.put(job(4), 200, "ann"));
+  EXPECT_FALSE(worker.put(job(5), 1, "ann"));  // three of six wait
+  EXPECT_TRUE(worker.put(job(6), 100, "bob"));
+  EXPECT_TRUE(worker.put(job(7), 50));
+  lock.unlock();
+  const auto done = [&](size_t count) {
+    return eventually([&] {
+      const std::lock_guard look(gate);
+      return order.size() == count;
+    });
+  };
+  EXPECT_TRUE(done(6));
+  EXPECT_EQ(order, (std::vector<int>{0, 7, 2, 6, 4, 1}));
+  EXPECT_TRUE(
+      eventually([&] { return worker.put(job(8), 900, "ann"); }));  // its share is free again
+  EXPECT_TRUE(done(7));
+}
+
+// What can never run is 400, whoever runs; what could is told to come again.
+TEST(ServeLimits, MoreSequencesThanFitAreNeverTaken) {
+  ServerOptions options;
+  options.queue = 8;
+  FakeServer server(options);  // 4 slots
+  const auto ask = [&](size_t prompts, int n) {
+    std::string list;
+    for (size_t i = 0; i < prompts; ++i) list += i > 0 ? ",[1,2]" : "[1,2]";
+    return server.completion(fmt::format(R"("prompt":[{}],"n":{},"max_tokens":2)", list, n));
+  };
+  const std::string words =
+      R"({"error":{"message":"5 prompts with n 3 are 15 sequences; at most 12 run and wait here","type":"invalid_request_error","param":"prompt","code":"too_many_choices"}})";
+  EXPECT_EQ(ask(5, 3).body, words);
+  EXPECT_EQ(ask(13, 1).status, 400);
+  EXPECT_EQ(ask(4, 3).status, 200);
+  server.generator.held = true;
+  Client runs(server.port);
+  runs.send(test::post("/v1/completions", R"({"prompt":"a","max_tokens":3})"));
+  EXPECT_TRUE(eventually([&] { return server.generator.stats().running == 1; }));
+  EXPECT_EQ(ask(5, 3).body, words);
+  EXPECT_EQ(ask(4, 3).status, 429);
+  server.generator.held = false;
+  EXPECT_EQ(runs.read().status, 200);
+}
+
 // Megabytes of text on their way hold up nobody: both are asked, the short one is answered first.
 TEST(ServeLimits, LongTextsHoldUpNobody) {
   const FakeServer server;

@@ -1,0 +1,409 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/body.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <memory>
+#include <set>
+
+#include "base/error.h"
+#include "base/json_tree.h"
+#include "serve/api_error.h"
+#include "serve/fields.h"
+#include "serve/refused_fields.h"
+#include "serve/request.h"
+
+namespace moebius {
+namespace {
+
+constexpr const char* kBody = "the body";
+constexpr size_t kBodyDepth = 64, kMostFields = 1024;
+constexpr size_t kOutlineEntries = 16;
+constexpr size_t kMostDetokenized = 1 << 17;  // or the context, where that is longer
+
+// Sets of endpoints.
+constexpr auto kChat = static_cast<unsigned>(Endpoint::kChat);
+constexpr auto kCompletion = static_cast<unsigned>(Endpoint::kCompletion);
+constexpr auto kTokenize = static_cast<unsigned>(Endpoint::kTokenize);
+constexpr auto kDetokenize = static_cast<unsigned>(Endpoint::kDetokenize);
+constexpr unsigned kBoth = kChat | kCompletion, kMessages = kChat | kTokenize;
+constexpr unsigned kAll = kBoth | kTokenize | kDetokenize;
+
+enum class Keep : uint8_t {
+  kTree,
+  kOutline,  // its first entries, and what lies in them empty: enough to refuse it
+  kIds,      // token ids
+  kPrompts,  // a text, texts, token ids or lists of them
+};
+
+struct KnownField {
+  std::string_view name;
+  unsigned endpoints;
+  Keep keep = Keep::kTree;
+  size_t most = SIZE_MAX;  // entries of its list or object
+};
+
+constexpr KnownField kFields[] = {
+    {"model", kAll},
+    {"messages", kMessages, Keep::kTree, kMostMessages},
+    {"prompt", kCompletion, Keep::kPrompts, kMostPrompts},
+    {"prompt", kTokenize},
+    {"content", kTokenize},
+    {"return_token_strs", kTokenize},
+    {"tokens", kDetokenize, Keep::kIds},
+    {"add_special_tokens", kAll},
+    {"reasoning_effort", kMessages},
+    {"chat_template_kwargs", kMessages, Keep::kTree, 256},
+    {"add_generation_prompt", kMessages},
+    {"continue_final_message", kMessages},
+    {"temperature", kBoth},
+    {"top_p", kBoth},
+    {"top_k", kBoth},
+    {"min_p", kBoth},
+    {"repetition_penalty", kBoth},
+    {"presence_penalty", kBoth},
+    {"frequency_penalty", kBoth},
+    {"seed", kBoth},
+    {"n", kBoth},
+    {"best_of", kBoth},
+    {"logit_bias", kBoth, Keep::kTree, kMostBiases},
+    {"stop", kBoth, Keep::kTree, kMostStops},
+    {"stop_token_ids", kBoth, Keep::kIds, kMostStopTokens},
+    {"allowed_token_ids", kBoth, Keep::kIds},
+    {"bad_words", kBoth, Keep::kTree, kMostBadWords},
+    {"include_stop_str_in_output", kBoth},
+    {"skip_special_tokens", kBoth},
+    {"ignore_eos", kBoth},
+    {"min_tokens", kBoth},
+    {"max_tokens", kBoth},
+    {"max_completion_tokens", kChat},
+    {"logprobs", kBoth},
+    {"top_logprobs", kChat},
+    {"prompt_logprobs", kBoth},
+    {"echo", kBoth},
+    {"suffix", kCompletion},
+    {"stream", kBoth},
+    {"stream_options", kBoth, Keep::kTree, 64},
+    {"priority", kBoth},
+    {"cache_salt", kBoth},
+    {"return_token_ids", kBoth},
+    {"response_format", kBoth, Keep::kOutline},
+    {"modalities", kBoth, Keep::kOutline},
+};
+
+bool generates(Endpoint e) { return (kBoth & static_cast<unsigned>(e)) != 0; }
+
+const KnownField* find_field(std::string_view name, Endpoint endpoint) {
+  for (const KnownField& f : kFields)
+    if (f.name == name && (f.endpoints & static_cast<unsigned>(endpoint)) != 0) return &f;
+  return nullptr;
+}
+
+// What becomes of one field's value, event by event. Throws ApiError or Error.
+class FieldReader {
+ public:
+  virtual ~FieldReader() = default;
+  virtual void key(const std::string& /*name*/) {}
+  virtual void begin(bool array) = 0;
+  virtual void end() {}
+  virtual void value(Json v) = 0;
+  virtual void done(RequestBody& body) = 0;
+};
+
+class TreeReader final : public FieldReader {
+ public:
+  // `what` holds the value, for messages.
+  TreeReader(std::string what, std::string name, size_t most, size_t& left)
+      : what_(std::move(what)), name_(std::move(name)), most_(most), left_(left) {}
+  void key(const std::string& name) override {
+    if (tree_.depth() == 1) entry();
+    std::string own(name);
+    if (!tree_.name(own)) fail("{}: duplicate key '{}'", what_, printable(name));
+  }
+  void begin(bool array) override {
+    count();
+    tree_.open(array ? Json::array() : Json::object());
+  }
+  void end() override { tree_.close(); }
+  void value(Json v) override {
+    count();
+    tree_.put(std::move(v));
+  }
+  void done(RequestBody& body) override { body.fields.set(name_, tree_.take()); }
+  Json take() { return tree_.take(); }
+
+ private:
+  void count() {
+    if (left_ == 0) fail("{}: more than {} values", what_, kMostBodyValues);
+    --left_;
+    if (tree_.depth() == 1 && !tree_.object_at(0)) entry();
+  }
+  void entry() {
+    if (++entries_ > most_)
+      invalid(name_, fmt::format("{} has more than {} entries", name_, most_));
+  }
+  JsonTree tree_;
+  std::string what_, name_;
+  size_t most_, entries_ = 0;
+  size_t& left_;
+};
+
+// Entries of the field's own list or object, the first ones; what lies within them stays empty.
+class OutlineReader final : public FieldReader {
+ public:
+  explicit OutlineReader(std::string name) : name_(std::move(name)) {}
+  void key(const std::string& name) override {
+    if (depth_ == 1) key_ = name;
+  }
+  void begin(bool array) override {
+    put(array ? Json::array() : Json::object());
+    ++depth_;
+  }
+  void end() override { --depth_; }
+  void value(Json v) override { put(std::move(v)); }
+  void done(RequestBody& body) override { body.fields.set(name_, std::move(root_)); }
+
+ private:
+  void put(Json v) {
+    if (depth_ == 0) root_ = std::move(v);
+    if (depth_ != 1 || entries_++ >= kOutlineEntries) return;
+    if (root_.is_array())
+      root_.push(std::move(v));
+    else
+      root_.set(key_, std::move(v));
+  }
+  std::string name_, key_;
+  Json root_;
+  size_t depth_ = 0, entries_ = 0;
+};
+
+// Token ids as they are counted in a prompt: a list of them, a text, or several of either.
+class IdsReader final : public FieldReader {
+ public:
+  struct Limits {
+    size_t vocab, ids, prompts;  // prompts 0: only one list of ids
+    const char* expected;
+  };
+  IdsReader(std::string name, const Limits& limits) : name_(std::move(name)), limits_(limits) {}
+  void begin(bool array) override {
+    if (!array || depth_ == (limits_.prompts > 0 ? 2u : 1u))
+      wrong(array ? Json::array() : Json::object());
+    if (depth_ == 1) next_prompt(Json::array(), std::vector<int32_t>());
+    ++depth_;
+  }
+  void end() override { --depth_; }
+  void value(Json v) override {
+    if (depth_ == 0 && limits_.prompts > 0 && v.is_string()) {
+      list_.emplace_back(v.as_string());
+    } else if (depth_ == 0) {
+      wrong_type(v, name_, limits_.expected);
+    } else if (depth_ == 1 && limits_.prompts > 0 && (!v.is_number() || kind_ == Kind::kSeveral)) {
+      if (!v.is_string()) wrong(v);
+      next_prompt(v, v.as_string());
+    } else {
+      if (depth_ == 1 && kind_ == Kind::kNone) {
+        kind_ = Kind::kAlone;
+        list_.emplace_back(std::vector<int32_t>());
+      }
+      add_id(v);
+    }
+  }
+  void done(RequestBody& body) override { body.lists[name_] = std::move(list_); }
+
+ private:
+  enum class Kind : uint8_t { kNone, kAlone, kSeveral };
+
+  [[noreturn]] void wrong(const Json& v) const {
+    if (depth_ == 0) wrong_type(v, name_, limits_.expected);
+    if (depth_ == 2) wrong_type(v, at_id(), "an integer");
+    const bool ids = limits_.prompts == 0 || kind_ == Kind::kAlone;
+    const bool lists = !ids && !list_.empty() && list_[0].index() == 1;
+    wrong_type(v, ids ? at_id() : fmt::format("{}[{}]", name_, list_.size()),
+               ids     ? "an integer"
+               : lists ? "a list of token ids"
+                       : "a string");
+  }
+  void next_prompt(const Json& v, PromptInput prompt) {
+    if (kind_ == Kind::kAlone || (!list_.empty() && list_[0].index() != prompt.index())) wrong(v);
+    kind_ = Kind::kSeveral;
+    if (list_.size() == limits_.prompts)
+      invalid(name_, fmt::format("{} has more than {} entries", name_, limits_.prompts));
+    list_.push_back(std::move(prompt));
+  }
+  std::string at_prompt() const {
+    return kind_ == Kind::kSeveral ? fmt::format("{}[{}]", name_, list_.size() - 1) : name_;
+  }
+  std::string at_id() const {
+    const auto* ids = list_.empty() ? nullptr : std::get_if<std::vector<int32_t>>(&list_.back());
+    return fmt::format("{}[{}]", at_prompt(), ids != nullptr ? ids->size() : 0);
+  }
+  void add_id(const Json& v) {
+    auto& ids = std::get<std::vector<int32_t>>(list_.back());
+    if (ids.size() == limits_.ids) {
+      if (limits_.prompts > 0) throw context_exceeded(std::nullopt, limits_.ids, at_prompt());
+      invalid(name_, fmt::format("{} has more than {} entries", name_, limits_.ids));
+    }
+    const auto highest = static_cast<int64_t>(limits_.vocab) - 1;
+    const std::optional<int64_t> known = v.as_int();
+    const int64_t id =
+        known && *known >= 0 && *known <= highest ? *known : integer_at(v, at_id(), 0, highest);
+    ids.push_back(static_cast<int32_t>(id));
+  }
+
+  std::string name_;
+  Limits limits_;
+  std::vector<PromptInput> list_;
+  Kind kind_ = Kind::kNone;
+  size_t depth_ = 0;
+};
+
+// The object itself: who reads which field.
+class BodyReader final : public JsonHandler {
+ public:
+  BodyReader(Endpoint endpoint, const ServedModel& model) : endpoint_(endpoint), model_(model) {}
+  bool on_null() override {
+    // Counts as absent, whatever the field.
+    if (depth_ == 1) reader_ = nullptr;
+    return put(Json());
+  }
+  bool on_bool(bool v) override { return put(v); }
+  bool on_int(int64_t v) override { return put(v); }
+  bool on_uint(uint64_t v) override { return put(v); }
+  bool on_double(double v) override { return put(v); }
+  // A copy of its own length: the parser's buffer is longer, and is used again.
+  bool on_string(std::string& v) override { return put(std::string_view(v)); }
+  bool on_key(std::string& v) override {
+    if (depth_ > 1) {
+      if (reader_) reader_->key(v);
+      return true;
+    }
+    if (names_.size() == kMostFields)
+      throw ApiError(400, "invalid_value",
+                     fmt::format("the body has more than {} fields", kMostFields));
+    if (!names_.insert(v).second) fail("{}: duplicate key '{}'", kBody, printable(v));
+    reader_ = reader_of(v);
+    return true;
+  }
+  bool on_object_begin() override { return begin(false); }
+  bool on_array_begin() override { return begin(true); }
+  bool on_object_end() override { return end(); }
+  bool on_array_end() override { return end(); }
+
+  RequestBody body;
+
+ private:
+  std::unique_ptr<FieldReader> reader_of(const std::string& name) {
+    const KnownField* f = find_field(name, endpoint_);
+    if (f != nullptr ? f->keep == Keep::kOutline : generates(endpoint_) && is_refused_field(name))
+      return std::make_unique<OutlineReader>(name);
+    if (f == nullptr) return nullptr;
+    if (f->keep == Keep::kTree) return std::make_unique<TreeReader>(kBody, name, f->most, left_);
+    const bool prompts = f->keep == Keep::kPrompts;
+    IdsReader::Limits limits{model_.vocab, f->most, 0, "an array of token ids"};
+    if (prompts)
+      limits = {model_.vocab, model_.context, f->most,
+                "a string, strings, token ids or lists of token ids"};
+    if (name == "allowed_token_ids") limits.ids = model_.vocab;
+    if (name == "tokens") limits.ids = std::max(model_.context, kMostDetokenized);
+    return std::make_unique<IdsReader>(name, limits);
+  }
+  template <class T>
+  bool put(T&& v) {
+    if (depth_ == 0) not_an_object(Json(v).kind());
+    if (!reader_) return true;
+    reader_->value(Json(v));
+    return end_of_value();
+  }
+  bool begin(bool array) {
+    if (depth_ == 0 && array) not_an_object(Json::Kind::kArray);
+    if (depth_++ > 0 && reader_) reader_->begin(array);
+    return true;
+  }
+  bool end() {
+    --depth_;
+    if (depth_ == 0 || !reader_) return true;
+    reader_->end();
+    return end_of_value();
+  }
+  bool end_of_value() {
+    if (depth_ > 1) return true;
+    reader_->done(body);
+    reader_ = nullptr;
+    return true;
+  }
+  [[noreturn]] static void not_an_object(Json::Kind kind) {
+    throw ApiError(400, "invalid_type",
+                   fmt::format("the body is {}; expected an object", kind_name(kind)));
+  }
+
+  const Endpoint endpoint_;
+  const ServedModel& model_;
+  std::set<std::string, std::less<>> names_;
+  std::unique_ptr<FieldReader> reader_;  // of the field in hand; null: it is passed over
+  size_t depth_ = 0, left_ = kMostBodyValues;
+};
+
+// A whole document as one value.
+class InnerReader final : public JsonHandler {
+ public:
+  InnerReader(const std::string& what, size_t& left) : tree_(what, "", SIZE_MAX, left) {}
+  bool on_null() override { return put(Json()); }
+  bool on_bool(bool v) override { return put(v); }
+  bool on_int(int64_t v) override { return put(v); }
+  bool on_uint(uint64_t v) override { return put(v); }
+  bool on_double(double v) override { return put(v); }
+  bool on_string(std::string& v) override { return put(std::string_view(v)); }
+  bool on_key(std::string& v) override {
+    tree_.key(v);
+    return true;
+  }
+  bool on_object_begin() override { return begin(false); }
+  bool on_array_begin() override { return begin(true); }
+  bool on_object_end() override { return end(); }
+  bool on_array_end() override { return end(); }
+  Json take() { return tree_.take(); }
+
+ private:
+  template <class T>
+  bool put(T&& v) {
+    tree_.value(Json(v));
+    return true;
+  }
+  bool begin(bool array) {
+    tree_.begin(array);
+    return true;
+  }
+  bool end() {
+    tree_.end();
+    return true;
+  }
+  TreeReader tree_;
+};
+
+}  // namespace
+
+const std::vector<int32_t>* RequestBody::ids(std::string_view name) const {
+  static const std::vector<int32_t> none;
+  const auto it = lists.find(name);
+  if (it == lists.end()) return nullptr;
+  return it->second.empty() ? &none : &std::get<std::vector<int32_t>>(it->second[0]);
+}
+
+RequestBody parse_body(std::string_view text, Endpoint endpoint, const ServedModel& model) {
+  BodyReader reader(endpoint, model);
+  try {
+    parse_json_events(text, reader, kBody, kBodyDepth);
+  } catch (const Error& e) {
+    throw ApiError(400, "invalid_json", e.what());
+  }
+  return std::move(reader.body);
+}
+
+Json parse_inner_json(std::string_view text, const std::string& what, size_t& left) {
+  InnerReader reader(what, left);
+  parse_json_events(text, reader, what, kBodyDepth);
+  return reader.take();
+}
+
+}  // namespace moebius

@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fields that constrain an answer: what is obeyed reaches the generator, what is not is refused.
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "unit/serve_util.h"
+
+namespace moebius {
+namespace {
+
+using test::FakeServer;
+using test::Response;
+
+// What other servers would obey is refused by its name, unless it says that nothing is wanted.
+TEST(ServeFields, WhatIsNotOfferedIsRefusedByName) {
+  const FakeServer server;
+  const std::pair<const char*, const char*> cases[] = {
+      // refused, taken
+      {R"("grammar":"root ::= \"a\"")", R"("grammar":"")"},
+      {R"("json_schema":{"type":"object"})", R"("json_schema":null)"},
+      {R"("structural_tag":"{}")", R"("structural_tag":"")"},
+      {R"("guided_decoding_backend":"xgrammar")", R"("guided_decoding_backend":null)"},
+      {R"("structured_outputs":{"regex":"a"})", R"("structured_outputs":null)"},
+      {R"("regex":"a")", R"("regex":"")"},
+      {R"("truncate_prompt_tokens":1)", R"("truncate_prompt_tokens":null)"},
+      {R"("n_predict":5)", R"("n_predict":-1)"},
+      {R"("mirostat":2)", R"("mirostat":0)"},
+      {R"("mirostat_tau":5.0)", R"("mirostat":0,"mirostat_tau":5.0,"mirostat_eta":0.1)"},
+      {R"("dry_multiplier":0.8)", R"("dry_multiplier":0.0)"},
+      {R"("dry_base":1.75)", R"("dry_multiplier":0,"dry_base":1.75,"dry_allowed_length":2)"},
+      {R"("dry_sequence_breakers":["\n"])", R"("dry_sequence_breakers":[])"},
+      {R"("xtc_probability":0.5)", R"("xtc_probability":0,"xtc_threshold":0.1)"},
+      {R"("xtc_threshold":0.1)", R"("xtc_threshold":null)"},
+      {R"("typical_p":0.9)", R"("typical_p":1.0)"},
+      {R"("top_n_sigma":1.5)", R"("top_n_sigma":-1)"},
+      {R"("dynatemp_range":0.5)", R"("dynatemp_range":0)"},
+      {R"("repeat_penalty":1.1)", R"("repeat_penalty":1.0,"repeat_last_n":64)"},
+      {R"("samplers":["top_k"])", R"("samplers":[])"},
+      {R"("lora":[{"id":0,"scale":1}])", R"("lora":[])"},
+      {R"("images":["a"])", R"("images":[])"},
+      {R"("image_data":[{}])", R"("image_data":[])"},
+      {R"("documents":[{"text":"a"}])", R"("documents":[])"},
+      {R"("use_beam_search":true)", R"("use_beam_search":false,"length_penalty":0.5)"},
+      {R"("length_penalty":0.5)", R"("length_penalty":1)"},
+      {R"("vllm_xargs":{"a":1})", R"("vllm_xargs":{})"},
+      {R"("kv_transfer_params":{"a":1})", R"("kv_transfer_params":null)"},
+      {R"("t_max_predict_ms":5)", R"("t_max_predict_ms":0)"},
+      {R"("min_new_tokens":5)", R"("min_new_tokens":0)"},
+      {R"("return_tokens_as_token_ids":true)", R"("return_tokens_as_token_ids":false)"},
+      {R"("tool_choice":"auto")", R"("tool_choice":"none","tools":[])"},
+      {R"("response_format":{"json_schema":{"schema":{}},"type":"json_schema"})",
+       R"("response_format":{"type":"text"})"},
+  };
+  for (const auto& [refused, taken] : cases) {
+    const std::string all = refused, name = all.substr(1, all.find('"', 1) - 1);
+    for (const bool chat : {false, true}) {
+      const auto ask = [&](const std::string& fields) {
+        return chat ? server.chat(fields + R"(,"max_tokens":1)")
+                    : server.completion(R"("prompt":"a","max_tokens":1,)" + fields);
+      };
+      const Response r = ask(refused);
+      EXPECT_EQ(r.status, 400) << refused;
+      const Json error = *r.json().find("error");
+      EXPECT_EQ(error.find("code")->as_string(), "unsupported") << r.body;
+      EXPECT_TRUE(error.find("param")->as_string().starts_with(name)) << r.body;
+      EXPECT_TRUE(error.find("message")->as_string().starts_with(name)) << r.body;
+      EXPECT_EQ(ask(taken).status, 200) << taken;
+    }
+  }
+  EXPECT_EQ(server.chat(R"("echo":true)").status, 400);
+  EXPECT_EQ(server.chat(R"("echo":false,"max_tokens":1)").status, 200);
+}
+
+// A server that keeps the last request its generator got.
+struct Watched {
+  Watched()
+      : server({}, [this](const GenerationRequest& r, size_t) {
+          const std::lock_guard lock(mutex);
+          last = r;
+          return std::vector<int32_t>{97, 98};
+        }) {}
+  GenerationRequest request() {
+    const std::lock_guard lock(mutex);
+    return last;
+  }
+  std::mutex mutex;
+  GenerationRequest last;
+  FakeServer server;
+};
+
+std::string error_of(const Response& r) {
+  if (r.status != 400) return fmt::format("status {}", r.status);
+  const Json error = *r.json().find("error");
+  return error.find("code")->as_string() + "|" + error.find("param")->as_string() + "|" +
+         error.find("message")->as_string();
+}
+
+TEST(ServeFields, AllowedTokensAndBadWords) {
+  Watched w;
+  const Tokenizer& t = test::bundled_tokenizer();
+  for (const bool chat : {false, true}) {
+    const auto ask = [&](const std::string& fields) {
+      return chat ? w.server.chat(fields) : w.server.completion(R"("prompt":"a",)" + fields);
+    };
+    EXPECT_EQ(ask(R"("allowed_token_ids":[3,1,4095.0],"bad_words":["night"," dark","\n"])").status,
+              200);
+    const GenerationRequest r = w.request();
+    EXPECT_EQ(r.allowed_tokens, (std::vector<int32_t>{3, 1, 4095}));
+    const auto ids = [&](const char* text) { return t.encode(text, false); };
+    EXPECT_EQ(r.bad_words, (std::vector<std::vector<int32_t>>{
+                               ids("night"), ids(" night"), ids(" dark"), ids("dark"), ids("\n")}));
+    EXPECT_EQ(ask(R"("allowed_token_ids":null,"bad_words":[])").status, 200);
+    EXPECT_TRUE(w.request().allowed_tokens.empty());
+    EXPECT_TRUE(w.request().bad_words.empty());
+    std::string ids_too_many = "0", words = "\"a\"";
+    for (int i = 0; i < 4096; ++i) ids_too_many += ",0";
+    for (int i = 0; i < 128; ++i) words += ",\"a\"";
+    const std::pair<std::string, const char*> cases[] = {
+        {R"("allowed_token_ids":[])",
+         "invalid_value|allowed_token_ids|allowed_token_ids is empty: no token could be chosen"},
+        {R"("allowed_token_ids":[1,4096])",
+         "out_of_range|allowed_token_ids[1]|allowed_token_ids[1] is 4096; expected 0 to 4095"},
+        {R"("allowed_token_ids":[-1])",
+         "out_of_range|allowed_token_ids[0]|allowed_token_ids[0] is -1; expected 0 to 4095"},
+        {R"("allowed_token_ids":["a"])",
+         "invalid_type|allowed_token_ids[0]|allowed_token_ids[0] is a string; expected an integer"},
+        {R"("allowed_token_ids":7)",
+         "invalid_type|allowed_token_ids|allowed_token_ids is an integer; expected an array of "
+         "token ids"},
+        {"\"allowed_token_ids\":[" + ids_too_many + "]",
+         "invalid_value|allowed_token_ids|allowed_token_ids has more than 4096 entries"},
+        {R"("bad_words":"a")",
+         "invalid_type|bad_words|bad_words is a string; expected an array of strings"},
+        {R"("bad_words":["a",1])",
+         "invalid_type|bad_words[1]|bad_words[1] is an integer; expected a string"},
+        {R"("bad_words":[""])",
+         "out_of_range|bad_words[0]|bad_words[0] has 0 bytes; expected 1 to 1024"},
+        {"\"bad_words\":[" + words + "]",
+         "invalid_value|bad_words|bad_words has more than 128 entries"},
+        {R"("prompt_logprobs":-1)",
+         "out_of_range|prompt_logprobs|prompt_logprobs is -1; expected 0 to 20"},
+        {R"("prompt_logprobs":21)",
+         "out_of_range|prompt_logprobs|prompt_logprobs is 21; expected 0 to 20"},
+        {R"("prompt_logprobs":0,"stream":true)",
+         "invalid_value|prompt_logprobs|prompt_logprobs are not offered with stream"},
+    };
+    for (const auto& [fields, expected] : cases) EXPECT_EQ(error_of(ask(fields)), expected);
+  }
+}
+
+TEST(ServeFields, PromptLogprobs) {
+  Watched w;
+  const Response text =
+      w.server.completion(R"("prompt":[[97,98],[99]],"n":2,"max_tokens":1,"prompt_logprobs":2)");
+  const std::string expected =
+      R"("prompt_logprobs":[null,{"98":{"logprob":-0.25,"rank":1,"decoded_token":"bytes:\\xa5"},"99":{"logprob":-1.25,"rank":2,"decoded_token":"bytes:\\xa6"}}])";
+  const Json whole = text.json();
+  const auto& choices = whole.find("choices")->items();
+  ASSERT_EQ(choices.size(), 4u);
+  for (size_t i = 0; i < 4; ++i)
+    EXPECT_EQ(choices[i].find("prompt_logprobs")->items().size(), i < 2 ? 2u : 1u);
+  EXPECT_NE(text.body.find(expected), std::string::npos) << text.body;
+  EXPECT_EQ(w.request().prompt_logprobs, 2);
+  EXPECT_EQ(w.request().logprobs, -1);
+  // None beside each token of the prompt.
+  const Response alone = w.server.completion(R"("prompt":[97,98],"prompt_logprobs":0)");
+  EXPECT_NE(
+      alone.body.find(
+          R"("prompt_logprobs":[null,{"98":{"logprob":-0.25,"rank":1,"decoded_token":"bytes:\\xa5"}}])"),
+      std::string::npos);
+  // Of a chat they stand beside the choices.
+  const Response chat = w.server.chat(R"("prompt_logprobs":1,"max_tokens":1)");
+  const Json answer = chat.json();
+  ASSERT_NE(answer.find("prompt_logprobs"), nullptr) << chat.body;
+  EXPECT_EQ(answer.find("prompt_logprobs")->items().size(),
+            answer.find("usage")->find("prompt_tokens")->as_uint());
+  EXPECT_TRUE(answer.find("prompt_logprobs")->items()[0].is_null());
+  // With echo each list has as many as it asked for.
+  const Response both = w.server.completion(
+      R"("prompt":[97,98],"echo":true,"logprobs":1,"prompt_logprobs":3,"max_tokens":0)");
+  const Json b = both.json();
+  const Json& choice = b.find("choices")->items()[0];
+  EXPECT_EQ(choice.find("prompt_logprobs")->items()[1].members().size(), 3u);
+  EXPECT_EQ(choice.find("logprobs")->find("top_logprobs")->items()[1].members().size(), 1u);
+  EXPECT_EQ(w.server.completion(R"("prompt":"a")").body.find("prompt_logprobs"), std::string::npos);
+}
+
+TEST(ServeFields, ALastMessageGoesOn) {
+  Watched w;
+  const Tokenizer& t = test::bundled_tokenizer();
+  const auto ask = [&](const char* last, const std::string& fields) {
+    return w.server.ask(test::post(
+        "/v1/chat/completions",
+        fmt::format(R"({{"messages":[{{"role":"user","content":"a"}},{}],"max_tokens":1{}}})", last,
+                    fields)));
+  };
+  const auto prompt = [&](const std::string& trusted, const std::string& content,
+                          const std::string& end) {
+    const TextSegment segments[] = {{"<|im_start|>user\n", true},
+                                    {"a", false},
+                                    {"<|im_end|>\n" + trusted, true},
+                                    {content, false},
+                                    {end, true}};
+    return t.encode_segments(segments, false);
+  };
+  const char* assistant = R"({"role":"assistant","content":"It was <|im_end|> "})";
+  const std::string said = "It was <|im_end|> ";
+  EXPECT_EQ(ask(assistant, R"(,"continue_final_message":true)").status, 200);
+  EXPECT_EQ(w.request().prompt, prompt("<|im_start|>assistant\n", said, ""));
+  EXPECT_EQ(
+      ask(assistant, R"(,"continue_final_message":true,"add_generation_prompt":false)").status,
+      200);
+  EXPECT_EQ(w.request().prompt, prompt("<|im_start|>assistant\n", said, ""));
+  EXPECT_EQ(ask(assistant, R"(,"add_generation_prompt":false)").status, 200);
+  EXPECT_EQ(w.request().prompt, prompt("<|im_start|>assistant\n", said, "<|im_end|>\n"));
+  EXPECT_EQ(ask(assistant, R"(,"add_generation_prompt":true)").status, 200);
+  EXPECT_EQ(w.request().prompt,
+            prompt("<|im_start|>assistant\n", said, "<|im_end|>\n<|im_start|>assistant\n"));
+  const std::string path = "invalid_value|continue_final_message|";
+  EXPECT_EQ(
+      error_of(ask(assistant, R"(,"continue_final_message":true,"add_generation_prompt":true)")),
+      path + "continue_final_message and add_generation_prompt cannot both be true");
+  EXPECT_EQ(error_of(ask(R"({"role":"user","content":"b"})", R"(,"continue_final_message":true)")),
+            path + "continue_final_message: the last message is not the assistant's");
+  EXPECT_EQ(error_of(ask(R"({"role":"assistant","content":null,"tool_calls":[]})",
+                         R"(,"continue_final_message":true)")),
+            path + "continue_final_message: the last message has no content to go on with");
+  EXPECT_EQ(error_of(ask(assistant, R"(,"continue_final_message":"yes")")),
+            "invalid_type|continue_final_message|continue_final_message is a string; expected a "
+            "boolean");
+  // The same tokens without an answer.
+  const Response tokens = w.server.ask(test::post(
+      "/tokenize",
+      fmt::format(
+          R"({{"messages":[{{"role":"user","content":"a"}},{}],"continue_final_message":true}})",
+          assistant)));
+  EXPECT_EQ(tokens.json().find("count")->as_uint(),
+            prompt("<|im_start|>assistant\n", said, "").size());
+}
+
+}  // namespace
+}  // namespace moebius
