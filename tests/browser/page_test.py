@@ -566,6 +566,8 @@ def case_pictures(browser, server):
     browser.fill("#seed", "11")
     say(browser, "Once upon a time")
     answered(browser)
+    say(browser, "And what did she say then?")
+    answered(browser, 2)
     browser.screenshot(browser.pictures / "page-chat.png")
     browser.click("#tab-engine")
     workers = [threading.Thread(target=lambda: [server.ask({"messages": [{"role": "user", "content": "Tell"}], "max_tokens": 600, "seed": k, "temperature": 1.5})
