@@ -90,7 +90,7 @@ SchemeDecision decide_by_tensors(MappedModule& mapped, const MethodRules& rules,
     d.rule = d.ignored ? dense : "stored as a plain weight";
     const bool usual = m.kind == ModuleKind::kRouter || m.kind == ModuleKind::kEmbedding ||
                        m.kind == ModuleKind::kLmHead || m.tower || m.shared_expert;
-    if (!d.ignored && !usual)
+    if (!d.ignored && !usual && rules.lists_dense())
       warnings.add(m.name,
                    "stored as a plain weight although the configuration does not exclude "
                    "it; used as it is");

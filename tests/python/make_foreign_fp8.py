@@ -5,10 +5,13 @@
     make_foreign_fp8.py [GOLDEN]          default: tests/golden
 
 The numbers are those of the source folder in the names and the configuration of another method, so the logits of the source
-(transformers' forward over exactly decoded weights, inputs quantized as declared) are the expected ones. Global scales of ModelOpt are the
+(transformers' forward over exactly decoded weights, inputs quantized as declared) are the expected ones. `deepseekv4-blocks` is random, with
+inputs and outputs of some linears by the definition. Global scales of ModelOpt are the
 reciprocals in f32, the nearest that this form can say. Standard library only; a second run gives the same bytes.
 """
 import json
+import math
+import random
 import shutil
 import struct
 import sys
@@ -83,6 +86,87 @@ FOLDERS = {
 }
 
 
+# --- blocks of DeepSeek-V4, by the format's definition ---
+
+def e4m3(code):
+    exponent, mantissa = code >> 3 & 15, code & 7
+    value = mantissa / 512 if exponent == 0 else (8 + mantissa) * 2.0 ** (exponent - 10)
+    return -value if code & 128 else value
+
+
+def to_e4m3(value):
+    """The nearest number, ties to the even code."""
+    best = min(range(127), key=lambda c: (abs(e4m3(c) - abs(value)), c & 1))
+    return math.copysign(e4m3(best), value)
+
+
+def e2m1(code):
+    value = (0, 0.5, 1, 1.5, 2, 3, 4, 6)[code & 7]
+    return -value if code & 8 else value
+
+
+def product(rows, weights, group):
+    """Inputs as E4M3 in groups whose scale is the smallest power of two not below amax / 448; sums are exact in double."""
+    out = []
+    for row in rows:
+        x = []
+        for at in range(0, len(row), group):
+            part = row[at:at + group]
+            scale = 2.0 ** math.ceil(math.log2(max(map(abs, part)) / 448))
+            x += [to_e4m3(v / scale) * scale for v in part]
+        out += [sum(a * b for a, b in zip(x, w)) for w in weights]
+    return out
+
+
+def deepseek_v4(out):
+    """Two linears in FP8 blocks with E8M0 scales, four FP4 experts, a shared expert; x and y of three linears."""
+    random.seed(28)
+    H, I = 64, 32
+    config = dict(architectures=["DeepseekV4ForCausalLM"], model_type="deepseek_v4", num_hidden_layers=1, hidden_size=H, vocab_size=8,
+                  num_attention_heads=2, num_key_value_heads=1, head_dim=8, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=I,
+                  n_shared_experts=1, expert_dtype="fp4", scoring_func="sqrtsoftplus", norm_topk_prob=True, routed_scaling_factor=1.5,
+                  quantization_config=dict(quant_method="fp8", fmt="e4m3", scale_fmt="ue8m0", activation_scheme="dynamic", weight_block_size=[128, 128]))
+    tensors, weights = {}, {}
+
+    def zeros(name, dtype, shape, width):
+        tensors["layers.0." + name] = (dtype, shape, bytes(math.prod(shape) * width))
+
+    def linear(name, N, K):
+        codes = bytes(random.choice((c, c | 128)) for c in random.choices(range(0x10, 0x50), k=N * K))
+        scales = bytes(random.choices(range(118, 123), k=-(-N // 128) * -(-K // 128)))
+        tensors[f"layers.0.{name}.weight"] = ("F8_E4M3", [N, K], codes)
+        tensors[f"layers.0.{name}.scale"] = ("F8_E8M0", [-(-N // 128), -(-K // 128)], scales)
+        weights[name] = [[e4m3(codes[n * K + k]) * 2.0 ** (scales[n // 128 * -(-K // 128) + k // 128] - 127) for k in range(K)] for n in range(N)]
+
+    def expert(name, N, K):
+        codes, scales = random.randbytes(N * K // 2), bytes(random.choices(range(118, 123), k=N * K // 32))
+        tensors[f"layers.0.{name}.weight"] = ("I8", [N, K // 2], codes)
+        tensors[f"layers.0.{name}.scale"] = ("F8_E8M0", [N, K // 32], scales)
+        weights[name] = [[e2m1(codes[n * K // 2 + k // 2] >> 4 * (k % 2) & 15) * 2.0 ** (scales[(n * K + k) // 32] - 127) for k in range(K)] for n in range(N)]
+
+    linear("attn.wq_a", 40, H)
+    linear("attn.wo_a", 200, 136)
+    zeros("attn.compressor.wkv.weight", "BF16", [8, H], 2)
+    zeros("attn_norm.weight", "BF16", [H], 2)
+    zeros("ffn_norm.weight", "BF16", [H], 2)
+    zeros("ffn.gate.weight", "BF16", [4, H], 2)
+    zeros("ffn.gate.bias", "F32", [4], 4)
+    for name, N, K in (("w1", I, H), ("w2", H, I), ("w3", I, H)):
+        linear("ffn.shared_experts." + name, N, K)
+        for e in range(4):
+            expert(f"ffn.experts.{e}.{name}", N, K)
+    apply = {}
+    for name in ("attn.wq_a", "attn.wo_a", "ffn.experts.2.w1", "ffn.experts.3.w2"):
+        N, K = len(weights[name]), len(weights[name][0])
+        x = [list(struct.unpack(f"<{K}f", struct.pack(f"<{K}f", *(random.gauss(0, 2) for _ in range(K))))) for _ in range(3)]
+        y = product(x, weights[name], 32 if "experts." in name and "shared" not in name else 128)
+        apply[f"apply.layers.0.{name}.x"] = ("F32", [3, K], struct.pack(f"<{3 * K}f", *sum(x, [])))
+        apply[f"apply.layers.0.{name}.y"] = ("F32", [3, N], struct.pack(f"<{3 * N}f", *y))
+    (out / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    write(out / "model.safetensors", tensors)
+    write(out / "logits.safetensors", apply)
+
+
 def main():
     golden = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[1] / "golden"
     for name, (source, change) in FOLDERS.items():
@@ -98,6 +182,11 @@ def main():
         write(out / "model.safetensors", tensors)
         shutil.copyfile(golden / source / "logits.safetensors", out / "logits.safetensors")
         print(name)
+    out = golden / "deepseekv4-blocks"
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir()
+    deepseek_v4(out)
+    print(out.name)
 
 
 if __name__ == "__main__":

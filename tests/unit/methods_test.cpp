@@ -295,7 +295,8 @@ TEST(MethodFp8, DeepseekV4Names) {
   m.add("layers.0.attn.wo_a.weight", {200, 64}, DType::kF8E4M3)
       .add("layers.0.attn.wo_a.scale", {2, 1}, DType::kF8E8M0, {127, 128})
       .add("layers.0.attn.compressor.wkv.weight", {8, 64})
-      .add("layers.0.ffn.gate.weight", {2, 64});
+      .add("layers.0.ffn.gate.weight", {2, 64})
+      .add("layers.0.ffn.gate.bias", {2}, DType::kF32);
   for (const char* e : {"0", "1"})
     for (const auto& [p, N, K] :
          {std::tuple{"w1", 32, 64}, std::tuple{"w2", 64, 32}, std::tuple{"w3", 32, 64}}) {
@@ -321,6 +322,7 @@ TEST(MethodFp8, DeepseekV4Names) {
   EXPECT_EQ(family_of(linear->plan.scheme), "fp8_block");
   EXPECT_EQ(linear->plan.N, 200u);
   EXPECT_TRUE(c.find_module("layers.0.attn.compressor.wkv")->plan.scheme.is_dense());
+  EXPECT_TRUE(c.warnings().empty()) << c.warnings()[0];  // no list says what stays dense
   ASSERT_EQ(c.moe_blocks().size(), 1u);
   EXPECT_EQ(c.moe_blocks()[0].experts.size(), 2u);
 }

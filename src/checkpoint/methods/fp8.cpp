@@ -44,6 +44,7 @@ class Fp8Rules : public MethodRules {
   }
 
   std::string dense_by(std::string_view module) const override { return skip_.entry_for(module); }
+  bool lists_dense() const override { return skip_.stated(); }
 
  private:
   Scheme fp4_expert(const StoredModule& m) const {

@@ -45,6 +45,8 @@ class MethodRules {
   // The rule by which the configuration calls a module dense ("modules_to_not_convert 'lm_head'"),
   // empty: it calls it quantized.
   virtual std::string dense_by(std::string_view module) const = 0;
+  // Whether the configuration says at all which modules are dense.
+  virtual bool lists_dense() const { return true; }
 };
 
 // One parse() call.

@@ -96,6 +96,7 @@ class ModeloptRules : public MethodRules {
       entry = "quantized_layers, which does not list it,";
     return entry;
   }
+  bool lists_dense() const override { return skip.stated() || !layers.empty(); }
 
  private:
   using Layers = std::map<std::string, Algo, std::less<>>;

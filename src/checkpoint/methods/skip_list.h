@@ -22,6 +22,7 @@ class SkipList {
   SkipList() = default;
   // Entries of the first of `keys` that is stated.
   SkipList(const QuantFields& f, std::initializer_list<std::string_view> keys, SkipSyntax syntax);
+  bool stated() const { return !key_.empty(); }
   // "modules_to_not_convert 'lm_head'", or empty when no entry means the module.
   std::string entry_for(std::string_view module) const;
 
