@@ -285,6 +285,33 @@ TEST(MethodFp8, QuarkUnderItsNameIsNamed) {
   EXPECT_TRUE(contains(said, "quant_method is 'fp8'; this section is Quark's")) << said;
 }
 
+// Gate and up in one matrix, whose blocks do not know the halves: as compressed-tensors has it.
+TEST(MethodFp8, OneMatrixOfGateAndUpWithBlocksAcross) {
+  Twin twin("granitehybrid-fp8-dynamic");
+  for (auto& [name, t] : twin.tensors) {
+    if (!name.ends_with(".weight_scale")) continue;
+    const Tensor& w = twin.tensors.at(name.substr(0, name.size() - 6));
+    const std::vector<uint64_t> shape = {(w.shape[0] + 23) / 24, (w.shape[1] + 39) / 40};
+    std::vector<float> scales(shape[0] * shape[1]);
+    for (size_t i = 0; i < scales.size(); ++i) scales[i] = 0.01f + 0.003f * static_cast<float>(i);
+    std::vector<uint8_t> bytes(scales.size() * 4);
+    std::memcpy(bytes.data(), scales.data(), bytes.size());
+    t = {DType::kF32, shape, std::move(bytes)};
+  }
+  twin.quantization(R"({"quant_method": "compressed-tensors", "format": "float-quantized",
+      "version": "0.19.0", "quantization_status": "compressed", "ignore": ["lm_head"],
+      "config_groups": {"g": {"targets": ["Linear"],
+      "weights": {"type": "float", "num_bits": 8, "strategy": "block", "block_structure": [24, 40]},
+      "input_activations": {"type": "float", "num_bits": 8, "strategy": "group", "group_size": 40,
+                            "dynamic": true}}}})");
+  const Checkpoint declared = twin.open();
+  Twin native("granitehybrid-fp8-dynamic");
+  native.tensors = twin.tensors;
+  native.rename(".weight_scale", ".weight_scale_inv")
+      .quantization(R"({"quant_method": "fp8", "weight_block_size": [24, 40]})");
+  expect_same(declared, native.open());
+}
+
 // DeepSeek-V4: names of its own, I8 codes of MXFP4 experts, inputs in groups of 32.
 TEST(MethodFp8, DeepseekV4Names) {
   TinyModel m(R"("model_type": "deepseek_v4", "architectures": ["DeepseekV4ForCausalLM"],
@@ -358,7 +385,9 @@ TEST(MethodModelopt, Nvfp4EqualsCompressedTensorsWhereGlobalsInvert) {
     for (const Module& m : b.modules()) {
       if (m.plan.scheme.is_dense()) continue;
       EXPECT_TRUE(m.plan.global_scale.multiplies && m.plan.input.global_scale.multiplies);
-      EXPECT_EQ(a.find_module(m.name)->plan.global_scale.value, 1.0f / m.plan.global_scale.value);
+      const MatrixPlan& other_plan = a.find_module(m.name)->plan;
+      EXPECT_EQ(other_plan.global_scale.value, 1.0f / m.plan.global_scale.value);
+      EXPECT_EQ(other_plan.input.global_scale.value, 1.0f / m.plan.input.global_scale.value);
     }
   }
 }

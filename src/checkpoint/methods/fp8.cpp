@@ -106,10 +106,13 @@ class Fp8Rules : public MethodRules {
     return std::nullopt;
   }
 
-  // Gate and up in one tensor: a block must not hold rows of both.
+  // Gate and up of all experts in one tensor: a block must not hold rows of both, because writers
+  // disagree on where the blocks of the second half begin. One matrix of both is a matrix like any.
   void check_halves(const StoredModule& m, int64_t block_n) const {
     const TensorRef& weight = m.tensors[Role::kWeight];
-    if (weight.row_count == 0 || weight.row_count % static_cast<uint64_t>(block_n) == 0) return;
+    if (weight.index < 0 || weight.row_count == 0 ||
+        weight.row_count % static_cast<uint64_t>(block_n) == 0)
+      return;
     wrong_tensor(
         m.store, *weight.info,
         "gate and up of a width that blocks of {} rows divide, but it is {}: the blocks of "
