@@ -50,6 +50,38 @@ TensorSlice zero_point_rows(const MatrixPlan& plan, uint64_t begin, uint64_t cou
   return {0, begin * bits / 32, count * bits / 32};
 }
 
+// [begin, begin + count) of codes that lie in words along dimension `dim`.
+TensorSlice code_words(const MatrixPlan& plan, int dim, uint64_t begin, uint64_t count) {
+  const uint64_t bits = static_cast<uint64_t>(plan.scheme.weights->bits);
+  const uint64_t unit = 32 % bits == 0 ? 32 / bits : 32;  // codes that fill whole words
+  if (begin % unit != 0 || count % unit != 0)
+    fail("{}: {} codes of {} bits per rank do not fill whole 32-bit words", plan.tensors.name,
+         count, bits);
+  return {dim, begin * bits / 32, count * bits / 32};
+}
+
+// GPTQ and AWQ: outputs are columns; AWQ's gemv has rows, with groups eight to a word.
+TensorSlice turned_slice(const MatrixPlan& plan, Role role, bool outputs, uint64_t begin,
+                         uint64_t n) {
+  const bool gemv = plan.scheme.format == Format::kAwqGemv;
+  const bool gemm = plan.scheme.format == Format::kAwq;
+  if (role == Role::kWeightPacked) {
+    if (gemv) return outputs ? TensorSlice{0, begin, n} : code_words(plan, 1, begin, n);
+    if (gemm) return outputs ? code_words(plan, 1, begin, n) : TensorSlice{0, begin, n};
+    return outputs ? TensorSlice{1, begin, n} : code_words(plan, 0, begin, n);
+  }
+  if (outputs && gemv) return {0, begin, n};
+  if (outputs)
+    return role == Role::kWeightScale ? TensorSlice{1, begin, n} : code_words(plan, 1, begin, n);
+  if (plan.groups == 1 || plan.act_order) return {};  // as for every format
+  const TensorSlice groups = cover(gemv ? 1 : 0, begin, n, plan.block_k);
+  if (!gemv) return groups;
+  if (groups.begin % 8 != 0 || groups.count % 8 != 0)
+    fail("{}: {} groups per rank do not fill whole words of eight", plan.tensors.name,
+         groups.count);
+  return role == Role::kWeightScale ? groups : code_words(plan, 1, groups.begin, groups.count);
+}
+
 }  // namespace
 
 Cut cut_of(const Module& m, Cut second) {
@@ -123,6 +155,9 @@ TensorSlice tp_slice(const MatrixPlan& plan, Role role, Cut cut, uint64_t tp, ui
   const uint64_t n = divide(outputs ? plan.N : plan.K, tp, name, outputs ? "outputs" : "inputs");
   const uint64_t begin = rank * n;
   const bool per_tensor = plan.scheme.weights && plan.scheme.weights->strategy == Strategy::kTensor;
+  const bool table = role == Role::kWeightScale || role == Role::kWeightZeroPoint;
+  if (is_turned(plan.scheme.format) && (table || role == Role::kWeightPacked))
+    return turned_slice(plan, role, outputs, begin, n);
   switch (role) {
     case Role::kWeight:
     case Role::kWeightPacked:

@@ -11,6 +11,7 @@ namespace {
 struct FormatName {
   Format format;
   std::string_view name;
+  bool declared = true;  // by compressed-tensors' field `format`
 };
 constexpr FormatName kFormats[] = {
     {Format::kDense, "dense"},
@@ -21,9 +22,14 @@ constexpr FormatName kFormats[] = {
     {Format::kNvfp4Pack, "nvfp4-pack-quantized"},
     {Format::kMxfp4Pack, "mxfp4-pack-quantized"},
     {Format::kMxfp8, "mxfp8-quantized"},
-    {Format::kGptOssMxfp4, "mxfp4"},
-    {Format::kNativeFp8, "native-fp8"},
-    {Format::kModeloptNvfp4, "modelopt-nvfp4"},
+    {Format::kGptOssMxfp4, "mxfp4", false},
+    {Format::kNativeFp8, "native-fp8", false},
+    {Format::kModeloptNvfp4, "modelopt-nvfp4", false},
+    {Format::kGptq, "gptq", false},
+    {Format::kGptqV2, "gptq_v2", false},
+    {Format::kGptqPlanar, "gptq_p", false},
+    {Format::kAwq, "awq", false},
+    {Format::kAwqGemv, "awq-gemv", false},
 };
 
 bool is_float(const QuantArgs& a, int bits) {
@@ -82,6 +88,11 @@ bool is_mxfp8(const QuantArgs& a) {
          has_e8m0_scales(a);
 }
 
+bool is_turned(Format format) {
+  return format == Format::kGptq || format == Format::kGptqV2 || format == Format::kGptqPlanar ||
+         format == Format::kAwq || format == Format::kAwqGemv;
+}
+
 std::string_view name_of(Format format) {
   for (const FormatName& f : kFormats)
     if (f.format == format) return f.name;
@@ -90,7 +101,7 @@ std::string_view name_of(Format format) {
 
 std::optional<Format> format_from_name(std::string_view name) {
   for (const FormatName& f : kFormats)
-    if (f.name == name && f.format < Format::kGptOssMxfp4) return f.format;
+    if (f.declared && f.name == name) return f.format;
   return std::nullopt;
 }
 

@@ -41,6 +41,12 @@ enum class Format : uint8_t {
   kGptOssMxfp4,
   kNativeFp8,
   kModeloptNvfp4,
+  // Codes in 32-bit words, outputs side by side ("turned"): see formats/gptq.cpp and formats/awq.cpp.
+  kGptq,        // zero points stored less 1
+  kGptqV2,      // zero points as they are
+  kGptqPlanar,  // the same, codes in bit planes
+  kAwq,
+  kAwqGemv,
 };
 
 // One set of QuantizationArgs, validated and with defaults filled in.
@@ -76,6 +82,8 @@ bool is_nvfp4(const QuantArgs& a);         // float 4 bit, tensor_group 16, symm
 bool is_mxfp4(const QuantArgs& a);         // float 4 bit, group 32, symmetric, scales E8M0
 bool is_mxfp8(const QuantArgs& a);         // float 8 bit, group 32, symmetric, scales E8M0
 bool has_e8m0_scales(const QuantArgs& a);  // scale_dtype is uint8 or float8_e8m0fnu
+
+bool is_turned(Format format);  // GPTQ and AWQ: kGptq ... kAwqGemv
 
 std::string_view name_of(Format format);  // "pack-quantized", ...
 std::optional<Format> format_from_name(std::string_view name);

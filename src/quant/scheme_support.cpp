@@ -58,6 +58,11 @@ Reason format_reason(const QuantArgs& w, Format format) {
     case Format::kNativeFp8:
       return fp4 ? Reason(differs("one byte per weight: int or 8-bit float")) : std::nullopt;
     case Format::kPackQuantized:
+    case Format::kGptq:
+    case Format::kGptqV2:
+    case Format::kGptqPlanar:
+    case Format::kAwq:
+    case Format::kAwqGemv:
       return !is_int(w) ? Reason(differs("packed integers")) : std::nullopt;
     case Format::kNvfp4Pack:
     case Format::kModeloptNvfp4:

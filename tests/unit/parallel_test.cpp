@@ -92,6 +92,37 @@ TEST(TensorParallel, Slices) {
   EXPECT_EQ(slice(Role::kWeightShape, Cut::kOutputs, 1), TensorSlice{});
 }
 
+TEST(TensorParallel, SlicesOfColumns) {
+  Planned p;
+  const auto slice = [&](Format format, Role role, Cut cut) {
+    p.plan.scheme.format = format;
+    return tp_slice(p.plan, role, cut, 2, 1);
+  };
+  const Role codes = Role::kWeightPacked, scale = Role::kWeightScale, zero = Role::kWeightZeroPoint;
+  for (const Format f : {Format::kGptq, Format::kGptqV2, Format::kGptqPlanar}) {
+    EXPECT_EQ(slice(f, codes, Cut::kOutputs), (TensorSlice{1, 32, 32}));
+    EXPECT_EQ(slice(f, codes, Cut::kInputs), (TensorSlice{0, 8, 8}));
+    EXPECT_EQ(slice(f, scale, Cut::kOutputs), (TensorSlice{1, 32, 32}));
+    EXPECT_EQ(slice(f, scale, Cut::kInputs), (TensorSlice{0, 2, 2}));
+    EXPECT_EQ(slice(f, zero, Cut::kOutputs), (TensorSlice{1, 4, 4}));
+    EXPECT_EQ(slice(f, zero, Cut::kInputs), (TensorSlice{0, 2, 2}));
+    EXPECT_EQ(slice(f, Role::kWeightGIdx, Cut::kInputs), (TensorSlice{0, 64, 64}));
+  }
+  EXPECT_EQ(slice(Format::kAwq, codes, Cut::kOutputs), (TensorSlice{1, 4, 4}));
+  EXPECT_EQ(slice(Format::kAwq, codes, Cut::kInputs), (TensorSlice{0, 64, 64}));
+  EXPECT_EQ(slice(Format::kAwq, zero, Cut::kOutputs), (TensorSlice{1, 4, 4}));
+  EXPECT_EQ(slice(Format::kAwqGemv, codes, Cut::kOutputs), (TensorSlice{0, 32, 32}));
+  EXPECT_EQ(slice(Format::kAwqGemv, codes, Cut::kInputs), (TensorSlice{1, 8, 8}));
+  EXPECT_EQ(slice(Format::kAwqGemv, zero, Cut::kOutputs), (TensorSlice{0, 32, 32}));
+  EXPECT_TRUE(contains(error_of([&] { slice(Format::kAwqGemv, scale, Cut::kInputs); }),
+                       "2 groups per rank do not fill whole words of eight"));
+  p.plan.scheme.weights->bits = 3;
+  EXPECT_EQ(slice(Format::kGptq, codes, Cut::kInputs), (TensorSlice{0, 6, 6}));
+  p.plan.K = 96;
+  EXPECT_TRUE(contains(error_of([&] { slice(Format::kGptq, codes, Cut::kInputs); }),
+                       "48 codes of 3 bits per rank do not fill whole 32-bit words"));
+}
+
 TEST(TensorParallel, ScalesCoverWhatTheSliceTouches) {
   Planned p;
   p.plan.K = 96;

@@ -27,6 +27,11 @@ constexpr FormatReader kReaders[] = {
     {Format::kGptOssMxfp4, prove_gpt_oss_mxfp4, fill_gpt_oss_mxfp4},
     {Format::kNativeFp8, prove_native_fp8, fill_native_fp8},
     {Format::kModeloptNvfp4, prove_modelopt_nvfp4, fill_modelopt_nvfp4},
+    {Format::kGptq, prove_gptq, fill_gptq},
+    {Format::kGptqV2, prove_gptq, fill_gptq},
+    {Format::kGptqPlanar, prove_gptq, fill_gptq},
+    {Format::kAwq, prove_awq, fill_awq},
+    {Format::kAwqGemv, prove_awq, fill_awq},
 };
 
 constexpr std::string_view kSuffixes[] = {

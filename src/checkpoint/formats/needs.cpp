@@ -15,7 +15,7 @@ void add_side(std::vector<RoleNeed>& out, const std::optional<QuantArgs>& args, 
 
 bool is_packed(Format format) {
   return format == Format::kPackQuantized || format == Format::kNvfp4Pack ||
-         format == Format::kMxfp4Pack || format == Format::kGptOssMxfp4;
+         format == Format::kMxfp4Pack || format == Format::kGptOssMxfp4 || is_turned(format);
 }
 
 }  // namespace
@@ -29,7 +29,8 @@ std::vector<RoleNeed> roles_of(const Scheme& scheme) {
     if (scheme.format == Format::kNvfp4Pack || scheme.format == Format::kModeloptNvfp4)
       out.push_back({Role::kWeightGlobalScale, true});
     if (scheme.format == Format::kPackQuantized) out.push_back({Role::kWeightShape, false});
-    if (scheme.format < Format::kGptOssMxfp4) out.push_back({Role::kWeightZeroPoint, !w.symmetric});
+    if (scheme.format < Format::kGptOssMxfp4 || is_turned(scheme.format))
+      out.push_back({Role::kWeightZeroPoint, !w.symmetric});
     if (w.act_order == ActOrder::kGroup) out.push_back({Role::kWeightGIdx, false});
     if (scheme.format == Format::kModeloptNvfp4)
       out.push_back({Role::kInputScale, scheme.input.has_value()});

@@ -20,6 +20,16 @@ std::string dtype_list(std::initializer_list<DType> types) {
   return text;
 }
 
+void set_block(MatrixPlan& plan, const QuantArgs& args) {
+  plan.block_n = static_cast<uint64_t>(args.block_n);
+  plan.block_k = static_cast<uint64_t>(args.block_k);
+  plan.groups = ceil_div(plan.K, plan.block_k);
+  const TensorRef& scale = plan.tensors[Role::kWeightScale];
+  if (scale && !is_whole(scale)) plan.n_phase = scale.row_begin % plan.block_n;
+}
+
+}  // namespace
+
 ScaleType scale_type_of(DType t) {
   switch (t) {
     case DType::kF32:
@@ -34,16 +44,6 @@ ScaleType scale_type_of(DType t) {
       return ScaleType::kE8m0;  // U8 and F8_E8M0
   }
 }
-
-void set_block(MatrixPlan& plan, const QuantArgs& args) {
-  plan.block_n = static_cast<uint64_t>(args.block_n);
-  plan.block_k = static_cast<uint64_t>(args.block_k);
-  plan.groups = ceil_div(plan.K, plan.block_k);
-  const TensorRef& scale = plan.tensors[Role::kWeightScale];
-  if (scale && !is_whole(scale)) plan.n_phase = scale.row_begin % plan.block_n;
-}
-
-}  // namespace
 
 const TensorRef& require_role(const Planner& p, Role role) {
   const TensorRef& ref = p.ref(role);

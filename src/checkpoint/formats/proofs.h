@@ -37,6 +37,7 @@ void set_dimensions(const Planner& p, const Piece& weight, uint64_t K);
 
 // Granularity (groups, block_n, block_k, n_phase) from strategy, N and K; scale dtype and shape.
 void plan_scales(const Planner& p, std::initializer_list<DType> allowed);
+ScaleType scale_type_of(DType type);
 // Granularity alone, for formats whose group size is fixed (16 or 32) whatever the strategy's name.
 void set_group(const Planner& p, uint64_t group);
 // A scale table (or plain zero points, which have the same shape) as rows of blocks x groups.
@@ -47,6 +48,9 @@ Piece table_piece(const TensorStore& store, const MatrixPlan& plan, const Tensor
 void plan_plain_zero_points(const Planner& p);
 // weight_g_idx: read, proven, and dropped when it is the identity.
 void plan_g_idx(const Planner& p);
+// The same without asking what the configuration says: whether it reorders columns; nothing where
+// it is not initialised (-1).
+std::optional<bool> reads_reordered(const Planner& p);
 // Global scale of NVFP4: F32, one element, finite and above 0.
 float plan_global_scale(const Planner& p, Role role);
 // Stored parameters of input and output quantization, and the bias.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The small tensors that plan() reads: weight_g_idx, and the static scales and zero points of
 // inputs and outputs.
+#include <algorithm>
 #include <cmath>
 
 #include "checkpoint/formats/proofs.h"
@@ -79,10 +80,11 @@ void check_groups(const Planner& p, const TensorInfo& info, const std::vector<in
       fail("{}[{}] is {}; expected a group in [0, {}]", p.store.where(info), c, g_idx[c], G - 1);
     ++columns[static_cast<size_t>(g_idx[c])];
   }
-  for (uint64_t g = 0; g < G; ++g)
-    if (columns[g] != p.plan.block_k)
-      fail("{}: group {} has {} columns; expected {}", p.store.where(info), g, columns[g],
-           p.plan.block_k);
+  for (uint64_t g = 0; g < G; ++g) {
+    const uint64_t size = std::min(p.plan.block_k, p.plan.K - g * p.plan.block_k);
+    if (columns[g] != size)
+      fail("{}: group {} has {} columns; expected {}", p.store.where(info), g, columns[g], size);
+  }
 }
 
 }  // namespace
@@ -97,6 +99,21 @@ std::vector<int32_t> read_g_idx(const TensorStore& store, const MatrixPlan& plan
   return values;
 }
 
+std::optional<bool> reads_reordered(const Planner& p) {
+  const TensorRef& ref = p.ref(Role::kWeightGIdx);
+  require_dtype(p, ref, {DType::kI32});
+  if (slice_dims(p.store, ref) != std::vector{p.plan.K})
+    wrong_tensor(p.store, *ref.info, "{}{}", describe_shape(std::vector{p.plan.K}),
+                 ref.index < 0 ? "" : " per expert");
+  const std::vector<int32_t> g_idx = read_g_idx(p.store, p.plan);
+  if (g_idx.empty()) return std::nullopt;
+  p.plan.scale_bytes += p.plan.K * 4;
+  check_groups(p, *ref.info, g_idx);
+  for (size_t c = 0; c < g_idx.size(); ++c)
+    if (static_cast<uint64_t>(g_idx[c]) != c / p.plan.block_k) return true;
+  return false;
+}
+
 void plan_g_idx(const Planner& p) {
   const TensorRef& ref = p.ref(Role::kWeightGIdx);
   if (!ref) return;
@@ -104,21 +121,10 @@ void plan_g_idx(const Planner& p) {
   if (args.strategy != Strategy::kGroup && args.strategy != Strategy::kTensorGroup)
     fail("{} is stored, but the weights have no groups (strategy {})", p.store.where(*ref.info),
          name_of(args.strategy));
-  require_dtype(p, ref, {DType::kI32});
-  if (slice_dims(p.store, ref) != std::vector{p.plan.K})
-    wrong_tensor(p.store, *ref.info, "{}{}", describe_shape(std::vector{p.plan.K}),
-                 ref.index < 0 ? "" : " per expert");
-  const std::vector<int32_t> g_idx = read_g_idx(p.store, p.plan);
-  if (g_idx.empty()) return;
-  check_groups(p, *ref.info, g_idx);
-  bool identity = true;
-  for (size_t c = 0; c < g_idx.size(); ++c)
-    identity = identity && static_cast<uint64_t>(g_idx[c]) == c / p.plan.block_k;
-  if (!identity && args.act_order != ActOrder::kGroup)
+  p.plan.act_order = reads_reordered(p).value_or(false);
+  if (p.plan.act_order && args.act_order != ActOrder::kGroup)
     fail("{} reorders columns, but the configuration does not declare actorder group",
          p.store.where(*ref.info));
-  p.plan.act_order = !identity;
-  p.plan.scale_bytes += p.plan.K * 4;
 }
 
 void plan_activations(const Planner& p) {

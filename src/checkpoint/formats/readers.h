@@ -33,4 +33,10 @@ void fill_native_fp8(const Loader& l, QuantMatrix& w);
 void prove_modelopt_nvfp4(const Planner& p);
 void fill_modelopt_nvfp4(const Loader& l, QuantMatrix& w);
 
+void prove_gptq(const Planner& p);
+void fill_gptq(const Loader& l, QuantMatrix& w);
+
+void prove_awq(const Planner& p);
+void fill_awq(const Loader& l, QuantMatrix& w);
+
 }  // namespace moebius

@@ -94,6 +94,45 @@ void unpack_row(const uint8_t* words, size_t n, unsigned bits, bool padded, int8
   }
 }
 
+void unpack_planes(const uint8_t* words, size_t n, unsigned bits, int8_t* out) {
+  for (size_t first = 0; first < n; first += 32) {
+    unsigned codes[32] = {};
+    unsigned offset = 0;
+    for (const unsigned width : {4u, 2u, 1u}) {
+      if ((bits & width) == 0) continue;
+      const unsigned per_word = 32 / width;
+      for (unsigned i = 0; i < width; ++i, words += 4)
+        for (unsigned j = 0; j < per_word; ++j)
+          codes[i * per_word + j] |= (load_word(words) >> (width * j) & ((1u << width) - 1u))
+                                     << offset;
+      offset += width;
+    }
+    const size_t count = std::min<size_t>(32, n - first);
+    for (size_t i = 0; i < count; ++i)
+      out[first + i] = static_cast<int8_t>(static_cast<int>(codes[i]) - (1 << (bits - 1)));
+  }
+}
+
+void turn_nibbles(const uint8_t* words, size_t n, uint8_t* out, size_t row_bytes) {
+  for (size_t k = 0; k < n; k += 8) {
+    const size_t count = std::min<size_t>(8, n - k);
+    uint32_t x[8] = {};
+    std::memcpy(x, words + 4 * k, 4 * count);
+    // Nibble r of word c becomes nibble c of word r: exchange halves, quarters, eighths.
+    constexpr uint32_t kMasks[] = {0x0000ffffu, 0x00ff00ffu, 0x0f0f0f0fu};
+    for (unsigned step = 4, i = 0; step != 0; step /= 2, ++i)
+      for (unsigned c = 0; c < 8; ++c) {
+        if ((c & step) != 0) continue;
+        const uint32_t t = ((x[c] >> (4 * step)) ^ x[c + step]) & kMasks[i];
+        x[c + step] ^= t;
+        x[c] ^= t << (4 * step);
+      }
+    const size_t bytes = (count + 1) / 2;
+    for (size_t t = 0; t < 8; ++t)
+      std::memcpy(out + t * row_bytes + k / 2, &x[kAwqNibble[t]], bytes);
+  }
+}
+
 int8_t unpack_one(const uint8_t* words, size_t stride, size_t i, unsigned bits, bool padded) {
   const size_t per_word = 32 / bits;
   const size_t bit = padded ? i / per_word * 32 + i % per_word * bits : i * bits;

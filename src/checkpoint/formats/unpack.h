@@ -17,6 +17,16 @@ uint64_t padded_words(uint64_t n, unsigned bits);
 // n codes of one row, as signed values. Reads exactly the words that n codes take.
 void unpack_row(const uint8_t* words, size_t n, unsigned bits, bool padded, int8_t* out);
 
+// The same for codes in bit planes (widths that do not divide 32): a block of 32 codes is `bits`
+// words, the low plane first; a plane of width p (4, 2 or 1) is p words of 32/p codes each. Reads
+// whole blocks.
+void unpack_planes(const uint8_t* words, size_t n, unsigned bits, int8_t* out);
+
+// n words that hold a nibble for each of 8 outputs, in AWQ's order, into 8 rows of n nibbles, low
+// nibble first. An odd row ends with zero bits.
+inline constexpr uint8_t kAwqNibble[8] = {0, 4, 1, 5, 2, 6, 3, 7};  // of output t
+void turn_nibbles(const uint8_t* words, size_t n, uint8_t* out, size_t row_bytes);
+
 // Code number i of a stream whose words lie `stride` bytes apart (zero points are packed along the
 // rows of their matrix).
 int8_t unpack_one(const uint8_t* words, size_t stride, size_t i, unsigned bits, bool padded);

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// See turned.h.
+#include "checkpoint/formats/turned.h"
+
+#include <cmath>
+
+#include "base/checked.h"
+#include "quant/quant_access.h"
+
+namespace moebius {
+
+void set_short_groups(const Planner& p) {
+  MatrixPlan& plan = p.plan;
+  const QuantArgs& args = weight_args(p);
+  if (args.strategy != Strategy::kChannel &&
+      (args.strategy != Strategy::kGroup || args.group_size <= 0))
+    fail("{}: {} weights have a scale per group or per output, not per {}", plan.tensors.name,
+         name_of(plan.scheme.format), name_of(args.strategy));
+  plan.block_n = 1;
+  plan.block_k =
+      args.strategy == Strategy::kChannel ? plan.K : static_cast<uint64_t>(args.group_size);
+  plan.groups = ceil_div(plan.K, plan.block_k);
+}
+
+void plan_turned_scales(const Planner& p) {
+  const TensorRef& ref = require_role(p, Role::kWeightScale);
+  require_dtype(p, ref, {DType::kF16, DType::kBf16, DType::kF32});
+  set_short_groups(p);
+  MatrixPlan& plan = p.plan;
+  plan.tensors[Role::kWeightScale].transposed = true;
+  plan.scale_type = scale_type_of(ref.info->dtype);
+  const Piece piece = table_piece(p.store, plan, ref);
+  plan.scale_bytes += piece.count * piece.row_bytes();
+}
+
+void load_signed_scales(const Loader& l, QuantMatrix& w) {
+  load_signed_scales(l, table_piece(l.store, l.plan, l.plan.tensors[Role::kWeightScale]), w);
+}
+
+void load_signed_scales(const Loader& l, const Piece& piece, QuantMatrix& w) {
+  const StoredRows rows = read_rows(l.store, piece, l.buffer);
+  w.scales = rows.data;
+  w.scale_stride = rows.stride / piece.element_bytes;
+  for (size_t r = 0; r < w.N; ++r)
+    for (size_t g = 0; g < w.groups; ++g) {
+      const float value = scale_at(w, r * w.scale_stride + g);
+      if (!std::isfinite(value))
+        fail("{}{} is {}; expected a finite scale", l.store.where(*piece.info),
+             element_name(piece, r, g), value);
+    }
+}
+
+}  // namespace moebius
