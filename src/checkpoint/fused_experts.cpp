@@ -34,6 +34,19 @@ void select_of_pair(TensorRef& ref, uint64_t experts, Projection projection) {
   ref.row_count = 1;
 }
 
+// GPTQ and AWQ store outputs as columns.
+bool is_turned(const ModuleTensors& tensors) {
+  const TensorRef& packed = tensors[Role::kWeightPacked];
+  return packed && packed.info->name.ends_with(".qweight");
+}
+
+// Outputs of a stored matrix; 0: its tensors do not tell.
+uint64_t outputs_of(const ModuleTensors& tensors, const TensorInfo& weight) {
+  if (!is_turned(tensors)) return weight.shape.size() == 2 ? weight.shape[0] : 0;
+  const TensorRef& scales = tensors[Role::kWeightScale];
+  return scales && scales.info->shape.size() == 2 ? scales.info->shape[1] : 0;
+}
+
 // Rows of one part of a fused matrix.
 struct RowPart {
   Projection projection;
@@ -218,12 +231,14 @@ void expand_fused(std::span<const FusedTensors> all, const ModelConfig& config,
 
 void take_half(ModuleTensors& tensors, uint64_t rows, Projection projection, uint64_t step) {
   const bool up = projection == Projection::kUp;
+  const bool turned = is_turned(tensors);
   for (const Role role : {Role::kWeight, Role::kWeightPacked, Role::kWeightScale,
                           Role::kWeightZeroPoint, Role::kBias}) {
     TensorRef& r = tensors[role];
-    const bool single = r && (r.info->shape.empty() || (r.info->shape[0] == 1 && rows != 1));
+    const bool single =
+        r && !turned && (r.info->shape.empty() || (r.info->shape[0] == 1 && rows != 1));
     if (!r || single) continue;  // one scale for the whole matrix serves both halves
-    if (role == Role::kWeightScale && r.info->shape[0] == 2 && rows != 2) {
+    if (!turned && role == Role::kWeightScale && r.info->shape[0] == 2 && rows != 2) {
       select_of_pair(r, 1, projection);
       continue;
     }
@@ -251,7 +266,7 @@ void split_gate_up(const ModelConfig& config, const Family* family, ModuleMap& m
             : expected_shape(config, family, map.modules[i].part, "", Projection::kUp).N;
     if (!ref) fail("{}: neither a weight nor weight_packed is stored", printable(name));
     const TensorInfo& t = *ref.info;
-    const uint64_t rows = t.shape.size() == 2 ? t.shape[0] : 0;
+    const uint64_t rows = outputs_of(stored, t);
     if (rows == 0 || rows % 2 != 0 || (width != 0 && rows != 2 * width))
       fail("{} is {}; expected gate and up together, {} rows", map.where(t), describe(t),
            width != 0 ? std::to_string(2 * width) : std::string("an even number of"));

@@ -112,18 +112,55 @@ void choose_arguments(Module& m, Input& in) {
   if (in.flag()) m.scheme.output = a;
 }
 
+// GPTQ and AWQ: words of codes, tables with outputs as columns.
+void build_turned(Module& m, Input& in) {
+  const Format f = m.scheme.format;
+  const bool awq = f == Format::kAwq || f == Format::kAwqGemv;
+  QuantArgs a;
+  a.bits = awq ? 4 : static_cast<int>(2 + in.below(7));
+  a.symmetric = in.flag();
+  a.strategy = in.flag() ? Strategy::kGroup : Strategy::kChannel;
+  if (a.strategy == Strategy::kGroup) a.group_size = static_cast<int64_t>(8 * (1 + in.below(6)));
+  if (!awq && a.group_size > 0 && in.flag()) a.act_order = ActOrder::kGroup;
+  m.N = awq ? 8 * (1 + in.below(3)) : m.N;
+  m.scheme.weights = a;
+  const auto bits = static_cast<uint64_t>(a.bits);
+  const uint64_t group = a.group_size > 0 ? static_cast<uint64_t>(a.group_size) : m.K;
+  const uint64_t G = (m.K + group - 1) / group, padded = (G + 7) / 8;
+  const uint64_t words =
+      f == Format::kGptqPlanar && 32 % bits != 0 ? (m.N + 31) / 32 * bits : (m.N * bits + 31) / 32;
+  using Shape = std::vector<uint64_t>;
+  const Shape codes = f == Format::kAwq       ? Shape{m.K, m.N / 8}
+                      : f == Format::kAwqGemv ? Shape{m.N, m.K / 8}
+                                              : Shape{m.K * bits / 32, m.N};
+  put(m, Role::kWeightPacked, DType::kI32, codes, 0x5a);
+  put(m, Role::kWeightScale, DType::kF16,
+      f == Format::kAwqGemv ? Shape{m.N, 8 * padded} : Shape{G, m.N}, 0x3c);
+  put(m, Role::kWeightZeroPoint, DType::kI32,
+      f == Format::kAwqGemv ? Shape{m.N, padded} : Shape{G, words}, 0x88);
+  if (a.act_order != ActOrder::kGroup) return;
+  put(m, Role::kWeightGIdx, DType::kI32, {m.K}, 0);
+  for (uint64_t c = 0; c < m.K; ++c)
+    m.items[Role::kWeightGIdx].bytes[4 * c] = static_cast<uint8_t>((m.K - 1 - c) / group);
+}
+
 Module build(Input& in) {
   Module m;
   const unsigned choice = in.byte();
-  m.scheme.format = choice < 0xF0     ? static_cast<Format>(choice % 9)
-                    : choice % 2 == 0 ? Format::kNativeFp8
-                                      : Format::kModeloptNvfp4;
+  constexpr Format kForeign[] = {Format::kNativeFp8, Format::kModeloptNvfp4, Format::kGptq,
+                                 Format::kGptqV2,    Format::kGptqPlanar,    Format::kAwq,
+                                 Format::kAwqGemv};
+  m.scheme.format = choice < 0xF0   ? static_cast<Format>(choice % 9)
+                    : choice < 0xF8 ? kForeign[choice % 2]
+                                    : kForeign[choice % std::size(kForeign)];
   const uint64_t rows = 1 + in.below(20);
   m.N = rows;
   m.K = 32 * (1 + in.below(4));
   const Format f = m.scheme.format;
   if (f == Format::kDense) {
     put(m, Role::kWeight, DType::kBf16, {rows, m.K}, 0x3c);
+  } else if (is_turned(f)) {
+    build_turned(m, in);
   } else if (f == Format::kGptOssMxfp4) {
     put(m, Role::kWeightPacked, DType::kU8, {rows, m.K / 32, 16}, 0x3c);
     put(m, Role::kWeightScale, DType::kU8, {rows, m.K / 32}, 0x3c);
@@ -154,7 +191,7 @@ Module build(Input& in) {
     if (m.scheme.input) put(m, Role::kInputScale, DType::kF32, {1}, 0x3c);
     if (m.scheme.output) put(m, Role::kOutputScale, DType::kF32, {1}, 0x3c);
   }
-  if (in.flag()) put(m, Role::kBias, DType::kBf16, {rows}, 0x3c);
+  if (in.flag()) put(m, Role::kBias, DType::kBf16, {m.N}, 0x3c);
   return m;
 }
 
@@ -285,6 +322,11 @@ void decide(Module m, const TensorStore& store, Input& in) {
       R"({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION",
           "quantized_layers": {"m": {"quant_algo": "FP8_PB_WO"}}})",
       R"({"quant_method": "modelopt", "quant_algo": "MXFP8"})",
+      R"({"quant_method": "gptq", "bits": 4, "group_size": 16, "sym": false, "desc_act": true})",
+      R"({"quant_method": "gptq", "bits": 3, "group_size": -1, "dynamic": {"m": {"bits": 6}}})",
+      R"({"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": true})",
+      R"({"quant_method": "awq", "w_bit": 4, "q_group_size": -1, "version": "gemv"})",
+      R"({"quant_method": "auto-round", "bits": 2, "extra_config": {"m": {"group_size": 8}}})",
   };
   std::vector<std::string> warnings;
   Json config = Json::object();

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/numeric.h"
 #include "kernels/list.h"
 #include "quant/reference.h"
 #include "unit/checkpoint_util.h"
@@ -80,7 +81,9 @@ bool ranks_share_granules(const Module& m, size_t tp) {
 
 constexpr const char* kFolders[] = {"qwen3moe-w4a8-g32-pack", "qwen3moe-w4a16-actorder-group",
                                     "qwen3moe-w8a8-static",   "qwen3moe-fp8-block",
-                                    "gptoss-w4a16-g32",       "qwen3moe-w4a16-asym-g32"};
+                                    "gptoss-w4a16-g32",       "qwen3moe-w4a16-asym-g32",
+                                    "qwen3moe-gptq-w4-g32",   "qwen3moe-gptq-v2-dynamic",
+                                    "mixtral-awq-gemv-g32",   "glm4moe-awq-sym-channel"};
 
 // By outputs every byte is the byte of one process, whichever matrix it is.
 TEST(LayerLoader, RanksCutByOutputsGiveTheBytesOfOne) {
@@ -296,6 +299,44 @@ TEST(LayerLoader, ExpertsAreReadOnce) {
       EXPECT_LE(bytes_read() - before, payload + small) << folder << " tp " << tp;
     }
   }
+}
+
+// What only GPTQ, AWQ and AutoRound have: scales of both signs, short last groups, zero points and
+// act order at every width. Every kernel that takes such a matrix gives what the reference gives.
+TEST(LayerLoader, EveryKernelTakesPackedFolders) {
+  constexpr size_t T = 9;
+  ThreadPool pool(1);
+  size_t runs = 0;
+  for (const char* folder :
+       {"qwen3moe-gptq-w4-g32", "qwen3moe-gptq-v2-dynamic", "deepseekv3-gptq-v2-w3-asym-actorder",
+        "qwen3moe-gptq-p-w5", "deepseekv3-awq-g16", "qwen3moe-autoround-real-gptq"}) {
+    const Checkpoint checkpoint = golden(folder);
+    for (const Module& m : checkpoint.modules()) {
+      const bool some = m.layer == 1 && (m.expert <= 0 || m.kind != ModuleKind::kExpert);
+      if (!some || !has_matrix(m) || m.plan.scheme.is_dense()) continue;
+      for (const XType type : {XType::kF32, XType::kBf16}) {
+        std::vector<float> x = some_rows(T, m.plan.K);
+        for (float& v : x) v = bf16_to_f32(f32_to_bf16(v));
+        LayerOptions o = options_for(pool);
+        o.x_type = type;
+        o.policy.kernel = "reference";
+        const std::vector<float> want = run_linear(*load_linear(checkpoint, {&m}, o), x, T, pool);
+        for (const Kernel* k : kernel_list()) {
+          o.policy.kernel = title_of(*k);
+          std::unique_ptr<LinearLayer> layer;
+          try {
+            layer = load_linear(checkpoint, {&m}, o);
+          } catch (const Error&) {
+            continue;  // not of this CPU, or not for this matrix
+          }
+          ++runs;
+          expect_near_rows(run_linear(*layer, x, T, pool), want,
+                           fmt::format("{} {} {}", folder, m.name, o.policy.kernel));
+        }
+      }
+    }
+  }
+  EXPECT_GT(runs, 100u);
 }
 
 // 4-bit weights, static int8 inputs, outputs as they are: compressed-tensors writes such folders.

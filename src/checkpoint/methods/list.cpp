@@ -23,6 +23,12 @@ constexpr RoleAlias kFp8Suffixes[] = {
 constexpr RoleAlias kModeloptSuffixes[] = {
     {"weight_scale_2", Role::kWeightGlobalScale},
 };
+constexpr RoleAlias kTurnedSuffixes[] = {
+    {"qweight", Role::kWeightPacked},
+    {"qzeros", Role::kWeightZeroPoint},
+    {"scales", Role::kWeightScale},
+    {"g_idx", Role::kWeightGIdx},
+};
 
 constexpr QuantMethod kMethods[] = {
     {"compressed-tensors", "compressed-tensors compressed_tensors", parse_compressed_tensors},
@@ -30,10 +36,9 @@ constexpr QuantMethod kMethods[] = {
     {"fp8", "fp8", parse_fp8, kFp8Suffixes},
     {"modelopt", "modelopt modelopt_fp4 modelopt_fp8 modelopt_mixed", parse_modelopt,
      kModeloptSuffixes},
-    refused("gptq", "gptq gptq_v2", "integers packed along the inputs (qweight, qzeros)"),
-    refused("awq", "awq", "integers packed along the outputs (qweight, qzeros)"),
-    refused("auto-round", "auto-round auto_round intel/auto-round",
-            "integers in the layout of GPTQ or AWQ"),
+    {"gptq", "gptq gptq_v2", parse_gptq, kTurnedSuffixes},
+    {"awq", "awq", parse_awq, kTurnedSuffixes},
+    {"auto-round", "auto-round auto_round intel/auto-round", parse_auto_round, kTurnedSuffixes},
     refused("quark", "quark",
             "AMD's export of fp8 and mxfp4; its weights can be written as compressed-tensors by "
             "llm-compressor from the unquantized model"),

@@ -82,5 +82,8 @@ void parse_compressed_tensors(const MethodConfig& c);
 void parse_native_mxfp4(const MethodConfig& c);
 void parse_fp8(const MethodConfig& c);
 void parse_modelopt(const MethodConfig& c);
+void parse_gptq(const MethodConfig& c);
+void parse_awq(const MethodConfig& c);
+void parse_auto_round(const MethodConfig& c);
 
 }  // namespace moebius
