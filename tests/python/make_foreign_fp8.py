@@ -5,8 +5,8 @@
     make_foreign_fp8.py [GOLDEN]          default: tests/golden
 
 The numbers are those of the source folder in the names and the configuration of another method, so the logits of the source
-(transformers' forward over exactly decoded weights, inputs quantized as declared) are the expected ones. `deepseekv4-blocks` is random, with
-inputs and outputs of some linears by the definition. Global scales of ModelOpt are the
+(transformers' forward over exactly decoded weights, inputs quantized as declared) are the expected ones. `tests/golden-blocks/deepseekv4` is random,
+with inputs and outputs of some linears by the definition. Global scales of ModelOpt are the
 reciprocals in f32, the nearest that this form can say. Standard library only; a second run gives the same bytes.
 """
 import json
@@ -182,9 +182,9 @@ def main():
         write(out / "model.safetensors", tensors)
         shutil.copyfile(golden / source / "logits.safetensors", out / "logits.safetensors")
         print(name)
-    out = golden / "deepseekv4-blocks"
+    out = golden.parent / "golden-blocks" / "deepseekv4"
     shutil.rmtree(out, ignore_errors=True)
-    out.mkdir()
+    out.mkdir(parents=True)
     deepseek_v4(out)
     print(out.name)
 

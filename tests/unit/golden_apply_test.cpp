@@ -63,15 +63,19 @@ std::vector<float> apply(const Checkpoint& checkpoint, const Pair& p, ThreadPool
 TEST(GoldenApply, EveryFolder) {
   ThreadPool pool(2);
   size_t folders = 0, modules = 0;
-  for (const auto& entry : fs::directory_iterator(test::test_data_dir() / "golden")) {
-    const fs::path file = entry.path() / "logits.safetensors";
+  std::vector<fs::path> all;
+  for (const char* set : {"golden", "golden-blocks"})
+    for (const auto& entry : fs::directory_iterator(test::test_data_dir() / set))
+      all.push_back(entry.path());
+  for (const fs::path& folder : all) {
+    const fs::path file = folder / "logits.safetensors";
     if (!fs::exists(file)) continue;
-    SCOPED_TRACE(entry.path().filename().string());
+    SCOPED_TRACE(folder.filename().string());
     const TensorStore store = TensorStore::open_file(file.string());
     const std::vector<Pair> pairs = pairs_of(store);
     if (pairs.empty()) continue;
     ++folders;
-    const Checkpoint checkpoint = Checkpoint::open(entry.path().string());
+    const Checkpoint checkpoint = Checkpoint::open(folder.string());
     for (const Pair& p : pairs) {
       SCOPED_TRACE(p.module);
       const std::vector<float> y = apply(checkpoint, p, pool);
