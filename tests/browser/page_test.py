@@ -232,6 +232,15 @@ def case_cut(browser, server):
         browser.click("#again")
         answered(browser)
         assert browser.text(".note") == "The context is full."
+    # The server takes it: the answer begins as it did and is longer.
+    open_page(browser, server.url)
+    browser.fill("#seed", server.long_seed())
+    browser.fill("#max_tokens", "12")
+    say(browser, "Tell")
+    begin = answered(browser)
+    browser.click("[aria-label='Go on with message 2']")
+    browser.until("more", lambda: len(answered(browser)) > len(begin))
+    assert answered(browser).startswith(begin) and not browser.find_all(".note.bad"), (begin, answered(browser))
 
 
 def case_markdown(browser, server):
