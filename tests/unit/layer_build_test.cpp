@@ -201,7 +201,8 @@ TEST(LayerBuild, RanksHaveTheBytesOfTheLoader) {
   const EqualFreshMemory fresh;
   ThreadPool pool(2);
   for (const char* name : {"qwen3moe-w4a8-g32-pack", "qwen3moe-w4a16-actorder-group",
-                           "qwen3moe-fp8-block", "gptoss-w4a16-g32", "qwen3moe-w4a16-asym-g32"}) {
+                           "qwen3moe-fp8-block", "gptoss-w4a16-g32", "qwen3moe-w4a16-asym-g32",
+                           "qwen3moe-gptq-w4-g32", "mixtral-awq-gemv-g32"}) {
     const Checkpoint c = Checkpoint::open((test::test_data_dir() / "golden" / name).string());
     const MoeBlock& block = c.moe_blocks().at(0);
     for (const Rank& rank :

@@ -93,14 +93,14 @@ void prove_awq(const Planner& p) {
   reject_other_roles(
       p, {Role::kWeightPacked, Role::kWeightScale, Role::kWeightZeroPoint, Role::kBias});
   require_whole(p);
+  require_as_stored(p);
   const QuantArgs& args = weight_args(p);
   if (args.kind != NumberKind::kInt || args.bits != 4)
     fail("{}: {} means 4-bit integer weights, not {}", plan.tensors.name,
          name_of(plan.scheme.format), describe(args));
   const TensorRef& packed = require_role(p, Role::kWeightPacked);
   require_dtype(p, packed, {DType::kI32});
-  plan.tensors[Role::kWeightPacked].transposed = !is_gemv(plan);
-  Piece piece = matrix_piece(p.store, packed);
+  Piece piece = matrix_piece(p.store, is_gemv(plan) ? packed : turned(packed));
   plan.code = CodeType::kInt4Offset;
   plan.code_bytes = packed.info->bytes;
   if (is_gemv(plan)) {
@@ -116,7 +116,8 @@ void prove_awq(const Planner& p) {
 }
 
 void fill_awq(const Loader& l, QuantMatrix& w) {
-  const Piece piece = matrix_piece(l.store, l.plan.tensors[Role::kWeightPacked]);
+  const TensorRef& packed = l.plan.tensors[Role::kWeightPacked];
+  const Piece piece = matrix_piece(l.store, is_gemv(l.plan) ? packed : turned(packed));
   if (is_gemv(l.plan)) {
     load_codes(l, piece, w);
     const TensorRef& scales = l.plan.tensors[Role::kWeightScale];

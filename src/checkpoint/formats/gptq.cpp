@@ -150,6 +150,7 @@ void prove_gptq(const Planner& p) {
   MatrixPlan& plan = p.plan;
   reject_other_roles(p, {Role::kWeightPacked, Role::kWeightScale, Role::kWeightZeroPoint,
                          Role::kWeightGIdx, Role::kBias});
+  require_as_stored(p);
   const QuantArgs& args = weight_args(p);
   if (args.kind != NumberKind::kInt || args.bits < 2 || args.bits > 8)
     fail("{}: {} means integer weights of 2 to 8 bits, not {}", plan.tensors.name,
@@ -157,8 +158,7 @@ void prove_gptq(const Planner& p) {
   const auto bits = static_cast<unsigned>(args.bits);
   const TensorRef& packed = require_role(p, Role::kWeightPacked);
   require_dtype(p, packed, {DType::kI32});
-  plan.tensors[Role::kWeightPacked].transposed = true;
-  const Piece piece = matrix_piece(p.store, packed);
+  const Piece piece = matrix_piece(p.store, turned(packed));
   // A block of 32 codes takes as many words as a code has bits; widths that divide 32 may end early.
   if (32 % bits != 0 && piece.cols % bits != 0)
     wrong_tensor(p.store, *packed.info, "a multiple of {} rows of words: 32 {}-bit codes take {}",
@@ -175,7 +175,7 @@ void prove_gptq(const Planner& p) {
 }
 
 void fill_gptq(const Loader& l, QuantMatrix& w) {
-  const Piece piece = matrix_piece(l.store, l.plan.tensors[Role::kWeightPacked]);
+  const Piece piece = matrix_piece(l.store, turned(l.plan.tensors[Role::kWeightPacked]));
   const StoredRows words = read_rows(l.store, piece, l.buffer);  // turned: a stream per output
   w.codes = words.data;
   w.row_bytes = words.stride;

@@ -31,7 +31,9 @@ std::vector<RoleNeed> roles_of(const Scheme& scheme) {
     if (scheme.format == Format::kPackQuantized) out.push_back({Role::kWeightShape, false});
     if (scheme.format < Format::kGptOssMxfp4 || is_turned(scheme.format))
       out.push_back({Role::kWeightZeroPoint, !w.symmetric});
-    if (w.act_order == ActOrder::kGroup) out.push_back({Role::kWeightGIdx, false});
+    const bool gptq = scheme.format == Format::kGptq || scheme.format == Format::kGptqV2 ||
+                      scheme.format == Format::kGptqPlanar;  // stored also where it is in order
+    if (w.act_order == ActOrder::kGroup || gptq) out.push_back({Role::kWeightGIdx, false});
     if (scheme.format == Format::kModeloptNvfp4)
       out.push_back({Role::kInputScale, scheme.input.has_value()});
     else if (scheme.input && is_nvfp4(*scheme.input))

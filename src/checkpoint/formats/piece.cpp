@@ -74,6 +74,8 @@ std::string describe_shape(std::span<const uint64_t> dims) {
   return text;
 }
 
+bool has_columns(Format format) { return is_turned(format) && format != Format::kAwqGemv; }
+
 bool is_whole(const TensorRef& ref) {
   return ref.row_begin == 0 && ref.row_count == 0 && ref.row_step == 1;
 }

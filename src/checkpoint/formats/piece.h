@@ -35,6 +35,7 @@ struct Piece {
   uint64_t row_bytes() const { return cols * element_bytes; }
 };
 
+bool has_columns(Format format);      // stores outputs as columns whatever the reference says
 bool is_whole(const TensorRef& ref);  // no row selection
 
 // Dimensions of the referenced slice: without the expert dimension when ref.index is set (then it

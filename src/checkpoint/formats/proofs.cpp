@@ -85,7 +85,7 @@ uint64_t stored_rows(const MatrixPlan& plan) {
   const TensorRef& packed = plan.tensors[Role::kWeightPacked];
   const TensorRef& ref = packed ? packed : plan.tensors[Role::kWeight];
   const size_t leading = ref.index < 0 ? 0 : 1;
-  return ref.info->shape[leading + (ref.transposed ? 1 : 0)];
+  return ref.info->shape[leading + (ref.transposed || has_columns(plan.scheme.format) ? 1 : 0)];
 }
 
 void set_dimensions(const Planner& p, const Piece& weight, uint64_t K) {

@@ -12,6 +12,7 @@ constexpr Role kByRow[] = {Role::kWeight, Role::kWeightPacked, Role::kWeightScal
 }  // namespace
 
 bool can_cut_rows(const MatrixPlan& plan) {
+  if (has_columns(plan.scheme.format)) return false;
   for (const Role role : kByRow) {
     const TensorRef& ref = plan.tensors[role];
     if (ref && (!is_whole(ref) || ref.transposed)) return false;

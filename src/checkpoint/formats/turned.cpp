@@ -9,6 +9,16 @@
 
 namespace moebius {
 
+TensorRef turned(TensorRef ref) {
+  ref.transposed = true;
+  return ref;
+}
+
+void require_as_stored(const Planner& p) {
+  for (const TensorRef& ref : p.plan.tensors.by_role)
+    if (ref) require_untransposed(p, ref);
+}
+
 void set_short_groups(const Planner& p) {
   MatrixPlan& plan = p.plan;
   const QuantArgs& args = weight_args(p);
@@ -27,14 +37,14 @@ void plan_turned_scales(const Planner& p) {
   require_dtype(p, ref, {DType::kF16, DType::kBf16, DType::kF32});
   set_short_groups(p);
   MatrixPlan& plan = p.plan;
-  plan.tensors[Role::kWeightScale].transposed = true;
   plan.scale_type = scale_type_of(ref.info->dtype);
-  const Piece piece = table_piece(p.store, plan, ref);
+  const Piece piece = table_piece(p.store, plan, turned(ref));
   plan.scale_bytes += piece.count * piece.row_bytes();
 }
 
 void load_signed_scales(const Loader& l, QuantMatrix& w) {
-  load_signed_scales(l, table_piece(l.store, l.plan, l.plan.tensors[Role::kWeightScale]), w);
+  const TensorRef scales = turned(l.plan.tensors[Role::kWeightScale]);
+  load_signed_scales(l, table_piece(l.store, l.plan, scales), w);
 }
 
 void load_signed_scales(const Loader& l, const Piece& piece, QuantMatrix& w) {

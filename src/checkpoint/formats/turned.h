@@ -7,6 +7,11 @@
 
 namespace moebius {
 
+// A reference to a matrix whose outputs are columns, read as rows.
+TensorRef turned(TensorRef ref);
+// Throws for a reference that asks to be turned by itself.
+void require_as_stored(const Planner& p);
+
 // Granularity, and scales [G, N].
 void plan_turned_scales(const Planner& p);
 void set_short_groups(const Planner& p);  // granularity alone: the last group may be short
