@@ -3,11 +3,11 @@
 // lists, no more and no fewer.
 #include <gtest/gtest.h>
 
-#include <regex>
 #include <set>
 #include <sstream>
 
 #include "base/json.h"
+#include "unit/regex_util.h"
 #include "unit/test_util.h"
 
 namespace moebius {
@@ -29,9 +29,12 @@ std::vector<Section> read_sections(const std::string& text) {
     if (line.rfind("    ", 0) == 0) s.commands.push_back(line.substr(4));
     if (line.rfind("| `", 0) != 0) continue;
     const std::string cell = line.substr(0, line.find(" |"));
-    static const std::regex quoted("`([^`]+)`");
-    for (std::sregex_iterator i(cell.begin(), cell.end(), quoted), end; i != end; ++i)
-      s.keys.push_back((*i)[1]);
+    for (size_t at = 0; (at = cell.find('`', at)) != std::string::npos;) {
+      const size_t end = cell.find('`', at + 1);
+      if (end == std::string::npos) break;
+      s.keys.push_back(cell.substr(at + 1, end - at - 1));
+      at = end + 1;
+    }
   }
   return sections;
 }
@@ -63,7 +66,7 @@ std::set<std::string> keys_of(std::string command, const std::string& temporary)
 }
 
 // "pp<N>_ms" as a regular expression: <x> is anything but a dot.
-std::regex pattern_of(const std::string& key) {
+std::string pattern_of(const std::string& key) {
   std::string expression;
   for (size_t i = 0; i < key.size(); ++i) {
     if (key[i] == '<') {
@@ -74,7 +77,7 @@ std::regex pattern_of(const std::string& key) {
       expression += key[i];
     }
   }
-  return std::regex(expression);
+  return expression;
 }
 
 TEST(JsonKeys, AreTheDocumentedOnes) {
@@ -93,8 +96,8 @@ TEST(JsonKeys, AreTheDocumentedOnes) {
       printed.merge(keys_of(command, dir.path().string()));
     std::set<std::string> undocumented = printed;
     for (const std::string& key : s.keys) {
-      const std::regex pattern = pattern_of(key);
-      const auto match = [&](const std::string& k) { return std::regex_match(k, pattern); };
+      const std::string pattern = pattern_of(key);
+      const auto match = [&](const std::string& k) { return test::matches_regex(k, pattern); };
       EXPECT_TRUE(std::any_of(printed.begin(), printed.end(), match))
           << key << " is documented and never printed";
       std::erase_if(undocumented, match);

@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <random>
-#include <regex>
 
 #include "base/utf8.h"
+#include "unit/regex_util.h"
 #include "unit/serve_util.h"
 
 namespace moebius {
@@ -18,8 +18,9 @@ using test::Response;
 
 // Ids and times replaced by marks.
 std::string masked(const std::string& body) {
-  static const std::regex id("\"id\":\"(chatcmpl|cmpl)-[0-9a-f]{24}\""), time("\"created\":[0-9]+");
-  return std::regex_replace(std::regex_replace(body, id, "\"id\":\"$1-X\""), time, "\"created\":1");
+  const std::string same_id =
+      test::replace_regex(body, R"("id":"(chatcmpl|cmpl)-[0-9a-f]{24}")", R"("id":"$1-X")");
+  return test::replace_regex(same_id, R"("created":[0-9]+)", R"("created":1)");
 }
 
 // Tokens of a text, then the end token.
@@ -396,9 +397,8 @@ TEST(ServeApi, SmallEndpoints) {
   EXPECT_EQ(server.completion(R"("prompt":"a","model":"other-name")").status, 200);
   EXPECT_EQ(server.ask(test::post("/v1/responses", "{}")).status, 400);
   const Response tokens = server.ask(test::post("/tokenize", R"({"content":"It was"})"));
-  EXPECT_TRUE(std::regex_match(
-      tokens.body,
-      std::regex(R"(\{"count":\d+,"max_model_len":2048,"tokens":\[[\d,]+\],"token_strs":null\})")))
+  EXPECT_TRUE(test::matches_regex(
+      tokens.body, R"(\{"count":\d+,"max_model_len":2048,"tokens":\[[\d,]+\],"token_strs":null\})"))
       << tokens.body;
   const std::string ids = tokens.json().find("tokens")->dump();
   EXPECT_EQ(server.ask(test::post("/detokenize", "{\"tokens\":" + ids + "}")).body,
@@ -440,11 +440,11 @@ TEST(ServeApi, MetricsAndState) {
   EXPECT_EQ(server.metric("inter_token_latency_seconds_count"), "4");
   EXPECT_EQ(server.metric("time_to_first_token_seconds_count"), "1");
   const std::string text = server.ask(test::get("/metrics")).body;
-  static const std::regex line(
-      R"(# (HELP|TYPE) moebius_[a-z0-9_]+ .+|moebius_[a-z0-9_]+(\{[a-z_]+="[^"]*"(,[a-z_]+="[^"]*")*\})? [-+0-9.eE]+(inf)?)");
+  const std::string line =
+      R"(# (HELP|TYPE) moebius_[a-z0-9_]+ .+|moebius_[a-z0-9_]+(\{[a-z_]+="[^"]*"(,[a-z_]+="[^"]*")*\})? [-+0-9.eE]+(inf)?)";
   for (size_t at = 0; at < text.size(); at = text.find('\n', at) + 1) {
     const std::string one = text.substr(at, text.find('\n', at) - at);
-    EXPECT_TRUE(std::regex_match(one, line)) << one;
+    EXPECT_TRUE(test::matches_regex(one, line)) << one;
   }
   const Json state = server.ask(test::get("/api/state")).json();
   for (const char* key : {"status", "model", "running", "waiting", "slots", "kv_blocks",
@@ -484,9 +484,10 @@ TEST(ServeApi, Page) {
   for (const char* word : {"http:", "https:", "//cdn", "eval(", "onclick", "style=\""})
     EXPECT_EQ(r.body.find(word), std::string::npos) << word;
   const std::string policy = r.fields.at("content-security-policy");
-  EXPECT_TRUE(std::regex_search(
-      policy, std::regex("^default-src 'none'; connect-src 'self'; img-src data:; script-src "
-                         "'sha256-[A-Za-z0-9+/]{43}='; style-src 'sha256-[A-Za-z0-9+/]{43}=';")))
+  EXPECT_TRUE(
+      test::contains_regex(policy,
+                           "^default-src 'none'; connect-src 'self'; img-src data:; script-src "
+                           "'sha256-[A-Za-z0-9+/]{43}='; style-src 'sha256-[A-Za-z0-9+/]{43}=';"))
       << policy;
   EXPECT_EQ(r.fields.at("referrer-policy"), "no-referrer");
   EXPECT_EQ(r.fields.at("x-content-type-options"), "nosniff");
