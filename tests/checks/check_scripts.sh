@@ -20,6 +20,15 @@ for script in moebius test .ci/run scripts/*.sh tests/checks/*.sh tests/consumer
 done
 for command in moebius test .ci/run; do [ -x "$root/$command" ] || expect "$command is executable" yes no; done
 
+# ./test refuses what it does not know before it touches anything, and has a function for every stage it names.
+for arguments in --stages= --stages=nosuch --stages=release,nosuch --fast; do
+  "$root/test" "$arguments" >/dev/null 2>&1
+  expect "./test $arguments" 2 $?
+done
+stages=$("$root/test" --stages=list)
+[ "$(wc -w <<<"$stages")" -ge 10 ] || expect "number of stages" "10 or more" "$(wc -w <<<"$stages")"
+for stage in $stages; do grep -q "^stage_$stage() {" "$root/scripts/test_full.sh" || expect "a function for stage $stage" yes no; done
+
 . "$root/scripts/setup.sh"
 dpkg() { echo amd64; }
 mkdir -p "$work/list/scripts"
