@@ -283,13 +283,16 @@ def make_real(name):
     source, out = GOLDEN / f"{family}-dense", GOLDEN / name
     shutil.rmtree(out, ignore_errors=True)
     torch.manual_seed(1)
-    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16)
     with tempfile.TemporaryDirectory() as folder:
         AutoRound(model, tokenizer(), iters=0, disable_opt_rtn=True, device_map="cpu", **numbers_of).quantize_and_save(folder, format=packing)
         written = next(Path(folder).rglob("config.json")).parent
         out.mkdir()
-        for file in ("config.json", "model.safetensors"):
-            shutil.copy(written / file, out)
+        shutil.copy(written / "model.safetensors", out)
+        said = json.loads((written / "config.json").read_text())
+        said.pop("torch_dtype", None)
+        said["dtype"] = "bfloat16"             # as all folders here have it; auto-round writes float16 for AWQ
+        (out / "config.json").write_text(json.dumps(said, indent=2) + "\n")
     stored = load_file(out / "model.safetensors")
     form = "awq" if "awq" in packing else "gptq" if packing.endswith("auto_gptq") else "v2"
     decoded = {k.removesuffix(".qweight"): decode(stored, k.removesuffix(".qweight"), numbers_of["bits"], form)

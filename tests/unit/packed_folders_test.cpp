@@ -3,6 +3,8 @@
 // is said about files that contradict their configuration, and one model in several forms.
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <deque>
 #include <filesystem>
 #include <fstream>
 
@@ -119,6 +121,116 @@ TEST(PackedFolders, TensorsCountAndListsThatLieAreSaid) {
       changed(order, "qwen3moe-gptq-w4-g32", R"("desc_act": true)", R"("desc_act": false)"));
   EXPECT_TRUE(contains(all_warnings(unsaid), "does not say desc_act; it is used"))
       << all_warnings(unsaid);
+}
+
+std::vector<uint32_t> words_of(const TensorStore& store, const TensorInfo& t) {
+  std::vector<uint32_t> out(t.bytes / 4);
+  store.read(t, 0, {reinterpret_cast<uint8_t*>(out.data()), t.bytes});
+  return out;
+}
+
+template <class T>
+std::vector<uint8_t> turned_bytes(const std::vector<T>& from, size_t rows, size_t cols) {
+  std::vector<T> to(from.size());
+  for (size_t r = 0; r < rows; ++r)
+    for (size_t c = 0; c < cols; ++c) to[c * rows + r] = from[r * cols + c];
+  std::vector<uint8_t> bytes(to.size() * sizeof(T));
+  std::memcpy(bytes.data(), to.data(), bytes.size());
+  return bytes;
+}
+
+// The words of 8 outputs and one input each, in AWQ's order, from rows of words.
+std::vector<uint8_t> awq_bytes(const std::vector<uint32_t>& rows, size_t N, size_t K) {
+  constexpr size_t kOutputs[] = {0, 2, 4, 6, 1, 3, 5, 7};
+  std::vector<uint32_t> out(K * N / 8, 0);
+  for (size_t k = 0; k < K; ++k)
+    for (size_t n = 0; n < N; n += 8)
+      for (size_t i = 0; i < 8; ++i) {
+        const uint32_t word = rows[(n + kOutputs[i]) * K / 8 + k / 8];
+        out[k * N / 8 + n / 8] |= (word >> (4 * (k % 8)) & 15u) << (4 * i);
+      }
+  std::vector<uint8_t> bytes(out.size() * 4);
+  std::memcpy(bytes.data(), out.data(), bytes.size());
+  return bytes;
+}
+
+// A pack-quantized folder (int4, symmetric, groups of 32) in the layout of GPTQ or AWQ.
+std::string rewritten(const TempDir& dir, const Checkpoint& from, const std::string& section,
+                      bool awq) {
+  std::deque<std::vector<uint8_t>> memory;
+  std::vector<TensorData> tensors;
+  const auto add = [&](const std::string& name, DType type, std::vector<uint64_t> shape,
+                       std::vector<uint8_t> bytes) {
+    tensors.push_back({name, type, std::move(shape), memory.emplace_back(std::move(bytes))});
+  };
+  const TensorStore& store = from.store();
+  for (const Module& m : from.modules()) {
+    const TensorRef& packed = m.plan.tensors[Role::kWeightPacked];
+    if (!packed) {
+      for (const TensorRef& ref : m.plan.tensors.by_role) {
+        if (!ref) continue;
+        std::vector<uint8_t> bytes(ref.info->bytes);
+        store.read(*ref.info, 0, bytes);
+        add(ref.info->name, ref.info->dtype, ref.info->shape, std::move(bytes));
+      }
+      continue;
+    }
+    const size_t N = m.plan.N, K = m.plan.K, G = m.plan.groups;
+    const std::vector<uint32_t> words = words_of(store, *packed.info);
+    const TensorInfo& scale = *m.plan.tensors[Role::kWeightScale].info;
+    std::vector<uint16_t> scales(N * G);
+    store.read(scale, 0, {reinterpret_cast<uint8_t*>(scales.data()), scale.bytes});
+    add(m.name + ".scales", scale.dtype, {G, N}, turned_bytes(scales, N, G));
+    if (awq) {
+      add(m.name + ".qweight", DType::kI32, {K, N / 8}, awq_bytes(words, N, K));
+    } else {
+      add(m.name + ".qweight", DType::kI32, {K / 8, N}, turned_bytes(words, N, K / 8));
+      add(m.name + ".qzeros", DType::kI32, {G, N / 8}, std::vector<uint8_t>(G * N / 2, 0x77));
+    }
+  }
+  write_safetensors(dir / "model.safetensors", tensors);
+  const Json old = parse_json(read_file(fs::path(from.folder()) / "config.json"), "config.json");
+  Json config = Json::object();
+  for (const auto& [key, value] : old.members())
+    config.set(key, key == "quantization_config" ? parse_json(section, "section") : value);
+  std::ofstream(dir / "config.json") << config.dump();
+  return dir.path().string();
+}
+
+// The same symmetric int4 weights as compressed-tensors, GPTQ, AutoRound and AWQ without zero points
+// are the same bytes for every kernel.
+TEST(PackedFolders, OneModelInFourForms) {
+  const Checkpoint packed = golden("qwen3moe-w4a16-g32");
+  const TempDir gptq, round, awq;
+  const std::string folders[] = {
+      rewritten(gptq, packed, R"({"quant_method": "gptq", "bits": 4, "group_size": 32})", false),
+      rewritten(round, packed,
+                R"({"quant_method": "auto-round", "bits": 4, "group_size": 32, "sym": true})",
+                false),
+      rewritten(awq, packed,
+                R"({"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": false})",
+                true)};
+  for (const std::string& folder : folders) {
+    const Checkpoint other = Checkpoint::open(folder);
+    EXPECT_EQ(all_warnings(other), "");
+    size_t compared = 0;
+    for (const Module& m : packed.modules()) {
+      if (!has_matrix(m) || m.plan.scheme.is_dense()) continue;
+      const Module* n = other.find_module(m.name);
+      ASSERT_NE(n, nullptr) << m.name;
+      LoadBuffer one, two;
+      const QuantMatrix a = reader_for(m.plan.scheme.format).load(m.plan, packed.store(), one);
+      const QuantMatrix b = reader_for(n->plan.scheme.format).load(n->plan, other.store(), two);
+      ASSERT_EQ(a.row_bytes, b.row_bytes);
+      ASSERT_EQ(a.scale_stride, b.scale_stride);
+      EXPECT_EQ(a.code, b.code);
+      EXPECT_EQ(b.zero_points, nullptr);
+      EXPECT_EQ(std::memcmp(a.codes, b.codes, a.N * a.row_bytes), 0) << m.name;
+      EXPECT_EQ(std::memcmp(a.scales, b.scales, a.N * a.scale_stride * 2), 0) << m.name;
+      ++compared;
+    }
+    EXPECT_GT(compared, 20u);
+  }
 }
 
 }  // namespace
