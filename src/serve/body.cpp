@@ -70,7 +70,7 @@ constexpr KnownField kFields[] = {
     {"logit_bias", kBoth, Keep::kTree, kMostBiases},
     {"stop", kBoth, Keep::kTree, kMostStops},
     {"stop_token_ids", kBoth, Keep::kIds, kMostStopTokens},
-    {"allowed_token_ids", kBoth, Keep::kIds},
+    {"allowed_token_ids", kBoth, Keep::kIds, kMostAllowed},
     {"bad_words", kBoth, Keep::kTree, kMostBadWords},
     {"include_stop_str_in_output", kBoth},
     {"skip_special_tokens", kBoth},
@@ -304,7 +304,6 @@ class BodyReader final : public JsonHandler {
     if (prompts)
       limits = {model_.vocab, model_.context, f->most,
                 "a string, strings, token ids or lists of token ids"};
-    if (name == "allowed_token_ids") limits.ids = model_.vocab;
     if (name == "tokens") limits.ids = std::max(model_.context, kMostDetokenized);
     return std::make_unique<IdsReader>(name, limits);
   }

@@ -14,7 +14,7 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kMostChoices = 16, kStopBytes = 1024;
+constexpr size_t kMostChoices = 16, kStopBytes = 1024, kBadWordBytes = 128;
 constexpr int64_t kMostLogprobs = 20;
 constexpr int64_t kMostTokens = int64_t{1} << 31;
 
@@ -101,9 +101,9 @@ void read_constraints(const Fields& f, const RequestBody& body, ApiRequest& r) {
     const std::string path = fmt::format("bad_words[{}]", i);
     if (!word.is_string()) wrong_type(word, path, "a string");
     const size_t bytes = word.as_string().size();
-    if (bytes == 0 || bytes > kStopBytes)
+    if (bytes == 0 || bytes > kBadWordBytes)
       throw ApiError(400, "out_of_range",
-                     fmt::format("{} has {} bytes; expected 1 to {}", path, bytes, kStopBytes),
+                     fmt::format("{} has {} bytes; expected 1 to {}", path, bytes, kBadWordBytes),
                      path);
     r.bad_words.push_back(word.as_string());
   }

@@ -38,6 +38,7 @@ struct ServedModel {
 // Entries of lists.
 inline constexpr size_t kMostPrompts = 128, kMostMessages = 4096, kMostStops = 32;
 inline constexpr size_t kMostBiases = 1024, kMostStopTokens = 1024, kMostBadWords = 128;
+inline constexpr size_t kMostAllowed = 1 << 14;
 
 struct ApiRequest {
   bool chat = false;

@@ -115,7 +115,7 @@ TEST(ServeFields, AllowedTokensAndBadWords) {
     EXPECT_TRUE(w.request().allowed_tokens.empty());
     EXPECT_TRUE(w.request().bad_words.empty());
     std::string ids_too_many = "0", words = "\"a\"";
-    for (int i = 0; i < 4096; ++i) ids_too_many += ",0";
+    for (int i = 0; i < 1 << 14; ++i) ids_too_many += ",0";
     for (int i = 0; i < 128; ++i) words += ",\"a\"";
     const std::pair<std::string, const char*> cases[] = {
         {R"("allowed_token_ids":[])",
@@ -130,13 +130,13 @@ TEST(ServeFields, AllowedTokensAndBadWords) {
          "invalid_type|allowed_token_ids|allowed_token_ids is an integer; expected an array of "
          "token ids"},
         {"\"allowed_token_ids\":[" + ids_too_many + "]",
-         "invalid_value|allowed_token_ids|allowed_token_ids has more than 4096 entries"},
+         "invalid_value|allowed_token_ids|allowed_token_ids has more than 16384 entries"},
         {R"("bad_words":"a")",
          "invalid_type|bad_words|bad_words is a string; expected an array of strings"},
         {R"("bad_words":["a",1])",
          "invalid_type|bad_words[1]|bad_words[1] is an integer; expected a string"},
         {R"("bad_words":[""])",
-         "out_of_range|bad_words[0]|bad_words[0] has 0 bytes; expected 1 to 1024"},
+         "out_of_range|bad_words[0]|bad_words[0] has 0 bytes; expected 1 to 128"},
         {"\"bad_words\":[" + words + "]",
          "invalid_value|bad_words|bad_words has more than 128 entries"},
         {R"("prompt_logprobs":-1)",
