@@ -172,7 +172,9 @@ class Engine {
   uint64_t add(const Request& request);  // from any thread; throws when it can never run
   void cancel(uint64_t id);              // from any thread; its event comes with a later step
   bool idle() const;
-  // One pass through the model; calls take turns. When it throws, every request is as it was.
+  // One pass through the model; calls take turns. A pass that fails leaves every request as it was,
+  // and the next one tries again; after some failures in a row every request ends with kError, its
+  // event says what failed, and add() throws the same.
   std::vector<Event> step();
   size_t context() const;  // longest sequence that context and memory allow
 

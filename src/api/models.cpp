@@ -6,17 +6,14 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
-#include <map>
-#include <mutex>
 #include <set>
 
 #include "api/api.h"
-#include "model/engine.h"
 #include "model/sampling_choices.h"
 #include "model/scoring.h"
+#include "model/text_engine.h"
 #include "report/explain.h"
 #include "text/chat_template.h"
-#include "text/choice_text.h"
 #include "text/generation_config.h"
 #include "text/tokenizer.h"
 
@@ -255,74 +252,32 @@ Perplexity Model::perplexity(std::span<const int32_t> tokens, size_t context) co
 // --- generation ------------------------------------------------------------------------------------
 namespace {
 
-// One request in the making: the text of each of its answers.
-struct Job {
-  struct Choice {
-    std::optional<ChoiceText> text;  // none: tokens alone
-    std::string ready;               // of the step that runs
-  };
-  std::vector<Choice> choices;
-  std::vector<int32_t> stop_tokens;
-  size_t open = 0;
+constexpr Finish kFinishes[] = {Finish::kNone,   Finish::kStop,    Finish::kStop,
+                                Finish::kLength, Finish::kContext, Finish::kCancelled,
+                                Finish::kError};  // by moebius::Finish
 
-  bool ends(int32_t token) const {
-    return std::find(stop_tokens.begin(), stop_tokens.end(), token) != stop_tokens.end();
-  }
-  // On some thread of the engine's pool; one choice at a time.
-  bool watch(size_t index, int32_t token) {
-    Choice& c = choices[index];
-    if (!c.text || ends(token)) return true;
-    c.ready += c.text->push(token);
-    return !c.text->stopped();
-  }
-};
-
-Finish finish_of(moebius::Finish finish) {
-  switch (finish) {
-    case moebius::Finish::kNo:
-      return Finish::kNone;
-    case moebius::Finish::kStopToken:
-    case moebius::Finish::kStopText:
-      return Finish::kStop;
-    case moebius::Finish::kLength:
-      return Finish::kLength;
-    case moebius::Finish::kContext:
-      return Finish::kContext;
-    case moebius::Finish::kCancelled:
-      return Finish::kCancelled;
-    case moebius::Finish::kError:
-      break;
-  }
-  return Finish::kError;
-}
-
-Event event_of(Job& job, StepResult& r) {
-  Job::Choice& choice = job.choices[r.index];
+Event event_of(TextEvent& t) {
   Event e;
-  e.id = r.id;
-  e.choice = r.index;
-  e.cached_tokens = r.cached_tokens;
-  e.error = std::move(r.error);
-  e.finish = finish_of(r.finish);
-  e.text = std::exchange(choice.ready, {});
-  if (r.choice) {
-    (r.finish == moebius::Finish::kStopToken ? e.stop_token : e.token) = r.choice->token;
-    e.logprob = r.choice->logprob;
-    e.top = std::move(r.choice->alternatives);
+  e.id = t.id;
+  e.choice = t.index;
+  e.cached_tokens = t.cached_tokens;
+  e.error = std::move(t.error);
+  e.finish = kFinishes[static_cast<size_t>(t.finish)];
+  e.text = std::move(t.text);
+  e.stop_text = std::move(t.stop_text);
+  if (t.choice) {
+    (t.finish == moebius::Finish::kStopToken ? e.stop_token : e.token) = t.choice->token;
+    e.logprob = t.choice->logprob;
+    e.top = std::move(t.choice->alternatives);
   }
-  if (e.finish == Finish::kNone || !choice.text) return e;
-  e.text += choice.text->finish();
-  if (choice.text->stopped()) e.stop_text = choice.text->stop();
   return e;
 }
 
 SamplingParams params_of(const Sampling& s, const GenerationDefaults& defaults) {
-  SamplingChoices c;
-  c.temperature = s.temperature, c.top_k = s.top_k, c.top_p = s.top_p, c.min_p = s.min_p;
-  c.repetition_penalty = s.repetition_penalty, c.presence_penalty = s.presence_penalty;
-  c.frequency_penalty = s.frequency_penalty;
-  c.logprobs = s.logprobs, c.seed = s.seed;
-  SamplingParams p = sampling_params(c, defaults);
+  SamplingParams p =
+      sampling_params({s.temperature, s.top_p, s.min_p, s.repetition_penalty, s.presence_penalty,
+                       s.frequency_penalty, s.top_k, s.logprobs, s.seed},
+                      defaults);
   p.min_tokens = static_cast<int>(std::min<uint64_t>(s.min_tokens, INT32_MAX));
   return p;
 }
@@ -333,14 +288,16 @@ constexpr size_t kMaxAnswers = 1024;
 
 struct Engine::Impl {
   Impl(std::shared_ptr<Model::Impl> m, const EngineOptions& o)
-      : model(std::move(m)), lease(*model), engine(*model->model, options_of(*model, o)) {}
+      : model(std::move(m)),
+        lease(*model),
+        engine(*model->model, model->tokenizer ? &model->tokenizer->tokenizer : nullptr,
+               options_of(*model, o)) {}
 
   static moebius::EngineOptions options_of(Model::Impl& model, const EngineOptions& o) {
     moebius::EngineOptions out;
     const size_t asked = o.context != 0 ? o.context : model.context;
     out.context = asked != 0 ? asked : model.trained();
     out.parallel = std::max<size_t>(1, o.parallel);
-    out.vocab = model.tokenizer ? model.tokenizer->tokenizer.vocab_size() : 0;
     out.kv_bytes = o.kv_bytes;
     out.max_step = o.max_step;
     out.pool = &model.runtime->pool();
@@ -359,9 +316,7 @@ struct Engine::Impl {
 
   std::shared_ptr<Model::Impl> model;
   Lease lease;
-  moebius::Engine engine;
-  std::mutex jobs_mutex, step_mutex;
-  std::map<uint64_t, std::shared_ptr<Job>> jobs;
+  TextEngine engine;
 };
 
 Engine::Engine(const Model& model, const EngineOptions& options)
@@ -377,55 +332,34 @@ uint64_t Engine::add(const Request& request) {
   const GenerationDefaults& d = self.model->defaults;
   if (s.n < 1 || s.n > kMaxAnswers)
     fail_at({"argument", "", "", "", "n"}, "n is {}; expected 1 to {}", s.n, kMaxAnswers);
-  const auto job = std::make_shared<Job>();
-  TextRules rules{s.stop, s.include_stop, s.skip_special, s.min_tokens};
-  rules.stops.insert(rules.stops.end(), d.stop_strings.begin(), d.stop_strings.end());
-  job->choices.resize(s.n);
-  if (self.model->tokenizer)
-    for (Job::Choice& c : job->choices) c.text.emplace(self.model->tokenizer->tokenizer, rules);
-  else if (!s.stop.empty())
+  if (!self.model->tokenizer && !s.stop.empty())
     fail_at({"argument", "", "", "", "stop"}, "stop texts need a tokenizer: {}",
             self.model->no_tokenizer);
-  job->open = s.n;
-  job->stop_tokens = s.stop_tokens;
-  if (!s.ignore_eos) job->stop_tokens.insert(job->stop_tokens.end(), d.eos.begin(), d.eos.end());
+  TextRules rules{s.stop, s.include_stop, s.skip_special};
+  rules.stops.insert(rules.stops.end(), d.stop_strings.begin(), d.stop_strings.end());
   moebius::Request r;
   r.prompt = request.prompt;
   r.sampling = params_of(s, d);
   const auto most = static_cast<uint64_t>(std::max<int64_t>(0, d.max_new_tokens.value_or(256)));
   r.max_new = static_cast<size_t>(s.max_tokens.value_or(most));
-  r.stop_tokens = job->stop_tokens;
+  r.stop_tokens = s.stop_tokens;
+  if (!s.ignore_eos) r.stop_tokens.insert(r.stop_tokens.end(), d.eos.begin(), d.eos.end());
   r.n = s.n;
-  r.watch = [job](size_t index, const TokenChoice& c) { return job->watch(index, c.token); };
   return placing_errors(
       [] {
         return ErrorPlace{"argument", "", "", "", "prompt"};
       },
-      [&] {
-        const std::lock_guard lock(self.jobs_mutex);  // a step may bring tokens before add returns
-        const uint64_t id = self.engine.add(std::move(r));
-        self.jobs[id] = job;
-        return id;
-      });
+      [&] { return self.engine.add(std::move(r), std::move(rules)); });
 }
 
 void Engine::cancel(uint64_t id) { held().engine.cancel(id); }
 bool Engine::idle() const { return held().engine.idle(); }
-size_t Engine::context() const { return held().engine.longest(); }
+size_t Engine::context() const { return held().engine.engine().longest(); }
 
 std::vector<Event> Engine::step() {
-  Impl& self = held();
-  const std::lock_guard turn(self.step_mutex);
-  StepReport report = self.engine.step();
-  if (!report.failure.empty()) fail_at({"memory", "", "", "", ""}, "{}", report.failure);
+  TextStep step = held().engine.step();
   std::vector<Event> events;
-  const std::lock_guard lock(self.jobs_mutex);
-  for (StepResult& r : report.results) {
-    const auto it = self.jobs.find(r.id);
-    if (it == self.jobs.end()) continue;
-    events.push_back(event_of(*it->second, r));
-    if (r.finish != moebius::Finish::kNo && --it->second->open == 0) self.jobs.erase(it);
-  }
+  for (TextEvent& e : step.events) events.push_back(event_of(e));
   return events;
 }
 

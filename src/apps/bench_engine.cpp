@@ -112,7 +112,7 @@ class TraceBench {
         trace_(trace),
         open_(options.model, longest(trace)),
         recorder_(*open_.model),
-        engine_(recorder_, engine_options(options, longest(trace), open_.pool)) {
+        engine_(recorder_, options_of(options, longest(trace), open_)) {
     engine_.calibrate();
   }
 
@@ -150,14 +150,10 @@ class TraceBench {
     for (const TraceEntry& e : trace) n = std::max(n, e.prompt + e.new_tokens);
     return n + 1;
   }
-  static EngineOptions engine_options(const BenchEngineOptions& o, size_t context,
-                                      ThreadPool& pool) {
-    EngineOptions e;
-    set_engine_options(o.engine, e);
-    e.context = context;
+  static EngineOptions options_of(const BenchEngineOptions& o, size_t context, OpenModel& open) {
+    EngineOptions e = engine_options(o.engine, open, context);
     e.parallel = o.parallel;
     e.stretch = o.stretch;
-    e.pool = &pool;
     return e;
   }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/engine_options.h"
 
+#include <algorithm>
+
 #include "apps/manners.h"
 #include "apps/terminal.h"
 
@@ -15,9 +17,14 @@ void add_engine_options(Command& c, EngineRunOptions& o) {
       .seldom();
 }
 
-void set_engine_options(const EngineRunOptions& o, EngineOptions& engine) {
-  engine.kv_bytes = static_cast<uint64_t>(o.kv_gib * 0x1p30);
-  engine.max_step = o.max_step;
+EngineOptions engine_options(const EngineRunOptions& o, OpenModel& open, size_t context) {
+  EngineOptions e;
+  const int64_t trained = open.checkpoint.config().max_positions;
+  e.context = context != 0 ? context : static_cast<size_t>(std::max<int64_t>(0, trained));
+  e.kv_bytes = static_cast<uint64_t>(o.kv_gib * 0x1p30);
+  e.max_step = o.max_step;
+  e.pool = &open.pool;
+  return e;
 }
 
 void say_budget(const Engine& engine) {

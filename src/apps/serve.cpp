@@ -22,7 +22,6 @@
 #include "apps/terminal.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "model/engine.h"
 #include "runtime/roofs.h"
 #include "serve/engine_generator.h"
 #include "serve/server.h"
@@ -101,28 +100,11 @@ ServerOptions server_options(const ServeOptions& o) {
   return s;
 }
 
-EngineOptions engine_options_of(const ServeOptions& o, OpenModel& open, size_t vocab) {
-  EngineOptions e;
-  const int64_t trained = open.checkpoint.config().max_positions;
-  if (o.context != 0)
-    e.context = o.context;
-  else if (trained > 0)
-    e.context = static_cast<size_t>(trained);
+EngineOptions engine_options_of(const ServeOptions& o, OpenModel& open) {
+  EngineOptions e = engine_options(o.engine, open, o.context);
   e.parallel = o.parallel;
-  e.vocab = vocab;
   e.stretch = o.stretch;
-  e.pool = &open.pool;
-  set_engine_options(o.engine, e);
   return e;
-}
-
-double roof_of(ThreadPool& pool) {
-  try {
-    RoofMemory memory(pool, RoofMemory::Effort::kBrief);
-    return 1e9 * std::max({memory.read(1), memory.read(2), memory.read(4)});
-  } catch (const std::exception&) {
-    return 0;  // no memory left to measure with
-  }
 }
 
 // All that answers need, in the order it is loaded.
@@ -131,21 +113,20 @@ struct Loaded {
       : tokenizer(Tokenizer::from_folder(o.model.folder)),
         templates(ChatTemplates::from_folder(o.model.folder)),
         open(o.model, o.context, [&](double share) { server.loading(share); }),
-        engine(*open.model, engine_options_of(o, open, tokenizer.vocab_size())) {
-    tokenizer.check_fits(open.model->vocab());
-    say_budget(engine);
-    engine.commit_memory();
-    engine.calibrate();
+        engine(*open.model, &tokenizer, engine_options_of(o, open)) {
+    say_budget(engine.engine());
+    engine.engine().commit_memory();
+    engine.engine().calibrate();
     served.defaults = read_generation_defaults(
         o.model.folder, [&](std::string_view t) { return tokenizer.token_to_id(t); },
         open.model->vocab());
     EngineGeneratorOptions g;
     g.slots = o.parallel;
     g.experts = static_cast<size_t>(std::max<int64_t>(0, open.checkpoint.config().experts));
-    g.read_roof = roof_of(open.pool);
+    g.read_roof = 1e9 * brief_read_roof(open.pool);
     g.eos = served.defaults.eos;
     if (open.split.ranks() > 1) g.ranks = [this] { return open.model->rank_figures(false); };
-    generator.emplace(engine, tokenizer, g);
+    generator.emplace(engine, g);
     std::string folder = o.model.folder;
     while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
     served.name = std::string(base_name(folder));
@@ -154,7 +135,7 @@ struct Loaded {
     served.priorities = o.priorities;
     served.tokenizer = &tokenizer;
     served.templates = &templates;
-    served.context = engine.longest();
+    served.context = engine.engine().longest();
     served.vocab = std::min(tokenizer.vocab_size(), open.model->vocab());
     if (o.max_output != 0) served.max_output = o.max_output;
     served.slots = o.parallel;
@@ -166,7 +147,7 @@ struct Loaded {
   Tokenizer tokenizer;
   ChatTemplates templates;
   OpenModel open;
-  Engine engine;
+  TextEngine engine;
   ServedModel served;
   std::optional<EngineGenerator> generator;
 };

@@ -15,7 +15,6 @@
 #include "base/error.h"
 #include "runtime/memory.h"
 #include "runtime/roofs.h"
-#include "text/stop.h"
 
 namespace moebius {
 namespace {
@@ -35,43 +34,8 @@ std::optional<Tokenizer> tokenizer_of(const std::string& folder, bool needed) {
   }
 }
 
-double read_roof(ThreadPool& pool) {
-  double gbs = 0;
-  try {
-    RoofMemory memory(pool, RoofMemory::Effort::kBrief);
-    for (const size_t streams : {1u, 2u, 4u}) gbs = std::max(gbs, memory.read(streams));
-  } catch (const std::exception&) {
-    return 0;  // no memory left to measure with: the answer stands, the figure is 0
-  }
-  return gbs;
-}
-
-const char* word_for(Finish finish) {
-  switch (finish) {
-    case Finish::kStopToken:
-    case Finish::kStopText:
-      return "stop";
-    case Finish::kContext:
-      return "context";
-    case Finish::kCancelled:
-      return "interrupted";
-    case Finish::kError:
-      return "error";
-    default:
-      return "length";
-  }
-}
-
-EngineOptions engine_options(const RunCommandOptions& options, OpenModel& open, size_t vocab) {
-  EngineOptions o;
-  const int64_t trained = open.checkpoint.config().max_positions;
-  o.context =
-      options.context != 0 ? options.context : static_cast<size_t>(std::max<int64_t>(0, trained));
-  o.vocab = vocab;
-  o.pool = &open.pool;
-  set_engine_options(options.engine, o);
-  return o;
-}
+constexpr const char* kWords[] = {"length",  "stop",        "stop", "length",
+                                  "context", "interrupted", "error"};  // by Finish
 
 }  // namespace
 
@@ -95,93 +59,73 @@ TextSession::TextSession(const RunCommandOptions& options, bool text)
             return tokenizer_ ? tokenizer_->token_to_id(t) : std::nullopt;
           },
           open_.model->vocab())),
-      engine_(*open_.model,
-              engine_options(options, open_, tokenizer_ ? tokenizer_->vocab_size() : 0)) {
-  if (tokenizer_) tokenizer_->check_fits(open_.model->vocab());
+      engine_(*open_.model, tokenizer(), engine_options(options.engine, open_, options.context)) {
   const int64_t trained = open_.checkpoint.config().max_positions;
   if (trained > 0 && options.context > static_cast<size_t>(trained))
     fmt::print(stderr,
                "moebius: warning: --ctx {} is beyond the {} tokens that the model was trained "
                "for; what it says there may make no sense\n",
                options.context, trained);
-  say_budget(engine_);
+  say_budget(engine_.engine());
 }
 
 // One answer in the making.
 class TextSession::Run {
  public:
   Run(TextSession& session, const std::function<void(std::string_view)>& show)
-      : session_(session), show_(show), stop_(stops_of(session)) {
-    if (session.tokenizer_) stream_.emplace(*session.tokenizer_, true);
-  }
+      : session_(session), show_(show) {}
 
   Answer go(std::vector<int32_t> prompt) {
+    const RunCommandOptions& o = session_.options_;
+    const GenerationDefaults& d = session_.defaults_;
     answer_.prompt = prompt;
     answer_.prompt_tokens = prompt.size();
     Request request;
     request.prompt = std::move(prompt);
-    request.sampling = sampling_params(session_.options_, session_.defaults_);
-    const int64_t most = session_.options_.max_new;
-    request.max_new = most < 0 ? SIZE_MAX : static_cast<size_t>(most);
-    request.stop_tokens = session_.defaults_.eos;
-    request.ignore_stop = session_.options_.ignore_eos;
-    id_ = session_.engine_.add(std::move(request));
+    request.sampling = sampling_params(o, d);
+    request.max_new = o.max_new < 0 ? SIZE_MAX : static_cast<size_t>(o.max_new);
+    request.stop_tokens = d.eos;
+    request.ignore_stop = o.ignore_eos;
+    TextRules rules;
+    rules.stops = o.stop;
+    rules.stops.insert(rules.stops.end(), d.stop_strings.begin(), d.stop_strings.end());
+    id_ = session_.engine_.add(std::move(request), std::move(rules));
     start_ = Clock::now();
-    try {
-      read_prompt();
-      while (!done_) step();
-    } catch (const Error& e) {  // the weights or the input are broken
-      answer_.finish = "error";
-      answer_.error = e.what();
-    }
-    session_.engine_.cancel(id_);  // what it has computed stays for the next turn
-    while (!session_.engine_.idle() && session_.engine_.step().failure.empty()) {
-    }
+    if (o.max_new != 0) read_prompt();
+    while (!done_) take(step());
     answer_.decode_seconds = seconds_since(start_);
-    if (stream_) give(stop_.push(stream_->finish()));
-    give(stop_.finish());
     return std::move(answer_);
   }
 
  private:
-  static std::vector<std::string> stops_of(const TextSession& session) {
-    std::vector<std::string> stops = session.options_.stop;
-    const auto& more = session.defaults_.stop_strings;
-    stops.insert(stops.end(), more.begin(), more.end());
-    return stops;
-  }
-
   void read_prompt() {
-    size_t left = session_.engine_.prompt_left();
-    if (session_.options_.max_new == 0) return;
+    const Engine& engine = session_.engine_.engine();
+    size_t left = engine.prompt_left();
     Progress progress("prompt", left, false, Progress::Last::kErase);
     while (!done_ && left > 0) {
-      std::vector<StepResult> results = step_engine();
-      progress.advance(left - session_.engine_.prompt_left());
-      left = session_.engine_.prompt_left();
+      const std::vector<TextEvent> events = step();
+      progress.advance(left - std::min(left, engine.prompt_left()));
+      left = engine.prompt_left();
       if (left == 0) progress.finish();  // the first token is shown on a free line
-      take(results);
+      take(events);
     }
   }
 
-  void step() { take(step_engine()); }
-
-  std::vector<StepResult> step_engine() {
+  std::vector<TextEvent> step() {
     if (interrupt_seen()) session_.engine_.cancel(id_);
-    StepReport report = session_.engine_.step();
-    if (!report.failure.empty()) fail("{}", report.failure);
-    return std::move(report.results);
+    return session_.engine_.step().events;
   }
 
-  void take(const std::vector<StepResult>& results) {
-    for (const StepResult& r : results) {
-      answer_.cached_tokens = r.cached_tokens;
-      if (r.choice) time_token();
-      if (r.choice && r.finish != Finish::kStopToken) keep(*r.choice);
-      if (done_) return;  // a stop string
-      if (r.finish == Finish::kNo) continue;
-      answer_.finish = word_for(r.finish);
-      answer_.error = r.error;
+  void take(const std::vector<TextEvent>& events) {
+    for (const TextEvent& e : events) {
+      answer_.cached_tokens = e.cached_tokens;
+      if (e.choice) time_token();
+      if (e.choice && e.finish != Finish::kStopToken) keep(*e.choice);
+      answer_.text += e.text;
+      if (!e.text.empty()) show_(e.text);
+      if (e.finish == Finish::kNo) continue;
+      answer_.finish = kWords[static_cast<size_t>(e.finish)];
+      answer_.error = e.error;
       done_ = true;
     }
   }
@@ -198,25 +142,12 @@ class TextSession::Run {
   void keep(const TokenChoice& choice) {
     answer_.tokens.push_back(choice.token);
     if (session_.options_.logprobs) answer_.choices.push_back(choice);
-    if (!stream_) {
+    if (!session_.tokenizer_)
       show_(fmt::format("{}{}", answer_.tokens.size() > 1 ? " " : "", choice.token));
-      return;
-    }
-    give(stop_.push(stream_->push(choice.token)));
-    if (!stop_.stopped()) return;
-    answer_.finish = "stop";
-    done_ = true;
-  }
-
-  void give(const std::string& text) {
-    answer_.text += text;
-    if (!text.empty()) show_(text);
   }
 
   TextSession& session_;
   const std::function<void(std::string_view)>& show_;
-  StopMatcher stop_;
-  std::optional<Tokenizer::Stream> stream_;
   Answer answer_;
   Clock::time_point start_;
   uint64_t id_ = 0;
@@ -237,7 +168,7 @@ Statistics TextSession::statistics(const Answer& a) {
   s.gbs = s.decode_rate * static_cast<double>(open_.model->weight_bytes_per_token()) * 1e-9;
   if (!roof_and_peak_) {
     const uint64_t peak = peak_resident_bytes();
-    roof_and_peak_ = {read_roof(open_.pool), peak};
+    roof_and_peak_ = {brief_read_roof(open_.pool), peak};
   }
   std::tie(s.roof_gbs, s.peak_memory) = *roof_and_peak_;
   return s;
@@ -292,7 +223,7 @@ Json TextSession::to_json(const Answer& a, const Statistics& s) const {
   j.set("roof_gbs", s.roof_gbs);
   j.set("percent_of_roof", s.percent_of_roof());
   j.set("peak_memory_bytes", s.peak_memory);
-  j.set("kv_budget_bytes", engine_.kv_bytes());
+  j.set("kv_budget_bytes", engine_.engine().kv_bytes());
   return j;
 }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "apps/run.h"
-#include "model/engine.h"
+#include "model/text_engine.h"
 #include "text/generation_config.h"
 #include "text/tokenizer.h"
 
@@ -45,7 +45,7 @@ class TextSession {
 
   // Null: the folder has none.
   const Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
-  size_t context() const { return engine_.context(); }
+  size_t context() const { return engine_.engine().context(); }
 
   // Continues the prompt. `show` gets the text as it comes, in whole characters; ids and spaces
   // where there is no tokenizer. Throws Error when the prompt cannot be taken; what goes wrong later
@@ -64,7 +64,7 @@ class TextSession {
   std::optional<Tokenizer> tokenizer_;
   OpenModel open_;
   GenerationDefaults defaults_;
-  Engine engine_;
+  TextEngine engine_;
   std::optional<std::pair<double, uint64_t>> roof_and_peak_;
 };
 

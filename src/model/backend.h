@@ -15,7 +15,19 @@
 #include <string>
 #include <vector>
 
+#include "moebius/error.h"
+
 namespace moebius {
+
+// One item of a batch is to blame: without it the others run.
+class ItemError : public Error {
+ public:
+  ItemError(const std::string& what, size_t item) : Error(what), item_(item) {}
+  size_t item() const noexcept { return item_; }  // of the batch
+
+ private:
+  size_t item_;
+};
 
 using BlockId = uint32_t;
 inline constexpr BlockId kNoBlock = UINT32_MAX;
@@ -109,14 +121,16 @@ class Backend {
   // behind the other, all have work only with as many.
   virtual size_t lanes() const { return 1; }
   // Takes a batch; steps run in the order they were submitted. Batches that are under way share no
-  // sequence, but for a prompt whose pieces follow each other. Throws Error in words for an item
-  // that can never run (no token, a token out of range, a table too short), and then nothing of it
-  // was taken. No two items of one batch may write the same block.
+  // sequence, but for a prompt whose pieces follow each other. Throws ItemError in words for an
+  // item that can never run (no token, a token out of range, a table too short); when it throws,
+  // nothing was taken. No two items of one batch may write the same block.
   virtual Ticket submit(std::span<const BatchItem> items) = 0;
   // Waits for a batch and takes its results. Throws when the step failed: then blocks hold for
   // every item what they held before at positions below item.position, and anything behind (see
   // cut()).
   virtual void collect(Ticket ticket, StepOutput& out) = 0;
+  // After a failure: no step can run any more (a rank is gone).
+  virtual bool lost() const { return false; }
 
   // Takes effect before the next batch that is submitted. copy: block `to` becomes block `from`,
   // its first `tokens` tokens, the rest empty. cut: what block `id` holds behind its first `tokens`

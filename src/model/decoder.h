@@ -148,6 +148,7 @@ class DecoderModel : public Backend {
   size_t lanes() const override;
   Ticket submit(std::span<const BatchItem> items) override;
   void collect(Ticket ticket, StepOutput& out) override;
+  bool lost() const override;
   void copy_block(size_t kind, BlockId from, BlockId to, size_t tokens) override;
   void cut_block(size_t kind, BlockId id, size_t tokens) override;
   void commit_blocks(size_t kind, size_t count) override;

@@ -199,7 +199,13 @@ void DecoderModel::forward(std::span<const StepItem> items, std::vector<float>& 
 
 Backend::Ticket DecoderModel::submit(std::span<const BatchItem> items) {
   const std::lock_guard lock(mutex_);
-  for (const BatchItem& item : items) check(item);
+  for (size_t i = 0; i < items.size(); ++i) {
+    try {
+      check(items[i]);
+    } catch (const Error& e) {
+      throw ItemError(e.what(), i);
+    }
+  }
   batches_.reserve(batches_.size() + 1);
   Batch batch{next_ticket_, {items.begin(), items.end()}, nullptr, {}};
   if (lanes() > 1) {

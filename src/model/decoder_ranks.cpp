@@ -252,6 +252,8 @@ SequenceState DecoderModel::new_sequence() const {
   return state;
 }
 
+bool DecoderModel::lost() const { return options_.ranks != nullptr && options_.ranks->aborted(); }
+
 bool DecoderModel::leads() const { return options_.ranks != nullptr && options_.ranks->leader(); }
 
 void DecoderModel::start_beats() {
@@ -289,7 +291,12 @@ std::vector<RankFigures> DecoderModel::rank_figures(bool now) {
 void DecoderModel::tell(StepPlan plan) {
   told_ = std::chrono::steady_clock::now();
   plan.serial = ++serial_;
-  options_.ranks->announce(encode(plan), plan.serial);
+  try {
+    options_.ranks->announce(encode(plan), plan.serial);
+  } catch (const std::exception& e) {  // who knows how much of it the others have
+    options_.ranks->abort(e.what());
+    throw;
+  }
 }
 
 void DecoderModel::tell_step(std::span<const Work> work) {

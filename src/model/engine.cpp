@@ -188,7 +188,8 @@ void Engine::report_end(Sequence& s, Finish finish, std::string error,
   end(s, report);
 }
 
-void Engine::end_cancelled(StepReport& report) {
+// Those that were cancelled, cannot run, or have nothing to do.
+void Engine::end_stopped(StepReport& report) {
   // Answers that wait for the prompt of another are part of its batch.
   const auto under_way = [&](const Sequence& s) {
     if (s.flights > 0 || s.state != Sequence::State::kFollows) return s.flights > 0;
@@ -197,9 +198,14 @@ void Engine::end_cancelled(StepReport& report) {
   };
   for (const auto& s : sequences_) {
     const bool nothing_to_do = s->max_new == 0 && s->request->prompt_logprobs < 0;
-    if (s->state == Sequence::State::kEnded || !(s->cancelled || nothing_to_do)) continue;
+    if (s->state == Sequence::State::kEnded || !(s->cancelled || s->blamed || nothing_to_do))
+      continue;
     if (under_way(*s)) continue;  // when it is back
-    s->followers.clear();         // they have the same reason
+    if (s->blamed) {
+      report_end(*s, Finish::kError, s->error, report);
+      continue;
+    }
+    s->followers.clear();  // they have the same reason
     report_end(*s, s->cancelled ? Finish::kCancelled : s->limit, {}, report);
   }
   forget_ended();
@@ -217,11 +223,11 @@ StepReport Engine::step() {
   StepReport report;
   const uint64_t start = now();
   stage_ = "planning";
-  bool landing = false;
+  bool landing = false, blamed = false;
   landed_ = nullptr;
   try {
     take_inbox(report);
-    end_cancelled(report);
+    end_stopped(report);
     kv_.tidy();
     admit();
     while (flights_.size() < backend_.lanes() && submit_next()) {
@@ -229,13 +235,16 @@ StepReport Engine::step() {
     landing = true;
     stage_ = "pass";
     if (!flights_.empty()) collect(report);
+  } catch (const ItemError&) {
+    blamed = true;
   } catch (const std::bad_alloc&) {
     report.failure = "out of memory";
   } catch (const std::exception& e) {
     report.failure = e.what();
   }
-  if (!report.failure.empty()) {
+  if (blamed || !report.failure.empty()) {
     roll_back(landing);
+    report.lost = backend_.lost();
     ++totals_.failed_steps;
   } else if (landed_ != nullptr) {
     stage_ = "sampling";

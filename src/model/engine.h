@@ -88,8 +88,9 @@ struct StepReport {
   std::vector<StepResult> results;
   StepFigures figures;
   // Not empty: the step failed, in words; every sequence is as it was before, and the next step
-  // tries again.
+  // tries again, unless the backend is lost.
   std::string failure;
+  bool lost = false;
 };
 
 class Engine {
@@ -140,7 +141,7 @@ class Engine {
   using Sequences = std::vector<std::unique_ptr<Sequence>>;
 
   void take_inbox(StepReport& report);
-  void end_cancelled(StepReport& report);
+  void end_stopped(StepReport& report);
   void forget_ended();
   void admit();
   bool admit(Sequence& s);

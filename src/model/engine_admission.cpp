@@ -106,7 +106,7 @@ bool Engine::admit(Sequence& s) {
 // Whether the next batch can take it. A prompt goes on while its last piece is under way: its rows
 // need nothing that has to be sampled.
 bool Engine::available(const Sequence& s) const {
-  if (!s.running() || s.pending() == 0) return false;
+  if (!s.running() || s.blamed || s.pending() == 0) return false;
   return s.flights == 0 || s.request->prompt_logprobs < 0;
 }
 

@@ -36,6 +36,7 @@ struct Engine::Sequence {
   SequenceKv kv;
   State state = State::kWaiting;
   bool cancelled = false;
+  bool blamed = false;  // the backend cannot run it; `error` says why
   size_t max_new = 0, produced = 0;
   Finish limit = Finish::kLength;  // what reaching max_new means
   size_t reported = 0;             // rows of the prompt whose log-probabilities were reported

@@ -65,6 +65,12 @@ bool Engine::submit_next() {
   Flight& last = *flights_.back();
   try {
     last.ticket = backend_.submit(last.items);
+  } catch (const ItemError& e) {
+    Sequence& s = *last.parts.at(e.item()).sequence;
+    s.error = words_of(e);
+    s.blamed = true;  // it ends with the next step
+    flights_.pop_back();
+    throw;
   } catch (...) {
     flights_.pop_back();
     throw;

@@ -404,6 +404,7 @@ void Ranks::compare(const float* x, size_t n) {
 }
 
 void Ranks::abort(const std::string& why) noexcept {
+  aborted_ = true;
   try {
     world_.abort(why);
   } catch (...) {  // threads: the others have been told

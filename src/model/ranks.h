@@ -8,6 +8,7 @@
 // same layers together and hold equal rows between them. Of the members those with the same experts
 // (tp) are neighbours: member = ep rank * tp + tp rank.
 #pragma once
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -120,6 +121,7 @@ class Ranks {
 
   // Ends all ranks; never throws, and returns where they are threads.
   void abort(const std::string& why) noexcept;
+  bool aborted() const { return aborted_; }  // by this rank
 
  private:
   Comm& world_;
@@ -135,6 +137,7 @@ class Ranks {
   double timeout_;                    // as asked for
   std::vector<double> step_seconds_;  // the last ones
   size_t steps_ = 0;
+  std::atomic<bool> aborted_{false};
   struct Passing;
   std::deque<std::unique_ptr<Passing>> passing_;  // to others, the oldest first
 };

@@ -348,6 +348,15 @@ double RoofMemory::copy() {
   return pass(2, [&](uint8_t* to, size_t bytes) { std::memcpy(to, to + half, bytes); });
 }
 
+double brief_read_roof(ThreadPool& pool) {
+  try {
+    RoofMemory memory(pool, RoofMemory::Effort::kBrief);
+    return std::max({memory.read(1), memory.read(2), memory.read(4)});
+  } catch (const std::exception&) {
+    return 0;
+  }
+}
+
 size_t largest_cache_bytes() {
   const Caches caches = detect_cpu().caches;
   return std::max(caches.l2, caches.l3);

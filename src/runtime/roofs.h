@@ -69,6 +69,9 @@ class RoofMemory {
   AlignedBuffer memory_;
 };
 
+// What the threads read at best, briefly measured; 0 where there is no memory to measure with.
+double brief_read_roof(ThreadPool& pool);
+
 // Of the largest cache a core can use.
 size_t largest_cache_bytes();
 

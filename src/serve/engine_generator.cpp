@@ -1,36 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/engine_generator.h"
 
-#include <fmt/core.h>
 #include <pthread.h>
 
 #include <algorithm>
 #include <cstdio>
 
-#include "base/error.h"
 #include "model/decoder.h"
 
 namespace moebius {
-
-struct EngineGenerator::Job {
-  struct Choice {
-    ChoiceText text;
-    std::string ready;  // of the step that runs
-  };
-  std::vector<Choice> choices;
-  std::vector<int32_t> stop_tokens;
-  size_t open = 0;
-  const std::chrono::steady_clock::time_point submitted = std::chrono::steady_clock::now();
-  std::atomic<double> queue_seconds{-1};  // below 0: still waiting
-
-  // On some thread of the engine's pool; one choice at a time.
-  bool watch(size_t index, int32_t token) {
-    Choice& c = choices[index];
-    if (std::find(stop_tokens.begin(), stop_tokens.end(), token) != stop_tokens.end()) return true;
-    c.ready += c.text.push(token);
-    return !c.text.stopped();
-  }
-};
 
 namespace {
 
@@ -38,35 +16,16 @@ GeneratedToken generated(const TokenChoice& c) {
   return {c.token, c.logprob, c.alternatives, c.rank};
 }
 
-EndReason end_reason(Finish finish) {
-  switch (finish) {
-    case Finish::kNo:
-      return EndReason::kNone;
-    case Finish::kStopToken:
-    case Finish::kStopText:
-      return EndReason::kStop;
-    case Finish::kLength:
-    case Finish::kContext:
-      return EndReason::kLength;
-    case Finish::kCancelled:
-      return EndReason::kCancelled;
-    case Finish::kError:
-      break;
-  }
-  return EndReason::kError;
-}
+constexpr EndReason kEnds[] = {EndReason::kNone,   EndReason::kStop,   EndReason::kStop,
+                               EndReason::kLength, EndReason::kLength, EndReason::kCancelled,
+                               EndReason::kError};  // by Finish
 
 SamplingParams sampling_of(const GenerationRequest& r) {
   SamplingParams p;
-  p.temperature = r.temperature;
-  p.top_k = r.top_k;
-  p.top_p = r.top_p;
-  p.min_p = r.min_p;
-  p.repetition_penalty = r.repetition_penalty;
-  p.presence_penalty = r.presence_penalty;
+  p.temperature = r.temperature, p.top_k = r.top_k, p.top_p = r.top_p, p.min_p = r.min_p;
+  p.repetition_penalty = r.repetition_penalty, p.presence_penalty = r.presence_penalty;
   p.frequency_penalty = r.frequency_penalty;
-  p.seed = r.seed;
-  p.logprobs = r.logprobs;
+  p.seed = r.seed, p.logprobs = r.logprobs;
   p.min_tokens = static_cast<int>(std::min<size_t>(r.min_new, INT32_MAX));
   for (const auto& [token, bias] : r.logit_bias) p.logit_bias.push_back({token, bias});
   p.allowed_tokens = r.allowed_tokens;
@@ -92,13 +51,12 @@ StepSummary summary_of(const StepFigures& f, size_t experts) {
 
 }  // namespace
 
-EngineGenerator::EngineGenerator(Engine& engine, const Tokenizer& tokenizer,
-                                 EngineGeneratorOptions options)
-    : engine_(engine), tokenizer_(tokenizer), options_(std::move(options)) {}
+EngineGenerator::EngineGenerator(TextEngine& engine, EngineGeneratorOptions options)
+    : engine_(engine), options_(std::move(options)) {}
 
 EngineGenerator::~EngineGenerator() {
   ending_ = true;
-  engine_.wake();
+  engine_.engine().wake();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -109,7 +67,7 @@ void EngineGenerator::start(Sink sink) {
 
 bool EngineGenerator::stop(std::chrono::milliseconds most) {
   ending_ = true;
-  engine_.wake();
+  engine_.engine().wake();
   const auto until = Clock::now() + most;
   while (!ended_ && thread_.joinable() && Clock::now() < until)
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -117,11 +75,6 @@ bool EngineGenerator::stop(std::chrono::milliseconds most) {
 }
 
 uint64_t EngineGenerator::submit(GenerationRequest request) {
-  const auto job = std::make_shared<Job>();
-  for (size_t i = 0; i < request.choices; ++i)
-    job->choices.push_back({choice_text(tokenizer_, request), {}});
-  job->open = request.choices;
-  job->stop_tokens = request.stop_tokens;
   Request r;
   r.sampling = sampling_of(request);
   r.prompt = std::move(request.prompt);
@@ -132,45 +85,25 @@ uint64_t EngineGenerator::submit(GenerationRequest request) {
   r.priority = request.priority;
   r.client = std::move(request.client);
   r.salt = std::move(request.salt);
-  r.admitted = [job] {
-    job->queue_seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - job->submitted).count();
-  };
-  r.watch = [job](size_t index, const TokenChoice& c) { return job->watch(index, c.token); };
-  const std::lock_guard lock(mutex_);  // a step may bring tokens before add returns
-  const uint64_t id = engine_.add(std::move(r));
-  jobs_[id] = job;
-  return id;
-}
-
-void EngineGenerator::cancel(uint64_t id) {
-  {
-    const std::lock_guard lock(mutex_);
-    jobs_.erase(id);
-  }
-  engine_.cancel(id);
-}
-
-bool EngineGenerator::waiting(uint64_t id) const {
-  const std::lock_guard lock(mutex_);
-  const auto it = jobs_.find(id);
-  return it != jobs_.end() && it->second->queue_seconds < 0;
+  return engine_.add(std::move(r),
+                     {std::move(request.stops), request.include_stop, request.skip_special});
 }
 
 void EngineGenerator::run() {
   pthread_setname_np(pthread_self(), "moebius-engine");
-  while (!ending_ && !dead_) {
+  while (!ending_ && !dead()) {
     if (!wait()) continue;
     const auto begin = Clock::now();
     step_began_ = begin.time_since_epoch().count();
     try {
-      StepReport r = engine_.step();
+      const TextStep step = engine_.step();
       const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
       step_seconds_ = step_seconds_ == 0 ? seconds : 0.9 * step_seconds_ + 0.1 * seconds;
-      report(r);
+      if (!step.failure.empty()) say(step.failure);
+      report(step);
     } catch (const std::exception& e) {
-      fmt::print(stderr, "moebius: the engine failed: {}\n", e.what());
-      dead_ = true;
+      say(e.what());
+      failed_ = true;
       sink_({}, {});
     }
     step_began_ = 0;
@@ -178,57 +111,49 @@ void EngineGenerator::run() {
   ended_ = true;
 }
 
+// Nobody may be there to read it.
+void EngineGenerator::say(const std::string& failure) const noexcept {
+  std::fprintf(stderr, "moebius: a step failed: %s%s\n", failure.c_str(),
+               dead() ? "; the engine gives up" : "; it is tried again");
+}
+
 bool EngineGenerator::wait() {
   {
     const std::lock_guard lock(mutex_);
     idle_since_ = Clock::now();
   }
-  const bool work = engine_.wait(std::chrono::hours(1));
+  const bool work = engine_.engine().wait(std::chrono::hours(1));
   const std::lock_guard lock(mutex_);
   idle_ += Clock::now() - *idle_since_;
   idle_since_.reset();
   return work;
 }
 
-void EngineGenerator::report(StepReport& r) {
-  if (!r.failure.empty()) fail("a step failed: {}", r.failure);
+void EngineGenerator::report(const TextStep& step) {
   std::vector<GenerationEvent> events;
-  {
-    const std::lock_guard lock(mutex_);
-    for (StepResult& result : r.results) {
-      const auto it = jobs_.find(result.id);
-      if (it == jobs_.end()) continue;  // cancelled
-      events.push_back(event_of(*it->second, result));
-      if (result.finish != Finish::kNo && --it->second->open == 0) jobs_.erase(it);
-    }
-  }
-  sink_(std::move(events), summary_of(r.figures, options_.experts));
+  events.reserve(step.events.size());
+  for (const TextEvent& e : step.events) events.push_back(event_of(e));
+  sink_(std::move(events), summary_of(step.figures, options_.experts));
 }
 
-GenerationEvent EngineGenerator::event_of(Job& job, StepResult& result) const {
-  Job::Choice& choice = job.choices[result.index];
+GenerationEvent EngineGenerator::event_of(const TextEvent& t) const {
   GenerationEvent e;
-  e.id = result.id;
-  e.choice = result.index;
-  e.cached_tokens = result.cached_tokens;
-  e.queue_seconds = std::max(0.0, job.queue_seconds.load());
-  e.error = std::move(result.error);
-  e.end = end_reason(result.finish);
-  e.text = std::exchange(choice.ready, {});
-  if (result.choice) e.tokens.push_back(generated(*result.choice));
-  for (const TokenChoice& c : result.prompt_choices) e.prompt.push_back(generated(c));
-  if (e.end == EndReason::kNone) return e;
-  e.text += choice.text.finish();
-  if (result.finish == Finish::kStopText) e.stop_string = choice.text.stop();
-  if (result.finish == Finish::kStopToken && result.choice &&
-      std::find(options_.eos.begin(), options_.eos.end(), result.choice->token) ==
-          options_.eos.end())
-    e.stop_token = result.choice->token;
+  e.id = t.id, e.choice = t.index;
+  e.cached_tokens = t.cached_tokens, e.queue_seconds = t.queue_seconds;
+  e.error = t.error;
+  e.end = kEnds[static_cast<size_t>(t.finish)];
+  e.text = t.text;
+  if (t.choice) e.tokens.push_back(generated(*t.choice));
+  for (const TokenChoice& c : t.prompt_choices) e.prompt.push_back(generated(c));
+  if (t.finish == Finish::kStopText) e.stop_string = t.stop_text;
+  if (t.finish == Finish::kStopToken && t.choice &&
+      std::find(options_.eos.begin(), options_.eos.end(), t.choice->token) == options_.eos.end())
+    e.stop_token = t.choice->token;
   return e;
 }
 
 GeneratorStats EngineGenerator::stats() const {
-  const EngineSnapshot s = engine_.snapshot();
+  const EngineSnapshot s = engine_.engine().snapshot();
   GeneratorStats out;
   const int64_t began = step_began_;
   if (began != 0)
@@ -236,7 +161,7 @@ GeneratorStats EngineGenerator::stats() const {
         std::chrono::duration<double>(Clock::now().time_since_epoch() - Clock::duration(began))
             .count();
   out.step_seconds = step_seconds_;
-  out.phase = engine_.stage();
+  out.phase = engine_.engine().stage();
   out.running = s.running;
   out.waiting = s.waiting;
   out.slots = options_.slots;

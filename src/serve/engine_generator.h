@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine as a generator: one thread runs its steps; what a step brought goes to the sink in one
-// piece. Tokens become text where they are sampled, because a stop string decides who goes on.
+// piece.
 #pragma once
 #include <atomic>
 #include <chrono>
 #include <functional>
 #include <mutex>
 #include <thread>
-#include <unordered_map>
 
-#include "model/engine.h"
 #include "model/ranks.h"
+#include "model/text_engine.h"
 #include "serve/generator.h"
-#include "serve/token_text.h"
 
 namespace moebius {
 
@@ -26,39 +24,36 @@ struct EngineGeneratorOptions {
 
 class EngineGenerator final : public Generator {
  public:
-  // Both must live longer.
-  EngineGenerator(Engine& engine, const Tokenizer& tokenizer, EngineGeneratorOptions options);
+  EngineGenerator(TextEngine& engine, EngineGeneratorOptions options);  // must live longer
   ~EngineGenerator() override;
 
   void start(Sink sink) override;
   uint64_t submit(GenerationRequest request) override;
-  void cancel(uint64_t id) override;
-  bool waiting(uint64_t id) const override;
-  bool dead() const override { return dead_; }
+  void cancel(uint64_t id) override { engine_.cancel(id); }
+  bool waiting(uint64_t id) const override { return engine_.waiting(id); }
+  bool dead() const override { return failed_ || engine_.dead(); }
   GeneratorStats stats() const override;
   // Waits for the thread to end; false: it is stuck in a step.
   bool stop(std::chrono::milliseconds most);
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Job;
   void run();
   bool wait();  // false: there is no step to run
-  void report(StepReport& report);
-  GenerationEvent event_of(Job& job, StepResult& result) const;
+  void say(const std::string& failure) const noexcept;
+  void report(const TextStep& step);
+  GenerationEvent event_of(const TextEvent& event) const;
 
-  Engine& engine_;
-  const Tokenizer& tokenizer_;
+  TextEngine& engine_;
   EngineGeneratorOptions options_;
   Sink sink_;
-  mutable std::mutex mutex_;  // of the jobs
-  std::unordered_map<uint64_t, std::shared_ptr<Job>> jobs_;
   std::atomic<int64_t> step_began_{0};  // Clock; 0: none runs
   std::atomic<double> step_seconds_{0};
   // Between steps; both under the mutex.
+  mutable std::mutex mutex_;
   Clock::duration idle_{0};
   std::optional<Clock::time_point> idle_since_;
-  std::atomic<bool> ending_{false}, ended_{false}, dead_{false};
+  std::atomic<bool> ending_{false}, ended_{false}, failed_{false};
   std::thread thread_;
 };
 

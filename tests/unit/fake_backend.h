@@ -24,7 +24,9 @@ namespace moebius::test {
 // The call of each sort, counted from 0, that fails.
 struct FakeFaults {
   long submit = -1, collect = -1, copy = -1, commit = -1, cut = -1;
+  long times = 1;          // calls in a row that fail
   bool no_memory = false;  // by bad_alloc
+  bool lost = false;       // and the backend with it
 };
 
 class FakeBackend : public Backend {
@@ -63,6 +65,8 @@ class FakeBackend : public Backend {
     const NoAllocationFails pause;
     count(calls.submit, faults.submit, "submit");
     std::vector<std::set<BlockId>> written(kinds_.size());
+    for (size_t i = 0; i < items.size(); ++i)
+      if (contains(items[i].tokens, bad_token)) throw ItemError("this token cannot run", i);
     for (const BatchItem& i : items) check(i, written);
     if (jobs_.size() == lanes_in_use) violation("more batches under way than there are lanes");
     jobs_.push_back({++last_ticket_, {items.begin(), items.end()}, {}});
@@ -78,11 +82,13 @@ class FakeBackend : public Backend {
     const std::vector<BatchItem> items = std::move(jobs_.front().items);
     out = std::move(jobs_.front().out);
     jobs_.pop_front();
-    if (faults.collect == calls.collect)
+    if (fails(calls.collect, faults.collect))
       for (const BatchItem& i : items) leave_garbage(i);
     count(calls.collect, faults.collect, "collect");
     if (lanes_in_use == 1) perform(items, out);
   }
+
+  bool lost() const override { return is_lost; }
 
   void perform(const std::vector<BatchItem>& items, StepOutput& out) {
     out = {};
@@ -140,7 +146,9 @@ class FakeBackend : public Backend {
   FakeFaults faults, calls{0, 0, 0, 0, 0};
   std::vector<std::string> violations;
   int32_t nan_token = -1;  // a sequence that holds it gets logits that are no numbers
-  uint64_t now = 0;        // nanoseconds of all steps
+  int32_t bad_token = -1;  // an item with it cannot be run
+  bool is_lost = false;
+  uint64_t now = 0;  // nanoseconds of all steps
   size_t rows = 0, committed = 0;
   size_t lanes_in_use = 1, most_under_way = 0;
 
@@ -178,8 +186,12 @@ class FakeBackend : public Backend {
   void violation(std::string what) {
     if (violations.size() < 20) violations.push_back(std::move(what));
   }
+  bool fails(long call, long fails_at) const {
+    return fails_at >= 0 && call >= fails_at && call < fails_at + faults.times;
+  }
   void count(long& calls_so_far, long fails_at, const char* what) {
-    if (calls_so_far++ != fails_at) return;
+    if (!fails(calls_so_far++, fails_at)) return;
+    is_lost = faults.lost;
     if (faults.no_memory) throw std::bad_alloc();
     fail("injected fault in {}", what);
   }

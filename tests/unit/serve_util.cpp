@@ -16,8 +16,8 @@ const ChatTemplates& bundled_templates() {
   return templates;
 }
 
-FakeServer::FakeServer(ServerOptions options, FakeGenerator::Script script, size_t slots)
-    : generator(bundled_tokenizer(), slots, std::move(script)) {
+ServedModel served_model(size_t slots) {
+  ServedModel model;
   model.name = "tiny";
   model.aliases = {"other-name"};
   model.tokenizer = &bundled_tokenizer();
@@ -29,6 +29,11 @@ FakeServer::FakeServer(ServerOptions options, FakeGenerator::Script script, size
   model.created = 1;
   model.version = "0.2.0";
   model.commit = "1a2b3c4d5e6f";
+  return model;
+}
+
+FakeServer::FakeServer(ServerOptions options, FakeGenerator::Script script, size_t slots)
+    : model(served_model(slots)), generator(bundled_tokenizer(), slots, std::move(script)) {
   options.port = 0;
   options.log = [this](const std::string& line) { log.push_back(line); };
   server = std::make_unique<ApiServer>(options);

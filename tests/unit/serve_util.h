@@ -44,6 +44,7 @@ struct LoadingServer {
   std::thread thread_;
 };
 
+ServedModel served_model(size_t slots);  // the bundled model's text side
 const Tokenizer& bundled_tokenizer();
 const ChatTemplates& bundled_templates();
 

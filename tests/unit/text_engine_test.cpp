@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine with text on a fake backend: texts are those of the tokens, stop strings end answers,
+// and a step that fails harms only whom it must.
+#include "model/text_engine.h"
+
+#include <gtest/gtest.h>
+
+#include "serve/engine_generator.h"
+#include "unit/engine_util.h"
+#include "unit/serve_util.h"
+
+namespace moebius {
+namespace {
+
+using test::bundled_tokenizer;
+using test::FakeBackend;
+
+constexpr size_t kVocab = 4096;
+constexpr int32_t kBadToken = 4000;
+
+struct Said {
+  std::vector<int32_t> tokens;
+  std::string text, stop_text, error;
+  Finish finish = Finish::kNo;
+};
+
+struct Talk {
+  explicit Talk(const Tokenizer* tokenizer = &bundled_tokenizer())
+      : backend(FakeBackend::all_kinds(), kVocab) {
+    EngineOptions options;
+    options.context = 2048;
+    options.parallel = 4;
+    options.clock = [this] { return backend.now; };
+    engine = std::make_unique<TextEngine>(backend, tokenizer, options);
+  }
+  uint64_t ask(uint64_t seed, TextRules rules = {}, size_t max_new = 24) {
+    return engine->add(test::fake_request(40 + seed, seed, max_new, 3000), std::move(rules));
+  }
+  TextStep step() {
+    TextStep s = engine->step();
+    for (const TextEvent& e : s.events) {
+      Said& said = all[{e.id, e.index}];
+      EXPECT_EQ(said.finish, Finish::kNo) << "an event behind the end";
+      if (e.choice) said.tokens.push_back(e.choice->token);
+      said.text += e.text;
+      said.stop_text = e.stop_text, said.error = e.error, said.finish = e.finish;
+    }
+    if (!s.failure.empty()) failures.push_back(s.failure);
+    return s;
+  }
+  void run() {
+    while (!engine->idle()) step();
+  }
+  const Said& of(uint64_t id) { return all[{id, 0}]; }
+
+  FakeBackend backend;
+  std::unique_ptr<TextEngine> engine;
+  std::map<test::AnswerKey, Said> all;
+  std::vector<std::string> failures;
+};
+
+// What three requests say when nothing fails.
+std::vector<Said> undisturbed() {
+  Talk talk;
+  for (uint64_t seed = 1; seed <= 3; ++seed) talk.ask(seed);
+  talk.run();
+  return {talk.of(1), talk.of(2), talk.of(3)};
+}
+
+void expect_same(Talk& talk, uint64_t id, const Said& expected) {
+  EXPECT_EQ(talk.of(id).tokens, expected.tokens);
+  EXPECT_EQ(talk.of(id).text, expected.text);
+  EXPECT_EQ(talk.of(id).finish, expected.finish);
+  EXPECT_EQ(talk.of(id).error, "");
+}
+
+TEST(TextEngine, TextsAreThoseOfTheTokens) {
+  for (const Said& said : undisturbed()) {
+    EXPECT_EQ(said.text, bundled_tokenizer().decode(said.tokens, true));
+    EXPECT_EQ(said.finish, Finish::kLength);
+    EXPECT_EQ(said.tokens.size(), 24u);
+  }
+  Talk tokens_alone(nullptr);
+  const uint64_t id = tokens_alone.ask(1);
+  tokens_alone.run();
+  EXPECT_EQ(tokens_alone.of(id).tokens.size(), 24u);
+  EXPECT_EQ(tokens_alone.of(id).text, "");
+}
+
+TEST(TextEngine, AStopStringEndsTheAnswerBeforeIt) {
+  const Said whole = undisturbed()[0];
+  const size_t at = whole.text.size() / 2;
+  size_t begin = at;
+  while ((static_cast<unsigned char>(whole.text[begin]) & 0xc0) == 0x80) --begin;
+  const std::string stop = whole.text.substr(begin, 3);
+  for (const bool include : {false, true}) {
+    Talk talk;
+    TextRules rules;
+    rules.stops = {stop};
+    rules.include_stop = include;
+    const uint64_t id = talk.ask(1, rules);
+    talk.run();
+    const size_t first = whole.text.find(stop);
+    EXPECT_EQ(talk.of(id).text, whole.text.substr(0, first + (include ? stop.size() : 0)));
+    EXPECT_EQ(talk.of(id).stop_text, stop);
+    EXPECT_EQ(talk.of(id).finish, Finish::kStopText);
+    EXPECT_LT(talk.of(id).tokens.size(), whole.tokens.size());
+  }
+}
+
+TEST(TextEngine, AFailedStepIsTriedAgain) {
+  const std::vector<Said> expected = undisturbed();
+  for (const bool no_memory : {false, true})
+    for (const bool in_submit : {false, true})
+      for (const long at : {0, 5})
+        for (const long times : {1, 4}) {
+          if (times > 1 && (no_memory || at == 0)) continue;
+          Talk talk;
+          (in_submit ? talk.backend.faults.submit : talk.backend.faults.collect) = at;
+          talk.backend.faults.times = times;
+          talk.backend.faults.no_memory = no_memory;
+          for (uint64_t seed = 1; seed <= 3; ++seed) talk.ask(seed);
+          talk.run();
+          for (size_t i = 0; i < 3; ++i) expect_same(talk, i + 1, expected[i]);
+          const std::string words = no_memory   ? "out of memory"
+                                    : in_submit ? "injected fault in submit"
+                                                : "injected fault in collect";
+          EXPECT_EQ(talk.failures, std::vector<std::string>(static_cast<size_t>(times), words));
+          EXPECT_FALSE(talk.engine->dead());
+          EXPECT_EQ(talk.backend.violations, std::vector<std::string>());
+        }
+}
+
+TEST(TextEngine, AnItemThatCannotRunEndsAlone) {
+  const std::vector<Said> expected = undisturbed();
+  Talk talk;
+  talk.backend.bad_token = kBadToken;
+  talk.ask(1), talk.ask(2), talk.ask(3);
+  Request bad = test::fake_request(30, 9, 10, 3000);
+  bad.prompt[17] = kBadToken;
+  bad.n = 1;
+  talk.step();
+  const uint64_t id = talk.engine->add(bad, {});
+  talk.run();
+  EXPECT_EQ(talk.of(id).finish, Finish::kError);
+  EXPECT_EQ(talk.of(id).error, "this token cannot run");
+  for (size_t i = 0; i < 3; ++i) expect_same(talk, i + 1, expected[i]);
+  EXPECT_EQ(talk.failures, std::vector<std::string>());
+  EXPECT_FALSE(talk.engine->dead());
+  EXPECT_EQ(talk.backend.violations, std::vector<std::string>());
+}
+
+TEST(TextEngine, AnItemThatCannotRunTakesItsOtherAnswersAlong) {
+  Talk talk;
+  talk.backend.bad_token = kBadToken;
+  Request bad = test::fake_request(300, 9, 10, 3000);
+  bad.prompt[290] = kBadToken;
+  bad.n = 3;
+  const uint64_t id = talk.engine->add(bad, {});
+  talk.run();
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ((talk.all[{id, i}].error), "this token cannot run");
+  EXPECT_EQ(talk.backend.violations, std::vector<std::string>());
+}
+
+TEST(TextEngine, GivesUpInWordsAfterFailuresInARow) {
+  Talk talk;
+  talk.backend.faults.collect = 6;
+  talk.backend.faults.times = 1000;
+  for (uint64_t seed = 1; seed <= 3; ++seed) talk.ask(seed);
+  talk.run();
+  EXPECT_EQ(talk.failures.size(), TextEngine::kMostFailures);
+  EXPECT_TRUE(talk.engine->dead());
+  const std::vector<Said> expected = undisturbed();
+  for (size_t i = 0; i < 3; ++i) {
+    const Said& said = talk.of(i + 1);
+    EXPECT_EQ(said.finish, Finish::kError);
+    EXPECT_EQ(said.error, "5 steps in a row failed, the last one: injected fault in collect");
+    ASSERT_FALSE(said.tokens.empty());  // what it had stays
+    EXPECT_TRUE(expected[i].text.starts_with(said.text));
+  }
+  try {
+    talk.ask(4);
+    ADD_FAILURE() << "a dead engine takes requests";
+  } catch (const Error& e) {
+    EXPECT_STREQ(e.what(), "5 steps in a row failed, the last one: injected fault in collect");
+  }
+  EXPECT_TRUE(talk.step().events.empty());
+}
+
+TEST(TextEngine, GivesUpAtOnceWhenTheBackendIsLost) {
+  Talk talk;
+  talk.backend.faults.collect = 3;
+  talk.backend.faults.lost = true;
+  talk.ask(1);
+  talk.run();
+  EXPECT_EQ(talk.failures.size(), 1u);
+  EXPECT_TRUE(talk.engine->dead());
+  EXPECT_EQ(talk.of(1).error, "the model can run no more steps: injected fault in collect");
+}
+
+TEST(TextEngine, WhatAFailedStepHadToSayIsSaid) {
+  Talk talk;
+  const uint64_t a = talk.ask(1), b = talk.ask(2);
+  talk.step();
+  talk.engine->cancel(a);
+  talk.backend.faults.submit = talk.backend.calls.submit;
+  const TextStep failed = talk.step();
+  EXPECT_EQ(failed.failure, "injected fault in submit");
+  EXPECT_EQ(talk.of(a).finish, Finish::kCancelled);
+  talk.run();
+  expect_same(talk, b, undisturbed()[1]);
+}
+
+// --- the server over it ---------------------------------------------------------------------------
+
+struct EngineServer {
+  EngineServer() : generator(*talk.engine, {}) {
+    ServerOptions options;
+    options.port = 0;
+    server = std::make_unique<ApiServer>(options);
+    port = server->listen();
+    server->ready(test::served_model(4), generator);
+    thread = std::thread([this] { status = server->run(); });
+  }
+  ~EngineServer() {
+    server->stop();
+    if (thread.joinable()) thread.join();
+    generator.stop(std::chrono::seconds(10));
+  }
+  test::Response ask(const std::string& bytes) const {
+    test::Client client(port);
+    client.send(bytes);
+    return client.read();
+  }
+  Talk talk;
+  EngineGenerator generator;
+  std::unique_ptr<ApiServer> server;
+  uint16_t port = 0;
+  std::thread thread;
+  int status = -1;
+};
+
+const char* const kQuestion =
+    R"({"prompt":"It was a dark night","max_tokens":20,"seed":7,"temperature":1,"ignore_eos":true})";
+
+std::string answer_of(const test::Response& r) {
+  const size_t at = r.body.find("\"text\"");
+  return at == std::string::npos ? r.body : r.body.substr(at, r.body.find("\"logprobs\"", at) - at);
+}
+
+TEST(ServeEngine, AStreamOutlivesAFailedStep) {
+  std::string expected;
+  {
+    const EngineServer server;
+    const test::Response r = server.ask(test::post("/v1/completions", kQuestion));
+    ASSERT_EQ(r.status, 200) << r.body;
+    expected = answer_of(r);
+  }
+  EngineServer server;
+  server.talk.backend.faults.collect = 4;
+  server.talk.backend.faults.times = 2;
+  const test::Response r = server.ask(test::post("/v1/completions", kQuestion));
+  EXPECT_EQ(r.status, 200) << r.body;
+  EXPECT_EQ(answer_of(r), expected);
+  EXPECT_EQ(server.ask(test::get("/health")).status, 200);
+  EXPECT_FALSE(server.generator.dead());
+}
+
+TEST(ServeEngine, EndsWithStatus3WhenTheModelIsLost) {
+  EngineServer server;
+  server.talk.backend.faults.collect = 4;
+  server.talk.backend.faults.lost = true;
+  const test::Response r = server.ask(test::post("/v1/completions", kQuestion));
+  EXPECT_EQ(r.status, 500);
+  EXPECT_NE(r.body.find("the model can run no more steps: injected fault in collect"),
+            std::string::npos)
+      << r.body;
+  server.thread.join();
+  EXPECT_EQ(server.status, 3);
+}
+
+}  // namespace
+}  // namespace moebius
