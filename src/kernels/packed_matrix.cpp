@@ -104,4 +104,29 @@ void OwnedPackedMatrix::multiply(const float* x, size_t ldx, size_t M, float* y,
   kernel_->gemm({&view_, panel.get(), M, 0, p.N, y, ldy, scratch.get()});
 }
 
+bool PackedRows::possible(const Kernel& kernel, const Problem& p) {
+  return kernel.code_at != nullptr && is_dense_code(p.code) && p.act.code == ActCode::kAsIs &&
+         !p.act_order;
+}
+
+PackedRows::PackedRows(const Kernel& kernel, const Problem& problem)
+    : kernel_(&kernel), problem_(problem), input_at_(problem.K) {
+  const size_t origin = kernel.code_at(problem_, 0, 0);
+  for (size_t k = 0; k < problem.K; ++k)
+    input_at_[k] = static_cast<uint32_t>(kernel.code_at(problem_, 0, k) - origin);
+}
+
+void PackedRows::read(const uint8_t* packed, size_t n, float* to) const {
+  const uint8_t* row = packed + kernel_->code_at(problem_, n, 0);
+  const auto each = [&](auto value_at) {
+    for (size_t k = 0; k < input_at_.size(); ++k) to[k] = value_at(row + input_at_[k]);
+  };
+  if (problem_.code == CodeType::kF32)
+    each([](const uint8_t* p) { return load_f32(p); });
+  else if (problem_.code == CodeType::kBf16)
+    each([](const uint8_t* p) { return bf16_to_f32(load_u16(p)); });
+  else
+    each([](const uint8_t* p) { return f16_to_f32(load_u16(p)); });
+}
+
 }  // namespace moebius

@@ -59,4 +59,17 @@ class OwnedPackedMatrix {
   PackedMatrix view_;
 };
 
+// Rows of dense weights, read back from where a kernel keeps them (Kernel::code_at).
+class PackedRows {
+ public:
+  static bool possible(const Kernel& kernel, const Problem& problem);
+  PackedRows(const Kernel& kernel, const Problem& problem);
+  void read(const uint8_t* packed, size_t n, float* to) const;  // row n: [K], exact
+
+ private:
+  const Kernel* kernel_;
+  Problem problem_;
+  std::vector<uint32_t> input_at_;  // [K] bytes behind the begin of a row
+};
+
 }  // namespace moebius

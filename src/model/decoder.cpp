@@ -9,6 +9,8 @@
 
 #include "base/error.h"
 #include "base/math_functions.h"
+#include "kernels/row_functions.h"
+#include "kernels/unpack.h"
 #include "model/decoder_layer.h"
 #include "model/ranks.h"
 #include "nn/ops.h"
@@ -43,24 +45,21 @@ void DecoderModel::run_linear(const LinearLayer& layer, const float* x, float* y
                 *options_.pool);
 }
 
-void DecoderModel::embed_token(size_t token, float* to) {
-  QuantMatrix table = embedding_;
-  if (embedding_store_ != nullptr) {
-    embedding_memory_.reset();
-    table =
-        reader_for(embedding_plan_.scheme.format)
-            .load(rows_of(embedding_plan_, token, token + 1), *embedding_store_, embedding_memory_);
-    token = 0;
-  }
-  for (size_t c = 0; c < hidden_; ++c)
-    to[c] = weight_at(table, token, c) * spec_.embedding_multiplier;
+void DecoderModel::embed_token(size_t token, float* to) const {
+  if (tied_rows_)
+    tied_rows_->read(output_->slot().view().data, token, to);
+  else if (is_dense_code(embedding_.code))
+    unpack_f32(embedding_, token, 0, hidden_, nullptr, to);
+  else
+    for (size_t c = 0; c < hidden_; ++c) to[c] = weight_at(embedding_, token, c);
+  scale_row(to, spec_.embedding_multiplier, hidden_);
   round_to(options_.type, to, hidden_);
 }
 
 void DecoderModel::embed(std::span<const Work> work, size_t T) {
   Buffers& b = *buffers_;
   grow(b.h, T * hidden_), grow(b.a, T * hidden_), grow(b.branch, T * hidden_);
-  b.positions.resize(T), b.lengths.resize(T);
+  b.positions.resize(T), b.lengths.resize(T), b.tokens.resize(T);
   b.first_row.clear();
   size_t row = 0, longest = 0;
   for (const auto& [item, memory, sequence] : work) {
@@ -68,11 +67,14 @@ void DecoderModel::embed(std::span<const Work> work, size_t T) {
     for (size_t i = 0; i < item.tokens.size(); ++i, ++row) {
       b.positions[row] = static_cast<int32_t>(item.position + i);
       b.lengths[row] = std::max(item.length, item.position + item.tokens.size());
-      if (own_.begin == 0 && (options_.ranks == nullptr || leads()))
-        embed_token(static_cast<size_t>(item.tokens[i]), b.h.data() + row * hidden_);
+      b.tokens[row] = item.tokens[i];
     }
     longest = std::max(longest, item.position + item.tokens.size());
   }
+  if (own_.begin == 0 && (options_.ranks == nullptr || leads()))
+    for_rows(T, [&](size_t t) {
+      embed_token(static_cast<size_t>(b.tokens[t]), b.h.data() + t * hidden_);
+    });
   for (const auto& rope : ropes_) rope->reserve((longest + 255) / 256 * 256);
 }
 

@@ -181,7 +181,7 @@ class DecoderModel : public Backend {
   void note_step(double seconds, double exchange, double wait);  // for rank_figures()
   void embed(std::span<const Work> work, size_t T);
   void run_layers(std::span<const Work> work, size_t T);
-  void embed_token(size_t token, float* to);
+  void embed_token(size_t token, float* to) const;
   void load_ends(const Checkpoint& checkpoint);
   void cut_layer(size_t index, Layer& layer) const;
   void take_part(const Checkpoint& checkpoint);  // what of the model is this rank's
@@ -271,13 +271,11 @@ class DecoderModel : public Backend {
   std::vector<std::unique_ptr<Layer>> layers_;  // null: another rank's
   Range own_;                                   // layers
   std::vector<std::unique_ptr<Rope>> ropes_;
-  // The token table in memory; or, when the output projection holds the same weights packed, its
-  // plan: rows are then read from the file as tokens need them, so that the weights are not in
-  // memory twice.
+  // The token table; or, where the output projection is the same weights and all of them are here,
+  // how its rows are read back from these.
   LoadBuffer embedding_memory_;
   QuantMatrix embedding_;
-  std::shared_ptr<const TensorStore> embedding_store_;
-  MatrixPlan embedding_plan_;
+  std::optional<PackedRows> tied_rows_;
   std::optional<Norm> final_norm_;
   std::unique_ptr<LinearLayer> output_;
   size_t output_width_ = 0;  // of all ranks

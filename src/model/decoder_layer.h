@@ -91,7 +91,7 @@ struct DecoderModel::Buffers {
   std::vector<float> q, k, v, qkv, absorbed, attended, latent, q_latent, kv_latent;
   std::vector<float> part, all_values;  // several ranks: own columns, gathered ones
   std::vector<float> router, gathered, weights, gate, beside, experts_in;
-  std::vector<int32_t> positions, ones_ids, ids;
+  std::vector<int32_t> tokens, positions, ones_ids, ids;
   std::vector<size_t> lengths;  // of the sequence that a row belongs to
   // Blocks of one layer: those of item 0, of item 1, ...; where an item's begin, and its rows.
   std::vector<uint8_t*> blocks;

@@ -355,16 +355,6 @@ void DecoderModel::load_ends(const Checkpoint& checkpoint) {
   const Module &embedding = embedding_of(checkpoint), &output = output_of(checkpoint);
   const Ranks* ranks = options_.ranks;
   if (ranks != nullptr && ranks->stage() != 0) return;
-  if (ranks == nullptr || ranks->leader()) {
-    if (&output == &embedding && can_cut_rows(embedding.plan)) {
-      embedding_store_ = checkpoint.shared_store();
-      embedding_plan_ = embedding.plan;
-    } else {
-      embedding_ = reader_for(embedding.plan.scheme.format)
-                       .load(embedding.plan, checkpoint.store(), embedding_memory_);
-      loaded_bytes_ += embedding.bytes;
-    }
-  }
   const auto& modules = checkpoint.modules();
   const auto norm = std::find_if(modules.begin(), modules.end(), [](const Module& m) {
     return m.kind == ModuleKind::kNorm && m.layer < 0;
@@ -382,6 +372,16 @@ void DecoderModel::load_ends(const Checkpoint& checkpoint) {
                                       : output_range(output_width_, ranks->members(),
                                                      ranks->member(), output.name);
   output_ = load_outputs(checkpoint, {{&output, rows}}, layer_options_);
+  if (ranks != nullptr && !ranks->leader()) return;
+  const PackedSlot& packed = output_->slot();
+  if (&output == &embedding && columns_.empty() &&
+      PackedRows::possible(packed.kernel(), packed.problem())) {
+    tied_rows_.emplace(packed.kernel(), packed.problem());
+    return;
+  }
+  embedding_ = reader_for(embedding.plan.scheme.format)
+                   .load(embedding.plan, checkpoint.store(), embedding_memory_);
+  loaded_bytes_ += embedding.bytes;
 }
 
 std::unique_ptr<DecoderModel> DecoderModel::load(const Checkpoint& checkpoint,

@@ -56,29 +56,34 @@ std::string names_of(std::span<const RankMemory> ranks, const Shared& s) {
 
 }  // namespace
 
-uint64_t packed_bytes_of(const Checkpoint& checkpoint, const Module& m, const Policy& policy,
-                         const ActRequest& act, XType type) {
-  uint64_t bytes = 0;
-  if (has_product(checkpoint, m)) {
-    LayerOptions options;
-    options.policy = policy, options.act = act, options.x_type = type;
-    const Problem problem = problem_of(m, act, type);
-    bytes += round_up(kernel_for(problem, options, m.name).packed_bytes(problem), 64);
-  }
-  if (m.kind == ModuleKind::kEmbedding &&
-      (&m != checkpoint.output_module() || !can_cut_rows(m.plan)))
-    bytes += m.plan.code_bytes;
-  return bytes;
+ModuleMemory module_memory(const Checkpoint& checkpoint, const Module& m, const Policy& policy,
+                           const ActRequest& act, XType type) {
+  ModuleMemory memory;
+  const bool table = m.kind == ModuleKind::kEmbedding;
+  if (table) memory.table = memory.table_of_cut = m.plan.code_bytes;
+  if (!has_product(checkpoint, m)) return memory;
+  LayerOptions options;
+  options.policy = policy, options.act = act, options.x_type = type;
+  const Problem problem = problem_of(m, act, type);
+  const Kernel& kernel = kernel_for(problem, options, m.name);
+  memory.packed = round_up(kernel.packed_bytes(problem), 64);
+  if (PackedRows::possible(kernel, problem)) memory.table = 0;
+  return memory;
 }
 
 std::vector<uint64_t> packed_bytes_of_ranks(const Checkpoint& checkpoint, const RankSplit& split,
                                             const ModelOptions& options) {
+  uint64_t table = 0;  // of the first rank
   const auto weigh = [&](const Module& m) {
     if (!m.supported) return m.bytes;  // loading will say why
-    return packed_bytes_of(checkpoint, m, options.policy, options.act, options.type);
+    const ModuleMemory memory =
+        module_memory(checkpoint, m, options.policy, options.act, options.type);
+    table += split.members() == 1 ? memory.table : memory.table_of_cut;
+    return memory.packed;
   };
   std::vector<uint64_t> bytes;
   for (const RankPart& part : rank_parts(checkpoint, split, weigh)) bytes.push_back(part.bytes);
+  bytes[0] += table;
   return bytes;
 }
 

@@ -21,10 +21,14 @@ struct RankMemory {
   std::vector<MemoryLimit> limits;  // of its process; ranks of a host share those of one name
 };
 
-// A module's weights as the kernels of this CPU hold them, and its token table where that is held
-// beside them. Throws Error where no kernel takes it.
-uint64_t packed_bytes_of(const Checkpoint& checkpoint, const Module& module, const Policy& policy,
-                         const ActRequest& act, XType type);
+// A module's weights as the kernels of this CPU hold them, and its token table where rows cannot be
+// read from these; where ranks cut a tied one by outputs, the first holds the table too. Throws
+// Error where no kernel takes it.
+struct ModuleMemory {
+  uint64_t packed = 0, table = 0, table_of_cut = 0;
+};
+ModuleMemory module_memory(const Checkpoint& checkpoint, const Module& module, const Policy& policy,
+                           const ActRequest& act, XType type);
 // Bytes of weights on every rank, as the kernels of this CPU hold them.
 std::vector<uint64_t> packed_bytes_of_ranks(const Checkpoint& checkpoint, const RankSplit& split,
                                             const ModelOptions& options);

@@ -336,6 +336,9 @@ std::vector<RankPart> rank_parts(const Checkpoint& checkpoint, const RankSplit& 
                                     : static_cast<size_t>(m.layer) >= p.layers.begin &&
                                           static_cast<size_t>(m.layer) < p.layers.end;
       if (here) p.bytes += bytes_on(m, bytes, share, split, p.member, experts);
+      // A tied table that is cut: the first rank also has the rows that others multiply with.
+      const bool tied = m.kind == ModuleKind::kEmbedding && &m == output;
+      if (!weigh && tied && split.members() > 1 && p.rank == 0) p.bytes += bytes;
     }
   }
   return parts;

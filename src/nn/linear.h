@@ -43,6 +43,7 @@ class LinearLayer {
   size_t packed_bytes() const { return memory_.size(); }
   std::span<const uint8_t> packed() const { return {memory_.data(), memory_.size()}; }
   const Kernel& kernel(size_t part = 0) const { return *plans_[part].kernel; }
+  const PackedSlot& slot(size_t part = 0) const { return parts_[part].slot; }
 
   // Any number of rows, also 0. f32 rows fit every layer: one built for a 16-bit type takes their
   // values as rounded to it. Safe from several threads at once. amax_reduce is needed when a part

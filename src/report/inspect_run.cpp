@@ -21,8 +21,11 @@ namespace {
 // Of the modules that can run.
 uint64_t packed_weights(const Checkpoint& c, XType type) {
   uint64_t bytes = 0;
-  for (const Module& m : c.modules())
-    if (m.supported && !m.tower) bytes += packed_bytes_of(c, m, {}, {}, type);
+  for (const Module& m : c.modules()) {
+    if (!m.supported || m.tower) continue;
+    const ModuleMemory memory = module_memory(c, m, {}, {}, type);
+    bytes += memory.packed + memory.table;
+  }
   return bytes;
 }
 
