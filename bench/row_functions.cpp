@@ -4,11 +4,16 @@
 #include <benchmark/benchmark.h>
 
 #include <functional>
+#include <memory>
 #include <random>
 #include <string>
+#include <vector>
 
+#include "base/math_functions.h"
 #include "kernels/list.h"
 #include "runtime/memory.h"
+#include "runtime/thread_pool.h"
+#include "runtime/topology.h"
 
 namespace moebius {
 namespace {
@@ -72,9 +77,40 @@ ActSpec act(ActCode code, ActGranule granule, uint32_t group = 0, ActScale scale
   return s;
 }
 
+// The cap on a row of logits of a large vocabulary: the definition one by one, and the row function
+// by one thread and by all.
+void add_cap() {
+  constexpr size_t kVocabulary = 262144, kPiece = 8192;
+  constexpr float kLimit = 30.0f;
+  const auto add_one = [](const char* name, const std::function<void(float*)>& run) {
+    benchmark::RegisterBenchmark((std::string("cap_262144/") + name).c_str(),
+                                 [run](benchmark::State& state) {
+                                   std::vector<float> x(kVocabulary);
+                                   std::mt19937 rng(1);
+                                   std::normal_distribution<float> normal(0.0f, 10.0f);
+                                   for (float& v : x) v = normal(rng);
+                                   for (auto _ : state) run(x.data());
+                                   state.SetItemsProcessed(state.iterations() * kVocabulary);
+                                 })
+        ->UseRealTime();
+  };
+  add_one("definition", [](float* x) {
+    for (size_t i = 0; i < kVocabulary; ++i) x[i] = cap_f32(x[i], kLimit);
+  });
+  const auto cap = [](float* x, size_t n) {
+    row_functions().activate({.function = RowFunction::kCap, .limit = kLimit}, nullptr, x, x, n);
+  };
+  add_one("one_thread", [cap](float* x) { cap(x, kVocabulary); });
+  add_one("pool", [cap, pool = std::make_shared<ThreadPool>(usable_topology().cores())](float* x) {
+    pool->parallel_for(kVocabulary / kPiece, [&](size_t i) { cap(x + i * kPiece, kPiece); });
+  });
+}
+
 void add_all() {
+  add_cap();
   add_activation("silu_and_mul", {RowFunction::kSiluAndMul});
   add_activation("gelu_and_mul", {RowFunction::kGeluAndMul});
+  add_activation("cap", {RowFunction::kCap, 30.0f});
   add_activation("swigluoai", {RowFunction::kSwigluOai, 7.0f, 1.702f, 1.0f});
   add("exp_minus",
       [](const RowFunctions& f, const Rows& r) { f.exp_minus(r.gate, 8.0f, r.y, kRow); });

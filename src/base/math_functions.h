@@ -184,6 +184,9 @@ MOEBIUS_ALWAYS_INLINE float tanh_f32(float x) {
   return f32_from_bits(select_bits(a <= 0.625f, f32_bits(small), f32_bits(large)) | sign);
 }
 
+// limit * tanh(x / limit): near x, and never beyond the limit.
+MOEBIUS_ALWAYS_INLINE float cap_f32(float x, float limit) { return limit * tanh_f32(x / limit); }
+
 namespace numeric_detail {
 
 // erfc(a) = e^(-a^2) * t * S(t) with t = 1 / (1 + 0.4 a), a >= 0. The caller gives t and a^2 as the
@@ -292,11 +295,11 @@ MOEBIUS_ALWAYS_INLINE float swiglustep(float g, float u, float limit = 7.0f) {
 
 // ((b * tanh(g / b)) * sigmoid(g)) * u
 MOEBIUS_ALWAYS_INLINE float situ(float g, float u, float b) {
-  return ((b * tanh_f32(g / b)) * sigmoid_f32(g)) * u;
+  return (cap_f32(g, b) * sigmoid_f32(g)) * u;
 }
 // the same with the up value replaced by lb * tanh(u / lb)
 MOEBIUS_ALWAYS_INLINE float situ(float g, float u, float b, float lb) {
-  return situ(g, lb * tanh_f32(u / lb), b);
+  return situ(g, cap_f32(u, lb), b);
 }
 
 }  // namespace moebius

@@ -158,6 +158,8 @@ struct RowLoops {
         return Isa::map(x, y, n, [](float v) { return softplus_f32(v); });
       case RowFunction::kSqrtSoftplus:
         return Isa::map(x, y, n, [](float v) { return sqrtsoftplus_f32(v); });
+      case RowFunction::kCap:
+        return Isa::map(x, y, n, [=](float v) { return cap_f32(v, limit); });
     }
   }
 

@@ -33,6 +33,7 @@ enum class RowFunction : uint8_t {
   kSigmoid,
   kSoftplus,
   kSqrtSoftplus,
+  kCap,  // by `limit`
 };
 struct RowActivation {
   RowFunction function = RowFunction::kSiluAndMul;

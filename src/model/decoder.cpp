@@ -8,7 +8,6 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "base/math_functions.h"
 #include "kernels/row_functions.h"
 #include "kernels/unpack.h"
 #include "model/decoder_layer.h"
@@ -233,10 +232,20 @@ void DecoderModel::project_output(std::span<const Work> work, std::vector<float>
     for (size_t i = 0; i < outputs; ++i)
       std::memcpy(logits.data() + i * vocab_, b.router.data() + i * width, vocab_ * sizeof(float));
   }
-  if (spec_.logits_divisor != 1.0f)
-    for (float& v : logits) v /= spec_.logits_divisor;
-  if (spec_.logits_cap != 0.0f)
-    for (float& v : logits) v = spec_.logits_cap * tanh_f32(v / spec_.logits_cap);
+  cap_logits(logits);
+}
+
+void DecoderModel::cap_logits(std::vector<float>& logits) const {
+  const float divisor = spec_.logits_divisor, cap = spec_.logits_cap;
+  if (divisor == 1.0f && cap == 0.0f) return;
+  constexpr size_t kPiece = 8192;
+  options_.pool->parallel_for((logits.size() + kPiece - 1) / kPiece, [&](size_t i) {
+    float* x = logits.data() + i * kPiece;
+    const size_t n = std::min(kPiece, logits.size() - i * kPiece);
+    if (divisor != 1.0f) row_functions().divide(x, divisor, x, n);
+    if (cap != 0.0f)
+      row_functions().activate({.function = RowFunction::kCap, .limit = cap}, nullptr, x, x, n);
+  });
 }
 
 // Embedding and the layers of this rank.

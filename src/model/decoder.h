@@ -256,6 +256,7 @@ class DecoderModel : public Backend {
                   size_t T);
   void normalize_rows(const std::optional<Norm>& norm, size_t T);
   void project_output(std::span<const Work> work, std::vector<float>& logits);
+  void cap_logits(std::vector<float>& logits) const;
   void run_linear(const LinearLayer& layer, const float* x, float* y, size_t T, bool round = true);
   void for_rows(size_t T, FunctionRef<void(size_t)> fn);
   void cut_memory(KvMemory& memory, size_t kind, BlockId id, size_t tokens) const;

@@ -271,8 +271,8 @@ void Router::route_row(const RouterInput& in, size_t t, const RouterOutput& out,
   const float* logits = in.logits + t * n;
   if (spec_.logit_cap > 0.0f) {
     float* capped = scratch + 2 * n + 2 * spec_.groups;
-    for (size_t i = 0; i < n; ++i)
-      capped[i] = spec_.logit_cap * tanh_f32(logits[i] / spec_.logit_cap);
+    row_functions().activate({.function = RowFunction::kCap, .limit = spec_.logit_cap}, nullptr,
+                             logits, capped, n);
     logits = capped;
   }
   switch (spec_.method) {

@@ -290,6 +290,7 @@ const ScalarActivation kActivations[] = {
     {{RowFunction::kSigmoid}, [](float, float x) { return sigmoid_f32(x); }},
     {{RowFunction::kSoftplus}, [](float, float x) { return softplus_f32(x); }},
     {{RowFunction::kSqrtSoftplus}, [](float, float x) { return sqrtsoftplus_f32(x); }},
+    {{RowFunction::kCap, 30.0f}, [](float, float x) { return 30.0f * tanh_f32(x / 30.0f); }},
 };
 
 TEST(RowFunctions, Activations) {
