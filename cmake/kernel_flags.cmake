@@ -20,11 +20,11 @@ set(MOEBIUS_KERNEL_FLAGS
   "x86_64|^x86_avx512.*|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni"
   "x86_64|^x86_amx.*|-mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512bf16 -mavx512vbmi -mamx-tile -mamx-int8 -mamx-bf16"
 )
-# Paths below src/. Files whose loops are worth -O3 (other kernels are intrinsics and assembly, where it only takes longer); files that run once per folder, where -O1 saves a
-# fifth of their compile time; everything else keeps -O2.
+# Paths below src/. Hot: loops that are worth -O3 (other kernels are intrinsics and assembly, where it only takes longer).
+# Cold: what runs once per folder or per command, where -O1 saves a fifth of the compile time; no step calls it (checks.cold
+# follows the calls). Everything else keeps -O2.
 set(MOEBIUS_HOT_FILES "^(kernels/([^ax]|arm_neon_f32|[a-z0-9_]*_rows)|nn/|quant/reference|checkpoint/formats/)")
-set(MOEBIUS_COLD_FILES "^(apps/|model/|checkpoint/|quant/scheme|text/(jinja/|chat|generation|tokenizer_json|tiktoken|stop|known_patterns|oniguruma)|[a-z_]*api)")
-set(MOEBIUS_WARM_FILES "^(checkpoint/(safetensors|tensor_store)|model/(decoder|engine)\\.cpp)")  # per tensor, per token
+set(MOEBIUS_COLD_FILES "^(apps/|report/|model/(arch/|decoder_load|layer_|recurrent_loader|handshake|rank_costs|rank_memory|rank_plan|ranked_model|sampling_choices)|checkpoint/(checkpoint|config_fields|families|fused_experts|model_config|module_|moe_|quant_|safetensors_|shard_index|summary|target_match|tensor_name)|quant/scheme|text/(jinja/|chat_template|generation_config|tokenizer_json|tiktoken))")
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   set(MOEBIUS_ARCH aarch64)
@@ -58,7 +58,7 @@ function(moebius_apply_kernel_flags sources)
     set(options "")
     if(path MATCHES "${MOEBIUS_HOT_FILES}")
       list(APPEND options "$<$<CONFIG:Release>:-O3>")
-    elseif(path MATCHES "${MOEBIUS_COLD_FILES}" AND NOT path MATCHES "${MOEBIUS_WARM_FILES}")
+    elseif(path MATCHES "${MOEBIUS_COLD_FILES}")
       list(APPEND options "$<$<CONFIG:Release>:-O1>")
     endif()
     if(path MATCHES "^kernels/")

@@ -70,8 +70,6 @@ uint64_t expert_packed(const MoeLayer& layer, size_t experts) {
 
 }  // namespace
 
-DecoderModel::DecoderModel() = default;
-
 AttentionSpec attention_spec(const DecoderSpec& s, size_t index, bool absorbed) {
   AttentionSpec a;
   const HeadSizes sizes = s.sizes(index);

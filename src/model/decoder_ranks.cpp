@@ -223,6 +223,8 @@ void DecoderModel::take_part(const Checkpoint& checkpoint) {
   figures_ = std::make_shared<Figures>();
 }
 
+DecoderModel::DecoderModel() = default;
+
 DecoderModel::~DecoderModel() {
   if (!leads()) return;
   beats_.reset();
