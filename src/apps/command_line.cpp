@@ -229,7 +229,7 @@ int run_command_line(Words args) {
     describe_run(command);
     return command.follow ? run_as_rank(command) : command.action(command);
   } catch (const UsageError& e) {
-    fmt::print(stderr, "moebius: {}\n", e.what());
+    put_on_stderr(fmt::format("moebius: {}\n", e.what()));
     return kExitUsage;
   }
 }

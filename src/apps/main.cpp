@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command line. Results on stdout, everything else on stderr; exit codes stand in command.h,
 // the commands in commands.cpp.
+#include <fcntl.h>
 #include <fmt/core.h>
 #include <unistd.h>
 
@@ -11,16 +12,25 @@
 #include <vector>
 
 #include "apps/command_line.h"
+#include "apps/manners.h"
 #include "apps/rank_process.h"
 #include "moebius/error.h"
 
 namespace {
+
+// A descriptor that is closed would be the next file's; what is meant for the user must not go
+// there. Reading and writing them fails as before.
+void hold_standard_descriptors() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+    if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
 
 void on_interrupt(int) { _exit(moebius::kExitInterrupted); }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  hold_standard_descriptors();
   std::signal(SIGINT, on_interrupt);
   std::signal(SIGPIPE, SIG_DFL);
   try {
@@ -28,16 +38,16 @@ int main(int argc, char** argv) {
         moebius::run_command_line(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));
     std::cout.flush();
     if (std::cout) return code;
-    fmt::print(stderr, "moebius: cannot write to standard output\n");
+    moebius::put_on_stderr("moebius: cannot write to standard output\n");
     return moebius::kExitFailed;
   } catch (const moebius::Error& e) {
-    fmt::print(stderr, "moebius: {}{}\n", moebius::rank_label(), e.what());
+    moebius::put_on_stderr(fmt::format("moebius: {}{}\n", moebius::rank_label(), e.what()));
     return moebius::kExitFailed;
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "moebius: out of memory\n");
+    moebius::put_on_stderr("moebius: out of memory\n");
     return moebius::kExitFailed;
   } catch (const std::exception& e) {
-    fmt::print(stderr, "moebius: unexpected error: {}\n", e.what());
+    moebius::put_on_stderr(fmt::format("moebius: unexpected error: {}\n", e.what()));
     return moebius::kExitDied;
   }
 }

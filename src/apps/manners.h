@@ -18,18 +18,21 @@ struct Manners {
 };
 Manners& manners();
 
+// To stderr, as it is. Who does not read it, or a full disk, is no failure of what is being done.
+inline void put_on_stderr(const std::string& text) { std::fputs(text.c_str(), stderr); }
+
 // A line on stderr, unless --quiet.
 template <class... Args>
 void note(fmt::format_string<Args...> format, Args&&... args) {
   if (manners().quiet) return;
-  fmt::print(stderr, "moebius: {}\n", fmt::format(format, std::forward<Args>(args)...));
+  put_on_stderr("moebius: " + fmt::format(format, std::forward<Args>(args)...) + "\n");
 }
 
 // A line on stderr that only --verbose shows.
 template <class... Args>
 void detail(fmt::format_string<Args...> format, Args&&... args) {
   if (!manners().verbose) return;
-  fmt::print(stderr, "moebius: {}\n", fmt::format(format, std::forward<Args>(args)...));
+  put_on_stderr("moebius: " + fmt::format(format, std::forward<Args>(args)...) + "\n");
 }
 
 }  // namespace moebius

@@ -109,7 +109,7 @@ std::unique_ptr<DecoderModel> load_model(const Checkpoint& checkpoint, ModelOpti
   options.memory_left = check_memory(checkpoint, options, split);
   if (split.ranks() == 1) return DecoderModel::load(checkpoint, options);
   const RankSays say = [](const std::string& line) {
-    if (!manners().quiet) fmt::print(stderr, "{}\n", line);
+    if (!manners().quiet) put_on_stderr(fmt::format("{}\n", line));
   };
   followers = start_followers(checkpoint, options, split, options.pool->size(), say);
   options.ranks = &followers->leader();
@@ -138,7 +138,9 @@ std::vector<int32_t> parse_token_lists(std::span<const std::string> lists) {
 
 void take_rank_options(ModelOptions& o, const RankOptions& ranks) {
   o.loads_file = ranks.loads;
-  o.warn = [](const std::string& line) { fmt::print(stderr, "moebius: warning: {}\n", line); };
+  o.warn = [](const std::string& line) {
+    put_on_stderr(fmt::format("moebius: warning: {}\n", line));
+  };
 }
 
 ModelOptions model_options_of(const ModelRunOptions& options, const Checkpoint& checkpoint,
@@ -161,7 +163,7 @@ OpenModel::OpenModel(const ModelRunOptions& options, size_t context,
       runtime(runtime_of(split, thread_count(options.run))) {
   const auto start = std::chrono::steady_clock::now();
   for (const std::string& w : checkpoint.warnings())
-    fmt::print(stderr, "moebius: warning: {}\n", w);
+    put_on_stderr(fmt::format("moebius: warning: {}\n", w));
   ModelOptions model_options = model_options_of(options, checkpoint, pool);
   note_request(checkpoint, model_options.act);
   model_options.context = context;

@@ -70,7 +70,7 @@ std::string mapped_folder(const std::string& folder, const std::vector<std::stri
 
 // A line of this rank on stderr.
 void say_line(const std::string& text) {
-  fmt::print(stderr, "moebius: {}{}\n", rank_label(), text);
+  put_on_stderr(fmt::format("moebius: {}{}\n", rank_label(), text));
 }
 
 }  // namespace
@@ -149,7 +149,7 @@ std::unique_ptr<DecoderModel> RankProcess::load_part(const Checkpoint& checkpoin
   ranks_ = std::make_unique<Ranks>(*comm_, split);
   options.ranks = ranks_.get();
   return load_rank(checkpoint, options, [&](const std::string& line) {
-    if (!quiet_) fmt::print(stderr, "{}\n", line);
+    if (!quiet_) put_on_stderr(fmt::format("{}\n", line));
   });
 }
 
@@ -235,7 +235,7 @@ int run_as_rank(const Command& command) {
     return kExitFailed;
   } catch (const std::exception& e) {
     std::cout.flush();
-    if (leads) fmt::print(stderr, "moebius: {}\n", e.what());
+    if (leads) put_on_stderr(fmt::format("moebius: {}\n", e.what()));
     comm.abort(leads ? "" : e.what());
   }
 }

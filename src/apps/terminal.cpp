@@ -62,7 +62,7 @@ void Progress::finish() {
   if (!terminal_) {
     if (worth_it) draw(true);
   } else if (last_ == Last::kErase) {
-    fmt::print(stderr, "\r{}\r", std::string(width_, ' '));
+    put_on_stderr(fmt::format("\r{}\r", std::string(width_, ' ')));
     std::fflush(stderr);
   } else if (width_ > 0) {
     draw(true);
@@ -92,7 +92,7 @@ void Progress::draw(bool last) {
     tail += fmt::format(", {} left", human_seconds(elapsed * (1 - share) / share));
   if (!note_.empty() && !last) tail += "  " + note_;
   if (!terminal_) {
-    fmt::print(stderr, "{}: {:.0f} %, {}\n", what_, 100 * share, tail);
+    put_on_stderr(fmt::format("{}: {:.0f} %, {}\n", what_, 100 * share, tail));
     return;
   }
   constexpr size_t kBar = 24;
@@ -104,7 +104,7 @@ void Progress::draw(bool last) {
   const size_t length = line.size();
   if (length < width_) line.append(width_ - length, ' ');
   width_ = length;
-  fmt::print(stderr, "\r{}{}", line, last ? "\n" : "");
+  put_on_stderr(fmt::format("\r{}{}", line, last ? "\n" : ""));
   std::fflush(stderr);
 }
 
