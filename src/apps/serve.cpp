@@ -2,11 +2,15 @@
 // The serve command: binds first, so that whoever waits can be told so, then loads. The event
 // thread answers from the start; the first line on stdout is the address.
 #include <fmt/core.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
+#include <csignal>
 #include <cstdlib>
 #include <ctime>
 #include <iostream>
@@ -57,7 +61,7 @@ HttpTime milliseconds(double seconds) { return HttpTime(std::llround(1000 * seco
 // Descriptors for every connection, and some for the rest; fewer connections where the system
 // refuses.
 size_t fitting_connections(size_t wanted) {
-  constexpr size_t kOthers = 128;
+  constexpr size_t kOthers = 192;
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return wanted;
   limit.rlim_cur =
@@ -68,6 +72,16 @@ size_t fitting_connections(size_t wanted) {
   const size_t fit = limit.rlim_cur > 2 * kOthers ? limit.rlim_cur - kOthers : kOthers;
   note("{} connections at most: the system allows {} descriptors", fit, limit.rlim_cur);
   return fit;
+}
+
+// A line of the log: one write. A line that would have to wait for whoever reads is not written, so
+// that nobody waits for the log. Throws Error: it is lost.
+void write_log(std::string line) {
+  line = line.substr(0, PIPE_BUF - 1) + "\n";
+  pollfd log{STDERR_FILENO, POLLOUT, 0};
+  if (poll(&log, 1, 0) != 1 || (log.revents & POLLOUT) == 0 ||
+      write(STDERR_FILENO, line.data(), line.size()) != static_cast<ssize_t>(line.size()))
+    fail("a line of the log cannot be written");
 }
 
 ServerOptions server_options(const ServeOptions& o) {
@@ -96,7 +110,7 @@ ServerOptions server_options(const ServeOptions& o) {
   if (s.ping) s.ping_time = milliseconds(o.sse_ping);
   s.share_prefixes = o.share_prefixes;
   s.expert_metrics = o.expert_metrics;
-  if (!manners().quiet) s.log = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  if (!manners().quiet) s.log = [](const std::string& line) { write_log(line); };
   return s;
 }
 
@@ -158,6 +172,10 @@ struct Loaded {
 }
 
 int run_serve(const ServeOptions& o) {
+  // A log that nobody reads, or that may not grow, is no reason to end.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
+  std::unique_ptr<Loaded> loaded;  // lives longer than the server, which points to it
   ApiServer server(server_options(o));
   const uint16_t port = server.listen();
   const bool six = o.host.find(':') != std::string::npos;
@@ -169,18 +187,17 @@ int run_serve(const ServeOptions& o) {
     status = server.run();
     if (!ready) leave(status);  // told to end while it loads
   });
-  std::unique_ptr<Loaded> loaded;
   try {
     loaded = std::make_unique<Loaded>(o, server);
+    ready = true;
+    server.ready(loaded->served, *loaded->generator);
+    note("{} answers at http://{}:{}", loaded->served.name, o.host, port);
   } catch (...) {
     ready = true;
     server.stop();
     events.join();
     throw;
   }
-  ready = true;
-  server.ready(loaded->served, *loaded->generator);
-  note("{} answers at http://{}:{}", loaded->served.name, o.host, port);
   events.join();
   // A step that never ends must not keep the process.
   if (!loaded->generator->stop(std::chrono::milliseconds(500))) leave(status);

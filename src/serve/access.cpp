@@ -10,6 +10,8 @@ namespace moebius {
 namespace {
 
 constexpr size_t kKeyBytes = 256;
+constexpr size_t kAskedNames = 32;  // of a preflight
+constexpr size_t kNameBytes = 64;
 
 std::string lower(std::string_view text) {
   std::string out(text);
@@ -25,6 +27,16 @@ std::string host_name(std::string_view host) {
   const bool port = rest.empty() || (rest[0] == ':' && rest.find_first_not_of("0123456789", 1) ==
                                                            std::string_view::npos);
   return port ? lower(host.substr(0, end)) : "";
+}
+
+// A token (RFC 9110, 5.6.2) of a length that headers have.
+bool is_header_name(std::string_view name) {
+  constexpr std::string_view kMarks = "!#$%&'*+-.^_`|~";
+  const auto fits = [&](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') ||
+           kMarks.find(c) != std::string_view::npos;
+  };
+  return !name.empty() && name.size() <= kNameBytes && std::all_of(name.begin(), name.end(), fits);
 }
 
 // Takes as long whatever the two hold.
@@ -77,8 +89,7 @@ void Access::check_host_and_origin(const HttpRequest& request) const {
   if (origin == nullptr) return;
   const bool same = host != nullptr && (lower(*origin) == "http://" + lower(*host) ||
                                         lower(*origin) == "https://" + lower(*host));
-  const auto& list = rules_.origins;
-  if (!same && std::find(list.begin(), list.end(), *origin) == list.end())
+  if (!same && !listed(origin))
     throw ApiError(403, "origin_not_allowed",
                    "pages of this origin may not ask; --cors-origin allows one");
 }
@@ -88,30 +99,61 @@ bool Access::open(std::string_view path) const {
          (rules_.open_metrics && path == "/metrics");
 }
 
-std::string Access::check_key(const HttpRequest& request) const {
-  if (rules_.keys.empty() || open(request.path())) return {};
-  const std::string* given = request.find("Authorization");
-  const std::string_view text = given != nullptr ? std::string_view(*given) : "";
-  const bool bearer = text.size() > 7 && lower(text.substr(0, 7)) == "bearer ";
-  const std::string_view key = bearer ? text.substr(7) : "";
+bool Access::listed(const std::string* origin) const {
+  const auto& list = rules_.origins;
+  return origin != nullptr && std::find(list.begin(), list.end(), *origin) != list.end();
+}
+
+const ApiKey* Access::find_key(std::string_view key) const {
   const ApiKey* found = nullptr;
   for (const ApiKey& k : rules_.keys)
     if (same_key(k.key, key)) found = &k;
+  return found;
+}
+
+std::string Access::check_key(const HttpRequest& request) const {
+  if (rules_.keys.empty() || open(request.path())) return {};
+  const std::string* given = request.find("Authorization");
+  const std::string* other = request.find("x-api-key");
+  const std::string_view text = given != nullptr ? std::string_view(*given) : "";
+  const bool bearer = text.size() > 7 && lower(text.substr(0, 7)) == "bearer ";
+  const ApiKey* found = find_key(bearer ? text.substr(7) : "");
+  if (const ApiKey* second = find_key(other != nullptr ? std::string_view(*other) : ""))
+    found = second;
   if (found == nullptr)
     throw ApiError(401, "invalid_api_key",
-                   given == nullptr ? "a key is needed: Authorization: Bearer KEY"
-                                    : "this key is not known here");
+                   given == nullptr && other == nullptr
+                       ? "a key is needed: Authorization: Bearer KEY, or x-api-key: KEY"
+                       : "this key is not known here");
   return found->name;
 }
 
 std::vector<HttpField> Access::cors_fields(const HttpRequest& request) const {
   const std::string* origin = request.find("Origin");
   if (rules_.origins.empty()) return {};
-  std::vector<HttpField> out = {{"Vary", "Origin"}};
-  const auto& list = rules_.origins;
-  if (origin != nullptr && std::find(list.begin(), list.end(), *origin) != list.end())
-    out.emplace_back("Access-Control-Allow-Origin", *origin);
+  std::vector<HttpField> out = {{"Vary", "Origin, Access-Control-Request-Headers"}};
+  if (!listed(origin)) return out;
+  out.emplace_back("Access-Control-Allow-Origin", *origin);
+  out.emplace_back("Access-Control-Expose-Headers", "x-request-id, retry-after");
   return out;
+}
+
+std::string Access::allowed_headers(const HttpRequest& preflight) const {
+  const std::string usual = "authorization, content-type, x-api-key, x-request-id";
+  const std::string* asked = preflight.find("Access-Control-Request-Headers");
+  if (asked == nullptr || !listed(preflight.find("Origin"))) return usual;
+  std::string out;
+  size_t names = 0;
+  for (std::string_view rest = *asked;;) {
+    const size_t comma = std::min(rest.find(','), rest.size());
+    std::string_view name = rest.substr(0, comma);
+    while (name.starts_with(' ') || name.starts_with('\t')) name.remove_prefix(1);
+    while (name.ends_with(' ') || name.ends_with('\t')) name.remove_suffix(1);
+    if (++names > kAskedNames || !is_header_name(name)) return usual;
+    out += (names > 1 ? ", " : "") + std::string(name);
+    if (comma == rest.size()) return out;
+    rest.remove_prefix(comma + 1);
+  }
 }
 
 }  // namespace moebius

@@ -32,9 +32,13 @@ class Access {
   std::string check_key(const HttpRequest& request) const;
   // Fields that let the allowed page read the answer.
   std::vector<HttpField> cors_fields(const HttpRequest& request) const;
+  // Of a preflight: headers that the page may send. What it asks for, if its origin is allowed.
+  std::string allowed_headers(const HttpRequest& preflight) const;
 
  private:
   bool open(std::string_view path) const;
+  bool listed(const std::string* origin) const;
+  const ApiKey* find_key(std::string_view key) const;
   AccessRules rules_;
 };
 

@@ -46,6 +46,17 @@ int ApiServer::retry_after() const {
       std::clamp(std::ceil(static_cast<double>(waiting_tokens_) / rate), 1.0, 60.0));
 }
 
+template <class Work>
+void ApiServer::guard(const GenerationPtr& g, Work&& work) {
+  if (!threw(*this, work)) return;
+  const auto tell = [&] {
+    fail_generation(g, ApiError(500, "internal", "an unexpected error; the server's log has more"));
+  };
+  if (!threw(*this, tell)) return;
+  g->exchange->fail();
+  threw(*this, [&] { end_generation(g, 500, "internal"); });
+}
+
 void ApiServer::check_capacity(size_t sequences) {
   if (sequences_ + sequences <= model_->slots + options_.queue) return;
   throw try_later(429, "queue_full",
@@ -79,11 +90,13 @@ void ApiServer::generate(HttpExchangePtr exchange, bool chat) {
   exchange->on_gone = [this, g] { end_generation(g, 499, "cancelled"); };
   const auto refused = [this, g](const ApiError& e) {
     http_->post([this, g, e] {
-      drop_body(g->exchange);
-      refuse_generation(g, e);
+      guard(g, [&] {
+        drop_body(g->exchange);
+        refuse_generation(g, e);
+      });
     });
   };
-  const bool taken = on_text_thread(exchange->request(), [this, g, exchange, chat, refused] {
+  const bool taken = on_text_thread(exchange, [this, g, exchange, chat, refused] {
     if (g->ended) {  // the client left meanwhile
       http_->post([this, g] { drop_body(g->exchange); });
       return;
@@ -97,13 +110,13 @@ void ApiServer::generate(HttpExchangePtr exchange, bool chat) {
       check_choices(chat ? 1 : request->prompts.size(), request->generation.choices);
       auto prompts = std::make_shared<std::vector<GenerationRequest>>(prepare(*request, *model_));
       http_->post([this, g, request, prompts] {
-        drop_body(g->exchange);
-        prepared(g, std::move(*request), std::move(*prompts));
+        guard(g, [&] {
+          drop_body(g->exchange);
+          prepared(g, std::move(*request), std::move(*prompts));
+        });
       });
     } catch (const ApiError& e) {
       refused(e);
-    } catch (const std::exception& e) {
-      refused(ApiError(500, "internal", e.what()));
     }
   });
   if (!taken) refuse_generation(g, text_full());
@@ -163,7 +176,7 @@ void ApiServer::fail_generation(const GenerationPtr& g, const ApiError& error) {
   end_generation(g, g->begun ? 200 : error.status, error.code);
 }
 
-void ApiServer::take(std::vector<GenerationEvent> events, const StepSummary& step) {
+void ApiServer::count_step(const StepSummary& step) {
   metrics_.step(step);
   if (step.batch > 0 && metrics_.wants_expert_rows())
     metrics_.mark_expert_rows(stats().expert_rows);
@@ -172,21 +185,29 @@ void ApiServer::take(std::vector<GenerationEvent> events, const StepSummary& ste
     rate_ = rate_ == 0 ? now : 0.9 * rate_ + 0.1 * now;
   }
   sample();
+}
+
+void ApiServer::fail_all(const ApiError& error) {
+  for (const GenerationPtr& g : std::vector(generations_.begin(), generations_.end()))
+    guard(g, [&] { fail_generation(g, error); });
+}
+
+void ApiServer::take(std::vector<GenerationEvent> events, const StepSummary& step) {
+  threw(*this, [&] { count_step(step); });
   std::vector<GenerationPtr> touched;
   for (GenerationEvent& e : events) {
     const auto it = running_.find(e.id);
     if (it == running_.end()) continue;
     const auto [g, prompt] = it->second;
     if (touched.empty() || touched.back() != g) touched.push_back(g);
-    take_one(*g, prompt, e);
+    guard(g, [&, &owner = *g, at = prompt] { take_one(owner, at, e); });
   }
   std::sort(touched.begin(), touched.end());
   touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
-  for (const GenerationPtr& g : touched) flush(g);
+  for (const GenerationPtr& g : touched) guard(g, [&] { flush(g); });
   if (!died_ && dead()) {
     died_ = true;
-    for (const GenerationPtr& g : std::vector(generations_.begin(), generations_.end()))
-      fail_generation(g, ApiError(500, "engine_dead", "the engine failed"));
+    fail_all(ApiError(500, "engine_dead", "the engine failed"));
     drain();
   }
 }
@@ -284,31 +305,34 @@ void ApiServer::end_generation(const GenerationPtr& g, int status, std::string_v
                      keep->has_first ? seconds_between(keep->start, keep->first) : 0.0,
                      seconds_between(keep->start, now), word));
   }
-  maybe_finish();
 }
 
 void ApiServer::start_ticking() {
-  if (std::exchange(ticking_, true)) return;
+  if (ticking_) return;
   const HttpTime pace = std::clamp(options_.ping_time / 15, HttpTime(10), HttpTime(1000));
   http_->after(pace, [this] { tick(); });
+  ticking_ = true;
 }
 
 // Silence is broken, waiting ends. Runs only while there is something to watch.
 void ApiServer::tick() {
   ticking_ = false;
-  const auto now = Clock::now();
-  for (const GenerationPtr& g : std::vector(generations_.begin(), generations_.end())) {
-    const bool late = now - g->start > options_.queue_time && !g->ids.empty();
-    if (late && std::all_of(g->ids.begin(), g->ids.end(),
-                            [&](uint64_t id) { return generator_->waiting(id); })) {
-      refuse_generation(
-          g, try_later(503, "queue_timeout", "the request waited too long", retry_after()));
-      continue;
-    }
-    if (g->stream) break_silence(g, now);
-  }
-  watch_step();
+  if (events_lost_.exchange(false)) fail_all(ApiError(500, "internal", "out of memory"));
+  for (const GenerationPtr& g : std::vector(generations_.begin(), generations_.end()))
+    guard(g, [&] { watch(g); });
+  threw(*this, [&] { watch_step(); });
   if (!generations_.empty()) start_ticking();
+}
+
+void ApiServer::watch(const GenerationPtr& g) {
+  const auto now = Clock::now();
+  const bool late = now - g->start > options_.queue_time && !g->ids.empty();
+  if (late && std::all_of(g->ids.begin(), g->ids.end(),
+                          [&](uint64_t id) { return generator_->waiting(id); }))
+    refuse_generation(
+        g, try_later(503, "queue_timeout", "the request waited too long", retry_after()));
+  else if (g->stream)
+    break_silence(g, now);
 }
 
 void ApiServer::begin_stream(Generation& g) {
@@ -332,32 +356,27 @@ void ApiServer::watch_step() {
   if (generator_ == nullptr) return;
   const GeneratorStats s = stats();
   const bool late = s.heartbeat_seconds > longest_step(s);
-  if (late && !std::exchange(stuck_, true) && options_.log)
-    options_.log(fmt::format("- - - - stuck: a step has run for {:.0f} s, phase {}, {} sequences",
-                             s.heartbeat_seconds, s.phase, s.running));
+  if (late && !std::exchange(stuck_, true))
+    log(fmt::format("- - - - - - stuck: a step has run for {:.0f} s, phase {}, {} sequences",
+                    s.heartbeat_seconds, s.phase, s.running));
   stuck_ = late;
 }
 
 void ApiServer::drain() {
   if (std::exchange(draining_, true)) return stop();  // the second signal
-  http_->drain(false);
   http_->after(options_.drain_time, [this] {
+    http_->after(options_.end_time, [this] { stop(); });
     drained_ = true;
     cut_off_ = cut_off_ || !generations_.empty();
-    for (const GenerationPtr& g : std::vector(generations_.begin(), generations_.end()))
-      fail_generation(g, try_later(503, "draining", "the server is shutting down", 10));
+    fail_all(draining_error());
   });
-  http_->after(options_.drain_time + options_.end_time, [this] { stop(); });
-  maybe_finish();
+  drain_on();
 }
 
-// The last answers still have to leave.
-void ApiServer::maybe_finish() {
-  if (!draining_ || !generations_.empty()) return;
-  const HttpCounts n = http_->counts();
-  if (n.active + n.idle == 0) return stop();
-  http_->drain(drained_);
-  http_->after(HttpTime(20), [this] { maybe_finish(); });
+// Until the last answer has left.
+void ApiServer::drain_on() {
+  if (http_->drain(drained_) && generations_.empty()) return stop();
+  http_->after(HttpTime(20), [this] { drain_on(); });
 }
 
 }  // namespace moebius

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Beast's parser reads heads and chunks, Asio does sockets and timers.
+// Asio does sockets and timers.
 #include "serve/http.h"
-
-#include <netinet/tcp.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -13,99 +12,68 @@
 #include <boost/asio/signal_set.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/write.hpp>
-#include <boost/beast/http/basic_parser.hpp>
 #include <csignal>
 #include <deque>
 #include <unordered_set>
 
 #include "base/error.h"
+#include "serve/http_places.h"
 
 namespace moebius {
 namespace {
 
 namespace asio = boost::asio;
-namespace http = boost::beast::http;
 using boost::system::error_code;
 using Tcp = asio::ip::tcp;
 
 constexpr size_t kAhead = 64 << 10;      // bytes of further requests that are read while one runs
 constexpr size_t kReadPiece = 16 << 10;  // per read
-constexpr int kSendBuffer = 256 << 10;
 constexpr size_t kLingerBytes = 64 << 20;
-
-class BeastParser final : public HttpParser, private http::basic_parser<true> {
- public:
-  explicit BeastParser(HttpRequest& into) : into_(into) {
-    header_limit(UINT32_MAX);  // the reader counts
-    body_limit(boost::none);
-  }
-  Taken put(std::string_view bytes) override {
-    error_code ec;
-    Taken taken;
-    taken.bytes = basic_parser::put(asio::buffer(bytes.data(), bytes.size()), ec);
-    if (ec) taken.error = ec.message();
-    taken.bad_version = ec == http::error::bad_version;
-    return taken;
-  }
-  bool head_done() const override { return is_header_done(); }
-  bool keep_alive() const override { return basic_parser::keep_alive(); }
-
- private:
-  using View = boost::beast::string_view;
-  static std::string text(View v) { return {v.data(), v.size()}; }
-  void on_request_impl(http::verb, View method, View target, int version, error_code&) override {
-    into_.method = text(method);
-    into_.target = text(target);
-    into_.version = version;
-  }
-  void on_response_impl(int, View, int, error_code&) override {}
-  void on_field_impl(http::field, View name, View value, error_code&) override {
-    into_.fields.emplace_back(text(name), text(value));
-  }
-  void on_header_impl(error_code&) override {}
-  void on_body_init_impl(const boost::optional<uint64_t>&, error_code&) override {}
-  size_t on_body_impl(View body, error_code&) override { return keep(body); }
-  void on_chunk_header_impl(uint64_t size, View, error_code&) override { chunk = size; }
-  size_t on_chunk_body_impl(uint64_t, View body, error_code&) override { return keep(body); }
-  void on_finish_impl(error_code&) override {}
-  size_t keep(View body) {
-    into_.body.append(body.data(), body.size());
-    return body.size();
-  }
-  HttpRequest& into_;
-};
+constexpr size_t kTold = 64;  // connections beyond all places that are told so; a flood is not
+constexpr size_t kBacklog = 1024;
+constexpr const char* kFailed = "an unexpected error; the server's log has more";
 
 class HttpConnection;
 
-class BeastServer final : public HttpServer {
+using Places = HttpPlaces<HttpConnection>;
+
+class AsioServer final : public HttpServer {
  public:
-  BeastServer(const HttpLimits& limits, HttpHandler& handler)
+  AsioServer(const HttpLimits& limits, HttpHandler& handler)
       : limits_(limits), handler_(handler), acceptor_(io_), signals_(io_), retry_(io_) {}
-  ~BeastServer() override;
+  ~AsioServer() override;
 
   uint16_t listen(const std::string& host, uint16_t port) override;
-  void run() override { io_.run(); }
-  void post(std::function<void()> work) override { asio::post(io_, std::move(work)); }
+  void run() override;
+  void post(std::function<void()> work) override;
   void after(HttpTime time, std::function<void()> work) override;
   void on_signal(std::function<void()> work) override;
-  void drain(bool waiting) override;
-  void stop() override { io_.stop(); }
+  bool drain(bool last) override;
+  void stop() override;
   HttpCounts counts() const override;
 
  private:
   friend class HttpConnection;
   friend class Exchange;
   void accept();
+  void take(Tcp::socket socket);
+  Places* free_place();
+  void close_listener();
+  std::vector<std::shared_ptr<HttpConnection>> all() const {
+    return {connections_.begin(), connections_.end()};
+  }
 
   HttpLimits limits_;
   HttpHandler& handler_;
+  Places usual_{limits_.connections}, kept_{limits_.kept}, told_{kTold};
   asio::io_context io_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_{io_.get_executor()};
   Tcp::acceptor acceptor_;
   asio::signal_set signals_;
   asio::steady_timer retry_;
   std::unordered_set<std::shared_ptr<HttpConnection>> connections_;
-  bool draining_ = false;
+  std::atomic<bool> stopped_{false};
+  bool draining_ = false, accepting_ = false;
   size_t body_bytes_ = 0;             // of all requests
   HttpConnection* exempt_ = nullptr;  // may read beyond the limit, so that reading never ends
   std::deque<std::weak_ptr<HttpConnection>> paused_;
@@ -115,8 +83,10 @@ class Exchange;
 
 class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
  public:
-  HttpConnection(BeastServer& server, Tcp::socket socket)
+  HttpConnection(AsioServer& server, Tcp::socket socket, Places& place)
       : server_(server),
+        place_(place, *this),
+        late_(server.draining_),
         socket_(std::move(socket)),
         reader_(server.limits_),
         deadline_(server.io_),
@@ -124,18 +94,24 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void start();
   void refuse() { fail_with(503, "too many connections"); }
   void resume();
-  // `waiting`: also when a request is still coming in.
-  void close_if_idle(bool waiting) {
-    if (!exchange_ && !finished_ && !closing_ && (waiting || !reader_.started())) close();
+  void drain(bool last);
+  bool unread() const;  // bytes have come that were not looked at
+  // An answer or a request of one that was there before the drain.
+  bool holds_listener(bool last) const {
+    return !late_ && !lingering_ && (exchange_ || finished_ || (!last && reader_.started()));
   }
+  // Runs what works for this connection; where it throws, that ends here.
+  template <class Work>
+  void guard(Work&& work) noexcept;
+  void forget() noexcept;
   bool active() const { return exchange_ != nullptr; }
 
   // For its exchange.
-  void put_head(const HttpReply& reply, std::optional<size_t> length, bool chunked);
   void put(std::string_view bytes);
   void finish(bool keep);
   bool overfull() const { return outbox_.size() + writing_.size() > server_.limits_.unsent; }
-  void close();
+  bool may_stay() const;  // for another request
+  void close() noexcept;
 
  private:
   friend class Exchange;
@@ -152,17 +128,26 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void linger();
   void arm(HttpTime time);
   void expired();
+  // What Asio is to call for this connection.
+  template <class Work>
+  auto guarded(Work work) {
+    return [self = shared_from_this(), work](const auto&... values) {
+      self->guard([&] { work(*self, values...); });
+    };
+  }
 
-  BeastServer& server_;
+  AsioServer& server_;
+  Places::Place place_;
+  const bool late_;  // came while the server drained
   Tcp::socket socket_;
   HttpReader reader_;
   asio::steady_timer deadline_, stall_;
+  std::string peer_;     // its address
   std::string pending_;  // read, not yet parsed
   std::array<char, kReadPiece> piece_;
   std::string outbox_, writing_;
   std::shared_ptr<Exchange> exchange_;
   size_t requests_ = 0, counted_ = 0, discarded_ = 0;
-  HttpTime body_time_{0};
   bool reading_ = false, flush_posted_ = false, head_seen_ = false, paused_ = false;
   bool finished_ = false;  // the answer stands in the outbox
   bool closing_ = false;   // after the outbox
@@ -183,8 +168,8 @@ class Exchange final : public HttpExchange {
     if (!connection_) return;
     const bool keep = keeps(reply);
     reply.close = !keep;
-    connection_->put_head(reply, reply.body.size(), false);
-    if (request_.method != "HEAD") connection_->put(reply.body);
+    connection_->put(http_text(reply, request_.method == "HEAD"));
+    begun_ = true;
     leave(keep);
   }
   void begin(HttpReply head) override {
@@ -192,7 +177,8 @@ class Exchange final : public HttpExchange {
     chunked_ = request_.version == 11;
     keep_ = chunked_ && keeps(head);
     head.close = !keep_;
-    connection_->put_head(head, std::nullopt, chunked_);
+    connection_->put(http_head(head, std::nullopt, chunked_));
+    begun_ = true;
   }
   void send(std::string_view piece) override {
     if (!connection_ || piece.empty() || request_.method == "HEAD") return;
@@ -206,15 +192,32 @@ class Exchange final : public HttpExchange {
     if (chunked_ && request_.method != "HEAD") connection_->put("0\r\n\r\n");
     leave(keep_);
   }
-  void lost() {
+  void fail() noexcept override {
+    const auto connection = connection_;
+    if (!connection) return;
+    AsioServer& server = connection->server_;
+    const auto gone = std::exchange(on_gone, nullptr);
+    if (begun_ || threw(server.handler_, [&] {
+          HttpReply sorry = server.handler_.broken(500, kFailed, request_.peer);
+          sorry.close = true;
+          reply(std::move(sorry));
+        }))
+      connection->close();
+    if (gone) threw(server.handler_, gone);
+  }
+  void lost() noexcept {
+    const auto connection = std::exchange(connection_, nullptr);
+    const auto gone = std::exchange(on_gone, nullptr);
+    if (gone) threw(connection->server_.handler_, gone);
+  }
+  void forget() noexcept {
+    on_gone = nullptr;
     connection_.reset();
-    if (const auto gone = std::exchange(on_gone, nullptr)) gone();
   }
 
  private:
   bool keeps(const HttpReply& reply) const {
-    return request_.keep_alive && !reply.close && !connection_->server_.draining_ &&
-           connection_->requests_ < connection_->server_.limits_.requests;
+    return request_.keep_alive && !reply.close && connection_->may_stay();
   }
   void leave(bool keep) {
     on_gone = nullptr;
@@ -222,30 +225,36 @@ class Exchange final : public HttpExchange {
   }
   std::shared_ptr<HttpConnection> connection_;
   HttpRequest request_;
-  bool chunked_ = false, keep_ = false;
+  bool chunked_ = false, keep_ = false, begun_ = false;
 };
+
+template <class Work>
+void HttpConnection::guard(Work&& work) noexcept {
+  const auto self = shared_from_this();
+  if (server_.stopped_ || !threw(server_.handler_, work) || closed_) return;
+  if (exchange_) return std::shared_ptr(exchange_)->fail();
+  if (finished_ || closing_ || threw(server_.handler_, [&] { fail_with(500, kFailed); })) close();
+}
+
+bool HttpConnection::may_stay() const {
+  return !server_.draining_ && place_.of(server_.usual_) && requests_ < server_.limits_.requests;
+}
 
 void HttpConnection::start() {
   error_code ec;
-  socket_.set_option(Tcp::no_delay(true), ec);
-  socket_.set_option(asio::socket_base::keep_alive(true), ec);
-  // What the system would hold for a client that does not read grows to megabytes otherwise.
-  socket_.set_option(asio::socket_base::send_buffer_size(kSendBuffer), ec);
-  const auto most = static_cast<unsigned>(server_.limits_.write_time.count());
-  setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_USER_TIMEOUT, &most, sizeof most);
-  // Probes find a peer that vanished while nothing was to be sent; the system's begin after hours.
-  const int begin = static_cast<int>(std::max(1u, most / 2000)), apart = std::max(1, begin / 3);
-  setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_KEEPIDLE, &begin, sizeof begin);
-  setsockopt(socket_.native_handle(), IPPROTO_TCP, TCP_KEEPINTVL, &apart, sizeof apart);
-  arm(server_.limits_.idle_time);
+  const Tcp::endpoint peer = socket_.remote_endpoint(ec);
+  if (!ec) peer_ = peer.address().to_string();
+  set_socket_limits(socket_.native_handle(), server_.limits_.write_time);
+  place_.set_idle(true);
+  arm(server_.limits_.first_time);
   read();
 }
 
 void HttpConnection::arm(HttpTime time) {
   deadline_.expires_after(time);
-  deadline_.async_wait([self = shared_from_this()](error_code ec) {
-    if (!ec && !self->closed_) self->expired();
-  });
+  deadline_.async_wait(guarded([](HttpConnection& c, error_code ec) {
+    if (!ec && !c.closed_) c.expired();
+  }));
 }
 
 void HttpConnection::expired() {
@@ -260,10 +269,10 @@ void HttpConnection::read() {
   if (reading_ || closed_ || paused_ || (exchange_ && pending_.size() >= kAhead)) return;
   reading_ = true;
   socket_.async_read_some(asio::buffer(piece_),
-                          [self = shared_from_this()](error_code ec, size_t n) {
-                            self->reading_ = false;
-                            self->on_read(ec, n);
-                          });
+                          guarded([](HttpConnection& c, error_code ec, size_t n) {
+                            c.reading_ = false;
+                            c.on_read(ec, n);
+                          }));
 }
 
 void HttpConnection::on_read(error_code ec, size_t n) {
@@ -291,7 +300,10 @@ void HttpConnection::process() {
     const bool fresh = !reader_.started();
     const size_t used = reader_.push(pending_);
     pending_.erase(0, used);
-    if (fresh) arm(server_.limits_.header_time);
+    if (fresh && reader_.started()) {
+      place_.set_idle(false);
+      arm(server_.limits_.header_time);
+    }
     if (reader_.state() == HttpReader::State::kBad) {
       fail_with(reader_.status(), reader_.reason());
       return;
@@ -305,24 +317,21 @@ void HttpConnection::process() {
 
 // False: the request was refused.
 bool HttpConnection::head_done() {
+  reader_.request().peer = peer_;
+  if (place_.of(server_.kept_) && !server_.handler_.vital(reader_.request())) {
+    refuse();
+    return false;
+  }
   if (std::optional<HttpReply> no = server_.handler_.refuse(reader_.request())) {
     const bool whole = reader_.state() == HttpReader::State::kDone;
-    no->close = no->close || !whole || !reader_.request().keep_alive || server_.draining_ ||
-                requests_ + 1 >= server_.limits_.requests;
-    const bool head = reader_.request().method == "HEAD";
-    put_head(*no, no->body.size(), false);
-    if (!head) put(no->body);
     ++requests_;
+    no->close = no->close || !whole || !reader_.request().keep_alive || !may_stay();
+    put(http_text(*no, reader_.request().method == "HEAD"));
     finish(!no->close);
     return false;
   }
   if (reader_.state() == HttpReader::State::kDone) return true;
-  const uint64_t length = reader_.length().value_or(server_.limits_.body);
-  body_time_ =
-      std::min(server_.limits_.body_most,
-               server_.limits_.body_time +
-                   HttpTime(1000 * static_cast<int64_t>(length / server_.limits_.body_rate)));
-  arm(body_time_);
+  arm(server_.limits_.time_of_body(reader_.length()));
   if (reader_.expects_continue() && pending_.empty()) put("HTTP/1.1 100 Continue\r\n\r\n");
   return true;
 }
@@ -343,7 +352,8 @@ void HttpConnection::release_body() {
   server_.body_bytes_ -= std::exchange(counted_, 0);
   if (server_.exempt_ == this) server_.exempt_ = nullptr;
   for (auto waiting = std::exchange(server_.paused_, {}); auto& weak : waiting)
-    if (const auto c = weak.lock()) server_.post([c] { c->resume(); });
+    if (const auto c = weak.lock())
+      asio::post(server_.io_, c->guarded([](HttpConnection& paused) { paused.resume(); }));
 }
 
 void HttpConnection::resume() {
@@ -361,32 +371,22 @@ void HttpConnection::dispatch() {
 }
 
 void HttpConnection::fail_with(int status, const std::string& reason) {
-  HttpReply reply = server_.handler_.broken(status, reason);
+  HttpReply reply = server_.handler_.broken(status, reason, peer_);
   reply.close = true;
-  put_head(reply, reply.body.size(), false);
-  put(reply.body);
+  put(http_text(reply, false));
   finish(false);
-}
-
-void HttpConnection::put_head(const HttpReply& reply, std::optional<size_t> length, bool chunked) {
-  std::string head = fmt::format("HTTP/1.1 {} {}\r\n", reply.status, http_reason(reply.status));
-  for (const auto& [name, value] : reply.fields) head += fmt::format("{}: {}\r\n", name, value);
-  const bool bodiless = reply.status == 204 || reply.status == 304;
-  if (length && !bodiless) head += fmt::format("Content-Length: {}\r\n", *length);
-  if (chunked) head += "Transfer-Encoding: chunked\r\n";
-  head += reply.close ? "Connection: close\r\n\r\n" : "Connection: keep-alive\r\n\r\n";
-  put(head);
 }
 
 // Leaves at the end of this turn of the event loop, with everything else of the turn.
 void HttpConnection::put(std::string_view bytes) {
   if (closed_) return;
   outbox_ += bytes;
-  if (!writing_.empty() || std::exchange(flush_posted_, true)) return;
-  asio::post(server_.io_, [self = shared_from_this()] {
-    self->flush_posted_ = false;
-    self->flush();
-  });
+  if (!writing_.empty() || flush_posted_) return;
+  asio::post(server_.io_, guarded([](HttpConnection& c) {
+               c.flush_posted_ = false;
+               c.flush();
+             }));
+  flush_posted_ = true;
 }
 
 void HttpConnection::flush() {
@@ -394,15 +394,15 @@ void HttpConnection::flush() {
   if (outbox_.empty()) return written({});
   writing_.swap(outbox_);
   stall_.expires_after(server_.limits_.write_time);
-  stall_.async_wait([self = shared_from_this()](error_code ec) {
-    if (!ec && !self->writing_.empty()) self->close();
-  });
+  stall_.async_wait(guarded([](HttpConnection& c, error_code ec) {
+    if (!ec && !c.writing_.empty()) c.close();
+  }));
   asio::async_write(socket_, asio::buffer(writing_),
-                    [self = shared_from_this()](error_code ec, size_t) {
-                      self->writing_.clear();
-                      self->stall_.cancel();
-                      self->written(ec);
-                    });
+                    guarded([](HttpConnection& c, error_code ec, size_t) {
+                      c.writing_.clear();
+                      c.stall_.cancel();
+                      c.written(ec);
+                    }));
 }
 
 void HttpConnection::written(error_code ec) {
@@ -413,6 +413,7 @@ void HttpConnection::written(error_code ec) {
   finished_ = false;
   reader_.next();
   head_seen_ = false;
+  place_.set_idle(true);
   arm(server_.limits_.idle_time);
   process();
   read();
@@ -421,6 +422,7 @@ void HttpConnection::written(error_code ec) {
 void HttpConnection::finish(bool keep) {
   const auto self = shared_from_this();
   exchange_.reset();
+  place_.set_idle(false);
   release_body();
   finished_ = true;
   closing_ = closing_ || !keep;
@@ -438,25 +440,64 @@ void HttpConnection::linger() {
   read();
 }
 
-void HttpConnection::close() {
+void HttpConnection::close() noexcept {
   if (std::exchange(closed_, true)) return;
   const auto self = shared_from_this();
   error_code ec;
-  deadline_.cancel();
-  stall_.cancel();
+  place_.leave();
+  threw(server_.handler_, [&] {
+    deadline_.cancel();
+    stall_.cancel();
+  });
   socket_.close(ec);
-  release_body();
+  threw(server_.handler_, [&] { release_body(); });
   server_.connections_.erase(self);
   if (const auto exchange = std::exchange(exchange_, nullptr)) exchange->lost();
 }
 
-BeastServer::~BeastServer() {
-  while (!connections_.empty()) (*connections_.begin())->close();
-  io_.restart();
-  io_.poll();  // what waits holds connections
+// The server ends: nothing of the handler is called any more.
+void HttpConnection::forget() noexcept {
+  closed_ = true;
+  if (const auto exchange = std::exchange(exchange_, nullptr)) exchange->forget();
 }
 
-uint16_t BeastServer::listen(const std::string& host, uint16_t port) {
+bool HttpConnection::unread() const {
+  error_code ec;
+  return socket_.available(ec) > 0;
+}
+
+// Between two requests a client expects to be closed upon; one that has not asked yet is told.
+void HttpConnection::drain(bool last) {
+  if (exchange_ || finished_ || closing_) return;
+  if (requests_ > 0 && !reader_.started()) return close();
+  if (last) fail_with(503, "the server is shutting down");
+}
+
+// What Asio still holds goes with io_, uncalled.
+AsioServer::~AsioServer() {
+  stop();
+  for (const auto& c : connections_) c->forget();
+}
+
+// Handlers guard themselves; what comes through here is Asio's own (no memory to wait with).
+void AsioServer::run() {
+  while (threw(handler_, [&] { io_.run(); }))
+    if (!accepting_ && acceptor_.is_open()) post([this] { accept(); });
+}
+
+void AsioServer::stop() {
+  stopped_ = true;
+  io_.stop();
+}
+
+void AsioServer::post(std::function<void()> work) {
+  if (stopped_) return;
+  asio::post(io_, [this, work = std::move(work)] {
+    if (!stopped_) threw(handler_, work);
+  });
+}
+
+uint16_t AsioServer::listen(const std::string& host, uint16_t port) {
   error_code ec;
   const auto address = asio::ip::make_address(host == "localhost" ? "127.0.0.1" : host, ec);
   if (ec)
@@ -465,60 +506,86 @@ uint16_t BeastServer::listen(const std::string& host, uint16_t port) {
   acceptor_.open(endpoint.protocol(), ec);
   if (!ec) acceptor_.set_option(asio::socket_base::reuse_address(true), ec);
   if (!ec) acceptor_.bind(endpoint, ec);
-  if (!ec) acceptor_.listen(1024, ec);
+  if (!ec) acceptor_.listen(kBacklog, ec);
   if (ec) fail("cannot listen on {} port {}: {}", printable(host), port, ec.message());
   accept();
   return acceptor_.local_endpoint().port();
 }
 
-void BeastServer::accept() {
+void AsioServer::accept() {
   acceptor_.async_accept([this](error_code ec, Tcp::socket socket) {
-    if (ec == asio::error::operation_aborted || !acceptor_.is_open()) return;
-    if (ec) {  // out of descriptors: try again
-      retry_.expires_after(HttpTime(50));
-      retry_.async_wait([this](error_code e) {
-        if (!e) accept();
-      });
-      return;
+    accepting_ = false;
+    if (stopped_ || ec == asio::error::operation_aborted || !acceptor_.is_open()) return;
+    if (!ec) {
+      threw(handler_, [&] { take(std::move(socket)); });
+      return accept();
     }
-    // Some more than the limit are told so; a flood is not.
-    if (connections_.size() < limits_.connections + 64) {
-      const auto c = std::make_shared<HttpConnection>(*this, std::move(socket));
-      const bool full = connections_.size() >= limits_.connections;
-      connections_.insert(c);
-      full ? c->refuse() : c->start();
-    }
-    accept();
+    retry_.expires_after(HttpTime(50));  // out of descriptors: try again
+    retry_.async_wait([this](error_code e) {
+      if (!e && !stopped_ && acceptor_.is_open()) accept();
+    });
   });
+  accepting_ = true;
 }
 
-void BeastServer::after(HttpTime time, std::function<void()> work) {
+// Where all are taken, the connection longest idle makes room.
+Places* AsioServer::free_place() {
+  for (Places* p : {&usual_, &kept_}) {
+    HttpConnection* const idle = p->full() ? p->longest_idle() : nullptr;
+    if (idle != nullptr) idle->close();
+    if (!p->full()) return p;
+  }
+  return told_.full() ? nullptr : &told_;
+}
+
+void AsioServer::take(Tcp::socket socket) {
+  Places* const place = free_place();
+  if (place == nullptr) return;
+  const auto c = std::make_shared<HttpConnection>(*this, std::move(socket), *place);
+  connections_.insert(c);
+  c->guard([&] { place == &told_ ? c->refuse() : c->start(); });
+}
+
+void AsioServer::after(HttpTime time, std::function<void()> work) {
   const auto timer = std::make_shared<asio::steady_timer>(io_, time);
-  timer->async_wait([timer, work = std::move(work)](error_code ec) {
-    if (!ec) work();
+  timer->async_wait([this, timer, work = std::move(work)](error_code ec) {
+    if (!ec && !stopped_) threw(handler_, work);
   });
 }
 
-void BeastServer::on_signal(std::function<void()> work) {
+void AsioServer::on_signal(std::function<void()> work) {
   error_code ec;
   signals_.add(SIGTERM, ec);
   signals_.add(SIGINT, ec);
   signals_.async_wait([this, work = std::move(work)](error_code e, int) {
-    if (e) return;
-    work();
+    if (e || stopped_) return;
+    threw(handler_, work);
     on_signal(work);
   });
 }
 
-void BeastServer::drain(bool waiting) {
+bool AsioServer::drain(bool last) {
   draining_ = true;
-  error_code ec;
-  acceptor_.close(ec);
-  for (const auto& c : std::vector(connections_.begin(), connections_.end()))
-    c->close_if_idle(waiting);
+  const auto holds = [&](const auto& c) { return c->holds_listener(last); };
+  if (std::none_of(connections_.begin(), connections_.end(), holds)) close_listener();
+  const bool told = last || !acceptor_.is_open();
+  for (const auto& c : all()) c->guard([&] { c->drain(told); });
+  return connections_.empty() && !acceptor_.is_open();
 }
 
-HttpCounts BeastServer::counts() const {
+void AsioServer::close_listener() {
+  if (!acceptor_.is_open()) return;
+  error_code ec;
+  acceptor_.non_blocking(true, ec);
+  for (size_t i = 0; i < 2 * kBacklog && !ec; ++i) {
+    Tcp::socket socket(io_);
+    acceptor_.accept(socket, ec);
+    if (!ec) take(std::move(socket));
+  }
+  acceptor_.close(ec);
+}
+
+HttpCounts AsioServer::counts() const {
   HttpCounts n;
   for (const auto& c : connections_) ++(c->active() ? n.active : n.idle);
   return n;
@@ -526,12 +593,8 @@ HttpCounts BeastServer::counts() const {
 
 }  // namespace
 
-std::unique_ptr<HttpParser> HttpParser::make(HttpRequest& into) {
-  return std::make_unique<BeastParser>(into);
-}
-
 std::unique_ptr<HttpServer> HttpServer::make(const HttpLimits& limits, HttpHandler& handler) {
-  return std::make_unique<BeastServer>(limits, handler);
+  return std::make_unique<AsioServer>(limits, handler);
 }
 
 }  // namespace moebius

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// HTTP/1.x, without exposing the library that does it (http.cpp is the only unit that includes
-// Boost). Two parts: HttpReader turns bytes into requests and is free of sockets; HttpServer owns
-// one event thread, on which every function of a handler runs.
+// HTTP/1.x, without exposing the library that does it (Boost: Asio in http.cpp, Beast in
+// http_parser.cpp). Two parts: HttpReader turns bytes into requests and is free of sockets;
+// HttpServer owns one event thread, on which every function of a handler runs.
 //
 // What is accepted is less than RFC 9112 allows: one Host, one length, no folded headers, no
 // trailers, requests of a connection one after another. Everything a stranger sends is bounded.
+// What a handler or a posted function throws ends one exchange at most, and is counted.
 #pragma once
 #include <chrono>
 #include <cstdint>
@@ -26,17 +27,21 @@ struct HttpLimits {
   size_t headers = 32 << 10;
   size_t header_count = 100;
   size_t body = 8 << 20;
-  size_t bodies = 64 << 20;  // of all requests, read and not dropped; then reading pauses
-  size_t connections = 1024;
-  size_t requests = 10000;  // per connection
-  size_t unsent = 1 << 20;  // of a stream
+  size_t bodies = 64 << 20;   // of all requests, read and not dropped; then reading pauses
+  size_t connections = 1024;  // when full, the one longest idle goes
+  size_t kept = 16;           // more, for vital requests alone
+  size_t requests = 10000;    // per connection
+  size_t unsent = 1 << 20;    // of a stream
   HttpTime header_time{10'000};
   HttpTime body_time{10'000};  // and a second more per body_rate bytes
   HttpTime body_most{60'000};  // in all
   size_t body_rate = 16 << 10;
-  HttpTime idle_time{75'000};
+  HttpTime first_time{10'000};  // for the first byte of a connection
+  HttpTime idle_time{75'000};   // between two requests
   HttpTime write_time{60'000};  // of a client that does not read
   HttpTime linger_time{2'000};  // to read an answer before the connection is torn down
+
+  HttpTime time_of_body(std::optional<uint64_t> length) const;
 };
 
 using HttpField = std::pair<std::string, std::string>;
@@ -46,6 +51,7 @@ struct HttpRequest {
   int version = 11;  // 10 or 11
   std::vector<HttpField> fields;
   std::string body;
+  std::string peer;  // address of the client
   bool keep_alive = true;
 
   // The first of that name (whatever its case), or null.
@@ -60,6 +66,12 @@ struct HttpReply {
   bool close = false;
 };
 std::string_view http_reason(int status);
+// Status line and fields; without a length, `chunked` or up to the end of the connection.
+std::string http_head(const HttpReply& reply, std::optional<size_t> length, bool chunked);
+std::string http_text(const HttpReply& reply, bool head_only);  // the whole, with its length
+
+// What the system is to do for a client's socket: at once, and not for ever.
+void set_socket_limits(int socket, HttpTime write_time);
 
 // What reads heads and the framing of bodies; the reader decides what is put to it, and in which
 // pieces.
@@ -111,6 +123,7 @@ class HttpReader {
   const HttpLimits& limits_;
   State state_ = State::kHead;
   bool started_ = false, continue_ = false, chunked_ = false;
+  bool skipped_ = false;  // an empty line before the request line
   std::optional<uint64_t> length_;
   HttpRequest request_;
   std::string head_;                           // so far
@@ -138,7 +151,9 @@ class HttpExchange {
   virtual void begin(HttpReply head) = 0;
   virtual void send(std::string_view piece) = 0;
   virtual void end() = 0;
-  std::function<void()> on_gone;  // the client left before the end
+  // What worked on it threw: 500 where nothing was sent, else the connection is closed.
+  virtual void fail() noexcept = 0;
+  std::function<void()> on_gone;  // before the end the client left, or it failed
 };
 using HttpExchangePtr = std::shared_ptr<HttpExchange>;
 
@@ -148,9 +163,27 @@ class HttpHandler {
   // The head is complete: an answer refuses the request before its body is read.
   virtual std::optional<HttpReply> refuse(const HttpRequest& head) = 0;
   virtual void serve(HttpExchangePtr exchange) = 0;
+  // The head is that of a request for which places are kept.
+  virtual bool vital(const HttpRequest& head) = 0;
   // The answer to what is no request, and to refused connections.
-  virtual HttpReply broken(int status, const std::string& reason) = 0;
+  virtual HttpReply broken(int status, const std::string& reason, const std::string& peer) = 0;
+  // A function on the event thread threw.
+  virtual void failed(std::string_view what) noexcept = 0;
 };
+
+// Runs `work`; true: it threw, and the handler was told.
+template <class Work>
+bool threw(HttpHandler& handler, Work&& work) noexcept {
+  try {
+    work();
+    return false;
+  } catch (const std::exception& e) {
+    handler.failed(e.what());
+  } catch (...) {
+    handler.failed("not a std::exception");
+  }
+  return true;
+}
 
 struct HttpCounts {
   size_t active = 0, idle = 0;  // connections with a request, and without
@@ -168,9 +201,13 @@ class HttpServer {
   virtual void after(HttpTime time, std::function<void()> work) = 0;  // event thread
   // SIGTERM and SIGINT, each time one comes.
   virtual void on_signal(std::function<void()> work) = 0;
-  // Takes no more connections, closes idle ones, and others when answered; `waiting`: also those
-  // whose request has not come in whole.
-  virtual void drain(bool waiting) = 0;
+  // Closes connections between two requests, and others when answered. New ones are still taken,
+  // until the last answer to those that were there has left; then the listener closes, behind
+  // whoever the system has queued for it. Those that have not asked are told 503. `last`: does not
+  // wait for requests that are still coming in. To be called again until it says true: nobody is
+  // left.
+  virtual bool drain(bool last) = 0;
+  // From any thread. Nothing that was posted, or waits for its time, runs any more.
   virtual void stop() = 0;
   virtual HttpCounts counts() const = 0;
 };

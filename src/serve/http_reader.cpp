@@ -71,6 +71,27 @@ std::string_view http_reason(int status) {
   }
 }
 
+std::string http_head(const HttpReply& reply, std::optional<size_t> length, bool chunked) {
+  std::string head = fmt::format("HTTP/1.1 {} {}\r\n", reply.status, http_reason(reply.status));
+  for (const auto& [name, value] : reply.fields) head += fmt::format("{}: {}\r\n", name, value);
+  const bool bodiless = reply.status == 204 || reply.status == 304;
+  if (length && !bodiless) head += fmt::format("Content-Length: {}\r\n", *length);
+  if (chunked) head += "Transfer-Encoding: chunked\r\n";
+  head += reply.close ? "Connection: close\r\n\r\n" : "Connection: keep-alive\r\n\r\n";
+  return head;
+}
+
+std::string http_text(const HttpReply& reply, bool head_only) {
+  std::string text = http_head(reply, reply.body.size(), false);
+  if (!head_only) text += reply.body;
+  return text;
+}
+
+HttpTime HttpLimits::time_of_body(std::optional<uint64_t> length) const {
+  const auto seconds = static_cast<int64_t>(length.value_or(body) / body_rate);
+  return std::min(body_most, body_time + HttpTime(1000 * seconds));
+}
+
 const std::string* HttpRequest::find(std::string_view name) const {
   for (const auto& [key, value] : fields)
     if (same_name(key, name)) return &value;
@@ -86,7 +107,7 @@ HttpReader::~HttpReader() = default;
 
 void HttpReader::next() {
   state_ = State::kHead;
-  started_ = continue_ = chunked_ = last_chunk_ = false;
+  started_ = continue_ = chunked_ = last_chunk_ = skipped_ = false;
   first_chunk_ = true;
   length_.reset();
   request_ = {};
@@ -106,8 +127,6 @@ bool HttpReader::bad(int status, std::string reason) {
 }
 
 size_t HttpReader::push(std::string_view bytes) {
-  if (bytes.empty()) return 0;
-  started_ = true;
   if (state_ == State::kHead) return take_head(bytes);
   if (state_ == State::kBody) return chunked_ ? take_chunks(bytes) : take_body(bytes);
   return 0;
@@ -117,6 +136,7 @@ size_t HttpReader::push(std::string_view bytes) {
 size_t HttpReader::take_head(std::string_view bytes) {
   for (size_t i = 0; i < bytes.size(); ++i) {
     const char c = bytes[i];
+    started_ = true;
     const bool after_cr = !head_.empty() && head_.back() == '\r';
     if ((c == '\n') != after_cr) {
       bad(400, "a line of the head does not end in CR LF");
@@ -134,6 +154,12 @@ size_t HttpReader::take_head(std::string_view bytes) {
       bad(400, "a header is folded over several lines");
     if (state_ == State::kBad) return i + 1;
     if (c != '\n') continue;
+    if (line == 2 && lines_ == 0 && !skipped_) {  // some clients end a body so
+      skipped_ = true;
+      started_ = false;
+      head_.clear();
+      continue;
+    }
     if (line == 2) {
       head_complete();
       return i + 1;

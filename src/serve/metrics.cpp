@@ -235,6 +235,10 @@ void Metrics::write_server(std::string& out, HttpCounts connections) const {
   head(out, "connections", "gauge", "by what they do");
   out += fmt::format("moebius_connections{{state=\"active\"}} {}\n", connections.active);
   out += fmt::format("moebius_connections{{state=\"idle\"}} {}\n", connections.idle);
+  simple(out, "internal_errors_total", "counter", "exceptions; each ended one request at most",
+         internal_errors.load());
+  simple(out, "log_lines_lost_total", "counter", "lines that could not be written",
+         lost_lines.load());
   static constexpr std::string_view kEnds[] = {"", "stop", "length", "cancelled", "error"};
   head(out, "request_success_total", "counter", "choices that ended, by reason");
   for (size_t i = 1; i < kEndReasons; ++i)

@@ -2,6 +2,7 @@
 // Counters and histograms of the server, and their text for Prometheus. Event thread only.
 #pragma once
 #include <array>
+#include <atomic>
 #include <deque>
 #include <map>
 #include <span>
@@ -58,6 +59,7 @@ class Metrics {
   void mark_expert_rows(std::vector<uint64_t> rows);
 
   Histogram queue_time, total_time, prefill_time, decode_time;
+  std::atomic<uint64_t> internal_errors{0}, lost_lines{0};  // from any thread
   const Recent& recent_first() const { return recent_first_; }
   const Recent& recent_gap() const { return recent_gap_; }
   std::string text(const GeneratorStats& stats, const ServedModel* model, HttpCounts connections,

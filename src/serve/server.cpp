@@ -6,37 +6,50 @@
 #include <fmt/core.h>
 #include <malloc.h>
 
+#include <algorithm>
+#include <ctime>
+
 #include "base/error.h"
 #include "base/json.h"
 #include "serve/documents.h"
 
 namespace moebius {
+namespace {
 
+constexpr std::string_view kModelPrefix = "/v1/models/";
+
+}  // namespace
+
+// One function answers: at once, or when it can.
 struct ApiServer::Route {
   std::string_view path, method;
-  Kind kind;
+  bool model;  // 503 while there is none, and when the server ends
+  HttpReply (ApiServer::*at_once)(const HttpRequest&) = nullptr;
+  void (ApiServer::*in_time)(HttpExchangePtr) = nullptr;
+  bool vital = false;  // has places of its own
 };
 
 const ApiServer::Route* ApiServer::find_route(std::string_view path) {
+  using S = ApiServer;
   static constexpr Route kRoutes[] = {
-      {"/health", "GET", Kind::kHealth},
-      {"/live", "GET", Kind::kLive},
-      {"/", "GET", Kind::kPage},
-      {"/api/state", "GET", Kind::kState},
-      {"/api/events", "GET", Kind::kEvents},
-      {"/metrics", "GET", Kind::kMetrics},
-      {"/version", "GET", Kind::kVersion},
-      {"/openapi.json", "GET", Kind::kOpenApi},
-      {"/v1/models", "GET", Kind::kModels},
-      {"/v1/chat/completions", "POST", Kind::kChat},
-      {"/v1/completions", "POST", Kind::kCompletion},
-      {"/tokenize", "POST", Kind::kTokenize},
-      {"/detokenize", "POST", Kind::kDetokenize},
-      {"/v1/responses", "POST", Kind::kResponses},
+      {"/health", "GET", false, &S::health, nullptr, true},
+      {"/live", "GET", false, &S::live, nullptr, true},
+      {"/metrics", "GET", false, &S::metrics, nullptr, true},
+      {"/", "GET", false, &S::page},
+      {"/api/state", "GET", false, &S::state},
+      {"/api/events", "GET", false, nullptr, &S::events},
+      {"/version", "GET", false, &S::version},
+      {"/openapi.json", "GET", false, &S::openapi},
+      {"/v1/models", "GET", true, &S::models},
+      {"/v1/chat/completions", "POST", true, nullptr, &S::chat},
+      {"/v1/completions", "POST", true, nullptr, &S::completion},
+      {"/tokenize", "POST", true, nullptr, &S::tokenize},
+      {"/detokenize", "POST", true, nullptr, &S::detokenize},
+      {"/v1/responses", "POST", false, &S::responses},
   };
   for (const Route& r : kRoutes)
     if (r.path == path) return &r;
-  static constexpr Route kOne{"/v1/models/", "GET", Kind::kModel};
+  static constexpr Route kOne{kModelPrefix, "GET", true, &S::model};
   return path.starts_with(kOne.path) && path.size() > kOne.path.size() ? &kOne : nullptr;
 }
 
@@ -97,6 +110,18 @@ std::string percent_decoded(std::string_view text) {
   return out;
 }
 
+std::string time_of_day() {
+  using std::chrono::system_clock;
+  const auto now = system_clock::now();
+  const std::time_t seconds = system_clock::to_time_t(now);
+  std::tm utc{};
+  gmtime_r(&seconds, &utc);
+  char text[32];
+  std::strftime(text, sizeof text, "%FT%T", &utc);
+  const auto since = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch());
+  return fmt::format("{}.{:03}Z", text, since.count() % 1000);
+}
+
 }  // namespace
 
 ApiServer::ApiServer(ServerOptions options)
@@ -110,6 +135,7 @@ ApiServer::ApiServer(ServerOptions options)
 }
 
 ApiServer::~ApiServer() {
+  http_->stop();
   text_.reset();  // their jobs use the rest
   large_text_.reset();
   for (const GenerationPtr& g : std::vector(generations_.begin(), generations_.end()))
@@ -127,8 +153,13 @@ int ApiServer::run() {
 
 void ApiServer::ready(ServedModel model, Generator& generator) {
   generator.start([this](std::vector<GenerationEvent> events, const StepSummary& step) {
-    auto shared = std::make_shared<std::vector<GenerationEvent>>(std::move(events));
-    http_->post([this, shared, step] { take(std::move(*shared), step); });
+    try {
+      auto shared = std::make_shared<std::vector<GenerationEvent>>(std::move(events));
+      http_->post([this, shared, step] { take(std::move(*shared), step); });
+    } catch (...) {
+      ++metrics_.internal_errors;
+      events_lost_ = true;
+    }
   });
   http_->post([this, m = std::move(model), &generator] {
     model_ = m;
@@ -165,28 +196,55 @@ void ApiServer::finish_reply(HttpReply& reply, const HttpRequest& request, const
   metrics_.request_done(route != nullptr ? route->path : "other", reply.status);
 }
 
-void ApiServer::note(const HttpRequest& request, const std::string& id, const std::string& client,
-                     int status, const std::string& more) {
+void ApiServer::log(std::string_view line) noexcept {
   if (!options_.log) return;
-  options_.log(fmt::format("{} {} {} {} {}{}", id, client.empty() ? "-" : printable(client, 40),
-                           request.method, printable(request.path(), 80), status, more));
+  try {
+    options_.log(fmt::format("{} {}", time_of_day(), line));
+  } catch (...) {
+    ++metrics_.lost_lines;
+  }
 }
 
-HttpReply ApiServer::broken(int status, const std::string& reason) {
-  static const std::map<int, std::string> kCodes = {{408, "timeout"},
-                                                    {413, "too_large"},
-                                                    {414, "too_large"},
-                                                    {431, "too_large"},
-                                                    {503, "too_many_connections"}};
+void ApiServer::note(const HttpRequest& request, const std::string& id, const std::string& client,
+                     int status, const std::string& more) noexcept {
+  if (!options_.log) return;
+  try {
+    log(fmt::format("{} {} {} {} {} {}{}", id, request.peer.empty() ? "-" : request.peer,
+                    client.empty() ? "-" : printable(client, 40), request.method,
+                    printable(request.path(), 80), status, more));
+  } catch (...) {
+    ++metrics_.lost_lines;
+  }
+}
+
+void ApiServer::failed(std::string_view what) noexcept {
+  ++metrics_.internal_errors;
+  try {
+    log(fmt::format("- - - - - - an unexpected error: {}", printable(what, 200)));
+  } catch (...) {
+    ++metrics_.lost_lines;
+  }
+}
+
+HttpReply ApiServer::broken(int status, const std::string& reason, const std::string& peer) {
+  static const std::map<int, std::string> kCodes = {
+      {408, "timeout"},   {413, "too_large"}, {414, "too_large"},
+      {431, "too_large"}, {500, "internal"},  {503, "too_many_connections"}};
   const auto code = kCodes.find(status);
   ApiError error(status, code != kCodes.end() ? code->second : "malformed_request", reason);
-  if (status == 503) error.fields.emplace_back("Retry-After", "1");
+  if (status == 503 && draining_) error = draining_error();
+  if (status == 503 && !draining_) error.fields.emplace_back("Retry-After", "1");
   HttpReply reply = error_reply(error);
   const HttpRequest none;
   const std::string id = random_hex(24);
   finish_reply(reply, none, id);
-  if (options_.log) options_.log(fmt::format("{} - - - {} {}", id, status, reason));
+  log(fmt::format("{} {} - - - {} {}", id, peer.empty() ? "-" : peer, status, reason));
   return reply;
+}
+
+bool ApiServer::vital(const HttpRequest& head) {
+  const Route* route = find_route(head.path());
+  return route != nullptr && route->vital;
 }
 
 std::optional<HttpReply> ApiServer::refuse(const HttpRequest& head) {
@@ -196,8 +254,7 @@ std::optional<HttpReply> ApiServer::refuse(const HttpRequest& head) {
     if (head.method == "OPTIONS" && head.find("Origin") != nullptr && route != nullptr) {
       HttpReply reply{204, {}, "", false};
       reply.fields.emplace_back("Access-Control-Allow-Methods", route->method);
-      reply.fields.emplace_back("Access-Control-Allow-Headers",
-                                "authorization, content-type, x-request-id");
+      reply.fields.emplace_back("Access-Control-Allow-Headers", access_.allowed_headers(head));
       reply.fields.emplace_back("Access-Control-Max-Age", "600");
       finish_reply(reply, head, request_id(head));
       return reply;
@@ -218,14 +275,10 @@ std::optional<HttpReply> ApiServer::refuse(const HttpRequest& head) {
       throw ApiError(415, "unsupported_media_type", "the body is not application/json");
     if (!get && is_coded(head))
       throw ApiError(415, "unsupported_media_type", "Content-Encoding: no coding is known here");
-    if (route->kind == Kind::kResponses)
-      throw ApiError(400, "unsupported",
-                     "/v1/responses is not offered yet; use /v1/chat/completions");
-    if (!get && draining_) throw try_later(503, "draining", "the server is shutting down", 10);
-    if (!get && dead())
+    if (route->model && draining_) throw draining_error();
+    if (route->model && dead())
       throw try_later(503, "engine_dead", "the engine failed; the server is ending", 10);
-    if ((!get || route->kind == Kind::kModels || route->kind == Kind::kModel) && !model_)
-      throw loading_error();
+    if (route->model && !model_) throw loading_error();
     return std::nullopt;
   } catch (const ApiError& e) {
     HttpReply reply = error_reply(e);
@@ -239,68 +292,53 @@ std::optional<HttpReply> ApiServer::refuse(const HttpRequest& head) {
 }
 
 void ApiServer::serve(HttpExchangePtr exchange) {
-  const HttpRequest& request = exchange->request();
-  const Kind kind = find_route(request.path())->kind;  // refuse() has looked
-  switch (kind) {
-    case Kind::kChat:
-    case Kind::kCompletion:
-      return generate(std::move(exchange), kind == Kind::kChat);
-    case Kind::kTokenize:
-    case Kind::kDetokenize:
-      return text_answer(std::move(exchange), kind);
-    case Kind::kEvents:
-      if (request.method == "GET") return stream_state(std::move(exchange));
-      [[fallthrough]];
-    default:
-      break;
-  }
+  const Route& route = *find_route(exchange->request().path());  // refuse() has looked
+  if (route.in_time != nullptr) return (this->*route.in_time)(std::move(exchange));
   HttpReply reply;
   try {
-    reply = small_answer(kind, request);
+    reply = (this->*route.at_once)(exchange->request());
   } catch (const ApiError& e) {
     reply = error_reply(e);
   }
+  answer(exchange, std::move(reply));
+}
+
+void ApiServer::answer(const HttpExchangePtr& exchange, HttpReply reply) {
+  const HttpRequest& request = exchange->request();
   const std::string id = request_id(request);
   finish_reply(reply, request, id);
   note(request, id, access_.check_key(request), reply.status, "");
   exchange->reply(std::move(reply));
 }
 
-HttpReply ApiServer::small_answer(Kind kind, const HttpRequest& request) {
-  switch (kind) {
-    case Kind::kHealth:
-      return health();
-    case Kind::kLive:
-      return live();
-    case Kind::kPage:
-      return page(request);
-    case Kind::kState:
-      return json_reply(state_json());
-    case Kind::kEvents:
-      return {200, {{"Content-Type", "text/event-stream; charset=utf-8"}}, "", false};
-    case Kind::kMetrics:
-      return {200,
-              {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
-              metrics_.text(stats(), model_ ? &*model_ : nullptr, http_->counts(),
-                            {load_share(), read_rate(), options_.expert_metrics}),
-              false};
-    case Kind::kVersion:
-      return json_reply(fmt::format("{{\"version\":\"{}\",\"commit\":\"{}\"}}", options_.version,
-                                    options_.commit));
-    case Kind::kOpenApi:
-      return json_reply(std::string(openapi_json()));
-    case Kind::kModels:
-      return model_list("");
-    default:
-      return model_list(request.path().substr(std::string_view("/v1/models/").size()));
-  }
+HttpReply ApiServer::metrics(const HttpRequest&) {
+  return {200,
+          {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
+          metrics_.text(stats(), model_ ? &*model_ : nullptr, http_->counts(),
+                        {load_share(), read_rate(), options_.expert_metrics}),
+          false};
 }
 
-HttpReply ApiServer::health() const {
+HttpReply ApiServer::version(const HttpRequest&) {
+  return json_reply(
+      fmt::format("{{\"version\":\"{}\",\"commit\":\"{}\"}}", options_.version, options_.commit));
+}
+
+HttpReply ApiServer::openapi(const HttpRequest&) { return json_reply(std::string(openapi_json())); }
+
+HttpReply ApiServer::responses(const HttpRequest&) {
+  throw ApiError(400, "unsupported", "/v1/responses is not offered yet; use /v1/chat/completions");
+}
+
+HttpReply ApiServer::health(const HttpRequest&) {
   if (dead() || died_) throw try_later(503, "engine_dead", "the engine failed", 10);
-  if (draining_) throw try_later(503, "draining", "the server is shutting down", 10);
+  if (draining_) throw draining_error();
   if (!model_) throw loading_error();
   return json_reply("{\"status\":\"ok\"}");
+}
+
+ApiError ApiServer::draining_error() {
+  return try_later(503, "draining", "the server is shutting down", 10);
 }
 
 ApiError ApiServer::loading_error() const {
@@ -316,7 +354,7 @@ double ApiServer::longest_step(const GeneratorStats& s) {
   return std::max(60.0, 20 * s.step_seconds);
 }
 
-HttpReply ApiServer::live() const {
+HttpReply ApiServer::live(const HttpRequest&) {
   const GeneratorStats s = stats();
   if (generator_ != nullptr && s.heartbeat_seconds > longest_step(s))
     throw try_later(503, "stuck",
@@ -324,19 +362,33 @@ HttpReply ApiServer::live() const {
   return json_reply("{\"status\":\"ok\"}");
 }
 
-HttpReply ApiServer::model_list(std::string_view target) const {
-  std::string name;
-  append_json_string(name, model_->name);
-  const std::string one = fmt::format(
-      "{{\"id\":{},\"object\":\"model\",\"created\":{},\"owned_by\":\"moebius\",\"max_model_len\":{"
-      "}}}",
-      name, model_->created, model_->context);
-  if (target.empty()) return json_reply("{\"object\":\"list\",\"data\":[" + one + "]}");
-  check_model_name(percent_decoded(target), *model_);
-  return json_reply(one);
+std::string ApiServer::model_json(const std::string& id) const {
+  const auto quoted = [](const std::string& text) {
+    std::string out;
+    append_json_string(out, text);
+    return out;
+  };
+  return fmt::format(
+      "{{\"id\":{},\"object\":\"model\",\"created\":{},\"owned_by\":\"moebius\",\"root\":{},"
+      "\"max_model_len\":{}}}",
+      quoted(id), model_->created, quoted(model_->name), model_->context);
 }
 
-HttpReply ApiServer::page(const HttpRequest& request) const {
+HttpReply ApiServer::models(const HttpRequest&) {
+  std::string list = model_json(model_->name);
+  for (const std::string& alias : model_->aliases) list += "," + model_json(alias);
+  return json_reply("{\"object\":\"list\",\"data\":[" + list + "]}");
+}
+
+HttpReply ApiServer::model(const HttpRequest& request) {
+  const std::string name = percent_decoded(request.path().substr(kModelPrefix.size()));
+  check_model_name(name, *model_);
+  const auto& more = model_->aliases;
+  const bool alias = std::find(more.begin(), more.end(), name) != more.end();
+  return json_reply(model_json(alias ? name : model_->name));
+}
+
+HttpReply ApiServer::page(const HttpRequest& request) {
   HttpReply reply{200, {}, "", false};
   const std::string* known = request.find("If-None-Match");
   const std::string tag = fmt::format("\"{}\"", page_tag());
@@ -353,10 +405,23 @@ HttpReply ApiServer::page(const HttpRequest& request) const {
 }
 
 // A short request does not wait behind a long one's text.
-bool ApiServer::on_text_thread(const HttpRequest& request, std::function<void()> job) {
-  const size_t bytes = request.body.size();
+bool ApiServer::on_text_thread(const HttpExchangePtr& exchange, std::function<void()> job) {
+  const size_t bytes = exchange->request().body.size();
+  auto guarded = [this, exchange, job = std::move(job)] {
+    std::string what = "not a std::exception";
+    try {
+      return job();
+    } catch (const std::exception& e) {
+      what = e.what();
+    } catch (...) {
+    }
+    http_->post([this, exchange, what] {
+      failed(what);
+      exchange->fail();
+    });
+  };
   return (bytes > kLargeBody ? large_text_ : text_)
-      ->put(std::move(job), bytes, access_.check_key(request));
+      ->put(std::move(guarded), bytes, access_.check_key(exchange->request()));
 }
 
 void ApiServer::drop_body(const HttpExchangePtr& exchange) {
@@ -366,36 +431,32 @@ void ApiServer::drop_body(const HttpExchangePtr& exchange) {
   if (bytes > kTrimmedBody) large_text_->put([] { malloc_trim(0); }, 0);
 }
 
-void ApiServer::text_answer(HttpExchangePtr exchange, Kind kind) {
-  const auto answer = [this, exchange](HttpReply reply) {
-    const HttpRequest& request = exchange->request();
-    const std::string id = request_id(request);
-    finish_reply(reply, request, id);
-    note(request, id, access_.check_key(request), reply.status, "");
-    exchange->reply(std::move(reply));
-  };
+void ApiServer::tokenize(HttpExchangePtr exchange) {
+  text_answer(std::move(exchange), Endpoint::kTokenize, &tokenize_answer);
+}
+void ApiServer::detokenize(HttpExchangePtr exchange) {
+  text_answer(std::move(exchange), Endpoint::kDetokenize, &detokenize_answer);
+}
+
+void ApiServer::text_answer(HttpExchangePtr exchange, Endpoint endpoint, TextAnswer make) {
   const auto left = std::make_shared<std::atomic<bool>>(false);
   exchange->on_gone = [left] { *left = true; };
-  const bool taken = on_text_thread(exchange->request(), [this, exchange, kind, answer, left] {
+  const bool taken = on_text_thread(exchange, [this, exchange, endpoint, make, left] {
     if (*left) return;
     HttpReply reply;
     try {
-      const std::string& text = exchange->request().body;
-      reply = json_reply(
-          kind == Kind::kTokenize
-              ? tokenize_answer(parse_body(text, Endpoint::kTokenize, *model_), *model_)
-              : detokenize_answer(parse_body(text, Endpoint::kDetokenize, *model_), *model_));
+      reply = json_reply(make(parse_body(exchange->request().body, endpoint, *model_), *model_));
     } catch (const ApiError& e) {
       reply = error_reply(e);
-    } catch (const std::exception& e) {
-      reply = error_reply(ApiError(500, "internal", e.what()));
     }
-    http_->post([this, exchange, answer, reply = std::move(reply)] {
-      drop_body(exchange);
-      answer(reply);
+    http_->post([this, exchange, reply] {
+      guard(exchange, [&] {
+        drop_body(exchange);
+        answer(exchange, reply);
+      });
     });
   });
-  if (!taken) answer(error_reply(text_full()));
+  if (!taken) answer(exchange, error_reply(text_full()));
 }
 
 }  // namespace moebius

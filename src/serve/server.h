@@ -34,8 +34,9 @@ struct ServerOptions {
   bool ping = true;
   bool share_prefixes = false;  // between keys
   bool expert_metrics = false;
-  bool cut_off_fails = false;                   // answers that SIGTERM cut off make run() return 3
-  std::function<void(const std::string&)> log;  // one line per request; empty: none
+  bool cut_off_fails = false;  // answers that SIGTERM cut off make run() return 3
+  // One line per request; empty: none. Where it throws the line is lost, and counted.
+  std::function<void(const std::string&)> log;
 };
 
 class ApiServer : private HttpHandler {
@@ -49,7 +50,7 @@ class ApiServer : private HttpHandler {
   int run();
   // From any thread. The share of the model's bytes that were read, for whoever waits.
   void loading(double share) { loaded_share_ = share; }
-  // The model can be asked; both must live longer than run().
+  // The model can be asked; both must live longer than this, and no event may come after it.
   void ready(ServedModel model, Generator& generator);
   void shut_down();  // as SIGTERM does; the second time at once
   void stop();       // now
@@ -58,46 +59,45 @@ class ApiServer : private HttpHandler {
   using Clock = std::chrono::steady_clock;
   struct Generation;
   using GenerationPtr = std::shared_ptr<Generation>;
-  enum class Kind : uint8_t {
-    kHealth,
-    kLive,
-    kPage,
-    kState,
-    kEvents,
-    kMetrics,
-    kVersion,
-    kOpenApi,
-    kModels,
-    kModel,
-    kChat,
-    kCompletion,
-    kTokenize,
-    kDetokenize,
-    kResponses,
-  };
   struct Route;
   static const Route* find_route(std::string_view path);
 
   // HttpHandler
   std::optional<HttpReply> refuse(const HttpRequest& head) override;
   void serve(HttpExchangePtr exchange) override;
-  HttpReply broken(int status, const std::string& reason) override;
+  bool vital(const HttpRequest& head) override;
+  HttpReply broken(int status, const std::string& reason, const std::string& peer) override;
+  void failed(std::string_view what) noexcept override;
 
-  HttpReply small_answer(Kind kind, const HttpRequest& request);
-  HttpReply health() const;
-  HttpReply live() const;
-  HttpReply model_list(std::string_view name) const;
-  HttpReply page(const HttpRequest& request) const;
-  void text_answer(HttpExchangePtr exchange, Kind kind);
-  void stream_state(HttpExchangePtr exchange);
+  // Endpoints, as the routes name them: what is answered at once, and what takes its time.
+  HttpReply health(const HttpRequest& request);
+  HttpReply live(const HttpRequest& request);
+  HttpReply page(const HttpRequest& request);
+  HttpReply state(const HttpRequest& request);
+  HttpReply metrics(const HttpRequest& request);
+  HttpReply version(const HttpRequest& request);
+  HttpReply openapi(const HttpRequest& request);
+  HttpReply models(const HttpRequest& request);
+  HttpReply model(const HttpRequest& request);
+  HttpReply responses(const HttpRequest& request);
+  void events(HttpExchangePtr exchange);
+  void chat(HttpExchangePtr exchange) { generate(std::move(exchange), true); }
+  void completion(HttpExchangePtr exchange) { generate(std::move(exchange), false); }
+  void tokenize(HttpExchangePtr exchange);
+  void detokenize(HttpExchangePtr exchange);
+
+  using TextAnswer = std::string (*)(const RequestBody& body, const ServedModel& model);
+  void text_answer(HttpExchangePtr exchange, Endpoint endpoint, TextAnswer make);
+  std::string model_json(const std::string& id) const;
   void send_state(const HttpExchangePtr& exchange);
   std::string state_json();
   GeneratorStats stats() const;
   ApiError loading_error() const;
+  static ApiError draining_error();
   ApiError text_full() const;
   static double longest_step(const GeneratorStats& stats);  // seconds; what takes more is stuck
   // False: too much waits there already.
-  bool on_text_thread(const HttpRequest& request, std::function<void()> job);
+  bool on_text_thread(const HttpExchangePtr& exchange, std::function<void()> job);
   // On the event thread, when a text thread is done with it.
   void drop_body(const HttpExchangePtr& exchange);
   double load_share() const { return model_ ? 1 : loaded_share_.load(); }
@@ -108,6 +108,7 @@ class ApiServer : private HttpHandler {
   void prepared(const GenerationPtr& g, ApiRequest request, std::vector<GenerationRequest> prompts);
   void refuse_generation(const GenerationPtr& g, const ApiError& error);
   void take(std::vector<GenerationEvent> events, const StepSummary& step);
+  void count_step(const StepSummary& step);
   void take_one(Generation& g, size_t prompt, GenerationEvent& event);
   void time_tokens(Generation& g, size_t choice, const GenerationEvent& event);
   void flush(const GenerationPtr& g);
@@ -118,18 +119,31 @@ class ApiServer : private HttpHandler {
   void check_choices(size_t prompts, size_t choices) const;  // on a text thread
   int retry_after() const;
   static HttpReply stream_head();
+  void fail_all(const ApiError& error);
   void tick();
+  void watch(const GenerationPtr& g);
   void start_ticking();
   void begin_stream(Generation& g);
   void break_silence(const GenerationPtr& g, Clock::time_point now);
   void watch_step();
   void drain();
-  void maybe_finish();
+  void drain_on();
 
+  // Runs what works for an exchange, or a generation; where it throws, that alone fails.
+  template <class Work>
+  void guard(const HttpExchangePtr& exchange, Work&& work) {
+    if (threw(*this, work)) exchange->fail();
+  }
+  template <class Work>
+  void guard(const GenerationPtr& g, Work&& work);
+
+  void answer(const HttpExchangePtr& exchange, HttpReply reply);
   // Adds what every answer carries, and counts it.
   void finish_reply(HttpReply& reply, const HttpRequest& request, const std::string& id);
   void note(const HttpRequest& request, const std::string& id, const std::string& client,
-            int status, const std::string& more);
+            int status, const std::string& more) noexcept;
+  // A line, behind the time of day.
+  void log(std::string_view line) noexcept;
   std::string request_id(const HttpRequest& request) const;
 
   ServerOptions options_;
@@ -145,8 +159,9 @@ class ApiServer : private HttpHandler {
   size_t sequences_ = 0;       // that were submitted and have not ended
   size_t waiting_tokens_ = 0;  // of prompts whose first token has not come
   bool ticking_ = false, draining_ = false, drained_ = false, died_ = false, cut_off_ = false;
-  bool stuck_ = false;   // a step that never ends was logged
-  size_t watchers_ = 0;  // of /api/events
+  bool stuck_ = false;                    // a step that never ends was logged
+  std::atomic<bool> events_lost_{false};  // there was no memory to take them
+  size_t watchers_ = 0;                   // of /api/events
   struct Sample {
     Clock::time_point time;
     GeneratorStats stats;

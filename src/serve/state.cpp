@@ -91,14 +91,16 @@ std::string ApiServer::state_json() {
   return j.dump();
 }
 
-void ApiServer::stream_state(HttpExchangePtr exchange) {
+HttpReply ApiServer::state(const HttpRequest&) {
+  return {200, {{"Content-Type", "application/json"}}, state_json(), false};
+}
+
+void ApiServer::events(HttpExchangePtr exchange) {
+  if (exchange->request().method == "HEAD") return answer(exchange, stream_head());
   const std::string id = request_id(exchange->request());
   if (watchers_ >= kMostWatchers) {
-    HttpReply reply =
-        error_reply(ApiError(429, "too_many_watchers", "too many pages watch this server"));
-    reply.fields.emplace_back("Retry-After", "10");
-    finish_reply(reply, exchange->request(), id);
-    return exchange->reply(std::move(reply));
+    return answer(exchange, error_reply(try_later(429, "too_many_watchers",
+                                                  "too many pages watch this server", 10)));
   }
   ++watchers_;
   exchange->on_gone = [this] { --watchers_; };
@@ -118,7 +120,7 @@ void ApiServer::send_state(const HttpExchangePtr& exchange) {
     exchange->end();
     return;
   }
-  http_->after(kPace, [this, exchange] { send_state(exchange); });
+  http_->after(kPace, [this, exchange] { guard(exchange, [&] { send_state(exchange); }); });
 }
 
 }  // namespace moebius

@@ -46,7 +46,8 @@ MACHINE_CODE = re.compile(r"\basm\b\s*(volatile\b\s*)?\(|[<\"](immintrin|x86intr
 HEAVY = {
     "nlohmann": re.compile(r"^nlohmann/"),
     "pcre2": re.compile(r"^pcre2\.h$"),
-    "boost": re.compile(r"^boost/"),
+    "asio": re.compile(r"^boost/(asio|system)/"),
+    "beast": re.compile(r"^boost/(?!asio/|system/)"),
     "oniguruma": re.compile(r"^oniguruma\.h$"),
     "utf8proc": re.compile(r"^utf8proc\.h$"),
     "libedit": re.compile(r"^(histedit\.h$|editline/)"),

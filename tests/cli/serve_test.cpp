@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -27,10 +28,11 @@ using test::Response;
 // A server process of its own.
 class Served {
  public:
-  explicit Served(const std::string& args) {
+  // `before`: what the shell does first.
+  explicit Served(const std::string& args, const std::string& before = "") {
     int out[2];
     if (pipe(out) != 0) return;
-    const std::string command = "exec " + test::tool_command() + " serve " +
+    const std::string command = before + "exec " + test::tool_command() + " serve " +
                                 (args.find("--port") == std::string::npos ? "--port 0 " : "") +
                                 args;
     pid_ = fork();
@@ -299,6 +301,47 @@ TEST(ServeCommand, SignalsAndStatus) {
   EXPECT_EQ(killed.wait_end(), 128 + SIGKILL);
   const Served again(fmt::format("--port {}", port));  // the last of two counts: binds at once
   EXPECT_EQ(again.port, port);
+}
+
+// A log that nobody reads any more, a full disk, a file that may not grow, no log at all: the server
+// goes on, and counts the lines.
+TEST(ServeCommand, ItsLogMayFail) {
+  const test::TempDir folder;
+  const std::string pipe = (folder / "pipe").string(), file = (folder / "file").string();
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const std::pair<std::string, std::string> cases[] = {
+      {"2>" + pipe, ""}, {"2>/dev/full", ""}, {"2>" + file, "ulimit -f 0; "}, {"2>&-", ""}};
+  for (const auto& [log, before] : cases) {
+    const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    Served server("--parallel 2 " + log, before);
+    ASSERT_NE(server.port, 0) << log;
+    close(reader);
+    for (int i = 0; i < 3; ++i)
+      EXPECT_NE(text_of(server.completion(R"("prompt":"It was","max_tokens":3)")), "") << log;
+    EXPECT_GE(std::stoi("0" + server.metric("log_lines_lost_total")), 3) << log;
+    server.signal(SIGTERM);
+    EXPECT_EQ(server.wait_end(), 0) << log;
+  }
+}
+
+// A log whose reader stands still holds up nobody.
+TEST(ServeCommand, ItsLogMayStandStill) {
+  const test::TempDir folder;
+  const std::string pipe = (folder / "pipe").string();
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = open(pipe.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  fcntl(reader, F_SETPIPE_SZ, 4096);
+  Served server("--parallel 2 2>" + pipe);
+  ASSERT_NE(server.port, 0);
+  Client client(server.port);
+  for (int i = 0; i < 200; ++i) {
+    client.send(test::get("/version"));
+    ASSERT_EQ(client.read().status, 200) << i;
+  }
+  EXPECT_GE(std::stoi("0" + server.metric("log_lines_lost_total")), 50);
+  server.signal(SIGTERM);
+  EXPECT_EQ(server.wait_end(), 0);
+  close(reader);
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <stdexcept>
 
 namespace moebius::test {
 
@@ -26,6 +27,7 @@ void FakeGenerator::start(Sink sink) {
 }
 
 uint64_t FakeGenerator::submit(GenerationRequest request) {
+  if (throws) throw std::runtime_error("submit");
   const std::lock_guard lock(mutex_);
   auto job = std::make_unique<Job>(Job{next_++, std::move(request), {}});
   for (size_t i = 0; i < job->request.choices; ++i) {
@@ -44,6 +46,7 @@ uint64_t FakeGenerator::submit(GenerationRequest request) {
 }
 
 void FakeGenerator::cancel(uint64_t id) {
+  std::this_thread::sleep_for(std::chrono::milliseconds(cancel_ms));
   const std::lock_guard lock(mutex_);
   cancelled += std::erase_if(jobs_, [&](const auto& job) { return job->id == id; });
 }
@@ -59,6 +62,7 @@ bool FakeGenerator::waiting(uint64_t id) const {
 }
 
 GeneratorStats FakeGenerator::stats() const {
+  if (throws) throw std::runtime_error("stats");
   const std::lock_guard lock(mutex_);
   GeneratorStats s;
   s.slots = slots_;

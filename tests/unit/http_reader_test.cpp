@@ -50,6 +50,20 @@ TEST(HttpReader, Requests) {
       "200 POST /x |");
   EXPECT_EQ(whole_and_cut("GET /a?b=c HTTP/1.1\r\nHost: a\r\nX: \t y \r\n\r\n"),
             "200 GET /a?b=c |");
+  EXPECT_EQ(whole_and_cut("\r\nGET /health HTTP/1.1\r\nHost: a\r\n\r\n\r\n"),
+            "200 GET /health |\r\n");
+}
+
+// An empty line alone begins nothing: whoever ends a body with one is not late with the next.
+TEST(HttpReader, AnEmptyLineIsNoRequest) {
+  const HttpLimits limits;
+  HttpReader reader(limits);
+  EXPECT_EQ(reader.push("\r"), 1u);
+  EXPECT_TRUE(reader.started());
+  EXPECT_EQ(reader.push("\n"), 1u);
+  EXPECT_FALSE(reader.started());
+  EXPECT_EQ(reader.push("G"), 1u);
+  EXPECT_TRUE(reader.started());
 }
 
 TEST(HttpReader, Malformed) {

@@ -381,10 +381,13 @@ TEST(ServeApi, SmallEndpoints) {
   EXPECT_EQ(server.ask(test::get("/live")).body, R"({"status":"ok"})");
   EXPECT_EQ(
       server.ask(test::get("/v1/models")).body,
-      R"({"object":"list","data":[{"id":"tiny","object":"model","created":1,"owned_by":"moebius","max_model_len":2048}]})");
-  EXPECT_EQ(
-      server.ask(test::get("/v1/models/tiny")).body,
-      R"({"id":"tiny","object":"model","created":1,"owned_by":"moebius","max_model_len":2048})");
+      R"({"object":"list","data":[{"id":"tiny","object":"model","created":1,"owned_by":"moebius","root":"tiny","max_model_len":2048},{"id":"other-name","object":"model","created":1,"owned_by":"moebius","root":"tiny","max_model_len":2048}]})");
+  for (const char* name : {"tiny", "other-name"})
+    EXPECT_EQ(
+        server.ask(test::get(fmt::format("/v1/models/{}", name))).body,
+        fmt::format(
+            R"({{"id":"{}","object":"model","created":1,"owned_by":"moebius","root":"tiny","max_model_len":2048}})",
+            name));
   EXPECT_EQ(server.ask(test::get("/v1/models/gone")).status, 404);
   EXPECT_EQ(server.completion(R"("prompt":"a","model":"gone")").status, 404);
   // What a template says of a message names no place on the disk.

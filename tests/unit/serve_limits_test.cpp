@@ -125,27 +125,95 @@ TEST(ServeLimits, RequestsPerConnectionOfEveryKind) {
     }
 }
 
-TEST(ServeLimits, ConnectionsOnBothSides) {
+// Who is silent makes room for who comes, the longest silent first.
+TEST(ServeLimits, SilenceMakesRoom) {
   ServerOptions options;
-  options.limits.connections = 100;
+  options.limits.connections = 4;
   const FakeServer server(options);
   EXPECT_TRUE(eventually([&] { return server.metric(R"(connections{state="idle"})") == "0"; }));
-  std::vector<std::unique_ptr<Client>> clients;
-  for (int i = 0; i < 100; ++i) {
-    clients.push_back(std::make_unique<Client>(server.port));
-    clients.back()->send(test::get("/health"));
-    EXPECT_EQ(clients.back()->read().status, 200) << i;
-  }
-  for (int i = 0; i < 5; ++i) {
-    const Response r = server.ask(test::get("/health"));
-    EXPECT_EQ(r.status, 503);
-    EXPECT_TRUE(r.closed);
-    EXPECT_EQ(r.fields.at("retry-after"), "1");
-  }
-  for (const auto& c : clients) {  // those that are in do not notice
-    c->send(test::get("/live"));
+  Client asked(server.port), first(server.port), second(server.port), half(server.port);
+  asked.send(test::get("/health"));
+  EXPECT_EQ(asked.read().status, 200);
+  half.send("GET /hea");
+  // Idle since later than the silent ones.
+  asked.send(test::get("/health"));
+  EXPECT_EQ(asked.read().status, 200);
+  Client third(server.port), fourth(server.port);
+  EXPECT_TRUE(first.at_end());
+  EXPECT_TRUE(second.at_end());
+  for (Client* c : {&asked, &third, &fourth}) {
+    c->send(test::get("/v1/models"));
     EXPECT_EQ(c->read().status, 200);
   }
+  half.send("lth HTTP/1.1\r\nHost: localhost\r\n\r\n");  // a request under way is no silence
+  EXPECT_EQ(half.read().status, 200);
+  // A thousand that say nothing shut nobody out.
+  std::vector<std::unique_ptr<Client>> crowd;
+  for (int i = 0; i < 1000; ++i) {
+    crowd.push_back(std::make_unique<Client>(server.port));
+    if (i % 100 == 0) {
+      EXPECT_EQ(server.ask(test::get("/v1/models")).status, 200);
+    }
+  }
+  EXPECT_EQ(server.completion(R"("prompt":"a","max_tokens":3)").status, 200);
+}
+
+// Where every connection has a request, some places are kept for those who look after the server.
+TEST(ServeLimits, PlacesAreKept) {
+  ServerOptions options;
+  options.limits.connections = 3;
+  options.limits.kept = 2;
+  FakeServer server(options);
+  server.generator.held = true;
+  std::vector<std::unique_ptr<Client>> busy;
+  for (int i = 0; i < 3; ++i) {
+    busy.push_back(std::make_unique<Client>(server.port));
+    busy.back()->send(test::post("/v1/completions", R"({"prompt":"a","max_tokens":3})"));
+  }
+  EXPECT_TRUE(eventually([&] { return server.generator.stats().running == 3; }));
+  for (int round = 0; round < 3; ++round) {
+    for (const char* path : {"/health", "/live", "/metrics"}) {
+      const Response r = server.ask(test::get(path));
+      EXPECT_EQ(r.status, 200) << path;
+      EXPECT_TRUE(r.closed) << path;
+    }
+    for (const std::string& other :
+         {test::get("/v1/models"), test::get("/"),
+          test::post("/v1/completions", R"({"prompt":"a","max_tokens":3})")}) {
+      const Response r = server.ask(other);
+      EXPECT_EQ(r.status, 503);
+      EXPECT_TRUE(r.closed);
+      EXPECT_EQ(r.fields.at("retry-after"), "1");
+      EXPECT_EQ(r.json().find("error")->find("code")->as_string(), "too_many_connections");
+    }
+  }
+  // Nor does silence fill these.
+  const Client one(server.port), two(server.port), three(server.port);
+  EXPECT_EQ(server.ask(test::get("/health")).status, 200);
+  server.generator.held = false;
+  for (const auto& c : busy) EXPECT_EQ(c->read().status, 200);
+}
+
+// Where these are taken as well, it is said unasked.
+TEST(ServeLimits, NoPlaceIsSaid) {
+  ServerOptions options;
+  options.limits.connections = options.limits.kept = 1;
+  options.limits.linger_time = HttpTime(100);
+  FakeServer server(options);
+  server.generator.held = true;
+  Client busy(server.port);
+  busy.send(test::post("/v1/completions", R"({"prompt":"a","max_tokens":3})"));
+  ASSERT_TRUE(eventually([&] { return server.generator.stats().running == 1; }));
+  Client half(server.port);
+  half.send("GET /hea");  // no silence, from when it has come
+  Client none(server.port);
+  const Response r = none.read();
+  EXPECT_EQ(r.status, 503);
+  EXPECT_TRUE(r.closed);
+  half.send("lth HTTP/1.1\r\nHost: localhost\r\n\r\n");
+  EXPECT_EQ(half.read().status, 200);
+  server.generator.held = false;
+  EXPECT_EQ(busy.read().status, 200);
 }
 
 // Only who never ran is sent away, in words; who runs goes on however long it takes.

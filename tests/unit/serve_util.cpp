@@ -35,7 +35,10 @@ ServedModel served_model(size_t slots) {
 FakeServer::FakeServer(ServerOptions options, FakeGenerator::Script script, size_t slots)
     : model(served_model(slots)), generator(bundled_tokenizer(), slots, std::move(script)) {
   options.port = 0;
-  options.log = [this](const std::string& line) { log.push_back(line); };
+  options.log = [this, more = options.log](const std::string& line) {
+    log.push_back(line);
+    if (more) more(line);
+  };
   server = std::make_unique<ApiServer>(options);
   port = server->listen();
   server->ready(model, generator);

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+
+#include "serve/http.h"
+
+namespace moebius {
+
+void set_socket_limits(int socket, HttpTime write_time) {
+  constexpr int kSendBuffer = 256 << 10;
+  const auto set = [&](int level, int name, int value) {
+    setsockopt(socket, level, name, &value, sizeof value);
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  // What the system would hold for a client that does not read grows to megabytes otherwise.
+  set(SOL_SOCKET, SO_SNDBUF, kSendBuffer);
+  const int most = static_cast<int>(write_time.count());
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, most);
+  // Probes find a peer that vanished while nothing was to be sent; the system's begin after hours.
+  const int begin = std::max(1, most / 2000);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, begin);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, std::max(1, begin / 3));
+}
+
+}  // namespace moebius
