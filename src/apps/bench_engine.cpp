@@ -34,7 +34,7 @@ class Recorder : public Backend {
   bool keys_depend_on_length() const override { return to_.keys_depend_on_length(); }
   size_t keys_change_beyond() const override { return to_.keys_change_beyond(); }
   uint64_t memory_left() const override { return to_.memory_left(); }
-  size_t lanes() const override { return to_.lanes(); }
+  size_t batches_in_flight() const override { return to_.batches_in_flight(); }
   size_t vocab() const override { return to_.vocab(); }
   std::span<const KvKind> kv_kinds() const override { return to_.kv_kinds(); }
   Ticket submit(std::span<const BatchItem> items) override {
@@ -71,7 +71,7 @@ class Recorder : public Backend {
         item.tokens = k.tokens;
         items.push_back(item);
       }
-      collect_until(to_.lanes() - 1);
+      collect_until(to_.batches_in_flight() - 1);
       under_way.push_back(to_.submit(items));
     }
     collect_until(0);

@@ -145,7 +145,7 @@ class BareProduct {
         x_(M * problem.K),
         y_(M * problem.N),
         rows_(aligned_bytes(M * kernel.row_bytes(problem))),
-        panel_(aligned_bytes(kernel.panel_bytes(problem, M))),
+        panel_(aligned_bytes(kernel.row_panel_bytes(problem, M))),
         scratch_(aligned_bytes(std::max<size_t>(64, kernel.scratch_bytes(problem, M)))) {
     BenchRandom random(M);
     SyntheticRows x(XType::kF32, M, problem.K);
@@ -154,8 +154,8 @@ class BareProduct {
     round_to(problem.x_type, x_.data(), x_.size());
     kernel_.prepare_rows({&problem_, &act, x_.data(), problem_.K, M_, rows_.get()});
   }
-  void make_panel(const PackedMatrix& w) {
-    kernel_.make_panel({&problem_, &w, rows_.get(), nullptr, M_, panel_.get()});
+  void make_row_panel(const PackedMatrix& w) {
+    kernel_.make_row_panel({&problem_, &w, rows_.get(), nullptr, M_, panel_.get()});
   }
   void multiply(const PackedMatrix& w) {
     kernel_.gemm({&w, panel_.get(), M_, 0, problem_.N, y_.data(), problem_.N, scratch_.get()});
@@ -183,7 +183,7 @@ void measure_kernel(const Kernel& kernel, const SyntheticScheme& scheme,
     for (const size_t tokens : options.tokens) {
       if (interrupt_seen()) return;
       BareProduct product(kernel, problem, matrix.act_params(), tokens);
-      product.make_panel(packed[0].view());
+      product.make_row_panel(packed[0].view());
       size_t calls = 0;
       BenchResult r;
       r.time = summarize(repeat(

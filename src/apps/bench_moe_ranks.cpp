@@ -53,7 +53,7 @@ RankBenchLayer make_layer(const BenchOptions& o, const SyntheticScheme& scheme,
   RankBenchLayer out;
   size_t count = o.experts;
   if (split.members() > 1)
-    plan.together = moe_together(H, split.tp, tp_rank, split.ep, ep_rank, "--hidden");
+    plan.together = moe_split(H, split.tp, tp_rank, split.ep, ep_rank, "--hidden");
   if (split.ep > 1) {
     plan.expert_map = expert_map(o.experts, split.ep, ep_rank, Placement::kLinear);
     count = expert_count(o.experts, split.ep, ep_rank);
@@ -121,7 +121,7 @@ RankBenchRow measure_rank(const BenchOptions& o, size_t tokens, Ranks& ranks, Co
   const RankSplit& split = ranks.split();
   std::vector<Range> columns;
   for (size_t m = 0; m < split.members(); ++m)
-    columns.push_back(moe_together(H, split.tp, m % split.tp, split.ep, m / split.tp, "--hidden")
+    columns.push_back(moe_split(H, split.tp, m % split.tp, split.ep, m / split.tp, "--hidden")
                           .columns[m / split.tp]);
   SyntheticRows x(type, tokens, H);
   SyntheticRouting routing(tokens, o.experts, o.top_k, o.skew);

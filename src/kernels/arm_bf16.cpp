@@ -398,8 +398,8 @@ void gemm(const GemmArgs& args) {
       return run<Operands>(args, grouped);
   }
 }
-void make_panel_bf16(const PanelArgs& args) {
-  make_panel(args, most_pairs(shape_of(*args.problem)));
+void make_panel_bf16(const RowPanelArgs& args) {
+  make_row_panel(args, most_pairs(shape_of(*args.problem)));
 }
 #define MOEBIUS_BODY(f) f
 #else
@@ -430,7 +430,7 @@ constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&),
           MOEBIUS_BODY(pack),
           row_bytes,
           MOEBIUS_BODY(prepare_rows),
-          panel_bytes,
+          row_panel_bytes,
           MOEBIUS_BODY(make_panel_bf16),
           scratch_bytes,
           MOEBIUS_BODY(gemm),

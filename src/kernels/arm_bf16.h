@@ -184,7 +184,9 @@ inline PanelLayout panel_layout(const Shape& s, size_t M) {
   l.bytes = up(l.group_factors + (s.row_groups ? s.groups * l.pairs * 16 : 0), 64);
   return l;
 }
-inline size_t panel_bytes(const Problem& p, size_t M) { return panel_layout(shape_of(p), M).bytes; }
+inline size_t row_panel_bytes(const Problem& p, size_t M) {
+  return panel_layout(shape_of(p), M).bytes;
+}
 
 // Pairs of rows in tiles of at most `most` pairs, as even as possible.
 struct TileMap {

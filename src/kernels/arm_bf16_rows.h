@@ -41,15 +41,15 @@ inline void copy_row(const float* x, size_t K, int larger, uint16_t* out) {
 }
 
 // How far the exponents of a row can be raised: its largest number to 2^125, at most by 126.
-inline int room_of(const float* x, size_t K) {
+inline int headroom_of(const float* x, size_t K) {
   uint32_t top = 0;
   for (size_t k = 0; k < K; ++k) {
     const uint32_t b = f32_bits(x[k]) & 0x7fffffffu;
     top = b > top ? b : top;
   }
   if (top >= 0x7f800000u) return 0;  // NaN or infinity: so are the outputs
-  const int room = 125 - (static_cast<int>(top >> 23) - 127);
-  return room > 126 ? 126 : room;
+  const int headroom = 125 - (static_cast<int>(top >> 23) - 127);
+  return headroom > 126 ? 126 : headroom;
 }
 
 inline void prepare_rows(const PrepareArgs& a) {
@@ -60,7 +60,7 @@ inline void prepare_rows(const PrepareArgs& a) {
     uint8_t* row = a.rows + m * stride;
     const float* x = a.x + m * a.ldx;
     if (p.act.code == ActCode::kAsIs) {
-      const int larger = raised ? room_of(x, p.K) : 0;
+      const int larger = raised ? headroom_of(x, p.K) : 0;
       copy_row(x, p.K, larger, reinterpret_cast<uint16_t*>(row + codes));
       if (raised) {
         const float factor = f32_from_bits(static_cast<uint32_t>(127 + kRaise - larger) << 23);
@@ -93,7 +93,7 @@ inline uint8x16_t zip_high(uint16x8_t a, uint16x8_t b) {
   return vreinterpretq_u8_u64(vzip2q_u64(vreinterpretq_u64_u16(a), vreinterpretq_u64_u16(b)));
 }
 // One pair of rows into its tile; `stride` = bytes between quarters.
-inline void put_pair(const PanelArgs& a, const Shape& s, const uint16_t* r0, const uint16_t* r1,
+inline void put_pair(const RowPanelArgs& a, const Shape& s, const uint16_t* r0, const uint16_t* r1,
                      uint8_t* out, size_t stride) {
   for (size_t k = 0; k < s.K_padded; k += kKr, out += 4 * stride) {
     const Step16 x = step_of(r0, a.w->columns, k, a.problem->K);
@@ -108,7 +108,7 @@ inline void put_pair(const PanelArgs& a, const Shape& s, const uint16_t* r0, con
   }
 }
 
-inline void make_panel(const PanelArgs& a, size_t most_pairs) {
+inline void make_row_panel(const RowPanelArgs& a, size_t most_pairs) {
   const Problem& p = *a.problem;
   const Shape s = shape_of(p);
   const PanelLayout l = panel_layout(s, a.M);

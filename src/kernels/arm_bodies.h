@@ -6,10 +6,10 @@
 #include "kernels/kernel.h"
 
 #ifdef __aarch64__
-#define MOEBIUS_BODIES(pack, prepare_rows, make_panel, gemm) \
-  ::moebius::Bodies { pack, prepare_rows, make_panel, gemm }
+#define MOEBIUS_BODIES(pack, prepare_rows, make_row_panel, gemm) \
+  ::moebius::Bodies { pack, prepare_rows, make_row_panel, gemm }
 #else
-#define MOEBIUS_BODIES(pack, prepare_rows, make_panel, gemm) \
+#define MOEBIUS_BODIES(pack, prepare_rows, make_row_panel, gemm) \
   ::moebius::Bodies {}
 #endif
 
@@ -18,7 +18,7 @@ namespace moebius {
 struct Bodies {
   void (*pack)(const PackArgs&) = nullptr;
   void (*prepare_rows)(const PrepareArgs&) = nullptr;
-  void (*make_panel)(const PanelArgs&) = nullptr;
+  void (*make_row_panel)(const RowPanelArgs&) = nullptr;
   void (*gemm)(const GemmArgs&) = nullptr;
 };
 

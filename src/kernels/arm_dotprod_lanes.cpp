@@ -261,7 +261,7 @@ void gemm_fp4(const GemmArgs& args) {
 
 // ---------------------------------------------------------------------------------------------- panels
 
-void put_row(const PanelArgs& a, const Shape& s, const int8_t* codes, size_t step, uint8_t* to,
+void put_row(const RowPanelArgs& a, const Shape& s, const int8_t* codes, size_t step, uint8_t* to,
              int32_t* groups) {
   const size_t K = a.problem->K;
   const int32_t* columns = a.w->columns;
@@ -301,7 +301,7 @@ void put_fp4_row(const Shape& s, size_t K, const uint8_t* codes, const uint8_t* 
     for (size_t i = 0; i < 4; ++i, to += 4 * step) __builtin_memcpy(to, &quad[i], 4);
   }
 }
-void make_panel(const PanelArgs& a) {
+void make_row_panel(const RowPanelArgs& a) {
   const Shape s = shape_of(*a.problem);
   const PanelLayout l = panel_layout(s, a.M);
   const PreparedLayout row = prepared_layout(*a.problem);
@@ -337,19 +337,19 @@ constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&), 
           b.pack,
           prepared_row_bytes,
           b.prepare_rows,
-          panel_bytes,
-          b.make_panel,
+          row_panel_bytes,
+          b.make_row_panel,
           scratch_bytes,
           b.gemm,
           48};
 }
 constexpr Kernel kKernels[] = {
     kernel("int4_lanes", supports_int4,
-           MOEBIUS_BODIES(pack, prepare_rows_canonical, make_panel, gemm_int4)),
+           MOEBIUS_BODIES(pack, prepare_rows_canonical, make_row_panel, gemm_int4)),
     kernel("int8_lanes", supports_int8,
-           MOEBIUS_BODIES(pack, prepare_rows_canonical, make_panel, gemm_int8)),
+           MOEBIUS_BODIES(pack, prepare_rows_canonical, make_row_panel, gemm_int8)),
     kernel("fp4_lanes", supports_fp4,
-           MOEBIUS_BODIES(pack, prepare_rows_canonical, make_panel, gemm_fp4)),
+           MOEBIUS_BODIES(pack, prepare_rows_canonical, make_row_panel, gemm_fp4)),
 };
 
 }  // namespace

@@ -72,7 +72,7 @@ void gemm_f16(const GemmArgs& args) { gemm_any<F16, F16Products>(args); }
 
 constexpr Kernel kKernels[] = {
     kernel("arm_fhm", "f16", kNeon | kFp16 | kFhm, supports_only<CodeType::kF16>,
-           MOEBIUS_BODIES(pack, prepare_rows_canonical, make_panel, gemm_f16))};
+           MOEBIUS_BODIES(pack, prepare_rows_canonical, make_row_panel, gemm_f16))};
 
 }  // namespace
 

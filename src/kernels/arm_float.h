@@ -127,7 +127,9 @@ inline PanelLayout panel_layout(const Shape& s, size_t M) {
   l.bytes = up(l.all_f16 + 4, 64);
   return l;
 }
-inline size_t panel_bytes(const Problem& p, size_t M) { return panel_layout(shape_of(p), M).bytes; }
+inline size_t row_panel_bytes(const Problem& p, size_t M) {
+  return panel_layout(shape_of(p), M).bytes;
+}
 
 // Scratch: decoded weights [panel / 8][chunk][8], then for every tile of rows and 8 outputs dot [8][8]
 // and f [8][8].
@@ -147,8 +149,8 @@ constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
           b.pack,
           prepared_row_bytes,
           b.prepare_rows,
-          panel_bytes,
-          b.make_panel,
+          row_panel_bytes,
+          b.make_row_panel,
           scratch_bytes,
           b.gemm,
           0,

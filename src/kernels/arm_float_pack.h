@@ -164,21 +164,21 @@ inline void pack(const PackArgs& a) {
 // ---------------------------------------------------------------------------------------------- panels
 
 // How far the exponents of a row can be raised, at most by kSmall.
-inline int room_of(const float* x, size_t K) {
+inline int headroom_of(const float* x, size_t K) {
   uint32_t top = 0;
   for (size_t k = 0; k < K; ++k) {
     const uint32_t b = f32_bits(x[k]) & 0x7fffffffu;
     top = b > top ? b : top;
   }
   if (top >= 0x7f800000u) return 0;  // NaN or infinity: so are the outputs
-  const int room = 127 - (static_cast<int>(top >> 23) - 127);
-  return room > kSmall ? kSmall : room;
+  const int headroom = 127 - (static_cast<int>(top >> 23) - 127);
+  return headroom > kSmall ? kSmall : headroom;
 }
 inline float power_of_two(int e) { return f32_from_bits(static_cast<uint32_t>(127 + e) << 23); }
 
 // One row into its tile: value(k, c) of input k in column c; `step` floats from input to input.
 template <class Value>
-inline void put_row(const PanelArgs& a, const Shape& s, const Value& value, float* to,
+inline void put_row(const RowPanelArgs& a, const Shape& s, const Value& value, float* to,
                     size_t step) {
   const size_t K = a.problem->K;
   const int32_t* columns = a.w->columns;
@@ -216,7 +216,7 @@ inline void put_four(const float* const (&rows)[4], const float (&by)[4], size_t
   for (; k < K_padded; ++k, to += step) vst1q_f32(to, vdupq_n_f32(0));
 }
 
-inline void make_panel(const PanelArgs& a) {
+inline void make_row_panel(const RowPanelArgs& a) {
   const Problem& p = *a.problem;
   const Shape s = shape_of(p);
   const PanelLayout l = panel_layout(s, a.M);
@@ -241,7 +241,7 @@ inline void make_panel(const PanelArgs& a) {
     float by = 1.0f;
     if (s.as_is) {
       const auto* x = reinterpret_cast<const float*>(from + row.codes);
-      const int larger = s.fp8 ? room_of(x, p.K) : 0;
+      const int larger = s.fp8 ? headroom_of(x, p.K) : 0;
       const float larger_by = power_of_two(larger);
       if (step == 1 && a.w->columns == nullptr) {
         for (size_t k = 0; k < p.K; ++k) to[k] = x[k] * larger_by;

@@ -133,7 +133,7 @@ inline PanelLayout panel_layout(const Problem& p, const Shape& s, size_t M) {
   l.bytes = up(l.group_scales + (s.fp4 ? s.groups * l.pairs * 16 : 0), 64);
   return l;
 }
-inline size_t panel_bytes(const Problem& p, size_t M) {
+inline size_t row_panel_bytes(const Problem& p, size_t M) {
   return panel_layout(p, shape_of(p), M).bytes;
 }
 
@@ -191,10 +191,10 @@ struct Kernels {
 };
 constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
                         const char* (*fits)(const Problem&), const Bodies& b) {
-  return {name,         codec,         Arch::kAarch64, needs,
-          kNr,          fits,          numerics,       packed_bytes,
-          b.pack,       row_bytes,     b.prepare_rows, panel_bytes,
-          b.make_panel, scratch_bytes, b.gemm,         kWidths};
+  return {name,           codec,           Arch::kAarch64,   needs,         kNr,
+          fits,           numerics,        packed_bytes,     b.pack,        row_bytes,
+          b.prepare_rows, row_panel_bytes, b.make_row_panel, scratch_bytes, b.gemm,
+          kWidths};
 }
 constexpr Kernels kernels(const char* name, uint32_t needs, const Bodies& b) {
   return {{kernel(name, "int4", needs, supports_int4, b),

@@ -184,7 +184,7 @@ inline int8x16_t gather16(const int8_t* q, const int32_t* columns, size_t k, siz
 constexpr size_t kSingleRow = 8;  // bytes between steps of 8 inputs where there is no second row
 // One pair of rows into its tile; `stride` = bytes between steps of 8 inputs. sums: one int32x4 per
 // group, or null.
-inline void put_pair(const PanelArgs& a, const Shape& s, const int8_t* r0, const int8_t* r1,
+inline void put_pair(const RowPanelArgs& a, const Shape& s, const int8_t* r0, const int8_t* r1,
                      uint8_t* out, size_t stride, int32_t* sums, size_t sums_stride) {
   const int32_t* columns = a.w->columns;
   for (size_t g = 0, k = 0; g < s.groups; ++g) {
@@ -212,7 +212,7 @@ inline void put_pair(const PanelArgs& a, const Shape& s, const int8_t* r0, const
   }
 }
 
-inline void make_panel(const PanelArgs& a, size_t most_pairs) {
+inline void make_row_panel(const RowPanelArgs& a, size_t most_pairs) {
   const Problem& p = *a.problem;
   const Shape s = shape_of(p);
   const PanelLayout l = panel_layout(p, s, a.M);
@@ -255,9 +255,9 @@ inline void make_panel(const PanelArgs& a, size_t most_pairs) {
 }
 
 template <class E>
-inline void make_panel_for(const PanelArgs& args) {
+inline void make_panel_for(const RowPanelArgs& args) {
   const Shape s = shape_of(*args.problem);
-  make_panel(args, choose_tile(E::kEngine, s, args.M).pairs);
+  make_row_panel(args, choose_tile(E::kEngine, s, args.M).pairs);
 }
 
 }  // namespace int8_family

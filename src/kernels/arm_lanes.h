@@ -98,7 +98,9 @@ inline PanelLayout panel_layout(const Shape& s, size_t M) {
   l.bytes = up(l.scales + 4 * panel_rows(M), 64);
   return l;
 }
-inline size_t panel_bytes(const Problem& p, size_t M) { return panel_layout(shape_of(p), M).bytes; }
+inline size_t row_panel_bytes(const Problem& p, size_t M) {
+  return panel_layout(shape_of(p), M).bytes;
+}
 inline size_t scratch_bytes(const Problem&, size_t) { return 64; }
 
 }  // namespace lanes_family

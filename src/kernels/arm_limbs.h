@@ -179,7 +179,7 @@ inline size_t tile_row_bytes(const Shape& s) { return up(digit_bytes(s) + 32 * s
 // in.
 inline size_t tiles_bytes(const Shape& s, size_t M) { return up(M, 2) * tile_row_bytes(s); }
 template <bool kTops>
-inline size_t panel_bytes(const Problem& p, size_t M) {
+inline size_t row_panel_bytes(const Problem& p, size_t M) {
   const Shape s = shape_of<kTops>(p);
   const size_t rows =
       M <= kFew ? M * few_row_bytes(s) : tiles_bytes(s, M) + M * extras_layout(s).bytes;
@@ -237,8 +237,8 @@ constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
           b.pack,
           row_bytes<kTops>,
           b.prepare_rows,
-          panel_bytes<kTops>,
-          b.make_panel,
+          row_panel_bytes<kTops>,
+          b.make_row_panel,
           scratch_bytes<kTops>,
           b.gemm,
           kNr * kTilePanels,

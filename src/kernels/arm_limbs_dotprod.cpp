@@ -105,7 +105,7 @@ struct Dotprod {
 
 constexpr Kernels kKernels = kernels<false>(
     "arm_limbs_dotprod", kNeon | kDotprod,
-    MOEBIUS_BODIES(pack<Dotprod>, prepare_rows<false>, make_panel<Dotprod>, gemm<Dotprod>), 5);
+    MOEBIUS_BODIES(pack<Dotprod>, prepare_rows<false>, make_row_panel<Dotprod>, gemm<Dotprod>), 5);
 
 }  // namespace
 

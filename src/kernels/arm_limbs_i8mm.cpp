@@ -145,9 +145,9 @@ struct I8mm {
 };
 #endif
 
-constexpr Kernels kKernels =
-    kernels<true>("arm_limbs_i8mm", kNeon | kI8mm | kArmBf16,
-                  MOEBIUS_BODIES(pack<I8mm>, prepare_rows<true>, make_panel<I8mm>, gemm<I8mm>), 6);
+constexpr Kernels kKernels = kernels<true>(
+    "arm_limbs_i8mm", kNeon | kI8mm | kArmBf16,
+    MOEBIUS_BODIES(pack<I8mm>, prepare_rows<true>, make_row_panel<I8mm>, gemm<I8mm>), 6);
 
 }  // namespace
 

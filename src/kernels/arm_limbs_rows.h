@@ -383,12 +383,12 @@ inline void put_tops_in_tile(const Shape& s, const uint8_t* from, size_t r, size
 inline size_t most_pairs(const Shape& s) { return s.block_k < 64 ? 3 : 6; }
 
 template <class Isa>
-inline void make_panel(const PanelArgs& a) {
+inline void make_row_panel(const RowPanelArgs& a) {
   constexpr int kRows = Isa::kRows;
   const Problem& p = *a.problem;
   const Shape s = shape_of<Isa::kTops>(p);
   const size_t stride = row_bytes<Isa::kTops>(p), row_size = digits_row_bytes(s);
-  uint8_t* spare = a.panel + panel_bytes<Isa::kTops>(p, a.M) - row_size;  // with act-order
+  uint8_t* spare = a.panel + row_panel_bytes<Isa::kTops>(p, a.M) - row_size;  // with act-order
   const auto row = [&](size_t m, uint8_t* to) -> const uint8_t* {
     const uint8_t* from = a.rows + (a.ids != nullptr ? static_cast<size_t>(a.ids[m]) : m) * stride;
     if (!p.act_order) return from;

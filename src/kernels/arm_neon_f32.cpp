@@ -95,7 +95,7 @@ PanelLayout panel_layout(const Shape& s, size_t M) {
   l.bytes = up(l.group_factors + (s.row_groups ? 4 * s.groups * M : 0), 64);
   return l;
 }
-size_t panel_bytes(const Problem& p, size_t M) { return panel_layout(shape_of(p), M).bytes; }
+size_t row_panel_bytes(const Problem& p, size_t M) { return panel_layout(shape_of(p), M).bytes; }
 
 // Panels worked on together: few rows need more outputs to keep the multipliers busy.
 size_t panels_for(size_t M) { return M <= 2 ? 4 : M <= 4 ? 2 : 1; }
@@ -427,7 +427,7 @@ void pack(const PackArgs& a) {
 
 // ---------------------------------------------------------------------------------------------- panels
 
-void make_panel(const PanelArgs& a) {
+void make_row_panel(const RowPanelArgs& a) {
   const Problem& p = *a.problem;
   const Shape s = shape_of(p);
   const PanelLayout l = panel_layout(s, a.M);
@@ -477,8 +477,8 @@ void make_panel(const PanelArgs& a) {
 
 const Kernel kKernels[] = {
     {"arm_neon", "f32", Arch::kAarch64, kNeon, kNr, supports, numerics, packed_bytes,
-     MOEBIUS_BODY(pack), prepared_row_bytes, MOEBIUS_BODY(prepare_rows_canonical), panel_bytes,
-     MOEBIUS_BODY(make_panel), scratch_bytes, MOEBIUS_BODY(gemm), 0, kTile, code_at}};
+     MOEBIUS_BODY(pack), prepared_row_bytes, MOEBIUS_BODY(prepare_rows_canonical), row_panel_bytes,
+     MOEBIUS_BODY(make_row_panel), scratch_bytes, MOEBIUS_BODY(gemm), 0, kTile, code_at}};
 
 }  // namespace
 

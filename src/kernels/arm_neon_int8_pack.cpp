@@ -81,9 +81,9 @@ class PanelPacker : Panel<Shape> {
     }
   }
   // Of as many groups as a row has from g on, `there` in all, and as fit; returns how many.
-  size_t several_scales(const uint8_t* const (&from)[kNr], size_t g, size_t there, size_t room,
+  size_t several_scales(const uint8_t* const (&from)[kNr], size_t g, size_t there, size_t headroom,
                         Scales* out) const {
-    const size_t most = there - g < room ? there - g : room;
+    const size_t most = there - g < headroom ? there - g : headroom;
     auto* to = reinterpret_cast<uint16x8_t*>(out);
     switch (w_.scale_type) {
       case ScaleType::kF32:

@@ -34,13 +34,13 @@ size_t amx_code_at(const Problem& p, size_t n, size_t k) {
   return x86_float::place_of(amx_float::amx_shape(p), n, k);
 }
 size_t amx_row_bytes(const Problem& p) { return amx_float::row_bytes(p); }
-size_t amx_panel_bytes(const Problem& p, size_t M) { return amx_float::panel_bytes(p, M); }
+size_t amx_panel_bytes(const Problem& p, size_t M) { return amx_float::row_panel_bytes(p, M); }
 size_t amx_scratch_bytes(const Problem& p, size_t M) { return amx_float::scratch_bytes(p, M); }
 size_t fma_packed_bytes(const Problem& p) { return fma_float::fma_packed_bytes(p); }
 size_t fma_code_at(const Problem& p, size_t n, size_t k) {
   return x86_float::place_of(fma_float::fma_shape(p), n, k);
 }
-size_t fma_panel_bytes(const Problem& p, size_t M) { return fma_float::panel_bytes(p, M); }
+size_t fma_panel_bytes(const Problem& p, size_t M) { return fma_float::row_panel_bytes(p, M); }
 size_t fma_scratch_bytes(const Problem& p, size_t M) { return fma_float::scratch_bytes(p, M); }
 
 }  // namespace moebius::x86_float_facts

@@ -43,7 +43,7 @@ const char* supports_integers(const Problem& p, bool bytes) {
   return supports(p);
 }
 
-size_t panel_bytes(Engine engine, const Problem& p, size_t M) {
+size_t row_panel_bytes(Engine engine, const Problem& p, size_t M) {
   return panel_layout(shape_of(p), row_tiles(engine, M)).bytes;
 }
 
@@ -108,9 +108,9 @@ PanelLayout panel_layout(const Shape& s, const RowTiles& t) {
   l.bytes = up(l.zeros + (s.row_zeros ? s.groups : 1) * rows * 4, 64);
   return l;
 }
-size_t panel_bytes_ymm(const Problem& p, size_t M) { return panel_bytes(Engine::kYmm, p, M); }
-size_t panel_bytes_zmm(const Problem& p, size_t M) { return panel_bytes(Engine::kZmm, p, M); }
-size_t panel_bytes_amx(const Problem& p, size_t M) { return panel_bytes(Engine::kAmx, p, M); }
+size_t panel_bytes_ymm(const Problem& p, size_t M) { return row_panel_bytes(Engine::kYmm, p, M); }
+size_t panel_bytes_zmm(const Problem& p, size_t M) { return row_panel_bytes(Engine::kZmm, p, M); }
+size_t panel_bytes_amx(const Problem& p, size_t M) { return row_panel_bytes(Engine::kAmx, p, M); }
 
 Blocking blocking_of(const Shape& s, const RowTiles& t) {
   constexpr size_t kChunk = 256;  // 2 panels of it are 8 KiB, 2 tiles of rows too

@@ -66,7 +66,9 @@ void decode_nibbles(const PairTable& table, const uint8_t* codes, size_t K, floa
   if (K % 2 != 0) out[K - 1] = table.pair[codes[K / 2]][0];
 }
 
-size_t panel_bytes(const Problem& p, size_t M) { return panel_row(p, sizeof(float)).stride * M; }
+size_t row_panel_bytes(const Problem& p, size_t M) {
+  return panel_row(p, sizeof(float)).stride * M;
+}
 
 float row_value(const Problem& p, const uint8_t* codes, size_t k, int32_t zero) {
   switch (p.act.code) {
@@ -82,7 +84,7 @@ float row_value(const Problem& p, const uint8_t* codes, size_t k, int32_t zero) 
   return 0.0f;
 }
 
-void make_panel(const PanelArgs& args) {
+void make_row_panel(const RowPanelArgs& args) {
   const Problem& p = *args.problem;
   const PreparedLayout l = prepared_layout(p);
   const PanelRow to = panel_row(p, sizeof(float));
@@ -252,7 +254,8 @@ size_t code_at(const Problem& p, size_t n, size_t k) {
 
 constexpr Kernel kKernels[] = {{"generic", "stored", Arch::kOther, 0, kRows, supports, numerics,
                                 packed_bytes, pack, prepared_row_bytes, prepare_rows_canonical,
-                                panel_bytes, make_panel, RowScratch::bytes, gemm, 0, 8, code_at}};
+                                row_panel_bytes, make_row_panel, RowScratch::bytes, gemm, 0, 8,
+                                code_at}};
 
 }  // namespace
 }  // namespace moebius::generic

@@ -46,12 +46,14 @@ const char* supports_int8(const Problem& p) {
 
 Numerics numerics(const Problem&) { return Numerics::kExact; }
 
-size_t panel_bytes(const Problem& p, size_t M) { return panel_row(p, sizeof(int16_t)).stride * M; }
+size_t row_panel_bytes(const Problem& p, size_t M) {
+  return panel_row(p, sizeof(int16_t)).stride * M;
+}
 
 bool grouped_vllm(const Problem& p) { return p.act.mode == Int8Mode::kVllm && p.groups > 1; }
 
 // Operands of one row in the order of its columns, then in packed order.
-void make_panel(const PanelArgs& args) {
+void make_row_panel(const RowPanelArgs& args) {
   const Problem& p = *args.problem;
   const PreparedLayout l = prepared_layout(p);
   const PanelRow to = panel_row(p, sizeof(int16_t));
@@ -239,9 +241,11 @@ void gemm(const GemmArgs& args) {
 
 constexpr Kernel kKernels[] = {
     {"generic", "int4", Arch::kOther, 0, kRows, supports_int4, numerics, packed_bytes, pack,
-     prepared_row_bytes, prepare_rows_canonical, panel_bytes, make_panel, RowScratch::bytes, gemm},
+     prepared_row_bytes, prepare_rows_canonical, row_panel_bytes, make_row_panel, RowScratch::bytes,
+     gemm},
     {"generic", "int8", Arch::kOther, 0, kRows, supports_int8, numerics, packed_bytes, pack,
-     prepared_row_bytes, prepare_rows_canonical, panel_bytes, make_panel, RowScratch::bytes, gemm},
+     prepared_row_bytes, prepare_rows_canonical, row_panel_bytes, make_row_panel, RowScratch::bytes,
+     gemm},
 };
 
 }  // namespace

@@ -7,7 +7,7 @@
 //   load:  pack(QuantMatrix) -> packed bytes          once per matrix, any rows in parallel
 //          code_at(n, k)                              where one element of it lies
 //   run:   prepare_rows(x f32) -> prepared rows       once per token (and distinct static scale)
-//          make_panel(prepared rows, ids) -> panel    once per group of rows that meet one matrix
+//          make_row_panel(prepared rows, ids) -> panel    once per group of rows that meet one matrix
 //          gemm(packed, panel, block of N) -> y f32   any blocks in parallel
 //
 // Prepared rows are stored at a stride of row_bytes, each row self-contained (codes and scales), so
@@ -93,13 +93,13 @@ struct PrepareArgs {
   uint8_t* rows;  // [M] at a stride of row_bytes; a multiple of row_bytes behind a multiple of 64
 };
 
-struct PanelArgs {
+struct RowPanelArgs {
   const Problem* problem;
   const PackedMatrix* w;  // for its column order
   const uint8_t* rows;    // 64; row 0
   const int32_t* ids;     // 4; [M] indices of prepared rows; null: 0..M-1
   size_t M;
-  uint8_t* panel;  // 64; panel_bytes(problem, M)
+  uint8_t* panel;  // 64; row_panel_bytes(problem, M)
 };
 
 struct GemmArgs {
@@ -125,9 +125,10 @@ struct Kernel {
   void (*pack)(const PackArgs&);
   size_t (*row_bytes)(const Problem&);
   void (*prepare_rows)(const PrepareArgs&);
-  size_t (*panel_bytes)(const Problem&, size_t M);
-  void (*make_panel)(const PanelArgs&);
-  size_t (*scratch_bytes)(const Problem&, size_t M);  // enough for fewer rows too; so panel_bytes
+  size_t (*row_panel_bytes)(const Problem&, size_t M);
+  void (*make_row_panel)(const RowPanelArgs&);
+  size_t (*scratch_bytes)(const Problem&,
+                          size_t M);  // enough for fewer rows too; so row_panel_bytes
   void (*gemm)(const GemmArgs&);
   // What a call does best with; callers follow it where they have so many, and must not rely on it.
   // Outputs: a multiple of n_step and of every width of tile, so that no call ends with a narrower

@@ -11,8 +11,8 @@
 //         }
 //  2. One line in the table of list.cpp, at the place of its priority.
 //  3. It compiles on every architecture. The facts (name, codec, arch, needs, n_step, supports,
-//     numerics, packed_bytes, row_bytes, panel_bytes, scratch_bytes) are there everywhere, so that
-//     selection for any CPU is testable on any host; the bodies (pack, prepare_rows, make_panel,
+//     numerics, packed_bytes, row_bytes, row_panel_bytes, scratch_bytes) are there everywhere, so that
+//     selection for any CPU is testable on any host; the bodies (pack, prepare_rows, make_row_panel,
 //     gemm) are null pointers where the architecture does not match.
 //  4. It includes kernel.h, the plain headers quant/activation.h and quant/quant_matrix.h,
 //     kernels/unpack.h, prepared_rows.h and row_functions.h (declarations only), base/numeric.h and

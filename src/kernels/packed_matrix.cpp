@@ -97,10 +97,10 @@ OwnedPackedMatrix::OwnedPackedMatrix(const Kernel& kernel, const QuantMatrix& w,
 void OwnedPackedMatrix::multiply(const float* x, size_t ldx, size_t M, float* y, size_t ldy) const {
   const Problem& p = *problem_;
   const AlignedBytes rows = aligned_bytes(kernel_->row_bytes(p) * M);
-  const AlignedBytes panel = aligned_bytes(kernel_->panel_bytes(p, M));
+  const AlignedBytes panel = aligned_bytes(kernel_->row_panel_bytes(p, M));
   const AlignedBytes scratch = aligned_bytes(kernel_->scratch_bytes(p, M));
   kernel_->prepare_rows({&p, &view_.act, x, ldx, M, rows.get()});
-  kernel_->make_panel({&p, &view_, rows.get(), nullptr, M, panel.get()});
+  kernel_->make_row_panel({&p, &view_, rows.get(), nullptr, M, panel.get()});
   kernel_->gemm({&view_, panel.get(), M, 0, p.N, y, ldy, scratch.get()});
 }
 

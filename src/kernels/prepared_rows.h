@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The canonical prepared row: the quantized form of one row of x, self-contained, bytes equal to
 // quant/reference. A kernel may use these two functions as its own row_bytes and prepare_rows and
-// reorder in make_panel. Declarations only (see list.h, rule 4); the loops are row functions
+// reorder in make_row_panel. Declarations only (see list.h, rule 4); the loops are row functions
 // (row_functions.h), chosen for the machine.
 //
 // clang-format off

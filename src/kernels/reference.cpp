@@ -74,9 +74,9 @@ PanelLayout panel_layout(const Problem& p, size_t M) {
   return l;
 }
 
-size_t panel_bytes(const Problem& p, size_t M) { return panel_layout(p, M).total; }
+size_t row_panel_bytes(const Problem& p, size_t M) { return panel_layout(p, M).total; }
 
-void make_panel(const PanelArgs& args) {
+void make_row_panel(const RowPanelArgs& args) {
   const PreparedLayout row = prepared_layout(*args.problem);
   const PanelLayout l = panel_layout(*args.problem, args.M);
   for (size_t m = 0; m < args.M; ++m) {
@@ -147,8 +147,9 @@ void gemm(const GemmArgs& args) {
 }
 
 constexpr Kernel kKernels[] = {{"reference", "stored", Arch::kOther, 0, 1, supports, numerics,
-                                packed_bytes, pack, prepared_row_bytes, prepare_rows, panel_bytes,
-                                make_panel, scratch_bytes, gemm, 0, 1, code_at}};
+                                packed_bytes, pack, prepared_row_bytes, prepare_rows,
+                                row_panel_bytes, make_row_panel, scratch_bytes, gemm, 0, 1,
+                                code_at}};
 
 }  // namespace
 

@@ -562,7 +562,7 @@ constexpr Kernel kernel(const char* codec, const char* (*fits)(const Problem&)) 
           x86_float_facts::amx_row_bytes,
           MOEBIUS_BODY(prepare_rows),
           x86_float_facts::amx_panel_bytes,
-          MOEBIUS_BODY(make_panel),
+          MOEBIUS_BODY(make_row_panel),
           x86_float_facts::amx_scratch_bytes,
           MOEBIUS_BODY(gemm),
           kNr,

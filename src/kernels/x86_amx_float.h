@@ -90,7 +90,7 @@ inline PanelLayout panel_layout(const Problem& p, const Shape& s, size_t M) {
   l.bytes = l.group_factors + (s.row_groups ? up(4 * l.rows() * s.groups, 64) : 0);
   return l;
 }
-inline size_t panel_bytes(const Problem& p, size_t M) {
+inline size_t row_panel_bytes(const Problem& p, size_t M) {
   return panel_layout(p, amx_shape(p), M).bytes;
 }
 

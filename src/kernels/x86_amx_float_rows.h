@@ -154,14 +154,14 @@ inline __m512i order_of(size_t unit) {
 }
 
 struct PanelMaker {
-  const PanelArgs& a;
+  const RowPanelArgs& a;
   const Problem& p;
   const Shape s;
   const PanelLayout l;
   const size_t stride, plane;
   const __m512i order;
 
-  explicit PanelMaker(const PanelArgs& args)
+  explicit PanelMaker(const RowPanelArgs& args)
       : a(args),
         p(*args.problem),
         s(amx_shape(p)),
@@ -217,7 +217,7 @@ struct PanelMaker {
     }
   }
 };
-inline void make_panel(const PanelArgs& a) { PanelMaker(a).make(); }
+inline void make_row_panel(const RowPanelArgs& a) { PanelMaker(a).make(); }
 
 }  // namespace amx_float
 }  // namespace

@@ -382,7 +382,7 @@ class ManyRows {
   Ahead ahead_;
 };
 
-void make_panel(const PanelArgs& args) {
+void make_row_panel(const RowPanelArgs& args) {
   x86_rows::PanelMaker(args, Engine::kAmx, x86_few::bias_of<Zmm>(*args.problem)).make();
 }
 void gemm(const GemmArgs& args) {
@@ -396,7 +396,7 @@ void gemm(const GemmArgs& args) {
 
 constexpr X86Int8Kernels kKernels = x86_int8_kernels(
     {"x86_amx", kAvx2 | kFma | kF16c | kAvx512f | kAvx512bw | kAvx512vnni | kAmxInt8,
-     x86_int8::panel_bytes_amx, x86_int8::scratch_bytes_amx, MOEBIUS_BODY(make_panel),
+     x86_int8::panel_bytes_amx, x86_int8::scratch_bytes_amx, MOEBIUS_BODY(make_row_panel),
      MOEBIUS_BODY(gemm), 2 * x86_int8::kOutputs, 32});
 
 }  // namespace

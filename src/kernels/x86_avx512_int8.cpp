@@ -8,7 +8,7 @@ namespace moebius {
 namespace {
 
 #ifdef __x86_64__
-void make_panel(const PanelArgs& args) {
+void make_row_panel(const RowPanelArgs& args) {
   x86_rows::PanelMaker(args, x86_int8::Engine::kZmm, x86_few::bias_of<Zmm>(*args.problem)).make();
 }
 void gemm(const GemmArgs& args) { x86_few::gemm<Zmm>(args, x86_int8::Engine::kZmm); }
@@ -20,7 +20,7 @@ void gemm(const GemmArgs& args) { x86_few::gemm<Zmm>(args, x86_int8::Engine::kZm
 constexpr X86Int8Kernels kKernels =
     x86_int8_kernels({"x86_avx512", kAvx2 | kFma | kF16c | kAvx512f | kAvx512bw | kAvx512vnni,
                       x86_int8::panel_bytes_zmm, x86_int8::scratch_bytes_few,
-                      MOEBIUS_BODY(make_panel), MOEBIUS_BODY(gemm)});
+                      MOEBIUS_BODY(make_row_panel), MOEBIUS_BODY(gemm)});
 
 }  // namespace
 

@@ -28,7 +28,7 @@ struct Vnni : Ymm {
         _mm256_dpbusd_avx_epi32(sum, b[i], four(x + kApart * i));
   }
 };
-void make_panel(const PanelArgs& args) {
+void make_row_panel(const RowPanelArgs& args) {
   x86_rows::PanelMaker(args, x86_int8::Engine::kYmm, x86_few::bias_of<Vnni>(*args.problem)).make();
 }
 void gemm(const GemmArgs& args) { x86_few::gemm<Vnni>(args, x86_int8::Engine::kYmm); }
@@ -37,9 +37,9 @@ void gemm(const GemmArgs& args) { x86_few::gemm<Vnni>(args, x86_int8::Engine::kY
 #define MOEBIUS_BODY(f) nullptr
 #endif
 
-constexpr X86Int8Kernels kKernels =
-    x86_int8_kernels({"x86_avxvnni", kAvx2 | kFma | kF16c | kAvxVnni, x86_int8::panel_bytes_ymm,
-                      x86_int8::scratch_bytes_few, MOEBIUS_BODY(make_panel), MOEBIUS_BODY(gemm)});
+constexpr X86Int8Kernels kKernels = x86_int8_kernels(
+    {"x86_avxvnni", kAvx2 | kFma | kF16c | kAvxVnni, x86_int8::panel_bytes_ymm,
+     x86_int8::scratch_bytes_few, MOEBIUS_BODY(make_row_panel), MOEBIUS_BODY(gemm)});
 
 }  // namespace
 

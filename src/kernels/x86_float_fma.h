@@ -36,7 +36,7 @@ inline PanelLayout panel_layout(const Problem& p, const Shape& s, size_t M) {
   l.bytes = l.group_factors + (s.row_groups ? up(4 * s.groups * M, 64) : 0);
   return l;
 }
-inline size_t panel_bytes(const Problem& p, size_t M) {
+inline size_t row_panel_bytes(const Problem& p, size_t M) {
   return panel_layout(p, fma_shape(p), M).bytes;
 }
 // Scratch: decoded weights [panel][input][32], then for every row dot and f of the outputs in work.

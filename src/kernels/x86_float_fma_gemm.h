@@ -36,7 +36,7 @@ inline void put_values(const Problem& p, const uint8_t* codes, const int32_t* co
         __builtin_memcpy(to, codes + 4 * column(k), 4);
     }
 }
-inline void make_panel(const PanelArgs& a) {
+inline void make_row_panel(const RowPanelArgs& a) {
   const Problem& p = *a.problem;
   const Shape s = fma_shape(p);
   const PanelLayout l = panel_layout(p, s, a.M);
@@ -401,7 +401,7 @@ constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
           prepared_row_bytes,
           MOEBIUS_BODY(prepare_rows_canonical),
           x86_float_facts::fma_panel_bytes,
-          MOEBIUS_BODY(make_panel),
+          MOEBIUS_BODY(make_row_panel),
           x86_float_facts::fma_scratch_bytes,
           gemm,
           4 * kNr,

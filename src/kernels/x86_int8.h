@@ -97,9 +97,9 @@ size_t scratch_bytes_amx(const Problem& p, size_t M);
 struct Unit {
   const char* name;
   uint32_t needs;
-  size_t (*panel_bytes)(const Problem&, size_t M);
+  size_t (*row_panel_bytes)(const Problem&, size_t M);
   size_t (*scratch_bytes)(const Problem&, size_t M);
-  void (*make_panel)(const PanelArgs&);
+  void (*make_row_panel)(const RowPanelArgs&);
   void (*gemm)(const GemmArgs&);
   size_t n_block = 0, m_block = 8;  // as in Kernel
 };
@@ -126,8 +126,8 @@ constexpr Kernel x86_int8_kernel(const x86_int8::Unit& u, const char* codec,
           here ? pack_x86_int8 : nullptr,
           prepared_row_bytes,
           here ? prepare_rows_canonical : nullptr,
-          u.panel_bytes,
-          u.make_panel,
+          u.row_panel_bytes,
+          u.make_row_panel,
           u.scratch_bytes,
           u.gemm,
           u.n_block,

@@ -27,7 +27,7 @@ inline __m128i block(const uint8_t* q, const int32_t* columns, size_t k, size_t 
 
 class PanelMaker {
  public:
-  PanelMaker(const PanelArgs& a, Engine engine, int32_t bias)
+  PanelMaker(const RowPanelArgs& a, Engine engine, int32_t bias)
       : a_(a),
         p_(*a.problem),
         s_(shape_of(p_)),
@@ -153,7 +153,7 @@ class PanelMaker {
     __builtin_memcpy(a_.panel + l_.scales + 4 * m, &none, 4);
   }
 
-  const PanelArgs& a_;
+  const RowPanelArgs& a_;
   const Problem& p_;
   const Shape s_;
   const RowTiles t_;

@@ -119,7 +119,7 @@ class Backend {
 
   // How many batches may be under way, submitted and not collected: where parts of the model run one
   // behind the other, all have work only with as many.
-  virtual size_t lanes() const { return 1; }
+  virtual size_t batches_in_flight() const { return 1; }
   // Takes a batch; steps run in the order they were submitted. Batches that are under way share no
   // sequence, but for a prompt whose pieces follow each other. Throws ItemError in words for an
   // item that can never run (no token, a token out of range, a table too short); when it throws,

@@ -81,8 +81,8 @@ void DecoderModel::mix(size_t index, size_t T) {
   Buffers& b = *buffers_;
   const Layer& layer = *layers_[index];
   const Timer timer(profile_, Phase::kMoe);
-  if (layer.beside != nullptr) {
-    mix_beside(index, T);
+  if (layer.parallel_mlp != nullptr) {
+    mix_parallel(index, T);
   } else if (layer.routed) {
     run_experts(index, b.a.data(), b.a.data(), T);
   } else {
@@ -126,13 +126,13 @@ void DecoderModel::run_dense(size_t index, const MoeLayer& layer, const float* x
 }
 
 // branch = norm(MLP(a)) + norm(experts(norm(h))); the router reads rows of its own.
-void DecoderModel::mix_beside(size_t index, size_t T) {
+void DecoderModel::mix_parallel(size_t index, size_t T) {
   Buffers& b = *buffers_;
   const Layer& layer = *layers_[index];
   const size_t n = hidden_;
-  grow(b.beside, T * n), grow(b.experts_in, T * n);
-  run_dense(index, *layer.beside, b.a.data(), b.beside.data(), T);
-  stats_->weight_bytes += layer.beside->packed_bytes();
+  grow(b.dense, T * n), grow(b.experts_in, T * n);
+  run_dense(index, *layer.parallel_mlp, b.a.data(), b.dense.data(), T);
+  stats_->weight_bytes += layer.parallel_mlp->packed_bytes();
   for_rows(T, [&](size_t t) {
     const float* h = b.h.data() + t * n;
     normalize(layer.router_in, options_.type, h, n, b.a.data() + t * n, n, 1, n);
@@ -140,9 +140,9 @@ void DecoderModel::mix_beside(size_t index, size_t T) {
   });
   run_experts(index, b.a.data(), b.experts_in.data(), T);
   for_rows(T, [&](size_t t) {
-    float *y = b.branch.data() + t * n, *dense = b.beside.data() + t * n;
+    float *y = b.branch.data() + t * n, *dense = b.dense.data() + t * n;
     normalize(layer.experts_out, options_.type, y, n, y, n, 1, n);
-    normalize(layer.beside_out, options_.type, dense, n, dense, n, 1, n);
+    normalize(layer.parallel_out, options_.type, dense, n, dense, n, 1, n);
     add_row(y, dense, n);
     round_to(options_.type, y, n);
   });

@@ -145,7 +145,7 @@ class DecoderModel : public Backend {
   // For an engine; one at a time may use the model's blocks.
   std::span<const KvKind> kv_kinds() const override { return kinds_; }
   uint64_t memory_left() const override { return options_.memory_left; }
-  size_t lanes() const override;
+  size_t batches_in_flight() const override;
   Ticket submit(std::span<const BatchItem> items) override;
   void collect(Ticket ticket, StepOutput& out) override;
   bool lost() const override;
@@ -167,7 +167,7 @@ class DecoderModel : public Backend {
   class Ended;
   class Beats;
   DecoderModel();
-  void load_beside(const Checkpoint& checkpoint, size_t index, Layer& layer);
+  void load_parallel(const Checkpoint& checkpoint, size_t index, Layer& layer);
   void load_layer(const Checkpoint& checkpoint, size_t index, Layer& layer);
   void load_attention(const Checkpoint& checkpoint, size_t index, Layer& layer);
   void load_qkv(const Checkpoint& checkpoint, size_t index, Layer& layer);
@@ -233,7 +233,7 @@ class DecoderModel : public Backend {
   void mix(size_t index, size_t T);
   void run_experts(size_t index, const float* router_x, const float* x, size_t T);
   void run_dense(size_t index, const MoeLayer& layer, const float* x, float* y, size_t T);
-  void mix_beside(size_t index, size_t T);
+  void mix_parallel(size_t index, size_t T);
   void count_experts(size_t index, size_t T);
   // Copies of busy experts (decoder_balance.cpp).
   struct Balancing;

@@ -203,7 +203,7 @@ void DecoderModel::run_attention(const Layer& layer, std::span<const Work> work)
   Buffers& b = *buffers_;
   std::vector<AttentionRows> rows;
   for (size_t i = 0; i < work.size(); ++i) rows.push_back(attention_rows(layer, work[i], i));
-  Attention attention(*layer.attention, rows, Segments::kTogether, options_.pool->size());
+  Attention attention(*layer.attention, rows, Segments::kParallel, options_.pool->size());
   stats_->kv_bytes += attention.bytes_read();
   moebius::run_attention(attention, *options_.pool, b.scratch);
 }
@@ -252,7 +252,7 @@ void DecoderModel::run_expanded(const Layer& layer, const Work& work, size_t ite
   for (size_t i = 0; i < blocks; ++i) b.expanded_at[i] = b.expanded[i % kSegmentBlocks].data();
   AttentionRows rows = attention_rows(layer, work, item);
   rows.blocks = b.expanded_at.data();
-  Attention attention(*layer.attention, {&rows, 1}, Segments::kInTurn);
+  Attention attention(*layer.attention, {&rows, 1}, Segments::kSequential);
   for (size_t begin = 0; begin < attention.tasks();) {
     const size_t segment = attention.segment_of(begin);
     size_t end = begin;

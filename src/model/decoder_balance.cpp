@@ -17,12 +17,12 @@ constexpr uint64_t kMostLoadsBytes = uint64_t{1} << 26;
 constexpr uint64_t kSaveEvery = 1000;  // steps
 
 // A room that is large enough, or none.
-ExpertRoom room_for(std::vector<ExpertRoom>& rooms, size_t bytes) {
-  for (ExpertRoom& r : rooms)
+ExpertMemory memory_for(std::vector<ExpertMemory>& memory, size_t bytes) {
+  for (ExpertMemory& r : memory)
     if (r.bytes >= bytes) {
-      ExpertRoom found = std::move(r);
-      r = std::move(rooms.back());
-      rooms.pop_back();
+      ExpertMemory found = std::move(r);
+      r = std::move(memory.back());
+      memory.pop_back();
       return found;
     }
   return {};
@@ -53,7 +53,7 @@ void ExpertReading::read(const MoeLayer& layer, const ExpertSource& source) {
   try {
     for (const Wanted& w : wanted_) {
       if (stop_.load(std::memory_order_relaxed)) fail("given up");
-      source.load(layer, *w.spare, w.expert);
+      source.load(layer, *w.staged, w.expert);
     }
   } catch (const std::exception& e) {
     trouble_ = e.what();
@@ -121,7 +121,8 @@ void DecoderModel::begin_move(size_t index, std::vector<uint32_t> expert_of) {
       if (expert == before[first + i]) continue;
       const size_t plan = moe.source->plan_of.at(expert);
       wanted.push_back(
-          {i, expert, moe.experts->spare(plan, room_for(b.rooms, moe.experts->room_bytes(plan)))});
+          {i, expert,
+           moe.experts->stage(plan, memory_for(b.memory, moe.experts->expert_bytes(plan)))});
     }
     if (!wanted.empty())
       b.reading = std::make_unique<ExpertReading>(*moe.experts, *moe.source, std::move(wanted));
@@ -141,11 +142,11 @@ void DecoderModel::end_move(bool change) {
   const size_t index = b.move.layer;
   if (index >= own_.begin && index < own_.end) {
     MoeLayer& layer = *layers_[index]->moe.experts;
-    std::vector<std::unique_ptr<MoeLayer::Spare>> changed(layer.local_experts());
+    std::vector<std::unique_ptr<MoeLayer::StagedExpert>> changed(layer.local_experts());
     if (b.reading != nullptr)
-      for (ExpertReading::Wanted& w : b.reading->take()) changed[w.local] = std::move(w.spare);
-    for (ExpertRoom& r : layer.place_experts(b.move.expert_of, std::move(changed)))
-      b.rooms.push_back(std::move(r));
+      for (ExpertReading::Wanted& w : b.reading->take()) changed[w.local] = std::move(w.staged);
+    for (ExpertMemory& r : layer.place_experts(b.move.expert_of, std::move(changed)))
+      b.memory.push_back(std::move(r));
   }
   b.balance.place(index, b.move.expert_of);
   b.reading.reset();
@@ -165,7 +166,7 @@ void DecoderModel::look_after_move() {
   if (!b.dropped) return;
   if (b.reading != nullptr)
     for (ExpertReading::Wanted& w : b.reading->take())
-      b.rooms.push_back(MoeLayer::take_room(std::move(w.spare)));
+      b.memory.push_back(MoeLayer::take_memory(std::move(w.staged)));
   b.reading.reset();
   b.under_way = false;
 }

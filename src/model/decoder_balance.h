@@ -19,7 +19,7 @@ class ExpertReading {
  public:
   struct Wanted {
     size_t local, expert;
-    std::unique_ptr<MoeLayer::Spare> spare;
+    std::unique_ptr<MoeLayer::StagedExpert> staged;
   };
   // Layer and source outlive it.
   ExpertReading(const MoeLayer& layer, const ExpertSource& source, std::vector<Wanted> wanted);
@@ -46,7 +46,7 @@ struct DecoderModel::Balancing {
 
   ExpertBalance balance;
   RankReports reports;
-  std::vector<ExpertRoom> rooms;  // that experts left
+  std::vector<ExpertMemory> memory;  // that experts left
   // The layer that is to change, on all ranks of the job.
   ExpertBalance::Move move;
   std::unique_ptr<ExpertReading> reading;  // where this rank needs experts for it

@@ -208,7 +208,7 @@ Backend::Ticket DecoderModel::submit(std::span<const BatchItem> items) {
   }
   batches_.reserve(batches_.size() + 1);
   Batch batch{next_ticket_, {items.begin(), items.end()}, nullptr, {}};
-  if (lanes() > 1) {
+  if (batches_in_flight() > 1) {
     const std::vector<Work> work = work_of(batch);
     batch.stats.items = work.size();
     for (const BatchItem& item : items) batch.stats.rows += item.tokens.size();

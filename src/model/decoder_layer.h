@@ -65,8 +65,8 @@ struct DecoderModel::Layer {
   MoeBlockLayer moe;
   // A dense MLP beside the experts: what it gives, what the router and the experts read, and what
   // they give.
-  std::unique_ptr<MoeLayer> beside;
-  Norm beside_out, router_in, experts_in, experts_out;
+  std::unique_ptr<MoeLayer> parallel_mlp;
+  Norm parallel_out, router_in, experts_in, experts_out;
   bool routed = false;
   uint64_t moe_bytes_per_token = 0, expert_bytes = 0;  // of k experts and the shared one; of one
   size_t top_k = 0;
@@ -90,7 +90,7 @@ struct DecoderModel::Buffers {
   std::vector<float> h, a, branch;  // [T, hidden]
   std::vector<float> q, k, v, qkv, absorbed, attended, latent, q_latent, kv_latent;
   std::vector<float> part, all_values;  // several ranks: own columns, gathered ones
-  std::vector<float> router, gathered, weights, gate, beside, experts_in;
+  std::vector<float> router, gathered, weights, gate, dense, experts_in;
   std::vector<int32_t> tokens, positions, ones_ids, ids;
   std::vector<size_t> lengths;  // of the sequence that a row belongs to
   // Blocks of one layer: those of item 0, of item 1, ...; where an item's begin, and its rows.

@@ -266,15 +266,15 @@ void DecoderModel::load_attention(const Checkpoint& checkpoint, size_t index, La
 }
 
 // A dense MLP beside the experts. The router reads x / rms(x) * scale / sqrt(hidden).
-void DecoderModel::load_beside(const Checkpoint& checkpoint, size_t index, Layer& layer) {
+void DecoderModel::load_parallel(const Checkpoint& checkpoint, size_t index, Layer& layer) {
   const LayerParts parts(checkpoint, index);
   const auto norm = [&](const char* name) {
     return parts.norm(name, spec_.norm, spec_.norm_epsilon, hidden_);
   };
-  layer.beside = load_moe(checkpoint, dense_block(checkpoint, index), options_of(MoePart::kExperts),
-                          MoePart::kExperts)
-                     .experts;
-  layer.beside_out = norm("post_feedforward_layernorm_1");
+  layer.parallel_mlp = load_moe(checkpoint, dense_block(checkpoint, index),
+                                options_of(MoePart::kExperts), MoePart::kExperts)
+                           .experts;
+  layer.parallel_out = norm("post_feedforward_layernorm_1");
   layer.experts_in = norm("pre_feedforward_layernorm_2");
   layer.experts_out = norm("post_feedforward_layernorm_2");
   layer.router_in = {
@@ -298,7 +298,7 @@ void DecoderModel::load_layer(const Checkpoint& checkpoint, size_t index, Layer&
   if (s.layer_scalar != nullptr) layer.scalar = parts.values(s.layer_scalar, 1)[0];
   if (s.layers[index].attends) load_attention(checkpoint, index, layer);
   if (!s.layers[index].mixes) return;
-  if (s.dense_beside) load_beside(checkpoint, index, layer);
+  if (s.dense_parallel) load_parallel(checkpoint, index, layer);
   const auto& blocks = checkpoint.moe_blocks();
   const auto stored = std::find_if(blocks.begin(), blocks.end(), [&](const MoeBlock& b) {
     return b.layer == static_cast<int>(index);
@@ -306,7 +306,7 @@ void DecoderModel::load_layer(const Checkpoint& checkpoint, size_t index, Layer&
   layer.routed = stored != blocks.end();
   if (layer.routed) {
     MoeBlock with_shared = take_layer_shared(*stored), *block = &with_shared;
-    if (layer.beside != nullptr) block->routing_reason.clear();  // its tensors are known here
+    if (layer.parallel_mlp != nullptr) block->routing_reason.clear();  // its tensors are known here
     layer.moe = load_moe(checkpoint, *block, options_of(MoePart::kBlock, index));
     const size_t shared = block->shared[2] != nullptr ? 1 : 0;
     layer.expert_bytes =
@@ -427,7 +427,7 @@ uint64_t DecoderModel::packed_bytes() const {
     if (const MoeLayer* moe = l->moe.experts.get())
       bytes += moe->packed_bytes() + moe->gate_bytes();
     bytes += l->dense_bytes();
-    if (l->beside != nullptr) bytes += l->beside->packed_bytes();
+    if (l->parallel_mlp != nullptr) bytes += l->parallel_mlp->packed_bytes();
   }
   return bytes;
 }
@@ -438,7 +438,7 @@ uint64_t DecoderModel::weight_bytes_per_token() const {
     if (l == nullptr) continue;
     bytes += l->moe_bytes_per_token;
     bytes += l->dense_bytes();
-    if (l->beside != nullptr) bytes += l->beside->packed_bytes();
+    if (l->parallel_mlp != nullptr) bytes += l->parallel_mlp->packed_bytes();
   }
   return bytes;
 }

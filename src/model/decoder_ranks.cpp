@@ -204,7 +204,7 @@ void DecoderModel::take_part(const Checkpoint& checkpoint) {
     for (size_t m = 0; m < ranks->members(); ++m) {
       const size_t tp = ranks->split().tp, ep_rank = m / tp;
       expert_columns_.push_back(
-          moe_together(hidden_, tp, m % tp, ranks->split().ep, ep_rank, "hidden_size")
+          moe_split(hidden_, tp, m % tp, ranks->split().ep, ep_rank, "hidden_size")
               .columns[ep_rank]);
     }
     cuts_heads_ = !ranks->split().repeat_attention;
@@ -446,7 +446,7 @@ bool DecoderModel::staged() const {
   return options_.ranks != nullptr && options_.ranks->split().pp > 1;
 }
 
-size_t DecoderModel::lanes() const { return leads() ? options_.ranks->split().pp : 1; }
+size_t DecoderModel::batches_in_flight() const { return leads() ? options_.ranks->split().pp : 1; }
 
 // The layers of this stage. In the first one, rows will come back from the last.
 std::shared_ptr<DecoderModel::Staged> DecoderModel::begin_stages(std::span<const Work> work,

@@ -92,7 +92,7 @@ struct DecoderSpec {
   bool parallel = false;  // the block reads what attention reads; block_in is not looked at
   // A dense MLP beside the experts, each with norms of its own; the router reads the layer's rows,
   // normalized and scaled (Gemma-4).
-  bool dense_beside = false;
+  bool dense_parallel = false;
   const char* layer_scalar = nullptr;  // what a layer gives is multiplied by it
   NormKind norm = NormKind::kRms;
   float norm_epsilon = 1e-6f;

@@ -67,7 +67,7 @@ Engine::Engine(Backend& backend, const EngineOptions& options)
 
 Engine::~Engine() {
   try {
-    for (const auto& f : flights_) backend_.collect(f->ticket, output_);
+    for (const auto& f : pending_steps_) backend_.collect(f->ticket, output_);
   } catch (const std::exception&) {
     // It has failed before.
   }
@@ -192,9 +192,10 @@ void Engine::report_end(Sequence& s, Finish finish, std::string error,
 void Engine::end_stopped(StepReport& report) {
   // Answers that wait for the prompt of another are part of its batch.
   const auto under_way = [&](const Sequence& s) {
-    if (s.flights > 0 || s.state != Sequence::State::kFollows) return s.flights > 0;
-    return std::any_of(sequences_.begin(), sequences_.end(),
-                       [&](const auto& other) { return other->id == s.id && other->flights > 0; });
+    if (s.steps_under_way > 0 || s.state != Sequence::State::kFollows) return s.steps_under_way > 0;
+    return std::any_of(sequences_.begin(), sequences_.end(), [&](const auto& other) {
+      return other->id == s.id && other->steps_under_way > 0;
+    });
   };
   for (const auto& s : sequences_) {
     const bool nothing_to_do = s->max_new == 0 && s->request->prompt_logprobs < 0;
@@ -224,17 +225,17 @@ StepReport Engine::step() {
   const uint64_t start = now();
   stage_ = "planning";
   bool landing = false, blamed = false;
-  landed_ = nullptr;
+  collected_ = nullptr;
   try {
     take_inbox(report);
     end_stopped(report);
     kv_.tidy();
     admit();
-    while (flights_.size() < backend_.lanes() && submit_next()) {
+    while (pending_steps_.size() < backend_.batches_in_flight() && submit_next()) {
     }
     landing = true;
     stage_ = "pass";
-    if (!flights_.empty()) collect(report);
+    if (!pending_steps_.empty()) collect(report);
   } catch (const ItemError&) {
     blamed = true;
   } catch (const std::bad_alloc&) {
@@ -246,11 +247,11 @@ StepReport Engine::step() {
     roll_back(landing);
     report.lost = backend_.lost();
     ++totals_.failed_steps;
-  } else if (landed_ != nullptr) {
+  } else if (collected_ != nullptr) {
     stage_ = "sampling";
-    sample(*landed_, report);
+    sample(*collected_, report);
     stage_ = "commit";
-    commit(*landed_, report);
+    commit(*collected_, report);
   } else {
     forget_ended();
   }

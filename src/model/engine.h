@@ -5,7 +5,7 @@
 //
 // A step is a transaction: plan, forward, sample, commit. What goes wrong with one sequence ends
 // that sequence; a step that fails leaves all of them as they were (docs/engine.md). Where a backend
-// wants several batches under way, sequences are shared out to them: a step fills its lanes, then
+// wants several batches under way, sequences are shared out to them: a step fills them, then
 // takes the results of the oldest.
 #pragma once
 #include <array>
@@ -137,7 +137,7 @@ class Engine {
   };
   struct Sequence;
   struct Task;
-  struct Flight;
+  struct PendingStep;
   using Sequences = std::vector<std::unique_ptr<Sequence>>;
 
   void take_inbox(StepReport& report);
@@ -155,12 +155,12 @@ class Engine {
   void preempt(Sequence& s) noexcept;
   void renew_keys() noexcept;
   void collect(StepReport& report);
-  static void add_item(Flight& flight, Sequence& s);
-  void give_logits(Flight& flight) const;
-  void sample(Flight& flight, StepReport& report);
+  static void add_item(PendingStep& step, Sequence& s);
+  void give_logits(PendingStep& step) const;
+  void sample(PendingStep& step, StepReport& report);
   void sample_one(const Task& task) const noexcept;
   void roll_back(bool lost) noexcept;
-  void commit(Flight& flight, StepReport& report) noexcept;
+  void commit(PendingStep& step, StepReport& report) noexcept;
   void commit_piece(Sequence& s, size_t piece) noexcept;
   void spawn(Sequence& leader) noexcept;
   void end(Sequence& s, StepReport& report) noexcept;
@@ -182,8 +182,8 @@ class Engine {
   uint64_t stopped_at_available_ = 0;
   size_t stopped_at_running_ = SIZE_MAX;
   // Batches that the backend has, the oldest first, and the one whose results are taken.
-  std::deque<std::unique_ptr<Flight>> flights_;
-  std::unique_ptr<Flight> landed_;
+  std::deque<std::unique_ptr<PendingStep>> pending_steps_;
+  std::unique_ptr<PendingStep> collected_;
   StepOutput output_;
   uint64_t last_landing_ = 0;
 

@@ -47,7 +47,8 @@ Engine::Sequence* Engine::next_waiting() const {
 void Engine::renew_keys() noexcept {
   const size_t beyond = backend_.keys_change_beyond();
   for (const auto& s : sequences_)
-    if (s->running() && s->flights == 0 && s->keyed_for <= beyond && s->tokens.size() > beyond)
+    if (s->running() && s->steps_under_way == 0 && s->keyed_for <= beyond &&
+        s->tokens.size() > beyond)
       preempt(*s);
 }
 
@@ -107,15 +108,15 @@ bool Engine::admit(Sequence& s) {
 // need nothing that has to be sampled.
 bool Engine::available(const Sequence& s) const {
   if (!s.running() || s.blamed || s.pending() == 0) return false;
-  return s.flights == 0 || s.request->prompt_logprobs < 0;
+  return s.steps_under_way == 0 || s.request->prompt_logprobs < 0;
 }
 
 void Engine::plan() {
   StepShape decode;
   std::vector<PromptInLine> prompts;
   std::vector<Sequence*> owners;
-  // Lanes share the sequences out evenly.
-  const size_t lanes = backend_.lanes(), most = (running() + lanes - 1) / lanes;
+  // The batches in flight share the sequences out evenly.
+  const size_t batches = backend_.batches_in_flight(), most = (running() + batches - 1) / batches;
   size_t taken = 0;
   for (const auto& s : sequences_) {
     s->piece = 0;
@@ -144,7 +145,7 @@ void Engine::plan() {
 bool Engine::preempt_for(const Sequence* s) {
   Sequence* victim = nullptr;
   for (const auto& other : sequences_) {
-    if (!other->running() || other->flights > 0 || other->safe() ||
+    if (!other->running() || other->steps_under_way > 0 || other->safe() ||
         (s != nullptr && !(s->rank() < other->rank())))
       continue;
     if (victim == nullptr || victim->rank() < other->rank()) victim = other.get();
@@ -190,7 +191,7 @@ void Engine::provide_blocks() {
     return any;
   };
   while (!order.empty() && !provide_all()) {
-    if (!flights_.empty()) return;  // what is under way may give way when it is back
+    if (!pending_steps_.empty()) return;  // what is under way may give way when it is back
     if (running() <= 1 || !preempt_for(nullptr))
       fail("there is no memory for the next token of any sequence");
     for (Sequence* s : order) s->piece = s->running() ? 1 : 0;

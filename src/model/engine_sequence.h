@@ -48,8 +48,8 @@ struct Engine::Sequence {
   Client* client = nullptr;
   std::vector<Sequence*> followers;  // of choice 0, until its prompt is done
 
-  size_t flights = 0;  // batches under way that it takes part in
-  size_t ahead = 0;    // tokens behind kv.length that these run
+  size_t steps_under_way = 0;  // batches under way that it takes part in
+  size_t ahead = 0;            // tokens behind kv.length that these run
 
   // Of the step that is made.
   size_t piece = 0;  // tokens it runs
@@ -89,7 +89,7 @@ struct Engine::Task {
 };
 
 // A batch that the backend has.
-struct Engine::Flight {
+struct Engine::PendingStep {
   struct Part {
     Sequence* sequence;
     size_t piece;

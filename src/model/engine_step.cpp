@@ -29,24 +29,23 @@ std::string copy_of(const std::string& words) noexcept {
 
 }  // namespace
 
-void Engine::add_item(Flight& flight, Sequence& s) {
+void Engine::add_item(PendingStep& step, Sequence& s) {
   const size_t at = s.next();
   BatchItem item{&s.kv.tables, at, std::span(s.tokens).subspan(at, s.piece),
                  s.completes() ? LogitsOf::kLast : LogitsOf::kNone, s.tokens.size()};
   const bool rows = s.wants_prompt_rows() && at + s.piece > s.reported;
   if (rows) item.logits = LogitsOf::kAll;
-  flight.items.push_back(item);
-  flight.parts.push_back({&s, s.piece});
-  flight.shape.add(at, s.piece,
-                   rows ? s.piece : static_cast<size_t>(item.logits == LogitsOf::kLast));
-  (s.pending() == 1 ? flight.figures.decode_rows : flight.figures.prompt_rows) += s.piece;
+  step.items.push_back(item);
+  step.parts.push_back({&s, s.piece});
+  step.shape.add(at, s.piece, rows ? s.piece : static_cast<size_t>(item.logits == LogitsOf::kLast));
+  (s.pending() == 1 ? step.figures.decode_rows : step.figures.prompt_rows) += s.piece;
   if (item.logits == LogitsOf::kNone) return;
   Task task{&s, {}, rows ? at : s.tokens.size() - 1, s.completes()};
-  flight.tasks.push_back(task);
+  step.tasks.push_back(task);
   if (!s.completes()) return;
   for (Sequence* f : s.followers) {
     task.sequence = f;
-    flight.tasks.push_back(task);
+    step.tasks.push_back(task);
   }
 }
 
@@ -54,29 +53,29 @@ void Engine::add_item(Flight& flight, Sequence& s) {
 bool Engine::submit_next() {
   plan();
   provide_blocks();
-  auto flight = std::make_unique<Flight>();
+  auto step = std::make_unique<PendingStep>();
   for (const auto& s : sequences_)
-    if (s->running() && s->piece > 0) add_item(*flight, *s);
-  if (flight->items.empty()) return false;
-  flight->figures.batch = flight->items.size();
-  if (cost_.known()) flight->figures.predicted_nanoseconds = cost_.predict(flight->shape);
-  flight->start = now();
-  flights_.push_back(std::move(flight));
-  Flight& last = *flights_.back();
+    if (s->running() && s->piece > 0) add_item(*step, *s);
+  if (step->items.empty()) return false;
+  step->figures.batch = step->items.size();
+  if (cost_.known()) step->figures.predicted_nanoseconds = cost_.predict(step->shape);
+  step->start = now();
+  pending_steps_.push_back(std::move(step));
+  PendingStep& last = *pending_steps_.back();
   try {
     last.ticket = backend_.submit(last.items);
   } catch (const ItemError& e) {
     Sequence& s = *last.parts.at(e.item()).sequence;
     s.error = words_of(e);
     s.blamed = true;  // it ends with the next step
-    flights_.pop_back();
+    pending_steps_.pop_back();
     throw;
   } catch (...) {
-    flights_.pop_back();
+    pending_steps_.pop_back();
     throw;
   }
-  for (const Flight::Part& part : last.parts) {
-    ++part.sequence->flights;
+  for (const PendingStep::Part& part : last.parts) {
+    ++part.sequence->steps_under_way;
     part.sequence->ahead += part.piece;
     part.sequence->piece = 0;
   }
@@ -84,24 +83,24 @@ bool Engine::submit_next() {
 }
 
 void Engine::collect(StepReport& report) {
-  backend_.collect(flights_.front()->ticket, output_);
-  landed_ = std::move(flights_.front());
-  flights_.pop_front();
-  StepFigures& f = landed_->figures;
+  backend_.collect(pending_steps_.front()->ticket, output_);
+  collected_ = std::move(pending_steps_.front());
+  pending_steps_.pop_front();
+  StepFigures& f = collected_->figures;
   const uint64_t time = now();
-  f.nanoseconds = time - std::max(landed_->start, last_landing_);
+  f.nanoseconds = time - std::max(collected_->start, last_landing_);
   last_landing_ = time;
-  cost_.observe(landed_->shape, f.nanoseconds, output_.stats.phases);
+  cost_.observe(collected_->shape, f.nanoseconds, output_.stats.phases);
   std::swap(f.backend, output_.stats);
   report.figures = std::move(f);
-  give_logits(*landed_);
+  give_logits(*collected_);
 }
 
-void Engine::give_logits(Flight& flight) const {
+void Engine::give_logits(PendingStep& step) const {
   const size_t vocab = backend_.vocab();
-  std::vector<Task>& tasks = flight.tasks;
+  std::vector<Task>& tasks = step.tasks;
   size_t row = 0, t = 0;
-  for (const BatchItem& item : flight.items) {
+  for (const BatchItem& item : step.items) {
     const size_t rows = item.logits == LogitsOf::kAll    ? item.tokens.size()
                         : item.logits == LogitsOf::kLast ? 1
                                                          : 0;
@@ -160,25 +159,24 @@ void Engine::sample_one(const Task& task) const noexcept {
   if (s.finish == Finish::kError) s.choice.reset();
 }
 
-void Engine::sample(Flight& flight, StepReport& report) {
-  if (flight.tasks.empty()) return;
+void Engine::sample(PendingStep& step, StepReport& report) {
+  if (step.tasks.empty()) return;
   const uint64_t start = now();
-  if (options_.pool != nullptr && flight.tasks.size() > 1)
-    options_.pool->parallel_for(flight.tasks.size(),
-                                [&](size_t i) { sample_one(flight.tasks[i]); });
+  if (options_.pool != nullptr && step.tasks.size() > 1)
+    options_.pool->parallel_for(step.tasks.size(), [&](size_t i) { sample_one(step.tasks[i]); });
   else
-    for (const Task& t : flight.tasks) sample_one(t);
+    for (const Task& t : step.tasks) sample_one(t);
   report.figures.sampling_nanoseconds = now() - start;
 }
 
 // lost: so are all batches under way; otherwise these are as they were.
 void Engine::roll_back(bool lost) noexcept {
-  landed_ = nullptr;
-  if (lost) flights_.clear();
+  collected_ = nullptr;
+  if (lost) pending_steps_.clear();
   for (const auto& s : sequences_) {
     s->piece = 0;
-    if (s->flights > 0 && !lost) continue;
-    const bool took_part = std::exchange(s->flights, 0) > 0;
+    if (s->steps_under_way > 0 && !lost) continue;
+    const bool took_part = std::exchange(s->steps_under_way, 0) > 0;
     s->ahead = 0;
     if (!s->running()) continue;
     kv_.shrink(s->kv);
@@ -198,7 +196,7 @@ void Engine::commit_piece(Sequence& s, size_t piece) noexcept {
   kv_.advance(s.kv, s.tokens, length);
   if (s.request->prompt_logprobs >= 0) s.reported = std::max(s.reported, length);
   s.ahead -= piece;
-  --s.flights;
+  --s.steps_under_way;
 }
 
 // The other answers go on from the prompt that choice 0 has run: they share its full blocks. Where
@@ -219,11 +217,11 @@ void Engine::spawn(Sequence& leader) noexcept {
   leader.followers.clear();
 }
 
-void Engine::commit(Flight& flight, StepReport& report) noexcept {
-  for (const Flight::Part& part : flight.parts) commit_piece(*part.sequence, part.piece);
-  for (const Task& t : flight.tasks)
+void Engine::commit(PendingStep& step, StepReport& report) noexcept {
+  for (const PendingStep::Part& part : step.parts) commit_piece(*part.sequence, part.piece);
+  for (const Task& t : step.tasks)
     if (t.completes && !t.sequence->followers.empty()) spawn(*t.sequence);
-  for (const Task& t : flight.tasks) {
+  for (const Task& t : step.tasks) {
     Sequence& s = *t.sequence;
     StepResult r;
     r.id = s.id;

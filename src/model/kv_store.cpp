@@ -120,13 +120,13 @@ bool KvStore::copy_last(SequenceKv& kv, std::span<const BlockId> from, size_t to
     for (size_t k = 0; k < from.size(); ++k) blocks_.drop(k, from[k]);
   };
   try {
-    const bool room = add_row(kv, keep);
-    if (room)
+    const bool added = add_row(kv, keep);
+    if (added)
       for (size_t k = 0; k < from.size(); ++k)
         backend_.copy_block(k, from[k], kv.tables[k].back(), tokens);
     let_go();
-    if (room) kv.length += tokens;
-    return room;
+    if (added) kv.length += tokens;
+    return added;
   } catch (...) {
     let_go();
     throw;

@@ -195,9 +195,9 @@ void load_expert(MoeLayer& layer, size_t local, const TensorStore& store,
   layer.set_expert(local, reader.read(store, expert), pool);
 }
 
-void ExpertSource::load(const MoeLayer& layer, MoeLayer::Spare& to, size_t expert) const {
+void ExpertSource::load(const MoeLayer& layer, MoeLayer::StagedExpert& to, size_t expert) const {
   ExpertReader reader;
-  layer.fill_spare(to, reader.read(*store, experts[expert]));
+  layer.fill_staged(to, reader.read(*store, experts[expert]));
 }
 
 std::unique_ptr<LinearLayer> load_outputs(const Checkpoint& checkpoint,

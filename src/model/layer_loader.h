@@ -41,7 +41,7 @@ struct ExpertSource {
   std::vector<ExpertModules> experts;
   std::vector<uint32_t> plan_of;  // as MoeLayer::spare() counts
   // Reads, checks and packs; from any thread.
-  void load(const MoeLayer& layer, MoeLayer::Spare& to, size_t expert) const;
+  void load(const MoeLayer& layer, MoeLayer::StagedExpert& to, size_t expert) const;
 };
 
 // A MoE block: the experts, and the linear that makes router logits (f32).

@@ -91,20 +91,20 @@ std::vector<size_t> experts_of_rank(const MoeBlock& block, const Rank& rank, uin
 }
 
 // Ranks that run a block together without sums over them.
-void plan_together(MoePlan& plan, const MoeBlock& block, const Rank& rank) {
-  plan.together =
-      moe_together(block.spec.hidden, rank.tp, rank.tp_rank, rank.ep, rank.ep_rank, block.name);
+void plan_split(MoePlan& plan, const MoeBlock& block, const Rank& rank) {
+  plan.split =
+      moe_split(block.spec.hidden, rank.tp, rank.tp_rank, rank.ep, rank.ep_rank, block.name);
   plan.first_tp_rank = plan.first_rank = true;  // of its own columns
   if (rank.ep == 1) return;
   plan.expert_of = rank.expert_of;
   const bool copies = !plan.expert_of.empty();
-  plan.together.rank_of.resize(copies ? plan.expert_of.size() : block.experts.size());
-  plan.expert_map.assign(plan.together.rank_of.size(), -1);
+  plan.split.rank_of.resize(copies ? plan.expert_of.size() : block.experts.size());
+  plan.expert_map.assign(plan.split.rank_of.size(), -1);
   for (uint64_t r = 0, physical = 0; r < rank.ep; ++r) {
     const std::vector<size_t> ids = experts_of_rank(block, rank, r);
     for (size_t i = 0; i < ids.size(); ++i, ++physical) {
       const size_t p = copies ? physical : ids[i];
-      plan.together.rank_of[p] = static_cast<uint32_t>(r);
+      plan.split.rank_of[p] = static_cast<uint32_t>(r);
       if (r == rank.ep_rank) plan.expert_map[p] = static_cast<int32_t>(i);
     }
   }
@@ -247,11 +247,11 @@ MoeBlockPlan plan_moe(const MoeBlock& block, const LayerOptions& options, MoePar
   const bool whole_block = part == MoePart::kBlock;
   check_block(block, whole_block);
   const Rank& rank = options.rank;
-  const bool together = rank.second == Cut::kOutputs && rank.tp * rank.ep > 1;
+  const bool split = rank.second == Cut::kOutputs && rank.tp * rank.ep > 1;
   if (rank.ep > block.experts.size())
     fail("{}: {} experts on {} ranks; expected at least one each", block.name, block.experts.size(),
          rank.ep);
-  if (!rank.expert_of.empty() && !together)
+  if (!rank.expert_of.empty() && !split)
     fail("{}: copies of experts are for ranks without sums over them", block.name);
   MoeBlockPlan out;
   MoePlan& plan = out.layer;
@@ -261,8 +261,8 @@ MoeBlockPlan plan_moe(const MoeBlock& block, const LayerOptions& options, MoePar
   plan.first_rank = rank.tp_rank == 0 && rank.ep_rank == 0;
   if (rank.ep > 1)
     plan.expert_map = expert_map(block.experts.size(), rank.ep, rank.ep_rank, rank.placement);
-  if (together) plan_together(plan, block, rank);
-  if (whole_block && block.shared[2] != nullptr && (rank.ep_rank == 0 || together)) {
+  if (split) plan_split(plan, block, rank);
+  if (whole_block && block.shared[2] != nullptr && (rank.ep_rank == 0 || split)) {
     out.shared = plan_expert(block.shared, options, groups);
     plan.shared = projections_of(*out.shared);
   } else {

@@ -53,11 +53,11 @@ double seconds_of(const std::function<void()>& call) {
 
 // The curve of call(rows), which runs so many weights and does what is known already beside.
 CostCurve curve_of(double weights, const std::function<void(size_t rows)>& call,
-                   const CostCurve& beside = {}) {
+                   const CostCurve& parallel = {}) {
   CostCurve curve;
   for (const size_t rows : kRows) {
     const double s = seconds_of([&] { call(rows); }), n = static_cast<double>(rows);
-    curve.add(n, std::max(s / 2, s - beside.seconds(1, n)) / weights);
+    curve.add(n, std::max(s / 2, s - parallel.seconds(1, n)) / weights);
     if (s > kLongestCall) break;
   }
   return curve;

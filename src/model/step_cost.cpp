@@ -81,8 +81,8 @@ std::vector<size_t> share_out(std::span<const PromptInLine> prompts, size_t tota
   std::vector<size_t> out(prompts.size(), 0);
   if (prompts.empty()) return out;
   const auto give = [&](size_t i, size_t n) {
-    const size_t room = std::min(prompts[i].left, prompts[i].most) - out[i];
-    n = std::min({n, room, total});
+    const size_t left = std::min(prompts[i].left, prompts[i].most) - out[i];
+    n = std::min({n, left, total});
     out[i] += n;
     total -= n;
   };

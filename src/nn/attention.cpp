@@ -120,9 +120,9 @@ void AttentionScratch::reserve(const AttentionPlan& plan, size_t M, size_t heads
   ScratchLayout layout;
   const size_t at_rows =
       layout.add(M * std::max(kk.row_bytes(keys.problem), vk.row_bytes(values.problem)));
-  key_panel_bytes = round_up(kk.panel_bytes(keys.problem, M), 64);
+  key_panel_bytes = round_up(kk.row_panel_bytes(keys.problem, M), 64);
   const size_t at_keys = layout.add(heads * key_panel_bytes),
-               at_values = layout.add(vk.panel_bytes(values.problem, M));
+               at_values = layout.add(vk.row_panel_bytes(values.problem, M));
   const size_t at_scratch =
       layout.add(std::max(kk.scratch_bytes(keys.problem, M), vk.scratch_bytes(values.problem, M)));
   struct Floats {
@@ -173,7 +173,7 @@ Attention::Attention(const AttentionPlan& plan, std::span<const AttentionRows> s
   }
   // The last tokens of a prompt see the most keys: start with them.
   std::reverse(tasks_.begin(), tasks_.end());
-  if (segments == Segments::kInTurn)
+  if (segments == Segments::kSequential)
     std::stable_sort(tasks_.begin(), tasks_.end(),
                      [](const Task& a, const Task& b) { return a.segment < b.segment; });
 }
@@ -203,7 +203,7 @@ void Attention::add_tasks(const Range& range, uint32_t head, uint32_t heads, boo
   const auto first = static_cast<uint32_t>(first_segment(rows, range.begin)),
              last = first + static_cast<uint32_t>(segments_of(range)) - 1;
   Task task{range.sequence, head, heads, range.begin, range.end, first, last + 1, kWhole};
-  const bool in_turn = segments_ == Segments::kInTurn;
+  const bool in_turn = segments_ == Segments::kSequential;
   if (!in_turn && (!split || first == last)) {
     tasks_.push_back(task);
     return;
@@ -251,12 +251,12 @@ void Attention::run(size_t index, AttentionScratch& s) {
                   rows.q + ((task.begin + t) * spec.heads + (task.head + h) * rep) * dk,
                   rep * dk * sizeof(float));
     keys.kernel->prepare_rows({&keys.problem, &none, s.q, dk, M, s.rows});
-    keys.kernel->make_panel(
+    keys.kernel->make_row_panel(
         {&keys.problem, &w, s.rows, nullptr, M, s.key_panel + h * s.key_panel_bytes});
   }
   const State all{s.all_out, s.all_best, s.all_total}, one{s.out, s.best, s.total};
   const bool goes_on =
-      segments_ == Segments::kInTurn && task.segment > first_segment(rows, task.begin);
+      segments_ == Segments::kSequential && task.segment > first_segment(rows, task.begin);
   if (goes_on)
     all.copy_from(partial_at(task, task.partial), all_rows, dv);
   else
@@ -345,7 +345,7 @@ void Attention::run_block(const Job& job, size_t block, size_t index, const uint
   w.problem = &values.problem, w.data = values_at;
   if (value_scales != nullptr) multiply_rows(s.scores, M, kKeyBlock, value_scales);
   vk.prepare_rows({&values.problem, &none, s.scores, kKeyBlock, M, s.rows});
-  vk.make_panel({&values.problem, &w, s.rows, nullptr, M, s.value_panel});
+  vk.make_row_panel({&values.problem, &w, s.rows, nullptr, M, s.value_panel});
   after.problem = &keys.problem, after.data = next + lead;
   vk.gemm({&w, s.value_panel, M, 0, dv, s.sums, dv, s.scratch, then});
   for (size_t m = 0; m < M; ++m) f.scale_and_add(out + m * dv, s.keep[m], s.sums + m * dv, dv);
@@ -355,7 +355,7 @@ void Attention::merge(size_t index) {
   const auto& [task, stride] = merges_[index];
   const size_t dv = plan_.spec.value_dim, M = task.heads * (task.end - task.begin) * heads_per_kv();
   const State all = partial_at(task, task.partial);
-  if (segments_ == Segments::kTogether)
+  if (segments_ == Segments::kParallel)
     for (size_t i = 1; i < task.segments - task.segment; ++i)
       for (size_t m = 0; m < M; ++m) all.merge(partial_at(task, task.partial + i * stride), m, dv);
   finish(task, all.out, all.total);

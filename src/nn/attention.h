@@ -76,12 +76,12 @@ class AttentionScratch {
 //
 // In turn: every task has one segment, and segments are run in ascending order, all tasks of one
 // before any of the next. Then only the blocks of one segment have to be there at a time.
-enum class Segments : uint8_t { kTogether, kInTurn };
+enum class Segments : uint8_t { kParallel, kSequential };
 
 class Attention {
  public:
   Attention(const AttentionPlan& plan, std::span<const AttentionRows> sequences,
-            Segments segments = Segments::kTogether, size_t threads = 0);
+            Segments segments = Segments::kParallel, size_t threads = 0);
   size_t tasks() const { return tasks_.size(); }
   size_t segment_of(size_t task) const { return tasks_[task].segment; }  // in turn: ascending
   void run(size_t task, AttentionScratch& scratch);

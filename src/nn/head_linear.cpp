@@ -48,7 +48,7 @@ void HeadLinear::run_head(size_t h, const float* x, View xv, float* y, View yv, 
   const size_t most = std::min(T, kHeadRows);
   ScratchLayout layout;
   const size_t at_rows = layout.add(most * k.row_bytes(p)),
-               at_panel = layout.add(k.panel_bytes(p, most)),
+               at_panel = layout.add(k.row_panel_bytes(p, most)),
                at_scratch = layout.add(k.scratch_bytes(p, most));
   uint8_t* base = space.reserve(layout.bytes());
   PackedMatrix w;
@@ -58,7 +58,7 @@ void HeadLinear::run_head(size_t h, const float* x, View xv, float* y, View yv, 
     const size_t M = std::min(most, T - t);
     float* out = y + h * yv.head_step + t * yv.stride;
     k.prepare_rows({&p, &none, x + h * xv.head_step + t * xv.stride, xv.stride, M, base + at_rows});
-    k.make_panel({&p, &w, base + at_rows, nullptr, M, base + at_panel});
+    k.make_row_panel({&p, &w, base + at_rows, nullptr, M, base + at_panel});
     k.gemm({&w, base + at_panel, M, 0, p.N, out, yv.stride, base + at_scratch});
     for (size_t m = 0; m < M; ++m) row_functions().round(p.x_type, out + m * yv.stride, p.N);
   }

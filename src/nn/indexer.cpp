@@ -33,7 +33,7 @@ void Indexer::score_blocks(const IndexRows& rows, size_t t, size_t positions,
                blocks = (positions + kKeyBlock - 1) / kKeyBlock;
   ScratchLayout layout;
   const size_t at_rows = layout.add(H * kernel.row_bytes(keys.problem)),
-               at_panel = layout.add(kernel.panel_bytes(keys.problem, H)),
+               at_panel = layout.add(kernel.row_panel_bytes(keys.problem, H)),
                at_scratch = layout.add(kernel.scratch_bytes(keys.problem, H)),
                at_products = layout.add_array<float>(H * kKeyBlock);
   uint8_t* base = s.memory.reserve(layout.bytes());
@@ -43,7 +43,7 @@ void Indexer::score_blocks(const IndexRows& rows, size_t t, size_t positions,
   w.problem = &keys.problem;
   const ActParams none;
   kernel.prepare_rows({&keys.problem, &none, rows.q + t * H * D, D, H, base + at_rows});
-  kernel.make_panel({&keys.problem, &w, base + at_rows, nullptr, H, base + at_panel});
+  kernel.make_row_panel({&keys.problem, &w, base + at_rows, nullptr, H, base + at_panel});
   const float scale = 1.0f / std::sqrt(static_cast<float>(D)),
               share = 1.0f / std::sqrt(static_cast<float>(H));
   for (size_t b = 0; b < blocks; ++b) {

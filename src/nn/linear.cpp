@@ -13,7 +13,7 @@
 
 namespace moebius {
 
-// One chunk of rows: what is computed, how it is cut, and where its scratch lies.
+// One pass of rows: what is computed, how it is cut, and where its scratch lies.
 struct LinearLayer::Call {
   ConstRows x;
   Rows y;
@@ -22,12 +22,12 @@ struct LinearLayer::Call {
   Area<float> amax{};      // [rows] row maxima, then the scales made of them
   Area<uint8_t> panels{};  // [panel][batch]
   Area<size_t> panel_at{},
-      panel_bytes{};  // [panel] where its batches begin, how far apart they are
+      row_panel_bytes{};  // [panel] where its batches begin, how far apart they are
   ThreadArea<float> rows{}, tile{};
   ThreadArea<uint8_t> prepared{}, scratch{};
 
   uint8_t* panel(size_t index, size_t batch) const {
-    return arena[panels] + arena[panel_at][index] + batch * arena[panel_bytes][index];
+    return arena[panels] + arena[panel_at][index] + batch * arena[row_panel_bytes][index];
   }
 };
 
@@ -87,13 +87,13 @@ void LinearLayer::forward(const ConstRows& x, const Rows& y, ThreadPool& pool,
   for (const ProjectionPlan& p : plans_) check_type(x, p);
   if (shared_amax_ && amax_reduce == nullptr)
     fail("a row-parallel layer needs the row maxima of all ranks");
-  for_chunks(x, y, [&](const ConstRows& xs, const Rows& ys, size_t) {
-    forward_chunk(xs, ys, pool, amax_reduce);
+  for_passes(x, y, [&](const ConstRows& xs, const Rows& ys, size_t) {
+    forward_pass(xs, ys, pool, amax_reduce);
   });
 }
 
-void LinearLayer::forward_chunk(const ConstRows& x, const Rows& y, ThreadPool& pool,
-                                const AmaxReduce* amax_reduce) const {
+void LinearLayer::forward_pass(const ConstRows& x, const Rows& y, ThreadPool& pool,
+                               const AmaxReduce* amax_reduce) const {
   const Borrowed<Schedule> schedule;
   schedule_linear(shape_, x.rows, ThreadPool::inside_region() ? 1 : pool.size(), caches_,
                   *schedule);
@@ -118,12 +118,12 @@ void LinearLayer::forward_chunk(const ConstRows& x, const Rows& y, ThreadPool& p
 void LinearLayer::lay_out(Call& c) const {
   const size_t batches = c.schedule.batches.size(), rows = c.schedule.largest_batch;
   size_t prepared = 0, scratch = 0, panels = 0, columns = 0;
-  const auto panel_bytes = [&](size_t i) {
+  const auto row_panel_bytes = [&](size_t i) {
     const PackedSlot& s = *panels_[i];
-    return round_up(s.kernel().panel_bytes(s.problem(), rows), kCacheLine);
+    return round_up(s.kernel().row_panel_bytes(s.problem(), rows), kCacheLine);
   };
   for (size_t i = 0; i < panels_.size(); ++i) {
-    const auto bytes = checked_mul(panel_bytes(i), batches);
+    const auto bytes = checked_mul(row_panel_bytes(i), batches);
     if (!bytes) fail("panels of {} rows do not fit the address space", c.x.rows);
     panels += *bytes;
     const PackedSlot& s = *panels_[i];
@@ -135,7 +135,7 @@ void LinearLayer::lay_out(Call& c) const {
   const bool direct = c.x.dtype == DType::kF32 && !shared_amax_;
   c.amax = c.arena.add<float>(shared_amax_ ? c.x.rows : 0);
   c.panel_at = c.arena.add<size_t>(panels_.size());
-  c.panel_bytes = c.arena.add<size_t>(panels_.size());
+  c.row_panel_bytes = c.arena.add<size_t>(panels_.size());
   c.panels = c.arena.add<uint8_t>(panels);
   c.rows = c.arena.add_per_thread<float>(direct ? 0 : rows * K_);
   c.prepared = c.arena.add_per_thread<uint8_t>(prepared);
@@ -144,8 +144,8 @@ void LinearLayer::lay_out(Call& c) const {
   c.arena.reserve(c.schedule.threads);
   for (size_t i = 0, at = 0; i < panels_.size(); ++i) {
     c.arena[c.panel_at][i] = at;
-    c.arena[c.panel_bytes][i] = panel_bytes(i);
-    at += panel_bytes(i) * batches;
+    c.arena[c.row_panel_bytes][i] = row_panel_bytes(i);
+    at += row_panel_bytes(i) * batches;
   }
 }
 
@@ -178,7 +178,7 @@ void LinearLayer::prepare_batch(const Call& c, size_t batch, size_t thread) cons
     const PackedSlot& s = *panels_[i];
     const Problem& p = s.problem();
     s.kernel().prepare_rows({&p, &s.view().act, x, ldx, b.rows, prepared});
-    s.kernel().make_panel({&p, &s.view(), prepared, nullptr, b.rows, c.panel(i, batch)});
+    s.kernel().make_row_panel({&p, &s.view(), prepared, nullptr, b.rows, c.panel(i, batch)});
   }
 }
 

@@ -17,8 +17,8 @@ namespace {
 void check_expert_plan(const ExpertPlan& p, bool gated, const MoePlan& plan,
                        const std::string& name) {
   const size_t hidden = plan.spec.hidden;
-  const MoeTogether& together = plan.together;
-  const bool cut = together.cut > 1;
+  const MoeSplit& split = plan.split;
+  const bool cut = split.cut > 1;
   check_plan(p.up, name + ": up");
   check_plan(p.down, name + ": down");
   if (gated) check_plan(p.gate, name + ": gate");
@@ -28,8 +28,8 @@ void check_expert_plan(const ExpertPlan& p, bool gated, const MoePlan& plan,
   if (gated && p.gate.problem.K != hidden)
     fail("{}: gate takes {} inputs; expected hidden = {}", name, p.gate.problem.K, hidden);
   if (up.K != hidden) fail("{}: up takes {} inputs; expected hidden = {}", name, up.K, hidden);
-  const size_t outputs = cut ? together.outputs[together.cut_place].size() : hidden,
-               inputs = cut ? output_range(down.K, together.cut, together.cut_place, name).size()
+  const size_t outputs = cut ? split.outputs[split.cut_place].size() : hidden,
+               inputs = cut ? output_range(down.K, split.cut, split.cut_place, name).size()
                             : size_t{down.K};
   if (down.N != outputs)
     fail("{}: down has {} outputs; expected {}", name, down.N,
@@ -78,8 +78,8 @@ void check_ranges(const std::vector<Range>& ranges, size_t ranks, const Range& a
          all.end);
 }
 
-void check_together(const MoePlan& plan) {
-  const MoeTogether& t = plan.together;
+void check_split(const MoePlan& plan) {
+  const MoeSplit& t = plan.split;
   if (!t.any()) return;
   if (t.cut_place >= t.cut || t.spread_place >= t.spread)
     fail("{}: rank {} of {}, {} of {}", plan.name, t.cut_place, t.cut, t.spread_place, t.spread);
@@ -101,9 +101,9 @@ void check_together(const MoePlan& plan) {
 
 }  // namespace
 
-MoeTogether moe_together(size_t hidden, size_t cut, size_t cut_place, size_t spread,
-                         size_t spread_place, std::string_view what) {
-  MoeTogether t{cut, cut_place, spread, spread_place, output_ranges(hidden, cut, what), {}, {}};
+MoeSplit moe_split(size_t hidden, size_t cut, size_t cut_place, size_t spread, size_t spread_place,
+                   std::string_view what) {
+  MoeSplit t{cut, cut_place, spread, spread_place, output_ranges(hidden, cut, what), {}, {}};
   const Range& own = t.outputs.at(cut_place);
   t.columns = output_ranges(own.size(), spread, what);
   for (Range& c : t.columns) c.begin += own.begin, c.end += own.begin;
@@ -126,10 +126,10 @@ MoeLayer::MoeLayer(MoePlan plan, const ThreadPool* pool) : plan_(std::move(plan)
   shape_.weighted_input = spec.router.weight_on_input;
   shape_.shared = plan_.shared.has_value();
   shape_.expert_map = plan_.expert_map;
-  check_together(plan_);
-  const MoeTogether& together = plan_.together;
-  if (together.cut > 1) shape_.outputs = together.outputs[together.cut_place].size();
-  shape_.shared_first = together.spread_place, shape_.shared_step = together.spread;
+  check_split(plan_);
+  const MoeSplit& split = plan_.split;
+  if (split.cut > 1) shape_.outputs = split.outputs[split.cut_place].size();
+  shape_.shared_first = split.spread_place, shape_.shared_step = split.spread;
   if (plan_.plans.empty()) fail("{}: no plan for the experts", plan_.name);
   const size_t count = local_count(plan_);
   if (!plan_.plan_of.empty() && plan_.plan_of.size() != count)
@@ -172,7 +172,7 @@ void MoeLayer::allocate(NodeMemory* nodes) {
   if (plan_.shared) describe(*plan_.shared);
   for (size_t e = 0; e < experts_.size(); ++e)
     shape_.experts.push_back({plan_for(e).up.problem.N, 0, 0});
-  keep_ = shared_amax_ || plan_.together.cut > 1;
+  keep_ = shared_amax_ || plan_.split.cut > 1;
   shape_.keep_intermediate = keep_;
   ScratchLayout layout;
   std::vector<size_t> offsets(3 * experts_.size());
@@ -189,7 +189,7 @@ void MoeLayer::allocate(NodeMemory* nodes) {
     for (size_t e = 0; e < experts_.size(); ++e) add_down(e);
   memory_ = AlignedBuffer(layout.bytes());
   if (nodes != nullptr) nodes->mixed(memory_.data() + mixed, memory_.size() - mixed);
-  rooms_.resize(local_experts());
+  expert_memory_.resize(local_experts());
   const SlotPlace down{nodes, 0, shape_.nodes, shape_.down.n_step};
   for (size_t e = 0; e < experts_.size(); ++e) {
     const ExpertPlan& p = plan_for(e);
@@ -200,8 +200,8 @@ void MoeLayer::allocate(NodeMemory* nodes) {
     experts_[e].up.bind(&p.up, memory_.data() + offsets[3 * e + 1], up);
     experts_[e].down.bind(&p.down, memory_.data() + offsets[3 * e + 2], down);
     if (e >= local_experts() || nodes != nullptr) continue;  // else it lies in one piece
-    rooms_[e].data = memory_.data() + offsets[3 * e + (shape_.gated ? 0 : 1)];
-    rooms_[e].bytes = room_bytes(plan_.plan_of.empty() ? 0 : plan_.plan_of[e]);
+    expert_memory_[e].data = memory_.data() + offsets[3 * e + (shape_.gated ? 0 : 1)];
+    expert_memory_[e].bytes = expert_bytes(plan_.plan_of.empty() ? 0 : plan_.plan_of[e]);
   }
 }
 
@@ -289,7 +289,7 @@ void MoeLayer::check_x(const ConstRows& x, const Rows& y, const MoeOptions& opti
   if (!finished_) fail("{}: finish() was not called", plan_.name);
   check_rows(x, x.rows, plan_.spec.hidden, "x");
   check_rows(y, x.rows, outputs(), "y");
-  const MoeTogether& t = plan_.together;
+  const MoeSplit& t = plan_.split;
   const MoeExchange* others = options.exchange;
   if (t.any() && (others == nullptr || others->cut() != t.cut || others->spread() != t.spread ||
                   others->cut_place() != t.cut_place || others->spread_place() != t.spread_place))
@@ -372,12 +372,12 @@ void MoeLayer::forward_logits(const ConstRows& x, const ConstRows& logits, const
 
 void MoeLayer::run(const ConstRows& x, const Routing& routing, const Rows& y, ThreadPool& pool,
                    const MoeOptions& options) const {
-  for_chunks(x, y, [&](const ConstRows& xs, const Rows& ys, size_t t) {
-    Routing chunk = routing;
-    chunk.ids += t * routing.slots;
-    chunk.weights += t * routing.slots;
-    if (chunk.zero_weights != nullptr) chunk.zero_weights += t;
-    Forward(*this, xs, chunk, ys, pool, options).run();
+  for_passes(x, y, [&](const ConstRows& xs, const Rows& ys, size_t t) {
+    Routing part = routing;
+    part.ids += t * routing.slots;
+    part.weights += t * routing.slots;
+    if (part.zero_weights != nullptr) part.zero_weights += t;
+    Forward(*this, xs, part, ys, pool, options).run();
   });
 }
 

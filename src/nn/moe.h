@@ -39,7 +39,7 @@ struct ExpertPlan {
 // each has some outputs of every matrix, and intermediate rows are gathered. They spread experts: each
 // has some of them, and rows go to who combines their columns. Or both: `spread` times `cut` ranks.
 // y has the columns of this rank alone.
-struct MoeTogether {
+struct MoeSplit {
   size_t cut = 1, cut_place = 0;        // ranks that have the same experts; this one among them
   size_t spread = 1, spread_place = 0;  // ranks that have the same outputs of other experts
   std::vector<Range> outputs;           // [cut] of down
@@ -48,8 +48,8 @@ struct MoeTogether {
   bool any() const { return cut * spread > 1; }
 };
 // Throws Error naming `what` where there are fewer columns than ranks.
-MoeTogether moe_together(size_t hidden, size_t cut, size_t cut_place, size_t spread,
-                         size_t spread_place, std::string_view what);
+MoeSplit moe_split(size_t hidden, size_t cut, size_t cut_place, size_t spread, size_t spread_place,
+                   std::string_view what);
 
 struct MoePlan {
   MoeSpec spec;
@@ -61,7 +61,7 @@ struct MoePlan {
   // the experts, then the shared slots.
   std::vector<int32_t> expert_map;  // [physical] local number, -1 elsewhere; empty: all are here
   std::vector<uint32_t> expert_of;  // [physical] global id; empty: the same number
-  MoeTogether together;
+  MoeSplit split;
   bool first_tp_rank = true;  // of the ranks that share an expert: adds the bias of down
   bool first_rank = true;     // of all ranks: adds the identity experts
   std::string name;           // for messages
@@ -95,7 +95,7 @@ struct MoeOptions {
 };
 
 // Memory for one packed expert: its own, or what another expert of the model left.
-struct ExpertRoom {
+struct ExpertMemory {
   AlignedBuffer own;
   uint8_t* data = nullptr;
   size_t bytes = 0;
@@ -114,7 +114,7 @@ class MoeLayer {
   size_t local_experts() const { return experts_.size() - (plan_.shared ? 1 : 0); }
   size_t slots() const { return router_.slots(); }
   size_t outputs() const {  // columns of y
-    const MoeTogether& t = plan_.together;
+    const MoeSplit& t = plan_.split;
     return t.any() ? t.columns[t.spread_place].size() : plan_.spec.hidden;
   }
   size_t packed_bytes() const { return memory_.size(); }
@@ -136,16 +136,16 @@ class MoeLayer {
   // [physical] global ids; empty where there are no copies.
   std::span<const uint32_t> expert_of() const { return plan_.expert_of; }
   // An expert that is packed while the layer runs; goes before the layer.
-  class Spare;
-  size_t room_bytes(size_t plan) const;  // of an expert with plan number `plan`
-  std::unique_ptr<Spare> spare(size_t plan, ExpertRoom room) const;
+  class StagedExpert;
+  size_t expert_bytes(size_t plan) const;  // of an expert with plan number `plan`
+  std::unique_ptr<StagedExpert> stage(size_t plan, ExpertMemory memory) const;
   // From any thread.
-  void fill_spare(Spare& spare, const ExpertWeights& weights) const;
-  static ExpertRoom take_room(std::unique_ptr<Spare> spare);
+  void fill_staged(StagedExpert& staged, const ExpertWeights& weights) const;
+  static ExpertMemory take_memory(std::unique_ptr<StagedExpert> staged);
   // Between calls, on all ranks alike: what physical experts are from now on. `changed`: [local] the
   // packed expert where that is another one, else null. Returns the rooms of those that went.
-  std::vector<ExpertRoom> place_experts(std::vector<uint32_t> expert_of,
-                                        std::vector<std::unique_ptr<Spare>> changed);
+  std::vector<ExpertMemory> place_experts(std::vector<uint32_t> expert_of,
+                                          std::vector<std::unique_ptr<StagedExpert>> changed);
 
   // Modular: ids [T, slots] (global; -1 skips a slot) and weights [T, slots] of the caller.
   void forward_ids(const ConstRows& x, std::span<const int32_t> ids, std::span<const float> weights,
@@ -181,7 +181,8 @@ class MoeLayer {
   MoeShape shape_;  // what a schedule looks at
   Caches caches_ = host_cpu().caches;
   AlignedBuffer memory_;
-  std::vector<ExpertRoom> rooms_;  // [local] where an expert lies; without memory: with the others
+  std::vector<ExpertMemory>
+      expert_memory_;  // [local] where an expert lies; without memory: with the others
   // Copies of expert e: copies_[copies_at_[e]] up to those of e + 1, as physical numbers. Empty where
   // there are none.
   std::vector<uint32_t> copies_at_, copies_;
@@ -189,10 +190,10 @@ class MoeLayer {
   bool shared_amax_ = false, keep_ = false, finished_ = false;
 };
 
-class MoeLayer::Spare {
+class MoeLayer::StagedExpert {
   friend class MoeLayer;
   Expert expert;
-  ExpertRoom room;
+  ExpertMemory memory;
 };
 
 // int64 ids as int32; throws Error naming token and slot for values outside int32.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies of busy experts on ranks that spread them (moe.h): which physical expert serves a token, and
 // how a layer that runs comes to have other ones. A new expert is packed beside those that run; then,
-// between two calls, it takes a place of the layer, and the room of the one before it becomes free.
+// between two calls, it takes a place of the layer, and the memory of the one before it becomes free.
 #include <array>
 
 #include "base/error.h"
@@ -12,8 +12,8 @@ namespace moebius {
 
 namespace {
 
-// Where the three matrices of an expert lie in its room.
-std::array<size_t, 3> offsets_in_room(const ExpertPlan& p, bool gated, size_t* bytes) {
+// Where the three matrices of an expert lie in its memory.
+std::array<size_t, 3> offsets_in_memory(const ExpertPlan& p, bool gated, size_t* bytes) {
   ScratchLayout layout;
   std::array<size_t, 3> at{};
   if (gated) at[0] = layout.add(PackedSlot::bytes(p.gate));
@@ -29,7 +29,7 @@ std::array<size_t, 3> offsets_in_room(const ExpertPlan& p, bool gated, size_t* b
 void MoeLayer::index_copies() {
   copies_at_.clear(), copies_.clear();
   if (plan_.expert_of.empty()) return;
-  if (plan_.together.spread < 2 || plan_.spec.router.shared_slots > 0)
+  if (plan_.split.spread < 2 || plan_.spec.router.shared_slots > 0)
     fail("{}: copies of experts are for ranks that have some of the experts each", plan_.name);
   const size_t experts = plan_.spec.experts;
   std::vector<std::vector<uint32_t>> copies(experts);
@@ -52,57 +52,59 @@ std::span<const int32_t> MoeLayer::Forward::physical_ids(size_t tokens) {
   if (layer_.copies_.empty()) return {routing_.ids, items};
   std::vector<int32_t>& out = schedule_->physical;
   out.resize(items);
-  const MoeTogether& t = layer_.plan_.together;
+  const MoeSplit& t = layer_.plan_.split;
   choose_copies({routing_.ids, items}, {layer_.copies_at_, layer_.copies_, t.rank_of, t.spread},
                 out);
   return out;
 }
 
-size_t MoeLayer::room_bytes(size_t plan) const {
+size_t MoeLayer::expert_bytes(size_t plan) const {
   if (plan >= plan_.plans.size())
     fail("{}: expert plan {} of {}", plan_.name, plan, plan_.plans.size());
   size_t bytes = 0;
-  offsets_in_room(plan_.plans[plan], shape_.gated, &bytes);
+  offsets_in_memory(plan_.plans[plan], shape_.gated, &bytes);
   return bytes;
 }
 
-std::unique_ptr<MoeLayer::Spare> MoeLayer::spare(size_t plan, ExpertRoom room) const {
-  const size_t bytes = room_bytes(plan);
-  if (room.data == nullptr) {
-    room.own = AlignedBuffer(bytes);
-    room.data = room.own.data(), room.bytes = bytes;
+std::unique_ptr<MoeLayer::StagedExpert> MoeLayer::stage(size_t plan, ExpertMemory memory) const {
+  const size_t bytes = expert_bytes(plan);
+  if (memory.data == nullptr) {
+    memory.own = AlignedBuffer(bytes);
+    memory.data = memory.own.data(), memory.bytes = bytes;
   }
-  if (room.bytes < bytes)
-    fail("{}: room of {} bytes for an expert of {}", plan_.name, room.bytes, bytes);
-  auto s = std::make_unique<Spare>();
-  s->room = std::move(room);
+  if (memory.bytes < bytes)
+    fail("{}: memory of {} bytes for an expert of {}", plan_.name, memory.bytes, bytes);
+  auto s = std::make_unique<StagedExpert>();
+  s->memory = std::move(memory);
   const ExpertPlan& p = plan_.plans[plan];
-  const std::array<size_t, 3> at = offsets_in_room(p, shape_.gated, nullptr);
-  if (shape_.gated) s->expert.gate.bind(&p.gate, s->room.data + at[0]);
-  s->expert.up.bind(&p.up, s->room.data + at[1]);
-  s->expert.down.bind(&p.down, s->room.data + at[2]);
+  const std::array<size_t, 3> at = offsets_in_memory(p, shape_.gated, nullptr);
+  if (shape_.gated) s->expert.gate.bind(&p.gate, s->memory.data + at[0]);
+  s->expert.up.bind(&p.up, s->memory.data + at[1]);
+  s->expert.down.bind(&p.down, s->memory.data + at[2]);
   return s;
 }
 
-void MoeLayer::fill_spare(Spare& spare, const ExpertWeights& weights) const {
-  fill_expert(spare.expert, weights, nullptr, plan_.name + ": an expert that comes");
+void MoeLayer::fill_staged(StagedExpert& staged, const ExpertWeights& weights) const {
+  fill_expert(staged.expert, weights, nullptr, plan_.name + ": an expert that comes");
 }
 
-ExpertRoom MoeLayer::take_room(std::unique_ptr<Spare> spare) { return std::move(spare->room); }
+ExpertMemory MoeLayer::take_memory(std::unique_ptr<StagedExpert> staged) {
+  return std::move(staged->memory);
+}
 
-std::vector<ExpertRoom> MoeLayer::place_experts(std::vector<uint32_t> expert_of,
-                                                std::vector<std::unique_ptr<Spare>> changed) {
+std::vector<ExpertMemory> MoeLayer::place_experts(
+    std::vector<uint32_t> expert_of, std::vector<std::unique_ptr<StagedExpert>> changed) {
   if (expert_of.size() != plan_.expert_of.size() || changed.size() != local_experts())
     fail("{}: places for {} experts, {} of them here; expected {} and {}", plan_.name,
          expert_of.size(), changed.size(), plan_.expert_of.size(), local_experts());
   for (size_t p = 0; p < expert_of.size(); ++p) {
     const int32_t local = plan_.expert_map[p];
     if (local < 0) continue;
-    const Spare* spare = changed[static_cast<size_t>(local)].get();
-    if ((expert_of[p] != plan_.expert_of[p]) != (spare != nullptr))
+    const StagedExpert* staged = changed[static_cast<size_t>(local)].get();
+    if ((expert_of[p] != plan_.expert_of[p]) != (staged != nullptr))
       fail("{}: place {} goes from expert {} to {}, {} a packed one", plan_.name, p,
-           plan_.expert_of[p], expert_of[p], spare == nullptr ? "without" : "with");
-    if (spare != nullptr && !spare->expert.down.ready())
+           plan_.expert_of[p], expert_of[p], staged == nullptr ? "without" : "with");
+    if (staged != nullptr && !staged->expert.down.ready())
       fail("{}: expert {} was not packed", plan_.name, expert_of[p]);
   }
   std::swap(plan_.expert_of, expert_of);
@@ -113,12 +115,12 @@ std::vector<ExpertRoom> MoeLayer::place_experts(std::vector<uint32_t> expert_of,
     index_copies();
     throw;
   }
-  std::vector<ExpertRoom> free;
+  std::vector<ExpertMemory> free;
   for (size_t e = 0; e < changed.size(); ++e) {
     if (changed[e] == nullptr) continue;
     experts_[e] = std::move(changed[e]->expert);
-    std::swap(rooms_[e], changed[e]->room);
-    if (changed[e]->room.data != nullptr) free.push_back(std::move(changed[e]->room));
+    std::swap(expert_memory_[e], changed[e]->memory);
+    if (changed[e]->memory.data != nullptr) free.push_back(std::move(changed[e]->memory));
     settle_expert(e);
   }
   return free;

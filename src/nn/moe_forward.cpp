@@ -38,9 +38,9 @@ MoeLayer::Forward::Forward(const MoeLayer& layer, const ConstRows& x, const Rout
 
 void MoeLayer::Forward::lay_out() {
   const MoeSchedule& s = *schedule_;
-  const auto panel_bytes = [&](const Batch& b) {
+  const auto row_panel_bytes = [&](const Batch& b) {
     const PackedSlot& slot = layer_.experts_[b.group].down;
-    return round_up(slot.kernel().panel_bytes(slot.problem(), b.rows), kCacheLine);
+    return round_up(slot.kernel().row_panel_bytes(slot.problem(), b.rows), kCacheLine);
   };
   const std::vector<PreparationTable::Form>& forms = layer_.preparations_.forms();
   size_t prepared = 0, panels = 0;
@@ -49,17 +49,16 @@ void MoeLayer::Forward::lay_out() {
     if (!bytes) fail("{} prepared rows do not fit the address space", s.form_rows[f]);
     prepared += round_up(*bytes, kCacheLine);
   }
-  for (const Batch& b : s.batches) panels += panel_bytes(b);
+  for (const Batch& b : s.batches) panels += row_panel_bytes(b);
   areas_.row_weight = arena_.add<float>(s.rows());
   areas_.row_scale = arena_.add<float>(layer_.shared_amax_ ? s.rows() : 0);
   areas_.form_at = arena_.add<size_t>(forms.size());
   areas_.panel_at = arena_.add<size_t>(s.batches.size());
   areas_.tasks_left = arena_.add<std::atomic<uint32_t>>(s.batches.size());
   areas_.prepared = arena_.add<uint8_t>(prepared);
-  areas_.intermediate =
-      arena_.add<float>(layer_.plan_.together.cut > 1 ? 0 : s.intermediate_floats);
+  areas_.intermediate = arena_.add<float>(layer_.plan_.split.cut > 1 ? 0 : s.intermediate_floats);
   areas_.down_panels = arena_.add<uint8_t>(panels);
-  if (layer_.plan_.together.any()) lay_out_together();
+  if (layer_.plan_.split.any()) lay_out_split();
   lay_out_thread();
   arena_.reserve(s.threads);
   for (size_t f = 0, at = 0; f < forms.size(); ++f) {
@@ -68,7 +67,7 @@ void MoeLayer::Forward::lay_out() {
   }
   for (size_t b = 0, at = 0; b < s.batches.size(); ++b) {
     arena_[areas_.panel_at][b] = at;
-    at += panel_bytes(s.batches[b]);
+    at += row_panel_bytes(s.batches[b]);
     new (&arena_[areas_.tasks_left][b]) std::atomic<uint32_t>(s.batches[b].tasks);
   }
 }
@@ -79,10 +78,10 @@ void MoeLayer::Forward::lay_out_thread() {
   size_t gate = 0, up = 0, prepared = 0, scratch = 0;
   const auto measure = [&](const ExpertPlan& p) {
     if (layer_.shape_.gated) {
-      grow_to(gate, p.gate.kernel->panel_bytes(p.gate.problem, rows));
+      grow_to(gate, p.gate.kernel->row_panel_bytes(p.gate.problem, rows));
       grow_to(scratch, p.gate.kernel->scratch_bytes(p.gate.problem, rows));
     }
-    grow_to(up, p.up.kernel->panel_bytes(p.up.problem, rows));
+    grow_to(up, p.up.kernel->row_panel_bytes(p.up.problem, rows));
     grow_to(scratch, p.up.kernel->scratch_bytes(p.up.problem, rows));
     grow_to(prepared, p.down.kernel->row_bytes(p.down.problem) * rows);
     grow_to(scratch, p.down.kernel->scratch_bytes(p.down.problem, rows));
@@ -127,7 +126,7 @@ void MoeLayer::Forward::fill_weights() {
   float* weights = arena_[areas_.row_weight];
   for (size_t r = 0; r < s.routed; ++r)
     weights[r] = layer_.shape_.weighted_input ? 1.0f : routing_.weights[s.row_item[r]];
-  const bool apart = layer_.plan_.together.spread > 1;  // weighed where it is added
+  const bool apart = layer_.plan_.split.spread > 1;  // weighed where it is added
   float* gate = apart ? arena_[areas_.shared_weight] : weights + s.routed;
   const size_t shared = layer_.plan_.shared ? x_.rows : 0;
   std::fill_n(gate, shared, 1.0f);
@@ -142,7 +141,7 @@ void MoeLayer::Forward::run() {
     Thread t = thread_areas(0);
     prepare(0, prepare_count(), t);
   }
-  if (layer_.plan_.together.any()) return run_together();
+  if (layer_.plan_.split.any()) return run_split();
   if (!layer_.shared_amax_)
     return run_region(pool_, s.threads,
                       [&](ThreadPool::Member& m) { region(m, !s.prepare_alone, true); });
@@ -240,7 +239,7 @@ void MoeLayer::Forward::make_panels(size_t batch, Thread& s) const noexcept {
                         const std::vector<int32_t>& rows, uint8_t* panel) {
     const size_t form = layer_.preparations_.all()[preparation].form;
     const uint8_t* base = arena_[areas_.prepared] + arena_[areas_.form_at][form];
-    slot.kernel().make_panel(
+    slot.kernel().make_row_panel(
         {&slot.problem(), &slot.view(), base, rows.data() + b.row0, b.rows, panel});
   };
   const ExpertShape& shape = layer_.shape_.experts[b.group];
@@ -291,8 +290,8 @@ void MoeLayer::Forward::down_panel(size_t batch, const float* intermediate, Thre
   const PackedSlot& slot = layer_.experts_[b.group].down;
   const Problem& p = slot.problem();
   slot.kernel().prepare_rows({&p, &slot.view().act, intermediate, p.K, b.rows, s.prepared});
-  slot.kernel().make_panel({&p, &slot.view(), s.prepared, nullptr, b.rows,
-                            arena_[areas_.down_panels] + arena_[areas_.panel_at][batch]});
+  slot.kernel().make_row_panel({&p, &slot.view(), s.prepared, nullptr, b.rows,
+                                arena_[areas_.down_panels] + arena_[areas_.panel_at][batch]});
 }
 
 // Row-parallel ranks: row_scale holds the maxima over all ranks and becomes the scales.
@@ -349,9 +348,7 @@ void MoeLayer::Forward::down(size_t h0, size_t h1, Thread& s) const noexcept {
     }
   }
   const size_t first =  // column of x
-      layer_.plan_.together.any()
-          ? layer_.plan_.together.outputs[layer_.plan_.together.cut_place].begin
-          : 0;
+      layer_.plan_.split.any() ? layer_.plan_.split.outputs[layer_.plan_.split.cut_place].begin : 0;
   for (size_t t = 0; t < T; ++t) {
     if (routing_.zero_weights != nullptr && layer_.plan_.first_rank &&
         routing_.zero_weights[t] != 0.0f) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One forward call of a MoeLayer over one chunk of tokens, following its schedule (schedule.h).
+// One forward call of a MoeLayer over one pass of tokens, following its schedule (schedule.h).
 // Internal to moe*.cpp.
 //
 // clang-format off
@@ -66,7 +66,7 @@ class MoeLayer::Forward {
   // before the region
   void lay_out();
   void lay_out_thread();
-  void lay_out_together();
+  void lay_out_split();
   void fill_weights();
   Thread thread_areas(size_t index) const;
 
@@ -86,10 +86,10 @@ class MoeLayer::Forward {
                size_t ld) const noexcept;
   std::span<const int32_t> physical_ids(size_t tokens);  // moe_copies.cpp
   float* intermediate() const noexcept {                 // of this rank's experts and outputs
-    return layer_.plan_.together.cut == 1 ? arena_[areas_.intermediate] : own_parts_;
+    return layer_.plan_.split.cut == 1 ? arena_[areas_.intermediate] : own_parts_;
   }
-  // ranks together (moe_together.cpp)
-  void run_together();
+  // ranks together (moe_split.cpp)
+  void run_split();
   void plan_parts();
   void whole_rows(size_t batch, float* rows) const noexcept;
   void plan_items();

@@ -51,9 +51,9 @@ size_t threads_for(size_t multiply_adds, size_t threads) {
 }
 
 // Rows whose panel fits, enough of them to pay for decoding the weights once.
-size_t batch_rows(size_t panel_bytes, size_t row_bytes, size_t m_block) {
+size_t batch_rows(size_t row_panel_bytes, size_t row_bytes, size_t m_block) {
   const size_t unit = std::lcm<size_t>(16, m_block);
-  const size_t rows = std::clamp(panel_bytes / row_bytes, kBatchRowsLeast, kBatchRowsMost);
+  const size_t rows = std::clamp(row_panel_bytes / row_bytes, kBatchRowsLeast, kBatchRowsMost);
   return std::max(unit, rows / unit * unit);
 }
 

@@ -4,7 +4,7 @@
 // routing and cache sizes; linear.cpp and moe_forward.cpp add memory and kernels and run it.
 //
 // clang-format off
-//   chunk   rows of one pass: bounds the scratch of a call
+//   pass    rows of a call that are scheduled together: bounds the scratch of a call
 //   group   what is multiplied by the same matrices: one expert; a dense linear is one group
 //   batch   some rows of one group whose panel stays in cache
 //   task    a batch and a block of columns of one of its matrices
@@ -26,7 +26,7 @@
 
 namespace moebius {
 
-inline constexpr size_t kChunkRows = 4096;
+inline constexpr size_t kPassRows = 4096;
 
 // What the kernels of a layer ask of a call: where its columns may be cut, and in what portions
 // columns and rows suit all of them.

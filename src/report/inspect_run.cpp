@@ -33,7 +33,7 @@ uint64_t packed_weights(const Checkpoint& c, XType type) {
 std::string refusal(const Checkpoint& c) {
   bool own_router = false;  // the layer around it says what its router reads
   try {
-    own_router = decoder_spec(c.config()).dense_beside;
+    own_router = decoder_spec(c.config()).dense_parallel;
     c.require_supported();
   } catch (const Error& e) {
     return e.what();

@@ -75,14 +75,14 @@ std::vector<float> run(const Packed& p, const float* x, size_t ldx, size_t M,
   const Kernel& k = *p.kernel;
   const size_t N = p.problem.N, picked = ids.size(), step = tiles == 0 ? N : tiles * k.n_step;
   GuardedBytes rows(k.row_bytes(p.problem) * M);
-  GuardedBytes panel(k.panel_bytes(p.problem, picked));
+  GuardedBytes panel(k.row_panel_bytes(p.problem, picked));
   GuardedBytes scratch(k.scratch_bytes(p.problem, picked));
   // NaN in every float type, -1 in every integer: what was not written must not count.
   for (const GuardedBytes* memory : {&rows, &panel, &scratch})
     std::memset(memory->data(), 0xFF, memory->size());
   size_t allocated = allocations();
   k.prepare_rows({&p.problem, &p.view.act, x, ldx, M, rows.data()});
-  k.make_panel({&p.problem, &p.view, rows.data(), ids.data(), picked, panel.data()});
+  k.make_row_panel({&p.problem, &p.view, rows.data(), ids.data(), picked, panel.data()});
   if (allocations() != allocated) damage = "the heap";
   std::vector<float> out(picked * N);
   for (size_t n0 = 0; n0 < N; n0 += step) {
@@ -253,10 +253,10 @@ TEST(KernelFacts, AnswerForNothing) {
       for (const Kernel* k : kernel_list()) {
         if (k->supports(p) != nullptr) continue;
         const std::string what = title(*k) + ' ' + s.name + " K " + std::to_string(K);
-        EXPECT_LT(k->panel_bytes(p, 0), kSmall) << what;
+        EXPECT_LT(k->row_panel_bytes(p, 0), kSmall) << what;
         EXPECT_LT(k->scratch_bytes(p, 0), kSmall) << what;
         for (const size_t M : {size_t{0}, size_t{1}, size_t{4096}}) {
-          EXPECT_LE(k->panel_bytes(p, 0), k->panel_bytes(p, M)) << what;
+          EXPECT_LE(k->row_panel_bytes(p, 0), k->row_panel_bytes(p, M)) << what;
           EXPECT_LE(k->scratch_bytes(p, 0), k->scratch_bytes(p, M)) << what;
         }
         EXPECT_GE(k->row_bytes(p), K / 2) << what;
@@ -265,7 +265,7 @@ TEST(KernelFacts, AnswerForNothing) {
         EXPECT_EQ(k->supports(none), nullptr) << what;
         EXPECT_EQ(k->packed_bytes(none), 0u) << what;
         EXPECT_EQ(k->row_bytes(none), k->row_bytes(p)) << what;
-        EXPECT_LT(k->panel_bytes(none, 0), kSmall) << what;
+        EXPECT_LT(k->row_panel_bytes(none, 0), kSmall) << what;
         EXPECT_LT(k->scratch_bytes(none, 0), kSmall) << what;
       }
     }
@@ -282,7 +282,7 @@ TEST(KernelFacts, FewerRowsNeedNoMoreMemory) {
         for (size_t M = 1; M <= 300; M += M < 40 ? 1 : 13) {
           ASSERT_LE(k->scratch_bytes(p, M - 1), k->scratch_bytes(p, M))
               << title(*k) << ' ' << s.name << " K " << K << " rows " << M;
-          ASSERT_LE(k->panel_bytes(p, M - 1), k->panel_bytes(p, M))
+          ASSERT_LE(k->row_panel_bytes(p, M - 1), k->row_panel_bytes(p, M))
               << title(*k) << ' ' << s.name << " K " << K << " rows " << M;
         }
       }

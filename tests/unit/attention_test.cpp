@@ -36,7 +36,7 @@ Data random_data(const AttentionSpec& s, size_t T, XType type, unsigned seed) {
 
 // Runs tokens [0, T) in pieces of the given sizes.
 std::vector<float> run(const AttentionPlan& plan, const Data& d, size_t T,
-                       const std::vector<size_t>& pieces, Segments segments = Segments::kTogether,
+                       const std::vector<size_t>& pieces, Segments segments = Segments::kParallel,
                        size_t threads = 0) {
   const AttentionSpec& s = plan.spec;
   LayerCache cache(plan);
@@ -187,10 +187,10 @@ TEST(Attention, HeadsTogetherHaveTheBytesOfHeadsApart) {
       const std::vector<size_t> pieces = {T - 150, 100, 1, 1, 3, 43, 1, 1};
       const std::vector<float> apart = run(plan, d, T, pieces);
       for (const size_t threads : {1, 2, 3, 100}) {
-        const std::vector<float> together = run(plan, d, T, pieces, Segments::kTogether, threads);
+        const std::vector<float> together = run(plan, d, T, pieces, Segments::kParallel, threads);
         EXPECT_EQ(std::memcmp(apart.data(), together.data(), apart.size() * 4), 0) << threads;
       }
-      const std::vector<float> in_turn = run(plan, d, T, pieces, Segments::kInTurn, 1);
+      const std::vector<float> in_turn = run(plan, d, T, pieces, Segments::kSequential, 1);
       EXPECT_EQ(std::memcmp(apart.data(), in_turn.data(), apart.size() * 4), 0);
     }
 }
@@ -201,9 +201,9 @@ TEST(Attention, OneThreadTakesAllHeadsOfANewToken) {
       plan_attention(spec, XType::kF32, KvStorage{KvType::kF32}, host_cpu(), Policy{});
   const AttentionRows token{nullptr, 5000, nullptr, nullptr, 1};  // five segments
   EXPECT_EQ(Attention(plan, {&token, 1}).tasks(), 20u);
-  EXPECT_EQ(Attention(plan, {&token, 1}, Segments::kTogether, 1).tasks(), 5u);
-  EXPECT_EQ(Attention(plan, {&token, 1}, Segments::kTogether, 2).tasks(), 10u);
-  EXPECT_EQ(Attention(plan, {&token, 1}, Segments::kTogether, 64).tasks(), 20u);
+  EXPECT_EQ(Attention(plan, {&token, 1}, Segments::kParallel, 1).tasks(), 5u);
+  EXPECT_EQ(Attention(plan, {&token, 1}, Segments::kParallel, 2).tasks(), 10u);
+  EXPECT_EQ(Attention(plan, {&token, 1}, Segments::kParallel, 64).tasks(), 20u);
 }
 
 TEST(Attention, FollowsThePolicy) {
@@ -241,7 +241,7 @@ TEST(Attention, SegmentsMergeInOrderHoweverTheyRun) {
       const std::vector<float> whole = run(plan, d, T, {T});
       const std::vector<size_t> mixed = {1000, 24, 1, 1, 1022, 1, T - 2049};
       const std::vector<float> in_pieces = run(plan, d, T, mixed),
-                               in_turn = run(plan, d, T, mixed, Segments::kInTurn);
+                               in_turn = run(plan, d, T, mixed, Segments::kSequential);
       EXPECT_EQ(std::memcmp(in_pieces.data(), whole.data(), whole.size() * 4), 0);
       EXPECT_EQ(std::memcmp(in_turn.data(), whole.data(), whole.size() * 4), 0);
       const std::vector<double> expected = definition(spec, d, T);
@@ -319,11 +319,11 @@ void expect_next_changes_nothing(const AttentionPlan& plan, bool of_keys, std::m
   for (const size_t M : {1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 29, 121}) {
     const size_t N = m.problem.N, K = m.problem.K;
     AlignedBuffer rows(M * m.kernel->row_bytes(m.problem)),
-        panel(m.kernel->panel_bytes(m.problem, M)),
+        panel(m.kernel->row_panel_bytes(m.problem, M)),
         scratch(m.kernel->scratch_bytes(m.problem, M) + 64);
     std::vector<float> y(M * N), z(M * N);
     m.kernel->prepare_rows({&m.problem, &none, x.data(), K, M, rows.data()});
-    m.kernel->make_panel({&m.problem, &w, rows.data(), nullptr, M, panel.data()});
+    m.kernel->make_row_panel({&m.problem, &w, rows.data(), nullptr, M, panel.data()});
     m.kernel->gemm({&w, panel.data(), M, 0, N, y.data(), N, scratch.data()});
     m.kernel->gemm({&w, panel.data(), M, 0, N, z.data(), N, scratch.data(), &w});
     EXPECT_EQ(std::memcmp(y.data(), z.data(), y.size() * 4), 0)

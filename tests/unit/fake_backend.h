@@ -59,7 +59,7 @@ class FakeBackend : public Backend {
   size_t vocab() const override { return vocab_; }
   std::span<const KvKind> kv_kinds() const override { return kinds_; }
 
-  size_t lanes() const override { return lanes_in_use; }
+  size_t batches_in_flight() const override { return lanes_in_use; }
 
   Ticket submit(std::span<const BatchItem> items) override {
     const NoAllocationFails pause;

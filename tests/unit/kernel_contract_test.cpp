@@ -47,9 +47,9 @@ void spy_prepare(const PrepareArgs& a) {
   promise(aligned(a.rows, 64) && aligned(a.x, 4), "prepared rows");
   reference_kernel().prepare_rows(a);
 }
-void spy_panel(const PanelArgs& a) {
+void spy_panel(const RowPanelArgs& a) {
   promise(aligned(a.rows, 64) && aligned(a.panel, 64) && aligned(a.ids, 4), "panel");
-  reference_kernel().make_panel(a);
+  reference_kernel().make_row_panel(a);
 }
 void spy_gemm(const GemmArgs& a) {
   promise(aligned(a.w->data, 64) && aligned(a.panel, 64), "operands");
@@ -67,7 +67,7 @@ Kernel make_spy() {
   k.name = "spy";
   k.n_step = kStep, k.n_block = kBlock, k.m_block = kRows;
   k.pack = spy_pack, k.code_at = spy_code_at;
-  k.prepare_rows = spy_prepare, k.make_panel = spy_panel, k.gemm = spy_gemm;
+  k.prepare_rows = spy_prepare, k.make_row_panel = spy_panel, k.gemm = spy_gemm;
   return k;
 }
 

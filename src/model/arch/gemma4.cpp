@@ -60,7 +60,7 @@ DecoderSpec gemma4_spec(const ModelConfig& config) {
   s.round_embedding_multiplier = true;
   s.attention_out = "post_attention_layernorm";
   s.block_in = "pre_feedforward_layernorm", s.block_out = "post_feedforward_layernorm";
-  s.dense_beside = config.experts > 0;
+  s.dense_parallel = config.experts > 0;
   s.layer_scalar = "layer_scalar";
   s.logits_cap = static_cast<float>(f.number({"final_logit_softcapping"}).value_or(0));
   const std::vector<std::string> types = f.strings({"layer_types"});

@@ -22,9 +22,9 @@ constexpr size_t kNoRow = SIZE_MAX;
 
 }  // namespace
 
-void MoeLayer::Forward::lay_out_together() {
+void MoeLayer::Forward::lay_out_split() {
   const MoeSchedule& s = *schedule_;
-  const MoeTogether& t = layer_.plan_.together;
+  const MoeSplit& t = layer_.plan_.split;
   const size_t T = x_.rows;
   if (t.cut > 1) {
     size_t floats = 0, widest = 0;
@@ -53,7 +53,7 @@ void MoeLayer::Forward::lay_out_together() {
 
 void MoeLayer::Forward::plan_parts() {
   const MoeSchedule& s = *schedule_;
-  const MoeTogether& t = layer_.plan_.together;
+  const MoeSplit& t = layer_.plan_.split;
   size_t at = 0;
   for (size_t r = 0; r < t.cut; ++r) {
     const size_t first = at;
@@ -67,9 +67,9 @@ void MoeLayer::Forward::plan_parts() {
   }
 }
 
-void MoeLayer::Forward::run_together() {
+void MoeLayer::Forward::run_split() {
   const MoeSchedule& s = *schedule_;
-  const MoeTogether& t = layer_.plan_.together;
+  const MoeSplit& t = layer_.plan_.split;
   if (t.cut > 1) plan_parts();
   if (t.spread > 1) plan_items();
   run_region(pool_, s.threads, [&](ThreadPool::Member& m) { region(m, !s.prepare_alone, false); });
@@ -93,7 +93,7 @@ void MoeLayer::Forward::run_together() {
 // The intermediate rows of a batch, out of every rank's columns of them.
 void MoeLayer::Forward::whole_rows(size_t batch, float* rows) const noexcept {
   const MoeSchedule& s = *schedule_;
-  const size_t ranks = layer_.plan_.together.cut,
+  const size_t ranks = layer_.plan_.split.cut,
                I = layer_.experts_[s.batches[batch].group].down.problem().K,
                count = s.batches[batch].rows;
   for (size_t r = 0; r < ranks; ++r) {
@@ -110,7 +110,7 @@ void MoeLayer::Forward::whole_rows(size_t batch, float* rows) const noexcept {
 // those of the shared expert, token by token. This rank's own rows lie last.
 void MoeLayer::Forward::plan_items() {
   const MoePlan& plan = layer_.plan_;
-  const MoeTogether& t = plan.together;
+  const MoeSplit& t = plan.split;
   const size_t ranks = t.spread, T = x_.rows, items = T * routing_.slots,
                own = t.columns[t.spread_place].size(), sent = schedule_->rows();
   std::vector<size_t> rows(t.rank_of.size(), 0), at(t.rank_of.size(), 0), of_rank(ranks, 0);
@@ -148,7 +148,7 @@ void MoeLayer::Forward::plan_items() {
 
 // Rows for others first; they travel while this rank makes its own.
 void MoeLayer::Forward::pass_rows() {
-  const MoeTogether& t = layer_.plan_.together;
+  const MoeSplit& t = layer_.plan_.split;
   const size_t step = layer_.shape_.down.n_step, first = t.outputs[t.cut_place].begin,
                N = t.outputs[t.cut_place].size();
   const Range& mine = t.columns[t.spread_place];
@@ -188,7 +188,7 @@ void MoeLayer::Forward::give_columns(Range columns, WorkCounter& next, Thread& s
 // Columns [h0, h1) of all rows, each where the owner of the column will get it from: for every rank
 // its columns of row 0, of row 1, ...
 void MoeLayer::Forward::give_rows(size_t h0, size_t h1, Thread& s, bool polls) const noexcept {
-  const MoeTogether& t = layer_.plan_.together;
+  const MoeSplit& t = layer_.plan_.split;
   const size_t tile = schedule_->down_tile, first = t.outputs[t.cut_place].begin;
   for (size_t i = 0; i < schedule_->batches.size(); ++i) {
     const Batch& b = schedule_->batches[i];
@@ -220,7 +220,7 @@ void MoeLayer::Forward::combine_token(size_t t, size_t thread) const noexcept {
   uint32_t* order = arena_.of_thread(thread, thread_.order);
   const MoePlan& plan = layer_.plan_;
   const size_t slots = routing_.slots;
-  const Range& own = plan.together.columns[plan.together.spread_place];
+  const Range& own = plan.split.columns[plan.split.spread_place];
   const int32_t* ids = routing_.ids + t * slots;
   const size_t* item_at = arena_[areas_.item_at];
   const float* in = arena_[areas_.in];
