@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 ANSWERS = {  # file -> what is asked there, and what one process answers
     "src/model/decoder.cpp": [(r"options_\.ranks", "static_cast<Ranks*>(nullptr)"), (r"columns_\.empty\(\)", "true"), (r"\bleads\(\)", "false")],
     "src/model/decoder_attend.cpp": [(r"options_\.ranks", "static_cast<Ranks*>(nullptr)"), (r"\bcuts_heads_\b", "false")],
-    "src/nn/moe_forward.cpp": [(r"layer_\.plan_\.together\.any\(\)", "false"), (r"layer_\.plan_\.together\.(spread|cut) > 1", "false")],
+    "src/nn/moe_forward.cpp": [(r"layer_\.plan_\.split\.any\(\)", "false"), (r"layer_\.plan_\.split\.(spread|cut) > 1", "false")],
     "src/nn/moe_copies.cpp": [(r"layer_\.copies_\.empty\(\)", "true")],
 }
 TESTS = ("tg_b1_ms", "tg_b8_ms", "pp64_ms")

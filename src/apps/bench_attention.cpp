@@ -72,7 +72,7 @@ BenchResult measure(const AttentionPlan& plan, std::span<const BenchSequence> se
       [&] {
         const AttentionRows one{sequences[calls++ % sequences.size()].blocks(), depth, rows.data(),
                                 out.data(), tokens};
-        Attention attention(plan, {&one, 1}, Segments::kTogether, threads);
+        Attention attention(plan, {&one, 1}, Segments::kParallel, threads);
         run_attention(attention, pool, scratch);
       }));
   r.bench = "attention", r.scheme = options.kv_dtype, r.tokens = tokens, r.threads = threads;

@@ -53,14 +53,14 @@ RankBenchLayer make_layer(const BenchOptions& o, const SyntheticScheme& scheme,
   RankBenchLayer out;
   size_t count = o.experts;
   if (split.members() > 1)
-    plan.together = moe_split(H, split.tp, tp_rank, split.ep, ep_rank, "--hidden");
+    plan.split = moe_split(H, split.tp, tp_rank, split.ep, ep_rank, "--hidden");
   if (split.ep > 1) {
     plan.expert_map = expert_map(o.experts, split.ep, ep_rank, Placement::kLinear);
     count = expert_count(o.experts, split.ep, ep_rank);
     for (size_t r = 0; r < split.ep; ++r) {
       const size_t n = expert_count(o.experts, split.ep, r);
       if (r < ep_rank) out.first += n;
-      plan.together.rank_of.insert(plan.together.rank_of.end(), n, static_cast<uint32_t>(r));
+      plan.split.rank_of.insert(plan.split.rank_of.end(), n, static_cast<uint32_t>(r));
     }
   }
   out.layer = std::make_unique<MoeLayer>(std::move(plan));

@@ -92,7 +92,7 @@ std::pair<uint64_t, uint64_t> run_many(std::vector<KvKind> kinds, uint64_t kv_by
   o.prompt_rows = 200;
   o.pool = pool;
   FakeEngine f(std::move(kinds), o);
-  f.backend.lanes_in_use = lanes;
+  f.backend.batches_wanted = lanes;
   if (seed % 2 == 0) f.engine->calibrate();
   Requests requests(seed);
   std::vector<Sent> open;

@@ -45,7 +45,7 @@ TEST(Engine, LanesAreKeptBusy) {
   EngineOptions o = options_for(8);
   o.prompt_rows = 100;
   FakeEngine f(FakeBackend::full(), o);
-  f.backend.lanes_in_use = 3;
+  f.backend.batches_wanted = 3;
   const Request one = fake_request(700, 1, 5);
   const uint64_t id = f.engine->add(one);
   f.step();

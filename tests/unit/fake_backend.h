@@ -59,7 +59,7 @@ class FakeBackend : public Backend {
   size_t vocab() const override { return vocab_; }
   std::span<const KvKind> kv_kinds() const override { return kinds_; }
 
-  size_t batches_in_flight() const override { return lanes_in_use; }
+  size_t batches_in_flight() const override { return batches_wanted; }
 
   Ticket submit(std::span<const BatchItem> items) override {
     const NoAllocationFails pause;
@@ -68,10 +68,10 @@ class FakeBackend : public Backend {
     for (size_t i = 0; i < items.size(); ++i)
       if (contains(items[i].tokens, bad_token)) throw ItemError("this token cannot run", i);
     for (const BatchItem& i : items) check(i, written);
-    if (jobs_.size() == lanes_in_use) violation("more batches under way than there are lanes");
+    if (jobs_.size() == batches_wanted) violation("more batches under way than there are lanes");
     jobs_.push_back({++last_ticket_, {items.begin(), items.end()}, {}});
     // With several lanes a batch runs before what is done to blocks next, and is collected later.
-    if (lanes_in_use > 1) perform(jobs_.back().items, jobs_.back().out);
+    if (batches_wanted > 1) perform(jobs_.back().items, jobs_.back().out);
     most_under_way = std::max(most_under_way, jobs_.size());
     return last_ticket_;
   }
@@ -85,7 +85,7 @@ class FakeBackend : public Backend {
     if (fails(calls.collect, faults.collect))
       for (const BatchItem& i : items) leave_garbage(i);
     count(calls.collect, faults.collect, "collect");
-    if (lanes_in_use == 1) perform(items, out);
+    if (batches_wanted == 1) perform(items, out);
   }
 
   bool lost() const override { return is_lost; }
@@ -150,7 +150,7 @@ class FakeBackend : public Backend {
   bool is_lost = false;
   uint64_t now = 0;  // nanoseconds of all steps
   size_t rows = 0, committed = 0;
-  size_t lanes_in_use = 1, most_under_way = 0;
+  size_t batches_wanted = 1, most_under_way = 0;
 
  private:
   struct Block {
