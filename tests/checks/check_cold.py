@@ -144,6 +144,7 @@ def judge(calls, known, words, cold):
 
 def check(root, build, objects):
     hot, cold = patterns(root)
+    objects = [path for path in objects if path.suffix == ".o"]  # a precompiled header is among them
     cold_objects = {}
     for path in objects:
         files = sources_of(path, build)

@@ -146,7 +146,7 @@ TEST(BadText, GenerationConfigs) {
   with("\"x\"", "eos_token_id holds \"x\"");
   with("[4092,99999]", "eos_token_id holds 99999, but the vocabulary has 4096");
   with("-1", "eos_token_id holds -1");
-  with("[[1]]", "eos_token_id holds [1]");
+  with("[[1]]", "eos_token_id holds an array");
   with("1.5", "eos_token_id holds 1.5");
   f.write("generation_config.json", "{bad");
   refuses(run, "generation_config.json: malformed JSON");
