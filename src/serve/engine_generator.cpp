@@ -103,8 +103,10 @@ void EngineGenerator::run() {
       report(step);
     } catch (const std::exception& e) {
       say(e.what());
-      failed_ = true;
-      sink_({}, {});
+      dead_ = true;
+      StepSummary last;
+      last.last = true;
+      sink_({}, last);
     }
     step_began_ = 0;
   }
@@ -114,7 +116,7 @@ void EngineGenerator::run() {
 // Nobody may be there to read it.
 void EngineGenerator::say(const std::string& failure) const noexcept {
   std::fprintf(stderr, "moebius: a step failed: %s%s\n", failure.c_str(),
-               dead() ? "; the engine gives up" : "; it is tried again");
+               engine_.dead() ? "; the engine gives up" : "");
 }
 
 bool EngineGenerator::wait() {
@@ -133,7 +135,9 @@ void EngineGenerator::report(const TextStep& step) {
   std::vector<GenerationEvent> events;
   events.reserve(step.events.size());
   for (const TextEvent& e : step.events) events.push_back(event_of(e));
-  sink_(std::move(events), summary_of(step.figures, options_.experts));
+  StepSummary summary = summary_of(step.figures, options_.experts);
+  summary.last = dead_ = engine_.dead();
+  sink_(std::move(events), summary);
 }
 
 GenerationEvent EngineGenerator::event_of(const TextEvent& t) const {

@@ -31,7 +31,7 @@ class EngineGenerator final : public Generator {
   uint64_t submit(GenerationRequest request) override;
   void cancel(uint64_t id) override { engine_.cancel(id); }
   bool waiting(uint64_t id) const override { return engine_.waiting(id); }
-  bool dead() const override { return failed_ || engine_.dead(); }
+  bool dead() const override { return dead_; }
   GeneratorStats stats() const override;
   // Waits for the thread to end; false: it is stuck in a step.
   bool stop(std::chrono::milliseconds most);
@@ -53,7 +53,7 @@ class EngineGenerator final : public Generator {
   mutable std::mutex mutex_;
   Clock::duration idle_{0};
   std::optional<Clock::time_point> idle_since_;
-  std::atomic<bool> ending_{false}, ended_{false}, failed_{false};
+  std::atomic<bool> ending_{false}, ended_{false}, dead_{false};
   std::thread thread_;
 };
 

@@ -205,7 +205,7 @@ void ApiServer::take(std::vector<GenerationEvent> events, const StepSummary& ste
   std::sort(touched.begin(), touched.end());
   touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
   for (const GenerationPtr& g : touched) guard(g, [&] { flush(g); });
-  if (!died_ && dead()) {
+  if (step.last) {
     died_ = true;
     fail_all(ApiError(500, "engine_dead", "the engine failed"));
     drain();

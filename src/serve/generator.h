@@ -90,6 +90,7 @@ struct StepSummary {
   size_t prompt_rows = 0, decode_rows = 0, batch = 0;
   double seconds = 0, predicted_seconds = 0;  // 0: not predicted
   double experts_active = -1;                 // share of experts that had a row; below 0: not known
+  bool last = false;                          // no event comes any more
 };
 
 class Generator {

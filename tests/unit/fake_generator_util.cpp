@@ -89,7 +89,7 @@ void FakeGenerator::run() {
     if (held || jobs_.empty()) continue;
     std::vector<GenerationEvent> events;
     step(events);
-    const StepSummary summary{0, events.size(), events.size(), 0.001, 0.001, 0.5};
+    const StepSummary summary{0, events.size(), events.size(), 0.001, 0.001, 0.5, dead_};
     lock.unlock();
     sink_(std::move(events), summary);
     if (pace_us > 0) std::this_thread::sleep_for(std::chrono::microseconds(pace_us));
