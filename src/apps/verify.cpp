@@ -8,6 +8,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <iostream>
@@ -36,7 +37,7 @@ namespace {
 constexpr size_t kRows = 17;  // crosses every row tile: pairs, eights and a tail
 
 // Rows as layers see them: normal values, a few outlier channels, a row of zeros, a tiny and a
-// large one.
+// large one, all finite in the type.
 std::vector<float> realistic_rows(size_t M, size_t K, XType type, uint64_t seed) {
   SplitMix64 random(seed);
   std::vector<float> outlier(K, 1.0f);
@@ -49,6 +50,7 @@ std::vector<float> realistic_rows(size_t M, size_t K, XType type, uint64_t seed)
       const double normal = std::sqrt(-2 * std::log(1 - random.uniform())) *
                             std::cos(6.283185307179586 * random.uniform());
       x[m * K + k] = static_cast<float>(normal * size) * outlier[k];
+      if (type == XType::kF16) x[m * K + k] = std::clamp(x[m * K + k], -65504.0f, 65504.0f);
     }
   }
   round_to(type, x.data(), x.size());
@@ -89,9 +91,11 @@ void compare(Finding& f, const QuantMatrix& w, const QuantRows& rows, const floa
   double worst = -1;
   for (size_t i = 0; i < M * N; ++i) {
     const double difference = std::fabs(static_cast<double>(y[i]) - expected[i]);
-    const bool fits = f.numerics == Numerics::kExact
-                          ? same_bytes(y[i], expected[i])
-                          : (std::isnan(expected[i]) ? std::isnan(y[i]) : difference <= bound[i]);
+    // A bound that is NaN: operands are not finite, and so is the result.
+    const bool fits = f.numerics == Numerics::kExact ? same_bytes(y[i], expected[i])
+                      : std::isnan(bound[i])         ? !std::isfinite(y[i])
+                      : std::isnan(expected[i])      ? std::isnan(y[i])
+                                                     : difference <= bound[i];
     if (std::isfinite(difference)) {
       f.max_abs = std::max(f.max_abs, difference);
       if (expected[i] != 0)

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "base/json.h"
 #include "checkpoint/formats/format.h"
@@ -72,6 +73,30 @@ TEST(Commands, VerifyEveryGoldenFolder) {
     const CommandResult r = run_tool("verify " + shell_quote(entry.path().string()));
     EXPECT_EQ(r.status, 0) << entry.path().filename() << ": " << r.err << r.out;
   }
+}
+
+// Rows that fit bf16 need not fit f16: they are cut to it, and a given infinity may end as any number
+// that is not finite.
+TEST(Commands, VerifyInHalfPrecision) {
+  const test::TempDir dir;
+  fs::copy(test::test_data_dir() / "golden/qwen3moe-w4a16-asym-g32", dir / "f16");
+  const std::string config = test::read_file(dir / "f16/config.json"), type = "\"bfloat16\"";
+  ASSERT_NE(config.find(type), std::string::npos);
+  std::string changed = config;
+  changed.replace(config.find(type), type.size(), "\"float16\"");
+  test::write_file(dir / "f16/config.json", changed);
+  const std::string verify = "verify " + shell_quote((dir / "f16").string());
+  const CommandResult r = run_tool(verify);
+  EXPECT_EQ(r.status, 0) << r.err << r.out;
+
+  std::vector<float> x(3 * 64, 1.0f);
+  x[64] = std::numeric_limits<float>::infinity();
+  const TensorData rows{
+      "x", DType::kF32, {3, 64}, {reinterpret_cast<const uint8_t*>(x.data()), x.size() * 4}};
+  write_safetensors((dir / "x").string(), {&rows, 1});
+  const CommandResult given =
+      run_tool(verify + " --module '*.self_attn.q_proj' --in " + shell_quote((dir / "x").string()));
+  EXPECT_EQ(given.status, 0) << given.err << given.out;
 }
 
 TEST(Commands, ApplyLinearBlockAndExperts) {
