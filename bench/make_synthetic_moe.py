@@ -6,14 +6,18 @@
 
 The defaults are Qwen3-30B-A3B's geometry with 6 layers: 5.2 GB on disk. Weights are `int-quantized` (one int8 per 4-bit
 code), embedding and output projection bf16. Rows of the router have mean zero, so that random tokens spread over all experts.
-A folder that already holds the same model is left alone. Needs numpy.
+A folder that already holds the same model is left alone.
+Needs numpy: `apt-get install python3-numpy`, or `python3 -m venv E && E/bin/pip install numpy` and E/bin/python.
 """
 import argparse
 import json
 import struct
 from pathlib import Path
 
-import numpy as np
+try:
+    import numpy as np
+except ModuleNotFoundError:
+    raise SystemExit("bench/make_synthetic_moe.py needs numpy: apt-get install python3-numpy, or pip install numpy in an environment of your own") from None
 
 SHAPE = dict(layers=6, group=32, hidden=2048, experts=128, top_k=8, intermediate=768, heads=32, kv_heads=4, head_dim=128, vocab=151936)
 

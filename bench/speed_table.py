@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How fast every scheme reads its weights at one row, per class of Arm CPUs, as a Markdown table.
 
-    speed_table.py [--write]      MOEBIUS_TOOL: the program, default build/release/moebius; --write: also into src/kernels/measured.cpp, where `explain` finds it
+    speed_table.py [--write]      MOEBIUS_TOOL: the program, default build/release/moebius; --write: also into docs/speed.md, and into
+                                  src/kernels/measured.cpp, where `explain` finds it
 
 One run of `moebius bench linear` per class, one thread, 4096 x 4096, weights from memory; the smaller classes are this CPU narrowed by
 MOEBIUS_CPU. Percent of the speed of reading memory in the same process, codes and scales as a file stores them.
@@ -58,6 +59,13 @@ def write_source(all_cells):
     path.write_text(source)
 
 
+def write_page(path, table):
+    text, count = re.subn(r"(<!-- speed_table -->\n).*?(<!-- end of speed_table -->)", lambda m: m[1] + table + m[2], path.read_text(), flags=re.S)
+    if count != 1:
+        raise SystemExit(f"{path}: no block speed_table")
+    path.write_text(text)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true")
@@ -73,13 +81,16 @@ def main():
     if a.cells:
         a.cells.write_text(json.dumps(kept))
     tables = [{(s, g): line for s, g, line in kept.get(name, [])} for name, _ in CLASSES]
-    print("| scheme | " + " | ".join(name for name, _ in CLASSES) + " |\n|---|" + "---|" * len(CLASSES))
+    lines = ["| scheme | " + " | ".join(name for name, _ in CLASSES) + " |", "|---|" + "---|" * len(CLASSES)]
     for scheme, group in dict.fromkeys(key for cells in tables for key in cells):
         title = scheme + (f", groups of {group}" if group > 0 else "")
         row = [f"{c[scheme, group]['percent_gbs_read']:.0f} ({c[scheme, group]['kernel']})" if (scheme, group) in c else "" for c in tables]
-        print(f"| {title} | " + " | ".join(row) + " |")
+        lines.append(f"| {title} | " + " | ".join(row) + " |")
+    table = "\n".join(lines) + "\n"
+    print(table, end="")
     if a.write:
         write_source(tables)
+        write_page(ROOT / "docs/speed.md", table)
 
 
 if __name__ == "__main__":

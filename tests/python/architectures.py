@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Moebius does with every mixture-of-experts architecture of the installed transformers: the README's table.
+"""What Moebius does with every mixture-of-experts architecture of the installed transformers: docs/architectures.md.
 
     env/bin/python tests/python/architectures.py build/release/moebius [--only NAME ...] [--keep DIR] [--json FILE] [--markdown FILE]
 

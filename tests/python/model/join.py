@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build the Hugging Face folder from what train.py wrote, and check it against transformers.
 
-    join.py --parts out --data data --hf hf          (needs torch, transformers, tokenizers, safetensors)
+    join.py --parts out --data data --hf hf          (needs numpy, torch, transformers, tokenizers, safetensors)
 
 Writes hf/: config.json, generation_config.json, model.safetensors (bf16, one tensor per expert matrix), tokenizer files.
 Then: logits of transformers' Qwen3MoeForCausalLM against train.py's model in fp32; perplexity over val.bin; samples.

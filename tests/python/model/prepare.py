@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Clean the books, hold out a validation part, train a byte-level BPE tokenizer, write token arrays.
 
-    prepare.py --src gutenberg --out data
+    prepare.py --src gutenberg --out data            (needs numpy and tokenizers: pip install numpy tokenizers)
 
 Writes into --out:
     tokenizer.json, tokenizer_config.json, special_tokens_map.json   (4096 tokens, Qwen-style split, specials last)

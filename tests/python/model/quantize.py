@@ -6,6 +6,7 @@
 
 Every Linear is quantized except lm_head and the routers (mlp.gate). *-rtn: rounding to nearest. *-gptq: GPTQ with
 windows of the training text. Writes one folder per name and prints one line for each.
+Needs llmcompressor, which brings numpy, torch and transformers: pip install llmcompressor.
 """
 import argparse, json, os, shutil, sys, time, traceback
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Train a small Qwen3-MoE language model. Needs only torch and numpy.
+"""Train a small Qwen3-MoE language model. Needs only torch and numpy (pip install torch numpy).
 
     python3 train.py --data data --out $OUT --minutes 4
 
