@@ -14,6 +14,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent.parent / "scripts")]
 import check_acceptance
 import check_cold
 import check_includes
+import check_links
 import check_names
 import check_sentences
 import check_symbols
@@ -169,6 +170,25 @@ class Sentences(unittest.TestCase):
         source = 'fail("{}: has {:.2f} GB; "\n     "too \\"much\\"", a, b);'
         self.assertEqual([], check_sentences.missing('> ...: has ... GB; too "much"\n', [source])[1])
         self.assertEqual(["...: has too much"], check_sentences.missing("> ...: has too much\n", [source])[1])
+
+
+class Links(unittest.TestCase):
+    def test_pages(self):
+        with tempfile.TemporaryDirectory() as folder:
+            root = Path(folder)
+            (root / "docs").mkdir()
+            (root / "docs/a.md").write_text("# A\n## Two `words`, more\n```\n# no heading\n[x](in_code.md)\n```\n")
+            (root / "docs/README.md").write_text("[a](a.md#two-words-more) [here](#top) `[x](code.md)` [web](https://example.org/x)\n# Top\n")
+            self.assertEqual([], check_links.check_page(root, "docs/a.md") + check_links.check_page(root, "docs/README.md"))
+            self.assertEqual(1, len(check_links.check_contents(root)))  # a.md, of which only a heading is linked
+            (root / "docs/README.md").write_text("[a](a.md) [b](b.md) [c](a.md#no-heading)\n")
+            self.assertEqual(2, len(check_links.check_page(root, "docs/README.md")))
+            self.assertEqual([], check_links.check_contents(root))
+
+    def test_size(self):
+        self.assertEqual([], check_links.check_size("README.md", "x " * 60 + "\nx x", 62))
+        self.assertEqual(1, len(check_links.check_size("README.md", "x " * 60 + "\nx x", 61)))
+        self.assertEqual(1, len(check_links.check_size("README.md", "x" * 121, 1)))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""The documents hang together, and the first page stays short.
+
+    check_links.py ROOT     exit status 1 on any violation
+
+ - a relative link of README.md, ARCHITECTURE.md, CONTRIBUTING.md, CHANGELOG.md or docs/*.md leads to a file, and what follows # to a heading of it
+ - docs/README.md links every page of docs/
+ - README.md has at most 1000 words; README.md and docs/README.md have lines of at most 120 characters
+"""
+import re
+import sys
+from pathlib import Path
+
+MAX_WORDS = 1000
+MAX_COLUMNS = 120
+LINK = re.compile(r"\]\(([^)\s]*)\)")
+CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.M | re.S)
+
+
+def links(text):
+    """Targets of the links of a page, those in code left out."""
+    return LINK.findall(CODE.sub("", text))
+
+
+def anchors(text):
+    """What can follow # for this page: its headings as the usual viewers name them."""
+    headings = re.findall(r"^#+ +(.+?) *$", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+def check_page(root, name):
+    """Complaints about the links of one page."""
+    complaints = []
+    page = root / name
+    for link in links(page.read_text(encoding="utf-8")):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = page.parent / path if path else page
+        if not target.exists():
+            complaints.append(f"{name}: links {link}, which does not exist")
+        elif anchor and anchor not in anchors(target.read_text(encoding="utf-8")):
+            complaints.append(f"{name}: links {link}, and there is no such heading")
+    return complaints
+
+
+def check_contents(root):
+    """Pages of docs/ that its table of contents does not link."""
+    linked = set(links((root / "docs/README.md").read_text(encoding="utf-8")))
+    pages = sorted(p.name for p in (root / "docs").glob("*.md"))
+    return [f"docs/README.md: does not link {p}" for p in pages if p != "README.md" and p not in linked]
+
+
+def check_size(name, text, words=None):
+    """Complaints about the length of a page and of its lines."""
+    complaints = [f"{name}:{number}: {len(line)} characters, at most {MAX_COLUMNS}"
+                  for number, line in enumerate(text.split("\n"), 1) if len(line) > MAX_COLUMNS]
+    if words is not None and len(text.split()) > words:
+        complaints.append(f"{name}: {len(text.split())} words, at most {words}")
+    return complaints
+
+
+def main():
+    root = Path(sys.argv[1])
+    names = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"]
+    names += sorted(p.relative_to(root).as_posix() for p in (root / "docs").glob("*.md"))
+    complaints = [c for name in names for c in check_page(root, name)] + check_contents(root)
+    complaints += check_size("README.md", (root / "README.md").read_text(encoding="utf-8"), MAX_WORDS)
+    complaints += check_size("docs/README.md", (root / "docs/README.md").read_text(encoding="utf-8"))
+    for complaint in complaints:
+        print(complaint)
+    print(f"{len(names)} pages, {len(complaints)} violations")
+    return 1 if complaints else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
