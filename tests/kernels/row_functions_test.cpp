@@ -572,11 +572,12 @@ void expect_reference_rows(const RowFunctions& f, const Problem& p, const ActPar
     const uint8_t* row = rows.data() + r * l.row_bytes;
     ASSERT_EQ(std::memcmp(row + l.codes, expected.codes.data() + r * bytes, bytes), 0)
         << "row " << r;
-    ASSERT_TRUE(
-        all_same(reinterpret_cast<const float*>(row), &expected.scales[r * l.groups], l.groups));
+    ASSERT_TRUE(all_same(reinterpret_cast<const float*>(row), expected.scales.data() + r * l.groups,
+                         l.groups));
     if (l.zero_points != 0) {
-      ASSERT_EQ(std::memcmp(row + 4 * l.groups, &expected.zero_points[r * l.groups], 4 * l.groups),
-                0);
+      ASSERT_EQ(
+          std::memcmp(row + 4 * l.groups, expected.zero_points.data() + r * l.groups, 4 * l.groups),
+          0);
     }
   }
 }
