@@ -131,7 +131,8 @@ class Package(unittest.TestCase):
                   if "examples/generate.c" in b]
         self.assertEqual(len(blocks), 1)
         with tempfile.TemporaryDirectory() as folder:
-            built = Path(library).parent
+            built = Path(folder) / "release"  # no spaces, wherever the clone lies
+            built.symlink_to(Path(library).parent)
             block = re.sub(r"(\$PWD/)?build/release", lambda _: str(built), blocks[0])
             block = block.replace("build/generate", str(Path(folder) / "generate")).replace("cc ", f"{compiler} ", 1)
             run = subprocess.run(["sh", "-ec", block], capture_output=True, text=True, cwd=ROOT)
