@@ -22,7 +22,7 @@ stage_narrow() {
   have_release || return
   while read -r name features; do
     any=1
-    MOEBIUS_CPU=$features MOEBIUS_TEST_CLASS=$name run_ctest "narrowed to $name" release -L 'unit|kernels|golden|cli|mpi' -LE narrow
+    MOEBIUS_CPU=$features MOEBIUS_TEST_CLASS=$name run_ctest "narrowed to $name" release -L 'unit|kernels|golden|cli|mpi' -LE narrow </dev/null
   done < <("$root/build/release/moebius_tests" --list-classes)
   [ "$any" = 1 ] || skip "narrowed: this CPU is of the smallest class"
 }

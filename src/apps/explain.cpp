@@ -109,7 +109,7 @@ std::vector<FoldedChoice> folded_choices(const std::vector<const Explained*>& al
 
 std::string choices_text(const std::vector<const Explained*>& all, size_t width, bool colour) {
   Table table("llrrrrw", width, colour);
-  table.add({"kernel", "numerics", "modules", "packed", "x file", "mem", "scheme"}, Ink::kBold);
+  table.add({"kernel", "numerics", "count", "packed", "x file", "mem", "scheme"}, Ink::kBold);
   const std::vector<FoldedChoice> folds = folded_choices(all);
   for (const FoldedChoice& f : folds) {
     table.add(

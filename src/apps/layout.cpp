@@ -12,7 +12,7 @@ namespace moebius {
 namespace {
 
 constexpr size_t kLeastWidth = 60, kUsualWidth = 80, kNoteIndent = 4;
-constexpr size_t kLeastWrapped = 16;  // of a wrapped column: narrower reads worse than too wide
+constexpr size_t kLeastWrapped = 15;  // of a wrapped column: narrower reads worse than too wide
 
 bool continues(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
 

@@ -33,6 +33,7 @@ int main(int argc, char** argv) {
   hold_standard_descriptors();
   std::signal(SIGINT, on_interrupt);
   std::signal(SIGPIPE, SIG_DFL);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file at its size limit: writing fails, in words
   try {
     const int code =
         moebius::run_command_line(std::vector<std::string>(argv + std::min(argc, 1), argv + argc));

@@ -172,9 +172,8 @@ struct Loaded {
 }
 
 int run_serve(const ServeOptions& o) {
-  // A log that nobody reads, or that may not grow, is no reason to end.
+  // A log that nobody reads is no reason to end.
   std::signal(SIGPIPE, SIG_IGN);
-  std::signal(SIGXFSZ, SIG_IGN);
   std::unique_ptr<Loaded> loaded;  // lives longer than the server, which points to it
   ApiServer server(server_options(o));
   const uint16_t port = server.listen();
