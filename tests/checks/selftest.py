@@ -189,6 +189,11 @@ class Links(unittest.TestCase):
         self.assertEqual([], check_links.check_size("README.md", "x " * 60 + "\nx x", 62))
         self.assertEqual(1, len(check_links.check_size("README.md", "x " * 60 + "\nx x", 61)))
         self.assertEqual(1, len(check_links.check_size("README.md", "x" * 121, 1)))
+        self.assertEqual([], check_links.check_size("a.md", "|" + "x" * 121 + "\n<!-- generated:x -->\n" + "x" * 121 + "\n<!-- end -->\n"))
+
+    def test_words(self):
+        found = check_links.check_words("a.md", "fine\n\nsome weights\nalone\n`weights alone`\n")
+        self.assertEqual(["a.md:3: 'weights alone', better: weight-only"], found)
 
 
 if __name__ == "__main__":
