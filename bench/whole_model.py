@@ -7,6 +7,7 @@
 Makes the folder with bench/make_qwen3_30b.py unless it is there, then loads it twice: `moebius run` with a prompt of 512 tokens
 (loading from disk, peak memory, time to first token) and `moebius bench model` (prefill and decode, medians). Before the first
 load the files are dropped from the page cache. MOEBIUS_TOOL: the program, default build/release/moebius.
+MOEBIUS_CPU=neon,dotprod,fp16 measures a smaller class of CPUs on the same machine.
 The whole model needs 20 GB of free memory and a machine on which nothing else runs. `--layers 2` tries it out in seconds.
 """
 import argparse
@@ -19,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PROMPT = 512
-COLUMNS = ["CPU", "threads", "layers", "loaded from disk", "peak memory", f"prefill {PROMPT}", f"first token after {PROMPT}",
+COLUMNS = ["CPU", "threads", "loaded", "peak memory", f"prefill {PROMPT}", f"first token after {PROMPT}",
            "decode", "decode, share of read speed"]
 
 
@@ -49,8 +50,14 @@ def measure(folder, threads, seconds):
     return first, steady
 
 
+def machine(steady):
+    """The core, what it was narrowed to, and how much of the model there was, where not all."""
+    narrowed = os.environ.get("MOEBIUS_CPU")
+    return steady["cpu"] + (f" with {narrowed.replace(',', ', ')}" if narrowed else "") + (f", {steady['layers']} layers" if steady["layers"] != 48 else "")
+
+
 def row(first, steady):
-    return [steady["cpu"], steady["threads"], steady["layers"], f"{first['load_seconds']:.1f} s", f"{first['peak_memory_bytes'] / 1e9:.1f} GB",
+    return [machine(steady), steady["threads"], f"{first['load_seconds']:.1f} s", f"{first['peak_memory_bytes'] / 1e9:.1f} GB",
             f"{steady[f'pp{PROMPT}_tokens_per_s']:.1f} tokens/s", f"{first['prompt_seconds']:.2f} s",
             f"{steady['tg_b1_tokens_per_s']:.1f} tokens/s",
             f"{steady['tg_b1_percent_of_roof']:.0f} % of {steady['roof_gbs']:.0f} GB/s"]

@@ -217,12 +217,18 @@ def table(results):
              "not made": "not made"}
     rows = [f"| `{r['architecture']}` | {words[r['status']]} | {r['reason'].replace('|', '/')[:200]} |" for r in results]
     count = {w: sum(r["status"] == s for r in results) for s, w in words.items()}
-    head = (f"""# Architectures
+    head = f"""# Architectures
 
-Every mixture-of-experts architecture of transformers {models.transformers.__version__}, made as a tiny random checkpoint and judged by it
-(`tests/python/architectures.py` writes this page): parameters, experts and top-k equal, outputs within 1e-5 of the largest value.
-*Whole model*: logits are right. *Blocks*: mixture-of-experts blocks with their routers are right (`apply`). *Experts*: only with given
-ids and weights. *Inspected*: every module is listed. In all: """ + ", ".join(f"{n} {w}" for w, n in count.items() if n) + ".\n")
+What works of every mixture-of-experts architecture of transformers {models.transformers.__version__}. Of each one a tiny random
+checkpoint is made and compared with transformers: parameters, experts and top-k must be equal, and outputs must agree
+within 1e-5 of the largest value. `tests/python/architectures.py` writes this page.
+
+- *Whole model*: the logits are right.
+- *Blocks*: mixture-of-experts blocks with their routers are right (`apply`).
+- *Experts*: right with given expert ids and weights.
+- *Inspected*: every module is listed.
+
+In all: """ + ", ".join(f"{n} {w}" for w, n in count.items() if n) + ".\n"
     return "\n".join([head, "| architecture | what works | what does not |", "|---|---|---|", *rows]) + "\n"
 
 
