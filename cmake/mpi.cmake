@@ -20,7 +20,7 @@ function(moebius_comm_plugin name header_suffixes library library_suffixes)
   target_link_libraries(${target} PRIVATE "${MOEBIUS_${name}_LIBRARY}")
   target_compile_options(${target} PRIVATE -std=c99 -O2 -Wall -Wextra -fvisibility=hidden)
   set_target_properties(${target} PROPERTIES LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}" EXCLUDE_FROM_ALL ${MOEBIUS_FUZZ})
-  install(TARGETS ${target} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/moebius)
+  install(TARGETS ${target} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/moebius COMPONENT ${name})
   add_dependencies(moebius_cli ${target})
   message(STATUS "Ranks by ${name}: ${MOEBIUS_${name}_LIBRARY}")
 endfunction()
@@ -30,8 +30,3 @@ if(MOEBIUS_MPI AND NOT CMAKE_CROSSCOMPILING AND NOT MOEBIUS_FUZZ AND TARGET moeb
   moebius_comm_plugin(openmpi "openmpi/include;openmpi-${CMAKE_SYSTEM_PROCESSOR};openmpi" mpi "openmpi/lib;openmpi")
   moebius_comm_plugin(mpich "mpich/include;mpich-${CMAKE_SYSTEM_PROCESSOR};mpich" mpich "mpich/lib;mpich;.")
 endif()
-
-# Where an installed program finds them: relative, so that the installed tree may move.
-cmake_path(RELATIVE_PATH CMAKE_INSTALL_FULL_LIBDIR BASE_DIRECTORY "${CMAKE_INSTALL_FULL_BINDIR}" OUTPUT_VARIABLE libraries_from_tool)
-set_source_files_properties("${PROJECT_SOURCE_DIR}/src/apps/rank_process.cpp" PROPERTIES
-  COMPILE_DEFINITIONS "MOEBIUS_PLUGIN_FOLDER=\"${libraries_from_tool}/moebius\"")

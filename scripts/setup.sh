@@ -141,12 +141,14 @@ show_progress() {
 
 # build_preset PRESET "CMAKE OPTIONS" TARGET...: configures when needed and builds; the log stays in the build folder
 build_preset() {
-  local preset=$1 options=$2 dir=$root/build/$1 log start=$SECONDS status targets
+  local preset=$1 options=$2 dir=$root/build/$1 log start=$SECONDS status targets fresh=""
   shift 2
   mkdir -p "$dir" || die "cannot create $dir"
   log=$dir/build.log
-  if [ ! -f "$dir/build.ninja" ] || [ -n "$options" ]; then
-    (cd "$root" && cmake --preset "$preset" $options) >"$log" 2>&1 ||
+  # A clone that was renamed or copied with its build: CMake takes no build folder of another source folder.
+  if [ -f "$dir/CMakeCache.txt" ] && ! grep -qxF "CMAKE_HOME_DIRECTORY:INTERNAL=$root" "$dir/CMakeCache.txt"; then fresh=--fresh; fi
+  if [ ! -f "$dir/build.ninja" ] || [ -n "$options$fresh" ]; then
+    (cd "$root" && cmake $fresh --preset "$preset" $options) >"$log" 2>&1 ||
       { tail -n 25 "$log" >&2; say "configuring preset $preset failed (log: $log)"; return 1; }
   fi
   targets=${*:+--target $*}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs quantized mixture-of-experts models from compressed-tensors folders on CPUs.
+"""Runs quantized mixture-of-experts models on CPUs.
 
     import moebius
     llm = moebius.LLM("path/to/folder")

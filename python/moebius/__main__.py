@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m moebius ARGS: the tool, where it was installed with the package."""
+"""moebius ARGS, python -m moebius ARGS: the tool, which is part of the installed package."""
 from __future__ import annotations
 
 import os
@@ -10,10 +10,10 @@ from pathlib import Path
 
 def main() -> None:
     """Replaces this process by the tool."""
-    beside = Path(sys.executable).parent / "moebius"
-    tool = str(beside) if beside.exists() else shutil.which("moebius")
+    inside = Path(__file__).resolve().parent / "bin" / "moebius"
+    tool = str(inside) if inside.exists() else shutil.which("moebius")
     if tool is None:
-        sys.exit("moebius: the tool is not installed beside this Python, nor on PATH")
+        sys.exit("moebius: the tool is neither in this package nor on PATH")
     os.execv(tool, ["moebius", *sys.argv[1:]])
 
 

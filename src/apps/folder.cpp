@@ -9,8 +9,10 @@
 #include <filesystem>
 
 #include "apps/manners.h"
+#include "apps/places.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "runtime/program_folder.h"
 
 namespace moebius {
 namespace {
@@ -59,12 +61,10 @@ void refuse_links_out(const std::string& folder) {
 }  // namespace
 
 std::string bundled_folder() {
-  for (const char* root : {MOEBIUS_SOURCE_DIR, MOEBIUS_INSTALL_DATADIR}) {
-    const std::string path = std::string(root) + "/models/moebius-tiny-w4a8";
-    if (path_exists(join_path(path, "config.json"))) return path;
-  }
-  fail("no folder given, and the bundled model is neither in {}/models nor in {}/models",
-       MOEBIUS_SOURCE_DIR, MOEBIUS_INSTALL_DATADIR);
+  const std::string models = model_place(program_folder(), kBuildPlaces);
+  const std::string folder = join_path(models, "moebius-tiny-w4a8");
+  if (path_exists(join_path(folder, "config.json"))) return folder;
+  fail("no folder given, and the bundled model is not in {}", printable(models));
 }
 
 std::string usable_folder(const std::string& typed) {

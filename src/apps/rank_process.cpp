@@ -10,6 +10,7 @@
 #include "apps/bench_timing.h"
 #include "apps/folder.h"
 #include "apps/manners.h"
+#include "apps/places.h"
 #include "base/error.h"
 #include "model/handshake.h"
 #include "model/rank_memory.h"
@@ -18,11 +19,8 @@
 #include "runtime/host_name.h"
 #include "runtime/launcher.h"
 #include "runtime/process_life.h"
+#include "runtime/program_folder.h"
 #include "runtime/runtime.h"
-
-#ifndef MOEBIUS_PLUGIN_FOLDER
-#define MOEBIUS_PLUGIN_FOLDER "../lib/moebius"
-#endif
 
 namespace moebius {
 namespace {
@@ -210,7 +208,8 @@ int run_as_rank(const Command& command) {
   if (launcher.size == 1) return command.action(command);
   end_with_parent();
   Witness witness(launcher.rank, host_name());
-  RankProcess process(open_comm(launcher, plugin_folders(MOEBIUS_PLUGIN_FOLDER)), command, witness);
+  RankProcess process(open_comm(launcher, plugin_places(program_folder(), kBuildPlaces)), command,
+                      witness);
   Comm& comm = *process.comm_;
   const bool leads = comm.rank() == 0;
   try {

@@ -158,15 +158,6 @@ std::string package_of(const std::string& plugin) {
   return "libopenmpi-dev and openmpi-bin";
 }
 
-std::vector<std::string> plugin_folders(const std::string& libraries) {
-  std::array<char, 4096> path{};
-  const ssize_t n = ::readlink("/proc/self/exe", path.data(), path.size() - 1);
-  const std::string program(path.data(), n > 0 ? static_cast<size_t>(n) : 0);
-  const std::string folder = program.substr(0, program.rfind('/'));
-  if (folder.empty()) return {};
-  return {folder, folder + "/" + libraries};
-}
-
 std::unique_ptr<Comm> open_comm(const Launcher& launcher, const std::vector<std::string>& folders) {
   const MoebiusCommTable& table = open_table(launcher, folders);
   auto owned = std::make_unique<PluginTransport>(table);

@@ -11,11 +11,7 @@
 
 namespace moebius {
 
-// Where plugins may lie, in order: beside the program, and where it was installed. `libraries` is the
-// folder of libraries as seen from the program's, "../lib/moebius".
-std::vector<std::string> plugin_folders(const std::string& libraries);
-
-// Opens the launcher's plugin and meets the other ranks. Throws Error in one sentence where there is
+// Opens the launcher's plugin, the first in `folders`, and meets the other ranks. Throws Error in one sentence where there is
 // none (it names the package), where it belongs to another program or version, and where it sees
 // other ranks than the launcher announced. Once per process.
 std::unique_ptr<Comm> open_comm(const Launcher& launcher, const std::vector<std::string>& folders);

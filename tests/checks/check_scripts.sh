@@ -15,7 +15,7 @@ expect() { # WHAT WANTED GOT
   fi
 }
 
-for script in moebius test .ci/run scripts/*.sh tests/checks/*.sh tests/consumer/run.sh; do
+for script in moebius test .ci/run scripts/*.sh bench/*.sh tests/checks/*.sh tests/consumer/run.sh; do
   for file in "$root"/$script; do bash -n "$file" || bad=1; done
 done
 for command in moebius test .ci/run; do [ -x "$root/$command" ] || expect "$command is executable" yes no; done
@@ -68,5 +68,18 @@ touch -d '-1 minute' "$tree/src/base/a.cpp"
 out=$(BUILD_STATUS=1 bash -c 'touch -d "+1 minute" "$0/src/base/a.cpp"; "$0/moebius"' "$tree" 2>/dev/null)
 expect "a failed build: status 1" 1 $?
 expect "a failed build: nothing on stdout" "" "$out"
+
+# A build folder that came from elsewhere (the clone was renamed) is configured afresh; one of its own is only built.
+mkdir -p "$work/bin" "$tree/build/x"
+printf '#!/bin/sh\necho "$*" >>"%s"\n' "$work/cmake.log" >"$work/bin/cmake"
+chmod +x "$work/bin/cmake"
+touch "$tree/build/x/build.ninja"
+for home in "$tree" "$work/old name"; do
+  echo "CMAKE_HOME_DIRECTORY:INTERNAL=$home" >"$tree/build/x/CMakeCache.txt"
+  : >"$work/cmake.log"
+  (root=$tree PATH="$work/bin:$PATH" build_preset x "" tool) 2>/dev/null
+  expect "calls of cmake, built for ${home##*/}" "$([ "$home" = "$tree" ] || echo "--fresh --preset x ")--build" \
+    "$(sed 's/^--build.*/--build/' "$work/cmake.log" | paste -sd' ')"
+done
 [ "$bad" = 0 ] && echo "scripts in order"
 exit "$bad"

@@ -21,6 +21,7 @@
 #include "runtime/host_name.h"
 #include "runtime/launcher.h"
 #include "runtime/process_life.h"
+#include "runtime/program_folder.h"
 #include "runtime/witness.h"
 #include "unit/comm_cases.h"
 
@@ -69,7 +70,7 @@ int run(const std::vector<std::string>& args) {
   end_with_parent();
   const Launcher launcher = find_launcher();
   Witness witness(launcher.rank, host_name());
-  const std::unique_ptr<Comm> comm = open_comm(launcher, plugin_folders("../lib/moebius"));
+  const std::unique_ptr<Comm> comm = open_comm(launcher, {program_folder()});
   comm->set_whereabouts(witness.rank());
   try {
     if (args.at(0) == "exchange") return exchange(*comm);
