@@ -50,14 +50,18 @@ endforeach()
 
 # .tar.gz: lib/moebius gets what only some systems have, share/doc/moebius/licenses the terms of each.
 if(TARGET moebius_cli)
+  set(other_places "")
+  foreach(place IN LISTS CMAKE_FIND_ROOT_PATH)  # another architecture's
+    string(APPEND other_places " \"${place}/usr/lib/${CMAKE_LIBRARY_ARCHITECTURE}\" \"${place}/lib/${CMAKE_LIBRARY_ARCHITECTURE}\"")
+  endforeach()
   install(CODE "
     file(GET_RUNTIME_DEPENDENCIES EXECUTABLES \"$<TARGET_FILE:moebius_cli>\" LIBRARIES \"$<TARGET_FILE:moebius_shared>\"
-      RESOLVED_DEPENDENCIES_VAR libraries PRE_EXCLUDE_REGEXES [[^(ld-linux.*|lib(c|m|gcc_s|stdc\\+\\+|dl|pthread|rt))\\.so]])
+      DIRECTORIES ${other_places} RESOLVED_DEPENDENCIES_VAR libraries PRE_EXCLUDE_REGEXES [[^(ld-linux.*|lib(c|m|gcc_s|stdc\\+\\+|dl|pthread|rt))\\.so]])
     file(INSTALL \${libraries} DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_LIBDIR}/moebius\" FOLLOW_SYMLINK_CHAIN)
     foreach(library IN LISTS libraries)
       get_filename_component(name \"\${library}\" NAME)
       execute_process(COMMAND dpkg-query -S \"*/\${name}\" OUTPUT_VARIABLE owner ERROR_QUIET)
-      if(owner MATCHES \"^([^:]+):\" AND EXISTS \"/usr/share/doc/\${CMAKE_MATCH_1}/copyright\")
+      if(owner MATCHES \"^([^:]+):\")  # where there are packages of Debian, their terms must be there
         file(INSTALL \"/usr/share/doc/\${CMAKE_MATCH_1}/copyright\" RENAME \"\${CMAKE_MATCH_1}\"
              DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DOCDIR}/licenses\")
       endif()

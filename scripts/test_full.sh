@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Sourced by ./test: its stages, in the order of a full run. Each can be run alone (./test --stages=NAME); those that only need the
 # optimised build make it. Uses built, one, run_ctest, skip, fail and say of ./test.
-all_stages="release narrow clang asan tsan fuzz tidy ranks mpi python page cpus cross"
+all_stages="release narrow clang asan tsan fuzz tidy ranks mpi python page cpus cross packages"
 
 # The optimised build, every test of it, and the narrow tier (ctest's narrow.CLASS).
 stage_release() {
@@ -190,4 +190,22 @@ stage_cross() {
   for cpu in ${!cpus}; do one "$there tests on an emulated $cpu" there_list "$cpu" --only-tier=kernels; done
   one "$there: verify and explain on emulated CPUs" "$root/tests/checks/check_cpus.sh" "$there" "$root/build/cross-$there/moebius" \
     "$root/tests/golden" -L "/usr/$there-linux-gnu" -E "LD_LIBRARY_PATH=$there_libraries"
+}
+
+# Packages in bare systems that debootstrap makes: Debian 12, Ubuntu 24.04, the steps of the Containerfile (which compile once more).
+stage_packages() {
+  local part log status
+  have_release moebius_cli moebius_shared moebius_shell_files || return
+  log=$(mktemp)
+  for part in debian ubuntu container; do
+    say "packages: $part"
+    "$root/bench/packages.py" "$part" 2>&1 | tee "$log"
+    status=${PIPESTATUS[0]}
+    if [ "$status" = 77 ]; then
+      skip "packages, $part: $(sed -n 's/^skipped: //p' "$log")"
+    else
+      one "packages, $part" [ "$status" = 0 ]
+    fi
+  done
+  rm -f "$log"
 }

@@ -72,6 +72,8 @@ class Package(unittest.TestCase):
         said = subprocess.run([TOOL, "--version"], capture_output=True, text=True).stdout
         self.assertIn(moebius.__version__, said)
         self.assertIn(f"VERSION {moebius.__version__} ", (ROOT / "CMakeLists.txt").read_text())
+        newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+        self.assertEqual(newest[1], moebius.__version__)
 
     def test_every_public_name_is_documented(self):
         page = (ROOT / "docs/python.md").read_text(encoding="utf-8")
