@@ -8,7 +8,8 @@
     packages.py container     the steps of the Containerfile, in bare systems in place of images
 
 Bare systems are made by debootstrap and kept in build/roots. Needs root; exit status 77, with the reason, where something to test with is
-missing. Mirrors: MOEBIUS_DEBIAN_MIRROR, MOEBIUS_UBUNTU_MIRROR.
+missing. Mirrors: MOEBIUS_DEBIAN_MIRROR, MOEBIUS_UBUNTU_MIRROR. Where CMAKE_CXX_COMPILER_LAUNCHER is ccache, the container's build uses the
+same cache.
 """
 import os
 import platform
@@ -71,7 +72,9 @@ def bare_system(name, machine):
     if not keyring.exists():
         print(f"{keyring} is missing: packages of {suite} are not checked against it")
         options.append("--no-check-gpg")
-    call(["debootstrap", *options, suite, folder, mirror])
+    scripts = Path("/usr/share/debootstrap/scripts")
+    script = scripts / suite if (scripts / suite).exists() else scripts / {"debian": "sid", "ubuntu": "gutsy"}[name]  # for releases newer than it
+    call(["debootstrap", *options, suite, folder, mirror, script])
     (folder / "complete").touch()
     return folder
 
@@ -97,8 +100,12 @@ class System:
     def __exit__(self, *_):
         shutil.rmtree(self.temporary, ignore_errors=True)
 
-    def run(self, command, user="root", folder="/", **environment):
-        words = ["unshare", "--mount", "--pid", "--fork", f"--mount-proc={self.path}/proc", "chroot", f"--userspec={user}", self.path,
+    def run(self, command, user="root", folder="/", cache=None, **environment):
+        mounts = []
+        if cache:
+            (self.path / "ccache").mkdir(exist_ok=True)
+            mounts = ["sh", "-c", 'mount --bind "$0" "$1" && shift && exec "$@"', cache, self.path / "ccache"]
+        words = ["unshare", "--mount", "--pid", "--fork", f"--mount-proc={self.path}/proc", *mounts, "chroot", f"--userspec={user}", self.path,
                  "/usr/bin/env", "-i", "-C", folder, "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
                  "HOME=/root", "DEBIAN_FRONTEND=noninteractive", *(f"{name}={value}" for name, value in environment.items())]
         if self.emulator:  # the chroot's own programs cannot run
@@ -218,6 +225,16 @@ def copy_context(sources, to, ignored):
             shutil.copy(path, to)
 
 
+def compiler_cache(system, folder):
+    """What a build in the system needs to share the compiler cache of this one: arguments of run."""
+    if os.environ.get("CMAKE_CXX_COMPILER_LAUNCHER") != "ccache":
+        return {}
+    if not (system.path / "usr/bin/ccache").exists():
+        system.run(["apt-get", "install", "-y", "--no-install-recommends", "ccache"])
+    copied = {name: os.environ[name] for name in ("CI", "CMAKE_CXX_COMPILER_LAUNCHER", "CMAKE_C_COMPILER_LAUNCHER") if name in os.environ}
+    return {"cache": call(["ccache", "-k", "cache_dir"]).strip(), "CCACHE_DIR": "/ccache", "CCACHE_BASEDIR": folder, **copied}
+
+
 def test_container():
     """The steps of the Containerfile, one after another; then the entry point says what the tool says."""
     images = {"debian:12-slim": "debian"}
@@ -232,7 +249,8 @@ def test_container():
                 print(f"  {word} {rest}", flush=True)
                 words = shlex.split(rest)
                 if word == "RUN":
-                    system.run(["sh", "-c", rest], user, folder, MOEBIUS_JOBS=os.environ.get("MOEBIUS_JOBS", ""))
+                    cache = compiler_cache(system, folder) if rest.startswith("cmake ") else {}
+                    system.run(["sh", "-c", rest], user, folder, **cache)
                 elif word == "WORKDIR":
                     folder = rest
                     (system.path / folder.strip("/")).mkdir(parents=True, exist_ok=True)

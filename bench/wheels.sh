@@ -16,6 +16,9 @@ python3 -m venv "$work/build"
 rm -rf "$out"
 mkdir -p "$out"
 "$work/build/bin/python" -m build --wheel --outdir "$work/dist" "$root" >"$work/log" 2>&1 || { tail -n 40 "$work/log"; exit 1; }
+if [ -e "$root/build/release/libmoebius.so" ] && [ -e "$root/build/release/moebius" ]; then
+  grep -q 'those of build/release' "$work/log" || { echo "build/release was not used"; tail -n 40 "$work/log"; exit 1; }
+fi
 PATH="$work/build/bin:$PATH"
 auditwheel show "$work"/dist/*.whl
 auditwheel repair "$work"/dist/*.whl -w "$out"

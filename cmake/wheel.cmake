@@ -23,6 +23,4 @@ if(SKBUILD AND EXISTS "${release}/build.ninja" AND EXISTS "${release}/libmoebius
       COMMAND "${CMAKE_COMMAND}" -E copy "${release}/libmoebius.so" "${PROJECT_BINARY_DIR}/libmoebius.so")  # the file, not the link
     moebius_install_wheel("${PROJECT_BINARY_DIR}/libmoebius.so" "${release}/moebius")
   endif()
-elseif(SKBUILD)
-  add_custom_target(wheel_files DEPENDS moebius_shared moebius_cli)
 endif()

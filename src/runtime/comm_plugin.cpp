@@ -138,8 +138,10 @@ const MoebiusCommTable& open_table(const Launcher& launcher,
   const std::string& plugin = launcher.plugin;
   const std::string file = file_of(plugin, folders);
   if (file.empty())
-    fail("{} started {} ranks, and there is no plugin for {} here: install {} and build again",
-         launcher.name, launcher.size, mpi_name(plugin), package_of(plugin));
+    fail(
+        "{} started {} ranks, and there is no plugin for {} here: install {} and build again, or "
+        "install the package moebius-{}",
+        launcher.name, launcher.size, mpi_name(plugin), package_of(plugin), plugin);
   void* library = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
     fail("{} started {} ranks, and the plugin for {} does not open ({}): install {}", launcher.name,

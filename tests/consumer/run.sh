@@ -26,6 +26,11 @@ said=$("$3" run -p "It was a dark" -n 4 --quiet </dev/null)
 [ -n "$said" ]
 "$3" inspect --json >/dev/null
 echo "the tool says: $said"
+if command -v mpirun.openmpi >/dev/null && [ -e "$(dirname "$3")/../lib/moebius/libmoebius_comm_openmpi.so" ]; then
+  ranks=$(mpirun.openmpi --oversubscribe --allow-run-as-root -n 2 "$3" run -p "It was a dark" -n 4 --quiet </dev/null)
+  [ "$ranks" = "$said" ]
+  echo "two ranks by the installed plugin say the same"
+fi
 SCRIPT
 if unshare -m true 2>/dev/null; then
   unshare -m bash "$work/tool.sh" "$root" gone "$prefix/bin/moebius"

@@ -90,9 +90,10 @@ TEST(CommPlugin, WhatIsNotThereIsNamedWithItsPackage) {
     return std::string();
   };
   const test::TempDir folder;
-  EXPECT_EQ(refusal({"mpirun", "openmpi", 0, 4}, {folder.path().string()}),
-            "mpirun started 4 ranks, and there is no plugin for Open MPI here: install "
-            "libopenmpi-dev and openmpi-bin and build again");
+  EXPECT_EQ(
+      refusal({"mpirun", "openmpi", 0, 4}, {folder.path().string()}),
+      "mpirun started 4 ranks, and there is no plugin for Open MPI here: install "
+      "libopenmpi-dev and openmpi-bin and build again, or install the package moebius-openmpi");
   EXPECT_NE(refusal({"mpiexec", "mpich", 0, 2}, {}).find("libmpich-dev and mpich"),
             std::string::npos);
   test::write_file(folder / "libmoebius_comm_openmpi.so", "no library");
