@@ -28,10 +28,32 @@ std::string_view kind_of(mode_t mode) {
   return "not a regular file";
 }
 
-// Writes everything to a file that must not exist yet; removes it again if anything fails.
-void write_new_file(const std::string& path, std::span<const std::span<const uint8_t>> parts) {
+struct Descriptor {
+  int fd;
+  ~Descriptor() { ::close(fd); }
+};
+
+// All that comes from a descriptor that has no size.
+std::string read_stream(int fd, const std::string& name, uint64_t limit) {
+  std::string text;
+  char piece[1 << 16];
+  while (true) {
+    const ssize_t n = ::read(fd, piece, sizeof piece);
+    if (n == 0) return text;
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail("{}: cannot read: {}", name, errno_text(errno));
+    text.append(piece, static_cast<size_t>(n));
+    if (text.size() > limit)
+      fail("{}: more than {} bytes; no more are read for a file of this kind", name, limit);
+  }
+}
+
+// Writes everything to a file that must not exist yet; removes it again if anything fails. Errors
+// name `shown`, the file that it will become.
+void write_new_file(const std::string& path, const std::string& shown,
+                    std::span<const std::span<const uint8_t>> parts) {
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  if (fd < 0) fail("{}: cannot create: {}", printable(path), errno_text(errno));
+  if (fd < 0) fail("{}: cannot create: {}", printable(shown), errno_text(errno));
   int code = 0;
   for (std::span<const uint8_t> rest : parts) {
     while (code == 0 && !rest.empty()) {
@@ -44,7 +66,7 @@ void write_new_file(const std::string& path, std::span<const std::span<const uin
   if (::close(fd) != 0 && code == 0) code = errno;
   if (code == 0) return;
   ::unlink(path.c_str());
-  fail("{}: cannot write: {}", printable(path), errno_text(code));
+  fail("{}: cannot write: {}", printable(shown), errno_text(code));
 }
 
 }  // namespace
@@ -96,11 +118,22 @@ std::string read_text_file(const std::string& path, uint64_t limit) {
   return text;
 }
 
+std::string read_input(const std::string& path, uint64_t limit) {
+  if (path == "-") return read_stream(STDIN_FILENO, "standard input", limit);
+  struct stat st {};
+  const bool streams =
+      ::stat(path.c_str(), &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISCHR(st.st_mode));
+  if (!streams) return read_text_file(path, limit);
+  const Descriptor input{::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY)};
+  if (input.fd < 0) fail("{}: {}", printable(path), open_failure(path, errno));
+  return read_stream(input.fd, printable(path), limit);
+}
+
 void write_file_atomically(const std::string& path,
                            std::span<const std::span<const uint8_t>> parts) {
   static std::atomic<unsigned> counter{0};
   const std::string temporary = fmt::format("{}.{}.{}.tmp", path, ::getpid(), counter.fetch_add(1));
-  write_new_file(temporary, parts);
+  write_new_file(temporary, path, parts);
   if (::rename(temporary.c_str(), path.c_str()) == 0) return;
   const int code = errno;
   ::unlink(temporary.c_str());

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Regular files, read at positions. A descriptor is opened once and never mapped: a file that
-// shrinks while it is read gives an Error, not a signal. Folders, pipes and devices are refused.
+// shrinks while it is read gives an Error, not a signal. Folders, pipes and devices are refused, but
+// for what a user names as input (read_input).
 // Every message starts with the path.
 #pragma once
 #include <cstddef>
@@ -32,6 +33,10 @@ class ReadFile {
 
 // A whole small file (configs, indices). Throws Error if it is larger than `limit` bytes.
 std::string read_text_file(const std::string& path, uint64_t limit);
+
+// The same for a file that a user names: "-" is standard input, and pipes and terminals are read to
+// their end.
+std::string read_input(const std::string& path, uint64_t limit);
 
 // Writes `parts` one after another under a temporary name in the same folder, then renames: readers
 // see all or nothing.

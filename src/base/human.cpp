@@ -3,8 +3,6 @@
 
 #include <fmt/core.h>
 
-#include <cstdint>
-
 namespace moebius {
 
 std::string human_bytes(double bytes) {
@@ -19,6 +17,10 @@ std::string human_count(double count) {
   size_t unit = 0;
   while (count >= 999.5 && unit < 4) count /= 1000, ++unit;
   return unit == 0 ? fmt::format("{:.0f}", count) : fmt::format("{:.3g}{}", count, kUnits[unit]);
+}
+
+std::string counted(uint64_t n, std::string_view thing) {
+  return fmt::format("{} {}{}", n, thing, n == 1 ? "" : "s");
 }
 
 std::string human_seconds(double s) {
