@@ -108,10 +108,12 @@ Choice choose_kernel(const Problem& problem, const Cpu& cpu, const Policy& polic
 Policy request_for(const Problem& problem, const Policy& policy) {
   Policy p = policy;
   p.kernel = normalize_kernel_name(p.kernel);
-  if (p.kernel.empty() || problem.scale_type != ScaleType::kNone) return p;
+  const bool dense = problem.scale_type == ScaleType::kNone;
+  if (p.kernel.empty() || !(dense || p.where_it_can)) return p;
   const auto& all = kernel_list();
   const bool fits = std::any_of(all.begin(), all.end(), [&](const Kernel* k) {
-    return is_called(*k, p.kernel) && k->supports(problem) == nullptr;
+    return is_called(*k, p.kernel) && k->supports(problem) == nullptr &&
+           (dense || accepts(p.accept, k->numerics(problem)));
   });
   if (!fits) p.kernel.clear();
   return p;

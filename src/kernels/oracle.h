@@ -22,8 +22,9 @@ enum class Accept : uint8_t {
 
 struct Policy {
   Accept accept = Accept::kDeclared;
-  std::string
-      kernel;  // requested by name ("arm_i8mm", "arm_i8mm/int4"); empty, "auto" or "cpu": the oracle's choice
+  // Requested by name ("arm_i8mm", "arm_i8mm/int4"); empty, "auto" or "cpu": the oracle's choice.
+  std::string kernel;
+  bool where_it_can = false;  // what that kernel cannot run gets the oracle's choice
 };
 
 enum class Verdict : uint8_t {
@@ -53,7 +54,7 @@ Choice choose_kernel(const Problem& problem, const Cpu& cpu, const Policy& polic
 
 // The policy as far as it concerns this problem. A kernel requested by name is for the quantized
 // modules; a dense companion (router, norm-like gate, attention) that it cannot run gets the
-// oracle's choice.
+// oracle's choice, and so does every other problem where the policy says so.
 Policy request_for(const Problem& problem, const Policy& policy);
 
 // Why no kernel of its own runs the problem on some architecture, so that it would fall to a portable
