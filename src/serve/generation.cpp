@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/human.h"
 #include "serve/server.h"
 
 namespace moebius {
@@ -299,11 +300,15 @@ void ApiServer::end_generation(const GenerationPtr& g, int status, std::string_v
   if (status != 0) {
     const Usage usage = keep->answer ? keep->answer->usage() : Usage{};
     const auto now = Clock::now();
-    note(keep->exchange->request(), keep->id, keep->client, status,
-         fmt::format(" prompt {} cached {} new {} queue {:.3f} first {:.3f} total {:.3f} {}",
-                     usage.prompt, usage.cached, usage.completion, keep->queue_seconds,
-                     keep->has_first ? seconds_between(keep->start, keep->first) : 0.0,
-                     seconds_between(keep->start, now), word));
+    const auto seconds = [](double s) { return fmt::format("{:.3f}", s); };
+    note(keep->exchange->request(), keep->id, keep->client, status, std::string(word),
+         {{"prompt", "prompt_tokens", std::to_string(usage.prompt)},
+          {"cached", "cached_tokens", std::to_string(usage.cached)},
+          {"new", "new_tokens", std::to_string(usage.completion)},
+          {"queue", "queue_s", seconds(keep->queue_seconds)},
+          {"first", "first_token_s",
+           seconds(keep->has_first ? seconds_between(keep->start, keep->first) : 0.0)},
+          {"total", "total_s", seconds(seconds_between(keep->start, now))}});
   }
 }
 
@@ -357,13 +362,16 @@ void ApiServer::watch_step() {
   const GeneratorStats s = stats();
   const bool late = s.heartbeat_seconds > longest_step(s);
   if (late && !std::exchange(stuck_, true))
-    log(fmt::format("- - - - - - stuck: a step has run for {:.0f} s, phase {}, {} sequences",
-                    s.heartbeat_seconds, s.phase, s.running));
+    log_event("stuck", fmt::format("stuck: a step has run for {:.0f} s, phase {}, {} sequences",
+                                   s.heartbeat_seconds, s.phase, s.running));
   stuck_ = late;
 }
 
 void ApiServer::drain() {
   if (std::exchange(draining_, true)) return stop();  // the second signal
+  log_event("draining", fmt::format("shutting down: {} to finish, for at most {:.3g} s",
+                                    counted(generations_.size(), "answer"),
+                                    std::chrono::duration<double>(options_.drain_time).count()));
   http_->after(options_.drain_time, [this] {
     http_->after(options_.end_time, [this] { stop(); });
     drained_ = true;

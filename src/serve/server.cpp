@@ -10,6 +10,7 @@
 #include <ctime>
 
 #include "base/error.h"
+#include "base/human.h"
 #include "base/json.h"
 #include "serve/documents.h"
 
@@ -143,12 +144,19 @@ ApiServer::~ApiServer() {
   http_.reset();
 }
 
-uint16_t ApiServer::listen() { return http_->listen(options_.host, options_.port); }
+uint16_t ApiServer::listen() {
+  const uint16_t port = http_->listen(options_.host, options_.port);
+  log_event("listening", fmt::format("listening on {} port {}", options_.host, port));
+  return port;
+}
 
 int ApiServer::run() {
   http_->on_signal([this] { drain(); });
   http_->run();
-  return died_ || (cut_off_ && options_.cut_off_fails) ? 3 : 0;
+  const int status = died_ || (cut_off_ && options_.cut_off_fails) ? 3 : 0;
+  log_event("stopped", fmt::format("stopped, exit status {}{}", status,
+                                   cut_off_ ? "; some answers were cut off" : ""));
+  return status;
 }
 
 void ApiServer::ready(ServedModel model, Generator& generator) {
@@ -166,6 +174,10 @@ void ApiServer::ready(ServedModel model, Generator& generator) {
     texts_ = std::make_unique<TokenTexts>(*model_->tokenizer);
     generator_ = &generator;
     if (options_.queue == 0) options_.queue = 4 * model_->slots;
+    log_event("ready", fmt::format("ready after {:.1f} s: {}, context {}, {} at once",
+                                   std::chrono::duration<double>(Clock::now() - started_).count(),
+                                   printable(model_->name, 80), model_->context,
+                                   counted(model_->slots, "sequence")));
   });
 }
 
@@ -196,22 +208,35 @@ void ApiServer::finish_reply(HttpReply& reply, const HttpRequest& request, const
   metrics_.request_done(route != nullptr ? route->path : "other", reply.status);
 }
 
-void ApiServer::log(std::string_view line) noexcept {
+void ApiServer::log(const LogLine& line) noexcept {
   if (!options_.log) return;
   try {
-    options_.log(fmt::format("{} {}", time_of_day(), line));
+    options_.log(options_.log_json ? log_json(line, time_of_day()) : log_text(line, time_of_day()));
   } catch (...) {
     ++metrics_.lost_lines;
   }
 }
 
-void ApiServer::note(const HttpRequest& request, const std::string& id, const std::string& client,
-                     int status, const std::string& more) noexcept {
+void ApiServer::log_event(std::string_view event, const std::string& message) noexcept {
+  try {
+    LogLine line;
+    line.event = event, line.message = message;
+    log(line);
+  } catch (...) {
+    ++metrics_.lost_lines;
+  }
+}
+
+void ApiServer::note(const HttpRequest& request, const std::string& id, const std::string& key,
+                     int status, const std::string& end,
+                     std::vector<LogLine::Figure> figures) noexcept {
   if (!options_.log) return;
   try {
-    log(fmt::format("{} {} {} {} {} {}{}", id, request.peer.empty() ? "-" : request.peer,
-                    client.empty() ? "-" : printable(client, 40), request.method,
-                    printable(request.path(), 80), status, more));
+    LogLine line;
+    line.id = id, line.client = request.peer, line.key = printable(key, 40);
+    line.method = request.method, line.path = printable(request.path(), 80);
+    line.status = status, line.figures = std::move(figures), line.message = end;
+    log(line);
   } catch (...) {
     ++metrics_.lost_lines;
   }
@@ -220,7 +245,7 @@ void ApiServer::note(const HttpRequest& request, const std::string& id, const st
 void ApiServer::failed(std::string_view what) noexcept {
   ++metrics_.internal_errors;
   try {
-    log(fmt::format("- - - - - - an unexpected error: {}", printable(what, 200)));
+    log_event("error", fmt::format("an unexpected error: {}", printable(what, 200)));
   } catch (...) {
     ++metrics_.lost_lines;
   }
@@ -238,7 +263,9 @@ HttpReply ApiServer::broken(int status, const std::string& reason, const std::st
   const HttpRequest none;
   const std::string id = random_hex(24);
   finish_reply(reply, none, id);
-  log(fmt::format("{} {} - - - {} {}", id, peer.empty() ? "-" : peer, status, reason));
+  HttpRequest from;
+  from.peer = peer;
+  note(from, id, "", status, reason);
   return reply;
 }
 
@@ -286,7 +313,7 @@ std::optional<HttpReply> ApiServer::refuse(const HttpRequest& head) {
     const std::string id = request_id(head);
     if (e.status == 503) metrics_.rejected(e.code);
     finish_reply(reply, head, id);
-    note(head, id, "", e.status, " " + e.code);
+    note(head, id, "", e.status, e.code);
     return reply;
   }
 }

@@ -15,6 +15,7 @@
 #include "serve/answer.h"
 #include "serve/api_error.h"
 #include "serve/http.h"
+#include "serve/log_line.h"
 #include "serve/metrics.h"
 #include "serve/request.h"
 #include "serve/text_worker.h"
@@ -35,8 +36,10 @@ struct ServerOptions {
   bool share_prefixes = false;  // between keys
   bool expert_metrics = false;
   bool cut_off_fails = false;  // answers that SIGTERM cut off make run() return 3
-  // One line per request; empty: none. Where it throws the line is lost, and counted.
+  // One line per request, and for the start and the end of the server; empty: none. Where it throws
+  // the line is lost, and counted.
   std::function<void(const std::string&)> log;
+  bool log_json = false;  // a JSON object each
 };
 
 class ApiServer : private HttpHandler {
@@ -140,10 +143,11 @@ class ApiServer : private HttpHandler {
   void answer(const HttpExchangePtr& exchange, HttpReply reply);
   // Adds what every answer carries, and counts it.
   void finish_reply(HttpReply& reply, const HttpRequest& request, const std::string& id);
-  void note(const HttpRequest& request, const std::string& id, const std::string& client,
-            int status, const std::string& more) noexcept;
-  // A line, behind the time of day.
-  void log(std::string_view line) noexcept;
+  // The line of a request.
+  void note(const HttpRequest& request, const std::string& id, const std::string& key, int status,
+            const std::string& end, std::vector<LogLine::Figure> figures = {}) noexcept;
+  void log_event(std::string_view event, const std::string& message) noexcept;
+  void log(const LogLine& line) noexcept;
   std::string request_id(const HttpRequest& request) const;
 
   ServerOptions options_;

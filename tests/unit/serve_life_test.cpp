@@ -142,10 +142,59 @@ TEST(ServeLife, Keys) {
       R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [0-9a-f]{24} 127\.0\.0\.1 (-|ann|bob) .*)");
   EXPECT_GT(server.log.size(), 10u);
   for (const std::string& line : server.log) {
-    EXPECT_TRUE(test::matches_regex(line, form)) << line;
+    const bool event = line.find(" - - - - - - ") != std::string::npos;  // the server's own
+    EXPECT_TRUE(event || test::matches_regex(line, form)) << line;
     EXPECT_EQ(line.find("secret"), std::string::npos);
     EXPECT_EQ(line.find("tangerine"), std::string::npos);
   }
+}
+
+// Start, requests and end of a server, one JSON object a line.
+TEST(ServeLife, LogInJson) {
+  ServerOptions options;
+  options.log_json = true;
+  FakeServer server(options);
+  EXPECT_EQ(server.completion(R"("prompt":"a","max_tokens":3)").status, 200);
+  EXPECT_EQ(server.ask(test::get("/nothing")).status, 404);
+  server.server->shut_down();
+  server.join();
+  std::vector<std::string> events;
+  const std::string time(R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z)");
+  bool answered = false;
+  for (const std::string& line : server.log) {
+    const Json j = parse_json(line, "line");
+    const std::string event = j.find("event")->as_string();
+    EXPECT_TRUE(test::matches_regex(j.find("time")->as_string(), time)) << line;
+    if (events.empty() || events.back() != event) events.push_back(event);
+    if (event != "request") {
+      EXPECT_FALSE(j.find("message")->as_string().empty()) << line;
+      continue;
+    }
+    EXPECT_EQ(j.find("client")->as_string(), "127.0.0.1");
+    if (j.find("path")->as_string() != "/v1/completions") continue;
+    answered = true;
+    EXPECT_EQ(j.find("method")->as_string(), "POST");
+    EXPECT_EQ(j.find("status")->as_uint(), 200u);
+    EXPECT_EQ(j.find("new_tokens")->as_uint(), 3u);
+    for (const char* key :
+         {"id", "prompt_tokens", "cached_tokens", "queue_s", "first_token_s", "total_s", "end"})
+      EXPECT_NE(j.find(key), nullptr) << key;
+  }
+  EXPECT_TRUE(answered);
+  EXPECT_EQ(events,
+            (std::vector<std::string>{"listening", "ready", "request", "draining", "stopped"}));
+}
+
+TEST(ServeLife, LogSaysStartAndEnd) {
+  FakeServer server;
+  server.server->shut_down();
+  server.join();
+  std::string all;
+  for (const std::string& line : server.log) all += line + "\n";
+  for (const char* words :
+       {" - - - - - - listening on 127.0.0.1 port ", " - - - - - - ready after ",
+        " - - - - - - shutting down: 0 answers", " - - - - - - stopped, exit status 0"})
+    EXPECT_NE(all.find(words), std::string::npos) << words << "\n" << all;
 }
 
 TEST(ServeLife, HostAndOrigin) {
