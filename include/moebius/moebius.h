@@ -251,6 +251,9 @@ const char* moebius_version(void);
 uint32_t moebius_abi_version(void);
 const char* moebius_cpu(void);       /* architecture and features that count */
 const char* moebius_cpu_model(void); /* the CPU's name */
+/* From now on only these features count ("neon,dotprod"); before anything else is asked of the
+   library. */
+int moebius_narrow_cpu(const char* features);
 size_t moebius_kernel_count(void);
 const char* moebius_kernel_name(size_t i);
 void moebius_string_free(char* text);

@@ -175,6 +175,9 @@ class Folder {
 std::string version();
 std::string cpu_name();                   // of this machine: features that count, in words
 std::string cpu_model();                  // its name
+// From now on only these features count ("neon,dotprod"); before anything else is asked of the
+// library.
+void narrow_cpu(const std::string& features);
 std::vector<std::string> kernel_titles(); // in the order of preference
 
 }  // namespace moebius

@@ -269,6 +269,8 @@ def declare(lib: CDLL) -> None:
     lib.moebius_cpu.restype = c_char_p
     lib.moebius_cpu_model.argtypes = []
     lib.moebius_cpu_model.restype = c_char_p
+    lib.moebius_narrow_cpu.argtypes = [c_char_p]
+    lib.moebius_narrow_cpu.restype = c_int
     lib.moebius_kernel_count.argtypes = []
     lib.moebius_kernel_count.restype = c_size_t
     lib.moebius_kernel_name.argtypes = [c_size_t]

@@ -87,6 +87,16 @@ def real(value: Any, field: str) -> float:
     return found
 
 
+def _narrow_cpu() -> None:
+    """The environment may take CPU features away, as for the tool."""
+    features = os.environ.get("MOEBIUS_CPU")
+    if features and lib.moebius_narrow_cpu(os.fsencode(features)) != 0:
+        raise ImportError(f"the environment sets MOEBIUS_CPU: {last_error()}")
+
+
+_narrow_cpu()
+
+
 def one_of(value: str, names: Dict[str, int], field: str) -> int:
     """The number that C has for a name."""
     if not isinstance(value, str) or value not in names:

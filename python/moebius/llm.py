@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import operator
 import os
 import threading
 import time
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 from . import _abi
-from ._library import I32, U64, Error, Handle, argument_error, c_path, c_text, check, lib, number, one_of, real, taken, text
+from ._library import U64, Error, Handle, argument_error, c_path, c_text, check, lib, number, one_of, real, taken, text
 from ._progress import Told, bar_of
 from ._threads import Threads, threads_of
 from .folder import Folder
@@ -21,6 +22,12 @@ from .tokenizer import Message, Tokenizer, ids_array, token_ids
 Prompt = Union[str, Sequence[int], Dict[str, Any]]
 FINISH = {_abi.MOEBIUS_FINISH_STOP: "stop", _abi.MOEBIUS_FINISH_LENGTH: "length", _abi.MOEBIUS_FINISH_CONTEXT: "length",
           _abi.MOEBIUS_FINISH_CANCELLED: "cancelled", _abi.MOEBIUS_FINISH_ERROR: "error"}
+
+
+# What may be said of sampling, from and to; the library holds the same limits.
+REAL = {"temperature": (0, 100), "top_p": (0, 1), "min_p": (0, 1), "repetition_penalty": (0.01, 100),
+        "presence_penalty": (-100, 100), "frequency_penalty": (-100, 100)}
+WHOLE = {"max_tokens": (0, 2**63 - 1), "seed": U64, "logprobs": (0, 1000), "top_k": (-1, 1 << 30), "min_tokens": (0, 1 << 30), "n": (1, 1024)}
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,15 @@ class SamplingParams:
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     n: int = 1
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in REAL.items():
+            value = getattr(self, name)
+            if value is not None and not low <= real(value, name) <= high:
+                raise argument_error(f"{name} is {value!r:.40}; expected {low} to {high}", name)
+        for name, limits in WHOLE.items():
+            if getattr(self, name) is not None:
+                number(getattr(self, name), name, *limits)
 
 
 @dataclass(frozen=True)
@@ -373,14 +389,13 @@ class _Engine(Handle):
         check(lib.moebius_request_init(ctypes.byref(r), ctypes.sizeof(r)))
         tokens = ids_array(prompt)
         r.prompt, r.prompt_tokens = tokens, len(prompt)
-        for name in ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"):
+        for name in REAL:
             if getattr(p, name) is not None:
-                setattr(r, name, real(getattr(p, name), name))
-        for name, high in (("max_tokens", 2**63 - 1), ("seed", U64[1]), ("logprobs", I32[1])):
+                setattr(r, name, float(getattr(p, name)))
+        for name in WHOLE:
             if getattr(p, name) is not None:
-                setattr(r, name, number(getattr(p, name), name, 0, high))
-        if p.top_k is not None:
-            r.top_k = max(0, number(p.top_k, "top_k", -1, I32[1]))  # vLLM writes -1 for all
+                setattr(r, name, operator.index(getattr(p, name)))
+        r.top_k = max(0, r.top_k) if p.top_k is not None else r.top_k  # vLLM writes -1 for all
         if p.stop is not None and not isinstance(p.stop, (str, list, tuple)):
             raise argument_error(f"stop is {p.stop!r:.40}; expected a text or a list of them", "stop")
         stops = [c_text(s, "stop") for s in ([p.stop] if isinstance(p.stop, str) else p.stop or [])]
@@ -389,7 +404,6 @@ class _Engine(Handle):
         end_array = ids_array(ends)
         r.stop, r.stops, r.stop_tokens, r.stop_token_count = texts, len(stops), end_array, len(ends)
         r.ignore_eos, r.include_stop, r.skip_special = bool(p.ignore_eos), bool(p.include_stop_str_in_output), bool(p.skip_special_tokens)
-        r.min_tokens, r.n = number(p.min_tokens, "min_tokens"), number(p.n, "n")
         request = ctypes.c_uint64()
         with self._lock:
             check(lib.moebius_engine_add(self._pointer, ctypes.byref(r), ctypes.byref(request)))

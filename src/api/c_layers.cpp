@@ -93,6 +93,9 @@ const char* moebius_cpu_model(void) {
     return kModel.c_str();
   });
 }
+int moebius_narrow_cpu(const char* features) {
+  return guarded_status([&] { narrow_cpu(text_of(features)); });
+}
 size_t moebius_kernel_count(void) {
   return guarded<size_t>(0, [] { return kernel_titles().size(); });
 }

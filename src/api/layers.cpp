@@ -314,6 +314,7 @@ Moe Folder::moe(const std::string& name, const Options& options, MoeScope scope)
 std::string version() { return MOEBIUS_VERSION; }
 std::string cpu_name() { return describe(host_cpu()); }
 std::string cpu_model() { return cpu_model_name(); }
+void narrow_cpu(const std::string& features) { narrow_host_cpu(features); }
 std::vector<std::string> kernel_titles() {
   std::vector<std::string> names;
   for (const Kernel* k : kernel_list()) names.push_back(title_of(*k));

@@ -14,6 +14,7 @@ from unittest import mock
 
 import moebius
 from common import BUNDLED, GOLDEN, module
+from moebius import llm as llm_module
 from moebius import LLM, Error, Folder, Linear, MoeBuilder, MoeSpec, Part, RawTensor, SamplingParams, Scheme, Threads, Tokenizer
 
 numpy, torch = module("numpy"), module("torch")
@@ -360,6 +361,18 @@ class Models(Bad):
         self.refused(lambda: self.llm.perplexity([1, 2, 3], context=-1))
         for bad in (3, None, "text", [], [3], [[3]], [{}], [{"role": 3}], [{"role": "user", "content": object()}], {"role": "user"}):
             self.refused(lambda: self.llm.chat(bad), kind=None, what=bad)
+
+    def test_sampling_limits_are_the_librarys(self):
+        """Said when the parameters are made; what may be said, the library takes."""
+        for name, limits in {**llm_module.REAL, **llm_module.WHOLE}.items():
+            if name in ("max_tokens", "n", "seed", "min_tokens"):
+                continue
+            low, high = limits
+            for value, beyond in ((low * 1.001 if name in llm_module.REAL else low, low - 1), (high, high + 1)):  # 0.01 is less as a float
+                with self.assertRaises(Error) as caught:
+                    SamplingParams(**{name: beyond})
+                self.assertEqual((caught.exception.kind, caught.exception.field), ("argument", name))
+                self.assertTrue(self.llm.generate("It", SamplingParams(max_tokens=1, **{name: value}))[0].finished, (name, value))
 
     def test_sampling_that_is_none(self):
         nan, infinity = float("nan"), float("inf")

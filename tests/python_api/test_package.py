@@ -68,6 +68,13 @@ class Package(unittest.TestCase):
             fake.write_text("not a library")
             self.assertIn("ImportError", self.run_python("import moebius", MOEBIUS_LIBRARY=str(fake)).stderr)
 
+    def test_the_environment_narrows_the_cpu(self):
+        code = "import moebius; print(moebius.cpu().description)"
+        self.assertEqual(self.run_python(code, MOEBIUS_CPU="reference").stdout, "no instruction set assumed\n")
+        broken = self.run_python(code, MOEBIUS_CPU="warp")
+        self.assertNotEqual(broken.returncode, 0)
+        self.assertIn("ImportError: the environment sets MOEBIUS_CPU: ", broken.stderr)
+
     def test_versions_agree(self):
         said = subprocess.run([TOOL, "--version"], capture_output=True, text=True).stdout
         self.assertIn(moebius.__version__, said)
