@@ -22,7 +22,7 @@ Command subject(std::string name, std::string what, const std::shared_ptr<BenchO
 }
 
 void add_threads_list(Command& c, BenchOptions& o) {
-  c.option("--threads,-t", "LIST", &o.threads, "numbers of threads")
+  c.option("--threads,-t", "LIST", &o.threads, "thread counts to measure")
       .range(1, 1024)
       .by_default("1 and all cores")
       .from_environment("MOEBIUS_THREADS");
@@ -31,20 +31,20 @@ void add_threads_list(Command& c, BenchOptions& o) {
 void add_report_options(Command& c, BenchOptions& o) {
   c.section("Report");
   c.flag("--json", o.json, "print one JSON object per line");
-  c.option("--compare", "FILE", &o.compare, "earlier --json output: print earlier / this time")
+  c.option("--compare", "FILE", &o.compare, "earlier --json output to compare with")
       .file()
       .by_default("none");
-  c.option("--svg", "FILE", &o.svg, "write a roofline picture").file().by_default("none");
+  c.option("--svg", "FILE", &o.svg, "write a roofline plot").file().by_default("none");
   c.flag("--plot", o.plot, "draw a roofline in the terminal");
   c.option("--seconds", "X", &o.seconds, "time to spend on each case").range(0, 3600);
 }
 
 void add_case_options(Command& c, BenchOptions& o) {
   c.option("--scheme", "LIST", &o.schemes, "schemes").by_commas().one_of(bench_scheme_names());
-  c.option("--group", "LIST", &o.groups, "columns per scale; -1: one scale per output")
+  c.option("--group", "LIST", &o.groups, "group size; -1: one scale per output channel")
       .range(-1, 1 << 20)
-      .by_default("that of the scheme");
-  c.option("--tokens", "LIST", &o.tokens, "rows of x").range(1, 1 << 20);
+      .by_default("the scheme's own");
+  c.option("--tokens", "LIST", &o.tokens, "rows of activations (tokens)").range(1, 1 << 20);
   c.option("--dtype", "TYPE", &o.dtype, "type of activations").one_of({"bf16", "f16", "f32"});
 }
 
@@ -61,8 +61,8 @@ void add_sizes(Command& c, BenchOptions& o) {
 
 Command roof_subject() {
   auto o = std::make_shared<BenchOptions>();
-  Command c = subject("roof", "what the machine can do: products per second, memory bandwidth", o,
-                      run_bench_roof);
+  Command c =
+      subject("roof", "peak compute and memory bandwidth of this machine", o, run_bench_roof);
   add_threads_list(c, *o);
   c.flag("--json", o->json, "print one JSON object per line");
   c.examples = {"moebius bench roof", "moebius bench roof --threads 1,2,4 --json"};
@@ -73,15 +73,15 @@ Command kernel_subject() {
   auto o = std::make_shared<BenchOptions>();
   o->schemes = bench_scheme_names();
   o->seconds = 0.1;
-  Command c = subject(
-      "kernel", "every kernel of this CPU on every scheme, one thread, weights cached and cold", o,
-      run_bench_kernel);
+  Command c = subject("kernel",
+                      "every kernel of this CPU on every scheme, one thread, warm and cold caches",
+                      o, run_bench_kernel);
   add_sizes(c, *o);
   c.option("--kernel", "NAME", &o->run.kernel, "this kernel only")
       .by_default("all")
       .from_environment("MOEBIUS_KERNEL");
-  c.flag("--pack", o->pack, "packing of cold weights instead of products");
-  c.flag("--act-order", o->act_order, "with --pack: integers with groups, their columns shuffled");
+  c.flag("--pack", o->pack, "measure packing instead of multiplication");
+  c.flag("--act-order", o->act_order, "with --pack: integer weights with activation order");
   add_case_options(c, *o);
   c.find("--scheme")->by_default("all");
   add_report_options(c, *o);
@@ -101,7 +101,7 @@ Command linear_subject() {
   Command c = subject("linear", "a linear layer, random weights or a module of a folder", o,
                       run_bench_linear);
   c.argument("DIR", o->folder, "checkpoint folder").folder().by_default("random weights");
-  c.option("--module", "NAME", &o->module, "which linear of the folder").by_default("none");
+  c.option("--module", "NAME", &o->module, "linear layer of the folder").by_default("none");
   add_sizes(c, *o);
   add_case_options(c, *o);
   add_machine_options(c, *o);
@@ -121,15 +121,17 @@ Command moe_subject() {
   Command c = subject("moe", "a mixture-of-experts layer, random weights or a block of a folder", o,
                       run_bench_moe);
   c.argument("DIR", o->folder, "checkpoint folder").folder().by_default("random weights");
-  c.option("--module", "NAME", &o->module, "which MoE block of the folder").by_default("the first");
+  c.option("--module", "NAME", &o->module, "MoE block of the folder").by_default("the first");
   c.option("--experts", "N", &o->experts, "number of experts").range(1, 65536);
   c.option("--top-k", "N", &o->top_k, "experts per token").range(1, 65536);
-  c.option("--hidden", "N", &o->hidden, "features of a token").range(1, 1 << 20);
-  c.option("--intermediate", "N", &o->intermediate, "features inside an expert").range(1, 1 << 20);
+  c.option("--hidden", "N", &o->hidden, "hidden size").range(1, 1 << 20);
+  c.option("--intermediate", "N", &o->intermediate, "intermediate size of an expert")
+      .range(1, 1 << 20);
   c.flag("--skew", o->skew, "one expert gets half of the tokens");
-  c.option("--tp", "N", &o->ranks.tp, "ranks (threads) that cut experts, against one rank")
+  c.option("--tp", "N", &o->ranks.tp, "tensor parallel: N ranks (threads), compared with one")
       .range(1, 64);
-  c.option("--ep", "N", &o->ranks.ep, "ranks (threads) that have some experts each").range(1, 64);
+  c.option("--ep", "N", &o->ranks.ep, "expert parallel: N ranks (threads), compared with one")
+      .range(1, 64);
   add_case_options(c, *o);
   add_machine_options(c, *o);
   add_report_options(c, *o);
@@ -149,12 +151,12 @@ Command moe_subject() {
 Command attention_subject() {
   auto o = std::make_shared<BenchOptions>();
   o->tokens = {1, 512}, o->depths = {4096}, o->seconds = 0.5;
-  Command c = subject("attention", "attention of one layer over random keys and values", o,
-                      run_bench_attention);
+  Command c =
+      subject("attention", "attention of one layer over a random KV cache", o, run_bench_attention);
   c.option("--heads", "N", &o->heads, "query heads").range(1, 1024);
-  c.option("--kv-heads", "N", &o->kv_heads, "key and value heads").range(1, 1024);
-  c.option("--head-dim", "N", &o->head_dim, "features of a head").range(1, 4096);
-  c.option("--depths", "LIST", &o->depths, "tokens before the new ones").range(0, 1 << 20);
+  c.option("--kv-heads", "N", &o->kv_heads, "KV heads").range(1, 1024);
+  c.option("--head-dim", "N", &o->head_dim, "head size").range(1, 4096);
+  c.option("--depths", "LIST", &o->depths, "tokens in the KV cache").range(0, 1 << 20);
   c.option("--tokens", "LIST", &o->tokens, "new tokens").range(1, 1 << 16);
   c.option("--dtype", "TYPE", &o->dtype, "type of activations").one_of({"bf16", "f16", "f32"});
   add_kv_dtype_option(c, o->kv_dtype);
@@ -172,16 +174,14 @@ Command model_subject() {
   c.folder(o->folder);
   c.option("--prompts", "LIST", &o->prompts, "prompt lengths").range(1, 1 << 20);
   c.option("--batches", "LIST", &o->batches, "sequences per decode step").range(1, 4096);
-  c.option("--depths", "LIST", &o->depths, "tokens of a sequence before its decode steps")
+  c.option("--depths", "LIST", &o->depths, "tokens in the KV cache before the decode steps")
       .range(1, 1 << 20);
   c.option("--steps", "N", &o->steps, "decode steps of each batch size")
       .range(1, 1 << 20)
       .by_default("48 to 128");
   c.option("--seconds", "X", &o->seconds, "time to spend on each prompt length").range(0, 3600);
   c.flag("--json", o->json, "print one JSON object per number of threads");
-  c.option("--svg", "FILE", &o->svg, "write a picture: tokens per second")
-      .file()
-      .by_default("none");
+  c.option("--svg", "FILE", &o->svg, "write a plot of tokens per second").file().by_default("none");
   c.flag("--plot", o->plot, "draw tokens per second in the terminal");
   add_machine_options(c, *o);
   c.find("--threads")->by_default("all cores");
@@ -202,9 +202,9 @@ Command sampler_subject() {
   auto o = std::make_shared<BenchOptions>();
   o->batches = {32};
   o->seconds = 0.5;
-  Command c = subject("sampler", "from logits to the next token, random logits, a row per sequence",
-                      o, run_bench_sampler);
-  c.option("--vocab", "N", &o->vocab, "tokens of the vocabulary").range(1, 1 << 24);
+  Command c =
+      subject("sampler", "sampling from random logits, one row per sequence", o, run_bench_sampler);
+  c.option("--vocab", "N", &o->vocab, "vocabulary size").range(1, 1 << 24);
   c.option("--batches", "LIST", &o->batches, "rows per step").range(1, 4096);
   add_threads_list(c, *o);
   c.option("--seconds", "X", &o->seconds, "time to spend on each case").range(0, 3600);
@@ -216,7 +216,7 @@ Command sampler_subject() {
 }  // namespace
 
 Command bench_command() {
-  Command c("bench", "measures the machine, kernels, layers, whole models");
+  Command c("bench", "measures the machine, kernels, layers and whole models");
   c.subjects = {roof_subject(),      kernel_subject(), linear_subject(),  moe_subject(),
                 attention_subject(), model_subject(),  sampler_subject(), bench_engine_subject()};
   c.examples = {"moebius bench roof", "moebius bench model DIR"};

@@ -276,7 +276,7 @@ void print_table(const TraceRun& r, const TraceBench& bench, size_t requests, st
 }  // namespace
 
 std::vector<TraceEntry> read_trace(const std::string& path) {
-  const std::string text = read_text_file(path, kMaxTraceBytes);
+  const std::string text = read_input(path, kMaxTraceBytes);
   std::vector<TraceEntry> out;
   size_t number = 0;
   for (size_t begin = 0; begin < text.size();) {
@@ -341,22 +341,27 @@ int run_bench_engine(const BenchEngineOptions& options, std::ostream& out) {
 
 Command bench_engine_subject() {
   auto o = std::make_shared<BenchEngineOptions>();
-  Command c("bench engine", "a trace of requests through the engine, beside the bare step loop");
+  Command c("bench engine",
+            "a trace of requests through the engine, compared with bare decode steps");
   c.folder(o->model.folder);
   c.section("Requests");
   c.option("--trace", "FILE", &o->trace, "lines of arrival seconds, prompt tokens, new tokens")
       .file()
-      .by_default("made up");
-  c.option("--requests", "N", &o->requests, "made up: how many").range(1, 1 << 20);
-  c.option("--rate", "X", &o->rate, "made up: arrivals per second").range(1e-6, 1e9);
-  c.option("--prompt-tokens", "N", &o->prompt, "made up: about so many each").range(1, 1 << 20);
-  c.option("--new-tokens", "N", &o->new_tokens, "made up: about so many each").range(1, 1 << 20);
-  c.option("--seed", "N", &o->seed, "of arrivals, lengths, tokens");
-  c.option("--rounds", "N", &o->rounds, "ways through the trace; the median counts").range(1, 1000);
+      .by_default("random requests");
+  c.option("--requests", "N", &o->requests, "without --trace: number of requests")
+      .range(1, 1 << 20);
+  c.option("--rate", "X", &o->rate, "without --trace: arrivals per second").range(1e-6, 1e9);
+  c.option("--prompt-tokens", "N", &o->prompt, "without --trace: mean tokens of each")
+      .range(1, 1 << 20);
+  c.option("--new-tokens", "N", &o->new_tokens, "without --trace: mean tokens of each")
+      .range(1, 1 << 20);
+  c.option("--seed", "N", &o->seed, "seed of the random requests");
+  c.option("--rounds", "N", &o->rounds, "runs of the trace; the median is reported").range(1, 1000);
   c.flag("--json", o->json, "print one JSON object");
   c.section("Engine");
-  c.option("--parallel", "N", &o->parallel, "sequences that run at once").range(1, 4096);
-  c.option("--stretch", "X", &o->stretch, "longest step with prompt tokens, times one without")
+  c.option("--parallel", "N", &o->parallel, "sequences that run at the same time").range(1, 4096);
+  c.option("--stretch", "X", &o->stretch,
+           "most that prefill may lengthen a decode step, as a factor")
       .range(1, 1000)
       .seldom();
   add_engine_options(c, o->engine);

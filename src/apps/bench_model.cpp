@@ -17,6 +17,7 @@
 #include "apps/folder.h"
 #include "apps/interrupt.h"
 #include "apps/layout.h"
+#include "apps/manners.h"
 #include "apps/model_commands.h"
 #include "base/error.h"
 #include "checkpoint/summary.h"
@@ -34,7 +35,7 @@ class ModelBench {
     const auto options_of = [&](ThreadPool& p) {
       ModelOptions o;
       o.pool = &p;
-      o.policy = policy_of(options.run), o.act = act_request_of(options.run);
+      o.policy = folder_policy_of(options.run), o.act = act_request_of(options.run);
       o.type = activation_type(options.dtype, checkpoint.config().dtype);
       o.kv_type = kv_type_from(options.kv_dtype);
       take_rank_options(o, options.ranks);
@@ -47,6 +48,7 @@ class ModelBench {
     }
     ModelOptions mo = options_of(runtime_ != nullptr ? runtime_->pool() : pool);
     note_request(checkpoint, mo.act);
+    note_kernel(checkpoint, mo.policy, mo.act, mo.type);
     uint64_t total = 0;
     for (const Module& m : checkpoint.modules()) total += m.bytes;
     Progress progress("loading", total, true);
@@ -421,7 +423,7 @@ void draw(const std::vector<ModelRow>& rows, const BenchOptions& options, std::o
   if (!options.svg.empty()) write_picture(options.svg, bars_svg("moebius bench model", bars));
   if (!options.plot) return;
   if (options.json)
-    fmt::print(stderr, "{}", bars_text(bars, output_width()));
+    put_on_stderr(bars_text(bars, output_width()));
   else
     out << bars_text(bars, output_width());
 }

@@ -9,6 +9,7 @@
 #include "apps/bench_synthetic.h"
 #include "apps/folder.h"
 #include "apps/interrupt.h"
+#include "apps/manners.h"
 #include "apps/terminal.h"
 #include "base/error.h"
 #include "kernels/packed_matrix.h"
@@ -218,9 +219,7 @@ int run_bench_moe(const BenchOptions& options, std::ostream& out) {
         const SyntheticScheme scheme = synthetic_scheme(name, wanted, act_request_of(options.run));
         if (scheme.group == done || interrupt_seen()) continue;
         if (wanted && scheme.group != *wanted)
-          fmt::print(stderr,
-                     "moebius: scheme {} has groups of its own; --group {} does not apply\n", name,
-                     group);
+          warning("scheme {} has groups of its own; --group {} does not apply", name, group);
         done = scheme.group;
         measure_all(synthetic_subject(options, scheme, pool), options, machine, report);
       }

@@ -9,6 +9,7 @@
 #include <ostream>
 
 #include "apps/layout.h"
+#include "apps/manners.h"
 #include "base/error.h"
 
 namespace moebius {
@@ -178,7 +179,7 @@ void BenchReport::finish() {
   if (!options_.svg.empty()) write_picture(options_.svg, roofline_svg(results_));
   if (options_.plot) {
     if (options_.json)
-      fmt::print(stderr, "{}", roofline_text(results_));
+      put_on_stderr(roofline_text(results_));
     else
       out_ << roofline_text(results_);
   }

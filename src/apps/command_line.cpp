@@ -14,6 +14,7 @@
 #include "apps/rank_process.h"
 #include "apps/suggest.h"
 #include "base/error.h"
+#include "base/human.h"
 #include "runtime/cpu.h"
 #include "runtime/thread_pool.h"
 
@@ -181,7 +182,7 @@ void describe_run(const Command& command) {
   if (!manners().verbose) return;
   detail("version {} ({})", MOEBIUS_VERSION, kBuildCommit);
   detail("CPU {} ({})", cpu_model_name(), describe(host_cpu()));
-  detail("{} cores, so many threads unless --threads says otherwise", default_thread_count());
+  detail("{} unless --threads says otherwise", counted(default_thread_count(), "thread"));
   for (const Option& o : command.positional)
     if (o.kind == ValueKind::kFolder)
       detail("folder {}", printable(*std::get<std::string*>(o.target)));

@@ -20,14 +20,14 @@ void add_common_options(Command& command) {
   if (folder)
     command
         .flag("--no-follow", m.no_follow,
-              "refuse symbolic links that lead out of the folder (links of the Hugging Face "
-              "cache are taken)")
+              "refuse symbolic links that lead out of the folder, but for those of the Hugging "
+              "Face cache")
         .seldom();
-  command.flag("--quiet,-q", m.quiet, "no progress, no statistics; warnings and errors stay");
-  command.flag("--verbose,-v", m.verbose, "say more about what is being done");
+  command.flag("--quiet,-q", m.quiet, "no progress and no statistics, only warnings and errors");
+  command.flag("--verbose,-v", m.verbose, "say more about what is done");
   command.at_most_one({"--quiet", "--verbose"});
-  command.flag("--help,-h", m.help, "the common options");
-  command.flag("--help-all", m.help_all, "every option");
+  command.flag("--help,-h", m.help, "show the common options");
+  command.flag("--help-all", m.help_all, "show every option");
   for (Command& c : command.subjects) add_common_options(c);
 }
 
@@ -36,7 +36,7 @@ void gather_variables(const Command& command, std::vector<NamedText>& out) {
     if (o.environment.empty()) continue;
     const auto same = [&](const NamedText& v) { return v.name == o.environment; };
     if (std::none_of(out.begin(), out.end(), same))
-      out.push_back({o.environment, "the value of " + o.name() + " where that is not given"});
+      out.push_back({o.environment, "default of " + o.name()});
   }
   for (const Command& c : command.subjects) gather_variables(c, out);
 }
@@ -45,14 +45,14 @@ void gather_variables(const Command& command, std::vector<NamedText>& out) {
 
 Command make_tool() {
   Command tool("moebius",
-               "runs quantized mixture-of-experts models straight from their compressed-tensors "
-               "folder");
+               "runs quantized mixture-of-experts models on CPUs, straight from their "
+               "compressed-tensors folder");
   tool.subjects = {run_command(),        serve_command(),      inspect_command(),
                    explain_command(),    verify_command(),     apply_command(),
                    bench_command(),      logits_command(),     perplexity_command(),
                    tokenize_command(),   detokenize_command(), help_command(),
                    completion_command(), docs_command()};
-  tool.flag("--version", manners().version, "the version");
+  tool.flag("--version", manners().version, "show the version");
   tool.examples = {"moebius run -p 'It was a dark' -n 40", "moebius inspect DIR",
                    "moebius explain DIR --cpu avx2,fma,f16c", "moebius verify DIR"};
   add_common_options(tool);
@@ -61,7 +61,7 @@ Command make_tool() {
 
 std::vector<NamedText> exit_codes() {
   return {{std::to_string(kExitDone), "done"},
-          {std::to_string(kExitFailed), "a check failed, or the input is unusable"},
+          {std::to_string(kExitFailed), "a check failed, or the input cannot be used"},
           {std::to_string(kExitUsage), "wrong usage"},
           {std::to_string(kExitDied), "the engine died"},
           {std::to_string(kExitInterrupted), "interrupted by Ctrl-C"}};
@@ -70,15 +70,14 @@ std::vector<NamedText> exit_codes() {
 std::vector<NamedText> environment_variables(const Command& tool) {
   std::vector<NamedText> out;
   gather_variables(tool, out);
-  out.push_back({kCpuVariable,
-                 "features, as in `explain --cpu`: the machine counts as one that has no others"});
+  out.push_back({kCpuVariable, "CPU features, as in `explain --cpu`: the tool uses no others"});
   out.push_back(
       {kCommVariable,
-       "openmpi, mpich or a file: the plugin through which ranks talk, where the launcher "
-       "does not tell"});
-  out.push_back({"MOEBIUS_API_KEY", "a key that `serve` asks for, beside those of its file"});
-  out.push_back({"NO_COLOR", "not empty: no colours on a terminal"});
-  out.push_back({"COLUMNS", "how many columns tables may have"});
+       "openmpi, mpich or a file: the plugin that connects ranks, where the launcher does not "
+       "say"});
+  out.push_back({"MOEBIUS_API_KEY", "an API key that `serve` accepts, beside those of its file"});
+  out.push_back({"NO_COLOR", "not empty: no colours"});
+  out.push_back({"COLUMNS", "width of tables"});
   return out;
 }
 

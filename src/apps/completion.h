@@ -10,5 +10,6 @@ namespace moebius {
 
 std::string bash_completion(const Command& tool);
 std::string zsh_completion(const Command& tool);
+std::string fish_completion(const Command& tool);
 
 }  // namespace moebius

@@ -13,6 +13,7 @@
 #include "apps/manners.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/human.h"
 
 namespace moebius {
 namespace {
@@ -39,7 +40,10 @@ void check_message(const Json& m, const std::string& where) {
 Conversation::Conversation(const std::string& folder)
     : templates_(ChatTemplates::from_folder(folder)) {
   if (templates_.empty())
-    fail("{}: has no chat template; run it without --chat, --messages and -i", folder);
+    fail(
+        "{}: has no chat template, which --chat, --messages and -i need; without them the text of "
+        "-p is continued",
+        printable(folder));
 }
 
 bool Conversation::has_system() const {
@@ -64,10 +68,10 @@ void Conversation::take_back() { messages_.pop_back(); }
 void Conversation::clear() { messages_.resize(has_system() ? 1 : 0); }
 
 void Conversation::load(const std::string& file) {
-  const Json list = parse_json(read_text_file(file, kMaxMessages), file);
+  const Json list = parse_json(read_input(file, kMaxMessages), file);
   if (!list.is_array())
     fail("{}: the file is {}; expected an array of messages", file, kind_name(list.kind()));
-  if (list.items().empty()) fail("{}: holds no message", file);
+  if (list.items().empty()) fail("{}: has no message", file);
   for (size_t i = 0; i < list.items().size(); ++i)
     check_message(list.items()[i], fmt::format("{}: message {}", file, i));
   messages_ = list.items();
@@ -101,12 +105,14 @@ class Talk {
 
   int run() {
     if (isatty(STDIN_FILENO) != 0 && !manners().quiet)
-      tell("Type a message, /help for commands; Ctrl-C stops an answer, Ctrl-D ends.");
+      tell(
+          "Type a message, or /help for commands. Ctrl-C stops an answer; /exit or Ctrl-D leaves.");
     if (conversation_.waits_for_answer()) answer();
     while (true) {
       clear_interrupt();
       const std::optional<std::string> text = read_message(reader_);
       if (!text || interrupt_seen()) break;
+      if (*text == "/exit" || *text == "/quit" || *text == "/bye") break;
       if (text->starts_with('/') && !text->starts_with("//"))
         command(*text);
       else if (!text->empty())
@@ -117,7 +123,7 @@ class Talk {
   }
 
  private:
-  static void tell(const std::string& text) { fmt::print(stderr, "{}\n", text); }
+  static void tell(const std::string& text) { put_on_stderr(text + "\n"); }
 
   void turn(const std::string& text) {
     conversation_.say("user", text);
@@ -143,6 +149,8 @@ class Talk {
       conversation_.say("assistant", a.text);
       if (a.finish == "context") tell(full(session_.context()));
       if (a.finish == "interrupted") tell("(stopped)");
+      if (a.finish == "length")
+        tell(fmt::format("(cut off after {}: the limit of -n)", counted(a.tokens.size(), "token")));
       return true;
     } catch (const Error& e) {  // the template refused it, or there is no memory
       tell(std::string("moebius: ") + e.what());
@@ -152,9 +160,9 @@ class Talk {
 
   std::string full(size_t tokens) const {
     return fmt::format(
-        "moebius: the context is full: the conversation has {} tokens, and {} fit. It is kept: "
-        "/save "
-        "FILE writes it, /reset starts over, and a larger -c makes room next time",
+        "moebius: the context is full: the conversation has {} tokens, and {} fit. Nothing is "
+        "lost: /save FILE writes the conversation, /reset starts a new one, and a larger -c makes "
+        "room next time",
         tokens, session_.context());
   }
 
@@ -173,15 +181,16 @@ class Talk {
   void run_command(const std::string& name, const std::string& rest) {
     if (name == "/help") {
       tell(
-          "/reset         forget the conversation, keep the system message\n"
+          "/reset         start over; the system message stays\n"
           "/system TEXT   replace the system message (no TEXT: remove it)\n"
           "/save FILE     write the messages as JSON\n"
-          "/load FILE     go on from such a file (as --messages FILE does)\n"
+          "/load FILE     continue from such a file, as --messages FILE does\n"
           "/stats         tokens and speed so far\n"
           "/help          this list\n"
+          "/exit          leave; /quit and /bye do the same\n"
           "//...          a message that begins with /\n"
-          "A line that ends with \\ goes on in the next one; \"\"\" begins and ends a block.\n"
-          "Ctrl-C stops an answer; at the prompt it leaves, as Ctrl-D does.");
+          "A line that ends with \\ continues on the next; \"\"\" starts and ends a longer text.\n"
+          "Ctrl-C stops an answer. At the prompt Ctrl-C and Ctrl-D leave.");
     } else if (name == "/reset") {
       conversation_.clear();
       tell("(forgotten)");
@@ -199,10 +208,10 @@ class Talk {
         conversation_.save(rest);
       else
         conversation_.load(rest);
-      tell(fmt::format("({} messages {})", conversation_.size(),
+      tell(fmt::format("({} {})", counted(conversation_.size(), "message"),
                        name == "/save" ? "saved" : "loaded"));
     } else {
-      fail("{} is no command; /help lists them, and // begins a message with /",
+      fail("{} is no command; /help lists them, and // starts a message that begins with /",
            printable(name, 40));
     }
   }

@@ -4,15 +4,17 @@
 #include <algorithm>
 
 #include "apps/manners.h"
-#include "apps/terminal.h"
+#include "base/error.h"
+#include "base/human.h"
+#include "runtime/memory.h"
 
 namespace moebius {
 
 void add_engine_options(Command& c, EngineRunOptions& o) {
-  c.option("--kv-gib", "X", &o.kv_gib, "memory for keys and values; 0: for the context")
+  c.option("--kv-gib", "X", &o.kv_gib, "memory of the KV cache, in GiB; 0: enough for --ctx")
       .range(0, 1 << 20)
-      .by_default("the context, at most half of the free memory");
-  c.option("--max-step", "S", &o.max_step, "longest step of a prompt, in seconds")
+      .by_default("enough for --ctx, at most half of the free memory");
+  c.option("--max-step", "S", &o.max_step, "longest prefill step, in seconds")
       .range(0.001, 3600)
       .seldom();
 }
@@ -27,9 +29,24 @@ EngineOptions engine_options(const EngineRunOptions& o, OpenModel& open, size_t 
   return e;
 }
 
-void say_budget(const Engine& engine) {
-  note("keys and values: up to {}, a sequence of {} tokens",
-       human_bytes(static_cast<double>(engine.kv_bytes())), engine.longest());
+void check_kv_budget(const EngineRunOptions& o) {
+  const uint64_t free = available_memory_bytes();
+  if (free != 0 && o.kv_gib * 0x1p30 > static_cast<double>(free))
+    fail("--kv-gib {}: only {:.1f} GiB of memory are free", o.kv_gib,
+         static_cast<double>(free) / 0x1p30);
+}
+
+void say_budget(const Engine& engine, const Checkpoint& checkpoint, size_t context) {
+  const int64_t trained = checkpoint.config().max_positions;
+  if (trained > 0 && context > static_cast<size_t>(trained))
+    warning(
+        "--ctx {} is beyond the {} tokens that the model was trained for; expect poor text there",
+        context, trained);
+  if (context > engine.longest())
+    warning("--ctx {}: the KV cache only has room for {}; free memory or --kv-gib decides", context,
+            counted(engine.longest(), "token"));
+  note("KV cache: up to {} for a sequence of {}",
+       human_bytes(static_cast<double>(engine.kv_bytes())), counted(engine.longest(), "token"));
 }
 
 }  // namespace moebius

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options of the commands that generate: memory for keys and values, length of steps.
+// Options of the commands that generate: memory of the KV cache, length of steps.
 #pragma once
 #include "apps/command.h"
 #include "apps/model_commands.h"
@@ -14,7 +14,10 @@ struct EngineRunOptions {
 void add_engine_options(Command& command, EngineRunOptions& options);
 // context: 0: what the model was trained for.
 EngineOptions engine_options(const EngineRunOptions& options, OpenModel& open, size_t context);
-// A line on stderr: memory for keys and values, and what it holds.
-void say_budget(const Engine& engine);
+// Throws Error where --kv-gib is more than the machine has free; asked before weights are loaded.
+void check_kv_budget(const EngineRunOptions& options);
+// On stderr: the memory of the KV cache and the longest sequence it holds; warns where that is less
+// than the `context` that was asked for (0: nothing was), or the model was not trained for it.
+void say_budget(const Engine& engine, const Checkpoint& checkpoint, size_t context);
 
 }  // namespace moebius

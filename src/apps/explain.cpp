@@ -39,27 +39,32 @@ double packed_ratio(uint64_t packed, uint64_t file) {
   return static_cast<double>(packed) / static_cast<double>(std::max<uint64_t>(1, file));
 }
 
-// --why: every group with the verdict on every kernel.
-std::string choice_detail(const Explained& e, size_t width, bool colour) {
+// --why: every group with the verdict on every kernel of the CPU's architecture, or on all.
+std::string choice_detail(const Explained& e, Arch arch, const ExplainOptions& options,
+                          size_t width) {
+  const bool colour = options.colour;
   const Module& m = *e.group.sample;
   std::string title = fmt::format("{}  N={} K={}", describe(m.plan.scheme), m.plan.N, m.plan.K);
   if (e.group.count > 1) title += fmt::format("  x{}", e.group.count);
   std::string out = labelled("", printable(e.group.name), 0, width, Ink::kBold, colour) +
                     labelled("", title, 2, width);
   if (!e.request.empty()) out += labelled("", e.request, 2, width);
+  Table table("llw", width, colour);
   for (const Candidate& c : e.choice->candidates) {
+    if (!options.all && c.kernel->arch != arch && c.kernel->arch != Arch::kOther) continue;
     std::string words = c.reason;
     if (c.verdict == Verdict::kChosen)
-      words = fmt::format("{}, {:.2f}x the file's bytes{}{}{}", name_of(e.numerics),
+      words = fmt::format("weights as {}, {}, {:.2f}x the file's bytes{}", c.kernel->codec,
+                          name_of(e.numerics),
                           packed_ratio(e.packed, m.plan.code_bytes + m.plan.scale_bytes),
-                          e.share ? fmt::format(", {:.0f} % of memory speed at one row ({})",
+                          e.share ? fmt::format(", expect {:.0f} % of the memory bandwidth when "
+                                                "decoding one sequence ({})",
                                                 e.share->percent, e.share->from)
-                                  : "",
-                          c.reason.empty() ? "" : ", ", c.reason);
-    out += "  " + paint(fmt::format("{:<9}", name_of(c.verdict)), ink_of(c.verdict), colour) +
-           labelled(title_of(*c.kernel), words, 22, width - 11);
+                                  : "");
+    table.add({fmt::format("  {}", name_of(c.verdict)), title_of(*c.kernel), words},
+              ink_of(c.verdict));
   }
-  return out;
+  return out + table.text();
 }
 
 // Modules of one scheme that one kernel runs.
@@ -109,7 +114,7 @@ std::vector<FoldedChoice> folded_choices(const std::vector<const Explained*>& al
 
 std::string choices_text(const std::vector<const Explained*>& all, size_t width, bool colour) {
   Table table("llrrrrw", width, colour);
-  table.add({"kernel", "numerics", "count", "packed", "x file", "mem", "scheme"}, Ink::kBold);
+  table.header({"kernel", "numerics", "count", "packed", "x file", "mem", "scheme"});
   const std::vector<FoldedChoice> folds = folded_choices(all);
   for (const FoldedChoice& f : folds) {
     table.add(
@@ -127,13 +132,12 @@ std::string choices_text(const std::vector<const Explained*>& all, size_t width,
     if (!f.measured.empty()) where = f.measured;
   std::string notes;
   if (!where.empty())
-    notes =
-        labelled("",
-                 fmt::format("mem: share of the speed of reading memory to expect at one row, as "
-                             "measured on {} (bench/speed_table.py)",
-                             where),
-                 0, width);
-  return table.text() + "\n" + notes + "slowest first; --why has the verdict on every kernel\n";
+    notes = labelled("",
+                     fmt::format("mem: expected share of the memory bandwidth when decoding one "
+                                 "sequence, as measured on {} (bench/speed_table.py).",
+                                 where),
+                     0, width);
+  return table.text() + "\n" + notes + "Slowest kernel first; --why says why each was chosen.\n";
 }
 
 RankQuestion rank_question(const ExplainOptions& o) {
@@ -183,9 +187,8 @@ void explain_ranks(const Checkpoint& checkpoint, const ExplainOptions& o, std::o
              4, width)
       << '\n';
   Table table("lrrrw", width, o.colour);
-  table.add({"split", "largest rank", fmt::format("step b{}", q.batch),
-             fmt::format("prompt {}", q.prompt), ""},
-            Ink::kBold);
+  table.header({"split", "largest rank", fmt::format("step b{}", q.batch),
+                fmt::format("prompt {}", q.prompt), ""});
   for (const RankForecast& f : all) {
     const auto ms = [&](double s) {
       return f.refusal.empty() ? fmt::format("{:.3g} ms", s * 1e3) : "";
@@ -195,7 +198,9 @@ void explain_ranks(const Checkpoint& checkpoint, const ExplainOptions& o, std::o
          ms(f.step), ms(f.prompt), f.reason},
         f.fits() ? Ink::kGreen : Ink::kDim);
   }
-  out << table.text() << "\nbest first; times are computed (docs/distributed.md)\n";
+  out << table.text() << '\n'
+      << labelled("", "Best first. Times are computed, not measured (docs/distributed.md).", 0,
+                  width);
 }
 
 }  // namespace
@@ -208,7 +213,7 @@ int run_explain(const ExplainOptions& options, std::ostream& out) {
   }
   ExplainQuestion question;
   if (!options.cpu.empty()) question.cpu = parse_cpu(options.cpu);
-  question.policy = policy_of(options.run);
+  question.policy = folder_policy_of(options.run);
   question.x_type = activation_type(options.dtype, checkpoint.config().dtype);
   question.act = act_request_of(options.run);
   note_request(checkpoint, question.act);
@@ -231,7 +236,7 @@ int run_explain(const ExplainOptions& options, std::ostream& out) {
   for (const Explained& m : e.modules)
     if (m.choice) run.push_back(&m);
   if (options.why)
-    for (const Explained* m : run) out << choice_detail(*m, width, options.colour);
+    for (const Explained* m : run) out << choice_detail(*m, e.cpu.arch, options, width);
   else if (!run.empty())
     out << choices_text(run, width, options.colour);
   return 0;
@@ -239,23 +244,25 @@ int run_explain(const ExplainOptions& options, std::ostream& out) {
 
 Command explain_command() {
   auto o = std::make_shared<ExplainOptions>();
-  Command c("explain", "says which kernel will run each module, and why not the others");
+  Command c("explain", "shows which kernel will run each module, and why");
   c.folder(o->folder);
   c.option("--cpu", "LIST", &o->cpu,
            "answer for a CPU with these features, e.g. neon,dotprod or avx2,fma,f16c")
       .by_default("this machine");
   add_dtype_option(c, o->dtype);
-  c.flag("--why", o->why, "every module with the verdict on every kernel");
+  c.flag("--why", o->why,
+         "for every module: each kernel of the CPU's architecture, and why it was chosen or not");
+  c.flag("--all", o->all, "with --why: the kernels of every architecture");
   add_json_flag(c, o->json);
   c.section("Ranks");
-  c.option("--ranks", "N", &o->ranks, "instead: how so many ranks could share the model")
+  c.option("--ranks", "N", &o->ranks, "instead: ways to split the model over N ranks, best first")
       .range(1, 1024)
       .by_default("none");
-  c.option("--link", "RATE,TIME", &o->link, "bits a second and latency between ranks");
-  c.option("--node", "CxM", &o->node, "cores and memory of a rank, as 64x256G")
+  c.option("--link", "RATE,TIME", &o->link, "bandwidth in bits/s and latency between ranks");
+  c.option("--node", "CxM", &o->node, "cores and memory of each rank, e.g. 64x256G")
       .by_default("this machine's");
-  c.option("--batch", "N", &o->batch, "sequences of a step").range(1, 65536);
-  c.option("--prompt", "N", &o->prompt, "tokens of a prompt").range(1, 1 << 20);
+  c.option("--batch", "N", &o->batch, "sequences per decode step").range(1, 65536);
+  c.option("--prompt-tokens,--prompt", "N", &o->prompt, "length of the prompt").range(1, 1 << 20);
   add_run_options(c, o->run);
   c.examples = {"moebius explain DIR",
                 "moebius explain DIR --ranks 4 --link 10G,30us --node 64x256G",

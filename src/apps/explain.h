@@ -13,7 +13,8 @@ struct ExplainOptions {
   std::string folder;
   std::string cpu;             // feature list; empty: this machine
   std::string dtype = "auto";  // of activations: auto, bf16, f16, f32
-  bool why = false;            // every group, with the verdict on every kernel
+  bool why = false;            // every group, with the verdict on each kernel
+  bool all = false;            // with why: kernels of other architectures too
   bool json = false, colour = false;
   RunOptions run;
   int ranks = 0;                        // how so many could share the model; 0: kernels

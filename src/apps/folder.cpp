@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <sstream>
 
 #include "apps/manners.h"
 #include "apps/places.h"
+#include "apps/suggest.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "runtime/program_folder.h"
@@ -28,6 +30,66 @@ bool looks_like_repository(const std::string& name) {
          std::all_of(name.begin(), name.end(), plain);
 }
 
+bool folder_exists(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_directory(path, error);
+}
+
+// Names of the folders in a folder, in order.
+std::vector<std::string> folders_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error))
+    if (entry.is_directory(error)) names.push_back(entry.path().filename().string());
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// The path that was meant by one of which a part is misspelt, part by part; empty: nothing is near.
+std::string nearest_path(const std::string& typed) {
+  std::string found;
+  std::istringstream parts(typed);
+  for (std::string part; std::getline(parts, part, '/');) {
+    std::string next = found + part;
+    if (!part.empty() && !folder_exists(next)) {
+      const std::string near = nearest(part, folders_in(found.empty() ? "." : found));
+      if (near.empty()) return "";
+      next = found + near;
+    }
+    found = next + "/";
+  }
+  if (!found.empty()) found.pop_back();
+  return found;
+}
+
+bool has_config(const std::string& folder) { return path_exists(join_path(folder, "config.json")); }
+
+// Folders below that hold a checkpoint, at most two steps down.
+std::vector<std::string> checkpoints_below(const std::string& folder) {
+  std::vector<std::string> found;
+  for (const std::string& name : folders_in(folder)) {
+    const std::string below = join_path(folder, name);
+    if (has_config(below)) found.push_back(name);
+    for (const std::string& deeper : folders_in(below))
+      if (has_config(join_path(below, deeper))) found.push_back(join_path(name, deeper));
+  }
+  return found;
+}
+
+// A folder that is none of a model, but has some below it.
+void check_not_a_parent(const std::string& folder) {
+  if (has_config(folder) || path_exists(join_path(folder, "tokenizer.json"))) return;
+  const std::vector<std::string> below = checkpoints_below(folder);
+  if (below.empty()) return;
+  constexpr size_t kShown = 8;
+  std::string names;
+  for (size_t i = 0; i < std::min(below.size(), kShown); ++i)
+    names += (i == 0 ? "" : ", ") + printable(below[i]);
+  if (below.size() > kShown) names += fmt::format(" and {} more", below.size() - kShown);
+  fail("{}: has no config.json; {} below it: {}", printable(folder),
+       below.size() == 1 ? "this folder has one" : "these folders have one", names);
+}
+
 // The hub's cache keeps revisions of a repository in snapshots/<revision>, and the name of the
 // current one in refs/main.
 std::string current_snapshot(const std::string& folder) {
@@ -41,9 +103,9 @@ std::string current_snapshot(const std::string& folder) {
                  revision.end());
   const std::string snapshot = join_path(snapshots, revision);
   if (revision.empty() || !path_exists(snapshot))
-    fail("{}: is a repository of the hub's cache; name one of the folders in {}", printable(folder),
-         printable(snapshots));
-  note("{} is a repository of the hub's cache; its revision {} is used", printable(folder),
+    fail("{}: is a repository of the Hugging Face cache; name one of the folders in {}",
+         printable(folder), printable(snapshots));
+  note("{} is a repository of the Hugging Face cache; its revision {} is used", printable(folder),
        revision);
   return snapshot;
 }
@@ -73,13 +135,17 @@ std::string usable_folder(const std::string& typed) {
   if (::stat(typed.c_str(), &st) == 0) {
     if (S_ISDIR(st.st_mode)) {
       const std::string folder = current_snapshot(typed);
+      check_not_a_parent(folder);
       if (manners().no_follow) refuse_links_out(folder);
       return folder;
     }
-    fail("{}: is not a folder; expected the folder that holds config.json", printable(typed));
+    fail("{}: is not a folder; expected the folder that has config.json", printable(typed));
   }
   const int code = errno;
-  if (code == ENOENT && looks_like_repository(typed))
+  if (const std::string near = code == ENOENT ? nearest_path(typed) : ""; !near.empty())
+    fail("{}: there is no such folder; did you mean {}?", printable(typed), printable(near));
+  if (code == ENOENT && looks_like_repository(typed) &&
+      !folder_exists(typed.substr(0, typed.find('/'))))
     fail("{0}: there is no such folder; download it with `hf download {0} --local-dir DIR`",
          printable(typed));
   if (code == ENOENT && !path_exists(typed)) fail("{}: there is no such folder", printable(typed));

@@ -8,6 +8,7 @@
 #include <memory>
 
 #include "apps/commands.h"
+#include "model/arch/arch.h"
 
 namespace moebius {
 namespace {
@@ -83,7 +84,8 @@ std::string description_of(const Option& o) {
   std::vector<std::string> notes;
   if (!o.choices.empty())
     notes.push_back(fmt::format("{} {}", o.commas ? "of" : "one of", fmt::join(o.choices, ", ")));
-  if (o.is_list()) notes.push_back(o.commas ? "a list by comma" : "may be given several times");
+  if (o.is_list())
+    notes.push_back(o.commas ? "comma-separated list" : "may be given several times");
   if (o.required) notes.push_back("required");
   const std::string variable = o.environment.empty() ? "" : "$" + o.environment + ", else ";
   if (!o.default_text.empty()) notes.push_back("default: " + variable + o.default_text);
@@ -124,19 +126,38 @@ std::string help_page(const Command& command, Shown shown) {
   if (!top) return out;
   out += "\nExit codes:\n";
   for (const NamedText& code : exit_codes()) out += row(code.name, code.what);
-  return out + "\n`moebius help COMMAND` has the options and examples of a command.\n";
+  return out +
+         "\n`moebius help COMMAND` has the options and examples of a command,\n"
+         "`moebius help architectures` the models that run.\n";
 }
+
+namespace {
+
+std::string architectures_page() {
+  std::string out = "Models that run, by the family of their config.json:\n\n";
+  for (const Architecture& a : architectures())
+    out += row(std::string(a.family), std::string(a.title));
+  return out + "\n`moebius inspect DIR` says whether a folder will run.\n";
+}
+
+}  // namespace
 
 Command help_command() {
   struct Words {
     std::string command, subject;
   };
   auto o = std::make_shared<Words>();
-  Command c("help", "shows the help of a command");
-  c.argument("COMMAND", o->command, "the command").command().by_default("the list of commands");
-  c.argument("WHAT", o->subject, "what the command measures, for bench").by_default("all of them");
-  c.examples = {"moebius help run", "moebius help bench moe"};
+  Command c("help", "shows the help of a command, or the models that run");
+  c.argument("COMMAND", o->command, "the command, or `architectures`")
+      .command()
+      .by_default("the list of commands");
+  c.argument("WHAT", o->subject, "for bench: what it measures").by_default("all of them");
+  c.examples = {"moebius help run", "moebius help bench moe", "moebius help architectures"};
   c.action = [o](const Command&) {
+    if (o->command == kArchitecturesTopic) {
+      std::cout << architectures_page();
+      return kExitDone;
+    }
     Command tool = make_tool();
     Command* found = &tool;
     for (const std::string& word : {o->command, o->subject})

@@ -18,6 +18,9 @@ std::string description_of(const Option& option);
 // What a command does, as a sentence: "Continues a text, or chats."
 std::string sentence_of(const Command& command);
 
+// What `moebius help` knows beside the commands: the models that run.
+inline constexpr const char* kArchitecturesTopic = "architectures";
+
 enum class Shown : uint8_t { kCommon, kAll };  // which options
 std::string help_page(const Command& command, Shown shown);
 

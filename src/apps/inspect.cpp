@@ -27,17 +27,17 @@ int run_inspect(const InspectOptions& options, std::ostream& out) {
 Command inspect_command() {
   auto o = std::make_shared<InspectOptions>();
   Command c("inspect",
-            "says what a folder is and whether it will run: modules, schemes, sizes, memory");
+            "shows what a folder is and whether it will run: modules, schemes, sizes, memory");
   c.folder(o->folder);
-  c.flag("--tensors", o->tensors, "every tensor and what uses it");
-  c.option("--layer", "N", &o->layer, "one layer only").range(0, 1 << 30).by_default("all");
-  c.flag("--deep", o->deep, "read all payloads: check scales, zero points, code ranges");
-  c.option("--ctx,-c", "N", &o->context, "memory of a sequence of so many tokens")
+  c.flag("--tensors", o->tensors, "list every tensor and what uses it");
+  c.option("--layer", "N", &o->layer, "show one layer").range(0, 1 << 30).by_default("all");
+  c.flag("--deep", o->deep, "read all weights and check scales, zero points and codes");
+  c.option("--ctx,-c", "N", &o->context, "show the memory for a context of N tokens")
       .range(1, 1 << 30)
-      .by_default("usual lengths");
-  c.option("--pp", "N", &o->pp, "sizes per stage of layers").range(1, 65536);
-  c.option("--tp", "N", &o->tp, "sizes per tensor-parallel rank").range(1, 65536);
-  c.option("--ep", "N", &o->ep, "sizes per expert-parallel rank").range(1, 65536);
+      .by_default("common lengths");
+  c.option("--pp", "N", &o->pp, "show the size of each pipeline stage").range(1, 65536);
+  c.option("--tp", "N", &o->tp, "show the size of each tensor-parallel rank").range(1, 65536);
+  c.option("--ep", "N", &o->ep, "show the size of each expert-parallel rank").range(1, 65536);
   add_json_flag(c, o->json);
   c.examples = {"moebius inspect", "moebius inspect DIR --tp 4 --ep 2",
                 "moebius inspect DIR --json | jq '.modules[] | .scheme'"};

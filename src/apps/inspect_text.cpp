@@ -62,8 +62,10 @@ class Writer {
   void header() {
     const ModelConfig& c = f_.checkpoint.config();
     const Summary& s = f_.summary;
+    const std::string_view method = f_.checkpoint.quant().method();
     field("model",
-          fmt::format("{} ({}){}", printable(c.architecture, 60), printable(c.model_type, 40),
+          fmt::format("{} ({}){}{}", printable(c.architecture, 60), printable(c.model_type, 40),
+                      method.empty() ? "" : ", quantized with " + printable(method, 60),
                       c.family.empty() ? ", family not in the registry" : ""));
     run_line();
     std::string sizes =
@@ -119,7 +121,7 @@ class Writer {
   void ranks() {
     out_ += '\n';
     Table table("rrrrrr", width_);
-    table.add({"ep rank", "tp rank", "experts", "weights", "params", "KV / 1000 tokens"});
+    table.header({"ep rank", "tp rank", "experts", "weights", "params", "KV / 1000 tokens"});
     for (const RankSize& r : f_.ranks)
       table.add({std::to_string(r.ep_rank), std::to_string(r.tp_rank), std::to_string(r.experts),
                  bytes_text(r.bytes), count_text(r.params), bytes_text(r.kv_per_1k_tokens)});
@@ -129,7 +131,7 @@ class Writer {
   void parts() {
     out_ += '\n';
     Table table("rrrrr", width_);
-    table.add({"rank", "stage", "member", "layers", "weights"});
+    table.header({"rank", "stage", "member", "layers", "weights"});
     for (const RankPart& p : f_.parts)
       table.add({std::to_string(p.rank), std::to_string(p.stage), std::to_string(p.member),
                  fmt::format("{}-{}", p.layers.begin, p.layers.end - 1), bytes_text(p.bytes)});
@@ -182,7 +184,7 @@ class Writer {
   void modules() {
     out_ += '\n';
     Table table("wrrrll", width_);
-    table.add({"module", "num", "shape", "bytes", "scheme", "by"});
+    table.header({"module", "num", "shape", "bytes", "scheme", "by"});
     for (const ModuleLine& l : module_lines())
       table.add({fmt::format("{}", fmt::join(fold_names(l.names), " ")), std::to_string(l.count),
                  l.shape, bytes_text(l.bytes), l.scheme, l.by});

@@ -40,6 +40,12 @@ std::string padded(std::string_view text, size_t width, bool right) {
   return right ? pad + std::string(text) : std::string(text) + pad;
 }
 
+size_t total_width(const std::vector<size_t>& columns) {
+  size_t total = 2 * (columns.empty() ? 0 : columns.size() - 1);
+  for (const size_t w : columns) total += w;
+  return total;
+}
+
 void trim_end(std::string& line) { line.erase(line.find_last_not_of(' ') + 1); }
 
 }  // namespace
@@ -134,11 +140,13 @@ void Table::note(std::string text) {
 
 std::vector<size_t> Table::widths() const {
   std::vector<size_t> width(columns_.size(), 0);
-  for (const Row& row : rows_)
-    for (size_t i = 0; i < std::min(row.cells.size(), width.size()); ++i)
-      width[i] = std::max(width[i], display_width(row.cells[i]));
-  size_t total = 2 * (width.empty() ? 0 : width.size() - 1);
-  for (const size_t w : width) total += w;
+  const auto widen = [&](const std::vector<std::string>& cells) {
+    for (size_t i = 0; i < std::min(cells.size(), width.size()); ++i)
+      width[i] = std::max(width[i], display_width(cells[i]));
+  };
+  widen(header_);
+  for (const Row& row : rows_) widen(row.cells);
+  const size_t total = total_width(width);
   const size_t flexible = columns_.find('w');
   if (total > width_ && flexible != std::string::npos) {
     const size_t over = std::min(total - width_, width[flexible]);
@@ -166,14 +174,36 @@ void Table::write_row(const Row& row, const std::vector<size_t>& width, std::str
     trim_end(line);
     out += line + '\n';
   }
+  write_note(row, out);
+}
+
+void Table::write_note(const Row& row, std::string& out) const {
   if (row.note.empty()) return;
   for (const std::string& line : wrapped(row.note, width_ - kNoteIndent))
     out += std::string(kNoteIndent, ' ') + line + '\n';
 }
 
+std::string Table::row_by_row(size_t indent) const {
+  std::string out;
+  for (const Row& row : rows_) {
+    std::string text;
+    for (size_t i = 1; i < row.cells.size(); ++i)
+      if (!row.cells[i].empty())
+        text += fmt::format("{}{} {}", text.empty() ? "" : ", ", header_[i], row.cells[i]);
+    const bool beside = indent <= width_ / 2;
+    if (!beside) out += labelled("", paint(row.cells[0], row.ink, colour_), 0, width_);
+    out += labelled(beside ? row.cells[0] : "", text, beside ? indent : kNoteIndent, width_,
+                    row.ink, colour_);
+    write_note(row, out);
+  }
+  return out;
+}
+
 std::string Table::text() const {
   const std::vector<size_t> width = widths();
+  if (!header_.empty() && total_width(width) > width_) return row_by_row(width[0] + 2);
   std::string out;
+  if (!header_.empty()) write_row({header_, Ink::kBold, {}}, width, out);
   for (const Row& row : rows_) write_row(row, width, out);
   return out;
 }

@@ -27,11 +27,13 @@ std::string labelled(std::string_view label, std::string_view text, size_t inden
 std::vector<std::string> fold_names(const std::vector<std::string>& names);
 
 // Rows of cells, columns as wide as their widest cell. One letter per column: 'l' left, 'r' right,
-// 'w' left and wrapped if the table is wider than allowed (one such column at most).
+// 'w' left and wrapped if the table is wider than allowed (one such column at most). A table that
+// still does not fit and has a header is written row by row: "cell  header cell, header cell".
 class Table {
  public:
   Table(std::string columns, size_t width, bool colour = false)
       : columns_(std::move(columns)), width_(width), colour_(colour) {}
+  void header(std::vector<std::string> cells) { header_ = std::move(cells); }
   void add(std::vector<std::string> cells, Ink first = Ink::kPlain);  // ink of the first cell
   void note(std::string text);  // below the row before it, indented, over the whole width
   std::string text() const;
@@ -44,9 +46,12 @@ class Table {
   };
   std::vector<size_t> widths() const;
   void write_row(const Row& row, const std::vector<size_t>& width, std::string& out) const;
+  void write_note(const Row& row, std::string& out) const;
+  std::string row_by_row(size_t indent) const;
   std::string columns_;
   size_t width_;
   bool colour_;
+  std::vector<std::string> header_;  // empty: none
   std::vector<Row> rows_;
 };
 

@@ -6,6 +6,8 @@
 #include <iostream>
 #include <string_view>
 
+#include "apps/manners.h"
+
 namespace moebius {
 namespace {
 
@@ -16,7 +18,7 @@ constexpr const char* kMore = ". ";
 class PlainLines final : public LineReader {
  public:
   std::optional<std::string> line(const char* prompt) override {
-    if (isatty(STDIN_FILENO) != 0) std::cerr << prompt << std::flush;
+    if (isatty(STDIN_FILENO) != 0) put_on_stderr(prompt);
     std::string text;
     if (!std::getline(std::cin, text)) return std::nullopt;
     if (text.ends_with('\r')) text.pop_back();

@@ -28,6 +28,12 @@ void note(fmt::format_string<Args...> format, Args&&... args) {
   put_on_stderr("moebius: " + fmt::format(format, std::forward<Args>(args)...) + "\n");
 }
 
+// A line on stderr, --quiet or not.
+template <class... Args>
+void warning(fmt::format_string<Args...> format, Args&&... args) {
+  put_on_stderr("moebius: warning: " + fmt::format(format, std::forward<Args>(args)...) + "\n");
+}
+
 // A line on stderr that only --verbose shows.
 template <class... Args>
 void detail(fmt::format_string<Args...> format, Args&&... args) {

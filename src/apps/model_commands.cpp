@@ -20,6 +20,7 @@
 #include "base/human.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/summary.h"
+#include "model/arch/arch.h"
 #include "model/scoring.h"
 #include "runtime/comm_threads.h"
 #include "runtime/memory.h"
@@ -31,7 +32,7 @@ namespace {
 constexpr uint64_t kMaxTokensFile = uint64_t{1} << 32;
 
 std::vector<int32_t> parse_file(const std::string& path, const std::string& type) {
-  const std::string bytes = read_text_file(path, kMaxTokensFile);
+  const std::string bytes = read_input(path, kMaxTokensFile);
   const size_t width = type == "u32" ? 4 : 2;
   if (bytes.size() % width != 0)
     fail("{}: has {} bytes; expected a multiple of {} for {} tokens", path, bytes.size(), width,
@@ -138,16 +139,14 @@ std::vector<int32_t> parse_token_lists(std::span<const std::string> lists) {
 
 void take_rank_options(ModelOptions& o, const RankOptions& ranks) {
   o.loads_file = ranks.loads;
-  o.warn = [](const std::string& line) {
-    put_on_stderr(fmt::format("moebius: warning: {}\n", line));
-  };
+  o.warn = [](const std::string& line) { warning("{}", line); };
 }
 
 ModelOptions model_options_of(const ModelRunOptions& options, const Checkpoint& checkpoint,
                               ThreadPool& pool) {
   ModelOptions o;
   o.pool = &pool;
-  o.policy = policy_of(options.run);
+  o.policy = folder_policy_of(options.run);
   o.act = act_request_of(options.run);
   o.type = activation_type(options.dtype, checkpoint.config().dtype);
   o.kv_type = kv_type_from(options.kv_dtype);
@@ -162,10 +161,11 @@ OpenModel::OpenModel(const ModelRunOptions& options, size_t context,
                      [&](ThreadPool& p) { return model_options_of(options, checkpoint, p); })),
       runtime(runtime_of(split, thread_count(options.run))) {
   const auto start = std::chrono::steady_clock::now();
-  for (const std::string& w : checkpoint.warnings())
-    put_on_stderr(fmt::format("moebius: warning: {}\n", w));
+  (void)decoder_spec(checkpoint.config());  // an architecture that cannot run: that one line alone
+  for (const std::string& w : checkpoint.warnings()) warning("{}", w);
   ModelOptions model_options = model_options_of(options, checkpoint, pool);
   note_request(checkpoint, model_options.act);
+  note_kernel(checkpoint, model_options.policy, model_options.act, model_options.type);
   model_options.context = context;
   uint64_t bytes = 0;
   for (const Module& m : checkpoint.modules()) bytes += m.tower ? 0 : m.bytes;
@@ -186,13 +186,13 @@ std::vector<int32_t> read_tokens(const TokenSource& source, const std::string& f
   if (!source.list.empty()) return parse_token_lists(source.list);
   if (!source.file.empty()) return parse_file(source.file, source.type);
   const std::string text =
-      source.text_file.empty() ? source.text : read_text_file(source.text_file, kMaxTokensFile);
+      source.text_file.empty() ? source.text : read_input(source.text_file, kMaxTokensFile);
   return Tokenizer::from_folder(folder).encode(text, add_special);
 }
 
 int run_logits(const LogitsOptions& options) {
   const std::vector<int32_t> tokens = read_tokens(options.tokens, options.model.folder, true);
-  if (tokens.empty()) fail("no tokens were given: logits need at least one");
+  if (tokens.empty()) fail("no tokens were given; expected at least one");
   OpenModel open(options.model, tokens.size());
   DecoderModel& model = *open.model;
   std::vector<float> all;
@@ -219,22 +219,23 @@ void add_model_options(Command& c, ModelRunOptions& o) {
 }
 
 void add_tokens_file(Command& c, TokenSource& tokens) {
-  c.option("--tokens-file", "FILE", &tokens.file, "little-endian token ids").file();
+  c.option("--tokens-file", "FILE", &tokens.file, "binary file of little-endian token ids").file();
 }
 
 void add_tokens_type(Command& c, TokenSource& tokens) {
-  c.option("--tokens-type", "TYPE", &tokens.type, "of the tokens file").one_of({"u16", "u32"});
+  c.option("--tokens-type", "TYPE", &tokens.type, "integers of the tokens file")
+      .one_of({"u16", "u32"});
 }
 
 Command logits_command() {
   auto o = std::make_shared<LogitsOptions>();
-  Command c("logits", "writes the logits of every position of a token sequence");
+  Command c("logits", "writes the logits at every position of a token sequence");
   c.argument("DIR", o->model.folder, "checkpoint folder").folder().must();
   c.section("Input, one of");
-  c.option("--tokens", "LIST", &o->tokens.list, "token ids by comma");
+  c.option("--tokens", "LIST", &o->tokens.list, "token ids, separated by commas");
   add_tokens_file(c, o->tokens);
-  c.option("--text", "TEXT", &o->tokens.text, "text for the folder's tokenizer");
-  c.exactly_one({"--tokens", "--tokens-file", "--text"});
+  c.option("--prompt,-p,--text", "TEXT", &o->tokens.text, "text");
+  c.exactly_one({"--tokens", "--tokens-file", "--prompt"});
   c.section("Options");
   add_tokens_type(c, o->tokens);
   c.option("--out", "FILE", &o->out, "safetensors file: logits f32 [T, vocabulary]").file().must();

@@ -3,6 +3,8 @@
 
 #include "apps/manners.h"
 #include "base/error.h"
+#include "base/human.h"
+#include "checkpoint/summary.h"
 #include "model/layer_plan.h"
 #include "runtime/thread_pool.h"
 
@@ -19,73 +21,85 @@ Int8Mode int8_mode_of(const std::string& name) {
 }  // namespace
 
 void add_arithmetic_options(Command& c, RunOptions& run) {
-  c.option("--kernel", "NAME", &run.kernel, "run this kernel wherever it can")
-      .by_default("the best one for this CPU")
+  c.option("--kernel", "NAME", &run.kernel, "use this kernel for every module that it can run")
+      .by_default("the best for each module on this CPU")
       .from_environment("MOEBIUS_KERNEL")
       .seldom();
-  c.option("--policy", "NAME", &run.policy, "which arithmetic is acceptable")
+  c.option("--policy", "NAME", &run.policy,
+           "numerics to accept: exact alone, what the checkpoint declares, or approximate too")
       .one_of({"declared", "exact", "approximate"})
       .seldom();
   c.option("--activations", "NAME", &run.activations,
-           "int8: weights that are integers alone meet dynamic int8 rows; faster, approximate")
+           "int8: quantize the activations of weight-only integer modules; faster, approximate")
       .one_of({"declared", "int8"});
-  c.option("--int8-activations", "NAME", &run.int8_activations, "how dynamic int8 rows are scaled")
+  c.option("--int8-activations", "NAME", &run.int8_activations,
+           "how dynamic int8 activations are scaled")
       .one_of({"declared", "ct", "vllm"})
       .seldom();
 }
 
 void add_run_options(Command& c, RunOptions& run) {
   c.section("Machine");
-  c.option("--threads,-t", "N", &run.threads, "threads; 0: all cores")
+  c.option("--threads,-t", "N", &run.threads, "CPU threads; 0: one per core")
       .range(0, 1024)
       .from_environment("MOEBIUS_THREADS");
   add_arithmetic_options(c, run);
 }
 
 void add_dtype_option(Command& c, std::string& dtype) {
-  c.option("--dtype", "TYPE", &dtype, "type of activations; auto: what config.json declares")
+  c.option("--dtype", "TYPE", &dtype, "type of activations; auto: that of config.json")
       .one_of({"auto", "bf16", "f16", "f32"})
       .seldom();
 }
 
 void add_kv_dtype_option(Command& c, std::string& kv_dtype) {
   c.option("--kv-dtype", "TYPE", &kv_dtype,
-           "type of keys and values; auto: what the checkpoint declares, else --dtype")
+           "type of the KV cache; auto: that of the checkpoint, else --dtype")
       .one_of({"auto", "bf16", "f16", "f32", "int8", "fp8"});
 }
 
 void add_rank_options(Command& c, RankOptions& ranks) {
   c.section("Ranks", true);
-  c.option("--ranks", "N", &ranks.ranks, "threads of this process that are ranks; split as is best")
+  c.option("--ranks", "N", &ranks.ranks,
+           "run N ranks as threads of this process; the best split is chosen")
       .range(1, 1024)
-      .by_default("what --pp, --tp and --ep make");
-  c.option("--pp", "N", &ranks.pp, "ranks that have some of the layers each").range(1, 1024);
-  c.option("--tp", "N", &ranks.tp, "ranks that have some outputs of every matrix").range(1, 1024);
-  c.option("--ep", "N", &ranks.ep, "ranks that have some of the experts each").range(1, 1024);
+      .by_default("--pp x --tp x --ep");
+  c.option("--pp", "N", &ranks.pp, "pipeline parallel: split the layers over N ranks")
+      .range(1, 1024);
+  c.option("--tp", "N", &ranks.tp, "tensor parallel: split every matrix over N ranks")
+      .range(1, 1024);
+  c.option("--ep", "N", &ranks.ep, "expert parallel: split the experts over N ranks")
+      .range(1, 1024);
   c.option("--attention", "HOW", &ranks.attention,
-           "with --ep: heads are cut like --tp, or every rank runs all")
+           "with --ep: split the attention heads too, or repeat them on every rank")
       .one_of({"cut", "repeat"});
-  c.option("--spare", "N", &ranks.spare, "with --ep: places per layer for copies of busy experts")
+  c.option("--spare", "N", &ranks.spare, "with --ep: copies of busy experts per layer")
       .range(0, 65536);
   c.option("--expert-loads", "FILE", &ranks.loads,
-           "rows per expert, for the next start; with --spare")
+           "with --spare: file that keeps the load of the experts for the next start")
       .file()
       .by_default("none");
-  c.option("--rank-timeout", "S", &ranks.timeout, "seconds of silence that end the job")
+  c.option("--rank-timeout", "S", &ranks.timeout,
+           "seconds without a sign of life after which a rank is given up")
       .range(1, 86400);
-  c.option("--check", "WHAT", &ranks.check, "how much of the ranks' folders is compared")
+  c.option("--check", "WHAT", &ranks.check, "how much of the folders is compared between ranks")
       .one_of({"headers", "sample", "deep"});
-  c.option("--folder-map", "HOST=DIR", &ranks.folder_map,
-           "where ranks 1 and up on a host have the folder")
+  c.option("--folder-map", "HOST=DIR", &ranks.folder_map, "path of the folder on another host")
       .by_default("the same path everywhere");
-  c.flag("--keep-binding", ranks.keep_binding, "leave ranks on the CPUs that the launcher gave");
-  c.flag("--common-cpu", ranks.common_cpu, "use only CPU features that all ranks have");
+  c.flag("--keep-binding", ranks.keep_binding, "keep the CPU binding of the launcher");
+  c.flag("--common-cpu", ranks.common_cpu, "use only the CPU features that all ranks have");
 }
 
 void add_json_flag(Command& c, bool& json) { c.flag("--json", json, "print one JSON object"); }
 
 size_t thread_count(const RunOptions& options) {
-  return options.threads == 0 ? default_thread_count() : static_cast<size_t>(options.threads);
+  if (options.threads == 0) return default_thread_count();
+  const auto wanted = static_cast<size_t>(options.threads);
+  static bool warned = false;
+  if (const size_t cpus = available_cpus(); wanted > cpus && !std::exchange(warned, true))
+    warning("--threads {}: this process may use {}; more threads than CPUs are slower", wanted,
+            counted(cpus, "CPU"));
+  return wanted;
 }
 
 Policy policy_of(const RunOptions& options) {
@@ -93,6 +107,30 @@ Policy policy_of(const RunOptions& options) {
   policy.accept = accept_from_name(options.policy);
   policy.kernel = normalize_kernel_name(options.kernel);
   return policy;
+}
+
+Policy folder_policy_of(const RunOptions& options) {
+  Policy policy = policy_of(options);
+  policy.where_it_can = true;
+  return policy;
+}
+
+void note_kernel(const Checkpoint& checkpoint, const Policy& policy, const ActRequest& act,
+                 XType x_type) {
+  if (policy.kernel.empty()) return;
+  size_t with = 0, without = 0;
+  for (const Module& m : checkpoint.modules()) {
+    if (m.tower || !m.supported || !has_product(checkpoint, m)) continue;
+    ++(request_for(problem_of(m, act, x_type), policy).kernel.empty() ? without : with);
+  }
+  if (with == 0)
+    fail("--kernel {}: it can run no module of {}; `moebius explain --why` says why", policy.kernel,
+         printable(checkpoint.folder()));
+  if (without > 0)
+    note(
+        "--kernel {} runs {} of {} modules; the best kernel for this CPU runs the others (`moebius "
+        "explain --kernel {}` lists them)",
+        policy.kernel, with, with + without, policy.kernel);
 }
 
 ActRequest act_request_of(const RunOptions& options) {
@@ -113,13 +151,12 @@ void note_request(const Checkpoint& checkpoint, const ActRequest& request) {
     ++(departs(m.plan.scheme, act_spec_of(m, request)) ? granted : kept);
   }
   if (granted + kept == 0)
-    note("--activations int8 changes nothing: no module has integer weights alone");
+    note("--activations int8 changes nothing: no module is weight-only with integer weights");
   else
     note(
-        "int8 activations on request: {} modules run with dynamic int8 rows (class approximate, "
-        "not "
-        "what the checkpoint declares), {} with integer weights stay as declared",
-        granted, kept);
+        "--activations int8: {} with dynamic int8 activations (approximate, not what the "
+        "checkpoint declares), {} weight-only as declared",
+        counted(granted, "module"), kept);
 }
 
 std::optional<KvType> kv_type_from(const std::string& kv_dtype) {

@@ -44,6 +44,11 @@ void add_json_flag(Command& command, bool& json);
 
 size_t thread_count(const RunOptions& options);
 Policy policy_of(const RunOptions& options);  // throws Error
+// The same for all modules of a folder: --kernel is for those that it can run.
+Policy folder_policy_of(const RunOptions& options);
+// Says on stderr how many modules --kernel does not run; throws Error where it runs none.
+void note_kernel(const Checkpoint& checkpoint, const Policy& policy, const ActRequest& act,
+                 XType x_type);
 // What --activations and --int8-activations ask for; throws Error where --policy forbids it.
 ActRequest act_request_of(const RunOptions& options);
 // Says on stderr what a request for int8 rows comes to in a folder; nothing if there is none.

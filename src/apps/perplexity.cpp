@@ -91,18 +91,18 @@ int run_perplexity(const PerplexityOptions& options, std::ostream& out) {
 
 Command perplexity_command() {
   auto o = std::make_shared<PerplexityOptions>();
-  Command c("perplexity", "measures the mean loss over consecutive windows of a text");
+  Command c("perplexity", "measures the perplexity of a text");
   c.folder(o->model.folder);
   c.section("Input, one of");
-  c.option("--file,-f", "FILE", &o->tokens.text_file, "text file").file();
+  c.option("--file,-f", "FILE", &o->tokens.text_file, "text file; -: standard input").file();
   add_tokens_file(c, o->tokens);
   c.exactly_one({"--file", "--tokens-file"});
   c.section("Options");
   add_tokens_type(c, o->tokens);
-  c.option("--ctx,-c", "N", &o->context, "inputs per window").range(1, 1 << 24);
+  c.option("--ctx,-c", "N", &o->context, "tokens per window").range(1, 1 << 24);
   c.option("--windows", "N", &o->windows, "only the first N windows; 0: all").range(0, 1 << 30);
   c.option("--kl", "BASE", &o->base,
-           "also the distance from this folder, which has the same tokens")
+           "also the KL divergence from this folder, which has the same tokenizer")
       .folder()
       .by_default("none");
   add_json_flag(c, o->json);

@@ -4,9 +4,9 @@
 #include "apps/run.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <iostream>
-#include <iterator>
 #include <memory>
 
 #include "apps/commands.h"
@@ -22,58 +22,98 @@ namespace {
 
 constexpr uint64_t kMaxPromptBytes = uint64_t{1} << 30;
 
-// The prompt's text. Who types or pipes a line does not mean its end to be part of the prompt.
-std::string prompt_text(const RunCommandOptions& options) {
-  if (options.prompt) return *options.prompt;
-  if (options.prompt_file) return read_text_file(*options.prompt_file, kMaxPromptBytes);
-  std::string text(std::istreambuf_iterator<char>(std::cin), {});
+// A user's input that cannot be used is wrong usage where an option named it.
+template <class Work>
+auto as_usage(Work&& work) {
+  try {
+    return work();
+  } catch (const Error& e) {
+    throw UsageError(e.what());
+  }
+}
+
+// Who types or pipes a line does not mean its end to be part of the prompt.
+std::string standard_input() {
+  std::string text = read_input("-", kMaxPromptBytes);
   if (text.ends_with('\n')) text.pop_back();
   if (text.ends_with('\r')) text.pop_back();
   return text;
 }
 
-Conversation conversation_of(const RunCommandOptions& options) {
-  Conversation chat(options.model.folder);
-  if (options.messages_file) chat.load(*options.messages_file);
-  if (!options.system.empty()) chat.set_system(options.system);
-  return chat;
+bool has_template(const std::string& folder) {
+  try {
+    return !ChatTemplates::from_folder(folder).empty();
+  } catch (const Error&) {
+    return false;
+  }
 }
 
-std::vector<int32_t> prompt_tokens(const RunCommandOptions& options, const std::string& text,
-                                   const TextSession& session) {
-  if (!options.tokens.empty()) return parse_token_lists(options.tokens);
-  if (!options.chat && !options.messages_file)
-    return session.tokenizer()->encode(options.system.empty() ? text : options.system + "\n" + text,
-                                       true);
-  Conversation chat = conversation_of(options);
-  if (!options.messages_file) chat.say("user", text);
-  return chat.prompt(*session.tokenizer());
-}
+// What a run starts from: read and checked before any weight is loaded.
+class RunInput {
+ public:
+  explicit RunInput(const RunCommandOptions& given) : options(given) {
+    as_usage([&] { check(sampling_params(options, {})); });
+    if (options.logprobs && !options.json)
+      throw UsageError("--logprobs is part of the JSON output; give --json too");
+    const bool named = options.prompt || options.prompt_file;
+    const bool reads =
+        !named && !options.interactive && !options.messages_file && options.tokens.empty();
+    const bool typed = (reads || options.prompt_file == "-") && isatty(STDIN_FILENO) != 0;
+    if (reads && typed && !options.json && has_template(options.model.folder))
+      options.interactive = true;
+    else if (typed)
+      note("type the prompt, then end it with Ctrl-D at the start of a line");
+    ids_ = parse_token_lists(options.tokens);
+    if (named || (reads && !options.interactive)) text_ = read_text();
+    if (!options.uses_template()) return;
+    as_usage([&] { chat_.emplace(options.model.folder); });
+    if (options.messages_file) as_usage([&] { chat_->load(*options.messages_file); });
+    if (!options.system.empty()) chat_->set_system(options.system);
+    if (text_) chat_->say("user", *text_);
+  }
+
+  bool ids() const { return !options.tokens.empty(); }
+  Conversation& chat() { return *chat_; }
+  std::vector<int32_t> prompt(const TextSession& session) const {
+    if (ids()) return ids_;
+    if (chat_) return chat_->prompt(*session.tokenizer());
+    return session.tokenizer()->encode(
+        options.system.empty() ? *text_ : options.system + "\n" + *text_, true);
+  }
+
+  RunCommandOptions options;
+
+ private:
+  std::string read_text() const {
+    if (options.prompt) return *options.prompt;
+    if (options.prompt_file && *options.prompt_file != "-")
+      return read_input(*options.prompt_file, kMaxPromptBytes);
+    return standard_input();
+  }
+  std::optional<std::string> text_;
+  std::optional<Conversation> chat_;
+  std::vector<int32_t> ids_;
+};
 
 }  // namespace
 
-int run_run(const RunCommandOptions& options) {
-  const bool given = options.prompt || options.prompt_file, ids = !options.tokens.empty();
-  const bool reads_text = given || !(options.interactive || options.messages_file || ids);
-  const std::string text = reads_text ? prompt_text(options) : std::string();
+int run_run(const RunCommandOptions& given) {
+  RunInput input(given);
+  const RunCommandOptions& options = input.options;
+  check_kv_budget(options.engine);
   interrupt_ends(kInterruptedLoading);
-  TextSession session(options, !ids);
+  TextSession session(options, !input.ids());
   interrupt_is_noted();
-  if (options.interactive) {
-    Conversation chat = conversation_of(options);
-    if (given) chat.say("user", text);
-    return converse(session, chat, *make_line_reader());
-  }
-  const Answer a =
-      session.answer(prompt_tokens(options, text, session), [&](std::string_view part) {
-        if (!options.json) std::cout << part << std::flush;
-      });
+  if (options.interactive) return converse(session, input.chat(), *make_line_reader());
+  const Answer a = session.answer(input.prompt(session), [&](std::string_view part) {
+    if (!options.json) std::cout << part << std::flush;
+  });
   const bool open_line = !a.tokens.empty() && !a.text.ends_with('\n');
   if (!options.json && open_line) std::cout << '\n' << std::flush;
   const Statistics s = session.statistics(a);
   if (options.json) std::cout << session.to_json(a, s).dump() << '\n' << std::flush;
   if (!a.error.empty()) fail("{}", a.error);
-  if (!manners().quiet) fmt::print(stderr, "\n{}\n", session.summary(a, s));
+  if (!manners().quiet) put_on_stderr(fmt::format("\n{}\n", session.summary(a, s)));
   return a.finish == "interrupted" ? 130 : 0;
 }
 
@@ -82,50 +122,60 @@ Command run_command() {
   Command c("run", "continues a text, or chats");
   c.folder(o->model.folder);
   c.section("Prompt");
-  c.option("--prompt,-p", "TEXT", &o->prompt, "the text to continue").by_default("standard input");
-  c.option("--file,-f", "FILE", &o->prompt_file, "read it from a file").file();
-  c.option("--messages", "FILE", &o->messages_file, "chat messages, a JSON array").file();
-  c.option("--tokens", "LIST", &o->tokens, "token ids by comma; needs no tokenizer").seldom();
+  c.option("--prompt,-p", "TEXT", &o->prompt, "the text to continue")
+      .by_default("standard input; a chat at a terminal");
+  c.option("--file,-f", "FILE", &o->prompt_file, "read the prompt from a file; -: standard input")
+      .file();
+  c.option("--messages", "FILE", &o->messages_file,
+           "chat messages, a JSON array; -: standard input")
+      .file();
+  c.option("--tokens", "LIST", &o->tokens, "token ids, separated by commas; needs no tokenizer")
+      .seldom();
   c.at_most_one({"--prompt", "--file", "--messages", "--tokens"});
-  c.flag("--chat", o->chat, "the prompt is a user's message: use the folder's chat template");
-  c.flag("--interactive,-i", o->interactive, "a conversation; /help lists its commands");
+  c.flag("--chat", o->chat, "answer the prompt as a chat message, with the folder's chat template");
+  c.flag("--interactive,-i", o->interactive, "chat; /help lists its commands");
   c.at_most_one({"--interactive", "--tokens"});
   c.option("--system", "TEXT", &o->system, "system message").by_default("none");
   c.section("Answer");
-  c.option("--tokens-max,-n", "N", &o->max_new, "most new tokens; -1: until the end or the context")
-      .range(-1, 1 << 30);
-  c.option("--stop", "TEXT", &o->stop, "end before this text").by_default("none");
-  c.flag("--ignore-eos", o->ignore_eos, "go on after end-of-text tokens").seldom();
-  c.option("--ctx,-c", "N", &o->context, "most tokens of a sequence; 0: what the model allows")
+  c.option("--max-tokens,-n,--tokens-max", "N", &o->max_new, "most new tokens; -1: no limit")
+      .range(-1, 1 << 30)
+      .by_default("256; no limit in a chat");
+  c.option("--stop", "TEXT", &o->stop, "stop before this text").by_default("none");
+  c.flag("--ignore-eos", o->ignore_eos, "continue after end-of-text tokens").seldom();
+  c.option("--ctx,-c", "N", &o->context,
+           "context length in tokens, prompt included; 0: the model's own")
       .range(0, 1 << 30);
   add_json_flag(c, o->json);
   c.at_most_one({"--interactive", "--json"});
-  c.option("--logprobs", "N", &o->logprobs, "with --json: the N likeliest tokens of every step")
+  c.option("--logprobs", "N", &o->logprobs,
+           "with --json: log-probabilities of the N likeliest tokens")
       .range(0, 1000)
       .by_default("none")
       .seldom();
   c.section("Sampling");
   c.option("--temp,--temperature", "X", &o->temperature, "temperature; 0: greedy")
       .by_default("generation_config.json");
-  c.option("--top-k", "N", &o->top_k, "keep the N best tokens; 0: all")
+  c.option("--top-k", "N", &o->top_k, "sample from the N likeliest tokens; 0: all")
       .by_default("generation_config.json");
-  c.option("--top-p", "X", &o->top_p, "keep the best tokens that reach this probability")
+  c.option("--top-p", "X", &o->top_p,
+           "sample from the likeliest tokens that sum to this probability")
       .by_default("generation_config.json");
-  c.option("--min-p", "X", &o->min_p, "drop tokens below this share of the best one's probability")
+  c.option("--min-p", "X", &o->min_p, "drop tokens less likely than this share of the likeliest")
       .by_default("generation_config.json, else 0")
       .seldom();
   c.option("--repetition-penalty", "X", &o->repetition_penalty,
-           "divide the logits of tokens already there")
+           "penalty on tokens that occurred, prompt included")
       .by_default("generation_config.json, else 1")
       .seldom();
-  c.option("--presence-penalty", "X", &o->presence_penalty, "subtract from tokens of the answer")
+  c.option("--presence-penalty", "X", &o->presence_penalty,
+           "penalty on tokens that occurred in the answer")
       .by_default("0")
       .seldom();
   c.option("--frequency-penalty", "X", &o->frequency_penalty,
-           "subtract per occurrence in the answer")
+           "penalty per occurrence in the answer")
       .by_default("0")
       .seldom();
-  c.option("--seed", "N", &o->seed, "of the draws");
+  c.option("--seed", "N", &o->seed, "seed of the sampling");
   c.section("Engine");
   add_engine_options(c, o->engine);
   add_model_options(c, o->model);

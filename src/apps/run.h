@@ -13,10 +13,10 @@ namespace moebius {
 
 struct RunCommandOptions : SamplingChoices {
   ModelRunOptions model;
-  // At most one; none: standard input.
+  // At most one; none: standard input, which on a terminal means a chat.
   std::optional<std::string> prompt, prompt_file, messages_file;
   std::vector<std::string> tokens;  // "1,2,3"
-  int64_t max_new = 256;            // -1: until the end or the context
+  std::optional<int> max_new;       // -1: until the end or the context; none: most_new()
   bool chat = false, interactive = false;
   std::string system;
   std::vector<std::string> stop;
@@ -24,6 +24,10 @@ struct RunCommandOptions : SamplingChoices {
   size_t context = 0;  // 0: what the model allows
   EngineRunOptions engine;
   bool json = false;
+
+  bool uses_template() const { return chat || interactive || messages_file.has_value(); }
+  // A text goes on for ever, a chat's answer ends by itself.
+  int most_new() const { return max_new.value_or(uses_template() ? -1 : 256); }
 };
 int run_run(const RunCommandOptions& options);
 

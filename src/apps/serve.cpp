@@ -44,12 +44,12 @@ struct ServeOptions {
   double stretch = 3, queue_timeout = 300, drain = 30, sse_ping = 15;
   std::vector<std::string> aliases, hosts, origins;
   bool any_model = false, no_auth = false, share_prefixes = false, open_metrics = false,
-       expert_metrics = false, priorities = false;
+       expert_metrics = false, priorities = false, log_json = false;
 };
 
 std::vector<ApiKey> keys_of(const ServeOptions& o) {
   std::vector<ApiKey> keys;
-  if (!o.key_file.empty()) keys = parse_keys(read_text_file(o.key_file, kMaxKeyFile), o.key_file);
+  if (!o.key_file.empty()) keys = parse_keys(read_input(o.key_file, kMaxKeyFile), o.key_file);
   if (const char* key = std::getenv(kKeyVariable); key != nullptr && *key != 0)
     for (ApiKey& k : parse_keys(std::string("default:") + key, kKeyVariable))
       keys.push_back(std::move(k));
@@ -111,6 +111,7 @@ ServerOptions server_options(const ServeOptions& o) {
   s.share_prefixes = o.share_prefixes;
   s.expert_metrics = o.expert_metrics;
   if (!manners().quiet) s.log = [](const std::string& line) { write_log(line); };
+  s.log_json = o.log_json;
   return s;
 }
 
@@ -128,7 +129,7 @@ struct Loaded {
         templates(ChatTemplates::from_folder(o.model.folder)),
         open(o.model, o.context, [&](double share) { server.loading(share); }),
         engine(*open.model, &tokenizer, engine_options_of(o, open)) {
-    say_budget(engine.engine());
+    say_budget(engine.engine(), open.checkpoint, o.context);
     engine.engine().commit_memory();
     engine.engine().calibrate();
     served.defaults = read_generation_defaults(
@@ -171,11 +172,24 @@ struct Loaded {
   std::_Exit(status);
 }
 
+// Requests and answers are text, whatever else the folder is good for.
+void check_tokenizer(const std::string& folder) {
+  for (const char* name : {"tokenizer.json", "tiktoken.model"})
+    if (path_exists(join_path(folder, name))) return;
+  fail(
+      "{}: serve needs a tokenizer, and the folder has no tokenizer.json or tiktoken.model; copy "
+      "it from the original model",
+      printable(folder));
+}
+
 int run_serve(const ServeOptions& o) {
+  check_tokenizer(o.model.folder);
+  check_kv_budget(o.engine);
   // A log that nobody reads is no reason to end.
   std::signal(SIGPIPE, SIG_IGN);
   std::unique_ptr<Loaded> loaded;  // lives longer than the server, which points to it
   ApiServer server(server_options(o));
+  if (o.log_json) manners().quiet = true;  // nothing but objects on stderr
   const uint16_t port = server.listen();
   const bool six = o.host.find(':') != std::string::npos;
   std::cout << fmt::format("http://{}:{}\n", six ? "[" + o.host + "]" : o.host, port) << std::flush;
@@ -190,7 +204,6 @@ int run_serve(const ServeOptions& o) {
     loaded = std::make_unique<Loaded>(o, server);
     ready = true;
     server.ready(loaded->served, *loaded->generator);
-    note("{} answers at http://{}:{}", loaded->served.name, o.host, port);
   } catch (...) {
     ready = true;
     server.stop();
@@ -207,53 +220,59 @@ int run_serve(const ServeOptions& o) {
 
 Command serve_command() {
   auto o = std::make_shared<ServeOptions>();
-  Command c("serve", "answers over HTTP, as OpenAI's interface does");
+  Command c("serve", "serves a model over HTTP, compatible with the OpenAI API");
   c.folder(o->model.folder);
   c.section("Address");
   c.option("--host", "ADDRESS", &o->host, "address to listen on");
   c.option("--port", "N", &o->port, "port; 0: a free one").range(0, 65535);
-  c.option("--connections", "N", &o->connections, "most at once").range(1, 100000).seldom();
-  c.section("Who may ask");
-  c.option("--api-key-file", "FILE", &o->key_file, "keys, lines name:key")
+  c.option("--connections", "N", &o->connections, "most connections at once")
+      .range(1, 100000)
+      .seldom();
+  c.section("Access");
+  c.option("--api-key-file", "FILE", &o->key_file, "API keys, one name:key per line")
       .file()
       .by_default("none");
-  c.flag("--no-auth", o->no_auth, "no key is asked for, wherever the server listens");
-  c.option("--allowed-host", "NAME", &o->hosts, "another Host that requests may name")
+  c.flag("--no-auth", o->no_auth, "ask for no API key, whatever the address");
+  c.option("--allowed-host", "NAME", &o->hosts, "another host name that requests may carry")
       .by_default("none")
       .seldom();
-  c.option("--cors-origin", "URL", &o->origins, "origin whose pages may ask").by_default("none");
-  c.flag("--open-metrics", o->open_metrics, "/metrics needs no key").seldom();
+  c.option("--cors-origin", "URL", &o->origins, "origin whose pages may send requests")
+      .by_default("none");
+  c.flag("--open-metrics", o->open_metrics, "/metrics needs no API key").seldom();
   c.section("Model");
   c.option("--alias", "NAME", &o->aliases, "another name of the model").by_default("none");
-  c.flag("--any-model", o->any_model, "every name of a model is taken for this one").seldom();
-  c.option("--ctx,-c", "N", &o->context, "most tokens of a sequence; 0: what the model allows")
+  c.flag("--any-model", o->any_model, "accept every model name in requests").seldom();
+  c.option("--ctx,-c", "N", &o->context,
+           "context length in tokens, prompt included; 0: the model's own")
       .range(0, 1 << 30);
-  c.option("--max-output", "N", &o->max_output, "most tokens of an answer; 0: the context")
+  c.option("--max-output", "N", &o->max_output, "most tokens of an answer; 0: no limit")
       .range(0, 1 << 30);
   c.section("Load");
-  c.option("--parallel", "N", &o->parallel, "sequences that run at once").range(1, 4096);
-  c.option("--queue", "N", &o->queue, "sequences that may wait; 0: four per slot")
+  c.option("--parallel", "N", &o->parallel, "sequences that run at the same time").range(1, 4096);
+  c.option("--queue", "N", &o->queue, "sequences that may wait; 0: four times --parallel")
       .range(0, 1 << 20)
       .seldom();
-  c.option("--queue-timeout", "S", &o->queue_timeout, "longest wait, in seconds")
+  c.option("--queue-timeout", "S", &o->queue_timeout, "longest wait in the queue, in seconds")
       .range(0.1, 86400)
       .seldom();
   c.option("--stretch", "X", &o->stretch,
-           "longest step with a prompt's tokens, times the step without")
+           "most that prefill may lengthen a decode step, as a factor")
       .range(1, 1000)
       .seldom();
   add_engine_options(c, o->engine);
-  c.flag("--priorities", o->priorities, "requests may name a priority").seldom();
+  c.flag("--priorities", o->priorities, "let requests set a priority").seldom();
   c.flag("--share-prefixes", o->share_prefixes,
-         "cached prompts serve all keys (their timing tells what others asked)")
+         "share cached prompts between API keys (timing then shows what others asked)")
       .seldom();
   c.section("Running");
-  c.option("--drain", "S", &o->drain, "seconds to finish answers after SIGTERM")
+  c.option("--drain", "S", &o->drain, "seconds that answers have to finish after SIGTERM")
       .range(0, 86400)
       .seldom();
-  c.option("--sse-ping", "S", &o->sse_ping, "break a stream's silence after; 0: never")
+  c.option("--sse-ping", "S", &o->sse_ping,
+           "seconds of silence after which a stream sends a ping; 0: never")
       .range(0, 86400)
       .seldom();
+  c.flag("--log-json", o->log_json, "write the log as JSON objects, one per line");
   c.flag("--expert-metrics", o->expert_metrics, "metrics per layer and expert").seldom();
   add_model_options(c, o->model);
   c.examples = {"moebius serve", "moebius serve DIR --port 8080 --alias gpt-4o",

@@ -18,10 +18,9 @@ struct Foreign {
 
 // Options of llama.cpp, vLLM and transformers. Several of ours: the first that the command has.
 constexpr Foreign kForeignOptions[] = {
-    {"--max-tokens", "--tokens-max"},
-    {"--n-predict", "--tokens-max"},
-    {"--predict", "--tokens-max"},
-    {"--max-new-tokens", "--tokens-max"},
+    {"--n-predict", "--max-tokens"},
+    {"--predict", "--max-tokens"},
+    {"--max-new-tokens", "--max-tokens"},
     {"--max-length", "--ctx"},
     {"--ctx-size", "--ctx"},
     {"--context", "--ctx"},
@@ -43,7 +42,6 @@ constexpr Foreign kForeignOptions[] = {
     {"-s", "--seed"},
     {"--rng-seed", "--seed"},
     {"--text", "--prompt"},
-    {"--prompt", "--text"},
     {"--n-prompt", "--prompts"},
     {"-pp", "--prompts"},
     {"--batch-size", "--batches"},

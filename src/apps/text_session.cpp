@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "runtime/memory.h"
 #include "runtime/roofs.h"
+#include "serve/token_text.h"
 
 namespace moebius {
 namespace {
@@ -24,12 +25,13 @@ double seconds_since(Clock::time_point t) {
   return std::chrono::duration<double>(Clock::now() - t).count();
 }
 
-std::optional<Tokenizer> tokenizer_of(const std::string& folder, bool needed) {
+// Nothing where there is none and none is needed; then `why` says so.
+std::optional<Tokenizer> tokenizer_of(const std::string& folder, bool needed, std::string& why) {
   try {
     return Tokenizer::from_folder(folder);
   } catch (const Error& e) {
     if (needed) throw;
-    note("{}; the answer is printed as ids", e.what());
+    why = e.what();
     return std::nullopt;
   }
 }
@@ -46,12 +48,13 @@ void add(Answer& total, const Answer& a) {
   total.decode_steps += a.decode_steps;
   total.prompt_seconds += a.prompt_seconds;
   total.decode_seconds += a.decode_seconds;
+  total.answers += a.answers;
   total.finish = a.finish;
 }
 
 TextSession::TextSession(const RunCommandOptions& options, bool text)
     : options_(options),
-      tokenizer_(tokenizer_of(options.model.folder, text)),
+      tokenizer_(tokenizer_of(options.model.folder, text, no_tokenizer_)),
       open_(options.model, options.context),
       defaults_(read_generation_defaults(
           options.model.folder,
@@ -60,13 +63,8 @@ TextSession::TextSession(const RunCommandOptions& options, bool text)
           },
           open_.model->vocab())),
       engine_(*open_.model, tokenizer(), engine_options(options.engine, open_, options.context)) {
-  const int64_t trained = open_.checkpoint.config().max_positions;
-  if (trained > 0 && options.context > static_cast<size_t>(trained))
-    fmt::print(stderr,
-               "moebius: warning: --ctx {} is beyond the {} tokens that the model was trained "
-               "for; what it says there may make no sense\n",
-               options.context, trained);
-  say_budget(engine_.engine());
+  if (!tokenizer_) note("{}; the answer is printed as token ids", no_tokenizer_);
+  say_budget(engine_.engine(), open_.checkpoint, options.context);
 }
 
 // One answer in the making.
@@ -83,7 +81,7 @@ class TextSession::Run {
     Request request;
     request.prompt = std::move(prompt);
     request.sampling = sampling_params(o, d);
-    request.max_new = o.max_new < 0 ? SIZE_MAX : static_cast<size_t>(o.max_new);
+    request.max_new = o.most_new() < 0 ? SIZE_MAX : static_cast<size_t>(o.most_new());
     request.stop_tokens = d.eos;
     request.ignore_stop = o.ignore_eos;
     TextRules rules;
@@ -91,7 +89,7 @@ class TextSession::Run {
     rules.stops.insert(rules.stops.end(), d.stop_strings.begin(), d.stop_strings.end());
     id_ = session_.engine_.add(std::move(request), std::move(rules));
     start_ = Clock::now();
-    if (o.max_new != 0) read_prompt();
+    if (o.most_new() != 0) read_prompt();
     while (!done_) take(step());
     answer_.decode_seconds = seconds_since(start_);
     return std::move(answer_);
@@ -175,14 +173,17 @@ Statistics TextSession::statistics(const Answer& a) {
 }
 
 std::string TextSession::summary(const Answer& a, const Statistics& s) const {
+  const std::string cached =
+      a.cached_tokens == 0 ? "" : fmt::format(" ({} cached)", a.cached_tokens);
+  const std::string limit =
+      a.finish == "length" ? fmt::format(" (-n {})", options_.most_new()) : "";
   return fmt::format(
-      "[{} prompt tokens{} at {:.1f}/s, {} new at {:.1f}/s, {:.2f} GB/s of weights ({:.1f} % of "
-      "the "
-      "read roof of {:.1f} GB/s), peak memory {}, {}]",
-      a.prompt_tokens,
-      a.cached_tokens == 0 ? "" : fmt::format(" ({} of them known)", a.cached_tokens),
-      s.prompt_rate, a.tokens.size(), s.decode_rate, s.gbs, s.percent_of_roof(), s.roof_gbs,
-      human_bytes(static_cast<double>(s.peak_memory)), a.finish);
+      "[load {:.2f} s, first token {:.3f} s, {:.1f} tokens/s; {}{} at {:.1f}/s, {}; {:.2f} GB/s "
+      "of weights, {:.1f} % of the memory bandwidth of {:.1f} GB/s; peak memory {}; finish: {}{}]",
+      open_.load_seconds, a.prompt_seconds / static_cast<double>(a.answers), s.decode_rate,
+      counted(a.prompt_tokens, "prompt token"), cached, s.prompt_rate,
+      counted(a.tokens.size(), "new token"), s.gbs, s.percent_of_roof(), s.roof_gbs,
+      human_bytes(static_cast<double>(s.peak_memory)), a.finish, limit);
 }
 
 Json TextSession::to_json(const Answer& a, const Statistics& s) const {
@@ -201,9 +202,13 @@ Json TextSession::to_json(const Answer& a, const Statistics& s) const {
   j.set("finish", a.finish);
   if (!a.error.empty()) j.set("error", a.error);
   if (options_.logprobs) {
-    const auto entry = [](int32_t token, float logprob) {
-      return Json::object(
+    std::optional<TokenTexts> texts;
+    if (tokenizer_) texts.emplace(*tokenizer_);
+    const auto entry = [&](int32_t token, float logprob) {
+      Json one = Json::object(
           {{"token", static_cast<int64_t>(token)}, {"logprob", static_cast<double>(logprob)}});
+      if (texts) one.set("text", TokenTexts::shown(texts->bytes(token)));
+      return one;
     };
     Json list = Json::array();
     for (const TokenChoice& c : a.choices) {

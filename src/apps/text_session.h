@@ -19,11 +19,12 @@ struct Answer {
   std::vector<int32_t> tokens;
   std::vector<TokenChoice> choices;  // of the tokens, when log-probabilities were asked for
   size_t prompt_tokens = 0;
-  size_t cached_tokens = 0;  // of these: keys and values were there from before
-  size_t decode_steps = 0;   // after the step that brought the first token
-  double prompt_seconds = 0, decode_seconds = 0;
-  std::string finish = "length";  // stop | length | context | interrupted | error
-  std::string error;              // what went wrong
+  size_t cached_tokens = 0;                       // of these: in the KV cache from before
+  size_t decode_steps = 0;                        // after the step that brought the first token
+  double prompt_seconds = 0, decode_seconds = 0;  // until the first token, and after it
+  size_t answers = 1;                             // that this is the sum of
+  std::string finish = "length";                  // stop | length | context | interrupted | error
+  std::string error;                              // what went wrong
 };
 
 // A conversation as one answer, for its statistics.
@@ -61,6 +62,7 @@ class TextSession {
  private:
   class Run;
   RunCommandOptions options_;
+  std::string no_tokenizer_;  // why there is none
   std::optional<Tokenizer> tokenizer_;
   OpenModel open_;
   GenerationDefaults defaults_;

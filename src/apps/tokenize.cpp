@@ -90,7 +90,7 @@ int run_tokenize(const TokenizeOptions& o, std::istream& in, std::ostream& out) 
   const Tokenizer tokenizer = Tokenizer::from_folder(o.folder);
   const double load_s = seconds_since(start);
   const std::string text = o.text   ? *o.text
-                           : o.file ? read_text_file(*o.file, kMaxInput)
+                           : o.file ? read_input(*o.file, kMaxInput)
                                     : read_all(in);
   if (o.repeat > 0) {
     measure(tokenizer, o, text, load_s, out);
@@ -132,16 +132,16 @@ Command tokenize_command() {
   auto o = std::make_shared<TokenizeOptions>();
   Command c("tokenize", "turns text into token ids, on one line");
   c.folder(o->folder);
-  c.option("--text,-p", "TEXT", &o->text, "the text").by_default("standard input");
-  c.option("--file,-f", "FILE", &o->file, "read it from a file").file();
-  c.at_most_one({"--text", "--file"});
-  c.flag("--no-special", o->add_special, "leave out what the post-processor adds");
+  c.option("--prompt,-p,--text", "TEXT", &o->text, "the text").by_default("standard input");
+  c.option("--file,-f", "FILE", &o->file, "read the text from a file; -: standard input").file();
+  c.at_most_one({"--prompt", "--file"});
+  c.flag("--no-special", o->add_special, "add no special tokens, such as a beginning of text");
   add_json_flag(c, o->json);
-  c.option("--repeat", "N", &o->repeat, "measure: encode N times, print times instead of ids")
+  c.option("--repeat", "N", &o->repeat, "measure: encode N times and print the time")
       .range(1, 1000000)
       .by_default("off")
       .seldom();
-  c.flag("--lines", o->lines, "with --repeat: every line by itself").seldom();
+  c.flag("--lines", o->lines, "with --repeat: encode line by line").seldom();
   c.examples = {"moebius tokenize -p 'Hello there'", "moebius tokenize DIR --json < book.txt"};
   c.action = [o](const Command&) { return run_tokenize(*o, std::cin, std::cout); };
   return c;
@@ -151,11 +151,11 @@ Command detokenize_command() {
   auto o = std::make_shared<DetokenizeOptions>();
   Command c("detokenize", "turns token ids into text");
   c.folder(o->folder);
-  c.option("--ids,--tokens", "LIST", &o->ids, "token ids by commas or spaces")
+  c.option("--tokens,--ids", "LIST", &o->ids, "token ids, separated by commas or spaces")
       .by_default("standard input");
   c.flag("--special", o->special, "write special tokens too");
   add_json_flag(c, o->json);
-  c.examples = {"moebius detokenize --ids 12,7,99", "moebius detokenize DIR < ids.txt"};
+  c.examples = {"moebius detokenize --tokens 12,7,99", "moebius detokenize DIR < ids.txt"};
   c.action = [o](const Command&) { return run_detokenize(*o, std::cin, std::cout); };
   return c;
 }

@@ -196,10 +196,11 @@ int run_verify(const VerifyOptions& options, std::ostream& out) {
   ThreadPool& pool = runtime->pool();
   RunPlan plan{checkpoint, {}, nullptr};
   plan.options.pool = &pool;
-  plan.options.policy = policy_of(options.run);
+  plan.options.policy = folder_policy_of(options.run);
   plan.options.act = act_request_of(options.run);
   note_request(checkpoint, plan.options.act);
   plan.options.x_type = activation_type(options.dtype, checkpoint.config().dtype);
+  note_kernel(checkpoint, plan.options.policy, plan.options.act, plan.options.x_type);
   const ModuleChoice modules = choose_modules(checkpoint, options);
   Rows32 given;
   if (!options.in.empty())
@@ -225,15 +226,17 @@ int run_verify(const VerifyOptions& options, std::ostream& out) {
 
 Command verify_command() {
   auto o = std::make_shared<VerifyOptions>();
-  Command c("verify", "checks every payload, and the chosen kernels against the reference");
+  Command c("verify",
+            "checks all weights of a folder, and the chosen kernels against the reference");
   c.folder(o->folder);
-  c.option("--module", "GLOB", &o->module, "only modules whose name matches ('*', '?')");
-  c.option("--in", "FILE", &o->in, "safetensors file with x [T, features]")
+  c.option("--module", "GLOB", &o->module,
+           "only modules whose name matches this pattern ('*', '?')");
+  c.option("--in", "FILE", &o->in, "input rows: a safetensors file with x [T, features]")
       .file()
-      .by_default("seeded rows")
+      .by_default("random rows")
       .seldom();
-  c.flag("--all", o->all, "run every expert, not only each layer's first and last");
-  c.flag("--why", o->why, "a line for every module");
+  c.flag("--all", o->all, "run every expert; without it each layer's first and last");
+  c.flag("--why", o->why, "show every module");
   add_dtype_option(c, o->dtype);
   add_json_flag(c, o->json);
   add_run_options(c, o->run);

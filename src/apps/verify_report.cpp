@@ -8,6 +8,7 @@
 
 #include "apps/layout.h"
 #include "base/error.h"
+#include "base/human.h"
 #include "checkpoint/module_scheme.h"
 
 namespace moebius {
@@ -61,7 +62,7 @@ std::string share_text(const Finding& f) {
 
 std::string findings_text(const VerifyReport& report, size_t width, bool colour) {
   Table table("llrlrrr", width, colour);
-  table.add({"", "kernel", "modules", "numerics", "max abs", "max rel", "of bound"}, Ink::kBold);
+  table.header({"", "kernel", "modules", "numerics", "max abs", "max rel", "of bound"});
   for (const FoldedFindings& fold : folded_findings(report)) {
     const Finding& f = *fold.worst;
     const Ink ink = f.ok ? Ink::kGreen : Ink::kRed;
@@ -134,9 +135,14 @@ Json verify_json(const VerifyReport& report) {
 std::string verify_text(const VerifyReport& report, bool why, size_t width, bool colour) {
   std::string out =
       why ? every_module(report, width, colour) : findings_text(report, width, colour);
-  out += fmt::format("\n{} payloads read and checked\n", report.payloads);
-  out += fmt::format("{} of {} modules run, {} failed\n", report.run(), report.products,
-                     report.failed());
+  out += fmt::format("\n{} read and checked\n", counted(report.payloads, "module"));
+  if (report.run() < report.products && report.failed() == 0)
+    out += labelled("",
+                    "Of experts that differ in their weights alone, the first and the last of each "
+                    "layer are run; --all runs every one.",
+                    0, width);
+  out += fmt::format("{} of {} modules run, {} failed: {}\n", report.run(), report.products,
+                     report.failed(), report.failed() == 0 ? "ok" : "FAIL");
   return out;
 }
 

@@ -111,7 +111,7 @@ TEST(BadText, Templates) {
        "line 1");
   with("", "the prompt is empty");
   f.write("tokenizer_config.json", "{}");
-  refuses(chat, "has no chat template");
+  refuses(chat, "has no chat template", 2);
 }
 
 TEST(BadText, Prompts) {
@@ -126,10 +126,10 @@ TEST(BadText, Prompts) {
   test::write_file(dir / "large", std::string(10'000'000, 'x'));
   refuses("run -f " + shell_quote((dir / "large").string()), "but the context holds 2048");
   refuses("run -p 'a few words of text' --ctx 3", "but the context holds 3");
-  refuses("run -p hi -n -5", "--tokens-max", 2);
+  refuses("run -p hi -n -5", "--max-tokens", 2);
   refuses("run -p hi --ctx -1", "--ctx", 2);
-  refuses("run -p hi --temp nan", "temperature is nan");
-  refuses("run -p hi --top-k -3", "top_k is -3");
+  refuses("run -p hi --temp nan", "temperature is nan", 2);
+  refuses("run -p hi --top-k -3", "top_k is -3", 2);
   std::string bytes;  // invalid UTF-8 and NUL are text too
   for (int i = 0; i < 256; ++i) bytes += static_cast<char>(i);
   test::write_file(dir / "bytes", bytes);

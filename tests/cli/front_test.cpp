@@ -107,7 +107,7 @@ TEST_F(Front, ListsByCommaOrRepeated) {
   Command& run = parse_command_line(tool, args);
   EXPECT_EQ(*std::get<std::vector<std::string>*>(run.find("--stop")->target),
             (std::vector<std::string>{"a,b", "c", "-1"}));
-  EXPECT_EQ(*std::get<int64_t*>(run.find("-n")->target), -1);
+  EXPECT_EQ(*std::get<std::optional<int>*>(run.find("-n")->target), -1);
   Command again = make_tool();
   const std::vector<std::string> bench{"bench",    "moe", "--tokens", "1,2",
                                        "--tokens", "7",   "--scheme", "w4a8,fp8"};
@@ -122,7 +122,7 @@ TEST_F(Front, ForgottenAndWrongValues) {
   EXPECT_EQ(wrong_usage({"run", "--prompt"}), "--prompt needs a value, TEXT");
   EXPECT_NE(wrong_usage({"run", "--prompt", "--json"}).find("write --prompt=--json"),
             std::string::npos);
-  EXPECT_EQ(wrong_usage({"run", "--prompt=--json", "-n5", "-n=6"}), "--tokens-max is given twice");
+  EXPECT_EQ(wrong_usage({"run", "--prompt=--json", "-n5", "-n=6"}), "--max-tokens is given twice");
   EXPECT_NE(wrong_usage({"run", "-n", "-2"}).find("from -1 to"), std::string::npos);
   EXPECT_NE(wrong_usage({"run", "-n", "3x"}).find("'3x'"), std::string::npos);
   EXPECT_NE(wrong_usage({"run", "--policy", "fast"}).find("expected one of declared, exact"),
@@ -195,9 +195,8 @@ TEST_F(Front, NearestNames) {
   answers({"inspect", "--tensor"}, "did you mean `--tensors`?");
   answers({"run", "-m", "x"}, "the folder stands without an option: `run DIR`");
   answers({"run", "--model", "x"}, "`run DIR`");
-  answers({"run", "--max-tokens", "5"}, "ours is `--tokens-max`");
-  answers({"run", "--n-predict", "5"}, "ours is `--tokens-max`");
-  answers({"run", "--max-new-tokens", "5"}, "ours is `--tokens-max`");
+  answers({"run", "--n-predict", "5"}, "ours is `--max-tokens`");
+  answers({"run", "--max-new-tokens", "5"}, "ours is `--max-tokens`");
   answers({"run", "--ctx-size", "5"}, "ours is `--ctx`");
   answers({"run", "--threads-batch", "5"}, "ours is `--threads`");
   answers({"run", "-tb", "5"}, "ours is `--threads`");

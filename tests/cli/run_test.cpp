@@ -75,8 +75,8 @@ TEST(Run, AConversationComputesOnlyWhatIsNew) {
   };
   const size_t first = number_before(" prompt tokens", 0);
   EXPECT_GT(first, 2u) << r.err;
-  EXPECT_EQ(number_before(" of them known", 0), first + 12 - 1) << r.err;
-  EXPECT_NE(r.err.find("keys and values: up to "), std::string::npos) << r.err;
+  EXPECT_EQ(number_before(" cached)", 0), first + 12 - 1) << r.err;
+  EXPECT_NE(r.err.find("KV cache: up to "), std::string::npos) << r.err;
 }
 
 TEST(Run, MemoryForKeysAndValuesIsWhatIsAsked) {
@@ -124,6 +124,7 @@ TEST(Run, JsonHasSeedIdsAndLogProbabilities) {
   EXPECT_EQ(*j.find("seed")->as_int(), 11);
   EXPECT_EQ(*j.find("prompt_tokens")->as_int(), static_cast<int64_t>(count(j, "prompt_ids")));
   ASSERT_EQ(count(j, "logprobs"), 6u);
+  std::string text;
   for (size_t i = 0; i < 6; ++i) {
     const Json& entry = j.find("logprobs")->items()[i];
     const int64_t token = *entry.find("token")->as_int();
@@ -132,8 +133,11 @@ TEST(Run, JsonHasSeedIdsAndLogProbabilities) {
     const Json& best = entry.find("top")->items()[0];
     EXPECT_EQ(*best.find("token")->as_int(), token);  // greedy
     EXPECT_EQ(best.find("logprob")->as_double(), entry.find("logprob")->as_double());
+    EXPECT_EQ(best.find("text")->as_string(), entry.find("text")->as_string());
+    text += entry.find("text")->as_string();
     EXPECT_LT(entry.find("logprob")->as_double(), 0);
   }
+  EXPECT_EQ(text, word(j, "text"));  // the texts of the tokens are the answer's
   EXPECT_EQ(count(run_json("-p x -n 2 --logprobs 0").find("logprobs")->items()[0], "top"), 0u);
   EXPECT_EQ(run_json("-p x -n 2").find("logprobs"), nullptr);
 }
@@ -184,11 +188,11 @@ TEST(Run, PromptsFromStandardInputAndMessages) {
             ids("--system S --chat -p Hi"));
   const auto refuses = [&](const char* name, const char* text, const char* words) {
     const CommandResult r = run_tool("run -n 1 --messages " + file(name, text));
-    EXPECT_EQ(r.status, 1);
+    EXPECT_EQ(r.status, 2);
     EXPECT_NE(r.err.find(words), std::string::npos) << r.err;
   };
   refuses("a", "{}", "expected an array of messages");
-  refuses("b", "[]", "holds no message");
+  refuses("b", "[]", "has no message");
   refuses("c", "[3]", "message 0 is an integer");
   refuses("d", R"([{"role": "user", "content": "x"}, {"content": "x"}])", "message 1.role");
   refuses("e", R"([{"role": "user", "content": 3}])", "message 0.content is an integer");

@@ -35,9 +35,9 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-void expect_narrow(const std::string& text, const std::string& what) {
+void expect_narrow(const std::string& text, const std::string& what, size_t width = 80) {
   for (const std::string& line : lines_of(text))
-    EXPECT_LE(display_width(line), 80u) << what << ": " << line;
+    EXPECT_LE(display_width(line), width) << what << ": " << line;
 }
 
 // Every golden folder, and "" for the bundled model.
@@ -68,6 +68,34 @@ TEST(Views, FitEightyColumns) {
   }
   EXPECT_GT(looked_at, 80u);
   expect_narrow(run_tool("inspect --ep 4 --tp 2", "COLUMNS=80").out, "inspect --ep 4 --tp 2");
+}
+
+// The narrowest output: kernels with long names, failures, and the bundled model.
+TEST(Views, FitSixtyColumns) {
+  for (const std::string& folder :
+       {std::string(), golden("llama4-fp8-dynamic"), golden("qwen3moe-w4a8-g32-pack")}) {
+    for (const char* command :
+         {"explain", "explain --why", "explain --why --all", "explain --cpu neon,dotprod",
+          "explain --ranks 2", "verify", "verify --why --module '*layers.0.*.o*_proj'"}) {
+      const CommandResult r = run_tool(
+          std::string(command) + " " + (folder.empty() ? "" : shell_quote(folder)), "COLUMNS=60");
+      EXPECT_EQ(r.status, 0) << command << ": " << r.err;
+      expect_narrow(r.out, std::string(command) + " " + folder, 60);
+    }
+  }
+}
+
+TEST(Views, WhyShowsKernelsOfTheArchitecture) {
+  const std::string arm = run_tool("explain --why --cpu neon,dotprod").out,
+                    x86 = run_tool("explain --why --cpu avx2,fma,f16c").out,
+                    all = run_tool("explain --why --all --cpu neon,dotprod").out;
+  for (const char* name : {"arm_i8mm/int4", "generic/", "reference/"})
+    EXPECT_NE(arm.find(name), std::string::npos) << name;
+  EXPECT_EQ(arm.find("x86_"), std::string::npos);
+  EXPECT_EQ(x86.find("arm_"), std::string::npos);
+  EXPECT_NE(all.find("x86_"), std::string::npos);
+  // A space at least stands between a kernel and what is said of it.
+  EXPECT_NE(arm.find("arm_dotprod/int4_lanes  "), std::string::npos) << arm;
 }
 
 TEST(Views, BenchFitsEightyColumns) {
@@ -130,6 +158,14 @@ TEST(Layout, FoldsNamesThatShareAStem) {
   EXPECT_EQ(fold_names({"a.gate", "a.up_proj"}), (std::vector<std::string>{"a.{gate,up_proj}"}));
 }
 
+TEST(Layout, ATableThatDoesNotFitIsWrittenRowByRow) {
+  Table table("lrr", 24);
+  table.header({"", "modules", "largest difference"});
+  table.add({"ok", "12", "1e-9"});
+  table.note("names");
+  EXPECT_EQ(table.text(), "ok  modules 12, largest\n    difference 1e-9\n    names\n");
+}
+
 TEST(Layout, TableWrapsItsFlexibleColumn) {
   Table table("wr", 24);
   table.add({"model.layers.*.self_attn.q_proj", "12"});
@@ -163,7 +199,7 @@ TEST(Verify, ReadsEveryPayload) {
   const CommandResult r = run_tool("verify " + shell_quote(broken.string()));
   EXPECT_EQ(r.status, 1) << r.out;
   EXPECT_NE(r.out.find("nan"), std::string::npos) << r.out;
-  EXPECT_NE(lines_of(r.out).back().find(", 1 failed"), std::string::npos) << r.out;
+  EXPECT_TRUE(lines_of(r.out).back().ends_with(", 1 failed: FAIL")) << r.out;
   EXPECT_EQ(lines_of(r.out)[1].rfind("FAIL", 0), 0u) << "worst first: " << r.out;
   const CommandResult json = run_tool("verify --json " + shell_quote(broken.string()));
   EXPECT_EQ(json.status, 1);
@@ -189,6 +225,7 @@ TEST(Verify, SaysHowManyModulesItRan) {
               3)
         << r.out;
     EXPECT_EQ(failed, 0u);
+    EXPECT_TRUE(lines_of(r.out).back().ends_with(": ok")) << r.out;
     return std::pair(run, total);
   };
   // 6 layers of 4 attention projections, a router and 8 experts; the tied embedding.

@@ -368,7 +368,7 @@ class Models(Bad):
             if name in ("max_tokens", "n", "seed", "min_tokens"):
                 continue
             low, high = limits
-            for value, beyond in ((low * 1.001 if name in llm_module.REAL else low, low - 1), (high, high + 1)):  # 0.01 is less as a float
+            for value, beyond in ((0.0101 if low == 0.01 else low, low - 1), (high, high + 1)):  # 0.01 is less as a float
                 with self.assertRaises(Error) as caught:
                     SamplingParams(**{name: beyond})
                 self.assertEqual((caught.exception.kind, caught.exception.field), ("argument", name))

@@ -19,7 +19,7 @@ struct Architecture {
 };
 
 std::span<const Architecture> architectures();
-// Throws Error naming the architecture and listing those that are there.
+// Throws Error naming the architecture where it is none of these.
 DecoderSpec decoder_spec(const ModelConfig& config);
 
 // --- shared by the architecture files (common.cpp) ---

@@ -55,14 +55,12 @@ constexpr Architecture kArchitectures[] = {
 std::span<const Architecture> architectures() { return kArchitectures; }
 
 DecoderSpec decoder_spec(const ModelConfig& config) {
-  std::string known;
-  for (const Architecture& a : kArchitectures) {
+  for (const Architecture& a : kArchitectures)
     if (a.family == config.family) return a.spec(config);
-    known += fmt::format("{}{}", known.empty() ? "" : ", ", a.title);
-  }
   fail_at({"unsupported", "", "", "", "architectures"},
-          "architecture {} (model_type {}) cannot be run as a whole model; these can: {}",
-          printable(config.architecture), printable(config.model_type), known);
+          "architecture {} (model_type {}) cannot be run as a whole model; `moebius help "
+          "architectures` lists those that can",
+          printable(config.architecture), printable(config.model_type));
 }
 
 }  // namespace moebius
