@@ -69,7 +69,8 @@ std::vector<std::string> checkpoints_below(const std::string& folder) {
   std::vector<std::string> found;
   for (const std::string& name : folders_in(folder)) {
     const std::string below = join_path(folder, name);
-    if (has_config(below)) found.push_back(name);
+    // Or a repository of the hub's cache.
+    if (has_config(below) || path_exists(join_path(below, "snapshots"))) found.push_back(name);
     for (const std::string& deeper : folders_in(below))
       if (has_config(join_path(below, deeper))) found.push_back(join_path(name, deeper));
   }
@@ -87,7 +88,7 @@ void check_not_a_parent(const std::string& folder) {
     names += (i == 0 ? "" : ", ") + printable(below[i]);
   if (below.size() > kShown) names += fmt::format(" and {} more", below.size() - kShown);
   fail("{}: has no config.json; {} below it: {}", printable(folder),
-       below.size() == 1 ? "this folder has one" : "these folders have one", names);
+       below.size() == 1 ? "there is a model" : "there are models", names);
 }
 
 // The hub's cache keeps revisions of a repository in snapshots/<revision>, and the name of the

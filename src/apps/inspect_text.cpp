@@ -16,6 +16,10 @@ namespace {
 std::string bytes_text(uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
 std::string count_text(uint64_t count) { return human_count(static_cast<double>(count)); }
 
+std::string number_of(int64_t n, std::string_view thing) {
+  return counted(static_cast<uint64_t>(n), thing);
+}
+
 // a, b, ..., z, aa, ab, ...
 std::string letter(size_t i) {
   std::string s;
@@ -43,7 +47,7 @@ class Writer {
     unused();
     list("warnings", f_.checkpoint.warnings(), Ink::kYellow);
     if (f_.question.deep && f_.problems.empty())
-      field("deep", "every module was read: scales, zero points and codes are in range");
+      field("deep", "all weights were read: scales, zero points and codes are in range");
     list("problems", f_.problems, Ink::kRed);
     return std::move(out_);
   }
@@ -68,18 +72,19 @@ class Writer {
                       method.empty() ? "" : ", quantized with " + printable(method, 60),
                       c.family.empty() ? ", family not in the registry" : ""));
     run_line();
-    std::string sizes =
-        fmt::format("{} layers, hidden {}, vocabulary {}", c.layers, c.hidden, c.vocab);
+    std::string sizes = fmt::format("{}, hidden size {}, vocabulary {}",
+                                    number_of(c.layers, "layer"), c.hidden, c.vocab);
     if (c.heads > 0)
-      sizes += fmt::format(", {} heads ({} key-value) of {}", c.heads, c.kv_heads, c.head_dim);
+      sizes += fmt::format(", {} ({} KV) of size {}", number_of(c.heads, "head"), c.kv_heads,
+                           c.head_dim);
     field("sizes", sizes);
     if (!f_.checkpoint.moe_blocks().empty()) experts_line();
-    field("params", fmt::format("{} in all, {} active per token", count_text(s.params_total),
+    field("params", fmt::format("{} in total, {} active per token", count_text(s.params_total),
                                 count_text(s.params_active)));
     const size_t files = f_.checkpoint.store().files().size();
-    field("bytes", fmt::format("{} in {} tensors, {} file{}; {:.2f} bits per weight",
-                               bytes_text(s.bytes_total), f_.checkpoint.store().tensors().size(),
-                               files, files == 1 ? "" : "s", s.bits_per_weight));
+    field("bytes", fmt::format("{} in {}, {}; {:.2f} bits per weight", bytes_text(s.bytes_total),
+                               counted(f_.checkpoint.store().tensors().size(), "tensor"),
+                               counted(files, "file"), s.bits_per_weight));
     field("  scheme", bytes_line(s.by_scheme));
     field("  part", bytes_line(s.by_part));
     memory_line();
@@ -98,11 +103,11 @@ class Writer {
 
   void experts_line() {
     const MoeSpec& m = f_.checkpoint.moe_blocks().front().spec;
-    std::string text =
-        fmt::format("{} of width {} in {} layers, {} per token; {}", m.experts, m.intermediate,
-                    f_.checkpoint.moe_blocks().size(), m.router.top_k, f_.routing);
+    std::string text = fmt::format(
+        "{} of size {} in {}, {} per token; {}", m.experts, m.intermediate,
+        counted(f_.checkpoint.moe_blocks().size(), "layer"), m.router.top_k, f_.routing);
     if (m.shared != SharedKind::kNone)
-      text += fmt::format("; {} shared expert of width {}",
+      text += fmt::format("; {} shared expert of size {}",
                           m.shared == SharedKind::kGated ? "gated" : "a", m.shared_intermediate);
     field("experts", text);
   }
@@ -218,8 +223,8 @@ class Writer {
       if (total++ == 0 || pattern < name) name = pattern;
     }
     for (const auto& [reason, what] : reasons)
-      field("unused", fmt::format("{} tensor{}, e.g. {}: {}", what.first,
-                                  what.first == 1 ? "" : "s", printable(what.second, 80), reason));
+      field("unused", fmt::format("{}, e.g. {}: {}", counted(what.first, "tensor"),
+                                  printable(what.second, 80), reason));
   }
 
   void list(std::string_view title, const std::vector<std::string>& lines, Ink ink) {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "apps/options.h"
 
+#include <utility>
+
 #include "apps/manners.h"
 #include "base/error.h"
 #include "base/human.h"

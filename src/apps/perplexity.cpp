@@ -11,6 +11,7 @@
 #include "apps/commands.h"
 #include "apps/terminal.h"
 #include "base/error.h"
+#include "base/human.h"
 #include "text/tokenizer.h"
 
 namespace moebius {
@@ -65,8 +66,7 @@ int run_perplexity(const PerplexityOptions& options, std::ostream& out) {
   const std::vector<int32_t> tokens = read_tokens(options.tokens, options.model.folder, false);
   if (options.context == 0) fail("--ctx is 0; expected at least 1");
   if (tokens.size() < 2)
-    fail("the text has {} tokens; expected at least 2, an input and the token after it",
-         tokens.size());
+    fail("the text has {}; expected at least 2", counted(tokens.size(), "token"));
   const Windows windows(tokens, options.context, options.windows);
   if (!options.base.empty()) check_same_tokens(options.model.folder, options.base);
   const size_t longest = windows.length(0);

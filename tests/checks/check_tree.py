@@ -7,6 +7,7 @@
  - src/ files have at most 600 lines; source files open with their licence line
  - no path of somebody's machine and no left-over note in any text file
  - no single file of more than 12 MB
+ - src/ prints nothing with a function that throws when nobody reads
 """
 import re
 import subprocess
@@ -21,6 +22,8 @@ SPDX = "SPDX-License-Identifier: Apache-2.0"
 PRIVATE_PATH = re.compile(r"(?<![\w.$}/-])/(work|root|farm|home|Users|mnt)/[\w.-]+")
 # Spelled in halves, so that this file passes its own rule.
 NOTES = re.compile(r"\b(" + "TO" + "DO|FIX" + "ME|XX" + r"X)\b")
+# fmt throws where a stream of C cannot be written.
+THROWING_PRINT = re.compile(r"print\((stderr|stdout)\b")
 GENERATED = re.compile(r"^(models/|tests/(fuzz/corpus|golden|data)/|LICENSE$)")
 SKIPPED_FOLDERS = {"build", "out", ".git", ".cache", "__pycache__"}
 
@@ -52,6 +55,8 @@ def check_text(name, text):
             complaints.append(f"{name}:{number}: path of one machine: {line.strip()[:80]}")
         if NOTES.search(line):
             complaints.append(f"{name}:{number}: left-over note: {line.strip()[:80]}")
+        if name.startswith("src/") and THROWING_PRINT.search(line):
+            complaints.append(f"{name}:{number}: throws where nobody reads: {line.strip()[:80]}")
     return complaints
 
 

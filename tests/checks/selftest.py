@@ -147,6 +147,7 @@ class Tree(unittest.TestCase):
         self.assertEqual([], check_tree.check_text("src/base/a.cpp", spdx))
         self.assertEqual(1, len(check_tree.check_text("src/base/a.cpp", "int x;\n")))
         self.assertEqual(1, len(check_tree.check_text("src/base/a.cpp", spdx + "\n" * 600)))
+        self.assertEqual(1, len(check_tree.check_text("src/base/a.cpp", spdx + "\nfmt::print(stderr, \"x\");\n")))
         self.assertEqual(1, len(check_tree.check_text("README.md", "see " + "/ho" + "me/me/model\n")))
         self.assertEqual(1, len(check_tree.check_text("src/base/a.cpp", spdx + "// TO" + "DO later\n")))
 

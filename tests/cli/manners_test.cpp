@@ -243,6 +243,7 @@ TEST(Manners, FoldersThatWereMeant) {
   fs::create_directories(dir / "shelf/deep");
   link_bundled(dir / "shelf/tiny-model", {});
   link_bundled(dir / "shelf/deep/other", {});
+  fs::create_directories(dir / "shelf/hub/snapshots");
   const std::string here = "cd " + shell_quote(dir.path().string()) + " &&";
   const CommandResult typo = run_tool("inspect shelf/tiny-modle", here);
   EXPECT_EQ(typo.status, 1);
@@ -255,7 +256,8 @@ TEST(Manners, FoldersThatWereMeant) {
   EXPECT_TRUE(says(run_tool("inspect Qwen/Qwen3", here), "hf download Qwen/Qwen3"));
   const CommandResult parent = run_tool("inspect shelf", here);
   EXPECT_EQ(parent.status, 1);
-  EXPECT_TRUE(says(parent, "these folders have one below it: deep/other, tiny-model"))
+  EXPECT_TRUE(
+      says(parent, "has no config.json; there are models below it: deep/other, hub, tiny-model"))
       << parent.err;
 }
 
