@@ -93,7 +93,7 @@ TEST(BadText, TokenIds) {
   test::write_file(dir / "t", std::string("\x01\x00\xff\xff", 4));
   refuses(file, "token 65535 is not in the vocabulary");
   test::write_file(dir / "t", std::string("\x01\x00", 2));
-  refuses(file, "has 1 tokens; expected at least 2");
+  refuses(file, "has 1 token; expected at least 2");
 }
 
 TEST(BadText, Templates) {
