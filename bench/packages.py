@@ -75,6 +75,9 @@ def bare_system(name, machine):
     scripts = Path("/usr/share/debootstrap/scripts")
     script = scripts / suite if (scripts / suite).exists() else scripts / {"debian": "sid", "ubuntu": "gutsy"}[name]  # for releases newer than it
     call(["debootstrap", *options, suite, folder, mirror, script])
+    if machine != HERE:
+        for deb in sorted((folder / "var/cache/apt/archives").glob("*.deb")):
+            call(["sh", "-c", 'dpkg-deb --fsys-tarfile "$0" | tar -C "$1" --keep-directory-symlink -xf -', deb, folder])
     (folder / "complete").touch()
     return folder
 
@@ -98,7 +101,7 @@ class System:
         return self
 
     def __exit__(self, *_):
-        shutil.rmtree(self.temporary, ignore_errors=True)
+        call(["rm", "-rf", "--one-file-system", self.temporary])
 
     def run(self, command, user="root", folder="/", cache=None, **environment):
         mounts = []
