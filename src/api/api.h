@@ -5,7 +5,7 @@
 #include <mutex>
 
 #include "base/error.h"
-#include "model/layer_loader.h"
+#include "device/cpu/layer_loader.h"
 #include "moebius/moebius.hpp"
 #include "runtime/runtime.h"
 

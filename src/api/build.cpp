@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The public C++ interface of layers from memory, over the builders of model/layer_build.h.
+// The public C++ interface of layers from memory, over the builders of device/cpu/layer_build.h.
 #include "moebius/build.hpp"
 
 #include <cmath>
@@ -9,7 +9,7 @@
 #include "api/api.h"
 #include "base/checked.h"
 #include "checkpoint/formats/needs.h"
-#include "model/layer_build.h"
+#include "device/cpu/layer_build.h"
 
 namespace moebius::build {
 

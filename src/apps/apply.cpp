@@ -11,7 +11,7 @@
 #include "apps/folder.h"
 #include "apps/terminal.h"
 #include "base/error.h"
-#include "model/layer_loader.h"
+#include "device/cpu/layer_loader.h"
 #include "runtime/runtime.h"
 
 namespace moebius {
@@ -208,7 +208,10 @@ Command apply_command() {
   add_run_options(c, o->run);
   c.examples = {"moebius apply DIR model.layers.0.self_attn.q_proj --in x --out y",
                 "moebius apply DIR model.layers.0.mlp --in x --out y --out-dtype f32"};
-  c.action = [o](const Command&) { return run_apply(*o); };
+  c.action = [o](const Command&) {
+    require_cpu(o->run.device);
+    return run_apply(*o);
+  };
   return c;
 }
 

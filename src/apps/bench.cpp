@@ -17,7 +17,10 @@ using Action = int (*)(const BenchOptions&, std::ostream&);
 Command subject(std::string name, std::string what, const std::shared_ptr<BenchOptions>& o,
                 Action action) {
   Command c("bench " + name, std::move(what));
-  c.action = [o, action](const Command&) { return action(*o, std::cout); };
+  c.action = [o, action, models = name == "model"](const Command&) {
+    if (!models) require_cpu(o->run.device);
+    return action(*o, std::cout);
+  };
   return c;
 }
 
@@ -51,6 +54,7 @@ void add_case_options(Command& c, BenchOptions& o) {
 void add_machine_options(Command& c, BenchOptions& o) {
   c.section("Machine");
   add_threads_list(c, o);
+  add_device_option(c, o.run.device);
   add_arithmetic_options(c, o.run);
 }
 
@@ -64,6 +68,7 @@ Command roof_subject() {
   Command c =
       subject("roof", "peak compute and memory bandwidth of this machine", o, run_bench_roof);
   add_threads_list(c, *o);
+  add_device_option(c, o->run.device);
   c.flag("--json", o->json, "print one JSON object per line");
   c.examples = {"moebius bench roof", "moebius bench roof --threads 1,2,4 --json"};
   return c;
@@ -111,6 +116,7 @@ Command linear_subject() {
   c.action = [o](const Command&) {
     if (o->folder.empty() != o->module.empty())
       throw UsageError("bench linear takes a folder and --module together, or neither");
+    require_cpu(o->run.device);
     return run_bench_linear(*o, std::cout);
   };
   return c;
@@ -142,6 +148,7 @@ Command moe_subject() {
     if (o->top_k > o->experts)
       throw UsageError("--top-k is " + std::to_string(o->top_k) +
                        "; expected 1 to the number of experts, " + std::to_string(o->experts));
+    require_cpu(o->run.device);
     if (o->ranks.tp * o->ranks.ep > 1) return run_bench_moe_ranks(*o, std::cout);
     return run_bench_moe(*o, std::cout);
   };
@@ -185,6 +192,7 @@ Command model_subject() {
   c.flag("--plot", o->plot, "draw tokens per second in the terminal");
   add_machine_options(c, *o);
   c.find("--threads")->by_default("all cores");
+  add_place_option(c, o->run.place);
   add_dtype_option(c, o->dtype);
   add_kv_dtype_option(c, o->kv_dtype);
   add_rank_options(c, o->ranks);

@@ -14,9 +14,9 @@
 #include "apps/interrupt.h"
 #include "apps/terminal.h"
 #include "base/error.h"
+#include "device/cpu/layer_loader.h"
 #include "kernels/list.h"
 #include "kernels/packed_matrix.h"
-#include "model/layer_loader.h"
 
 namespace moebius {
 namespace {

@@ -12,8 +12,8 @@
 #include "apps/manners.h"
 #include "apps/terminal.h"
 #include "base/error.h"
+#include "device/cpu/layer_loader.h"
 #include "kernels/packed_matrix.h"
-#include "model/layer_loader.h"
 
 namespace moebius {
 namespace {

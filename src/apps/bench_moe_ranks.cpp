@@ -14,7 +14,7 @@
 #include "apps/bench_synthetic.h"
 #include "apps/interrupt.h"
 #include "base/error.h"
-#include "model/layer_loader.h"
+#include "device/cpu/layer_loader.h"
 #include "model/ranked_model.h"
 #include "quant/expert_copies.h"
 #include "runtime/comm_threads.h"
@@ -153,7 +153,7 @@ RankBenchRow measure_rank(const BenchOptions& o, size_t tokens, Ranks& ranks, Co
     began = now_seconds();
     part.forward_ids(x.view(), routing.ids(), routing.weights(),
                      f32_rows(mine.data(), tokens, width, type), pool, options);
-    ranks.gather(type, mine.data(), columns, all.data(), H, tokens, "output", 0);
+    ranks.gather(type, mine, columns, all, H, tokens, "output", 0);
     comm.barrier("bench");
     if (runs > 1) several.push_back(now_seconds() - began);
     if (whole != nullptr) {

@@ -268,6 +268,7 @@ Command explain_command() {
                 "moebius explain DIR --ranks 4 --link 10G,30us --node 64x256G",
                 "moebius explain DIR --cpu neon,dotprod --json"};
   c.action = [o](const Command&) {
+    require_cpu(o->run.device);
     o->colour = colour_wanted(STDOUT_FILENO);
     return run_explain(*o, std::cout);
   };

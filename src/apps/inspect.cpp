@@ -38,10 +38,12 @@ Command inspect_command() {
   c.option("--pp", "N", &o->pp, "show the size of each pipeline stage").range(1, 65536);
   c.option("--tp", "N", &o->tp, "show the size of each tensor-parallel rank").range(1, 65536);
   c.option("--ep", "N", &o->ep, "show the size of each expert-parallel rank").range(1, 65536);
+  add_device_option(c, o->device);
   add_json_flag(c, o->json);
   c.examples = {"moebius inspect", "moebius inspect DIR --tp 4 --ep 2",
                 "moebius inspect DIR --json | jq '.modules[] | .scheme'"};
   c.action = [o](const Command&) {
+    require_cpu(o->device);
     o->colour = colour_wanted(STDOUT_FILENO);
     return run_inspect(*o, std::cout);
   };

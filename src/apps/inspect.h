@@ -10,7 +10,8 @@ namespace moebius {
 
 struct InspectOptions : InspectQuestion {
   std::string folder;
-  bool json = false;    // one object, keys in docs/json.md
+  bool json = false;  // one object, keys in docs/json.md
+  std::string device = "cpu";
   bool colour = false;  // terminal text only
 };
 

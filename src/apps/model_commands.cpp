@@ -146,6 +146,7 @@ ModelOptions model_options_of(const ModelRunOptions& options, const Checkpoint& 
                               ThreadPool& pool) {
   ModelOptions o;
   o.pool = &pool;
+  o.placement = placement_of(options.run);
   o.policy = folder_policy_of(options.run);
   o.act = act_request_of(options.run);
   o.type = activation_type(options.dtype, checkpoint.config().dtype);
@@ -212,6 +213,7 @@ int run_logits(const LogitsOptions& options) {
 
 void add_model_options(Command& c, ModelRunOptions& o) {
   add_run_options(c, o.run);
+  add_place_option(c, o.run.place);
   add_dtype_option(c, o.dtype);
   add_kv_dtype_option(c, o.kv_dtype);
   add_rank_options(c, o.ranks);

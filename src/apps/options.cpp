@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/human.h"
 #include "checkpoint/summary.h"
-#include "model/layer_plan.h"
+#include "device/cpu/layer_plan.h"
 #include "runtime/thread_pool.h"
 
 namespace moebius {
@@ -21,6 +21,27 @@ Int8Mode int8_mode_of(const std::string& name) {
 }
 
 }  // namespace
+
+void add_device_option(Command& c, std::string& device) {
+  c.option("--device", "NAME", &device, "what runs the layers: cpu").seldom();
+}
+
+void add_place_option(Command& c, std::string& place) {
+  c.option("--place", "PARTS", &place,
+           "parts of layers on other devices: attention=NAME,experts=NAME[:N-M]")
+      .by_default("all on --device")
+      .seldom();
+}
+
+DevicePlacement placement_of(const RunOptions& options) {
+  return parse_placement(options.place.empty() ? options.device
+                                               : options.device + "," + options.place);
+}
+
+void require_cpu(const std::string& device) {
+  if (parse_placement(device).describe() != "cpu")
+    fail("--device {}: this command runs on the CPU only", printable(device));
+}
 
 void add_arithmetic_options(Command& c, RunOptions& run) {
   c.option("--kernel", "NAME", &run.kernel, "use this kernel for every module that it can run")
@@ -45,6 +66,7 @@ void add_run_options(Command& c, RunOptions& run) {
   c.option("--threads,-t", "N", &run.threads, "CPU threads; 0: one per core")
       .range(0, 1024)
       .from_environment("MOEBIUS_THREADS");
+  add_device_option(c, run.device);
   add_arithmetic_options(c, run);
 }
 

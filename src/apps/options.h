@@ -5,6 +5,7 @@
 #include <string>
 
 #include "apps/command.h"
+#include "device/placement.h"
 #include "kernels/oracle.h"
 #include "nn/kv_layout.h"
 #include "quant/act_request.h"
@@ -14,6 +15,8 @@ namespace moebius {
 class Checkpoint;
 
 struct RunOptions {
+  std::string device = "cpu";                 // what runs layers
+  std::string place;                          // parts of a model elsewhere; "": all on the device
   int threads = 0;                            // 0: all cores
   std::string kernel;                         // "": the oracle's choice
   std::string policy = "declared";            // declared | exact | approximate
@@ -35,6 +38,8 @@ struct RankOptions {
   bool keep_binding = false, common_cpu = false;
 };
 
+void add_device_option(Command& command, std::string& device);
+void add_place_option(Command& command, std::string& place);
 void add_arithmetic_options(Command& command, RunOptions& run);  // all but --threads
 void add_run_options(Command& command, RunOptions& run);
 void add_dtype_option(Command& command, std::string& dtype);
@@ -42,6 +47,9 @@ void add_kv_dtype_option(Command& command, std::string& kv_dtype);
 void add_rank_options(Command& command, RankOptions& ranks);
 void add_json_flag(Command& command, bool& json);
 
+// Throw Error for devices that are not there; the second also where the command has the CPU alone.
+DevicePlacement placement_of(const RunOptions& options);
+void require_cpu(const std::string& device);
 size_t thread_count(const RunOptions& options);
 Policy policy_of(const RunOptions& options);  // throws Error
 // The same for all modules of a folder: --kernel is for those that it can run.

@@ -24,8 +24,8 @@
 #include "base/numeric.h"
 #include "base/random.h"
 #include "checkpoint/summary.h"
+#include "device/cpu/layer_loader.h"
 #include "kernels/packed_matrix.h"
-#include "model/layer_loader.h"
 #include "nn/ops.h"
 #include "quant/reference.h"
 #include "report/modules.h"
@@ -243,6 +243,7 @@ Command verify_command() {
   c.examples = {"moebius verify", "moebius verify DIR --all",
                 "moebius verify DIR --module '*.mlp.experts.7.*'"};
   c.action = [o](const Command&) {
+    require_cpu(o->run.device);
     o->colour = colour_wanted(STDOUT_FILENO);
     return run_verify(*o, std::cout);
   };

@@ -8,13 +8,13 @@
 // for a row depends on the row's tokens alone: not on block numbers, on the other items, or on how
 // a prompt was cut into steps.
 #pragma once
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "device/step.h"
 #include "moebius/error.h"
 
 namespace moebius {
@@ -29,33 +29,6 @@ class ItemError : public Error {
   size_t item_;
 };
 
-using BlockId = uint32_t;
-inline constexpr BlockId kNoBlock = UINT32_MAX;
-inline constexpr size_t kBlockTokens = 128;
-
-// Layers whose blocks live equally long. Block i of a table holds tokens [128 i, 128 i + 128); of a
-// kind with states, the state after the last token so far within these.
-struct KvKind {
-  std::string name;        // "full", "window 4096", "state"
-  size_t block_bytes = 0;  // of 128 tokens, all layers of the kind
-  // How far behind the next position blocks are read: SIZE_MAX all, w for a window of w keys (the
-  // next token sees itself and w - 1 before it), 1 for states (the last one). What lies further
-  // back may be given away.
-  size_t reach = SIZE_MAX;
-  // A block can be cut at any token; otherwise it is good only for the length it was written at.
-  bool cuttable = true;
-};
-
-// First block that the token at position `length` reads.
-inline size_t first_block_needed(const KvKind& kind, size_t length) noexcept {
-  if (length == 0 || kind.reach > length) return 0;
-  return (kind.cuttable ? length - kind.reach + 1 : length - 1) / kBlockTokens;
-}
-
-// Where a sequence's blocks are, one table per kind (in the order of the backend's kinds). An entry
-// is kNoBlock where nothing reads it any more, and for states also where none is wanted.
-using BlockTables = std::vector<std::vector<BlockId>>;
-
 enum class LogitsOf : uint8_t { kNone, kLast, kAll };
 
 struct BatchItem {
@@ -67,19 +40,6 @@ struct BatchItem {
   // scaling): the whole prompt while it is read in parts. 0: up to the end of this step.
   size_t length = 0;
 };
-
-// Where the time of steps went, in nanoseconds.
-enum class Phase : uint8_t {
-  kEmbedding,
-  kNorm,
-  kLinear,
-  kAttention,
-  kMoe,
-  kOutput,
-  kExchange,
-  kCount
-};
-using Profile = std::array<uint64_t, static_cast<size_t>(Phase::kCount)>;
 
 // What one step did, for the scheduler and for people.
 struct StepStats {

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "model/engine_sequence.h"
-#include "runtime/thread_pool.h"
+#include "runtime/parallel.h"
 
 namespace moebius {
 namespace {
@@ -162,10 +162,7 @@ void Engine::sample_one(const Task& task) const noexcept {
 void Engine::sample(PendingStep& step, StepReport& report) {
   if (step.tasks.empty()) return;
   const uint64_t start = now();
-  if (options_.pool != nullptr && step.tasks.size() > 1)
-    options_.pool->parallel_for(step.tasks.size(), [&](size_t i) { sample_one(step.tasks[i]); });
-  else
-    for (const Task& t : step.tasks) sample_one(t);
+  parallel_for(options_.pool, step.tasks.size(), [&](size_t i) { sample_one(step.tasks[i]); });
   report.figures.sampling_nanoseconds = now() - start;
 }
 

@@ -16,7 +16,7 @@
 #include "base/file.h"
 #include "base/sha256.h"
 #include "checkpoint/summary.h"
-#include "model/layer_plan.h"
+#include "device/cpu/layer_plan.h"
 #include "runtime/comm.h"
 #include "runtime/cpu.h"
 

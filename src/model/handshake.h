@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "kernels/oracle.h"
+#include "device/load_options.h"
 #include "nn/kv_layout.h"
 #include "quant/act_request.h"
 #include "runtime/memory_limits.h"

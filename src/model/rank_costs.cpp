@@ -14,8 +14,8 @@
 #include "base/error.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/summary.h"
+#include "device/cpu/layer_loader.h"
 #include "model/decoder.h"
-#include "model/layer_loader.h"
 #include "model/ranks.h"
 #include "nn/call.h"
 #include "nn/norm.h"
@@ -282,8 +282,7 @@ LinkFacts measure_link(Comm& comm) {
     for (size_t r = 0; r < ranks; ++r) cuts.push_back({r * columns, (r + 1) * columns});
     for (int i = 0; i < rounds; ++i) {
       const auto start = Clock::now();
-      all.gather(kType, mine.data(), cuts, whole.data(), ranks * columns, rows, "timing exchanges",
-                 -1);
+      all.gather(kType, mine, cuts, whole, ranks * columns, rows, "timing exchanges", -1);
       times.push_back(std::chrono::duration<double>(Clock::now() - start).count());
     }
     return median(std::move(times));

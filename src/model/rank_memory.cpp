@@ -10,7 +10,7 @@
 #include "base/human.h"
 #include "checkpoint/formats/format.h"
 #include "checkpoint/summary.h"
-#include "model/layer_plan.h"
+#include "device/cpu/layer_plan.h"
 #include "model/rank_plan.h"
 
 namespace moebius {

@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cstring>
 #include <numeric>
@@ -32,20 +33,16 @@ constexpr int kRowsTag = 1, kLogitsTag = 2, kBeatTag = 3;
 size_t width_of(XType type) { return bits_of(dtype_of(type)) / 8; }
 
 // Numbers that are exact in `type` as its bytes, and back.
-void to_bytes(XType type, const float* x, size_t n, uint8_t* to) {
-  store_row({to, dtype_of(type), 1, n, n}, 0, 0, n, x);
+void to_bytes(XType type, std::span<const float> x, uint8_t* to) {
+  store_row({to, dtype_of(type), 1, x.size(), x.size()}, 0, 0, x.size(), x.data());
 }
-void from_bytes(XType type, const uint8_t* from, size_t n, float* x) {
-  load_row({from, dtype_of(type), 1, n, n}, 0, 0, n, x);
+void from_bytes(XType type, const uint8_t* from, std::span<float> x) {
+  load_row({from, dtype_of(type), 1, x.size(), x.size()}, 0, 0, x.size(), x.data());
 }
 
-uint64_t hash_of(const float* x, size_t n) {
+uint64_t hash_of(std::span<const float> x) {
   uint64_t h = 0xcbf29ce484222325;
-  for (size_t i = 0; i < n; ++i) {
-    uint32_t bits;
-    std::memcpy(&bits, x + i, sizeof bits);
-    h = (h ^ bits) * 0x100000001b3;
-  }
+  for (const float v : x) h = (h ^ std::bit_cast<uint32_t>(v)) * 0x100000001b3;
   return h;
 }
 
@@ -291,11 +288,11 @@ void Ranks::observe_step(double seconds) {
   world_.set_timeout(std::max(timeout_, kStepsOfSilence * sorted[kUsualSteps / 2]));
 }
 
-void Ranks::pass_on(XType type, const float* x, size_t n) {
+void Ranks::pass_on(XType type, std::span<const float> x) {
   auto out = std::make_unique<Passing>();
   out->comm = line_.get();
-  out->bytes.resize(n * width_of(type));
-  to_bytes(type, x, n, out->bytes.data());
+  out->bytes.resize(x.size() * width_of(type));
+  to_bytes(type, x, out->bytes.data());
   const int to = (line_->rank() + 1) % line_->size();
   out->request = line_->start_send(to, kRowsTag, out->bytes.data(), out->bytes.size());
   passing_.push_back(std::move(out));
@@ -326,74 +323,71 @@ std::shared_ptr<Ranks::Arrival> Ranks::expect(XType type, size_t n) {
   return arrival;
 }
 
-void Ranks::take_over(Arrival& arrival, float* x) {
+void Ranks::take_over(Arrival& arrival, std::span<float> x) {
   line_->wait(arrival.request, "rows from the stage before");
-  from_bytes(arrival.type, arrival.bytes.data(), arrival.n, x);
+  from_bytes(arrival.type, arrival.bytes.data(), x.first(arrival.n));
 }
 
-void Ranks::take_over(XType type, float* x, size_t n) { take_over(*expect(type, n), x); }
+void Ranks::take_over(XType type, std::span<float> x) { take_over(*expect(type, x.size()), x); }
 
-void Ranks::share(XType type, float* x, size_t n) {
+void Ranks::share(XType type, std::span<float> x) {
   if (members() == 1) return;
-  const size_t bytes = n * width_of(type);
+  const size_t bytes = x.size() * width_of(type);
   grow(send_, bytes);
-  if (member() == 0) to_bytes(type, x, n, send_.data());
+  if (member() == 0) to_bytes(type, x, send_.data());
   stage_->wait(stage_->start_broadcast(send_.data(), bytes, 0), "embedding");
-  if (member() != 0) from_bytes(type, send_.data(), n, x);
+  if (member() != 0) from_bytes(type, send_.data(), x);
 }
 
-void Ranks::gather(XType type, const float* mine, std::span<const Range> cuts, float* all,
-                   size_t width, size_t T, const char* phase, int layer) {
+void Ranks::gather(XType type, std::span<const float> mine, std::span<const Range> cuts,
+                   std::span<float> all, size_t width, size_t T, const char* phase, int layer) {
   const size_t unit = width_of(type), own = cuts[member()].size();
   std::vector<size_t> bytes;
   for (const Range& c : cuts) bytes.push_back(T * c.size() * unit);
   grow(send_, bytes[member()]);
   grow(receive_, std::accumulate(bytes.begin(), bytes.end(), size_t{0}));
-  to_bytes(type, mine, T * own, send_.data());
+  to_bytes(type, mine.first(T * own), send_.data());
   stage_->wait(stage_->start_all_gather(send_.data(), receive_.data(), bytes), {phase, layer});
   const uint8_t* from = receive_.data();
   for (size_t m = 0; m < cuts.size(); ++m) {
     const Range& c = cuts[m];
     for (size_t t = 0; t < T; ++t, from += c.size() * unit) {
-      float* to = all + t * width + c.begin;
+      const std::span<float> to = all.subspan(t * width + c.begin, c.size());
       if (m == member())
-        std::memcpy(to, mine + t * own, own * sizeof(float));
+        std::copy_n(mine.begin() + static_cast<std::ptrdiff_t>(t * own), own, to.begin());
       else
-        from_bytes(type, from, c.size(), to);
+        from_bytes(type, from, to);
     }
   }
 }
 
-void Ranks::gather_first(const float* mine, std::span<const Range> cuts, float* all, size_t width,
-                         size_t T) {
+void Ranks::gather_first(std::span<const float> mine, std::span<const Range> cuts,
+                         std::span<float> all, size_t width, size_t T) {
   if (member() != 0) {
     const size_t bytes = T * cuts[member()].size() * sizeof(float);
-    stage_->wait(stage_->start_send(0, kLogitsTag, mine, bytes), "logits");
+    stage_->wait(stage_->start_send(0, kLogitsTag, mine.data(), bytes), "logits");
     return;
   }
-  std::vector<CommRequest> requests;
-  size_t floats = 0;
-  for (size_t m = 1; m < cuts.size(); ++m) floats += T * cuts[m].size();
-  grow(receive_, floats * sizeof(float));
-  auto* at = reinterpret_cast<float*>(receive_.data());
-  for (size_t m = 1; m < cuts.size(); at += T * cuts[m].size(), ++m)
-    requests.push_back(
-        stage_->start_receive(to_int(m), kLogitsTag, at, T * cuts[m].size() * sizeof(float)));
-  const auto place = [&](const float* from, const Range& c) {
+  std::vector<std::vector<float>> parts(cuts.size());
+  std::vector<CommRequest> requests(cuts.size());
+  for (size_t m = 1; m < cuts.size(); ++m) {
+    parts[m].resize(T * cuts[m].size());
+    requests[m] = stage_->start_receive(to_int(m), kLogitsTag, parts[m].data(),
+                                        parts[m].size() * sizeof(float));
+  }
+  for (size_t m = 0; m < cuts.size(); ++m) {
+    const Range& c = cuts[m];
+    if (m > 0) stage_->wait(requests[m], "logits");
+    const std::span<const float> from = m > 0 ? std::span<const float>(parts[m]) : mine;
     for (size_t t = 0; t < T; ++t)
-      std::memcpy(all + t * width + c.begin, from + t * c.size(), c.size() * sizeof(float));
-  };
-  place(mine, cuts[0]);
-  at = reinterpret_cast<float*>(receive_.data());
-  for (size_t m = 1; m < cuts.size(); at += T * cuts[m].size(), ++m) {
-    stage_->wait(requests[m - 1], "logits");
-    place(at, cuts[m]);
+      std::copy_n(from.begin() + static_cast<std::ptrdiff_t>(t * c.size()), c.size(),
+                  all.begin() + static_cast<std::ptrdiff_t>(t * width + c.begin));
   }
 }
 
-void Ranks::compare(const float* x, size_t n) {
+void Ranks::compare(std::span<const float> x) {
   if (members() == 1) return;
-  const uint64_t mine = hash_of(x, n);
+  const uint64_t mine = hash_of(x);
   std::vector<uint64_t> all(members());
   const std::vector<size_t> bytes(members(), sizeof mine);
   stage_->wait(stage_->start_all_gather(&mine, all.data(), bytes), "comparing rows");

@@ -91,29 +91,29 @@ class Ranks {
   // A step took so long: waits may take 20 usual steps, where that is longer than what was asked for.
   void observe_step(double seconds);
 
-  // n numbers that are exact in `type`: to the same member of the next stage, behind the last one of
+  // Numbers that are exact in `type`: to the same member of the next stage, behind the last one of
   // the first, without waiting; and from the stage before, in the order in which they were passed.
-  void pass_on(XType type, const float* x, size_t n);
-  void take_over(XType type, float* x, size_t n);
+  void pass_on(XType type, std::span<const float> x);
+  void take_over(XType type, std::span<float> x);
   // The same in two parts: memory is there from expect() on, so that rows come while others are
   // computed.
   class Arrival;
   std::shared_ptr<Arrival> expect(XType type, size_t n);
-  void take_over(Arrival& arrival, float* x);
+  void take_over(Arrival& arrival, std::span<float> x);
   // Forgets what has arrived of plans and rows, and waits until no more than `most` are under way.
   void settle(size_t most);
   void poll();  // lets what is under way proceed
   // Of member 0, to all members of its stage.
-  void share(XType type, float* x, size_t n);
+  void share(XType type, std::span<float> x);
   // Columns of T rows: member m has those of cuts[m] as a matrix of their own; `all` becomes the
   // whole rows of `width` columns, on every member.
-  void gather(XType type, const float* mine, std::span<const Range> cuts, float* all, size_t width,
-              size_t T, const char* phase, int layer);
+  void gather(XType type, std::span<const float> mine, std::span<const Range> cuts,
+              std::span<float> all, size_t width, size_t T, const char* phase, int layer);
   // The same to member 0 alone, in f32; `all` is looked at there only.
-  void gather_first(const float* mine, std::span<const Range> cuts, float* all, size_t width,
-                    size_t T);
+  void gather_first(std::span<const float> mine, std::span<const Range> cuts, std::span<float> all,
+                    size_t width, size_t T);
   // Throws where members do not hold the same numbers, naming the rank that differs from this one.
-  void compare(const float* x, size_t n);
+  void compare(std::span<const float> x);
 
   // Of the members, for layers that all of them cut (dense), and for experts.
   MoeExchange& for_dense() { return *for_dense_; }

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "runtime/parallel.h"
 
 namespace moebius {
 namespace {
@@ -107,7 +108,7 @@ Scores score(const Windows& windows, DecoderModel& model, DecoderModel* base, Th
       reader.step(windows, w, t);
       if (base != nullptr) other.step(windows, w, t);
       const std::vector<size_t> positions = positions_of(windows, w, count, t);
-      pool.parallel_for(positions.size(), [&](size_t r) {
+      parallel_for(&pool, positions.size(), [&](size_t r) {
         const size_t at = positions[r];
         scores.loss[at] = loss_of(reader.row(r), windows.target(at));
         if (!std::isfinite(scores.loss[at])) check_finite(reader.row(r), vocab, at);

@@ -7,8 +7,8 @@
 
 #include "base/json.h"
 #include "checkpoint/summary.h"
+#include "device/cpu/layer_plan.h"
 #include "kernels/measured.h"
-#include "model/layer_plan.h"
 #include "runtime/runtime.h"
 
 namespace moebius {

@@ -108,7 +108,7 @@ RunFacts run_facts(const Checkpoint& c, uint64_t context) {
   look_at_text(c, f);
   ModelOptions options;
   options.type = type;
-  const KvPlan kv = plan_kv(c, decoder_spec(config), options, host_cpu());
+  const KvPlan kv = plan_kv(c, options);
   f.kv_bytes_per_token = kv.bytes_per_token();
   const std::vector<uint64_t> lengths =
       context != 0 ? std::vector<uint64_t>{context} : usual_contexts(f.context);

@@ -16,31 +16,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <type_traits>
 #include <vector>
 
+#include "base/function_ref.h"
+
 namespace moebius {
-
-// A reference to a callable that outlives the call it is passed to. Costs two words and no
-// allocation.
-template <class Signature>
-class FunctionRef;
-template <class R, class... Args>
-class FunctionRef<R(Args...)> {
- public:
-  template <class F>
-  requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef>)
-      FunctionRef(F&& f)  // NOLINT: implicit on purpose
-      : object_(const_cast<void*>(static_cast<const void*>(&f))),
-        call_([](void* o, Args... args) -> R {
-          return (*static_cast<std::remove_reference_t<F>*>(o))(static_cast<Args&&>(args)...);
-        }) {}
-  R operator()(Args... args) const { return call_(object_, static_cast<Args&&>(args)...); }
-
- private:
-  void* object_;
-  R (*call_)(void*, Args...);
-};
 
 // Hands out 0, 1, 2, ... to whoever asks next. One per phase, set to 0 before the region starts.
 struct alignas(64) WorkCounter {

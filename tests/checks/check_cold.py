@@ -19,7 +19,11 @@ from pathlib import Path
 # Per step, per token, per character of a prompt. Each must match a function of the library.
 ROOTS = [
     r"moebius::(Text)?Engine::(step|add)\b",
-    r"moebius::DecoderModel::(submit|collect|forward|copy_block|cut_block|follow)\b",
+    r"moebius::StepRunner::(submit|collect|forward|copy_block|cut_block)\b",
+    r"moebius::RankedBackend::(submit|collect|forward|copy_block|cut_block|follow)\b",
+    r"moebius::Graph::(embed|run|logits)\b",
+    r"moebius::.*Cpu(Linear|HeadLinear|Experts|Recurrent|Embedding|RowProgram|Attention|LatentAttention|Indexer)::(forward|run|select|cut)\b",
+    r"moebius::.*Gathered(Output|Experts|Logits)::forward\b",
     r"moebius::LinearLayer::forward\b",
     r"moebius::MoeLayer::forward_(ids|logits)\b",
     r"moebius::Sampler::next\b",
@@ -30,7 +34,7 @@ ROOTS = [
 ]
 # Reached, but no part of a step: not followed, and why.
 ASIDE = {
-    r"moebius::DecoderModel::begin_move\b": "packs copies of experts on a thread of its own, between steps that go on",
+    r"moebius::ExpertMoves::begin_move\b": "packs copies of experts on a thread of its own, between steps that go on",
 }
 FUNC, SECTION = 2, 3  # ELF: types of symbols
 LOCAL, WEAK = 0, 2    # and their bindings

@@ -21,13 +21,15 @@ ALLOWED = {
     "checkpoint": {"quant", "runtime"},
     "kernels": {"quant", "runtime"},
     "nn": {"kernels", "quant", "runtime"},
-    # model/ joins files to layers (layer_loader), so it also asks the oracle and handles weight views; no ISA file.
-    "model": {"nn", "kernels", "quant", "checkpoint", "text", "runtime"},
-    "report": {"model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
+    # device/ joins files to layers (layer_loader), so it also asks the oracle and handles weight views; no ISA file.
+    "device": {"nn", "kernels", "quant", "checkpoint", "runtime"},
+    # model/ knows devices by their waist: no kernel, and besides (WAIST) no thread pool and no address of a row.
+    "model": {"device", "nn", "quant", "checkpoint", "text", "runtime"},
+    "report": {"device", "model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
     # api/ implements the public headers (include/moebius).
-    "api": {"report", "model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
+    "api": {"report", "device", "model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
     "serve": {"model", "text", "runtime"},
-    "apps": {"serve", "report", "model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
+    "apps": {"serve", "report", "device", "model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
 }
 
 # Units compiled with instruction-set flags. What they include must define no function that could be
@@ -41,6 +43,10 @@ ISA_SHARED = re.compile(r"^kernels/(isa_|arm_|x86_|codec)\w*\.h$")
 # Outside these folders code is portable.
 MACHINE_FOLDERS = {"kernels", "runtime"}
 MACHINE_CODE = re.compile(r"\basm\b\s*(volatile\b\s*)?\(|[<\"](immintrin|x86intrin|arm_neon|arm_sve)\.h[>\"]")
+
+# Above the device waist rows have names and places, not addresses, and work is given to devices, not to threads.
+WAIST_FOLDER = "model"
+WAIST = re.compile(r"\bfloat\s*(const\s*)?\*|#include \"runtime/thread_pool\.h\"")
 
 # A heavy header may be included by one .cpp file and by no header.
 HEAVY = {
@@ -100,6 +106,10 @@ def check_tree(root):
             text = path.read_text(encoding="utf-8")
             for m in MACHINE_CODE.finditer(text):
                 complaints.append(f"src/{rel}:{text.count(chr(10), 0, m.start()) + 1}: only kernels/ knows instruction sets: {m.group(0)}")
+        if rel.parts[0] == WAIST_FOLDER:
+            text = path.read_text(encoding="utf-8")
+            for m in WAIST.finditer(text):
+                complaints.append(f"src/{rel}:{text.count(chr(10), 0, m.start()) + 1}: only devices know addresses and threads: {m.group(0)}")
         for line, quote, name in includes(path):
             where = f"src/{rel}:{line}"
             if quote == '"':

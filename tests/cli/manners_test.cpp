@@ -14,7 +14,7 @@
 #include "base/json.h"
 #include "checkpoint/summary.h"
 #include "cli/pty_util.h"
-#include "model/layer_plan.h"
+#include "device/cpu/layer_plan.h"
 #include "runtime/thread_pool.h"
 #include "unit/test_util.h"
 

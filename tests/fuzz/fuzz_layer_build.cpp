@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "model/layer_build.h"
+#include "device/cpu/layer_build.h"
 
 namespace {
 

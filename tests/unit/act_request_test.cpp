@@ -11,8 +11,8 @@
 #include <filesystem>
 
 #include "checkpoint/formats/format.h"
+#include "device/cpu/layer_loader.h"
 #include "model/decoder.h"
-#include "model/layer_loader.h"
 #include "model/scoring.h"
 #include "quant/reference.h"
 #include "report/explain.h"

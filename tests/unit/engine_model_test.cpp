@@ -75,7 +75,8 @@ std::vector<Request> mixed_requests(size_t count, size_t vocab, uint64_t seed) {
 
 // Adds how many tokens the cache had. How prompts are cut, and so whether one comes too early for what
 // another leaves, follows measured times: it is asked of all folders together.
-void compare(const std::string& folder, size_t count, XType type, uint64_t& cached) {
+void compare(const std::string& folder, size_t count, XType type, uint64_t& cached,
+             const char* placement = "cpu") {
   SCOPED_TRACE(folder);
   const Checkpoint checkpoint =
       Checkpoint::open((test::test_data_dir() / "golden" / folder).string());
@@ -84,7 +85,9 @@ void compare(const std::string& folder, size_t count, XType type, uint64_t& cach
   options.context = kContext;
   options.type = type;
   options.pool = &two;
+  options.placement = parse_placement(placement);
   const auto model = DecoderModel::load(checkpoint, options);
+  options.placement = {};
   options.pool = &one;
   const auto alone_model = DecoderModel::load(checkpoint, options);
   const std::vector<Request> requests = mixed_requests(count, model->vocab(), 17);
@@ -137,6 +140,17 @@ TEST(EngineModel, HundredsOfRequestsAnswerAsEachAlone) {
   compare("gptoss-dense", count, XType::kF32, cached);      // windows
   compare("deepseekv3-dense", count, XType::kF32, cached);  // latents
   EXPECT_GT(cached, 0u);
+}
+
+// One device that stands in for another machine; then attention there and experts here, two batches
+// at a time.
+TEST(EngineModel, OtherDevicesAnswerAsEachAlone) {
+  const size_t count = 40 / test::thinning();
+  uint64_t cached = 0;
+  for (const char* placement : {"guarded", "ends=guarded,attention=guarded,experts=cpu"}) {
+    compare("qwen3moe-w4a8-g32-pack", count, XType::kBf16, cached, placement);
+    compare("qwen35moe-dense", count, XType::kF32, cached, placement);
+  }
 }
 
 TEST(EngineModel, RecurrentLayersAnswerAsEachAlone) {

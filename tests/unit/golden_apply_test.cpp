@@ -7,7 +7,7 @@
 #include <cmath>
 #include <filesystem>
 
-#include "model/layer_loader.h"
+#include "device/cpu/layer_loader.h"
 #include "unit/test_util.h"
 
 namespace moebius {

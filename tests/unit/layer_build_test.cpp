@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers from tensors in memory: of every golden folder the packed bytes and the outputs of the
 // loader, whole and by ranks; what is wrong with tensors is said in words.
-#include "model/layer_build.h"
+#include "device/cpu/layer_build.h"
 
 #include <gtest/gtest.h>
 #if defined(__GLIBC__)

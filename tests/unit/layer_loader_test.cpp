@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Planning and loading through options: ranks put together again from what the loader gave them,
 // payloads read once, plans made from headers, schemes that only the loader decides.
-#include "model/layer_loader.h"
+#include "device/cpu/layer_loader.h"
 
 #include <gtest/gtest.h>
 

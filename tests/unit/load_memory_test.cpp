@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <random>
 
+#include "device/cpu/layer_loader.h"
 #include "model/decoder.h"
 #include "runtime/memory.h"
 #include "unit/test_util.h"

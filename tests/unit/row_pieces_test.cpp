@@ -8,7 +8,7 @@
 #include <random>
 #include <set>
 
-#include "model/layer_loader.h"
+#include "device/cpu/layer_loader.h"
 #include "unit/test_util.h"
 
 namespace moebius {

@@ -10,43 +10,17 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "checkpoint/parallel.h"
+#include "device/load_options.h"
 #include "kernels/oracle.h"
 #include "nn/moe.h"
-#include "quant/act_request.h"
 
 namespace moebius {
 
-// One rank of a parallel run; the default is the whole model.
-struct Rank {
-  uint64_t tp = 1, tp_rank = 0, ep = 1, ep_rank = 0;
-  Placement placement = Placement::kLinear;
-  // As in cut_of. kOutputs: nothing is added over ranks, so bytes are those of one; layers need an
-  // exchange (nn/moe_exchange.h), and parts need not be equal.
-  Cut second = Cut::kInputs;
-  // Dynamic rows of a matrix that is cut by inputs are scaled by this rank's own inputs; the
-  // default takes the maxima of all ranks, which the caller of the layer then brings.
-  bool own_maxima = false;
-  // Where busy experts have copies: what every place for an expert holds, on rank 0, on rank 1, ..., as
-  // many on each. Empty: `placement` says it. With `second` by outputs only.
-  std::vector<uint32_t> expert_of = {};
-};
-
-struct LayerOptions {
+// How the CPU loads.
+struct LayerOptions : LoadOptions {
   ThreadPool* pool = nullptr;
   Cpu cpu = host_cpu();
-  Policy policy;
-  ActRequest act;
-  XType x_type = XType::kBf16;
-  Rank rank;
-  // A larger linear matrix is read and packed in blocks of rows of about this size: an lm_head can
-  // outweigh many experts.
-  uint64_t block_bytes = uint64_t{4} << 20;
-  std::function<void(uint64_t bytes)> progress;  // file bytes done; called from any thread
 };
-
-// Type of activations of a folder ("auto": what its config declares).
-XType activation_type(const std::string& option, const std::string& config_dtype);
 
 // How the input of a module is quantized (nothing when its static scale is uncalibrated). A request
 // for int8 rows is granted where every architecture has fast kernels for the integer problem it
@@ -85,10 +59,6 @@ ModulePlan plan_module(const Module& module, Cut cut, const LayerOptions& option
 // every output has the bytes it has there.
 ModulePlan plan_outputs(const Module& module, Range outputs, const LayerOptions& options,
                         ColumnGroups groups);
-
-// kExperts: the routed experts alone, as a caller with its own router and shared experts wants
-// them.
-enum class MoePart : uint8_t { kBlock, kExperts };
 
 using ExpertModules = std::array<ModulePlan, 3>;  // gate (module null when not gated), up, down
 ExpertModules plan_expert(const std::array<const Module*, 3>& modules, const LayerOptions& options,

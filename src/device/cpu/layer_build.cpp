@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/layer_build.h"
+#include "device/cpu/layer_build.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reading what was planned (layer_loader.h).
-#include "model/layer_loader.h"
+#include "device/cpu/layer_loader.h"
 
 #include <algorithm>
 #include <mutex>

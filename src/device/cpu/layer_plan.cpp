@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Planning from headers (layer_plan.h).
-#include "model/layer_plan.h"
+#include "device/cpu/layer_plan.h"
 
 #include <algorithm>
 #include <tuple>

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "model/layer_plan.h"
+#include "device/cpu/layer_plan.h"
 #include "nn/linear.h"
 
 namespace moebius {
@@ -25,11 +25,7 @@ std::unique_ptr<LinearLayer> load_planned(const TensorStore& store,
 void load_expert(MoeLayer& layer, size_t local, const TensorStore& store,
                  const ExpertModules& expert, ThreadPool* pool);
 
-// The same for some outputs of each; {0, 0}: all.
-struct ModuleOutputs {
-  const Module* module;
-  Range outputs = {};
-};
+// The same for some outputs of each.
 std::unique_ptr<LinearLayer> load_outputs(const Checkpoint& checkpoint,
                                           const std::vector<ModuleOutputs>& modules,
                                           const LayerOptions& options);

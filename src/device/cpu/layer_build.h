@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "model/layer_loader.h"
+#include "device/cpu/layer_loader.h"
 
 namespace moebius {
 

@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention over blocks, and the indexer of sparse attention, as operations of the CPU.
+#include <algorithm>
+#include <cstring>
+
+#include "device/cpu/cpu_device.h"
+#include "device/cpu/cpu_linear.h"
+
+namespace moebius {
+namespace {
+
+constexpr size_t kInlineAppend = 16384;  // numbers; fewer are written by the calling thread
+
+// Addresses of a layer's part of every block that a sequence reads or writes; null where it does
+// neither.
+struct BlockAddresses {
+  std::vector<uint8_t*> blocks;
+  std::vector<size_t> first;  // of each sequence
+  uint8_t* const* of(size_t sequence) const { return blocks.data() + first[sequence]; }
+
+  void gather(const Step& step, const Device& device, const KvPlace& place) {
+    blocks.clear(), first.clear();
+    for (const StepSequence& s : step.sequences) {
+      first.push_back(blocks.size());
+      const auto& memory = static_cast<const CpuBlocks&>(s.pool->on(device));
+      const std::vector<BlockId>& table = (*s.tables)[place.kind];
+      const size_t count = (s.position + s.tokens - 1) / kBlockTokens + 1;
+      for (size_t i = 0; i < count; ++i)
+        blocks.push_back(table[i] == kNoBlock ? nullptr
+                                              : memory.block(place.kind, table[i]) + place.offset);
+    }
+  }
+};
+
+// New tokens of a sequence, block by block: f(block, first token in it, tokens, row of the step).
+template <class F>
+void each_block(const StepSequence& s, uint8_t* const* blocks, F f) {
+  for (size_t t = 0; t < s.tokens;) {
+    const size_t at = s.position + t, first = at % kBlockTokens,
+                 count = std::min(kBlockTokens - first, s.tokens - t);
+    f(blocks[at / kBlockTokens], first, count, s.first_row + t);
+    t += count;
+  }
+}
+
+uint8_t* block_of(const KvPool& pool, const Device& device, const KvPlace& place, BlockId id) {
+  return static_cast<const CpuBlocks&>(pool.on(device)).block(place.kind, id) + place.offset;
+}
+
+class CpuAttention : public AttentionOp {
+ public:
+  CpuAttention(CpuDevice& device, AttentionSpec spec, const KvStorage& storage, KvPlace place,
+               bool sparse)
+      : device_(device),
+        plan_(plan_attention(std::move(spec), device.options().type, storage, device.cpu(),
+                             device.options().policy)),
+        place_(place),
+        sparse_(sparse) {}
+
+  void forward(Step& step, const RowSet& q, const RowSet& k, const RowSet& v,
+               const RowSet& out) const override {
+    device_.run(step, [this, &step, q, k, v, out] {
+      blocks_.gather(step, device_, place_);
+      if (k.rows > 0) append(step, k, v);
+      attend(step, device_.at(step, q), device_.at(step, out));
+    });
+  }
+  void cut(const KvPool& pool, BlockId id, size_t tokens) const override {
+    device_.in_between([&] { plan_.kv.cut(block_of(pool, device_, place_, id), tokens); });
+  }
+
+ protected:
+  virtual void append(const Step& step, const RowSet& k, const RowSet& v) const {
+    const AttentionSpec& a = plan_.spec;
+    const float *keys = device_.at(step, k), *values = device_.at(step, v);
+    const auto put = [&](size_t i) {
+      const size_t sequence = i / a.kv_heads, head = i % a.kv_heads;
+      each_block(step.sequences[sequence], blocks_.of(sequence),
+                 [&](uint8_t* block, size_t first, size_t count, size_t row) {
+                   plan_.kv.put(block, head, first, count, keys + row * k.stride + head * a.key_dim,
+                                k.stride, values + row * v.stride + head * a.value_dim, v.stride);
+                 });
+    };
+    const size_t tasks = a.kv_heads * step.sequences.size();
+    if (k.rows * (k.cols + v.cols) <= kInlineAppend)
+      for (size_t i = 0; i < tasks; ++i) put(i);
+    else
+      device_.pool().parallel_for(tasks, put);
+  }
+  virtual void attend(Step& step, const float* q, float* out) const {
+    rows_.clear();
+    for (size_t i = 0; i < step.sequences.size(); ++i) rows_.push_back(rows_of(step, i, q, out));
+    Attention attention(plan_, rows_, Segments::kParallel, device_.pool().size());
+    step.kv_bytes += attention.bytes_read();
+    run_attention(attention, device_.pool(), device_.attention_scratch());
+  }
+  AttentionRows rows_of(const Step& step, size_t i, const float* q, float* out) const {
+    const AttentionSpec& a = plan_.spec;
+    const StepSequence& s = step.sequences[i];
+    AttentionRows rows{blocks_.of(i), s.position, q + s.first_row * a.heads * a.key_dim,
+                       out + s.first_row * a.heads * a.value_dim, s.tokens};
+    if (!sparse_) return rows;
+    const CpuDevice::Selection& chosen = device_.selection(step);
+    if (chosen.words[i] > 0)
+      rows.selected = chosen.bits.data() + chosen.at[i], rows.words = chosen.words[i];
+    return rows;
+  }
+
+  CpuDevice& device_;
+  AttentionPlan plan_;
+  KvPlace place_;
+  bool sparse_;
+  mutable BlockAddresses blocks_;  // of the call that runs
+  mutable std::vector<AttentionRows> rows_;
+};
+
+// Latents are kept as rows, in any type; what is made of them at each use is of the activations' type.
+class CpuLatentAttention final : public CpuAttention {
+ public:
+  CpuLatentAttention(CpuDevice& device, AttentionRequest& r)
+      : CpuAttention(device, r.spec, KvStorage{kv_type_of(device.options().type)}, r.place,
+                     r.sparse),
+        latents_(std::move(*r.latents)),
+        up_(static_cast<const CpuLinear&>(*latents_.up).layer()),
+        layout_{latents_.width + latents_.rope, r.storage.type} {}
+  void cut(const KvPool&, BlockId, size_t) const override {}  // never read behind the last row
+
+ private:
+  void append(const Step& step, const RowSet& k, const RowSet&) const override {
+    const float* keys = device_.at(step, k);
+    const auto put = [&](size_t i) {
+      each_block(step.sequences[i], blocks_.of(i),
+                 [&](uint8_t* block, size_t first, size_t count, size_t row) {
+                   for (size_t j = 0; j < count; ++j)
+                     layout_.put(block, first + j, keys + (row + j) * k.stride);
+                 });
+    };
+    device_.pool().parallel_for(step.sequences.size(), put);
+  }
+  void attend(Step& step, const float* q, float* out) const override {
+    for (size_t i = 0; i < step.sequences.size(); ++i) attend_sequence(step, i, q, out);
+  }
+  // Segment by segment, so that one segment of keys and values is in memory at a time.
+  void attend_sequence(Step& step, size_t i, const float* q, float* out) const;
+  void expand(const uint8_t* from, size_t tokens, uint8_t* to) const;
+
+  AttentionRequest::Latents latents_;
+  const LinearLayer& up_;
+  KvRowLayout layout_;
+  mutable std::vector<AlignedBuffer> expanded_;  // blocks of one segment
+  mutable std::vector<const uint8_t*> expanded_at_;
+  mutable std::vector<float> latent_rows_, kv_latent_, kv_rows_, k_rows_, v_rows_;
+};
+
+// Keys and values of the first `tokens` tokens of a block, as the up-projection declares.
+void CpuLatentAttention::expand(const uint8_t* from, size_t tokens, uint8_t* to) const {
+  const size_t heads = plan_.spec.heads, dk = plan_.spec.key_dim, dv = plan_.spec.value_dim,
+               latent = latents_.width, nope = latents_.nope, rope = latents_.rope,
+               kv_head = nope + dv, width = layout_.width;
+  grow(latent_rows_, kBlockTokens * width), grow(kv_latent_, kBlockTokens * latent);
+  grow(kv_rows_, kBlockTokens * heads * kv_head);
+  grow(k_rows_, kBlockTokens * heads * dk), grow(v_rows_, kBlockTokens * heads * dv);
+  for (size_t t = 0; t < tokens; ++t) {
+    float* row = latent_rows_.data() + t * width;
+    layout_.get(from, t, row);
+    std::memcpy(kv_latent_.data() + t * latent, row, latent * sizeof(float));
+  }
+  up_.forward(f32_rows(std::as_const(kv_latent_).data(), tokens, latent),
+              f32_rows(kv_rows_.data(), tokens, heads * kv_head, device_.options().type),
+              device_.pool());
+  device_.pool().parallel_for(heads, [&](size_t h) {
+    for (size_t t = 0; t < tokens; ++t) {
+      const float* kv = kv_rows_.data() + (t * heads + h) * kv_head;
+      float* k = k_rows_.data() + (t * heads + h) * dk;
+      std::memcpy(k, kv, nope * sizeof(float));
+      std::memcpy(k + nope, latent_rows_.data() + t * width + latent, rope * sizeof(float));
+      std::memcpy(v_rows_.data() + (t * heads + h) * dv, kv + nope, dv * sizeof(float));
+    }
+    plan_.kv.put(to, h, 0, tokens, k_rows_.data() + h * dk, heads * dk, v_rows_.data() + h * dv,
+                 heads * dv);
+  });
+}
+
+void CpuLatentAttention::attend_sequence(Step& step, size_t i, const float* q, float* out) const {
+  const StepSequence& s = step.sequences[i];
+  const size_t total = s.position + s.tokens, blocks = (total + kBlockTokens - 1) / kBlockTokens;
+  if (expanded_.empty())
+    for (size_t b = 0; b < kSegmentBlocks; ++b) expanded_.emplace_back(plan_.kv.block_bytes());
+  expanded_at_.resize(blocks);
+  for (size_t b = 0; b < blocks; ++b) expanded_at_[b] = expanded_[b % kSegmentBlocks].data();
+  AttentionRows rows = rows_of(step, i, q, out);
+  rows.blocks = expanded_at_.data();
+  Attention attention(plan_, {&rows, 1}, Segments::kSequential);
+  for (size_t begin = 0; begin < attention.tasks();) {
+    const size_t segment = attention.segment_of(begin);
+    size_t end = begin;
+    while (end < attention.tasks() && attention.segment_of(end) == segment) ++end;
+    for (size_t b = segment * kSegmentBlocks; b < std::min((segment + 1) * kSegmentBlocks, blocks);
+         ++b) {
+      expand(blocks_.of(i)[b], std::min(kBlockTokens, total - b * kBlockTokens),
+             expanded_[b % kSegmentBlocks].data());
+      step.kv_bytes += layout_.block_bytes();
+    }
+    WorkCounter next;
+    device_.pool().run([&](ThreadPool::Member& me) {
+      for (size_t t = begin + next.take(); t < end; t = begin + next.take())
+        attention.run(t, device_.attention_scratch()[me.index()]);
+    });
+    begin = end;
+  }
+  device_.pool().parallel_for(attention.merges(), [&](size_t m) { attention.merge(m); });
+}
+
+class CpuIndexer final : public IndexerOp {
+ public:
+  CpuIndexer(CpuDevice& device, const IndexerSpec& spec, KvType storage, KvPlace place)
+      : device_(device),
+        indexer_(spec, device.options().type, storage, device.cpu(), device.options().policy),
+        place_(place) {}
+  void select(Step& step, const RowSet& q, const RowSet& kw) const override {
+    device_.run(step, [this, &step, q, kw] { execute(step, q, kw); });
+  }
+  void cut(const KvPool& pool, BlockId id, size_t tokens) const override {
+    device_.in_between([&] { indexer_.keys().cut(block_of(pool, device_, place_, id), tokens); });
+  }
+
+ private:
+  void execute(Step& step, const RowSet& q, const RowSet& kw) const {
+    const IndexerSpec& spec = indexer_.spec();
+    const float *keys = device_.at(step, kw), *queries = device_.at(step, q);
+    const size_t items = step.sequences.size();
+    blocks_.gather(step, device_, place_);
+    device_.pool().parallel_for(items, [&](size_t i) {
+      each_block(step.sequences[i], blocks_.of(i),
+                 [&](uint8_t* block, size_t first, size_t count, size_t row) {
+                   indexer_.keys().put(block, 0, first, count, keys + row * kw.stride, kw.stride,
+                                       nullptr, 0);
+                 });
+    });
+    CpuDevice::Selection& chosen = device_.selection(step);
+    chosen.at.assign(items, 0), chosen.words.assign(items, 0);
+    std::vector<size_t> item_of;
+    size_t total = 0;
+    for (size_t i = 0; i < items; ++i) {
+      const StepSequence& s = step.sequences[i];
+      const size_t end = s.position + s.tokens;
+      item_of.resize(item_of.size() + s.tokens, i);
+      if (end <= spec.top_k) continue;  // every row sees everything
+      chosen.at[i] = total, chosen.words[i] = IndexRows::words_of(end);
+      total += s.tokens * chosen.words[i];
+      step.kv_bytes += (end + kBlockTokens - 1) / kBlockTokens * indexer_.keys().block_bytes();
+    }
+    if (total == 0) return;
+    grow(chosen.bits, total);
+    std::vector<IndexRows> rows(items);
+    for (size_t i = 0; i < items; ++i) {
+      const StepSequence& s = step.sequences[i];
+      rows[i] = {blocks_.of(i),
+                 0,
+                 s.position,
+                 queries + s.first_row * q.stride,
+                 keys + s.first_row * kw.stride + spec.head_dim,
+                 kw.stride,
+                 chosen.bits.data() + chosen.at[i],
+                 chosen.words[i],
+                 s.tokens};
+    }
+    WorkCounter next;
+    device_.pool().run([&](ThreadPool::Member& me) {
+      for (size_t t = next.take(); t < step.rows; t = next.take())
+        if (const IndexRows& r = rows[item_of[t]]; r.words > 0)
+          indexer_.select(r, t - step.sequences[item_of[t]].first_row,
+                          device_.index_scratch()[me.index()]);
+    });
+  }
+
+  CpuDevice& device_;
+  Indexer indexer_;
+  KvPlace place_;
+  mutable BlockAddresses blocks_;  // of the call that runs
+};
+
+}  // namespace
+
+std::unique_ptr<AttentionOp> CpuDevice::attention(AttentionRequest r) {
+  if (r.latents != nullptr) return std::make_unique<CpuLatentAttention>(*this, r);
+  return std::make_unique<CpuAttention>(*this, std::move(r.spec), r.storage, r.place, r.sparse);
+}
+
+std::unique_ptr<IndexerOp> CpuDevice::indexer(const IndexerSpec& spec, KvType storage,
+                                              KvPlace place) {
+  return std::make_unique<CpuIndexer>(*this, spec, storage, place);
+}
+
+}  // namespace moebius

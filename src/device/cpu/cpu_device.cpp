@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/cpu/cpu_device.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace moebius {
+namespace {
+
+constexpr size_t kInlineElements =
+    16384;  // below this waking the other threads costs more than it brings
+
+}  // namespace
+
+CpuDevice::CpuDevice(ThreadPool* pool, const Cpu& cpu, DeviceOptions options,
+                     std::unique_ptr<Executor> executor)
+    : pool_(pool),
+      cpu_(cpu),
+      options_(std::move(options)),
+      lanes_(kLanes),
+      attention_scratch_(pool != nullptr ? pool->size() : 0),
+      index_scratch_(pool != nullptr ? pool->size() : 0),
+      executor_(std::move(executor)) {}
+
+CpuDevice::~CpuDevice() = default;
+
+size_t CpuDevice::kv_bytes(const AttentionSpec& spec, const KvStorage& storage) const {
+  return plan_attention(spec, options_.type, storage, cpu_, options_.policy).kv.block_bytes();
+}
+
+size_t CpuDevice::index_bytes(const IndexerSpec& spec, KvType storage) const {
+  return Indexer(spec, options_.type, storage, cpu_, options_.policy).keys().block_bytes();
+}
+
+void CpuDevice::set_ropes(std::span<const RopeSpec> ropes) {
+  ropes_.clear();
+  for (const RopeSpec& r : ropes) ropes_.push_back(std::make_unique<Rope>(r));
+}
+
+void CpuDevice::for_rows(size_t rows, size_t columns, FunctionRef<void(size_t)> fn) const {
+  if (rows * columns <= kInlineElements) {
+    for (size_t t = 0; t < rows; ++t) fn(t);
+  } else {
+    pool_->parallel_for(rows, fn, 4);
+  }
+}
+
+RowSet CpuDevice::rows(Step& step, uint32_t slot, size_t rows, size_t cols, XType numbers) {
+  Lane& lane = lanes_[step.lane];
+  if (slot >= lane.floats.size()) {  // before any operation names it
+    in_between([&] { lane.slots.resize(size_t{slot} + 16); });
+    lane.floats.resize(lane.slots.size(), 0);
+  }
+  if (const size_t n = rows * cols; lane.floats[slot] < n) {
+    const size_t room = std::max(n, lane.floats[slot] + lane.floats[slot] / 2);
+    run(step, [this, &lane, slot, room] {
+      DeviceMemory& m = lane.slots[slot];
+      if (m.size() >= room * sizeof(float)) return;
+      m = DeviceMemory();  // never both
+      m = allocate(room * sizeof(float));
+    });
+    lane.floats[slot] = room;
+  }
+  return {this, slot, rows, cols, cols, 0, numbers};
+}
+
+void CpuDevice::begin(Step& step) {
+  if (ropes_.empty()) return;
+  run(step, [this, &step] {
+    for (const auto& rope : ropes_) rope->reserve((step.longest + 255) / 256 * 256);
+  });
+}
+
+void CpuDevice::take_rows(Step& step, const RowSet& x, std::vector<uint32_t> which,
+                          const RowSet& y) {
+  run(step, [this, &step, x, y, which = std::move(which)] {
+    const float* from = at(step, x);
+    float* to = at(step, y);
+    for (size_t i = 0; i < which.size(); ++i)
+      std::memcpy(to + i * y.stride, from + which[i] * x.stride, x.cols * sizeof(float));
+  });
+}
+
+void CpuDevice::on_host(Step& step, const RowSet& x, const RowSet& y,
+                        FunctionRef<void(HostRows x, HostRows y)> fn) {
+  const auto whole = [](const RowSet& r) { return r.stride == r.cols; };
+  if (executor_ == nullptr && whole(x) && whole(y)) {
+    const auto span = [&](const RowSet& r) {
+      return HostRows{{r.rows != 0 ? at(step, r) : nullptr, r.rows * r.cols}};
+    };
+    return run(step, [&] { fn(span(x), span(y)); });
+  }
+  std::vector<float> from(x.rows * x.cols), to(y.rows * y.cols);
+  run(step, [this, &step, x, &from] {
+    for (size_t t = 0; t < x.rows; ++t)
+      std::memcpy(from.data() + t * x.cols, at(step, x) + t * x.stride, x.cols * sizeof(float));
+  });
+  wait(step);
+  const auto start = std::chrono::steady_clock::now();
+  fn({from}, {to});
+  step.times[static_cast<size_t>(step.phase)] += static_cast<uint64_t>(
+      std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
+  run(step, [this, &step, y, to = std::move(to)] {
+    for (size_t t = 0; t < y.rows; ++t)
+      std::memcpy(at(step, y) + t * y.stride, to.data() + t * y.cols, y.cols * sizeof(float));
+  });
+}
+
+void CpuDevice::wait(Step& step) {
+  if (executor_ == nullptr) return;
+  try {
+    executor_->wait(step.lane);
+  } catch (...) {  // memory that was asked for may not have come
+    std::fill(lanes_[step.lane].floats.begin(), lanes_[step.lane].floats.end(), 0);
+    throw;
+  }
+}
+
+std::shared_ptr<void> CpuDevice::stay() {
+  if (executor_ != nullptr) return nullptr;
+  return std::make_shared<ThreadPool::Stay>(*pool_);
+}
+
+void Device::copy(Step& step, const RowSet& from, const RowSet& to) {
+  std::vector<float> rows;
+  from.device->on_host(step, from, {},
+                       [&](HostRows x, HostRows) { rows.assign(x.data.begin(), x.data.end()); });
+  to.device->on_host(step, {}, to, [&](HostRows, HostRows y) {
+    std::copy(rows.begin(), rows.end(), y.data.begin());
+  });
+}
+
+// --- blocks ---
+
+std::unique_ptr<DeviceBlocks> CpuDevice::blocks(std::span<const size_t> block_bytes,
+                                                size_t slab_bytes) {
+  return std::make_unique<CpuBlocks>(*this, block_bytes, slab_bytes);
+}
+
+CpuBlocks::CpuBlocks(CpuDevice& device, std::span<const size_t> block_bytes, size_t slab_bytes)
+    : device_(device) {
+  for (const size_t bytes : block_bytes)
+    kinds_.push_back({bytes, std::max<size_t>(1, slab_bytes / std::max<size_t>(1, bytes)), {}});
+}
+
+void CpuBlocks::commit(size_t kind, size_t count) {
+  Kind& k = kinds_[kind];
+  if (k.block_bytes == 0 || k.slabs.size() * k.slab_blocks >= count) return;
+  device_.in_between([&] {
+    while (k.slabs.size() * k.slab_blocks < count)
+      k.slabs.push_back(device_.allocate(k.slab_blocks * k.block_bytes));
+  });
+}
+
+void CpuBlocks::trim(size_t kind, size_t count) {
+  Kind& k = kinds_[kind];
+  const size_t keep = (count + k.slab_blocks - 1) / k.slab_blocks;
+  if (keep < k.slabs.size()) device_.in_between([&] { k.slabs.resize(keep); });
+}
+
+void CpuBlocks::copy(size_t kind, BlockId from, BlockId to) {
+  if (kinds_[kind].block_bytes == 0) return;
+  device_.in_between(
+      [&] { std::memcpy(block(kind, to), block(kind, from), kinds_[kind].block_bytes); });
+}
+
+size_t CpuBlocks::bytes() const {
+  size_t bytes = 0;
+  for (const Kind& k : kinds_)
+    for (const DeviceMemory& s : k.slabs) bytes += s.size();
+  return bytes;
+}
+
+}  // namespace moebius

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU as a device: layers are those of nn/, rows are f32 with numbers of their type, and an
+// operation is done when its call returns. With an executor it stands in for another machine.
+#pragma once
+#include <chrono>
+#include <mutex>
+#include <vector>
+
+#include "base/grow.h"
+#include "device/cpu/executor.h"
+#include "device/device.h"
+#include "nn/ops.h"
+#include "runtime/thread_pool.h"
+
+namespace moebius {
+
+struct DeviceOptions {
+  XType type = XType::kBf16;  // of activations
+  Policy policy;
+};
+
+class CpuDevice final : public Device {
+ public:
+  // pool: null where it only plans. executor: null runs operations in the calling thread.
+  CpuDevice(ThreadPool* pool, const Cpu& cpu, DeviceOptions options,
+            std::unique_ptr<Executor> executor = nullptr);
+  ~CpuDevice() override;
+  std::string_view name() const override {
+    return executor_ != nullptr ? executor_->name() : "cpu";
+  }
+
+  size_t kv_bytes(const AttentionSpec& spec, const KvStorage& storage) const override;
+  size_t index_bytes(const IndexerSpec& spec, KvType storage) const override;
+  std::unique_ptr<LinearOp> linear(const Checkpoint& checkpoint,
+                                   const std::vector<ModuleOutputs>& modules,
+                                   const LoadOptions& options) override;
+  std::unique_ptr<LinearOp> head_linear(const HeadMatrices& matrices) override;
+  MoeOps moe(const Checkpoint& checkpoint, const MoeRequest& request,
+             const LoadOptions& options) override;
+  std::unique_ptr<AttentionOp> attention(AttentionRequest request) override;
+  std::unique_ptr<IndexerOp> indexer(const IndexerSpec& spec, KvType storage,
+                                     KvPlace place) override;
+  std::unique_ptr<RecurrentOp> recurrent(std::unique_ptr<Recurrent> net, KvPlace place) override;
+  std::unique_ptr<EmbeddingOp> embedding(const Checkpoint& checkpoint, const Module& table,
+                                         float multiplier, const LinearOp* output) override;
+  std::unique_ptr<RowProgram> rows(std::vector<RowOp> ops) override;
+  void set_ropes(std::span<const RopeSpec> ropes) override;
+  std::unique_ptr<DeviceBlocks> blocks(std::span<const size_t> block_bytes,
+                                       size_t slab_bytes) override;
+  RowSet rows(Step& step, uint32_t slot, size_t cols, XType numbers) override {
+    return rows(step, slot, step.rows, cols, numbers);
+  }
+  RowSet rows(Step& step, uint32_t slot, size_t rows, size_t cols, XType numbers) override;
+  void begin(Step& step) override;
+  void take_rows(Step& step, const RowSet& x, std::vector<uint32_t> which,
+                 const RowSet& y) override;
+  void on_host(Step& step, const RowSet& x, const RowSet& y,
+               FunctionRef<void(HostRows x, HostRows y)> fn) override;
+  void wait(Step& step) override;
+  bool lost() const override { return executor_ != nullptr && executor_->lost(); }
+  std::shared_ptr<void> stay() override;
+
+  // --- for its own operations ---
+
+  // f is copied where operations are queued: it holds what it needs by value, and the step.
+  template <class F>
+  void run(Step& step, F&& f) {
+    auto timed = [&step, phase = static_cast<size_t>(step.phase),
+                  f = std::forward<F>(f)]() mutable {
+      const auto start = std::chrono::steady_clock::now();
+      f();
+      step.times[phase] += static_cast<uint64_t>(
+          std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
+    };
+    if (executor_ != nullptr) return executor_->post(step.lane, std::move(timed));
+    const std::lock_guard lock(mutex_);
+    timed();
+  }
+  float* at(const Step& step, const RowSet& rows) const noexcept {
+    return reinterpret_cast<float*>(slot(step, rows.slot).data()) + rows.offset;
+  }
+  ConstRows view(const Step& step, const RowSet& r) const noexcept {
+    return {at(step, r), DType::kF32, r.rows, r.cols, r.stride};
+  }
+  Rows out_view(const Step& step, const RowSet& r) const noexcept {
+    return {at(step, r), DType::kF32, r.rows, r.cols, r.stride, r.numbers};
+  }
+  // Rows one by one; few of them without waking the other threads.
+  void for_rows(size_t rows, size_t columns, FunctionRef<void(size_t)> fn) const;
+  ThreadPool& pool() const { return *pool_; }
+  const Cpu& cpu() const { return cpu_; }
+  const DeviceOptions& options() const { return options_; }
+  const Rope& rope(size_t i) const { return *ropes_[i]; }
+  // Between operations, in the calling thread: what is done to the memory of blocks.
+  void in_between(const std::function<void()>& f) const {
+    if (executor_ != nullptr) return executor_->run_now(f);
+    const std::lock_guard lock(mutex_);
+    f();
+  }
+  DeviceMemory allocate(size_t bytes) const {
+    return executor_ != nullptr ? executor_->allocate(bytes) : DeviceMemory(AlignedBuffer(bytes));
+  }
+
+  // What the last indexer chose, sequence by sequence; where a sequence's begins, and how many words
+  // a row of it has.
+  struct Selection {
+    std::vector<uint64_t> bits;
+    std::vector<size_t> at, words;
+  };
+  Selection& selection(const Step& step) const { return lanes_[step.lane].selection; }
+  std::vector<AttentionScratch>& attention_scratch() const { return attention_scratch_; }
+  std::vector<IndexScratch>& index_scratch() const { return index_scratch_; }
+
+ private:
+  static constexpr size_t kLanes = 8;
+  struct Lane {
+    std::vector<DeviceMemory> slots;
+    std::vector<size_t> floats;  // asked for so far
+    Selection selection;
+  };
+  const DeviceMemory& slot(const Step& step, uint32_t slot) const noexcept {
+    return lanes_[step.lane].slots[slot];
+  }
+  ThreadPool* pool_;
+  Cpu cpu_;
+  DeviceOptions options_;
+  std::vector<std::unique_ptr<Rope>> ropes_;
+  mutable std::vector<Lane> lanes_;
+  mutable std::vector<AttentionScratch> attention_scratch_;  // per thread
+  mutable std::vector<IndexScratch> index_scratch_;
+  mutable std::mutex mutex_;            // operations of several lanes take turns
+  std::unique_ptr<Executor> executor_;  // ends before what its operations use
+};
+
+// The memory behind block numbers: for every kind some slabs of equal blocks. It grows when asked and
+// keeps what it has, so a block's address never changes while it is in use.
+class CpuBlocks final : public DeviceBlocks {
+ public:
+  CpuBlocks(CpuDevice& device, std::span<const size_t> block_bytes, size_t slab_bytes);
+  uint8_t* block(size_t kind, BlockId id) const noexcept {
+    const Kind& k = kinds_[kind];
+    return k.slabs[id / k.slab_blocks].data() + id % k.slab_blocks * k.block_bytes;
+  }
+  size_t block_bytes(size_t kind) const { return kinds_[kind].block_bytes; }
+  void commit(size_t kind, size_t count) override;
+  void trim(size_t kind, size_t count) override;
+  void copy(size_t kind, BlockId from, BlockId to) override;
+  size_t bytes() const override;
+
+ private:
+  struct Kind {
+    size_t block_bytes, slab_blocks;
+    std::vector<DeviceMemory> slabs;
+  };
+  CpuDevice& device_;
+  std::vector<Kind> kinds_;
+};
+
+}  // namespace moebius

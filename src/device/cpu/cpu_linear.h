@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Inside of the CPU device: a linear layer as an operation.
+#pragma once
+#include "device/cpu/cpu_device.h"
+#include "nn/linear.h"
+
+namespace moebius {
+
+class CpuLinear final : public LinearOp {
+ public:
+  CpuLinear(CpuDevice& device, std::unique_ptr<LinearLayer> layer)
+      : device_(device), layer_(std::move(layer)) {}
+  size_t in_features() const override { return layer_->in_features(); }
+  size_t out_features() const override { return layer_->out_features(); }
+  uint64_t packed_bytes() const override { return layer_->packed_bytes(); }
+  void forward(Step& step, const RowSet& x, const RowSet& y) const override;
+  const LinearLayer& layer() const { return *layer_; }
+
+ private:
+  CpuDevice& device_;
+  std::unique_ptr<LinearLayer> layer_;
+};
+
+}  // namespace moebius

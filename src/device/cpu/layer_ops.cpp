@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers, mixtures of experts, recurrent layers and the token table as operations of the CPU.
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "device/cpu/cpu_device.h"
+#include "device/cpu/cpu_linear.h"
+#include "device/cpu/layer_loader.h"
+#include "kernels/packed_matrix.h"
+#include "kernels/unpack.h"
+#include "nn/head_linear.h"
+#include "quant/quant_access.h"
+
+namespace moebius {
+namespace {
+
+LayerOptions on_cpu(const CpuDevice& device, const LoadOptions& options) {
+  LayerOptions o;
+  static_cast<LoadOptions&>(o) = options;
+  o.pool = &device.pool(), o.cpu = device.cpu();
+  return o;
+}
+
+class CpuHeadLinear final : public LinearOp {
+ public:
+  CpuHeadLinear(CpuDevice& device, const HeadMatrices& m)
+      : device_(device),
+        layer_(m.heads, m.outputs, m.inputs, m.code, m.weight, device.options().type, device.cpu(),
+               device.options().policy),
+        heads_(m.heads),
+        input_step_(m.input_step),
+        output_step_(m.output_step) {}
+  size_t in_features() const override { return heads_ * input_step_; }
+  size_t out_features() const override { return heads_ * output_step_; }
+  uint64_t packed_bytes() const override { return layer_.packed_bytes(); }
+  void forward(Step& step, const RowSet& x, const RowSet& y) const override {
+    device_.run(step, [this, &step, x, y] {
+      layer_.forward(device_.at(step, x), {x.stride, input_step_}, device_.at(step, y),
+                     {y.stride, output_step_}, x.rows, device_.pool());
+    });
+  }
+
+ private:
+  CpuDevice& device_;
+  mutable HeadLinear layer_;  // has scratch of its own
+  size_t heads_, input_step_, output_step_;
+};
+
+class CpuExperts final : public ExpertsOp {
+ public:
+  CpuExperts(CpuDevice& device, MoeBlockLayer layer, const MoeRequest& request)
+      : device_(device), layer_(std::move(layer)), exchange_(request.exchange) {
+    const MoeBlock& block = *request.block;
+    const MoeLayer& moe = *layer_.experts;
+    const bool routed = request.part == MoePart::kBlock;
+    const size_t shared = routed && block.shared[2] != nullptr ? 1 : 0,
+                 all = moe.local_experts() + shared;
+    facts_.outputs = moe.outputs();
+    facts_.packed_bytes = moe.packed_bytes() + moe.gate_bytes();
+    if (!routed) {
+      facts_.every_token_bytes = moe.packed_bytes();
+      return;
+    }
+    facts_.experts = moe.spec().experts;
+    facts_.top_k = block.spec.router.top_k;
+    facts_.expert_bytes = all == 0 ? 0 : moe.packed_bytes() / all;
+    facts_.every_token_bytes = shared * facts_.expert_bytes + moe.gate_bytes();
+  }
+  const ExpertsFacts& facts() const override { return facts_; }
+  MoeBlockLayer* movable() override { return &layer_; }
+
+  void forward(Step& step, const RowSet& x, const RowSet& logits, const RowSet& y,
+               std::span<uint32_t> counts) const override {
+    device_.run(step, [this, &step, x, logits, y, counts] {
+      if (facts_.experts == 0)
+        run_dense(step, x, y);
+      else
+        run_routed(step, x, logits, y, counts);
+    });
+  }
+
+ private:
+  void run_dense(const Step& step, const RowSet& x, const RowSet& y) const {
+    if (weights_.size() < x.rows) weights_.assign(x.rows, 1.0f), ids_.assign(x.rows, 0);
+    MoeOptions options;
+    options.exchange = exchange_;
+    layer_.experts->forward_ids(device_.view(step, x), {ids_.data(), x.rows},
+                                {weights_.data(), x.rows}, device_.out_view(step, y),
+                                device_.pool(), options);
+  }
+  void run_routed(const Step& step, const RowSet& x, const RowSet& logits, const RowSet& y,
+                  std::span<uint32_t> counts) const {
+    const size_t slots = layer_.experts->slots();
+    grow(ids_, x.rows * slots), grow(weights_, x.rows * slots);
+    MoeOptions options;
+    options.exchange = exchange_;
+    options.ids_out = ids_.data(), options.weights_out = weights_.data();
+    layer_.experts->forward_logits(device_.view(step, x), device_.view(step, logits),
+                                   device_.out_view(step, y), device_.pool(), options);
+    for (size_t i = 0; i < x.rows * slots; ++i)
+      if (const auto id = static_cast<size_t>(ids_[i]); ids_[i] >= 0 && id < counts.size())
+        ++counts[id];
+  }
+
+  CpuDevice& device_;
+  MoeBlockLayer layer_;
+  MoeExchange* exchange_;
+  ExpertsFacts facts_;
+  mutable std::vector<int32_t> ids_;  // of the call that runs
+  mutable std::vector<float> weights_;
+};
+
+class CpuRecurrent final : public RecurrentOp {
+ public:
+  CpuRecurrent(CpuDevice& device, std::unique_ptr<Recurrent> net, KvPlace place)
+      : device_(device), net_(std::move(net)), place_(place) {}
+  size_t out_features() const override { return net_->shape().out; }
+  void forward(Step& step, const RowSet& in, const RowSet& out) const override {
+    device_.run(step, [this, &step, in, out] { execute(step, in, out); });
+  }
+
+ private:
+  float* state(const CpuBlocks& blocks, BlockId id, size_t version) const {
+    return reinterpret_cast<float*>(blocks.block(place_.kind, id) +
+                                    version * (blocks.block_bytes(place_.kind) / 2) +
+                                    place_.offset);
+  }
+  const float* arranged(const Step& step, const RowSet& in) const {
+    const float* rows = device_.at(step, in);
+    if (!net_->arranges()) return rows;
+    const size_t width = net_->shape().in;
+    grow(arranged_, in.rows * width);
+    device_.for_rows(in.rows, width, [&](size_t t) {
+      net_->arrange(rows + t * in.stride, arranged_.data() + t * width);
+    });
+    return arranged_.data();
+  }
+  void execute(Step& step, const RowSet& in, const RowSet& out) const {
+    const RecurrentShape& shape = net_->shape();
+    const float* rows = arranged(step, in);
+    float* y = device_.at(step, out);
+    const size_t items = step.sequences.size();
+    grow(mixed_, in.rows * shape.mixed), grow(unkept_, items * shape.state);
+    std::vector<RecurrentStep> steps(items);
+    for (size_t i = 0; i < items; ++i) {
+      const StepSequence& s = step.sequences[i];
+      const auto& blocks = static_cast<const CpuBlocks&>(s.pool->on(device_));
+      RecurrentStep& to = steps[i];
+      to.rows = {rows + s.first_row * shape.in, mixed_.data() + s.first_row * shape.mixed,
+                 y + s.first_row * shape.out};
+      to.before = s.states[0].from == kNoBlock
+                      ? nullptr
+                      : state(blocks, s.states[0].from, s.states[0].from_version);
+      const float* from = to.before;
+      for (const StateRun& run : s.states) {
+        float* kept = run.to == kNoBlock ? unkept_.data() + i * shape.state
+                                         : state(blocks, run.to, run.to_version);
+        to.runs.push_back({run.begin, run.end, from, kept});
+        from = kept;
+        step.kv_bytes += shape.state * sizeof(float);
+      }
+    }
+    run_steps(*net_, steps, device_.pool());
+  }
+
+  CpuDevice& device_;
+  std::unique_ptr<Recurrent> net_;
+  KvPlace place_;
+  mutable std::vector<float> arranged_, mixed_, unkept_;  // of the call that runs
+};
+
+class CpuEmbedding final : public EmbeddingOp {
+ public:
+  CpuEmbedding(CpuDevice& device, const Checkpoint& checkpoint, const Module& table,
+               float multiplier, const LinearLayer* output)
+      : device_(device), output_(output), multiplier_(multiplier), hidden_(table.plan.K) {
+    if (output != nullptr &&
+        PackedRows::possible(output->slot().kernel(), output->slot().problem())) {
+      packed_.emplace(output->slot().kernel(), output->slot().problem());
+      return;
+    }
+    table_ = reader_for(table.plan.scheme.format).load(table.plan, checkpoint.store(), memory_);
+  }
+  uint64_t table_bytes() const override { return table_.N * table_.row_bytes; }
+  void forward(Step& step, const RowSet& y) const override {
+    device_.run(step, [this, &step, y] {
+      float* rows = device_.at(step, y);
+      device_.for_rows(y.rows, hidden_, [&](size_t t) {
+        read(static_cast<size_t>(step.tokens[t]), rows + t * y.stride);
+      });
+    });
+  }
+
+ private:
+  void read(size_t token, float* to) const {
+    if (packed_)
+      packed_->read(output_->slot().view().data, token, to);
+    else if (is_dense_code(table_.code))
+      unpack_f32(table_, token, 0, hidden_, nullptr, to);
+    else
+      for (size_t c = 0; c < hidden_; ++c) to[c] = weight_at(table_, token, c);
+    scale_row(to, multiplier_, hidden_);
+    round_to(device_.options().type, to, hidden_);
+  }
+
+  CpuDevice& device_;
+  const LinearLayer* output_;
+  float multiplier_;
+  size_t hidden_;
+  // The table; or how rows of the output projection are read back.
+  std::optional<PackedRows> packed_;
+  LoadBuffer memory_;
+  QuantMatrix table_;
+};
+
+}  // namespace
+
+void CpuLinear::forward(Step& step, const RowSet& x, const RowSet& y) const {
+  device_.run(step, [this, &step, x, y] {
+    layer_->forward(device_.view(step, x), device_.out_view(step, y), device_.pool());
+  });
+}
+
+std::unique_ptr<LinearOp> CpuDevice::linear(const Checkpoint& checkpoint,
+                                            const std::vector<ModuleOutputs>& modules,
+                                            const LoadOptions& options) {
+  return std::make_unique<CpuLinear>(*this,
+                                     load_outputs(checkpoint, modules, on_cpu(*this, options)));
+}
+
+std::unique_ptr<LinearOp> CpuDevice::head_linear(const HeadMatrices& matrices) {
+  return std::make_unique<CpuHeadLinear>(*this, matrices);
+}
+
+MoeOps CpuDevice::moe(const Checkpoint& checkpoint, const MoeRequest& request,
+                      const LoadOptions& options) {
+  MoeBlockLayer layer = load_moe(checkpoint, *request.block, on_cpu(*this, options), request.part);
+  std::unique_ptr<LinearOp> router;
+  if (layer.router != nullptr) router = std::make_unique<CpuLinear>(*this, std::move(layer.router));
+  return {std::make_unique<CpuExperts>(*this, std::move(layer), request), std::move(router)};
+}
+
+std::unique_ptr<RecurrentOp> CpuDevice::recurrent(std::unique_ptr<Recurrent> net, KvPlace place) {
+  return std::make_unique<CpuRecurrent>(*this, std::move(net), place);
+}
+
+std::unique_ptr<EmbeddingOp> CpuDevice::embedding(const Checkpoint& checkpoint, const Module& table,
+                                                  float multiplier, const LinearOp* output) {
+  const LinearLayer* tied =
+      output != nullptr ? &static_cast<const CpuLinear*>(output)->layer() : nullptr;
+  return std::make_unique<CpuEmbedding>(*this, checkpoint, table, multiplier, tied);
+}
+
+}  // namespace moebius

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// The layers that a device makes. Operations of a lane run in the order in which they are given; a
+// call may return before its work is done (Device::wait).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "device/kv.h"
+#include "device/rows.h"
+
+namespace moebius {
+
+struct MoeBlockLayer;
+
+class LinearOp {
+ public:
+  virtual ~LinearOp() = default;
+  virtual size_t in_features() const = 0;
+  virtual size_t out_features() const = 0;
+  virtual uint64_t packed_bytes() const = 0;
+  virtual void forward(Step& step, const RowSet& x, const RowSet& y) const = 0;
+};
+
+// What a step reads of a mixture of experts.
+struct ExpertsFacts {
+  size_t experts = 0;              // routed ones, of all ranks; 0: a dense MLP
+  size_t outputs = 0;              // columns of y
+  uint64_t packed_bytes = 0;       // all that is here
+  uint64_t expert_bytes = 0;       // of one expert
+  uint64_t every_token_bytes = 0;  // shared experts and gates, or the dense MLP
+  size_t top_k = 0;
+};
+
+class ExpertsOp {
+ public:
+  virtual ~ExpertsOp() = default;
+  virtual const ExpertsFacts& facts() const = 0;
+  // logits: [rows, experts], of the router; unused by a dense MLP. counts: [experts] gets the rows of
+  // each (added), once the step was waited for; empty: not wanted.
+  virtual void forward(Step& step, const RowSet& x, const RowSet& logits, const RowSet& y,
+                       std::span<uint32_t> counts) const = 0;
+  // The layer in this process, where its experts can move between ranks; else null.
+  virtual MoeBlockLayer* movable() { return nullptr; }
+};
+
+// Keys and values of the step's rows go into the blocks; the rows see all of these that they may.
+class AttentionOp {
+ public:
+  virtual ~AttentionOp() = default;
+  // k and v without rows: they are another layer's, and in the blocks already.
+  virtual void forward(Step& step, const RowSet& q, const RowSet& k, const RowSet& v,
+                       const RowSet& out) const = 0;
+  // Forgets what a block holds behind its first tokens.
+  virtual void cut(const KvPool& pool, BlockId id, size_t tokens) const = 0;
+};
+
+// Which keys rows will see, for the sparse attention of this layer and of those behind it that have
+// no indexer of their own.
+class IndexerOp {
+ public:
+  virtual ~IndexerOp() = default;
+  // kw: [rows, head_dim + heads], a key and the weights of the heads; q: [rows, heads * head_dim].
+  virtual void select(Step& step, const RowSet& q, const RowSet& kw) const = 0;
+  virtual void cut(const KvPool& pool, BlockId id, size_t tokens) const = 0;
+};
+
+// A layer that reads its sequences through a state.
+class RecurrentOp {
+ public:
+  virtual ~RecurrentOp() = default;
+  virtual size_t out_features() const = 0;
+  virtual void forward(Step& step, const RowSet& in, const RowSet& out) const = 0;
+};
+
+class EmbeddingOp {
+ public:
+  virtual ~EmbeddingOp() = default;
+  virtual uint64_t table_bytes() const = 0;  // beside the weights of other layers
+  virtual void forward(Step& step, const RowSet& y) const = 0;  // of the step's tokens
+};
+
+}  // namespace moebius

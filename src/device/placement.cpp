@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/placement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <set>
+
+#include "base/error.h"
+#include "device/cpu/guarded.h"
+
+namespace moebius {
+namespace {
+
+// "guarded", "guarded2" and "slow" are devices for tests: the CPU's code in memory of its own.
+bool known(std::string_view name) { return name == "cpu" || is_guarded_name(name); }
+
+std::string check_name(std::string_view name) {
+  if (!known(name))
+    fail_at({"argument", "", "", "", "--device"},
+            "'{}' is not a device of this build; there are: {}", name,
+            fmt::join(device_names(), ", "));
+  return std::string(name);
+}
+
+size_t number(std::string_view text, std::string_view all) {
+  size_t n = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), n);
+  if (error != std::errc() || end != text.data() + text.size())
+    fail_at({"argument", "", "", "", "--place"},
+            "'{}': '{}' is no number of a layer; expected PART=DEV:N- or PART=DEV:N-M", all, text);
+  return n;
+}
+
+struct PartRule {
+  std::string part, device;
+  size_t from = 0, until = SIZE_MAX;  // layers [from, until)
+};
+
+PartRule parse_part(std::string_view item) {
+  const size_t eq = item.find('=');
+  PartRule rule;
+  rule.part = item.substr(0, eq);
+  std::string_view rest = item.substr(eq + 1);
+  if (const size_t colon = rest.find(':'); colon != std::string_view::npos) {
+    const std::string_view layers = rest.substr(colon + 1);
+    rest = rest.substr(0, colon);
+    const size_t dash = layers.find('-');
+    rule.from = number(layers.substr(0, dash), item);
+    rule.until = rule.from + 1;
+    if (dash != std::string_view::npos)
+      rule.until = dash + 1 == layers.size() ? SIZE_MAX : number(layers.substr(dash + 1), item) + 1;
+    if (rule.until <= rule.from)
+      fail_at({"argument", "", "", "", "--place"}, "'{}': its last layer lies before its first",
+              item);
+  }
+  rule.device = check_name(rest);
+  if (rule.part != "attention" && rule.part != "experts" && rule.part != "ends")
+    fail_at({"argument", "", "", "", "--place"},
+            "'{}' is no part of a model; expected attention, experts or ends", rule.part);
+  return rule;
+}
+
+}  // namespace
+
+std::vector<std::string> device_names() { return {"cpu"}; }
+
+const DevicePlacement::Rule& DevicePlacement::of(size_t layer) const {
+  size_t i = 0;
+  while (i + 1 < rules.size() && rules[i + 1].from <= layer) ++i;
+  return rules[i];
+}
+
+bool DevicePlacement::one_device() const {
+  return std::all_of(rules.begin(), rules.end(),
+                     [&](const Rule& r) { return r.attention == ends && r.experts == ends; });
+}
+
+std::string DevicePlacement::describe() const {
+  if (one_device()) return ends;
+  std::string text = "ends=" + ends;
+  for (size_t i = 0; i < rules.size(); ++i) {
+    const std::string layers = rules.size() == 1 ? ""
+                               : i + 1 < rules.size()
+                                   ? fmt::format(":{}-{}", rules[i].from, rules[i + 1].from - 1)
+                                   : fmt::format(":{}-", rules[i].from);
+    text += fmt::format(",attention={}{},experts={}{}", rules[i].attention, layers,
+                        rules[i].experts, layers);
+  }
+  return text;
+}
+
+DevicePlacement parse_placement(std::string_view text) {
+  DevicePlacement placement;
+  std::vector<PartRule> parts;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    const std::string_view item = text.substr(at, comma - at);
+    at = comma + 1;
+    if (item.find('=') != std::string_view::npos) {
+      parts.push_back(parse_part(item));
+      continue;
+    }
+    for (const char* part : {"ends", "attention", "experts"})
+      parts.push_back({part, check_name(item)});
+  }
+  std::set<size_t> begins = {0};
+  for (const PartRule& p : parts) {
+    begins.insert(p.from);
+    if (p.until != SIZE_MAX) begins.insert(p.until);
+  }
+  placement.rules.clear();
+  for (const size_t begin : begins) {
+    DevicePlacement::Rule rule;
+    rule.from = begin;
+    for (const PartRule& p : parts) {  // the last one that is about the layer counts
+      if (begin < p.from || begin >= p.until) continue;
+      if (p.part == "attention") rule.attention = p.device;
+      if (p.part == "experts") rule.experts = p.device;
+    }
+    placement.rules.push_back(rule);
+  }
+  for (const PartRule& p : parts)
+    if (p.part == "ends") placement.ends = p.device;
+  return placement;
+}
+
+DeviceSet::DeviceSet(const DevicePlacement& placement, ThreadPool* pool, const Cpu& cpu,
+                     const DeviceOptions& options)
+    : placement_(placement) {
+  const auto add = [&](const std::string& name) {
+    std::unique_ptr<Device>& device = devices_[name];
+    if (device != nullptr) return;
+    device = std::make_unique<CpuDevice>(pool, cpu, options,
+                                         is_guarded_name(name) ? make_guarded(name) : nullptr);
+  };
+  add(placement.ends);
+  for (const DevicePlacement::Rule& r : placement.rules) add(r.attention), add(r.experts);
+  for (const auto& [name, device] : devices_) all_.push_back(device.get());
+}
+
+}  // namespace moebius

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which device runs which part of a model.
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "device/cpu/cpu_device.h"
+
+namespace moebius {
+
+// Parts of a layer are placed apart: attention (with all that is not experts), and experts (with
+// their router; a dense MLP too).
+struct DevicePlacement {
+  std::string ends = "cpu";  // token table and logits
+  struct Rule {
+    std::string attention = "cpu", experts = "cpu";
+    size_t from = 0;  // layers from here on, up to the next rule's
+  };
+  std::vector<Rule> rules = {Rule{}};
+
+  const Rule& of(size_t layer) const;
+  bool one_device() const;
+  std::string describe() const;  // "cpu", "attention=a,experts=b"
+};
+
+// "DEV", or "PART=DEV[:LAYERS]" with commas between: attention=DEV, experts=DEV, ends=DEV; LAYERS is
+// "N-" or "N-M", counted from 0, else all. Throws Error for what is none of these, and for devices
+// that are not there.
+DevicePlacement parse_placement(std::string_view text);
+
+// Names that parse_placement() takes, for people.
+std::vector<std::string> device_names();
+
+// The devices of a placement, as one model uses them.
+class DeviceSet {
+ public:
+  DeviceSet(const DevicePlacement& placement, ThreadPool* pool, const Cpu& cpu,
+            const DeviceOptions& options);
+  Device& ends() const { return *find(placement_.ends); }
+  Device& attention(size_t layer) const { return *find(placement_.of(layer).attention); }
+  Device& experts(size_t layer) const { return *find(placement_.of(layer).experts); }
+  const std::vector<Device*>& all() const { return all_; }
+  const DevicePlacement& placement() const { return placement_; }
+
+ private:
+  Device* find(const std::string& name) const { return devices_.at(name).get(); }
+  DevicePlacement placement_;
+  std::map<std::string, std::unique_ptr<Device>> devices_;
+  std::vector<Device*> all_;
+};
+
+}  // namespace moebius

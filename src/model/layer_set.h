@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// A loaded model, or a rank's part of one: for every layer the operations that its devices made. What
+// an architecture asks for has ended in these; the graph (graph.h) only calls them in order.
+#pragma once
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "device/device.h"
+#include "device/placement.h"
+
+namespace moebius {
+
+using Program = std::unique_ptr<RowProgram>;
+using Linear = std::unique_ptr<LinearOp>;
+
+// Keys and values of heads.
+struct HeadAttention {
+  size_t query_width = 0, key_width = 0, value_width = 0, gate_width = 0, out_width = 0;
+  bool keys = true;  // of its own; else another layer's
+  Linear qkv;
+  Program input;  // {qkv, q, k, v, gate}: parts, norms, rotation
+  std::unique_ptr<AttentionOp> attention;
+  Program gate;  // {gate, attended}; null: none
+  Linear output;
+};
+
+// Latents in place of keys and values (MLA). The up-projection is absorbed by queries and results,
+// or made of the latents at each use (then query_up and value_up are null).
+struct LatentAttention {
+  size_t query_latent = 0, key_width = 0, value_width = 0, query_width = 0, absorbed_width = 0,
+         attended_width = 0, out_width = 0;
+  Linear down;      // x -> [q latent | kv latent, rotated part]
+  Program latents;  // {down, q latent, k, v}
+  Linear query;     // of its latent, or of x
+  Program rotate;   // {q, k}
+  Linear query_up, value_up;
+  Program rotated_part;  // {q, absorbed}: what of a query is not absorbed
+  std::unique_ptr<AttentionOp> attention;
+  Linear output;
+  // Sparse attention.
+  struct Index {
+    Linear key_weights, query;  // of x, of the q latent
+    Program rows;               // {key and weights, q}: norm, rotation
+    std::unique_ptr<IndexerOp> indexer;
+  };
+  std::unique_ptr<Index> index;
+};
+
+struct RecurrentMixer {
+  Linear in;
+  // Where projections lie side by side in another way than the layer reads them, or some go through a
+  // second one: columns [from, from + width) of `in`, and where they go.
+  struct Part {
+    size_t from, width, to, to_width;
+    Linear second;
+  };
+  std::vector<Part> second;  // parts with a second projection
+  Program plain;             // {in, rows}: the others; null: rows are read as `in` gives them
+  size_t width = 0;          // of the rows that the layer reads
+  std::unique_ptr<RecurrentOp> recurrent;
+  Linear output;
+};
+
+using Mixer = std::variant<std::monostate, HeadAttention, LatentAttention, RecurrentMixer>;
+
+// Experts with their router, or a dense MLP.
+struct ExpertBlock {
+  Linear router;  // null: dense
+  std::unique_ptr<ExpertsOp> experts;
+  // A dense MLP beside the experts (Gemma-4): norm(MLP(a)) + norm(experts(norm(h))), and the router
+  // reads rows of its own.
+  struct Beside {
+    std::unique_ptr<ExpertsOp> mlp;
+    Program inputs;  // {h, router rows, experts' rows}
+    Program join;    // {experts' result, the MLP's}
+  };
+  std::unique_ptr<Beside> beside;
+};
+
+struct GraphLayer {
+  Device *device = nullptr, *experts_device = nullptr;
+  // {h, a}: what attention reads; {h, what it gave}: how that joins the row. The same of the block.
+  Program attention_in, attention_join, block_in, block_join;
+  Mixer mixer;
+  std::optional<ExpertBlock> block;
+  bool block_reads_attention_input = false;  // both branches read the same rows
+  uint64_t dense_bytes = 0;  // packed weights that every step reads, without the experts
+  KvPlace place;             // of what the mixer keeps
+};
+
+struct LayerSet {
+  explicit LayerSet(DeviceSet d) : devices(std::move(d)) {}
+
+  DeviceSet devices;  // outlives the layers
+  size_t hidden = 0, vocab = 0, output_width = 0;
+  XType type = XType::kBf16;
+  Range own;                                        // layers that are here
+  std::vector<std::unique_ptr<GraphLayer>> layers;  // of the whole model; null: another rank's
+  // The ends, where they are here.
+  std::unique_ptr<EmbeddingOp> embedding;
+  Program final_norm;  // {h, a}
+  Linear output;
+  Program logit_tail;       // null: none
+  uint64_t file_bytes = 0;  // read for this part
+
+  uint64_t packed_bytes() const;
+  uint64_t bytes_per_token() const;  // of packed weights that one token reads
+  void cut(const KvPool& pool, size_t kind, BlockId id, size_t tokens) const;
+};
+
+}  // namespace moebius
