@@ -37,6 +37,8 @@ constexpr int32_t kOnes = 0x4B400000, kQuarters = 0x4A400000, kSixteenths = 0x49
 alignas(16) constexpr int32_t kStartQuarters[4] = {kQuarters, kQuarters, kQuarters, kQuarters};
 alignas(16) constexpr int8_t kE2m1Twice[16] = {0, 1,  2,  3,  4,  6,  8,  12,
                                                0, -1, -2, -3, -4, -6, -8, -12};
+// As a function: clang's loads are not allowed in the initializer of a member.
+[[gnu::always_inline]] inline int8x16_t e2m1_twice() { return vld1q_s8(kE2m1Twice); }
 
 template <Form kForm>
 struct Gemm {
@@ -59,7 +61,7 @@ struct Gemm {
   using Sums = int32x4_t[R][2];
   struct Constants {
     const uint8x16_t mask = vdupq_n_u8(15);
-    const int8x16_t table = vld1q_s8(kE2m1Twice);
+    const int8x16_t table = e2m1_twice();
     const uint32x4_t upper = vdupq_n_u32(0xffff0000u);
   };
 
@@ -284,7 +286,7 @@ void put_row(const RowPanelArgs& a, const Shape& s, const int8_t* codes, size_t 
 // E2M1 codes become twice their values; scales: of the groups.
 void put_fp4_row(const Shape& s, size_t K, const uint8_t* codes, const uint8_t* scales, size_t step,
                  uint8_t* to, int32_t* groups) {
-  const int8x16_t table = vld1q_s8(kE2m1Twice);
+  const int8x16_t table = e2m1_twice();
   for (size_t g = 0; g < s.groups; ++g, groups += step) __builtin_memcpy(groups, scales + 4 * g, 4);
   for (size_t k = 0; k < s.K_padded; k += kKr) {
     uint8x16_t v = vdupq_n_u8(0);

@@ -50,11 +50,13 @@ struct Int4 {
 };
 alignas(16) constexpr int8_t kE2m1Twice[16] = {0, 1,  2,  3,  4,  6,  8,  12,
                                                0, -1, -2, -3, -4, -6, -8, -12};
+// As a function: clang's loads are not allowed in the initializer of a member.
+[[gnu::always_inline]] inline int8x16_t e2m1_twice() { return vld1q_s8(kE2m1Twice); }
 struct Fp4 {
   static constexpr bool kFour = true, kRaw = false;
   static constexpr int kTwice = 1, kSecond = 1;
   const uint8x16_t low = vdupq_n_u8(15);
-  const int8x16_t table = vld1q_s8(kE2m1Twice);
+  const int8x16_t table = e2m1_twice();
   [[gnu::always_inline]] void two(uint8x16_t v, int8x16_t& a, int8x16_t& b) const {
     a = vqtbl1q_s8(table, vandq_u8(v, low)), b = vqtbl1q_s8(table, vshrq_n_u8(v, 4));
   }

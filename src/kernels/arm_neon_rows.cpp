@@ -26,12 +26,6 @@ MOEBIUS_ALWAYS_INLINE Four fms_four(Four a, Four b, Four c) {
   asm("fmls %0.4s, %1.4s, %2.4s" : "+w"(c) : "w"(a), "w"(b));
   return c;
 }
-// b where it is larger; NaN stays.
-MOEBIUS_ALWAYS_INLINE Four at_least(Four a, Four b) {
-  Four v;
-  asm("fmax %0.4s, %1.4s, %2.4s" : "=w"(v) : "w"(a), "w"(b));
-  return v;
-}
 // b where it is smaller; NaN gives anything.
 MOEBIUS_ALWAYS_INLINE Four at_most(Four a, float b) {
   Four v;

@@ -236,7 +236,7 @@ double best_seconds(ThreadPool& pool, size_t runs,
   return *nth;
 }
 
-constexpr size_t kRuns = 60, kBriefRuns = 20;
+constexpr size_t kFullRuns = 60, kBriefRuns = 20;
 constexpr size_t kPiece = size_t{8} << 20;  // bytes a thread reads in one run
 
 }  // namespace
@@ -269,7 +269,7 @@ double measure_compute(const ComputeLoop& loop, ThreadPool& pool) {
     s = seconds_since(start);
   }
   size_t members = 0;
-  const double s = best_seconds(pool, kRuns, [&](ThreadPool::Member& m, size_t) {
+  const double s = best_seconds(pool, kFullRuns, [&](ThreadPool::Member& m, size_t) {
     loop.run(rounds);
     if (m.index() == 0) members = m.count();
   });
@@ -307,7 +307,7 @@ double measure_scaling(ThreadPool& pool) {
 }
 
 RoofMemory::RoofMemory(ThreadPool& pool, Effort effort)
-    : pool_(pool), runs_(effort == Effort::kFull ? kRuns : kBriefRuns) {
+    : pool_(pool), runs_(effort == Effort::kFull ? kFullRuns : kBriefRuns) {
   const bool full = effort == Effort::kFull;
   const size_t least = size_t{full ? 256u : 64u} << 20, most = size_t{full ? 2048u : 128u} << 20;
   const uint64_t available = available_memory_bytes();
