@@ -86,8 +86,8 @@ BenchResult measure(const AttentionPlan& plan, std::span<const BenchSequence> se
   r.operations = 2.0 * static_cast<double>(spec.heads) * keys_seen(depth, tokens) * dims;
   r.code_bytes = static_cast<double>((depth + tokens) * spec.kv_heads) * dims *
                  static_cast<double>(code_bits(keys.problem.code)) / 8;
-  r.read_bytes =
-      static_cast<double>((depth + tokens + kKeyBlock - 1) / kKeyBlock * plan.kv.block_bytes());
+  const size_t blocks = (depth + tokens + kKeyBlock - 1) / kKeyBlock;
+  r.read_bytes = static_cast<double>(blocks * plan.kv.block_bytes());
   r.packed_bytes = r.read_bytes;
   if (const ComputeLoop* loop = roof_loop(machine.cpu(), keys.kernel->needs, RoofKind::kBf16))
     r.roof = loop->name, r.roof_gops = machine.compute(*loop, threads);

@@ -166,12 +166,14 @@ class OutlineReader final : public FieldReader {
 
  private:
   void put(Json v) {
-    if (depth_ == 0) root_ = std::move(v);
-    if (depth_ != 1 || entries_++ >= kOutlineEntries) return;
-    if (root_.is_array())
-      root_.push(std::move(v));
-    else
-      root_.set(key_, std::move(v));
+    if (depth_ == 0) {
+      root_ = std::move(v);
+    } else if (depth_ == 1 && entries_++ < kOutlineEntries) {
+      if (root_.is_array())
+        root_.push(std::move(v));
+      else
+        root_.set(key_, std::move(v));
+    }
   }
   std::string name_, key_;
   Json root_;

@@ -283,32 +283,31 @@ void ApiServer::complete(const GenerationPtr& g) {
   end_generation(g, 200, "done");
 }
 
-// Once per request, however it ends.
-void ApiServer::end_generation(const GenerationPtr& g, int status, std::string_view word) {
-  const GenerationPtr keep = g;
-  if (keep->ended.exchange(true)) return;
-  keep->exchange->on_gone = nullptr;
-  for (const uint64_t id : keep->ids) {
-    if (keep->open_choices > 0) generator_->cancel(id);
+// Once per request, however it ends. g is a copy: what the caller refers to is given up here.
+void ApiServer::end_generation(const GenerationPtr g, int status, std::string_view word) {
+  if (g->ended.exchange(true)) return;
+  g->exchange->on_gone = nullptr;
+  for (const uint64_t id : g->ids) {
+    if (g->open_choices > 0) generator_->cancel(id);
     running_.erase(id);
   }
-  if (keep->ran) sequences_ -= keep->open_choices;
-  if (keep->ran && word == "cancelled")
-    for (size_t i = 0; i < keep->open_choices; ++i) metrics_.ended(EndReason::kCancelled);
-  waiting_tokens_ -= std::exchange(keep->waiting_tokens, 0);
-  generations_.erase(keep);
+  if (g->ran) sequences_ -= g->open_choices;
+  if (g->ran && word == "cancelled")
+    for (size_t i = 0; i < g->open_choices; ++i) metrics_.ended(EndReason::kCancelled);
+  waiting_tokens_ -= std::exchange(g->waiting_tokens, 0);
+  generations_.erase(g);
   if (status != 0) {
-    const Usage usage = keep->answer ? keep->answer->usage() : Usage{};
+    const Usage usage = g->answer ? g->answer->usage() : Usage{};
     const auto now = Clock::now();
     const auto seconds = [](double s) { return fmt::format("{:.3f}", s); };
-    note(keep->exchange->request(), keep->id, keep->client, status, std::string(word),
+    note(g->exchange->request(), g->id, g->client, status, std::string(word),
          {{"prompt", "prompt_tokens", std::to_string(usage.prompt)},
           {"cached", "cached_tokens", std::to_string(usage.cached)},
           {"new", "new_tokens", std::to_string(usage.completion)},
-          {"queue", "queue_s", seconds(keep->queue_seconds)},
+          {"queue", "queue_s", seconds(g->queue_seconds)},
           {"first", "first_token_s",
-           seconds(keep->has_first ? seconds_between(keep->start, keep->first) : 0.0)},
-          {"total", "total_s", seconds(seconds_between(keep->start, now))}});
+           seconds(g->has_first ? seconds_between(g->start, g->first) : 0.0)},
+          {"total", "total_s", seconds(seconds_between(g->start, now))}});
   }
 }
 

@@ -91,6 +91,15 @@ bool is_coded(const HttpRequest& head) {
   return coding != nullptr && !coding->empty() && *coding != "identity";
 }
 
+// get: what the target takes.
+ApiError wrong_method(const HttpRequest& head, bool get) {
+  ApiError e(
+      405, "method_not_allowed",
+      fmt::format("{} takes {}", printable(head.path(), 100), get ? "GET and HEAD" : "POST"));
+  e.fields.emplace_back("Allow", get ? "GET, HEAD" : "POST");
+  return e;
+}
+
 // Names that clients put into a target.
 std::string percent_decoded(std::string_view text) {
   std::string out;
@@ -291,13 +300,8 @@ std::optional<HttpReply> ApiServer::refuse(const HttpRequest& head) {
       throw ApiError(404, "not_found",
                      fmt::format("there is nothing at {}", printable(head.path(), 100)));
     const bool get = route->method == "GET";
-    if (head.method != route->method && !(get && head.method == "HEAD")) {
-      ApiError e(
-          405, "method_not_allowed",
-          fmt::format("{} takes {}", printable(head.path(), 100), get ? "GET and HEAD" : "POST"));
-      e.fields.emplace_back("Allow", get ? "GET, HEAD" : "POST");
-      throw e;
-    }
+    if (head.method != route->method && !(get && head.method == "HEAD"))
+      throw wrong_method(head, get);
     if (!get && !is_json(head))
       throw ApiError(415, "unsupported_media_type", "the body is not application/json");
     if (!get && is_coded(head))

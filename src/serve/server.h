@@ -117,7 +117,7 @@ class ApiServer : private HttpHandler {
   void flush(const GenerationPtr& g);
   void complete(const GenerationPtr& g);
   void fail_generation(const GenerationPtr& g, const ApiError& error);
-  void end_generation(const GenerationPtr& g, int status, std::string_view word);
+  void end_generation(GenerationPtr g, int status, std::string_view word);
   void check_capacity(size_t sequences);
   void check_choices(size_t prompts, size_t choices) const;  // on a text thread
   int retry_after() const;

@@ -363,9 +363,9 @@ Value Runtime::eval(const Expr& e, Scope* scope) {
 Value Runtime::eval_simple(const Expr& e, Scope* scope) {
   if (e.kind == Expr::Kind::kFilter || e.kind == Expr::Kind::kTest) {
     const Value input = eval(*e.args[0], scope);
-    Arguments args = arguments(e, scope);
+    const Arguments args = arguments(e, scope);
     place_ = e.place;
-    return e.kind == Expr::Kind::kFilter ? filter(e.text, input, std::move(args))
+    return e.kind == Expr::Kind::kFilter ? filter(e.text, input, args)
                                          : Value(test(e.text, input, args));
   }
   std::vector<Value> v;
@@ -415,7 +415,7 @@ Value Runtime::call(const Value& callee, Arguments args) {
   Function& f = callee.function();
   switch (f.kind) {
     case Function::Kind::kMethod:
-      return call_method(f.self, f.name, std::move(args));
+      return call_method(f.self, f.name, args);
     case Function::Kind::kMacro:
       return call_macro(f, std::move(args));
     default:
