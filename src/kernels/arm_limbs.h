@@ -108,6 +108,7 @@ inline const char* supports(const Problem& p) {
   if (p.scale_type == ScaleType::kNone) return "the weights have no scales";
   if (p.act.code != ActCode::kAsIs) return "the checkpoint quantizes activations";
   if (p.x_type == XType::kF32) return "the activations are not rounded to 16 bits";
+  if (p.offsets) return "the weights have an offset per group";
   if (p.code == CodeType::kFp4 && p.zero_points) return "fp4 has no zero points";
   if (p.ragged) return "groups are of unequal length";
   if (p.K > kMostK) return "K is beyond 65535";

@@ -68,6 +68,7 @@ Shape shape_of(const Problem& p) {
 }
 
 const char* supports(const Problem& p) {
+  if (p.offsets) return "the weights have an offset per group";
   if (p.act.code == ActCode::kInt) return "the checkpoint declares int8 activations";
   if (p.ragged) return "groups are of unequal length";
   const Shape s = shape_of(p);

@@ -78,6 +78,7 @@ void pack(const PackArgs& args) {
     if (l.zero_row != 0)
       row_zero_points(*args.w, n,
                       reinterpret_cast<int8_t*>(args.packed + l.zeros + to * l.zero_row));
+    if (l.offset_row != 0) row_offsets_raw(*args.w, n, args.packed + l.offsets + to * l.offset_row);
     if (p.act.mode == Int8Mode::kVllm) {
       const float S = p.groups > 1 ? vllm_row_sum(args, n) : 0.0f;
       std::memcpy(args.packed + l.sums + to * sizeof S, &S, sizeof S);

@@ -142,6 +142,20 @@ void decode_codes(const Problem& p, const uint8_t* codes, float* out) {
   }
 }
 
+// Weights with offsets are decoded whole: their scales become 1.
+void add_offsets(const GemmArgs& args, const PackedLayout& l, size_t n, float* out, float* scales) {
+  const Problem& p = *args.w->problem;
+  const uint8_t* offsets = args.w->data + l.offsets + n * l.offset_row;
+  const auto half = static_cast<float>(1 << (p.bits - 1));
+  for (size_t g = 0; g < p.groups; ++g) {
+    const float s = scales[g], b = table_at(offsets, p.scale_type, g);
+    const size_t end = group_end(p, args.w->group_ends, g);
+    for (size_t i = group_begin(p, args.w->group_ends, g); i < end; ++i)
+      out[i] = (out[i] + half) * s + b;
+    scales[g] = 1.0f;
+  }
+}
+
 void decode_row(const GemmArgs& args, const PackedLayout& l, size_t n, float* out, float* scales) {
   const Problem& p = *args.w->problem;
   decode_codes(p, args.w->data + l.codes + n * l.code_row, out);
@@ -154,6 +168,7 @@ void decode_row(const GemmArgs& args, const PackedLayout& l, size_t n, float* ou
     }
   }
   decode_scales(p.scale_type, args.w->data + l.scales + n * l.scale_row, p.groups, scales);
+  if (l.offset_row != 0) add_offsets(args, l, n, out, scales);
 }
 
 struct Lanes {

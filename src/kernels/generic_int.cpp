@@ -23,6 +23,7 @@ bool is_fp4_pair(const Problem& p) {
 }
 
 const char* supports_common(const Problem& p) {
+  if (p.offsets) return "the weights have an offset per group";
   if (const char* reason = order_reason(p)) return reason;
   if (is_fp4_pair(p)) {
     const size_t longest = p.act.granule == ActGranule::kGroup ? p.act.group : p.block_k;

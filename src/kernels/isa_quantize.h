@@ -181,8 +181,9 @@ struct QuantizeLoops {
                           : spec.mode == Int8Mode::kCompressedTensors
                               ? static_cast<float>((1 << spec.bits) - 1) / 2.0f
                               : levels;
+      const float bound = spec.bound != 0.0f ? spec.bound : f32_from_bits(kInfinityBits);
       Isa::map(most, stored, count, [=](uint32_t bits) {
-        const float s = amax(bits) / steps;
+        const float s = min_f32(amax(bits), bound) / steps;
         return select_f32(s == 0.0f, 1.0f, s);
       });
       __builtin_memcpy(divisor, stored, count * sizeof *stored);

@@ -43,6 +43,7 @@ struct Problem {
   ScaleType scale_type = ScaleType::kNone;
   size_t groups = 1, block_n = 1, block_k = 1;
   bool zero_points = false;
+  bool offsets = false;  // a float per group beside the scales
   // Columns are permuted so that groups become contiguous: `columns` is given.
   bool act_order = false;
   // Groups are not the regular blocks of block_k columns (slices of K): `group_ends` is given.

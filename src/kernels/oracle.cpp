@@ -123,7 +123,7 @@ const char* portable_reason(const Problem& problem) {
   // The words of a kernel that runs such weights and rows in their plainest form say what is wrong.
   Problem plain = problem;
   plain.groups = 1, plain.block_k = plain.K;
-  plain.zero_points = plain.act_order = plain.ragged = false;
+  plain.zero_points = plain.offsets = plain.act_order = plain.ragged = false;
   for (const Arch arch : {Arch::kAarch64, Arch::kX86_64}) {
     const char* reason = "no kernel of its own";
     bool runs = false;

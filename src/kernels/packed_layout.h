@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where the portable kernels keep the parts of a packed matrix: rows of codes, then the scales of
-// each row in their stored type, zero points, and (mode vllm) one f32 per row. All row-major; each
+// each row in their stored type, zero points, offsets, and (mode vllm) one f32 per row. All row-major; each
 // region starts at a multiple of 64 bytes.
 #pragma once
 #include <cstddef>
@@ -10,10 +10,11 @@
 namespace moebius {
 
 struct PackedLayout {
-  size_t code_row;                    // bytes of one row of codes
-  size_t scale_row;                   // bytes of one row of scales
-  size_t zero_row;                    // bytes of one row of zero points
-  size_t codes, scales, zeros, sums;  // offsets
+  size_t code_row;                             // bytes of one row of codes
+  size_t scale_row;                            // bytes of one row of scales
+  size_t offset_row;                           // the same of offsets; 0: none
+  size_t zero_row;                             // bytes of one row of zero points
+  size_t codes, scales, zeros, offsets, sums;  // where they begin
   size_t total;
 };
 
@@ -22,11 +23,13 @@ inline PackedLayout packed_layout(const Problem& p, size_t bits_per_code) {
   PackedLayout l{};
   l.code_row = (p.K * bits_per_code + 7) / 8;
   l.scale_row = scale_size(p.scale_type) * p.groups;
+  l.offset_row = p.offsets ? l.scale_row : 0;
   l.zero_row = p.zero_points ? p.groups : 0;
   l.codes = 0;
   l.scales = align(p.N * l.code_row);
   l.zeros = align(l.scales + p.N * l.scale_row);
-  l.sums = align(l.zeros + p.N * l.zero_row);
+  l.offsets = align(l.zeros + p.N * l.zero_row);
+  l.sums = align(l.offsets + p.N * l.offset_row);
   l.total = align(l.sums + (p.act.mode == Int8Mode::kVllm ? p.N * sizeof(float) : 0));
   return l;
 }

@@ -69,6 +69,7 @@ Problem make_problem(const QuantMatrix& w, const ActSpec& act, XType x_type, Col
   p.block_n = dense ? 1 : std::max<size_t>(1, std::min(w.block_n, w.N));
   p.block_k = dense ? w.K : std::min(w.block_k, w.K);
   p.zero_points = w.zero_points != nullptr;
+  p.offsets = w.offsets != nullptr;
   p.act_order = columns.permuted;
   p.ragged = columns.ragged;
   p.act = act;

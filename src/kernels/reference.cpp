@@ -38,6 +38,7 @@ void pack(const PackArgs& args) {
     if (l.zero_row != 0)
       row_zero_points(*args.w, n,
                       reinterpret_cast<int8_t*>(args.packed + l.zeros + to * l.zero_row));
+    if (l.offset_row != 0) row_offsets_raw(*args.w, n, args.packed + l.offsets + to * l.offset_row);
   }
 }
 
@@ -121,6 +122,7 @@ QuantMatrix view_of(const PackedMatrix& packed, std::pmr::vector<int32_t>& g_idx
   w.block_n = 1;
   w.block_k = p.block_k;
   w.zero_points = p.zero_points ? reinterpret_cast<const int8_t*>(packed.data + l.zeros) : nullptr;
+  w.offsets = p.offsets ? packed.data + l.offsets : nullptr;
   w.g_idx = g_idx.empty() ? nullptr : g_idx.data();
   w.global_scale = packed.global_scale;
   return w;

@@ -125,6 +125,12 @@ void row_scales_raw(const QuantMatrix& w, size_t r, uint8_t* out) {
   std::memcpy(out, w.scales + (r + w.n_phase) / w.block_n * w.scale_stride * size, w.groups * size);
 }
 
+void row_offsets_raw(const QuantMatrix& w, size_t r, uint8_t* out) {
+  const size_t size = scale_bytes(w.scale_type);
+  std::memcpy(out, w.offsets + (r + w.n_phase) / w.block_n * w.scale_stride * size,
+              w.groups * size);
+}
+
 void row_scales_f32(const QuantMatrix& w, size_t r, float* out) {
   if (w.scale_type == ScaleType::kNone) {
     out[0] = 1.0f;
@@ -195,7 +201,8 @@ size_t stored_bytes(const Problem& p) {
   const size_t bits = is_integer_code(p.code) ? p.bits : code_bits(p.code);
   const size_t scales = (p.N + p.block_n - 1) / p.block_n * p.groups;
   return (p.N * p.K * bits + 7) / 8 + scales * scale_bytes(p.scale_type) +
-         (p.zero_points ? (scales * p.bits + 7) / 8 : 0);
+         (p.zero_points ? (scales * p.bits + 7) / 8 : 0) +
+         (p.offsets ? scales * scale_bytes(p.scale_type) : 0);
 }
 
 }  // namespace moebius

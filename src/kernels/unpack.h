@@ -35,7 +35,8 @@ void unpack_nibbles(const QuantMatrix& w, size_t r, size_t k0, size_t k1, const 
 
 void row_scales_f32(const QuantMatrix& w, size_t r, float* out);    // 1 for dense
 void row_scales_raw(const QuantMatrix& w, size_t r, uint8_t* out);  // stored type, scale_bytes each
-void row_zero_points(const QuantMatrix& w, size_t r, int8_t* out);  // 0 for symmetric
+void row_offsets_raw(const QuantMatrix& w, size_t r, uint8_t* out);  // the same of w.offsets
+void row_zero_points(const QuantMatrix& w, size_t r, int8_t* out);   // 0 for symmetric
 void decode_scales(ScaleType type, const uint8_t* raw, size_t count, float* out);
 
 // --- facts of a problem ---

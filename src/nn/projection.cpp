@@ -35,6 +35,9 @@ void check_matrix(const Problem& want, const Problem& got, std::string_view what
         "{} groups, blocks {}x{}",
         what, int(got.scale_type), got.groups, got.block_n, got.block_k, int(want.scale_type),
         want.groups, want.block_n, want.block_k);
+  if (want.offsets != got.offsets)
+    fail("{} {} offsets; the layer was built {} them", what, got.offsets ? "has" : "has no",
+         want.offsets ? "with" : "without");
   if (want.zero_points != got.zero_points)
     fail("{} {} zero points; the layer was built {} them", what, got.zero_points ? "has" : "has no",
          want.zero_points ? "with" : "without");
@@ -71,7 +74,7 @@ float shared_scale(const ActSpec& act, float amax) {
                ? steps / 2.0f
                : static_cast<float>((1u << (act.bits - 1u)) - 1u);
   }
-  const float s = amax / most;
+  const float s = (act.bound != 0.0f ? min_f32(amax, act.bound) : amax) / most;
   return s == 0.0f ? 1.0f : s;
 }
 

@@ -41,6 +41,8 @@ struct ActSpec {
   uint32_t group = 0;  // features per scale for kGroup; the last group of a row may be shorter
   ActScale scale = ActScale::kF32;
   Int8Mode mode = Int8Mode::kDeclared;
+  // Dynamic f32 scales of kFp8 count magnitudes up to this, and larger inputs are clamped; 0: none.
+  float bound = 0.0f;
   bool operator==(const ActSpec&) const = default;
 };
 

@@ -71,9 +71,10 @@ inline size_t scale_index(const QuantMatrix& w, size_t r, size_t c) {
   return (r + w.n_phase) / w.block_n * w.scale_stride + group_of(w, c);
 }
 
-inline float scale_at(const QuantMatrix& w, size_t index) {
-  const uint8_t* p = w.scales + index * scale_bytes(w.scale_type);
-  switch (w.scale_type) {
+// Number `index` of a table of scales or offsets.
+inline float table_at(const uint8_t* table, ScaleType type, size_t index) {
+  const uint8_t* p = table + index * scale_bytes(type);
+  switch (type) {
     case ScaleType::kNone:
       break;
     case ScaleType::kF32:
@@ -88,6 +89,10 @@ inline float scale_at(const QuantMatrix& w, size_t index) {
       return e8m0_to_f32(*p);
   }
   return 1.0f;
+}
+
+inline float scale_at(const QuantMatrix& w, size_t index) {
+  return table_at(w.scales, w.scale_type, index);
 }
 
 // The stored scale of an element, without the global scale; 1 for dense matrices.
@@ -137,14 +142,17 @@ inline float code_value(const QuantMatrix& w, size_t r, size_t c) {
   return 0.0f;
 }
 
-// The decoded weight in f32: q * s, (q - zp) * s, or for NVFP4 q * (s / G) or q * (s * g), each operation rounded
-// once.
+// The decoded weight in f32: q * s, (q - zp) * s, for NVFP4 q * (s / G) or q * (s * g), with an offset q * s + b; each
+// operation rounded once.
 inline float weight_at(const QuantMatrix& w, size_t r, size_t c) {
   const float value = code_value(w, r, c);
   if (w.scale_type == ScaleType::kNone) return value;
   const size_t i = scale_index(w, r, c);
   const float zero = w.zero_points != nullptr ? static_cast<float>(w.zero_points[i]) : 0.0f;
   const float s = scale_at(w, i);
+  if (w.offsets != nullptr)
+    return (value + static_cast<float>(1 << (w.bits - 1))) * s +
+           table_at(w.offsets, w.scale_type, i);
   return (value - zero) * with_scale(s, w.global_scale);
 }
 

@@ -6,6 +6,7 @@
 //   group(c)   = g_idx ? g_idx[c] : (c + k_phase) / block_k
 //   s(r,c)     = scales[(r + n_phase) / block_n * scale_stride + group(c)]        zero points share this index
 //   w(r,c)     = (code(r,c) - zero_point(r,c)) * s(r,c), divided by the global scale or multiplied with it
+//              = (code(r,c) + 2^(bits - 1)) * s(r,c) + offset(r,c)      where there are offsets: codes count from 0
 //
 //   strategy   tensor          channel        group g         block bn x bk
 //   block_n    N (at least)    1              1               bn
@@ -43,6 +44,7 @@ struct QuantMatrix {
   size_t groups = 1;                // number of scale columns
   size_t block_n = 1, block_k = 1, n_phase = 0, k_phase = 0;
   const int8_t* zero_points = nullptr;  // signed domain; null: symmetric
+  const uint8_t* offsets = nullptr;     // of scale_type, indexed as scales; null: none
   const int32_t* g_idx = nullptr;       // [K] or null
   GlobalScale global_scale;             // NVFP4
 };

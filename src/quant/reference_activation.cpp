@@ -132,7 +132,9 @@ float mx_scale(const Granule& g, int largest_exponent) {
 Scale quantize_fp8(const Granule& g, const ActSpec& spec, const ActParams& params) {
   float s = params.scale;
   if (spec.granule != ActGranule::kStatic) {
-    s = spec.scale == ActScale::kE8m0 ? mx_scale(g, kMxEmaxE4m3) : amax_of(g) / 448.0f;
+    float amax = amax_of(g);
+    if (spec.bound != 0.0f) amax = min_f32(amax, spec.bound);
+    s = spec.scale == ActScale::kE8m0 ? mx_scale(g, kMxEmaxE4m3) : amax / 448.0f;
     if (spec.scale == ActScale::kE8m0Up) s = power_of_two_above(s);
     if (s == 0.0f) s = 1.0f;
   }
@@ -217,6 +219,7 @@ ActSpec act_spec_of(const Scheme& scheme, Int8Mode mode) {
   if (in.kind == NumberKind::kFloat) {
     spec.symmetric = true;
     spec.code = in.bits == 4 ? ActCode::kFp4 : ActCode::kFp8;
+    spec.bound = in.bound;
     if (in.strategy == Strategy::kTensorGroup && in.bits == 4) {
       spec.scale = ActScale::kFp8;
     } else if (spec.granule == ActGranule::kGroup && has_e8m0_scales(in)) {

@@ -12,7 +12,7 @@
 //   y = f * s_row / G, or f * s_row * g              (each only where it applies)
 //
 //   dot      both sides integer codes: an exact integer, converted to f32 once;
-//            otherwise f32, dot = fma(xq, wq, dot) from 0
+//            otherwise f32, dot = fma(xq, wq, dot) from 0; where weights have offsets wq is the decoded weight and c is 1
 //   factor   per-row dynamic activations and activations as they are: c; static and per-group activations: c * s
 //   s_row    the scale of the row, per-row dynamic activations only
 //   G, g     NVFP4: G_w, or G_x * G_w when the activations have a global scale too, where global scales divide; g alike
@@ -100,10 +100,19 @@ void weight_values(const QuantMatrix& w, size_t r, const Columns& columns,
                    std::pmr::vector<T>& out) {
   for (size_t i = 0; i < w.K; ++i) {
     const size_t c = columns.order[i];
+    if (w.offsets != nullptr) {
+      out[i] = static_cast<T>(weight_at(w, r, c));
+      continue;
+    }
     const float zero =
         w.scale_type == ScaleType::kNone ? 0.0f : static_cast<float>(zero_point_of(w, r, c));
     out[i] = static_cast<T>(code_value(w, r, c) - zero);
   }
+}
+
+// What stands before the sum of a stretch.
+float factor_of(const QuantMatrix& w, size_t r, size_t c) {
+  return w.offsets != nullptr ? 1.0f : scale_of(w, r, c);
 }
 
 bool scales_per_row(const ActSpec& spec) {
@@ -133,7 +142,7 @@ void declared_gemm(const QuantMatrix& w, const QuantRows& x, size_t n0, size_t n
       for (const Stretch& s : columns.stretches) {
         const float dot =
             dot_of(xs.data() + m * x.K + s.begin, ws.data() + s.begin, s.end - s.begin);
-        const float c = scale_of(w, n, columns.order[s.begin]);
+        const float c = factor_of(w, n, columns.order[s.begin]);
         f = std::fma(dot, scales_inside(x.spec) ? c * scales[s.row_granule] : c, f);
       }
       if (scales_per_row(x.spec)) f = f * scales[0];
@@ -204,7 +213,8 @@ size_t reference_gemm_bytes(size_t M, size_t K) {
 
 void reference_gemm(const QuantMatrix& w, const QuantRows& x, size_t n0, size_t n1, float* y,
                     size_t ldy, std::pmr::memory_resource* memory) {
-  const bool integers = x.spec.code == ActCode::kInt && is_integer_code(w.code);
+  const bool integers =
+      x.spec.code == ActCode::kInt && is_integer_code(w.code) && w.offsets == nullptr;
   if (integers && x.spec.mode == Int8Mode::kVllm)
     vllm_gemm(w, x, n0, n1, y, ldy, memory);
   else if (integers)
@@ -237,7 +247,7 @@ void reordered_bound(const QuantMatrix& w, const QuantRows& x, size_t n0, size_t
           sum += a * b;
           small += (a + b + 1.0) * 0x1p-126;
         }
-        double factor = std::fabs(static_cast<double>(scale_of(w, n, columns.order[s.begin])));
+        double factor = std::fabs(static_cast<double>(factor_of(w, n, columns.order[s.begin])));
         if (scales_inside(x.spec)) {
           flushed += far_below(x, scales) * static_cast<double>(s.end - s.begin) * factor;
           factor *= std::fabs(static_cast<double>(scales[s.row_granule]));

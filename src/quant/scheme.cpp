@@ -29,7 +29,9 @@ constexpr FormatName kFormats[] = {
     {Format::kGptqV2, "gptq_v2", false},
     {Format::kGptqPlanar, "gptq_p", false},
     {Format::kAwq, "awq", false},
+    {Format::kQuarkInt4, "quark-int4", false},
     {Format::kAwqGemv, "awq-gemv", false},
+    {Format::kMlx, "mlx", false},
 };
 
 bool is_float(const QuantArgs& a, int bits) {
@@ -90,7 +92,7 @@ bool is_mxfp8(const QuantArgs& a) {
 
 bool is_turned(Format format) {
   return format == Format::kGptq || format == Format::kGptqV2 || format == Format::kGptqPlanar ||
-         format == Format::kAwq || format == Format::kAwqGemv;
+         format == Format::kAwq || format == Format::kQuarkInt4 || format == Format::kAwqGemv;
 }
 
 std::string_view name_of(Format format) {
@@ -149,10 +151,12 @@ std::string describe(const QuantArgs& args) {
       text += fmt::format(" per {}", name_of(args.strategy));
       break;
   }
-  if (args.kind == NumberKind::kInt) text += args.symmetric ? " sym" : " asym";
+  if (args.kind == NumberKind::kInt)
+    text += args.offsets ? " offset" : args.symmetric ? " sym" : " asym";
   if (args.scale_dtype == kPowerOfTwoScales) text += " ue8m0";
   if (args.dynamic == Dynamic::kDynamic) text += " dynamic";
   if (args.dynamic == Dynamic::kLocal) text += " local";
+  if (args.bound != 0.0f) text += fmt::format(" up to {}", args.bound);
   if (args.act_order == ActOrder::kGroup) text += " act-order";
   return text;
 }

@@ -46,7 +46,9 @@ enum class Format : uint8_t {
   kGptqV2,      // zero points as they are
   kGptqPlanar,  // the same, codes in bit planes
   kAwq,
+  kQuarkInt4,  // AWQ's order, codes in two's complement
   kAwqGemv,
+  kMlx,  // rows of words: integers with a float offset per group, or MX and NVFP4 codes
 };
 
 // One set of QuantizationArgs, validated and with defaults filled in.
@@ -59,6 +61,11 @@ struct QuantArgs {
   int64_t block_n = 0, block_k = 0;  // > 0 for kBlock
   Dynamic dynamic = Dynamic::kStatic;
   ActOrder act_order = ActOrder::kNone;
+  // Integer weights whose codes count from 0, with a float per group: w = code * scale + offset
+  // (MLX). symmetric is false then, and there are no zero points.
+  bool offsets = false;
+  // Dynamic inputs: a scale counts magnitudes up to this, larger ones are clamped (FBGEMM). 0: none.
+  float bound = 0.0f;
   // As declared, without "torch.". Where a file does not say it but its number system has one only
   // (MXFP4, MXFP8, NVFP4), the config parser states it; else empty.
   std::string scale_dtype;
@@ -83,7 +90,7 @@ bool is_mxfp4(const QuantArgs& a);         // float 4 bit, group 32, symmetric, 
 bool is_mxfp8(const QuantArgs& a);         // float 8 bit, group 32, symmetric, scales E8M0
 bool has_e8m0_scales(const QuantArgs& a);  // scale_dtype is uint8 or float8_e8m0fnu
 
-bool is_turned(Format format);  // GPTQ and AWQ: kGptq ... kAwqGemv
+bool is_turned(Format format);  // GPTQ, AWQ and Quark's int4: kGptq ... kAwqGemv
 
 std::string_view name_of(Format format);  // "pack-quantized", ...
 std::optional<Format> format_from_name(std::string_view name);

@@ -24,6 +24,9 @@ Reason weight_reason(const QuantArgs& w) {
     return fmt::format(
         "weights.strategy is {}; weights take tensor, channel, group, tensor_group or block",
         name_of(w.strategy));
+  if (w.offsets && (!is_int(w) || w.symmetric || w.strategy != Strategy::kGroup))
+    return fmt::format(
+        "weights are {} with an offset per group; only int weights in groups have it", describe(w));
   if (!is_int(w) && !w.symmetric)
     return "weights.symmetric is false; float weights have no zero points";
   if (!is_int(w) && w.bits == 4 && !is_nvfp4(w) && !is_mxfp4(w))
@@ -62,6 +65,7 @@ Reason format_reason(const QuantArgs& w, Format format) {
     case Format::kGptqV2:
     case Format::kGptqPlanar:
     case Format::kAwq:
+    case Format::kQuarkInt4:
     case Format::kAwqGemv:
       return !is_int(w) ? Reason(differs("packed integers")) : std::nullopt;
     case Format::kNvfp4Pack:
@@ -70,6 +74,10 @@ Reason format_reason(const QuantArgs& w, Format format) {
     case Format::kMxfp4Pack:
     case Format::kGptOssMxfp4:
       return !is_mxfp4(w) ? Reason(differs("MXFP4: float, 4 bit, group 32")) : std::nullopt;
+    case Format::kMlx:
+      return !(w.offsets || is_mxfp4(w) || is_mxfp8(w) || is_nvfp4(w))
+                 ? Reason(differs("integers with an offset per group, MXFP4, MXFP8 or NVFP4"))
+                 : std::nullopt;
     case Format::kMxfp8:
       return !is_mxfp8(w) ? Reason(differs("MXFP8: float, 8 bit, group 32, scale_dtype uint8"))
                           : std::nullopt;
@@ -147,10 +155,9 @@ Reason pair_reason(const Scheme& s, bool routed_expert) {
   if (!is_nvfp4(w) && is_nvfp4(x))
     return fmt::format("inputs are NVFP4 with {} weights; NVFP4 inputs need NVFP4 weights",
                        describe(w));
-  if (is_mxfp4(w) && !is_mxfp4(x) && (is_int(x) || is_static(x)))
+  if (is_mxfp4(w) && !is_mxfp4(x) && is_int(x))
     return fmt::format(
-        "weights are MXFP4 with {} inputs; MXFP4 weights need MXFP4 or dynamic 8-bit float inputs, "
-        "or none",
+        "weights are MXFP4 with {} inputs; MXFP4 weights need MXFP4 or 8-bit float inputs, or none",
         describe(x));
   if (is_mxfp4(x) && (is_static(x) || !is_mxfp4(w)))
     return fmt::format(
@@ -158,6 +165,11 @@ Reason pair_reason(const Scheme& s, bool routed_expert) {
         is_static(x) ? "static" : "dynamic", describe(w));
   if (is_mxfp8(w) && is_static(x))
     return "weights are MXFP8 with static inputs; MXFP8 inputs are dynamic";
+  if (w.offsets)
+    return fmt::format(
+        "weights are {} with {} inputs; weights with an offset per group take inputs "
+        "as they are",
+        describe(w), describe(x));
   if (is_int(w)) return int_weight_reason(w, x);
   return w.bits == 8 ? fp8_reason(w, x, routed_expert) : std::nullopt;
 }

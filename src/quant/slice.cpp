@@ -41,6 +41,7 @@ void slice_groups(QuantMatrix& w, size_t c0, size_t c1) {
   const size_t last = (c1 - 1 + w.k_phase) / w.block_k;
   if (w.scales != nullptr) w.scales += first * scale_bytes(w.scale_type);
   if (w.zero_points != nullptr) w.zero_points += first;
+  if (w.offsets != nullptr) w.offsets += first * scale_bytes(w.scale_type);
   w.k_phase = (c0 + w.k_phase) % w.block_k;
   w.groups = last - first + 1;
   if (w.groups == 1) {
@@ -66,6 +67,7 @@ QuantMatrix slice_rows(const QuantMatrix& w, size_t r0, size_t r1) {
   const size_t last = (r1 - 1 + w.n_phase) / w.block_n;
   if (s.scales != nullptr) s.scales += first * w.scale_stride * scale_bytes(w.scale_type);
   if (s.zero_points != nullptr) s.zero_points += first * w.scale_stride;
+  if (s.offsets != nullptr) s.offsets += first * w.scale_stride * scale_bytes(w.scale_type);
   s.n_phase = (r0 + w.n_phase) % w.block_n;
   if (first == last) {
     s.block_n = s.N;

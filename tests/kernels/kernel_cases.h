@@ -58,6 +58,7 @@ struct SchemeCase {
   ScaleType scale = ScaleType::kBf16;
   size_t block_n = 1, block_k = 0;  // block_k 0: one scale per row (block_n 0: one per matrix)
   bool zero_points = false;
+  bool offsets = false;
   Columns columns = Columns::kRegular;
   bool global_scale = false;
   bool global_multiplies = false;  // ModelOpt's kind
@@ -70,7 +71,7 @@ std::vector<SchemeCase> scheme_cases();
 struct MatrixCase {
   QuantMatrix w;
   ActParams params;
-  GuardedBytes codes, scales, zero_points, g_idx;
+  GuardedBytes codes, scales, zero_points, offsets, g_idx;
 };
 MatrixCase make_matrix(const SchemeCase& scheme, size_t N, size_t K, Rng& rng);
 

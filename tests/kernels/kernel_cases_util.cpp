@@ -196,6 +196,9 @@ void add_fp8(Cases& out) {
   c = weights("fp8 channel token", CodeType::kFp8, 8, 0, rows);
   c.scale = ScaleType::kF32;
   out.push_back(c);
+  c.act.bound = 1.5f;  // below many an input
+  c.name = "fp8 channel token bounded";
+  out.push_back(c);
   for (const auto& [bn, bk] : {std::pair<size_t, size_t>{128, 128}, {16, 48}, {7, 64}}) {
     c = weights("fp8 block " + std::to_string(bn) + "x" + std::to_string(bk), CodeType::kFp8, 8, bk,
                 with_groups(rows, 128));
@@ -255,6 +258,9 @@ void add_fp4(Cases& out) {
   c.act = with_groups(of(ActCode::kFp8), 32, ActScale::kE8m0);
   c.name = "w4a8-mxfp4 mx rows";
   out.push_back(c);
+  c.act = fixed(of(ActCode::kFp8));
+  c.name = "w4a8-mxfp4 static";
+  out.push_back(c);
   c = weights("mxfp8", CodeType::kFp8, 8, 32, with_groups(of(ActCode::kFp8), 32, ActScale::kE8m0));
   c.scale = ScaleType::kE8m0;
   out.push_back(c);
@@ -274,6 +280,19 @@ void add_weight_only(Cases& out) {
       out.push_back(c);
       c.zero_points = true;
       c.name += " asym";
+      out.push_back(c);
+    }
+    for (const uint8_t bits : {uint8_t{3}, uint8_t{4}, uint8_t{8}}) {
+      SchemeCase c = weights("offsets " + std::to_string(bits) + " bits" + suffix,
+                             bits == 4   ? CodeType::kInt4Offset
+                             : bits == 8 ? CodeType::kInt8Offset
+                                         : CodeType::kInt8,
+                             bits, 32, ActSpec{});
+      c.offsets = true;
+      c.x_type = x;
+      out.push_back(c);
+      c.columns = Columns::kPhase;
+      c.name += " sliced";
       out.push_back(c);
     }
     for (const size_t g : sizes({0, 32, 128})) {
@@ -430,6 +449,11 @@ void fill_scales(const SchemeCase& s, MatrixCase& m, size_t rows, Rng& rng) {
   for (size_t i = 0; i < rows * m.w.groups; ++i) put_scale(s, m.scales.data() + i * size, rng);
   m.w.scales = size == 0 ? nullptr : m.scales.data();
   m.w.scale_stride = m.w.groups;
+  if (s.offsets) {
+    m.offsets = GuardedBytes(rows * m.w.groups * size, 1);
+    for (size_t i = 0; i < rows * m.w.groups; ++i) put_scale(s, m.offsets.data() + i * size, rng);
+    m.w.offsets = m.offsets.data();
+  }
   if (!s.zero_points) return;
   m.zero_points = GuardedBytes(rows * m.w.groups, 1);
   const int low = s.bits <= 8 ? -(1 << (s.bits - 1)) : 0, span = s.bits <= 8 ? 1 << s.bits : 1;
@@ -456,7 +480,8 @@ void fill_g_idx(const SchemeCase& s, size_t K, MatrixCase& m, Rng& rng) {
 }  // namespace
 
 MatrixCase make_matrix(const SchemeCase& s, size_t N, size_t K, Rng& rng) {
-  MatrixCase m{{}, {}, GuardedBytes(0), GuardedBytes(0), GuardedBytes(0), GuardedBytes(0)};
+  MatrixCase m{
+      {}, {}, GuardedBytes(0), GuardedBytes(0), GuardedBytes(0), GuardedBytes(0), GuardedBytes(0)};
   m.w.N = N;
   m.w.K = K;
   m.w.code = s.code;

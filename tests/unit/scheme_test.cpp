@@ -172,7 +172,7 @@ TEST(Scheme, WhatStaysRefusedSaysTheField) {
       {scheme(Format::kPackQuantized, w4, *preset("NVFP4").input),
        "NVFP4 inputs need NVFP4 weights"},
       {scheme(Format::kMxfp4Pack, mxfp4, kInt8Token),
-       "MXFP4 weights need MXFP4 or dynamic 8-bit float inputs"},
+       "MXFP4 weights need MXFP4 or 8-bit float inputs"},
       {scheme(Format::kPackQuantized, w4, *preset("MXFP4").input),
        "MXFP4 inputs are dynamic and need MXFP4 weights"},
       {scheme(Format::kFloatQuantized, args(kFloat, 8, Strategy::kChannel),
