@@ -60,6 +60,30 @@ QuantConfig other_config(const std::string& folder, const Json& config,
   return {};
 }
 
+// A section in config.json counts. Where a file of the same method lies beside it and says otherwise,
+// that is said.
+void compare_files(const std::string& folder, const Json& config, const QuantConfig& quant,
+                   std::vector<std::string>& warnings) {
+  for (const ConfigFile& file : other_config_files()) {
+    const std::string path = join_path(folder, file.name);
+    if (file.method != quant.method() || !quant.rules() || !path_exists(path)) continue;
+    const std::string own = quant.rules()->summary();
+    if (own.empty()) continue;
+    try {
+      std::vector<std::string> unsaid;
+      const QuantConfig other = QuantConfig::parse_file(parse_json(read_config(path), path), path,
+                                                        file.method, config, unsaid);
+      const std::string theirs = other.rules() != nullptr ? other.rules()->summary() : "nothing";
+      if (theirs != own)
+        warnings.push_back(fmt::format("{} says {}, but config.json says {}; config.json counts",
+                                       file.name, theirs, own));
+    } catch (const Error& e) {
+      warnings.push_back(
+          fmt::format("{} is not read, because config.json counts: {}", file.name, e.what()));
+    }
+  }
+}
+
 // weight_shape of tensors that hold several matrices: [2] or [3] integers, or one pair per expert.
 void check_fused_shapes(const std::vector<FusedShape>& shapes, const TensorStore& store) {
   for (const FusedShape& f : shapes) {
@@ -117,7 +141,10 @@ Checkpoint Checkpoint::open(const std::string& folder, Links links, const Stated
         const Json config = parse_json(read_config(config_path), config_path);
         c.config_ = ModelConfig::parse(config, config_path, c.warnings_, stated);
         c.quant_ = QuantConfig::parse(config, config_path, c.warnings_);
-        if (c.quant_.method().empty()) c.quant_ = other_config(folder, config, c.warnings_);
+        if (c.quant_.method().empty())
+          c.quant_ = other_config(folder, config, c.warnings_);
+        else
+          compare_files(folder, config, c.quant_, c.warnings_);
       });
   const std::string generation = join_path(folder, "generation_config.json");
   if (path_exists(generation))

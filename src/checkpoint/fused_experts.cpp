@@ -76,7 +76,7 @@ class Expander {
            kMaxModules);
     bool transposed = false;
     const Orientation own = orientation(f);
-    if (f[Role::kWeight] != nullptr) transposed = resolve(f, own, other);
+    if (f[Role::kWeight] != nullptr && !in_words(main)) transposed = resolve(f, own, other);
     const uint64_t rows = main.shape[transposed ? 2 : 1];
     check_rows(f, main, rows);
     note_shape(f, main, rows, transposed);
@@ -87,7 +87,7 @@ class Expander {
   // What the tensor's own shape says, if the config's sizes tell the two apart.
   Orientation orientation(const FusedTensors& f) const {
     const TensorInfo* w = f[Role::kWeight];
-    if (w == nullptr || w->shape.size() != 3) return Orientation::kUnclear;
+    if (w == nullptr || w->shape.size() != 3 || in_words(*w)) return Orientation::kUnclear;
     const uint64_t rows = rows_of(f), cols = cols_of(f);
     const bool standard = fits(*w, rows, cols), turned = fits(*w, cols, rows);
     if (standard == turned) return Orientation::kUnclear;
@@ -95,6 +95,9 @@ class Expander {
   }
 
  private:
+  // MLX: codes packed along the inputs, outputs first.
+  static bool in_words(const TensorInfo& w) { return w.dtype == DType::kU32; }
+
   bool inputs_are_hidden(const FusedTensors& f) const {
     return f.gate_up || f.projection != Projection::kDown;
   }
@@ -197,7 +200,7 @@ class Expander {
       return ref;
     }
     if (role == Role::kWeight) ref.transposed = transposed;
-    if (role == Role::kWeightScale || role == Role::kWeightZeroPoint)
+    if (role == Role::kWeightScale || role == Role::kWeightZeroPoint || role == Role::kWeightOffset)
       ref.transposed = transposed && s.size() == 3 && s[2] == rows && s[1] != rows;
     if (part.count != 0) {
       ref.row_begin = part.begin;
@@ -233,7 +236,7 @@ void take_half(ModuleTensors& tensors, uint64_t rows, Projection projection, uin
   const bool up = projection == Projection::kUp;
   const bool turned = is_turned(tensors);
   for (const Role role : {Role::kWeight, Role::kWeightPacked, Role::kWeightScale,
-                          Role::kWeightZeroPoint, Role::kBias}) {
+                          Role::kWeightZeroPoint, Role::kWeightOffset, Role::kBias}) {
     TensorRef& r = tensors[role];
     const bool single =
         r && !turned && (r.info->shape.empty() || (r.info->shape[0] == 1 && rows != 1));

@@ -138,12 +138,13 @@ void drop_cache_scales(ModuleTensors& tensors, const SchemeDecision& d,
   }
 }
 
-// Rows of an embedding are looked up one by one: integers, weight-only, with scales per row or
-// group.
+// Rows of an embedding are looked up one by one: weight-only, with scales per row or group; integers, and what MLX stores.
 std::optional<std::string> embedding_reason(const Scheme& s) {
   const QuantArgs& w = *s.weights;
-  const bool rows = w.strategy == Strategy::kGroup || w.strategy == Strategy::kChannel;
-  if (w.kind == NumberKind::kInt && rows && !s.input && !s.output) return std::nullopt;
+  const bool mlx = s.format == Format::kMlx;
+  const bool rows = w.strategy == Strategy::kGroup || w.strategy == Strategy::kChannel ||
+                    (mlx && w.strategy == Strategy::kTensorGroup);
+  if ((w.kind == NumberKind::kInt || mlx) && rows && !s.input && !s.output) return std::nullopt;
   return fmt::format(
       "an embedding can hold int weights per group or channel without activation quantization; "
       "found {} weights ({})",
@@ -177,9 +178,9 @@ void RepeatedWarnings::append_to(std::vector<std::string>& warnings) const {
 }
 
 bool stores_quantized(const ModuleTensors& t) {
-  for (const Role role :
-       {Role::kWeightPacked, Role::kWeightScale, Role::kWeightZeroPoint, Role::kWeightGIdx,
-        Role::kWeightGlobalScale, Role::kInputGlobalScale, Role::kInputScale, Role::kWeightShape})
+  for (const Role role : {Role::kWeightPacked, Role::kWeightScale, Role::kWeightZeroPoint,
+                          Role::kWeightOffset, Role::kWeightGIdx, Role::kWeightGlobalScale,
+                          Role::kInputGlobalScale, Role::kInputScale, Role::kWeightShape})
     if (t[role]) return true;
   return t[Role::kWeight] && !is_plain_float(t[Role::kWeight].info->dtype);
 }

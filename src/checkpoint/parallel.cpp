@@ -30,7 +30,8 @@ TensorSlice cover(int dim, uint64_t begin, uint64_t count, uint64_t block) {
 
 // Elements of K in stored units of the code tensor.
 TensorSlice code_columns(const MatrixPlan& plan, uint64_t begin, uint64_t count) {
-  const TensorRef& packed = plan.tensors[Role::kWeightPacked];
+  const bool words = plan.scheme.format == Format::kMlx;
+  const TensorRef& packed = plan.tensors[words ? Role::kWeight : Role::kWeightPacked];
   if (!packed) return {1, begin, count};
   const uint64_t bits = static_cast<uint64_t>(plan.scheme.weights ? plan.scheme.weights->bits : 4);
   const uint64_t unit = bits_of(packed.info->dtype);  // 32 for words, 8 for bytes
@@ -64,7 +65,7 @@ TensorSlice code_words(const MatrixPlan& plan, int dim, uint64_t begin, uint64_t
 TensorSlice turned_slice(const MatrixPlan& plan, Role role, bool outputs, uint64_t begin,
                          uint64_t n) {
   const bool gemv = plan.scheme.format == Format::kAwqGemv;
-  const bool gemm = plan.scheme.format == Format::kAwq;
+  const bool gemm = plan.scheme.format == Format::kAwq || plan.scheme.format == Format::kQuarkInt4;
   if (role == Role::kWeightPacked) {
     if (gemv) return outputs ? TensorSlice{0, begin, n} : code_words(plan, 1, begin, n);
     if (gemm) return outputs ? code_words(plan, 1, begin, n) : TensorSlice{0, begin, n};
@@ -164,6 +165,7 @@ TensorSlice tp_slice(const MatrixPlan& plan, Role role, Cut cut, uint64_t tp, ui
       return outputs ? TensorSlice{0, begin, n} : code_columns(plan, begin, n);
     case Role::kWeightScale:
     case Role::kWeightZeroPoint:
+    case Role::kWeightOffset:
       if (per_tensor) return {};
       if (outputs)
         return role == Role::kWeightZeroPoint ? zero_point_rows(plan, begin, n)

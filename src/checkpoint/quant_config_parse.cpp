@@ -66,7 +66,9 @@ QuantSection parse_place(const Place& place, const Json& config, const std::stri
   std::vector<std::string> ignored;
   QuantFieldsContext silent{context.file, &ignored, {}, {}};
   const QuantFields f(*place.section, place.path, silent, {});
-  const std::string stated = f.text("quant_method").value_or(std::string(method_of_file));
+  std::string stated = f.text("quant_method").value_or(std::string(method_of_file));
+  // Older exports of Quark call themselves fp8 or awq.
+  if (f.find("global_quant_config") != nullptr) stated = "quark";
   const QuantMethod* method = find_method(stated.empty() ? unnamed_method(f) : stated);
   if (method == nullptr || method->parse == nullptr) refuse(f, method);
   section.method = method;

@@ -292,6 +292,7 @@ class Parser {
       }
       return all_experts(first.tail);
     }
+    if (first.head == "switch_mlp" && !first.tail.empty()) return all_experts(first.tail);  // MLX
     if (first.head == "input_linear" || first.head == "output_linear") return all_experts(rest);
     const std::string_view path = take_role(rest);
     out_.path = path;

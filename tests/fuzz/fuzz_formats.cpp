@@ -115,7 +115,8 @@ void choose_arguments(Module& m, Input& in) {
 // GPTQ and AWQ: words of codes, tables with outputs as columns.
 void build_turned(Module& m, Input& in) {
   const Format f = m.scheme.format;
-  const bool awq = f == Format::kAwq || f == Format::kAwqGemv;
+  const bool gemm = f == Format::kAwq || f == Format::kQuarkInt4;
+  const bool awq = gemm || f == Format::kAwqGemv;
   QuantArgs a;
   a.bits = awq ? 4 : static_cast<int>(2 + in.below(7));
   a.symmetric = in.flag();
@@ -130,7 +131,7 @@ void build_turned(Module& m, Input& in) {
   const uint64_t words =
       f == Format::kGptqPlanar && 32 % bits != 0 ? (m.N + 31) / 32 * bits : (m.N * bits + 31) / 32;
   using Shape = std::vector<uint64_t>;
-  const Shape codes = f == Format::kAwq       ? Shape{m.K, m.N / 8}
+  const Shape codes = gemm                    ? Shape{m.K, m.N / 8}
                       : f == Format::kAwqGemv ? Shape{m.N, m.K / 8}
                                               : Shape{m.K * bits / 32, m.N};
   put(m, Role::kWeightPacked, DType::kI32, codes, 0x5a);
@@ -144,15 +145,43 @@ void build_turned(Module& m, Input& in) {
     m.items[Role::kWeightGIdx].bytes[4 * c] = static_cast<uint8_t>((m.K - 1 - c) / group);
 }
 
+// MLX: rows of words; the scheme says which numbers.
+void build_mlx(Module& m, Input& in) {
+  QuantArgs a;
+  a.strategy = Strategy::kGroup;
+  a.group_size = 32;
+  const uint64_t mode = in.below(4);
+  if (mode == 0) {
+    const int widths[] = {2, 3, 4, 5, 6, 8};
+    a.bits = widths[in.below(6)];
+    a.offsets = true;
+    a.symmetric = false;
+  } else {
+    a.kind = NumberKind::kFloat;
+    a.bits = mode == 1 ? 8 : 4;
+    a.scale_dtype = "uint8";
+    if (mode == 3) a.strategy = Strategy::kTensorGroup, a.group_size = 16;
+  }
+  m.scheme.weights = a;
+  const uint64_t groups = m.K / static_cast<uint64_t>(a.group_size);
+  put(m, Role::kWeight, DType::kU32, {m.N, m.K * static_cast<uint64_t>(a.bits) / 32}, 0x5a);
+  const DType types[] = {DType::kBf16, DType::kF16, DType::kF32};
+  const DType type = a.offsets ? types[in.below(3)] : DType::kU8;
+  put(m, Role::kWeightScale, type, {m.N, groups}, 0x3c);
+  if (a.offsets) put(m, Role::kWeightOffset, type, {m.N, groups}, 0x3c);
+  if (mode == 3 && in.flag()) put(m, Role::kWeightGlobalScale, DType::kF32, {1}, 0x3c);
+}
+
 Module build(Input& in) {
   Module m;
   const unsigned choice = in.byte();
-  constexpr Format kForeign[] = {Format::kNativeFp8, Format::kModeloptNvfp4, Format::kGptq,
-                                 Format::kGptqV2,    Format::kGptqPlanar,    Format::kAwq,
-                                 Format::kAwqGemv};
+  constexpr Format kForeign[] = {Format::kNativeFp8, Format::kModeloptNvfp4};
+  constexpr Format kWords[] = {Format::kGptq, Format::kGptqV2,  Format::kGptqPlanar,
+                               Format::kAwq,  Format::kAwqGemv, Format::kQuarkInt4,
+                               Format::kMlx};
   m.scheme.format = choice < 0xF0   ? static_cast<Format>(choice % 9)
                     : choice < 0xF8 ? kForeign[choice % 2]
-                                    : kForeign[choice % std::size(kForeign)];
+                                    : kWords[choice % std::size(kWords)];
   const uint64_t rows = 1 + in.below(20);
   m.N = rows;
   m.K = 32 * (1 + in.below(4));
@@ -161,6 +190,8 @@ Module build(Input& in) {
     put(m, Role::kWeight, DType::kBf16, {rows, m.K}, 0x3c);
   } else if (is_turned(f)) {
     build_turned(m, in);
+  } else if (f == Format::kMlx) {
+    build_mlx(m, in);
   } else if (f == Format::kGptOssMxfp4) {
     put(m, Role::kWeightPacked, DType::kU8, {rows, m.K / 32, 16}, 0x3c);
     put(m, Role::kWeightScale, DType::kU8, {rows, m.K / 32}, 0x3c);
@@ -237,7 +268,7 @@ void spoil(Module& m, Input& in) {
       if (!item.shape.empty()) item.shape.pop_back();
       break;
     case 4:
-      put(m, static_cast<Role>(in.below(13)), static_cast<DType>(in.below(19)), {in.below(9)}, 1);
+      put(m, static_cast<Role>(in.below(14)), static_cast<DType>(in.below(19)), {in.below(9)}, 1);
       break;
     case 5:
       m.items.erase(it);
@@ -327,6 +358,15 @@ void decide(Module m, const TensorStore& store, Input& in) {
       R"({"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": true})",
       R"({"quant_method": "awq", "w_bit": 4, "q_group_size": -1, "version": "gemv"})",
       R"({"quant_method": "auto-round", "bits": 2, "extra_config": {"m": {"group_size": 8}}})",
+      R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "int4",
+          "qscheme": "per_group", "group_size": 16, "symmetric": false}}})",
+      R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp4",
+          "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0"}}})",
+      R"({"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "fp8_e4m3",
+          "qscheme": "per_block", "block_size": [4, 16]}}})",
+      R"({"quant_method": "fbgemm_fp8"})",
+      R"({"bits": 5, "group_size": 32})",
+      R"({"bits": 4, "group_size": 16, "mode": "nvfp4"})",
   };
   std::vector<std::string> warnings;
   Json config = Json::object();

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the golden folders of native FP8 and ModelOpt from those of compressed-tensors.
+"""Makes the golden folders of native FP8, ModelOpt, Quark and FBGEMM from those of compressed-tensors.
 
     make_foreign_fp8.py [GOLDEN]          default: tests/golden
 
 The numbers are those of the source folder in the names and the configuration of another method, so the logits of the source
 (transformers' forward over exactly decoded weights, inputs quantized as declared) are the expected ones. `tests/golden-blocks/deepseekv4` is random,
-with inputs and outputs of some linears by the definition. Global scales of ModelOpt are the
+with inputs and outputs of some linears by the definition. Global scales of ModelOpt and Quark are the
 reciprocals in f32, the nearest that this form can say. Standard library only; a second run gives the same bytes.
 """
 import json
@@ -59,10 +59,13 @@ def native(names=None, **section):
     return change
 
 
+def exclusions(config):
+    return [n if not n.startswith("re:") else n[3:].replace(".*", "*").replace("\\.", ".").rstrip("$") for n in config["quantization_config"]["ignore"]]
+
+
 def modelopt(algo, own_file=False):
     def change(tensors, config):
-        ignore = [n if not n.startswith("re:") else n[3:].replace(".*", "*").replace("\\.", ".").rstrip("$")
-                  for n in config["quantization_config"]["ignore"]]
+        ignore = exclusions(config)
         if algo == "NVFP4":
             tensors = renamed(tensors, {"weight_packed": "weight", "weight_global_scale": "weight_scale_2", "input_global_scale": "input_scale"})
             reciprocals(tensors, ".weight_scale_2", ".input_scale")
@@ -76,12 +79,44 @@ def modelopt(algo, own_file=False):
     return change
 
 
+def fp4(group, dynamic, **more):
+    return dict(dtype="fp4", qscheme="per_group", group_size=group, is_dynamic=dynamic, symmetric=None, ch_axis=-1, **more)
+
+
+def quark(weight, inputs, names):
+    """All modules but one kind by the global specification, which is wrong for that kind: patterns come first."""
+    def change(tensors, config):
+        layer = dict(weight=weight, input_tensors=inputs, output_tensors=None, bias=None)
+        other = dict(layer, weight=dict(dtype="int8", qscheme="per_channel", is_dynamic=False, symmetric=True, ch_axis=0), input_tensors=None)
+        config["quantization_config"] = dict(quant_method="quark", global_quant_config=layer, exclude=exclusions(config), layer_type_quant_config={},
+                                             layer_quant_config={"*down_proj": layer, "*.experts.*.down_proj": other}, version="0.13",
+                                             export=dict(kv_cache_group=[], pack_method="reorder", weight_format="real_quantized"))
+        tensors = renamed(tensors, names)
+        if isinstance(weight, list):
+            reciprocals(tensors, ".weight_scale_2", ".input_scale_2")
+        return tensors, {}
+    return change
+
+
+def fbgemm(tensors, config):
+    config["quantization_config"] = dict(quant_method="fbgemm_fp8", activation_scale_ub=1200.0, modules_to_not_convert=["lm_head", "mlp.gate"])
+    return tensors, {}
+
+
+BLOCK_SCALES = dict(dtype="fp8_e4m3", qscheme="per_tensor", is_dynamic=False, is_scale_quant=True)
+FP8_TENSOR = dict(dtype="fp8_e4m3", qscheme="per_tensor", is_dynamic=False, symmetric=True)
 FOLDERS = {
     "qwen3moe-native-fp8-ragged": ("qwen3moe-fp8-block-ragged", native({"weight_scale": "weight_scale_inv"}, activation_scheme="dynamic",
                                    weight_block_size=[128, 128], modules_to_not_convert=["lm_head", "model.layers.0.mlp.gate"])),
     "olmoe-native-fp8-static": ("olmoe-fp8-static", native(activation_scheme="static", ignored_layers=["lm_head", "mlp.gate"])),
     "glm4moe-modelopt-nvfp4": ("glm4moe-nvfp4", modelopt("NVFP4")),
     "qwen3moe-modelopt-nvfp4-file": ("qwen3moe-nvfp4", modelopt("NVFP4", own_file=True)),
+    "qwen3moe-quark-mxfp4": ("qwen3moe-mxfp4", quark(fp4(32, False, scale_format="e8m0"), fp4(32, True, scale_format="e8m0"),
+                                                     {"weight_packed": "weight"})),
+    "glm4moe-quark-nvfp4": ("glm4moe-nvfp4", quark([fp4(16, False), BLOCK_SCALES], [fp4(16, True), BLOCK_SCALES], {
+        "weight_packed": "weight", "weight_global_scale": "weight_scale_2", "input_global_scale": "input_scale_2"})),
+    "olmoe-quark-fp8-static": ("olmoe-fp8-static", quark(FP8_TENSOR, FP8_TENSOR, {})),
+    "qwen3moe-fbgemm-fp8": ("qwen3moe-fp8-dynamic", fbgemm),
     "granitemoeshared-modelopt-fp8": ("granitemoeshared-fp8-dynamic", modelopt("FP8_PER_CHANNEL_PER_TOKEN")),
 }
 

@@ -3,6 +3,7 @@
 //
 //   gemm   qweight I32 [K, N/8]   output 8j+t is nibble {0,4,1,5,2,6,3,7}[t] of word j
 //          qzeros  I32 [G, N/8]   in the same order;    scales F16 [G, N]
+//   Quark's int4 is gemm whose codes and zero points are in two's complement: -8..7 instead of 0..15
 //   gemv   qweight I32 [N, K/8]   in order: the rows of pack-quantized
 //          qzeros  I32 [N, W]     in order along the groups; scales F16 [N, 8W]; W >= G/8 is padding
 //
@@ -17,6 +18,7 @@ namespace moebius {
 namespace {
 
 bool is_gemv(const MatrixPlan& plan) { return plan.scheme.format == Format::kAwqGemv; }
+bool is_signed(const MatrixPlan& plan) { return plan.scheme.format == Format::kQuarkInt4; }
 
 void require_whole(const Planner& p) {
   for (const TensorRef& ref : p.plan.tensors.by_role)
@@ -66,13 +68,15 @@ void load_awq_zero_points(const Loader& l, QuantMatrix& w) {
     for (size_t g = 0; g < w.groups; ++g) {
       const size_t row = is_gemv(l.plan) ? r : g, column = is_gemv(l.plan) ? g : r;
       const size_t nibble = is_gemv(l.plan) ? column : column / 8 * 8 + kAwqNibble[column % 8];
-      const int8_t z = unpack_one(words.data + row * words.stride, 4, nibble, 4, false);
+      int z = unpack_one(words.data + row * words.stride, 4, nibble, 4, false);
+      if (is_signed(l.plan)) z = z < 0 ? z + 8 : z - 8;
+      const int zero = is_signed(l.plan) ? 0 : 8;  // as stored
       if (z != 0 && !l.plan.zero_points)
         fail(
             "{} holds {} for output {}, group {}, but the configuration says no zero points; "
-            "expected 8",
-            l.store.where(*ref.info), z + 8, r, g);
-      values[r * w.groups + g] = z;
+            "expected {}",
+            l.store.where(*ref.info), z + zero, r, g, zero);
+      values[r * w.groups + g] = static_cast<int8_t>(z);
     }
   if (l.plan.zero_points) attach_zero_points(l, values, w);
 }
@@ -83,6 +87,8 @@ void load_gemm_codes(const Loader& l, const Piece& piece, QuantMatrix& w) {
   uint8_t* codes = l.buffer.allocate(w.N * w.row_bytes);
   for (size_t j = 0; j < w.N / 8; ++j)
     turn_nibbles(words.data + j * words.stride, w.K, codes + 8 * j * w.row_bytes, w.row_bytes);
+  if (is_signed(l.plan))
+    for (size_t i = 0; i < w.N * w.row_bytes; ++i) codes[i] ^= 0x88;
   w.codes = codes;
 }
 

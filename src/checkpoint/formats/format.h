@@ -25,6 +25,7 @@ enum class Role : uint8_t {
   kWeightPacked,
   kWeightScale,
   kWeightZeroPoint,
+  kWeightOffset,
   kWeightGIdx,
   kWeightShape,
   kWeightGlobalScale,
@@ -71,10 +72,11 @@ struct MatrixPlan {
   CodeType code = CodeType::kF32;  // of the view that load() gives
   ScaleType scale_type = ScaleType::kNone;
   uint64_t groups = 1, block_n = 1, block_k = 1, n_phase = 0;  // as in QuantMatrix
-  bool zero_points = false, act_order = false;
-  GlobalScale global_scale;                  // NVFP4 weights
-  uint64_t code_bytes = 0, scale_bytes = 0;  // in the file: codes; scales, zero points, indices
-  ActParams input, output;  // stored static values (read at plan time: they are small)
+  bool zero_points = false, offsets = false, act_order = false;
+  GlobalScale global_scale;  // NVFP4 weights
+  uint64_t code_bytes = 0;   // in the file
+  uint64_t scale_bytes = 0;  // in the file: scales, zero points, offsets, indices
+  ActParams input, output;   // stored static values (read at plan time: they are small)
   bool has_input_scale = false,
        has_output_scale = false;  // a static scale is stored and not the "uncalibrated" 0
   int layout = 0;  // reader's own note (odd-bit layout, zero-point layout, exponent correction)

@@ -31,13 +31,25 @@ constexpr FormatReader kReaders[] = {
     {Format::kGptqV2, prove_gptq, fill_gptq},
     {Format::kGptqPlanar, prove_gptq, fill_gptq},
     {Format::kAwq, prove_awq, fill_awq},
+    {Format::kQuarkInt4, prove_awq, fill_awq},
     {Format::kAwqGemv, prove_awq, fill_awq},
+    {Format::kMlx, prove_mlx, fill_mlx},
 };
 
 constexpr std::string_view kSuffixes[] = {
-    "weight",       "weight_packed",    "weight_scale",        "weight_zero_point",
-    "weight_g_idx", "weight_shape",     "weight_global_scale", "input_global_scale",
-    "input_scale",  "input_zero_point", "output_scale",        "output_zero_point",
+    "weight",
+    "weight_packed",
+    "weight_scale",
+    "weight_zero_point",
+    "weight_offset",
+    "weight_g_idx",
+    "weight_shape",
+    "weight_global_scale",
+    "input_global_scale",
+    "input_scale",
+    "input_zero_point",
+    "output_scale",
+    "output_zero_point",
     "bias",
 };
 static_assert(std::size(kSuffixes) == static_cast<size_t>(Role::kCount));

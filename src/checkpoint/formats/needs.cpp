@@ -29,6 +29,9 @@ std::vector<RoleNeed> roles_of(const Scheme& scheme) {
     if (scheme.format == Format::kNvfp4Pack || scheme.format == Format::kModeloptNvfp4)
       out.push_back({Role::kWeightGlobalScale, true});
     if (scheme.format == Format::kPackQuantized) out.push_back({Role::kWeightShape, false});
+    if (w.offsets) out.push_back({Role::kWeightOffset, true});
+    if (scheme.format == Format::kMlx && is_nvfp4(w))
+      out.push_back({Role::kWeightGlobalScale, false});
     if (scheme.format < Format::kGptOssMxfp4 || is_turned(scheme.format))
       out.push_back({Role::kWeightZeroPoint, !w.symmetric});
     const bool gptq = scheme.format == Format::kGptq || scheme.format == Format::kGptqV2 ||

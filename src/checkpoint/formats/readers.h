@@ -36,6 +36,9 @@ void fill_modelopt_nvfp4(const Loader& l, QuantMatrix& w);
 void prove_gptq(const Planner& p);
 void fill_gptq(const Loader& l, QuantMatrix& w);
 
+void prove_mlx(const Planner& p);
+void fill_mlx(const Loader& l, QuantMatrix& w);
+
 void prove_awq(const Planner& p);
 void fill_awq(const Loader& l, QuantMatrix& w);
 

@@ -7,7 +7,8 @@
 namespace moebius {
 namespace {
 
-constexpr Role kByRow[] = {Role::kWeight, Role::kWeightPacked, Role::kWeightScale};
+constexpr Role kByRow[] = {Role::kWeight, Role::kWeightPacked, Role::kWeightScale,
+                           Role::kWeightOffset};
 
 }  // namespace
 

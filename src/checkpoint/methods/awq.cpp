@@ -69,7 +69,9 @@ void parse_awq(const MethodConfig& c) {
                        "act_group_aware",
                        "block_name_to_quantize",
                        "provider",
-                       "modules_in_block_to_quantize"});
+                       "modules_in_block_to_quantize",
+                       "pack_method",
+                       "export"});
   auto rules = std::make_shared<AwqRules>();
   PackedNumbers& n = rules->numbers;
   for (const std::string_view key : {"w_bit", "bits"})
@@ -83,6 +85,11 @@ void parse_awq(const MethodConfig& c) {
     c.context.warn(fmt::format("{} is ignored; the stored tensors tell which modules are quantized",
                                f.path("dynamic")));
   rules->format = parse_awq_format(f);
+  // Quark's export in the names of AWQ says how it packs; without zero points its codes have a sign.
+  if (const auto pack = f.lower_text("pack_method")) {
+    if (*pack != "reorder") f.reject("pack_method", "expected reorder");
+    if (n.symmetric && rules->format == Format::kAwq) rules->format = Format::kQuarkInt4;
+  }
   rules->lm_head = f.boolean("lm_head").value_or(false);
   rules->skip = f.texts("modules_to_not_convert");
   c.out.rules = std::move(rules);

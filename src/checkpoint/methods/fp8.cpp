@@ -152,11 +152,7 @@ void parse_fp8(const MethodConfig& c) {
       c.section, c.out.path, c.context,
       {"quant_method", "weight_block_size", "activation_scheme", "fmt", "scale_fmt", "expert_dtype",
        "modules_to_not_convert", "ignored_layers", "modules_to_convert", "moe_quant_algo",
-       "dequantize", "kv_cache_scheme", "global_quant_config", "export", "exclude"});
-  if (c.section.find("global_quant_config") != nullptr)
-    f.reject("quant_method",
-             "this section is Quark's, which is not run: AMD's export of FP8 has "
-             "rules of its own; llm-compressor quantizes the original model");
+       "dequantize", "kv_cache_scheme", "export"});
   Fp8Config config;
   config.block_stated = c.section.find("weight_block_size") != nullptr;
   if (const Json* v = f.find("weight_block_size")) config.block = parse_block(f, *v);

@@ -29,6 +29,18 @@ constexpr RoleAlias kTurnedSuffixes[] = {
     {"scales", Role::kWeightScale},
     {"g_idx", Role::kWeightGIdx},
 };
+constexpr RoleAlias kQuarkSuffixes[] = {
+    {"weight_scale_2", Role::kWeightGlobalScale},
+    {"input_scale_2", Role::kInputGlobalScale},
+    {"qweight", Role::kWeightPacked},  // exported in the names of AWQ
+    {"qzeros", Role::kWeightZeroPoint},
+    {"scales", Role::kWeightScale},
+};
+constexpr RoleAlias kMlxSuffixes[] = {
+    {"scales", Role::kWeightScale},
+    {"biases", Role::kWeightOffset},
+    {"global_scale", Role::kWeightGlobalScale},
+};
 
 constexpr QuantMethod kMethods[] = {
     {"compressed-tensors", "compressed-tensors compressed_tensors", parse_compressed_tensors},
@@ -39,15 +51,9 @@ constexpr QuantMethod kMethods[] = {
     {"gptq", "gptq gptq_v2", parse_gptq, kTurnedSuffixes},
     {"awq", "awq", parse_awq, kTurnedSuffixes},
     {"auto-round", "auto-round auto_round intel/auto-round", parse_auto_round, kTurnedSuffixes},
-    refused("quark", "quark",
-            "AMD's export of fp8 and mxfp4; its weights can be written as compressed-tensors by "
-            "llm-compressor from the unquantized model"),
-    refused("mlx", "mlx",
-            "groups with a float offset, for Apple's MLX; mlx_lm.convert --dequantize gives a "
-            "model that llm-compressor quantizes"),
-    refused("fbgemm_fp8", "fbgemm_fp8",
-            "FP8 per output with a bound on the inputs' scales; llm-compressor's FP8_DYNAMIC "
-            "writes the same numbers as compressed-tensors"),
+    {"quark", "quark", parse_quark, kQuarkSuffixes},
+    {"mlx", "mlx", parse_mlx, kMlxSuffixes},
+    {"fbgemm_fp8", "fbgemm_fp8", parse_fbgemm_fp8},
     refused("bitsandbytes", "bitsandbytes bitsandbytes_4bit bitsandbytes_8bit",
             "code tables over blocks that do not follow rows; dequantize() of transformers gives "
             "a model that llm-compressor quantizes"),

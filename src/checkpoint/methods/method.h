@@ -47,6 +47,9 @@ class MethodRules {
   virtual std::string dense_by(std::string_view module) const = 0;
   // Whether the configuration says at all which modules are dense.
   virtual bool lists_dense() const { return true; }
+  // What the modules are stored in, in a few words, to compare two files of one folder; empty: not
+  // compared.
+  virtual std::string summary() const { return ""; }
 };
 
 // One parse() call.
@@ -85,5 +88,8 @@ void parse_modelopt(const MethodConfig& c);
 void parse_gptq(const MethodConfig& c);
 void parse_awq(const MethodConfig& c);
 void parse_auto_round(const MethodConfig& c);
+void parse_quark(const MethodConfig& c);
+void parse_fbgemm_fp8(const MethodConfig& c);
+void parse_mlx(const MethodConfig& c);
 
 }  // namespace moebius

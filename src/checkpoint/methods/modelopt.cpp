@@ -97,6 +97,14 @@ class ModeloptRules : public MethodRules {
     return entry;
   }
   bool lists_dense() const override { return skip.stated() || !layers.empty(); }
+  std::string summary() const override {
+    if (algo) return std::string(name_of(*algo));
+    std::map<std::string_view, size_t> counts;
+    for (const auto& [name, own] : layers) ++counts[name_of(own)];
+    std::string text = "MIXED_PRECISION";
+    for (const auto& [name, count] : counts) text += fmt::format(", {} x {}", count, name);
+    return text;
+  }
 
  private:
   using Layers = std::map<std::string, Algo, std::less<>>;

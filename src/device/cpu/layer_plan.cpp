@@ -17,6 +17,8 @@ namespace {
 QuantMatrix with_zero_points(QuantMatrix facts, const MatrixPlan& plan) {
   static constexpr int8_t kSomeZeroPoint = 0;
   facts.zero_points = plan.zero_points ? &kSomeZeroPoint : nullptr;
+  static constexpr uint8_t kSomeOffset = 0;
+  facts.offsets = plan.offsets ? &kSomeOffset : nullptr;
   return facts;
 }
 
