@@ -14,6 +14,7 @@
 #include "kernels/list.h"
 #include "kernels/oracle.h"
 #include "kernels/packed_matrix.h"
+#include "model/layer_build.h"
 #include "quant/quant_access.h"
 #include "quant/reference.h"
 #include "quant/slice.h"
@@ -172,6 +173,23 @@ TEST(VendorMethods, ModeloptFilesThatDisagree) {
             "hf_quant_config.json says MIXED_PRECISION, 1 x FP8, 1 x NVFP4, but config.json says "
             "NVFP4; config.json counts\n");
   EXPECT_TRUE(contains(open("{"), "hf_quant_config.json is not read, because config.json counts"));
+}
+
+// The builder takes a method's section where its numbers need no tensors.
+TEST(VendorMethods, SchemesOfTheBuilder) {
+  const auto scheme = [](const std::string& json) {
+    return describe(parse_stored_scheme(json).scheme);
+  };
+  EXPECT_EQ(scheme(R"({"quant_method": "gptq", "bits": 4, "group_size": 64})"),
+            "w4a16 int4 g64 sym, gptq");
+  EXPECT_EQ(scheme(R"({"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": true})"),
+            "w4a16 int4 g32 asym, awq");
+  EXPECT_EQ(scheme(R"({"quant_method": "mlx", "bits": 5, "group_size": 32})"),
+            "w5a16 int5 g32 offset, mlx");
+  EXPECT_EQ(scheme(quark(R"({"dtype": "fp8_e4m3", "qscheme": "per_tensor"})")),
+            "fp8a16 e4m3 per tensor, native-fp8");
+  const std::string said = error_of([&] { scheme(R"({"quant_method": "fp8"})"); });
+  EXPECT_TRUE(contains(said, "method fp8 decides by the tensors of a folder")) << said;
 }
 
 // Codes in order, scales and offsets that tell outputs and groups apart.

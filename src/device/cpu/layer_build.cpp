@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "checkpoint/fused_halves.h"
+#include "checkpoint/methods/method.h"
 #include "checkpoint/quant_config.h"
 
 namespace moebius {
@@ -78,6 +79,27 @@ uint64_t fused_rows(const ModuleTensors& tensors, const std::string& name, uint6
   return w.info->shape[0];
 }
 
+// The section of another method: its numbers for a module without a name. Tensors are given by role.
+StoredScheme parse_method(const Json& section) {
+  std::vector<std::string> warnings;
+  const QuantConfig parsed =
+      QuantConfig::parse(Json::object({{"quantization_config", section}}), "scheme", warnings);
+  if (parsed.rules() == nullptr)
+    fail("scheme: quant_method {} gives no scheme to a single matrix", parsed.method());
+  ModuleTensors tensors;
+  tensors.name = "scheme";
+  const TensorStore none;
+  try {
+    return {parsed.rules()->decide({"scheme", "scheme", false, tensors, none}).scheme,
+            parsed.version()};
+  } catch (const Error& e) {
+    fail(
+        "scheme: method {} decides by the tensors of a folder ({}); expected a group of "
+        "compressed-tensors with the same numbers",
+        parsed.method(), e.what());
+  }
+}
+
 }  // namespace
 
 StoredScheme parse_stored_scheme(const std::string& json) {
@@ -89,6 +111,10 @@ StoredScheme parse_stored_scheme(const std::string& json) {
         const Json group = parse_json(json, "scheme");
         if (!group.is_object())
           fail("scheme: {} at the top; expected an object", kind_name(group.kind()));
+        if (const Json* method = group.find("quant_method");
+            method != nullptr && method->is_string() &&
+            find_method(method->as_string()) != find_method("compressed-tensors"))
+          return parse_method(group);
         Json members = Json::object(), section = Json::object();
         bool quantized = false;
         section.set("quant_method", "compressed-tensors");
