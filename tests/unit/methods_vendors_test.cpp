@@ -11,10 +11,10 @@
 
 #include "checkpoint/methods/method.h"
 #include "checkpoint/parallel.h"
+#include "device/cpu/layer_build.h"
 #include "kernels/list.h"
 #include "kernels/oracle.h"
 #include "kernels/packed_matrix.h"
-#include "model/layer_build.h"
 #include "quant/quant_access.h"
 #include "quant/reference.h"
 #include "quant/slice.h"
