@@ -17,7 +17,7 @@ namespace moebius {
 namespace {
 
 constexpr const char* kFolder = "models/moebius-tiny-w4a8";
-constexpr size_t kSteps = 8, kSequences = 2;
+constexpr size_t kSteps = 20, kSequences = 2;
 
 // Seconds of a decode step when `flight` batches are under way.
 double seconds_per_step(const char* placement, size_t flight) {

@@ -99,7 +99,7 @@ class Device {
   virtual void take_rows(Step& step, const RowSet& x, std::vector<uint32_t> which,
                          const RowSet& y) = 0;
   // Runs fn here with the numbers of x, and with room for those of y, which become y's. Either may
-  // have no rows. Waits for what was given before.
+  // have no rows. Waits for what was given before where it reads.
   virtual void on_host(Step& step, const RowSet& x, const RowSet& y,
                        FunctionRef<void(HostRows x, HostRows y)> fn) = 0;
   // Until all operations of the step's lane are done; throws what the first that failed threw, and

@@ -187,7 +187,7 @@ void Graph::logits(Step& step, RowSet h, std::vector<uint32_t> which,
   step.phase = Phase::kNorm;
   l_.final_norm->run(step, {h, a});
   step.phase = Phase::kOutput;
-  out.resize(n * l_.vocab);
+  out.clear();
   if (n == 0) return;
   const RowSet x = ends.rows(step, kOutputRows, n, l_.hidden, l_.type),
                all = ends.rows(step, kLogits, n, l_.output_width, XType::kF32),
@@ -195,9 +195,8 @@ void Graph::logits(Step& step, RowSet h, std::vector<uint32_t> which,
   ends.take_rows(step, a, std::move(which), x);
   l_.output->forward(step, x, all);
   if (l_.logit_tail != nullptr) l_.logit_tail->run(step, {y});
-  ends.on_host(step, y, {}, [&](HostRows from, HostRows) {
-    std::copy(from.data.begin(), from.data.end(), out.begin());
-  });
+  ends.on_host(step, y, {},
+               [&](HostRows from, HostRows) { out.assign(from.data.begin(), from.data.end()); });
 }
 
 size_t Graph::counted_experts() const {

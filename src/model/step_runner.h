@@ -2,6 +2,7 @@
 // A model in this process: takes batches, runs them through the graph, keeps its blocks. A rank's
 // model is one too, for its part (ranked_backend.h).
 #pragma once
+#include <algorithm>
 #include <deque>
 #include <exception>
 #include <future>
@@ -12,6 +13,17 @@
 #include "model/layer_set_loader.h"
 
 namespace moebius {
+
+// A sequence's tokens, block by block: f(block, first position, behind the last).
+template <class F>
+void each_block(const BatchItem& item, F f) {
+  const size_t end = item.position + item.tokens.size();
+  for (size_t at = item.position; at < end;) {
+    const size_t block = at / kBlockTokens, until = std::min(end, (block + 1) * kBlockTokens);
+    f(block, at, until);
+    at = until;
+  }
+}
 
 class StepRunner final : public DecoderModel {
  public:

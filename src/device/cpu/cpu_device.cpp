@@ -93,15 +93,16 @@ void CpuDevice::on_host(Step& step, const RowSet& x, const RowSet& y,
     return run(step, [&] { fn(span(x), span(y)); });
   }
   std::vector<float> from(x.rows * x.cols), to(y.rows * y.cols);
-  run(step, [this, &step, x, &from] {
-    for (size_t t = 0; t < x.rows; ++t)
-      std::memcpy(from.data() + t * x.cols, at(step, x) + t * x.stride, x.cols * sizeof(float));
-  });
-  wait(step);
-  const auto start = std::chrono::steady_clock::now();
-  fn({from}, {to});
-  step.times[static_cast<size_t>(step.phase)] += static_cast<uint64_t>(
-      std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
+  if (x.rows > 0) {
+    run(step, [this, &step, x, &from] {
+      for (size_t t = 0; t < x.rows; ++t)
+        std::memcpy(from.data() + t * x.cols, at(step, x) + t * x.stride, x.cols * sizeof(float));
+    });
+    wait(step);
+  }
+  auto call = [&] { fn({from}, {to}); };
+  timed(step, step.phase, call);
+  if (y.rows == 0) return;
   run(step, [this, &step, y, to = std::move(to)] {
     for (size_t t = 0; t < y.rows; ++t)
       std::memcpy(at(step, y) + t * y.stride, to.data() + t * y.cols, y.cols * sizeof(float));

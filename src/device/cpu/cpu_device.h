@@ -65,16 +65,16 @@ class CpuDevice final : public Device {
   // f is copied where operations are queued: it holds what it needs by value, and the step.
   template <class F>
   void run(Step& step, F&& f) {
-    auto timed = [&step, phase = static_cast<size_t>(step.phase),
-                  f = std::forward<F>(f)]() mutable {
-      const auto start = std::chrono::steady_clock::now();
-      f();
-      step.times[phase] += static_cast<uint64_t>(
-          std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
-    };
-    if (executor_ != nullptr) return executor_->post(step.lane, std::move(timed));
+    if (executor_ == nullptr) return run_now(step, f);
+    executor_->post(step.lane, [&step, phase = step.phase, f = std::forward<F>(f)]() mutable {
+      timed(step, phase, f);
+    });
+  }
+  bool immediate() const { return executor_ == nullptr; }
+  template <class F>
+  void run_now(Step& step, F&& f) {
     const std::lock_guard lock(mutex_);
-    timed();
+    timed(step, step.phase, f);
   }
   float* at(const Step& step, const RowSet& rows) const noexcept {
     return reinterpret_cast<float*>(slot(step, rows.slot).data()) + rows.offset;
@@ -112,6 +112,15 @@ class CpuDevice final : public Device {
   std::vector<IndexScratch>& index_scratch() const { return index_scratch_; }
 
  private:
+  template <class F>
+  static void timed(Step& step, Phase phase, F& f) {
+    const auto start = std::chrono::steady_clock::now();
+    f();
+    step.times[static_cast<size_t>(phase)].fetch_add(
+        static_cast<uint64_t>(
+            std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count()),
+        std::memory_order_relaxed);
+  }
   static constexpr size_t kLanes = 8;
   struct Lane {
     std::vector<DeviceMemory> slots;

@@ -30,16 +30,16 @@ class CpuRowProgram final : public RowProgram {
 
   void run(Step& step, std::initializer_list<RowSet> operands) const override {
     if (ops_.empty()) return;
-    std::array<RowSet, kMostOperands> rows;
-    std::copy(operands.begin(), operands.end(), rows.begin());
-    device_.run(step, [this, &step, rows] { execute(step, rows); });
+    if (device_.immediate())
+      return device_.run_now(step, [&] { execute(step, {operands.begin(), operands.size()}); });
+    device_.run(step, [this, &step, rows = std::vector<RowSet>(operands)] { execute(step, rows); });
   }
 
  private:
-  using Operands = std::array<RowSet, kMostOperands>;
+  using Operands = std::span<const RowSet>;
   using Bases = std::array<float*, kMostOperands>;
 
-  void execute(const Step& step, const Operands& rows) const {
+  void execute(const Step& step, Operands rows) const {
     Bases base{};
     size_t widest = 0;
     for (size_t i = 0; i < rows.size(); ++i) {
@@ -72,7 +72,7 @@ class CpuRowProgram final : public RowProgram {
     });
   }
 
-  static RowAt at(const RowView& v, const Operands& rows, const Bases& base, size_t t) {
+  static RowAt at(const RowView& v, Operands rows, const Bases& base, size_t t) {
     const RowSet& r = rows[v.operand];
     return {base[v.operand] + t * r.stride + v.at, v.step, v.heads,
             v.width != 0 ? v.width : r.cols};
