@@ -57,7 +57,7 @@ std::string whole_table() {
   std::string out;
   for (const Engine* e : {&kI8mmEngine, &kDotprodEngine, &kNeonEngine})
     for (const TileCase& c : kTileCases)
-      for (const size_t K : {2048, 7168}) {
+      for (const size_t K : {2048u, 7168u}) {
         const Shape s = shape_for(c, K);
         out += std::string(e->name) + ": " + c.name + ", K=" + std::to_string(K) + "\n";
         constexpr size_t kRows = 300;

@@ -350,7 +350,7 @@ TEST_P(EveryKernel, GivesTheSameBytesHoweverManyStreamsItReads) {
     const GuardedBytes x = make_rows(s, 4, K, K, false, rng);
     for (const auto& ids : {std::vector<int32_t>{0}, {0, 1}, {0, 1, 2, 3}}) {
       std::vector<float> first;
-      for (const size_t streams : {1, 2, 4}) {
+      for (const size_t streams : {1u, 2u, 4u}) {
         set_memory_streams(streams);
         const std::vector<float> y = run(packed, x.as<float>(), K, 4, ids, 0, damage);
         if (first.empty()) first = y;

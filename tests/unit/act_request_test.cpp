@@ -92,7 +92,8 @@ std::string weight_only_copy(const TempDir& dir) {
   fs::copy(bundled_model_dir(), dir.path(), fs::copy_options::recursive);
   std::string config = read_file(dir / "config.json");
   const size_t from = config.find("\"input_activations\": {"), open = config.find('{', from);
-  size_t end = open, depth = 0;
+  size_t end = open;
+  int depth = 0;
   do depth += config[end] == '{' ? 1 : config[end] == '}' ? -1 : 0;
   while (depth != 0 && ++end < config.size());
   config.replace(open, end + 1 - open, "null");
@@ -173,7 +174,7 @@ TEST(ActRequest, PartsOfAModuleAnswerAsTheWhole) {
   ThreadPool pool(1);
   for (const Module& m : checkpoint.modules()) {
     if (!is_weight_only_integer(m.plan.scheme) || m.plan.act_order) continue;
-    for (const uint64_t rank : {0, 1}) {
+    for (const uint64_t rank : {0u, 1u}) {
       LayerOptions o;
       o.pool = &pool, o.act = kInt8Rows, o.rank.tp = 2, o.rank.tp_rank = rank;
       const ModulePlan p = plan_module(m, o, [](const Module&) { return std::vector<int32_t>(); });

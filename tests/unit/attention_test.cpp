@@ -186,7 +186,7 @@ TEST(Attention, HeadsTogetherHaveTheBytesOfHeadsApart) {
       const Data d = random_data(spec, T, type, 21);
       const std::vector<size_t> pieces = {T - 150, 100, 1, 1, 3, 43, 1, 1};
       const std::vector<float> apart = run(plan, d, T, pieces);
-      for (const size_t threads : {1, 2, 3, 100}) {
+      for (const size_t threads : {1u, 2u, 3u, 100u}) {
         const std::vector<float> together = run(plan, d, T, pieces, Segments::kParallel, threads);
         EXPECT_EQ(std::memcmp(apart.data(), together.data(), apart.size() * 4), 0) << threads;
       }
@@ -316,7 +316,7 @@ void expect_next_changes_nothing(const AttentionPlan& plan, bool of_keys, std::m
   w.problem = &m.problem;
   w.data = of_keys ? plan.kv.keys_of(block.data(), 0) : plan.kv.values_of(block.data(), 0);
   const ActParams none;
-  for (const size_t M : {1, 2, 3, 4, 5, 6, 7, 8, 12, 13, 29, 121}) {
+  for (const size_t M : {1u, 2u, 3u, 4u, 5u, 6u, 7u, 8u, 12u, 13u, 29u, 121u}) {
     const size_t N = m.problem.N, K = m.problem.K;
     AlignedBuffer rows(M * m.kernel->row_bytes(m.problem)),
         panel(m.kernel->row_panel_bytes(m.problem, M)),
@@ -341,7 +341,7 @@ TEST(KvLayout, WhatComesNextChangesNothing) {
     for (const KvType stored :
          {KvType::kF32, KvType::kF16, KvType::kBf16, KvType::kInt8, KvType::kFp8})
       for (const XType type : {XType::kF32, XType::kF16, XType::kBf16})
-        for (const size_t dim : {36, 128}) {
+        for (const size_t dim : {36u, 128u}) {
           bool supported = true;
           const auto choose = [&](const Problem& p) {
             supported = supported && kernel->supports(p) == nullptr;

@@ -159,7 +159,7 @@ TEST(Guarded, AFailedStepLeavesSequencesAsTheyWere) {
       const std::vector<int32_t> tokens = some_tokens(60, cpu->vocab());
       SequenceState reference = cpu->new_sequence();
       std::vector<float> want, logits;
-      for (const auto& [begin, end] : {std::pair{0, 40}, {40, 60}}) {
+      for (const auto& [begin, end] : {std::pair{0u, 40u}, {40u, 60u}}) {
         const StepItem item{&reference, std::span(tokens).subspan(begin, end - begin), true};
         cpu->forward({&item, 1}, want);
       }

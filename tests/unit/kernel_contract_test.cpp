@@ -100,7 +100,7 @@ TEST_F(KernelContract, HoldsInALinear) {
     }
     const LinearLayer layer(std::move(parts), nullptr);
     std::vector<float> x(M * (K + 1), 0.5f), y(M * (N + 17));
-    for (const size_t threads : {1, 3}) {
+    for (const size_t threads : {1u, 3u}) {
       ThreadPool pool(threads);
       // rows that are as little aligned as floats may be
       layer.forward({x.data(), DType::kF32, M, K, K + 1}, f32_rows(y.data(), M, N + 17), pool);
@@ -116,11 +116,11 @@ TEST_F(KernelContract, HoldsInAMixture) {
   const MoeCase c = make_moe(scheme_called("w4a8 g32"), scheme_called("w4a16 g32 x1"), shape,
                              ActivationSpec{}, XType::kF32, rng);
   const auto layer = build(c, spy);
-  for (const size_t T : {1, 9, 300}) {
+  for (const size_t T : {1u, 9u, 300u}) {
     const Activations x = make_x(c, T, false, rng);
     std::vector<int32_t> ids(T * 2);
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i % 3);
-    for (const size_t threads : {1, 2}) {
+    for (const size_t threads : {1u, 2u}) {
       ThreadPool pool(threads);
       run_ids(*layer, x, ids, std::vector<float>(T * 2, 0.5f), pool);
     }
@@ -133,7 +133,7 @@ TEST_F(KernelContract, HoldsInAttention) {
   plan.kv = KvLayout(2, 48, 40, KvStorage{KvType::kBf16}, XType::kBf16,
                      [&](const Problem&) { return &spy; });
   LayerCache cache(plan);
-  for (const size_t T : {5, 1, 1, 130}) {
+  for (const size_t T : {5u, 1u, 1u, 130u}) {
     const std::vector<float> k(T * 2 * 48, 0.5f), v(T * 2 * 40, 0.25f), q(T * 4 * 48, 1.0f);
     std::vector<float> out(T * 4 * 40);
     cache.append(k.data(), v.data(), T);

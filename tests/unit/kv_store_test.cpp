@@ -13,7 +13,7 @@ namespace {
 
 using test::FakeBackend;
 
-std::vector<int32_t> counted(size_t n, int32_t first = 0) {
+std::vector<int32_t> counted(size_t n, size_t first = 0) {
   std::vector<int32_t> out(n);
   for (size_t i = 0; i < n; ++i) out[i] = static_cast<int32_t>((first + i * 7 + i / 50) % 64);
   return out;

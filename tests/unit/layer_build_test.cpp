@@ -234,7 +234,7 @@ TEST(LayerBuild, LinearsOfEveryFolderHaveTheBytesOfTheLoader) {
       if (m.kind != ModuleKind::kLinear && m.kind != ModuleKind::kLmHead) continue;
       const TensorRef& codes = codes_of(m);
       if (!m.supported || m.layer > 0 || codes.row_count != 0 || codes.index >= 0) continue;
-      for (const uint64_t tp : {1, 2, 3}) {
+      for (const uint64_t tp : {1u, 2u, 3u}) {
         const Cut cut = tp == 1 ? Cut::kWhole : cut_of(m, Cut::kInputs);
         if (tp > 1 && (cut == Cut::kWhole || (tp == 3 && linears % 4 != 0))) continue;
         SCOPED_TRACE(fmt::format("{} {} tp {}", folder.filename().string(), m.name, tp));

@@ -248,7 +248,7 @@ TEST(LayerLoader, PlansComeFromHeaders) {
         {"qwen3moe-w4a16-g32", false}}) {
     const Checkpoint checkpoint = golden(folder);
     const MoeBlock& block = checkpoint.moe_blocks()[0];
-    for (const uint64_t tp : {1, 2}) {
+    for (const uint64_t tp : {1u, 2u}) {
       LayerOptions o = options_for(pool);
       o.rank.tp = tp;
       o.rank.tp_rank = tp - 1;
@@ -291,7 +291,7 @@ TEST(LayerLoader, ExpertsAreReadOnce) {
     for (const auto& modules : block.experts)
       for (const Module* m : modules)
         payload += m->bytes, small += m->plan.act_order ? 4 * m->plan.K + 64 : 64;
-    for (const uint64_t tp : {1, 2}) {
+    for (const uint64_t tp : {1u, 2u}) {
       LayerOptions o = options_for(pool);
       o.rank.tp = tp;
       const uint64_t before = bytes_read();

@@ -63,7 +63,7 @@ TEST_F(OpenMpTeam, EveryMemberTakesPartOnceAndMeetsTheOthers) {
 
 TEST_F(OpenMpTeam, ExceptionsEndTheRegionAndAreThrownOn) {
   ThreadPool pool(openmp_places(2));
-  for (size_t thrower : {0, 1})
+  for (size_t thrower : {0u, 1u})
     EXPECT_THROW(pool.run([&](ThreadPool::Member& m) {
       if (m.index() == thrower % m.count()) throw std::runtime_error("enough");
       m.barrier();

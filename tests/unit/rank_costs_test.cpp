@@ -88,7 +88,7 @@ TEST(RankPlan, CountsTheExpertsThatABatchTouches) {
   };
   const double one = step(1, 1);  // k experts, half of each
   EXPECT_GT(one, 0);
-  for (const size_t batch : {2, 5, 9}) {
+  for (const size_t batch : {2u, 5u, 9u}) {
     const double touched = E * (1 - std::pow(1 - k / E, static_cast<double>(batch)));
     EXPECT_NEAR(step(1, batch) / one, touched / k, 0.06 * touched / k) << batch;
   }

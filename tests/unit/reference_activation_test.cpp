@@ -95,10 +95,10 @@ TEST(ReferenceActivation, AsymmetricInt8) {
 TEST(ReferenceActivation, StaticInt8WithAndWithoutZeroPoint) {
   ActSpec s = int_spec();
   s.granule = ActGranule::kStatic;
-  EXPECT_EQ(ints(quantize({0.1f, -0.33f, 100.0f, -100.0f}, s, {0.05f, 0, 1.0f})),
+  EXPECT_EQ(ints(quantize({0.1f, -0.33f, 100.0f, -100.0f}, s, {0.05f, 0, {1.0f}})),
             (std::vector<int>{2, -7, 127, -128}));
   s.symmetric = false;
-  const auto b = quantize({0.1f, -0.33f, 100.0f, -100.0f}, s, {0.05f, 10, 1.0f});
+  const auto b = quantize({0.1f, -0.33f, 100.0f, -100.0f}, s, {0.05f, 10, {1.0f}});
   EXPECT_EQ(ints(b), (std::vector<int>{12, 3, 127, -128}));
   EXPECT_EQ(dequantized(b)[0], 2 * 0.05f);
 }
@@ -176,8 +176,8 @@ TEST(ReferenceActivation, Fp8StaticSaturates) {
 TEST(ReferenceActivation, Nvfp4Vectors) {
   const Row x = {.1f, -.2f, .3f,   .4f,  -.5f, .6f,  .7f,    -.8f,
                  .9f, 1.0f, -1.1f, 1.2f, 0.0f, .05f, -.025f, 1.5f};
-  const auto large = quantize(x, kNvfp4, {1.0f, 0, 1792.0f});
-  const auto small = quantize(x, kNvfp4, {1.0f, 0, 100.0f});
+  const auto large = quantize(x, kNvfp4, {1.0f, 0, {1792.0f}});
+  const auto small = quantize(x, kNvfp4, {1.0f, 0, {100.0f}});
   EXPECT_EQ(large.scales[0], 448.0f);
   EXPECT_EQ(small.scales[0], 24.0f);
   // With G = 100 the elements .3, .6 and 1.2 lie within an ulp of a tie: x / s with s = 24 / 100

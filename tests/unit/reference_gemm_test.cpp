@@ -172,7 +172,7 @@ TEST(ReferenceGemm, StaticScaleGoesInside) {
   const Row x = {0.05f, 0.1f, 0.15f, 0.2f, 0.25f, 0.3f, 0.35f, 0.4f};  // codes 1..8
   const float first = -8 + 14 + 0 - 4, second = 15 - 24 + 35 - 48;
   const float s = 0.05f;
-  EXPECT_EQ(product(w, x, act, {s, 0, 1.0f}),
+  EXPECT_EQ(product(w, x, act, {s, 0, {1.0f}}),
             std::fma(second, 0.3f * s, std::fma(first, 0.1f * s, 0.0f)));
 }
 

@@ -117,7 +117,7 @@ TEST(Schedule, OneTokenIsPreparedByTheCallerAndReadInLongStreams) {
 
 // A rank without rows, tokens, columns or experts of its own has nothing to do.
 TEST(Schedule, NothingIsNoTask) {
-  for (const size_t threads : {1, 8}) {
+  for (const size_t threads : {1u, 8u}) {
     for (const auto& [rows, outputs] : {std::pair<size_t, size_t>{0, 4096}, {7, 0}, {0, 0}}) {
       const Schedule s = linear(linear_shape(1024, {outputs}), rows, threads);
       EXPECT_TRUE(s.tasks.empty());
@@ -154,7 +154,8 @@ TEST(Schedule, RowsOfAMixtureAreSortedByExpertThenTokenThenSlot) {
 TEST(Schedule, BothSortsAgree) {
   std::mt19937 rng(3);
   const size_t experts = 6, slots = 4;
-  for (const size_t tokens : {16, 17, 40}) {  // 64 items are sorted by insertion, more by counting
+  // 64 items are sorted by insertion, more by counting.
+  for (const size_t tokens : {16u, 17u, 40u}) {
     std::vector<int32_t> ids(tokens * slots);
     for (int32_t& id : ids) id = static_cast<int32_t>(rng() % (experts + 1)) - 1;
     const MoeSchedule s = moe(moe_shape(64, 32, experts), ids, tokens, 1);
@@ -215,8 +216,8 @@ TEST(Schedule, CutsFollowTheKernels) {
   std::mt19937 rng(5);
   for (const CallWidths& w : {widths(4, 4, 1), widths(8, 48, 8), widths(16, 32, 16),
                               widths(16, 64, 32), widths(32, 32, 32)}) {
-    for (const size_t T : {1, 3, 17, 64, 300, 1000}) {
-      for (const size_t threads : {1, 2, 5, 16}) {
+    for (const size_t T : {1u, 3u, 17u, 64u, 300u, 1000u}) {
+      for (const size_t threads : {1u, 2u, 5u, 16u}) {
         const size_t N = 16 + rng() % 3000, K = 64 + rng() % 4000;
         const LinearShape shape = linear_shape(K, {N, 200}, w);
         const Schedule s = linear(shape, T, threads);
@@ -306,7 +307,7 @@ TEST(Schedule, NothingIsLeftOfAnEarlierCall) {
   shape.form_of = {0, 0};
   shape.experts[1].up_preparation = 1;
   MoeSchedule used;
-  for (const size_t T : {50, 3, 20}) {
+  for (const size_t T : {50u, 3u, 20u}) {
     std::vector<int32_t> ids(T * 2);
     for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i * 7 % 4);
     schedule_moe(shape, ids, T, 2, caches_of(), used);
