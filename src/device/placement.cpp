@@ -127,8 +127,9 @@ DevicePlacement parse_placement(std::string_view text) {
 }
 
 DeviceSet::DeviceSet(const DevicePlacement& placement, ThreadPool* pool, const Cpu& cpu,
-                     const DeviceOptions& options)
+                     DeviceOptions options)
     : placement_(placement) {
+  options.alone = placement.one_device();
   const auto add = [&](const std::string& name) {
     std::unique_ptr<Device>& device = devices_[name];
     if (device != nullptr) return;

@@ -38,7 +38,7 @@ std::vector<std::string> device_names();
 class DeviceSet {
  public:
   DeviceSet(const DevicePlacement& placement, ThreadPool* pool, const Cpu& cpu,
-            const DeviceOptions& options);
+            DeviceOptions options);
   Device& ends() const { return *find(placement_.ends); }
   Device& attention(size_t layer) const { return *find(placement_.of(layer).attention); }
   Device& experts(size_t layer) const { return *find(placement_.of(layer).experts); }

@@ -4,6 +4,7 @@
 #pragma once
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -55,6 +56,8 @@ struct Step {
   size_t state_kind = SIZE_MAX;  // which blocks are of states
   // What the operations that follow are for.
   Phase phase = Phase::kEmbedding;
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point ended{};  // the last operation that ran at once
   // Written by operations; whole when the step was waited for.
   std::atomic<uint64_t> kv_bytes{0};  // read by attention
   std::array<std::atomic<uint64_t>, static_cast<size_t>(Phase::kCount)> times{};

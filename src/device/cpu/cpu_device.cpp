@@ -111,6 +111,7 @@ void CpuDevice::on_host(Step& step, const RowSet& x, const RowSet& y,
 
 void CpuDevice::wait(Step& step) {
   if (executor_ == nullptr) return;
+  step.ended = {};
   try {
     executor_->wait(step.lane);
   } catch (...) {  // memory that was asked for may not have come
