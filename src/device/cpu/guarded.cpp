@@ -63,7 +63,7 @@ class GuardedPages {
   void close() { protect(PROT_NONE); }
 
  private:
-  static constexpr size_t kReserved = size_t{1} << 36;
+  static constexpr size_t kReserved = size_t{1} << 33;  // emulators keep a record of every page
   void protect(int mode) {
     if (used_ > 0 && mprotect(base_, used_, mode) != 0)
       fail("a guarded device: pages cannot be protected");
