@@ -161,16 +161,16 @@ CASES = [
 ]
 
 
-def main():
-    out = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[1] / "negative" / "packed"
+def write_folders(out, cases, good):
+    """Writes every folder of `cases` (name, stage, folder, what the error says) and `good`, and what is expected of them."""
     if out.exists():
         shutil.rmtree(out)
     expected = {}
-    for name, stage, folder, *says in CASES:
+    for name, stage, folder, *says in cases:
         assert name not in expected, name
         folder.write(out / name)
         expected[name] = {"stage": stage, "says": says}
-    for name, make in GOOD.items():
+    for name, make in good.items():
         make().write(out / name)
         expected[name] = {"stage": "good", "says": []}
     (out / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
@@ -178,4 +178,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    write_folders(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[1] / "negative" / "packed", CASES, GOOD)

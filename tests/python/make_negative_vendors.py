@@ -7,14 +7,13 @@
 The good folders are two tiny experts (width 32, hidden 64) in each form; each other folder is one of them with one thing wrong.
 expected.json is that of make_negative_folders.py. Standard library only.
 """
-import json
-import shutil
 import struct
 import sys
 from pathlib import Path
 
 import make_negative_folders as base
 from make_negative_folders import E0, E1, PROJECTIONS, qwen
+from make_negative_packed import write_folders
 
 base.BITS["U32"] = 32
 D0, FILE, CONFIG = E0 + "down_proj", "model.safetensors: ", "config.json: quantization_config."
@@ -160,22 +159,5 @@ CASES = [
     ("mlx-module-other-width", "open", said(**{DOWN: {"bits": 8, "group_size": 16}}), DOWN + ".weight is U32[2,64,4], a matrix of 64 x 16"),
 ]
 
-
-def main():
-    out = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[1] / "negative" / "vendors"
-    if out.exists():
-        shutil.rmtree(out)
-    expected = {}
-    for name, stage, folder, *says in CASES:
-        assert name not in expected, name
-        folder.write(out / name)
-        expected[name] = {"stage": stage, "says": says}
-    for name, make in GOOD.items():
-        make().write(out / name)
-        expected[name] = {"stage": "good", "says": []}
-    (out / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
-    print(f"{len(expected)} folders in {out}")
-
-
 if __name__ == "__main__":
-    main()
+    write_folders(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[1] / "negative" / "vendors", CASES, GOOD)
