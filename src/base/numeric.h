@@ -10,7 +10,11 @@
 
 #include <cstdint>
 
+#if defined(__CUDACC__)  // a GPU's plugin compiles the same functions for both sides
+#define MOEBIUS_ALWAYS_INLINE __host__ __device__ __forceinline__
+#else
 #define MOEBIUS_ALWAYS_INLINE [[gnu::always_inline]] inline
+#endif
 
 // Stands before a loop with independent iterations, so that g++ vectorises it without overlap
 // checks; equal input and output pointers are fine. clang does well without (its pragma warns when
