@@ -5,7 +5,7 @@
     bench/rank_forecast.py MPI [--model FOLDER] [--build build/release]
 
 `bench model` on ranks says both: before it loads, all ranks time a few experts and matrices of the folder and an exchange
-(src/model/rank_costs.h), and from these the planner says what a step of every split would take. Demanded of decode steps: forecasts
+(src/model/ranks/rank_costs.h), and from these the planner says what a step of every split would take. Demanded of decode steps: forecasts
 within 25 % of what is measured, and the best form or one within 10 % of it chosen. Means something on a quiet machine only.
 """
 import argparse

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The one place that gives files their own compiler flags.
 #
-# An instruction-set file is named src/kernels/<isa>*.cpp. Its flags are added only when the target
+# An instruction-set file is named src/kernels/{arm,x86}/<isa>*.cpp. Its flags are added only when the target
 # architecture matches: on other machines the file compiles to its table of facts alone. Rows are
 # tried in order and the first match wins, so longer names stand before their prefixes.
 # Columns: architecture | file name pattern (regular expression) | flags
@@ -23,8 +23,8 @@ set(MOEBIUS_KERNEL_FLAGS
 # Paths below src/. Hot: loops that are worth -O3 (other kernels are intrinsics and assembly, where it only takes longer).
 # Cold: what runs once per folder or per command, where -O1 saves a fifth of the compile time; no step calls it (checks.cold
 # follows the calls). Everything else keeps -O2.
-set(MOEBIUS_HOT_FILES "^(kernels/([^ax]|arm_neon_f32|[a-z0-9_]*_rows)|nn/|device/cpu/(row_program|layer_ops|attention_ops)|quant/reference|checkpoint/formats/)")
-set(MOEBIUS_COLD_FILES "^(apps/|report/|device/(placement|cpu/layer_(plan|loader|build))|model/(arch/|attention_loader|layer_set_loader|layer_parts|kv_plan|model_part|recurrent_loader|handshake|rank_costs|rank_memory|rank_plan|ranked_model|sampling_choices)|checkpoint/(checkpoint|config_fields|families|fused_experts|model_config|module_|moe_|quant_|safetensors_|shard_index|summary|target_match|tensor_name)|quant/scheme|text/(jinja/|chat_template|generation_config|tokenizer_json|tiktoken))")
+set(MOEBIUS_HOT_FILES "^(kernels/([a-z_]+[.]|generic/|arm/arm_neon_f32|[a-z0-9_/]*_rows)|nn/|device/cpu/(row_program|layer_ops|attention_ops)|quant/reference|checkpoint/formats/)")
+set(MOEBIUS_COLD_FILES "^(apps/|report/|device/(placement|cpu/layer_(plan|loader|build))|model/(arch/|load/|ranks/(handshake|rank_costs|rank_memory|rank_plan|ranked_model)|engine/sampling_choices)|checkpoint/(checkpoint|config_fields|families|fused_experts|model_config|module_|moe_|quant_|safetensors_|shard_index|summary|target_match|tensor_name)|quant/scheme|text/(jinja/|chat_template|generation_config|tokenizer_json|tiktoken))")
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   set(MOEBIUS_ARCH aarch64)

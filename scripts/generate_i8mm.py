@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes src/kernels/arm_i8mm_asm_*.h: the inner loops of arm_i8mm as assembly, one instruction a line.
+"""Writes src/kernels/arm/arm_i8mm_asm_*.h: the inner loops of arm_i8mm as assembly, one instruction a line.
 
     generate_i8mm.py [--check]     --check: exit status 1 when a file is not what would be written
 
@@ -34,7 +34,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDER = ROOT / "src/kernels"
+FOLDER = ROOT / "src/kernels/arm"
 
 EVEN, A, B, MASK, MAGIC = [16, 17, 18, 19], [20, 21, 22, 23], [24, 25, 26, 27], 31, 31
 

@@ -9,9 +9,9 @@
 #include <set>
 
 #include "api/api.h"
-#include "model/sampling_choices.h"
-#include "model/scoring.h"
-#include "model/text_engine.h"
+#include "model/engine/sampling_choices.h"
+#include "model/engine/scoring.h"
+#include "model/engine/text_engine.h"
 #include "report/explain.h"
 #include "text/chat_template.h"
 #include "text/generation_config.h"

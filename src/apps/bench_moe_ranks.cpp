@@ -15,7 +15,7 @@
 #include "apps/interrupt.h"
 #include "base/error.h"
 #include "device/cpu/layer_loader.h"
-#include "model/ranked_model.h"
+#include "model/ranks/ranked_model.h"
 #include "quant/expert_copies.h"
 #include "runtime/comm_threads.h"
 

@@ -3,7 +3,7 @@
 #pragma once
 #include "apps/command.h"
 #include "apps/model_commands.h"
-#include "model/engine.h"
+#include "model/engine/engine.h"
 
 namespace moebius {
 

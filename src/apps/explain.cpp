@@ -15,7 +15,7 @@
 #include "apps/folder.h"
 #include "apps/layout.h"
 #include "base/error.h"
-#include "model/rank_plan.h"
+#include "model/ranks/rank_plan.h"
 #include "report/explain.h"
 #include "runtime/memory.h"
 

@@ -21,7 +21,7 @@
 #include "checkpoint/safetensors.h"
 #include "checkpoint/summary.h"
 #include "model/arch/arch.h"
-#include "model/scoring.h"
+#include "model/engine/scoring.h"
 #include "runtime/comm_threads.h"
 #include "runtime/memory.h"
 #include "text/tokenizer.h"

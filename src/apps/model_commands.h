@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "apps/options.h"
-#include "model/rank_plan.h"
-#include "model/ranked_model.h"
+#include "model/ranks/rank_plan.h"
+#include "model/ranks/ranked_model.h"
 #include "runtime/runtime.h"
 
 namespace moebius {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "apps/model_commands.h"
-#include "model/scoring.h"
+#include "model/engine/scoring.h"
 
 namespace moebius {
 

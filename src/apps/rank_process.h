@@ -7,7 +7,7 @@
 #include <string>
 
 #include "apps/model_commands.h"
-#include "model/rank_costs.h"
+#include "model/ranks/rank_costs.h"
 #include "runtime/comm.h"
 #include "runtime/witness.h"
 

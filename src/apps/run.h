@@ -7,7 +7,7 @@
 
 #include "apps/engine_options.h"
 #include "apps/model_commands.h"
-#include "model/sampling_choices.h"
+#include "model/engine/sampling_choices.h"
 
 namespace moebius {
 

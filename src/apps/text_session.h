@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "apps/run.h"
-#include "model/text_engine.h"
+#include "model/engine/text_engine.h"
 #include "text/generation_config.h"
 #include "text/tokenizer.h"
 

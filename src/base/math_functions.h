@@ -21,7 +21,7 @@ MOEBIUS_ALWAYS_INLINE float fma_f32(float a, float b, float c) { return __builti
 
 namespace numeric_detail {
 
-// The numbers of e^x, also for forms over many lanes (kernels/arm_neon_rows.cpp).
+// The numbers of e^x, also for forms over many lanes (kernels/arm/arm_neon_rows.cpp).
 inline constexpr float kLog2E = 1.44269504f, kMinusLn2High = -0.693145752f,
                        kMinusLn2Low = -1.42860677e-6f;
 inline constexpr float kExp6 = 0.00138145976f, kExp5 = 0.00836871937f, kExp4 = 0.041668389f,

@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "model/arch/arch.h"
-#include "model/ranked_backend.h"
-#include "model/step_runner.h"
+#include "model/engine/step_runner.h"
+#include "model/ranks/ranked_backend.h"
 
 namespace moebius {
 

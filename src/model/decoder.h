@@ -14,9 +14,9 @@
 #include "device/load_options.h"
 #include "device/placement.h"
 #include "model/backend.h"
-#include "model/expert_balance.h"
-#include "model/kv_plan.h"
-#include "model/model_part.h"
+#include "model/load/kv_plan.h"
+#include "model/load/model_part.h"
+#include "model/ranks/expert_balance.h"
 
 namespace moebius {
 

@@ -10,7 +10,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/parallel.h"
 #include "checkpoint/summary.h"
-#include "model/rank_plan.h"
+#include "model/ranks/rank_plan.h"
 
 namespace moebius {
 

@@ -8,7 +8,7 @@
 #include "base/human.h"
 #include "model/arch/arch.h"
 #include "model/decoder.h"
-#include "model/rank_memory.h"
+#include "model/ranks/rank_memory.h"
 #include "report/inspect.h"
 #include "report/modules.h"
 #include "runtime/memory.h"

@@ -8,8 +8,8 @@
 #include <mutex>
 #include <thread>
 
+#include "model/engine/text_engine.h"
 #include "model/ranks.h"
-#include "model/text_engine.h"
 #include "serve/generator.h"
 
 namespace moebius {

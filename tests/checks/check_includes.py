@@ -32,13 +32,21 @@ ALLOWED = {
     "apps": {"serve", "report", "device", "model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
 }
 
+# Folders within a folder, likewise: what each may include of its neighbours. Files on top of the folder (its waist) see all of
+# them and are seen by all.
+INNER = {
+    "kernels": {"generic": set(), "arm": set(), "x86": set()},
+    "model": {"arch": set(), "graph": set(), "load": {"arch", "graph"}, "engine": {"graph", "load"},
+              "ranks": {"arch", "graph", "load", "engine"}},
+}
+
 # Units compiled with instruction-set flags. What they include must define no function that could be
 # merged with a copy from a unit compiled for every CPU.
 ISA_FILE = re.compile(r"^(arm|x86)_\w+\.(cpp|h)$")
 ISA_ALLOWED = {"kernels/kernel.h", "kernels/unpack.h", "kernels/prepared_rows.h", "kernels/row_functions.h",
                "quant/quant_matrix.h", "quant/activation.h", "base/numeric.h", "base/math_functions.h"}  # plain data, declarations, or always inlined
 # Headers shared by kernel units, free of external functions by their own rule (held by the symbol check).
-ISA_SHARED = re.compile(r"^kernels/(isa_|arm_|x86_|codec)\w*\.h$")
+ISA_SHARED = re.compile(r"^kernels/(isa_|arm/|x86/)\w*\.h$")
 
 # Outside these folders code is portable.
 MACHINE_FOLDERS = {"kernels", "runtime"}
@@ -80,6 +88,10 @@ def check_source(rel, line, name, src):
         return f'"{name}" is not written from src/ (expected "folder/file.h")'
     if not (src / name).is_file():
         return f'"{name}" does not exist below src/'
+    inner = INNER.get(folder, {})
+    here, there = (parts[1] if len(parts) > 2 else None for parts in (rel.parts, name.split("/")))
+    if target == folder and inner and here and there and there != here and there not in inner.get(here, ()):
+        return f'"{name}": {folder}/{here}/ may not include {folder}/{there}/'
     if folder == "kernels" and ISA_FILE.match(rel.name):
         if name not in ISA_ALLOWED and not ISA_SHARED.match(name):
             return f'"{name}": instruction-set files include only {", ".join(sorted(ISA_ALLOWED))} and shared kernel headers'
@@ -101,6 +113,9 @@ def check_tree(root):
         rel = path.relative_to(src)
         if len(rel.parts) > 1 and rel.parts[0] not in ALLOWED:
             complaints.append(f"src/{rel}: folder {rel.parts[0]}/ has no rank")
+            continue
+        if len(rel.parts) > 2 and rel.parts[1] not in INNER.get(rel.parts[0], {rel.parts[1]}):
+            complaints.append(f"src/{rel}: folder {rel.parts[0]}/{rel.parts[1]}/ has no rank")
             continue
         if rel.parts[0] not in MACHINE_FOLDERS:
             text = path.read_text(encoding="utf-8")

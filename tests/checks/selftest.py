@@ -46,21 +46,29 @@ class Includes(unittest.TestCase):
     def test_sideways_is_seen(self):
         self.assertEqual(1, len(self.tree({"src/text/a.h": '#include "checkpoint/b.h"\n', "src/checkpoint/b.h": ""})))
 
+    def test_folders_within_a_folder(self):
+        files = {"src/model/decoder.h": "", "src/model/graph/graph.h": "", "src/model/engine/engine.h": "", "src/kernels/x86/x86_a.h": ""}
+        graph, engine = '#include "model/graph/graph.h"\n', '#include "model/engine/engine.h"\n'
+        self.assertEqual([], self.tree(files | {"src/model/engine/a.cpp": graph + '#include "model/decoder.h"\n', "src/model/decoder.cpp": engine}))
+        self.assertEqual(1, len(self.tree(files | {"src/model/graph/a.cpp": engine})))
+        self.assertEqual(1, len(self.tree(files | {"src/model/other/a.cpp": ""})))
+        self.assertEqual(1, len(self.tree(files | {"src/kernels/arm/arm_a.cpp": '#include "kernels/x86/x86_a.h"\n'})))
+
     def test_isa_file(self):
         files = {"src/kernels/kernel.h": "", "src/base/error.h": "", "src/quant/quant_matrix.h": ""}
         good = '#include "kernels/kernel.h"\n#include "quant/quant_matrix.h"\n#include <arm_neon.h>\n'
-        self.assertEqual([], self.tree(files | {"src/kernels/arm_i8mm.cpp": good}))
-        self.assertEqual(1, len(self.tree(files | {"src/kernels/arm_i8mm.cpp": '#include "base/error.h"\n'})))
-        self.assertEqual(1, len(self.tree(files | {"src/kernels/x86_amx.cpp": "#include <fmt/core.h>\n"})))
+        self.assertEqual([], self.tree(files | {"src/kernels/arm/arm_i8mm.cpp": good}))
+        self.assertEqual(1, len(self.tree(files | {"src/kernels/arm/arm_i8mm.cpp": '#include "base/error.h"\n'})))
+        self.assertEqual(1, len(self.tree(files | {"src/kernels/x86/x86_amx.cpp": "#include <fmt/core.h>\n"})))
 
     def test_machine_code_stays_behind_the_waist(self):
         for text in ('asm volatile("nop");\n', 'asm("nop");\n', "#include <immintrin.h>\n"):
             self.assertEqual(1, len(self.tree({"src/base/a.cpp": text})), text)
-            self.assertEqual([], self.tree({"src/kernels/x86_a.cpp": text}))
+            self.assertEqual([], self.tree({"src/kernels/x86/x86_a.cpp": text}))
 
     def test_server(self):
-        files = {"src/nn/moe.h": "", "src/model/engine.h": "", "src/serve/http.h": ""}
-        self.assertEqual([], self.tree(files | {"src/serve/server.cpp": '#include "model/engine.h"\n'}))
+        files = {"src/nn/moe.h": "", "src/model/engine/engine.h": "", "src/serve/http.h": ""}
+        self.assertEqual([], self.tree(files | {"src/serve/server.cpp": '#include "model/engine/engine.h"\n'}))
         self.assertEqual([], self.tree(files | {"src/apps/serve.cpp": '#include "serve/http.h"\n'}))
         self.assertEqual(1, len(self.tree(files | {"src/serve/server.cpp": '#include "nn/moe.h"\n'})))
         self.assertEqual(1, len(self.tree(files | {"src/model/a.cpp": '#include "serve/http.h"\n'})))

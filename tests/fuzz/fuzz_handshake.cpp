@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <span>
 
-#include "model/handshake.h"
+#include "model/ranks/handshake.h"
 #include "moebius/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

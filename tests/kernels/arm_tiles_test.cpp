@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "kernels/arm_int8_choice.h"
+#include "kernels/arm/arm_int8_choice.h"
 #include "unit/test_util.h"
 
 namespace moebius::test {

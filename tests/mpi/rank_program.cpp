@@ -15,7 +15,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "model/rank_costs.h"
+#include "model/ranks/rank_costs.h"
 #include "moebius/error.h"
 #include "runtime/comm_plugin.h"
 #include "runtime/host_name.h"

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "model/decoder.h"
-#include "model/engine.h"
+#include "model/engine/engine.h"
 #include "runtime/thread_pool.h"
 #include "unit/engine_util.h"
 #include "unit/test_util.h"

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/engine.h"
+#include "model/engine/engine.h"
 #include "unit/fake_backend.h"
 
 namespace moebius::test {

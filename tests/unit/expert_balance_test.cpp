@@ -10,8 +10,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "model/expert_balance.h"
-#include "model/ranked_model.h"
+#include "model/ranks/expert_balance.h"
+#include "model/ranks/ranked_model.h"
 #include "unit/test_util.h"
 
 namespace moebius {

@@ -10,7 +10,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "model/decoder.h"
-#include "model/engine.h"
+#include "model/engine/engine.h"
 #include "unit/test_util.h"
 
 namespace moebius {

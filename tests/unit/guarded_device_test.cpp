@@ -13,7 +13,7 @@
 #include "device/cpu/guarded.h"
 #include "device/placement.h"
 #include "model/decoder.h"
-#include "model/ranked_model.h"
+#include "model/ranks/ranked_model.h"
 #include "unit/test_util.h"
 
 namespace moebius {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What ranks tell each other before they load: bytes there and back, and every reason to part.
-#include "model/handshake.h"
+#include "model/ranks/handshake.h"
 
 #include <gtest/gtest.h>
 

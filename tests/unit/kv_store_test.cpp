@@ -5,7 +5,7 @@
 
 #include <numeric>
 
-#include "model/kv_store.h"
+#include "model/engine/kv_store.h"
 #include "unit/fake_backend.h"
 
 namespace moebius {

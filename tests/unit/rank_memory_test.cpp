@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory per rank: which limits there are, who shares them, and what is said where it is short.
-#include "model/rank_memory.h"
+#include "model/ranks/rank_memory.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -8,8 +8,8 @@
 #include <filesystem>
 
 #include "base/error.h"
-#include "model/rank_plan.h"
-#include "model/ranked_model.h"
+#include "model/ranks/rank_plan.h"
+#include "model/ranks/ranked_model.h"
 #include "runtime/memory.h"
 #include "unit/test_util.h"
 

@@ -10,11 +10,11 @@
 
 #include "base/error.h"
 #include "model/arch/arch.h"
-#include "model/engine.h"
-#include "model/rank_plan.h"
-#include "model/ranked_model.h"
-#include "model/scoring.h"
-#include "model/step_plan.h"
+#include "model/engine/engine.h"
+#include "model/engine/scoring.h"
+#include "model/engine/step_plan.h"
+#include "model/ranks/rank_plan.h"
+#include "model/ranks/ranked_model.h"
 #include "unit/test_util.h"
 
 namespace moebius {

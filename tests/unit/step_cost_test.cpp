@@ -4,7 +4,7 @@
 
 #include <numeric>
 
-#include "model/step_cost.h"
+#include "model/engine/step_cost.h"
 #include "unit/engine_util.h"
 
 namespace moebius {

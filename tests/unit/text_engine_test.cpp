@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine with text on a fake backend: texts are those of the tokens, stop strings end answers,
 // and a step that fails harms only whom it must.
-#include "model/text_engine.h"
+#include "model/engine/text_engine.h"
 
 #include <gtest/gtest.h>
 

@@ -12,9 +12,9 @@
 #include "kernels/list.h"
 #include "kernels/packed_matrix.h"
 #include "kernels/unpack.h"
-#include "model/rank_memory.h"
-#include "model/rank_plan.h"
-#include "model/ranked_model.h"
+#include "model/ranks/rank_memory.h"
+#include "model/ranks/rank_plan.h"
+#include "model/ranks/ranked_model.h"
 #include "unit/test_util.h"
 
 namespace moebius {

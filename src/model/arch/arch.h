@@ -8,7 +8,7 @@
 
 #include "checkpoint/config_fields.h"
 #include "checkpoint/model_config.h"
-#include "model/decoder_spec.h"
+#include "model/arch/decoder_spec.h"
 
 namespace moebius {
 

@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights at their stored width (e4m3, int8, bf16, f16, f32) multiplied as floats on every 64-bit Arm
+// CPU: layouts and facts of arm_neon's codecs fp8, bytes, bf16, f16 and dense32 and of arm_fhm. Each output is one chain of
+// fused multiply-adds over its group in the order of K, then f = fma(dot, scale, f): the operations
+// of the definition in their order. Internal linkage, as all headers of kernel units.
+//
+// Packed weights: panels of 32 outputs, group after group: for every input the codes of the 32
+// outputs (of bf16 0 4 1 5 2 6 3 7 and so on: a word is two of them, one shift and one AND away from
+// f32), then their scales (bf16 if the stored type fits exactly, else f32; none for dense). A
+// panel is one sequence of addresses, and its 8 vectors of sums are enough for the latency of FMLA:
+// some cores read memory fastest by one stream per thread.
+//
+// e4m3 has its nibbles swapped, so that no shifts are needed: the upper nibble is the lower half of
+// what is placed into an f32, the lower one (sign, exponent) goes through a table. Placed so it is
+// 2^120 too small, exact also when it is subnormal; rows are made too large in return, as far as
+// they can be: by 2^120 if they are below 2^8, and 2^119 if they are codes. Rows that are larger end
+// with a factor, and very small terms beside them may be lost, which is why the class is exact for
+// rows of codes alone. An output with a NaN code in a group has a NaN scale there.
+//
+// int8 is kept as code + 128, outputs 0 4 8 12 1 5 9 13 and so on: put into the lower bits of a large
+// float, two of the bytes of a word are one insertion and one subtraction away from f32.
+//
+// A panel of activations: tiles of 8 rows, the last one of 1, 2, 4 or 8; for every input the f32 of
+// the rows of a tile. Then a factor per row, with activation groups factors [group][row], and whether all rows are f16.
+#pragma once
+#include "kernels/arm/arm_bodies.h"
+#include "kernels/kernel.h"
+#include "kernels/prepared_rows.h"
+#include "kernels/unpack.h"
+
+namespace moebius {
+namespace {
+namespace float_family {
+
+constexpr size_t kNr = 32, kKr = 4, kTile = 8;
+constexpr size_t kFew = 4;      // rows whose weights are decoded in registers
+constexpr size_t kChunk = 256;  // inputs decoded to scratch at once: 32 KiB
+constexpr int kSmall = 120;     // e4m3 weights: how many powers of two they are too small
+
+inline size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
+
+inline bool of_integers(const Problem& p) {
+  return p.code == CodeType::kInt8 || p.code == CodeType::kInt8Offset;
+}
+
+struct Shape {
+  size_t groups, group_k, K_padded;  // a group: the scales of weights and rows are constant
+  size_t weight_k, row_k;            // inputs per scale of weights and of rows
+  size_t size;                       // bytes per code
+  size_t code_bytes, scale_bytes;    // of one group of a panel
+  bool fp8, bf16;                    // bf16: scales are kept so
+  bool row_groups, as_is;
+  size_t group_bytes() const { return code_bytes + scale_bytes; }
+  size_t stride() const { return groups * group_bytes(); }  // a multiple of 64
+};
+
+inline Shape shape_of(const Problem& p) {
+  Shape s{};
+  s.as_is = p.act.code == ActCode::kAsIs;
+  s.row_groups = !s.as_is && p.act.granule == ActGranule::kGroup;
+  s.weight_k = p.scale_type == ScaleType::kNone || p.block_k >= p.K ? p.K : p.block_k;
+  s.row_k = s.row_groups && p.act.group < p.K ? p.act.group : p.K;
+  const size_t least = s.weight_k < s.row_k ? s.weight_k : s.row_k;
+  s.groups = (p.K + least - 1) / least;
+  s.group_k = s.groups == 1 ? up(p.K, kKr) : least;
+  s.K_padded = s.groups * s.group_k;
+  s.fp8 = p.code == CodeType::kFp8;
+  s.size = s.fp8 || of_integers(p) ? 1 : p.code == CodeType::kF32 ? 4 : 2;
+  s.bf16 = p.scale_type == ScaleType::kBf16 || p.scale_type == ScaleType::kFp8 ||
+           p.scale_type == ScaleType::kE8m0;
+  s.code_bytes = s.group_k * kNr * s.size;
+  s.scale_bytes = p.scale_type == ScaleType::kNone && !s.fp8 ? 0 : kNr * (s.bf16 ? 2 : 4);
+  return s;
+}
+
+inline const char* supports(const Problem& p, CodeType code) {
+  const bool offset = code == CodeType::kInt8 && p.code == CodeType::kInt8Offset;
+  if (p.code != code && !offset) return "another codec holds these weights";
+  if (of_integers(p) && p.bits != 8) return "fewer than 8 bits would be kept in bytes";
+  if (p.zero_points) return "the weights have zero points";
+  if (p.offsets) return "the weights have an offset per group";
+  if (p.act.code == ActCode::kInt) return "the checkpoint declares int8 activations";
+  if (p.ragged) return "groups are of unequal length";
+  const Shape s = shape_of(p);
+  if (s.row_groups && p.act_order) return "act-order and activation groups do not go together";
+  if (s.groups > 1 && s.group_k % kKr != 0) return "the group size is not a multiple of 4";
+  if (s.groups > 1 && ((s.weight_k < p.K && s.weight_k % s.group_k != 0) ||
+                       (s.row_k < p.K && s.row_k % s.group_k != 0)))
+    return "groups of weights and of activations do not fit each other";
+  return nullptr;
+}
+template <CodeType code>
+inline const char* supports_only(const Problem& p) {
+  return supports(p, code);
+}
+inline Numerics numerics(const Problem& p) {
+  return p.code == CodeType::kFp8 && p.act.code == ActCode::kAsIs ? Numerics::kReordered
+                                                                  : Numerics::kExact;
+}
+inline size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape_of(p).stride(); }
+// bf16: outputs j and j + 4 of every 8 share a word; int8: j, j + 4, j + 8, j + 12 of every 16.
+inline size_t place_of(const Problem& p, size_t n) {
+  n %= kNr;
+  if (of_integers(p)) return n / 16 * 16 + n % 4 * 4 + n / 4 % 4;
+  return p.code == CodeType::kBf16 ? n / 8 * 8 + n % 4 * 2 + n / 4 % 2 : n;
+}
+inline size_t code_at(const Problem& p, size_t n, size_t k) {
+  const Shape s = shape_of(p);
+  return n / kNr * s.stride() + k / s.group_k * s.group_bytes() +
+         (k % s.group_k * kNr + place_of(p, n)) * s.size;
+}
+
+// Rows of the tiles of M rows: the last tile is padded.
+inline size_t panel_rows(size_t M) {
+  const size_t last = M % kTile;
+  return M - last + (last <= 2 ? last : last <= 4 ? 4 : 8);
+}
+
+struct PanelLayout {
+  size_t factors, group_factors, all_f16, bytes;
+};
+inline PanelLayout panel_layout(const Shape& s, size_t M) {
+  PanelLayout l{};
+  l.factors = 4 * panel_rows(M) * s.K_padded;
+  l.group_factors = l.factors + 4 * M;
+  l.all_f16 =
+      l.group_factors + (s.row_groups ? 4 * (s.groups * M + kTile) : 0);  // whole tiles are read
+  l.bytes = up(l.all_f16 + 4, 64);
+  return l;
+}
+inline size_t row_panel_bytes(const Problem& p, size_t M) {
+  return panel_layout(shape_of(p), M).bytes;
+}
+
+// Scratch: decoded weights [panel / 8][chunk][8], then for every tile of rows and 8 outputs dot [8][8]
+// and f [8][8].
+inline size_t sums_bytes(size_t M) { return up(M, kTile) * 2 * kNr * 4; }
+inline size_t scratch_bytes(const Problem&, size_t M) { return kChunk * kNr * 4 + sums_bytes(M); }
+
+constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
+                        const char* (*fits)(const Problem&), const Bodies& b) {
+  return {name,
+          codec,
+          Arch::kAarch64,
+          needs,
+          kNr,
+          fits,
+          numerics,
+          packed_bytes,
+          b.pack,
+          prepared_row_bytes,
+          b.prepare_rows,
+          row_panel_bytes,
+          b.make_row_panel,
+          scratch_bytes,
+          b.gemm,
+          0,
+          kTile,
+          code_at};
+}
+
+}  // namespace float_family
+}  // namespace
+}  // namespace moebius

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: Apache-2.0
+// The int8 family on Arm: packing where nothing is missing: 8 outputs, inputs in the order of the
+// file, whole steps of 16 inputs (layouts: arm_int8.h). What is left (tails, act-order) is
+// arm_neon_int8_pack.cpp's. Internal linkage.
+#pragma once
+#ifdef __aarch64__
+#include <arm_neon.h>
+
+#include "kernels/arm/arm_int8.h"
+#include "kernels/arm/arm_packing.h"
+
+namespace moebius {
+namespace {
+namespace int8_family {
+
+using namespace arm_packing;
+
+// Sums of the codes of 8 outputs. Parts are 16 bits: `settle` before they overflow.
+struct Sums {
+  int16x8_t part[kNr] = {};
+  int32x4_t total[2] = {};
+  [[gnu::always_inline]] void add(int i, int8x16_t v) { part[i] = vpadalq_s8(part[i], v); }
+  [[gnu::always_inline]] void add(int i, uint8x16_t v) {
+    part[i] = vreinterpretq_s16_u16(vpadalq_u8(vreinterpretq_u16_s16(part[i]), v));
+  }
+  void settle(int32_t offset) {  // which was in the sum of every output
+    int32x4_t pair[4];
+    MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) {
+      pair[i] = vpaddq_s32(vpaddlq_s16(part[2 * i]), vpaddlq_s16(part[2 * i + 1]));
+      part[2 * i] = part[2 * i + 1] = vdupq_n_s16(0);
+    }
+    MOEBIUS_UNROLL for (int i = 0; i < 2; ++i) total[i] = vsubq_s32(
+        vaddq_s32(total[i], vpaddq_s32(pair[2 * i], pair[2 * i + 1])), vdupq_n_s32(offset));
+  }
+};
+
+[[gnu::always_inline]] inline uint8x16_t low_halves(uint8x16_t a, uint8x16_t b) {
+  return vreinterpretq_u8_u64(vzip1q_u64(vreinterpretq_u64_u8(a), vreinterpretq_u64_u8(b)));
+}
+[[gnu::always_inline]] inline uint8x16_t high_halves(uint8x16_t a, uint8x16_t b) {
+  return vreinterpretq_u8_u64(vzip2q_u64(vreinterpretq_u64_u8(a), vreinterpretq_u64_u8(b)));
+}
+
+// ---------------------------------------------------------------------------------------------- readers
+// 32 or 16 inputs (then in the lower half) of a row as nibbles of the panel. kOffset: what a code
+// is too large by in the sums.
+
+struct StoredFp4 {
+  static constexpr size_t kStep = 8;
+  static constexpr int32_t kOffset = 0;
+  template <bool kSums>
+  [[gnu::always_inline]] static uint8x16_t two(const uint8_t* p, int, Sums&) {
+    return vld1q_u8(p);
+  }
+  template <bool kSums>
+  [[gnu::always_inline]] static uint8x16_t one(const uint8_t* p, int, Sums&) {
+    return vcombine_u8(vld1_u8(p), vdup_n_u8(0));
+  }
+};
+struct StoredNibbles {
+  static constexpr size_t kStep = 8;
+  static constexpr int32_t kOffset = 8;
+  template <bool kSums>
+  [[gnu::always_inline]] static uint8x16_t made(uint8x16_t v, int i, Sums& sums) {
+    if constexpr (kSums) sums.add(i, vsraq_n_u8(vandq_u8(v, vdupq_n_u8(15)), v, 4));
+    return veorq_u8(v, vdupq_n_u8(0x88));
+  }
+  template <bool kSums>
+  [[gnu::always_inline]] static uint8x16_t two(const uint8_t* p, int i, Sums& sums) {
+    return made<kSums>(vld1q_u8(p), i, sums);
+  }
+  template <bool kSums>
+  [[gnu::always_inline]] static uint8x16_t one(const uint8_t* p, int i, Sums& sums) {
+    return made<kSums>(vcombine_u8(vld1_u8(p), vdup_n_u8(0)), i, sums);
+  }
+};
+struct SmallIntegers {  // of at most 4 bits, a byte each
+  static constexpr size_t kStep = 16;
+  static constexpr int32_t kOffset = 0;
+  template <bool kSums>
+  [[gnu::always_inline]] static uint8x16_t made(uint8x16_t lo, uint8x16_t hi, int i, Sums& sums) {
+    if constexpr (kSums) sums.add(i, vreinterpretq_s8_u8(lo)), sums.add(i, vreinterpretq_s8_u8(hi));
+    return vsliq_n_u8(vuzp1q_u8(lo, hi), vuzp2q_u8(lo, hi), 4);
+  }
+  template <bool kSums>
+  [[gnu::always_inline]] static uint8x16_t two(const uint8_t* p, int i, Sums& sums) {
+    return made<kSums>(vld1q_u8(p), vld1q_u8(p + 16), i, sums);
+  }
+  template <bool kSums>
+  [[gnu::always_inline]] static uint8x16_t one(const uint8_t* p, int i, Sums& sums) {
+    return made<kSums>(vld1q_u8(p), vdupq_n_u8(0), i, sums);
+  }
+};
+
+// ---------------------------------------------------------------------------------------------- codecs
+// A codec packs kSteps steps of 16 inputs at a time to kBytes bytes, and the one that may be left
+// to `kBytes / kSteps`; the file has kStored bytes for a step of a row.
+
+template <class Reader>
+struct NibbleCodec {
+  static constexpr size_t kSteps = 2, kBytes = 128, kStored = Reader::kStep;
+  static constexpr int32_t kOffset = Reader::kOffset;
+  template <bool kSums>
+  [[gnu::always_inline]] static void make(Rows& r, uint8x16_t (&first)[4], uint8x16_t (&second)[4],
+                                          Sums& sums) {
+    MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) {
+      const uint8x16_t o = Reader::template two<kSums>(r.row(2 * j), 2 * j, sums),
+                       p = Reader::template two<kSums>(r.row(2 * j + 1), 2 * j + 1, sums);
+      first[j] = low_halves(o, p), second[j] = high_halves(o, p);
+    }
+    r.template advance<2 * Reader::kStep>();
+  }
+  template <bool kSums>
+  [[gnu::always_inline]] static void put(Rows& r, uint8_t* out, Sums& sums) {
+    uint8x16_t first[4], second[4];
+    make<kSums>(r, first, second, sums);
+    store_in_order(out, first), store_in_order(out + 64, second);
+  }
+  template <bool kSums>
+  static void put_last(Rows& r, uint8_t* out, Sums& sums) {
+    uint8x16_t v[4];
+    MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) v[j] =
+        low_halves(Reader::template one<kSums>(r.row(2 * j), 2 * j, sums),
+                   Reader::template one<kSums>(r.row(2 * j + 1), 2 * j + 1, sums));
+    store_in_order(out, v);
+    r.template advance<Reader::kStep>();
+  }
+};
+
+// A byte each, of which some bits are to be turned.
+template <uint8_t kFlip>
+struct ByteCodec {
+  static constexpr size_t kSteps = 1, kBytes = 128, kStored = 16;
+  static constexpr int32_t kOffset = 0;
+  template <bool kSums>
+  [[gnu::always_inline]] static void put(Rows& r, uint8_t* out, Sums& sums) {
+    uint8x16_t v[8];
+    MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) {
+      uint8x16_t o = vld1q_u8(r.row(2 * j)), p = vld1q_u8(r.row(2 * j + 1));
+      if constexpr (kFlip != 0)
+        o = veorq_u8(o, vdupq_n_u8(kFlip)), p = veorq_u8(p, vdupq_n_u8(kFlip));
+      if constexpr (kSums)
+        sums.add(2 * j, vreinterpretq_s8_u8(o)), sums.add(2 * j + 1, vreinterpretq_s8_u8(p));
+      v[j] = vuzp1q_u8(o, p), v[4 + j] = vuzp2q_u8(o, p);
+    }
+    store_in_order(out, v);
+    r.advance<16>();
+  }
+  template <bool kSums>
+  static void put_last(Rows&, uint8_t*, Sums&) {}
+};
+
+template <class Codec, bool kSums>
+[[gnu::always_inline]] inline void put_steps(Rows& r, size_t steps, uint8_t* out, Sums& sums) {
+  constexpr size_t kSettled = 64;  // two additions of 256 at most fit 16 bits as often
+  size_t since = 0;
+  for (; steps >= Codec::kSteps; steps -= Codec::kSteps, out += Codec::kBytes) {
+    Codec::template put<kSums>(r, out, sums);
+    if (kSums && ++since == kSettled) {
+      sums.settle(Codec::kOffset * static_cast<int32_t>(since * Codec::kSteps * kKr));
+      since = 0;
+    }
+  }
+  if (steps != 0) Codec::template put_last<kSums>(r, out, sums);
+  if (kSums)
+    sums.settle(Codec::kOffset * static_cast<int32_t>((since * Codec::kSteps + steps) * kKr));
+}
+
+// ---------------------------------------------------------------------------------------------- scales
+
+// Of 8 outputs in one group: 8 x bf16, or 8 x f32.
+struct Scales {
+  uint8x16_t v[2];
+};
+
+// f16 of 8 outputs as f32.
+inline Scales from_f16(uint16x8_t halves) {
+  if (vmaxvq_u16(vandq_u16(halves, vdupq_n_u16(0x7fff))) < 0x7c00) {
+    const float16x8_t v = vreinterpretq_f16_u16(halves);
+    return {{vreinterpretq_u8_f32(vcvt_f32_f16(vget_low_f16(v))),
+             vreinterpretq_u8_f32(vcvt_high_f32_f16(v))}};
+  }
+  uint16_t from[kNr];
+  float to[kNr];
+  vst1q_u16(from, halves);
+  for (size_t i = 0; i < kNr; ++i) to[i] = f16_to_f32(from[i]);
+  return {{vreinterpretq_u8_f32(vld1q_f32(to)), vreinterpretq_u8_f32(vld1q_f32(to + 4))}};
+}
+// Four groups of f32.
+[[gnu::always_inline]] inline void transpose_words(const uint8_t* const (&rows)[kNr], size_t g,
+                                                   Scales* out) {
+  MOEBIUS_UNROLL for (int h = 0; h < 2; ++h) {
+    uint32x4_t r[4];
+    MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) r[i] =
+        vreinterpretq_u32_u8(vld1q_u8(rows[4 * h + i] + 4 * g));
+    const uint32x4_t a = vzip1q_u32(r[0], r[2]), b = vzip2q_u32(r[0], r[2]),
+                     c = vzip1q_u32(r[1], r[3]), d = vzip2q_u32(r[1], r[3]);
+    out[0].v[h] = vreinterpretq_u8_u32(vzip1q_u32(a, c));
+    out[1].v[h] = vreinterpretq_u8_u32(vzip2q_u32(a, c));
+    out[2].v[h] = vreinterpretq_u8_u32(vzip1q_u32(b, d));
+    out[3].v[h] = vreinterpretq_u8_u32(vzip2q_u32(b, d));
+  }
+}
+
+}  // namespace int8_family
+}  // namespace
+}  // namespace moebius
+#endif  // __aarch64__

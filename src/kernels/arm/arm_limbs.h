@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weight-only integers and FP4 on Arm by integer dot products: facts and layouts of the units
+// arm_limbs_*. A row of bf16 or f16 numbers is block fixed point: in a block of at most 128 inputs
+//   x[k] = (256 hi[k] + lo[k]) * 2^e,   hi and lo balanced digits of 8 bits ("limbs"),
+// and weights are small integers (E2M1: twice the value), so the dot of a block is an exact integer
+// whatever the instruction and the order. What the two limbs of an input cannot hold is kept beside them:
+//   near   its next two limbs, kept for half a step of inputs at a time:  += (256 t[k] + u[k]) * 2^(e-16)
+//   far    the number itself, where four limbs do not hold it (1 in 10^6 of Gaussian inputs)
+// The sum of an output, the same operations in the same order whatever the tile or the batch:
+//   f = fma(float(dot) * 2^e, c, f)              block by block, c the scale of the weights
+//   h = fma(float(dot of near) * 2^(e-16), c, h) block by block, those that have such limbs
+//   f = f + h, then f = fma(x[k] * w[k], c, f)   far inputs, ascending
+// docs/numerics.md derives the bound.
+//
+// Where there is BFMMLA too, bf16 rows and 4-bit weights have it for many rows ("tops"). It adds floats, and gives
+// the same bytes because the sums of a block are integers below 2^24 in it: s is as large as the sum of the block's magnitudes allows,
+//   x[k] = ((256 hi[k] + lo[k]) 2^s + p[k]) * 2^(e-s) + q[k] * 2^(e-s-8),     p of s bits, q of 8,
+// the dot of a block is that of the number in front, which is a bf16 number (a top), and near limbs are p and q. p is
+// part of the dot, q makes h. Else s is 8, and both make h. Internal linkage, as all headers of kernel units.
+//
+// Packed weights: panels of 8 outputs at multiples of 64 bytes, group after group: scales (8 x bf16
+// where the stored type fits, else 8 x f32), with zero points 8 x int8 padded to 16 bytes, codes. Scales
+// stand first: those of long groups are needed before the end, and a read far ahead of the others
+// breaks their stream (8 bit, one row: 82 to 57 % of the memory's speed).
+// The inputs of a step of 16 are taken in two halves, even ones, then odd ones: bytes of the file.
+//   8 bit  64 bytes a half, as the instruction takes them (Place says which output and input is where)
+//   4 bit  32 bytes a half: byte i = code of output o (value + 8, or E2M1) | code of output o + 4 of
+//          the same input (two's complement, or E2M1) << 4
+// As int8 such a byte of integers is 16 b + a: the sum of bytes minus the sum of their low halves is
+// 16 times that of b, so one AND serves 32 weights.
+//
+// A prepared row: digits, 16 bytes a half (8 x hi, 8 x lo), then extras: Counts; a Block each; a Block of
+// near limbs for every block that has such; a Near for every half that has; far inputs. Then tops, a half at a time, as bf16 integers. With act-order: the numbers, since only a panel knows their order.
+// A panel of few rows: such rows. Of many: digits by tiles of rows, then the extras of every row.
+#pragma once
+#include "kernels/arm/arm_bodies.h"
+#include "kernels/kernel.h"
+#include "kernels/prepared_rows.h"
+#include "kernels/unpack.h"
+
+#define MOEBIUS_UNROLL _Pragma("GCC unroll 16")
+
+namespace moebius {
+namespace {
+namespace limbs {
+
+constexpr size_t kNr = 8;          // outputs per panel
+constexpr size_t kKr = 16;         // inputs per step
+constexpr size_t kHalf = 8;        // inputs per half of a step
+constexpr size_t kLongest = 128;   // inputs per block, so that no dot leaves int32
+constexpr size_t kMostK = 65535;   // far inputs are numbered with 16 bits
+constexpr size_t kTilePanels = 2;  // panels that many rows meet together, at most
+constexpr size_t kFew = 7;         // rows up to which codes are decoded anew for each
+
+inline size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
+
+enum class Form : uint8_t { kInt4, kFp4, kInt8 };
+inline Form form_of(const Problem& p) {
+  return p.code == CodeType::kFp4 ? Form::kFp4 : p.bits > 4 ? Form::kInt8 : Form::kInt4;
+}
+
+struct Shape {
+  size_t groups, group_k, K_padded;
+  size_t blocks, block_k;  // of all inputs; a group has whole blocks
+  size_t half_bytes, code_bytes, scale_bytes, zero_bytes;  // of half a step; of a group
+  Form form;
+  bool bf16;          // scales kept as bf16
+  bool tops;          // rows are kept as bf16 too, for BFMMLA (arm_limbs_exact.h)
+  int most_weight;    // of a product of tops: how large an integer weight may be
+  size_t head_bytes;  // scales and zero points
+  size_t group_bytes() const { return head_bytes + code_bytes; }
+  size_t group_blocks() const { return group_k / block_k; }
+  size_t stride() const { return up(groups * group_bytes(), 64); }
+};
+
+template <bool kTops = false>
+inline Shape shape_of(const Problem& p) {
+  Shape s{};
+  s.form = form_of(p);
+  s.tops = kTops && s.form != Form::kInt8 && p.x_type == XType::kBf16;
+  s.most_weight = s.form == Form::kFp4 ? 12 : p.zero_points ? 16 : 8;
+  s.group_k = p.block_k >= p.K ? p.K : p.block_k;
+  s.groups = (p.K + s.group_k - 1) / s.group_k;
+  size_t in_group = (s.group_k + kLongest - 1) / kLongest;
+  if (s.groups == 1) {
+    s.block_k = up((s.group_k + in_group - 1) / in_group, kKr);
+    s.group_k = in_group * s.block_k;
+  } else {
+    while (in_group * kKr < s.group_k && s.group_k % (in_group * kKr) != 0) ++in_group;
+    s.block_k = s.group_k / in_group;
+  }
+  s.blocks = s.groups * in_group;
+  s.K_padded = s.groups * s.group_k;
+  s.bf16 = p.scale_type == ScaleType::kBf16 || p.scale_type == ScaleType::kFp8 ||
+           p.scale_type == ScaleType::kE8m0;
+  s.half_bytes = s.form == Form::kInt8 ? 64 : 32;
+  s.code_bytes = s.group_k / kHalf * s.half_bytes;
+  s.scale_bytes = kNr * (s.bf16 ? 2 : 4);
+  s.zero_bytes = p.zero_points ? 16 : 0;
+  s.head_bytes = up(s.scale_bytes + s.zero_bytes, s.groups == 1 ? 64 : 16);
+  return s;
+}
+
+inline const char* supports(const Problem& p) {
+  const bool integers = p.code == CodeType::kInt8 || p.code == CodeType::kInt8Offset ||
+                        p.code == CodeType::kInt4Offset;
+  if (!integers && p.code != CodeType::kFp4) return "the weights are neither integers nor fp4";
+  if (p.scale_type == ScaleType::kNone) return "the weights have no scales";
+  if (p.act.code != ActCode::kAsIs) return "the checkpoint quantizes activations";
+  if (p.x_type == XType::kF32) return "the activations are not rounded to 16 bits";
+  if (p.offsets) return "the weights have an offset per group";
+  if (p.code == CodeType::kFp4 && p.zero_points) return "fp4 has no zero points";
+  if (p.ragged) return "groups are of unequal length";
+  if (p.K > kMostK) return "K is beyond 65535";
+  if (p.block_k < p.K && p.block_k % kKr != 0) return "the group size is not a multiple of 16";
+  // Probabilities span so many powers of two that most of them would be far.
+  if (p.code == CodeType::kInt8 && p.bits == 8 && p.scale_type == ScaleType::kF32 &&
+      p.block_k >= p.K && !p.zero_points)
+    return "8-bit keys and values are kept like this, and probabilities are not for limbs";
+  return nullptr;
+}
+template <Form kForm>
+inline const char* supports_only(const Problem& p) {
+  const char* reason = supports(p);
+  return reason != nullptr     ? reason
+         : form_of(p) == kForm ? nullptr
+                               : "another codec holds these weights";
+}
+inline Numerics numerics(const Problem&) { return Numerics::kReordered; }
+// Where the codes of a half of K are in a panel.
+inline size_t half_at(const Shape& s, size_t half) {
+  const size_t in_group = s.group_k / kHalf;
+  return half / in_group * s.group_bytes() + s.head_bytes + half % in_group * s.half_bytes;
+}
+inline size_t packed_bytes(const Problem& p) { return up(p.N, kNr) / kNr * shape_of(p).stride(); }
+
+// ---------------------------------------------------------------------------------------------- rows
+
+struct Counts {
+  uint32_t near, near_blocks, far, unused;
+};
+struct Block {
+  int32_t start[4];  // 0, 0, -8 sum, -8 sum: where sums of codes + 8 begin
+  float factor;      // 2^e; NaN: the block held a NaN or an infinity, and its digits are 0
+  int32_t sum;       // of 256 hi + lo
+  uint32_t scales;   // where those of its group are in a panel
+  uint16_t near;     // halves of it that have near limbs
+  uint16_t shift;    // tops: s of a block that has near limbs; of their Block: whether any is q
+};
+struct Near {
+  int8_t digits[16];
+  uint32_t codes, unused[3];  // where the codes of its half are in a panel
+};
+// Offsets from the start of extras.
+struct ExtrasLayout {
+  size_t blocks, near_blocks, near, far, bytes;
+};
+inline ExtrasLayout extras_layout(const Shape& s) {
+  ExtrasLayout l{};
+  l.blocks = sizeof(Counts);
+  l.near_blocks = l.blocks + s.blocks * sizeof(Block);
+  l.near = l.near_blocks + s.blocks * sizeof(Block);
+  l.far = l.near + s.K_padded / kHalf * sizeof(Near);  // k and the 16 bits of x[k]
+  l.bytes = up(l.far + 4 * s.K_padded, 64);
+  return l;
+}
+inline size_t digit_bytes(const Shape& s) { return 2 * s.K_padded; }
+inline size_t tops_at(const Shape& s) { return digit_bytes(s) + extras_layout(s).bytes; }
+inline size_t few_row_bytes(const Shape& s) { return up(tops_at(s), 64); }  // without tops
+inline size_t digits_row_bytes(const Shape& s) {
+  return up(tops_at(s) + (s.tops ? 2 * s.K_padded : 0), 64);
+}
+template <bool kTops>
+inline size_t row_bytes(const Problem& p) {
+  return p.act_order ? up(4 * p.K, 64) : digits_row_bytes(shape_of<kTops>(p));
+}
+// A row's part of a tile: digits, and for every block 16 bytes of factors and 16 of sums.
+inline size_t tile_row_bytes(const Shape& s) { return up(digit_bytes(s) + 32 * s.blocks, 64); }
+// Few rows: rows with their extras. Many: tiles, then extras. With act-order one more, to make rows
+// in.
+inline size_t tiles_bytes(const Shape& s, size_t M) { return up(M, 2) * tile_row_bytes(s); }
+template <bool kTops>
+inline size_t row_panel_bytes(const Problem& p, size_t M) {
+  const Shape s = shape_of<kTops>(p);
+  const size_t rows =
+      M <= kFew ? M * few_row_bytes(s) : tiles_bytes(s, M) + M * extras_layout(s).bytes;
+  return rows + (p.act_order ? digits_row_bytes(s) : 0);
+}
+
+// Units of rows (what one register of sums holds) in tiles of at most `most`, as even as possible.
+struct TileMap {
+  size_t tiles, base, extra;  // the first `extra` tiles have base + 1 units
+  TileMap(size_t units, size_t most)
+      : tiles((units + most - 1) / most), base(units / tiles), extra(units % tiles) {}
+  size_t size(size_t t) const { return base + (t < extra ? 1 : 0); }
+  size_t first(size_t t) const { return t * base + (t < extra ? t : extra); }
+};
+
+// Many rows: operands of a panel and its scales (and zero points), spread as sums lie.
+inline size_t spread_bytes(const Problem& p) { return p.zero_points ? 128 : 64; }
+// With tops: operands of some blocks of a panel and their scales, then sums of rows.
+struct Chunk {
+  size_t blocks, operands, spread, bytes;  // most blocks; bytes of each part, and of both
+};
+inline Chunk chunk_of(const Problem& p, const Shape& s) {
+  constexpr size_t kInputs = 1024;  // operands are 16 KiB, a quarter of a first-level cache
+  Chunk c{};
+  c.blocks = s.block_k < kInputs ? kInputs / s.block_k : 1;
+  if (c.blocks > s.blocks) c.blocks = s.blocks;
+  c.operands = c.blocks * s.block_k * kNr * 2;
+  c.spread = spread_bytes(p);
+  c.bytes = up(c.operands + c.blocks * c.spread, 64);
+  return c;
+}
+template <bool kTops>
+inline size_t scratch_bytes(const Problem& p, size_t M) {
+  const Shape s = shape_of<kTops>(p);
+  if (M <= kFew) return 64;
+  if (s.tops) return chunk_of(p, s).bytes + up(M, 2) * kNr * 4;
+  return kTilePanels * (kNr * s.K_padded + s.groups * spread_bytes(p));
+}
+
+// The kernels of a unit.
+struct Kernels {
+  Kernel list[3];
+};
+template <bool kTops>
+constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
+                        const char* (*fits)(const Problem&), const Bodies& b, size_t rows) {
+  return {name,
+          codec,
+          Arch::kAarch64,
+          needs,
+          kNr,
+          fits,
+          numerics,
+          packed_bytes,
+          b.pack,
+          row_bytes<kTops>,
+          b.prepare_rows,
+          row_panel_bytes<kTops>,
+          b.make_row_panel,
+          scratch_bytes<kTops>,
+          b.gemm,
+          kNr * kTilePanels,
+          rows};
+}
+template <bool kTops>
+constexpr Kernels kernels(const char* name, uint32_t needs, const Bodies& b, size_t rows) {
+  return {{kernel<kTops>(name, "int4", needs, supports_only<Form::kInt4>, b, rows),
+           kernel<kTops>(name, "fp4", needs, supports_only<Form::kFp4>, b, rows),
+           kernel<kTops>(name, "int8", needs, supports_only<Form::kInt8>, b, rows)}};
+}
+
+}  // namespace limbs
+}  // namespace
+}  // namespace moebius

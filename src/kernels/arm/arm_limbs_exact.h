@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weight-only products by limbs, many bf16 rows by BFMMLA: operands are whole numbers and no sum of a block
+// leaves the 24 bits of a float, so what BFMMLA adds is what integers would (arm_limbs.h). A chunk of
+// a panel becomes bf16 in scratch, then every tile of rows meets it. Internal linkage; only for units compiled with BF16.
+#pragma once
+#ifdef __aarch64__
+#include "kernels/arm/arm_bf16_tiles.h"
+#include "kernels/arm/arm_limbs_gemm.h"
+
+namespace moebius {
+namespace {
+namespace limbs {
+
+// bf16 of the 16 codes of the first and of the second output of a byte, lower and upper half.
+struct TopTables {
+  uint8_t lower[2][16], upper[2][16];
+};
+template <class Codec>
+constexpr TopTables top_tables() {
+  TopTables t{};
+  for (int h = 0; h < 2; ++h)
+    for (int i = 0; i < 16; ++i) {
+      const float v = !Codec::kRaw ? 0.5f * static_cast<float>(kE2m1Twice[i])
+                      : h == 0     ? static_cast<float>(i - 8)
+                                   : static_cast<float>(i < 8 ? i : i - 16);
+      const uint32_t bits = f32_bits(v) >> 16;
+      t.lower[h][i] = static_cast<uint8_t>(bits), t.upper[h][i] = static_cast<uint8_t>(bits >> 8);
+    }
+  return t;
+}
+
+template <class K>
+struct Exact {
+  using Isa = typename K::Isa;
+  using Codec = typename K::Codec;
+  const Product<K>& product;
+  const GemmArgs& a;
+  const Shape& s;
+  const Chunk chunk;
+  const TileMap map;
+
+  explicit Exact(const Product<K>& p)
+      : product(p),
+        a(p.a),
+        s(p.s),
+        chunk(chunk_of(*a.w->problem, s)),
+        map((a.M + 1) / 2, most_pairs(s)) {}
+
+  float* state(size_t pair) const {
+    return reinterpret_cast<float*>(a.scratch + chunk.bytes) + pair * 16;
+  }
+  // A half of 8 inputs: quarters of 4 inputs of two outputs are what BFMMLA takes. Operation by operation for
+  // all four pairs of outputs, which would wait for each other's pipes one after the other.
+  [[gnu::always_inline]] static void expand_half(const uint8x16_t (&lower)[2],
+                                                 const uint8x16_t (&upper)[2], uint8x16_t order,
+                                                 const uint8_t* from, uint8_t* to) {
+    uint8x16_t code[4], lo[4], up[4];
+    MOEBIUS_UNROLL for (int j = 0; j < 2; ++j) code[j] = vqtbl1q_u8(vld1q_u8(from + 16 * j), order);
+    MOEBIUS_UNROLL for (int j = 0; j < 2; ++j) asm volatile("ushr %0.16b, %1.16b, #4" :
+                                                            "=w"(code[2 + j]) : "w"(code[j]));
+    MOEBIUS_UNROLL for (int j = 0; j < 2; ++j) code[j] = vandq_u8(code[j], vdupq_n_u8(15));
+    MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) asm volatile(
+        "tbl %0.16b, {%1.16b}, %2.16b" : "=w"(lo[j]) : "w"(lower[j / 2]), "w"(code[j]));
+    MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) asm volatile(
+        "tbl %0.16b, {%1.16b}, %2.16b" : "=w"(up[j]) : "w"(upper[j / 2]), "w"(code[j]));
+    MOEBIUS_UNROLL for (int j = 0; j < 4; j += 2)
+        store_two(to + 16 * j, vzip1q_u8(lo[j], up[j]), vzip1q_u8(lo[j + 1], up[j + 1]));
+    MOEBIUS_UNROLL for (int j = 0; j < 4; j += 2)
+        store_two(to + 64 + 16 * j, vzip2q_u8(lo[j], up[j]), vzip2q_u8(lo[j + 1], up[j + 1]));
+  }
+  [[gnu::always_inline]] static void store_two(uint8_t* to, uint8x16_t v, uint8x16_t u) {
+    asm volatile("stp %q0, %q1, [%2]" : : "w"(v), "w"(u), "r"(to) : "memory");
+  }
+  // Blocks [b, end) of a panel into scratch.
+  void expand(const uint8_t* w, size_t b, size_t end) const {
+    static constexpr TopTables kTables = top_tables<Codec>();
+    alignas(16) static constexpr uint8_t kOrder[16] = {0, 1, 2, 3, 8,  9,  10, 11,
+                                                       4, 5, 6, 7, 12, 13, 14, 15};
+    const uint8x16_t lower[2] = {vld1q_u8(kTables.lower[0]), vld1q_u8(kTables.lower[1])},
+                     upper[2] = {vld1q_u8(kTables.upper[0]), vld1q_u8(kTables.upper[1])},
+                     order = vld1q_u8(kOrder);
+    const size_t halves = s.block_k / kHalf;
+    uint8_t *to = a.scratch, *spread = a.scratch + chunk.operands;
+    for (; b < end; ++b, spread += chunk.spread) {
+      const uint8_t* head = w + b / s.group_blocks() * s.group_bytes();
+      const uint8_t* from = w + half_at(s, b * halves);
+      for (size_t h = 0; h < halves; ++h, from += 32, to += 128)
+        expand_half(lower, upper, order, from, to);
+      float32x4_t c[2];
+      load_scales(head, s.bf16, c);
+      Isa::spread(c[0], c[1], reinterpret_cast<float*>(spread));
+      if constexpr (K::kZero) {
+        int32x4_t z[2];
+        load_zeros(head + s.scale_bytes, z);
+        Isa::spread(vcvtq_f32_s32(z[0]), vcvtq_f32_s32(z[1]),
+                    reinterpret_cast<float*>(spread + 64));
+      }
+    }
+  }
+  // f = fma(float(dot) * factor, c, f) of a block; behind: factors, then sums of its rows.
+  template <int P>
+  [[gnu::always_inline]] static void finish(const uint8_t* behind, const uint8_t* spread,
+                                            float32x4_t (&acc)[P][4], float32x4_t (&f)[P][4]) {
+    MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) {
+      const float32x4_t c = vreinterpretq_f32_u8(vld1q_u8(spread + 16 * j));
+      MOEBIUS_UNROLL for (int i = 0; i < P; ++i) {
+        if constexpr (K::kZero)
+          acc[i][j] = vfmsq_f32(acc[i][j], vreinterpretq_f32_u8(vld1q_u8(spread + 64 + 16 * j)),
+                                vreinterpretq_f32_u8(vld1q_u8(behind + 16 * (P + i))));
+        const float32x4_t factor = vreinterpretq_f32_u8(vld1q_u8(behind + 16 * i));
+        f[i][j] = vfmaq_f32(f[i][j], vmulq_f32(acc[i][j], factor), c);
+      }
+    }
+  }
+  template <int P>
+  [[gnu::always_inline]] static void set_zero(float32x4_t (&v)[P][4]) {
+    MOEBIUS_UNROLL for (int i = 0; i < P; ++i)
+        MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) asm volatile("movi %0.4s, #0" : "=w"(v[i][j]));
+  }
+  template <int P>
+  [[gnu::always_inline]] static void load(const float* from, float32x4_t (&v)[P][4]) {
+    MOEBIUS_UNROLL for (int i = 0; i < P; ++i) MOEBIUS_UNROLL for (int j = 0; j < 4; ++j) v[i][j] =
+        vld1q_f32(from + 16 * i + 4 * j);
+  }
+  template <int P>
+  [[gnu::always_inline]] static void store(const float32x4_t (&v)[P][4], float* to) {
+    MOEBIUS_UNROLL for (int i = 0; i < P; ++i) MOEBIUS_UNROLL for (int j = 0; j < 4; ++j)
+        vst1q_f32(to + 16 * i + 4 * j, v[i][j]);
+  }
+  // Tile number t of rows against blocks [b, end) of the panel in scratch.
+  template <int P>
+  [[gnu::noinline]] void tile(size_t t, size_t n, size_t b, size_t end) const {
+    asm volatile("" : : : "memory");  // operands in scratch are written before they are loaded
+    const size_t pair = map.first(t), steps = s.block_k / kKr, row = 4 * s.block_k + 32;
+    const uint8_t* x = a.panel + 2 * pair * tile_row_bytes(s) + b * row * P;
+    const uint8_t *w[1] = {a.scratch}, *spread = a.scratch + chunk.operands;
+    const bool last = end == s.blocks;
+    // What memory is asked for: the codes that come next, a share by every tile.
+    const size_t share = (end - b) * s.block_k / kHalf * s.half_bytes / map.tiles;
+    bf16_tiles::Ahead next = {
+        (last ? product.panel(n + kNr) : product.panel(n) + half_at(s, end * s.block_k / kHalf)) +
+            t * share,
+        share / ((end - b) * steps)};
+    float32x4_t f[P][4];
+    set_zero<P>(f);
+    if (b != 0) load<P>(state(pair), f);
+    for (; b < end; ++b, spread += chunk.spread, x += 32 * P) {
+      float32x4_t acc[1][P][4];
+      set_zero<P>(acc[0]);
+      bf16_tiles::steps<P, 1, 1>(x, w, steps, next, acc);
+      finish<P>(x, spread, acc[0], f);
+    }
+    if (!last) return store<P>(f, state(pair));
+    float32x4_t all[P][4];  // indexed at run time: g++ would store f after every block
+    store<P>(f, reinterpret_cast<float*>(all));
+    for (size_t i = 0; i < 2 * P && 2 * pair + i < a.M; ++i) {
+      const size_t m = 2 * pair + i;
+      const Extras extras = rest_of(product.extras_of(0), m);
+      float32x4_t out[1][2];
+      Isa::rows_of(all[i / 2], i % 2, out[0]);
+      if (extras.counts().near != 0) product.template add_near<1>(extras, product.panel(n), 0, out);
+      product.put(extras, out[0], m, n);
+    }
+  }
+  template <int P>
+  void any_tile(size_t t, size_t n, size_t b, size_t end) const {
+    if (map.size(t) == P) return tile<P>(t, n, b, end);
+    if constexpr (P > 1) any_tile<P - 1>(t, n, b, end);
+  }
+  void run() const {
+    for (size_t n = a.n0; n < a.n1; n += kNr)
+      for (size_t b = 0; b < s.blocks; b += chunk.blocks) {
+        const size_t end = b + chunk.blocks < s.blocks ? b + chunk.blocks : s.blocks;
+        expand(product.panel(n), b, end);
+        for (size_t t = 0; t < map.tiles; ++t) any_tile<6>(t, n, b, end);
+      }
+  }
+};
+
+}  // namespace limbs
+}  // namespace
+}  // namespace moebius
+#endif  // __aarch64__

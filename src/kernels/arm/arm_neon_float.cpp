@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Float and int8 weights at their stored width on every 64-bit Arm CPU, multiplied by FMLA. Layouts:
+// arm_float.h; loops: arm_float_gemm.h, arm_float_turn.h.
+#include "kernels/arm/arm_float.h"
+#include "kernels/arm/arm_float_gemm.h"
+#include "kernels/arm/arm_float_pack.h"
+#include "kernels/arm/arm_float_turn.h"
+
+namespace moebius {
+namespace {
+
+using namespace float_family;
+
+template <CodeType code>
+constexpr Kernel neon(const char* codec, const Bodies& b) {
+  return kernel("arm_neon", codec, kNeon, supports_only<code>, b);
+}
+constexpr Kernel kKernels[] = {
+    neon<CodeType::kFp8>(
+        "fp8", MOEBIUS_BODIES(pack, prepare_rows_canonical, make_row_panel, gemm_any<Fp8>)),
+    neon<CodeType::kInt8>(
+        "bytes", MOEBIUS_BODIES(pack, prepare_rows_canonical, make_row_panel, gemm_any<Int8>)),
+    neon<CodeType::kBf16>(
+        "bf16", MOEBIUS_BODIES(pack, prepare_rows_canonical, make_row_panel, gemm_any<Bf16>)),
+    neon<CodeType::kF16>(
+        "f16", MOEBIUS_BODIES(pack, prepare_rows_canonical, make_row_panel, gemm_any<F16>)),
+    neon<CodeType::kF32>(
+        "dense32", MOEBIUS_BODIES(pack, prepare_rows_canonical, make_row_panel, gemm_any<F32>)),
+};
+
+}  // namespace
+
+extern const KernelTable kArmNeonFloatKernels;
+const KernelTable kArmNeonFloatKernels = {kKernels, sizeof kKernels / sizeof kKernels[0]};
+
+}  // namespace moebius

@@ -1,0 +1,287 @@
+// SPDX-License-Identifier: Apache-2.0
+// The int8 family on Arm: packing of weights (layouts: arm_int8.h), for every unit of the family:
+// plain NEON, one external function. Codes that lie as most do are arm_int8_straight.h's; here are
+// all others, scales, zero points and sums, and which is which.
+#include "kernels/arm/arm_int8.h"
+#include "kernels/arm/arm_int8_straight.h"
+#include "kernels/arm/arm_permuted.h"
+
+namespace moebius {
+namespace {
+
+#ifdef __aarch64__
+namespace int8_family {
+
+// What follows the codes of a group: 8 scales as bf16 alone; also zero points, or scales as f32;
+// all that there may be.
+enum class Extras : uint8_t { kBf16, kOthers, kSums };
+
+// A panel of 8 outputs, group after group.
+class PanelPacker : Panel<Shape> {
+ public:
+  using Panel::Panel;
+  void pack() const {
+    if (straight_) {
+      ask_for_extras(w_.scales, rows_.at, scale_size(w_.scale_type), w_.row_bytes);
+      if (s_.zero_bytes != 0)
+        ask_for_extras(reinterpret_cast<const uint8_t*>(w_.zero_points), rows_.at, 1, w_.row_bytes);
+    }
+    Scales scales[kChunk];
+    uint8x8_t zeros[kChunk];
+    for (size_t g = 0; g < s_.groups; g += kChunk) {
+      const size_t g1 = g + kChunk < s_.groups ? g + kChunk : s_.groups;
+      make_scales(g, g1, scales);
+      if (w_.zero_points != nullptr) make_zeros(g, g1, zeros);
+      const size_t done = straight_ ? whole_groups(g, g1, scales, zeros) : 0;
+      for (size_t i = done; g + i < g1; ++i) any_group(g + i, scales[i], zeros + i);
+    }
+    for (uint8_t *end = out_ + s_.stride(), *p = group(s_.groups); p < end; p += 16)
+      store_in_order<1>(p, {vdupq_n_u8(0)});
+  }
+
+ private:
+  static constexpr size_t kChunk = 128;  // groups whose scales are made at once
+
+  // Calls f(codec) with the one for these codes; false if there is none.
+  template <class F>
+  bool with_codec(const F& f) const {
+    if (s_.fp4) {
+      f(NibbleCodec<StoredFp4>{});
+    } else if (w_.code == CodeType::kInt4Offset && !s_.bytes) {
+      f(NibbleCodec<StoredNibbles>{});
+    } else if (w_.code == CodeType::kInt8 && !s_.bytes) {
+      f(NibbleCodec<SmallIntegers>{});
+    } else if (w_.code == CodeType::kInt8) {
+      f(ByteCodec<0>{});
+    } else if (w_.code == CodeType::kInt8Offset && s_.bytes) {
+      f(ByteCodec<0x80>{});
+    } else {
+      return false;
+    }
+    return true;
+  }
+
+  // --- scales and zero points of groups [g, g1) ---
+
+  void make_scales(size_t g, size_t g1, Scales* out) const {
+    const size_t size = scale_size(w_.scale_type);
+    const bool side_by_side = w_.block_n == 1 && w_.scale_stride == 1 && n_ + kNr <= w_.N;
+    if (s_.groups == 1 && side_by_side && w_.scale_type == ScaleType::kBf16) {
+      out->v[0] = vld1q_u8(w_.scales + 2 * rows_.at[0]);
+      return;
+    }
+    const uint8_t* from[kNr];
+    for (size_t i = 0; i < kNr; ++i) from[i] = w_.scales + rows_.at[i] * size;
+    const size_t there = scales_there(w_, rows_);
+    while (g < g1) {
+      const size_t made = several_scales(from, g, there, kChunk - g % kChunk, out);
+      if (made == 0) *out = scales_at(g);
+      const size_t step = made == 0 ? 1 : made;
+      g += step, out += step;
+    }
+  }
+  // Of as many groups as a row has from g on, `there` in all, and as fit; returns how many.
+  size_t several_scales(const uint8_t* const (&from)[kNr], size_t g, size_t there, size_t headroom,
+                        Scales* out) const {
+    const size_t most = there - g < headroom ? there - g : headroom;
+    auto* to = reinterpret_cast<uint16x8_t*>(out);
+    switch (w_.scale_type) {
+      case ScaleType::kF32:
+        if (most < 4) return 0;
+        transpose_words(from, g, out);
+        return 4;
+      case ScaleType::kFp8:
+      case ScaleType::kE8m0:
+        if (most >= 16 && transpose_scales<8, 2>(w_.scale_type, from, g, to)) return 16;
+        return most >= 8 && transpose_scales<4, 2>(w_.scale_type, from, g, to) ? 8 : 0;
+      case ScaleType::kBf16:
+      case ScaleType::kF16: {
+        if (most < 8) return 0;
+        uint16x8_t v[8];
+        transpose_halves(from, g, v);
+        MOEBIUS_UNROLL for (size_t i = 0; i < 8; ++i) to[2 * i] = v[i];
+        for (size_t i = 0; w_.scale_type == ScaleType::kF16 && i < 8; ++i) out[i] = from_f16(v[i]);
+        return 8;
+      }
+      default:
+        return 0;
+    }
+  }
+  Scales scales_at(size_t g) const {
+    if (w_.scale_type == ScaleType::kF32 || w_.scale_type == ScaleType::kNone) {
+      uint32_t v[kNr];
+      for (size_t i = 0; i < kNr; ++i) {
+        v[i] = f32_bits(1.0f);
+        if (w_.scale_type == ScaleType::kF32)
+          __builtin_memcpy(&v[i], w_.scales + 4 * (rows_.at[i] + g), 4);
+      }
+      uint64x2_t pairs[2];
+      for (size_t i = 0; i < 2; ++i)
+        pairs[i] = vcombine_u64(vcreate_u64(v[4 * i] | uint64_t{v[4 * i + 1]} << 32),
+                                vcreate_u64(v[4 * i + 2] | uint64_t{v[4 * i + 3]} << 32));
+      return {{vreinterpretq_u8_u64(pairs[0]), vreinterpretq_u8_u64(pairs[1])}};
+    }
+    const uint16x8_t v = scales_of(w_, rows_.at, g);
+    if (w_.scale_type == ScaleType::kF16) return from_f16(v);
+    return {{vreinterpretq_u8_u16(v), vdupq_n_u8(0)}};
+  }
+  void make_zeros(size_t g, size_t g1, uint8x8_t* out) const {
+    const uint8_t* from[kNr];
+    for (size_t i = 0; i < kNr; ++i)
+      from[i] = reinterpret_cast<const uint8_t*>(w_.zero_points) + rows_.at[i];
+    for (; g + 8 <= g1; g += 8, out += 8) {
+      uint8x16_t v[4];
+      transpose_bytes(from, g, v);
+      MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) out[2 * i] = vget_low_u8(v[i]),
+                                                         out[2 * i + 1] = vget_high_u8(v[i]);
+    }
+    for (; g < g1; ++g, ++out) {
+      uint64_t v = 0;
+      for (size_t i = 0; i < kNr; ++i) v |= uint64_t{from[i][g]} << (8 * i);
+      *out = vcreate_u8(v);
+    }
+  }
+
+  // --- groups ---
+
+  // What follows the codes of a group of `inputs` inputs. Zeros are looked at only where there are
+  // zero points.
+  template <Extras kExtras>
+  [[gnu::always_inline]] void put_extras(const Scales& scales, const uint8x8_t* zeros,
+                                         const Sums& sums, size_t inputs, uint8_t* out) const {
+    if (kExtras == Extras::kBf16 || s_.bf16) {
+      store_in_order<1>(out, {scales.v[0]});
+    } else {
+      store_in_order(out, scales.v);
+    }
+    if constexpr (kExtras == Extras::kBf16) return;
+    out += s_.scale_bytes;
+    if (s_.zero_bytes != 0) store_in_order<1>(out, {vcombine_u8(*zeros, vdup_n_u8(0))});
+    if constexpr (kExtras == Extras::kSums) {
+      int32x4_t total[2] = {sums.total[0], sums.total[1]};
+      if (w_.zero_points != nullptr) {
+        const int16x8_t wide = vmovl_s8(vreinterpret_s8_u8(*zeros));
+        const auto count = static_cast<int32_t>(inputs);
+        total[0] = vmlsq_n_s32(total[0], vmovl_s16(vget_low_s16(wide)), count);
+        total[1] = vmlsq_n_s32(total[1], vmovl_high_s16(wide), count);
+      }
+      store_in_order<2>(out + s_.zero_bytes,
+                        {vreinterpretq_u8_s32(total[0]), vreinterpretq_u8_s32(total[1])});
+    }
+  }
+
+  // As many of [g, g1) as lie straight and have all their inputs; returns how many.
+  size_t whole_groups(size_t g, size_t g1, const Scales* scales, const uint8x8_t* zeros) const {
+    const size_t whole = w_.K / s_.group_k;
+    if (g1 > whole) g1 = whole;
+    if (g >= g1) return 0;
+    const bool plain = s_.bf16 && s_.zero_bytes == 0;
+    if (s_.fp4 && s_.group_k == kKr && plain) return one_step_groups(g, g1, scales);
+    return with_codec([&](auto codec) {
+      if (s_.sum_bytes != 0) {
+        groups<decltype(codec), Extras::kSums>(g, g1, scales, zeros);
+      } else if (plain) {
+        groups<decltype(codec), Extras::kBf16>(g, g1, scales, zeros);
+      } else {
+        groups<decltype(codec), Extras::kOthers>(g, g1, scales, zeros);
+      }
+    })
+               ? g1 - g
+               : 0;
+  }
+  template <class Codec, Extras kExtras>
+  [[gnu::noinline]] void groups(size_t g, size_t g1, const Scales* scales,
+                                const uint8x8_t* zeros) const {
+    const size_t steps = s_.group_k / kKr, apart = s_.group_bytes(), at = s_.code_bytes;
+    Rows r = rows_from(g * steps * Codec::kStored);
+    uint8_t* out = group(g);
+    for (; g < g1; ++g, out += apart, ++scales, ++zeros) {
+      Sums sums;
+      put_steps<Codec, kExtras == Extras::kSums>(r, steps, out, sums);
+      put_extras<kExtras>(*scales, zeros, sums, s_.group_k, out + at);
+    }
+  }
+  // Two groups at a time.
+  [[gnu::noinline]] size_t one_step_groups(size_t g, size_t g1, const Scales* scales) const {
+    using Codec = NibbleCodec<StoredFp4>;
+    const size_t count = (g1 - g) / 2 * 2;
+    Rows r = rows_from(g * Codec::kStored);
+    uint8_t* out = group(g);
+    for (size_t i = 0; i < count; i += 2, out += 160) {
+      uint8x16_t a[4], b[4];
+      Sums none;
+      Codec::make<false>(r, a, b, none);
+      store_in_order<10>(out, {a[0], a[1], a[2], a[3], scales[i].v[0], b[0], b[1], b[2], b[3],
+                               scales[i + 1].v[0]});
+    }
+    return count;
+  }
+
+  // --- whatever is left ---
+
+  // 16 codes of one row as bytes; past K and past N zeros.
+  int8x16_t codes16(size_t r, size_t k) const {
+    int8_t c[kKr] = {};
+    const size_t end = k + kKr < w_.K ? k + kKr : w_.K;
+    if (r < w_.N && k < end) unpack_int8(w_, r, k, end, a_.columns, c);
+    return vld1q_s8(c);
+  }
+  uint8x16_t fp4_codes(size_t r, size_t k) const {
+    uint8_t c[kKr] = {};
+    const size_t end = k + kKr < w_.K ? k + kKr : w_.K;
+    if (r < w_.N && k < end) unpack_nibbles(w_, r, k, end, nullptr, c);
+    return vld1q_u8(c);
+  }
+  void any_step(size_t k, uint8_t* out, Sums& sums) const {
+    for (int j = 0; j < 4; ++j, out += 16) {
+      const size_t r = n_ + 2 * static_cast<size_t>(j);
+      if (s_.fp4) {
+        vst1q_u8(out, low_halves(fp4_codes(r, k), fp4_codes(r + 1, k)));
+        continue;
+      }
+      const int8x16_t o = codes16(r, k), p = codes16(r + 1, k);
+      sums.add(2 * j, o), sums.add(2 * j + 1, p);
+      const uint8x16_t even = vreinterpretq_u8_s8(vuzp1q_s8(o, p)),
+                       odd = vreinterpretq_u8_s8(vuzp2q_s8(o, p));
+      if (s_.bytes) {
+        vst1q_u8(out, even), vst1q_u8(out + 64, odd);
+      } else {
+        vst1q_u8(out, vsliq_n_u8(even, odd, 4));
+      }
+    }
+    sums.settle(0);
+  }
+  void any_group(size_t g, const Scales& scales, const uint8x8_t* zeros) const {
+    const size_t k0 = g * s_.group_k, end = k0 + s_.group_k, k1 = end < w_.K ? end : w_.K;
+    const size_t step = s_.code_bytes / (s_.group_k / kKr);
+    uint8_t* out = group(g);
+    size_t k = k0;
+    Sums sums;
+    if (straight_ && with_codec([&](auto codec) {
+          using Codec = decltype(codec);
+          Rows r = rows_from(k0 / kKr * Codec::kStored);
+          put_steps<Codec, true>(r, (k1 - k0) / kKr, out, sums);
+        }))
+      k += (k1 - k0) / kKr * kKr, out += (k1 - k0) / kKr * step;
+    for (; k < end; k += kKr, out += step) any_step(k, out, sums);
+    if (s_.sum_bytes == 0) return put_extras<Extras::kOthers>(scales, zeros, sums, k1 - k0, out);
+    put_extras<Extras::kSums>(scales, zeros, sums, k1 - k0, out);
+    const size_t there = n_ + kNr <= w_.N ? kNr : w_.N - n_;  // outputs past N have no sum
+    __builtin_memset(out + s_.scale_bytes + s_.zero_bytes + 4 * there, 0, 4 * (kNr - there));
+  }
+};
+
+}  // namespace int8_family
+#endif
+
+}  // namespace
+
+// Elsewhere the kernels of the family have no bodies, and nobody calls this.
+void pack_int8_family([[maybe_unused]] const PackArgs& args) {
+#ifdef __aarch64__
+  using namespace int8_family;
+  pack_panels<PanelPacker>(args, shape_of(*args.problem));
+#endif
+}
+
+}  // namespace moebius

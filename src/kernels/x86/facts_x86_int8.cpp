@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// Facts of the int8 family on x86-64 (x86_int8.h). Not named as an instruction-set file: it is
+// compiled for the baseline, because facts are asked on any CPU.
+#include "kernels/x86/x86_int8.h"
+
+#include "quant/reference.h"
+
+namespace moebius::x86_int8 {
+namespace {
+
+size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
+size_t least(size_t a, size_t b) { return a < b ? a : b; }
+
+bool is_fp4_pair(const Problem& p) {
+  return p.code == CodeType::kFp4 && p.act.code == ActCode::kFp4;
+}
+bool rows_have_groups(const Problem& p) { return p.act.granule == ActGranule::kGroup; }
+
+// Inputs on which both scales are constant.
+size_t group_length(const Problem& p) {
+  const size_t w = p.block_k < p.K ? p.block_k : p.K;
+  return rows_have_groups(p) ? least(w, p.act.group) : w;
+}
+
+const char* supports(const Problem& p) {
+  if (p.offsets) return "the weights have an offset per group";
+  if (p.ragged) return "groups are of unequal length";
+  if (rows_have_groups(p)) {
+    if (p.act_order)
+      return "act-order weights with activations scaled per group: their groups cross";
+    const size_t l = group_length(p);
+    const bool nested =
+        (p.block_k >= p.K || p.block_k % l == 0) && (p.act.group >= p.K || p.act.group % l == 0);
+    if (!nested) return "groups of weights and of activations cross";
+  }
+  return nullptr;
+}
+
+const char* supports_integers(const Problem& p, bool bytes) {
+  if (!is_integer_problem(p)) return "integer weights and activations only";
+  if ((p.bits > 4) != bytes)
+    return bytes ? "4 bits and less have their own codec" : "the weights have more than 4 bits";
+  if (!fits_int32(p)) return "sums over K may leave int32";
+  return supports(p);
+}
+
+size_t row_panel_bytes(Engine engine, const Problem& p, size_t M) {
+  return panel_layout(shape_of(p), row_tiles(engine, M)).bytes;
+}
+
+}  // namespace
+
+const char* supports_int4(const Problem& p) { return supports_integers(p, false); }
+const char* supports_int8(const Problem& p) { return supports_integers(p, true); }
+const char* supports_fp4(const Problem& p) {
+  if (!is_fp4_pair(p)) return "fp4 weights and fp4 activations only";
+  if (group_length(p) > 65536) return "a group is longer than the exact sum of fp4 products allows";
+  return supports(p);
+}
+Numerics numerics(const Problem&) { return Numerics::kExact; }
+
+Shape shape_of(const Problem& p) {
+  Shape s{};
+  s.codes = p.code == CodeType::kFp4 ? Codes::kFp4 : p.bits > 4 ? Codes::kBytes : Codes::kNibbles;
+  s.vllm = p.act.mode == Int8Mode::kVllm && p.act.code == ActCode::kInt;
+  const bool rounded = s.vllm && p.groups > 1;  // mode vllm keeps scales of groups as bf16
+  s.scale_type = p.scale_type == ScaleType::kF16 && !rounded   ? Scales::kF16
+                 : p.scale_type == ScaleType::kF32 && !rounded ? Scales::kF32
+                                                               : Scales::kBf16;
+  s.group_scales = p.act.granule != ActGranule::kRow;
+  s.row_zeros = s.codes != Codes::kFp4 && !rounded &&
+                (act_has_zero_points(p.act) || p.act.granule == ActGranule::kStatic);
+  s.length = group_length(p);
+  s.groups = s.length >= p.K ? 1 : (p.K + s.length - 1) / s.length;
+  s.padded = up(s.length, s.groups == 1 ? 64 : s.length < 64 ? 16 : 32);
+  s.K_padded = s.groups * s.padded;
+  s.per_scale = p.block_k >= p.K ? s.groups : p.block_k / s.length;
+  s.step = s.padded % 64 == 0 ? 64 : s.padded % 32 == 0 ? 32 : 16;
+  s.group_codes = kOutputs * s.padded / (s.codes == Codes::kBytes ? 1 : 2);
+  s.group_scale_bytes = kOutputs * (s.scale_type == Scales::kF32 ? 4 : 2);
+  s.scales = s.groups * s.group_codes;
+  s.zeros = s.scales + up(s.groups * s.group_scale_bytes, 64);
+  s.sums = s.zeros + (p.zero_points ? up(s.groups * kOutputs, 64) : 0);
+  s.row_sums = s.sums + (s.row_zeros ? s.groups * kOutputs * 4 : 0);
+  s.stride = s.row_sums + (s.vllm ? kOutputs * 4 : 0);
+  return s;
+}
+
+size_t packed_bytes(const Problem& p) { return up(p.N, kOutputs) / kOutputs * shape_of(p).stride; }
+
+RowTiles row_tiles(Engine engine, size_t M) {
+  // Registers hold the sums and results of so many rows; below kMany rows tiles are too empty.
+  constexpr size_t kZmmRows = 6, kYmmRows = 4, kTileRows = 16, kMany = 5;
+  RowTiles t{};
+  t.many = engine == Engine::kAmx && M >= kMany;
+  const size_t most = t.many ? kTileRows : engine == Engine::kYmm ? kYmmRows : kZmmRows;
+  t.tiles = (M + most - 1) / most;
+  t.rows = t.tiles == 0 ? 0 : (M + t.tiles - 1) / t.tiles;
+  return t;
+}
+
+PanelLayout panel_layout(const Shape& s, const RowTiles& t) {
+  const size_t rows = t.padded();
+  PanelLayout l{};
+  l.sums = up(rows * s.K_padded, 64);
+  l.group_scales = l.sums + s.groups * rows * 4;
+  l.scales = l.group_scales + (s.group_scales ? s.groups * rows * 4 : 0);
+  l.zeros = l.scales + rows * 4;
+  l.bytes = up(l.zeros + (s.row_zeros ? s.groups : 1) * rows * 4, 64);
+  return l;
+}
+size_t panel_bytes_ymm(const Problem& p, size_t M) { return row_panel_bytes(Engine::kYmm, p, M); }
+size_t panel_bytes_zmm(const Problem& p, size_t M) { return row_panel_bytes(Engine::kZmm, p, M); }
+size_t panel_bytes_amx(const Problem& p, size_t M) { return row_panel_bytes(Engine::kAmx, p, M); }
+
+Blocking blocking_of(const Shape& s, const RowTiles& t) {
+  constexpr size_t kChunk = 256;  // 2 panels of it are 8 KiB, 2 tiles of rows too
+  Blocking b{};
+  b.chunk = s.padded <= kChunk ? least(kChunk / s.padded, s.groups) * s.padded : kChunk;
+  b.sums = s.codes == Codes::kBytes ? 0 : 2 * kOutputs * b.chunk;
+  constexpr size_t kTwoTiles = 2 * 2 * 16 * kOutputs * 4;  // of rows, by two panels
+  b.acc = b.sums + kTwoTiles * (s.padded <= kChunk ? 2 : (t.tiles + 1) / 2);
+  b.bytes = b.acc + t.padded() * 2 * kOutputs * 4;
+  return b;
+}
+size_t scratch_bytes_few(const Problem&, size_t) { return 0; }
+size_t scratch_bytes_amx(const Problem& p, size_t M) {
+  const RowTiles t = row_tiles(Engine::kAmx, M);
+  return t.many ? blocking_of(shape_of(p), t).bytes : 0;
+}
+
+}  // namespace moebius::x86_int8

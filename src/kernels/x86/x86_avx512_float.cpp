@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// The float family on CPUs with AVX-512 (x86_float_fma_gemm.h): vectors of 16 and decoding by table.
+#include "kernels/x86/x86_float_fma_gemm.h"
+#ifdef __x86_64__
+// g++ 12 leaves the unused lanes of its own AVX-512 intrinsics unset and warns of that.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#include <immintrin.h>
+#endif
+
+namespace moebius {
+namespace {
+
+#ifdef __x86_64__
+using x86_float::Form;
+
+struct Sixteen {
+  float of[16];
+};
+template <class F>
+constexpr Sixteen sixteen(F value) {
+  Sixteen t{};
+  for (unsigned i = 0; i < 16; ++i) t.of[i] = value(i);
+  return t;
+}
+alignas(64) constexpr Sixteen kInt4Values = sixteen([](unsigned c) {
+  return static_cast<float>(c) - 8.0f;
+});
+alignas(64) constexpr Sixteen kFp4Values = sixteen([](unsigned c) { return e2m1_to_f32(c); });
+struct SmallFp8 {
+  uint16_t of[32];
+};
+constexpr SmallFp8 small_fp8() {
+  SmallFp8 t{};
+  for (unsigned i = 0; i < 32; ++i)
+    t.of[i] = static_cast<uint16_t>(f32_bits(e4m3_to_f32(static_cast<uint8_t>(i & 7u))) >> 16);
+  return t;
+}
+alignas(64) constexpr SmallFp8 kSmallFp8 = small_fp8();  // e4m3 subnormals as bf16
+
+struct Avx512 {
+  using Vec = __m512;
+  static constexpr size_t kWidth = 16, kRows = 12;
+  static constexpr size_t kRegisters = 32, kDirectBytes = 8;
+  static Vec load(const float* p) { return _mm512_loadu_ps(p); }
+  static void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
+  static void store_some(float* p, Vec v, size_t count) {
+    _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << count) - 1u), v);
+  }
+  static Vec broadcast(float v) { return _mm512_set1_ps(v); }
+  static Vec fma(Vec x, Vec y, Vec z) { return _mm512_fmadd_ps(x, y, z); }
+  static Vec mul(Vec x, Vec y) { return _mm512_mul_ps(x, y); }
+  static Vec div(Vec x, Vec y) { return _mm512_div_ps(x, y); }
+  static void prefetch(const uint8_t* p) {
+    _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(p + 64), _MM_HINT_T0);
+  }
+  static Vec halves(const uint8_t* p, bool f16) {
+    const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return f16 ? _mm512_cvtph_ps(h)
+               : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+  }
+
+  static Vec number(__m512i bits) { return _mm512_castsi512_ps(bits); }
+  static __m512i upper(__m512i v) {
+    return _mm512_and_si512(v, _mm512_set1_epi32(static_cast<int>(0xFFFF0000u)));
+  }
+  // (v & mask) | magic, minus `by`.
+  static Vec number(__m512i v, int mask, float magic, Vec by) {
+    const __m512i bits = _mm512_ternarylogic_epi32(
+        v, _mm512_set1_epi32(mask), _mm512_castps_si512(_mm512_set1_ps(magic)), 0xEA);
+    return _mm512_sub_ps(number(bits), by);
+  }
+  // e4m3 in the upper bytes of 16-bit lanes, as bf16.
+  static __m512i fp8(__m512i v) {
+    __m512i n =
+        _mm512_and_si512(_mm512_srai_epi16(v, 4), _mm512_set1_epi16(static_cast<short>(0x07F0)));
+    n = _mm512_add_epi16(n, _mm512_set1_epi16(0x3C00));
+    n = _mm512_mask_permutexvar_epi16(n, _mm512_testn_epi16_mask(v, _mm512_set1_epi16(0x7800)),
+                                      _mm512_srli_epi16(v, 8), _mm512_load_si512(kSmallFp8.of));
+    return _mm512_ternarylogic_epi32(n, v, _mm512_set1_epi16(static_cast<short>(0x8000)),
+                                     0xF8);  // n | (v & sign)
+  }
+
+  template <Form kForm, bool kZero, size_t kUnit>
+  [[gnu::always_inline]] static void decode(const uint8_t* codes, const uint8_t* zeros,
+                                            Vec (&out)[kUnit]) {
+    const __m512i v = _mm512_loadu_si512(codes);
+    Vec zero = _mm512_setzero_ps();
+    if constexpr (kZero)
+      zero = _mm512_cvtepi32_ps(
+          _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(zeros))));
+    if constexpr (kForm == Form::kInt4 || kForm == Form::kFp4) {
+      const Vec table = _mm512_load_ps(kForm == Form::kInt4 ? kInt4Values.of : kFp4Values.of);
+      MOEBIUS_UNROLL for (unsigned j = 0; j < 8; ++j) {
+        const Vec c = _mm512_permutexvar_ps(_mm512_srli_epi32(v, 4 * j), table);
+        out[j] = kZero ? _mm512_sub_ps(c, zero) : c;
+      }
+    } else if constexpr (kForm == Form::kInt8) {
+      const Vec by = _mm512_add_ps(zero, _mm512_set1_ps(128.0f));
+      const Vec first = _mm512_add_ps(by, _mm512_set1_ps(0x1p23f));
+      const Vec second = _mm512_add_ps(by, _mm512_set1_ps(0x1p15f));
+      const __m512i high = _mm512_srli_epi32(v, 16);
+      out[0] = number(v, 0xFF, 0x1p23f, first);
+      out[1] = number(v, 0xFF00, 0x1p15f, second);
+      out[2] = number(high, 0xFF, 0x1p23f, first);
+      out[3] = number(high, 0xFF00, 0x1p15f, second);
+    } else if constexpr (kForm == Form::kFp8) {
+      const __m512i even = fp8(_mm512_slli_epi16(v, 8)), odd = fp8(v);
+      out[0] = number(_mm512_slli_epi32(even, 16));
+      out[1] = number(_mm512_slli_epi32(odd, 16));
+      out[2] = number(upper(even));
+      out[3] = number(upper(odd));
+    } else if constexpr (kForm == Form::kBf16) {
+      out[0] = number(_mm512_slli_epi32(v, 16));
+      out[1] = number(upper(v));
+    } else if constexpr (kForm == Form::kF16) {
+      out[0] = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v));
+      out[1] = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32(v, 16)));
+    } else {
+      out[0] = number(v);
+    }
+  }
+};
+
+void gemm(const GemmArgs& args) { fma_float::Gemm<Avx512>(args).run(); }
+#endif  // __x86_64__
+
+constexpr uint32_t kNeeds = kAvx2 | kFma | kF16c | kAvx512f | kAvx512bw | kAvx512vnni;
+constexpr Kernel kKernels[] = MOEBIUS_FMA_KERNELS("x86_avx512", kNeeds, MOEBIUS_BODY(gemm));
+
+}  // namespace
+
+extern const KernelTable kX86Avx512FloatKernels;
+const KernelTable kX86Avx512FloatKernels = {kKernels, sizeof kKernels / sizeof kKernels[0]};
+
+}  // namespace moebius

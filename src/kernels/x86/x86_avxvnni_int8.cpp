@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The int8 family on CPUs with AVX-VNNI and no AVX-512: VPDPBUSD adds 4 products of an unsigned and a
+// signed byte to each of 8 sums. Layouts: x86_int8.h; loops: x86_int8_few.h.
+#include "kernels/x86/x86_avx2_vectors.h"
+#include "kernels/x86/x86_int8.h"
+#include "kernels/x86/x86_int8_rows.h"
+
+namespace moebius {
+namespace {
+
+#ifdef __x86_64__
+struct Vnni : Ymm {
+  template <x86_int8::Codes kCodes>
+  static constexpr int32_t bias() {
+    return kCodes == x86_int8::Codes::kNibbles ? 8 : kCodes == x86_int8::Codes::kBytes ? 128 : 12;
+  }
+  template <x86_int8::Codes kCodes>
+  [[gnu::always_inline]] static inline void operands(const uint8_t* w, V (&b)[4]) {
+    if constexpr (kCodes == x86_int8::Codes::kBytes) {
+      bytes(w, _mm256_set1_epi8(-128), b);
+    } else {
+      nibbles<kCodes>(w, b);
+    }
+  }
+  template <x86_int8::Codes, int kApart>
+  [[gnu::always_inline]] static inline void dot(V& sum, const V (&b)[4], const uint8_t* x) {
+    MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) sum =
+        _mm256_dpbusd_avx_epi32(sum, b[i], four(x + kApart * i));
+  }
+};
+void make_row_panel(const RowPanelArgs& args) {
+  x86_rows::PanelMaker(args, x86_int8::Engine::kYmm, x86_few::bias_of<Vnni>(*args.problem)).make();
+}
+void gemm(const GemmArgs& args) { x86_few::gemm<Vnni>(args, x86_int8::Engine::kYmm); }
+#define MOEBIUS_BODY(f) f
+#else
+#define MOEBIUS_BODY(f) nullptr
+#endif
+
+constexpr X86Int8Kernels kKernels = x86_int8_kernels(
+    {"x86_avxvnni", kAvx2 | kFma | kF16c | kAvxVnni, x86_int8::panel_bytes_ymm,
+     x86_int8::scratch_bytes_few, MOEBIUS_BODY(make_row_panel), MOEBIUS_BODY(gemm)});
+
+}  // namespace
+
+extern const KernelTable kX86AvxVnniInt8Kernels;
+const KernelTable kX86AvxVnniInt8Kernels = {kKernels.of,
+                                            sizeof kKernels.of / sizeof kKernels.of[0]};
+
+}  // namespace moebius

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The float family on x86-64 by f32 fused multiply-adds: facts and layouts (packed weights:
+// x86_float.h; loops: x86_float_fma_gemm.h). Internal linkage.
+//
+// A panel of rows: tiles of kTile rows (the last one smaller), f32 [input][row]. Then a factor per
+// row, and with activation groups factors [group][row].
+#pragma once
+#include "kernels/x86/x86_float.h"
+
+namespace moebius {
+namespace {
+namespace fma_float {
+
+using namespace x86_float;
+
+constexpr size_t kStep = 8;     // of packed inputs: the longest unit
+constexpr size_t kTile = 12;    // rows
+constexpr size_t kChunk = 256;  // inputs of one panel that are decoded at once
+constexpr size_t kMostPanels = 4;
+constexpr size_t kDirect = 8, kFew = 4;  // rows that need no scratch, so many at a time
+
+inline Shape fma_shape(const Problem& p) { return shape_of(p, kStep); }
+template <Form kForm>
+const char* supports(const Problem& p) {
+  return only<kForm>(p, family_supports(p));
+}
+inline size_t fma_packed_bytes(const Problem& p) { return packed_bytes(p, fma_shape(p)); }
+
+struct PanelLayout {
+  size_t factors, group_factors, bytes;
+};
+inline PanelLayout panel_layout(const Problem& p, const Shape& s, size_t M) {
+  PanelLayout l{};
+  l.factors = up(4 * M * p.K, 64);
+  l.group_factors = l.factors + up(4 * M, 64);
+  l.bytes = l.group_factors + (s.row_groups ? up(4 * s.groups * M, 64) : 0);
+  return l;
+}
+inline size_t row_panel_bytes(const Problem& p, size_t M) {
+  return panel_layout(p, fma_shape(p), M).bytes;
+}
+// Scratch: decoded weights [panel][input][32], then for every row dot and f of the outputs in work.
+constexpr size_t kSumsAt = kChunk * kNr * 4;
+inline size_t scratch_bytes(const Problem&, size_t M) {
+  return kSumsAt + up(M * kMostPanels * kNr * 8, 64);
+}
+
+}  // namespace fma_float
+}  // namespace
+}  // namespace moebius

@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: Apache-2.0
+// The float family on x86-64 by f32 fused multiply-adds: any float problem. Weights of a chunk of K
+// are decoded to f32 in a scratch that stays in the first-level cache; each output is one chain of
+// fused multiply-adds over its group in the order of K, then f = fma(dot, scale, f): the operations
+// of the definition in their order, so the class is exact. Internal linkage; the unit that includes
+// it gives the vectors and the decoding (Isa).
+#pragma once
+#include "kernels/x86/x86_float_facts.h"
+#include "kernels/x86/x86_float_fma.h"
+#ifdef __x86_64__
+#include "base/numeric.h"
+#include "kernels/x86/x86_float_pack.h"
+#endif
+
+namespace moebius {
+namespace {
+namespace fma_float {
+
+#ifdef __x86_64__
+
+// ---- panels ----
+
+inline void put_values(const Problem& p, const uint8_t* codes, const int32_t* columns, float* to,
+                       size_t apart) {
+  const auto column = [&](size_t k) {
+    return columns != nullptr ? static_cast<size_t>(columns[k]) : k;
+  };
+  for (size_t k = 0; k < p.K; ++k, to += apart) switch (p.act.code) {
+      case ActCode::kFp8:
+        *to = e4m3_to_f32(codes[column(k)]);
+        break;
+      case ActCode::kFp4:
+        *to = e2m1_to_f32(codes[column(k)]);
+        break;
+      default:
+        __builtin_memcpy(to, codes + 4 * column(k), 4);
+    }
+}
+inline void make_row_panel(const RowPanelArgs& a) {
+  const Problem& p = *a.problem;
+  const Shape s = fma_shape(p);
+  const PanelLayout l = panel_layout(p, s, a.M);
+  const PreparedLayout row = prepared_layout(p);
+  auto* group_factors = reinterpret_cast<float*>(a.panel + l.group_factors);
+  for (size_t m = 0; m < a.M; ++m) {
+    const uint8_t* from =
+        a.rows + (a.ids != nullptr ? static_cast<size_t>(a.ids[m]) : m) * row.row_bytes;
+    const size_t tile = m / kTile * kTile, tile_rows = a.M - tile < kTile ? a.M - tile : kTile;
+    float* to = reinterpret_cast<float*>(a.panel) + tile * p.K + (m - tile);
+    if (tile_rows == 1 && p.act.code == ActCode::kAsIs && a.w->columns == nullptr) {
+      __builtin_memcpy(to, from + row.codes, 4 * p.K);
+    } else {
+      put_values(p, from + row.codes, a.w->columns, to, tile_rows);
+    }
+    reinterpret_cast<float*>(a.panel + l.factors)[m] = row_factor(p, from);
+    for (size_t g = 0; s.row_groups && g < s.groups; ++g)
+      __builtin_memcpy(&group_factors[g * a.M + m], from + 4 * (g * s.group_k / s.row_k), 4);
+  }
+}
+
+// ---- the loop nest ----
+
+// Codes in 32 bits.
+constexpr size_t unit_of(Form form) {
+  return form == Form::kInt4 || form == Form::kFp4   ? 8
+         : form == Form::kInt8 || form == Form::kFp8 ? 4
+         : form == Form::kF32                        ? 1
+                                                     : 2;
+}
+
+// Isa: Vec, kWidth; load, store, store_some, broadcast, fma, mul, div; scales of 2 bytes;
+// decode<Form>(units, zeros or null, out): a unit of kWidth outputs, input by input.
+template <class Isa>
+struct Gemm {
+  using Vec = typename Isa::Vec;
+  static constexpr size_t kWidth = Isa::kWidth, kVecs = kNr / kWidth;  // of a panel
+  const GemmArgs& a;
+  const Problem& p;
+  const Shape s;
+  const PanelLayout l;
+  const size_t panels;  // worked on together: few rows need more outputs in flight
+  const size_t chunk;
+  const float factor;
+  const GlobalScale G;
+
+  explicit Gemm(const GemmArgs& args)
+      : a(args),
+        p(*args.w->problem),
+        s(fma_shape(p)),
+        l(panel_layout(p, s, args.M)),
+        panels(8 / kVecs /
+               (args.M == 1 || direct()    ? 1
+                : args.M < 4 && kVecs == 2 ? 2
+                                           : 8 / kVecs)),
+        chunk(kChunk / panels),
+        factor(static_factor(*args.w)),
+        G(result_scale(*args.w)) {}
+
+  float* weights() const { return reinterpret_cast<float*>(a.scratch); }
+  // [row][dot: outputs in work, f: likewise]
+  float* sums(size_t m) const {
+    return reinterpret_cast<float*>(a.scratch + kSumsAt) + m * panels * kNr * 2;
+  }
+  const uint8_t* packed(size_t n) const { return a.w->data + n / kNr * s.stride(); }
+
+  // --- decoding ---
+
+  // Calls f<form, zero points>().
+  template <class F>
+  void with_form(const F& f) const {
+    switch (s.form) {
+      case Form::kInt4:
+        return p.zero_points ? f.template operator()<Form::kInt4, true>()
+                             : f.template operator()<Form::kInt4, false>();
+      case Form::kInt8:
+        return p.zero_points ? f.template operator()<Form::kInt8, true>()
+                             : f.template operator()<Form::kInt8, false>();
+      case Form::kFp4:
+        return f.template operator()<Form::kFp4, false>();
+      case Form::kFp8:
+        return f.template operator()<Form::kFp8, false>();
+      case Form::kBf16:
+        return f.template operator()<Form::kBf16, false>();
+      case Form::kF16:
+        return f.template operator()<Form::kF16, false>();
+      case Form::kF32:
+        return f.template operator()<Form::kF32, false>();
+    }
+  }
+
+  // Inputs [k0, k1) of a panel to scratch.
+  template <Form kForm, bool kZero>
+  [[gnu::noinline]] void decode(const uint8_t* panel, Group g, size_t k0, size_t k1,
+                                float* out) const {
+    constexpr size_t kUnit = unit_of(kForm);
+    const Groups groups{p, s, a.w->group_ends};
+    for (; g.index < s.groups && g.begin < k1; g = groups.next(g)) {
+      const size_t first = g.begin > k0 ? g.begin : k0, end = g.end < k1 ? g.end : k1;
+      const uint8_t* zeros = panel + s.zeros_at() + g.index * s.zero_bytes;
+      size_t k = first / s.unit * s.unit;
+      const uint8_t* codes = panel + s.code_at(g.at + k - g.from);
+      for (; k < end; k += s.unit, codes += kNr * 4) {
+        alignas(64) float some[8 * kNr];  // a unit of which not all belongs to this group
+        const bool whole = first <= k && k + s.unit <= end;
+        float* to = whole ? out + (k - k0) * kNr : some;
+        Isa::prefetch(codes + 2048);
+        MOEBIUS_UNROLL for (size_t v = 0; v < kVecs; ++v) {
+          Vec row[kUnit];
+          Isa::template decode<kForm, kZero>(codes + 4 * kWidth * v, zeros + kWidth * v, row);
+          MOEBIUS_UNROLL for (size_t i = 0; i < kUnit; ++i)
+              Isa::store(to + i * kNr + kWidth * v, row[i]);
+        }
+        for (size_t i = 0; !whole && i < s.unit; ++i)
+          if (first <= k + i && k + i < end)
+            __builtin_memcpy(out + (k + i - k0) * kNr, some + i * kNr, 4 * kNr);
+      }
+    }
+  }
+  // --- products ---
+
+  Vec scale_of(const uint8_t* panel, size_t g, size_t vec) const {
+    if (s.scales == Scales::kNone) return Isa::broadcast(1.0f);
+    const uint8_t* from = panel + s.code_bytes + g * s.scale_bytes;
+    const Vec v = s.scales == Scales::kF32
+                      ? Isa::load(reinterpret_cast<const float*>(from) + kWidth * vec)
+                      : Isa::halves(from + 2 * kWidth * vec, s.scales == Scales::kF16);
+    return factor == 1.0f ? v : Isa::mul(v, Isa::broadcast(factor));
+  }
+  // Inputs [k0, k1) for R rows from m on, N vectors of outputs from vector v on.
+  template <int R, int N>
+  void tile(size_t n, size_t m, size_t v, Group g, size_t k0, size_t k1) const {
+    const size_t tile_row = m / kTile * kTile,
+                 tile_rows = a.M - tile_row < kTile ? a.M - tile_row : kTile;
+    Vec dot[R][N];
+    MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i)
+        dot[r][i] = Isa::load(sums(m + r) + kWidth * (v + i));
+    const float* x =
+        reinterpret_cast<const float*>(a.panel) + tile_row * p.K + k0 * tile_rows + (m - tile_row);
+    const float* w[N];
+    MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) w[i] =
+        weights() + (v + i) / kVecs * chunk * kNr + (v + i) % kVecs * kWidth;
+    const Groups groups{p, s, a.w->group_ends};
+    size_t at = 0;  // of the chunk's weights
+    for (size_t k = k0; k < k1; g = groups.next(g)) {
+      const size_t end = g.end < k1 ? g.end : k1;
+      for (; k < end; ++k, x += tile_rows, at += kNr) {
+        Vec b[N];
+        MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) b[i] = Isa::load(w[i] + at);
+        MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) {
+          const Vec by = Isa::broadcast(x[r]);
+          MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) dot[r][i] = Isa::fma(by, b[i], dot[r][i]);
+        }
+      }
+      if (g.end > k1) break;
+      if (g.begin == g.end) continue;
+      MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) {
+        const Vec c = scale_of(packed(n + (v + i) / kVecs * kNr), g.index, (v + i) % kVecs);
+        MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) {
+          float* f = sums(m + r) + panels * kNr + kWidth * (v + i);
+          const Vec by = s.row_groups ? Isa::mul(c, group_factor(m + r, g.index)) : c;
+          Isa::store(f, Isa::fma(dot[r][i], by, Isa::load(f)));
+          dot[r][i] = Isa::broadcast(0.0f);
+        }
+      }
+    }
+    MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i)
+        Isa::store(sums(m + r) + kWidth * (v + i), dot[r][i]);
+  }
+  Vec group_factor(size_t m, size_t g) const {
+    return Isa::broadcast(reinterpret_cast<const float*>(a.panel + l.group_factors)[g * a.M + m]);
+  }
+
+  template <int N>
+  void rows(size_t n, size_t v, const Group& g, size_t k0, size_t k1) const {
+    for (size_t m = 0; m < a.M;) {
+      const size_t left =
+          (m / kTile + 1) * kTile - m < a.M - m ? (m / kTile + 1) * kTile - m : a.M - m;
+      if constexpr (N == 2) {
+        if (Isa::kRows == 12 && left >= 12) {
+          tile<12, N>(n, m, v, g, k0, k1);
+          m += 12;
+          continue;
+        }
+        if (left >= 6) {
+          tile<6, N>(n, m, v, g, k0, k1);
+          m += 6;
+          continue;
+        }
+        if (left >= 3) {
+          tile<3, N>(n, m, v, g, k0, k1);
+          m += 3;
+          continue;
+        }
+      }
+      if constexpr (N <= 4) {
+        if (left >= 2) {
+          tile<2, N>(n, m, v, g, k0, k1);
+          m += 2;
+          continue;
+        }
+      }
+      tile<1, N>(n, m, v, g, k0, k1);
+      m += 1;
+    }
+  }
+
+  // --- few rows whose groups are whole units: weights go from registers to the sums ---
+
+  bool direct() const {
+    const size_t most = s.unit == 4 ? Isa::kDirectBytes : kDirect;  // rows; measured
+    return a.M <= most && !p.ragged && p.K % kStep == 0 &&
+           (s.groups == 1 || s.group_k % kStep == 0);
+  }
+  // R rows from m on; N vectors of outputs from vector v of the panels at n on: as many chains as
+  // hide the latency of the FMA, and no more than registers hold beside a unit of weights.
+  template <Form kForm, bool kZero, size_t R, size_t N>
+  [[gnu::noinline]] void few(size_t n, size_t m, size_t v) const {
+    constexpr size_t kUnit = unit_of(kForm);
+    const float* x = reinterpret_cast<const float*>(a.panel) + m;
+    const size_t apart = s.stride(), in = v % kVecs;
+    const uint8_t* const panel = packed(n + v / kVecs * kNr);
+    const uint8_t* codes = panel + 4 * kWidth * in;
+    const uint8_t* zeros = panel + s.zeros_at() + kWidth * in;
+    for (size_t g = 0, k = 0; g < s.groups; ++g, zeros += s.zero_bytes) {
+      const size_t end = k + s.group_k < p.K ? k + s.group_k : p.K;
+      Vec dot[R][N];
+      MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i)
+          dot[r][i] = Isa::broadcast(0.0f);
+      for (; k < end; k += kUnit, codes += 4 * kNr) {
+        MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) {
+          const size_t at = i / kVecs * apart, next = i % kVecs * kWidth;
+          if (next == 0) Isa::prefetch(codes + at + 2048);
+          Vec w[kUnit];
+          Isa::template decode<kForm, kZero>(codes + at + 4 * next, zeros + at + next, w);
+          MOEBIUS_UNROLL for (size_t u = 0; u < kUnit; ++u)
+              MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) dot[r][i] =
+                  Isa::fma(Isa::broadcast(x[(k + u) * a.M + r]), w[u], dot[r][i]);
+        }
+      }
+      MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) {
+        const Vec c = scale_of(panel + i / kVecs * apart, g, in + i % kVecs);
+        MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) {
+          float* f = sums(m + r) + panels * kNr + kWidth * (v + i);
+          const Vec by = s.row_groups ? Isa::mul(c, group_factor(m + r, g)) : c;
+          Isa::store(f, Isa::fma(dot[r][i], by, g == 0 ? Isa::broadcast(0.0f) : Isa::load(f)));
+        }
+      }
+    }
+  }
+  // Vectors of R rows' outputs at once. Four numbers a unit leave registers for more than 8 chains.
+  template <Form kForm, size_t R>
+  static constexpr size_t few_vectors() {
+    constexpr size_t kMost = (unit_of(kForm) == 4 ? Isa::kRegisters / 2 : 8) / R;
+    return kMost >= 8 ? 8 : kMost >= 4 ? 4 : 2;
+  }
+  template <size_t R>
+  void few_rows(size_t n, size_t m, size_t count) const {
+    with_form([&]<Form kForm, bool kZero>() {
+      constexpr size_t N = few_vectors<kForm, R>();
+      size_t v = 0;
+      for (; v + N <= count * kVecs; v += N) few<kForm, kZero, R, N>(n, m, v);
+      if constexpr (N > kVecs)
+        for (; v < count * kVecs; v += kVecs) few<kForm, kZero, R, kVecs>(n, m, v);
+    });
+  }
+  void run_few() const {
+    for (size_t n = a.n0; n < a.n1; n += panels * kNr) {
+      const size_t left = (a.n1 - n + kNr - 1) / kNr, count = left < panels ? left : panels;
+      for (size_t m = 0; m < a.M;) {
+        // As even as they go: 6 rows are 3 and 3, where 4 are the most.
+        const size_t left_rows = a.M - m, tiles = (left_rows + kFew - 1) / kFew;
+        const size_t R = (left_rows + tiles - 1) / tiles;
+        switch (R) {
+          case 1:
+            few_rows<1>(n, m, count);
+            break;
+          case 2:
+            few_rows<2>(n, m, count);
+            break;
+          case 3:
+            few_rows<3>(n, m, count);
+            break;
+          default:
+            few_rows<4>(n, m, count);
+            break;
+        }
+        m += R;
+      }
+      put(n, n + panels * kNr < a.n1 ? n + panels * kNr : a.n1);
+    }
+  }
+
+  // --- outputs [n, n + 32 * panels) ---
+
+  void put(size_t n, size_t end) const {
+    for (size_t m = 0; m < a.M; ++m) {
+      const Vec row = Isa::broadcast(reinterpret_cast<const float*>(a.panel + l.factors)[m]);
+      const float* f = sums(m) + panels * kNr;
+      for (size_t i = 0; n + i < end; i += kWidth) {
+        Vec v = Isa::load(f + i);
+        if (p.act.code != ActCode::kAsIs) v = Isa::mul(v, row);
+        if (G.value != 1.0f)
+          v = G.multiplies ? Isa::mul(v, Isa::broadcast(G.value))
+                           : Isa::div(v, Isa::broadcast(G.value));
+        float* y = a.y + m * a.ldy + (n + i - a.n0);
+        const size_t left = end - n - i;
+        left >= kWidth ? Isa::store(y, v) : Isa::store_some(y, v, left);
+      }
+    }
+  }
+  // `count` panels from n on; they are as many as `panels`, or go one by one.
+  void outputs(size_t n, size_t count) const {
+    const Groups groups{p, s, a.w->group_ends};
+    for (size_t i = 0; i < a.M * panels * kNr * 2; i += kWidth)
+      Isa::store(sums(0) + i, Isa::broadcast(0.0f));
+    Group g = groups.first();
+    for (size_t k0 = 0; k0 < p.K; k0 += chunk) {
+      const size_t k1 = k0 + chunk < p.K ? k0 + chunk : p.K;
+      while (g.end <= k0) g = groups.next(g);
+      for (size_t i = 0; i < count; ++i)
+        with_form([&]<Form kForm, bool kZero>() {
+          decode<kForm, kZero>(packed(n + i * kNr), g, k0, k1, weights() + i * chunk * kNr);
+        });
+      if (count * kVecs == 8) {
+        rows<8>(n, 0, g, k0, k1);
+      } else if (count * kVecs == 4 && a.M < 4) {
+        rows<4>(n, 0, g, k0, k1);
+      } else {
+        for (size_t v = 0; v < count * kVecs; v += 2) rows<2>(n, v, g, k0, k1);
+      }
+    }
+  }
+  void run() const {
+    if (a.M == 0) return;
+    if (direct()) return run_few();
+    for (size_t n = a.n0; n < a.n1; n += panels * kNr) {
+      const size_t left = (a.n1 - n + kNr - 1) / kNr;
+      outputs(n, left < panels ? left : panels);
+      put(n, n + panels * kNr < a.n1 ? n + panels * kNr : a.n1);
+    }
+  }
+};
+
+inline void pack(const PackArgs& a) { x86_float::pack(a, fma_shape(*a.problem)); }
+#define MOEBIUS_BODY(f) f
+#else
+#define MOEBIUS_BODY(f) nullptr
+#endif  // __x86_64__
+
+constexpr Kernel kernel(const char* name, const char* codec, uint32_t needs,
+                        const char* (*fits)(const Problem&), void (*gemm)(const GemmArgs&)) {
+  return {name,
+          codec,
+          Arch::kX86_64,
+          needs,
+          kNr,
+          fits,
+          x86_float_facts::exact,
+          x86_float_facts::fma_packed_bytes,
+          MOEBIUS_BODY(pack),
+          prepared_row_bytes,
+          MOEBIUS_BODY(prepare_rows_canonical),
+          x86_float_facts::fma_panel_bytes,
+          MOEBIUS_BODY(make_row_panel),
+          x86_float_facts::fma_scratch_bytes,
+          gemm,
+          4 * kNr,
+          kTile,
+          x86_float_facts::fma_code_at};
+}
+
+}  // namespace fma_float
+}  // namespace
+}  // namespace moebius
+
+#define MOEBIUS_FMA_KERNELS(name, needs, gemm)                                                \
+  {                                                                                           \
+    fma_float::kernel(name, "int4_float", needs, x86_float_facts::fma_supports<0>, gemm),     \
+        fma_float::kernel(name, "fp4_float", needs, x86_float_facts::fma_supports<1>, gemm),  \
+        fma_float::kernel(name, "int8_float", needs, x86_float_facts::fma_supports<2>, gemm), \
+        fma_float::kernel(name, "fp8", needs, x86_float_facts::fma_supports<3>, gemm),        \
+        fma_float::kernel(name, "bf16", needs, x86_float_facts::fma_supports<4>, gemm),       \
+        fma_float::kernel(name, "f16", needs, x86_float_facts::fma_supports<5>, gemm),        \
+        fma_float::kernel(name, "f32", needs, x86_float_facts::fma_supports<6>, gemm)         \
+  }

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+// The float family on x86-64: packing of weights (layouts: x86_float.h). Internal linkage; AVX2 is
+// enough, memory is the limit.
+#pragma once
+#ifdef __x86_64__
+#include <immintrin.h>
+
+#include "base/numeric.h"
+#include "kernels/x86/x86_float.h"
+
+namespace moebius {
+namespace {
+namespace x86_float {
+
+// bf16 of the scales that are one byte.
+struct ScaleTable {
+  uint16_t from[256];
+};
+template <class F>
+constexpr ScaleTable scale_table(F value) {
+  ScaleTable t{};
+  for (unsigned i = 0; i < 256; ++i)
+    t.from[i] = static_cast<uint16_t>(f32_bits(value(static_cast<uint8_t>(i))) >> 16);
+  return t;
+}
+constexpr ScaleTable kFp8Scales = scale_table([](uint8_t c) { return e4m3_to_f32(c); }),
+                     kE8m0Scales = scale_table([](uint8_t c) { return e8m0_to_f32(c); });
+
+// 8 x 8 words of 32 bits: rows become columns.
+[[gnu::always_inline]] inline void transpose(__m256i (&v)[8]) {
+  __m256i a[8], b[8];
+  MOEBIUS_UNROLL for (int i = 0; i < 8; i += 2) {
+    a[i] = _mm256_unpacklo_epi32(v[i], v[i + 1]);
+    a[i + 1] = _mm256_unpackhi_epi32(v[i], v[i + 1]);
+  }
+  MOEBIUS_UNROLL for (int i = 0; i < 8; i += 4) {
+    b[i] = _mm256_unpacklo_epi64(a[i], a[i + 2]);
+    b[i + 1] = _mm256_unpackhi_epi64(a[i], a[i + 2]);
+    b[i + 2] = _mm256_unpacklo_epi64(a[i + 1], a[i + 3]);
+    b[i + 3] = _mm256_unpackhi_epi64(a[i + 1], a[i + 3]);
+  }
+  MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) {
+    v[i] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x20);
+    v[i + 4] = _mm256_permute2x128_si256(b[i], b[i + 4], 0x31);
+  }
+}
+
+// How 8 units of a row are read; kBytes: in the file.
+struct AsStored {
+  static constexpr size_t kBytes = 32;
+  __m256i flip = _mm256_setzero_si256();
+  [[gnu::always_inline]] __m256i operator()(const uint8_t* row) const {
+    return _mm256_xor_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(row)), flip);
+  }
+};
+struct BytesToNibbles {  // signed bytes of at most 4 bits
+  static constexpr size_t kBytes = 64;
+  static __m256i pairs(const uint8_t* row) {
+    const __m256i v = _mm256_add_epi8(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(row)),
+                                      _mm256_set1_epi8(8));
+    return _mm256_maddubs_epi16(_mm256_and_si256(v, _mm256_set1_epi8(15)),
+                                _mm256_set1_epi16(0x1001));
+  }
+  [[gnu::always_inline]] __m256i operator()(const uint8_t* row) const {
+    return _mm256_permute4x64_epi64(_mm256_packus_epi16(pairs(row), pairs(row + 32)), 0xD8);
+  }
+};
+
+class PanelPacker {
+ public:
+  PanelPacker(const PackArgs& a, const Shape& s, size_t n)
+      : a_(a),
+        s_(s),
+        w_(*a.w),
+        n_(n),
+        rows_(w_.N - n < kNr ? w_.N - n : kNr),
+        out_(a.packed + (a.row0 + n) / kNr * s.stride()),
+        bits_(w_.code == CodeType::kInt4Offset || w_.code == CodeType::kFp4 ? 4
+              : w_.code == CodeType::kF32                                   ? 32
+              : w_.code == CodeType::kBf16 || w_.code == CodeType::kF16     ? 16
+                                                                            : 8) {}
+
+  void pack() const {
+    const Groups groups{*a_.problem, s_, a_.group_ends};
+    Group g = groups.first();
+    bool nan = false;
+    if (!a_.problem->ragged && s_.K_padded == s_.K_rows) {  // groups follow each other as in a row
+      nan = pack_codes({0, 0, w_.K, 0, 0, s_.K_rows});
+    } else {
+      for (; g.index < s_.groups; g = groups.next(g)) nan |= pack_codes(g);
+      __builtin_memset(out_ + s_.code_at(g.at), 0, s_.code_bytes - s_.code_at(g.at));
+    }
+    if (!a_.problem->ragged && !nan) {
+      pack_regular_extras();
+    } else {
+      for (g = groups.first(); g.index < s_.groups; g = groups.next(g)) pack_extras(g, nan);
+    }
+    const size_t end = s_.zeros_at() + s_.groups * s_.zero_bytes;
+    __builtin_memset(out_ + end, 0, s_.stride() - end);
+  }
+
+ private:
+  const uint8_t* row(size_t i) const { return w_.codes + (n_ + i) * w_.row_bytes; }
+  uint8_t* unit_at(const Group& g, size_t k) const { return out_ + s_.code_at(g.at + k - g.from); }
+
+  // The codes of one group; true if one of them is NaN (e4m3 only).
+  bool pack_codes(const Group& g) const {
+    size_t k = g.from;
+    bool nan = false;
+    const auto any = [&](size_t end) {
+      for (; k < end; k += s_.unit) nan |= any_unit(g, k);
+    };
+    if (a_.columns == nullptr && rows_ == kNr) {
+      any(up(g.begin, s_.unit));
+      const size_t blocks = g.end > k ? (g.end - k) / (8 * s_.unit) : 0;
+      const AsStored stored{_mm256_set1_epi8(
+          w_.code == CodeType::kInt8 && s_.form == Form::kInt8 ? static_cast<char>(0x80) : 0)};
+      if (w_.code == CodeType::kInt8 && s_.form == Form::kInt4) {
+        straight(BytesToNibbles{}, g, k, blocks);
+      } else if (s_.form == Form::kFp8) {
+        nan |= straight<true>(stored, g, k, blocks);
+      } else {
+        straight(stored, g, k, blocks);
+      }
+      k += blocks * 8 * s_.unit;
+    }
+    any(g.from + g.padded);
+    return nan;
+  }
+
+  // Blocks of 8 units of 32 rows.
+  template <bool kNan = false, class Load>
+  bool straight(const Load& load, const Group& g, size_t k, size_t blocks) const {
+    const uint8_t* from = row(0) + k * bits_ / 8;
+    uint8_t* to = unit_at(g, k);
+    __m256i found = _mm256_setzero_si256();
+    for (size_t b = 0; b < blocks; ++b, from += Load::kBytes, to += 8 * kNr * 4)
+      for (size_t i = 0; i < kNr; i += 8) {
+        const uint8_t* first = from + i * w_.row_bytes;
+        __m256i v[8];
+        MOEBIUS_UNROLL for (size_t r = 0; r < 8; ++r) {
+          v[r] = load(first + r * w_.row_bytes);
+          __builtin_prefetch(first + r * w_.row_bytes + 512);
+          if constexpr (kNan) {
+            const __m256i m = _mm256_set1_epi8(0x7f);
+            found = _mm256_or_si256(found, _mm256_cmpeq_epi8(_mm256_and_si256(v[r], m), m));
+          }
+        }
+        transpose(v);
+        MOEBIUS_UNROLL for (size_t u = 0; u < 8; ++u)
+            _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + u * kNr * 4 + 4 * i), v[u]);
+      }
+    return kNan && _mm256_movemask_epi8(found) != 0;
+  }
+
+  // The unit at input k of every row, whatever it is made of; true if a code of it is NaN.
+  bool any_unit(const Group& g, size_t k) const {
+    uint8_t* to = unit_at(g, k);
+    bool nan = false;
+    for (size_t i = 0; i < kNr; ++i) {
+      const uint32_t v = i < rows_ ? unit_of(i, g, k) : 0;
+      for (unsigned j = 0; s_.form == Form::kFp8 && j < 4; ++j)
+        nan |= ((v >> (8 * j)) & 0x7f) == 0x7f;
+      __builtin_memcpy(to + 4 * i, &v, 4);
+    }
+    return nan;
+  }
+  uint32_t unit_of(size_t i, const Group& g, size_t k) const {
+    const uint32_t zero = zero_code(i, g);
+    const size_t width = 32 / s_.unit;
+    uint32_t v = 0;
+    for (size_t j = 0; j < s_.unit; ++j, ++k)
+      v |= (g.begin <= k && k < g.end ? code(i, k) : zero) << (width * j);
+    return v;
+  }
+  // The code that stands for 0.
+  uint32_t zero_code(size_t i, const Group& g) const {
+    if (s_.form != Form::kInt4 && s_.form != Form::kInt8) return 0;
+    const int zero = s_.zero_bytes != 0 && g.begin < g.end ? w_.zero_points[extras_at(i, g)] : 0;
+    return static_cast<uint32_t>(zero + (s_.form == Form::kInt4 ? 8 : 128)) &
+           (s_.form == Form::kInt4 ? 15u : 255u);
+  }
+  uint32_t code(size_t i, size_t k) const {
+    const size_t c = a_.columns != nullptr ? static_cast<size_t>(a_.columns[k]) : k;
+    const uint8_t* from = row(i);
+    uint32_t v = 0;
+    switch (bits_) {
+      case 4:
+        return (from[c / 2] >> (4 * (c % 2))) & 15u;
+      case 8:
+        if (w_.code != CodeType::kInt8) return from[c];
+        return s_.form == Form::kInt4 ? (from[c] + 8u) & 15u : from[c] ^ 0x80u;
+      case 16:
+        __builtin_memcpy(&v, from + 2 * c, 2);
+        return v;
+      default:
+        __builtin_memcpy(&v, from + 4 * c, 4);
+        return v;
+    }
+  }
+
+  size_t extras_at(size_t i, const Group& g) const {
+    const size_t r = n_ + i + w_.n_phase;
+    return (w_.block_n <= 1 ? r : r / w_.block_n) * w_.scale_stride +
+           (a_.problem->ragged ? g.index : g.begin / s_.weight_k);
+  }
+  bool has_nan(size_t i, const Group& g) const {
+    bool nan = false;
+    for (size_t k = g.begin; k < g.end; ++k) nan |= (code(i, k) & 0x7f) == 0x7f;
+    return nan;
+  }
+  void pack_extras(const Group& g, bool nan) const {
+    if (s_.scales == Scales::kNone) return;
+    uint8_t* to = out_ + s_.code_bytes + g.index * s_.scale_bytes;
+    uint8_t* zeros = out_ + s_.zeros_at() + g.index * s_.zero_bytes;
+    __builtin_memset(to, 0, s_.scale_bytes);
+    __builtin_memset(zeros, 0, s_.zero_bytes);
+    if (g.begin == g.end) return;  // no term, whatever the scale
+    for (size_t i = 0; i < rows_; ++i) {
+      const size_t at = extras_at(i, g);
+      if (s_.zero_bytes != 0) zeros[i] = static_cast<uint8_t>(w_.zero_points[at]);
+      put_scale(at, nan && has_nan(i, g), to + i * (s_.scale_bytes / kNr));
+    }
+  }
+  // Calls f(group, index of its scale) for all groups of output i.
+  template <class F>
+  [[gnu::always_inline]] void for_groups(size_t i, const F& f) const {
+    const size_t r = n_ + i + w_.n_phase;
+    const size_t first = (w_.block_n <= 1 ? r : r / w_.block_n) * w_.scale_stride;
+    const size_t each = s_.weight_k < w_.K ? s_.weight_k / s_.group_k : s_.groups;  // of one scale
+    for (size_t g = 0, at = first, left = each; g < s_.groups; ++g) {
+      f(g, at);
+      if (--left == 0) ++at, left = each;
+    }
+  }
+  void pack_regular_extras() const {
+    uint8_t *scales = out_ + s_.code_bytes, *zeros = out_ + s_.zeros_at();
+    if (s_.scales == Scales::kNone) return;
+    if (rows_ < kNr) __builtin_memset(scales, 0, s_.groups * (s_.scale_bytes + s_.zero_bytes));
+    const uint8_t* from = w_.scales;
+    for (size_t i = 0; i < rows_; ++i) {
+      const auto put = [&](const auto& half) {
+        for_groups(i, [&](size_t g, size_t at) {
+          const uint16_t v = half(at);
+          __builtin_memcpy(scales + g * s_.scale_bytes + 2 * i, &v, 2);
+        });
+      };
+      if (w_.scale_type == ScaleType::kFp8) {
+        put([=](size_t at) { return kFp8Scales.from[from[at]]; });
+      } else if (w_.scale_type == ScaleType::kE8m0) {
+        put([=](size_t at) { return kE8m0Scales.from[from[at]]; });
+      } else if (s_.scales != Scales::kF32) {
+        put([=](size_t at) {
+          uint16_t v;
+          __builtin_memcpy(&v, from + 2 * at, 2);
+          return v;
+        });
+      } else {
+        for_groups(i, [&](size_t g, size_t at) {
+          put_scale(at, false, scales + g * s_.scale_bytes + 4 * i);
+        });
+      }
+      if (s_.zero_bytes != 0)
+        for_groups(i, [&](size_t g, size_t at) {
+          zeros[g * kNr + i] = static_cast<uint8_t>(w_.zero_points[at]);
+        });
+    }
+  }
+  void put_scale(size_t at, bool nan, uint8_t* to) const {
+    uint16_t half = 0;
+    float whole = 1.0f;
+    switch (w_.scale_type) {
+      case ScaleType::kBf16:
+      case ScaleType::kF16:
+        __builtin_memcpy(&half, w_.scales + 2 * at, 2);
+        break;
+      case ScaleType::kFp8:
+        half = kFp8Scales.from[w_.scales[at]];
+        break;
+      case ScaleType::kE8m0:
+        half = kE8m0Scales.from[w_.scales[at]];
+        break;
+      case ScaleType::kF32:
+        __builtin_memcpy(&whole, w_.scales + 4 * at, 4);
+        break;
+      case ScaleType::kNone:
+        break;
+    }
+    if (s_.scales == Scales::kF32) {
+      if (nan) whole = __builtin_nanf("");
+      __builtin_memcpy(to, &whole, 4);
+    } else {
+      if (nan) half = 0x7FFF;  // of bf16 and of f16
+      __builtin_memcpy(to, &half, 2);
+    }
+  }
+
+  const PackArgs& a_;
+  const Shape& s_;
+  const QuantMatrix& w_;
+  const size_t n_, rows_;
+  uint8_t* const out_;
+  const size_t bits_;  // of a code in the file
+};
+
+inline void pack(const PackArgs& a, const Shape& s) {
+  for (size_t n = a.n0; n < a.n1; n += kNr) PanelPacker(a, s, n).pack();
+}
+
+}  // namespace x86_float
+}  // namespace
+}  // namespace moebius
+#endif  // __x86_64__

@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+// The int8 family on x86-64: products made in vector registers (layouts: x86_int8.h). A tile of up
+// to 6 rows (4 with 256 bits) meets one or two panels of weights, whose codes become operands in
+// registers; x is broadcast by 4 inputs. Weights are unsigned there (value + kBias), which the sums
+// of x take back: exact in int32. Templates over an engine E (vectors, dot product); internal
+// linkage.
+#pragma once
+#ifdef __x86_64__
+#include <immintrin.h>
+
+#include <cfloat>
+#include <cstddef>
+
+#include "kernels/x86/x86_int8.h"
+
+#define MOEBIUS_UNROLL _Pragma("GCC unroll 8")
+
+namespace moebius {
+namespace {
+namespace x86_few {
+
+using namespace x86_int8;
+
+// f = fma(float(sum), c, f); the same with scales of rows per group; anything.
+enum class Kind : uint8_t { kPlain, kScaled, kAny };
+
+// What follows a product, and where it finds its numbers. Shared with the tiles of AMX.
+struct Finish {
+  const Shape& s;
+  bool zeros, channel_vllm, grouped_vllm;
+  GlobalScale G;  // of results
+  float unit;     // of a sum: 1/4 where the codes of both sides are doubled
+  size_t rows;    // from group to group in the arrays below
+  const int32_t *sums, *row_zeros;
+  const float *group_scales, *row_scales;
+
+  Finish(const GemmArgs& a, const Shape& shape, const RowTiles& t)
+      : s(shape),
+        zeros(a.w->problem->zero_points),
+        channel_vllm(shape.vllm && shape.groups == 1),
+        grouped_vllm(shape.vllm && shape.groups > 1),
+        G(result_scale(*a.w)),
+        unit(shape.codes == Codes::kFp4 ? 0.25f : 1.0f),
+        rows(t.padded()) {
+    const PanelLayout l = panel_layout(shape, t);
+    sums = reinterpret_cast<const int32_t*>(a.panel + l.sums);
+    group_scales = reinterpret_cast<const float*>(a.panel + l.group_scales);
+    row_scales = reinterpret_cast<const float*>(a.panel + l.scales);
+    row_zeros = reinterpret_cast<const int32_t*>(a.panel + l.zeros);
+  }
+  Kind kind() const {
+    if (zeros || s.row_zeros || s.vllm) return Kind::kAny;
+    return s.group_scales || s.codes == Codes::kFp4 ? Kind::kScaled : Kind::kPlain;
+  }
+};
+
+// Scales of a vector of outputs in one group.
+template <class E>
+[[gnu::always_inline]] inline typename E::F scales_at(Scales type, const uint8_t* group, size_t v) {
+  switch (type) {
+    case Scales::kBf16:
+      return E::from_bf16(group + 2 * E::kLanes * v);
+    case Scales::kF16:
+      return E::from_f16(group + 2 * E::kLanes * v);
+    case Scales::kF32:
+      break;
+  }
+  return E::load_f32(group + 4 * E::kLanes * v);
+}
+
+// f after one group: `sum` of row m and the v-th vector of a panel's outputs, less what zero points
+// and the bias of the weights added to it.
+template <class E, Kind kKind>
+[[gnu::always_inline]] inline typename E::F fold(const Finish& n, const uint8_t* panel, size_t g,
+                                                 size_t v, size_t m, int32_t bias,
+                                                 typename E::V sum, typename E::F c,
+                                                 typename E::F f) {
+  const size_t at = g * n.rows + m;
+  if constexpr (kKind == Kind::kPlain) return E::fma(E::to_f32(sum), c, f);
+  if constexpr (kKind == Kind::kScaled) {
+    const auto dot = E::mul(E::to_f32(sum), E::set1(n.unit));
+    return E::fma(dot, n.s.group_scales ? E::mul(c, E::set1(n.group_scales[at])) : c, f);
+  }
+  if (n.zeros) {
+    const auto zero =
+        E::add(E::from_int8(panel + n.s.zeros + g * kOutputs + v * E::kLanes), E::set1(bias));
+    sum = E::sub(sum, E::mul(zero, E::set1(n.sums[at])));
+  }
+  if (n.s.row_zeros) {
+    const auto w = E::load(panel + n.s.sums + 4 * (g * kOutputs + v * E::kLanes));
+    sum = E::sub(sum, E::mul(w, E::set1(n.row_zeros[at])));
+  }
+  const typename E::F dot = E::mul(E::to_f32(sum), E::set1(n.unit));
+  if (n.channel_vllm) {
+    const auto scale = E::mul(E::mul(c, E::set1(0.0625f)), E::set1(n.row_scales[m]));
+    const auto y = E::mul(E::mul(dot, E::set1(16.0f)), scale);
+    return E::min(E::set1(FLT_MAX), E::max(E::set1(-FLT_MAX), y));  // NaN stays
+  }
+  if (n.s.group_scales) c = E::mul(c, E::set1(n.group_scales[at]));
+  return E::fma(dot, c, f);
+}
+
+template <class E>
+[[gnu::always_inline]] inline typename E::F last_factors(const Finish& n, const uint8_t* panel,
+                                                         size_t v, size_t m, typename E::F f) {
+  if (n.grouped_vllm)
+    f = E::fma(E::load_f32(panel + n.s.row_sums + 4 * v * E::kLanes),
+               E::set1(static_cast<float>(-n.row_zeros[m])), f);
+  if (!n.s.group_scales && !n.channel_vllm) f = E::mul(f, E::set1(n.row_scales[m]));
+  if (n.G.value == 1.0f) return f;
+  return n.G.multiplies ? E::mul(f, E::set1(n.G.value)) : E::div(f, E::set1(n.G.value));
+}
+
+// A vector of results; outputs past n1 are not written.
+template <class E>
+[[gnu::always_inline]] inline void store(float* y, typename E::F f, size_t n, size_t n1) {
+  if (n + E::kLanes <= n1) return E::store(y, f);
+  float all[E::kLanes];
+  E::store(all, f);
+  for (size_t i = 0; n + i < n1; ++i) y[i] = all[i];
+}
+
+template <class E, Codes kCodes>
+struct Product {
+  static constexpr int kParts = static_cast<int>(kOutputs / E::kLanes);  // vectors of a panel
+  static constexpr int32_t kBias = E::template bias<kCodes>();
+  static constexpr size_t kWords = kCodes == Codes::kBytes ? 4 : 2;  // 64 bytes each for 16 inputs
+  using V = typename E::V;
+  using F = typename E::F;
+
+  const GemmArgs& a;
+  const Shape& s;
+  const Finish& finish;
+  const uint8_t* panel(size_t n) const { return a.w->data + n / kOutputs * s.stride; }
+
+  // R rows from m on against C panels from output n on.
+  template <int R, int C>
+  [[gnu::noinline]] void tile(size_t m, size_t n) const {
+    constexpr int kVectors = C * kParts;
+    const uint8_t* w[C];
+    MOEBIUS_UNROLL for (int c = 0; c < C; ++c) w[c] = panel(
+        n + static_cast<size_t>(c) * kOutputs < a.n1 ? n + static_cast<size_t>(c) * kOutputs : n);
+    const uint8_t* first[C];
+    for (int c = 0; c < C; ++c) first[c] = w[c];
+    // The next panels, of this matrix or of the next, are asked for from far away, to the second-level
+    // cache.
+    const uint8_t* later = n + C * kOutputs < a.n1 ? panel(n + C * kOutputs)
+                           : a.next != nullptr     ? a.next->data + a.n0 / kOutputs * s.stride
+                                                   : first[0];
+    const std::ptrdiff_t ahead = later - first[0];
+    const uint8_t* x = a.panel + m * s.K_padded;
+    const Kind kind = finish.kind();
+    F f[R][kVectors];
+    MOEBIUS_UNROLL for (int r = 0; r < R; ++r) MOEBIUS_UNROLL for (int v = 0; v < kVectors; ++v)
+        f[r][v] = E::zero_f32();
+    for (size_t g = 0; g < s.groups; ++g) {
+      V sum[R][kVectors];
+      const int32_t* start = finish.sums + g * finish.rows + m;
+      MOEBIUS_UNROLL for (int r = 0; r < R; ++r) {
+        const V from = E::set1(finish.zeros ? 0 : start[r]);
+        MOEBIUS_UNROLL for (int v = 0; v < kVectors; ++v) sum[r][v] = from;
+      }
+      for (size_t k = 0; k < s.padded; k += 16) {
+        MOEBIUS_UNROLL for (int c = 0; c < C; ++c) {
+          MOEBIUS_UNROLL for (size_t i = 0; i < kWords; ++i) {
+            _mm_prefetch(reinterpret_cast<const char*>(w[c] + ahead + 64 * i), _MM_HINT_T1);
+            _mm_prefetch(reinterpret_cast<const char*>(w[c] + E::kAhead + 64 * i), _MM_HINT_T0);
+          }
+          MOEBIUS_UNROLL for (int part = 0; part < kParts; ++part) {
+            V b[4];
+            E::template operands<kCodes>(w[c] + 64 / kParts * part, b);
+            MOEBIUS_UNROLL for (int r = 0; r < R; ++r)
+                E::template dot<kCodes, 4 * R>(sum[r][c * kParts + part], b, x + 4 * r);
+          }
+          w[c] += 64 * kWords;
+        }
+        x += 16 * R;
+      }
+      MOEBIUS_UNROLL for (int c = 0; c < C; ++c)
+          MOEBIUS_UNROLL for (int part = 0; part < kParts; ++part) {
+        const int v = c * kParts + part;
+        const auto at = static_cast<size_t>(part);
+        _mm_prefetch(
+            reinterpret_cast<const char*>(first[c] + ahead + s.scales + g * s.group_scale_bytes),
+            _MM_HINT_T1);
+        const F scale =
+            scales_at<E>(s.scale_type, first[c] + s.scales + g * s.group_scale_bytes, at);
+        const auto fold_rows = [&]<Kind kKind>() {
+          MOEBIUS_UNROLL for (int r = 0; r < R; ++r) f[r][v] =
+              fold<E, kKind>(finish, first[c], g, at, m + static_cast<size_t>(r), kBias, sum[r][v],
+                             scale, f[r][v]);
+        };
+        if (kind == Kind::kPlain) {
+          fold_rows.template operator()<Kind::kPlain>();
+        } else if (kind == Kind::kScaled) {
+          fold_rows.template operator()<Kind::kScaled>();
+        } else {
+          for (int r = 0; r < R; ++r)
+            f[r][v] = fold<E, Kind::kAny>(finish, first[c], g, at, m + static_cast<size_t>(r),
+                                          kBias, sum[r][v], scale, f[r][v]);
+        }
+      }
+    }
+    MOEBIUS_UNROLL for (int c = 0; c < C; ++c)
+        MOEBIUS_UNROLL for (int part = 0; part < kParts; ++part) {
+      const size_t to =
+          n + static_cast<size_t>(c) * kOutputs + static_cast<size_t>(part) * E::kLanes;
+      if (to >= a.n1) continue;
+      for (int r = 0; r < R; ++r) {
+        const size_t row = m + static_cast<size_t>(r);
+        const F y = last_factors<E>(finish, first[c], static_cast<size_t>(part), row,
+                                    f[r][c * kParts + part]);
+        store<E>(a.y + row * a.ldy + (to - a.n0), y, to, a.n1);
+      }
+    }
+  }
+
+  template <int R>
+  void rows(size_t m, size_t n, size_t end) const {
+    constexpr int C = E::template panels<R>();
+    for (; n < end; n += static_cast<size_t>(C) * kOutputs) tile<R, C>(m, n);
+  }
+  void any_rows(size_t m, size_t count, size_t n, size_t end) const {
+    switch (count) {
+      case 1:
+        return rows<1>(m, n, end);
+      case 2:
+        return rows<2>(m, n, end);
+      case 3:
+        return rows<3>(m, n, end);
+      case 4:
+        return rows<4>(m, n, end);
+      case 5:
+        if constexpr (E::kRows >= 5) return rows<5>(m, n, end);
+        break;
+      default:
+        if constexpr (E::kRows >= 6) return rows<6>(m, n, end);
+        break;
+    }
+  }
+};
+
+// Panels stay in the second-level cache while the tiles of rows pass.
+template <class E, Codes kCodes>
+inline void gemm(const GemmArgs& a, const Shape& s, const RowTiles& t) {
+  constexpr size_t kBlock = 64;  // outputs
+  const Finish finish(a, s, t);
+  const Product<E, kCodes> product{a, s, finish};
+  for (size_t n = a.n0; n < a.n1; n += kBlock) {
+    const size_t end = n + kBlock < a.n1 && t.tiles > 1 ? n + kBlock : a.n1;
+    for (size_t m = 0; m < a.M; m += t.rows)
+      product.any_rows(m, a.M - m < t.rows ? a.M - m : t.rows, n, end);
+    if (end == a.n1) break;
+  }
+}
+template <class E>
+inline void gemm(const GemmArgs& a, Engine engine) {
+  const Shape s = shape_of(*a.w->problem);
+  const RowTiles t = row_tiles(engine, a.M);
+  switch (s.codes) {
+    case Codes::kNibbles:
+      return gemm<E, Codes::kNibbles>(a, s, t);
+    case Codes::kBytes:
+      return gemm<E, Codes::kBytes>(a, s, t);
+    case Codes::kFp4:
+      return gemm<E, Codes::kFp4>(a, s, t);
+  }
+}
+template <class E>
+inline int32_t bias_of(const Problem& p) {
+  switch (shape_of(p).codes) {
+    case Codes::kNibbles:
+      return E::template bias<Codes::kNibbles>();
+    case Codes::kBytes:
+      return E::template bias<Codes::kBytes>();
+    case Codes::kFp4:
+      return E::template bias<Codes::kFp4>();
+  }
+  return 0;
+}
+
+}  // namespace x86_few
+}  // namespace
+}  // namespace moebius
+#endif  // __x86_64__

@@ -1,0 +1,284 @@
+// SPDX-License-Identifier: Apache-2.0
+// A planned step: forward, sample, commit. Whatever can fail for all comes before the first sampler
+// draws; from there on only single sequences fail, and commit() cannot.
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "model/engine/engine_sequence.h"
+#include "runtime/parallel.h"
+
+namespace moebius {
+namespace {
+
+// Words that are there even when memory is not.
+std::string words_of(const std::exception& e) noexcept {
+  try {
+    if (dynamic_cast<const std::bad_alloc*>(&e) == nullptr) return e.what();
+  } catch (...) {
+  }
+  return "out of memory";
+}
+std::string copy_of(const std::string& words) noexcept {
+  try {
+    return words;
+  } catch (...) {
+    return "out of memory";
+  }
+}
+
+}  // namespace
+
+void Engine::add_item(PendingStep& step, Sequence& s) {
+  const size_t at = s.next();
+  BatchItem item{&s.kv.tables, at, std::span(s.tokens).subspan(at, s.piece),
+                 s.completes() ? LogitsOf::kLast : LogitsOf::kNone, s.tokens.size()};
+  const bool rows = s.wants_prompt_rows() && at + s.piece > s.reported;
+  if (rows) item.logits = LogitsOf::kAll;
+  step.items.push_back(item);
+  step.parts.push_back({&s, s.piece});
+  step.shape.add(at, s.piece, rows ? s.piece : static_cast<size_t>(item.logits == LogitsOf::kLast));
+  (s.pending() == 1 ? step.figures.decode_rows : step.figures.prompt_rows) += s.piece;
+  if (item.logits == LogitsOf::kNone) return;
+  Task task{&s, {}, rows ? at : s.tokens.size() - 1, s.completes()};
+  step.tasks.push_back(task);
+  if (!s.completes()) return;
+  for (Sequence* f : s.followers) {
+    task.sequence = f;
+    step.tasks.push_back(task);
+  }
+}
+
+// False: there is nothing to do, or no memory for it before a batch is back.
+bool Engine::submit_next() {
+  plan();
+  provide_blocks();
+  auto step = std::make_unique<PendingStep>();
+  for (const auto& s : sequences_)
+    if (s->running() && s->piece > 0) add_item(*step, *s);
+  if (step->items.empty()) return false;
+  step->figures.batch = step->items.size();
+  if (cost_.known()) step->figures.predicted_nanoseconds = cost_.predict(step->shape);
+  step->start = now();
+  pending_steps_.push_back(std::move(step));
+  PendingStep& last = *pending_steps_.back();
+  try {
+    last.ticket = backend_.submit(last.items);
+  } catch (const ItemError& e) {
+    Sequence& s = *last.parts.at(e.item()).sequence;
+    s.error = words_of(e);
+    s.blamed = true;  // it ends with the next step
+    pending_steps_.pop_back();
+    throw;
+  } catch (...) {
+    pending_steps_.pop_back();
+    throw;
+  }
+  for (const PendingStep::Part& part : last.parts) {
+    ++part.sequence->steps_under_way;
+    part.sequence->ahead += part.piece;
+    part.sequence->piece = 0;
+  }
+  return true;
+}
+
+void Engine::collect(StepReport& report) {
+  backend_.collect(pending_steps_.front()->ticket, output_);
+  collected_ = std::move(pending_steps_.front());
+  pending_steps_.pop_front();
+  StepFigures& f = collected_->figures;
+  const uint64_t time = now();
+  f.nanoseconds = time - std::max(collected_->start, last_landing_);
+  last_landing_ = time;
+  cost_.observe(collected_->shape, f.nanoseconds, output_.stats.phases);
+  std::swap(f.backend, output_.stats);
+  report.figures = std::move(f);
+  give_logits(*collected_);
+}
+
+void Engine::give_logits(PendingStep& step) const {
+  const size_t vocab = backend_.vocab();
+  std::vector<Task>& tasks = step.tasks;
+  size_t row = 0, t = 0;
+  for (const BatchItem& item : step.items) {
+    const size_t rows = item.logits == LogitsOf::kAll    ? item.tokens.size()
+                        : item.logits == LogitsOf::kLast ? 1
+                                                         : 0;
+    if (rows == 0) continue;
+    const std::span<const float> all = std::span(output_.logits).subspan(row * vocab, rows * vocab);
+    row += rows;
+    const Sequence* owner = tasks[t].sequence;
+    tasks[t++].logits = all;
+    for (; t < tasks.size() && tasks[t].sequence->id == owner->id &&
+           tasks[t].sequence->state == Sequence::State::kFollows;
+         ++t) {
+      tasks[t].logits = all.last(vocab);
+      tasks[t].position = owner->tokens.size() - 1;
+    }
+  }
+}
+
+// Runs on any thread of the pool and touches nothing but its sequence.
+void Engine::sample_one(const Task& task) const noexcept {
+  Sequence& s = *task.sequence;
+  const size_t vocab = backend_.vocab(), rows = task.logits.size() / vocab;
+  try {
+    for (size_t r = 0; r < rows && s.wants_prompt_rows(); ++r) {
+      const size_t p = task.position + r;
+      if (p < s.reported || p + 1 >= s.prompt()) continue;
+      if (s.prompt_choices.empty()) s.prompt_position = p + 1;
+      const int32_t next = s.tokens[p + 1];
+      s.prompt_choices.push_back(token_logprobs(task.logits.subspan(r * vocab, vocab),
+                                                std::max(vocab_, static_cast<size_t>(next) + 1),
+                                                next, s.request->prompt_logprobs));
+    }
+    if (!task.completes) return;
+    if (s.max_new == 0) {
+      s.finish = s.limit;
+      return;
+    }
+    if (s.tokens.size() == s.tokens.capacity()) s.tokens.reserve(2 * s.tokens.size() + 8);
+    s.choice = s.sampler.next(task.logits.last(vocab), vocab_);
+    const auto& stops = s.request->stop_tokens;
+    const bool stop = !s.request->ignore_stop &&
+                      std::find(stops.begin(), stops.end(), s.choice->token) != stops.end();
+    const bool goes_on = !s.request->watch || s.request->watch(s.index, *s.choice);
+    if (stop)
+      s.finish = Finish::kStopToken;
+    else if (!goes_on)
+      s.finish = Finish::kStopText;
+    else if (s.produced + 1 >= s.max_new)
+      s.finish = s.limit;
+  } catch (const std::exception& e) {
+    s.error = words_of(e);
+    s.finish = Finish::kError;
+  } catch (...) {
+    s.error = "unknown error";
+    s.finish = Finish::kError;
+  }
+  if (s.finish == Finish::kError) s.choice.reset();
+}
+
+void Engine::sample(PendingStep& step, StepReport& report) {
+  if (step.tasks.empty()) return;
+  const uint64_t start = now();
+  parallel_for(options_.pool, step.tasks.size(), [&](size_t i) { sample_one(step.tasks[i]); });
+  report.figures.sampling_nanoseconds = now() - start;
+}
+
+// lost: so are all batches under way; otherwise these are as they were.
+void Engine::roll_back(bool lost) noexcept {
+  collected_ = nullptr;
+  if (lost) pending_steps_.clear();
+  for (const auto& s : sequences_) {
+    s->piece = 0;
+    if (s->steps_under_way > 0 && !lost) continue;
+    const bool took_part = std::exchange(s->steps_under_way, 0) > 0;
+    s->ahead = 0;
+    if (!s->running()) continue;
+    kv_.shrink(s->kv);
+    if (!took_part) continue;
+    try {
+      kv_.cut(s->kv);
+    } catch (const std::exception&) {
+      // What its last block holds is not known: it is computed again.
+      kv_.clear(s->kv);
+      s->state = Sequence::State::kWaiting;
+    }
+  }
+}
+
+void Engine::commit_piece(Sequence& s, size_t piece) noexcept {
+  const size_t length = s.kv.length + piece;
+  kv_.advance(s.kv, s.tokens, length);
+  if (s.request->prompt_logprobs >= 0) s.reported = std::max(s.reported, length);
+  s.ahead -= piece;
+  --s.steps_under_way;
+}
+
+// The other answers go on from the prompt that choice 0 has run: they share its full blocks. Where
+// there is no memory for a copy of the unfinished one, an answer waits and computes it again.
+void Engine::spawn(Sequence& leader) noexcept {
+  for (Sequence* f : leader.followers) {
+    f->cached = leader.cached;
+    f->admitted = true;
+    f->reported = leader.reported;
+    f->state = Sequence::State::kWaiting;
+    if (f->finish != Finish::kNo) continue;
+    try {
+      if (kv_.fork(leader.kv, f->kv, reserved())) f->state = Sequence::State::kRunning;
+    } catch (const std::exception&) {
+      // It waits.
+    }
+  }
+  leader.followers.clear();
+}
+
+void Engine::commit(PendingStep& step, StepReport& report) noexcept {
+  for (const PendingStep::Part& part : step.parts) commit_piece(*part.sequence, part.piece);
+  for (const Task& t : step.tasks)
+    if (t.completes && !t.sequence->followers.empty()) spawn(*t.sequence);
+  for (const Task& t : step.tasks) {
+    Sequence& s = *t.sequence;
+    StepResult r;
+    r.id = s.id;
+    r.index = s.index;
+    r.finish = s.finish;
+    r.cached_tokens = s.cached;
+    r.prompt_position = s.prompt_position;
+    std::swap(r.prompt_choices, s.prompt_choices);
+    if (s.choice) {
+      s.tokens.push_back(s.choice->token);  // there is room
+      ++s.produced;
+      ++totals_.new_tokens;
+    }
+    r.choice = std::exchange(s.choice, std::nullopt);
+    if (s.finish == Finish::kError) r.error = copy_of(s.error);
+    if (r.choice || r.finish != Finish::kNo || !r.prompt_choices.empty())
+      report.results.push_back(std::move(r));
+    if (s.finish != Finish::kNo) end(s, report);
+  }
+  forget_ended();
+}
+
+// Its result is reported already; those that waited for its prompt end with it.
+void Engine::end(Sequence& s, StepReport& report) noexcept {
+  if (s.finish == Finish::kError)
+    kv_.clear(s.kv);
+  else
+    kv_.end(s.kv, s.tokens);
+  s.state = Sequence::State::kEnded;
+  ++totals_.finished[static_cast<size_t>(s.finish)];
+  --live_;
+  for (Sequence* f : s.followers) report_end(*f, s.finish, copy_of(s.error), report);
+  s.followers.clear();
+}
+
+void Engine::calibrate() {
+  BlockTables tables = kv_.scratch();
+  if (tables.empty()) return;
+  std::vector<int32_t> tokens(kBlockTokens);
+  for (size_t i = 0; i < tokens.size(); ++i)
+    tokens[i] = static_cast<int32_t>(i * 7919 % backend_.vocab());
+  try {
+    for (const size_t rows : {size_t{1}, size_t{8}, size_t{32}, size_t{128}})
+      for (const bool warm : {false, true}) {
+        const bool all = rows <= 32;
+        const BatchItem item{&tables, 0, std::span(tokens).first(rows),
+                             all ? LogitsOf::kAll : LogitsOf::kLast};
+        const uint64_t start = now();
+        backend_.collect(backend_.submit({&item, 1}), output_);
+        StepShape shape;
+        shape.add(0, rows, all ? rows : 1);
+        if (warm) cost_.measure(shape, now() - start, output_.stats.phases);
+      }
+  } catch (...) {
+    kv_.give_back(tables);
+    throw;
+  }
+  kv_.give_back(tables);
+}
+
+void Engine::commit_memory() { kv_.commit(context_); }
+
+}  // namespace moebius

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/engine/text_engine.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "base/error.h"
+
+namespace moebius {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kFirstPause{5};  // before a step is tried again; then doubled
+
+EngineOptions with_vocab(EngineOptions o, const Tokenizer* tokenizer) {
+  if (tokenizer != nullptr) o.vocab = tokenizer->vocab_size();
+  return o;
+}
+
+}  // namespace
+
+struct TextEngine::Job {
+  struct Choice {
+    std::optional<ChoiceText> text;  // none: tokens alone
+    std::string ready;               // of the step that runs
+    bool ended = false;
+  };
+  std::vector<Choice> choices;
+  std::vector<int32_t> stop_tokens;
+  const Clock::time_point added = Clock::now();
+  std::atomic<double> queue_seconds{-1};  // below 0: still waiting
+
+  // On some thread of the engine's pool; one choice at a time.
+  bool watch(size_t index, int32_t token) {
+    Choice& c = choices[index];
+    const bool stop = std::find(stop_tokens.begin(), stop_tokens.end(), token) != stop_tokens.end();
+    if (!c.text || stop) return true;
+    c.ready += c.text->push(token);
+    return !c.text->stopped();
+  }
+  bool open() const {
+    return std::any_of(choices.begin(), choices.end(), [](const Choice& c) { return !c.ended; });
+  }
+};
+
+TextEngine::TextEngine(Backend& backend, const Tokenizer* tokenizer, EngineOptions options)
+    : tokenizer_(tokenizer), engine_(backend, with_vocab(std::move(options), tokenizer)) {
+  if (tokenizer != nullptr) tokenizer->check_fits(backend.vocab());
+}
+
+uint64_t TextEngine::add(Request request, TextRules rules) {
+  const auto job = std::make_shared<Job>();
+  rules.min_new = static_cast<size_t>(std::max(0, request.sampling.min_tokens));
+  job->choices.resize(request.n);
+  if (tokenizer_ != nullptr)
+    for (Job::Choice& c : job->choices) c.text.emplace(*tokenizer_, rules);
+  if (!request.ignore_stop) job->stop_tokens = request.stop_tokens;
+  request.watch = [job](size_t index, const TokenChoice& c) { return job->watch(index, c.token); };
+  request.admitted = [job] {
+    job->queue_seconds = std::chrono::duration<double>(Clock::now() - job->added).count();
+  };
+  const std::lock_guard lock(jobs_mutex_);  // a step may bring tokens before add returns
+  if (dead_) fail_at({"state", "", "", "", ""}, "{}", why_dead_);
+  const uint64_t id = engine_.add(std::move(request));
+  jobs_[id] = job;
+  return id;
+}
+
+void TextEngine::cancel(uint64_t id) { engine_.cancel(id); }
+
+bool TextEngine::waiting(uint64_t id) const {
+  const std::lock_guard lock(jobs_mutex_);
+  const auto it = jobs_.find(id);
+  return it != jobs_.end() && it->second->queue_seconds < 0;
+}
+
+TextStep TextEngine::step() {
+  const std::lock_guard turn(step_mutex_);
+  TextStep out;
+  if (dead_) return out;
+  StepReport report = engine_.step();
+  take(report, out);
+  out.figures = std::move(report.figures);
+  out.failure = std::move(report.failure);
+  if (out.failure.empty()) {
+    failures_ = 0;
+  } else if (report.lost) {
+    give_up(out, fmt::format("the model can run no more steps: {}", out.failure));
+  } else if (++failures_ == kMostFailures) {
+    give_up(out, fmt::format("{} steps in a row failed, the last one: {}", failures_, out.failure));
+  } else {
+    std::this_thread::sleep_for(kFirstPause * (1 << (failures_ - 1)));
+  }
+  return out;
+}
+
+void TextEngine::take(StepReport& report, TextStep& out) {
+  const std::lock_guard lock(jobs_mutex_);
+  out.events.reserve(report.results.size());
+  for (StepResult& r : report.results) {
+    const auto it = jobs_.find(r.id);
+    if (it == jobs_.end()) continue;  // its text has failed
+    try {
+      out.events.push_back(event_of(*it->second, r));
+    } catch (const std::exception& e) {  // what it can still be told
+      out.events.emplace_back().id = it->first;
+      out.events.back().index = r.index;
+      out.events.back().finish = Finish::kError;
+      out.events.back().error = e.what();
+      if (r.finish == Finish::kNo) engine_.cancel(it->first);
+    }
+    it->second->choices[r.index].ended = out.events.back().finish != Finish::kNo;
+    if (!it->second->open()) jobs_.erase(it);
+  }
+}
+
+TextEvent TextEngine::event_of(Job& job, StepResult& result) {
+  Job::Choice& choice = job.choices[result.index];
+  TextEvent e{std::move(result), std::exchange(choice.ready, {}), {}, 0};
+  e.queue_seconds = std::max(0.0, job.queue_seconds.load());
+  if (e.finish == Finish::kNo || !choice.text) return e;
+  e.text += choice.text->finish();
+  if (!choice.text->stopped()) return e;
+  e.stop_text = choice.text->stop();
+  // The text that was held back for more bytes of a character can complete a stop string.
+  if (e.finish == Finish::kLength || e.finish == Finish::kContext) e.finish = Finish::kStopText;
+  return e;
+}
+
+void TextEngine::give_up(TextStep& out, const std::string& why) {
+  const std::lock_guard lock(jobs_mutex_);
+  why_dead_ = why;
+  dead_ = true;
+  for (const auto& [id, job] : jobs_)
+    for (size_t i = 0; i < job->choices.size(); ++i) {
+      if (job->choices[i].ended) continue;
+      StepResult end;
+      end.id = id, end.index = i, end.finish = Finish::kError, end.error = why;
+      out.events.push_back(event_of(*job, end));
+    }
+  jobs_.clear();
+}
+
+}  // namespace moebius

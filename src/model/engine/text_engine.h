@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine with text, for whoever talks to people. Tokens become text where they are sampled,
+// because a stop string decides who goes on.
+//
+// A failed step harms nobody: the engine has rolled back, so the next step tries again. After some
+// failures in a row, or when the backend is lost, every request ends with the reason in words, and
+// no step runs any more (docs/engine.md).
+#pragma once
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "model/engine/engine.h"
+#include "text/choice_text.h"
+
+namespace moebius {
+
+// What a step brought for one answer.
+struct TextEvent : StepResult {
+  std::string text;          // that can no longer change, in whole characters
+  std::string stop_text;     // that ended it
+  double queue_seconds = 0;  // from add until it ran
+};
+
+struct TextStep {
+  std::vector<TextEvent> events;
+  StepFigures figures;
+  std::string failure;  // not empty: the step failed, in words
+};
+
+class TextEngine {
+ public:
+  static constexpr size_t kMostFailures = 5;  // in a row
+
+  // Both must live longer. Without a tokenizer (null) there are tokens and no text; with one, only
+  // its tokens are produced.
+  TextEngine(Backend& backend, const Tokenizer* tokenizer, EngineOptions options);
+
+  // From any thread, as Engine's. The request's `watch` and `admitted` are used here, and
+  // rules.min_new is the sampling's.
+  uint64_t add(Request request, TextRules rules);
+  void cancel(uint64_t id);
+  bool waiting(uint64_t id) const;  // has not run yet
+  bool idle() const { return dead() || engine_.idle(); }
+  bool dead() const { return dead_; }
+
+  TextStep step();  // calls take turns
+
+  Engine& engine() { return engine_; }
+  const Engine& engine() const { return engine_; }
+
+ private:
+  struct Job;
+  static TextEvent event_of(Job& job, StepResult& result);
+  void take(StepReport& report, TextStep& out);
+  void give_up(TextStep& out, const std::string& why);
+
+  const Tokenizer* tokenizer_;
+  Engine engine_;
+  std::mutex step_mutex_;
+  size_t failures_ = 0;            // in a row; the step's
+  mutable std::mutex jobs_mutex_;  // of what follows
+  std::map<uint64_t, std::shared_ptr<Job>> jobs_;
+  std::string why_dead_;
+  std::atomic<bool> dead_{false};
+};
+
+}  // namespace moebius

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// The forward pass of a model: which operations its rows go through, and in which order.
+#pragma once
+#include <functional>
+#include <vector>
+
+#include "model/graph/layer_set.h"
+
+namespace moebius {
+
+// Names of rows on a device.
+enum RowName : uint32_t {
+  kHidden,
+  kInput,
+  kBranch,
+  kQkv,
+  kQueries,
+  kKeys,
+  kValues,
+  kGates,
+  kAttended,
+  kLatents,
+  kQueryLatents,
+  kAbsorbed,
+  kIndexKeys,
+  kIndexQueries,
+  kRecurrent,
+  kRouterLogits,
+  kRouterInput,
+  kExpertsInput,
+  kDense,
+  kMoved,  // on the device they were brought to
+  kReturned,
+  kOutputRows,
+  kLogits,
+  kGathered,  // of all ranks
+  kPart,      // of this rank
+};
+
+class Graph {
+ public:
+  explicit Graph(const LayerSet& layers) : l_(layers) {}
+
+  RowSet hidden(Step& step, Device& device) const;
+  // Rows of the first layer from tokens.
+  void embed(Step& step) const;
+  // The layers that are here. counts: rows of every expert, layer by layer (added). `between` is
+  // called behind each layer; null: nobody asks.
+  void run(Step& step, std::span<uint32_t> counts, const std::function<void()>& between) const;
+  // Logits of some rows of h, [rows, vocab].
+  void logits(Step& step, RowSet h, std::vector<uint32_t> which, std::vector<float>& out) const;
+
+  Device& first_device() const { return *l_.layers[l_.own.begin]->device; }
+  Device& last_device() const { return *l_.layers[l_.own.end - 1]->device; }
+  size_t counted_experts() const;  // of all layers here
+
+ private:
+  RowSet rows(Step& step, Device& device, RowName name, size_t cols) const {
+    return device.rows(step, name, cols, l_.type);
+  }
+  void attend(Step& step, const GraphLayer& layer, const RowSet& a, const RowSet& out) const;
+  void forward(Step& step, const GraphLayer& layer, const HeadAttention& m, const RowSet& a,
+               const RowSet& out) const;
+  void forward(Step& step, const GraphLayer& layer, const LatentAttention& m, const RowSet& a,
+               const RowSet& out) const;
+  void forward(Step& step, const GraphLayer& layer, const RecurrentMixer& m, const RowSet& a,
+               const RowSet& out) const;
+  void mix(Step& step, const GraphLayer& layer, const RowSet& h, const RowSet& a, const RowSet& out,
+           std::span<uint32_t> counts) const;
+  void experts(Step& step, const ExpertBlock& block, const RowSet& router_x, const RowSet& x,
+               const RowSet& y, std::span<uint32_t> counts) const;
+  RowSet brought(Step& step, Device& device, RowName name, const RowSet& x) const;
+  const LayerSet& l_;
+};
+
+}  // namespace moebius

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/load/kv_plan.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "model/load/layer_parts.h"
+
+namespace moebius {
+namespace {
+
+// How far back a layer looks.
+size_t reach_of(const LayerSpec& layer) {
+  size_t reach = SIZE_MAX;
+  if (layer.window != 0) reach = layer.window;
+  if (layer.chunk != 0) reach = std::min(reach, layer.chunk);
+  return reach;
+}
+
+// Of the layers that keep a state.
+RecurrentShape recurrent_shape(const DecoderSpec& spec) {
+  return std::visit(
+      [](const auto& s) -> RecurrentShape {
+        if constexpr (std::is_same_v<std::decay_t<decltype(s)>, std::monostate>)
+          return {};
+        else
+          return s.shape();
+      },
+      spec.recurrent);
+}
+
+}  // namespace
+
+Device& attention_device(const DeviceSet& devices, const DecoderSpec& spec, size_t layer) {
+  for (;;) {
+    const LayerSpec& l = spec.layers[layer];
+    if (l.kv_from != 0)
+      layer -= l.kv_from;
+    else if (spec.indexer.top_k > 0 && l.attends && !l.indexes && layer > 0)
+      --layer;
+    else
+      return devices.attention(layer);
+  }
+}
+
+KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const KvChoice& options,
+               const DeviceSet& devices, Range own) {
+  KvPlan plan;
+  for (Device* d : devices.all()) plan.devices.push_back({d, {}});
+  const auto bytes_on = [&](const Device& device, size_t kind) -> size_t& {
+    for (DeviceKinds& d : plan.devices) {
+      d.block_bytes.resize(plan.kinds.size(), 0);
+      if (d.device == &device) return d.block_bytes[kind];
+    }
+    fail("a layer on a device that is not there");
+  };
+  const auto kind_of = [&](const KvKind& wanted) {
+    size_t kind = 0;
+    while (kind < plan.kinds.size() &&
+           (plan.kinds[kind].reach != wanted.reach || plan.kinds[kind].cuttable != wanted.cuttable))
+      ++kind;
+    if (kind == plan.kinds.size()) plan.kinds.push_back(wanted);
+    return kind;
+  };
+  const size_t state = round_up(recurrent_shape(spec).state * sizeof(float), 64);
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    const LayerSpec& layer = spec.layers[i];
+    const bool here = i >= own.begin && i < own.end;
+    if (!layer.attends) {
+      plan.layers.push_back({});
+      continue;
+    }
+    if (layer.kv_from != 0) {
+      plan.layers.push_back(plan.layers[i - layer.kv_from]);
+      continue;
+    }
+    Device& device = attention_device(devices, spec, i);
+    if (layer.recurrent) {  // two versions (KvPool)
+      const size_t kind = kind_of({"state", 0, 1, false});
+      size_t& bytes = bytes_on(device, kind);
+      plan.layers.push_back({kind, bytes / 2});
+      if (here) bytes += 2 * state;
+      continue;
+    }
+    const size_t reach = reach_of(layer),
+                 kind = kind_of({reach == SIZE_MAX ? "full" : fmt::format("window {}", reach), 0,
+                                 reach, true});
+    size_t& bytes = bytes_on(device, kind);
+    plan.layers.push_back({kind, bytes});
+    const KvStorage stored = storage_of(checkpoint, spec, i, options);  // refused on every rank
+    if (!here) continue;
+    bytes += spec.latent() && !absorbs(checkpoint, i, options)
+                 ? KvRowLayout{spec.kv_lora + spec.rope_dim, stored.type}.block_bytes()
+                 : device.kv_bytes(attention_spec(spec, i, true), stored);
+    if (layer.indexes) bytes += device.index_bytes(spec.indexer, stored.type);
+  }
+  for (size_t k = 0; k < plan.kinds.size(); ++k) {
+    for (DeviceKinds& d : plan.devices) {
+      d.block_bytes.resize(plan.kinds.size(), 0);
+      plan.kinds[k].block_bytes += d.block_bytes[k];
+    }
+    // Numbers of blocks are common, whoever has something in them.
+    if (plan.kinds[k].block_bytes == 0) plan.kinds[k].block_bytes = 64;
+  }
+  return plan;
+}
+
+uint64_t KvPlan::bytes_per_token() const {
+  uint64_t bytes = 0;
+  for (const KvKind& k : kinds) bytes += k.cuttable ? k.block_bytes : 0;
+  return (bytes + kBlockTokens - 1) / kBlockTokens;
+}
+
+uint64_t KvPlan::bytes_of(size_t tokens) const {
+  uint64_t bytes = 0;
+  if (tokens == 0) return 0;
+  for (const KvKind& k : kinds) {
+    const size_t last = (tokens - 1) / kBlockTokens;
+    bytes += (last + 1 - first_block_needed(k, tokens - 1)) * k.block_bytes;
+  }
+  return bytes;
+}
+
+AttentionSpec attention_spec(const DecoderSpec& s, size_t index, bool absorbed) {
+  AttentionSpec a;
+  const HeadSizes sizes = s.sizes(index);
+  a.heads = sizes.heads, a.kv_heads = sizes.kv_heads, a.key_dim = s.key_dim(index),
+  a.value_dim = sizes.value_dim;
+  if (s.latent() && absorbed)
+    a.kv_heads = 1, a.key_dim = s.kv_lora + s.rope_dim, a.value_dim = s.kv_lora;
+  a.scale = s.attention_scale != 0
+                ? s.attention_scale
+                : static_cast<float>(1 / std::sqrt(static_cast<double>(s.key_dim(index))));
+  a.window = s.layers[index].window, a.chunk = s.layers[index].chunk;
+  return a;
+}
+
+bool absorbs(const Checkpoint& checkpoint, size_t layer, const KvChoice& options) {
+  const MatrixPlan& kv_b = LayerParts(checkpoint, layer).require(kKvUp).plan;
+  return !options.exact && !kv_b.scheme.input && !kv_b.scheme.output && !kv_b.has_output_scale &&
+         load_bias(kv_b, checkpoint.store()).empty();
+}
+
+KvStorage storage_of(const Checkpoint& checkpoint, const DecoderSpec& spec, size_t layer,
+                     const KvChoice& options) {
+  const std::optional<QuantArgs>& declared = checkpoint.quant().kv_cache();
+  const bool eight = declared && declared->bits == 8 && declared->symmetric;
+  if (!options.kv_type && declared && !eight)
+    fail(
+        "{}: quantization_config.kv_cache_scheme is {}; only symmetric 8-bit keys and values run "
+        "(--kv-dtype states another type)",
+        checkpoint.folder(), describe(*declared));
+  const KvType own = !declared                              ? kv_type_of(options.type)
+                     : declared->kind == NumberKind::kFloat ? KvType::kFp8
+                                                            : KvType::kInt8;
+  KvStorage storage{options.kv_type.value_or(own)};
+  // Stored scales are those of the declared type. Latents are neither of the keys and values that
+  // they were measured on.
+  if (!declared || storage.type != own || declared->dynamic != Dynamic::kStatic || spec.latent())
+    return storage;
+  const LayerParts parts(checkpoint, layer);
+  for (const auto& [member, to] :
+       {std::pair{"k_scale", &storage.key_scale}, std::pair{"v_scale", &storage.value_scale}}) {
+    const std::string name = fmt::format("{}.{}", spec.names.attention, member);
+    if (!parts.has(name)) continue;  // not calibrated: a scale per token
+    *to = parts.values(name, 1)[0];
+    if (!(*to >= 0) || !std::isfinite(*to))
+      fail("{}: {} of layer {} is {}; expected a scale", checkpoint.folder(), name, layer, *to);
+  }
+  return storage;
+}
+
+}  // namespace moebius

@@ -1,0 +1,302 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/load/layer_set_loader.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "checkpoint/families.h"
+#include "model/arch/arch.h"
+#include "model/graph/gathered_ops.h"
+#include "model/ranks.h"
+
+namespace moebius {
+namespace {
+
+// A dense MLP runs as a mixture with one expert; without a gate where the family has none.
+MoeBlock dense_block(const Checkpoint& checkpoint, size_t index) {
+  std::array<const Module*, 3> mlp{};
+  for (const Module& m : checkpoint.modules())
+    if (m.layer == static_cast<int>(index) && m.projection != Projection::kNone && m.expert < 0 &&
+        !m.tower)
+      mlp[static_cast<size_t>(m.projection) - 1] = &m;
+  const ModelConfig& config = checkpoint.config();
+  const Family* family = family_by_key(config.family);
+  const bool gated = family == nullptr || family->gated;
+  if (mlp[1] == nullptr || mlp[2] == nullptr || (gated && mlp[0] == nullptr))
+    fail(
+        "layer {}: has neither a mixture of experts nor an MLP with gate_proj, up_proj and "
+        "down_proj",
+        index);
+  MoeBlock block;
+  block.experts.push_back(mlp);
+  block.name = mlp[1]->name.substr(0, mlp[1]->name.rfind('.'));
+  block.layer = static_cast<int>(index);
+  block.spec.hidden = static_cast<size_t>(config.hidden);
+  block.spec.intermediate = mlp[1]->plan.N;
+  block.spec.experts = 1;
+  block.spec.router.experts = 1, block.spec.router.top_k = 1;
+  block.spec.activation.kind =
+      activation_from_name(fields_of(config)
+                               .string({"hidden_act", "hidden_activation", "mlp_hidden_act"})
+                               .value_or("silu") +
+                           (gated ? "" : "_no_mul"));
+  return block;
+}
+
+// A shared expert that hangs on the layer reads what the block reads: both are one layer here.
+MoeBlock take_layer_shared(const MoeBlock& stored) {
+  MoeBlock block = stored;
+  if (stored.layer_shared[2] == nullptr) return block;
+  block.shared = stored.layer_shared;
+  block.spec.shared = SharedKind::kPlain;
+  block.spec.shared_intermediate = static_cast<size_t>(block.shared[2]->plan.K);
+  return block;
+}
+
+const Module& embedding_of(const Checkpoint& checkpoint) {
+  const auto& modules = checkpoint.modules();
+  const auto found = std::find_if(modules.begin(), modules.end(),
+                                  [](const Module& m) { return m.kind == ModuleKind::kEmbedding; });
+  if (found == modules.end()) fail("{}: has no token embedding", checkpoint.folder());
+  return *found;
+}
+
+const Module& output_of(const Checkpoint& checkpoint) {
+  const Module* output = checkpoint.output_module();
+  if (output == nullptr) fail("{}: has no output projection (lm_head)", checkpoint.folder());
+  return *output;
+}
+
+void check_ends(const Checkpoint& checkpoint, size_t vocab, size_t hidden) {
+  const Module &embedding = embedding_of(checkpoint), &output = output_of(checkpoint);
+  if (embedding.plan.N < vocab || embedding.plan.K != hidden)
+    fail("{} is [{}, {}]; expected at least {} tokens of {}", embedding.name, embedding.plan.N,
+         embedding.plan.K, vocab, hidden);
+  if (output.plan.N < vocab)
+    fail("{} has {} outputs; expected at least {}", output.name, output.plan.N, vocab);
+}
+
+// y = y * factor, unless that changes nothing.
+void add_scale(std::vector<RowOp>& ops, size_t operand, float factor) {
+  if (factor != 1.0f) ops.push_back({RowOpKind::kScale, {operand}, {}, factor});
+}
+
+}  // namespace
+
+LayerSetLoader::LayerSetLoader(const Checkpoint& checkpoint, const ModelPart& part,
+                               const KvPlan& kv, const KvChoice& kv_options, LoadOptions options,
+                               ExpertsOf experts_of)
+    : checkpoint_(checkpoint),
+      part_(part),
+      spec_(part.spec),
+      kv_(kv),
+      kv_options_(kv_options),
+      options_(std::move(options)),
+      experts_of_(std::move(experts_of)) {
+  options_.progress = [this, tell = std::move(options_.progress)](uint64_t bytes) {
+    read_ += bytes;
+    if (tell) tell(bytes);
+  };
+}
+
+void LayerSetLoader::load(LayerSet& to) {
+  to_ = &to;
+  const ModelConfig& config = checkpoint_.config();
+  to.hidden = static_cast<size_t>(config.hidden), to.vocab = static_cast<size_t>(config.vocab);
+  to.type = options_.x_type, to.own = part_.own;
+  check_ends(checkpoint_, to.vocab, to.hidden);
+  std::vector<RopeSpec> ropes = {spec_.rope};
+  ropes.insert(ropes.end(), spec_.other_ropes.begin(), spec_.other_ropes.end());
+  for (Device* d : to.devices.all()) d->set_ropes(ropes);
+  to.layers.resize(spec_.layers.size());
+  for (size_t i = part_.own.begin; i < part_.own.end; ++i) {
+    to.layers[i] = std::make_unique<GraphLayer>();
+    load_layer(i, *to.layers[i]);
+  }
+  load_ends();
+  to.file_bytes += read_;
+}
+
+Linear LayerSetLoader::linear(GraphLayer& layer, const std::vector<ModuleOutputs>& modules) {
+  Linear op = layer.device->linear(checkpoint_, modules, options_);
+  layer.dense_bytes += op->packed_bytes();
+  return op;
+}
+
+// {h, a}: a = norm(h); h too, where branches are added to what they read.
+Program LayerSetLoader::entered(Device& device, const std::optional<Norm>& norm) const {
+  std::vector<RowOp> ops;
+  RowOp enter{norm ? RowOpKind::kNorm : RowOpKind::kCopy, {1}, {0}};
+  if (norm) enter.norm = *norm;
+  ops.push_back(std::move(enter));
+  if (spec_.residual_behind_norm) ops.push_back({RowOpKind::kCopy, {0}, {1}});
+  return device.rows(std::move(ops));
+}
+
+// {h, y}: h = (h * keep + norm(y) * add) * scalar.
+Program LayerSetLoader::joined(Device& device, const std::optional<Norm>& norm,
+                               const Residual& residual, float scalar) const {
+  std::vector<RowOp> ops;
+  if (norm) {
+    RowOp op{RowOpKind::kNorm, {1}, {1}};
+    op.norm = *norm;
+    ops.push_back(std::move(op));
+  }
+  add_scale(ops, 0, residual.keep);
+  add_scale(ops, 1, residual.add);
+  ops.push_back({RowOpKind::kAdd, {0}, {1}});
+  add_scale(ops, 0, scalar);
+  return device.rows(std::move(ops));
+}
+
+void LayerSetLoader::load_layer(size_t index, GraphLayer& layer) {
+  const LayerParts parts(checkpoint_, index);
+  const DecoderSpec& s = spec_;
+  const LayerSpec& spec = s.layers[index];
+  layer.device = &attention_device(to_->devices, s, index);
+  layer.experts_device = &to_->devices.experts(index);
+  layer.place = kv_.layers[index];
+  const auto norm = [&](const char* name) {
+    return name == nullptr ? std::nullopt
+                           : std::optional(parts.norm(name, s.norm, s.norm_epsilon, to_->hidden));
+  };
+  const float scalar = s.layer_scalar != nullptr ? parts.values(s.layer_scalar, 1)[0] : 1.0f;
+  const std::optional<Norm> attention_in = norm(s.attention_in),
+                            attention_out = norm(s.attention_out), block_in = norm(s.block_in),
+                            block_out = norm(s.block_out);
+  if (spec.attends) {
+    layer.attention_in = entered(*layer.device, attention_in);
+    layer.attention_join = joined(*layer.device, attention_out, spec.attention_residual, 1.0f);
+    layer.mixer = load_mixer(parts, layer);
+  }
+  if (!spec.mixes) return;
+  layer.block_reads_attention_input = s.parallel;
+  layer.block_in = entered(*layer.device, block_in);
+  layer.block_join = joined(*layer.device, block_out, spec.block_residual, scalar);
+  load_block(parts, layer);
+}
+
+LoadOptions LayerSetLoader::expert_options(MoePart part, size_t layer) const {
+  LoadOptions o = options_;
+  if (part_.columns.empty()) return o;
+  const Ranks& ranks = *part_.ranks;
+  o.rank.second = Cut::kOutputs;
+  if (part == MoePart::kBlock) {
+    o.rank.tp = ranks.split().tp, o.rank.tp_rank = ranks.tp_rank();
+    o.rank.ep = ranks.split().ep, o.rank.ep_rank = ranks.ep_rank();
+    if (experts_of_) o.rank.expert_of = experts_of_(layer);
+  } else {  // dense layers too
+    o.rank.tp = ranks.members(), o.rank.tp_rank = ranks.member();
+  }
+  return o;
+}
+
+std::unique_ptr<ExpertsOp> LayerSetLoader::load_mlp(GraphLayer& layer, size_t index) {
+  const MoeBlock block = dense_block(checkpoint_, index);
+  MoeRequest request{&block, MoePart::kExperts};
+  if (!part_.columns.empty()) request.exchange = &part_.ranks->for_dense();
+  std::unique_ptr<ExpertsOp> mlp =
+      layer.experts_device->moe(checkpoint_, request, expert_options(MoePart::kExperts, index))
+          .experts;
+  if (part_.columns.empty()) return mlp;
+  return gather_experts(std::move(mlp), *part_.ranks, part_.columns, to_->type, index,
+                        "output of the MLP");
+}
+
+// The router reads x / rms(x) * scale / sqrt(hidden).
+std::unique_ptr<ExpertBlock::Beside> LayerSetLoader::load_beside(const LayerParts& parts,
+                                                                 GraphLayer& layer) {
+  auto beside = std::make_unique<ExpertBlock::Beside>();
+  beside->mlp = load_mlp(layer, parts.index());
+  Norm router{
+      NormKind::kRmsFused, spec_.norm_epsilon, parts.values("router.scale", to_->hidden), {}};
+  const float root = 1.0f / std::sqrt(static_cast<float>(to_->hidden));
+  for (float& v : router.weight) v *= root;
+  const auto op = [&](size_t y, size_t x, Norm norm) {
+    RowOp o{RowOpKind::kNorm, {y}, {x}};
+    o.norm = std::move(norm);
+    return o;
+  };
+  const auto norm = [&](const char* name) {
+    return parts.norm(name, spec_.norm, spec_.norm_epsilon, to_->hidden);
+  };
+  beside->inputs = layer.device->rows(
+      {op(1, 0, std::move(router)), op(2, 0, norm("pre_feedforward_layernorm_2"))});
+  beside->join = layer.experts_device->rows({op(0, 0, norm("post_feedforward_layernorm_2")),
+                                             op(1, 1, norm("post_feedforward_layernorm_1")),
+                                             {RowOpKind::kAdd, {0}, {1}}});
+  return beside;
+}
+
+void LayerSetLoader::load_block(const LayerParts& parts, GraphLayer& layer) {
+  const size_t index = parts.index();
+  layer.block.emplace();
+  if (spec_.dense_parallel) layer.block->beside = load_beside(parts, layer);
+  const auto& blocks = checkpoint_.moe_blocks();
+  const auto stored = std::find_if(blocks.begin(), blocks.end(), [&](const MoeBlock& b) {
+    return b.layer == static_cast<int>(index);
+  });
+  if (stored == blocks.end()) {
+    layer.block->experts = load_mlp(layer, index);
+    return;
+  }
+  MoeBlock block = take_layer_shared(*stored);
+  if (layer.block->beside != nullptr) block.routing_reason.clear();  // its tensors are known here
+  MoeRequest request{&block};
+  if (!part_.columns.empty()) request.exchange = &part_.ranks->for_experts();
+  MoeOps ops =
+      layer.experts_device->moe(checkpoint_, request, expert_options(MoePart::kBlock, index));
+  layer.block->router = std::move(ops.router);
+  layer.dense_bytes += layer.block->router->packed_bytes();
+  layer.block->experts = std::move(ops.experts);
+  if (!part_.columns.empty())
+    layer.block->experts =
+        gather_experts(std::move(layer.block->experts), *part_.ranks, part_.expert_columns,
+                       to_->type, index, "output of experts");
+}
+
+// What lies before and behind the layers. Of several ranks the first embeds, and those of its stage
+// make logits.
+void LayerSetLoader::load_ends() {
+  if (!part_.first_stage()) return;
+  const Module &embedding = embedding_of(checkpoint_), &output = output_of(checkpoint_);
+  Device& device = to_->devices.ends();
+  const auto& modules = checkpoint_.modules();
+  const auto norm = std::find_if(modules.begin(), modules.end(), [](const Module& m) {
+    return m.kind == ModuleKind::kNorm && m.layer < 0;
+  });
+  if (norm == modules.end()) fail("{}: has no final norm", checkpoint_.folder());
+  const TensorStore& store = checkpoint_.store();
+  Norm last{spec_.norm,
+            spec_.norm_epsilon,
+            read_floats(store, store.require(norm->name + ".weight")),
+            {}};
+  if (const TensorInfo* bias = store.find(norm->name + ".bias"))
+    last.bias = read_floats(store, *bias);
+  to_->final_norm = entered(device, last);
+  to_->output_width = output.plan.N;
+  std::vector<RowOp> tail;
+  if (spec_.logits_divisor != 1.0f)
+    tail.push_back({RowOpKind::kDivide, {}, {}, spec_.logits_divisor});
+  if (spec_.logits_cap != 0.0f) tail.push_back({RowOpKind::kCap, {}, {}, spec_.logits_cap});
+  if (!tail.empty()) to_->logit_tail = device.rows(std::move(tail));
+  const Ranks* ranks = part_.ranks;
+  const bool cut = !part_.columns.empty();
+  const Range rows =
+      cut ? output_range(to_->output_width, ranks->members(), ranks->member(), output.name)
+          : Range{};
+  Linear projection = device.linear(checkpoint_, {{&output, rows}}, options_);
+  if (part_.embeds) {
+    const bool tied = &output == &embedding && !cut;
+    float multiplier = spec_.embedding_multiplier;
+    if (spec_.round_embedding_multiplier) round_to(to_->type, &multiplier, 1);
+    to_->embedding =
+        device.embedding(checkpoint_, embedding, multiplier, tied ? projection.get() : nullptr);
+    if (to_->embedding->table_bytes() > 0) to_->file_bytes += embedding.bytes;
+  }
+  to_->output = cut ? gather_logits(std::move(projection), *part_.ranks, to_->output_width)
+                    : std::move(projection);
+}
+
+}  // namespace moebius

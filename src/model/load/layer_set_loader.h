@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Loading a model, or a rank's part of one: what its architecture asks for becomes operations of its
+// devices. Everything is checked from the headers first, then layers are read and packed one by one.
+#pragma once
+#include <atomic>
+#include <functional>
+
+#include "model/graph/layer_set.h"
+#include "model/load/kv_plan.h"
+#include "model/load/layer_parts.h"
+#include "model/load/model_part.h"
+
+namespace moebius {
+
+class LayerSetLoader {
+ public:
+  // experts_of: what every place for an expert of a layer holds, where busy ones have copies; may be
+  // null.
+  using ExpertsOf = std::function<std::vector<uint32_t>(size_t layer)>;
+  LayerSetLoader(const Checkpoint& checkpoint, const ModelPart& part, const KvPlan& kv,
+                 const KvChoice& kv_options, LoadOptions options, ExpertsOf experts_of);
+  // Throws Error naming what is missing or does not fit.
+  void load(LayerSet& to);
+
+ private:
+  void load_layer(size_t index, GraphLayer& layer);
+  void load_block(const LayerParts& parts, GraphLayer& layer);
+  std::unique_ptr<ExpertsOp> load_mlp(GraphLayer& layer, size_t index);
+  std::unique_ptr<ExpertBlock::Beside> load_beside(const LayerParts& parts, GraphLayer& layer);
+  void load_ends();
+  Mixer load_mixer(const LayerParts& parts, GraphLayer& layer);
+  HeadAttention load_heads(const LayerParts& parts, GraphLayer& layer);
+  std::vector<RowOp> head_input(const LayerParts& parts, bool all_heads, size_t qkv_width) const;
+  LatentAttention load_latents(const LayerParts& parts, GraphLayer& layer);
+  void absorb(const Module& kv_b, size_t index, GraphLayer& layer, LatentAttention& m);
+  std::unique_ptr<LatentAttention::Index> load_index(const LayerParts& parts, GraphLayer& layer);
+  RecurrentMixer load_recurrent_mixer(const LayerParts& parts, GraphLayer& layer);
+  AttentionRequest attention_request(const LayerParts& parts, bool absorbed) const;
+  Linear attention_output(const LayerParts& parts, GraphLayer& layer);
+  Linear linear(GraphLayer& layer, const std::vector<ModuleOutputs>& modules);
+  LoadOptions expert_options(MoePart part, size_t layer) const;
+  Program joined(Device& device, const std::optional<Norm>& norm, const Residual& residual,
+                 float scalar) const;
+  Program entered(Device& device, const std::optional<Norm>& norm) const;
+
+  const Checkpoint& checkpoint_;
+  const ModelPart& part_;
+  const DecoderSpec& spec_;
+  const KvPlan& kv_;
+  KvChoice kv_options_;
+  LoadOptions options_;
+  ExpertsOf experts_of_;
+  std::atomic<uint64_t> read_{0};
+  LayerSet* to_ = nullptr;
+};
+
+}  // namespace moebius

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/load/model_part.h"
+
+#include "model/ranks.h"
+#include "nn/moe.h"
+
+namespace moebius {
+
+std::vector<size_t> plan_stages(const Checkpoint& checkpoint, const DecoderSpec& spec,
+                                size_t stages) {
+  const size_t n = spec.layers.size();
+  std::vector<uint64_t> bytes(n, 0);
+  uint64_t ends = 0;  // embedding, final norm, output projection
+  for (const Module& m : checkpoint.modules()) {
+    if (m.tower) continue;
+    if (m.layer >= 0 && static_cast<size_t>(m.layer) < n)
+      bytes[static_cast<size_t>(m.layer)] += m.bytes;
+    else if (m.layer < 0)
+      ends += m.bytes;
+  }
+  // Layers that take keys of another, or what another's indexer chose, stay with it.
+  std::vector<bool> may_begin(n, true);
+  for (size_t i = 0; i < n; ++i) {
+    const LayerSpec& layer = spec.layers[i];
+    for (size_t back = 0; back < layer.kv_from; ++back) may_begin[i - back] = false;
+    if (spec.indexer.top_k > 0 && layer.attends && !layer.indexes) may_begin[i] = false;
+  }
+  return stage_layers(bytes, ends, may_begin, stages);
+}
+
+namespace {
+
+bool has_heads(const LayerSpec& layer) { return layer.attends && !layer.recurrent; }
+
+}  // namespace
+
+// Latents have a key and a value for every head.
+HeadCut ModelPart::cut(size_t layer, size_t member) const {
+  const HeadSizes sizes = whole.sizes(layer);
+  return head_cut(sizes.heads, whole.latent() ? sizes.heads : sizes.kv_heads, ranks->members(),
+                  member);
+}
+
+// Recurrent layers are repeated on all ranks of a stage.
+DecoderSpec ModelPart::spec_of(size_t member) const {
+  DecoderSpec s = whole;
+  if (!cuts_heads) return s;
+  for (size_t i = 0; i < whole.layers.size(); ++i) {
+    if (!has_heads(whole.layers[i])) continue;
+    const HeadSizes sizes = whole.sizes(i);
+    const HeadCut c = cut(i, member);
+    s.layers[i].sizes = {c.heads.size(), c.kv_heads.size(), sizes.head_dim, sizes.value_dim};
+    if (whole.latent()) s.heads = s.kv_heads = c.heads.size();
+  }
+  return s;
+}
+
+ModelPart::ModelPart(const Checkpoint& checkpoint, DecoderSpec all, Ranks* r)
+    : ranks(r), whole(std::move(all)), spec(whole), own{0, whole.layers.size()} {
+  if (ranks == nullptr) return;
+  embeds = ranks->leader();
+  const auto hidden = static_cast<size_t>(checkpoint.config().hidden);
+  const RankSplit& split = ranks->split();
+  stages = plan_stages(checkpoint, whole, split.pp);
+  own = {stages[ranks->stage()], stages[ranks->stage() + 1]};
+  if (ranks->members() == 1) return;
+  columns = output_ranges(hidden, ranks->members(), "hidden_size");
+  for (size_t m = 0; m < ranks->members(); ++m) {
+    const size_t ep_rank = m / split.tp;
+    expert_columns.push_back(
+        moe_split(hidden, split.tp, m % split.tp, split.ep, ep_rank, "hidden_size")
+            .columns[ep_rank]);
+  }
+  cuts_heads = !split.repeat_attention;
+  spec = spec_of(ranks->member());
+}
+
+Range ModelPart::heads_of(size_t layer, size_t each) const {
+  if (!cuts_heads) return {};
+  const Range heads = cut(layer, ranks->member()).heads;
+  return {heads.begin * each, heads.end * each};
+}
+
+Range ModelPart::kv_heads_of(size_t layer, size_t each) const {
+  if (!cuts_heads) return {};
+  const Range heads = cut(layer, ranks->member()).kv_heads;
+  return {heads.begin * each, heads.end * each};
+}
+
+std::vector<Range> ModelPart::values_of(size_t layer) const {
+  std::vector<Range> values;
+  const size_t each = whole.sizes(layer).value_dim;
+  for (size_t m = 0; m < ranks->members(); ++m) {
+    const Range given = cut(layer, m).given;
+    values.push_back({given.begin * each, given.end * each});
+  }
+  return values;
+}
+
+}  // namespace moebius

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The recurrent layers of a checkpoint: what they read beside their projections.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "model/arch/decoder_spec.h"
+#include "model/load/layer_parts.h"
+
+namespace moebius {
+
+// A projection of the layer's input, or two in a row with few features between them.
+struct RecurrentInput {
+  const Module *first, *second = nullptr;
+  const Module& last() const { return second != nullptr ? *second : *first; }
+};
+
+struct LoadedRecurrent {
+  std::unique_ptr<Recurrent> net;
+  std::vector<RecurrentInput> in;  // side by side a row of the net
+  const Module* out = nullptr;
+};
+// Throws Error naming a module or tensor that is missing or has other sizes.
+LoadedRecurrent load_recurrent(const LayerParts& parts, const DecoderSpec& spec, XType type);
+
+}  // namespace moebius

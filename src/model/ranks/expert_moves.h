@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies of busy experts while a model runs on ranks. All ranks count alike;
+// rank 0 decides that a layer is to change, each rank reads what it needs beside the steps and reports,
+// and between two steps all of them change the layer.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "device/cpu/layer_loader.h"
+#include "model/decoder.h"
+#include "model/engine/step_plan.h"
+#include "model/graph/layer_set.h"
+#include "model/ranks.h"
+#include "model/ranks/expert_balance.h"
+#include "model/ranks/rank_reports.h"
+
+namespace moebius {
+
+// Experts that a thread of lowest priority reads and packs.
+class ExpertReading {
+ public:
+  struct Wanted {
+    size_t local, expert;
+    std::unique_ptr<MoeLayer::StagedExpert> staged;
+  };
+  // Layer and source outlive it.
+  ExpertReading(const MoeLayer& layer, const ExpertSource& source, std::vector<Wanted> wanted);
+  ~ExpertReading();  // gives up and waits for the expert that is being read
+  bool done() const { return done_.load(std::memory_order_acquire); }
+  void give_up() { stop_.store(true, std::memory_order_relaxed); }
+  void wait() {
+    if (thread_.joinable()) thread_.join();
+  }
+  // When it is done: what went wrong, if anything; the experts.
+  const std::string& trouble() const { return trouble_; }
+  std::vector<Wanted> take();
+
+ private:
+  void read(const MoeLayer& layer, const ExpertSource& source);
+  std::vector<Wanted> wanted_;
+  std::string trouble_;
+  std::atomic<bool> done_{false}, stop_{false};
+  std::thread thread_;
+};
+
+class ExpertMoves {
+ public:
+  using Tell = std::function<void(StepPlan)>;
+  // Of a rank; `tell` is what rank 0 says to all. What it knows of earlier runs decides where copies
+  // are at first.
+  ExpertMoves(const Checkpoint& checkpoint, const ModelPart& part, const ModelOptions& options,
+              Tell tell);
+  // Once they are loaded; outlive it.
+  void set_layers(LayerSet& layers) { layers_ = &layers; }
+  std::vector<uint32_t> expert_of(size_t layer) const { return balance_.expert_of(layer); }
+
+  void count(size_t layer, std::span<const uint32_t> rows) { balance_.count(layer, rows); }
+  void end_step(StepStats& stats);
+  bool run_plan(const StepPlan& plan);  // false: it is no such plan
+  void drop();                          // of rank 0, before all ranks end
+  void finish();                        // of all, when no plan follows: nothing stays under way
+  void save_loads() noexcept;
+
+ private:
+  enum class State : uint8_t { kIdle, kAsking, kMoving, kDropping };
+  bool ready() const { return reading_ == nullptr || reading_->done(); }
+  bool here(size_t layer) const { return layer >= own_.begin && layer < own_.end; }
+  bool leads() const { return ranks_.leader(); }
+  MoeBlockLayer& block(size_t layer) const {
+    return *layers_->layers[layer]->block->experts->movable();
+  }
+  void begin_move(size_t index, std::vector<uint32_t> expert_of);
+  void end_move(bool change);
+  void look_after_move();
+  void report_loads();
+  void ask_loads();
+  void take_loads();
+  void lead_move();
+  void warn(const std::string& text) noexcept;
+
+  Ranks& ranks_;
+  std::vector<size_t> stages_;
+  Range own_;
+  std::string loads_file_;
+  std::function<void(const std::string& line)> say_;
+  Tell tell_;
+  LayerSet* layers_ = nullptr;
+  ExpertBalance balance_;
+  RankReports reports_;
+  std::vector<ExpertMemory> memory_;  // that experts left
+  // The layer that is to change, on all ranks of the job.
+  ExpertBalance::Move move_;
+  std::unique_ptr<ExpertReading> reading_;  // where this rank needs experts for it
+  bool under_way_ = false, answered_ = false, dropped_ = false;
+  std::string trouble_;  // before anything could be read
+  // Rank 0.
+  State state_ = State::kIdle;
+  std::chrono::steady_clock::time_point since_;
+  std::vector<std::vector<size_t>> asked_layers_;  // of each rank that was asked for loads
+  double imbalance_ = 1;
+  uint64_t moved_ = 0, given_up_ = 0;
+};
+
+}  // namespace moebius

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/ranks/rank_memory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/human.h"
+#include "checkpoint/formats/format.h"
+#include "checkpoint/summary.h"
+#include "device/cpu/layer_plan.h"
+#include "model/ranks/rank_plan.h"
+
+namespace moebius {
+namespace {
+
+// A limit, what is free of it, and the ranks that share it.
+struct Shared {
+  const MemoryLimit* limit;
+  std::vector<size_t> ranks;
+};
+
+std::vector<Shared> shared_limits(std::span<const RankMemory> ranks) {
+  std::vector<Shared> all;
+  for (size_t r = 0; r < ranks.size(); ++r)
+    for (const MemoryLimit& limit : ranks[r].limits) {
+      const auto same = std::find_if(all.begin(), all.end(), [&](const Shared& s) {
+        return s.limit->of == limit.of && ranks[s.ranks[0]].host == ranks[r].host;
+      });
+      if (same == all.end()) {
+        all.push_back({&limit, {r}});
+        continue;
+      }
+      if (limit.free < same->limit->free) same->limit = &limit;
+      same->ranks.push_back(r);
+    }
+  return all;
+}
+
+uint64_t needed(std::span<const RankMemory> ranks, const Shared& s) {
+  uint64_t bytes = 0;
+  for (const size_t r : s.ranks) bytes += ranks[r].weights + kWorkingMemory;
+  return bytes;
+}
+
+std::string human(uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
+
+std::string names_of(std::span<const RankMemory> ranks, const Shared& s) {
+  if (ranks.size() == 1) return "this model needs";
+  if (s.ranks.size() == 1)
+    return fmt::format("rank {} ({}) needs", s.ranks[0], ranks[s.ranks[0]].host);
+  return fmt::format("ranks {} on {} need", fmt::join(s.ranks, ", "), ranks[s.ranks[0]].host);
+}
+
+}  // namespace
+
+ModuleMemory module_memory(const Checkpoint& checkpoint, const Module& m, const Policy& policy,
+                           const ActRequest& act, XType type) {
+  ModuleMemory memory;
+  const bool table = m.kind == ModuleKind::kEmbedding;
+  if (table) memory.table = memory.table_of_cut = m.plan.code_bytes;
+  if (!has_product(checkpoint, m)) return memory;
+  LayerOptions options;
+  options.policy = policy, options.act = act, options.x_type = type;
+  const Problem problem = problem_of(m, act, type);
+  const Kernel& kernel = kernel_for(problem, options, m.name);
+  memory.packed = round_up(kernel.packed_bytes(problem), 64);
+  if (PackedRows::possible(kernel, problem)) memory.table = 0;
+  return memory;
+}
+
+std::vector<uint64_t> packed_bytes_of_ranks(const Checkpoint& checkpoint, const RankSplit& split,
+                                            const ModelOptions& options) {
+  uint64_t table = 0;  // of the first rank
+  const auto weigh = [&](const Module& m) {
+    if (!m.supported) return m.bytes;  // loading will say why
+    const ModuleMemory memory =
+        module_memory(checkpoint, m, options.policy, options.act, options.type);
+    table += split.members() == 1 ? memory.table : memory.table_of_cut;
+    return memory.packed;
+  };
+  std::vector<uint64_t> bytes;
+  for (const RankPart& part : rank_parts(checkpoint, split, weigh)) bytes.push_back(part.bytes);
+  bytes[0] += table;
+  return bytes;
+}
+
+std::string memory_refusal(std::span<const RankMemory> ranks) {
+  for (const Shared& s : shared_limits(ranks)) {
+    const uint64_t bytes = needed(ranks, s);
+    if (bytes <= s.limit->free) continue;
+    return fmt::format(
+        "{} {} of memory for weights and work, and {} of {} are free: {} are missing{}",
+        names_of(ranks, s), human(bytes), human(s.limit->free), s.limit->of,
+        human(bytes - s.limit->free),
+        ranks.size() == 1 ? "; ranks on several machines can share them" : "");
+  }
+  return "";
+}
+
+uint64_t memory_left(std::span<const RankMemory> ranks) {
+  uint64_t least = UINT64_MAX;
+  for (const Shared& s : shared_limits(ranks)) {
+    const uint64_t bytes = needed(ranks, s);
+    least = std::min(least, (s.limit->free > bytes ? s.limit->free - bytes : 0) / s.ranks.size());
+  }
+  return least == UINT64_MAX ? 0 : std::max<uint64_t>(least, 1);
+}
+
+}  // namespace moebius
