@@ -33,7 +33,9 @@ stage_clang() { # the build without bundles: every file by itself
   built clang moebius_tests moebius_cli && run_ctest clang clang -L 'unit|kernels|golden' -LE 'once|narrow'
 }
 stage_asan() { # tests/unit/load_memory_test.cpp measures the memory of the process and is left out; the other thinning is in test_util.h
-  built dev && MOEBIUS_TEST_SHAPES=few run_ctest "asan and ubsan" dev -LE 'once|narrow|repeated'
+  built dev || return
+  MOEBIUS_TEST_SHAPES=few run_ctest "asan and ubsan" dev -LE 'once|narrow|repeated'
+  one "1,000 starts and stops of the server" env MOEBIUS_FULL=1 "$root/build/dev/moebius_tests" --gtest_filter=ServeFaults.StartsAndStops --gtest_brief=1
 }
 stage_tsan() {
   built tsan moebius_tests examples fuzz_server fuzz_handshake && run_ctest tsan tsan -L threaded
@@ -78,10 +80,13 @@ stage_fuzz() {
   for target in $targets; do one "$target, $fuzz_seconds s" fuzz_ended_well "$target"; done
 }
 
-# Every golden folder on 2, 3, 4 and 8 ranks in every form gives the bytes of one process.
+# Every golden folder on 2, 3, 4 and 8 ranks in every form gives the bytes of one process; so does a server on other devices.
 stage_ranks() {
   have_release || return
   one "every folder on ranks" env MOEBIUS_FULL=1 "$root/build/release/moebius_tests" --gtest_filter='Ranks.EveryFolder*' --gtest_brief=1
+  one "mixed requests on guarded devices" "$root/bench/serve_acceptance.py" "$root/build/release/moebius" bytes leave --ranks "--device guarded"
+  one "mixed requests on two ranks with a guarded device each" "$root/bench/serve_acceptance.py" "$root/build/release/moebius" bytes \
+    --ranks "--pp 2 --device guarded"
 }
 
 # Ranks as processes: kills and stops at random moments, networks that are slow, late and lossy, a server's answers on four ranks.

@@ -29,11 +29,6 @@ struct RowSet {
     r.offset += begin, r.cols = n;
     return r;
   }
-  RowSet as(XType type) const {
-    RowSet r = *this;
-    r.numbers = type;
-    return r;
-  }
 };
 
 // Some columns of an operand's rows: `heads` times `width` columns, `step` apart. Width 0: all.

@@ -53,7 +53,6 @@ struct Step {
   // [rows]; the length is that of the row's sequence.
   std::vector<int32_t> tokens;
   std::vector<size_t> positions, lengths;
-  size_t state_kind = SIZE_MAX;  // which blocks are of states
   // What the operations that follow are for.
   Phase phase = Phase::kEmbedding;
   using Clock = std::chrono::steady_clock;

@@ -49,6 +49,7 @@ struct RankFigures {
   std::vector<std::pair<std::string, double>> phases;  // of the waits, between steps too
   std::vector<uint64_t> received;                      // bytes, by rank
 };
+constexpr size_t kRankFiguresBytes = 16384;  // at most
 std::string encode(const RankFigures& figures);
 // Throws Error for a text that encode() does not write.
 RankFigures decode_figures(const std::string& text);

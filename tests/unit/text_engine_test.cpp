@@ -5,9 +5,13 @@
 
 #include <gtest/gtest.h>
 
+#include "device/cpu/guarded.h"
+#include "device/placement.h"
+#include "model/decoder.h"
 #include "serve/engine_generator.h"
 #include "unit/engine_util.h"
 #include "unit/serve_util.h"
+#include "unit/test_util.h"
 
 namespace moebius {
 namespace {
@@ -214,7 +218,7 @@ TEST(TextEngine, WhatAFailedStepHadToSayIsSaid) {
 // --- the server over it ---------------------------------------------------------------------------
 
 struct EngineServer {
-  EngineServer() : generator(*talk.engine, {}) {
+  explicit EngineServer(TextEngine& engine) : generator(engine, {}) {
     ServerOptions options;
     options.port = 0;
     server = std::make_unique<ApiServer>(options);
@@ -232,7 +236,6 @@ struct EngineServer {
     client.send(bytes);
     return client.read();
   }
-  Talk talk;
   EngineGenerator generator;
   std::unique_ptr<ApiServer> server;
   uint16_t port = 0;
@@ -251,14 +254,16 @@ std::string answer_of(const test::Response& r) {
 TEST(ServeEngine, AStreamOutlivesAFailedStep) {
   std::string expected;
   {
-    const EngineServer server;
+    Talk talk;
+    const EngineServer server(*talk.engine);
     const test::Response r = server.ask(test::post("/v1/completions", kQuestion));
     ASSERT_EQ(r.status, 200) << r.body;
     expected = answer_of(r);
   }
-  EngineServer server;
-  server.talk.backend.faults.collect = 4;
-  server.talk.backend.faults.times = 2;
+  Talk talk;
+  EngineServer server(*talk.engine);
+  talk.backend.faults.collect = 4;
+  talk.backend.faults.times = 2;
   const test::Response r = server.ask(test::post("/v1/completions", kQuestion));
   EXPECT_EQ(r.status, 200) << r.body;
   EXPECT_EQ(answer_of(r), expected);
@@ -267,14 +272,72 @@ TEST(ServeEngine, AStreamOutlivesAFailedStep) {
 }
 
 TEST(ServeEngine, EndsWithStatus3WhenTheModelIsLost) {
-  EngineServer server;
-  server.talk.backend.faults.collect = 4;
-  server.talk.backend.faults.lost = true;
+  Talk talk;
+  EngineServer server(*talk.engine);
+  talk.backend.faults.collect = 4;
+  talk.backend.faults.lost = true;
   const test::Response r = server.ask(test::post("/v1/completions", kQuestion));
   EXPECT_EQ(r.status, 500);
   EXPECT_NE(r.body.find("the model can run no more steps: injected fault in collect"),
             std::string::npos)
       << r.body;
+  server.thread.join();
+  EXPECT_EQ(server.status, 3);
+}
+
+// The bundled model behind the server, on devices of its own.
+struct PlacedModel {
+  explicit PlacedModel(const char* placement) {
+    ModelOptions options;
+    options.pool = &pool;
+    options.placement = parse_placement(placement);
+    model = DecoderModel::load(checkpoint, options);
+    EngineOptions engine_options;
+    engine_options.context = 512;
+    engine_options.parallel = 4;
+    engine = std::make_unique<TextEngine>(*model, &bundled_tokenizer(), engine_options);
+  }
+  ThreadPool pool{2};
+  Checkpoint checkpoint = Checkpoint::open(test::bundled_model_dir().string());
+  std::unique_ptr<DecoderModel> model;
+  std::unique_ptr<TextEngine> engine;
+};
+
+TEST(ServeEngine, OtherDevicesAnswerAsTheCpu) {
+  std::string expected;
+  for (const char* placement : {"cpu", "guarded", "ends=guarded,attention=guarded,experts=cpu",
+                                "ends=cpu,attention=cpu,experts=guarded"}) {
+    PlacedModel placed(placement);
+    const EngineServer server(*placed.engine);
+    std::vector<std::string> answers(4);  // of requests that run together
+    std::vector<std::thread> clients;
+    for (std::string& a : answers)
+      clients.emplace_back(
+          [&] { a = answer_of(server.ask(test::post("/v1/completions", kQuestion))); });
+    for (std::thread& c : clients) c.join();
+    for (const std::string& a : answers) {
+      if (expected.empty()) expected = a;
+      EXPECT_EQ(a, expected) << placement;
+    }
+  }
+  EXPECT_NE(expected.find("\"text\""), std::string::npos) << expected;
+}
+
+TEST(ServeEngine, ADeviceThatFailsOrIsLost) {
+  PlacedModel placed("guarded");
+  EngineServer server(*placed.engine);
+  const auto ask = [&] { return server.ask(test::post("/v1/completions", kQuestion)); };
+  const test::Response before = ask();
+  ASSERT_EQ(before.status, 200) << before.body;
+  guarded_faults().operation = 40;  // one step fails and is tried again
+  const test::Response after = ask();
+  guarded_faults().operation = -1;
+  EXPECT_EQ(answer_of(after), answer_of(before));
+  guarded_faults().loss = 40;
+  const test::Response lost = ask();
+  guarded_faults().loss = -1;
+  EXPECT_EQ(lost.status, 500);
+  EXPECT_NE(lost.body.find("the device guarded is lost"), std::string::npos) << lost.body;
   server.thread.join();
   EXPECT_EQ(server.status, 3);
 }

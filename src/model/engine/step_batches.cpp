@@ -69,13 +69,7 @@ void StepRunner::complete_all() noexcept {
 
 Backend::Ticket StepRunner::submit(std::span<const BatchItem> items) {
   const std::lock_guard lock(mutex_);
-  for (size_t i = 0; i < items.size(); ++i) {
-    try {
-      check(items[i]);
-    } catch (const Error& e) {
-      throw ItemError(e.what(), i);
-    }
-  }
+  check(items);
   batches_.reserve(batches_.size() + 1);
   auto batch = std::make_unique<Batch>();
   batch->ticket = next_ticket_, batch->lane = next_ticket_ % lanes_;

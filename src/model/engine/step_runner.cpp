@@ -85,6 +85,16 @@ size_t StepRunner::rows_of(std::span<const Work> work) {
   return rows;
 }
 
+void StepRunner::check(std::span<const BatchItem> items) const {
+  for (size_t i = 0; i < items.size(); ++i) {
+    try {
+      check(items[i]);
+    } catch (const Error& e) {
+      throw ItemError(e.what(), i);
+    }
+  }
+}
+
 void StepRunner::check(const BatchItem& item) const {
   if (item.tokens.empty()) fail("a step needs at least one token of every sequence");
   for (const int32_t t : item.tokens)
@@ -164,7 +174,6 @@ std::unique_ptr<StepRunner::Pass> StepRunner::begin(std::vector<Work> work, size
   auto pass = std::make_unique<Pass>();
   Step& step = pass->step;
   step.lane = lane;
-  step.state_kind = state_kind_;
   for (const Work& w : work) {
     const BatchItem& item = w.item;
     const size_t end = item.position + item.tokens.size();

@@ -85,6 +85,7 @@ class StepRunner final : public DecoderModel {
   SequenceState sequence(std::shared_ptr<const uint64_t> id) const;
   // Throws Error for an item that cannot run.
   void check(const BatchItem& item) const;
+  void check(std::span<const BatchItem> items) const;  // throws ItemError
   std::vector<Work> work_of(std::span<const BatchItem> items);
   void make_room(const Work& work);  // memory for the blocks that it writes
   // forward() with a step of the caller's.

@@ -258,13 +258,7 @@ void RankedBackend::forward(std::span<const StepItem> items, std::vector<float>&
 
 Backend::Ticket RankedBackend::submit(std::span<const BatchItem> items) {
   const std::lock_guard lock(runner_->mutex());
-  for (size_t i = 0; i < items.size(); ++i) {
-    try {
-      runner_->check(items[i]);
-    } catch (const Error& e) {
-      throw ItemError(e.what(), i);
-    }
-  }
+  runner_->check(items);
   batches_.reserve(batches_.size() + 1);
   Batch batch{next_ticket_, {items.begin(), items.end()}, nullptr, {}};
   if (batches_in_flight() > 1) {

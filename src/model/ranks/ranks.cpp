@@ -9,7 +9,6 @@
 #include <chrono>
 #include <cstring>
 #include <numeric>
-#include <sstream>
 
 #include "base/error.h"
 #include "base/grow.h"
@@ -24,8 +23,7 @@ constexpr uint64_t kLongestPlan = uint64_t{1} << 32;
 constexpr double kBeat = 5;         // seconds of idleness
 constexpr size_t kUsualSteps = 15;  // whose median is a usual step
 constexpr double kStepsOfSilence = 20;
-constexpr size_t kMostUnderWay = 8;      // messages, per stage
-constexpr size_t kFiguresBytes = 16384;  // of a rank's figures as text
+constexpr size_t kMostUnderWay = 8;  // messages, per stage
 constexpr int kRowsTag = 1, kLogitsTag = 2, kBeatTag = 3;
 
 size_t width_of(XType type) { return bits_of(dtype_of(type)) / 8; }
@@ -60,63 +58,6 @@ class Stopwatch {
   double& sum_;
   std::chrono::steady_clock::time_point start_;
 };
-
-}  // namespace
-
-std::string describe(const RankSplit& s) {
-  std::string text;
-  for (const auto& [name, n] :
-       {std::pair{"pp", s.pp}, std::pair{"tp", s.tp}, std::pair{"ep", s.ep}})
-    if (n > 1) text += fmt::format("{}{} {}", text.empty() ? "" : " x ", name, n);
-  if (s.repeat_attention) text += ", attention repeated";
-  if (s.spare > 0) text += fmt::format(", {} spare places", s.spare);
-  return text.empty() ? "one rank" : text;
-}
-
-void check_split(const RankSplit& s) {
-  for (const auto& [name, n] :
-       {std::pair{"pp", s.pp}, std::pair{"tp", s.tp}, std::pair{"ep", s.ep}})
-    if (n == 0 || n > 1024) fail("--{} {}; expected 1 to 1024", name, n);
-  if (s.ranks() > 1024) fail("{} are {} ranks; expected at most 1024", describe(s), s.ranks());
-  if (s.repeat_attention && s.ep == 1)
-    fail("--attention repeat without --ep: attention would be all that ranks do not share");
-  if (s.spare > 0 && s.ep == 1) fail("--spare {} without --ep: copies are of experts", s.spare);
-  if (s.spare > 65536) fail("--spare {}; expected at most 65536", s.spare);
-}
-
-// Lines of a word and numbers; of a phase, its name last.
-std::string encode(const RankFigures& f) {
-  std::string text = fmt::format("time {} {} {}\nbytes", f.step, f.exchange, f.wait);
-  for (const uint64_t n : f.received) text += fmt::format(" {}", n);
-  text += "\n";
-  for (const auto& [name, seconds] : f.phases)
-    if (text.size() + name.size() + 40 < kFiguresBytes)
-      text += fmt::format("phase {} {}\n", seconds, name);
-  return text;
-}
-
-RankFigures decode_figures(const std::string& text) {
-  RankFigures f;
-  std::istringstream lines(text);
-  std::string line, word;
-  while (std::getline(lines, line)) {
-    std::istringstream in(line);
-    double seconds = 0;
-    uint64_t bytes = 0;
-    if (!(in >> word)) continue;
-    if (word == "time" && in >> f.step >> f.exchange >> f.wait) continue;
-    if (word == "bytes") {
-      while (in >> bytes) f.received.push_back(bytes);
-      continue;
-    }
-    if (word != "phase" || !(in >> seconds)) fail("figures of a rank: '{}'", printable(line));
-    std::getline(in >> std::ws, line);
-    f.phases.emplace_back(line, seconds);
-  }
-  return f;
-}
-
-namespace {
 
 // Exchanges of a mixture of experts; null: there is nobody to exchange with.
 class StageExchange : public MoeExchange {
@@ -257,7 +198,7 @@ std::vector<RankFigures> Ranks::answer_beat(RankFigures mine) {
     mine.phases.emplace_back(what, seconds);
   mine.received = world_.counters().received;
   std::string text = encode(mine);
-  text.resize(kFiguresBytes, 0);
+  text.resize(kRankFiguresBytes, 0);
   if (!leader()) {
     world_.wait(world_.start_send(0, kBeatTag, text.data(), text.size()), "answer to a beat");
     return {};
