@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+// What surrounds the tensor-core products: dispatch by scheme, rows of x and h as operands, packing of tiles.
+#include "hopper.h"
+
+#include <cuda_fp8.h>
+
+#include "numbers.cuh"
+
+namespace moebius::cuda {
+
+template <HopperScheme S>
+void launch_of(bool gate_up, uint32_t tile, const HopperGemm& g, bool early, cudaStream_t stream);
+// Each is a unit of its own (hopper_scheme.cu).
+template <>
+void launch_of<HopperScheme::kInt4Group>(bool, uint32_t, const HopperGemm&, bool, cudaStream_t);
+template <>
+void launch_of<HopperScheme::kInt4Channel>(bool, uint32_t, const HopperGemm&, bool, cudaStream_t);
+template <>
+void launch_of<HopperScheme::kInt8Channel>(bool, uint32_t, const HopperGemm&, bool, cudaStream_t);
+template <>
+void launch_of<HopperScheme::kFp8Half>(bool, uint32_t, const HopperGemm&, bool, cudaStream_t);
+template <>
+void launch_of<HopperScheme::kFp8Bytes>(bool, uint32_t, const HopperGemm&, bool, cudaStream_t);
+template <>
+void launch_of<HopperScheme::kInt4Bf16>(bool, uint32_t, const HopperGemm&, bool, cudaStream_t);
+template <>
+void launch_of<HopperScheme::kFp4Bf16>(bool, uint32_t, const HopperGemm&, bool, cudaStream_t);
+
+void hopper_gemm(HopperScheme scheme, bool gate_up, uint32_t tile, const HopperGemm& g, bool early,
+                 cudaStream_t stream) {
+  switch (scheme) {
+    case HopperScheme::kInt4Group:
+      return launch_of<HopperScheme::kInt4Group>(gate_up, tile, g, early, stream);
+    case HopperScheme::kInt4Channel:
+      return launch_of<HopperScheme::kInt4Channel>(gate_up, tile, g, early, stream);
+    case HopperScheme::kInt8Channel:
+      return launch_of<HopperScheme::kInt8Channel>(gate_up, tile, g, early, stream);
+    case HopperScheme::kFp8Half:
+      return launch_of<HopperScheme::kFp8Half>(gate_up, tile, g, early, stream);
+    case HopperScheme::kFp8Bytes:
+      return launch_of<HopperScheme::kFp8Bytes>(gate_up, tile, g, early, stream);
+    case HopperScheme::kInt4Bf16:
+      return launch_of<HopperScheme::kInt4Bf16>(gate_up, tile, g, early, stream);
+    case HopperScheme::kFp4Bf16:
+      return launch_of<HopperScheme::kFp4Bf16>(gate_up, tile, g, early, stream);
+  }
+}
+
+namespace {
+
+constexpr uint32_t kInfinity = 0x7F800000u;
+
+template <RowForm kForm>
+__device__ __forceinline__ void store_operand(uint8_t* row, int i, float x, float scale) {
+  const bool number = scale == scale;
+  if constexpr (kForm == RowForm::kInt8) {
+    const float q = rne(clamp_f32(x / scale, -128.0f, 127.0f));
+    reinterpret_cast<int8_t*>(row)[i] = number ? static_cast<int8_t>(q) : int8_t{0};
+  } else {
+    const uint8_t c =
+        number ? __nv_cvt_float_to_fp8(x / scale, __NV_SATFINITE, __NV_E4M3) : uint8_t{0};
+    if constexpr (kForm == RowForm::kE4m3)
+      row[i] = c;
+    else
+      reinterpret_cast<uint16_t*>(row)[i] =
+          static_cast<uint16_t>((c & 0x80u) << 8 | (c & 0x7Fu) << 7);
+  }
+}
+
+__device__ __forceinline__ float row_scale(uint32_t most, const RowScaling& how) {
+  if (most >= kInfinity) return f32_from_bits(numeric_detail::kQuietNan);
+  const float amax = f32_from_bits(most);
+  const float s = (how.bound != 0.0f ? min_f32(amax, how.bound) : amax) / how.levels;
+  return s == 0.0f ? 1.0f : s;
+}
+
+// The largest of a block's numbers, for all its threads.
+__device__ __forceinline__ uint32_t block_max(uint32_t most) {
+  __shared__ uint32_t warps[32];
+  most = __reduce_max_sync(~0u, most);
+  if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = most;
+  __syncthreads();
+  return __reduce_max_sync(~0u, warps[threadIdx.x % 32 < blockDim.x / 32 ? threadIdx.x % 32 : 0]);
+}
+
+// Block 0 routes; the others make operands of x, a row each.
+template <RowForm kForm>
+__global__ void __launch_bounds__(1024)
+    prepare_kernel(const __grid_constant__ PrepareArgs a, bool whole) {
+  wait_for_predecessor();
+  let_successor_start();
+  extern __shared__ int32_t shared[];
+  const bool routes = a.routing.ids != nullptr;
+  if (routes && blockIdx.x == 0) return route_block(a.routing, shared, whole);
+  const int t = static_cast<int>(blockIdx.x) - (routes ? 1 : 0), H = a.H;
+  const size_t from = static_cast<size_t>(t) * a.x.stride;
+  if constexpr (kForm == RowForm::kBf16) {
+    for (int i = static_cast<int>(threadIdx.x); i < H; i += static_cast<int>(blockDim.x))
+      reinterpret_cast<uint16_t*>(a.rows)[static_cast<size_t>(t) * H + i] =
+          f32_to_bf16(load_number(a.x.data, a.x.type, from + i));
+  } else {
+    constexpr int kBytes = kForm == RowForm::kE4m3Half ? 2 : 1;
+    uint32_t most = 0;
+    for (int i = static_cast<int>(threadIdx.x); i < H; i += static_cast<int>(blockDim.x))
+      most = max(most, f32_bits(load_number(a.x.data, a.x.type, from + i)) & 0x7FFFFFFFu);
+    const float scale = row_scale(block_max(most), a.scaling);
+    uint8_t* row = a.rows + static_cast<size_t>(t) * H * kBytes;
+    for (int i = static_cast<int>(threadIdx.x); i < H; i += static_cast<int>(blockDim.x))
+      store_operand<kForm>(row, i, load_number(a.x.data, a.x.type, from + i), scale);
+    if (threadIdx.x == 0) a.scales[t] = scale;
+  }
+}
+
+__global__ void __launch_bounds__(128) scatter_kernel(const __grid_constant__ RoutingArgs a) {
+  wait_for_predecessor();
+  let_successor_start();
+  const int t = static_cast<int>(blockIdx.x * 128 + threadIdx.x);
+  if (t < a.T) scatter_token(a, t);
+}
+
+constexpr int kRequantizeThreads = 256;
+
+template <RowForm kForm>
+__global__ void __launch_bounds__(kRequantizeThreads)
+    requantize_kernel(const float* h, const int32_t* total, int I, RowScaling scaling, uint8_t* to,
+                      float* scales) {
+  extern __shared__ float4 kept[];
+  let_successor_start();
+  wait_for_predecessor();
+  const int row = static_cast<int>(blockIdx.x);
+  if (row >= *total) return;
+  constexpr int kBytes = kForm == RowForm::kE4m3Half ? 2 : 1;
+  const float4* from = reinterpret_cast<const float4*>(h + static_cast<size_t>(row) * I);
+  uint32_t most = 0;
+  for (int i = static_cast<int>(threadIdx.x); i < I / 4; i += kRequantizeThreads) {
+    const float4 v = from[i];
+    kept[i] = v;
+    most = max(most, max(max(f32_bits(v.x) & 0x7FFFFFFFu, f32_bits(v.y) & 0x7FFFFFFFu),
+                         max(f32_bits(v.z) & 0x7FFFFFFFu, f32_bits(v.w) & 0x7FFFFFFFu)));
+  }
+  const float scale = row_scale(block_max(most), scaling);
+  uint8_t* out = to + static_cast<size_t>(row) * I * kBytes;
+  for (int i = static_cast<int>(threadIdx.x); i < I / 4; i += kRequantizeThreads) {
+    const float4 v = kept[i];
+    __align__(8) uint8_t q[4 * kBytes];
+    store_operand<kForm>(q, 0, v.x, scale);
+    store_operand<kForm>(q, 1, v.y, scale);
+    store_operand<kForm>(q, 2, v.z, scale);
+    store_operand<kForm>(q, 3, v.w, scale);
+    if constexpr (kBytes == 1)
+      reinterpret_cast<uint32_t*>(out)[i] = *reinterpret_cast<uint32_t*>(q);
+    else
+      reinterpret_cast<uint2*>(out)[i] = *reinterpret_cast<uint2*>(q);
+  }
+  if (threadIdx.x == 0) scales[row] = scale;
+}
+
+// ---- packing ----
+
+struct PackArgs {
+  PackSource source[2];
+  HopperScheme scheme;
+  bool joined;
+  int N, K;
+  uint8_t* tiles;
+};
+
+__device__ __forceinline__ uint32_t stored_code(const PackSource& s, int n, int k) {
+  const uint8_t* row = s.codes + static_cast<size_t>(n) * s.row_bytes;
+  switch (s.code) {
+    case CodeType::kInt4Offset:
+      return ((row[k / 2] >> (4 * (k % 2)) & 15u) + 8u) & 15u;  // value + 8 -> two's complement
+    case CodeType::kFp4:
+      return row[k / 2] >> (4 * (k % 2)) & 15u;
+    case CodeType::kInt8Offset:
+      return row[k] ^ 128u;
+    default:
+      return row[k];
+  }
+}
+
+// A block per tile.
+__global__ void __launch_bounds__(256) pack_kernel(const __grid_constant__ PackArgs a) {
+  const HopperTile f = hopper_tile(a.scheme);
+  const int k_tiles = a.K / static_cast<int>(kTileInputs);
+  const int n0 = static_cast<int>(blockIdx.x) / k_tiles * static_cast<int>(kTileOutputs);
+  const int k0 = static_cast<int>(blockIdx.x) % k_tiles * static_cast<int>(kTileInputs);
+  uint8_t* tile = a.tiles + blockIdx.x * hopper_tile_bytes(a.scheme);
+  const auto whose = [&](uint32_t r) -> const PackSource& {
+    return a.source[a.joined ? joined_half(n0 + r) : 0];
+  };
+  const auto row = [&](uint32_t r) {
+    return static_cast<int>(a.joined ? joined_row(n0 + r) : n0 + r);
+  };
+  const auto block_scale = [&](uint32_t r, uint32_t k) -> uint32_t {
+    const PackSource& s = whose(r);
+    return s.scales[row(r) * s.scale_stride + (k0 + k) / 16];
+  };
+  const auto code = [&](uint32_t r, uint32_t k) -> uint32_t {
+    if (row(r) >= a.N) return 0;
+    if (f.codes == TileCodes::kFp4Half && (block_scale(r, k) & 127u) == 0) return 0;
+    return stored_code(whose(r), row(r), k0 + static_cast<int>(k));
+  };
+  for (uint32_t w = threadIdx.x; w < tile_code_bytes(f.codes) / 4; w += 256)
+    reinterpret_cast<uint32_t*>(tile)[w] = tile_word(f.codes, w, code);
+  uint8_t* scales = tile + tile_code_bytes(f.codes);
+  const uint32_t r = threadIdx.x;
+  if (r >= kTileOutputs) return;
+  const bool there = row(r) < a.N;
+  if (f.scale_bytes == 128) {
+    const PackSource& s = whose(r);
+    const uint16_t v =
+        there ? reinterpret_cast<const uint16_t*>(s.scales)[row(r) * s.scale_stride + k0 / 128]
+              : uint16_t{0};
+    *reinterpret_cast<uint16_t*>(scales + group_scale_at(r)) = v;
+  }
+  if (f.scale_bytes == 512)
+    for (uint32_t j = 0; j < 8; ++j)
+      scales[block_scale_at(r, j)] =
+          there ? static_cast<uint8_t>(e5m3_of_e4m3(block_scale(r, j * 16))) : uint8_t{0};
+}
+
+struct LaunchConfig {
+  cudaLaunchConfig_t config{};
+  cudaLaunchAttribute attribute{};
+  LaunchConfig(size_t blocks, int threads, size_t bytes, bool early, cudaStream_t stream) {
+    config.gridDim = dim3(static_cast<unsigned>(blocks)), config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = bytes, config.stream = stream;
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.attrs = &attribute, config.numAttrs = early ? 1 : 0;
+  }
+  LaunchConfig(const LaunchConfig&) = delete;
+};
+
+template <RowForm kForm>
+void launch_prepare(const PrepareArgs& a, bool early, cudaStream_t stream) {
+  constexpr int kFew = 2048;  // rows that one block places
+  const RoutingArgs& r = a.routing;
+  const bool routes = r.ids != nullptr, rows = kForm != RowForm::kBf16 || a.rows != nullptr;
+  const int n = routes ? r.T * r.slots : 0;
+  const bool whole = n <= kFew;
+  const size_t bytes = routes ? 3 * sizeof(int32_t) * r.experts : 0,
+               blocks = (routes ? 1 : 0) + (rows ? a.T : 0);
+  if (blocks == 0) return;
+  if (bytes > 48 * 1024) refuse("more than 4096 experts");
+  const LaunchConfig l(blocks, n > 256 ? (n > kFew && rows ? 512 : 1024) : 256, bytes, early,
+                       stream);
+  check(cudaLaunchKernelEx(&l.config, prepare_kernel<kForm>, a, whole), "preparing rows");
+  if (!routes || whole) return;
+  const LaunchConfig s((r.T + 127) / 128, 128, 0, early, stream);
+  check(cudaLaunchKernelEx(&s.config, scatter_kernel, r), "sorting rows");
+}
+
+template <RowForm kForm>
+void launch_requantize(const float* h, const int32_t* total, int rows, int I,
+                       const RowScaling& scaling, uint8_t* to, float* scales, bool early,
+                       cudaStream_t stream) {
+  const size_t bytes = static_cast<size_t>(I) * sizeof(float);
+  static const bool room = [] {
+    check(cudaFuncSetAttribute(requantize_kernel<kForm>,
+                               cudaFuncAttributeMaxDynamicSharedMemorySize, 200 * 1024),
+          "shared memory");
+    return true;
+  }();
+  static_cast<void>(room);
+  if (rows == 0) return;
+  const LaunchConfig l(rows, kRequantizeThreads, bytes, early, stream);
+  check(cudaLaunchKernelEx(&l.config, requantize_kernel<kForm>, h, total, I, scaling, to, scales),
+        "requantizing rows");
+}
+
+}  // namespace
+
+RowForm row_form(HopperScheme s) {
+  switch (s) {
+    case HopperScheme::kInt4Group:
+    case HopperScheme::kInt4Channel:
+    case HopperScheme::kInt8Channel:
+      return RowForm::kInt8;
+    case HopperScheme::kFp8Half:
+      return RowForm::kE4m3Half;
+    case HopperScheme::kFp8Bytes:
+      return RowForm::kE4m3;
+    case HopperScheme::kInt4Bf16:
+    case HopperScheme::kFp4Bf16:
+      break;
+  }
+  return RowForm::kBf16;
+}
+
+RowScaling row_scaling(const ActSpec& act) {
+  if (act.code == ActCode::kFp8) return {448.0f, act.bound};
+  return {act.mode == Int8Mode::kCompressedTensors ? 127.5f : 127.0f, 0.0f};
+}
+
+void prepare_x(RowForm form, const PrepareArgs& a, bool early, cudaStream_t stream) {
+  switch (form) {
+    case RowForm::kBf16:
+      return launch_prepare<RowForm::kBf16>(a, early, stream);
+    case RowForm::kInt8:
+      return launch_prepare<RowForm::kInt8>(a, early, stream);
+    case RowForm::kE4m3:
+      return launch_prepare<RowForm::kE4m3>(a, early, stream);
+    case RowForm::kE4m3Half:
+      return launch_prepare<RowForm::kE4m3Half>(a, early, stream);
+  }
+}
+
+void requantize_h(RowForm form, const float* h, const int32_t* total, int rows, int I,
+                  const RowScaling& scaling, uint8_t* to, float* scales, bool early,
+                  cudaStream_t stream) {
+  if (form == RowForm::kInt8)
+    return launch_requantize<RowForm::kInt8>(h, total, rows, I, scaling, to, scales, early, stream);
+  if (form == RowForm::kE4m3)
+    return launch_requantize<RowForm::kE4m3>(h, total, rows, I, scaling, to, scales, early, stream);
+  launch_requantize<RowForm::kE4m3Half>(h, total, rows, I, scaling, to, scales, early, stream);
+}
+
+void hopper_pack(HopperScheme scheme, const PackSource* sources, bool joined, int N, int padded,
+                 int K, uint8_t* tiles, cudaStream_t stream) {
+  PackArgs a{{sources[0], sources[joined ? 1 : 0]}, scheme, joined, N, K, tiles};
+  const unsigned blocks = static_cast<unsigned>(padded / static_cast<int>(kTileOutputs) *
+                                                (K / static_cast<int>(kTileInputs)));
+  pack_kernel<<<blocks, 256, 0, stream>>>(a);
+  check_launch("packing");
+}
+
+}  // namespace moebius::cuda

@@ -1,0 +1,540 @@
+// SPDX-License-Identifier: Apache-2.0
+// One grouped product for decode and prompts (hopper.h): a persistent grid walks (token tile, 64 outputs) pairs. A producer warp (four
+// for long tiles) copies 256 inputs of weights as one piece and gathers rows of x with the swizzle of wgmma; consumers expand codes into
+// registers (or let the tensor cores read bytes), multiply, and finish. Arithmetic is that of docs/numerics.md; fused steps are written
+// fmaf, nothing else is contracted.
+//
+// No branch lies between the first and the last wgmma of 256 inputs. Shared memory is read by 32-bit addresses. Scales of the end are
+// fetched before the loop.
+#pragma once
+#include <cuda_bf16.h>
+
+#include <algorithm>
+
+#include "hopper.h"
+#include "numbers.cuh"
+#include "wgmma.h"
+
+namespace moebius::cuda {
+
+// ---- PTX ----
+__device__ __forceinline__ uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+__device__ __forceinline__ void barrier_init(uint64_t* b, int n) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(n));
+}
+__device__ __forceinline__ void barrier_expect(uint64_t* b, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)),
+               "r"(bytes)
+               : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint64_t* b) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint64_t* b, int phase) {
+  asm volatile(
+      "{.reg .pred p; W: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra D; bra W; D: "
+      "}" ::"r"(shared_address(b)),
+      "r"(phase)
+      : "memory");
+}
+__device__ __forceinline__ void bulk_copy(void* to, const void* from, int bytes, uint64_t* b) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared_address(to)),
+      "l"(from), "r"(bytes), "r"(shared_address(b))
+      : "memory");
+}
+__device__ __forceinline__ void copy16(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copies_arrive(uint64_t* b) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(b))
+               : "memory");
+}
+__device__ __forceinline__ void proxy_fence() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ __forceinline__ void mma_fence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ __forceinline__ void mma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int N>
+__device__ __forceinline__ void mma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
+}
+// K-major, 128-byte swizzle; the low word holds the address in units of 16 bytes.
+__device__ __forceinline__ uint32_t descriptor_low(uint32_t address) {
+  return __shfl_sync(~0u, ((address & 0x3FFFFu) >> 4) | (1u << 16), 0);
+}
+__device__ __forceinline__ uint64_t descriptor(uint32_t low) {
+  return (static_cast<uint64_t>((1024u >> 4) | (1u << 30)) << 32) | low;
+}
+__device__ __forceinline__ uint4 load_shared16(uint32_t at) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(at));
+  return v;
+}
+__device__ __forceinline__ uint32_t bf16x2_sub(uint32_t a, uint32_t b) {
+  uint32_t d;
+  asm("sub.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+__device__ __forceinline__ uint32_t bf16x2_mul(uint32_t a, uint32_t b) {
+  uint32_t d;
+  asm("mul.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+
+// ---- schemes ----
+template <HopperScheme S>
+struct Format {
+  static constexpr HopperTile tile = hopper_tile(S);
+  static constexpr TileCodes codes = tile.codes;
+  static constexpr int code_bytes = tile_code_bytes(codes), scale_bytes = tile.scale_bytes,
+                       bytes = code_bytes + scale_bytes;
+  static constexpr int row_bytes = tile.row_bytes;
+  static constexpr bool shared_a = codes == TileCodes::kBytesShared;
+  // A term of its own for every 128 inputs: groups, and e4m3 products, whose sums are short.
+  static constexpr bool promote = scale_bytes == 128 || S == HopperScheme::kFp8Bytes;
+  static constexpr bool per_output = scale_bytes == 0;  // scales beside the tiles
+  static constexpr bool scaled_rows = S != HopperScheme::kInt4Bf16 && S != HopperScheme::kFp4Bf16;
+  static constexpr int words = codes == TileCodes::kFp8Half ? 8 : 4;  // of a thread, in half a tile
+  using T = std::conditional_t<S == HopperScheme::kFp8Half, F16,
+                               std::conditional_t<S == HopperScheme::kFp8Bytes, E4m3,
+                                                  std::conditional_t<row_bytes == 2, Bf16, S8>>>;
+};
+
+// Half a tile's codes of a thread.
+template <HopperScheme S>
+struct Codes {
+  uint32_t w[Format<S>::words];
+};
+template <HopperScheme S>
+__device__ __forceinline__ Codes<S> load_codes(uint32_t tile, int half, int tid) {
+  Codes<S> c;
+#pragma unroll
+  for (int p = 0; p < Format<S>::words / 4; ++p) {
+    const uint4 q = load_shared16(tile + (half * (Format<S>::words / 4) + p) * 2048 + tid * 16);
+    c.w[4 * p] = q.x, c.w[4 * p + 1] = q.y, c.w[4 * p + 2] = q.z, c.w[4 * p + 3] = q.w;
+  }
+  return c;
+}
+// Scales of rows r and r + 8, bf16.
+template <HopperScheme S>
+__device__ __forceinline__ void load_scales(uint32_t scales, int tid, float (&z)[2]) {
+  uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(scales + tid / 4 * 4));
+  constexpr float kUnit =
+      S == HopperScheme::kInt4Group ? 0.0625f : 1.0f;  // codes are 16 times too large
+  z[0] = f32_from_bits(v << 16) * kUnit;
+  z[1] = f32_from_bits(v & 0xFFFF0000u) * kUnit;
+}
+
+// Codes of half a tile -> operands of its wgmma.
+template <HopperScheme S, int N>
+__device__ __forceinline__ void expand(const Codes<S>& c, const uint32_t (&scales)[2],
+                                       uint32_t (&a)[N][4]) {
+  constexpr TileCodes kCodes = Format<S>::codes;
+  if constexpr (kCodes == TileCodes::kInt4Bytes) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      a[j][0] = (c.w[2 * j] << 4) & 0xF0F0F0F0u;
+      a[j][1] = c.w[2 * j] & 0xF0F0F0F0u;
+      a[j][2] = (c.w[2 * j + 1] << 4) & 0xF0F0F0F0u;
+      a[j][3] = c.w[2 * j + 1] & 0xF0F0F0F0u;
+    }
+  } else if constexpr (kCodes == TileCodes::kInt4Half) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        uint32_t t;  // 128 + code + 8
+        asm("lop3.b32 %0, %1, %2, %3, 0xea;"
+            : "=r"(t)
+            : "r"(c.w[j] >> (4 * i)), "r"(0x000F000Fu), "r"(0x43004300u));
+        a[j][i] = bf16x2_sub(t, 0x43084308u);  // 136
+      }
+  } else if constexpr (kCodes == TileCodes::kFp8Half) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const uint32_t q = c.w[2 * j + h];
+        a[j][2 * h] = q & 0xBF80BF80u;
+        a[j][2 * h + 1] = ((q << 1) & 0x80008000u) | ((q << 7) & 0x3F803F80u);
+      }
+  } else if constexpr (kCodes == TileCodes::kFp4Half) {
+    constexpr uint32_t kMask = 0x81C081C0u;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const uint32_t z = scales[j / 2],
+                     q = c.w[j];  // a number * 2^-126 times a scale * 2^118, exact
+      const uint32_t s0 = __byte_perm(z, 0, j % 2 ? 0x4242 : 0x4040) * 16 + 0x75807580u;
+      const uint32_t s1 = __byte_perm(z, 0, j % 2 ? 0x4343 : 0x4141) * 16 + 0x75807580u;
+      a[j][0] = bf16x2_mul(q & kMask, s0);
+      a[j][1] = bf16x2_mul((q << 3) & kMask, s1);
+      a[j][2] = bf16x2_mul((q << 6) & kMask, s0);
+      a[j][3] = bf16x2_mul(
+          ((q << 1) & 0x80008000u) | ((q >> 5) & 0x01000100u) | ((q >> 4) & 0x00C000C0u), s1);
+    }
+  }
+}
+
+// NT: rows of x of a tile; NWG: warpgroups, 64 outputs each.
+template <HopperScheme S, int NT>
+struct Shape {
+  using F = Format<S>;
+  static constexpr bool wide = NT >= 64;
+  static constexpr int NWG = wide ? 2 : 1;
+  static constexpr int gather = wide ? 128 : 32, threads = 128 * NWG + gather;
+  static constexpr int b_bytes = NT * 256 * F::row_bytes, w_bytes = NWG * 2 * F::bytes,
+                       stage = b_bytes + w_bytes;
+  static constexpr int budget = wide ? 220 * 1024 : (NT >= 32 ? 72 * 1024 : 54 * 1024);
+  static constexpr int stages = budget / stage > 8 ? 8 : budget / stage < 2 ? 2 : budget / stage;
+  static constexpr int smem = stages * stage + stages * 16 + 1024 + NT * 4 * NWG;
+  static constexpr int blocks = wide ? 1 : (NT >= 32 ? 3 : 4);
+};
+
+template <HopperScheme S, int NT, bool kGateUp>
+__global__ void __launch_bounds__(Shape<S, NT>::threads, Shape<S, NT>::blocks)
+    hopper_kernel(const __grid_constant__ HopperGemm A) {
+  using F = Format<S>;
+  using H = Shape<S, NT>;
+  using W = Wgmma<typename F::T, NT>;
+  constexpr int R = NT / 2, STAGES = H::stages, NWG = H::NWG;
+  // Two sets of sums in flight where registers allow it.
+  constexpr int PARTS = F::promote && !(NT == 128 && !F::shared_a) ? 2 : 1;
+  extern __shared__ uint8_t raw[];
+  uint8_t* sm =
+      reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t(1023));
+  uint8_t* smw = sm + STAGES * H::b_bytes;
+  uint64_t *full = reinterpret_cast<uint64_t*>(smw + STAGES * H::w_bytes), *empty = full + STAGES;
+  float* row_scale_area = reinterpret_cast<float*>(empty + STAGES);
+  const int nk = A.K / 256, ntn = A.n64 / NWG;
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < STAGES; ++i) {
+      barrier_init(full + i, 1 + H::gather);
+      barrier_init(empty + i, 4 * NWG);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  }
+  __syncthreads();
+  const auto tile_at = [&](int m) -> TokenTile {
+    if (A.tiles != nullptr) return A.tiles[m];
+    return {0, m * NT, min(NT, A.rows - m * NT), A.max_tiles << 16};
+  };
+  // Wide: 4 columns of tiles of all token tiles of an expert, then the next 4.
+  const auto place = [&](int t, int& n) -> TokenTile {
+    const int m = t / ntn;
+    n = t % ntn;
+    const TokenTile tile = tile_at(m);
+    if (!H::wide || tile.rows == 0) return tile;
+    const int first = tile.group & 0xFFFF, count = tile.group >> 16, q = t - first * ntn;
+    const int width = min(4, ntn), nb = q / (count * width);
+    const int last = min(width, ntn - nb * width), rem = q - nb * count * width;
+    n = nb * width + rem % last;
+    return tile_at(first + rem / last);
+  };
+  const int total = A.max_tiles * ntn;
+  if (threadIdx.x >= 128 * NWG) {  // producers
+    if constexpr (H::wide) asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+    const int p = static_cast<int>(threadIdx.x) - 128 * NWG;
+    if (kGateUp) {
+      wait_for_predecessor();
+      let_successor_start();
+    }
+    constexpr int CH = 16 * F::row_bytes, RPI = H::gather / CH,
+                  LOADS = (NT + RPI - 1) / RPI;  // 16-byte pieces of a row
+    const int piece = p % CH, row0 = p / CH;
+    int s = 0, phase = 0;
+    bool early = !kGateUp;
+    const auto weights = [&](int e, int n, int k, int at) {
+      barrier_expect(full + at, H::w_bytes);
+#pragma unroll
+      for (int g = 0; g < NWG; ++g)
+        bulk_copy(smw + at * H::w_bytes + g * 2 * F::bytes,
+                  A.w + (static_cast<size_t>(e * A.n64 + n * NWG + g) * nk + k) * (2 * F::bytes),
+                  2 * F::bytes, full + at);
+    };
+    for (int t = static_cast<int>(blockIdx.x); t < total; t += static_cast<int>(gridDim.x)) {
+      int n;
+      int ahead = 0;
+      TokenTile tile{};
+      if (early) {  // weights do not depend on the product before; tiles do not either: they were made before it
+        tile = place(t, n);
+        if (tile.rows != 0) {
+          ahead = nk < STAGES ? nk : STAGES;
+          if (p == 0)
+            for (int k = 0; k < ahead; ++k) weights(tile.expert, n, k, k);
+          __syncwarp();
+        }
+        wait_for_predecessor();
+        let_successor_start();
+        early = false;
+      } else {
+        tile = place(t, n);
+      }
+      if (tile.rows == 0) break;
+      int32_t from[LOADS];  // in 16-byte pieces
+#pragma unroll
+      for (int i = 0; i < LOADS; ++i) {
+        const int r = row0 + i * RPI;
+        from[i] = -1;
+        if (r < tile.rows) {
+          const int at = tile.first + r;
+          from[i] = (A.source != nullptr ? A.source[at] : at) * (nk * CH) + piece;
+        }
+      }
+      for (int k = 0; k < nk; ++k) {
+        if (k >= ahead) {
+          barrier_wait(empty + s, phase ^ 1);
+          if (p == 0) weights(tile.expert, n, k, s);
+        }
+        const uint32_t base = shared_address(sm + s * H::b_bytes) + (piece / 8) * (NT * 128);
+#pragma unroll
+        for (int i = 0; i < LOADS;
+             ++i) {  // rows that are not there stay as they are: their sums are never stored
+          const int r = row0 + i * RPI;
+          if (from[i] >= 0) {
+            copy16(base + r * 128 + (((piece % 8) ^ (r % 8)) * 16),
+                   A.x + static_cast<size_t>(from[i]) * 16);
+            from[i] += CH;
+          }
+        }
+        copies_arrive(full + s);
+        if (++s == STAGES) s = 0, phase ^= 1;
+      }
+    }
+    if (early) {
+      wait_for_predecessor();
+      let_successor_start();
+    }
+  } else {  // consumers: one warpgroup per 64 outputs
+    if constexpr (H::wide) asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+    wait_for_predecessor();
+    const int tid = static_cast<int>(threadIdx.x) % 128, wg = static_cast<int>(threadIdx.x) / 128,
+              lane = tid % 32, warp = tid / 32;
+    int s = 0, phase = 0;
+    for (int t = static_cast<int>(blockIdx.x); t < total; t += static_cast<int>(gridDim.x)) {
+      int n;
+      const TokenTile tile = place(t, n);
+      if (tile.rows == 0) break;
+      float acc[R];
+      typename W::Acc part[PARTS][R];
+      const int slab = n * NWG + wg, r0 = warp * 16 + lane / 4;
+      float c0 = 1, c1 = 1, mine = 0;  // scales of the end, fetched while the products run
+      int from = tile.first + tid;
+      if constexpr (F::scaled_rows)
+        if (tid < tile.rows && A.source != nullptr) from = A.source[from];
+      if constexpr (F::per_output) {
+        const float* c = A.channel + (static_cast<size_t>(tile.expert) * A.n64 + slab) * 64 + r0;
+        c0 = c[0], c1 = c[8];
+      }
+      if constexpr (S == HopperScheme::kFp4Bf16)
+        c0 = A.channel[tile.expert * 2], c1 = A.channel[tile.expert * 2 + (kGateUp ? 1 : 0)];
+#pragma unroll
+      for (int i = 0; i < R; ++i) acc[i] = 0, part[0][i] = 0;
+      for (int k = 0; k < nk; ++k) {  // two tiles (256 inputs)
+        if constexpr (F::scaled_rows)
+          if (k == (nk > 1 ? 1 : 0) && tid < tile.rows) mine = A.x_scale[from];
+        barrier_wait(full + s, phase);
+        proxy_fence();
+        const uint32_t b0 = descriptor_low(shared_address(sm + s * H::b_bytes)),
+                       b1 = b0 + NT * 128 * F::row_bytes / 16;
+        const uint32_t t0 = shared_address(smw + s * H::w_bytes) + wg * 2 * F::bytes,
+                       t1 = t0 + F::bytes;
+        if constexpr (F::shared_a) {
+          const uint32_t a0 = descriptor_low(t0), a1 = a0 + F::bytes / 16;
+          mma_fence();
+#pragma unroll
+          for (int j = 0; j < 128 / W::K; ++j)
+            W::ss(part[0], descriptor(a0 + j * 2), descriptor(b0 + j * 2), !F::promote || j > 0);
+          mma_commit();
+#pragma unroll
+          for (int j = 0; j < 128 / W::K; ++j)
+            W::ss(part[PARTS - 1], descriptor(a1 + j * 2), descriptor(b1 + j * 2),
+                  !F::promote || j > 0);
+          mma_commit();
+          if constexpr (F::promote) {
+            mma_wait<1>();
+#pragma unroll
+            for (int i = 0; i < R; ++i) acc[i] = acc[i] + part[0][i];
+          }
+          mma_wait<0>();
+          if constexpr (F::promote) {
+#pragma unroll
+            for (int i = 0; i < R; ++i) acc[i] = acc[i] + part[PARTS - 1][i];
+          }
+        } else {
+          uint32_t z0s[4] = {}, z1s[4] = {};
+          float z0[2] = {}, z1[2] = {};
+          Codes<S> c00 = load_codes<S>(t0, 0, tid), c01 = load_codes<S>(t0, 1, tid), c10, c11;
+          if constexpr (F::words == 4)
+            c10 = load_codes<S>(t1, 0, tid), c11 = load_codes<S>(t1, 1, tid);
+          if constexpr (S == HopperScheme::kFp4Bf16) {
+            const uint4 z = load_shared16(t0 + F::code_bytes + tid / 4 * 16),
+                        y = load_shared16(t1 + F::code_bytes + tid / 4 * 16);
+            z0s[0] = z.x, z0s[1] = z.y, z0s[2] = z.z, z0s[3] = z.w;
+            z1s[0] = y.x, z1s[1] = y.y, z1s[2] = y.z, z1s[3] = y.w;
+          }
+          if constexpr (F::scale_bytes == 128) {
+            load_scales<S>(t0 + F::code_bytes, tid, z0);
+            load_scales<S>(t1 + F::code_bytes, tid, z1);
+          }
+          uint32_t a[2][64 / W::K][4];
+          const auto issue = [&](auto& d, const uint32_t(&f)[64 / W::K][4], uint32_t b, int h) {
+            mma_fence();
+#pragma unroll
+            for (int j = 0; j < 64 / W::K; ++j)
+              W::rs(d, f[j], descriptor(b + (F::row_bytes == 2 ? h * NT * 8 : h * 4) + j * 2),
+                    !(F::promote && h == 0 && j == 0));
+            mma_commit();
+          };
+          const auto promote = [&](auto& d, const float(&z)[2]) {
+#pragma unroll
+            for (int i = 0; i < R; ++i)
+              acc[i] = fmaf(static_cast<float>(d[i]), z[(i / 2) % 2], acc[i]);
+          };
+          const uint32_t s00[2] = {z0s[0], z0s[1]}, s01[2] = {z0s[2], z0s[3]},
+                         s10[2] = {z1s[0], z1s[1]}, s11[2] = {z1s[2], z1s[3]};
+          expand<S>(c00, s00, a[0]);
+          issue(part[0], a[0], b0, 0);
+          if constexpr (F::words == 8) c10 = load_codes<S>(t1, 0, tid);
+          expand<S>(c01, s01, a[1]);
+          issue(part[0], a[1], b0, 1);
+          if constexpr (F::words == 8) c11 = load_codes<S>(t1, 1, tid);
+          mma_wait<1>();
+          expand<S>(c10, s10, a[0]);
+          if constexpr (F::promote && PARTS == 1) {
+            mma_wait<0>();
+            promote(part[0], z0);
+          }
+          issue(part[PARTS - 1], a[0], b1, 0);
+          if constexpr (!F::promote || PARTS == 2) mma_wait<1>();
+          if constexpr (F::promote && PARTS == 2) promote(part[0], z0);
+          expand<S>(c11, s11, a[1]);
+          issue(part[PARTS - 1], a[1], b1, 1);
+          mma_wait<0>();
+          if constexpr (F::promote) promote(part[PARTS - 1], z1);
+        }
+        __syncwarp();
+        if (lane == 0) barrier_arrive(empty + s);
+        if (++s == STAGES) s = 0, phase ^= 1;
+      }
+      // A thread has outputs r0 and r0 + 8, rows 2 (lane % 4) + {0, 1} of every 8.
+      float* row_scales = row_scale_area + wg * NT;
+      if constexpr (F::scaled_rows) {
+        if (tid < NT) row_scales[tid] = mine;
+        asm volatile("bar.sync %0, 128;" ::"r"(2 + wg) : "memory");
+      }
+      if constexpr (S == HopperScheme::kInt4Channel) c0 *= 0.0625f, c1 *= 0.0625f;
+#pragma unroll
+      for (int i = 0; i < R; i += 4) {
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const int r = (i / 4) * 8 + (lane % 4) * 2 + c;
+          const size_t row = static_cast<size_t>(tile.first) + r;
+          float v0 = F::promote ? acc[i + c] : static_cast<float>(part[0][i + c]);
+          float v1 = F::promote ? acc[i + 2 + c] : static_cast<float>(part[0][i + 2 + c]);
+          if constexpr (S == HopperScheme::kFp4Bf16) {
+            v0 = with_scale(v0 * 256.0f, GlobalScale{c0, A.multiplies});
+            v1 = with_scale(v1 * 256.0f, GlobalScale{c1, A.multiplies});
+          }
+          if constexpr (S == HopperScheme::kFp8Half)
+            v0 = v0 * 65536.0f, v1 = v1 * 65536.0f;  // both operands are 2^-8 of their numbers
+          if constexpr (F::per_output) v0 = v0 * c0, v1 = v1 * c1;
+          if constexpr (F::scaled_rows) {
+            const float xs = row_scales[r];
+            v0 = v0 * xs, v1 = v1 * xs;
+          }
+          if (r >= tile.rows) continue;
+          if constexpr (kGateUp) {
+            const float h = silu_and_mul(v0, v1);
+            const size_t at =
+                row * (static_cast<size_t>(A.n64) * 32) + slab * 32 + warp * 8 + lane / 4;
+            if constexpr (!F::scaled_rows)
+              static_cast<__nv_bfloat16*>(A.out)[at] = __float2bfloat16_rn(h);
+            else
+              static_cast<float*>(A.out)[at] = h;
+          } else {
+            const int o = slab * 64 + r0;
+            if (A.bias == nullptr && A.out_type == XType::kF32 && o + 8 < A.outputs) {
+              float* y = static_cast<float*>(A.out) + row * A.out_stride + A.column + o;
+              y[0] = v0, y[8] = v1;
+            } else {
+              if (o < A.outputs)
+                store_number(A.out, A.out_type, row * A.out_stride + A.column + o,
+                             A.bias != nullptr ? v0 + A.bias[o] : v0);
+              if (o + 8 < A.outputs)
+                store_number(A.out, A.out_type, row * A.out_stride + A.column + o + 8,
+                             A.bias != nullptr ? v1 + A.bias[o + 8] : v1);
+            }
+          }
+        }
+      }
+      if constexpr (F::scaled_rows)
+        asm volatile("bar.sync %0, 128;" ::"r"(2 + wg)
+                     : "memory");  // row_scales may be written again
+    }
+  }
+}
+
+template <HopperScheme S, int NT, bool kGateUp>
+void launch_hopper(const HopperGemm& g, bool early, cudaStream_t stream) {
+  using H = Shape<S, NT>;
+  static const int resident = [] {  // blocks of a persistent grid
+    int per = 0, device = 0, count = 0;
+    check(cudaFuncSetAttribute(hopper_kernel<S, NT, kGateUp>,
+                               cudaFuncAttributeMaxDynamicSharedMemorySize, H::smem),
+          "shared memory");
+    check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per, hopper_kernel<S, NT, kGateUp>,
+                                                        H::threads, H::smem),
+          "occupancy");
+    check(cudaGetDevice(&device), "device");
+    check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "device");
+    return std::max(per, 1) * count;
+  }();
+  cudaLaunchConfig_t config{};
+  const long tiles = static_cast<long>(g.max_tiles) * (g.n64 / H::NWG);
+  if (tiles == 0) return;
+  config.gridDim = dim3(static_cast<unsigned>(std::min<long>(resident, tiles)));
+  config.blockDim = dim3(H::threads), config.dynamicSmemBytes = H::smem, config.stream = stream;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute, config.numAttrs = early ? 1 : 0;
+  check(cudaLaunchKernelEx(&config, hopper_kernel<S, NT, kGateUp>, g), "tensor-core product");
+}
+
+template <HopperScheme S>
+void launch_scheme(bool gate_up, uint32_t tile, const HopperGemm& g, bool early,
+                   cudaStream_t stream) {
+  const auto with = [&]<int NT>() {
+    gate_up ? launch_hopper<S, NT, true>(g, early, stream)
+            : launch_hopper<S, NT, false>(g, early, stream);
+  };
+  switch (tile) {
+#if !defined(MOEBIUS_CUDA_FEW_TILES)
+    case 16:
+      return with.template operator()<16>();
+    case 32:
+      return with.template operator()<32>();
+    case 128:
+      return with.template operator()<128>();
+#endif
+    case 8:
+      return with.template operator()<8>();
+    case 64:
+      return with.template operator()<64>();
+    default:
+      refuse("this build has no tensor-core kernel for tiles of " + std::to_string(tile) + " rows");
+  }
+}
+
+}  // namespace moebius::cuda

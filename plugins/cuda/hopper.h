@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tensor-core kernels of compute capability 9.0 as functions of the host: weights are the 64-row operand of wgmma, rows of x the
+// other one. A layer of experts: prepare (route, quantize x) -> product of gate and up with the activation -> requantize -> product of
+// down -> combine.
+#pragma once
+#include "check.h"
+#include "device/cuda/hopper_scheme.h"
+#include "routing.cuh"
+
+namespace moebius::cuda {
+
+// Products of one launch: every token tile times every 64 outputs of its expert.
+struct HopperGemm {
+  const uint8_t* w;  // [expert][outputs / 64][inputs / 128] tiles
+  const float*
+      channel;  // [expert][outputs] scales; NVFP4: [expert][2], the global scales of both halves
+  const uint8_t* x;        // rows of codes, or of 16-bit numbers
+  const float* x_scale;    // per row of x
+  const int32_t* source;   // sorted row -> row of x, or null
+  const TokenTile* tiles;  // without rows behind the last; null: `rows` rows of the first matrix
+  int max_tiles, rows;
+  void* out;        // gate and up: h[row][outputs / 2], f32 or bf16; else y[row][outputs]
+  int K, n64;       // inputs, 64-row tiles of a matrix
+  bool multiplies;  // global scales multiply
+  // of a linear layer
+  const float* bias;  // [N] or null
+  XType out_type;
+  size_t out_stride, column;
+  int outputs;  // stored; those behind are padding
+};
+
+// Launches the kernel of a scheme; tile: one of kHopperTiles. gate_up: with silu. Rows of x times 16-byte pieces of a row are below 2^31.
+void hopper_gemm(HopperScheme scheme, bool gate_up, uint32_t tile, const HopperGemm& g, bool early,
+                 cudaStream_t stream);
+
+// How rows become operands: as they are (bf16), int8, e4m3 bytes, e4m3 as f16 times 2^-8.
+enum class RowForm : uint8_t { kBf16, kInt8, kE4m3, kE4m3Half };
+RowForm row_form(HopperScheme s);
+
+struct RowScaling {
+  float levels;  // amax / levels is the scale
+  float bound;   // magnitudes count up to this; 0: none
+};
+RowScaling row_scaling(const ActSpec& act);
+
+struct PrepareArgs {
+  RoutingArgs routing;  // ids null: no routing
+  CudaRows x;
+  int T, H;
+  RowScaling scaling;
+  uint8_t* rows;  // [T, H] operands
+  float* scales;  // [T]
+};
+void prepare_x(RowForm form, const PrepareArgs& a, bool early, cudaStream_t stream);
+void requantize_h(RowForm form, const float* h, const int32_t* total, int rows, int I,
+                  const RowScaling& scaling, uint8_t* to, float* scales, bool early,
+                  cudaStream_t stream);
+
+// Packs one matrix (or gate and up together) into its tiles.
+struct PackSource {
+  const uint8_t* codes;  // on the device
+  size_t row_bytes;
+  const uint8_t* scales;
+  size_t scale_stride;
+  CodeType code;
+};
+void hopper_pack(HopperScheme scheme, const PackSource* sources, bool joined, int N, int padded,
+                 int K, uint8_t* tiles, cudaStream_t stream);
+
+}  // namespace moebius::cuda

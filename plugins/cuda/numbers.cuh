@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers of rows and weights in device code, by the functions of base/.
+#pragma once
+#include "base/math_functions.h"
+#include "base/numeric.h"
+#include "device/cuda/cuda_table.h"
+#include "quant/moe_spec.h"
+
+namespace moebius::cuda {
+
+__device__ __forceinline__ float round_number(XType type, float v) {
+  return type == XType::kBf16  ? bf16_to_f32(f32_to_bf16(v))
+         : type == XType::kF16 ? f16_to_f32(f32_to_f16(v))
+                               : v;
+}
+__device__ __forceinline__ float load_number(const void* p, XType type, size_t i) {
+  if (type == XType::kF32) return static_cast<const float*>(p)[i];
+  const uint16_t h = static_cast<const uint16_t*>(p)[i];
+  return type == XType::kBf16 ? bf16_to_f32(h) : f16_to_f32(h);
+}
+__device__ __forceinline__ void store_number(void* p, XType type, size_t i, float v) {
+  if (type == XType::kF32)
+    static_cast<float*>(p)[i] = v;
+  else
+    static_cast<uint16_t*>(p)[i] = type == XType::kBf16 ? f32_to_bf16(v) : f32_to_f16(v);
+}
+
+// What nn/activation.cpp chooses for the same kind.
+__device__ __forceinline__ float activated(const CudaActivation& a, float g, float u) {
+  const float limit = a.has_limit ? a.limit : 7.0f;
+  switch (static_cast<ActivationKind>(a.kind)) {
+    case ActivationKind::kSilu:
+      return a.has_limit ? silu_limit_and_mul(g, u, a.limit) : silu_and_mul(g, u);
+    case ActivationKind::kGelu:
+      return gelu_and_mul(g, u);
+    case ActivationKind::kGeluTanh:
+      return gelu_tanh_and_mul(g, u);
+    case ActivationKind::kSwigluOai:
+      return swigluoai(g, u, a.alpha, limit, a.beta);
+    case ActivationKind::kSwigluStep:
+      return swiglustep(g, u, limit);
+    case ActivationKind::kSitu:
+      return a.has_lb ? situ(g, u, a.b, a.lb) : situ(g, u, a.b);
+    case ActivationKind::kSiluNoMul:
+      return silu_f32(u);
+    case ActivationKind::kGeluNoMul:
+      return gelu_f32(u);
+    case ActivationKind::kGeluTanhNoMul:
+      return gelu_tanh_f32(u);
+    case ActivationKind::kRelu2NoMul:
+      return relu2_f32(u);
+  }
+  return 0.0f;
+}
+
+// Early launch: a kernel waits for the one before it, and lets the next one start. Without the attribute they do nothing.
+__device__ __forceinline__ void wait_for_predecessor() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void let_successor_start() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+}  // namespace moebius::cuda

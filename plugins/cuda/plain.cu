@@ -1,0 +1,543 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plain kernels (plain.h).
+#include "plain.h"
+
+#include <algorithm>
+#include <cfloat>
+#include <numeric>
+
+#include "numbers.cuh"
+#include "quant/quant_access.h"
+
+namespace moebius::cuda {
+namespace {
+
+constexpr uint32_t kInfinity = 0x7F800000u;
+constexpr int kPrepareThreads = 128;
+
+// ---- host: how the columns of a matrix are added ----
+
+int granule_of(const ActSpec& act, size_t column) {
+  return act.code != ActCode::kAsIs && act.granule == ActGranule::kGroup
+             ? static_cast<int>(column / act.group)
+             : 0;
+}
+
+std::vector<int32_t> summation_order(const QuantMatrix& w) {
+  std::vector<int32_t> order(w.K);
+  std::iota(order.begin(), order.end(), 0);
+  if (w.g_idx != nullptr)
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int32_t a, int32_t b) { return w.g_idx[a] < w.g_idx[b]; });
+  return order;
+}
+
+std::vector<Stretch> stretches_of(const QuantMatrix& w, const ActSpec& act,
+                                  const std::vector<int32_t>& order) {
+  std::vector<Stretch> out;
+  for (size_t i = 0; i < w.K; ++i) {
+    const auto c = static_cast<size_t>(order[i]);
+    const int group = w.scale_type == ScaleType::kNone ? 0 : static_cast<int>(group_of(w, c));
+    const int granule = granule_of(act, c);
+    const auto at = static_cast<int32_t>(i);
+    if (out.empty() || out.back().group != group || out.back().granule != granule)
+      out.push_back({at, at, group, granule});
+    out.back().end = at + 1;
+  }
+  return out;
+}
+
+// ---- rows ----
+
+struct GranuleScale {
+  float stored;   // what the sum is multiplied with
+  float divisor;  // what x is divided by; 0: all codes are 0
+  float zero;
+  bool nan;
+};
+
+struct GranuleFacts {
+  uint32_t most;  // bits of the largest magnitude
+  float low, high;
+};
+
+__device__ GranuleScale no_number() {
+  return {f32_from_bits(numeric_detail::kQuietNan), 0.0f, 0.0f, true};
+}
+
+// quant/reference_activation.cpp, from what is known of a granule.
+__device__ GranuleScale scale_of_granule(const PlainMatrix& w, const GranuleFacts& f) {
+  const ActSpec& act = w.act;
+  if (f.most >= kInfinity) return no_number();
+  const float amax = f32_from_bits(f.most);
+  GranuleScale s{1.0f, 1.0f, 0.0f, false};
+  if (act.scale == ActScale::kFp8) {
+    s.stored =
+        e4m3_to_f32(f32_to_e4m3(min_f32(without_scale(amax / 6.0f, w.input.global_scale), 448.0f)));
+    s.divisor = s.stored == 0.0f ? 0.0f : with_scale(s.stored, w.input.global_scale);
+    return s;
+  }
+  if (act.granule == ActGranule::kStatic) {
+    s.stored = s.divisor = w.input.scale;
+    s.zero = act.code == ActCode::kInt ? static_cast<float>(w.input.zero_point) : 0.0f;
+    return s;
+  }
+  if (act.code == ActCode::kInt && !act.symmetric) {
+    const float qmin = -static_cast<float>(1 << (act.bits - 1));
+    const float qmax = static_cast<float>((1 << (act.bits - 1)) - 1);
+    const float step = (f.high - f.low) / static_cast<float>((1 << act.bits) - 1);
+    if (f32_bits(step) == kInfinity) return no_number();
+    s.stored = s.divisor = step == 0.0f ? 1.0f : step;
+    s.zero = rne(clamp_f32(qmin - f.low / s.stored, qmin, qmax));
+    return s;
+  }
+  if (act.scale == ActScale::kE8m0) {
+    const int largest = act.code == ActCode::kFp8 ? kMxEmaxE4m3 : kMxEmaxE2m1;
+    s.stored = f.most == 0u ? 1.0f : e8m0_to_f32(mx_exponent(amax, largest));
+  } else {
+    const float levels = act.code == ActCode::kFp8   ? 448.0f
+                         : act.code == ActCode::kFp4 ? 6.0f
+                         : act.mode == Int8Mode::kCompressedTensors
+                             ? static_cast<float>((1 << act.bits) - 1) / 2.0f
+                             : static_cast<float>((1 << (act.bits - 1)) - 1);
+    s.stored = (act.bound != 0.0f ? min_f32(amax, act.bound) : amax) / levels;
+    if (act.scale == ActScale::kE8m0Up) s.stored = power_of_two_above(s.stored);
+    if (s.stored == 0.0f) s.stored = 1.0f;
+  }
+  s.divisor = s.stored;
+  return s;
+}
+
+struct VllmScale {
+  float levels, zero, step;
+  bool nan;
+};
+__device__ VllmScale vllm_scale(const GranuleFacts& f) {
+  const float width = f.high - f.low;
+  if (f.most >= kInfinity || f32_bits(width) == kInfinity) return {1.0f, 0.0f, 1.0f, true};
+  float levels = width == 0.0f ? 1.0f : 255.0f / width;
+  if (f32_bits(levels) == kInfinity) levels = 1.0f;
+  const float low = f.low * levels, high = f.high * levels;
+  const float from_low = -128.0f + low, from_high = 127.0f + high;
+  const float z = from_low + from_high > 0.0f ? -128.0f - low : 127.0f - high;
+  return {levels, rne(clamp_f32(z, -128.0f, 127.0f)), 1.0f / levels, false};
+}
+
+// The number of a row as the product sees it: its code without zero point.
+__device__ float code_number(const ActSpec& act, const GranuleScale& s, float x) {
+  if (s.divisor == 0.0f) return 0.0f;
+  if (act.code == ActCode::kFp8)
+    return e4m3_to_f32(f32_to_e4m3(clamp_f32(x / s.divisor, -448.0f, 448.0f)));
+  if (act.code == ActCode::kFp4)
+    return e2m1_to_f32(f32_to_e2m1(clamp_f32(x / s.divisor, -6.0f, 6.0f)));
+  const float levels = static_cast<float>(1 << (act.bits - 1));
+  return rne(clamp_f32(x / s.divisor + s.zero, -levels, levels - 1.0f)) - s.zero;
+}
+
+__device__ int32_t float_key(float x) {  // ordered like the numbers
+  const uint32_t u = f32_bits(x);
+  return static_cast<int32_t>(u ^ ((0u - (u >> 31)) & 0x7FFFFFFFu));
+}
+__device__ float key_float(int32_t k) {
+  const auto u = static_cast<uint32_t>(k);
+  return f32_from_bits(u ^ ((0u - (u >> 31)) & 0x7FFFFFFFu));
+}
+
+// A block per row, a warp per granule.
+__global__ void __launch_bounds__(kPrepareThreads)
+    prepare_kernel(const PlainMatrix* matrices, RowSet rows, CudaRows x, Prepared to) {
+  const int row = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x) % 32;
+  if (rows.total != nullptr && row >= *rows.total) return;
+  const PlainMatrix& w = matrices[rows.expert != nullptr ? rows.expert[row] : 0];
+  const size_t from =
+      static_cast<size_t>(rows.source != nullptr ? rows.source[row] : row) * x.stride;
+  float* values = to.values + static_cast<size_t>(row) * to.K;
+  const bool weighted = rows.weight != nullptr;
+  const float weight = weighted ? rows.weight[row] : 1.0f;
+  const auto number = [&](int i) {
+    const float v = load_number(x.data, x.type, from + i);
+    return weighted ? v * weight : v;
+  };
+  if (w.act.code == ActCode::kAsIs) {
+    for (int i = static_cast<int>(threadIdx.x); i < w.K; i += kPrepareThreads)
+      values[i] = round_number(w.x_type, number(i));
+    return;
+  }
+  const int width = w.act.granule == ActGranule::kGroup ? static_cast<int>(w.act.group) : w.K;
+  for (int g = static_cast<int>(threadIdx.x) / 32; g < w.act_groups; g += kPrepareThreads / 32) {
+    const int begin = g * width, end = min(begin + width, w.K);
+    uint32_t most = 0;
+    int32_t low = 0, high = 0;
+    for (int i = begin + lane; i < end; i += 32) {
+      const float v = number(i);
+      most = max(most, f32_bits(v) & 0x7FFFFFFFu);
+      low = min(low, float_key(v)), high = max(high, float_key(v));
+    }
+    const GranuleFacts facts{__reduce_max_sync(~0u, most), key_float(__reduce_min_sync(~0u, low)),
+                             key_float(__reduce_max_sync(~0u, high))};
+    const size_t at = static_cast<size_t>(row) * to.groups + g;
+    if (w.act.mode == Int8Mode::kVllm) {
+      const VllmScale s = vllm_scale(facts);
+      const int even = w.x_type == XType::kBf16 && w.stretch_count == 1 ? w.K - w.K % 8 : 0;
+      for (int i = begin + lane; i < end; i += 32) {
+        const float v = number(i) * s.levels;
+        const float q = clamp_f32((i < even ? rne(v) : round_away(v)) + s.zero, -128.0f, 127.0f);
+        values[i] = s.nan ? 0.0f : q;
+      }
+      if (lane == 0) {
+        to.scales[at] = s.nan ? f32_from_bits(numeric_detail::kQuietNan) : s.step;
+        to.zeros[at] = s.nan ? 0 : static_cast<int32_t>(s.zero);
+      }
+      continue;
+    }
+    const GranuleScale s = scale_of_granule(w, facts);
+    for (int i = begin + lane; i < end; i += 32) values[i] = code_number(w.act, s, number(i));
+    if (lane == 0) to.scales[at] = s.stored;
+  }
+}
+
+// ---- products ----
+
+__device__ float table_number(const uint8_t* table, ScaleType type, size_t i) {
+  switch (type) {
+    case ScaleType::kF32:
+      return reinterpret_cast<const float*>(table)[i];
+    case ScaleType::kBf16:
+      return bf16_to_f32(reinterpret_cast<const uint16_t*>(table)[i]);
+    case ScaleType::kF16:
+      return f16_to_f32(reinterpret_cast<const uint16_t*>(table)[i]);
+    case ScaleType::kFp8:
+      return e4m3_to_f32(table[i]);
+    case ScaleType::kE8m0:
+      return e8m0_to_f32(table[i]);
+    case ScaleType::kNone:
+      break;
+  }
+  return 1.0f;
+}
+
+__device__ float code_number(const PlainMatrix& w, int n, int k) {
+  const uint8_t* row = w.codes + static_cast<size_t>(n) * w.row_bytes;
+  switch (w.code) {
+    case CodeType::kInt8:
+      return static_cast<float>(static_cast<int8_t>(row[k]));
+    case CodeType::kInt8Offset:
+      return static_cast<float>(static_cast<int>(row[k]) - 128);
+    case CodeType::kInt4Offset:
+      return static_cast<float>(static_cast<int>(row[k / 2] >> (4 * (k % 2)) & 15) - 8);
+    case CodeType::kFp4:
+      return e2m1_to_f32(row[k / 2] >> (4 * (k % 2)) & 15u);
+    case CodeType::kFp8:
+      return e4m3_to_f32(row[k]);
+    case CodeType::kBf16:
+      return bf16_to_f32(reinterpret_cast<const uint16_t*>(row)[k]);
+    case CodeType::kF16:
+      return f16_to_f32(reinterpret_cast<const uint16_t*>(row)[k]);
+    case CodeType::kF32:
+      return reinterpret_cast<const float*>(row)[k];
+  }
+  return 0.0f;
+}
+
+__device__ size_t scale_row(const PlainMatrix& w, int n) {
+  return (static_cast<size_t>(n) + w.n_phase) / w.block_n * w.scale_stride;
+}
+
+// The weight of the sum: the code without zero point, or the decoded weight where there are offsets.
+__device__ float weight_number(const PlainMatrix& w, int n, int k, int group) {
+  const float v = code_number(w, n, k);
+  if (w.zero_points == nullptr && w.offsets == nullptr) return v;
+  const size_t at = scale_row(w, n) + group;
+  if (w.offsets != nullptr)
+    return (v + static_cast<float>(1 << (w.bits - 1))) * table_number(w.scales, w.scale_type, at) +
+           table_number(w.offsets, w.scale_type, at);
+  return v - static_cast<float>(w.zero_points[at]);
+}
+
+constexpr int kTileN = 64, kTileK = 32, kGemmThreads = 256, kThreadN = 4;
+
+template <PlainMode kMode>
+__global__ void __launch_bounds__(kGemmThreads) gemm_kernel(PlainGemm g) {
+  constexpr bool kFloat = kMode == PlainMode::kFloat;
+  using Number = std::conditional_t<kFloat, float, int32_t>;
+  using Sum = std::conditional_t<kFloat, float, int64_t>;
+  __shared__ Number ws[kTileK][kTileN + 1], xs[kPlainTile][kTileK + 1];
+  __shared__ int32_t groups[kTileK];
+  TokenTile tile;
+  if (g.tiles != nullptr) {
+    tile = g.tiles[blockIdx.x];
+  } else {
+    const int first = static_cast<int>(blockIdx.x) * kPlainTile;
+    tile = {0, first, min(kPlainTile, g.rows - first), 0};
+  }
+  const PlainMatrix& w = g.matrices[tile.expert];
+  const int n0 = static_cast<int>(blockIdx.y) * kTileN, tid = static_cast<int>(threadIdx.x);
+  if (tile.rows == 0 || w.mode != kMode || n0 >= w.N) return;
+  const int tx = tid % 16, ty = tid / 16, K = w.K;
+  const size_t row = static_cast<size_t>(tile.first) + (ty < tile.rows ? ty : 0);
+  const float* scales = g.x.scales + row * g.x.groups;
+  const bool quantized = w.act.code != ActCode::kAsIs;
+  const bool per_row = quantized && w.act.granule == ActGranule::kRow,
+             inside = quantized && !per_row;
+  const bool grouped = w.stretch_count > 1;  // of vllm
+  const int zero = kMode == PlainMode::kVllm ? g.x.zeros[row * g.x.groups] : 0;
+  float f[kThreadN] = {}, S[kThreadN] = {};
+  Sum dot[kThreadN] = {}, sum[kThreadN] = {};
+  int s = 0, staged = 0;  // stretch of the sum, stretch of the staging
+  Stretch now = w.stretches[0];
+  for (int k0 = 0; k0 < K; k0 += kTileK) {
+    __syncthreads();
+    if (tid < kTileK && k0 + tid < K) {  // group of each place
+      int i = staged;
+      while (w.stretches[i].end <= k0 + tid) ++i;
+      groups[tid] = w.stretches[i].group;
+    }
+    __syncthreads();
+    for (int i = tid; i < kTileK * kTileN; i += kGemmThreads) {
+      const int kk = i % kTileK, nn = i / kTileK, k = k0 + kk;
+      const int column = k < K && w.columns != nullptr ? w.columns[k] : k;
+      ws[kk][nn] = k < K && n0 + nn < w.N
+                       ? static_cast<Number>(weight_number(w, n0 + nn, column, groups[kk]))
+                       : Number{0};
+    }
+    for (int i = tid; i < kTileK * kPlainTile; i += kGemmThreads) {
+      const int kk = i % kTileK, m = i / kTileK, k = k0 + kk;
+      const int column = k < K && w.columns != nullptr ? w.columns[k] : k;
+      xs[m][kk] = k < K && m < tile.rows
+                      ? static_cast<Number>(
+                            g.x.values[(static_cast<size_t>(tile.first) + m) * g.x.K + column])
+                      : Number{0};
+    }
+    __syncthreads();
+    const int count = min(kTileK, K - k0);
+    for (int kk = 0; kk < count; ++kk) {
+      const Number x = kMode == PlainMode::kVllm && !grouped
+                           ? xs[ty][kk] - static_cast<Number>(zero)
+                           : xs[ty][kk];
+#pragma unroll
+      for (int j = 0; j < kThreadN; ++j) {
+        const Number v = ws[kk][tx + 16 * j];
+        if constexpr (kFloat)
+          dot[j] = fmaf(x, v, dot[j]);
+        else
+          dot[j] += static_cast<int64_t>(x) * v;
+        if constexpr (kMode == PlainMode::kVllm) sum[j] += v;
+      }
+      const int k = k0 + kk + 1;
+      const bool ends = k == now.end;
+      if (!ends && !(kMode == PlainMode::kVllm && (k - now.begin) % 16 == 0)) continue;
+#pragma unroll
+      for (int j = 0; j < kThreadN; ++j) {
+        const int n = min(n0 + tx + 16 * j, w.N - 1);
+        float c = w.scales == nullptr || w.offsets != nullptr
+                      ? 1.0f
+                      : table_number(w.scales, w.scale_type, scale_row(w, n) + now.group);
+        if constexpr (kMode == PlainMode::kVllm) {
+          if (grouped) c = bf16_to_f32(f32_to_bf16(c));
+          S[j] = S[j] + static_cast<float>(sum[j]) * c;
+          sum[j] = 0;
+          if (ends)
+            f[j] = grouped ? fmaf(static_cast<float>(dot[j]), c, f[j])
+                           : (static_cast<float>(dot[j]) * 16.0f) * ((c / 16.0f) * scales[0]);
+        } else {
+          f[j] = fmaf(static_cast<float>(dot[j]), inside ? c * scales[now.granule] : c, f[j]);
+        }
+        if (ends) dot[j] = 0;
+      }
+      if (ends && ++s < w.stretch_count) now = w.stretches[s];
+    }
+    staged = min(s, w.stretch_count - 1);
+  }
+  if (ty >= tile.rows) return;
+#pragma unroll
+  for (int j = 0; j < kThreadN; ++j) {
+    const int n = n0 + tx + 16 * j;
+    if (n >= w.N) continue;
+    float y = f[j];
+    if constexpr (kMode == PlainMode::kVllm) {
+      y = grouped ? fmaf(S[j], static_cast<float>(-zero), y) * scales[0]
+                  : clamp_f32(y, -FLT_MAX, FLT_MAX);
+    } else {
+      if (per_row) y = y * scales[0];
+      y = with_scale(y, w.result_scale);
+    }
+    if (w.bias != nullptr) y = y + w.bias[n];
+    if (w.output_scale != 0.0f)
+      y = clamp_f32(rne(y / w.output_scale), -128.0f, 127.0f) * w.output_scale;
+    store_number(g.y, g.y_type, row * g.stride + g.column + n, y);
+  }
+}
+
+__global__ void activate_kernel(CudaActivation a, const float* gate, const float* up, float* y,
+                                RowSet rows, size_t n) {
+  const int row = static_cast<int>(blockIdx.y);
+  if (rows.total != nullptr && row >= *rows.total) return;
+  const size_t i = blockIdx.x * static_cast<size_t>(blockDim.x) + threadIdx.x;
+  if (i >= n) return;
+  const size_t at = static_cast<size_t>(row) * n + i;
+  y[at] = activated(a, gate != nullptr ? gate[at] : 0.0f, up[at]);
+}
+
+__global__ void __launch_bounds__(256) combine_kernel(CombineArgs a) {
+  wait_for_predecessor();
+  let_successor_start();
+  const int t = static_cast<int>(blockIdx.x),
+            h0 = (static_cast<int>(blockIdx.y) * 256 + static_cast<int>(threadIdx.x)) * 4;
+  if (h0 >= a.H) return;
+  const int count = min(4, a.H - h0);
+  const bool four = count == 4 && a.H % 4 == 0;
+  float sum[4] = {};
+  for (int j0 = 0; j0 < a.slots; j0 += 8) {
+    int at[8];
+    float weight[8], v[8][4];
+#pragma unroll
+    for (int j = 0; j < 8; ++j) at[j] = j0 + j < a.slots ? a.order[t * a.slots + j0 + j] : -1;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      if (at[j] < 0) continue;
+      const float* y = a.y + static_cast<size_t>(at[j]) * a.H + h0;
+      weight[j] = a.weight[at[j]];
+      if (four) {
+        const float4 q = *reinterpret_cast<const float4*>(y);
+        v[j][0] = q.x, v[j][1] = q.y, v[j][2] = q.z, v[j][3] = q.w;
+      } else {
+        for (int i = 0; i < 4; ++i) v[j][i] = i < count ? y[i] : 0.0f;
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+      if (at[j] >= 0)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum[i] = fmaf(weight[j], v[j][i], sum[i]);
+  }
+  if (a.shared != nullptr) {
+    const float w = a.shared_gate != nullptr ? sigmoid_f32(a.shared_gate[t]) : 1.0f;
+    for (int i = 0; i < count; ++i)
+      sum[i] = sum[i] + w * a.shared[static_cast<size_t>(t) * a.H + h0 + i];
+  }
+  if (a.zero_weights != nullptr && a.zero_weights[t] != 0.0f)
+    for (int i = 0; i < count; ++i)
+      sum[i] =
+          sum[i] + a.zero_weights[t] * load_number(a.x.data, a.x.type,
+                                                   static_cast<size_t>(t) * a.x.stride + h0 + i);
+  for (int i = 0; i < count; ++i)
+    store_number(a.out.data, a.out.type, static_cast<size_t>(t) * a.out.stride + h0 + i, sum[i]);
+}
+
+__global__ void zero_kernel(CudaRows y, size_t begin, size_t end) {
+  for (size_t i = begin + threadIdx.x; i < end; i += blockDim.x)
+    store_number(y.data, y.type, static_cast<size_t>(blockIdx.x) * y.stride + i, 0.0f);
+}
+
+dim3 grid(size_t x, size_t y = 1) { return {static_cast<unsigned>(x), static_cast<unsigned>(y)}; }
+
+}  // namespace
+
+int act_groups_of(const ActSpec& act, size_t K) {
+  if (act.code == ActCode::kAsIs || act.granule != ActGranule::kGroup) return 1;
+  return static_cast<int>((K + act.group - 1) / act.group);
+}
+
+PlainWeights::PlainWeights(const CudaMatrix& m) {
+  const QuantMatrix& w = m.w;
+  if (w.N == 0 || w.K == 0 || w.N > INT32_MAX / 2 || w.K > INT32_MAX / 2)
+    refuse("a matrix has no outputs or inputs, or too many");
+  const auto keep = [&](const void* from, size_t bytes) {
+    memory.emplace_back(from, bytes);
+    return memory.back().as<uint8_t>();
+  };
+  const std::vector<int32_t> order = summation_order(w);
+  const std::vector<Stretch> stretches = stretches_of(w, m.act, order);
+  const bool integers =
+      m.act.code == ActCode::kInt && is_integer_code(w.code) && w.offsets == nullptr;
+  const size_t scales = w.scale_type == ScaleType::kNone
+                            ? 0
+                            : ((w.N - 1 + w.n_phase) / w.block_n) * w.scale_stride + w.groups;
+  // Rows begin at multiples of 4, so that numbers of any type can be read.
+  const size_t stored = (w.K * code_bits(w.code) + 7) / 8, row_bytes = (stored + 3) / 4 * 4;
+  std::vector<uint8_t> codes(w.N * row_bytes);
+  for (size_t n = 0; n < w.N; ++n)
+    std::copy_n(w.codes + n * w.row_bytes, stored, codes.data() + n * row_bytes);
+  view.codes = keep(codes.data(), codes.size());
+  view.row_bytes = row_bytes;
+  if (scales > 0) view.scales = keep(w.scales, scales * scale_bytes(w.scale_type));
+  if (w.zero_points != nullptr)
+    view.zero_points = reinterpret_cast<const int8_t*>(keep(w.zero_points, scales));
+  if (w.offsets != nullptr) view.offsets = keep(w.offsets, scales * scale_bytes(w.scale_type));
+  if (m.bias != nullptr)
+    view.bias = reinterpret_cast<const float*>(keep(m.bias, w.N * sizeof(float)));
+  if (w.g_idx != nullptr)
+    view.columns =
+        reinterpret_cast<const int32_t*>(keep(order.data(), order.size() * sizeof(int32_t)));
+  view.stretches =
+      reinterpret_cast<const Stretch*>(keep(stretches.data(), stretches.size() * sizeof(Stretch)));
+  view.scale_stride = w.scale_stride, view.block_n = w.block_n, view.n_phase = w.n_phase;
+  view.N = static_cast<int32_t>(w.N), view.K = static_cast<int32_t>(w.K);
+  view.stretch_count = static_cast<int32_t>(stretches.size());
+  view.act_groups = act_groups_of(m.act, w.K);
+  view.code = w.code, view.scale_type = w.scale_type, view.bits = w.bits, view.x_type = m.x_type;
+  view.mode = !integers                       ? PlainMode::kFloat
+              : m.act.mode == Int8Mode::kVllm ? PlainMode::kVllm
+                                              : PlainMode::kInteger;
+  view.act = m.act, view.input = m.input;
+  const bool two_level = m.act.code == ActCode::kFp4 && m.act.scale == ActScale::kFp8;
+  view.result_scale =
+      two_level ? both_scales(m.input.global_scale, w.global_scale) : w.global_scale;
+  view.output_scale = m.output_scale;
+}
+
+uint64_t PlainWeights::bytes() const {
+  uint64_t sum = 0;
+  for (const Buffer& b : memory) sum += b.bytes();
+  return sum;
+}
+
+void prepare_rows(const PlainMatrix* matrices, const RowSet& rows, const CudaRows& x,
+                  const Prepared& to, cudaStream_t stream) {
+  if (rows.rows == 0) return;
+  prepare_kernel<<<grid(rows.rows), kPrepareThreads, 0, stream>>>(matrices, rows, x, to);
+  check_launch("preparing rows");
+}
+
+void plain_gemm(PlainMode mode, const PlainGemm& g, cudaStream_t stream) {
+  const int tiles = g.tiles != nullptr ? g.max_tiles : (g.rows + kPlainTile - 1) / kPlainTile;
+  if (tiles == 0) return;
+  const dim3 blocks = grid(tiles, (g.outputs + kTileN - 1) / kTileN);
+  if (mode == PlainMode::kFloat)
+    gemm_kernel<PlainMode::kFloat><<<blocks, kGemmThreads, 0, stream>>>(g);
+  else if (mode == PlainMode::kInteger)
+    gemm_kernel<PlainMode::kInteger><<<blocks, kGemmThreads, 0, stream>>>(g);
+  else
+    gemm_kernel<PlainMode::kVllm><<<blocks, kGemmThreads, 0, stream>>>(g);
+  check_launch("product");
+}
+
+void activate_rows(const CudaActivation& a, const float* gate, const float* up, float* y,
+                   const RowSet& rows, size_t n, cudaStream_t stream) {
+  constexpr unsigned kMostRows = 65535;
+  if (rows.rows == 0) return;
+  if (static_cast<unsigned>(rows.rows) > kMostRows)
+    refuse("more than 65535 rows of experts in one call of a plain layer");
+  activate_kernel<<<grid((n + 255) / 256, rows.rows), 256, 0, stream>>>(a, gate, up, y, rows, n);
+  check_launch("activation");
+}
+
+void combine_rows(const CombineArgs& a, bool early, cudaStream_t stream) {
+  if (a.T == 0) return;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid(a.T, (a.H + 1023) / 1024), config.blockDim = grid(256),
+  config.stream = stream;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute, config.numAttrs = early ? 1 : 0;
+  check(cudaLaunchKernelEx(&config, combine_kernel, a), "combine");
+}
+
+void zero_columns(const CudaRows& y, size_t begin, size_t end, cudaStream_t stream) {
+  if (y.rows == 0 || begin == end) return;
+  zero_kernel<<<grid(y.rows), 128, 0, stream>>>(y, begin, end);
+  check_launch("padding");
+}
+
+}  // namespace moebius::cuda

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the router's choice to rows sorted by expert, tiles of them, and the order in which a token adds its experts: ascending
+// expert, then slot. Which place a row gets among its expert's rows is left to chance: no result depends on it.
+#pragma once
+#include <climits>
+
+#include "device/cuda/tiles.h"
+
+namespace moebius::cuda {
+
+struct RoutingArgs {
+  const int32_t* ids;    // [T, slots]
+  const float* weights;  // [T, slots]
+  const int32_t* map;    // [mapped] global to local, or null
+  int T, slots, experts, mapped, tile;
+  bool weight_on_input;  // then a row weighs 1 in the sum
+  // made:
+  int32_t* source;      // [rows] token of a sorted row
+  int32_t* expert;      // [rows] local expert of a sorted row
+  float* input_weight;  // [rows] what x is multiplied with (weight_on_input)
+  float* weight;        // [rows] what the row weighs in the sum
+  int32_t* order;       // [T, slots] sorted rows of a token as they are added; -1 behind the last
+  int32_t* rows_of;     // [T, slots] scratch
+  TokenTile* tiles;     // [max_tiles], without rows behind the last
+  int max_tiles;
+  int32_t* total;   // sorted rows
+  int32_t* cursor;  // [experts] scratch of scatter_rows
+};
+
+__device__ __forceinline__ int local_expert(const RoutingArgs& a, int i) {
+  const int id = a.ids[i];
+  if (id < 0 || (a.map != nullptr && id >= a.mapped)) return -1;
+  const int e = a.map != nullptr ? a.map[id] : id;
+  return e < a.experts ? e : -1;
+}
+
+// A token's rows in the order in which they are added; those without an expert come last, as -1.
+template <int kSlots>
+__device__ __forceinline__ void order_few(const RoutingArgs& a, int t) {
+  int id[kSlots], at[kSlots];
+#pragma unroll
+  for (int j = 0; j < kSlots; ++j) {
+    at[j] = j < a.slots ? a.rows_of[t * a.slots + j] : -1;
+    id[j] = at[j] < 0 ? INT_MAX : local_expert(a, t * a.slots + j);
+  }
+#pragma unroll
+  for (int j = 0; j < kSlots; ++j) {
+    int before = 0;
+#pragma unroll
+    for (int i = 0; i < kSlots; ++i) before += id[i] < id[j] || (id[i] == id[j] && i < j);
+    if (before < a.slots) a.order[t * a.slots + before] = at[j];
+  }
+}
+__device__ __forceinline__ void order_token(const RoutingArgs& a, int t) {
+  if (a.slots <= 8) return order_few<8>(a, t);
+  const auto key = [&](int j) {
+    return a.rows_of[t * a.slots + j] < 0 ? INT_MAX : local_expert(a, t * a.slots + j);
+  };
+  for (int j = 0; j < a.slots; ++j) {
+    const int mine = key(j);
+    int before = 0;
+    for (int i = 0; i < a.slots; ++i) {
+      const int other = key(i);
+      before += other < mine || (other == mine && i < j);
+    }
+    a.order[t * a.slots + before] = a.rows_of[t * a.slots + j];
+  }
+}
+
+__device__ __forceinline__ void place_row(const RoutingArgs& a, int i, int e, int at) {
+  const float w = a.weights[i];
+  a.source[at] = i / a.slots;
+  a.expert[at] = e;
+  a.weight[at] = a.weight_on_input ? 1.0f : w;
+  if (a.weight_on_input) a.input_weight[at] = w;
+  a.rows_of[i] = at;
+}
+
+// By one block; `shared` has room for 3 * experts integers. `whole`: places rows and orders tokens too, else scatter_rows does.
+__device__ __forceinline__ void route_block(const RoutingArgs& a, int32_t* shared, bool whole) {
+  int32_t *count = shared, *start = shared + a.experts, *tile_start = start + a.experts;
+  __shared__ int32_t tile_total;
+  const int n = a.T * a.slots, tid = static_cast<int>(threadIdx.x),
+            step = static_cast<int>(blockDim.x);
+  for (int e = tid; e < a.experts; e += step) count[e] = 0;
+  __syncthreads();
+  for (int i = tid; i < n; i += step) {
+    const int e = local_expert(a, i);
+    const int rank = e >= 0 ? atomicAdd(count + e, 1) : -1;
+    if (whole) a.rows_of[i] = rank;
+  }
+  __syncthreads();
+  if (tid < 32) {  // sums before each expert
+    int rows = 0, tiles = 0;
+    for (int e0 = 0; e0 < a.experts; e0 += 32) {
+      const int e = e0 + tid, c = e < a.experts ? count[e] : 0, ct = (c + a.tile - 1) / a.tile;
+      int pc = c, pt = ct;
+#pragma unroll
+      for (int d = 1; d < 32; d *= 2) {
+        const int x = __shfl_up_sync(~0u, pc, d), y = __shfl_up_sync(~0u, pt, d);
+        if (tid >= d) pc += x, pt += y;
+      }
+      if (e < a.experts) start[e] = rows + pc - c, tile_start[e] = tiles + pt - ct;
+      rows += __shfl_sync(~0u, pc, 31), tiles += __shfl_sync(~0u, pt, 31);
+    }
+    if (tid == 0) tile_total = tiles, *a.total = rows;
+  }
+  __syncthreads();
+  for (int e = tid; e < a.experts; e += step) {
+    const int c = count[e], tiles = (c + a.tile - 1) / a.tile;
+    for (int j = 0; j < tiles; ++j)
+      a.tiles[tile_start[e] + j] = TokenTile{e, start[e] + j * a.tile, min(a.tile, c - j * a.tile),
+                                             tile_start[e] | tiles << 16};
+  }
+  for (int i = tile_total + tid; i < a.max_tiles; i += step) a.tiles[i] = TokenTile{0, 0, 0, 0};
+  if (!whole) {
+    for (int e = tid; e < a.experts; e += step) a.cursor[e] = start[e];
+    return;
+  }
+  for (int i = tid; i < n; i += step) {
+    const int rank = a.rows_of[i];  // written by this thread
+    if (rank < 0) continue;
+    const int e = local_expert(a, i);
+    place_row(a, i, e, start[e] + rank);
+  }
+  __syncthreads();
+  for (int t = tid; t < a.T; t += step) order_token(a, t);
+}
+
+// One thread per token, behind route_block of another launch.
+__device__ __forceinline__ void scatter_token(const RoutingArgs& a, int t) {
+  for (int j = 0; j < a.slots; ++j) {
+    const int i = t * a.slots + j, e = local_expert(a, i);
+    if (e >= 0)
+      place_row(a, i, e, atomicAdd(a.cursor + e, 1));
+    else
+      a.rows_of[i] = -1;
+  }
+  order_token(a, t);
+}
+
+}  // namespace moebius::cuda

@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# On a machine with a GPU, nvcc and g++, and nothing else:  tests/gpu/run.sh OUT [linear] [experts] [bench] [explore]
+#
+# Builds the CUDA plugin and its judge under build/gpu, runs what is asked for (the default: linear experts bench) and writes OUT/gpu.txt.
+# 77: no device.
+set -u
+root=$(cd -- "$(dirname -- "$(readlink -f -- "$0")")/../.." && pwd -P)
+out=${1:?"usage: run.sh OUT [linear] [experts] [bench] [explore]"}
+shift
+[ $# -gt 0 ] || set -- linear experts bench
+mkdir -p "$out" "$root/build/gpu" || exit 1
+out=$(cd -- "$out" && pwd -P)
+cd -- "$root" || exit 1
+nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
+report=$out/gpu.txt
+{
+  echo "machine: $(nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,power.limit --format=csv,noheader 2>&1 | head -1)"
+  echo "compilers: $("$nvcc" --version | grep release | sed 's/.*release //'), $(c++ --version | head -1)"
+  echo "commit: ${MOEBIUS_COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}"
+} | tee "$report"
+
+# --- build: one unit per scheme, all at once ---
+start=$SECONDS
+common=(-std=c++20 -O3 --fmad=false --expt-relaxed-constexpr -Isrc -Iplugins/cuda -Xcompiler "-fPIC,-fvisibility=hidden,-ffp-contract=off")
+plain=(-gencode "arch=compute_80,code=[sm_80,compute_80]" -gencode "arch=compute_90,code=sm_90")
+hopper=(-gencode "arch=compute_90a,code=sm_90a")
+for name in plain hopper layers module; do
+  "$nvcc" "${common[@]}" "${plain[@]}" -c plugins/cuda/$name.cu -o build/gpu/$name.o >"build/gpu/$name.log" 2>&1 &
+done
+for scheme in kInt4Group kInt4Channel kInt8Channel kFp8Half kFp8Bytes kInt4Bf16 kFp4Bf16; do
+  "$nvcc" "${common[@]}" "${hopper[@]}" -Xptxas -v -DMOEBIUS_CUDA_SCHEME=$scheme -c plugins/cuda/hopper_scheme.cu -o build/gpu/$scheme.o >"build/gpu/$scheme.log" 2>&1 &
+done
+c++ -std=c++20 -O2 -ffp-contract=off -ffunction-sections -Wl,--gc-sections -Isrc -Itests/gpu tests/gpu/*.cpp src/quant/reference_gemm.cpp \
+  src/quant/reference_activation.cpp -o build/gpu/gpu_judge -ldl -lpthread >build/gpu/judge.log 2>&1 &
+wait
+"$nvcc" -shared -cudart static -Xlinker "--version-script=plugins/cuda/cuda.map" -o build/gpu/libmoebius_cuda.so build/gpu/*.o >build/gpu/link.log 2>&1
+if [ ! -e build/gpu/libmoebius_cuda.so ] || [ ! -e build/gpu/gpu_judge ]; then
+  cat build/gpu/*.log | grep -v "ptxas info" | tail -60 | tee -a "$report"
+  exit 1
+fi
+echo "built in $((SECONDS - start)) s; serialized wgmma: $(cat build/gpu/*.log | grep -c 'C75[0-9][0-9]'); largest spill: $(cat build/gpu/*.log |
+  grep -o '[0-9]* bytes spill stores' | sort -n | tail -1)" | tee -a "$report"
+
+build/gpu/gpu_judge build/gpu/libmoebius_cuda.so "$@" 2>&1 | tee -a "$report"
+status=${PIPESTATUS[0]}
+echo "$((SECONDS - start)) s, status $status" | tee -a "$report"
+nvidia-smi --query-gpu=clocks.sm,clocks.mem,temperature.gpu,power.draw --format=csv,noheader 2>&1 | tee -a "$report"
+exit "$status"
