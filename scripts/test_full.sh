@@ -80,13 +80,10 @@ stage_fuzz() {
   for target in $targets; do one "$target, $fuzz_seconds s" fuzz_ended_well "$target"; done
 }
 
-# Every golden folder on 2, 3, 4 and 8 ranks in every form gives the bytes of one process; so does a server on other devices.
+# Every golden folder on 2, 3, 4 and 8 ranks in every form gives the bytes of one process.
 stage_ranks() {
   have_release || return
   one "every folder on ranks" env MOEBIUS_FULL=1 "$root/build/release/moebius_tests" --gtest_filter='Ranks.EveryFolder*' --gtest_brief=1
-  one "mixed requests on guarded devices" "$root/bench/serve_acceptance.py" "$root/build/release/moebius" bytes leave --ranks "--device guarded"
-  one "mixed requests on two ranks with a guarded device each" "$root/bench/serve_acceptance.py" "$root/build/release/moebius" bytes \
-    --ranks "--pp 2 --device guarded"
 }
 
 # Ranks as processes: kills and stops at random moments, networks that are slow, late and lossy, a server's answers on four ranks.
