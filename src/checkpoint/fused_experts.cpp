@@ -3,6 +3,8 @@
 // (either orientation, gate and up as halves or interleaved), GPT-OSS blocks and scales, and gate
 // and up of one expert in one 2-D matrix.
 //
+// transformers saves FP8 experts with their weights split and their scales in stacks: each finds its own.
+//
 //   standard    gate_up [E, 2I, H]   down [E, H, I]        transposed  gate_up [E, H, 2I]   down [E, I, H]
 #include <algorithm>
 #include <map>
@@ -34,17 +36,18 @@ void select_of_pair(TensorRef& ref, uint64_t experts, Projection projection) {
   ref.row_count = 1;
 }
 
-// GPTQ and AWQ store outputs as columns.
-bool is_turned(const ModuleTensors& tensors) {
-  const TensorRef& packed = tensors[Role::kWeightPacked];
-  return packed && packed.info->name.ends_with(".qweight");
-}
+bool is_turned(const TensorInfo& weight) { return weight.name.ends_with(".qweight"); }
 
-// Outputs of a stored matrix; 0: its tensors do not tell.
-uint64_t outputs_of(const ModuleTensors& tensors, const TensorInfo& weight) {
-  if (!is_turned(tensors)) return weight.shape.size() == 2 ? weight.shape[0] : 0;
-  const TensorRef& scales = tensors[Role::kWeightScale];
-  return scales && scales.info->shape.size() == 2 ? scales.info->shape[1] : 0;
+// Outputs of a matrix, or of each of a stack, by the last two dimensions of its tensors; 0: they do
+// not tell. expected: what the configuration says, 0 where it does not.
+uint64_t outputs_of(const TensorInfo& weight, const TensorInfo* scales, uint64_t expected) {
+  const auto last = [](const TensorInfo& t, size_t i) {
+    return t.shape.size() < 2 ? uint64_t{0} : t.shape[t.shape.size() - i];
+  };
+  if (!is_turned(weight)) return last(weight, 2);
+  if (scales == nullptr) return 0;
+  const bool gemv = expected != 0 && last(weight, 2) == expected && last(*scales, 2) == expected;
+  return gemv ? expected : last(*scales, 1);
 }
 
 // Rows of one part of a fused matrix.
@@ -77,11 +80,31 @@ class Expander {
     bool transposed = false;
     const Orientation own = orientation(f);
     if (f[Role::kWeight] != nullptr && !in_words(main)) transposed = resolve(f, own, other);
-    const uint64_t rows = main.shape[transposed ? 2 : 1];
+    const uint64_t rows = is_turned(main) ? outputs_of(main, f[Role::kWeightScale], rows_of(f))
+                                          : main.shape[transposed ? 2 : 1];
     check_rows(f, main, rows);
     note_shape(f, main, rows, transposed);
     for (const RowPart& part : parts(f, main, rows))
       for (uint64_t e = 0; e < experts; ++e) add_module(f, e, part, rows, experts, transposed);
+  }
+
+  // Stacks of scales (and the like) whose weights are stored expert by expert.
+  void attach(const FusedTensors& f) {
+    if (modules_.empty())
+      for (size_t i = 0; i < map_.modules.size(); ++i)
+        if (const MappedModule& m = map_.modules[i]; m.part == Part::kExpert)
+          modules_.emplace(Key{m.block, m.module.expert, m.module.projection}, i);
+    for (size_t i = 0; i < static_cast<size_t>(Role::kCount); ++i) {
+      const auto role = static_cast<Role>(i);
+      if (f[role] == nullptr) continue;
+      const TensorInfo& t = *f[role];
+      const uint64_t experts = t.shape.empty() ? 0 : t.shape[0];
+      if (experts == 0 || (E_ != 0 && experts != E_) || experts > kMaxModules)
+        fail("{} is {}; expected a stack of {} experts in dimension 0", map_.where(t), describe(t),
+             E_);
+      for (const Projection p : projections(f))
+        for (uint64_t e = 0; e < experts; ++e) attach_one(f, t, role, p, e, experts);
+    }
   }
 
   // What the tensor's own shape says, if the config's sizes tell the two apart.
@@ -95,6 +118,39 @@ class Expander {
   }
 
  private:
+  struct Key {
+    std::string block;
+    int expert;
+    Projection projection;
+    auto operator<=>(const Key&) const = default;
+  };
+
+  static std::vector<Projection> projections(const FusedTensors& f) {
+    if (f.gate_up) return {Projection::kGate, Projection::kUp};
+    return {f.projection};
+  }
+
+  void attach_one(const FusedTensors& f, const TensorInfo& t, Role role, Projection projection,
+                  uint64_t e, uint64_t experts) {
+    const auto it = modules_.find(Key{f.block, static_cast<int>(e), projection});
+    const TensorRef weight = it == modules_.end()
+                                 ? TensorRef{}
+                                 : map_.modules[it->second].module.plan.tensors[Role::kWeight];
+    if (!weight)
+      fail("{} is stored, but {} has neither a weight nor weight_packed", map_.where(t),
+           printable(f.stem_name));
+    if (weight.info->shape.size() != 2)
+      fail("{} is {}; expected 2 dimensions", map_.where(*weight.info), describe(*weight.info));
+    TensorRef& ref = map_.modules[it->second].module.plan.tensors[role];
+    if (ref)
+      fail("{} and {} are both the {} of expert {} of {}", map_.where(*ref.info), map_.where(t),
+           suffix_of(role), e, printable(f.block));
+    const uint64_t N = weight.info->shape[0];
+    RowPart part{projection};
+    if (f.gate_up) part = {projection, projection == Projection::kUp ? N : 0, N, 1};
+    ref = reference(t, role, e, part, 2 * N, experts, false);
+  }
+
   // MLX: codes packed along the inputs, outputs first.
   static bool in_words(const TensorInfo& w) { return w.dtype == DType::kU32; }
 
@@ -110,14 +166,8 @@ class Expander {
     return (a == 0 || w.shape[1] == a) && (b == 0 || w.shape[2] == b);
   }
 
-  const TensorInfo& main_tensor(const FusedTensors& f) const {
-    for (const Role role : {Role::kWeightPacked, Role::kWeight})
-      if (f[role] != nullptr) return *f[role];
-    for (const TensorInfo* t : f.by_role)
-      if (t != nullptr)
-        fail("{} is stored, but {} has neither a weight nor weight_packed", map_.where(*t),
-             printable(f.stem_name));
-    fail("{} has no tensors", printable(f.stem_name));
+  static const TensorInfo& main_tensor(const FusedTensors& f) {
+    return *f[f[Role::kWeightPacked] != nullptr ? Role::kWeightPacked : Role::kWeight];
   }
 
   bool resolve(const FusedTensors& f, Orientation own, Orientation other) {
@@ -214,9 +264,22 @@ class Expander {
   const std::string layout_;  // stated by the user
   ModuleMap& map_;
   uint64_t E_, H_, I_;
+  std::map<Key, size_t> modules_;  // experts that are stored one by one; made when asked for
 };
 
 }  // namespace
+
+bool is_turned(const ModuleTensors& tensors) {
+  const TensorRef& packed = tensors[Role::kWeightPacked];
+  return packed && is_turned(*packed.info);
+}
+
+uint64_t outputs_of(const ModuleTensors& tensors, uint64_t expected) {
+  const TensorRef& packed = tensors[Role::kWeightPacked];
+  const TensorInfo* weight = packed ? packed.info : tensors[Role::kWeight].info;
+  if (weight == nullptr || weight->shape.size() != 2) return 0;
+  return outputs_of(*weight, tensors[Role::kWeightScale].info, expected);
+}
 
 void expand_fused(std::span<const FusedTensors> all, const ModelConfig& config,
                   const Family* family, ModuleMap& map) {
@@ -227,6 +290,10 @@ void expand_fused(std::span<const FusedTensors> all, const ModelConfig& config,
     if (const Orientation o = expander.orientation(f); o != Orientation::kUnclear)
       clear.try_emplace(f.block, o);
   for (const FusedTensors& f : all) {
+    if (f[Role::kWeight] == nullptr && f[Role::kWeightPacked] == nullptr) {
+      expander.attach(f);
+      continue;
+    }
     const auto it = clear.find(f.block);
     expander.expand(f, it == clear.end() ? Orientation::kUnclear : it->second);
   }
@@ -269,7 +336,7 @@ void split_gate_up(const ModelConfig& config, const Family* family, ModuleMap& m
             : expected_shape(config, family, map.modules[i].part, "", Projection::kUp).N;
     if (!ref) fail("{}: neither a weight nor weight_packed is stored", printable(name));
     const TensorInfo& t = *ref.info;
-    const uint64_t rows = outputs_of(stored, t);
+    const uint64_t rows = outputs_of(stored, 2 * width);
     if (rows == 0 || rows % 2 != 0 || (width != 0 && rows != 2 * width))
       fail("{} is {}; expected gate and up together, {} rows", map.where(t), describe(t),
            width != 0 ? std::to_string(2 * width) : std::string("an even number of"));

@@ -6,8 +6,13 @@
 
 namespace moebius {
 
-// Leaves of the tensors of a matrix of `rows` rows those of gate or up; step 2: the rows alternate,
-// gate first.
+// GPTQ's and AWQ's tensors, which hold outputs as columns (AWQ's gemv: as rows of words).
+bool is_turned(const ModuleTensors& tensors);
+// Outputs of a matrix by its tensors; 0: they do not tell. expected: 0 where that is not known.
+uint64_t outputs_of(const ModuleTensors& tensors, uint64_t expected);
+
+// Leaves of the tensors of a matrix of `rows` outputs those of gate or up; step 2: the rows
+// alternate, gate first.
 void take_half(ModuleTensors& tensors, uint64_t rows, Projection projection, uint64_t step);
 
 }  // namespace moebius

@@ -97,7 +97,9 @@ SchemeDecision decide_by_tensors(MappedModule& mapped, const MethodRules& rules,
     return d;
   }
   const bool routed = m.kind == ModuleKind::kExpert && !m.shared_expert;
-  SchemeDecision d = rules.decide({m.name, stored, routed, tensors, store});
+  const bool embedding = m.kind == ModuleKind::kEmbedding;
+  SchemeDecision d = rules.decide({m.name, stored, routed, tensors, store, embedding});
+  if (embedding) d.scheme.input.reset();  // rows are looked up
   if (!dense.empty())
     warnings.add(m.name, fmt::format("stored quantized although {} excludes it; its tensors count",
                                      collapse_indices(dense)));
@@ -138,16 +140,17 @@ void drop_cache_scales(ModuleTensors& tensors, const SchemeDecision& d,
   }
 }
 
-// Rows of an embedding are looked up one by one: weight-only, with scales per row or group; integers, and what MLX stores.
+// Rows of an embedding are looked up one by one: weight-only, with scales per row or group, integers;
+// what MLX stores, and native FP8 however it is scaled.
 std::optional<std::string> embedding_reason(const Scheme& s) {
   const QuantArgs& w = *s.weights;
-  const bool mlx = s.format == Format::kMlx;
-  const bool rows = w.strategy == Strategy::kGroup || w.strategy == Strategy::kChannel ||
-                    (mlx && w.strategy == Strategy::kTensorGroup);
-  if ((w.kind == NumberKind::kInt || mlx) && rows && !s.input && !s.output) return std::nullopt;
+  const bool any = s.format == Format::kMlx || s.format == Format::kNativeFp8;
+  const bool int_rows = w.kind == NumberKind::kInt &&
+                        (w.strategy == Strategy::kGroup || w.strategy == Strategy::kChannel);
+  if ((any || int_rows) && !s.input && !s.output) return std::nullopt;
   return fmt::format(
-      "an embedding can hold int weights per group or channel without activation quantization; "
-      "found {} weights ({})",
+      "an embedding can hold int weights per group or channel, MLX's or native FP8, without "
+      "activation quantization; found {} weights ({})",
       w.kind == NumberKind::kInt ? "int" : "float", describe(s));
 }
 
@@ -190,7 +193,11 @@ void decide_and_plan(MappedModule& mapped, const QuantConfig& quant, const Tenso
   Module& m = mapped.module;
   ModuleTensors& tensors = m.plan.tensors;
   if (quant.rules() != nullptr) {
-    m.decision = decide_by_tensors(mapped, *quant.rules(), store, warnings);
+    try {
+      m.decision = decide_by_tensors(mapped, *quant.rules(), store, warnings);
+    } catch (const Error& e) {
+      rethrow_with_file(e, tensors, store);
+    }
   } else if (is_gpt_oss_blocks(tensors)) {
     m.decision = gpt_oss_decision();
   } else if (stores_quantized(tensors)) {

@@ -61,6 +61,21 @@ def fused(rows):
     return f.add(x + "down_proj", "F8_E4M3", [2, 64, 32]).add(x + "down_proj_scale_inv", "F32", [2, -(-64 // rows), 1])
 
 
+def split_weights(rows=16):
+    """Weights expert by expert and scales in stacks, as transformers 5.22 saves them."""
+    f = qwen(dict(quant_method="fp8", activation_scheme="dynamic", weight_block_size=[rows, 32]))
+    for e in (E0, E1):
+        for name, N, K in PROJECTIONS:
+            f.add(e + name + ".weight", "F8_E4M3", [N, K])
+    x = "model.layers.0.mlp.experts."
+    return f.add(x + "gate_up_proj_scale_inv", "F32", [2, -(-64 // rows), 2]).add(x + "down_proj_scale_inv", "F32", [2, -(-64 // rows), 1])
+
+
+def token_table():
+    f = native()
+    return f.add("model.embed_tokens.weight", "F8_E4M3", f.tensors["model.embed_tokens.weight"][1]).add("model.embed_tokens.weight_scale", "F32", [1])
+
+
 def v4(**config):
     f = qwen(dict(quant_method="fp8", activation_scheme="dynamic", weight_block_size=[16, 32], scale_fmt="ue8m0"))
     f.config["expert_dtype"] = "fp4"
@@ -89,7 +104,29 @@ def modelopt_fp8(**config):
 
 
 GOOD = dict(good_native=native, good_per_tensor=per_tensor, good_v4=v4, good_nvfp4=nvfp4, good_modelopt_fp8=modelopt_fp8,
-            good_fused=lambda: fused(32))
+            good_fused=lambda: fused(32), good_split_weights=split_weights, good_token_table=token_table)
+
+X = "model.layers.0.mlp.experts."
+for name, make, stage, says in (
+        ("stacked-scales-experts", lambda: split_weights().add(X + "down_proj_scale_inv", "F32", [3, 4, 1]), "open",
+         ("down_proj_scale_inv is F32[3,4,1]", "expected a stack of 2 experts")),
+        ("stacked-scales-shape", lambda: split_weights().add(X + "gate_up_proj_scale_inv", "F32", [2, 4, 3]), "open",
+         ("gate_up_proj_scale_inv is F32[2,4,3]", "one slice per expert of [4,2]")),
+        ("stacked-scales-twice", lambda: split_weights().add(D0 + ".weight_scale_inv", "F32", [4, 1]), "open",
+         ("are both the weight_scale of expert 0",)),
+        ("stacked-scales-alone", lambda: split_weights().drop(*[E1 + p + ".weight" for p in ("gate_proj", "up_proj", "down_proj")]), "open",
+         ("scale_inv is stored", "neither a weight nor weight_packed")),
+        ("stacked-scales-halves", lambda: split_weights(64), "open",
+         ("gate_up_proj_scale_inv is F32[2,1,2]", "blocks of 64 rows", "do not meet")),
+        ("stacked-scale-negative", lambda: split_weights().add(X + "down_proj_scale_inv", "F32", [2, 4, 1], f32(1, 1, 1, 1, 1, -1, 1, 1)), "deep",
+         ("down_proj_scale_inv[1,1,0] is -1", "expected a finite scale above 0")),
+        ("token-table-no-scale", lambda: token_table().drop("model.embed_tokens.weight_scale"), "open",
+         ("model.embed_tokens.weight is F8_E4M3", "its scale beside it")),
+        ("token-table-scale-shape", lambda: token_table().add("model.embed_tokens.weight_scale", "F32", [2]), "open",
+         ("model.embed_tokens.weight_scale is F32[2]", "expected one element")),
+        ("token-table-of-bytes", lambda: token_table().add("model.embed_tokens.weight", "U8", [8, 64]), "unsupported",
+         ("model.embed_tokens", "an embedding can hold", "native FP8"))):
+    CASES["fp8-" + name] = (make, stage, says)
 
 
 # --- native FP8: configuration ---

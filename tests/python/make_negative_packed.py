@@ -78,17 +78,23 @@ def own_file(name, text):
     return f
 
 
-def experts_in_one():
-    f = gptq()
+def stacks(kind, outputs=64):
+    """The experts in one tensor per role, gate and up side by side."""
+    f = kind()
     f.drop(*[t for t in f.tensors if ".experts." in t])
-    x = "model.layers.0.mlp.experts.gate_up_proj."
-    return f.add(x + "qweight", "I32", [2, 8, 64]).add(x + "scales", "F16", [2, 4, 64])
+    x = "model.layers.0.mlp.experts."
+    for name, N, K in (("gate_up_proj.", 64, 64), ("down_proj.", 64, 32)):
+        rows, cols = (K // 8, N) if kind is gptq else (K, N // 8)
+        f.add(x + name + "qweight", "I32", [2, rows, cols]).add(x + name + "scales", "F16", [2, K // 16, outputs], SCALE * (2 * K // 16 * outputs))
+        f.add(x + name + "qzeros", "I32", [2, K // 16, N // 8], words(2 * K // 16 * N // 8, 0x88888888))
+    return f
 
 
 DOWN = [k // 16 for k in range(32)]
 MARLIN = "tiled for one GPU kernel"
 GOOD = {"good-gptq": gptq, "good-gptq-w3": lambda: gptq(3, 32), "good-gptq-short-group": lambda: gptq(4, 24, desc_act=False),
-        "good-awq": awq, "good-awq-gemv": lambda: awq(True), "good-auto-round": auto_round}
+        "good-awq": awq, "good-awq-gemv": lambda: awq(True), "good-auto-round": auto_round,
+        "good-gptq-stacks": lambda: stacks(gptq), "good-awq-stacks": lambda: stacks(awq)}
 CASES = [
     # tensors against each other
     ("gptq-words-missing", "open", gptq().add(D0 + ".qweight", "I32", [3, 64]), FILE + D0 + ".qweight is I32[3,64], a matrix of 64 x 24; expected 64 x 32"),
@@ -113,7 +119,13 @@ CASES = [
     ("gptq-index-short", "open", gptq().add(D0 + ".g_idx", "I32", [31]), D0 + ".g_idx is I32[31]; expected [32]"),
     ("gptq-index-wide", "open", gptq().add(D0 + ".g_idx", "I64", [32]), D0 + ".g_idx is I64[32]; expected dtype I32"),
     ("gptq-bias-short", "open", gptq().add(D0 + ".bias", "F16", [63]), D0 + ".bias is F16[63]; expected a bias of [64]"),
-    ("gptq-experts-in-one", "open", experts_in_one(), "gate_up_proj.qweight is I32[2,8,64]"),
+    ("gptq-stack-outputs", "open", stacks(gptq, 60), "_proj.qweight is I32[2,", "60 rows per expert; expected 64"),
+    ("gptq-stack-experts", "open", stacks(gptq).add("model.layers.0.mlp.experts.down_proj.qweight", "I32", [3, 4, 64]), "down_proj.qweight is I32[3,4,64]",
+     "expected a fused tensor of 2 experts"),
+    ("gptq-stack-without-weights", "open", stacks(gptq).drop("model.layers.0.mlp.experts.down_proj.qweight"),
+     "experts.down_proj.", " is stored, but", "neither a weight nor weight_packed"),
+    ("awq-stack-zeros", "open", stacks(awq).add("model.layers.0.mlp.experts.down_proj.qzeros", "I32", [2, 2, 7]), "down_proj.qzeros is I32[2,2,7]",
+     "one slice per expert of [2,8]"),
     ("gptq-other-width", "open", gptq(8, bits=4), D0 + ".qweight is I32[8,64], a matrix of 64 x 64; expected 64 x 32"),
     ("gptq-compressed-names", "open", gptq().drop(D0 + ".qweight").add(D0 + ".weight_scale_inv", "F32", [1, 1]), "weight_scale_inv"),
     ("awq-words-of-2-bytes", "open", awq().add(D0 + ".qweight", "I16", [32, 16]), D0 + ".qweight is I16[32,16]; expected dtype I32"),

@@ -418,18 +418,38 @@ TEST(Turned, OneGroupIgnoresItsIndex) {
 
 TEST(Turned, RowsOfAFusedMatrix) {
   const Matrix m = make(4, 64, 96, 32, false);
-  FileMaker f;
-  put_gptq(f, m, Layout::kStream, 0);
-  const TensorStore& store = f.open();
   const std::vector<float> all = m.values();
-  for (const uint64_t begin : {0u, 24u}) {
-    ModuleTensors t = turned(store);
-    for (const Role role : {Role::kWeightPacked, Role::kWeightScale, Role::kWeightZeroPoint})
-      t[role].row_begin = begin, t[role].row_count = 40;
-    const auto half = run_reader(store, t, scheme_for(m, Format::kGptqV2, false), "", 40, 96);
-    EXPECT_EQ(decode(half->view),
-              std::vector<float>(all.begin() + static_cast<std::ptrdiff_t>(begin * 96),
-                                 all.begin() + static_cast<std::ptrdiff_t>((begin + 40) * 96)));
+  for (const Format format : {Format::kGptqV2, Format::kAwq, Format::kAwqGemv}) {
+    SCOPED_TRACE(name_of(format));
+    FileMaker f;
+    if (format == Format::kGptqV2)
+      put_gptq(f, m, Layout::kStream, 0);
+    else
+      put_awq(f, m, format == Format::kAwq);
+    const TensorStore& store = f.open();
+    const auto rows = [&](uint64_t begin, uint64_t step) {
+      ModuleTensors t = turned(store);
+      for (const Role role : {Role::kWeightPacked, Role::kWeightScale, Role::kWeightZeroPoint})
+        t[role].row_begin = begin, t[role].row_count = 32, t[role].row_step = step;
+      return t;
+    };
+    const Scheme scheme = scheme_for(m, format, false);
+    for (const auto& [begin, step] : {std::pair{0u, 1u}, {24u, 1u}, {1u, 2u}, {4u, 1u}}) {
+      if (format == Format::kAwq && (begin % 8 != 0 || step != 1)) {  // inside a word
+        const std::string said = reader_error(store, rows(begin, step), scheme, "", 32, 96);
+        EXPECT_TRUE(contains(said,
+                             "m.qweight is I32[96,8]; expected gate and up in halves of "
+                             "whole words: awq packs 8 outputs"))
+            << said;
+        continue;
+      }
+      const auto half = run_reader(store, rows(begin, step), scheme, "", 32, 96);
+      std::vector<float> want;
+      for (size_t r = 0; r < 32; ++r)
+        want.insert(want.end(), all.begin() + static_cast<std::ptrdiff_t>((begin + r * step) * 96),
+                    all.begin() + static_cast<std::ptrdiff_t>((begin + r * step + 1) * 96));
+      EXPECT_EQ(decode(half->view), want) << begin << " step " << step;
+    }
   }
 }
 

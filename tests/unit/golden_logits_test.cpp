@@ -6,10 +6,13 @@
 
 #include <cmath>
 #include <cstring>
+#include <deque>
 #include <filesystem>
+#include <fstream>
 
 #include "base/file.h"
 #include "base/json.h"
+#include "base/numeric.h"
 #include "model/arch/arch.h"
 #include "model/decoder.h"
 #include "moebius/error.h"
@@ -80,7 +83,7 @@ TEST(GoldenLogits, EveryFolder) {
       worst = std::max(worst, std::fabs(d)), top = std::max(top, std::fabs(double{expected[i]}));
     }
     bool exact = false;  // inputs are not quantized
-    for (const char* part : {"-dense", "-gptq-", "-awq-", "-autoround-"})
+    for (const char* part : {"-dense", "-gptq-", "-awq-", "-autoround-", "-mlx-", "-int4"})
       exact = exact || name.find(part) != std::string::npos;
     // Quantized activations: a code on a rounding boundary may fall either way and moves the rows
     // behind it.
@@ -89,6 +92,55 @@ TEST(GoldenLogits, EveryFolder) {
     ++folders;
   }
   EXPECT_GT(folders, 123u);
+}
+
+// A token table in FP8 (quant_method fp8): rows are scaled after they are looked up. The same numbers in
+// bf16 give the same bytes, with and without an output projection of its own.
+TEST(GoldenLogits, TokenTableInFp8) {
+  const fs::path folder = test::test_data_dir() / "golden" / "qwen3moe-native-fp8-ragged";
+  const Json config =
+      parse_json(read_text_file((folder / "config.json").string(), 1 << 20), "config.json");
+  const TensorStore store = TensorStore::open_file((folder / "model.safetensors").string());
+  const std::string table = "model.embed_tokens.weight";
+  const TensorInfo& info = store.require(table);
+  std::vector<uint8_t> codes(info.shape[0] * info.shape[1]), plain(codes.size() * 2);
+  for (size_t i = 0; i < codes.size(); ++i) {
+    codes[i] = static_cast<uint8_t>(0x20 + i * 7 % 0x20 + (i % 3 == 0 ? 0x80 : 0));
+    const uint16_t value = f32_to_bf16(e4m3_to_f32(codes[i]) * 0.25f);  // exact
+    std::memcpy(plain.data() + 2 * i, &value, 2);
+  }
+  const float scale = 0.25f;
+  std::vector<uint8_t> factor(4);
+  std::memcpy(factor.data(), &scale, 4);
+  ThreadPool pool(2);
+  for (const bool tied : {false, true}) {
+    std::vector<float> found[2];
+    for (const bool fp8 : {false, true}) {
+      std::deque<std::vector<uint8_t>> memory;
+      std::vector<TensorData> tensors;
+      for (const TensorInfo& t : store.tensors()) {
+        if (t.name == table || (tied && t.name == "lm_head.weight")) continue;
+        store.read(t, 0, memory.emplace_back(t.bytes));
+        tensors.push_back({t.name, t.dtype, t.shape, memory.back()});
+      }
+      tensors.push_back(
+          {table, fp8 ? DType::kF8E4M3 : DType::kBf16, info.shape, fp8 ? codes : plain});
+      if (fp8) tensors.push_back({"model.embed_tokens.weight_scale", DType::kF32, {1}, factor});
+      const test::TempDir dir;
+      write_safetensors((dir / "model.safetensors").string(), tensors);
+      Json json = Json::object();
+      for (const auto& [key, value] : config.members())
+        json.set(key, key == "tie_word_embeddings" ? Json(tied) : value);
+      std::ofstream(dir / "config.json") << json.dump();
+      const Checkpoint checkpoint = Checkpoint::open(dir.path().string());
+      checkpoint.require_supported();
+      found[fp8] = logits_of(*load(checkpoint, pool, XType::kF32), {3, 1, 4, 1, 5, 9, 2, 6}, 3);
+    }
+    ASSERT_FALSE(found[0].empty());
+    for (size_t i = 0; i < found[0].size(); ++i)
+      ASSERT_NEAR(found[0][i], found[1][i], tied ? 1e-5f * std::fabs(found[0][i]) + 1e-6f : 0.0f)
+          << i;
+  }
 }
 
 TEST(Decoder, PiecesThreadsAndBatchDoNotMatter) {

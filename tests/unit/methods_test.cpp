@@ -392,6 +392,26 @@ TEST(MethodModelopt, Nvfp4EqualsCompressedTensorsWhereGlobalsInvert) {
   }
 }
 
+// Published files have gate and up with globals up to ten times apart: each matrix keeps its own.
+TEST(MethodModelopt, GateAndUpKeepTheirOwnGlobals) {
+  Twin twin = nvfp4_twin("qwen3moe-nvfp4", true, kNvfp4);
+  const Checkpoint before = twin.open();
+  const std::string expert = "model.layers.1.mlp.experts.1.";
+  value_of(twin.tensors.at(expert + "up_proj.weight_scale_2")) *= 8.0f;
+  value_of(twin.tensors.at(expert + "up_proj.input_scale")) *= 4.0f;
+  const Checkpoint c = twin.open();
+  EXPECT_EQ(c.warnings().size(), before.warnings().size());
+  const auto plan = [&](const Checkpoint& from, const char* name) -> const MatrixPlan& {
+    return from.find_module(expert + name)->plan;
+  };
+  EXPECT_EQ(plan(c, "up_proj").global_scale.value,
+            8.0f * plan(before, "up_proj").global_scale.value);
+  EXPECT_EQ(plan(c, "up_proj").input.global_scale.value,
+            4.0f * plan(before, "up_proj").input.global_scale.value);
+  EXPECT_EQ(plan(c, "gate_proj").global_scale.value, plan(before, "gate_proj").global_scale.value);
+  EXPECT_EQ(plan(c, "gate_proj").input, plan(before, "gate_proj").input);
+}
+
 TEST(MethodModelopt, WeightsAloneMixedAndExcluded) {
   const Checkpoint a16 =
       nvfp4_twin("qwen3moe-nvfp4a16", false,

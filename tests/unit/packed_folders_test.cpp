@@ -7,7 +7,9 @@
 #include <deque>
 #include <filesystem>
 #include <fstream>
+#include <map>
 
+#include "quant/reference.h"
 #include "unit/checkpoint_util.h"
 
 namespace moebius::test {
@@ -123,6 +125,19 @@ TEST(PackedFolders, TensorsCountAndListsThatLieAreSaid) {
       << all_warnings(unsaid);
 }
 
+void expect_same_matrix(const Module& m, const Checkpoint& a, const Module& n,
+                        const Checkpoint& b) {
+  LoadBuffer one, two;
+  const QuantMatrix v = reader_for(m.plan.scheme.format).load(m.plan, a.store(), one);
+  const QuantMatrix w = reader_for(n.plan.scheme.format).load(n.plan, b.store(), two);
+  ASSERT_EQ(v.N, w.N) << m.name;
+  ASSERT_EQ(v.K, w.K) << m.name;
+  std::vector<float> x(v.N * v.K), y(v.N * v.K);
+  dequantize(v, x.data());
+  dequantize(w, y.data());
+  EXPECT_EQ(std::memcmp(x.data(), y.data(), x.size() * sizeof(float)), 0) << m.name;
+}
+
 std::vector<uint32_t> words_of(const TensorStore& store, const TensorInfo& t) {
   std::vector<uint32_t> out(t.bytes / 4);
   store.read(t, 0, {reinterpret_cast<uint8_t*>(out.data()), t.bytes});
@@ -195,6 +210,99 @@ std::string rewritten(const TempDir& dir, const Checkpoint& from, const std::str
     config.set(key, key == "quantization_config" ? parse_json(section, "section") : value);
   std::ofstream(dir / "config.json") << config.dump();
   return dir.path().string();
+}
+
+struct Stored {
+  DType dtype;
+  std::vector<uint64_t> shape;
+  std::vector<uint8_t> bytes;
+};
+
+// Two matrices whose outputs are columns, side by side.
+Stored joined(const Stored& a, const Stored& b) {
+  Stored out{a.dtype, {a.shape[0], a.shape[1] + b.shape[1]}, {}};
+  for (uint64_t r = 0; r < a.shape[0]; ++r)
+    for (const Stored* s : {&a, &b}) {
+      const size_t line = s->bytes.size() / a.shape[0];
+      const auto at = s->bytes.begin() + static_cast<ptrdiff_t>(r * line);
+      out.bytes.insert(out.bytes.end(), at, at + static_cast<ptrdiff_t>(line));
+    }
+  return out;
+}
+
+// A folder with its routed experts in other tensors: gate and up of an expert in one, or those of
+// all experts in a stack.
+std::string fused(const TempDir& dir, const Checkpoint& from, bool stacks) {
+  std::map<std::string, Stored> out;
+  std::map<std::string, const TensorInfo*> left;
+  const auto read = [&](const TensorInfo& t) {
+    Stored s{t.dtype, t.shape, std::vector<uint8_t>(t.bytes)};
+    from.store().read(t, 0, s.bytes);
+    return s;
+  };
+  for (const TensorInfo& t : from.store().tensors()) left[t.name] = &t;
+  for (const MoeBlock& block : from.moe_blocks())
+    for (size_t e = 0; e < block.experts.size(); ++e) {
+      const auto& [gate, up, down] = block.experts[e];
+      for (const TensorRef& ref : gate->plan.tensors.by_role) {
+        if (!ref) continue;
+        const std::string suffix = ref.info->name.substr(gate->name.size());
+        const auto take = [&](const Module& m) {
+          const auto it = left.find(m.name + suffix);
+          EXPECT_NE(it, left.end()) << m.name << suffix;
+          Stored s = read(*it->second);
+          left.erase(it);
+          return s;
+        };
+        const Stored first = take(*gate), second = take(*up), last = take(*down);
+        Stored both = joined(first, second);
+        const std::string stem = block.name + ".experts.";
+        if (!stacks) {
+          out[stem + std::to_string(e) + ".gate_up_proj" + suffix] = std::move(both);
+          out[down->name + suffix] = last;
+          continue;
+        }
+        for (const auto& [name, s] : {std::pair<std::string, const Stored*>{"gate_up_proj", &both},
+                                      std::pair<std::string, const Stored*>{"down_proj", &last}}) {
+          Stored& all = out[stem + name + suffix];
+          all.dtype = s->dtype;
+          all.shape = {e + 1, s->shape[0], s->shape[1]};
+          all.bytes.insert(all.bytes.end(), s->bytes.begin(), s->bytes.end());
+        }
+      }
+    }
+  for (const auto& [name, info] : left) out[name] = read(*info);
+  std::vector<TensorData> tensors;
+  for (const auto& [name, s] : out) tensors.push_back({name, s.dtype, s.shape, s.bytes});
+  write_safetensors(dir / "model.safetensors", tensors);
+  fs::copy(fs::path(from.folder()) / "config.json", dir.path());
+  return dir.path().string();
+}
+
+// Experts of GPTQ and AWQ in stacks, and gate and up in one matrix, are the matrices of the split
+// folder.
+TEST(PackedFolders, FusedExperts) {
+  size_t compared = 0;
+  for (const char* name :
+       {"deepseekv3-awq-g16", "glm4moe-awq-sym-channel", "qwen3moe-autoround-real-gptq"})
+    for (const bool stacks : {true, false}) {
+      SCOPED_TRACE(fmt::format("{} {}", name, stacks ? "stacks" : "gate and up"));
+      const Checkpoint split = golden(name);
+      const TempDir dir;
+      const Checkpoint other = Checkpoint::open(fused(dir, split, stacks));
+      other.require_supported();
+      for (const MoeBlock& block : split.moe_blocks())
+        for (const auto& expert : block.experts)
+          for (const Module* m : expert) {
+            const Module* n = other.find_module(m->name);
+            ASSERT_NE(n, nullptr) << m->name;
+            EXPECT_EQ(n->plan.code_bytes, m->plan.code_bytes);
+            EXPECT_EQ(n->plan.scale_bytes, m->plan.scale_bytes);
+            expect_same_matrix(*m, split, *n, other);
+            ++compared;
+          }
+    }
+  EXPECT_GT(compared, 60u);
 }
 
 // The same symmetric int4 weights as compressed-tensors, GPTQ, AutoRound and AWQ without zero points

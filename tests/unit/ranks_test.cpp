@@ -117,6 +117,16 @@ TEST(Ranks, ExpertsApartAndCut) {
     expect_bytes_of_one(name, std::span(splits).first(2), XType::kBf16, 2);
 }
 
+// What other methods store: columns of words, blocks that no scale fills, exponents, offsets, widths
+// by module.
+TEST(Ranks, OtherMethodsGiveTheBytesOfOneProcess) {
+  const RankSplit splits[] = {{1, 2, 1}, {1, 1, 2}, {2, 1, 1}};
+  for (const char* name : {"deepseekv3-awq-g16", "qwen3moe-gptq-v2-dynamic",
+                           "mixtral-mlx-real-modes", "glm4moe-modelopt-nvfp4"})
+    expect_bytes_of_one(name, splits, XType::kBf16);
+  expect_bytes_of_one("qwen3moe-native-fp8-ragged", std::span(splits).first(2), XType::kBf16);
+}
+
 // Every golden folder in every form, behind MOEBIUS_FULL.
 TEST(Ranks, EveryFolderInEveryForm) {
   if (std::getenv("MOEBIUS_FULL") == nullptr) GTEST_SKIP() << "set MOEBIUS_FULL=1";

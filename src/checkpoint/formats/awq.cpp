@@ -20,11 +20,22 @@ namespace {
 bool is_gemv(const MatrixPlan& plan) { return plan.scheme.format == Format::kAwqGemv; }
 bool is_signed(const MatrixPlan& plan) { return plan.scheme.format == Format::kQuarkInt4; }
 
-void require_whole(const Planner& p) {
-  for (const TensorRef& ref : p.plan.tensors.by_role)
-    if (ref && (!is_whole(ref) || ref.index >= 0))
-      wrong_tensor(p.store, *ref.info, "one matrix: {} packs outputs together",
-                   name_of(p.plan.scheme.format));
+// The words that hold the wanted outputs: gate or up of one matrix are some of its words.
+TensorRef words_of(const TensorStore& store, TensorRef ref, const MatrixPlan& plan) {
+  if (is_gemv(plan)) return ref;
+  if (ref.row_step != 1 || ref.row_begin % 8 != 0 || ref.row_count % 8 != 0)
+    wrong_tensor(store, *ref.info,
+                 "gate and up in halves of whole words: {} packs 8 outputs into a word, but {} "
+                 "takes {} of every {} outputs from output {} on",
+                 name_of(plan.scheme.format), plan.tensors.name, ref.row_count,
+                 ref.row_count * ref.row_step, ref.row_begin);
+  ref.row_begin /= 8;
+  ref.row_count /= 8;
+  return turned(ref);
+}
+
+uint64_t all_outputs(const MatrixPlan& plan) {
+  return is_whole(plan.tensors[Role::kWeightPacked]) ? plan.N : stored_rows(plan);
 }
 
 // Words of a gemv table beside `groups`; writers pad them to 1, 2 or 4 by group size.
@@ -34,11 +45,12 @@ void plan_gemv_scales(const Planner& p) {
   require_dtype(p, ref, {DType::kF16, DType::kBf16, DType::kF32});
   set_short_groups(p);
   plan.scale_type = scale_type_of(ref.info->dtype);
-  const std::vector<uint64_t>& dims = ref.info->shape;
-  if (dims.size() != 2 || dims[0] != plan.N || dims[1] % 8 != 0 || dims[1] < plan.groups)
-    wrong_tensor(p.store, *ref.info, "[{}, a multiple of 8 from {} on]: {} groups per output",
-                 plan.N, ceil_div(plan.groups, 8) * 8, plan.groups);
-  plan.scale_bytes += ref.info->bytes;
+  const std::vector<uint64_t> dims = slice_dims(p.store, ref);
+  if (dims.size() != 2 || dims[0] != all_outputs(plan) || dims[1] % 8 != 0 || dims[1] < plan.groups)
+    wrong_tensor(p.store, *ref.info, "{}[{}, a multiple of 8 from {} on]: {} groups per output",
+                 ref.index < 0 ? "" : "one slice per expert of ", all_outputs(plan),
+                 ceil_div(plan.groups, 8) * 8, plan.groups);
+  plan.scale_bytes += plan.N * dims[1] * (bits_of(ref.info->dtype) / 8);
 }
 
 void plan_awq_zero_points(const Planner& p) {
@@ -47,26 +59,34 @@ void plan_awq_zero_points(const Planner& p) {
   if (weight_args(p).symmetric && !ref) return;
   require_role(p, Role::kWeightZeroPoint);
   require_dtype(p, ref, {DType::kI32});
+  const uint64_t outputs = all_outputs(plan);
   const std::vector<uint64_t> want =
-      is_gemv(plan) ? std::vector{plan.N, p.ref(Role::kWeightScale).info->shape[1] / 8}
-                    : std::vector{plan.groups, plan.N / 8};
-  if (ref.info->shape != want)
-    wrong_tensor(p.store, *ref.info, "{} for the zero points of {} outputs in {} groups",
-                 describe_shape(want), plan.N, plan.groups);
+      is_gemv(plan) ? std::vector{outputs, slice_dims(p.store, p.ref(Role::kWeightScale))[1] / 8}
+                    : std::vector{plan.groups, outputs / 8};
+  if (slice_dims(p.store, ref) != want)
+    wrong_tensor(p.store, *ref.info, "{}{} for the zero points of {} outputs in {} groups",
+                 ref.index < 0 ? "" : "one slice per expert of ", describe_shape(want), outputs,
+                 plan.groups);
   plan.zero_points = !weight_args(p).symmetric;
-  plan.scale_bytes += ref.info->bytes;
+  plan.scale_bytes += want[0] * want[1] * 4 / outputs * plan.N;
 }
 
 // Symmetric files may carry zero points all the same: each must be 8.
 void load_awq_zero_points(const Loader& l, QuantMatrix& w) {
   const TensorRef& ref = l.plan.tensors[Role::kWeightZeroPoint];
   if (!ref) return;
-  const Piece piece = make_piece(l.store, ref, ref.info->shape[0], ref.info->shape[1]);
-  const StoredRows words = read_rows(l.store, piece, l.buffer);
+  // gemm: a row of words per group, those of all outputs; gemv: the wanted rows.
+  TensorRef rows = ref;
+  uint64_t first = 0;
+  if (!is_gemv(l.plan)) {
+    first = rows.row_begin;
+    rows.row_begin = rows.row_count = 0;
+  }
+  const StoredRows words = read_rows(l.store, matrix_piece(l.store, rows), l.buffer);
   auto* values = reinterpret_cast<int8_t*>(l.buffer.allocate(w.N * w.groups));
   for (size_t r = 0; r < w.N; ++r)
     for (size_t g = 0; g < w.groups; ++g) {
-      const size_t row = is_gemv(l.plan) ? r : g, column = is_gemv(l.plan) ? g : r;
+      const size_t row = is_gemv(l.plan) ? r : g, column = is_gemv(l.plan) ? g : first + r;
       const size_t nibble = is_gemv(l.plan) ? column : column / 8 * 8 + kAwqNibble[column % 8];
       int z = unpack_one(words.data + row * words.stride, 4, nibble, 4, false);
       if (is_signed(l.plan)) z = z < 0 ? z + 8 : z - 8;
@@ -98,7 +118,6 @@ void prove_awq(const Planner& p) {
   MatrixPlan& plan = p.plan;
   reject_other_roles(
       p, {Role::kWeightPacked, Role::kWeightScale, Role::kWeightZeroPoint, Role::kBias});
-  require_whole(p);
   require_as_stored(p);
   const QuantArgs& args = weight_args(p);
   if (args.kind != NumberKind::kInt || args.bits != 4)
@@ -106,9 +125,9 @@ void prove_awq(const Planner& p) {
          name_of(plan.scheme.format), describe(args));
   const TensorRef& packed = require_role(p, Role::kWeightPacked);
   require_dtype(p, packed, {DType::kI32});
-  Piece piece = matrix_piece(p.store, is_gemv(plan) ? packed : turned(packed));
+  Piece piece = matrix_piece(p.store, words_of(p.store, packed, plan));
   plan.code = CodeType::kInt4Offset;
-  plan.code_bytes = packed.info->bytes;
+  plan.code_bytes = piece.count * piece.row_bytes();
   if (is_gemv(plan)) {
     set_dimensions(p, piece, piece.cols * 8);
     plan_gemv_scales(p);
@@ -123,7 +142,7 @@ void prove_awq(const Planner& p) {
 
 void fill_awq(const Loader& l, QuantMatrix& w) {
   const TensorRef& packed = l.plan.tensors[Role::kWeightPacked];
-  const Piece piece = matrix_piece(l.store, is_gemv(l.plan) ? packed : turned(packed));
+  const Piece piece = matrix_piece(l.store, words_of(l.store, packed, l.plan));
   if (is_gemv(l.plan)) {
     load_codes(l, piece, w);
     const TensorRef& scales = l.plan.tensors[Role::kWeightScale];

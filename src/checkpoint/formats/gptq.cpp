@@ -103,7 +103,7 @@ void plan_turned_zero_points(const Planner& p) {
                  describe_shape(std::vector{plan.groups, words}), bits, rows, plan.groups);
   }
   plan.zero_points = !symmetric;
-  plan.scale_bytes += plan.groups * words * 4;
+  plan.scale_bytes += plan.groups * words * 4 / rows * plan.N;
 }
 
 void plan_turned_g_idx(const Planner& p) {
@@ -164,9 +164,7 @@ void prove_gptq(const Planner& p) {
     wrong_tensor(p.store, *packed.info, "a multiple of {} rows of words: 32 {}-bit codes take {}",
                  bits, bits, bits);
   set_dimensions(p, piece, piece.cols * 32 / bits);
-  plan.code = bits == 4   ? CodeType::kInt4Offset
-              : bits == 8 ? CodeType::kInt8Offset
-                          : CodeType::kInt8;
+  plan.code = packed_code(bits);
   plan.code_bytes = plan.N * piece.row_bytes();
   plan_turned_scales(p);
   plan_turned_zero_points(p);

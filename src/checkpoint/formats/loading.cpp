@@ -9,6 +9,7 @@
 
 #include "base/numeric.h"
 #include "checkpoint/formats/proofs.h"
+#include "checkpoint/formats/unpack.h"
 #include "quant/quant_access.h"
 
 namespace moebius {
@@ -171,6 +172,16 @@ void load_codes(const Loader& l, const Piece& piece, QuantMatrix& w) {
            static_cast<int>(static_cast<int8_t>(rows.data[r * rows.stride + c])), w.bits, -half,
            half - 1);
     });
+}
+
+void load_packed_codes(const Loader& l, const Piece& piece, bool padded, QuantMatrix& w) {
+  if (w.code != CodeType::kInt8) return load_codes(l, piece, w);
+  uint8_t* codes = l.buffer.allocate(w.N * w.K);
+  stream_rows(l.store, piece, l.buffer, [&](uint64_t r, const uint8_t* words) {
+    unpack_row(words, w.K, w.bits, padded, reinterpret_cast<int8_t*>(codes + r * w.K));
+  });
+  w.codes = codes;
+  w.row_bytes = w.K;
 }
 
 bool load_scales(const Loader& l, QuantMatrix& w) {

@@ -16,6 +16,9 @@ struct Loader {
 
 // Codes one byte or more each, viewed as read; checks declared width (kInt8) and NaN (kFp8).
 void load_codes(const Loader& l, const Piece& piece, QuantMatrix& w);
+// Integer codes packed along the inputs (unpack.h): 4 and 8 bits are viewed as read, other widths
+// become a signed byte each.
+void load_packed_codes(const Loader& l, const Piece& piece, bool padded, QuantMatrix& w);
 
 // Scales, viewed as read; finite and above 0, or 0 where allowed (then true: call check_zero_scales
 // once codes are there).

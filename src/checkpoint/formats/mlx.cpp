@@ -14,7 +14,6 @@
 #include "checkpoint/formats/loading.h"
 #include "checkpoint/formats/proofs.h"
 #include "checkpoint/formats/readers.h"
-#include "checkpoint/formats/unpack.h"
 #include "quant/quant_access.h"
 
 namespace moebius {
@@ -22,9 +21,7 @@ namespace {
 
 CodeType code_of(const QuantArgs& args) {
   if (args.kind == NumberKind::kFloat) return args.bits == 4 ? CodeType::kFp4 : CodeType::kFp8;
-  return args.bits == 4   ? CodeType::kInt4Offset
-         : args.bits == 8 ? CodeType::kInt8Offset
-                          : CodeType::kInt8;
+  return packed_code(static_cast<unsigned>(args.bits));
 }
 
 void plan_offsets(const Planner& p) {
@@ -89,16 +86,7 @@ void prove_mlx(const Planner& p) {
 
 void fill_mlx(const Loader& l, QuantMatrix& w) {
   const Piece piece = matrix_piece(l.store, l.plan.tensors[Role::kWeight]);
-  if (l.plan.code == CodeType::kInt8) {
-    auto* codes = l.buffer.allocate(l.plan.N * l.plan.K);
-    stream_rows(l.store, piece, l.buffer, [&](uint64_t r, const uint8_t* words) {
-      unpack_row(words, l.plan.K, w.bits, false, reinterpret_cast<int8_t*>(codes + r * l.plan.K));
-    });
-    w.codes = codes;
-    w.row_bytes = l.plan.K;
-  } else {
-    load_codes(l, piece, w);
-  }
+  load_packed_codes(l, piece, false, w);
   if (l.plan.offsets) {
     w.scales = load_finite(l, Role::kWeightScale, w);
     w.offsets = load_finite(l, Role::kWeightOffset, w);

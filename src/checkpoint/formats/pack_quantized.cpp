@@ -174,9 +174,7 @@ void prove_pack_quantized(const Planner& p) {
                                 fmt::format("codes in each of {} rows", piece.rows));
   set_dimensions(p, piece, K);
   plan.layout = padded ? kRowsPadded : 0;
-  plan.code = bits == 4   ? CodeType::kInt4Offset
-              : bits == 8 ? CodeType::kInt8Offset
-                          : CodeType::kInt8;
+  plan.code = packed_code(bits);
   plan.code_bytes = plan.N * piece.row_bytes();
   plan_scales(p, {DType::kBf16, DType::kF16, DType::kF32});
   plan_zero_points(p, bits, dense_words(K, bits) != padded_words(K, bits));
@@ -187,17 +185,7 @@ void prove_pack_quantized(const Planner& p) {
 
 void fill_pack_quantized(const Loader& l, QuantMatrix& w) {
   const Piece piece = matrix_piece(l.store, l.plan.tensors[Role::kWeightPacked]);
-  if (l.plan.code == CodeType::kInt8) {
-    auto* codes = l.buffer.allocate(l.plan.N * l.plan.K);
-    stream_rows(l.store, piece, l.buffer, [&](uint64_t r, const uint8_t* words) {
-      unpack_row(words, l.plan.K, w.bits, (l.plan.layout & kRowsPadded) != 0,
-                 reinterpret_cast<int8_t*>(codes + r * l.plan.K));
-    });
-    w.codes = codes;
-    w.row_bytes = l.plan.K;
-  } else {
-    load_codes(l, piece, w);
-  }
+  load_packed_codes(l, piece, (l.plan.layout & kRowsPadded) != 0, w);
   const bool zero_scale = load_scales(l, w);
   if ((l.plan.layout & kZeroPointsPacked) != 0)
     load_packed_zero_points(l, w);

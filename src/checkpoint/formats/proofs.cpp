@@ -20,6 +20,17 @@ std::string dtype_list(std::initializer_list<DType> types) {
   return text;
 }
 
+// With the name that most files of a format have for it: "weight_scale (scales)".
+std::string spelled(Format format, Role role) {
+  const std::string suffix(suffix_of(role));
+  std::string_view other;
+  if (is_turned(format) && role == Role::kWeightPacked) other = "qweight";
+  if (is_turned(format) && role == Role::kWeightZeroPoint) other = "qzeros";
+  if ((is_turned(format) || format == Format::kMlx) && role == Role::kWeightScale) other = "scales";
+  if (format == Format::kMlx && role == Role::kWeightOffset) other = "biases";
+  return other.empty() ? suffix : fmt::format("{} ({})", suffix, other);
+}
+
 void set_block(MatrixPlan& plan, const QuantArgs& args) {
   plan.block_n = static_cast<uint64_t>(args.block_n);
   plan.block_k = static_cast<uint64_t>(args.block_k);
@@ -45,11 +56,15 @@ ScaleType scale_type_of(DType t) {
   }
 }
 
+CodeType packed_code(unsigned bits) {
+  return bits == 4 ? CodeType::kInt4Offset : bits == 8 ? CodeType::kInt8Offset : CodeType::kInt8;
+}
+
 const TensorRef& require_role(const Planner& p, Role role) {
   const TensorRef& ref = p.ref(role);
   if (!ref)
-    fail("{}: no tensor {}; format {} needs it", p.plan.tensors.name, suffix_of(role),
-         name_of(p.plan.scheme.format));
+    fail("{}: no tensor {}; format {} needs it", p.plan.tensors.name,
+         spelled(p.plan.scheme.format, role), name_of(p.plan.scheme.format));
   return ref;
 }
 
@@ -85,7 +100,10 @@ uint64_t stored_rows(const MatrixPlan& plan) {
   const TensorRef& packed = plan.tensors[Role::kWeightPacked];
   const TensorRef& ref = packed ? packed : plan.tensors[Role::kWeight];
   const size_t leading = ref.index < 0 ? 0 : 1;
-  return ref.info->shape[leading + (ref.transposed || has_columns(plan.scheme.format) ? 1 : 0)];
+  const Format format = plan.scheme.format;
+  const uint64_t rows = ref.info->shape[leading + (ref.transposed || has_columns(format) ? 1 : 0)];
+  // AWQ: words of eight outputs, of a tensor that exists.
+  return format == Format::kAwq || format == Format::kQuarkInt4 ? rows * 8 : rows;
 }
 
 void set_dimensions(const Planner& p, const Piece& weight, uint64_t K) {
@@ -151,7 +169,11 @@ Piece table_piece(const TensorStore& store, const MatrixPlan& plan, const Tensor
     return make_piece(store, blocks, 1, 1);
   }
   const bool whole = is_whole(ref);
-  const uint64_t rows = ceil_div(whole ? plan.N : stored_rows(plan), plan.block_n);
+  // Half of a table for gate and up, whose weights are stored apart.
+  const TensorRef& packed = plan.tensors[Role::kWeightPacked];
+  const bool apart = is_whole(packed ? packed : plan.tensors[Role::kWeight]);
+  const uint64_t outputs = whole ? plan.N : apart ? 2 * ref.row_count : stored_rows(plan);
+  const uint64_t rows = ceil_div(outputs, plan.block_n);
   const uint64_t cols = plan.groups;
   std::vector<uint64_t> dims = slice_dims(store, ref);
   const bool spread = plan.scheme.format == Format::kNativeFp8 && dims.size() == 4;
@@ -160,8 +182,8 @@ Piece table_piece(const TensorStore& store, const MatrixPlan& plan, const Tensor
       ref.transposed ? std::vector{cols, rows} : std::vector{rows, cols};
   if (dims != want && !(cols == 1 && dims == std::vector{rows})) {
     const std::string lead = ref.index < 0 ? "" : "one slice per expert of ";
-    wrong_tensor(store, *ref.info, "{}{} for N={}, K={}{}", lead, describe_shape(want),
-                 whole ? plan.N : stored_rows(plan), plan.K,
+    wrong_tensor(store, *ref.info, "{}{} for N={}, K={}{}", lead, describe_shape(want), outputs,
+                 plan.K,
                  plan.scheme.weights ? ", " + describe(*plan.scheme.weights) : std::string());
   }
   if (!whole && plan.block_n > 1) {

@@ -38,6 +38,8 @@ void set_dimensions(const Planner& p, const Piece& weight, uint64_t K);
 // Granularity (groups, block_n, block_k, n_phase) from strategy, N and K; scale dtype and shape.
 void plan_scales(const Planner& p, std::initializer_list<DType> allowed);
 ScaleType scale_type_of(DType type);
+// Codes of a packed width, as load_packed_codes gives them.
+CodeType packed_code(unsigned bits);
 // Granularity alone, for formats whose group size is fixed (16 or 32) whatever the strategy's name.
 void set_group(const Planner& p, uint64_t group);
 // A scale table (or plain zero points, which have the same shape) as rows of blocks x groups.

@@ -21,12 +21,17 @@ class FbgemmRules : public MethodRules {
                    "its scale beside it: no tensor weight_scale belongs to {}", m.name);
     SchemeDecision d;
     d.matched = true;
-    d.scheme.format = Format::kNativeFp8;
-    d.scheme.weights = float_args(8, Strategy::kChannel);
-    d.scheme.input = float_args(8, Strategy::kToken, 0, Dynamic::kDynamic);
-    d.scheme.input->bound = bound;
+    d.scheme = declared(m.name);
     d.rule = "fbgemm_fp8";
     return d;
+  }
+  Scheme declared(std::string_view) const override {
+    Scheme s;
+    s.format = Format::kNativeFp8;
+    s.weights = float_args(8, Strategy::kChannel);
+    s.input = float_args(8, Strategy::kToken, 0, Dynamic::kDynamic);
+    s.input->bound = bound;
+    return s;
   }
   std::string dense_by(std::string_view module) const override { return skip.entry_for(module); }
   bool lists_dense() const override { return skip.stated(); }

@@ -43,10 +43,34 @@ class Fp8Rules : public MethodRules {
     return d;
   }
 
+  Scheme declared(std::string_view) const override {
+    return config_.block ? block_scheme(*config_.block) : tensor_scheme();
+  }
+
   std::string dense_by(std::string_view module) const override { return skip_.entry_for(module); }
   bool lists_dense() const override { return skip_.stated(); }
 
  private:
+  Scheme block_scheme(std::pair<int64_t, int64_t> block) const {
+    Scheme s;
+    s.format = Format::kNativeFp8;
+    s.weights = float_args(8, Strategy::kBlock);
+    s.weights->block_n = block.first;
+    s.weights->block_k = block.second;
+    s.input = float_args(8, Strategy::kGroup, block.second, Dynamic::kDynamic);
+    if (config_.ue8m0) s.input->scale_dtype = kPowerOfTwoScales;
+    return s;
+  }
+
+  Scheme tensor_scheme() const {
+    Scheme s;
+    s.format = Format::kNativeFp8;
+    s.weights = float_args(8, Strategy::kTensor);
+    s.input = float_args(8, Strategy::kTensor, 0,
+                         config_.is_static ? Dynamic::kStatic : Dynamic::kDynamic);
+    return s;
+  }
+
   Scheme fp4_expert(const StoredModule& m) const {
     if (config_.fp4_experts == false)
       wrong_tensor(m.store, *m.tensors[Role::kWeight].info,
@@ -72,36 +96,25 @@ class Fp8Rules : public MethodRules {
       wrong_tensor(m.store, *weight.info,
                    "its scale beside it: no tensor weight_scale_inv or weight_scale belongs to {}",
                    m.name);
-    Scheme s;
-    s.format = Format::kNativeFp8;
-    if (const auto block = block_of(m)) {
-      s.weights = float_args(8, Strategy::kBlock);
-      s.weights->block_n = block->first;
-      s.weights->block_k = block->second;
-      check_halves(m, block->first);
-      if (config_.is_static)
-        fail(
-            "{}: activation_scheme is static, but its weights have scales per block; blocks take "
-            "dynamic inputs",
-            m.name);
-      s.input = float_args(8, Strategy::kGroup, block->second, Dynamic::kDynamic);
-      if (config_.ue8m0) s.input->scale_dtype = kPowerOfTwoScales;
-      return s;
-    }
-    s.weights = float_args(8, Strategy::kTensor);
-    s.input = float_args(8, Strategy::kTensor, 0,
-                         config_.is_static ? Dynamic::kStatic : Dynamic::kDynamic);
-    return s;
+    const std::optional<std::pair<int64_t, int64_t>> block = block_of(m);
+    if (!block) return tensor_scheme();
+    check_halves(m, block->first);
+    if (config_.is_static)
+      fail(
+          "{}: activation_scheme is static, but its weights have scales per block; blocks take "
+          "dynamic inputs",
+          m.name);
+    return block_scheme(*block);
   }
 
   // The block that shares a scale; none: one scale for the matrix. Where the configuration does not
   // say, the shape of the scales does (files without the field mean blocks of 128 to some readers
-  // and none to others).
+  // and none to others). A token table has one scale beside matrices with blocks.
   std::optional<std::pair<int64_t, int64_t>> block_of(const StoredModule& m) const {
-    if (config_.block_stated) return config_.block;
     const TensorRef& scale = m.tensors[Role::kWeightScale];
     const std::vector<uint64_t> dims = slice_dims(m.store, scale);
     const bool table = dims.size() == 2 && dims[0] * dims[1] > 1;
+    if (config_.block_stated && (table || !m.embedding)) return config_.block;
     if (table) return std::pair<int64_t, int64_t>(128, 128);
     return std::nullopt;
   }
@@ -109,15 +122,15 @@ class Fp8Rules : public MethodRules {
   // Gate and up of all experts in one tensor: a block must not hold rows of both, because writers
   // disagree on where the blocks of the second half begin. One matrix of both is a matrix like any.
   void check_halves(const StoredModule& m, int64_t block_n) const {
-    const TensorRef& weight = m.tensors[Role::kWeight];
-    if (weight.index < 0 || weight.row_count == 0 ||
-        weight.row_count % static_cast<uint64_t>(block_n) == 0)
+    const TensorRef& scale = m.tensors[Role::kWeightScale];
+    if (scale.index < 0 || scale.row_count == 0 ||
+        scale.row_count % static_cast<uint64_t>(block_n) == 0)
       return;
     wrong_tensor(
-        m.store, *weight.info,
+        m.store, *(is_whole(m.tensors[Role::kWeight]) ? scale : m.tensors[Role::kWeight]).info,
         "gate and up of a width that blocks of {} rows divide, but it is {}: the blocks of "
         "the halves do not meet",
-        block_n, weight.row_count);
+        block_n, scale.row_count);
   }
 
   Fp8Config config_;

@@ -13,33 +13,33 @@ constexpr QuantMethod refused(std::string_view name, std::string_view spellings,
 }
 
 constexpr RoleAlias kFp8Suffixes[] = {
-    {"weight_scale_inv", Role::kWeightScale},
+    {"weight_scale_inv", Role::kWeightScale, true},
     {"scale", Role::kWeightScale},          // DeepSeek-V4
     {"qscale_weight", Role::kWeightScale},  // Mistral
     {"qscale_act", Role::kInputScale},
     {"activation_scale", Role::kInputScale},
-    {"weight_scale_2", Role::kWeightGlobalScale},  // NVFP4 experts in an fp8 folder
+    {"weight_scale_2", Role::kWeightGlobalScale, true},  // NVFP4 experts in an fp8 folder
 };
 constexpr RoleAlias kModeloptSuffixes[] = {
-    {"weight_scale_2", Role::kWeightGlobalScale},
+    {"weight_scale_2", Role::kWeightGlobalScale, true},
 };
 constexpr RoleAlias kTurnedSuffixes[] = {
-    {"qweight", Role::kWeightPacked},
-    {"qzeros", Role::kWeightZeroPoint},
-    {"scales", Role::kWeightScale},
-    {"g_idx", Role::kWeightGIdx},
+    {"qweight", Role::kWeightPacked, true},
+    {"qzeros", Role::kWeightZeroPoint, true},
+    {"scales", Role::kWeightScale, true},
+    {"g_idx", Role::kWeightGIdx, true},
 };
 constexpr RoleAlias kQuarkSuffixes[] = {
-    {"weight_scale_2", Role::kWeightGlobalScale},
-    {"input_scale_2", Role::kInputGlobalScale},
+    {"weight_scale_2", Role::kWeightGlobalScale, true},
+    {"input_scale_2", Role::kInputGlobalScale, true},
     {"qweight", Role::kWeightPacked},  // exported in the names of AWQ
     {"qzeros", Role::kWeightZeroPoint},
     {"scales", Role::kWeightScale},
 };
 constexpr RoleAlias kMlxSuffixes[] = {
-    {"scales", Role::kWeightScale},
-    {"biases", Role::kWeightOffset},
-    {"global_scale", Role::kWeightGlobalScale},
+    {"scales", Role::kWeightScale, true},
+    {"biases", Role::kWeightOffset, true},
+    {"global_scale", Role::kWeightGlobalScale, true},
 };
 
 constexpr QuantMethod kMethods[] = {
@@ -95,6 +95,13 @@ constexpr ConfigFile kOtherFiles[] = {
 };
 
 }  // namespace
+
+Scheme MethodRules::declared(std::string_view module) const {
+  ModuleTensors tensors;
+  tensors.name = module;
+  const TensorStore none;
+  return decide({module, module, false, tensors, none}).scheme;
+}
 
 std::span<const QuantMethod> quant_methods() { return kMethods; }
 

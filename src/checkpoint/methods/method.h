@@ -18,6 +18,7 @@ namespace moebius {
 struct RoleAlias {
   std::string_view suffix;
   Role role;
+  bool usual = false;  // what the method itself calls it; else a spelling that is met
 };
 
 // A module that stores quantized tensors, before its scheme is known.
@@ -28,6 +29,7 @@ struct StoredModule {
   // A method may move a tensor to the role under which its reader looks for it.
   ModuleTensors& tensors;
   const TensorStore& store;
+  bool embedding = false;
 };
 
 // What a configuration says, for methods whose modules are known by their tensors. Whether a module
@@ -42,6 +44,10 @@ class MethodRules {
   // The scheme of a module that stores quantized tensors, with the rule that gave the numbers.
   // Throws Error where tensors and configuration contradict each other.
   virtual SchemeDecision decide(const StoredModule& module) const = 0;
+  // The scheme that the configuration alone gives a module, before its tensors are there.
+  virtual Scheme declared(std::string_view module) const;
+  // The role under which files store what the reader of a scheme finds under `role`: decide() moves it.
+  virtual Role stored_role(const Scheme&, Role role) const { return role; }
   // The rule by which the configuration calls a module dense ("modules_to_not_convert 'lm_head'"),
   // empty: it calls it quantized.
   virtual std::string dense_by(std::string_view module) const = 0;

@@ -90,6 +90,12 @@ class ModeloptRules : public MethodRules {
     return d;
   }
 
+  Scheme declared(std::string_view module) const override {
+    const auto listed = find_layer(module);
+    if (listed != layers.end()) return scheme_of(listed->second);
+    return algo ? scheme_of(*algo) : Scheme();
+  }
+
   std::string dense_by(std::string_view module) const override {
     std::string entry = skip.entry_for(module);
     if (entry.empty() && !algo && find_layer(module) == layers.end())

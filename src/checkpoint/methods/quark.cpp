@@ -20,9 +20,14 @@ struct QuarkSpec {
   bool dynamic = false, symmetric = true, exponents = false;  // exponents: scale_format e8m0
 };
 
+struct QuarkLayer {
+  Scheme scheme;  // dense: left as it is
+  bool outputs = false;
+};
+
 struct QuarkRule {
-  std::string pattern;  // empty: global_quant_config
-  Scheme scheme;        // dense: left as it is
+  std::string pattern;
+  QuarkLayer layer;
 };
 
 // A scheme is checked where it is stated: messages name the fields.
@@ -30,9 +35,14 @@ class QuarkParser {
  public:
   explicit QuarkParser(const MethodConfig& c) : c_(c) {}
 
-  Scheme layer(const Json& value, const std::string& path) const {
+  QuarkLayer layer(const Json& value, const std::string& path) const {
     const QuantFields f(value, path, c_.context,
                         {"weight", "input_tensors", "output_tensors", "bias", "target_device"});
+    return {scheme(f), !specs(f, "output_tensors").empty()};
+  }
+
+ private:
+  Scheme scheme(const QuantFields& f) const {
     Scheme s;
     const std::vector<QuarkSpec> weight = specs(f, "weight"), input = specs(f, "input_tensors");
     if (f.find("bias") != nullptr)
@@ -55,7 +65,6 @@ class QuarkParser {
     return s;
   }
 
- private:
   std::vector<QuarkSpec> specs(const QuantFields& f, std::string_view key) const {
     const Json* value = f.find(key);
     if (value == nullptr) return {};
@@ -181,7 +190,7 @@ class QuarkParser {
 class QuarkRules : public MethodRules {
  public:
   std::vector<QuarkRule> layers;
-  Scheme global;
+  QuarkLayer global;
   SkipList skip;
 
   SchemeDecision decide(const StoredModule& m) const override {
@@ -189,12 +198,17 @@ class QuarkRules : public MethodRules {
     d.matched = true;
     const QuarkRule* rule = find(m.stored_name);
     if (rule == nullptr && m.name != m.stored_name) rule = find(m.name);
-    d.scheme = rule != nullptr ? rule->scheme : global;
+    const QuarkLayer& layer = rule != nullptr ? rule->layer : global;
+    d.scheme = layer.scheme;
     d.rule = rule != nullptr ? fmt::format("layer_quant_config '{}'", printable(rule->pattern, 120))
                              : "global_quant_config";
     if (d.scheme.is_dense())
       fail("{} is stored quantized, but {} gives it no weight specification", printable(m.name),
            d.rule);
+    // Outputs of k and v are what the KV cache holds; it keeps a higher precision.
+    if (layer.outputs && !m.name.ends_with("k_proj") && !m.name.ends_with("v_proj"))
+      fail("{}: output_tensors of {}: quantized outputs are run for the KV cache alone{}",
+           printable(m.name), d.rule, kElsewhere);
     place_tensors(m, d.scheme);
     return d;
   }
@@ -203,11 +217,16 @@ class QuarkRules : public MethodRules {
     std::string entry = skip.entry_for(module);
     if (!entry.empty()) return entry;
     const QuarkRule* rule = find(module);
-    if (rule != nullptr && rule->scheme.is_dense())
+    if (rule != nullptr && rule->layer.scheme.is_dense())
       return fmt::format("layer_quant_config '{}'", printable(rule->pattern, 120));
     return "";
   }
   bool lists_dense() const override { return skip.stated() || !layers.empty(); }
+  Role stored_role(const Scheme& s, Role role) const override {
+    if (role == Role::kWeightPacked) return Role::kWeight;
+    return s.format == Format::kModeloptNvfp4 && role == Role::kInputScale ? Role::kInputGlobalScale
+                                                                           : role;
+  }
 
  private:
   const QuarkRule* find(std::string_view module) const {
@@ -255,7 +274,8 @@ void parse_quark(const MethodConfig& c) {
     for (const auto& [pattern, value] : layers->members()) {
       const std::string path =
           fmt::format("{}.{}", f.path("layer_quant_config"), printable(pattern, 120));
-      rules->layers.push_back({pattern, value.is_null() ? Scheme() : parser.layer(value, path)});
+      rules->layers.push_back(
+          {pattern, value.is_null() ? QuarkLayer() : parser.layer(value, path)});
     }
   }
   if (const Json* types = objects("layer_type_quant_config"))
