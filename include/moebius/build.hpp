@@ -16,7 +16,7 @@
 
 namespace moebius::build {
 
-enum class TensorType { kF32, kBf16, kF16, kI8, kU8, kI32, kI64, kF8E4M3 };
+enum class TensorType { kF32, kBf16, kF16, kI8, kU8, kI32, kI64, kF8E4M3, kU32 };
 
 // Memory of the caller, read during the call it is given to.
 struct Tensor {
@@ -32,11 +32,13 @@ struct TensorNeed {
   bool required = false;  // else: taken when there
 };
 
-// How matrices are stored: one group of a quantization_config.
+// How matrices are stored: one group of a quantization_config, or the quantization_config of another method.
 class Scheme {
  public:
   Scheme();  // dense
-  // The group as JSON (weights, input_activations, ...), with the config's format and version in it.
+  // The group as JSON (weights, input_activations, ...), with the config's format and version in it. Of another method than
+  // compressed-tensors (gptq, awq, fp8, modelopt, ...): its whole section, with the module's name as "module" where rules go
+  // by name. Tensors then have the method's names too, and what they are decides, as in a folder.
   static Scheme parse(const std::string& json);
   std::string family() const;    // w4a8, fp8, nvfp4, ...
   std::string describe() const;  // one line for people

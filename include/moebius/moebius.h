@@ -54,7 +54,8 @@ typedef enum {
   MOEBIUS_TENSOR_U8 = 4,
   MOEBIUS_TENSOR_I32 = 5,
   MOEBIUS_TENSOR_I64 = 6,
-  MOEBIUS_TENSOR_F8E4M3 = 7
+  MOEBIUS_TENSOR_F8E4M3 = 7,
+  MOEBIUS_TENSOR_U32 = 8
 } moebius_tensor_type;
 /* What tensor parallelism cuts of a matrix. */
 typedef enum {
@@ -281,7 +282,9 @@ const char* moebius_folder_warning(const moebius_folder* folder, size_t i);
 char* moebius_folder_inspect_json(const moebius_folder* folder, int deep);
 char* moebius_folder_explain_json(const moebius_folder* folder, const char* cpu);
 
-/* One group of a quantization_config as JSON, with the config's format and version in it; "{}": dense. */
+/* One group of a quantization_config as JSON, with the config's format and version in it; or the whole section of another method
+   than compressed-tensors (gptq, awq, fp8, modelopt, ...), with the module's name as "module" where its rules go by name; "{}":
+   dense. Tensors may have the method's names (qweight, weight_scale_inv, ...), which _tensor lists. */
 moebius_scheme* moebius_scheme_parse(const char* json);
 void moebius_scheme_free(moebius_scheme* scheme);
 char* moebius_scheme_family(const moebius_scheme* scheme);

@@ -14,9 +14,9 @@ from ._library import U64, Handle, argument_error, c_text, lib, number, one_of, 
 TENSOR_TYPES = {"float32": _abi.MOEBIUS_TENSOR_F32, "bfloat16": _abi.MOEBIUS_TENSOR_BF16, "float16": _abi.MOEBIUS_TENSOR_F16,
                 "int8": _abi.MOEBIUS_TENSOR_I8, "uint8": _abi.MOEBIUS_TENSOR_U8, "int32": _abi.MOEBIUS_TENSOR_I32,
                 "int64": _abi.MOEBIUS_TENSOR_I64, "float8_e4m3fn": _abi.MOEBIUS_TENSOR_F8E4M3,
-                "float8_e8m0fnu": _abi.MOEBIUS_TENSOR_U8}
+                "float8_e8m0fnu": _abi.MOEBIUS_TENSOR_U8, "uint32": _abi.MOEBIUS_TENSOR_U32}
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1, "uint8": 1, "int32": 4, "int64": 8, "float8_e4m3fn": 1,
-              "float8_e8m0fnu": 1}
+              "float8_e8m0fnu": 1, "uint32": 4}
 SPLITS = {"none": _abi.MOEBIUS_SPLIT_NONE, "outputs": _abi.MOEBIUS_SPLIT_OUTPUTS, "inputs": _abi.MOEBIUS_SPLIT_INPUTS}
 
 
@@ -38,10 +38,11 @@ class TensorNeed:
 
 
 class Scheme(Handle):
-    """How matrices are stored: one group of a quantization_config. None: dense."""
+    """How matrices are stored: one group of a quantization_config, or the whole section of another method (gptq, awq, fp8, modelopt, ...)
+    for the module of that name, whose tensors then have the method's names and decide. None: dense."""
 
     def __init__(self, group: Union[None, str, Mapping[str, Any]] = None, *, format: Optional[str] = None,
-                 version: Optional[str] = None) -> None:
+                 version: Optional[str] = None, module: Optional[str] = None) -> None:
         if isinstance(group, str):
             try:
                 group = json.loads(group)
@@ -50,7 +51,7 @@ class Scheme(Handle):
         if group is not None and not isinstance(group, Mapping):
             raise argument_error(f"group is a {type(group).__name__}; expected a mapping", "group")
         whole = dict(group or {})
-        for name, value in (("format", format), ("version", version)):
+        for name, value in (("format", format), ("version", version), ("module", module)):
             if value is not None and whole.get(name) is None:
                 whole[name] = value
         try:

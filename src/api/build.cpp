@@ -8,7 +8,6 @@
 
 #include "api/api.h"
 #include "base/checked.h"
-#include "checkpoint/formats/needs.h"
 #include "device/cpu/layer_build.h"
 
 namespace moebius::build {
@@ -22,8 +21,8 @@ struct SchemeAccess {
 
 namespace {
 
-constexpr DType kTypes[] = {DType::kF32, DType::kBf16, DType::kF16, DType::kI8,
-                            DType::kU8,  DType::kI32,  DType::kI64, DType::kF8E4M3};
+constexpr DType kTypes[] = {DType::kF32, DType::kBf16, DType::kF16,    DType::kI8, DType::kU8,
+                            DType::kI32, DType::kI64,  DType::kF8E4M3, DType::kU32};
 
 // Tensors of the caller as the readers want them: contiguous. The copies of those that are not live
 // here.
@@ -149,8 +148,8 @@ std::string Scheme::problem(bool expert) const {
 }
 std::vector<TensorNeed> Scheme::tensors() const {
   std::vector<TensorNeed> out;
-  for (const RoleNeed& need : roles_of(impl_->stored.scheme))
-    out.push_back({std::string(suffix_of(need.role)), need.required});
+  for (const SuffixNeed& need : suffixes_of(impl_->stored))
+    out.push_back({need.suffix, need.required});
   return out;
 }
 

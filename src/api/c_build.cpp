@@ -35,7 +35,7 @@ std::vector<build::Tensor> tensors_of(const moebius_tensor* list, size_t count) 
     build::Tensor& to = out.emplace_back();
     to.name = t.name;
     to.data = t.data;
-    to.type = enum_of<build::TensorType>(t.type, 8, "tensor type");
+    to.type = enum_of<build::TensorType>(t.type, 9, "tensor type");
     to.shape.assign(t.shape, t.shape + t.rank);
     if (t.stride != nullptr) to.strides.assign(t.stride, t.stride + t.rank);
   });

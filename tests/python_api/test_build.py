@@ -14,7 +14,7 @@ from moebius import Error, Folder, Linear, MoeBuilder, MoeSpec, Part, RawTensor,
 
 torch, numpy = module("torch"), module("numpy")
 TYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16", "I8": "int8", "U8": "uint8", "I32": "int32", "I64": "int64",
-         "F8_E4M3": "float8_e4m3fn", "F8_E8M0": "float8_e8m0fnu"}
+         "F8_E4M3": "float8_e4m3fn", "F8_E8M0": "float8_e8m0fnu", "U32": "uint32"}
 FOLDERS = ["qwen3moe-w4a16-g32", "qwen3moe-w4a8-g32-int", "qwen3moe-w4a8-g32-pack", "qwen3moe-fp8-block", "qwen3moe-fp8-static",
            "qwen3moe-nvfp4", "qwen3moe-mxfp4", "qwen3moe-mxfp8", "qwen3moe-w4a16-actorder-group", "qwen3moe-w3a16-g32", "qwen3moe-w8a8-static"]
 
@@ -175,6 +175,21 @@ class Built(unittest.TestCase):
         self.assertEqual(Scheme().family, "dense")
         self.assertIsNone(scheme.problem(expert=True))
 
+    def test_sections_of_other_methods(self):
+        """The whole section and the tensors under the names that the file has for them."""
+        config = json.loads((GOLDEN / "qwen3moe-gptq-v2-dynamic/config.json").read_text())["quantization_config"]
+        scheme = lambda name: Scheme(config, module=f"model.layers.0.{name}")
+        self.assertEqual(scheme("self_attn.q_proj").description, "w8a16 int8 per channel asym, gptq_v2")
+        self.assertEqual(scheme("mlp.experts.0.down_proj").description, "w2a16 int2 g16 asym, gptq_v2")
+        self.assertEqual([(n.name, n.required) for n in scheme("mlp.experts.0.down_proj").tensors],
+                         [("qweight", True), ("scales", True), ("qzeros", True), ("g_idx", False), ("bias", False)])
+        fp8 = Scheme({"quant_method": "fp8", "weight_block_size": [128, 128]})
+        self.assertEqual([n.name for n in fp8.tensors if n.required], ["weight", "weight_scale_inv"])
+        self.assertEqual(fp8.family, "fp8_block")
+        with self.assertRaises(Error) as caught:
+            Scheme({"quant_method": "gptq", "bits": 9})
+        self.assertIn("bits is 9", str(caught.exception))
+
     def test_threads(self):
         own = moebius.Threads(cpus=[sorted(os.sched_getaffinity(0))[0]])
         self.assertEqual((own.count, own.backend), (1, "own"))
@@ -255,6 +270,51 @@ class Plugin(unittest.TestCase):
             with self.assertRaises(ValueError) as caught:
                 parse(bad)
             self.assertIn(next(iter(bad)), str(caught.exception))
+
+    def test_folders_of_other_methods(self):
+        """What the plugin makes of a folder before its tensors come, and the layers that its tensors then give."""
+        from moebius.vllm.stored import METHODS, StoredFolder
+
+        packed = {"qkv_proj": ("q_proj", "k_proj", "v_proj")}
+        methods = set()
+        for name in ("qwen3moe-gptq-v2-dynamic", "qwen3moe-gptq-w4-g32", "qwen3moe-modelopt-nvfp4-file", "qwen3moe-native-fp8-ragged",
+                     "olmoe-quark-fp8-static", "qwen3moe-fbgemm-fp8", "glm4moe-awq-sym-channel", "qwen3moe-autoround-real-gptq"):
+            with self.subTest(name):
+                folder, tensors = Folder(GOLDEN / name), stored(GOLDEN / name)
+                section = json.loads((GOLDEN / name / "config.json").read_text()).get("quantization_config")
+                if section is None:
+                    section = {"quant_method": "modelopt", **json.loads((GOLDEN / name / "hf_quant_config.json").read_text())}
+                self.assertIn(section["quant_method"], METHODS)
+                methods.add(section["quant_method"])
+                known = StoredFolder(str(GOLDEN / name), section)
+                parts = known.parts("model.layers.0.self_attn.qkv_proj", packed)
+                single = [folder.linear(p.name, dtype="f32") for p in parts]
+                for p in parts:
+                    self.assertLessEqual({k for k in below(tensors, p.name + ".")} - {"bias"}, p.awaited)
+                x = rows(2, single[0].inputs)
+                y = Linear.build([Part(p.name, p.scheme, l.outputs, l.inputs, below(tensors, p.name + ".")) for p, l in zip(parts, single)],
+                                 dtype="f32")(x)
+                self.assertEqual(y.tolist(), [[v for l in single for v in l(x).tolist()[r]] for r in range(2)])
+                block = folder.moe_blocks[0]
+                whole = folder.moe(block, scope="experts", dtype="f32")
+                names = ("gate_proj", "up_proj", "down_proj")
+                gate, up, down = known.expert(f"{block}.experts", 0, names)
+                outputs = next(m.outputs for m in folder.modules if m.name == up.name)
+                builder = MoeBuilder(MoeSpec(whole.hidden, outputs, whole.experts, whole.slots, name=block), gate=gate.scheme, up=up.scheme,
+                                     down=down.scheme, dtype="f32")
+                for e in range(whole.experts):
+                    builder.set_expert(e, {k.replace("_proj.", "."): t for k, t in below(tensors, f"{block}.experts.{e}.").items()})
+                made = builder.finish()
+                x = rows(3, made.hidden)
+                ids = memoryview(array.array("i", [0, 1, made.experts - 1, 0, 1, -1])).cast("B").cast("i", [3, 2])
+                weights = memoryview(array.array("f", [0.5, 0.25] * 3)).cast("B").cast("f", [3, 2])
+                self.assertEqual(made.run_ids(x, ids, weights).tobytes(), whole.run_ids(x, ids, weights).tobytes())
+                self.assertIsNone(known.matrix("lm_head").scheme if "lm_head.weight" in tensors else None)
+                for missing in ("model.layers.0.self_attn.wheel_proj", "lm_head_2"):
+                    with self.assertRaises(Error) as caught:
+                        known.parts(missing, packed)
+                    self.assertIn(missing, str(caught.exception))
+        self.assertEqual(methods, {"gptq", "modelopt", "fp8", "quark", "fbgemm_fp8", "awq", "auto-round"})
 
     def test_register_never_raises(self):
         import moebius.vllm

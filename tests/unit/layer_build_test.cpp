@@ -11,11 +11,13 @@
 #include <cmath>
 #include <deque>
 #include <filesystem>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
 #include "checkpoint/formats/needs.h"
+#include "checkpoint/methods/method.h"
 #include "moebius/moebius.h"
 #include "unit/test_util.h"
 
@@ -47,12 +49,19 @@ std::vector<fs::path> golden_folders() {
   return out;
 }
 
+const TensorRef& codes_of(const Module& m) {
+  const ModuleTensors& t = m.plan.tensors;
+  return t[Role::kWeightPacked] ? t[Role::kWeightPacked] : t[Role::kWeight];
+}
+bool is_apart(const Module& m) { return codes_of(m).row_count == 0; }
+
 // Tensors as a caller would hold them: one matrix each, outputs first.
 struct Given {
   std::deque<std::vector<uint8_t>> memory;
   std::vector<TensorData> tensors;
 
-  void add(const TensorStore& store, const TensorRef& ref, const std::string& name) {
+  void add(const TensorStore& store, const TensorRef& ref, const std::string& name,
+           bool apart = false) {
     std::vector<uint64_t> shape = ref.info->shape;
     uint64_t bytes = ref.info->bytes, at = 0, elements = 1;
     for (const uint64_t d : shape) elements *= d;
@@ -61,6 +70,11 @@ struct Given {
       at = bytes * static_cast<uint64_t>(ref.index);
       shape.erase(shape.begin());
       if (shape.empty()) shape = {1};
+    }
+    if (apart && ref.row_count != 0) {  // half of a table, whose weights are not stored so
+      bytes /= 2;
+      at += ref.row_begin != 0 ? bytes : 0;
+      shape[0] /= 2;
     }
     std::vector<uint8_t>& data = memory.emplace_back(bytes);
     store.read(*ref.info, at, data);
@@ -80,14 +94,9 @@ struct Given {
   void add(const TensorStore& store, const Module& m, const std::string& prefix) {
     for (size_t i = 0; i < static_cast<size_t>(Role::kCount); ++i)
       if (const TensorRef& ref = m.plan.tensors.by_role[i])
-        add(store, ref, prefix + std::string(suffix_of(static_cast<Role>(i))));
+        add(store, ref, prefix + std::string(suffix_of(static_cast<Role>(i))), is_apart(m));
   }
 };
-
-const TensorRef& codes_of(const Module& m) {
-  const ModuleTensors& t = m.plan.tensors;
-  return t[Role::kWeightPacked] ? t[Role::kWeightPacked] : t[Role::kWeight];
-}
 
 StoredScheme stored(const Checkpoint& c, const Module* m) {
   return m == nullptr ? StoredScheme{} : StoredScheme{m->decision.scheme, c.quant().version()};
@@ -317,6 +326,156 @@ TEST(LayerBuild, ASchemeIsTheGroupOfItsConfig) {
                 fmt::format("scheme: quantization_config.config_groups.group_0.weights.{} is {}; "
                             "expected an integer",
                             field, value));
+}
+
+// The section of a folder of another method, wherever it lies; nothing for compressed-tensors.
+std::optional<Json> section_of(const fs::path& folder) {
+  const auto read = [&](std::string_view name) {
+    return parse_json(read_text_file((folder / name).string(), 1 << 20), std::string(name));
+  };
+  const Json config = read("config.json");
+  const Json* own = config.find("quantization_config");
+  const bool mlx = own == nullptr || own->find("quant_method") == nullptr;
+  if (own == nullptr) own = config.find("quantization");
+  std::string_view method = mlx ? "mlx" : "";
+  std::optional<Json> section = own != nullptr ? std::optional<Json>(*own) : std::nullopt;
+  for (const ConfigFile& file : other_config_files())
+    if (!section && fs::exists(folder / file.name)) section = read(file.name), method = file.method;
+  if (!section) return std::nullopt;
+  if (section->find("quant_method") == nullptr) section->set("quant_method", std::string(method));
+  const QuantMethod* found = find_method(section->find("quant_method")->as_string());
+  const bool named = found == find_method("compressed-tensors") || found == find_method("mxfp4");
+  return named ? std::nullopt : section;
+}
+
+// The tensors of a module under the names that the file has for them.
+Given given_as_stored(const Checkpoint& c, const Module& m, const std::string& prefix) {
+  Given given;
+  for (const TensorRef& ref : m.plan.tensors.by_role)
+    if (ref) {
+      std::string suffix = ref.info->name.substr(ref.info->name.rfind('.') + 1);
+      if (const size_t stack = suffix.find("_proj_scale"); stack != std::string::npos)
+        suffix = "weight" + suffix.substr(stack + 5);
+      given.add(c.store(), ref, prefix + suffix, is_apart(m));
+    }
+  return given;
+}
+
+// A caller hands over the section of a folder and its tensors, both as they are stored: what vLLM's
+// loader has.
+TEST(LayerBuild, OtherMethodsByTheirOwnNames) {
+  const EqualFreshMemory fresh;
+  ThreadPool pool(2);
+  const LayerOptions o = options_for(pool);
+  std::set<std::string> methods;
+  size_t linears = 0, experts = 0;
+  for (const fs::path& folder : golden_folders()) {
+    const std::optional<Json> section = section_of(folder);
+    if (!section) continue;
+    const Checkpoint c = Checkpoint::open(folder.string());
+    methods.emplace(c.quant().method());
+    const auto scheme = [&](const Module& m) {
+      Json named = *section;
+      const std::string& tensor = codes_of(m).info->name;  // rules go by the names of the file
+      named.set("module", tensor.substr(0, tensor.rfind('.')));
+      return parse_stored_scheme(named.dump());
+    };
+    for (const Module& m : c.modules()) {
+      if (m.kind != ModuleKind::kLinear || m.layer > 0 || m.decision.scheme.is_dense()) continue;
+      if (codes_of(m).row_count != 0) continue;  // one half of a matrix
+      SCOPED_TRACE(folder.filename().string() + " " + m.name);
+      const auto want = load_linear(c, {&m}, o);
+      const StoredScheme s = scheme(m);
+      EXPECT_EQ(describe(s.scheme), describe(m.decision.scheme));
+      const Given given = given_as_stored(c, m, "");
+      for (const SuffixNeed& need : suffixes_of(s))
+        EXPECT_TRUE(!need.required ||
+                    std::any_of(given.tensors.begin(), given.tensors.end(),
+                                [&](const TensorData& t) { return t.name == need.suffix; }))
+            << need.suffix;
+      std::unique_ptr<LinearLayer> got;
+      ASSERT_EQ(words_of([&] {
+                  got = build_linear(
+                      {{m.name, s, m.plan.N, m.plan.K, Cut::kWhole, 0, 0, given.tensors}}, o);
+                }),
+                "");
+      ASSERT_EQ(got->packed_bytes(), want->packed_bytes());
+      EXPECT_TRUE(std::equal(got->packed().begin(), got->packed().end(), want->packed().begin()));
+      ++linears;
+    }
+    for (const MoeBlock& block : c.moe_blocks()) {
+      const auto& first = block.experts[0];
+      if (first[0] == nullptr || first[1]->decision.scheme.is_dense()) continue;
+      SCOPED_TRACE(folder.filename().string() + " " + block.name);
+      ExpertsBuilder::Description d;
+      d.name = block.name;
+      d.spec = block.spec;
+      d.spec.shared = SharedKind::kNone;
+      d.router = {block.correction_bias, block.per_expert_scale, {}};
+      d.schemes = {scheme(*first[0]), scheme(*first[1]), scheme(*first[2])};
+      ExpertsBuilder builder(std::move(d), o);
+      std::unique_ptr<MoeLayer> got;
+      ASSERT_EQ(words_of([&] {
+                  for (size_t e = 0; e < block.experts.size(); ++e) {
+                    Given all = given_as_stored(c, *block.experts[e][0], "gate.");
+                    const Given up = given_as_stored(c, *block.experts[e][1], "up."),
+                                down = given_as_stored(c, *block.experts[e][2], "down.");
+                    for (const Given* more : {&up, &down})
+                      all.tensors.insert(all.tensors.end(), more->tensors.begin(),
+                                         more->tensors.end());
+                    builder.set_expert(e, all.tensors);
+                  }
+                  got = builder.finish();
+                }),
+                "");
+      expect_equal(*got, *load_moe(c, block, o, MoePart::kExperts).experts, pool);
+      ++experts;
+    }
+  }
+  EXPECT_EQ(methods, (std::set<std::string>{"auto-round", "awq", "fbgemm_fp8", "fp8", "gptq", "mlx",
+                                            "modelopt", "quark"}));
+  EXPECT_GT(linears, 80u);
+  EXPECT_GT(experts, 20u);
+}
+
+TEST(LayerBuild, SectionsOfOtherMethodsAreCheckedInWords) {
+  ThreadPool pool(1);
+  const LayerOptions o = options_for(pool);
+  const auto scheme = [](const char* json) { return parse_stored_scheme(json); };
+  EXPECT_TRUE(words_of([&] {
+                scheme(R"({"quant_method": "gptq", "bits": 4, "module": 3})");
+              }).find("module is") != std::string::npos);
+  EXPECT_TRUE(words_of([&] {
+                scheme(R"({"quant_method": "gptq", "bits": 9})");
+              }).find("bits is 9") != std::string::npos);
+  EXPECT_TRUE(words_of([&] { scheme(R"({"quant_method": "hqq"})"); }).find("hqq") !=
+              std::string::npos);
+  EXPECT_TRUE(scheme(R"({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION",
+      "quantized_layers": {"a": {"quant_algo": "FP8"}}, "module": "b"})")
+                  .scheme.is_dense());
+  const StoredScheme fp8 = scheme(R"({"quant_method": "fp8", "weight_block_size": [32, 32]})");
+  const std::vector<uint8_t> bytes(32 * 32 * 4);
+  const TensorData weight{"weight", DType::kF8E4M3, {32, 32}, std::span(bytes).first(32 * 32)},
+      floats{"weight", DType::kF32, {32, 32}, bytes},
+      scale{"weight_scale_inv", DType::kF32, {1, 1}, std::span(bytes).first(4)},
+      twin{"scale", DType::kF32, {1, 1}, std::span(bytes).first(4)},
+      other{"qweight", DType::kI32, {4, 32}, std::span(bytes).first(512)};
+  const auto said = [&](std::vector<TensorData> tensors) {
+    return words_of([&] {
+      build_linear({{"q", fp8, 32, 32, Cut::kWhole, 0, 0, std::move(tensors)}}, o);
+    });
+  };
+  EXPECT_NE(said({weight, scale, twin}).find("are both its weight_scale"), std::string::npos);
+  EXPECT_NE(said({weight}).find("no tensor weight_scale_inv or weight_scale belongs to q"),
+            std::string::npos)
+      << said({weight});
+  EXPECT_NE(said({weight, scale, other})
+                .find("'0.qweight' has no meaning here; expected 0.weight, "
+                      "0.weight_scale_inv, "),
+            std::string::npos)
+      << said({weight, scale, other});
+  EXPECT_NE(said({floats, scale}).find("is F32[32,32]; expected dtype F8_E4M3"), std::string::npos)
+      << said({floats, scale});
 }
 
 TEST(LayerBuild, WhatIsWrongIsSaidInWords) {

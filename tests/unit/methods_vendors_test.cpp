@@ -175,7 +175,7 @@ TEST(VendorMethods, ModeloptFilesThatDisagree) {
   EXPECT_TRUE(contains(open("{"), "hf_quant_config.json is not read, because config.json counts"));
 }
 
-// The builder takes a method's section where its numbers need no tensors.
+// What the builder takes for declared, before tensors are there.
 TEST(VendorMethods, SchemesOfTheBuilder) {
   const auto scheme = [](const std::string& json) {
     return describe(parse_stored_scheme(json).scheme);
@@ -188,8 +188,16 @@ TEST(VendorMethods, SchemesOfTheBuilder) {
             "w5a16 int5 g32 offset, mlx");
   EXPECT_EQ(scheme(quark(R"({"dtype": "fp8_e4m3", "qscheme": "per_tensor"})")),
             "fp8a16 e4m3 per tensor, native-fp8");
-  const std::string said = error_of([&] { scheme(R"({"quant_method": "fp8"})"); });
-  EXPECT_TRUE(contains(said, "method fp8 decides by the tensors of a folder")) << said;
+  EXPECT_EQ(scheme(R"({"quant_method": "fp8", "weight_block_size": [128, 64]})"),
+            "fp8_block e4m3 block 128x64, e4m3 g64 dynamic, native-fp8");
+  EXPECT_EQ(scheme(R"({"quant_method": "fp8", "activation_scheme": "static"})"),
+            "fp8_static e4m3 per tensor, static e4m3 per tensor, native-fp8");
+  EXPECT_EQ(scheme(R"({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION",
+                       "quantized_layers": {"a.b": {"quant_algo": "W4A16_NVFP4", "group_size": 16}},
+                       "module": "a.b"})"),
+            "nvfp4a16 e2m1 g16, modelopt-nvfp4");
+  EXPECT_EQ(scheme(R"({"quant_method": "fbgemm_fp8"})"),
+            "fp8 e4m3 per channel, e4m3 per token dynamic up to 1200, native-fp8");
 }
 
 // Codes in order, scales and offsets that tell outputs and groups apart.

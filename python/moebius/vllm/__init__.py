@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The vLLM plugin: compressed-tensors layers of a model on a CPU run on Moebius.
+"""The vLLM plugin: quantized layers of a model on a CPU run on Moebius.
 
-vLLM finds it by the entry point `vllm.general_plugins`. `--quantization compressed-tensors` or MOEBIUS_VLLM=off leave vLLM alone.
+vLLM finds it by the entry point `vllm.general_plugins`. `--quantization compressed-tensors` (or whatever the folder's method is) or
+MOEBIUS_VLLM=off leave vLLM alone.
 """
 from __future__ import annotations
 
@@ -24,9 +25,10 @@ def register() -> None:
             return
         from vllm.model_executor.layers.quantization import register_quantization_config
 
-        from .config import MoebiusConfig, MoebiusGptOssConfig
+        from .config import MoebiusConfig, MoebiusGptOssConfig, MoebiusStoredConfig
 
         register_quantization_config("moebius")(MoebiusConfig)
         register_quantization_config("moebius_gpt_oss")(MoebiusGptOssConfig)
+        register_quantization_config("moebius_stored")(MoebiusStoredConfig)
     except Exception as e:  # noqa: BLE001 - whatever is wrong here must not keep vLLM from running
         log.warning("moebius: the plugin is off, as this vLLM is not what it knows (%s): %s: %s", ", ".join(TESTED), type(e).__name__, e)

@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The quantization method "moebius": vLLM's compressed-tensors configuration with our layers where the library runs the scheme."""
+"""Quantization methods: vLLM's configurations with our layers where the library runs the scheme. "moebius" for compressed-tensors,
+"moebius_gpt_oss" for GPT-OSS, "moebius_stored" for the other methods."""
 from __future__ import annotations
 
 import copy
+import json
+import os
 from typing import Any, Dict, List, Optional
 
 import torch
 from vllm.model_executor.layers.fused_moe.routed_experts import RoutedExperts
-from vllm.model_executor.layers.linear import LinearBase
+from vllm.model_executor.layers.fused_moe.unquantized_fused_moe_method import UnquantizedFusedMoEMethod
+from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMethod
+from vllm.model_executor.layers.quantization import get_quantization_config
+from vllm.model_executor.layers.quantization.base_config import QuantizationConfig
 from vllm.model_executor.layers.quantization.compressed_tensors.compressed_tensors import CompressedTensorsConfig
 from vllm.model_executor.layers.quantization.mxfp4 import GptOssMxfp4Config
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
@@ -18,6 +24,7 @@ from . import settings
 from .linear import MoebiusLinearMethod
 from .loading import DTYPES, log
 from .moe import FUSED, MoebiusMoeMethod
+from .stored import METHODS, StoredFolder, opened
 
 _said: "set[str]" = set()
 
@@ -84,7 +91,7 @@ class MoebiusConfig(CompressedTensorsConfig):
             if scheme is None:
                 return None
             schemes.append(scheme)
-        return MoebiusMoeMethod(layer, schemes, chosen)
+        return MoebiusMoeMethod.of_schemes(layer, schemes, chosen)
 
     def get_quant_method(self, layer: torch.nn.Module, prefix: str) -> Any:
         chosen = settings.current()
@@ -97,7 +104,7 @@ class MoebiusConfig(CompressedTensorsConfig):
                                              (isinstance(layer, ParallelLMHead) and getattr(layer, "tp_size", 1) == 1)):
                 scheme = self._scheme(layer, prefix, expert=False)
                 if scheme is not None:
-                    return MoebiusLinearMethod(scheme, chosen)
+                    return MoebiusLinearMethod.of_scheme(scheme, chosen)
         return super().get_quant_method(layer, prefix)
 
 
@@ -120,6 +127,81 @@ class MoebiusGptOssConfig(GptOssMxfp4Config):
         if isinstance(layer, RoutedExperts) and chosen.layers != "none" and layer.params_dtype in DTYPES:
             parallel = layer.moe_config.moe_parallel_config
             if parallel.tp_size == 1 and parallel.ep_size == 1:
-                return MoebiusMoeMethod(layer, [Scheme(self.SCHEME)] * 3, chosen)
+                return MoebiusMoeMethod.of_schemes(layer, [Scheme(self.SCHEME)] * 3, chosen)
             _left_to_vllm("GPT-OSS's experts on several ranks, which vLLM cuts before a layer sees them")
         return super().get_quant_method(layer, prefix)
+
+
+class MoebiusStoredConfig(QuantizationConfig):
+    """Native FP8, ModelOpt, GPTQ, AWQ, AutoRound, Quark, FBGEMM: whether and how a module is quantized, the folder itself says."""
+
+    def __init__(self, section: Dict[str, Any]) -> None:
+        super().__init__()
+        self.section, self.path = section, ""
+
+    def get_name(self) -> str:
+        return "moebius_stored"
+
+    @classmethod
+    def get_supported_act_dtypes(cls) -> List[torch.dtype]:
+        return list(DTYPES)
+
+    @classmethod
+    def get_min_capability(cls) -> int:
+        return 0
+
+    @staticmethod
+    def get_config_filenames() -> List[str]:
+        return []
+
+    @classmethod
+    def from_config(cls, config: Dict[str, Any]) -> "MoebiusStoredConfig":
+        return cls(dict(config))
+
+    @classmethod
+    def override_quantization_method(cls, hf_quant_cfg: Any, user_quant: Optional[str], hf_config: Any = None) -> Optional[str]:
+        ours = isinstance(hf_quant_cfg, dict) and str(hf_quant_cfg.get("quant_method", "")).lower() in METHODS
+        return "moebius_stored" if ours and user_quant in (None, "moebius_stored") else None
+
+    @staticmethod
+    def get_checkpoint_weight_mapper() -> Any:
+        from vllm.model_executor.models.utils import WeightsMapper
+
+        return WeightsMapper()  # GPTQ's g_idx counts
+
+    def maybe_update_config(self, model_name: str, hf_config: Any = None, revision: Optional[str] = None) -> None:
+        self.path = model_name
+        if not os.path.isdir(model_name):
+            from huggingface_hub import snapshot_download
+
+            self.path = snapshot_download(model_name, revision=revision, allow_patterns=["*.json", "*.safetensors"])
+
+    def _stored(self) -> StoredFolder:
+        return opened(self.path, json.dumps(self.section))
+
+    def _vllms_own(self, layer: torch.nn.Module, prefix: str) -> Any:
+        own = get_quantization_config(self.section["quant_method"]).from_config(self.section)
+        own.packed_modules_mapping = self.packed_modules_mapping
+        return own.get_quant_method(layer, prefix)
+
+    def get_quant_method(self, layer: torch.nn.Module, prefix: str) -> Any:
+        chosen = settings.current()
+        experts, linear = isinstance(layer, RoutedExperts), isinstance(layer, LinearBase)
+        head = isinstance(layer, ParallelLMHead)
+        if not (experts or linear or head):
+            return None
+        try:
+            if experts:
+                names = [layer.ckpt_gate_proj_name, layer.ckpt_up_proj_name or layer.ckpt_gate_proj_name, layer.ckpt_down_proj_name]
+                matrices = self._stored().expert(prefix, 0, names)
+            else:
+                matrices = self._stored().parts(prefix, self.packed_modules_mapping)
+        except Error as e:
+            _left_to_vllm(str(e))
+            return self._vllms_own(layer, prefix)
+        if all(m.scheme is None for m in matrices):
+            return UnquantizedFusedMoEMethod(layer.moe_config) if experts else UnquantizedLinearMethod() if linear else None
+        takes = chosen.layers == "all" or (experts and chosen.layers == "moe")
+        if not takes or (head and getattr(layer, "tp_size", 1) != 1) or (experts and layer.params_dtype not in DTYPES):
+            return self._vllms_own(layer, prefix)
+        return MoebiusMoeMethod(layer, matrices, chosen) if experts else MoebiusLinearMethod(matrices, chosen)

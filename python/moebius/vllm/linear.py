@@ -11,6 +11,7 @@ from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
 from .. import Linear, Part, Scheme
 from .._library import Error
 from .loading import DTYPES, awaited, register_empty, suffixes, take_over, tally
+from .stored import Matrix
 from .settings import Settings
 from .threads import threads
 
@@ -20,13 +21,13 @@ QKV: Dict[Any, int] = {"q": 0, "k": 1, "v": 2}
 class Collector:
     """The tensors of one layer as they come, part by part; packed when the last one is there."""
 
-    def __init__(self, layer: torch.nn.Module, scheme: Scheme, settings: Settings, inputs: int, sizes: List[int],
+    def __init__(self, layer: torch.nn.Module, matrices: List[Matrix], settings: Settings, inputs: int, sizes: List[int],
                  dtype: torch.dtype) -> None:
-        self.layer, self.scheme, self.settings, self.inputs, self.sizes = layer, scheme, settings, inputs, sizes
+        self.layer, self.matrices, self.settings, self.inputs, self.sizes = layer, matrices, settings, inputs, sizes
         self.dtype = dtype
         self.tensors: Dict[Tuple[int, ...], Dict[str, torch.Tensor]] = {}
         self.made: Optional[Linear] = None
-        self.awaited = awaited(scheme)
+        self.awaited = {s for m in matrices for s in m.awaited}
         self.tp, self.tp_rank = getattr(layer, "tp_size", 1), getattr(layer, "tp_rank", 0)
         self.split = "none" if isinstance(layer, ReplicatedLinear) or self.tp == 1 else \
             "inputs" if isinstance(layer, RowParallelLinear) else "outputs"
@@ -59,7 +60,11 @@ class Collector:
 
     def complete(self) -> bool:
         parts = sorted(p for key in self.tensors for p in key)
-        return parts == list(range(len(self.sizes))) and all(self.awaited <= t.keys() for t in self.tensors.values())
+        return parts == list(range(len(self.sizes))) and all(self.of(key).awaited <= t.keys() for key, t in self.tensors.items())
+
+    def of(self, key: Tuple[int, ...]) -> Matrix:
+        """How the parts that a tensor holds are stored."""
+        return self.matrices[key[0] if len(self.matrices) > 1 else 0]
 
     def folds_bias(self) -> bool:
         """The bias is part of the layer's one rounding where vLLM would add it to this rank's whole outputs."""
@@ -86,17 +91,24 @@ class Collector:
                 tensors["bias"] = self.layer.bias.data[at:at + outputs]
             at += outputs
             tp, rank = self.rank_of(key)
-            parts.append(Part(f"{self.name}.{'.'.join(map(str, key))}", self.scheme, outputs, self.inputs, tensors, self.split, tp, rank))
+            parts.append(Part(f"{self.name}.{'.'.join(map(str, key))}", self.of(key).scheme, outputs, self.inputs, tensors, self.split, tp, rank))
         self.made = Linear.build(parts, threads=threads(self.settings.threads), dtype=DTYPES[self.dtype], int8=self.settings.int8,
                                  kernel=self.settings.kernel)
         self.tensors.clear()
 
 
 class MoebiusLinearMethod(LinearMethodBase):
-    """Any scheme that the library runs; tensors go to it as they are stored."""
+    """Any scheme that the library runs, one for all parts or one for each; tensors go to it as they are stored."""
 
-    def __init__(self, scheme: Scheme, settings: Settings) -> None:
-        self.scheme, self.settings = scheme, settings
+    def __init__(self, matrices: List[Matrix], settings: Settings) -> None:
+        self.matrices, self.settings = matrices, settings
+        self.suffixes = sorted({s for m in matrices for s in m.suffixes if s != "bias"})
+
+    @classmethod
+    def of_scheme(cls, scheme: Scheme, settings: Settings) -> "MoebiusLinearMethod":
+        made = cls([Matrix("", scheme, frozenset(awaited(scheme)))], settings)
+        made.suffixes = suffixes([scheme])
+        return made
 
     def create_weights(self, layer: torch.nn.Module, input_size_per_partition: int, output_partition_sizes: List[int], input_size: int,
                        output_size: int, params_dtype: torch.dtype, **extra_weight_attrs: Any) -> None:
@@ -108,10 +120,10 @@ class MoebiusLinearMethod(LinearMethodBase):
             sizes = [layer.org_vocab_size]
         else:
             sizes = list(getattr(layer, "output_sizes", None) or [output_size])
-        collector = Collector(layer, self.scheme, self.settings, input_size, sizes, params_dtype)
+        collector = Collector(layer, self.matrices, self.settings, input_size, sizes, params_dtype)
         layer.moebius_collector = collector
         tally.begin()
-        for suffix in suffixes([self.scheme]):
+        for suffix in self.suffixes:
             register_empty(layer, [suffix], collector.loader(suffix))
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
@@ -121,9 +133,10 @@ class MoebiusLinearMethod(LinearMethodBase):
         made = collector.made
         assert made is not None
         layer.moebius_outputs, layer.moebius_folded = made.outputs, collector.folds_bias()
-        take_over(layer, made, suffixes([self.scheme]))
+        take_over(layer, made, self.suffixes)
         del layer.moebius_collector
-        tally.end(f"linears {self.scheme.family}", made)
+        families = sorted({"dense" if m.scheme is None else m.scheme.family for m in self.matrices})
+        tally.end(f"linears {'/'.join(families)}", made)
 
     def apply(self, layer: torch.nn.Module, x: torch.Tensor, bias: Optional[torch.Tensor] = None) -> torch.Tensor:
         y: torch.Tensor = torch.ops.moebius.linear(x, layer.moebius_layer, layer.moebius_outputs)

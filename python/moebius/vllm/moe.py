@@ -11,6 +11,7 @@ from .. import MoeBuilder, MoeSpec, Scheme
 from .._library import Error
 from .loading import DTYPES, awaited, register_empty, suffixes, take_over, tally
 from .settings import Settings
+from .stored import Matrix
 from .threads import threads
 
 
@@ -21,8 +22,9 @@ FUSED = ("GptOssRoutedExperts",)
 class Experts:
     """The tensors of a layer's experts as they come."""
 
-    def __init__(self, layer: torch.nn.Module, schemes: List[Scheme], settings: Settings, hidden: int, dtype: torch.dtype) -> None:
+    def __init__(self, layer: torch.nn.Module, matrices: List[Matrix], settings: Settings, hidden: int, dtype: torch.dtype) -> None:
         config = layer.moe_config
+        schemes = [m.scheme for m in matrices]
         parallel = config.moe_parallel_config
         activation = config.activation.value.replace("_uninterleave", "")
         self.gated, self.fused = bool(config.is_act_and_mul), type(layer).__name__ in FUSED
@@ -43,10 +45,13 @@ class Experts:
         self.projections = {"w1": "gate" if self.gated else "up", "w3": "up", "w2": "down"}
         if self.fused:
             self.projections = {"gpt_oss_w13": "gate_up", "gpt_oss_w2": "down"}
-        of = dict(zip(("gate", "up", "down"), schemes))
+        of = dict(zip(("gate", "up", "down"), matrices))
         of["gate_up"] = of["up"]
         self.awaited = {f"{p}.{s}" for p in sorted(set(self.projections.values()) if self.gated else {"up", "down"})
-                        for s in (awaited(of[p]) | ({"bias"} if self.has_bias else set()))}
+                        for s in (of[p].awaited | ({"bias"} if self.has_bias else set()))}
+        # ModelOpt: an expert that saw no token has no input_scale, or 0; it takes the largest of its layer, as a folder does.
+        self.stored = bool(matrices[1].name)
+        self.largest: Dict[str, torch.Tensor] = {}
         self.pending: Dict[int, Dict[str, torch.Tensor]] = {}
         self.packed: set[int] = set()
 
@@ -71,6 +76,11 @@ class Experts:
                 raise Error(f"{self.name}: its experts were packed and cannot be loaded again", kind="state", module=self.name)
             return True if return_success else None
         tensors = self.pending.setdefault(expert_id, {})
+        if self.stored and suffix == "input_scale" and loaded_weight.numel() == 1:
+            if float(loaded_weight) == 0.0:
+                return True if return_success else None
+            if name not in self.largest or float(loaded_weight) > float(self.largest[name]):
+                self.largest[name] = loaded_weight
         tensors[name] = loaded_weight
         if self.awaited <= tensors.keys():
             self.pack(expert_id)
@@ -79,6 +89,13 @@ class Experts:
     def pack(self, expert: int) -> None:
         self.builder.set_expert(expert, self.pending.pop(expert))
         self.packed.add(expert)
+
+    def pack_rest(self) -> None:
+        """Whatever is missing is said by the builder."""
+        for expert in list(self.pending):
+            for name, scale in self.largest.items():
+                self.pending[expert].setdefault(name, scale)
+            self.pack(expert)
 
 
 def routes_plainly(layer: torch.nn.Module) -> bool:
@@ -91,11 +108,18 @@ class MoebiusMoeMethod(FusedMoEMethodBase):
     """Plain softmax routing is done with the experts, as vLLM's own int4 experts do; sigmoid, which vLLM's CPU router does not know, here;
     the rest stays vLLM's."""
 
-    def __init__(self, layer: torch.nn.Module, schemes: List[Scheme], settings: Settings) -> None:
+    def __init__(self, layer: torch.nn.Module, matrices: List[Matrix], settings: Settings) -> None:
         super().__init__(layer.moe_config)
-        self.schemes, self.settings, self.fused = schemes, settings, type(layer).__name__ in FUSED
+        self.matrices, self.settings, self.fused = matrices, settings, type(layer).__name__ in FUSED
+        self.suffixes = sorted({s for m in matrices for s in m.suffixes if s != "bias"})
         self.plain = settings.routing == "moebius" and not self.fused and routes_plainly(layer)
         self.routes = self.plain or not layer.use_grouped_topk and layer.custom_routing_function is None and layer.scoring_func == "sigmoid"
+
+    @classmethod
+    def of_schemes(cls, layer: torch.nn.Module, schemes: List[Scheme], settings: Settings) -> "MoebiusMoeMethod":
+        made = cls(layer, [Matrix("", s, frozenset(awaited(s))) for s in schemes], settings)
+        made.suffixes = suffixes(schemes)
+        return made
 
     @property
     def is_monolithic(self) -> bool:
@@ -109,24 +133,23 @@ class MoebiusMoeMethod(FusedMoEMethodBase):
         return None
 
     def names(self) -> List[str]:
-        known = suffixes(self.schemes) + (["weight"] if self.fused else [])
+        known = self.suffixes + (["weight"] if self.fused else [])
         found = [f"{w}_{s}" for w in ("w13", "w2") for s in dict.fromkeys(known)]
         return found + (["w13_bias", "w2_bias"] if self.moe.has_bias else [])
 
     def create_weights(self, layer: torch.nn.Module, num_experts: int, hidden_size: int, intermediate_size_per_partition: int,
                        params_dtype: torch.dtype, **extra_weight_attrs: Any) -> None:
-        layer.moebius_experts = Experts(layer, self.schemes, self.settings, hidden_size, params_dtype)
+        layer.moebius_experts = Experts(layer, self.matrices, self.settings, hidden_size, params_dtype)
         tally.begin()
         register_empty(layer, self.names(), layer.moebius_experts.load)
 
     def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
         experts: Experts = layer.moebius_experts
-        for expert in list(experts.pending):  # whatever is missing is said by the builder
-            experts.pack(expert)
+        experts.pack_rest()
         made = experts.builder.finish()
         take_over(layer, made, self.names())
         del layer.moebius_experts
-        families = sorted({s.family for s in self.schemes})
+        families = sorted({"dense" if m.scheme is None else m.scheme.family for m in self.matrices})
         tally.end(f"experts {'/'.join(families)}", made)
 
     def apply(self, layer: torch.nn.Module, x: torch.Tensor, topk_weights: torch.Tensor, topk_ids: torch.Tensor,

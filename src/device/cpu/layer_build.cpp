@@ -5,52 +5,67 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "checkpoint/formats/needs.h"
 #include "checkpoint/fused_halves.h"
 #include "checkpoint/methods/method.h"
-#include "checkpoint/quant_config.h"
+#include "checkpoint/tensor_name.h"
 
 namespace moebius {
 namespace {
 
 constexpr std::string_view kProjections[] = {"gate", "up", "down"};
 
-std::optional<Role> role_from(std::string_view suffix) {
-  for (size_t i = 0; i < static_cast<size_t>(Role::kCount); ++i)
-    if (suffix_of(static_cast<Role>(i)) == suffix) return static_cast<Role>(i);
-  return std::nullopt;
+std::span<const RoleAlias> aliases_of(const StoredScheme& s) {
+  return s.method != nullptr ? s.method->aliases() : std::span<const RoleAlias>();
 }
 
 // The tensors whose names begin with `prefix`, by role.
 ModuleTensors tensors_of(const TensorStore& store, std::string_view prefix,
-                         const std::string& module) {
+                         const std::string& module, const StoredScheme& scheme) {
   ModuleTensors out;
   out.name = module;
   for (const TensorInfo& t : store.tensors()) {
     if (!std::string_view(t.name).starts_with(prefix)) continue;
-    const std::optional<Role> role = role_from(std::string_view(t.name).substr(prefix.size()));
-    if (!role)
+    const std::optional<Role> role =
+        role_from_suffix(std::string_view(t.name).substr(prefix.size()), aliases_of(scheme));
+    if (!role) {
+      std::string known;
+      for (const SuffixNeed& need : suffixes_of(scheme))
+        known += fmt::format("{}{}, ", prefix, need.suffix);
       fail_at({"argument", "", t.name, module, ""},
-              "{}: tensor '{}' has no meaning here; expected {}weight, {}weight_packed, "
-              "{}weight_scale, ...",
-              module, printable(t.name), prefix, prefix, prefix);
+              "{}: tensor '{}' has no meaning here; expected {}...", module, printable(t.name),
+              known);
+    }
+    if (out[*role])
+      fail_at({"argument", "", t.name, module, ""}, "{}: '{}' and '{}' are both its {}", module,
+              printable(out[*role].info->name), printable(t.name), suffix_of(*role));
     out[*role].info = &t;
   }
   return out;
+}
+
+// The scheme of a matrix whose tensors are there; a method may move tensors to other roles.
+Scheme decided(const StoredScheme& s, const std::string& name, ModuleTensors& tensors,
+               const TensorStore& store, bool expert) {
+  if (s.method == nullptr) return s.scheme;
+  const std::string& known = s.module.empty() ? name : s.module;
+  return s.method->rules()->decide({known, known, expert, tensors, store}).scheme;
 }
 
 // `expert`: a routed one, where fewer schemes can run than in a linear.
 void plan_matrix(Module& m, const StoredScheme& s, const TensorStore& store, uint64_t N, uint64_t K,
                  bool expert) {
   m.kind = expert ? ModuleKind::kExpert : ModuleKind::kLinear;
-  if (const auto reason = unsupported_reason(s.scheme, expert))
-    fail_at({"unsupported", "", "", m.name, ""}, "{}: {}", m.name, *reason);
-  m.decision.scheme = s.scheme;
   placing_errors(
       [&] {
         return ErrorPlace{"argument", "", "", m.name, ""};
       },
       [&] {
-        m.plan = reader_for(s.scheme.format).plan(m.plan.tensors, s.scheme, store, N, K, s.version);
+        m.decision.scheme = decided(s, m.name, m.plan.tensors, store, expert);
+        const Scheme& scheme = m.decision.scheme;
+        if (const auto reason = unsupported_reason(scheme, expert))
+          fail_at({"unsupported", "", "", m.name, ""}, "{}: {}", m.name, *reason);
+        m.plan = reader_for(scheme.format).plan(m.plan.tensors, scheme, store, N, K, s.version);
       });
 }
 
@@ -73,31 +88,36 @@ uint64_t fused_rows(const ModuleTensors& tensors, const std::string& name, uint6
       tensors[Role::kWeightPacked] ? tensors[Role::kWeightPacked] : tensors[Role::kWeight];
   if (!w)
     fail_at({"argument", "", "", name, ""}, "{}: neither weight nor weight_packed was given", name);
-  if (w.info->shape.empty() || w.info->shape[0] != 2 * intermediate)
+  const uint64_t rows = is_turned(tensors)      ? outputs_of(tensors, 2 * intermediate)
+                        : w.info->shape.empty() ? 0
+                                                : w.info->shape[0];
+  if (rows != 2 * intermediate)
     fail_at({"argument", "", w.info->name, name, ""}, "{}: {} is {}; expected {} rows", name,
             w.info->name, describe(*w.info), 2 * intermediate);
-  return w.info->shape[0];
+  return rows;
 }
 
-// The section of another method: its numbers for a module without a name. Tensors are given by role.
-StoredScheme parse_method(const Json& section) {
-  std::vector<std::string> warnings;
-  const QuantConfig parsed =
-      QuantConfig::parse(Json::object({{"quantization_config", section}}), "scheme", warnings);
-  if (parsed.rules() == nullptr)
-    fail("scheme: quant_method {} gives no scheme to a single matrix", parsed.method());
-  ModuleTensors tensors;
-  tensors.name = "scheme";
-  const TensorStore none;
-  try {
-    return {parsed.rules()->decide({"scheme", "scheme", false, tensors, none}).scheme,
-            parsed.version()};
-  } catch (const Error& e) {
-    fail(
-        "scheme: method {} decides by the tensors of a folder ({}); expected a group of "
-        "compressed-tensors with the same numbers",
-        parsed.method(), e.what());
+// The section of another method, for the module that "module" names.
+StoredScheme parse_method(const Json& given) {
+  Json section = Json::object();
+  std::string module;
+  for (const auto& [key, value] : given.members()) {
+    if (key != "module")
+      section.set(key, value);
+    else if (value.is_string())
+      module = value.as_string();
+    else
+      fail("scheme: module is {}; expected a name", kind_name(value.kind()));
   }
+  std::vector<std::string> warnings;
+  auto parsed = std::make_shared<const QuantConfig>(QuantConfig::parse(
+      Json::object({{"quantization_config", std::move(section)}}), "scheme", warnings));
+  if (parsed->rules() == nullptr)
+    fail("scheme: quant_method {} gives no scheme to a single matrix", parsed->method());
+  Scheme declared = parsed->rules()->declared(module);
+  if (declared.is_dense()) return StoredScheme{};
+  std::string version = parsed->version();
+  return {std::move(declared), std::move(version), std::move(parsed), std::move(module)};
 }
 
 }  // namespace
@@ -121,7 +141,7 @@ StoredScheme parse_stored_scheme(const std::string& json) {
         for (const auto& [name, value] : group.members()) {
           if (name == "version" || name == "format")
             section.set(name, value);
-          else if (name != "targets")
+          else if (name != "targets" && name != "module")
             members.set(name, value);
           quantized |= name == "weights" && !value.is_null();
         }
@@ -135,6 +155,24 @@ StoredScheme parse_stored_scheme(const std::string& json) {
         const QuantConfig parsed = QuantConfig::parse(config, "scheme", warnings);
         return StoredScheme{parsed.groups().at(0).scheme, parsed.version()};
       });
+}
+
+std::vector<SuffixNeed> suffixes_of(const StoredScheme& scheme) {
+  std::vector<SuffixNeed> out;
+  const Scheme& s = scheme.scheme;
+  // Native FP8 without blocks calls its scale as all others do.
+  const bool plain_scale =
+      s.format == Format::kNativeFp8 && s.weights && s.weights->strategy != Strategy::kBlock;
+  for (const RoleNeed& need : roles_of(s)) {
+    const Role role =
+        scheme.method != nullptr ? scheme.method->rules()->stored_role(s, need.role) : need.role;
+    std::string_view suffix = suffix_of(role);
+    for (const RoleAlias& a : aliases_of(scheme))
+      if (a.role == role && a.usual && !(plain_scale && role == Role::kWeightScale))
+        suffix = a.suffix;
+    out.push_back({std::string(suffix), need.required});
+  }
+  return out;
 }
 
 std::unique_ptr<LinearLayer> build_linear(const std::vector<MatrixPart>& parts,
@@ -156,7 +194,7 @@ std::unique_ptr<LinearLayer> build_linear(const std::vector<MatrixPart>& parts,
     Module& m = modules[i];
     m.name = p.name.empty() ? fmt::format("part {}", i) : p.name;
     check_sizes(p.outputs, p.inputs, m.name);
-    m.plan.tensors = tensors_of(store, fmt::format("{}.", i), m.name);
+    m.plan.tensors = tensors_of(store, fmt::format("{}.", i), m.name, p.scheme);
     plan_matrix(m, p.scheme, store, p.outputs, p.inputs, false);
     LayerOptions own = options;
     if (p.tp != 0) own.rank.tp = p.tp, own.rank.tp_rank = p.tp_rank;
@@ -246,8 +284,9 @@ void ExpertsBuilder::set_expert(size_t id, std::span<const TensorData> tensors) 
     m.name = fmt::format("{}.{}.{}", d_.name, id, kProjections[i]);
     m.projection = static_cast<Projection>(i + 1);
     const bool half = fused && i < 2;
-    m.plan.tensors = tensors_of(
-        store, half ? std::string("gate_up.") : fmt::format("{}.", kProjections[i]), m.name);
+    m.plan.tensors =
+        tensors_of(store, half ? std::string("gate_up.") : fmt::format("{}.", kProjections[i]),
+                   m.name, d_.schemes[i]);
     if (half) {
       m.plan.tensors[Role::kWeightShape] = {};  // of both halves; the sizes are the spec's
       take_half(m.plan.tensors, fused_rows(m.plan.tensors, m.name, spec.intermediate), m.projection,

@@ -7,21 +7,33 @@
 #include <string>
 #include <vector>
 
+#include "checkpoint/quant_config.h"
 #include "device/cpu/layer_loader.h"
 
 namespace moebius {
 
 // A scheme with the version of its writer, which says how odd widths were packed.
 struct StoredScheme {
-  Scheme scheme;
+  Scheme scheme;  // of another method: what its configuration declares
   std::string version;
+  // Of another method than compressed-tensors: its names of tensors are known, and the tensors
+  // decide, as in a folder. module: the name by which its rules find the matrix.
+  std::shared_ptr<const QuantConfig> method{};
+  std::string module{};
 };
-// One group of quantization_config, with the config's format and version beside its own members.
-// "{}": dense. Throws Error naming the field.
+// One group of quantization_config, with the config's format and version beside its own members; or
+// the whole quantization_config of another method, with the name of the module as "module". "{}":
+// dense. Throws Error naming the field.
 StoredScheme parse_stored_scheme(const std::string& json);
 
+struct SuffixNeed {
+  std::string suffix;  // "weight_packed", or what the method calls it: "qweight"
+  bool required;       // else: taken when there
+};
+std::vector<SuffixNeed> suffixes_of(const StoredScheme& scheme);
+
 // One of the matrices of a linear layer. Its tensors have their suffixes for names: weight_packed,
-// weight_scale, bias, ...
+// weight_scale, bias, ...; or those of its method: qweight, scales, weight_scale_inv, ...
 struct MatrixPart {
   std::string name;
   StoredScheme scheme;
