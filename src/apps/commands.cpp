@@ -45,8 +45,8 @@ void gather_variables(const Command& command, std::vector<NamedText>& out) {
 
 Command make_tool() {
   Command tool("moebius",
-               "runs quantized mixture-of-experts models on CPUs, straight from their "
-               "compressed-tensors folder");
+               "runs quantized mixture-of-experts models on CPUs, straight from the folder they were "
+               "published in");
   tool.subjects = {run_command(),        serve_command(),      inspect_command(),
                    explain_command(),    verify_command(),     apply_command(),
                    bench_command(),      logits_command(),     perplexity_command(),
