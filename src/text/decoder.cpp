@@ -6,6 +6,7 @@
 #include "text/decoder.h"
 
 #include <charconv>
+#include <optional>
 
 #include "base/utf8.h"
 #include "text/json_fields.h"
@@ -28,9 +29,13 @@ class DecoderRun {
   DecoderRun* next = nullptr;
 };
 
+// How a stage's tokens stand for bytes.
+enum class TokenBytes : uint8_t { kNo, kAlphabet, kHexTokens };
+
 class DecoderStage {
  public:
   virtual ~DecoderStage() = default;
+  virtual TokenBytes bytes() const = 0;
   virtual std::unique_ptr<DecoderRun> start() const = 0;
 };
 
@@ -44,6 +49,12 @@ class Stage final : public DecoderStage {
   explicit Stage(Args... args) : args_(std::move(args)...) {}
   std::unique_ptr<DecoderRun> start() const override {
     return std::apply([](const auto&... a) { return std::make_unique<Run>(a...); }, args_);
+  }
+  TokenBytes bytes() const override {
+    if constexpr (requires { Run::kBytes; })
+      return Run::kBytes;
+    else
+      return TokenBytes::kNo;
   }
 
  private:
@@ -89,20 +100,26 @@ class WholeTokens : public DecoderRun {
   bool open_ = false;
 };
 
+// A token in the alphabet of bytes; one that is not written in it is taken as it is.
+std::string alphabet_bytes(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size();) {
+    const auto c = unicode::decode(text.data() + i);
+    const int byte = unicode::char_to_byte(c.code);
+    if (byte < 0) return std::string(text);
+    out += static_cast<char>(byte);
+    i += c.length;
+  }
+  return out;
+}
+
 class ByteLevelRun final : public WholeTokens {
+ public:
+  static constexpr TokenBytes kBytes = TokenBytes::kAlphabet;
+
+ private:
   void token(std::string_view text) override {
-    const size_t before = bytes_.size();
-    for (size_t i = 0; i < text.size();) {
-      const auto c = unicode::decode(text.data() + i);
-      const int byte = unicode::char_to_byte(c.code);
-      if (byte < 0) {  // not written in the byte alphabet: taken as it is
-        bytes_.resize(before);
-        bytes_ += text;
-        break;
-      }
-      bytes_ += static_cast<char>(byte);
-      i += c.length;
-    }
+    bytes_ += alphabet_bytes(text);
     std::string out;
     const size_t keep = unicode::append_lossy_prefix(out, bytes_);
     bytes_.erase(0, bytes_.size() - keep);
@@ -119,11 +136,20 @@ class ByteLevelRun final : public WholeTokens {
 // A run of tokens <0xHH> is one string if it is valid UTF-8 as a whole, else a replacement
 // character for each.
 class ByteFallbackRun final : public WholeTokens {
-  void token(std::string_view text) override {
+ public:
+  static constexpr TokenBytes kBytes = TokenBytes::kHexTokens;
+  static std::optional<char> byte_of(std::string_view text) {
     unsigned byte = 0;
     if (text.size() == 6 && text.starts_with("<0x") && text.ends_with('>') &&
-        hex(text.substr(3, 2), byte)) {
-      bytes_ += static_cast<char>(byte);
+        hex(text.substr(3, 2), byte))
+      return static_cast<char>(byte);
+    return std::nullopt;
+  }
+
+ private:
+  void token(std::string_view text) override {
+    if (const auto byte = byte_of(text)) {
+      bytes_ += *byte;
       return;
     }
     flush();
@@ -333,6 +359,32 @@ Decoder::Decoder(const Json* json, const std::string& where) {
 Decoder::~Decoder() = default;
 Decoder::Decoder(Decoder&&) noexcept = default;
 Decoder& Decoder::operator=(Decoder&&) noexcept = default;
+
+std::string Decoder::token_bytes(std::string_view token) const {
+  for (const auto& stage : stages_) {
+    if (stage->bytes() == TokenBytes::kAlphabet) return alphabet_bytes(token);
+    if (stage->bytes() == TokenBytes::kHexTokens)
+      if (const auto byte = ByteFallbackRun::byte_of(token)) return {*byte};
+  }
+  // Behind a letter, because the first token of a text may be written otherwise.
+  std::string letter, both;
+  for (std::string* out : {&letter, &both}) {
+    Stream stream(*this);
+    stream.push("a", *out);
+    if (out == &both) stream.push(token, *out);
+    stream.finish(*out);
+  }
+  return both.starts_with(letter) ? both.substr(letter.size()) : std::string();
+}
+
+bool Decoder::strips_first_space() const {
+  constexpr std::string_view kSpaced = "\u2581a";
+  std::string alone;
+  Stream stream(*this);
+  stream.push(kSpaced, alone);
+  stream.finish(alone);
+  return alone == "a" && token_bytes(kSpaced) == " a";
+}
 
 Decoder::Stream::Stream(const Decoder& decoder) {
   for (const auto& stage : decoder.stages_) runs_.push_back(stage->start());

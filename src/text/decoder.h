@@ -26,6 +26,11 @@ class Decoder {
 
   class Stream;
 
+  // What a token behind others writes, byte by byte: also a part of a character.
+  std::string token_bytes(std::string_view token) const;
+  // The first token of a text loses a space at its start.
+  bool strips_first_space() const;
+
  private:
   std::vector<std::unique_ptr<const DecoderStage>> stages_;
 };

@@ -212,6 +212,15 @@ bool Tokenizer::is_special(int32_t id) const {
   return it != parts_->added_of_id.end() && parts_->added[it->second].special;
 }
 
+std::string Tokenizer::token_bytes(int32_t id) const {
+  if (const auto it = parts_->written.find(id); it != parts_->written.end())
+    return parts_->decoder.token_bytes(it->second);
+  const auto token = id_to_token(id);
+  return token ? parts_->decoder.token_bytes(*token) : std::string();
+}
+
+bool Tokenizer::strips_first_space() const { return parts_->decoder.strips_first_space(); }
+
 void Tokenizer::check_fits(size_t rows) const {
   if (vocab_size() > rows)
     fail(

@@ -51,6 +51,9 @@ class Tokenizer {
   std::optional<int32_t> token_to_id(std::string_view token) const;
   std::optional<std::string> id_to_token(int32_t id) const;
   bool is_special(int32_t id) const;
+  // What a token writes behind others, byte by byte; the first of a text may lose a space.
+  std::string token_bytes(int32_t id) const;
+  bool strips_first_space() const;
   // Throws Error if a token id does not fit a model with `rows` embeddings.
   void check_fits(size_t rows) const;
 

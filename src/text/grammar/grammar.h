@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an answer may be: rules over terminals. A terminal is an automaton over bytes, a fixed text
+// or a token without text; a rule is a small graph of terminals, calls of rules and choices. Rules
+// may call themselves, but not before they have written something.
+//
+// A GrammarBuilder puts one together from parts: each part is a rule and may be used several times.
+// A Grammar is immutable and shared by pointer; whoever follows an answer has a GrammarMatcher.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/json.h"
+#include "text/grammar/dfa.h"
+
+namespace moebius {
+
+class Tokenizer;
+
+struct GrammarTerminal {
+  enum class Kind : uint8_t { kText, kDfa, kToken };
+  Kind kind = Kind::kText;
+  std::string text;
+  DfaPtr dfa;
+  // Of any_json_string(), always: how many characters; the automaton does not count them.
+  bool counted = false;
+  uint32_t least = 0, most = UINT32_MAX;
+  int32_t token = -1;           // kToken
+  bool special = false;         // kDfa: tokens without text may come too, and count as a border
+  std::vector<int32_t> except;  // but not these
+
+  bool nullable() const {
+    return kind == Kind::kText ? text.empty() : kind == Kind::kDfa && dfa->accepts(0);
+  }
+  bool possible() const { return kind != Kind::kDfa || !dfa->empty(); }
+};
+
+class Grammar {
+ public:
+  struct Node {
+    enum class Kind : uint8_t { kEnd, kTerminal, kCall, kChoice };
+    Kind kind = Kind::kEnd;
+    bool dead = false;  // no text leads from here to the end of the rule
+    uint32_t what = 0;  // terminal; rule; first of its branches
+    uint32_t next = 0;  // node; of a choice: how many branches
+  };
+  const Node& node(uint32_t i) const { return nodes_[i]; }
+  uint32_t branch(uint32_t i) const { return branches_[i]; }
+  const GrammarTerminal& terminal(uint32_t i) const { return terminals_[i]; }
+  uint32_t rule(uint32_t i) const { return rules_[i]; }  // its first node
+  uint32_t root() const { return rules_[root_]; }
+  size_t bytes() const { return bytes_; }  // of memory, about
+  size_t terminals() const { return terminals_.size(); }
+
+ private:
+  friend class GrammarBuilder;
+  Grammar() = default;
+  std::vector<Node> nodes_;
+  std::vector<uint32_t> branches_;
+  std::vector<GrammarTerminal> terminals_;
+  std::vector<uint32_t> rules_;
+  uint32_t root_ = 0;
+  size_t bytes_ = 0;
+};
+using GrammarPtr = std::shared_ptr<const Grammar>;
+
+class GrammarBuilder {
+ public:
+  using Rule = uint32_t;
+  using Node = uint32_t;
+  static constexpr Node kEnd = 0;
+  static constexpr uint32_t kNoEnd = UINT32_MAX;
+
+  // With a tokenizer, marker() also finds tokens that are special: these have no text.
+  explicit GrammarBuilder(const Tokenizer* tokenizer = nullptr, const GrammarLimits& limits = {});
+
+  // Parts. All throw GrammarError when they cost too much.
+  Rule literal(std::string text);
+  Rule token(int32_t id);
+  // This text, or the special token that is written so.
+  Rule marker(const std::string& text);
+  Rule sequence(std::span<const Rule> parts);
+  Rule sequence(std::initializer_list<Rule> parts) {
+    return sequence(std::span(parts.begin(), parts.size()));
+  }
+  Rule choice(std::span<const Rule> parts);
+  Rule choice(std::initializer_list<Rule> parts) {
+    return choice(std::span(parts.begin(), parts.size()));
+  }
+  Rule repeat(Rule part, uint32_t least, uint32_t most = kNoEnd);
+  Rule optional(Rule part) { return repeat(part, 0, 1); }
+  Rule words(std::span<const std::string> words);  // one of them
+  // `path` is where the part stands in the request, for errors.
+  Rule regex(std::string_view expression, const std::string& path = {});
+  Rule schema(const Json& schema, const std::string& path = {});
+  Rule json_object();  // any, of depth 32 at most
+  Rule json_value();
+  // Any text and special tokens, up to and with the first of these markers.
+  Rule text_until(std::span<const std::string> markers);
+  // Any text and special tokens; where a marker comes, its rule follows, then text again. May end
+  // wherever no rule is open. `again` false: nothing comes behind the first rule.
+  struct Trigger {
+    std::string marker;
+    Rule then;
+  };
+  Rule triggered(std::span<const Trigger> triggers, bool again = true);
+
+  // Throws GrammarError: empty_schema where no text fits, invalid_schema where a rule calls itself
+  // first.
+  GrammarPtr build(Rule root);
+
+  // For parts that are graphs of their own: nodes are made from the end of a rule to its start.
+  Rule declare(std::string path = {});
+  void define(Rule rule, Node start) { grammar_->rules_[rule] = start; }
+  Rule define(Node start) {
+    const Rule r = declare();
+    define(r, start);
+    return r;
+  }
+  uint32_t add_terminal(const std::string& key, GrammarTerminal terminal);
+  uint32_t text_terminal(std::string text);
+  uint32_t dfa_terminal(const DfaPtr& dfa);
+  // Any JSON string of so many characters.
+  uint32_t string_terminal(uint32_t least = 0, uint32_t most = UINT32_MAX);
+  Node at_terminal(uint32_t terminal, Node next);
+  Node at_call(Rule rule, Node next);
+  Node at_choice(std::span<const Node> branches);
+  Node open_choice(size_t branches);  // whose branches are set later
+  void set_branch(Node choice, size_t index, Node to);
+  GrammarBudget& budget() { return budget_; }
+
+ private:
+  struct Markers;
+  Markers split_markers(std::span<const std::string> markers) const;
+  void find_dead();
+  void refuse_left_recursion() const;
+  std::vector<uint8_t> nullable_rules() const;
+  Node add(Grammar::Node node);
+
+  const Tokenizer* tokenizer_;
+  GrammarBudget budget_;
+  std::shared_ptr<Grammar> grammar_;
+  std::map<std::string, uint32_t, std::less<>> terminal_of_;
+  std::vector<std::string> paths_;                // of rules
+  std::vector<Rule> json_values_, json_objects_;  // by the depth that is left
+  void make_json_values();
+};
+
+// Whole grammars. The texts are a stranger's; errors name a path within them.
+inline constexpr size_t kMostGrammarBytes = 64 << 10;
+GrammarPtr grammar_from_schema(const Json& schema, const std::string& path = {});
+GrammarPtr grammar_from_json_object();
+GrammarPtr grammar_from_regex(std::string_view expression, const std::string& path = {});
+GrammarPtr grammar_from_choice(std::span<const std::string> words, const std::string& path = {});
+
+}  // namespace moebius

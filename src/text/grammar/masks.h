@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// From places in a grammar to tokens. For each state of an automaton the vocabulary is looked
+// through once: tokens that stay within the terminal are kept as bits or as a short list; tokens
+// that leave it, by where they leave. A step takes the first as they are and follows the second
+// with the rules that are open. Safe to use from several threads.
+#pragma once
+#include <memory>
+#include <mutex>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "base/token_mask.h"
+#include "text/grammar/matcher.h"
+#include "text/grammar/token_trie.h"
+
+namespace moebius {
+
+class TokenMasks {
+ public:
+  // The tokenizer is not needed afterwards.
+  explicit TokenMasks(const Tokenizer& tokenizer, size_t most_bytes = size_t{64} << 20);
+  ~TokenMasks();
+
+  // Tokens that may come next. `end_tokens` may come exactly where the grammar may end. `first`: no
+  // token with text has come yet.
+  void find(GrammarMatcher& matcher, std::span<const int32_t> end_tokens, bool first,
+            TokenMask& out);
+  // False, and nothing happened: it does not fit.
+  bool accept(GrammarMatcher& matcher, int32_t token, bool first) const;
+
+  const TokenTrie& trie() const { return trie_; }
+  size_t states() const;  // that are kept
+  size_t bytes() const;
+
+ private:
+  struct Entry;
+  struct Walk;
+  using EntryPtr = std::shared_ptr<Entry>;
+  EntryPtr entry(const GrammarTerminal& terminal, uint32_t state);
+  EntryPtr look_through(const GrammarTerminal& terminal, uint32_t state) const;
+  EntryPtr narrowed(const Dfa& dfa, uint32_t state);
+  void narrow_leaves(const Dfa& dfa, uint32_t state, Entry& entry) const;
+  void join_leaves(Entry& entry) const;
+  void find_leaves(const GrammarTerminal& terminal, uint32_t state, Entry& entry) const;
+  void evict();
+  void add_text(GrammarMatcher& m, const GrammarPlace& p, std::string_view rest, Walk& walk) const;
+  void add_dfa(GrammarMatcher& m, const GrammarPlace& p, Walk& walk);
+  void add_first(GrammarMatcher& m, Walk& walk) const;
+  void finish(const GrammarPlaces& places, std::span<const int32_t> end_tokens, Walk& walk,
+              TokenMask& out) const;
+
+  TokenTrie trie_;
+  const size_t most_bytes_;
+  mutable std::mutex mutex_;  // of what follows
+  std::unordered_map<uint64_t, EntryPtr> entries_;
+  size_t bytes_ = 0;
+  uint64_t clock_ = 0;
+};
+
+}  // namespace moebius

@@ -1,0 +1,525 @@
+// SPDX-License-Identifier: Apache-2.0
+// Groups are a stack of what is open, so that depth costs memory and not the program's stack.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "base/utf8.h"
+#include "text/grammar/regex.h"
+#include "text/unicode.h"
+
+namespace moebius {
+namespace {
+
+constexpr char32_t kLastCode = 0x10FFFF;
+constexpr size_t kMostOpenGroups = 64;
+constexpr uint32_t kMostRepeats = 20000;
+
+CodeSet set_of(std::initializer_list<CodeRange> ranges) {
+  CodeSet s;
+  s.ranges.assign(ranges.begin(), ranges.end());
+  return s;
+}
+CodeSet digits() { return set_of({{'0', '9'}}); }
+CodeSet word_characters() { return set_of({{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}}); }
+CodeSet spaces() {
+  return set_of({{9, 13},
+                 {32, 32},
+                 {0xa0, 0xa0},
+                 {0x1680, 0x1680},
+                 {0x2000, 0x200a},
+                 {0x2028, 0x2029},
+                 {0x202f, 0x202f},
+                 {0x205f, 0x205f},
+                 {0x3000, 0x3000},
+                 {0xfeff, 0xfeff}});
+}
+CodeSet line_ends() { return set_of({{10, 10}, {13, 13}, {0x2028, 0x2029}}); }
+
+// General categories by their short and a few long names.
+std::optional<uint32_t> category_mask(std::string_view name) {
+  using namespace unicode;
+  static constexpr std::pair<std::string_view, uint32_t> kNames[] = {
+      {"L", kL},
+      {"Letter", kL},
+      {"M", kM},
+      {"Mark", kM},
+      {"N", kN},
+      {"Number", kN},
+      {"P", kP},
+      {"Punctuation", kP},
+      {"S", kS},
+      {"Symbol", kS},
+      {"Z", bit(kZs) | bit(kZl) | bit(kZp)},
+      {"Separator", bit(kZs) | bit(kZl) | bit(kZp)},
+      {"Lu", bit(kLu)},
+      {"Uppercase_Letter", bit(kLu)},
+      {"Ll", bit(kLl)},
+      {"Lowercase_Letter", bit(kLl)},
+      {"Lt", bit(kLt)},
+      {"Lm", bit(kLm)},
+      {"Lo", bit(kLo)},
+      {"Mn", bit(kMn)},
+      {"Mc", bit(kMc)},
+      {"Me", bit(kMe)},
+      {"Nd", bit(kNd)},
+      {"Nl", bit(kNl)},
+      {"No", bit(kNo)},
+      {"Pc", bit(kPc)},
+      {"Pd", bit(kPd)},
+      {"Ps", bit(kPs)},
+      {"Pe", bit(kPe)},
+      {"Pi", bit(kPi)},
+      {"Pf", bit(kPf)},
+      {"Po", bit(kPo)},
+      {"Sm", bit(kSm)},
+      {"Sc", bit(kSc)},
+      {"Sk", bit(kSk)},
+      {"So", bit(kSo)},
+      {"Zs", bit(kZs)},
+      {"Zl", bit(kZl)},
+      {"Zp", bit(kZp)},
+      {"Cc", bit(kCc)},
+      {"Cf", bit(kCf)},
+      {"Co", bit(kCo)},
+      {"Cn", bit(kCn)}};
+  for (const auto& [n, mask] : kNames)
+    if (n == name) return mask;
+  return std::nullopt;
+}
+
+class RegexParser {
+ public:
+  RegexParser(std::string_view text, GrammarBudget& budget) : text_(text), budget_(budget) {}
+
+  ParsedRegexPtr parse() {
+    if (!is_utf8(text_)) bad("is not valid UTF-8");
+    open_.emplace_back();
+    while (at_ < text_.size()) one();
+    if (open_.size() > 1) bad("has a group that is not closed");
+    close_group();
+    return std::make_shared<ParsedRegex>(std::move(out_));
+  }
+
+ private:
+  using Node = ParsedRegex::Node;
+  using Kind = ParsedRegex::Kind;
+  struct Group {
+    std::vector<uint32_t> choices, sequence;
+  };
+
+  [[noreturn]] void bad(const std::string& what) const {
+    throw GrammarError("invalid_regex", fmt::format("the expression {} (at byte {})", what, at_),
+                       budget_.path());
+  }
+  [[noreturn]] void unsupported(const std::string& what) const {
+    throw GrammarError(
+        "unsupported_keyword",
+        fmt::format("the expression has {}, which is not offered (at byte {})", what, at_),
+        budget_.path());
+  }
+  bool more() const { return at_ < text_.size(); }
+  bool take(char c) {
+    if (!more() || text_[at_] != c) return false;
+    ++at_;
+    return true;
+  }
+  bool take(std::string_view s) {
+    if (!text_.substr(at_).starts_with(s)) return false;
+    at_ += s.size();
+    return true;
+  }
+  char32_t take_code() {
+    if (!more()) bad("ends too early");
+    const auto c = unicode::decode(text_.data() + at_);
+    at_ += c.length;
+    return c.code;
+  }
+  uint32_t add(Node node) {
+    budget_.work(8);
+    out_.nodes.push_back(std::move(node));
+    return static_cast<uint32_t>(out_.nodes.size() - 1);
+  }
+  uint32_t add_kind(Kind kind) {
+    Node n;
+    n.kind = kind;
+    return add(std::move(n));
+  }
+  uint32_t add_set(CodeSet set) {
+    set.tidy();
+    out_.sets.push_back(std::move(set));
+    Node n;
+    n.kind = Kind::kSet;
+    n.set = static_cast<uint32_t>(out_.sets.size() - 1);
+    return add(std::move(n));
+  }
+  uint32_t joined(Kind kind, std::vector<uint32_t> parts) {
+    if (parts.size() == 1) return parts[0];
+    Node n;
+    n.kind = parts.empty() ? Kind::kEmpty : kind;
+    n.parts = std::move(parts);
+    return add(std::move(n));
+  }
+  uint32_t close_group() {
+    Group g = std::move(open_.back());
+    open_.pop_back();
+    g.choices.push_back(joined(Kind::kSequence, std::move(g.sequence)));
+    const uint32_t all = joined(Kind::kChoice, std::move(g.choices));
+    // The last node is all: where nothing was added last, it is added again.
+    if (open_.empty() && all + 1 != out_.nodes.size()) add(Node(out_.nodes[all]));
+    return all;
+  }
+
+  void one() {
+    const char c = text_[at_];
+    switch (c) {
+      case '(':
+        ++at_;
+        return begin_group();
+      case ')':
+        if (open_.size() == 1) bad("closes a group that is not open");
+        ++at_;
+        return quantified(close_group());
+      case '|': {
+        ++at_;
+        Group& g = open_.back();
+        g.choices.push_back(joined(Kind::kSequence, std::move(g.sequence)));
+        g.sequence.clear();
+        return;
+      }
+      case '^':
+        ++at_;
+        return open_.back().sequence.push_back(add_kind(Kind::kBegin));
+      case '$':
+        ++at_;
+        return open_.back().sequence.push_back(add_kind(Kind::kEnd));
+      case '[':
+        ++at_;
+        return quantified(add_set(bracket()));
+      case '.':
+        ++at_;
+        return quantified(add_set(line_ends().others()));
+      case '*':
+      case '+':
+      case '?':
+        bad("repeats nothing");
+      case '\\':
+        ++at_;
+        return escape();
+      default:
+        break;
+    }
+    if (c == '{' && repeat_ahead()) bad("repeats nothing");
+    const char32_t code = take_code();
+    quantified(add_set(set_of({{code, code}})));
+  }
+
+  void begin_group() {
+    if (take('?')) {
+      if (take('=') || take('!')) unsupported("lookahead");
+      if (take("<=") || take("<!")) unsupported("lookbehind");
+      if (take('<') || take("P<")) {
+        while (more() && text_[at_] != '>') ++at_;
+        if (!take('>')) bad("has a group name without an end");
+      } else if (!take(':')) {
+        unsupported("a group of an unknown kind");
+      }
+    }
+    if (open_.size() == kMostOpenGroups) budget_.too_complex("has groups that are nested too deep");
+    open_.emplace_back();
+  }
+
+  bool repeat_ahead() const {
+    size_t i = at_ + 1;
+    const size_t digits_from = i;
+    while (i < text_.size() && text_[i] >= '0' && text_[i] <= '9') ++i;
+    if (i == digits_from) return false;
+    if (i < text_.size() && text_[i] == ',') do
+        ++i;
+      while (i < text_.size() && text_[i] >= '0' && text_[i] <= '9');
+    return i < text_.size() && text_[i] == '}';
+  }
+  uint32_t number() {
+    uint64_t n = 0;
+    while (more() && text_[at_] >= '0' && text_[at_] <= '9')
+      n = std::min<uint64_t>(n * 10 + static_cast<uint64_t>(text_[at_++] - '0'), UINT32_MAX - 1);
+    return static_cast<uint32_t>(n);
+  }
+
+  void quantified(uint32_t item) {
+    uint32_t least = 1, most = 1;
+    if (take('*')) {
+      least = 0, most = ParsedRegex::kNoEnd;
+    } else if (take('+')) {
+      most = ParsedRegex::kNoEnd;
+    } else if (take('?')) {
+      least = 0;
+    } else if (more() && text_[at_] == '{' && repeat_ahead()) {
+      ++at_;
+      least = most = number();
+      if (take(',')) most = more() && text_[at_] != '}' ? number() : ParsedRegex::kNoEnd;
+      ++at_;
+      if (most < least) bad("has a repeat whose bounds are the wrong way round");
+      if (least > kMostRepeats || (most != ParsedRegex::kNoEnd && most > kMostRepeats))
+        budget_.too_complex("repeats too often");
+    } else {
+      return open_.back().sequence.push_back(item);
+    }
+    take('?');  // which of several ways is tried first does not matter here
+    if (more() && (text_[at_] == '*' || text_[at_] == '+' || text_[at_] == '?'))
+      bad("repeats a repeat");
+    Node n;
+    n.kind = Kind::kRepeat;
+    n.parts = {item};
+    n.least = least, n.most = most;
+    open_.back().sequence.push_back(add(std::move(n)));
+  }
+
+  uint32_t hex(size_t digits_wanted) {
+    uint32_t v = 0;
+    for (size_t i = 0; i < digits_wanted; ++i) {
+      const char c = more() ? text_[at_] : '\0';
+      uint32_t d = 0;
+      if (c >= '0' && c <= '9')
+        d = static_cast<uint32_t>(c - '0');
+      else if ((c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'))
+        d = static_cast<uint32_t>((c | 32) - 'a' + 10);
+      else
+        bad("has an escape without its hexadecimal digits");
+      v = v * 16 + d;
+      ++at_;
+    }
+    return v;
+  }
+  char32_t unicode_escape() {
+    if (take('{')) {
+      uint32_t v = 0;
+      size_t n = 0;
+      while (!take('}')) {
+        v = (v << 4) | hex(1);
+        if (++n > 6) bad("names a code point that does not exist");
+      }
+      if (n == 0 || v > kLastCode) bad("names a code point that does not exist");
+      return v;
+    }
+    const uint32_t high = hex(4);
+    if (high < 0xd800 || high > 0xdbff || !take("\\u")) return high;
+    const uint32_t low = hex(4);
+    if (low < 0xdc00 || low > 0xdfff) bad("has half of a surrogate pair");
+    return 0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00);
+  }
+  CodeSet property(bool negated) {
+    if (!take('{')) bad("has \\p without a name");
+    std::string name;
+    while (more() && text_[at_] != '}') name += text_[at_++];
+    if (!take('}')) bad("has \\p without an end");
+    for (const std::string_view prefix : {"General_Category=", "gc="})
+      if (name.starts_with(prefix)) name.erase(0, prefix.size());
+    const auto mask = category_mask(name);
+    if (!mask) unsupported("the property '" + printable(name, 40) + "'");
+    budget_.work(300'000);
+    const auto& table = unicode::Table::get();
+    CodeSet s;
+    for (char32_t c = 0; c <= kLastCode; ++c)
+      if (((table.mask(c) & *mask) != 0) != negated) {
+        if (!s.ranges.empty() && s.ranges.back().second + 1 == c)
+          s.ranges.back().second = c;
+        else
+          s.add(c, c);
+      }
+    return s;
+  }
+
+  // Behind a backslash: a set of several characters, or nothing and `code` is one.
+  std::optional<CodeSet> escaped(char32_t& code, bool in_bracket) {
+    const char32_t c = take_code();
+    switch (c) {
+      case 'd':
+        return digits();
+      case 'D':
+        return digits().others();
+      case 'w':
+        return word_characters();
+      case 'W':
+        return word_characters().others();
+      case 's':
+        return spaces();
+      case 'S':
+        return spaces().others();
+      case 'p':
+        return property(false);
+      case 'P':
+        return property(true);
+      case 't':
+        code = 9;
+        return std::nullopt;
+      case 'n':
+        code = 10;
+        return std::nullopt;
+      case 'v':
+        code = 11;
+        return std::nullopt;
+      case 'f':
+        code = 12;
+        return std::nullopt;
+      case 'r':
+        code = 13;
+        return std::nullopt;
+      case '0':
+        if (more() && text_[at_] >= '0' && text_[at_] <= '9') unsupported("an octal escape");
+        code = 0;
+        return std::nullopt;
+      case 'x':
+        code = hex(2);
+        return std::nullopt;
+      case 'u':
+        code = unicode_escape();
+        return std::nullopt;
+      case 'c': {
+        const char32_t letter = take_code();
+        if (!((letter >= 'a' && letter <= 'z') || (letter >= 'A' && letter <= 'Z')))
+          bad("has \\c without a letter");
+        code = letter % 32;
+        return std::nullopt;
+      }
+      case 'b':
+        if (!in_bracket) unsupported("a word boundary");
+        code = 8;
+        return std::nullopt;
+      case 'B':
+        if (!in_bracket) unsupported("a word boundary");
+        bad("has an unknown escape");
+      case 'k':
+        unsupported("a back reference");
+      default:
+        break;
+    }
+    if (c >= '1' && c <= '9') unsupported("a back reference");
+    if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) bad("has an unknown escape");
+    code = c;
+    return std::nullopt;
+  }
+
+  void escape() {
+    char32_t code = 0;
+    if (auto set = escaped(code, false)) return quantified(add_set(std::move(*set)));
+    quantified(add_set(set_of({{code, code}})));
+  }
+
+  CodeSet bracket() {
+    const bool negated = take('^');
+    CodeSet out;
+    for (;;) {
+      if (!more()) bad("has a set that is not closed");
+      if (take(']')) break;
+      char32_t low = 0;
+      std::optional<CodeSet> set = bracket_item(low);
+      if (set) {
+        budget_.work(set->ranges.size());
+        out.ranges.insert(out.ranges.end(), set->ranges.begin(), set->ranges.end());
+        continue;
+      }
+      char32_t high = low;
+      if (at_ + 1 < text_.size() && text_[at_] == '-' && text_[at_ + 1] != ']') {
+        ++at_;
+        if (bracket_item(high)) bad("has a range that ends in a set");
+        if (high < low) bad("has a range whose ends are the wrong way round");
+      }
+      out.add(low, high);
+    }
+    out.tidy();
+    return negated ? out.others() : out;
+  }
+  std::optional<CodeSet> bracket_item(char32_t& code) {
+    if (take('\\')) return escaped(code, true);
+    code = take_code();
+    return std::nullopt;
+  }
+
+  std::string_view text_;
+  GrammarBudget& budget_;
+  size_t at_ = 0;
+  std::vector<Group> open_;
+  ParsedRegex out_;
+};
+
+}  // namespace
+
+void CodeSet::tidy() {
+  std::sort(ranges.begin(), ranges.end());
+  size_t n = 0;
+  for (const CodeRange& r : ranges) {
+    if (n > 0 && r.first <= ranges[n - 1].second + 1)
+      ranges[n - 1].second = std::max(ranges[n - 1].second, r.second);
+    else
+      ranges[n++] = r;
+  }
+  ranges.resize(n);
+}
+
+CodeSet CodeSet::others() const {
+  CodeSet out;
+  char32_t from = 0;
+  for (const CodeRange& r : ranges) {
+    if (r.first > from) out.add(from, r.first - 1);
+    from = r.second + 1;
+  }
+  if (from <= kLastCode) out.add(from, kLastCode);
+  return out;
+}
+
+ParsedRegexPtr parse_regex(std::string_view text, GrammarBudget& budget) {
+  budget.work(text.size() * 8 + 64);
+  return RegexParser(text, budget).parse();
+}
+
+std::optional<RegexLengths> anchored_lengths(const ParsedRegex& regex) {
+  using Kind = ParsedRegex::Kind;
+  const auto& nodes = regex.nodes;
+  const auto& all = nodes.back();
+  if (all.kind != Kind::kSequence || all.parts.size() < 2 ||
+      nodes[all.parts.front()].kind != Kind::kBegin || nodes[all.parts.back()].kind != Kind::kEnd)
+    return std::nullopt;
+  constexpr size_t kFar = size_t{1} << 40;
+  std::vector<RegexLengths> of(nodes.size());
+  const auto plus = [&](std::optional<size_t> a, std::optional<size_t> b) {
+    return a && b ? std::optional(std::min(*a + *b, kFar)) : std::nullopt;
+  };
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    const auto& n = nodes[i];
+    RegexLengths& l = of[i];
+    switch (n.kind) {
+      case Kind::kSet:
+        l.least = 1, l.most = 1;
+        break;
+      case Kind::kSequence:
+        for (const uint32_t p : n.parts) {
+          l.least = std::min(l.least + of[p].least, kFar);
+          l.most = plus(l.most, of[p].most);
+        }
+        break;
+      case Kind::kChoice:
+        l = of[n.parts[0]];
+        for (const uint32_t p : n.parts) {
+          l.least = std::min(l.least, of[p].least);
+          l.most =
+              l.most && of[p].most ? std::optional(std::max(*l.most, *of[p].most)) : std::nullopt;
+        }
+        break;
+      case Kind::kRepeat: {
+        const RegexLengths& p = of[n.parts[0]];
+        l.least = std::min(p.least * n.least, kFar);
+        if (!p.most || (n.most == ParsedRegex::kNoEnd && *p.most > 0))
+          l.most = std::nullopt;
+        else
+          l.most = n.most == ParsedRegex::kNoEnd ? 0 : std::min(*p.most * n.most, kFar);
+        break;
+      }
+      default:
+        break;
+    }
+  }
+  return of.back();
+}
+
+}  // namespace moebius

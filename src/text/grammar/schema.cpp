@@ -1,0 +1,456 @@
+// SPDX-License-Identifier: Apache-2.0
+// Lists of parts to rules; arrays and objects.
+#include "text/grammar/schema.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <array>
+
+#include "text/grammar/regex.h"
+
+namespace moebius {
+namespace {
+
+constexpr size_t kMostItems = 1024;  // that are counted one by one
+
+}  // namespace
+
+SchemaCompiler::SchemaCompiler(GrammarBuilder& builder, const Json& schema, const std::string& path)
+    : builder_(builder), document_(schema, path, builder.budget()) {}
+
+GrammarBuilder::Rule SchemaCompiler::compile() {
+  const Rule root = rule_of({{Part::Kind::kSchema, &document_.root()}});
+  while (!waiting_.empty()) {
+    const auto [rule, parts] = std::move(waiting_.back());
+    waiting_.pop_back();
+    build(rule, parts);
+  }
+  return root;
+}
+
+GrammarBuilder::Rule SchemaCompiler::rule_of(Parts parts) {
+  GrammarBudget& budget = builder_.budget();
+  Parts key = parts;
+  std::sort(key.begin(), key.end());
+  key.erase(std::unique(key.begin(), key.end()), key.end());
+  budget.work(32 + 16 * key.size());
+  const auto it = rules_.find(key);
+  if (it != rules_.end()) return it->second;
+  const Rule rule = builder_.declare(parts.empty() ? "" : document_.path(*parts.back().json));
+  rules_.emplace(std::move(key), rule);
+  waiting_.emplace_back(rule, std::move(parts));
+  return rule;
+}
+
+GrammarBuilder::Rule SchemaCompiler::value_rule(const Parts& parts) {
+  return parts.empty() ? builder_.json_value() : rule_of(parts);
+}
+
+// A value that has to satisfy p has to satisfy q: q is a branch of p's choices, or what p refers to.
+bool SchemaCompiler::leads_to(const Json& p, const Json& q) {
+  builder_.budget().work(8);
+  for (const char* name : {"anyOf", "oneOf", "allOf"})
+    if (const Json* list = p.find(name); list != nullptr && list->is_array() &&
+                                         !list->items().empty() && &list->items().front() <= &q &&
+                                         &q <= &list->items().back())
+      return true;
+  const Json* ref = p.find("$ref");
+  return ref != nullptr && &document_.target(p, *ref) == &q;
+}
+
+// Follows references and allOf. A schema that leads to itself without a value between is refused.
+SchemaCompiler::Flat SchemaCompiler::flatten(const Parts& parts) {
+  Flat out;
+  std::map<const Json*, bool> seen;  // true: still open
+  struct Step {
+    const Json* schema;
+    bool leave;
+  };
+  std::vector<Step> work;
+  for (const Part& p : parts) {
+    if (p.kind == Part::Kind::kPlain) {
+      if (seen.try_emplace(p.json, false).second) out.plain.push_back(p.json);
+      continue;
+    }
+    if (p.kind == Part::Kind::kChoice) {
+      out.choices.push_back(p);
+      continue;
+    }
+    // Schemas that lead here are still open.
+    std::vector<const Json*> above = {p.json};
+    for (size_t i = 0; i < above.size(); ++i)
+      for (auto& [schema, open] : seen)
+        if (!open && leads_to(*schema, *above[i])) open = true, above.push_back(schema);
+    work.push_back({p.json, false});
+    while (!work.empty()) {
+      const Step step = work.back();
+      work.pop_back();
+      const Json& s = *step.schema;
+      builder_.budget().work(16);
+      if (step.leave) {
+        seen[&s] = false;
+        continue;
+      }
+      if (const auto it = seen.find(&s); it != seen.end()) {
+        if (it->second) document_.refuse(s, "", "refers to itself", "invalid_schema");
+        continue;
+      }
+      document_.check(s);
+      if (s.is_bool()) {
+        out.never = out.never || !s.as_bool();
+        continue;
+      }
+      seen.emplace(&s, true);
+      work.push_back({&s, true});
+      out.plain.push_back(&s);
+      if (const Json* all = s.find("allOf"))
+        for (size_t i = all->items().size(); i-- > 0;)
+          work.push_back(
+              {&document_.child(s, fmt::format("allOf[{}]", i), all->items()[i]), false});
+      if (const Json* ref = s.find("$ref")) work.push_back({&document_.target(s, *ref), false});
+      if (const Json* any = s.find("anyOf")) {
+        for (size_t i = 0; i < any->items().size(); ++i)
+          document_.child(s, fmt::format("anyOf[{}]", i), any->items()[i]);
+        out.choices.push_back({Part::Kind::kChoice, any});
+      }
+      if (const Json* one = s.find("oneOf")) {
+        check_apart(s);
+        out.choices.push_back({Part::Kind::kChoice, one});
+      }
+    }
+    for (const Json* s : above)
+      if (const auto it = seen.find(s); it != seen.end()) it->second = false;
+  }
+  std::sort(out.choices.begin(), out.choices.end());
+  out.choices.erase(std::unique(out.choices.begin(), out.choices.end()), out.choices.end());
+  return out;
+}
+
+void SchemaCompiler::build(Rule rule, const Parts& parts) {
+  builder_.budget().at(parts.empty() ? "" : document_.path(*parts.back().json));
+  const Flat flat = flatten(parts);
+  if (flat.never) return builder_.define(rule, never());
+  if (flat.choices.empty()) return builder_.define(rule, value_node(flat.plain));
+  // One rule for each branch of the first choice that is open.
+  Parts rest;
+  for (const Json* s : flat.plain) rest.push_back({Part::Kind::kPlain, s});
+  rest.insert(rest.end(), flat.choices.begin() + 1, flat.choices.end());
+  std::vector<Node> branches;
+  for (const Json& branch : flat.choices[0].json->items()) {
+    Parts with = rest;
+    with.push_back({Part::Kind::kSchema, &branch});
+    branches.push_back(builder_.at_call(rule_of(std::move(with)), GrammarBuilder::kEnd));
+  }
+  builder_.define(rule, builder_.at_choice(branches));
+}
+
+GrammarBuilder::Node SchemaCompiler::value_node(const std::vector<const Json*>& plain) {
+  builder_.budget().work(16 * plain.size() + 16);
+  uint32_t types = kAllTypes;
+  bool asks = false;  // anything at all
+  for (const Json* s : plain) {
+    types &= types_of(*s);
+    for (const auto& [name, value] : s->members())
+      asks = asks || (name != "$ref" && name != "allOf" && name != "anyOf" && name != "oneOf" &&
+                      name != "$defs" && name != "definitions" && name != "title" &&
+                      name != "description" && name != "default" && name != "examples");
+  }
+  if (!asks) return builder_.at_call(builder_.json_value(), GrammarBuilder::kEnd);
+  if (const auto values = values_of(plain)) return enum_node(plain, *values);
+  constexpr Node kEnd = GrammarBuilder::kEnd;
+  const auto text = [&](const char* word) {
+    return builder_.at_terminal(builder_.text_terminal(word), kEnd);
+  };
+  std::vector<Node> branches;
+  if (types & kObjectType) branches.push_back(object_node(plain));
+  if (types & kArrayType) branches.push_back(array_node(plain));
+  if (types & kStringType) branches.push_back(string_node(plain));
+  if (types & kNumberType) branches.push_back(number_node(plain, (types & kFractionType) == 0));
+  if (types & kBoolType) branches.push_back(text("true")), branches.push_back(text("false"));
+  if (types & kNullType) branches.push_back(text("null"));
+  return builder_.at_choice(branches);
+}
+
+GrammarBuilder::Node SchemaCompiler::array_node(const std::vector<const Json*>& plain) {
+  size_t least = 0, prefix = 0;
+  std::optional<size_t> most;
+  for (const Json* s : plain) {
+    const auto low = count_of(*s, "minItems"), high = count_of(*s, "maxItems");
+    if (low && *low > kMostItems)
+      document_.refuse(*s, "minItems", fmt::format("is above {}", kMostItems),
+                       "schema_too_complex");
+    if (high && *high > kMostItems)
+      document_.refuse(*s, "maxItems", fmt::format("is above {}", kMostItems),
+                       "schema_too_complex");
+    if (low) least = std::max(least, *low);
+    if (high) most = std::min(most.value_or(*high), *high);
+    if (const Json* list = s->find("prefixItems")) prefix = std::max(prefix, list->items().size());
+  }
+  if (most && *most < least) return never();
+  if (prefix > kMostItems) builder_.budget().too_complex("has too many prefixItems");
+  const auto item = [&](size_t index) {
+    Parts parts;
+    for (const Json* s : plain) {
+      const Json* list = s->find("prefixItems");
+      const Json* rest = s->find("items");
+      if (list != nullptr && index < list->items().size())
+        parts.push_back(
+            {Part::Kind::kSchema,
+             &document_.child(*s, fmt::format("prefixItems[{}]", index), list->items()[index])});
+      else if (rest != nullptr)
+        parts.push_back({Part::Kind::kSchema, &document_.child(*s, "items", *rest)});
+    }
+    return value_rule(parts);
+  };
+  constexpr Node kEnd = GrammarBuilder::kEnd;
+  const Node close = builder_.at_terminal(builder_.dfa_terminal(json_gap_bracket()), kEnd);
+  const uint32_t gap = builder_.dfa_terminal(json_gap());
+  const uint32_t comma = builder_.text_terminal(",");
+  const Rule rest = most && *most <= prefix ? 0 : item(prefix);
+  // What may come behind so many items, from the greatest number on.
+  const size_t last = most ? *most : std::max(least, prefix);
+  Node after = close;
+  if (!most) {
+    after = builder_.open_choice(2);
+    const Node more = builder_.at_call(rest, after);
+    builder_.set_branch(after, 0, builder_.at_terminal(comma, builder_.at_terminal(gap, more)));
+    builder_.set_branch(after, 1, close);
+    if (last == 0)
+      return builder_.at_terminal(
+          builder_.text_terminal("["),
+          builder_.at_choice(std::array{builder_.at_terminal(gap, more), close}));
+  }
+  for (size_t k = last; k-- > 0;) {
+    const Rule r = k < prefix ? item(k) : rest;
+    const Node one = builder_.at_terminal(gap, builder_.at_call(r, after));
+    const Node go_on = k == 0 ? one : builder_.at_terminal(comma, one);
+    after = k < least ? go_on : builder_.at_choice(std::array{go_on, close});
+  }
+  return builder_.at_terminal(builder_.text_terminal("["), after);
+}
+
+std::vector<SchemaCompiler::Property> SchemaCompiler::listed(
+    const std::vector<const Json*>& plain) {
+  std::vector<Property> out;
+  std::map<std::string, size_t, std::less<>> index;
+  const auto add = [&](const std::string& name, bool required) {
+    const auto [it, fresh] = index.try_emplace(name, out.size());
+    if (fresh) out.push_back({name, false});
+    out[it->second].required = out[it->second].required || required;
+    builder_.budget().work(16);
+  };
+  for (const Json* s : plain)
+    if (const Json* properties = s->find("properties"))
+      for (const auto& [name, schema] : properties->members()) add(name, false);
+  for (const Json* s : plain)
+    if (const Json* required = s->find("required"))
+      for (const Json& name : required->items()) add(name.as_string(), true);
+  return out;
+}
+
+DfaPtr SchemaCompiler::pattern_dfa(const Json& schema, std::string_view keyword,
+                                   const std::string& pattern) {
+  const auto it = patterns_.find(pattern);
+  if (it != patterns_.end()) return it->second;
+  GrammarBudget& budget = builder_.budget();
+  const std::string before = budget.path();
+  const std::string& path = document_.path(schema);
+  budget.at(path.empty() ? std::string(keyword) : path + "." + std::string(keyword));
+  DfaPtr dfa = regex_dfa(pattern, {RegexBytes::kJson, true}, budget);
+  budget.at(before);
+  patterns_.emplace(pattern, dfa);
+  return dfa;
+}
+
+SchemaCompiler::Parts SchemaCompiler::parts_of_name(const std::vector<const Json*>& plain,
+                                                    const std::string& name) {
+  Parts parts;
+  const auto add = [&](const Json& s, const std::string& step, const Json& v) {
+    parts.push_back({Part::Kind::kSchema, &document_.child(s, step, v)});
+  };
+  for (const Json* s : plain) {
+    bool named = false;
+    const Json* properties = s->find("properties");
+    if (const Json* v = properties != nullptr ? properties->find(name) : nullptr) {
+      add(*s, "properties." + name, *v);
+      named = true;
+    }
+    builder_.budget().work(8 + (properties != nullptr ? properties->members().size() : 0));
+    if (const Json* patterns = s->find("patternProperties")) {
+      const std::string quoted = json_quoted(name);
+      for (const auto& [pattern, v] : patterns->members()) {
+        builder_.budget().work(quoted.size());
+        const DfaPtr dfa = pattern_dfa(*s, "patternProperties", pattern);
+        if (!dfa->matches(std::string_view(quoted).substr(1, quoted.size() - 2))) continue;
+        add(*s, "patternProperties." + pattern, v);
+        named = true;
+      }
+    }
+    const Json* others = s->find("additionalProperties");
+    if (!named && others != nullptr) add(*s, "additionalProperties", *others);
+  }
+  return parts;
+}
+
+// Names that match a pattern, each with its parts, and all others.
+std::vector<SchemaCompiler::NameClass> SchemaCompiler::name_classes(
+    const std::vector<const Json*>& plain, const std::vector<Property>& names) {
+  GrammarBudget& budget = builder_.budget();
+  std::vector<std::string> quoted;
+  for (const Property& p : names) quoted.push_back(json_quoted(p.name));
+  const DfaPtr taken = quoted.empty() ? nullptr : dfa_from_words(quoted, budget);
+  struct Pattern {
+    const Json* schema;
+    std::string text;
+    DfaPtr dfa;
+  };
+  std::vector<Pattern> patterns;
+  for (const Json* s : plain)
+    if (const Json* list = s->find("patternProperties"))
+      for (const auto& [text, v] : list->members())
+        if (std::none_of(patterns.begin(), patterns.end(),
+                         [&](const Pattern& p) { return p.text == text; }))
+          patterns.push_back({s, text, pattern_dfa(*s, "patternProperties", text)});
+  for (size_t i = 0; i < patterns.size(); ++i)
+    for (size_t k = 0; k < i; ++k)
+      if (!dfa_both(*patterns[i].dfa, *patterns[k].dfa, budget)->empty())
+        document_.refuse(
+            *patterns[i].schema, "patternProperties",
+            fmt::format("has patterns that share names: '{}' and '{}'",
+                        printable(patterns[k].text, 40), printable(patterns[i].text, 40)));
+  std::vector<NameClass> out;
+  DfaPtr others = plain_json_string();
+  if (taken) others = dfa_without(others, *taken, budget);
+  for (const Pattern& p : patterns) {
+    NameClass c;
+    c.names = dfa_between(*p.dfa, '"', budget);
+    others = dfa_without(others, *c.names, budget);
+    if (taken) c.names = dfa_without(c.names, *taken, budget);
+    for (const Json* s : plain) {
+      const Json* list = s->find("patternProperties");
+      const Json* v = list != nullptr ? list->find(p.text) : nullptr;
+      if (v != nullptr)
+        c.parts.push_back(
+            {Part::Kind::kSchema, &document_.child(*s, "patternProperties." + p.text, *v)});
+      else if (const Json* rest = s->find("additionalProperties"))
+        c.parts.push_back(
+            {Part::Kind::kSchema, &document_.child(*s, "additionalProperties", *rest)});
+    }
+    out.push_back(std::move(c));
+  }
+  NameClass rest;
+  if (taken || !patterns.empty()) rest.names = others;
+  bool closed = false;
+  for (const Json* s : plain)
+    if (const Json* v = s->find("additionalProperties")) {
+      rest.parts.push_back({Part::Kind::kSchema, &document_.child(*s, "additionalProperties", *v)});
+      closed = closed || (v->is_bool() && !v->as_bool());
+    }
+  if (!closed) out.push_back(std::move(rest));
+  return out;
+}
+
+GrammarBuilder::Node SchemaCompiler::object_node(const std::vector<const Json*>& plain) {
+  constexpr Node kEnd = GrammarBuilder::kEnd;
+  const std::vector<Property> names = listed(plain);
+  // Closed objects need no automaton of other names.
+  const bool closed = std::any_of(plain.begin(), plain.end(), [](const Json* s) {
+    const Json* v = s->find("additionalProperties");
+    return v != nullptr && v->is_bool() && !v->as_bool();
+  });
+  const bool patterned = std::any_of(plain.begin(), plain.end(), [](const Json* s) {
+    const Json* v = s->find("patternProperties");
+    return v != nullptr && !v->members().empty();
+  });
+  const std::vector<NameClass> classes =
+      closed && !patterned ? std::vector<NameClass>() : name_classes(plain, names);
+
+  // How many others there may be.
+  const auto needed = static_cast<size_t>(
+      std::count_if(names.begin(), names.end(), [](const Property& p) { return p.required; }));
+  size_t least = 0;
+  std::optional<size_t> most;
+  for (const Json* s : plain) {
+    if (const auto low = count_of(*s, "minProperties"); low && *low > needed) {
+      if (needed < names.size())
+        document_.refuse(*s, "minProperties", "is not kept beside properties that are optional");
+      if (*low - needed > kMostItems)
+        document_.refuse(*s, "minProperties", fmt::format("is above {}", kMostItems),
+                         "schema_too_complex");
+      least = std::max(least, *low - needed);
+    }
+    const auto high = count_of(*s, "maxProperties");
+    if (!high || (classes.empty() && *high >= names.size())) continue;
+    if (needed < names.size())
+      document_.refuse(*s, "maxProperties", "is not kept beside properties that are optional");
+    if (*high < needed) return never();
+    if (*high - needed > kMostItems)
+      document_.refuse(*s, "maxProperties", fmt::format("is above {}", kMostItems),
+                       "schema_too_complex");
+    most = std::min(most.value_or(*high - needed), *high - needed);
+  }
+  if (classes.empty()) most = 0;
+  if (most && *most < least) return never();
+
+  const Node close = builder_.at_terminal(builder_.dfa_terminal(json_gap_brace()), kEnd);
+  const uint32_t gap = builder_.dfa_terminal(json_gap());
+  const uint32_t comma = builder_.text_terminal(","), colon = builder_.text_terminal(":");
+  const auto behind_comma = [&](Node keys) {
+    return builder_.at_terminal(comma, builder_.at_terminal(gap, keys));
+  };
+  // A name that is not listed and its value.
+  const auto other = [&](Node next) {
+    std::vector<Node> branches;
+    for (const NameClass& c : classes) {
+      const uint32_t t =
+          c.names == nullptr ? builder_.string_terminal() : builder_.dfa_terminal(c.names);
+      const Node value = builder_.at_terminal(gap, builder_.at_call(value_rule(c.parts), next));
+      branches.push_back(builder_.at_terminal(t, builder_.at_terminal(colon, value)));
+    }
+    return builder_.at_choice(branches);
+  };
+  // From the end: `keys` is what may come where a name is due, `after` what may come behind a value.
+  Node keys = 0, after = close;
+  bool has_keys = false;
+  if (!classes.empty()) {
+    const size_t last = most ? *most : least;
+    if (!most) {
+      after = builder_.open_choice(2);
+      keys = other(after);
+      has_keys = true;
+      builder_.set_branch(after, 0, behind_comma(keys));
+      builder_.set_branch(after, 1, close);
+    }
+    for (size_t k = last; k-- > 0;) {
+      keys = other(after);
+      has_keys = true;
+      const Node more = behind_comma(keys);
+      after = k < least ? more : builder_.at_choice(std::array{more, close});
+    }
+  }
+  bool may_close = least == 0;
+  for (size_t i = names.size(); i-- > 0;) {
+    const Property& p = names[i];
+    const Rule value = value_rule(parts_of_name(plain, p.name));
+    const Node own =
+        builder_.at_terminal(builder_.text_terminal(json_quoted(p.name) + ":"),
+                             builder_.at_terminal(gap, builder_.at_call(value, after)));
+    keys = p.required || !has_keys ? own : builder_.at_choice(std::array{own, keys});
+    has_keys = true;
+    may_close = may_close && !p.required;
+    const Node more = behind_comma(keys);
+    after = may_close ? builder_.at_choice(std::array{more, close}) : more;
+  }
+  std::vector<Node> first;
+  if (has_keys) first.push_back(builder_.at_terminal(gap, keys));
+  if (may_close) first.push_back(close);
+  return builder_.at_terminal(builder_.text_terminal("{"), builder_.at_choice(first));
+}
+
+GrammarBuilder::Rule GrammarBuilder::schema(const Json& schema, const std::string& path) {
+  SchemaCompiler compiler(*this, schema, path);
+  return compiler.compile();
+}
+
+}  // namespace moebius

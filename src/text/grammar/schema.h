@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// JSON Schema (draft 2020-12) to rules. Every schema is kept whole or refused by path and keyword.
+//
+// What a value has to satisfy is a list of parts (schemas, and choices among schemas that are still
+// open); each list that comes up becomes one rule, found again by its parts. So references that
+// lead back end in calls, and nothing here recurses.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "text/grammar/grammar.h"
+#include "text/grammar/json_text.h"
+
+namespace moebius {
+
+// Kinds of values; an integer is a number too.
+enum JsonTypes : uint32_t {
+  kNullType = 1,
+  kBoolType = 2,
+  kIntegerType = 4,
+  kFractionType = 8,  // numbers that are not integers
+  kStringType = 16,
+  kArrayType = 32,
+  kObjectType = 64,
+  kNumberType = kIntegerType | kFractionType,
+  kAllTypes = 127,
+};
+
+bool json_equal(const Json& a, const Json& b);
+uint32_t json_type(const Json& value);
+
+// A schema document: its parts by name and path, checked as they are asked for.
+class SchemaDocument {
+ public:
+  // Throws GrammarError where it is too long or too deep.
+  SchemaDocument(const Json& root, std::string path, GrammarBudget& budget);
+
+  const Json& root() const { return root_; }
+  const std::string& path(const Json& schema) const;
+  // A schema within another, under a keyword.
+  const Json& child(const Json& schema, const std::string& step, const Json& value);
+  const Json& target(const Json& schema, const Json& reference);  // of $ref
+  // Refuses keywords and wrong values; true and false need no check.
+  void check(const Json& schema);
+  [[noreturn]] void refuse(const Json& schema, std::string_view keyword, const std::string& why,
+                           const char* code = "unsupported_keyword") const;
+  GrammarBudget& budget() { return budget_; }
+
+ private:
+  void check_keyword(const Json& schema, const std::string& name, const Json& value);
+  const Json& root_;
+  GrammarBudget& budget_;
+  std::map<const Json*, std::string> paths_;
+  std::set<const Json*> checked_;
+  bool nested_ids_ = false;
+};
+
+// Readers of keywords that were checked.
+uint32_t types_of(const Json& schema);  // all where it names none
+std::optional<size_t> count_of(const Json& schema, std::string_view keyword);
+
+class SchemaCompiler {
+ public:
+  SchemaCompiler(GrammarBuilder& builder, const Json& schema, const std::string& path);
+  GrammarBuilder::Rule compile();
+
+ private:
+  using Rule = GrammarBuilder::Rule;
+  using Node = GrammarBuilder::Node;
+  struct Part {
+    enum class Kind : uint8_t { kSchema, kPlain, kChoice };  // plain: without what it refers to
+    Kind kind = Kind::kSchema;
+    const Json* json = nullptr;
+    auto operator<=>(const Part&) const = default;
+  };
+  using Parts = std::vector<Part>;
+  struct Flat {
+    std::vector<const Json*> plain;
+    Parts choices;
+    bool never = false;
+  };
+  struct Property {
+    std::string name;
+    bool required = false;
+  };
+  struct NameClass {  // names that are not listed
+    DfaPtr names;     // null: all strings
+    Parts parts;
+  };
+
+  Rule rule_of(Parts parts);
+  Flat flatten(const Parts& parts);
+  bool leads_to(const Json& p, const Json& q);
+  void build(Rule rule, const Parts& parts);
+  Node value_node(const std::vector<const Json*>& plain);
+  Node enum_node(const std::vector<const Json*>& plain, const std::vector<Json>& values);
+  Node const_node(const Json& value, Node next);
+  Node string_node(const std::vector<const Json*>& plain);
+  Node number_node(const std::vector<const Json*>& plain, bool integer);
+  Node array_node(const std::vector<const Json*>& plain);
+  Node object_node(const std::vector<const Json*>& plain);
+  Node never() { return builder_.open_choice(0); }
+  Rule value_rule(const Parts& parts);
+
+  std::vector<Property> listed(const std::vector<const Json*>& plain);
+  Parts parts_of_name(const std::vector<const Json*>& plain, const std::string& name);
+  std::vector<NameClass> name_classes(const std::vector<const Json*>& plain,
+                                      const std::vector<Property>& names);
+  DfaPtr pattern_dfa(const Json& schema, std::string_view keyword, const std::string& pattern);
+  NumberRules number_rules(const std::vector<const Json*>& plain, bool integer);
+  bool fits(const Json& value, const Json& schema);
+  void refuse_container(const Json& value, const Json& schema);
+  std::optional<std::vector<Json>> values_of(const std::vector<const Json*>& plain);
+
+  // oneOf
+  struct Summary {
+    std::vector<const Json*> plain;
+    uint32_t types = kAllTypes;
+    std::optional<std::vector<Json>> values;
+  };
+  Summary summary(const Json& schema);
+  bool apart(const Summary& a, const Summary& b);
+  bool objects_apart(const Summary& a, const Summary& b);
+  void check_apart(const Json& schema);
+
+  GrammarBuilder& builder_;
+  SchemaDocument document_;
+  std::map<Parts, Rule> rules_;
+  std::vector<std::pair<Rule, Parts>> waiting_;
+  std::map<std::string, DfaPtr, std::less<>> patterns_;
+  std::map<std::string, uint32_t, std::less<>> strings_;  // terminals by their rules
+  std::set<const Json*> apart_;                           // oneOf that were checked
+};
+
+}  // namespace moebius

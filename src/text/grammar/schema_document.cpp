@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "text/grammar/schema.h"
+
+namespace moebius {
+namespace {
+
+constexpr size_t kMostDepth = 64;  // of the document: a level of schemas takes two
+
+enum class Keyword : uint8_t {
+  kSchema,
+  kSchemas,  // a list, not empty
+  kNamed,    // an object of schemas
+  kCount,    // an integer from 0 on
+  kNumber,
+  kString,
+  kStrings,
+  kList,
+  kType,
+  kAnything,
+  kRefused,
+};
+struct KnownKeyword {
+  std::string_view name;
+  Keyword kind;
+};
+constexpr KnownKeyword kKeywords[] = {
+    {"type", Keyword::kType},
+    {"enum", Keyword::kList},
+    {"const", Keyword::kAnything},
+    {"properties", Keyword::kNamed},
+    {"required", Keyword::kStrings},
+    {"additionalProperties", Keyword::kSchema},
+    {"patternProperties", Keyword::kNamed},
+    {"minProperties", Keyword::kCount},
+    {"maxProperties", Keyword::kCount},
+    {"items", Keyword::kSchema},
+    {"prefixItems", Keyword::kSchemas},
+    {"minItems", Keyword::kCount},
+    {"maxItems", Keyword::kCount},
+    {"minLength", Keyword::kCount},
+    {"maxLength", Keyword::kCount},
+    {"pattern", Keyword::kString},
+    {"format", Keyword::kString},
+    {"minimum", Keyword::kNumber},
+    {"maximum", Keyword::kNumber},
+    {"exclusiveMinimum", Keyword::kNumber},
+    {"exclusiveMaximum", Keyword::kNumber},
+    {"multipleOf", Keyword::kNumber},
+    {"anyOf", Keyword::kSchemas},
+    {"oneOf", Keyword::kSchemas},
+    {"allOf", Keyword::kSchemas},
+    {"$ref", Keyword::kString},
+    {"$defs", Keyword::kNamed},
+    {"definitions", Keyword::kNamed},
+    {"not", Keyword::kRefused},
+    {"if", Keyword::kRefused},
+    {"then", Keyword::kRefused},
+    {"else", Keyword::kRefused},
+    {"dependentRequired", Keyword::kRefused},
+    {"dependentSchemas", Keyword::kRefused},
+    {"dependencies", Keyword::kRefused},
+    {"unevaluatedItems", Keyword::kRefused},
+    {"unevaluatedProperties", Keyword::kRefused},
+    {"additionalItems", Keyword::kRefused},
+    {"contains", Keyword::kRefused},
+    {"minContains", Keyword::kRefused},
+    {"maxContains", Keyword::kRefused},
+    {"uniqueItems", Keyword::kRefused},
+    {"propertyNames", Keyword::kRefused},
+    {"$dynamicRef", Keyword::kRefused},
+    {"$dynamicAnchor", Keyword::kRefused},
+    {"$recursiveRef", Keyword::kRefused},
+    {"$recursiveAnchor", Keyword::kRefused},
+    {"$anchor", Keyword::kRefused},
+    {"nullable", Keyword::kRefused},
+    {"divisibleBy", Keyword::kRefused},
+    {"disallow", Keyword::kRefused},
+    {"extends", Keyword::kRefused},
+};
+
+struct NamedType {
+  std::string_view name;
+  uint32_t type;
+};
+constexpr NamedType kTypes[] = {{"null", kNullType},       {"boolean", kBoolType},
+                                {"integer", kIntegerType}, {"number", kNumberType},
+                                {"string", kStringType},   {"array", kArrayType},
+                                {"object", kObjectType}};
+
+uint32_t type_named(const Json& name) {
+  if (name.is_string())
+    for (const NamedType& t : kTypes)
+      if (t.name == name.as_string()) return t.type;
+  return 0;
+}
+
+// What a refused keyword says where it asks for nothing.
+bool asks_for_nothing(std::string_view name, const Json& v) {
+  if (name == "uniqueItems" || name == "nullable" || name == "$recursiveAnchor")
+    return v.is_bool() && !v.as_bool();
+  if (name == "propertyNames" || name.starts_with("unevaluated") || name == "additionalItems")
+    return (v.is_bool() && v.as_bool()) || (v.is_object() && v.members().empty());
+  return name.starts_with("depend") && v.is_object() && v.members().empty();
+}
+
+bool is_count(const Json& v) {
+  if (!v.is_number()) return false;
+  const double d = v.as_double();
+  return d >= 0 && d == std::floor(d);
+}
+
+std::string step_path(const std::string& path, const std::string& step) {
+  if (path.empty()) return step;
+  return step.starts_with('[') ? path + step : path + "." + step;
+}
+
+bool equal_numbers(const Json& a, const Json& b) {
+  return compare(decimal_of(a), decimal_of(b)) == 0;
+}
+
+}  // namespace
+
+uint32_t json_type(const Json& v) {
+  switch (v.kind()) {
+    case Json::Kind::kNull:
+      return kNullType;
+    case Json::Kind::kBool:
+      return kBoolType;
+    case Json::Kind::kString:
+      return kStringType;
+    case Json::Kind::kArray:
+      return kArrayType;
+    case Json::Kind::kObject:
+      return kObjectType;
+    case Json::Kind::kDouble:
+      return v.as_double() == std::floor(v.as_double()) ? kIntegerType : kFractionType;
+    default:
+      return kIntegerType;
+  }
+}
+
+// Depth is that of the document, which is bounded.
+bool json_equal(const Json& a, const Json& b) {
+  if (a.is_number() && b.is_number()) return equal_numbers(a, b);
+  if (a.kind() != b.kind()) return false;
+  switch (a.kind()) {
+    case Json::Kind::kBool:
+      return a.as_bool() == b.as_bool();
+    case Json::Kind::kString:
+      return a.as_string() == b.as_string();
+    case Json::Kind::kArray:
+      return std::equal(a.items().begin(), a.items().end(), b.items().begin(), b.items().end(),
+                        json_equal);
+    case Json::Kind::kObject:
+      return a.members().size() == b.members().size() &&
+             std::all_of(a.members().begin(), a.members().end(), [&](const Json::Member& m) {
+               const Json* other = b.find(m.first);
+               return other != nullptr && json_equal(m.second, *other);
+             });
+    default:
+      return true;
+  }
+}
+
+uint32_t types_of(const Json& schema) {
+  const Json* type = schema.find("type");
+  if (type == nullptr) return kAllTypes;
+  if (type->is_string()) return type_named(*type);
+  uint32_t types = 0;
+  for (const Json& t : type->items()) types |= type_named(t);
+  return types;
+}
+
+std::optional<size_t> count_of(const Json& schema, std::string_view keyword) {
+  const Json* v = schema.find(keyword);
+  if (v == nullptr) return std::nullopt;
+  return static_cast<size_t>(std::min(v->as_double(), 4e9));
+}
+
+SchemaDocument::SchemaDocument(const Json& root, std::string path, GrammarBudget& budget)
+    : root_(root), budget_(budget) {
+  budget_.at(path);
+  std::vector<std::pair<const Json*, size_t>> work = {{&root, 1}};
+  while (!work.empty()) {
+    const auto [at, depth] = work.back();
+    work.pop_back();
+    budget_.work(2);
+    if (depth > kMostDepth) budget_.too_complex("is nested too deep");
+    for (const Json& v : at->items()) work.emplace_back(&v, depth + 1);
+    for (const auto& [name, v] : at->members()) {
+      work.emplace_back(&v, depth + 1);
+      nested_ids_ = nested_ids_ || (at != &root && name == "$id" && v.is_string());
+    }
+  }
+  const size_t bytes = json_compact(root).size();
+  budget_.work(bytes);
+  if (bytes > kMostGrammarBytes) budget_.too_complex("is longer than 64 KiB");
+  paths_.emplace(&root, std::move(path));
+}
+
+const std::string& SchemaDocument::path(const Json& schema) const {
+  static const std::string none;
+  const auto it = paths_.find(&schema);
+  return it != paths_.end() ? it->second : none;
+}
+
+const Json& SchemaDocument::child(const Json& schema, const std::string& step, const Json& value) {
+  if (!paths_.contains(&value)) paths_.emplace(&value, step_path(path(schema), step));
+  return value;
+}
+
+void SchemaDocument::refuse(const Json& schema, std::string_view keyword, const std::string& why,
+                            const char* code) const {
+  const std::string where =
+      keyword.empty() ? path(schema) : step_path(path(schema), std::string(keyword));
+  throw GrammarError(code, (where.empty() ? "the schema" : printable(where)) + " " + why, where);
+}
+
+const Json& SchemaDocument::target(const Json& schema, const Json& reference) {
+  const std::string& ref = reference.as_string();
+  if (!ref.empty() && (ref[0] != '#' || (ref.size() > 1 && ref[1] != '/')))
+    refuse(schema, "$ref", "leads elsewhere; only references to # and #/... are kept");
+  if (nested_ids_) refuse(schema, "$ref", "is not kept where the schema has an $id within");
+  const Json* at = &root_;
+  std::string where = path(root_);
+  std::string_view rest = ref.empty() ? std::string_view() : std::string_view(ref).substr(1);
+  while (!rest.empty()) {
+    rest.remove_prefix(1);
+    std::string_view raw = rest.substr(0, rest.find('/'));
+    rest.remove_prefix(raw.size());
+    std::string step;
+    for (size_t i = 0; i < raw.size(); ++i) {
+      const auto hex = [&](size_t k) {
+        const char c = k < raw.size() ? raw[k] : 'x';
+        return c >= '0' && c <= '9'                 ? c - '0'
+               : (c | 32) >= 'a' && (c | 32) <= 'f' ? (c | 32) - 87
+                                                    : -1;
+      };
+      if (raw[i] == '%' && hex(i + 1) >= 0 && hex(i + 2) >= 0) {
+        step += static_cast<char>(hex(i + 1) * 16 + hex(i + 2));
+        i += 2;
+      } else {
+        step += raw[i];
+      }
+    }
+    std::string name;
+    for (size_t i = 0; i < step.size(); ++i) {
+      if (step[i] == '~' && i + 1 < step.size() && (step[i + 1] == '0' || step[i + 1] == '1'))
+        name += step[++i] == '0' ? '~' : '/';
+      else
+        name += step[i];
+    }
+    budget_.work(8 + at->members().size());
+    const Json* next = at->find(name);
+    std::string shown = name;
+    if (next == nullptr && at->is_array() && !name.empty() && name.size() < 6 &&
+        name.find_first_not_of("0123456789") == std::string::npos) {
+      const size_t index = std::stoul(name);
+      if (index < at->items().size()) next = &at->items()[index];
+      shown = "[" + name + "]";
+    }
+    if (next == nullptr)
+      refuse(schema, "$ref", "names what is not there: " + printable(ref, 80), "invalid_schema");
+    where = step_path(where, shown);
+    at = next;
+  }
+  paths_.emplace(at, where);
+  return *at;
+}
+
+void SchemaDocument::check(const Json& schema) {
+  if (!checked_.insert(&schema).second || schema.is_bool()) return;
+  if (!schema.is_object())
+    refuse(schema, "", fmt::format("is {}; expected a schema", kind_name(schema.kind())),
+           "invalid_schema");
+  for (const auto& [name, value] : schema.members()) check_keyword(schema, name, value);
+}
+
+void SchemaDocument::check_keyword(const Json& schema, const std::string& name, const Json& value) {
+  budget_.work(16);
+  const auto* known = std::find_if(std::begin(kKeywords), std::end(kKeywords),
+                                   [&](const KnownKeyword& k) { return k.name == name; });
+  if (known == std::end(kKeywords)) return;  // says something about values, asks nothing of them
+  const auto wrong = [&](std::string_view expected) {
+    refuse(schema, name, fmt::format("is {}; expected {}", kind_name(value.kind()), expected),
+           "invalid_schema");
+  };
+  switch (known->kind) {
+    case Keyword::kRefused:
+      if (!asks_for_nothing(name, value)) refuse(schema, name, "is not kept");
+      return;
+    case Keyword::kSchema:
+      if (value.is_array() && name == "items")
+        refuse(schema, name, "is a list, which is not kept; use prefixItems");
+      if (!value.is_object() && !value.is_bool()) wrong("a schema");
+      return;
+    case Keyword::kSchemas:
+      if (!value.is_array() || value.items().empty()) wrong("a list of schemas");
+      return;
+    case Keyword::kNamed:
+      if (!value.is_object()) wrong("an object of schemas");
+      return;
+    case Keyword::kCount:
+      if (!is_count(value)) wrong("an integer from 0 on");
+      return;
+    case Keyword::kNumber:
+      if (value.is_bool()) refuse(schema, name, "is a boolean, as older drafts have it");
+      if (!value.is_number() || !std::isfinite(value.as_double())) wrong("a number");
+      if (name == "multipleOf" && !(value.as_double() > 0))
+        refuse(schema, name, "is not above 0", "invalid_schema");
+      return;
+    case Keyword::kString:
+      if (!value.is_string()) wrong("a string");
+      if (name == "format" && format_expression(value.as_string()).empty())
+        refuse(schema, name,
+               fmt::format("is '{}', which is not kept", printable(value.as_string(), 40)));
+      return;
+    case Keyword::kStrings:
+      if (value.is_bool()) refuse(schema, name, "is a boolean, as older drafts have it");
+      if (!value.is_array() || !std::all_of(value.items().begin(), value.items().end(),
+                                            [](const Json& v) { return v.is_string(); }))
+        wrong("a list of strings");
+      return;
+    case Keyword::kList:
+      if (!value.is_array()) wrong("a list");
+      return;
+    case Keyword::kType: {
+      const bool one = type_named(value) != 0;
+      const bool several = value.is_array() && !value.items().empty() &&
+                           std::all_of(value.items().begin(), value.items().end(),
+                                       [](const Json& v) { return type_named(v) != 0; });
+      if (!one && !several)
+        refuse(schema, name, "is not the name of a type, nor a list of them", "invalid_schema");
+      return;
+    }
+    case Keyword::kAnything:
+      return;
+  }
+}
+
+}  // namespace moebius

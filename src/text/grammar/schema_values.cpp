@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+// Strings, numbers and values that a schema names.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+#include <numeric>
+
+#include "text/grammar/regex.h"
+#include "text/grammar/schema.h"
+
+namespace moebius {
+namespace {
+
+constexpr uint32_t kMostMultiple = 10000;
+
+size_t code_points(std::string_view text) {
+  return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
+    return (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  }));
+}
+
+// Between the quotes. Made once in the process: there are ten.
+DfaPtr format_dfa(std::string_view name) {
+  static std::mutex mutex;
+  static std::map<std::string, DfaPtr, std::less<>> made;
+  const std::lock_guard lock(mutex);
+  const auto it = made.find(name);
+  if (it != made.end()) return it->second;
+  GrammarBudget own({200'000, 200'000, 1'000'000'000});
+  DfaPtr dfa = regex_dfa(format_expression(name), {RegexBytes::kJson, true}, own);
+  made.emplace(name, dfa);
+  return dfa;
+}
+// The same with its quotes.
+DfaPtr quoted_format_dfa(std::string_view name) {
+  static std::mutex mutex;
+  static std::map<std::string, DfaPtr, std::less<>> made;
+  const std::lock_guard lock(mutex);
+  const auto it = made.find(name);
+  if (it != made.end()) return it->second;
+  GrammarBudget own({200'000, 200'000, 1'000'000'000});
+  DfaPtr dfa = dfa_between(*format_dfa(name), '"', own);
+  made.emplace(name, dfa);
+  return dfa;
+}
+
+// 10^-k of a number like 0.01; nothing: it is no such.
+std::optional<uint32_t> decimal_places(const Decimal& d) {
+  if (!d.whole.empty() || d.fraction.empty() || d.fraction.back() != '1' ||
+      d.fraction.find_first_not_of('0') != d.fraction.size() - 1)
+    return std::nullopt;
+  return static_cast<uint32_t>(d.fraction.size());
+}
+
+}  // namespace
+
+GrammarBuilder::Node SchemaCompiler::string_node(const std::vector<const Json*>& plain) {
+  size_t least = 0, most = UINT32_MAX;
+  std::set<std::string> patterns, formats;
+  const Json* owner = nullptr;
+  for (const Json* s : plain) {
+    least = std::max(least, count_of(*s, "minLength").value_or(0));
+    most = std::min(most, count_of(*s, "maxLength").value_or(UINT32_MAX));
+    if (const Json* p = s->find("pattern")) patterns.insert(p->as_string()), owner = s;
+    if (const Json* f = s->find("format")) formats.insert(f->as_string());
+  }
+  if (least > most) return never();
+  constexpr Node kEnd = GrammarBuilder::kEnd;
+  if (patterns.empty() && formats.empty())
+    return builder_.at_terminal(
+        builder_.string_terminal(static_cast<uint32_t>(least), static_cast<uint32_t>(most)), kEnd);
+  std::string key = fmt::format("{}:{}", least, most);
+  for (const std::string& p : patterns) key += fmt::format(" p{}:{}", p.size(), p);
+  for (const std::string& f : formats) key += " f" + f;
+  if (const auto it = strings_.find(key); it != strings_.end())
+    return builder_.at_terminal(it->second, kEnd);
+  GrammarBudget& budget = builder_.budget();
+  DfaPtr body;
+  const auto meet = [&](const DfaPtr& other) {
+    body = body == nullptr ? other : dfa_both(*body, *other, budget);
+  };
+  bool implied = false;
+  for (const std::string& p : patterns) {
+    for (const Json* s : plain)
+      if (const Json* own = s->find("pattern"); own != nullptr && own->as_string() == p) owner = s;
+    meet(pattern_dfa(*owner, "pattern", p));
+    const auto lengths = anchored_lengths(*parse_regex(p, budget));
+    implied =
+        implied || (lengths && lengths->least >= least && lengths->most && *lengths->most <= most);
+  }
+  for (const std::string& f : formats) meet(format_dfa(f));
+  if (!implied && (least > 0 || most != UINT32_MAX))
+    meet(regex_dfa(
+        fmt::format("[^]{{{},{}}}", least, most == UINT32_MAX ? "" : std::to_string(most)),
+        {RegexBytes::kJson, false}, budget));
+  const bool format_alone =
+      patterns.empty() && formats.size() == 1 && least == 0 && most == UINT32_MAX;
+  const DfaPtr whole =
+      format_alone ? quoted_format_dfa(*formats.begin()) : dfa_between(*body, '"', budget);
+  const uint32_t terminal = builder_.dfa_terminal(whole);
+  strings_.emplace(std::move(key), terminal);
+  return builder_.at_terminal(terminal, kEnd);
+}
+
+NumberRules SchemaCompiler::number_rules(const std::vector<const Json*>& plain, bool integer) {
+  NumberRules rules;
+  rules.integer = integer;
+  const auto bound = [&](const Json& s, std::string_view name, bool low, bool exclusive) {
+    const Json* v = s.find(name);
+    if (v == nullptr) return;
+    const Decimal d = decimal_of(*v);
+    auto& now = low ? rules.low : rules.high;
+    const int order = now ? compare(d, now->value) : (low ? 1 : -1);
+    if (order == 0)
+      now->exclusive = now->exclusive || exclusive;
+    else if ((order > 0) == low)
+      now = NumberBound{d, exclusive};
+  };
+  for (const Json* s : plain) {
+    bound(*s, "minimum", true, false);
+    bound(*s, "exclusiveMinimum", true, true);
+    bound(*s, "maximum", false, false);
+    bound(*s, "exclusiveMaximum", false, true);
+    const Json* multiple = s->find("multipleOf");
+    if (multiple == nullptr) continue;
+    const Decimal d = decimal_of(*multiple);
+    if (const auto places = decimal_places(d)) {
+      rules.fraction_digits = std::min(rules.fraction_digits.value_or(UINT32_MAX), *places);
+    } else if (d.fraction.empty()) {
+      const double v = multiple->as_double();
+      const auto m = static_cast<uint32_t>(std::min(v, 4e9));
+      const uint64_t all = rules.multiple == 0 ? m : std::lcm<uint64_t>(rules.multiple, m);
+      if (all > kMostMultiple)
+        document_.refuse(*s, "multipleOf", fmt::format("is above {}", kMostMultiple),
+                         "schema_too_complex");
+      rules.multiple = static_cast<uint32_t>(all);
+    } else {
+      document_.refuse(*s, "multipleOf", "is neither an integer nor a power of ten like 0.01");
+    }
+  }
+  return rules;
+}
+
+GrammarBuilder::Node SchemaCompiler::number_node(const std::vector<const Json*>& plain,
+                                                 bool integer) {
+  const NumberRules rules = number_rules(plain, integer);
+  const auto shown = [](const std::optional<NumberBound>& b) {
+    return b ? fmt::format("{}{}{}.{}", b->exclusive ? "x" : "", b->value.negative ? "-" : "",
+                           b->value.whole, b->value.fraction)
+             : std::string("_");
+  };
+  const std::string key =
+      fmt::format("n{} {} {} {} {}", integer, shown(rules.low), shown(rules.high), rules.multiple,
+                  rules.fraction_digits ? static_cast<int>(*rules.fraction_digits) : -1);
+  auto it = strings_.find(key);
+  if (it == strings_.end())
+    it = strings_.emplace(key, builder_.dfa_terminal(number_dfa(rules, builder_.budget()))).first;
+  return builder_.at_terminal(it->second, GrammarBuilder::kEnd);
+}
+
+// The values that every schema with enum or const names; nothing: none has either.
+std::optional<std::vector<Json>> SchemaCompiler::values_of(const std::vector<const Json*>& plain) {
+  GrammarBudget& budget = builder_.budget();
+  std::optional<std::vector<Json>> out;
+  const auto meet = [&](const std::vector<Json>& values) {
+    if (!out) {
+      out = values;
+      return;
+    }
+    budget.work(out->size() * values.size() * 4);
+    std::erase_if(*out, [&](const Json& v) {
+      return std::none_of(values.begin(), values.end(),
+                          [&](const Json& w) { return json_equal(v, w); });
+    });
+  };
+  for (const Json* s : plain) {
+    if (const Json* list = s->find("enum")) meet(list->items());
+    if (const Json* one = s->find("const")) meet({*one});
+  }
+  return out;
+}
+
+GrammarBuilder::Node SchemaCompiler::enum_node(const std::vector<const Json*>& plain,
+                                               const std::vector<Json>& values) {
+  std::vector<std::string> words;
+  std::vector<Node> branches;
+  for (const Json& v : values) {
+    builder_.budget().work(64);
+    if (!std::all_of(plain.begin(), plain.end(), [&](const Json* s) { return fits(v, *s); }))
+      continue;
+    if (v.is_array() || v.is_object())
+      branches.push_back(const_node(v, GrammarBuilder::kEnd));
+    else
+      words.push_back(json_compact(v));
+  }
+  if (words.size() == 1)
+    branches.push_back(
+        builder_.at_terminal(builder_.text_terminal(words[0]), GrammarBuilder::kEnd));
+  else if (!words.empty())
+    branches.push_back(builder_.at_terminal(
+        builder_.dfa_terminal(dfa_from_words(words, builder_.budget())), GrammarBuilder::kEnd));
+  if (branches.empty()) return never();
+  return builder_.at_choice(branches);
+}
+
+// Depth is that of the document, which is bounded.
+GrammarBuilder::Node SchemaCompiler::const_node(const Json& value, Node next) {
+  const auto text = [&](std::string word, Node then) {
+    return builder_.at_terminal(builder_.text_terminal(std::move(word)), then);
+  };
+  const uint32_t gap = builder_.dfa_terminal(json_gap());
+  if (value.is_array()) {
+    Node at = builder_.at_terminal(builder_.dfa_terminal(json_gap_bracket()), next);
+    for (size_t i = value.items().size(); i-- > 0;) {
+      at = builder_.at_terminal(gap, const_node(value.items()[i], at));
+      if (i > 0) at = text(",", at);
+    }
+    return text("[", at);
+  }
+  if (value.is_object()) {
+    Node at = builder_.at_terminal(builder_.dfa_terminal(json_gap_brace()), next);
+    for (size_t i = value.members().size(); i-- > 0;) {
+      const auto& [name, v] = value.members()[i];
+      at = builder_.at_terminal(
+          gap, text(json_quoted(name) + ":", builder_.at_terminal(gap, const_node(v, at))));
+      if (i > 0) at = text(",", at);
+    }
+    return text("{", at);
+  }
+  return text(json_compact(value), next);
+}
+
+void SchemaCompiler::refuse_container(const Json& value, const Json& schema) {
+  constexpr std::string_view kOfArrays[] = {"items", "prefixItems"};
+  constexpr std::string_view kOfObjects[] = {"properties", "additionalProperties",
+                                             "patternProperties"};
+  const auto refuse = [&](std::string_view name) {
+    if (schema.find(name) != nullptr)
+      document_.refuse(schema, name, "is not kept beside enum or const with such values");
+  };
+  if (value.is_array())
+    for (const std::string_view name : kOfArrays) refuse(name);
+  if (value.is_object())
+    for (const std::string_view name : kOfObjects) refuse(name);
+}
+
+bool SchemaCompiler::fits(const Json& value, const Json& schema) {
+  if ((types_of(schema) & json_type(value)) == 0) return false;
+  refuse_container(value, schema);
+  const auto within = [&](size_t count, std::string_view low, std::string_view high) {
+    return count >= count_of(schema, low).value_or(0) &&
+           count <= count_of(schema, high).value_or(SIZE_MAX);
+  };
+  if (value.is_string()) {
+    const std::string& text = value.as_string();
+    if (!within(code_points(text), "minLength", "maxLength")) return false;
+    const std::string quoted = json_quoted(text);
+    const std::string_view body = std::string_view(quoted).substr(1, quoted.size() - 2);
+    builder_.budget().work(2 * quoted.size());
+    if (const Json* p = schema.find("pattern"))
+      if (!pattern_dfa(schema, "pattern", p->as_string())->matches(body)) return false;
+    if (const Json* f = schema.find("format"))
+      if (!format_dfa(f->as_string())->matches(body)) return false;
+    return true;
+  }
+  if (value.is_number()) {
+    const NumberRules rules = number_rules({&schema}, false);
+    const Decimal d = decimal_of(value);
+    if (rules.low) {
+      const int order = compare(d, rules.low->value);
+      if (order < 0 || (order == 0 && rules.low->exclusive)) return false;
+    }
+    if (rules.high) {
+      const int order = compare(d, rules.high->value);
+      if (order > 0 || (order == 0 && rules.high->exclusive)) return false;
+    }
+    if (rules.fraction_digits && d.fraction.size() > *rules.fraction_digits) return false;
+    return rules.multiple == 0 ||
+           (d.fraction.empty() && std::fmod(value.as_double(), rules.multiple) == 0);
+  }
+  if (value.is_array()) return within(value.items().size(), "minItems", "maxItems");
+  if (value.is_object()) {
+    if (const Json* required = schema.find("required"))
+      for (const Json& name : required->items())
+        if (value.find(name.as_string()) == nullptr) return false;
+    return within(value.members().size(), "minProperties", "maxProperties");
+  }
+  return true;
+}
+
+}  // namespace moebius
