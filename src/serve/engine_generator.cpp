@@ -85,8 +85,8 @@ uint64_t EngineGenerator::submit(GenerationRequest request) {
   r.priority = request.priority;
   r.client = std::move(request.client);
   r.salt = std::move(request.salt);
-  return engine_.add(std::move(r),
-                     {std::move(request.stops), request.include_stop, request.skip_special});
+  return engine_.add(std::move(r), {std::move(request.stops), request.include_stop,
+                                    request.skip_special, 0, std::move(request.answer)});
 }
 
 void EngineGenerator::run() {
@@ -146,10 +146,10 @@ GenerationEvent EngineGenerator::event_of(const TextEvent& t) const {
   e.cached_tokens = t.cached_tokens, e.queue_seconds = t.queue_seconds;
   e.error = t.error;
   e.end = kEnds[static_cast<size_t>(t.finish)];
-  e.text = t.text;
+  e.text = t.text, e.parts = t.parts, e.reasoning_tokens = t.reasoning_tokens;
   if (t.choice) e.tokens.push_back(generated(*t.choice));
   for (const TokenChoice& c : t.prompt_choices) e.prompt.push_back(generated(c));
-  if (t.finish == Finish::kStopText) e.stop_string = t.stop_text;
+  if (t.finish == Finish::kStopText && !t.stop_text.empty()) e.stop_string = t.stop_text;
   if (t.finish == Finish::kStopToken && t.choice &&
       std::find(options_.eos.begin(), options_.eos.end(), t.choice->token) == options_.eos.end())
     e.stop_token = t.choice->token;

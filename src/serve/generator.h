@@ -10,6 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "text/answer/events.h"
+#include "text/answer/tool_format.h"
+
 namespace moebius {
 
 struct GenerationRequest {
@@ -26,8 +29,9 @@ struct GenerationRequest {
   std::vector<int32_t> stop_tokens;  // end-of-text tokens and the request's own
   std::vector<std::string> stops;
   bool include_stop = false, skip_special = true;
-  int logprobs = -1;         // alternatives per token; -1: none at all
-  int prompt_logprobs = -1;  // likewise of each prompt token
+  std::shared_ptr<const AnswerRules> answer;  // null: all of it is content
+  int logprobs = -1;                          // alternatives per token; -1: none at all
+  int prompt_logprobs = -1;                   // likewise of each prompt token
   int priority = 0;
   std::string client, salt;
 };
@@ -39,15 +43,17 @@ struct GeneratedToken {
   size_t rank = 0;                             // of a prompt token among all, from 1 on
 };
 
-enum class EndReason : uint8_t { kNone, kStop, kLength, kCancelled, kError };
-inline constexpr size_t kEndReasons = 5;
+enum class EndReason : uint8_t { kNone, kStop, kLength, kToolCalls, kCancelled, kError };
+inline constexpr size_t kEndReasons = 6;
 
 // What a step brought for one choice of a request.
 struct GenerationEvent {
   uint64_t id = 0;
   size_t choice = 0;
   std::vector<GeneratedToken> tokens;
-  std::string text;  // that can no longer change, in whole characters
+  std::string text;             // content that can no longer change, in whole characters
+  AnswerEvents parts;           // the same and all else, where the request has rules for it
+  size_t reasoning_tokens = 0;  // so far
   EndReason end = EndReason::kNone;
   std::optional<int32_t> stop_token;  // that ended it, if the request named it
   std::optional<std::string> stop_string;

@@ -73,7 +73,7 @@ std::string TokenTexts::shown(const std::string& bytes) {
 }
 
 ChoiceText choice_text(const Tokenizer& tokenizer, const GenerationRequest& r) {
-  return {tokenizer, {r.stops, r.include_stop, r.skip_special, r.min_new}};
+  return {tokenizer, {r.stops, r.include_stop, r.skip_special, r.min_new, r.answer}};
 }
 
 }  // namespace moebius

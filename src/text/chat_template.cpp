@@ -123,6 +123,12 @@ ChatTemplates ChatTemplates::from_folder(const std::string& folder) {
   return out;
 }
 
+std::string ChatTemplates::text() const {
+  std::string out;
+  for (const auto& [name, source] : sources_) out += source.text + "\n";
+  return out;
+}
+
 std::vector<TextSegment> ChatTemplates::render(const ChatInput& input) const {
   if (sources_.empty())
     fail("{}: no chat template (chat_template.jinja, or chat_template in tokenizer_config.json)",

@@ -63,6 +63,7 @@ class ChatTemplates {
   std::vector<TextSegment> render(const ChatInput& input) const;
   const std::map<std::string, std::string>& tokens() const { return tokens_; }
   const std::string& folder() const { return folder_; }
+  std::string text() const;  // of all of them
 
  private:
   struct Lazy {

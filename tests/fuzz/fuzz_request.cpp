@@ -29,7 +29,7 @@ void check_request(ApiRequest r, const ServedModel& model, const TokenTexts& tex
     ChoiceText text = choice_text(*model.tokenizer, prompts[p]);
     GenerationEvent e;
     e.tokens.push_back({prompts[p].prompt[0], -1, {}});
-    e.text = text.push(prompts[p].prompt[0]) + text.finish();
+    e.text = text.push(prompts[p].prompt[0]) + text.finish(true);
     e.end = EndReason::kLength;
     for (e.choice = 0; e.choice < g.choices; ++e.choice)
       for (std::string_view out = answer.take(p, e); !out.empty();) {

@@ -135,7 +135,9 @@ GenerationEvent FakeGenerator::advance(const Job& job, Choice& c) {
   const auto end = [&](EndReason reason) {
     c.ended = true;
     e.end = reason;
-    e.text += c.text.finish();
+    e.text += c.text.finish(reason != EndReason::kStop);
+    e.parts = c.text.take_events();
+    e.reasoning_tokens = c.text.reasoning_tokens();
     return e;
   };
   if (fail_at > 0 && c.produced + 1 == fail_at) {
@@ -151,10 +153,13 @@ GenerationEvent FakeGenerator::advance(const Job& job, Choice& c) {
   if (stop) return end(EndReason::kStop);
   e.text = c.text.push(token);
   if (c.text.stopped()) {
-    e.stop_string = c.text.stop();
+    if (!c.text.stop().empty()) e.stop_string = c.text.stop();
     return end(EndReason::kStop);
   }
-  return c.produced >= r.max_new ? end(EndReason::kLength) : e;
+  if (c.produced >= r.max_new) return end(EndReason::kLength);
+  e.parts = c.text.take_events();
+  e.reasoning_tokens = c.text.reasoning_tokens();
+  return e;
 }
 
 }  // namespace moebius::test

@@ -117,11 +117,16 @@ void TextEngine::take(StepReport& report, TextStep& out) {
 
 TextEvent TextEngine::event_of(Job& job, StepResult& result) {
   Job::Choice& choice = job.choices[result.index];
-  TextEvent e{std::move(result), std::exchange(choice.ready, {}), {}, 0};
+  TextEvent e;
+  static_cast<StepResult&>(e) = std::move(result);
+  e.text = std::exchange(choice.ready, {});
   e.queue_seconds = std::max(0.0, job.queue_seconds.load());
-  if (e.finish == Finish::kNo || !choice.text) return e;
-  e.text += choice.text->finish();
-  if (!choice.text->stopped()) return e;
+  if (!choice.text) return e;
+  const bool stopped = e.finish == Finish::kStopToken || e.finish == Finish::kStopText;
+  if (e.finish != Finish::kNo) e.text += choice.text->finish(!stopped);
+  e.parts = choice.text->take_events();
+  e.reasoning_tokens = choice.text->reasoning_tokens();
+  if (e.finish == Finish::kNo || !choice.text->stopped()) return e;
   e.stop_text = choice.text->stop();
   // The text that was held back for more bytes of a character can complete a stop string.
   if (e.finish == Finish::kLength || e.finish == Finish::kContext) e.finish = Finish::kStopText;

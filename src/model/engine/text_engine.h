@@ -20,9 +20,11 @@ namespace moebius {
 
 // What a step brought for one answer.
 struct TextEvent : StepResult {
-  std::string text;          // that can no longer change, in whole characters
-  std::string stop_text;     // that ended it
-  double queue_seconds = 0;  // from add until it ran
+  std::string text;             // content that can no longer change, in whole characters
+  AnswerEvents parts;           // the same and all else, where the rules say how to split it
+  size_t reasoning_tokens = 0;  // so far
+  std::string stop_text;        // that ended it
+  double queue_seconds = 0;     // from add until it ran
 };
 
 struct TextStep {

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/answer/json_stream.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace moebius {
+namespace {
+
+constexpr size_t kMostDepth = 64, kMostScalar = 400;
+
+bool digit(char c) { return c >= '0' && c <= '9'; }
+bool hex_digit(char c) { return digit(c) || ((c | 32) >= 'a' && (c | 32) <= 'f'); }
+
+bool is_json_number(std::string_view s) {
+  size_t i = 0;
+  const auto digits = [&] {
+    const size_t begin = i;
+    while (i < s.size() && digit(s[i])) ++i;
+    return i > begin;
+  };
+  if (i < s.size() && s[i] == '-') ++i;
+  if (i < s.size() && s[i] == '0')
+    ++i;
+  else if (!digits())
+    return false;
+  if (i < s.size() && s[i] == '.') {
+    ++i;
+    if (!digits()) return false;
+  }
+  if (i < s.size() && (s[i] | 32) == 'e') {
+    ++i;
+    if (i < s.size() && (s[i] == '+' || s[i] == '-')) ++i;
+    if (!digits()) return false;
+  }
+  return i == s.size();
+}
+
+}  // namespace
+
+void append_json_text(std::string& out, std::string_view text) {
+  for (const char c : text) {
+    if (c == '"' || c == '\\')
+      out += {'\\', c};
+    else if (c == '\n')
+      out += "\\n";
+    else if (c == '\t')
+      out += "\\t";
+    else if (static_cast<unsigned char>(c) < 0x20)
+      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    else
+      out += c;
+  }
+}
+
+std::optional<std::string> scalar_to_json(std::string_view s) {
+  static constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+      {"true", "true"}, {"false", "false"}, {"null", "null"},
+      {"True", "true"}, {"False", "false"}, {"None", "null"}};
+  for (const auto& [word, json] : kWords)
+    if (s == word) return std::string(json);
+  if (is_json_number(s)) return std::string(s);
+  return std::nullopt;
+}
+
+JsonStream::Take JsonStream::put(char c, std::string& out) {
+  switch (state_) {
+    case State::kString:
+      return string_byte(c, out);
+    case State::kEscape:
+      return escape_byte(c, out);
+    case State::kHex:
+      return hex_byte(c, out);
+    case State::kScalar:
+      return scalar_byte(c, out);
+    case State::kDone:
+      return Take::kWholeBefore;
+    default:
+      break;
+  }
+  if (is_json_space(c)) {
+    if (state_ == State::kStart) return Take::kMore;
+    held_ += c;
+    return Take::kMore;
+  }
+  switch (state_) {
+    case State::kStart:
+      if (root_ == Root::kObject && c != '{') return Take::kBroken;
+      return value(c, out);
+    case State::kFirstValue:
+      if (c == ']') break;
+      return value(c, out);
+    case State::kValue:
+      return value(c, out);
+    case State::kFirstKey:
+      if (c == '}') break;
+      [[fallthrough]];
+    case State::kKey:
+      if (c != '"') return Take::kBroken;
+      held_ += c;
+      key_ = true;
+      state_ = State::kString;
+      return Take::kMore;
+    case State::kColon:
+      if (c != ':') return Take::kBroken;
+      held_ += c;
+      state_ = State::kValue;
+      return Take::kMore;
+    case State::kAfter:
+      if (c == ',') {
+        held_ += c;
+        state_ = stack_.back() == '{' ? State::kKey : State::kValue;
+        return Take::kMore;
+      }
+      if (c != (stack_.back() == '{' ? '}' : ']')) return Take::kBroken;
+      break;
+    default:
+      return Take::kBroken;
+  }
+  // A closing bracket.
+  out += held_ + c;
+  held_.clear();
+  stack_.pop_back();
+  return ended(out, Take::kWhole);
+}
+
+JsonStream::Take JsonStream::ended(std::string&, Take at_root) {
+  if (stack_.empty()) {
+    state_ = State::kDone;
+    return at_root;
+  }
+  state_ = State::kAfter;
+  return Take::kMore;
+}
+
+JsonStream::Take JsonStream::value(char c, std::string& out) {
+  if (c == '{' || c == '[') {
+    if (stack_.size() == kMostDepth) return Take::kBroken;
+    stack_ += c;
+    state_ = c == '{' ? State::kFirstKey : State::kFirstValue;
+  } else if (c == '"') {
+    key_ = false;
+    state_ = State::kString;
+  } else if (c == '-' || digit(c) || ((c | 32) >= 'a' && (c | 32) <= 'z')) {
+    scalar_ = c;
+    state_ = State::kScalar;
+    return Take::kMore;
+  } else {
+    return Take::kBroken;
+  }
+  out += held_ + c;
+  held_.clear();
+  return Take::kMore;
+}
+
+JsonStream::Take JsonStream::scalar_byte(char c, std::string& out) {
+  const bool inside =
+      digit(c) || c == '.' || c == '+' || c == '-' || ((c | 32) >= 'a' && (c | 32) <= 'z');
+  if (inside) {
+    if (scalar_.size() == kMostScalar) return Take::kBroken;
+    scalar_ += c;
+    return Take::kMore;
+  }
+  const auto json = scalar_to_json(scalar_);
+  if (!json) return Take::kBroken;
+  out += held_ + *json;
+  held_.clear();
+  const Take root = ended(out, Take::kWholeBefore);
+  return root == Take::kMore ? put(c, out) : root;
+}
+
+void JsonStream::string_text(std::string_view text, std::string& out) {
+  (key_ ? held_ : out) += text;
+}
+
+// Half of a pair without the other half.
+void JsonStream::flush_surrogate(std::string& out) {
+  if (!surrogate_.empty()) string_text("\\ufffd", out);
+  surrogate_.clear();
+}
+
+JsonStream::Take JsonStream::string_byte(char c, std::string& out) {
+  if (c == '\\') {
+    escape_ = c;
+    state_ = State::kEscape;
+    return Take::kMore;
+  }
+  flush_surrogate(out);
+  if (c != '"') {
+    std::string text;
+    if (static_cast<unsigned char>(c) < 0x20)
+      append_json_text(text, {&c, 1});
+    else
+      text = c;
+    string_text(text, out);
+    return Take::kMore;
+  }
+  string_text("\"", out);
+  if (key_) {
+    state_ = State::kColon;
+    return Take::kMore;
+  }
+  return ended(out, Take::kWhole);
+}
+
+JsonStream::Take JsonStream::escape_byte(char c, std::string& out) {
+  state_ = State::kString;
+  if (c == 'u') {
+    escape_ += c;
+    state_ = State::kHex;
+    return Take::kMore;
+  }
+  flush_surrogate(out);
+  if (std::string_view("\"\\/bfnrt").find(c) != std::string_view::npos) {
+    string_text(escape_ + c, out);
+    return Take::kMore;
+  }
+  string_text("\\\\", out);  // no escape: the backslash itself
+  return string_byte(c, out);
+}
+
+JsonStream::Take JsonStream::hex_byte(char c, std::string& out) {
+  if (!hex_digit(c)) {
+    flush_surrogate(out);
+    string_text("\\" + escape_, out);
+    state_ = State::kString;
+    return string_byte(c, out);
+  }
+  escape_ += c;
+  if (escape_.size() < 6) return Take::kMore;
+  state_ = State::kString;
+  const unsigned code = static_cast<unsigned>(std::stoul(escape_.substr(2), nullptr, 16));
+  const bool high = code >= 0xd800 && code < 0xdc00, low = code >= 0xdc00 && code < 0xe000;
+  if (low && !surrogate_.empty()) {
+    string_text(std::exchange(surrogate_, {}) + escape_, out);
+    return Take::kMore;
+  }
+  flush_surrogate(out);
+  if (high)
+    surrogate_ = escape_;
+  else
+    string_text(low ? "\\ufffd" : escape_, out);
+  return Take::kMore;
+}
+
+void JsonStream::close(std::string& out) {
+  const bool in_string =
+      state_ == State::kString || state_ == State::kEscape || state_ == State::kHex;
+  if (in_string && !key_) {
+    flush_surrogate(out);
+    out += '"';
+  }
+  if (state_ == State::kStart && root_ == Root::kObject) out += "{}";
+  held_.clear();
+  for (; !stack_.empty(); stack_.pop_back()) out += stack_.back() == '{' ? '}' : ']';
+  state_ = State::kDone;
+}
+
+std::optional<std::string> json_value(std::string_view text) {
+  JsonStream stream(JsonStream::Root::kAny);
+  std::string out;
+  // A scalar ends with what follows it.
+  for (size_t i = 0; i <= text.size(); ++i) {
+    const auto take = stream.put(i < text.size() ? text[i] : ' ', out);
+    if (take == JsonStream::Take::kBroken) return std::nullopt;
+    if (take == JsonStream::Take::kMore) continue;
+    const size_t end = std::min(take == JsonStream::Take::kWhole ? i + 1 : i, text.size());
+    if (text.find_first_not_of(kJsonSpaces, end) != text.npos) return std::nullopt;
+    return out;
+  }
+  return std::nullopt;
+}
+
+namespace {
+
+// A small reader of Python's literals. Depth is bounded, so it may call itself.
+class PythonReader {
+ public:
+  explicit PythonReader(std::string_view text) : text_(text) {}
+  std::optional<std::string> read() {
+    std::string out;
+    if (!value(out, 0)) return std::nullopt;
+    space();
+    return at_ == text_.size() ? std::optional(out) : std::nullopt;
+  }
+
+ private:
+  static constexpr size_t kDepth = 32;
+  void space() {
+    while (at_ < text_.size() && is_json_space(text_[at_])) ++at_;
+  }
+  bool next(char c) {
+    space();
+    if (at_ == text_.size() || text_[at_] != c) return false;
+    ++at_;
+    return true;
+  }
+  bool value(std::string& out, size_t depth) {
+    space();
+    if (at_ == text_.size() || depth == kDepth) return false;
+    const char c = text_[at_];
+    if (c == '\'' || c == '"') return string(out);
+    if (c == '[') return list('[', ']', out, depth);
+    if (c == '(') return list('(', ')', out, depth);
+    if (c == '{') return object(out, depth);
+    const size_t begin = at_;
+    while (at_ < text_.size() && std::string_view(",]})").find(text_[at_]) == text_.npos &&
+           !is_json_space(text_[at_]))
+      ++at_;
+    const auto json = scalar_to_json(text_.substr(begin, at_ - begin));
+    if (json) out += *json;
+    return json.has_value();
+  }
+  bool string(std::string& out) {
+    const char quote = text_[at_++];
+    out += '"';
+    for (; at_ < text_.size() && text_[at_] != quote; ++at_) {
+      if (text_[at_] != '\\' || at_ + 1 == text_.size()) {
+        append_json_text(out, text_.substr(at_, 1));
+        continue;
+      }
+      const char e = text_[++at_];
+      if (e == 'n' || e == 't' || e == 'r' || e == 'b' || e == 'f' || e == '\\' || e == '"')
+        out += {'\\', e};
+      else if (e == '\'')
+        out += '\'';
+      else
+        append_json_text(out, text_.substr(at_ - 1, 2));
+    }
+    if (at_ == text_.size()) return false;
+    ++at_;
+    out += '"';
+    return true;
+  }
+  bool list(char open, char close, std::string& out, size_t depth) {
+    next(open);
+    out += '[';
+    for (bool first = true; !next(close); first = false) {
+      if (!first && !next(',')) return false;
+      if (!first && next(close)) break;
+      if (!first) out += ',';
+      if (!value(out, depth + 1)) return false;
+    }
+    out += ']';
+    return true;
+  }
+  bool object(std::string& out, size_t depth) {
+    next('{');
+    out += '{';
+    for (bool first = true; !next('}'); first = false) {
+      if (!first && !next(',')) return false;
+      if (!first && next('}')) break;
+      if (!first) out += ',';
+      space();
+      if (at_ == text_.size() || (text_[at_] != '\'' && text_[at_] != '"') || !string(out) ||
+          !next(':'))
+        return false;
+      out += ':';
+      if (!value(out, depth + 1)) return false;
+    }
+    out += '}';
+    return true;
+  }
+  std::string_view text_;
+  size_t at_ = 0;
+};
+
+}  // namespace
+
+std::optional<std::string> python_to_json(std::string_view text) {
+  return PythonReader(text).read();
+}
+
+}  // namespace moebius

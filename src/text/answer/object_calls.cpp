@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// A call as one JSON object, {"name": ..., "arguments": {...}}: Hermes and Qwen, Llama-3.1 (also
+// several, with semicolons), old Mistral (a list of them).
+#include <optional>
+
+#include "text/answer/call_parser.h"
+
+namespace moebius {
+namespace {
+
+// A JSON string's text.
+std::optional<std::string> unquoted(const std::string& json) {
+  if (!json.starts_with('"')) return std::nullopt;
+  try {
+    return parse_json(json, "a name").as_string();
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
+}
+
+class ObjectParser final : public CallParser {
+ public:
+  ObjectParser(const ToolFormat& format, CallSink& sink)
+      : CallParser(sink),
+        f_(format),
+        list_(format.name == "mistral_old"),
+        state_(list_ ? State::kListBegin : State::kBegin) {}
+
+  Take put(char c) override {
+    switch (state_) {
+      case State::kKey:
+      case State::kValue:
+      case State::kArguments:
+        return json_byte(c);
+      case State::kEnd:
+        return end_byte(c);
+      default:
+        break;
+    }
+    if (is_json_space(c)) return Take::kMore;
+    switch (state_) {
+      case State::kListBegin:
+        if (c != '[') return Take::kBroken;
+        state_ = State::kBegin;
+        return Take::kMore;
+      case State::kBegin:
+        if (c != '{') return Take::kBroken;
+        name_.reset();
+        waiting_.clear();
+        given_ = false;
+        state_ = State::kFirstKey;
+        return Take::kMore;
+      case State::kFirstKey:
+        if (c == '}') return Take::kBroken;  // a call without a name
+        return start(State::kKey, c);
+      case State::kNextKey:
+        return start(State::kKey, c);
+      case State::kColon:
+        if (c != ':') return Take::kBroken;
+        state_ = State::kValueBegin;
+        return Take::kMore;
+      case State::kValueBegin:
+        return value_begin(c);
+      case State::kAfterValue:
+        return after_value(c);
+      default:
+        return Take::kBroken;
+    }
+  }
+
+  bool finish() override { return state_ == State::kEnd && calls_ > 0 && !words_.inside(); }
+
+ private:
+  enum class State : uint8_t {
+    kListBegin,
+    kBegin,
+    kFirstKey,
+    kNextKey,
+    kKey,
+    kColon,
+    kValueBegin,
+    kValue,      // read and kept
+    kArguments,  // passed on, or kept until the name is known
+    kAfterValue,
+    kEnd,  // of the object
+  };
+
+  Take start(State state, char c) {
+    if (state == State::kKey && c != '"') return Take::kBroken;
+    const bool object = state == State::kArguments && c == '{';
+    json_.emplace(object ? JsonStream::Root::kObject : JsonStream::Root::kAny);
+    text_.clear();
+    state_ = state;
+    return json_byte(c);
+  }
+
+  Take value_begin(char c) {
+    const bool arguments = key_ == "arguments" || key_ == "parameters";
+    if (arguments && given_) return Take::kBroken;
+    if (!arguments || c != '{') return start(State::kValue, c);
+    given_ = true;
+    return start(State::kArguments, c);
+  }
+
+  Take json_byte(char c) {
+    std::string out;
+    const auto take = json_->put(c, out);
+    if (state_ == State::kArguments && in_call())
+      sink_.arguments(out);
+    else
+      (state_ == State::kArguments ? waiting_ : text_) += out;
+    if (take == JsonStream::Take::kMore) return Take::kMore;
+    if (take == JsonStream::Take::kBroken || !value_read()) return Take::kBroken;
+    return take == JsonStream::Take::kWhole ? Take::kMore : put(c);
+  }
+
+  // False: it cannot be what it stands for.
+  bool value_read() {
+    if (state_ == State::kKey) {
+      const auto key = unquoted(text_);
+      if (!key) return false;
+      key_ = *key;
+      state_ = State::kColon;
+      return true;
+    }
+    const bool value = state_ == State::kValue;
+    state_ = State::kAfterValue;
+    if (!value) return true;
+    if (key_ == "arguments" || key_ == "parameters") return quoted_arguments();
+    return key_ != "name" || name_read();
+  }
+
+  bool name_read() {
+    const auto name = unquoted(text_);
+    if (!name || name_ || !begin_call(*name, "")) return false;
+    name_ = *name;
+    sink_.arguments(std::exchange(waiting_, {}));
+    return true;
+  }
+
+  // An object written as a string, or nothing.
+  bool quoted_arguments() {
+    if (text_ == "null") return true;
+    const auto inner = unquoted(text_);
+    const auto json = inner ? json_value(*inner) : std::nullopt;
+    if (!json || !json->starts_with('{')) return false;
+    given_ = true;
+    if (in_call())
+      sink_.arguments(*json);
+    else
+      waiting_ = *json;
+    return true;
+  }
+
+  Take after_value(char c) {
+    if (c == ',') {
+      state_ = State::kNextKey;
+      return Take::kMore;
+    }
+    if (c != '}' || !in_call()) return Take::kBroken;
+    if (!given_) sink_.arguments("{}");
+    ++calls_;
+    end_call();
+    state_ = State::kEnd;
+    return Take::kMore;
+  }
+
+  // Behind an object: the end of the section, or another one.
+  Take end_byte(char c) {
+    if (list_) {
+      if (is_json_space(c)) return Take::kMore;
+      if (c == ']') return Take::kDone;
+      if (c != ',') return Take::kBroken;
+      state_ = State::kBegin;
+      return Take::kMore;
+    }
+    if (f_.section_end.empty()) {
+      if (is_json_space(c)) return Take::kMore;
+      if (c != ';') return Take::kDoneBefore;
+      state_ = State::kBegin;
+      return Take::kMore;
+    }
+    const std::string_view words[] = {f_.section_end};
+    const auto take = words_.put(c, words);
+    if (take == WordMatcher::Take::kBroken) return Take::kBroken;
+    return take == WordMatcher::Take::kFound ? Take::kDone : Take::kMore;
+  }
+
+  void close_arguments() override {
+    std::string out;
+    if (state_ == State::kArguments)
+      json_->close(out);
+    else if (!given_)
+      out = "{}";
+    sink_.arguments(out);
+  }
+
+  const ToolFormat& f_;
+  const bool list_;
+  State state_;
+  WordMatcher words_;
+  std::optional<JsonStream> json_;
+  std::string text_, key_;
+  std::string waiting_;  // arguments that came before the name
+  std::optional<std::string> name_;
+  bool given_ = false;  // arguments came
+  size_t calls_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<CallParser> make_object_parser(const ToolFormat& format, CallSink& sink) {
+  return std::make_unique<ObjectParser>(format, sink);
+}
+
+}  // namespace moebius

@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls as Python writes them, [f(a='x', b=[1, None]), g()]: Llama-4. Strings are passed on as they
+// grow, other values when whole.
+#include "text/answer/call_parser.h"
+
+namespace moebius {
+namespace {
+
+constexpr size_t kMostArgumentName = 256, kMostBrackets = 32;
+
+class PythonicParser final : public CallParser {
+ public:
+  PythonicParser(CallSink& sink, bool marked) : CallParser(sink), marked_(marked) {}
+
+  Take put(char c) override {
+    switch (state_) {
+      case State::kString:
+        return string_byte(c);
+      case State::kEscape:
+        return escape_byte(c);
+      case State::kValue:
+        return value_byte(c);
+      case State::kEnd:
+        return end_byte(c);
+      default:
+        break;
+    }
+    if (is_json_space(c)) return Take::kMore;
+    switch (state_) {
+      case State::kBegin:
+        if (c != '[') return Take::kBroken;
+        state_ = State::kName;
+        return Take::kMore;
+      case State::kName:
+        return name_byte(c);
+      case State::kFirstKey:
+        if (c == ')') return call_done();
+        [[fallthrough]];
+      case State::kKey:
+        return key_byte(c);
+      case State::kValueBegin:
+        return value_begin(c);
+      case State::kAfterValue:
+        if (c == ')') return call_done();
+        if (c != ',') return Take::kBroken;
+        key_.clear();
+        state_ = State::kFirstKey;
+        return Take::kMore;
+      case State::kAfterCall:
+        if (c == ']') {
+          state_ = State::kEnd;
+          return marked_ ? Take::kMore : Take::kDone;
+        }
+        if (c != ',') return Take::kBroken;
+        name_.clear();
+        state_ = State::kName;
+        return Take::kMore;
+      default:
+        return Take::kBroken;
+    }
+  }
+
+  bool finish() override { return state_ == State::kEnd && !words_.inside(); }
+
+ private:
+  enum class State : uint8_t {
+    kBegin,
+    kName,
+    kFirstKey,
+    kKey,
+    kValueBegin,
+    kValue,
+    kString,
+    kEscape,
+    kAfterValue,
+    kAfterCall,
+    kEnd,
+  };
+
+  Take name_byte(char c) {
+    if (c == '(') {
+      if (!begin_call(name_, "")) return Take::kBroken;
+      arguments_ = 0;
+      key_.clear();
+      state_ = State::kFirstKey;
+      return Take::kMore;
+    }
+    if (!is_name_byte(c) || name_.size() == kMostNameBytes) return Take::kBroken;
+    name_ += c;
+    return Take::kMore;
+  }
+
+  Take key_byte(char c) {
+    if (c == '=' && !key_.empty()) {
+      state_ = State::kValueBegin;
+      return Take::kMore;
+    }
+    if (!is_name_byte(c) || key_.size() == kMostArgumentName) return Take::kBroken;
+    key_ += c;
+    state_ = State::kKey;
+    return Take::kMore;
+  }
+
+  void write_key() {
+    std::string out = arguments_++ == 0 ? "{\"" : ",\"";
+    append_json_text(out, key_);
+    sink_.arguments(out + "\":");
+  }
+
+  Take value_begin(char c) {
+    if (c == '\'' || c == '"') {
+      quote_ = c;
+      write_key();
+      sink_.arguments("\"");
+      state_ = State::kString;
+      return Take::kMore;
+    }
+    value_.clear();
+    brackets_ = 0;
+    inner_quote_ = 0;
+    state_ = State::kValue;
+    return value_byte(c);
+  }
+
+  Take string_byte(char c) {
+    if (c == quote_) {
+      sink_.arguments("\"");
+      state_ = State::kAfterValue;
+    } else if (c == '\\') {
+      state_ = State::kEscape;
+    } else {
+      std::string out;
+      append_json_text(out, {&c, 1});
+      sink_.arguments(out);
+    }
+    return Take::kMore;
+  }
+
+  Take escape_byte(char c) {
+    state_ = State::kString;
+    std::string out;
+    if (c == '\'')
+      out = "'";
+    else if (std::string_view("\"\\bfnrt").find(c) != std::string_view::npos)
+      out = {'\\', c};
+    else
+      append_json_text(out, std::string("\\") + c);
+    sink_.arguments(out);
+    return Take::kMore;
+  }
+
+  // Anything but a string: up to the comma or bracket that ends it.
+  Take value_byte(char c) {
+    if (inner_quote_ != 0) {
+      value_ += c;
+      if (escaped_)
+        escaped_ = false;
+      else if (c == '\\')
+        escaped_ = true;
+      else if (c == inner_quote_)
+        inner_quote_ = 0;
+      return Take::kMore;
+    }
+    if (brackets_ == 0 && (c == ',' || c == ')')) {
+      const auto json = python_to_json(value_);
+      if (!json) return Take::kBroken;
+      write_key();
+      sink_.arguments(*json);
+      state_ = State::kAfterValue;
+      return put(c);
+    }
+    if (c == '\'' || c == '"') inner_quote_ = c;
+    if (c == '[' || c == '{' || c == '(') ++brackets_;
+    if (c == ']' || c == '}' || c == ')') {
+      if (brackets_ == 0) return Take::kBroken;
+      --brackets_;
+    }
+    if (brackets_ > kMostBrackets) return Take::kBroken;
+    value_ += c;
+    return Take::kMore;
+  }
+
+  Take call_done() {
+    sink_.arguments(arguments_ == 0 ? "{}" : "}");
+    end_call();
+    state_ = State::kAfterCall;
+    return Take::kMore;
+  }
+
+  Take end_byte(char c) {
+    static constexpr std::string_view kWords[] = {"<|python_end|>"};
+    const bool inside = words_.inside();
+    const auto take = words_.put(c, kWords);
+    if (take == WordMatcher::Take::kBroken) return inside ? Take::kBroken : Take::kDoneBefore;
+    return take == WordMatcher::Take::kFound ? Take::kDone : Take::kMore;
+  }
+
+  void close_arguments() override {
+    std::string out;
+    if (state_ == State::kString || state_ == State::kEscape) out += '"';
+    sink_.arguments(out + (arguments_ == 0 ? "{}" : "}"));
+  }
+
+  const bool marked_;
+  State state_ = State::kBegin;
+  WordMatcher words_;
+  std::string name_, key_, value_;
+  char quote_ = 0, inner_quote_ = 0;
+  bool escaped_ = false;
+  size_t brackets_ = 0, arguments_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<CallParser> make_pythonic_parser(CallSink& sink, bool marked) {
+  return std::make_unique<PythonicParser>(sink, marked);
+}
+
+std::unique_ptr<CallParser> make_call_parser(const ToolFormat& format, CallSink& sink,
+                                             bool marked) {
+  switch (format.layout) {
+    case CallLayout::kObject:
+      return make_object_parser(format, sink);
+    case CallLayout::kNamed:
+      return make_named_parser(format, sink);
+    case CallLayout::kTagged:
+      return make_tagged_parser(format, sink);
+    case CallLayout::kPythonic:
+      return make_pythonic_parser(sink, marked);
+    case CallLayout::kChannels:
+      break;  // read with the channels
+  }
+  return nullptr;
+}
+
+}  // namespace moebius

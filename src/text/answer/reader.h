@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the two readers of answers share: markers in a stream of text, and the events that come out.
+#pragma once
+#include <span>
+
+#include "text/answer/call_parser.h"
+#include "text/answer/events.h"
+
+namespace moebius {
+
+// Writes events, and numbers the calls.
+class AnswerWriter final : public CallSink {
+ public:
+  explicit AnswerWriter(const AnswerRules& rules) : rules_(rules) {}  // must live longer
+  void into(AnswerEvents& events) { out_ = &events; }
+
+  void reasoning(std::string_view text) {
+    add(rules_.reasoning != nullptr ? Kind::kReasoning : Kind::kContent, text);
+  }
+  void reasoning_end() {
+    if (rules_.reasoning != nullptr) add(Kind::kReasoningEnd, "");
+  }
+  void content(std::string_view text) { add(Kind::kContent, text); }
+
+  const Tool* tool(std::string_view name) const override {
+    return rules_.tools ? rules_.tools->find(name) : nullptr;
+  }
+  void begin(std::string_view name, std::string_view id) override {
+    out_->push_back({Kind::kCallBegin, std::string(name), calls_, std::string(id)});
+  }
+  void arguments(std::string_view bytes) override {
+    add_event(*out_, {Kind::kCallArguments, std::string(bytes), calls_, ""});
+  }
+  void end() override {
+    out_->push_back({Kind::kCallEnd, "", calls_++, ""});
+    ++whole_;
+  }
+  // A call that had begun, completed by us.
+  void end_broken() {
+    broken();
+    out_->push_back({Kind::kCallEnd, "", calls_++, "", false});
+  }
+  void broken() { out_->push_back({Kind::kCallBroken, "", calls_, ""}); }
+  bool stopped() const { return !rules_.parallel && whole_ > 0; }
+
+ private:
+  using Kind = AnswerEvent::Kind;
+  void add(Kind kind, std::string_view text) { add_event(*out_, {kind, std::string(text), 0, ""}); }
+  const AnswerRules& rules_;
+  AnswerEvents* out_ = nullptr;
+  size_t calls_ = 0, whole_ = 0;
+};
+
+inline constexpr size_t kNoMarker = SIZE_MAX;
+struct MarkerAt {
+  size_t marker = kNoMarker;  // that ends the text
+  size_t bytes = 0;           // of it; without one, what may begin a marker
+};
+// Of text that has no whole marker before its last byte.
+inline MarkerAt marker_at_end(std::string_view text, std::span<const std::string_view> markers) {
+  MarkerAt at;
+  for (size_t i = 0; i < markers.size(); ++i) {
+    const std::string_view m = markers[i];
+    if (m.empty()) continue;
+    if (text.ends_with(m)) return {i, m.size()};
+    for (size_t n = std::min(text.size(), m.size() - 1); n > at.bytes; --n)
+      if (text.substr(text.size() - n) == m.substr(0, n)) at.bytes = n;
+  }
+  return at;
+}
+
+class AnswerReader {
+ public:
+  virtual ~AnswerReader() = default;
+  // What has to be read again before anything else.
+  virtual std::string put(char c) = 0;
+  virtual void finish(bool cut) = 0;
+  virtual bool reasoning() const = 0;
+};
+
+std::unique_ptr<AnswerReader> make_channel_reader(const AnswerRules& rules, AnswerWriter& writer);
+
+}  // namespace moebius

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/answer/tool_format.h"
+
+#include <algorithm>
+
+namespace moebius {
+namespace {
+
+// clang-format off
+constexpr ToolFormat kFormats[] = {
+    {.name = "hermes", .families = "Qwen2.5, Qwen3, QwQ", .layout = CallLayout::kObject,
+     .section_begin = "<tool_call>", .section_end = "</tool_call>", .call_begin = "", .call_end = "",
+     .separator = "arguments"},
+    {.name = "qwen3_coder", .families = "Qwen3-Coder, Qwen3.5", .layout = CallLayout::kTagged,
+     .section_begin = "<tool_call>", .section_end = "</tool_call>",
+     .call_begin = "<function=", .call_end = "</function>",
+     .key_begin = "<parameter=", .key_end = ">", .value_end = "</parameter>", .line_feed = "\n", .name_end = ">"},
+    {.name = "glm45", .families = "GLM-4.5, GLM-4.6", .layout = CallLayout::kTagged,
+     .section_begin = "<tool_call>", .section_end = "", .call_begin = "", .call_end = "</tool_call>",
+     .key_begin = "<arg_key>", .key_end = "</arg_key>", .value_begin = "<arg_value>", .value_end = "</arg_value>"},
+    {.name = "glm47", .families = "GLM-4.7 and later", .layout = CallLayout::kTagged,
+     .section_begin = "<tool_call>", .section_end = "", .call_begin = "", .call_end = "</tool_call>",
+     .key_begin = "<arg_key>", .key_end = "</arg_key>", .value_begin = "<arg_value>", .value_end = "</arg_value>"},
+    {.name = "kimi_k2", .families = "Kimi-K2", .layout = CallLayout::kNamed,
+     .section_begin = "<|tool_calls_section_begin|>", .section_end = "<|tool_calls_section_end|>",
+     .call_begin = "<|tool_call_begin|>", .call_end = "<|tool_call_end|>",
+     .separator = "<|tool_call_argument_begin|>", .ids = CallIds::kFunctions},
+    {.name = "deepseek_v31", .families = "DeepSeek-V3.1", .layout = CallLayout::kNamed,
+     .section_begin = "<｜tool▁calls▁begin｜>", .section_end = "<｜tool▁calls▁end｜>",
+     .call_begin = "<｜tool▁call▁begin｜>", .call_end = "<｜tool▁call▁end｜>", .separator = "<｜tool▁sep｜>"},
+    {.name = "deepseek_v3", .families = "DeepSeek-V3, R1-0528", .layout = CallLayout::kNamed,
+     .section_begin = "<｜tool▁calls▁begin｜>", .section_end = "<｜tool▁calls▁end｜>",
+     .call_begin = "<｜tool▁call▁begin｜>function<｜tool▁sep｜>", .call_end = "<｜tool▁call▁end｜>",
+     .separator = "\n```json\n"},
+    {.name = "deepseek_v32", .families = "DeepSeek-V3.2", .layout = CallLayout::kTagged,
+     .section_begin = "<｜DSML｜function_calls>", .section_end = "</｜DSML｜function_calls>",
+     .call_begin = "<｜DSML｜invoke name=\"", .call_end = "</｜DSML｜invoke>",
+     .key_begin = "<｜DSML｜parameter name=\"", .key_end = "\" string=\"", .value_end = "</｜DSML｜parameter>", .name_end = "\">"},
+    {.name = "harmony", .families = "GPT-OSS", .layout = CallLayout::kChannels,
+     .section_begin = "<|channel|>", .section_end = "<|call|>", .call_begin = "", .call_end = "",
+     .stop_tokens = "<|call|> <|return|>"},
+    {.name = "minimax_m2", .families = "MiniMax-M2", .layout = CallLayout::kTagged,
+     .section_begin = "<minimax:tool_call>", .section_end = "</minimax:tool_call>",
+     .call_begin = "<invoke name=\"", .call_end = "</invoke>",
+     .key_begin = "<parameter name=\"", .key_end = "\">", .value_end = "</parameter>", .name_end = "\">"},
+    {.name = "pythonic", .families = "Llama-4", .layout = CallLayout::kPythonic,
+     .section_begin = "<|python_start|>", .section_end = "<|python_end|>", .call_begin = "", .call_end = ""},
+    {.name = "llama3_json", .families = "Llama-3.1", .layout = CallLayout::kObject,
+     .section_begin = "<|python_tag|>", .section_end = "", .call_begin = "", .call_end = "", .separator = "parameters"},
+    {.name = "mistral", .families = "Mistral, new", .layout = CallLayout::kNamed,
+     .section_begin = "[TOOL_CALLS]", .section_end = "", .call_begin = "", .call_end = "", .separator = "[ARGS]",
+     .ids = CallIds::kNine},
+    {.name = "mistral_old", .families = "Mistral, old", .layout = CallLayout::kObject,
+     .section_begin = "[TOOL_CALLS]", .section_end = "", .call_begin = "", .call_end = "", .separator = "arguments",
+     .ids = CallIds::kNine},
+};
+
+constexpr ReasoningFormat kReasoning[] = {
+    {"think", "<think>", "</think>", "</think>"},
+    {"harmony", "<|channel|>analysis<|message|>", "<|end|>", "<|end|><|start|>assistant<|channel|>final<|message|>"},
+    {"mistral", "[THINK]", "[/THINK]", "[/THINK]"},
+};
+// clang-format on
+
+template <class Row>
+const Row* row_named(std::span<const Row> rows, std::string_view name) {
+  const auto at =
+      std::find_if(rows.begin(), rows.end(), [&](const Row& r) { return r.name == name; });
+  return at != rows.end() ? &*at : nullptr;
+}
+
+constexpr std::pair<std::string_view, JsonKinds> kKindNames[] = {
+    {"string", kStringKind}, {"integer", kNumberKind}, {"number", kNumberKind},
+    {"boolean", kBoolKind},  {"null", kNullKind},      {"object", kObjectKind},
+    {"array", kArrayKind}};
+
+JsonKinds kinds_of_name(const Json& name) {
+  for (const auto& [word, kind] : kKindNames)
+    if (name.is_string() && name.as_string() == word) return kind;
+  return 0;
+}
+
+JsonKinds kind_of_value(const Json& v) {
+  if (v.is_string()) return kStringKind;
+  if (v.is_number()) return kNumberKind;
+  if (v.is_bool()) return kBoolKind;
+  if (v.is_array()) return kArrayKind;
+  return v.is_object() ? kObjectKind : kNullKind;
+}
+
+JsonKinds kinds_below(const Json& schema, size_t depth) {
+  JsonKinds kinds = 0;
+  if (const Json* type = schema.find("type")) {
+    if (!type->is_array()) return kinds_of_name(*type);
+    for (const Json& t : type->items()) kinds |= kinds_of_name(t);
+    return kinds;
+  }
+  if (const Json* value = schema.find("const")) return kind_of_value(*value);
+  if (const Json* values = schema.find("enum"))
+    for (const Json& v : values->items()) kinds |= kind_of_value(v);
+  for (const char* word : {"anyOf", "oneOf"}) {
+    const Json* ways = schema.find(word);
+    if (ways == nullptr || depth == 0) continue;
+    for (const Json& way : ways->items()) {
+      const JsonKinds more = kinds_below(way, depth - 1);
+      if (more == 0) return 0;
+      kinds |= more;
+    }
+  }
+  return kinds;
+}
+
+}  // namespace
+
+std::span<const ToolFormat> tool_formats() { return kFormats; }
+std::span<const ReasoningFormat> reasoning_formats() { return kReasoning; }
+const ToolFormat* find_tool_format(std::string_view name) {
+  return row_named(tool_formats(), name);
+}
+const ReasoningFormat* find_reasoning_format(std::string_view name) {
+  return row_named(reasoning_formats(), name);
+}
+
+const ToolFormat* recognise_tool_format(std::string_view text) {
+  const auto has = [&](std::string_view s) { return text.find(s) != text.npos; };
+  const auto format = [](std::string_view name) { return find_tool_format(name); };
+  if (has("<|tool_calls_section_begin|>")) return format("kimi_k2");
+  if (has("DSML")) return format("deepseek_v32");
+  if (has("<｜tool▁calls▁begin｜>"))
+    return format(has("function<｜tool▁sep｜>") || has("```json") ? "deepseek_v3" : "deepseek_v31");
+  if (has("<|channel|>")) return format("harmony");
+  if (has("<minimax:tool_call>")) return format("minimax_m2");
+  if (has("<arg_key>"))  // a line feed between key and value, as text or as an escape
+    return format(has("</arg_key>\n") || has("</arg_key>\\n") ? "glm45" : "glm47");
+  if (has("<function=")) return format("qwen3_coder");
+  if (has("[ARGS]")) return format("mistral");
+  if (has("[TOOL_CALLS]")) return format("mistral_old");
+  if (has("<|python_start|>") || has("[func_name1(")) return format("pythonic");
+  if (has("<tool_call>") && has("\"arguments\"")) return format("hermes");
+  if (has("\"parameters\"") && has("tools")) return format("llama3_json");
+  return nullptr;
+}
+
+const ReasoningFormat* recognise_reasoning(std::string_view text) {
+  const auto has = [&](std::string_view s) { return text.find(s) != text.npos; };
+  if (has("<|channel|>")) return find_reasoning_format("harmony");
+  if (has("<think>") || has("</think>")) return find_reasoning_format("think");
+  if (has("[THINK]")) return find_reasoning_format("mistral");
+  return nullptr;
+}
+
+JsonKinds kinds_of_schema(const Json& schema) { return kinds_below(schema, 4); }
+
+void ToolSet::add(std::string name, Json schema, bool strict) {
+  Tool tool{std::move(name), strict, std::move(schema), {}};
+  if (const Json* properties = tool.schema.find("properties"))
+    for (const auto& [key, value] : properties->members())
+      tool.parameters.emplace(key, kinds_of_schema(value));
+  tools_.push_back(std::move(tool));
+}
+
+const Tool* ToolSet::find(std::string_view name) const {
+  const auto at =
+      std::find_if(tools_.begin(), tools_.end(), [&](const Tool& t) { return t.name == name; });
+  return at != tools_.end() ? &*at : nullptr;
+}
+
+std::vector<std::string_view> marker_texts(const ToolFormat* f, const ReasoningFormat* r) {
+  std::vector<std::string_view> out;
+  if (f != nullptr)
+    out = {f->section_begin, f->section_end, f->call_begin,  f->call_end,  f->separator,
+           f->key_begin,     f->key_end,     f->value_begin, f->value_end, f->stop_tokens};
+  if (f != nullptr && f->ids == CallIds::kNine) out.push_back("[CALL_ID]");
+  if (r != nullptr) out.insert(out.end(), {r->begin, r->end, r->cut});
+  if ((f != nullptr && f->layout == CallLayout::kChannels) ||
+      (r != nullptr && r->name == "harmony"))
+    out.push_back("<|start|><|channel|><|constrain|><|message|><|end|><|call|><|return|>");
+  std::erase(out, std::string_view());
+  return out;
+}
+
+AnswerStart answer_start(const ReasoningFormat* reasoning, std::string_view prompt) {
+  if (reasoning == nullptr) return AnswerStart::kContent;
+  while (!prompt.empty() && std::string_view(" \t\r\n").find(prompt.back()) != prompt.npos)
+    prompt.remove_suffix(1);
+  if (prompt.ends_with(reasoning->begin)) return AnswerStart::kReasoning;
+  if (prompt.ends_with(reasoning->end)) return AnswerStart::kContent;
+  return AnswerStart::kUndecided;
+}
+
+}  // namespace moebius
