@@ -40,6 +40,7 @@ struct ServeOptions {
   ModelRunOptions model;
   EngineRunOptions engine;
   std::string host = "127.0.0.1", key_file;
+  std::string tool_format = "auto", reasoning = "auto", reasoning_field;
   size_t port = 8000, context = 0, parallel = 32, queue = 0, max_output = 0, connections = 1024;
   double stretch = 3, queue_timeout = 300, drain = 30, sse_ping = 15;
   std::vector<std::string> aliases, hosts, origins;
@@ -150,6 +151,11 @@ struct Loaded {
     served.priorities = o.priorities;
     served.tokenizer = &tokenizer;
     served.templates = &templates;
+    served.markup = choose_answer_markup(templates, tokenizer, o.tool_format, o.reasoning);
+    if (!o.reasoning_field.empty())
+      served.reasoning_field = o.reasoning_field == "reasoning" ? ReasoningField::kReasoning
+                               : o.reasoning_field == "both"    ? ReasoningField::kBoth
+                                                                : ReasoningField::kReasoningContent;
     served.context = engine.engine().longest();
     served.vocab = std::min(tokenizer.vocab_size(), open.model->vocab());
     if (o.max_output != 0) served.max_output = o.max_output;
@@ -216,6 +222,12 @@ int run_serve(const ServeOptions& o) {
   return status;
 }
 
+std::vector<std::string> tool_format_names() {
+  std::vector<std::string> out = {"auto", "none"};
+  for (const ToolFormat& f : tool_formats()) out.emplace_back(f.name);
+  return out;
+}
+
 }  // namespace
 
 Command serve_command() {
@@ -247,6 +259,18 @@ Command serve_command() {
       .range(0, 1 << 30);
   c.option("--max-output", "N", &o->max_output, "most tokens of an answer; 0: no limit")
       .range(0, 1 << 30);
+  c.section("Answers");
+  c.option("--tool-format", "NAME", &o->tool_format,
+           "how the model writes calls of tools; auto: as its chat template says")
+      .one_of(tool_format_names());
+  c.option("--reasoning", "NAME", &o->reasoning,
+           "how the model marks its reasoning; auto: as its chat template says")
+      .one_of({"auto", "none", "think", "harmony", "mistral"});
+  c.option("--reasoning-field", "NAME", &o->reasoning_field,
+           "member of messages that holds reasoning: reasoning, reasoning_content or both")
+      .one_of({"reasoning", "reasoning_content", "both"})
+      .by_default("both, in streams reasoning_content")
+      .seldom();
   c.section("Load");
   c.option("--parallel", "N", &o->parallel, "sequences that run at the same time").range(1, 4096);
   c.option("--queue", "N", &o->queue, "sequences that may wait; 0: four times --parallel")

@@ -10,13 +10,39 @@
 #include "base/json.h"
 
 namespace moebius {
-namespace {
 
-std::string quoted(std::string_view text) {
+std::string json_quoted(std::string_view text) {
   std::string out;
   append_json_string(out, text);
   return out;
 }
+
+std::string call_id(const ServedModel& model, std::string_view prefix, const AnswerEvent& begin) {
+  const CallIds ids = model.markup.tools != nullptr ? model.markup.tools->ids : CallIds::kOwn;
+  if (ids != CallIds::kOwn && !begin.id.empty()) return begin.id;
+  return ids == CallIds::kNine ? random_hex(9) : std::string(prefix) + random_hex(24);
+}
+
+AnswerEvents parts_of(const GenerationEvent& e) {
+  if (!e.parts.empty() || e.text.empty()) return e.parts;
+  return {{AnswerEvent::Kind::kContent, e.text, 0, ""}};
+}
+
+void InterfaceAnswer::count(size_t prompt, const GenerationEvent& e) {
+  if (cached_known_.size() <= prompt) cached_known_.resize(prompt + 1, false);
+  if (!cached_known_[prompt] && !e.tokens.empty()) {
+    cached_known_[prompt] = true;
+    usage_.cached += e.cached_tokens;
+  }
+  usage_.completion += e.tokens.size();
+  size_t& reasoning = reasoning_[{prompt, e.choice}];
+  usage_.reasoning += e.reasoning_tokens - reasoning;
+  reasoning = e.reasoning_tokens;
+}
+
+namespace {
+
+std::string quoted(std::string_view text) { return json_quoted(text); }
 
 // The shortest text that reads back equal. JSON has no infinity; this is what others write for it.
 std::string number(float v) { return std::isfinite(v) ? fmt::format("{}", v) : "-9999.0"; }
@@ -106,19 +132,21 @@ void LogprobLists::clear() {
 
 ApiAnswer::ApiAnswer(const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
                      const std::vector<GenerationRequest>& prompts, int64_t seconds)
-    : chat_(request.chat),
+    : model_(model),
+      chat_(request.chat),
       stream_(request.stream),
       echo_(request.echo),
       include_usage_(request.include_usage),
       continuous_(request.continuous_usage),
       ids_(request.return_token_ids),
       logprobs_(request.generation.logprobs >= 0),
+      show_reasoning_(request.show_reasoning),
+      details_(request.chat && model.markup.reasoning != nullptr),
       alternatives_(static_cast<size_t>(std::max(request.generation.logprobs, 0))),
       prompt_alternatives_(request.prompt_logprobs),
       texts_(texts),
       id_((request.chat ? "chatcmpl-" : "cmpl-") + random_hex(24)),
       prompt_logprobs_(prompts.size()),
-      cached_known_(prompts.size(), false),
       choices_(prompts.size() * request.generation.choices,
                Choice(LogprobLists(texts, request.chat))),
       per_prompt_(request.generation.choices) {
@@ -157,25 +185,23 @@ std::string ApiAnswer::take(size_t prompt, const GenerationEvent& e) {
     auto& list = prompt_logprobs_[prompt];
     list.insert(list.end(), e.prompt.begin(), e.prompt.end());
   }
-  if (!cached_known_[prompt] && !e.tokens.empty()) {
-    cached_known_[prompt] = true;
-    usage_.cached += e.cached_tokens;
-  }
   const size_t index = prompt * per_prompt_ + e.choice;
   Choice& choice = choices_[index];
   if (choice.ended || (e.tokens.empty() && e.text.empty() && e.end == EndReason::kNone)) return {};
   const bool first = !choice.begun;
   if (first) begin_choice(choice, prompt);
-  usage_.completion += e.tokens.size();
+  count(prompt, e);
   for (const GeneratedToken& t : e.tokens) {
     if (logprobs_) choice.logprobs.add(t);
     if (ids_) choice.ids.push_back(t.token);
   }
-  choice.text += e.text;
+  for (AnswerEvent& part : parts_of(e)) keep(choice, std::move(part));
   if (e.end != EndReason::kNone) {
     choice.ended = true;
     ++ended_;
-    choice.finish = e.end == EndReason::kLength ? "\"length\"" : "\"stop\"";
+    choice.finish = e.end == EndReason::kLength      ? "\"length\""
+                    : e.end == EndReason::kToolCalls ? "\"tool_calls\""
+                                                     : "\"stop\"";
     if (e.stop_string) choice.stop_reason = quoted(*e.stop_string);
     if (e.stop_token) choice.stop_reason = std::to_string(*e.stop_token);
   }
@@ -184,7 +210,31 @@ std::string ApiAnswer::take(size_t prompt, const GenerationEvent& e) {
   std::string out = chunk(index, choice, text, prompt, first);
   choice.logprobs.clear();
   choice.ids.clear();
+  choice.parts.clear();
   return out;
+}
+
+void ApiAnswer::keep(Choice& choice, AnswerEvent part) {
+  using Kind = AnswerEvent::Kind;
+  switch (part.kind) {
+    case Kind::kContent:
+      choice.text += part.text;
+      break;
+    case Kind::kReasoning:
+      if (!show_reasoning_) return;
+      choice.reasoning += part.text;
+      break;
+    case Kind::kCallBegin:
+      part.id = call_id(model_, "call_", part);
+      choice.calls.push_back({part.id, part.text, ""});
+      break;
+    case Kind::kCallArguments:
+      choice.calls[part.call].arguments += part.text;
+      break;
+    default:
+      return;
+  }
+  if (stream_ && chat_) choice.parts.push_back(std::move(part));
 }
 
 std::string ApiAnswer::logprobs_of(const Choice& choice) const {
@@ -220,10 +270,59 @@ std::string ApiAnswer::ends_of(const Choice& choice) const {
 }
 
 std::string ApiAnswer::usage_json() const {
+  const std::string details =
+      details_ ? fmt::format(",\"completion_tokens_details\":{{\"reasoning_tokens\":{}}}",
+                             usage_.reasoning)
+               : "";
   return fmt::format(
       "{{\"prompt_tokens\":{},\"completion_tokens\":{},\"total_tokens\":{},"
-      "\"prompt_tokens_details\":{{\"cached_tokens\":{}}}}}",
-      usage_.prompt, usage_.completion, usage_.prompt + usage_.completion, usage_.cached);
+      "\"prompt_tokens_details\":{{\"cached_tokens\":{}}}{}}}",
+      usage_.prompt, usage_.completion, usage_.prompt + usage_.completion, usage_.cached, details);
+}
+
+// The members that hold reasoning, each with a comma behind it.
+std::string ApiAnswer::reasoning_members(const std::string& text, bool whole) const {
+  const ReasoningField f = model_.reasoning_field;
+  const bool first = f != ReasoningField::kReasoning;
+  const bool second = f == ReasoningField::kReasoning || f == ReasoningField::kBoth ||
+                      (f == ReasoningField::kDefault && whole);
+  std::string out;
+  if (first) out += "\"reasoning_content\":" + quoted(text) + ",";
+  if (second) out += "\"reasoning\":" + quoted(text) + ",";
+  return out;
+}
+
+std::string ApiAnswer::delta(const Choice& choice, const AnswerEvent& part) const {
+  using Kind = AnswerEvent::Kind;
+  if (part.kind == Kind::kContent) return "{\"content\":" + quoted(part.text) + "}";
+  if (part.kind == Kind::kReasoning) {
+    std::string members = reasoning_members(part.text, false);
+    members.back() = '}';
+    return "{" + members;
+  }
+  if (part.kind == Kind::kCallBegin)
+    return fmt::format(
+        "{{\"tool_calls\":[{{\"index\":{},\"id\":{},\"type\":\"function\",\"function\":{{\"name\":{"
+        "},"
+        "\"arguments\":\"\"}}}}]}}",
+        part.call, quoted(choice.calls[part.call].id), quoted(part.text));
+  return fmt::format("{{\"tool_calls\":[{{\"index\":{},\"function\":{{\"arguments\":{}}}}}]}}",
+                     part.call, quoted(part.text));
+}
+
+std::string ApiAnswer::message(const Choice& c) const {
+  std::string out = "{\"role\":\"assistant\",\"content\":";
+  out += c.text.empty() && !c.calls.empty() ? "null" : quoted(c.text);
+  if (!c.reasoning.empty()) {
+    out += "," + reasoning_members(c.reasoning, true);
+    out.pop_back();
+  }
+  for (size_t i = 0; i < c.calls.size(); ++i)
+    out += fmt::format(
+        "{}{{\"id\":{},\"type\":\"function\",\"function\":{{\"name\":{},\"arguments\":{}}}}}",
+        i == 0 ? ",\"tool_calls\":[" : ",", quoted(c.calls[i].id), quoted(c.calls[i].name),
+        quoted(c.calls[i].arguments));
+  return out + (c.calls.empty() ? "}" : "]}");
 }
 
 // What one step adds to one choice. A chat sends its role first, text next, and its end alone.
@@ -240,37 +339,40 @@ std::string ApiAnswer::chunk(size_t index, Choice& choice, const std::string& te
         "{}{{\"index\":{},\"text\":{},\"logprobs\":{},\"finish_reason\":{}{}{}}}]{}}}", chunk_head_,
         index, quoted(text), logprobs_of(choice), ends_of(choice), ids, asked, usage));
   }
-  const auto piece = [&](const std::string& delta, const std::string& logprobs,
+  const auto piece = [&](const std::string& change, const std::string& logprobs,
                          const std::string& finish, const std::string& more) {
     return event(
         fmt::format("{}{{\"index\":{},\"delta\":{},\"logprobs\":{},\"finish_reason\":{}{}}}]{}{}}}",
-                    chunk_head_, index, delta, logprobs, finish, more, usage, first ? asked : ""));
+                    chunk_head_, index, change, logprobs, finish, more, usage, first ? asked : ""));
   };
   std::string out;
   if (first) out += piece("{\"role\":\"assistant\",\"content\":\"\"}", "null", "null", "");
-  if (!text.empty() || !choice.logprobs.empty() || !ids.empty())
-    out += piece("{\"content\":" + quoted(text) + "}", logprobs_of(choice), "null", ids);
+  // What belongs to tokens goes with the last part, or alone.
+  const AnswerEvents& parts = choice.parts;
+  for (size_t i = 0; i + 1 < parts.size(); ++i)
+    out += piece(delta(choice, parts[i]), "null", "null", "");
+  if (!parts.empty() || !choice.logprobs.empty() || !ids.empty())
+    out += piece(parts.empty() ? "{\"content\":\"\"}" : delta(choice, parts.back()),
+                 logprobs_of(choice), "null", ids);
   if (choice.ended) out += piece("{}", "null", ends_of(choice), "");
   return out;
 }
 
-std::string ApiAnswer::stream_end() const {
+std::string ApiAnswer::stream_end() {
   std::string out;
   if (include_usage_) out = event(chunk_head_ + "],\"usage\":" + usage_json() + "}");
   return out + "data: [DONE]\n\n";
 }
 
-std::string ApiAnswer::whole() const {
+std::string ApiAnswer::whole() {
   std::string out = whole_head_;
   for (size_t i = 0; i < choices_.size(); ++i) {
     const Choice& c = choices_[i];
     if (i > 0) out += ',';
     const std::string logprobs = logprobs_of(c);
     if (chat_)
-      out += fmt::format(
-          "{{\"index\":{},\"message\":{{\"role\":\"assistant\",\"content\":{}}},\"logprobs\":{},"
-          "\"finish_reason\":{}",
-          i, quoted(c.text), logprobs, ends_of(c));
+      out += fmt::format("{{\"index\":{},\"message\":{},\"logprobs\":{},\"finish_reason\":{}", i,
+                         message(c), logprobs, ends_of(c));
     else
       out += fmt::format("{{\"index\":{},\"text\":{},\"logprobs\":{},\"finish_reason\":{}", i,
                          quoted(c.text), logprobs, ends_of(c));
@@ -285,8 +387,8 @@ std::string ApiAnswer::whole() const {
   return out + "}";
 }
 
-std::string ApiAnswer::error_events(const std::string& error_json) {
-  return event(error_json) + "data: [DONE]\n\n";
+std::string ApiAnswer::error_events(const ApiError& error) {
+  return event(error_json(error)) + "data: [DONE]\n\n";
 }
 
 }  // namespace moebius

@@ -2,17 +2,53 @@
 // Answers, byte for byte: events of a generator become the chunks of a stream, or one object at the
 // end. Keys stand in a fixed order.
 #pragma once
+#include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "serve/api_error.h"
 #include "serve/request.h"
 #include "serve/token_text.h"
 
 namespace moebius {
 
 struct Usage {
-  size_t prompt = 0, cached = 0, completion = 0;
+  size_t prompt = 0, cached = 0, completion = 0, reasoning = 0;
 };
+
+// An answer in the form of one interface.
+class InterfaceAnswer {
+ public:
+  virtual ~InterfaceAnswer() = default;
+  const Usage& usage() const { return usage_; }
+  virtual bool complete() const = 0;
+  // What the event adds to the stream, nothing when there is none.
+  virtual std::string take(size_t prompt, const GenerationEvent& event) = 0;
+  virtual std::string stream_end() = 0;
+  virtual std::string whole() = 0;
+  // Of a stream that has begun: what tells of a failure, and ends it.
+  virtual std::string error_events(const ApiError& error) = 0;
+  virtual std::string ping() const { return ": ping\n\n"; }
+
+ protected:
+  // Tokens of an event.
+  void count(size_t prompt, const GenerationEvent& event);
+  Usage usage_;
+  std::vector<bool> cached_known_;                         // of each prompt
+  std::map<std::pair<size_t, size_t>, size_t> reasoning_;  // by prompt and choice
+};
+
+std::unique_ptr<InterfaceAnswer> make_answer(const ApiRequest& request, const ServedModel& model,
+                                    const TokenTexts& texts,
+                                    const std::vector<GenerationRequest>& prompts, int64_t seconds,
+                                    const std::string& request_id);
+
+// A call's id: the model's own where its family has such, else PREFIX and 24 digits.
+std::string call_id(const ServedModel& model, std::string_view prefix, const AnswerEvent& begin);
+// Events of an event without rules for parts: its text is content.
+AnswerEvents parts_of(const GenerationEvent& event);
+std::string json_quoted(std::string_view text);
 
 // Lists that grow token by token; of a stream they are emptied with every chunk.
 class LogprobLists {
@@ -31,40 +67,49 @@ class LogprobLists {
   size_t count_ = 0, characters_ = 0;
 };
 
-class ApiAnswer {
+// OpenAI's chat completions and completions.
+class ApiAnswer final : public InterfaceAnswer {
  public:
   // The prompts' lengths and tokens are taken from `prompts`; `seconds`: since 1970.
   ApiAnswer(const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
             const std::vector<GenerationRequest>& prompts, int64_t seconds);
 
   const std::string& id() const { return id_; }
-  const Usage& usage() const { return usage_; }
-  bool complete() const { return ended_ == choices_.size(); }
-  // What the event adds to the stream ("data: ..."), nothing when there is none.
-  std::string take(size_t prompt, const GenerationEvent& event);
-  std::string stream_end() const;  // usage where it was asked for, and the last line
-  std::string whole() const;
-
-  static std::string error_events(const std::string& error_json);
+  bool complete() const override { return ended_ == choices_.size(); }
+  std::string take(size_t prompt, const GenerationEvent& event) override;
+  std::string stream_end() override;  // usage where it was asked for, and the last line
+  std::string whole() override;
+  std::string error_events(const ApiError& error) override;
 
  private:
   struct Choice {
     explicit Choice(LogprobLists lists) : logprobs(std::move(lists)) {}
-    std::string text;
+    std::string text, reasoning;
+    struct Call {
+      std::string id, name, arguments;
+    };
+    std::vector<Call> calls;
+    AnswerEvents parts;  // of a stream, since the last chunk
     LogprobLists logprobs;
     std::vector<int32_t> ids;
     bool begun = false, ended = false;
     std::string finish, stop_reason;  // JSON
   };
   void begin_choice(Choice& choice, size_t prompt);
+  void keep(Choice& choice, AnswerEvent part);
   std::string chunk(size_t index, Choice& choice, const std::string& text, size_t prompt,
                     bool first) const;
+  std::string delta(const Choice& choice, const AnswerEvent& part) const;
+  std::string reasoning_members(const std::string& text, bool whole) const;
+  std::string message(const Choice& choice) const;
   std::string logprobs_of(const Choice& choice) const;
   std::string prompt_logprobs_of(size_t prompt) const;  // with the comma before its name
   std::string usage_json() const;
   std::string ends_of(const Choice& choice) const;
 
-  const bool chat_, stream_, echo_, include_usage_, continuous_, ids_, logprobs_;
+  const ServedModel& model_;
+  const bool chat_, stream_, echo_, include_usage_, continuous_, ids_, logprobs_, show_reasoning_;
+  const bool details_;         // of the tokens that were made
   const size_t alternatives_;  // of each token
   const std::optional<int> prompt_alternatives_;
   const TokenTexts& texts_;
@@ -72,10 +117,8 @@ class ApiAnswer {
   std::vector<std::string> prompt_texts_;  // with echo
   std::vector<std::vector<int32_t>> prompts_;
   std::vector<std::vector<GeneratedToken>> prompt_logprobs_;
-  std::vector<bool> cached_known_;
   std::vector<Choice> choices_;
   size_t per_prompt_, ended_ = 0;
-  Usage usage_;
 };
 
 std::string random_hex(size_t digits);

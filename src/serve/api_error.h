@@ -27,6 +27,10 @@ ApiError try_later(int http_status, std::string_view word, std::string_view mess
 
 // {"error":{...}}
 std::string error_json(const ApiError& error);
-HttpReply error_reply(const ApiError& error);
+// In Anthropic's form.
+std::string anthropic_error_json(const ApiError& error, const std::string& request_id);
+// In the form of whoever asks for this path.
+HttpReply error_reply(const ApiError& error, std::string_view path = {},
+                      const std::string& request_id = {});
 
 }  // namespace moebius

@@ -27,8 +27,11 @@ constexpr auto kChat = static_cast<unsigned>(Endpoint::kChat);
 constexpr auto kCompletion = static_cast<unsigned>(Endpoint::kCompletion);
 constexpr auto kTokenize = static_cast<unsigned>(Endpoint::kTokenize);
 constexpr auto kDetokenize = static_cast<unsigned>(Endpoint::kDetokenize);
+constexpr auto kAnthropic = static_cast<unsigned>(Endpoint::kMessages);
+constexpr auto kResponses = static_cast<unsigned>(Endpoint::kResponses);
 constexpr unsigned kBoth = kChat | kCompletion, kMessages = kChat | kTokenize;
-constexpr unsigned kAll = kBoth | kTokenize | kDetokenize;
+constexpr unsigned kGenerating = kBoth | kAnthropic | kResponses;
+constexpr unsigned kAll = kGenerating | kTokenize | kDetokenize;
 
 enum class Keep : uint8_t {
   kTree,
@@ -46,7 +49,8 @@ struct KnownField {
 
 constexpr KnownField kFields[] = {
     {"model", kAll},
-    {"messages", kMessages, Keep::kTree, kMostMessages},
+    {"messages", kMessages | kAnthropic, Keep::kTree, kMostMessages},
+    {"input", kResponses, Keep::kTree, kMostMessages},
     {"prompt", kCompletion, Keep::kPrompts, kMostPrompts},
     {"prompt", kTokenize},
     {"content", kTokenize},
@@ -57,9 +61,9 @@ constexpr KnownField kFields[] = {
     {"chat_template_kwargs", kMessages, Keep::kTree, 256},
     {"add_generation_prompt", kMessages},
     {"continue_final_message", kMessages},
-    {"temperature", kBoth},
-    {"top_p", kBoth},
-    {"top_k", kBoth},
+    {"temperature", kGenerating},
+    {"top_p", kGenerating},
+    {"top_k", kBoth | kAnthropic},
     {"min_p", kBoth},
     {"repetition_penalty", kBoth},
     {"presence_penalty", kBoth},
@@ -76,23 +80,48 @@ constexpr KnownField kFields[] = {
     {"skip_special_tokens", kBoth},
     {"ignore_eos", kBoth},
     {"min_tokens", kBoth},
-    {"max_tokens", kBoth},
+    {"max_tokens", kBoth | kAnthropic},
     {"max_completion_tokens", kChat},
     {"logprobs", kBoth},
-    {"top_logprobs", kChat},
+    {"top_logprobs", kChat | kResponses},
     {"prompt_logprobs", kBoth},
     {"echo", kBoth},
     {"suffix", kCompletion},
-    {"stream", kBoth},
+    {"stream", kGenerating},
     {"stream_options", kBoth, Keep::kTree, 64},
     {"priority", kBoth},
     {"cache_salt", kBoth},
     {"return_token_ids", kBoth},
+    {"tools", kChat | kAnthropic | kResponses, Keep::kTree, kMostTools},
+    {"tools", kCompletion, Keep::kOutline},
+    {"tool_choice", kChat | kAnthropic | kResponses, Keep::kTree, 64},
+    {"parallel_tool_calls", kChat | kResponses},
+    {"include_reasoning", kChat},
+    {"thinking_token_budget", kChat},
+    // Anthropic's.
+    {"system", kAnthropic},
+    {"stop_sequences", kAnthropic, Keep::kTree, kMostStops},
+    {"thinking", kAnthropic, Keep::kTree, 16},
+    {"output_config", kAnthropic, Keep::kTree, 16},
+    // Of /v1/responses.
+    {"instructions", kResponses},
+    {"max_output_tokens", kResponses},
+    {"reasoning", kResponses, Keep::kTree, 16},
+    {"text", kResponses, Keep::kTree, 16},
+    {"metadata", kResponses, Keep::kTree, 64},
+    {"user", kResponses},
+    {"prompt_cache_key", kResponses},
+    {"truncation", kResponses},
+    {"store", kResponses},
+    {"background", kResponses},
+    {"previous_response_id", kResponses},
+    {"conversation", kResponses, Keep::kOutline},
+    {"prompt", kResponses, Keep::kOutline},
     {"response_format", kBoth, Keep::kOutline},
     {"modalities", kBoth, Keep::kOutline},
 };
 
-bool generates(Endpoint e) { return (kBoth & static_cast<unsigned>(e)) != 0; }
+bool generates(Endpoint e) { return (kGenerating & static_cast<unsigned>(e)) != 0; }
 
 const KnownField* find_field(std::string_view name, Endpoint endpoint) {
   for (const KnownField& f : kFields)

@@ -16,7 +16,14 @@ namespace moebius {
 
 struct ServedModel;
 
-enum class Endpoint : uint8_t { kChat = 1, kCompletion = 2, kTokenize = 4, kDetokenize = 8 };
+enum class Endpoint : uint8_t {
+  kChat = 1,
+  kCompletion = 2,
+  kTokenize = 4,
+  kDetokenize = 8,
+  kMessages = 16,  // Anthropic's
+  kResponses = 32,
+};
 
 using PromptInput = std::variant<std::string, std::vector<int32_t>>;
 

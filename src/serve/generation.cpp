@@ -31,7 +31,8 @@ struct ApiServer::Generation {
   std::string id, client;
   Clock::time_point start = Clock::now(), submitted, first, last_sent = Clock::now();
   std::vector<Clock::time_point> last_token;  // per choice of all prompts
-  std::unique_ptr<ApiAnswer> answer;
+  std::unique_ptr<InterfaceAnswer> answer;
+  std::vector<bool> called;        // per choice of all prompts: it made a whole call
   std::atomic<bool> ended{false};  // also read on the text threads
   bool stream = false, begun = false, ran = false, has_first = false;
   size_t choices = 0, open_choices = 0, waiting_tokens = 0;
@@ -76,7 +77,28 @@ void ApiServer::check_choices(size_t prompts, size_t choices) const {
                  prompts > 1 ? "prompt" : "n");
 }
 
-void ApiServer::generate(HttpExchangePtr exchange, bool chat) {
+namespace {
+
+ApiRequest parse_request(std::string_view text, Endpoint endpoint, const ServedModel& model) {
+  RequestBody body = parse_body(text, endpoint, model);
+  switch (endpoint) {
+    case Endpoint::kChat:
+      return parse_chat_request(body, model);
+    case Endpoint::kMessages: {
+      ApiRequest r = parse_anthropic_request(body, model);
+      read_anthropic_length(body, r);
+      return r;
+    }
+    case Endpoint::kResponses:
+      return parse_responses_request(body, model);
+    default:
+      return parse_completion_request(std::move(body), model);
+  }
+}
+
+}  // namespace
+
+void ApiServer::generate(HttpExchangePtr exchange, Endpoint endpoint) {
   const auto g = std::make_shared<Generation>();
   g->exchange = exchange;
   g->id = request_id(exchange->request());
@@ -97,18 +119,15 @@ void ApiServer::generate(HttpExchangePtr exchange, bool chat) {
       });
     });
   };
-  const bool taken = on_text_thread(exchange, [this, g, exchange, chat, refused] {
+  const bool taken = on_text_thread(exchange, [this, g, exchange, endpoint, refused] {
     if (g->ended) {  // the client left meanwhile
       http_->post([this, g] { drop_body(g->exchange); });
       return;
     }
     try {
-      const std::string& text = exchange->request().body;
-      auto request = std::make_shared<ApiRequest>(
-          chat ? parse_chat_request(parse_body(text, Endpoint::kChat, *model_), *model_)
-               : parse_completion_request(parse_body(text, Endpoint::kCompletion, *model_),
-                                          *model_));
-      check_choices(chat ? 1 : request->prompts.size(), request->generation.choices);
+      auto request =
+          std::make_shared<ApiRequest>(parse_request(exchange->request().body, endpoint, *model_));
+      check_choices(request->chat ? 1 : request->prompts.size(), request->generation.choices);
       auto prompts = std::make_shared<std::vector<GenerationRequest>>(prepare(*request, *model_));
       http_->post([this, g, request, prompts] {
         guard(g, [&] {
@@ -131,8 +150,9 @@ void ApiServer::prepared(const GenerationPtr& g, ApiRequest request,
     g->choices = g->open_choices = prompts.size() * request.generation.choices;
     check_capacity(g->choices);
     g->stream = request.stream;
-    g->answer = std::make_unique<ApiAnswer>(request, *model_, *texts_, prompts, unix_seconds());
+    g->answer = make_answer(request, *model_, *texts_, prompts, unix_seconds(), g->id);
     g->last_token.resize(g->choices);
+    g->called.resize(g->choices);
     g->submitted = Clock::now();
     sequences_ += g->choices;
     g->ran = true;
@@ -167,10 +187,10 @@ void ApiServer::fail_generation(const GenerationPtr& g, const ApiError& error) {
   if (g->ended) return;
   const HttpExchangePtr exchange = g->exchange;
   if (g->begun) {
-    exchange->send(g->outbox + ApiAnswer::error_events(error_json(error)));
+    exchange->send(g->outbox + g->answer->error_events(error));
     exchange->end();
   } else {
-    HttpReply reply = error_reply(error);
+    HttpReply reply = error_reply(error, exchange->request().path(), g->id);
     finish_reply(reply, exchange->request(), g->id);
     exchange->reply(std::move(reply));
   }
@@ -216,7 +236,14 @@ void ApiServer::take(std::vector<GenerationEvent> events, const StepSummary& ste
 void ApiServer::take_one(Generation& g, size_t prompt, GenerationEvent& e) {
   if (g.ended) return;
   if (e.end == EndReason::kError && g.word.empty()) g.word = "error: " + e.error;
-  if (!e.tokens.empty()) time_tokens(g, prompt * (g.choices / g.ids.size()) + e.choice, e);
+  const size_t choice = prompt * (g.choices / g.ids.size()) + e.choice;
+  if (!e.tokens.empty()) time_tokens(g, choice, e);
+  for (const AnswerEvent& part : e.parts) {
+    if (part.kind == AnswerEvent::Kind::kCallEnd && part.whole) g.called[choice] = true;
+    if (part.kind == AnswerEvent::Kind::kCallBroken)
+      metrics_.broken_call(model_->markup.tools != nullptr ? model_->markup.tools->name : "none");
+  }
+  if (e.end == EndReason::kStop && g.called[choice]) e.end = EndReason::kToolCalls;
   g.outbox += g.answer->take(prompt, e);
   if (e.end == EndReason::kNone) return;
   metrics_.ended(e.end);
@@ -351,7 +378,7 @@ void ApiServer::break_silence(const GenerationPtr& g, Clock::time_point now) {
   if (silence >= options_.head_time) begin_stream(*g);
   if (!options_.ping || silence < options_.ping_time) return;
   begin_stream(*g);
-  g->exchange->send(": ping\n\n");
+  g->exchange->send(g->answer ? g->answer->ping() : ": ping\n\n");
   g->last_sent = now;
 }
 

@@ -62,6 +62,8 @@ std::string_view http_reason(int status) {
       return "Internal Server Error";
     case 501:
       return "Not Implemented";
+    case 529:
+      return "Overloaded";
     case 503:
       return "Service Unavailable";
     case 505:

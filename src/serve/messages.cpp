@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "serve/fields.h"
 #include "serve/request.h"
+#include "serve/tools.h"
 
 namespace moebius {
 namespace {
@@ -23,8 +24,10 @@ constexpr std::chrono::milliseconds kTemplateTime{200};
 // template trims contents.
 constexpr std::string_view kContinueMark = "\U000f6d6f\U000f6562\U000f6975\U000f7320 ";
 
-// The text of a content: a string, or parts that are text.
-std::string content_text(const Json& content, const std::string& path) {
+}  // namespace
+
+std::string content_text(const Json& content, const std::string& path,
+                         std::initializer_list<std::string_view> types) {
   if (content.is_string()) return content.as_string();
   if (!content.is_array()) wrong_type(content, path, "a string or an array of parts");
   std::string text;
@@ -35,7 +38,7 @@ std::string content_text(const Json& content, const std::string& path) {
     const Fields f(part, at);
     const auto type = f.string("type");
     if (!type) throw ApiError(400, "missing", at + ".type is missing", at + ".type");
-    if (*type != "text")
+    if (std::find(types.begin(), types.end(), *type) == types.end())
       throw ApiError(400, "unsupported",
                      fmt::format("{}.type is '{}'; only text is offered", at, printable(*type, 40)),
                      at + ".type");
@@ -45,6 +48,8 @@ std::string content_text(const Json& content, const std::string& path) {
   }
   return text;
 }
+
+namespace {
 
 // Past calls of tools: their arguments are JSON within a string; templates want the object.
 Json past_calls(const Json& calls, const std::string& path, size_t& values_left) {
@@ -132,23 +137,62 @@ void add_bad_word(const Tokenizer& tokenizer, const std::string& word, Generatio
   }
 }
 
-// Nothing: there are more than `most` tokens.
-std::optional<std::vector<int32_t>> encode_chat(const ApiRequest& request, const ServedModel& model,
-                                                size_t most) {
+// The same with texts where there were none.
+Json with_contents(const Json& messages) {
+  Json out = Json::array();
+  for (const Json& m : messages.items()) {
+    Json filled = Json::object();
+    for (const auto& [key, value] : m.members())
+      filled.set(key, key == "content" && value.is_null() ? Json("") : value);
+    out.push(std::move(filled));
+  }
+  return out;
+}
+
+std::vector<TextSegment> render_chat(const ApiRequest& request, const ServedModel& model) {
   if (model.templates == nullptr || model.templates->empty())
     throw ApiError(400, "no_chat_template", "this model has no chat template; use /v1/completions",
                    "messages");
   ChatInput input;
   input.messages = &request.messages;
+  input.tools = request.tools.is_null() ? nullptr : &request.tools;
   input.extra = &request.template_extra;
   input.add_generation_prompt = request.add_generation_prompt;
   input.steps = kTemplateSteps;
   input.memory = kTemplateMemory;
   input.time = kTemplateTime;
   try {
-    std::vector<TextSegment> segments = model.templates->render(input);
+    return model.templates->render(input);
+  } catch (const Error&) {
+    // Templates that add a content to a string expect one, others ask whether there is none.
+    const auto& list = request.messages.items();
+    if (std::none_of(list.begin(), list.end(), [](const Json& m) {
+          const Json* content = m.find("content");
+          return content != nullptr && content->is_null();
+        }))
+      throw;
+  }
+  const Json filled = with_contents(request.messages);
+  input.messages = &filled;
+  return model.templates->render(input);
+}
+
+struct EncodedChat {
+  std::optional<std::vector<int32_t>> ids;  // nothing: there are more than `most` tokens
+  std::string end;                          // of the prompt's text
+};
+
+EncodedChat encode_chat(ApiRequest& request, const ServedModel& model, size_t most) {
+  constexpr size_t kEnd = 256;
+  repair_past_calls(request.messages, model);
+  try {
+    std::vector<TextSegment> segments = render_chat(request, model);
     if (request.continue_final) cut_at_mark(segments);
-    return model.tokenizer->encode_segments_within(segments, request.add_special, most);
+    EncodedChat out;
+    for (size_t i = segments.size(); i > 0 && out.end.size() < kEnd; --i)
+      out.end.insert(0, segments[i - 1].text);
+    out.ids = model.tokenizer->encode_segments_within(segments, request.add_special, most);
+    return out;
   } catch (const Error& e) {
     // Where the model lies is nobody's business.
     std::string words = e.what();
@@ -160,12 +204,25 @@ std::optional<std::vector<int32_t>> encode_chat(const ApiRequest& request, const
   }
 }
 
+// How the answer is read, and what ends it.
+void set_answer(GenerationRequest& g, const ApiRequest& request, const ServedModel& model,
+                std::string_view prompt_end) {
+  const std::shared_ptr<AnswerRules> rules = model.markup.rules(request.tool_set, prompt_end);
+  if (!rules) return;
+  rules->parallel = request.parallel_calls;
+  const auto& more = model.markup.stop_tokens;
+  if (!g.stop_tokens.empty()) g.stop_tokens.insert(g.stop_tokens.end(), more.begin(), more.end());
+  g.answer = rules;
+}
+
 void fit(GenerationRequest& g, const ApiRequest& request, const ServedModel& model,
          const std::string& param) {
   const size_t n = g.prompt.size();
   if (n == 0)
     throw ApiError(400, "empty_prompt", "the prompt is empty: there is no token to start from",
                    param);
+  if (n >= model.context && request.face == Interface::kMessages)
+    throw prompt_too_long(n, model.context);
   if (n >= model.context) throw context_exceeded(n, model.context, param);
   g.max_new =
       std::min({request.max_tokens.value_or(SIZE_MAX), model.context - n, model.max_output});
@@ -208,6 +265,16 @@ Json continued(const Json& message) {
 
 }  // namespace
 
+void continue_last_message(ApiRequest& r) {
+  Json out = Json::array();
+  const auto& list = r.messages.items();
+  for (size_t i = 0; i < list.size(); ++i)
+    out.push(i + 1 < list.size() ? list[i] : continued(list[i]));
+  r.messages = std::move(out);
+  r.continue_final = true;
+  r.add_generation_prompt = false;
+}
+
 void read_messages(const Json& fields, ApiRequest& r) {
   const Fields f(fields, "");
   const Json* messages = f.find("messages");
@@ -225,6 +292,10 @@ void read_messages(const Json& fields, ApiRequest& r) {
     Json m = message_at(messages->items()[i], fmt::format("messages[{}]", i), values_left);
     r.messages.push(r.continue_final && i + 1 == count ? continued(m) : std::move(m));
   }
+  read_template_names(f, r);
+}
+
+void read_template_names(const Fields& f, ApiRequest& r) {
   if (const auto effort = f.string("reasoning_effort"))
     r.template_extra.set("reasoning_effort", *effort);
   const Json* extra = f.find("chat_template_kwargs");
@@ -246,6 +317,11 @@ ApiError context_exceeded(std::optional<size_t> tokens, size_t context, const st
           fmt::format("the prompt has {} tokens, but the context holds {}", words, context), param};
 }
 
+ApiError prompt_too_long(size_t tokens, size_t context) {
+  return {400, "context_length_exceeded",
+          fmt::format("prompt is too long: {} tokens > {} maximum", tokens, context), "messages"};
+}
+
 std::vector<GenerationRequest> prepare(ApiRequest& request, const ServedModel& model) {
   std::vector<GenerationRequest> out;
   for (const std::string& word : request.bad_words)
@@ -257,8 +333,13 @@ std::vector<GenerationRequest> prepare(ApiRequest& request, const ServedModel& m
     fit(out.back(), request, model, param);
   };
   if (request.chat) {
-    add(encode_chat(request, model, model.context), "messages");
-    request.messages = Json();
+    const std::string param = request.face == Interface::kResponses ? "input" : "messages";
+    // Clients of /v1/messages are told how long it is.
+    const size_t most = request.face == Interface::kMessages ? 8 * model.context : model.context;
+    EncodedChat chat = encode_chat(request, model, most);
+    add(std::move(chat.ids), param);
+    set_answer(out.back(), request, model, chat.end);
+    request.messages = request.tools = Json();
     return out;
   }
   for (size_t i = 0; i < request.prompts.size(); ++i) {
@@ -282,7 +363,7 @@ std::string tokenize_answer(const RequestBody& body, const ServedModel& model) {
     ApiRequest request;
     request.add_special = f.boolean("add_special_tokens", false);
     read_messages(body.fields, request);
-    ids = *encode_chat(request, model, SIZE_MAX);
+    ids = *encode_chat(request, model, SIZE_MAX).ids;
   } else {
     auto text = f.string("prompt");
     if (!text) text = f.string("content");
@@ -300,6 +381,12 @@ std::string tokenize_answer(const RequestBody& body, const ServedModel& model) {
     append_json_string(out, model.tokenizer->id_to_token(ids[i]).value_or(""));
   }
   return out + "]}";
+}
+
+std::string count_tokens_answer(const RequestBody& body, const ServedModel& model) {
+  ApiRequest request = parse_anthropic_request(body, model);
+  const size_t count = encode_chat(request, model, SIZE_MAX).ids->size();
+  return fmt::format("{{\"input_tokens\":{}}}", count);
 }
 
 std::string detokenize_answer(const RequestBody& body, const ServedModel& model) {

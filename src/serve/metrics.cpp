@@ -239,11 +239,15 @@ void Metrics::write_server(std::string& out, HttpCounts connections) const {
          internal_errors.load());
   simple(out, "log_lines_lost_total", "counter", "lines that could not be written",
          lost_lines.load());
-  static constexpr std::string_view kEnds[] = {"", "stop", "length", "cancelled", "error"};
+  static constexpr std::string_view kEnds[] = {"",           "stop",      "length",
+                                               "tool_calls", "cancelled", "error"};
   head(out, "request_success_total", "counter", "choices that ended, by reason");
   for (size_t i = 1; i < kEndReasons; ++i)
     out += fmt::format("moebius_request_success_total{{finished_reason=\"{}\"}} {}\n", kEnds[i],
                        ended_[i]);
+  head(out, "tool_calls_broken_total", "counter", "calls that could not be read, by format");
+  for (const auto& [format, count] : broken_calls_)
+    out += fmt::format("moebius_tool_calls_broken_total{{format={}}} {}\n", label(format), count);
   head(out, "http_requests_total", "counter", "answers by path and status");
   for (const auto& [key, count] : requests_)
     out += fmt::format("moebius_http_requests_total{{path={},status=\"{}\"}} {}\n",

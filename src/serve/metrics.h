@@ -51,6 +51,7 @@ class Metrics {
   void request_done(std::string_view path, int status);
   void rejected(const std::string& reason) { ++rejected_[reason]; }
   void ended(EndReason reason) { ++ended_[static_cast<size_t>(reason)]; }
+  void broken_call(std::string_view format) { ++broken_calls_[std::string(format)]; }
   void step(const StepSummary& step);
   void first_token(double seconds);
   void gap(double seconds);
@@ -68,7 +69,7 @@ class Metrics {
  private:
   void write_server(std::string& out, HttpCounts connections) const;
   std::map<std::pair<std::string, int>, uint64_t> requests_;
-  std::map<std::string, uint64_t> rejected_;
+  std::map<std::string, uint64_t> rejected_, broken_calls_;
   std::array<uint64_t, kEndReasons> ended_{};
   Histogram first_token_, gap_, prompt_rows_, decode_rows_, batch_, step_time_, predicted_,
       experts_;

@@ -28,7 +28,7 @@ struct RefusedField {
 };
 
 constexpr std::string_view kStructured = ": structured output is not offered yet";
-constexpr std::string_view kTools = ": tools are not offered yet";
+constexpr std::string_view kUseTools = "is not offered; use tools";
 
 constexpr RefusedField kRefused[] = {
     // Structured output, by its several names.
@@ -45,11 +45,8 @@ constexpr RefusedField kRefused[] = {
     {"regex", Off::kEmpty, 0, {}, kStructured},
     {"ebnf", Off::kEmpty, 0, {}, kStructured},
     // Tools.
-    {"tools", Off::kEmpty, 0, {}, kTools},
-    {"functions", Off::kEmpty, 0, {}, kTools},
-    {"tool_choice", Off::kNone, 0, {}, kTools},
-    {"function_call", Off::kNone, 0, {}, kTools},
-    {"parallel_tool_calls", Off::kNever, 0, {}, kTools},
+    {"functions", Off::kEmpty, 0, {}, kUseTools},
+    {"function_call", Off::kNone, 0, {}, kUseTools},
     // What goes in.
     {"chat_template", Off::kNever, 0, {}, ": templates come with the model only"},
     {"documents", Off::kEmpty},

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "serve/fields.h"
 #include "serve/refused_fields.h"
+#include "serve/tools.h"
 
 namespace moebius {
 namespace {
@@ -129,6 +130,8 @@ void read_stream(const Fields& f, ApiRequest& r) {
   r.continuous_usage = o.boolean("continuous_usage_stats", false);
 }
 
+}  // namespace
+
 ApiRequest read_common(const RequestBody& body, const ServedModel& model) {
   const Fields f(body.fields, "");
   ApiRequest r;
@@ -168,8 +171,6 @@ void read_length(const Fields& f, std::string_view name, ApiRequest& r, bool zer
                                       name, *r.max_tokens));
 }
 
-}  // namespace
-
 std::string ServedModel::fingerprint() const {
   return fmt::format("moebius-{}-{}", version, commit.substr(0, 8));
 }
@@ -194,6 +195,8 @@ ApiRequest parse_completion_request(RequestBody body, const ServedModel& model) 
   r.prompts = std::move(prompts->second);
   r.add_special = f.boolean("add_special_tokens", true);
   r.echo = f.boolean("echo", false);
+  if (const Json* tools = f.find("tools"); tools != nullptr && !tools->items().empty())
+    throw ApiError(400, "unsupported", "tools are offered by /v1/chat/completions only", "tools");
   if (const auto suffix = f.string("suffix"); suffix && !suffix->empty())
     throw ApiError(400, "unsupported", "suffix is not offered", "suffix");
   r.max_tokens = 16;
@@ -211,7 +214,10 @@ ApiRequest parse_chat_request(const RequestBody& body, const ServedModel& model)
   const Fields f(body.fields, "");
   ApiRequest r = read_common(body, model);
   r.chat = true;
+  r.face = Interface::kChat;
   read_messages(body.fields, r);
+  read_tools(f, r, model);
+  r.show_reasoning = f.boolean("include_reasoning", true);
   if (f.boolean("echo", false))
     throw ApiError(400, "unsupported", "echo is offered by /v1/completions only", "echo");
   r.add_special = f.boolean("add_special_tokens", false);

@@ -46,12 +46,17 @@ const ApiServer::Route* ApiServer::find_route(std::string_view path) {
       {"/v1/completions", "POST", true, nullptr, &S::completion},
       {"/tokenize", "POST", true, nullptr, &S::tokenize},
       {"/detokenize", "POST", true, nullptr, &S::detokenize},
-      {"/v1/responses", "POST", false, &S::responses},
+      {"/v1/responses", "POST", true, nullptr, &S::responses},
+      {"/v1/messages", "POST", true, nullptr, &S::messages},
+      {"/v1/messages/count_tokens", "POST", true, nullptr, &S::count_tokens},
   };
   for (const Route& r : kRoutes)
     if (r.path == path) return &r;
-  static constexpr Route kOne{kModelPrefix, "GET", true, &S::model};
-  return path.starts_with(kOne.path) && path.size() > kOne.path.size() ? &kOne : nullptr;
+  static constexpr Route kBelow[] = {{kModelPrefix, "GET", true, &S::model},
+                                     {"/v1/responses/", "GET", false, &S::stored_response}};
+  for (const Route& r : kBelow)
+    if (path.starts_with(r.path) && path.size() > r.path.size()) return &r;
+  return nullptr;
 }
 
 namespace {
@@ -183,10 +188,15 @@ void ApiServer::ready(ServedModel model, Generator& generator) {
     texts_ = std::make_unique<TokenTexts>(*model_->tokenizer);
     generator_ = &generator;
     if (options_.queue == 0) options_.queue = 4 * model_->slots;
-    log_event("ready", fmt::format("ready after {:.1f} s: {}, context {}, {} at once",
-                                   std::chrono::duration<double>(Clock::now() - started_).count(),
-                                   printable(model_->name, 80), model_->context,
-                                   counted(model_->slots, "sequence")));
+    const AnswerMarkup& f = model_->markup;
+    log_event(
+        "ready",
+        fmt::format("ready after {:.1f} s: {}, context {}, {} at once, tool format {}, "
+                    "reasoning {}",
+                    std::chrono::duration<double>(Clock::now() - started_).count(),
+                    printable(model_->name, 80), model_->context,
+                    counted(model_->slots, "sequence"), f.tools != nullptr ? f.tools->name : "none",
+                    f.reasoning != nullptr ? f.reasoning->name : "none"));
   });
 }
 
@@ -312,9 +322,9 @@ std::optional<HttpReply> ApiServer::refuse(const HttpRequest& head) {
     if (route->model && !model_) throw loading_error();
     return std::nullopt;
   } catch (const ApiError& e) {
-    HttpReply reply = error_reply(e);
-    reply.close = draining_;
     const std::string id = request_id(head);
+    HttpReply reply = error_reply(e, head.path(), id);
+    reply.close = draining_;
     if (e.status == 503) metrics_.rejected(e.code);
     finish_reply(reply, head, id);
     note(head, id, "", e.status, e.code);
@@ -357,8 +367,8 @@ HttpReply ApiServer::version(const HttpRequest&) {
 
 HttpReply ApiServer::openapi(const HttpRequest&) { return json_reply(std::string(openapi_json())); }
 
-HttpReply ApiServer::responses(const HttpRequest&) {
-  throw ApiError(400, "unsupported", "/v1/responses is not offered yet; use /v1/chat/completions");
+HttpReply ApiServer::stored_response(const HttpRequest&) {
+  throw ApiError(404, "nothing_stored", "nothing is stored here");
 }
 
 HttpReply ApiServer::health(const HttpRequest&) {
@@ -405,7 +415,26 @@ std::string ApiServer::model_json(const std::string& id) const {
       quoted(id), model_->created, quoted(model_->name), model_->context);
 }
 
-HttpReply ApiServer::models(const HttpRequest&) {
+// In Anthropic's form.
+std::string ApiServer::anthropic_models() const {
+  std::tm utc{};
+  const std::time_t created = model_->created;
+  gmtime_r(&created, &utc);
+  char time[32];
+  std::strftime(time, sizeof time, "%FT%TZ", &utc);
+  std::vector<std::string> names = {model_->name};
+  names.insert(names.end(), model_->aliases.begin(), model_->aliases.end());
+  std::string list;
+  for (const std::string& name : names)
+    list +=
+        fmt::format("{}{{\"type\":\"model\",\"id\":{},\"display_name\":{},\"created_at\":\"{}\"}}",
+                    list.empty() ? "" : ",", json_quoted(name), json_quoted(model_->name), time);
+  return fmt::format("{{\"data\":[{}],\"has_more\":false,\"first_id\":{},\"last_id\":{}}}", list,
+                     json_quoted(names.front()), json_quoted(names.back()));
+}
+
+HttpReply ApiServer::models(const HttpRequest& request) {
+  if (request.find("anthropic-version") != nullptr) return json_reply(anthropic_models());
   std::string list = model_json(model_->name);
   for (const std::string& alias : model_->aliases) list += "," + model_json(alias);
   return json_reply("{\"object\":\"list\",\"data\":[" + list + "]}");
@@ -469,6 +498,10 @@ void ApiServer::detokenize(HttpExchangePtr exchange) {
   text_answer(std::move(exchange), Endpoint::kDetokenize, &detokenize_answer);
 }
 
+void ApiServer::count_tokens(HttpExchangePtr exchange) {
+  text_answer(std::move(exchange), Endpoint::kMessages, &count_tokens_answer);
+}
+
 void ApiServer::text_answer(HttpExchangePtr exchange, Endpoint endpoint, TextAnswer make) {
   const auto left = std::make_shared<std::atomic<bool>>(false);
   exchange->on_gone = [left] { *left = true; };
@@ -478,7 +511,7 @@ void ApiServer::text_answer(HttpExchangePtr exchange, Endpoint endpoint, TextAns
     try {
       reply = json_reply(make(parse_body(exchange->request().body, endpoint, *model_), *model_));
     } catch (const ApiError& e) {
-      reply = error_reply(e);
+      reply = error_reply(e, exchange->request().path(), request_id(exchange->request()));
     }
     http_->post([this, exchange, reply] {
       guard(exchange, [&] {
@@ -487,7 +520,9 @@ void ApiServer::text_answer(HttpExchangePtr exchange, Endpoint endpoint, TextAns
       });
     });
   });
-  if (!taken) answer(exchange, error_reply(text_full()));
+  if (!taken)
+    answer(exchange,
+           error_reply(text_full(), exchange->request().path(), request_id(exchange->request())));
 }
 
 }  // namespace moebius

@@ -82,16 +82,22 @@ class ApiServer : private HttpHandler {
   HttpReply openapi(const HttpRequest& request);
   HttpReply models(const HttpRequest& request);
   HttpReply model(const HttpRequest& request);
-  HttpReply responses(const HttpRequest& request);
+  HttpReply stored_response(const HttpRequest& request);
   void events(HttpExchangePtr exchange);
-  void chat(HttpExchangePtr exchange) { generate(std::move(exchange), true); }
-  void completion(HttpExchangePtr exchange) { generate(std::move(exchange), false); }
+  void chat(HttpExchangePtr exchange) { generate(std::move(exchange), Endpoint::kChat); }
+  void completion(HttpExchangePtr exchange) {
+    generate(std::move(exchange), Endpoint::kCompletion);
+  }
+  void messages(HttpExchangePtr exchange) { generate(std::move(exchange), Endpoint::kMessages); }
+  void responses(HttpExchangePtr exchange) { generate(std::move(exchange), Endpoint::kResponses); }
+  void count_tokens(HttpExchangePtr exchange);
   void tokenize(HttpExchangePtr exchange);
   void detokenize(HttpExchangePtr exchange);
 
   using TextAnswer = std::string (*)(const RequestBody& body, const ServedModel& model);
   void text_answer(HttpExchangePtr exchange, Endpoint endpoint, TextAnswer make);
   std::string model_json(const std::string& id) const;
+  std::string anthropic_models() const;
   void send_state(const HttpExchangePtr& exchange);
   std::string state_json();
   GeneratorStats stats() const;
@@ -107,7 +113,7 @@ class ApiServer : private HttpHandler {
   bool dead() const { return generator_ != nullptr && generator_->dead(); }
 
   // Generating (generation.cpp).
-  void generate(HttpExchangePtr exchange, bool chat);
+  void generate(HttpExchangePtr exchange, Endpoint endpoint);
   void prepared(const GenerationPtr& g, ApiRequest request, std::vector<GenerationRequest> prompts);
   void refuse_generation(const GenerationPtr& g, const ApiError& error);
   void take(std::vector<GenerationEvent> events, const StepSummary& step);

@@ -9,6 +9,7 @@
 #include "base/utf8.h"
 #include "unit/regex_util.h"
 #include "unit/serve_util.h"
+#include "unit/test_util.h"
 
 namespace moebius {
 namespace {
@@ -275,7 +276,9 @@ TEST(ServeApi, ErrorsNameTheirField) {
       {"chat", m + R"(,"stream_options":{})",
        error("stream_options is given without stream", "stream_options", "invalid_value")},
       {"chat", m + R"(,"tools":[{}])",
-       error("tools: tools are not offered yet", "tools", "unsupported")},
+       error("tools[0].function is missing", "tools[0].function", "missing")},
+      {"chat", m + R"(,"functions":[{}])",
+       error("functions is not offered; use tools", "functions", "unsupported")},
       {"chat", m + R"(,"response_format":{"type":"json_object"})",
        error(R"(response_format.type: only \"text\" is offered yet)", "response_format.type",
              "unsupported")},
@@ -390,10 +393,21 @@ TEST(ServeApi, SmallEndpoints) {
             name));
   EXPECT_EQ(server.ask(test::get("/v1/models/gone")).status, 404);
   EXPECT_EQ(server.completion(R"("prompt":"a","model":"gone")").status, 404);
+  // A content that is null is none to templates that add it to a string.
+  EXPECT_EQ(
+      server
+          .ask(test::post(
+              "/v1/chat/completions",
+              R"({"messages":[{"role":"assistant","content":null,"tool_calls":[]}],"max_tokens":1})"))
+          .status,
+      200);
   // What a template says of a message names no place on the disk.
-  const Response refused = server.ask(test::post(
-      "/v1/chat/completions",
-      R"({"messages":[{"role":"assistant","content":null,"tool_calls":[]}],"max_tokens":1})"));
+  const test::TempDir folder;
+  test::write_file(folder / "chat_template.jinja",
+                   "{{ raise_exception('no ' + messages[0].role) }}");
+  const ChatTemplates refusing = ChatTemplates::from_folder(folder.path().string());
+  test::FakeServer refuser({}, {}, 4, [&](ServedModel& model) { model.templates = &refusing; });
+  const Response refused = refuser.chat("");
   EXPECT_EQ(refused.status, 400);
   EXPECT_EQ(refused.json().find("error")->find("code")->as_string(), "template_error");
   EXPECT_EQ(refused.body.find('/'), std::string::npos) << refused.body;
@@ -409,7 +423,8 @@ TEST(ServeApi, SmallEndpoints) {
   EXPECT_EQ(server.ask(test::post("/detokenize", R"({"tokens":[-1]})")).status, 400);
   const Json api = server.ask(test::get("/openapi.json")).json();
   for (const char* path : {"/v1/chat/completions", "/v1/completions", "/v1/models", "/tokenize",
-                           "/detokenize", "/health", "/live", "/metrics", "/version", "/api/state"})
+                           "/detokenize", "/health", "/live", "/metrics", "/version", "/api/state",
+                           "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"})
     EXPECT_NE(api.find("paths")->find(path), nullptr) << path;
   const Response other = server.ask("DELETE /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
   EXPECT_EQ(other.status, 405);

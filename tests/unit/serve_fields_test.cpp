@@ -49,7 +49,7 @@ TEST(ServeFields, WhatIsNotOfferedIsRefusedByName) {
       {R"("t_max_predict_ms":5)", R"("t_max_predict_ms":0)"},
       {R"("min_new_tokens":5)", R"("min_new_tokens":0)"},
       {R"("return_tokens_as_token_ids":true)", R"("return_tokens_as_token_ids":false)"},
-      {R"("tool_choice":"auto")", R"("tool_choice":"none","tools":[])"},
+      {R"("functions":[{}])", R"("functions":[],"tool_choice":"none","tools":[])"},
       {R"("response_format":{"json_schema":{"schema":{}},"type":"json_schema"})",
        R"("response_format":{"type":"text"})"},
   };

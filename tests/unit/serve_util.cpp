@@ -32,8 +32,10 @@ ServedModel served_model(size_t slots) {
   return model;
 }
 
-FakeServer::FakeServer(ServerOptions options, FakeGenerator::Script script, size_t slots)
+FakeServer::FakeServer(ServerOptions options, FakeGenerator::Script script, size_t slots,
+                       const Adjust& adjust)
     : model(served_model(slots)), generator(bundled_tokenizer(), slots, std::move(script)) {
+  if (adjust) adjust(model);
   options.port = 0;
   options.log = [this, more = options.log](const std::string& line) {
     log.push_back(line);

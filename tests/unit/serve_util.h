@@ -13,8 +13,9 @@ namespace moebius::test {
 
 // The bundled model's text side with a fake generator behind it.
 struct FakeServer {
+  using Adjust = std::function<void(ServedModel&)>;
   explicit FakeServer(ServerOptions options = {}, FakeGenerator::Script script = {},
-                      size_t slots = 4);
+                      size_t slots = 4, const Adjust& adjust = {});
   ~FakeServer();
   Response ask(const std::string& bytes) const;
   Response chat(const std::string& fields) const;        // {"messages":[...], FIELDS}

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests of /v1/messages, in Anthropic's form: they become the messages of a chat.
+#include <fmt/core.h>
+
+#include "base/error.h"
+#include "serve/fields.h"
+#include "serve/request.h"
+#include "serve/tools.h"
+
+namespace moebius {
+namespace {
+
+// Changes with every request, and would end the prefix cache where it stands.
+constexpr std::string_view kBillingHeader = "x-anthropic-billing-header:";
+
+[[noreturn]] void unsupported(const std::string& path, std::string_view type,
+                              std::string_view offered) {
+  throw ApiError(400, "unsupported",
+                 fmt::format("{} is '{}'; only {}", path, printable(type, 40), offered), path);
+}
+
+std::string required(const Fields& f, std::string_view name) {
+  const auto text = f.string(name);
+  if (!text) throw ApiError(400, "missing", f.path(name) + " is missing", f.path(name));
+  return *text;
+}
+
+std::string system_text(const Json& system) {
+  if (system.is_string()) return system.as_string();
+  if (!system.is_array()) wrong_type(system, "system", "a string or an array of text blocks");
+  std::string out;
+  for (size_t i = 0; i < system.items().size(); ++i) {
+    const std::string at = fmt::format("system[{}]", i);
+    const Json& block = system.items()[i];
+    if (!block.is_object()) wrong_type(block, at, "an object");
+    const Fields f(block, at);
+    if (const std::string type = required(f, "type"); type != "text")
+      unsupported(at + ".type", type, "text is offered");
+    const std::string text = required(f, "text");
+    if (text.starts_with(kBillingHeader)) continue;
+    if (!out.empty()) out += '\n';
+    out += text;
+  }
+  return out;
+}
+
+// One message may become several: results of tools are messages of their own.
+class MessageReader {
+ public:
+  explicit MessageReader(Json& out) : out_(out) {}
+
+  void read(const Json& message, const std::string& path) {
+    if (!message.is_object()) wrong_type(message, path, "an object");
+    const Fields f(message, path);
+    role_ = required(f, "role");
+    if (role_ != "user" && role_ != "assistant")
+      invalid(path + ".role", fmt::format("{}.role is '{}'; expected user or assistant", path,
+                                          printable(role_, 40)));
+    const Json* content = f.find("content");
+    if (content == nullptr)
+      throw ApiError(400, "missing", path + ".content is missing", path + ".content");
+    text_.clear();
+    reasoning_.clear();
+    calls_ = Json::array();
+    said_ = false;
+    if (content->is_string()) {
+      say(content->as_string());
+    } else {
+      if (!content->is_array())
+        wrong_type(*content, path + ".content", "a string or an array of blocks");
+      for (size_t i = 0; i < content->items().size(); ++i)
+        block(content->items()[i], fmt::format("{}.content[{}]", path, i));
+    }
+    flush(out_.items().empty() || role_ == "assistant");
+  }
+
+ private:
+  void say(const std::string& text) {
+    text_ += text;
+    said_ = true;
+  }
+
+  void block(const Json& b, const std::string& at) {
+    if (!b.is_object()) wrong_type(b, at, "an object");
+    const Fields f(b, at);
+    const std::string type = required(f, "type");
+    const bool assistant = role_ == "assistant";
+    if (type == "text") return say(required(f, "text"));
+    if (type == "thinking" && assistant) {
+      reasoning_ += required(f, "thinking");
+      return;
+    }
+    if (type == "redacted_thinking" && assistant) return;
+    if (type == "tool_use" && assistant) return call(f, at);
+    if (type == "tool_result" && !assistant) return result(f, at);
+    unsupported(at + ".type", type,
+                assistant ? "text, thinking, redacted_thinking and tool_use are offered here"
+                          : "text and tool_result are offered here");
+  }
+
+  void call(const Fields& f, const std::string& at) {
+    const Json* input = f.find("input");
+    if (input == nullptr || !input->is_object())
+      throw ApiError(400, "missing", at + ".input is no object", at + ".input");
+    calls_.push(Json::object(
+        {{"id", required(f, "id")},
+         {"type", "function"},
+         {"function", Json::object({{"name", required(f, "name")}, {"arguments", *input}})}}));
+  }
+
+  void result(const Fields& f, const std::string& at) {
+    flush(false);
+    const Json* content = f.find("content");
+    std::string text = content != nullptr ? content_text(*content, at + ".content") : "";
+    if (f.boolean("is_error", false)) text.insert(0, "Error: ");
+    out_.push(Json::object({{"role", "tool"},
+                            {"content", std::move(text)},
+                            {"tool_call_id", required(f, "tool_use_id")}}));
+  }
+
+  void flush(bool always) {
+    if (!always && !said_ && reasoning_.empty() && calls_.items().empty()) return;
+    Json m = Json::object({{"role", role_}});
+    m.set("content", !said_ && !calls_.items().empty() ? Json() : Json(text_));
+    if (!reasoning_.empty()) m.set("reasoning_content", reasoning_);
+    if (!calls_.items().empty()) m.set("tool_calls", calls_);
+    out_.push(std::move(m));
+    text_.clear();
+    reasoning_.clear();
+    calls_ = Json::array();
+    said_ = false;
+  }
+
+  Json& out_;
+  std::string role_, text_, reasoning_;
+  Json calls_;
+  bool said_ = false;
+};
+
+void read_conversation(const Fields& f, ApiRequest& r) {
+  const Json* messages = f.find("messages");
+  if (messages == nullptr) throw ApiError(400, "missing", "messages is missing", "messages");
+  if (!messages->is_array()) wrong_type(*messages, "messages", "an array");
+  if (messages->items().empty())
+    throw ApiError(400, "out_of_range", "messages has 0 entries; expected at least 1", "messages");
+  r.messages = Json::array();
+  if (const Json* system = f.find("system"))
+    if (const std::string text = system_text(*system); !text.empty())
+      r.messages.push(Json::object({{"role", "system"}, {"content", text}}));
+  MessageReader reader(r.messages);
+  for (size_t i = 0; i < messages->items().size(); ++i)
+    reader.read(messages->items()[i], fmt::format("messages[{}]", i));
+  // An answer that is begun is gone on with.
+  const Json& last = r.messages.items().back();
+  if (last.find("role")->as_string() == "assistant" && last.find("tool_calls") == nullptr)
+    continue_last_message(r);
+}
+
+void read_thinking(const Fields& f, ApiRequest& r) {
+  const Json* thinking = f.find("thinking");
+  if (thinking == nullptr) return;
+  if (!thinking->is_object()) wrong_type(*thinking, "thinking", "an object");
+  const Fields t(*thinking, "thinking");
+  const std::string type = required(t, "type");
+  if (type == "adaptive") return;  // as the template does by itself
+  if (type != "enabled" && type != "disabled")
+    unsupported("thinking.type", type, "enabled, disabled and adaptive are offered");
+  const bool on = type == "enabled";
+  for (const char* name : {"enable_thinking", "thinking"}) r.template_extra.set(name, on);
+  if (const auto budget = t.integer("budget_tokens", 1, int64_t{1} << 31); budget && on)
+    r.thinking_budget = static_cast<size_t>(*budget);
+}
+
+void read_anthropic_tools(const Fields& f, ApiRequest& r, const ServedModel& model) {
+  r.tool_choice = ToolChoice::kAuto;
+  if (const Json* tools = tool_list(f))
+    for (size_t i = 0; i < tools->items().size(); ++i) {
+      const std::string at = fmt::format("tools[{}]", i);
+      if (!tools->items()[i].is_object()) wrong_type(tools->items()[i], at, "an object");
+      const Fields t(tools->items()[i], at);
+      if (const auto type = t.string("type"); type && *type != "custom")
+        unsupported(at + ".type", *type, "custom is offered");
+      add_tool(r,
+               {required(t, "name"), t.string("description"), t.find("input_schema"),
+                t.boolean("strict", false)},
+               at, "input_schema");
+    }
+  if (const Json* choice = f.find("tool_choice")) {
+    if (!choice->is_object()) wrong_type(*choice, "tool_choice", "an object");
+    const Fields c(*choice, "tool_choice");
+    const std::string type = required(c, "type");
+    if (type == "none")
+      r.tool_choice = ToolChoice::kNone;
+    else if (type == "any")
+      r.tool_choice = ToolChoice::kRequired;
+    else if (type == "tool")
+      r.tool_choice = ToolChoice::kNamed;
+    else if (type != "auto")
+      unsupported("tool_choice.type", type, "auto, any, tool and none are offered");
+    if (type == "tool") r.tool_name = required(c, "name");
+    r.parallel_calls = !c.boolean("disable_parallel_tool_use", false);
+  }
+  finish_tools(r, model, "tool_choice");
+}
+
+void read_stop_sequences(const Fields& f, GenerationRequest& g) {
+  const Json* stops = f.find("stop_sequences");
+  if (stops == nullptr) return;
+  if (!stops->is_array()) wrong_type(*stops, "stop_sequences", "an array of strings");
+  for (size_t i = 0; i < stops->items().size(); ++i) {
+    const std::string at = fmt::format("stop_sequences[{}]", i);
+    const Json& stop = stops->items()[i];
+    if (!stop.is_string()) wrong_type(stop, at, "a string");
+    if (stop.as_string().empty() || stop.as_string().size() > 1024)
+      throw ApiError(
+          400, "out_of_range",
+          fmt::format("{} has {} bytes; expected 1 to 1024", at, stop.as_string().size()), at);
+    g.stops.push_back(stop.as_string());
+  }
+}
+
+}  // namespace
+
+ApiRequest parse_anthropic_request(const RequestBody& body, const ServedModel& model) {
+  const Fields f(body.fields, "");
+  ApiRequest r = read_common(body, model);
+  r.chat = true;
+  r.face = Interface::kMessages;
+  r.add_special = false;
+  read_conversation(f, r);
+  read_stop_sequences(f, r.generation);
+  read_anthropic_tools(f, r, model);
+  read_thinking(f, r);
+  if (const Json* config = f.find("output_config")) {
+    if (!config->is_object()) wrong_type(*config, "output_config", "an object");
+    const Fields c(*config, "output_config");
+    if (const auto effort = c.string("effort")) r.template_extra.set("reasoning_effort", *effort);
+    if (c.has("format"))
+      throw ApiError(400, "unsupported", "output_config.format is not offered yet",
+                     "output_config.format");
+  }
+  return r;
+}
+
+void read_anthropic_length(const RequestBody& body, ApiRequest& r) {
+  const Fields f(body.fields, "");
+  if (!f.has("max_tokens")) throw ApiError(400, "missing", "max_tokens is missing", "max_tokens");
+  read_length(f, "max_tokens", r, false);
+}
+
+}  // namespace moebius

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Answers that consist of blocks, one after another: reasoning, text, a call. Who derives from it
+// writes what opens a block, what adds to it and what closes it.
+#pragma once
+#include "serve/answer.h"
+
+namespace moebius {
+
+class BlockAnswer : public InterfaceAnswer {
+ public:
+  bool complete() const override { return ended_; }
+  std::string take(size_t prompt, const GenerationEvent& event) final;
+  std::string stream_end() final { return {}; }  // it left with the last event
+
+ protected:
+  struct Block {
+    enum class Kind : uint8_t { kReasoning, kText, kCall };
+    Kind kind;
+    std::string id, call_id, name, text;  // the text of a call: its arguments
+    bool whole = true;                    // of a call
+  };
+  BlockAnswer(const ApiRequest& request, const ServedModel& model,
+              const std::vector<GenerationRequest>& prompts, int64_t seconds);
+
+  // Parts of the stream; only asked where there is one.
+  virtual std::string began() = 0;
+  virtual std::string opened(const Block& block) = 0;
+  virtual std::string grown(const Block& block, const std::string& text) = 0;
+  virtual std::string closed(const Block& block) = 0;
+  virtual std::string ended() = 0;
+  virtual Block make_block(Block::Kind kind, const AnswerEvent* call) = 0;
+
+  size_t index() const { return blocks_.size() - 1; }
+  // The context was full before the answer reached the length it may have.
+  bool context_full() const { return end_ == EndReason::kLength && fills_context_; }
+
+  const ServedModel& model_;
+  const int64_t seconds_;
+  std::vector<Block> blocks_;
+  EndReason end_ = EndReason::kNone;
+  std::optional<std::string> stop_string_;
+
+ private:
+  std::string add(const AnswerEvent& part);
+  std::string open(Block::Kind kind, const AnswerEvent* call);
+  std::string grow(const std::string& text);
+  std::string close();
+  const bool stream_, show_reasoning_;
+  bool fills_context_ = false, begun_ = false, ended_ = false, open_ = false;
+};
+
+std::unique_ptr<InterfaceAnswer> make_messages_answer(const ApiRequest& request, const ServedModel& model,
+                                             const std::vector<GenerationRequest>& prompts,
+                                             int64_t seconds, const std::string& request_id);
+std::unique_ptr<InterfaceAnswer> make_responses_answer(const ApiRequest& request, const ServedModel& model,
+                                              const std::vector<GenerationRequest>& prompts,
+                                              int64_t seconds);
+
+}  // namespace moebius

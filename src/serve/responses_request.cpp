@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests of /v1/responses: items become the messages of a chat. Nothing is stored, so whatever
+// refers to something stored is refused by name.
+#include <fmt/core.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "serve/fields.h"
+#include "serve/request.h"
+#include "serve/tools.h"
+
+namespace moebius {
+namespace {
+
+[[noreturn]] void refuse(const std::string& path, std::string_view why) {
+  throw ApiError(400, "unsupported", fmt::format("{} {}", path, why), path);
+}
+
+std::string needed(const Fields& f, std::string_view name) {
+  const auto text = f.string(name);
+  if (!text) throw ApiError(400, "missing", f.path(name) + " is missing", f.path(name));
+  return *text;
+}
+
+// Adjacent items of the assistant are one message.
+class ItemReader {
+ public:
+  explicit ItemReader(Json& out) : out_(out) {}
+
+  void read(const Json& item, const std::string& at) {
+    if (!item.is_object()) wrong_type(item, at, "an object");
+    const Fields f(item, at);
+    const std::string type = f.string("type").value_or("message");
+    if (type == "message") return message(f, at);
+    if (type == "function_call") return call(f, at);
+    if (type == "function_call_output") return output(f, at);
+    if (type == "reasoning") return reasoning(f, at);
+    if (type == "item_reference") refuse(at + ".type", "is item_reference; nothing is stored here");
+    refuse(at + ".type",
+           fmt::format("is '{}'; message, function_call, function_call_output and reasoning are "
+                       "offered",
+                       printable(type, 40)));
+  }
+
+  void flush() {
+    if (!open_) return;
+    Json m = Json::object({{"role", "assistant"}});
+    m.set("content", text_.empty() && !calls_.items().empty() ? Json() : Json(text_));
+    if (!reasoning_.empty()) m.set("reasoning_content", reasoning_);
+    if (!calls_.items().empty()) m.set("tool_calls", calls_);
+    out_.push(std::move(m));
+    text_.clear();
+    reasoning_.clear();
+    calls_ = Json::array();
+    open_ = false;
+  }
+
+ private:
+  void message(const Fields& f, const std::string& at) {
+    const std::string role = needed(f, "role");
+    static constexpr std::string_view kRoles[] = {"user", "assistant", "system", "developer"};
+    if (std::find(std::begin(kRoles), std::end(kRoles), role) == std::end(kRoles))
+      invalid(at + ".role",
+              fmt::format("{}.role is '{}'; expected user, assistant, system or developer", at,
+                          printable(role, 40)));
+    const Json* content = f.find("content");
+    if (content == nullptr)
+      throw ApiError(400, "missing", at + ".content is missing", at + ".content");
+    const std::string text =
+        content_text(*content, at + ".content", {"input_text", "output_text", "text"});
+    if (role == "assistant") {
+      open_ = true;
+      text_ += text;
+      return;
+    }
+    flush();
+    out_.push(Json::object({{"role", role == "developer" ? "system" : role}, {"content", text}}));
+  }
+
+  void call(const Fields& f, const std::string& at) {
+    const std::string text = f.string("arguments").value_or("");
+    Json arguments = Json::object();
+    if (!text.empty()) {
+      try {
+        arguments = parse_inner_json(text, at + ".arguments", values_left_);
+      } catch (const Error& e) {
+        invalid(at + ".arguments", e.what());
+      }
+    }
+    open_ = true;
+    calls_.push(Json::object(
+        {{"id", needed(f, "call_id")},
+         {"type", "function"},
+         {"function", Json::object({{"name", needed(f, "name")}, {"arguments", arguments}})}}));
+  }
+
+  void output(const Fields& f, const std::string& at) {
+    flush();
+    const Json* output = f.find("output");
+    if (output == nullptr)
+      throw ApiError(400, "missing", at + ".output is missing", at + ".output");
+    out_.push(Json::object(
+        {{"role", "tool"},
+         {"content", content_text(*output, at + ".output", {"input_text", "output_text", "text"})},
+         {"tool_call_id", needed(f, "call_id")}}));
+  }
+
+  void reasoning(const Fields& f, const std::string& at) {
+    if (!text_.empty() || !calls_.items().empty()) flush();
+    for (const char* name : {"content", "summary"})
+      if (const Json* parts = f.find(name); parts != nullptr && reasoning_.empty())
+        reasoning_ =
+            content_text(*parts, at + "." + name, {"reasoning_text", "summary_text", "text"});
+    open_ = true;
+  }
+
+  Json& out_;
+  Json calls_ = Json::array();
+  std::string text_, reasoning_;
+  bool open_ = false;
+  size_t values_left_ = kMostBodyValues;
+};
+
+void read_input(const Fields& f, ApiRequest& r) {
+  r.messages = Json::array();
+  if (const auto instructions = f.string("instructions"); instructions && !instructions->empty())
+    r.messages.push(Json::object({{"role", "system"}, {"content", *instructions}}));
+  const Json* input = f.find("input");
+  if (input == nullptr) throw ApiError(400, "missing", "input is missing", "input");
+  if (input->is_string()) {
+    r.messages.push(Json::object({{"role", "user"}, {"content", input->as_string()}}));
+    return;
+  }
+  if (!input->is_array()) wrong_type(*input, "input", "a string or an array of items");
+  ItemReader reader(r.messages);
+  for (size_t i = 0; i < input->items().size(); ++i)
+    reader.read(input->items()[i], fmt::format("input[{}]", i));
+  reader.flush();
+  if (r.messages.items().empty())
+    throw ApiError(400, "out_of_range", "input has no items", "input");
+}
+
+void refuse_stored(const Fields& f) {
+  for (const char* name : {"previous_response_id", "conversation", "prompt"})
+    if (f.has(name)) refuse(name, "is not offered: nothing is stored here");
+  for (const char* name : {"store", "background"})
+    if (f.boolean(name, false)) refuse(name, "is true; nothing is stored here");
+  if (const auto truncation = f.string("truncation"); truncation && *truncation != "disabled")
+    refuse("truncation",
+           fmt::format("is '{}'; only disabled is offered", printable(*truncation, 40)));
+  if (f.integer("top_logprobs", 0, 20).value_or(0) > 0)
+    refuse("top_logprobs", "is not offered here; use /v1/chat/completions");
+}
+
+void read_responses_tools(const Fields& f, ApiRequest& r, const ServedModel& model) {
+  r.tool_choice = ToolChoice::kAuto;
+  if (const Json* tools = tool_list(f))
+    for (size_t i = 0; i < tools->items().size(); ++i) {
+      const std::string at = fmt::format("tools[{}]", i);
+      if (!tools->items()[i].is_object()) wrong_type(tools->items()[i], at, "an object");
+      const Fields t(tools->items()[i], at);
+      if (const std::string type = needed(t, "type"); type != "function")
+        refuse(at + ".type", fmt::format("is '{}'; only function is offered", printable(type, 40)));
+      add_tool(r,
+               {needed(t, "name"), t.string("description"), t.find("parameters"),
+                t.boolean("strict", false)},
+               at, "parameters");
+    }
+  if (const Json* choice = f.find("tool_choice");
+      choice != nullptr && !read_choice_word(*choice, r)) {
+    if (!choice->is_object()) wrong_type(*choice, "tool_choice", "a string or an object");
+    const Fields c(*choice, "tool_choice");
+    if (c.string("type").value_or("") != "function")
+      refuse("tool_choice.type", "is another than function");
+    r.tool_choice = ToolChoice::kNamed;
+    r.tool_name = needed(c, "name");
+  }
+  r.parallel_calls = f.boolean("parallel_tool_calls", true);
+  finish_tools(r, model, "tool_choice");
+}
+
+// What the answer says about the request.
+Json repeated(const Fields& f, const GenerationRequest& g) {
+  Json out = Json::object();
+  const auto same = [&](const char* name, Json otherwise) {
+    const Json* v = f.find(name);
+    out.set(name, v != nullptr ? *v : std::move(otherwise));
+  };
+  same("instructions", Json());
+  same("max_output_tokens", Json());
+  same("metadata", Json::object());
+  same("parallel_tool_calls", true);
+  same("reasoning", Json::object({{"effort", Json()}, {"summary", Json()}}));
+  same("temperature", static_cast<double>(g.temperature));
+  same("text", Json::object({{"format", Json::object({{"type", "text"}})}}));
+  same("tool_choice", "auto");
+  same("tools", Json::array());
+  same("top_p", static_cast<double>(g.top_p));
+  same("user", Json());
+  return out;
+}
+
+}  // namespace
+
+ApiRequest parse_responses_request(const RequestBody& body, const ServedModel& model) {
+  const Fields f(body.fields, "");
+  ApiRequest r = read_common(body, model);
+  r.chat = true;
+  r.face = Interface::kResponses;
+  r.add_special = false;
+  refuse_stored(f);
+  read_input(f, r);
+  read_length(f, "max_output_tokens", r, false);
+  read_responses_tools(f, r, model);
+  if (const Json* reasoning = f.find("reasoning")) {
+    if (!reasoning->is_object()) wrong_type(*reasoning, "reasoning", "an object");
+    if (const auto effort = Fields(*reasoning, "reasoning").string("effort"))
+      r.template_extra.set("reasoning_effort", *effort);
+  }
+  if (const Json* text = f.find("text")) {
+    if (!text->is_object()) wrong_type(*text, "text", "an object");
+    const Json* format = Fields(*text, "text").find("format");
+    const Json* type = format != nullptr ? format->find("type") : nullptr;
+    if (type != nullptr && (!type->is_string() || type->as_string() != "text"))
+      refuse("text.format.type", "is another than text, which is not offered yet");
+  }
+  if (const auto key = f.string("prompt_cache_key")) {
+    if (key->size() > 1024)
+      invalid("prompt_cache_key", "prompt_cache_key is longer than 1024 bytes");
+    r.generation.salt = *key;
+  }
+  r.echoed = repeated(f, r.generation);
+  return r;
+}
+
+}  // namespace moebius
