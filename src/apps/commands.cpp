@@ -44,9 +44,10 @@ void gather_variables(const Command& command, std::vector<NamedText>& out) {
 }  // namespace
 
 Command make_tool() {
-  Command tool("moebius",
-               "runs quantized mixture-of-experts models on CPUs, straight from the folder they were "
-               "published in");
+  Command tool(
+      "moebius",
+      "runs quantized mixture-of-experts models on CPUs, straight from the folder they were "
+      "published in");
   tool.subjects = {run_command(),        serve_command(),      inspect_command(),
                    explain_command(),    verify_command(),     apply_command(),
                    bench_command(),      logits_command(),     perplexity_command(),
