@@ -29,7 +29,8 @@ FOLDERS = ["qwen3moe-w4a8-g32-int", "qwen3moe-w4a8-channel-int", "qwen3moe-w4a8-
            "qwen3moe-w3a16-g32", "qwen3moe-w8a16-g32", "qwen3moe-w4a16-actorder-group", "qwen3moe-mixed-down8-gateup4",
            "qwen3moe-fp8-dynamic", "qwen3moe-fp8-static", "qwen3moe-fp8-block", "qwen3moe-nvfp4", "qwen3moe-nvfp4a16", "qwen3moe-mxfp4",
            "qwen3moe-mxfp4a16", "qwen3moe-mxfp8", "qwen3moe-w8a8-dynamic", "qwen3moe-w8a8-static", "mixtral-w4a16-g32", "qwen2moe-w4a16-g32",
-           "granitemoe-w4a16-g32", "glm4moe-nvfp4", "gptoss-mxfp4-native"]
+           "granitemoe-w4a16-g32", "glm4moe-nvfp4", "gptoss-mxfp4-native", "qwen3moe-gptqmodel-real-asym-actorder", "qwen3moe-gptq-v2-dynamic",
+           "qwen3moe-modelopt-real-nvfp4", "qwen3moe-modelopt-real-fp8", "qwen3moe-autoround-real-gptq", "qwen3moe-quark-mxfp4"]
 NEW = 8
 HEAD = 32  # the smallest that vLLM's attention knows on CPUs; the golden folders have heads of 16
 
@@ -52,6 +53,9 @@ def with_larger_heads(name, to):
         config[key] //= times
     config["head_dim"] = HEAD
     (to / "config.json").write_text(json.dumps(config))
+    for file in ("hf_quant_config.json", "quantize_config.json"):
+        if (source / file).exists():
+            (to / file).write_bytes((source / file).read_bytes())
     header, blobs, at = {"__metadata__": {"format": "pt"}}, [], 0
     for key, (entry, data) in tensors_of((source / "model.safetensors").read_bytes()).items():
         if key.endswith(("q_norm.weight", "k_norm.weight")) and entry["shape"] == [old]:

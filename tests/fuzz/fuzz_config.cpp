@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "checkpoint/methods/method.h"
 #include "checkpoint/quant_config.h"
 
 namespace {
@@ -36,6 +37,18 @@ void use(const SchemeDecision& d) {
     if (const auto reason = unsupported_reason(d.scheme, expert)) require(!reason->empty());
 }
 
+// A method that decides by tensors, before there are any.
+void use(const MethodRules& rules, std::string_view module) {
+  if (rules.dense_by(module).size() > 1000 || rules.summary().size() > 1'000'000) std::abort();
+  try {
+    const Scheme scheme = rules.declared(module);
+    require(!family_of(scheme).empty() && !describe(scheme).empty());
+    if (const auto reason = unsupported_reason(scheme, true)) require(!reason->empty());
+  } catch (const Error& e) {
+    require(*e.what() != '\0');
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -49,6 +62,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       const std::string_view class_name = module == "model.embed_tokens" ? "Embedding" : "Linear";
       use(config.decide(module, class_name));
       use(config.decide_like_vllm(module, class_name));
+      if (config.rules() != nullptr) use(*config.rules(), module);
     }
   } catch (const Error& e) {
     require(*e.what() != '\0');

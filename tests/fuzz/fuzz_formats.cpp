@@ -228,7 +228,7 @@ Module build(Input& in) {
 
 void fuse(Module& m, Input& in) {  // a leading expert dimension, or halves
   const uint64_t experts = in.below(4);
-  const uint64_t step = 1 + in.below(2);
+  const uint64_t form = in.below(4);
   for (auto& [role, item] : m.items) {
     TensorRef& ref = m.refs[role];
     if (experts > 0) {
@@ -238,10 +238,13 @@ void fuse(Module& m, Input& in) {  // a leading expert dimension, or halves
         item.bytes.insert(item.bytes.end(), one.begin(), one.end());
       ref.index = static_cast<int64_t>(experts - 1);
     }
-    if (step == 2) {
+    if (form == 1) {
       ref.row_step = 2;
       ref.row_begin = m.N > 1 ? 1 : 0;
     }
+    if (form == 2) ref.row_begin = ref.row_count = m.N / 2;
+    // A table of both halves, whose weights are stored apart.
+    if (form == 3 && role == Role::kWeightScale) ref.row_count = m.N / 2 + in.below(2);
   }
 }
 
@@ -372,7 +375,7 @@ void decide(Module m, const TensorStore& store, Input& in) {
   Json config = Json::object();
   config.set("quantization_config", parse_json(kSections[in.below(std::size(kSections))], "fuzz"));
   const QuantConfig quant = QuantConfig::parse(config, "fuzz", warnings);
-  const SchemeDecision d = quant.rules()->decide({"m", "m", in.flag(), m.refs, store});
+  const SchemeDecision d = quant.rules()->decide({"m", "m", in.flag(), m.refs, store, in.flag()});
   if (d.scheme.is_dense() || d.rule.empty()) std::abort();
   const FormatReader& reader = reader_for(d.scheme.format);
   const MatrixPlan plan = reader.plan(m.refs, d.scheme, store, 0, 0, "");

@@ -314,6 +314,11 @@ class Plugin(unittest.TestCase):
                     with self.assertRaises(Error) as caught:
                         known.parts(missing, packed)
                     self.assertIn(missing, str(caught.exception))
+        stacks = GOLDEN / "qwen3moe-finegrained-real-fp8"
+        with self.assertRaises(Error) as caught:
+            StoredFolder(str(stacks), json.loads((stacks / "config.json").read_text())["quantization_config"]).expert(
+                "model.layers.0.mlp.experts", 0, ("gate_proj", "up_proj", "down_proj"))
+        self.assertIn("in stacks", str(caught.exception))
         self.assertEqual(methods, {"gptq", "modelopt", "fp8", "quark", "fbgemm_fp8", "awq", "auto-round"})
 
     def test_register_never_raises(self):

@@ -75,6 +75,8 @@ class StoredFolder:
 
     def expert(self, prefix: str, number: int, names: Sequence[str]) -> List[Matrix]:
         """The matrices of one expert, by the folder's names of gate, up and down."""
+        if prefix in self.suffixes:
+            raise Error(f"{prefix}: tensors of all its experts are stored in stacks", kind="unsupported", module=prefix)
         return [self.matrix(f"{prefix}.{number}.{name}", expert=True) for name in names]
 
 
