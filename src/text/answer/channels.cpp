@@ -9,9 +9,9 @@ namespace moebius {
 namespace {
 
 constexpr size_t kMostHead = 256;
-constexpr std::string_view kStart = "<|start|>", kChannel = "<|channel|>", kMessage = "<|message|>",
-                           kFunctions = "functions.";
-constexpr std::array<std::string_view, 5> kEnds = {"<|end|>", "<|return|>", "<|call|>", kStart,
+constexpr std::string_view kStartMark = "<|start|>", kChannel = "<|channel|>",
+                           kMessage = "<|message|>", kFunctionPrefix = "functions.";
+constexpr std::array<std::string_view, 5> kEnds = {"<|end|>", "<|return|>", "<|call|>", kStartMark,
                                                    kChannel};
 
 class ChannelReader final : public AnswerReader {
@@ -59,7 +59,7 @@ class ChannelReader final : public AnswerReader {
 
   std::string head_byte(char c) {
     head_ += c;
-    static constexpr std::array<std::string_view, 5> kBegins = {kStart, kChannel, kMessage,
+    static constexpr std::array<std::string_view, 5> kBegins = {kStartMark, kChannel, kMessage,
                                                                 " to=", "to="};
     bool known = false;
     for (const std::string_view b : kBegins)
@@ -87,7 +87,8 @@ class ChannelReader final : public AnswerReader {
       state_ = channel == "analysis" ? State::kReasoning : State::kContent;
       return;
     }
-    const std::string_view name = to.starts_with(kFunctions) ? to.substr(kFunctions.size()) : to;
+    const std::string_view name =
+        to.starts_with(kFunctionPrefix) ? to.substr(kFunctionPrefix.size()) : to;
     if (writer_.tool(name) == nullptr) {
       state_ = State::kContent;
       writer_.broken();
