@@ -4,6 +4,8 @@
 
 #include <cuda_fp8.h>
 
+#include <algorithm>
+
 #include "numbers.cuh"
 
 namespace moebius::cuda {
@@ -83,6 +85,32 @@ __device__ __forceinline__ uint32_t block_max(uint32_t most) {
   return __reduce_max_sync(~0u, warps[threadIdx.x % 32 < blockDim.x / 32 ? threadIdx.x % 32 : 0]);
 }
 
+// Eight numbers of a row; they begin at a multiple of 8, and rows of 16-bit numbers may begin anywhere.
+__device__ __forceinline__ void load_eight(const CudaRows& x, size_t at, float (&v)[8]) {
+  const bool aligned = (reinterpret_cast<uintptr_t>(x.data) + at * 2) % 16 == 0;
+  if (x.type == XType::kBf16 && aligned) {
+    const uint4 q = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(x.data) + at);
+    const uint32_t w[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      v[2 * j] = f32_from_bits(w[j] << 16), v[2 * j + 1] = f32_from_bits(w[j] & 0xFFFF0000u);
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < 8; ++j) v[j] = load_number(x.data, x.type, at + j);
+}
+template <RowForm kForm>
+__device__ __forceinline__ void store_eight(uint8_t* row, int i, const float (&v)[8], float scale) {
+  constexpr int kBytes = kForm == RowForm::kE4m3Half ? 2 : 1;
+  __align__(16) uint8_t q[8 * kBytes];
+#pragma unroll
+  for (int j = 0; j < 8; ++j) store_operand<kForm>(q, j, v[j], scale);
+  if constexpr (kBytes == 1)
+    *reinterpret_cast<uint2*>(row + i) = *reinterpret_cast<uint2*>(q);
+  else
+    *reinterpret_cast<uint4*>(row + i * 2) = *reinterpret_cast<uint4*>(q);
+}
+
 // Block 0 routes; the others make operands of x, a row each.
 template <RowForm kForm>
 __global__ void __launch_bounds__(1024)
@@ -94,19 +122,32 @@ __global__ void __launch_bounds__(1024)
   if (routes && blockIdx.x == 0) return route_block(a.routing, shared, whole);
   const int t = static_cast<int>(blockIdx.x) - (routes ? 1 : 0), H = a.H;
   const size_t from = static_cast<size_t>(t) * a.x.stride;
+  constexpr int kBytes = kForm == RowForm::kBf16 || kForm == RowForm::kE4m3Half ? 2 : 1;
+  uint8_t* row = a.rows + static_cast<size_t>(t) * H * kBytes;
+  const int first = static_cast<int>(threadIdx.x) * 8, step = static_cast<int>(blockDim.x) * 8;
   if constexpr (kForm == RowForm::kBf16) {
-    for (int i = static_cast<int>(threadIdx.x); i < H; i += static_cast<int>(blockDim.x))
-      reinterpret_cast<uint16_t*>(a.rows)[static_cast<size_t>(t) * H + i] =
-          f32_to_bf16(load_number(a.x.data, a.x.type, from + i));
+    for (int i = first; i < H; i += step) {
+      float x[8];
+      load_eight(a.x, from + i, x);
+      for (int j = 0; j < 8; ++j) reinterpret_cast<uint16_t*>(row)[i + j] = f32_to_bf16(x[j]);
+    }
   } else {
-    constexpr int kBytes = kForm == RowForm::kE4m3Half ? 2 : 1;
+    float kept[8];  // the first eight of a thread: usually all
     uint32_t most = 0;
-    for (int i = static_cast<int>(threadIdx.x); i < H; i += static_cast<int>(blockDim.x))
-      most = max(most, f32_bits(load_number(a.x.data, a.x.type, from + i)) & 0x7FFFFFFFu);
+    for (int i = first; i < H; i += step) {
+      float x[8];
+      load_eight(a.x, from + i, x);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        most = max(most, f32_bits(x[j]) & 0x7FFFFFFFu);
+        if (i == first) kept[j] = x[j];
+      }
+    }
     const float scale = row_scale(block_max(most), a.scaling);
-    uint8_t* row = a.rows + static_cast<size_t>(t) * H * kBytes;
-    for (int i = static_cast<int>(threadIdx.x); i < H; i += static_cast<int>(blockDim.x))
-      store_operand<kForm>(row, i, load_number(a.x.data, a.x.type, from + i), scale);
+    for (int i = first; i < H; i += step) {
+      if (i != first) load_eight(a.x, from + i, kept);
+      store_eight<kForm>(row, i, kept, scale);
+    }
     if (threadIdx.x == 0) a.scales[t] = scale;
   }
 }
@@ -244,8 +285,10 @@ void launch_prepare(const PrepareArgs& a, bool early, cudaStream_t stream) {
                blocks = (routes ? 1 : 0) + (rows ? a.T : 0);
   if (blocks == 0) return;
   if (bytes > 48 * 1024) refuse("more than 4096 experts");
-  const LaunchConfig l(blocks, n > 256 ? (n > kFew && rows ? 512 : 1024) : 256, bytes, early,
-                       stream);
+  const int row_threads = std::min(1024, (a.H / 8 + 31) / 32 * 32);  // eight numbers each
+  const int routing_threads = n <= 256 ? 256 : n <= kFew || !rows ? 1024 : 512;
+  const int threads = routes ? std::max(routing_threads, row_threads) : row_threads;
+  const LaunchConfig l(blocks, threads, bytes, early, stream);
   check(cudaLaunchKernelEx(&l.config, prepare_kernel<kForm>, a, whole), "preparing rows");
   if (!routes || whole) return;
   const LaunchConfig s((r.T + 127) / 128, 128, 0, early, stream);

@@ -235,11 +235,9 @@ __global__ void __launch_bounds__(Shape<S, NT>::threads, Shape<S, NT>::blocks)
     n = t % ntn;
     const TokenTile tile = tile_at(m);
     if (!H::wide || tile.rows == 0) return tile;
-    const int first = tile.group & 0xFFFF, count = tile.group >> 16, q = t - first * ntn;
-    const int width = min(4, ntn), nb = q / (count * width);
-    const int last = min(width, ntn - nb * width), rem = q - nb * count * width;
-    n = nb * width + rem % last;
-    return tile_at(first + rem / last);
+    const TilePair p = walk_tiles(t, tile.group & 0xFFFF, tile.group >> 16, ntn);
+    n = p.column;
+    return tile_at(p.token_tile);
   };
   const int total = A.max_tiles * ntn;
   if (threadIdx.x >= 128 * NWG) {  // producers

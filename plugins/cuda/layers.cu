@@ -54,6 +54,15 @@ void check_values(HopperScheme scheme, const QuantMatrix& w) {
             refuse("a 4-bit weight leaves its range");
 }
 
+// Tests compile two of the tiles (cmake/cuda.cmake).
+uint32_t built_tile(uint32_t wanted) {
+#if defined(MOEBIUS_CUDA_FEW_TILES)
+  return wanted <= 8 ? 8 : 64;
+#else
+  return wanted;
+#endif
+}
+
 size_t x_bytes(XType type) { return type == XType::kF32 ? 4 : 2; }
 
 void check_rows(const CudaRows& x, size_t columns, const char* what) {
@@ -220,7 +229,7 @@ void Linear::run_hopper(const Part& p, const CudaRows& x, const CudaRows& y,
     prepare_x(form, a, false, stream);
   }
   HopperGemm g{};
-  const uint32_t tile = hopper_token_tile(x.rows, 0);
+  const uint32_t tile = built_tile(hopper_row_tile(x.rows));
   g.w = w.tiles.as<uint8_t>(), g.channel = w.channel.as<float>();
   g.x = direct ? static_cast<const uint8_t*>(x.data) : arena.at<uint8_t>(operands),
   g.x_scale = arena.at<float>(scales);
@@ -237,6 +246,11 @@ uint64_t Moe::Projection::bytes() const {
   uint64_t sum = 0;
   for (const auto& w : weights) sum += w != nullptr ? w->bytes() : 0;
   return sum;
+}
+
+bool Moe::Projection::complete() const {
+  return !weights.empty() &&
+         std::none_of(weights.begin(), weights.end(), [](const auto& w) { return w == nullptr; });
 }
 
 const PlainMatrix* Moe::Projection::table() {
@@ -268,8 +282,7 @@ Moe::Moe(const CudaMoe& spec) : spec_(spec), hopper_(spec.path != CudaPath::kPla
   if (spec.expert_map != nullptr) map_ = Buffer(spec.expert_map, spec.mapped * sizeof(int32_t));
   if (hopper_ && (!spec.gated || spec.activation.kind != 0 || spec.activation.has_limit))
     refuse("the tensor-core layer has silu alone");
-  if (hopper_ && (spec.shared_intermediate != 0 || spec.weight_on_input))
-    refuse("the tensor-core layer has no shared expert and no weighted input");
+  if (hopper_ && spec.weight_on_input) refuse("the tensor-core layer has no weighted input");
   if (hopper_ && (spec.intermediate % kStageInputs != 0 || spec.hidden % kStageInputs != 0))
     refuse("hidden or intermediate size is no multiple of 256");
   given_.assign(spec.experts + (spec.shared_intermediate != 0 ? 1 : 0), false);
@@ -301,7 +314,7 @@ void Moe::set(size_t local, const CudaExpert& e) {
                     e.down->w.K == I &&
                     (e.gate == nullptr || (e.gate->w.N == I && e.gate->w.K == spec_.hidden));
   if (!fits) refuse("a matrix of an expert has other sizes than the layer");
-  if (!hopper_) {
+  if (!hopper_ || shared) {  // the shared expert of a tensor-core layer is a plain one
     (shared ? shared_ : routed_).set(shared ? 0 : local, e);
   } else {
     if (e.down->bias != nullptr) refuse("down has a bias");
@@ -388,10 +401,53 @@ CombineArgs combine_args(const RoutingArgs& g, const float* y, const CudaRows& x
 
 }  // namespace
 
+// What the shared expert gives to the sum.
+struct Moe::SharedRows {
+  size_t y, gate;
+  SharedRows(Arena& a, size_t T, size_t H) : y(a.add<float>(T * H)), gate(a.add<float>(T)) {}
+};
+
+// Room for the plain kernels behind what the arena has: it must not move between their passes.
+void Moe::reserve_experts(Arena arena, size_t rows, cudaStream_t stream) {
+  for (Projection* p : {&routed_.gate, &routed_.up, &routed_.down, &shared_.gate, &shared_.up,
+                        &shared_.down, &gate_}) {
+    if (p->complete()) p->table();
+    groups_ = std::max(groups_, p->groups);
+  }
+  const size_t I = std::max(hopper_ ? 0 : routed_.I, shared_.I),
+               groups = static_cast<size_t>(groups_);
+  arena.add<float>(rows * std::max(spec_.hidden, I));
+  arena.add<float>(rows * groups), arena.add<int32_t>(rows * groups);
+  arena.add<float>(rows * I), arena.add<float>(rows * I);
+  arena.reserve(stream);
+}
+
+void Moe::run_shared(const SharedRows& shared, const CudaRows& x, CombineArgs& c, Arena arena,
+                     cudaStream_t stream) {
+  if (shared_.count == 0) return;
+  RowSet all;
+  all.rows = static_cast<int>(x.rows);
+  run_experts(shared_, all, nullptr, 0, x, arena.at<float>(shared.y), arena, stream);
+  c.shared = arena.at<float>(shared.y);
+  if (gate_.weights.empty()) return;
+  const size_t T = x.rows, H = spec_.hidden, groups = static_cast<size_t>(groups_);
+  const size_t values = arena.add<float>(T * H), scales = arena.add<float>(T * groups),
+               zeros = arena.add<int32_t>(T * groups);
+  PlainGemm g{};
+  g.matrices = gate_.table(), g.rows = all.rows, g.outputs = 1;
+  g.x = {arena.at<float>(values), arena.at<float>(scales), arena.at<int32_t>(zeros),
+         static_cast<int>(H), groups_};
+  g.y = arena.at<float>(shared.gate), g.y_type = XType::kF32, g.stride = 1;
+  prepare_rows(g.matrices, all, x, g.x, stream);
+  plain_gemm(gate_.weights[0]->view.mode, g, stream);
+  c.shared_gate = arena.at<float>(shared.gate);
+}
+
 void Moe::run_hopper(const CudaRows& x, const CudaRouting& routing, const CudaRows& y,
                      CudaLaunch launch, cudaStream_t stream) {
   const size_t T = x.rows, H = spec_.hidden, I = spec_.intermediate, n = T * routing.slots;
-  const uint32_t tile = launch.tile != 0 ? launch.tile : hopper_token_tile(n, spec_.experts);
+  const uint32_t tile =
+      built_tile(launch.tile != 0 ? launch.tile : hopper_token_tile(n, spec_.experts));
   const HopperScheme scheme = up_->scheme;
   const RowForm form = row_form(scheme);
   const uint32_t row_bytes = hopper_tile(scheme).row_bytes;
@@ -407,9 +463,12 @@ void Moe::run_hopper(const CudaRows& x, const CudaRouting& routing, const CudaRo
   const size_t h = arena.add<uint8_t>(n * I * (rows16 ? 2 : 4)),
                hq = arena.add<uint8_t>(rows16 ? 0 : n * I * row_bytes), hs = arena.add<float>(n);
   const size_t yo = arena.add<float>(n * H);
-  arena.reserve(stream);
-  const bool early = launch.early != CudaEarly::kNever,
-             early_down = early && launch.early != CudaEarly::kNotDown;
+  const SharedRows shared(arena, shared_.count != 0 ? T : 0, H);
+  reserve_experts(arena, shared_.count != 0 ? T : 0, stream);
+  const bool early = launch.early != CudaEarly::kNever;
+  const bool early_down = launch.early == CudaEarly::kRule
+                              ? hopper_early_down(n, spec_.experts, H * I, !rows16)
+                              : launch.early == CudaEarly::kAlways;
   PrepareArgs a{};
   a.routing = rows.args(arena, spec_, map_, routing, T, tile);
   a.x = x, a.T = static_cast<int>(T), a.H = static_cast<int>(H), a.scaling = up_->scaling;
@@ -435,16 +494,18 @@ void Moe::run_hopper(const CudaRows& x, const CudaRouting& routing, const CudaRo
   d.outputs = static_cast<int>(H);
   d.K = static_cast<int>(I), d.n64 = down_->padded / 64;
   hopper_gemm(down_->scheme, false, tile, d, early_down, stream);
-  combine_rows(combine_args(a.routing, arena.at<float>(yo), x, y, routing, H), early, stream);
+  CombineArgs c = combine_args(a.routing, arena.at<float>(yo), x, y, routing, H);
+  run_shared(shared, x, c, arena, stream);
+  combine_rows(c, early && shared_.count == 0, stream);
 }
 
 // gate, up, activation, down of some experts; rows are sorted, or are those of x.
 void Moe::run_experts(Experts& e, const RowSet& rows, const TokenTile* tiles, int max_tiles,
-                      const CudaRows& x, float* y, Arena& arena, cudaStream_t stream) {
+                      const CudaRows& x, float* y, Arena arena, cudaStream_t stream) {
   const size_t n = static_cast<size_t>(rows.rows), H = spec_.hidden, I = e.I;
   const PlainMatrix *gate = spec_.gated ? e.gate.table() : nullptr, *up = e.up.table(),
                     *down = e.down.table();
-  const int groups = std::max({e.gate.groups, e.up.groups, e.down.groups});
+  const int groups = groups_;
   const size_t values = arena.add<float>(n * std::max(H, I)), scales = arena.add<float>(n * groups),
                zeros = arena.add<int32_t>(n * groups);
   const size_t g_at = arena.add<float>(spec_.gated ? n * I : 0), u_at = arena.add<float>(n * I);
@@ -497,53 +558,21 @@ void Moe::run_plain(const CudaRows& x, const CudaRouting& routing, const CudaRow
   }
   Arena arena(scratch().of(stream));
   const Rows rows(arena, spec_, T, routing.slots, kPlainTile);
-  const size_t yo = arena.add<float>(n * H), ys = arena.add<float>(shared_.count != 0 ? T * H : 0),
-               gs = arena.add<float>(T);
-  // Room for both passes behind: the arena must not move between them.
-  Arena whole = arena;
-  const size_t I = std::max(routed_.I, shared_.I), W = std::max(H, I), most_rows = std::max(n, T);
-  for (Experts* e : {&routed_, &shared_})
-    if (e->count != 0) e->up.table(), e->down.table(), spec_.gated ? e->gate.table() : nullptr;
-  const auto groups = static_cast<size_t>(
-      std::max({routed_.gate.groups, routed_.up.groups, routed_.down.groups, shared_.gate.groups,
-                shared_.up.groups, shared_.down.groups, gate_.groups}));
-  whole.add<float>(most_rows * W), whole.add<float>(most_rows * groups),
-      whole.add<int32_t>(most_rows * groups);
-  whole.add<float>(most_rows * I), whole.add<float>(most_rows * I);
-  whole.reserve(stream);
+  const size_t yo = arena.add<float>(n * H);
+  const SharedRows shared(arena, shared_.count != 0 ? T : 0, H);
+  reserve_experts(arena, std::max(n, T), stream);
   const RoutingArgs r = rows.args(arena, spec_, map_, routing, T, kPlainTile);
-  const size_t shared_bytes = 3 * sizeof(int32_t) * spec_.experts;
-  if (shared_bytes > 48 * 1024) refuse("more than 4096 experts");
-  route_kernel<<<1, 1024, shared_bytes, stream>>>(r);
+  const size_t bytes = 3 * sizeof(int32_t) * spec_.experts;
+  if (bytes > 48 * 1024) refuse("more than 4096 experts");
+  route_kernel<<<1, 1024, bytes, stream>>>(r);
   scatter_kernel<<<static_cast<unsigned>((T + 127) / 128), 128, 0, stream>>>(r);
   check_launch("sorting rows");
   RowSet sorted;
   sorted.source = r.source, sorted.expert = r.expert, sorted.total = r.total, sorted.rows = rows.n;
   if (spec_.weight_on_input) sorted.weight = r.input_weight;
-  Arena first = arena;
-  run_experts(routed_, sorted, r.tiles, r.max_tiles, x, arena.at<float>(yo), first, stream);
+  run_experts(routed_, sorted, r.tiles, r.max_tiles, x, arena.at<float>(yo), arena, stream);
   CombineArgs c = combine_args(r, arena.at<float>(yo), x, y, routing, H);
-  if (shared_.count != 0) {
-    RowSet all;
-    all.rows = static_cast<int>(T);
-    Arena second = arena;
-    run_experts(shared_, all, nullptr, 0, x, arena.at<float>(ys), second, stream);
-    c.shared = arena.at<float>(ys);
-    if (!gate_.weights.empty()) {
-      const PlainMatrix* table = gate_.table();
-      Arena third = arena;
-      const size_t values = third.add<float>(T * H), scales = third.add<float>(T * groups),
-                   zeros = third.add<int32_t>(T * groups);
-      PlainGemm g{};
-      g.matrices = table, g.rows = all.rows, g.outputs = 1;
-      g.x = {third.at<float>(values), third.at<float>(scales), third.at<int32_t>(zeros),
-             static_cast<int>(H), static_cast<int>(groups)};
-      g.y = arena.at<float>(gs), g.y_type = XType::kF32, g.stride = 1;
-      prepare_rows(table, all, x, g.x, stream);
-      plain_gemm(gate_.weights[0]->view.mode, g, stream);
-      c.shared_gate = arena.at<float>(gs);
-    }
-  }
+  run_shared(shared, x, c, arena, stream);
   combine_rows(c, false, stream);
 }
 

@@ -89,17 +89,21 @@ class Moe : public Layer {
     int groups = 1;     // scales of a row, at most
     uint64_t bytes() const;
     const PlainMatrix* table();
+    bool complete() const;
   };
   struct Experts {  // routed ones, or the shared one
     Projection gate, up, down;
     size_t count = 0, I = 0;
     bool one_input = true;  // gate and up see the same rows
     void set(size_t i, const CudaExpert& e);
-    void check_complete(bool gated, const char* what) const;
   };
-  struct Rows;  // arrays of a call
+  struct Rows;        // arrays of a call
+  struct SharedRows;  // of the shared expert
+  void reserve_experts(Arena arena, size_t rows, cudaStream_t stream);
+  void run_shared(const SharedRows& shared, const CudaRows& x, CombineArgs& c, Arena arena,
+                  cudaStream_t stream);
   void run_experts(Experts& e, const RowSet& rows, const TokenTile* tiles, int max_tiles,
-                   const CudaRows& x, float* y, Arena& arena, cudaStream_t stream);
+                   const CudaRows& x, float* y, Arena arena, cudaStream_t stream);
   void run_hopper(const CudaRows& x, const CudaRouting& routing, const CudaRows& y,
                   CudaLaunch launch, cudaStream_t stream);
   void run_plain(const CudaRows& x, const CudaRouting& routing, const CudaRows& y,
@@ -110,6 +114,7 @@ class Moe : public Layer {
   Experts routed_, shared_;
   Projection gate_;  // of the shared expert
   bool hopper_ = false;
+  int groups_ = 1;  // scales of a prepared row, at most
   std::vector<bool> given_;
   std::optional<HopperWeights> up_, down_;
 };

@@ -34,25 +34,32 @@ __device__ __forceinline__ int local_expert(const RoutingArgs& a, int i) {
   return e < a.experts ? e : -1;
 }
 
+constexpr int kAtOnce = 8;  // independent loads that a thread keeps in flight
+
 // A token's rows in the order in which they are added; those without an expert come last, as -1.
-template <int kSlots>
-__device__ __forceinline__ void order_few(const RoutingArgs& a, int t) {
-  int id[kSlots], at[kSlots];
+__device__ __forceinline__ void order_few(const RoutingArgs& a, int t, const int (&expert)[kAtOnce],
+                                          const int (&at)[kAtOnce]) {
+  int id[kAtOnce];
 #pragma unroll
-  for (int j = 0; j < kSlots; ++j) {
-    at[j] = j < a.slots ? a.rows_of[t * a.slots + j] : -1;
-    id[j] = at[j] < 0 ? INT_MAX : local_expert(a, t * a.slots + j);
-  }
+  for (int j = 0; j < kAtOnce; ++j) id[j] = at[j] < 0 ? INT_MAX : expert[j];
 #pragma unroll
-  for (int j = 0; j < kSlots; ++j) {
+  for (int j = 0; j < kAtOnce; ++j) {
     int before = 0;
 #pragma unroll
-    for (int i = 0; i < kSlots; ++i) before += id[i] < id[j] || (id[i] == id[j] && i < j);
+    for (int i = 0; i < kAtOnce; ++i) before += id[i] < id[j] || (id[i] == id[j] && i < j);
     if (before < a.slots) a.order[t * a.slots + before] = at[j];
   }
 }
 __device__ __forceinline__ void order_token(const RoutingArgs& a, int t) {
-  if (a.slots <= 8) return order_few<8>(a, t);
+  if (a.slots <= kAtOnce) {
+    int expert[kAtOnce], at[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      at[j] = j < a.slots ? a.rows_of[t * a.slots + j] : -1;
+      expert[j] = j < a.slots ? local_expert(a, t * a.slots + j) : -1;
+    }
+    return order_few(a, t, expert, at);
+  }
   const auto key = [&](int j) {
     return a.rows_of[t * a.slots + j] < 0 ? INT_MAX : local_expert(a, t * a.slots + j);
   };
@@ -67,8 +74,7 @@ __device__ __forceinline__ void order_token(const RoutingArgs& a, int t) {
   }
 }
 
-__device__ __forceinline__ void place_row(const RoutingArgs& a, int i, int e, int at) {
-  const float w = a.weights[i];
+__device__ __forceinline__ void place_row(const RoutingArgs& a, int i, int e, int at, float w) {
   a.source[at] = i / a.slots;
   a.expert[at] = e;
   a.weight[at] = a.weight_on_input ? 1.0f : w;
@@ -84,16 +90,22 @@ __device__ __forceinline__ void route_block(const RoutingArgs& a, int32_t* share
             step = static_cast<int>(blockDim.x);
   for (int e = tid; e < a.experts; e += step) count[e] = 0;
   __syncthreads();
-  for (int i = tid; i < n; i += step) {
-    const int e = local_expert(a, i);
-    const int rank = e >= 0 ? atomicAdd(count + e, 1) : -1;
-    if (whole) a.rows_of[i] = rank;
+  for (int i0 = tid; i0 < n; i0 += kAtOnce * step) {
+    int e[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j)
+      e[j] = i0 + j * step < n ? local_expert(a, i0 + j * step) : -1;
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      const int rank = e[j] >= 0 ? atomicAdd(count + e[j], 1) : -1;
+      if (whole && i0 + j * step < n) a.rows_of[i0 + j * step] = rank;
+    }
   }
   __syncthreads();
   if (tid < 32) {  // sums before each expert
     int rows = 0, tiles = 0;
     for (int e0 = 0; e0 < a.experts; e0 += 32) {
-      const int e = e0 + tid, c = e < a.experts ? count[e] : 0, ct = (c + a.tile - 1) / a.tile;
+      const int e = e0 + tid, c = e < a.experts ? count[e] : 0, ct = token_tiles_of(c, a.tile);
       int pc = c, pt = ct;
 #pragma unroll
       for (int d = 1; d < 32; d *= 2) {
@@ -107,10 +119,9 @@ __device__ __forceinline__ void route_block(const RoutingArgs& a, int32_t* share
   }
   __syncthreads();
   for (int e = tid; e < a.experts; e += step) {
-    const int c = count[e], tiles = (c + a.tile - 1) / a.tile;
-    for (int j = 0; j < tiles; ++j)
-      a.tiles[tile_start[e] + j] = TokenTile{e, start[e] + j * a.tile, min(a.tile, c - j * a.tile),
-                                             tile_start[e] | tiles << 16};
+    const int c = count[e];
+    for (int j = 0; j < token_tiles_of(c, a.tile); ++j)
+      a.tiles[tile_start[e] + j] = token_tile(e, start[e], c, tile_start[e], j, a.tile);
   }
   for (int i = tile_total + tid; i < a.max_tiles; i += step) a.tiles[i] = TokenTile{0, 0, 0, 0};
   if (!whole) {
@@ -119,9 +130,9 @@ __device__ __forceinline__ void route_block(const RoutingArgs& a, int32_t* share
   }
   for (int i = tid; i < n; i += step) {
     const int rank = a.rows_of[i];  // written by this thread
-    if (rank < 0) continue;
+    const float w = a.weights[i];
     const int e = local_expert(a, i);
-    place_row(a, i, e, start[e] + rank);
+    if (rank >= 0) place_row(a, i, e, start[e] + rank, w);
   }
   __syncthreads();
   for (int t = tid; t < a.T; t += step) order_token(a, t);
@@ -129,14 +140,27 @@ __device__ __forceinline__ void route_block(const RoutingArgs& a, int32_t* share
 
 // One thread per token, behind route_block of another launch.
 __device__ __forceinline__ void scatter_token(const RoutingArgs& a, int t) {
-  for (int j = 0; j < a.slots; ++j) {
-    const int i = t * a.slots + j, e = local_expert(a, i);
-    if (e >= 0)
-      place_row(a, i, e, atomicAdd(a.cursor + e, 1));
-    else
-      a.rows_of[i] = -1;
+  int e[kAtOnce], at[kAtOnce];
+  for (int j0 = 0; j0 < a.slots; j0 += kAtOnce) {
+    float w[kAtOnce];
+    const int i0 = t * a.slots + j0, count = a.slots - j0;
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      e[j] = j < count ? local_expert(a, i0 + j) : -1;
+      w[j] = j < count ? a.weights[i0 + j] : 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) at[j] = e[j] >= 0 ? atomicAdd(a.cursor + e[j], 1) : -1;
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) {
+      if (at[j] >= 0) place_row(a, i0 + j, e[j], at[j], w[j]);
+      if (at[j] < 0 && j < count) a.rows_of[i0 + j] = -1;
+    }
   }
-  order_token(a, t);
+  if (a.slots <= kAtOnce)
+    order_few(a, t, e, at);
+  else
+    order_token(a, t);
 }
 
 }  // namespace moebius::cuda

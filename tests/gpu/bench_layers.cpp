@@ -162,7 +162,9 @@ void bench_cell(const Shape& s, const Scheme& scheme, std::vector<LayerPtr>& lay
     const double rows = static_cast<double>(T * s.top_k) / touched;
     std::printf("    ");
     for (const uint32_t tile : kHopperTiles) {
-      if (!((tile >= rows * 0.4 || tile == 128) && tile <= std::max(8.0, rows * 4))) continue;
+      if (tile != 64 && !((tile >= rows * 0.4 || tile == 128) && tile <= std::max(8.0, rows * 4)))
+        continue;
+      if (tile == 64 && rows < 16) continue;
       for (const CudaEarly early : {CudaEarly::kNever, CudaEarly::kAlways, CudaEarly::kNotDown})
         std::printf(" %u%s:%.1f", tile,
                     early == CudaEarly::kNever    ? ""

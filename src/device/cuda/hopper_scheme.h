@@ -88,13 +88,25 @@ inline HopperAnswer hopper_answer(const HopperQuestion& q, bool fp8_products) {
                          : "this number system or these rows have no tensor-core kernel yet");
 }
 
-// Rows of a token tile by a rule: the smallest that holds twice the rows an expert gets on average.
+// How a call is launched, by rules: measured on an H200 (docs/gpu.md). Results do not depend on it.
 inline constexpr uint32_t kHopperTiles[] = {8, 16, 32, 64, 128};
+// Rows of a token tile, from the rows that an expert gets on average: long tiles that are half empty cost more than short ones.
 inline uint32_t hopper_token_tile(size_t rows, size_t experts) {
-  const size_t wanted = experts == 0 ? rows : 2 * rows / experts;
+  const size_t mean = rows / experts;
+  return mean <= 4 ? 8 : mean <= 8 ? 16 : mean <= 32 ? 32 : mean <= 192 ? 64 : 128;
+}
+// The same where all rows meet one matrix.
+inline uint32_t hopper_row_tile(size_t rows) {
   for (const uint32_t t : kHopperTiles)
-    if (t >= wanted) return t;
+    if (t >= rows) return t;
   return 128;
+}
+// Whether the product of down starts while the kernel before it runs. It does not pay where the first product fills the device with
+// few waves of blocks, which then wait for theirs.
+inline bool hopper_early_down(size_t rows, size_t experts, size_t weights, bool scaled_rows) {
+  constexpr size_t kLarge = size_t{1} << 24;  // weights of a matrix
+  if (weights >= kLarge) return rows >= experts;
+  return !(scaled_rows && rows >= 2 * experts && rows < 16 * experts);
 }
 
 }  // namespace moebius

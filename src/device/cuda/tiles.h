@@ -131,6 +131,30 @@ struct TokenTile {
   int32_t group;  // first tile of the expert | number of its tiles << 16
 };
 
+// Tile j of an expert's `count` rows, which begin at `start`; its tiles begin at number `first`.
+MOEBIUS_ALWAYS_INLINE constexpr int32_t token_tiles_of(int32_t count, int32_t tile) {
+  return (count + tile - 1) / tile;
+}
+MOEBIUS_ALWAYS_INLINE constexpr TokenTile token_tile(int32_t expert, int32_t start, int32_t count,
+                                                     int32_t first, int32_t j, int32_t tile) {
+  const int32_t rest = count - j * tile;
+  return {expert, start + j * tile, rest < tile ? rest : tile,
+          first | token_tiles_of(count, tile) << 16};
+}
+// Pair number t of a launch whose tiles are walked expert by expert: `count` token tiles of an expert from number `first` on, times
+// `columns` blocks of outputs, 4 of them for all token tiles, then the next 4, so that tiles meet in the second-level cache.
+struct TilePair {
+  int32_t token_tile, column;
+};
+MOEBIUS_ALWAYS_INLINE constexpr TilePair walk_tiles(int32_t t, int32_t first, int32_t count,
+                                                    int32_t columns) {
+  const int32_t q = t - first * columns, width = columns < 4 ? columns : 4,
+                block = q / (count * width);
+  const int32_t left = columns - block * width, last = left < width ? left : width,
+                rest = q - block * count * width;
+  return {first + rest / last, block * width + rest % last};
+}
+
 // What a grid must have room for: tiles of `rows` sorted rows of `experts` experts.
 MOEBIUS_ALWAYS_INLINE constexpr size_t most_token_tiles(size_t rows, size_t experts, size_t tile) {
   const size_t tiles = (rows < experts ? rows : experts) + rows / tile;
