@@ -12,6 +12,7 @@
 #include "apps/terminal.h"
 #include "base/error.h"
 #include "device/cpu/layer_loader.h"
+#include "device/cuda/cuda_layers.h"
 #include "runtime/runtime.h"
 
 namespace moebius {
@@ -96,34 +97,57 @@ void apply_block(const MoeBlockLayer& layer, const ConstRows& x, const ConstRows
                                 options);
 }
 
-void apply_experts(const MoeBlockLayer& layer, const TensorStore& store, const ConstRows& x,
-                   Outputs& out, DType type, ThreadPool& pool) {
-  const Input logits = read_input(store, "router_logits"), ids = read_input(store, "topk_ids"),
-              weights = read_input(store, "topk_weights");
-  const size_t T = x.rows;
-  if (logits && (ids || weights))
+// What a file gives to the experts of a block: logits, or ids and weights.
+struct RoutingInput {
+  Input logits, ids;
+  ConstRows logit_rows;
+  std::vector<int32_t> expert_ids;
+  std::vector<float> weights;
+  size_t slots = 0;
+};
+
+RoutingInput routing_input(const TensorStore& store, size_t T) {
+  RoutingInput in;
+  in.logits = read_input(store, "router_logits"), in.ids = read_input(store, "topk_ids");
+  const Input weights = read_input(store, "topk_weights");
+  if (in.logits && (in.ids || weights))
     fail("{}: holds router_logits and topk_ids or topk_weights; expected one or the other",
          store.files()[0].path());
-  if (logits) {
-    const ConstRows rows = rows_of(store, logits, "router_logits [T, experts]");
-    if (rows.rows != T)
-      fail("{} is {}; expected {} rows, as x has", store.where(*logits.info),
-           describe(*logits.info), T);
-    apply_block(layer, x, &rows, out, type, pool);
-    return;
+  if (in.logits) {
+    in.logit_rows = rows_of(store, in.logits, "router_logits [T, experts]");
+    if (in.logit_rows.rows != T)
+      fail("{} is {}; expected {} rows, as x has", store.where(*in.logits.info),
+           describe(*in.logits.info), T);
+    return in;
   }
-  if (!ids || !weights)
+  if (!in.ids || !weights)
     fail("{}: the experts of a block need router_logits, or topk_ids and topk_weights, besides x",
          store.files()[0].path());
-  out.ids = ids_of(store, ids, T);
-  out.slots = ids.info->shape[1];
-  if (weights.info->dtype != DType::kF32 || weights.info->shape != ids.info->shape)
+  in.expert_ids = ids_of(store, in.ids, T);
+  in.slots = in.ids.info->shape[1];
+  if (weights.info->dtype != DType::kF32 || weights.info->shape != in.ids.info->shape)
     fail("{} is {}; expected F32 with the shape of topk_ids, {}", store.where(*weights.info),
-         describe(*weights.info), describe(*ids.info));
+         describe(*weights.info), describe(*in.ids.info));
   const auto* w = reinterpret_cast<const float*>(weights.bytes.data());
-  out.weights.assign(w, w + out.ids.size());
+  in.weights.assign(w, w + in.expert_ids.size());
+  return in;
+}
+
+void apply_experts(const MoeBlockLayer& layer, const TensorStore& store, const ConstRows& x,
+                   Outputs& out, DType type, ThreadPool& pool) {
+  RoutingInput in = routing_input(store, x.rows);
+  if (in.logits) return apply_block(layer, x, &in.logit_rows, out, type, pool);
+  out.ids = std::move(in.expert_ids), out.weights = std::move(in.weights), out.slots = in.slots;
   layer.experts->forward_ids(x, out.ids, out.weights,
-                             make_y(out, type, T, layer.experts->spec().hidden), pool);
+                             make_y(out, type, x.rows, layer.experts->spec().hidden), pool);
+}
+
+const Module& linear_named(const Checkpoint& checkpoint, const ApplyOptions& options) {
+  const Module* module = checkpoint.find_module(options.module);
+  if (module == nullptr || module->plan.N == 0)
+    fail("{}: has no linear, MoE block or experts named '{}'; `moebius inspect` lists the modules",
+         options.folder, printable(options.module));
+  return *module;
 }
 
 void write_outputs(const std::string& path, const Outputs& out, DType type, size_t T) {
@@ -138,6 +162,44 @@ void write_outputs(const std::string& path, const Outputs& out, DType type, size
   write_safetensors(path, tensors);
 }
 
+// The same on a CUDA device; the router's product runs there too, its choice is made here.
+void apply_on_cuda(const Checkpoint& checkpoint, const ApplyOptions& options,
+                   const TensorStore& inputs, const ConstRows& x, DType type, Outputs& out) {
+  CudaLoad load;
+  load.module = &cuda_of_tool();
+  load.policy = cuda_policy_of(options.run);
+  load.act = act_request_of(options.run);
+  load.x_type = x_type_of(x.dtype);
+  const MoeBlock* block = checkpoint.find_moe(options.module);
+  if (block == nullptr) {
+    const CudaLinear layer = load_cuda_linear(checkpoint, linear_named(checkpoint, options), load);
+    layer.forward(x, make_y(out, type, x.rows, layer.out_features()));
+    return;
+  }
+  const bool experts_alone = block->name != options.module;
+  check_rows(x, x.rows, block->spec.hidden, "x");
+  const CudaExperts experts = load_cuda_experts(
+      checkpoint, *block, load, experts_alone ? MoePart::kExperts : MoePart::kBlock);
+  const Rows y = make_y(out, type, x.rows, block->spec.hidden);
+  const RoutingInput given = experts_alone ? routing_input(inputs, x.rows) : RoutingInput();
+  if (given.ids) {
+    out.slots = given.slots, out.ids = given.expert_ids, out.weights = given.weights;
+    return experts.forward_ids(x, out.ids, out.weights, y);
+  }
+  std::vector<float> logits;
+  ConstRows rows = experts_alone ? given.logit_rows : ConstRows();
+  if (!experts_alone) {
+    const CudaLinear router = load_cuda_linear(checkpoint, *block->router, load);
+    logits.resize(x.rows * router.out_features());
+    const Rows to = f32_rows(logits.data(), x.rows, router.out_features());
+    router.forward(x, to);
+    rows = to;
+  }
+  CudaExperts::Routed routed = experts.forward_logits(x, rows, y);
+  out.slots = experts.slots(), out.ids = std::move(routed.ids),
+  out.weights = std::move(routed.weights);
+}
+
 }  // namespace
 
 int run_apply(const ApplyOptions& options) {
@@ -146,6 +208,13 @@ int run_apply(const ApplyOptions& options) {
   const Input x_input = read_input(inputs, "x");
   if (!x_input) fail("{}: has no tensor 'x'", options.in);
   const ConstRows x = rows_of(inputs, x_input, "x [T, features]");
+  Outputs out;
+  if (on_cuda(options.run.device)) {
+    const DType y_type = out_type(options, x.dtype);
+    apply_on_cuda(checkpoint, options, inputs, x, y_type, out);
+    write_outputs(options.out, out, y_type, x.rows);
+    return 0;
+  }
   const std::shared_ptr<Runtime> runtime = Runtime::shared(thread_count(options.run));
   ThreadPool& pool = runtime->pool();
   LayerOptions layer_options;
@@ -155,7 +224,6 @@ int run_apply(const ApplyOptions& options) {
   note_request(checkpoint, layer_options.act);
   layer_options.x_type = x_type_of(x.dtype);
   const DType type = out_type(options, x.dtype);
-  Outputs out;
   if (const MoeBlock* block = checkpoint.find_moe(options.module)) {
     const bool experts = block->name != options.module;
     Progress progress("loading", file_bytes(*block), true);
@@ -168,12 +236,7 @@ int run_apply(const ApplyOptions& options) {
     else
       apply_block(layer, x, nullptr, out, type, pool);
   } else {
-    const Module* module = checkpoint.find_module(options.module);
-    if (module == nullptr || module->plan.N == 0)
-      fail(
-          "{}: has no linear, MoE block or experts named '{}'; `moebius inspect` lists the modules",
-          options.folder, printable(options.module));
-    const auto layer = load_linear(checkpoint, {module}, layer_options);
+    const auto layer = load_linear(checkpoint, {&linear_named(checkpoint, options)}, layer_options);
     layer->forward(x, make_y(out, type, x.rows, layer->out_features()), pool);
   }
   write_outputs(options.out, out, type, x.rows);
@@ -208,10 +271,7 @@ Command apply_command() {
   add_run_options(c, o->run);
   c.examples = {"moebius apply DIR model.layers.0.self_attn.q_proj --in x --out y",
                 "moebius apply DIR model.layers.0.mlp --in x --out y --out-dtype f32"};
-  c.action = [o](const Command&) {
-    require_cpu(o->run.device);
-    return run_apply(*o);
-  };
+  c.action = [o](const Command&) { return run_apply(*o); };
   return c;
 }
 

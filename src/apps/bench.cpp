@@ -71,6 +71,10 @@ Command roof_subject() {
   add_device_option(c, o->run.device);
   c.flag("--json", o->json, "print one JSON object per line");
   c.examples = {"moebius bench roof", "moebius bench roof --threads 1,2,4 --json"};
+  c.action = [o](const Command&) {
+    if (on_cuda(o->run.device)) return run_bench_roof_cuda(*o, std::cout);
+    return run_bench_roof(*o, std::cout);
+  };
   return c;
 }
 
@@ -116,7 +120,7 @@ Command linear_subject() {
   c.action = [o](const Command&) {
     if (o->folder.empty() != o->module.empty())
       throw UsageError("bench linear takes a folder and --module together, or neither");
-    require_cpu(o->run.device);
+    if (on_cuda(o->run.device)) return run_bench_linear_cuda(*o, std::cout);
     return run_bench_linear(*o, std::cout);
   };
   return c;
@@ -148,7 +152,10 @@ Command moe_subject() {
     if (o->top_k > o->experts)
       throw UsageError("--top-k is " + std::to_string(o->top_k) +
                        "; expected 1 to the number of experts, " + std::to_string(o->experts));
-    require_cpu(o->run.device);
+    if (on_cuda(o->run.device)) {
+      if (o->ranks.tp * o->ranks.ep > 1) throw UsageError("--tp and --ep are of the CPU");
+      return run_bench_moe_cuda(*o, std::cout);
+    }
     if (o->ranks.tp * o->ranks.ep > 1) return run_bench_moe_ranks(*o, std::cout);
     return run_bench_moe(*o, std::cout);
   };

@@ -213,7 +213,10 @@ int run_explain(const ExplainOptions& options, std::ostream& out) {
   }
   ExplainQuestion question;
   if (!options.cpu.empty()) question.cpu = parse_cpu(options.cpu);
-  question.policy = folder_policy_of(options.run);
+  if (on_cuda(options.run.device))
+    question.cuda = cuda_target_of_tool(), question.policy = cuda_policy_of(options.run);
+  else
+    question.policy = folder_policy_of(options.run);
   question.x_type = activation_type(options.dtype, checkpoint.config().dtype);
   question.act = act_request_of(options.run);
   note_request(checkpoint, question.act);
@@ -224,7 +227,7 @@ int run_explain(const ExplainOptions& options, std::ostream& out) {
     return 0;
   }
   const size_t width = output_width();
-  out << labelled("for", describe(e.cpu), 4, width);
+  out << labelled("for", e.cuda ? describe(*e.cuda) : describe(e.cpu), 4, width);
   if (e.machine) out << labelled("on", machine_text(*e.machine), 4, width);
   out << '\n';
   for (const Explained& m : e.modules)
@@ -268,7 +271,6 @@ Command explain_command() {
                 "moebius explain DIR --ranks 4 --link 10G,30us --node 64x256G",
                 "moebius explain DIR --cpu neon,dotprod --json"};
   c.action = [o](const Command&) {
-    require_cpu(o->run.device);
     o->colour = colour_wanted(STDOUT_FILENO);
     return run_explain(*o, std::cout);
   };

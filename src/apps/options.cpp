@@ -4,10 +4,12 @@
 #include <utility>
 
 #include "apps/manners.h"
+#include "apps/places.h"
 #include "base/error.h"
 #include "base/human.h"
 #include "checkpoint/summary.h"
 #include "device/cpu/layer_plan.h"
+#include "runtime/program_folder.h"
 #include "runtime/thread_pool.h"
 
 namespace moebius {
@@ -23,7 +25,9 @@ Int8Mode int8_mode_of(const std::string& name) {
 }  // namespace
 
 void add_device_option(Command& c, std::string& device) {
-  c.option("--device", "NAME", &device, "what runs the layers: cpu").seldom();
+  c.option("--device", "NAME", &device,
+           "what runs the layers: cpu, or cuda where layers run alone (docs/gpu.md)")
+      .seldom();
 }
 
 void add_place_option(Command& c, std::string& place) {
@@ -41,6 +45,29 @@ DevicePlacement placement_of(const RunOptions& options) {
 void require_cpu(const std::string& device) {
   if (parse_placement(device).describe() != "cpu")
     fail("--device {}: this command runs on the CPU only", printable(device));
+}
+
+bool on_cuda(const std::string& device) {
+  if (device == "cuda") return true;
+  require_cpu(device);
+  return false;
+}
+
+const CudaModule& cuda_of_tool() {
+  return require_cuda(plugin_places(program_folder(), kBuildPlaces));
+}
+
+Policy cuda_policy_of(const RunOptions& options) {
+  Policy policy;
+  policy.accept = accept_from_name(options.policy);
+  policy.kernel = normalize_cuda_kernel(options.kernel);
+  policy.where_it_can = true;
+  return policy;
+}
+
+CudaTarget cuda_target_of_tool() {
+  const CudaModule& m = cuda_module(plugin_places(program_folder(), kBuildPlaces));
+  return m.ready() ? cuda_target(m.facts) : named_cuda_target("H200");
 }
 
 void add_arithmetic_options(Command& c, RunOptions& run) {
@@ -163,7 +190,7 @@ ActRequest act_request_of(const RunOptions& options) {
   request.int8_rows = options.activations == "int8";
   if (!request.int8_rows && options.activations != "declared")
     fail("--activations is '{}'; expected declared or int8", printable(options.activations));
-  check_request(policy_of(options), request);
+  check_request(options.device == "cuda" ? cuda_policy_of(options) : policy_of(options), request);
   return request;
 }
 

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "apps/command.h"
+#include "device/cuda/cuda_choice.h"
+#include "device/cuda/cuda_module.h"
 #include "device/placement.h"
 #include "kernels/oracle.h"
 #include "nn/kv_layout.h"
@@ -50,6 +52,14 @@ void add_json_flag(Command& command, bool& json);
 // Throw Error for devices that are not there; the second also where the command has the CPU alone.
 DevicePlacement placement_of(const RunOptions& options);
 void require_cpu(const std::string& device);
+// --device cuda, for commands that run single layers; throws Error for other names than cpu and cuda.
+bool on_cuda(const std::string& device);
+// Its plugin; throws Error in words where no layer can run there.
+const CudaModule& cuda_of_tool();
+// What --kernel and --policy mean there.
+Policy cuda_policy_of(const RunOptions& options);
+// The device to answer for without running: this machine's, else an H200.
+CudaTarget cuda_target_of_tool();
 size_t thread_count(const RunOptions& options);
 Policy policy_of(const RunOptions& options);  // throws Error
 // The same for all modules of a folder: --kernel is for those that it can run.

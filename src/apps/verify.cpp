@@ -13,6 +13,7 @@
 #include <cstring>
 #include <iostream>
 #include <memory>
+#include <mutex>
 #include <ostream>
 #include <set>
 
@@ -25,6 +26,7 @@
 #include "base/random.h"
 #include "checkpoint/summary.h"
 #include "device/cpu/layer_loader.h"
+#include "device/cuda/cuda_layers.h"
 #include "kernels/packed_matrix.h"
 #include "nn/ops.h"
 #include "quant/reference.h"
@@ -115,23 +117,44 @@ void compare(Finding& f, const QuantMatrix& w, const QuantRows& rows, const floa
 struct RunPlan {
   const Checkpoint& checkpoint;
   LayerOptions options;
-  const Rows32* given = nullptr;  // --in
+  const Rows32* given = nullptr;     // --in
+  const CudaModule* cuda = nullptr;  // null: on the CPU
+  Policy cuda_policy;
 };
+
+// The product of a module on a CUDA device; one at a time.
+void multiply_on_cuda(const RunPlan& plan, const Module& m, const QuantMatrix& w,
+                      const Problem& problem, const Rows32& rows, Finding& f, float* y) {
+  static std::mutex device;
+  const std::lock_guard lock(device);
+  const Choice choice = choose_cuda(problem, cuda_target(plan.cuda->facts), plan.cuda_policy);
+  const CudaMatrix matrix = cuda_matrix(w, problem.act, m.plan.input, problem.x_type);
+  const CudaLinear layer(*plan.cuda, matrix, path_of(*choice.chosen));
+  const bool kept =
+      layer.path() == path_of(*choice.chosen);  // else its numbers need the plain form
+  f.kernel = kept ? title_of(*choice.chosen) : "cuda_plain/stored";
+  f.numerics = kept ? choice.numerics : Numerics::kExact;
+  layer.forward(f32_rows(rows.x.data(), rows.M, w.K), f32_rows(y, rows.M, w.N));
+}
 
 void run_module(const RunPlan& plan, const Module& m, const QuantMatrix& w, Finding& f) {
   const XType type = plan.options.x_type;
   const ActSpec act = act_spec_of(m, plan.options.act);
   const Problem problem = make_problem(w, act, type);
-  const Kernel& kernel = kernel_for(problem, plan.options, m.name);
-  f.kernel = title_of(kernel), f.numerics = kernel.numerics(problem);
-  const OwnedPackedMatrix packed(kernel, w, act, type, m.plan.input);
   Rows32 seeded;
   if (plan.given == nullptr) seeded = {realistic_rows(kRows, w.K, type, 1 + w.N * 31 + w.K), kRows};
   const Rows32& rows = plan.given != nullptr ? *plan.given : seeded;
   const QuantRowsBuffer quantized =
       quantize_rows(rows.x.data(), w.K, rows.M, w.K, act, m.plan.input, type);
   std::vector<float> y(rows.M * w.N);
-  packed.multiply(rows.x.data(), w.K, rows.M, y.data(), w.N);
+  if (plan.cuda != nullptr) {
+    multiply_on_cuda(plan, m, w, problem, rows, f, y.data());
+  } else {
+    const Kernel& kernel = kernel_for(problem, plan.options, m.name);
+    f.kernel = title_of(kernel), f.numerics = kernel.numerics(problem);
+    const OwnedPackedMatrix packed(kernel, w, act, type, m.plan.input);
+    packed.multiply(rows.x.data(), w.K, rows.M, y.data(), w.N);
+  }
   compare(f, w, quantized.rows, y.data());
   f.run = true;
 }
@@ -194,9 +217,12 @@ int run_verify(const VerifyOptions& options, std::ostream& out) {
   checkpoint.require_supported();
   const std::shared_ptr<Runtime> runtime = Runtime::shared(thread_count(options.run));
   ThreadPool& pool = runtime->pool();
-  RunPlan plan{checkpoint, {}, nullptr};
+  RunPlan plan{checkpoint, {}, nullptr, nullptr, {}};
   plan.options.pool = &pool;
-  plan.options.policy = folder_policy_of(options.run);
+  if (on_cuda(options.run.device))
+    plan.cuda = &cuda_of_tool(), plan.cuda_policy = cuda_policy_of(options.run);
+  else
+    plan.options.policy = folder_policy_of(options.run);
   plan.options.act = act_request_of(options.run);
   note_request(checkpoint, plan.options.act);
   plan.options.x_type = activation_type(options.dtype, checkpoint.config().dtype);
@@ -243,7 +269,6 @@ Command verify_command() {
   c.examples = {"moebius verify", "moebius verify DIR --all",
                 "moebius verify DIR --module '*.mlp.experts.7.*'"};
   c.action = [o](const Command&) {
-    require_cpu(o->run.device);
     o->colour = colour_wanted(STDOUT_FILENO);
     return run_verify(*o, std::cout);
   };

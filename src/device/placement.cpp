@@ -17,6 +17,11 @@ namespace {
 bool known(std::string_view name) { return name == "cpu" || is_guarded_name(name); }
 
 std::string check_name(std::string_view name) {
+  if (name == "cuda")
+    fail_at(
+        {"argument", "", "", "", "--device"},
+        "cuda runs single layers (apply, verify, bench linear, moe and roof); explain and inspect "
+        "answer for it; whole models run on the CPU");
   if (!known(name))
     fail_at({"argument", "", "", "", "--device"},
             "'{}' is not a device of this build; there are: {}", name,

@@ -47,13 +47,40 @@ Json machine_json(const Machine& m) {
   return j;
 }
 
+// Why an expert's matrices stay with plain kernels whatever they are; null: nothing.
+const char* plain_reason(const Checkpoint& checkpoint, const Module& m) {
+  if (m.kind != ModuleKind::kExpert) return nullptr;
+  if (m.shared_expert) return "a shared expert";
+  for (const MoeBlock& b : checkpoint.moe_blocks())
+    if (b.layer == m.layer) return plain_experts_reason(b.spec);
+  return nullptr;
+}
+
+// The kernel of one module, on the CPU or on the device of the question.
+void choose(const Checkpoint& checkpoint, const ExplainQuestion& q, const Cpu& cpu, Explained& e) {
+  const Module& m = *e.group.sample;
+  const Problem problem = problem_of(m, q.act, q.x_type);
+  e.request = request_answer(m, q.act);
+  if (q.cuda) {
+    e.choice = choose_cuda(problem, *q.cuda, q.policy, plain_reason(checkpoint, m));
+    e.packed = e.choice->chosen->packed_bytes(problem);
+    e.numerics = departs(m.plan.scheme, problem.act) ? Numerics::kApproximate : e.choice->numerics;
+    return;
+  }
+  e.choice = choose_kernel(problem, cpu, request_for(problem, q.policy));
+  e.numerics = numerics_of(m, problem, *e.choice->chosen);
+  e.share = expected_share(*e.choice->chosen, problem);
+  e.packed = e.choice->chosen->packed_bytes(problem);
+}
+
 }  // namespace
 
 Explanation explain(const Checkpoint& checkpoint, const ExplainQuestion& q) {
   check_request(q.policy, q.act);
   Explanation out;
   out.cpu = q.cpu ? *q.cpu : host_cpu();
-  if (!q.cpu) out.machine.emplace(q.threads);
+  out.cuda = q.cuda;
+  if (!q.cpu && !q.cuda) out.machine.emplace(q.threads);
   std::vector<ModuleGroup> groups = group_modules(checkpoint);
   // A table that is also the output projection is named with the outputs: last.
   std::stable_partition(groups.begin(), groups.end(), [](const ModuleGroup& g) {
@@ -64,21 +91,15 @@ Explanation explain(const Checkpoint& checkpoint, const ExplainQuestion& q) {
     if (!has_product(checkpoint, m)) continue;
     Explained e;
     e.group = std::move(group);
-    if (m.supported) {
-      const Problem problem = problem_of(m, q.act, q.x_type);
-      e.choice = choose_kernel(problem, out.cpu, request_for(problem, q.policy));
-      e.numerics = numerics_of(m, problem, *e.choice->chosen);
-      e.request = request_answer(m, q.act);
-      e.share = expected_share(*e.choice->chosen, problem);
-      e.packed = e.choice->chosen->packed_bytes(problem);
-    }
+    if (m.supported) choose(checkpoint, q, out.cpu, e);
     out.modules.push_back(std::move(e));
   }
   return out;
 }
 
 Json to_json(const Explanation& e) {
-  Json j = Json::object({{"cpu", describe(e.cpu)}});
+  Json j = e.cuda ? Json::object({{"device", describe(*e.cuda)}})
+                  : Json::object({{"cpu", describe(e.cpu)}});
   if (e.machine) j.set("machine", machine_json(*e.machine));
   Json modules = Json::array();
   for (const Explained& m : e.modules) modules.push(explained_json(m));

@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "checkpoint/summary.h"
 #include "device/cpu/layer_plan.h"
+#include "device/cuda/cuda_choice.h"
 #include "kernels/measured.h"
 #include "runtime/runtime.h"
 
@@ -18,7 +19,8 @@ struct ExplainQuestion {
   Policy policy;
   ActRequest act;
   XType x_type = XType::kBf16;
-  size_t threads = 0;  // 0: as many as help
+  size_t threads = 0;              // 0: as many as help
+  std::optional<CudaTarget> cuda;  // for this device instead of a CPU
 };
 
 struct Explained {
@@ -40,6 +42,7 @@ struct Machine {
 struct Explanation {
   Cpu cpu;
   std::optional<Machine> machine;  // none: another CPU has another machine around it
+  std::optional<CudaTarget> cuda;  // the question's
   std::vector<Explained> modules;  // that multiply
 };
 // The checkpoint must outlive the explanation.

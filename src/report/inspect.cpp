@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "checkpoint/module_scheme.h"
+#include "device/cpu/layer_plan.h"
 #include "report/modules.h"
 
 namespace moebius {
@@ -74,6 +75,17 @@ std::vector<std::string> deep_problems(const Checkpoint& c, std::optional<int> l
   return problems;
 }
 
+// Of the modules that can run, as the device holds them; activations are bf16.
+uint64_t bytes_on(const CudaTarget& target, const Checkpoint& c) {
+  uint64_t bytes = 0;
+  for (const Module& m : c.modules()) {
+    if (!m.supported || m.tower || !has_product(c, m)) continue;
+    const Problem problem = problem_of(m, {}, XType::kBf16);
+    bytes += choose_cuda(problem, target, {}).chosen->packed_bytes(problem);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 std::string describe_routing(const MoeSpec& spec) {
@@ -96,13 +108,14 @@ std::string describe_routing(const MoeSpec& spec) {
 }
 
 InspectFacts gather_facts(const Checkpoint& c, const InspectQuestion& o) {
-  InspectFacts f{c, o, summarize(c), {}, {}, {}, {}, {}, "", run_facts(c, o.context)};
+  InspectFacts f{c, o, summarize(c), {}, {}, {}, {}, {}, "", run_facts(c, o.context), 0};
   f.modules = o.layer ? modules_of_layer(c, *o.layer) : f.summary.groups;
   if (o.tensors) f.tensors = tensor_uses(c, o.layer);
   if (o.pp != 1)
     f.parts = rank_parts(c, {o.pp, o.tp, o.ep});
   else if (o.tp != 1 || o.ep != 1)
     f.ranks = rank_sizes(c, o.tp, o.ep);
+  if (o.cuda) f.device_bytes = bytes_on(*o.cuda, c);
   if (o.deep) f.problems = deep_problems(c, o.layer);
   if (!c.moe_blocks().empty()) {
     const MoeBlock& b = c.moe_blocks().front();

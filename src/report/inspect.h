@@ -10,6 +10,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/parallel.h"
 #include "checkpoint/summary.h"
+#include "device/cuda/cuda_choice.h"
 #include "model/ranks/rank_plan.h"
 
 namespace moebius {
@@ -20,6 +21,7 @@ struct InspectQuestion {
   std::optional<int> layer;
   uint64_t context = 0;  // memory for sequences of so many tokens; 0: of usual lengths
   unsigned pp = 1, tp = 1, ep = 1;
+  std::optional<CudaTarget> cuda;  // bytes on this device too
 };
 
 struct TensorUse {
@@ -55,6 +57,7 @@ struct InspectFacts {
   std::vector<std::string> problems;  // --deep
   std::string routing;                // one line
   RunFacts run;
+  uint64_t device_bytes = 0;  // of all weights as the device of the question holds them
 };
 
 // Both arguments must outlive the facts.

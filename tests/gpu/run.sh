@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# On a machine with a GPU, nvcc and g++, and nothing else:  tests/gpu/run.sh OUT [linear] [experts] [bench] [explore]
+# On a machine with a GPU, nvcc and g++:  tests/gpu/run.sh OUT [linear] [experts] [bench] [explore] [golden] [tool]
 #
-# Builds the CUDA plugin and its judge under build/gpu, runs what is asked for (the default: linear experts bench) and writes OUT/gpu.txt.
-# 77: no device.
+# Builds the CUDA plugin and its judge under build/gpu, runs what is asked for (the default: linear experts bench golden tool) and writes
+# OUT/gpu.txt.  linear, experts: the kernels against quant/reference.  bench: whole layers; explore: in every launch form.
+# golden: tests/gpu/golden_blocks.py, tool: `moebius bench` on the device; both build the tool, with the libraries of
+# build/gpu_bundle (scripts/make_gpu_bundle.sh) where the machine lacks them.  77: no device.
 set -u
 root=$(cd -- "$(dirname -- "$(readlink -f -- "$0")")/../.." && pwd -P)
-out=${1:?"usage: run.sh OUT [linear] [experts] [bench] [explore]"}
+out=${1:?"usage: run.sh OUT [linear] [experts] [bench] [explore] [golden] [tool]"}
 shift
-[ $# -gt 0 ] || set -- linear experts bench
+[ $# -gt 0 ] || set -- linear experts bench golden tool
 mkdir -p "$out" "$root/build/gpu" || exit 1
 out=$(cd -- "$out" && pwd -P)
 cd -- "$root" || exit 1
@@ -17,7 +19,7 @@ report=$out/gpu.txt
 {
   echo "machine: $(nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,power.limit --format=csv,noheader 2>&1 | head -1)"
   echo "compilers: $("$nvcc" --version | grep release | sed 's/.*release //'), $(c++ --version | head -1)"
-  echo "commit: ${MOEBIUS_COMMIT:-$(git rev-parse --short HEAD 2>/dev/null || echo unknown)}"
+  echo "commit: $(cat build/gpu_bundle/commit.txt 2>/dev/null || git rev-parse --short HEAD 2>/dev/null || echo unknown)"
 } | tee "$report"
 
 # --- build: one unit per scheme, all at once ---
@@ -44,6 +46,50 @@ echo "built in $((SECONDS - start)) s; serialized wgmma: $(cat build/gpu/*.log |
 
 build/gpu/gpu_judge build/gpu/libmoebius_cuda.so "$@" 2>&1 | tee -a "$report"
 status=${PIPESTATUS[0]}
+echo "judged after $((SECONDS - start)) s, status $status" | tee -a "$report"
+
+# --- the tool itself ---
+case " $* " in *" golden "* | *" tool "*) wants_tool=1 ;; *) wants_tool= ;; esac
+if [ -n "$wants_tool" ]; then
+  prefix=$root/build/gpu/prefix
+  mkdir -p "$prefix"
+  [ ! -e build/gpu_bundle/libraries.tar.xz ] || tar -xJf build/gpu_bundle/libraries.tar.xz -C "$prefix"
+  export LD_LIBRARY_PATH=$prefix/usr/lib/x86_64-linux-gnu:$prefix/lib/x86_64-linux-gnu${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+  tool=$root/build/gpu/tool/moebius
+  if cmake -S . -B build/gpu/tool -G Ninja -DCMAKE_BUILD_TYPE=Release -DMOEBIUS_TESTS=OFF -DMOEBIUS_MPI=OFF -DMOEBIUS_CUDA=off \
+    "-DCMAKE_PREFIX_PATH=$prefix/usr" "-DCMAKE_EXE_LINKER_FLAGS=-Wl,-rpath-link,$prefix/usr/lib/x86_64-linux-gnu:$prefix/lib/x86_64-linux-gnu" \
+    >build/gpu/tool.log 2>&1 && cmake --build build/gpu/tool --target moebius_cli -j "$(nproc)" >>build/gpu/tool.log 2>&1; then
+    cp build/gpu/libmoebius_cuda.so build/gpu/tool/
+    echo "tool built after $((SECONDS - start)) s" | tee -a "$report"
+  else
+    grep -E "error|Error|not found" build/gpu/tool.log | head -20 | tee -a "$report"
+    tail -5 build/gpu/tool.log | tee -a "$report"
+    status=1
+    wants_tool=
+  fi
+fi
+case " $* " in
+  *" golden "*)
+    if [ -n "$wants_tool" ]; then
+      python3 -B tests/gpu/golden_blocks.py "$tool" tests/golden "$(nproc)" 2>&1 | tee -a "$report"
+      [ "${PIPESTATUS[0]}" = 0 ] || status=1
+      echo "golden folders after $((SECONDS - start)) s" | tee -a "$report"
+    fi
+    ;;
+esac
+case " $* " in
+  *" tool "*)
+    if [ -n "$wants_tool" ]; then
+      for arguments in "bench roof" "bench moe --scheme w4a8,fp8,w4a16,nvfp4a16,w8a8,bf16 --group 128 --tokens 1,64,1024" \
+        "bench linear --scheme w4a8,fp8,w4a16,nvfp4a16,w8a8,bf16 --n 4096 --k 4096 --tokens 1,64,1024"; do
+        echo "moebius $arguments --device cuda" | tee -a "$report"
+        # shellcheck disable=SC2086 # words
+        "$tool" $arguments --device cuda 2>&1 | grep -v "^making" | tee -a "$report"
+        [ "${PIPESTATUS[0]}" = 0 ] || status=1
+      done
+    fi
+    ;;
+esac
 echo "$((SECONDS - start)) s, status $status" | tee -a "$report"
 nvidia-smi --query-gpu=clocks.sm,clocks.mem,temperature.gpu,power.draw --format=csv,noheader 2>&1 | tee -a "$report"
 exit "$status"

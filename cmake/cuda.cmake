@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+# The CUDA plugin (plugins/cuda): target moebius_cuda. nvcc is called directly, so that a build without it, or one that never asks for
+# the plugin, tests no compiler. It belongs to `all` where tests are built (nvcc found) and with MOEBIUS_CUDA=on; ./moebius builds it on
+# the first --device cuda.
+set(MOEBIUS_CUDA auto CACHE STRING "The CUDA plugin: auto (where nvcc 12.4 or newer is found), on, off")
+set_property(CACHE MOEBIUS_CUDA PROPERTY STRINGS auto on off)
+if(MOEBIUS_TESTS)
+  set(cuda_tiles_default few)
+else()
+  set(cuda_tiles_default all)
+endif()
+# few: two of the five sizes of token tiles. Results are the same; the plugin compiles in less than half the time.
+set(MOEBIUS_CUDA_TILES ${cuda_tiles_default} CACHE STRING "Tensor-core kernels of the CUDA plugin: all or few sizes of tiles")
+
+string(TOLOWER "${MOEBIUS_CUDA}" cuda_wanted)
+if(cuda_wanted STREQUAL "off" OR CMAKE_CROSSCOMPILING OR MOEBIUS_FUZZ OR MOEBIUS_SANITIZE)
+  return()
+endif()
+find_program(MOEBIUS_NVCC nvcc HINTS ENV CUDACXX ENV CUDA_HOME ENV CUDA_PATH PATHS /usr/local/cuda/bin PATH_SUFFIXES bin)
+mark_as_advanced(MOEBIUS_NVCC)
+set(cuda_version 0)
+if(MOEBIUS_NVCC)
+  execute_process(COMMAND "${MOEBIUS_NVCC}" --version OUTPUT_VARIABLE cuda_text ERROR_QUIET)
+  if(cuda_text MATCHES "release ([0-9]+\\.[0-9]+)")
+    set(cuda_version "${CMAKE_MATCH_1}")
+  endif()
+endif()
+if(cuda_version VERSION_LESS 12.4)
+  if(cuda_wanted STREQUAL "on")
+    message(FATAL_ERROR "MOEBIUS_CUDA=on needs nvcc 12.4 or newer (found: ${MOEBIUS_NVCC} ${cuda_version}); install NVIDIA's CUDA toolkit, "
+            "or name its compiler with -DMOEBIUS_NVCC=PATH")
+  endif()
+  message(STATUS "CUDA plugin: no (nvcc 12.4 or newer was not found)")
+  return()
+endif()
+message(STATUS "CUDA plugin: target moebius_cuda, nvcc ${cuda_version}")
+
+set(cuda_folder "${PROJECT_SOURCE_DIR}/plugins/cuda")
+set(cuda_objects "${PROJECT_BINARY_DIR}/cuda")
+file(MAKE_DIRECTORY "${cuda_objects}")
+set(cuda_flags -std=c++20 -O3 --fmad=false --expt-relaxed-constexpr "-I${PROJECT_SOURCE_DIR}/src" "-I${cuda_folder}"
+    -Xcompiler "-fPIC,-fvisibility=hidden,-ffp-contract=off")
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  list(APPEND cuda_flags -ccbin "${CMAKE_CXX_COMPILER}")
+endif()
+# Every device from 8.0 on runs the plain kernels, newer ones by translation at load; the template needs 9.0's own instructions.
+set(cuda_plain_arch -gencode "arch=compute_80,code=[sm_80,compute_80]" -gencode "arch=compute_90,code=sm_90")
+set(cuda_hopper_arch -gencode "arch=compute_90a,code=sm_90a")
+if(MOEBIUS_CUDA_TILES STREQUAL "few")
+  list(APPEND cuda_flags -DMOEBIUS_CUDA_FEW_TILES)
+endif()
+
+# One object. cmake/nvcc.cmake fails where the compiler says that it serialized tensor-core instructions.
+function(moebius_cuda_object name source)
+  set(object "${cuda_objects}/${name}.o")
+  list(JOIN ARGN "\;" flags)
+  add_custom_command(OUTPUT "${object}" DEPFILE "${object}.d" DEPENDS "${source}" "${PROJECT_SOURCE_DIR}/cmake/nvcc.cmake" VERBATIM
+    COMMENT "CUDA ${name}"
+    COMMAND "${CMAKE_COMMAND}" "-DNVCC=${MOEBIUS_NVCC}" "-DLAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER}" "-DSOURCE=${source}" "-DOBJECT=${object}"
+            "-DFLAGS=${flags}" -P "${PROJECT_SOURCE_DIR}/cmake/nvcc.cmake")
+  set(cuda_made ${cuda_made} "${object}" PARENT_SCOPE)
+endfunction()
+
+set(cuda_made "")
+foreach(name plain hopper layers module)
+  moebius_cuda_object(${name} "${cuda_folder}/${name}.cu" ${cuda_flags} ${cuda_plain_arch})
+endforeach()
+foreach(scheme Int4Group Int4Channel Int8Channel Fp8Half Fp8Bytes Int4Bf16 Fp4Bf16)
+  moebius_cuda_object(hopper_${scheme} "${cuda_folder}/hopper_scheme.cu" ${cuda_flags} ${cuda_hopper_arch} -DMOEBIUS_CUDA_SCHEME=k${scheme})
+endforeach()
+set(cuda_library "${PROJECT_BINARY_DIR}/libmoebius_cuda.so")
+add_custom_command(OUTPUT "${cuda_library}" DEPENDS ${cuda_made} "${cuda_folder}/cuda.map" VERBATIM COMMENT "CUDA plugin"
+  COMMAND "${MOEBIUS_NVCC}" -shared -cudart static -Xlinker "--version-script=${cuda_folder}/cuda.map" -o "${cuda_library}" ${cuda_made})
+set(cuda_all "")
+if(MOEBIUS_TESTS OR cuda_wanted STREQUAL "on")
+  set(cuda_all ALL)
+endif()
+add_custom_target(moebius_cuda ${cuda_all} DEPENDS "${cuda_library}")
+install(FILES "${cuda_library}" DESTINATION ${CMAKE_INSTALL_LIBDIR}/moebius COMPONENT cuda OPTIONAL)

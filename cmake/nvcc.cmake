@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+# Compiles one file of the CUDA plugin:  cmake -DNVCC= -DLAUNCHER= -DSOURCE= -DOBJECT= -DFLAGS= -P nvcc.cmake
+# What the assembler calls a possible loss of speed (tensor-core instructions that wait for each other, a register limit that it
+# ignores) is an error here.
+execute_process(COMMAND ${LAUNCHER} "${NVCC}" ${FLAGS} -MD -MF "${OBJECT}.d" -c "${SOURCE}" -o "${OBJECT}"
+                RESULT_VARIABLE status OUTPUT_VARIABLE said ERROR_VARIABLE said)
+if(said)
+  message("${said}")
+endif()
+if(status)
+  message(FATAL_ERROR "nvcc failed for ${SOURCE}")
+endif()
+if(said MATCHES "C75(08|10|13|14|20)")
+  file(REMOVE "${OBJECT}")
+  message(FATAL_ERROR "${SOURCE}: tensor-core instructions were serialized")
+endif()

@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/cuda/cuda_choice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "base/human.h"
+#include "kernels/unpack.h"
+
+namespace moebius {
+namespace {
+
+constexpr const char* kHopperName = "cuda_hopper";
+constexpr const char* kPlainName = "cuda_plain";
+
+template <HopperScheme S>
+const char* hopper_supports(const Problem& p) {
+  const HopperAnswer a = hopper_answer(hopper_question(p), S == HopperScheme::kFp8Bytes);
+  if (a.reason != nullptr) return a.reason;
+  return a.scheme == S ? nullptr : "for another number system or other rows";
+}
+
+template <HopperScheme S>
+Numerics hopper_numerics(const Problem&) {
+  return S == HopperScheme::kFp8Bytes ? Numerics::kApproximate
+         : S == HopperScheme::kInt4Group || S == HopperScheme::kInt4Channel ||
+                 S == HopperScheme::kInt8Channel
+             ? Numerics::kExact
+             : Numerics::kReordered;
+}
+
+template <HopperScheme S>
+size_t hopper_bytes(const Problem& p) {
+  const size_t outputs = (p.N + 127) / 128 * 128;
+  return outputs / kTileOutputs * (p.K / kTileInputs) * hopper_tile_bytes(S) +
+         (hopper_tile(S).scale_bytes == 0 ? outputs * sizeof(float) : 0);
+}
+
+const char* plain_supports(const Problem&) { return nullptr; }
+Numerics plain_numerics(const Problem&) { return Numerics::kExact; }
+
+template <HopperScheme S>
+constexpr Kernel hopper_kernel() {
+  Kernel k{};
+  k.name = kHopperName, k.codec = name_of(S), k.arch = Arch::kOther, k.n_step = kTileOutputs;
+  k.supports = hopper_supports<S>, k.numerics = hopper_numerics<S>,
+  k.packed_bytes = hopper_bytes<S>;
+  return k;
+}
+
+constexpr Kernel plain_kernel() {
+  Kernel k{};
+  k.name = kPlainName, k.codec = "stored", k.arch = Arch::kOther, k.n_step = 1;
+  k.supports = plain_supports, k.numerics = plain_numerics, k.packed_bytes = stored_bytes;
+  return k;
+}
+
+constexpr std::array<Kernel, kHopperSchemes + 1> kCudaKernels = {
+    hopper_kernel<HopperScheme::kInt4Group>(),   hopper_kernel<HopperScheme::kInt4Channel>(),
+    hopper_kernel<HopperScheme::kInt8Channel>(), hopper_kernel<HopperScheme::kFp8Half>(),
+    hopper_kernel<HopperScheme::kFp8Bytes>(),    hopper_kernel<HopperScheme::kInt4Bf16>(),
+    hopper_kernel<HopperScheme::kFp4Bf16>(),     plain_kernel()};
+
+bool is_called_so(const Kernel& kernel, const std::string& name) {
+  return name == kernel.name || name == title_of(kernel);
+}
+
+Candidate judge_cuda(const Kernel& kernel, const Problem& problem, const CudaTarget& target,
+                     const Policy& policy, const std::string& wanted) {
+  Candidate c;
+  c.kernel = &kernel;
+  if (kernel.name == kHopperName && !target.hopper()) {
+    c.reason = fmt::format(
+        "needs compute capability 9.0; {} has {}.{} (plain kernels run there; nobody timed them)",
+        target.name, target.major, target.minor);
+    return c;
+  }
+  if (const char* reason = kernel.supports(problem)) {
+    c.reason = reason;
+    return c;
+  }
+  c.numerics = kernel.numerics(problem), c.packed_bytes = kernel.packed_bytes(problem);
+  // Products of e4m3 are other arithmetic than declared: taken by name alone.
+  if (c.numerics == Numerics::kApproximate && wanted != title_of(kernel)) {
+    c.verdict = Verdict::kSkipped;
+    c.reason =
+        fmt::format("approximate: tensor cores add e4m3 products with too few bits; --kernel {}",
+                    title_of(kernel));
+    return c;
+  }
+  if (policy.accept == Accept::kExact && c.numerics != Numerics::kExact) {
+    c.verdict = Verdict::kSkipped;
+    c.reason = fmt::format("{} here, and the policy asks for exact", name_of(c.numerics));
+    return c;
+  }
+  c.verdict = Verdict::kFallback;
+  c.reason = fmt::format("weights as {}, {}", kernel.codec, name_of(c.numerics));
+  return c;
+}
+
+}  // namespace
+
+CudaTarget cuda_target(const CudaFacts& f) {
+  return {f.name, f.major, f.minor, f.multiprocessors, f.memory_bytes, f.cache_bytes, false};
+}
+
+CudaTarget named_cuda_target(std::string_view name) {
+  constexpr uint64_t kGB = 1'000'000'000, kMiB = uint64_t{1} << 20;
+  const std::array<CudaTarget, 4> all = {
+      CudaTarget{"NVIDIA H200", 9, 0, 132, 141 * kGB, 60 * kMiB, true},
+      CudaTarget{"NVIDIA H100", 9, 0, 132, 80 * kGB, 50 * kMiB, true},
+      CudaTarget{"NVIDIA H20", 9, 0, 78, 96 * kGB, 60 * kMiB, true},
+      CudaTarget{"NVIDIA A100", 8, 0, 108, 80 * kGB, 40 * kMiB, true}};
+  for (const CudaTarget& t : all)
+    if (t.name == fmt::format("NVIDIA {}", name)) return t;
+  fail("'{}' is no device that is known here; expected H200, H100, H20 or A100", printable(name));
+}
+
+std::string describe(const CudaTarget& t) {
+  return fmt::format("{}{}: compute capability {}.{}, {} multiprocessors, {}", t.name,
+                     t.assumed ? " (assumed: this machine has no CUDA device)" : "", t.major,
+                     t.minor, t.multiprocessors, human_bytes(static_cast<double>(t.memory_bytes)));
+}
+
+std::span<const Kernel> cuda_kernels() { return kCudaKernels; }
+
+CudaPath path_of(const Kernel& k) {
+  if (k.name != kHopperName) return CudaPath::kPlain;
+  return k.codec == name_of(HopperScheme::kFp8Bytes) ? CudaPath::kHopperFp8 : CudaPath::kHopper;
+}
+
+HopperQuestion hopper_question(const Problem& p) {
+  return {p.N,       p.K,          p.code,
+          p.bits,    p.scale_type, p.groups,
+          p.block_n, p.block_k,    p.zero_points || p.offsets || p.act_order || p.ragged,
+          p.act,     p.x_type};
+}
+
+Choice choose_cuda(const Problem& problem, const CudaTarget& target, const Policy& policy,
+                   const char* plain) {
+  const std::string wanted = normalize_cuda_kernel(policy.kernel);
+  Choice choice;
+  for (const Kernel& k : kCudaKernels)
+    choice.candidates.push_back(judge_cuda(k, problem, target, policy, wanted));
+  for (Candidate& c : choice.candidates)
+    if (plain != nullptr && c.kernel->name == kHopperName)
+      c.verdict = Verdict::kRejected, c.reason = plain;
+  const auto take = [&](bool asked) {
+    for (Candidate& c : choice.candidates) {
+      if (c.verdict != Verdict::kFallback || (asked && !is_called_so(*c.kernel, wanted))) continue;
+      c.verdict = Verdict::kChosen;
+      choice.chosen = c.kernel, choice.numerics = c.numerics;
+      return;
+    }
+  };
+  if (!wanted.empty()) take(true);
+  // What the requested kernel cannot run gets the best of the others, where the policy says so.
+  if (choice.chosen == nullptr && (wanted.empty() || policy.where_it_can)) take(false);
+  if (choice.chosen != nullptr) return choice;
+  std::string why;
+  for (const Candidate& c : choice.candidates)
+    if (is_called_so(*c.kernel, wanted))
+      why += fmt::format("{}{}: {}", why.empty() ? "" : "; ", title_of(*c.kernel), c.reason);
+  fail("kernel {} was requested but cannot be used ({}); {} runs everything", wanted, why,
+       kPlainName);
+}
+
+std::string normalize_cuda_kernel(std::string_view name) {
+  std::string out(name);
+  for (char& c : out)
+    c = c == '-' ? '_' : c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  if (out.empty() || out == "auto") return "";
+  if (std::any_of(kCudaKernels.begin(), kCudaKernels.end(),
+                  [&](const Kernel& k) { return is_called_so(k, out); }))
+    return out;
+  std::string all;
+  for (const Kernel& k : kCudaKernels)
+    all += fmt::format("{}{}", all.empty() ? "" : ", ", title_of(k));
+  fail("there is no CUDA kernel named '{}'; there are: {}", printable(name), all);
+}
+
+const char* plain_experts_reason(const MoeSpec& spec) {
+  if (spec.activation.kind != ActivationKind::kSilu || spec.activation.limit)
+    return "the tensor-core layer has silu alone";
+  if (spec.router.weight_on_input) return "the router weighs the input";
+  if (spec.hidden % kStageInputs != 0 || spec.intermediate % kStageInputs != 0)
+    return "hidden or intermediate size is no multiple of 256";
+  if (spec.has_expert_bias) return "experts have biases";
+  return nullptr;
+}
+
+CudaActivation cuda_activation(const ActivationSpec& s) {
+  CudaActivation a{};
+  a.kind = static_cast<uint8_t>(s.kind);
+  a.has_limit = s.limit.has_value(), a.limit = s.limit.value_or(0.0f);
+  a.alpha = s.alpha, a.beta = s.beta, a.b = s.situ_b;
+  a.has_lb = s.situ_lb.has_value(), a.lb = s.situ_lb.value_or(0.0f);
+  return a;
+}
+
+}  // namespace moebius

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/cuda/cuda_layers.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "kernels/packed_matrix.h"
+
+namespace moebius {
+namespace {
+
+XType type_of(DType dtype) { return x_type_of(dtype); }
+size_t bytes_of(DType dtype) { return bits_of(dtype) / 8; }
+
+// Rows one behind the other, as they go to the device.
+std::vector<uint8_t> gathered(const ConstRows& x) {
+  const size_t row = x.cols * bytes_of(x.dtype);
+  std::vector<uint8_t> out(x.rows * row);
+  for (size_t r = 0; r < x.rows; ++r)
+    std::memcpy(out.data() + r * row,
+                static_cast<const uint8_t*>(x.data) + r * x.stride * bytes_of(x.dtype), row);
+  return out;
+}
+void scatter_rows(const std::vector<uint8_t>& from, const Rows& y) {
+  const size_t row = y.cols * bytes_of(y.dtype);
+  for (size_t r = 0; r < y.rows; ++r)
+    std::memcpy(static_cast<uint8_t*>(y.data) + r * y.stride * bytes_of(y.dtype),
+                from.data() + r * row, row);
+}
+
+// x and y on the device for one call.
+struct DeviceRows {
+  CudaMemory x_memory, y_memory;
+  CudaRows x, y;
+  DeviceRows(const CudaApi& api, const ConstRows& from, const Rows& to)
+      : x_memory(api, from.rows * from.cols * bytes_of(from.dtype)),
+        y_memory(api, to.rows * to.cols * bytes_of(to.dtype)),
+        x{x_memory.data(), type_of(from.dtype), from.rows, from.cols},
+        y{y_memory.data(), type_of(to.dtype), to.rows, to.cols} {
+    const std::vector<uint8_t> bytes = gathered(from);
+    x_memory.upload(bytes.data(), bytes.size());
+  }
+  void read(const Rows& to) const {
+    std::vector<uint8_t> bytes(to.rows * to.cols * bytes_of(to.dtype));
+    y_memory.download(bytes.data(), bytes.size());
+    scatter_rows(bytes, to);
+  }
+};
+
+// One module in memory, with what surrounds its product.
+struct LoadedMatrix {
+  LoadBuffer buffer;
+  std::vector<float> bias;
+  CudaMatrix matrix{};
+  LoadedMatrix(const Checkpoint& checkpoint, const Module& m, const CudaLoad& load) {
+    const QuantMatrix w = reader_for(m.plan.scheme.format).load(m.plan, checkpoint.store(), buffer);
+    bias = load_bias(m.plan, checkpoint.store());
+    matrix = cuda_matrix(w, act_spec_of(m, load.act), m.plan.input, load.x_type, bias,
+                         m.plan.has_output_scale ? m.plan.output.scale : 0.0f);
+  }
+};
+
+CudaPath chosen_path(const Problem& problem, const CudaLoad& load, std::string_view module) {
+  return placing_errors(
+      [&] {
+        return ErrorPlace{"argument", "", "", std::string(module), ""};
+      },
+      [&] {
+        return path_of(*choose_cuda(problem, cuda_target(load.module->facts), load.policy).chosen);
+      });
+}
+
+// The path of a layer: tensor cores where all matrices have it and the layer does.
+CudaPath experts_path(const MoeBlockPlan& plan, const MoeSpec& spec, const CudaLoad& load) {
+  if (plain_experts_reason(spec) != nullptr) return CudaPath::kPlain;
+  CudaPath path = CudaPath::kHopper;
+  for (const ExpertModules& e : plan.experts)
+    for (const ModulePlan& p : e) {
+      if (p.module == nullptr) continue;
+      if (p.module->plan.has_output_scale) return CudaPath::kPlain;
+      const CudaPath one = chosen_path(p.projection.problem, load, p.module->name);
+      if (one == CudaPath::kPlain) return one;
+      path = one;
+    }
+  return path;
+}
+
+void set_cuda_expert(const CudaLayer& layer, size_t local, const Checkpoint& checkpoint,
+                     const ExpertModules& e, const CudaLoad& load) {
+  std::vector<std::unique_ptr<LoadedMatrix>> loaded(3);
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < 3; ++i) {
+    if (e[i].module == nullptr) continue;
+    loaded[i] = std::make_unique<LoadedMatrix>(checkpoint, *e[i].module, load);
+    bytes += e[i].module->bytes;
+  }
+  const CudaExpert expert{loaded[0] != nullptr ? &loaded[0]->matrix : nullptr, &loaded[1]->matrix,
+                          &loaded[2]->matrix};
+  check_cuda(layer.api(), layer.api().set_expert(layer.get(), local, &expert), e[1].module->name);
+  if (load.progress) load.progress(bytes);
+}
+
+CudaLayer make_experts(const Checkpoint& checkpoint, const MoeBlock& block,
+                       const MoeBlockPlan& plan, const CudaLoad& load, CudaPath path) {
+  const MoeSpec& spec = plan.layer.spec;
+  const CudaApi& api = *load.module->api;
+  CudaMoe moe{};
+  moe.hidden = spec.hidden, moe.experts = plan.experts.size();
+  moe.intermediate = plan.experts.at(0)[1].projection.problem.N;
+  if (plan.shared) moe.shared_intermediate = (*plan.shared)[1].projection.problem.N;
+  moe.gated = is_gated(spec.activation.kind);
+  moe.weight_on_input = spec.router.weight_on_input;
+  moe.activation = cuda_activation(spec.activation);
+  moe.path = path;
+  void* made = nullptr;
+  check_cuda(api, api.make_moe(&moe, &made), block.name);
+  CudaLayer layer(api, made);
+  for (size_t e = 0; e < plan.experts.size(); ++e)
+    set_cuda_expert(layer, e, checkpoint, plan.experts[e], load);
+  if (plan.shared) {
+    set_cuda_expert(layer, plan.experts.size(), checkpoint, *plan.shared, load);
+    if (block.shared_gate != nullptr) {
+      const LoadedMatrix gate(checkpoint, *block.shared_gate, load);
+      check_cuda(api, api.set_shared_gate(layer.get(), &gate.matrix), block.shared_gate->name);
+    }
+  }
+  return layer;
+}
+
+}  // namespace
+
+CudaMemory::CudaMemory(const CudaApi& api, size_t bytes) : api_(&api) {
+  void* p = nullptr;
+  check_cuda(api, api.allocate(bytes, &p), fmt::format("{} bytes on the device", bytes));
+  data_ = std::shared_ptr<void>(p, [&api](void* q) { api.release(q); });
+}
+void CudaMemory::upload(const void* from, size_t bytes) const {
+  if (bytes > 0) check_cuda(*api_, api_->upload(data(), from, bytes, nullptr), "copy");
+}
+void CudaMemory::download(void* to, size_t bytes) const {
+  if (bytes > 0) check_cuda(*api_, api_->download(to, data(), bytes, nullptr), "copy");
+}
+
+CudaMatrix cuda_matrix(const QuantMatrix& w, const ActSpec& act, const ActParams& input,
+                       XType x_type, std::span<const float> bias, float output_scale) {
+  CudaMatrix m{};
+  m.w = w, m.act = act, m.input = input, m.x_type = x_type;
+  m.bias = bias.empty() ? nullptr : bias.data(), m.output_scale = output_scale;
+  return m;
+}
+
+CudaLinear::CudaLinear(const CudaModule& module, const CudaMatrix& matrix, CudaPath path)
+    : inputs_(matrix.w.K), outputs_(matrix.w.N), path_(path) {
+  const CudaApi& api = *module.api;
+  void* made = nullptr;
+  CudaStatus status = api.make_linear(&matrix, 1, path_, &made);
+  if (status == CudaStatus::kRefused && path_ != CudaPath::kPlain) {
+    path_ = CudaPath::kPlain;
+    status = api.make_linear(&matrix, 1, path_, &made);
+  }
+  check_cuda(api, status, "linear layer");
+  layer_ = CudaLayer(api, made);
+}
+
+void CudaLinear::forward(const ConstRows& x, const Rows& y) const {
+  check_rows(x, x.rows, inputs_, "x");
+  check_rows(y, x.rows, outputs_, "y");
+  if (x.rows == 0) return;
+  const DeviceRows rows(layer_.api(), x, y);
+  check_cuda(layer_.api(), layer_.api().run_linear(layer_.get(), &rows.x, &rows.y, nullptr),
+             "linear layer");
+  rows.read(y);
+}
+
+CudaLinear load_cuda_linear(const Checkpoint& checkpoint, const Module& module,
+                            const CudaLoad& load) {
+  if (!module.supported)
+    fail_at({"unsupported", "", "", module.name, ""}, "{}: {}", module.name, module.reason);
+  const LoadedMatrix m(checkpoint, module, load);
+  const Problem problem = make_problem(m.matrix.w, m.matrix.act, load.x_type);
+  const CudaPath path =
+      m.matrix.output_scale != 0.0f ? CudaPath::kPlain : chosen_path(problem, load, module.name);
+  if (load.progress) load.progress(module.bytes);
+  return {*load.module, m.matrix, path};
+}
+
+CudaExperts load_cuda_experts(const Checkpoint& checkpoint, const MoeBlock& block,
+                              const CudaLoad& load, MoePart part) {
+  const auto groups = [&](const Module& m) { return read_g_idx(checkpoint.store(), m.plan); };
+  LayerOptions options;  // the plan of the CPU checks the block and knows its problems
+  options.act = load.act, options.x_type = load.x_type;
+  const MoeBlockPlan plan = plan_moe(block, options, part, groups);
+  CudaExperts out;
+  out.spec_ = plan.layer.spec;
+  if (out.spec_.router.experts == 0) out.spec_.router.experts = out.spec_.experts;
+  out.router_ = Router(out.spec_.router);
+  out.bias_ = block.correction_bias, out.expert_scale_ = block.per_expert_scale;
+  out.path_ = experts_path(plan, out.spec_, load);
+  if (out.path_ != CudaPath::kPlain) {
+    try {
+      out.layer_ = make_experts(checkpoint, block, plan, load, out.path_);
+      return out;
+    } catch (const Error&) {  // experts that differ, numbers that the form does not hold
+      out.path_ = CudaPath::kPlain;
+    }
+  }
+  out.layer_ = make_experts(checkpoint, block, plan, load, out.path_);
+  return out;
+}
+
+void CudaExperts::forward_ids(const ConstRows& x, std::span<const int32_t> ids,
+                              std::span<const float> weights, const Rows& y,
+                              std::span<const float> zero_weights) const {
+  check_rows(x, x.rows, spec_.hidden, "x");
+  check_rows(y, x.rows, spec_.hidden, "y");
+  if (ids.size() != weights.size())
+    fail("{} expert ids and {} weights; expected as many", ids.size(), weights.size());
+  if (x.rows == 0) return;
+  if (ids.size() % x.rows != 0 || ids.empty())
+    fail("{} expert ids for {} tokens; expected the same number for each", ids.size(), x.rows);
+  const size_t k = ids.size() / x.rows;
+  const auto experts = static_cast<int32_t>(spec_.experts + spec_.router.shared_slots);
+  for (size_t i = 0; i < ids.size(); ++i)
+    if (ids[i] < -1 || ids[i] >= experts)
+      fail("token {}, slot {}: expert id {}; expected 0 to {}, or -1 for none", i / k, i % k,
+           ids[i], experts - 1);
+  const CudaApi& api = layer_.api();
+  const DeviceRows rows(api, x, y);
+  const CudaMemory id_memory(api, ids.size_bytes()), weight_memory(api, weights.size_bytes());
+  const CudaMemory zero_memory(api, zero_weights.size_bytes());
+  id_memory.upload(ids.data(), ids.size_bytes());
+  weight_memory.upload(weights.data(), weights.size_bytes());
+  zero_memory.upload(zero_weights.data(), zero_weights.size_bytes());
+  const CudaRouting routing{
+      static_cast<const int32_t*>(id_memory.data()),
+      static_cast<const float*>(weight_memory.data()),
+      zero_weights.empty() ? nullptr : static_cast<const float*>(zero_memory.data()), k};
+  check_cuda(api, api.run_moe(layer_.get(), &rows.x, &routing, &rows.y, nullptr, nullptr),
+             "experts");
+  rows.read(y);
+}
+
+CudaExperts::Routed CudaExperts::forward_logits(const ConstRows& x, const ConstRows& logits,
+                                                const Rows& y) const {
+  const size_t T = x.rows, n = router_.width(), k = router_.slots();
+  check_rows(logits, T, n, "router logits");
+  std::vector<float> rows(T * n), scratch(router_.scratch_floats()), zero(T);
+  for (size_t t = 0; t < T; ++t) load_row(logits, t, 0, n, rows.data() + t * n);
+  Routed routed{std::vector<int32_t>(T * k), std::vector<float>(T * k)};
+  RouterInput in;
+  in.logits = rows.data(), in.T = T;
+  in.bias = bias_.empty() ? nullptr : bias_.data();
+  in.expert_scale = expert_scale_.empty() ? nullptr : expert_scale_.data();
+  router_.check(in);
+  RouterOutput out;
+  out.ids = routed.ids.data(), out.weights = routed.weights.data(), out.zero_weights = zero.data();
+  out.zero_id = -1;
+  for (size_t t = 0; t < T; ++t) router_.route_row(in, t, out, scratch.data());
+  forward_ids(
+      x, routed.ids, routed.weights, y,
+      spec_.router.zero_experts > 0 ? std::span<const float>(zero) : std::span<const float>());
+  return routed;
+}
+
+}  // namespace moebius

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layers of a folder on a CUDA device: the plugin's layers with owners, made from modules, run with
+// rows of the host (copied there and back) or of the device.
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "checkpoint/checkpoint.h"
+#include "device/cpu/layer_plan.h"
+#include "device/cuda/cuda_choice.h"
+#include "device/cuda/cuda_module.h"
+#include "nn/ops.h"
+#include "nn/router.h"
+
+namespace moebius {
+
+struct CudaLoad {
+  const CudaModule* module = nullptr;
+  Policy policy;  // of CUDA's kernels
+  ActRequest act;
+  XType x_type = XType::kBf16;
+  std::function<void(uint64_t bytes)> progress;  // file bytes done
+};
+
+// Memory of the device.
+class CudaMemory {
+ public:
+  CudaMemory(const CudaApi& api, size_t bytes);
+  void upload(const void* from, size_t bytes) const;
+  void download(void* to, size_t bytes) const;  // waits
+  void* data() const { return data_.get(); }
+
+ private:
+  const CudaApi* api_;
+  std::shared_ptr<void> data_;
+};
+
+// A layer of the plugin; frees itself.
+class CudaLayer {
+ public:
+  CudaLayer() = default;
+  CudaLayer(const CudaApi& api, void* layer)
+      : api_(&api), layer_(layer, [&api](void* l) { api.free_layer(l); }) {}
+  const CudaApi& api() const { return *api_; }
+  void* get() const { return layer_.get(); }
+  uint64_t bytes() const { return api_->layer_bytes(layer_.get()); }
+
+ private:
+  const CudaApi* api_ = nullptr;
+  std::shared_ptr<void> layer_;
+};
+
+class CudaLinear {
+ public:
+  // One matrix as it is; `path` is of a kernel that can run it. Where its numbers do not fit the
+  // tensor-core form (NaN codes), the plain kernels take it.
+  CudaLinear(const CudaModule& module, const CudaMatrix& matrix, CudaPath path);
+  size_t out_features() const { return outputs_; }
+  CudaPath path() const { return path_; }
+  const CudaLayer& layer() const { return layer_; }
+  void forward(const ConstRows& x, const Rows& y) const;  // of the host
+
+ private:
+  CudaLayer layer_;
+  size_t inputs_, outputs_;
+  CudaPath path_;
+};
+CudaLinear load_cuda_linear(const Checkpoint& checkpoint, const Module& module,
+                            const CudaLoad& load);
+
+class CudaExperts {
+ public:
+  struct Routed {  // what became of logits
+    std::vector<int32_t> ids;
+    std::vector<float> weights;
+  };
+  const MoeSpec& spec() const { return spec_; }
+  size_t slots() const { return router_.slots(); }
+  CudaPath path() const { return path_; }
+  const CudaLayer& layer() const { return layer_; }
+  // Rows of the host. ids: [rows, slots] global, -1: none.
+  void forward_ids(const ConstRows& x, std::span<const int32_t> ids, std::span<const float> weights,
+                   const Rows& y, std::span<const float> zero_weights = {}) const;
+  Routed forward_logits(const ConstRows& x, const ConstRows& logits, const Rows& y) const;
+
+ private:
+  friend CudaExperts load_cuda_experts(const Checkpoint&, const MoeBlock&, const CudaLoad&,
+                                       MoePart);
+  CudaLayer layer_;
+  MoeSpec spec_;
+  Router router_;
+  std::vector<float> bias_, expert_scale_;
+  CudaPath path_ = CudaPath::kPlain;
+};
+// Routed experts, and with MoePart::kBlock the shared ones.
+CudaExperts load_cuda_experts(const Checkpoint& checkpoint, const MoeBlock& block,
+                              const CudaLoad& load, MoePart part);
+
+// A matrix of the host as the plugin takes it; `m` is read, nothing is kept.
+CudaMatrix cuda_matrix(const QuantMatrix& w, const ActSpec& act, const ActParams& input,
+                       XType x_type, std::span<const float> bias = {}, float output_scale = 0.0f);
+
+}  // namespace moebius

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// --device cuda without a GPU: what answers for one answers, what needs one says so in one sentence, and whole models are refused.
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "unit/test_util.h"
+
+namespace moebius {
+namespace {
+
+using test::run_tool;
+
+// No module, wherever the test runs.
+const char* const kNoModule = "MOEBIUS_CUDA_MODULE=/nonexistent/libmoebius_cuda.so";
+
+std::string golden(const char* name) {
+  return test::shell_quote((test_data_dir() / "golden" / name).string());
+}
+
+TEST(CudaCli, ExplainAnswersForADeviceThatIsNotHere) {
+  const test::CommandResult text =
+      run_tool("explain --device cuda " + golden("qwen3moe-w4a16-g128"), kNoModule);
+  EXPECT_EQ(text.status, 0) << text.err;
+  EXPECT_NE(text.out.find("NVIDIA H200 (assumed: this machine has no CUDA device)"),
+            std::string::npos)
+      << text.out;
+  EXPECT_NE(text.out.find("cuda_plain/stored"), std::string::npos) << text.out;
+  const test::CommandResult why =
+      run_tool("explain --json --device cuda " + golden("qwen3moe-w4a16-g128"), kNoModule);
+  EXPECT_NE(why.out.find("hidden or intermediate size is no multiple of 256"), std::string::npos)
+      << why.out;
+  const test::CommandResult json =
+      run_tool("explain --json --device cuda " + golden("qwen3moe-fp8-dynamic"), kNoModule);
+  const Json j = parse_json(json.out, "explain");
+  EXPECT_NE(j.find("device"), nullptr);
+  EXPECT_EQ(j.find("cpu"), nullptr);
+  for (const Json& m : j.find("modules")->items())
+    EXPECT_EQ(m.find("chosen")->as_string().rfind("cuda_", 0), 0u);
+}
+
+TEST(CudaCli, InspectCountsBytesOnTheDevice) {
+  const test::CommandResult r =
+      run_tool("inspect --json --device cuda " + golden("qwen3moe-fp8-dynamic"), kNoModule);
+  EXPECT_EQ(r.status, 0) << r.err;
+  const Json j = parse_json(r.out, "inspect");
+  ASSERT_NE(j.find("device_bytes"), nullptr);
+  EXPECT_GT(j.find("device_bytes")->as_uint(), 0u);
+}
+
+TEST(CudaCli, WhatNeedsADeviceSaysThatThereIsNone) {
+  for (const std::string& command : {"verify --device cuda " + golden("qwen3moe-fp8-dynamic"),
+                                     std::string("bench roof --device cuda"),
+                                     std::string("bench moe --device cuda --scheme w4a8"),
+                                     std::string("bench linear --device cuda --scheme w4a8")}) {
+    const test::CommandResult r = run_tool(command, kNoModule);
+    EXPECT_EQ(r.status, 1) << command;
+    EXPECT_NE(r.err.find("--device cuda: the CUDA module does not open"), std::string::npos)
+        << command << ": " << r.err;
+    EXPECT_EQ(r.out, "") << command;
+  }
+}
+
+TEST(CudaCli, KernelsOfTheDeviceAreNamed) {
+  const test::CommandResult r = run_tool(
+      "explain --device cuda --kernel arm_i8mm " + golden("qwen3moe-fp8-dynamic"), kNoModule);
+  EXPECT_NE(r.status, 0);
+  EXPECT_NE(r.err.find("cuda_plain/stored"), std::string::npos) << r.err;
+}
+
+TEST(CudaCli, WholeModelsStayOnTheCpu) {
+  const test::CommandResult r = run_tool("run --device cuda -p x");
+  EXPECT_NE(r.status, 0);
+  EXPECT_NE(r.err.find("whole models run on the CPU"), std::string::npos) << r.err;
+}
+
+}  // namespace
+}  // namespace moebius

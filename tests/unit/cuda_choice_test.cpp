@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which CUDA kernel runs which problem: a table, the same on every machine. And what the module says where there is no device.
+#include "device/cuda/cuda_choice.h"
+
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "device/cuda/cuda_module.h"
+#include "quant/act_request.h"
+#include "runtime/program_folder.h"
+
+namespace moebius {
+namespace {
+
+Problem problem(CodeType code, int bits, ScaleType scale, size_t block_k, ActSpec act,
+                XType x = XType::kBf16) {
+  Problem p;
+  p.N = 768, p.K = 2048, p.code = code, p.bits = static_cast<uint8_t>(bits), p.scale_type = scale;
+  p.block_k = block_k == 0 ? p.K : block_k, p.groups = p.K / p.block_k, p.act = act, p.x_type = x;
+  return p;
+}
+ActSpec int8_rows() {
+  ActSpec a;
+  a.code = ActCode::kInt;
+  return a;
+}
+ActSpec fp8_rows() {
+  ActSpec a;
+  a.code = ActCode::kFp8;
+  return a;
+}
+
+template <class F>
+std::string words_of(F&& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+bool says(const std::string& text, const char* part) {
+  return text.find(part) != std::string::npos;
+}
+
+std::string chosen(const Problem& p, const char* device = "H200", const char* kernel = "",
+                   Accept accept = Accept::kDeclared) {
+  Policy policy;
+  policy.kernel = kernel, policy.accept = accept, policy.where_it_can = true;
+  const Choice c = choose_cuda(p, named_cuda_target(device), policy);
+  return fmt::format("{} {}", title_of(*c.chosen), name_of(c.numerics));
+}
+
+TEST(CudaChoice, Table) {
+  const Problem w4a8 = problem(CodeType::kInt4Offset, 4, ScaleType::kBf16, 128, int8_rows());
+  EXPECT_EQ(chosen(w4a8), "cuda_hopper/int4_g128 exact");
+  EXPECT_EQ(chosen(w4a8, "H100"), "cuda_hopper/int4_g128 exact");
+  EXPECT_EQ(chosen(w4a8, "H20"), "cuda_hopper/int4_g128 exact");
+  EXPECT_EQ(chosen(w4a8, "A100"), "cuda_plain/stored exact");
+  EXPECT_EQ(chosen(problem(CodeType::kInt4Offset, 4, ScaleType::kF32, 0, int8_rows())),
+            "cuda_hopper/int4 exact");
+  EXPECT_EQ(chosen(problem(CodeType::kInt8, 8, ScaleType::kF32, 0, int8_rows())),
+            "cuda_hopper/int8 exact");
+  EXPECT_EQ(chosen(problem(CodeType::kInt4Offset, 4, ScaleType::kBf16, 32, int8_rows())),
+            "cuda_plain/stored exact");
+  EXPECT_EQ(chosen(problem(CodeType::kInt4Offset, 4, ScaleType::kF16, 128, int8_rows())),
+            "cuda_plain/stored exact");
+  EXPECT_EQ(chosen(problem(CodeType::kInt4Offset, 4, ScaleType::kBf16, 128, {})),
+            "cuda_hopper/int4_g128_bf16 reordered");
+  EXPECT_EQ(chosen(problem(CodeType::kInt4Offset, 4, ScaleType::kBf16, 128, {}, XType::kF16)),
+            "cuda_plain/stored exact");
+  EXPECT_EQ(chosen(problem(CodeType::kFp4, 4, ScaleType::kFp8, 16, {})),
+            "cuda_hopper/nvfp4_bf16 reordered");
+  EXPECT_EQ(chosen(problem(CodeType::kBf16, 16, ScaleType::kNone, 0, {})),
+            "cuda_plain/stored exact");
+  const Problem fp8 = problem(CodeType::kFp8, 8, ScaleType::kF32, 0, fp8_rows());
+  EXPECT_EQ(chosen(fp8), "cuda_hopper/fp8 reordered");
+  EXPECT_EQ(chosen(fp8, "H200", "", Accept::kExact), "cuda_plain/stored exact");
+  // Products of e4m3 are taken by name alone, even where the policy accepts approximate ones.
+  EXPECT_EQ(chosen(fp8, "H200", "", Accept::kApproximate), "cuda_hopper/fp8 reordered");
+  EXPECT_EQ(chosen(fp8, "H200", "cuda-hopper/fp8_products"),
+            "cuda_hopper/fp8_products approximate");
+  EXPECT_EQ(chosen(fp8, "H200", "cuda_plain"), "cuda_plain/stored exact");
+  EXPECT_EQ(chosen(w4a8, "H200", "cuda-hopper/fp8_products"), "cuda_hopper/int4_g128 exact");
+}
+
+TEST(CudaChoice, EveryKernelSaysWhyNot) {
+  Problem odd = problem(CodeType::kInt4Offset, 4, ScaleType::kBf16, 128, int8_rows());
+  odd.zero_points = true;
+  const Choice c = choose_cuda(odd, named_cuda_target("H200"), {});
+  EXPECT_EQ(c.candidates.size(), cuda_kernels().size());
+  for (const Candidate& one : c.candidates)
+    if (one.kernel != c.chosen)
+      EXPECT_EQ(one.reason, "zero points, offsets or an order of columns");
+  Policy exact;
+  exact.kernel = "cuda_hopper";
+  const std::string asked = words_of([&] { choose_cuda(odd, named_cuda_target("H200"), exact); });
+  EXPECT_TRUE(says(asked, "cuda_hopper was requested") && says(asked, "cuda_plain runs everything"))
+      << asked;
+  EXPECT_TRUE(
+      says(words_of([] { normalize_cuda_kernel("marlin"); }), "no CUDA kernel named 'marlin'"));
+  EXPECT_TRUE(says(words_of([] { named_cuda_target("K80"); }), "H200, H100, H20 or A100"));
+}
+
+// Bytes of a tile format: half a byte per weight, and a bf16 scale for 128.
+TEST(CudaChoice, BytesAreThoseOfTheTiles) {
+  const Problem p = problem(CodeType::kInt4Offset, 4, ScaleType::kBf16, 128, int8_rows());
+  const Choice c = choose_cuda(p, named_cuda_target("H200"), {});
+  EXPECT_EQ(c.chosen->packed_bytes(p), p.N * p.K / 2 + p.N * (p.K / 128) * 2);
+}
+
+TEST(CudaModule, SaysWhatIsMissing) {
+  EXPECT_NE(open_cuda_module("").words.find("there is no CUDA module (libmoebius_cuda.so) here"),
+            std::string::npos);
+  EXPECT_NE(open_cuda_module("/nonexistent/libmoebius_cuda.so")
+                .words.find("the CUDA module does not open"),
+            std::string::npos);
+  // Another library is no plugin.
+  EXPECT_NE(open_cuda_module("libm.so.6").words.find("is no CUDA module of this build"),
+            std::string::npos);
+}
+
+// The built module loads everywhere, and names the driver or device that is not there.
+TEST(CudaModule, LoadsWithoutADriver) {
+  const std::string file = program_folder() + "/" + kCudaFile;
+  const CudaModule m = open_cuda_module(file);
+  if (m.api == nullptr)
+    GTEST_SKIP() << "skipped: the CUDA module was not built (" << m.words << ")";
+  if (m.ready()) {
+    EXPECT_GE(m.facts.major, kCudaLeastMajor);
+    return;
+  }
+  EXPECT_TRUE(m.status == CudaStatus::kNoDriver || m.status == CudaStatus::kNoDevice ||
+              m.status == CudaStatus::kTooOld)
+      << m.words;
+  EXPECT_EQ(m.words.rfind("the CUDA module is there, but ", 0), 0u) << m.words;
+  GTEST_SKIP() << "skipped: no CUDA device (module loaded, " << m.words.substr(30) << ")";
+}
+
+}  // namespace
+}  // namespace moebius
