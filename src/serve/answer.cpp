@@ -42,8 +42,6 @@ void InterfaceAnswer::count(size_t prompt, const GenerationEvent& e) {
 
 namespace {
 
-std::string quoted(std::string_view text) { return json_quoted(text); }
-
 // The shortest text that reads back equal. JSON has no infinity; this is what others write for it.
 std::string number(float v) { return std::isfinite(v) ? fmt::format("{}", v) : "-9999.0"; }
 
@@ -67,7 +65,7 @@ std::string entry(const std::string& bytes, float logprob) {
     list += std::to_string(static_cast<unsigned char>(c));
   }
   return fmt::format("{{\"token\":{},\"logprob\":{},\"bytes\":[{}]",
-                     quoted(TokenTexts::shown(bytes)), number(logprob), list);
+                     json_quoted(TokenTexts::shown(bytes)), number(logprob), list);
 }
 
 std::string event(const std::string& json) { return "data: " + json + "\n\n"; }
@@ -87,7 +85,7 @@ void LogprobLists::add(const GeneratedToken& token, bool known) {
   if (chat_) return add_chat(token);
   const std::string bytes = texts_->bytes(token.token);
   for (std::string* list : {&tokens_, &logprobs_, &tops_, &offsets_}) separate(*list);
-  tokens_ += quoted(TokenTexts::shown(bytes));
+  tokens_ += json_quoted(TokenTexts::shown(bytes));
   logprobs_ += known ? number(token.logprob) : "null";
   offsets_ += std::to_string(characters_);
   for (const char c : bytes) characters_ += (static_cast<unsigned char>(c) & 0xc0u) != 0x80u;
@@ -99,12 +97,12 @@ void LogprobLists::add(const GeneratedToken& token, bool known) {
   bool listed = false;
   for (const auto& [id, logprob] : token.top) {
     separate(top);
-    top += quoted(TokenTexts::shown(texts_->bytes(id))) + ":" + number(logprob);
+    top += json_quoted(TokenTexts::shown(texts_->bytes(id))) + ":" + number(logprob);
     listed = listed || id == token.token;
   }
   if (!listed) {
     separate(top);
-    top += quoted(TokenTexts::shown(bytes)) + ":" + number(token.logprob);
+    top += json_quoted(TokenTexts::shown(bytes)) + ":" + number(token.logprob);
   }
   tops_ += "{" + top + "}";
 }
@@ -151,12 +149,13 @@ ApiAnswer::ApiAnswer(const ApiRequest& request, const ServedModel& model, const 
                Choice(LogprobLists(texts, request.chat))),
       per_prompt_(request.generation.choices) {
   const std::string object = chat_ ? "chat.completion" : "text_completion";
-  const std::string rest = fmt::format("\"created\":{},\"model\":{}", seconds, quoted(model.name));
+  const std::string rest =
+      fmt::format("\"created\":{},\"model\":{}", seconds, json_quoted(model.name));
   chunk_head_ = fmt::format("{{\"id\":\"{}\",\"object\":\"{}\",{},\"choices\":[", id_,
                             object + (chat_ ? ".chunk" : ""), rest);
   whole_head_ =
       fmt::format("{{\"id\":\"{}\",\"object\":\"{}\",{},\"system_fingerprint\":{},\"choices\":[",
-                  id_, object, rest, quoted(model.fingerprint()));
+                  id_, object, rest, json_quoted(model.fingerprint()));
   for (size_t i = 0; i < prompts.size(); ++i) {
     usage_.prompt += prompts[i].prompt.size();
     if (echo_ || ids_) prompts_.push_back(prompts[i].prompt);
@@ -202,7 +201,7 @@ std::string ApiAnswer::take(size_t prompt, const GenerationEvent& e) {
     choice.finish = e.end == EndReason::kLength      ? "\"length\""
                     : e.end == EndReason::kToolCalls ? "\"tool_calls\""
                                                      : "\"stop\"";
-    if (e.stop_string) choice.stop_reason = quoted(*e.stop_string);
+    if (e.stop_string) choice.stop_reason = json_quoted(*e.stop_string);
     if (e.stop_token) choice.stop_reason = std::to_string(*e.stop_token);
   }
   if (!stream_) return {};
@@ -248,7 +247,7 @@ std::string ApiAnswer::prompt_logprobs_of(size_t prompt) const {
   for (const GeneratedToken& t : prompt_logprobs_[prompt]) {
     const auto add = [&](int32_t id, float logprob, size_t rank) {
       out += fmt::format("\"{}\":{{\"logprob\":{},\"rank\":{},\"decoded_token\":{}}}", id,
-                         number(logprob), rank, quoted(TokenTexts::shown(texts_.bytes(id))));
+                         number(logprob), rank, json_quoted(TokenTexts::shown(texts_.bytes(id))));
     };
     out += ",{";
     add(t.token, t.logprob, t.rank);
@@ -287,14 +286,14 @@ std::string ApiAnswer::reasoning_members(const std::string& text, bool whole) co
   const bool second = f == ReasoningField::kReasoning || f == ReasoningField::kBoth ||
                       (f == ReasoningField::kDefault && whole);
   std::string out;
-  if (first) out += "\"reasoning_content\":" + quoted(text) + ",";
-  if (second) out += "\"reasoning\":" + quoted(text) + ",";
+  if (first) out += "\"reasoning_content\":" + json_quoted(text) + ",";
+  if (second) out += "\"reasoning\":" + json_quoted(text) + ",";
   return out;
 }
 
 std::string ApiAnswer::delta(const Choice& choice, const AnswerEvent& part) const {
   using Kind = AnswerEvent::Kind;
-  if (part.kind == Kind::kContent) return "{\"content\":" + quoted(part.text) + "}";
+  if (part.kind == Kind::kContent) return "{\"content\":" + json_quoted(part.text) + "}";
   if (part.kind == Kind::kReasoning) {
     std::string members = reasoning_members(part.text, false);
     members.back() = '}';
@@ -305,14 +304,14 @@ std::string ApiAnswer::delta(const Choice& choice, const AnswerEvent& part) cons
         "{{\"tool_calls\":[{{\"index\":{},\"id\":{},\"type\":\"function\",\"function\":{{\"name\":{"
         "},"
         "\"arguments\":\"\"}}}}]}}",
-        part.call, quoted(choice.calls[part.call].id), quoted(part.text));
+        part.call, json_quoted(choice.calls[part.call].id), json_quoted(part.text));
   return fmt::format("{{\"tool_calls\":[{{\"index\":{},\"function\":{{\"arguments\":{}}}}}]}}",
-                     part.call, quoted(part.text));
+                     part.call, json_quoted(part.text));
 }
 
 std::string ApiAnswer::message(const Choice& c) const {
   std::string out = "{\"role\":\"assistant\",\"content\":";
-  out += c.text.empty() && !c.calls.empty() ? "null" : quoted(c.text);
+  out += c.text.empty() && !c.calls.empty() ? "null" : json_quoted(c.text);
   if (!c.reasoning.empty()) {
     out += "," + reasoning_members(c.reasoning, true);
     out.pop_back();
@@ -320,8 +319,8 @@ std::string ApiAnswer::message(const Choice& c) const {
   for (size_t i = 0; i < c.calls.size(); ++i)
     out += fmt::format(
         "{}{{\"id\":{},\"type\":\"function\",\"function\":{{\"name\":{},\"arguments\":{}}}}}",
-        i == 0 ? ",\"tool_calls\":[" : ",", quoted(c.calls[i].id), quoted(c.calls[i].name),
-        quoted(c.calls[i].arguments));
+        i == 0 ? ",\"tool_calls\":[" : ",", json_quoted(c.calls[i].id),
+        json_quoted(c.calls[i].name), json_quoted(c.calls[i].arguments));
   return out + (c.calls.empty() ? "}" : "]}");
 }
 
@@ -337,7 +336,7 @@ std::string ApiAnswer::chunk(size_t index, Choice& choice, const std::string& te
     if (text.empty() && choice.logprobs.empty() && ids.empty() && !choice.ended) return {};
     return event(fmt::format(
         "{}{{\"index\":{},\"text\":{},\"logprobs\":{},\"finish_reason\":{}{}{}}}]{}}}", chunk_head_,
-        index, quoted(text), logprobs_of(choice), ends_of(choice), ids, asked, usage));
+        index, json_quoted(text), logprobs_of(choice), ends_of(choice), ids, asked, usage));
   }
   const auto piece = [&](const std::string& change, const std::string& logprobs,
                          const std::string& finish, const std::string& more) {
@@ -375,7 +374,7 @@ std::string ApiAnswer::whole() {
                          message(c), logprobs, ends_of(c));
     else
       out += fmt::format("{{\"index\":{},\"text\":{},\"logprobs\":{},\"finish_reason\":{}", i,
-                         quoted(c.text), logprobs, ends_of(c));
+                         json_quoted(c.text), logprobs, ends_of(c));
     if (ids_) out += ",\"token_ids\":" + id_list(c.ids);
     if (ids_ && !chat_) out += ",\"prompt_token_ids\":" + id_list(prompts_[i / per_prompt_]);
     if (!chat_) out += prompt_logprobs_of(i / per_prompt_);
