@@ -36,7 +36,8 @@ DeltaNet::DeltaNet(const DeltaSpec& spec, DeltaWeights weights, XType type)
     fail("linear attention of {} channels: its decays or norm have other sizes", C);
   convolution_ = ShortConvolution(C, spec.width, weights_.convolution, {});
   const size_t each = spec.decays() / H;
-  for (const float a : weights_.a_log) rates_.insert(rates_.end(), each, -exp_f32(a));
+  for (const float a : weights_.a_log)
+    rates_.insert(rates_.end(), each, spec.decay_bound != 0 ? exp_f32(a) : -exp_f32(a));
 }
 
 void DeltaNet::arrange(const float* x, float* in) const noexcept {
@@ -71,8 +72,14 @@ void DeltaNet::convolve(const RecurrentRows& r, const float* from, size_t t) con
   f.activate({RowFunction::kSigmoid}, nullptr, b, gain, H);
   std::memcpy(decay, b + H, D * sizeof(float));
   f.add(decay, weights_.dt.data(), D);
-  f.activate({RowFunction::kSoftplus}, nullptr, decay, decay, D);
-  f.multiply(decay, rates_.data(), D);
+  if (spec_.decay_bound != 0) {
+    f.multiply(decay, rates_.data(), D);
+    f.activate({RowFunction::kSigmoid}, nullptr, decay, decay, D);
+    f.scale(decay, spec_.decay_bound, D);
+  } else {
+    f.activate({RowFunction::kSoftplus}, nullptr, decay, decay, D);
+    f.multiply(decay, rates_.data(), D);
+  }
   f.exp_minus(decay, 0.0f, decay, D);
 }
 

@@ -4,7 +4,7 @@
 //
 //   x        = silu(sum over j of w[j] * row[t - (width - 1) + j])       every channel of q, k, v
 //   q, k     = x / sqrt(sum x^2 + 1e-6) per head, q / sqrt(key_dim)
-//   S        = S * exp(-exp(A) * softplus(a + dt))
+//   S        = S * exp(-exp(A) * softplus(a + dt)), or exp(bound * sigmoid(exp(A) * (a + dt)))
 //   S        = S + k (v - k S) * sigmoid(b)
 //   y        = norm(q S) * silu(z), or sigmoid(z)
 //
@@ -27,6 +27,7 @@ struct DeltaSpec {
   size_t key_heads = 0, value_heads = 0, key_dim = 0, value_dim = 0;
   size_t width = 4;            // of the convolution
   bool decay_per_key = false;  // a, dt and the decay are [key_dim] per head, one for each row of S
+  float decay_bound = 0;       // of the exponent, negative; 0: the softplus form
   RowFunction gate = RowFunction::kSilu;
   // How the projections give a row: as it is here, or as [q k v z] per key head, then [b a] per key
   // head.
@@ -69,7 +70,7 @@ class DeltaNet : public Recurrent {
   DeltaWeights weights_;
   XType type_;
   ShortConvolution convolution_;
-  std::vector<float> rates_;  // -exp(A), one for each decay
+  std::vector<float> rates_;  // -exp(A), one for each decay; exp(A) of a bounded one
 };
 
 }  // namespace moebius

@@ -54,8 +54,10 @@ struct DeltaCase {
         for (size_t i = 0; i < K; ++i) nq += q[i] * q[i], nk += k[i] * k[i];
         for (size_t i = 0; i < K; ++i)
           q[i] /= std::sqrt(nq) * std::sqrt(static_cast<double>(K)), k[i] /= std::sqrt(nk);
-        const double rate = -std::exp(double{weights.a_log[h]}) *
-                            std::log1p(std::exp(double{a[h]} + weights.dt[h]));
+        const double scale = std::exp(double{weights.a_log[h]}),
+                     x_decay = double{a[h]} + weights.dt[h],
+                     rate = spec.decay_bound != 0 ? spec.decay_bound * sigmoid(scale * x_decay)
+                                                  : -scale * std::log1p(std::exp(x_decay));
         double* s = S.data() + h * K * V;
         std::vector<double> y(V);
         double sum = 0;
@@ -84,6 +86,16 @@ TEST(DeltaNet, EqualsItsDefinition) {
   const std::vector<float> y = run_pieces(DeltaNet(c.spec, c.weights, XType::kF32), c.in, {70});
   const std::vector<double> expected = c.definition();
   for (size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(y[i], expected[i], 2e-4) << i;
+}
+
+TEST(DeltaNet, BoundedDecaysEqualTheirDefinition) {
+  DeltaCase c(70);
+  c.spec.decay_bound = -5;
+  const DeltaNet net(c.spec, c.weights, XType::kF32);
+  const std::vector<float> y = run_pieces(net, c.in, {70});
+  const std::vector<double> expected = c.definition();
+  for (size_t i = 0; i < y.size(); ++i) ASSERT_NEAR(y[i], expected[i], 2e-4) << i;
+  expect_pieces_equal(net, c.in);
 }
 
 TEST(DeltaNet, PiecesHaveTheBytesOfTheWhole) {
