@@ -40,7 +40,8 @@ struct AttentionRequest {
   AttentionSpec spec;
   KvStorage storage;
   KvPlace place;
-  bool sparse = false;  // rows see what an indexer chose
+  bool sparse = false;       // rows see what an indexer chose
+  size_t first_kv_head = 0;  // of all ranks'; an indexer may choose for each
   // Latents that are kept as rows, and made into keys and values of all heads at each use by `up`;
   // null: keys and values are kept as they are attended to.
   struct Latents {

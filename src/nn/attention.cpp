@@ -244,8 +244,8 @@ void Attention::run_segment(const Job& job, size_t segment, AttentionScratch& s)
   const size_t begin = std::max(segment * kSegmentBlocks, oldest),
                end = std::min((segment + 1) * kSegmentBlocks, newest + 1);
   for (size_t block = begin; block < end; ++block)
-    if (any_selected(job, block))
-      for (size_t h = 0; h < job.task.heads; ++h)
+    for (size_t h = 0; h < job.task.heads; ++h)
+      if (any_selected(job, block, job.task.head + h))
         run_block(job, block, h, keys_after(job, block, h, end), s);
 }
 
@@ -258,16 +258,20 @@ const uint8_t* Attention::keys_after(const Job& job, size_t block, size_t index,
 }
 
 // A block of which no row sees a key changes nothing.
-bool Attention::any_selected(const Job& job, size_t block) {
+bool Attention::any_selected(const Job& job, size_t block, size_t head) {
   if (job.rows.selected == nullptr) return true;
   for (size_t t = 0; t < job.tokens; ++t)
-    if (const uint64_t* bits = selected_of(job, t, block); (bits[0] | bits[1]) != 0) return true;
+    if (const uint64_t* bits = selected_of(job, t, block, head); (bits[0] | bits[1]) != 0)
+      return true;
   return false;
 }
 
-const uint64_t* Attention::selected_of(const Job& job, size_t token, size_t block) {
-  if (job.rows.selected == nullptr) return nullptr;
-  return job.rows.selected + (job.task.begin + token) * job.rows.words + block * (kKeyBlock / 64);
+const uint64_t* Attention::selected_of(const Job& job, size_t token, size_t block, size_t head) {
+  const AttentionRows& r = job.rows;
+  if (r.selected == nullptr) return nullptr;
+  const size_t choice = r.selections == 1 ? 0 : r.first_choice + head;
+  return r.selected + ((job.task.begin + token) * r.selections + choice) * r.words +
+         block * (kKeyBlock / 64);
 }
 
 void Attention::run_block(const Job& job, size_t block, size_t index, const uint8_t* next,
@@ -297,9 +301,10 @@ void Attention::run_block(const Job& job, size_t block, size_t index, const uint
   const size_t lead = M <= kFewRows ? M * kLead : 0;
   for (size_t m = 0; m < M; ++m) {
     if (lead != 0) ask_for(next + m * kLead, kLead);
-    s.keep[m] = softmax_seen(f, s.scores + m * kKeyBlock, spec.scale,
-                             whole ? newest : seen_keys(spec, job.position + m / job.rep, block),
-                             selected_of(job, m / job.rep, block), plan_.type, best[m], total[m]);
+    s.keep[m] =
+        softmax_seen(f, s.scores + m * kKeyBlock, spec.scale,
+                     whole ? newest : seen_keys(spec, job.position + m / job.rep, block),
+                     selected_of(job, m / job.rep, block, head), plan_.type, best[m], total[m]);
   }
   w.problem = &values.problem, w.data = values_at;
   if (value_scales != nullptr) multiply_rows(s.scores, M, kKeyBlock, value_scales);
@@ -354,7 +359,14 @@ uint64_t Attention::bytes_read() const {
                                   static_cast<size_t>(t.segment) * kSegmentBlocks);
     const size_t end = std::min((rows.position + t.end - 1) / kKeyBlock + 1,
                                 static_cast<size_t>(t.segments) * kSegmentBlocks);
-    bytes += (end - first) * head_bytes * t.heads;
+    if (rows.selected == nullptr) {
+      bytes += (end - first) * head_bytes * t.heads;
+      continue;
+    }
+    const Job job{t, rows, heads_per_kv(), t.end - t.begin, 0, 0};
+    for (size_t block = first; block < end; ++block)
+      for (size_t h = t.head; h < t.head + t.heads; ++h)
+        if (any_selected(job, block, h)) bytes += head_bytes;
   }
   return bytes;
 }

@@ -47,10 +47,12 @@ struct AttentionRows {
   const float* q;   // [T, heads * key_dim]
   float* out;       // [T, heads * value_dim], rounded to the plan's type
   size_t T;
-  // Sparse attention: of the keys that it may see, a row sees those whose bit is set, [T, words];
-  // null: all.
+  // Sparse attention: of the keys that it may see, a row sees those whose bit is set,
+  // [T, selections, words]; null: all.
   const uint64_t* selected = nullptr;
   size_t words = 0;
+  size_t selections = 1;    // 1: of all kv heads; else of one each ...
+  size_t first_choice = 0;  // ... kv head 0 has this one
 };
 
 // Scratch of one thread.
@@ -110,8 +112,8 @@ class Attention {
   State partial_at(const Task& task, size_t at) const;
   size_t first_segment(const AttentionRows& rows, size_t token) const;
   void run_segment(const Job& job, size_t segment, AttentionScratch& s) const;
-  static bool any_selected(const Job& job, size_t block);
-  static const uint64_t* selected_of(const Job& job, size_t token, size_t block);
+  static bool any_selected(const Job& job, size_t block, size_t head);
+  static const uint64_t* selected_of(const Job& job, size_t token, size_t block, size_t head);
   const uint8_t* keys_after(const Job& job, size_t block, size_t index, size_t end) const;
   void run_block(const Job& job, size_t block, size_t index, const uint8_t* next,
                  AttentionScratch& s) const;

@@ -19,6 +19,9 @@ Indexer::Indexer(const IndexerSpec& spec, XType type, KvType storage, const Cpu&
   if (spec.heads == 0 || spec.head_dim == 0 || spec.top_k == 0)
     fail("an indexer with {} heads of {} that selects {} keys; expected positive numbers",
          spec.heads, spec.head_dim, spec.top_k);
+  if (spec.by_head && (spec.block == 0 || spec.top_k % spec.block != 0))
+    fail("an indexer that selects {} keys in blocks of {}; expected a multiple", spec.top_k,
+         spec.block);
   keys_ = KvLayout(1, spec.head_dim, 0, {storage}, type, [&](const Problem& p) {
     return choose_kernel(p, cpu, request_for(p, policy)).chosen;
   });
@@ -38,7 +41,7 @@ void Indexer::score_blocks(const IndexRows& rows, size_t t, size_t positions,
                at_products = layout.add_array<float>(H * kKeyBlock);
   uint8_t* base = s.memory.reserve(layout.bytes());
   auto* products = reinterpret_cast<float*>(base + at_products);
-  s.scores.assign(blocks * kKeyBlock, 0.0f);
+  s.scores.assign(spec_.selections() * blocks * kKeyBlock, 0.0f);
   PackedMatrix w;
   w.problem = &keys.problem;
   const ActParams none;
@@ -54,6 +57,12 @@ void Indexer::score_blocks(const IndexRows& rows, size_t t, size_t positions,
     float* to = s.scores.data() + b * kKeyBlock;
     for (size_t h = 0; h < H; ++h) {
       float* p = products + h * kKeyBlock;
+      if (spec_.by_head) {
+        float* own = s.scores.data() + (h * blocks + b) * kKeyBlock;
+        for (size_t i = 0; i < kKeyBlock; ++i)
+          own[i] = key_scales != nullptr ? p[i] * key_scales[i] : p[i];
+        continue;
+      }
       for (size_t i = 0; i < kKeyBlock; ++i)
         p[i] = std::max(p[i] * (key_scales != nullptr ? key_scales[i] * scale : scale), 0.0f);
       row_functions().add_scaled(to, rows.weights[t * rows.weights_stride + h] * share, p,
@@ -62,27 +71,56 @@ void Indexer::score_blocks(const IndexRows& rows, size_t t, size_t positions,
   }
 }
 
-void Indexer::select(const IndexRows& rows, size_t t, IndexScratch& s) const {
-  const size_t positions = rows.position + t + 1, k = spec_.top_k;
-  uint64_t* bits = rows.selected + t * rows.words;
-  std::fill_n(bits, rows.words, 0);
+// The `count` greatest of scores[positions] get their bits.
+void Indexer::choose(size_t positions, size_t count, uint64_t* bits, IndexScratch& s) const {
   const auto set = [&](size_t i) { bits[i / 64] |= uint64_t{1} << (i % 64); };
-  if (positions <= k) {
-    for (size_t i = 0; i < positions; ++i) set(i);
-    return;
-  }
-  score_blocks(rows, t, positions, s);
   for (size_t i = 0; i < positions; ++i)
     if (std::isnan(s.scores[i])) s.scores[i] = -std::numeric_limits<float>::infinity();
   s.ordered.assign(s.scores.begin(), s.scores.begin() + static_cast<std::ptrdiff_t>(positions));
-  const auto last = s.ordered.begin() + static_cast<std::ptrdiff_t>(k - 1);
+  const auto last = s.ordered.begin() + static_cast<std::ptrdiff_t>(count - 1);
   std::nth_element(s.ordered.begin(), last, s.ordered.end(), std::greater<>());
   const float least = *last;
-  size_t left = k;
+  size_t left = count;
   for (size_t i = 0; i < positions; ++i)
     if (s.scores[i] > least) set(i), --left;
   for (size_t i = 0; i < positions && left > 0; ++i)
     if (s.scores[i] == least) set(i), --left;
+}
+
+void Indexer::select(const IndexRows& rows, size_t t, IndexScratch& s) const {
+  const size_t positions = rows.position + t + 1, n = spec_.selections();
+  uint64_t* bits = rows.selected + t * n * rows.words;
+  std::fill_n(bits, n * rows.words, 0);
+  if (positions <= spec_.top_k) {
+    for (size_t h = 0; h < n; ++h)
+      for (size_t i = 0; i < positions; ++i)
+        bits[h * rows.words + i / 64] |= uint64_t{1} << (i % 64);
+    return;
+  }
+  score_blocks(rows, t, positions, s);
+  if (!spec_.by_head) return choose(positions, spec_.top_k, bits, s);
+  for (size_t h = 0; h < n; ++h) select_blocks(rows, t, h, s);
+}
+
+// Scores of this head's blocks, then their choice; scores of other heads stay.
+void Indexer::select_blocks(const IndexRows& rows, size_t t, size_t head, IndexScratch& s) const {
+  const size_t positions = rows.position + t + 1, own = (positions - 1) / spec_.block,
+               stride = (positions + kKeyBlock - 1) / kKeyBlock * kKeyBlock;
+  const float* scores = s.scores.data() + head * stride;
+  s.blocks.assign(own + 1, -std::numeric_limits<float>::infinity());
+  for (size_t i = 0; i < positions; ++i)
+    if (scores[i] > s.blocks[i / spec_.block]) s.blocks[i / spec_.block] = scores[i];
+  for (size_t i = 0; i < std::min(spec_.local, own + 1); ++i)
+    s.blocks[own - i] = std::numeric_limits<float>::infinity();
+  s.chosen.assign(own / 64 + 1, 0);
+  s.scores.swap(s.blocks);
+  choose(own + 1, spec_.top_k / spec_.block, s.chosen.data(), s);
+  s.scores.swap(s.blocks);
+  uint64_t* bits = rows.selected + (t * spec_.heads + head) * rows.words;
+  for (size_t i = 0; i < positions; ++i) {
+    const size_t b = i / spec_.block;
+    if ((s.chosen[b / 64] >> (b % 64) & 1) != 0) bits[i / 64] |= uint64_t{1} << (i % 64);
+  }
 }
 
 }  // namespace moebius

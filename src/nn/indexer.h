@@ -6,6 +6,13 @@
 //
 // A row sees the top_k positions with the greatest scores among those up to its own, ties to the
 // lower position; a NaN scores lowest. Rows that have no more than top_k positions see all of them.
+//
+// By head (MiniMax-M3): a head chooses for the kv head of its number, whole blocks of positions by
+//
+//   score(b) = max over positions t of the block, up to the row's own, of  q_h k_t
+//
+// The row's own block and some before it (`local` of them) come first, whatever their scores.
+//
 // Keys are packed matrices of 128 tokens, as those of attention (kv_layout.h), so that scores are
 // ordinary products and every row is a function of itself and of the keys alone.
 #pragma once
@@ -20,6 +27,10 @@ namespace moebius {
 
 struct IndexerSpec {
   size_t heads = 0, head_dim = 0, top_k = 0;  // top_k 0: attention is not sparse
+  bool by_head = false;
+  size_t block = 1, local = 0;  // by head; top_k is a multiple of block
+
+  size_t selections() const { return by_head ? heads : 1; }  // of a row
 };
 
 // Rows of one sequence; their keys are in the blocks already.
@@ -30,7 +41,7 @@ struct IndexRows {
   const float* q;                // [T, heads * head_dim]
   const float* weights;          // [T, heads], `weights_stride` apart
   size_t weights_stride;
-  uint64_t* selected;  // [T, words]: bit i of a row is set where it sees position i
+  uint64_t* selected;  // [T, selections, words]: bit i is set where a row sees position i
   size_t words;
   size_t T;
 
@@ -42,7 +53,8 @@ struct IndexRows {
 // Scratch of one thread.
 class IndexScratch {
  public:
-  std::vector<float> scores, ordered;
+  std::vector<float> scores, ordered, blocks;
+  std::vector<uint64_t> chosen;
   Workspace memory;
 };
 
@@ -57,6 +69,8 @@ class Indexer {
 
  private:
   void score_blocks(const IndexRows& rows, size_t t, size_t positions, IndexScratch& s) const;
+  void choose(size_t positions, size_t count, uint64_t* bits, IndexScratch& s) const;
+  void select_blocks(const IndexRows& rows, size_t t, size_t head, IndexScratch& s) const;
   IndexerSpec spec_;
   KvLayout keys_;
 };

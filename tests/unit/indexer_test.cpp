@@ -25,8 +25,8 @@ struct IndexCase {
   std::vector<const uint8_t*> blocks;
   size_t words = IndexRows::words_of(300);
 
-  explicit IndexCase(XType type, KvType storage)
-      : indexer(spec, type, storage, host_cpu(), Policy{}) {
+  explicit IndexCase(XType type, KvType storage, const IndexerSpec& s = {3, 24, 20})
+      : spec(s), indexer(spec, type, storage, host_cpu(), Policy{}) {
     std::mt19937 rng(5);
     std::normal_distribution<float> normal;
     const auto fill = [&](std::vector<float>& v, size_t n) {
@@ -43,7 +43,7 @@ struct IndexCase {
   }
 
   std::vector<uint64_t> select(size_t first, size_t count) const {
-    std::vector<uint64_t> bits(count * words, ~uint64_t{0});
+    std::vector<uint64_t> bits(count * spec.selections() * words, ~uint64_t{0});
     const IndexRows rows{blocks.data(),
                          64,
                          first,
@@ -100,6 +100,40 @@ TEST(Indexer, RowsSeeTheirBestKeysAndNoOthers) {
     EXPECT_TRUE(std::equal(alone.begin(), alone.end(),
                            bits.begin() + static_cast<std::ptrdiff_t>(250 * c.words)));
   }
+}
+
+// Every head's best blocks, the last of them always; only positions up to the row's own.
+TEST(Indexer, HeadsChooseBlocksForTheirOwnKeys) {
+  IndexerSpec spec{3, 24, 40};
+  spec.by_head = true, spec.block = 8, spec.local = 2;
+  const IndexCase c(XType::kF32, KvType::kF32, spec);
+  const std::vector<uint64_t> bits = c.select(0, c.T);
+  for (size_t row = 0; row < c.T; ++row)
+    for (size_t h = 0; h < spec.heads; ++h) {
+      const size_t own = row / spec.block;
+      std::vector<double> scores(own + 1, -INFINITY);
+      for (size_t key = 0; key <= row; ++key) {
+        double dot = 0;
+        for (size_t i = 0; i < spec.head_dim; ++i)
+          dot += double{c.q[(row * spec.heads + h) * spec.head_dim + i]} *
+                 c.k[key * spec.head_dim + i];
+        scores[key / spec.block] = std::max(scores[key / spec.block], dot);
+      }
+      for (size_t i = 0; i < std::min(spec.local, own + 1); ++i) scores[own - i] = INFINITY;
+      std::vector<size_t> order(own + 1);
+      std::iota(order.begin(), order.end(), size_t{0});
+      std::stable_sort(order.begin(), order.end(),
+                       [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+      order.resize(std::min(order.size(), spec.top_k / spec.block));
+      const uint64_t* seen = bits.data() + (row * spec.heads + h) * c.words;
+      for (size_t key = 0; key < c.words * 64; ++key)
+        ASSERT_EQ(bit(seen, key), key <= row && std::find(order.begin(), order.end(),
+                                                          key / spec.block) != order.end())
+            << "row " << row << " head " << h << " key " << key;
+    }
+  const std::vector<uint64_t> alone = c.select(250, 7);
+  EXPECT_TRUE(std::equal(alone.begin(), alone.end(),
+                         bits.begin() + static_cast<std::ptrdiff_t>(250 * 3 * c.words)));
 }
 
 TEST(Indexer, TiesGoToTheLowerPosition) {

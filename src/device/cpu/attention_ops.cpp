@@ -50,12 +50,13 @@ uint8_t* block_of(const KvPool& pool, const Device& device, const KvPlace& place
 class CpuAttention : public AttentionOp {
  public:
   CpuAttention(CpuDevice& device, AttentionSpec spec, const KvStorage& storage, KvPlace place,
-               bool sparse)
+               bool sparse, size_t first_kv_head)
       : device_(device),
         plan_(plan_attention(std::move(spec), device.options().type, storage, device.cpu(),
                              device.options().policy)),
         place_(place),
-        sparse_(sparse) {}
+        sparse_(sparse),
+        first_kv_head_(first_kv_head) {}
 
   void forward(Step& step, const RowSet& q, const RowSet& k, const RowSet& v,
                const RowSet& out) const override {
@@ -103,6 +104,7 @@ class CpuAttention : public AttentionOp {
     const CpuDevice::Selection& chosen = device_.selection(step);
     if (chosen.words[i] > 0)
       rows.selected = chosen.bits.data() + chosen.at[i], rows.words = chosen.words[i];
+    rows.selections = chosen.selections, rows.first_choice = first_kv_head_;
     return rows;
   }
 
@@ -110,6 +112,7 @@ class CpuAttention : public AttentionOp {
   AttentionPlan plan_;
   KvPlace place_;
   bool sparse_;
+  size_t first_kv_head_;
   mutable BlockAddresses blocks_;  // of the call that runs
   mutable std::vector<AttentionRows> rows_;
 };
@@ -119,7 +122,7 @@ class CpuLatentAttention final : public CpuAttention {
  public:
   CpuLatentAttention(CpuDevice& device, AttentionRequest& r)
       : CpuAttention(device, r.spec, KvStorage{kv_type_of(device.options().type)}, r.place,
-                     r.sparse),
+                     r.sparse, r.first_kv_head),
         latents_(std::move(*r.latents)),
         up_(static_cast<const CpuLinear&>(*latents_.up).layer()),
         layout_{latents_.width + latents_.rope, r.storage.type} {}
@@ -239,6 +242,7 @@ class CpuIndexer final : public IndexerOp {
     });
     CpuDevice::Selection& chosen = device_.selection(step);
     chosen.at.assign(items, 0), chosen.words.assign(items, 0);
+    chosen.selections = spec.selections();
     std::vector<size_t> item_of;
     size_t total = 0;
     for (size_t i = 0; i < items; ++i) {
@@ -247,7 +251,7 @@ class CpuIndexer final : public IndexerOp {
       item_of.resize(item_of.size() + s.tokens, i);
       if (end <= spec.top_k) continue;  // every row sees everything
       chosen.at[i] = total, chosen.words[i] = IndexRows::words_of(end);
-      total += s.tokens * chosen.words[i];
+      total += s.tokens * chosen.selections * chosen.words[i];
       step.kv_bytes += (end + kBlockTokens - 1) / kBlockTokens * indexer_.keys().block_bytes();
     }
     if (total == 0) return;
@@ -284,7 +288,8 @@ class CpuIndexer final : public IndexerOp {
 
 std::unique_ptr<AttentionOp> CpuDevice::attention(AttentionRequest r) {
   if (r.latents != nullptr) return std::make_unique<CpuLatentAttention>(*this, r);
-  return std::make_unique<CpuAttention>(*this, std::move(r.spec), r.storage, r.place, r.sparse);
+  return std::make_unique<CpuAttention>(*this, std::move(r.spec), r.storage, r.place, r.sparse,
+                                        r.first_kv_head);
 }
 
 std::unique_ptr<IndexerOp> CpuDevice::indexer(const IndexerSpec& spec, KvType storage,

@@ -117,6 +117,7 @@ class CpuDevice final : public Device {
   struct Selection {
     std::vector<uint64_t> bits;
     std::vector<size_t> at, words;
+    size_t selections = 1;  // of a row
   };
   Selection& selection(const Step& step) const { return lanes_[step.lane].selection; }
   std::vector<AttentionScratch>& attention_scratch() const { return attention_scratch_; }
