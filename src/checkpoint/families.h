@@ -60,8 +60,11 @@ struct Family {
   std::string_view shared_names{};  // names of the shared expert inside the block
   std::string_view
       top{};  // modules and parameters outside the layers, besides embedding, norm and lm_head
-  bool block_is_layer = false;    // experts hang directly on the layer (Gemma-4)
-  bool fused_transposed = false;  // dense fused tensors are [E, in, out]
+  bool router_transposed = false;  // stored [in, experts]
+  bool image_experts = false;      // as many again, which text does not take (ERNIE-4.5-VL)
+  bool double_layers = false;      // a layer of the file is two of the model (LongCat)
+  bool block_is_layer = false;     // experts hang directly on the layer (Gemma-4)
+  bool fused_transposed = false;   // dense fused tensors are [E, in, out]
   FusedOrder fused_order = FusedOrder::kHalves;
   bool expert_bias = false;
   ActivationRule activation = ActivationRule::kConfig;

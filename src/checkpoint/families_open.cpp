@@ -16,6 +16,7 @@ struct More {
   std::string_view model_types{};  // beside the key
   ActivationRule activation = ActivationRule::kConfig;
   bool transposed = false, interleaved = false, block_is_layer = false, expert_bias = false;
+  bool double_layers = false, router_transposed = false, image_experts = false;
   bool gated = true, correction_counts = false, router_bias_corrects = false;
   int top_k = 0;
   float renormalize_epsilon = 1e-20f;
@@ -31,6 +32,9 @@ constexpr Family known_blocks(std::string_view key, std::string_view architectur
                 .router = kOpenRouters,
                 .parameters = kOpenParameters,
                 .shared_names = kOpenShared,
+                .router_transposed = more.router_transposed,
+                .image_experts = more.image_experts,
+                .double_layers = more.double_layers,
                 .block_is_layer = more.block_is_layer,
                 .fused_transposed = more.transposed,
                 .fused_order = more.interleaved ? FusedOrder::kInterleaved : FusedOrder::kHalves,
@@ -78,8 +82,7 @@ constexpr std::array kOpen = {
                  {.experts_reason = "its experts are rows of two tables, found by product keys"}),
     known_blocks("ernie4_5_vl_moe", "Ernie4_5_VLMoeForConditionalGeneration", kSoftmaxBias,
                  {.model_types = "ernie4_5_vl_moe ernie4_5_moe_vl ernie4_5_vl_moe_text",
-                  .correction_counts = true,
-                  .block_reason = "its router is stored transposed; only its experts can be run"}),
+                  .router_transposed = true, .image_experts = true, .correction_counts = true}),
     known_blocks("flex_olmo", "FlexOlmoForCausalLM", kSoftmax),
     known_blocks("flint", "FlintForCausalLM", kSigmoid),
     known_blocks("glm5_next", "Glm5NextForConditionalGeneration", kDeepseekV3,
@@ -98,7 +101,7 @@ constexpr std::array kOpen = {
     known_blocks("laguna", "LagunaForCausalLM", kSigmoidBias,
                  {.correction_counts = true, .renormalize_epsilon = 0}),
     known_blocks("lfm2_moe", "Lfm2MoeForCausalLM", kSigmoidBias, {.renormalize_epsilon = 1e-6f}),
-    known_blocks("longcat_flash", "LongcatFlashForCausalLM", kZeroExperts),
+    known_blocks("longcat_flash", "LongcatFlashForCausalLM", kZeroExperts, {.double_layers = true}),
     known_blocks("mellum", "MellumForCausalLM", kSoftmax),
     known_blocks("mimo_v2_flash", "MiMoV2FlashForCausalLM", kDeepseekV3),
     known_blocks("minimax", "MiniMaxForCausalLM", kSoftmaxAlways),

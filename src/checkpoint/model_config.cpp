@@ -46,19 +46,30 @@ void read_identity(ModelConfig& c, const ConfigFields& top, const ConfigFields& 
   if (c.model_type.empty()) c.model_type = inner_type;
 }
 
-void read_sizes(ModelConfig& c, const ConfigFields& f, bool known) {
+void read_sizes(ModelConfig& c, const ConfigFields& f, const Family* family) {
+  const bool known = !lenient(family);
   const auto size = [&](ConfigFields::Names names, int64_t high) {
     return known ? f.require(names, 1, high) : f.integer_or(names, 0, 1, high);
   };
-  c.layers = size({"num_hidden_layers", "n_layer", "num_layers", "n_layers"}, kMaxLayers);
+  if (family != nullptr && family->double_layers) {
+    c.layers = 2 * f.require({"num_layers"}, 1, kMaxLayers / 2);
+    if (const int64_t halves = f.integer_or({"num_hidden_layers"}, c.layers, 1, kMaxLayers);
+        halves != c.layers)
+      fail("{} is {}; expected {}, twice num_layers", f.label("num_hidden_layers"), halves,
+           c.layers);
+  } else {
+    c.layers = size({"num_hidden_layers", "n_layer", "num_layers", "n_layers"}, kMaxLayers);
+  }
   c.hidden = size({"hidden_size", "n_embd", "d_model", "dim"}, kMaxSize);
   c.vocab = size({"vocab_size"}, kMaxSize);
   c.heads = size({"num_attention_heads", "n_head", "num_heads", "n_heads"}, 1 << 20);
-  c.kv_heads = f.integer_or({"num_key_value_heads", "num_kv_heads"}, c.heads, 1, 1 << 20);
+  c.kv_heads = f.integer_or({"num_key_value_heads", "num_kv_heads", "num_attention_groups"},
+                            c.heads, 1, 1 << 20);
   if (known && c.heads % c.kv_heads != 0)
     fail("{} is {}; expected a divisor of num_attention_heads = {}", f.label("num_key_value_heads"),
          c.kv_heads, c.heads);
-  c.max_positions = f.integer_or({"max_position_embeddings", "max_seq_len"}, 0, 1, kMaxSize);
+  c.max_positions =
+      f.integer_or({"max_position_embeddings", "max_seq_len", "model_max_length"}, 0, 1, kMaxSize);
   c.q_lora_rank = f.integer_or({"q_lora_rank"}, 0, 0, kMaxSize);
   c.kv_lora_rank = f.integer_or({"kv_lora_rank"}, 0, 0, kMaxSize);
   c.qk_nope_head_dim = f.integer_or({"qk_nope_head_dim"}, 0, 0, 1 << 20);
@@ -100,7 +111,9 @@ void check_types(ModelConfig& c, const ConfigFields& f, const ConfigFields& top)
     if (rope != nullptr && !rope->is_null() && !rope->is_object())
       f.wrong(name, *rope, "an object or null");
   }
-  f.number({"rope_theta"});
+  const Json* base = c.text.find("rope_theta");  // Step: one for each layer
+  if (base == nullptr || !base->is_array() || !lenient(family_by_key(c.family)))
+    f.number({"rope_theta"});
   for (const std::string_view name : {"attention_bias", "qkv_bias", "use_qk_norm"})
     f.boolean({name});
   f.integer({"sliding_window"}, 0, kMaxSize);
@@ -144,7 +157,7 @@ ModelConfig ModelConfig::parse(Json config, const std::string& path,
                     "modules are guessed from the "
                     "shape of their names",
                     path, printable(c.architecture, 80), printable(c.model_type, 80)));
-  read_sizes(c, fields, known);
+  read_sizes(c, fields, family);
   check_types(c, fields, top);
   if (known && in_list(family->layer, "self_attn.kv_b_proj")) require_mla(c, fields);
   const Json* ffn = c.text.find("ffn_config");  // DBRX

@@ -42,9 +42,11 @@ struct ModelConfig {
   std::vector<std::string>
       layer_types;  // [layers] the config's own words ("full_attention", "mamba", ...); empty: none
   std::string experts_reason;  // not empty: what is not known about what the experts compute
-  MoeSpec moe;                 // common to all MoE layers; experts == 0 when the model is dense
-  Json raw;   // whole config.json (architectures read further fields: rope, norms, multipliers)
-  Json text;  // the object that holds the text model's fields (raw, or raw.text_config)
+  // [layers] Step: by what routed and other experts clamp behind the activation, 0: nothing; empty: none
+  std::vector<float> routed_limits, other_limits;
+  MoeSpec moe;  // common to all MoE layers; experts == 0 when the model is dense
+  Json raw;     // whole config.json (architectures read further fields: rope, norms, multipliers)
+  Json text;    // the object that holds the text model's fields (raw, or raw.text_config)
 
   Stated stated;
 
@@ -52,9 +54,16 @@ struct ModelConfig {
     return layer >= 0 && layer >= layers - wide_layers ? 2 * intermediate : intermediate;
   }
 
+  // Of a dense MLP.
+  ActivationSpec dense_activation(int layer) const;
+
   static ModelConfig parse(Json config, const std::string& path, std::vector<std::string>& warnings,
                            const Stated& stated = {});
 };
+
+// `plain` or, where the layer has a limit, its clamped form.
+ActivationSpec limited_activation(const ActivationSpec& plain, const std::vector<float>& limits,
+                                  int layer);
 
 // Reads the mixture-of-experts part of a config (moe_config.cpp); sizes must be filled in already.
 void parse_moe(ModelConfig& config, const ConfigFields& fields, const Family* family,

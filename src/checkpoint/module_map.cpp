@@ -118,7 +118,7 @@ class Mapper {
     if (n.part == Part::kExpert && family_ != nullptr && config_.experts > 0 &&
         n.expert >= config_.experts) {
       n.part = Part::kLayer;
-      n.expert = -1;
+      n.expert = -1, n.projection = Projection::kNone;
     }
   }
 
@@ -166,7 +166,7 @@ class Mapper {
   // All layers of one model hang on one name.
   void check_prefix(const TensorName& n, const TensorInfo& t) {
     if (n.layer < 0 || lenient(family_)) return;
-    const std::string_view prefix = std::string_view(t.name).substr(0, t.name.find("layers."));
+    const std::string_view prefix = before_layers(t.name);
     if (prefix_of_ == nullptr) {
       prefix_ = prefix;
       prefix_of_ = &t;
@@ -202,6 +202,8 @@ class Mapper {
         expected_shape(config_, family_, m.part, m.path, m.module.projection, m.module.layer);
     m.N = e.N;
     m.K = e.K;
+    if (m.part == Part::kRouter && family_ != nullptr && family_->router_transposed)
+      tensors[Role::kWeight].transposed = true;
     if (has_matrix(m.module)) return;
     const TensorRef& ref = tensors[Role::kWeight] ? tensors[Role::kWeight] : tensors[Role::kBias];
     for (size_t i = 0; i < static_cast<size_t>(Role::kCount); ++i) {
@@ -231,7 +233,7 @@ class Mapper {
       if (m.part == Part::kLayer) {
         any_attention = true;
         found[static_cast<size_t>(m.module.layer)].insert(m.path);
-        if (prefix.empty()) prefix = m.module.name.substr(0, m.module.name.find("layers."));
+        if (prefix.empty()) prefix = before_layers(m.module.name);
       } else if (m.part == Part::kDenseMlp) {
         constexpr std::string_view kWords[] = {"", "mlp gate_proj", "mlp up_proj", "mlp down_proj"};
         found[static_cast<size_t>(m.module.layer)].insert(

@@ -160,6 +160,9 @@ class Builder {
 
   void complete(MoeBlock& b) {
     b.spec = in_.config.moe;
+    b.spec.activation = limited_activation(b.spec.activation, in_.config.routed_limits, b.layer);
+    if (in_.config.dense_activation(b.layer) != b.spec.activation)
+      b.spec.shared_activation = in_.config.dense_activation(b.layer);
     size_t first = 0;
     while (first < b.experts.size() && !any(b.experts[first])) ++first;
     const bool gated = b.experts[first][0] != nullptr ||
@@ -304,6 +307,9 @@ class Builder {
         b.spec.router.experts = own.experts;
         b.spec.router.top_k = std::min(std::max<size_t>(own.top_k, 1), own.experts);
       }
+      if (family_ != nullptr && family_->image_experts &&
+          b.correction_bias.size() == 2 * b.experts.size())
+        b.correction_bias.resize(b.experts.size());
       if (!b.correction_bias.empty() && lenient(family_) &&
           b.correction_bias.size() != b.experts.size() + r.zero_experts)
         b.routing_reason = "its correction bias does not have one value per expert",

@@ -139,7 +139,7 @@ void deepseek_v3(RouterSpec& r, const ConfigFields& f) {
   r.has_bias = true;
   read_groups(r, f);
   r.group_score_top2 = r.groups > 0;
-  r.renormalize = f.boolean({"norm_topk_prob"}).value_or(true);
+  r.renormalize = f.boolean({"norm_topk_prob", "moe_renormalize"}).value_or(true);
   r.renormalize_epsilon = 1e-20f;
   r.scaling = as_float(f, {"routed_scaling_factor"}, 1.0f);
 }
@@ -199,7 +199,7 @@ void read_scored_router(RouterSpec& r, const ConfigFields& f, RoutingRule rule,
     case RoutingRule::kLogitBias:
       biased(r, f, Scoring::kSigmoid, 0.0f);
       r.select_on_logits = true;
-      r.renormalize = f.boolean({"norm_topk_prob"}).value_or(true);
+      r.renormalize = f.boolean({"norm_topk_prob"}).value_or(false);
       break;
     case RoutingRule::kSelected:
       if (f.string({"expert_selection_fn"}).value_or("softmax") == "sigmoid") {
@@ -303,6 +303,22 @@ void read_shared(ModelConfig& c, const ConfigFields& f, SharedRule rule) {
   c.moe.shared_intermediate = static_cast<size_t>(c.shared_intermediate);
 }
 
+// A number or null for every layer; numbers behind the last are those of predicted tokens.
+std::vector<float> layer_limits(const ModelConfig& c, const ConfigFields& f, const char* name) {
+  const Json* list = c.text.find(name);
+  if (list == nullptr || list->is_null()) return {};
+  if (!list->is_array() || static_cast<int64_t>(list->items().size()) < c.layers)
+    f.wrong(name, *list, "an array with a number for each layer");
+  std::vector<float> out;
+  for (int64_t i = 0; i < c.layers; ++i) {
+    const Json& v = list->items()[static_cast<size_t>(i)];
+    if (!v.is_null() && !(v.is_number() && v.as_double() >= 0 && v.as_double() < 1e30))
+      f.wrong(fmt::format("{}[{}]", name, i), v, "0, null or a positive number");
+    out.push_back(v.is_null() ? 0.0f : static_cast<float>(v.as_double()));
+  }
+  return out;
+}
+
 void read_activation(ModelConfig& c, const ConfigFields& f, const Family* family) {
   ActivationSpec& a = c.moe.activation;
   const ActivationRule rule = family != nullptr ? family->activation : ActivationRule::kConfig;
@@ -315,8 +331,10 @@ void read_activation(ModelConfig& c, const ConfigFields& f, const Family* family
       fail("{} is {}; expected a positive number", f.label("swiglu_limit"), *a.limit);
     return;
   }
-  if (rule == ActivationRule::kStep && f.has({"swiglu_limits"}))
-    c.experts_reason = "its activation is clamped by a limit per layer, which cannot be run yet";
+  if (rule == ActivationRule::kStep) {
+    c.routed_limits = layer_limits(c, f, "swiglu_limits");
+    c.other_limits = layer_limits(c, f, "swiglu_limits_shared");
+  }
   std::string name =
       f.string({"hidden_act", "hidden_activation", "mlp_hidden_act", "activation_function"})
           .value_or("silu");
@@ -330,6 +348,20 @@ void read_activation(ModelConfig& c, const ConfigFields& f, const Family* family
 }
 
 }  // namespace
+
+ActivationSpec limited_activation(const ActivationSpec& plain, const std::vector<float>& limits,
+                                  int layer) {
+  const auto i = static_cast<size_t>(layer);
+  if (layer < 0 || i >= limits.size() || limits[i] == 0.0f) return plain;
+  ActivationSpec limited;
+  limited.kind = ActivationKind::kSwigluStep;
+  limited.limit = limits[i];
+  return limited;
+}
+
+ActivationSpec ModelConfig::dense_activation(int layer) const {
+  return limited_activation(moe.activation, other_limits, layer);
+}
 
 void parse_moe(ModelConfig& c, const ConfigFields& f, const Family* family,
                std::vector<std::string>& warnings) {

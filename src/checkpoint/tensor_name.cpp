@@ -126,6 +126,8 @@ class Parser {
     }
     if (cut_last(name_).tail == "inv_freq")
       return unused("rotary frequencies; computed from config.json"), true;
+    if (in_list("slope_rate query_decay key_decay diagonal_decay", cut_last(name_).tail))
+      return unused("decay of lightning attention, rounded; computed from config.json"), true;
     return false;
   }
 
@@ -145,7 +147,8 @@ class Parser {
     return rest;
   }
   bool is_layer_word(std::string_view word) const {
-    return word == "layers" || (lenient_ && in_list("h blocks layer block", word));
+    // "blocks": transformers saves Kimi-K2.5's text under the word of its image tower.
+    return in_list("layers blocks", word) || (lenient_ && in_list("h layer block", word));
   }
 
   // Consumes "layers.N." and sets the layer; layers behind the last one are judged at once.
@@ -156,10 +159,11 @@ class Parser {
     if (!index) return false;
     out_.layer = *index;
     rest = number.tail;
+    if (double_layers()) out_.layer = 2 * *index + second_half(rest);
     if (const Cut part = cut_first(rest);
         lenient_ && part.head == "layer" && parse_index(cut_first(part.tail).head))
       rest = cut_first(part.tail).tail;  // "block.0.layer.1.": two numbers, the first is the layer
-    if (config_.layers == 0 || *index < config_.layers) return true;
+    if (config_.layers == 0 || out_.layer < config_.layers) return true;
     if (lenient_ || *index < config_.layers + extra_layers()) {
       unused(
           fmt::format("layer {} lies behind num_hidden_layers = {}: multi-token prediction, not "
@@ -170,6 +174,12 @@ class Parser {
                           *index, config_.layers));
     }
     return true;
+  }
+
+  bool double_layers() const { return family_ != nullptr && family_->double_layers; }
+  // "self_attn.1.q_a_proj" is of the second of a file's two layers in one.
+  static int second_half(std::string_view rest) {
+    return cut_first(cut_first(rest).tail).head == "1" ? 1 : 0;
   }
 
   int64_t extra_layers() const {
@@ -234,6 +244,11 @@ class Parser {
     if (in_list(lenient_ ? kOpenBlockNames : kBlockNames, first.head) && !first.tail.empty()) {
       out_.block = name_.substr(0, stem.size() + first.head.size());
       return in_block(first.tail);
+    }
+    if (double_layers() && first.head == "mlps") {  // "mlps.1.gate_proj"
+      const Cut half = cut_first(first.tail);
+      out_.block = name_.substr(0, stem.size() + first.head.size() + 1 + half.head.size());
+      return in_block(half.tail);
     }
     if (belongs_to_block(rest)) {
       out_.block = stem.substr(0, stem.size() - 1);
@@ -302,6 +317,9 @@ class Parser {
     } else if (!out_.parameter && projection_of(path) != Projection::kNone) {
       out_.part = Part::kDenseMlp;
       out_.projection = projection_of(path);
+    } else if (!out_.parameter && lenient_ && path == "gate_up_proj") {
+      out_.part = Part::kDenseMlp;
+      out_.gate_up = true;
     } else if (!out_.parameter && path == "shared_expert_gate") {
       out_.part = Part::kSharedGate;
     } else if (!out_.parameter && family_lists(family_, &Family::shared_names, head.head) &&
@@ -443,6 +461,15 @@ std::optional<int> parse_index(std::string_view digits) {
 TensorName parse_tensor_name(std::string_view name, const ModelConfig& config, const Family* family,
                              std::span<const RoleAlias> aliases) {
   return Parser(name, config, family, aliases).run();
+}
+
+std::string_view before_layers(std::string_view name) {
+  for (std::string_view from = name; !from.empty(); from = cut_first(from).tail) {
+    const Cut word = cut_first(from);
+    if (in_list("layers blocks h layer block", word.head) && parse_index(cut_first(word.tail).head))
+      return name.substr(0, name.size() - from.size());
+  }
+  return name;
 }
 
 }  // namespace moebius

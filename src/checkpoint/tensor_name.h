@@ -60,5 +60,7 @@ std::optional<Role> role_from_suffix(std::string_view suffix,
                                      std::span<const RoleAlias> aliases = {});
 // "12" -> 12; nothing for anything but one to six digits without leading zeros.
 std::optional<int> parse_index(std::string_view digits);
+// What lies before "layers.7", "blocks.7" and the like; the whole name where nothing is.
+std::string_view before_layers(std::string_view name);
 
 }  // namespace moebius

@@ -121,6 +121,11 @@ MoeLayer::MoeLayer(MoePlan plan, const ThreadPool* pool) : plan_(std::move(plan)
          spec.experts);
   router_ = Router(spec.router);
   check_activation(spec.activation);
+  if (const auto& own = spec.shared_activation) {
+    check_activation(*own);
+    if (is_gated(own->kind) != is_gated(spec.activation.kind))
+      fail("{}: only one of its routed and shared experts has a gate", plan_.name);
+  }
   shape_.hidden = spec.hidden;
   shape_.gated = is_gated(spec.activation.kind);
   shape_.weighted_input = spec.router.weight_on_input;

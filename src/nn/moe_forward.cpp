@@ -253,6 +253,10 @@ void MoeLayer::Forward::gate_up(const Task& task, Thread& s) noexcept {
   const Expert& e = layer_.experts_[b.group];
   const size_t I = e.up.problem().N, rows = b.rows;
   const bool gated = layer_.shape_.gated;
+  const MoeSpec& spec = layer_.plan_.spec;
+  const ActivationSpec& activation = b.group == layer_.local_experts() && spec.shared_activation
+                                         ? *spec.shared_activation
+                                         : spec.activation;
   make_panels(task.batch, s);
   const bool whole = b.tasks == 1 && !layer_.keep_;
   float* out = whole ? s.intermediate : intermediate() + b.intermediate;
@@ -269,7 +273,7 @@ void MoeLayer::Forward::gate_up(const Task& task, Thread& s) noexcept {
       float *gate = s.tile_gate + m * ld, *up = s.tile_up + m * ld, *to = out + m * I + n;
       if (gated) e.gate.finish_row(gate, n, width);
       e.up.finish_row(up, n, width);
-      apply_activation(layer_.plan_.spec.activation, gate, up, to, width);
+      apply_activation(activation, gate, up, to, width);
     }
   }
   if (whole || arena_[areas_.tasks_left][task.batch].fetch_sub(1, std::memory_order_acq_rel) == 1)

@@ -92,6 +92,7 @@ struct MoeSpec {
   bool has_expert_bias = false;
   SharedKind shared = SharedKind::kNone;
   size_t shared_intermediate = 0;
+  std::optional<ActivationSpec> shared_activation;  // where it is not that of the others
 };
 
 }  // namespace moebius
