@@ -46,8 +46,10 @@ enum class RowOpKind : uint8_t {
   kTemperature,  // y = y * (1 + scale * ln(1 + floor((position + first) / floor)))
   kGateSigmoid,  // y = y * sigmoid(x); x has a number for every feature or for every head of y
   kGateSoftplus,
-  kDivide,  // y = y / factor, not rounded
-  kCap,     // y = factor * tanh(y / factor), not rounded
+  kPower,     // y = y * (1 + (position + first) / floor)^scale
+  kHeadBias,  // y = y + values[head], head by head
+  kDivide,    // y = y / factor, not rounded
+  kCap,       // y = factor * tanh(y / factor), not rounded
 };
 
 // One operation on every row. Results are rounded to the type of activations where not said otherwise.
@@ -60,6 +62,7 @@ struct RowOp {
   struct Temperature {
     float scale = 0, floor = 1, first = 1;
   } temperature = {};
+  std::vector<float> values = {};  // kHeadBias
 };
 
 // A list of operations, made at load: one row after the other goes through all of them.

@@ -31,15 +31,15 @@ uint64_t packed_weights(const Checkpoint& c, XType type) {
 
 // Why the model cannot run; empty when it can.
 std::string refusal(const Checkpoint& c) {
-  bool own_router = false;  // the layer around it says what its router reads
+  bool whole_blocks = false;
   try {
-    own_router = decoder_spec(c.config()).dense_parallel;
+    whole_blocks = decoder_spec(c.config()).whole_blocks;
     c.require_supported();
   } catch (const Error& e) {
     return e.what();
   }
   for (const MoeBlock& b : c.moe_blocks())
-    if (!own_router && !b.routing_reason.empty())
+    if (!whole_blocks && !b.routing_reason.empty())
       return fmt::format("{}: {}", b.name, b.routing_reason);
   return c.output_module() == nullptr ? "it has no output projection (lm_head)" : "";
 }

@@ -17,18 +17,26 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The folder's config with the changes: null takes a field out, "null" writes a null.
-Json changed_config(const fs::path& folder, const Json& changes) {
-  const Json config =
-      parse_json(read_text_file((folder / "config.json").string(), 1 << 20), "config.json");
+// Null takes a field out, "null" writes a null; those of a text_config are changed one by one.
+Json changed(const Json& config, const Json& changes) {
   Json out = Json::object();
   for (const auto& [name, value] : config.members())
     if (changes.find(name) == nullptr) out.set(name, value);
   for (const auto& [name, value] : changes.members()) {
     if (value.is_null()) continue;
+    if (const Json* own = config.find(name); name == "text_config" && own != nullptr) {
+      out.set(name, changed(*own, value));
+      continue;
+    }
     out.set(name, value.is_string() && value.as_string() == "null" ? Json() : value);
   }
   return out;
+}
+
+Json changed_config(const fs::path& folder, const Json& changes) {
+  return changed(
+      parse_json(read_text_file((folder / "config.json").string(), 1 << 20), "config.json"),
+      changes);
 }
 
 std::vector<float> last_row(const Checkpoint& checkpoint, const Json& tokens, size_t piece) {
@@ -94,7 +102,43 @@ TEST(Variants, OlderSpellingOfMiMo) {
   EXPECT_EQ(s.other_ropes[0].base, 2e4);
   EXPECT_EQ(s.layers[0].window, 0u);
   EXPECT_EQ(s.layers[1].window, 129u);
-  EXPECT_EQ(s.layers[1].rope, 1u);
+  for (const LayerOp& op : s.layers[1].attention_rows)
+    EXPECT_TRUE(op.kind != RowOpKind::kRotate || op.rope == 1);
+}
+
+// Kimi-K2.5's text is DeepSeek-V3; transformers saves it under the words of its image tower.
+TEST(Variants, KimisTextMayLieInBlocks) {
+  const fs::path folder = test::test_data_dir() / "golden" / "deepseekv3-dense";
+  const TensorStore store = TensorStore::open_file((folder / "model.safetensors").string());
+  std::vector<std::vector<uint8_t>> bytes;
+  std::vector<TensorData> tensors;
+  for (const TensorInfo& t : store.tensors()) {
+    std::string name = "language_model." + t.name;
+    if (const size_t at = name.find("layers."); at != std::string::npos)
+      name.replace(at, 7, "blocks.");
+    bytes.emplace_back(t.bytes);
+    store.read(t, 0, bytes.back());
+    tensors.push_back({name, t.dtype, t.shape, bytes.back()});
+  }
+  Json config = Json::object();
+  config.set("model_type", Json("kimi_k25"));
+  config.set("text_config", changed_config(folder, Json::object()));
+  const test::TempDir dir;
+  test::write_file(dir / "config.json", config.dump());
+  write_safetensors((dir / "model.safetensors").string(), tensors);
+  const Json tokens = parse_json("[3,9,4,27,11,30,8]", "tokens");
+  EXPECT_EQ(last_row(Checkpoint::open(dir.path().string()), tokens, 100),
+            last_row(Checkpoint::open(folder.string()), tokens, 100));
+}
+
+// Its decays are functions of the configuration; what transformers saves of them is rounded.
+TEST(Variants, StoredDecaysOfMiniMaxAreSaidToBeUnused) {
+  const Checkpoint c =
+      Checkpoint::open((test::test_data_dir() / "golden" / "minimax-dense").string());
+  size_t decays = 0;
+  for (const UnusedTensor& t : c.unused())
+    decays += t.reason.find("decay of lightning attention") != std::string::npos ? 1 : 0;
+  EXPECT_EQ(decays, 4u);
 }
 
 }  // namespace

@@ -108,6 +108,18 @@ class CpuRowProgram final : public RowProgram {
         scale_row(y.data, 1 + scale * std::log1p(std::floor((position + first) / floor)), y.width);
         return round_to(type, y.data, y.width);
       }
+      case RowOpKind::kPower: {
+        const auto& [scale, floor, first] = op.temperature;
+        const float part = (static_cast<float>(step.positions[t]) + first) / floor;
+        scale_row(y.data, std::exp(scale * std::log1p(part)), y.width);
+        return round_to(type, y.data, y.width);
+      }
+      case RowOpKind::kHeadBias:
+        for (size_t h = 0; h < y.heads; ++h) {
+          for (size_t i = 0; i < y.width; ++i) y.data[h * y.step + i] += op.values[h];
+          round_to(type, y.data + h * y.step, y.width);
+        }
+        return;
       case RowOpKind::kGateSigmoid:
         row_functions().activate({RowFunction::kSigmoid}, nullptr, x.data, x.data, x.width);
         return gate(x, y);

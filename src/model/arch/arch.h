@@ -27,10 +27,11 @@ DecoderSpec decoder_spec(const ModelConfig& config);
 ConfigFields fields_of(const ModelConfig& config);
 // Sizes, norm epsilon, rotation over `rotary_dims` (0: partial_rotary_factor of the config, else
 // the whole head), one LayerSpec per layer.
-DecoderSpec common_spec(const ModelConfig& config, size_t rotary_dims = 0);
+DecoderSpec common_spec(const ModelConfig& config, size_t rotary_dims = 0, double rope_base = 0);
 // Rotation as the config declares it (of one type of layers, where they differ): rope_parameters, or
-// rope_theta and rope_scaling.
-RopeSpec rope_spec(const ModelConfig& config, size_t dims, const std::string& layer_type = "");
+// rope_theta and rope_scaling. `base`: given by the caller; 0: not.
+RopeSpec rope_spec(const ModelConfig& config, size_t dims, const std::string& layer_type = "",
+                   double base = 0);
 // m(s, k) of YaRN: 1 for s <= 1, else 0.1 k ln s + 1.
 double yarn_magnitude(double factor, double k);
 // What a family's configuration means where config.json is silent.
@@ -51,6 +52,24 @@ void set_windows(const ModelConfig& config, DecoderSpec& spec, const WindowRule&
 // Rotations of full attention and of windows, where rope_parameters has one object for each; after
 // the windows are set. `share` of a head is rotated where they do not say it.
 void set_typed_ropes(const ModelConfig& config, DecoderSpec& spec, double share = 1.0);
+
+// --- the lists of row operations that most architectures share: common_spec has norms before both
+// branches and a rotation of q and k; these change them ---
+
+// Norms of what attention and the block behind it read, and of what they give; null: none.
+struct BranchNorms {
+  const char *attention_in = "input_layernorm", *attention_out = nullptr;
+  const char *block_in = "post_attention_layernorm", *block_out = nullptr;
+};
+void set_branch_norms(DecoderSpec& spec, const BranchNorms& names);
+// q and k are normalized before all else: each head, or the whole of a projection.
+void norm_heads(DecoderSpec& spec, const char* q = "self_attn.q_norm",
+                const char* k = "self_attn.k_norm");
+void norm_projections(DecoderSpec& spec);
+// row = row * keep + branch * add.
+void weigh_residual(LayerOps& join, float keep, float add);
+void set_rope(LayerSpec& layer, size_t rope);  // as LayerOp::rope
+void stop_rotation(LayerSpec& layer);
 
 DecoderSpec afmoe_spec(const ModelConfig&);
 DecoderSpec cohere2_moe_spec(const ModelConfig&);

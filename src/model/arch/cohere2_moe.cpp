@@ -13,8 +13,6 @@ DecoderSpec cohere2_moe_spec(const ModelConfig& config) {
       f.string({"shared_expert_combination_strategy"}).value_or("average") != "sum")
     fail("{}: is not 'sum'; averages of experts and shared experts cannot be run yet",
          f.label("shared_expert_combination_strategy"));
-  s.parallel = true;
-  s.block_in = nullptr;
   s.rope.interleaved = true;
   if (!f.has({"rms_norm_eps"})) {
     s.norm = NormKind::kLayer;
@@ -34,7 +32,9 @@ DecoderSpec cohere2_moe_spec(const ModelConfig& config) {
   for (size_t i = 0; i < s.layers.size(); ++i) {
     const bool slides = types[i] == "sliding_attention";
     if (slides) s.layers[i].window = window;
-    s.layers[i].rotary = slides || (rotate_dense && i < blocks.size() && blocks[i] == "dense");
+    if (!slides && !(rotate_dense && i < blocks.size() && blocks[i] == "dense"))
+      stop_rotation(s.layers[i]);
+    s.layers[i].enter_block.clear();  // attention and experts read the same rows
   }
   return s;
 }

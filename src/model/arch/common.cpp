@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What most architectures read from their config in the same way.
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -63,7 +64,8 @@ double yarn_magnitude(double factor, double k) {
   return factor <= 1 ? 1.0 : 0.1 * k * std::log(factor) + 1.0;
 }
 
-RopeSpec rope_spec(const ModelConfig& config, size_t dims, const std::string& layer_type) {
+RopeSpec rope_spec(const ModelConfig& config, size_t dims, const std::string& layer_type,
+                   double base) {
   const ConfigFields top = fields_of(config);
   const Json& object = rope_object(config, layer_type);
   const ConfigFields f(
@@ -73,8 +75,9 @@ RopeSpec rope_spec(const ModelConfig& config, size_t dims, const std::string& la
     fail("config.json: {} rotated features per head; expected an even number", dims);
   RopeSpec r;
   r.dims = dims;
-  r.base = object.find("rope_theta") != nullptr ? positive(f, {"rope_theta"}, 10000)
-                                                : positive(top, {"rope_theta"}, 10000);
+  r.base = base > 0                               ? base
+           : object.find("rope_theta") != nullptr ? positive(f, {"rope_theta"}, 10000)
+                                                  : positive(top, {"rope_theta"}, 10000);
   r.scaling = scaling_of(f);
   if (r.scaling == RopeScaling::kNone) return r;
   r.factor = positive(f, {"factor"}, 1);
@@ -126,7 +129,7 @@ RopeSpec rope_spec(const ModelConfig& config, size_t dims, const std::string& la
   return r;
 }
 
-DecoderSpec common_spec(const ModelConfig& config, size_t rotary_dims) {
+DecoderSpec common_spec(const ModelConfig& config, size_t rotary_dims, double rope_base) {
   const ConfigFields f = fields_of(config);
   DecoderSpec s;
   s.heads = static_cast<size_t>(config.heads), s.kv_heads = static_cast<size_t>(config.kv_heads);
@@ -139,6 +142,9 @@ DecoderSpec common_spec(const ModelConfig& config, size_t rotary_dims) {
   s.norm_epsilon = static_cast<float>(
       f.number({"rms_norm_eps", "layer_norm_epsilon", "norm_eps"}).value_or(1e-6));
   s.layers.resize(static_cast<size_t>(config.layers));
+  set_branch_norms(s, {});
+  for (LayerSpec& layer : s.layers)
+    layer.attention_rows = {row_op::rotate(LayerRows::kQuery), row_op::rotate(LayerRows::kKey)};
   if (rotary_dims == 0) {
     const Json& object = rope_object(config);
     const ConfigFields rope(object, "config.json", "rope_parameters.");
@@ -148,8 +154,58 @@ DecoderSpec common_spec(const ModelConfig& config, size_t rotary_dims) {
       fail("{}: is {}; expected more than 0, at most 1", f.label("partial_rotary_factor"), share);
     rotary_dims = static_cast<size_t>(share * static_cast<double>(s.head_dim));
   }
-  s.rope = rope_spec(config, rotary_dims);
+  s.rope = rope_spec(config, rotary_dims, "", rope_base);
   return s;
+}
+
+void set_branch_norms(DecoderSpec& s, const BranchNorms& names) {
+  using enum LayerRows;
+  const auto enter = [](const char* name) {
+    return name != nullptr ? row_op::norm(kInput, kHidden, name) : row_op::copy(kInput, kHidden);
+  };
+  const auto join = [](const char* name) {
+    LayerOps ops;
+    if (name != nullptr) ops.push_back(row_op::norm(kBranch, kBranch, name));
+    ops.push_back(row_op::add(kHidden, kBranch));
+    return ops;
+  };
+  for (LayerSpec& layer : s.layers) {
+    layer.enter_attention = {enter(names.attention_in)};
+    layer.join_attention = join(names.attention_out);
+    layer.enter_block = {enter(names.block_in)};
+    layer.join_block = join(names.block_out);
+  }
+}
+
+void norm_heads(DecoderSpec& s, const char* q, const char* k) {
+  for (LayerSpec& layer : s.layers)
+    layer.attention_rows.insert(
+        layer.attention_rows.begin(),
+        {row_op::head_norm(LayerRows::kQuery, q), row_op::head_norm(LayerRows::kKey, k)});
+}
+
+void norm_projections(DecoderSpec& s) {
+  using enum LayerRows;
+  for (LayerSpec& layer : s.layers)
+    layer.attention_rows.insert(layer.attention_rows.begin(),
+                                {row_op::norm(kQuery, kQuery, "self_attn.q_norm"),
+                                 row_op::norm(kKey, kKey, "self_attn.k_norm")});
+}
+
+void weigh_residual(LayerOps& join, float keep, float add) {
+  const auto sum = std::find_if(join.begin(), join.end(),
+                                [](const LayerOp& op) { return op.kind == RowOpKind::kAdd; });
+  join.insert(sum,
+              {row_op::scale(LayerRows::kHidden, keep), row_op::scale(LayerRows::kBranch, add)});
+}
+
+void set_rope(LayerSpec& layer, size_t rope) {
+  for (LayerOp& op : layer.attention_rows) op.rope = rope;
+}
+
+void stop_rotation(LayerSpec& layer) {
+  std::erase_if(layer.attention_rows,
+                [](const LayerOp& op) { return op.kind == RowOpKind::kRotate; });
 }
 
 void set_typed_ropes(const ModelConfig& config, DecoderSpec& s, double share) {
@@ -163,7 +219,7 @@ void set_typed_ropes(const ModelConfig& config, DecoderSpec& s, double share) {
   };
   s.rope = rope("full_attention");
   s.other_ropes = {rope("sliding_attention")};
-  for (LayerSpec& layer : s.layers) layer.rope = layer.window != 0 ? 1 : 0;
+  for (LayerSpec& layer : s.layers) set_rope(layer, layer.window != 0 ? 1 : 0);
 }
 
 void set_windows(const ModelConfig& config, DecoderSpec& spec, const WindowRule& rule) {

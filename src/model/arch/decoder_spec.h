@@ -2,12 +2,16 @@
 // A decoder-only transformer as parameters: what an architecture file fills in and decoder.cpp
 // runs. No model names here.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <variant>
 #include <vector>
 
+#include "model/arch/layer_op.h"
 #include "nn/delta_net.h"
 #include "nn/gated_convolution.h"
 #include "nn/indexer.h"
@@ -18,21 +22,15 @@
 
 namespace moebius {
 
-enum class QkNorm : uint8_t {
-  kNone,
-  kHead,        // RMSNorm over head_dim, per head, before the rotation
-  kWhole,       // RMSNorm over the whole projection, before the rotation
-  kHeadAfter,   // RMSNorm over head_dim, per head, after the rotation
-  kAfterPlain,  // RMS without weight over head_dim, after the rotation (Llama-4)
-};
-
 struct HeadSizes {
   size_t heads = 0, kv_heads = 0, head_dim = 0, value_dim = 0;
 };
 
-// How a branch joins the row it comes from: row = row * keep + branch * add.
-struct Residual {
-  float keep = 1, add = 1;
+// A dense MLP beside the experts, which read rows of their own, as their router does; or what the MLP
+// reads (no inputs), and give what joins the next layer (kLater).
+struct BesideSpec {
+  LayerOps inputs;  // kHidden -> kRouterInput, kExpertsInput
+  LayerOps join;    // kDense joins kBranch
 };
 
 struct LayerSpec {
@@ -40,23 +38,32 @@ struct LayerSpec {
   bool mixes = true;       // false: it is attention or a recurrent layer alone
   bool recurrent = false;  // DecoderSpec::recurrent in place of attention
   HeadSizes sizes;         // where they differ from the model's; 0: they do not
-  size_t rope = 0;         // which rotation: 0 the model's, n the n-th of other_ropes
   size_t kv_from = 0;  // keys and values are those of a layer so many before this one; 0: its own
   bool values_are_keys = false;  // values are what k_proj gives, before its norm and rotation
   bool indexes = false;  // sparse attention: chooses keys; else those of the layer before are taken
   bool sinks = false;    // an extra logit per head without a value
-  bool rotary = true;    // false: no position embedding in this layer
-  Residual attention_residual, block_residual;
   size_t window = 0, chunk = 0;
-  // q is multiplied by 1 + scale * ln(1 + floor((position + first) / floor)) (Llama-4, Mistral-4); 0:
-  // not
-  float temperature_scale = 0, temperature_floor = 1, temperature_first = 1;
+  // Row operations, in order.
+  LayerOps enter_attention;  // kHidden -> kInput
+  LayerOps attention_rows;   // kQuery, kKey and kValue, behind their projections
+  LayerOps attended;         // kAttended with kGate, behind attention
+  LayerOps join_attention;   // kBranch joins kHidden
+  LayerOps enter_block;      // kHidden -> kInput; none: the block reads what attention reads
+  LayerOps join_block;       // with kLater, where the layer before has experts for this one
+  LayerOps latent_rows;      // kLatent
+  std::optional<BesideSpec> beside;
 };
 
 // Where a layer keeps attention and what stands in its place.
 struct LayerNames {
-  std::string_view attention = "self_attn", output = "o_proj";  // of attention
+  std::string_view attention = "self_attn", output = "o_proj";  // output: words, the first there is
   std::string_view recurrent = "linear_attn";
+};
+
+// A projection whose result gates what attention gives.
+struct GateSpec {
+  const char* projection = nullptr;  // null: q_proj gives [q | gate] per head
+  bool per_head = false;             // one gate for each head; else for each feature
 };
 
 using RecurrentSpec =
@@ -65,35 +72,18 @@ using RecurrentSpec =
 struct DecoderSpec {
   LayerNames names;
   size_t heads = 0, kv_heads = 0, head_dim = 0, value_dim = 0;
-  float attention_scale = 0;  // 0: key width to the power -1/2
-  QkNorm qk_norm = QkNorm::kNone;
-  const char *q_norm = "self_attn.q_norm", *k_norm = "self_attn.k_norm";  // where they are stored
+  float attention_scale = 0;              // 0: key width to the power -1/2
   const char* sinks = "self_attn.sinks";  // of layers that have them
-  bool value_norm = false;                // values are normalized per head, without weight
-  float value_scale = 1;                  // values are multiplied by it
-  float clip_qkv = 0;                     // 0: no clipping
-  // q_proj gives [q | gate] per head; results are multiplied by sigmoid(gate)
-  bool output_gate = false;
-  const char* gate_proj = nullptr;  // or the gates are a projection of their own ...
-  bool gate_per_head = false, gate_softplus = false;  // ... one for each head; softplus(gate)
-  RecurrentSpec recurrent;                            // of layers that are not attention
+  std::optional<GateSpec> gates;          // rows kGate
+  RecurrentSpec recurrent;                // of layers that are not attention
   // latent attention (MLA): kv_lora > 0
   size_t q_lora = 0, kv_lora = 0, nope_dim = 0, rope_dim = 0;
   float latent_norm_epsilon = 1e-6f;
   IndexerSpec indexer;      // sparse attention: top_k > 0
-  size_t indexer_rope = 0;  // as LayerSpec::rope
+  size_t indexer_rope = 0;  // as LayerOp::rope
   RopeSpec rope;
   std::vector<RopeSpec> other_ropes;
-  // Norms of what attention and the block behind it read, and of what they give; null: none.
-  const char *attention_in = "input_layernorm", *attention_out = nullptr;
-  const char *block_in = "post_attention_layernorm", *block_out = nullptr;
-  bool residual_behind_norm =
-      false;              // branches are added to what they read, not to the row before its norm
-  bool parallel = false;  // the block reads what attention reads; block_in is not looked at
-  // A dense MLP beside the experts, each with norms of its own; the router reads the layer's rows,
-  // normalized and scaled (Gemma-4).
-  bool dense_parallel = false;
-  const char* layer_scalar = nullptr;  // what a layer gives is multiplied by it
+  bool whole_blocks = false;  // the lists say what a family's blocks have around router and experts
   NormKind norm = NormKind::kRms;
   float norm_epsilon = 1e-6f;
   float embedding_multiplier = 1, logits_divisor = 1;
@@ -112,5 +102,24 @@ struct DecoderSpec {
     return latent() ? nope_dim + rope_dim : sizes(layer).head_dim;
   }
 };
+
+// Whether rows of a layer see what an indexer chose, and whether that is the one of the layer before.
+inline bool is_sparse(const DecoderSpec& s, size_t layer) {
+  return s.indexer.top_k > 0 && (!s.indexer.by_head || s.layers[layer].indexes);
+}
+inline bool takes_choice(const DecoderSpec& s, size_t layer) {
+  return is_sparse(s, layer) && s.layers[layer].attends && !s.layers[layer].indexes;
+}
+
+// Whether the layer takes what experts of the one before gave.
+inline bool joins_later(const LayerSpec& layer) {
+  return std::any_of(layer.join_block.begin(), layer.join_block.end(),
+                     [](const LayerOp& op) { return op.x == LayerRows::kLater; });
+}
+
+// "self_attn.q_proj".
+inline std::string attention_name(const DecoderSpec& spec, std::string_view member) {
+  return std::string(spec.names.attention).append(".").append(member);
+}
 
 }  // namespace moebius

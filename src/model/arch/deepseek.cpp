@@ -39,11 +39,11 @@ DecoderSpec mistral4_spec(const ModelConfig& config) {
   if (rope == nullptr || !rope->is_object()) return s;
   const auto beta =
       ConfigFields(*rope, "config.json", "rope_parameters.").number({"llama_4_scaling_beta"});
-  for (LayerSpec& layer : s.layers) {
-    layer.temperature_scale = static_cast<float>(beta.value_or(0));
-    layer.temperature_floor = static_cast<float>(s.rope.original_length);
-    layer.temperature_first = 0;
-  }
+  const RowOp::Temperature temperature{static_cast<float>(beta.value_or(0)),
+                                       static_cast<float>(s.rope.original_length), 0};
+  if (temperature.scale != 0)
+    for (LayerSpec& layer : s.layers)
+      layer.attention_rows.push_back(row_op::temperature(LayerRows::kQuery, temperature));
   return s;
 }
 

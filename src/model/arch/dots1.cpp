@@ -6,7 +6,7 @@ namespace moebius {
 
 DecoderSpec dots1_spec(const ModelConfig& config) {
   DecoderSpec s = common_spec(config);
-  s.qk_norm = QkNorm::kHead;
+  norm_heads(s);
   set_windows(config, s, {WindowLayers::kFromMax, true, 4096, 62});
   return s;
 }

@@ -8,7 +8,7 @@ namespace moebius {
 DecoderSpec exaone_moe_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
   DecoderSpec s = common_spec(config);
-  s.qk_norm = QkNorm::kHead;
+  norm_heads(s);
   const Json* stated = config.text.find("sliding_window");
   if (stated != nullptr && stated->is_null()) return s;
   const int64_t window = f.integer_or({"sliding_window"}, 4096, 1, int64_t{1} << 40);
@@ -17,8 +17,10 @@ DecoderSpec exaone_moe_spec(const ModelConfig& config) {
   for (size_t i = 0; i < s.layers.size(); ++i) {
     const bool slides = i < types.size() ? types[i] == "sliding_attention"
                                          : (static_cast<int64_t>(i) + 1) % pattern != 0;
-    s.layers[i].rotary = slides;
-    if (slides) s.layers[i].window = static_cast<size_t>(window);
+    if (slides)
+      s.layers[i].window = static_cast<size_t>(window);
+    else
+      stop_rotation(s.layers[i]);
   }
   return s;
 }

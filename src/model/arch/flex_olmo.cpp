@@ -8,9 +8,8 @@ namespace moebius {
 DecoderSpec flex_olmo_spec(const ModelConfig& config) {
   DecoderSpec s = common_spec(config);
   s.norm = NormKind::kRmsFused;
-  s.qk_norm = QkNorm::kWhole;
-  s.attention_in = s.block_in = nullptr;
-  s.attention_out = "post_attention_layernorm", s.block_out = "post_feedforward_layernorm";
+  norm_projections(s);
+  set_branch_norms(s, {nullptr, "post_attention_layernorm", nullptr, "post_feedforward_layernorm"});
   return s;
 }
 

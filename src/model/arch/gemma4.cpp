@@ -38,6 +38,17 @@ void share_keys(DecoderSpec& s, size_t shared) {
       if ((s.layers[i].window == 0) == (s.layers[j].window == 0)) s.layers[i].kv_from = i - j;
 }
 
+// The router reads x / rms(x) * scale / sqrt(hidden).
+BesideSpec experts_beside(const ModelConfig& config) {
+  using enum LayerRows;
+  LayerOp router = row_op::norm(kRouterInput, kHidden, "router.scale");
+  router.factor = 1.0f / std::sqrt(static_cast<float>(config.hidden));
+  return {
+      {router, row_op::norm(kExpertsInput, kHidden, "pre_feedforward_layernorm_2")},
+      {row_op::norm(kBranch, kBranch, "post_feedforward_layernorm_2"),
+       row_op::norm(kDense, kDense, "post_feedforward_layernorm_1"), row_op::add(kBranch, kDense)}};
+}
+
 void refuse_unknown(const ConfigFields& f) {
   if (const int64_t width = f.integer_or({"hidden_size_per_layer_input"}, 0, 0, 1 << 20); width > 0)
     fail("{}: is {}; embeddings per layer cannot be run yet",
@@ -51,17 +62,22 @@ void refuse_unknown(const ConfigFields& f) {
 DecoderSpec gemma4_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
   refuse_unknown(f);
+  using enum LayerRows;
   DecoderSpec s = common_spec(config, static_cast<size_t>(config.head_dim));
   s.norm = NormKind::kRmsFused;
-  s.qk_norm = QkNorm::kHead;
-  s.value_norm = true;
   s.attention_scale = 1;
   s.embedding_multiplier = std::sqrt(static_cast<float>(config.hidden));
   s.round_embedding_multiplier = true;
-  s.attention_out = "post_attention_layernorm";
-  s.block_in = "pre_feedforward_layernorm", s.block_out = "post_feedforward_layernorm";
-  s.dense_parallel = config.experts > 0;
-  s.layer_scalar = "layer_scalar";
+  norm_heads(s);
+  set_branch_norms(s, {.attention_out = "post_attention_layernorm",
+                       .block_in = "pre_feedforward_layernorm",
+                       .block_out = "post_feedforward_layernorm"});
+  for (LayerSpec& layer : s.layers) {
+    layer.attention_rows.push_back(row_op::head_norm(kValue, nullptr));
+    layer.join_block.push_back(row_op::scale_by(kHidden, "layer_scalar"));
+    if (config.experts > 0) layer.beside = experts_beside(config);
+  }
+  s.whole_blocks = true;
   s.logits_cap = static_cast<float>(f.number({"final_logit_softcapping"}).value_or(0));
   const std::vector<std::string> types = f.strings({"layer_types"});
   const auto window = static_cast<size_t>(f.integer_or({"sliding_window"}, 512, 1, 1 << 30));
@@ -77,7 +93,7 @@ DecoderSpec gemma4_spec(const ModelConfig& config) {
     }
     layer.sizes = global_sizes(config, f, i);
     layer.values_are_keys = k_eq_v;
-    layer.rope = 1;
+    set_rope(layer, 1);
     if (s.other_ropes.empty())
       s.other_ropes.push_back(rope_spec(config, s.sizes(i).head_dim, "full_attention"));
   }

@@ -8,7 +8,7 @@ namespace moebius {
 DecoderSpec glm4_moe_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
   DecoderSpec s = common_spec(config);
-  if (f.boolean({"use_qk_norm"}).value_or(false)) s.qk_norm = QkNorm::kHead;
+  if (f.boolean({"use_qk_norm"}).value_or(false)) norm_heads(s);
   return s;
 }
 

@@ -54,7 +54,8 @@ DecoderSpec granite_moe_spec(const ModelConfig& config) {
   DecoderSpec s = common_spec(config);
   s.embedding_multiplier = static_cast<float>(f.number({"embedding_multiplier"}).value_or(1));
   const auto add = static_cast<float>(f.number({"residual_multiplier"}).value_or(1));
-  for (LayerSpec& layer : s.layers) layer.attention_residual = layer.block_residual = {1, add};
+  for (LayerSpec& layer : s.layers)
+    for (LayerOps* join : {&layer.join_attention, &layer.join_block}) weigh_residual(*join, 1, add);
   s.logits_divisor = static_cast<float>(f.number({"logits_scaling"}).value_or(1));
   s.attention_scale = static_cast<float>(f.number({"attention_multiplier"}).value_or(1));
   return s;
@@ -66,7 +67,10 @@ DecoderSpec granite_hybrid_spec(const ModelConfig& config) {
   s.names.recurrent = "mamba";
   s.recurrent = granite_mamba(config, f);
   const bool rotary = f.string({"position_embedding_type"}).value_or("nope") == "rope";
-  for (LayerSpec& layer : s.layers) layer.recurrent = true, layer.rotary = rotary;
+  for (LayerSpec& layer : s.layers) {
+    layer.recurrent = true;
+    if (!rotary) stop_rotation(layer);
+  }
   if (!config.layer_types.empty()) set_recurrent(config, s, "linear_attention mamba");
   return s;
 }
@@ -86,13 +90,15 @@ DecoderSpec granite_swa_spec(const ModelConfig& config) {
     if (i >= bases->items().size() || !is_finite(bases->items()[i]))
       fail("{}: has no number for layer {}", f.label("layer_rope_theta"), i);
     const double base = bases->items()[i].as_double();
-    layer.rotary = base > 0;
-    RopeSpec rope = s.rope;
-    rope.base = base;
-    if (!layer.rotary || base == s.rope.base) continue;
-    for (layer.rope = 1; layer.rope <= s.other_ropes.size(); ++layer.rope)
-      if (s.other_ropes[layer.rope - 1].base == base) break;
-    if (layer.rope > s.other_ropes.size()) s.other_ropes.push_back(rope);
+    if (!(base > 0)) stop_rotation(layer);
+    if (!(base > 0) || base == s.rope.base) continue;
+    size_t at = 0;
+    while (at < s.other_ropes.size() && s.other_ropes[at].base != base) ++at;
+    if (at == s.other_ropes.size()) {
+      s.other_ropes.push_back(s.rope);
+      s.other_ropes.back().base = base;
+    }
+    set_rope(layer, at + 1);
   }
   return s;
 }

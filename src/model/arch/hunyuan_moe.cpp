@@ -6,8 +6,11 @@ namespace moebius {
 
 DecoderSpec hunyuan_moe_spec(const ModelConfig& config) {
   DecoderSpec s = common_spec(config);
-  s.qk_norm = QkNorm::kHeadAfter;
-  s.q_norm = "self_attn.query_layernorm", s.k_norm = "self_attn.key_layernorm";
+  using enum LayerRows;
+  for (LayerSpec& layer : s.layers)
+    layer.attention_rows = {row_op::rotate(kQuery), row_op::rotate(kKey),
+                            row_op::head_norm(kQuery, "self_attn.query_layernorm"),
+                            row_op::head_norm(kKey, "self_attn.key_layernorm")};
   return s;
 }
 

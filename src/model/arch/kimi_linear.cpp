@@ -26,8 +26,10 @@ DecoderSpec kimi_linear_spec(const ModelConfig& config) {
   s.recurrent = d;
   const std::vector<int64_t> full =
       own.integers({"full_attn_layers"}, 1, static_cast<int64_t>(s.layers.size()));
-  for (size_t i = 0; i < s.layers.size(); ++i)
-    s.layers[i].rotary = false, s.layers[i].recurrent = !full.empty() || i == 0 || i % 4 != 0;
+  for (size_t i = 0; i < s.layers.size(); ++i) {
+    stop_rotation(s.layers[i]);
+    s.layers[i].recurrent = !full.empty() || i == 0 || i % 4 != 0;
+  }
   for (const int64_t i : full) s.layers[static_cast<size_t>(i - 1)].recurrent = false;  // from 1 on
   if (!config.layer_types.empty()) set_recurrent(config, s, "linear_attention");
   return s;

@@ -9,11 +9,12 @@ namespace moebius {
 DecoderSpec laguna_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
   DecoderSpec s = common_spec(config, static_cast<size_t>(config.head_dim));
-  s.qk_norm = QkNorm::kHead;
-  s.gate_proj = "self_attn.g_proj", s.gate_softplus = true;
+  norm_heads(s);
   const Json* gating = config.text.find("gating");
-  s.gate_per_head = gating == nullptr || (gating->is_bool() && gating->as_bool()) ||
-                    (gating->is_string() && gating->as_string() == "per-head");
+  const bool per_head = gating == nullptr || (gating->is_bool() && gating->as_bool()) ||
+                        (gating->is_string() && gating->as_string() == "per-head");
+  s.gates = GateSpec{"self_attn.g_proj", per_head};
+  for (LayerSpec& layer : s.layers) layer.attended = {row_op::gate(RowOpKind::kGateSoftplus)};
   if (!f.strings({"layer_types"}).empty())
     set_windows(config, s, {WindowLayers::kTypes, true, 512});
   const std::vector<int64_t> heads = f.integers({"num_attention_heads_per_layer"}, 1, 1 << 20);

@@ -9,18 +9,24 @@ DecoderSpec llama4_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
   DecoderSpec s = common_spec(config);
   s.rope.interleaved = true;
-  if (f.boolean({"use_qk_norm"}).value_or(true)) s.qk_norm = QkNorm::kAfterPlain;
+  using enum LayerRows;
+  const bool normed = f.boolean({"use_qk_norm"}).value_or(true);
   const std::vector<int64_t> rotary = f.integers({"no_rope_layers"}, 0, 1);
   const int64_t chunk = f.integer_or({"attention_chunk_size"}, 8192, 1, int64_t{1} << 40);
+  const RowOp::Temperature temperature{
+      static_cast<float>(f.number({"attn_scale"}).value_or(0.1)),
+      static_cast<float>(f.number({"floor_scale"}).value_or(8192))};
   const bool tuned = f.boolean({"attn_temperature_tuning"}).value_or(true);
   for (size_t i = 0; i < s.layers.size(); ++i) {
     LayerSpec& layer = s.layers[i];
-    layer.rotary = i < rotary.size() ? rotary[i] != 0 : (i + 1) % 4 != 0;
-    if (layer.rotary) {
+    if (i < rotary.size() ? rotary[i] != 0 : (i + 1) % 4 != 0) {
       layer.chunk = static_cast<size_t>(chunk);
-    } else if (tuned) {
-      layer.temperature_scale = static_cast<float>(f.number({"attn_scale"}).value_or(0.1));
-      layer.temperature_floor = static_cast<float>(f.number({"floor_scale"}).value_or(8192));
+      if (!normed) continue;
+      for (const LayerRows rows : {kQuery, kKey})
+        layer.attention_rows.push_back(row_op::head_norm(rows, nullptr));
+    } else {
+      layer.attention_rows.clear();
+      if (tuned) layer.attention_rows.push_back(row_op::temperature(kQuery, temperature));
     }
   }
   return s;

@@ -6,7 +6,7 @@ namespace moebius {
 
 DecoderSpec mellum_spec(const ModelConfig& config) {
   DecoderSpec s = common_spec(config, static_cast<size_t>(config.head_dim));
-  s.qk_norm = QkNorm::kHead;
+  norm_heads(s);
   if (!fields_of(config).strings({"layer_types"}).empty())
     set_windows(config, s, {WindowLayers::kTypes, true, 1024});
   set_typed_ropes(config, s);

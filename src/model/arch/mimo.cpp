@@ -29,7 +29,7 @@ void set_older_ropes(const ConfigFields& f, DecoderSpec& s) {
   };
   s.rope = rope("rope_theta", 5e6);
   s.other_ropes = {rope("swa_rope_theta", 1e4)};
-  for (LayerSpec& layer : s.layers) layer.rope = layer.window != 0 ? 1 : 0;
+  for (LayerSpec& layer : s.layers) set_rope(layer, layer.window != 0 ? 1 : 0);
 }
 
 }  // namespace
@@ -39,7 +39,9 @@ DecoderSpec mimo_spec(const ModelConfig& config) {
   DecoderSpec s = common_spec(config, static_cast<size_t>(config.head_dim));
   if (config.v_head_dim > 0) s.value_dim = static_cast<size_t>(config.v_head_dim);
   s.sinks = "self_attn.attention_sink_bias";
-  s.value_scale = static_cast<float>(f.number({"attention_value_scale"}).value_or(1));
+  const auto scale = static_cast<float>(f.number({"attention_value_scale"}).value_or(1));
+  for (LayerSpec& layer : s.layers)
+    layer.attention_rows.push_back(row_op::scale(LayerRows::kValue, scale));
   const std::vector<std::string> types = f.strings({"layer_types"});
   const std::vector<int64_t> pattern = f.integers({"hybrid_layer_pattern"}, 0, 1);
   const auto window = static_cast<size_t>(f.has({"sliding_window_size"})

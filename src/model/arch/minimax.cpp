@@ -14,16 +14,18 @@ DecoderSpec minimax_spec(const ModelConfig& config) {
   for (size_t i = 0; i < s.layers.size(); ++i) s.layers[i].recurrent = i % 2 == 1;
   if (!config.layer_types.empty()) set_recurrent(config, s, "linear_attention");
   set_windows(config, s, {.layers = WindowLayers::kAll});
-  s.residual_behind_norm = true;
-  const auto factors = [&](const char* keep, const char* add) {
-    return Residual{static_cast<float>(f.number({keep}).value_or(1)),
-                    static_cast<float>(f.number({add}).value_or(1))};
+  const auto weigh = [&](LayerOps& join, const char* keep, const char* add) {
+    weigh_residual(join, static_cast<float>(f.number({keep}).value_or(1)),
+                   static_cast<float>(f.number({add}).value_or(1)));
   };
   for (LayerSpec& layer : s.layers) {
-    layer.block_residual = factors("mlp_alpha_factor", "mlp_beta_factor");
-    layer.attention_residual = layer.recurrent
-                                   ? factors("linear_attn_alpha_factor", "linear_attn_beta_factor")
-                                   : factors("full_attn_alpha_factor", "full_attn_beta_factor");
+    for (LayerOps* enter : {&layer.enter_attention, &layer.enter_block})
+      enter->push_back(row_op::copy(LayerRows::kHidden, LayerRows::kInput));
+    weigh(layer.join_block, "mlp_alpha_factor", "mlp_beta_factor");
+    if (layer.recurrent)
+      weigh(layer.join_attention, "linear_attn_alpha_factor", "linear_attn_beta_factor");
+    else
+      weigh(layer.join_attention, "full_attn_alpha_factor", "full_attn_beta_factor");
   }
   return s;
 }

@@ -12,7 +12,7 @@ DecoderSpec minimax_m2_spec(const ModelConfig& config) {
       config.text.find("rope_parameters") != nullptr || f.has({"partial_rotary_factor"});
   const int64_t rotated = self_contained ? 0 : f.integer_or({"rotary_dim"}, 0, 0, config.head_dim);
   DecoderSpec s = common_spec(config, static_cast<size_t>(rotated));
-  if (f.boolean({"use_qk_norm"}).value_or(true)) s.qk_norm = QkNorm::kWhole;
+  if (f.boolean({"use_qk_norm"}).value_or(true)) norm_projections(s);
   return s;
 }
 

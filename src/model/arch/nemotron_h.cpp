@@ -8,7 +8,7 @@ namespace moebius {
 namespace {
 
 void set_nemotron_layer(LayerSpec& layer, const std::string& word, size_t index) {
-  layer.rotary = false;
+  stop_rotation(layer);
   if (word == "mamba" || word == "linear_attention")
     layer.recurrent = true, layer.mixes = false;
   else if (word == "attention" || word == "full_attention")
@@ -28,7 +28,7 @@ DecoderSpec nemotron_h_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
   DecoderSpec s = common_spec(config);
   s.names = {"mixer", "o_proj", "mixer"};
-  s.attention_in = s.block_in = "norm";
+  set_branch_norms(s, {.attention_in = "norm", .block_in = "norm"});
   s.norm = NormKind::kRmsFused;
   s.norm_epsilon = static_cast<float>(f.number({"layer_norm_epsilon"}).value_or(1e-5));
   if (f.has({"moe_latent_size"}))

@@ -7,8 +7,14 @@ namespace moebius {
 
 DecoderSpec olmoe_spec(const ModelConfig& config) {
   DecoderSpec s = common_spec(config);
-  s.qk_norm = QkNorm::kWhole;
-  s.clip_qkv = static_cast<float>(fields_of(config).number({"clip_qkv"}).value_or(0));
+  using enum LayerRows;
+  const auto most = static_cast<float>(fields_of(config).number({"clip_qkv"}).value_or(0));
+  for (LayerSpec& layer : s.layers)
+    if (most > 0)
+      layer.attention_rows.insert(
+          layer.attention_rows.begin(),
+          {row_op::clip(kQuery, most), row_op::clip(kKey, most), row_op::clip(kValue, most)});
+  norm_projections(s);
   return s;
 }
 

@@ -7,7 +7,7 @@ namespace moebius {
 
 DecoderSpec qwen3_spec(const ModelConfig& config) {
   DecoderSpec s = common_spec(config);
-  s.qk_norm = QkNorm::kHead;
+  norm_heads(s);
   if (config.family == "qwen3") set_windows(config, s, {WindowLayers::kFromMax, false, 4096});
   if (config.family == "qwen3_moe") set_windows(config, s, {WindowLayers::kAll, false, 4096});
   return s;

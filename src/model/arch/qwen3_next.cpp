@@ -8,9 +8,10 @@ namespace moebius {
 DecoderSpec qwen3_next_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
   DecoderSpec s = common_spec(config);
-  s.qk_norm = QkNorm::kHead;
+  norm_heads(s);
   s.norm = NormKind::kRmsOnePlus;
-  s.output_gate = true;
+  s.gates = GateSpec{};
+  for (LayerSpec& layer : s.layers) layer.attended = {row_op::gate(RowOpKind::kGateSigmoid)};
   const auto size = [&](const char* name, int64_t fallback, int64_t most) {
     return static_cast<size_t>(f.integer_or({name}, fallback, 1, most));
   };

@@ -24,6 +24,9 @@ void Graph::run(Step& step, std::span<uint32_t> counts,
     if (h.device != layer.device) {
       const RowSet there = hidden(step, *layer.device);
       Device::copy(step, h, there);
+      if (layer.joins_later)
+        Device::copy(step, rows(step, *h.device, kLater, l_.hidden),
+                     rows(step, *layer.device, kLater, l_.hidden));
       h = there;
     }
     const RowSet a = rows(step, *layer.device, kInput, l_.hidden),
@@ -42,7 +45,9 @@ void Graph::run(Step& step, std::span<uint32_t> counts,
       mix(step, layer, h, a, branch, counts.first(experts));
       counts = counts.subspan(experts);
       step.phase = Phase::kNorm;
-      layer.block_join->run(step, {h, branch});
+      layer.block_join->run(
+          step,
+          {h, branch, layer.joins_later ? rows(step, *h.device, kLater, l_.hidden) : RowSet()});
     }
     if (between) between();
   }
@@ -68,12 +73,26 @@ void Graph::forward(Step& step, const GraphLayer& layer, const HeadAttention& m,
                attended = rows(step, d, kAttended, m.out_width);
   step.phase = Phase::kLinear;
   m.qkv->forward(step, a, qkv);
+  if (m.index != nullptr) choose(step, d, *m.index, a, a);
   step.phase = Phase::kAttention;
   m.input->run(step, {qkv, q, k, v, gate});
   m.attention->forward(step, q, k, v, attended);
   if (m.gate != nullptr) m.gate->run(step, {gate, attended});
   step.phase = Phase::kLinear;
   m.output->forward(step, attended, out);
+}
+
+// Which keys the rows of sparse attention see.
+void Graph::choose(Step& step, Device& d, const AttentionIndex& index, const RowSet& a,
+                   const RowSet& query_from) const {
+  const RowSet kw = rows(step, d, kIndexKeys, index.key_weights->out_features()),
+               q = rows(step, d, kIndexQueries, index.query->out_features());
+  step.phase = Phase::kLinear;
+  index.key_weights->forward(step, a, kw);
+  index.query->forward(step, query_from, q);
+  step.phase = Phase::kAttention;
+  index.rows->run(step, {kw, q});
+  index.indexer->select(step, q, kw);
 }
 
 void Graph::forward(Step& step, const GraphLayer& layer, const LatentAttention& m, const RowSet& a,
@@ -83,20 +102,13 @@ void Graph::forward(Step& step, const GraphLayer& layer, const LatentAttention& 
                latent =
                    m.query_latent > 0 ? rows(step, d, kQueryLatents, m.query_latent) : RowSet(),
                q = rows(step, d, kQueries, m.query_width), k = rows(step, d, kKeys, m.key_width),
-               v = rows(step, d, kValues, m.value_width);
+               v = rows(step, d, kValues, m.value_width),
+               gate = m.gate != nullptr ? rows(step, d, kGates, m.gate_width) : RowSet();
   step.phase = Phase::kLinear;
   m.down->forward(step, a, down);
-  m.latents->run(step, {down, latent, k, v});
+  m.latents->run(step, {down, latent, k, v, gate});
   m.query->forward(step, m.query_latent > 0 ? latent : a, q);
-  if (m.index != nullptr) {
-    const RowSet kw = rows(step, d, kIndexKeys, m.index->key_weights->out_features()),
-                 iq = rows(step, d, kIndexQueries, m.index->query->out_features());
-    m.index->key_weights->forward(step, a, kw);
-    m.index->query->forward(step, latent, iq);
-    step.phase = Phase::kAttention;
-    m.index->rows->run(step, {kw, iq});
-    m.index->indexer->select(step, iq, kw);
-  }
+  if (m.index != nullptr) choose(step, d, *m.index, a, latent);
   step.phase = Phase::kAttention;
   m.rotate->run(step, {q, k});
   RowSet values = rows(step, d, kAttended, m.attended_width);
@@ -111,6 +123,7 @@ void Graph::forward(Step& step, const GraphLayer& layer, const LatentAttention& 
     m.value_up->forward(step, values, up);
     values = up;
   }
+  if (m.gate != nullptr) m.gate->run(step, {gate, values});
   step.phase = Phase::kLinear;
   m.output->forward(step, values, out);
 }
@@ -152,6 +165,11 @@ void Graph::mix(Step& step, const GraphLayer& layer, const RowSet& h, const RowS
                y = &there == layer.device ? out : rows(step, there, kReturned, out.cols);
   if (block.beside == nullptr) {
     experts(step, block, x, x, y, counts);
+  } else if (block.beside->inputs == nullptr) {
+    const RowSet later = rows(step, there, kLater, l_.hidden);
+    block.beside->mlp->forward(step, x, {}, y, {});
+    experts(step, block, x, x, later, counts);
+    if (&there != h.device) Device::copy(step, later, rows(step, *h.device, kLater, l_.hidden));
   } else {
     const RowSet dense = rows(step, there, kDense, l_.hidden),
                  router_x = rows(step, *h.device, kRouterInput, l_.hidden),

@@ -29,6 +29,7 @@ enum RowName : uint32_t {
   kRouterInput,
   kExpertsInput,
   kDense,
+  kLater,
   kMoved,  // on the device they were brought to
   kReturned,
   kOutputRows,
@@ -65,6 +66,8 @@ class Graph {
                const RowSet& out) const;
   void forward(Step& step, const GraphLayer& layer, const RecurrentMixer& m, const RowSet& a,
                const RowSet& out) const;
+  void choose(Step& step, Device& d, const AttentionIndex& index, const RowSet& a,
+              const RowSet& query_from) const;
   void mix(Step& step, const GraphLayer& layer, const RowSet& h, const RowSet& a, const RowSet& out,
            std::span<uint32_t> counts) const;
   void experts(Step& step, const ExpertBlock& block, const RowSet& router_x, const RowSet& x,

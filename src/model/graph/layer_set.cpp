@@ -32,8 +32,10 @@ uint64_t LayerSet::bytes_per_token() const {
 void LayerSet::cut(const KvPool& pool, size_t kind, BlockId id, size_t tokens) const {
   for (const auto& l : layers) {
     if (l == nullptr || l->place.kind != kind) continue;
-    if (const auto* a = std::get_if<HeadAttention>(&l->mixer); a != nullptr && a->keys)
+    if (const auto* a = std::get_if<HeadAttention>(&l->mixer); a != nullptr && a->keys) {
       a->attention->cut(pool, id, tokens);
+      if (a->index != nullptr) a->index->indexer->cut(pool, id, tokens);
+    }
     if (const auto* a = std::get_if<LatentAttention>(&l->mixer)) {
       a->attention->cut(pool, id, tokens);
       if (a->index != nullptr) a->index->indexer->cut(pool, id, tokens);

@@ -14,6 +14,13 @@ namespace moebius {
 using Program = std::unique_ptr<RowProgram>;
 using Linear = std::unique_ptr<LinearOp>;
 
+// What chooses the keys of sparse attention.
+struct AttentionIndex {
+  Linear key_weights, query;  // of x; of x or of the q latent
+  Program rows;               // {key and weights, q}: norm, rotation
+  std::unique_ptr<IndexerOp> indexer;
+};
+
 // Keys and values of heads.
 struct HeadAttention {
   size_t query_width = 0, key_width = 0, value_width = 0, gate_width = 0, out_width = 0;
@@ -23,6 +30,7 @@ struct HeadAttention {
   std::unique_ptr<AttentionOp> attention;
   Program gate;  // {gate, attended}; null: none
   Linear output;
+  std::unique_ptr<AttentionIndex> index;  // null: keys are not chosen here
 };
 
 // Latents in place of keys and values (MLA). The up-projection is absorbed by queries and results,
@@ -31,20 +39,16 @@ struct LatentAttention {
   size_t query_latent = 0, key_width = 0, value_width = 0, query_width = 0, absorbed_width = 0,
          attended_width = 0, out_width = 0;
   Linear down;      // x -> [q latent | kv latent, rotated part]
-  Program latents;  // {down, q latent, k, v}
+  Program latents;  // {down, q latent, k, v, gate}
   Linear query;     // of its latent, or of x
   Program rotate;   // {q, k}
   Linear query_up, value_up;
   Program rotated_part;  // {q, absorbed}: what of a query is not absorbed
   std::unique_ptr<AttentionOp> attention;
+  size_t gate_width = 0;
+  Program gate;  // {gate, attended}; null: none
   Linear output;
-  // Sparse attention.
-  struct Index {
-    Linear key_weights, query;  // of x, of the q latent
-    Program rows;               // {key and weights, q}: norm, rotation
-    std::unique_ptr<IndexerOp> indexer;
-  };
-  std::unique_ptr<Index> index;
+  std::unique_ptr<AttentionIndex> index;
 };
 
 struct RecurrentMixer {
@@ -72,19 +76,21 @@ struct ExpertBlock {
   // reads rows of its own.
   struct Beside {
     std::unique_ptr<ExpertsOp> mlp;
-    Program inputs;  // {h, router rows, experts' rows}
-    Program join;    // {experts' result, the MLP's}
+    Program inputs;  // {h, router rows, experts' rows}; null: both read a
+    Program join;    // {experts' result, the MLP's}; null: the experts' is for the next layer
   };
   std::unique_ptr<Beside> beside;
 };
 
 struct GraphLayer {
   Device *device = nullptr, *experts_device = nullptr;
-  // {h, a}: what attention reads; {h, what it gave}: how that joins the row. The same of the block.
+  // {h, a}: what attention reads; {h, what it gave}: how that joins the row. The same of the block,
+  // whose join also has what experts of the layer before gave, where they did.
   Program attention_in, attention_join, block_in, block_join;
   Mixer mixer;
   std::optional<ExpertBlock> block;
   bool block_reads_attention_input = false;  // both branches read the same rows
+  bool joins_later = false;                  // what experts of the layer before gave
   uint64_t dense_bytes = 0;  // packed weights that every step reads, without the experts
   KvPlace place;             // of what the mixer keeps
 };

@@ -2,12 +2,16 @@
 // What an architecture says of attention, as operations: the parts of its projections, their norms and
 // rotation become one list of row operations per layer.
 #include <algorithm>
+#include <array>
+#include <iterator>
 
 #include "base/error.h"
+#include "checkpoint/families.h"
 #include "checkpoint/formats/format.h"
 #include "model/graph/gathered_ops.h"
 #include "model/load/layer_set_loader.h"
 #include "model/load/recurrent_loader.h"
+#include "model/load/row_lists.h"
 #include "model/ranks.h"
 #include "quant/quant_access.h"
 
@@ -22,6 +26,9 @@ RowOp norm_op(RowView y, RowView x, Norm norm) {
 
 RowOp copy_op(RowView y, RowView x) { return {RowOpKind::kCopy, y, x}; }
 
+// Norms over the whole of a projection: of ranks that share heads, each needs all of them.
+bool norms_all_heads(const LayerOp& op) { return op.kind == RowOpKind::kNorm && !op.per_head; }
+
 // Heads of `d` columns that lie side by side.
 RowView heads_view(size_t operand, size_t heads, size_t d) { return {operand, 0, d, heads, d}; }
 
@@ -34,9 +41,14 @@ Mixer LayerSetLoader::load_mixer(const LayerParts& parts, GraphLayer& layer) {
 }
 
 Linear LayerSetLoader::attention_output(const LayerParts& parts, GraphLayer& layer) {
-  const std::string name = fmt::format("{}.{}", spec_.names.attention, spec_.names.output);
+  const Module* module = nullptr;
+  std::string name;
+  for_each_word(spec_.names.output, [&](std::string_view word, bool) {
+    if (module == nullptr) name = attention_name(spec_, word), module = parts.find(name);
+  });
+  if (module == nullptr) parts.require(name);
   const Range columns = part_.cuts_heads ? part_.columns[part_.ranks->member()] : Range{};
-  Linear output = linear(layer, {{&parts.require(name), columns}});
+  Linear output = linear(layer, {{module, columns}});
   if (!part_.cuts_heads) return output;
   return gather_output(std::move(output), *part_.ranks, part_.values_of(parts.index()),
                        part_.columns, to_->type, parts.index());
@@ -46,7 +58,7 @@ AttentionRequest LayerSetLoader::attention_request(const LayerParts& parts, bool
   const size_t index = parts.index();
   AttentionRequest r{attention_spec(spec_, index, absorbed),
                      storage_of(checkpoint_, spec_, index, kv_options_), kv_.layers[index],
-                     spec_.indexer.top_k > 0};
+                     is_sparse(spec_, index), part_.kv_heads_of(index, 1).begin};
   if (!spec_.layers[index].sinks) return r;
   r.spec.sinks = parts.values(spec_.sinks, part_.whole.sizes(index).heads);
   if (const Range own = part_.heads_of(index, 1); own.size() > 0)
@@ -55,40 +67,37 @@ AttentionRequest LayerSetLoader::attention_request(const LayerParts& parts, bool
   return r;
 }
 
-// {qkv, q, k, v, gate}. all_heads: q and k of all ranks' heads are here, because their norm reads them.
+// {qkv, q, k, v, gate}. all_heads: q and k of all ranks' heads are here, because their norm reads them
+// before they are parted.
 std::vector<RowOp> LayerSetLoader::head_input(const LayerParts& parts, bool all_heads,
                                               size_t qkv_width) const {
+  using enum LayerRows;
   const size_t index = parts.index();
   const DecoderSpec& s = spec_;
   const LayerSpec& layer = s.layers[index];
   const HeadSizes n = s.sizes(index), all = part_.whole.sizes(index);
-  const bool keys = layer.kv_from == 0;
+  const bool keys = layer.kv_from == 0, gate_in_query = s.gates && s.gates->projection == nullptr;
   const size_t d = n.head_dim, nq = n.heads * d, nk = n.kv_heads * d, nv = n.kv_heads * n.value_dim;
-  const size_t all_q = all_heads ? all.heads * d : nq * (s.output_gate ? 2 : 1),
+  const size_t all_q = all_heads ? all.heads * d : nq * (gate_in_query ? 2 : 1),
                all_k = !keys       ? 0
                        : all_heads ? all.kv_heads * d
                                    : nk,
                q_at = part_.heads_of(index, d).begin, k_at = part_.kv_heads_of(index, d).begin;
-  enum : size_t { kQkvRows, kQ, kK, kV, kGate };
-  const bool whole = s.qk_norm == QkNorm::kWhole,
-             per_head = s.qk_norm == QkNorm::kHead || s.qk_norm == QkNorm::kHeadAfter;
-  Norm q_norm, k_norm;
-  if (whole || per_head) {
-    q_norm = parts.norm(s.q_norm, s.norm, s.norm_epsilon, whole ? all.heads * d : d);
-    if (keys) k_norm = parts.norm(s.k_norm, s.norm, s.norm_epsilon, whole ? all.kv_heads * d : d);
-  }
-  const Norm plain{NormKind::kRmsPlain, s.norm_epsilon, {}, {}};
-  const RowView q = heads_view(kQ, n.heads, d), k = heads_view(kK, n.kv_heads, d);
+  enum : size_t { kQkvRows, kQ, kK, kV, kGates };
 
+  LayerOps list = layer.attention_rows;
   std::vector<RowOp> ops;
   if (all_heads) {
-    const RowView every_q{kQkvRows, 0, all_q}, every_k{kQkvRows, all_q, all_k};
-    ops.push_back(norm_op(every_q, every_q, q_norm));
-    if (keys) ops.push_back(norm_op(every_k, every_k, k_norm));
+    LayerOps first;
+    std::copy_if(list.begin(), list.end(), std::back_inserter(first), norms_all_heads);
+    std::erase_if(list, norms_all_heads);
+    const std::array places = {RowPlace{kQuery, {kQkvRows, 0, all_q}},
+                               RowPlace{kKey, {kQkvRows, all_q, all_k}}};
+    ops = row_ops(first, places, parts, s);
   }
-  if (s.output_gate) {  // [q | gate] per head
-    ops.push_back(copy_op(q, {kQkvRows, 0, d, n.heads, 2 * d}));
-    ops.push_back(copy_op(heads_view(kGate, n.heads, d), {kQkvRows, d, d, n.heads, 2 * d}));
+  if (gate_in_query) {  // [q | gate] per head
+    ops.push_back(copy_op(heads_view(kQ, n.heads, d), {kQkvRows, 0, d, n.heads, 2 * d}));
+    ops.push_back(copy_op(heads_view(kGates, n.heads, d), {kQkvRows, d, d, n.heads, 2 * d}));
   } else {
     ops.push_back(copy_op({kQ, 0, nq}, {kQkvRows, all_heads ? q_at : 0, nq}));
   }
@@ -97,47 +106,30 @@ std::vector<RowOp> LayerSetLoader::head_input(const LayerParts& parts, bool all_
     ops.push_back(copy_op({kK, 0, nk}, {kQkvRows, at, nk}));
     ops.push_back(copy_op({kV, 0, nv}, {kQkvRows, layer.values_are_keys ? at : all_q + all_k, nv}));
   }
-  if (s.gate_proj != nullptr) {
-    const size_t gates = n.heads * (s.gate_per_head ? 1 : n.value_dim);
-    ops.push_back(copy_op({kGate, 0, gates}, {kQkvRows, qkv_width - gates, gates}));
+  if (s.gates && !gate_in_query) {
+    const size_t gates = gate_width(index);
+    ops.push_back(copy_op({kGates, 0, gates}, {kQkvRows, qkv_width - gates, gates}));
   }
-  if (s.value_scale != 1.0f && keys)
-    ops.push_back({RowOpKind::kScale, {kV, 0, nv}, {}, s.value_scale});
-  if (whole && !all_heads) {
-    ops.push_back(norm_op({kQ, 0, nq}, {kQ, 0, nq}, q_norm));
-    if (keys) ops.push_back(norm_op({kK, 0, nk}, {kK, 0, nk}, k_norm));
-  } else if (s.qk_norm == QkNorm::kHead) {
-    ops.push_back(norm_op(q, q, q_norm));
-    if (keys) ops.push_back(norm_op(k, k, k_norm));
-  }
-  if (s.value_norm && keys) {
-    const RowView v = heads_view(kV, n.kv_heads, n.value_dim);
-    ops.push_back(norm_op(v, v, plain));
-  }
-  if (s.clip_qkv > 0)
-    for (const auto& [operand, width] : {std::pair{kQ, nq}, std::pair{kK, nk}, std::pair{kV, nv}})
-      if (keys || operand == kQ)
-        ops.push_back({RowOpKind::kClip, {operand, 0, width}, {}, s.clip_qkv});
-  if (layer.rotary) {
-    const auto rotate = [&](const RowView& y) {
-      RowOp op{RowOpKind::kRotate, y};
-      op.rope = layer.rope;
-      ops.push_back(std::move(op));
-    };
-    rotate(q);
-    if (keys) rotate(k);
-    const bool after = s.qk_norm == QkNorm::kHeadAfter;
-    if (after || s.qk_norm == QkNorm::kAfterPlain) {
-      ops.push_back(norm_op(q, q, after ? q_norm : plain));
-      if (keys) ops.push_back(norm_op(k, k, after ? k_norm : plain));
-    }
-  }
-  if (layer.temperature_scale != 0) {
-    RowOp op{RowOpKind::kTemperature, {kQ, 0, nq}};
-    op.temperature = {layer.temperature_scale, layer.temperature_floor, layer.temperature_first};
-    ops.push_back(std::move(op));
-  }
+  const std::array places = {heads_at(kQuery, kQ, n.heads, d), heads_at(kKey, kK, n.kv_heads, d),
+                             heads_at(kValue, kV, n.kv_heads, n.value_dim)};
+  for (RowOp& op : row_ops(list, places, parts, s)) ops.push_back(std::move(op));
   return ops;
+}
+
+size_t LayerSetLoader::gate_width(size_t layer) const {
+  const HeadSizes n = spec_.sizes(layer);
+  return spec_.gates ? n.heads * (spec_.gates->per_head ? 1 : n.value_dim) : 0;
+}
+
+// {gate, attended}
+Program LayerSetLoader::gate_program(const LayerParts& parts, GraphLayer& layer, size_t gates,
+                                     size_t attended) const {
+  const size_t index = parts.index(), heads = spec_.sizes(index).heads, each = gates / heads;
+  RowPlace gate = heads_at(LayerRows::kGate, 0, heads, each);
+  gate.first_head = part_.heads_of(index, 1).begin;
+  gate.all_heads = part_.whole.sizes(index).heads;
+  const std::array places = {gate, heads_at(LayerRows::kAttended, 1, heads, attended / heads)};
+  return layer.device->rows(row_ops(spec_.layers[index].attended, places, parts, spec_));
 }
 
 HeadAttention LayerSetLoader::load_heads(const LayerParts& parts, GraphLayer& layer) {
@@ -148,13 +140,14 @@ HeadAttention LayerSetLoader::load_heads(const LayerParts& parts, GraphLayer& la
   HeadAttention m;
   m.keys = spec.kv_from == 0;
   const bool values = !spec.values_are_keys;
-  const bool all_heads = part_.cuts_heads && s.qk_norm == QkNorm::kWhole;
-  if (all_heads && (s.output_gate || !values))
+  const bool gate_in_query = s.gates && s.gates->projection == nullptr,
+             all_heads =
+                 part_.cuts_heads && std::any_of(spec.attention_rows.begin(),
+                                                 spec.attention_rows.end(), norms_all_heads);
+  if (all_heads && (gate_in_query || !values))
     fail("layer {}: q_norm and k_norm over all heads with {} cannot be cut for ranks; use --pp",
-         index, s.output_gate ? "gates inside q_proj" : "values that are keys");
-  const auto find = [&](const char* member) {
-    return &parts.require(fmt::format("{}.{}", s.names.attention, member));
-  };
+         index, gate_in_query ? "gates inside q_proj" : "values that are keys");
+  const auto find = [&](const char* member) { return &parts.require(attention_name(s, member)); };
   std::vector<ModuleOutputs> modules;
   const auto add = [&](const Module* module, size_t width, Range own, const char* what) {
     expect_width(*module, width, what);
@@ -168,21 +161,19 @@ HeadAttention LayerSetLoader::load_heads(const LayerParts& parts, GraphLayer& la
     add(module, all.kv_heads * each, every ? Range{} : part_.kv_heads_of(index, each),
         "key-value heads and head_dim");
   };
-  add_heads(find("q_proj"), all.head_dim * (s.output_gate ? 2 : 1), all_heads);
+  add_heads(find("q_proj"), all.head_dim * (gate_in_query ? 2 : 1), all_heads);
   if (m.keys) add_kv_heads(find("k_proj"), all.head_dim, all_heads);
   if (m.keys && values) add_kv_heads(find("v_proj"), all.value_dim, false);
-  if (s.gate_proj != nullptr)
-    add_heads(&parts.require(s.gate_proj), s.gate_per_head ? 1 : all.value_dim, false);
+  if (s.gates && !gate_in_query)
+    add_heads(&parts.require(s.gates->projection), s.gates->per_head ? 1 : all.value_dim, false);
   m.qkv = linear(layer, modules);
   m.query_width = n.heads * n.head_dim, m.key_width = n.kv_heads * n.head_dim;
   m.value_width = n.kv_heads * n.value_dim, m.out_width = n.heads * n.value_dim;
   m.input = layer.device->rows(head_input(parts, all_heads, m.qkv->out_features()));
-  if (s.output_gate || s.gate_proj != nullptr) {
-    m.gate_width = n.heads * (s.gate_per_head ? 1 : n.value_dim);
-    m.gate = layer.device->rows(
-        {{s.gate_softplus ? RowOpKind::kGateSoftplus : RowOpKind::kGateSigmoid, {1}, {0}}});
-  }
+  m.gate_width = gate_width(index);
+  if (s.gates) m.gate = gate_program(parts, layer, m.gate_width, m.out_width);
   m.output = attention_output(parts, layer);
+  if (spec.indexes) m.index = load_index(parts, layer);
   m.attention = layer.device->attention(attention_request(parts, true));
   return m;
 }
@@ -223,56 +214,57 @@ LatentAttention LayerSetLoader::load_latents(const LayerParts& parts, GraphLayer
   const HeadSizes n = s.sizes(index);
   const size_t dk = s.key_dim(index);
   LatentAttention m;
-  const Module& kv_a = parts.require("self_attn.kv_a_proj_with_mqa");
+  const Module& kv_a = parts.require(attention_name(s, "kv_a_proj_with_mqa"));
   expect_width(kv_a, s.kv_lora + s.rope_dim, "kv_lora_rank and qk_rope_head_dim");
   const auto norm = [&](const char* name, size_t width) {
-    return parts.norm(name, s.norm, s.latent_norm_epsilon, width);
+    return parts.norm(attention_name(s, name), s.norm, s.latent_norm_epsilon, width);
   };
-  enum : size_t { kDown, kQueryLatent, kK, kV };
+  enum : size_t { kDown, kQueryLatent, kK, kV, kGates };
   std::vector<RowOp> ops;
   std::vector<ModuleOutputs> down;
   const Module* query = nullptr;
   if (s.q_lora > 0) {
-    const Module& q_a = parts.require("self_attn.q_a_proj");
+    const Module& q_a = parts.require(attention_name(s, "q_a_proj"));
     expect_width(q_a, s.q_lora, "q_lora_rank");
     down.push_back({&q_a});
-    query = &parts.require("self_attn.q_b_proj");
+    query = &parts.require(attention_name(s, "q_b_proj"));
     ops.push_back(norm_op({kQueryLatent, 0, s.q_lora}, {kDown, 0, s.q_lora},
-                          norm("self_attn.q_a_layernorm", s.q_lora)));
+                          norm("q_a_layernorm", s.q_lora)));
   } else {
-    query = &parts.require("self_attn.q_proj");
+    query = &parts.require(attention_name(s, "q_proj"));
   }
   down.push_back({&kv_a});
+  if (s.gates) {
+    const size_t each = s.gates->per_head ? 1 : s.value_dim, at = s.q_lora + s.kv_lora + s.rope_dim;
+    const Module& gate = parts.require(s.gates->projection);
+    expect_width(gate, part_.whole.heads * each, "heads");
+    down.push_back({&gate, part_.heads_of(index, each)});
+    m.gate_width = gate_width(index);
+    ops.push_back(copy_op({kGates, 0, m.gate_width}, {kDown, at, m.gate_width}));
+    m.gate = gate_program(parts, layer, m.gate_width, n.heads * n.value_dim);
+  }
   m.down = linear(layer, down);
   m.query = linear(layer, {{query, part_.heads_of(index, dk)}});
   // Keys are [kv latent | rotated part], values the latent alone, both for all heads.
-  ops.push_back(norm_op({kV, 0, s.kv_lora}, {kDown, s.q_lora, s.kv_lora},
-                        norm("self_attn.kv_a_layernorm", s.kv_lora)));
+  ops.push_back(
+      norm_op({kV, 0, s.kv_lora}, {kDown, s.q_lora, s.kv_lora}, norm("kv_a_layernorm", s.kv_lora)));
+  const std::array latent = {RowPlace{LayerRows::kLatent, {kV, 0, s.kv_lora}}};
+  for (RowOp& op : row_ops(spec.latent_rows, latent, parts, s)) ops.push_back(std::move(op));
   ops.push_back(copy_op({kK, 0, s.kv_lora}, {kV, 0, s.kv_lora}));
   ops.push_back(copy_op({kK, s.kv_lora, s.rope_dim}, {kDown, s.q_lora + s.kv_lora, s.rope_dim}));
   m.latents = layer.device->rows(std::move(ops));
   m.query_latent = s.q_lora, m.query_width = n.heads * dk, m.key_width = s.kv_lora + s.rope_dim;
   m.value_width = s.kv_lora, m.out_width = n.heads * n.value_dim;
 
-  std::vector<RowOp> rotate;
-  for (const RowView& y : {RowView{0, s.nope_dim, s.rope_dim, n.heads, dk},
-                           RowView{1, s.kv_lora, s.rope_dim, 1, s.rope_dim}}) {
-    if (!spec.rotary) break;
-    RowOp op{RowOpKind::kRotate, y};
-    op.rope = spec.rope;
-    rotate.push_back(std::move(op));
-  }
-  if (spec.temperature_scale != 0) {
-    RowOp op{RowOpKind::kTemperature, {0, 0, m.query_width}};
-    op.temperature = {spec.temperature_scale, spec.temperature_floor, spec.temperature_first};
-    rotate.push_back(std::move(op));
-  }
-  m.rotate = layer.device->rows(std::move(rotate));
+  const std::array places = {
+      RowPlace{LayerRows::kQuery, {0, 0, m.query_width}, {0, s.nope_dim, s.rope_dim, n.heads, dk}},
+      RowPlace{LayerRows::kKey, {1, 0, m.key_width}, {1, s.kv_lora, s.rope_dim, 1, s.rope_dim}}};
+  m.rotate = layer.device->rows(row_ops(spec.attention_rows, places, parts, s));
 
-  const Module& kv_b = parts.require(kKvUp);
+  const Module& kv_b = parts.require(attention_name(s, kKvUp));
   expect_width(kv_b, part_.whole.heads * (s.nope_dim + s.value_dim),
                "heads, qk_nope_head_dim and v_head_dim");
-  const bool absorbed = absorbs(checkpoint_, index, kv_options_);
+  const bool absorbed = absorbs(checkpoint_, s, index, kv_options_);
   AttentionRequest request = attention_request(parts, absorbed);
   m.attended_width = request.spec.heads * request.spec.value_dim;
   if (absorbed) {
@@ -288,23 +280,39 @@ LatentAttention LayerSetLoader::load_latents(const LayerParts& parts, GraphLayer
   return m;
 }
 
-std::unique_ptr<LatentAttention::Index> LayerSetLoader::load_index(const LayerParts& parts,
-                                                                   GraphLayer& layer) {
+// Keys and queries of an indexer of its own names: of the rows and of the q latent with a LayerNorm of
+// the keys (DeepSeek-V3.2), or of the rows alone with norms as attention's (MiniMax-M3).
+std::unique_ptr<AttentionIndex> LayerSetLoader::load_index(const LayerParts& parts,
+                                                           GraphLayer& layer) {
   const size_t index = parts.index();
   const IndexerSpec& s = spec_.indexer;
-  const Module &q = parts.require("self_attn.indexer.wq_b"),
-               &k = parts.require("self_attn.indexer.wk"),
-               &w = parts.require("self_attn.indexer.weights_proj");
+  const auto stem = [&](const char* member) {  // as published, else as transformers names it
+    const std::string published = attention_name(spec_, "index_") + member;
+    return parts.find(published) != nullptr ? published
+                                            : attention_name(spec_, "indexer.") + member;
+  };
+  const Module &q = parts.require(stem(s.by_head ? "q_proj" : "wq_b")),
+               &k = parts.require(stem(s.by_head ? "k_proj" : "wk"));
   expect_width(q, s.heads * s.head_dim, "index_n_heads and index_head_dim");
   expect_width(k, s.head_dim, "index_head_dim");
-  expect_width(w, s.heads, "index_n_heads");
-  auto m = std::make_unique<LatentAttention::Index>();
+  auto m = std::make_unique<AttentionIndex>();
   m->query = linear(layer, {{&q}});
-  m->key_weights = linear(layer, {{&k}, {&w}});
-  const RowView key{0, 0, s.head_dim, 1, s.head_dim};
-  std::vector<RowOp> ops = {norm_op(
-      key, key, parts.norm("self_attn.indexer.k_norm", NormKind::kLayer, 1e-6f, s.head_dim))};
-  for (const RowView& y : {key, heads_view(1, s.heads, s.head_dim)}) {
+  const RowView key{0, 0, s.head_dim, 1, s.head_dim}, queries = heads_view(1, s.heads, s.head_dim);
+  const auto norm = [&](const RowView& y, const char* member, NormKind kind, float epsilon) {
+    return norm_op(y, y, parts.norm(stem(member), kind, epsilon, s.head_dim));
+  };
+  std::vector<RowOp> ops;
+  if (s.by_head) {
+    m->key_weights = linear(layer, {{&k}});
+    ops = {norm(key, "k_norm", spec_.norm, spec_.norm_epsilon),
+           norm(queries, "q_norm", spec_.norm, spec_.norm_epsilon)};
+  } else {
+    const Module& w = parts.require(stem("weights_proj"));
+    expect_width(w, s.heads, "index_n_heads");
+    m->key_weights = linear(layer, {{&k}, {&w}});
+    ops = {norm(key, "k_norm", NormKind::kLayer, 1e-6f)};
+  }
+  for (const RowView& y : {key, queries}) {
     RowOp op{RowOpKind::kRotate, y};
     op.rope = spec_.indexer_rope;
     ops.push_back(std::move(op));
@@ -313,9 +321,9 @@ std::unique_ptr<LatentAttention::Index> LayerSetLoader::load_index(const LayerPa
   // Its keys lie behind what attention keeps.
   const KvStorage stored = storage_of(checkpoint_, spec_, index, kv_options_);
   KvPlace place = kv_.layers[index];
-  place.offset += absorbs(checkpoint_, index, kv_options_)
-                      ? layer.device->kv_bytes(attention_spec(spec_, index, true), stored)
-                      : KvRowLayout{spec_.kv_lora + spec_.rope_dim, stored.type}.block_bytes();
+  place.offset += spec_.latent() && !absorbs(checkpoint_, spec_, index, kv_options_)
+                      ? KvRowLayout{spec_.kv_lora + spec_.rope_dim, stored.type}.block_bytes()
+                      : layer.device->kv_bytes(attention_spec(spec_, index, true), stored);
   m->indexer = layer.device->indexer(s, stored.type, place);
   return m;
 }

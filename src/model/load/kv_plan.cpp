@@ -38,7 +38,7 @@ Device& attention_device(const DeviceSet& devices, const DecoderSpec& spec, size
     const LayerSpec& l = spec.layers[layer];
     if (l.kv_from != 0)
       layer -= l.kv_from;
-    else if (spec.indexer.top_k > 0 && l.attends && !l.indexes && layer > 0)
+    else if (layer > 0 && takes_choice(spec, layer))
       --layer;
     else
       return devices.attention(layer);
@@ -91,7 +91,7 @@ KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const KvCh
     plan.layers.push_back({kind, bytes});
     const KvStorage stored = storage_of(checkpoint, spec, i, options);  // refused on every rank
     if (!here) continue;
-    bytes += spec.latent() && !absorbs(checkpoint, i, options)
+    bytes += spec.latent() && !absorbs(checkpoint, spec, i, options)
                  ? KvRowLayout{spec.kv_lora + spec.rope_dim, stored.type}.block_bytes()
                  : device.kv_bytes(attention_spec(spec, i, true), stored);
     if (layer.indexes) bytes += device.index_bytes(spec.indexer, stored.type);
@@ -137,8 +137,9 @@ AttentionSpec attention_spec(const DecoderSpec& s, size_t index, bool absorbed) 
   return a;
 }
 
-bool absorbs(const Checkpoint& checkpoint, size_t layer, const KvChoice& options) {
-  const MatrixPlan& kv_b = LayerParts(checkpoint, layer).require(kKvUp).plan;
+bool absorbs(const Checkpoint& checkpoint, const DecoderSpec& spec, size_t layer,
+             const KvChoice& options) {
+  const MatrixPlan& kv_b = LayerParts(checkpoint, layer).require(attention_name(spec, kKvUp)).plan;
   return !options.exact && !kv_b.scheme.input && !kv_b.scheme.output && !kv_b.has_output_scale &&
          load_bias(kv_b, checkpoint.store()).empty();
 }
@@ -163,7 +164,7 @@ KvStorage storage_of(const Checkpoint& checkpoint, const DecoderSpec& spec, size
   const LayerParts parts(checkpoint, layer);
   for (const auto& [member, to] :
        {std::pair{"k_scale", &storage.key_scale}, std::pair{"v_scale", &storage.value_scale}}) {
-    const std::string name = fmt::format("{}.{}", spec.names.attention, member);
+    const std::string name = attention_name(spec, member);
     if (!parts.has(name)) continue;  // not calibrated: a scale per token
     *to = parts.values(name, 1)[0];
     if (!(*to >= 0) || !std::isfinite(*to))

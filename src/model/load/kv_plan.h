@@ -40,8 +40,9 @@ Device& attention_device(const DeviceSet& devices, const DecoderSpec& spec, size
 AttentionSpec attention_spec(const DecoderSpec& spec, size_t layer, bool absorbed);
 // Whether the up-projection of latents (kv_b) is absorbed in this layer: not where it quantizes
 // activations or outputs, and not where equal bytes are asked for.
-bool absorbs(const Checkpoint& checkpoint, size_t layer, const KvChoice& options);
-inline constexpr std::string_view kKvUp = "self_attn.kv_b_proj";
+bool absorbs(const Checkpoint& checkpoint, const DecoderSpec& spec, size_t layer,
+             const KvChoice& options);
+inline constexpr std::string_view kKvUp = "kv_b_proj";  // of attention
 
 // How a layer's keys and values are kept.
 KvStorage storage_of(const Checkpoint& checkpoint, const DecoderSpec& spec, size_t layer,

@@ -1,42 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/load/layer_parts.h"
 
+#include <algorithm>
+
 #include "base/error.h"
+#include "checkpoint/families.h"
+#include "checkpoint/tensor_name.h"
 
 namespace moebius {
 namespace {
 
-// The name of layer `index`'s member `suffix`, whatever prefix the exporter used ("model.",
-// "language_model.model.", ...).
-std::string layer_name(const Checkpoint& checkpoint, size_t index, std::string_view suffix) {
+// "model.layers.7.", whatever the exporter calls what lies before the number.
+std::string layer_stem(const Checkpoint& checkpoint, size_t index) {
   for (const Module& m : checkpoint.modules())
     if (m.layer >= 0)
-      if (const size_t at = m.name.find("layers."); at != std::string::npos)
-        return fmt::format("{}layers.{}.{}", m.name.substr(0, at), index, suffix);
+      if (const std::string_view before = before_layers(m.name); before.size() < m.name.size()) {
+        const size_t word = m.name.find('.', before.size());
+        return fmt::format("{}.{}.", m.name.substr(0, word), index);
+      }
   fail("{}: has no layers", checkpoint.folder());
 }
 
 }  // namespace
 
 LayerParts::LayerParts(const Checkpoint& checkpoint, size_t index)
-    : checkpoint_(checkpoint), index_(index), prefix_(layer_name(checkpoint, index, "")) {}
+    : checkpoint_(checkpoint), index_(index) {
+  const Family* family = family_by_key(checkpoint.config().family);
+  const bool halves = family != nullptr && family->double_layers;
+  prefix_ = layer_stem(checkpoint, halves ? index / 2 : index);
+  if (halves) half_ = std::to_string(index % 2);
+}
+
+// "self_attn.q_proj" is "...self_attn.1.q_proj" in the second half of a double layer.
+std::string LayerParts::full(std::string_view suffix) const {
+  if (half_.empty()) return prefix_ + std::string(suffix);
+  const size_t word = std::min(suffix.find('.'), suffix.size());
+  return fmt::format("{}{}.{}{}", prefix_, suffix.substr(0, word), half_, suffix.substr(word));
+}
 
 const Module* LayerParts::find(std::string_view suffix) const {
-  return checkpoint_.find_module(prefix_ + std::string(suffix));
+  return checkpoint_.find_module(full(suffix));
 }
 
 const Module& LayerParts::require(std::string_view suffix) const {
   const Module* m = find(suffix);
-  if (m == nullptr) fail("{}: {}{} is missing", checkpoint_.folder(), prefix_, suffix);
+  if (m == nullptr) fail("{}: {} is missing", checkpoint_.folder(), full(suffix));
   return *m;
 }
 
 bool LayerParts::has(const std::string& tensor) const {
-  return checkpoint_.store().find(prefix_ + tensor) != nullptr;
+  return checkpoint_.store().find(full(tensor)) != nullptr;
 }
 
 std::vector<float> LayerParts::values(const std::string& suffix, size_t count) const {
-  const TensorInfo& t = checkpoint_.store().require(prefix_ + suffix);
+  const TensorInfo& t = checkpoint_.store().require(full(suffix));
   std::vector<float> v = read_floats(checkpoint_.store(), t);
   if (v.size() != count)
     fail("{} is {}; expected {} values", checkpoint_.store().where(t), describe(t), count);

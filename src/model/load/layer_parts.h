@@ -25,8 +25,9 @@ class LayerParts {
 
  private:
   const Checkpoint& checkpoint_;
+  std::string full(std::string_view suffix) const;
   size_t index_;
-  std::string prefix_;
+  std::string prefix_, half_;  // half_: "0" or "1" where a layer of the file is two of the model
 };
 
 void expect_width(const Module& m, size_t N, const char* what);

@@ -2,12 +2,13 @@
 #include "model/load/layer_set_loader.h"
 
 #include <algorithm>
-#include <cmath>
+#include <array>
 
 #include "base/error.h"
 #include "checkpoint/families.h"
 #include "model/arch/arch.h"
 #include "model/graph/gathered_ops.h"
+#include "model/load/row_lists.h"
 #include "model/ranks.h"
 
 namespace moebius {
@@ -36,11 +37,7 @@ MoeBlock dense_block(const Checkpoint& checkpoint, size_t index) {
   block.spec.intermediate = mlp[1]->plan.N;
   block.spec.experts = 1;
   block.spec.router.experts = 1, block.spec.router.top_k = 1;
-  block.spec.activation.kind =
-      activation_from_name(fields_of(config)
-                               .string({"hidden_act", "hidden_activation", "mlp_hidden_act"})
-                               .value_or("silu") +
-                           (gated ? "" : "_no_mul"));
+  block.spec.activation = config.dense_activation(block.layer);
   return block;
 }
 
@@ -75,11 +72,6 @@ void check_ends(const Checkpoint& checkpoint, size_t vocab, size_t hidden) {
          embedding.plan.K, vocab, hidden);
   if (output.plan.N < vocab)
     fail("{} has {} outputs; expected at least {}", output.name, output.plan.N, vocab);
-}
-
-// y = y * factor, unless that changes nothing.
-void add_scale(std::vector<RowOp>& ops, size_t operand, float factor) {
-  if (factor != 1.0f) ops.push_back({RowOpKind::kScale, {operand}, {}, factor});
 }
 
 }  // namespace
@@ -124,56 +116,34 @@ Linear LayerSetLoader::linear(GraphLayer& layer, const std::vector<ModuleOutputs
   return op;
 }
 
-// {h, a}: a = norm(h); h too, where branches are added to what they read.
-Program LayerSetLoader::entered(Device& device, const std::optional<Norm>& norm) const {
-  std::vector<RowOp> ops;
-  RowOp enter{norm ? RowOpKind::kNorm : RowOpKind::kCopy, {1}, {0}};
-  if (norm) enter.norm = *norm;
-  ops.push_back(std::move(enter));
-  if (spec_.residual_behind_norm) ops.push_back({RowOpKind::kCopy, {0}, {1}});
-  return device.rows(std::move(ops));
-}
-
-// {h, y}: h = (h * keep + norm(y) * add) * scalar.
-Program LayerSetLoader::joined(Device& device, const std::optional<Norm>& norm,
-                               const Residual& residual, float scalar) const {
-  std::vector<RowOp> ops;
-  if (norm) {
-    RowOp op{RowOpKind::kNorm, {1}, {1}};
-    op.norm = *norm;
-    ops.push_back(std::move(op));
-  }
-  add_scale(ops, 0, residual.keep);
-  add_scale(ops, 1, residual.add);
-  ops.push_back({RowOpKind::kAdd, {0}, {1}});
-  add_scale(ops, 0, scalar);
-  return device.rows(std::move(ops));
+// {h, other, later}: the layer's rows, what a branch reads or gives, what experts before gave.
+Program LayerSetLoader::branch_program(const LayerOps& list, LayerRows other,
+                                       const LayerParts& parts, Device& device) const {
+  const size_t n = to_->hidden;
+  const std::array places = {heads_at(LayerRows::kHidden, 0, 1, n), heads_at(other, 1, 1, n),
+                             heads_at(LayerRows::kLater, 2, 1, n)};
+  return device.rows(row_ops(list, places, parts, spec_));
 }
 
 void LayerSetLoader::load_layer(size_t index, GraphLayer& layer) {
   const LayerParts parts(checkpoint_, index);
-  const DecoderSpec& s = spec_;
-  const LayerSpec& spec = s.layers[index];
-  layer.device = &attention_device(to_->devices, s, index);
+  const LayerSpec& spec = spec_.layers[index];
+  layer.device = &attention_device(to_->devices, spec_, index);
   layer.experts_device = &to_->devices.experts(index);
   layer.place = kv_.layers[index];
-  const auto norm = [&](const char* name) {
-    return name == nullptr ? std::nullopt
-                           : std::optional(parts.norm(name, s.norm, s.norm_epsilon, to_->hidden));
+  const auto program = [&](const LayerOps& list, LayerRows other) {
+    return branch_program(list, other, parts, *layer.device);
   };
-  const float scalar = s.layer_scalar != nullptr ? parts.values(s.layer_scalar, 1)[0] : 1.0f;
-  const std::optional<Norm> attention_in = norm(s.attention_in),
-                            attention_out = norm(s.attention_out), block_in = norm(s.block_in),
-                            block_out = norm(s.block_out);
   if (spec.attends) {
-    layer.attention_in = entered(*layer.device, attention_in);
-    layer.attention_join = joined(*layer.device, attention_out, spec.attention_residual, 1.0f);
+    layer.attention_in = program(spec.enter_attention, LayerRows::kInput);
+    layer.attention_join = program(spec.join_attention, LayerRows::kBranch);
     layer.mixer = load_mixer(parts, layer);
   }
   if (!spec.mixes) return;
-  layer.block_reads_attention_input = s.parallel;
-  layer.block_in = entered(*layer.device, block_in);
-  layer.block_join = joined(*layer.device, block_out, spec.block_residual, scalar);
+  layer.block_reads_attention_input = spec.enter_block.empty();
+  layer.joins_later = joins_later(spec);
+  layer.block_in = program(spec.enter_block, LayerRows::kInput);
+  layer.block_join = program(spec.join_block, LayerRows::kBranch);
   load_block(parts, layer);
 }
 
@@ -204,35 +174,27 @@ std::unique_ptr<ExpertsOp> LayerSetLoader::load_mlp(GraphLayer& layer, size_t in
                         "output of the MLP");
 }
 
-// The router reads x / rms(x) * scale / sqrt(hidden).
 std::unique_ptr<ExpertBlock::Beside> LayerSetLoader::load_beside(const LayerParts& parts,
                                                                  GraphLayer& layer) {
+  using enum LayerRows;
+  const size_t n = to_->hidden;
+  const std::array inputs = {heads_at(kHidden, 0, 1, n), heads_at(kRouterInput, 1, 1, n),
+                             heads_at(kExpertsInput, 2, 1, n)};
+  const std::array join = {heads_at(kBranch, 0, 1, n), heads_at(kDense, 1, 1, n)};
   auto beside = std::make_unique<ExpertBlock::Beside>();
   beside->mlp = load_mlp(layer, parts.index());
-  Norm router{
-      NormKind::kRmsFused, spec_.norm_epsilon, parts.values("router.scale", to_->hidden), {}};
-  const float root = 1.0f / std::sqrt(static_cast<float>(to_->hidden));
-  for (float& v : router.weight) v *= root;
-  const auto op = [&](size_t y, size_t x, Norm norm) {
-    RowOp o{RowOpKind::kNorm, {y}, {x}};
-    o.norm = std::move(norm);
-    return o;
-  };
-  const auto norm = [&](const char* name) {
-    return parts.norm(name, spec_.norm, spec_.norm_epsilon, to_->hidden);
-  };
-  beside->inputs = layer.device->rows(
-      {op(1, 0, std::move(router)), op(2, 0, norm("pre_feedforward_layernorm_2"))});
-  beside->join = layer.experts_device->rows({op(0, 0, norm("post_feedforward_layernorm_2")),
-                                             op(1, 1, norm("post_feedforward_layernorm_1")),
-                                             {RowOpKind::kAdd, {0}, {1}}});
+  const BesideSpec& spec = *spec_.layers[parts.index()].beside;
+  if (!spec.inputs.empty())
+    beside->inputs = layer.device->rows(row_ops(spec.inputs, inputs, parts, spec_));
+  if (!spec.join.empty())
+    beside->join = layer.experts_device->rows(row_ops(spec.join, join, parts, spec_));
   return beside;
 }
 
 void LayerSetLoader::load_block(const LayerParts& parts, GraphLayer& layer) {
   const size_t index = parts.index();
   layer.block.emplace();
-  if (spec_.dense_parallel) layer.block->beside = load_beside(parts, layer);
+  if (spec_.layers[index].beside) layer.block->beside = load_beside(parts, layer);
   const auto& blocks = checkpoint_.moe_blocks();
   const auto stored = std::find_if(blocks.begin(), blocks.end(), [&](const MoeBlock& b) {
     return b.layer == static_cast<int>(index);
@@ -242,7 +204,7 @@ void LayerSetLoader::load_block(const LayerParts& parts, GraphLayer& layer) {
     return;
   }
   MoeBlock block = take_layer_shared(*stored);
-  if (layer.block->beside != nullptr) block.routing_reason.clear();  // its tensors are known here
+  if (spec_.whole_blocks) block.routing_reason.clear();  // why it cannot run without the lists
   MoeRequest request{&block};
   if (!part_.columns.empty()) request.exchange = &part_.ranks->for_experts();
   MoeOps ops =
@@ -274,7 +236,9 @@ void LayerSetLoader::load_ends() {
             {}};
   if (const TensorInfo* bias = store.find(norm->name + ".bias"))
     last.bias = read_floats(store, *bias);
-  to_->final_norm = entered(device, last);
+  RowOp final_norm{RowOpKind::kNorm, {1}, {0}};
+  final_norm.norm = std::move(last);
+  to_->final_norm = device.rows({std::move(final_norm)});
   to_->output_width = output.plan.N;
   std::vector<RowOp> tail;
   if (spec_.logits_divisor != 1.0f)

@@ -31,17 +31,19 @@ class LayerSetLoader {
   Mixer load_mixer(const LayerParts& parts, GraphLayer& layer);
   HeadAttention load_heads(const LayerParts& parts, GraphLayer& layer);
   std::vector<RowOp> head_input(const LayerParts& parts, bool all_heads, size_t qkv_width) const;
+  size_t gate_width(size_t layer) const;  // of rows kGate; 0: none
+  Program gate_program(const LayerParts& parts, GraphLayer& layer, size_t gates,
+                       size_t attended) const;
   LatentAttention load_latents(const LayerParts& parts, GraphLayer& layer);
   void absorb(const Module& kv_b, size_t index, GraphLayer& layer, LatentAttention& m);
-  std::unique_ptr<LatentAttention::Index> load_index(const LayerParts& parts, GraphLayer& layer);
+  std::unique_ptr<AttentionIndex> load_index(const LayerParts& parts, GraphLayer& layer);
   RecurrentMixer load_recurrent_mixer(const LayerParts& parts, GraphLayer& layer);
   AttentionRequest attention_request(const LayerParts& parts, bool absorbed) const;
   Linear attention_output(const LayerParts& parts, GraphLayer& layer);
   Linear linear(GraphLayer& layer, const std::vector<ModuleOutputs>& modules);
   LoadOptions expert_options(MoePart part, size_t layer) const;
-  Program joined(Device& device, const std::optional<Norm>& norm, const Residual& residual,
-                 float scalar) const;
-  Program entered(Device& device, const std::optional<Norm>& norm) const;
+  Program branch_program(const LayerOps& list, LayerRows other, const LayerParts& parts,
+                         Device& device) const;
 
   const Checkpoint& checkpoint_;
   const ModelPart& part_;

@@ -23,7 +23,8 @@ std::vector<size_t> plan_stages(const Checkpoint& checkpoint, const DecoderSpec&
   for (size_t i = 0; i < n; ++i) {
     const LayerSpec& layer = spec.layers[i];
     for (size_t back = 0; back < layer.kv_from; ++back) may_begin[i - back] = false;
-    if (spec.indexer.top_k > 0 && layer.attends && !layer.indexes) may_begin[i] = false;
+    if (joins_later(layer)) may_begin[i] = false;
+    if (takes_choice(spec, i)) may_begin[i] = false;
   }
   return stage_layers(bytes, ends, may_begin, stages);
 }

@@ -61,11 +61,15 @@ struct RecurrentLoader {
               parts.values(name(kimi ? "o_norm.weight" : "norm.weight"), d.value_dim),
               {}};
     auto net = std::make_unique<DeltaNet>(d, std::move(w), type);
+    // Gates are projections of low rank or whole.
+    const auto one_or_two = [&](const char* whole, const char* two) {
+      return parts.find(name(whole)) != nullptr ? whole : two;
+    };
     if (kimi)
-      return with(
-          std::move(net),
-          {"q_proj", "k_proj", "v_proj", "g_a_proj>g_b_proj", "b_proj", "f_a_proj>f_b_proj"},
-          "o_proj");
+      return with(std::move(net),
+                  {"q_proj", "k_proj", "v_proj", one_or_two("g_proj", "g_a_proj>g_b_proj"),
+                   "b_proj", one_or_two("f_proj", "f_a_proj>f_b_proj")},
+                  one_or_two("dense", "o_proj"));
     if (d.by_key_head) return with(std::move(net), {"in_proj_qkvz", "in_proj_ba"});
     return with(std::move(net), {"in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a"});
   }

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/load/row_lists.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace moebius {
+namespace {
+
+Norm norm_of(const LayerOp& op, size_t width, const LayerParts& parts, const DecoderSpec& spec) {
+  if (op.parameter == nullptr)
+    return {op.norm.value_or(NormKind::kRmsPlain), spec.norm_epsilon, {}, {}};
+  const NormKind kind = op.norm.value_or(spec.norm);
+  Norm norm = parts.has(op.parameter)
+                  ? Norm{kind, spec.norm_epsilon, parts.values(op.parameter, width), {}}
+                  : parts.norm(op.parameter, kind, spec.norm_epsilon, width);
+  if (op.factor != 1.0f)
+    for (float& w : norm.weight) w *= op.factor;
+  return norm;
+}
+
+}  // namespace
+
+RowPlace heads_at(LayerRows rows, size_t operand, size_t heads, size_t d) {
+  return {rows, {operand, 0, heads * d}, {operand, 0, d, heads, d}};
+}
+
+std::vector<RowOp> row_ops(const LayerOps& list, std::span<const RowPlace> places,
+                           const LayerParts& parts, const DecoderSpec& spec) {
+  const bool keys = spec.layers[parts.index()].kv_from == 0;
+  const auto place = [&](LayerRows rows) {
+    const auto p = std::find_if(places.begin(), places.end(),
+                                [&](const RowPlace& at) { return at.rows == rows; });
+    if (p == places.end())
+      fail("layer {}: an operation on rows that this layer does not have", parts.index());
+    return *p;
+  };
+  std::vector<RowOp> ops;
+  for (const LayerOp& op : list) {
+    if (!keys && (op.y == LayerRows::kKey || op.y == LayerRows::kValue)) continue;
+    const RowPlace y = place(op.y), x = place(op.x);
+    RowOp made{op.kind, op.per_head ? y.each : y.whole, op.per_head ? x.each : x.whole, op.factor};
+    if (op.kind == RowOpKind::kNorm) made.norm = norm_of(op, made.y.width, parts, spec);
+    if (op.kind == RowOpKind::kHeadBias) {
+      const std::vector<float> all =
+          parts.values(op.parameter, y.all_heads != 0 ? y.all_heads : made.y.heads);
+      const auto first = all.begin() + static_cast<std::ptrdiff_t>(y.first_head);
+      made.values = {first, first + static_cast<std::ptrdiff_t>(made.y.heads)};
+    }
+    if (op.kind == RowOpKind::kScale) {
+      if (op.parameter != nullptr) made.factor = parts.values(op.parameter, 1)[0];
+      if (made.factor == 1.0f) continue;
+    }
+    made.rope = op.rope, made.temperature = op.temperature;
+    ops.push_back(std::move(made));
+  }
+  return ops;
+}
+
+}  // namespace moebius

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// From an architecture's list of row operations to that of a device: where rows lie among the operands
+// of a program, and the numbers of its parameters.
+#pragma once
+#include <span>
+#include <vector>
+
+#include "model/arch/decoder_spec.h"
+#include "model/load/layer_parts.h"
+
+namespace moebius {
+
+struct RowPlace {
+  LayerRows rows;
+  RowView whole;                         // all columns
+  RowView each = {};                     // what an operation reads head by head
+  size_t first_head = 0, all_heads = 0;  // which of all ranks' heads these are; 0: all
+};
+
+// `heads` times `d` columns side by side.
+RowPlace heads_at(LayerRows rows, size_t operand, size_t heads, size_t d);
+
+// Operations on keys and values are left out in layers that take those of another. Throws Error for
+// other rows that have no place, and for a parameter that is missing or has another size.
+std::vector<RowOp> row_ops(const LayerOps& list, std::span<const RowPlace> places,
+                           const LayerParts& parts, const DecoderSpec& spec);
+
+}  // namespace moebius
