@@ -25,6 +25,8 @@ def plain(name):
     name = name.removeprefix("language_model.").replace("block_sparse_moe", "mlp").replace("feed_forward", "mlp")
     name = name.replace("backbone.", "model.").replace("forget_gate.", "").replace("model.language_model.", "model.")
     name = re.sub(r"(experts\.\d+)\.w([123])$", lambda m: m[1] + "." + {"1": "gate", "3": "up", "2": "down"}[m[2]] + "_proj", name)
+    name = name.replace(".index_", ".indexer.").replace(".share_expert.", ".mlp.shared_experts.")
+    name = name.replace(".attention.dense", ".self_attn.o_proj").replace(".attention.", ".self_attn.")
     return re.sub(r"mlp\.router(\.layer)?$", "mlp.gate", name).replace("shared_expert.", "shared_experts.").replace("shared_mlp.", "shared_experts.")
 
 
@@ -126,6 +128,10 @@ def write(folder, dense, decoded):
     folder = Path(folder)
     with load_context():
         model = AutoModelForCausalLM.from_pretrained(dense, dtype=torch.float32, attn_implementation="eager").eval()
+    for module in model.modules():               # experts taken apart forget what their class knew besides weights
+        if "Linear" in type(module).__name__ and "Experts" in type(module).__name__:
+            for name in ("swiglu_alpha", "swiglu_limit"):
+                setattr(module, name, getattr(model.config.get_text_config(), name, None))
     family = folder.parent / (folder.name.split("-")[0].replace("kimik2", "deepseekv3") + "-dense")
     if (family / "config.json").exists() and (family / "config.json").read_bytes() == (Path(dense) / "config.json").read_bytes():
         want = load_file(family / "expected.safetensors")                              # the split experts must mean what the fused ones mean
@@ -140,6 +146,7 @@ def write(folder, dense, decoded):
         m for m in in_file if in_file[m]["quantized"]][-1:]
     blocks = sorted({m.split(".experts.")[0] for m in in_file if re.search(r"\.experts\.\d+\.", m)})[-1:]
     blocks = [b for b in blocks if not re.search(r"\.\d+$", b)]       # experts that hang on the layer: no block of their own
+    blocks = [b for b in blocks if not hasattr(names[plain(b)], "post_mlp_layernorm")]     # a norm that the file keeps on the layer
     for name in linear + blocks:
         k = in_file[name]["K"] if name in in_file else model.config.get_text_config().hidden_size
         x = torch.randn(ROWS, k, generator=torch.Generator().manual_seed(9))

@@ -8,7 +8,8 @@ that this file can be listed without importing torch.
 from dataclasses import dataclass, field
 from typing import Any, Callable, List
 
-TOWERS = ["re:.*visual.*", "re:.*audio_tower.*"]
+TOWERS = ["re:.*visual.*", "re:.*vision.*", "re:.*audio_tower.*", "re:.*resampler.*", "re:.*projector.*"]
+VISION_EXPERTS = [r"re:.*experts\.[4-7]\..*"]
 IGNORE = ["lm_head", r"re:.*mlp\.gate$", r"re:.*block_sparse_moe\.gate$", r"re:.*shared_expert_gate$", "re:.*router.*"]
 ATTENTION = [r"re:.*self_attn\..*_proj$"]
 FREE = ["lm_head", "model.embed_tokens", r"re:.*\.gate$", r"re:.*norm.*"]
@@ -181,7 +182,7 @@ CASES = [
        "minimax",
        "glm4moelite", "solaropen", "dots1", "ernie45moe", "exaonemoe", "hunyuanmoe", "hyv3", "granitemoeshared", "ariatext",
        "gemma4", "gemma4wide", "mistral4", "deepseekv32", "glmmoedsa", "mimov2flash", "flexolmo", "afmoe", "mellum", "granitemoeswa",
-       "cohere2moe", "laguna")],
+       "cohere2moe", "laguna", "flint", "kolibri1", "axk1", "step3p7", "ernie45vlmoe", "beam", "longcatflash", "bailinghybrid", "minimaxm3")],
     # --- families, quantized
     x("olmoe-fp8-static", pre("FP8"), "olmoe", calibrate=True),
     x("mixtral-w4a16-g32", one(lambda: w(4, 32)), "mixtral"),
@@ -209,10 +210,17 @@ CASES = [
     x("llama-w8a8", pre("W8A8"), "llama"),
     x("granitemoeshared-w8a8", pre("W8A8"), "granitemoeshared"),  # its widths are no multiples of a group
     *[x(f"{m}-{name}", schemes, m) for m in ("gemma4", "mistral4", "deepseekv32", "glmmoedsa", "mimov2flash", "flexolmo", "afmoe",
-                                                   "mellum", "granitemoeswa", "cohere2moe", "laguna")
+                                                   "mellum", "granitemoeswa", "cohere2moe", "laguna", "flint", "kolibri1", "axk1", "beam",
+                                                   "longcatflash", "bailinghybrid")
       for name, schemes in (("w4a16-g32", one(lambda: w(4, 32))), ("fp8-dynamic", pre("FP8_DYNAMIC")))],
     *[x(f"{m}-w4a16-g16", one(lambda: w(4, 16)), m) for m in ("glm4moelite", "solaropen", "dots1", "exaonemoe", "hunyuanmoe")],
     *[x(f"{m}-fp8-dynamic", pre("FP8_DYNAMIC"), m) for m in ("glm4moelite", "solaropen", "dots1", "exaonemoe", "hunyuanmoe", "granitemoeshared")],
+    # llm-compressor cannot take apart experts of two widths
+    x("ernie45vlmoe-w4a16-g32", one(lambda: w(4, 32)), "ernie45vlmoe", stage="free", ignore=FREE + VISION_EXPERTS + TOWERS),
+    x("ernie45vlmoe-fp8-dynamic", None, "ernie45vlmoe", stage="free", preset="FP8_DYNAMIC", ignore=FREE + VISION_EXPERTS + TOWERS),
+    # transformers takes gate_up_proj apart when it saves MiniMax-M3, but not its scales
+    *[x(f"{m}-{name}", schemes, m, ignore=IGNORE + TOWERS + ["re:.*gate_up_proj$"]) for m in ("step3p7", "minimaxm3")
+      for name, schemes in (("w4a16-g32", one(lambda: w(4, 32))), ("fp8-dynamic", pre("FP8_DYNAMIC")))],
     *[x(f"{m}-{name}", schemes, m, **more) for m in ("qwen3vlmoe", "qwen3omnimoe")
       for name, schemes, more in (("dense", None, dict(stage="dense")), ("w4a16-g32", one(lambda: w(4, 32)), dict(ignore=IGNORE + TOWERS)),
                                   ("fp8-dynamic", pre("FP8_DYNAMIC"), dict(ignore=IGNORE + TOWERS)))],

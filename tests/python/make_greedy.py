@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Greedy continuations of the dense golden folders by transformers (f32, eager, no cache): tests/golden/greedy.json.
 
-    env/bin/python tests/python/make_greedy.py [folder ...]
+    env/bin/python tests/python/make_greedy.py [--seeds N] [folder ...]
 
 For every folder a prompt of PROMPT random tokens is searched whose 64 next tokens are decided clearly: at every step the best
 logit leads by MARGIN of the largest one, and noise of one part in 100,000 on the embeddings (a routing tie would show it)
@@ -9,8 +9,8 @@ moves no logit by a tenth of the smallest lead. Among SEEDS prompts the one with
 model which only repeats itself is the last choice. PROMPT is longer than the shortest original context, so that folders with
 two sets of rotary factors use one of them throughout.
 """
+import argparse
 import json
-import sys
 from pathlib import Path
 
 import torch
@@ -50,7 +50,7 @@ def moved_by_noise(model, tokens):
 
 
 @torch.no_grad()
-def search(folder):
+def search(folder, seeds):
     from transformers import AutoModelForCausalLM
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     if model.config.model_type == "phimoe":
@@ -59,7 +59,7 @@ def search(folder):
         long_or_short = rotary.rope_init_fn
         rotary.rope_init_fn = lambda config, *rest: long_or_short(config, *rest, seq_len=PROMPT)
     found = None
-    for seed in range(SEEDS):
+    for seed in range(seeds):
         g = torch.Generator().manual_seed(1000 + seed)
         prompt = torch.randint(3, model.config.get_text_config().vocab_size, (PROMPT,), generator=g).tolist()
         run = continue_greedily(model, prompt)
@@ -69,7 +69,7 @@ def search(folder):
         if found is None or kinds > found[0]:
             found = (kinds, seed, *run)
     if found is None:
-        raise SystemExit(f"{folder.name}: none of {SEEDS} prompts is decided clearly")
+        raise SystemExit(f"{folder.name}: none of {seeds} prompts is decided clearly")
     kinds, seed, tokens, lead = found
     print(f"{folder.name}: seed {seed}, {kinds} different tokens, smallest lead {lead:.2e}", flush=True)
     return {"prompt": tokens[:PROMPT], "tokens": tokens[PROMPT:]}
@@ -78,10 +78,14 @@ def search(folder):
 def main():
     out = GOLDEN / "greedy.json"
     said = json.loads(out.read_text()) if out.exists() else {}
+    p = argparse.ArgumentParser()
+    p.add_argument("--seeds", type=int, default=SEEDS)
+    p.add_argument("folders", nargs="*")
+    a = p.parse_args()
     register()
     for folder in sorted(GOLDEN.glob("*-dense")):
-        if not sys.argv[1:] or folder.name in sys.argv[1:]:
-            said[folder.name] = search(folder)
+        if not a.folders or folder.name in a.folders:
+            said[folder.name] = search(folder, a.seeds)
     out.write_text("{\n" + ",\n".join(f'"{k}": {json.dumps(v, separators=(",", ":"))}' for k, v in sorted(said.items())) + "\n}\n")
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What rotations, windows and caps mean in each family: tests/golden/variants.json.
 
-    env/bin/python tests/python/make_variants.py
+    env/bin/python tests/python/make_variants.py [--keep]
 
+--keep: what variants.json has of a folder and its changes stays as it is.
 Every entry is a dense golden folder with some fields of its config.json changed or taken out (null in `changes` takes out,
 "null" writes a null), a sequence, and the last row of logits that transformers computes for it in f32 (eager, no cache). What
 a field means where it is absent is thereby what the real configuration classes say. The lengths lie on both sides of the
@@ -10,11 +11,14 @@ original context of 32 that the folders with scaled rotations have.
 """
 import json
 import os
+import sys
 import tempfile
 from pathlib import Path
 
 import torch
 import transformers
+
+from make_checkpoints_models import register
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"
 ABSENT, NULL = None, "null"
@@ -58,25 +62,83 @@ VARIANTS = [
     *[("laguna-dense", {"moe_router_logit_softcapping": cap}) for cap in (0.25, 2.0)],
 ]
 
+# The youngest families over more than two blocks of 128 keys, and every spelling of their configs. Of eight sequences the one that noise
+# moves least: over so many tokens a routing tie is near.
+LENGTH, SEEDS = 310, 8
+LONGER = {"max_position_embeddings": 512}
+LONG_VARIANTS = [
+    *[(f, LONGER) for f in ("flint-dense", "kolibri1-dense", "axk1-dense", "beam-dense", "longcatflash-dense")],
+    ("bailinghybrid-dense", {"model_max_length": 512}),
+    ("bailinghybrid-dense", {"model_max_length": 512, "kda_safe_gate": False, "moe_renormalize": False}),
+    *[(f, {"text_config": LONGER}) for f in ("step3p7-dense", "ernie45vlmoe-dense", "minimaxm3-dense")],
+    # as published: lists with an entry for each layer, sizes in an object of their own
+    ("step3p7-dense", {"text_config": LONGER | {
+        "rope_parameters": ABSENT, "rope_theta": [50000.0, 1000.0, 50000.0], "partial_rotary_factors": [0.5, 0.75, 0.5],
+        "num_sliding_attention_heads": ABSENT, "per_layer_config": ABSENT,
+        "attention_other_setting": {"attention_type": "sliding_attention", "num_attention_heads": 4, "num_attention_groups": 1, "head_dim": 16}}}),
+    ("minimaxm3-dense", {"text_config": LONGER | {
+        "layer_types": ABSENT, "index_n_heads": ABSENT, "index_head_dim": ABSENT, "index_block_size": ABSENT, "index_topk_blocks": ABSENT,
+        "index_local_blocks": ABSENT,
+        "sparse_attention_config": {"sparse_attention_freq": [0, 1], "sparse_num_index_heads": 2, "sparse_index_dim": 16,
+                                    "sparse_block_size": 16, "sparse_topk_blocks": 5, "sparse_local_block": 2}}}),
+    ("flint-dense", LONGER | {"layer_types": ABSENT, "sliding_window": 5}),
+    ("kolibri1-dense", LONGER | {"layer_types": ABSENT, "norm_topk_prob": ABSENT}),
+    ("beam-dense", LONGER | {"layer_types": ABSENT, "rope_parameters": ABSENT, "final_logit_softcapping": NULL}),
+    ("longcatflash-dense", LONGER | {"num_hidden_layers": 4}),
+]
 
-def changed(folder, changes, out):
-    config = json.loads((GOLDEN / folder / "config.json").read_text())
+
+def change(config, changes):
     for name, value in changes.items():
+        if isinstance(value, dict) and isinstance(config.get(name), dict) and name == "text_config":
+            change(config[name], value)
+            continue
         config.pop(name, None)
         if value is not ABSENT:
             config[name] = None if value == NULL else value
+
+
+def changed(folder, changes, out):
+    config = json.loads((GOLDEN / folder / "config.json").read_text())
+    change(config, changes)
     (out / "config.json").write_text(json.dumps(config))
     os.symlink(GOLDEN / folder / "model.safetensors", out / "model.safetensors")
+
+
+def stable(model):
+    """(tokens, last row of logits) of the sequence that noise of one part in a million moves least."""
+    found, g = None, torch.Generator().manual_seed(1)
+    for seed in range(SEEDS):
+        tokens = torch.randint(3, model.config.get_text_config().vocab_size, (LENGTH,), generator=torch.Generator().manual_seed(seed))
+        plain = model(tokens[None], use_cache=False).logits[0, -1]
+        hook = model.get_input_embeddings().register_forward_hook(lambda _, x, y: y * (1 + 1e-6 * torch.randn(y.shape, generator=g)))
+        moved = (model(tokens[None], use_cache=False).logits[0, -1] - plain).abs().max() / plain.abs().max()
+        hook.remove()
+        if found is None or moved < found[0]:
+            found = (moved, tokens, plain)
+    print(f"moved by {found[0]:.1e}")
+    return found[1:]
+
+
+def entry(folder, changes, tokens, last):
+    return {"folder": folder, "changes": changes, "tokens": tokens.tolist(), "logits": [float(f"{v:.8g}") for v in last.tolist()]}
 
 
 @torch.no_grad()
 def main():
     from transformers import AutoModelForCausalLM
-    said = []
-    for folder, changes in VARIANTS:
+    register()
+    said = json.loads((GOLDEN / "variants.json").read_text()) if "--keep" in sys.argv else []
+    kept = [(v["folder"], v["changes"]) for v in said]
+    for folder, changes in VARIANTS + LONG_VARIANTS:
+        if (folder, changes) in kept:
+            continue
         with tempfile.TemporaryDirectory() as out:
             changed(folder, changes, Path(out))
             model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32, attn_implementation="eager").eval()
+        if (folder, changes) in LONG_VARIANTS:
+            said.append(entry(folder, changes, *stable(model)))
+            continue
         for length in (20, 40):
             tokens = torch.randint(3, model.config.vocab_size, (length,), generator=torch.Generator().manual_seed(length))
             if "rope_parameters" in changes and hasattr(model.model, "rotary_emb"):
@@ -91,8 +153,7 @@ def main():
             except ValueError as e:         # the library refuses the combination itself
                 print(f"left out: {folder} {changes}: {e}")
                 continue
-            said.append({"folder": folder, "changes": changes, "tokens": tokens.tolist(),
-                         "logits": [float(f"{v:.8g}") for v in last.tolist()]})
+            said.append(entry(folder, changes, tokens, last))
     (GOLDEN / "variants.json").write_text("[\n" + ",\n".join(json.dumps(v, separators=(",", ":")) for v in said) + "\n]\n")
     print(len(said), "variants,", (GOLDEN / "variants.json").stat().st_size, "bytes")
 

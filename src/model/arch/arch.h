@@ -75,6 +75,10 @@ DecoderSpec afmoe_spec(const ModelConfig&);
 DecoderSpec cohere2_moe_spec(const ModelConfig&);
 DecoderSpec flex_olmo_spec(const ModelConfig&);
 DecoderSpec granite_swa_spec(const ModelConfig&);
+DecoderSpec step3p7_spec(const ModelConfig&);
+DecoderSpec flint_spec(const ModelConfig&);
+DecoderSpec kolibri1_spec(const ModelConfig&);
+DecoderSpec axk1_spec(const ModelConfig&);
 DecoderSpec laguna_spec(const ModelConfig&);
 DecoderSpec mellum_spec(const ModelConfig&);
 DecoderSpec mimo_spec(const ModelConfig&);
@@ -107,6 +111,7 @@ DecoderSpec phimoe_spec(const ModelConfig&);
 DecoderSpec plain_spec(const ModelConfig&);
 DecoderSpec dots1_spec(const ModelConfig&);
 DecoderSpec ernie_moe_spec(const ModelConfig&);
+DecoderSpec ernie_vl_spec(const ModelConfig&);
 DecoderSpec exaone_moe_spec(const ModelConfig&);
 DecoderSpec hunyuan_moe_spec(const ModelConfig&);
 
