@@ -62,7 +62,8 @@ class Recorder:
                 continue
             if is_experts(module):
                 self.watch(module, int(layer[1]), self.experts)
-            elif any(is_experts(c) for c in module.children()):
+            elif any(n == "text_moe" for n, _ in module.named_children()) or (        # ERNIE-4.5-VL: shared experts lie around it
+                    any(is_experts(c) for c in module.children()) and not name.endswith(("text_moe", "vision_moe"))):
                 self.watch(module, int(layer[1]), self.blocks)
 
     def watch(self, module, layer, store):

@@ -98,7 +98,11 @@ SPECIAL = {
                        "indexer_compress_ratio": 4, "hc_lowrank": 16},
     "qwen3_omni_moe": {"talker_config.text_config.shared_expert_intermediate_size": 48,
                        "talker_config.spatial_merge_size": 2},
-    "step3p7": {"text_config.sliding_window": 8},
+    "minimax_m3_vl": {"text_config.layer_types": [FULL, "minimax_m3_sparse"] * 2, "text_config.index_n_heads": 2,
+                      "text_config.index_block_size": 4, "text_config.index_topk_blocks": 3},
+    "step3p7": {"text_config.sliding_window": 8, "text_config.layer_types": [FULL, "sliding_attention"] * 2,
+                "text_config.num_sliding_attention_heads": 8, "text_config.swiglu_limits": [0.0, 0.25, 0.0, 0.5],
+                "text_config.swiglu_limits_shared": [0.5, 0.0, 0.25, 0.0], "text_config.mlp_layer_types": DENSE_FIRST},
     "unlimited_ocr": {"text_config.num_key_value_heads": 4},
     "zaya": {"num_experts_per_tok": 1},
 }
