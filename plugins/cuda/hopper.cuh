@@ -187,13 +187,16 @@ __device__ __forceinline__ void expand(const Codes<S>& c, const uint32_t (&scale
 }
 
 // NT: rows of x of a tile; NWG: warpgroups, 64 outputs each.
-template <HopperScheme S, int NT>
+// SLABS: 2 where a warpgroup has 128 outputs: x travels half as often, and a stage is one tile of inputs of two slabs
+// instead of two tiles of inputs of one.
+template <HopperScheme S, int NT, int SLABS>
 struct Shape {
   using F = Format<S>;
+  static constexpr int inputs = SLABS == 2 ? 128 : 256;  // of a stage
   static constexpr bool wide = NT >= 64;
   static constexpr int NWG = wide ? 2 : 1;
   static constexpr int gather = wide ? 128 : 32, threads = 128 * NWG + gather;
-  static constexpr int b_bytes = NT * 256 * F::row_bytes, w_bytes = NWG * 2 * F::bytes,
+  static constexpr int b_bytes = NT * inputs * F::row_bytes, w_bytes = NWG * 2 * F::bytes,
                        stage = b_bytes + w_bytes;
   static constexpr int budget = wide ? 220 * 1024 : (NT >= 32 ? 72 * 1024 : 54 * 1024);
   static constexpr int stages = budget / stage > 8 ? 8 : budget / stage < 2 ? 2 : budget / stage;
@@ -201,22 +204,24 @@ struct Shape {
   static constexpr int blocks = wide ? 1 : (NT >= 32 ? 3 : 4);
 };
 
-template <HopperScheme S, int NT, bool kGateUp>
-__global__ void __launch_bounds__(Shape<S, NT>::threads, Shape<S, NT>::blocks)
+template <HopperScheme S, int NT, bool kGateUp, int SLABS>
+__global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLABS>::blocks)
     hopper_kernel(const __grid_constant__ HopperGemm A) {
   using F = Format<S>;
-  using H = Shape<S, NT>;
+  using H = Shape<S, NT, SLABS>;
   using W = Wgmma<typename F::T, NT>;
   constexpr int R = NT / 2, STAGES = H::stages, NWG = H::NWG;
   // Two sets of sums in flight where registers allow it.
-  constexpr int PARTS = F::promote && !(NT == 128 && !F::shared_a) ? 2 : 1;
+  constexpr int PARTS = SLABS == 2                                   ? (F::promote ? 1 : 2)
+                        : F::promote && !(NT == 128 && !F::shared_a) ? 2
+                                                                     : 1;
   extern __shared__ uint8_t raw[];
   uint8_t* sm =
       reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t(1023));
   uint8_t* smw = sm + STAGES * H::b_bytes;
   uint64_t *full = reinterpret_cast<uint64_t*>(smw + STAGES * H::w_bytes), *empty = full + STAGES;
   float* row_scale_area = reinterpret_cast<float*>(empty + STAGES);
-  const int nk = A.K / 256, ntn = A.n64 / NWG;
+  const int nk = A.K / H::inputs, ntn = A.n64 / (NWG * SLABS);
   if (threadIdx.x == 0) {
     for (int i = 0; i < STAGES; ++i) {
       barrier_init(full + i, 1 + H::gather);
@@ -241,19 +246,30 @@ __global__ void __launch_bounds__(Shape<S, NT>::threads, Shape<S, NT>::blocks)
   };
   const int total = A.max_tiles * ntn;
   if (threadIdx.x >= 128 * NWG) {  // producers
-    if constexpr (H::wide) asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
+    if constexpr (SLABS == 2)
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    else if constexpr (H::wide)
+      asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
     const int p = static_cast<int>(threadIdx.x) - 128 * NWG;
     if (kGateUp) {
       wait_for_predecessor();
       let_successor_start();
     }
-    constexpr int CH = 16 * F::row_bytes, RPI = H::gather / CH,
+    constexpr int CH = H::inputs / 16 * F::row_bytes, RPI = H::gather / CH,
                   LOADS = (NT + RPI - 1) / RPI;  // 16-byte pieces of a row
     const int piece = p % CH, row0 = p / CH;
     int s = 0, phase = 0;
     bool early = !kGateUp;
     const auto weights = [&](int e, int n, int k, int at) {
       barrier_expect(full + at, H::w_bytes);
+      if constexpr (SLABS == 2) {
+#pragma unroll
+        for (int g = 0; g < NWG * 2; ++g)
+          bulk_copy(smw + at * H::w_bytes + g * F::bytes,
+                    A.w + (static_cast<size_t>(e * A.n64 + n * NWG * 2 + g) * nk + k) * F::bytes,
+                    F::bytes, full + at);
+        return;
+      }
 #pragma unroll
       for (int g = 0; g < NWG; ++g)
         bulk_copy(smw + at * H::w_bytes + g * 2 * F::bytes,
@@ -314,7 +330,10 @@ __global__ void __launch_bounds__(Shape<S, NT>::threads, Shape<S, NT>::blocks)
       let_successor_start();
     }
   } else {  // consumers: one warpgroup per 64 outputs
-    if constexpr (H::wide) asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
+    if constexpr (SLABS == 2)
+      asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    else if constexpr (H::wide)
+      asm volatile("setmaxnreg.inc.sync.aligned.u32 224;");
     wait_for_predecessor();
     const int tid = static_cast<int>(threadIdx.x) % 128, wg = static_cast<int>(threadIdx.x) / 128,
               lane = tid % 32, warp = tid / 32;
@@ -323,31 +342,56 @@ __global__ void __launch_bounds__(Shape<S, NT>::threads, Shape<S, NT>::blocks)
       int n;
       const TokenTile tile = place(t, n);
       if (tile.rows == 0) break;
-      float acc[R];
+      float acc[SLABS][R];
       typename W::Acc part[PARTS][R];
-      const int slab = n * NWG + wg, r0 = warp * 16 + lane / 4;
-      float c0 = 1, c1 = 1, mine = 0;  // scales of the end, fetched while the products run
+      const int first_slab = (n * NWG + wg) * SLABS, r0 = warp * 16 + lane / 4;
+      float c0[SLABS], c1[SLABS], mine = 0;  // scales of the end, fetched while the products run
       int from = tile.first + tid;
       if constexpr (F::scaled_rows)
         if (tid < tile.rows && A.source != nullptr) from = A.source[from];
-      if constexpr (F::per_output) {
-        const float* c = A.channel + (static_cast<size_t>(tile.expert) * A.n64 + slab) * 64 + r0;
-        c0 = c[0], c1 = c[8];
-      }
-      if constexpr (S == HopperScheme::kFp4Bf16)
-        c0 = A.channel[tile.expert * 2], c1 = A.channel[tile.expert * 2 + (kGateUp ? 1 : 0)];
 #pragma unroll
-      for (int i = 0; i < R; ++i) acc[i] = 0, part[0][i] = 0;
-      for (int k = 0; k < nk; ++k) {  // two tiles (256 inputs)
+      for (int m = 0; m < SLABS; ++m) {
+        c0[m] = c1[m] = 1;
+        if constexpr (F::per_output) {
+          const float* c =
+              A.channel + (static_cast<size_t>(tile.expert) * A.n64 + first_slab + m) * 64 + r0;
+          c0[m] = c[0], c1[m] = c[8];
+        }
+        if constexpr (S == HopperScheme::kFp4Bf16) {
+          c0[m] = A.channel[tile.expert * 2];
+          c1[m] = A.channel[tile.expert * 2 + (kGateUp ? 1 : 0)];
+        }
+        if constexpr (S == HopperScheme::kInt4Channel) c0[m] *= 0.0625f, c1[m] *= 0.0625f;
+#pragma unroll
+        for (int i = 0; i < R; ++i) acc[m][i] = 0;
+      }
+#pragma unroll
+      for (int m = 0; m < PARTS; ++m)
+#pragma unroll
+        for (int i = 0; i < R; ++i) part[m][i] = 0;
+      for (int k = 0; k < nk; ++k) {  // two tiles: of 256 inputs, or of two slabs
         if constexpr (F::scaled_rows)
           if (k == (nk > 1 ? 1 : 0) && tid < tile.rows) mine = A.x_scale[from];
         barrier_wait(full + s, phase);
         proxy_fence();
         const uint32_t b0 = descriptor_low(shared_address(sm + s * H::b_bytes)),
-                       b1 = b0 + NT * 128 * F::row_bytes / 16;
+                       b1 = SLABS == 2 ? b0 : b0 + NT * 128 * F::row_bytes / 16;
         const uint32_t t0 = shared_address(smw + s * H::w_bytes) + wg * 2 * F::bytes,
                        t1 = t0 + F::bytes;
-        if constexpr (F::shared_a) {
+        if constexpr (F::shared_a && F::promote && PARTS == 1) {
+#pragma unroll
+          for (int m = 0; m < SLABS; ++m) {
+            const uint32_t a0 = descriptor_low(t0 + m * F::bytes);
+            mma_fence();
+#pragma unroll
+            for (int j = 0; j < 128 / W::K; ++j)
+              W::ss(part[0], descriptor(a0 + j * 2), descriptor(b0 + j * 2), j > 0);
+            mma_commit();
+            mma_wait<0>();
+#pragma unroll
+            for (int i = 0; i < R; ++i) acc[m][i] = acc[m][i] + part[0][i];
+          }
+        } else if constexpr (F::shared_a) {
           const uint32_t a0 = descriptor_low(t0), a1 = a0 + F::bytes / 16;
           mma_fence();
 #pragma unroll
@@ -362,12 +406,12 @@ __global__ void __launch_bounds__(Shape<S, NT>::threads, Shape<S, NT>::blocks)
           if constexpr (F::promote) {
             mma_wait<1>();
 #pragma unroll
-            for (int i = 0; i < R; ++i) acc[i] = acc[i] + part[0][i];
+            for (int i = 0; i < R; ++i) acc[0][i] = acc[0][i] + part[0][i];
           }
           mma_wait<0>();
           if constexpr (F::promote) {
 #pragma unroll
-            for (int i = 0; i < R; ++i) acc[i] = acc[i] + part[PARTS - 1][i];
+            for (int i = 0; i < R; ++i) acc[0][i] = acc[0][i] + part[PARTS - 1][i];
           }
         } else {
           uint32_t z0s[4] = {}, z1s[4] = {};
@@ -394,10 +438,10 @@ __global__ void __launch_bounds__(Shape<S, NT>::threads, Shape<S, NT>::blocks)
                     !(F::promote && h == 0 && j == 0));
             mma_commit();
           };
-          const auto promote = [&](auto& d, const float(&z)[2]) {
+          const auto promote = [&](auto& to, auto& d, const float(&z)[2]) {
 #pragma unroll
             for (int i = 0; i < R; ++i)
-              acc[i] = fmaf(static_cast<float>(d[i]), z[(i / 2) % 2], acc[i]);
+              to[i] = fmaf(static_cast<float>(d[i]), z[(i / 2) % 2], to[i]);
           };
           const uint32_t s00[2] = {z0s[0], z0s[1]}, s01[2] = {z0s[2], z0s[3]},
                          s10[2] = {z1s[0], z1s[1]}, s11[2] = {z1s[2], z1s[3]};
@@ -411,15 +455,15 @@ __global__ void __launch_bounds__(Shape<S, NT>::threads, Shape<S, NT>::blocks)
           expand<S>(c10, s10, a[0]);
           if constexpr (F::promote && PARTS == 1) {
             mma_wait<0>();
-            promote(part[0], z0);
+            promote(acc[0], part[0], z0);
           }
           issue(part[PARTS - 1], a[0], b1, 0);
           if constexpr (!F::promote || PARTS == 2) mma_wait<1>();
-          if constexpr (F::promote && PARTS == 2) promote(part[0], z0);
+          if constexpr (F::promote && PARTS == 2) promote(acc[0], part[0], z0);
           expand<S>(c11, s11, a[1]);
           issue(part[PARTS - 1], a[1], b1, 1);
           mma_wait<0>();
-          if constexpr (F::promote) promote(part[PARTS - 1], z1);
+          if constexpr (F::promote) promote(acc[SLABS - 1], part[PARTS - 1], z1);
         }
         __syncwarp();
         if (lane == 0) barrier_arrive(empty + s);
@@ -431,22 +475,23 @@ __global__ void __launch_bounds__(Shape<S, NT>::threads, Shape<S, NT>::blocks)
         if (tid < NT) row_scales[tid] = mine;
         asm volatile("bar.sync %0, 128;" ::"r"(2 + wg) : "memory");
       }
-      if constexpr (S == HopperScheme::kInt4Channel) c0 *= 0.0625f, c1 *= 0.0625f;
 #pragma unroll
-      for (int i = 0; i < R; i += 4) {
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
+      for (int ic = 0; ic < SLABS * R / 2; ++ic) {
+        {
+          const int m = ic / (R / 2), i = ic % (R / 2) / 2 * 4, c = ic % 2, slab = first_slab + m;
           const int r = (i / 4) * 8 + (lane % 4) * 2 + c;
           const size_t row = static_cast<size_t>(tile.first) + r;
-          float v0 = F::promote ? acc[i + c] : static_cast<float>(part[0][i + c]);
-          float v1 = F::promote ? acc[i + 2 + c] : static_cast<float>(part[0][i + 2 + c]);
+          float v0 =
+              F::promote ? acc[m][i + c] : static_cast<float>(part[SLABS == 2 ? m : 0][i + c]);
+          float v1 = F::promote ? acc[m][i + 2 + c]
+                                : static_cast<float>(part[SLABS == 2 ? m : 0][i + 2 + c]);
           if constexpr (S == HopperScheme::kFp4Bf16) {
-            v0 = with_scale(v0 * 256.0f, GlobalScale{c0, A.multiplies});
-            v1 = with_scale(v1 * 256.0f, GlobalScale{c1, A.multiplies});
+            v0 = with_scale(v0 * 256.0f, GlobalScale{c0[m], A.multiplies});
+            v1 = with_scale(v1 * 256.0f, GlobalScale{c1[m], A.multiplies});
           }
           if constexpr (S == HopperScheme::kFp8Half)
             v0 = v0 * 65536.0f, v1 = v1 * 65536.0f;  // both operands are 2^-8 of their numbers
-          if constexpr (F::per_output) v0 = v0 * c0, v1 = v1 * c1;
+          if constexpr (F::per_output) v0 = v0 * c0[m], v1 = v1 * c1[m];
           if constexpr (F::scaled_rows) {
             const float xs = row_scales[r];
             v0 = v0 * xs, v1 = v1 * xs;
@@ -483,15 +528,15 @@ __global__ void __launch_bounds__(Shape<S, NT>::threads, Shape<S, NT>::blocks)
   }
 }
 
-template <HopperScheme S, int NT, bool kGateUp>
+template <HopperScheme S, int NT, bool kGateUp, int SLABS = 1>
 void launch_hopper(const HopperGemm& g, bool early, cudaStream_t stream) {
-  using H = Shape<S, NT>;
+  using H = Shape<S, NT, SLABS>;
   static const int resident = [] {  // blocks of a persistent grid
     int per = 0, device = 0, count = 0;
-    check(cudaFuncSetAttribute(hopper_kernel<S, NT, kGateUp>,
+    check(cudaFuncSetAttribute(hopper_kernel<S, NT, kGateUp, SLABS>,
                                cudaFuncAttributeMaxDynamicSharedMemorySize, H::smem),
           "shared memory");
-    check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per, hopper_kernel<S, NT, kGateUp>,
+    check(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&per, hopper_kernel<S, NT, kGateUp, SLABS>,
                                                         H::threads, H::smem),
           "occupancy");
     check(cudaGetDevice(&device), "device");
@@ -499,7 +544,7 @@ void launch_hopper(const HopperGemm& g, bool early, cudaStream_t stream) {
     return std::max(per, 1) * count;
   }();
   cudaLaunchConfig_t config{};
-  const long tiles = static_cast<long>(g.max_tiles) * (g.n64 / H::NWG);
+  const long tiles = static_cast<long>(g.max_tiles) * (g.n64 / (H::NWG * SLABS));
   if (tiles == 0) return;
   config.gridDim = dim3(static_cast<unsigned>(std::min<long>(resident, tiles)));
   config.blockDim = dim3(H::threads), config.dynamicSmemBytes = H::smem, config.stream = stream;
@@ -507,7 +552,8 @@ void launch_hopper(const HopperGemm& g, bool early, cudaStream_t stream) {
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
   config.attrs = &attribute, config.numAttrs = early ? 1 : 0;
-  check(cudaLaunchKernelEx(&config, hopper_kernel<S, NT, kGateUp>, g), "tensor-core product");
+  check(cudaLaunchKernelEx(&config, hopper_kernel<S, NT, kGateUp, SLABS>, g),
+        "tensor-core product");
 }
 
 template <HopperScheme S>
@@ -524,6 +570,9 @@ void launch_scheme(bool gate_up, uint32_t tile, const HopperGemm& g, bool early,
     case 32:
       return with.template operator()<32>();
     case 128:
+      if (g.slabs == 2)
+        return gate_up ? launch_hopper<S, 128, true, 2>(g, early, stream)
+                       : launch_hopper<S, 128, false, 2>(g, early, stream);
       return with.template operator()<128>();
 #endif
     case 8:

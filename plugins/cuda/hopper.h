@@ -19,7 +19,8 @@ struct HopperGemm {
   const int32_t* source;   // sorted row -> row of x, or null
   const TokenTile* tiles;  // without rows behind the last; null: `rows` rows of the first matrix
   int max_tiles, rows;
-  void* out;        // gate and up: h[row][outputs / 2], f32 or bf16; else y[row][outputs]
+  void* out;  // gate and up: h[row][outputs / 2], f32 or bf16; else y[row][outputs]
+  int slabs;  // of 64 outputs for a warpgroup: 2 with tiles of 128 rows, where n64 is a multiple of 4
   int K, n64;       // inputs, 64-row tiles of a matrix
   bool multiplies;  // global scales multiply
   // of a linear layer

@@ -237,6 +237,7 @@ void Linear::run_hopper(const Part& p, const CudaRows& x, const CudaRows& y,
   g.K = w.K, g.n64 = w.padded / 64, g.multiplies = w.multiplies;
   g.out = y.data, g.out_type = y.type, g.out_stride = y.stride, g.column = p.begin, g.outputs = w.N;
   g.bias = p.bias.as<float>();
+  g.slabs = hopper_slabs(tile, static_cast<size_t>(w.padded));
   hopper_gemm(w.scheme, false, tile, g, false, stream);
 }
 
@@ -481,6 +482,11 @@ void Moe::run_hopper(const CudaRows& x, const CudaRouting& routing, const CudaRo
   g.x = direct ? static_cast<const uint8_t*>(x.data) : a.rows, g.x_scale = a.scales,
   g.source = a.routing.source;
   g.out = arena.at<void>(h), g.K = static_cast<int>(H), g.n64 = up_->padded / 64;
+  const auto slabs = [&](int outputs) {
+    const int most = hopper_slabs(tile, static_cast<size_t>(outputs));
+    return launch.slabs == 0 ? most : std::min<int>(most, launch.slabs);
+  };
+  g.slabs = slabs(up_->padded);
   hopper_gemm(scheme, true, tile, g, early, stream);
   if (!rows16)
     requantize_h(form, arena.at<float>(h), a.routing.total, rows.n, static_cast<int>(I),
@@ -493,6 +499,7 @@ void Moe::run_hopper(const CudaRows& x, const CudaRouting& routing, const CudaRo
   d.out = arena.at<void>(yo), d.out_type = XType::kF32, d.out_stride = H,
   d.outputs = static_cast<int>(H);
   d.K = static_cast<int>(I), d.n64 = down_->padded / 64;
+  d.slabs = slabs(down_->padded);
   hopper_gemm(down_->scheme, false, tile, d, early_down, stream);
   CombineArgs c = combine_args(a.routing, arena.at<float>(yo), x, y, routing, H);
   run_shared(shared, x, c, arena, stream);

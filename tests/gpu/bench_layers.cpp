@@ -166,11 +166,13 @@ void bench_cell(const Shape& s, const Scheme& scheme, std::vector<LayerPtr>& lay
         continue;
       if (tile == 64 && rows < 16) continue;
       for (const CudaEarly early : {CudaEarly::kNever, CudaEarly::kAlways, CudaEarly::kNotDown})
-        std::printf(" %u%s:%.1f", tile,
-                    early == CudaEarly::kNever    ? ""
-                    : early == CudaEarly::kAlways ? "e"
-                                                  : "n",
-                    time({tile, early}));
+        for (const uint8_t slabs : {uint8_t{1}, uint8_t{2}})
+          if (slabs == 1 || tile == 128)
+            std::printf(" %u%s%s:%.1f", tile, slabs == 2 ? "x2" : "",
+                        early == CudaEarly::kNever    ? ""
+                        : early == CudaEarly::kAlways ? "e"
+                                                      : "n",
+                        time({tile, early, slabs}));
     }
     std::printf("\n");
   }

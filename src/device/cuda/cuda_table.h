@@ -98,6 +98,8 @@ enum class CudaEarly : uint8_t {
 struct CudaLaunch {
   uint32_t tile;  // rows of x that meet one expert at a time: 8, 16, 32, 64 or 128; 0: by a rule
   CudaEarly early;
+  uint8_t
+      slabs;  // of 64 outputs that a group of threads has: 1, 2 (tiles of 128 rows), 0: by a rule
 };
 
 struct CudaRoofs {

@@ -101,6 +101,10 @@ inline uint32_t hopper_row_tile(size_t rows) {
     if (t >= rows) return t;
   return 128;
 }
+// Slabs of 64 outputs of a warpgroup: two halve the reads of x, in long tiles.
+inline int hopper_slabs(uint32_t tile, size_t outputs) {
+  return tile == 128 && outputs % 256 == 0 ? 2 : 1;
+}
 // Whether the product of down starts while the kernel before it runs. It does not pay where the first product fills the device with
 // few waves of blocks, which then wait for theirs.
 inline bool hopper_early_down(size_t rows, size_t experts, size_t weights, bool scaled_rows) {
