@@ -528,7 +528,7 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
   }
 }
 
-template <HopperScheme S, int NT, bool kGateUp, int SLABS = 1>
+template <HopperScheme S, int NT, bool kGateUp, int SLABS>
 void launch_hopper(const HopperGemm& g, bool early, cudaStream_t stream) {
   using H = Shape<S, NT, SLABS>;
   static const int resident = [] {  // blocks of a persistent grid
@@ -559,26 +559,27 @@ void launch_hopper(const HopperGemm& g, bool early, cudaStream_t stream) {
 template <HopperScheme S>
 void launch_scheme(bool gate_up, uint32_t tile, const HopperGemm& g, bool early,
                    cudaStream_t stream) {
-  const auto with = [&]<int NT>() {
-    gate_up ? launch_hopper<S, NT, true>(g, early, stream)
-            : launch_hopper<S, NT, false>(g, early, stream);
+  const auto with = [&]<int NT, int SLABS>() {
+    gate_up ? launch_hopper<S, NT, true, SLABS>(g, early, stream)
+            : launch_hopper<S, NT, false, SLABS>(g, early, stream);
   };
-  switch (tile) {
+  switch (tile * 10 + static_cast<uint32_t>(g.slabs)) {
 #if !defined(MOEBIUS_CUDA_FEW_TILES)
-    case 16:
-      return with.template operator()<16>();
-    case 32:
-      return with.template operator()<32>();
-    case 128:
-      if (g.slabs == 2)
-        return gate_up ? launch_hopper<S, 128, true, 2>(g, early, stream)
-                       : launch_hopper<S, 128, false, 2>(g, early, stream);
-      return with.template operator()<128>();
+    case 161:
+      return with.template operator()<16, 1>();
+    case 321:
+      return with.template operator()<32, 1>();
+    case 642:
+      return with.template operator()<64, 2>();
+    case 1281:
+      return with.template operator()<128, 1>();
+    case 1282:
+      return with.template operator()<128, 2>();
 #endif
-    case 8:
-      return with.template operator()<8>();
-    case 64:
-      return with.template operator()<64>();
+    case 81:
+      return with.template operator()<8, 1>();
+    case 641:
+      return with.template operator()<64, 1>();
     default:
       refuse("this build has no tensor-core kernel for tiles of " + std::to_string(tile) + " rows");
   }

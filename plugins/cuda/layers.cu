@@ -63,6 +63,15 @@ uint32_t built_tile(uint32_t wanted) {
 #endif
 }
 
+int built_slabs(int wanted) {
+#if defined(MOEBIUS_CUDA_FEW_TILES)
+  static_cast<void>(wanted);
+  return 1;
+#else
+  return wanted;
+#endif
+}
+
 size_t x_bytes(XType type) { return type == XType::kF32 ? 4 : 2; }
 
 void check_rows(const CudaRows& x, size_t columns, const char* what) {
@@ -237,7 +246,7 @@ void Linear::run_hopper(const Part& p, const CudaRows& x, const CudaRows& y,
   g.K = w.K, g.n64 = w.padded / 64, g.multiplies = w.multiplies;
   g.out = y.data, g.out_type = y.type, g.out_stride = y.stride, g.column = p.begin, g.outputs = w.N;
   g.bias = p.bias.as<float>();
-  g.slabs = hopper_slabs(tile, static_cast<size_t>(w.padded));
+  g.slabs = built_slabs(hopper_slabs(tile, static_cast<size_t>(w.padded)));
   hopper_gemm(w.scheme, false, tile, g, false, stream);
 }
 
@@ -482,9 +491,10 @@ void Moe::run_hopper(const CudaRows& x, const CudaRouting& routing, const CudaRo
   g.x = direct ? static_cast<const uint8_t*>(x.data) : a.rows, g.x_scale = a.scales,
   g.source = a.routing.source;
   g.out = arena.at<void>(h), g.K = static_cast<int>(H), g.n64 = up_->padded / 64;
-  const auto slabs = [&](int outputs) {
-    const int most = hopper_slabs(tile, static_cast<size_t>(outputs));
-    return launch.slabs == 0 ? most : std::min<int>(most, launch.slabs);
+  const auto slabs = [&](int padded) {
+    const auto outputs = static_cast<size_t>(padded);
+    const int wanted = launch.slabs != 0 ? launch.slabs : hopper_slabs(tile, outputs);
+    return built_slabs(hopper_can_pair_slabs(tile, outputs) ? wanted : 1);
   };
   g.slabs = slabs(up_->padded);
   hopper_gemm(scheme, true, tile, g, early, stream);

@@ -167,7 +167,7 @@ void bench_cell(const Shape& s, const Scheme& scheme, std::vector<LayerPtr>& lay
       if (tile == 64 && rows < 16) continue;
       for (const CudaEarly early : {CudaEarly::kNever, CudaEarly::kAlways, CudaEarly::kNotDown})
         for (const uint8_t slabs : {uint8_t{1}, uint8_t{2}})
-          if (slabs == 1 || tile == 128)
+          if (slabs == 1 || tile >= 64)
             std::printf(" %u%s%s:%.1f", tile, slabs == 2 ? "x2" : "",
                         early == CudaEarly::kNever    ? ""
                         : early == CudaEarly::kAlways ? "e"

@@ -242,6 +242,9 @@ TEST(CudaTiles, LaunchRulesAreAsMeasured) {
   EXPECT_EQ(hopper_row_tile(1), 8u);
   EXPECT_EQ(hopper_row_tile(9), 16u);
   EXPECT_EQ(hopper_row_tile(5000), 128u);
+  EXPECT_EQ(hopper_slabs(128, 2048), 2);
+  EXPECT_EQ(hopper_slabs(128, 2048 + 128), 1);
+  EXPECT_EQ(hopper_slabs(32, 2048), 1);
   EXPECT_FALSE(hopper_early_down(2, 8, size_t{4096} * 14336, true));
   EXPECT_TRUE(hopper_early_down(32, 8, size_t{4096} * 14336, true));
   EXPECT_FALSE(hopper_early_down(512, 128, size_t{2048} * 768, true));

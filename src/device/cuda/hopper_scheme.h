@@ -102,8 +102,11 @@ inline uint32_t hopper_row_tile(size_t rows) {
   return 128;
 }
 // Slabs of 64 outputs of a warpgroup: two halve the reads of x, in long tiles.
+inline bool hopper_can_pair_slabs(uint32_t tile, size_t outputs) {
+  return tile >= 64 && outputs % 256 == 0;
+}
 inline int hopper_slabs(uint32_t tile, size_t outputs) {
-  return tile == 128 && outputs % 256 == 0 ? 2 : 1;
+  return tile == 128 && hopper_can_pair_slabs(tile, outputs) ? 2 : 1;
 }
 // Whether the product of down starts while the kernel before it runs. It does not pay where the first product fills the device with
 // few waves of blocks, which then wait for theirs.
