@@ -450,6 +450,14 @@ TEST(Turned, RowsOfAFusedMatrix) {
                     all.begin() + static_cast<std::ptrdiff_t>((begin + r * step + 1) * 96));
       EXPECT_EQ(decode(half->view), want) << begin << " step " << step;
     }
+    // Tables of other outputs than the codes.
+    for (const Role role : {Role::kWeightScale, Role::kWeightZeroPoint}) {
+      ModuleTensors t = turned(store);
+      t[role].row_begin = 8, t[role].row_count = 40;
+      const std::string said = reader_error(store, t, scheme, "", 64, 96);
+      EXPECT_TRUE(contains(said, role == Role::kWeightScale ? "m.scales is" : "m.qzeros is"))
+          << said;
+    }
   }
 }
 

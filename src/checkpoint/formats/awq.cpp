@@ -43,6 +43,7 @@ void plan_gemv_scales(const Planner& p) {
   MatrixPlan& plan = p.plan;
   const TensorRef& ref = require_role(p, Role::kWeightScale);
   require_dtype(p, ref, {DType::kF16, DType::kBf16, DType::kF32});
+  require_rows_of_codes(p, ref);
   set_short_groups(p);
   plan.scale_type = scale_type_of(ref.info->dtype);
   const std::vector<uint64_t> dims = slice_dims(p.store, ref);
@@ -59,6 +60,7 @@ void plan_awq_zero_points(const Planner& p) {
   if (weight_args(p).symmetric && !ref) return;
   require_role(p, Role::kWeightZeroPoint);
   require_dtype(p, ref, {DType::kI32});
+  require_rows_of_codes(p, ref);
   const uint64_t outputs = all_outputs(plan);
   const std::vector<uint64_t> want =
       is_gemv(plan) ? std::vector{outputs, slice_dims(p.store, p.ref(Role::kWeightScale))[1] / 8}

@@ -91,6 +91,7 @@ void plan_turned_zero_points(const Planner& p) {
   if (symmetric && !ref) return;
   require_role(p, Role::kWeightZeroPoint);
   require_dtype(p, ref, {DType::kI32});
+  require_rows_of_codes(p, ref);
   const auto bits = static_cast<unsigned>(weight_args(p).bits);
   const uint64_t rows = is_whole(ref) ? plan.N : stored_rows(plan);
   const std::vector<uint64_t> dims = slice_dims(p.store, ref);

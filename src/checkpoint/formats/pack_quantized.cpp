@@ -108,6 +108,7 @@ void plan_zero_points(const Planner& p, unsigned bits, bool rows_decide) {
     wrong_tensor(p.store, *ref.info, "plain I8 zero points for strategy {}",
                  name_of(weight_args(p).strategy));
   require_untransposed(p, ref);
+  require_rows_of_codes(p, ref);
   const std::vector<uint64_t> dims = slice_dims(p.store, ref);
   const uint64_t rows = is_whole(ref) ? plan.N : stored_rows(plan);
   const bool vector = dims.size() == 1 && plan.groups == 1;

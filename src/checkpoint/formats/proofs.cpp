@@ -89,6 +89,14 @@ void require_untransposed(const Planner& p, const TensorRef& ref) {
     wrong_tensor(p.store, *ref.info, "codes packed along the inputs, not a transposed matrix");
 }
 
+void require_rows_of_codes(const Planner& p, const TensorRef& ref) {
+  const TensorRef& codes = p.ref(Role::kWeightPacked);
+  if (ref.row_begin != codes.row_begin || ref.row_count != codes.row_count ||
+      ref.row_step != codes.row_step)
+    wrong_tensor(p.store, *ref.info, "the outputs of {}: {} from {} on, not {} from {} on",
+                 codes.info->name, codes.row_count, codes.row_begin, ref.row_count, ref.row_begin);
+}
+
 const QuantArgs& weight_args(const Planner& p) {
   if (!p.plan.scheme.weights)
     fail("{}: format {} needs a scheme with weights; the configuration has none",

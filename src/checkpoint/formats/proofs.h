@@ -25,6 +25,8 @@ const TensorRef& require_role(const Planner& p, Role role);
 void reject_other_roles(const Planner& p, std::initializer_list<Role> known);
 void require_dtype(const Planner& p, const TensorRef& ref, std::initializer_list<DType> allowed);
 void require_untransposed(const Planner& p, const TensorRef& ref);
+// Packed tables (zero points) of the very outputs that weight_packed means.
+void require_rows_of_codes(const Planner& p, const TensorRef& ref);
 
 // Declared arguments of the weights; throws when the scheme has none.
 const QuantArgs& weight_args(const Planner& p);
