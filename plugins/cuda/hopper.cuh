@@ -175,8 +175,11 @@ __device__ __forceinline__ void expand(const Codes<S>& c, const uint32_t (&scale
     for (int j = 0; j < 4; ++j) {
       const uint32_t z = scales[j / 2],
                      q = c.w[j];  // a number * 2^-126 times a scale * 2^118, exact
-      const uint32_t s0 = __byte_perm(z, 0, j % 2 ? 0x4242 : 0x4040) * 16 + 0x75807580u;
-      const uint32_t s1 = __byte_perm(z, 0, j % 2 ? 0x4343 : 0x4141) * 16 + 0x75807580u;
+      const uint32_t both = __byte_perm(z, 0, j % 2 ? 0x4342 : 0x4140) * 16 + 0x75807580u;
+      uint32_t s0, s1;
+      asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; mov.b32 %0, {l, l}; mov.b32 %1, {h, h};}"
+          : "=r"(s0), "=r"(s1)
+          : "r"(both));
       a[j][0] = bf16x2_mul(q & kMask, s0);
       a[j][1] = bf16x2_mul((q << 3) & kMask, s1);
       a[j][2] = bf16x2_mul((q << 6) & kMask, s0);
