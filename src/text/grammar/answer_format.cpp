@@ -32,7 +32,7 @@ GrammarBuilder::Rule AnswerFormat::add_to(GrammarBuilder& builder) const {
 
 std::string AnswerFormat::key() const {
   std::string out = fmt::format("{} {} ", static_cast<int>(kind), path);
-  if (kind == Kind::kSchema) out += json_compact(schema);
+  if (kind == Kind::kSchema) out += compact_json(schema);
   if (kind == Kind::kRegex) out += regex;
   for (const std::string& c : choices) out += fmt::format("{}:{}", c.size(), c);
   return out;

@@ -230,7 +230,7 @@ class NumberAutomaton {
 
 }  // namespace
 
-std::string json_quoted(std::string_view text) {
+std::string quoted_plainly(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
     switch (c) {
@@ -265,17 +265,17 @@ std::string json_quoted(std::string_view text) {
   return out + '"';
 }
 
-std::string json_compact(const Json& value) {
-  if (value.is_string()) return json_quoted(value.as_string());
+std::string compact_json(const Json& value) {
+  if (value.is_string()) return quoted_plainly(value.as_string());
   if (value.is_array()) {
     std::string out = "[";
-    for (const Json& v : value.items()) out += (out.size() > 1 ? "," : "") + json_compact(v);
+    for (const Json& v : value.items()) out += (out.size() > 1 ? "," : "") + compact_json(v);
     return out + "]";
   }
   if (value.is_object()) {
     std::string out = "{";
     for (const auto& [k, v] : value.members())
-      out += (out.size() > 1 ? "," : "") + json_quoted(k) + ":" + json_compact(v);
+      out += (out.size() > 1 ? "," : "") + quoted_plainly(k) + ":" + compact_json(v);
     return out + "}";
   }
   return value.dump();

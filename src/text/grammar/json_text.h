@@ -12,8 +12,8 @@ namespace moebius {
 
 // With its quotes and those escapes only that must be: the one form in which strings that a schema
 // names are written.
-std::string json_quoted(std::string_view text);
-std::string json_compact(const Json& value);  // without white space, strings as above
+std::string quoted_plainly(std::string_view text);
+std::string compact_json(const Json& value);  // without white space, strings as above
 
 // Automata that every grammar shares. Strings with their quotes.
 DfaPtr any_json_string();    // every escape

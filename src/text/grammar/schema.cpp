@@ -278,7 +278,7 @@ SchemaCompiler::Parts SchemaCompiler::parts_of_name(const std::vector<const Json
     }
     builder_.budget().work(8 + (properties != nullptr ? properties->members().size() : 0));
     if (const Json* patterns = s->find("patternProperties")) {
-      const std::string quoted = json_quoted(name);
+      const std::string quoted = quoted_plainly(name);
       for (const auto& [pattern, v] : patterns->members()) {
         builder_.budget().work(quoted.size());
         const DfaPtr dfa = pattern_dfa(*s, "patternProperties", pattern);
@@ -298,7 +298,7 @@ std::vector<SchemaCompiler::NameClass> SchemaCompiler::name_classes(
     const std::vector<const Json*>& plain, const std::vector<Property>& names) {
   GrammarBudget& budget = builder_.budget();
   std::vector<std::string> quoted;
-  for (const Property& p : names) quoted.push_back(json_quoted(p.name));
+  for (const Property& p : names) quoted.push_back(quoted_plainly(p.name));
   const DfaPtr taken = quoted.empty() ? nullptr : dfa_from_words(quoted, budget);
   struct Pattern {
     const Json* schema;
@@ -434,7 +434,7 @@ GrammarBuilder::Node SchemaCompiler::object_node(const std::vector<const Json*>&
     const Property& p = names[i];
     const Rule value = value_rule(parts_of_name(plain, p.name));
     const Node own =
-        builder_.at_terminal(builder_.text_terminal(json_quoted(p.name) + ":"),
+        builder_.at_terminal(builder_.text_terminal(quoted_plainly(p.name) + ":"),
                              builder_.at_terminal(gap, builder_.at_call(value, after)));
     keys = p.required || !has_keys ? own : builder_.at_choice(std::array{own, keys});
     has_keys = true;

@@ -197,7 +197,7 @@ SchemaDocument::SchemaDocument(const Json& root, std::string path, GrammarBudget
       nested_ids_ = nested_ids_ || (at != &root && name == "$id" && v.is_string());
     }
   }
-  const size_t bytes = json_compact(root).size();
+  const size_t bytes = compact_json(root).size();
   budget_.work(bytes);
   if (bytes > kMostGrammarBytes) budget_.too_complex("is longer than 64 KiB");
   paths_.emplace(&root, std::move(path));

@@ -193,7 +193,7 @@ GrammarBuilder::Node SchemaCompiler::enum_node(const std::vector<const Json*>& p
     if (v.is_array() || v.is_object())
       branches.push_back(const_node(v, GrammarBuilder::kEnd));
     else
-      words.push_back(json_compact(v));
+      words.push_back(compact_json(v));
   }
   if (words.size() == 1)
     branches.push_back(
@@ -224,12 +224,12 @@ GrammarBuilder::Node SchemaCompiler::const_node(const Json& value, Node next) {
     for (size_t i = value.members().size(); i-- > 0;) {
       const auto& [name, v] = value.members()[i];
       at = builder_.at_terminal(
-          gap, text(json_quoted(name) + ":", builder_.at_terminal(gap, const_node(v, at))));
+          gap, text(quoted_plainly(name) + ":", builder_.at_terminal(gap, const_node(v, at))));
       if (i > 0) at = text(",", at);
     }
     return text("{", at);
   }
-  return text(json_compact(value), next);
+  return text(compact_json(value), next);
 }
 
 void SchemaCompiler::refuse_container(const Json& value, const Json& schema) {
@@ -256,7 +256,7 @@ bool SchemaCompiler::fits(const Json& value, const Json& schema) {
   if (value.is_string()) {
     const std::string& text = value.as_string();
     if (!within(code_points(text), "minLength", "maxLength")) return false;
-    const std::string quoted = json_quoted(text);
+    const std::string quoted = quoted_plainly(text);
     const std::string_view body = std::string_view(quoted).substr(1, quoted.size() - 2);
     builder_.budget().work(2 * quoted.size());
     if (const Json* p = schema.find("pattern"))
