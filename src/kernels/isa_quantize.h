@@ -6,6 +6,7 @@
 // Maxima are taken over the bits of |x| (ordered like the numbers, and a NaN or an infinity is the
 // largest), which unlike a floating-point maximum may be reordered.
 #pragma once
+#include "kernels/isa_encode.h"
 #include "kernels/isa_rows.h"
 
 namespace moebius {
@@ -22,7 +23,7 @@ struct RowScale {
 };
 
 template <class Isa>
-struct QuantizeLoops {
+struct QuantizeLoops : EncodeLoops<Isa> {
   // ---- the loops ----
 
   static uint32_t amax_bits(const float* x, size_t n) {
@@ -291,7 +292,9 @@ constexpr RowFunctions row_table(const char* name, Arch arch, uint32_t needs) {
           Isa::convolve,
           Isa::scan,
           Isa::abs_max,
-          Isa::prepare_rows};
+          Isa::prepare_rows,
+          Isa::group_ranges,
+          Isa::encode};
 }
 
 }  // namespace

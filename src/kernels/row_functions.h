@@ -89,6 +89,18 @@ struct RowTaps {
   const float* bias = nullptr;      // [n]; null: 0
 };
 
+// How a row of stored weights becomes codes of one byte (quant/encode.h): consecutive numbers share a
+// scale, the last group may be shorter.
+enum class RowCode : uint8_t { kInt, kFp8, kFp4 };
+struct RowEncode {
+  RowCode code = RowCode::kInt;
+  XType type = XType::kBf16;      // of the row
+  XType rounding = XType::kBf16;  // quotients and sums are rounded to its numbers: `type`, or f32;
+                                  // of f32 rows also bf16
+  float low = 0.0f, high = 0.0f;  // codes are clamped
+  size_t group = 0;
+};
+
 // Rows of n numbers at any address a float (or a half) may have. y may be an input itself; other
 // overlap is not allowed.
 struct RowFunctions {
@@ -143,6 +155,13 @@ struct RowFunctions {
                    size_t n) noexcept = nullptr;  // infinity if any x is NaN or infinite
   // Quantizes rows into the canonical form (prepared_rows.h).
   void (*prepare_rows)(const PrepareArgs& args) noexcept = nullptr;
+
+  // Least and greatest number of every group of a row, zero included; not finite where one is not.
+  void (*group_ranges)(XType type, const void* x, size_t n, size_t group, float* low,
+                       float* high) noexcept = nullptr;
+  // zero_points: null where there are none. All x finite, all scales finite and not 0.
+  void (*encode)(const RowEncode& how, const void* x, size_t n, const float* scales,
+                 const float* zero_points, uint8_t* codes) noexcept = nullptr;
 };
 
 // The best table that runs on a CPU; the last one runs everywhere.

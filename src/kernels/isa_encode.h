@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rounding stored weights to codes, for units of any instruction set (internal linkage), as in
+// isa_rows.h: the operations of quant/encode.cpp in the same order. Ranges are taken over the bits
+// of the numbers, mapped to signed integers in the same order, which unlike a floating-point minimum
+// may be reordered; infinities and NaN lie at the ends.
+#pragma once
+#include "base/numeric.h"
+#include "kernels/row_functions.h"
+
+namespace moebius {
+namespace {
+
+// A bf16 rounding of what is no NaN.
+MOEBIUS_ALWAYS_INLINE float near_bf16(float x) {
+  const uint32_t u = f32_bits(x);
+  return f32_from_bits((u + 0x7FFFu + ((u >> 16) & 1u)) & 0xFFFF0000u);
+}
+
+template <class Isa>
+struct EncodeLoops {
+  template <class Bits, class Key, class Value>
+  MOEBIUS_ALWAYS_INLINE static void ranges_of(const Bits* x, size_t n, size_t group, float* low,
+                                              float* high, Value value) {
+    constexpr int kSign = 8 * sizeof(Bits) - 1;
+    constexpr auto kRest = static_cast<Bits>(static_cast<Bits>(~Bits{0}) >> 1);
+    const auto turned = [](Bits u) {
+      return static_cast<Bits>(u ^ static_cast<Bits>(static_cast<Bits>(0 - (u >> kSign)) & kRest));
+    };
+    for (size_t from = 0; from < n; from += group) {
+      const size_t count = n - from < group ? n - from : group;
+      const Bits* const p = x + from;
+      Key least = 0, most = 0;
+      for (size_t i = 0; i < count; ++i) {
+        const auto k = static_cast<Key>(turned(p[i]));
+        least = k < least ? k : least;
+        most = k > most ? k : most;
+      }
+      *low++ = value(turned(static_cast<Bits>(least)));
+      *high++ = value(turned(static_cast<Bits>(most)));
+    }
+  }
+
+  static void group_ranges(XType type, const void* x, size_t n, size_t group, float* low,
+                           float* high) noexcept {
+    if (type == XType::kBf16)
+      ranges_of<uint16_t, int16_t>(static_cast<const uint16_t*>(x), n, group, low, high,
+                                   [](uint16_t u) { return bf16_to_f32(u); });
+    else if (type == XType::kF16)
+      ranges_of<uint16_t, int16_t>(static_cast<const uint16_t*>(x), n, group, low, high,
+                                   [](uint16_t u) { return f16_to_f32(u); });
+    else
+      ranges_of<uint32_t, int32_t>(static_cast<const uint32_t*>(x), n, group, low, high,
+                                   [](uint32_t u) { return f32_from_bits(u); });
+  }
+
+  // One group: q = code(clamp(round(round(x / s) + z))).
+  template <class From, class Number, class Round, class Code>
+  MOEBIUS_ALWAYS_INLINE static void codes_of(const From* x, size_t n, float s, float z,
+                                             bool shifted, uint8_t* q, Number number, Round round,
+                                             Code code) {
+    if (shifted) {
+      MOEBIUS_INDEPENDENT_LOOP
+      for (size_t i = 0; i < n; ++i) q[i] = code(round(round(number(x[i]) / s) + z));
+    } else {
+      MOEBIUS_INDEPENDENT_LOOP
+      for (size_t i = 0; i < n; ++i) q[i] = code(round(number(x[i]) / s));
+    }
+  }
+
+  template <class From, class Number, class Round>
+  MOEBIUS_ALWAYS_INLINE static void encode_as(const RowEncode& how, const From* x, size_t n,
+                                              const float* scales, const float* zero_points,
+                                              uint8_t* q, Number number, Round round) {
+    for (size_t from = 0, g = 0; from < n; from += how.group, ++g) {
+      const size_t count = n - from < how.group ? n - from : how.group;
+      const float s = scales[g], z = zero_points != nullptr ? zero_points[g] : 0.0f;
+      const float low = how.low, high = how.high;
+      const auto group_codes = [&](auto code) {
+        codes_of(x + from, count, s, z, zero_points != nullptr, q + from, number, round, code);
+      };
+      if (how.code == RowCode::kInt)
+        group_codes([=](float v) {
+          return static_cast<uint8_t>(static_cast<int32_t>(rne(clamp_f32(v, low, high))));
+        });
+      else if (how.code == RowCode::kFp8)
+        group_codes([=](float v) {
+          const uint32_t code = f32_to_e4m3(clamp_f32(v, low, high));
+          return static_cast<uint8_t>(select_bits(v == 0.0f, 0u, code));
+        });
+      else
+        group_codes([=](float v) {
+          const uint32_t code = f32_to_e2m1(clamp_f32(v, low, high));
+          return static_cast<uint8_t>(select_bits(v == 0.0f, 0u, code));
+        });
+    }
+  }
+
+  static void encode(const RowEncode& how, const void* x, size_t n, const float* scales,
+                     const float* zero_points, uint8_t* q) noexcept {
+    const auto* halves = static_cast<const uint16_t*>(x);
+    const auto* floats = static_cast<const float*>(x);
+    const auto as_is = [](float v) { return v; };
+    const auto f16 = [](float v) { return f16_to_f32(f32_to_f16(v)); };
+    const auto from_bf16 = [](uint16_t v) { return bf16_to_f32(v); };
+    const auto from_f16 = [](uint16_t v) { return f16_to_f32(v); };
+    if (how.type == XType::kBf16 && how.rounding == XType::kBf16)
+      encode_as(how, halves, n, scales, zero_points, q, from_bf16, near_bf16);
+    else if (how.type == XType::kBf16)
+      encode_as(how, halves, n, scales, zero_points, q, from_bf16, as_is);
+    else if (how.type == XType::kF16 && how.rounding == XType::kF16)
+      encode_as(how, halves, n, scales, zero_points, q, from_f16, f16);
+    else if (how.type == XType::kF16)
+      encode_as(how, halves, n, scales, zero_points, q, from_f16, as_is);
+    else if (how.rounding == XType::kBf16)
+      encode_as(how, floats, n, scales, zero_points, q, as_is, near_bf16);
+    else
+      encode_as(how, floats, n, scales, zero_points, q, as_is, as_is);
+  }
+};
+
+}  // namespace
+}  // namespace moebius
