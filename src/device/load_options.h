@@ -13,6 +13,7 @@
 namespace moebius {
 
 struct Module;
+class ModuleTap;
 
 // One rank of a parallel run; the default is the whole model.
 struct Rank {
@@ -41,6 +42,7 @@ struct LoadOptions {
   // outweigh many experts.
   uint64_t block_bytes = uint64_t{4} << 20;
   std::function<void(uint64_t bytes)> progress;  // file bytes done; called from any thread
+  ModuleTap* tap = nullptr;  // sees what layers read (tap.h); it and the checkpoint outlive them
 };
 
 // Some outputs of a module; {0, 0}: all.

@@ -43,6 +43,8 @@ struct ModelOptions {
   BalanceSettings balance;
   std::string loads_file;
   std::function<void(const std::string& line)> warn;  // of what went wrong beside the steps
+  ModuleTap* tap =
+      nullptr;  // sees what layers read (device/tap.h); it and the checkpoint outlive the model
 
   KvChoice kv() const { return {type, kv_type, policy.accept == Accept::kExact}; }
 };

@@ -2,14 +2,16 @@
 // Inside of the CPU device: a linear layer as an operation.
 #pragma once
 #include "device/cpu/cpu_device.h"
+#include "device/tap.h"
 #include "nn/linear.h"
 
 namespace moebius {
 
 class CpuLinear final : public LinearOp {
  public:
-  CpuLinear(CpuDevice& device, std::unique_ptr<LinearLayer> layer)
-      : device_(device), layer_(std::move(layer)) {}
+  CpuLinear(CpuDevice& device, std::unique_ptr<LinearLayer> layer, ModuleTap* tap = nullptr,
+            std::vector<const Module*> modules = {})
+      : device_(device), layer_(std::move(layer)), tap_(tap), modules_(std::move(modules)) {}
   size_t in_features() const override { return layer_->in_features(); }
   size_t out_features() const override { return layer_->out_features(); }
   uint64_t packed_bytes() const override { return layer_->packed_bytes(); }
@@ -19,6 +21,8 @@ class CpuLinear final : public LinearOp {
  private:
   CpuDevice& device_;
   std::unique_ptr<LinearLayer> layer_;
+  ModuleTap* tap_;
+  std::vector<const Module*> modules_;  // that the tap is told
 };
 
 }  // namespace moebius

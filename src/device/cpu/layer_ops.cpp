@@ -49,8 +49,12 @@ class CpuHeadLinear final : public LinearOp {
 
 class CpuExperts final : public ExpertsOp {
  public:
-  CpuExperts(CpuDevice& device, MoeBlockLayer layer, const MoeRequest& request)
-      : device_(device), layer_(std::move(layer)), exchange_(request.exchange) {
+  CpuExperts(CpuDevice& device, MoeBlockLayer layer, const MoeRequest& request, ModuleTap* tap)
+      : device_(device),
+        layer_(std::move(layer)),
+        exchange_(request.exchange),
+        tap_(tap),
+        block_(tap != nullptr ? std::make_unique<MoeBlock>(*request.block) : nullptr) {
     const MoeBlock& block = *request.block;
     const MoeLayer& moe = *layer_.experts;
     const bool routed = request.part == MoePart::kBlock;
@@ -82,6 +86,7 @@ class CpuExperts final : public ExpertsOp {
 
  private:
   void run_dense(const Step& step, const RowSet& x, const RowSet& y) const {
+    if (tap_ != nullptr) tap_->block(*block_, tapped(step, x), {}, 0);
     if (weights_.size() < x.rows) weights_.assign(x.rows, 1.0f), ids_.assign(x.rows, 0);
     MoeOptions options;
     options.exchange = exchange_;
@@ -98,14 +103,22 @@ class CpuExperts final : public ExpertsOp {
     options.ids_out = ids_.data(), options.weights_out = weights_.data();
     layer_.experts->forward_logits(device_.view(step, x), device_.view(step, logits),
                                    device_.out_view(step, y), device_.pool(), options);
+    if (tap_ != nullptr)
+      tap_->block(*block_, tapped(step, x), {ids_.data(), x.rows * slots}, slots);
     for (size_t i = 0; i < x.rows * slots; ++i)
       if (const auto id = static_cast<size_t>(ids_[i]); ids_[i] >= 0 && id < counts.size())
         ++counts[id];
   }
 
+  TappedRows tapped(const Step& step, const RowSet& x) const {
+    return {device_.at(step, x), x.rows, x.cols, x.stride};
+  }
+
   CpuDevice& device_;
   MoeBlockLayer layer_;
   MoeExchange* exchange_;
+  ModuleTap* tap_;
+  std::unique_ptr<const MoeBlock> block_;  // that the tap is told
   ExpertsFacts facts_;
   mutable std::vector<int32_t> ids_;  // of the call that runs
   mutable std::vector<float> weights_;
@@ -218,6 +231,7 @@ class CpuEmbedding final : public EmbeddingOp {
 
 void CpuLinear::forward(Step& step, const RowSet& x, const RowSet& y) const {
   device_.run(step, [this, &step, x, y] {
+    if (tap_ != nullptr) tap_->linear(modules_, {device_.at(step, x), x.rows, x.cols, x.stride});
     layer_->forward(device_.view(step, x), device_.out_view(step, y), device_.pool());
   });
 }
@@ -225,8 +239,11 @@ void CpuLinear::forward(Step& step, const RowSet& x, const RowSet& y) const {
 std::unique_ptr<LinearOp> CpuDevice::linear(const Checkpoint& checkpoint,
                                             const std::vector<ModuleOutputs>& modules,
                                             const LoadOptions& options) {
+  std::vector<const Module*> tapped;
+  for (const ModuleOutputs& m : modules) tapped.push_back(m.module);
   return std::make_unique<CpuLinear>(*this,
-                                     load_outputs(checkpoint, modules, on_cpu(*this, options)));
+                                     load_outputs(checkpoint, modules, on_cpu(*this, options)),
+                                     options.tap, std::move(tapped));
 }
 
 std::unique_ptr<LinearOp> CpuDevice::head_linear(const HeadMatrices& matrices) {
@@ -238,7 +255,8 @@ MoeOps CpuDevice::moe(const Checkpoint& checkpoint, const MoeRequest& request,
   MoeBlockLayer layer = load_moe(checkpoint, *request.block, on_cpu(*this, options), request.part);
   std::unique_ptr<LinearOp> router;
   if (layer.router != nullptr) router = std::make_unique<CpuLinear>(*this, std::move(layer.router));
-  return {std::make_unique<CpuExperts>(*this, std::move(layer), request), std::move(router)};
+  return {std::make_unique<CpuExperts>(*this, std::move(layer), request, options.tap),
+          std::move(router)};
 }
 
 std::unique_ptr<RecurrentOp> CpuDevice::recurrent(std::unique_ptr<Recurrent> net, KvPlace place) {

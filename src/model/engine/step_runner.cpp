@@ -34,6 +34,7 @@ StepRunner::StepRunner(const Checkpoint& checkpoint, const ModelOptions& options
   LoadOptions load;
   load.policy = options.policy, load.act = options.act, load.x_type = options.type;
   load.progress = options.progress;
+  load.tap = options.tap;
   LayerSetLoader(checkpoint, part_, kv_plan_, options.kv(), std::move(load), std::move(experts_of))
       .load(layers_);
 }
