@@ -21,6 +21,8 @@ Command run_command();
 Command serve_command();
 Command logits_command();
 Command perplexity_command();
+Command quantize_command();
+Command eval_command();
 Command inspect_command();
 Command explain_command();
 Command verify_command();

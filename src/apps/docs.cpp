@@ -26,6 +26,7 @@
 #include "kernels/packed_matrix.h"
 #include "model/arch/arch.h"
 #include "quant/reference.h"
+#include "quantize/schemes.h"
 
 namespace moebius {
 namespace {
@@ -175,6 +176,16 @@ void format_table(std::ostream& out) {
       fmt::join(run, ", "), fmt::join(refused, ", "));
 }
 
+void quantize_schemes(std::ostream& out) {
+  out << "| `--scheme` | makes | stored as |\n|---|---|---|\n";
+  for (const SchemeName& s : scheme_names()) {
+    QuantizeOptions options;
+    options.scheme = s.name;
+    out << fmt::format("| `{}` | {} | `{}` |\n", s.name, s.what,
+                       name_of(scheme_of(options).format));
+  }
+}
+
 }  // namespace
 
 int run_docs(const std::string& table, std::ostream& out) {
@@ -188,6 +199,8 @@ int run_docs(const std::string& table, std::ostream& out) {
     format_table(out);
   else if (table == "models")
     model_table(out);
+  else if (table == "quantize-schemes")
+    quantize_schemes(out);
   else if (table == "commands")
     out << markdown_commands(make_tool());
   else if (table == "options")
@@ -200,8 +213,8 @@ int run_docs(const std::string& table, std::ostream& out) {
     out << man_page(make_tool());
   else
     fail(
-        "no table '{}'; there are schemes, kernels, architectures, formats, models, commands, "
-        "options, environment, exit-codes and man",
+        "no table '{}'; there are schemes, kernels, architectures, formats, models, "
+        "quantize-schemes, commands, options, environment, exit-codes and man",
         printable(table));
   return 0;
 }

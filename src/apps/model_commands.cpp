@@ -152,6 +152,7 @@ ModelOptions model_options_of(const ModelRunOptions& options, const Checkpoint& 
   o.type = activation_type(options.dtype, checkpoint.config().dtype);
   o.kv_type = kv_type_from(options.kv_dtype);
   take_rank_options(o, options.ranks);
+  o.tap = options.tap;
   return o;
 }
 

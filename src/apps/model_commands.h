@@ -19,6 +19,7 @@ struct ModelRunOptions {
   std::string dtype = "auto", kv_dtype = "auto";
   RunOptions run;
   RankOptions ranks;
+  ModuleTap* tap = nullptr;  // sees what layers read
 };
 
 void add_model_options(Command& command, ModelRunOptions& options);

@@ -68,6 +68,11 @@ inline constexpr size_t kMaxTensors = 1'000'000, kMaxTensorName = 1024, kMaxRank
 std::vector<TensorInfo> parse_safetensors_header(std::string_view header, uint64_t file_size,
                                                  const std::string& path);
 
+// The first bytes of a file that holds `tensors` one after another, in this order (their `bytes`
+// count, offsets do not): length, header, spaces up to a multiple of 8. `metadata`: the members of
+// __metadata__, as JSON text without braces; "" : none.
+std::string safetensors_header(std::span<const TensorInfo> tensors, std::string_view metadata = "");
+
 // Writes tensors to a file (atomically: temporary name, then rename), in the order and with the
 // padding of the format's own writer. Data must match dtype and shape; names must be different.
 void write_safetensors(const std::string& path, std::span<const TensorData> tensors);

@@ -39,6 +39,26 @@ void check(const TensorData& t, const std::string& path, std::set<std::string_vi
 
 }  // namespace
 
+std::string safetensors_header(std::span<const TensorInfo> tensors, std::string_view metadata) {
+  std::string header(8, '\0');
+  header += '{';
+  if (!metadata.empty()) header += fmt::format("\"__metadata__\":{{{}}}", metadata);
+  uint64_t offset = 0;
+  for (const TensorInfo& t : tensors) {
+    header += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[", header.size() > 9 ? "," : "",
+                          Json(t.name).dump(), name_of(t.dtype));
+    for (size_t i = 0; i < t.shape.size(); ++i)
+      header += fmt::format("{}{}", i > 0 ? "," : "", t.shape[i]);
+    header += fmt::format("],\"data_offsets\":[{},{}]}}", offset, offset + t.bytes);
+    offset += t.bytes;
+  }
+  header += '}';
+  header.append(round_up(header.size(), 8) - header.size(), ' ');
+  const uint64_t length = header.size() - 8;
+  for (size_t i = 0; i < 8; ++i) header[i] = static_cast<char>(length >> (8 * i));
+  return header;
+}
+
 void write_safetensors(const std::string& path, std::span<const TensorData> tensors) {
   std::set<std::string_view> names;
   std::vector<const TensorData*> sorted;
@@ -50,23 +70,12 @@ void write_safetensors(const std::string& path, std::span<const TensorData> tens
     const size_t ra = order_of(a->dtype), rb = order_of(b->dtype);
     return ra != rb ? ra < rb : a->name < b->name;
   });
-  std::string header = "{";
-  uint64_t offset = 0;
-  for (const TensorData* t : sorted) {
-    header += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[", header.size() > 1 ? "," : "",
-                          Json(t->name).dump(), name_of(t->dtype));
-    for (size_t i = 0; i < t->shape.size(); ++i)
-      header += fmt::format("{}{}", i > 0 ? "," : "", t->shape[i]);
-    header += fmt::format("],\"data_offsets\":[{},{}]}}", offset, offset + t->data.size());
-    offset += t->data.size();
-  }
-  header += "}";
-  header.append(round_up(header.size(), 8) - header.size(), ' ');
-  std::array<uint8_t, 8> length{};
-  for (size_t i = 0; i < length.size(); ++i)
-    length[i] = static_cast<uint8_t>(header.size() >> (8 * i));
+  std::vector<TensorInfo> infos;
+  for (const TensorData* t : sorted)
+    infos.push_back({t->name, t->dtype, t->shape, 0, t->data.size(), 0});
+  const std::string header = safetensors_header(infos);
   std::vector<std::span<const uint8_t>> parts = {
-      length, {reinterpret_cast<const uint8_t*>(header.data()), header.size()}};
+      {reinterpret_cast<const uint8_t*>(header.data()), header.size()}};
   for (const TensorData* t : sorted) parts.push_back(t->data);
   write_file_atomically(path, parts);
 }

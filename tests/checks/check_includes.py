@@ -25,11 +25,13 @@ ALLOWED = {
     "device": {"nn", "kernels", "quant", "checkpoint", "runtime"},
     # model/ knows devices by their waist: no kernel, and besides (WAIST) no thread pool and no address of a row.
     "model": {"device", "nn", "quant", "checkpoint", "text", "runtime"},
+    # quantize/ makes folders: it writes what checkpoint/ reads.
+    "quantize": {"model", "device", "nn", "kernels", "quant", "checkpoint", "text", "runtime"},
     "report": {"device", "model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
     # api/ implements the public headers (include/moebius).
-    "api": {"report", "device", "model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
+    "api": {"quantize", "report", "device", "model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
     "serve": {"model", "text", "runtime"},
-    "apps": {"serve", "report", "device", "model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
+    "apps": {"quantize", "serve", "report", "device", "model", "nn", "kernels", "checkpoint", "text", "quant", "runtime"},
 }
 
 # Folders within a folder, likewise: what each may include of its neighbours. Files on top of the folder (its waist) see all of

@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command `eval`: what a folder lost against its base, on text. Gates for CI: --max-kl, --min-top1.
+#include <fmt/core.h>
+
+#include <cmath>
+#include <iostream>
+#include <memory>
+
+#include "apps/commands.h"
+#include "apps/folder.h"
+#include "apps/manners.h"
+#include "apps/model_commands.h"
+#include "apps/terminal.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/human.h"
+#include "quantize/evaluate.h"
+#include "quantize/token_files.h"
+
+namespace moebius {
+namespace {
+
+struct EvalCommand {
+  ModelRunOptions model;
+  std::string base, chat, cache;
+  TokenSource tokens;
+  size_t context = 512, windows = 0, top = 10;
+  std::optional<float> max_kl, min_top1;
+  bool json = false, layers = false;
+};
+
+std::vector<int32_t> tokens_of(const EvalCommand& c) {
+  if (c.chat.empty()) return read_tokens(c.tokens, c.model.folder, false);
+  std::vector<int32_t> all;
+  for (const std::vector<int32_t>& document : read_token_documents(c.chat, c.model.folder))
+    all.insert(all.end(), document.begin(), document.end());
+  return all;
+}
+
+Json eval_json(const EvalFigures& f, size_t top) {
+  Json layers = Json::array();
+  for (const RoutingFigures& l : f.layers)
+    layers.push(Json::object({{"block", l.block}, {"agreement", l.agreement}}));
+  return Json::object({{"tokens", static_cast<uint64_t>(f.positions)},
+                       {"loss", f.loss.mean},
+                       {"stderr", f.loss.error},
+                       {"perplexity", std::exp(f.loss.mean)},
+                       {"base_loss", f.base_loss.mean},
+                       {"base_perplexity", std::exp(f.base_loss.mean)},
+                       {"kl", Json::object({{"mean", f.kl.mean},
+                                            {"stderr", f.kl.error},
+                                            {"p50", f.kl.p50},
+                                            {"p90", f.kl.p90},
+                                            {"p99", f.kl.p99},
+                                            {"p999", f.kl.p999},
+                                            {"max", f.kl.max}})},
+                       {"top1", f.top1},
+                       {"top", static_cast<uint64_t>(top)},
+                       {"top_overlap", f.top_overlap},
+                       {"rms_delta_p", f.rms_delta_p},
+                       {"routing", f.routing},
+                       {"layers", layers}});
+}
+
+void print_eval(const EvalCommand& c, const EvalFigures& f, std::ostream& out) {
+  out << fmt::format("loss {:.5f} +- {:.5f}  perplexity {:.4f}  tokens {}\n", f.loss.mean,
+                     f.loss.error, std::exp(f.loss.mean), f.positions);
+  out << fmt::format("base {:.5f}  perplexity {:.4f}\n", f.base_loss.mean,
+                     std::exp(f.base_loss.mean));
+  out << fmt::format("kl {:.6f} +- {:.6f}  p50 {:.6f}  p90 {:.6f}\n", f.kl.mean, f.kl.error,
+                     f.kl.p50, f.kl.p90);
+  out << fmt::format("   p99 {:.5f}  p99.9 {:.5f}  max {:.5f}\n", f.kl.p99, f.kl.p999, f.kl.max);
+  out << fmt::format("same best token {:.2f} %  best {} in common {:.2f} %\n", 100 * f.top1, c.top,
+                     100 * f.top_overlap);
+  out << fmt::format("probability of the right token: RMS of the change {:.4f}\n", f.rms_delta_p);
+  if (f.layers.empty()) return;
+  out << fmt::format("same experts {:.2f} %\n", 100 * f.routing);
+  if (!c.layers) return;
+  for (const RoutingFigures& l : f.layers) {
+    const auto width = static_cast<size_t>(std::lround(40 * l.agreement));
+    out << fmt::format("  {:<32} {:>6.2f} %  {}\n", l.block.substr(0, 32), 100 * l.agreement,
+                       std::string(width, '#'));
+  }
+}
+
+// 1 where a gate is missed; says which on stderr.
+int gates(const EvalCommand& c, const EvalFigures& f) {
+  int code = kExitDone;
+  if (c.max_kl && !(f.kl.mean <= static_cast<double>(*c.max_kl))) {
+    put_on_stderr(fmt::format("moebius: kl is {:.6f}; --max-kl is {}\n", f.kl.mean, *c.max_kl));
+    code = kExitFailed;
+  }
+  if (c.min_top1 && !(f.top1 >= static_cast<double>(*c.min_top1))) {
+    put_on_stderr(fmt::format("moebius: top1 is {:.4f}; --min-top1 is {}\n", f.top1, *c.min_top1));
+    code = kExitFailed;
+  }
+  return code;
+}
+
+int run_eval(const EvalCommand& c, std::ostream& out) {
+  if (c.base.empty() && (c.cache.empty() || !path_exists(c.cache)))
+    fail("no --base was given, and no --kl-cache that is there; expected one of them");
+  const std::vector<int32_t> tokens = tokens_of(c);
+  if (tokens.size() < 2)
+    fail("the text has {}; expected at least 2", counted(tokens.size(), "token"));
+  const Windows windows(tokens, c.context, c.windows);
+  const size_t longest = windows.length(0);
+  EvalSettings settings;
+  settings.top = c.top;
+  const auto opened = [&](const std::string& folder, RoutingTap& tap) {
+    ModelRunOptions options = c.model;
+    options.folder = folder;
+    options.tap = &tap;
+    auto model = std::make_unique<OpenModel>(options, longest);
+    check_tokens(std::span(tokens).first(windows.inputs() + 1), model->model->vocab());
+    settings.pool = &model->pool;
+    return model;
+  };
+  RoutingTap ours, theirs;
+  EvalFigures figures;
+  if (!c.cache.empty()) {
+    if (!path_exists(c.cache)) {
+      const auto base = opened(usable_folder(c.base), theirs);
+      Progress progress("base", windows.inputs(), false);
+      settings.advance = [&](size_t n) { progress.advance(n); };
+      write_eval_cache(c.cache, windows, {base->model.get(), &theirs}, settings);
+      progress.finish();
+    } else {
+      note("{}: read instead of the base", c.cache);
+    }
+    const auto model = opened(c.model.folder, ours);
+    Progress progress("eval", windows.inputs(), false);
+    settings.advance = [&](size_t n) { progress.advance(n); };
+    figures = evaluate_cached(c.cache, windows, {model->model.get(), &ours}, settings);
+    progress.finish();
+  } else {
+    const auto model = opened(c.model.folder, ours);
+    const auto base = opened(usable_folder(c.base), theirs);
+    settings.pool = &model->pool;
+    Progress progress("eval", windows.inputs(), false);
+    settings.advance = [&](size_t n) { progress.advance(n); };
+    figures =
+        evaluate(windows, {model->model.get(), &ours}, {base->model.get(), &theirs}, settings);
+    progress.finish();
+  }
+  if (c.json)
+    out << eval_json(figures, c.top).dump() << '\n';
+  else
+    print_eval(c, figures, out);
+  return gates(c, figures);
+}
+
+}  // namespace
+
+Command eval_command() {
+  auto o = std::make_shared<EvalCommand>();
+  Command c("eval", "measures what a quantized folder lost against its base");
+  c.folder(o->model.folder);
+  c.option("--base", "BASE", &o->base, "the folder it was made from").folder().by_default("none");
+  c.section("Input, one of");
+  c.option("--file,-f", "FILE", &o->tokens.text_file, "text file; -: standard input").file();
+  add_tokens_file(c, o->tokens);
+  c.option("--chat", "FILE", &o->chat,
+           "JSON lines with messages (through the chat template), text or input_ids")
+      .file();
+  c.exactly_one({"--file", "--tokens-file", "--chat"});
+  c.section("Options");
+  add_tokens_type(c, o->tokens);
+  c.option("--ctx,-c", "N", &o->context, "tokens per window").range(1, 1 << 24);
+  c.option("--windows", "N", &o->windows, "only the first N windows; 0: all").range(0, 1 << 30);
+  c.flag("--layers", o->layers, "also the agreement of experts layer by layer");
+  c.option("--top", "N", &o->top, "how many of the best tokens are compared").range(1, 256);
+  c.option("--kl-cache", "FILE", &o->cache,
+           "what the base says, written once: it then runs first and alone, or not at all")
+      .file()
+      .by_default("none");
+  c.option("--max-kl", "X", &o->max_kl, "exit with 1 where the mean KL divergence is above")
+      .by_default("none");
+  c.option("--min-top1", "X", &o->min_top1,
+           "exit with 1 where the share of equal best tokens is below")
+      .by_default("none");
+  add_json_flag(c, o->json);
+  add_model_options(c, o->model);
+  c.examples = {"moebius eval DIR --base BASE -f book.txt",
+                "moebius eval DIR --base BASE -f book.txt --max-kl 0.02 --min-top1 0.95",
+                "moebius eval DIR --base BASE -f book.txt --kl-cache base.kl"};
+  c.action = [o](const Command&) { return run_eval(*o, std::cout); };
+  return c;
+}
+
+}  // namespace moebius

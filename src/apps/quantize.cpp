@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command `quantize`: a folder of plain weights becomes a compressed-tensors folder.
+#include "quantize/quantize.h"
+
+#include <fmt/core.h>
+
+#include <charconv>
+#include <chrono>
+#include <iostream>
+#include <map>
+
+#include "apps/commands.h"
+#include "apps/folder.h"
+#include "apps/layout.h"
+#include "apps/manners.h"
+#include "apps/options.h"
+#include "apps/suggest.h"
+#include "apps/terminal.h"
+#include "base/error.h"
+#include "checkpoint/module_scheme.h"
+#include "quantize/schemes.h"
+#include "runtime/runtime.h"
+
+namespace moebius {
+namespace {
+
+struct QuantizeCommand {
+  QuantizeOptions options;
+  std::string match = "llmcompressor", shard_size = "5G", memory, method, order = "static";
+  std::optional<float> damp, min_rows;
+  int64_t seed = 0;
+  int64_t group = 0;
+  bool sym = false, asym = false, dry_run = false, json = false;
+  int threads = 0;
+};
+
+// "5G", "512M", "1000000": bytes, with decimal units.
+uint64_t bytes_of_size(const std::string& text, std::string_view option) {
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  std::string_view unit(rest, static_cast<size_t>(end - rest));
+  if (unit.ends_with('B') || unit.ends_with('b')) unit.remove_suffix(1);
+  double factor = unit.empty() ? 1 : 0;
+  for (const auto& [letter, power] : {std::pair('K', 1e3), {'M', 1e6}, {'G', 1e9}, {'T', 1e12}})
+    if (unit.size() == 1 && (unit[0] == letter || unit[0] == letter - 'A' + 'a')) factor = power;
+  if (error != std::errc() || factor == 0 || !(value * factor >= 1) || value * factor > 1e18)
+    throw UsageError(
+        fmt::format("{} is '{}'; expected a size such as 512M or 5G", option, printable(text, 40)));
+  return static_cast<uint64_t>(value * factor);
+}
+
+void check_scheme_name(const std::string& typed) {
+  std::vector<std::string> names;
+  std::string upper;
+  for (const char c : typed) upper += static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
+  for (const SchemeName& s : scheme_names()) names.emplace_back(s.name);
+  if (std::find(names.begin(), names.end(), upper) != names.end()) return;
+  if (upper == "FP8" || upper == "NVFP4")
+    throw UsageError(
+        fmt::format("the input scales of {} come from activations, which are not calibrated yet; "
+                    "expected {}",
+                    upper, upper == "FP8" ? "FP8_DYNAMIC or FP8_BLOCK" : "NVFP4A16"));
+  const std::string near = nearest(upper, names);
+  throw UsageError(near.empty() ? fmt::format("there is no scheme '{}'", printable(typed, 40))
+                                : fmt::format("there is no scheme '{}'; did you mean {}?",
+                                              printable(typed, 40), near));
+}
+
+// Without --method: rounding; with --calib GPTQ for integers of at most 4 bits, else searched scales.
+void choose_method(QuantizeCommand& c) {
+  QuantizeOptions& o = c.options;
+  std::string method = c.method;
+  if (method.empty()) {
+    method = "rtn";
+    if (!o.calibration.files.empty()) {
+      std::vector<std::string> unsaid;
+      bool narrow = true;
+      for (const ConfigGroup& g : groups_of(o, unsaid))
+        narrow =
+            narrow && g.scheme.weights->kind == NumberKind::kInt && g.scheme.weights->bits <= 4;
+      method = narrow ? "gptq" : "search";
+    }
+  }
+  o.method = method == "gptq"     ? QuantizeMethod::kGptq
+             : method == "search" ? QuantizeMethod::kSearch
+                                  : QuantizeMethod::kRtn;
+  o.by_size = c.order == "static";
+  if (c.damp) o.damp = *c.damp;
+  if (c.min_rows) o.min_rows = static_cast<double>(*c.min_rows);
+  o.calibration.seed = static_cast<uint64_t>(c.seed);
+}
+
+// Modules by scheme and rule, and what is left by reason.
+struct Counts {
+  std::map<std::string, size_t> schemes, left;
+};
+Counts counts_of(const Selection& s) {
+  Counts c;
+  for (const ChosenModule& m : s.chosen)
+    ++c.schemes[fmt::format("{} by {}", describe(m.scheme), collapse_indices(m.rule))];
+  for (const LeftModule& m : s.left) ++c.left[m.reason];
+  return c;
+}
+
+void print_forecast(const QuantizeJob& job) {
+  const QuantizeForecast& f = job.forecast();
+  const Counts counts = counts_of(job.selection());
+  for (const auto& [what, n] : counts.schemes) note("{}: {}", counted(n, "module"), what);
+  for (const auto& [why, n] : counts.left)
+    note("{} left as {}: {}", counted(n, "module"), n == 1 ? "it is" : "they are", why);
+  const auto bytes = [](uint64_t n) { return human_bytes(static_cast<double>(n)); };
+  note("{} read, {} written in {}, {:.2f} bits per quantized weight", bytes(f.bytes_in),
+       bytes(f.bytes_out), counted(job.plan().shards.size(), "file"), f.bits_per_weight);
+  note("memory {} on {}; disk {} of {} free{}", bytes(f.memory), counted(f.threads, "thread"),
+       bytes(f.disk_needed), bytes(f.disk_free),
+       f.seconds > 0 ? fmt::format("; about {}", human_seconds(f.seconds)) : "");
+  if (job.source().quant().method() == "fp8")
+    note("the source is native FP8: its matrices are decoded to bf16 first");
+}
+
+Json result_json(const QuantizeJob& job, double seconds, bool done) {
+  const QuantizeForecast& f = job.forecast();
+  const Counts counts = counts_of(job.selection());
+  Json schemes = Json::array(), left = Json::array(), files = Json::array();
+  for (const auto& [what, n] : counts.schemes)
+    schemes.push(Json::object({{"rule", what}, {"count", static_cast<uint64_t>(n)}}));
+  for (const LeftModule& m : job.selection().left)
+    left.push(Json::object({{"name", m.name}, {"reason", m.reason}}));
+  Json made = Json::array();
+  for (const ModuleReport& r : job.reports())
+    made.push(Json::object({{"name", r.name},
+                            {"method", name_of(r.method)},
+                            {"rows", static_cast<uint64_t>(r.rows)},
+                            {"loss", r.loss},
+                            {"reason", r.reason}}));
+  for (const OutputPlan::Shard& s : job.plan().shards)
+    files.push(Json::object({{"name", s.name}, {"bytes", s.bytes}}));
+  return Json::object({{"source", job.options().source},
+                       {"target", job.options().target},
+                       {"done", done},
+                       {"method", name_of(job.options().method)},
+                       {"made", made},
+                       {"modules", schemes},
+                       {"left", left},
+                       {"files", files},
+                       {"bytes_in", f.bytes_in},
+                       {"bytes_out", f.bytes_out},
+                       {"bits_per_weight", f.bits_per_weight},
+                       {"memory", f.memory},
+                       {"disk_needed", f.disk_needed},
+                       {"disk_free", f.disk_free},
+                       {"threads", static_cast<uint64_t>(f.threads)},
+                       {"forecast_seconds", f.seconds},
+                       {"seconds", seconds},
+                       {"quantization_config", job.selection().section}});
+}
+
+int run_quantize(QuantizeCommand& c) {
+  QuantizeOptions& o = c.options;
+  if (!o.scheme.empty()) check_scheme_name(o.scheme);
+  if (!o.groups_file.empty() &&
+      (c.group != 0 || c.sym || c.asym || !o.format.empty() || !o.targets.empty()))
+    throw UsageError(
+        "--config-groups says all about the groups: no --group, --sym, --asym, --format, "
+        "--targets");
+  if (c.group != 0) o.group = c.group;
+  if (c.sym || c.asym) o.symmetric = c.sym;
+  o.shard_bytes = bytes_of_size(c.shard_size, "--shard-size");
+  if (!c.memory.empty()) o.memory = bytes_of_size(c.memory, "--memory");
+  o.match = c.match == "f32" ? RtnMatch::kF32 : RtnMatch::kLlmcompressor;
+  choose_method(c);
+  o.links = manners().no_follow ? Links::kInside : Links::kAnywhere;
+  const std::shared_ptr<Runtime> runtime = Runtime::shared(static_cast<size_t>(c.threads));
+  QuantizeJob job(o, runtime->threads());
+  for (const std::string& w : job.source().warnings()) warning("{}", w);
+  for (const std::string& w : job.selection().warnings) warning("{}", w);
+  job.probe();
+  print_forecast(job);
+  double seconds = 0;
+  if (!c.dry_run) {
+    const auto start = std::chrono::steady_clock::now();
+    Progress progress("quantize", job.plan().source_bytes, true);
+    std::atomic<uint64_t> before{0};
+    const auto layers = job.source().config().layers;
+    job.run(runtime->pool(), [&](const QuantizeProgress& p) {
+      if (!p.note.empty())
+        return progress.advance(0, fmt::format("{} layer {}", p.note, p.layer + 1));
+      const uint64_t last = before.exchange(p.done);
+      if (p.done > last)
+        progress.advance(p.done - last,
+                         p.layer >= 0 ? fmt::format("layer {}/{}", p.layer + 1, layers) : "");
+    });
+    progress.finish();
+    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    size_t others = 0;
+    const ModuleReport* first = nullptr;
+    for (const ModuleReport& r : job.reports())
+      if (!r.reason.empty() && others++ == 0) first = &r;
+    if (others > 0)
+      note("{} by searched scales instead of GPTQ; the first, {}: {}", counted(others, "module"),
+           first->name, first->reason);
+    note("{}: whole, {} in {}", job.options().target,
+         human_bytes(static_cast<double>(job.plan().output_bytes)), human_seconds(seconds));
+  }
+  if (c.json) std::cout << result_json(job, seconds, !c.dry_run).dump() << '\n';
+  return kExitDone;
+}
+
+std::string scheme_help() {
+  std::string names;
+  for (const SchemeName& s : scheme_names())
+    names += fmt::format("{}{}", names.empty() ? "" : " ", s.name);
+  return "what to make: " + names;
+}
+
+}  // namespace
+
+Command quantize_command() {
+  auto o = std::make_shared<QuantizeCommand>();
+  QuantizeOptions& q = o->options;
+  Command c("quantize",
+            "makes a quantized folder from one with bf16, f16, f32 or block FP8 weights");
+  c.argument("SRC", q.source, "checkpoint folder").folder().must();
+  c.argument("DST", q.target, "folder to make; it has this name only when it is whole").must();
+  c.section("What to make, one of");
+  c.option("--scheme", "NAME", &q.scheme, scheme_help());
+  c.option("--config-groups", "FILE", &q.groups_file,
+           "JSON: config_groups of compressed-tensors, or a whole quantization_config")
+      .file();
+  c.exactly_one({"--scheme", "--config-groups"});
+  c.section("Options");
+  c.option("--group", "N", &o->group, "group size of integer weights; -1: per channel")
+      .range(-1, 1 << 24)
+      .by_default("the scheme's");
+  c.flag("--sym", o->sym, "symmetric integer weights");
+  c.flag("--asym", o->asym, "integer weights with zero points");
+  c.at_most_one({"--sym", "--asym"});
+  c.option("--targets", "LIST", &q.targets,
+           "modules to quantize: names, re: and a regular expression, or Linear")
+      .by_default("Linear");
+  c.option("--ignore", "LIST", &q.ignore,
+           "modules to leave besides routers, lm_head and embeddings")
+      .by_default("none");
+  c.flag("--ignore-only", q.ignore_only, "leave only what --ignore names").seldom();
+  c.option("--format", "NAME", &q.format, "how codes are stored: pack-quantized, int-quantized")
+      .by_default("the scheme's")
+      .seldom();
+  std::vector<std::string> names;
+  for (const std::string_view r : readers()) names.emplace_back(r);
+  c.option("--for", "READER", &q.reader, "refuse what this program cannot load").one_of(names);
+  c.option("--match", "NAME", &o->match,
+           "arithmetic of rounding: llmcompressor's bytes, or quotients in f32")
+      .one_of({"llmcompressor", "f32"})
+      .seldom();
+  c.section("Methods");
+  c.option("--method", "NAME", &o->method,
+           "rtn: round to nearest; search: scales that lose least; gptq")
+      .one_of({"rtn", "search", "gptq"})
+      .by_default("rtn; with --calib gptq for integers of up to 4 bits, else search");
+  c.option("--calib", "FILE", &q.calibration.files,
+           "calibration text: .txt, .jsonl with text, messages or input_ids, .bin with u16 tokens")
+      .file()
+      .by_default("none");
+  c.option("--calib-tokens", "N", &q.calibration.tokens, "tokens of it to use").range(1, 1 << 30);
+  c.option("--calib-ctx", "N", &q.calibration.context, "tokens per window")
+      .range(1, 1 << 24)
+      .seldom();
+  c.option("--seed", "N", &o->seed, "of the choice of windows").range(0, 1e15).seldom();
+  c.option("--damp", "X", &o->damp, "GPTQ: share of the mean of H's diagonal that is added to it")
+      .by_default("0.01")
+      .seldom();
+  c.option("--order", "NAME", &o->order, "GPTQ: columns of large inputs first, or as they stand")
+      .one_of({"static", "none"})
+      .seldom();
+  c.option("--min-rows", "X", &o->min_rows,
+           "GPTQ: experts with fewer rows per input get searched scales")
+      .by_default("1")
+      .seldom();
+  c.section("Run");
+  c.option("--shard-size", "SIZE", &o->shard_size, "largest file").seldom();
+  c.option("--memory", "SIZE", &o->memory, "memory to use").by_default("80 % of what is free");
+  c.option("--threads,-t", "N", &o->threads, "threads; 0: all cores").range(0, 4096);
+  c.flag("--resume", q.resume, "go on with the unfinished run DST.partial");
+  c.flag("--overwrite", q.overwrite,
+         "replace an unfinished run, or a folder that this command made");
+  c.at_most_one({"--resume", "--overwrite"});
+  c.flag("--dry-run", o->dry_run, "only say what would be done");
+  add_json_flag(c, o->json);
+  c.examples = {"moebius quantize DIR OUT --scheme W4A16",
+                "moebius quantize DIR OUT --scheme W4A8 --group 32",
+                "moebius quantize DIR OUT --config-groups mixed.json --dry-run"};
+  c.action = [o](const Command&) { return run_quantize(*o); };
+  return c;
+}
+
+}  // namespace moebius

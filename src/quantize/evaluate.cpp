@@ -1,0 +1,383 @@
+// SPDX-License-Identifier: Apache-2.0
+// See evaluate.h.
+#include "quantize/evaluate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/folder_write.h"
+#include "runtime/parallel.h"
+
+namespace moebius {
+namespace {
+
+constexpr size_t kKept = 2048;   // tokens of a position in a file
+constexpr size_t kRanked = 256;  // of these in order: more are not compared
+constexpr uint64_t kMaxCache = uint64_t{1} << 40;
+constexpr uint64_t kMagic = 0x316c6176656f6d;  // "moeval1"
+
+double log_sum(std::span<const float> logits) {
+  const float most = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float v : logits) sum += std::exp(static_cast<double>(v) - most);
+  return most + std::log(sum);
+}
+
+// The best k tokens; the first `sorted` of them best first, ties to the lower id.
+std::vector<uint32_t> best_tokens(std::span<const float> logits, size_t k, size_t sorted) {
+  std::vector<uint32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0u);
+  const auto at = [&](size_t n) { return ids.begin() + static_cast<std::ptrdiff_t>(n); };
+  const auto better = [&](uint32_t a, uint32_t b) {
+    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+  };
+  if (k < ids.size()) {
+    std::nth_element(ids.begin(), at(k), ids.end(), better);
+    ids.resize(k);
+  }
+  std::partial_sort(ids.begin(), at(std::min(sorted, ids.size())), ids.end(), better);
+  return ids;
+}
+
+// What is known of the base at a position.
+struct BaseRow {
+  std::vector<uint32_t> ids;  // the first kRanked best first
+  std::vector<float> log_p;
+  float log_rest = -INFINITY;  // of all others together
+  float log_target = 0;
+};
+BaseRow base_row(std::span<const float> logits, int32_t target, size_t keep) {
+  const double norm = log_sum(logits);
+  BaseRow row;
+  row.ids = best_tokens(logits, keep, kRanked);
+  double seen = 0;
+  for (const uint32_t id : row.ids) {
+    row.log_p.push_back(static_cast<float>(logits[id] - norm));
+    seen += std::exp(static_cast<double>(row.log_p.back()));
+  }
+  if (row.ids.size() < logits.size())
+    row.log_rest = static_cast<float>(std::log(std::max(1 - seen, 1e-12)));
+  row.log_target = static_cast<float>(logits[static_cast<size_t>(target)] - norm);
+  return row;
+}
+
+struct PositionScore {
+  double loss = 0, base_loss = 0, kl = 0, overlap = 0, delta_p = 0;
+  bool same_best = false;
+};
+
+PositionScore score_position(const BaseRow& base, std::span<const float> logits, int32_t target,
+                             size_t top) {
+  const double norm = log_sum(logits);
+  PositionScore s;
+  s.loss = norm - logits[static_cast<size_t>(target)];
+  s.base_loss = -static_cast<double>(base.log_target);
+  double others = 1;  // our probability of what the base does not name
+  for (size_t i = 0; i < base.ids.size(); ++i) {
+    const double log_p = base.log_p[i], log_q = logits[base.ids[i]] - norm;
+    s.kl += std::exp(log_p) * (log_p - log_q);
+    others -= std::exp(log_q);
+  }
+  if (base.ids.size() < logits.size())
+    s.kl += std::exp(static_cast<double>(base.log_rest)) *
+            (static_cast<double>(base.log_rest) - std::log(std::max(others, 1e-12)));
+  s.kl = std::max(s.kl, 0.0);
+  const std::vector<uint32_t> ours = best_tokens(logits, top, 1);
+  const size_t k = std::min(top, base.ids.size());
+  s.same_best = ours.front() == base.ids.front();
+  size_t common = 0;
+  for (size_t i = 0; i < k; ++i)
+    common += std::find(ours.begin(), ours.end(), base.ids[i]) != ours.end() ? 1 : 0;
+  s.overlap = static_cast<double>(common) / static_cast<double>(k);
+  s.delta_p = std::exp(-s.loss) - std::exp(-s.base_loss);
+  return s;
+}
+
+// Layers of two models: rows whose experts are the same.
+struct RoutingCount {
+  std::string block;
+  size_t rows = 0, same = 0;
+};
+void count_routing(const std::vector<RoutingTap::Layer>& a, const std::vector<RoutingTap::Layer>& b,
+                   std::vector<RoutingCount>& counts) {
+  if (a.size() != b.size())
+    fail("the base has {} layers with experts and the folder {}", b.size(), a.size());
+  counts.resize(a.size());
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i].slots != b[i].slots || a[i].ids.size() != b[i].ids.size())
+      fail("{}: the base has {} experts per token there, and the folder {}", a[i].block, b[i].slots,
+           a[i].slots);
+    counts[i].block = a[i].block;
+    for (size_t r = 0; r < a[i].ids.size(); r += a[i].slots) {
+      ++counts[i].rows;
+      const auto at = [r](const RoutingTap::Layer& l) {
+        return l.ids.begin() + static_cast<std::ptrdiff_t>(r);
+      };
+      counts[i].same +=
+          std::equal(at(a[i]), at(a[i]) + static_cast<std::ptrdiff_t>(a[i].slots), at(b[i])) ? 1
+                                                                                             : 0;
+    }
+  }
+}
+
+// The same windows through a model, step by step: rows of a step are those of every model.
+class EvalSteps {
+ public:
+  EvalSteps(const Windows& windows, size_t vocab) : windows_(windows) {
+    const size_t longest = std::min(windows.length(0), kTokensPerStep);
+    at_once_ = std::clamp<size_t>((size_t{32} << 20) / (longest * vocab + 1), 1, 8);
+  }
+
+  struct Reader {
+    explicit Reader(EvalModel m) : on(m) {}
+    EvalModel on;
+    std::vector<SequenceState> states;
+    std::vector<float> logits;
+    std::span<const float> row(size_t r) const {
+      return {logits.data() + r * on.model->vocab(), on.model->vocab()};
+    }
+  };
+
+  // use(positions): every reader has the logits of these.
+  void run(std::span<Reader* const> readers, const EvalSettings& settings,
+           const std::function<void(const std::vector<size_t>& positions)>& use) const {
+    for (size_t w = 0; w < windows_.count(); w += at_once_) {
+      const size_t count = std::min(at_once_, windows_.count() - w);
+      for (Reader* r : readers) {
+        r->states.clear();
+        for (size_t i = 0; i < count; ++i) r->states.push_back(r->on.model->new_sequence());
+      }
+      for (size_t t = 0; t < windows_.length(w); t += kTokensPerStep) {
+        for (Reader* r : readers) step(*r, w, count, t);
+        std::vector<size_t> positions;
+        for (size_t i = 0; i < count; ++i)
+          for (size_t k = t; k < std::min(t + kTokensPerStep, windows_.length(w + i)); ++k)
+            positions.push_back(windows_.position(w + i, k));
+        use(positions);
+        if (settings.advance) settings.advance(positions.size());
+      }
+    }
+  }
+
+ private:
+  void step(Reader& r, size_t w, size_t count, size_t t) const {
+    std::vector<StepItem> items;
+    for (size_t i = 0; i < count; ++i) {
+      const size_t length = windows_.length(w + i);
+      if (t >= length) continue;
+      items.push_back(
+          {&r.states[i], windows_.tokens(w + i, t, std::min(kTokensPerStep, length - t)), true});
+    }
+    if (r.on.tap != nullptr) r.on.tap->clear();
+    r.on.model->forward(items, r.logits);
+    for (size_t i = 0; i < r.logits.size(); i += r.on.model->vocab())
+      if (!std::isfinite(r.logits[i])) check_finite(r.logits, r.on.model->vocab(), 0);
+  }
+
+  const Windows& windows_;
+  size_t at_once_;
+};
+
+EvalFigures figures_of(const std::vector<PositionScore>& scores,
+                       const std::vector<RoutingCount>& routing) {
+  EvalFigures f;
+  f.positions = scores.size();
+  std::vector<double> loss, base, kl;
+  double squares = 0;
+  for (const PositionScore& s : scores) {
+    loss.push_back(s.loss), base.push_back(s.base_loss), kl.push_back(s.kl);
+    f.top1 += s.same_best ? 1 : 0;
+    f.top_overlap += s.overlap;
+    squares += s.delta_p * s.delta_p;
+  }
+  const auto n = static_cast<double>(std::max<size_t>(1, scores.size()));
+  f.top1 /= n, f.top_overlap /= n;
+  f.rms_delta_p = std::sqrt(squares / n);
+  f.loss = mean_and_error(loss), f.base_loss = mean_and_error(base);
+  const MeanAndError mean = mean_and_error(kl);
+  f.kl.mean = mean.mean, f.kl.error = mean.error;
+  std::sort(kl.begin(), kl.end());
+  const auto at = [&](double share) {
+    return kl.empty() ? 0 : kl[std::min(kl.size() - 1, static_cast<size_t>(share * n))];
+  };
+  f.kl.p50 = at(0.5), f.kl.p90 = at(0.9), f.kl.p99 = at(0.99), f.kl.p999 = at(0.999);
+  f.kl.max = at(1);
+  f.routing = routing.empty() ? 1 : 0;
+  for (const RoutingCount& c : routing) {
+    const double share =
+        static_cast<double>(c.same) / static_cast<double>(std::max<size_t>(1, c.rows));
+    f.layers.push_back({c.block, share});
+    f.routing += share / static_cast<double>(routing.size());
+  }
+  return f;
+}
+
+void check_vocab(const DecoderModel& model, size_t vocab) {
+  if (model.vocab() != vocab)
+    fail("the base has {} tokens and the folder {}: expected the same tokenizer", vocab,
+         model.vocab());
+}
+
+// ---- the file of a base ----
+
+template <class T>
+void append(std::vector<uint8_t>& out, const T* values, size_t n) {
+  const auto* p = reinterpret_cast<const uint8_t*>(values);
+  out.insert(out.end(), p, p + n * sizeof(T));
+}
+class CacheReader {
+ public:
+  explicit CacheReader(const std::string& path) : path_(path), file_(path) {}
+  template <class T>
+  void read(T* values, size_t n) {
+    if (n > kMaxCache / sizeof(T)) fail("{}: broken: a list of {} numbers", path_, n);
+    file_.read_at(at_, {reinterpret_cast<uint8_t*>(values), n * sizeof(T)});
+    at_ += n * sizeof(T);
+  }
+  uint64_t number() {
+    uint64_t v = 0;
+    read(&v, 1);
+    return v;
+  }
+  uint64_t left() const { return file_.size() - at_; }
+
+ private:
+  std::string path_;
+  ReadFile file_;
+  uint64_t at_ = 0;
+};
+
+uint64_t hash_of(const Windows& windows) {
+  uint64_t h = windows.inputs();
+  for (size_t w = 0; w < windows.count(); ++w)
+    for (const int32_t t : windows.tokens(w, 0, windows.length(w)))
+      h = (h ^ static_cast<uint64_t>(static_cast<uint32_t>(t))) * 0x9e3779b97f4a7c15u + (h >> 29);
+  return (h ^ windows.count()) * 0xbf58476d1ce4e5b9u;
+}
+
+}  // namespace
+
+void RoutingTap::block(const MoeBlock& block, const TappedRows&, std::span<const int32_t> ids,
+                       size_t slots) {
+  if (slots == 0) return;
+  Layer& layer = layers_.emplace_back();
+  layer.block = block.name;
+  layer.slots = slots;
+  layer.ids.assign(ids.begin(), ids.end());
+  for (size_t r = 0; r < ids.size(); r += slots)
+    std::sort(layer.ids.begin() + static_cast<std::ptrdiff_t>(r),
+              layer.ids.begin() + static_cast<std::ptrdiff_t>(r + slots));
+}
+
+EvalFigures evaluate(const Windows& windows, EvalModel model, EvalModel base,
+                     const EvalSettings& settings) {
+  check_vocab(*model.model, base.model->vocab());
+  EvalSteps::Reader ours(model), theirs(base);
+  std::vector<PositionScore> scores(windows.inputs());
+  std::vector<RoutingCount> routing;
+  EvalSteps::Reader* const both[] = {&ours, &theirs};
+  EvalSteps(windows, model.model->vocab()).run(both, settings, [&](const auto& positions) {
+    parallel_for(settings.pool, positions.size(), [&](size_t r) {
+      const int32_t target = windows.target(positions[r]);
+      const BaseRow row = base_row(theirs.row(r), target, theirs.row(r).size());
+      scores[positions[r]] = score_position(row, ours.row(r), target, settings.top);
+    });
+    if (model.tap != nullptr && base.tap != nullptr)
+      count_routing(model.tap->layers(), base.tap->layers(), routing);
+  });
+  return figures_of(scores, routing);
+}
+
+void write_eval_cache(const std::string& path, const Windows& windows, EvalModel base,
+                      const EvalSettings& settings) {
+  EvalSteps::Reader theirs(base);
+  const size_t vocab = base.model->vocab(), keep = std::min(kKept, vocab);
+  const std::string temporary = path + ".tmp";
+  OutputFile file(temporary, 0);
+  uint64_t at = 0;
+  const auto write = [&](const std::vector<uint8_t>& bytes) {
+    file.write_at(at, bytes);
+    at += bytes.size();
+  };
+  std::vector<uint8_t> head;
+  const uint64_t numbers[] = {kMagic, vocab, keep, windows.inputs(), hash_of(windows)};
+  append(head, numbers, std::size(numbers));
+  write(head);
+  EvalSteps::Reader* const one[] = {&theirs};
+  EvalSteps(windows, vocab).run(one, settings, [&](const auto& positions) {
+    std::vector<BaseRow> rows(positions.size());
+    parallel_for(settings.pool, positions.size(), [&](size_t r) {
+      rows[r] = base_row(theirs.row(r), windows.target(positions[r]), keep);
+    });
+    std::vector<uint8_t> out;
+    const uint64_t count = rows.size();
+    append(out, &count, 1);
+    for (const BaseRow& row : rows) {
+      append(out, row.ids.data(), keep);
+      append(out, row.log_p.data(), keep);
+      append(out, &row.log_rest, 1);
+      append(out, &row.log_target, 1);
+    }
+    const uint64_t layers = base.tap != nullptr ? base.tap->layers().size() : 0;
+    append(out, &layers, 1);
+    for (size_t i = 0; i < layers; ++i) {
+      const RoutingTap::Layer& l = base.tap->layers()[i];
+      const uint64_t sizes[] = {l.slots, l.ids.size()};
+      append(out, sizes, 2);
+      append(out, l.ids.data(), l.ids.size());
+    }
+    write(out);
+  });
+  file.finish(path);
+}
+
+EvalFigures evaluate_cached(const std::string& path, const Windows& windows, EvalModel model,
+                            const EvalSettings& settings) {
+  CacheReader file(path);
+  if (file.left() < 40 || file.number() != kMagic)
+    fail("{}: not a file of `eval --kl-cache`", path);
+  const uint64_t vocab = file.number(), keep = file.number(), inputs = file.number(),
+                 hash = file.number();
+  check_vocab(*model.model, vocab);
+  if (keep == 0 || keep > vocab || inputs != windows.inputs() || hash != hash_of(windows))
+    fail("{}: of other tokens or windows; expected those of this call", path);
+  EvalSteps::Reader ours(model);
+  std::vector<PositionScore> scores(windows.inputs());
+  std::vector<RoutingCount> routing;
+  EvalSteps::Reader* const one[] = {&ours};
+  EvalSteps(windows, vocab).run(one, settings, [&](const auto& positions) {
+    if (file.number() != positions.size()) fail("{}: broken: steps of other sizes", path);
+    std::vector<BaseRow> rows(positions.size());
+    for (BaseRow& row : rows) {
+      row.ids.resize(keep), row.log_p.resize(keep);
+      file.read(row.ids.data(), keep);
+      file.read(row.log_p.data(), keep);
+      file.read(&row.log_rest, 1);
+      file.read(&row.log_target, 1);
+      for (const uint32_t id : row.ids)
+        if (id >= vocab) fail("{}: broken: token {} of {}", path, id, vocab);
+    }
+    std::vector<RoutingTap::Layer> layers(file.number() & 0xffff);
+    for (RoutingTap::Layer& l : layers) {
+      l.slots = file.number();
+      const uint64_t n = file.number();
+      if (l.slots == 0 || n > positions.size() * 1024 || n % l.slots != 0)
+        fail("{}: broken: a list of {} experts", path, n);
+      l.ids.resize(n);
+      file.read(l.ids.data(), n);
+    }
+    parallel_for(settings.pool, positions.size(), [&](size_t r) {
+      scores[positions[r]] =
+          score_position(rows[r], ours.row(r), windows.target(positions[r]), settings.top);
+    });
+    if (model.tap != nullptr) count_routing(model.tap->layers(), layers, routing);
+  });
+  return figures_of(scores, routing);
+}
+
+}  // namespace moebius

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// See matrix_source.h.
+#include "quantize/matrix_source.h"
+
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/numeric.h"
+#include "quant/quant_access.h"
+
+namespace moebius {
+
+XType source_type(const Module& m) {
+  switch (m.plan.code) {
+    case CodeType::kF16:
+      return XType::kF16;
+    case CodeType::kF32:
+      return XType::kF32;
+    default:
+      return XType::kBf16;  // and native FP8
+  }
+}
+
+DType stored_type(XType type) {
+  return type == XType::kBf16 ? DType::kBf16 : type == XType::kF16 ? DType::kF16 : DType::kF32;
+}
+
+MatrixSource::MatrixSource(const Module& module, const TensorStore& store, LoadBuffer& buffer)
+    : module_(module),
+      store_(store),
+      view_(reader_for(module.plan.scheme.format).load(module.plan, store, buffer)),
+      type_(source_type(module)) {}
+
+MatrixSource::Row MatrixSource::row(size_t r, float* scratch) const {
+  if (is_dense_code(view_.code)) return {view_.codes + r * view_.row_bytes, type_};
+  read_row(r, scratch);
+  return {scratch, XType::kF32};
+}
+
+void MatrixSource::read_row(size_t r, float* out) const {
+  const uint8_t* row = view_.codes + r * view_.row_bytes;
+  switch (view_.code) {
+    case CodeType::kBf16:
+      for (size_t c = 0; c < view_.K; ++c) out[c] = bf16_to_f32(load_u16(row + 2 * c));
+      return;
+    case CodeType::kF16:
+      for (size_t c = 0; c < view_.K; ++c) out[c] = f16_to_f32(load_u16(row + 2 * c));
+      return;
+    case CodeType::kF32:
+      std::memcpy(out, row, view_.K * sizeof(float));
+      return;
+    default:
+      for (size_t c = 0; c < view_.K; ++c) out[c] = round_to(type_, weight_at(view_, r, c));
+  }
+}
+
+void MatrixSource::fail_not_finite(size_t r) const {
+  std::vector<float> row(view_.K);
+  read_row(r, row.data());
+  size_t c = 0;
+  while (c + 1 < view_.K && std::isfinite(row[c])) ++c;
+  fail("{}: element [{},{}] of {} is {}; expected finite weights", where(), r, c,
+       printable(module_.name), std::isnan(row[c]) ? "NaN" : "infinite");
+}
+
+std::string MatrixSource::where() const {
+  return store_.where(*module_.plan.tensors[Role::kWeight].info);
+}
+
+}  // namespace moebius

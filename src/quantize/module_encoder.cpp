@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: Apache-2.0
+// See module_encoder.h.
+#include "quantize/module_encoder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "kernels/row_functions.h"
+
+namespace moebius {
+namespace {
+
+uint64_t bytes_of_tensor(DType dtype, const std::vector<uint64_t>& shape) {
+  std::optional<uint64_t> n = bits_of(dtype) / 8;
+  for (const uint64_t d : shape) n = n ? checked_mul(*n, d) : n;
+  if (!n) fail("a matrix is too large to be counted");
+  return *n;
+}
+
+struct Blocks {
+  uint64_t block_n, block_k;
+};
+Blocks blocks_of(const QuantArgs& w, uint64_t N, uint64_t K) {
+  switch (w.strategy) {
+    case Strategy::kTensor:
+      return {N, K};
+    case Strategy::kGroup:
+    case Strategy::kTensorGroup:
+      return {1, static_cast<uint64_t>(w.group_size)};
+    case Strategy::kBlock:
+      return {static_cast<uint64_t>(w.block_n), static_cast<uint64_t>(w.block_k)};
+    default:
+      return {1, K};
+  }
+}
+
+bool is_packed(Format f) {
+  return f == Format::kPackQuantized || f == Format::kNvfp4Pack || f == Format::kMxfp4Pack;
+}
+
+template <class T>
+void put(std::vector<uint8_t>& out, size_t index, T value) {
+  std::memcpy(out.data() + index * sizeof value, &value, sizeof value);
+}
+
+// Codes of one row into the bytes of the file.
+void pack_row(Format format, int bits, const uint8_t* codes, size_t K, uint8_t* out) {
+  if (format == Format::kPackQuantized) {
+    std::vector<uint32_t> words(ceil_div(K * static_cast<uint64_t>(bits), 32));
+    pack_words(codes, K, 1, bits, words.data());
+    std::memcpy(out, words.data(), words.size() * sizeof(uint32_t));
+  } else if (is_packed(format)) {
+    pack_nibbles(codes, K, out);
+  } else {
+    std::memcpy(out, codes, K);
+  }
+}
+
+void put_scale(std::vector<uint8_t>& out, size_t index, const EncodeRules& rules, float scale) {
+  const uint32_t stored = stored_scale(rules, scale);
+  if (rules.scales != EncodeRules::Scales::kPlain)
+    put(out, index, static_cast<uint8_t>(stored));
+  else if (rules.type == XType::kF32)
+    put(out, index, stored);
+  else
+    put(out, index, static_cast<uint16_t>(stored));
+}
+
+// Everything but the codes.
+void fill_companions(const std::vector<ModuleTensor>& tensors, uint64_t N, uint64_t K,
+                     const EncodeRules& rules, const ScaleTable& table,
+                     std::vector<std::vector<uint8_t>>& out) {
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    switch (tensors[t].role) {
+      case Role::kWeightScale:
+        for (size_t i = 0; i < table.scales.size(); ++i)
+          put_scale(out[t], i, rules, table.scales[i].scale);
+        break;
+      case Role::kWeightShape:
+        put(out[t], 0, static_cast<int64_t>(N));
+        put(out[t], 1, static_cast<int64_t>(K));
+        break;
+      case Role::kWeightGlobalScale:
+        put(out[t], 0, rules.global);
+        break;
+      case Role::kWeightZeroPoint: {
+        std::vector<uint8_t> z(table.scales.size());
+        for (size_t i = 0; i < z.size(); ++i)
+          z[i] = static_cast<uint8_t>(table.scales[i].zero_point);
+        if (tensors[t].dtype == DType::kI8) {
+          out[t] = z;
+          break;
+        }
+        // Packed along the rows: words [ceil(rows * bits / 32), groups].
+        std::vector<uint32_t> words(ceil_div(table.rows * static_cast<uint64_t>(rules.bits), 32));
+        for (size_t g = 0; g < table.groups; ++g) {
+          pack_words(z.data() + g, table.rows, table.groups, rules.bits, words.data());
+          for (size_t i = 0; i < words.size(); ++i) put(out[t], i * table.groups + g, words[i]);
+        }
+        break;
+      }
+      default:
+        break;
+    }
+  }
+}
+
+ScaleTable empty_table(const QuantArgs& weights, uint64_t N, uint64_t K) {
+  const Blocks b = blocks_of(weights, N, K);
+  ScaleTable t;
+  t.block_n = b.block_n;
+  t.block_k = b.block_k;
+  t.rows = ceil_div(N, b.block_n);
+  t.groups = ceil_div(K, b.block_k);
+  t.scales.resize(t.rows * t.groups);
+  return t;
+}
+
+// Rows of a matrix through the row functions of this machine.
+class RowCoder {
+ public:
+  RowCoder(const MatrixSource& source, const EncodeRules& rules, const ScaleTable& table)
+      : source_(source),
+        rules_(rules),
+        block_k_(table.block_k),
+        scratch_(source.columns()),
+        low_(table.groups),
+        high_(table.groups),
+        scales_(table.groups),
+        zero_points_(table.groups),
+        codes_(source.columns()) {
+    how_.code = rules.kind == NumberKind::kInt ? RowCode::kInt
+                : rules.bits == 8              ? RowCode::kFp8
+                                               : RowCode::kFp4;
+    const bool plain = rules.scales != EncodeRules::Scales::kFp8 && !rules.one_rounding;
+    how_.rounding = plain ? rules.type : XType::kF32;
+    const CodeLimits limits = code_limits(rules);
+    how_.low = limits.low, how_.high = limits.high;
+    how_.group = block_k_;
+  }
+
+  // Of the groups of row r, joined with what `ranges` holds. Throws Error where one is not finite.
+  void widen(size_t r, std::vector<GranuleRange>& ranges) {
+    const MatrixSource::Row row = source_.row(r, scratch_.data());
+    row_functions().group_ranges(row.type, row.data, source_.columns(), block_k_, low_.data(),
+                                 high_.data());
+    for (size_t g = 0; g < ranges.size(); ++g) {
+      if (!std::isfinite(low_[g]) || !std::isfinite(high_[g])) source_.fail_not_finite(r);
+      ranges[g] = joined(ranges[g], {low_[g], high_[g]});
+    }
+  }
+
+  // The codes of row r, valid until the next call.
+  const uint8_t* codes(size_t r, const GranuleScale* scales) {
+    const MatrixSource::Row row = source_.row(r, scratch_.data());
+    how_.type = row.type;
+    for (size_t g = 0; g < scales_.size(); ++g) {
+      scales_[g] = effective_scale(rules_, scales[g].scale);
+      zero_points_[g] = static_cast<float>(scales[g].zero_point);
+    }
+    row_functions().encode(how_, row.data, source_.columns(), scales_.data(),
+                           rules_.symmetric ? nullptr : zero_points_.data(), codes_.data());
+    return codes_.data();
+  }
+
+ private:
+  const MatrixSource& source_;
+  const EncodeRules& rules_;
+  size_t block_k_;
+  RowEncode how_;
+  std::vector<float> scratch_, low_, high_, scales_, zero_points_;
+  std::vector<uint8_t> codes_;
+};
+
+// Scales of the blocks of rows that ends with row r.
+void set_scales(const MatrixSource& source, const EncodeRules& rules, size_t r,
+                const std::vector<GranuleRange>& ranges, GranuleScale* scales) {
+  for (size_t g = 0; g < ranges.size(); ++g) {
+    scales[g] = scale_of(rules, ranges[g]);
+    if (!std::isfinite(scales[g].scale))
+      fail("{}: weights of row {} reach from {} to {}, which no scale of their type holds",
+           source.where(), r, ranges[g].low, ranges[g].high);
+  }
+}
+
+}  // namespace
+
+std::vector<ModuleTensor> tensors_of_module(const Scheme& scheme, uint64_t N, uint64_t K,
+                                            XType type) {
+  const QuantArgs& w = *scheme.weights;
+  const Blocks b = blocks_of(w, N, K);
+  const uint64_t rows = ceil_div(N, b.block_n), groups = ceil_div(K, b.block_k);
+  const auto bits = static_cast<uint64_t>(w.bits);
+  const bool fp8_scales = is_nvfp4(w), exponents = !fp8_scales && has_e8m0_scales(w);
+  const DType scale = fp8_scales ? DType::kF8E4M3 : exponents ? DType::kU8 : stored_type(type);
+  std::vector<ModuleTensor> out;
+  const auto add = [&](Role role, DType dtype, std::vector<uint64_t> shape) {
+    const uint64_t bytes = bytes_of_tensor(dtype, shape);
+    out.push_back({role, dtype, std::move(shape), bytes});
+  };
+  if (scheme.format == Format::kPackQuantized)
+    add(Role::kWeightPacked, DType::kI32, {N, ceil_div(K * bits, 32)});
+  else if (is_packed(scheme.format))
+    add(Role::kWeightPacked, DType::kU8, {N, K / 2});
+  else
+    add(Role::kWeight, w.kind == NumberKind::kInt ? DType::kI8 : DType::kF8E4M3, {N, K});
+  if (w.strategy == Strategy::kTensor)
+    add(Role::kWeightScale, scale, {1});
+  else
+    add(Role::kWeightScale, scale, {rows, groups});
+  if (scheme.format == Format::kPackQuantized) add(Role::kWeightShape, DType::kI64, {2});
+  if (!w.symmetric) {
+    const bool packed = scheme.format == Format::kPackQuantized && w.strategy != Strategy::kTensor;
+    if (packed)
+      add(Role::kWeightZeroPoint, DType::kI32, {ceil_div(rows * bits, 32), groups});
+    else if (w.strategy == Strategy::kTensor)
+      add(Role::kWeightZeroPoint, DType::kI8, {1});
+    else
+      add(Role::kWeightZeroPoint, DType::kI8, {rows, groups});
+  }
+  if (fp8_scales) add(Role::kWeightGlobalScale, DType::kF32, {1});
+  return out;
+}
+
+float largest_of(const MatrixSource& source) {
+  ScaleTable whole;
+  whole.block_k = source.columns();
+  whole.groups = 1;
+  RowCoder rows(source, EncodeRules{}, whole);
+  std::vector<GranuleRange> range(1);
+  for (size_t r = 0; r < source.rows(); ++r) rows.widen(r, range);
+  return range.front().amax();
+}
+
+ScaleTable rtn_scales(const MatrixSource& source, const QuantArgs& weights,
+                      const EncodeRules& rules) {
+  const size_t N = source.rows();
+  ScaleTable t = empty_table(weights, N, source.columns());
+  RowCoder rows(source, rules, t);
+  std::vector<GranuleRange> ranges(t.groups);
+  for (size_t r = 0; r < N; ++r) {
+    if (r % t.block_n == 0) std::fill(ranges.begin(), ranges.end(), GranuleRange{});
+    rows.widen(r, ranges);
+    if (r + 1 == N || (r + 1) % t.block_n == 0)
+      set_scales(source, rules, r, ranges, t.scales.data() + r / t.block_n * t.groups);
+  }
+  return t;
+}
+
+std::vector<std::vector<uint8_t>> pack_module(const Scheme& scheme, uint64_t N, uint64_t K,
+                                              const EncodeRules& rules, const ScaleTable& table,
+                                              const std::vector<uint8_t>& codes) {
+  const std::vector<ModuleTensor> tensors = tensors_of_module(scheme, N, K, rules.type);
+  std::vector<std::vector<uint8_t>> out;
+  for (const ModuleTensor& t : tensors) out.emplace_back(t.bytes);
+  const size_t row_bytes = out[0].size() / N;
+  for (size_t r = 0; r < N; ++r)
+    pack_row(scheme.format, rules.bits, codes.data() + r * K, K, out[0].data() + r * row_bytes);
+  fill_companions(tensors, N, K, rules, table, out);
+  return out;
+}
+
+std::vector<std::vector<uint8_t>> encode_module_rtn(const MatrixSource& source,
+                                                    const Scheme& scheme,
+                                                    const EncodeRules& rules) {
+  const size_t N = source.rows(), K = source.columns();
+  const std::vector<ModuleTensor> tensors = tensors_of_module(scheme, N, K, rules.type);
+  std::vector<std::vector<uint8_t>> out;
+  for (const ModuleTensor& t : tensors) out.emplace_back(t.bytes);
+  const size_t row_bytes = out[0].size() / N;
+  ScaleTable table = empty_table(*scheme.weights, N, K);
+  const bool by_rows = table.block_n == 1;  // then scales and codes of a row in one visit
+  if (!by_rows) table = rtn_scales(source, *scheme.weights, rules);
+  RowCoder rows(source, rules, table);
+  std::vector<GranuleRange> ranges(table.groups);
+  for (size_t r = 0; r < N; ++r) {
+    GranuleScale* scales = table.scales.data() + r / table.block_n * table.groups;
+    if (by_rows) {
+      std::fill(ranges.begin(), ranges.end(), GranuleRange{});
+      rows.widen(r, ranges);
+      set_scales(source, rules, r, ranges, scales);
+    }
+    pack_row(scheme.format, rules.bits, rows.codes(r, scales), K, out[0].data() + r * row_bytes);
+  }
+  fill_companions(tensors, N, K, rules, table, out);
+  return out;
+}
+
+}  // namespace moebius

@@ -1,0 +1,361 @@
+// SPDX-License-Identifier: Apache-2.0
+// See quantize.h.
+#include "quantize/quantize.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <mutex>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/human.h"
+#include "checkpoint/folder_write.h"
+#include "checkpoint/shard_index.h"
+#include "model/arch/arch.h"
+#include "quantize/calibration.h"
+#include "quantize/journal.h"
+#include "quantize/module_encoder.h"
+#include "quantize/schemes.h"
+#include "quantize/token_files.h"
+#include "runtime/memory_limits.h"
+#include "runtime/thread_pool.h"
+
+namespace moebius {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kOtherMemory = uint64_t{64} << 20;  // program, headers, lists
+constexpr uint64_t kOtherDisk = uint64_t{1} << 20;     // configs, index, journal
+constexpr uint64_t kMaxConfig = uint64_t{64} << 20;
+
+bool is_empty_folder(const std::string& path) {
+  std::error_code error;
+  return fs::is_directory(path, error) && fs::is_empty(path, error) && !error;
+}
+
+std::string without_slash(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+// The folder that a path will lie in.
+std::string parent_of(const std::string& path) {
+  const fs::path parent = fs::path(path).parent_path();
+  return parent.empty() ? "." : parent.string();
+}
+
+bool lies_in(const std::string& path, const std::string& folder) {
+  std::error_code error;
+  const fs::path inner = fs::weakly_canonical(path, error), outer = fs::canonical(folder, error);
+  const auto [a, b] = std::mismatch(outer.begin(), outer.end(), inner.begin(), inner.end());
+  return a == outer.end();
+}
+
+// Files that describe a model beside its weights and its config.
+bool is_copied(const std::string& name) {
+  constexpr std::string_view kLeft[] = {"config.json", "recipe.yaml", "quantize_config.json",
+                                        "quantization_config.json", "hf_quant_config.json"};
+  for (const std::string_view left : kLeft)
+    if (name == left) return false;
+  if (name.ends_with(".safetensors.index.json") || name.ends_with(".bin.index.json") ||
+      name == kJournalName)
+    return false;
+  for (const std::string_view end :
+       {".json", ".jinja", ".txt", ".model", ".py", ".tiktoken", ".jsonl", ".md"})
+    if (name.ends_with(end)) return true;
+  for (const std::string_view begin : {"LICENSE", "LICENCE", "NOTICE", "USE_POLICY", "README"})
+    if (name.starts_with(begin)) return true;
+  return false;
+}
+
+}  // namespace
+
+struct QuantizeJob::State {
+  Journal journal;
+  std::unique_ptr<Calibration> calibration;
+  std::mutex mutex;  // of reports
+  std::vector<ModuleReport> reports;
+  size_t kept_modules = 0;  // in the journal of the run that is resumed
+  std::atomic<uint64_t> done{0};
+};
+
+QuantizeJob::QuantizeJob(QuantizeOptions options, size_t threads)
+    : options_(std::move(options)),
+      source_(Checkpoint::open(options_.source, options_.links)),
+      state_(std::make_shared<State>()) {
+  options_.target = without_slash(options_.target);
+  partial_ = options_.target + ".partial";
+  check_target();
+  selection_ = select_modules(source_, options_);
+  check_method();
+  plan_ = plan_output(source_, selection_, options_.shard_bytes,
+                      options_.method == QuantizeMethod::kGptq);
+  forecast_.threads = std::max<size_t>(1, threads);
+  check_room();
+}
+
+void QuantizeJob::check_target() const {
+  const std::string& target = options_.target;
+  if (target.empty()) fail("no folder to write to was given");
+  if (lies_in(target, options_.source))
+    fail("{}: lies in {}, which is only read; expected another folder", target, options_.source);
+  if (path_exists(target) && !is_empty_folder(target)) {
+    const bool ours = path_exists(join_path(target, kJournalName));
+    if (!options_.overwrite || !ours)
+      fail("{}: exists and is not empty{}", target,
+           ours ? "; --overwrite replaces it" : "; expected a folder that does not exist");
+  }
+  const bool begun = path_exists(partial_) && !is_empty_folder(partial_);
+  if (begun && !options_.resume && !options_.overwrite)
+    fail("{}: is an unfinished run; --resume goes on with it, --overwrite begins anew", partial_);
+  if (begun && !options_.resume && !path_exists(join_path(partial_, kJournalName)))
+    fail("{}: exists and is not an unfinished run of this program", partial_);
+  if (options_.resume && !begun)
+    fail("{}: no such unfinished run; without --resume a new one begins", partial_);
+}
+
+void QuantizeJob::check_room() {
+  QuantizeForecast& f = forecast_;
+  f.bytes_in = plan_.source_bytes;
+  f.bytes_out = plan_.output_bytes;
+  f.bits_per_weight = static_cast<double>(plan_.chosen_bytes) * 8 /
+                      static_cast<double>(std::max<uint64_t>(1, plan_.chosen_weights));
+  f.memory_free = UINT64_MAX;
+  for (const MemoryLimit& l : memory_limits()) f.memory_free = std::min(f.memory_free, l.free);
+  const uint64_t budget = options_.memory != 0 ? options_.memory : f.memory_free / 10 * 8;
+  const uint64_t one = plan_.unit_memory;
+  if (budget < one + kOtherMemory)
+    fail("the largest matrix needs {} of memory, and {} may be used",
+         human_bytes(static_cast<double>(one + kOtherMemory)),
+         human_bytes(static_cast<double>(budget)));
+  f.threads = std::min<uint64_t>(f.threads, (budget - kOtherMemory) / std::max<uint64_t>(1, one));
+  f.memory = one * f.threads + kOtherMemory;
+  uint64_t there = 0;  // finished shards of the run that is resumed
+  std::error_code error;
+  if (options_.resume)
+    for (const OutputPlan::Shard& s : plan_.shards)
+      if (const auto n = fs::file_size(join_path(partial_, s.name), error); !error) there += n;
+  f.disk_needed = kOtherDisk;
+  for (const OutputPlan::Shard& s : plan_.shards) f.disk_needed += s.bytes;
+  f.disk_needed -= std::min(f.disk_needed, there);
+  f.disk_free = free_bytes(path_exists(partial_) ? partial_ : parent_of(options_.target));
+  if (f.disk_needed > f.disk_free)
+    fail("{}: needs {}, and the disk has {} free", options_.target,
+         human_bytes(static_cast<double>(f.disk_needed)),
+         human_bytes(static_cast<double>(f.disk_free)));
+}
+
+void QuantizeJob::probe() {
+  using Clock = std::chrono::steady_clock;
+  const auto since = [](Clock::time_point t) {
+    return std::chrono::duration<double>(Clock::now() - t).count();
+  };
+  // The first unit that encodes, again and again; one thread.
+  const WorkUnit* unit = nullptr;
+  for (const OutputPlan::Shard& s : plan_.shards)
+    for (const WorkUnit& u : s.units)
+      if (u.kind == WorkUnit::Kind::kEncode && unit == nullptr) unit = &u;
+  if (unit == nullptr) return;
+  QuantizeOptions rounding = options_;
+  rounding.method = QuantizeMethod::kRtn;  // the others take longer: only rounding is forecast
+  if (options_.method != QuantizeMethod::kRtn) return;
+  LoadBuffer buffer;
+  double bytes = 0;
+  const Clock::time_point start = Clock::now();
+  do {
+    buffer.reset();
+    do_unit(*unit, source_.store(), rounding, nullptr, buffer);
+    bytes += static_cast<double>(unit->source_bytes);
+  } while (since(start) < 0.1);
+  const double rate = bytes / since(start) * static_cast<double>(forecast_.threads);
+  forecast_.seconds = static_cast<double>(forecast_.bytes_in) / rate;
+}
+
+void QuantizeJob::begin() {
+  const Json facts = source_facts(options_.source, source_.store());
+  const Json options = options_json(options_, selection_.section);
+  std::error_code error;
+  if (options_.resume) {
+    state_->journal = read_journal(partial_, facts, options);
+  } else {
+    if (path_exists(partial_)) fs::remove_all(partial_, error);
+    if (error) fail("{}: cannot remove: {}", partial_, error.message());
+    make_folder(partial_);
+    state_->journal = {facts, options, {}, {}};
+    write_journal(partial_, state_->journal);
+  }
+}
+
+void QuantizeJob::write_shard(size_t number, ThreadPool& pool, const OnQuantizeProgress& progress) {
+  const OutputPlan::Shard& shard = plan_.shards[number];
+  const std::string path = join_path(partial_, shard.name);
+  const auto done = [&](uint64_t bytes, int layer) {
+    const uint64_t sum = state_->done += bytes;
+    if (progress) progress({sum, plan_.source_bytes, layer});
+  };
+  for (const FinishedShard& f : state_->journal.shards) {
+    if (f.name != shard.name) continue;
+    const bool same = f.bytes == shard.bytes && path_exists(path) && hash_of_file(path) == f.hash;
+    if (!same) fail("{}: is not what the unfinished run wrote; --overwrite begins anew", path);
+    for (const WorkUnit& u : shard.units) done(u.source_bytes, u.layer);
+    return;
+  }
+  OutputFile file(path + ".tmp", shard.bytes);
+  file.write_at(0, {reinterpret_cast<const uint8_t*>(shard.header.data()), shard.header.size()});
+  const Calibration* calibration = state_->calibration.get();
+  const auto waits = [&](const WorkUnit& u) {  // for rows of its layer
+    return calibration != nullptr && u.kind == WorkUnit::Kind::kEncode && u.layer >= 0 &&
+           !calibration->has(u.layer);
+  };
+  for (size_t from = 0; from < shard.units.size();) {
+    if (waits(shard.units[from])) calibrate(shard.units[from], progress);
+    size_t to = from + 1;
+    while (to < shard.units.size() && !waits(shard.units[to])) ++to;
+    WorkCounter next;
+    std::atomic<size_t> seats{0};
+    pool.run([&](ThreadPool::Member&) {
+      if (seats.fetch_add(1) >= forecast_.threads) return;  // memory for so many only
+      LoadBuffer buffer;
+      for (size_t i = from + next.take(); i < to; i = from + next.take()) {
+        const WorkUnit& unit = shard.units[i];
+        buffer.reset();
+        const UnitResult out = do_unit(unit, source_.store(), options_, calibration, buffer);
+        for (size_t k = 0; k < out.tensors.size(); ++k)
+          file.write_at(plan_.tensors[unit.outputs[k]].info.offset + unit.begin, out.tensors[k]);
+        if (!out.reports.empty()) {
+          const std::lock_guard lock(state_->mutex);
+          state_->reports.insert(state_->reports.end(), out.reports.begin(), out.reports.end());
+        }
+        done(unit.source_bytes, unit.layer);
+      }
+    });
+    from = to;
+  }
+  file.finish(path);
+  state_->journal.shards.push_back({shard.name, hash_of_file(path), shard.bytes});
+  std::sort(state_->reports.begin(), state_->reports.end(),
+            [](const ModuleReport& a, const ModuleReport& b) { return a.name < b.name; });
+  state_->journal.modules.resize(state_->kept_modules);
+  for (const ModuleReport& r : state_->reports)
+    state_->journal.modules.push_back(Json::object({{"name", r.name},
+                                                    {"method", name_of(r.method)},
+                                                    {"rows", static_cast<uint64_t>(r.rows)},
+                                                    {"loss", r.loss},
+                                                    {"reason", r.reason}}));
+  write_journal(partial_, state_->journal);
+}
+
+const std::vector<ModuleReport>& QuantizeJob::reports() const { return state_->reports; }
+
+void QuantizeJob::check_method() const {
+  const CalibrationOptions& c = options_.calibration;
+  if (options_.method == QuantizeMethod::kGptq && c.files.empty())
+    fail("--method gptq needs --calib: text, chats or token ids that the model is run on");
+  if (options_.method == QuantizeMethod::kRtn && !c.files.empty())
+    fail("--method rtn reads no --calib; expected search or gptq");
+  if (c.files.empty()) return;
+  try {
+    (void)decoder_spec(source_.config());
+  } catch (const Error& e) {
+    fail("--calib needs a model that runs whole: {}", e.what());
+  }
+}
+
+// Keeps the rows of the layers from this unit's on, as many as memory allows.
+void QuantizeJob::calibrate(const WorkUnit& unit, const OnQuantizeProgress& progress) {
+  const uint64_t layer = std::max<uint64_t>(1, state_->calibration->layer_bytes());
+  const uint64_t budget = (options_.memory != 0 ? options_.memory : forecast_.memory_free) / 4;
+  const auto layers = static_cast<int>(std::clamp<uint64_t>(budget / layer, 1, 4096));
+  if (progress) progress({state_->done, plan_.source_bytes, unit.layer, "calibrating"});
+  state_->calibration->collect(unit.layer, unit.layer + layers);
+}
+
+void QuantizeJob::run(ThreadPool& pool, const OnQuantizeProgress& progress) {
+  begin();
+  state_->kept_modules = state_->journal.modules.size();
+  if (const CalibrationOptions& c = options_.calibration; !c.files.empty()) {
+    std::vector<std::vector<int32_t>> documents;
+    for (const std::string& f : c.files)
+      for (std::vector<int32_t>& d : read_token_documents(f, options_.source))
+        documents.push_back(std::move(d));
+    state_->calibration = std::make_unique<Calibration>(
+        source_,
+        calibration_windows(documents, c.context, c.tokens / std::max<size_t>(1, c.context), c.seed,
+                            static_cast<size_t>(source_.config().vocab)),
+        pool);
+  }
+  for (size_t i = 0; i < plan_.shards.size(); ++i) write_shard(i, pool, progress);
+  finish();
+}
+
+std::string QuantizeJob::config_text() const {
+  const std::string path = join_path(options_.source, "config.json");
+  const std::string text = read_text_file(path, kMaxConfig);
+  const std::string section = selection_.section.dump(2);
+  const Json* nested = source_.config().raw.find("text_config");
+  const bool inside = nested != nullptr && nested->find("quantization_config") != nullptr &&
+                      source_.config().raw.find("quantization_config") == nullptr;
+  if (inside)
+    fail("{}: text_config holds a quantization_config of its own; expected it at the top", path);
+  return with_member(text, "quantization_config", section);
+}
+
+Json QuantizeJob::index_json() const {
+  Json map = Json::object();
+  uint64_t bytes = 0;
+  std::vector<const PlannedTensor*> sorted;
+  for (const PlannedTensor& t : plan_.tensors) sorted.push_back(&t);
+  std::sort(sorted.begin(), sorted.end(), [](const PlannedTensor* a, const PlannedTensor* b) {
+    return a->info.name < b->info.name;
+  });
+  for (const PlannedTensor* t : sorted) {
+    map.set(t->info.name, plan_.shards[t->shard].name);
+    bytes += t->info.bytes;
+  }
+  return Json::object(
+      {{"metadata", Json::object({{"total_parameters", plan_.parameters}, {"total_size", bytes}})},
+       {"weight_map", map}});
+}
+
+void QuantizeJob::copy_others() const {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (const fs::directory_entry& e : fs::directory_iterator(options_.source, error))
+    if (e.is_regular_file(error) && is_copied(e.path().filename().string()))
+      names.push_back(e.path().filename().string());
+  std::sort(names.begin(), names.end());
+  for (const std::string& name : names)
+    copy_file_bytes(file_in_folder(options_.source, name, options_.links),
+                    join_path(partial_, name.starts_with("README") ? "README.source.md" : name));
+}
+
+void QuantizeJob::finish() {
+  const std::string difference = first_difference(
+      state_->journal.source, source_facts(options_.source, source_.store()), "source");
+  if (!difference.empty())
+    fail("{}: the source was changed during the run: {}", options_.source, difference);
+  std::error_code error;
+  std::vector<fs::path> left;  // of a run that was stopped
+  for (const fs::directory_entry& e : fs::directory_iterator(partial_, error))
+    if (e.path().extension() == ".tmp") left.push_back(e.path());
+  for (const fs::path& path : left) fs::remove(path, error);
+  copy_others();
+  if (plan_.index) write_text_file(join_path(partial_, kIndexName), index_json().dump(2) + "\n");
+  write_text_file(join_path(partial_, "config.json"), config_text());
+  sync_folder(partial_);
+  if (path_exists(options_.target)) {
+    const std::string old = options_.target + ".replaced";
+    fs::remove_all(old, error);
+    rename_path(options_.target, old);
+    rename_path(partial_, options_.target);
+    fs::remove_all(old, error);
+  } else {
+    rename_path(partial_, options_.target);
+  }
+  sync_folder(parent_of(options_.target));
+}
+
+}  // namespace moebius

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: Apache-2.0
+// One unit of work, from the source's bytes to the bytes of its tensors: a pure function of both.
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/numeric.h"
+#include "quantize/calibration.h"
+#include "quantize/gptq.h"
+#include "quantize/module_encoder.h"
+#include "quantize/quantize.h"
+#include "quantize/search.h"
+
+namespace moebius {
+namespace {
+
+// Scales that lose the least, and GPTQ where its inputs are known well enough.
+ModuleReport encode_searched(const MatrixSource& source, const Module& module, const Scheme& scheme,
+                             const EncodeRules& rules, const QuantizeOptions& options,
+                             const Moments& moments, const HessianFactor* factor,
+                             std::vector<std::vector<uint8_t>>& out) {
+  const float* h = moments.known() ? moments.diagonal.data() : nullptr;
+  const ScaleTable table = searched_scales(source, *scheme.weights, rules, h);
+  ModuleReport report{module.name, QuantizeMethod::kSearch, moments.rows, 0, {}};
+  std::vector<uint8_t> codes;
+  if (factor != nullptr) {
+    const size_t N = source.rows(), K = source.columns();
+    std::vector<float> weights(N * K);
+    for (size_t r = 0; r < N; ++r) source.read_row(r, weights.data() + r * K);
+    codes = gptq_codes(weights, N, *factor, rules, table);
+    report.method = QuantizeMethod::kGptq;
+  } else {
+    codes = nearest_codes(source, rules, table);
+  }
+  if (options.method == QuantizeMethod::kGptq && factor == nullptr)
+    report.reason = !moments.known() ? "its inputs are not seen"
+                    : scheme.weights->kind != NumberKind::kInt
+                        ? "GPTQ is for integers"
+                        : fmt::format("{} rows for {} inputs", moments.rows, moments.K);
+  report.loss = relative_loss(source, rules, table, codes, h);
+  for (std::vector<uint8_t>& bytes :
+       pack_module(scheme, source.rows(), source.columns(), rules, table, codes))
+    out.push_back(std::move(bytes));
+  return report;
+}
+
+void encode_unit(const WorkUnit& unit, const TensorStore& store, const QuantizeOptions& options,
+                 const Calibration* calibration, LoadBuffer& buffer, UnitResult& result) {
+  std::vector<MatrixSource> sources;
+  for (const Module* m : unit.modules) sources.emplace_back(*m, store, buffer);
+  const QuantArgs& weights = *unit.scheme.weights;
+  EncodeRules rules = encode_rules(weights, sources.front().type());
+  rules.one_rounding = options.match == RtnMatch::kF32;
+  if (rules.scales == EncodeRules::Scales::kFp8) {
+    float most = 0;
+    for (const MatrixSource& s : sources) most = std::max(most, largest_of(s));
+    rules.global = global_scale_of(rules.type, most);
+  }
+  if (options.method == QuantizeMethod::kRtn) {
+    for (const MatrixSource& s : sources)
+      for (std::vector<uint8_t>& bytes : encode_module_rtn(s, unit.scheme, rules))
+        result.tensors.push_back(std::move(bytes));
+    return;
+  }
+  // Modules of one unit read the same rows.
+  const bool wanted = options.method == QuantizeMethod::kGptq && weights.kind == NumberKind::kInt;
+  Moments moments;
+  if (calibration != nullptr) moments = calibration->moments(*unit.modules.front(), wanted);
+  HessianFactor factor;
+  const bool enough =
+      wanted && moments.known() &&
+      static_cast<double>(moments.rows) >= options.min_rows * static_cast<double>(moments.K);
+  bool factored = false;
+  for (const float more : {1.0f, 10.0f, 100.0f})
+    factored = factored || (enough && factorize(moments.hessian, moments.K, options.damp * more,
+                                                options.by_size, factor));
+  for (size_t i = 0; i < sources.size(); ++i)
+    result.reports.push_back(encode_searched(sources[i], *unit.modules[i], unit.scheme, rules,
+                                             options, moments, factored ? &factor : nullptr,
+                                             result.tensors));
+}
+
+std::vector<uint8_t> decoded(const MatrixSource& source) {
+  std::vector<uint8_t> out(source.rows() * source.columns() * 2);
+  std::vector<float> row(source.columns());
+  for (size_t r = 0; r < source.rows(); ++r) {
+    source.read_row(r, row.data());
+    for (size_t c = 0; c < row.size(); ++c) {
+      const uint16_t v = f32_to_bf16(row[c]);
+      std::memcpy(out.data() + (r * row.size() + c) * 2, &v, 2);
+    }
+  }
+  return out;
+}
+
+std::vector<uint8_t> bias_of(const Module& m, const TensorStore& store) {
+  const DType type = m.plan.tensors[Role::kBias].info->dtype;
+  const std::vector<float> values = load_bias(m.plan, store);
+  std::vector<uint8_t> out(values.size() * bits_of(type) / 8);
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (type == DType::kF32) {
+      std::memcpy(out.data() + 4 * i, &values[i], 4);
+      continue;
+    }
+    const uint16_t v = type == DType::kBf16 ? f32_to_bf16(values[i]) : f32_to_f16(values[i]);
+    std::memcpy(out.data() + 2 * i, &v, 2);
+  }
+  return out;
+}
+
+}  // namespace
+
+UnitResult do_unit(const WorkUnit& unit, const TensorStore& store, const QuantizeOptions& options,
+                   const Calibration* calibration, LoadBuffer& buffer) {
+  UnitResult out;
+  switch (unit.kind) {
+    case WorkUnit::Kind::kCopy:
+      out.tensors.emplace_back(unit.count);
+      store.read(*unit.tensor, unit.begin, out.tensors.back());
+      break;
+    case WorkUnit::Kind::kDecode:
+      out.tensors.push_back(decoded(MatrixSource(*unit.modules.front(), store, buffer)));
+      break;
+    case WorkUnit::Kind::kBias:
+      out.tensors.push_back(bias_of(*unit.modules.front(), store));
+      break;
+    case WorkUnit::Kind::kEncode:
+      encode_unit(unit, store, options, calibration, buffer, out);
+      break;
+  }
+  return out;
+}
+
+}  // namespace moebius

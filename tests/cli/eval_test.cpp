@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contract of `eval`, and of `quantize` with calibration text: figures that follow from their
+// definition, gates, the file of a base, equal bytes at any number of threads.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/json.h"
+#include "base/random.h"
+#include "unit/checkpoint_util.h"
+
+namespace moebius {
+namespace {
+
+using test::CommandResult;
+using test::run_tool;
+using test::shell_quote;
+namespace fs = std::filesystem;
+
+const std::string kBase = shell_quote((test::test_data_dir() / "golden/qwen3moe-dense").string());
+std::string quoted(const fs::path& path) { return shell_quote(path.string()); }
+
+// Token ids of the tiny models, in both forms.
+void write_tokens(const fs::path& folder, size_t count) {
+  SplitMix64 random(3);
+  std::string bytes, lines;
+  for (size_t i = 0; i < count; ++i) {
+    const size_t id = random.below(28) + 2;
+    bytes += static_cast<char>(id);
+    bytes += '\0';
+    lines += (i % 32 == 0 ? "{\"input_ids\": [" : ", ") + std::to_string(id) +
+             (i % 32 == 31 ? "]}\n" : "");
+  }
+  test::write_file(folder / "t.bin", bytes);
+  test::write_file(folder / "t.jsonl", lines);
+}
+
+Json eval_json(const std::string& args) {
+  const CommandResult r = run_tool("eval " + args + " --json -q");
+  EXPECT_EQ(r.status, 0) << args << r.err;
+  return parse_json(r.status == 0 ? r.out : "{}", "eval");
+}
+double number(const Json& j, const char* key) {
+  const Json* v = j.find(key);
+  return v != nullptr ? v->as_double() : NAN;
+}
+
+TEST(Eval, AFolderAgainstItselfLosesNothing) {
+  const test::TempDir dir;
+  write_tokens(dir.path(), 64);
+  const Json j =
+      eval_json(kBase + " --base " + kBase + " --ctx 16 --tokens-file " + quoted(dir / "t.bin"));
+  EXPECT_LT(number(*j.find("kl"), "max"), 1e-6);
+  EXPECT_EQ(number(j, "top1"), 1);
+  EXPECT_EQ(number(j, "top_overlap"), 1);
+  EXPECT_EQ(number(j, "routing"), 1);
+  EXPECT_NEAR(number(j, "loss"), number(j, "base_loss"), 1e-6);
+  EXPECT_EQ(number(j, "tokens"), 63);
+}
+
+TEST(Eval, FiguresGatesAndTheFileOfABase) {
+  const test::TempDir dir;
+  write_tokens(dir.path(), 128);
+  ASSERT_EQ(
+      run_tool("quantize " + kBase + " " + quoted(dir / "q") + " -q --scheme W3A16 --group 32")
+          .status,
+      0);
+  const std::string text = " --ctx 16 --tokens-file " + quoted(dir / "t.bin"),
+                    folder = quoted(dir / "q"), base = " --base " + kBase,
+                    file = " --kl-cache " + quoted(dir / "kl");
+  const Json j = eval_json(folder + base + text);
+  const double kl = number(*j.find("kl"), "mean"), top1 = number(j, "top1");
+  EXPECT_GT(kl, 0);
+  EXPECT_LE(number(*j.find("kl"), "p50"), number(*j.find("kl"), "p99"));
+  EXPECT_LE(number(*j.find("kl"), "p99"), number(*j.find("kl"), "max"));
+  EXPECT_GT(top1, 0);
+  // The other command that measures it.
+  const CommandResult other =
+      run_tool("perplexity " + folder + " --kl " + kBase + text + " --json -q");
+  ASSERT_EQ(other.status, 0) << other.err;
+  const Json p = parse_json(other.out, "perplexity");
+  EXPECT_NEAR(kl, number(p, "kl"), 1e-6);
+  EXPECT_NEAR(number(j, "loss"), number(p, "loss"), 1e-9);
+  EXPECT_EQ(top1, number(p, "top1_agreement"));
+  // All tokens of this vocabulary are in the file, so the figures are those of both models.
+  const Json first = eval_json(folder + base + text + file),
+             again = eval_json(folder + text + file);
+  EXPECT_EQ(first.dump(), again.dump());
+  EXPECT_NEAR(number(*first.find("kl"), "mean"), kl, 1e-6);
+  EXPECT_EQ(number(first, "routing"), number(j, "routing"));
+  EXPECT_EQ(run_tool("eval " + folder + " -q" + base + text + " --max-kl 1 --min-top1 0").status,
+            0);
+  const CommandResult high = run_tool("eval " + folder + " -q" + base + text + " --max-kl 1e-9");
+  EXPECT_EQ(high.status, 1);
+  EXPECT_NE(high.err.find("--max-kl"), std::string::npos) << high.err;
+  EXPECT_EQ(run_tool("eval " + folder + " -q" + base + text + " --min-top1 1.1").status, 1);
+  const CommandResult windows =
+      run_tool("eval " + folder + " -q --ctx 8 --tokens-file " + quoted(dir / "t.bin") + file);
+  EXPECT_EQ(windows.status, 1);
+  EXPECT_NE(windows.err.find("other tokens or windows"), std::string::npos) << windows.err;
+  test::write_file(dir / "kl", test::read_file(dir / "kl").substr(0, 500));
+  EXPECT_EQ(run_tool("eval " + folder + " -q" + text + file).status, 1);
+  EXPECT_EQ(run_tool("eval " + folder + " -q" + text).status, 1);  // no base
+}
+
+TEST(Eval, CalibratedFoldersDoNotDependOnThreads) {
+  const test::TempDir dir;
+  write_tokens(dir.path(), 4096);
+  const std::string make = "quantize " + kBase +
+                           " --scheme W4A16 --group 32 -q --calib-ctx 32 --calib " +
+                           quoted(dir / "t.jsonl") + " ";
+  const CommandResult one = run_tool(make + quoted(dir / "one") + " --threads 1 --json");
+  ASSERT_EQ(one.status, 0) << one.err;
+  // The same with so little memory that every layer takes a pass of its own.
+  ASSERT_EQ(run_tool(make + quoted(dir / "two") + " --threads 3 --memory 90M").status, 0);
+  EXPECT_EQ(test::read_file(dir / "one/model.safetensors"),
+            test::read_file(dir / "two/model.safetensors"));
+  const Json j = parse_json(one.out, "quantize");
+  EXPECT_EQ(j.find("method")->as_string(), "gptq");
+  size_t by_gptq = 0;
+  uint64_t experts = 0;
+  for (const Json& m : j.find("made")->items()) {
+    by_gptq += m.find("method")->as_string() == "gptq" ? 1 : 0;
+    const bool expert = m.find("name")->as_string().find(".experts.") != std::string::npos;
+    experts += expert ? m.find("rows")->as_uint() : 0;
+    EXPECT_TRUE(expert || number(m, "rows") == 4096) << m.dump();
+    EXPECT_GT(number(m, "loss"), 0) << m.dump();
+  }
+  EXPECT_GT(by_gptq, 10u);
+  EXPECT_EQ(experts, 4096u * 2 * 3 * 2);  // two experts of a token, three projections, two layers
+  const std::string compare =
+      " --base " + kBase + " --ctx 32 --tokens-file " + quoted(dir / "t.bin");
+  ASSERT_EQ(
+      run_tool("quantize " + kBase + " " + quoted(dir / "rtn") + " -q --scheme W4A16 --group 32")
+          .status,
+      0);
+  EXPECT_LT(number(*eval_json(quoted(dir / "one") + compare).find("kl"), "mean"),
+            number(*eval_json(quoted(dir / "rtn") + compare).find("kl"), "mean"));
+}
+
+TEST(Eval, CalibrationIsRefusedInWords) {
+  const test::TempDir dir;
+  write_tokens(dir.path(), 64);
+  const auto refused = [&](const std::string& args, const std::string& words, int status = 1) {
+    const CommandResult r = run_tool("quantize " + kBase + " " + quoted(dir / "out") +
+                                     " -q --scheme W4A16 --group 32 --overwrite " + args);
+    EXPECT_EQ(r.status, status) << args << r.err;
+    EXPECT_NE(r.err.find(words), std::string::npos) << args << "\n" << r.err;
+    EXPECT_FALSE(fs::exists(dir / "out"));
+  };
+  const std::string text = "--calib " + quoted(dir / "t.jsonl");
+  refused("--method gptq", "needs --calib");
+  refused("--method rtn " + text, "reads no --calib");
+  refused("--method awq", "awq", 2);
+  refused(text, "expected at least one window of 2048");
+  test::write_file(dir / "bad.jsonl", "{\"input_ids\": [1, 2]}\n{\"words\": 1}\n");
+  refused("--calib " + quoted(dir / "bad.jsonl"), "bad.jsonl, line 2: neither input_ids");
+  test::write_file(dir / "far.jsonl", "{\"input_ids\": [1, 40, 3, 4]}\n");
+  refused("--calib-ctx 2 --calib " + quoted(dir / "far.jsonl"),
+          "token 40 is not in the vocabulary of 32 tokens");
+  refused("--calib " + quoted(dir / "none.txt"), "none.txt");
+}
+
+}  // namespace
+}  // namespace moebius

@@ -1,0 +1,327 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contract of `quantize`: a folder called DST is whole; a run that was killed goes on with equal
+// bytes; what cannot be made is refused in words that name file, module, found and expected.
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+
+#include "base/json.h"
+#include "base/sha256.h"
+#include "checkpoint/safetensors.h"
+#include "checkpoint/tensor_store.h"
+#include "unit/checkpoint_util.h"
+
+namespace moebius {
+namespace {
+
+using test::CommandResult;
+using test::run_tool;
+using test::shell_quote;
+namespace fs = std::filesystem;
+
+std::string golden(const std::string& name) {
+  return shell_quote((test::test_data_dir() / "golden" / name).string());
+}
+std::string quoted(const fs::path& path) { return shell_quote(path.string()); }
+
+// Every file of a folder but the journal, whose names and times of the source may differ.
+std::map<std::string, std::string> hashes_of(const fs::path& folder) {
+  std::map<std::string, std::string> out;
+  for (const fs::directory_entry& e : fs::recursive_directory_iterator(folder)) {
+    if (!e.is_regular_file()) continue;
+    Sha256 sha;
+    const std::string bytes = test::read_file(e.path());
+    sha.add({reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});
+    out.emplace(fs::relative(e.path(), folder).string(), sha.hex());
+  }
+  return out;
+}
+
+void refused(const std::string& args, const std::string& words, int status = 1) {
+  const CommandResult r = run_tool("quantize " + args);
+  EXPECT_EQ(r.status, status) << args << r.out << r.err;
+  EXPECT_NE(r.err.find(words), std::string::npos) << args << "\n" << r.err;
+  EXPECT_EQ(r.out, "") << args;
+}
+
+TEST(Quantize, EveryFamilyLoadsAndRuns) {
+  for (const char* name : {"qwen3moe", "deepseekv3", "qwen2moe", "gptoss", "mixtral", "llama4"}) {
+    const test::TempDir dir;
+    SCOPED_TRACE(name);
+    const CommandResult r = run_tool("quantize " + golden(std::string(name) + "-dense") + " " +
+                                     quoted(dir / "out") + " --scheme w4a8 --group -1 --json");
+    ASSERT_EQ(r.status, 0) << r.err;
+    const Json j = parse_json(r.out, "quantize");
+    EXPECT_TRUE(j.find("done")->as_bool());
+    EXPECT_FALSE(fs::exists(dir / "out.partial"));
+    EXPECT_EQ(run_tool("verify " + quoted(dir / "out")).status, 0);
+    const CommandResult logits = run_tool("logits " + quoted(dir / "out") +
+                                          " --tokens 1,2,3 --out " + quoted(dir / "logits"));
+    EXPECT_EQ(logits.status, 0) << logits.err;
+  }
+}
+
+TEST(Quantize, BytesDoNotDependOnThreadsMemoryOrShards) {
+  const test::TempDir dir;
+  const std::string make =
+      "quantize " + golden("qwen3moe-dense") + " -q --scheme W4A16 --group 32 ";
+  ASSERT_EQ(run_tool(make + quoted(dir / "one") + " --threads 1").status, 0);
+  ASSERT_EQ(run_tool(make + quoted(dir / "many") + " --threads 16").status, 0);
+  ASSERT_EQ(run_tool(make + quoted(dir / "little") + " --threads 16 --memory 90M").status, 0);
+  EXPECT_EQ(hashes_of(dir / "one"), hashes_of(dir / "many"));
+  EXPECT_EQ(hashes_of(dir / "one"), hashes_of(dir / "little"));
+  ASSERT_EQ(run_tool(make + quoted(dir / "shards") + " --shard-size 20K").status, 0);
+  std::vector<std::string> warnings;
+  const TensorStore whole = TensorStore::open_folder((dir / "one").string(), warnings),
+                    shards = TensorStore::open_folder((dir / "shards").string(), warnings);
+  EXPECT_GE(shards.files().size(), 3u);
+  ASSERT_EQ(whole.tensors().size(), shards.tensors().size());
+  for (const TensorInfo& t : whole.tensors()) {
+    const TensorInfo& other = shards.require(t.name);
+    std::vector<uint8_t> a(t.bytes), b(other.bytes);
+    whole.read(t, 0, a), shards.read(other, 0, b);
+    EXPECT_TRUE(a == b && t.dtype == other.dtype && t.shape == other.shape) << t.name;
+    EXPECT_TRUE(t.bytes % 8 != 0 || t.offset % 8 == 0) << t.name;
+  }
+  EXPECT_EQ(
+      run_tool("logits " + quoted(dir / "shards") + " --tokens 1,2 --out " + quoted(dir / "l"))
+          .status,
+      0);
+}
+
+TEST(Quantize, ConfigKeepsItsTextAndOtherFilesAreCopied) {
+  const test::TempDir dir;
+  fs::copy(test::test_data_dir() / "golden/qwen3moe-dense", dir / "src");
+  const std::string config =
+      "{\n \"initializer_range\": 2e-02,\n" + test::read_file(dir / "src/config.json").substr(2);
+  test::write_file(dir / "src/config.json", config);
+  for (const char* name : {"tokenizer_config.json", "chat_template.jinja", "modeling_x.py",
+                           "LICENSE", "README.md", "optimizer.bin", "recipe.yaml"})
+    test::write_file(dir / "src" / name, std::string("of ") + name);
+  // The double key is only in this test's text.
+  std::string text = config;
+  const size_t second = text.rfind("  \"initializer_range\"");
+  text.erase(second, text.find('\n', second) + 1 - second);
+  test::write_file(dir / "src/config.json", text);
+  const CommandResult r = run_tool("quantize " + quoted(dir / "src") + " " + quoted(dir / "out") +
+                                   " --scheme FP8_DYNAMIC");
+  ASSERT_EQ(r.status, 0) << r.err;
+  const std::string made = test::read_file(dir / "out/config.json");
+  const size_t at = made.find(",\n \"quantization_config\": {");
+  ASSERT_NE(at, std::string::npos) << made;
+  EXPECT_EQ(made.substr(0, at) + "\n}\n", text.ends_with("\n") ? text : text + "\n");
+  EXPECT_EQ(test::read_file(dir / "out/README.source.md"), "of README.md");
+  for (const char* name :
+       {"tokenizer_config.json", "chat_template.jinja", "modeling_x.py", "LICENSE"})
+    EXPECT_EQ(test::read_file(dir / "out" / name), std::string("of ") + name);
+  for (const char* name : {"optimizer.bin", "recipe.yaml", "README.md", "expected.safetensors"})
+    EXPECT_FALSE(fs::exists(dir / "out" / name)) << name;
+}
+
+TEST(Quantize, NativeFp8IsDecodedFirst) {
+  const test::TempDir dir;
+  const CommandResult r = run_tool("quantize " + golden("qwen3moe-native-fp8-ragged") + " " +
+                                   quoted(dir / "out") + " --scheme W8A8");
+  ASSERT_EQ(r.status, 0) << r.err;
+  EXPECT_NE(r.err.find("decoded to bf16"), std::string::npos) << r.err;
+  const Json config = parse_json(test::read_file(dir / "out/config.json"), "config");
+  EXPECT_EQ(config.find("quantization_config")->find("quant_method")->as_string(),
+            "compressed-tensors");
+  EXPECT_EQ(run_tool("verify " + quoted(dir / "out")).status, 0);
+}
+
+TEST(Quantize, DryRunWritesNothing) {
+  const test::TempDir dir;
+  const CommandResult r = run_tool("quantize " + golden("qwen3moe-dense") + " " +
+                                   quoted(dir / "out") + " --scheme NVFP4A16 --dry-run");
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_NE(r.err.find("bits per quantized weight"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("router"), std::string::npos) << r.err;
+  EXPECT_TRUE(fs::is_empty(dir.path()));
+}
+
+TEST(Quantize, RefusesInWords) {
+  const test::TempDir dir;
+  const std::string src = golden("qwen3moe-dense"), to = " " + quoted(dir / "out") + " ";
+  refused(src + to + "--scheme w4a61", "did you mean W4A16?", 2);
+  refused(src + to, "--scheme", 2);
+  refused(src + to + "--scheme NVFP4", "come from activations", 2);
+  refused(src + to + "--scheme W4A16", "a group of 128 does not divide the inputs of");
+  refused(src + to + "--scheme W4A16 --group 48", "--group 32 does");
+  refused(src + to + "--scheme FP8_DYNAMIC --group 32", "integer weights");
+  refused(src + to + "--scheme W8A8 --format pack", "stored as int-quantized");
+  refused(src + to + "--scheme W8A8 --targets re:nothing", "matches no module");
+  refused(src + to + "--scheme W8A8 --targets model.norm", "expected a matrix");
+  refused(src + to + "--scheme W8A8 --targets 're:.*(gate|q_proj|k_proj|v_proj)$' --ignore-only",
+          "is a router and matches");
+  refused(src + to + "--scheme W8A8 --ignore 're:.*up_proj$'", "engines load them as one matrix");
+  refused(src + to + "--scheme W8A8 --ignore model.layers.0.self_attn.v_proj",
+          "model.layers.0.self_attn.v_proj");
+  refused(src + to + "--scheme W8A8 --ignore 're:.*experts.2.*'", "experts.2.");
+  refused(src + to + "--scheme W3A16 --group 32 --for vllm", "int3");
+  refused(golden("qwen3moe-w8a8-dynamic") + to + "--scheme W4A16", "already quantized");
+  refused(src + to + "--scheme W8A8 --memory 1M", "of memory, and 1 MB may be used");
+  refused(
+      src + " " + quoted(test::test_data_dir() / "golden/qwen3moe-dense/inside") + " --scheme W8A8",
+      "which is only read");
+  refused(src + to + "--scheme W8A8 --resume", "no such unfinished run");
+  refused(src + to + "--scheme W8A8 --shard-size lots", "expected a size", 2);
+  test::write_file(dir / "out/file", "");
+  refused(src + to + "--scheme W8A8 --overwrite", "exists and is not empty");
+}
+
+TEST(Quantize, RefusesGroupsThatReadersReadDifferently) {
+  const test::TempDir dir;
+  const auto groups = [&](const std::string& text) {
+    test::write_file(dir / "groups.json", text);
+    return golden("qwen3moe-dense") + " " + quoted(dir / "out") + " --config-groups " +
+           quoted(dir / "groups.json");
+  };
+  const std::string four = "\"weights\": {\"num_bits\": 4, \"group_size\": 32}",
+                    eight = "\"weights\": {\"num_bits\": 8, \"strategy\": \"channel\"}";
+  refused(groups("{\"a\": {\"targets\": [\"re:.*proj\"], " + four +
+                 "}, \"b\": {\"targets\": "
+                 "[\"re:.*experts.*\"], " +
+                 eight + "}}"),
+          "match the same modules");
+  refused(groups("{\"a\": {\"targets\": [\"re:.*gate_proj$\"], " + four +
+                 "}, \"b\": {\"targets\": "
+                 "[\"re:.*up_proj$\", \"re:.*down_proj$\"], " +
+                 eight + "}}"),
+          "engines load them as one matrix");
+  refused(groups("{\"a\": {\"targets\": [\"Linear\"], \"weights\": {\"num_bits\": 8, \"type\": "
+                 "\"float\", \"strategy\": \"tensor\"}, \"input_activations\": {\"num_bits\": 8, "
+                 "\"type\": \"float\", \"strategy\": \"tensor\", \"dynamic\": false}}}"),
+          "come from activations");
+  refused(groups("[]"), "expected an object");
+  const CommandResult mixed = run_tool(
+      "quantize " + groups("{\"a\": {\"targets\": [\"re:.*self_attn.*\"], " + eight +
+                           ", \"input_activations\": {\"num_bits\": 8, \"strategy\": \"token\", "
+                           "\"dynamic\": true}}, \"b\": {\"targets\": [\"re:.*mlp.*proj$\"], " +
+                           four + "}}"));
+  ASSERT_EQ(mixed.status, 0) << mixed.err;
+  const Json section =
+      *parse_json(test::read_file(dir / "out/config.json"), "config").find("quantization_config");
+  EXPECT_EQ(section.find("format")->as_string(), "mixed-precision");
+  EXPECT_EQ(run_tool("verify " + quoted(dir / "out")).status, 0);
+}
+
+TEST(Quantize, RefusesWeightsThatAreNoNumbers) {
+  const test::TempDir dir;
+  fs::copy(test::test_data_dir() / "golden/qwen3moe-dense", dir / "src");
+  const TensorStore store = TensorStore::open_file((dir / "src/model.safetensors").string());
+  const TensorInfo& t = store.require("model.layers.0.self_attn.k_proj.weight");
+  std::string bytes = test::read_file(dir / "src/model.safetensors");
+  bytes[t.offset + 2 * (t.shape[1] + 5)] = '\xc0';
+  bytes[t.offset + 2 * (t.shape[1] + 5) + 1] = '\x7f';
+  test::write_file(dir / "src/model.safetensors", bytes);
+  for (const char* scheme : {"W8A8", "W4A16 --group 32", "NVFP4A16", "MXFP4", "FP8_BLOCK"})
+    refused(quoted(dir / "src") + " " + quoted(dir / "out") + " --overwrite --scheme " + scheme,
+            "model.layers.0.self_attn.k_proj is NaN; expected finite weights");
+  EXPECT_FALSE(fs::exists(dir / "out"));
+  EXPECT_FALSE(fs::exists(dir / "out.partial/config.json"));
+}
+
+// A size limit stands in for a full disk: every write behind it fails.
+TEST(Quantize, AFullDiskLeavesNothingThatLoads) {
+  const test::TempDir dir;
+  const std::string make = golden("qwen3moe-dense") + " " + quoted(dir / "out") +
+                           " -q --scheme W4A16 --group 32 --shard-size 20K";
+  ASSERT_EQ(run_tool("quantize " + golden("qwen3moe-dense") + " " + quoted(dir / "whole") +
+                     " -q --scheme W4A16 --group 32 --shard-size 20K")
+                .status,
+            0);
+  for (const int blocks : {2, 4, 16, 24}) {
+    SCOPED_TRACE(blocks);
+    const CommandResult r =
+        run_tool("quantize " + make + " --overwrite", "ulimit -f " + std::to_string(blocks) + ";");
+    ASSERT_EQ(r.status, 1) << r.err;
+    EXPECT_NE(r.err.find(": cannot "), std::string::npos) << r.err;
+    EXPECT_FALSE(fs::exists(dir / "out"));
+    EXPECT_EQ(run_tool("inspect " + quoted(dir / "out.partial")).status, 1);
+  }
+  const CommandResult r = run_tool("quantize " + make + " --resume");
+  ASSERT_EQ(r.status, 0) << r.err;
+  EXPECT_EQ(hashes_of(dir / "out"), hashes_of(dir / "whole"));
+}
+
+TEST(Quantize, ResumeGoesOnWithEqualBytesOrSaysWhatDiffers) {
+  const test::TempDir dir;
+  fs::copy(test::test_data_dir() / "golden/qwen3moe-dense", dir / "src");
+  const std::string make =
+      quoted(dir / "src") + " " + quoted(dir / "out") + " -q --scheme W8A8 --shard-size 20K ";
+  ASSERT_EQ(run_tool("quantize " + make).status, 0);
+  const auto whole = hashes_of(dir / "out");
+  // As a run that was killed behind its second file leaves it.
+  const auto cut = [&] {
+    fs::remove_all(dir / "out.partial");
+    fs::copy(dir / "out", dir / "out.partial");
+    fs::remove(dir / "out.partial/config.json");
+    fs::remove(dir / "out.partial/model.safetensors.index.json");
+    Json journal = parse_json(test::read_file(dir / "out/moebius-quantize.json"), "journal");
+    Json shorter = Json::object();
+    for (const auto& [key, value] : journal.members()) {
+      Json kept = value;
+      if (key == "shards") {
+        kept = Json::array();
+        for (size_t i = 0; i < 2; ++i) kept.push(value.items()[i]);
+      }
+      shorter.set(key, kept);
+    }
+    test::write_file(dir / "out.partial/moebius-quantize.json", shorter.dump());
+    for (size_t i = 3; i < 40; ++i)
+      for (const fs::directory_entry& e : fs::directory_iterator(dir / "out.partial"))
+        if (e.path().filename().string().starts_with("model-0000" + std::to_string(i))) {
+          fs::resize_file(e.path(), 100);
+          fs::rename(e.path(), e.path().string() + ".tmp");
+          break;
+        }
+  };
+  cut();
+  fs::rename(dir / "out", dir / "first");
+  refused(make, "--resume goes on with it");
+  refused(make + "--resume --sym --group 32", "begun with another choice of options");
+  const CommandResult r = run_tool("quantize " + make + "--resume");
+  ASSERT_EQ(r.status, 0) << r.err;
+  EXPECT_EQ(hashes_of(dir / "out"), whole);
+  cut();
+  fs::rename(dir / "out", dir / "second");
+  test::write_file(dir / "out.partial/model-00001-of-00001.safetensors", "");
+  for (const fs::directory_entry& e : fs::directory_iterator(dir / "out.partial"))
+    if (e.path().filename().string().starts_with("model-00002")) fs::resize_file(e.path(), 90);
+  refused(make + "--resume", "is not what the unfinished run wrote");
+  const std::string bytes = test::read_file(dir / "src/model.safetensors");
+  test::write_file(dir / "src/model.safetensors", bytes);  // the same, at another time
+  refused(make + "--resume", "begun with another source");
+}
+
+// Killed at some moment, then resumed (or begun, where nothing was): MOEBIUS_KILLS sets how often.
+TEST(Quantize, KilledRunsEndInEqualBytes) {
+  const char* wanted = std::getenv("MOEBIUS_KILLS");
+  const int kills = wanted != nullptr ? std::atoi(wanted) : 4;
+  const test::TempDir dir;
+  const std::string make = golden("deepseekv3-dense") + " -q --scheme MXFP4 --shard-size 10K ";
+  ASSERT_EQ(run_tool("quantize " + make + quoted(dir / "whole")).status, 0);
+  const auto whole = hashes_of(dir / "whole");
+  for (int i = 0; i < kills; ++i) {
+    SCOPED_TRACE(i);
+    const std::string seconds = fmt::format("{:.3f}", 0.004 + 0.013 * (i * 7 % kills));
+    run_tool("quantize " + make + quoted(dir / "out") + " & p=$!; sleep " + seconds +
+             "; kill -9 $p 2>/dev/null; wait $p 2>/dev/null; true");
+    if (!fs::exists(dir / "out")) {
+      EXPECT_EQ(run_tool("inspect " + quoted(dir / "out.partial")).status, 1);
+      const bool begun = fs::exists(dir / "out.partial/moebius-quantize.json");
+      if (!begun) fs::remove_all(dir / "out.partial");
+      const CommandResult r =
+          run_tool("quantize " + make + quoted(dir / "out") + (begun ? " --resume" : ""));
+      ASSERT_EQ(r.status, 0) << r.err;
+    }
+    EXPECT_EQ(hashes_of(dir / "out"), whole);
+    fs::remove_all(dir / "out");
+  }
+}
+
+}  // namespace
+}  // namespace moebius
