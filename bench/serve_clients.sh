@@ -4,14 +4,14 @@
 #
 #   bench/serve_clients.sh FOLDER [CLIENT...]     FOLDER: a throw-away Python environment, made where it is missing
 #
-# Clients: openai langchain lm_eval schemathesis curl wrk slowhttptest vllm (all by default). What cannot be had here is left out, in
+# Clients: openai agents langchain lm_eval schemathesis curl wrk slowhttptest vllm (all by default). What cannot be had here is left out, in
 # words: wrk and slowhttptest are packages of Debian, `vllm bench serve` needs a vllm that runs on this machine (VLLM=PROGRAM; the
 # environment of bench/peer_env.sh has one). The last line counts what passed, failed and was left out.
 set -uo pipefail
 root=$(cd -- "$(dirname -- "$(readlink -f -- "$0")")/.." && pwd -P)
 folder=${1:?usage: serve_clients.sh FOLDER [CLIENT...]}
 shift
-clients=${*:-openai langchain lm_eval schemathesis curl wrk slowhttptest vllm}
+clients=${*:-openai agents langchain lm_eval schemathesis curl wrk slowhttptest vllm}
 . "$root/scripts/setup.sh"
 ensure_packages clients
 mkdir -p "$folder"
@@ -72,6 +72,14 @@ serve server --parallel 8
 export MOEBIUS_URL=$url
 
 run_openai() { need openai openai && check openai "$env/bin/python" "$root/bench/serve_openai.py"; }
+# Tools, reasoning, responses and messages, with scripted answers of the test program.
+run_agents() {
+  local tests=$root/build/release/moebius_tests
+  [ -x "$tests" ] || { leave_out agents "build/release/moebius_tests is not built"; return; }
+  need openai openai && need anthropic anthropic && need langchain_openai langchain-openai && need langchain langchain || return 1
+  need litellm litellm && need instructor instructor
+  check agents "$env/bin/python" "$root/bench/serve_agents.py" "$tests"
+}
 run_langchain() { need langchain_openai langchain-openai && check langchain "$env/bin/python" "$root/bench/serve_langchain.py"; }
 run_lm_eval() {
   need lm_eval 'lm-eval[api]' && need transformers transformers || return 1 # the latter reads the tokenizer

@@ -42,6 +42,9 @@ class Tokenizer {
   bool has_template() const;
   std::string chat_text(const Chat& chat) const;
   std::vector<int32_t> chat_tokens(const Chat& chat) const;
+  // The answer to a chat as its next message, in JSON: "content", "reasoning_content", and "tool_calls" where the chat has
+  // tools; as the folder's template lets the model write them. `ended`: by itself, not by a length.
+  std::string chat_answer(const Chat& chat, std::span<const int32_t> tokens, bool ended = true) const;
 
  private:
   friend class Stream;

@@ -351,6 +351,10 @@ char* moebius_tokenizer_template(const moebius_tokenizer* tokenizer, const moebi
                                  size_t* bytes);
 int moebius_tokenizer_chat(const moebius_tokenizer* tokenizer, const moebius_chat* chat,
                            int32_t* ids, size_t capacity, size_t* count);
+/* The answer to a chat as its next message, in JSON: content, reasoning_content, and tool_calls where
+   the chat has tools. ended: by itself (1), or by a length (0). */
+char* moebius_tokenizer_answer(const moebius_tokenizer* tokenizer, const moebius_chat* chat,
+                               const int32_t* ids, size_t count, int ended, size_t* bytes);
 
 moebius_stream* moebius_stream_new(const moebius_tokenizer* tokenizer, int skip_special);
 void moebius_stream_free(moebius_stream* stream);

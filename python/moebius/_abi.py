@@ -398,6 +398,8 @@ def declare(lib: CDLL) -> None:
     lib.moebius_tokenizer_template.restype = c_void_p
     lib.moebius_tokenizer_chat.argtypes = [c_void_p, POINTER(moebius_chat), POINTER(c_int32), c_size_t, POINTER(c_size_t)]
     lib.moebius_tokenizer_chat.restype = c_int
+    lib.moebius_tokenizer_answer.argtypes = [c_void_p, POINTER(moebius_chat), POINTER(c_int32), c_size_t, c_int, POINTER(c_size_t)]
+    lib.moebius_tokenizer_answer.restype = c_void_p
     lib.moebius_stream_new.argtypes = [c_void_p, c_int]
     lib.moebius_stream_new.restype = c_void_p
     lib.moebius_stream_free.argtypes = [c_void_p]

@@ -82,6 +82,7 @@ class CompletionOutput:
     logprobs: Optional[List[Dict[int, Logprob]]] = None
     finish_reason: Optional[str] = None
     stop_reason: Union[None, int, str] = None
+    message: Optional[Dict[str, Any]] = None  # of a chat with tools: content, reasoning_content, tool_calls
 
 
 @dataclass
@@ -215,11 +216,22 @@ class LLM(Handle):
              sampling_params: Union[None, SamplingParams, Sequence[SamplingParams]] = None, *, tools: Optional[Sequence[Any]] = None,
              documents: Optional[Sequence[Any]] = None, add_generation_prompt: bool = True,
              template_args: Optional[Dict[str, Any]] = None, progress: Any = None) -> List[RequestOutput]:
-        """Answers one conversation (a list of messages) or several, by the folder's chat template."""
+        """Answers one conversation (a list of messages) or several, by the folder's chat template.
+
+        With tools, an answer's message has the calls, in the form of OpenAI's chat; it can be appended to the messages.
+        """
         one = not isinstance(messages, (list, tuple)) or not messages or isinstance(messages[0], dict)
         chats: Sequence[Any] = [messages] if one else messages
         prompts = [self._chat_prompt(c, tools, documents, add_generation_prompt, template_args) for c in chats]
-        return self._run(prompts, sampling_params, progress)
+        outputs = self._run(prompts, sampling_params, progress)
+        for chat, output in zip(chats, outputs) if tools else ():
+            for answer in output.outputs:
+                answer.message = self.tokenizer.chat_answer(
+                    chat, answer.token_ids, tools=tools, documents=documents, add_generation_prompt=add_generation_prompt,
+                    template_args=template_args, ended=answer.finish_reason == "stop")
+                if answer.finish_reason == "stop" and answer.message.get("tool_calls"):
+                    answer.finish_reason = "tool_calls"
+        return outputs
 
     def stream(self, prompt: Prompt, sampling_params: Optional[SamplingParams] = None) -> Iterator[Chunk]:
         """The continuation of one prompt as it comes; closing the iterator cancels it."""

@@ -90,6 +90,19 @@ class Tokenizer(Handle):
                 return list(ids[:count.value])
             room = count.value
 
+    def chat_answer(self, messages: Sequence[Message], answer: Sequence[int], *, tools: Optional[Sequence[Any]] = None,
+                    documents: Optional[Sequence[Any]] = None, add_generation_prompt: bool = True,
+                    template_args: Optional[Dict[str, Any]] = None, ended: bool = True) -> Dict[str, Any]:
+        """The tokens of an answer to messages as the next message: content, reasoning_content, and tool_calls where there are tools."""
+        checked_messages(messages)
+        chat = _abi.moebius_chat(ctypes.sizeof(_abi.moebius_chat), as_json(messages, "messages"),
+                                 as_json(tools, "tools"), as_json(documents, "documents"), as_json(template_args, "template_args"),
+                                 int(add_generation_prompt))
+        given, size = token_ids(answer, "answer"), ctypes.c_size_t()
+        message: Dict[str, Any] = json.loads(taken(lib.moebius_tokenizer_answer(
+            self._pointer, ctypes.byref(chat), ids_array(given), len(given), int(ended), ctypes.byref(size)), size))
+        return message
+
     @property
     def has_template(self) -> bool:
         """Whether the folder has a chat template."""

@@ -179,6 +179,14 @@ int moebius_tokenizer_chat(const moebius_tokenizer* tokenizer, const moebius_cha
     give_ids(get(tokenizer, "tokenizer")->chat_tokens(chat_of(chat)), ids, capacity, count);
   });
 }
+char* moebius_tokenizer_answer(const moebius_tokenizer* tokenizer, const moebius_chat* chat,
+                               const int32_t* ids, size_t count, int ended, size_t* bytes) {
+  return guarded<char*>(nullptr, [&] {
+    if (count > 0) require(ids, "ids");
+    return new_string(
+        get(tokenizer, "tokenizer")->chat_answer(chat_of(chat), {ids, count}, ended != 0), bytes);
+  });
+}
 
 moebius_stream* moebius_stream_new(const moebius_tokenizer* tokenizer, int skip_special) {
   return guarded<moebius_stream*>(nullptr, [&] {

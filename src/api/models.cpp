@@ -13,6 +13,7 @@
 #include "model/engine/scoring.h"
 #include "model/engine/text_engine.h"
 #include "report/explain.h"
+#include "text/answer/answer_message.h"
 #include "text/chat_template.h"
 #include "text/generation_config.h"
 #include "text/tokenizer.h"
@@ -77,6 +78,16 @@ bool Tokenizer::has_template() const { return !held().templates.empty(); }
 std::string Tokenizer::chat_text(const Chat& chat) const { return joined(held().render(chat)); }
 std::vector<int32_t> Tokenizer::chat_tokens(const Chat& chat) const {
   return held().tokenizer.encode_segments(held().render(chat), false);
+}
+std::string Tokenizer::chat_answer(const Chat& chat, std::span<const int32_t> tokens,
+                                   bool ended) const {
+  const Impl& t = held();
+  const std::string prompt = joined(t.render(chat));
+  const Json tools = chat.tools.empty() ? Json() : parse_json_strictly(chat.tools, "tools");
+  const AnswerMarkup markup = choose_answer_markup(t.templates, t.tokenizer);
+  return message_of(markup,
+                    events_of(markup, t.tokenizer, tool_set_of(tools), prompt, tokens, ended))
+      .dump();
 }
 
 struct Stream::Impl {

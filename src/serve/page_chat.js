@@ -13,7 +13,9 @@ const press = (text, label, act, kind) => {
   return b;
 };
 const names = ["temperature", "top_p", "top_k", "min_p", "seed", "max_tokens"];
-// A chat: { messages: [{ role, content, reasoning_content?, facts? }] }. facts: { tokens, rate, first, context, cut }.
+const texts = ["system", "tools", "schema"];
+// A chat: { messages: [{ role, content, reasoning_content?, calls?, facts? }] }. facts: { tokens, rate, first, context, cut };
+// calls: [{ id, name, arguments, result? }].
 let chats = [{ messages: [] }], at = 0, undo = null, failure = "";
 let running = null, model = null, state = null, source = null;
 const messages = () => chats[at].messages;
@@ -21,8 +23,8 @@ function say(text, bad) { $("state").textContent = text; $("state").className = 
 
 // --- what stays -----------------------------------------------------------------------------------
 function save() {
-  const settings = { system: $("system").value };
-  for (const n of names) settings[n] = $(n).value;
+  const settings = {};
+  for (const n of names.concat(texts)) settings[n] = $(n).value;
   try { localStorage.setItem("moebius", JSON.stringify({ chats, at, settings })); } catch (e) { say("this browser keeps no more: export what you need", true); }
 }
 const clean = (list) => (Array.isArray(list) ? list : []).filter((m) => m && typeof m.content === "string" && /^(user|assistant)$/.test(m.role));
@@ -32,7 +34,7 @@ function restore(saved) {
   if (!chats.length) chats = [{ messages: [] }];
   at = Math.min(Math.max(0, saved.at | 0), chats.length - 1);
   const settings = saved.settings || {};
-  for (const n of names.concat("system")) if (typeof settings[n] === "string") $(n).value = settings[n];
+  for (const n of names.concat(texts)) if (typeof settings[n] === "string") $(n).value = settings[n];
 }
 const stored = () => { try { return JSON.parse(localStorage.getItem("moebius") || "{}"); } catch (e) { return {}; } };
 const headers = () => {
@@ -73,6 +75,25 @@ function told(facts) {
   if (facts.context) parts.push("context " + count(facts.context) + (model && model.context ? " of " + count(model.context) : ""));
   return parts.join(" · ");
 }
+// Calls of tools, folded; of the last message also a place for what they gave.
+function drawCalls(box, message, last) {
+  box.replaceChildren(...(message.calls || []).map((call) => {
+    const fold = el("details", undefined, { class: "call" });
+    let shown = call.arguments;
+    try { shown = JSON.stringify(JSON.parse(shown), null, 1); } catch (e) { /* not whole yet */ }
+    fold.append(el("summary", "Calls " + call.name), el("pre", shown));
+    if (call.result !== undefined && !last) fold.append(el("div", "Result", { class: "soft" }), el("pre", call.result));
+    if (last && !running) {
+      const input = el("textarea", undefined, { rows: 2, "aria-label": "Result of " + call.name, placeholder: "What " + call.name + " gave" });
+      input.value = call.result || "";
+      for (const when of ["input", "change"]) input.addEventListener(when, () => { call.result = input.value; save(); });
+      fold.open = true;
+      fold.append(input);
+    }
+    return fold;
+  }));
+  if (last && !running && (message.calls || []).length) box.append(press("Send results", "Send the results", () => { if (!running) answer(); }, "small"));
+}
 function show(message, index) {
   const box = el("article", undefined, { class: "message " + message.role, "aria-label": message.role === "user" ? "You" : "Model" });
   const reasoning = el("details"), thoughts = el("div");
@@ -80,6 +101,8 @@ function show(message, index) {
   reasoning.hidden = !message.reasoning_content;
   thoughts.textContent = message.reasoning_content || "";
   const body = el("div", undefined, { class: "body" }), tools = el("div", undefined, { class: "tools" }), which = " message " + (index + 1);
+  const calls = el("div", undefined, { class: "calls" }), last = index === messages().length - 1;
+  drawCalls(calls, message, last);
   markdown(body, message.content);
   tools.append(press("Copy", "Copy" + which, (b) => copy(message.content, b)));
   if (message.role === "user") tools.append(press("Edit", "Edit" + which, () => {
@@ -91,8 +114,8 @@ function show(message, index) {
     grow();
     $("text").focus();
   }));
-  box.append(reasoning, body);
-  const facts = message.facts, last = index === messages().length - 1;
+  box.append(reasoning, body, calls);
+  const facts = message.facts;
   if (facts && facts.cut) {
     const full = model && model.context && facts.context >= model.context, note = el("div", undefined, { class: "note" });
     note.append(el("span", facts.cut === "stopped" ? "Stopped." : full ? "The context is full." : "Cut at " + count(facts.tokens) + " tokens."));
@@ -102,7 +125,7 @@ function show(message, index) {
   if (facts && facts.tokens) tools.append(el("span", told(facts), { class: "facts" }));
   box.append(tools);
   $("log").append(box);
-  return { body, reasoning, thoughts, box };
+  return { body, reasoning, thoughts, calls, box };
 }
 const title = (chat) => {
   const first = chat.messages.find((m) => m.role === "user");
@@ -148,10 +171,21 @@ function draw() {
   drawChats();
 }
 function changed() { draw(); save(); }
+function given(id, what) {
+  try { return JSON.parse($(id).value); } catch (e) { throw new Error(what + " in the settings: " + e.message); }
+}
 function request(goOn) {
   const body = { stream: true, stream_options: { include_usage: true }, messages: [] };
   if ($("system").value.trim()) body.messages.push({ role: "system", content: $("system").value });
-  for (const m of messages()) body.messages.push({ role: m.role, content: m.content });
+  for (const m of messages()) {
+    const calls = m.calls || [];
+    const out = { role: m.role, content: calls.length && !m.content ? null : m.content };
+    if (calls.length) out.tool_calls = calls.map((c) => ({ id: c.id, type: "function", function: { name: c.name, arguments: c.arguments } }));
+    body.messages.push(out);
+    for (const c of calls) body.messages.push({ role: "tool", tool_call_id: c.id, content: c.result || "" });
+  }
+  if ($("tools").value.trim()) body.tools = given("tools", "The tools");
+  if ($("schema").value.trim()) body.response_format = { type: "json_schema", json_schema: { name: "answer", schema: given("schema", "The schema") } };
   for (const n of names) {
     const text = $(n).value.trim();
     if (text && Number.isFinite(Number(text))) body[n] = Number(text);
@@ -172,7 +206,9 @@ function busy(on) {
 }
 // One more answer, or more of the last one.
 async function answer(goOn) {
-  const body = request(goOn), list = messages(), message = goOn ? list[list.length - 1] : { role: "assistant", content: "" };
+  let body;
+  try { body = request(goOn); } catch (e) { return say(e.message, true); }
+  const list = messages(), message = goOn ? list[list.length - 1] : { role: "assistant", content: "" };
   running = new AbortController();
   failure = "";
   const cut = goOn ? message.facts.cut : undefined;
@@ -211,7 +247,13 @@ async function answer(goOn) {
           view.reasoning.hidden = false;
           view.thoughts.textContent = message.reasoning_content;
         }
-        if (delta.content || delta.reasoning_content) {
+        for (const part of delta.tool_calls || []) {
+          message.calls = message.calls || [];
+          const call = message.calls[part.index] = message.calls[part.index] || { id: part.id, name: part.function.name, arguments: "" };
+          call.arguments += part.function.arguments || "";
+          if (view.calls) drawCalls(view.calls, message, false);
+        }
+        if (delta.content || delta.reasoning_content || delta.tool_calls) {
           last = performance.now();
           if (!first) { first = last; say("writing"); }
         }
@@ -241,7 +283,7 @@ async function answer(goOn) {
   const typing = document.activeElement === $("stop");
   running = null;
   busy(false);
-  if (!message.content && !message.reasoning_content) list.pop();
+  if (!message.content && !message.reasoning_content && !message.calls) list.pop();
   follow(changed);
   if (typing) $("text").focus();
 }
@@ -312,5 +354,5 @@ $("key-form").addEventListener("submit", (e) => {
   $("key-form").hidden = true;
   hello();
 });
-for (const n of names.concat("system")) $(n).addEventListener("change", save);
+for (const n of names.concat(texts)) $(n).addEventListener("change", save);
 addEventListener("storage", (e) => { if (e.key === "moebius" && !running) { const where = at; restore(stored()); at = Math.min(where, chats.length - 1); draw(); } });

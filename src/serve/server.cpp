@@ -426,9 +426,10 @@ std::string ApiServer::anthropic_models() const {
   names.insert(names.end(), model_->aliases.begin(), model_->aliases.end());
   std::string list;
   for (const std::string& name : names)
-    list +=
-        fmt::format("{}{{\"type\":\"model\",\"id\":{},\"display_name\":{},\"created_at\":\"{}\"}}",
-                    list.empty() ? "" : ",", json_quoted(name), json_quoted(model_->name), time);
+    list += fmt::format(
+        "{}{{\"type\":\"model\",\"id\":{},\"display_name\":{},\"created_at\":\"{}\",\"lifecycle\":"
+        "\"active\"}}",
+        list.empty() ? "" : ",", json_quoted(name), json_quoted(model_->name), time);
   return fmt::format("{{\"data\":[{}],\"has_more\":false,\"first_id\":{},\"last_id\":{}}}", list,
                      json_quoted(names.front()), json_quoted(names.back()));
 }

@@ -100,7 +100,8 @@ class StandIn:
                 self.send_header("Content-Type", "text/event-stream; charset=utf-8")
                 self.end_headers()
                 for piece in pieces:
-                    self.wfile.write(b"data: " + json.dumps({"choices": [{"index": 0, "delta": {"content": piece}}]}).encode() + b"\n\n")
+                    delta = {"content": piece} if isinstance(piece, str) else piece
+                    self.wfile.write(b"data: " + json.dumps({"choices": [{"index": 0, "delta": delta}]}).encode() + b"\n\n")
                     if pause:
                         time.sleep(pause)
                 if finish:
@@ -296,6 +297,30 @@ def case_code(browser, server):
         exec(compile(browser.text("#python"), "card", "exec"), {"print": printed.append})
     assert printed == ["the answer"] and asked["base_url"] == server.url + "/v1" and asked["model"] == "moebius-tiny-w4a8", asked
     assert asked["messages"][0]["role"] == "user" and asked["api_key"] == "none"
+
+
+def case_tools(browser, server):
+    """Reasoning is folded, calls are shown, what they gave goes back; tools and a schema come from the settings."""
+    call = lambda more: {"tool_calls": [{"index": 0, **more}]}
+    pieces = [{"reasoning_content": "hm"}, "I look.", call({"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": ""}}),
+              call({"function": {"arguments": '{"city":'}}), call({"function": {"arguments": '"Oslo"}'}})]
+    with StandIn(server, [(pieces, 0, "", "tool_calls"), (["Rain."], 0, "", "stop")]) as fake:
+        open_page(browser, fake.url, "scripted")
+        browser.run("document.getElementById('settings').open = true")
+        browser.fill("#tools", '[{"type":"function","function":{"name":"weather"}}]')
+        browser.fill("#schema", '{"type":"object"}')
+        say(browser, "Weather?")
+        answered(browser)
+        assert fake.bodies[0]["tools"][0]["function"]["name"] == "weather"
+        assert fake.bodies[0]["response_format"]["json_schema"]["schema"] == {"type": "object"}
+        assert browser.run("const d = document.querySelector('.message.assistant details'); return !d.open && !d.hidden && d.textContent") == "Reasoninghm"
+        assert browser.text(".call summary") == "Calls weather" and '"city": "Oslo"' in browser.text(".call pre")
+        browser.fill("[aria-label='Result of weather']", "rain")
+        browser.click("[aria-label='Send the results']")
+        assert answered(browser, 2) == "Rain."
+        said = fake.bodies[1]["messages"]
+        assert said[1]["tool_calls"][0] == {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": '{"city":"Oslo"}'}}, said
+        assert said[2] == {"role": "tool", "tool_call_id": "call_1", "content": "rain"}, said
 
 
 def case_stop(browser, server):

@@ -174,7 +174,7 @@ TEST(ServeMessages, ModelsInItsOwnForm) {
   const FakeServer s;
   EXPECT_EQ(
       s.ask(get("/v1/models", "anthropic-version: 2023-06-01\r\n")).body,
-      R"({"data":[{"type":"model","id":"tiny","display_name":"tiny","created_at":"1970-01-01T00:00:01Z"},{"type":"model","id":"other-name","display_name":"tiny","created_at":"1970-01-01T00:00:01Z"}],"has_more":false,"first_id":"tiny","last_id":"other-name"})");
+      R"({"data":[{"type":"model","id":"tiny","display_name":"tiny","created_at":"1970-01-01T00:00:01Z","lifecycle":"active"},{"type":"model","id":"other-name","display_name":"tiny","created_at":"1970-01-01T00:00:01Z","lifecycle":"active"}],"has_more":false,"first_id":"tiny","last_id":"other-name"})");
 }
 
 TEST(ServeResponses, AWholeAnswer) {
