@@ -235,10 +235,10 @@ void Linear::run_hopper(const Part& p, const CudaRows& x, const CudaRows& y,
     PrepareArgs a{};
     a.x = x, a.T = static_cast<int>(x.rows), a.H = static_cast<int>(K_), a.scaling = w.scaling;
     a.rows = arena.at<uint8_t>(operands), a.scales = arena.at<float>(scales);
-    prepare_x(form, a, false, stream);
+    prepare_x(form, a, true, stream);
   }
   HopperGemm g{};
-  const uint32_t tile = built_tile(hopper_row_tile(x.rows));
+  const uint32_t tile = built_tile(hopper_row_tile(x.rows, static_cast<size_t>(w.padded)));
   g.w = w.tiles.as<uint8_t>(), g.channel = w.channel.as<float>();
   g.x = direct ? static_cast<const uint8_t*>(x.data) : arena.at<uint8_t>(operands),
   g.x_scale = arena.at<float>(scales);
@@ -246,8 +246,8 @@ void Linear::run_hopper(const Part& p, const CudaRows& x, const CudaRows& y,
   g.K = w.K, g.n64 = w.padded / 64, g.multiplies = w.multiplies;
   g.out = y.data, g.out_type = y.type, g.out_stride = y.stride, g.column = p.begin, g.outputs = w.N;
   g.bias = p.bias.as<float>();
-  g.slabs = built_slabs(hopper_slabs(tile, static_cast<size_t>(w.padded)));
-  hopper_gemm(w.scheme, false, tile, g, false, stream);
+  g.slabs = built_slabs(hopper_row_slabs(tile, x.rows, static_cast<size_t>(w.padded)));
+  hopper_gemm(w.scheme, false, tile, g, true, stream);
 }
 
 // ---- experts ----
@@ -341,6 +341,10 @@ void Moe::set(size_t local, const CudaExpert& e) {
     down_->fill(static_cast<int>(local), *e.down, nullptr);
   }
   given_[local] = true;
+  // Tables are on the device before the first call, which may be inside a graph.
+  for (Projection* p :
+       {&routed_.gate, &routed_.up, &routed_.down, &shared_.gate, &shared_.up, &shared_.down})
+    if (p->complete()) p->table();
 }
 
 void Moe::set_shared_gate(const CudaMatrix& gate) {
@@ -348,6 +352,7 @@ void Moe::set_shared_gate(const CudaMatrix& gate) {
     refuse("a gate without a shared expert, or of another size");
   gate_.weights.clear();
   gate_.weights.push_back(std::make_unique<PlainWeights>(gate));
+  gate_.table();
 }
 
 void Moe::run(const CudaRows& x, const CudaRouting& routing, const CudaRows& y, CudaLaunch launch,
@@ -493,7 +498,8 @@ void Moe::run_hopper(const CudaRows& x, const CudaRouting& routing, const CudaRo
   g.out = arena.at<void>(h), g.K = static_cast<int>(H), g.n64 = up_->padded / 64;
   const auto slabs = [&](int padded) {
     const auto outputs = static_cast<size_t>(padded);
-    const int wanted = launch.slabs != 0 ? launch.slabs : hopper_slabs(tile, outputs);
+    const int wanted =
+        launch.slabs != 0 ? launch.slabs : hopper_slabs(tile, n, spec_.experts, outputs, row_bytes);
     return built_slabs(hopper_can_pair_slabs(tile, outputs) ? wanted : 1);
   };
   g.slabs = slabs(up_->padded);

@@ -129,7 +129,7 @@ double graph_microseconds(CudaStatus (*run)(void*, size_t, void*), void* context
     if (const CudaStatus status = run(context, i, s.stream); status != CudaStatus::kOk)
       throw Failure{status, last_words};
   };
-  call(0);  // memory and kernels are there before the capture
+  for (size_t i = 0; i < count; ++i) call(i);  // memory and kernels are there before the capture
   check(cudaStreamSynchronize(s.stream), "device");
   cudaGraph_t graph{};
   cudaGraphExec_t exec{};

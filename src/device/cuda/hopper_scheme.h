@@ -93,20 +93,27 @@ inline constexpr uint32_t kHopperTiles[] = {8, 16, 32, 64, 128};
 // Rows of a token tile, from the rows that an expert gets on average: long tiles that are half empty cost more than short ones.
 inline uint32_t hopper_token_tile(size_t rows, size_t experts) {
   const size_t mean = rows / experts;
-  return mean <= 4 ? 8 : mean <= 8 ? 16 : mean <= 32 ? 32 : mean <= 192 ? 64 : 128;
-}
-// The same where all rows meet one matrix.
-inline uint32_t hopper_row_tile(size_t rows) {
-  for (const uint32_t t : kHopperTiles)
-    if (t >= rows) return t;
-  return 128;
+  return mean <= 4 ? 8 : mean <= 8 ? 16 : mean <= 32 ? 32 : mean <= 512 ? 64 : 128;
 }
 // Slabs of 64 outputs of a warpgroup: two halve the reads of x, in long tiles.
 inline bool hopper_can_pair_slabs(uint32_t tile, size_t outputs) {
   return tile >= 64 && outputs % 256 == 0;
 }
-inline int hopper_slabs(uint32_t tile, size_t outputs) {
-  return tile == 128 && hopper_can_pair_slabs(tile, outputs) ? 2 : 1;
+inline int hopper_slabs(uint32_t tile, size_t rows, size_t experts, size_t outputs,
+                        uint32_t row_bytes) {
+  return hopper_can_pair_slabs(tile, outputs) && (row_bytes == 2 || rows / experts >= 128) ? 2 : 1;
+}
+// Where all rows meet one matrix: the longest tile, and two slabs, that leave no multiprocessor without work.
+inline constexpr size_t kHopperBlocks = 132;
+inline uint32_t hopper_row_tile(size_t rows, size_t outputs) {
+  for (const uint32_t t : {128u, 64u, 32u, 16u})
+    if (t / 2 < rows && (rows + t - 1) / t * (outputs / (t >= 64 ? 128 : 64)) >= kHopperBlocks)
+      return t;
+  return 8;
+}
+inline int hopper_row_slabs(uint32_t tile, size_t rows, size_t outputs) {
+  const size_t blocks = (rows + tile - 1) / tile * (outputs / 256);
+  return hopper_can_pair_slabs(tile, outputs) && blocks >= kHopperBlocks ? 2 : 1;
 }
 // Whether the product of down starts while the kernel before it runs. It does not pay where the first product fills the device with
 // few waves of blocks, which then wait for theirs.
