@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 
 namespace moebius {
 namespace {
@@ -102,6 +103,33 @@ void gather_head(const LogitRow& row, std::span<const float> maxima, float least
     }
   }
   head.resize(n);
+}
+
+namespace {
+
+// Eight lanes of all ones or none for each byte of a mask.
+constexpr auto kLanes = [] {
+  std::array<std::array<uint32_t, 8>, 256> t{};
+  for (size_t b = 0; b < t.size(); ++b)
+    for (size_t i = 0; i < 8; ++i) t[b][i] = ((b >> i) & 1) != 0 ? UINT32_MAX : 0;
+  return t;
+}();
+
+}  // namespace
+
+void keep_masked(std::span<const float> logits, std::span<const uint64_t> bits,
+                 std::span<float> out) noexcept {
+  constexpr auto kNeverBits = std::bit_cast<uint32_t>(kNever);
+  const size_t covered = std::min(logits.size(), bits.size() * 64), blocks = covered / 8;
+  for (size_t b = 0; b < blocks; ++b) {
+    const auto& lanes = kLanes[(bits[b / 8] >> (8 * (b % 8))) & 255];
+    uint32_t v[8];
+    std::memcpy(v, logits.data() + 8 * b, sizeof v);
+    for (size_t i = 0; i < 8; ++i) v[i] = (v[i] & lanes[i]) | (kNeverBits & ~lanes[i]);
+    std::memcpy(out.data() + 8 * b, v, sizeof v);
+  }
+  for (size_t i = 8 * blocks; i < logits.size(); ++i)
+    out[i] = i < covered && ((bits[i / 64] >> (i % 64)) & 1) != 0 ? logits[i] : kNever;
 }
 
 // x = m * 2^e, m in [sqrt(1/2), sqrt(2)); ln m = 2 artanh(s), s = (m - 1) / (m + 1), |s| < 0.1716.

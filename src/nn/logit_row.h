@@ -63,6 +63,10 @@ struct TokenHead {
 // Those with logit >= least; blocks whose maximum is lower are not looked at.
 void gather_head(const LogitRow& row, std::span<const float> maxima, float least, TokenHead& head);
 
+// The row with kNever where a token's bit is not set.
+void keep_masked(std::span<const float> logits, std::span<const uint64_t> bits,
+                 std::span<float> out) noexcept;
+
 // ln x for normal x > 0, within 2 ulp: the same bits everywhere, unlike the C library's.
 double natural_log(double x) noexcept;
 

@@ -6,10 +6,13 @@
 #include "nn/sampler.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include "base/error.h"
+#include "base/token_mask.h"
 #include "nn/logit_row.h"
 
 namespace moebius {
@@ -35,6 +38,8 @@ bool better(const RankedToken& a, const RankedToken& b) {
 struct SamplerScratch {
   std::vector<LogitChange> changes, merged;
   std::vector<float> allowed;  // logits of the tokens that are allowed
+  std::vector<int32_t> ids;    // tokens that a mask leaves
+  std::vector<float> masked;   // the row with kNever for all others
   std::vector<float> maxima, ordered, weights;
   std::vector<double> sums;
   TokenHead head;
@@ -381,26 +386,68 @@ void Sampler::changes(std::span<const float> logits, std::vector<LogitChange>& o
   }
 }
 
-TokenChoice Sampler::next(std::span<const float> row, size_t limit) {
+namespace {
+
+// The tokens that both leave, where these are few; otherwise nothing, and s.masked is the row.
+std::optional<std::span<const int32_t>> masked_tokens(std::span<const float> logits,
+                                                      const std::vector<int32_t>& allowed,
+                                                      const TokenMask& mask, SamplerScratch& s) {
+  const auto known = [&](int32_t id) { return static_cast<size_t>(id) < logits.size(); };
+  s.ids.clear();
+  if (!allowed.empty()) {
+    for (const int32_t id : allowed)
+      if (known(id) && mask.has(id)) s.ids.push_back(id);
+    return s.ids;
+  }
+  if (mask.listed) {
+    for (const int32_t id : mask.ids)
+      if (known(id)) s.ids.push_back(id);
+    return s.ids;
+  }
+  if (mask.count < logits.size() / 8) {
+    for (size_t w = 0; w < mask.bits.size(); ++w)
+      for (uint64_t left = mask.bits[w]; left != 0; left &= left - 1) {
+        const auto id = static_cast<int32_t>(w * 64 + static_cast<size_t>(std::countr_zero(left)));
+        if (known(id)) s.ids.push_back(id);
+      }
+    return s.ids;
+  }
+  s.masked.resize(logits.size());
+  keep_masked(logits, mask.bits, s.masked);
+  for (LogitChange& c : s.changes)
+    if (!mask.has(c.id)) c.logit = kNever;
+  return std::nullopt;
+}
+
+}  // namespace
+
+TokenChoice Sampler::next(std::span<const float> row, size_t limit, const TokenMask* mask) {
   const std::span<const float> logits = row.first(std::min(row.size(), limit));
   if (highest_ >= 0 && static_cast<size_t>(highest_) >= logits.size())
     check(params_, logits.size());
   SamplerScratch& s = sampler_scratch();
   changes(logits, s.changes);
-  const std::vector<int32_t>& allowed = params_.allowed_tokens;
-  const bool modified = !s.changes.empty() || !allowed.empty();
-  const ScannedRow scanned =
-      allowed.empty() ? scan_row(logits, s) : scan_allowed(logits, allowed, s);
+  std::optional<std::span<const int32_t>> allowed;
+  std::span<const float> choosable = logits;
+  if (mask != nullptr) {
+    allowed = masked_tokens(logits, params_.allowed_tokens, *mask, s);
+    if (!allowed) choosable = s.masked;
+  } else if (!params_.allowed_tokens.empty()) {
+    allowed = params_.allowed_tokens;
+  }
+  const bool modified = !s.changes.empty() || allowed || mask != nullptr;
+  const ScannedRow scanned = allowed ? scan_allowed(logits, *allowed, s) : scan_row(choosable, s);
   if (scanned.top == kNever) {
     s.changes.clear();
     if (scan_row(logits, s).top == kNever) fail_without_logit(logits.size());
-    fail("min_tokens, bad_words and allowed_token_ids leave none of {} tokens to choose",
-         logits.size());
+    fail("min_tokens, bad_words{} and allowed_token_ids leave none of {} tokens to choose",
+         mask != nullptr ? ", the answer's format" : "", logits.size());
   }
   TokenChoice choice;
-  choice.token = params_.temperature == 0.0f ? greatest_token(scanned.row, scanned.top, s)
-                                             : draw(params_, scanned, random_.uniform(), s);
-  if (!allowed.empty()) choice.token = allowed[static_cast<size_t>(choice.token)];
+  const bool greedy = params_.temperature == 0.0f || (mask != nullptr && mask->count == 1);
+  choice.token = greedy ? greatest_token(scanned.row, scanned.top, s)
+                        : draw(params_, scanned, random_.uniform(), s);
+  if (allowed) choice.token = (*allowed)[static_cast<size_t>(choice.token)];
   if (params_.logprobs >= 0) {
     const auto alternatives = static_cast<size_t>(params_.logprobs);
     if (modified) {

@@ -18,6 +18,7 @@
 namespace moebius {
 
 struct LogitChange;
+struct TokenMask;
 
 struct TokenBias {
   int32_t token = 0;
@@ -57,7 +58,9 @@ class Sampler {
   void see_prompt(std::span<const int32_t> tokens);
   // Throws Error when the logits hold no finite number, or none that may be chosen. Of the row the
   // first `limit` logits count: other tokens are never chosen.
-  TokenChoice next(std::span<const float> logits, size_t limit);
+  // `mask`: only its tokens may be chosen, after bias and penalties; where it has one, that is
+  // chosen without a random number.
+  TokenChoice next(std::span<const float> logits, size_t limit, const TokenMask* mask = nullptr);
 
  private:
   // A token whose logit is not the model's. Their ids ascend.

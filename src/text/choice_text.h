@@ -13,11 +13,15 @@
 
 namespace moebius {
 
+class Grammar;
+
 struct TextRules {
   std::vector<std::string> stops;
   bool include_stop = false, skip_special = true;
   size_t min_new = 0;                                   // tokens before a stop string counts
   std::shared_ptr<const AnswerRules> answer = nullptr;  // null: all is content
+  std::shared_ptr<const Grammar> grammar = nullptr;     // of the answer; null: any text
+  std::vector<int32_t> end_tokens = {};  // may come exactly where the grammar may end
 };
 
 class ChoiceText {

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "base/math_functions.h"
+#include "base/token_mask.h"
 #include "moebius/error.h"
 #include "nn/logit_row.h"
 
@@ -499,6 +500,59 @@ TEST(Sampler, OnlyAllowedTokensAreChosen) {
   p.min_tokens = 1;
   const int32_t stop = 0;
   EXPECT_THROW(Sampler(p, {&stop, 1}).next(kLogits, 5), Error);  // nothing is left
+}
+
+// A mask chooses as a list of allowed tokens does, whatever its form; without it every number is the
+// same.
+TEST(Sampler, AMaskIsAppliedBehindBiasAndPenalties) {
+  constexpr size_t kTokens = 3000;
+  SplitMix64 random(5);
+  std::vector<float> logits(kTokens);
+  for (float& v : logits) v = static_cast<float>(6 * random.uniform());
+  for (const size_t keep : {size_t{2}, size_t{100}, size_t{2500}}) {
+    std::set<int32_t> chosen;
+    while (chosen.size() < keep) chosen.insert(static_cast<int32_t>(random.below(kTokens)));
+    TokenMask list, bits;
+    list.ids.assign(chosen.begin(), chosen.end());
+    bits.listed = false;
+    bits.bits.assign((kTokens + 63) / 64, 0);
+    for (const int32_t t : chosen)
+      bits.bits[static_cast<size_t>(t) / 64] |= uint64_t{1} << (t % 64);
+    list.count = bits.count = keep;
+    for (const float temperature : {0.0f, 1.0f}) {
+      SamplingParams p;
+      p.temperature = temperature;
+      p.top_p = 0.9f, p.presence_penalty = 1, p.repetition_penalty = 1.2f, p.logprobs = 2;
+      p.logit_bias = {{*chosen.begin(), 5.0f}, {1, 50.0f}};
+      SamplingParams allowed = p;
+      allowed.allowed_tokens = list.ids;
+      Sampler a(allowed), b(p), c(p);
+      for (int i = 0; i < 50; ++i) {
+        const TokenChoice want = a.next(logits, kTokens);
+        for (const TokenChoice& got :
+             {b.next(logits, kTokens, &list), c.next(logits, kTokens, &bits)}) {
+          EXPECT_EQ(got.token, want.token);
+          EXPECT_EQ(got.logprob, want.logprob);  // of the unmodified distribution
+          EXPECT_EQ(got.alternatives, want.alternatives);
+        }
+      }
+    }
+  }
+}
+
+TEST(Sampler, OneTokenNeedsNoRandomNumber) {
+  SamplingParams p;
+  p.temperature = 1, p.seed = 9;
+  TokenMask one;
+  one.ids = {4};
+  one.count = 1;
+  Sampler forced(p), plain(p);
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(forced.next(kLogits, 5, &one).token, 4);
+    EXPECT_EQ(forced.next(kLogits, 5).token, plain.next(kLogits, 5).token);
+  }
+  one.ids.clear();
+  EXPECT_THROW(forced.next(kLogits, 5, &one), Error);
 }
 
 TEST(Sampler, BadWordsAreNeverCompleted) {

@@ -23,6 +23,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/token_mask.h"
 #include "model/engine/engine_stats.h"
 #include "model/engine/kv_store.h"
 #include "model/engine/step_cost.h"
@@ -51,6 +52,16 @@ struct EngineOptions {
 // kContext: no room for another token, in the context or in the memory for keys and values.
 enum class Finish : uint8_t { kNo, kStopToken, kStopText, kLength, kContext, kCancelled, kError };
 
+// What one answer may be, token by token. Used by one thread at a time.
+class TokenConstraint {
+ public:
+  virtual ~TokenConstraint() = default;
+  virtual const TokenMask& mask() = 0;  // of the next token
+  virtual bool complete() const = 0;    // it may end here
+  // Throws Error where the token does not fit. Not called with the token that ends the answer.
+  virtual void accept(int32_t token) = 0;
+};
+
 struct Request {
   std::vector<int32_t> prompt;
   SamplingParams sampling;
@@ -65,6 +76,8 @@ struct Request {
   // Sees every token of choice `index` while its sequence is sampled, on some thread of the pool,
   // calls of one choice in order. False ends the sequence (kStopText); what it throws, too (kError).
   std::function<bool(size_t index, const TokenChoice& choice)> watch;
+  // Makes the constraint of each choice; empty: there is none.
+  std::function<std::unique_ptr<TokenConstraint>()> constraint;
   // Told once, on the engine's thread, when the request leaves the queue. Must not throw.
   std::function<void()> admitted;
 };

@@ -25,6 +25,7 @@ struct Engine::Sequence {
         sampler(params_of(*request), request->stop_tokens) {
     tokens = request->prompt;
     sampler.see_prompt(request->prompt);
+    if (request->constraint) constraint = request->constraint();
     if (index > 0) state = State::kFollows;
   }
 
@@ -32,6 +33,7 @@ struct Engine::Sequence {
   size_t index;
   std::shared_ptr<const Request> request;
   Sampler sampler;
+  std::unique_ptr<TokenConstraint> constraint;
   std::vector<int32_t> tokens;  // prompt and answer; the blocks hold kv.length of them
   SequenceKv kv;
   State state = State::kWaiting;

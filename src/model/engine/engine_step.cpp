@@ -138,10 +138,18 @@ void Engine::sample_one(const Task& task) const noexcept {
       return;
     }
     if (s.tokens.size() == s.tokens.capacity()) s.tokens.reserve(2 * s.tokens.size() + 8);
-    s.choice = s.sampler.next(task.logits.last(vocab), vocab_);
+    const TokenMask* mask = s.constraint ? &s.constraint->mask() : nullptr;
+    if (mask != nullptr && mask->count == 0) {
+      if (!s.constraint->complete())
+        fail("grammar_dead_end: no token of the vocabulary can continue the answer");
+      s.finish = Finish::kStopToken;  // the model has no token for it
+      return;
+    }
+    s.choice = s.sampler.next(task.logits.last(vocab), vocab_, mask);
     const auto& stops = s.request->stop_tokens;
     const bool stop = !s.request->ignore_stop &&
                       std::find(stops.begin(), stops.end(), s.choice->token) != stops.end();
+    if (s.constraint && !stop) s.constraint->accept(s.choice->token);
     const bool goes_on = !s.request->watch || s.request->watch(s.index, *s.choice);
     if (stop)
       s.finish = Finish::kStopToken;

@@ -18,6 +18,33 @@ EngineOptions with_vocab(EngineOptions o, const Tokenizer* tokenizer) {
   return o;
 }
 
+// Follows one answer through its grammar. The mask of the next token is found right after a token
+// was drawn, where sequences are still sampled side by side.
+class GrammarConstraint final : public TokenConstraint {
+ public:
+  GrammarConstraint(std::shared_ptr<TokenMasks> masks, const TextRules& rules)
+      : masks_(std::move(masks)), matcher_(rules.grammar), ends_(rules.end_tokens) {}
+  const TokenMask& mask() override {
+    if (!std::exchange(found_, true)) masks_->find(matcher_, ends_, first_, mask_);
+    return mask_;
+  }
+  bool complete() const override { return matcher_.may_end(); }
+  void accept(int32_t token) override {
+    if (!masks_->accept(matcher_, token, first_))
+      fail("grammar_dead_end: token {} does not fit the answer's format", token);
+    if (!masks_->trie().bytes(token).empty()) first_ = false;
+    found_ = false;
+    mask();
+  }
+
+ private:
+  std::shared_ptr<TokenMasks> masks_;
+  GrammarMatcher matcher_;
+  std::vector<int32_t> ends_;
+  TokenMask mask_;
+  bool first_ = true, found_ = false;
+};
+
 }  // namespace
 
 struct TextEngine::Job {
@@ -49,8 +76,25 @@ TextEngine::TextEngine(Backend& backend, const Tokenizer* tokenizer, EngineOptio
   if (tokenizer != nullptr) tokenizer->check_fits(backend.vocab());
 }
 
+const std::shared_ptr<TokenMasks>& TextEngine::masks() {
+  if (tokenizer_ == nullptr) fail("an answer in a format needs the model's tokenizer");
+  std::call_once(masks_once_, [&] { masks_ = std::make_shared<TokenMasks>(*tokenizer_); });
+  return masks_;
+}
+
 uint64_t TextEngine::add(Request request, TextRules rules) {
   const auto job = std::make_shared<Job>();
+  if (rules.grammar != nullptr) {
+    if (request.ignore_stop || request.sampling.min_tokens > 0)
+      fail(
+          "an answer in a format ends where the format does: neither ignore_eos nor min_tokens "
+          "can be asked for");
+    for (const int32_t t : request.stop_tokens)  // special ones have no text to be part of
+      if (tokenizer_ != nullptr && tokenizer_->is_special(t)) rules.end_tokens.push_back(t);
+    request.constraint = [masks = masks(), rules] {
+      return std::make_unique<GrammarConstraint>(masks, rules);
+    };
+  }
   rules.min_new = static_cast<size_t>(std::max(0, request.sampling.min_tokens));
   job->choices.resize(request.n);
   if (tokenizer_ != nullptr)

@@ -15,6 +15,7 @@
 
 #include "model/engine/engine.h"
 #include "text/choice_text.h"
+#include "text/grammar/masks.h"
 
 namespace moebius {
 
@@ -51,6 +52,9 @@ class TextEngine {
 
   TextStep step();  // calls take turns
 
+  // The vocabulary as grammars see it: made when it is first asked for, which takes a while.
+  const std::shared_ptr<TokenMasks>& masks();
+
   Engine& engine() { return engine_; }
   const Engine& engine() const { return engine_; }
 
@@ -62,6 +66,8 @@ class TextEngine {
 
   const Tokenizer* tokenizer_;
   Engine engine_;
+  std::once_flag masks_once_;
+  std::shared_ptr<TokenMasks> masks_;
   std::mutex step_mutex_;
   size_t failures_ = 0;            // in a row; the step's
   mutable std::mutex jobs_mutex_;  // of what follows

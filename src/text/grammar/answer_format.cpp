@@ -70,7 +70,10 @@ GrammarPtr compile(const AnswerFormat& format) {
 }
 
 GrammarPtr GrammarCache::get(const AnswerFormat& format) {
-  std::string key = format.key();
+  return get(format.key(), [&] { return compile(format); });
+}
+
+GrammarPtr GrammarCache::get(const std::string& key, const std::function<GrammarPtr()>& make) {
   {
     const std::lock_guard lock(mutex_);
     if (const auto it = index_.find(key); it != index_.end()) {
@@ -78,11 +81,11 @@ GrammarPtr GrammarCache::get(const AnswerFormat& format) {
       return it->second->grammar;
     }
   }
-  GrammarPtr grammar = compile(format);
+  GrammarPtr grammar = make();
   const std::lock_guard lock(mutex_);
   if (index_.contains(key) || grammar->bytes() > most_bytes_) return grammar;
   kept_.push_front({key, grammar});
-  index_.emplace(std::move(key), kept_.begin());
+  index_.emplace(key, kept_.begin());
   bytes_ += grammar->bytes() + kept_.front().key.size();
   while (bytes_ > most_bytes_) {
     bytes_ -= kept_.back().grammar->bytes() + kept_.back().key.size();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What an answer was asked to be, in the words of a request: a part of a grammar, or all of it.
 #pragma once
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -35,6 +36,8 @@ class GrammarCache {
  public:
   explicit GrammarCache(size_t most_bytes = size_t{64} << 20) : most_bytes_(most_bytes) {}
   GrammarPtr get(const AnswerFormat& format);
+  // Of another kind: `make` is called where there is none under this key.
+  GrammarPtr get(const std::string& key, const std::function<GrammarPtr()>& make);
 
  private:
   struct Kept {

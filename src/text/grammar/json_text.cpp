@@ -132,6 +132,8 @@ class NumberAutomaton {
       }
     }
     counts_digits_ = rules.multiple <= 1000;
+    // Longer ones have no exact double, by which many would judge them.
+    if (rules.multiple > 0) most_digits_ = 15;
     size_t longest = 0;
     for (const auto* b : {&rules.low, &rules.high})
       if (*b && (*b)->exclusive) longest = std::max(longest, (*b)->value.whole.size());
@@ -176,7 +178,7 @@ class NumberAutomaton {
         s.phase = NumberState::kWhole;
         break;
       case NumberState::kWhole:
-        if (counts_digits_ && s.digits == kWholeDigits) return std::nullopt;
+        if (counts_digits_ && s.digits == static_cast<uint64_t>(most_digits_)) return std::nullopt;
         break;
       case NumberState::kPoint:
       case NumberState::kFraction:
@@ -225,7 +227,7 @@ class NumberAutomaton {
   Magnitude least_[2], most_[2];  // [negative]
   bool possible_[2] = {true, true};
   bool counts_digits_ = true;
-  int fraction_digits_ = kFractionDigits;
+  int fraction_digits_ = kFractionDigits, most_digits_ = kWholeDigits;
 };
 
 }  // namespace

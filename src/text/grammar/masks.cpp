@@ -74,6 +74,9 @@ struct TokenMasks::Walk {
     while (levels.size() <= i) levels.emplace_back();
     return levels[i];
   }
+  void widen(size_t words) {
+    if (!std::exchange(wide, true)) bits.assign(words, 0);
+  }
   void merge(const std::vector<uint64_t>& other) {
     if (!wide) {
       bits = other;
@@ -348,6 +351,9 @@ void TokenMasks::add_dfa(GrammarMatcher& m, const GrammarPlace& p, Walk& walk) {
     if (e->wide && !walk.wide && (e->by_count.end() - end) < (end - first)) {
       walk.merge(e->bits);
       for (auto it = end; it != e->by_count.end(); ++it) clear_bit(walk.bits, it->token);
+    } else if (end - first > static_cast<std::ptrdiff_t>(kFewTokens)) {
+      walk.widen(trie_.words());
+      for (auto it = first; it != end; ++it) set_bit(walk.bits, it->token);
     } else {
       for (auto it = first; it != end; ++it) walk.ids.push_back(it->token);
     }
@@ -421,7 +427,8 @@ void TokenMasks::finish(const GrammarPlaces& places, std::span<const int32_t> en
   if (places.may_end)
     for (const int32_t id : end_tokens)
       if (id >= 0 && static_cast<size_t>(id) < trie_.vocab()) walk.ids.push_back(id);
-  out.listed = !walk.wide && walk.ids.size() < trie_.vocab() / 8;
+  if (walk.ids.size() > std::min(2 * kFewTokens, trie_.vocab() / 8)) walk.widen(trie_.words());
+  out.listed = !walk.wide;
   if (out.listed) {
     std::sort(walk.ids.begin(), walk.ids.end());
     walk.ids.erase(std::unique(walk.ids.begin(), walk.ids.end()), walk.ids.end());
@@ -430,7 +437,6 @@ void TokenMasks::finish(const GrammarPlaces& places, std::span<const int32_t> en
     out.count = out.ids.size();
     return;
   }
-  if (!walk.wide) walk.bits.assign(trie_.words(), 0);
   for (const int32_t id : end_tokens)
     if (id >= 0 && static_cast<size_t>(id) < trie_.vocab()) clear_bit(walk.bits, id);
   for (const int32_t id : walk.ids) set_bit(walk.bits, id);
