@@ -133,6 +133,7 @@ struct Loaded {
     say_budget(engine.engine(), open.checkpoint, o.context);
     engine.engine().commit_memory();
     engine.engine().calibrate();
+    engine.masks();  // takes a while, which no request should wait for
     served.defaults = read_generation_defaults(
         o.model.folder, [&](std::string_view t) { return tokenizer.token_to_id(t); },
         open.model->vocab());

@@ -117,7 +117,12 @@ constexpr KnownField kFields[] = {
     {"previous_response_id", kResponses},
     {"conversation", kResponses, Keep::kOutline},
     {"prompt", kResponses, Keep::kOutline},
-    {"response_format", kBoth, Keep::kOutline},
+    {"response_format", kBoth, Keep::kTree, 64},
+    {"structured_outputs", kBoth, Keep::kTree, 64},
+    {"guided_json", kBoth},
+    {"guided_regex", kBoth},
+    {"guided_choice", kBoth},
+    {"json_schema", kBoth},
     {"modalities", kBoth, Keep::kOutline},
 };
 

@@ -85,8 +85,13 @@ uint64_t EngineGenerator::submit(GenerationRequest request) {
   r.priority = request.priority;
   r.client = std::move(request.client);
   r.salt = std::move(request.salt);
-  return engine_.add(std::move(r), {std::move(request.stops), request.include_stop,
-                                    request.skip_special, 0, std::move(request.answer)});
+  TextRules rules;
+  rules.stops = std::move(request.stops);
+  rules.include_stop = request.include_stop, rules.skip_special = request.skip_special;
+  rules.answer = std::move(request.answer);
+  rules.grammar = std::move(request.grammar);
+  rules.end_tokens = options_.eos;
+  return engine_.add(std::move(r), std::move(rules));
 }
 
 void EngineGenerator::run() {

@@ -271,7 +271,11 @@ void ApiServer::time_tokens(Generation& g, size_t choice, const GenerationEvent&
 
 void ApiServer::flush(const GenerationPtr& g) {
   if (g->ended) return;
-  if (!g->word.empty()) return fail_generation(g, ApiError(500, "generation_failed", g->word));
+  if (!g->word.empty()) {
+    const bool stuck = g->word.starts_with("error: grammar_dead_end");
+    return fail_generation(
+        g, ApiError(500, stuck ? "grammar_dead_end" : "generation_failed", g->word));
+  }
   if (g->stream && !g->outbox.empty()) {
     begin_stream(*g);
     g->last_sent = Clock::now();

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -14,6 +15,8 @@
 #include "text/answer/tool_format.h"
 
 namespace moebius {
+
+class Grammar;
 
 struct GenerationRequest {
   std::vector<int32_t> prompt;
@@ -34,6 +37,7 @@ struct GenerationRequest {
   int prompt_logprobs = -1;                   // likewise of each prompt token
   int priority = 0;
   std::string client, salt;
+  std::shared_ptr<const Grammar> grammar = nullptr;  // of the answers; null: any text
 };
 
 struct GeneratedToken {

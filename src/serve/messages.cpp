@@ -324,6 +324,8 @@ ApiError prompt_too_long(size_t tokens, size_t context) {
 
 std::vector<GenerationRequest> prepare(ApiRequest& request, const ServedModel& model) {
   std::vector<GenerationRequest> out;
+  if (request.format.given())
+    request.generation.grammar = compile_format(request.format, *model.grammars);
   for (const std::string& word : request.bad_words)
     add_bad_word(*model.tokenizer, word, request.generation);
   const auto add = [&](std::optional<std::vector<int32_t>> ids, const std::string& param) {
@@ -339,6 +341,9 @@ std::vector<GenerationRequest> prepare(ApiRequest& request, const ServedModel& m
     EncodedChat chat = encode_chat(request, model, most);
     add(std::move(chat.ids), param);
     set_answer(out.back(), request, model, chat.end);
+    if (request.format.given() && out.back().answer != nullptr)
+      out.back().grammar =
+          compile_format(request.format, *out.back().answer, *model.tokenizer, *model.grammars);
     request.messages = request.tools = Json();
     return out;
   }

@@ -27,19 +27,15 @@ struct RefusedField {
   std::string_view words = "is not offered";
 };
 
-constexpr std::string_view kStructured = ": structured output is not offered yet";
+constexpr std::string_view kStructured =
+    ": of structured output, JSON schemas, regular expressions and choices are offered";
 constexpr std::string_view kUseTools = "is not offered; use tools";
 
 constexpr RefusedField kRefused[] = {
     // Structured output, by its several names.
-    {"structured_outputs", Off::kNever, 0, {}, kStructured},
-    {"guided_json", Off::kNever, 0, {}, kStructured},
-    {"guided_regex", Off::kNever, 0, {}, kStructured},
-    {"guided_choice", Off::kNever, 0, {}, kStructured},
     {"guided_grammar", Off::kNever, 0, {}, kStructured},
     {"guided_decoding_backend", Off::kEmpty, 0, {}, kStructured},
     {"guided_whitespace_pattern", Off::kEmpty, 0, {}, kStructured},
-    {"json_schema", Off::kNever, 0, {}, kStructured},
     {"grammar", Off::kEmpty, 0, {}, kStructured},
     {"structural_tag", Off::kEmpty, 0, {}, kStructured},
     {"regex", Off::kEmpty, 0, {}, kStructured},
@@ -134,14 +130,6 @@ bool is_off(const RefusedField& field, const Json& v) {
 }
 
 void refuse_kinds(const Fields& f) {
-  if (const Json* format = f.find("response_format")) {
-    const Json* type = format->find("type");
-    if (!format->is_object() || type == nullptr || !type->is_string())
-      invalid("response_format", "response_format is not an object with a type");
-    if (type->as_string() != "text")
-      throw ApiError(400, "unsupported", "response_format.type: only \"text\" is offered yet",
-                     "response_format.type");
-  }
   if (const Json* kinds = f.find("modalities"))
     if (!kinds->is_array() || kinds->items().size() != 1 || !kinds->items()[0].is_string() ||
         kinds->items()[0].as_string() != "text")

@@ -160,6 +160,13 @@ ApiRequest read_common(const RequestBody& body, const ServedModel& model) {
     g.salt = *salt;
   }
   r.return_token_ids = f.boolean("return_token_ids", false);
+  r.format = read_answer_format(f);
+  if (r.format.given()) {
+    if (f.boolean("ignore_eos", false))
+      invalid("ignore_eos", "ignore_eos: an answer in a format ends where the format does");
+    if (g.min_new > 0)
+      invalid("min_tokens", "min_tokens: an answer in a format ends where the format does");
+  }
   return r;
 }
 

@@ -11,6 +11,7 @@
 #include "serve/body.h"
 #include "serve/fields.h"
 #include "serve/generator.h"
+#include "serve/structured.h"
 #include "text/answer/answer_markup.h"
 #include "text/chat_template.h"
 #include "text/generation_config.h"
@@ -38,6 +39,7 @@ struct ServedModel {
   int64_t created = 0;
   std::string version, commit;
   std::string kernel;
+  std::shared_ptr<GrammarCache> grammars = std::make_shared<GrammarCache>();
 
   std::string fingerprint() const;
 };
@@ -75,6 +77,7 @@ struct ApiRequest {
   bool echo = false;
   bool stream = false, include_usage = false, continuous_usage = false;
   bool return_token_ids = false;
+  AnswerFormat format;  // that its answers have to have
   std::optional<size_t> max_tokens;
   std::optional<int> prompt_logprobs;  // asked for by that name
   GenerationRequest generation;        // all but prompt, bad_words, max_new and client

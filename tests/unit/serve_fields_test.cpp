@@ -5,6 +5,7 @@
 
 #include <mutex>
 
+#include "text/grammar/matcher.h"
 #include "unit/serve_util.h"
 
 namespace moebius {
@@ -19,10 +20,11 @@ TEST(ServeFields, WhatIsNotOfferedIsRefusedByName) {
   const std::pair<const char*, const char*> cases[] = {
       // refused, taken
       {R"("grammar":"root ::= \"a\"")", R"("grammar":"")"},
-      {R"("json_schema":{"type":"object"})", R"("json_schema":null)"},
       {R"("structural_tag":"{}")", R"("structural_tag":"")"},
       {R"("guided_decoding_backend":"xgrammar")", R"("guided_decoding_backend":null)"},
-      {R"("structured_outputs":{"regex":"a"})", R"("structured_outputs":null)"},
+      {R"("structured_outputs":{"grammar":"a"})", R"("structured_outputs":null)"},
+      {R"("structured_outputs":{"structural_tag":"a"})",
+       R"("structured_outputs":{"choice":["a"],"disable_any_whitespace":false})"},
       {R"("regex":"a")", R"("regex":"")"},
       {R"("truncate_prompt_tokens":1)", R"("truncate_prompt_tokens":null)"},
       {R"("n_predict":5)", R"("n_predict":-1)"},
@@ -50,8 +52,7 @@ TEST(ServeFields, WhatIsNotOfferedIsRefusedByName) {
       {R"("min_new_tokens":5)", R"("min_new_tokens":0)"},
       {R"("return_tokens_as_token_ids":true)", R"("return_tokens_as_token_ids":false)"},
       {R"("functions":[{}])", R"("functions":[],"tool_choice":"none","tools":[])"},
-      {R"("response_format":{"json_schema":{"schema":{}},"type":"json_schema"})",
-       R"("response_format":{"type":"text"})"},
+      {R"("response_format":{"type":"structural_tag"})", R"("response_format":{"type":"text"})"},
   };
   for (const auto& [refused, taken] : cases) {
     const std::string all = refused, name = all.substr(1, all.find('"', 1) - 1);
@@ -148,6 +149,97 @@ TEST(ServeFields, AllowedTokensAndBadWords) {
     };
     for (const auto& [fields, expected] : cases) EXPECT_EQ(error_of(ask(fields)), expected);
   }
+}
+
+// Every name for the form of an answer reaches the generator as a grammar.
+TEST(ServeFields, AnAnswerCanHaveAForm) {
+  Watched w;
+  const std::string schema =
+      R"({"type":"object","properties":{"a":{"type":"integer"}},"required":["a"],"additionalProperties":false})";
+  std::string quoted;
+  append_json_string(quoted, schema);
+  struct Case {
+    std::string fields;
+    const char *fits, *does_not;
+  };
+  const Case cases[] = {
+      {R"("response_format":{"type":"json_object"})", R"({"z":[1]})", "[1]"},
+      {R"("response_format":{"type":"json_schema","json_schema":{"name":"n","strict":true,"schema":)" +
+           schema + "}}",
+       R"({"a":1})", R"({"b":1})"},
+      {R"("response_format":{"type":"json_object","schema":)" + schema + "}", R"({"a":1})",
+       R"({"b":1})"},
+      {R"("structured_outputs":{"json":)" + schema + "}", R"({"a":1})", R"({"b":1})"},
+      {R"("structured_outputs":{"json":)" + quoted + "}", R"({"a":1})", R"({"b":1})"},
+      {R"("structured_outputs":{"regex":"[0-9]{3}"})", "123", "12a"},
+      {R"("structured_outputs":{"choice":["yes","no"]})", "yes", "maybe"},
+      {R"("guided_json":)" + schema, R"({"a":1})", R"({"b":1})"},
+      {R"("guided_regex":"a+")", "aa", "b"},
+      {R"("guided_choice":["x"])", "x", "y"},
+      {R"("json_schema":)" + schema, R"({"a":1})", R"({"b":1})"},
+  };
+  for (const Case& c : cases)
+    for (const bool chat : {false, true}) {
+      const Response r = chat ? w.server.chat(c.fields + R"(,"max_tokens":1,"n":2,"stop":"q")")
+                              : w.server.completion(R"("prompt":"a","max_tokens":1,)" + c.fields);
+      ASSERT_EQ(r.status, 200) << c.fields << r.body;
+      ASSERT_NE(w.request().grammar, nullptr) << c.fields;
+      GrammarMatcher fits(w.request().grammar), does_not(w.request().grammar);
+      EXPECT_TRUE(fits.accept(c.fits) && fits.may_end()) << c.fields;
+      EXPECT_FALSE(does_not.accept(c.does_not)) << c.fields;
+    }
+  EXPECT_EQ(w.server.chat(R"("response_format":{"type":"text"},"max_tokens":1)").status, 200);
+  EXPECT_EQ(w.request().grammar, nullptr);
+}
+
+TEST(ServeFields, AFormIsKeptWholeOrRefused) {
+  const FakeServer server;
+  const auto refused = [&](const std::string& fields) { return error_of(server.chat(fields)); };
+  const auto schema = [&](const char* text) {
+    return refused(fmt::format(
+        R"("response_format":{{"type":"json_schema","json_schema":{{"name":"n","schema":{}}}}})",
+        text));
+  };
+  const std::string path = "response_format.json_schema.schema";
+  EXPECT_EQ(schema(R"({"properties":{"a":{"not":{}}}})"), "unsupported_keyword|" + path +
+                                                              ".properties.a.not|" + path +
+                                                              ".properties.a.not is not kept");
+  EXPECT_EQ(schema(R"({"type":"strin"})"),
+            "invalid_schema|" + path + ".type|" + path +
+                ".type is not the name of a type, nor a list of them");
+  EXPECT_EQ(schema("false"), "empty_schema|" + path + "|" + path + ": no text satisfies this");
+  EXPECT_EQ(schema(R"({"properties":{"a":{"pattern":"["}}})"),
+            "invalid_regex|" + path + ".properties.a.pattern|" + path +
+                ".properties.a.pattern: the expression has a set that is not closed (at byte 1)");
+  EXPECT_EQ(schema(R"({"pattern":"(a|b)*a(a|b){24}$"})").substr(0, 20), "schema_too_complex|r");
+  EXPECT_EQ(schema("7"),
+            "invalid_schema|" + path + "|" + path + " is an integer; expected a schema");
+  EXPECT_EQ(refused(R"("guided_regex":"(")"),
+            "invalid_regex|guided_regex|guided_regex: the expression has a group that is not "
+            "closed (at byte 1)");
+  EXPECT_EQ(refused(R"("guided_choice":[])"),
+            "empty_schema|guided_choice|guided_choice: there is nothing to choose from");
+  EXPECT_EQ(refused(R"("guided_choice":["a"],"guided_regex":"a")"),
+            "conflict|guided_choice|guided_regex and guided_choice cannot both be given");
+  EXPECT_EQ(
+      refused(R"("structured_outputs":{"regex":"a","choice":["a"]})"),
+      "conflict|structured_outputs.choice|structured_outputs.regex and structured_outputs.choice "
+      "cannot both be given");
+  EXPECT_EQ(
+      refused(R"("structured_outputs":{})"),
+      "invalid_value|structured_outputs|structured_outputs names none of json, regex, choice and "
+      "json_object");
+  EXPECT_EQ(refused(R"("response_format":{"type":"json_schema"})"),
+            "missing|response_format.schema|response_format.schema is missing");
+  EXPECT_EQ(
+      refused(R"("json_schema":{},"ignore_eos":true)"),
+      "invalid_value|ignore_eos|ignore_eos: an answer in a format ends where the format does");
+  EXPECT_EQ(
+      refused(R"("json_schema":{},"min_tokens":2)"),
+      "invalid_value|min_tokens|min_tokens: an answer in a format ends where the format does");
+  EXPECT_EQ(refused(R"("guided_json":"{")").substr(0, 27), "invalid_schema|guided_json|");
+  std::string deep(5000, '[');
+  EXPECT_EQ(refused(R"("guided_json":)" + deep).substr(0, 12), "invalid_json");
 }
 
 TEST(ServeFields, PromptLogprobs) {

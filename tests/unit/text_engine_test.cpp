@@ -271,6 +271,22 @@ TEST(ServeEngine, AStreamOutlivesAFailedStep) {
   EXPECT_FALSE(server.generator.dead());
 }
 
+// A form reaches the engine: whatever the backend says, the answers have it.
+TEST(ServeEngine, AnswersHaveTheirForm) {
+  Talk talk;
+  const EngineServer server(*talk.engine);
+  const test::Response r = server.ask(test::post(
+      "/v1/completions",
+      R"({"prompt":"a","max_tokens":40,"seed":3,"n":3,"logprobs":1,"guided_choice":["yes","no"]})"));
+  ASSERT_EQ(r.status, 200) << r.body;
+  const Json answer = r.json();
+  for (const Json& c : answer.find("choices")->items()) {
+    const std::string& text = c.find("text")->as_string();
+    EXPECT_TRUE(text == "yes" || text == "no") << text;
+    EXPECT_EQ(c.find("finish_reason")->as_string(), "stop");
+  }
+}
+
 TEST(ServeEngine, EndsWithStatus3WhenTheModelIsLost) {
   Talk talk;
   EngineServer server(*talk.engine);
