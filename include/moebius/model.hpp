@@ -127,6 +127,10 @@ struct Sampling {
   bool include_stop = false;  // the stop text is part of the answer
   bool skip_special = true;   // special tokens are no text
   size_t n = 1;               // answers
+  // The form of the answer, one of them at most; empty: any text.
+  std::string json_schema;  // as JSON; which keywords are kept is in docs/structured.md
+  std::string regex;        // that all of the answer matches
+  std::vector<std::string> choice;
 };
 
 struct Request {

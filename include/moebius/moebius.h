@@ -210,6 +210,10 @@ typedef struct {
   size_t stop_token_count;
   int32_t ignore_eos, include_stop, skip_special; /* 0 or 1 */
   size_t n;                                       /* answers */
+  const char* json_schema;   /* that the answer is a value of; NULL or "": any text */
+  const char* regex;         /* that all of the answer matches; NULL or "": any */
+  const char* const* choice; /* one of which the answer is */
+  size_t choices;
 } moebius_request;
 
 typedef struct {

@@ -210,6 +210,10 @@ class moebius_request(Structure):
         ("include_stop", c_int32),
         ("skip_special", c_int32),
         ("n", c_size_t),
+        ("json_schema", c_char_p),
+        ("regex", c_char_p),
+        ("choice", POINTER(c_char_p)),
+        ("choices", c_size_t),
     ]
 
 

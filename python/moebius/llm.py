@@ -51,6 +51,11 @@ class SamplingParams:
     skip_special_tokens: bool = True
     include_stop_str_in_output: bool = False
     n: int = 1
+    # The form of the answer, one of them at most: a JSON schema (a dict or its text), a regular expression that all of the answer
+    # matches, or a list of texts.
+    json_schema: Union[None, str, bool, Dict[str, Any]] = None
+    regex: Optional[str] = None
+    choice: Optional[Sequence[str]] = None
 
     def __post_init__(self) -> None:
         for name, (low, high) in REAL.items():
@@ -416,6 +421,13 @@ class _Engine(Handle):
         end_array = ids_array(ends)
         r.stop, r.stops, r.stop_tokens, r.stop_token_count = texts, len(stops), end_array, len(ends)
         r.ignore_eos, r.include_stop, r.skip_special = bool(p.ignore_eos), bool(p.include_stop_str_in_output), bool(p.skip_special_tokens)
+        schema = p.json_schema if isinstance(p.json_schema, str) else "" if p.json_schema is None else json.dumps(p.json_schema)
+        r.json_schema, r.regex = c_text(schema, "json_schema"), c_text(p.regex or "", "regex")
+        if isinstance(p.choice, str):
+            raise argument_error("choice is a text; expected a list of them", "choice")
+        choices = [c_text(s, "choice") for s in p.choice or []]
+        choice_texts = (ctypes.c_char_p * max(1, len(choices)))(*choices)
+        r.choice, r.choices = choice_texts, len(choices)
         request = ctypes.c_uint64()
         with self._lock:
             check(lib.moebius_engine_add(self._pointer, ctypes.byref(r), ctypes.byref(request)))

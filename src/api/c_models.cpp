@@ -93,6 +93,12 @@ llm::Request request_of(const moebius_request* given) {
   s.ignore_eos = r.ignore_eos != 0, s.include_stop = r.include_stop != 0;
   s.skip_special = r.skip_special != 0;
   s.n = r.n;
+  if (r.json_schema != nullptr) s.json_schema = r.json_schema;
+  if (r.regex != nullptr) s.regex = r.regex;
+  if (r.choices != 0) require(r.choice, "choice");
+  if (r.choices > 1'000'000) bad_argument("choice: too many", "choice");
+  for (size_t i = 0; i < r.choices; ++i)
+    require(r.choice[i], "choice"), s.choice.emplace_back(r.choice[i]);
   return out;
 }
 

@@ -16,6 +16,7 @@
 #include "text/answer/answer_message.h"
 #include "text/chat_template.h"
 #include "text/generation_config.h"
+#include "text/grammar/answer_format.h"
 #include "text/tokenizer.h"
 
 namespace moebius::llm {
@@ -325,9 +326,31 @@ struct Engine::Impl {
     Model::Impl& model;
   };
 
+  // Null: any text.
+  GrammarPtr grammar_of(const Sampling& s) {
+    std::string field = !s.json_schema.empty() ? "json_schema"
+                        : !s.regex.empty()     ? "regex"
+                                               : "choice";
+    return placing_errors(
+        [&] {
+          return ErrorPlace{"argument", "", "", "", field};
+        },
+        [&]() -> GrammarPtr {
+          const AnswerFormat f = format_of_texts(s.json_schema, s.regex, s.choice);
+          if (!f.given()) return nullptr;
+          if (s.ignore_eos || s.min_tokens > 0)
+            fail(
+                "{}: an answer in a format ends where the format does: neither "
+                "ignore_eos nor min_tokens can be asked for",
+                field);
+          return grammars.get(f);
+        });
+  }
+
   std::shared_ptr<Model::Impl> model;
   Lease lease;
   TextEngine engine;
+  GrammarCache grammars;
 };
 
 Engine::Engine(const Model& model, const EngineOptions& options)
@@ -346,7 +369,11 @@ uint64_t Engine::add(const Request& request) {
   if (!self.model->tokenizer && !s.stop.empty())
     fail_at({"argument", "", "", "", "stop"}, "stop texts need a tokenizer: {}",
             self.model->no_tokenizer);
-  TextRules rules{s.stop, s.include_stop, s.skip_special};
+  TextRules rules;
+  rules.stops = s.stop;
+  rules.include_stop = s.include_stop, rules.skip_special = s.skip_special;
+  rules.grammar = self.grammar_of(s);
+  rules.end_tokens = d.eos;
   rules.stops.insert(rules.stops.end(), d.stop_strings.begin(), d.stop_strings.end());
   moebius::Request r;
   r.prompt = request.prompt;

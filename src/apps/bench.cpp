@@ -228,12 +228,28 @@ Command sampler_subject() {
   return c;
 }
 
+Command mask_subject() {
+  auto o = std::make_shared<BenchOptions>();
+  Command c = subject("mask", "structured output: schemas to grammars, places to tokens", o,
+                      run_bench_mask);
+  c.folder(o->folder);
+  c.option("--schemas", "FOLDER", &o->schemas,
+           "JSON files: schemas, or schemas with instances as JSON-Schema-Test-Suite has them")
+      .file()
+      .by_default("a few of our own");
+  c.flag("--list", o->list, "name the instances that were judged wrongly");
+  c.flag("--json", o->json, "print one JSON object per line");
+  c.examples = {"moebius bench mask", "moebius bench mask DIR --schemas SCHEMAS --json"};
+  return c;
+}
+
 }  // namespace
 
 Command bench_command() {
   Command c("bench", "measures the machine, kernels, layers and whole models");
-  c.subjects = {roof_subject(),      kernel_subject(), linear_subject(),  moe_subject(),
-                attention_subject(), model_subject(),  sampler_subject(), bench_engine_subject()};
+  c.subjects = {roof_subject(),    kernel_subject(),    linear_subject(),
+                moe_subject(),     attention_subject(), model_subject(),
+                sampler_subject(), mask_subject(),      bench_engine_subject()};
   c.examples = {"moebius bench roof", "moebius bench model DIR"};
   return c;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `moebius bench roof|kernel|linear|moe|attention|model|sampler`: what the machine can do, and what
+// `moebius bench roof|kernel|linear|moe|attention|model|sampler|mask`: what the machine can do, and what
 // kernels, layers, whole models and draws of tokens make of it. docs/bench.md explains the columns and keys.
 #pragma once
 #include <cstdint>
@@ -24,6 +24,8 @@ struct BenchOptions {
   std::vector<size_t> prompts{512, 2048}, batches{1, 8, 32}, depths{32};  // model
   size_t steps = 0;                                                       // model; 0: by batch
   size_t vocab = 151936;                                                  // sampler
+  std::string schemas;                                                    // mask: a folder
+  bool list = false;                                                      // mask: what went wrong
   bool skew = false;
   bool pack = false;       // kernel: packing instead of products
   bool act_order = false;  // pack: columns in no order of groups
@@ -49,5 +51,6 @@ int run_bench_moe_ranks(const BenchOptions& options, std::ostream& out);  // --t
 int run_bench_attention(const BenchOptions& options, std::ostream& out);
 int run_bench_model(const BenchOptions& options, std::ostream& out);
 int run_bench_sampler(const BenchOptions& options, std::ostream& out);
+int run_bench_mask(const BenchOptions& options, std::ostream& out);
 
 }  // namespace moebius

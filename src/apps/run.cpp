@@ -16,6 +16,7 @@
 #include "apps/text_session.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "text/grammar/answer_format.h"
 
 namespace moebius {
 namespace {
@@ -55,6 +56,7 @@ class RunInput {
     as_usage([&] { check(sampling_params(options, {})); });
     if (options.logprobs && !options.json)
       throw UsageError("--logprobs is part of the JSON output; give --json too");
+    read_format();
     const bool named = options.prompt || options.prompt_file;
     const bool reads =
         !named && !options.interactive && !options.messages_file && options.tokens.empty();
@@ -84,6 +86,18 @@ class RunInput {
   RunCommandOptions options;
 
  private:
+  void read_format() {
+    if (!options.schema_file && !options.regex) return;
+    if (options.ignore_eos)
+      throw UsageError("--ignore-eos: an answer in a format ends where the format does");
+    as_usage([&] {
+      const std::string schema =
+          options.schema_file ? read_input(*options.schema_file, kMaxPromptBytes) : "";
+      if (options.schema_file && schema.empty())
+        fail("{} is empty", printable(*options.schema_file));
+      options.grammar = compile(format_of_texts(schema, options.regex.value_or(""), {}));
+    });
+  }
   std::string read_text() const {
     if (options.prompt) return *options.prompt;
     if (options.prompt_file && *options.prompt_file != "-")
@@ -141,6 +155,13 @@ Command run_command() {
       .range(-1, 1 << 30)
       .by_default("256; no limit in a chat");
   c.option("--stop", "TEXT", &o->stop, "stop before this text").by_default("none");
+  c.option("--json-schema", "FILE", &o->schema_file,
+           "answer with a JSON value of this schema; -: standard input")
+      .file();
+  c.option("--regex", "TEXT", &o->regex, "answer with a text that matches this expression")
+      .by_default("none")
+      .seldom();
+  c.at_most_one({"--json-schema", "--regex"});
   c.flag("--ignore-eos", o->ignore_eos, "continue after end-of-text tokens").seldom();
   c.option("--ctx,-c", "N", &o->context,
            "context length in tokens, prompt included; 0: the model's own")

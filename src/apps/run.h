@@ -8,6 +8,7 @@
 #include "apps/engine_options.h"
 #include "apps/model_commands.h"
 #include "model/engine/sampling_choices.h"
+#include "text/grammar/grammar.h"
 
 namespace moebius {
 
@@ -21,7 +22,9 @@ struct RunCommandOptions : SamplingChoices {
   std::string system;
   std::vector<std::string> stop;
   bool ignore_eos = false;
-  size_t context = 0;  // 0: what the model allows
+  std::optional<std::string> schema_file, regex;  // the form of the answer
+  GrammarPtr grammar;                             // made of these
+  size_t context = 0;                             // 0: what the model allows
   EngineRunOptions engine;
   bool json = false;
 

@@ -87,6 +87,8 @@ class TextSession::Run {
     TextRules rules;
     rules.stops = o.stop;
     rules.stops.insert(rules.stops.end(), d.stop_strings.begin(), d.stop_strings.end());
+    rules.grammar = o.grammar;
+    rules.end_tokens = d.eos;
     id_ = session_.engine_.add(std::move(request), std::move(rules));
     start_ = Clock::now();
     if (o.most_new() != 0) read_prompt();

@@ -30,6 +30,25 @@ class Generate(unittest.TestCase):
                 self.assertEqual((answer.text, answer.token_ids, answer.finish_reason),
                                  (said["text"], said["tokens"], said["finish"]))
 
+    def test_answers_in_a_form(self):
+        schema = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"}},
+                  "required": ["name", "age"], "additionalProperties": False}
+        sampling = {"max_tokens": 80, "temperature": 1, "seed": 3}
+        with LLM(BUNDLED) as llm:
+            texts = [llm.generate("Her name was", SamplingParams(json_schema=s, **sampling))[0].outputs[0].text
+                     for s in (schema, json.dumps(schema))]
+            self.assertEqual(texts[0], texts[1])
+            value = json.loads(texts[0])
+            self.assertEqual([type(value["name"]), type(value["age"])], [str, int])
+            regex = llm.generate("Her name was", SamplingParams(regex="[A-Z][a-z]{2,8}", **sampling))[0].outputs[0].text
+            self.assertRegex(regex, "^[A-Z][a-z]{2,8}$")
+            choice = llm.generate("Her name was", SamplingParams(choice=["yes", "no"], **sampling))[0].outputs[0].text
+            self.assertIn(choice, ["yes", "no"])
+            for wrong in ({"json_schema": {"not": {}}}, {"regex": "["}, {"choice": "yes"}, {"regex": "a", "choice": ["a"]},
+                          {"json_schema": True, "min_tokens": 3}):
+                with self.assertRaises(Error):
+                    llm.generate("a", SamplingParams(**wrong))
+
     def test_golden_folders_say_what_the_tool_says(self):
         folders = golden_folders()[::1 if FULL else 4]
         self.assertGreater(len(folders), 15)

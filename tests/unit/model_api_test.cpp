@@ -121,6 +121,62 @@ TEST(ModelApi, SaysWhatTheToolSays) {
   moebius_model_free(c);
 }
 
+// The form of an answer: the tool, C++ and C hold it alike, and refuse it alike.
+TEST(ModelApi, AnswersInAForm) {
+  const std::string folder = test::bundled_model_dir().string();
+  const std::string schema =
+      R"({"type":"object","properties":{"name":{"type":"string","maxLength":12},"age":{"type":"integer","minimum":1,"maximum":99}},"required":["name","age"],"additionalProperties":false})";
+  const test::TempDir dir;
+  test::write_file(dir.path() / "schema.json", schema);
+  const test::CommandResult tool = test::run_tool(
+      "run " + test::shell_quote(folder) + " -p 'Her name was' -n 60 --json -q --temp 1 --seed 3 " +
+      "--json-schema " + test::shell_quote((dir.path() / "schema.json").string()));
+  ASSERT_EQ(tool.status, 0) << tool.err;
+  const Json said = parse_json(tool.out, "answer");
+  const Json value = parse_json_strictly(said.find("text")->as_string(), "text");
+  EXPECT_EQ(value.members().size(), 2u);
+  const llm::Model model = llm::Model::load(folder);
+  llm::Request request;
+  request.prompt = model.tokenizer().encode("Her name was");
+  request.sampling.max_tokens = 60, request.sampling.temperature = 1, request.sampling.seed = 3;
+  request.sampling.json_schema = schema;
+  EXPECT_EQ(run_cpp(model, request).text, said.find("text")->as_string());
+  request.sampling.json_schema.clear();
+  request.sampling.regex = "[A-Z][a-z]{2,8}";
+  const std::string name = run_cpp(model, request).text;
+  EXPECT_TRUE(name.size() >= 3 && name.size() <= 9 && name[0] >= 'A' && name[0] <= 'Z') << name;
+  request.sampling.choice = {"yes", "no"};
+  {
+    llm::Engine engine(model);
+    EXPECT_THROW(engine.add(request), Error);  // two forms
+    request.sampling.regex.clear(), request.sampling.min_tokens = 1;
+    EXPECT_THROW(engine.add(request), Error);
+    request.sampling.min_tokens = 0, request.sampling.choice.clear();
+    request.sampling.json_schema = R"({"not":{}})";
+    try {
+      engine.add(request);
+      ADD_FAILURE() << "was taken";
+    } catch (const Error& e) {
+      EXPECT_EQ(std::string(e.what()), "json_schema.not is not kept");
+      EXPECT_EQ(e.place().field, "json_schema");
+    }
+  }
+  moebius_model* c = moebius_model_load(folder.c_str(), nullptr);
+  ASSERT_NE(c, nullptr) << moebius_last_error();
+  moebius_request r = request_of(request.prompt);
+  r.max_tokens = 60, r.temperature = 1, r.seed = 3;
+  r.json_schema = schema.c_str();
+  EXPECT_EQ(run_c(c, r).text, said.find("text")->as_string());
+  r.json_schema = nullptr;
+  const char* words[] = {"yes", "no"};
+  r.choice = words, r.choices = 2;
+  const std::string word = run_c(c, r).text;
+  EXPECT_TRUE(word == "yes" || word == "no") << word;
+  moebius_model_free(c);
+  EXPECT_EQ(test::run_tool("run -p a --regex '['").status, 2);
+  EXPECT_EQ(test::run_tool("run -p a --regex a --ignore-eos").status, 2);
+}
+
 TEST(ModelApi, LogitsPerplexityAndFacts) {
   const std::string folder = golden("qwen3moe-w4a8-g32-pack");
   const llm::Model model = llm::Model::load(folder);
