@@ -314,6 +314,9 @@ class Plugin(unittest.TestCase):
                     with self.assertRaises(Error) as caught:
                         known.parts(missing, packed)
                     self.assertIn(missing, str(caught.exception))
+        quark = GOLDEN / "qwen3moe-quark-mxfp4"
+        known = StoredFolder(str(quark), json.loads((quark / "config.json").read_text())["quantization_config"])
+        self.assertEqual([m.name.rpartition(".")[2] for m in known.parts("model.layers.0.mlp.gate_up_proj", {})], ["gate_proj", "up_proj"])
         stacks = GOLDEN / "qwen3moe-finegrained-real-fp8"
         with self.assertRaises(Error) as caught:
             StoredFolder(str(stacks), json.loads((stacks / "config.json").read_text())["quantization_config"]).expert(

@@ -15,6 +15,7 @@ from .._library import Error
 # What quant_method may say, beside compressed-tensors and GPT-OSS's mxfp4, which have configurations of their own.
 METHODS = ("fp8", "modelopt", "modelopt_fp4", "modelopt_fp8", "modelopt_mixed", "modelopt_mxfp8", "gptq", "gptq_v2", "awq", "auto-round",
            "auto_round", "intel/auto-round", "quark", "fbgemm_fp8")
+PACKED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
 
 @dataclass(frozen=True)
@@ -69,9 +70,10 @@ class StoredFolder:
         return Matrix(name, scheme, frozenset(suffixes))
 
     def parts(self, prefix: str, packed: Mapping[str, Sequence[str]]) -> List[Matrix]:
-        """The matrices that vLLM holds as one layer: qkv_proj is q_proj, k_proj and v_proj."""
+        """The matrices that vLLM holds as one layer: qkv_proj is q_proj, k_proj and v_proj. Its models do not list all of them."""
         parent, _, last = prefix.rpartition(".")
-        return [self.matrix(f"{parent}.{part}" if parent else part) for part in packed.get(last, (last,))]
+        parts = packed.get(last) or ((last,) if prefix in self.suffixes else PACKED.get(last, (last,)))
+        return [self.matrix(f"{parent}.{part}" if parent else part) for part in parts]
 
     def expert(self, prefix: str, number: int, names: Sequence[str]) -> List[Matrix]:
         """The matrices of one expert, by the folder's names of gate, up and down."""
