@@ -90,8 +90,9 @@ TEST(CudaChoice, EveryKernelSaysWhyNot) {
   const Choice c = choose_cuda(odd, named_cuda_target("H200"), {});
   EXPECT_EQ(c.candidates.size(), cuda_kernels().size());
   for (const Candidate& one : c.candidates)
-    if (one.kernel != c.chosen)
+    if (one.kernel != c.chosen) {
       EXPECT_EQ(one.reason, "zero points, offsets or an order of columns");
+    }
   Policy exact;
   exact.kernel = "cuda_hopper";
   const std::string asked = words_of([&] { choose_cuda(odd, named_cuda_target("H200"), exact); });

@@ -181,7 +181,9 @@ TEST(CudaTiles, GateAndUpAlternateInEights) {
     EXPECT_EQ(*rows[half].rbegin(), 127u);
   }
   for (uint32_t r = 0; r < 256; ++r)
-    if (joined_half(r) == 0) EXPECT_EQ(joined_row(r), joined_row(r + 8));
+    if (joined_half(r) == 0) {
+      EXPECT_EQ(joined_row(r), joined_row(r + 8));
+    }
 }
 
 // Rows per expert that make lists long, ragged or empty.
