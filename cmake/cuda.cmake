@@ -53,7 +53,7 @@ endif()
 # One object. cmake/nvcc.cmake fails where the compiler says that it serialized tensor-core instructions.
 function(moebius_cuda_object name source)
   set(object "${cuda_objects}/${name}.o")
-  list(JOIN ARGN "\;" flags)
+  list(JOIN ARGN "|" flags)
   add_custom_command(OUTPUT "${object}" DEPFILE "${object}.d" DEPENDS "${source}" "${PROJECT_SOURCE_DIR}/cmake/nvcc.cmake" VERBATIM
     COMMENT "CUDA ${name}"
     COMMAND "${CMAKE_COMMAND}" "-DNVCC=${MOEBIUS_NVCC}" "-DLAUNCHER=${CMAKE_CXX_COMPILER_LAUNCHER}" "-DSOURCE=${source}" "-DOBJECT=${object}"

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# Compiles one file of the CUDA plugin:  cmake -DNVCC= -DLAUNCHER= -DSOURCE= -DOBJECT= -DFLAGS= -P nvcc.cmake
+# Compiles one file of the CUDA plugin:  cmake -DNVCC= -DLAUNCHER= -DSOURCE= -DOBJECT= -DFLAGS="A|B" -P nvcc.cmake
 # What the assembler calls a possible loss of speed (tensor-core instructions that wait for each other, a register limit that it
 # ignores) is an error here.
+string(REPLACE "|" ";" FLAGS "${FLAGS}")
 execute_process(COMMAND ${LAUNCHER} "${NVCC}" ${FLAGS} -MD -MF "${OBJECT}.d" -c "${SOURCE}" -o "${OBJECT}"
                 RESULT_VARIABLE status OUTPUT_VARIABLE said ERROR_VARIABLE said)
 if(said)
