@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "serve/fields.h"
 #include "serve/request.h"
+#include "serve/structured.h"
 #include "serve/tools.h"
 
 namespace moebius {
@@ -229,16 +230,15 @@ ApiRequest parse_anthropic_request(const RequestBody& body, const ServedModel& m
   r.add_special = false;
   read_conversation(f, r);
   read_stop_sequences(f, r.generation);
-  read_anthropic_tools(f, r, model);
   read_thinking(f, r);
   if (const Json* config = f.find("output_config")) {
     if (!config->is_object()) wrong_type(*config, "output_config", "an object");
     const Fields c(*config, "output_config");
     if (const auto effort = c.string("effort")) r.template_extra.set("reasoning_effort", *effort);
-    if (c.has("format"))
-      throw ApiError(400, "unsupported", "output_config.format is not offered yet",
-                     "output_config.format");
+    if (const Json* format = c.find("format"))
+      r.format = format_of_type(*format, "output_config.format");
   }
+  read_anthropic_tools(f, r, model);
   return r;
 }
 

@@ -90,6 +90,7 @@ uint64_t EngineGenerator::submit(GenerationRequest request) {
   rules.include_stop = request.include_stop, rules.skip_special = request.skip_special;
   rules.answer = std::move(request.answer);
   rules.grammar = std::move(request.grammar);
+  rules.thinking_budget = request.thinking_budget;
   rules.end_tokens = options_.eos;
   return engine_.add(std::move(r), std::move(rules));
 }

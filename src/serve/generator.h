@@ -33,6 +33,7 @@ struct GenerationRequest {
   std::vector<std::string> stops;
   bool include_stop = false, skip_special = true;
   std::shared_ptr<const AnswerRules> answer;  // null: all of it is content
+  std::optional<size_t> thinking_budget;      // tokens of reasoning
   int logprobs = -1;                          // alternatives per token; -1: none at all
   int prompt_logprobs = -1;                   // likewise of each prompt token
   int priority = 0;

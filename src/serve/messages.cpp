@@ -210,6 +210,7 @@ void set_answer(GenerationRequest& g, const ApiRequest& request, const ServedMod
   const std::shared_ptr<AnswerRules> rules = model.markup.rules(request.tool_set, prompt_end);
   if (!rules) return;
   rules->parallel = request.parallel_calls;
+  g.thinking_budget = request.thinking_budget;
   const auto& more = model.markup.stop_tokens;
   if (!g.stop_tokens.empty()) g.stop_tokens.insert(g.stop_tokens.end(), more.begin(), more.end());
   g.answer = rules;
@@ -344,6 +345,7 @@ std::vector<GenerationRequest> prepare(ApiRequest& request, const ServedModel& m
     if (request.format.given() && out.back().answer != nullptr)
       out.back().grammar =
           compile_format(request.format, *out.back().answer, *model.tokenizer, *model.grammars);
+    if (!request.format.given()) mask_calls(out.back(), request, model);
     request.messages = request.tools = Json();
     return out;
   }

@@ -93,7 +93,6 @@ constexpr RefusedField kRefused[] = {
     {"min_new_tokens", Off::kAtMost, 0, {}, "is not offered; use min_tokens"},
     {"n_indent", Off::kAtMost, 0},
     {"t_max_predict_ms", Off::kAtMost, 0},
-    {"thinking_token_budget"},
     {"repetition_detection"},
     {"stop_regex", Off::kEmpty},
     {"no_stop_trim", Off::kFalse, 0, {}, "is not offered; use include_stop_str_in_output"},

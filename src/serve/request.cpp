@@ -225,6 +225,12 @@ ApiRequest parse_chat_request(const RequestBody& body, const ServedModel& model)
   read_messages(body.fields, r);
   read_tools(f, r, model);
   r.show_reasoning = f.boolean("include_reasoning", true);
+  if (const auto budget = f.integer("thinking_token_budget", 0, kMostTokens)) {
+    if (model.markup.reasoning == nullptr)
+      throw ApiError(400, "unsupported", "thinking_token_budget: this model marks no reasoning",
+                     "thinking_token_budget");
+    r.thinking_budget = static_cast<size_t>(*budget);
+  }
   if (f.boolean("echo", false))
     throw ApiError(400, "unsupported", "echo is offered by /v1/completions only", "echo");
   r.add_special = f.boolean("add_special_tokens", false);

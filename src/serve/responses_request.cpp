@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "serve/fields.h"
 #include "serve/request.h"
+#include "serve/structured.h"
 #include "serve/tools.h"
 
 namespace moebius {
@@ -212,7 +213,6 @@ ApiRequest parse_responses_request(const RequestBody& body, const ServedModel& m
   refuse_stored(f);
   read_input(f, r);
   read_length(f, "max_output_tokens", r, false);
-  read_responses_tools(f, r, model);
   if (const Json* reasoning = f.find("reasoning")) {
     if (!reasoning->is_object()) wrong_type(*reasoning, "reasoning", "an object");
     if (const auto effort = Fields(*reasoning, "reasoning").string("effort"))
@@ -220,16 +220,15 @@ ApiRequest parse_responses_request(const RequestBody& body, const ServedModel& m
   }
   if (const Json* text = f.find("text")) {
     if (!text->is_object()) wrong_type(*text, "text", "an object");
-    const Json* format = Fields(*text, "text").find("format");
-    const Json* type = format != nullptr ? format->find("type") : nullptr;
-    if (type != nullptr && (!type->is_string() || type->as_string() != "text"))
-      refuse("text.format.type", "is another than text, which is not offered yet");
+    if (const Json* format = Fields(*text, "text").find("format"))
+      r.format = format_of_type(*format, "text.format");
   }
   if (const auto key = f.string("prompt_cache_key")) {
     if (key->size() > 1024)
       invalid("prompt_cache_key", "prompt_cache_key is longer than 1024 bytes");
     r.generation.salt = *key;
   }
+  read_responses_tools(f, r, model);
   r.echoed = repeated(f, r.generation);
   return r;
 }

@@ -6,6 +6,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "serve/structured.h"
+#include "text/answer/call_grammar.h"
 #include "text/answer/call_parser.h"
 
 namespace moebius {
@@ -42,6 +44,10 @@ const std::string& text_of(const Json& object, std::string_view key) {
   return v != nullptr && v->is_string() ? v->as_string() : none;
 }
 
+bool asks_for_call(const ApiRequest& r) {
+  return r.tool_choice == ToolChoice::kRequired || r.tool_choice == ToolChoice::kNamed;
+}
+
 }  // namespace
 
 const Json* tool_list(const Fields& f) {
@@ -75,7 +81,7 @@ void add_tool(ApiRequest& r, const ToolInput& tool, const std::string& at,
 
 void finish_tools(ApiRequest& r, const ServedModel& model, const std::string& path) {
   if (!r.tool_set) {
-    if (r.tool_choice == ToolChoice::kRequired || r.tool_choice == ToolChoice::kNamed)
+    if (asks_for_call(r))
       invalid(path, fmt::format("{} asks for a call, but there are no tools", path));
     r.tool_choice = ToolChoice::kNone;
     return;
@@ -94,9 +100,29 @@ void finish_tools(ApiRequest& r, const ServedModel& model, const std::string& pa
     throw ApiError(400, "unknown_tool",
                    fmt::format("{}: there is no tool '{}'", path, printable(r.tool_name, 80)),
                    path);
-  if (r.tool_choice == ToolChoice::kRequired || r.tool_choice == ToolChoice::kNamed)
-    throw ApiError(400, "unsupported", fmt::format("{}: only none and auto are offered yet", path),
-                   path);
+  if (!asks_for_call(r)) return;
+  if (r.format.given())
+    throw ApiError(
+        400, "conflict",
+        fmt::format("{} and {}, which asks for a call, cannot both be given", r.format.path, path),
+        r.format.path);
+  if (r.generation.stop_tokens.empty() || r.generation.min_new > 0)
+    invalid(path, fmt::format("{}: an answer of calls ends where they do; neither ignore_eos nor "
+                              "min_tokens can be asked for",
+                              path));
+}
+
+void mask_calls(GenerationRequest& g, const ApiRequest& r, const ServedModel& model) {
+  // Whoever wants no end of the answer gets no masks.
+  if (!g.answer || !g.answer->tools || g.stop_tokens.empty() || g.min_new > 0) return;
+  CallDemand demand;
+  demand.required = asks_for_call(r);
+  if (r.tool_choice == ToolChoice::kNamed) demand.only = g.answer->tools->find(r.tool_name);
+  try {
+    g.grammar = call_grammar(*g.answer, demand, *model.tokenizer);
+  } catch (const GrammarError& e) {
+    throw api_error(e, "tools");
+  }
 }
 
 bool read_choice_word(const Json& value, ApiRequest& r) {

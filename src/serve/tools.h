@@ -27,6 +27,10 @@ bool read_choice_word(const Json& value, ApiRequest& request);
 // Arrays of tools by that name, or null.
 const Json* tool_list(const Fields& fields);
 
+// What the tokens of an answer may be where it can call: names of the tools once a call begins, and
+// calls alone, in the form of the model's family, where the choice asks for one. Throws ApiError.
+void mask_calls(GenerationRequest& generation, const ApiRequest& request, const ServedModel& model);
+
 // Past calls and their results as this model's template expects them: ids in the form of its
 // family, results with the name of their call. Throws ApiError where it cannot print them.
 void repair_past_calls(Json& messages, const ServedModel& model);

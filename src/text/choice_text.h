@@ -18,9 +18,10 @@ class Grammar;
 struct TextRules {
   std::vector<std::string> stops;
   bool include_stop = false, skip_special = true;
-  size_t min_new = 0;                                   // tokens before a stop string counts
-  std::shared_ptr<const AnswerRules> answer = nullptr;  // null: all is content
-  std::shared_ptr<const Grammar> grammar = nullptr;     // of the answer; null: any text
+  size_t min_new = 0;                                    // tokens before a stop string counts
+  std::shared_ptr<const AnswerRules> answer = nullptr;   // null: all is content
+  std::shared_ptr<const Grammar> grammar = nullptr;      // of the answer; null: any text
+  std::optional<size_t> thinking_budget = std::nullopt;  // tokens of reasoning, then it is ended
   std::vector<int32_t> end_tokens = {};  // may come exactly where the grammar may end
 };
 
@@ -33,6 +34,7 @@ class ChoiceText {
   // Where there are rules for it: what came since the last call, content as well.
   AnswerEvents take_events() { return std::exchange(events_, {}); }
   size_t reasoning_tokens() const { return reasoning_tokens_; }
+  bool reasoning() const { return splitter_ && splitter_->reasoning(); }  // the next token is
   bool stopped() const { return stop_.stopped() || (splitter_ && splitter_->stopped()); }
   const std::string& stop() const { return stop_.found(); }  // empty: no stop string
 

@@ -25,6 +25,7 @@ struct AgentServer {
   std::vector<std::string> answers;
   std::atomic<size_t> asked{0};
   std::vector<int32_t> last_prompt;
+  std::shared_ptr<const Grammar> last_grammar;
   std::unique_ptr<FakeServer> server;
 };
 

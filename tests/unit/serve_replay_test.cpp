@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Conversations of ten turns in the forms that coding agents send (tests/python/make_agents.py),
 // through the server and the engine: each turn computes what is new in it and nothing else.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include "serve/engine_generator.h"
@@ -13,17 +14,19 @@ namespace {
 constexpr size_t kTalkContext = 8192;
 
 struct ReplayServer {
-  ReplayServer() : backend(FakeBackend::full(), 4096) {
+  explicit ReplayServer(const std::string& format = "hermes") : backend(FakeBackend::full(), 4096) {
     write_file(folder / "chat_template.jinja",
-               read_file(test_data_dir() / "golden-text/tools/hermes.jinja"));
+               read_file(test_data_dir() / "golden-text/tools" / (format + ".jinja")));
     templates = ChatTemplates::from_folder(folder.path().string());
     EngineOptions options;
     options.context = kTalkContext;
     options.parallel = 4;
     options.clock = [this] { return backend.now; };
     engine = std::make_unique<TextEngine>(backend, &bundled_tokenizer(), options);
-    generator = std::make_unique<EngineGenerator>(*engine, EngineGeneratorOptions{});
     ServedModel model = served_model(4);
+    EngineGeneratorOptions generator_options;
+    generator_options.eos = model.defaults.eos;
+    generator = std::make_unique<EngineGenerator>(*engine, generator_options);
     model.context = kTalkContext;
     model.templates = &templates;
     model.markup = choose_answer_markup(templates, bundled_tokenizer());
@@ -102,6 +105,50 @@ void replay(const std::string& name) {
     if (turn > 0) EXPECT_GE(cached + 1, before) << name << ", turn " << turn;
     before = prompt;
   }
+}
+
+constexpr const char* kTool =
+    R"({"type":"function","function":{"name":"get_weather","parameters":{"type":"object","properties":{"city":{"type":"string","maxLength":8},"days":{"type":"integer"}},"required":["city"],"additionalProperties":false}}})";
+
+// A model that says anything at random, and masks: every answer is calls of the tool.
+TEST(ServeReplay, CallsThatAreAskedForAreValid) {
+  const ReplayServer server;
+  size_t whole = 0;
+  for (int seed = 0; seed < 24; ++seed) {
+    const Response r = server.ask(post(
+        "/v1/chat/completions",
+        fmt::format(
+            R"({{"messages":[{{"role":"user","content":"a"}}],"tools":[{}],"tool_choice":"required","parallel_tool_calls":false,"chat_template_kwargs":{{"enable_thinking":false}},"seed":{},"max_tokens":300}})",
+            kTool, seed)));
+    ASSERT_EQ(r.status, 200) << r.body;
+    const Json body = r.json();
+    const Json& choice = body.find("choices")->items()[0];
+    const Json* message = choice.find("message");
+    if (choice.find("finish_reason")->as_string() == "length") continue;
+    ++whole;
+    EXPECT_TRUE(message->find("content")->is_null()) << r.body;
+    const Json& function = *message->find("tool_calls")->items().at(0).find("function");
+    EXPECT_EQ(function.find("name")->as_string(), "get_weather");
+    const Json arguments =
+        parse_json_strictly(function.find("arguments")->as_string(), "arguments");
+    ASSERT_NE(arguments.find("city"), nullptr);
+    EXPECT_TRUE(arguments.find("city")->is_string());
+  }
+  EXPECT_GT(whole, 0u);
+}
+
+TEST(ServeReplay, ReasoningEndsWithItsBudget) {
+  const ReplayServer server("qwen3_coder");
+  const Response r = server.ask(post(
+      "/v1/chat/completions",
+      R"({"messages":[{"role":"user","content":"a"}],"chat_template_kwargs":{"enable_thinking":true},"thinking_token_budget":6,"ignore_eos":true,"seed":1,"max_tokens":40})"));
+  ASSERT_EQ(r.status, 200) << r.body;
+  const Json body = r.json();
+  const size_t marker = bundled_tokenizer().encode("</think>", false).size();
+  EXPECT_EQ(number_at(body, {"usage", "completion_tokens_details", "reasoning_tokens"}),
+            6 + marker);
+  EXPECT_FALSE(
+      body.find("choices")->items()[0].find("message")->find("content")->as_string().empty());
 }
 
 TEST(ServeReplay, ClaudeCode) { replay("claude_code"); }

@@ -2,6 +2,7 @@
 // Tools and reasoning through chat completions, by a generator that follows a script.
 #include <gtest/gtest.h>
 
+#include "text/grammar/matcher.h"
 #include "unit/agent_util.h"
 
 namespace moebius::test {
@@ -89,6 +90,34 @@ TEST(ServeTools, ChoicesOfTools) {
   body = s.chat(R"("tool_choice":"auto","parallel_tool_calls":false)").json();
   EXPECT_EQ(at(at(choice_of(body), "message"), "tool_calls").items().size(), 1u);
   EXPECT_EQ(at(choice_of(body), "finish_reason").as_string(), "tool_calls");
+}
+
+// What the sampler may draw: calls alone, or any text with names of the tools.
+TEST(ServeTools, CallsThatAreAskedForAreMasked) {
+  const AgentServer s("hermes", {kCall});
+  const auto fits = [&](const std::string& fields, const std::string& text) {
+    const Response r = s.chat(fields);
+    EXPECT_EQ(r.status, 200) << r.body;
+    if (s.last_grammar == nullptr) return true;
+    GrammarMatcher m(s.last_grammar);
+    return m.accept(text) && m.may_end();
+  };
+  const std::string other =
+      "<tool_call>\n{\"name\": \"get_wind\", \"arguments\": {}}\n</tool_call>";
+  const std::string untyped =
+      "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": 7}}\n</tool_call>";
+  for (const char* asked :
+       {R"("tool_choice":"required")",
+        R"("tool_choice":{"type":"function","function":{"name":"get_weather"}})"}) {
+    EXPECT_TRUE(fits(asked, kCall));
+    EXPECT_FALSE(fits(asked, "I look.")) << asked;
+    EXPECT_FALSE(fits(asked, other)) << asked;
+    EXPECT_FALSE(fits(asked, untyped)) << asked;
+  }
+  EXPECT_TRUE(fits("", "I look.\n" + kCall));
+  EXPECT_TRUE(fits("", untyped));  // free arguments
+  EXPECT_FALSE(fits("", other));
+  EXPECT_TRUE(fits(R"("tool_choice":"none")", other));
 }
 
 TEST(ServeTools, CutByLengthInsideACall) {
@@ -183,6 +212,10 @@ TEST(ServeTools, RefusalsNameTheField) {
        R"(400 "unknown_tool" "tool_choice" "tool_choice: there is no tool 'g'")"},
       {R"("tool_choice":"sometimes")",
        R"(400 "invalid_value" "tool_choice" "tool_choice is 'sometimes'; expected none, auto or required")"},
+      {R"("tool_choice":"required","response_format":{"type":"json_object"})",
+       R"(400 "conflict" "response_format" "response_format and tool_choice, which asks for a call, cannot both be given")"},
+      {R"("tool_choice":"required","min_tokens":3)",
+       R"(400 "invalid_value" "tool_choice" "tool_choice: an answer of calls ends where they do; neither ignore_eos nor min_tokens can be asked for")"},
       {R"("tool_choice":{"type":"allowed_tools"})",
        R"(400 "unsupported" "tool_choice.type" "tool_choice.type: only function is offered")"},
   };

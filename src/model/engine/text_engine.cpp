@@ -45,6 +45,54 @@ class GrammarConstraint final : public TokenConstraint {
   bool first_ = true, found_ = false;
 };
 
+// Ends reasoning that has had its tokens: the marker is written instead of what the model would
+// say. What the answer may be besides is asked of `inner`, where there is one.
+class ThinkingConstraint final : public TokenConstraint {
+ public:
+  ThinkingConstraint(const Tokenizer& tokenizer, const TextRules& rules,
+                     std::unique_ptr<TokenConstraint> inner)
+      : text_(tokenizer, read_only(rules)),
+        inner_(std::move(inner)),
+        marker_(tokenizer.encode(rules.answer->reasoning->cut, false)),
+        budget_(*rules.thinking_budget) {
+    all_.listed = false;
+    all_.count = tokenizer.vocab_size();
+    all_.bits.assign((all_.count + 63) / 64, UINT64_MAX);
+    forcing_ = budget_ == 0 && text_.reasoning();
+  }
+  const TokenMask& mask() override {
+    if (!forcing_) return inner_ ? inner_->mask() : all_;
+    one_.ids = {marker_[written_]};
+    one_.count = 1;
+    return one_;
+  }
+  bool complete() const override { return !forcing_ && (!inner_ || inner_->complete()); }
+  void accept(int32_t token) override {
+    text_.push(token);
+    text_.take_events();
+    if (inner_) inner_->accept(token);
+    if (forcing_) {
+      forcing_ = ++written_ < marker_.size();
+    } else if (written_ == 0 && text_.reasoning() && text_.reasoning_tokens() >= budget_) {
+      forcing_ = !marker_.empty();
+    }
+  }
+
+ private:
+  static TextRules read_only(const TextRules& rules) {
+    TextRules out;
+    out.answer = rules.answer;
+    return out;
+  }
+  ChoiceText text_;
+  std::unique_ptr<TokenConstraint> inner_;
+  const std::vector<int32_t> marker_;
+  const size_t budget_;
+  TokenMask all_, one_;
+  size_t written_ = 0;  // tokens of the marker
+  bool forcing_ = false;
+};
+
 }  // namespace
 
 struct TextEngine::Job {
@@ -95,6 +143,11 @@ uint64_t TextEngine::add(Request request, TextRules rules) {
       return std::make_unique<GrammarConstraint>(masks, rules);
     };
   }
+  if (rules.thinking_budget && rules.answer && rules.answer->reasoning != nullptr &&
+      tokenizer_ != nullptr)
+    request.constraint = [this, rules, inner = std::move(request.constraint)] {
+      return std::make_unique<ThinkingConstraint>(*tokenizer_, rules, inner ? inner() : nullptr);
+    };
   rules.min_new = static_cast<size_t>(std::max(0, request.sampling.min_tokens));
   job->choices.resize(request.n);
   if (tokenizer_ != nullptr)
