@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hyper-connections: a row is n streams of H features. Before a branch they are weighed into one, behind
+// it what the branch gave joins each of them. With u = [stream 0 | ... | stream n - 1], r = 1 /
+// sqrt(mean(u^2) + norm_epsilon) and m = (W u) r:
+//
+//   in_i    = sigmoid(m_i scale_0 + base_i) + epsilon
+//   out_j   = magnitude sigmoid(m_(n+j) scale_1 + base_(n+j)) + out_epsilon
+//   mix     = [n, n], rows of softmax(m_(2n..) scale_2 + base_(2n..)) + epsilon, then columns divided by
+//             their sum + epsilon; `rounds` - 1 times rows, then columns again  (mHC; rounds 0: none)
+//
+//   x       = sum over i of in_i stream_i                                      what the branch reads
+//   stream_j = out_j y + sum over i of mix_ij stream_i, or out_j y + stream_j   behind it
+//
+// Sums over streams run in ascending order. Those of W u and u^2 have 16 lanes, added in pairs.
+#pragma once
+#include <cstddef>
+#include <vector>
+
+namespace moebius {
+
+struct StreamGates {
+  size_t streams = 0;
+  float norm_epsilon = 1e-6f, epsilon = 1e-6f, out_epsilon = 0, magnitude = 2;
+  size_t rounds = 0;
+  std::vector<float> weight, base, scale;  // [outputs, n H], [outputs], [1 to 3]
+
+  // n: the streams are only weighed into one.
+  static size_t outputs(size_t n, bool joins, size_t rounds) {
+    return n * ((joins ? 2 : 1) + (rounds > 0 ? n : 0));
+  }
+};
+
+// gates[outputs] of a row u[n * width].
+void stream_gates(const StreamGates& g, const float* u, size_t width, float* gates) noexcept;
+// y[width] of a row u; in f32.
+void streams_in(const StreamGates& g, const float* gates, const float* u, float* y,
+                size_t width) noexcept;
+// u joined by y; in f32. scratch: [n].
+void streams_out(const StreamGates& g, const float* gates, const float* y, float* u,
+                 size_t width) noexcept;
+
+}  // namespace moebius
