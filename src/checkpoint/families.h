@@ -34,10 +34,11 @@ enum class RoutingRule : uint8_t {
 
 // What the experts compute between their products.
 enum class ActivationRule : uint8_t {
-  kConfig,     // what config.json names
-  kOai,        // gate * sigmoid(alpha * gate) * (up + 1), both clamped
-  kSiluLimit,  // silu of the clamped gate times the clamped up
-  kStep,       // silu, then clamped; swiglu_limits, where the config has them
+  kConfig,           // what config.json names
+  kOai,              // gate * sigmoid(alpha * gate) * (up + 1), both clamped
+  kSiluLimit,        // silu of the clamped gate times the clamped up
+  kRoutedSiluLimit,  // the same of routed experts alone
+  kStep,             // silu, then clamped; swiglu_limits, where the config has them
 };
 
 enum class LayerRule : uint8_t { kAll, kSparseStep, kFirstDense, kInterleave, kFlag, kInterval };

@@ -44,9 +44,11 @@ struct ModelConfig {
   std::string experts_reason;  // not empty: what is not known about what the experts compute
   // [layers] Step: by what routed and other experts clamp behind the activation, 0: nothing; empty: none
   std::vector<float> routed_limits, other_limits;
-  MoeSpec moe;  // common to all MoE layers; experts == 0 when the model is dense
-  Json raw;     // whole config.json (architectures read further fields: rope, norms, multipliers)
-  Json text;    // the object that holds the text model's fields (raw, or raw.text_config)
+  std::optional<ActivationSpec>
+      other_activation;  // of dense MLPs and shared experts, where it differs
+  MoeSpec moe;           // common to all MoE layers; experts == 0 when the model is dense
+  Json raw;   // whole config.json (architectures read further fields: rope, norms, multipliers)
+  Json text;  // the object that holds the text model's fields (raw, or raw.text_config)
 
   Stated stated;
 

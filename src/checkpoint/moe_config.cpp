@@ -331,6 +331,15 @@ void read_activation(ModelConfig& c, const ConfigFields& f, const Family* family
       fail("{} is {}; expected a positive number", f.label("swiglu_limit"), *a.limit);
     return;
   }
+  if (rule == ActivationRule::kRoutedSiluLimit) {
+    const float limit = as_float(f, {"swiglu_limit"}, 10.0f);
+    a.kind = ActivationKind::kSilu;
+    c.other_activation = a;
+    // transformers' documentation says that 0 is no limit; its code clamps to 0.
+    if (!(limit > 0)) fail("{} is {}; expected a positive number", f.label("swiglu_limit"), limit);
+    a.limit = limit;
+    return;
+  }
   if (rule == ActivationRule::kStep) {
     c.routed_limits = layer_limits(c, f, "swiglu_limits");
     c.other_limits = layer_limits(c, f, "swiglu_limits_shared");
@@ -360,7 +369,7 @@ ActivationSpec limited_activation(const ActivationSpec& plain, const std::vector
 }
 
 ActivationSpec ModelConfig::dense_activation(int layer) const {
-  return limited_activation(moe.activation, other_limits, layer);
+  return limited_activation(other_activation.value_or(moe.activation), other_limits, layer);
 }
 
 void parse_moe(ModelConfig& c, const ConfigFields& f, const Family* family,

@@ -6,10 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "nn/norm.h"
+#include "nn/streams.h"
 #include "quant/activation.h"
 
 namespace moebius {
@@ -46,10 +48,13 @@ enum class RowOpKind : uint8_t {
   kTemperature,  // y = y * (1 + scale * ln(1 + floor((position + first) / floor)))
   kGateSigmoid,  // y = y * sigmoid(x); x has a number for every feature or for every head of y
   kGateSoftplus,
-  kPower,     // y = y * (1 + (position + first) / floor)^scale
-  kHeadBias,  // y = y + values[head], head by head
-  kDivide,    // y = y / factor, not rounded
-  kCap,       // y = factor * tanh(y / factor), not rounded
+  kPower,        // y = y * (1 + (position + first) / floor)^scale
+  kHeadBias,     // y = y + values[head], head by head
+  kStreamGates,  // y = the gates of x's streams, not rounded (nn/streams.h)
+  kStreamsIn,    // y = the streams of x in one, by the gates w
+  kStreamsOut,   // streams y are joined by x, by the gates w
+  kDivide,       // y = y / factor, not rounded
+  kCap,          // y = factor * tanh(y / factor), not rounded
 };
 
 // One operation on every row. Results are rounded to the type of activations where not said otherwise.
@@ -63,6 +68,8 @@ struct RowOp {
     float scale = 0, floor = 1, first = 1;
   } temperature = {};
   std::vector<float> values = {};  // kHeadBias
+  RowView w = {};
+  std::shared_ptr<const StreamGates> streams = nullptr;
 };
 
 // A list of operations, made at load: one row after the other goes through all of them.

@@ -25,7 +25,7 @@ def plain(name):
     name = name.removeprefix("language_model.").replace("block_sparse_moe", "mlp").replace("feed_forward", "mlp")
     name = name.replace("backbone.", "model.").replace("forget_gate.", "").replace("model.language_model.", "model.")
     name = re.sub(r"(experts\.\d+)\.w([123])$", lambda m: m[1] + "." + {"1": "gate", "3": "up", "2": "down"}[m[2]] + "_proj", name)
-    name = name.replace(".index_", ".indexer.").replace(".share_expert.", ".mlp.shared_experts.")
+    name = name.replace(".linear_gate", ".gate_proj").replace(".index_", ".indexer.").replace(".share_expert.", ".mlp.shared_experts.")
     name = name.replace(".attention.dense", ".self_attn.o_proj").replace(".attention.", ".self_attn.")
     return re.sub(r"mlp\.router(\.layer)?$", "mlp.gate", name).replace("shared_expert.", "shared_experts.").replace("shared_mlp.", "shared_experts.")
 

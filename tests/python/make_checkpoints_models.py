@@ -175,6 +175,11 @@ MODELS = {
                                                   head_dim=16, intermediate_size=32, moe_intermediate_size=32, num_local_experts=4,
                                                   n_shared_experts=1, num_experts_per_tok=2, n_group=2, topk_group=1, first_k_dense_replace=1,
                                                   routed_scaling_factor=1.5, layer_types=MIXED)),
+    # four streams of rows; 6 keys are seen; limits that only routed experts have
+    "hyv4": ("HYV4Config", dict(COMMON, vocab_size=32, hidden_size=32, num_hidden_layers=3, num_attention_heads=2, kv_lora_rank=32, q_lora_rank=32,
+                                qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16, intermediate_size=32, moe_intermediate_size=32,
+                                n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2, routed_scaling_factor=1.5, index_n_heads=16,
+                                index_head_dim=16, index_topk=6, indexer_types=["full", "full", "shared"], swiglu_limit=0.25, hc_magnitude=1.5)),
     # blocks of 4 keys, two of them chosen by every kv head, and the own one
     "minimaxm3": ("MiniMaxM3VLConfig", dict(text_config=dict(COMMON, vocab_size=32, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
                                                              num_key_value_heads=2, head_dim=16, intermediate_size=32, dense_intermediate_size=32,

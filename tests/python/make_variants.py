@@ -69,6 +69,8 @@ LONGER = {"max_position_embeddings": 512}
 LONG_VARIANTS = [
     *[(f, LONGER) for f in ("flint-dense", "kolibri1-dense", "axk1-dense", "beam-dense", "longcatflash-dense")],
     ("bailinghybrid-dense", {"model_max_length": 512}),
+    ("hyv4-dense", LONGER | {"index_topk": 40}),
+    ("hyv4-dense", LONGER | {"index_topk": 40, "indexer_types": ABSENT}),
     ("bailinghybrid-dense", {"model_max_length": 512, "kda_safe_gate": False, "moe_renormalize": False}),
     *[(f, {"text_config": LONGER}) for f in ("step3p7-dense", "ernie45vlmoe-dense", "minimaxm3-dense")],
     # as published: lists with an entry for each layer, sizes in an object of their own

@@ -153,8 +153,8 @@ TEST(EngineModel, OtherDevicesAnswerAsEachAlone) {
   }
 }
 
-// Double layers whose experts join the next, blocks of keys chosen by each kv head, gates and positions
-// that scale: all with little memory, so that sequences are evicted and begin anew.
+// Double layers whose experts join the next, blocks of keys chosen by each kv head, streams of rows,
+// gates and positions that scale: all with little memory, so that sequences are evicted and begin anew.
 TEST(EngineModel, YoungestFamiliesAnswerAsEachAlone) {
   const size_t count = 20 / test::thinning();
   uint64_t cached = 0;
@@ -162,6 +162,7 @@ TEST(EngineModel, YoungestFamiliesAnswerAsEachAlone) {
   compare("minimaxm3-dense", count, XType::kF32, cached);
   compare("step3p7-fp8-dynamic", count, XType::kBf16, cached);
   compare("beam-dense", count, XType::kF32, cached);
+  compare("hyv4-w4a16-g32", count, XType::kBf16, cached);
   compare("bailinghybrid-fp8-dynamic", count, XType::kBf16, cached);
 }
 

@@ -52,7 +52,8 @@ class CpuRowProgram final : public RowProgram {
     device_.for_rows(T, widest, [&](size_t t) {
       for (const RowOp& op : ops_) {
         if (base[op.y.operand] == nullptr) continue;
-        apply(op, step, t, at(op.y, rows, base, t), at(op.x, rows, base, t));
+        apply(op, step, t, at(op.y, rows, base, t), at(op.x, rows, base, t),
+              at(op.w, rows, base, t));
       }
     });
   }
@@ -78,7 +79,8 @@ class CpuRowProgram final : public RowProgram {
             v.width != 0 ? v.width : r.cols};
   }
 
-  void apply(const RowOp& op, const Step& step, size_t t, const RowAt& y, const RowAt& x) const {
+  void apply(const RowOp& op, const Step& step, size_t t, const RowAt& y, const RowAt& x,
+             const RowAt& w) const {
     const XType type = device_.options().type;
     switch (op.kind) {
       case RowOpKind::kCopy:
@@ -120,6 +122,14 @@ class CpuRowProgram final : public RowProgram {
           round_to(type, y.data + h * y.step, y.width);
         }
         return;
+      case RowOpKind::kStreamGates:
+        return stream_gates(*op.streams, x.data, x.width / op.streams->streams, y.data);
+      case RowOpKind::kStreamsIn:
+        streams_in(*op.streams, w.data, x.data, y.data, y.width);
+        return round_to(type, y.data, y.width);
+      case RowOpKind::kStreamsOut:
+        streams_out(*op.streams, w.data, x.data, y.data, x.width);
+        return round_to(type, y.data, y.width);
       case RowOpKind::kGateSigmoid:
         row_functions().activate({RowFunction::kSigmoid}, nullptr, x.data, x.data, x.width);
         return gate(x, y);

@@ -68,6 +68,9 @@ void norm_heads(DecoderSpec& spec, const char* q = "self_attn.q_norm",
 void norm_projections(DecoderSpec& spec);
 // row = row * keep + branch * add.
 void weigh_residual(LayerOps& join, float keep, float add);
+// Rows are streams: what a branch reads is weighed out of them and then normalized, what it gives joins
+// them. `attention`, `block`: as row_op::stream_gates.
+void set_streams(LayerSpec& layer, const char* attention, const char* block);
 void set_rope(LayerSpec& layer, size_t rope);  // as LayerOp::rope
 void stop_rotation(LayerSpec& layer);
 
@@ -79,6 +82,7 @@ DecoderSpec step3p7_spec(const ModelConfig&);
 DecoderSpec beam_spec(const ModelConfig&);
 DecoderSpec longcat_spec(const ModelConfig&);
 DecoderSpec bailing_hybrid_spec(const ModelConfig&);
+DecoderSpec hy_v4_spec(const ModelConfig&);
 DecoderSpec flint_spec(const ModelConfig&);
 DecoderSpec kolibri1_spec(const ModelConfig&);
 DecoderSpec axk1_spec(const ModelConfig&);

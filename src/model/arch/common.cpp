@@ -199,6 +199,17 @@ void weigh_residual(LayerOps& join, float keep, float add) {
               {row_op::scale(LayerRows::kHidden, keep), row_op::scale(LayerRows::kBranch, add)});
 }
 
+void set_streams(LayerSpec& layer, const char* attention, const char* block) {
+  using enum LayerRows;
+  const auto set = [](LayerOps& enter, LayerOps& join, const char* tensors) {
+    enter.front().x = kInput;  // the norm
+    enter.insert(enter.begin(), {row_op::stream_gates(kMix, tensors), row_op::streams_in(kInput)});
+    join = {row_op::streams_out(kBranch)};
+  };
+  set(layer.enter_attention, layer.join_attention, attention);
+  set(layer.enter_block, layer.join_block, block);
+}
+
 void set_rope(LayerSpec& layer, size_t rope) {
   for (LayerOp& op : layer.attention_rows) op.rope = rope;
 }

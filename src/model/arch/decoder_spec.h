@@ -66,6 +66,17 @@ struct GateSpec {
   bool per_head = false;             // one gate for each head; else for each feature
 };
 
+// Rows of several streams (hyper-connections, nn/streams.h).
+struct StreamSpec {
+  static constexpr size_t kMost = 16;
+  size_t count = 1;
+  float epsilon = 1e-6f, out_epsilon = 0, magnitude = 2;
+  size_t rounds = 0;           // 0: streams are not mixed
+  const char* head = nullptr;  // tensors before the final norm: ends of names, before "fn" ...
+
+  size_t gates() const { return StreamGates::outputs(count, true, rounds); }
+};
+
 using RecurrentSpec =
     std::variant<std::monostate, DeltaSpec, Mamba2Spec, GatedConvolutionSpec, LightningSpec>;
 
@@ -81,6 +92,9 @@ struct DecoderSpec {
   float latent_norm_epsilon = 1e-6f;
   IndexerSpec indexer;      // sparse attention: top_k > 0
   size_t indexer_rope = 0;  // as LayerOp::rope
+  float indexer_epsilon = 1e-6f;
+  bool indexer_rotates_last = false;  // the last features of its heads, not the first
+  StreamSpec streams;
   RopeSpec rope;
   std::vector<RopeSpec> other_ropes;
   bool whole_blocks = false;  // the lists say what a family's blocks have around router and experts

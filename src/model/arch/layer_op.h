@@ -23,6 +23,7 @@ enum class LayerRows : uint8_t {
   kRouterInput,  // where a dense MLP lies beside the experts
   kExpertsInput,
   kDense,
+  kMix,    // gates of streams
   kLater,  // what experts of the layer before gave for this one
 };
 
@@ -75,6 +76,12 @@ inline LayerOp head_bias(LayerRows y, const char* tensor) {
 inline LayerOp power(LayerRows y, const RowOp::Temperature& t) {
   return {.kind = RowOpKind::kPower, .y = y, .x = y, .temperature = t};
 }
+// `tensors`: words before "fn", "base" and "scale", the first whose tensors there are.
+inline LayerOp stream_gates(LayerRows y, const char* tensors) {
+  return {RowOpKind::kStreamGates, y, LayerRows::kHidden, false, tensors};
+}
+inline LayerOp streams_in(LayerRows y) { return {RowOpKind::kStreamsIn, y, LayerRows::kHidden}; }
+inline LayerOp streams_out(LayerRows x) { return {RowOpKind::kStreamsOut, LayerRows::kHidden, x}; }
 inline LayerOp gate(RowOpKind kind) { return {kind, LayerRows::kAttended, LayerRows::kGate}; }
 
 }  // namespace row_op

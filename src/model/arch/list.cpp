@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <utility>
+
 #include "base/error.h"
 #include "model/arch/arch.h"
 
@@ -49,6 +51,7 @@ constexpr Architecture kArchitectures[] = {
     {"step3p7", "Step-3.5, Step-3.7 (text)", step3p7_spec},
     {"flint", "Flint", flint_spec},
     {"beam", "Beam", beam_spec},
+    {"hy_v4", "Hy4", hy_v4_spec},
     {"longcat_flash", "LongCat-Flash", longcat_spec},
     {"bailing_hybrid", "Ling-3 (Bailing hybrid)", bailing_hybrid_spec},
     {"kolibri1", "Kolibri-1", kolibri1_spec},
@@ -59,6 +62,36 @@ constexpr Architecture kArchitectures[] = {
     {"llama", "Llama, Mistral, Qwen2 (dense)", llama_spec},
 };
 
+// What the families need of which only blocks, experts or names are known.
+constexpr std::pair<std::string_view, std::string_view> kMissing[] = {
+    {"axk2", "norms with gates of low rank, and queries of a latent with and without its norm"},
+    {"dbrx", "experts that are cut out of one matrix without being turned"},
+    {"deepseek_v4", "attention to compressed keys, streams that are mixed, experts by token id"},
+    {"diffusion_gemma", "decoding by diffusion"},
+    {"doge", "a mask that values make, and experts found by product keys"},
+    {"glm5_next", "an indexer of pooled keys, and streams that are mixed"},
+    {"inkling",
+     "relative positions as logits, convolutions on four rows, a router with shared experts"},
+    {"inkling_text",
+     "relative positions as logits, convolutions on four rows, a router with shared experts"},
+    {"jamba", "Mamba-1, whose scan reads projections of its own convolution"},
+    {"jetmoe", "attention whose queries are experts"},
+    {"mistral_large4",
+     "learned rotations, queries scaled by position and head, keys of other layers"},
+    {"muse_spark", "experts behind a latent projection that end in norms, residuals with gates"},
+    {"nllb_moe", "an encoder"},
+    {"openai_privacy_filter", "attention in both directions"},
+    {"qwen4_exp", "gated residual streams, an indexer of averaged keys, n-gram embeddings"},
+    {"switch_transformers", "an encoder"},
+    {"zaya", "convolutions in attention, and routers that are networks with a state"},
+};
+
+std::string missing_of(std::string_view family) {
+  for (const auto& [key, what] : kMissing)
+    if (key == family) return fmt::format(": it needs {}", what);
+  return "";
+}
+
 }  // namespace
 
 std::span<const Architecture> architectures() { return kArchitectures; }
@@ -67,9 +100,9 @@ DecoderSpec decoder_spec(const ModelConfig& config) {
   for (const Architecture& a : kArchitectures)
     if (a.family == config.family) return a.spec(config);
   fail_at({"unsupported", "", "", "", "architectures"},
-          "architecture {} (model_type {}) cannot be run as a whole model; `moebius help "
+          "architecture {} (model_type {}) cannot be run as a whole model{}; `moebius help "
           "architectures` lists those that can",
-          printable(config.architecture), printable(config.model_type));
+          printable(config.architecture), printable(config.model_type), missing_of(config.family));
 }
 
 }  // namespace moebius

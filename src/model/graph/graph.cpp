@@ -5,14 +5,19 @@
 namespace moebius {
 
 RowSet Graph::hidden(Step& step, Device& device) const {
-  return rows(step, device, kHidden, l_.hidden);
+  return rows(step, device, kHidden, l_.hidden * l_.streams);
+}
+
+RowSet Graph::gates(Step& step, Device& device) const {
+  return l_.gates == 0 ? RowSet() : device.rows(step, kStreamMix, l_.gates, XType::kF32);
 }
 
 void Graph::embed(Step& step) const {
   step.phase = Phase::kEmbedding;
   Device& ends = l_.devices.ends();
   const RowSet h = hidden(step, ends);
-  l_.embedding->forward(step, h);
+  l_.embedding->forward(step, h.columns(0, l_.hidden));
+  if (l_.spread != nullptr) l_.spread->run(step, {h});
   if (&ends != &first_device()) Device::copy(step, h, hidden(step, first_device()));
 }
 
@@ -30,24 +35,25 @@ void Graph::run(Step& step, std::span<uint32_t> counts,
       h = there;
     }
     const RowSet a = rows(step, *layer.device, kInput, l_.hidden),
-                 branch = rows(step, *layer.device, kBranch, l_.hidden);
+                 branch = rows(step, *layer.device, kBranch, l_.hidden),
+                 weights = gates(step, *layer.device);
     if (layer.mixer.index() != 0) {
       step.phase = Phase::kNorm;
-      layer.attention_in->run(step, {h, a});
+      layer.attention_in->run(step, {h, a, {}, weights});
       attend(step, layer, a, branch);
       step.phase = Phase::kNorm;
-      layer.attention_join->run(step, {h, branch});
+      layer.attention_join->run(step, {h, branch, {}, weights});
     }
     if (layer.block) {
       step.phase = Phase::kNorm;
-      if (!layer.block_reads_attention_input) layer.block_in->run(step, {h, a});
+      if (!layer.block_reads_attention_input) layer.block_in->run(step, {h, a, {}, weights});
       const size_t experts = layer.block->experts->facts().experts;
       mix(step, layer, h, a, branch, counts.first(experts));
       counts = counts.subspan(experts);
       step.phase = Phase::kNorm;
       layer.block_join->run(
-          step,
-          {h, branch, layer.joins_later ? rows(step, *h.device, kLater, l_.hidden) : RowSet()});
+          step, {h, branch, layer.joins_later ? rows(step, *h.device, kLater, l_.hidden) : RowSet(),
+                 weights});
     }
     if (between) between();
   }
@@ -203,7 +209,7 @@ void Graph::logits(Step& step, RowSet h, std::vector<uint32_t> which,
   }
   const RowSet a = rows(step, ends, kInput, l_.hidden);
   step.phase = Phase::kNorm;
-  l_.final_norm->run(step, {h, a});
+  l_.final_norm->run(step, {h, a, gates(step, ends)});
   step.phase = Phase::kOutput;
   out.clear();
   if (n == 0) return;

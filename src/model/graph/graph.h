@@ -30,6 +30,7 @@ enum RowName : uint32_t {
   kExpertsInput,
   kDense,
   kLater,
+  kStreamMix,
   kMoved,  // on the device they were brought to
   kReturned,
   kOutputRows,
@@ -72,6 +73,7 @@ class Graph {
            std::span<uint32_t> counts) const;
   void experts(Step& step, const ExpertBlock& block, const RowSet& router_x, const RowSet& x,
                const RowSet& y, std::span<uint32_t> counts) const;
+  RowSet gates(Step& step, Device& device) const;  // of streams; none: no rows
   RowSet brought(Step& step, Device& device, RowName name, const RowSet& x) const;
   const LayerSet& l_;
 };

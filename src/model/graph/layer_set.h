@@ -84,8 +84,8 @@ struct ExpertBlock {
 
 struct GraphLayer {
   Device *device = nullptr, *experts_device = nullptr;
-  // {h, a}: what attention reads; {h, what it gave}: how that joins the row. The same of the block,
-  // whose join also has what experts of the layer before gave, where they did.
+  // {h, a}: what attention reads; {h, what it gave}: how that joins the row. The same of the block.
+  // Behind these: what experts of the layer before gave, where they did, and gates of streams.
   Program attention_in, attention_join, block_in, block_join;
   Mixer mixer;
   std::optional<ExpertBlock> block;
@@ -100,12 +100,14 @@ struct LayerSet {
 
   DeviceSet devices;  // outlives the layers
   size_t hidden = 0, vocab = 0, output_width = 0;
+  size_t streams = 1, gates = 0;  // a row is so many times `hidden` wide; numbers that weigh them
   XType type = XType::kBf16;
   Range own;                                        // layers that are here
   std::vector<std::unique_ptr<GraphLayer>> layers;  // of the whole model; null: another rank's
   // The ends, where they are here.
   std::unique_ptr<EmbeddingOp> embedding;
-  Program final_norm;  // {h, a}
+  Program spread;      // {h}: the first stream into the others; null: there is one
+  Program final_norm;  // {h, a, gates}
   Linear output;
   Program logit_tail;       // null: none
   uint64_t file_bytes = 0;  // read for this part

@@ -310,9 +310,10 @@ std::unique_ptr<AttentionIndex> LayerSetLoader::load_index(const LayerParts& par
     const Module& w = parts.require(stem("weights_proj"));
     expect_width(w, s.heads, "index_n_heads");
     m->key_weights = linear(layer, {{&k}, {&w}});
-    ops = {norm(key, "k_norm", NormKind::kLayer, 1e-6f)};
+    ops = {norm(key, "k_norm", NormKind::kLayer, spec_.indexer_epsilon)};
   }
-  for (const RowView& y : {key, queries}) {
+  for (RowView y : {key, queries}) {
+    if (spec_.indexer_rotates_last) y.at += s.head_dim - spec_.rope_dim;
     RowOp op{RowOpKind::kRotate, y};
     op.rope = spec_.indexer_rope;
     ops.push_back(std::move(op));

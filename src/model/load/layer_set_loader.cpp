@@ -97,6 +97,8 @@ void LayerSetLoader::load(LayerSet& to) {
   const ModelConfig& config = checkpoint_.config();
   to.hidden = static_cast<size_t>(config.hidden), to.vocab = static_cast<size_t>(config.vocab);
   to.type = options_.x_type, to.own = part_.own;
+  to.streams = spec_.streams.count;
+  to.gates = to.streams > 1 ? spec_.streams.gates() : 0;
   check_ends(checkpoint_, to.vocab, to.hidden);
   std::vector<RopeSpec> ropes = {spec_.rope};
   ropes.insert(ropes.end(), spec_.other_ropes.begin(), spec_.other_ropes.end());
@@ -116,12 +118,14 @@ Linear LayerSetLoader::linear(GraphLayer& layer, const std::vector<ModuleOutputs
   return op;
 }
 
-// {h, other, later}: the layer's rows, what a branch reads or gives, what experts before gave.
+// {h, other, later, gates}: the layer's rows, what a branch reads or gives, what experts before gave,
+// what weighs streams.
 Program LayerSetLoader::branch_program(const LayerOps& list, LayerRows other,
                                        const LayerParts& parts, Device& device) const {
   const size_t n = to_->hidden;
-  const std::array places = {heads_at(LayerRows::kHidden, 0, 1, n), heads_at(other, 1, 1, n),
-                             heads_at(LayerRows::kLater, 2, 1, n)};
+  const std::array places = {heads_at(LayerRows::kHidden, 0, 1, n * to_->streams),
+                             heads_at(other, 1, 1, n), heads_at(LayerRows::kLater, 2, 1, n),
+                             heads_at(LayerRows::kMix, 3, 1, to_->gates)};
   return device.rows(row_ops(list, places, parts, spec_));
 }
 
@@ -218,6 +222,32 @@ void LayerSetLoader::load_block(const LayerParts& parts, GraphLayer& layer) {
                        to_->type, index, "output of experts");
 }
 
+// {h, a, gates}: a = norm(h), of streams in one.
+std::vector<RowOp> LayerSetLoader::final_rows(Norm norm, const std::string& norm_name) const {
+  RowOp last{RowOpKind::kNorm, {1}, {0}};
+  last.norm = std::move(norm);
+  if (to_->streams == 1) return {std::move(last)};
+  // Tensors of the whole model by the ends of their names.
+  const TensorStore& store = checkpoint_.store();
+  const auto values = [&](const char* member, size_t count) {
+    const std::string end = std::string(spec_.streams.head) + member;
+    for (const TensorInfo& t : store.tensors())
+      if (t.name.ends_with(end)) {
+        std::vector<float> v = read_floats(store, t);
+        if (v.size() != count)
+          fail("{} is {}; expected {} values", store.where(t), describe(t), count);
+        return v;
+      }
+    fail("{}: has {} but no tensor that ends in {}", checkpoint_.folder(), norm_name, end);
+  };
+  const auto streams = load_stream_gates(spec_, to_->hidden, false, values);
+  const RowView h{0, 0, to_->hidden * to_->streams}, a{1, 0, to_->hidden}, w{2, 0, to_->streams};
+  RowOp gates{RowOpKind::kStreamGates, w, h}, in{RowOpKind::kStreamsIn, a, h};
+  gates.streams = in.streams = streams, in.w = w;
+  last.x = a;
+  return {std::move(gates), std::move(in), std::move(last)};
+}
+
 // What lies before and behind the layers. Of several ranks the first embeds, and those of its stage
 // make logits.
 void LayerSetLoader::load_ends() {
@@ -236,9 +266,13 @@ void LayerSetLoader::load_ends() {
             {}};
   if (const TensorInfo* bias = store.find(norm->name + ".bias"))
     last.bias = read_floats(store, *bias);
-  RowOp final_norm{RowOpKind::kNorm, {1}, {0}};
-  final_norm.norm = std::move(last);
-  to_->final_norm = device.rows({std::move(final_norm)});
+  to_->final_norm = device.rows(final_rows(std::move(last), norm->name));
+  if (to_->streams > 1) {
+    std::vector<RowOp> spread;
+    for (size_t i = 1; i < to_->streams; ++i)
+      spread.push_back({RowOpKind::kCopy, {0, i * to_->hidden, to_->hidden}, {0, 0, to_->hidden}});
+    to_->spread = device.rows(std::move(spread));
+  }
   to_->output_width = output.plan.N;
   std::vector<RowOp> tail;
   if (spec_.logits_divisor != 1.0f)

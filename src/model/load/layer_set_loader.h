@@ -28,6 +28,7 @@ class LayerSetLoader {
   std::unique_ptr<ExpertsOp> load_mlp(GraphLayer& layer, size_t index);
   std::unique_ptr<ExpertBlock::Beside> load_beside(const LayerParts& parts, GraphLayer& layer);
   void load_ends();
+  std::vector<RowOp> final_rows(Norm norm, const std::string& norm_name) const;
   Mixer load_mixer(const LayerParts& parts, GraphLayer& layer);
   HeadAttention load_heads(const LayerParts& parts, GraphLayer& layer);
   std::vector<RowOp> head_input(const LayerParts& parts, bool all_heads, size_t qkv_width) const;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "checkpoint/families.h"
 
 namespace moebius {
 namespace {
@@ -20,7 +21,31 @@ Norm norm_of(const LayerOp& op, size_t width, const LayerParts& parts, const Dec
   return norm;
 }
 
+// The first of some words whose tensors the layer has.
+std::string stem_of(const char* words, const LayerParts& parts) {
+  std::string found;
+  for_each_word(words, [&](std::string_view word, bool) {
+    if (found.empty() && parts.has(std::string(word) + "fn")) found = word;
+  });
+  if (found.empty()) fail("layer {}: has none of {} with fn, base and scale", parts.index(), words);
+  return found;
+}
+
 }  // namespace
+
+std::shared_ptr<const StreamGates> load_stream_gates(
+    const DecoderSpec& spec, size_t hidden, bool joins,
+    const std::function<std::vector<float>(const char* member, size_t count)>& values) {
+  const StreamSpec& s = spec.streams;
+  auto g = std::make_shared<StreamGates>();
+  g->streams = s.count, g->norm_epsilon = spec.norm_epsilon, g->epsilon = s.epsilon;
+  g->out_epsilon = s.out_epsilon, g->magnitude = s.magnitude, g->rounds = joins ? s.rounds : 0;
+  const size_t outputs = StreamGates::outputs(s.count, joins, g->rounds);
+  g->weight = values("fn", outputs * s.count * hidden);
+  g->base = values("base", outputs);
+  g->scale = values("scale", !joins ? 1 : s.rounds > 0 ? 3 : 2);
+  return g;
+}
 
 RowPlace heads_at(LayerRows rows, size_t operand, size_t heads, size_t d) {
   return {rows, {operand, 0, heads * d}, {operand, 0, d, heads, d}};
@@ -37,6 +62,7 @@ std::vector<RowOp> row_ops(const LayerOps& list, std::span<const RowPlace> place
     return *p;
   };
   std::vector<RowOp> ops;
+  std::shared_ptr<const StreamGates> gates;  // of the list
   for (const LayerOp& op : list) {
     if (!keys && (op.y == LayerRows::kKey || op.y == LayerRows::kValue)) continue;
     const RowPlace y = place(op.y), x = place(op.x);
@@ -53,6 +79,20 @@ std::vector<RowOp> row_ops(const LayerOps& list, std::span<const RowPlace> place
       if (made.factor == 1.0f) continue;
     }
     made.rope = op.rope, made.temperature = op.temperature;
+    if (op.kind == RowOpKind::kStreamGates) {
+      const std::string stem = stem_of(op.parameter, parts);
+      gates = load_stream_gates(
+          spec, made.x.width / spec.streams.count, true,
+          [&](const char* member, size_t count) { return parts.values(stem + member, count); });
+    }
+    if (op.kind == RowOpKind::kStreamsOut) {  // of an earlier list: only the counts are used
+      auto joins = std::make_shared<StreamGates>();
+      joins->streams = spec.streams.count, joins->rounds = spec.streams.rounds;
+      gates = std::move(joins);
+    }
+    made.streams = gates;
+    if (op.kind == RowOpKind::kStreamsIn || op.kind == RowOpKind::kStreamsOut)
+      made.w = place(LayerRows::kMix).whole;
     ops.push_back(std::move(made));
   }
   return ops;

@@ -2,6 +2,8 @@
 // From an architecture's list of row operations to that of a device: where rows lie among the operands
 // of a program, and the numbers of its parameters.
 #pragma once
+#include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -19,6 +21,11 @@ struct RowPlace {
 
 // `heads` times `d` columns side by side.
 RowPlace heads_at(LayerRows rows, size_t operand, size_t heads, size_t d);
+
+// Gates of streams from tensors `before` + "fn", "base" and "scale".
+std::shared_ptr<const StreamGates> load_stream_gates(
+    const DecoderSpec& spec, size_t hidden, bool joins,
+    const std::function<std::vector<float>(const char* member, size_t count)>& values);
 
 // Operations on keys and values are left out in layers that take those of another. Throws Error for
 // other rows that have no place, and for a parameter that is missing or has another size.
