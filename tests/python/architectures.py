@@ -89,7 +89,8 @@ def moved_by_noise(model, tokens):
     plain, g = run(model, tokens), torch.Generator().manual_seed(1)
     if plain is None:
         return 0.0
-    hook = model.get_input_embeddings().register_forward_hook(lambda _, x, y: y * (1 + NOISE * torch.randn(y.shape, generator=g)))
+    text = model.thinker if type(model).__name__.startswith("Qwen3OmniMoeForConditional") else model
+    hook = text.get_input_embeddings().register_forward_hook(lambda _, x, y: y * (1 + NOISE * torch.randn(y.shape, generator=g)))
     moved = error_of(run(model, tokens), plain)
     hook.remove()
     return moved
@@ -175,6 +176,9 @@ def judge(tool, kind, head, folder, scratch):
              else "inspect")
     why = {"experts": ("block",), "inspect": ("experts", "block")}.get(level, ())
     reason = next((re.sub(r"^\S+: ", "", said[k]) for k in why if isinstance(said.get(k), str)), "")
+    needs = re.search(r": it (needs [^;]*);", said["logits"]) if isinstance(said.get("logits"), str) else None
+    if needs and level != "runs":
+        reason = needs[1] + (f"; {reason}" if reason else "")
     return said | {"status": level, "reason": "; ".join(wrong) or reason}
 
 
