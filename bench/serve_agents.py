@@ -162,6 +162,7 @@ def check_langchain():
 
 
 def check_litellm():
+    os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # asks nobody for prices
     import litellm
     tool = {"type": "function", "function": {"name": "get_weather", "parameters": SCHEMA}}
     with serving(CALL) as url:

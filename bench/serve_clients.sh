@@ -77,7 +77,7 @@ run_agents() {
   local tests=$root/build/release/moebius_tests
   [ -x "$tests" ] || { leave_out agents "build/release/moebius_tests is not built"; return; }
   need openai openai && need anthropic anthropic && need langchain_openai langchain-openai && need langchain langchain || return 1
-  need litellm litellm && need instructor instructor
+  need litellm litellm && need mcp mcp && need instructor instructor
   check agents "$env/bin/python" "$root/bench/serve_agents.py" "$tests"
 }
 run_langchain() { need langchain_openai langchain-openai && check langchain "$env/bin/python" "$root/bench/serve_langchain.py"; }
