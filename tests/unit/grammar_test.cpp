@@ -203,6 +203,7 @@ TEST(GrammarSchema, RefusesByPathAndName) {
       {R"(false)", kEmpty, ""},
       {R"({"enum":[]})", kEmpty, ""},
       {R"({"type":"string","enum":[1,2]})", kEmpty, ""},
+      {R"({"type":"string","pattern":"^$","minLength":2})", kEmpty, ""},
       {R"({"type":"object","properties":{"a":false},"required":["a"]})", kEmpty, ""},
       {R"({"$defs":{"n":{"type":"object","properties":{"n":{"$ref":"#/$defs/n"}},"required":["n"]}},"$ref":"#/$defs/n"})",
        kEmpty, ""},

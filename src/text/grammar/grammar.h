@@ -35,7 +35,7 @@ struct GrammarTerminal {
   std::vector<int32_t> except;  // but not these
 
   bool nullable() const {
-    return kind == Kind::kText ? text.empty() : kind == Kind::kDfa && dfa->accepts(0);
+    return kind == Kind::kText ? text.empty() : possible() && kind == Kind::kDfa && dfa->accepts(0);
   }
   bool possible() const { return kind != Kind::kDfa || !dfa->empty(); }
 };
