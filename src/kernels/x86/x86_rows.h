@@ -239,7 +239,7 @@ struct X86Rows : RowLoops<Isa, kWidth>, QuantizeLoops<Isa>, ScanLoops<Isa, kWidt
 
   // f32_to_e4m3 and f32_to_e2m1 of clamped numbers, one code per lane.
   template <int kMantissa, int kBias>
-  MOEBIUS_ALWAYS_INLINE static U encode(V v, uint32_t nan) {
+  MOEBIUS_ALWAYS_INLINE static U code_of(V v, uint32_t nan) {
     constexpr int kShift = 23 - kMantissa;
     constexpr uint32_t kMagic = static_cast<uint32_t>(128 - kBias - kMantissa + 23) << 23;
     constexpr int32_t kSmallestNormal = (128 - kBias) << 23;
@@ -257,7 +257,7 @@ struct X86Rows : RowLoops<Isa, kWidth>, QuantizeLoops<Isa>, ScanLoops<Isa, kWidt
       for (size_t j = 0; j < kVectors; ++j) {
         const V v = clamp(load_vector<V>(from + kWidth * j) / s, -448.0f, 448.0f);
         const U sign = (reinterpret_cast<U>(v) >> 24) & 0x80u;
-        codes[j] = encode<3, 7>(v, 0x7Fu) | sign;
+        codes[j] = code_of<3, 7>(v, 0x7Fu) | sign;
       }
       Isa::low_bytes(codes, to);
     }
@@ -268,7 +268,7 @@ struct X86Rows : RowLoops<Isa, kWidth>, QuantizeLoops<Isa>, ScanLoops<Isa, kWidt
       for (size_t j = 0; j < kVectors; ++j) {
         const V v = clamp(load_vector<V>(from + kWidth * j) / s, -6.0f, 6.0f);
         const U sign = (reinterpret_cast<U>(v) >> 28) & 8u;
-        const U code = encode<1, 1>(v, 0u) | sign;
+        const U code = code_of<1, 1>(v, 0u) | sign;
         codes[j] = v == v ? code : U{};
       }
       Isa::low_bytes(codes, to);
