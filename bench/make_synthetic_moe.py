@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes a folder with a random W4A8 mixture-of-experts model that both Moebius and vLLM open.
 
-    bench/make_synthetic_moe.py FOLDER [--layers 6] [--group 32] [--hidden 2048] ...
+    bench/make_synthetic_moe.py FOLDER [--layers 6] [--group 32] [--hidden 2048] [--bf16] ...
 
 The defaults are Qwen3-30B-A3B's geometry with 6 layers: 5.2 GB on disk. Weights are `int-quantized` (one int8 per 4-bit
 code), embedding and output projection bf16. Rows of the router have mean zero, so that random tokens spread over all experts.
+--bf16: plain weights of the same names and no quantization_config, a source for `moebius quantize`.
 A folder that already holds the same model is left alone.
 Needs numpy: `apt-get install python3-numpy`, or `python3 -m venv E && E/bin/pip install numpy` and E/bin/python.
 """
@@ -48,7 +49,12 @@ def config(a):
                "group_size": a.group if a.group > 0 else None, "actorder": None, "block_structure": None, "observer": "minmax", "observer_kwargs": {}}
     inputs = {"num_bits": 8, "type": "int", "symmetric": True, "dynamic": True, "strategy": "token", "group_size": None, "actorder": None,
               "block_structure": None, "observer": None, "observer_kwargs": {}}
-    scheme = {"targets": ["Linear"], "weights": weights, "input_activations": inputs, "output_activations": None, "format": "int-quantized"}
+    quantized = {
+        "quant_method": "compressed-tensors", "format": "int-quantized", "quantization_status": "compressed", "version": "0.19.0",
+        "kv_cache_scheme": None, "global_compression_ratio": None,
+        "ignore": ["lm_head"] + [f"model.layers.{layer}.mlp.gate" for layer in range(a.layers)],
+        "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": inputs, "output_activations": None,
+                                      "format": "int-quantized"}}}
     return {
         "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "torch_dtype": "bfloat16", "dtype": "bfloat16",
         "vocab_size": a.vocab, "hidden_size": a.hidden, "intermediate_size": 3 * a.hidden, "num_hidden_layers": a.layers,
@@ -57,17 +63,13 @@ def config(a):
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}, "attention_bias": False, "decoder_sparse_step": 1, "mlp_only_layers": [],
         "moe_intermediate_size": a.intermediate, "num_experts": a.experts, "num_local_experts": a.experts, "num_experts_per_tok": a.top_k,
         "norm_topk_prob": True, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1,
-        "quantization_config": {
-            "quant_method": "compressed-tensors", "format": "int-quantized", "quantization_status": "compressed", "version": "0.19.0",
-            "kv_cache_scheme": None, "global_compression_ratio": None,
-            "ignore": ["lm_head"] + [f"model.layers.{layer}.mlp.gate" for layer in range(a.layers)],
-            "config_groups": {"group_0": scheme}},
+        **({} if a.bf16 else {"quantization_config": quantized}),
     }
 
 
 class Writer:
-    def __init__(self, folder, group):
-        self.folder, self.group, self.index = folder, group, {}
+    def __init__(self, folder, group, bf16_weights):
+        self.folder, self.group, self.bf16, self.index = folder, group, bf16_weights, {}
         self.random = np.random.Generator(np.random.SFC64(0))
 
     def save(self, name, tensors):
@@ -82,6 +84,9 @@ class Writer:
         return "BF16", out
 
     def linear(self, tensors, name, n, k):
+        if self.bf16:
+            tensors[name + ".weight"] = self.normal(n, k, k**-0.5)
+            return
         # Scales such that a row of k products of codes (standard deviation 4.6) comes out near 1.
         groups = k // self.group if self.group > 0 else 1
         scales = (0.75 + 0.5 * self.random.random((n, groups), dtype=np.float32)) / (4.6 * k**0.5)
@@ -117,13 +122,14 @@ def main():
     parser.add_argument("folder", type=Path)
     for name, value in SHAPE.items():
         parser.add_argument("--" + name.replace("_", "-"), type=int, default=value)
+    parser.add_argument("--bf16", action="store_true", help="plain bf16 weights")
     a = parser.parse_args()
     index, text = a.folder / "model.safetensors.index.json", json.dumps(config(a), indent=1)
     if index.exists() and (a.folder / "config.json").read_text() == text:
         return  # the index is written last: the folder is complete
     a.folder.mkdir(parents=True, exist_ok=True)
     (a.folder / "config.json").write_text(text)
-    writer = Writer(a.folder, a.group)
+    writer = Writer(a.folder, a.group, a.bf16)
     writer.save("embed.safetensors", {"model.embed_tokens.weight": writer.normal(a.vocab, a.hidden, 1.0)})
     writer.save("head.safetensors", {"lm_head.weight": writer.normal(a.vocab, a.hidden, 0.02), "model.norm.weight": ones(a.hidden)})
     for layer in range(a.layers):

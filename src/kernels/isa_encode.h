@@ -53,17 +53,29 @@ struct EncodeLoops {
                                    [](uint32_t u) { return f32_from_bits(u); });
   }
 
-  // One group: q = code(clamp(round(round(x / s) + z))).
+  // One group: q = code(round(round(x / s) + z)). In three short loops over a few numbers at a time:
+  // compilers do not see through all of it at once.
   template <class From, class Number, class Round, class Code>
   MOEBIUS_ALWAYS_INLINE static void codes_of(const From* x, size_t n, float s, float z,
                                              bool shifted, uint8_t* q, Number number, Round round,
                                              Code code) {
-    if (shifted) {
+    constexpr size_t kAtOnce = 128;
+    float v[kAtOnce];
+    int32_t c[kAtOnce];
+    for (size_t from = 0; from < n; from += kAtOnce) {
+      const size_t count = n - from < kAtOnce ? n - from : kAtOnce;
+      const From* const p = x + from;
+      uint8_t* const to = q + from;
       MOEBIUS_INDEPENDENT_LOOP
-      for (size_t i = 0; i < n; ++i) q[i] = code(round(round(number(x[i]) / s) + z));
-    } else {
+      for (size_t i = 0; i < count; ++i) v[i] = round(number(p[i]) / s);
+      if (shifted) {
+        MOEBIUS_INDEPENDENT_LOOP
+        for (size_t i = 0; i < count; ++i) v[i] = round(v[i] + z);
+      }
       MOEBIUS_INDEPENDENT_LOOP
-      for (size_t i = 0; i < n; ++i) q[i] = code(round(number(x[i]) / s));
+      for (size_t i = 0; i < count; ++i) c[i] = code(v[i]);
+      MOEBIUS_INDEPENDENT_LOOP
+      for (size_t i = 0; i < count; ++i) to[i] = static_cast<uint8_t>(c[i]);
     }
   }
 
@@ -79,18 +91,16 @@ struct EncodeLoops {
         codes_of(x + from, count, s, z, zero_points != nullptr, q + from, number, round, code);
       };
       if (how.code == RowCode::kInt)
-        group_codes([=](float v) {
-          return static_cast<uint8_t>(static_cast<int32_t>(rne(clamp_f32(v, low, high))));
-        });
+        group_codes([=](float v) { return static_cast<int32_t>(rne(clamp_f32(v, low, high))); });
       else if (how.code == RowCode::kFp8)
         group_codes([=](float v) {
           const uint32_t code = f32_to_e4m3(clamp_f32(v, low, high));
-          return static_cast<uint8_t>(select_bits(v == 0.0f, 0u, code));
+          return static_cast<int32_t>(select_bits(v == 0.0f, 0u, code));
         });
       else
         group_codes([=](float v) {
           const uint32_t code = f32_to_e2m1(clamp_f32(v, low, high));
-          return static_cast<uint8_t>(select_bits(v == 0.0f, 0u, code));
+          return static_cast<int32_t>(select_bits(v == 0.0f, 0u, code));
         });
     }
   }
@@ -100,11 +110,12 @@ struct EncodeLoops {
     const auto* halves = static_cast<const uint16_t*>(x);
     const auto* floats = static_cast<const float*>(x);
     const auto as_is = [](float v) { return v; };
+    const auto bf16 = [](float v) { return near_bf16(v); };  // a name would be a call
     const auto f16 = [](float v) { return f16_to_f32(f32_to_f16(v)); };
     const auto from_bf16 = [](uint16_t v) { return bf16_to_f32(v); };
     const auto from_f16 = [](uint16_t v) { return f16_to_f32(v); };
     if (how.type == XType::kBf16 && how.rounding == XType::kBf16)
-      encode_as(how, halves, n, scales, zero_points, q, from_bf16, near_bf16);
+      encode_as(how, halves, n, scales, zero_points, q, from_bf16, bf16);
     else if (how.type == XType::kBf16)
       encode_as(how, halves, n, scales, zero_points, q, from_bf16, as_is);
     else if (how.type == XType::kF16 && how.rounding == XType::kF16)
@@ -112,7 +123,7 @@ struct EncodeLoops {
     else if (how.type == XType::kF16)
       encode_as(how, halves, n, scales, zero_points, q, from_f16, as_is);
     else if (how.rounding == XType::kBf16)
-      encode_as(how, floats, n, scales, zero_points, q, as_is, near_bf16);
+      encode_as(how, floats, n, scales, zero_points, q, as_is, bf16);
     else
       encode_as(how, floats, n, scales, zero_points, q, as_is, as_is);
   }
