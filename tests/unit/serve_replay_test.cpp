@@ -102,7 +102,9 @@ void replay(const std::string& name) {
     EXPECT_LT(prompt, kTalkContext);
     EXPECT_GT(prompt, before);
     // All of the prompt before, but for its last token, which is always computed.
-    if (turn > 0) EXPECT_GE(cached + 1, before) << name << ", turn " << turn;
+    if (turn > 0) {
+      EXPECT_GE(cached + 1, before) << name << ", turn " << turn;
+    }
     before = prompt;
   }
 }
