@@ -179,7 +179,9 @@ TEST_P(CallGrammar, WhateverIsDrawnIsACall) {
       EXPECT_TRUE(e.whole);
       EXPECT_NO_THROW(parse_json_strictly(arguments, "arguments")) << arguments;
     }
-    if (ended) EXPECT_GT(calls, 0u);
+    if (ended) {
+      EXPECT_GT(calls, 0u);
+    }
   }
 }
 
