@@ -57,8 +57,10 @@ std::string replaced(std::string text, std::string_view from, std::string_view t
 // the names of the source.
 std::string usual_name(std::string name) {
   if (name.find(".experts.") != std::string::npos)
-    for (const auto& [from, to] :
-         {std::pair(".w1.", ".gate_proj."), {".w3.", ".up_proj."}, {".w2.", ".down_proj."}})
+    for (const auto& [from, to] : {std::pair(".w1.", ".gate_proj."),
+                                   {".linear_gate.", ".gate_proj."},
+                                   {".w3.", ".up_proj."},
+                                   {".w2.", ".down_proj."}})
       name = replaced(name, from, to);
   return name;
 }
