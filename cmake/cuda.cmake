@@ -70,7 +70,8 @@ foreach(scheme Int4Group Int4Channel Int8Channel Fp8Half Fp8Bytes Int4Bf16 Fp4Bf
 endforeach()
 set(cuda_library "${PROJECT_BINARY_DIR}/libmoebius_cuda.so")
 add_custom_command(OUTPUT "${cuda_library}" DEPENDS ${cuda_made} "${cuda_folder}/cuda.map" VERBATIM COMMENT "CUDA plugin"
-  COMMAND "${MOEBIUS_NVCC}" -shared -cudart static -Xlinker "--version-script=${cuda_folder}/cuda.map" -o "${cuda_library}" ${cuda_made})
+  WORKING_DIRECTORY "${cuda_folder}" # nvcc splits the linker's options at spaces of a path
+  COMMAND "${MOEBIUS_NVCC}" -shared -cudart static -Xlinker --version-script=cuda.map -o "${cuda_library}" ${cuda_made})
 set(cuda_all "")
 if(MOEBIUS_TESTS OR cuda_wanted STREQUAL "on")
   set(cuda_all ALL)

@@ -10,15 +10,15 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kLanes = 16;
+constexpr size_t kStreamLanes = 16;
 
 float product(const float* a, const float* b, size_t n) noexcept {
-  std::array<float, kLanes> sums{};
+  std::array<float, kStreamLanes> sums{};
   size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes)
-    for (size_t j = 0; j < kLanes; ++j) sums[j] += a[i + j] * b[i + j];
+  for (; i + kStreamLanes <= n; i += kStreamLanes)
+    for (size_t j = 0; j < kStreamLanes; ++j) sums[j] += a[i + j] * b[i + j];
   for (size_t j = 0; i < n; ++i, ++j) sums[j] += a[i] * b[i];
-  for (size_t half = kLanes / 2; half > 0; half /= 2)
+  for (size_t half = kStreamLanes / 2; half > 0; half /= 2)
     for (size_t j = 0; j < half; ++j) sums[j] += sums[j + half];
   return sums[0];
 }
