@@ -174,8 +174,8 @@ TEST(Inspect, ParametersAreTransformersCount) {
     int64_t stored = 0;
     for (const TensorInfo& t : store.tensors()) {
       // The correction bias is a parameter in some models of transformers, a buffer in most.
-      const bool correction =
-          t.name.ends_with("e_score_correction_bias") || t.name.ends_with("expert_bias");
+      const bool correction = t.name.ends_with("e_score_correction_bias") ||
+                              t.name.ends_with("expert_bias") || t.name.ends_with("router_bias");
       const bool counts =
           name.starts_with("ernie") || name.starts_with("afmoe") || name.starts_with("laguna");
       const bool buffer = t.name.ends_with("layer_scalar") || t.name.ends_with("slope_rate") ||
