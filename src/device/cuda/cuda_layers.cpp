@@ -105,6 +105,12 @@ CudaLayer make_experts(const Checkpoint& checkpoint, const MoeBlock& block,
                        const MoeBlockPlan& plan, const CudaLoad& load, CudaPath path) {
   const MoeSpec& spec = plan.layer.spec;
   const CudaApi& api = *load.module->api;
+  if (spec.shared_activation)
+    fail(
+        "{}: shared experts with an activation of their own (swiglu_limit of routed experts) run "
+        "on "
+        "the CPU only, not with --device cuda",
+        block.name);
   CudaMoe moe{};
   moe.hidden = spec.hidden, moe.experts = plan.experts.size();
   moe.intermediate = plan.experts.at(0)[1].projection.problem.N;
