@@ -40,9 +40,9 @@ class InterfaceAnswer {
 };
 
 std::unique_ptr<InterfaceAnswer> make_answer(const ApiRequest& request, const ServedModel& model,
-                                    const TokenTexts& texts,
-                                    const std::vector<GenerationRequest>& prompts, int64_t seconds,
-                                    const std::string& request_id);
+                                             const TokenTexts& texts,
+                                             const std::vector<GenerationRequest>& prompts,
+                                             int64_t seconds, const std::string& request_id);
 
 // A call's id: the model's own where its family has such, else PREFIX and 24 digits.
 std::string call_id(const ServedModel& model, std::string_view prefix, const AnswerEvent& begin);

@@ -75,9 +75,9 @@ std::string BlockAnswer::close() {
 }
 
 std::unique_ptr<InterfaceAnswer> make_answer(const ApiRequest& request, const ServedModel& model,
-                                    const TokenTexts& texts,
-                                    const std::vector<GenerationRequest>& prompts, int64_t seconds,
-                                    const std::string& request_id) {
+                                             const TokenTexts& texts,
+                                             const std::vector<GenerationRequest>& prompts,
+                                             int64_t seconds, const std::string& request_id) {
   if (request.face == Interface::kMessages)
     return make_messages_answer(request, model, prompts, seconds, request_id);
   if (request.face == Interface::kResponses)

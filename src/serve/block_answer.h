@@ -49,11 +49,13 @@ class BlockAnswer : public InterfaceAnswer {
   bool fills_context_ = false, begun_ = false, ended_ = false, open_ = false;
 };
 
-std::unique_ptr<InterfaceAnswer> make_messages_answer(const ApiRequest& request, const ServedModel& model,
-                                             const std::vector<GenerationRequest>& prompts,
-                                             int64_t seconds, const std::string& request_id);
-std::unique_ptr<InterfaceAnswer> make_responses_answer(const ApiRequest& request, const ServedModel& model,
-                                              const std::vector<GenerationRequest>& prompts,
-                                              int64_t seconds);
+std::unique_ptr<InterfaceAnswer> make_messages_answer(const ApiRequest& request,
+                                                      const ServedModel& model,
+                                                      const std::vector<GenerationRequest>& prompts,
+                                                      int64_t seconds,
+                                                      const std::string& request_id);
+std::unique_ptr<InterfaceAnswer> make_responses_answer(
+    const ApiRequest& request, const ServedModel& model,
+    const std::vector<GenerationRequest>& prompts, int64_t seconds);
 
 }  // namespace moebius

@@ -135,9 +135,11 @@ class MessagesAnswer final : public BlockAnswer {
 
 }  // namespace
 
-std::unique_ptr<InterfaceAnswer> make_messages_answer(const ApiRequest& request, const ServedModel& model,
-                                             const std::vector<GenerationRequest>& prompts,
-                                             int64_t seconds, const std::string& request_id) {
+std::unique_ptr<InterfaceAnswer> make_messages_answer(const ApiRequest& request,
+                                                      const ServedModel& model,
+                                                      const std::vector<GenerationRequest>& prompts,
+                                                      int64_t seconds,
+                                                      const std::string& request_id) {
   return std::make_unique<MessagesAnswer>(request, model, prompts, seconds, request_id);
 }
 

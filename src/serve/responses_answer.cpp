@@ -152,9 +152,9 @@ class ResponsesAnswer final : public BlockAnswer {
 
 }  // namespace
 
-std::unique_ptr<InterfaceAnswer> make_responses_answer(const ApiRequest& request, const ServedModel& model,
-                                              const std::vector<GenerationRequest>& prompts,
-                                              int64_t seconds) {
+std::unique_ptr<InterfaceAnswer> make_responses_answer(
+    const ApiRequest& request, const ServedModel& model,
+    const std::vector<GenerationRequest>& prompts, int64_t seconds) {
   return std::make_unique<ResponsesAnswer>(request, model, prompts, seconds);
 }
 

@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <regex>
 #include <set>
 #include <sstream>
 
@@ -59,8 +60,11 @@ TEST(Views, FitEightyColumns) {
     for (const char* command : {"inspect", "inspect --layer 0 --deep", "inspect --tensors",
                                 "explain", "explain --why --cpu amx_int8,amx_bf16", "verify",
                                 "verify --why --module '*layers.0.*.o*_proj'"}) {
-      const CommandResult r = run_tool(std::string(command) + " " + dir, "COLUMNS=80");
-      const std::string what = std::string(command) + " " + folder;
+      std::string words = command;
+      if (folder.find("bailinghybrid") != std::string::npos)  // its output projection is "dense"
+        words = std::regex_replace(words, std::regex("o\\*_proj"), "dense");
+      const CommandResult r = run_tool(words + " " + dir, "COLUMNS=80");
+      const std::string what = words + " " + folder;
       EXPECT_EQ(r.status, 0) << what << ": " << r.err;
       EXPECT_GE(lines_of(r.out).size(), 3u) << what;
       expect_narrow(r.out, what);
