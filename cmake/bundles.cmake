@@ -6,7 +6,7 @@
 # A bundle is a generated file of #include lines; its files come from one folder and have the same flags. Where a name in
 # a file's unnamed namespace is one of another file of the folder, or of a header that it does not include, the file is
 # listed here and compiled by itself (check_names.py finds the first kind; it reads both lists).
-set(MOEBIUS_BUNDLE_FOLDERS "^(base|runtime|quant|checkpoint|nn|model|text|quantize|report|apps)/")
+set(MOEBIUS_BUNDLE_FOLDERS "^(api|base|runtime|quant|checkpoint|device|nn|model|text|quantize|report|serve|apps)/")
 set(MOEBIUS_UNBUNDLED_FILES
   apps/bench_linear.cpp
   apps/bench_moe.cpp
@@ -34,6 +34,9 @@ function(moebius_bundle out sources)
     endif()
     cmake_path(GET path PARENT_PATH folder)
     get_source_file_property(options "${source}" COMPILE_OPTIONS)
+    if(NOT options)
+      set(options "")
+    endif()
     string(MAKE_C_IDENTIFIER "${folder}_${options}" key)
     list(APPEND keys "${key}")
     list(APPEND files_${key} "${source}")

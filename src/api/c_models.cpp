@@ -102,7 +102,7 @@ llm::Request request_of(const moebius_request* given) {
   return out;
 }
 
-moebius_event event_of(const Event& e, std::vector<moebius_alternative>& tops) {
+moebius_event c_event_of(const Event& e, std::vector<moebius_alternative>& tops) {
   for (const auto& [token, logprob] : e.top) tops.push_back({token, logprob});
   moebius_event out{};
   out.size = sizeof out;
@@ -307,7 +307,7 @@ int moebius_engine_step(moebius_engine* engine, const moebius_event** events, si
     e->tops.assign(e->events.size(), {});
     e->list.clear();
     for (size_t i = 0; i < e->events.size(); ++i)
-      e->list.push_back(event_of(e->events[i], e->tops[i]));
+      e->list.push_back(c_event_of(e->events[i], e->tops[i]));
     *events = e->list.data(), *count = e->list.size();
   });
 }

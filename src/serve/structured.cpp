@@ -11,7 +11,7 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kMostChoices = 4096;
+constexpr size_t kListedChoices = 4096;
 
 AnswerFormat format_of_regex(const Json& value, const std::string& path) {
   if (!value.is_string()) wrong_type(value, path, "a string");
@@ -27,8 +27,8 @@ AnswerFormat format_of_choice(const Json& value, const std::string& path) {
   AnswerFormat f;
   f.kind = AnswerFormat::Kind::kChoice;
   f.path = path;
-  if (value.items().size() > kMostChoices)
-    invalid(path, fmt::format("{} has more than {} entries", path, kMostChoices));
+  if (value.items().size() > kListedChoices)
+    invalid(path, fmt::format("{} has more than {} entries", path, kListedChoices));
   for (size_t i = 0; i < value.items().size(); ++i) {
     const Json& v = value.items()[i];
     if (!v.is_string()) wrong_type(v, fmt::format("{}[{}]", path, i), "a string");
