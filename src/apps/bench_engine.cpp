@@ -21,6 +21,7 @@
 #include "apps/layout.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "model/engine/draft.h"
 
 namespace moebius {
 namespace {
@@ -116,10 +117,12 @@ class TraceBench {
     engine_.calibrate();
   }
 
-  TraceRun run() {
+  // drafts: with predictions, which are the answers of the run before, or those with every token wrong.
+  TraceRun run(bool drafts = false) {
     TraceRun r;
+    drafts_ = drafts;
     recorder_.clear();
-    recorder_.recording = true;
+    recorder_.recording = options_.predictions == "none";
     const double start = now_seconds();
     size_t added = 0;
     while ((added < trace_.size() || !engine_.idle()) && !r.interrupted) {
@@ -134,7 +137,7 @@ class TraceBench {
     r.seconds = now_seconds() - start;
     recorder_.recording = false;
     engine_.clear_cache();  // the next way through finds nothing
-    if (!r.interrupted) r.bare = recorder_.replay();
+    if (!r.interrupted && options_.predictions == "none") r.bare = recorder_.replay();
     std::sort(r.first_token.begin(), r.first_token.end());
     std::sort(r.gaps.begin(), r.gaps.end());
     std::sort(r.predicted.begin(), r.predicted.end());
@@ -154,6 +157,7 @@ class TraceBench {
     EngineOptions e = engine_options(o.engine, open, context);
     e.parallel = o.parallel;
     e.stretch = o.stretch;
+    if (o.predictions != "none") e.drafts = kMostDrafts;
     return e;
   }
 
@@ -165,6 +169,16 @@ class TraceBench {
     r.max_new = trace_[index].new_tokens;
     r.sampling.temperature = 1;  // greedy choices would visit few experts
     r.sampling.seed = random.next();
+    answers_.resize(trace_.size());
+    if (drafts_) {
+      r.prediction = answers_[index];
+      if (options_.predictions == "wrong")
+        for (int32_t& t : r.prediction)
+          t = static_cast<int32_t>((static_cast<size_t>(t) + 1) % recorder_.vocab());
+    } else if (options_.predictions != "none") {
+      r.drafts = 0;
+    }
+    if (!drafts_) answers_[index].clear();
     open_requests_[engine_.add(std::move(r))] = {index, 0};
   }
 
@@ -185,6 +199,7 @@ class TraceBench {
       if (s.finish == Finish::kError) fail("a request failed: {}", s.error);
       auto& [index, last] = open_requests_.at(s.id);
       if (s.choice) {
+        if (!drafts_) answers_[index].push_back(s.choice->token);
         ++r.new_tokens;
         if (last == 0) {
           r.first_token.push_back(now - start - trace_[index].arrival);
@@ -204,6 +219,8 @@ class TraceBench {
   Recorder recorder_;
   Engine engine_;
   std::map<uint64_t, std::pair<size_t, double>> open_requests_;  // entry, time of the last token
+  bool drafts_ = false;
+  std::vector<std::vector<int32_t>> answers_;  // without drafts
 };
 
 // The round with the median share of the bare loop.
@@ -320,12 +337,64 @@ std::vector<TraceEntry> make_trace(const BenchEngineOptions& o) {
   return out;
 }
 
+namespace {
+
+// Runs without and with drafts in turn: tokens per second of busy time, and their ratio.
+int run_predictions(const BenchEngineOptions& options, TraceBench& bench, size_t requests,
+                    std::ostream& out) {
+  std::vector<double> plain, drafted, ratios;
+  bench.run();  // warms up, and brings the answers
+  for (size_t i = 0; i < options.rounds; ++i) {
+    double speed[2] = {0, 0};
+    for (const bool drafts : {i % 2 == 0, i % 2 != 0}) {
+      const TraceRun r = bench.run(drafts);
+      if (r.interrupted) return kExitInterrupted;
+      speed[drafts] = static_cast<double>(r.new_tokens) / r.busy;
+    }
+    plain.push_back(speed[0]), drafted.push_back(speed[1]);
+    ratios.push_back(speed[1] / speed[0]);
+  }
+  for (std::vector<double>* v : {&plain, &drafted, &ratios}) std::sort(v->begin(), v->end());
+  const EngineSnapshot s = bench.engine().snapshot();
+  uint64_t right = 0;
+  for (const uint64_t n : s.drafts_right) right += n;
+  Json j = Json::object({{"bench", "engine"},
+                         {"folder", options.model.folder},
+                         {"predictions", options.predictions},
+                         {"requests", static_cast<uint64_t>(requests)},
+                         {"parallel", static_cast<uint64_t>(options.parallel)},
+                         {"threads", static_cast<uint64_t>(bench.threads())}});
+  j.set("plain_tokens_per_s", rounded(at_share(plain, 0.5), 5));
+  j.set("drafted_tokens_per_s", rounded(at_share(drafted, 0.5), 5));
+  j.set("ratio", rounded(at_share(ratios, 0.5), 4));
+  j.set("least_ratio", rounded(ratios.front(), 4));
+  j.set("most_ratio", rounded(ratios.back(), 4));
+  j.set("drafted_tokens", s.drafted_tokens);
+  j.set("drafts_right", right);
+  add_machine(j);
+  if (options.json) {
+    out << j.dump() << std::endl;
+    return 0;
+  }
+  Table t("lr", output_width());
+  t.add({"tokens per second, without drafts", fmt::format("{:.1f}", at_share(plain, 0.5))});
+  t.add({"with drafts", fmt::format("{:.1f}", at_share(drafted, 0.5))});
+  t.add({"ratio, least, most", fmt::format("{:.3f}, {:.3f}, {:.3f}", at_share(ratios, 0.5),
+                                           ratios.front(), ratios.back())});
+  t.add({"drafted tokens, right", fmt::format("{}, {}", s.drafted_tokens, right)});
+  out << t.text();
+  return 0;
+}
+
+}  // namespace
+
 int run_bench_engine(const BenchEngineOptions& options, std::ostream& out) {
   const std::vector<TraceEntry> trace =
       options.trace.empty() ? make_trace(options) : read_trace(options.trace);
   interrupt_ends(kInterruptedLoading);
   TraceBench bench(options, trace);
   interrupt_is_noted();
+  if (options.predictions != "none") return run_predictions(options, bench, trace.size(), out);
   std::vector<TraceRun> runs;
   for (size_t i = 0; i < options.rounds; ++i) {
     runs.push_back(bench.run());
@@ -364,9 +433,16 @@ Command bench_engine_subject() {
            "most that prefill may lengthen a decode step, as a factor")
       .range(1, 1000)
       .seldom();
+  o->engine.speculate = "off";
   add_engine_options(c, o->engine);
+  c.option("--predictions", "WHAT", &o->predictions,
+           "runs without and with drafts in turn; right: each request is given its own answer as "
+           "prediction; wrong: an answer with every token wrong")
+      .one_of({"none", "right", "wrong"})
+      .seldom();
   add_model_options(c, o->model);
-  c.examples = {"moebius bench engine", "moebius bench engine DIR --trace requests.csv --json"};
+  c.examples = {"moebius bench engine", "moebius bench engine DIR --trace requests.csv --json",
+                "moebius bench engine DIR --requests 1 --new-tokens 256 --predictions right"};
   c.action = [o](const Command&) { return run_bench_engine(*o, std::cout); };
   return c;
 }

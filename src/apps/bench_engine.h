@@ -30,6 +30,7 @@ struct BenchEngineOptions {
   size_t seed = 1;
   size_t parallel = 32, rounds = 1;
   double stretch = 3;
+  std::string predictions = "none";
   EngineRunOptions engine;
   bool json = false;
 };

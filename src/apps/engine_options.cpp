@@ -6,6 +6,7 @@
 #include "apps/manners.h"
 #include "base/error.h"
 #include "base/human.h"
+#include "model/engine/draft.h"
 #include "runtime/memory.h"
 
 namespace moebius {
@@ -17,6 +18,11 @@ void add_engine_options(Command& c, EngineRunOptions& o) {
   c.option("--max-step", "S", &o.max_step, "longest prefill step, in seconds")
       .range(0.001, 3600)
       .seldom();
+  c.option("--speculate", "HOW", &o.speculate,
+           "lookup: tokens that followed the same text before run ahead where that is faster; the "
+           "answer stays the same")
+      .one_of({"lookup", "off"})
+      .seldom();
 }
 
 EngineOptions engine_options(const EngineRunOptions& o, OpenModel& open, size_t context) {
@@ -25,6 +31,7 @@ EngineOptions engine_options(const EngineRunOptions& o, OpenModel& open, size_t 
   e.context = context != 0 ? context : static_cast<size_t>(std::max<int64_t>(0, trained));
   e.kv_bytes = static_cast<uint64_t>(o.kv_gib * 0x1p30);
   e.max_step = o.max_step;
+  if (o.speculate == "lookup") e.drafts = kMostDrafts;
   e.pool = &open.pool;
   return e;
 }

@@ -10,6 +10,7 @@ namespace moebius {
 struct EngineRunOptions {
   double kv_gib = 0;  // 0: chosen
   double max_step = 1;
+  std::string speculate = "lookup";
 };
 void add_engine_options(Command& command, EngineRunOptions& options);
 // context: 0: what the model was trained for.

@@ -94,7 +94,8 @@ class Backend {
 
   // Takes effect before the next batch that is submitted. copy: block `to` becomes block `from`,
   // its first `tokens` tokens, the rest empty. cut: what block `id` holds behind its first `tokens`
-  // tokens is forgotten (after a failed step, or to go on from a shorter prefix).
+  // tokens is forgotten (after a failed step, or to go on from a shorter prefix). Of a kind that cannot
+  // be cut: at the end of the step that wrote it last, or where that one began.
   virtual void copy_block(size_t kind, BlockId from, BlockId to, size_t tokens) = 0;
   virtual void cut_block(size_t kind, BlockId id, size_t tokens) = 0;
   // Makes blocks [0, count) of a kind usable now, or throws Error; without it memory comes as

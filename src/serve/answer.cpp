@@ -35,6 +35,10 @@ void InterfaceAnswer::count(size_t prompt, const GenerationEvent& e) {
     usage_.cached += e.cached_tokens;
   }
   usage_.completion += e.tokens.size();
+  std::pair<size_t, size_t>& drafts = drafts_[{prompt, e.choice}];
+  usage_.drafts_right += e.drafts_right - drafts.first;
+  usage_.drafts_wrong += e.drafts_wrong - drafts.second;
+  drafts = {e.drafts_right, e.drafts_wrong};
   size_t& reasoning = reasoning_[{prompt, e.choice}];
   usage_.reasoning += e.reasoning_tokens - reasoning;
   reasoning = e.reasoning_tokens;
@@ -140,6 +144,7 @@ ApiAnswer::ApiAnswer(const ApiRequest& request, const ServedModel& model, const 
       logprobs_(request.generation.logprobs >= 0),
       show_reasoning_(request.show_reasoning),
       details_(request.chat && model.markup.reasoning != nullptr),
+      predicted_(request.prediction.has_value()),
       alternatives_(static_cast<size_t>(std::max(request.generation.logprobs, 0))),
       prompt_alternatives_(request.prompt_logprobs),
       texts_(texts),
@@ -269,10 +274,14 @@ std::string ApiAnswer::ends_of(const Choice& choice) const {
 }
 
 std::string ApiAnswer::usage_json() const {
-  const std::string details =
-      details_ ? fmt::format(",\"completion_tokens_details\":{{\"reasoning_tokens\":{}}}",
-                             usage_.reasoning)
-               : "";
+  std::string details;
+  if (details_) details = fmt::format("\"reasoning_tokens\":{}", usage_.reasoning);
+  if (predicted_) {
+    separate(details);
+    details += fmt::format("\"accepted_prediction_tokens\":{},\"rejected_prediction_tokens\":{}",
+                           usage_.drafts_right, usage_.drafts_wrong);
+  }
+  if (!details.empty()) details = ",\"completion_tokens_details\":{" + details + "}";
   return fmt::format(
       "{{\"prompt_tokens\":{},\"completion_tokens\":{},\"total_tokens\":{},"
       "\"prompt_tokens_details\":{{\"cached_tokens\":{}}}{}}}",

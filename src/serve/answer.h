@@ -15,6 +15,7 @@ namespace moebius {
 
 struct Usage {
   size_t prompt = 0, cached = 0, completion = 0, reasoning = 0;
+  size_t drafts_right = 0, drafts_wrong = 0;
 };
 
 // An answer in the form of one interface.
@@ -37,6 +38,7 @@ class InterfaceAnswer {
   Usage usage_;
   std::vector<bool> cached_known_;                         // of each prompt
   std::map<std::pair<size_t, size_t>, size_t> reasoning_;  // by prompt and choice
+  std::map<std::pair<size_t, size_t>, std::pair<size_t, size_t>> drafts_;
 };
 
 std::unique_ptr<InterfaceAnswer> make_answer(const ApiRequest& request, const ServedModel& model,
@@ -110,6 +112,7 @@ class ApiAnswer final : public InterfaceAnswer {
   const ServedModel& model_;
   const bool chat_, stream_, echo_, include_usage_, continuous_, ids_, logprobs_, show_reasoning_;
   const bool details_;         // of the tokens that were made
+  const bool predicted_;       // their drafts count too
   const size_t alternatives_;  // of each token
   const std::optional<int> prompt_alternatives_;
   const TokenTexts& texts_;

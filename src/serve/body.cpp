@@ -90,6 +90,8 @@ constexpr KnownField kFields[] = {
     {"stream", kGenerating},
     {"stream_options", kBoth, Keep::kTree, 64},
     {"priority", kBoth},
+    {"prediction", kBoth, Keep::kTree, 64},
+    {"speculate", kBoth, Keep::kTree, 4},
     {"cache_salt", kBoth},
     {"return_token_ids", kBoth},
     {"tools", kChat | kAnthropic | kResponses, Keep::kTree, kMostTools},

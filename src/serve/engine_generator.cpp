@@ -83,6 +83,8 @@ uint64_t EngineGenerator::submit(GenerationRequest request) {
   r.n = request.choices;
   r.prompt_logprobs = request.prompt_logprobs;
   r.priority = request.priority;
+  r.drafts = request.drafts;
+  r.prediction = std::move(request.prediction);
   r.client = std::move(request.client);
   r.salt = std::move(request.salt);
   TextRules rules;
@@ -150,6 +152,7 @@ GenerationEvent EngineGenerator::event_of(const TextEvent& t) const {
   GenerationEvent e;
   e.id = t.id, e.choice = t.index;
   e.cached_tokens = t.cached_tokens, e.queue_seconds = t.queue_seconds;
+  e.drafts_right = t.drafts_right, e.drafts_wrong = t.drafts_wrong;
   e.error = t.error;
   e.end = kEnds[static_cast<size_t>(t.finish)];
   e.text = t.text, e.parts = t.parts, e.reasoning_tokens = t.reasoning_tokens;
@@ -181,6 +184,9 @@ GeneratorStats EngineGenerator::stats() const {
   out.prefix_queries = s.prefix_queries;
   out.prefix_hits = s.prefix_hits;
   out.preemptions = s.preemptions;
+  out.drafts = s.drafts;
+  out.drafted_tokens = s.drafted_tokens;
+  out.drafts_right.assign(s.drafts_right.begin(), s.drafts_right.end());
   out.kv_blocks_used = s.kv.blocks_used;
   out.kv_blocks_cached = s.kv.blocks_cached;
   out.kv_blocks_free = s.kv.blocks_free;

@@ -37,6 +37,8 @@ struct GenerationRequest {
   int logprobs = -1;                          // alternatives per token; -1: none at all
   int prompt_logprobs = -1;                   // likewise of each prompt token
   int priority = 0;
+  size_t drafts = SIZE_MAX;         // most drafted tokens of a step; the server's limit holds too
+  std::vector<int32_t> prediction;  // what the answer may be like
   std::string client, salt;
   std::shared_ptr<const Grammar> grammar = nullptr;  // of the answers; null: any text
 };
@@ -62,9 +64,10 @@ struct GenerationEvent {
   EndReason end = EndReason::kNone;
   std::optional<int32_t> stop_token;  // that ended it, if the request named it
   std::optional<std::string> stop_string;
-  std::string error;                   // of kError, in words
-  size_t cached_tokens = 0;            // of the prompt
-  double queue_seconds = 0;            // from submit until it ran
+  std::string error;                          // of kError, in words
+  size_t cached_tokens = 0;                   // of the prompt
+  size_t drafts_right = 0, drafts_wrong = 0;  // so far
+  double queue_seconds = 0;                   // from submit until it ran
   std::vector<GeneratedToken> prompt;  // from its second token on, where asked for; in pieces
 };
 
@@ -75,6 +78,8 @@ struct GeneratorStats {
   size_t running = 0, waiting = 0, slots = 0;
   uint64_t prompt_tokens = 0, cached_tokens = 0, new_tokens = 0;
   uint64_t prefix_queries = 0, prefix_hits = 0, preemptions = 0;
+  uint64_t drafts = 0, drafted_tokens = 0;
+  std::vector<uint64_t> drafts_right;  // by place
   uint64_t kv_blocks_used = 0, kv_blocks_cached = 0, kv_blocks_free = 0;
   uint64_t kv_budget = 0;
   uint64_t weight_bytes = 0, kv_bytes_read = 0;

@@ -329,6 +329,9 @@ std::vector<GenerationRequest> prepare(ApiRequest& request, const ServedModel& m
     request.generation.grammar = compile_format(request.format, *model.grammars);
   for (const std::string& word : request.bad_words)
     add_bad_word(*model.tokenizer, word, request.generation);
+  if (request.prediction)
+    if (auto ids = model.tokenizer->encode_within(*request.prediction, false, model.context))
+      request.generation.prediction = std::move(*ids);
   const auto add = [&](std::optional<std::vector<int32_t>> ids, const std::string& param) {
     if (!ids) throw context_exceeded(std::nullopt, model.context, param);
     out.push_back(request.generation);

@@ -73,6 +73,14 @@ void write_engine(std::string& out, const GeneratorStats& s) {
          s.prefix_queries);
   simple(out, "prefix_cache_hits_total", "counter", "of these, found", s.prefix_hits);
   simple(out, "num_preemptions_total", "counter", "sequences that gave way", s.preemptions);
+  simple(out, "spec_decode_num_drafts_total", "counter", "sequences and steps with a draft",
+         s.drafts);
+  simple(out, "spec_decode_num_draft_tokens_total", "counter", "tokens of drafts",
+         s.drafted_tokens);
+  head(out, "spec_decode_num_accepted_tokens_total", "counter", "of these, right, by their place");
+  for (size_t i = 0; i < s.drafts_right.size(); ++i)
+    out += fmt::format("moebius_spec_decode_num_accepted_tokens_total{{position=\"{}\"}} {}\n", i,
+                       s.drafts_right[i]);
   head(out, "step_phase_seconds_total", "counter", "where the time of steps went");
   for (const auto& [phase, seconds] : s.phase_seconds)
     out += fmt::format("moebius_step_phase_seconds_total{{phase={}}} {}\n", label(phase), seconds);

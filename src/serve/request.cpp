@@ -16,6 +16,7 @@ namespace moebius {
 namespace {
 
 constexpr size_t kMostChoices = 16, kStopBytes = 1024, kBadWordBytes = 128;
+constexpr int64_t kMostDrafted = 16;
 constexpr int64_t kMostLogprobs = 20;
 constexpr int64_t kMostTokens = int64_t{1} << 31;
 
@@ -110,6 +111,28 @@ void read_constraints(const Fields& f, const RequestBody& body, ApiRequest& r) {
   }
 }
 
+// How many tokens may be drafted, and from what besides the text itself.
+void read_drafts(const Fields& f, ApiRequest& r) {
+  if (const Json* speculate = f.find("speculate")) {
+    if (speculate->is_object()) {
+      const Fields o(*speculate, "speculate");
+      if (const auto most = o.integer("max", 0, kMostDrafted))
+        r.generation.drafts = static_cast<size_t>(*most);
+    } else if (!f.boolean("speculate", true)) {
+      r.generation.drafts = 0;
+    }
+  }
+  const Json* prediction = f.find("prediction");
+  if (prediction == nullptr) return;
+  if (!prediction->is_object()) wrong_type(*prediction, "prediction", "an object");
+  const Fields p(*prediction, "prediction");
+  if (const auto type = p.string("type"); type && *type != "content")
+    invalid("prediction.type", fmt::format("prediction.type is '{}'; expected 'content'", *type));
+  const Json* content = p.find("content");
+  if (content == nullptr) invalid("prediction.content", "prediction.content is missing");
+  r.prediction = content_text(*content, "prediction.content");
+}
+
 // Of the prompt: for an answer that is whole only.
 void read_prompt_logprobs(const Fields& f, ApiRequest& r) {
   const auto n = f.integer("prompt_logprobs", 0, kMostLogprobs);
@@ -142,6 +165,7 @@ ApiRequest read_common(const RequestBody& body, const ServedModel& model) {
   read_bias(f, model.vocab, g);
   read_stops(f, body, model, g);
   read_constraints(f, body, r);
+  read_drafts(f, r);
   read_stream(f, r);
   read_prompt_logprobs(f, r);
   const auto most = static_cast<int64_t>(std::min(kMostChoices, model.slots));

@@ -73,6 +73,7 @@ struct ApiRequest {
   bool add_generation_prompt = true;
   bool continue_final = false;  // the last message goes on; its content ends with kContinueMark
   std::vector<std::string> bad_words;
+  std::optional<std::string> prediction;  // what the answer may be like
   bool add_special = true;
   bool echo = false;
   bool stream = false, include_usage = false, continuous_usage = false;
@@ -80,7 +81,7 @@ struct ApiRequest {
   AnswerFormat format;  // that its answers have to have
   std::optional<size_t> max_tokens;
   std::optional<int> prompt_logprobs;  // asked for by that name
-  GenerationRequest generation;        // all but prompt, bad_words, max_new and client
+  GenerationRequest generation;        // all but prompt, bad_words, prediction, max_new and client
 };
 
 // Of a body that was read for this endpoint. Throw ApiError.

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine on real layers: some hundred requests on tiny folders with shared prefixes, forks,
 // cancels and too little memory, on one thread and on two; tokens and log-probabilities equal those
-// of each request alone.
+// of each request alone. Sequences draft what they can, from their own text and from predictions with
+// some wrong tokens; alone they do not.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -90,9 +91,22 @@ void compare(const std::string& folder, size_t count, XType type, uint64_t& cach
   options.placement = {};
   options.pool = &one;
   const auto alone_model = DecoderModel::load(checkpoint, options);
-  const std::vector<Request> requests = mixed_requests(count, model->vocab(), 17);
+  std::vector<Request> requests = mixed_requests(count, model->vocab(), 17);
+  std::vector<std::map<AnswerKey, FakeAnswer>> expected;
+  for (size_t q = 0; q < requests.size(); ++q) {
+    EngineOptions alone;
+    alone.context = kContext;
+    alone.parallel = 2;
+    alone.prompt_rows = 7 + q % 100;
+    Engine single(*alone_model, alone);
+    expected.push_back(answers_of(single, {requests[q]}, SplitMix64(0), false));
+    if (q % 3 == 0) continue;
+    requests[q].prediction = expected[q].at({0, 0}).tokens;
+    for (size_t i = q % 5; i < requests[q].prediction.size(); i += 5) requests[q].prediction[i] = 1;
+  }
 
   EngineOptions tight;
+  tight.drafts = 4, tight.every_draft = true;
   tight.context = kContext;
   tight.parallel = 6;
   tight.pool = &two;
@@ -102,6 +116,10 @@ void compare(const std::string& folder, size_t count, XType type, uint64_t& cach
   const auto got = answers_of(engine, requests, SplitMix64(3), true);
   const EngineSnapshot s = engine.snapshot();
   cached += s.cached_tokens;
+  if (model->batches_in_flight() == 1) {
+    EXPECT_GT(s.drafted_tokens, count);
+    EXPECT_GT(s.drafts_right[0], count / 4);
+  }
   if (test::thinning() == 1) {
     EXPECT_GT(s.evictions, 0u);
   }
@@ -111,15 +129,9 @@ void compare(const std::string& folder, size_t count, XType type, uint64_t& cach
 
   size_t cancelled = 0;
   for (size_t q = 0; q < requests.size(); ++q) {
-    EngineOptions alone;
-    alone.context = kContext;
-    alone.parallel = 2;
-    alone.prompt_rows = 7 + q % 100;
-    Engine single(*alone_model, alone);
-    const auto expected = answers_of(single, {requests[q]}, SplitMix64(0), false);
     for (size_t i = 0; i < requests[q].n; ++i) {
       const FakeAnswer& g = got.at({q, i});
-      FakeAnswer e = expected.at({0, i});
+      FakeAnswer e = expected[q].at({0, i});
       if (g.finish == Finish::kCancelled) {
         ++cancelled;
         ASSERT_LE(g.tokens.size(), e.tokens.size());
@@ -198,6 +210,14 @@ TEST(EngineModel, KeysAreMadeAnewWhereTheRotationChanges) {
   const FakeAnswer whole = answers_of(engine, {r}, SplitMix64(0), false).at({0, 0});
   ASSERT_EQ(whole.tokens.size(), 20u);
   EXPECT_EQ(engine.snapshot().preemptions, 1u);
+  o.drafts = 16, o.every_draft = true;
+  Engine drafting(*model, o);
+  Request predicted = r;
+  predicted.prediction = whole.tokens;
+  const FakeAnswer same = answers_of(drafting, {predicted}, SplitMix64(0), false).at({0, 0});
+  EXPECT_EQ(same.tokens, whole.tokens);
+  EXPECT_EQ(same.logprobs, whole.logprobs);
+  EXPECT_GT(drafting.snapshot().drafts_right[4], 0u);
   for (size_t i = 0; i < whole.tokens.size(); ++i) {
     Request next = r;
     next.prompt.insert(next.prompt.end(), whole.tokens.begin(),

@@ -82,10 +82,21 @@ void expect_answer(FakeEngine& f, const Sent& s) {
   }
 }
 
-// Returns how often sequences were preempted and blocks evicted.
+// What the request answers, with a wrong token where random(percent) says so: for drafts.
+std::vector<int32_t> predicted(std::vector<int32_t> answer, size_t percent, SplitMix64& random) {
+  for (int32_t& t : answer)
+    if (random.below(100) < percent) t = (t + 1) % 60;
+  return answer;
+}
+
+// Returns how often sequences were preempted and blocks evicted. drafts: of every step that can have
+// some, from predictions that are right, half right and wrong.
 std::pair<uint64_t, uint64_t> run_many(std::vector<KvKind> kinds, uint64_t kv_bytes, size_t count,
-                                       uint64_t seed, ThreadPool* pool, size_t lanes = 1) {
+                                       uint64_t seed, ThreadPool* pool, size_t lanes = 1,
+                                       size_t drafts = 0) {
   EngineOptions o;
+  o.drafts = drafts;
+  o.every_draft = true;
   o.parallel = 6;
   o.kv_bytes = kv_bytes;
   o.context = 600;
@@ -95,11 +106,14 @@ std::pair<uint64_t, uint64_t> run_many(std::vector<KvKind> kinds, uint64_t kv_by
   f.backend.batches_wanted = lanes;
   if (seed % 2 == 0) f.engine->calibrate();
   Requests requests(seed);
+  SplitMix64 random(seed);
   std::vector<Sent> open;
   size_t sent = 0;
   while (sent < count || !open.empty()) {
     while (sent < count && open.size() < 16 && !requests.one_in(3)) {
       Sent s{requests.next()};
+      if (drafts > 0 && !requests.one_in(4))
+        s.request.prediction = predicted(f.alone(s.request).tokens, 50 * requests.below(3), random);
       s.id = f.engine->add(s.request);
       open.push_back(std::move(s));
       ++sent;
@@ -128,6 +142,13 @@ std::pair<uint64_t, uint64_t> run_many(std::vector<KvKind> kinds, uint64_t kv_by
   EXPECT_TRUE(f.clean());
   EXPECT_GT(s.cached_tokens, 0u);
   EXPECT_EQ(f.backend.most_under_way, lanes);
+  if (drafts > 0) {
+    uint64_t right = 0;
+    for (const uint64_t r : s.drafts_right) right += r;
+    EXPECT_GT(right, count);
+    EXPECT_GT(s.drafted_tokens, right + count);
+    EXPECT_GT(s.drafts_right[drafts - 1], 0u);
+  }
   return {s.preemptions, s.evictions};
 }
 
@@ -150,6 +171,18 @@ TEST(EngineRandom, TenThousandRequestsAnswerAsEachAlone) {
   EXPECT_GT(evictions, count / 100);
 }
 
+TEST(EngineRandom, DraftsChangeNoAnswer) {
+  ThreadPool pool(2);
+  const size_t count = 10000 / test::thinning();
+  const std::vector<KvKind> windows = {{"window 100", 500, 100, true},
+                                       {"window 300", 400, 300, true}};
+  run_many(FakeBackend::full(), 7 * 1000, count * 3 / 10, 11, &pool, 1, 16);
+  run_many(FakeBackend::full(), 40 * 1000, count / 10, 12, nullptr, 1, 1);
+  run_many(FakeBackend::all_kinds(), 16 * 1000, count * 3 / 10, 13, &pool, 1, 5);
+  run_many(windows, 9 * 1000, count * 2 / 10, 14, nullptr, 1, 16);
+  run_many({{"state", 300, 1, false}}, 15 * 300, count / 10, 15, &pool, 1, 3);
+}
+
 TEST(EngineRandom, SeveralBatchesUnderWayChangeNoAnswer) {
   const size_t count = 2000 / test::thinning();
   run_many(FakeBackend::full(), 7 * 1000, count, 6, nullptr, 2);
@@ -159,9 +192,11 @@ TEST(EngineRandom, SeveralBatchesUnderWayChangeNoAnswer) {
 
 // A few requests that share, fork, wait for memory and are preempted.
 struct Scenario {
-  Scenario(std::vector<KvKind> kinds, uint64_t kv_bytes)
-      : f(std::move(kinds), [kv_bytes] {
+  Scenario(std::vector<KvKind> kinds, uint64_t kv_bytes, size_t drafts = 0)
+      : f(std::move(kinds), [=] {
           EngineOptions o;
+          o.drafts = drafts;
+          o.every_draft = true;
           o.parallel = 4;
           o.kv_bytes = kv_bytes;
           o.context = 400;
@@ -187,6 +222,8 @@ struct Scenario {
           answers[q].push_back(f.alone(requests[q].request, i));
       }
       requests[q].expected = answers[q];
+      SplitMix64 random(q);
+      if (drafts > 0) requests[q].request.prediction = predicted(answers[q][0].tokens, 20, random);
     }
   }
   void add(size_t i) { requests[i].id = f.engine->add(requests[i].request); }
@@ -213,21 +250,25 @@ struct Scenario {
 };
 
 TEST(EngineFaults, EveryCallOfTheBackendInTurn) {
-  for (const bool all : {false, true}) {
+  for (const int sort : {0, 1, 2}) {
+    const bool all = sort > 0;
+    const size_t drafts = sort < 2 ? 0 : 4;
     const auto kinds = all ? FakeBackend::all_kinds() : FakeBackend::full();
     const uint64_t memory = all ? 10 * 1000 : 5 * 1000;
-    Scenario whole(kinds, memory);
+    Scenario whole(kinds, memory, drafts);
     EXPECT_EQ(whole.run(), 0u);
     whole.expect_all();
     EXPECT_GT(whole.f.engine->snapshot().preemptions, 0u);
     const test::FakeFaults calls = whole.f.backend.calls;
     EXPECT_GT(calls.copy, 0);
+    EXPECT_EQ(calls.cut > 0,
+              drafts > 0);  // what drafts that were wrong left; its failure ends nothing
     size_t failures = 0;
-    for (long test::FakeFaults::*call :
-         {&test::FakeFaults::submit, &test::FakeFaults::collect, &test::FakeFaults::copy})
+    for (long test::FakeFaults::*call : {&test::FakeFaults::submit, &test::FakeFaults::collect,
+                                         &test::FakeFaults::copy, &test::FakeFaults::cut})
       for (long n = 0; n < calls.*call; ++n) {
         SCOPED_TRACE(n);
-        Scenario s(kinds, memory);
+        Scenario s(kinds, memory, drafts);
         s.f.backend.faults.*call = n;
         s.f.backend.faults.no_memory = n % 2 == 0;
         const size_t failed = s.run();
@@ -242,12 +283,10 @@ TEST(EngineFaults, EveryCallOfTheBackendInTurn) {
 
 // Each allocation that the engine makes fails once. A sequence whose own work it hits may end with
 // an error; the others answer as ever.
-TEST(EngineFaults, EveryAllocationInTurn) {
-  if (!test::allocations_can_fail() || !test::plain_build())
-    GTEST_SKIP() << "sanitizers bring an allocator of their own";
+void fail_every_allocation(size_t drafts) {
   long total = 0;
   {
-    Scenario s(FakeBackend::full(), 5 * 1000);
+    Scenario s(FakeBackend::full(), 5 * 1000, drafts);
     const test::FailAllocation never(1L << 40);
     s.run();
     total = (1L << 40) - test::allocations_left();
@@ -255,7 +294,7 @@ TEST(EngineFaults, EveryAllocationInTurn) {
   ASSERT_GT(total, 500);
   long failed_steps = 0, errors = 0, refused = 0;
   for (long n = 0; n < total; ++n) {
-    Scenario s(FakeBackend::full(), 5 * 1000);
+    Scenario s(FakeBackend::full(), 5 * 1000, drafts);
     std::optional<test::FailAllocation> failing;
     const auto add = [&](size_t i) {
       try {
@@ -302,6 +341,13 @@ TEST(EngineFaults, EveryAllocationInTurn) {
   EXPECT_GT(failed_steps, 0);
   EXPECT_GT(errors, 0);
   EXPECT_GT(refused, 0);
+}
+
+TEST(EngineFaults, EveryAllocationInTurn) {
+  if (!test::allocations_can_fail() || !test::plain_build())
+    GTEST_SKIP() << "sanitizers bring an allocator of their own";
+  fail_every_allocation(0);
+  fail_every_allocation(3);
 }
 
 }  // namespace

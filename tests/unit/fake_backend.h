@@ -123,6 +123,8 @@ class FakeBackend : public Backend {
     count(calls.cut, faults.cut, "cut");
     const NoAllocationFails pause;
     Block& b = at(kind, id);
+    if (!kinds_[kind].cuttable && tokens != b.filled && tokens == b.filled_before)
+      b.filled = b.filled_before, b.state = b.state_before;
     if (kinds_[kind].cuttable ? tokens > b.filled : tokens != b.filled)
       violation(fmt::format("a block of {} tokens is cut at {}", b.filled, tokens));
     b.filled = tokens;
@@ -156,7 +158,9 @@ class FakeBackend : public Backend {
   struct Block {
     std::array<int32_t, kBlockTokens> tokens = poisoned();
     size_t filled = 0;
-    uint64_t state = 0;  // after `filled` tokens of the block
+    uint64_t state = 0;        // after `filled` tokens of the block
+    size_t filled_before = 0;  // by the step that wrote it last
+    uint64_t state_before = 0;
     bool dirty = false;  // a failed step may have written behind them
     static std::array<int32_t, kBlockTokens> poisoned() {
       std::array<int32_t, kBlockTokens> out;
@@ -274,6 +278,9 @@ class FakeBackend : public Backend {
       if (b.dirty || b.filled != (i.position - 1) % kBlockTokens + 1)
         violation(fmt::format("the state at {} is read from one at {}", i.position, b.filled));
       state = b.state;
+      Block& first = block_of(k, i, i.position);
+      first.filled_before = &first == &b ? b.filled : 0;
+      first.state_before = b.state;
     }
     for (size_t n = 0; n < i.tokens.size(); ++n) {
       out.push_back(state = chain(state, i.tokens[n]));

@@ -197,9 +197,11 @@ TEST(Ranks, AnEngineOnRanks) {
   ThreadPool pool(1);
   const ModelOptions options = options_for(pool, XType::kBf16);
   const std::vector<int32_t> prompt = some_tokens(checkpoint, 9);
-  const auto generate = [&](Backend& backend) {
+  std::map<uint64_t, std::vector<int32_t>> want;
+  const auto generate = [&](Backend& backend, size_t drafts = 0) {
     EngineOptions eo;
     eo.context = 64, eo.parallel = 3;
+    eo.drafts = drafts, eo.every_draft = true;
     Engine engine(backend, eo);
     for (uint64_t i = 0; i < 3; ++i) {
       Request r;
@@ -208,6 +210,7 @@ TEST(Ranks, AnEngineOnRanks) {
       r.max_new = 20, r.ignore_stop = true;
       r.sampling.temperature = i == 0 ? 0.0f : 0.8f;
       r.sampling.seed = 7 + i;
+      if (drafts > 0) r.prediction = want.at(1 + i);
       engine.add(std::move(r));
     }
     std::map<uint64_t, std::vector<int32_t>> tokens;
@@ -218,11 +221,16 @@ TEST(Ranks, AnEngineOnRanks) {
       for (const StepResult& result : report.results)
         if (result.choice) tokens[result.id].push_back(result.choice->token);
     }
+    EXPECT_EQ(engine.snapshot().drafts_right[3] > 0,
+              drafts > 0 && backend.batches_in_flight() == 1);
     return tokens;
   };
-  const auto want = generate(*DecoderModel::load(checkpoint, options));
-  ThreadRankedModel ranked(checkpoint, options, {2, 1, 1}, {});
-  EXPECT_EQ(generate(ranked.model()), want);
+  want = generate(*DecoderModel::load(checkpoint, options));
+  ThreadRankedModel stages(checkpoint, options, {2, 1, 1}, {});
+  EXPECT_EQ(generate(stages.model()), want);
+  EXPECT_EQ(generate(stages.model(), 5), want);
+  ThreadRankedModel outputs(checkpoint, options, {1, 2, 1}, {});
+  EXPECT_EQ(generate(outputs.model(), 5), want);
 }
 
 TEST(Ranks, WhatCannotBeCutIsRefused) {

@@ -25,13 +25,15 @@ constexpr int32_t kBadToken = 4000;
 struct Said {
   std::vector<int32_t> tokens;
   std::string text, stop_text, error;
+  std::vector<std::string> pieces;  // of the text, event by event
   Finish finish = Finish::kNo;
 };
 
 struct Talk {
-  explicit Talk(const Tokenizer* tokenizer = &bundled_tokenizer())
+  explicit Talk(const Tokenizer* tokenizer = &bundled_tokenizer(), size_t drafts = 0)
       : backend(FakeBackend::all_kinds(), kVocab) {
     EngineOptions options;
+    options.drafts = drafts, options.every_draft = true;
     options.context = 2048;
     options.parallel = 4;
     options.clock = [this] { return backend.now; };
@@ -47,6 +49,7 @@ struct Talk {
       EXPECT_EQ(said.finish, Finish::kNo) << "an event behind the end";
       if (e.choice) said.tokens.push_back(e.choice->token);
       said.text += e.text;
+      said.pieces.push_back(e.text);
       said.stop_text = e.stop_text, said.error = e.error, said.finish = e.finish;
     }
     if (!s.failure.empty()) failures.push_back(s.failure);
@@ -89,6 +92,32 @@ TEST(TextEngine, TextsAreThoseOfTheTokens) {
   tokens_alone.run();
   EXPECT_EQ(tokens_alone.of(id).tokens.size(), 24u);
   EXPECT_EQ(tokens_alone.of(id).text, "");
+}
+
+// A step with drafts brings several events: each has its own token's text.
+TEST(TextEngine, DraftsBringTheSameEvents) {
+  const std::vector<Said> plain = undisturbed();
+  TextRules stop;
+  stop.stops = {plain[0].text.substr(plain[0].text.size() / 2, 4)};
+  Talk stopped, drafted(&bundled_tokenizer(), 6);
+  const Said& plain_stopped = stopped.of(stopped.ask(1, stop));
+  stopped.run();
+  for (uint64_t seed = 1; seed <= 3; ++seed)
+    for (const bool stops : {false, true}) {
+      Request r = test::fake_request(40 + seed, seed, 24, 3000);
+      r.prediction = plain[seed - 1].tokens;
+      r.prediction[9] = 5;
+      const uint64_t id = drafted.engine->add(std::move(r), stops ? stop : TextRules());
+      drafted.run();
+      const Said& got = drafted.of(id);
+      if (stops && seed > 1) continue;
+      const Said& expected = stops ? plain_stopped : plain[seed - 1];
+      EXPECT_EQ(got.tokens, expected.tokens);
+      EXPECT_EQ(got.pieces, expected.pieces);
+      EXPECT_EQ(got.finish, expected.finish);
+      EXPECT_EQ(got.stop_text, expected.stop_text);
+    }
+  EXPECT_GT(drafted.engine->engine().snapshot().drafts_right[3], 0u);
 }
 
 TEST(TextEngine, AStopStringEndsTheAnswerBeforeIt) {
@@ -284,6 +313,45 @@ TEST(ServeEngine, AnswersHaveTheirForm) {
     const std::string& text = c.find("text")->as_string();
     EXPECT_TRUE(text == "yes" || text == "no") << text;
     EXPECT_EQ(c.find("finish_reason")->as_string(), "stop");
+  }
+}
+
+// `prediction` changes the speed of an answer and its usage, nothing else; `speculate` says how many.
+TEST(ServeEngine, APredictionGivesTheSameAnswer) {
+  Talk talk(&bundled_tokenizer(), 6);
+  const EngineServer server(*talk.engine);
+  const auto ask = [&](const std::string& more) {
+    return server.ask(test::post("/v1/completions", std::string(kQuestion).insert(1, more)));
+  };
+  const test::Response plain = ask("");
+  ASSERT_EQ(plain.status, 200) << plain.body;
+  const std::string text = plain.json().find("choices")->items()[0].find("text")->as_string();
+  const std::string prediction =
+      "\"prediction\":{\"type\":\"content\",\"content\":" + Json(text).dump() + "},";
+  const auto details = [](const test::Response& r, const char* name) {
+    return r.json().find("usage")->find("completion_tokens_details")->find(name)->as_int();
+  };
+  const test::Response predicted = ask(prediction);
+  ASSERT_EQ(predicted.status, 200) << predicted.body;
+  EXPECT_EQ(answer_of(predicted), answer_of(plain));
+  EXPECT_GT(details(predicted, "accepted_prediction_tokens"), 2);
+  const test::Response off = ask(prediction + "\"speculate\":false,");
+  EXPECT_EQ(answer_of(off), answer_of(plain));
+  EXPECT_EQ(details(off, "accepted_prediction_tokens"), 0);
+  EXPECT_EQ(details(off, "rejected_prediction_tokens"), 0);
+  const test::Response one = ask(prediction + "\"speculate\":{\"max\":1},");
+  EXPECT_EQ(answer_of(one), answer_of(plain));
+  EXPECT_GT(details(one, "accepted_prediction_tokens"), 0);
+  const std::pair<const char*, const char*> bad[] = {
+      {"\"prediction\":3,", "prediction"},
+      {"\"prediction\":{\"type\":\"x\",\"content\":\"a\"},", "prediction.type"},
+      {"\"prediction\":{\"type\":\"content\"},", "prediction.content"},
+      {"\"speculate\":{\"max\":17},", "speculate.max"},
+      {"\"speculate\":\"much\",", "speculate"}};
+  for (const auto& [field, param] : bad) {
+    const test::Response r = ask(field);
+    EXPECT_EQ(r.status, 400) << field << r.body;
+    EXPECT_NE(r.body.find(param), std::string::npos) << r.body;
   }
 }
 

@@ -62,6 +62,10 @@ Engine::Engine(Backend& backend, const EngineOptions& options)
       vocab_(options_.vocab == 0 ? backend.vocab() : std::min(options_.vocab, backend.vocab())),
       kv_(backend,
           {options_.kv_bytes, options_.parallel, options_.hash_seed, UINT64_MAX, options_.freed}) {
+  options_.drafts = std::min(options_.drafts, kMostDrafts);
+  if (backend.keys_depend_on_length() && backend.keys_change_beyond() == SIZE_MAX)
+    options_.drafts = 0;  // keys of dynamic scaling follow the length of each step
+  for (const KvKind& kind : backend.kv_kinds()) cuttable_ = cuttable_ && kind.cuttable;
   publish();
 }
 
@@ -91,6 +95,10 @@ uint64_t Engine::add(Request request) {
   for (const int32_t t : request.prompt)
     if (t < 0 || static_cast<size_t>(t) >= backend_.vocab())
       fail("the prompt holds token {}, which is not in the vocabulary of {} tokens", t,
+           backend_.vocab());
+  for (const int32_t t : request.prediction)
+    if (t < 0 || static_cast<size_t>(t) >= backend_.vocab())
+      fail("the prediction holds token {}, which is not in the vocabulary of {} tokens", t,
            backend_.vocab());
   check(request.sampling, backend_.vocab());
   const size_t max_new = std::min(request.max_new, longest_ - n);
@@ -145,7 +153,8 @@ size_t Engine::prompt_left() const {
   return left;
 }
 
-// Every sequence has at most one result in a step, and its place is there from here on.
+// Every sequence has one result in a step, and one more for each draft: their places are there
+// before anything is committed.
 void Engine::take_inbox(StepReport& report) {
   const std::lock_guard lock(inbox_mutex_);
   sequences_.reserve(sequences_.size() + inbox_.size());
@@ -183,6 +192,7 @@ void Engine::report_end(Sequence& s, Finish finish, std::string error,
   r.finish = finish;
   r.error = std::move(error);
   r.cached_tokens = s.cached;
+  r.drafts_right = s.drafts_right, r.drafts_wrong = s.drafts_wrong;
   report.results.push_back(std::move(r));
   s.finish = finish;
   end(s, report);

@@ -40,6 +40,8 @@ struct EngineOptions {
   // For keys and values. 0: what `parallel` sequences of `context` need, at most half of the memory
   // that is free.
   uint64_t kv_bytes = 0;
+  size_t drafts = 0;                // most drafted tokens of a sequence and step (draft.h); 0: none
+  bool every_draft = false;         // that is found runs, whatever it costs
   double stretch = 3;               // longest step with prompt tokens, times the step without them
   double max_step = 1;              // seconds of a step with prompt tokens, as predicted
   size_t prompt_rows = 512;         // most prompt tokens of a step
@@ -73,6 +75,8 @@ struct Request {
   int priority = 0;          // lower first; a level is gained per 30 s of waiting
   std::string client;        // who asks: clients take turns by prompt tokens
   std::string salt;          // prefixes are shared only between requests of one salt
+  size_t drafts = SIZE_MAX;  // at most; the engine's own limit holds too
+  std::vector<int32_t> prediction;  // what the answer may be like: drafts come from it first
   // Sees every token of choice `index` while its sequence is sampled, on some thread of the pool,
   // calls of one choice in order. False ends the sequence (kStopText); what it throws, too (kError).
   std::function<bool(size_t index, const TokenChoice& choice)> watch;
@@ -85,16 +89,18 @@ struct Request {
 // Seed of one of several answers.
 uint64_t seed_of_choice(uint64_t seed, size_t index);
 
-// What a step brought for one sequence: a token, the end, or both.
+// What a step brought for one sequence: a token, the end, or both. Where drafts were right a sequence
+// has several results in a step, in their order.
 struct StepResult {
   uint64_t id = 0;
   size_t index = 0;                   // of the answer, below Request::n
   std::optional<TokenChoice> choice;  // with the last token, finish is set too
   Finish finish = Finish::kNo;
-  std::string error;                        // of kError, in words
-  size_t cached_tokens = 0;                 // of the prompt that needed no computing
-  size_t prompt_position = 0;               // prompt_choices: of the first one's token
-  std::vector<TokenChoice> prompt_choices;  // prompt tokens as they were given
+  std::string error;                          // of kError, in words
+  size_t cached_tokens = 0;                   // of the prompt that needed no computing
+  size_t drafts_right = 0, drafts_wrong = 0;  // so far
+  size_t prompt_position = 0;                 // prompt_choices: of the first one's token
+  std::vector<TokenChoice> prompt_choices;    // prompt tokens as they were given
 };
 
 struct StepReport {
@@ -160,6 +166,9 @@ class Engine {
   bool admit(Sequence& s);
   Sequence* next_waiting() const;
   bool available(const Sequence& s) const;
+  void find_draft(Sequence& s) const;
+  void plan_drafts_of(const StepShape& decode);
+  void provide_drafts();
   bool submit_next();
   void plan();
   void provide_blocks();
@@ -172,9 +181,11 @@ class Engine {
   void give_logits(PendingStep& step) const;
   void sample(PendingStep& step, StepReport& report);
   void sample_one(const Task& task) const noexcept;
+  bool sample_row(Sequence& s, std::span<const float> logits) const;
   void roll_back(bool lost) noexcept;
   void commit(PendingStep& step, StepReport& report) noexcept;
   void commit_piece(Sequence& s, size_t piece) noexcept;
+  void commit_drafts(Sequence& s) noexcept;
   void spawn(Sequence& leader) noexcept;
   void end(Sequence& s, StepReport& report) noexcept;
   void report_end(Sequence& s, Finish finish, std::string error, StepReport& report) noexcept;
@@ -187,6 +198,7 @@ class Engine {
   EngineOptions options_;
   Backend& backend_;
   size_t context_, longest_ = 0, vocab_;
+  bool cuttable_ = true;  // what all kinds hold of a sequence can be cut at any token
   KvStore kv_;
   StepCost cost_;
   Sequences sequences_;  // in order of arrival

@@ -120,24 +120,72 @@ void Engine::plan() {
   size_t taken = 0;
   for (const auto& s : sequences_) {
     s->piece = 0;
+    s->draft_rows.clear();
     if (taken == most || !available(*s)) continue;
     ++taken;
     if (s->pending() == 1) {
       s->piece = 1;
       decode.add(s->next(), 1, 1);
+      find_draft(*s);
       continue;
     }
     prompts.push_back(
         {s->next(), s->pending(), s->wants_prompt_rows() ? kLogprobRows : options_.prompt_rows});
     owners.push_back(s.get());
   }
-  if (prompts.empty()) return;
+  if (prompts.empty()) return plan_drafts_of(decode);
+  for (const auto& s : sequences_) s->draft_rows.clear();  // a step with prompts is long enough
   PlanLimits limits;
   limits.stretch = options_.stretch;
   limits.max_step = options_.max_step * 1e9;
   limits.most = options_.prompt_rows;
   const std::vector<size_t> pieces = plan_prompts(cost_, decode, prompts, limits);
   for (size_t i = 0; i < owners.size(); ++i) owners[i]->piece = pieces[i];
+}
+
+// What may follow its last token: behind the same tokens in what was predicted, or in its own text.
+void Engine::find_draft(Sequence& s) const {
+  if (options_.drafts == 0 || !s.followers.empty() || s.wants_prompt_rows() ||
+      backend_.batches_in_flight() > 1)
+    return;
+  size_t most = std::min(
+      {options_.drafts, s.request->drafts, s.max_new - std::min(s.max_new, s.produced + 1)});
+  if (s.tokens.size() <= backend_.keys_change_beyond())
+    most = std::min(most, backend_.keys_change_beyond() - s.tokens.size());
+  if (most == 0) return;
+  const std::span<const int32_t> text = s.tokens, answer = text.subspan(s.prompt());
+  std::span<const int32_t> from = s.request->prediction;
+  if (!from.empty()) s.predicted.extend(from);
+  // Runs of tokens that cross from the prompt into the answer are not the prediction's.
+  size_t at = answer.empty() ? 0 : s.predicted.find(from, answer);
+  if (answer.size() == 1 && !from.empty() && answer[0] == from[0]) at = 1;
+  if (at >= from.size()) {
+    from = text;
+    s.lookup.extend(text);
+    at = s.lookup.find(text, text);
+  }
+  from = from.subspan(at, std::min(most, from.size() - at));
+  if (from.empty()) return;
+  s.draft_rows.push_back(s.tokens.back());
+  s.draft_rows.insert(s.draft_rows.end(), from.begin(), from.end());
+}
+
+// Of the drafts that were found, those that are worth their rows.
+void Engine::plan_drafts_of(const StepShape& decode) {
+  std::vector<DraftInLine> lines;
+  std::vector<Sequence*> owners;
+  for (const auto& s : sequences_) {
+    if (s->draft_rows.empty()) continue;
+    lines.push_back({s->next(), s->drafts(), &s->draft_record, s->draft_due});
+    owners.push_back(s.get());
+  }
+  if (lines.empty() || options_.every_draft) return;
+  const std::vector<size_t> counts = plan_drafts(cost_, decode, lines, !cuttable_);
+  for (size_t i = 0; i < owners.size(); ++i) {
+    Sequence& s = *owners[i];
+    s.draft_rows.resize(counts[i] == 0 ? 0 : counts[i] + 1);
+    s.draft_due = counts[i] == 0 && s.draft_record.pass();
+  }
 }
 
 // The youngest of the lowest priority gives its blocks to the cache, and comes back as a longer
@@ -174,6 +222,19 @@ bool Engine::provide(Sequence& s) {
     if (preempt_for(&s)) continue;
     s.piece = 0;  // waits for those before it
     return false;
+  }
+}
+
+// After everybody has the blocks that are needed: drafts have what is left.
+void Engine::provide_drafts() {
+  for (const auto& s : sequences_) {
+    if (s->draft_rows.empty()) continue;
+    size_t rows = 0;
+    if (s->running() && s->piece == 1)
+      rows = kv_.grow(s->kv, s->next() + s->draft_rows.size(),
+                      reserved() + running() * kv_.row_bytes()) -
+             s->next();
+    s->draft_rows.resize(rows <= 1 ? 0 : std::min(rows, s->draft_rows.size()));
   }
 }
 

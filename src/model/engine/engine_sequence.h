@@ -6,6 +6,7 @@
 #include <tuple>
 #include <vector>
 
+#include "model/engine/draft.h"
 #include "model/engine/engine.h"
 
 namespace moebius {
@@ -53,9 +54,15 @@ struct Engine::Sequence {
   size_t steps_under_way = 0;  // batches under way that it takes part in
   size_t ahead = 0;            // tokens behind kv.length that these run
 
+  PromptLookup lookup, predicted;  // in its tokens; in what was predicted
+  DraftRecord draft_record;
+  bool draft_due = false;
+  size_t drafts_right = 0, drafts_wrong = 0;
+
   // Of the step that is made.
-  size_t piece = 0;  // tokens it runs
-  std::optional<TokenChoice> choice;
+  size_t piece = 0;                 // tokens it runs, without drafts
+  std::vector<int32_t> draft_rows;  // its last token and drafts; empty: none
+  std::vector<TokenChoice> choices;
   std::vector<TokenChoice> prompt_choices;
   size_t prompt_position = 0;
   Finish finish = Finish::kNo;
@@ -68,6 +75,7 @@ struct Engine::Sequence {
   bool running() const { return state == State::kRunning; }
   bool safe() const { return preempted >= 3; }  // is not preempted again
   bool completes() const { return piece == pending(); }
+  size_t drafts() const { return draft_rows.empty() ? 0 : draft_rows.size() - 1; }
   bool wants_prompt_rows() const {
     return request->prompt_logprobs >= 0 && reported + 1 < prompt();
   }

@@ -30,6 +30,9 @@ struct EngineSnapshot {
   uint64_t steps = 0, failed_steps = 0;
   uint64_t prompt_tokens = 0, cached_tokens = 0, new_tokens = 0;
   uint64_t recomputed_tokens = 0;  // run again after a preemption
+  uint64_t drafts = 0;             // sequences and steps that had one
+  uint64_t drafted_tokens = 0;
+  std::array<uint64_t, 16> drafts_right{};  // by place
   uint64_t prefix_queries = 0, prefix_hits = 0;
   uint64_t preemptions = 0, evictions = 0;
   std::array<uint64_t, kFinishes> finished{};  // by Finish

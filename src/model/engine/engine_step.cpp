@@ -31,6 +31,15 @@ std::string copy_of(const std::string& words) noexcept {
 
 void Engine::add_item(PendingStep& step, Sequence& s) {
   const size_t at = s.next();
+  if (!s.draft_rows.empty()) {
+    const size_t rows = s.draft_rows.size();
+    step.items.push_back({&s.kv.tables, at, s.draft_rows, LogitsOf::kAll, s.tokens.size()});
+    step.parts.push_back({&s, s.piece});
+    for (size_t i = 0; i < rows; ++i) step.shape.add(at + i, 1, 1);
+    step.figures.decode_rows += rows;
+    step.tasks.push_back({&s, {}, at, true});
+    return;
+  }
   BatchItem item{&s.kv.tables, at, std::span(s.tokens).subspan(at, s.piece),
                  s.completes() ? LogitsOf::kLast : LogitsOf::kNone, s.tokens.size()};
   const bool rows = s.wants_prompt_rows() && at + s.piece > s.reported;
@@ -53,6 +62,7 @@ void Engine::add_item(PendingStep& step, Sequence& s) {
 bool Engine::submit_next() {
   plan();
   provide_blocks();
+  provide_drafts();
   auto step = std::make_unique<PendingStep>();
   for (const auto& s : sequences_)
     if (s->running() && s->piece > 0) add_item(*step, *s);
@@ -94,6 +104,9 @@ void Engine::collect(StepReport& report) {
   std::swap(f.backend, output_.stats);
   report.figures = std::move(f);
   give_logits(*collected_);
+  size_t places = report.results.size();
+  for (const Task& t : collected_->tasks) places += 2 + t.sequence->drafts();
+  report.results.reserve(places);
 }
 
 void Engine::give_logits(PendingStep& step) const {
@@ -137,26 +150,14 @@ void Engine::sample_one(const Task& task) const noexcept {
       s.finish = s.limit;
       return;
     }
-    if (s.tokens.size() == s.tokens.capacity()) s.tokens.reserve(2 * s.tokens.size() + 8);
-    const TokenMask* mask = s.constraint ? &s.constraint->mask() : nullptr;
-    if (mask != nullptr && mask->count == 0) {
-      if (!s.constraint->complete())
-        fail("grammar_dead_end: no token of the vocabulary can continue the answer");
-      s.finish = Finish::kStopToken;  // the model has no token for it
-      return;
+    const size_t drafts = s.drafts();
+    s.choices.reserve(drafts + 1);
+    if (s.tokens.capacity() - s.tokens.size() <= drafts)
+      s.tokens.reserve(2 * s.tokens.size() + drafts + 8);
+    for (size_t r = drafts == 0 ? rows - 1 : 0; r < rows; ++r) {
+      if (!sample_row(s, task.logits.subspan(r * vocab, vocab))) break;
+      if (r < drafts && s.choices.back().token != s.draft_rows[r + 1]) break;
     }
-    s.choice = s.sampler.next(task.logits.last(vocab), vocab_, mask);
-    const auto& stops = s.request->stop_tokens;
-    const bool stop = !s.request->ignore_stop &&
-                      std::find(stops.begin(), stops.end(), s.choice->token) != stops.end();
-    if (s.constraint && !stop) s.constraint->accept(s.choice->token);
-    const bool goes_on = !s.request->watch || s.request->watch(s.index, *s.choice);
-    if (stop)
-      s.finish = Finish::kStopToken;
-    else if (!goes_on)
-      s.finish = Finish::kStopText;
-    else if (s.produced + 1 >= s.max_new)
-      s.finish = s.limit;
   } catch (const std::exception& e) {
     s.error = words_of(e);
     s.finish = Finish::kError;
@@ -164,7 +165,31 @@ void Engine::sample_one(const Task& task) const noexcept {
     s.error = "unknown error";
     s.finish = Finish::kError;
   }
-  if (s.finish == Finish::kError) s.choice.reset();
+}
+
+// The sequence's next token; false: it has none, or ends with it.
+bool Engine::sample_row(Sequence& s, std::span<const float> logits) const {
+  const TokenMask* mask = s.constraint ? &s.constraint->mask() : nullptr;
+  if (mask != nullptr && mask->count == 0) {
+    if (!s.constraint->complete())
+      fail("grammar_dead_end: no token of the vocabulary can continue the answer");
+    s.finish = Finish::kStopToken;  // the model has no token for it
+    return false;
+  }
+  TokenChoice choice = s.sampler.next(logits, vocab_, mask);
+  const auto& stops = s.request->stop_tokens;
+  const bool stop =
+      !s.request->ignore_stop && std::find(stops.begin(), stops.end(), choice.token) != stops.end();
+  if (s.constraint && !stop) s.constraint->accept(choice.token);
+  const bool goes_on = !s.request->watch || s.request->watch(s.index, choice);
+  s.choices.push_back(std::move(choice));
+  if (stop)
+    s.finish = Finish::kStopToken;
+  else if (!goes_on)
+    s.finish = Finish::kStopText;
+  else if (s.produced + s.choices.size() >= s.max_new)
+    s.finish = s.limit;
+  return s.finish == Finish::kNo;
 }
 
 void Engine::sample(PendingStep& step, StepReport& report) {
@@ -197,11 +222,36 @@ void Engine::roll_back(bool lost) noexcept {
 }
 
 void Engine::commit_piece(Sequence& s, size_t piece) noexcept {
+  if (!s.draft_rows.empty()) return commit_drafts(s);
   const size_t length = s.kv.length + piece;
   kv_.advance(s.kv, s.tokens, length);
   if (s.request->prompt_logprobs >= 0) s.reported = std::max(s.reported, length);
   s.ahead -= piece;
   --s.steps_under_way;
+}
+
+// Its tokens are there already. Keys behind the last draft that was right are cut; states cannot be,
+// so that its rows run again from the state before.
+void Engine::commit_drafts(Sequence& s) noexcept {
+  const size_t rows = s.draft_rows.size(), kept = s.choices.size(),
+               right = kept - std::min<size_t>(kept, 1);
+  s.draft_record.observe(rows - 1, right);
+  s.drafts_right += right, s.drafts_wrong += rows - 1 - right;
+  ++totals_.drafts;
+  totals_.drafted_tokens += rows - 1;
+  for (size_t i = 0; i < right; ++i) ++totals_.drafts_right[i];
+  s.draft_rows.clear();
+  s.ahead -= 1;
+  --s.steps_under_way;
+  if (kept == rows || cuttable_) kv_.advance(s.kv, s.tokens, s.kv.length + kept);
+  if (kept == rows) return;
+  kv_.shrink(s.kv);
+  try {
+    kv_.cut(s.kv);
+  } catch (const std::exception&) {
+    kv_.clear(s.kv);  // it is computed again
+    s.state = Sequence::State::kWaiting;
+  }
 }
 
 // The other answers go on from the prompt that choice 0 has run: they share its full blocks. Where
@@ -223,27 +273,33 @@ void Engine::spawn(Sequence& leader) noexcept {
 }
 
 void Engine::commit(PendingStep& step, StepReport& report) noexcept {
+  for (const Task& t : step.tasks)
+    for (const TokenChoice& c : t.sequence->choices)
+      t.sequence->tokens.push_back(c.token);  // there is room
   for (const PendingStep::Part& part : step.parts) commit_piece(*part.sequence, part.piece);
   for (const Task& t : step.tasks)
     if (t.completes && !t.sequence->followers.empty()) spawn(*t.sequence);
   for (const Task& t : step.tasks) {
     Sequence& s = *t.sequence;
-    StepResult r;
-    r.id = s.id;
-    r.index = s.index;
-    r.finish = s.finish;
-    r.cached_tokens = s.cached;
-    r.prompt_position = s.prompt_position;
-    std::swap(r.prompt_choices, s.prompt_choices);
-    if (s.choice) {
-      s.tokens.push_back(s.choice->token);  // there is room
-      ++s.produced;
-      ++totals_.new_tokens;
+    const bool failed = s.finish == Finish::kError;
+    const size_t tokens = s.choices.size(), results = std::max<size_t>(tokens + failed, 1);
+    for (size_t i = 0; i < results; ++i) {
+      StepResult r;
+      r.id = s.id;
+      r.index = s.index;
+      r.cached_tokens = s.cached;
+      r.drafts_right = s.drafts_right, r.drafts_wrong = s.drafts_wrong;
+      r.prompt_position = s.prompt_position;
+      std::swap(r.prompt_choices, s.prompt_choices);  // with the first
+      if (i < tokens) r.choice = std::move(s.choices[i]);
+      if (i + 1 == results) r.finish = s.finish;
+      if (failed && i == tokens) r.error = copy_of(s.error);
+      if (r.choice || r.finish != Finish::kNo || !r.prompt_choices.empty())
+        report.results.push_back(std::move(r));
     }
-    r.choice = std::exchange(s.choice, std::nullopt);
-    if (s.finish == Finish::kError) r.error = copy_of(s.error);
-    if (r.choice || r.finish != Finish::kNo || !r.prompt_choices.empty())
-      report.results.push_back(std::move(r));
+    s.produced += tokens;
+    totals_.new_tokens += tokens;
+    s.choices.clear();
     if (s.finish != Finish::kNo) end(s, report);
   }
   forget_ended();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <deque>
 #include <thread>
 
 #include "base/error.h"
@@ -96,9 +97,15 @@ class ThinkingConstraint final : public TokenConstraint {
 }  // namespace
 
 struct TextEngine::Job {
+  // What a token made sure of.
+  struct TokenText {
+    std::string text;
+    AnswerEvents parts;
+    size_t reasoning_tokens;
+  };
   struct Choice {
     std::optional<ChoiceText> text;  // none: tokens alone
-    std::string ready;               // of the step that runs
+    std::deque<TokenText> ready;     // of the step that runs, token by token
     bool ended = false;
   };
   std::vector<Choice> choices;
@@ -110,9 +117,10 @@ struct TextEngine::Job {
   bool watch(size_t index, int32_t token) {
     Choice& c = choices[index];
     const bool stop = std::find(stop_tokens.begin(), stop_tokens.end(), token) != stop_tokens.end();
-    if (!c.text || stop) return true;
-    c.ready += c.text->push(token);
-    return !c.text->stopped();
+    if (!c.text) return true;
+    std::string text = stop ? std::string() : c.text->push(token);
+    c.ready.push_back({std::move(text), c.text->take_events(), c.text->reasoning_tokens()});
+    return stop || !c.text->stopped();
   }
   bool open() const {
     return std::any_of(choices.begin(), choices.end(), [](const Choice& c) { return !c.ended; });
@@ -216,13 +224,20 @@ TextEvent TextEngine::event_of(Job& job, StepResult& result) {
   Job::Choice& choice = job.choices[result.index];
   TextEvent e;
   static_cast<StepResult&>(e) = std::move(result);
-  e.text = std::exchange(choice.ready, {});
   e.queue_seconds = std::max(0.0, job.queue_seconds.load());
   if (!choice.text) return e;
-  const bool stopped = e.finish == Finish::kStopToken || e.finish == Finish::kStopText;
-  if (e.finish != Finish::kNo) e.text += choice.text->finish(!stopped);
-  e.parts = choice.text->take_events();
-  e.reasoning_tokens = choice.text->reasoning_tokens();
+  if (e.choice && !choice.ready.empty()) {
+    Job::TokenText& ready = choice.ready.front();
+    e.text = std::move(ready.text), e.parts = std::move(ready.parts);
+    e.reasoning_tokens = ready.reasoning_tokens;
+    choice.ready.pop_front();
+  }
+  if (e.finish != Finish::kNo) {
+    const bool stopped = e.finish == Finish::kStopToken || e.finish == Finish::kStopText;
+    e.text += choice.text->finish(!stopped);
+    for (AnswerEvent& part : choice.text->take_events()) e.parts.push_back(std::move(part));
+    e.reasoning_tokens = choice.text->reasoning_tokens();
+  }
   if (e.finish == Finish::kNo || !choice.text->stopped()) return e;
   e.stop_text = choice.text->stop();
   // The text that was held back for more bytes of a character can complete a stop string.
