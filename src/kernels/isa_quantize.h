@@ -291,6 +291,7 @@ constexpr RowFunctions row_table(const char* name, Arch arch, uint32_t needs) {
           Isa::rotate,
           Isa::convolve,
           Isa::scan,
+          Isa::add_products,
           Isa::abs_max,
           Isa::prepare_rows,
           Isa::group_ranges,

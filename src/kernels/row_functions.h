@@ -89,6 +89,15 @@ struct RowTaps {
   const float* bias = nullptr;      // [n]; null: 0
 };
 
+// Products added to a block of rows: y[i] += a[t][i] * b[t] for every row i, t in ascending order, one
+// fma each.
+struct RowProducts {
+  float* y = nullptr;  // [rows, n]
+  size_t y_stride = 0, rows = 0, n = 0;
+  const float *a = nullptr, *b = nullptr;  // [count, rows], [count, n]
+  size_t a_stride = 0, b_stride = 0, count = 0;
+};
+
 // How a row of stored weights becomes codes of one byte (quant/encode.h): consecutive numbers share a
 // scale, the last group may be shorter.
 enum class RowCode : uint8_t { kInt, kFp8, kFp4 };
@@ -150,6 +159,7 @@ struct RowFunctions {
   // What recurrent layers do to a row and to a state (isa_scan.h).
   void (*convolve)(const RowTaps& taps, float* y, size_t n) noexcept = nullptr;
   void (*scan)(const RowScan& what) noexcept = nullptr;
+  void (*add_products)(const RowProducts& what) noexcept = nullptr;  // isa_products.h
 
   float (*abs_max)(const float* x,
                    size_t n) noexcept = nullptr;  // infinity if any x is NaN or infinite

@@ -469,6 +469,32 @@ TEST(RowFunctions, Scan) {
   });
 }
 
+TEST(RowFunctions, AddProducts) {
+  for_each_case([](const RowFunctions& f, size_t n, bool ugly, Rng& rng) {
+    constexpr size_t kCount = 5;
+    for (const size_t rows : {size_t{1}, size_t{4}, size_t{7}}) {
+      const GuardedBytes a = numbers(kCount * rows, ugly, rng),
+                         b = numbers(kCount * (n + 3), ugly, rng),
+                         y = numbers(rows * (n + 1), ugly, rng);
+      std::vector<float> expected(rows * (n + 1));
+      std::copy_n(y.as<float>(), expected.size(), expected.begin());
+      for (size_t i = 0; i < rows; ++i)
+        for (size_t c = 0; c < n; ++c)
+          for (size_t t = 0; t < kCount; ++t)
+            expected[i * (n + 1) + c] =
+                std::fma(a.as<float>()[t * rows + i], b.as<float>()[t * (n + 3) + c],
+                         expected[i * (n + 1) + c]);
+      RowProducts p;
+      p.y = y.as<float>(), p.y_stride = n + 1, p.rows = rows, p.n = n;
+      p.a = a.as<float>(), p.a_stride = rows;
+      p.b = b.as<float>(), p.b_stride = n + 3, p.count = kCount;
+      f.add_products(p);
+      ASSERT_TRUE(all_same(y.as<float>(), expected.data(), expected.size())) << rows;
+      ASSERT_FALSE(y.damaged());
+    }
+  });
+}
+
 std::vector<float> norm_by_definition(const RowNorm& norm, const float* x, size_t n) {
   std::vector<float> terms(n), y(n);
   const auto count = static_cast<float>(n);

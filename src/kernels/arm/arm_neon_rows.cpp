@@ -2,8 +2,8 @@
 // Row functions in NEON, four lanes. Loops over the scalar definition are what the compiler makes of
 // them; those that layers spend time in work on blocks of vectors, with instructions it does not
 // choose.
+#include "kernels/isa_products.h"
 #include "kernels/isa_quantize.h"
-#include "kernels/isa_scan.h"
 
 namespace moebius {
 namespace {
@@ -173,7 +173,7 @@ MOEBIUS_ALWAYS_INLINE void exp_minus_coarse_block(float* s, const CoarseConstant
   }
 }
 
-struct Neon : RowLoops<Neon, 4>, QuantizeLoops<Neon>, ScanLoops<Neon, 4> {
+struct Neon : RowLoops<Neon, 4>, QuantizeLoops<Neon>, ScanLoops<Neon, 4>, ProductLoops<Neon, 4> {
   using Loops = RowLoops<Neon, 4>;
 
   MOEBIUS_ALWAYS_INLINE static Four fused(Four a, Four b, Four c) { return fma_four(a, b, c); }

@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Row functions for every CPU: the scalar definitions in plain loops. Ends the list.
+#include "kernels/isa_products.h"
 #include "kernels/isa_quantize.h"
-#include "kernels/isa_scan.h"
 
 namespace moebius {
 namespace {
 
-struct Generic : RowLoops<Generic, 4>, QuantizeLoops<Generic>, ScanLoops<Generic, 4> {};
+struct Generic : RowLoops<Generic, 4>,
+                 QuantizeLoops<Generic>,
+                 ScanLoops<Generic, 4>,
+                 ProductLoops<Generic, 4> {};
 
 }  // namespace
 

@@ -10,7 +10,7 @@ constexpr uint32_t kNeeds = kAvx2 | kFma | kF16c;
 
 #ifdef __x86_64__
 struct Avx2 : X86Rows<Avx2, 8> {
-  static constexpr size_t kDelta = 4, kManyTokens = 2;
+  static constexpr size_t kDelta = 4, kManyTokens = 2, kProductVectors = 2;
 
   MOEBIUS_ALWAYS_INLINE static V fused(V a, V b, V c) { return _mm256_fmadd_ps(a, b, c); }
   // False, and nothing done, if there is a NaN.

@@ -12,8 +12,8 @@
 #ifdef __x86_64__
 #include <immintrin.h>
 
+#include "kernels/isa_products.h"
 #include "kernels/isa_quantize.h"
-#include "kernels/isa_scan.h"
 
 // Stands before a loop over a block: g++ unrolls a short one before it vectorises, and then forgets
 // that its iterations are independent.
@@ -27,7 +27,10 @@ namespace moebius {
 namespace {
 
 template <class Isa, size_t kWidth>
-struct X86Rows : RowLoops<Isa, kWidth>, QuantizeLoops<Isa>, ScanLoops<Isa, kWidth> {
+struct X86Rows : RowLoops<Isa, kWidth>,
+                 QuantizeLoops<Isa>,
+                 ScanLoops<Isa, kWidth>,
+                 ProductLoops<Isa, kWidth> {
   using Loops = RowLoops<Isa, kWidth>;
   using Quantize = QuantizeLoops<Isa>;
   using V = typename Loops::V;
