@@ -252,7 +252,16 @@ std::vector<RowOp> LayerSetLoader::final_rows(Norm norm, const std::string& norm
 // make logits.
 void LayerSetLoader::load_ends() {
   if (!part_.first_stage()) return;
-  const Module &embedding = embedding_of(checkpoint_), &output = output_of(checkpoint_);
+  Linear projection = part_.projects ? load_projection() : nullptr;
+  const bool cut = !part_.columns.empty();
+  if (part_.embeds) load_embedding(cut ? nullptr : projection.get());
+  to_->output = cut ? gather_logits(std::move(projection), *part_.ranks, to_->output_width)
+                    : std::move(projection);
+}
+
+// The final norm and all that makes logits of it; the product itself is the result.
+Linear LayerSetLoader::load_projection() {
+  const Module& output = output_of(checkpoint_);
   Device& device = to_->devices.ends();
   const auto& modules = checkpoint_.modules();
   const auto norm = std::find_if(modules.begin(), modules.end(), [](const Module& m) {
@@ -267,12 +276,6 @@ void LayerSetLoader::load_ends() {
   if (const TensorInfo* bias = store.find(norm->name + ".bias"))
     last.bias = read_floats(store, *bias);
   to_->final_norm = device.rows(final_rows(std::move(last), norm->name));
-  if (to_->streams > 1) {
-    std::vector<RowOp> spread;
-    for (size_t i = 1; i < to_->streams; ++i)
-      spread.push_back({RowOpKind::kCopy, {0, i * to_->hidden, to_->hidden}, {0, 0, to_->hidden}});
-    to_->spread = device.rows(std::move(spread));
-  }
   to_->output_width = output.plan.N;
   std::vector<RowOp> tail;
   if (spec_.logits_divisor != 1.0f)
@@ -280,21 +283,27 @@ void LayerSetLoader::load_ends() {
   if (spec_.logits_cap != 0.0f) tail.push_back({RowOpKind::kCap, {}, {}, spec_.logits_cap});
   if (!tail.empty()) to_->logit_tail = device.rows(std::move(tail));
   const Ranks* ranks = part_.ranks;
-  const bool cut = !part_.columns.empty();
-  const Range rows =
-      cut ? output_range(to_->output_width, ranks->members(), ranks->member(), output.name)
-          : Range{};
-  Linear projection = device.linear(checkpoint_, {{&output, rows}}, options_);
-  if (part_.embeds) {
-    const bool tied = &output == &embedding && !cut;
-    float multiplier = spec_.embedding_multiplier;
-    if (spec_.round_embedding_multiplier) round_to(to_->type, &multiplier, 1);
-    to_->embedding =
-        device.embedding(checkpoint_, embedding, multiplier, tied ? projection.get() : nullptr);
-    if (to_->embedding->table_bytes() > 0) to_->file_bytes += embedding.bytes;
+  const Range rows = part_.columns.empty() ? Range{}
+                                           : output_range(to_->output_width, ranks->members(),
+                                                          ranks->member(), output.name);
+  return device.linear(checkpoint_, {{&output, rows}}, options_);
+}
+
+// output: the whole projection to logits, whose weights may be the table's; null: not here.
+void LayerSetLoader::load_embedding(const LinearOp* output) {
+  Device& device = to_->devices.ends();
+  const Module& embedding = embedding_of(checkpoint_);
+  if (to_->streams > 1) {
+    std::vector<RowOp> spread;
+    for (size_t i = 1; i < to_->streams; ++i)
+      spread.push_back({RowOpKind::kCopy, {0, i * to_->hidden, to_->hidden}, {0, 0, to_->hidden}});
+    to_->spread = device.rows(std::move(spread));
   }
-  to_->output = cut ? gather_logits(std::move(projection), *part_.ranks, to_->output_width)
-                    : std::move(projection);
+  const bool tied = &output_of(checkpoint_) == &embedding;
+  float multiplier = spec_.embedding_multiplier;
+  if (spec_.round_embedding_multiplier) round_to(to_->type, &multiplier, 1);
+  to_->embedding = device.embedding(checkpoint_, embedding, multiplier, tied ? output : nullptr);
+  if (to_->embedding->table_bytes() > 0) to_->file_bytes += embedding.bytes;
 }
 
 }  // namespace moebius

@@ -28,6 +28,8 @@ class LayerSetLoader {
   std::unique_ptr<ExpertsOp> load_mlp(GraphLayer& layer, size_t index);
   std::unique_ptr<ExpertBlock::Beside> load_beside(const LayerParts& parts, GraphLayer& layer);
   void load_ends();
+  Linear load_projection();
+  void load_embedding(const LinearOp* output);
   std::vector<RowOp> final_rows(Norm norm, const std::string& norm_name) const;
   Mixer load_mixer(const LayerParts& parts, GraphLayer& layer);
   HeadAttention load_heads(const LayerParts& parts, GraphLayer& layer);

@@ -18,15 +18,18 @@ std::vector<size_t> plan_stages(const Checkpoint& checkpoint, const DecoderSpec&
     else if (m.layer < 0)
       ends += m.bytes;
   }
-  // Layers that take keys of another, or what another's indexer chose, stay with it.
-  std::vector<bool> may_begin(n, true);
-  for (size_t i = 0; i < n; ++i) {
+  return stage_layers(bytes, ends, stage_begins(spec), stages);
+}
+
+std::vector<bool> stage_begins(const DecoderSpec& spec) {
+  std::vector<bool> may_begin(spec.layers.size(), true);
+  for (size_t i = 0; i < may_begin.size(); ++i) {
     const LayerSpec& layer = spec.layers[i];
     for (size_t back = 0; back < layer.kv_from; ++back) may_begin[i - back] = false;
     if (joins_later(layer)) may_begin[i] = false;
     if (takes_choice(spec, i)) may_begin[i] = false;
   }
-  return stage_layers(bytes, ends, may_begin, stages);
+  return may_begin;
 }
 
 namespace {
@@ -75,6 +78,14 @@ ModelPart::ModelPart(const Checkpoint& checkpoint, DecoderSpec all, Ranks* r)
   cuts_heads = !split.repeat_attention;
   spec = spec_of(ranks->member());
 }
+
+ModelPart::ModelPart(DecoderSpec all, Range layers)
+    : ranks(nullptr),
+      whole(std::move(all)),
+      spec(whole),
+      own(layers),
+      embeds(layers.begin == 0),
+      projects(false) {}
 
 Range ModelPart::heads_of(size_t layer, size_t each) const {
   if (!cuts_heads) return {};

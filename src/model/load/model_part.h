@@ -16,8 +16,14 @@ class Ranks;
 std::vector<size_t> plan_stages(const Checkpoint& checkpoint, const DecoderSpec& spec,
                                 size_t stages);
 
+// Layers that a stage may begin with: the others take keys, choices or results of the one before.
+std::vector<bool> stage_begins(const DecoderSpec& spec);
+
 struct ModelPart {
   ModelPart(const Checkpoint& checkpoint, DecoderSpec whole, Ranks* ranks);
+  // Some layers of a model that this process has alone, and the token table where they are the first;
+  // no logits.
+  ModelPart(DecoderSpec whole, Range layers);
 
   Ranks* ranks;  // null: this process has all
   DecoderSpec whole;
@@ -28,6 +34,7 @@ struct ModelPart {
   std::vector<Range> expert_columns;  // the same for what experts give
   bool cuts_heads = false;            // attention is shared by the ranks of this stage
   bool embeds = true;                 // tokens become rows here: of the ranks, the leader
+  bool projects = true;               // rows become logits here, in the first stage
 
   bool first_stage() const { return own.begin == 0; }
   DecoderSpec spec_of(size_t member) const;  // as another rank of a stage has it
