@@ -23,7 +23,7 @@ set(MOEBIUS_KERNEL_FLAGS
 # Paths below src/. Hot: loops that are worth -O3 (other kernels are intrinsics and assembly, where it only takes longer).
 # Cold: what runs once per folder or per command, where -O1 saves a fifth of the compile time; no step calls it (checks.cold
 # follows the calls). Everything else keeps -O2.
-set(MOEBIUS_HOT_FILES "^(kernels/([a-z_]+[.]|generic/|arm/arm_neon_f32|[a-z0-9_/]*_rows)|nn/|device/cpu/(row_program|layer_ops|attention_ops)|quant/reference|checkpoint/formats/)")
+set(MOEBIUS_HOT_FILES "^(kernels/([a-z_]+[.]|generic/|arm/arm_neon_f32|[a-z0-9_/]*_rows)|nn/|device/cpu/(row_program|layer_ops|attention_ops)|quant/reference|quantize/(gptq|search)|checkpoint/formats/)")
 set(MOEBIUS_COLD_FILES "^(apps/|report/|device/(placement|cpu/layer_(plan|loader|build))|model/(arch/|load/|ranks/(handshake|rank_costs|rank_memory|rank_plan|ranked_model)|engine/sampling_choices)|checkpoint/(checkpoint|config_fields|families|fused_experts|model_config|module_|moe_|quant_|safetensors_|shard_index|summary|target_match|tensor_name)|quant/scheme|text/(jinja/|chat_template|generation_config|tokenizer_json|tiktoken))")
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")

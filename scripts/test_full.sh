@@ -84,6 +84,8 @@ stage_fuzz() {
 stage_ranks() {
   have_release || return
   one "every folder on ranks" env MOEBIUS_FULL=1 "$root/build/release/moebius_tests" --gtest_filter='Ranks.EveryFolder*' --gtest_brief=1
+  one "20 kills of quantize, and a full disk at every write" env MOEBIUS_FULL=1 "$root/build/release/moebius_tests" \
+    --gtest_filter='Quantize.Killed*:Quantize.AFullDisk*' --gtest_brief=1
 }
 
 # Ranks as processes: kills and stops at random moments, networks that are slow, late and lossy, a server's answers on four ranks.

@@ -6,15 +6,17 @@
 #include <iostream>
 #include <memory>
 
+#include "apps/bench_report.h"
 #include "apps/commands.h"
 #include "apps/folder.h"
+#include "apps/layout.h"
 #include "apps/manners.h"
 #include "apps/model_commands.h"
 #include "apps/terminal.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/human.h"
-#include "quantize/evaluate.h"
+#include "quantize/quantize_json.h"
 #include "quantize/token_files.h"
 
 namespace moebius {
@@ -22,7 +24,7 @@ namespace {
 
 struct EvalCommand {
   ModelRunOptions model;
-  std::string base, chat, cache;
+  std::string base, chat, cache, svg;
   TokenSource tokens;
   size_t context = 512, windows = 0, top = 10;
   std::optional<float> max_kl, min_top1;
@@ -37,29 +39,26 @@ std::vector<int32_t> tokens_of(const EvalCommand& c) {
   return all;
 }
 
-Json eval_json(const EvalFigures& f, size_t top) {
-  Json layers = Json::array();
-  for (const RoutingFigures& l : f.layers)
-    layers.push(Json::object({{"block", l.block}, {"agreement", l.agreement}}));
-  return Json::object({{"tokens", static_cast<uint64_t>(f.positions)},
-                       {"loss", f.loss.mean},
-                       {"stderr", f.loss.error},
-                       {"perplexity", std::exp(f.loss.mean)},
-                       {"base_loss", f.base_loss.mean},
-                       {"base_perplexity", std::exp(f.base_loss.mean)},
-                       {"kl", Json::object({{"mean", f.kl.mean},
-                                            {"stderr", f.kl.error},
-                                            {"p50", f.kl.p50},
-                                            {"p90", f.kl.p90},
-                                            {"p99", f.kl.p99},
-                                            {"p999", f.kl.p999},
-                                            {"max", f.kl.max}})},
-                       {"top1", f.top1},
-                       {"top", static_cast<uint64_t>(top)},
-                       {"top_overlap", f.top_overlap},
-                       {"rms_delta_p", f.rms_delta_p},
-                       {"routing", f.routing},
-                       {"layers", layers}});
+constexpr size_t kLayerTokens = 8192;  // of the windows, that go through the layers one by one
+
+// Errors of both kinds, a bar per layer.
+std::vector<Bar> bars_of(const LayerErrors& errors) {
+  std::vector<Bar> bars;
+  for (const HiddenError& h : errors.layers)
+    bars.push_back({"hidden state behind the layer, error in %", fmt::format("layer {}", h.layer),
+                    100 * h.error, 0});
+  for (const HiddenError& h : errors.layers)
+    bars.push_back({"modules of the layer, mean error in %", fmt::format("layer {}", h.layer),
+                    100 * h.modules, 0});
+  return bars;
+}
+
+void print_errors(const LayerErrors& errors, std::ostream& out) {
+  out << bars_text(bars_of(errors), output_width());
+  if (errors.modules.empty()) return;
+  out << "\nworst modules, error in %\n";
+  for (size_t i = 0; i < std::min(kWorstModules, errors.modules.size()); ++i)
+    out << fmt::format("{:>7.3f}  {}\n", 100 * errors.modules[i].error, errors.modules[i].name);
 }
 
 void print_eval(const EvalCommand& c, const EvalFigures& f, std::ostream& out) {
@@ -81,6 +80,30 @@ void print_eval(const EvalCommand& c, const EvalFigures& f, std::ostream& out) {
     out << fmt::format("  {:<32} {:>6.2f} %  {}\n", l.block.substr(0, 32), 100 * l.agreement,
                        std::string(width, '#'));
   }
+}
+
+// Both models layer by layer, on some of the windows.
+LayerErrors errors_of(const EvalCommand& c, const Windows& windows) {
+  TokenWindows some;
+  size_t tokens = 0;
+  for (size_t w = 0; w < windows.count() && tokens < kLayerTokens; ++w) {
+    const std::span<const int32_t> t = windows.tokens(w, 0, windows.length(w));
+    some.emplace_back(t.begin(), t.end());
+    tokens += t.size();
+  }
+  const Checkpoint base = Checkpoint::open(usable_folder(c.base)),
+                   folder = Checkpoint::open(c.model.folder);
+  const std::shared_ptr<Runtime> runtime =
+      Runtime::shared(static_cast<size_t>(c.model.run.threads));
+  ModelRunOptions options = c.model;
+  options.tap = nullptr;
+  const auto layers = static_cast<uint64_t>(folder.config().layers);
+  Progress progress("layers", layers, false);
+  LayerErrors errors =
+      layer_errors(base, folder, some, model_options_of(options, folder, runtime->pool()),
+                   [&](size_t layer, size_t) { progress.advance(layer > 0 ? 1 : 0); });
+  progress.finish();
+  return errors;
 }
 
 // 1 where a gate is missed; says which on stderr.
@@ -143,10 +166,14 @@ int run_eval(const EvalCommand& c, std::ostream& out) {
         evaluate(windows, {model->model.get(), &ours}, {base->model.get(), &theirs}, settings);
     progress.finish();
   }
+  LayerErrors errors;
+  if (c.layers && !c.base.empty()) errors = errors_of(c, windows);
   if (c.json)
-    out << eval_json(figures, c.top).dump() << '\n';
+    out << eval_answer(figures, errors, c.top).dump() << '\n';
   else
     print_eval(c, figures, out);
+  if (!c.json && !errors.layers.empty()) print_errors(errors, out);
+  if (!c.svg.empty()) write_picture(c.svg, bars_svg("moebius eval", bars_of(errors)));
   return gates(c, figures);
 }
 
@@ -168,7 +195,11 @@ Command eval_command() {
   add_tokens_type(c, o->tokens);
   c.option("--ctx,-c", "N", &o->context, "tokens per window").range(1, 1 << 24);
   c.option("--windows", "N", &o->windows, "only the first N windows; 0: all").range(0, 1 << 30);
-  c.flag("--layers", o->layers, "also the agreement of experts layer by layer");
+  c.flag("--layers", o->layers,
+         "also layer by layer: the same experts, errors of hidden states and of modules");
+  c.option("--svg", "FILE", &o->svg, "write a plot of the errors (with --layers)")
+      .file()
+      .by_default("none");
   c.option("--top", "N", &o->top, "how many of the best tokens are compared").range(1, 256);
   c.option("--kl-cache", "FILE", &o->cache,
            "what the base says, written once: it then runs first and alone, or not at all")

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The command `quantize`: a folder of plain weights becomes a compressed-tensors folder.
-#include "quantize/quantize.h"
-
 #include <fmt/core.h>
 
 #include <charconv>
@@ -17,7 +15,7 @@
 #include "apps/suggest.h"
 #include "apps/terminal.h"
 #include "base/error.h"
-#include "checkpoint/module_scheme.h"
+#include "quantize/quantize_json.h"
 #include "quantize/schemes.h"
 #include "runtime/runtime.h"
 
@@ -26,7 +24,8 @@ namespace {
 
 struct QuantizeCommand {
   QuantizeOptions options;
-  std::string match = "llmcompressor", shard_size = "5G", memory, method, order = "static";
+  std::string match = "llmcompressor", shard_size = "5G", memory, method, order = "static",
+              experts = "routed";
   std::optional<float> damp, min_rows;
   int64_t seed = 0;
   int64_t group = 0;
@@ -56,58 +55,32 @@ void check_scheme_name(const std::string& typed) {
   for (const char c : typed) upper += static_cast<char>(c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c);
   for (const SchemeName& s : scheme_names()) names.emplace_back(s.name);
   if (std::find(names.begin(), names.end(), upper) != names.end()) return;
-  if (upper == "FP8" || upper == "NVFP4")
-    throw UsageError(
-        fmt::format("the input scales of {} come from activations, which are not calibrated yet; "
-                    "expected {}",
-                    upper, upper == "FP8" ? "FP8_DYNAMIC or FP8_BLOCK" : "NVFP4A16"));
   const std::string near = nearest(upper, names);
   throw UsageError(near.empty() ? fmt::format("there is no scheme '{}'", printable(typed, 40))
                                 : fmt::format("there is no scheme '{}'; did you mean {}?",
                                               printable(typed, 40), near));
 }
 
-// Without --method: rounding; with --calib GPTQ for integers of at most 4 bits, else searched scales.
-void choose_method(QuantizeCommand& c) {
+void take_method(QuantizeCommand& c) {
   QuantizeOptions& o = c.options;
-  std::string method = c.method;
-  if (method.empty()) {
-    method = "rtn";
-    if (!o.calibration.files.empty()) {
-      std::vector<std::string> unsaid;
-      bool narrow = true;
-      for (const ConfigGroup& g : groups_of(o, unsaid))
-        narrow =
-            narrow && g.scheme.weights->kind == NumberKind::kInt && g.scheme.weights->bits <= 4;
-      method = narrow ? "gptq" : "search";
-    }
-  }
-  o.method = method == "gptq"     ? QuantizeMethod::kGptq
-             : method == "search" ? QuantizeMethod::kSearch
-                                  : QuantizeMethod::kRtn;
+  o.method = c.method == "gptq"     ? QuantizeMethod::kGptq
+             : c.method == "search" ? QuantizeMethod::kSearch
+             : c.method == "rtn"    ? QuantizeMethod::kRtn
+                                    : usual_method(o);
   o.by_size = c.order == "static";
   if (c.damp) o.damp = *c.damp;
   if (c.min_rows) o.min_rows = static_cast<double>(*c.min_rows);
   o.calibration.seed = static_cast<uint64_t>(c.seed);
-}
-
-// Modules by scheme and rule, and what is left by reason.
-struct Counts {
-  std::map<std::string, size_t> schemes, left;
-};
-Counts counts_of(const Selection& s) {
-  Counts c;
-  for (const ChosenModule& m : s.chosen)
-    ++c.schemes[fmt::format("{} by {}", describe(m.scheme), collapse_indices(m.rule))];
-  for (const LeftModule& m : s.left) ++c.left[m.reason];
-  return c;
+  o.calibration.all_experts = c.experts == "all";
 }
 
 void print_forecast(const QuantizeJob& job) {
   const QuantizeForecast& f = job.forecast();
-  const Counts counts = counts_of(job.selection());
-  for (const auto& [what, n] : counts.schemes) note("{}: {}", counted(n, "module"), what);
-  for (const auto& [why, n] : counts.left)
+  for (const auto& [what, n] : modules_by_rule(job.selection()))
+    note("{}: {}", counted(n, "module"), what);
+  std::map<std::string, size_t> left;
+  for (const LeftModule& m : job.selection().left) ++left[m.reason];
+  for (const auto& [why, n] : left)
     note("{} left as {}: {}", counted(n, "module"), n == 1 ? "it is" : "they are", why);
   const auto bytes = [](uint64_t n) { return human_bytes(static_cast<double>(n)); };
   note("{} read, {} written in {}, {:.2f} bits per quantized weight", bytes(f.bytes_in),
@@ -115,45 +88,12 @@ void print_forecast(const QuantizeJob& job) {
   note("memory {} on {}; disk {} of {} free{}", bytes(f.memory), counted(f.threads, "thread"),
        bytes(f.disk_needed), bytes(f.disk_free),
        f.seconds > 0 ? fmt::format("; about {}", human_seconds(f.seconds)) : "");
+  if (f.tokens > 0)
+    note("calibration: {}{}{}", counted(f.tokens, "token"),
+         f.expert_rows > 0 ? fmt::format(", {} rows per expert on the mean", f.expert_rows) : "",
+         f.scratch > 0 ? fmt::format(", {} of rows in files", bytes(f.scratch)) : "");
   if (job.source().quant().method() == "fp8")
     note("the source is native FP8: its matrices are decoded to bf16 first");
-}
-
-Json result_json(const QuantizeJob& job, double seconds, bool done) {
-  const QuantizeForecast& f = job.forecast();
-  const Counts counts = counts_of(job.selection());
-  Json schemes = Json::array(), left = Json::array(), files = Json::array();
-  for (const auto& [what, n] : counts.schemes)
-    schemes.push(Json::object({{"rule", what}, {"count", static_cast<uint64_t>(n)}}));
-  for (const LeftModule& m : job.selection().left)
-    left.push(Json::object({{"name", m.name}, {"reason", m.reason}}));
-  Json made = Json::array();
-  for (const ModuleReport& r : job.reports())
-    made.push(Json::object({{"name", r.name},
-                            {"method", name_of(r.method)},
-                            {"rows", static_cast<uint64_t>(r.rows)},
-                            {"loss", r.loss},
-                            {"reason", r.reason}}));
-  for (const OutputPlan::Shard& s : job.plan().shards)
-    files.push(Json::object({{"name", s.name}, {"bytes", s.bytes}}));
-  return Json::object({{"source", job.options().source},
-                       {"target", job.options().target},
-                       {"done", done},
-                       {"method", name_of(job.options().method)},
-                       {"made", made},
-                       {"modules", schemes},
-                       {"left", left},
-                       {"files", files},
-                       {"bytes_in", f.bytes_in},
-                       {"bytes_out", f.bytes_out},
-                       {"bits_per_weight", f.bits_per_weight},
-                       {"memory", f.memory},
-                       {"disk_needed", f.disk_needed},
-                       {"disk_free", f.disk_free},
-                       {"threads", static_cast<uint64_t>(f.threads)},
-                       {"forecast_seconds", f.seconds},
-                       {"seconds", seconds},
-                       {"quantization_config", job.selection().section}});
 }
 
 int run_quantize(QuantizeCommand& c) {
@@ -169,7 +109,7 @@ int run_quantize(QuantizeCommand& c) {
   o.shard_bytes = bytes_of_size(c.shard_size, "--shard-size");
   if (!c.memory.empty()) o.memory = bytes_of_size(c.memory, "--memory");
   o.match = c.match == "f32" ? RtnMatch::kF32 : RtnMatch::kLlmcompressor;
-  choose_method(c);
+  take_method(c);
   o.links = manners().no_follow ? Links::kInside : Links::kAnywhere;
   const std::shared_ptr<Runtime> runtime = Runtime::shared(static_cast<size_t>(c.threads));
   QuantizeJob job(o, runtime->threads());
@@ -203,7 +143,7 @@ int run_quantize(QuantizeCommand& c) {
     note("{}: whole, {} in {}", job.options().target,
          human_bytes(static_cast<double>(job.plan().output_bytes)), human_seconds(seconds));
   }
-  if (c.json) std::cout << result_json(job, seconds, !c.dry_run).dump() << '\n';
+  if (c.json) std::cout << quantize_answer(job, seconds, !c.dry_run).dump() << '\n';
   return kExitDone;
 }
 
@@ -266,6 +206,10 @@ Command quantize_command() {
   c.option("--calib-ctx", "N", &q.calibration.context, "tokens per window")
       .range(1, 1 << 24)
       .seldom();
+  c.option("--calib-experts", "NAME", &o->experts,
+           "an expert sees the rows that are routed to it, or all of them")
+      .one_of({"routed", "all"})
+      .seldom();
   c.option("--seed", "N", &o->seed, "of the choice of windows").range(0, 1e15).seldom();
   c.option("--damp", "X", &o->damp, "GPTQ: share of the mean of H's diagonal that is added to it")
       .by_default("0.01")
@@ -280,6 +224,11 @@ Command quantize_command() {
   c.section("Run");
   c.option("--shard-size", "SIZE", &o->shard_size, "largest file").seldom();
   c.option("--memory", "SIZE", &o->memory, "memory to use").by_default("80 % of what is free");
+  c.option("--scratch", "FOLDER", &q.scratch,
+           "where rows of the calibration are kept; without it in memory, or beside DST")
+      .folder()
+      .by_default("none")
+      .seldom();
   c.option("--threads,-t", "N", &o->threads, "threads; 0: all cores").range(0, 4096);
   c.flag("--resume", q.resume, "go on with the unfinished run DST.partial");
   c.flag("--overwrite", q.overwrite,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// See gptq.h. Inner loops are row functions (y = fma(w, x, y)) over rows that lie one behind the
-// other, so they run at the width of the machine and give equal bytes on every instruction set.
+// See gptq.h. What takes time are products of rows added to blocks of a matrix (a row function), so it
+// runs at the width of the machine and gives equal bytes on every instruction set.
 #include "quantize/gptq.h"
 
 #include <algorithm>
@@ -9,60 +9,117 @@
 
 #include "base/numeric.h"
 #include "kernels/row_functions.h"
+#include "runtime/parallel.h"
 
 namespace moebius {
 namespace {
 
 constexpr size_t kBlock = 128;  // columns whose losses reach the rest together
+constexpr size_t kInner = 16;   // of these, columns whose losses reach the block together
+constexpr size_t kPanel = 64;  // rows of a matrix that are finished before the others learn of them
+
+// Some rows [count, n], copied apart from each other; times -1 where they are taken off.
+struct RowPanel {
+  size_t stride = 0;
+  std::vector<float> data;
+  void resize(size_t count, size_t n) {
+    stride = spread_stride(n);
+    data.resize(count * stride);
+  }
+  float* row(size_t t) { return data.data() + t * stride; }
+};
+
+void products(float* y, size_t y_stride, size_t rows, size_t n, const float* a, size_t a_stride,
+              const float* b, size_t b_stride, size_t count) {
+  if (rows == 0 || n == 0 || count == 0) return;
+  RowProducts p;
+  p.y = y, p.y_stride = y_stride, p.rows = rows, p.n = n;
+  p.a = a, p.a_stride = a_stride, p.b = b, p.b_stride = b_stride, p.count = count;
+  row_functions().add_products(p);
+}
 
 // A [K,K] symmetric becomes R upper triangular with A = R R^T: the factorization from the last column
-// on, so that its inverse is the factor of A^-1 that GPTQ reads row by row.
+// on, so that its inverse is the factor of A^-1 that GPTQ reads row by row. Column j of R is kept in
+// row j, entries 0..j; what lies behind them is left over.
 bool factor_backwards(std::vector<float>& a, size_t K) {
   const RowFunctions& f = row_functions();
-  for (size_t j = K; j-- > 0;) {
-    float* row = a.data() + j * K;  // row j of the symmetric part: entries 0..j
-    const float d = row[j];
-    if (!(d > 0.0f) || !std::isfinite(d)) return false;
-    const float root = std::sqrt(d);
-    // Column j of R, kept in row j: r_ij = a_ij / root for i <= j.
-    f.divide(row, root, row, j + 1);
-    for (size_t i = 0; i < j; ++i)
-      if (row[i] != 0.0f) f.fma(a.data() + i * K, -row[i], row, i + 1);
+  RowPanel plus, minus;
+  for (size_t end = K; end > 0;) {
+    const size_t begin = end > kPanel ? end - kPanel : 0, count = end - begin;
+    for (size_t j = end; j-- > begin;) {
+      float* row = a.data() + j * K;
+      const float d = row[j];
+      if (!(d > 0.0f) || !std::isfinite(d)) return false;
+      f.divide(row, std::sqrt(d), row, j + 1);
+      for (size_t i = begin; i < j; ++i) f.fma(a.data() + i * K, -row[i], row, i + 1);
+    }
+    // The rows before, from the last of these columns to the first.
+    plus.resize(count, begin), minus.resize(count, begin);
+    for (size_t t = 0; t < count; ++t) {
+      const float* row = a.data() + (end - 1 - t) * K;
+      std::copy_n(row, begin, plus.row(t));
+      std::transform(row, row + begin, minus.row(t), [](float v) { return -v; });
+    }
+    for (size_t i = 0; i < begin; i += kPanel) {
+      const size_t rows = std::min(kPanel, begin - i);
+      products(a.data() + i * K, K, rows, i + rows, minus.row(0) + i, minus.stride, plus.row(0),
+               plus.stride, count);
+    }
+    end = begin;
   }
   return true;
 }
 
 // R is stored by columns in the rows of `r` (r[j*K + i] = R_ij, i <= j). Its inverse U, upper
-// triangular, by rows.
+// triangular, by rows from the last up: u_i = (e_i - sum_{k>i} R_ik u_k) / R_ii.
 std::vector<float> inverse_of(const std::vector<float>& r, size_t K) {
   const RowFunctions& f = row_functions();
   std::vector<float> u(K * K, 0.0f);
-  // U R = 1 gives row i of U from left to right: u_ij = -(sum_{k<j} u_ik R_kj) / R_jj. Column j of R
-  // is a stored row, so the other way round: rows of U from R U = 1, from the last row up:
-  // u_i = (e_i - sum_{k>i} R_ik u_k) / R_ii.
-  for (size_t i = K; i-- > 0;) {
-    float* row = u.data() + i * K;
-    for (size_t k = i + 1; k < K; ++k) {
-      const float w = r[k * K + i];
-      if (w != 0.0f) f.fma(row + k, -w, u.data() + k * K + k, K - k);
+  RowPanel weights, rows;
+  for (size_t end = K; end > 0;) {
+    const size_t begin = end > kPanel ? end - kPanel : 0, count = end - begin;
+    for (size_t k = end; k < K; k += kPanel) {  // what is finished, some rows at a time
+      const size_t some = std::min(kPanel, K - k);
+      weights.resize(some, count), rows.resize(some, K - k);
+      for (size_t t = 0; t < some; ++t) {
+        const float* column = r.data() + (k + t) * K + begin;
+        std::transform(column, column + count, weights.row(t), [](float v) { return -v; });
+        std::copy_n(u.data() + (k + t) * K + k, K - k, rows.row(t));
+      }
+      products(u.data() + begin * K + k, K, count, K - k, weights.row(0), weights.stride,
+               rows.row(0), rows.stride, some);
     }
-    row[i] = 1.0f;
-    f.divide(row + i, r[i * K + i], row + i, K - i);
+    for (size_t i = end; i-- > begin;) {
+      float* row = u.data() + i * K;
+      for (size_t k = i + 1; k < end; ++k)
+        f.fma(row + k, -r[k * K + i], u.data() + k * K + k, K - k);
+      row[i] = 1.0f;
+      f.divide(row + i, r[i * K + i], row + i, K - i);
+    }
+    end = begin;
   }
   return u;
 }
 
+// Integer codes of a column, and what each lost over d.
+void round_column(const float* w, const float* scale, const float* zero, CodeLimits limits, float d,
+                  size_t N, int8_t* codes, float* lost) {
+  for (size_t n = 0; n < N; ++n) {
+    const float q = rne(clamp_f32(w[n] / scale[n] + zero[n], limits.low, limits.high));
+    codes[n] = static_cast<int8_t>(q);
+    lost[n] = (w[n] - (q - zero[n]) * scale[n]) / d;
+  }
+}
+
 }  // namespace
 
-void add_moments(std::vector<float>& h, size_t K, const float* rows, size_t n) {
-  const RowFunctions& f = row_functions();
-  for (size_t i = 0; i < K; ++i) {
-    float* to = h.data() + i * K + i;
-    for (size_t r = 0; r < n; ++r) {
-      const float* x = rows + r * K;
-      if (x[i] != 0.0f) f.fma(to, x[i], x + i, K - i);
-    }
-  }
+void add_moments(std::vector<float>& h, size_t K, const float* rows, size_t n, ThreadPool* pool) {
+  const size_t stride = spread_stride(K);
+  parallel_for(pool, (K + kPanel - 1) / kPanel, [&](size_t b) {
+    const size_t i = b * kPanel;
+    products(h.data() + i * K + i, K, std::min(kPanel, K - i), K - i, rows + i, stride, rows + i,
+             stride, n);
+  });
 }
 
 void mirror(std::vector<float>& h, size_t K) {
@@ -101,31 +158,48 @@ std::vector<uint8_t> gptq_codes(std::vector<float>& weights, size_t N, const Hes
   const RowFunctions& f = row_functions();
   const size_t K = factor.K;
   // Columns as rows, in the order they are taken.
-  std::vector<float> w(K * N), lost(kBlock * N);
+  std::vector<float> w(K * N);
   for (size_t i = 0; i < K; ++i)
     for (size_t n = 0; n < N; ++n) w[i * N + n] = weights[n * K + factor.order[i]];
-  std::vector<uint8_t> codes(N * K);
-  EncodeRules once = rules;
-  once.one_rounding = true;  // what is rounded here is no number of the source's type any more
+  RowPanel lost, minus;  // of a block: what its columns lost, and -U of its rows
+  lost.resize(kBlock, N), minus.resize(kBlock, K);
+  // What is rounded is no number of the source's type any more: quotients stay f32.
+  const CodeLimits limits = code_limits(rules);
+  std::vector<float> scales(table.groups * N), zeros(table.groups * N);
+  for (size_t n = 0; n < N; ++n)
+    for (size_t g = 0; g < table.groups; ++g) {
+      const GranuleScale& s = table.scales[n / table.block_n * table.groups + g];
+      scales[g * N + n] = effective_scale(rules, s.scale);
+      zeros[g * N + n] = static_cast<float>(s.zero_point);
+    }
+  std::vector<int8_t> turned(K * N);  // codes, column by column
   for (size_t from = 0; from < K; from += kBlock) {
     const size_t to = std::min(K, from + kBlock);
     for (size_t i = from; i < to; ++i) {
-      const size_t column = factor.order[i], group = column / table.block_k;
-      const float d = factor.upper[i * K + i];
-      float* row = w.data() + i * N;
-      float* err = lost.data() + (i - from) * N;
-      for (size_t n = 0; n < N; ++n) {
-        const GranuleScale& s = table.scales[n / table.block_n * table.groups + group];
-        uint8_t& code = codes[n * K + column];
-        encode(once, s, row + n, 1, &code);
-        err[n] = (row[n] - decode(once, s, code)) / d;
-      }
-      for (size_t j = i + 1; j < to; ++j) f.fma(w.data() + j * N, -factor.upper[i * K + j], err, N);
+      const float* u = factor.upper.data() + i * K;
+      std::transform(u + i, u + K, minus.row(i - from) + i, [](float v) { return -v; });
     }
-    for (size_t j = to; j < K; ++j)
-      for (size_t i = from; i < to; ++i)
-        f.fma(w.data() + j * N, -factor.upper[i * K + j], lost.data() + (i - from) * N, N);
+    // Columns [first, last) get what `count` columns before them lost.
+    const auto spread = [&](size_t before, size_t count, size_t first, size_t last) {
+      products(w.data() + first * N, N, last - first, N, minus.row(before - from) + first,
+               minus.stride, lost.row(before - from), lost.stride, count);
+    };
+    for (size_t inner = from; inner < to; inner += kInner) {
+      const size_t end = std::min(to, inner + kInner);
+      for (size_t i = inner; i < end; ++i) {
+        const size_t column = factor.order[i], group = column / table.block_k;
+        round_column(w.data() + i * N, scales.data() + group * N, zeros.data() + group * N, limits,
+                     factor.upper[i * K + i], N, turned.data() + column * N, lost.row(i - from));
+        for (size_t j = i + 1; j < end; ++j)
+          f.fma(w.data() + j * N, minus.row(i - from)[j], lost.row(i - from), N);
+      }
+      spread(inner, end - inner, end, to);
+    }
+    spread(from, to - from, to, K);
   }
+  std::vector<uint8_t> codes(N * K);
+  for (size_t n = 0; n < N; ++n)
+    for (size_t k = 0; k < K; ++k) codes[n * K + k] = static_cast<uint8_t>(turned[k * N + n]);
   return codes;
 }
 

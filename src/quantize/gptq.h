@@ -10,6 +10,8 @@
 
 namespace moebius {
 
+class ThreadPool;
+
 // A factor U of the damped inverse Hessian, H^-1 = U^T U, of inputs in `order`.
 struct HessianFactor {
   size_t K = 0;
@@ -20,8 +22,12 @@ struct HessianFactor {
 bool factorize(const std::vector<float>& hessian, size_t K, float damp, bool by_size,
                HessianFactor& out);
 
-// H += X^T X of rows [n,K]; only the part from the diagonal on is kept up.
-void add_moments(std::vector<float>& hessian, size_t K, const float* rows, size_t n);
+// Rows [n,K] lie so many numbers apart: not a power of two, which would meet in few lines of a cache.
+constexpr size_t spread_stride(size_t K) { return K + 16; }
+// H += X^T X of rows [n, spread_stride(K)]; only the part from the diagonal on is kept up. pool: null
+// for one thread; bytes are the same.
+void add_moments(std::vector<float>& hessian, size_t K, const float* rows, size_t n,
+                 ThreadPool* pool = nullptr);
 void mirror(std::vector<float>& hessian, size_t K);  // the other part from that one
 
 // Codes [N,K] of weights [N,K] for scales that are given; `weights` is changed.

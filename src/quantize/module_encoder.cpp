@@ -86,6 +86,15 @@ void fill_companions(const std::vector<ModuleTensor>& tensors, uint64_t N, uint6
       case Role::kWeightGlobalScale:
         put(out[t], 0, rules.global);
         break;
+      case Role::kInputGlobalScale:
+        put(out[t], 0, table.input_scale);
+        break;
+      case Role::kInputScale: {
+        EncodeRules plain = rules;
+        plain.scales = EncodeRules::Scales::kPlain;
+        put_scale(out[t], 0, plain, table.input_scale);
+        break;
+      }
       case Role::kWeightZeroPoint: {
         std::vector<uint8_t> z(table.scales.size());
         for (size_t i = 0; i < z.size(); ++i)
@@ -222,7 +231,16 @@ std::vector<ModuleTensor> tensors_of_module(const Scheme& scheme, uint64_t N, ui
       add(Role::kWeightZeroPoint, DType::kI8, {rows, groups});
   }
   if (fp8_scales) add(Role::kWeightGlobalScale, DType::kF32, {1});
+  if (scheme.input && scheme.input->dynamic == Dynamic::kLocal)
+    add(Role::kInputGlobalScale, DType::kF32, {1});
+  else if (scheme.input && scheme.input->dynamic == Dynamic::kStatic)
+    add(Role::kInputScale, stored_type(type), {1});
   return out;
+}
+
+float stored_input_scale(const QuantArgs& input, XType type, float amax) {
+  if (input.dynamic == Dynamic::kLocal) return global_scale_of(type, amax);
+  return scale_of(encode_rules(input, type), {-amax, amax}).scale;
 }
 
 float largest_of(const MatrixSource& source) {
@@ -264,8 +282,8 @@ std::vector<std::vector<uint8_t>> pack_module(const Scheme& scheme, uint64_t N, 
 }
 
 std::vector<std::vector<uint8_t>> encode_module_rtn(const MatrixSource& source,
-                                                    const Scheme& scheme,
-                                                    const EncodeRules& rules) {
+                                                    const Scheme& scheme, const EncodeRules& rules,
+                                                    float input_scale) {
   const size_t N = source.rows(), K = source.columns();
   const std::vector<ModuleTensor> tensors = tensors_of_module(scheme, N, K, rules.type);
   std::vector<std::vector<uint8_t>> out;
@@ -274,6 +292,7 @@ std::vector<std::vector<uint8_t>> encode_module_rtn(const MatrixSource& source,
   ScaleTable table = empty_table(*scheme.weights, N, K);
   const bool by_rows = table.block_n == 1;  // then scales and codes of a row in one visit
   if (!by_rows) table = rtn_scales(source, *scheme.weights, rules);
+  table.input_scale = input_scale;
   RowCoder rows(source, rules, table);
   std::vector<GranuleRange> ranges(table.groups);
   for (size_t r = 0; r < N; ++r) {

@@ -24,6 +24,7 @@ struct ScaleTable {
   size_t block_n = 1, block_k = 1;  // rows and columns that share one
   size_t rows = 0, groups = 0;
   std::vector<GranuleScale> scales;
+  float input_scale = 0;  // where the scheme stores one
 };
 
 // Round-to-nearest scales. `rules.global` must be set where the scheme has one. Throws Error for
@@ -39,6 +40,9 @@ std::vector<std::vector<uint8_t>> pack_module(const Scheme& scheme, uint64_t N, 
                                               const std::vector<uint8_t>& codes);
 // Round-to-nearest, row by row: scales, codes and bytes at once.
 std::vector<std::vector<uint8_t>> encode_module_rtn(const MatrixSource& source,
-                                                    const Scheme& scheme, const EncodeRules& rules);
+                                                    const Scheme& scheme, const EncodeRules& rules,
+                                                    float input_scale);
+// The stored scale of inputs whose largest magnitude is amax, in the arithmetic of the type.
+float stored_input_scale(const QuantArgs& input, XType type, float amax);
 
 }  // namespace moebius

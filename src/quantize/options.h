@@ -23,7 +23,8 @@ std::string_view name_of(QuantizeMethod method);
 struct CalibrationOptions {
   std::vector<std::string> files;  // texts, chats or token ids (token_files.h)
   size_t tokens = 262144, context = 2048;
-  uint64_t seed = 0;  // of the choice of windows
+  uint64_t seed = 0;         // of the choice of windows
+  bool all_experts = false;  // every row goes through every expert
 };
 
 struct QuantizeOptions {
@@ -46,6 +47,7 @@ struct QuantizeOptions {
   double min_rows = 1;  // GPTQ: experts with fewer rows per input are searched
   uint64_t shard_bytes = 5'000'000'000;
   uint64_t memory = 0;  // bytes; 0: 80 % of what is free
+  std::string scratch;  // folder for rows of the calibration; "": memory, or beside the target
   bool resume = false, overwrite = false;
   Links links = Links::kAnywhere;
 };

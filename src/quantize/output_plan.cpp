@@ -38,6 +38,7 @@ int layer_of_name(std::string_view name) {
 }
 
 struct Item {
+  uint64_t extra = 0;                     // memory of the module that takes most, one at a time
   std::tuple<int, int, std::string> key;  // layer (embedding before, the rest behind), expert, name
   WorkUnit unit;
   std::vector<TensorInfo> outputs;
@@ -48,9 +49,10 @@ class OutputPlanner {
   OutputPlanner(const Checkpoint& source, const Selection& selection)
       : source_(source), store_(source.store()), selection_(selection) {}
 
-  OutputPlan run(uint64_t shard_bytes, bool sets) {
-    sets_ = sets;
+  OutputPlan run(uint64_t shard_bytes, const UnitWork& work) {
+    work_ = work;
     encode_items();
+    for (Item& item : items_) item.unit.memory += item.extra;
     decode_items();
     copy_items();
     std::sort(items_.begin(), items_.end(),
@@ -74,7 +76,7 @@ class OutputPlanner {
     std::map<std::string, size_t> sets;  // modules that share a global scale are one unit
     for (const ChosenModule& c : selection_.chosen) {
       const Module& m = *c.module;
-      const std::string set = sets_ || is_nvfp4(*c.scheme.weights) ? fused_set_of(m) : "";
+      const std::string set = work_.gptq || is_nvfp4(*c.scheme.weights) ? fused_set_of(m) : "";
       const auto [it, fresh] =
           set.empty() ? std::pair(sets.end(), true) : sets.try_emplace(set, items_.size());
       Item& item = fresh ? items_.emplace_back() : items_[it->second];
@@ -96,6 +98,7 @@ class OutputPlanner {
       item.unit.source_bytes += weight;
       // Rows that lie apart in the file are read with what is between them, or turned.
       item.unit.memory += bytes + 3 * weight;
+      item.extra = std::max(item.extra, extra_memory(m));
       plan_.chosen_bytes += bytes;
       plan_.chosen_weights += m.plan.N * m.plan.K;
       for (const Role role : {Role::kWeight, Role::kWeightScale, Role::kInputScale})
@@ -104,6 +107,17 @@ class OutputPlanner {
           bias && (bias.index >= 0 || bias.row_count > 0))
         bias_item(m, bias);
     }
+  }
+
+  // What a module needs beside its bytes. Searched: codes. GPTQ: weights twice in f32 and codes; H,
+  // its copy and its factor. Calibrated: rows on their way, and for a down projection gate and up.
+  uint64_t extra_memory(const Module& m) const {
+    const uint64_t N = m.plan.N, K = m.plan.K;
+    uint64_t bytes = work_.searched ? 2 * N * K : 0;
+    if (work_.gptq) bytes += 10 * N * K + 128 * 4 * (N + K) + 3 * 4 * K * K;
+    if (work_.calibrated) bytes += 64 * 4 * (N + 2 * K);
+    if (work_.calibrated && m.projection == Projection::kDown) bytes += 2 * 4 * N * K + 2 * N * K;
+    return bytes;
   }
 
   void bias_item(const Module& m, const TensorRef& bias) {
@@ -265,7 +279,7 @@ class OutputPlanner {
   const Checkpoint& source_;
   const TensorStore& store_;
   const Selection& selection_;
-  bool sets_ = false;
+  UnitWork work_;
   OutputPlan plan_;
   std::vector<Item> items_;
   std::unordered_set<const TensorInfo*> used_;
@@ -274,8 +288,8 @@ class OutputPlanner {
 }  // namespace
 
 OutputPlan plan_output(const Checkpoint& source, const Selection& selection, uint64_t shard_bytes,
-                       bool sets) {
-  return OutputPlanner(source, selection).run(shard_bytes, sets);
+                       const UnitWork& work) {
+  return OutputPlanner(source, selection).run(shard_bytes, work);
 }
 
 }  // namespace moebius

@@ -49,8 +49,13 @@ struct OutputPlan {
   std::deque<Module> decoded;                     // FP8 matrices of parts that are not run
 };
 
-// sets: modules that are loaded as one matrix are one unit, since they read the same rows.
+// How units work: what their memory is.
+struct UnitWork {
+  bool searched = false;    // codes and scales of a module are kept while the best are looked for
+  bool gptq = false;        // modules that are loaded as one matrix are one unit: same rows, same H
+  bool calibrated = false;  // inputs of a down projection are made from gate and up
+};
 OutputPlan plan_output(const Checkpoint& source, const Selection& selection, uint64_t shard_bytes,
-                       bool sets = false);
+                       const UnitWork& work = {});
 
 }  // namespace moebius

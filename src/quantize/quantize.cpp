@@ -7,6 +7,7 @@
 #include <chrono>
 #include <filesystem>
 #include <mutex>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -75,6 +76,9 @@ bool is_copied(const std::string& name) {
 
 struct QuantizeJob::State {
   Journal journal;
+  std::set<std::string, std::less<>> wanted;  // modules that the calibration is asked for
+  TokenWindows windows;
+  CalibrationCost cost;
   std::unique_ptr<Calibration> calibration;
   std::mutex mutex;  // of reports
   std::vector<ModuleReport> reports;
@@ -91,8 +95,12 @@ QuantizeJob::QuantizeJob(QuantizeOptions options, size_t threads)
   check_target();
   selection_ = select_modules(source_, options_);
   check_method();
-  plan_ = plan_output(source_, selection_, options_.shard_bytes,
-                      options_.method == QuantizeMethod::kGptq);
+  UnitWork work;
+  work.gptq = options_.method == QuantizeMethod::kGptq;
+  work.searched = options_.method != QuantizeMethod::kRtn;
+  work.calibrated = !options_.calibration.files.empty();
+  plan_ = plan_output(source_, selection_, options_.shard_bytes, work);
+  plan_calibration();
   forecast_.threads = std::max<size_t>(1, threads);
   check_room();
 }
@@ -126,13 +134,20 @@ void QuantizeJob::check_room() {
   f.memory_free = UINT64_MAX;
   for (const MemoryLimit& l : memory_limits()) f.memory_free = std::min(f.memory_free, l.free);
   const uint64_t budget = options_.memory != 0 ? options_.memory : f.memory_free / 10 * 8;
-  const uint64_t one = plan_.unit_memory;
-  if (budget < one + kOtherMemory)
-    fail("the largest matrix needs {} of memory, and {} may be used",
-         human_bytes(static_cast<double>(one + kOtherMemory)),
-         human_bytes(static_cast<double>(budget)));
-  f.threads = std::min<uint64_t>(f.threads, (budget - kOtherMemory) / std::max<uint64_t>(1, one));
-  f.memory = one * f.threads + kOtherMemory;
+  const CalibrationCost& cost = state_->cost;
+  const uint64_t one = plan_.unit_memory, other = kOtherMemory + cost.moments;
+  const uint64_t least = std::max(one + other, cost.stage + kOtherMemory);
+  if (budget < least)
+    fail("{} needs {} of memory, and {} may be used",
+         one + other >= cost.stage + kOtherMemory ? "the largest matrix" : "the largest layer",
+         human_bytes(static_cast<double>(least)), human_bytes(static_cast<double>(budget)));
+  // Rows stay in memory where they take a third of what is left; else they are files.
+  f.scratch = cost.rows > 0 && (!options_.scratch.empty() || cost.rows > (budget - least) / 3)
+                  ? cost.rows
+                  : 0;
+  const uint64_t kept = f.scratch > 0 ? 0 : cost.rows;
+  f.threads = std::min<uint64_t>(f.threads, (budget - other - kept) / std::max<uint64_t>(1, one));
+  f.memory = std::max(one * f.threads + other, cost.stage + kOtherMemory) + kept;
   uint64_t there = 0;  // finished shards of the run that is resumed
   std::error_code error;
   if (options_.resume)
@@ -141,7 +156,13 @@ void QuantizeJob::check_room() {
   f.disk_needed = kOtherDisk;
   for (const OutputPlan::Shard& s : plan_.shards) f.disk_needed += s.bytes;
   f.disk_needed -= std::min(f.disk_needed, there);
-  f.disk_free = free_bytes(path_exists(partial_) ? partial_ : parent_of(options_.target));
+  const std::string beside = path_exists(partial_) ? partial_ : parent_of(options_.target);
+  f.disk_free = free_bytes(beside);
+  if (options_.scratch.empty()) f.disk_needed += f.scratch;
+  if (const uint64_t room = options_.scratch.empty() ? f.scratch : free_bytes(options_.scratch);
+      f.scratch > room)
+    fail("{}: rows of the calibration need {}, and the disk has {} free", options_.scratch,
+         human_bytes(static_cast<double>(f.scratch)), human_bytes(static_cast<double>(room)));
   if (f.disk_needed > f.disk_free)
     fail("{}: needs {}, and the disk has {} free", options_.target,
          human_bytes(static_cast<double>(f.disk_needed)),
@@ -159,15 +180,14 @@ void QuantizeJob::probe() {
     for (const WorkUnit& u : s.units)
       if (u.kind == WorkUnit::Kind::kEncode && unit == nullptr) unit = &u;
   if (unit == nullptr) return;
-  QuantizeOptions rounding = options_;
-  rounding.method = QuantizeMethod::kRtn;  // the others take longer: only rounding is forecast
-  if (options_.method != QuantizeMethod::kRtn) return;
+  // Only rounding is forecast: what reads a text takes longer.
+  if (options_.method != QuantizeMethod::kRtn || !options_.calibration.files.empty()) return;
   LoadBuffer buffer;
   double bytes = 0;
   const Clock::time_point start = Clock::now();
   do {
     buffer.reset();
-    do_unit(*unit, source_.store(), rounding, nullptr, buffer);
+    do_unit(*unit, source_.store(), options_, nullptr, buffer);
     bytes += static_cast<double>(unit->source_bytes);
   } while (since(start) < 0.1);
   const double rate = bytes / since(start) * static_cast<double>(forecast_.threads);
@@ -205,13 +225,13 @@ void QuantizeJob::write_shard(size_t number, ThreadPool& pool, const OnQuantizeP
   }
   OutputFile file(path + ".tmp", shard.bytes);
   file.write_at(0, {reinterpret_cast<const uint8_t*>(shard.header.data()), shard.header.size()});
-  const Calibration* calibration = state_->calibration.get();
+  Calibration* calibration = state_->calibration.get();
   const auto waits = [&](const WorkUnit& u) {  // for rows of its layer
-    return calibration != nullptr && u.kind == WorkUnit::Kind::kEncode && u.layer >= 0 &&
-           !calibration->has(u.layer);
+    return calibration != nullptr && u.kind == WorkUnit::Kind::kEncode &&
+           calibration->runs(u.layer) && !calibration->has(u.layer);
   };
   for (size_t from = 0; from < shard.units.size();) {
-    if (waits(shard.units[from])) calibrate(shard.units[from], progress);
+    if (waits(shard.units[from])) calibration->reach(shard.units[from].layer);
     size_t to = from + 1;
     while (to < shard.units.size() && !waits(shard.units[to])) ++to;
     WorkCounter next;
@@ -254,8 +274,11 @@ void QuantizeJob::check_method() const {
   const CalibrationOptions& c = options_.calibration;
   if (options_.method == QuantizeMethod::kGptq && c.files.empty())
     fail("--method gptq needs --calib: text, chats or token ids that the model is run on");
-  if (options_.method == QuantizeMethod::kRtn && !c.files.empty())
-    fail("--method rtn reads no --calib; expected search or gptq");
+  const bool stored =
+      std::any_of(selection_.chosen.begin(), selection_.chosen.end(),
+                  [](const ChosenModule& m) { return has_stored_input_scale(m.scheme); });
+  if (options_.method == QuantizeMethod::kRtn && !c.files.empty() && !stored)
+    fail("--method rtn reads no --calib for this scheme; expected search or gptq");
   if (c.files.empty()) return;
   try {
     (void)decoder_spec(source_.config());
@@ -264,30 +287,48 @@ void QuantizeJob::check_method() const {
   }
 }
 
-// Keeps the rows of the layers from this unit's on, as many as memory allows.
-void QuantizeJob::calibrate(const WorkUnit& unit, const OnQuantizeProgress& progress) {
-  const uint64_t layer = std::max<uint64_t>(1, state_->calibration->layer_bytes());
-  const uint64_t budget = (options_.memory != 0 ? options_.memory : forecast_.memory_free) / 4;
-  const auto layers = static_cast<int>(std::clamp<uint64_t>(budget / layer, 1, 4096));
-  if (progress) progress({state_->done, plan_.source_bytes, unit.layer, "calibrating"});
-  state_->calibration->collect(unit.layer, unit.layer + layers);
+// What the calibration will be asked for, and what it takes.
+void QuantizeJob::plan_calibration() {
+  const CalibrationOptions& c = options_.calibration;
+  if (c.files.empty()) return;
+  TokenWindows documents;
+  for (const std::string& f : c.files)
+    for (std::vector<int32_t>& d : read_token_documents(f, options_.source))
+      documents.push_back(std::move(d));
+  state_->windows =
+      calibration_windows(documents, c.context, c.tokens / std::max<size_t>(1, c.context), c.seed,
+                          static_cast<size_t>(source_.config().vocab));
+  for (const ChosenModule& m : selection_.chosen) state_->wanted.insert(m.module->name);
+  state_->cost = calibration_cost(source_, state_->wanted, state_->windows,
+                                  options_.method != QuantizeMethod::kRtn);
+  forecast_.tokens = tokens_of(state_->windows);
+  for (const MoeBlock& b : source_.moe_blocks())
+    forecast_.expert_rows = c.all_experts ? forecast_.tokens
+                                          : forecast_.tokens * b.spec.router.top_k /
+                                                std::max<size_t>(1, b.spec.experts);
+}
+
+void QuantizeJob::make_calibration(ThreadPool& pool, const OnQuantizeProgress& progress) {
+  if (options_.calibration.files.empty()) return;
+  CalibrationSettings settings;
+  settings.all_experts = options_.calibration.all_experts;
+  settings.moments = options_.method != QuantizeMethod::kRtn;
+  if (forecast_.scratch > 0)
+    settings.scratch = options_.scratch.empty() ? partial_ : options_.scratch;
+  if (progress)
+    settings.begins = [this, progress](size_t stage) {
+      progress({state_->done, plan_.source_bytes, static_cast<int>(stage), "calibrating"});
+    };
+  state_->calibration = std::make_unique<Calibration>(source_, state_->windows, pool,
+                                                      state_->wanted, std::move(settings));
 }
 
 void QuantizeJob::run(ThreadPool& pool, const OnQuantizeProgress& progress) {
   begin();
   state_->kept_modules = state_->journal.modules.size();
-  if (const CalibrationOptions& c = options_.calibration; !c.files.empty()) {
-    std::vector<std::vector<int32_t>> documents;
-    for (const std::string& f : c.files)
-      for (std::vector<int32_t>& d : read_token_documents(f, options_.source))
-        documents.push_back(std::move(d));
-    state_->calibration = std::make_unique<Calibration>(
-        source_,
-        calibration_windows(documents, c.context, c.tokens / std::max<size_t>(1, c.context), c.seed,
-                            static_cast<size_t>(source_.config().vocab)),
-        pool);
-  }
+  make_calibration(pool, progress);
   for (size_t i = 0; i < plan_.shards.size(); ++i) write_shard(i, pool, progress);
+  state_->calibration.reset();
   finish();
 }
 

@@ -21,6 +21,8 @@ struct QuantizeForecast {
   double bits_per_weight = 0;  // of what is quantized, scales included
   uint64_t memory = 0, memory_free = 0;
   uint64_t disk_needed = 0, disk_free = 0;
+  uint64_t scratch = 0;                // bytes of rows in files; 0: rows are in memory
+  size_t tokens = 0, expert_rows = 0;  // of the calibration; rows an expert sees on the mean
   size_t threads = 1;
   double seconds = 0;  // from a short probe; 0: not probed
 };
@@ -64,7 +66,8 @@ class QuantizeJob {
   void check_method() const;
   void check_room();
   void begin();
-  void calibrate(const WorkUnit& unit, const OnQuantizeProgress& progress);
+  void plan_calibration();
+  void make_calibration(ThreadPool& pool, const OnQuantizeProgress& progress);
   void write_shard(size_t number, ThreadPool& pool, const OnQuantizeProgress& progress);
   void finish();
   void copy_others() const;

@@ -30,9 +30,11 @@ constexpr std::array kSchemes = {
     SchemeName{"W8A8", "int8 weights per channel, int8 rows"},
     SchemeName{"INT8", "another name of W8A8"},
     SchemeName{"W4AFP8", "int4 weights in groups of 128, FP8 rows"},
+    SchemeName{"FP8", "FP8 weights per tensor, FP8 rows with a scale from --calib"},
     SchemeName{"FP8_DYNAMIC", "FP8 weights per channel, FP8 rows"},
     SchemeName{"FP8_BLOCK", "FP8 weights in blocks of 128 x 128, FP8 rows"},
     SchemeName{"NVFP4A16", "NVFP4 weights"},
+    SchemeName{"NVFP4", "NVFP4 weights and rows with a global scale from --calib"},
     SchemeName{"MXFP4A16", "MXFP4 weights"},
     SchemeName{"MXFP8A16", "MXFP8 weights"},
     SchemeName{"MXFP4", "MXFP4 weights and rows"},
@@ -79,7 +81,7 @@ Json args_json(const std::optional<QuantArgs>& args, bool weights) {
        {"zp_dtype", a.symmetric ? Json() : Json("torch.int8")}});
 }
 
-void check_groups(std::vector<ConfigGroup>& groups, const std::string& where) {
+void check_groups(std::vector<ConfigGroup>& groups, const std::string& where, bool calibrated) {
   if (groups.empty()) fail("{}: no group quantizes anything", where);
   for (ConfigGroup& g : groups) {
     const std::string name = fmt::format("{}: group {}", where, printable(g.name, 80));
@@ -87,11 +89,16 @@ void check_groups(std::vector<ConfigGroup>& groups, const std::string& where) {
     if (g.scheme.output) fail("{} quantizes outputs, which is not made", name);
     if (const char* why = not_encodable(*g.scheme.weights))
       fail("{}: {} ({})", name, why, describe(*g.scheme.weights));
-    if (g.scheme.input && g.scheme.input->dynamic != Dynamic::kDynamic)
+    if (has_stored_input_scale(g.scheme) && !calibrated)
       fail(
-          "{}: input scales that are stored come from activations, and there is no calibration; "
-          "expected dynamic inputs, or none",
+          "{}: input scales that are stored come from activations; expected --calib with text to "
+          "run the model on, or dynamic inputs",
           name);
+    if (has_stored_input_scale(g.scheme) &&
+        (!g.scheme.input->symmetric || (g.scheme.input->strategy != Strategy::kTensor &&
+                                        g.scheme.input->strategy != Strategy::kTensorGroup)))
+      fail("{}: stored input scales are made for symmetric inputs with one scale per tensor ({})",
+           name, describe(*g.scheme.input));
     if (const auto why = unsupported_reason(g.scheme)) fail("{} cannot be run: {}", name, *why);
   }
 }
@@ -188,11 +195,21 @@ std::vector<ConfigGroup> groups_of(const QuantizeOptions& o, std::vector<std::st
       if (g.scheme.weights && g.scheme.format == Format::kDense)
         g.scheme.format = usual_format(g.scheme);
   }
-  check_groups(groups, o.groups_file.empty() ? "--scheme " + o.scheme : o.groups_file);
+  check_groups(groups, o.groups_file.empty() ? "--scheme " + o.scheme : o.groups_file,
+               !o.calibration.files.empty());
   for (const ConfigGroup& g : groups)
     if (const std::string why = reader_refusal(o.reader, g.scheme); !why.empty())
       fail("--for {}: {} ({})", o.reader, why, describe(g.scheme));
   return groups;
+}
+
+QuantizeMethod usual_method(const QuantizeOptions& o) {
+  if (o.calibration.files.empty()) return QuantizeMethod::kRtn;
+  std::vector<std::string> unsaid;
+  bool narrow = true;
+  for (const ConfigGroup& g : groups_of(o, unsaid))
+    narrow = narrow && g.scheme.weights->kind == NumberKind::kInt && g.scheme.weights->bits <= 4;
+  return narrow ? QuantizeMethod::kGptq : QuantizeMethod::kSearch;
 }
 
 Json section_of(const std::vector<ConfigGroup>& groups, const std::vector<std::string>& ignore) {
@@ -221,6 +238,10 @@ Json section_of(const std::vector<ConfigGroup>& groups, const std::vector<std::s
                        {"version", kSectionVersion}});
 }
 
+bool has_stored_input_scale(const Scheme& scheme) {
+  return scheme.input && scheme.input->dynamic != Dynamic::kDynamic;
+}
+
 std::string_view name_of(QuantizeMethod method) {
   return method == QuantizeMethod::kRtn      ? "rtn"
          : method == QuantizeMethod::kSearch ? "search"
@@ -237,7 +258,8 @@ Json options_json(const QuantizeOptions& o, const Json& section) {
           : Json::object({{"files", files},
                           {"tokens", static_cast<uint64_t>(o.calibration.tokens)},
                           {"context", static_cast<uint64_t>(o.calibration.context)},
-                          {"seed", o.calibration.seed}});
+                          {"seed", o.calibration.seed},
+                          {"experts", o.calibration.all_experts ? "all" : "routed"}});
   return Json::object({{"method", name_of(o.method)},
                        {"calibration", calibration},
                        {"damp", static_cast<double>(o.damp)},

@@ -16,7 +16,6 @@ inline constexpr std::string_view kSectionVersion = "0.19.0";  // of compressed-
 
 struct SchemeName {
   std::string_view name, what;
-  bool calibrated = false;  // input scales come from activations
 };
 std::span<const SchemeName> scheme_names();
 
@@ -31,9 +30,15 @@ Scheme scheme_of(const QuantizeOptions& options);
 // The format that compressed-tensors gives weights, and 4-bit weights with int8 rows packed.
 Format usual_format(const Scheme& scheme);
 
+// Input scales are stored: they come from activations.
+bool has_stored_input_scale(const Scheme& scheme);
+
 // The groups that the options ask for: from --scheme and --targets, or from a file. Throws Error.
 std::vector<ConfigGroup> groups_of(const QuantizeOptions& options,
                                    std::vector<std::string>& warnings);
+// Without a method: rounding; with calibration text GPTQ for integers of at most 4 bits, else searched
+// scales.
+QuantizeMethod usual_method(const QuantizeOptions& options);
 // The section of config.json, every field spelt out.
 Json section_of(const std::vector<ConfigGroup>& groups, const std::vector<std::string>& ignore);
 

@@ -37,8 +37,41 @@ void candidates_of(const EncodeRules& r, GranuleRange range, std::vector<Granule
   }
 }
 
+// Rounded to bf16; finite numbers.
+MOEBIUS_ALWAYS_INLINE float near_bf16(float x) {
+  const uint32_t u = f32_bits(x);
+  return f32_from_bits((u + 0x7FFFu + (u >> 16 & 1u)) & 0xFFFF0000u);
+}
+
+// The loss of integers, in lanes that the compiler makes vectors of. To tell which scale is the best a
+// product with 1/s is near enough to the quotient that encode() rounds.
+template <bool kBf16>
+double loss_of_integers(const CodeLimits& limits, const GranuleScale& s, const float* w,
+                        const float* h, size_t n) {
+  constexpr size_t kLanes = 16;
+  const float scale = s.scale, inverse = 1.0f / scale, zero = static_cast<float>(s.zero_point);
+  const auto one = [&](float x, float weight) {
+    float y = kBf16 ? near_bf16(x * inverse) : x * inverse;
+    y = kBf16 ? near_bf16(y + zero) : y + zero;
+    const float q = rne(clamp_f32(y, limits.low, limits.high)), d = x - (q - zero) * scale;
+    return weight * (d * d);
+  };
+  float lanes[kLanes] = {};
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes)
+    for (size_t j = 0; j < kLanes; ++j) lanes[j] += one(w[i + j], h != nullptr ? h[i + j] : 1.0f);
+  double sum = 0;
+  for (; i < n; ++i) sum += static_cast<double>(one(w[i], h != nullptr ? h[i] : 1.0f));
+  for (const float v : lanes) sum += static_cast<double>(v);
+  return sum;
+}
+
 double loss_of_granule(const EncodeRules& r, const GranuleScale& s, const float* w, const float* h,
                        size_t n, uint8_t* codes) {
+  if (r.kind == NumberKind::kInt && (r.one_rounding || r.type == XType::kF32))
+    return loss_of_integers<false>(code_limits(r), s, w, h, n);
+  if (r.kind == NumberKind::kInt && r.type == XType::kBf16)
+    return loss_of_integers<true>(code_limits(r), s, w, h, n);
   encode(r, s, w, n, codes);
   double sum = 0;
   for (size_t i = 0; i < n; ++i) {

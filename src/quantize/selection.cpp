@@ -314,4 +314,11 @@ Selection select_modules(const Checkpoint& source, const QuantizeOptions& option
   return Selector(source, options).run();
 }
 
+std::map<std::string, size_t> modules_by_rule(const Selection& s) {
+  std::map<std::string, size_t> counts;
+  for (const ChosenModule& m : s.chosen)
+    ++counts[fmt::format("{} by {}", describe(m.scheme), collapse_indices(m.rule))];
+  return counts;
+}
+
 }  // namespace moebius

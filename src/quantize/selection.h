@@ -3,6 +3,7 @@
 // compressed-tensors matches them, less what the family table calls router, embedding and so on.
 #pragma once
 #include <deque>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,6 +32,9 @@ struct Selection {
   std::shared_ptr<std::deque<Module>> joined = std::make_shared<std::deque<Module>>();
   std::vector<std::string> warnings;
 };
+
+// How many modules each scheme gets by which rule.
+std::map<std::string, size_t> modules_by_rule(const Selection& selection);
 
 // Throws Error for what cannot be made, or what no reader would load.
 Selection select_modules(const Checkpoint& source, const QuantizeOptions& options);

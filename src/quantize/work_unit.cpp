@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One unit of work, from the source's bytes to the bytes of its tensors: a pure function of both.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/error.h"
@@ -9,6 +10,7 @@
 #include "quantize/gptq.h"
 #include "quantize/module_encoder.h"
 #include "quantize/quantize.h"
+#include "quantize/schemes.h"
 #include "quantize/search.h"
 
 namespace moebius {
@@ -17,10 +19,13 @@ namespace {
 // Scales that lose the least, and GPTQ where its inputs are known well enough.
 ModuleReport encode_searched(const MatrixSource& source, const Module& module, const Scheme& scheme,
                              const EncodeRules& rules, const QuantizeOptions& options,
-                             const Moments& moments, const HessianFactor* factor,
+                             const Moments& moments, const HessianFactor* factor, float input_scale,
                              std::vector<std::vector<uint8_t>>& out) {
   const float* h = moments.known() ? moments.diagonal.data() : nullptr;
-  const ScaleTable table = searched_scales(source, *scheme.weights, rules, h);
+  EncodeRules searched = rules;
+  searched.one_rounding = searched.one_rounding || factor != nullptr;  // as GPTQ rounds
+  ScaleTable table = searched_scales(source, *scheme.weights, searched, h);
+  table.input_scale = input_scale;
   ModuleReport report{module.name, QuantizeMethod::kSearch, moments.rows, 0, {}};
   std::vector<uint8_t> codes;
   if (factor != nullptr) {
@@ -56,9 +61,19 @@ void encode_unit(const WorkUnit& unit, const TensorStore& store, const QuantizeO
     for (const MatrixSource& s : sources) most = std::max(most, largest_of(s));
     rules.global = global_scale_of(rules.type, most);
   }
+  float input_scale = 0;
+  if (has_stored_input_scale(unit.scheme)) {
+    const Module& first = *unit.modules.front();  // all read the same rows
+    const float most = calibration != nullptr ? calibration->largest(first) : -1;
+    if (!(most >= 0) || !std::isfinite(most))
+      fail("{}: {} and therefore gets no input scale; expected --ignore for it",
+           printable(first.name),
+           most < 0 ? "is not run on the calibration text" : "reads numbers that are not finite");
+    input_scale = stored_input_scale(*unit.scheme.input, sources.front().type(), most);
+  }
   if (options.method == QuantizeMethod::kRtn) {
     for (const MatrixSource& s : sources)
-      for (std::vector<uint8_t>& bytes : encode_module_rtn(s, unit.scheme, rules))
+      for (std::vector<uint8_t>& bytes : encode_module_rtn(s, unit.scheme, rules, input_scale))
         result.tensors.push_back(std::move(bytes));
     return;
   }
@@ -77,7 +92,7 @@ void encode_unit(const WorkUnit& unit, const TensorStore& store, const QuantizeO
   for (size_t i = 0; i < sources.size(); ++i)
     result.reports.push_back(encode_searched(sources[i], *unit.modules[i], unit.scheme, rules,
                                              options, moments, factored ? &factor : nullptr,
-                                             result.tensors));
+                                             input_scale, result.tensors));
 }
 
 std::vector<uint8_t> decoded(const MatrixSource& source) {

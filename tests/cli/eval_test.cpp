@@ -138,6 +138,63 @@ TEST(Eval, CalibratedFoldersDoNotDependOnThreads) {
             number(*eval_json(quoted(dir / "rtn") + compare).find("kl"), "mean"));
 }
 
+// Rows in files, all rows through all experts, and every family's layers on their own.
+TEST(Eval, RowsInFilesGiveEqualBytes) {
+  const test::TempDir dir;
+  write_tokens(dir.path(), 1024);
+  fs::create_directory(dir / "scratch");
+  const std::string make = "quantize " + kBase +
+                           " --scheme W4A16 --group 32 --min-rows 0.2 -q --calib-ctx 32 --calib " +
+                           quoted(dir / "t.jsonl") + " ";
+  for (const char* experts : {"routed", "all"}) {
+    const std::string how = std::string("--calib-experts ") + experts + " ",
+                      name = std::string("a") + experts;
+    ASSERT_EQ(run_tool(make + how + quoted(dir / name)).status, 0);
+    const CommandResult files = run_tool(make + how + quoted(dir / (name + "2")) + " --scratch " +
+                                         quoted(dir / "scratch") + " --json");
+    ASSERT_EQ(files.status, 0) << files.err;
+    EXPECT_GT(number(parse_json(files.out, "quantize"), "scratch"), 0);
+    EXPECT_TRUE(fs::is_empty(dir / "scratch"));
+    EXPECT_EQ(test::read_file(dir / name / "model.safetensors"),
+              test::read_file(dir / (name + "2") / "model.safetensors"));
+  }
+  EXPECT_NE(test::read_file(dir / "arouted/model.safetensors"),
+            test::read_file(dir / "aall/model.safetensors"));
+}
+
+TEST(Eval, LayersSayWhereItIsLost) {
+  const test::TempDir dir;
+  write_tokens(dir.path(), 256);
+  // Only the second layer is quantized, one of its modules coarsely.
+  test::write_file(dir / "groups.json",
+                   R"({"a": {"targets": ["re:.*layers.1.*experts.*proj$"], "weights":
+                      {"num_bits": 8, "strategy": "channel"}},
+                      "b": {"targets": ["model.layers.1.self_attn.o_proj"], "weights":
+                      {"num_bits": 2, "group_size": 32}}})");
+  const CommandResult r = run_tool("quantize " + kBase + " " + quoted(dir / "q") +
+                                   " -q --ignore 're:.*(q_proj|k_proj|v_proj)$' --config-groups " +
+                                   quoted(dir / "groups.json"));
+  ASSERT_EQ(r.status, 0) << r.err;
+  const std::string compare = quoted(dir / "q") + " --base " + kBase +
+                              " --ctx 32 --layers --tokens-file " + quoted(dir / "t.bin");
+  const Json j = eval_json(compare);
+  ASSERT_EQ(j.find("hidden")->items().size(), 2u);
+  EXPECT_EQ(number(j.find("hidden")->items()[0], "error"), 0);
+  EXPECT_EQ(number(j.find("hidden")->items()[0], "modules"), 0);
+  EXPECT_GT(number(j.find("hidden")->items()[1], "error"), 0.001);
+  const Json& worst = j.find("modules")->items()[0];
+  EXPECT_EQ(worst.find("name")->as_string(), "model.layers.1.self_attn.o_proj");
+  EXPECT_GT(number(worst, "error"), 0.1);
+  EXPECT_LT(number(worst, "error"), 1.0);
+  EXPECT_EQ(number(worst, "rows"), 64);
+  EXPECT_LT(number(j.find("modules")->items()[1], "error"), 0.02);
+  const CommandResult text = run_tool("eval " + compare + " -q --svg " + quoted(dir / "p.svg"));
+  EXPECT_EQ(text.status, 0) << text.err;
+  EXPECT_NE(text.out.find("worst modules"), std::string::npos) << text.out;
+  EXPECT_NE(text.out.find("layer 1 |"), std::string::npos) << text.out;
+  EXPECT_NE(test::read_file(dir / "p.svg").find("hidden state"), std::string::npos);
+}
+
 TEST(Eval, CalibrationIsRefusedInWords) {
   const test::TempDir dir;
   write_tokens(dir.path(), 64);

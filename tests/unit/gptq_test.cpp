@@ -31,8 +31,10 @@ std::vector<float> inputs(size_t n, size_t K, SplitMix64& random) {
 }
 
 std::vector<float> moments_of(const std::vector<float>& x, size_t K) {
-  std::vector<float> h(K * K, 0.0f);
-  add_moments(h, K, x.data(), x.size() / K);
+  const size_t n = x.size() / K, stride = spread_stride(K);
+  std::vector<float> h(K * K, 0.0f), apart(n * stride);
+  for (size_t r = 0; r < n; ++r) std::copy_n(x.data() + r * K, K, apart.data() + r * stride);
+  add_moments(h, K, apart.data(), n);
   mirror(h, K);
   return h;
 }

@@ -5,9 +5,13 @@
 // of the bundled model and more).
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstring>
 #include <map>
+#include <set>
 
 #include "base/json.h"
+#include "base/numeric.h"
 #include "base/sha256.h"
 #include "checkpoint/tensor_store.h"
 #include "quantize/quantize.h"
@@ -132,6 +136,16 @@ TEST_P(QuantizePairs, AreTheBytesOfLlmcompressor) {
     ++compared;
   }
   EXPECT_GT(compared, 0u);
+  // And nothing more is quantized, but for experts of two families whose fused tensors the library
+  // does not take apart.
+  const bool fused = made.starts_with("longcatflash-") || made.starts_with("step3p7-");
+  std::set<std::string> theirs_too;
+  for (const auto& [name, tensor] : expected) theirs_too.insert(usual_name(name));
+  for (const auto& [name, tensor] : found)
+    if (name.ends_with(".weight_scale") &&
+        !(fused && name.find(".experts.") != std::string::npos)) {
+      EXPECT_TRUE(theirs_too.contains(name)) << name << " is not quantized there";
+    }
   const Json ours =
       *parse_json(test::read_file(out + "/config.json"), out).find("quantization_config");
   EXPECT_EQ(ours.find("format")->as_string(), theirs.find("format")->as_string());
@@ -173,6 +187,59 @@ TEST(QuantizeGolden, HashesOfFurtherSchemes) {
     }
     // compare_quantize.py names the tensors that differ.
     EXPECT_EQ(whole.hex(), c.find("sha256")->as_string());
+  }
+}
+
+float number_of(const Stored& s) {
+  if (s.dtype == DType::kF32) {
+    float v = 0;
+    std::memcpy(&v, s.bytes.data(), 4);
+    return v;
+  }
+  uint16_t v = 0;
+  std::memcpy(&v, s.bytes.data(), 2);
+  return bf16_to_f32(v);
+}
+
+// Static input scales: golden/calibration.jsonl holds the rows that make_checkpoints.py gave
+// llmcompressor for these folders (compare_quantize.py --calibration writes it).
+TEST(QuantizeGolden, InputScalesOfCalibratedFolders) {
+  for (const auto& [source, made, scheme] :
+       {std::tuple("olmoe-dense", "olmoe-fp8-static", "FP8"),
+        std::tuple("glm4moe-dense", "glm4moe-nvfp4", "NVFP4")}) {
+    SCOPED_TRACE(made);
+    const test::TempDir dir;
+    QuantizeOptions options;
+    options.source = golden(source);
+    options.scheme = scheme;
+    options.calibration.files = {golden("calibration.jsonl")};
+    options.calibration.context = 64;
+    options.calibration.all_experts = true;
+    const auto found = tensors_of(make(options, dir)), expected = tensors_of(golden(made));
+    ASSERT_EQ(found.size(), expected.size());
+    size_t scales = 0, close = 0;
+    for (const auto& [name, tensor] : expected) {
+      ASSERT_TRUE(found.contains(name)) << name;
+      const Stored& ours = found.at(name);
+      EXPECT_EQ(ours.dtype, tensor.dtype) << name;
+      EXPECT_EQ(ours.shape, tensor.shape) << name;
+      if (name.find(".input_") == std::string::npos) {
+        EXPECT_TRUE(ours.bytes == tensor.bytes) << name << " differs";
+        continue;
+      }
+      const float ratio = number_of(ours) / number_of(tensor);
+      EXPECT_NEAR(ratio, 1, 0.015) << name;
+      close += std::abs(ratio - 1) <= 0.01f ? 1 : 0;
+      ++scales;
+    }
+    EXPECT_GT(scales, 20u);
+    EXPECT_GE(close + 2, scales);
+    const Json section = *parse_json(test::read_file((dir / "out/config.json").string()), made)
+                              .find("quantization_config");
+    const Json theirs = *parse_json(test::read_file(golden(made) + "/config.json"), made)
+                             .find("quantization_config");
+    EXPECT_EQ(section.find("config_groups")->dump(), theirs.find("config_groups")->dump());
+    EXPECT_NO_THROW(Checkpoint::open((dir / "out").string()).require_supported());
   }
 }
 

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a quantized folder loses what it loses: both models go through the same windows layer by
+// layer, with the weights of one layer in memory. After each layer the hidden states are compared,
+// and every quantized module on the rows that it reads in the base.
+#pragma once
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "model/decoder.h"
+#include "quantize/stage_run.h"
+
+namespace moebius {
+
+struct ModuleError {
+  std::string name;
+  int layer = -1;
+  double error = 0;  // ||X (W - Wq)|| / ||X W||; without rows ||W - Wq|| / ||W||
+  size_t rows = 0;   // of X
+};
+struct HiddenError {
+  int layer = -1;      // behind this one
+  double error = 0;    // ||h - hq|| / ||h||
+  double modules = 0;  // mean of the layer's modules
+};
+struct LayerErrors {
+  std::vector<HiddenError> layers;
+  std::vector<ModuleError> modules;  // worst first
+};
+
+// options: kernels and types of both. begins(layer): may be empty. Throws Error where the folders are
+// not the same model.
+LayerErrors layer_errors(const Checkpoint& base, const Checkpoint& folder,
+                         const TokenWindows& windows, const ModelOptions& options,
+                         const std::function<void(size_t layer, size_t layers)>& begins);
+
+}  // namespace moebius

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Many rows of numbers of a type, in memory or in a file that has no name: gone with the process.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "quant/activation.h"
+
+namespace moebius {
+
+class RowStore {
+ public:
+  // scratch: the folder of the file; "": memory.
+  RowStore(size_t cols, XType type, const std::string& scratch);
+  ~RowStore();
+  RowStore(const RowStore&) = delete;
+  RowStore& operator=(const RowStore&) = delete;
+
+  size_t rows() const { return rows_; }
+  size_t cols() const { return cols_; }
+  static uint64_t bytes_of(uint64_t rows, uint64_t cols, XType type);
+  void reserve(size_t rows);  // so that memory does not grow by doubling
+  // Rows behind the last; row r lies at x + r * stride. Numbers are rounded to the type.
+  void append(const float* x, size_t rows, size_t stride);
+  // Rows from `first` on, which are there.
+  void write(size_t first, const float* x, size_t rows);
+  void read(size_t first, size_t rows, float* out) const;  // thread-safe
+
+ private:
+  void put(uint64_t offset, const std::vector<uint8_t>& bytes);
+  size_t cols_, row_bytes_, rows_ = 0;
+  XType type_;
+  std::string scratch_;
+  int fd_ = -1;  // -1: memory
+  std::vector<uint8_t> memory_;
+};
+
+}  // namespace moebius
