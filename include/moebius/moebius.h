@@ -387,6 +387,11 @@ size_t moebius_engine_context(const moebius_engine* engine);
 /* The events live until the next step of the engine, or its end. */
 int moebius_engine_step(moebius_engine* engine, const moebius_event** events, size_t* count);
 
+/* What the commands `quantize` and `eval` do; options and answers are JSON, by the names of the commands' options and as --json
+   prints them. progress (NULL: none) is told bytes of the source, or positions; another result than 0 stops the work. */
+char* moebius_quantize_json(const char* options, moebius_progress progress, void* user);
+char* moebius_evaluate_json(const char* options, moebius_progress progress, void* user);
+
 #pragma GCC visibility pop
 #ifdef __cplusplus
 }

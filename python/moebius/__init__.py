@@ -24,18 +24,20 @@ if TYPE_CHECKING:
                       SamplingParams)
     from .machine import Cpu, cpu, kernels
     from .parts import Part, RawTensor, Scheme, TensorNeed
+    from ._quantize import evaluate, quantize
     from .tokenizer import Tokenizer
 
 __version__ = text(lib.moebius_version())
 
 __all__ = ["LLM", "Chunk", "CompletionOutput", "Cpu", "Error", "Folder", "Linear", "Logprob", "ModelInfo", "Module", "Moe",
            "MoeBuilder", "MoeSpec", "Part", "Perplexity", "RawTensor", "RequestMetrics", "RequestOutput", "SamplingParams",
-           "Scheme", "TensorNeed", "Threads", "Tokenizer", "cpu", "kernels"]
+           "Scheme", "TensorNeed", "Threads", "Tokenizer", "cpu", "evaluate", "kernels", "quantize"]
 
 # Where the names are: a module is loaded when one of its names is first asked for.
 _MODULES = {"_threads": "Threads", "build": "MoeBuilder MoeSpec", "folder": "Folder Module",
             "layers": "Linear Moe", "llm": "LLM Chunk CompletionOutput Logprob ModelInfo Perplexity RequestMetrics RequestOutput SamplingParams",
-            "machine": "Cpu cpu kernels", "parts": "Part RawTensor Scheme TensorNeed", "tokenizer": "Tokenizer"}
+            "machine": "Cpu cpu kernels", "parts": "Part RawTensor Scheme TensorNeed", "_quantize": "evaluate quantize",
+            "tokenizer": "Tokenizer"}
 _PLACES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 

@@ -444,3 +444,7 @@ def declare(lib: CDLL) -> None:
     lib.moebius_engine_context.restype = c_size_t
     lib.moebius_engine_step.argtypes = [c_void_p, POINTER(POINTER(moebius_event)), POINTER(c_size_t)]
     lib.moebius_engine_step.restype = c_int
+    lib.moebius_quantize_json.argtypes = [c_char_p, moebius_progress, c_void_p]
+    lib.moebius_quantize_json.restype = c_void_p
+    lib.moebius_evaluate_json.argtypes = [c_char_p, moebius_progress, c_void_p]
+    lib.moebius_evaluate_json.restype = c_void_p
