@@ -15,6 +15,7 @@
 #include "apps/suggest.h"
 #include "apps/terminal.h"
 #include "base/error.h"
+#include "device/load_options.h"
 #include "quantize/quantize_json.h"
 #include "quantize/schemes.h"
 #include "runtime/runtime.h"
@@ -25,7 +26,7 @@ namespace {
 struct QuantizeCommand {
   QuantizeOptions options;
   std::string match = "llmcompressor", shard_size = "5G", memory, method, order = "static",
-              experts = "routed";
+              experts = "routed", dtype = "auto";
   std::optional<float> damp, min_rows;
   int64_t seed = 0;
   int64_t group = 0;
@@ -108,6 +109,7 @@ int run_quantize(QuantizeCommand& c) {
   if (c.sym || c.asym) o.symmetric = c.sym;
   o.shard_bytes = bytes_of_size(c.shard_size, "--shard-size");
   if (!c.memory.empty()) o.memory = bytes_of_size(c.memory, "--memory");
+  if (c.dtype != "auto") o.dtype = activation_type(c.dtype, "");
   o.match = c.match == "f32" ? RtnMatch::kF32 : RtnMatch::kLlmcompressor;
   take_method(c);
   o.links = manners().no_follow ? Links::kInside : Links::kAnywhere;
@@ -220,6 +222,9 @@ Command quantize_command() {
   c.option("--min-rows", "X", &o->min_rows,
            "GPTQ: experts with fewer rows per input get searched scales")
       .by_default("1")
+      .seldom();
+  c.option("--dtype", "NAME", &o->dtype, "type of scales and of what is not quantized")
+      .one_of({"auto", "bf16", "f16", "f32"})
       .seldom();
   c.section("Run");
   c.option("--shard-size", "SIZE", &o->shard_size, "largest file").seldom();

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/numeric.h"
+#include "kernels/row_functions.h"
 #include "quant/quant_access.h"
 
 namespace moebius {
@@ -26,16 +27,24 @@ DType stored_type(XType type) {
   return type == XType::kBf16 ? DType::kBf16 : type == XType::kF16 ? DType::kF16 : DType::kF32;
 }
 
-MatrixSource::MatrixSource(const Module& module, const TensorStore& store, LoadBuffer& buffer)
+XType type_of_numbers(DType type) {
+  return type == DType::kBf16 ? XType::kBf16 : type == DType::kF16 ? XType::kF16 : XType::kF32;
+}
+
+MatrixSource::MatrixSource(const Module& module, const TensorStore& store, LoadBuffer& buffer,
+                           std::optional<XType> as)
     : module_(module),
       store_(store),
       view_(reader_for(module.plan.scheme.format).load(module.plan, store, buffer)),
-      type_(source_type(module)) {}
+      type_(as.value_or(source_type(module))),
+      stored_(is_dense_code(view_.code) && type_ == source_type(module)) {}
 
 MatrixSource::Row MatrixSource::row(size_t r, float* scratch) const {
-  if (is_dense_code(view_.code)) return {view_.codes + r * view_.row_bytes, type_};
-  read_row(r, scratch);
-  return {scratch, XType::kF32};
+  if (stored_) return {view_.codes + r * view_.row_bytes, type_};
+  std::vector<float> numbers(view_.K);
+  read_row(r, numbers.data());
+  row_functions().store(type_, numbers.data(), scratch, view_.K);
+  return {scratch, type_};
 }
 
 void MatrixSource::read_row(size_t r, float* out) const {
@@ -43,16 +52,18 @@ void MatrixSource::read_row(size_t r, float* out) const {
   switch (view_.code) {
     case CodeType::kBf16:
       for (size_t c = 0; c < view_.K; ++c) out[c] = bf16_to_f32(load_u16(row + 2 * c));
-      return;
+      break;
     case CodeType::kF16:
       for (size_t c = 0; c < view_.K; ++c) out[c] = f16_to_f32(load_u16(row + 2 * c));
-      return;
+      break;
     case CodeType::kF32:
       std::memcpy(out, row, view_.K * sizeof(float));
-      return;
+      break;
     default:
-      for (size_t c = 0; c < view_.K; ++c) out[c] = round_to(type_, weight_at(view_, r, c));
+      for (size_t c = 0; c < view_.K; ++c) out[c] = weight_at(view_, r, c);
   }
+  if (stored_) return;
+  for (size_t c = 0; c < view_.K; ++c) out[c] = round_to(type_, out[c]);
 }
 
 void MatrixSource::fail_not_finite(size_t r) const {

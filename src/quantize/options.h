@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "checkpoint/tensor_store.h"
+#include "quant/activation.h"
 
 namespace moebius {
 
@@ -19,6 +20,7 @@ enum class QuantizeMethod : uint8_t {
   kGptq,    // and columns that make up for each other (gptq.h): integers
 };
 std::string_view name_of(QuantizeMethod method);
+std::string_view dtype_name(XType type);  // "bfloat16", as configs say it
 
 struct CalibrationOptions {
   std::vector<std::string> files;  // texts, chats or token ids (token_files.h)
@@ -39,6 +41,7 @@ struct QuantizeOptions {
   bool ignore_only = false;          // instead of it
   std::string groups_file;           // config_groups, or a whole quantization_config
   std::string reader = "moebius";    // who must be able to load the result: one of readers()
+  std::optional<XType> dtype;        // of scales and of what stays as it is; none: the source's
   RtnMatch match = RtnMatch::kLlmcompressor;
   QuantizeMethod method = QuantizeMethod::kRtn;
   CalibrationOptions calibration;

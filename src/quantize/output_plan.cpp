@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "checkpoint/module_scheme.h"
 #include "checkpoint/shard_index.h"
+#include "device/load_options.h"
 #include "quantize/module_encoder.h"
 
 namespace moebius {
@@ -89,7 +90,8 @@ class OutputPlanner {
       }
       item.unit.modules.push_back(&m);
       uint64_t bytes = 0;
-      for (ModuleTensor& t : tensors_of_module(c.scheme, m.plan.N, m.plan.K, source_type(m))) {
+      for (ModuleTensor& t :
+           tensors_of_module(c.scheme, m.plan.N, m.plan.K, work_.type.value_or(source_type(m)))) {
         bytes += t.bytes;
         item.outputs.push_back({fmt::format("{}.{}", m.name, suffix_of(t.role)), t.dtype,
                                 std::move(t.shape), 0, t.bytes, 0});
@@ -107,6 +109,13 @@ class OutputPlanner {
           bias && (bias.index >= 0 || bias.row_count > 0))
         bias_item(m, bias);
     }
+  }
+
+  // The type that a plain tensor gets: those of the model's type change, others have theirs for a
+  // reason.
+  DType made_type(DType found) const {
+    const DType main = stored_type(activation_type("auto", source_.config().dtype));
+    return work_.type && found == main ? stored_type(*work_.type) : found;
   }
 
   // What a module needs beside its bytes. Searched: codes. GPTQ: weights twice in f32 and codes; H,
@@ -127,9 +136,11 @@ class OutputPlanner {
     item.unit.kind = WorkUnit::Kind::kBias;
     item.unit.modules = {&m};
     item.unit.layer = m.layer;
-    const uint64_t bytes = m.plan.N * bits_of(bias.info->dtype) / 8;
-    item.unit.source_bytes = bytes;
-    item.outputs = {{m.name + ".bias", bias.info->dtype, {m.plan.N}, 0, bytes, 0}};
+    const DType dtype = made_type(bias.info->dtype);
+    const uint64_t bytes = m.plan.N * bits_of(dtype) / 8;
+    item.unit.source_bytes = m.plan.N * bits_of(bias.info->dtype) / 8;
+    item.unit.dtype = dtype;
+    item.outputs = {{m.name + ".bias", dtype, {m.plan.N}, 0, bytes, 0}};
     items_.push_back(std::move(item));
   }
 
@@ -174,9 +185,10 @@ class OutputPlanner {
     item.unit.modules = {&m};
     item.unit.layer = m.layer;
     item.unit.source_bytes = weight.info->bytes;
-    const uint64_t bytes = m.plan.N * m.plan.K * 2;
+    const DType dtype = stored_type(work_.type.value_or(XType::kBf16));
+    const uint64_t bytes = m.plan.N * m.plan.K * bits_of(dtype) / 8;
     item.unit.memory = bytes + 3 * weight.info->bytes;
-    item.outputs = {{m.name + ".weight", DType::kBf16, {m.plan.N, m.plan.K}, 0, bytes, 0}};
+    item.outputs = {{m.name + ".weight", dtype, {m.plan.N, m.plan.K}, 0, bytes, 0}};
     items_.push_back(std::move(item));
   }
 
@@ -194,6 +206,11 @@ class OutputPlanner {
       item.unit.layer = std::get<0>(item.key) == INT_MAX ? -1 : std::get<0>(item.key);
       item.unit.source_bytes = item.unit.count = t.bytes;
       item.outputs = {t};
+      if (const DType dtype = made_type(t.dtype); dtype != t.dtype) {
+        item.unit.kind = WorkUnit::Kind::kConvert;
+        item.unit.count = t.bytes / bits_of(t.dtype) * bits_of(dtype);
+        item.outputs[0].dtype = dtype, item.outputs[0].bytes = item.unit.count;
+      }
       items_.push_back(std::move(item));
     }
   }
@@ -264,14 +281,16 @@ class OutputPlanner {
   }
 
   static void add_units(WorkUnit unit, OutputPlan::Shard& shard) {
-    if (unit.kind != WorkUnit::Kind::kCopy || unit.count <= kCopyPiece) {
+    const bool copied = unit.kind == WorkUnit::Kind::kCopy || unit.kind == WorkUnit::Kind::kConvert;
+    if (!copied || unit.count <= kCopyPiece) {
       shard.units.push_back(std::move(unit));
       return;
     }
     for (uint64_t at = 0; at < unit.count; at += kCopyPiece) {
       WorkUnit piece = unit;
       piece.begin = at;
-      piece.source_bytes = piece.count = std::min(kCopyPiece, unit.count - at);
+      piece.count = std::min(kCopyPiece, unit.count - at);
+      piece.source_bytes = unit.source_bytes * piece.count / unit.count;
       shard.units.push_back(std::move(piece));
     }
   }

@@ -19,16 +19,18 @@ struct PlannedTensor {
 
 struct WorkUnit {
   enum class Kind : uint8_t {
-    kCopy,    // bytes of a source tensor, or a stretch of them
-    kDecode,  // a native FP8 matrix that stays unquantized, as bf16
-    kBias,    // of one expert of a fused tensor
-    kEncode,  // modules; several where they share a global scale
+    kCopy,     // bytes of a source tensor, or a stretch of them
+    kConvert,  // the same as numbers of another type
+    kDecode,   // a native FP8 matrix that stays unquantized, as bf16
+    kBias,     // of one expert of a fused tensor
+    kEncode,   // modules; several where they share a global scale
   };
   Kind kind = Kind::kCopy;
   const TensorInfo* tensor = nullptr;  // kCopy
-  uint64_t begin = 0, count = 0;       // kCopy: bytes
+  uint64_t begin = 0, count = 0;       // kCopy, kConvert: bytes that are written
   std::vector<const Module*> modules;  // of the others
   Scheme scheme;                       // kEncode
+  DType dtype = DType::kU8;            // kBias: as it is written
   std::vector<size_t> outputs;         // tensors of the plan, module after module
   int layer = -1, expert = -1;
   uint64_t source_bytes = 0, memory = 0;  // memory: while it runs
@@ -51,7 +53,8 @@ struct OutputPlan {
 
 // How units work: what their memory is.
 struct UnitWork {
-  bool searched = false;    // codes and scales of a module are kept while the best are looked for
+  std::optional<XType> type;  // of what is written; none: the source's
+  bool searched = false;      // codes and scales of a module are kept while the best are looked for
   bool gptq = false;        // modules that are loaded as one matrix are one unit: same rows, same H
   bool calibrated = false;  // inputs of a down projection are made from gate and up
 };

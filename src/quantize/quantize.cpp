@@ -96,6 +96,7 @@ QuantizeJob::QuantizeJob(QuantizeOptions options, size_t threads)
   selection_ = select_modules(source_, options_);
   check_method();
   UnitWork work;
+  work.type = options_.dtype;
   work.gptq = options_.method == QuantizeMethod::kGptq;
   work.searched = options_.method != QuantizeMethod::kRtn;
   work.calibrated = !options_.calibration.files.empty();
@@ -341,7 +342,16 @@ std::string QuantizeJob::config_text() const {
                       source_.config().raw.find("quantization_config") == nullptr;
   if (inside)
     fail("{}: text_config holds a quantization_config of its own; expected it at the top", path);
-  return with_member(text, "quantization_config", section);
+  std::string made = with_member(text, "quantization_config", section);
+  if (!options_.dtype) return made;
+  if (nested != nullptr &&
+      (nested->find("dtype") != nullptr || nested->find("torch_dtype") != nullptr))
+    fail("{}: text_config names a type of its own, which --dtype does not change", path);
+  const Json& raw = source_.config().raw;
+  const std::string name = fmt::format("\"{}\"", dtype_name(*options_.dtype));
+  const bool old = raw.find("torch_dtype") != nullptr;
+  if (old) made = with_member(made, "torch_dtype", name);
+  return old && raw.find("dtype") == nullptr ? made : with_member(made, "dtype", name);
 }
 
 Json QuantizeJob::index_json() const {

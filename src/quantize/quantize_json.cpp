@@ -2,6 +2,9 @@
 // See quantize_json.h.
 #include "quantize/quantize_json.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -90,6 +93,12 @@ class JsonOptions {
   std::map<std::string, Take, std::less<>> takers_;
 };
 
+// The most that this process had.
+uint64_t peak_memory() {
+  struct rusage usage {};
+  return ::getrusage(RUSAGE_SELF, &usage) == 0 ? static_cast<uint64_t>(usage.ru_maxrss) * 1024 : 0;
+}
+
 }  // namespace
 
 QuantizeRequest quantize_request(std::string_view json) {
@@ -114,6 +123,9 @@ QuantizeRequest quantize_request(std::string_view json) {
   all.text("config_groups", o.groups_file);
   all.choice("for", {readers().begin(), readers().end()},
              [&](size_t i) { o.reader = readers()[i]; });
+  all.choice("dtype", {"bf16", "f16", "f32"}, [&](size_t i) {
+    o.dtype = i == 0 ? XType::kBf16 : i == 1 ? XType::kF16 : XType::kF32;
+  });
   all.choice("match", {"llmcompressor", "f32"},
              [&](size_t i) { o.match = i == 0 ? RtnMatch::kLlmcompressor : RtnMatch::kF32; });
   all.choice("method", {"rtn", "search", "gptq"}, [&](size_t i) {
@@ -199,6 +211,7 @@ Json quantize_answer(const QuantizeJob& job, double seconds, bool done) {
                        {"bytes_out", f.bytes_out},
                        {"bits_per_weight", f.bits_per_weight},
                        {"memory", f.memory},
+                       {"memory_peak", peak_memory()},
                        {"scratch", f.scratch},
                        {"calibration_tokens", static_cast<uint64_t>(f.tokens)},
                        {"disk_needed", f.disk_needed},

@@ -248,6 +248,10 @@ std::string_view name_of(QuantizeMethod method) {
                                              : "gptq";
 }
 
+std::string_view dtype_name(XType type) {
+  return type == XType::kBf16 ? "bfloat16" : type == XType::kF16 ? "float16" : "float32";
+}
+
 Json options_json(const QuantizeOptions& o, const Json& section) {
   Json files = Json::array();
   for (const std::string& f : o.calibration.files)
@@ -262,6 +266,7 @@ Json options_json(const QuantizeOptions& o, const Json& section) {
                           {"experts", o.calibration.all_experts ? "all" : "routed"}});
   return Json::object({{"method", name_of(o.method)},
                        {"calibration", calibration},
+                       {"dtype", o.dtype ? Json(dtype_name(*o.dtype)) : Json()},
                        {"damp", static_cast<double>(o.damp)},
                        {"order", o.by_size ? "static" : "none"},
                        {"min_rows", o.min_rows},

@@ -2,10 +2,9 @@
 // One unit of work, from the source's bytes to the bytes of its tensors: a pure function of both.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "base/error.h"
-#include "base/numeric.h"
+#include "kernels/row_functions.h"
 #include "quantize/calibration.h"
 #include "quantize/gptq.h"
 #include "quantize/module_encoder.h"
@@ -52,7 +51,7 @@ ModuleReport encode_searched(const MatrixSource& source, const Module& module, c
 void encode_unit(const WorkUnit& unit, const TensorStore& store, const QuantizeOptions& options,
                  const Calibration* calibration, LoadBuffer& buffer, UnitResult& result) {
   std::vector<MatrixSource> sources;
-  for (const Module* m : unit.modules) sources.emplace_back(*m, store, buffer);
+  for (const Module* m : unit.modules) sources.emplace_back(*m, store, buffer, options.dtype);
   const QuantArgs& weights = *unit.scheme.weights;
   EncodeRules rules = encode_rules(weights, sources.front().type());
   rules.one_rounding = options.match == RtnMatch::kF32;
@@ -96,30 +95,33 @@ void encode_unit(const WorkUnit& unit, const TensorStore& store, const QuantizeO
 }
 
 std::vector<uint8_t> decoded(const MatrixSource& source) {
-  std::vector<uint8_t> out(source.rows() * source.columns() * 2);
+  const size_t row_bytes = source.columns() * bits_of(stored_type(source.type())) / 8;
+  std::vector<uint8_t> out(source.rows() * row_bytes);
   std::vector<float> row(source.columns());
   for (size_t r = 0; r < source.rows(); ++r) {
     source.read_row(r, row.data());
-    for (size_t c = 0; c < row.size(); ++c) {
-      const uint16_t v = f32_to_bf16(row[c]);
-      std::memcpy(out.data() + (r * row.size() + c) * 2, &v, 2);
-    }
+    row_functions().store(source.type(), row.data(), out.data() + r * row_bytes, row.size());
   }
   return out;
 }
 
-std::vector<uint8_t> bias_of(const Module& m, const TensorStore& store) {
-  const DType type = m.plan.tensors[Role::kBias].info->dtype;
+// Some of a tensor's numbers, as those of another type.
+std::vector<uint8_t> converted(const WorkUnit& unit, const TensorStore& store, XType type) {
+  const XType from = type_of_numbers(unit.tensor->dtype);
+  const uint64_t in = bits_of(unit.tensor->dtype) / 8, made = bits_of(stored_type(type)) / 8;
+  const size_t n = unit.count / made;
+  std::vector<uint8_t> bytes(n * in), out(unit.count);
+  store.read(*unit.tensor, unit.begin / made * in, bytes);
+  std::vector<float> numbers(n);
+  row_functions().load(from, bytes.data(), numbers.data(), n);
+  row_functions().store(type, numbers.data(), out.data(), n);
+  return out;
+}
+
+std::vector<uint8_t> bias_of(const Module& m, const TensorStore& store, DType type) {
   const std::vector<float> values = load_bias(m.plan, store);
   std::vector<uint8_t> out(values.size() * bits_of(type) / 8);
-  for (size_t i = 0; i < values.size(); ++i) {
-    if (type == DType::kF32) {
-      std::memcpy(out.data() + 4 * i, &values[i], 4);
-      continue;
-    }
-    const uint16_t v = type == DType::kBf16 ? f32_to_bf16(values[i]) : f32_to_f16(values[i]);
-    std::memcpy(out.data() + 2 * i, &v, 2);
-  }
+  row_functions().store(type_of_numbers(type), values.data(), out.data(), values.size());
   return out;
 }
 
@@ -133,11 +135,15 @@ UnitResult do_unit(const WorkUnit& unit, const TensorStore& store, const Quantiz
       out.tensors.emplace_back(unit.count);
       store.read(*unit.tensor, unit.begin, out.tensors.back());
       break;
+    case WorkUnit::Kind::kConvert:
+      out.tensors.push_back(converted(unit, store, *options.dtype));
+      break;
     case WorkUnit::Kind::kDecode:
-      out.tensors.push_back(decoded(MatrixSource(*unit.modules.front(), store, buffer)));
+      out.tensors.push_back(
+          decoded(MatrixSource(*unit.modules.front(), store, buffer, options.dtype)));
       break;
     case WorkUnit::Kind::kBias:
-      out.tensors.push_back(bias_of(*unit.modules.front(), store));
+      out.tensors.push_back(bias_of(*unit.modules.front(), store, unit.dtype));
       break;
     case WorkUnit::Kind::kEncode:
       encode_unit(unit, store, options, calibration, buffer, out);

@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <deque>
 #include <map>
 
 #include "base/json.h"
+#include "base/numeric.h"
 #include "base/sha256.h"
 #include "checkpoint/safetensors.h"
 #include "checkpoint/tensor_store.h"
@@ -133,6 +135,40 @@ TEST(Quantize, NativeFp8IsDecodedFirst) {
   EXPECT_EQ(config.find("quantization_config")->find("quant_method")->as_string(),
             "compressed-tensors");
   EXPECT_EQ(run_tool("verify " + quoted(dir / "out")).status, 0);
+}
+
+// --dtype gives the bytes of a source that was written in that type.
+TEST(Quantize, AnotherTypeIsThatOfASourceOfThisType) {
+  const test::TempDir dir;
+  const TensorStore store = TensorStore::open_file(
+      (test::test_data_dir() / "golden/qwen3moe-dense/model.safetensors").string());
+  std::deque<std::vector<uint16_t>> data;
+  std::vector<TensorData> tensors;
+  for (const TensorInfo& t : store.tensors()) {
+    ASSERT_EQ(t.dtype, DType::kBf16);
+    std::vector<uint16_t>& v = data.emplace_back(t.bytes / 2);
+    const std::span bytes(reinterpret_cast<uint8_t*>(v.data()), t.bytes);
+    store.read(t, 0, bytes);
+    for (uint16_t& x : v) x = f32_to_f16(bf16_to_f32(x));
+    tensors.push_back({t.name, DType::kF16, t.shape, bytes});
+  }
+  std::string config = test::read_file(test::test_data_dir() / "golden/qwen3moe-dense/config.json");
+  config.replace(config.find("bfloat16"), 8, "float16");
+  test::write_file(dir / "src/config.json", config);
+  write_safetensors((dir / "src/model.safetensors").string(), tensors);
+  for (const char* scheme : {"W4A16 --group 32", "NVFP4A16", "W8A8 --method search"}) {
+    SCOPED_TRACE(scheme);
+    const std::string how = std::string(" -q --overwrite --scheme ") + scheme;
+    ASSERT_EQ(run_tool("quantize " + quoted(dir / "src") + " " + quoted(dir / "a") + how).status,
+              0);
+    const CommandResult r = run_tool("quantize " + golden("qwen3moe-dense") + " " +
+                                     quoted(dir / "b") + " --dtype f16" + how);
+    ASSERT_EQ(r.status, 0) << r.err;
+    EXPECT_TRUE(test::read_file(dir / "a/model.safetensors") ==
+                test::read_file(dir / "b/model.safetensors"));
+    EXPECT_EQ(parse_json(test::read_file(dir / "a/config.json"), "a").dump(),
+              parse_json(test::read_file(dir / "b/config.json"), "b").dump());
+  }
 }
 
 TEST(Quantize, DryRunWritesNothing) {
