@@ -3,9 +3,15 @@
 #pragma once
 #include <cuda_runtime.h>
 
+#include <atomic>
+#include <compare>
 #include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "device/cuda/cuda_table.h"
 
@@ -18,6 +24,7 @@ struct Failure {
 
 inline void check(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
+  cudaGetLastError();  // a failure that passes (memory) is not that of the next launch
   const CudaStatus status = error == cudaErrorInsufficientDriver ||
                                     error == cudaErrorInitializationError ||
                                     error == cudaErrorSystemDriverMismatch
@@ -66,34 +73,74 @@ class Buffer {
   size_t bytes_ = 0;
 };
 
+// Allocating is allowed while any thread captures a graph: memory is no part of it.
+class RelaxedCapture {
+ public:
+  RelaxedCapture() { check(cudaThreadExchangeStreamCaptureMode(&mode_), "capture"); }
+  ~RelaxedCapture() { cudaThreadExchangeStreamCaptureMode(&mode_); }
+  RelaxedCapture(const RelaxedCapture&) = delete;
+  RelaxedCapture& operator=(const RelaxedCapture&) = delete;
+
+ private:
+  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+};
+
+// What calls keep between their kernels.
+struct ScratchArea {
+  Buffer memory;
+  std::vector<Buffer> kept;  // that kernels of a graph know, from before it grew
+  bool captured = false;     // belongs to a graph
+  std::atomic<bool> dead{false};
+};
+
+// Calls of one stream run one after the other and share an area; a graph has its own, as long as it lives.
+class Scratch {
+ public:
+  // slot: areas that are used at the same time have different ones.
+  ScratchArea& of(cudaStream_t stream, int slot = 0);
+
+ private:
+  struct Key {
+    cudaStream_t stream;
+    unsigned long long capture;  // 0: none
+    int slot;
+    auto operator<=>(const Key&) const = default;
+  };
+  void free_dead();
+  std::mutex mutex_;
+  std::map<Key, std::unique_ptr<ScratchArea>> areas_;
+};
+Scratch& scratch();
+
 // Arrays of one call, one behind the other in memory that is kept from call to call.
 class Arena {
  public:
-  explicit Arena(Buffer& memory) : memory_(memory) {}
+  explicit Arena(ScratchArea& area) : area_(area) {}
   template <class T>
   size_t add(size_t count) {
     const size_t at = bytes_;
     bytes_ += (count * sizeof(T) + 255) / 256 * 256;
     return at;
   }
-  // Makes room; not inside a capture of a graph, where memory must be there already.
   void reserve(cudaStream_t stream) const {
-    if (memory_.bytes() >= bytes_) return;
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    check(cudaStreamIsCapturing(stream, &status), "stream");
-    if (status != cudaStreamCaptureStatusNone)
-      refuse("a layer met more rows in a graph than before: run it once outside first");
+    if (area_.memory.bytes() >= bytes_) return;
+    const RelaxedCapture relaxed;
+    if (area_.captured) {
+      area_.kept.push_back(std::move(area_.memory));
+      area_.memory = Buffer(bytes_);
+      return;
+    }
     check(cudaStreamSynchronize(stream), "stream");
-    memory_ = Buffer();
-    memory_ = Buffer(bytes_);
+    area_.memory = Buffer();
+    area_.memory = Buffer(bytes_);
   }
   template <class T>
   T* at(size_t offset) const {
-    return reinterpret_cast<T*>(memory_.as<uint8_t>() + offset);
+    return reinterpret_cast<T*>(area_.memory.as<uint8_t>() + offset);
   }
 
  private:
-  Buffer& memory_;
+  ScratchArea& area_;
   size_t bytes_ = 0;
 };
 

@@ -7,50 +7,34 @@
 #include <algorithm>
 
 #include "numbers.cuh"
+#include "rows.cuh"
 
 namespace moebius::cuda {
 
 template <HopperScheme S>
 void launch_of(bool gate_up, uint32_t tile, const HopperGemm& g, bool early, cudaStream_t stream);
 // Each is a unit of its own (hopper_scheme.cu).
-template <>
-void launch_of<HopperScheme::kInt4Group>(bool, uint32_t, const HopperGemm&, bool, cudaStream_t);
-template <>
-void launch_of<HopperScheme::kInt4Channel>(bool, uint32_t, const HopperGemm&, bool, cudaStream_t);
-template <>
-void launch_of<HopperScheme::kInt8Channel>(bool, uint32_t, const HopperGemm&, bool, cudaStream_t);
-template <>
-void launch_of<HopperScheme::kFp8Half>(bool, uint32_t, const HopperGemm&, bool, cudaStream_t);
-template <>
-void launch_of<HopperScheme::kFp8Bytes>(bool, uint32_t, const HopperGemm&, bool, cudaStream_t);
-template <>
-void launch_of<HopperScheme::kInt4Bf16>(bool, uint32_t, const HopperGemm&, bool, cudaStream_t);
-template <>
-void launch_of<HopperScheme::kFp4Bf16>(bool, uint32_t, const HopperGemm&, bool, cudaStream_t);
+#define MOEBIUS_CUDA_SCHEMES(X)                                                                   \
+  X(kInt4Group)                                                                                   \
+  X(kInt4Channel) X(kInt8Channel) X(kFp8Half) X(kFp8Bytes) X(kInt4Bf16) X(kFp4Bf16) X(kInt4G64)   \
+      X(kInt4G32) X(kInt4Bf16G128) X(kInt4Bf16G64) X(kInt4Bf16G32) X(kInt4F16G128) X(kInt4F16G64) \
+          X(kInt4F16G32) X(kFp8Block) X(kMxfp4Bf16) X(kBf16) X(kF16)
+#define MOEBIUS_CUDA_DECLARE(S) \
+  template <>                   \
+  void launch_of<HopperScheme::S>(bool, uint32_t, const HopperGemm&, bool, cudaStream_t);
+MOEBIUS_CUDA_SCHEMES(MOEBIUS_CUDA_DECLARE)
 
 void hopper_gemm(HopperScheme scheme, bool gate_up, uint32_t tile, const HopperGemm& g, bool early,
                  cudaStream_t stream) {
   switch (scheme) {
-    case HopperScheme::kInt4Group:
-      return launch_of<HopperScheme::kInt4Group>(gate_up, tile, g, early, stream);
-    case HopperScheme::kInt4Channel:
-      return launch_of<HopperScheme::kInt4Channel>(gate_up, tile, g, early, stream);
-    case HopperScheme::kInt8Channel:
-      return launch_of<HopperScheme::kInt8Channel>(gate_up, tile, g, early, stream);
-    case HopperScheme::kFp8Half:
-      return launch_of<HopperScheme::kFp8Half>(gate_up, tile, g, early, stream);
-    case HopperScheme::kFp8Bytes:
-      return launch_of<HopperScheme::kFp8Bytes>(gate_up, tile, g, early, stream);
-    case HopperScheme::kInt4Bf16:
-      return launch_of<HopperScheme::kInt4Bf16>(gate_up, tile, g, early, stream);
-    case HopperScheme::kFp4Bf16:
-      return launch_of<HopperScheme::kFp4Bf16>(gate_up, tile, g, early, stream);
+#define MOEBIUS_CUDA_CASE(S) \
+  case HopperScheme::S:      \
+    return launch_of<HopperScheme::S>(gate_up, tile, g, early, stream);
+    MOEBIUS_CUDA_SCHEMES(MOEBIUS_CUDA_CASE)
   }
 }
 
 namespace {
-
-constexpr uint32_t kInfinity = 0x7F800000u;
 
 template <RowForm kForm>
 __device__ __forceinline__ void store_operand(uint8_t* row, int i, float x, float scale) {
@@ -122,14 +106,17 @@ __global__ void __launch_bounds__(1024)
   if (routes && blockIdx.x == 0) return route_block(a.routing, shared, whole);
   const int t = static_cast<int>(blockIdx.x) - (routes ? 1 : 0), H = a.H;
   const size_t from = static_cast<size_t>(t) * a.x.stride;
-  constexpr int kBytes = kForm == RowForm::kBf16 || kForm == RowForm::kE4m3Half ? 2 : 1;
+  constexpr bool kAsIs = kForm == RowForm::kBf16 || kForm == RowForm::kF16;
+  constexpr int kBytes = kAsIs || kForm == RowForm::kE4m3Half ? 2 : 1;
   uint8_t* row = a.rows + static_cast<size_t>(t) * H * kBytes;
   const int first = static_cast<int>(threadIdx.x) * 8, step = static_cast<int>(blockDim.x) * 8;
-  if constexpr (kForm == RowForm::kBf16) {
+  if constexpr (kAsIs) {
     for (int i = first; i < H; i += step) {
       float x[8];
       load_eight(a.x, from + i, x);
-      for (int j = 0; j < 8; ++j) reinterpret_cast<uint16_t*>(row)[i + j] = f32_to_bf16(x[j]);
+      for (int j = 0; j < 8; ++j)
+        reinterpret_cast<uint16_t*>(row)[i + j] =
+            kForm == RowForm::kBf16 ? f32_to_bf16(x[j]) : f32_to_f16(x[j]);
     }
   } else {
     float kept[8];  // the first eight of a thread: usually all
@@ -169,7 +156,7 @@ __global__ void __launch_bounds__(kRequantizeThreads)
   let_successor_start();
   wait_for_predecessor();
   const int row = static_cast<int>(blockIdx.x);
-  if (row >= *total) return;
+  if (total != nullptr && row >= *total) return;
   constexpr int kBytes = kForm == RowForm::kE4m3Half ? 2 : 1;
   const float4* from = reinterpret_cast<const float4*>(h + static_cast<size_t>(row) * I);
   uint32_t most = 0;
@@ -202,7 +189,7 @@ struct PackArgs {
   PackSource source[2];
   HopperScheme scheme;
   bool joined;
-  int N, K;
+  int N, K, stored;
   uint8_t* tiles;
 };
 
@@ -215,6 +202,9 @@ __device__ __forceinline__ uint32_t stored_code(const PackSource& s, int n, int 
       return row[k / 2] >> (4 * (k % 2)) & 15u;
     case CodeType::kInt8Offset:
       return row[k] ^ 128u;
+    case CodeType::kBf16:
+    case CodeType::kF16:
+      return reinterpret_cast<const uint16_t*>(row)[k];
     default:
       return row[k];
   }
@@ -233,32 +223,59 @@ __global__ void __launch_bounds__(256) pack_kernel(const __grid_constant__ PackA
   const auto row = [&](uint32_t r) {
     return static_cast<int>(a.joined ? joined_row(n0 + r) : n0 + r);
   };
-  const auto block_scale = [&](uint32_t r, uint32_t k) -> uint32_t {
+  const auto there = [&](uint32_t r, uint32_t k) {
+    return row(r) < a.N && k0 + static_cast<int>(k) < a.stored;
+  };
+  // Where the scale of an output and an input lies.
+  const auto scale_at = [&](uint32_t r, uint32_t k) {
     const PackSource& s = whose(r);
-    return s.scales[row(r) * s.scale_stride + (k0 + k) / 16];
+    return static_cast<size_t>(row(r)) / s.block_n * s.scale_stride + (k0 + k) / s.block_k;
+  };
+  const auto byte_scale = [&](uint32_t r, uint32_t k) -> uint32_t {
+    return whose(r).scales[scale_at(r, k)];
   };
   const auto code = [&](uint32_t r, uint32_t k) -> uint32_t {
-    if (row(r) >= a.N) return 0;
-    if (f.codes == TileCodes::kFp4Half && (block_scale(r, k) & 127u) == 0) return 0;
-    return stored_code(whose(r), row(r), k0 + static_cast<int>(k));
+    if (!there(r, k)) return 0;
+    if (f.scales == TileScales::kBlocksE5m3 && (byte_scale(r, k) & 127u) == 0) return 0;
+    const PackSource& s = whose(r);
+    const int column = s.columns != nullptr ? s.columns[k0 + k] : k0 + static_cast<int>(k);
+    return stored_code(s, row(r), column);
   };
   for (uint32_t w = threadIdx.x; w < tile_code_bytes(f.codes) / 4; w += 256)
     reinterpret_cast<uint32_t*>(tile)[w] = tile_word(f.codes, w, code);
   uint8_t* scales = tile + tile_code_bytes(f.codes);
   const uint32_t r = threadIdx.x;
-  if (r >= kTileOutputs) return;
-  const bool there = row(r) < a.N;
-  if (f.scale_bytes == 128) {
-    const PackSource& s = whose(r);
-    const uint16_t v =
-        there ? reinterpret_cast<const uint16_t*>(s.scales)[row(r) * s.scale_stride + k0 / 128]
-              : uint16_t{0};
-    *reinterpret_cast<uint16_t*>(scales + group_scale_at(r)) = v;
-  }
-  if (f.scale_bytes == 512)
+  if (r >= kTileOutputs || f.scales == TileScales::kNone) return;
+  const PackSource& s = whose(r);
+  if (f.scales == TileScales::kBlocksE5m3) {
     for (uint32_t j = 0; j < 8; ++j)
       scales[block_scale_at(r, j)] =
-          there ? static_cast<uint8_t>(e5m3_of_e4m3(block_scale(r, j * 16))) : uint8_t{0};
+          there(r, j * 16) ? static_cast<uint8_t>(e5m3_of_e4m3(byte_scale(r, j * 16))) : uint8_t{0};
+    return;
+  }
+  if (f.scales == TileScales::kBlocksE8m0) {
+    for (uint32_t j = 0; j < 4; ++j) {
+      const uint32_t e = there(r, j * 32) ? byte_scale(r, j * 32) : 0u;
+      scales[mx_scale_at(r, j)] = static_cast<uint8_t>(
+          holds_mx_scale(e, s.largest_scale) ? mx_field(e, s.largest_scale) : 128u);
+    }
+    return;
+  }
+  if (f.scales == TileScales::kPairsF32) {
+    *reinterpret_cast<float*>(scales + group_f32_at(r)) =
+        there(r, 0) ? table_number(s.scales, s.scale_type, scale_at(r, 0)) : 0.0f;
+    return;
+  }
+  const uint32_t terms = kTileInputs / f.term;
+  for (uint32_t t = 0; t < terms; ++t) {
+    const bool is = there(r, t * f.term);
+    const size_t at = is ? scale_at(r, t * f.term) : 0;
+    *reinterpret_cast<uint16_t*>(scales + t * 128 + group_scale_at(r)) =
+        is ? reinterpret_cast<const uint16_t*>(s.scales)[at] : uint16_t{0};
+    if (f.scales == TileScales::kPairsZero)
+      scales[terms * 128 + t * 64 + group_byte_at(r)] =
+          static_cast<uint8_t>(is && s.zero_points != nullptr ? s.zero_points[at] + 8 : 8);
+  }
 }
 
 struct LaunchConfig {
@@ -278,7 +295,7 @@ template <RowForm kForm>
 void launch_prepare(const PrepareArgs& a, bool early, cudaStream_t stream) {
   constexpr int kFew = 2048;  // rows that one block places
   const RoutingArgs& r = a.routing;
-  const bool routes = r.ids != nullptr, rows = kForm != RowForm::kBf16 || a.rows != nullptr;
+  const bool routes = r.ids != nullptr, rows = a.rows != nullptr;
   const int n = routes ? r.T * r.slots : 0;
   const bool whole = n <= kFew;
   const size_t bytes = routes ? 3 * sizeof(int32_t) * r.experts : 0,
@@ -316,20 +333,10 @@ void launch_requantize(const float* h, const int32_t* total, int rows, int I,
 }  // namespace
 
 RowForm row_form(HopperScheme s) {
-  switch (s) {
-    case HopperScheme::kInt4Group:
-    case HopperScheme::kInt4Channel:
-    case HopperScheme::kInt8Channel:
-      return RowForm::kInt8;
-    case HopperScheme::kFp8Half:
-      return RowForm::kE4m3Half;
-    case HopperScheme::kFp8Bytes:
-      return RowForm::kE4m3;
-    case HopperScheme::kInt4Bf16:
-    case HopperScheme::kFp4Bf16:
-      break;
-  }
-  return RowForm::kBf16;
+  if (s == HopperScheme::kFp8Bytes) return RowForm::kE4m3;
+  const HopperTile t = hopper_tile(s);
+  if (t.codes == TileCodes::kFp8Half) return RowForm::kE4m3Half;
+  return t.row_bytes == 1 ? RowForm::kInt8 : t.f16 ? RowForm::kF16 : RowForm::kBf16;
 }
 
 RowScaling row_scaling(const ActSpec& act) {
@@ -341,6 +348,8 @@ void prepare_x(RowForm form, const PrepareArgs& a, bool early, cudaStream_t stre
   switch (form) {
     case RowForm::kBf16:
       return launch_prepare<RowForm::kBf16>(a, early, stream);
+    case RowForm::kF16:
+      return launch_prepare<RowForm::kF16>(a, early, stream);
     case RowForm::kInt8:
       return launch_prepare<RowForm::kInt8>(a, early, stream);
     case RowForm::kE4m3:
@@ -361,8 +370,8 @@ void requantize_h(RowForm form, const float* h, const int32_t* total, int rows, 
 }
 
 void hopper_pack(HopperScheme scheme, const PackSource* sources, bool joined, int N, int padded,
-                 int K, uint8_t* tiles, cudaStream_t stream) {
-  PackArgs a{{sources[0], sources[joined ? 1 : 0]}, scheme, joined, N, K, tiles};
+                 int stored, int K, uint8_t* tiles, cudaStream_t stream) {
+  PackArgs a{{sources[0], sources[joined ? 1 : 0]}, scheme, joined, N, K, stored, tiles};
   const unsigned blocks = static_cast<unsigned>(padded / static_cast<int>(kTileOutputs) *
                                                 (K / static_cast<int>(kTileInputs)));
   pack_kernel<<<blocks, 256, 0, stream>>>(a);

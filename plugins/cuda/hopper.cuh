@@ -8,6 +8,7 @@
 // fetched before the loop.
 #pragma once
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <algorithm>
 
@@ -48,6 +49,9 @@ __device__ __forceinline__ void bulk_copy(void* to, const void* from, int bytes,
 }
 __device__ __forceinline__ void copy16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copy8(uint32_t to, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to), "l"(from) : "memory");
 }
 __device__ __forceinline__ void copies_arrive(uint64_t* b) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(shared_address(b))
@@ -91,23 +95,47 @@ __device__ __forceinline__ uint32_t bf16x2_mul(uint32_t a, uint32_t b) {
   return d;
 }
 
+__device__ __forceinline__ uint32_t f16x2_sub(uint32_t a, uint32_t b) {
+  uint32_t d;
+  asm("sub.f16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+  return d;
+}
+__device__ __forceinline__ uint32_t load_shared4(uint32_t at) {
+  uint32_t v;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(at));
+  return v;
+}
+__device__ __forceinline__ uint2 load_shared8(uint32_t at) {
+  uint2 v;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "r"(at));
+  return v;
+}
+
 // ---- schemes ----
 template <HopperScheme S>
 struct Format {
   static constexpr HopperTile tile = hopper_tile(S);
   static constexpr TileCodes codes = tile.codes;
-  static constexpr int code_bytes = tile_code_bytes(codes), scale_bytes = tile.scale_bytes,
+  static constexpr TileScales scales = tile.scales;
+  static constexpr int code_bytes = tile_code_bytes(codes), scale_bytes = tile_scale_bytes(tile),
                        bytes = code_bytes + scale_bytes;
-  static constexpr int row_bytes = tile.row_bytes;
-  static constexpr bool shared_a = codes == TileCodes::kBytesShared;
-  // A term of its own for every 128 inputs: groups, and e4m3 products, whose sums are short.
-  static constexpr bool promote = scale_bytes == 128 || S == HopperScheme::kFp8Bytes;
-  static constexpr bool per_output = scale_bytes == 0;  // scales beside the tiles
-  static constexpr bool scaled_rows = S != HopperScheme::kInt4Bf16 && S != HopperScheme::kFp4Bf16;
+  static constexpr int row_bytes = tile.row_bytes, term = tile.term;
+  static constexpr bool shared_a =
+      codes == TileCodes::kBytesShared || codes == TileCodes::kHalfShared;
+  // A term of its own for every 128 inputs or fewer: groups, and e4m3 products, whose sums are short.
+  static constexpr bool promote = term != 0 || S == HopperScheme::kFp8Bytes;
+  static constexpr bool short_terms = term == 64 || term == 32;
+  static constexpr bool per_output = has_channel_scales(S);
+  static constexpr bool zero = scales == TileScales::kPairsZero;
+  static constexpr bool x_groups = S == HopperScheme::kFp8Block;  // rows have a scale per 128
+  static constexpr bool fp4 = codes == TileCodes::kFp4Half;       // a scale of all its numbers
+  static constexpr bool rows16 = row_bytes == 2 && codes != TileCodes::kFp8Half;  // as they are
+  static constexpr bool scaled_rows = !rows16 && !x_groups;
   static constexpr int words = codes == TileCodes::kFp8Half ? 8 : 4;  // of a thread, in half a tile
-  using T = std::conditional_t<S == HopperScheme::kFp8Half, F16,
-                               std::conditional_t<S == HopperScheme::kFp8Bytes, E4m3,
-                                                  std::conditional_t<row_bytes == 2, Bf16, S8>>>;
+  static constexpr bool f16 = tile.f16;
+  using Half = std::conditional_t<f16, F16, Bf16>;
+  using Byte = std::conditional_t<S == HopperScheme::kFp8Bytes, E4m3, S8>;
+  using T = std::conditional_t<row_bytes == 2, Half, Byte>;
 };
 
 // Half a tile's codes of a thread.
@@ -125,21 +153,45 @@ __device__ __forceinline__ Codes<S> load_codes(uint32_t tile, int half, int tid)
   }
   return c;
 }
-// Scales of rows r and r + 8, bf16.
+// Scales of rows r and r + 8 for term `t` of a tile whose scales begin at `scales`.
 template <HopperScheme S>
-__device__ __forceinline__ void load_scales(uint32_t scales, int tid, float (&z)[2]) {
-  uint32_t v;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(v) : "r"(scales + tid / 4 * 4));
+__device__ __forceinline__ void load_scales(uint32_t scales, int t, int tid, bool f16,
+                                            float (&z)[2]) {
+  using F = Format<S>;
+  if constexpr (F::scales == TileScales::kPairsF32) {
+    const uint2 v = load_shared8(scales + tid / 4 * 8);
+    z[0] = f32_from_bits(v.x), z[1] = f32_from_bits(v.y);
+    if constexpr (F::codes == TileCodes::kFp8Half)
+      z[0] *= 65536.0f, z[1] *= 65536.0f;  // both operands are 2^-8 of their numbers
+    return;
+  }
+  const uint32_t v = load_shared4(scales + t * 128 + tid / 4 * 4);
   constexpr float kUnit =
-      S == HopperScheme::kInt4Group ? 0.0625f : 1.0f;  // codes are 16 times too large
-  z[0] = f32_from_bits(v << 16) * kUnit;
-  z[1] = f32_from_bits(v & 0xFFFF0000u) * kUnit;
+      F::codes == TileCodes::kInt4Bytes ? 0.0625f : 1.0f;  // codes are 16 times too large
+  z[0] = f32_from_bits(v << 16), z[1] = f32_from_bits(v & 0xFFFF0000u);
+  if constexpr (F::zero || F::short_terms) {
+    const float2 h = __half22float2(*reinterpret_cast<const __half2*>(&v));
+    z[0] = f16 ? h.x : z[0], z[1] = f16 ? h.y : z[1];
+  }
+  z[0] *= kUnit, z[1] *= kUnit;
+}
+// What is taken from the codes of rows r and r + 8, as pairs of numbers.
+template <HopperScheme S>
+__device__ __forceinline__ void load_zeros(uint32_t scales, int t, int tid, uint32_t (&z)[2]) {
+  using F = Format<S>;
+  constexpr uint32_t kTerms = 128 / F::term, kBase = F::f16 ? 0x64006400u : 0x43004300u;
+  uint16_t v;
+  asm volatile("ld.shared.u16 %0, [%1];"
+               : "=h"(v)
+               : "r"(scales + kTerms * 128 + t * 64 + tid / 4 * 2));
+  z[0] = kBase + (v & 255u) * 0x10001u, z[1] = kBase + (v >> 8) * 0x10001u;
 }
 
 // Codes of half a tile -> operands of its wgmma.
+// `scales`: of the numbers (FP4), or what is taken from them (zero points), of which `zeros` has those of the second 32 inputs.
 template <HopperScheme S, int N>
 __device__ __forceinline__ void expand(const Codes<S>& c, const uint32_t (&scales)[2],
-                                       uint32_t (&a)[N][4]) {
+                                       uint32_t (&a)[N][4], const uint32_t* zeros = nullptr) {
   constexpr TileCodes kCodes = Format<S>::codes;
   if constexpr (kCodes == TileCodes::kInt4Bytes) {
 #pragma unroll
@@ -154,11 +206,17 @@ __device__ __forceinline__ void expand(const Codes<S>& c, const uint32_t (&scale
     for (int j = 0; j < 4; ++j)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        uint32_t t;  // 128 + code + 8
+        uint32_t t;  // 128 + code + 8, or 1024 + code + 8 in f16
+        constexpr bool kF16 = Format<S>::f16;
         asm("lop3.b32 %0, %1, %2, %3, 0xea;"
             : "=r"(t)
-            : "r"(c.w[j] >> (4 * i)), "r"(0x000F000Fu), "r"(0x43004300u));
-        a[j][i] = bf16x2_sub(t, 0x43084308u);  // 136
+            : "r"(c.w[j] >> (4 * i)), "r"(0x000F000Fu), "r"(kF16 ? 0x64006400u : 0x43004300u));
+        if constexpr (Format<S>::zero) {
+          const uint32_t z = zeros != nullptr && j >= 2 ? zeros[i % 2] : scales[i % 2];
+          a[j][i] = kF16 ? f16x2_sub(t, z) : bf16x2_sub(t, z);
+        } else {
+          a[j][i] = bf16x2_sub(t, 0x43084308u);  // 136
+        }
       }
   } else if constexpr (kCodes == TileCodes::kFp8Half) {
 #pragma unroll
@@ -175,7 +233,10 @@ __device__ __forceinline__ void expand(const Codes<S>& c, const uint32_t (&scale
     for (int j = 0; j < 4; ++j) {
       const uint32_t z = scales[j / 2],
                      q = c.w[j];  // a number * 2^-126 times a scale * 2^118, exact
-      const uint32_t both = __byte_perm(z, 0, j % 2 ? 0x4342 : 0x4140) * 16 + 0x75807580u;
+      const uint32_t pair = __byte_perm(z, 0, j % 2 ? 0x4342 : 0x4140);
+      const uint32_t both = S == HopperScheme::kMxfp4Bf16
+                                ? __byte_perm(scales[0], 0, j / 2 ? 0x4342 : 0x4140) << 7
+                                : pair * 16 + 0x75807580u;
       uint32_t s0, s1;
       asm("{.reg .b16 l, h; mov.b32 {l, h}, %2; mov.b32 %0, {l, l}; mov.b32 %1, {h, h};}"
           : "=r"(s0), "=r"(s1)
@@ -202,8 +263,9 @@ struct Shape {
   static constexpr int b_bytes = NT * inputs * F::row_bytes, w_bytes = NWG * 2 * F::bytes,
                        stage = b_bytes + w_bytes;
   static constexpr int budget = wide ? 220 * 1024 : (NT >= 32 ? 72 * 1024 : 54 * 1024);
+  static constexpr int xs_bytes = F::x_groups ? NT * 8 : 0;  // scales of rows, for two tiles
   static constexpr int stages = budget / stage > 8 ? 8 : budget / stage < 2 ? 2 : budget / stage;
-  static constexpr int smem = stages * stage + stages * 16 + 1024 + NT * 4 * NWG;
+  static constexpr int smem = stages * (stage + xs_bytes) + stages * 16 + 1024 + NT * 4 * NWG;
   static constexpr int blocks = wide ? 1 : (NT >= 32 ? 3 : 4);
 };
 
@@ -215,14 +277,16 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
   using W = Wgmma<typename F::T, NT>;
   constexpr int R = NT / 2, STAGES = H::stages, NWG = H::NWG;
   // Two sets of sums in flight where registers allow it.
-  constexpr int PARTS = SLABS == 2                                   ? (F::promote ? 1 : 2)
+  constexpr int PARTS = F::short_terms                               ? 2
+                        : SLABS == 2                                 ? (F::promote ? 1 : 2)
                         : F::promote && !(NT == 128 && !F::shared_a) ? 2
                                                                      : 1;
   extern __shared__ uint8_t raw[];
   uint8_t* sm =
       reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(raw) + 1023) & ~uintptr_t(1023));
   uint8_t* smw = sm + STAGES * H::b_bytes;
-  uint64_t *full = reinterpret_cast<uint64_t*>(smw + STAGES * H::w_bytes), *empty = full + STAGES;
+  uint8_t* smx = smw + STAGES * H::w_bytes;
+  uint64_t *full = reinterpret_cast<uint64_t*>(smx + STAGES * H::xs_bytes), *empty = full + STAGES;
   float* row_scale_area = reinterpret_cast<float*>(empty + STAGES);
   const int nk = A.K / H::inputs, ntn = A.n64 / (NWG * SLABS);
   if (threadIdx.x == 0) {
@@ -308,6 +372,13 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
           from[i] = (A.source != nullptr ? A.source[at] : at) * (nk * CH) + piece;
         }
       }
+      const float* own_scales = nullptr;
+      if constexpr (F::x_groups)
+        if (p < tile.rows) {
+          const int at = tile.first + p;
+          own_scales = A.x_scale + static_cast<size_t>(A.source != nullptr ? A.source[at] : at) *
+                                       (static_cast<size_t>(nk) * 2);
+        }
       for (int k = 0; k < nk; ++k) {
         if (k >= ahead) {
           barrier_wait(empty + s, phase ^ 1);
@@ -324,6 +395,9 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
             from[i] += CH;
           }
         }
+        if constexpr (F::x_groups)
+          if (own_scales != nullptr)
+            copy8(shared_address(smx + s * H::xs_bytes) + p * 8, own_scales + k * 2);
         copies_arrive(full + s);
         if (++s == STAGES) s = 0, phase ^= 1;
       }
@@ -360,9 +434,9 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
               A.channel + (static_cast<size_t>(tile.expert) * A.n64 + first_slab + m) * 64 + r0;
           c0[m] = c[0], c1[m] = c[8];
         }
-        if constexpr (S == HopperScheme::kFp4Bf16) {
+        if constexpr (F::fp4) {
           c0[m] = A.channel[tile.expert * 2];
-          c1[m] = A.channel[tile.expert * 2 + (kGateUp ? 1 : 0)];
+          c1[m] = A.channel[tile.expert * 2 + (A.joined ? 1 : 0)];
         }
         if constexpr (S == HopperScheme::kInt4Channel) c0[m] *= 0.0625f, c1[m] *= 0.0625f;
 #pragma unroll
@@ -396,14 +470,20 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
           }
         } else if constexpr (F::shared_a) {
           const uint32_t a0 = descriptor_low(t0), a1 = a0 + F::bytes / 16;
+          // Step j of a tile, from its begin: 128 bytes of inputs lie together.
+          constexpr bool kWide = F::row_bytes == 2;
+          const auto step = [](int j, int half) {
+            return kWide ? j / 4 * half + j % 4 * 2 : j * 2;
+          };
           mma_fence();
 #pragma unroll
           for (int j = 0; j < 128 / W::K; ++j)
-            W::ss(part[0], descriptor(a0 + j * 2), descriptor(b0 + j * 2), !F::promote || j > 0);
+            W::ss(part[0], descriptor(a0 + step(j, 512)), descriptor(b0 + step(j, NT * 8)),
+                  !F::promote || j > 0);
           mma_commit();
 #pragma unroll
           for (int j = 0; j < 128 / W::K; ++j)
-            W::ss(part[PARTS - 1], descriptor(a1 + j * 2), descriptor(b1 + j * 2),
+            W::ss(part[PARTS - 1], descriptor(a1 + step(j, 512)), descriptor(b1 + step(j, NT * 8)),
                   !F::promote || j > 0);
           mma_commit();
           if constexpr (F::promote) {
@@ -415,6 +495,59 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
           if constexpr (F::promote) {
 #pragma unroll
             for (int i = 0; i < R; ++i) acc[0][i] = acc[0][i] + part[PARTS - 1][i];
+          }
+        } else if constexpr (F::short_terms) {
+          // 64 inputs at a time; the sums of one term are scaled while the next one is added.
+          constexpr int kSteps = 64 / W::K, kTerms = 64 / F::term;
+          uint32_t a[2][kSteps][4];
+          float z[4 * kTerms][2];
+          const auto promote = [&](auto& d, const float(&scale)[2], auto& to) {
+#pragma unroll
+            for (int i = 0; i < R; ++i)
+              to[i] = fmaf(static_cast<float>(d[i]), scale[(i / 2) % 2], to[i]);
+          };
+#pragma unroll
+          for (int h = 0; h < 4; ++h) {
+            const uint32_t t = h < 2 ? t0 : t1,
+                           b = (h < 2 ? b0 : b1) + (F::row_bytes == 2 ? h % 2 * NT * 8 : h % 2 * 4);
+            uint32_t zero[2][2] = {};
+#pragma unroll
+            for (int i = 0; i < kTerms; ++i) {
+              load_scales<S>(t + F::code_bytes, h % 2 * kTerms + i, tid, A.f16_scales,
+                             z[h * kTerms + i]);
+              if constexpr (F::zero)
+                load_zeros<S>(t + F::code_bytes, h % 2 * kTerms + i, tid, zero[i]);
+            }
+            expand<S>(load_codes<S>(t, h % 2, tid), zero[0], a[h % 2],
+                      kTerms == 2 ? zero[1] : nullptr);
+            mma_fence();
+            if constexpr (kTerms == 1) {
+#pragma unroll
+              for (int j = 0; j < kSteps; ++j)
+                W::rs(part[h % 2], a[h % 2][j], descriptor(b + j * 2), j > 0);
+              mma_commit();
+              if (h > 0) {
+                mma_wait<1>();
+                promote(part[(h + 1) % 2], z[h - 1], acc[0]);
+              }
+            } else {
+#pragma unroll
+              for (int i = 0; i < 2; ++i) {
+#pragma unroll
+                for (int j = 0; j < kSteps / 2; ++j)
+                  W::rs(part[i], a[h % 2][i * (kSteps / 2) + j],
+                        descriptor(b + (i * (kSteps / 2) + j) * 2), j > 0);
+                mma_commit();
+              }
+              mma_wait<1>();
+              promote(part[0], z[2 * h], acc[0]);
+              mma_wait<0>();
+              promote(part[1], z[2 * h + 1], acc[0]);
+            }
+          }
+          if constexpr (kTerms == 1) {
+            mma_wait<0>();
+            promote(part[1], z[3], acc[0]);
           }
         } else {
           uint32_t z0s[4] = {}, z1s[4] = {};
@@ -428,9 +561,21 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
             z0s[0] = z.x, z0s[1] = z.y, z0s[2] = z.z, z0s[3] = z.w;
             z1s[0] = y.x, z1s[1] = y.y, z1s[2] = y.z, z1s[3] = y.w;
           }
-          if constexpr (F::scale_bytes == 128) {
-            load_scales<S>(t0 + F::code_bytes, tid, z0);
-            load_scales<S>(t1 + F::code_bytes, tid, z1);
+          if constexpr (S == HopperScheme::kMxfp4Bf16) {
+            const uint2 z = load_shared8(t0 + F::code_bytes + tid / 4 * 8),
+                        y = load_shared8(t1 + F::code_bytes + tid / 4 * 8);
+            z0s[0] = z.x, z0s[2] = z.y, z1s[0] = y.x, z1s[2] = y.y;
+          }
+          if constexpr (F::zero) {
+            uint32_t z[2];
+            load_zeros<S>(t0 + F::code_bytes, 0, tid, z);
+            z0s[0] = z0s[2] = z[0], z0s[1] = z0s[3] = z[1];
+            load_zeros<S>(t1 + F::code_bytes, 0, tid, z);
+            z1s[0] = z1s[2] = z[0], z1s[1] = z1s[3] = z[1];
+          }
+          if constexpr (F::term == 128) {
+            load_scales<S>(t0 + F::code_bytes, 0, tid, A.f16_scales, z0);
+            load_scales<S>(t1 + F::code_bytes, 0, tid, A.f16_scales, z1);
           }
           uint32_t a[2][64 / W::K][4];
           const auto issue = [&](auto& d, const uint32_t(&f)[64 / W::K][4], uint32_t b, int h) {
@@ -441,10 +586,25 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
                     !(F::promote && h == 0 && j == 0));
             mma_commit();
           };
-          const auto promote = [&](auto& to, auto& d, const float(&z)[2]) {
+          [[maybe_unused]] const uint32_t xs =
+              shared_address(smx + s * H::xs_bytes) + lane % 4 * 16;
+          const auto promote = [&](auto& to, auto& d, const float(&z)[2], int which) {
+            if constexpr (F::x_groups) {  // scales of both tiles of two rows are one load
 #pragma unroll
-            for (int i = 0; i < R; ++i)
-              to[i] = fmaf(static_cast<float>(d[i]), z[(i / 2) % 2], to[i]);
+              for (int i = 0; i < R; i += 4) {
+                const uint4 q = load_shared16(xs + i * 16);
+                const float x0 = f32_from_bits(which == 0 ? q.x : q.y),
+                            x1 = f32_from_bits(which == 0 ? q.z : q.w);
+                to[i] = fmaf(d[i], z[0] * x0, to[i]);
+                to[i + 1] = fmaf(d[i + 1], z[0] * x1, to[i + 1]);
+                to[i + 2] = fmaf(d[i + 2], z[1] * x0, to[i + 2]);
+                to[i + 3] = fmaf(d[i + 3], z[1] * x1, to[i + 3]);
+              }
+            } else {
+#pragma unroll
+              for (int i = 0; i < R; ++i)
+                to[i] = fmaf(static_cast<float>(d[i]), z[(i / 2) % 2], to[i]);
+            }
           };
           const uint32_t s00[2] = {z0s[0], z0s[1]}, s01[2] = {z0s[2], z0s[3]},
                          s10[2] = {z1s[0], z1s[1]}, s11[2] = {z1s[2], z1s[3]};
@@ -458,15 +618,15 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
           expand<S>(c10, s10, a[0]);
           if constexpr (F::promote && PARTS == 1) {
             mma_wait<0>();
-            promote(acc[0], part[0], z0);
+            promote(acc[0], part[0], z0, 0);
           }
           issue(part[PARTS - 1], a[0], b1, 0);
           if constexpr (!F::promote || PARTS == 2) mma_wait<1>();
-          if constexpr (F::promote && PARTS == 2) promote(acc[0], part[0], z0);
+          if constexpr (F::promote && PARTS == 2) promote(acc[0], part[0], z0, 0);
           expand<S>(c11, s11, a[1]);
           issue(part[PARTS - 1], a[1], b1, 1);
           mma_wait<0>();
-          if constexpr (F::promote) promote(acc[SLABS - 1], part[PARTS - 1], z1);
+          if constexpr (F::promote) promote(acc[SLABS - 1], part[PARTS - 1], z1, 1);
         }
         __syncwarp();
         if (lane == 0) barrier_arrive(empty + s);
@@ -492,6 +652,7 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
             v0 = with_scale(v0 * 256.0f, GlobalScale{c0[m], A.multiplies});
             v1 = with_scale(v1 * 256.0f, GlobalScale{c1[m], A.multiplies});
           }
+          if constexpr (S == HopperScheme::kMxfp4Bf16) v0 = v0 * c0[m], v1 = v1 * c1[m];
           if constexpr (S == HopperScheme::kFp8Half)
             v0 = v0 * 65536.0f, v1 = v1 * 65536.0f;  // both operands are 2^-8 of their numbers
           if constexpr (F::per_output) v0 = v0 * c0[m], v1 = v1 * c1[m];
@@ -504,22 +665,29 @@ __global__ void __launch_bounds__(Shape<S, NT, SLABS>::threads, Shape<S, NT, SLA
             const float h = silu_and_mul(v0, v1);
             const size_t at =
                 row * (static_cast<size_t>(A.n64) * 32) + slab * 32 + warp * 8 + lane / 4;
-            if constexpr (!F::scaled_rows)
-              static_cast<__nv_bfloat16*>(A.out)[at] = __float2bfloat16_rn(h);
-            else
+            if (F::rows16 && !A.h_f32) {
+              if constexpr (F::f16)
+                static_cast<__half*>(A.out)[at] = __float2half_rn(h);
+              else
+                static_cast<__nv_bfloat16*>(A.out)[at] = __float2bfloat16_rn(h);
+            } else {
               static_cast<float*>(A.out)[at] = h;
+            }
           } else {
             const int o = slab * 64 + r0;
-            if (A.bias == nullptr && A.out_type == XType::kF32 && o + 8 < A.outputs) {
+            const float* bias = A.bias != nullptr
+                                    ? A.bias + static_cast<size_t>(tile.expert) * A.n64 * 64
+                                    : nullptr;
+            if (bias == nullptr && A.out_type == XType::kF32 && o + 8 < A.outputs) {
               float* y = static_cast<float*>(A.out) + row * A.out_stride + A.column + o;
               y[0] = v0, y[8] = v1;
             } else {
               if (o < A.outputs)
                 store_number(A.out, A.out_type, row * A.out_stride + A.column + o,
-                             A.bias != nullptr ? v0 + A.bias[o] : v0);
+                             bias != nullptr ? v0 + bias[o] : v0);
               if (o + 8 < A.outputs)
                 store_number(A.out, A.out_type, row * A.out_stride + A.column + o + 8,
-                             A.bias != nullptr ? v1 + A.bias[o + 8] : v1);
+                             bias != nullptr ? v1 + bias[o + 8] : v1);
             }
           }
         }
@@ -566,26 +734,19 @@ void launch_scheme(bool gate_up, uint32_t tile, const HopperGemm& g, bool early,
     gate_up ? launch_hopper<S, NT, true, SLABS>(g, early, stream)
             : launch_hopper<S, NT, false, SLABS>(g, early, stream);
   };
-  switch (tile * 10 + static_cast<uint32_t>(g.slabs)) {
+  const uint32_t form = tile * 10 + static_cast<uint32_t>(g.slabs);
 #if !defined(MOEBIUS_CUDA_FEW_TILES)
-    case 161:
-      return with.template operator()<16, 1>();
-    case 321:
-      return with.template operator()<32, 1>();
-    case 642:
-      return with.template operator()<64, 2>();
-    case 1281:
-      return with.template operator()<128, 1>();
-    case 1282:
-      return with.template operator()<128, 2>();
-#endif
-    case 81:
-      return with.template operator()<8, 1>();
-    case 641:
-      return with.template operator()<64, 1>();
-    default:
-      refuse("this build has no tensor-core kernel for tiles of " + std::to_string(tile) + " rows");
+  if (form == 321) return with.template operator()<32, 1>();
+  if constexpr (has_all_tiles(S)) {
+    if (form == 161) return with.template operator()<16, 1>();
+    if (form == 642) return with.template operator()<64, 2>();
+    if (form == 1281) return with.template operator()<128, 1>();
+    if (form == 1282) return with.template operator()<128, 2>();
   }
+#endif
+  if (form == 81) return with.template operator()<8, 1>();
+  if (form == 641) return with.template operator()<64, 1>();
+  refuse("this build has no tensor-core kernel for tiles of " + std::to_string(tile) + " rows");
 }
 
 }  // namespace moebius::cuda

@@ -4,8 +4,6 @@
 
 #include <algorithm>
 
-#include "quant/quant_access.h"
-
 namespace moebius::cuda {
 namespace {
 
@@ -18,237 +16,7 @@ __global__ void __launch_bounds__(128) scatter_kernel(const __grid_constant__ Ro
   if (t < a.T) scatter_token(a, t);
 }
 
-HopperQuestion question_of(const CudaMatrix& m) {
-  const QuantMatrix& w = m.w;
-  return {w.N,
-          w.K,
-          w.code,
-          w.bits,
-          w.scale_type,
-          w.groups,
-          w.block_n,
-          w.block_k,
-          w.zero_points != nullptr || w.offsets != nullptr || w.g_idx != nullptr ||
-              w.k_phase != 0 || w.n_phase != 0,
-          m.act,
-          m.x_type};
-}
-
-// Numbers that the tensor-core forms do not hold.
-void check_values(HopperScheme scheme, const QuantMatrix& w) {
-  if (w.code == CodeType::kFp8)
-    for (size_t n = 0; n < w.N; ++n)
-      for (size_t k = 0; k < w.K; ++k)
-        if ((w.codes[n * w.row_bytes + k] & 127) == 127)
-          refuse("a weight is NaN: the tensor-core form has none");
-  if (scheme == HopperScheme::kFp4Bf16)
-    for (size_t n = 0; n < w.N; ++n)
-      for (size_t g = 0; g < w.groups; ++g)
-        if (const uint8_t s = w.scales[n * w.scale_stride + g]; s >= 127)
-          refuse("a block scale is negative or NaN: the tensor-core form has none");
-  if (scheme == HopperScheme::kInt4Channel || scheme == HopperScheme::kInt4Group)
-    if (w.code == CodeType::kInt8)
-      for (size_t n = 0; n < w.N; ++n)
-        for (size_t k = 0; k < w.K; ++k)
-          if (const int v = static_cast<int8_t>(w.codes[n * w.row_bytes + k]); v < -8 || v > 7)
-            refuse("a 4-bit weight leaves its range");
-}
-
-// Tests compile two of the tiles (cmake/cuda.cmake).
-uint32_t built_tile(uint32_t wanted) {
-#if defined(MOEBIUS_CUDA_FEW_TILES)
-  return wanted <= 8 ? 8 : 64;
-#else
-  return wanted;
-#endif
-}
-
-int built_slabs(int wanted) {
-#if defined(MOEBIUS_CUDA_FEW_TILES)
-  static_cast<void>(wanted);
-  return 1;
-#else
-  return wanted;
-#endif
-}
-
-size_t x_bytes(XType type) { return type == XType::kF32 ? 4 : 2; }
-
-void check_rows(const CudaRows& x, size_t columns, const char* what) {
-  if (x.stride < columns || (x.rows > 0 && x.data == nullptr))
-    refuse(std::string(what) + ": the rows are shorter than the layer is wide");
-}
-
 }  // namespace
-
-Scratch& scratch() {
-  static auto* all =
-      new Scratch;  // outlives the driver, which is gone before static destructors run
-  return *all;
-}
-
-// ---- tiles ----
-
-void HopperWeights::plan(const CudaMatrix& first, const CudaMatrix* second, int count,
-                         bool fp8_products) {
-  const HopperAnswer answer = hopper_answer(question_of(first), fp8_products);
-  if (answer.reason != nullptr) refuse(answer.reason);
-  if (first.output_scale != 0.0f) refuse("outputs are quantized");
-  scheme = answer.scheme, scaling = row_scaling(first.act), joined = second != nullptr,
-  experts = count;
-  N = static_cast<int>(first.w.N), K = static_cast<int>(first.w.K);
-  const int rows = joined ? 2 * N : N;
-  padded = (rows + 127) / 128 * 128;
-  if (joined && padded != rows) refuse("the number of outputs is no multiple of 64");
-  multiplies = first.w.global_scale.multiplies;
-  const size_t tile_count =
-      static_cast<size_t>(padded) / kTileOutputs * (static_cast<size_t>(K) / kTileInputs);
-  tiles = Buffer(tile_count * hopper_tile_bytes(scheme) * static_cast<size_t>(count));
-  channel = Buffer(sizeof(float) * static_cast<size_t>(count) *
-                   (scheme == HopperScheme::kFp4Bf16 ? 2 : padded));
-}
-
-void HopperWeights::fill(int expert, const CudaMatrix& first, const CudaMatrix* second) {
-  const CudaMatrix* matrices[2] = {&first, second != nullptr ? second : &first};
-  std::vector<Buffer> memory;
-  PackSource sources[2];
-  for (int i = 0; i < (joined ? 2 : 1); ++i) {
-    const CudaMatrix& m = *matrices[i];
-    const QuantMatrix& w = m.w;
-    const HopperAnswer answer = hopper_answer(question_of(m), scheme == HopperScheme::kFp8Bytes);
-    if (answer.reason != nullptr || answer.scheme != scheme || static_cast<int>(w.N) != N ||
-        static_cast<int>(w.K) != K || w.global_scale.multiplies != multiplies ||
-        m.output_scale != 0.0f || !(m.act == first.act))
-      refuse("experts are stored in different ways");
-    if (m.bias != nullptr && joined) refuse("gate and up have biases");
-    check_values(scheme, w);
-    const size_t stored = (w.K * code_bits(w.code) + 7) / 8;
-    memory.emplace_back(w.N * stored);
-    check(cudaMemcpy2D(memory.back().as<void>(), stored, w.codes, w.row_bytes, stored, w.N,
-                       cudaMemcpyHostToDevice),
-          "copy to the device");
-    sources[i] = {memory.back().as<uint8_t>(), stored, nullptr, w.scale_stride, w.code};
-    if (hopper_tile(scheme).scale_bytes > 0) {
-      memory.emplace_back(w.scales,
-                          ((w.N - 1) * w.scale_stride + w.groups) * scale_bytes(w.scale_type));
-      sources[i].scales = memory.back().as<uint8_t>();
-    }
-  }
-  const size_t bytes = tiles.bytes() / static_cast<size_t>(experts);
-  hopper_pack(scheme, sources, joined, N, padded, K,
-              tiles.as<uint8_t>() + bytes * static_cast<size_t>(expert), nullptr);
-  std::vector<float> scales(channel.bytes() / sizeof(float) / static_cast<size_t>(experts), 0.0f);
-  if (scheme == HopperScheme::kFp4Bf16) {
-    for (int i = 0; i < 2; ++i)
-      scales[static_cast<size_t>(i)] = matrices[joined ? i : 0]->w.global_scale.value;
-  } else if (hopper_tile(scheme).scale_bytes == 0) {
-    for (int r = 0; r < (joined ? 2 * N : N); ++r) {
-      const QuantMatrix& w = matrices[joined ? joined_half(static_cast<uint32_t>(r)) : 0]->w;
-      const size_t n = joined ? joined_row(static_cast<uint32_t>(r)) : static_cast<uint32_t>(r);
-      scales[static_cast<size_t>(r)] = scale_of(w, n, 0);
-    }
-  }
-  check(cudaMemcpy(channel.as<float>() + scales.size() * static_cast<size_t>(expert), scales.data(),
-                   scales.size() * sizeof(float), cudaMemcpyHostToDevice),
-        "copy to the device");
-  check(cudaDeviceSynchronize(), "packing");  // the stored form goes
-}
-
-// ---- linear ----
-
-Linear::Linear(const CudaMatrix* parts, size_t count, CudaPath path) {
-  if (count == 0) refuse("a linear layer needs a part");
-  size_t at = 0;
-  K_ = parts[0].w.K;
-  for (size_t i = 0; i < count; ++i) {
-    const CudaMatrix& m = parts[i];
-    if (m.w.K != K_) refuse("parts of a linear layer take different numbers of inputs");
-    Part p{};
-    p.act = m.act, p.input = m.input, p.x_type = m.x_type;
-    p.begin = at, p.n = m.w.N, p.padded = std::max(m.padded_n, m.w.N);
-    at += p.padded;
-    if (path == CudaPath::kPlain) {
-      p.plain = std::make_unique<PlainWeights>(m);
-      p.view = Buffer(&p.plain->view, sizeof p.plain->view);
-    } else {
-      p.hopper = std::make_unique<HopperWeights>();
-      p.hopper->plan(m, nullptr, 1, path == CudaPath::kHopperFp8);
-      p.hopper->fill(0, m, nullptr);
-      if (m.bias != nullptr) p.bias = Buffer(m.bias, m.w.N * sizeof(float));
-    }
-    parts_.push_back(std::move(p));
-  }
-}
-
-uint64_t Linear::bytes() const {
-  uint64_t sum = 0;
-  for (const Part& p : parts_) sum += p.plain != nullptr ? p.plain->bytes() : p.hopper->bytes();
-  return sum;
-}
-
-void Linear::run(const CudaRows& x, const CudaRows& y, cudaStream_t stream) const {
-  check_rows(x, K_, "x");
-  check_rows(y, parts_.back().begin + parts_.back().padded, "y");
-  if (x.rows != y.rows) refuse("x and y have different numbers of rows");
-  if (x.rows == 0) return;
-  for (const Part& p : parts_) {
-    if (p.plain != nullptr)
-      run_plain(p, x, y, stream);
-    else
-      run_hopper(p, x, y, stream);
-    zero_columns(y, p.begin + p.n, p.begin + p.padded, stream);
-  }
-}
-
-void Linear::run_plain(const Part& p, const CudaRows& x, const CudaRows& y,
-                       cudaStream_t stream) const {
-  Arena arena(scratch().of(stream));
-  const int groups = act_groups_of(p.act, K_);
-  const size_t values = arena.add<float>(x.rows * K_), scales = arena.add<float>(x.rows * groups),
-               zeros = arena.add<int32_t>(x.rows * groups);
-  arena.reserve(stream);
-  RowSet rows;
-  rows.rows = static_cast<int>(x.rows);
-  PlainGemm g{};
-  g.matrices = p.view.as<PlainMatrix>();
-  g.rows = rows.rows, g.outputs = static_cast<int>(p.n);
-  g.x = {arena.at<float>(values), arena.at<float>(scales), arena.at<int32_t>(zeros),
-         static_cast<int>(K_), groups};
-  g.y = y.data, g.y_type = y.type, g.stride = y.stride, g.column = p.begin;
-  prepare_rows(g.matrices, rows, x, g.x, stream);
-  plain_gemm(p.plain->view.mode, g, stream);
-}
-
-void Linear::run_hopper(const Part& p, const CudaRows& x, const CudaRows& y,
-                        cudaStream_t stream) const {
-  const HopperWeights& w = *p.hopper;
-  const RowForm form = row_form(w.scheme);
-  const uint32_t row_bytes = hopper_tile(w.scheme).row_bytes;
-  const bool direct = form == RowForm::kBf16 && x.type == XType::kBf16 && x.stride == K_ &&
-                      reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
-  if (x.rows * K_ * row_bytes / 16 >= (size_t{1} << 31)) refuse("too many rows in one call");
-  Arena arena(scratch().of(stream));
-  const size_t operands = arena.add<uint8_t>(direct ? 0 : x.rows * K_ * row_bytes),
-               scales = arena.add<float>(x.rows);
-  arena.reserve(stream);
-  if (!direct) {
-    PrepareArgs a{};
-    a.x = x, a.T = static_cast<int>(x.rows), a.H = static_cast<int>(K_), a.scaling = w.scaling;
-    a.rows = arena.at<uint8_t>(operands), a.scales = arena.at<float>(scales);
-    prepare_x(form, a, true, stream);
-  }
-  HopperGemm g{};
-  const uint32_t tile = built_tile(hopper_row_tile(x.rows, static_cast<size_t>(w.padded)));
-  g.w = w.tiles.as<uint8_t>(), g.channel = w.channel.as<float>();
-  g.x = direct ? static_cast<const uint8_t*>(x.data) : arena.at<uint8_t>(operands),
-  g.x_scale = arena.at<float>(scales);
-  g.rows = static_cast<int>(x.rows), g.max_tiles = static_cast<int>((x.rows + tile - 1) / tile);
-  g.K = w.K, g.n64 = w.padded / 64, g.multiplies = w.multiplies;
-  g.out = y.data, g.out_type = y.type, g.out_stride = y.stride, g.column = p.begin, g.outputs = w.N;
-  g.bias = p.bias.as<float>();
-  g.slabs = built_slabs(hopper_row_slabs(tile, x.rows, static_cast<size_t>(w.padded)));
-  hopper_gemm(w.scheme, false, tile, g, true, stream);
-}
 
 // ---- experts ----
 
@@ -290,26 +58,24 @@ Moe::Moe(const CudaMoe& spec) : spec_(spec), hopper_(spec.path != CudaPath::kPla
   if (spec.experts == 0 || spec.hidden == 0 || spec.intermediate == 0)
     refuse("a layer without experts or without size");
   if (spec.expert_map != nullptr) map_ = Buffer(spec.expert_map, spec.mapped * sizeof(int32_t));
-  if (hopper_ && (!spec.gated || spec.activation.kind != 0 || spec.activation.has_limit))
-    refuse("the tensor-core layer has silu alone");
-  if (hopper_ && spec.weight_on_input) refuse("the tensor-core layer has no weighted input");
-  if (hopper_ && (spec.intermediate % kStageInputs != 0 || spec.hidden % kStageInputs != 0))
-    refuse("hidden or intermediate size is no multiple of 256");
   given_.assign(spec.experts + (spec.shared_intermediate != 0 ? 1 : 0), false);
-  const auto size = [&](Experts& e, size_t count, size_t I) {
-    e.count = count, e.I = I;
+  const auto size = [&](Experts& e, size_t count, size_t I, const CudaActivation& activation) {
+    e.count = count, e.I = I, e.activation = activation;
     if (spec.gated) e.gate.weights.resize(count);
     e.up.weights.resize(count), e.down.weights.resize(count);
   };
-  size(routed_, spec.experts, spec.intermediate);
-  size(shared_, spec.shared_intermediate != 0 ? 1 : 0, spec.shared_intermediate);
+  size(routed_, spec.experts, spec.intermediate, spec.activation);
+  size(shared_, spec.shared_intermediate != 0 ? 1 : 0, spec.shared_intermediate,
+       spec.shared_activation);
 }
 
 uint64_t Moe::bytes() const {
   uint64_t sum = gate_.bytes();
   for (const Experts* e : {&routed_, &shared_})
     sum += e->gate.bytes() + e->up.bytes() + e->down.bytes();
-  if (up_) sum += up_->bytes() + down_->bytes();
+  for (const std::optional<Tiles>* t : {&tiles_, &shared_tiles_})
+    if (*t) sum += (*t)->bytes();
+  if (router_ && router_->matrix != nullptr) sum += router_->matrix->bytes();
   return sum;
 }
 
@@ -324,27 +90,42 @@ void Moe::set(size_t local, const CudaExpert& e) {
                     e.down->w.K == I &&
                     (e.gate == nullptr || (e.gate->w.N == I && e.gate->w.K == spec_.hidden));
   if (!fits) refuse("a matrix of an expert has other sizes than the layer");
-  if (!hopper_ || shared) {  // the shared expert of a tensor-core layer is a plain one
+  const CudaPath path = shared ? spec_.shared_path : spec_.path;
+  if (path == CudaPath::kPlain)
     (shared ? shared_ : routed_).set(shared ? 0 : local, e);
-  } else {
-    if (e.down->bias != nullptr) refuse("down has a bias");
-    if (!up_) {
-      const bool fp8 = spec_.path == CudaPath::kHopperFp8;
-      HopperWeights up, down;
-      up.plan(*e.gate, e.up, static_cast<int>(spec_.experts), fp8);
-      down.plan(*e.down, nullptr, static_cast<int>(spec_.experts), fp8);
-      if (row_form(up.scheme) != row_form(down.scheme))
-        refuse("down sees rows of another kind than gate and up");
-      up_ = std::move(up), down_ = std::move(down);
-    }
-    up_->fill(static_cast<int>(local), *e.gate, e.up);
-    down_->fill(static_cast<int>(local), *e.down, nullptr);
-  }
+  else
+    set_tiles(shared ? shared_tiles_ : tiles_, shared ? 0 : local, e, shared);
   given_[local] = true;
   // Tables are on the device before the first call, which may be inside a graph.
   for (Projection* p :
        {&routed_.gate, &routed_.up, &routed_.down, &shared_.gate, &shared_.up, &shared_.down})
     if (p->complete()) p->table();
+}
+
+void Moe::set_tiles(std::optional<Tiles>& to, size_t local, const CudaExpert& e, bool shared) {
+  const int count = shared ? 1 : static_cast<int>(spec_.experts);
+  const CudaMatrix& first = e.gate != nullptr ? *e.gate : *e.up;
+  const CudaMatrix* second = e.gate != nullptr ? e.up : nullptr;
+  if (!to) {
+    const bool fp8 = (shared ? spec_.shared_path : spec_.path) == CudaPath::kHopperFp8;
+    Tiles t;
+    t.activation = shared ? spec_.shared_activation : spec_.activation;
+    t.up.plan(first, second, count, fp8, static_cast<int>(kStageInputs));
+    t.down.plan(*e.down, nullptr, count, fp8, 128);
+    if (spec_.weight_on_input && !shared) t.up.rows.by_expert = true, t.up.rows.fast = false;
+    t.I = static_cast<size_t>(t.down.K);
+    t.fused = e.gate != nullptr && t.activation.kind == 0 && !t.activation.has_limit &&
+              first.bias == nullptr && second->bias == nullptr;
+    // h of the fused form has the 16-bit type of its own rows.
+    if (is_as_is(t.down.rows.form) && t.down.rows.act.code == ActCode::kAsIs &&
+        row_form(t.up.scheme) != row_form(t.down.scheme))
+      t.fused = false;
+    to = std::move(t);
+  }
+  if (to->fused && (first.bias != nullptr || second->bias != nullptr))
+    refuse("some experts have biases and others not");
+  to->up.fill(static_cast<int>(local), first, second);
+  to->down.fill(static_cast<int>(local), *e.down, nullptr);
 }
 
 void Moe::set_shared_gate(const CudaMatrix& gate) {
@@ -422,6 +203,33 @@ struct Moe::SharedRows {
   SharedRows(Arena& a, size_t T, size_t H) : y(a.add<float>(T * H)), gate(a.add<float>(T)) {}
 };
 
+struct Moe::TileRows {
+  const RoutingArgs* routing;  // null: rows are those of x, and all meet the one expert
+  size_t T, n;                 // rows of x, rows of experts
+  uint32_t tile;
+  int max_tiles;
+  CudaLaunch launch;
+  bool early, early_down;
+};
+
+struct Moe::TileArrays {
+  size_t operands, scales, outputs, h, h_operands, h_scales;
+  // Rows of x are operands already; those of h are.
+  bool direct, h_direct;
+  TileArrays(Arena& a, const Tiles& e, const CudaRows& x, size_t T, size_t n) {
+    const size_t x_rows = e.up.rows.by_expert ? n : T;
+    direct = e.up.takes(x);
+    h_direct = is_as_is(e.down.rows.form) && e.down.rows.act.code == ActCode::kAsIs &&
+               !e.down.rows.by_expert;
+    operands = a.add<uint8_t>(direct ? 0 : x_rows * e.up.row_bytes());
+    scales = a.add<float>(x_rows * e.up.row_scales());
+    outputs = a.add<float>(e.fused ? 0 : n * static_cast<size_t>(e.up.padded));
+    h = a.add<uint8_t>(n * e.I * (h_direct ? 2 : 4));
+    h_operands = a.add<uint8_t>(h_direct ? 0 : n * e.down.row_bytes());
+    h_scales = a.add<float>(n * e.down.row_scales());
+  }
+};
+
 // Room for the plain kernels behind what the arena has: it must not move between their passes.
 void Moe::reserve_experts(Arena arena, size_t rows, cudaStream_t stream) {
   for (Projection* p : {&routed_.gate, &routed_.up, &routed_.down, &shared_.gate, &shared_.up,
@@ -429,7 +237,7 @@ void Moe::reserve_experts(Arena arena, size_t rows, cudaStream_t stream) {
     if (p->complete()) p->table();
     groups_ = std::max(groups_, p->groups);
   }
-  const size_t I = std::max(hopper_ ? 0 : routed_.I, shared_.I),
+  const size_t I = std::max(tiles_ ? 0 : routed_.I, shared_tiles_ ? 0 : shared_.I),
                groups = static_cast<size_t>(groups_);
   arena.add<float>(rows * std::max(spec_.hidden, I));
   arena.add<float>(rows * groups), arena.add<int32_t>(rows * groups);
@@ -437,12 +245,19 @@ void Moe::reserve_experts(Arena arena, size_t rows, cudaStream_t stream) {
   arena.reserve(stream);
 }
 
-void Moe::run_shared(const SharedRows& shared, const CudaRows& x, CombineArgs& c, Arena arena,
-                     cudaStream_t stream) {
+void Moe::run_shared(const SharedRows& shared, const TileArrays* tiles, const CudaRows& x,
+                     CombineArgs& c, Arena arena, cudaStream_t stream) {
   if (shared_.count == 0) return;
   RowSet all;
   all.rows = static_cast<int>(x.rows);
-  run_experts(shared_, all, nullptr, 0, x, arena.at<float>(shared.y), arena, stream);
+  if (tiles != nullptr) {
+    TileRows r{};
+    r.T = r.n = x.rows;
+    r.tile = hopper_row_tile(x.rows, static_cast<size_t>(shared_tiles_->down.padded));
+    run_tiles(*shared_tiles_, r, *tiles, x, arena.at<float>(shared.y), arena, stream);
+  } else {
+    run_experts(shared_, all, nullptr, 0, x, arena.at<float>(shared.y), arena, stream);
+  }
   c.shared = arena.at<float>(shared.y);
   if (gate_.weights.empty()) return;
   const size_t T = x.rows, H = spec_.hidden, groups = static_cast<size_t>(groups_);
@@ -458,68 +273,127 @@ void Moe::run_shared(const SharedRows& shared, const CudaRows& x, CombineArgs& c
   c.shared_gate = arena.at<float>(shared.gate);
 }
 
+// Operands of x (made by the routing kernel already where that is fast), both products, and what lies between them.
+void Moe::run_tiles(const Tiles& e, const TileRows& r, const TileArrays& at, const CudaRows& x,
+                    float* y, const Arena& arena, cudaStream_t stream) {
+  const RoutingArgs* routing = r.routing;
+  const auto operands = [&](const HopperWeights& w, const CudaRows& from, bool sorted, uint8_t* to,
+                            float* scales) {
+    OperandArgs a{};
+    a.rows.rows = static_cast<int>(sorted ? r.n : r.T);
+    if (sorted && routing != nullptr) {
+      a.rows.expert = routing->expert, a.rows.total = routing->total;
+      if (&w == &e.up) a.rows.source = routing->source;
+      if (&w == &e.up && spec_.weight_on_input) a.rows.weight = routing->input_weight;
+    }
+    a.x = from, a.act = w.rows.act, a.inputs = w.rows.inputs.as<ActParams>(),
+    a.columns = w.rows.columns.as<int32_t>(), a.x_type = w.rows.x_type, a.form = w.rows.form;
+    a.K = w.stored, a.padded = w.K, a.to = to, a.scales = scales;
+    make_operands(a, stream);
+  };
+  const auto gemm = [&](const HopperWeights& w, const void* from, const float* scales) {
+    HopperGemm g = w.gemm();
+    const uint32_t tile = built_tile(w.scheme, r.tile);
+    if (routing != nullptr)
+      g.tiles = routing->tiles, g.max_tiles = r.max_tiles;
+    else
+      g.max_tiles = static_cast<int>((r.n + tile - 1) / tile), g.rows = static_cast<int>(r.n);
+    g.x = static_cast<const uint8_t*>(from), g.x_scale = scales;
+    const auto outputs = static_cast<size_t>(w.padded);
+    const uint32_t bytes = hopper_tile(w.scheme).row_bytes;
+    const int slabs = routing == nullptr    ? hopper_row_slabs(tile, r.n, outputs)
+                      : r.launch.slabs == 0 ? hopper_slabs(tile, r.n, spec_.experts, outputs, bytes)
+                      : hopper_can_pair_slabs(tile, outputs) ? r.launch.slabs
+                                                             : 1;
+    g.slabs = built_slabs(w.scheme, slabs);
+    return std::pair(g, tile);
+  };
+  uint8_t* x_operands = arena.at<uint8_t>(at.operands);
+  float* x_scales = arena.at<float>(at.scales);
+  if (!at.direct && !e.up.rows.fast) {
+    operands(e.up, x, e.up.rows.by_expert, x_operands, x_scales);
+  } else if (!at.direct && routing == nullptr) {
+    PrepareArgs a{};
+    a.x = x, a.T = static_cast<int>(r.T), a.H = e.up.K, a.scaling = e.up.rows.scaling;
+    a.rows = x_operands, a.scales = x_scales;
+    prepare_x(e.up.rows.form, a, false, stream);
+  }
+  auto [g, tile] = gemm(e.up, at.direct ? x.data : static_cast<const void*>(x_operands), x_scales);
+  if (routing != nullptr && !e.up.rows.by_expert) g.source = routing->source;
+  uint8_t* h = arena.at<uint8_t>(at.h);
+  const XType h_type = !at.h_direct                     ? XType::kF32
+                       : hopper_tile(e.down.scheme).f16 ? XType::kF16
+                                                        : XType::kBf16;
+  g.h_f32 = !at.h_direct;
+  if (e.fused) {
+    g.out = h;
+    hopper_gemm(e.up.scheme, true, tile, g, r.early, stream);
+  } else {
+    g.out = arena.at<void>(at.outputs), g.out_stride = static_cast<size_t>(e.up.padded);
+    g.outputs = e.up.padded;
+    hopper_gemm(e.up.scheme, false, tile, g, false, stream);
+    ActivateArgs a{};
+    a.activation = e.activation, a.y = arena.at<float>(at.outputs), a.bias = e.up.bias.as<float>();
+    if (routing != nullptr) a.expert = routing->expert, a.total = routing->total;
+    a.rows = static_cast<int>(r.n), a.outputs = e.up.padded, a.I = static_cast<int>(e.I);
+    a.joined = e.up.joined, a.h = h, a.type = h_type;
+    activate_outputs(a, stream);
+  }
+  uint8_t* h_operands = at.h_direct ? h : arena.at<uint8_t>(at.h_operands);
+  float* h_scales = arena.at<float>(at.h_scales);
+  if (!at.h_direct) {
+    const bool dynamic = e.down.rows.act.code != ActCode::kAsIs && e.down.rows.fast;
+    if (dynamic)
+      requantize_h(e.down.rows.form, arena.at<float>(at.h),
+                   routing != nullptr ? routing->total : nullptr, static_cast<int>(r.n),
+                   static_cast<int>(e.I), e.down.rows.scaling, h_operands, h_scales, r.early,
+                   stream);
+    else
+      operands(e.down, CudaRows{h, XType::kF32, r.n, e.I}, true, h_operands, h_scales);
+  }
+  auto [d, d_tile] = gemm(e.down, h_operands, h_scales);
+  d.out = y, d.out_stride = spec_.hidden, d.bias = e.down.bias.as<float>();
+  hopper_gemm(e.down.scheme, false, d_tile, d, r.early_down, stream);
+}
+
 void Moe::run_hopper(const CudaRows& x, const CudaRouting& routing, const CudaRows& y,
                      CudaLaunch launch, cudaStream_t stream) {
-  const size_t T = x.rows, H = spec_.hidden, I = spec_.intermediate, n = T * routing.slots;
+  const Tiles& e = *tiles_;
+  const size_t T = x.rows, H = spec_.hidden, n = T * routing.slots;
+  const uint32_t wanted = launch.tile != 0 ? launch.tile : hopper_token_tile(n, spec_.experts);
   const uint32_t tile =
-      built_tile(launch.tile != 0 ? launch.tile : hopper_token_tile(n, spec_.experts));
-  const HopperScheme scheme = up_->scheme;
-  const RowForm form = row_form(scheme);
-  const uint32_t row_bytes = hopper_tile(scheme).row_bytes;
-  const bool rows16 = form == RowForm::kBf16;
-  const bool direct = rows16 && x.type == XType::kBf16 && x.stride == H &&
-                      reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
-  if (std::max(T * H, n * I) * row_bytes / 16 >= (size_t{1} << 31))
-    refuse("too many rows in one call");
+      std::min(built_tile(e.up.scheme, wanted), built_tile(e.down.scheme, wanted));
+  const size_t most =
+      std::max((e.up.rows.by_expert ? n : T) * e.up.row_bytes(), n * e.down.row_bytes());
+  if (most / 16 >= (size_t{1} << 31)) refuse("too many rows in one call");
   Arena arena(scratch().of(stream));
   const Rows rows(arena, spec_, T, routing.slots, tile);
   if (tile >= 64 && rows.max_tiles >= 1 << 15) refuse("too many rows in one call");
-  const size_t xq = arena.add<uint8_t>(direct ? 0 : T * H * row_bytes), xs = arena.add<float>(T);
-  const size_t h = arena.add<uint8_t>(n * I * (rows16 ? 2 : 4)),
-               hq = arena.add<uint8_t>(rows16 ? 0 : n * I * row_bytes), hs = arena.add<float>(n);
+  const TileArrays arrays(arena, e, x, T, n);
   const size_t yo = arena.add<float>(n * H);
   const SharedRows shared(arena, shared_.count != 0 ? T : 0, H);
+  std::optional<TileArrays> shared_arrays;
+  if (shared_tiles_) shared_arrays.emplace(arena, *shared_tiles_, x, T, T);
   reserve_experts(arena, shared_.count != 0 ? T : 0, stream);
-  const bool early = launch.early != CudaEarly::kNever;
-  const bool early_down = launch.early == CudaEarly::kRule
-                              ? hopper_early_down(n, spec_.experts, H * I, !rows16)
-                              : launch.early == CudaEarly::kAlways;
+  const bool plain_rows = is_as_is(e.up.rows.form);
+  TileRows r{};
+  r.T = T, r.n = n, r.tile = tile, r.max_tiles = rows.max_tiles, r.launch = launch;
+  r.early = launch.early != CudaEarly::kNever;
+  r.early_down = launch.early == CudaEarly::kRule
+                     ? hopper_early_down(n, spec_.experts, H * spec_.intermediate, !plain_rows)
+                     : launch.early == CudaEarly::kAlways;
   PrepareArgs a{};
   a.routing = rows.args(arena, spec_, map_, routing, T, tile);
-  a.x = x, a.T = static_cast<int>(T), a.H = static_cast<int>(H), a.scaling = up_->scaling;
-  a.rows = direct ? nullptr : arena.at<uint8_t>(xq), a.scales = arena.at<float>(xs);
-  prepare_x(form, a, early, stream);
-  HopperGemm g{};
-  g.tiles = a.routing.tiles, g.max_tiles = rows.max_tiles;
-  g.w = up_->tiles.as<uint8_t>(), g.channel = up_->channel.as<float>(),
-  g.multiplies = up_->multiplies;
-  g.x = direct ? static_cast<const uint8_t*>(x.data) : a.rows, g.x_scale = a.scales,
-  g.source = a.routing.source;
-  g.out = arena.at<void>(h), g.K = static_cast<int>(H), g.n64 = up_->padded / 64;
-  const auto slabs = [&](int padded) {
-    const auto outputs = static_cast<size_t>(padded);
-    const int wanted =
-        launch.slabs != 0 ? launch.slabs : hopper_slabs(tile, n, spec_.experts, outputs, row_bytes);
-    return built_slabs(hopper_can_pair_slabs(tile, outputs) ? wanted : 1);
-  };
-  g.slabs = slabs(up_->padded);
-  hopper_gemm(scheme, true, tile, g, early, stream);
-  if (!rows16)
-    requantize_h(form, arena.at<float>(h), a.routing.total, rows.n, static_cast<int>(I),
-                 down_->scaling, arena.at<uint8_t>(hq), arena.at<float>(hs), early, stream);
-  HopperGemm d{};
-  d.tiles = g.tiles, d.max_tiles = g.max_tiles;
-  d.w = down_->tiles.as<uint8_t>(), d.channel = down_->channel.as<float>(),
-  d.multiplies = down_->multiplies;
-  d.x = arena.at<uint8_t>(rows16 ? h : hq), d.x_scale = arena.at<float>(hs);
-  d.out = arena.at<void>(yo), d.out_type = XType::kF32, d.out_stride = H,
-  d.outputs = static_cast<int>(H);
-  d.K = static_cast<int>(I), d.n64 = down_->padded / 64;
-  d.slabs = slabs(down_->padded);
-  hopper_gemm(down_->scheme, false, tile, d, early_down, stream);
+  a.x = x, a.T = static_cast<int>(T), a.H = static_cast<int>(H), a.scaling = e.up.rows.scaling;
+  const bool here = !arrays.direct && e.up.rows.fast;
+  a.rows = here ? arena.at<uint8_t>(arrays.operands) : nullptr;
+  a.scales = arena.at<float>(arrays.scales);
+  prepare_x(e.up.rows.form, a, r.early, stream);
+  r.routing = &a.routing;
+  run_tiles(e, r, arrays, x, arena.at<float>(yo), arena, stream);
   CombineArgs c = combine_args(a.routing, arena.at<float>(yo), x, y, routing, H);
-  run_shared(shared, x, c, arena, stream);
-  combine_rows(c, early && shared_.count == 0, stream);
+  run_shared(shared, shared_arrays ? &*shared_arrays : nullptr, x, c, arena, stream);
+  combine_rows(c, r.early && shared_.count == 0, stream);
 }
 
 // gate, up, activation, down of some experts; rows are sorted, or are those of x.
@@ -551,7 +425,7 @@ void Moe::run_experts(Experts& e, const RowSet& rows, const TokenTile* tiles, in
     if (!e.one_input) prepare_rows(gate, rows, x, prepared, stream);
     multiply(e.gate, gate, gates, I);
   }
-  activate_rows(spec_.activation, spec_.gated ? gates : nullptr, ups, ups, rows, I, stream);
+  activate_rows(e.activation, spec_.gated ? gates : nullptr, ups, ups, rows, I, stream);
   RowSet own = rows;
   own.source = nullptr, own.weight = nullptr;
   prepared.K = static_cast<int>(I);
@@ -583,6 +457,8 @@ void Moe::run_plain(const CudaRows& x, const CudaRouting& routing, const CudaRow
   const Rows rows(arena, spec_, T, routing.slots, kPlainTile);
   const size_t yo = arena.add<float>(n * H);
   const SharedRows shared(arena, shared_.count != 0 ? T : 0, H);
+  std::optional<TileArrays> shared_arrays;
+  if (shared_tiles_) shared_arrays.emplace(arena, *shared_tiles_, x, T, T);
   reserve_experts(arena, std::max(n, T), stream);
   const RoutingArgs r = rows.args(arena, spec_, map_, routing, T, kPlainTile);
   const size_t bytes = 3 * sizeof(int32_t) * spec_.experts;
@@ -595,7 +471,7 @@ void Moe::run_plain(const CudaRows& x, const CudaRouting& routing, const CudaRow
   if (spec_.weight_on_input) sorted.weight = r.input_weight;
   run_experts(routed_, sorted, r.tiles, r.max_tiles, x, arena.at<float>(yo), arena, stream);
   CombineArgs c = combine_args(r, arena.at<float>(yo), x, y, routing, H);
-  run_shared(shared, x, c, arena, stream);
+  run_shared(shared, shared_arrays ? &*shared_arrays : nullptr, x, c, arena, stream);
   combine_rows(c, false, stream);
 }
 

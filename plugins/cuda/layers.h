@@ -1,34 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers on the device: packed weights and how a call runs. Both forms of each: plain kernels and tensor cores.
 #pragma once
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <vector>
 
 #include "hopper.h"
 #include "plain.h"
+#include "router.h"
 
 namespace moebius::cuda {
-
-// What calls on one stream keep between them; calls of one stream run one after the other.
-class Scratch {
- public:
-  Buffer& of(cudaStream_t stream) {
-    const std::lock_guard lock(mutex_);
-    return memory_[stream];
-  }
-  void clear() {
-    const std::lock_guard lock(mutex_);
-    memory_.clear();
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<cudaStream_t, Buffer> memory_;
-};
-Scratch& scratch();
 
 class Layer {
  public:
@@ -36,18 +17,50 @@ class Layer {
   virtual uint64_t bytes() const = 0;
 };
 
+// How rows become operands of a matrix in tiles.
+struct OperandRows {
+  RowForm form{};
+  RowScaling scaling{};  // of the fast forms
+  ActSpec act;
+  XType x_type{};
+  bool fast = true;        // prepare_x and requantize_h make them
+  bool by_expert = false;  // rows of different experts have different operands
+  Buffer inputs, columns;  // ActParams and orders of columns, [expert]
+};
+
 // Tiles of one matrix for each of some experts.
 struct HopperWeights {
   HopperScheme scheme{};
-  RowScaling scaling{};
-  int N = 0, padded = 0, K = 0, experts = 0;
-  bool joined = false, multiplies = false;
-  Buffer tiles, channel;
-  uint64_t bytes() const { return tiles.bytes() + channel.bytes(); }
-  // `second`: up, where the first is gate.
-  void plan(const CudaMatrix& first, const CudaMatrix* second, int count, bool fp8_products);
+  OperandRows rows;
+  int N = 0, padded = 0, stored = 0, K = 0, experts = 0;  // K: stored, with the padding
+  bool joined = false, multiplies = false, f16_scales = false;
+  Buffer tiles, channel, bias;
+  uint64_t bytes() const { return tiles.bytes() + channel.bytes() + bias.bytes(); }
+  // `second`: up, where the first is gate. outputs: their number is padded to a multiple of it.
+  void plan(const CudaMatrix& first, const CudaMatrix* second, int count, bool fp8_products,
+            int outputs);
   void fill(int expert, const CudaMatrix& first, const CudaMatrix* second);
+  // Bytes of a row's operands, and its scales.
+  size_t row_bytes() const { return static_cast<size_t>(K) * hopper_tile(scheme).row_bytes; }
+  size_t row_scales() const {
+    return scheme == HopperScheme::kFp8Block ? static_cast<size_t>(K) / kTileInputs : 1;
+  }
+  // Whether rows of this kind are operands already.
+  bool takes(const CudaRows& x) const;
+  // A launch without rows, tiles and outputs.
+  HopperGemm gemm() const;
+
+ private:
+  CudaMatrix first_{};  // what the others must be like
+  std::vector<ActParams> inputs_;
+  void fill_scales(int expert, const CudaMatrix* const* matrices);
+  void fill_rows(int expert, const CudaMatrix* const* matrices, std::vector<int32_t> columns);
 };
+// Tiles and slabs that this build has.
+uint32_t built_tile(HopperScheme scheme, uint32_t wanted);
+int built_slabs(HopperScheme scheme, int wanted);
+void check_rows(const CudaRows& x, size_t columns, const char* what);
+inline size_t x_bytes(XType type) { return type == XType::kF32 ? 4 : 2; }
 
 class Linear : public Layer {
  public:
@@ -59,7 +72,7 @@ class Linear : public Layer {
   struct Part {
     std::unique_ptr<PlainWeights> plain;
     std::unique_ptr<HopperWeights> hopper;
-    Buffer view, bias;
+    Buffer view;
     ActSpec act;
     ActParams input;
     XType x_type;
@@ -71,14 +84,27 @@ class Linear : public Layer {
   size_t K_ = 0;
 };
 
+// Selection of experts, with its numbers on the device.
+struct RouterWeights {
+  DeviceRouter device{};
+  Buffer bias, expert_scale;
+  std::unique_ptr<Linear> matrix;  // null: logits are the caller's
+  explicit RouterWeights(const CudaRouter& r);
+  size_t width() const { return device.spec.experts + device.spec.zero_experts; }
+  size_t slots() const { return device.spec.top_k + device.spec.shared_slots; }
+};
+
 class Moe : public Layer {
  public:
   explicit Moe(const CudaMoe& spec);
   uint64_t bytes() const override;
   void set(size_t local, const CudaExpert& expert);
   void set_shared_gate(const CudaMatrix& gate);
+  void set_router(const CudaRouter& router);
   void run(const CudaRows& x, const CudaRouting& routing, const CudaRows& y, CudaLaunch launch,
            cudaStream_t stream);
+  void run_routed(const CudaRows& x, const CudaRows* logits, const CudaRows& y, int32_t* ids,
+                  float* weights, cudaStream_t stream);
 
  private:
   struct Projection {  // of all experts of one kind, plain
@@ -94,14 +120,27 @@ class Moe : public Layer {
   struct Experts {  // routed ones, or the shared one
     Projection gate, up, down;
     size_t count = 0, I = 0;
+    CudaActivation activation{};
     bool one_input = true;  // gate and up see the same rows
     void set(size_t i, const CudaExpert& e);
   };
+  struct Tiles {  // gate, up and down of the same experts for tensor cores
+    HopperWeights up, down;
+    CudaActivation activation{};
+    bool fused = true;  // the first product ends with the activation
+    size_t I = 0;       // with padding
+    uint64_t bytes() const { return up.bytes() + down.bytes(); }
+  };
   struct Rows;        // arrays of a call
   struct SharedRows;  // of the shared expert
+  struct TileRows;    // which rows meet which experts
+  struct TileArrays;  // between the kernels of experts in tiles
+  void set_tiles(std::optional<Tiles>& to, size_t local, const CudaExpert& e, bool shared);
+  void run_tiles(const Tiles& e, const TileRows& r, const TileArrays& at, const CudaRows& x,
+                 float* y, const Arena& arena, cudaStream_t stream);
   void reserve_experts(Arena arena, size_t rows, cudaStream_t stream);
-  void run_shared(const SharedRows& shared, const CudaRows& x, CombineArgs& c, Arena arena,
-                  cudaStream_t stream);
+  void run_shared(const SharedRows& shared, const TileArrays* tiles, const CudaRows& x,
+                  CombineArgs& c, Arena arena, cudaStream_t stream);
   void run_experts(Experts& e, const RowSet& rows, const TokenTile* tiles, int max_tiles,
                    const CudaRows& x, float* y, Arena arena, cudaStream_t stream);
   void run_hopper(const CudaRows& x, const CudaRouting& routing, const CudaRows& y,
@@ -113,10 +152,11 @@ class Moe : public Layer {
   Buffer map_;
   Experts routed_, shared_;
   Projection gate_;  // of the shared expert
+  std::optional<RouterWeights> router_;
   bool hopper_ = false;
   int groups_ = 1;  // scales of a prepared row, at most
   std::vector<bool> given_;
-  std::optional<HopperWeights> up_, down_;
+  std::optional<Tiles> tiles_, shared_tiles_;
 };
 
 }  // namespace moebius::cuda

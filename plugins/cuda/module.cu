@@ -105,6 +105,14 @@ CudaStatus run_moe(void* layer, const CudaRows* x, const CudaRouting* routing, c
                       stream_of(stream));
   });
 }
+CudaStatus set_router(void* layer, const CudaRouter* router) {
+  return guarded([&] { moe_of(layer).set_router(*router); });
+}
+CudaStatus run_routed(void* layer, const CudaRows* x, const CudaRows* logits, const CudaRows* y,
+                      int32_t* ids, float* weights, void* stream) {
+  return guarded(
+      [&] { moe_of(layer).run_routed(*x, logits, *y, ids, weights, stream_of(stream)); });
+}
 uint64_t layer_bytes(const void* layer) { return static_cast<const Layer*>(layer)->bytes(); }
 void free_layer(void* layer) { delete static_cast<Layer*>(layer); }
 
@@ -241,6 +249,7 @@ constexpr CudaApi kApi = {kCudaAbi,
                           sizeof(CudaApi),
                           sizeof(CudaMatrix),
                           sizeof(CudaMoe),
+                          sizeof(CudaRouter),
                           [] { return last_words.c_str(); },
                           open,
                           allocate,
@@ -253,7 +262,9 @@ constexpr CudaApi kApi = {kCudaAbi,
                           make_moe,
                           set_expert,
                           set_shared_gate,
+                          set_router,
                           run_moe,
+                          run_routed,
                           layer_bytes,
                           free_layer,
                           time_graph,

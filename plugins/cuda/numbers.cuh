@@ -25,6 +25,25 @@ __device__ __forceinline__ void store_number(void* p, XType type, size_t i, floa
     static_cast<uint16_t*>(p)[i] = type == XType::kBf16 ? f32_to_bf16(v) : f32_to_f16(v);
 }
 
+// A number of a table of scales.
+__device__ __forceinline__ float table_number(const uint8_t* table, ScaleType type, size_t i) {
+  switch (type) {
+    case ScaleType::kF32:
+      return reinterpret_cast<const float*>(table)[i];
+    case ScaleType::kBf16:
+      return bf16_to_f32(reinterpret_cast<const uint16_t*>(table)[i]);
+    case ScaleType::kF16:
+      return f16_to_f32(reinterpret_cast<const uint16_t*>(table)[i]);
+    case ScaleType::kFp8:
+      return e4m3_to_f32(table[i]);
+    case ScaleType::kE8m0:
+      return e8m0_to_f32(table[i]);
+    case ScaleType::kNone:
+      break;
+  }
+  return 1.0f;
+}
+
 // What nn/activation.cpp chooses for the same kind.
 __device__ __forceinline__ float activated(const CudaActivation& a, float g, float u) {
   const float limit = a.has_limit ? a.limit : 7.0f;

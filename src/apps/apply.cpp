@@ -162,7 +162,7 @@ void write_outputs(const std::string& path, const Outputs& out, DType type, size
   write_safetensors(path, tensors);
 }
 
-// The same on a CUDA device; the router's product runs there too, its choice is made here.
+// The same on a CUDA device.
 void apply_on_cuda(const Checkpoint& checkpoint, const ApplyOptions& options,
                    const TensorStore& inputs, const ConstRows& x, DType type, Outputs& out) {
   CudaLoad load;
@@ -186,16 +186,8 @@ void apply_on_cuda(const Checkpoint& checkpoint, const ApplyOptions& options,
     out.slots = given.slots, out.ids = given.expert_ids, out.weights = given.weights;
     return experts.forward_ids(x, out.ids, out.weights, y);
   }
-  std::vector<float> logits;
-  ConstRows rows = experts_alone ? given.logit_rows : ConstRows();
-  if (!experts_alone) {
-    const CudaLinear router = load_cuda_linear(checkpoint, *block->router, load);
-    logits.resize(x.rows * router.out_features());
-    const Rows to = f32_rows(logits.data(), x.rows, router.out_features());
-    router.forward(x, to);
-    rows = to;
-  }
-  CudaExperts::Routed routed = experts.forward_logits(x, rows, y);
+  CudaExperts::Routed routed =
+      experts_alone ? experts.forward_logits(x, given.logit_rows, y) : experts.forward(x, y);
   out.slots = experts.slots(), out.ids = std::move(routed.ids),
   out.weights = std::move(routed.weights);
 }

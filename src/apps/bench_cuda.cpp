@@ -238,7 +238,7 @@ int run_bench_linear_cuda(const BenchOptions& o, std::ostream& out) {
     for (size_t c = 0; c < copies && !interrupt_seen(); ++c) {
       BenchRandom random(c + 1);
       matrix.refill(random);
-      layers.emplace_back(cuda, cuda_matrix_of(matrix, scheme, type), path_of(*choice.chosen));
+      layers.emplace_back(cuda, cuda_matrix_of(matrix, scheme, type), *choice.chosen);
     }
     for (const size_t T : o.tokens) {
       if (interrupt_seen()) return 130;

@@ -129,7 +129,7 @@ void multiply_on_cuda(const RunPlan& plan, const Module& m, const QuantMatrix& w
   const std::lock_guard lock(device);
   const Choice choice = choose_cuda(problem, cuda_target(plan.cuda->facts), plan.cuda_policy);
   const CudaMatrix matrix = cuda_matrix(w, problem.act, m.plan.input, problem.x_type);
-  const CudaLinear layer(*plan.cuda, matrix, path_of(*choice.chosen));
+  const CudaLinear layer(*plan.cuda, matrix, *choice.chosen);
   const bool kept =
       layer.path() == path_of(*choice.chosen);  // else its numbers need the plain form
   f.kernel = kept ? title_of(*choice.chosen) : "cuda_plain/stored";

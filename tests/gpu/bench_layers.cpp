@@ -57,11 +57,14 @@ CudaMatrix matrix_of(const MatrixKind& kind, size_t N, size_t K, const Pool& poo
   QuantMatrix& w = m.w;
   w.N = N, w.K = K, w.code = kind.code, w.bits = kind.bits, w.scale_type = kind.scale,
   w.global_scale = kind.global;
-  w.block_n = 1, w.block_k = kind.block_k == 0 ? K : kind.block_k, w.groups = K / w.block_k,
+  w.block_n = kind.block_n == 0 ? N : kind.block_n;
+  w.block_k = kind.block_k == 0 ? K : kind.block_k, w.groups = K / w.block_k,
   w.scale_stride = w.groups;
   w.row_bytes = (K * code_bits(kind.code) + 7) / 8;
   w.codes = pool.bytes.data() + salt * 4099 % (pool.bytes.size() - N * w.row_bytes);
   w.scales = scales.data();
+  static const std::vector<int8_t> kZeros(size_t{1} << 24, 1);
+  if (kind.zero_points) w.zero_points = kZeros.data();
   m.act = kind.act, m.input = kind.input, m.x_type = XType::kBf16;
   return m;
 }
@@ -203,6 +206,21 @@ void bench_layers(bool explore) {
     for (const Scheme& scheme : schemes) {
       std::vector<LayerPtr> layers = make_layers(s, scheme);
       for (const size_t T : s.tokens) bench_cell(s, scheme, layers, T, explore);
+    }
+  const std::vector<Shape> fewer = {{"qwen3", 128, 8, 2048, 768, 2, {1, 8, 64, 1024, 4096}},
+                                    {"mixtral", 8, 2, 4096, 14336, 2, {1, 16, 4096}}};
+  const std::vector<Scheme> others = {
+      {"w4a8_g32", "w4a8_g32", CudaPath::kHopper, 0.5625, 1580},
+      {"fp8_block", "fp8_block", CudaPath::kHopper, 1.03125, 790},
+      {"w4a16_g32_zero", "w4a16_g32_zero", CudaPath::kHopper, 0.59375, 790},
+      {"w4a16_g64", "w4a16_g64", CudaPath::kHopper, 0.546875, 790},
+      {"mxfp4a16", "mxfp4a16", CudaPath::kHopper, 0.53125, 790},
+      {"nvfp4", "nvfp4", CudaPath::kHopper, 0.5625, 790},
+      {"bf16", "bf16", CudaPath::kHopper, 2, 790}};
+  for (const Shape& s : fewer)
+    for (const Scheme& scheme : others) {
+      std::vector<LayerPtr> layers = make_layers(s, scheme);
+      for (const size_t T : s.tokens) bench_cell(s, scheme, layers, T, false);
     }
 }
 

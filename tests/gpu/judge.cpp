@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Judges the CUDA plugin on a machine with a GPU:  gpu_judge PLUGIN [linear] [experts] [bench]
+// Judges the CUDA plugin on a machine with a GPU:  gpu_judge PLUGIN [linear] [experts] [bench] [replays] [faults] [small]
+//                                                  [kinds] [only=KIND]
 //
 // Linear layers of every scheme against quant/reference: plain kernels and integer tensor-core kernels must give equal bytes, the others
 // stay within the bound of class reordered. Experts against a composition of the same reference; a row alone, among others, in every tile
-// and launch form: the same bytes. What has no device is said and ends with 77.
+// and launch form: the same bytes. replays: 10^5 of a graph. faults: a device without memory. small: fewer shapes, for a sanitizer. kinds: their names.
+// What has no device is said and ends with 77.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -24,6 +26,8 @@ namespace moebius::judge {
 namespace {
 
 size_t g_checks = 0, g_failed = 0;
+bool g_small = false;
+std::string g_only;  // kind of matrix; empty: all
 
 void verdict(bool ok, const std::string& what) {
   ++g_checks;
@@ -171,20 +175,25 @@ void judge_linear(const MatrixKind& kind, size_t N, size_t K, size_t M, CudaPath
 void judge_linears() {
   Random random(7);
   for (const MatrixKind& kind : all_kinds()) {
+    if (!g_only.empty() && kind.name != g_only) continue;
     const size_t unit = std::max<size_t>(kind.block_k == 0 ? 2 : kind.block_k, kind.act.group);
     judge_linear(kind, 70, 5 * unit < 64 ? 96 : 2 * unit, 19, CudaPath::kPlain, random);
-    judge_linear(kind, 130, std::max<size_t>(256, 3 * unit), 40, CudaPath::kPlain, random);
+    if (!g_small)
+      judge_linear(kind, 130, std::max<size_t>(256, 3 * unit), 40, CudaPath::kPlain, random);
     HopperQuestion q;
     q.N = 192, q.K = 512, q.code = kind.code, q.bits = kind.bits, q.scale_type = kind.scale;
     q.groups = kind.block_k == 0 ? 1 : 512 / kind.block_k,
     q.block_n = kind.block_n == 0 ? 192 : kind.block_n;
-    q.block_k = kind.block_k == 0 ? 512 : kind.block_k,
-    q.other = kind.zero_points || kind.offsets || kind.act_order;
+    q.block_k = kind.block_k == 0 ? 512 : kind.block_k, q.zero_points = kind.zero_points,
+    q.act_order = kind.act_order, q.other = kind.offsets;
     q.act = kind.act, q.x_type = kind.x_type;
     if (kind.output_scale != 0.0f || hopper_answer(q, false).reason != nullptr) continue;
-    for (const size_t M : {size_t{1}, size_t{5}, size_t{17}, size_t{60}, size_t{200}})
+    for (const size_t M :
+         g_small ? std::vector<size_t>{17} : std::vector<size_t>{1, 5, 17, 60, 200})
       judge_linear(kind, M == 17 ? 200 : 192, M == 60 ? 256 : 1024, M, CudaPath::kHopper, random);
-    judge_linear(kind, 64, 14336, 8, CudaPath::kHopper, random);
+    if (!g_small) judge_linear(kind, 64, 14336, 8, CudaPath::kHopper, random);
+    if (kind.block_k == 0 || 960 % kind.block_k == 0)  // zeros behind the last input
+      judge_linear(kind, 100, 960, 21, CudaPath::kHopper, random);
     if (kind.code == CodeType::kFp8) judge_linear(kind, 192, 256, 33, CudaPath::kHopperFp8, random);
   }
   std::printf("linear: %zu checks, %zu failed\n", g_checks, g_failed);
@@ -197,6 +206,7 @@ struct ExpertsCase {
   CudaActivation activation{};
   bool weight_on_input = false, shared = false, shared_gate = false, some_here = false;
   std::string name;
+  bool other_shared = false;  // the shared expert has silu whatever the others have
 };
 
 struct Experts {
@@ -225,12 +235,20 @@ std::vector<float> reference_row(const CudaMatrix& m, const std::vector<float>& 
   return y;
 }
 
+const CudaActivation& silu_activation() {
+  static const CudaActivation a{};  // kind 0
+  static_assert(static_cast<uint8_t>(ActivationKind::kSilu) == 0);
+  return a;
+}
+
 std::vector<float> reference_expert(const ExpertsCase& c, const Experts& e, size_t i,
                                     const std::vector<float>& x) {
+  const bool shared = c.shared && i + 1 == e.up.size();
+  const CudaActivation& activation = shared && c.other_shared ? silu_activation() : c.activation;
   const std::vector<float> u = reference_row(e.up[i].m, x);
   const std::vector<float> g = e.gate.empty() ? u : reference_row(e.gate[i].m, x);
   std::vector<float> h(u.size());
-  for (size_t j = 0; j < h.size(); ++j) h[j] = activation_of(c.activation, g[j], u[j]);
+  for (size_t j = 0; j < h.size(); ++j) h[j] = activation_of(activation, g[j], u[j]);
   return reference_row(e.down[i].m, h);
 }
 
@@ -271,8 +289,9 @@ std::vector<float> run_moe(void* layer, const std::vector<float>& x, XType type,
 }
 
 void judge_experts(const ExpertsCase& c, CudaPath path, size_t H, size_t I, Random& random) {
+  if (!g_only.empty() && c.kind.name != g_only) return;
   constexpr size_t kExperts = 16, kSlots = 4, kChecked = 40;
-  const size_t T = path == CudaPath::kPlain ? 70 : 600;
+  const size_t T = path == CudaPath::kPlain || g_small ? 70 : 600;
   Experts e;
   const bool gated = static_cast<ActivationKind>(c.activation.kind) != ActivationKind::kRelu2NoMul;
   if (c.some_here)
@@ -283,7 +302,9 @@ void judge_experts(const ExpertsCase& c, CudaPath path, size_t H, size_t I, Rand
                                                                [](int32_t m) { return m >= 0; }))
                            : kExperts;
   for (size_t i = 0; i < local + (c.shared ? 1 : 0); ++i) {
-    const size_t own = i == local ? I + (c.kind.block_k == 0 ? 64 : c.kind.block_k) : I;
+    const size_t own = i != local                 ? I
+                       : path == CudaPath::kPlain ? I + (c.kind.block_k == 0 ? 64 : c.kind.block_k)
+                                                  : 512;
     if (gated) e.gate.emplace_back(c.kind, own, H, random);
     e.up.emplace_back(c.kind, own, H, random);
     e.down.emplace_back(c.kind, H, own, random);
@@ -293,7 +314,8 @@ void judge_experts(const ExpertsCase& c, CudaPath path, size_t H, size_t I, Rand
   spec.weight_on_input = c.weight_on_input;
   spec.shared_intermediate = c.shared ? e.up.back().m.w.N : 0;
   spec.expert_map = e.map.empty() ? nullptr : e.map.data(), spec.mapped = e.map.size();
-  spec.activation = c.activation, spec.path = path;
+  spec.activation = c.activation, spec.path = path, spec.shared_path = path;
+  spec.shared_activation = c.other_shared ? silu_activation() : c.activation;
   void* made = nullptr;
   must(g_api->make_moe(&spec, &made), "make_moe");
   const LayerPtr layer(made);
@@ -375,9 +397,10 @@ void judge_experts(const ExpertsCase& c, CudaPath path, size_t H, size_t I, Rand
   for (const size_t rows : {size_t{1}, size_t{7}, size_t{60}}) again(rows, {});
   again(T, {});
   if (path == CudaPath::kPlain) return;
+  const bool every = c.name == "silu" && !g_small;
   for (const uint32_t tile : kHopperTiles)
     for (const CudaEarly early : {CudaEarly::kNever, CudaEarly::kAlways, CudaEarly::kNotDown})
-      for (const size_t rows : {size_t{1}, size_t{60}, T})
+      for (const size_t rows : every ? std::vector<size_t>{1, 60, T} : std::vector<size_t>{60})
         for (const uint8_t slabs : {uint8_t{1}, uint8_t{2}})
           if (slabs == 1 || tile >= 64) again(rows, {tile, early, slabs});
 }
@@ -420,7 +443,7 @@ void judge_all_experts() {
                            "nvfp4a16", "nvfp4a16_modelopt"}) {
     MatrixKind kind = kind_named(name);
     kind.bias = false;
-    for (const size_t I : {size_t{256}, size_t{1024}}) {
+    for (const size_t I : g_small ? std::vector<size_t>{256} : std::vector<size_t>{256, 1024}) {
       judge_experts({kind, silu(), false, false, false, I == 256, "silu"}, CudaPath::kHopper, 1024,
                     I, random);
       if (std::string(name) == "fp8")
@@ -428,13 +451,151 @@ void judge_all_experts() {
                       1024, I, random);
     }
   }
+  // Everything else that has tensor cores: gated shared experts, padding, then biases and other activations.
+  CudaActivation gelu{};
+  gelu.kind = static_cast<uint8_t>(ActivationKind::kGeluTanh);
+  for (const char* name : {"w4a8_g32", "w4a8_g64", "w4a16_g32_zero", "w4a16_g64", "w4a16_channel",
+                           "w4a16_g128_zero_f16", "w4a16_g32_f16", "w4a16_act_order", "w2a16_g32",
+                           "fp8_static", "fp8_block", "fp8_block_ue8m0", "nvfp4", "nvfp4_modelopt",
+                           "mxfp4", "mxfp4a8", "mxfp4a16", "bf16", "f16"}) {
+    MatrixKind kind = kind_named(name);
+    kind.bias = false;
+    const size_t I = kind.block_k == 128 ? 768 : 960;
+    judge_experts({kind, silu(), false, true, true, false, "silu, gated shared"}, CudaPath::kHopper,
+                  512, I, random);
+    kind.bias = kind.act.code == ActCode::kAsIs;
+    judge_experts({kind, gelu, false, true, false, true, "gelu, biases, shared", true},
+                  CudaPath::kHopper, 512, 512, random);
+  }
+  oai.name = "swigluoai, biases";
+  judge_experts(oai, CudaPath::kHopper, 960, 960, random);
+  judge_experts({kind_named("fp8"), silu(), true, true, false, true, "weighted input, shared"},
+                CudaPath::kHopper, 512, 256, random);
+  relu.kind = kind_named("w8a8"), relu.name = "relu2, shared, some experts";
+  judge_experts(relu, CudaPath::kHopper, 512, 512, random);
   std::printf("experts: %zu checks so far, %zu failed\n", g_checks, g_failed);
+}
+
+// A layer of experts with random weights, its rows and routing.
+struct SmallLayer {
+  static constexpr size_t kHidden = 512, kInner = 256, kExperts = 16, kSlots = 4;
+  MatrixKind kind;
+  LayerPtr layer;
+  std::vector<float> x;
+  Routing routing;
+  size_t T;
+  SmallLayer(const char* name, size_t rows) : T(rows) {
+    for (const MatrixKind& k : all_kinds())
+      if (k.name == name) kind = k;
+    kind.bias = false;
+    Random random(23);
+    x = judge_rows(T, kHidden, kind.x_type, random, false);
+    routing = random_routing(T, kSlots, kExperts, random);
+  }
+  // kOutOfMemory is an answer; others are not.
+  CudaStatus make() {
+    Random random(29);
+    CudaMoe spec{};
+    spec.hidden = kHidden, spec.intermediate = kInner, spec.experts = kExperts, spec.gated = true;
+    spec.path = CudaPath::kHopper;
+    void* made = nullptr;
+    if (const CudaStatus s = g_api->make_moe(&spec, &made); s != CudaStatus::kOk) return s;
+    layer.reset(made);
+    for (size_t e = 0; e < kExperts; ++e) {
+      const OwnedMatrix gate(kind, kInner, kHidden, random), up(kind, kInner, kHidden, random),
+          down(kind, kHidden, kInner, random);
+      const CudaExpert one{&gate.m, &up.m, &down.m};
+      if (const CudaStatus s = g_api->set_expert(made, e, &one); s != CudaStatus::kOk) return s;
+    }
+    return CudaStatus::kOk;
+  }
+};
+
+struct ReplayCall {
+  void* layer;
+  CudaRows x, y;
+  CudaRouting routing;
+};
+CudaStatus run_replay(void* context, size_t, void* stream) {
+  const ReplayCall& c = *static_cast<ReplayCall*>(context);
+  return g_api->run_moe(c.layer, &c.x, &c.routing, &c.y, nullptr, stream);
+}
+
+void judge_replays() {
+  constexpr size_t kReplays = 100000;
+  for (const char* name : {"w4a8_g128", "fp8_block", "mxfp4a16"}) {
+    SmallLayer l(name, 5);
+    must(l.make(), "layer");
+    const Array<uint8_t> xs(stored_rows(l.x, l.kind.x_type));
+    const Array<int32_t> ids(l.routing.ids);
+    const Array<float> weights(l.routing.weights);
+    const std::vector<float> poison(l.T * SmallLayer::kHidden,
+                                    std::numeric_limits<float>::quiet_NaN());
+    const Array<float> ys(poison);
+    ReplayCall call{l.layer.get(),
+                    {xs.data(), l.kind.x_type, l.T, SmallLayer::kHidden},
+                    {ys.data(), XType::kF32, l.T, SmallLayer::kHidden},
+                    {ids.data(), weights.data(), nullptr, SmallLayer::kSlots}};
+    must(run_replay(&call, 0, nullptr), "run_moe");
+    const std::vector<float> first = ys.read();
+    must(g_api->upload(ys.data(), poison.data(), poison.size() * 4, nullptr), "upload");
+    double us = 0;
+    must(g_api->time_graph(run_replay, &call, 1, kReplays, &us), "time_graph");
+    const std::vector<float> last = ys.read();
+    size_t differ = 0;
+    for (size_t i = 0; i < last.size(); ++i) differ += same(first[i], last[i]) ? 0 : 1;
+    verdict(differ == 0, std::string("replays of ") + name + ": " + std::to_string(differ) +
+                             " numbers unlike the first run");
+    std::printf("  %zu replays of %s: %.2f us each\n", kReplays, name, us);
+  }
+}
+
+// With less and less memory left: every answer is a layer or "out of memory", and what was there before runs on.
+void judge_faults() {
+  SmallLayer kept("w4a8_g128", 40);
+  must(kept.make(), "layer");
+  const auto run = [&] {
+    return run_moe(kept.layer.get(), kept.x, kept.kind.x_type, kept.T, SmallLayer::kHidden,
+                   kept.routing, SmallLayer::kSlots, {});
+  };
+  const std::vector<float> before = run();
+  void* p = nullptr;
+  verdict(g_api->allocate(size_t{1} << 50, &p) == CudaStatus::kOutOfMemory,
+          "a petabyte is not refused as memory");
+  size_t made = 0, refused = 0;
+  std::vector<void*> taken;
+  for (size_t piece = size_t{8} << 30; piece >= size_t{1} << 20; piece /= 2)
+    while (g_api->allocate(piece, &p) == CudaStatus::kOk) taken.push_back(p);
+  for (size_t step = 0; step < 40 && !taken.empty(); ++step) {
+    SmallLayer l("fp8", 4);
+    const CudaStatus s = l.make();
+    verdict(s == CudaStatus::kOk || s == CudaStatus::kOutOfMemory,
+            "a layer on a full device: status " + std::to_string(static_cast<int>(s)));
+    ++(s == CudaStatus::kOk ? made : refused);
+    g_api->release(taken.back());
+    taken.pop_back();
+  }
+  for (void* q : taken) g_api->release(q);
+  verdict(refused > 0, "no layer was refused on a full device");
+  const std::vector<float> after = run();
+  size_t differ = 0;
+  for (size_t i = 0; i < after.size(); ++i) differ += same(before[i], after[i]) ? 0 : 1;
+  verdict(differ == 0, "a layer from before differs after memory ran out");
+  std::printf("faults: %zu layers refused, %zu made while the device was full\n", refused, made);
 }
 
 int judge(int argc, char** argv) {
   if (argc < 2) {
     std::printf("usage: gpu_judge PLUGIN [linear] [experts] [bench]\n");
     return 2;
+  }
+  for (int i = 2; i < argc; ++i) {
+    g_small = g_small || std::strcmp(argv[i], "small") == 0;
+    if (std::strncmp(argv[i], "only=", 5) == 0) g_only = argv[i] + 5;
+    if (std::strcmp(argv[i], "kinds") == 0) {
+      for (const MatrixKind& k : all_kinds()) std::printf("%s\n", k.name.c_str());
+      return 0;
+    }
   }
   g_api = open_plugin(argv[1]);
   if (g_api == nullptr) return 1;
@@ -456,6 +617,8 @@ int judge(int argc, char** argv) {
   };
   if (wanted("linear")) judge_linears();
   if (wanted("experts")) judge_all_experts();
+  if (wanted("replays")) judge_replays();
+  if (wanted("faults")) judge_faults();
   if (g_checks > 0) std::printf("judge: %zu checks, %zu failed\n", g_checks, g_failed);
   std::fflush(stdout);
   if (wanted("bench")) bench_layers(wanted("explore"));

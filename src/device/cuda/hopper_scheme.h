@@ -15,31 +15,98 @@ enum class HopperScheme : uint8_t {
   kFp8Half,  // e4m3 with a scale per output, e4m3 rows: products of f16, which hold both exactly
   kFp8Bytes,  // the same by products of e4m3, which the tensor cores add with fewer bits: approximate
   kInt4Bf16,  // int4 in groups of 128 with bf16 scales, bf16 rows
-  kFp4Bf16,   // NVFP4 with bf16 rows
+  kFp4Bf16,   // NVFP4 with bf16 rows, or with FP4 rows, whose numbers bf16 holds
+  kInt4G64,   // int4 in groups of 64 or 32 with 16-bit scales, int8 rows
+  kInt4G32,
+  kInt4Bf16G128,  // int4 in groups with 16-bit scales and zero points, bf16 rows
+  kInt4Bf16G64,
+  kInt4Bf16G32,
+  kInt4F16G128,  // the same, f16 rows
+  kInt4F16G64,
+  kInt4F16G32,
+  kFp8Block,  // e4m3 with a scale per block of 128 inputs, e4m3 rows with one per 128: products of f16
+  kMxfp4Bf16,  // MXFP4 with bf16 rows, or with MX rows, whose numbers bf16 holds
+  kBf16,       // dense
+  kF16,
 };
-inline constexpr int kHopperSchemes = 7;
+inline constexpr int kHopperSchemes = 19;
 
 inline constexpr const char* name_of(HopperScheme s) {
-  constexpr const char* kNames[] = {"int4_g128",    "int4",           "int8",      "fp8",
-                                    "fp8_products", "int4_g128_bf16", "nvfp4_bf16"};
+  constexpr const char* kNames[] = {
+      "int4_g128",      "int4",          "int8",          "fp8",          "fp8_products",
+      "int4_g128_bf16", "nvfp4_bf16",    "int4_g64",      "int4_g32",     "int4_zero_g128_bf16",
+      "int4_g64_bf16",  "int4_g32_bf16", "int4_g128_f16", "int4_g64_f16", "int4_g32_f16",
+      "fp8_block",      "mxfp4_bf16",    "bf16",          "f16"};
   return kNames[static_cast<int>(s)];
 }
 
-// Of a tile of 64 x 128: bytes of codes, bytes of scales behind them; bytes of a row's number.
+// What lies behind the codes of a tile.
+enum class TileScales : uint8_t {
+  kNone,        // nothing: one per output beside the tiles, or none at all
+  kPairs,       // 16 bits per output and term
+  kPairsZero,   // the same, then a zero point (a byte, from 0 on) per output and term
+  kPairsF32,    // f32 per output
+  kBlocksE5m3,  // a byte per output and 16 inputs
+  kBlocksE8m0,  // a byte per output and 32 inputs: the exponent field of a bf16 number
+};
+
+// Of a tile of 64 x 128: codes, scales behind them; inputs that are added before a scale meets them (0: all); bytes of a row's number;
+// whether 16-bit numbers are f16.
 struct HopperTile {
   TileCodes codes;
-  uint32_t scale_bytes, row_bytes;
+  TileScales scales;
+  uint32_t term, row_bytes;
+  bool f16;
 };
 inline constexpr HopperTile hopper_tile(HopperScheme s) {
-  constexpr HopperTile kTiles[] = {{TileCodes::kInt4Bytes, 128, 1}, {TileCodes::kInt4Bytes, 0, 1},
-                                   {TileCodes::kBytesShared, 0, 1}, {TileCodes::kFp8Half, 0, 2},
-                                   {TileCodes::kBytesShared, 0, 1}, {TileCodes::kInt4Half, 128, 2},
-                                   {TileCodes::kFp4Half, 512, 2}};
+  using C = TileCodes;
+  using Z = TileScales;
+  constexpr HopperTile kTiles[] = {
+      {C::kInt4Bytes, Z::kPairs, 128, 1, false},   {C::kInt4Bytes, Z::kNone, 0, 1, false},
+      {C::kBytesShared, Z::kNone, 0, 1, false},    {C::kFp8Half, Z::kNone, 0, 2, true},
+      {C::kBytesShared, Z::kNone, 0, 1, false},    {C::kInt4Half, Z::kPairs, 128, 2, false},
+      {C::kFp4Half, Z::kBlocksE5m3, 0, 2, false},  {C::kInt4Bytes, Z::kPairs, 64, 1, false},
+      {C::kInt4Bytes, Z::kPairs, 32, 1, false},    {C::kInt4Half, Z::kPairsZero, 128, 2, false},
+      {C::kInt4Half, Z::kPairsZero, 64, 2, false}, {C::kInt4Half, Z::kPairsZero, 32, 2, false},
+      {C::kInt4Half, Z::kPairsZero, 128, 2, true}, {C::kInt4Half, Z::kPairsZero, 64, 2, true},
+      {C::kInt4Half, Z::kPairsZero, 32, 2, true},  {C::kFp8Half, Z::kPairsF32, 128, 2, true},
+      {C::kFp4Half, Z::kBlocksE8m0, 0, 2, false},  {C::kHalfShared, Z::kNone, 0, 2, false},
+      {C::kHalfShared, Z::kNone, 0, 2, true}};
   return kTiles[static_cast<int>(s)];
 }
-inline constexpr size_t hopper_tile_bytes(HopperScheme s) {
-  return tile_code_bytes(hopper_tile(s).codes) + hopper_tile(s).scale_bytes;
+inline constexpr uint32_t tile_scale_bytes(const HopperTile& t) {
+  const uint32_t terms = t.term == 0 ? 1 : kTileInputs / t.term;
+  switch (t.scales) {
+    case TileScales::kPairs:
+      return terms * 128;
+    case TileScales::kPairsZero:
+      return terms * 192;
+    case TileScales::kPairsF32:
+    case TileScales::kBlocksE8m0:
+      return 256;
+    case TileScales::kBlocksE5m3:
+      return 512;
+    case TileScales::kNone:
+      break;
+  }
+  return 0;
 }
+inline constexpr size_t hopper_tile_bytes(HopperScheme s) {
+  return tile_code_bytes(hopper_tile(s).codes) + tile_scale_bytes(hopper_tile(s));
+}
+inline constexpr bool is_dense(HopperScheme s) {
+  return hopper_tile(s).codes == TileCodes::kHalfShared;
+}
+// A scale per output beside the tiles.
+inline constexpr bool has_channel_scales(HopperScheme s) {
+  return hopper_tile(s).scales == TileScales::kNone && !is_dense(s);
+}
+
+// Inputs of a matrix in tiles: zeros fill the last 256.
+inline constexpr size_t hopper_inputs(size_t K) {
+  return (K + kStageInputs - 1) / kStageInputs * kStageInputs;
+}
+inline constexpr bool hopper_fills(size_t K) { return hopper_inputs(K) * 4 <= K * 5; }
 
 // What is looked at, of a Problem (kernels/kernel.h) or of a matrix.
 struct HopperQuestion {
@@ -48,8 +115,8 @@ struct HopperQuestion {
   uint8_t bits = 32;
   ScaleType scale_type = ScaleType::kNone;
   size_t groups = 1, block_n = 1, block_k = 1;
-  bool other =
-      false;  // zero points, offsets, an order of columns, groups that begin inside the matrix
+  bool zero_points = false, act_order = false;
+  bool other = false;  // offsets, groups that begin inside the matrix
   ActSpec act;
   XType x_type = XType::kF32;
 };
@@ -61,32 +128,67 @@ struct HopperAnswer {
 
 inline HopperAnswer hopper_answer(const HopperQuestion& q, bool fp8_products) {
   constexpr size_t kMostInputs = 65536;  // sums of int32
-  const auto no = [](const char* reason) { return HopperAnswer{reason, HopperScheme::kInt4Group}; };
-  if (q.other) return no("zero points, offsets or an order of columns");
-  if (q.K % kStageInputs != 0) return no("the number of inputs is no multiple of 256");
+  using S = HopperScheme;
+  const auto no = [](const char* reason) { return HopperAnswer{reason, S::kInt4Group}; };
+  const auto yes = [](S scheme) { return HopperAnswer{nullptr, scheme}; };
+  if (q.other) return no("offsets, or groups that begin inside the matrix");
+  if (!hopper_fills(q.K)) return no("the inputs fill less than four fifths of a multiple of 256");
   if (q.K > kMostInputs) return no("more than 65536 inputs");
   const ActSpec& a = q.act;
   const bool one_scale = q.groups == 1 && (q.block_n == 1 || q.block_n >= q.N);
-  const bool by_128 =
-      q.block_k == kTileInputs && q.block_n == 1 && q.scale_type == ScaleType::kBf16;
+  const bool scales16 = q.scale_type == ScaleType::kBf16 || q.scale_type == ScaleType::kF16;
+  // Inputs of a term: those of a group, or a part of them.
+  const bool grouped = q.block_n == 1 && scales16;
+  const size_t term = !grouped                                ? 0
+                      : q.groups == 1 || q.block_k % 128 == 0 ? 128
+                      : q.block_k == 64 || q.block_k == 32    ? q.block_k
+                                                              : 0;
   const bool rows8 = a.code == ActCode::kInt && a.bits == 8 && a.symmetric &&
                      a.granule == ActGranule::kRow && a.mode != Int8Mode::kVllm;
-  const bool rows_fp8 =
-      a.code == ActCode::kFp8 && a.granule == ActGranule::kRow && a.scale == ActScale::kF32;
-  const bool rows_bf16 = a.code == ActCode::kAsIs && q.x_type == XType::kBf16;
+  const bool fp8 = a.code == ActCode::kFp8 && a.scale == ActScale::kF32;
+  const bool as_is = a.code == ActCode::kAsIs;
+  const bool rows_bf16 = as_is && q.x_type == XType::kBf16,
+             rows_f16 = as_is && q.x_type == XType::kF16;
   const bool int4 = q.code == CodeType::kInt4Offset || (q.code == CodeType::kInt8 && q.bits <= 4);
   const bool int8 = (q.code == CodeType::kInt8 && q.bits > 4) || q.code == CodeType::kInt8Offset;
-  if (int4 && rows8 && one_scale) return {nullptr, HopperScheme::kInt4Channel};
-  if (int4 && rows8 && by_128) return {nullptr, HopperScheme::kInt4Group};
-  if (int8 && rows8 && one_scale) return {nullptr, HopperScheme::kInt8Channel};
-  if (int4 && rows_bf16 && by_128) return {nullptr, HopperScheme::kInt4Bf16};
-  if (q.code == CodeType::kFp8 && rows_fp8 && one_scale)
-    return {nullptr, fp8_products ? HopperScheme::kFp8Bytes : HopperScheme::kFp8Half};
-  if (q.code == CodeType::kFp4 && rows_bf16 && q.scale_type == ScaleType::kFp8 && q.block_k == 16)
-    return {nullptr, HopperScheme::kFp4Bf16};
+  if (int4 && (rows_bf16 || rows_f16) && term != 0) {
+    if (rows_bf16 && term == 128 && q.block_k == 128 && q.scale_type == ScaleType::kBf16 &&
+        !q.zero_points)
+      return yes(S::kInt4Bf16);
+    if (rows_bf16)
+      return yes(term == 128 ? S::kInt4Bf16G128 : term == 64 ? S::kInt4Bf16G64 : S::kInt4Bf16G32);
+    return yes(term == 128 ? S::kInt4F16G128 : term == 64 ? S::kInt4F16G64 : S::kInt4F16G32);
+  }
+  if (q.zero_points || q.act_order) return no("zero points or an order of columns");
+  if (int4 && rows8 && one_scale) return yes(S::kInt4Channel);
+  if (int4 && rows8 && q.block_k == 128 && grouped && q.scale_type == ScaleType::kBf16)
+    return yes(S::kInt4Group);
+  if (int4 && rows8 && (term == 64 || term == 32))
+    return yes(term == 64 ? S::kInt4G64 : S::kInt4G32);
+  if (int8 && rows8 && one_scale) return yes(S::kInt8Channel);
+  if (q.code == CodeType::kFp8 && fp8 && a.granule == ActGranule::kRow && one_scale)
+    return yes(fp8_products ? S::kFp8Bytes : S::kFp8Half);
+  if (q.code == CodeType::kFp8 && fp8 && a.granule == ActGranule::kStatic && one_scale)
+    return yes(S::kFp8Half);
+  if (q.code == CodeType::kFp8 && a.code == ActCode::kFp8 && a.granule == ActGranule::kGroup &&
+      a.group == 128 && (a.scale == ActScale::kF32 || a.scale == ActScale::kE8m0Up) &&
+      q.block_k == 128)
+    return yes(S::kFp8Block);
+  if (q.code == CodeType::kFp4 && q.scale_type == ScaleType::kFp8 && q.block_k == 16 &&
+      q.block_n == 1 &&
+      (rows_bf16 || (a.code == ActCode::kFp4 && a.group == 16 && a.scale == ActScale::kFp8)))
+    return yes(S::kFp4Bf16);
+  if (q.code == CodeType::kFp4 && q.scale_type == ScaleType::kE8m0 && q.block_k == 32 &&
+      q.block_n == 1 && (rows_bf16 || (!as_is && a.group == 32 && a.scale == ActScale::kE8m0)))
+    return yes(S::kMxfp4Bf16);
+  if (q.code == CodeType::kBf16 && rows_bf16) return yes(S::kBf16);
+  if (q.code == CodeType::kF16 && rows_f16) return yes(S::kF16);
   return no(int4 || int8 ? "these groups, scales or rows have no tensor-core kernel yet"
                          : "this number system or these rows have no tensor-core kernel yet");
 }
+
+// The schemes that were there first have kernels for every tile; the others for tiles of up to 64 rows and one slab.
+inline constexpr bool has_all_tiles(HopperScheme s) { return s <= HopperScheme::kFp4Bf16; }
 
 // How a call is launched, by rules: measured on an H200 (docs/gpu.md). Results do not depend on it.
 inline constexpr uint32_t kHopperTiles[] = {8, 16, 32, 64, 128};

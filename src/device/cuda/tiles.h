@@ -14,6 +14,7 @@
 //   kFp8Half      bytes for f16 products. Words 2 j and 2 j + 1: pairs (0, 1) and (2, 3) as above; in a half the sign and the
 //                 magnitude of the first at bits 15 and 13..7, of the second at 14 and 6..0: f16 bits of the number times 2^-8.
 //   kBytesShared  read by the tensor cores themselves: output r at 128 r, its 16-byte piece c at place c ^ (r % 8).
+//   kHalfShared   the same with 16-bit numbers: inputs 0 to 63, then the others, 8192 bytes each.
 // Words 4 p to 4 p + 3 of thread t lie at 2048 p + 16 t.
 // Rows of gate and up of an expert are one matrix: in each 16 outputs 8 of gate, then the same 8 of up.
 // clang-format on
@@ -25,13 +26,22 @@
 
 namespace moebius {
 
-enum class TileCodes : uint8_t { kInt4Bytes, kInt4Half, kFp4Half, kFp8Half, kBytesShared };
+enum class TileCodes : uint8_t {
+  kInt4Bytes,
+  kInt4Half,
+  kFp4Half,
+  kFp8Half,
+  kBytesShared,
+  kHalfShared
+};
 
 inline constexpr uint32_t kTileOutputs = 64, kTileInputs = 128, kTileThreads = 128;
 inline constexpr uint32_t kStageInputs = 256;  // K is a multiple of it
 
 MOEBIUS_ALWAYS_INLINE constexpr uint32_t tile_code_bytes(TileCodes f) {
-  return f == TileCodes::kFp8Half || f == TileCodes::kBytesShared ? 8192u : 4096u;
+  return f == TileCodes::kHalfShared                                ? 16384u
+         : f == TileCodes::kFp8Half || f == TileCodes::kBytesShared ? 8192u
+                                                                    : 4096u;
 }
 
 // Output and input of a code inside its tile.
@@ -61,7 +71,7 @@ MOEBIUS_ALWAYS_INLINE constexpr uint32_t fp4_pair_bits(uint32_t c, uint32_t i) {
 }
 
 // Word `word` of a tile; code(output, input) gives the bits of a code: 4 in two's complement (kInt4*), an e2m1 or
-// an e4m3 code, or a byte.
+// an e4m3 code, a byte, or 16 bits.
 template <class Code>
 MOEBIUS_ALWAYS_INLINE uint32_t tile_word(TileCodes f, uint32_t word, const Code& code) {
   uint32_t bits = 0;
@@ -69,6 +79,11 @@ MOEBIUS_ALWAYS_INLINE uint32_t tile_word(TileCodes f, uint32_t word, const Code&
     const uint32_t r = word / 32u, piece = word % 32u / 4u ^ r % 8u;
     for (uint32_t b = 0; b < 4u; ++b) bits |= code(r, piece * 16u + word % 4u * 4u + b) << (8u * b);
     return bits;
+  }
+  if (f == TileCodes::kHalfShared) {
+    const uint32_t half = word / 2048u, r = word % 2048u / 32u, piece = word % 32u / 4u ^ r % 8u;
+    const uint32_t k = half * 64u + piece * 8u + word % 4u * 2u;
+    return code(r, k) | code(r, k + 1u) << 16;
   }
   const TileWord at = tile_word_at(word);
   const uint32_t t = at.thread;
@@ -108,6 +123,15 @@ MOEBIUS_ALWAYS_INLINE constexpr uint32_t pair_of_output(uint32_t r) {
 MOEBIUS_ALWAYS_INLINE constexpr uint32_t group_scale_at(uint32_t r) {
   return pair_of_output(r) * 4u + r % 16u / 8u * 2u;
 }
+// The same with f32, and with bytes.
+MOEBIUS_ALWAYS_INLINE constexpr uint32_t group_f32_at(uint32_t r) { return group_scale_at(r) * 2u; }
+MOEBIUS_ALWAYS_INLINE constexpr uint32_t group_byte_at(uint32_t r) {
+  return group_scale_at(r) / 2u;
+}
+// Scales of 32 inputs (MXFP4): bytes, (r, r + 8) of the 4 blocks.
+MOEBIUS_ALWAYS_INLINE constexpr uint32_t mx_scale_at(uint32_t r, uint32_t block) {
+  return pair_of_output(r) * 8u + block * 2u + r % 16u / 8u;
+}
 MOEBIUS_ALWAYS_INLINE constexpr uint32_t block_scale_at(uint32_t r, uint32_t step) {
   return pair_of_output(r) * 16u + step * 2u + r % 16u / 8u;
 }
@@ -117,6 +141,19 @@ MOEBIUS_ALWAYS_INLINE constexpr uint32_t block_scale_at(uint32_t r, uint32_t ste
 MOEBIUS_ALWAYS_INLINE constexpr uint32_t e5m3_of_e4m3(uint32_t code) {
   const uint32_t value = f32_bits(e4m3_to_f32(static_cast<uint8_t>(code & 127u)));
   return value == 0u ? 0u : ((value >> 20) - ((127u - 10u) << 3)) & 255u;
+}
+
+// An e8m0 scale of a matrix whose largest one is `most`, as the exponent field of a bf16 number: times an e2m1 number times 2^-126 it is
+// exact where `holds_mx_scale`. mx_factor makes the number itself of such a product.
+inline constexpr uint32_t kMxTop = 247u;
+MOEBIUS_ALWAYS_INLINE constexpr uint32_t mx_field(uint32_t scale, uint32_t most) {
+  return scale + kMxTop - most;
+}
+MOEBIUS_ALWAYS_INLINE constexpr bool holds_mx_scale(uint32_t scale, uint32_t most) {
+  return most <= 248u && scale + 119u >= most;
+}
+MOEBIUS_ALWAYS_INLINE constexpr float mx_factor(uint32_t most) {
+  return f32_from_bits((most + 6u) << 23);  // 2^(most - 127), less 2^(kMxTop - 127 - 126)
 }
 
 // Output of the joined matrix of gate and up -> whose, and which.

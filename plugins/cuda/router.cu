@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+// Selection of experts (router.h), and the router of a layer.
+#include "router.h"
+
+#include "layers.h"
+#include "numbers.cuh"
+
+namespace moebius::cuda {
+namespace {
+
+struct WarpLanes {
+  static constexpr int kCount = 32;
+  __device__ int lane() const { return static_cast<int>(threadIdx.x); }
+  __device__ void sync() const { __syncwarp(); }
+  __device__ RouterPick best(RouterPick p) const {
+#pragma unroll
+    for (int d = 16; d > 0; d /= 2) {
+      const RouterPick other{__shfl_xor_sync(~0u, p.score, d), __shfl_xor_sync(~0u, p.id, d)};
+      if (is_before(other, p)) p = other;
+    }
+    return p;
+  }
+  __device__ float largest(float v) const {
+#pragma unroll
+    for (int d = 16; d > 0; d /= 2) {
+      const float other = __shfl_xor_sync(~0u, v, d);
+      v = other > v ? other : v;
+    }
+    return v;
+  }
+};
+
+__global__ void __launch_bounds__(32)
+    router_kernel(const __grid_constant__ DeviceRouter r, CudaRows logits, int32_t* ids,
+                  float* weights, float* zero_weights) {
+  extern __shared__ float shared[];
+  const WarpLanes lanes;
+  const size_t t = blockIdx.x;
+  const int n = static_cast<int>(r.spec.experts + r.spec.zero_experts);
+  const size_t slots = r.spec.top_k + r.spec.shared_slots;
+  for (int i = lanes.lane(); i < n; i += WarpLanes::kCount)
+    shared[i] = load_number(logits.data, logits.type, t * logits.stride + i);
+  RowRouter<WarpLanes> row(r, lanes, shared, shared + n);
+  row.run(t, ids + t * slots, weights + t * slots,
+          zero_weights != nullptr ? zero_weights + t : nullptr);
+}
+
+constexpr size_t kMostBytes = 200 * 1024;  // of shared memory, which holds a row
+
+size_t row_bytes(const RouterSpec& s) {
+  return (s.experts + s.zero_experts + device_router_floats(s)) * sizeof(float);
+}
+
+}  // namespace
+
+void route_rows(const DeviceRouter& router, const CudaRows& logits, int32_t* ids, float* weights,
+                float* zero_weights, cudaStream_t stream) {
+  if (logits.rows == 0) return;
+  static const bool room = [] {
+    check(cudaFuncSetAttribute(router_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(kMostBytes)),
+          "shared memory");
+    return true;
+  }();
+  static_cast<void>(room);
+  router_kernel<<<static_cast<unsigned>(logits.rows), 32, row_bytes(router.spec), stream>>>(
+      router, logits, ids, weights, zero_weights);
+  check_launch("router");
+}
+
+RouterWeights::RouterWeights(const CudaRouter& r) {
+  const RouterSpec& s = r.spec;
+  if (s.experts == 0 || s.top_k == 0 || s.top_k > s.experts + s.zero_experts)
+    refuse("a router without experts, or with more choices than experts");
+  if (s.method == RouterMethod::kTable)
+    refuse("experts by a table of tokens are chosen on the CPU");
+  if ((s.has_bias && r.bias == nullptr) || (s.per_expert_scale && r.expert_scale == nullptr))
+    refuse("numbers of the router are missing");
+  if (row_bytes(s) > kMostBytes) refuse("a router of so many experts runs on the CPU alone");
+  device.spec = s;
+  if (s.has_bias) bias = Buffer(r.bias, width() * sizeof(float));
+  if (s.per_expert_scale) expert_scale = Buffer(r.expert_scale, s.experts * sizeof(float));
+  device.bias = bias.as<float>(), device.expert_scale = expert_scale.as<float>();
+  const size_t n = width();
+  device.grouped =
+      s.method == RouterMethod::kTopK && s.groups > 1 && n > s.groups && n % s.groups == 0;
+  if (r.matrix == nullptr) return;
+  if (r.matrix->w.N != n) refuse("the router's matrix has another number of outputs than experts");
+  matrix = std::make_unique<Linear>(r.matrix, 1, r.path);
+}
+
+void Moe::set_router(const CudaRouter& router) {
+  if (router.matrix != nullptr && router.matrix->w.K != spec_.hidden)
+    refuse("the router's matrix has another number of inputs than the layer");
+  router_.emplace(router);
+}
+
+void Moe::run_routed(const CudaRows& x, const CudaRows* given, const CudaRows& y, int32_t* ids,
+                     float* weights, cudaStream_t stream) {
+  if (!router_) refuse("the layer has no router");
+  const RouterWeights& r = *router_;
+  if (given == nullptr && r.matrix == nullptr)
+    refuse("the experts were loaded without their router; give logits or ids");
+  if (given != nullptr && (given->rows != x.rows || given->stride < r.width()))
+    refuse("logits have other sizes than x and the router");
+  const size_t T = x.rows, slots = r.slots();
+  if (T == 0) return;
+  const bool zero = r.device.spec.zero_experts > 0;
+  Arena arena(scratch().of(stream, 1));
+  const size_t logit_at = arena.add<float>(given == nullptr ? T * r.width() : 0);
+  const size_t id_at = arena.add<int32_t>(ids == nullptr ? T * slots : 0),
+               weight_at = arena.add<float>(weights == nullptr ? T * slots : 0),
+               zero_at = arena.add<float>(zero ? T : 0);
+  arena.reserve(stream);
+  CudaRows logits{};
+  if (given != nullptr) {
+    logits = *given;
+  } else {
+    logits = {arena.at<void>(logit_at), XType::kF32, T, r.width()};
+    r.matrix->run(x, logits, stream);
+  }
+  int32_t* chosen = ids != nullptr ? ids : arena.at<int32_t>(id_at);
+  float* weighed = weights != nullptr ? weights : arena.at<float>(weight_at);
+  float* zeros = zero ? arena.at<float>(zero_at) : nullptr;
+  route_rows(r.device, logits, chosen, weighed, zeros, stream);
+  run(x, CudaRouting{chosen, weighed, zeros, slots}, y, {}, stream);
+}
+
+}  // namespace moebius::cuda

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// Expert selection of one row by several lanes (a warp of a GPU) or by one: the steps of nn/router.cpp with the same operations in the
+// same order, so that ids and weights have its bytes. Tests run it with one lane against that file.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "base/math_functions.h"
+#include "quant/moe_spec.h"
+
+namespace moebius {
+
+struct DeviceRouter {
+  RouterSpec spec;
+  const float* bias;          // [width] or null
+  const float* expert_scale;  // [experts] or null
+  bool grouped;               // the best groups alone are in play
+};
+
+// A candidate of a choice: the larger score, then the lower number.
+struct RouterPick {
+  float score;
+  int32_t id;
+};
+MOEBIUS_ALWAYS_INLINE bool is_before(const RouterPick& a, const RouterPick& b) {
+  return a.score > b.score || (a.score == b.score && a.id < b.id);
+}
+
+// What more than one lane does together: lane(), sync(), the best pick and the largest number of all lanes.
+struct OneLane {
+  static constexpr int kCount = 1;
+  MOEBIUS_ALWAYS_INLINE int lane() const { return 0; }
+  MOEBIUS_ALWAYS_INLINE void sync() const {}
+  MOEBIUS_ALWAYS_INLINE RouterPick best(RouterPick p) const { return p; }
+  MOEBIUS_ALWAYS_INLINE float largest(float v) const { return v; }
+};
+
+// Floats that a row needs beside its logits.
+MOEBIUS_ALWAYS_INLINE constexpr size_t device_router_floats(const RouterSpec& s) {
+  return 2 * (s.experts + s.zero_experts) + s.groups + 8 + 2 * s.top_k;
+}
+
+template <class Lanes>
+class RowRouter {
+ public:
+  // logits: [width], written to where they are capped; scratch: device_router_floats.
+  MOEBIUS_ALWAYS_INLINE RowRouter(const DeviceRouter& r, const Lanes& lanes, float* logits,
+                                  float* scratch)
+      : r_(r), lanes_(lanes), logits_(logits) {
+    n_ = static_cast<int>(r.spec.experts + r.spec.zero_experts);
+    k_ = static_cast<int>(r.spec.top_k);
+    scores_ = scratch, choice_ = scores_ + n_, groups_ = choice_ + n_;
+    sums_ = groups_ + r.spec.groups, weights_ = sums_ + 8;
+    ids_ = reinterpret_cast<int32_t*>(weights_ + k_);
+  }
+
+  // ids, weights: [top_k + shared_slots]; zero_weight may be null.
+  MOEBIUS_ALWAYS_INLINE void run(uint64_t row, int32_t* ids, float* weights, float* zero_weight) {
+    const RouterSpec& spec = r_.spec;
+    lanes_.sync();
+    if (spec.logit_cap > 0.0f) {
+      for (int i = lanes_.lane(); i < n_; i += Lanes::kCount)
+        logits_[i] = cap_f32(logits_[i], spec.logit_cap);
+      lanes_.sync();
+    }
+    if (spec.method == RouterMethod::kSparseMixer) {
+      if (lanes_.lane() == 0) mix();
+    } else if (spec.method == RouterMethod::kSimulated) {
+      if (lanes_.lane() == 0) simulate(row);
+    } else {
+      select();
+    }
+    lanes_.sync();
+    if (lanes_.lane() == 0) finish(ids, weights, zero_weight);
+    lanes_.sync();
+  }
+
+ private:
+  MOEBIUS_ALWAYS_INLINE static float no_score() { return f32_from_bits(0xFF800000u); }
+  MOEBIUS_ALWAYS_INLINE static float finite_or_zero(float v) {
+    return (f32_bits(v) & 0x7F800000u) != 0x7F800000u ? v : 0.0f;
+  }
+
+  // Sums in eight lanes, whatever the number of ours.
+  MOEBIUS_ALWAYS_INLINE float sum(const float* x, int n) {
+    for (int j = lanes_.lane(); j < 8; j += Lanes::kCount) {
+      float s = 0.0f;
+      for (int i = j; i < n; i += 8) s += x[i];
+      sums_[j] = s;
+    }
+    lanes_.sync();
+    return joined_sums();
+  }
+  MOEBIUS_ALWAYS_INLINE float joined_sums() const {
+    return ((sums_[0] + sums_[4]) + (sums_[1] + sums_[5])) +
+           ((sums_[2] + sums_[6]) + (sums_[3] + sums_[7]));
+  }
+  // By one lane.
+  MOEBIUS_ALWAYS_INLINE void softmax_few(float* x, int n) {
+    float top = no_score();
+    for (int i = 0; i < n; ++i) top = x[i] > top ? x[i] : top;
+    for (int i = 0; i < n; ++i) x[i] = exp_minus(x[i], top);
+    for (int j = 0; j < 8; ++j) {
+      sums_[j] = 0.0f;
+      for (int i = j; i < n; i += 8) sums_[j] += x[i];
+    }
+    const float total = joined_sums();
+    for (int i = 0; i < n; ++i) x[i] = finite_or_zero(x[i] / total);
+  }
+
+  MOEBIUS_ALWAYS_INLINE void score() {
+    const Scoring scoring = r_.spec.softmax_after_topk ? Scoring::kNone : r_.spec.scoring;
+    if (scoring == Scoring::kSoftmax) {
+      float top = no_score();
+      for (int i = lanes_.lane(); i < n_; i += Lanes::kCount)
+        top = logits_[i] > top ? logits_[i] : top;
+      top = lanes_.largest(top);
+      for (int i = lanes_.lane(); i < n_; i += Lanes::kCount)
+        scores_[i] = exp_minus(logits_[i], top);
+      lanes_.sync();
+      const float total = sum(scores_, n_);
+      for (int i = lanes_.lane(); i < n_; i += Lanes::kCount)
+        scores_[i] = finite_or_zero(scores_[i] / total);
+    } else {
+      for (int i = lanes_.lane(); i < n_; i += Lanes::kCount) {
+        const float v = logits_[i];
+        scores_[i] = finite_or_zero(scoring == Scoring::kSigmoid        ? sigmoid_f32(v)
+                                    : scoring == Scoring::kSqrtSoftplus ? sqrtsoftplus_f32(v)
+                                                                        : v);
+      }
+    }
+    lanes_.sync();
+  }
+
+  MOEBIUS_ALWAYS_INLINE void mask_groups() {
+    const int groups = static_cast<int>(r_.spec.groups), each = n_ / groups;
+    for (int g = lanes_.lane(); g < groups; g += Lanes::kCount) {
+      float first = no_score(), second = no_score();
+      for (int i = g * each; i < (g + 1) * each; ++i) {
+        const float v = choice_[i];
+        if (v > first) {
+          second = first;
+          first = v;
+        } else if (v > second) {
+          second = v;
+        }
+      }
+      groups_[g] = r_.spec.group_score_top2 && each > 1 ? first + second : first;
+    }
+    lanes_.sync();
+    for (int i = lanes_.lane(); i < n_; i += Lanes::kCount) {
+      const int g = i / each;
+      size_t better = 0;
+      for (int h = 0; h < groups; ++h)
+        if (groups_[h] > groups_[g] || (groups_[h] == groups_[g] && h < g)) ++better;
+      if (better >= r_.spec.topk_group) choice_[i] = no_score();
+    }
+    lanes_.sync();
+  }
+
+  // The best `count` of [begin, end), best first.
+  MOEBIUS_ALWAYS_INLINE void pick(const float* by, int begin, int end, int count, int32_t* to) {
+    RouterPick last{0.0f, -1};
+    for (int j = 0; j < count; ++j) {
+      RouterPick best{no_score(), INT32_MAX};
+      for (int i = begin + lanes_.lane(); i < end; i += Lanes::kCount) {
+        const RouterPick p{by[i], i};
+        if ((j == 0 || is_before(last, p)) && is_before(p, best)) best = p;
+      }
+      last = lanes_.best(best);
+      if (lanes_.lane() == 0) to[j] = last.id;
+    }
+  }
+
+  MOEBIUS_ALWAYS_INLINE void select() {
+    const RouterSpec& spec = r_.spec;
+    score();
+    const float* by = scores_;
+    if (spec.select_on_logits || spec.has_bias || r_.grouped) {
+      for (int i = lanes_.lane(); i < n_; i += Lanes::kCount) {
+        float v = spec.select_on_logits ? finite_or_zero(logits_[i]) : scores_[i];
+        if (spec.has_bias) v = finite_or_zero(v + r_.bias[i]);
+        choice_[i] = v;
+      }
+      lanes_.sync();
+      by = choice_;
+    }
+    if (r_.grouped) mask_groups();
+    if (spec.method == RouterMethod::kGroupEqual && spec.groups > 1) {
+      const int groups = static_cast<int>(spec.groups), each = n_ / groups, some = k_ / groups;
+      for (int g = 0; g < groups; ++g) pick(by, g * each, (g + 1) * each, some, ids_ + g * some);
+    } else {
+      pick(by, 0, n_, k_, ids_);
+    }
+    if (lanes_.lane() != 0) return;
+    for (int j = 0; j < k_; ++j) weights_[j] = scores_[ids_[j]];
+    if (spec.softmax_after_topk) softmax_few(weights_, k_);
+  }
+
+  MOEBIUS_ALWAYS_INLINE void mix() {
+    for (int i = 0; i < n_; ++i) scores_[i] = finite_or_zero(logits_[i]);
+    for (int j = 0; j < 2; ++j) {
+      const int excluded = j == 0 ? -1 : ids_[0];
+      int best = -1;
+      for (int i = 0; i < n_; ++i)
+        if (i != excluded && (best < 0 || scores_[i] > scores_[best])) best = i;
+      const float top = scores_[best];
+      float total = 0.0f;
+      for (int i = 0; i < n_; ++i) {
+        if (i == excluded) continue;
+        const float magnitude = abs_f32(scores_[i]), size = magnitude < top ? top : magnitude;
+        if ((top - scores_[i]) / size > 2.0f * r_.spec.jitter_epsilon) continue;
+        total += exp_f32(scores_[i] - top);
+      }
+      ids_[j] = best, weights_[j] = 1.0f / total;
+    }
+  }
+
+  MOEBIUS_ALWAYS_INLINE void simulate(uint64_t row) {
+    uint64_t state = r_.spec.seed ^ (0xD1B54A32D192ED03u * (row + 1));
+    for (int j = 0; j < k_; ++j) {
+      const auto last = static_cast<uint64_t>(n_ - k_ + j);
+      uint64_t z = (state += 0x9E3779B97F4A7C15u);
+      z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+      z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+      auto id = static_cast<int32_t>((z ^ (z >> 31)) % (last + 1));
+      for (int i = 0; i < j; ++i)
+        if (ids_[i] == id) {
+          id = static_cast<int32_t>(last);
+          break;
+        }
+      ids_[j] = id, weights_[j] = 1.0f / static_cast<float>(k_);
+    }
+  }
+
+  MOEBIUS_ALWAYS_INLINE void finish(int32_t* ids, float* weights, float* zero_weight) {
+    const RouterSpec& spec = r_.spec;
+    for (int i = 1; i < k_; ++i) {
+      const RouterPick p{weights_[i], ids_[i]};
+      int at = i;
+      for (; at > 0 && is_before(p, {weights_[at - 1], ids_[at - 1]}); --at)
+        weights_[at] = weights_[at - 1], ids_[at] = ids_[at - 1];
+      weights_[at] = p.score, ids_[at] = p.id;
+    }
+    float total = 1.0f;
+    const bool renormalize = spec.renormalize && !spec.softmax_after_topk;
+    if (renormalize) {
+      total = 0.0f;
+      for (int j = 0; j < k_; ++j) total += weights_[j];
+      total += spec.renormalize_epsilon;
+      if (!(total > 0.0f)) total = 1.0f;
+    }
+    float zero = 0.0f;
+    for (int j = 0; j < k_; ++j) {
+      float w = weights_[j];
+      int32_t id = ids_[j];
+      if (renormalize) w = w / total;
+      if (spec.scaling != 1.0f) w = w * spec.scaling;
+      if (static_cast<size_t>(id) < spec.experts) {
+        if (spec.per_expert_scale) w = w * r_.expert_scale[id];
+      } else {
+        zero += w;
+        id = -1, w = 0.0f;
+      }
+      ids[j] = id, weights[j] = w;
+    }
+    if (zero_weight != nullptr) *zero_weight = zero;
+    for (size_t j = 0; j < spec.shared_slots; ++j) {
+      ids[static_cast<size_t>(k_) + j] = static_cast<int32_t>(spec.experts + j);
+      weights[static_cast<size_t>(k_) + j] = 1.0f;
+    }
+  }
+
+  const DeviceRouter& r_;
+  const Lanes& lanes_;
+  float *logits_, *scores_, *choice_, *groups_, *sums_, *weights_;
+  int32_t* ids_;
+  int n_, k_;
+};
+
+}  // namespace moebius
