@@ -95,6 +95,7 @@ typedef struct {
   moebius_rows rows;
   moebius_progress progress; /* NULL: none; not for moebius_moe_begin */
   void* user;
+  const char* device; /* NULL or cpu; cuda: layers of a folder on a GPU */
 } moebius_options;
 
 typedef struct {
@@ -308,8 +309,13 @@ size_t moebius_linear_inputs(const moebius_linear* layer);
 size_t moebius_linear_outputs(const moebius_linear* layer);
 char* moebius_linear_kernel(const moebius_linear* layer);
 uint64_t moebius_linear_packed_bytes(const moebius_linear* layer);
+const char* moebius_linear_device(const moebius_linear* layer); /* cpu or cuda */
 int moebius_linear_run(const moebius_linear* layer, const moebius_input* x,
                        const moebius_output* y);
+/* Of a layer on a GPU: data of x and y are addresses of its memory; the work is queued on `stream` (a cudaStream_t; NULL: the
+   default stream) and nothing waits for it. A CUDA graph may capture the call. */
+int moebius_linear_launch(const moebius_linear* layer, const moebius_input* x,
+                          const moebius_output* y, void* stream);
 
 moebius_moe* moebius_moe_load(const moebius_folder* folder, const char* block, int experts_only,
                               const moebius_options* options);
@@ -337,6 +343,15 @@ int moebius_moe_run_logits(const moebius_moe* layer, const moebius_input* x,
 /* ids and weights: [rows, k]; an id of -1 skips the slot. */
 int moebius_moe_run_ids(const moebius_moe* layer, const moebius_input* x, const int32_t* ids,
                         const float* weights, size_t k, const moebius_output* y);
+const char* moebius_moe_device(const moebius_moe* layer);
+/* The same on a GPU, as moebius_linear_launch: every address is one of its memory. An id that no expert has counts as -1. */
+int moebius_moe_launch(const moebius_moe* layer, const moebius_input* x, const moebius_output* y,
+                       int32_t* ids, float* weights, void* stream);
+int moebius_moe_launch_logits(const moebius_moe* layer, const moebius_input* x,
+                              const moebius_input* logits, const moebius_output* y, int32_t* ids,
+                              float* weights, void* stream);
+int moebius_moe_launch_ids(const moebius_moe* layer, const moebius_input* x, const int32_t* ids,
+                           const float* weights, size_t k, const moebius_output* y, void* stream);
 
 moebius_tokenizer* moebius_tokenizer_open(const char* folder);
 void moebius_tokenizer_free(moebius_tokenizer* tokenizer);

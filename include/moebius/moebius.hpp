@@ -79,6 +79,9 @@ struct Options {
   bool round_robin = false;  // experts in turn, not in ranges
   ActivationRows rows = ActivationRows::kDeclared;
   Progress progress;  // not for build::MoeBuilder, whose caller knows how far it is
+  // "" or "cpu"; "cuda": layers of a folder on a GPU (docs/gpu.md), where threads do not matter and the
+  // kernels are those of the device.
+  std::string device;
 };
 
 struct ModuleInfo {
@@ -101,7 +104,11 @@ class Linear {
   size_t outputs() const;
   std::string kernel() const;
   uint64_t packed_bytes() const;
+  std::string device() const;                                   // "cpu" or "cuda"
   void run(const InputMatrix& x, const OutputMatrix& y) const;  // x [T, inputs], y [T, outputs]
+  // Of a layer on a GPU: x and y are its memory, the work is queued on `stream` (a cudaStream_t; null: the default stream), and
+  // nothing waits for it. A CUDA graph may capture the call.
+  void launch(const InputMatrix& x, const OutputMatrix& y, void* stream) const;
 
  private:
   friend class Folder;
@@ -122,6 +129,7 @@ class Moe {
   size_t slots() const;  // expert slots per token
   std::string kernel() const;
   uint64_t packed_bytes() const;  // of the experts, shared ones included
+  std::string device() const;     // "cpu" or "cuda"
 
   // The whole block: router, experts, shared experts. ids and weights [T, slots] may be null.
   void run(const InputMatrix& x, const OutputMatrix& y, int32_t* ids = nullptr,
@@ -132,6 +140,14 @@ class Moe {
   // Experts of the caller: ids and weights [T, k]; -1 skips a slot.
   void run_ids(const InputMatrix& x, const int32_t* ids, const float* weights, size_t k,
                const OutputMatrix& y) const;
+
+  // The same for a layer on a GPU with its memory, as Linear::launch. Ids outside the layer count as -1.
+  void launch(const InputMatrix& x, const OutputMatrix& y, int32_t* ids, float* weights,
+              void* stream) const;
+  void launch_logits(const InputMatrix& x, const InputMatrix& logits, const OutputMatrix& y,
+                     int32_t* ids, float* weights, void* stream) const;
+  void launch_ids(const InputMatrix& x, const int32_t* ids, const float* weights, size_t k,
+                  const OutputMatrix& y, void* stream) const;
 
  private:
   friend class Folder;

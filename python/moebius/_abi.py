@@ -60,6 +60,7 @@ class moebius_options(Structure):
         ("rows", c_int),
         ("progress", moebius_progress),
         ("user", c_void_p),
+        ("device", c_char_p),
     ]
 
 
@@ -350,8 +351,12 @@ def declare(lib: CDLL) -> None:
     lib.moebius_linear_kernel.restype = c_void_p
     lib.moebius_linear_packed_bytes.argtypes = [c_void_p]
     lib.moebius_linear_packed_bytes.restype = c_uint64
+    lib.moebius_linear_device.argtypes = [c_void_p]
+    lib.moebius_linear_device.restype = c_char_p
     lib.moebius_linear_run.argtypes = [c_void_p, POINTER(moebius_input), POINTER(moebius_output)]
     lib.moebius_linear_run.restype = c_int
+    lib.moebius_linear_launch.argtypes = [c_void_p, POINTER(moebius_input), POINTER(moebius_output), c_void_p]
+    lib.moebius_linear_launch.restype = c_int
     lib.moebius_moe_load.argtypes = [c_void_p, c_char_p, c_int, POINTER(moebius_options)]
     lib.moebius_moe_load.restype = c_void_p
     lib.moebius_moe_begin.argtypes = [POINTER(moebius_moe_spec), c_void_p, c_void_p, c_void_p, POINTER(moebius_options)]
@@ -380,6 +385,14 @@ def declare(lib: CDLL) -> None:
     lib.moebius_moe_run_logits.restype = c_int
     lib.moebius_moe_run_ids.argtypes = [c_void_p, POINTER(moebius_input), POINTER(c_int32), POINTER(c_float), c_size_t, POINTER(moebius_output)]
     lib.moebius_moe_run_ids.restype = c_int
+    lib.moebius_moe_device.argtypes = [c_void_p]
+    lib.moebius_moe_device.restype = c_char_p
+    lib.moebius_moe_launch.argtypes = [c_void_p, POINTER(moebius_input), POINTER(moebius_output), POINTER(c_int32), POINTER(c_float), c_void_p]
+    lib.moebius_moe_launch.restype = c_int
+    lib.moebius_moe_launch_logits.argtypes = [c_void_p, POINTER(moebius_input), POINTER(moebius_input), POINTER(moebius_output), POINTER(c_int32), POINTER(c_float), c_void_p]
+    lib.moebius_moe_launch_logits.restype = c_int
+    lib.moebius_moe_launch_ids.argtypes = [c_void_p, POINTER(moebius_input), POINTER(c_int32), POINTER(c_float), c_size_t, POINTER(moebius_output), c_void_p]
+    lib.moebius_moe_launch_ids.restype = c_int
     lib.moebius_tokenizer_open.argtypes = [c_char_p]
     lib.moebius_tokenizer_open.restype = c_void_p
     lib.moebius_tokenizer_free.argtypes = [c_void_p]

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arrays of others as rows of memory, without a copy: torch, __array_interface__ (numpy), DLPack, the buffer protocol."""
+"""Arrays of others as rows of memory, without a copy: torch, __array_interface__ (numpy), DLPack, the buffer protocol; on a GPU
+torch and __cuda_array_interface__."""
 from __future__ import annotations
 
 import ctypes
@@ -18,15 +19,15 @@ _torch_names: Dict[Any, str] = {}  # of torch's types, filled as they come
 
 
 class View:
-    """Elements at an address; strides None: they lie at no whole number of elements; `like` makes an array of another shape
-    in the same library and type."""
+    """Elements at an address (cuda: of a GPU); strides None: they lie at no whole number of elements; `like` makes an array of
+    another shape in the same library and type."""
 
-    __slots__ = ("owner", "address", "dtype", "shape", "strides", "writable", "like", "rows")
+    __slots__ = ("owner", "address", "dtype", "shape", "strides", "writable", "like", "rows", "cuda")
 
     def __init__(self, owner: Any, address: int, dtype: str, shape: Tuple[int, ...], strides: Optional[Tuple[int, ...]],
-                 writable: bool, like: Callable[[Tuple[int, ...]], Any]) -> None:
+                 writable: bool, like: Callable[[Tuple[int, ...]], Any], cuda: bool = False) -> None:
         self.owner, self.address, self.dtype, self.shape, self.strides = owner, address, dtype, shape, strides
-        self.writable, self.like = writable, like
+        self.writable, self.like, self.cuda = writable, like, cuda
         self.rows = 1
         for d in shape[:-1]:
             self.rows *= d
@@ -40,10 +41,11 @@ def contiguous(shape: Tuple[int, ...]) -> Tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def _torch(x: Any, name: str) -> View:
+def _torch(x: Any, name: str, cuda: bool) -> View:
     torch = sys.modules["torch"]
-    if not x.is_cpu:
-        raise argument_error(f"{name} is on {x.device}; expected a tensor on the CPU", name)
+    if not x.is_cpu and not (cuda and x.is_cuda):
+        expected = "the CPU or a CUDA device" if cuda else "the CPU"
+        raise argument_error(f"{name} is on {x.device}; expected a tensor on {expected}", name)
     if x.layout is not torch.strided:
         raise argument_error(f"{name} is a tensor of layout {x.layout}; expected torch.strided", name)
     if x.is_neg() and name != "out":
@@ -54,18 +56,18 @@ def _torch(x: Any, name: str) -> View:
         address = x.data_ptr()
     except RuntimeError as e:  # a tensor without memory
         raise argument_error(f"{name}: {e}", name) from None
-    return View(x, address, known, tuple(x.shape), x.stride(), not x.is_neg(), lambda shape: torch.empty(shape, dtype=dtype, device="cpu"))
+    return View(x, address, known, tuple(x.shape), x.stride(), not x.is_neg(), lambda shape: torch.empty(shape, dtype=dtype, device=x.device), x.is_cuda)
 
 
-def _interface(x: Any, name: str, bf16: bool) -> View:
-    i = x.__array_interface__
+def _interface(x: Any, name: str, bf16: bool, cuda: bool = False) -> View:
+    i = x.__cuda_array_interface__ if cuda else x.__array_interface__
     try:
         typestr, shape, strides = str(i["typestr"]), tuple(int(d) for d in i["shape"]), i.get("strides")
         if not isinstance(i["data"], tuple):
             raise TypeError("data is no pair of address and read-only flag")
         (address, read_only), item = i["data"], int(typestr[2:])
     except (KeyError, TypeError, ValueError) as e:
-        raise argument_error(f"{name}: its __array_interface__ cannot be read ({type(e).__name__}: {e})", name) from None
+        raise argument_error(f"{name}: its {'__cuda_array_interface__' if cuda else '__array_interface__'} cannot be read ({type(e).__name__}: {e})", name) from None
     dtype = TYPESTR.get(typestr, typestr)
     if typestr[1] == "V":  # types that numpy itself does not know are named by who made them
         dtype = getattr(getattr(x, "dtype", None), "name", typestr)
@@ -77,11 +79,11 @@ def _interface(x: Any, name: str, bf16: bool) -> View:
     numpy = sys.modules.get("numpy")
 
     def like(new: Tuple[int, ...]) -> Any:
-        if numpy is None:
+        if numpy is None or cuda:
             raise argument_error(f"{name} is of a library that makes no arrays here; give out", "out")
         return numpy.empty(new, dtype=getattr(x, "dtype", typestr))
 
-    return View((x, i), address, dtype, shape, steps, not read_only, like)
+    return View((x, i), address or 0, dtype, shape, steps, not read_only, like, cuda)
 
 
 class _DLTensor(ctypes.Structure):
@@ -168,10 +170,13 @@ def empty_halves(shape: Tuple[int, ...], form: Any) -> Any:
     return memoryview(bytearray(2 * count)).cast(form, list(shape)) if count else memoryview(b"")
 
 
-def view(x: Any, name: str, *, bf16: bool = False) -> View:
+def view(x: Any, name: str, *, bf16: bool = False, cuda: bool = False) -> View:
+    """cuda: memory of a GPU is welcome too."""
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
-        return _torch(x, name)
+        return _torch(x, name, cuda)
+    if cuda and hasattr(x, "__cuda_array_interface__"):
+        return _interface(x, name, bf16, True)
     if hasattr(x, "__array_interface__"):
         return _interface(x, name, bf16)
     if hasattr(x, "__dlpack__"):
@@ -201,24 +206,24 @@ def rows_stride(v: View) -> Optional[int]:
     return step or cols
 
 
-def copied(x: Any, name: str, bf16: bool = False) -> View:
+def copied(x: Any, name: str, bf16: bool = False, cuda: bool = False) -> View:
     """The same elements side by side."""
     copy = x.contiguous() if hasattr(x, "contiguous") else x.copy() if hasattr(x, "copy") else None
     if copy is None:
         raise argument_error(f"{name}: its rows are not contiguous; expected rows of contiguous elements", name)
-    return view(copy, name, bf16=bf16)
+    return view(copy, name, bf16=bf16, cuda=cuda)
 
 
-def rows_in(x: Any, name: str, cols: int, *, bf16: bool = False) -> Tuple[View, _abi.moebius_input]:
+def rows_in(x: Any, name: str, cols: int, *, bf16: bool = False, cuda: bool = False) -> Tuple[View, _abi.moebius_input]:
     """An input [..., cols]; copied once where its rows are not contiguous."""
-    v = view(x, name, bf16=bf16)
+    v = view(x, name, bf16=bf16, cuda=cuda)
     if v.dtype not in TYPES:
         raise argument_error(f"{name} is {v.dtype}; expected float32, bfloat16 or float16", name)
     if not v.shape or v.shape[-1] != cols:
         raise argument_error(f"{name} has shape {list(v.shape)}; expected [..., {cols}]", name)
     stride = rows_stride(v)
     if stride is None:
-        v = copied(x, name, bf16)
+        v = copied(x, name, bf16, cuda)
         stride = rows_stride(v)
     return v, _abi.moebius_input(INPUT_BYTES, v.address, TYPES[v.dtype], v.rows, cols, stride or 0)
 
@@ -228,7 +233,9 @@ def rows_out(out: Any, like: View, shape: Tuple[int, ...], *, bf16: bool = False
     given = out is not None
     if not given:
         out = like.like(shape)
-    v = view(out, "out", bf16=bf16 or (not given and like.dtype == "bfloat16"))
+    v = view(out, "out", bf16=bf16 or (not given and like.dtype == "bfloat16"), cuda=like.cuda)
+    if v.cuda != like.cuda:
+        raise argument_error("out is on the CPU and x on a CUDA device", "out")
     if v.dtype not in TYPES and like.rows != 0:
         raise argument_error(f"out is {v.dtype}; expected float32, bfloat16 or float16", "out")
     if v.shape != shape and like.rows != 0:

@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Layers as torch operators and modules: moebius::linear, moebius::moe, moebius::moe_logits.
 
+On CUDA tensors they queue their work on the current stream, for layers that were loaded with device="cuda"; a CUDA graph may capture
+them.
+
 Operators know a layer by a number in an int64 tensor: such a tensor is an input of a compiled graph, so no cached graph holds
 a stale handle. They have fakes (torch.compile(fullgraph=True) works) and no autograd.
 """
@@ -27,8 +30,10 @@ _MATRIX = struct.Struct("@NPiNNN")  # moebius_input and moebius_output: size, da
 _BYTES = ctypes.sizeof(_abi.moebius_input)
 assert _MATRIX.size == _BYTES == ctypes.sizeof(_abi.moebius_output)
 _plain = ctypes.CDLL(lib._name)
-for _name, _count in (("moebius_linear_run", 3), ("moebius_moe_run_ids", 6), ("moebius_moe_run_logits", 6)):
+for _name, _count in (("moebius_linear_run", 3), ("moebius_moe_run_ids", 6), ("moebius_moe_run_logits", 6),
+                      ("moebius_linear_launch", 4), ("moebius_moe_launch_ids", 7), ("moebius_moe_launch_logits", 7)):
     getattr(_plain, _name).argtypes = [ctypes.c_void_p] * _count
+_launch_linear, _launch_ids, _launch_logits = _plain.moebius_linear_launch, _plain.moebius_moe_launch_ids, _plain.moebius_moe_launch_logits
 _run_linear, _run_ids, _run_logits = _plain.moebius_linear_run, _plain.moebius_moe_run_ids, _plain.moebius_moe_run_logits
 _layers: Dict[int, Union[Linear, Moe]] = {}
 # The same by where the tensor of the number lies: asking torch for a number costs more than the rest of the lookup. The tensors
@@ -105,6 +110,10 @@ def _output(y: torch.Tensor, rows: int, cols: int) -> bytes:
     return _MATRIX.pack(_BYTES, y.data_ptr(), _TYPES[y.dtype], rows, cols, cols)
 
 
+def _stream(x: torch.Tensor) -> int:
+    return int(torch.cuda.current_stream(x.device).cuda_stream)
+
+
 def _linear(x: torch.Tensor, layer: torch.Tensor, outputs: int) -> torch.Tensor:
     held = _layer(layer, Linear)
     if outputs != held._outputs:
@@ -112,7 +121,8 @@ def _linear(x: torch.Tensor, layer: torch.Tensor, outputs: int) -> torch.Tensor:
     rows = _rows(x, "x", held._inputs)
     count = len(rows)
     y = x.new_empty((count, outputs) if rows is x else (*x.shape[:-1], outputs))
-    if _run_linear(held._handle, _input(rows, count, held._inputs), _output(y, count, outputs)):
+    call = (held._handle, _input(rows, count, held._inputs), _output(y, count, outputs))
+    if _launch_linear(*call, _stream(x)) if x.is_cuda else _run_linear(*call):
         raise last_error()
     return y
 
@@ -128,8 +138,11 @@ def _moe(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor, layer: torch
         ids = _narrow(ids)
     if weights.dtype != torch.float32 or not weights.is_contiguous():
         weights = weights.to(torch.float32).contiguous()
+    if ids.device != x.device or weights.device != x.device:
+        raise Error(f"x is on {x.device}, ids on {ids.device} and weights on {weights.device}; expected one device", kind="argument", field="ids")
     y = x.new_empty((count, hidden) if rows is x else x.shape)
-    if _run_ids(held._handle, _input(rows, count, hidden), ids.data_ptr(), weights.data_ptr(), shape[1], _output(y, count, hidden)):
+    call = (held._handle, _input(rows, count, hidden), ids.data_ptr(), weights.data_ptr(), shape[1], _output(y, count, hidden))
+    if _launch_ids(*call, _stream(x)) if x.is_cuda else _run_ids(*call):
         raise last_error()
     return y
 
@@ -141,8 +154,11 @@ def _moe_logits(x: torch.Tensor, logits: torch.Tensor, layer: torch.Tensor) -> t
     count = len(rows)
     if len(scores) != count:
         raise Error(f"logits have {len(scores)} rows; expected {count}", kind="argument", field="logits")
+    if logits.device != x.device:
+        raise Error(f"x is on {x.device} and logits on {logits.device}; expected one device", kind="argument", field="logits")
     y = x.new_empty((count, hidden) if rows is x else x.shape)
-    if _run_logits(held._handle, _input(rows, count, hidden), _input(scores, count, experts), _output(y, count, hidden), None, None):
+    call = (held._handle, _input(rows, count, hidden), _input(scores, count, experts), _output(y, count, hidden), None, None)
+    if _launch_logits(*call, _stream(x)) if x.is_cuda else _run_logits(*call):
         raise last_error()
     return y
 
@@ -164,7 +180,8 @@ def _register() -> None:
     for schema, (run, fake) in fakes.items():
         name = schema[:schema.index("(")]
         _library.define(schema, tags=(torch.Tag.needs_fixed_stride_order,))
-        _library.impl(name, run, "CPU")
+        for device in ("CPU", "CUDA"):
+            _library.impl(name, run, device)
         torch.library.register_fake(f"moebius::{name}", fake, lib=_library)
 
 
@@ -184,6 +201,9 @@ class _LayerModule(torch.nn.Module):
     def layer(self) -> Any:
         """The layer itself."""
         return _layer(self.layer_number, (Linear, Moe))
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "_LayerModule":
+        return self  # weights lie where the layer was loaded; its number stays on the CPU
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise TypeError(f"a {type(self).__name__} cannot be pickled: its weights are packed for this machine; build it again")

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "device/cpu/layer_loader.h"
+#include "device/cuda/cuda_layers.h"
 #include "moebius/moebius.hpp"
 #include "runtime/runtime.h"
 
@@ -17,6 +18,11 @@ ActRequest act_request_of(Int8Rows int8, ActivationRows rows, const Policy& poli
 // The runtime that options name, or the shared one of so many threads. Throws Error.
 std::shared_ptr<Runtime> runtime_of(int threads, const std::shared_ptr<Runtime>& given);
 LayerOptions layer_options(const Options& options, ThreadPool& pool);
+
+// Whether a layer goes to a CUDA device. Throws Error for other names than cpu and cuda.
+bool on_cuda(const Options& options);
+// How it is loaded there; throws Error where there is no device, and for one rank of several.
+CudaLoad cuda_load(const Options& options);
 
 // Counts what is loaded; tells the caller now and then, one call at a time.
 class LoadProgress {
@@ -38,6 +44,21 @@ auto load_told(LayerOptions options, const Progress& tell, uint64_t total, F&& l
   LoadProgress progress(tell, total);
   if (tell) options.progress = [&](uint64_t bytes) { progress.advance(bytes); };
   auto made = load(options);
+  progress.finish();
+  return made;
+}
+
+// The same for a layer that goes to a CUDA device; errors name `module`.
+template <class F>
+auto loaded_on_cuda(const Options& options, const std::string& module, uint64_t total, F&& load) {
+  LoadProgress progress(options.progress, total);
+  CudaLoad how = cuda_load(options);
+  if (options.progress) how.progress = [&](uint64_t bytes) { progress.advance(bytes); };
+  auto made = placing_errors(
+      [&] {
+        return ErrorPlace{"file", "", "", module, ""};
+      },
+      [&] { return load(how); });
   progress.finish();
   return made;
 }

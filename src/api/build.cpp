@@ -82,6 +82,12 @@ std::vector<TensorData> all_of(const std::vector<Tensor>& tensors, Contiguous& m
   return out;
 }
 
+void only_on_cpu(const Options& options) {
+  if (on_cuda(options))
+    fail_at({"unsupported", "", "", "", "device"},
+            "layers from memory run on the CPU; those of a folder can be loaded with device cuda");
+}
+
 Cut cut_of(Split split) {
   return split == Split::kOutputs  ? Cut::kOutputs
          : split == Split::kInputs ? Cut::kInputs
@@ -154,6 +160,7 @@ std::vector<TensorNeed> Scheme::tensors() const {
 }
 
 Linear linear(const std::vector<Part>& parts, const Options& options) {
+  only_on_cpu(options);
   Contiguous memory;
   std::vector<MatrixPart> all;
   for (const Part& p : parts)
@@ -179,6 +186,7 @@ MoeBuilder::MoeBuilder(const MoeSpec& spec, const Scheme& gate, const Scheme& up
     fail_at({"argument", "", "", "", "progress"},
             "experts are given one by one, so the caller knows how far they are; expected no "
             "progress function");
+  only_on_cpu(options);
   ExpertsBuilder::Description d = description_of(spec);
   d.schemes = {SchemeAccess::of(gate), SchemeAccess::of(up), SchemeAccess::of(down)};
   const std::shared_ptr<Runtime> runtime = runtime_of(options.threads, options.runtime);

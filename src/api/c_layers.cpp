@@ -43,6 +43,8 @@ const ModuleInfo& module_at(const moebius_folder* handle, size_t i) {
   return folder->modules[i];  // as long as the folder
 }
 
+const char* device_text(const std::string& name) { return name == "cuda" ? "cuda" : "cpu"; }
+
 // What a layer says of itself; 0 when there is no layer.
 template <class Handle, class F>
 auto fact_of(const Handle* layer, F&& fact) noexcept {
@@ -69,6 +71,7 @@ Options options_of(const moebius_options* given) {
   out.ep = size(o.ep), out.ep_rank = o.ep_rank;
   out.round_robin = o.round_robin != 0;
   out.progress = progress_of(o.progress, o.user);
+  out.device = text_of(o.device);
   return out;
 }
 
@@ -208,6 +211,14 @@ char* moebius_linear_kernel(const moebius_linear* l) {
 uint64_t moebius_linear_packed_bytes(const moebius_linear* l) {
   return fact_of(l, [](const Linear& x) { return x.packed_bytes(); });
 }
+const char* moebius_linear_device(const moebius_linear* l) {
+  return fact_of(l, [](const Linear& x) { return device_text(x.device()); });
+}
+int moebius_linear_launch(const moebius_linear* layer, const moebius_input* x,
+                          const moebius_output* y, void* stream) {
+  return guarded_status(
+      [&] { get(layer, "layer")->launch(input(x, "x"), output(y, "y"), stream); });
+}
 int moebius_linear_run(const moebius_linear* layer, const moebius_input* x,
                        const moebius_output* y) {
   return guarded_status([&] { get(layer, "layer")->run(input(x, "x"), output(y, "y")); });
@@ -258,5 +269,32 @@ int moebius_moe_run_ids(const moebius_moe* layer, const moebius_input* x, const 
     const InputMatrix in = input(x, "x");
     if (in.rows != 0 && k != 0) require(ids, "ids"), require(weights, "weights");
     moe->run_ids(in, ids, weights, k, output(y, "y"));
+  });
+}
+
+const char* moebius_moe_device(const moebius_moe* l) {
+  return fact_of(l, [](const Moe& x) { return device_text(x.device()); });
+}
+int moebius_moe_launch(const moebius_moe* layer, const moebius_input* x, const moebius_output* y,
+                       int32_t* ids, float* weights, void* stream) {
+  return guarded_status(
+      [&] { get(layer, "layer")->launch(input(x, "x"), output(y, "y"), ids, weights, stream); });
+}
+int moebius_moe_launch_logits(const moebius_moe* layer, const moebius_input* x,
+                              const moebius_input* logits, const moebius_output* y, int32_t* ids,
+                              float* weights, void* stream) {
+  return guarded_status([&] {
+    get(layer, "layer")
+        ->launch_logits(input(x, "x"), input(logits, "logits"), output(y, "y"), ids, weights,
+                        stream);
+  });
+}
+int moebius_moe_launch_ids(const moebius_moe* layer, const moebius_input* x, const int32_t* ids,
+                           const float* weights, size_t k, const moebius_output* y, void* stream) {
+  return guarded_status([&] {
+    const auto moe = get(layer, "layer");
+    const InputMatrix in = input(x, "x");
+    if (in.rows != 0 && k != 0) require(ids, "ids"), require(weights, "weights");
+    moe->launch_ids(in, ids, weights, k, output(y, "y"), stream);
   });
 }

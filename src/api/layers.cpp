@@ -59,6 +59,17 @@ size_t checked_threads(int threads) {
   return static_cast<size_t>(threads);
 }
 
+template <class Layer>
+const Layer& on_device(const std::optional<Layer>& cuda) {
+  if (!cuda)
+    fail("this layer runs on the CPU; a layer that was loaded with device \"cuda\" is launched");
+  return *cuda;
+}
+void give(const CudaExperts::Routed& routed, int32_t* ids, float* weights) {
+  if (ids != nullptr) std::copy(routed.ids.begin(), routed.ids.end(), ids);
+  if (weights != nullptr) std::copy(routed.weights.begin(), routed.weights.end(), weights);
+}
+
 // Whatever is wrong with a call of a layer is the call.
 template <class F>
 auto argument_errors(F&& fn) {
@@ -133,15 +144,19 @@ std::shared_ptr<Runtime> make_runtime(const RuntimeOptions& o) {
 }
 size_t threads_of(const Runtime& runtime) { return runtime.threads(); }
 
+// On the CPU, or on a CUDA device.
 struct Linear::Impl {
   std::shared_ptr<Runtime> runtime;  // ends after the layer
   std::unique_ptr<LinearLayer> layer;
+  std::optional<CudaLinear> cuda = {};
 };
 
 struct Moe::Impl {
   std::shared_ptr<Runtime> runtime;
   MoeBlockLayer layer;
   std::string kernel;
+  std::optional<CudaExperts> cuda = {};
+  const MoeSpec& spec() const { return cuda ? cuda->spec() : layer.experts->spec(); }
 };
 
 struct Folder::Impl {
@@ -167,13 +182,30 @@ Linear::Impl& Linear::held() const { return checked_handle(impl_, "Linear"); }
 Linear::~Linear() = default;
 Linear::Linear(Linear&&) noexcept = default;
 Linear& Linear::operator=(Linear&&) noexcept = default;
-size_t Linear::inputs() const { return held().layer->in_features(); }
-size_t Linear::outputs() const { return held().layer->out_features(); }
-std::string Linear::kernel() const { return title_of(held().layer->kernel()); }
-uint64_t Linear::packed_bytes() const { return held().layer->packed_bytes(); }
+size_t Linear::inputs() const {
+  return held().cuda ? held().cuda->in_features() : held().layer->in_features();
+}
+size_t Linear::outputs() const {
+  return held().cuda ? held().cuda->out_features() : held().layer->out_features();
+}
+std::string Linear::kernel() const {
+  return held().cuda ? held().cuda->kernel() : title_of(held().layer->kernel());
+}
+uint64_t Linear::packed_bytes() const {
+  return held().cuda ? held().cuda->layer().bytes() : held().layer->packed_bytes();
+}
+std::string Linear::device() const { return held().cuda ? "cuda" : "cpu"; }
 void Linear::run(const InputMatrix& x, const OutputMatrix& y) const {
   Impl& self = held();
-  argument_errors([&] { self.layer->forward(rows_of(x), rows_of(y), self.runtime->pool()); });
+  argument_errors([&] {
+    if (self.cuda)
+      self.cuda->forward(rows_of(x), rows_of(y));
+    else
+      self.layer->forward(rows_of(x), rows_of(y), self.runtime->pool());
+  });
+}
+void Linear::launch(const InputMatrix& x, const OutputMatrix& y, void* stream) const {
+  argument_errors([&] { on_device(held().cuda).launch(rows_of(x), rows_of(y), stream); });
 }
 
 Moe::Moe(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -181,13 +213,20 @@ Moe::Impl& Moe::held() const { return checked_handle(impl_, "Moe"); }
 Moe::~Moe() = default;
 Moe::Moe(Moe&&) noexcept = default;
 Moe& Moe::operator=(Moe&&) noexcept = default;
-size_t Moe::hidden() const { return held().layer.experts->spec().hidden; }
-size_t Moe::experts() const { return held().layer.experts->spec().experts; }
-size_t Moe::slots() const { return held().layer.experts->slots(); }
+size_t Moe::hidden() const { return held().spec().hidden; }
+size_t Moe::experts() const { return held().spec().experts; }
+size_t Moe::slots() const {
+  return held().cuda ? held().cuda->slots() : held().layer.experts->slots();
+}
 std::string Moe::kernel() const { return held().kernel; }
-uint64_t Moe::packed_bytes() const { return held().layer.experts->packed_bytes(); }
+uint64_t Moe::packed_bytes() const {
+  return held().cuda ? held().cuda->layer().bytes() : held().layer.experts->packed_bytes();
+}
+std::string Moe::device() const { return held().cuda ? "cuda" : "cpu"; }
 
 void Moe::run(const InputMatrix& x, const OutputMatrix& y, int32_t* ids, float* weights) const {
+  if (const auto& cuda = held().cuda)
+    return argument_errors([&] { give(cuda->forward(rows_of(x), rows_of(y)), ids, weights); });
   const auto& router = held().layer.router;
   if (router == nullptr)
     fail_at({"argument", "", "", "", ""},
@@ -204,6 +243,10 @@ void Moe::run(const InputMatrix& x, const OutputMatrix& y, int32_t* ids, float* 
 
 void Moe::run_logits(const InputMatrix& x, const InputMatrix& logits, const OutputMatrix& y,
                      int32_t* ids, float* weights) const {
+  if (const auto& cuda = held().cuda)
+    return argument_errors([&] {
+      give(cuda->forward_logits(rows_of(x), rows_of(logits, "logits"), rows_of(y)), ids, weights);
+    });
   MoeOptions options;
   options.ids_out = ids;
   options.weights_out = weights;
@@ -222,8 +265,38 @@ void Moe::run_ids(const InputMatrix& x, const int32_t* ids, const float* weights
       fail_at({"argument", "", "", "", "k"}, "{} expert slots for each token; too many", k);
     if (*count != 0 && (ids == nullptr || weights == nullptr))
       fail_at({"argument", "", "", "", "ids"}, "ids and weights of {} rows are NULL", x.rows);
-    held().layer.experts->forward_ids(rows, {ids, *count}, {weights, *count}, rows_of(y),
-                                      held().runtime->pool());
+    if (held().cuda)
+      held().cuda->forward_ids(rows, {ids, *count}, {weights, *count}, rows_of(y));
+    else
+      held().layer.experts->forward_ids(rows, {ids, *count}, {weights, *count}, rows_of(y),
+                                        held().runtime->pool());
+  });
+}
+
+void Moe::launch(const InputMatrix& x, const OutputMatrix& y, int32_t* ids, float* weights,
+                 void* stream) const {
+  argument_errors([&] {
+    const CudaExperts& experts = on_device(held().cuda);
+    if (!experts.has_router())
+      fail("the experts were loaded without their router; give logits or ids");
+    experts.launch(rows_of(x), nullptr, rows_of(y), ids, weights, stream);
+  });
+}
+void Moe::launch_logits(const InputMatrix& x, const InputMatrix& logits, const OutputMatrix& y,
+                        int32_t* ids, float* weights, void* stream) const {
+  argument_errors([&] {
+    const ConstRows rows = rows_of(logits, "logits");
+    on_device(held().cuda).launch(rows_of(x), &rows, rows_of(y), ids, weights, stream);
+  });
+}
+void Moe::launch_ids(const InputMatrix& x, const int32_t* ids, const float* weights, size_t k,
+                     const OutputMatrix& y, void* stream) const {
+  argument_errors([&] {
+    const CudaExperts& experts = on_device(held().cuda);
+    if (k == 0 || k > (size_t{1} << 20)) fail("{} expert slots for each token", k);
+    if (x.rows != 0 && (ids == nullptr || weights == nullptr))
+      fail("ids and weights of {} rows are NULL", x.rows);
+    experts.launch_ids(rows_of(x), ids, weights, k, rows_of(y), stream);
   });
 }
 
@@ -273,6 +346,12 @@ Linear Folder::linear(const std::string& name, const Options& options) const {
     fail_at({"argument", held().checkpoint.folder(), "", name, ""}, "{}: has no linear module '{}'",
             held().checkpoint.folder(), printable(name));
   auto impl = std::make_unique<Linear::Impl>();
+  if (on_cuda(options)) {
+    impl->cuda = loaded_on_cuda(options, name, module->bytes, [&](const CudaLoad& load) {
+      return load_cuda_linear(held().checkpoint, *module, load);
+    });
+    return Linear(std::move(impl));
+  }
   impl->runtime = runtime_of(options.threads, options.runtime);
   impl->layer = placing_errors(
       [&] {
@@ -293,6 +372,14 @@ Moe Folder::moe(const std::string& name, const Options& options, MoeScope scope)
             "{}: has no mixture-of-experts block '{}'", held().checkpoint.folder(),
             printable(name));
   auto impl = std::make_unique<Moe::Impl>();
+  const MoePart part = scope == MoeScope::kBlock ? MoePart::kBlock : MoePart::kExperts;
+  if (on_cuda(options)) {
+    impl->cuda = loaded_on_cuda(options, name, file_bytes(*block), [&](const CudaLoad& load) {
+      return load_cuda_experts(held().checkpoint, *block, load, part);
+    });
+    impl->kernel = impl->cuda->kernel();
+    return Moe(std::move(impl));
+  }
   impl->runtime = runtime_of(options.threads, options.runtime);
   const LayerOptions lo = layer_options(options, impl->runtime->pool());
   impl->layer = placing_errors(
@@ -300,11 +387,10 @@ Moe Folder::moe(const std::string& name, const Options& options, MoeScope scope)
         return ErrorPlace{"file", held().checkpoint.folder(), "", name, ""};
       },
       [&] {
-        return load_told(
-            lo, options.progress, file_bytes(*block, lo.rank), [&](const LayerOptions& told) {
-              return load_moe(held().checkpoint, *block, told,
-                              scope == MoeScope::kBlock ? MoePart::kBlock : MoePart::kExperts);
-            });
+        return load_told(lo, options.progress, file_bytes(*block, lo.rank),
+                         [&](const LayerOptions& told) {
+                           return load_moe(held().checkpoint, *block, told, part);
+                         });
       });
   impl->kernel =
       title_of(kernel_for(problem_of(*block->experts[0][1], lo.act, lo.x_type), lo, name));

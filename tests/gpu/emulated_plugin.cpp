@@ -1,0 +1,291 @@
+// SPDX-License-Identifier: Apache-2.0
+// A CUDA plugin without CUDA: memory of the host, layers by quant/reference, the router's own code with one lane. With it the faces of
+// layers on a device are tested where there is none (tests/python_api/test_cuda.py).
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/math_functions.h"
+#include "device/cuda/cuda_table.h"
+#include "device/cuda/device_router.h"
+#include "quant/quant_access.h"
+#include "quant/reference.h"
+
+namespace moebius {
+namespace {
+
+std::string g_words;
+
+CudaStatus refused(std::string words) {
+  g_words = std::move(words);
+  return CudaStatus::kRefused;
+}
+
+float number_at(const CudaRows& x, size_t r, size_t c) {
+  const size_t i = r * x.stride + c;
+  if (x.type == XType::kF32) return static_cast<const float*>(x.data)[i];
+  const uint16_t h = static_cast<const uint16_t*>(x.data)[i];
+  return x.type == XType::kBf16 ? bf16_to_f32(h) : f16_to_f32(h);
+}
+void put_number(const CudaRows& y, size_t r, size_t c, float v) {
+  const size_t i = r * y.stride + c;
+  if (y.type == XType::kF32)
+    static_cast<float*>(y.data)[i] = v;
+  else
+    static_cast<uint16_t*>(y.data)[i] = y.type == XType::kBf16 ? f32_to_bf16(v) : f32_to_f16(v);
+}
+std::vector<float> row_of(const CudaRows& x, size_t r, size_t columns) {
+  std::vector<float> out(columns);
+  for (size_t c = 0; c < columns; ++c) out[c] = number_at(x, r, c);
+  return out;
+}
+
+// A copy of a matrix: callers free theirs.
+struct Matrix {
+  CudaMatrix m;
+  std::vector<std::vector<uint8_t>> kept;
+  explicit Matrix(const CudaMatrix& from) : m(from) {
+    QuantMatrix& w = m.w;
+    const size_t scales = w.scale_type == ScaleType::kNone
+                              ? 0
+                              : (w.N - 1 + w.n_phase) / w.block_n * w.scale_stride + w.groups;
+    w.codes = keep(w.codes, (w.N - 1) * w.row_bytes + (w.K * code_bits(w.code) + 7) / 8);
+    w.scales = keep(w.scales, scales * scale_bytes(w.scale_type));
+    w.zero_points = keep(w.zero_points, scales);
+    w.offsets = keep(w.offsets, scales * scale_bytes(w.scale_type));
+    w.g_idx = keep(w.g_idx, w.K * sizeof(int32_t));
+    m.bias = keep(m.bias, w.N * sizeof(float));
+  }
+  template <class T>
+  const T* keep(const T* from, size_t bytes) {
+    if (from == nullptr) return nullptr;
+    const auto* p = reinterpret_cast<const uint8_t*>(from);
+    kept.emplace_back(p, p + bytes);
+    return reinterpret_cast<const T*>(kept.back().data());
+  }
+  std::vector<float> run(std::vector<float> x) const {
+    if (m.act.code == ActCode::kAsIs)
+      for (float& v : x)
+        v = m.x_type == XType::kBf16  ? bf16_to_f32(f32_to_bf16(v))
+            : m.x_type == XType::kF16 ? f16_to_f32(f32_to_f16(v))
+                                      : v;
+    const XType type =
+        m.w.groups == 1 && m.x_type == XType::kBf16 ? XType::kBf16 : XType::kF32;  // of mode vllm
+    const QuantRowsBuffer q = quantize_rows(x.data(), m.w.K, 1, m.w.K, m.act, m.input, type);
+    std::vector<float> y(m.w.N);
+    reference_gemm(m.w, q.rows, 0, m.w.N, y.data(), m.w.N);
+    for (size_t n = 0; n < y.size(); ++n) {
+      if (m.bias != nullptr) y[n] = y[n] + m.bias[n];
+      if (m.output_scale != 0.0f) y[n] = fake_quantize(y[n], m.output_scale);
+    }
+    return y;
+  }
+};
+
+float activated(const CudaActivation& a, float g, float u) {
+  const float limit = a.has_limit ? a.limit : 7.0f;
+  switch (static_cast<ActivationKind>(a.kind)) {
+    case ActivationKind::kSilu:
+      return a.has_limit ? silu_limit_and_mul(g, u, a.limit) : silu_and_mul(g, u);
+    case ActivationKind::kGelu:
+      return gelu_and_mul(g, u);
+    case ActivationKind::kGeluTanh:
+      return gelu_tanh_and_mul(g, u);
+    case ActivationKind::kSwigluOai:
+      return swigluoai(g, u, a.alpha, limit, a.beta);
+    case ActivationKind::kSwigluStep:
+      return swiglustep(g, u, limit);
+    case ActivationKind::kSitu:
+      return a.has_lb ? situ(g, u, a.b, a.lb) : situ(g, u, a.b);
+    case ActivationKind::kSiluNoMul:
+      return silu_f32(u);
+    case ActivationKind::kGeluNoMul:
+      return gelu_f32(u);
+    case ActivationKind::kGeluTanhNoMul:
+      return gelu_tanh_f32(u);
+    case ActivationKind::kRelu2NoMul:
+      return relu2_f32(u);
+  }
+  return 0.0f;
+}
+
+struct Expert {
+  std::unique_ptr<Matrix> gate, up, down;
+  std::vector<float> run(const CudaActivation& a, const std::vector<float>& x) const {
+    std::vector<float> h = up->run(x);
+    const std::vector<float> g = gate != nullptr ? gate->run(x) : h;
+    for (size_t i = 0; i < h.size(); ++i) h[i] = activated(a, g[i], h[i]);
+    return down->run(h);
+  }
+};
+
+struct Layer {
+  std::unique_ptr<Matrix> linear;
+  CudaMoe moe{};
+  std::vector<Expert> experts;
+  std::unique_ptr<Matrix> shared_gate, router_matrix;
+  bool has_router = false;
+  DeviceRouter router{};
+  std::vector<float> bias, expert_scale;
+};
+Layer& layer_of(void* p) { return *static_cast<Layer*>(p); }
+
+CudaStatus run_linear(void* p, const CudaRows* x, const CudaRows* y, void*) {
+  const Matrix& m = *layer_of(p).linear;
+  for (size_t r = 0; r < x->rows; ++r) {
+    const std::vector<float> out = m.run(row_of(*x, r, m.m.w.K));
+    for (size_t n = 0; n < out.size(); ++n) put_number(*y, r, n, out[n]);
+  }
+  return CudaStatus::kOk;
+}
+
+CudaStatus run_moe(void* p, const CudaRows* x, const CudaRouting* routing, const CudaRows* y,
+                   const CudaLaunch*, void*) {
+  const Layer& l = layer_of(p);
+  const size_t H = l.moe.hidden, slots = routing->slots;
+  for (size_t t = 0; t < x->rows; ++t) {
+    const std::vector<float> row = row_of(*x, t, H);
+    std::vector<std::pair<int32_t, size_t>> order;
+    for (size_t s = 0; s < slots; ++s)
+      if (const int32_t id = routing->ids[t * slots + s];
+          id >= 0 && static_cast<size_t>(id) < l.moe.experts)
+        order.emplace_back(id, s);
+    std::sort(order.begin(), order.end());
+    std::vector<float> sum(H, 0.0f);
+    for (const auto& [id, s] : order) {
+      const float w = routing->weights[t * slots + s];
+      std::vector<float> in = row;
+      if (l.moe.weight_on_input)
+        for (float& v : in) v = v * w;
+      const std::vector<float> out = l.experts[static_cast<size_t>(id)].run(l.moe.activation, in);
+      for (size_t h = 0; h < H; ++h)
+        sum[h] = fma_f32(l.moe.weight_on_input ? 1.0f : w, out[h], sum[h]);
+    }
+    if (l.moe.shared_intermediate != 0) {
+      const std::vector<float> out = l.experts.back().run(l.moe.shared_activation, row);
+      const float w = l.shared_gate != nullptr ? sigmoid_f32(l.shared_gate->run(row)[0]) : 1.0f;
+      for (size_t h = 0; h < H; ++h) sum[h] = sum[h] + w * out[h];
+    }
+    const float zero = routing->zero_weights != nullptr ? routing->zero_weights[t] : 0.0f;
+    for (size_t h = 0; h < H; ++h)
+      put_number(*y, t, h, zero != 0.0f ? sum[h] + zero * row[h] : sum[h]);
+  }
+  return CudaStatus::kOk;
+}
+
+CudaStatus run_routed(void* p, const CudaRows* x, const CudaRows* logits, const CudaRows* y,
+                      int32_t* ids, float* weights, void* stream) {
+  const Layer& l = layer_of(p);
+  if (!l.has_router) return refused("the layer has no router");
+  if (logits == nullptr && l.router_matrix == nullptr) return refused("the layer makes no logits");
+  const RouterSpec& s = l.router.spec;
+  const size_t n = s.experts + s.zero_experts, slots = s.top_k + s.shared_slots;
+  std::vector<int32_t> chosen(x->rows * slots);
+  std::vector<float> weighed(x->rows * slots), zero(x->rows), own(n + device_router_floats(s));
+  for (size_t t = 0; t < x->rows; ++t) {
+    const std::vector<float> row = logits != nullptr
+                                       ? row_of(*logits, t, n)
+                                       : l.router_matrix->run(row_of(*x, t, l.moe.hidden));
+    std::copy(row.begin(), row.end(), own.begin());
+    const OneLane lane;
+    RowRouter<OneLane> router(l.router, lane, own.data(), own.data() + n);
+    router.run(t, chosen.data() + t * slots, weighed.data() + t * slots, &zero[t]);
+  }
+  if (ids != nullptr) std::copy(chosen.begin(), chosen.end(), ids);
+  if (weights != nullptr) std::copy(weighed.begin(), weighed.end(), weights);
+  const CudaRouting routing{chosen.data(), weighed.data(),
+                            s.zero_experts > 0 ? zero.data() : nullptr, slots};
+  return run_moe(p, x, &routing, y, nullptr, stream);
+}
+
+CudaStatus set_router(void* p, const CudaRouter* r) {
+  Layer& l = layer_of(p);
+  const RouterSpec& s = r->spec;
+  const size_t n = s.experts + s.zero_experts;
+  if (s.has_bias) l.bias.assign(r->bias, r->bias + n);
+  if (s.per_expert_scale) l.expert_scale.assign(r->expert_scale, r->expert_scale + s.experts);
+  l.router = {s, l.bias.data(), l.expert_scale.data(),
+              s.method == RouterMethod::kTopK && s.groups > 1 && n > s.groups && n % s.groups == 0};
+  if (r->matrix != nullptr) l.router_matrix = std::make_unique<Matrix>(*r->matrix);
+  l.has_router = true;
+  return CudaStatus::kOk;
+}
+
+CudaStatus set_expert(void* p, size_t local, const CudaExpert* e) {
+  Expert& to = layer_of(p).experts.at(local);
+  if (e->gate != nullptr) to.gate = std::make_unique<Matrix>(*e->gate);
+  to.up = std::make_unique<Matrix>(*e->up), to.down = std::make_unique<Matrix>(*e->down);
+  return CudaStatus::kOk;
+}
+
+CudaStatus open(CudaFacts* facts) {
+  *facts = {};
+  std::strcpy(facts->name, "emulated");
+  facts->major = 8, facts->multiprocessors = 1;
+  return CudaStatus::kOk;
+}
+
+constexpr CudaApi kApi = {
+    kCudaAbi,
+    sizeof(CudaApi),
+    sizeof(CudaMatrix),
+    sizeof(CudaMoe),
+    sizeof(CudaRouter),
+    [] { return g_words.c_str(); },
+    open,
+    [](size_t bytes, void** p) {
+      *p = std::malloc(std::max<size_t>(bytes, 1));
+      return CudaStatus::kOk;
+    },
+    [](void* p) { std::free(p); },
+    [](void* to, const void* from, size_t bytes, void*) {
+      std::memcpy(to, from, bytes);
+      return CudaStatus::kOk;
+    },
+    [](void* to, const void* from, size_t bytes, void*) {
+      std::memcpy(to, from, bytes);
+      return CudaStatus::kOk;
+    },
+    [](void*) { return CudaStatus::kOk; },
+    [](const CudaMatrix* parts, size_t count, CudaPath, void** layer) {
+      if (count != 1) return refused("one part");
+      auto made = std::make_unique<Layer>();
+      made->linear = std::make_unique<Matrix>(*parts);
+      *layer = made.release();
+      return CudaStatus::kOk;
+    },
+    run_linear,
+    [](const CudaMoe* moe, void** layer) {
+      auto made = std::make_unique<Layer>();
+      made->moe = *moe;
+      made->experts.resize(moe->experts + (moe->shared_intermediate != 0 ? 1 : 0));
+      *layer = made.release();
+      return CudaStatus::kOk;
+    },
+    set_expert,
+    [](void* p, const CudaMatrix* gate) {
+      layer_of(p).shared_gate = std::make_unique<Matrix>(*gate);
+      return CudaStatus::kOk;
+    },
+    set_router,
+    run_moe,
+    run_routed,
+    [](const void*) -> uint64_t { return 1; },
+    [](void* p) { delete static_cast<Layer*>(p); },
+    [](CudaStatus (*)(void*, size_t, void*), void*, size_t, size_t, double*) {
+      return refused("nothing is timed here");
+    },
+    [](CudaRoofs*) { return refused("nothing is timed here"); }};
+
+}  // namespace
+}  // namespace moebius
+
+extern "C" __attribute__((visibility("default"))) const moebius::CudaApi* moebius_device(
+    uint32_t abi) {
+  return abi == moebius::kCudaAbi ? &moebius::kApi : nullptr;
+}
