@@ -8,16 +8,14 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 
 #include "base/checked.h"
 #include "kernels/packed_matrix.h"
-#include "kernels/row_functions.h"
+#include "nn/attention_job.h"
 
 namespace moebius {
 namespace {
 
-constexpr float kMasked = -std::numeric_limits<float>::infinity();
 constexpr size_t kTaskRows = 128;  // scores, sums and panels of a task stay near
 constexpr size_t kManyTasks = 128;
 constexpr size_t kFewRows = 16;        // up to which reading counts more than multiplying
@@ -32,10 +30,6 @@ size_t oldest_seen(const AttentionSpec& spec, size_t position) {
   return from;
 }
 
-// Which keys of a block a query at `position` sees: [first, last).
-struct Seen {
-  size_t first, last;
-};
 Seen seen_keys(const AttentionSpec& spec, size_t position, size_t block) {
   const size_t from = oldest_seen(spec, position), begin = block * kKeyBlock;
   const size_t first = from > begin ? std::min(from - begin, kKeyBlock) : 0;
@@ -52,20 +46,6 @@ void ask_for(const uint8_t* p, size_t bytes) {
 void multiply_rows(float* s, size_t M, size_t columns, const float* by) {
   const RowFunctions& f = row_functions();
   for (size_t m = 0; m < M; ++m) f.multiply(s + m * kKeyBlock, by, columns);
-}
-
-// p = exp(scale * s - m') over the seen keys, 0 elsewhere; updates m and l; returns exp(m - m').
-float softmax_seen(const RowFunctions& f, float* s, float scale, Seen seen,
-                   const uint64_t* selected, XType type, float& best, float& total) {
-  if (!(scale > 0.0f)) {  // a positive one does not change which score is the largest
-    f.scale(s, scale, kKeyBlock);
-    scale = 1.0f;
-  }
-  std::fill_n(s, seen.first, kMasked);
-  std::fill(s + seen.last, s + kKeyBlock, kMasked);
-  for (size_t i = 0; selected != nullptr && i < kKeyBlock; ++i)
-    if ((selected[i / 64] >> (i % 64) & 1) == 0) s[i] = kMasked;
-  return f.softmax_step(s, kKeyBlock, scale, type == XType::kBf16, &best, &total);
 }
 
 }  // namespace
@@ -104,11 +84,6 @@ void Attention::State::merge(const State& part, size_t m, size_t dv) const {
   f.scale(part.out + m * dv, now, dv);
   f.scale_and_add(out + m * dv, before, part.out + m * dv, dv);
 }
-
-// Tokens of a sequence that go together.
-struct Attention::Range {
-  uint32_t sequence, begin, end;
-};
 
 Attention::Attention(const AttentionPlan& plan, std::span<const AttentionRows> sequences,
                      Segments segments, size_t threads)
@@ -152,7 +127,7 @@ size_t Attention::parts_of_heads(std::span<const Range> ranges, size_t threads, 
   const size_t kv_heads = plan_.spec.kv_heads;
   if (threads == 0) return kv_heads;
   size_t pieces = 0;
-  for (const Range& r : ranges) pieces += split ? segments_of(r) : 1;
+  for (const Range& r : ranges) pieces += split ? segments_of(r) + entry_segments(r) : 1;
   const size_t tasks = threads == 1 ? 1 : threads * kTasksPerThread;
   return std::min<size_t>(kv_heads, ceil_div(tasks, std::max<size_t>(1, pieces)));
 }
@@ -160,7 +135,7 @@ size_t Attention::parts_of_heads(std::span<const Range> ranges, size_t threads, 
 void Attention::add_tasks(const Range& range, uint32_t head, uint32_t heads, bool split) {
   const AttentionRows& rows = sequences_[range.sequence];
   const auto first = static_cast<uint32_t>(first_segment(rows, range.begin)),
-             last = first + static_cast<uint32_t>(segments_of(range)) - 1;
+             last = first + static_cast<uint32_t>(segments_of(range) + entry_segments(range)) - 1;
   Task task{range.sequence, head, heads, range.begin, range.end, first, last + 1, kWhole};
   const bool in_turn = segments_ == Segments::kSequential;
   if (!in_turn && (!split || first == last)) {
@@ -184,13 +159,6 @@ Attention::State Attention::partial_at(const Task& task, size_t at) const {
   float* begin = partials_.data() + at;
   return {begin, begin + M * dv, begin + M * (dv + 1)};
 }
-
-// What a task knows while it runs.
-struct Attention::Job {
-  Task task;
-  const AttentionRows& rows;
-  size_t rep, tokens, M, position;  // rows of a head; position of its first token
-};
 
 void Attention::run(size_t index, AttentionScratch& s) {
   const Task task = tasks_[index];
@@ -239,6 +207,9 @@ void Attention::run_segment(const Job& job, size_t segment, AttentionScratch& s)
     s.total[i] = sink ? 1.0f : 0.0f;
   }
   std::fill_n(s.out, all_rows * spec.value_dim, 0.0f);
+  const size_t behind = first_segment(job.rows, job.task.begin) +
+                        segments_of({job.task.sequence, job.task.begin, job.task.end});
+  if (segment >= behind) return run_entries(job, segment - behind, s);
   const size_t newest = (job.position + job.tokens - 1) / kKeyBlock,
                oldest = oldest_seen(spec, job.position) / kKeyBlock;
   const size_t begin = std::max(segment * kSegmentBlocks, oldest),
@@ -355,10 +326,12 @@ uint64_t Attention::bytes_read() const {
   uint64_t bytes = 0;
   for (const Task& t : tasks_) {
     const AttentionRows& rows = sequences_[t.sequence];
+    bytes += entry_bytes(t);
     const size_t first = std::max(oldest_seen(plan_.spec, rows.position + t.begin) / kKeyBlock,
                                   static_cast<size_t>(t.segment) * kSegmentBlocks);
     const size_t end = std::min((rows.position + t.end - 1) / kKeyBlock + 1,
                                 static_cast<size_t>(t.segments) * kSegmentBlocks);
+    if (first >= end) continue;  // entries alone
     if (rows.selected == nullptr) {
       bytes += (end - first) * head_bytes * t.heads;
       continue;

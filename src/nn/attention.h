@@ -8,6 +8,11 @@
 // merged in ascending order. One long sequence thus has work for every thread. A row's result
 // depends on the row, its keys and their positions alone: not on threads, on the batch, or on how a
 // prompt was cut.
+//
+// Entries are further keys, of one kv head, that are their own values and stand for `ratio` tokens each
+// (nn/compressor.h). A row sees those whose tokens are all there, or of these the ones that were chosen for
+// it. They are kept as rows, of which only the seen ones are read: entries are gathered into blocks of 128
+// in ascending order, 256 are a segment, and their segments are merged behind the others.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -20,6 +25,7 @@
 namespace moebius {
 
 inline constexpr size_t kSegmentBlocks = 8;  // of kKeyBlock keys
+inline constexpr size_t kEntrySegment = 2 * kKeyBlock;
 
 struct AttentionSpec {
   size_t heads = 0, kv_heads = 0, key_dim = 0, value_dim = 0;
@@ -27,6 +33,7 @@ struct AttentionSpec {
   size_t window = 0;         // a key is seen for `window` positions; 0: forever
   size_t chunk = 0;          // keys of the same chunk of positions only; 0: all
   std::vector<float> sinks;  // [heads] an extra logit without a value; empty: none
+  size_t ratio = 0;          // tokens of an entry; 0: there are none
 };
 
 // A layer's attention: its two products, shared by all its sequences.
@@ -34,6 +41,8 @@ struct AttentionPlan {
   AttentionSpec spec;
   XType type = XType::kF32;  // of q, of the probabilities and of the result
   KvLayout kv;
+  KvRowLayout entries;
+  KvLayout gathered;  // entries as they are multiplied
 };
 // Kernels are chosen as for any matrix.
 AttentionPlan plan_attention(AttentionSpec spec, XType type, const KvStorage& storage,
@@ -53,6 +62,11 @@ struct AttentionRows {
   size_t words = 0;
   size_t selections = 1;    // 1: of all kv heads; else of one each ...
   size_t first_choice = 0;  // ... kv head 0 has this one
+  // Entries of positions [128 i, 128 i + 128) are in block i; the row sees those whose bit is set,
+  // [T, entry_words]; chosen null: all.
+  const uint8_t* const* entries = nullptr;
+  const uint64_t* chosen = nullptr;
+  size_t entry_words = 0;
 };
 
 // Scratch of one thread.
@@ -63,6 +77,8 @@ class AttentionScratch {
   size_t key_panel_bytes = 0;  // of one head
   uint8_t *rows = nullptr, *key_panel = nullptr, *value_panel = nullptr, *scratch = nullptr;
   float *q = nullptr, *scores = nullptr, *sums = nullptr, *keep = nullptr;
+  uint8_t *gathered = nullptr, *entry_panel = nullptr;
+  float* entry = nullptr;
   // The softmax of a segment, and of all before it: [heads * M, value_dim], [heads * M] twice.
   float *out = nullptr, *best = nullptr, *total = nullptr;
   float *all_out = nullptr, *all_best = nullptr, *all_total = nullptr;
@@ -111,6 +127,12 @@ class Attention {
   size_t heads_per_kv() const { return plan_.spec.heads / plan_.spec.kv_heads; }
   State partial_at(const Task& task, size_t at) const;
   size_t first_segment(const AttentionRows& rows, size_t token) const;
+  size_t entries_seen(const AttentionRows& rows, size_t token) const;
+  size_t entry_segments(const Range& range) const;
+  void run_entries(const Job& job, size_t segment, AttentionScratch& s) const;
+  void run_gathered(const Job& job, size_t first_row, size_t M, size_t first_entry, size_t count,
+                    AttentionScratch& s) const;
+  uint64_t entry_bytes(const Task& task) const;
   void run_segment(const Job& job, size_t segment, AttentionScratch& s) const;
   static bool any_selected(const Job& job, size_t block, size_t head);
   static const uint64_t* selected_of(const Job& job, size_t token, size_t block, size_t head);

@@ -22,26 +22,30 @@ Indexer::Indexer(const IndexerSpec& spec, XType type, KvType storage, const Cpu&
   if (spec.by_head && (spec.block == 0 || spec.top_k % spec.block != 0))
     fail("an indexer that selects {} keys in blocks of {}; expected a multiple", spec.top_k,
          spec.block);
-  keys_ = KvLayout(1, spec.head_dim, 0, {storage}, type, [&](const Problem& p) {
+  if (kKeyBlock % spec.tokens() != 0 || (spec.by_head && spec.ratio != 0))
+    fail("an indexer whose keys stand for {} tokens; expected a divisor of {}", spec.ratio,
+         kKeyBlock);
+  const auto choose = [&](const Problem& p) {
     return choose_kernel(p, cpu, request_for(p, policy)).chosen;
-  });
+  };
+  keys_ = KvLayout(1, spec.head_dim, 0, {storage}, type, choose, spec.block_keys());
 }
 
-// Scores of all positions that row t may see, in whole blocks.
+// Scores of all keys that row t may see, in whole blocks.
 void Indexer::score_blocks(const IndexRows& rows, size_t t, size_t positions,
                            IndexScratch& s) const {
   const KvMatrix& keys = keys_.keys();
   const Kernel& kernel = *keys.kernel;
-  const size_t H = spec_.heads, D = spec_.head_dim,
-               blocks = (positions + kKeyBlock - 1) / kKeyBlock;
+  const size_t H = spec_.heads, D = spec_.head_dim, each = spec_.block_keys(),
+               blocks = (positions + each - 1) / each;
   ScratchLayout layout;
   const size_t at_rows = layout.add(H * kernel.row_bytes(keys.problem)),
                at_panel = layout.add(kernel.row_panel_bytes(keys.problem, H)),
                at_scratch = layout.add(kernel.scratch_bytes(keys.problem, H)),
-               at_products = layout.add_array<float>(H * kKeyBlock);
+               at_products = layout.add_array<float>(H * each);
   uint8_t* base = s.memory.reserve(layout.bytes());
   auto* products = reinterpret_cast<float*>(base + at_products);
-  s.scores.assign(spec_.selections() * blocks * kKeyBlock, 0.0f);
+  s.scores.assign(spec_.selections() * blocks * each, 0.0f);
   PackedMatrix w;
   w.problem = &keys.problem;
   const ActParams none;
@@ -52,21 +56,20 @@ void Indexer::score_blocks(const IndexRows& rows, size_t t, size_t positions,
   for (size_t b = 0; b < blocks; ++b) {
     const uint8_t* block = rows.blocks[b] + rows.offset;
     w.data = keys_.keys_of(block, 0);
-    kernel.gemm({&w, base + at_panel, H, 0, kKeyBlock, products, kKeyBlock, base + at_scratch});
+    kernel.gemm({&w, base + at_panel, H, 0, each, products, each, base + at_scratch});
     const float* key_scales = keys_.key_scales(block, 0);
-    float* to = s.scores.data() + b * kKeyBlock;
+    float* to = s.scores.data() + b * each;
     for (size_t h = 0; h < H; ++h) {
-      float* p = products + h * kKeyBlock;
+      float* p = products + h * each;
       if (spec_.by_head) {
-        float* own = s.scores.data() + (h * blocks + b) * kKeyBlock;
-        for (size_t i = 0; i < kKeyBlock; ++i)
+        float* own = s.scores.data() + (h * blocks + b) * each;
+        for (size_t i = 0; i < each; ++i)
           own[i] = key_scales != nullptr ? p[i] * key_scales[i] : p[i];
         continue;
       }
-      for (size_t i = 0; i < kKeyBlock; ++i)
+      for (size_t i = 0; i < each; ++i)
         p[i] = std::max(p[i] * (key_scales != nullptr ? key_scales[i] * scale : scale), 0.0f);
-      row_functions().add_scaled(to, rows.weights[t * rows.weights_stride + h] * share, p,
-                                 kKeyBlock);
+      row_functions().add_scaled(to, rows.weights[t * rows.weights_stride + h] * share, p, each);
     }
   }
 }
@@ -88,7 +91,7 @@ void Indexer::choose(size_t positions, size_t count, uint64_t* bits, IndexScratc
 }
 
 void Indexer::select(const IndexRows& rows, size_t t, IndexScratch& s) const {
-  const size_t positions = rows.position + t + 1, n = spec_.selections();
+  const size_t positions = (rows.position + t + 1) / spec_.tokens(), n = spec_.selections();
   uint64_t* bits = rows.selected + t * n * rows.words;
   std::fill_n(bits, n * rows.words, 0);
   if (positions <= spec_.top_k) {

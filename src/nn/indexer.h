@@ -13,6 +13,9 @@
 //
 // The row's own block and some before it (`local` of them) come first, whatever their scores.
 //
+// Compressed (DeepSeek-V4): a key stands for `ratio` tokens (nn/compressor.h), and a row chooses among
+// those whose tokens are all there; bits are those of keys, not of positions.
+//
 // Keys are packed matrices of 128 tokens, as those of attention (kv_layout.h), so that scores are
 // ordinary products and every row is a function of itself and of the keys alone.
 #pragma once
@@ -29,19 +32,23 @@ struct IndexerSpec {
   size_t heads = 0, head_dim = 0, top_k = 0;  // top_k 0: attention is not sparse
   bool by_head = false;
   size_t block = 1, local = 0;  // by head; top_k is a multiple of block
+  size_t ratio = 0;             // tokens of a compressed key; 0: every token has its own
+
+  size_t tokens() const { return ratio != 0 ? ratio : 1; }  // of a key
+  size_t block_keys() const { return kKeyBlock / tokens(); }
 
   size_t selections() const { return by_head ? heads : 1; }  // of a row
 };
 
 // Rows of one sequence; their keys are in the blocks already.
 struct IndexRows {
-  const uint8_t* const* blocks;  // block i holds positions [128 i, 128 i + 128) ...
+  const uint8_t* const* blocks;  // block i holds keys of positions [128 i, 128 i + 128) ...
   size_t offset;                 // ... of this indexer so many bytes behind its begin
   size_t position;               // of row 0
   const float* q;                // [T, heads * head_dim]
   const float* weights;          // [T, heads], `weights_stride` apart
   size_t weights_stride;
-  uint64_t* selected;  // [T, selections, words]: bit i is set where a row sees position i
+  uint64_t* selected;  // [T, selections, words]: bit i is set where a row sees key i
   size_t words;
   size_t T;
 

@@ -121,17 +121,18 @@ float kv_encode(KvType type, float fixed_scale, const float* x, size_t n, uint8_
 }
 
 KvLayout::KvLayout(size_t kv_heads, size_t key_dim, size_t value_dim, const KvStorage& storage,
-                   XType type, Choose choose)
-    : kv_heads_(kv_heads), storage_(storage) {
-  keys_.problem = problem_of(kKeyBlock, key_dim, storage.type, type);
+                   XType type, Choose choose, size_t keys)
+    : kv_heads_(kv_heads), block_keys_(keys), storage_(storage) {
+  keys_.problem = problem_of(keys, key_dim, storage.type, type);
   set_kernel(keys_, *choose(keys_.problem));
   if (value_dim != 0) {
-    values_.problem = problem_of(value_dim, kKeyBlock, storage.type, type);
+    values_.problem = problem_of(value_dim, keys, storage.type, type);
     set_kernel(values_, *choose(values_.problem));
   }
   key_bytes_ = round_up(keys_.empty.size(), 64);
   scales_at_ = key_bytes_ + round_up(values_.empty.size(), 64);
-  head_bytes_ = scales_at_ + (has_scales(storage.type) ? 2 * kKeyBlock * sizeof(float) : 0);
+  head_bytes_ =
+      scales_at_ + (has_scales(storage.type) ? round_up(2 * keys * sizeof(float), 64) : 0);
 }
 
 void KvLayout::set_kernel(KvMatrix& m, const Kernel& k) {
@@ -166,7 +167,7 @@ void KvLayout::put(uint8_t* block, size_t head, size_t first, size_t count, cons
   if (first == 0) {
     std::copy(keys_.empty.begin(), keys_.empty.end(), keys);
     std::copy(values_.empty.begin(), values_.empty.end(), values);
-    if (scaled) std::fill_n(scales, 2 * kKeyBlock, 1.0f);
+    if (scaled) std::fill_n(scales, 2 * block_keys_, 1.0f);
   }
   for (size_t i = 0; i < count; ++i) {
     const size_t t = first + i;
@@ -176,17 +177,17 @@ void KvLayout::put(uint8_t* block, size_t head, size_t first, size_t count, cons
     if (values_.kernel == nullptr) continue;
     const float vs = put_vector(storage_, storage_.value_scale, values_, v + i * ldv,
                                 values_.problem.N, values + values_.input_at[t], values_.row_at);
-    if (scaled) scales[kKeyBlock + t] = vs;
+    if (scaled) scales[block_keys_ + t] = vs;
   }
 }
 
 void KvLayout::cut(uint8_t* block, size_t tokens) const {
   const std::vector<float> zeros(std::max(keys_.problem.K, values_.problem.N));
   for (size_t h = 0; h < kv_heads_; ++h) {
-    put(block, h, tokens, kKeyBlock - tokens, zeros.data(), 0, zeros.data(), 0);
+    put(block, h, tokens, block_keys_ - tokens, zeros.data(), 0, zeros.data(), 0);
     if (!has_scales(storage_.type)) continue;
     auto* scales = reinterpret_cast<float*>(block + h * head_bytes_ + scales_at_);
-    for (float* s : {scales, scales + kKeyBlock}) std::fill(s + tokens, s + kKeyBlock, 1.0f);
+    for (float* s : {scales, scales + block_keys_}) std::fill(s + tokens, s + block_keys_, 1.0f);
   }
 }
 

@@ -57,9 +57,9 @@ class KvLayout {
  public:
   KvLayout() = default;
   using Choose = FunctionRef<const Kernel*(const Problem&)>;
-  // `type`: of what keys and values are multiplied with. value_dim 0: keys alone.
+  // `type`: of what keys and values are multiplied with. value_dim 0: keys alone. `keys`: in a block.
   KvLayout(size_t kv_heads, size_t key_dim, size_t value_dim, const KvStorage& storage, XType type,
-           Choose choose);
+           Choose choose, size_t keys = kKeyBlock);
 
   size_t block_bytes() const { return kv_heads_ * head_bytes_; }  // a multiple of 64
   const KvMatrix& keys() const { return keys_; }
@@ -70,12 +70,12 @@ class KvLayout {
   const uint8_t* values_of(const uint8_t* block, size_t head) const {
     return block + head * head_bytes_ + key_bytes_;
   }
-  // [128]; null where keys and values are what they are.
+  // [keys]; null where keys and values are what they are.
   const float* key_scales(const uint8_t* block, size_t head) const {
     return has_scales(storage_.type) ? scales_of(block, head) : nullptr;
   }
   const float* value_scales(const uint8_t* block, size_t head) const {
-    return has_scales(storage_.type) ? scales_of(block, head) + kKeyBlock : nullptr;
+    return has_scales(storage_.type) ? scales_of(block, head) + block_keys_ : nullptr;
   }
 
   // Tokens [first, first + count) of one head; a block begins empty with its token 0. Heads may be
@@ -89,19 +89,20 @@ class KvLayout {
   const float* scales_of(const uint8_t* block, size_t head) const {
     return reinterpret_cast<const float*>(block + head * head_bytes_ + scales_at_);
   }
-  size_t kv_heads_ = 0, key_bytes_ = 0, scales_at_ = 0, head_bytes_ = 0;
+  size_t kv_heads_ = 0, block_keys_ = kKeyBlock, key_bytes_ = 0, scales_at_ = 0, head_bytes_ = 0;
   KvStorage storage_;
   KvMatrix keys_, values_;
 };
 
-// Rows as they are, for what is made into keys and values at each use: 128 rows of `width`.
+// Rows as they are, for what is made into keys and values at each use: so many rows of `width`.
 struct KvRowLayout {
   size_t width = 0;
   KvType type = KvType::kF32;
+  size_t rows = kKeyBlock;
   size_t row_bytes() const {  // with the scale of codes behind them
     return (width * kv_bytes(type) + 3) / 4 * 4 + (has_scales(type) ? sizeof(float) : 0);
   }
-  size_t block_bytes() const { return (kKeyBlock * row_bytes() + 63) / 64 * 64; }
+  size_t block_bytes() const { return (rows * row_bytes() + 63) / 64 * 64; }
   void put(uint8_t* block, size_t row, const float* x) const;
   void get(const uint8_t* block, size_t row, float* x) const;
 };

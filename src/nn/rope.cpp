@@ -137,4 +137,18 @@ void Rope::rotate(float* x, size_t position, size_t length, XType type) const no
   row_functions().rotate(x, half, cos, sin, spec_.interleaved, type);
 }
 
+// (a, -b) turned forth is (a', -b'), where (a', b') is (a, b) turned back.
+void Rope::rotate_back(float* x, size_t position, size_t length, XType type) const noexcept {
+  const size_t half = spec_.dims / 2;
+  const auto mirror = [&] {
+    for (size_t j = 0; j < half; ++j) {
+      float& b = x[spec_.interleaved ? 2 * j + 1 : half + j];
+      b = -b;
+    }
+  };
+  mirror();
+  rotate(x, position, length, type);
+  mirror();
+}
+
 }  // namespace moebius

@@ -43,6 +43,7 @@ class Rope {
   // Rotates the first `dims` features of one head's row in place, for a token at `position` of a
   // sequence that is `length` long; the result is rounded to `type`.
   void rotate(float* x, size_t position, size_t length, XType type) const noexcept;
+  void rotate_back(float* x, size_t position, size_t length, XType type) const noexcept;
 
  private:
   struct Table {

@@ -347,8 +347,11 @@ TEST(KvLayout, WhatComesNextChangesNothing) {
             supported = supported && kernel->supports(p) == nullptr;
             return supported ? kernel : &reference_kernel();
           };
-          const AttentionPlan plan{
-              {1, 1, dim, dim, 1.0f, 0, 0, {}}, type, {1, dim, dim, {stored}, type, choose}};
+          const AttentionPlan plan{{1, 1, dim, dim, 1.0f, 0, 0, {}},
+                                   type,
+                                   {1, dim, dim, {stored}, type, choose},
+                                   {},
+                                   {}};
           if (!supported) continue;
           for (const bool of_keys : {true, false}) expect_next_changes_nothing(plan, of_keys, rng);
         }
