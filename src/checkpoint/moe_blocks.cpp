@@ -112,6 +112,7 @@ class Builder {
     const TensorRef& ref = m.plan.tensors[Role::kWeight];
     if (!ref) return;
     if (path == "gate.tid2eid") {
+      b.spec.router.method = RouterMethod::kTable;
       b.routing_reason = "this layer chooses experts by token id; only its experts can be run";
     } else if (path.ends_with("e_score_correction_bias") || in_list(kOpenCorrections, path) ||
                path == "gate.bias") {
@@ -159,7 +160,9 @@ class Builder {
   }
 
   void complete(MoeBlock& b) {
+    const bool by_token = b.spec.router.method == RouterMethod::kTable;
     b.spec = in_.config.moe;
+    if (by_token) b.spec.router.method = RouterMethod::kTable;
     b.spec.activation = limited_activation(b.spec.activation, in_.config.routed_limits, b.layer);
     if (in_.config.dense_activation(b.layer) != b.spec.activation)
       b.spec.shared_activation = in_.config.dense_activation(b.layer);
@@ -304,6 +307,8 @@ class Builder {
       b.spec.router = r;
       if (lenient(family_)) {
         b.spec.router.has_bias = r.has_bias && !b.correction_bias.empty();
+        if (own.method == RouterMethod::kTable)
+          b.spec.router.method = own.method, b.spec.router.has_bias = false;
         b.spec.router.experts = own.experts;
         b.spec.router.top_k = std::min(std::max<size_t>(own.top_k, 1), own.experts);
       }

@@ -413,7 +413,7 @@ class Parser {
     if (path == "embed_tokens" ||
         (lenient_ && in_list("wte embeddings word_embeddings tok_embeddings embed shared", path))) {
       out_.part = Part::kEmbedding;
-    } else if (path == "lm_head") {
+    } else if (path == "lm_head" || (lenient_ && path == "head")) {  // DeepSeek's own names
       out_.part = Part::kLmHead;
     } else if (path == "norm") {
       out_.part = Part::kFinalNorm;

@@ -15,6 +15,7 @@
 #include "device/ops.h"
 #include "device/step.h"
 #include "nn/attention.h"
+#include "nn/compressor.h"
 #include "nn/indexer.h"
 #include "nn/moe_exchange.h"
 #include "nn/recurrent.h"
@@ -40,7 +41,7 @@ struct AttentionRequest {
   AttentionSpec spec;
   KvStorage storage;
   KvPlace place;
-  bool sparse = false;       // rows see what an indexer chose
+  bool sparse = false;       // rows see what an indexer chose; of entries, where there are any
   size_t first_kv_head = 0;  // of all ranks'; an indexer may choose for each
   // Latents that are kept as rows, and made into keys and values of all heads at each use by `up`;
   // null: keys and values are kept as they are attended to.
@@ -50,6 +51,18 @@ struct AttentionRequest {
     std::unique_ptr<LinearOp> up;
   };
   std::unique_ptr<Latents> latents = nullptr;
+  KvPlace entries = {};  // where spec.ratio is not 0
+};
+
+// Compressed keys of a layer: what makes them, and where they and their sources are kept.
+struct CompressorRequest {
+  CompressorSpec spec;
+  std::vector<float> bias;
+  Norm norm;
+  size_t rope = 0, rotated = 0;  // which of the device's rotations; the last features of a key
+  KvType storage = KvType::kF32;
+  bool packed = false;  // as keys of an indexer; else rows, as entries of attention
+  KvPlace keys, sources;
 };
 
 struct MoeRequest {
@@ -81,6 +94,7 @@ class Device {
   virtual std::unique_ptr<AttentionOp> attention(AttentionRequest request) = 0;
   virtual std::unique_ptr<IndexerOp> indexer(const IndexerSpec& spec, KvType storage,
                                              KvPlace place) = 0;
+  virtual std::unique_ptr<CompressorOp> compressor(CompressorRequest request) = 0;
   virtual std::unique_ptr<RecurrentOp> recurrent(std::unique_ptr<Recurrent> net, KvPlace place) = 0;
   // Rows of a token table times `multiplier`. `output`: the projection to logits if it is the same
   // weights and all of them are here, so that rows may be read back from it; else null.

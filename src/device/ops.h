@@ -60,9 +60,18 @@ class AttentionOp {
 class IndexerOp {
  public:
   virtual ~IndexerOp() = default;
-  // kw: [rows, head_dim + heads], a key and the weights of the heads; q: [rows, heads * head_dim].
+  // kw: [rows, head_dim + heads], a key and the weights of the heads; q: [rows, heads * head_dim]. Where
+  // keys are compressed ones, which are in the blocks already, kw has the weights alone.
   virtual void select(Step& step, const RowSet& q, const RowSet& kw) const = 0;
   virtual void cut(const KvPool& pool, BlockId id, size_t tokens) const = 0;
+};
+
+// Keys that stand for several tokens (nn/compressor.h): those that become whole in a step go into the
+// blocks, and what is needed for the next one.
+class CompressorOp {
+ public:
+  virtual ~CompressorOp() = default;
+  virtual void forward(Step& step, const RowSet& sources) const = 0;
 };
 
 // A layer that reads its sequences through a state.

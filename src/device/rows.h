@@ -45,6 +45,7 @@ enum class RowOpKind : uint8_t {
   kScale,        // y = y * factor
   kClip,         // y within [-factor, factor]
   kRotate,       // y is rotated for its position, head by head
+  kRotateBack,   // the inverse
   kTemperature,  // y = y * (1 + scale * ln(1 + floor((position + first) / floor)))
   kGateSigmoid,  // y = y * sigmoid(x); x has a number for every feature or for every head of y
   kGateSoftplus,
@@ -63,7 +64,7 @@ struct RowOp {
   RowView y, x = {};
   float factor = 1;
   Norm norm = {};
-  size_t rope = 0;  // kRotate: which of the device's rotations
+  size_t rope = 0;  // kRotate, kRotateBack: which of the device's rotations
   struct Temperature {
     float scale = 0, floor = 1, first = 1;
   } temperature = {};

@@ -62,6 +62,11 @@ SPECIAL = {
     "bailing_hybrid": {"layer_types": ["linear_attention", FULL] * 2},
     "dbrx": {"attn_config.rope_theta": 10000.0, "attn_config.clip_qkv": 8.0},
     "doge": {"is_moe": True, "num_experts": 16},
+    "deepseek_v4": {"num_key_value_heads": 1, "o_groups": 2, "index_topk": 3, "partial_rotary_factor": 0.5,
+                    "layer_types": ["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention", "compressed_sparse_attention"],
+                    "compress_rates": {"compressed_sparse_attention": 4, "heavily_compressed_attention": 8},
+                    "mlp_layer_types": ["hash_moe", "moe", "hash_moe", "moe"],
+                    "rope_parameters": {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 32, "beta_fast": 32.0, "beta_slow": 1.0}},
     "deepseek_v2": {"num_experts_per_tok": TOP_K},
     "deepseek_ocr2": {"text_config.num_experts_per_tok": TOP_K, "text_config.mlp_layer_types": DENSE_FIRST, "text_config.num_key_value_heads": 4},
     "dots1": {"n_routed_experts": EXPERTS, "n_shared_experts": 1, "num_experts_per_tok": TOP_K},
@@ -152,6 +157,9 @@ def shrink(default, kind, path=""):
 def randomize(model, kind):
     """Values with structure: transformers' own initialization is too small and too even to show a mistake."""
     g = torch.Generator().manual_seed(zlib.crc32(kind.encode()) & 0x7FFFFFFF)
+    for name, b in sorted(model.named_buffers()):
+        if name.endswith("tid2eid"):     # experts by token id
+            b.data = torch.rand(b.shape[0], EXPERTS, generator=g).argsort(1)[:, :b.shape[1]].contiguous()
     for name, p in sorted(list(model.named_parameters()) + [b for b in model.named_buffers() if "bias" in b[0]]):
         if not p.is_floating_point() or p.is_meta:
             continue

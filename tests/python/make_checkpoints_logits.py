@@ -19,6 +19,13 @@ T, ROWS, SEEDS = 10, 3, 6
 E2M1 = torch.tensor([0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 EDGES = torch.tensor([0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0])
 
+# DeepSeek-V4's own names, in this order, and those of transformers.
+DEEPSEEK = [(".attn.", ".self_attn."), (".ffn", ".mlp"), (".indexer.compressor.", ".compressor.indexer."),
+            ("attn.indexer.weights_proj", "attn.compressor.indexer.scorer.weights_proj"), ("attn.indexer.wq_b", "attn.compressor.indexer.q_b_proj"),
+            (".wq_", ".q_"), (".q_a", ".q_a_proj"), (".q_b", ".q_b_proj"), ("_proj_proj", "_proj"), (".wkv", ".kv_proj"), (".wgate", ".gate_proj"),
+            (".wo_a", ".o_a_proj"), (".wo_b", ".o_b_proj"), ("shared_experts.w1", "shared_experts.gate_proj"),
+            ("shared_experts.w3", "shared_experts.up_proj"), ("shared_experts.w2", "shared_experts.down_proj")]
+
 
 def plain(name):
     """One spelling for all: the names in memory and the names in the file differ."""
@@ -26,6 +33,8 @@ def plain(name):
     name = name.replace("backbone.", "model.").replace("forget_gate.", "").replace("model.language_model.", "model.")
     name = re.sub(r"(experts\.\d+)\.w([123])$", lambda m: m[1] + "." + {"1": "gate", "3": "up", "2": "down"}[m[2]] + "_proj", name)
     name = name.replace(".linear_gate", ".gate_proj").replace(".index_", ".indexer.").replace(".share_expert.", ".mlp.shared_experts.")
+    for ours, theirs in DEEPSEEK:
+        name = name.replace(ours, theirs)
     name = name.replace(".attention.dense", ".self_attn.o_proj").replace(".attention.", ".self_attn.")
     return re.sub(r"mlp\.router(\.layer)?$", "mlp.gate", name).replace("shared_expert.", "shared_experts.").replace("shared_mlp.", "shared_experts.")
 
@@ -132,6 +141,7 @@ def write(folder, dense, decoded):
         if "Linear" in type(module).__name__ and "Experts" in type(module).__name__:
             for name in ("swiglu_alpha", "swiglu_limit"):
                 setattr(module, name, getattr(model.config.get_text_config(), name, None))
+            module.limit = module.swiglu_limit     # DeepSeek-V4's word
     family = folder.parent / (folder.name.split("-")[0].replace("kimik2", "deepseekv3") + "-dense")
     if (family / "config.json").exists() and (family / "config.json").read_bytes() == (Path(dense) / "config.json").read_bytes():
         want = load_file(family / "expected.safetensors")                              # the split experts must mean what the fused ones mean

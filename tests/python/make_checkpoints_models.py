@@ -180,6 +180,14 @@ MODELS = {
                                 qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16, intermediate_size=32, moe_intermediate_size=32,
                                 n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2, routed_scaling_factor=1.5, index_n_heads=16,
                                 index_head_dim=16, index_topk=6, indexer_types=["full", "full", "shared"], swiglu_limit=0.25, hc_magnitude=1.5)),
+    # windows of 8, compressed keys of 4 tokens of which 5 are chosen, and of 16; the first layer chooses experts by token id
+    "deepseekv4": ("DeepseekV4Config", dict(COMMON, vocab_size=32, hidden_size=32, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=1,
+                                            head_dim=16, partial_rotary_factor=0.5, q_lora_rank=32, o_groups=2, o_lora_rank=32, moe_intermediate_size=32,
+                                            n_routed_experts=4, n_shared_experts=1, num_experts_per_tok=2, index_n_heads=16, index_head_dim=16,
+                                            index_topk=5, sliding_window=8, swiglu_limit=0.25, hc_sinkhorn_iters=3,
+                                            layer_types=["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
+                                            mlp_layer_types=["hash_moe", "moe", "moe"], rope_parameters=YARN,
+                                            compress_rates=dict(compressed_sparse_attention=4, heavily_compressed_attention=16))),
     # blocks of 4 keys, two of them chosen by every kv head, and the own one
     "minimaxm3": ("MiniMaxM3VLConfig", dict(text_config=dict(COMMON, vocab_size=32, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
                                                              num_key_value_heads=2, head_dim=16, intermediate_size=32, dense_intermediate_size=32,
@@ -260,6 +268,8 @@ def randomize(model, key):
     """Values with structure: transformers' own initialization is too small and too even to exercise anything."""
     g = torch.Generator().manual_seed(seed_of(key))
     for name, p in sorted(list(model.named_parameters()) + list(model.named_buffers())):
+        if name.endswith("tid2eid"):             # every token has experts of its own
+            p.data = torch.rand(p.shape[0], model.config.n_routed_experts, generator=g).argsort(1)[:, :p.shape[1]].contiguous()
         if not p.is_floating_point() or re.search("slope_rate|_decay", name) or "inv_freq" in name or "embed_scale" in name:
             continue
         r = torch.randn(p.shape, generator=g)

@@ -71,6 +71,12 @@ LONG_VARIANTS = [
     ("bailinghybrid-dense", {"model_max_length": 512}),
     ("hyv4-dense", LONGER | {"index_topk": 40}),
     ("hyv4-dense", LONGER | {"index_topk": 40, "indexer_types": ABSENT}),
+    ("deepseekv4-dense", LONGER | {"index_topk": 40}),
+    # as published: a ratio for each layer, rotations by their bases
+    ("deepseekv4-dense", LONGER | {"layer_types": ABSENT, "compress_ratios": [0, 4, 128], "compress_rates": ABSENT, "compress_rate_hca": 16,
+                                   "mlp_layer_types": ABSENT, "num_hash_layers": 1, "rope_parameters": ABSENT, "partial_rotary_factor": ABSENT, "qk_rope_head_dim": 8,
+                                   "rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 64, "beta_fast": 32,
+                                                    "beta_slow": 1}}),
     ("bailinghybrid-dense", {"model_max_length": 512, "kda_safe_gate": False, "moe_renormalize": False}),
     *[(f, {"text_config": LONGER}) for f in ("step3p7-dense", "ernie45vlmoe-dense", "minimaxm3-dense")],
     # as published: lists with an entry for each layer, sizes in an object of their own

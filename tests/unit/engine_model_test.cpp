@@ -175,6 +175,8 @@ TEST(EngineModel, YoungestFamiliesAnswerAsEachAlone) {
   compare("step3p7-fp8-dynamic", count, XType::kBf16, cached);
   compare("beam-dense", count, XType::kF32, cached);
   compare("hyv4-w4a16-g32", count, XType::kBf16, cached);
+  compare("deepseekv4-dense", count, XType::kF32, cached);
+  compare("deepseekv4-w4a16-g32", count, XType::kBf16, cached);
   compare("bailinghybrid-fp8-dynamic", count, XType::kBf16, cached);
 }
 

@@ -114,7 +114,7 @@ TEST(Ranks, ExpertsApartAndCut) {
                            "qwen2moe-w4a16-g32", "granitehybrid-fp8-dynamic"})
     expect_bytes_of_one(name, splits, XType::kBf16);
   for (const char* name : {"llama4-fp8-dynamic", "gemma4-w4a16-g32", "longcatflash-w4a16-g32",
-                           "minimaxm3-dense", "beam-dense", "hyv4-dense"})
+                           "minimaxm3-dense", "beam-dense", "hyv4-dense", "deepseekv4-dense"})
     expect_bytes_of_one(name, std::span(splits).first(2), XType::kBf16, 2);
 }
 

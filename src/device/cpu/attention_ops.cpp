@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "device/cpu/cpu_device.h"
+#include "device/cpu/block_addresses.h"
 #include "device/cpu/cpu_linear.h"
 
 namespace moebius {
@@ -11,57 +11,22 @@ namespace {
 
 constexpr size_t kInlineAppend = 16384;  // numbers; fewer are written by the calling thread
 
-// Addresses of a layer's part of every block that a sequence reads or writes; null where it does
-// neither.
-struct BlockAddresses {
-  std::vector<uint8_t*> blocks;
-  std::vector<size_t> first;  // of each sequence
-  uint8_t* const* of(size_t sequence) const { return blocks.data() + first[sequence]; }
-
-  void gather(const Step& step, const Device& device, const KvPlace& place) {
-    blocks.clear(), first.clear();
-    for (const StepSequence& s : step.sequences) {
-      first.push_back(blocks.size());
-      const auto& memory = static_cast<const CpuBlocks&>(s.pool->on(device));
-      const std::vector<BlockId>& table = (*s.tables)[place.kind];
-      const size_t count = (s.position + s.tokens - 1) / kBlockTokens + 1;
-      for (size_t i = 0; i < count; ++i)
-        blocks.push_back(table[i] == kNoBlock ? nullptr
-                                              : memory.block(place.kind, table[i]) + place.offset);
-    }
-  }
-};
-
-// New tokens of a sequence, block by block: f(block, first token in it, tokens, row of the step).
-template <class F>
-void each_block(const StepSequence& s, uint8_t* const* blocks, F f) {
-  for (size_t t = 0; t < s.tokens;) {
-    const size_t at = s.position + t, first = at % kBlockTokens,
-                 count = std::min(kBlockTokens - first, s.tokens - t);
-    f(blocks[at / kBlockTokens], first, count, s.first_row + t);
-    t += count;
-  }
-}
-
-uint8_t* block_of(const KvPool& pool, const Device& device, const KvPlace& place, BlockId id) {
-  return static_cast<const CpuBlocks&>(pool.on(device)).block(place.kind, id) + place.offset;
-}
-
 class CpuAttention : public AttentionOp {
  public:
-  CpuAttention(CpuDevice& device, AttentionSpec spec, const KvStorage& storage, KvPlace place,
-               bool sparse, size_t first_kv_head)
+  CpuAttention(CpuDevice& device, const AttentionRequest& r, const KvStorage& storage)
       : device_(device),
-        plan_(plan_attention(std::move(spec), device.options().type, storage, device.cpu(),
+        plan_(plan_attention(r.spec, device.options().type, storage, device.cpu(),
                              device.options().policy)),
-        place_(place),
-        sparse_(sparse),
-        first_kv_head_(first_kv_head) {}
+        place_(r.place),
+        entries_at_(r.entries),
+        sparse_(r.sparse),
+        first_kv_head_(r.first_kv_head) {}
 
   void forward(Step& step, const RowSet& q, const RowSet& k, const RowSet& v,
                const RowSet& out) const override {
     device_.run(step, [this, &step, q, k, v, out] {
       blocks_.gather(step, device_, place_);
+      if (plan_.spec.ratio != 0) entries_.gather(step, device_, entries_at_);
       if (k.rows > 0) append(step, k, v);
       attend(step, device_.at(step, q), device_.at(step, out));
     });
@@ -100,8 +65,14 @@ class CpuAttention : public AttentionOp {
     const StepSequence& s = step.sequences[i];
     AttentionRows rows{blocks_.of(i), s.position, q + s.first_row * a.heads * a.key_dim,
                        out + s.first_row * a.heads * a.value_dim, s.tokens};
+    if (plan_.spec.ratio != 0) rows.entries = entries_.of(i);
     if (!sparse_) return rows;
     const CpuDevice::Selection& chosen = device_.selection(step);
+    if (plan_.spec.ratio != 0) {
+      if (chosen.words[i] > 0)
+        rows.chosen = chosen.bits.data() + chosen.at[i], rows.entry_words = chosen.words[i];
+      return rows;
+    }
     if (chosen.words[i] > 0)
       rows.selected = chosen.bits.data() + chosen.at[i], rows.words = chosen.words[i];
     rows.selections = chosen.selections, rows.first_choice = first_kv_head_;
@@ -110,10 +81,10 @@ class CpuAttention : public AttentionOp {
 
   CpuDevice& device_;
   AttentionPlan plan_;
-  KvPlace place_;
+  KvPlace place_, entries_at_;
   bool sparse_;
   size_t first_kv_head_;
-  mutable BlockAddresses blocks_;  // of the call that runs
+  mutable BlockAddresses blocks_, entries_;  // of the call that runs
   mutable std::vector<AttentionRows> rows_;
 };
 
@@ -121,8 +92,7 @@ class CpuAttention : public AttentionOp {
 class CpuLatentAttention final : public CpuAttention {
  public:
   CpuLatentAttention(CpuDevice& device, AttentionRequest& r)
-      : CpuAttention(device, r.spec, KvStorage{kv_type_of(device.options().type)}, r.place,
-                     r.sparse, r.first_kv_head),
+      : CpuAttention(device, r, KvStorage{kv_type_of(device.options().type)}),
         latents_(std::move(*r.latents)),
         up_(static_cast<const CpuLinear&>(*latents_.up).layer()),
         layout_{latents_.width + latents_.rope, r.storage.type} {}
@@ -233,13 +203,15 @@ class CpuIndexer final : public IndexerOp {
     const float *keys = device_.at(step, kw), *queries = device_.at(step, q);
     const size_t items = step.sequences.size();
     blocks_.gather(step, device_, place_);
-    device_.pool().parallel_for(items, [&](size_t i) {
-      each_block(step.sequences[i], blocks_.of(i),
-                 [&](uint8_t* block, size_t first, size_t count, size_t row) {
-                   indexer_.keys().put(block, 0, first, count, keys + row * kw.stride, kw.stride,
-                                       nullptr, 0);
-                 });
-    });
+    if (spec.ratio == 0) {
+      device_.pool().parallel_for(items, [&](size_t i) {
+        each_block(step.sequences[i], blocks_.of(i),
+                   [&](uint8_t* block, size_t first, size_t count, size_t row) {
+                     indexer_.keys().put(block, 0, first, count, keys + row * kw.stride, kw.stride,
+                                         nullptr, 0);
+                   });
+      });
+    }
     CpuDevice::Selection& chosen = device_.selection(step);
     chosen.at.assign(items, 0), chosen.words.assign(items, 0);
     chosen.selections = spec.selections();
@@ -247,12 +219,13 @@ class CpuIndexer final : public IndexerOp {
     size_t total = 0;
     for (size_t i = 0; i < items; ++i) {
       const StepSequence& s = step.sequences[i];
-      const size_t end = s.position + s.tokens;
+      const size_t end = (s.position + s.tokens) / spec.tokens();  // keys
       item_of.resize(item_of.size() + s.tokens, i);
       if (end <= spec.top_k) continue;  // every row sees everything
       chosen.at[i] = total, chosen.words[i] = IndexRows::words_of(end);
       total += s.tokens * chosen.selections * chosen.words[i];
-      step.kv_bytes += (end + kBlockTokens - 1) / kBlockTokens * indexer_.keys().block_bytes();
+      step.kv_bytes +=
+          (end + spec.block_keys() - 1) / spec.block_keys() * indexer_.keys().block_bytes();
     }
     if (total == 0) return;
     grow(chosen.bits, total);
@@ -263,7 +236,7 @@ class CpuIndexer final : public IndexerOp {
                  0,
                  s.position,
                  queries + s.first_row * q.stride,
-                 keys + s.first_row * kw.stride + spec.head_dim,
+                 keys + s.first_row * kw.stride + (spec.ratio == 0 ? spec.head_dim : 0),
                  kw.stride,
                  chosen.bits.data() + chosen.at[i],
                  chosen.words[i],
@@ -288,8 +261,7 @@ class CpuIndexer final : public IndexerOp {
 
 std::unique_ptr<AttentionOp> CpuDevice::attention(AttentionRequest r) {
   if (r.latents != nullptr) return std::make_unique<CpuLatentAttention>(*this, r);
-  return std::make_unique<CpuAttention>(*this, std::move(r.spec), r.storage, r.place, r.sparse,
-                                        r.first_kv_head);
+  return std::make_unique<CpuAttention>(*this, r, r.storage);
 }
 
 std::unique_ptr<IndexerOp> CpuDevice::indexer(const IndexerSpec& spec, KvType storage,

@@ -142,6 +142,33 @@ class ExpertReader {
   std::array<LoadedModule, 3> loaded_;
 };
 
+// Expert ids by token id; empty: the block chooses by scores.
+std::vector<int32_t> load_token_table(const Checkpoint& checkpoint, const MoeBlock& block) {
+  if (block.spec.router.method != RouterMethod::kTable) return {};
+  const TensorStore& store = checkpoint.store();
+  const TensorInfo& t = store.require(block.name + ".gate.tid2eid");
+  const size_t k = block.spec.router.top_k, vocab = static_cast<size_t>(checkpoint.config().vocab);
+  const bool wide = t.dtype == DType::kI64;
+  if ((!wide && t.dtype != DType::kI32) || t.shape.size() != 2 || t.shape[0] < vocab ||
+      t.shape[1] != k)
+    fail("{} is {}; expected I64 [{},{}]", store.where(t), describe(t), vocab, k);
+  std::vector<int64_t> ids(t.shape[0] * k);
+  std::vector<int32_t> table(ids.size());
+  if (wide) {
+    store.read(t, 0, {reinterpret_cast<uint8_t*>(ids.data()), ids.size() * sizeof(int64_t)});
+  } else {
+    store.read(t, 0, {reinterpret_cast<uint8_t*>(table.data()), table.size() * sizeof(int32_t)});
+    std::copy(table.begin(), table.end(), ids.begin());
+  }
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || static_cast<uint64_t>(ids[i]) >= block.spec.experts)
+      fail("{}[{},{}] is {}; expected an expert from 0 to {}", store.where(t), i / k, i % k, ids[i],
+           block.spec.experts - 1);
+    table[i] = static_cast<int32_t>(ids[i]);
+  }
+  return table;
+}
+
 LayerOptions without_rank(const LayerOptions& options) {
   LayerOptions whole = options;
   whole.rank = {};
@@ -250,7 +277,9 @@ MoeBlockLayer load_moe(const Checkpoint& checkpoint, const MoeBlock& block,
   if (!plan.all.empty())
     result.source = std::make_unique<ExpertSource>(
         ExpertSource{checkpoint.shared_store(), std::move(plan.all), std::move(plan.all_plans)});
-  result.experts->set_router({block.correction_bias, block.per_expert_scale, {}});
+  result.experts->set_router(
+      {block.correction_bias, block.per_expert_scale,
+       part == MoePart::kBlock ? load_token_table(checkpoint, block) : std::vector<int32_t>()});
   result.experts->finish();
   if (part == MoePart::kBlock)
     result.router = load_linear(checkpoint, {block.router}, without_rank(options));

@@ -101,6 +101,10 @@ class CpuExperts final : public ExpertsOp {
     MoeOptions options;
     options.exchange = exchange_;
     options.ids_out = ids_.data(), options.weights_out = weights_.data();
+    if (layer_.experts->router().spec().method == RouterMethod::kTable) {
+      tokens_.assign(step.tokens.begin(), step.tokens.end());
+      options.token_ids = tokens_.data();
+    }
     layer_.experts->forward_logits(device_.view(step, x), device_.view(step, logits),
                                    device_.out_view(step, y), device_.pool(), options);
     if (tap_ != nullptr)
@@ -122,6 +126,7 @@ class CpuExperts final : public ExpertsOp {
   ExpertsFacts facts_;
   mutable std::vector<int32_t> ids_;  // of the call that runs
   mutable std::vector<float> weights_;
+  mutable std::vector<int64_t> tokens_;  // of a block that chooses by them
 };
 
 class CpuRecurrent final : public RecurrentOp {

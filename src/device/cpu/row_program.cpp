@@ -104,6 +104,11 @@ class CpuRowProgram final : public RowProgram {
           device_.rope(op.rope).rotate(y.data + h * y.step, step.positions[t], step.lengths[t],
                                        type);
         return;
+      case RowOpKind::kRotateBack:
+        for (size_t h = 0; h < y.heads; ++h)
+          device_.rope(op.rope).rotate_back(y.data + h * y.step, step.positions[t], step.lengths[t],
+                                            type);
+        return;
       case RowOpKind::kTemperature: {
         const auto& [scale, floor, first] = op.temperature;
         const auto position = static_cast<float>(step.positions[t]);

@@ -83,6 +83,7 @@ DecoderSpec beam_spec(const ModelConfig&);
 DecoderSpec longcat_spec(const ModelConfig&);
 DecoderSpec bailing_hybrid_spec(const ModelConfig&);
 DecoderSpec hy_v4_spec(const ModelConfig&);
+DecoderSpec deepseek_v4_spec(const ModelConfig&);
 DecoderSpec flint_spec(const ModelConfig&);
 DecoderSpec kolibri1_spec(const ModelConfig&);
 DecoderSpec axk1_spec(const ModelConfig&);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "model/arch/layer_op.h"
+#include "nn/compressor.h"
 #include "nn/delta_net.h"
 #include "nn/gated_convolution.h"
 #include "nn/indexer.h"
@@ -43,6 +44,8 @@ struct LayerSpec {
   bool indexes = false;  // sparse attention: chooses keys; else those of the layer before are taken
   bool sinks = false;    // an extra logit per head without a value
   size_t window = 0, chunk = 0;
+  size_t ratio =
+      0;  // tokens of a compressed key, which rows see beside those of the window; 0: none
   // Row operations, in order.
   LayerOps enter_attention;  // kHidden -> kInput
   LayerOps attention_rows;   // kQuery, kKey and kValue, behind their projections
@@ -66,13 +69,20 @@ struct GateSpec {
   bool per_head = false;             // one gate for each head; else for each feature
 };
 
+// Attention whose one kv head has keys that are their own values. Queries come of a latent; results are
+// turned back, and groups of heads have output projections of their own, in front of a common one.
+struct SharedKeySpec {
+  size_t groups = 1, rank = 0;  // outputs of each
+};
+
 // Rows of several streams (hyper-connections, nn/streams.h).
 struct StreamSpec {
   static constexpr size_t kMost = 16;
   size_t count = 1;
   float epsilon = 1e-6f, out_epsilon = 0, magnitude = 2;
-  size_t rounds = 0;           // 0: streams are not mixed
-  const char* head = nullptr;  // tensors before the final norm: ends of names, before "fn" ...
+  size_t rounds = 0;  // 0: streams are not mixed
+  const char* head =
+      nullptr;  // tensors before the final norm: words before "fn" ..., the first there is
 
   size_t gates() const { return StreamGates::outputs(count, true, rounds); }
 };
@@ -94,6 +104,7 @@ struct DecoderSpec {
   size_t indexer_rope = 0;  // as LayerOp::rope
   float indexer_epsilon = 1e-6f;
   bool indexer_rotates_last = false;  // the last features of its heads, not the first
+  std::optional<SharedKeySpec> shared_key;
   StreamSpec streams;
   RopeSpec rope;
   std::vector<RopeSpec> other_ropes;
@@ -119,7 +130,8 @@ struct DecoderSpec {
 
 // Whether rows of a layer see what an indexer chose, and whether that is the one of the layer before.
 inline bool is_sparse(const DecoderSpec& s, size_t layer) {
-  return s.indexer.top_k > 0 && (!s.indexer.by_head || s.layers[layer].indexes);
+  const bool of_layer = s.indexer.by_head || s.indexer.ratio != 0;
+  return s.indexer.top_k > 0 && (!of_layer || s.layers[layer].indexes);
 }
 inline bool takes_choice(const DecoderSpec& s, size_t layer) {
   return is_sparse(s, layer) && s.layers[layer].attends && !s.layers[layer].indexes;
@@ -129,6 +141,14 @@ inline bool takes_choice(const DecoderSpec& s, size_t layer) {
 inline bool joins_later(const LayerSpec& layer) {
   return std::any_of(layer.join_block.begin(), layer.join_block.end(),
                      [](const LayerOp& op) { return op.x == LayerRows::kLater; });
+}
+
+// What makes compressed keys of a layer, and those of its indexer.
+inline CompressorSpec compressor_of(const DecoderSpec& s, size_t layer) {
+  return {s.head_dim, s.layers[layer].ratio, s.layers[layer].indexes};
+}
+inline CompressorSpec index_compressor_of(const DecoderSpec& s, size_t layer) {
+  return {s.indexer.head_dim, s.layers[layer].ratio, true};
 }
 
 // "self_attn.q_proj".

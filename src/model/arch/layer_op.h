@@ -31,8 +31,8 @@ struct LayerOp {
   RowOpKind kind;
   LayerRows y, x;
   bool per_head = false;
-  // A tensor of the layer: of a norm its weights (with their bias, where the file has one), of a
-  // factor the factor. Null: a norm without weights, `factor` as it is.
+  // A tensor of the layer: of a norm its weights (with their bias, where the file has one; words, the
+  // first there is), of a factor the factor. Null: a norm without weights, `factor` as it is.
   const char* parameter = nullptr;
   std::optional<NormKind> norm = {};  // else the model's
   float factor = 1;                   // of a norm: its weights are multiplied by it
@@ -64,6 +64,9 @@ inline LayerOp clip(LayerRows y, float most) {
 }
 inline LayerOp rotate(LayerRows y, size_t rope = 0) {
   return {.kind = RowOpKind::kRotate, .y = y, .x = y, .per_head = true, .rope = rope};
+}
+inline LayerOp rotate_back(LayerRows y, size_t rope = 0) {
+  return {.kind = RowOpKind::kRotateBack, .y = y, .x = y, .per_head = true, .rope = rope};
 }
 inline LayerOp temperature(LayerRows y, const RowOp::Temperature& t) {
   return {.kind = RowOpKind::kTemperature, .y = y, .x = y, .temperature = t};

@@ -52,6 +52,7 @@ constexpr Architecture kArchitectures[] = {
     {"flint", "Flint", flint_spec},
     {"beam", "Beam", beam_spec},
     {"hy_v4", "Hy4", hy_v4_spec},
+    {"deepseek_v4", "DeepSeek-V4", deepseek_v4_spec},
     {"longcat_flash", "LongCat-Flash", longcat_spec},
     {"bailing_hybrid", "Ling-3 (Bailing hybrid)", bailing_hybrid_spec},
     {"kolibri1", "Kolibri-1", kolibri1_spec},
@@ -66,7 +67,6 @@ constexpr Architecture kArchitectures[] = {
 constexpr std::pair<std::string_view, std::string_view> kMissing[] = {
     {"axk2", "norms with gates of low rank, and queries of a latent with and without its norm"},
     {"dbrx", "experts that are cut out of one matrix without being turned"},
-    {"deepseek_v4", "attention to compressed keys, streams that are mixed, experts by token id"},
     {"diffusion_gemma", "decoding by diffusion"},
     {"doge", "a mask that values make, and experts found by product keys"},
     {"glm5_next", "an indexer of pooled keys, and streams that are mixed"},

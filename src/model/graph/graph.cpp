@@ -134,6 +134,41 @@ void Graph::forward(Step& step, const GraphLayer& layer, const LatentAttention& 
   m.output->forward(step, values, out);
 }
 
+void Graph::forward(Step& step, const GraphLayer& layer, const SharedKeyAttention& m,
+                    const RowSet& a, const RowSet& out) const {
+  Device& d = *layer.device;
+  const RowSet down = rows(step, d, kLatents, m.down->out_features()),
+               latent = rows(step, d, kQueryLatents, m.query_latent),
+               q = rows(step, d, kQueries, m.query_width), k = rows(step, d, kKeys, m.key_width),
+               attended = rows(step, d, kAttended, m.query_width),
+               low = rows(step, d, kAbsorbed, m.low_width);
+  step.phase = Phase::kLinear;
+  m.down->forward(step, a, down);
+  m.latents->run(step, {down, latent, k});
+  m.query->forward(step, latent, q);
+  step.phase = Phase::kAttention;
+  m.queries->run(step, {q});
+  if (m.compressed)
+    m.compressed->keys->forward(step, down.columns(m.compressed->at, m.compressed->width));
+  if (m.index) {
+    const RowSet iq = rows(step, d, kIndexQueries, m.index->query->out_features());
+    m.index->compressed.keys->forward(
+        step, down.columns(m.index->compressed.at, m.index->compressed.width));
+    step.phase = Phase::kLinear;
+    m.index->query->forward(step, latent, iq);
+    step.phase = Phase::kAttention;
+    m.index->rows->run(step, {iq});
+    m.index->indexer->select(step, iq, down.columns(m.index->weights_at, m.index->heads));
+  }
+  m.attention->forward(step, q, k, k, attended);
+  m.attended->run(step, {attended});
+  step.phase = Phase::kLinear;
+  const size_t n = m.low.size(), each = m.query_width / n, low_each = m.low_width / n;
+  for (size_t g = 0; g < n; ++g)
+    m.low[g]->forward(step, attended.columns(g * each, each), low.columns(g * low_each, low_each));
+  m.output->forward(step, low, out);
+}
+
 void Graph::forward(Step& step, const GraphLayer& layer, const RecurrentMixer& m, const RowSet& a,
                     const RowSet& out) const {
   Device& d = *layer.device;

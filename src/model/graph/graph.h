@@ -65,6 +65,8 @@ class Graph {
                const RowSet& out) const;
   void forward(Step& step, const GraphLayer& layer, const LatentAttention& m, const RowSet& a,
                const RowSet& out) const;
+  void forward(Step& step, const GraphLayer& layer, const SharedKeyAttention& m, const RowSet& a,
+               const RowSet& out) const;
   void forward(Step& step, const GraphLayer& layer, const RecurrentMixer& m, const RowSet& a,
                const RowSet& out) const;
   void choose(Step& step, Device& d, const AttentionIndex& index, const RowSet& a,

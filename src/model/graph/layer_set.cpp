@@ -36,6 +36,9 @@ void LayerSet::cut(const KvPool& pool, size_t kind, BlockId id, size_t tokens) c
       a->attention->cut(pool, id, tokens);
       if (a->index != nullptr) a->index->indexer->cut(pool, id, tokens);
     }
+    // Compressed keys are never read before they are written again.
+    if (const auto* a = std::get_if<SharedKeyAttention>(&l->mixer))
+      a->attention->cut(pool, id, tokens);
     if (const auto* a = std::get_if<LatentAttention>(&l->mixer)) {
       a->attention->cut(pool, id, tokens);
       if (a->index != nullptr) a->index->indexer->cut(pool, id, tokens);

@@ -51,6 +51,33 @@ struct LatentAttention {
   std::unique_ptr<AttentionIndex> index;
 };
 
+// One kv head for all, whose keys are their own values, with compressed ones behind a window.
+struct SharedKeyAttention {
+  size_t query_latent = 0, query_width = 0, key_width = 0, low_width = 0;
+  Linear
+      down;  // x -> [q latent | key | sources of compressed keys | those of the indexer | weights]
+  Program latents;  // {down, q latent, key}
+  Linear query;     // of its latent
+  Program queries;  // {q}
+  struct Compressed {
+    size_t at = 0, width = 0;  // columns of `down`
+    std::unique_ptr<CompressorOp> keys;
+  };
+  std::optional<Compressed> compressed;
+  struct Index {
+    Compressed compressed;
+    size_t weights_at = 0, heads = 0;
+    Linear query;  // of the q latent
+    Program rows;  // {q}
+    std::unique_ptr<IndexerOp> indexer;
+  };
+  std::optional<Index> index;
+  std::unique_ptr<AttentionOp> attention;
+  Program attended;         // {attended}
+  std::vector<Linear> low;  // of groups of heads, side by side
+  Linear output;
+};
+
 struct RecurrentMixer {
   Linear in;
   // Where projections lie side by side in another way than the layer reads them, or some go through a
@@ -66,7 +93,8 @@ struct RecurrentMixer {
   Linear output;
 };
 
-using Mixer = std::variant<std::monostate, HeadAttention, LatentAttention, RecurrentMixer>;
+using Mixer = std::variant<std::monostate, HeadAttention, LatentAttention, SharedKeyAttention,
+                           RecurrentMixer>;
 
 // Experts with their router, or a dense MLP.
 struct ExpertBlock {

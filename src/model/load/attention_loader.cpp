@@ -36,6 +36,7 @@ RowView heads_view(size_t operand, size_t heads, size_t d) { return {operand, 0,
 
 Mixer LayerSetLoader::load_mixer(const LayerParts& parts, GraphLayer& layer) {
   if (spec_.layers[parts.index()].recurrent) return load_recurrent_mixer(parts, layer);
+  if (spec_.shared_key) return load_shared_keys(parts, layer);
   if (spec_.latent()) return load_latents(parts, layer);
   return load_heads(parts, layer);
 }
@@ -57,10 +58,14 @@ Linear LayerSetLoader::attention_output(const LayerParts& parts, GraphLayer& lay
 AttentionRequest LayerSetLoader::attention_request(const LayerParts& parts, bool absorbed) const {
   const size_t index = parts.index();
   AttentionRequest r{attention_spec(spec_, index, absorbed),
-                     storage_of(checkpoint_, spec_, index, kv_options_), kv_.layers[index],
-                     is_sparse(spec_, index), part_.kv_heads_of(index, 1).begin};
+                     storage_of(checkpoint_, spec_, index, kv_options_),
+                     kv_.layers[index],
+                     is_sparse(spec_, index),
+                     part_.kv_heads_of(index, 1).begin,
+                     nullptr,
+                     kv_.compressed[index].keys};
   if (!spec_.layers[index].sinks) return r;
-  r.spec.sinks = parts.values(spec_.sinks, part_.whole.sizes(index).heads);
+  r.spec.sinks = parts.values(parts.first_of(spec_.sinks), part_.whole.sizes(index).heads);
   if (const Range own = part_.heads_of(index, 1); own.size() > 0)
     r.spec.sinks = {r.spec.sinks.begin() + static_cast<std::ptrdiff_t>(own.begin),
                     r.spec.sinks.begin() + static_cast<std::ptrdiff_t>(own.end)};

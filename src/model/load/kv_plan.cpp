@@ -19,6 +19,10 @@ size_t reach_of(const LayerSpec& layer) {
   return reach;
 }
 
+std::string window_name(size_t reach) {
+  return reach == SIZE_MAX ? "full" : fmt::format("window {}", reach);
+}
+
 // Of the layers that keep a state.
 RecurrentShape recurrent_shape(const DecoderSpec& spec) {
   return std::visit(
@@ -84,9 +88,7 @@ KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const KvCh
       if (here) bytes += 2 * state;
       continue;
     }
-    const size_t reach = reach_of(layer),
-                 kind = kind_of({reach == SIZE_MAX ? "full" : fmt::format("window {}", reach), 0,
-                                 reach, true});
+    const size_t reach = reach_of(layer), kind = kind_of({window_name(reach), 0, reach, true});
     size_t& bytes = bytes_on(device, kind);
     plan.layers.push_back({kind, bytes});
     const KvStorage stored = storage_of(checkpoint, spec, i, options);  // refused on every rank
@@ -94,7 +96,34 @@ KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const KvCh
     bytes += spec.latent() && !absorbs(checkpoint, spec, i, options)
                  ? KvRowLayout{spec.kv_lora + spec.rope_dim, stored.type}.block_bytes()
                  : device.kv_bytes(attention_spec(spec, i, true), stored);
-    if (layer.indexes) bytes += device.index_bytes(spec.indexer, stored.type);
+    if (layer.ratio == 0 && layer.indexes) bytes += device.index_bytes(spec.indexer, stored.type);
+  }
+  // Compressed keys are kept for as long as the sequence, as those of 128 tokens in a block; what they
+  // are made of only as far as the next one reaches.
+  plan.compressed.resize(spec.layers.size());
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    if (spec.layers[i].ratio == 0) continue;
+    Device& device = attention_device(devices, spec, i);
+    const KvType stored = storage_of(checkpoint, spec, i, options).type;
+    const auto place = [&](const KvKind& wanted, size_t size) {
+      const size_t kind = kind_of(wanted);
+      size_t& bytes = bytes_on(device, kind);
+      const KvPlace at{kind, bytes};
+      if (i >= own.begin && i < own.end) bytes += size;
+      return at;
+    };
+    const auto sources = [&](const CompressorSpec& c) {
+      return place({window_name(c.reach()), 0, c.reach(), true},
+                   KvRowLayout{c.source_width(), kv_type_of(options.type)}.block_bytes());
+    };
+    const KvKind kept{"compressed", 0, SIZE_MAX, true};
+    const CompressorSpec c = compressor_of(spec, i);
+    CompressedPlaces& to = plan.compressed[i];
+    to.keys = place(kept, KvRowLayout{c.width, stored, c.block_keys()}.block_bytes());
+    to.sources = sources(c);
+    if (!spec.layers[i].indexes) continue;
+    to.index_keys = place(kept, device.index_bytes(spec.indexer, stored));
+    to.index_sources = sources(index_compressor_of(spec, i));
   }
   for (size_t k = 0; k < plan.kinds.size(); ++k) {
     for (DeviceKinds& d : plan.devices) {
@@ -134,6 +163,7 @@ AttentionSpec attention_spec(const DecoderSpec& s, size_t index, bool absorbed) 
                 ? s.attention_scale
                 : static_cast<float>(1 / std::sqrt(static_cast<double>(s.key_dim(index))));
   a.window = s.layers[index].window, a.chunk = s.layers[index].chunk;
+  a.ratio = s.layers[index].ratio;
   return a;
 }
 

@@ -11,9 +11,15 @@
 
 namespace moebius {
 
+// Where a layer keeps compressed keys for attention and for its indexer, and what they are made of.
+struct CompressedPlaces {
+  KvPlace keys, sources, index_keys, index_sources;
+};
+
 struct KvPlan {
   std::vector<KvKind> kinds;  // bytes on all devices together
   std::vector<KvPlace> layers;
+  std::vector<CompressedPlaces> compressed;  // of layers that have compressed keys
   std::vector<DeviceKinds> devices;
 
   uint64_t bytes_per_token() const;        // while nothing is given away; whole blocks, no states

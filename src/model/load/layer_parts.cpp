@@ -52,6 +52,17 @@ bool LayerParts::has(const std::string& tensor) const {
   return checkpoint_.store().find(full(tensor)) != nullptr;
 }
 
+std::string LayerParts::first_of(std::string_view words) const {
+  std::string found, first;
+  for_each_word(words, [&](std::string_view view, bool) {
+    const std::string word(view);
+    if (first.empty()) first = word;
+    if (found.empty() && (find(word) != nullptr || has(word) || has(word + ".weight")))
+      found = word;
+  });
+  return found.empty() ? first : found;
+}
+
 std::vector<float> LayerParts::values(const std::string& suffix, size_t count) const {
   const TensorInfo& t = checkpoint_.store().require(full(suffix));
   std::vector<float> v = read_floats(checkpoint_.store(), t);

@@ -18,6 +18,8 @@ class LayerParts {
   const Module* find(std::string_view suffix) const;     // null: not there
   const Module& require(std::string_view suffix) const;  // throws Error naming it
   bool has(const std::string& tensor) const;
+  // Of some words the first that names a module, a tensor or a weight here; none does: the first.
+  std::string first_of(std::string_view words) const;
   // A parameter of `count` values, whatever its shape; throws Error.
   std::vector<float> values(const std::string& suffix, size_t count) const;
   std::vector<float> values_if_any(const std::string& suffix, size_t count) const;

@@ -230,15 +230,20 @@ std::vector<RowOp> LayerSetLoader::final_rows(Norm norm, const std::string& norm
   // Tensors of the whole model by the ends of their names.
   const TensorStore& store = checkpoint_.store();
   const auto values = [&](const char* member, size_t count) {
-    const std::string end = std::string(spec_.streams.head) + member;
-    for (const TensorInfo& t : store.tensors())
-      if (t.name.ends_with(end)) {
-        std::vector<float> v = read_floats(store, t);
-        if (v.size() != count)
-          fail("{} is {}; expected {} values", store.where(t), describe(t), count);
-        return v;
-      }
-    fail("{}: has {} but no tensor that ends in {}", checkpoint_.folder(), norm_name, end);
+    const TensorInfo* found = nullptr;  // the shortest: prediction heads may have their own
+    for_each_word(spec_.streams.head, [&](std::string_view word, bool) {
+      for (const TensorInfo& t : store.tensors())
+        if (t.name.ends_with(std::string(word) + member) &&
+            (found == nullptr || t.name.size() < found->name.size()))
+          found = &t;
+    });
+    if (found == nullptr)
+      fail("{}: has {} but no tensor that ends in one of {} with {}", checkpoint_.folder(),
+           norm_name, spec_.streams.head, member);
+    std::vector<float> v = read_floats(store, *found);
+    if (v.size() != count)
+      fail("{} is {}; expected {} values", store.where(*found), describe(*found), count);
+    return v;
   };
   const auto streams = load_stream_gates(spec_, to_->hidden, false, values);
   const RowView h{0, 0, to_->hidden * to_->streams}, a{1, 0, to_->hidden}, w{2, 0, to_->streams};

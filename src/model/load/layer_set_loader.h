@@ -40,6 +40,7 @@ class LayerSetLoader {
   LatentAttention load_latents(const LayerParts& parts, GraphLayer& layer);
   void absorb(const Module& kv_b, size_t index, GraphLayer& layer, LatentAttention& m);
   std::unique_ptr<AttentionIndex> load_index(const LayerParts& parts, GraphLayer& layer);
+  SharedKeyAttention load_shared_keys(const LayerParts& parts, GraphLayer& layer);
   RecurrentMixer load_recurrent_mixer(const LayerParts& parts, GraphLayer& layer);
   AttentionRequest attention_request(const LayerParts& parts, bool absorbed) const;
   Linear attention_output(const LayerParts& parts, GraphLayer& layer);

@@ -45,7 +45,7 @@ HeadCut ModelPart::cut(size_t layer, size_t member) const {
                   member);
 }
 
-// Recurrent layers are repeated on all ranks of a stage.
+// Recurrent layers and shared keys are repeated on all ranks of a stage.
 DecoderSpec ModelPart::spec_of(size_t member) const {
   DecoderSpec s = whole;
   if (!cuts_heads) return s;
@@ -75,7 +75,7 @@ ModelPart::ModelPart(const Checkpoint& checkpoint, DecoderSpec all, Ranks* r)
         moe_split(hidden, split.tp, m % split.tp, split.ep, ep_rank, "hidden_size")
             .columns[ep_rank]);
   }
-  cuts_heads = !split.repeat_attention;
+  cuts_heads = !split.repeat_attention && !whole.shared_key;
   spec = spec_of(ranks->member());
 }
 

@@ -13,9 +13,9 @@ Norm norm_of(const LayerOp& op, size_t width, const LayerParts& parts, const Dec
   if (op.parameter == nullptr)
     return {op.norm.value_or(NormKind::kRmsPlain), spec.norm_epsilon, {}, {}};
   const NormKind kind = op.norm.value_or(spec.norm);
-  Norm norm = parts.has(op.parameter)
-                  ? Norm{kind, spec.norm_epsilon, parts.values(op.parameter, width), {}}
-                  : parts.norm(op.parameter, kind, spec.norm_epsilon, width);
+  const std::string name = parts.first_of(op.parameter);
+  Norm norm = parts.has(name) ? Norm{kind, spec.norm_epsilon, parts.values(name, width), {}}
+                              : parts.norm(name, kind, spec.norm_epsilon, width);
   if (op.factor != 1.0f)
     for (float& w : norm.weight) w *= op.factor;
   return norm;

@@ -37,7 +37,8 @@ Share share_of(const Module& m, const DecoderSpec& spec, const RankSplit& split,
   const bool recurrent = m.layer >= 0 && static_cast<size_t>(m.layer) < spec.layers.size() &&
                          spec.layers[static_cast<size_t>(m.layer)].recurrent;
   if (recurrent && m.projection == Projection::kNone) return Share::kWhole;
-  if (split.repeat_attention && m.layer >= 0 && m.projection == Projection::kNone)
+  if ((split.repeat_attention || spec.shared_key) && m.layer >= 0 &&
+      m.projection == Projection::kNone)
     return Share::kWhole;
   return cut_of(m, Cut::kOutputs) == Cut::kWhole ? Share::kWhole : Share::kCut;
 }

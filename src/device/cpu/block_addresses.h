@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where blocks lie, for operations of the CPU that keep something in them.
+#pragma once
+#include <algorithm>
+#include <vector>
+
+#include "device/cpu/cpu_device.h"
+
+namespace moebius {
+
+// Addresses of a layer's part of every block that a sequence reads or writes; null where it does
+// neither.
+struct BlockAddresses {
+  std::vector<uint8_t*> blocks;
+  std::vector<size_t> first;  // of each sequence
+  uint8_t* const* of(size_t sequence) const { return blocks.data() + first[sequence]; }
+
+  void gather(const Step& step, const Device& device, const KvPlace& place) {
+    blocks.clear(), first.clear();
+    for (const StepSequence& s : step.sequences) {
+      first.push_back(blocks.size());
+      const auto& memory = static_cast<const CpuBlocks&>(s.pool->on(device));
+      const std::vector<BlockId>& table = (*s.tables)[place.kind];
+      const size_t count = (s.position + s.tokens - 1) / kBlockTokens + 1;
+      for (size_t i = 0; i < count; ++i)
+        blocks.push_back(table[i] == kNoBlock ? nullptr
+                                              : memory.block(place.kind, table[i]) + place.offset);
+    }
+  }
+};
+
+// New tokens of a sequence, block by block: f(block, first token in it, tokens, row of the step).
+template <class F>
+void each_block(const StepSequence& s, uint8_t* const* blocks, F f) {
+  for (size_t t = 0; t < s.tokens;) {
+    const size_t at = s.position + t, first = at % kBlockTokens,
+                 count = std::min(kBlockTokens - first, s.tokens - t);
+    f(blocks[at / kBlockTokens], first, count, s.first_row + t);
+    t += count;
+  }
+}
+
+inline uint8_t* block_of(const KvPool& pool, const Device& device, const KvPlace& place,
+                         BlockId id) {
+  return static_cast<const CpuBlocks&>(pool.on(device)).block(place.kind, id) + place.offset;
+}
+
+}  // namespace moebius

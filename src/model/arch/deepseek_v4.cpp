@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeepSeek-V4: four streams of rows that are mixed, one key for all heads that is its own value, a window
+// in every layer, and compressed keys behind it: of 4 tokens, among which an indexer chooses, or of 128.
+// The first layers choose experts by token id.
+#include <algorithm>
+
+#include "base/error.h"
+#include "model/arch/arch.h"
+
+namespace moebius {
+namespace {
+
+enum class V4Layer : uint8_t { kWindow, kChosen, kAll };
+
+size_t v4_size(const ConfigFields& f, ConfigFields::Names names, int64_t fallback) {
+  return static_cast<size_t>(f.integer_or(names, fallback, 1, 1 << 30));
+}
+
+// layer_types, else the ratios of every layer (compress_ratios), else the published order.
+std::vector<V4Layer> v4_layers(const ConfigFields& f, size_t count) {
+  const std::vector<std::string> types = f.strings({"layer_types"});
+  const std::vector<int64_t> ratios = f.integers({"compress_ratios"}, 0, 128);
+  std::vector<V4Layer> layers;
+  for (size_t i = 0; i < count; ++i) {
+    if (!types.empty()) {
+      const std::string word = i < types.size() ? types[i] : "";
+      if (word == "sliding_attention")
+        layers.push_back(V4Layer::kWindow);
+      else if (word == "compressed_sparse_attention")
+        layers.push_back(V4Layer::kChosen);
+      else if (word == "heavily_compressed_attention")
+        layers.push_back(V4Layer::kAll);
+      else
+        fail(
+            "{}: layer {} is '{}'; expected sliding_attention, compressed_sparse_attention or "
+            "heavily_compressed_attention",
+            f.label("layer_types"), i, printable(word));
+    } else if (!ratios.empty()) {
+      const int64_t ratio = i < ratios.size() ? ratios[i] : -1;
+      if (ratio != 0 && ratio != 4 && ratio != 128)
+        fail("{}: layer {} has {}; expected 0, 4 or 128", f.label("compress_ratios"), i, ratio);
+      layers.push_back(ratio == 0   ? V4Layer::kWindow
+                       : ratio == 4 ? V4Layer::kChosen
+                                    : V4Layer::kAll);
+    } else {
+      layers.push_back(i < 2 || i % 2 == 0 ? V4Layer::kAll : V4Layer::kChosen);
+    }
+  }
+  return layers;
+}
+
+// Tokens of a compressed key.
+size_t v4_ratio(const ModelConfig& config, const char* type, const char* scalar, int64_t fallback) {
+  const ConfigFields f = fields_of(config);
+  const Json* rates = config.text.find("compress_rates");
+  const bool own = rates != nullptr && rates->is_object() && rates->find(type) != nullptr;
+  const size_t ratio =
+      own ? v4_size(ConfigFields(*rates, "config.json", "compress_rates."), {type}, fallback)
+          : v4_size(f, {scalar}, fallback);
+  if (kKeyBlock % ratio != 0)
+    fail("{}: is {}; expected a divisor of {}", f.label(own ? "compress_rates" : scalar), ratio,
+         kKeyBlock);
+  return ratio;
+}
+
+// Windows alone turn by rope_theta, layers with compressed keys by compress_rope_theta and YaRN.
+void set_v4_ropes(const ModelConfig& config, DecoderSpec& s) {
+  const ConfigFields f = fields_of(config);
+  const Json* rope = config.text.find("rope_parameters");
+  const bool apart = rope != nullptr && rope->is_object() && rope->find("main") != nullptr &&
+                     rope->find("compress") != nullptr;
+  const size_t dims = s.rope_dim;
+  if (apart) {
+    s.rope = rope_spec(config, dims, "main");
+    s.other_ropes = {rope_spec(config, dims, "compress")};
+  } else {
+    s.rope = {};
+    s.rope.dims = dims, s.rope.base = f.number({"rope_theta"}).value_or(10000);
+    RopeSpec scaled =
+        rope_spec(config, dims, "", f.number({"compress_rope_theta"}).value_or(160000));
+    const Json* given =
+        rope != nullptr && rope->is_object() ? rope : config.text.find("rope_scaling");
+    if (scaled.scaling == RopeScaling::kYarn && given->find("attention_factor") == nullptr)
+      scaled.attention_factor = 1;
+    s.other_ropes = {std::move(scaled)};
+  }
+  for (RopeSpec* r : {&s.rope, &s.other_ropes[0]}) {
+    if (r->scaling != RopeScaling::kNone && r->scaling != RopeScaling::kYarn)
+      fail("{}: compressed keys turn by fixed angles; expected rope_type default or yarn",
+           f.label("rope_parameters"));
+    r->interleaved = true;
+  }
+}
+
+size_t v4_rotated(const ModelConfig& config, size_t head_dim) {
+  const ConfigFields f = fields_of(config);
+  const size_t named = v4_size(f, {"qk_rope_head_dim"}, static_cast<int64_t>(head_dim / 8));
+  const double share = f.number({"partial_rotary_factor"})
+                           .value_or(static_cast<double>(named) / static_cast<double>(head_dim));
+  if (!(share > 0 && share <= 1))
+    fail("{}: is {}; expected more than 0, at most 1", f.label("partial_rotary_factor"), share);
+  return static_cast<size_t>(share * static_cast<double>(head_dim));
+}
+
+}  // namespace
+
+DecoderSpec deepseek_v4_spec(const ModelConfig& config) {
+  using enum LayerRows;
+  const ConfigFields f = fields_of(config);
+  const size_t rotated = v4_rotated(config, static_cast<size_t>(config.head_dim));
+  DecoderSpec s = common_spec(config, rotated);
+  s.rope_dim = rotated;
+  s.norm = NormKind::kRmsFused;
+  s.kv_heads = 1;  // num_key_value_heads says nothing: keys are as wide as one head
+  for (const char* name : {"attention_bias", "mlp_bias"})
+    if (f.boolean({name}).value_or(false))
+      fail("{}: is true; its projections have no biases", f.label(name));
+  s.q_lora = v4_size(f, {"q_lora_rank"}, 1024);
+  s.shared_key = {v4_size(f, {"o_groups"}, 8), v4_size(f, {"o_lora_rank"}, 1024)};
+  if (s.heads * s.head_dim % s.shared_key->groups != 0)
+    fail("{}: is {}; expected a divisor of {} heads times {}", f.label("o_groups"),
+         s.shared_key->groups, s.heads, s.head_dim);
+  set_v4_ropes(config, s);
+  s.sinks = "attn.attn_sink self_attn.sinks attn.sinks self_attn.attn_sink";
+  const size_t few = v4_ratio(config, "compressed_sparse_attention", "compress_rate_csa", 4),
+               many = v4_ratio(config, "heavily_compressed_attention", "compress_rate_hca", 128);
+  s.indexer.heads = v4_size(f, {"index_n_heads"}, 64);
+  s.indexer.head_dim = v4_size(f, {"index_head_dim"}, 128);
+  s.indexer.top_k = v4_size(f, {"index_topk"}, 512);
+  s.indexer.ratio = few, s.indexer_rope = 1;
+  if (s.indexer.head_dim < rotated)
+    fail("{}: is {}; expected at least the {} rotated features of a head",
+         f.label("index_head_dim"), s.indexer.head_dim, rotated);
+  StreamSpec& streams = s.streams;
+  streams.count = v4_size(f, {"hc_mult"}, 4);
+  if (streams.count < 2 || streams.count > StreamSpec::kMost)
+    fail("{}: is {}; expected 2 to {}", f.label("hc_mult"), streams.count, StreamSpec::kMost);
+  streams.epsilon = static_cast<float>(f.number({"hc_eps"}).value_or(1e-6));
+  streams.rounds = v4_size(f, {"hc_sinkhorn_iters"}, 20);
+  streams.head = "hc_head_ hc_head.hc_";
+  s.whole_blocks = true;  // the step knows the tokens by which some layers choose
+  set_windows(config, s, {.layers = WindowLayers::kAll, .width = 128});
+  const std::vector<V4Layer> types = v4_layers(f, s.layers.size());
+  for (size_t i = 0; i < s.layers.size(); ++i) {
+    LayerSpec& layer = s.layers[i];
+    layer.sinks = true;
+    layer.indexes = types[i] == V4Layer::kChosen;
+    layer.ratio = types[i] == V4Layer::kWindow ? 0 : layer.indexes ? few : many;
+    const size_t rope = layer.ratio != 0 ? 1 : 0;
+    layer.enter_attention = {row_op::norm(kInput, kHidden, "attn_norm input_layernorm")};
+    layer.enter_block = {row_op::norm(kInput, kHidden, "ffn_norm post_attention_layernorm")};
+    layer.attention_rows = {row_op::head_norm(kQuery, nullptr), row_op::rotate(kQuery, rope),
+                            row_op::rotate(kKey, rope)};
+    layer.attended = {row_op::rotate_back(kAttended, rope)};
+    set_streams(layer, "hc_attn_ attn_hc.", "hc_ffn_ ffn_hc.");
+  }
+  return s;
+}
+
+}  // namespace moebius
