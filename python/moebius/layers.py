@@ -217,6 +217,8 @@ class Moe(Handle):
 
     def run_logits(self, x: Any, logits: Any, out: Any = None, *, routing: bool = False, bf16: bool = False, stream: Optional[int] = None) -> Any:
         """The block's routing rules on the caller's router logits [..., experts]."""
+        if logits is None:
+            raise argument_error("logits is None; expected numbers of [rows, experts]", "logits")
         return self._run(x, logits, out, routing, bf16, stream)
 
     def _run(self, x: Any, logits: Any, out: Any, routing: bool, bf16: bool, stream: Optional[int]) -> Any:
