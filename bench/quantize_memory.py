@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory of `moebius quantize` on a large source: the peak against the forecast, in a control group of the forecast plus 10 %.
 
-    bench/make_synthetic_moe.py FOLDER --bf16 --layers 16 --experts 16 --hidden 1024 --vocab 1024
+    bench/make_synthetic_moe.py FOLDER --bf16 --layers 80 --experts 16 --hidden 512 --intermediate 256 --heads 4 --vocab 1024
     quantize_memory.py --tool build/release/moebius FOLDER [--threads 1]
 
 Runs rtn, search and gptq (4,096 random tokens, rows in files) with --memory of an eighth of the source, or of the least that the

@@ -3,9 +3,13 @@
 """Compare `moebius quantize` with llmcompressor, tensor by tensor and byte by byte.
 
     compare_quantize.py --tool build/release/moebius [--model BF16_FOLDER] [--write] [case ...]
+    compare_quantize.py --tool build/release/moebius --calibrated [--model BF16_FOLDER]
 
 Without --model: the tiny sources of tests/golden (and, from them, a folder in f16, one in f32, and one with groups of
 zeros and with -0); --write also writes tests/golden/quantize.json, a hash per case, for unit/quantize_golden_test.cpp.
+--calibrated: FP8 and NVFP4, whose input scales come from a calibration: weights equal, scales within 1 % (or by how much they are
+not), both from 24 windows of 64 random tokens; with --write these become tests/golden/calibration.jsonl, the rows that
+make_checkpoints.py gives llmcompressor for a vocabulary of 32.
 With --model: every scheme on that folder. Needs make_checkpoints_requirements.txt; prints one line per case.
 """
 import argparse
@@ -68,6 +72,46 @@ def llmcompressor(source, target, scheme, dtype):
     oneshot(model=model, tokenizer=dummy_tokenizer(), recipe=QuantizationModifier(config_groups={"group_0": scheme}, ignore=IGNORE))
     model.save_pretrained(target, save_compressed=True)
     return time.process_time() - start
+
+
+def calibration_rows(vocab):
+    """The rows of make_checkpoints.make_oneshot."""
+    import torch
+    from make_checkpoints import LENGTH, SAMPLES
+    return torch.randint(3, vocab, (SAMPLES, LENGTH), generator=torch.Generator().manual_seed(11)).tolist()
+
+
+def compare_calibrated(args, source, scheme, work):
+    """A line on stdout: names, weights, and the largest difference of an input scale."""
+    import torch
+    from compressed_tensors.quantization import preset_name_to_scheme
+    from datasets import Dataset
+    from llmcompressor import oneshot
+    from llmcompressor.modifiers.quantization import QuantizationModifier
+    from llmcompressor.utils import load_context
+    from make_checkpoints import LENGTH, SAMPLES, dummy_tokenizer
+    from make_checkpoints_table import IGNORE
+    from transformers import AutoModelForCausalLM
+    for folder in (work / "ours", work / "theirs"):
+        shutil.rmtree(folder, ignore_errors=True)
+    rows = calibration_rows(json.loads((Path(source) / "config.json").read_text())["vocab_size"])
+    (work / "rows.jsonl").write_text("".join(json.dumps({"input_ids": r}) + "\n" for r in rows))
+    with load_context():
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16)
+    data = Dataset.from_list([{"input_ids": r, "attention_mask": [1] * LENGTH} for r in rows])
+    oneshot(model=model, tokenizer=dummy_tokenizer(), dataset=data, num_calibration_samples=SAMPLES, max_seq_length=LENGTH,
+            recipe=QuantizationModifier(config_groups={"group_0": preset_name_to_scheme(scheme, ["Linear"])}, ignore=IGNORE))
+    model.save_pretrained(work / "theirs", save_compressed=True)
+    moebius(args.tool, source, work / "ours", scheme, {"method": "rtn", "calib": work / "rows.jsonl", "calib-ctx": LENGTH, "calib-experts": "all"})
+    a, b = tensors(work / "ours"), tensors(work / "theirs")
+    names = sorted(set(a) & set(b))
+    scales = [n for n in names if ".input_" in n]
+    bad = sorted(set(a) ^ set(b)) + [n for n in names if n not in scales and digest(a[n]) != digest(b[n])]
+    off = sorted(((a[n].float() / b[n].float() - 1).abs().max().item(), n) for n in scales)
+    beyond = [n for d, n in off if d > 0.01]
+    print(f"{'FAIL' if bad else 'OK  '} {Path(source).name} {scheme}: {len(b)} tensors, {len(bad)} differ; {len(scales)} input scales, "
+          f"{len(beyond)} off by more than 1 %, the worst by {100 * off[-1][0]:.2f} %", *bad[:3], flush=True)
+    return not bad
 
 
 def moebius(tool, source, target, scheme, options):
@@ -139,10 +183,18 @@ def main():
     ap.add_argument("--tool", required=True)
     ap.add_argument("--model", default="")
     ap.add_argument("--write", action="store_true")
+    ap.add_argument("--calibrated", action="store_true")
     ap.add_argument("names", nargs="*", help="only cases whose line holds one of these words")
     args = ap.parse_args()
     import torch
     work = Path(tempfile.mkdtemp(prefix="compare_quantize_"))
+    if args.calibrated:
+        if args.write:
+            (GOLDEN / "calibration.jsonl").write_text("".join(json.dumps({"input_ids": r}) + "\n" for r in calibration_rows(32)))
+        sources = [args.model] if args.model else [str(GOLDEN / n) for n in ("olmoe-dense", "glm4moe-dense", "qwen3moe-dense")]
+        good = [compare_calibrated(args, source, scheme, work) for source in sources for scheme in ("FP8", "NVFP4")]
+        shutil.rmtree(work)
+        return 0 if all(good) else 1
     cases, failed = [], 0
     chosen = [(args.model, s, torch.bfloat16) for s in SCHEMES] if args.model else \
         [(str(GOLDEN / name), s, torch.bfloat16) for name, schemes in SOURCES.items() for s in schemes]

@@ -202,7 +202,7 @@ float number_of(const Stored& s) {
 }
 
 // Static input scales: golden/calibration.jsonl holds the rows that make_checkpoints.py gave
-// llmcompressor for these folders (compare_quantize.py --calibration writes it).
+// llmcompressor for these folders (compare_quantize.py --calibrated --write writes it).
 TEST(QuantizeGolden, InputScalesOfCalibratedFolders) {
   for (const auto& [source, made, scheme] :
        {std::tuple("olmoe-dense", "olmoe-fp8-static", "FP8"),
