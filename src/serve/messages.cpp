@@ -12,6 +12,7 @@
 #include "serve/fields.h"
 #include "serve/request.h"
 #include "serve/tools.h"
+#include "text/answer/past_messages.h"
 
 namespace moebius {
 namespace {
@@ -137,18 +138,6 @@ void add_bad_word(const Tokenizer& tokenizer, const std::string& word, Generatio
   }
 }
 
-// The same with texts where there were none.
-Json with_contents(const Json& messages) {
-  Json out = Json::array();
-  for (const Json& m : messages.items()) {
-    Json filled = Json::object();
-    for (const auto& [key, value] : m.members())
-      filled.set(key, key == "content" && value.is_null() ? Json("") : value);
-    out.push(std::move(filled));
-  }
-  return out;
-}
-
 std::vector<TextSegment> render_chat(const ApiRequest& request, const ServedModel& model) {
   if (model.templates == nullptr || model.templates->empty())
     throw ApiError(400, "no_chat_template", "this model has no chat template; use /v1/completions",
@@ -161,20 +150,7 @@ std::vector<TextSegment> render_chat(const ApiRequest& request, const ServedMode
   input.steps = kTemplateSteps;
   input.memory = kTemplateMemory;
   input.time = kTemplateTime;
-  try {
-    return model.templates->render(input);
-  } catch (const Error&) {
-    // Templates that add a content to a string expect one, others ask whether there is none.
-    const auto& list = request.messages.items();
-    if (std::none_of(list.begin(), list.end(), [](const Json& m) {
-          const Json* content = m.find("content");
-          return content != nullptr && content->is_null();
-        }))
-      throw;
-  }
-  const Json filled = with_contents(request.messages);
-  input.messages = &filled;
-  return model.templates->render(input);
+  return render_filled(*model.templates, input);
 }
 
 struct EncodedChat {
@@ -182,9 +158,15 @@ struct EncodedChat {
   std::string end;                          // of the prompt's text
 };
 
+// The field that the messages came in.
+std::string messages_field(const ApiRequest& request) {
+  return request.face == Interface::kResponses ? "input" : "messages";
+}
+
 EncodedChat encode_chat(ApiRequest& request, const ServedModel& model, size_t most) {
   constexpr size_t kEnd = 256;
-  repair_past_calls(request.messages, model);
+  const std::string param = messages_field(request);
+  repair_past_calls(request.messages, model, param);
   try {
     std::vector<TextSegment> segments = render_chat(request, model);
     if (request.continue_final) cut_at_mark(segments);
@@ -200,7 +182,7 @@ EncodedChat encode_chat(ApiRequest& request, const ServedModel& model, size_t mo
     for (size_t at; !folder.empty() && (at = words.find(folder)) != std::string::npos;)
       words.erase(at, folder.size());
     throw ApiError(400, "template_error",
-                   fmt::format("the chat template refuses these messages: {}", words), "messages");
+                   fmt::format("the chat template refuses these messages: {}", words), param);
   }
 }
 
@@ -339,7 +321,7 @@ std::vector<GenerationRequest> prepare(ApiRequest& request, const ServedModel& m
     fit(out.back(), request, model, param);
   };
   if (request.chat) {
-    const std::string param = request.face == Interface::kResponses ? "input" : "messages";
+    const std::string param = messages_field(request);
     // Clients of /v1/messages are told how long it is.
     const size_t most = request.face == Interface::kMessages ? 8 * model.context : model.context;
     EncodedChat chat = encode_chat(request, model, most);

@@ -404,15 +404,10 @@ HttpReply ApiServer::live(const HttpRequest&) {
 }
 
 std::string ApiServer::model_json(const std::string& id) const {
-  const auto quoted = [](const std::string& text) {
-    std::string out;
-    append_json_string(out, text);
-    return out;
-  };
   return fmt::format(
       "{{\"id\":{},\"object\":\"model\",\"created\":{},\"owned_by\":\"moebius\",\"root\":{},"
       "\"max_model_len\":{}}}",
-      quoted(id), model_->created, quoted(model_->name), model_->context);
+      json_quoted(id), model_->created, json_quoted(model_->name), model_->context);
 }
 
 // In Anthropic's form.

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "serve/body.h"
+#include "text/answer/call_grammar.h"
 
 namespace moebius {
 namespace {
@@ -157,31 +158,6 @@ ApiError api_error(const GrammarError& error, const std::string& path) {
   return {400, error.code, named || where.empty() ? what : printable(where) + ": " + what, where};
 }
 
-namespace {
-
-// Reasoning, then the format.
-GrammarBuilder::Rule behind_reasoning(GrammarBuilder& b, GrammarBuilder::Rule format,
-                                      const AnswerRules& rules) {
-  const ReasoningFormat& r = *rules.reasoning;
-  if (r.name == "harmony") {
-    // A message in the channel of reasoning, or several; then one in the final channel.
-    const std::vector<std::string> end = {"<|end|>"};
-    const auto channel = [&](const char* name) {
-      return b.sequence({b.marker("<|channel|>"), b.literal(name), b.marker("<|message|>")});
-    };
-    const auto analysis = b.sequence(
-        {channel("analysis"), b.text_until(end), b.marker("<|start|>"), b.literal("assistant")});
-    return b.sequence({b.repeat(analysis, 0), channel("final"), format});
-  }
-  const std::vector<std::string> end = {std::string(r.end)};
-  const auto line_feeds = b.repeat(b.literal("\n"), 0, 2);
-  const auto rest = b.sequence({b.text_until(end), line_feeds, format});
-  if (rules.start == AnswerStart::kReasoning) return rest;
-  return b.choice({format, b.sequence({b.marker(std::string(r.begin)), rest})});
-}
-
-}  // namespace
-
 GrammarPtr compile_format(const AnswerFormat& format, const AnswerRules& rules,
                           const Tokenizer& tokenizer, GrammarCache& cache) {
   if (rules.reasoning == nullptr || rules.start == AnswerStart::kContent)
@@ -192,7 +168,7 @@ GrammarPtr compile_format(const AnswerFormat& format, const AnswerRules& rules,
     return cache.get(key, [&] {
       GrammarBuilder b(&tokenizer);
       const auto inner = format.add_to(b);
-      return b.build(behind_reasoning(b, inner, rules));
+      return b.build(content_rule(b, rules, inner));
     });
   } catch (const GrammarError& e) {
     throw api_error(e, format.path);

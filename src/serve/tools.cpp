@@ -7,36 +7,13 @@
 
 #include "base/error.h"
 #include "serve/structured.h"
+#include "text/answer/answer_message.h"
 #include "text/answer/call_grammar.h"
 #include "text/answer/call_parser.h"
+#include "text/answer/past_messages.h"
 
 namespace moebius {
 namespace {
-
-bool is_tool_name(std::string_view name) {
-  return !name.empty() && name.size() <= kMostNameBytes &&
-         std::all_of(name.begin(), name.end(), is_name_byte);
-}
-
-// Letters and digits alone, the last nine, as Mistral's templates want them.
-std::string nine(const std::string& id) {
-  std::string out;
-  for (const char c : id)
-    if (is_name_byte(c) && c != '_' && c != '.' && c != '-') out += c;
-  if (out.size() < 9) out.insert(0, 9 - out.size(), '0');
-  return out.substr(out.size() - 9);
-}
-
-Json with_member(const Json& object, std::string_view key, Json value) {
-  Json out = Json::object();
-  bool found = false;
-  for (const auto& [name, old] : object.members()) {
-    out.set(name, name == key ? value : old);
-    found = found || name == key;
-  }
-  if (!found) out.set(std::string(key), std::move(value));
-  return out;
-}
 
 const std::string& text_of(const Json& object, std::string_view key) {
   static const std::string none;
@@ -178,48 +155,13 @@ void read_tools(const Fields& f, ApiRequest& r, const ServedModel& model) {
   finish_tools(r, model, "tool_choice");
 }
 
-void repair_past_calls(Json& messages, const ServedModel& model) {
-  const CallIds ids = model.markup.tools != nullptr ? model.markup.tools->ids : CallIds::kOwn;
-  std::map<std::string, std::pair<std::string, std::string>> known;  // id: new id, name
-  size_t count = 0;
-  bool past = false;
-  Json out = Json::array();
-  for (const Json& message : messages.items()) {
-    Json m = message;
-    if (const Json* calls = message.find("tool_calls");
-        calls != nullptr && !calls->items().empty()) {
-      past = true;
-      Json list = Json::array();
-      for (const Json& call : calls->items()) {
-        const Json* function = call.find("function");
-        const std::string name = function != nullptr ? text_of(*function, "name") : "";
-        const std::string& id = text_of(call, "id");
-        std::string own = id;
-        if (ids == CallIds::kNine) own = nine(id);
-        if (ids == CallIds::kFunctions) own = fmt::format("functions.{}:{}", name, count);
-        ++count;
-        known[id] = {own, name};
-        list.push(with_member(call, "id", own));
-      }
-      m = with_member(message, "tool_calls", std::move(list));
-    } else if (text_of(message, "role") == "tool") {
-      past = true;
-      const std::string& id = text_of(message, "tool_call_id");
-      const auto at = known.find(id);
-      if (at != known.end()) {
-        m = with_member(m, "tool_call_id", at->second.first);
-        if (message.find("name") == nullptr) m = with_member(m, "name", at->second.second);
-      } else if (ids == CallIds::kNine) {
-        m = with_member(m, "tool_call_id", nine(id));
-      }
-    }
-    out.push(std::move(m));
-  }
-  if (!past) return;
-  if (model.templates != nullptr && model.templates->text().find("tool_calls") == std::string::npos)
+void repair_past_calls(Json& messages, const ServedModel& model, const std::string& param) {
+  if (!has_calls(messages)) return;
+  if (model.templates != nullptr && !prints_calls(*model.templates))
     throw ApiError(400, "template_error",
-                   "the chat template of this model does not print calls of tools", "messages");
-  messages = std::move(out);
+                   "the chat template of this model does not print calls of tools", param);
+  const ToolFormat* format = model.markup.tools;
+  messages = with_family_calls(messages, format != nullptr ? format->ids : CallIds::kOwn);
 }
 
 }  // namespace moebius

@@ -33,6 +33,6 @@ void mask_calls(GenerationRequest& generation, const ApiRequest& request, const 
 
 // Past calls and their results as this model's template expects them: ids in the form of its
 // family, results with the name of their call. Throws ApiError where it cannot print them.
-void repair_past_calls(Json& messages, const ServedModel& model);
+void repair_past_calls(Json& messages, const ServedModel& model, const std::string& param);
 
 }  // namespace moebius

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "text/answer/answer_markup.h"
 #include "text/answer/splitter.h"
 #include "text/chat_template.h"
 #include "unit/test_util.h"
@@ -330,6 +331,40 @@ INSTANTIATE_TEST_SUITE_P(Answer, ToolFormats, ::testing::ValuesIn(format_names()
                          [](const auto& p) { return p.param; });
 
 // What cannot be read becomes content, verbatim, with its markers.
+// Words of a template may be those of another family; what it prints for a call decides.
+TEST(Answer, ThePrintedCallDecides) {
+  const auto chosen = [](const std::string& body) -> std::string {
+    const TempDir folder;
+    write_file(folder / "chat_template.jinja",
+               "{% for m in messages %}{{ m.role }}: {{ m.content }}\n"
+               "{% for c in m.tool_calls or [] %}" +
+                   body + "{% endfor %}{% endfor %}");
+    const ToolFormat* f =
+        choose_tool_format(ChatTemplates::from_folder(folder.path().string()), "auto");
+    return f != nullptr ? std::string(f->name) : "none";
+  };
+  const std::string hermes =
+      "<tool_call>\n{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | "
+      "tojson }}}\n</tool_call>";
+  EXPECT_EQ(chosen(hermes), "hermes");
+  // The words of Llama-3.1 and of Qwen3-Coder, but calls in another form.
+  EXPECT_EQ(chosen("{# tools: \"parameters\" #}" + hermes), "hermes");
+  EXPECT_EQ(chosen("{# <function= #}" + hermes), "hermes");
+  EXPECT_EQ(
+      chosen("{# tools: \"parameters\" #}<action>{{ c.function.name }} {{ c.function.arguments "
+             "| tojson }}</action>"),
+      "none");
+  // It prints no call that could decide.
+  EXPECT_EQ(chosen("{# tools: \"parameters\" #}"), "llama3_json");
+  for (const std::string& name : format_names()) {
+    const TempDir folder;
+    write_file(folder / "chat_template.jinja", template_of(name));
+    const ToolFormat* f =
+        choose_tool_format(ChatTemplates::from_folder(folder.path().string()), "auto");
+    EXPECT_EQ(f != nullptr ? f->name : "none", name);
+  }
+}
+
 TEST(Answer, BrokenCallsBecomeContent) {
   struct Case {
     const char *format, *text;

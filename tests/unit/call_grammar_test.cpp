@@ -106,6 +106,7 @@ TEST_P(CallGrammar, ACallOfTheFamilyFits) {
     EXPECT_FALSE(m.may_end());
     EXPECT_TRUE(m.accept(call_text(GetParam(), "get_weather")));
     EXPECT_TRUE(m.may_end());
+    EXPECT_TRUE(tool == nullptr || m.must_end());  // a tool that is named is called once
     GrammarMatcher other(call_grammar(rules, {true, tool}, vocabulary()));
     EXPECT_FALSE(other.accept(call_text(GetParam(), "nothing")));
     GrammarMatcher prose(call_grammar(rules, {true, tool}, vocabulary()));

@@ -4,6 +4,9 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "text/answer/answer_message.h"
+#include "text/answer/past_messages.h"
+#include "text/answer/splitter.h"
 
 namespace moebius {
 namespace {
@@ -31,19 +34,113 @@ std::vector<int32_t> special_tokens_in(const Tokenizer& tokenizer,
   return out;
 }
 
+constexpr const char* kProbeTool = "get_weather";
+constexpr const char* kProbeTools =
+    R"([{"type":"function","function":{"name":"get_weather","description":"","parameters":{"type":"object","properties":{"city":{"type":"string","description":""},"days":{"type":"integer","description":""}},"required":["city"]}}}])";
+constexpr const char* kProbeMessages =
+    R"([{"role":"user","content":"Weather?"},{"role":"assistant","content":"","tool_calls":[{"id":"functions.get_weather:0","type":"function","function":{"name":"get_weather","arguments":{"city":"Oslo","days":2}}}]}])";
+
+// The prompt may begin with the same bytes of a marker as the answer ("<think>", "<tool_call>").
+size_t begin_of_marker(std::string_view text, size_t at) {
+  const size_t open = text.substr(0, at).find_last_of("<[");
+  if (open == text.npos) return at;
+  const char close = text[open] == '<' ? '>' : ']';
+  return text.substr(open, at - open).find(close) == text.npos ? open : at;
+}
+
+// What the template prints behind its prompt for an answer that calls; nothing where it cannot.
+std::string printed_call(const ChatTemplates& templates, CallIds ids) {
+  const Json all = with_family_calls(parse_json(kProbeMessages, "probe"), ids);
+  const Json tools = parse_json(kProbeTools, "probe");
+  Json question = Json::array();
+  question.push(all.items()[0]);
+  ChatInput asked, answered;
+  asked.messages = &question;
+  answered.messages = &all;
+  asked.tools = answered.tools = &tools;
+  asked.now = answered.now = 0;
+  answered.add_generation_prompt = false;
+  const auto text = [&](const ChatInput& input) {
+    std::string out;
+    for (const TextSegment& s : render_filled(templates, input)) out += s.text;
+    return out;
+  };
+  try {
+    const std::string prompt = text(asked), whole = text(answered);
+    const auto differ =
+        std::mismatch(whole.begin(), whole.end(), prompt.begin(), prompt.end()).first;
+    const auto at = static_cast<size_t>(differ - whole.begin());
+    return whole.substr(begin_of_marker(whole, at));
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+// How well a format reads that: not at all, a call of that name, or all of it.
+enum class Reading : uint8_t { kNone, kName, kWhole };
+
+Reading reading_of(const ToolFormat& format, const std::string& printed) {
+  auto rules = std::make_shared<AnswerRules>();
+  rules->format = &format;
+  rules->tools = tool_set_of(parse_json(kProbeTools, "probe"));
+  rules->start = AnswerStart::kContent;
+  AnswerSplitter splitter(rules);
+  AnswerEvents events;
+  splitter.push(printed, events);
+  splitter.finish(false, events);
+  std::string name, arguments;
+  bool whole = false;
+  for (const AnswerEvent& e : events) {
+    if (e.kind == AnswerEvent::Kind::kCallBegin) name = e.text;
+    if (e.kind == AnswerEvent::Kind::kCallArguments) arguments += e.text;
+    if (e.kind == AnswerEvent::Kind::kCallEnd) whole = e.whole;
+  }
+  if (name != kProbeTool) return Reading::kNone;
+  if (!whole) return Reading::kName;
+  const Json given = parse_json(arguments, "arguments");
+  const Json *city = given.find("city"), *days = given.find("days");
+  const bool same = given.members().size() == 2 && city != nullptr && city->is_string() &&
+                    city->as_string() == "Oslo" && days != nullptr && days->is_integer() &&
+                    days->as_int() == 2;
+  return same ? Reading::kWhole : Reading::kName;
+}
+
+// Words of a template may mean another format than the one that has them: what it prints for a past
+// call is what the model writes, and decides. Arguments need not be right for the format that the
+// words name, because some templates print them without quotes. A template that prints no call is
+// taken by its words.
+const ToolFormat* recognise_by_print(const ChatTemplates& templates) {
+  const ToolFormat* named = recognise_tool_format(templates.text());
+  if (!prints_calls(templates)) return named;
+  const std::string printed =
+      printed_call(templates, named != nullptr ? named->ids : CallIds::kOwn);
+  if (printed.find(kProbeTool) == std::string::npos) return named;
+  if (named != nullptr && reading_of(*named, printed) != Reading::kNone) return named;
+  const auto formats = tool_formats();
+  const auto at = std::find_if(formats.begin(), formats.end(), [&](const ToolFormat& f) {
+    return reading_of(f, printed) == Reading::kWhole;
+  });
+  return at != formats.end() ? &*at : nullptr;
+}
+
 }  // namespace
+
+const ToolFormat* choose_tool_format(const ChatTemplates& templates, std::string_view name) {
+  if (name == "auto") return recognise_by_print(templates);
+  if (name == "none") return nullptr;
+  const ToolFormat* format = find_tool_format(name);
+  if (format == nullptr)
+    fail("there is no tool format '{}'; known: auto none{}", printable(name, 40),
+         names_of(tool_formats()));
+  return format;
+}
 
 AnswerMarkup choose_answer_markup(const ChatTemplates& templates, const Tokenizer& tokenizer,
                                   std::string_view tools, std::string_view reasoning) {
   AnswerMarkup out;
-  const std::string text = templates.text();
-  if (tools == "auto")
-    out.tools = recognise_tool_format(text);
-  else if (tools != "none" && (out.tools = find_tool_format(tools)) == nullptr)
-    fail("there is no tool format '{}'; known: auto none{}", printable(tools, 40),
-         names_of(tool_formats()));
+  out.tools = choose_tool_format(templates, tools);
   if (reasoning == "auto")
-    out.reasoning = recognise_reasoning(text);
+    out.reasoning = recognise_reasoning(templates.text());
   else if (reasoning != "none" && (out.reasoning = find_reasoning_format(reasoning)) == nullptr)
     fail("there is no form of reasoning '{}'; known: auto none{}", printable(reasoning, 40),
          names_of(reasoning_formats()));

@@ -21,6 +21,7 @@ struct AnswerMarkup {
 };
 
 // "auto", "none", or a name of the tables. Throws Error.
+const ToolFormat* choose_tool_format(const ChatTemplates& templates, std::string_view name);
 AnswerMarkup choose_answer_markup(const ChatTemplates& templates, const Tokenizer& tokenizer,
                                   std::string_view tools = "auto",
                                   std::string_view reasoning = "auto");

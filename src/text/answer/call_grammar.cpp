@@ -3,10 +3,33 @@
 
 #include <functional>
 
+#include "base/error.h"
+
 namespace moebius {
 namespace {
 
 using Rule = GrammarBuilder::Rule;
+
+Rule open_channel(GrammarBuilder& b, const char* name) {
+  return b.sequence({b.marker("<|channel|>"), b.literal(name), b.marker("<|message|>")});
+}
+
+// What may stand before an answer's content or calls: reasoning up to its end, where the prompt
+// leaves room for it.
+Rule reasoning_rule(GrammarBuilder& b, const AnswerRules& rules) {
+  const ReasoningFormat* r = rules.reasoning;
+  if (r == nullptr || rules.start == AnswerStart::kContent) return b.literal("");
+  const std::string ends[] = {std::string(r->end)};
+  if (r->name == "harmony") {  // a message in the channel of reasoning, or several
+    const Rule rest =
+        b.sequence({b.text_until(ends), b.marker("<|start|>"), b.literal("assistant")});
+    const Rule more = b.repeat(b.sequence({open_channel(b, "analysis"), rest}), 0);
+    return rules.start == AnswerStart::kReasoning ? b.sequence({rest, more}) : more;
+  }
+  const Rule rest = b.sequence({b.text_until(ends), b.repeat(b.literal("\n"), 0, 2)});
+  if (rules.start == AnswerStart::kReasoning) return rest;
+  return b.optional(b.sequence({b.marker(std::string(r->begin)), rest}));
+}
 
 // Parts of one format's calls.
 class CallRules {
@@ -20,6 +43,7 @@ class CallRules {
       if (only == nullptr || only == &t) tools.push_back(&t);
     std::vector<Rule> calls;
     for (const Tool* t : tools) calls.push_back(whole_call(*t));
+    several_ = rules_.parallel && only == nullptr;
     return b_.build(b_.sequence({reasoning_rule(b_, rules_), sections(b_.choice(calls))}));
   }
 
@@ -63,9 +87,8 @@ class CallRules {
 
   // All of an answer's calls.
   Rule sections(Rule call) {
-    const bool several = rules_.parallel;
     const auto more = [&](Rule first, Rule next) {
-      return several ? b_.sequence({first, b_.repeat(next, 0)}) : first;
+      return several_ ? b_.sequence({first, b_.repeat(next, 0)}) : first;
     };
     if (f_.layout == CallLayout::kPythonic)
       return b_.sequence({mark(f_.section_begin), text("["),
@@ -271,25 +294,27 @@ class CallRules {
   const ToolFormat& f_;
   const AnswerRules& rules_;
   GrammarBuilder b_;
+  bool several_ = true;  // calls in one answer
 };
 
 }  // namespace
 
-Rule reasoning_rule(GrammarBuilder& b, const AnswerRules& rules) {
+Rule content_rule(GrammarBuilder& b, const AnswerRules& rules, Rule content) {
   const ReasoningFormat* r = rules.reasoning;
-  if (r == nullptr || rules.start == AnswerStart::kContent) return b.literal("");
-  const bool channels = r->name == "harmony";
-  const std::string ends[] = {std::string(r->end)};
-  const Rule until = b.text_until(ends);
-  const Rule rest =
-      channels ? b.sequence({until, b.marker("<|start|>"), b.literal("assistant")})
-               : b.sequence({until, b.optional(b.literal("\n")), b.optional(b.literal("\n"))});
-  if (rules.start == AnswerStart::kReasoning) return rest;
-  const Rule begin =
-      channels
-          ? b.sequence({b.marker("<|channel|>"), b.literal("analysis"), b.marker("<|message|>")})
-          : b.marker(std::string(r->begin));
-  return b.optional(b.sequence({begin, rest}));
+  if (r == nullptr || rules.start == AnswerStart::kContent) return content;
+  const Rule before = reasoning_rule(b, rules);
+  return r->name == "harmony" ? b.sequence({before, open_channel(b, "final"), content})
+                              : b.sequence({before, content});
+}
+
+CallDemand call_demand(const ToolSet& tools, std::string_view choice) {
+  if (choice == "auto") return {};
+  if (choice == "required") return {true, nullptr};
+  const Tool* only = tools.find(choice);
+  if (only == nullptr)
+    fail("tool_choice is '{}'; expected auto, required or the name of a tool",
+         printable(choice, 80));
+  return {true, only};
 }
 
 GrammarPtr call_grammar(const AnswerRules& rules, const CallDemand& demand,

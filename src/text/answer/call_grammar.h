@@ -12,12 +12,14 @@ class Tokenizer;
 
 struct CallDemand {
   bool required = false;       // the answer is calls and nothing else
-  const Tool* only = nullptr;  // that is called; null: any
+  const Tool* only = nullptr;  // that is called, once; null: any, and several where they may
 };
+// Of "auto", "required" or the name of a tool. Throws Error where there is none of that name.
+CallDemand call_demand(const ToolSet& tools, std::string_view choice);
 
-// What may stand before an answer's content: reasoning up to its end, where the prompt leaves room
-// for it.
-GrammarBuilder::Rule reasoning_rule(GrammarBuilder& builder, const AnswerRules& rules);
+// An answer whose content is this: reasoning before it, where the prompt leaves room for any.
+GrammarBuilder::Rule content_rule(GrammarBuilder& builder, const AnswerRules& rules,
+                                  GrammarBuilder::Rule content);
 
 // Null: nothing is to be masked (the format has no marker that tells a call). Throws GrammarError.
 GrammarPtr call_grammar(const AnswerRules& rules, const CallDemand& demand,
