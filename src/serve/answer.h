@@ -59,7 +59,8 @@ class LogprobLists {
   void add(const GeneratedToken& token, bool known = true);  // unknown: of a prompt's first token
   bool empty() const { return count_ == 0; }
   std::string json() const;
-  void clear();  // but not the offset in the text
+  const std::string& chat_entries() const { return tokens_; }  // separated by commas
+  void clear();                                                // but not the offset in the text
 
  private:
   void add_chat(const GeneratedToken& token);

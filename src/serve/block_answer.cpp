@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "serve/block_answer.h"
 
+#include <algorithm>
+
 namespace moebius {
 
 BlockAnswer::BlockAnswer(const ApiRequest& request, const ServedModel& model,
-                         const std::vector<GenerationRequest>& prompts, int64_t seconds)
+                         const TokenTexts& texts, const std::vector<GenerationRequest>& prompts,
+                         int64_t seconds)
     : model_(model),
       seconds_(seconds),
       stream_(request.stream),
@@ -12,12 +15,16 @@ BlockAnswer::BlockAnswer(const ApiRequest& request, const ServedModel& model,
   const GenerationRequest& g = prompts.at(0);
   usage_.prompt = g.prompt.size();
   fills_context_ = g.prompt.size() + g.max_new == model.context;
+  if (request.generation.logprobs < 0) return;
+  logprobs_.emplace(texts, true);
+  stop_tokens_ = g.stop_tokens;
 }
 
 std::string BlockAnswer::take(size_t prompt, const GenerationEvent& e) {
   if (ended_ ||
       (e.tokens.empty() && e.text.empty() && e.parts.empty() && e.end == EndReason::kNone))
     return {};
+  if (logprobs_) keep_logprobs(e);
   count(prompt, e);
   std::string out;
   if (!begun_ && stream_) out += began();
@@ -29,6 +36,21 @@ std::string BlockAnswer::take(size_t prompt, const GenerationEvent& e) {
   out += close();
   ended_ = true;
   return stream_ ? out + ended() : out;
+}
+
+// Those of reasoning and of the end have no text here; those of calls are dropped with the call.
+void BlockAnswer::keep_logprobs(const GenerationEvent& e) {
+  if (e.reasoning_tokens > usage_.reasoning) return;
+  for (const GeneratedToken& t : e.tokens)
+    if (std::find(stop_tokens_.begin(), stop_tokens_.end(), t.token) == stop_tokens_.end())
+      logprobs_->add(t);
+}
+
+std::string BlockAnswer::take_logprobs() {
+  if (!logprobs_) return {};
+  std::string out = logprobs_->chat_entries();
+  logprobs_->clear();
+  return out;
 }
 
 std::string BlockAnswer::add(const AnswerEvent& part) {
@@ -60,17 +82,24 @@ std::string BlockAnswer::add(const AnswerEvent& part) {
 
 std::string BlockAnswer::open(Block::Kind kind, const AnswerEvent* call) {
   open_ = true;
+  if (kind != Block::Kind::kText) take_logprobs();
   blocks_.push_back(make_block(kind, call));
   return stream_ ? opened(blocks_.back()) : "";
 }
 
 std::string BlockAnswer::grow(const std::string& text) {
-  blocks_.back().text += text;
-  return stream_ && !text.empty() ? grown(blocks_.back(), text) : "";
+  Block& block = blocks_.back();
+  block.text += text;
+  if (text.empty()) return {};
+  const std::string logprobs = take_logprobs();
+  if (block.kind == Block::Kind::kText && !logprobs.empty())
+    block.logprobs += (block.logprobs.empty() ? "" : ",") + logprobs;
+  return stream_ ? grown(block, text, logprobs) : "";
 }
 
 std::string BlockAnswer::close() {
   if (!std::exchange(open_, false)) return {};
+  if (blocks_.back().kind != Block::Kind::kText) take_logprobs();
   return stream_ ? closed(blocks_.back()) : "";
 }
 
@@ -79,9 +108,9 @@ std::unique_ptr<InterfaceAnswer> make_answer(const ApiRequest& request, const Se
                                              const std::vector<GenerationRequest>& prompts,
                                              int64_t seconds, const std::string& request_id) {
   if (request.face == Interface::kMessages)
-    return make_messages_answer(request, model, prompts, seconds, request_id);
+    return make_messages_answer(request, model, texts, prompts, seconds, request_id);
   if (request.face == Interface::kResponses)
-    return make_responses_answer(request, model, prompts, seconds);
+    return make_responses_answer(request, model, texts, prompts, seconds);
   return std::make_unique<ApiAnswer>(request, model, texts, prompts, seconds);
 }
 

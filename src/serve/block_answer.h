@@ -18,14 +18,17 @@ class BlockAnswer : public InterfaceAnswer {
     Kind kind;
     std::string id, call_id, name, text;  // the text of a call: its arguments
     bool whole = true;                    // of a call
+    std::string logprobs = {};            // of a text: entries of a JSON list, where asked for
   };
-  BlockAnswer(const ApiRequest& request, const ServedModel& model,
+  BlockAnswer(const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
               const std::vector<GenerationRequest>& prompts, int64_t seconds);
 
   // Parts of the stream; only asked where there is one.
   virtual std::string began() = 0;
   virtual std::string opened(const Block& block) = 0;
-  virtual std::string grown(const Block& block, const std::string& text) = 0;
+  // `logprobs`: entries of the tokens that came since the last text.
+  virtual std::string grown(const Block& block, const std::string& text,
+                            const std::string& logprobs) = 0;
   virtual std::string closed(const Block& block) = 0;
   virtual std::string ended() = 0;
   virtual Block make_block(Block::Kind kind, const AnswerEvent* call) = 0;
@@ -45,17 +48,19 @@ class BlockAnswer : public InterfaceAnswer {
   std::string open(Block::Kind kind, const AnswerEvent* call);
   std::string grow(const std::string& text);
   std::string close();
+  void keep_logprobs(const GenerationEvent& event);
+  std::string take_logprobs();
   const bool stream_, show_reasoning_;
+  std::optional<LogprobLists> logprobs_;  // of tokens whose text has not come yet
+  std::vector<int32_t> stop_tokens_;
   bool fills_context_ = false, begun_ = false, ended_ = false, open_ = false;
 };
 
-std::unique_ptr<InterfaceAnswer> make_messages_answer(const ApiRequest& request,
-                                                      const ServedModel& model,
-                                                      const std::vector<GenerationRequest>& prompts,
-                                                      int64_t seconds,
-                                                      const std::string& request_id);
+std::unique_ptr<InterfaceAnswer> make_messages_answer(
+    const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
+    const std::vector<GenerationRequest>& prompts, int64_t seconds, const std::string& request_id);
 std::unique_ptr<InterfaceAnswer> make_responses_answer(
-    const ApiRequest& request, const ServedModel& model,
+    const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
     const std::vector<GenerationRequest>& prompts, int64_t seconds);
 
 }  // namespace moebius

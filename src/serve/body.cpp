@@ -106,6 +106,7 @@ constexpr KnownField kFields[] = {
     {"thinking", kAnthropic, Keep::kTree, 16},
     {"output_config", kAnthropic, Keep::kTree, 16},
     // Of /v1/responses.
+    {"include", kResponses, Keep::kTree, 64},
     {"instructions", kResponses},
     {"max_output_tokens", kResponses},
     {"reasoning", kResponses, Keep::kTree, 16},

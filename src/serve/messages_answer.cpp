@@ -14,10 +14,10 @@ std::string named_event(std::string_view type, const std::string& members) {
 
 class MessagesAnswer final : public BlockAnswer {
  public:
-  MessagesAnswer(const ApiRequest& request, const ServedModel& model,
+  MessagesAnswer(const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
                  const std::vector<GenerationRequest>& prompts, int64_t seconds,
                  std::string request_id)
-      : BlockAnswer(request, model, prompts, seconds),
+      : BlockAnswer(request, model, texts, prompts, seconds),
         id_("msg_" + random_hex(24)),
         request_id_(std::move(request_id)) {}
 
@@ -108,7 +108,7 @@ class MessagesAnswer final : public BlockAnswer {
                        fmt::format(",\"index\":{},\"delta\":{{{}}}", index(), inner));
   }
 
-  std::string grown(const Block& b, const std::string& text) override {
+  std::string grown(const Block& b, const std::string& text, const std::string&) override {
     if (b.kind == Kind::kReasoning)
       return delta("\"type\":\"thinking_delta\",\"thinking\":" + json_quoted(text));
     if (b.kind == Kind::kText)
@@ -135,12 +135,10 @@ class MessagesAnswer final : public BlockAnswer {
 
 }  // namespace
 
-std::unique_ptr<InterfaceAnswer> make_messages_answer(const ApiRequest& request,
-                                                      const ServedModel& model,
-                                                      const std::vector<GenerationRequest>& prompts,
-                                                      int64_t seconds,
-                                                      const std::string& request_id) {
-  return std::make_unique<MessagesAnswer>(request, model, prompts, seconds, request_id);
+std::unique_ptr<InterfaceAnswer> make_messages_answer(
+    const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
+    const std::vector<GenerationRequest>& prompts, int64_t seconds, const std::string& request_id) {
+  return std::make_unique<MessagesAnswer>(request, model, texts, prompts, seconds, request_id);
 }
 
 }  // namespace moebius

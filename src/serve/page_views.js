@@ -48,6 +48,8 @@ async function hello() {
     document.title = model.name + " \u00b7 Moebius";
     if (!running) { say(""); draw(); }
     code();
+    const state = await (await fetch("api/state", { headers: headers() })).json();
+    $("tool-format").textContent = state.tool_format ? "Calls are read in the format " + state.tool_format + "." : "The model's chat template names no format of calls.";
   } catch (e) {
     say(e.message || "the server does not answer", true);
     setTimeout(hello, 2000);

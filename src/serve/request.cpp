@@ -17,7 +17,6 @@ namespace {
 
 constexpr size_t kMostChoices = 16, kStopBytes = 1024, kBadWordBytes = 128;
 constexpr int64_t kMostDrafted = 16;
-constexpr int64_t kMostLogprobs = 20;
 constexpr int64_t kMostTokens = int64_t{1} << 31;
 
 uint64_t random_seed() {

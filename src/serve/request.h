@@ -48,6 +48,7 @@ struct ServedModel {
 inline constexpr size_t kMostPrompts = 128, kMostMessages = 4096, kMostStops = 32;
 inline constexpr size_t kMostBiases = 1024, kMostStopTokens = 1024, kMostBadWords = 128;
 inline constexpr size_t kMostAllowed = 1 << 14;
+inline constexpr int64_t kMostLogprobs = 20;
 
 inline constexpr size_t kMostTools = 128;
 

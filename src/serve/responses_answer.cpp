@@ -9,9 +9,9 @@ namespace {
 
 class ResponsesAnswer final : public BlockAnswer {
  public:
-  ResponsesAnswer(const ApiRequest& request, const ServedModel& model,
+  ResponsesAnswer(const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
                   const std::vector<GenerationRequest>& prompts, int64_t seconds)
-      : BlockAnswer(request, model, prompts, seconds), id_("resp_" + random_hex(24)) {
+      : BlockAnswer(request, model, texts, prompts, seconds), id_("resp_" + random_hex(24)) {
     for (const auto& [key, value] : request.echoed.members())
       echoed_ += "," + json_quoted(key) + ":" + value.dump();
   }
@@ -74,16 +74,17 @@ class ResponsesAnswer final : public BlockAnswer {
         json_quoted(model_.name), output, echoed_, running ? "null" : usage_json());
   }
 
-  static std::string part(const Block& b, const std::string& text) {
+  static std::string part(const Block& b, const std::string& text, const std::string& logprobs) {
     if (b.kind == Kind::kReasoning)
       return "{\"type\":\"reasoning_text\",\"text\":" + json_quoted(text) + "}";
     return "{\"type\":\"output_text\",\"text\":" + json_quoted(text) +
-           ",\"annotations\":[],\"logprobs\":[]}";
+           ",\"annotations\":[],\"logprobs\":[" + logprobs + "]}";
   }
 
   static std::string item(const Block& b, std::string_view state) {
     const std::string head = fmt::format("{{\"id\":\"{}\",\"type\":", b.id);
-    const std::string parts = state == "in_progress" ? "[]" : "[" + part(b, b.text) + "]";
+    const std::string parts =
+        state == "in_progress" ? "[]" : "[" + part(b, b.text, b.logprobs) + "]";
     if (b.kind == Kind::kReasoning)
       return fmt::format("{}\"reasoning\",\"summary\":[],\"content\":{},\"status\":\"{}\"}}", head,
                          parts, state);
@@ -110,16 +111,17 @@ class ResponsesAnswer final : public BlockAnswer {
         event("response.output_item.added",
               fmt::format(",\"output_index\":{},\"item\":{}", index(), item(b, "in_progress")));
     if (b.kind != Kind::kCall)
-      out += event("response.content_part.added", at(b, true) + ",\"part\":" + part(b, ""));
+      out += event("response.content_part.added", at(b, true) + ",\"part\":" + part(b, "", ""));
     return out;
   }
 
-  std::string grown(const Block& b, const std::string& text) override {
+  std::string grown(const Block& b, const std::string& text, const std::string& logprobs) override {
     const std::string delta = ",\"delta\":" + json_quoted(text);
     if (b.kind == Kind::kReasoning)
       return event("response.reasoning_text.delta", at(b, true) + delta);
     if (b.kind == Kind::kText)
-      return event("response.output_text.delta", at(b, true) + delta + ",\"logprobs\":[]");
+      return event("response.output_text.delta",
+                   at(b, true) + delta + ",\"logprobs\":[" + logprobs + "]");
     return event("response.function_call_arguments.delta", at(b, false) + delta);
   }
 
@@ -128,9 +130,11 @@ class ResponsesAnswer final : public BlockAnswer {
     std::string out;
     if (b.kind == Kind::kReasoning) out = event("response.reasoning_text.done", at(b, true) + text);
     if (b.kind == Kind::kText)
-      out = event("response.output_text.done", at(b, true) + text + ",\"logprobs\":[]");
+      out = event("response.output_text.done",
+                  at(b, true) + text + ",\"logprobs\":[" + b.logprobs + "]");
     if (b.kind != Kind::kCall)
-      out += event("response.content_part.done", at(b, true) + ",\"part\":" + part(b, b.text));
+      out += event("response.content_part.done",
+                   at(b, true) + ",\"part\":" + part(b, b.text, b.logprobs));
     else
       out = event("response.function_call_arguments.done",
                   at(b, false) + ",\"arguments\":" + json_quoted(b.text) +
@@ -153,9 +157,9 @@ class ResponsesAnswer final : public BlockAnswer {
 }  // namespace
 
 std::unique_ptr<InterfaceAnswer> make_responses_answer(
-    const ApiRequest& request, const ServedModel& model,
+    const ApiRequest& request, const ServedModel& model, const TokenTexts& texts,
     const std::vector<GenerationRequest>& prompts, int64_t seconds) {
-  return std::make_unique<ResponsesAnswer>(request, model, prompts, seconds);
+  return std::make_unique<ResponsesAnswer>(request, model, texts, prompts, seconds);
 }
 
 }  // namespace moebius

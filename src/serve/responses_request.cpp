@@ -150,8 +150,6 @@ void refuse_stored(const Fields& f) {
   if (const auto truncation = f.string("truncation"); truncation && *truncation != "disabled")
     refuse("truncation",
            fmt::format("is '{}'; only disabled is offered", printable(*truncation, 40)));
-  if (f.integer("top_logprobs", 0, 20).value_or(0) > 0)
-    refuse("top_logprobs", "is not offered here; use /v1/chat/completions");
 }
 
 void read_responses_tools(const Fields& f, ApiRequest& r, const ServedModel& model) {
@@ -181,6 +179,19 @@ void read_responses_tools(const Fields& f, ApiRequest& r, const ServedModel& mod
   finish_tools(r, model, "tool_choice");
 }
 
+// Asked for by either field. What else `include` may name belongs to things that are not offered
+// and comes with them, or is what comes anyway.
+void read_responses_logprobs(const Fields& f, ApiRequest& r) {
+  bool asked = false;
+  if (const Json* include = f.find("include")) {
+    if (!include->is_array()) wrong_type(*include, "include", "an array of strings");
+    for (const Json& word : include->items())
+      asked = asked || (word.is_string() && word.as_string() == "message.output_text.logprobs");
+  }
+  const int64_t top = f.integer("top_logprobs", 0, kMostLogprobs).value_or(0);
+  if (asked || top > 0) r.generation.logprobs = static_cast<int>(top);
+}
+
 // What the answer says about the request.
 Json repeated(const Fields& f, const GenerationRequest& g) {
   Json out = Json::object();
@@ -197,6 +208,7 @@ Json repeated(const Fields& f, const GenerationRequest& g) {
   same("text", Json::object({{"format", Json::object({{"type", "text"}})}}));
   same("tool_choice", "auto");
   same("tools", Json::array());
+  same("top_logprobs", 0);
   same("top_p", static_cast<double>(g.top_p));
   same("user", Json());
   return out;
@@ -229,6 +241,7 @@ ApiRequest parse_responses_request(const RequestBody& body, const ServedModel& m
     r.generation.salt = *key;
   }
   read_responses_tools(f, r, model);
+  read_responses_logprobs(f, r);
   r.echoed = repeated(f, r.generation);
   return r;
 }

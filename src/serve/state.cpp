@@ -57,6 +57,9 @@ std::string ApiServer::state_json() {
   j.set("status", status);
   j.set("model", model_ ? model_->name : "");
   j.set("context", static_cast<uint64_t>(model_ ? model_->context : 0));
+  const auto format = [&](const auto* row) { return row != nullptr ? Json(row->name) : Json(); };
+  j.set("tool_format", model_ ? format(model_->markup.tools) : Json());
+  j.set("reasoning_format", model_ ? format(model_->markup.reasoning) : Json());
   j.set("load_ratio", load_share());
   j.set("uptime_seconds", std::chrono::duration<double>(now - started_).count());
   j.set("running", static_cast<uint64_t>(s.running));

@@ -91,7 +91,7 @@ class StandIn:
                     if name.lower() not in ("connection", "content-length"):
                         self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(body if self.path == "/" else b'{"data":[{"id":"scripted","max_model_len":200}]}')
+                self.wfile.write(body if self.path == "/" else b'{"data":[{"id":"scripted","max_model_len":200}],"tool_format":"hermes"}')
 
             def do_POST(self):
                 outer.bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
@@ -283,6 +283,7 @@ def case_line(browser, server):
 def case_code(browser, server):
     """The card's command and program run as they stand; the address and the name are this server's."""
     open_page(browser, server.url)
+    browser.until("the format of calls", lambda: browser.run("return document.getElementById('tool-format').textContent").startswith("The model's chat template names no"))
     browser.click("#tab-code")
     assert browser.text("#base-url") == server.url + "/v1" and browser.text("#model-name") == "moebius-tiny-w4a8"
     done = subprocess.run(["sh", "-c", browser.text("#curl")], capture_output=True, text=True, check=True)
@@ -307,6 +308,7 @@ def case_tools(browser, server):
     with StandIn(server, [(pieces, 0, "", "tool_calls"), (["Rain."], 0, "", "stop")]) as fake:
         open_page(browser, fake.url, "scripted")
         browser.run("document.getElementById('settings').open = true")
+        browser.until("the format of calls", lambda: browser.text("#tool-format") == "Calls are read in the format hermes.")
         browser.fill("#tools", '[{"type":"function","function":{"name":"weather"}}]')
         browser.fill("#schema", '{"type":"object"}')
         say(browser, "Weather?")

@@ -141,7 +141,7 @@ GenerationEvent FakeGenerator::advance(const Job& job, Choice& c) {
     return e;
   };
   if (fail_at > 0 && c.produced + 1 == fail_at) {
-    e.error = "no finite logit";
+    e.error = failure;
     return end(EndReason::kError);
   }
   if (c.produced >= std::min(r.max_new, c.tokens.size())) return end(EndReason::kLength);

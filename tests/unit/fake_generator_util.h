@@ -30,14 +30,15 @@ class FakeGenerator final : public Generator {
   bool dead() const override { return dead_; }
   GeneratorStats stats() const override;
 
-  std::atomic<int> pace_us{0};         // between steps
-  std::atomic<bool> held{false};       // takes no step
-  std::atomic<size_t> fail_at{0};      // every choice fails at its so many-th token
-  std::atomic<bool> dies{false};       // the next step kills it
-  std::atomic<bool> throws{false};     // whatever is asked of it on the event thread
-  std::atomic<int> cancel_ms{0};       // that a cancel takes
-  std::atomic<double> heartbeat{0};    // seconds that a step pretends to run
-  std::atomic<uint64_t> busy_rows{4};  // of the last expert; the others have 1, 2 and 3
+  std::atomic<int> pace_us{0};              // between steps
+  std::atomic<bool> held{false};            // takes no step
+  std::atomic<size_t> fail_at{0};           // every choice fails at its so many-th token
+  std::string failure = "no finite logit";  // in these words
+  std::atomic<bool> dies{false};            // the next step kills it
+  std::atomic<bool> throws{false};          // whatever is asked of it on the event thread
+  std::atomic<int> cancel_ms{0};            // that a cancel takes
+  std::atomic<double> heartbeat{0};         // seconds that a step pretends to run
+  std::atomic<uint64_t> busy_rows{4};       // of the last expert; the others have 1, 2 and 3
   std::atomic<size_t> most_running{0};
   std::atomic<size_t> tokens_made{0};
   std::atomic<size_t> cancelled{0};

@@ -236,6 +236,51 @@ TEST(ServeResponses, ItemsBecomeMessages) {
       << s.prompt();
 }
 
+// Of the tokens of the text alone, in the order and with the alternatives that were asked for.
+TEST(ServeResponses, LogProbabilitiesOfTheText) {
+  const std::string call =
+      "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>";
+  const AgentServer s("hermes", {"<think>hm</think>I look.\n" + call});
+  const auto joined = [](const Json& list) {
+    std::string out;
+    for (const Json& entry : list.items()) out += at(entry, "token").as_string();
+    return out;
+  };
+  const std::string asked = R"("include":["message.output_text.logprobs"])";
+  const Json body = s.responses(asked + R"(,"top_logprobs":2)").json();
+  EXPECT_EQ(at(body, "top_logprobs").as_uint(), 2u);
+  const Json& part = at(at(body, "output").items().at(1), "content").items().at(0);
+  EXPECT_EQ(at(part, "text").as_string(), "I look.");
+  const Json& list = at(part, "logprobs");
+  EXPECT_TRUE(joined(list).starts_with("I look.")) << joined(list);
+  EXPECT_EQ(joined(list).find("get_weather"), std::string::npos) << joined(list);
+  EXPECT_EQ(joined(list).find("hm"), std::string::npos) << joined(list);
+  EXPECT_EQ(at(list.items().at(0), "top_logprobs").items().size(), 2u) << list.dump();
+  std::string streamed;
+  std::string done;
+  for (const std::string& line :
+       stream_lines(s.responses(asked + R"(,"top_logprobs":2,"stream":true)"))) {
+    const Json e = parse_json(line.substr(line.find("data: ") + 6), "event");
+    const std::string& type = at(e, "type").as_string();
+    if (type == "response.output_text.delta") streamed += joined(at(e, "logprobs"));
+    if (type == "response.output_text.done") done = at(e, "logprobs").dump();
+  }
+  EXPECT_EQ(streamed, joined(list));
+  EXPECT_EQ(done, list.dump());
+  // Either field asks for them; neither: the list is empty.
+  const auto entries = [&](const std::string& fields) {
+    const Json whole = s.responses(fields).json();
+    return at(at(at(whole, "output").items().at(1), "content").items().at(0), "logprobs")
+        .items()
+        .size();
+  };
+  EXPECT_EQ(entries(R"("top_logprobs":1)"), list.items().size());
+  EXPECT_EQ(entries(asked), list.items().size());
+  EXPECT_EQ(entries(R"("top_logprobs":0)"), 0u);
+  EXPECT_EQ(s.responses(R"("top_logprobs":21)").status, 400);
+  EXPECT_EQ(s.responses(R"("include":"x")").status, 400);
+}
+
 TEST(ServeResponses, RefusalsByName) {
   const AgentServer s("hermes", {"so"});
   const auto error = [&](const Response& r) {

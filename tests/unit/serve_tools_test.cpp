@@ -40,6 +40,9 @@ TEST(ServeTools, AnAnswerWithACallIsOneMessage) {
           R"({"role":"assistant","content":"I look.","tool_calls":[{"id":"call_ID","type":"function","function":{"name":"get_weather","arguments":"{\"city\": \"Paris\", \"days\": 2}"}}]})"));
   EXPECT_EQ(at(choice_of(body), "finish_reason").as_string(), "tool_calls");
   EXPECT_EQ(s.server->metric("request_success_total{finished_reason=\"tool_calls\"}"), "1");
+  const Json state = s.server->ask(get("/api/state")).json();
+  EXPECT_EQ(at(state, "tool_format").as_string(), "hermes");
+  EXPECT_EQ(at(state, "reasoning_format").as_string(), "think");
 }
 
 TEST(ServeTools, AStreamJoinsToTheSame) {
