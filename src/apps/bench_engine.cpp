@@ -14,6 +14,8 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <thread>
 
 #include "apps/bench_report.h"
@@ -22,11 +24,17 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "model/engine/draft.h"
+#include "model/engine/text_engine.h"
+#include "text/grammar/masks.h"
+#include "text/tokenizer.h"
 
 namespace moebius {
 namespace {
 
 constexpr uint64_t kMaxTraceBytes = uint64_t{64} << 20;
+// A form that no answer comes to the end of.
+constexpr const char* kLongForm =
+    R"({"type":"array","minItems":1024,"items":{"type":"object","properties":{"name":{"type":"string"},"age":{"type":"integer"},"mail":{"type":"string","format":"email"}},"required":["name","age","mail"],"additionalProperties":false}})";
 
 // Passes everything on and keeps the batches.
 class Recorder : public Backend {
@@ -114,11 +122,17 @@ class TraceBench {
         open_(options.model, longest(trace)),
         recorder_(*open_.model),
         engine_(recorder_, options_of(options, longest(trace), open_)) {
+    if (options.constrained) {
+      grammar_ = grammar_from_schema(parse_json(kLongForm, "form"));
+      masks_ = std::make_shared<TokenMasks>(Tokenizer::from_folder(options.model.folder));
+    }
     engine_.calibrate();
   }
 
   // drafts: with predictions, which are the answers of the run before, or those with every token wrong.
-  TraceRun run(bool drafts = false) {
+  // constrained: all answers are held to the form.
+  TraceRun run(bool drafts = false, bool constrained = false) {
+    constrained_ = constrained;
     TraceRun r;
     drafts_ = drafts;
     recorder_.clear();
@@ -179,6 +193,8 @@ class TraceBench {
       r.drafts = 0;
     }
     if (!drafts_) answers_[index].clear();
+    if (constrained_)
+      r.constraint = [this] { return make_grammar_constraint(masks_, grammar_, {}); };
     open_requests_[engine_.add(std::move(r))] = {index, 0};
   }
 
@@ -218,6 +234,9 @@ class TraceBench {
   OpenModel open_;
   Recorder recorder_;
   Engine engine_;
+  bool constrained_ = false;
+  GrammarPtr grammar_;
+  std::shared_ptr<TokenMasks> masks_;
   std::map<uint64_t, std::pair<size_t, double>> open_requests_;  // entry, time of the last token
   bool drafts_ = false;
   std::vector<std::vector<int32_t>> answers_;  // without drafts
@@ -230,8 +249,29 @@ TraceRun median_of(std::vector<TraceRun> runs) {
   return runs[runs.size() / 2];
 }
 
+// Gaps between tokens with a form and without: medians of the rounds' medians and means.
+struct FormGaps {
+  double p50 = 0, p50_ratio = 0, mean_ratio = 0;  // seconds; with the form over without
+};
+
+FormGaps form_gaps(const std::vector<TraceRun>& plain, const std::vector<TraceRun>& formed) {
+  const auto median = [](const std::vector<TraceRun>& runs, const auto& figure) {
+    std::vector<double> values;
+    for (const TraceRun& r : runs) values.push_back(figure(r));
+    std::sort(values.begin(), values.end());
+    return at_share(std::move(values), 0.5);
+  };
+  const auto p50 = [](const TraceRun& r) { return at_share(r.gaps, 0.5); };
+  const auto mean = [](const TraceRun& r) {
+    return std::accumulate(r.gaps.begin(), r.gaps.end(), 0.0) /
+           static_cast<double>(std::max<size_t>(1, r.gaps.size()));
+  };
+  return {median(formed, p50), median(formed, p50) / median(plain, p50),
+          median(formed, mean) / median(plain, mean)};
+}
+
 Json bench_json(const BenchEngineOptions& o, const TraceBench& bench, const TraceRun& r,
-                size_t requests) {
+                size_t requests, const std::optional<FormGaps>& form) {
   const EngineSnapshot s = bench.engine().snapshot();
   const auto ms = [](double seconds) { return rounded(seconds * 1e3, 5); };
   Json j = Json::object({{"bench", "engine"},
@@ -248,6 +288,11 @@ Json bench_json(const BenchEngineOptions& o, const TraceBench& bench, const Trac
   j.set("first_token_p99_ms", ms(at_share(r.first_token, 0.99)));
   j.set("gap_p50_ms", ms(at_share(r.gaps, 0.5)));
   j.set("gap_p99_ms", ms(at_share(r.gaps, 0.99)));
+  if (form) {
+    j.set("form_gap_p50_ms", ms(form->p50));
+    j.set("form_gap_p50_ratio", rounded(form->p50_ratio, 4));
+    j.set("form_gap_mean_ratio", rounded(form->mean_ratio, 4));
+  }
   j.set("steps", static_cast<uint64_t>(r.steps));
   j.set(
       "rows_per_step",
@@ -265,7 +310,8 @@ Json bench_json(const BenchEngineOptions& o, const TraceBench& bench, const Trac
   return j;
 }
 
-void print_table(const TraceRun& r, const TraceBench& bench, size_t requests, std::ostream& out) {
+void print_table(const TraceRun& r, const TraceBench& bench, size_t requests,
+                 const std::optional<FormGaps>& form, std::ostream& out) {
   const EngineSnapshot s = bench.engine().snapshot();
   Table t("lr", output_width());
   const auto row = [&](const char* what, std::string value) { t.add({what, std::move(value)}); };
@@ -277,6 +323,10 @@ void print_table(const TraceRun& r, const TraceBench& bench, size_t requests, st
       fmt::format("{:.1f}", static_cast<double>(r.new_tokens) / r.seconds));
   row("time to first token, p50, p99", two(r.first_token));
   row("gap between tokens, p50, p99", two(r.gaps));
+  if (form)
+    row("the same with a form, p50; ratios of p50, mean",
+        fmt::format("{:.3g} ms; {:.3f}, {:.3f}", 1e3 * form->p50, form->p50_ratio,
+                    form->mean_ratio));
   row("steps, rows per step",
       fmt::format("{}, {:.1f}", r.steps,
                   static_cast<double>(r.rows) / static_cast<double>(std::max<size_t>(1, r.steps))));
@@ -395,16 +445,21 @@ int run_bench_engine(const BenchEngineOptions& options, std::ostream& out) {
   TraceBench bench(options, trace);
   interrupt_is_noted();
   if (options.predictions != "none") return run_predictions(options, bench, trace.size(), out);
-  std::vector<TraceRun> runs;
+  std::vector<TraceRun> runs, formed;
   for (size_t i = 0; i < options.rounds; ++i) {
     runs.push_back(bench.run());
     if (runs.back().interrupted) return kExitInterrupted;
+    if (!options.constrained) continue;
+    formed.push_back(bench.run(false, true));
+    if (formed.back().interrupted) return kExitInterrupted;
   }
+  std::optional<FormGaps> form;
+  if (options.constrained) form = form_gaps(runs, formed);
   const TraceRun r = median_of(std::move(runs));
   if (options.json)
-    out << bench_json(options, bench, r, trace.size()).dump() << std::endl;
+    out << bench_json(options, bench, r, trace.size(), form).dump() << std::endl;
   else
-    print_table(r, bench, trace.size(), out);
+    print_table(r, bench, trace.size(), form, out);
   return 0;
 }
 
@@ -426,6 +481,8 @@ Command bench_engine_subject() {
       .range(1, 1 << 20);
   c.option("--seed", "N", &o->seed, "seed of the random requests");
   c.option("--rounds", "N", &o->rounds, "runs of the trace; the median is reported").range(1, 1000);
+  c.flag("--constrained", o->constrained,
+         "also run each round with answers held to a JSON schema, and compare the gaps");
   c.flag("--json", o->json, "print one JSON object");
   c.section("Engine");
   c.option("--parallel", "N", &o->parallel, "sequences that run at the same time").range(1, 4096);

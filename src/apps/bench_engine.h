@@ -31,6 +31,7 @@ struct BenchEngineOptions {
   size_t parallel = 32, rounds = 1;
   double stretch = 3;
   std::string predictions = "none";
+  bool constrained = false;  // every run is repeated with answers in a form
   EngineRunOptions engine;
   bool json = false;
 };

@@ -23,8 +23,9 @@ EngineOptions with_vocab(EngineOptions o, const Tokenizer* tokenizer) {
 // was drawn, where sequences are still sampled side by side.
 class GrammarConstraint final : public TokenConstraint {
  public:
-  GrammarConstraint(std::shared_ptr<TokenMasks> masks, const TextRules& rules)
-      : masks_(std::move(masks)), matcher_(rules.grammar), ends_(rules.end_tokens) {}
+  GrammarConstraint(std::shared_ptr<TokenMasks> masks, GrammarPtr grammar,
+                    std::vector<int32_t> ends)
+      : masks_(std::move(masks)), matcher_(std::move(grammar)), ends_(std::move(ends)) {}
   const TokenMask& mask() override {
     if (!std::exchange(found_, true)) masks_->find(matcher_, ends_, first_, mask_);
     return mask_;
@@ -96,6 +97,13 @@ class ThinkingConstraint final : public TokenConstraint {
 
 }  // namespace
 
+std::unique_ptr<TokenConstraint> make_grammar_constraint(std::shared_ptr<TokenMasks> masks,
+                                                         GrammarPtr grammar,
+                                                         std::vector<int32_t> end_tokens) {
+  return std::make_unique<GrammarConstraint>(std::move(masks), std::move(grammar),
+                                             std::move(end_tokens));
+}
+
 struct TextEngine::Job {
   // What a token made sure of.
   struct TokenText {
@@ -148,7 +156,7 @@ uint64_t TextEngine::add(Request request, TextRules rules) {
     for (const int32_t t : request.stop_tokens)  // special ones have no text to be part of
       if (tokenizer_ != nullptr && tokenizer_->is_special(t)) rules.end_tokens.push_back(t);
     request.constraint = [masks = masks(), rules] {
-      return std::make_unique<GrammarConstraint>(masks, rules);
+      return make_grammar_constraint(masks, rules.grammar, rules.end_tokens);
     };
   }
   if (rules.thinking_budget && rules.answer && rules.answer->reasoning != nullptr &&

@@ -34,6 +34,11 @@ struct TextStep {
   std::string failure;  // not empty: the step failed, in words
 };
 
+// Holds one answer to its grammar; end tokens may come exactly where it may end.
+std::unique_ptr<TokenConstraint> make_grammar_constraint(std::shared_ptr<TokenMasks> masks,
+                                                         GrammarPtr grammar,
+                                                         std::vector<int32_t> end_tokens);
+
 class TextEngine {
  public:
   static constexpr size_t kMostFailures = 5;  // in a row
