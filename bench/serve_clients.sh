@@ -4,14 +4,14 @@
 #
 #   bench/serve_clients.sh FOLDER [CLIENT...]     FOLDER: a throw-away Python environment, made where it is missing
 #
-# Clients: openai agents langchain lm_eval schemathesis curl wrk slowhttptest vllm (all by default). What cannot be had here is left out, in
+# Clients: openai agents structured langchain lm_eval schemathesis curl wrk slowhttptest vllm (all by default). What cannot be had here is left out, in
 # words: wrk and slowhttptest are packages of Debian, `vllm bench serve` needs a vllm that runs on this machine (VLLM=PROGRAM; the
 # environment of bench/peer_env.sh has one). The last line counts what passed, failed and was left out.
 set -uo pipefail
 root=$(cd -- "$(dirname -- "$(readlink -f -- "$0")")/.." && pwd -P)
 folder=${1:?usage: serve_clients.sh FOLDER [CLIENT...]}
 shift
-clients=${*:-openai agents langchain lm_eval schemathesis curl wrk slowhttptest vllm}
+clients=${*:-openai agents structured langchain lm_eval schemathesis curl wrk slowhttptest vllm}
 . "$root/scripts/setup.sh"
 ensure_packages clients
 mkdir -p "$folder"
@@ -68,7 +68,7 @@ serve() {
 [ -x "$root/build/release/moebius" ] || "$root/moebius" --version >/dev/null || exit 1 # builds it
 MOEBIUS_API_KEY=sesame serve small --parallel 1 --queue 1
 export MOEBIUS_SMALL_URL=$url
-serve server --parallel 8
+serve server --parallel 8 --tool-format hermes
 export MOEBIUS_URL=$url
 
 run_openai() { need openai openai && check openai "$env/bin/python" "$root/bench/serve_openai.py"; }
@@ -79,6 +79,12 @@ run_agents() {
   need openai openai && need anthropic anthropic && need langchain_openai langchain-openai && need langchain langchain || return 1
   need litellm litellm && need mcp mcp && need instructor instructor
   check agents "$env/bin/python" "$root/bench/serve_agents.py" "$tests"
+}
+# Masked answers and calls of the bundled model itself.
+run_structured() {
+  need openai openai && need anthropic anthropic && need langchain_openai langchain-openai && need litellm litellm && need mcp mcp || return 1
+  need instructor instructor && need jsonschema jsonschema || return 1
+  check structured "$env/bin/python" "$root/bench/serve_structured.py"
 }
 run_langchain() { need langchain_openai langchain-openai && check langchain "$env/bin/python" "$root/bench/serve_langchain.py"; }
 run_lm_eval() {

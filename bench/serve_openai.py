@@ -64,7 +64,7 @@ def main():
     expect_error(openai.NotFoundError, lambda: client.chat.completions.create(model="nobody", messages=MESSAGES))
     expect_error(openai.BadRequestError, lambda: client.completions.create(model=model, prompt=[1] * 100000))
     expect_error(openai.BadRequestError,
-                 lambda: client.chat.completions.create(model=model, messages=MESSAGES, response_format={"type": "json_object"}))
+                 lambda: client.chat.completions.create(model=model, messages=MESSAGES, response_format={"type": "grammar"}))
     asyncio.run(several(model))
     turned_away(model)
     print("openai", openai.__version__, "passed")
