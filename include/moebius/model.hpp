@@ -131,6 +131,10 @@ struct Sampling {
   std::string json_schema;  // as JSON; which keywords are kept is in docs/structured.md
   std::string regex;        // that all of the answer matches
   std::vector<std::string> choice;
+  // An answer to a chat may call these: names are always those of the tools, arguments follow their schemas where a call is
+  // asked for, or the tool says strict. Tokenizer::chat_answer reads the calls.
+  std::string tools;                 // as Chat::tools; empty: none
+  std::string tool_choice = "auto";  // or required, or the name of a tool
 };
 
 struct Request {

@@ -215,6 +215,8 @@ typedef struct {
   const char* regex;         /* that all of the answer matches; NULL or "": any */
   const char* const* choice; /* one of which the answer is */
   size_t choices;
+  const char* tools; /* that an answer to a chat may call, as in moebius_chat; NULL or "": none */
+  const char* tool_choice; /* NULL or "auto", "required", or the name of a tool */
 } moebius_request;
 
 typedef struct {

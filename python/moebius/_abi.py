@@ -215,6 +215,8 @@ class moebius_request(Structure):
         ("regex", c_char_p),
         ("choice", POINTER(c_char_p)),
         ("choices", c_size_t),
+        ("tools", c_char_p),
+        ("tool_choice", c_char_p),
     ]
 
 

@@ -17,7 +17,7 @@ from ._progress import Told, bar_of
 from ._threads import Threads, threads_of
 from .folder import Folder
 from .layers import ARITHMETIC, INT8, ROWS
-from .tokenizer import Message, Tokenizer, ids_array, token_ids
+from .tokenizer import Message, Tokenizer, as_json, ids_array, token_ids
 
 Prompt = Union[str, Sequence[int], Dict[str, Any]]
 FINISH = {_abi.MOEBIUS_FINISH_STOP: "stop", _abi.MOEBIUS_FINISH_LENGTH: "length", _abi.MOEBIUS_FINISH_CONTEXT: "length",
@@ -219,16 +219,17 @@ class LLM(Handle):
 
     def chat(self, messages: Union[Sequence[Message], Sequence[Sequence[Message]]],
              sampling_params: Union[None, SamplingParams, Sequence[SamplingParams]] = None, *, tools: Optional[Sequence[Any]] = None,
-             documents: Optional[Sequence[Any]] = None, add_generation_prompt: bool = True,
+             tool_choice: str = "auto", documents: Optional[Sequence[Any]] = None, add_generation_prompt: bool = True,
              template_args: Optional[Dict[str, Any]] = None, progress: Any = None) -> List[RequestOutput]:
         """Answers one conversation (a list of messages) or several, by the folder's chat template.
 
         With tools, an answer's message has the calls, in the form of OpenAI's chat; it can be appended to the messages.
+        tool_choice: "auto", "required" (the answer is calls), or the name of the tool to call.
         """
         one = not isinstance(messages, (list, tuple)) or not messages or isinstance(messages[0], dict)
         chats: Sequence[Any] = [messages] if one else messages
         prompts = [self._chat_prompt(c, tools, documents, add_generation_prompt, template_args) for c in chats]
-        outputs = self._run(prompts, sampling_params, progress)
+        outputs = self._run(prompts, sampling_params, progress, _Tools.of(tools, tool_choice))
         for chat, output in zip(chats, outputs) if tools else ():
             for answer in output.outputs:
                 answer.message = self.tokenizer.chat_answer(
@@ -246,11 +247,11 @@ class LLM(Handle):
         return self._stream(many[0], sampling_params)
 
     def stream_chat(self, messages: Sequence[Message], sampling_params: Optional[SamplingParams] = None, *,
-                    tools: Optional[Sequence[Any]] = None, documents: Optional[Sequence[Any]] = None,
+                    tools: Optional[Sequence[Any]] = None, tool_choice: str = "auto", documents: Optional[Sequence[Any]] = None,
                     add_generation_prompt: bool = True, template_args: Optional[Dict[str, Any]] = None) -> Iterator[Chunk]:
-        """The answer of a conversation as it comes."""
+        """The answer of a conversation as it comes; calls are part of the text."""
         prompt = self._chat_prompt(messages, tools, documents, add_generation_prompt, template_args)
-        return self._stream(prompt, sampling_params)
+        return self._stream(prompt, sampling_params, _Tools.of(tools, tool_choice))
 
     def logits(self, tokens: Sequence[int]) -> Any:
         """Logits of every position, f32 [len, vocab]: a numpy array where numpy is installed, else a memoryview."""
@@ -300,7 +301,8 @@ class LLM(Handle):
         assert isinstance(ids, list)
         return None, ids
 
-    def _run(self, prompts: List[Tuple[Optional[str], List[int]]], params: Any, progress: Any) -> List[RequestOutput]:
+    def _run(self, prompts: List[Tuple[Optional[str], List[int]]], params: Any, progress: Any,
+             tools: "Optional[_Tools]" = None) -> List[RequestOutput]:
         if isinstance(params, (list, tuple)):
             each = [_params(p) for p in params]
         else:
@@ -314,7 +316,7 @@ class LLM(Handle):
         outputs: List[RequestOutput] = []
         try:
             for (said, tokens), p in zip(prompts, each):
-                ids.append(self._engine.add(tokens, p))
+                ids.append(self._engine.add(tokens, p, tools))
                 answers = [CompletionOutput(i, cumulative_logprob=0.0 if p.logprobs is not None else None,
                                             logprobs=[] if p.logprobs is not None else None) for i in range(p.n)]
                 outputs.append(RequestOutput(str(ids[-1]), said, tokens, answers))
@@ -362,11 +364,12 @@ class LLM(Handle):
         except Error:
             return ""
 
-    def _stream(self, prompt: Tuple[Optional[str], List[int]], given: Optional[SamplingParams]) -> Iterator[Chunk]:
+    def _stream(self, prompt: Tuple[Optional[str], List[int]], given: Optional[SamplingParams],
+                tools: "Optional[_Tools]" = None) -> Iterator[Chunk]:
         params = _params(given)
         if params.n != 1:
             raise argument_error(f"n is {params.n}; a stream has one answer", "n")
-        request = self._engine.add(prompt[1], params)
+        request = self._engine.add(prompt[1], params, tools)
 
         def chunks() -> Iterator[Chunk]:
             try:
@@ -390,6 +393,21 @@ def _params(given: Any) -> SamplingParams:
     return given or SamplingParams()
 
 
+@dataclass(frozen=True)
+class _Tools:
+    """What an answer may call."""
+
+    functions: bytes
+    choice: bytes
+
+    @staticmethod
+    def of(tools: Any, choice: Any) -> "Optional[_Tools]":
+        if not tools:
+            return None
+        given = as_json(tools, "tools")
+        return _Tools(given, c_text(choice, "tool_choice")) if given else None
+
+
 class _Engine(Handle):
     """Steps of all requests together; each request takes its own events."""
 
@@ -401,7 +419,7 @@ class _Engine(Handle):
         # What the last step brought, and how much of it was handed out: Ctrl-C may come in between.
         self._events, self._count, self._taken = ctypes.POINTER(_abi.moebius_event)(), ctypes.c_size_t(), 0
 
-    def add(self, prompt: List[int], p: SamplingParams) -> int:
+    def add(self, prompt: List[int], p: SamplingParams, tools: Optional[_Tools] = None) -> int:
         r = _abi.moebius_request()
         check(lib.moebius_request_init(ctypes.byref(r), ctypes.sizeof(r)))
         tokens = ids_array(prompt)
@@ -428,6 +446,8 @@ class _Engine(Handle):
         choices = [c_text(s, "choice") for s in p.choice or []]
         choice_texts = (ctypes.c_char_p * max(1, len(choices)))(*choices)
         r.choice, r.choices = choice_texts, len(choices)
+        if tools is not None:
+            r.tools, r.tool_choice = tools.functions, tools.choice
         request = ctypes.c_uint64()
         with self._lock:
             check(lib.moebius_engine_add(self._pointer, ctypes.byref(r), ctypes.byref(request)))

@@ -99,6 +99,8 @@ llm::Request request_of(const moebius_request* given) {
   if (r.choices > 1'000'000) bad_argument("choice: too many", "choice");
   for (size_t i = 0; i < r.choices; ++i)
     require(r.choice[i], "choice"), s.choice.emplace_back(r.choice[i]);
+  if (r.tools != nullptr) s.tools = r.tools;
+  if (r.tool_choice != nullptr) s.tool_choice = r.tool_choice;
   return out;
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <mutex>
 #include <set>
 
 #include "api/api.h"
@@ -14,6 +15,8 @@
 #include "model/engine/text_engine.h"
 #include "report/explain.h"
 #include "text/answer/answer_message.h"
+#include "text/answer/call_grammar.h"
+#include "text/answer/past_messages.h"
 #include "text/chat_template.h"
 #include "text/generation_config.h"
 #include "text/grammar/answer_format.h"
@@ -31,6 +34,12 @@ struct Tokenizer::Impl {
   moebius::Tokenizer tokenizer;
   ChatTemplates templates;
 
+  // How answers are read, by the templates.
+  const AnswerMarkup& markup() const {
+    std::call_once(markup_once, [&] { known_markup = choose_answer_markup(templates, tokenizer); });
+    return known_markup;
+  }
+
   std::vector<TextSegment> render(const Chat& chat) const {
     if (templates.empty())
       fail_at({"file", folder, "", "", "chat_template"}, "{}: has no chat template", folder);
@@ -42,14 +51,18 @@ struct Tokenizer::Impl {
     if (!messages.is_array())
       fail_at({"argument", "", "", "", "messages"}, "messages are {}; expected an array",
               kind_name(messages.kind()));
+    const Json repaired = repaired_messages(messages, templates, markup().tools);
     ChatInput input;
-    input.messages = &messages;
+    input.messages = repaired.is_null() ? &messages : &repaired;
     if (!tools.is_null()) input.tools = &tools;
     if (!documents.is_null()) input.documents = &documents;
     if (!extra.is_null()) input.extra = &extra;
     input.add_generation_prompt = chat.add_generation_prompt;
-    return templates.render(input);
+    return render_filled(templates, input);
   }
+
+  mutable std::once_flag markup_once;
+  mutable AnswerMarkup known_markup;
 };
 
 Tokenizer::Tokenizer(std::shared_ptr<const Impl> impl) : impl_(std::move(impl)) {}
@@ -85,9 +98,8 @@ std::string Tokenizer::chat_answer(const Chat& chat, std::span<const int32_t> to
   const Impl& t = held();
   const std::string prompt = joined(t.render(chat));
   const Json tools = chat.tools.empty() ? Json() : parse_json_strictly(chat.tools, "tools");
-  const AnswerMarkup markup = choose_answer_markup(t.templates, t.tokenizer);
-  return message_of(markup,
-                    events_of(markup, t.tokenizer, tool_set_of(tools), prompt, tokens, ended))
+  return message_of(t.markup(),
+                    events_of(t.markup(), t.tokenizer, tool_set_of(tools), prompt, tokens, ended))
       .dump();
 }
 
@@ -347,6 +359,38 @@ struct Engine::Impl {
         });
   }
 
+  // What may be called, and what ends an answer that calls. Nothing is masked where the answer is
+  // to have no end.
+  void add_tools(const llm::Request& request, moebius::Request& r, TextRules& rules) {
+    const Sampling& s = request.sampling;
+    if (s.tools.empty()) return;
+    placing_errors(
+        [] {
+          return ErrorPlace{"argument", "", "", "", "tools"};
+        },
+        [&] {
+          if (!model->tokenizer) fail("tools need a tokenizer: {}", model->no_tokenizer);
+          const AnswerMarkup& markup = model->tokenizer->markup();
+          if (markup.tools == nullptr)
+            fail("the chat template names no known format of calls, so tools cannot be called");
+          const auto set = tool_set_of(parse_json_strictly(s.tools, "tools"));
+          if (!set) return;
+          const CallDemand demand = call_demand(*set, s.tool_choice);
+          const bool endless = s.ignore_eos || s.min_tokens > 0;
+          if (demand.required && (endless || rules.grammar != nullptr))
+            fail(
+                "tool_choice asks for calls: neither another form of the answer nor ignore_eos "
+                "nor min_tokens can be asked for");
+          if (!s.ignore_eos)
+            r.stop_tokens.insert(r.stop_tokens.end(), markup.stop_tokens.begin(),
+                                 markup.stop_tokens.end());
+          if (endless || rules.grammar != nullptr) return;
+          const moebius::Tokenizer& tokenizer = model->tokenizer->tokenizer;
+          rules.grammar =
+              call_grammar(*markup.rules(set, prompt_end(tokenizer, r.prompt)), demand, tokenizer);
+        });
+  }
+
   std::shared_ptr<Model::Impl> model;
   Lease lease;
   TextEngine engine;
@@ -383,6 +427,7 @@ uint64_t Engine::add(const Request& request) {
   r.stop_tokens = s.stop_tokens;
   if (!s.ignore_eos) r.stop_tokens.insert(r.stop_tokens.end(), d.eos.begin(), d.eos.end());
   r.n = s.n;
+  self.add_tools(request, r, rules);
   return placing_errors(
       [] {
         return ErrorPlace{"argument", "", "", "", "prompt"};

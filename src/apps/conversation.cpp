@@ -14,6 +14,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/human.h"
+#include "text/answer/answer_message.h"
+#include "text/answer/past_messages.h"
 
 namespace moebius {
 namespace {
@@ -44,6 +46,14 @@ Conversation::Conversation(const std::string& folder)
         "{}: has no chat template, which --chat, --messages and -i need; without them the text of "
         "-p is continued",
         printable(folder));
+  format_ = choose_tool_format(templates_, "auto");
+}
+
+void Conversation::set_tools(const Json& tools, const std::string& format) {
+  format_ = choose_tool_format(templates_, format);
+  if (format_ == nullptr)
+    fail("the chat template names no known format of calls; --tool-format can name one");
+  tools_ = template_tools(tools);
 }
 
 bool Conversation::has_system() const {
@@ -90,10 +100,13 @@ Json Conversation::as_json() const {
 }
 
 std::vector<int32_t> Conversation::prompt(const Tokenizer& tokenizer) const {
-  const Json list = as_json();
+  Json list = as_json();
+  if (Json repaired = repaired_messages(list, templates_, format_); repaired.is_array())
+    list = std::move(repaired);
   ChatInput input;
   input.messages = &list;
-  return tokenizer.encode_segments(templates_.render(input), false);
+  if (!tools_.is_null()) input.tools = &tools_;
+  return tokenizer.encode_segments(render_filled(templates_, input), false);
 }
 
 namespace {

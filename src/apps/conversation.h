@@ -9,6 +9,7 @@
 #include "apps/line_reader.h"
 #include "apps/text_session.h"
 #include "base/json.h"
+#include "text/answer/tool_format.h"
 #include "text/chat_template.h"
 
 namespace moebius {
@@ -25,6 +26,9 @@ class Conversation {
   // then nothing has changed.
   void load(const std::string& file);
   void save(const std::string& file) const;
+  // Tools that the template prints; `format` as choose_answer_markup takes it. Throws Error where
+  // there is none.
+  void set_tools(const Json& tools, const std::string& format);
   size_t size() const { return messages_.size(); }
   bool waits_for_answer() const;  // the last message is the user's
   std::vector<int32_t> prompt(const Tokenizer& tokenizer) const;
@@ -34,6 +38,8 @@ class Conversation {
   bool has_system() const;
   ChatTemplates templates_;
   std::vector<Json> messages_;
+  Json tools_;                          // null: none
+  const ToolFormat* format_ = nullptr;  // of calls
 };
 
 // Reads messages and commands, prints answers. Returns the exit code.

@@ -16,6 +16,8 @@
 #include "apps/text_session.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "text/answer/answer_message.h"
+#include "text/answer/call_grammar.h"
 #include "text/grammar/answer_format.h"
 
 namespace moebius {
@@ -57,11 +59,13 @@ class RunInput {
     if (options.logprobs && !options.json)
       throw UsageError("--logprobs is part of the JSON output; give --json too");
     read_format();
+    read_tools();
     const bool named = options.prompt || options.prompt_file;
     const bool reads =
         !named && !options.interactive && !options.messages_file && options.tokens.empty();
     const bool typed = (reads || options.prompt_file == "-") && isatty(STDIN_FILENO) != 0;
-    if (reads && typed && !options.json && has_template(options.model.folder))
+    if (reads && typed && !options.json && !options.tools_file &&
+        has_template(options.model.folder))
       options.interactive = true;
     else if (typed)
       note("type the prompt, then end it with Ctrl-D at the start of a line");
@@ -72,6 +76,7 @@ class RunInput {
     if (options.messages_file) as_usage([&] { chat_->load(*options.messages_file); });
     if (!options.system.empty()) chat_->set_system(options.system);
     if (text_) chat_->say("user", *text_);
+    if (options.tools_file) as_usage([&] { chat_->set_tools(options.tools, options.tool_format); });
   }
 
   bool ids() const { return !options.tokens.empty(); }
@@ -98,6 +103,18 @@ class RunInput {
       options.grammar = compile(format_of_texts(schema, options.regex.value_or(""), {}));
     });
   }
+  void read_tools() {
+    if (!options.tools_file) return;
+    if (options.ignore_eos)
+      throw UsageError("--ignore-eos: an answer with calls ends where they do");
+    as_usage([&] {
+      const std::string& file = *options.tools_file;
+      options.tools = parse_json(read_input(file, kMaxPromptBytes), printable(file));
+      const auto set = tool_set_of(options.tools);
+      if (!set || set->tools().empty()) fail("{} has no tools", printable(file));
+      call_demand(*set, options.tool_choice);
+    });
+  }
   std::string read_text() const {
     if (options.prompt) return *options.prompt;
     if (options.prompt_file && *options.prompt_file != "-")
@@ -108,6 +125,23 @@ class RunInput {
   std::optional<Conversation> chat_;
   std::vector<int32_t> ids_;
 };
+
+// One line for each.
+void print_calls(const Json& message) {
+  const Json* calls = message.find("tool_calls");
+  if (calls == nullptr) return;
+  for (const Json& call : calls->items()) {
+    const Json& function = *call.find("function");
+    Json line = Json::object({{"id", *call.find("id")}, {"name", *function.find("name")}});
+    const Json& arguments = *function.find("arguments");
+    try {
+      line.set("arguments", parse_json(arguments.as_string(), "arguments"));
+    } catch (const Error&) {  // cut off
+      line.set("arguments", arguments);
+    }
+    std::cout << line.dump() << '\n' << std::flush;
+  }
+}
 
 }  // namespace
 
@@ -122,8 +156,10 @@ int run_run(const RunCommandOptions& given) {
   const Answer a = session.answer(input.prompt(session), [&](std::string_view part) {
     if (!options.json) std::cout << part << std::flush;
   });
-  const bool open_line = !a.tokens.empty() && !a.text.ends_with('\n');
+  const bool shown = options.tools_file ? !a.text.empty() : !a.tokens.empty();
+  const bool open_line = shown && !a.text.ends_with('\n');
   if (!options.json && open_line) std::cout << '\n' << std::flush;
+  if (!options.json) print_calls(a.message);
   const Statistics s = session.statistics(a);
   if (options.json) std::cout << session.to_json(a, s).dump() << '\n' << std::flush;
   if (!a.error.empty()) fail("{}", a.error);
@@ -162,6 +198,20 @@ Command run_command() {
       .by_default("none")
       .seldom();
   c.at_most_one({"--json-schema", "--regex"});
+  c.option("--tools", "FILE", &o->tools_file,
+           "functions that a chat's answer may call, a JSON array; -: standard input")
+      .file()
+      .seldom();
+  c.at_most_one({"--tools", "--tokens"});
+  c.at_most_one({"--tools", "--interactive"});
+  c.at_most_one({"--tools", "--json-schema"});
+  c.at_most_one({"--tools", "--regex"});
+  c.option("--tool-choice", "WORD", &o->tool_choice,
+           "with --tools: auto, required, or the name of the function to call")
+      .seldom();
+  c.option("--tool-format", "NAME", &o->tool_format,
+           "with --tools: how the model writes calls; auto: as its chat template says")
+      .seldom();
   c.flag("--ignore-eos", o->ignore_eos, "continue after end-of-text tokens").seldom();
   c.option("--ctx,-c", "N", &o->context,
            "context length in tokens, prompt included; 0: the model's own")
@@ -202,6 +252,7 @@ Command run_command() {
   add_model_options(c, o->model);
   c.examples = {"moebius run -p 'It was a dark night' -n 64 --temp 0.8 --seed 1",
                 "moebius run DIR --chat -p 'Who are you?'", "moebius run DIR -i",
+                "moebius run DIR --tools weather.json -p 'Do I need an umbrella in Oslo?'",
                 "moebius run DIR --tokens 1,2,3 -n 8 --json --logprobs 5"};
   c.action = [o](const Command&) { return run_run(*o); };
   return c;

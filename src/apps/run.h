@@ -7,6 +7,7 @@
 
 #include "apps/engine_options.h"
 #include "apps/model_commands.h"
+#include "base/json.h"
 #include "model/engine/sampling_choices.h"
 #include "text/grammar/grammar.h"
 
@@ -24,11 +25,17 @@ struct RunCommandOptions : SamplingChoices {
   bool ignore_eos = false;
   std::optional<std::string> schema_file, regex;  // the form of the answer
   GrammarPtr grammar;                             // made of these
-  size_t context = 0;                             // 0: what the model allows
+  std::optional<std::string> tools_file;
+  std::string tool_choice = "auto";  // or required, or the name of a tool
+  std::string tool_format = "auto";  // of the model's calls
+  Json tools;                        // read from the file; null: none
+  size_t context = 0;                // 0: what the model allows
   EngineRunOptions engine;
   bool json = false;
 
-  bool uses_template() const { return chat || interactive || messages_file.has_value(); }
+  bool uses_template() const {
+    return chat || interactive || messages_file.has_value() || tools_file.has_value();
+  }
   // A text goes on for ever, a chat's answer ends by itself.
   int most_new() const { return max_new.value_or(uses_template() ? -1 : 256); }
 };

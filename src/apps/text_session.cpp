@@ -16,6 +16,7 @@
 #include "runtime/memory.h"
 #include "runtime/roofs.h"
 #include "serve/token_text.h"
+#include "text/answer/answer_message.h"
 
 namespace moebius {
 namespace {
@@ -52,9 +53,27 @@ void add(Answer& total, const Answer& a) {
   total.finish = a.finish;
 }
 
+// The grammar of calls is tried before the weights are loaded: a schema may be refused.
+std::optional<TextSession::Tools> TextSession::tools_of(const RunCommandOptions& options,
+                                                        const Tokenizer* tokenizer) {
+  if (options.tools.is_null()) return std::nullopt;
+  Tools out{tool_set_of(options.tools),
+            choose_answer_markup(ChatTemplates::from_folder(options.model.folder), *tokenizer,
+                                 options.tool_format),
+            {}};
+  out.demand = call_demand(*out.set, options.tool_choice);
+  try {
+    call_grammar(*out.markup.rules(out.set, ""), out.demand, *tokenizer);
+  } catch (const GrammarError& e) {
+    throw UsageError(e.what());
+  }
+  return out;
+}
+
 TextSession::TextSession(const RunCommandOptions& options, bool text)
     : options_(options),
       tokenizer_(tokenizer_of(options.model.folder, text, no_tokenizer_)),
+      tools_(tools_of(options, tokenizer())),
       open_(options.model, options.context),
       defaults_(read_generation_defaults(
           options.model.folder,
@@ -89,15 +108,24 @@ class TextSession::Run {
     rules.stops.insert(rules.stops.end(), d.stop_strings.begin(), d.stop_strings.end());
     rules.grammar = o.grammar;
     rules.end_tokens = d.eos;
+    if (session_.tools_) add_tools(*session_.tools_, request, rules);
     id_ = session_.engine_.add(std::move(request), std::move(rules));
     start_ = Clock::now();
     if (o.most_new() != 0) read_prompt();
     while (!done_) take(step());
     answer_.decode_seconds = seconds_since(start_);
+    if (session_.tools_) answer_.message = message_of(session_.tools_->markup, events_);
     return std::move(answer_);
   }
 
  private:
+  void add_tools(const Tools& tools, Request& request, TextRules& rules) {
+    rules.answer = tools.markup.rules(tools.set, prompt_end(*session_.tokenizer_, request.prompt));
+    rules.grammar = call_grammar(*rules.answer, tools.demand, *session_.tokenizer_);
+    const auto& more = tools.markup.stop_tokens;
+    request.stop_tokens.insert(request.stop_tokens.end(), more.begin(), more.end());
+  }
+
   void read_prompt() {
     const Engine& engine = session_.engine_.engine();
     size_t left = engine.prompt_left();
@@ -123,11 +151,20 @@ class TextSession::Run {
       if (e.choice && e.finish != Finish::kStopToken) keep(*e.choice);
       answer_.text += e.text;
       if (!e.text.empty()) show_(e.text);
+      for (const AnswerEvent& part : e.parts) keep_part(part);
       if (e.finish == Finish::kNo) continue;
       answer_.finish = kWords[static_cast<size_t>(e.finish)];
+      if (called_ && answer_.finish == "stop") answer_.finish = "tool_calls";
       answer_.error = e.error;
       done_ = true;
     }
+  }
+
+  // Reasoning is no part of the answer, but somebody may wait for it to end.
+  void keep_part(const AnswerEvent& part) {
+    if (part.kind == AnswerEvent::Kind::kReasoning && !manners().quiet) put_on_stderr(part.text);
+    called_ = called_ || (part.kind == AnswerEvent::Kind::kCallEnd && part.whole);
+    add_event(events_, part);
   }
 
   void time_token() {
@@ -151,7 +188,8 @@ class TextSession::Run {
   Answer answer_;
   Clock::time_point start_;
   uint64_t id_ = 0;
-  bool first_ = true, done_ = false;
+  AnswerEvents events_;  // with tools
+  bool first_ = true, done_ = false, called_ = false;
 };
 
 Answer TextSession::answer(std::vector<int32_t> prompt,
@@ -196,6 +234,7 @@ Json TextSession::to_json(const Answer& a, const Statistics& s) const {
   };
   Json j = Json::object();
   if (tokenizer_) j.set("text", a.text);
+  if (!a.message.is_null()) j.set("message", a.message);
   j.set("tokens", ids(a.tokens));
   j.set("prompt_ids", ids(a.prompt));
   j.set("prompt_tokens", static_cast<uint64_t>(a.prompt_tokens));

@@ -8,6 +8,8 @@
 
 #include "apps/run.h"
 #include "model/engine/text_engine.h"
+#include "text/answer/answer_markup.h"
+#include "text/answer/call_grammar.h"
 #include "text/generation_config.h"
 #include "text/tokenizer.h"
 
@@ -23,8 +25,10 @@ struct Answer {
   size_t decode_steps = 0;                        // after the step that brought the first token
   double prompt_seconds = 0, decode_seconds = 0;  // until the first token, and after it
   size_t answers = 1;                             // that this is the sum of
-  std::string finish = "length";                  // stop | length | context | interrupted | error
-  std::string error;                              // what went wrong
+  // stop | tool_calls | length | context | interrupted | error
+  std::string finish = "length";
+  std::string error;  // what went wrong
+  Json message;       // with tools: the answer as a message of a chat; null: there were none
 };
 
 // A conversation as one answer, for its statistics.
@@ -48,8 +52,8 @@ class TextSession {
   const Tokenizer* tokenizer() const { return tokenizer_ ? &*tokenizer_ : nullptr; }
   size_t context() const { return engine_.engine().context(); }
 
-  // Continues the prompt. `show` gets the text as it comes, in whole characters; ids and spaces
-  // where there is no tokenizer. Throws Error when the prompt cannot be taken; what goes wrong later
+  // Continues the prompt. `show` gets the text as it comes, in whole characters (with tools: the
+  // content alone); ids and spaces where there is no tokenizer. Throws Error when the prompt cannot be taken; what goes wrong later
   // stands in the answer.
   Answer answer(std::vector<int32_t> prompt, const std::function<void(std::string_view)>& show);
 
@@ -64,6 +68,14 @@ class TextSession {
   RunCommandOptions options_;
   std::string no_tokenizer_;  // why there is none
   std::optional<Tokenizer> tokenizer_;
+  struct Tools {
+    std::shared_ptr<const ToolSet> set;
+    AnswerMarkup markup;
+    CallDemand demand;
+  };
+  static std::optional<Tools> tools_of(const RunCommandOptions& options,
+                                       const Tokenizer* tokenizer);
+  std::optional<Tools> tools_;
   OpenModel open_;
   GenerationDefaults defaults_;
   TextEngine engine_;

@@ -114,6 +114,17 @@ TEST(BenchEngine, TracesAreReadOrRefusedByLine) {
   }
 }
 
+TEST(BenchEngine, GapsOfAnswersInAForm) {
+  const CommandResult r = run_tool(
+      "bench engine --json --constrained --requests 3 --rate 1000 --prompt-tokens 8 --new-tokens "
+      "16");
+  ASSERT_EQ(r.status, 0) << r.err;
+  const Json j = parse_json(r.out, "bench engine");
+  EXPECT_GT(j.find("form_gap_p50_ms")->as_double(), 0);
+  EXPECT_GT(j.find("form_gap_p50_ratio")->as_double(), 0);
+  EXPECT_GT(j.find("form_gap_mean_ratio")->as_double(), 0);
+}
+
 TEST(Run, JsonHasSeedIdsAndLogProbabilities) {
   const Json j = run_json("-p 'The sea' -n 6 --temp 0 --seed 11 --logprobs 3 --ignore-eos");
   for (const char* key :
@@ -199,6 +210,108 @@ TEST(Run, PromptsFromStandardInputAndMessages) {
 }
 
 // --- perplexity ------------------------------------------------------------------------------------
+
+// The bundled model with a template that prints tools, and no reasoning.
+void make_tool_folder(const TempDir& dir) {
+  for (const auto& entry : fs::directory_iterator(test::bundled_model_dir()))
+    fs::copy(entry.path(), dir / entry.path().filename().string());
+  std::string text = test::read_file(test::test_data_dir() / "golden-text/tools/hermes.jinja");
+  for (size_t at; (at = text.find("think>")) != std::string::npos;) text.replace(at, 5, "notes");
+  test::write_file(dir / "chat_template.jinja", text);
+}
+
+std::string weather_tools() {
+  return test::read_file(test::test_data_dir() / "golden-text/tools/weather.json");
+}
+
+TEST(Run, ToolsAreCalled) {
+  const TempDir dir, files;
+  make_tool_folder(dir);
+  const std::string folder = shell_quote(dir.path().string()) + " ";
+  const auto file = [&](const char* name, std::string_view bytes) {
+    test::write_file(files / name, bytes);
+    return shell_quote((files / name).string()) + " ";
+  };
+  const std::string tools = "--tools " + file("tools", weather_tools());
+  const std::string asked = folder + tools + "--seed 4 --temp 1 -n 128 -p 'Rain?' ";
+  const Json j = run_json(asked + "--tool-choice get_weather");
+  EXPECT_EQ(word(j, "finish"), "tool_calls");
+  EXPECT_EQ(word(j, "text"), "");
+  const Json& message = *j.find("message");
+  ASSERT_NE(message.find("tool_calls"), nullptr) << j.dump();
+  const Json& call = message.find("tool_calls")->items().at(0);
+  const Json& function = *call.find("function");
+  EXPECT_EQ(word(function, "name"), "get_weather");
+  const Json arguments = parse_json(word(function, "arguments"), "arguments");
+  EXPECT_TRUE(word(arguments, "city") == "Oslo" || word(arguments, "city") == "Paris");
+  EXPECT_GT(count(j, "prompt_ids"),
+            count(run_json(folder + "--chat -n 0 -p 'Rain?'"), "prompt_ids") + 50)
+      << "the template prints them";
+  // The same as lines.
+  const CommandResult lines = run_tool("run " + asked + "--tool-choice get_weather");
+  EXPECT_EQ(lines.status, 0) << lines.err;
+  std::string expected;
+  for (const Json& c : message.find("tool_calls")->items())
+    expected +=
+        Json::object({{"id", word(c, "id")},
+                      {"name", word(*c.find("function"), "name")},
+                      {"arguments", parse_json(word(*c.find("function"), "arguments"), "")}})
+            .dump() +
+        "\n";
+  EXPECT_EQ(lines.out, expected);
+  EXPECT_NE(lines.err.find("finish: tool_calls"), std::string::npos) << lines.err;
+  // Free text stays text, and there is a message.
+  const Json plain = run_json(folder + tools + "--temp 0 -n 4 -p 'Rain?'");
+  EXPECT_EQ(word(*plain.find("message"), "content"), word(plain, "text"));
+  EXPECT_EQ(word(plain, "finish"), "length");
+  // The message goes on with a result; ids are printed by the template where the family has any.
+  Json talk = Json::array();
+  talk.push(Json::object({{"role", "user"}, {"content", "Rain?"}}));
+  talk.push(message);
+  talk.push(
+      Json::object({{"role", "tool"}, {"tool_call_id", word(call, "id")}, {"content", "no"}}));
+  const Json next = run_json(folder + tools + "-n 1 --messages " + file("talk", talk.dump()));
+  std::string ids;
+  for (const Json& id : next.find("prompt_ids")->items())
+    ids += (ids.empty() ? "" : ",") + std::to_string(*id.as_int());
+  const std::string prompt = run_tool("detokenize " + folder + "--tokens " + ids).out;
+  EXPECT_NE(prompt.find("<tool_response>\nno\n"), std::string::npos) << prompt;
+  EXPECT_NE(prompt.find("\"arguments\": {\"city\": "), std::string::npos) << prompt;
+}
+
+TEST(Run, ToolsThatCannotBeCalledAreRefused) {
+  const TempDir dir, files;
+  make_tool_folder(dir);
+  const std::string folder = shell_quote(dir.path().string());
+  const auto refused = [&](std::string_view tools, const std::string& options, const char* words) {
+    test::write_file(files / "tools", tools);
+    const CommandResult r = run_tool("run -p x -n 1 --tools " +
+                                     shell_quote((files / "tools").string()) + " " + options);
+    EXPECT_EQ(r.status, 2) << options;
+    EXPECT_NE(r.err.find(words), std::string::npos) << r.err;
+  };
+  refused(weather_tools(), "", "names no known format of calls; --tool-format can name one");
+  refused(weather_tools(), "--tool-format nobody",
+          "there is no tool format 'nobody'; known: auto none hermes");
+  refused(weather_tools(), folder + " --tool-choice nobody",
+          "tool_choice is 'nobody'; expected auto, required");
+  refused(weather_tools(), folder + " -i", "--tools");
+  refused(weather_tools(), folder + " --ignore-eos", "--ignore-eos");
+  refused("[]", folder, "has no tools");
+  refused("{}", folder, "tools are an object; expected an array");
+  refused(R"([{"name":"a b"}])", folder, "the name of tools[0] is 'a b'");
+  refused(R"([{"name":"a"},{"name":"a"}])", folder, "that of another tool");
+  refused(R"([{"name":"a","parameters":[]}])", folder, "the parameters of tools[0] are an array");
+  refused(R"([{"name":"a","strict":true,"parameters":{"type":"object","not":{}}}])", folder,
+          "tools.a.not is not kept");
+  // Where the template does not print them, masks and parsing act alone.
+  test::write_file(files / "tools", weather_tools());
+  const Json j =
+      run_json("-p x -n 64 --seed 1 --temp 1 --tool-format hermes --tool-choice required --tools " +
+               shell_quote((files / "tools").string()));
+  ASSERT_NE(j.find("message")->find("tool_calls"), nullptr) << j.dump();
+  EXPECT_GT(count(*j.find("message"), "tool_calls"), 0u);
+}
 
 TEST(Perplexity, MeanErrorAndDivergence) {
   const std::vector<double> values = {1, 2, 4, 5};

@@ -170,6 +170,45 @@ class Generate(unittest.TestCase):
                     with self.assertRaises(Error, msg=str(bad)):
                         llm.chat(bad, GREEDY)
 
+    def test_chats_with_tools(self):
+        parameters = {"type": "object", "properties": {"city": {"enum": ["Oslo", "Paris"]}}, "required": ["city"], "additionalProperties": False}
+        tools = [{"type": "function", "function": {"name": "get_weather", "parameters": parameters}},
+                 {"type": "function", "function": {"name": "get_time"}}]
+        with tempfile.TemporaryDirectory() as folder:
+            for file in Path(BUNDLED).iterdir():
+                (Path(folder) / file.name).write_bytes(file.read_bytes())
+            template = GOLDEN.parent / "golden-text/tools/hermes.jinja"
+            (Path(folder) / "chat_template.jinja").write_text(template.read_text().replace("think>", "notes>"))  # no reasoning
+            (Path(folder) / "tools").write_text(json.dumps(tools))
+            messages = [{"role": "user", "content": "Rain?"}]
+            params = SamplingParams(max_tokens=128, temperature=1.0, seed=4)
+            with LLM(folder) as llm:
+                answer = llm.chat(messages, params, tools=tools, tool_choice="get_weather")[0].outputs[0]
+                calls = answer.message["tool_calls"]
+                self.assertEqual((answer.finish_reason, calls[0]["function"]["name"]), ("tool_calls", "get_weather"))
+                self.assertIn(json.loads(calls[0]["function"]["arguments"])["city"], ("Oslo", "Paris"))
+                self.assertIn("<tool_call>", answer.text)
+                file = Path(folder) / "messages"
+                file.write_text(json.dumps(messages))
+                said = tool_json("run", folder, "--messages", file, "--tools", Path(folder) / "tools", "--tool-choice", "get_weather",
+                                 "-n", "128", "--temp", "1", "--seed", "4")
+                self.assertEqual((said["message"], said["tokens"]), (answer.message, answer.token_ids))
+                streamed = "".join(c.text for c in llm.stream_chat(messages, params, tools=tools, tool_choice="get_weather"))
+                self.assertEqual(streamed, answer.text)
+                result = {"role": "tool", "tool_call_id": calls[0]["id"], "content": "no"}
+                again = llm.chat([*messages, answer.message, result], GREEDY, tools=tools)[0]
+                prompt = llm.tokenizer.decode(again.prompt_token_ids)
+                self.assertIn("<tool_response>\nno\n", prompt)
+                self.assertIn('"arguments": {"city": ', prompt)
+                free = llm.chat(messages, GREEDY, tools=tools)[0].outputs[0]
+                self.assertEqual(free.message, {"role": "assistant", "content": free.text})
+                for wrong in ({"tools": tools, "tool_choice": "nobody"}, {"tools": [{"name": "a b"}]}, {"tools": tools, "tool_choice": 3}, {"tools": [3]}):
+                    with self.assertRaises(Error, msg=str(wrong)):
+                        llm.chat(messages, GREEDY, **wrong)
+        with LLM(BUNDLED) as llm, self.assertRaisesRegex(Error, "names no known format of calls"):
+            llm.chat(messages, GREEDY, tools=tools)
+
+
 class Score(unittest.TestCase):
     def test_logits_equal_the_tools(self):
         folder = GOLDEN / "qwen3moe-w4a8-g32-pack"
