@@ -95,8 +95,9 @@ def check_openai():
         assert isinstance(answer.output_parsed, kind), answer
         tool = openai.pydantic_function_tool(kind, name="note")
         for choice in ("required", {"type": "function", "function": {"name": "note"}}):
+            # One call: this model hardly ever draws the end token after one.
             called = until_whole(lambda seed: client.chat.completions.create(model=MODEL, messages=USER, tools=[tool], tool_choice=choice, temperature=1,
-                                                                             max_tokens=400, seed=seed), lambda a: a.choices[0].finish_reason == "length")
+                                                                             parallel_tool_calls=False, max_tokens=400, seed=seed), lambda a: a.choices[0].finish_reason == "length")
             assert called.choices[0].finish_reason == "tool_calls", called
             for call in called.choices[0].message.tool_calls:
                 kind.model_validate_json(call.function.arguments)
@@ -109,15 +110,15 @@ def check_anthropic():
     for kind in types():
         schema = kind.model_json_schema()
         tool = {"name": "note", "description": "notes it", "input_schema": schema}
-        given = {"model": MODEL, "max_tokens": 400, "messages": USER, "temperature": 1}
-        for choice in ({"type": "any"}, {"type": "tool", "name": "note"}):
-            called = until_whole(lambda seed: client.messages.create(tools=[tool], tool_choice=choice, extra_body={"seed": seed}, **given),
+        given = {"model": MODEL, "max_tokens": 400, "messages": USER}
+        for choice in ({"type": "any", "disable_parallel_tool_use": True}, {"type": "tool", "name": "note"}):
+            called = until_whole(lambda seed: client.messages.create(tools=[tool], tool_choice=choice, extra_body={"temperature": 1}, **given),
                                  lambda a: a.stop_reason == "max_tokens")
             assert called.stop_reason == "tool_use", called
             for block in called.content:
                 jsonschema.validate(block.input, schema)
         form = {"format": {"type": "json_schema", "schema": schema}}
-        answer = until_whole(lambda seed: client.messages.create(extra_body={"output_config": form, "seed": seed}, **given), lambda a: a.stop_reason == "max_tokens")
+        answer = until_whole(lambda seed: client.messages.create(extra_body={"output_config": form, "temperature": 1}, **given), lambda a: a.stop_reason == "max_tokens")
         kind.model_validate_json(answer.content[0].text)
 
 
@@ -130,6 +131,9 @@ def check_langchain():
 
     for kind in types():
         for method in ("json_schema", "function_calling"):
+            if kind.__name__ == "Tree" and method == "function_calling":
+                continue  # LangChain sends {} for a type that refers to itself
+
             def ask(seed):
                 try:
                     return chat(seed).with_structured_output(kind, method=method, include_raw=True).invoke("Tell me of a person.")
