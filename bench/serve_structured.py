@@ -126,25 +126,24 @@ def check_langchain():
     from langchain_openai import ChatOpenAI
     chat = lambda seed: ChatOpenAI(base_url=URL + "/v1", api_key="none", model=MODEL, max_tokens=400, temperature=1, seed=seed, max_retries=0)
 
-    def is_cut(answer):
-        return answer["raw"].response_metadata.get("finish_reason") == "length"
+    def ask(seed, kind, method):
+        try:
+            return chat(seed).with_structured_output(kind, method=method, include_raw=True).invoke("Tell me of a person, in JSON.")
+        except Exception as e:
+            if type(e).__name__ == "LengthFinishReasonError":
+                return None
+            raise
+
+    def whole(kind, method):
+        return until_whole(lambda seed: ask(seed, kind, method), lambda answer: answer["raw"].response_metadata.get("finish_reason") == "length")
 
     for kind in types():
         for method in ("json_schema", "function_calling"):
             if kind.__name__ == "Tree" and method == "function_calling":
                 continue  # LangChain sends {} for a type that refers to itself
-
-            def ask(seed):
-                try:
-                    return chat(seed).with_structured_output(kind, method=method, include_raw=True).invoke("Tell me of a person.")
-                except Exception as e:
-                    if type(e).__name__ == "LengthFinishReasonError":
-                        return None
-                    raise
-            answer = until_whole(ask, is_cut)
+            answer = whole(kind, method)
             assert isinstance(answer["parsed"], kind), (method, answer)
-    answer = until_whole(lambda seed: chat(seed).with_structured_output(None, method="json_mode", include_raw=True).invoke("Answer in JSON."), is_cut)
-    assert isinstance(answer["parsed"], dict), answer
+    assert isinstance(whole(None, "json_mode")["parsed"], dict)
 
 
 def check_litellm():
