@@ -219,15 +219,23 @@ class Writer {
 
   void unused() {
     if (f_.checkpoint.unused().empty() || f_.question.tensors) return;
-    std::map<std::string, std::pair<size_t, std::string>> reasons;  // reason -> tensors, first name
+    struct Group {
+      size_t tensors = 0;
+      uint64_t bytes = 0;
+      std::string name;  // the first
+    };
+    std::map<std::string, Group> reasons;
     for (const UnusedTensor& u : f_.checkpoint.unused()) {
-      auto& [total, name] = reasons[u.reason];
+      Group& g = reasons[u.reason];
       const std::string pattern = collapse_indices(u.name);
-      if (total++ == 0 || pattern < name) name = pattern;
+      if (g.tensors++ == 0 || pattern < g.name) g.name = pattern;
+      g.bytes += u.bytes;
     }
-    for (const auto& [reason, what] : reasons)
-      field("unused", fmt::format("{}, e.g. {}: {}", counted(what.first, "tensor"),
-                                  printable(what.second, 80), reason));
+    for (const auto& [reason, g] : reasons)
+      field("unused",
+            fmt::format("{}{}, e.g. {}: {}", counted(g.tensors, "tensor"),
+                        g.bytes > 0 ? fmt::format(" ({})", bytes_text(g.bytes)) : std::string(),
+                        printable(g.name, 80), reason));
   }
 
   void list(std::string_view title, const std::vector<std::string>& lines, Ink ink) {

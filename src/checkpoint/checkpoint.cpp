@@ -183,6 +183,11 @@ void Checkpoint::understand() {
   ModuleMap map = map_modules(
       store.tensors(), config_, folder_, [&](const TensorInfo& t) { return store.where(t); },
       quant_.aliases());
+  if (!map.reshaped->empty()) {  // they live as long as the store
+    const auto kept =
+        std::make_shared<std::pair<decltype(store_), decltype(map.reshaped)>>(store_, map.reshaped);
+    store_ = {kept, kept->first.get()};
+  }
   check_fused_shapes(map.fused_shapes, store);
   check_experts_present(map, config_, folder_);
   unused_ = std::move(map.unused);

@@ -31,6 +31,7 @@ struct MoeBlock {
   // A shared expert beside the block, on the layer: no part of the block, added by the whole model.
   std::array<const Module*, 3> layer_shared{nullptr, nullptr, nullptr};
   std::vector<float> per_expert_scale;  // Gemma-4; empty: none
+  float router_scale = 1;               // of all weights, beside the config's (Inkling)
   std::string
       routing_reason;  // not empty: why the block cannot be routed (its experts can still be run)
   std::string experts_reason;  // not empty: why the experts themselves cannot be run

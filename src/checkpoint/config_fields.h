@@ -21,6 +21,7 @@ class ConfigFields {
       : object_(object), path_(std::move(path)), where_(std::move(where)) {}
 
   using Names = std::initializer_list<std::string_view>;
+  const Json* find(std::string_view name) const { return object_.find(name); }  // null too
   bool has(Names names) const { return get(names).second != nullptr; }
   // The first of `names` that is present. Two spellings with different values are an error.
   std::optional<int64_t> integer(Names names, int64_t low, int64_t high) const;

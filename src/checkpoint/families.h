@@ -15,12 +15,14 @@ enum class RoutingRule : uint8_t {
   kSoftmax,           // softmax over all, top k, renormalized when norm_topk_prob (absent: false)
   kSoftmaxDefaultOn,  // the same, norm_topk_prob absent: true
   kSoftmaxAlways,     // the same, always renormalized
+  kSoftmaxNorm,       // the same, renormalized where moe_normalize_expert_weights is 1 (DBRX)
   kDeepseekV2,        // softmax, greedy or group-limited; renormalized instead of scaled
   kDeepseekV3,   // sigmoid + correction bias, groups scored by their two best, renormalized, scaled
   kSigmoidBias,  // sigmoid + correction bias, renormalized unless norm_topk_prob says no, scaled
-  kSigmoid,      // sigmoid, top k, renormalized unless norm_topk_prob says no
-  kSoftmaxBias,  // softmax + correction bias, renormalized
-  kZeroExperts,  // softmax + correction bias over experts and identity experts, scaled (LongCat)
+  kSigmoidShared,  // as kSigmoidBias, renormalized together with shared experts (Inkling)
+  kSigmoid,        // sigmoid, top k, renormalized unless norm_topk_prob says no
+  kSoftmaxBias,    // softmax + correction bias, renormalized
+  kZeroExperts,    // softmax + correction bias over experts and identity experts, scaled (LongCat)
   kLogitBias,  // logits + correction bias select, weights are sigmoids, renormalized as configured
   kSelected,   // softmax or sigmoid of the selected logits, by expert_selection_fn (Cohere-2)
   kSoftmaxGroups,  // softmax, groups scored by their two best, renormalized, scaled (Mistral-4)
@@ -66,6 +68,9 @@ struct Family {
   bool double_layers = false;      // a layer of the file is two of the model (LongCat)
   bool block_is_layer = false;     // experts hang directly on the layer (Gemma-4)
   bool fused_transposed = false;   // dense fused tensors are [E, in, out]
+  bool routed_shared =
+      false;  // the router weighs the shared experts too, behind the others (Inkling)
+  bool stacked_experts = false;  // experts are rows of matrices, [E * width, hidden] (DBRX)
   FusedOrder fused_order = FusedOrder::kHalves;
   bool expert_bias = false;
   ActivationRule activation = ActivationRule::kConfig;
@@ -112,7 +117,7 @@ void for_each_word(std::string_view list, F&& f) {
 // Spellings every family may use.
 inline constexpr std::string_view kBlockNames = "mlp block_sparse_moe feed_forward moe";
 inline constexpr std::string_view kGateNames = "gate_proj w1 linear_gate";
-inline constexpr std::string_view kUpNames = "up_proj w3 fc1 wi";
+inline constexpr std::string_view kUpNames = "up_proj w3 v1 fc1 wi";
 inline constexpr std::string_view kDownNames = "down_proj w2 fc2 wo output_linear";
 inline constexpr std::string_view kGateUpNames =
     "gate_up_proj gate_up w13 w13_weight input_linear fc1";
@@ -127,7 +132,8 @@ inline constexpr std::string_view kOpenCorrections =
     "experts.e_score_correction_bias moe_statics.e_score_correction_bias expert_bias "
     "gate.expert_bias router.expert_bias router_bias";
 inline constexpr std::string_view kOpenParameters =
-    "router.scale router.per_expert_scale per_expert_scale gate.tid2eid gate.balancing_biases";
+    "router.scale router.per_expert_scale per_expert_scale gate.tid2eid gate.balancing_biases "
+    "gate.global_scale";
 inline constexpr std::string_view kOpenShared =
     "shared_expert shared_experts shared_mlp share_expert";
 

@@ -16,7 +16,8 @@ struct More {
   std::string_view model_types{};  // beside the key
   ActivationRule activation = ActivationRule::kConfig;
   bool transposed = false, interleaved = false, block_is_layer = false, expert_bias = false;
-  bool double_layers = false, router_transposed = false, image_experts = false;
+  bool double_layers = false, router_transposed = false, image_experts = false, stacked = false,
+       routed_shared = false;
   bool gated = true, correction_counts = false, router_bias_corrects = false;
   int top_k = 0;
   float renormalize_epsilon = 1e-20f;
@@ -37,6 +38,8 @@ constexpr Family known_blocks(std::string_view key, std::string_view architectur
                 .double_layers = more.double_layers,
                 .block_is_layer = more.block_is_layer,
                 .fused_transposed = more.transposed,
+                .routed_shared = more.routed_shared,
+                .stacked_experts = more.stacked,
                 .fused_order = more.interleaved ? FusedOrder::kInterleaved : FusedOrder::kHalves,
                 .expert_bias = more.expert_bias,
                 .activation = more.activation,
@@ -55,8 +58,6 @@ constexpr std::string_view kOwnRouter =
     "its router is a network of its own; only its experts can be run";
 constexpr std::string_view kNormInside =
     "its block ends in a norm that the file keeps outside; only its experts can be run";
-constexpr std::string_view kRouterWeighsShared =
-    "its router also weighs the shared experts; only its routed experts can be run";
 constexpr std::string_view kCapacity =
     "its router has a capacity per expert; only its experts can be run";
 constexpr std::string_view kLayerScalesRouter =
@@ -71,8 +72,7 @@ constexpr std::array kOpen = {
     known_blocks("bailing_hybrid", "BailingHybridForCausalLM", kDeepseekV3),
     known_blocks("beam", "BeamForCausalLM", kDeepseekV3),
     known_blocks("cohere2_moe", "Cohere2MoeForCausalLM", kSelected),
-    known_blocks("dbrx", "DbrxForCausalLM", kSoftmaxAlways,
-                 {.experts_reason = "its experts are stacked in matrices that cannot be cut yet"}),
+    known_blocks("dbrx", "DbrxForCausalLM", kSoftmaxNorm, {.stacked = true}),
     known_blocks("deepseek_v4", "DeepseekV4ForCausalLM", kSqrtSoftplus,
                  {.activation = ActivationRule::kSiluLimit, .router_bias_corrects = true}),
     known_blocks("diffusion_gemma", "DiffusionGemmaForBlockDiffusion", kGemma4,
@@ -89,11 +89,10 @@ constexpr std::array kOpen = {
                  {.model_types = "glm5_next glm5_next_text"}),
     known_blocks("hy_v4", "HYV4ForCausalLM", kDeepseekV3,
                  {.activation = ActivationRule::kRoutedSiluLimit}),
-    known_blocks("inkling", "InklingForConditionalGeneration", kSigmoidBias,
-                 {.model_types = "inkling_mm_model", .interleaved = true,
-                  .router_bias_corrects = true, .block_reason = kRouterWeighsShared}),
-    known_blocks("inkling_text", "InklingForCausalLM", kSigmoidBias,
-                 {.block_reason = kRouterWeighsShared}),
+    known_blocks("inkling", "InklingForConditionalGeneration", kSigmoidShared,
+                 {.model_types = "inkling_mm_model", .interleaved = true, .routed_shared = true,
+                  .router_bias_corrects = true}),
+    known_blocks("inkling_text", "InklingForCausalLM", kSigmoidShared, {.routed_shared = true}),
     known_blocks("jamba", "JambaForCausalLM", kSoftmax),
     known_blocks("jetmoe", "JetMoeForCausalLM", kSoftmaxOverTopk,
                  {.block_reason = "its block ends with a bias; only its experts can be run"}),

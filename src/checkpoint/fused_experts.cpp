@@ -68,7 +68,8 @@ class Expander {
 
   void expand(const FusedTensors& f, Orientation other) {
     const TensorInfo& main = main_tensor(f);
-    const uint64_t experts = E_ != 0 ? E_ : (main.shape.empty() ? 0 : main.shape[0]);
+    const uint64_t experts =
+        E_ != 0 && f.first == 0 ? E_ : (main.shape.empty() ? 0 : main.shape[0]);
     if (main.shape.size() < 3 || main.shape[0] < experts || experts == 0 ||
         (main.shape[0] != experts && !lenient(family_)))
       fail("{} is {}; expected a fused tensor of {} experts in dimension 0", map_.where(main),
@@ -177,6 +178,7 @@ class Expander {
       fail("{} is {}; expected [{},{},{}] or, transposed, [{},{},{}]", map_.where(w), describe(w),
            E_, rows, cols, E_, cols, rows);
     if (own == Orientation::kUnclear) own = other;
+    if (family_ != nullptr && family_->stacked_experts) return f.projection == Projection::kDown;
     if (!layout_.empty()) return layout_.ends_with("transposed");
     if (own == Orientation::kUnclear) {
       if (family_ == nullptr)
@@ -218,11 +220,11 @@ class Expander {
                   uint64_t experts, bool transposed) {
     constexpr std::string_view kNames[] = {"", "gate_proj", "up_proj", "down_proj"};
     MappedModule& m = map_.modules.emplace_back();
-    m.module.name =
-        fmt::format("{}.experts.{}.{}", f.block, e, kNames[static_cast<size_t>(part.projection)]);
+    m.module.name = fmt::format("{}.experts.{}.{}", f.block, f.first + e,
+                                kNames[static_cast<size_t>(part.projection)]);
     m.module.kind = ModuleKind::kExpert;
     m.module.layer = f.layer;
-    m.module.expert = static_cast<int>(e);
+    m.module.expert = static_cast<int>(f.first + e);
     m.module.projection = part.projection;
     m.part = Part::kExpert;
     m.path = kNames[static_cast<size_t>(part.projection)];
@@ -357,7 +359,8 @@ void split_gate_up(const ModelConfig& config, const Family* family, ModuleMap& m
       m->path = first ? "gate_proj" : "up_proj";
       m->module.name = stem + m->path;
       m->module.plan.tensors[Role::kWeightShape] = {};
-      take_half(m->module.plan.tensors, rows, m->module.projection, 1);
+      take_half(m->module.plan.tensors, rows, m->module.projection,
+                family != nullptr && family->fused_order == FusedOrder::kInterleaved ? 2 : 1);
     }
     map.modules.push_back(std::move(up));
   }

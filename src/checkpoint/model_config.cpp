@@ -4,6 +4,8 @@
 // later.
 #include "checkpoint/model_config.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "checkpoint/config_fields.h"
 #include "checkpoint/families.h"
@@ -62,6 +64,8 @@ void read_sizes(ModelConfig& c, const ConfigFields& f, const Family* family) {
   }
   c.hidden = size({"hidden_size", "n_embd", "d_model", "dim"}, kMaxSize);
   c.vocab = size({"vocab_size"}, kMaxSize);
+  // Logits behind it are those of no token (Inkling).
+  c.vocab = std::min(c.vocab, f.integer_or({"unpadded_vocab_size"}, c.vocab, 1, kMaxSize));
   c.heads = size({"num_attention_heads", "n_head", "num_heads", "n_heads"}, 1 << 20);
   c.kv_heads = f.integer_or({"num_key_value_heads", "num_kv_heads", "num_attention_groups"},
                             c.heads, 1, 1 << 20);

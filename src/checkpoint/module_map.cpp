@@ -90,7 +90,7 @@ class Mapper {
     }
     if (n.part == Part::kUnused) {
       if (n.layer >= 0 && n.layer >= config_.layers) note_extra_layer(n.layer, t);
-      return map_.unused.push_back({t.name, std::move(n.reason)});
+      return map_.unused.push_back({t.name, std::move(n.reason), t.bytes, n.prediction});
     }
     if (lenient(family_)) place_openly(n, t);
     if (n.part == Part::kFusedExperts) return collect_fused(n, t);
@@ -179,16 +179,33 @@ class Mapper {
   void collect_fused(const TensorName& n, const TensorInfo& t) {
     check_prefix(n, t);
     const std::string key =
-        fmt::format("{}#{}", n.block, n.gate_up ? 0 : static_cast<int>(n.projection));
+        fmt::format("{}#{}{}", n.block, n.gate_up ? 0 : static_cast<int>(n.projection),
+                    n.shared_stack ? "s" : "");
     const auto [it, fresh] = fused_by_key_.try_emplace(key, fused_.size());
     if (fresh)
-      fused_.push_back(
-          {std::string(n.block), std::string(n.module), n.layer, n.gate_up, n.projection, {}});
+      fused_.push_back({std::string(n.block),
+                        std::string(n.module),
+                        n.layer,
+                        n.gate_up,
+                        n.shared_stack ? static_cast<uint64_t>(config_.experts) : 0,
+                        n.projection,
+                        {}});
     const TensorInfo*& slot = fused_[it->second].by_role[static_cast<size_t>(n.role)];
     if (slot != nullptr)
       fail("{} and {} are both the {} of the experts of {}", map_.where(*slot), map_.where(t),
            suffix_of(n.role), printable(n.block));
-    slot = &t;
+    slot = family_ != nullptr && family_->stacked_experts && t.shape.size() == 2 ? &stacked(t) : &t;
+  }
+
+  // [E * width, hidden] as [E, width, hidden].
+  const TensorInfo& stacked(const TensorInfo& t) {
+    const auto experts = static_cast<uint64_t>(config_.experts);
+    if (experts == 0 || t.shape[0] % experts != 0)
+      fail("{} is {}; expected rows of {} experts, one behind the other", map_.where(t),
+           describe(t), experts);
+    TensorInfo& made = map_.reshaped->emplace_back(t);
+    made.shape = {experts, t.shape[0] / experts, t.shape[1]};
+    return made;
   }
 
   // Expected dimensions; vectors are checked here, matrices by their format reader.

@@ -4,7 +4,9 @@
 // Fused expert tensors become one module per expert.
 #pragma once
 #include <array>
+#include <deque>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -37,6 +39,8 @@ bool has_matrix(const Module& module);
 
 struct UnusedTensor {
   std::string name, reason;
+  uint64_t bytes = 0;       // in the file, where it is a tensor of its own
+  bool prediction = false;  // of a head that predicts tokens behind the next
 };
 
 struct MappedModule {
@@ -64,6 +68,8 @@ struct ModuleMap {
   std::vector<UnusedTensor> unused;
   std::vector<FusedShape> fused_shapes;
   std::vector<std::string> warnings;
+  // Tensors of the file in another shape, which modules refer to.
+  std::shared_ptr<std::deque<TensorInfo>> reshaped = std::make_shared<std::deque<TensorInfo>>();
 };
 
 // Throws Error for tensors that cannot be placed and for modules a known family must have; `folder`
@@ -86,6 +92,7 @@ struct FusedTensors {
   std::string block, stem_name;  // "model.layers.0.mlp", "model.layers.0.mlp.experts.gate_up_proj"
   int layer = -1;
   bool gate_up = false;
+  uint64_t first = 0;                         // number of its first expert
   Projection projection = Projection::kDown;  // when not gate_up
   std::array<const TensorInfo*, static_cast<size_t>(Role::kCount)> by_role{};
   const TensorInfo* operator[](Role r) const { return by_role[static_cast<size_t>(r)]; }

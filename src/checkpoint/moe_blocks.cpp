@@ -118,6 +118,12 @@ class Builder {
                path == "gate.bias") {
       b.correction_bias = read_floats(in_.store, *ref.info);
       check_finite(b.correction_bias, *ref.info);
+    } else if (path == "gate.global_scale") {
+      const std::vector<float> scale = read_floats(in_.store, *ref.info);
+      check_finite(scale, *ref.info);
+      if (scale.size() != 1)
+        fail("{} is {}; expected one number", in_.store.where(*ref.info), describe(*ref.info));
+      b.router_scale = scale[0];
     } else if (path.ends_with("per_expert_scale")) {
       b.per_expert_scale = read_floats(in_.store, *ref.info);
       check_finite(b.per_expert_scale, *ref.info);
@@ -191,7 +197,9 @@ class Builder {
             "gate and up are stored together, and how they lie is a guess; state it with --layout";
       if (family_ == nullptr)
         b.routing_reason = "the family is not in the registry, so how it routes is a guess";
-      if (in_.config.experts != 0 && static_cast<size_t>(in_.config.experts) != b.experts.size())
+      if (shared_behind() > 0) route_shared(b);
+      if (in_.config.experts != 0 &&
+          static_cast<size_t>(in_.config.experts) + shared_behind() != b.experts.size())
         fail("{}: {} has {} experts; config.json says {}", in_.folder, b.name, b.experts.size(),
              in_.config.experts);
       if (b.spec.router.top_k == 0) b.spec.router.top_k = 1;
@@ -213,6 +221,21 @@ class Builder {
     complete_shared(b);
   }
 
+  // Shared experts that are the last of a block's experts.
+  size_t shared_behind() const {
+    return family_ != nullptr && family_->routed_shared
+               ? static_cast<size_t>(in_.config.shared_experts)
+               : 0;
+  }
+  // Every token has them: no score comes up to their bias. Weights are those of all its experts.
+  void route_shared(MoeBlock& b) const {
+    constexpr float kAlways = 1e30f;
+    if (b.correction_bias.empty())
+      b.correction_bias.assign(b.experts.size() - std::min(shared_behind(), b.experts.size()), 0);
+    b.correction_bias.insert(b.correction_bias.end(), shared_behind(), kAlways);
+    b.spec.router.top_k += shared_behind();
+  }
+
   static bool down_is_fused(const Module& down) {
     const ModuleTensors& t = down.plan.tensors;
     return (t[Role::kWeight] && t[Role::kWeight].index >= 0) ||
@@ -227,8 +250,9 @@ class Builder {
 
   // Within a layer each projection has one scheme and one shape over all experts.
   void check_alike(const MoeBlock& b, size_t p) const {
-    const Module& a = *b.experts[0][p];
+    const size_t routed = b.experts.size() - std::min(shared_behind(), b.experts.size());
     for (size_t e = 1; e < b.experts.size(); ++e) {
+      const Module& a = *b.experts[e < routed ? 0 : routed][p];
       const Module& m = *b.experts[e][p];
       if (m.decision.scheme != a.decision.scheme)
         fail_at(
@@ -305,6 +329,7 @@ class Builder {
     for (MoeBlock& b : out) {
       const RouterSpec own = b.spec.router;
       b.spec.router = r;
+      b.spec.router.scaling *= b.router_scale;
       if (lenient(family_)) {
         b.spec.router.has_bias = r.has_bias && !b.correction_bias.empty();
         if (own.method == RouterMethod::kTable)

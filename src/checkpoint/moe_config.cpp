@@ -175,6 +175,16 @@ void biased(RouterSpec& r, const ConfigFields& f, Scoring scoring, float epsilon
   r.scaling = scale_of(f);
 }
 
+// The order of the norm by which weights are divided; null: they are not.
+bool normalizes_by_sum(const ConfigFields& f) {
+  constexpr const char* kName = "moe_normalize_expert_weights";
+  const Json* order = f.find(kName);
+  if (order == nullptr) return true;
+  if (order->is_null()) return false;
+  if (!order->is_number() || order->as_double() != 1) f.wrong(kName, *order, "1 or null");
+  return true;
+}
+
 // The rules of the younger families: scores with a correction bias, or other than a softmax.
 void read_scored_router(RouterSpec& r, const ConfigFields& f, RoutingRule rule,
                         const Family* family) {
@@ -183,6 +193,12 @@ void read_scored_router(RouterSpec& r, const ConfigFields& f, RoutingRule rule,
       biased(r, f, scoring_of(f, "sigmoid"), family->renormalize_epsilon);
       r.renormalize = f.boolean({"norm_topk_prob"}).value_or(true);
       r.logit_cap = std::max(0.0f, as_float(f, {"moe_router_logit_softcapping"}, 0.0f));
+      break;
+    case RoutingRule::kSigmoidShared:
+      biased(r, f, Scoring::kSigmoid, 0.0f);
+      if (!f.boolean({"shared_expert_sink"}).value_or(true))
+        fail("{} is false; expected shared experts that the router weighs",
+             f.label("shared_expert_sink"));
       break;
     case RoutingRule::kSigmoid:
       r.scoring = Scoring::kSigmoid;
@@ -215,6 +231,9 @@ void read_scored_router(RouterSpec& r, const ConfigFields& f, RoutingRule rule,
       r.renormalize = f.boolean({"norm_topk_prob"}).value_or(true);
       r.renormalize_epsilon = 1e-20f;
       r.scaling = scale_of(f);
+      break;
+    case RoutingRule::kSoftmaxNorm:
+      r.renormalize = normalizes_by_sum(f);
       break;
     case RoutingRule::kSqrtSoftplus:
       biased(r, f, scoring_of(f, "sqrtsoftplus"), 1e-20f);
@@ -347,6 +366,8 @@ void read_activation(ModelConfig& c, const ConfigFields& f, const Family* family
   std::string name =
       f.string({"hidden_act", "hidden_activation", "mlp_hidden_act", "activation_function"})
           .value_or("silu");
+  if (const Json* own = f.find("ffn_act_fn"); own != nullptr && own->is_object())  // DBRX
+    name = ConfigFields(*own, f.path(), "ffn_config.ffn_act_fn.").string({"name"}).value_or("silu");
   if (family != nullptr && !family->gated) name += "_no_mul";
   try {
     a.kind = activation_from_name(name);

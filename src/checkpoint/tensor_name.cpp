@@ -107,6 +107,10 @@ class Parser {
     out_.part = Part::kUnused;
     out_.reason = std::move(reason);
   }
+  void prediction(std::string reason) {
+    unused(std::move(reason));
+    out_.prediction = true;
+  }
   void unknown(std::string reason) {
     out_.part = Part::kUnknown;
     out_.reason = std::move(reason);
@@ -122,7 +126,7 @@ class Parser {
         return true;
       }
       if (word == "mtp" || word.starts_with("mtp_") || word == "nextn")
-        return unused("multi-token prediction head; decoding does not use it"), true;
+        return prediction("multi-token prediction head; decoding does not use it"), true;
     }
     if (cut_last(name_).tail == "inv_freq")
       return unused("rotary frequencies; computed from config.json"), true;
@@ -135,7 +139,7 @@ class Parser {
     std::string_view rest = name_;
     for (int i = 0; i < 3; ++i) {
       const Cut c = cut_first(rest);
-      if (!in_list("model language_model text_model thinker", c.head) || c.tail.empty()) break;
+      if (!in_list("model language_model text_model thinker llm", c.head) || c.tail.empty()) break;
       rest = c.tail;
     }
     if (!lenient_) return rest;
@@ -165,7 +169,7 @@ class Parser {
       rest = cut_first(part.tail).tail;  // "block.0.layer.1.": two numbers, the first is the layer
     if (config_.layers == 0 || out_.layer < config_.layers) return true;
     if (lenient_ || *index < config_.layers + extra_layers()) {
-      unused(
+      prediction(
           fmt::format("layer {} lies behind num_hidden_layers = {}: multi-token prediction, not "
                       "used by decoding",
                       *index, config_.layers));
@@ -300,12 +304,21 @@ class Parser {
       return;
     }
     if (first.head == "experts" && !first.tail.empty()) {
-      const std::string_view word = cut_first(first.tail).head;
+      std::string_view members = first.tail;
+      if (family_ != nullptr && family_->stacked_experts && cut_first(members).head == "mlp")
+        members = cut_first(members).tail;  // "experts.mlp.w1", or "experts.mlp.3.w1.weight"
+      const std::string_view word = cut_first(members).head;
       if (const auto id = lenient_ ? expert_index(word) : parse_index(word)) {
         out_.expert = *id;
-        return in_expert(cut_first(first.tail).tail);
+        return in_expert(cut_first(members).tail);
       }
-      return all_experts(first.tail);
+      return all_experts(members);
+    }
+    if (family_ != nullptr && family_->routed_shared && first.head == "shared_experts") {
+      std::string_view members = first.tail;
+      if (members.starts_with("shared_")) members.remove_prefix(7);  // "shared_w13_weight"
+      out_.shared_stack = true;
+      return all_experts(members);
     }
     if (first.head == "switch_mlp" && !first.tail.empty()) return all_experts(first.tail);  // MLX
     if (first.head == "input_linear" || first.head == "output_linear") return all_experts(rest);
@@ -317,7 +330,10 @@ class Parser {
     } else if (!out_.parameter && projection_of(path) != Projection::kNone) {
       out_.part = Part::kDenseMlp;
       out_.projection = projection_of(path);
-    } else if (!out_.parameter && lenient_ && path == "gate_up_proj") {
+    } else if (!out_.parameter && lenient_ && path == "w2_md") {
+      out_.part = Part::kDenseMlp;
+      out_.projection = Projection::kDown;
+    } else if (!out_.parameter && lenient_ && in_list("gate_up_proj w13_dn", path)) {
       out_.part = Part::kDenseMlp;
       out_.gate_up = true;
     } else if (!out_.parameter && path == "shared_expert_gate") {
@@ -413,7 +429,8 @@ class Parser {
     if (path == "embed_tokens" ||
         (lenient_ && in_list("wte embeddings word_embeddings tok_embeddings embed shared", path))) {
       out_.part = Part::kEmbedding;
-    } else if (path == "lm_head" || (lenient_ && path == "head")) {  // DeepSeek's own names
+    } else if (path == "lm_head" ||
+               (lenient_ && in_list("head output unembed", path))) {  // DeepSeek's own name is head
       out_.part = Part::kLmHead;
     } else if (path == "norm") {
       out_.part = Part::kFinalNorm;

@@ -48,7 +48,9 @@ struct TensorName {
   bool parameter = false;  // the tensor has no role suffix: it is the module
   int layer = -1, expert = -1;
   Projection projection = Projection::kNone;
-  bool gate_up = false;  // gate and up rows together
+  bool gate_up = false;       // gate and up rows together
+  bool prediction = false;    // unused: of a head that predicts tokens behind the next
+  bool shared_stack = false;  // of shared experts, behind the routed ones
   std::string reason;
 };
 

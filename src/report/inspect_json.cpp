@@ -131,9 +131,13 @@ Json inspect_json(const InspectFacts& f) {
   for (const ModuleGroup& g : f.modules) modules.push(module_json(g));
   j.set("modules", std::move(modules));
   Json unused = Json::array();
-  for (const UnusedTensor& u : f.checkpoint.unused())
-    unused.push(Json::object({{"name", u.name}, {"reason", u.reason}}));
+  uint64_t heads = 0, head_bytes = 0;
+  for (const UnusedTensor& u : f.checkpoint.unused()) {
+    unused.push(Json::object({{"name", u.name}, {"reason", u.reason}, {"bytes", u.bytes}}));
+    if (u.prediction) ++heads, head_bytes += u.bytes;
+  }
   j.set("unused", std::move(unused));
+  j.set("prediction_heads", Json::object({{"tensors", heads}, {"bytes", head_bytes}}));
   j.set("warnings", strings(f.checkpoint.warnings()));
   j.set("memory",
         Json::object({{"weights", s.bytes_used}, {"kv_per_1k_tokens", s.kv_per_1k_tokens}}));

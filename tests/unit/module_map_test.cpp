@@ -229,7 +229,10 @@ TEST(ModuleMap, DeliberatelyUnused) {
   m.add("model.layers.0.self_attn.q_proj.R1_weight_input.weight", {16, 16}, DType::kF32);
   const ModuleMap map = m.map();
   ASSERT_EQ(map.unused.size(), 5u);
-  for (const UnusedTensor& u : map.unused) EXPECT_FALSE(u.reason.empty()) << u.name;
+  for (const UnusedTensor& u : map.unused) {
+    EXPECT_FALSE(u.reason.empty()) << u.name;
+    EXPECT_EQ(u.prediction, u.name.starts_with("mtp.")) << u.name;
+  }
   const MappedModule* tower = find(map, "visual.blocks.0.attn.qkv");
   ASSERT_NE(tower, nullptr);
   EXPECT_TRUE(tower->module.tower);
@@ -252,6 +255,7 @@ TEST(ModuleMap, LayersBehindTheLast) {
   const ModuleMap map = d.map();
   ASSERT_EQ(map.unused.size(), 1u);
   EXPECT_TRUE(contains(map.unused[0].reason, "multi-token prediction"));
+  EXPECT_TRUE(map.unused[0].prediction);
   EXPECT_EQ(find(map, "model.layers.0.mlp.gate.e_score_correction_bias")->part,
             Part::kBlockParameter);
   d.remove("model.layers.1.eh_proj.weight").add("model.layers.1.input_layernorm.weight", {64});
