@@ -245,6 +245,24 @@ const uint64_t* Attention::selected_of(const Job& job, size_t token, size_t bloc
          block * (kKeyBlock / 64);
 }
 
+// Scores are multiplied by the scale behind this.
+void Attention::add_relative(const Job& job, size_t block, size_t index, float* scores) const {
+  const AttentionSpec& spec = plan_.spec;
+  const size_t dims = spec.relative_dims, extent = spec.relative_extent, begin = block * kKeyBlock;
+  for (size_t m = 0; m < job.M; ++m) {
+    const size_t token = m / job.rep, position = job.position + token,
+                 head = (job.task.head + index) * job.rep + m % job.rep;
+    const size_t from = position + 1 > extent ? position + 1 - extent : 0,
+                 first = std::max(from, begin), last = std::min(position + 1, begin + kKeyBlock);
+    if (first >= last) continue;
+    const float* r = job.rows.relative + ((job.task.begin + token) * spec.heads + head) * dims;
+    const float* column = spec.relative.data() + extent - 1 - (position - first);
+    for (size_t d = 0; d < dims; ++d)
+      row_functions().fma(scores + m * kKeyBlock + first - begin, r[d] / spec.scale,
+                          column + d * extent, last - first);
+  }
+}
+
 void Attention::run_block(const Job& job, size_t block, size_t index, const uint8_t* next,
                           AttentionScratch& s) const {
   const AttentionSpec& spec = plan_.spec;
@@ -268,6 +286,7 @@ void Attention::run_block(const Job& job, size_t block, size_t index, const uint
   const float *key_scales = plan_.kv.key_scales(data, head),
               *value_scales = plan_.kv.value_scales(data, head);
   if (key_scales != nullptr) multiply_rows(s.scores, M, columns, key_scales);
+  if (job.rows.relative != nullptr) add_relative(job, block, index, s.scores);
   float *best = s.best + index * M, *total = s.total + index * M, *out = s.out + index * M * dv;
   const size_t lead = M <= kFewRows ? M * kLead : 0;
   for (size_t m = 0; m < M; ++m) {

@@ -34,6 +34,11 @@ struct AttentionSpec {
   size_t chunk = 0;          // keys of the same chunk of positions only; 0: all
   std::vector<float> sinks;  // [heads] an extra logit without a value; empty: none
   size_t ratio = 0;          // tokens of an entry; 0: there are none
+  // Logits by distance: a key `distance` before a query has (r relative)[distance] more, with r
+  // [relative_dims] of the query's head; none from relative_extent on.
+  size_t relative_dims = 0, relative_extent = 0;
+  std::vector<float> relative =
+      {};  // [relative_dims, relative_extent], the greatest distance first
 };
 
 // A layer's attention: its two products, shared by all its sequences.
@@ -67,6 +72,7 @@ struct AttentionRows {
   const uint8_t* const* entries = nullptr;
   const uint64_t* chosen = nullptr;
   size_t entry_words = 0;
+  const float* relative = nullptr;  // [T, heads * relative_dims]
 };
 
 // Scratch of one thread.
@@ -137,6 +143,7 @@ class Attention {
   static bool any_selected(const Job& job, size_t block, size_t head);
   static const uint64_t* selected_of(const Job& job, size_t token, size_t block, size_t head);
   const uint8_t* keys_after(const Job& job, size_t block, size_t index, size_t end) const;
+  void add_relative(const Job& job, size_t block, size_t index, float* scores) const;
   void run_block(const Job& job, size_t block, size_t index, const uint8_t* next,
                  AttentionScratch& s) const;
   void finish(const Task& task, float* out, const float* total) const;

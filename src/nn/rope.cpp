@@ -45,9 +45,7 @@ std::vector<double> llama3(const RopeSpec& s, std::vector<double> f) {
   return f;
 }
 
-}  // namespace
-
-std::vector<double> rope_frequencies(const RopeSpec& s, size_t length) {
+std::vector<double> plain_frequencies(const RopeSpec& s, size_t length) {
   double base = s.base;
   const auto d = static_cast<double>(s.dims);
   const auto long_as = static_cast<double>(length);
@@ -73,6 +71,14 @@ std::vector<double> rope_frequencies(const RopeSpec& s, size_t length) {
     case RopeScaling::kNone:
       break;
   }
+  return f;
+}
+
+}  // namespace
+
+std::vector<double> rope_frequencies(const RopeSpec& s, size_t length) {
+  std::vector<double> f = plain_frequencies(s, length);
+  for (size_t j = 0; j < s.factors.size(); ++j) f[j] *= s.factors[j];
   return f;
 }
 

@@ -26,6 +26,7 @@ struct RopeSpec {
   bool truncate = true;                              // YaRN: whole correction range
   double low_freq_factor = 1, high_freq_factor = 4;  // llama3
   double attention_factor = 1.0;                     // multiplies cos and sin
+  std::vector<double> factors;                       // of the frequencies, [dims/2]; empty: none
   std::vector<double> short_factor, long_factor;     // longrope, [dims/2]
   double short_mscale = 0, long_mscale = 0;  // longrope of Phi-MoE: replaces attention_factor
 };

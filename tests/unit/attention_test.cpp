@@ -18,7 +18,7 @@ namespace moebius::test {
 namespace {
 
 struct Data {
-  std::vector<float> q, k, v;
+  std::vector<float> q, k, v, r = {};
 };
 
 Data random_data(const AttentionSpec& s, size_t T, XType type, unsigned seed) {
@@ -31,6 +31,8 @@ Data random_data(const AttentionSpec& s, size_t T, XType type, unsigned seed) {
     for (float& x : *part) x = normal(rng);
     round_to(type, part->data(), part->size());
   }
+  d.r.resize(T * s.heads * s.relative_dims);
+  for (float& x : d.r) x = normal(rng);
   return d;
 }
 
@@ -45,8 +47,9 @@ std::vector<float> run(const AttentionPlan& plan, const Data& d, size_t T,
   for (const size_t n : pieces) {
     cache.append(d.k.data() + t * s.kv_heads * s.key_dim, d.v.data() + t * s.kv_heads * s.value_dim,
                  n);
-    const AttentionRows rows =
+    AttentionRows rows =
         cache.rows(d.q.data() + t * s.heads * s.key_dim, out.data() + t * s.heads * s.value_dim, n);
+    if (s.relative_dims > 0) rows.relative = d.r.data() + t * s.heads * s.relative_dims;
     Attention attention(plan, {&rows, 1}, segments, threads);
     run_all(attention);
     t += n;
@@ -70,6 +73,9 @@ std::vector<double> definition(const AttentionSpec& s, const Data& d, size_t T) 
           dot += double{d.q[(i * s.heads + h) * s.key_dim + c]} *
                  d.k[(j * s.kv_heads + h / rep) * s.key_dim + c];
         z[j] = dot * s.scale;
+        for (size_t c = 0; c < s.relative_dims && i - j < s.relative_extent; ++c)
+          z[j] += double{d.r[(i * s.heads + h) * s.relative_dims + c]} *
+                  s.relative[c * s.relative_extent + s.relative_extent - 1 - (i - j)];
         top = std::max(top, z[j]);
       }
       double sum = s.sinks.empty() ? 0 : std::exp(s.sinks[h] - top);
@@ -94,7 +100,14 @@ std::vector<Case> cases() {
   all.push_back({{4, 4, 24, 16, 0.2f, 0, 0, {}}, 70});    // key and value widths differ
   all.push_back({{8, 2, 64, 64, 0.125f, 128, 0, {0.5f, -1, 2, 0, 3, -4, 1, 0}}, 300});  // sinks
   all.push_back({{2, 1, 16, 16, 0.25f, 0, 50, {}}, 130});                               // chunks
-  all.push_back({{1, 1, 7, 5, 0.4f, 3, 0, {}}, 9});                                     // odd sizes
+  // logits by distance: further than a block and not; with a window of the same width
+  for (const auto& [window, extent] : {std::pair<size_t, size_t>{0, 140}, {0, 5}, {33, 33}}) {
+    AttentionSpec s{4, 2, 32, 32, 1 / 32.0f, window, 0, {}};
+    s.relative_dims = 3, s.relative_extent = extent;
+    for (size_t i = 0; i < 3 * extent; ++i) s.relative.push_back(std::sin(static_cast<float>(i)));
+    all.push_back({s, 300});
+  }
+  all.push_back({{1, 1, 7, 5, 0.4f, 3, 0, {}}, 9});  // odd sizes
   return all;
 }
 

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Mamba-1: a selective state space whose parameters are projections of its own short convolution. Every
+// feature i has a state S_i [N] of its own; B and C [N] are common to all; token by token
+//
+//   x        = silu(convolution of x + bias)                            SiluConvolution
+//   dt, B, C = projections of x, made between the two by linear layers
+//   d_i      = softplus(dt_i)                                           SelectiveScan
+//   S_in     = S_in * exp(d_i A_in) + B_n (d_i x_i),  A = -exp(A_log)
+//   y_i      = (sum over n of C_n S_in) + D_i x_i
+//   out_i    = y_i * silu(z_i)
+//
+// Sums over n run in ascending order from 0, one fma each; so does the addition to S. A row of the scan is
+// [x | z | dt | B | C]; what is mixed is [d | d x]. Features advance in parts of kPart, whose states are
+// [N, features of the part].
+#pragma once
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "kernels/kernel.h"
+#include "nn/recurrent.h"
+#include "nn/short_convolution.h"
+
+namespace moebius {
+
+struct Mamba1Spec {
+  static constexpr size_t kPart = 128;
+  size_t features = 0, state = 0;
+  size_t rank = 0;   // of the projection that gives dt
+  size_t width = 4;  // of the convolution
+
+  size_t scan_floats() const { return (features * state + 15) / 16 * 16; }
+  // Of both together: the scan's state, then the convolution's.
+  RecurrentShape shape() const {
+    return {2 * features, 0, features, 0,
+            scan_floats() + ShortConvolution::state_floats(features, width)};
+  }
+};
+
+// silu(convolution(x) + bias) of the first `channels` columns of rows that have `in`.
+class SiluConvolution final : public Recurrent {
+ public:
+  SiluConvolution(size_t in, size_t channels, size_t width, const std::vector<float>& weight,
+                  std::vector<float> bias, XType type);  // throws Error
+
+  void convolve(const RecurrentRows&, const float*, size_t) const noexcept override {}
+  void scan(const RecurrentRows&, std::span<const RecurrentRun>, size_t) const noexcept override {}
+  void finish(const RecurrentRows& r, const float* from, size_t t) const noexcept override;
+  void keep(const RecurrentRows& r, const RecurrentRun& run,
+            const float* from) const noexcept override;
+
+ private:
+  size_t channels_;
+  XType type_;
+  ShortConvolution convolution_;
+};
+
+class SelectiveScan final : public Recurrent {
+ public:
+  // a_log [features, state], d [features]. Throws Error where sizes do not fit.
+  SelectiveScan(const Mamba1Spec& spec, const std::vector<float>& a_log, std::vector<float> d,
+                XType type);
+
+  void convolve(const RecurrentRows& r, const float* from, size_t t) const noexcept override;
+  void scan(const RecurrentRows& r, std::span<const RecurrentRun> runs,
+            size_t part) const noexcept override;
+  void finish(const RecurrentRows& r, const float* from, size_t t) const noexcept override;
+  void keep(const RecurrentRows&, const RecurrentRun&, const float*) const noexcept override {}
+
+ private:
+  Mamba1Spec spec_;
+  XType type_;
+  std::vector<float> rates_, d_;  // A, [part][N, features of the part]; D
+};
+
+}  // namespace moebius

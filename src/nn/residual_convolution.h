@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// A short convolution that is added to what it reads: y = x + convolution(x), of some columns of rows.
+// The state is the convolution's (nn/short_convolution.h).
+#pragma once
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "kernels/kernel.h"
+#include "nn/recurrent.h"
+#include "nn/short_convolution.h"
+
+namespace moebius {
+
+class ResidualConvolution final : public Recurrent {
+ public:
+  // Columns [at, at + channels) of rows that have `in`; weight [channels, width]. Throws Error.
+  ResidualConvolution(size_t in, size_t at, size_t channels, size_t width,
+                      const std::vector<float>& weight, XType type);
+
+  void convolve(const RecurrentRows&, const float*, size_t) const noexcept override {}
+  void scan(const RecurrentRows&, std::span<const RecurrentRun>, size_t) const noexcept override {}
+  void finish(const RecurrentRows& r, const float* from, size_t t) const noexcept override;
+  void keep(const RecurrentRows& r, const RecurrentRun& run,
+            const float* from) const noexcept override;
+
+ private:
+  size_t at_, channels_;
+  XType type_;
+  ShortConvolution convolution_;
+};
+
+}  // namespace moebius
