@@ -115,8 +115,10 @@ class Mapper {
     const bool matrix = n.role == Role::kWeight || n.role == Role::kWeightScale;
     if (n.part == Part::kDenseMlp && matrix && t.shape.size() == 3) n.part = Part::kFusedExperts;
     if (n.part == Part::kSharedExpert && t.shape.size() == 3) n.part = Part::kLayer;
+    const int64_t shared =
+        family_ != nullptr && family_->routed_shared ? config_.shared_experts : 0;
     if (n.part == Part::kExpert && family_ != nullptr && config_.experts > 0 &&
-        n.expert >= config_.experts) {
+        n.expert >= config_.experts + shared) {
       n.part = Part::kLayer;
       n.expert = -1, n.projection = Projection::kNone;
     }

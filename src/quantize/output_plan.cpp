@@ -70,7 +70,7 @@ class OutputPlanner {
   }
 
   void use(const TensorRef& ref) {
-    if (ref) used_.insert(ref.info);
+    if (ref) used_.insert(ref.info->name);
   }
 
   void encode_items() {
@@ -148,7 +148,7 @@ class OutputPlanner {
   void decode_items() {
     for (const Module& m : source_.modules())
       if (has_matrix(m) && m.plan.scheme.format == Format::kNativeFp8 &&
-          !used_.contains(m.plan.tensors[Role::kWeight].info))
+          !used_.contains(m.plan.tensors[Role::kWeight].info->name))
         decode_item(m);
     const Module* pattern = nullptr;
     for (const Module& m : source_.modules())
@@ -199,7 +199,7 @@ class OutputPlanner {
     for (const TensorInfo& t : store_.tensors()) {
       if (dropped.contains(t.name)) continue;
       plan_.parameters += t.name.ends_with("_scale_inv") ? 0 : elements_of(t);
-      if (used_.contains(&t)) continue;
+      if (used_.contains(t.name)) continue;
       Item item;
       item.key = key_of(layer_of_name(t.name), -1, t.name);
       item.unit.tensor = &t;
@@ -301,7 +301,7 @@ class OutputPlanner {
   UnitWork work_;
   OutputPlan plan_;
   std::vector<Item> items_;
-  std::unordered_set<const TensorInfo*> used_;
+  std::unordered_set<std::string_view> used_;  // names: modules may see a tensor in another shape
 };
 
 }  // namespace

@@ -24,13 +24,13 @@ std::string any_expert(const Module& m) {
 }
 
 std::vector<TensorUse> tensor_uses(const Checkpoint& c, std::optional<int> layer) {
-  std::unordered_map<const TensorInfo*, TensorUse> uses;
+  std::unordered_map<std::string_view, TensorUse> uses;  // by name: modules may see another shape
   for (const Module& m : c.modules()) {
     if (layer && m.layer != *layer) continue;
     for (size_t i = 0; i < static_cast<size_t>(Role::kCount); ++i) {
       const TensorRef& ref = m.plan.tensors.by_role[i];
       if (!ref) continue;
-      TensorUse& use = uses[ref.info];
+      TensorUse& use = uses[ref.info->name];
       if (use.tensor == nullptr) {
         use = {ref.info, m.name, std::string(suffix_of(static_cast<Role>(i))), ""};
       } else if (const std::string name = any_expert(m);
@@ -44,12 +44,14 @@ std::vector<TensorUse> tensor_uses(const Checkpoint& c, std::optional<int> layer
   for (const UnusedTensor& u : c.unused()) unused.emplace(u.name, &u.reason);
   std::vector<TensorUse> out;
   for (const TensorInfo& t : c.store().tensors()) {
-    if (const auto it = uses.find(&t); it != uses.end())
+    if (const auto it = uses.find(t.name); it != uses.end()) {
+      it->second.tensor = &t;
       out.push_back(std::move(it->second));
-    else if (const auto why = unused.find(t.name); why != unused.end() && !layer)
+    } else if (const auto why = unused.find(t.name); why != unused.end() && !layer) {
       out.push_back({&t, "", "", *why->second});
-    else if (!layer)
+    } else if (!layer) {
       fail("{}: no module uses it and no reason is known", c.store().where(t));
+    }
   }
   return out;
 }

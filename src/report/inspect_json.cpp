@@ -94,8 +94,9 @@ void add_model(Json& j, const InspectFacts& f) {
   j.set("architecture", c.architecture);
   j.set("model_type", c.model_type);
   j.set("layers", c.layers);
-  j.set("experts", moe ? static_cast<int64_t>(spec.experts) : c.experts);
-  j.set("top_k", moe ? static_cast<int64_t>(spec.router.top_k) : c.top_k);
+  // What config.json says: a block may have shared experts among its own.
+  j.set("experts", moe && c.experts == 0 ? static_cast<int64_t>(spec.experts) : c.experts);
+  j.set("top_k", moe && c.top_k == 0 ? static_cast<int64_t>(spec.router.top_k) : c.top_k);
   j.set("hidden", c.hidden);
   j.set("intermediate", moe ? static_cast<int64_t>(spec.intermediate) : c.intermediate);
   j.set("vocab", c.vocab);

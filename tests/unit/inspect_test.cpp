@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 #include <map>
+#include <set>
 #include <sstream>
 
 #include "model/decoder.h"
@@ -175,11 +177,12 @@ TEST(Inspect, ParametersAreTransformersCount) {
     for (const TensorInfo& t : store.tensors()) {
       // The correction bias is a parameter in some models of transformers, a buffer in most.
       const bool correction = t.name.ends_with("e_score_correction_bias") ||
-                              t.name.ends_with("expert_bias") || t.name.ends_with("router_bias");
+                              t.name.ends_with("expert_bias") || t.name.ends_with("router_bias") ||
+                              (name.starts_with("inkling") && t.name.ends_with("mlp.gate.bias"));
       const bool counts =
           name.starts_with("ernie") || name.starts_with("afmoe") || name.starts_with("laguna");
       const bool buffer = t.name.ends_with("layer_scalar") || t.name.ends_with("slope_rate") ||
-                          t.name.ends_with("_decay");
+                          t.name.ends_with("_decay") || t.name.ends_with("lerope.alpha");
       if ((correction && !counts) || buffer) continue;
       uint64_t elements = 1;
       for (const uint64_t d : t.shape) elements *= d;
@@ -194,6 +197,39 @@ TEST(Inspect, ParametersAreTransformersCount) {
     const std::string family = std::string(name).substr(0, std::string(name).find('-') + 1);
     EXPECT_EQ(counted(test_data_dir() / "golden" / name), dense[family]) << name;
   }
+}
+
+// Tensors of heads that predict further tokens: by name and bytes, and the model loads beside them.
+TEST(Inspect, HeadsThatPredictAreAccountedFor) {
+  const fs::path folder = test_data_dir() / "golden" / "deepseekv3-dense";
+  const TensorStore store = TensorStore::open_file((folder / "model.safetensors").string());
+  std::deque<std::vector<uint8_t>> memory;
+  std::vector<TensorData> tensors;
+  for (const TensorInfo& t : store.tensors()) {
+    store.read(t, 0, memory.emplace_back(t.bytes));
+    tensors.push_back({t.name, t.dtype, t.shape, memory.back()});
+  }
+  const size_t K = 128, N = 64;
+  tensors.push_back(
+      {"model.layers.2.eh_proj.weight", DType::kBf16, {N, K}, memory.emplace_back(2 * N * K)});
+  tensors.push_back({"model.layers.2.enorm.weight", DType::kBf16, {N}, memory.emplace_back(2 * N)});
+  const TempDir dir;
+  write_safetensors((dir / "model.safetensors").string(), tensors);
+  fs::copy_file(folder / "config.json", dir.path() / "config.json");
+  InspectOptions o;
+  o.folder = dir.path().string();
+  const Json j = run_json(o);
+  EXPECT_EQ(number(*j.find("prediction_heads"), "tensors"), 2);
+  EXPECT_EQ(number(*j.find("prediction_heads"), "bytes"), static_cast<int64_t>(2 * N * (K + 1)));
+  std::set<std::string> names;
+  for (const Json& u : j.find("unused")->items()) names.insert(u.find("name")->as_string());
+  EXPECT_TRUE(names.contains("model.layers.2.eh_proj.weight"));
+  EXPECT_TRUE(names.contains("model.layers.2.enorm.weight"));
+  EXPECT_EQ(number(*run_json({}).find("prediction_heads"), "tensors"), 0);
+  ThreadPool pool(1);
+  ModelOptions mo;
+  mo.pool = &pool;
+  EXPECT_GT(DecoderModel::load(Checkpoint::open(o.folder), mo)->packed_bytes(), 0u);
 }
 
 // What inspect promises from headers is what a loaded model has.
