@@ -6,11 +6,12 @@ namespace moebius {
 
 DecoderSpec minimax_m2_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
-  // A config written by transformers 5 says everything in rope_parameters (and its code reads
-  // nothing else); older ones have rotary_dim.
-  const bool self_contained =
-      config.text.find("rope_parameters") != nullptr || f.has({"partial_rotary_factor"});
-  const int64_t rotated = self_contained ? 0 : f.integer_or({"rotary_dim"}, 0, 0, config.head_dim);
+  // A share of the heads; released configs have rotary_dim in its place, also beside rope_parameters.
+  const Json* rope = config.text.find("rope_parameters");
+  const bool share =
+      f.has({"partial_rotary_factor"}) || (rope != nullptr && rope->is_object() &&
+                                           rope->find("partial_rotary_factor") != nullptr);
+  const int64_t rotated = share ? 0 : f.integer_or({"rotary_dim"}, 0, 0, config.head_dim);
   DecoderSpec s = common_spec(config, static_cast<size_t>(rotated));
   if (f.boolean({"use_qk_norm"}).value_or(true)) norm_projections(s);
   return s;
