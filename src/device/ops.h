@@ -49,8 +49,9 @@ class AttentionOp {
  public:
   virtual ~AttentionOp() = default;
   // k and v without rows: they are another layer's, and in the blocks already.
+  // relative: [rows, heads * relative_dims], where logits depend on distances; else no rows.
   virtual void forward(Step& step, const RowSet& q, const RowSet& k, const RowSet& v,
-                       const RowSet& out) const = 0;
+                       const RowSet& relative, const RowSet& out) const = 0;
   // Forgets what a block holds behind its first tokens.
   virtual void cut(const KvPool& pool, BlockId id, size_t tokens) const = 0;
 };

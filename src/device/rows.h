@@ -49,8 +49,11 @@ enum class RowOpKind : uint8_t {
   kTemperature,  // y = y * (1 + scale * ln(1 + floor((position + first) / floor)))
   kGateSigmoid,  // y = y * sigmoid(x); x has a number for every feature or for every head of y
   kGateSoftplus,
+  kSilu,         // y = silu(y)
+  kLogGrowth,    // y = y * (1 + scale * ln(max(1, (position + first) / floor)))
   kPower,        // y = y * (1 + (position + first) / floor)^scale
   kHeadBias,     // y = y + values[head], head by head
+  kHeadScale,    // y = y * (values[head] * ln(position + 1) + values[heads + head]), head by head
   kStreamGates,  // y = the gates of x's streams, not rounded (nn/streams.h)
   kStreamsIn,    // y = the streams of x in one, by the gates w
   kStreamsOut,   // streams y are joined by x, by the gates w
@@ -68,7 +71,7 @@ struct RowOp {
   struct Temperature {
     float scale = 0, floor = 1, first = 1;
   } temperature = {};
-  std::vector<float> values = {};  // kHeadBias
+  std::vector<float> values = {};  // kHeadBias, kHeadScale
   RowView w = {};
   std::shared_ptr<const StreamGates> streams = nullptr;
 };
@@ -77,7 +80,7 @@ struct RowOp {
 class RowProgram {
  public:
   virtual ~RowProgram() = default;
-  static constexpr size_t kMostOperands = 6;
+  static constexpr size_t kMostOperands = 7;
   virtual void run(Step& step, std::initializer_list<RowSet> operands) const = 0;
 };
 

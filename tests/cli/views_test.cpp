@@ -52,6 +52,13 @@ std::vector<std::string> folders() {
 
 std::string golden(const char* name) { return (test_data_dir() / "golden" / name).string(); }
 
+// What families call the output projection of attention.
+constexpr std::pair<const char*, const char*> kOtherOutputs[] = {
+    {"bailinghybrid", "*layers.0.*.dense"},
+    {"mistrallarge4", "*layers.0.*.wo"},
+    {"inkling", "*layers.0.*.wo_ud"},
+    {"dbrx", "*blocks.0.*.out_proj"}};
+
 TEST(Views, FitEightyColumns) {
   size_t looked_at = 0;
   for (const std::string& folder : folders()) {
@@ -61,8 +68,9 @@ TEST(Views, FitEightyColumns) {
                                 "explain", "explain --why --cpu amx_int8,amx_bf16", "verify",
                                 "verify --why --module '*layers.0.*.o*_proj'"}) {
       std::string words = command;
-      if (folder.find("bailinghybrid") != std::string::npos)  // its output projection is "dense"
-        words = std::regex_replace(words, std::regex("o\\*_proj"), "dense");
+      for (const auto& [family, output] : kOtherOutputs)
+        if (folder.find(family) != std::string::npos)
+          words = std::regex_replace(words, std::regex("\\*layers\\.0\\.\\*\\.o\\*_proj"), output);
       const CommandResult r = run_tool(words + " " + dir, "COLUMNS=80");
       const std::string what = words + " " + folder;
       EXPECT_EQ(r.status, 0) << what << ": " << r.err;

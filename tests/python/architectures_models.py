@@ -86,6 +86,9 @@ SPECIAL = {
     "granitemoeshared": {"attention_multiplier": 0.125},
     "granitemoehybrid": {"layer_types": ["mamba", FULL] * 2},
     "hunyuan_v1_moe": {"head_dim": 16},
+    "inkling_text": {"layer_types": ["hybrid_sliding", "hybrid"] * 2, "mlp_layer_types": DENSE_FIRST, "rel_extent": 12, "log_scaling_n_floor": 6},
+    "inkling_mm_model": {"text_config.layer_types": ["hybrid_sliding", "hybrid"] * 2, "text_config.mlp_layer_types": DENSE_FIRST,
+                         "text_config.rel_extent": 12, "text_config.log_scaling_n_floor": 6},
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "kimi_linear": {"layer_types": ["linear_attention", FULL] * 2},
     "lfm2_moe": {"layer_types": ["conv", FULL] * 2},
@@ -160,7 +163,7 @@ def randomize(model, kind):
     for name, b in sorted(model.named_buffers()):
         if name.endswith("tid2eid"):     # experts by token id
             b.data = torch.rand(b.shape[0], EXPERTS, generator=g).argsort(1)[:, :b.shape[1]].contiguous()
-    for name, p in sorted(list(model.named_parameters()) + [b for b in model.named_buffers() if "bias" in b[0]]):
+    for name, p in sorted(list(model.named_parameters()) + [b for b in model.named_buffers() if re.search(r"bias|\balpha$", b[0])]):
         if not p.is_floating_point() or p.is_meta:
             continue
         r = torch.randn(p.shape, generator=g)

@@ -101,7 +101,7 @@ def worker(stage, cases, out, work):
             elif stage == "logits":
                 import make_checkpoints_logits
                 decoded = work / "decoded" / f"{case.name}.safetensors"
-                if decoded.exists() and case.model not in ("llama4", "ernie45vlmoe"):      # load_context cannot load them
+                if decoded.exists() and case.model != "llama4":      # load_context cannot load it
                     make_checkpoints_logits.write(out / case.name, work / case.model, decoded)
             else:
                 shutil.rmtree(out / case.name, ignore_errors=True)

@@ -6,6 +6,7 @@ calculate_qparams on the min and max of every group, codes and packing from its 
 configuration around them are put together here.
 """
 import json
+import re
 import shutil
 
 import torch
@@ -155,4 +156,41 @@ def gpt_oss_native(case, dense, out):
     config = json.loads((dense / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": [
         "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]}
+    put(out, dense, tensors, config)
+
+
+def split_stacks(tensors, experts):
+    """Stacks of experts, as Step, Inkling and DBRX save them, become one module per matrix."""
+    out = {}
+    for name, t in tensors.items():
+        if m := re.fullmatch(r"(.*\.moe)\.(gate|up|down)_proj\.weight", name):                   # [E, N, K]
+            out |= {f"{m[1]}.experts.{e}.{m[2]}_proj.weight": w for e, w in enumerate(t)}
+        elif m := re.fullmatch(r"(.*\.experts)\.w13_weight", name):                              # rows of gate and up take turns
+            out |= {f"{m[1]}.{e}.{p}_proj.weight": w[i::2] for e, w in enumerate(t) for i, p in enumerate(("gate", "up"))}
+        elif m := re.fullmatch(r"(.*\.experts)\.w2_weight", name):
+            out |= {f"{m[1]}.{e}.down_proj.weight": w for e, w in enumerate(t)}
+        elif m := re.fullmatch(r"(.*\.experts\.mlp)\.(w1|v1|w2)", name):                          # [E * F, H], the last one not turned
+            out |= {f"{m[1]}.{e}.{m[2]}.weight": w.T if m[2] == "w2" else w for e, w in enumerate(t.chunk(experts))}
+        else:
+            out[name] = t
+    return {n: t.contiguous() for n, t in out.items()}
+
+
+def split_experts(case, dense, out):
+    """Families whose stacked experts llm-compressor does not find: every matrix by itself."""
+    config = json.loads((dense / "config.json").read_text())
+    text = config.get("text_config", config)
+    experts = text.get("n_routed_experts") or text.get("ffn_config", {}).get("moe_num_experts")
+    scheme = case.schemes()[0]
+    fmt = "float-quantized" if scheme.weights.type == "float" else "pack-quantized"
+    keep = re.compile(r"(^|\.)(lm_head|unembed|embed\w*|wte|gate|router\.layer|router|vision\w*|visual|audio|g_proj|mlp\.w13_dn|"
+                      r"multi_modal_projector|vit_large_projector)(\.|$)")
+    tensors = {}
+    for name, t in split_stacks(read(dense), experts).items():
+        if name.endswith(".weight") and t.ndim == 2 and not keep.search(name.removesuffix(".weight")):
+            done = compress(t, scheme, fmt)
+            tensors |= {name.removesuffix("weight") + k: v for k, v in done.items()}
+        else:
+            tensors[name] = t
+    config["quantization_config"] = config_of(case, scheme, fmt, ["re:" + keep.pattern.replace("(^|\\.)", "(.*\\.)?").replace("(\\.|$)", "(\\..*)?$")])
     put(out, dense, tensors, config)

@@ -8,6 +8,7 @@ load_context), weights replaced by the exactly decoded ones, and every quantized
 fake-quantized per row with the rules of this project: INT8 dynamic is amax / 127, dynamic "tensor" is per row, the last
 group of a ragged row is shorter. KV cache schemes are not applied.
 """
+import contextlib
 import json
 import re
 from pathlib import Path
@@ -36,6 +37,13 @@ def plain(name):
     for ours, theirs in DEEPSEEK:
         name = name.replace(ours, theirs)
     name = name.replace(".attention.dense", ".self_attn.o_proj").replace(".attention.", ".self_attn.")
+    name = re.sub(r"^layers\.", "model.layers.", name)                      # Mistral's own names, and A.X-K2's
+    name = re.sub(r"\.wkv_(a_with_mqa|b)$", lambda m: ".kv_" + {"a_with_mqa": "a_proj_with_mqa", "b": "b_proj"}[m[1]], name)
+    name = re.sub(r"\.w([qo])$", r".\1_proj", name)
+    name = re.sub(r"(layers\.\d+)\.(gate$|experts\.|shared_experts\.)", r"\1.mlp.\2", name)
+    name = re.sub(r"(mlp|shared_experts)\.w([123])$", lambda m: m[1] + "." + {"1": "gate", "3": "up", "2": "down"}[m[2]] + "_proj", name)
+    name = re.sub(r"\.attn\.w([qkvro])_\w\w$", r".self_attn.\1_proj", name.replace("model.llm.", "model.")).replace(".w2_md", ".down_proj")
+    name = name.replace(".W_down", ".mlp.fc1").replace(".W_up", ".mlp.fc2").replace(".q_gate_proj", ".q_b_proj")
     return re.sub(r"mlp\.router(\.layer)?$", "mlp.gate", name).replace("shared_expert.", "shared_experts.").replace("shared_mlp.", "shared_experts.")
 
 
@@ -83,6 +91,51 @@ def fake_quantize(x, a, mx, tensors, side):
     return torch.cat(parts, -1)
 
 
+class SplitExperts:
+    """A stack of experts run one by one, each matrix with its own weight and what its scheme does to its inputs."""
+
+    def __init__(self, stack):
+        self.weights, self.rounds, own = {}, {}, getattr(stack, "mlp", stack)
+        if hasattr(own, "w1"):                                              # DBRX: [E * F, H], the last one not turned
+            parts = [t.view(stack.num_experts, -1, t.shape[-1]) for t in (own.w1, own.v1, own.w2)]
+            parts[2] = parts[2].transpose(1, 2)
+            self.act = lambda gate, up: own.activation_fn(gate) * up
+        else:
+            parts = [*own.gate_up_proj.chunk(2, dim=1), own.down_proj]
+            self.act = (lambda gate, up: own._apply_gate(torch.cat([gate, up], -1))) if hasattr(own, "_apply_gate") else (
+                lambda gate, up: own.act_fn(gate) * up)
+        for p, t in zip(("gate", "up", "down"), parts):
+            self.weights |= {(e, p): w.data.clone() for e, w in enumerate(t)}
+
+    def linear(self, e, p, x):
+        return torch.nn.functional.linear(self.rounds.get((e, p), lambda v: v)(x), self.weights[e, p])
+
+    def __call__(self, hidden_states, top_k_index, top_k_weights):
+        x = hidden_states.reshape(-1, hidden_states.shape[-1])
+        y = torch.zeros_like(x)
+        for t in range(len(x)):
+            for e, w in zip(top_k_index[t].tolist(), top_k_weights[t]):
+                row = x[t:t + 1]
+                y[t] += w * self.linear(e, "down", self.act(self.linear(e, "gate", row), self.linear(e, "up", row)))[0]
+        return y.view(hidden_states.shape)
+
+
+def stacks_of(model):
+    found = {}
+    for name, module in model.named_modules():
+        if type(module).__name__.endswith("Experts") and (hasattr(module, "gate_up_proj") or hasattr(getattr(module, "mlp", None), "w1")):
+            if torch.is_tensor(getattr(module, "gate_up_proj", module.mlp.w1 if hasattr(module, "mlp") else None)):
+                found[plain(name).replace(".text_moe", "").replace(".moe.", ".mlp.")] = module.forward = SplitExperts(module)
+    return found
+
+
+def expert_of(name):
+    """(stack, expert, projection) of a module in the file, or None."""
+    m = re.fullmatch(r"(.*\.experts)(?:\.mlp)?\.(\d+)\.(gate_proj|up_proj|down_proj|w1|v1|w2)", plain(name))
+    part = {"w1": "gate", "v1": "up", "w2": "down"}
+    return m and (m[1].replace(".moe.", ".mlp."), int(m[2]), part.get(m[3], m[3].removesuffix("_proj")))
+
+
 def install(model, folder, decoded):
     """Decoded weights and activation quantizers into the model in memory."""
     from make_checkpoints_expected import load, modules_of
@@ -93,8 +146,17 @@ def install(model, folder, decoded):
     for name, p in model.named_parameters():     # norms with 1 + w come back rounded once more
         if p.ndim == 1 and name in stored and stored[name].shape == p.shape:
             p.data = stored[name].float()
+    stacks = stacks_of(model)
     for name, value in decoded.items():
-        module, scheme = here[plain(name)], said["schemes"][said["modules"][name]["scheme"]]
+        scheme = said["schemes"][said["modules"][name]["scheme"]]
+        if plain(name) not in here and (at := expert_of(name)) and at[0] in stacks:
+            stack, ins = stacks[at[0]], scheme["input_activations"]
+            assert stack.weights[at[1:]].shape == value.shape, name
+            stack.weights[at[1:]] = value
+            if ins:
+                stack.rounds[at[1:]] = lambda v, a=ins, t=own[name], mx=scheme["format"].startswith("mxfp"): fake_quantize(v, a, mx, t, "input")
+            continue
+        module = here[plain(name)]
         assert module.weight.shape == value.shape, (name, module.weight.shape, value.shape)
         module.weight.data = value
         mx = scheme["format"].startswith("mxfp")
@@ -135,8 +197,11 @@ def write(folder, dense, decoded):
     from llmcompressor.utils import load_context
     from transformers import AutoModelForCausalLM
     folder = Path(folder)
-    with load_context():
+    whole = any(n in folder.name for n in ("ernie45vlmoe", "step3p7", "dbrx", "inkling"))       # load_context cannot take their experts apart
+    with contextlib.nullcontext() if whole else load_context():
         model = AutoModelForCausalLM.from_pretrained(dense, dtype=torch.float32, attn_implementation="eager").eval()
+    if model.config.model_type == "jamba":        # steps are then made by their module, whose input is quantized
+        model.config._is_quantized = True
     for module in model.modules():               # experts taken apart forget what their class knew besides weights
         if "Linear" in type(module).__name__ and "Experts" in type(module).__name__:
             for name in ("swiglu_alpha", "swiglu_limit"):
@@ -153,8 +218,9 @@ def write(folder, dense, decoded):
     names = {plain(n): m for n, m in model.named_modules()}
     in_file = json.loads((folder / "expected.json").read_text())["modules"]
     linear = [m for m in in_file if in_file[m]["quantized"] and ("q_proj" in m or "kv_a_proj" in m)][-1:] or [
-        m for m in in_file if in_file[m]["quantized"]][-1:]
+        m for m in in_file if in_file[m]["quantized"] and plain(m) in names][-1:]
     blocks = sorted({m.split(".experts.")[0] for m in in_file if re.search(r"\.experts\.\d+\.", m)})[-1:]
+    blocks = [] if whole else blocks             # stacks run one by one are not called as blocks are
     blocks = [b for b in blocks if not re.search(r"\.\d+$", b)]       # experts that hang on the layer: no block of their own
     blocks = [b for b in blocks if not hasattr(names[plain(b)], "post_mlp_layernorm")]     # a norm that the file keeps on the layer
     for name in linear + blocks:

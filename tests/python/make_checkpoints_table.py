@@ -183,7 +183,7 @@ CASES = [
        "glm4moelite", "solaropen", "dots1", "ernie45moe", "exaonemoe", "hunyuanmoe", "hyv3", "granitemoeshared", "ariatext",
        "gemma4", "gemma4wide", "mistral4", "deepseekv32", "glmmoedsa", "mimov2flash", "flexolmo", "afmoe", "mellum", "granitemoeswa",
        "cohere2moe", "laguna", "flint", "kolibri1", "axk1", "step3p7", "ernie45vlmoe", "beam", "longcatflash", "bailinghybrid", "minimaxm3",
-       "hyv4", "deepseekv4")],
+       "hyv4", "deepseekv4", "axk2", "jamba", "mistrallarge4", "dbrx", "inkling", "inklingtext")],
     # --- families, quantized
     x("olmoe-fp8-static", pre("FP8"), "olmoe", calibrate=True),
     x("mixtral-w4a16-g32", one(lambda: w(4, 32)), "mixtral"),
@@ -212,7 +212,7 @@ CASES = [
     x("granitemoeshared-w8a8", pre("W8A8"), "granitemoeshared"),  # its widths are no multiples of a group
     *[x(f"{m}-{name}", schemes, m) for m in ("gemma4", "mistral4", "deepseekv32", "glmmoedsa", "mimov2flash", "flexolmo", "afmoe",
                                                    "mellum", "granitemoeswa", "cohere2moe", "laguna", "flint", "kolibri1", "axk1", "beam",
-                                                   "longcatflash", "bailinghybrid", "hyv4", "deepseekv4")
+                                                   "longcatflash", "bailinghybrid", "hyv4", "deepseekv4", "axk2", "jamba")
       for name, schemes in (("w4a16-g32", one(lambda: w(4, 32))), ("fp8-dynamic", pre("FP8_DYNAMIC")))],
     *[x(f"{m}-w4a16-g16", one(lambda: w(4, 16)), m) for m in ("glm4moelite", "solaropen", "dots1", "exaonemoe", "hunyuanmoe")],
     *[x(f"{m}-fp8-dynamic", pre("FP8_DYNAMIC"), m) for m in ("glm4moelite", "solaropen", "dots1", "exaonemoe", "hunyuanmoe", "granitemoeshared")],
@@ -220,7 +220,10 @@ CASES = [
     x("ernie45vlmoe-w4a16-g32", one(lambda: w(4, 32)), "ernie45vlmoe", stage="free", ignore=FREE + VISION_EXPERTS + TOWERS),
     x("ernie45vlmoe-fp8-dynamic", None, "ernie45vlmoe", stage="free", preset="FP8_DYNAMIC", ignore=FREE + VISION_EXPERTS + TOWERS),
     # transformers takes gate_up_proj apart when it saves MiniMax-M3, but not its scales
-    *[x(f"{m}-{name}", schemes, m, ignore=IGNORE + TOWERS + ["re:.*gate_up_proj$"]) for m in ("step3p7", "minimaxm3")
+    *[x(f"{m}-{name}", schemes, m, ignore=IGNORE + TOWERS + ["re:.*gate_up_proj$"]) for m in ("minimaxm3", "mistrallarge4")
+      for name, schemes in (("w4a16-g32", one(lambda: w(4, 32))), ("fp8-dynamic", pre("FP8_DYNAMIC")))],
+    # llm-compressor does not find their stacks of experts
+    *[x(f"{m}-{name}", schemes, m, stage="compose", compose="split_experts") for m in ("step3p7", "dbrx", "inkling")
       for name, schemes in (("w4a16-g32", one(lambda: w(4, 32))), ("fp8-dynamic", pre("FP8_DYNAMIC")))],
     *[x(f"{m}-{name}", schemes, m, **more) for m in ("qwen3vlmoe", "qwen3omnimoe")
       for name, schemes, more in (("dense", None, dict(stage="dense")), ("w4a16-g32", one(lambda: w(4, 32)), dict(ignore=IGNORE + TOWERS)),

@@ -70,6 +70,14 @@ LONG_VARIANTS = [
     *[(f, LONGER) for f in ("flint-dense", "kolibri1-dense", "axk1-dense", "beam-dense", "longcatflash-dense")],
     ("bailinghybrid-dense", {"model_max_length": 512}),
     ("hyv4-dense", LONGER | {"index_topk": 40}),
+    ("jamba-dense", LONGER),
+    ("dbrx-dense", {"max_seq_len": 512}),
+    ("inkling-dense", {"text_config": LONGER}),
+    ("inkling-dense", {"text_config": LONGER | {"log_scaling_n_floor": NULL, "unpadded_vocab_size": 30}}),
+    ("axk2-dense", LONGER | {"index_topk": 40}),
+    ("axk2-dense", LONGER | {"n_group": NULL, "topk_group": NULL, "norm_topk_prob": False}),
+    ("mistrallarge4-dense", {"text_config": LONGER | {"index_topk": 40}}),
+    ("mistrallarge4-dense", {"text_config": LONGER | {"n_group": 1, "topk_group": 1, "final_logit_softcapping": 30.0}}),
     ("hyv4-dense", LONGER | {"index_topk": 40, "indexer_types": ABSENT}),
     ("deepseekv4-dense", LONGER | {"index_topk": 40}),
     # as published: a ratio for each layer, rotations by their bases
@@ -116,8 +124,10 @@ def changed(folder, changes, out):
 def stable(model):
     """(tokens, last row of logits) of the sequence that noise of one part in a million moves least."""
     found, g = None, torch.Generator().manual_seed(1)
+    text = model.config.get_text_config()
+    vocab = getattr(text, "unpadded_vocab_size", None) or text.vocab_size        # behind it lie no tokens
     for seed in range(SEEDS):
-        tokens = torch.randint(3, model.config.get_text_config().vocab_size, (LENGTH,), generator=torch.Generator().manual_seed(seed))
+        tokens = torch.randint(3, vocab, (LENGTH,), generator=torch.Generator().manual_seed(seed))
         plain = model(tokens[None], use_cache=False).logits[0, -1]
         hook = model.get_input_embeddings().register_forward_hook(lambda _, x, y: y * (1 + 1e-6 * torch.randn(y.shape, generator=g)))
         moved = (model(tokens[None], use_cache=False).logits[0, -1] - plain).abs().max() / plain.abs().max()

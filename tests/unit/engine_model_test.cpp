@@ -178,6 +178,10 @@ TEST(EngineModel, YoungestFamiliesAnswerAsEachAlone) {
   compare("deepseekv4-dense", count, XType::kF32, cached);
   compare("deepseekv4-w4a16-g32", count, XType::kBf16, cached);
   compare("bailinghybrid-fp8-dynamic", count, XType::kBf16, cached);
+  compare("axk2-fp8-dynamic", count, XType::kBf16, cached);
+  compare("mistrallarge4-w4a16-g32", count, XType::kBf16, cached);
+  compare("jamba-dense", count, XType::kF32, cached);
+  compare("inkling-dense", count, XType::kF32, cached);
 }
 
 TEST(EngineModel, RecurrentLayersAnswerAsEachAlone) {

@@ -183,6 +183,11 @@ bool can_run(const MoeBlock& block) {
   for (const auto& expert : block.experts)
     for (const Module* m : expert)
       if (m != nullptr && !m->supported) return false;
+  for (size_t p = 0; p < 3;
+       ++p)  // memory has experts of one scheme; a file may have dense shared ones
+    if (const Module* last = block.experts.back()[p];
+        last != nullptr && last->plan.scheme != block.experts.front()[p]->plan.scheme)
+      return false;
   return block.experts_reason.empty();
 }
 

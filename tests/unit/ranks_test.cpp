@@ -113,8 +113,10 @@ TEST(Ranks, ExpertsApartAndCut) {
   for (const char* name : {"qwen3moe-w4a8-g32-pack", "gptoss-mxfp4-native", "deepseekv3-w4a8-g32",
                            "qwen2moe-w4a16-g32", "granitehybrid-fp8-dynamic"})
     expect_bytes_of_one(name, splits, XType::kBf16);
-  for (const char* name : {"llama4-fp8-dynamic", "gemma4-w4a16-g32", "longcatflash-w4a16-g32",
-                           "minimaxm3-dense", "beam-dense", "hyv4-dense", "deepseekv4-dense"})
+  for (const char* name :
+       {"llama4-fp8-dynamic", "gemma4-w4a16-g32", "longcatflash-w4a16-g32", "minimaxm3-dense",
+        "beam-dense", "hyv4-dense", "deepseekv4-dense", "axk2-dense", "jamba-dense",
+        "mistrallarge4-dense", "dbrx-dense", "inkling-dense"})
     expect_bytes_of_one(name, std::span(splits).first(2), XType::kBf16, 2);
 }
 

@@ -58,5 +58,37 @@ TEST(RowOperations, ABiasForEachHead) {
   }
 }
 
+TEST(RowOperations, AScaleForEachHeadByPosition) {
+  RowOp op{RowOpKind::kHeadScale, {0, 2, 3, 2, 4}};  // columns 2-4 and 6-8
+  op.values = {0.5f, -0.25f, 1.5f, 2.0f};
+  const std::vector<float> x = numbers(3 * 9), y = applied(op, x);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const size_t column = i % 9, head = column < 6 ? 0 : 1;
+    const double position = i < 9    ? 0
+                            : i < 18 ? 1000
+                                     : 100000,
+                 by = column < 2 || column == 5
+                          ? 1.0
+                          : op.values[head] * std::log(position + 1) + op.values[2 + head];
+    EXPECT_NEAR(y[i], x[i] * by, 1e-6 * std::fabs(x[i] * by)) << i;
+  }
+}
+
+TEST(RowOperations, AGrowthWithTheLogarithmOfThePosition) {
+  RowOp op{RowOpKind::kLogGrowth, {0, 0, 8}};
+  op.temperature = {0.1f, 500, 1};
+  const std::vector<float> x = numbers(3 * 8), y = applied(op, x);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double position = i < 8 ? 0 : i < 16 ? 1000 : 100000;
+    const double expected = x[i] * (1 + 0.1 * std::log(std::max(1.0, (position + 1) / 500)));
+    EXPECT_NEAR(y[i], expected, 1e-6 * std::fabs(expected)) << i;
+  }
+}
+
+TEST(RowOperations, Silu) {
+  const std::vector<float> x = numbers(3 * 20), y = applied({RowOpKind::kSilu, {0}}, x);
+  for (size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(y[i], x[i] / (1 + std::exp(-x[i])), 1e-6) << i;
+}
+
 }  // namespace
 }  // namespace moebius

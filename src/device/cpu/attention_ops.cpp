@@ -23,10 +23,11 @@ class CpuAttention : public AttentionOp {
         first_kv_head_(r.first_kv_head) {}
 
   void forward(Step& step, const RowSet& q, const RowSet& k, const RowSet& v,
-               const RowSet& out) const override {
-    device_.run(step, [this, &step, q, k, v, out] {
+               const RowSet& relative, const RowSet& out) const override {
+    device_.run(step, [this, &step, q, k, v, relative, out] {
       blocks_.gather(step, device_, place_);
       if (plan_.spec.ratio != 0) entries_.gather(step, device_, entries_at_);
+      relative_ = relative.rows > 0 ? device_.at(step, relative) : nullptr;
       if (k.rows > 0) append(step, k, v);
       attend(step, device_.at(step, q), device_.at(step, out));
     });
@@ -66,6 +67,7 @@ class CpuAttention : public AttentionOp {
     AttentionRows rows{blocks_.of(i), s.position, q + s.first_row * a.heads * a.key_dim,
                        out + s.first_row * a.heads * a.value_dim, s.tokens};
     if (plan_.spec.ratio != 0) rows.entries = entries_.of(i);
+    if (relative_ != nullptr) rows.relative = relative_ + s.first_row * a.heads * a.relative_dims;
     if (!sparse_) return rows;
     const CpuDevice::Selection& chosen = device_.selection(step);
     if (plan_.spec.ratio != 0) {
@@ -86,6 +88,7 @@ class CpuAttention : public AttentionOp {
   size_t first_kv_head_;
   mutable BlockAddresses blocks_, entries_;  // of the call that runs
   mutable std::vector<AttentionRows> rows_;
+  mutable const float* relative_ = nullptr;
 };
 
 // Latents are kept as rows, in any type; what is made of them at each use is of the activations' type.

@@ -115,6 +115,12 @@ class CpuRowProgram final : public RowProgram {
         scale_row(y.data, 1 + scale * std::log1p(std::floor((position + first) / floor)), y.width);
         return round_to(type, y.data, y.width);
       }
+      case RowOpKind::kLogGrowth: {
+        const auto& [scale, floor, first] = op.temperature;
+        const float part = (static_cast<float>(step.positions[t]) + first) / floor;
+        scale_row(y.data, 1 + scale * std::log(std::max(part, 1.0f)), y.width);
+        return round_to(type, y.data, y.width);
+      }
       case RowOpKind::kPower: {
         const auto& [scale, floor, first] = op.temperature;
         const float part = (static_cast<float>(step.positions[t]) + first) / floor;
@@ -127,6 +133,14 @@ class CpuRowProgram final : public RowProgram {
           round_to(type, y.data + h * y.step, y.width);
         }
         return;
+      case RowOpKind::kHeadScale: {
+        const float log = std::log(static_cast<float>(step.positions[t] + 1));
+        for (size_t h = 0; h < y.heads; ++h) {
+          scale_row(y.data + h * y.step, op.values[h] * log + op.values[y.heads + h], y.width);
+          round_to(type, y.data + h * y.step, y.width);
+        }
+        return;
+      }
       case RowOpKind::kStreamGates:
         return stream_gates(*op.streams, x.data, x.width / op.streams->streams, y.data);
       case RowOpKind::kStreamsIn:
@@ -141,6 +155,9 @@ class CpuRowProgram final : public RowProgram {
       case RowOpKind::kGateSoftplus:
         for (size_t i = 0; i < x.width; ++i) x.data[i] = softplus_f32(x.data[i]);
         return gate(x, y);
+      case RowOpKind::kSilu:
+        row_functions().activate({RowFunction::kSilu}, nullptr, y.data, y.data, y.width);
+        return round_to(type, y.data, y.width);
       case RowOpKind::kDivide:
         return row_functions().divide(y.data, op.factor, y.data, y.width);
       case RowOpKind::kCap:

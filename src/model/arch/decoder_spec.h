@@ -6,8 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "nn/gated_convolution.h"
 #include "nn/indexer.h"
 #include "nn/lightning_attention.h"
+#include "nn/mamba1.h"
 #include "nn/mamba2.h"
 #include "nn/norm.h"
 #include "nn/rope.h"
@@ -41,11 +44,14 @@ struct LayerSpec {
   HeadSizes sizes;         // where they differ from the model's; 0: they do not
   size_t kv_from = 0;  // keys and values are those of a layer so many before this one; 0: its own
   bool values_are_keys = false;  // values are what k_proj gives, before its norm and rotation
+  bool no_rotated_part = false;  // latent attention whose keys are all latent
   bool indexes = false;  // sparse attention: chooses keys; else those of the layer before are taken
   bool sinks = false;    // an extra logit per head without a value
   size_t window = 0, chunk = 0;
   size_t ratio =
       0;  // tokens of a compressed key, which rows see beside those of the window; 0: none
+  size_t relative_extent = 0;  // distances with a logit of their own; with DecoderSpec::relative
+  float attention_scale = 0;   // 0: the model's
   // Row operations, in order.
   LayerOps enter_attention;  // kHidden -> kInput
   LayerOps attention_rows;   // kQuery, kKey and kValue, behind their projections
@@ -54,6 +60,9 @@ struct LayerSpec {
   LayerOps enter_block;      // kHidden -> kInput; none: the block reads what attention reads
   LayerOps join_block;       // with kLater, where the layer before has experts for this one
   LayerOps latent_rows;      // kLatent
+  // What a branch reads is gated by itself, through two projections with few features between them:
+  // where they hang; null: it is not.
+  const char *attention_row_gate = nullptr, *block_row_gate = nullptr;
   std::optional<BesideSpec> beside;
 };
 
@@ -61,11 +70,14 @@ struct LayerSpec {
 struct LayerNames {
   std::string_view attention = "self_attn", output = "o_proj";  // output: words, the first there is
   std::string_view recurrent = "linear_attn";
+  using Others = std::span<const std::pair<std::string_view, std::string_view>>;
+  Others others = {};               // members of attention that the family calls otherwise
+  std::string_view fused_qkv = {};  // q_proj, k_proj and v_proj in one; empty: they are apart
 };
 
 // A projection whose result gates what attention gives.
 struct GateSpec {
-  const char* projection = nullptr;  // null: q_proj gives [q | gate] per head
+  const char* projection = nullptr;  // null: that of q gives [q | gate] per head
   bool per_head = false;             // one gate for each head; else for each feature
 };
 
@@ -73,6 +85,20 @@ struct GateSpec {
 // turned back, and groups of heads have output projections of their own, in front of a common one.
 struct SharedKeySpec {
   size_t groups = 1, rank = 0;  // outputs of each
+};
+
+// Logits by distance: a projection of the rows that gives `dims` numbers for each head, and a tensor
+// [dims, relative_extent].
+struct RelativeSpec {
+  const char *projection, *table;
+  size_t dims;
+};
+
+// Short convolutions that are added to keys and values, and to what attention and the block give: their
+// tensors in a layer.
+struct ConvolutionSpec {
+  const char *keys, *values, *attention, *block;
+  size_t width;
 };
 
 // Rows of several streams (hyper-connections, nn/streams.h).
@@ -87,8 +113,8 @@ struct StreamSpec {
   size_t gates() const { return StreamGates::outputs(count, true, rounds); }
 };
 
-using RecurrentSpec =
-    std::variant<std::monostate, DeltaSpec, Mamba2Spec, GatedConvolutionSpec, LightningSpec>;
+using RecurrentSpec = std::variant<std::monostate, DeltaSpec, Mamba1Spec, Mamba2Spec,
+                                   GatedConvolutionSpec, LightningSpec>;
 
 struct DecoderSpec {
   LayerNames names;
@@ -97,17 +123,26 @@ struct DecoderSpec {
   const char* sinks = "self_attn.sinks";  // of layers that have them
   std::optional<GateSpec> gates;          // rows kGate
   RecurrentSpec recurrent;                // of layers that are not attention
+  std::optional<RelativeSpec> relative;   // rows kRelative
+  std::optional<ConvolutionSpec> convolutions;
+  const char* embedding_norm = nullptr;  // of tokens' rows: ends of a tensor's name; null: none
   // latent attention (MLA): kv_lora > 0
   size_t q_lora = 0, kv_lora = 0, nope_dim = 0, rope_dim = 0;
+  bool raw_query_latent = false;  // queries are made of [their latent's norm | the latent]
   float latent_norm_epsilon = 1e-6f;
   IndexerSpec indexer;      // sparse attention: top_k > 0
   size_t indexer_rope = 0;  // as LayerOp::rope
   float indexer_epsilon = 1e-6f;
   bool indexer_rotates_last = false;  // the last features of its heads, not the first
   std::optional<SharedKeySpec> shared_key;
+  // Members of attention; null: none. Its queries are made of the rows' norm, not of their latent; and
+  // are scaled by position and head, as row_op::scale_by_position.
+  const char *indexer_input_norm = nullptr, *indexer_scales = nullptr;
   StreamSpec streams;
   RopeSpec rope;
   std::vector<RopeSpec> other_ropes;
+  // Logarithms of factors of all frequencies: the end of a tensor's name; null: none.
+  const char* rope_factors = nullptr;
   bool whole_blocks = false;  // the lists say what a family's blocks have around router and experts
   NormKind norm = NormKind::kRms;
   float norm_epsilon = 1e-6f;
@@ -126,6 +161,9 @@ struct DecoderSpec {
   size_t key_dim(size_t layer) const {
     return latent() ? nope_dim + rope_dim : sizes(layer).head_dim;
   }
+  // Of a latent layer's keys: the rotated part, which all heads share, and what each has of its own.
+  size_t rotated_dim(size_t layer) const { return layers[layer].no_rotated_part ? 0 : rope_dim; }
+  size_t latent_key_dim(size_t layer) const { return key_dim(layer) - rotated_dim(layer); }
 };
 
 // Whether rows of a layer see what an indexer chose, and whether that is the one of the layer before.
@@ -153,6 +191,8 @@ inline CompressorSpec index_compressor_of(const DecoderSpec& s, size_t layer) {
 
 // "self_attn.q_proj".
 inline std::string attention_name(const DecoderSpec& spec, std::string_view member) {
+  for (const auto& [ours, theirs] : spec.names.others)
+    if (ours == member) member = theirs;
   return std::string(spec.names.attention).append(".").append(member);
 }
 

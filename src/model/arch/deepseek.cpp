@@ -52,9 +52,13 @@ DecoderSpec mistral4_spec(const ModelConfig& config) {
 DecoderSpec sparse_deepseek_spec(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
   DecoderSpec s = deepseek_spec(config);
-  const bool glm = config.family == "glm_moe_dsa";
+  const bool glm = config.family == "glm_moe_dsa", light = config.family == "axk2";
   s.rope.interleaved = true;
-  s.indexer.heads = static_cast<size_t>(f.integer_or({"index_n_heads"}, glm ? 32 : 64, 1, 1 << 16));
+  s.indexer.heads = static_cast<size_t>(f.integer_or({"index_n_heads"},
+                                                     glm     ? 32
+                                                     : light ? 16
+                                                             : 64,
+                                                     1, 1 << 16));
   s.indexer.head_dim = static_cast<size_t>(f.integer_or({"index_head_dim"}, 128, 1, 1 << 16));
   s.indexer.top_k = static_cast<size_t>(f.integer_or({"index_topk"}, 2048, 1, 1 << 30));
   if (s.q_lora == 0)

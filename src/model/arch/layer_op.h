@@ -18,6 +18,7 @@ enum class LayerRows : uint8_t {
   kKey,
   kValue,
   kGate,
+  kRelative,     // of what logits by distance are made
   kLatent,       // of keys and values, behind its norm
   kAttended,     // what attention gives, before its output projection
   kRouterInput,  // where a dense MLP lies beside the experts
@@ -71,9 +72,18 @@ inline LayerOp rotate_back(LayerRows y, size_t rope = 0) {
 inline LayerOp temperature(LayerRows y, const RowOp::Temperature& t) {
   return {.kind = RowOpKind::kTemperature, .y = y, .x = y, .temperature = t};
 }
+// y * (1 + scale ln(max(1, (position + first) / floor))).
+inline LayerOp log_growth(LayerRows y, const RowOp::Temperature& t) {
+  return {.kind = RowOpKind::kLogGrowth, .y = y, .x = y, .temperature = t};
+}
 // y + the tensor's number for each head.
 inline LayerOp head_bias(LayerRows y, const char* tensor) {
   return {RowOpKind::kHeadBias, y, y, true, tensor};
+}
+// y * (s ln(position + 1) + b), with s and b of each head. `tensors`: the word before ".s" and ".b", or
+// ".scale" and ".bias".
+inline LayerOp scale_by_position(LayerRows y, const char* tensors) {
+  return {RowOpKind::kHeadScale, y, y, true, tensors};
 }
 // y * (1 + (position + first) / floor)^scale.
 inline LayerOp power(LayerRows y, const RowOp::Temperature& t) {

@@ -17,7 +17,7 @@ void Graph::embed(Step& step) const {
   Device& ends = l_.devices.ends();
   const RowSet h = hidden(step, ends);
   l_.embedding->forward(step, h.columns(0, l_.hidden));
-  if (l_.spread != nullptr) l_.spread->run(step, {h});
+  if (l_.embedded != nullptr) l_.embedded->run(step, {h});
   if (&ends != &first_device()) Device::copy(step, h, hidden(step, first_device()));
 }
 
@@ -40,23 +40,34 @@ void Graph::run(Step& step, std::span<uint32_t> counts,
     if (layer.mixer.index() != 0) {
       step.phase = Phase::kNorm;
       layer.attention_in->run(step, {h, a, {}, weights});
+      gate_rows(step, *layer.device, layer.attention_gate.get(), a);
       attend(step, layer, a, branch);
       step.phase = Phase::kNorm;
-      layer.attention_join->run(step, {h, branch, {}, weights});
+      layer.attention_join->run(
+          step, {h, convolved(step, layer.attention_convolution.get(), branch), {}, weights});
     }
     if (layer.block) {
       step.phase = Phase::kNorm;
       if (!layer.block_reads_attention_input) layer.block_in->run(step, {h, a, {}, weights});
+      gate_rows(step, *layer.device, layer.block_gate.get(), a);
       const size_t experts = layer.block->experts->facts().experts;
       mix(step, layer, h, a, branch, counts.first(experts));
       counts = counts.subspan(experts);
       step.phase = Phase::kNorm;
       layer.block_join->run(
-          step, {h, branch, layer.joins_later ? rows(step, *h.device, kLater, l_.hidden) : RowSet(),
-                 weights});
+          step, {h, convolved(step, layer.block_convolution.get(), branch),
+                 layer.joins_later ? rows(step, *h.device, kLater, l_.hidden) : RowSet(), weights});
     }
     if (between) between();
   }
+}
+
+RowSet Graph::convolved(Step& step, const RecurrentOp* convolution, const RowSet& x) const {
+  if (convolution == nullptr) return x;
+  const RowSet y = rows(step, *x.device, kConvolved, convolution->out_features());
+  step.phase = Phase::kAttention;
+  convolution->forward(step, x, y);
+  return y;
 }
 
 void Graph::attend(Step& step, const GraphLayer& layer, const RowSet& a, const RowSet& out) const {
@@ -76,13 +87,15 @@ void Graph::forward(Step& step, const GraphLayer& layer, const HeadAttention& m,
                k = m.keys ? rows(step, d, kKeys, m.key_width) : RowSet(),
                v = m.keys ? rows(step, d, kValues, m.value_width) : RowSet(),
                gate = m.gate != nullptr ? rows(step, d, kGates, m.gate_width) : RowSet(),
+               relative =
+                   m.relative_width > 0 ? rows(step, d, kRelatives, m.relative_width) : RowSet(),
                attended = rows(step, d, kAttended, m.out_width);
   step.phase = Phase::kLinear;
   m.qkv->forward(step, a, qkv);
   if (m.index != nullptr) choose(step, d, *m.index, a, a);
   step.phase = Phase::kAttention;
-  m.input->run(step, {qkv, q, k, v, gate});
-  m.attention->forward(step, q, k, v, attended);
+  m.input->run(step, {qkv, q, k, v, gate, relative, convolved(step, m.convolution.get(), qkv)});
+  m.attention->forward(step, q, k, v, relative, attended);
   if (m.gate != nullptr) m.gate->run(step, {gate, attended});
   step.phase = Phase::kLinear;
   m.output->forward(step, attended, out);
@@ -93,9 +106,14 @@ void Graph::choose(Step& step, Device& d, const AttentionIndex& index, const Row
                    const RowSet& query_from) const {
   const RowSet kw = rows(step, d, kIndexKeys, index.key_weights->out_features()),
                q = rows(step, d, kIndexQueries, index.query->out_features());
+  RowSet from = query_from;
+  if (index.query_input != nullptr) {
+    from = rows(step, d, kIndexInput, l_.hidden);
+    index.query_input->run(step, {query_from, from});
+  }
   step.phase = Phase::kLinear;
   index.key_weights->forward(step, a, kw);
-  index.query->forward(step, query_from, q);
+  index.query->forward(step, from, q);
   step.phase = Phase::kAttention;
   index.rows->run(step, {kw, q});
   index.indexer->select(step, q, kw);
@@ -104,27 +122,36 @@ void Graph::choose(Step& step, Device& d, const AttentionIndex& index, const Row
 void Graph::forward(Step& step, const GraphLayer& layer, const LatentAttention& m, const RowSet& a,
                     const RowSet& out) const {
   Device& d = *layer.device;
-  const RowSet down = rows(step, d, kLatents, m.down->out_features()),
+  const RowSet down =
+                   m.down != nullptr ? rows(step, d, kLatents, m.down->out_features()) : RowSet(),
                latent =
                    m.query_latent > 0 ? rows(step, d, kQueryLatents, m.query_latent) : RowSet(),
-               q = rows(step, d, kQueries, m.query_width), k = rows(step, d, kKeys, m.key_width),
-               v = rows(step, d, kValues, m.value_width),
+               q = rows(step, d, kQueries, m.query_width),
+               k = m.keys ? rows(step, d, kKeys, m.key_width) : RowSet(),
+               v = m.keys ? rows(step, d, kValues, m.value_width) : RowSet(),
                gate = m.gate != nullptr ? rows(step, d, kGates, m.gate_width) : RowSet();
   step.phase = Phase::kLinear;
-  m.down->forward(step, a, down);
-  m.latents->run(step, {down, latent, k, v, gate});
-  m.query->forward(step, m.query_latent > 0 ? latent : a, q);
-  if (m.index != nullptr) choose(step, d, *m.index, a, latent);
+  if (m.down != nullptr) {
+    m.down->forward(step, a, down);
+    m.latents->run(step, {down, latent, k, v, gate});
+  }
+  const RowSet projected =
+      m.query_parts != nullptr ? rows(step, d, kQkv, m.query->out_features()) : q;
+  m.query->forward(step, m.query_latent > 0 ? latent : a, projected);
+  if (m.query_parts != nullptr) m.query_parts->run(step, {projected, q, gate});
+  if (m.index != nullptr)
+    choose(step, d, *m.index, a,
+           m.query_latent > 0 ? latent.columns(0, m.index->query->in_features()) : a);
   step.phase = Phase::kAttention;
   m.rotate->run(step, {q, k});
   RowSet values = rows(step, d, kAttended, m.attended_width);
   if (m.query_up == nullptr) {
-    m.attention->forward(step, q, k, v, values);
+    m.attention->forward(step, q, k, v, {}, values);
   } else {
     const RowSet absorbed = rows(step, d, kAbsorbed, m.absorbed_width);
     m.query_up->forward(step, q, absorbed);
-    m.rotated_part->run(step, {q, absorbed});
-    m.attention->forward(step, absorbed, k, v, values);
+    if (m.rotated_part != nullptr) m.rotated_part->run(step, {q, absorbed});
+    m.attention->forward(step, absorbed, k, v, {}, values);
     const RowSet up = rows(step, d, kQueries, m.out_width);
     m.value_up->forward(step, values, up);
     values = up;
@@ -160,13 +187,29 @@ void Graph::forward(Step& step, const GraphLayer& layer, const SharedKeyAttentio
     m.index->rows->run(step, {iq});
     m.index->indexer->select(step, iq, down.columns(m.index->weights_at, m.index->heads));
   }
-  m.attention->forward(step, q, k, k, attended);
+  m.attention->forward(step, q, k, k, {}, attended);
   m.attended->run(step, {attended});
   step.phase = Phase::kLinear;
   const size_t n = m.low.size(), each = m.query_width / n, low_each = m.low_width / n;
   for (size_t g = 0; g < n; ++g)
     m.low[g]->forward(step, attended.columns(g * each, each), low.columns(g * low_each, low_each));
   m.output->forward(step, low, out);
+}
+
+// What a recurrent layer reads whose parameters are projections of its convolution.
+RowSet Graph::inner_rows(Step& step, Device& d, const RecurrentMixer& m, const RowSet& in) const {
+  const RecurrentMixer::Inner& p = *m.inner;
+  const RowSet convolved = rows(step, d, kKeys, p.convolution->out_features()),
+               parameters = rows(step, d, kLatents, p.parameters->out_features()),
+               latent = rows(step, d, kQueryLatents, p.steps->in_features()),
+               whole = rows(step, d, kRecurrent, m.width);
+  step.phase = Phase::kAttention;
+  p.convolution->forward(step, in, convolved);
+  step.phase = Phase::kLinear;
+  p.parameters->forward(step, convolved, parameters);
+  p.parts->run(step, {in, convolved, parameters, latent, whole});
+  p.steps->forward(step, latent, whole.columns(p.steps_at, p.steps->out_features()));
+  return whole;
 }
 
 void Graph::forward(Step& step, const GraphLayer& layer, const RecurrentMixer& m, const RowSet& a,
@@ -182,11 +225,23 @@ void Graph::forward(Step& step, const GraphLayer& layer, const RecurrentMixer& m
       p.second->forward(step, in.columns(p.from, p.width), whole.columns(p.to, p.to_width));
     in = whole;
   }
+  if (m.inner != nullptr) in = inner_rows(step, d, m, in);
   const RowSet y = rows(step, d, kAttended, m.recurrent->out_features());
   step.phase = Phase::kAttention;
   m.recurrent->forward(step, in, y);
   step.phase = Phase::kLinear;
   m.output->forward(step, y, out);
+}
+
+void Graph::gate_rows(Step& step, Device& device, const RowGate* gate, const RowSet& x) const {
+  if (gate == nullptr) return;
+  const RowSet latent = rows(step, device, kGateLatents, gate->down->out_features()),
+               by = rows(step, device, kRowGates, gate->up->out_features());
+  step.phase = Phase::kLinear;
+  gate->down->forward(step, x, latent);
+  gate->between->run(step, {latent});
+  gate->up->forward(step, latent, by);
+  gate->gate->run(step, {by, x});
 }
 
 // Rows on another device, by a copy where they are not there.

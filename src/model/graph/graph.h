@@ -18,10 +18,13 @@ enum RowName : uint32_t {
   kKeys,
   kValues,
   kGates,
+  kRelatives,
+  kConvolved,
   kAttended,
   kLatents,
   kQueryLatents,
   kAbsorbed,
+  kIndexInput,
   kIndexKeys,
   kIndexQueries,
   kRecurrent,
@@ -31,6 +34,8 @@ enum RowName : uint32_t {
   kDense,
   kLater,
   kStreamMix,
+  kGateLatents,  // of rows that are gated by themselves
+  kRowGates,
   kMoved,  // on the device they were brought to
   kReturned,
   kOutputRows,
@@ -69,6 +74,7 @@ class Graph {
                const RowSet& out) const;
   void forward(Step& step, const GraphLayer& layer, const RecurrentMixer& m, const RowSet& a,
                const RowSet& out) const;
+  RowSet inner_rows(Step& step, Device& d, const RecurrentMixer& m, const RowSet& in) const;
   void choose(Step& step, Device& d, const AttentionIndex& index, const RowSet& a,
               const RowSet& query_from) const;
   void mix(Step& step, const GraphLayer& layer, const RowSet& h, const RowSet& a, const RowSet& out,
@@ -76,6 +82,8 @@ class Graph {
   void experts(Step& step, const ExpertBlock& block, const RowSet& router_x, const RowSet& x,
                const RowSet& y, std::span<uint32_t> counts) const;
   RowSet gates(Step& step, Device& device) const;  // of streams; none: no rows
+  void gate_rows(Step& step, Device& device, const RowGate* gate, const RowSet& x) const;
+  RowSet convolved(Step& step, const RecurrentOp* convolution, const RowSet& x) const;
   RowSet brought(Step& step, Device& device, RowName name, const RowSet& x) const;
   const LayerSet& l_;
 };

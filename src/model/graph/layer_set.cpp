@@ -40,7 +40,7 @@ void LayerSet::cut(const KvPool& pool, size_t kind, BlockId id, size_t tokens) c
     if (const auto* a = std::get_if<SharedKeyAttention>(&l->mixer))
       a->attention->cut(pool, id, tokens);
     if (const auto* a = std::get_if<LatentAttention>(&l->mixer)) {
-      a->attention->cut(pool, id, tokens);
+      if (a->keys) a->attention->cut(pool, id, tokens);
       if (a->index != nullptr) a->index->indexer->cut(pool, id, tokens);
     }
   }

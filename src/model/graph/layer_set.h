@@ -16,17 +16,20 @@ using Linear = std::unique_ptr<LinearOp>;
 
 // What chooses the keys of sparse attention.
 struct AttentionIndex {
-  Linear key_weights, query;  // of x; of x or of the q latent
+  Linear key_weights, query;  // of x; of x, its norm or the q latent
+  Program query_input;        // {x, norm}; null: none
   Program rows;               // {key and weights, q}: norm, rotation
   std::unique_ptr<IndexerOp> indexer;
 };
 
 // Keys and values of heads.
 struct HeadAttention {
-  size_t query_width = 0, key_width = 0, value_width = 0, gate_width = 0, out_width = 0;
+  size_t query_width = 0, key_width = 0, value_width = 0, gate_width = 0, out_width = 0,
+         relative_width = 0;
   bool keys = true;  // of its own; else another layer's
   Linear qkv;
-  Program input;  // {qkv, q, k, v, gate}: parts, norms, rotation
+  std::unique_ptr<RecurrentOp> convolution;  // of [k | v] in qkv; null: none
+  Program input;  // {qkv, q, k, v, gate, relative, convolved}: parts, norms, rotation
   std::unique_ptr<AttentionOp> attention;
   Program gate;  // {gate, attended}; null: none
   Linear output;
@@ -38,12 +41,14 @@ struct HeadAttention {
 struct LatentAttention {
   size_t query_latent = 0, key_width = 0, value_width = 0, query_width = 0, absorbed_width = 0,
          attended_width = 0, out_width = 0;
-  Linear down;      // x -> [q latent | kv latent, rotated part]
-  Program latents;  // {down, q latent, k, v, gate}
-  Linear query;     // of its latent, or of x
-  Program rotate;   // {q, k}
+  bool keys = true;  // of its own; else another layer's
+  Linear down;  // x -> [q latent | kv latent, rotated part | gate], as far as there are; null: none
+  Program latents;      // {down, q latent, k, v, gate}
+  Linear query;         // of its latent, or of x
+  Program query_parts;  // {what `query` gives, q, gate}; null: it gives q
+  Program rotate;       // {q, k}
   Linear query_up, value_up;
-  Program rotated_part;  // {q, absorbed}: what of a query is not absorbed
+  Program rotated_part;  // {q, absorbed}: what of a query is not absorbed; null: nothing
   std::unique_ptr<AttentionOp> attention;
   size_t gate_width = 0;
   Program gate;  // {gate, attended}; null: none
@@ -89,6 +94,14 @@ struct RecurrentMixer {
   std::vector<Part> second;  // parts with a second projection
   Program plain;             // {in, rows}: the others; null: rows are read as `in` gives them
   size_t width = 0;          // of the rows that the layer reads
+  // The layer reads a convolution of `in` and projections of that, too (Mamba-1).
+  struct Inner {
+    std::unique_ptr<RecurrentOp> convolution;
+    Linear parameters, steps;  // of what is convolved; of some of what that gives
+    Program parts;             // {in, convolved, parameters, what `steps` reads, rows}
+    size_t steps_at = 0;       // where they lie in a row
+  };
+  std::unique_ptr<Inner> inner;
   std::unique_ptr<RecurrentOp> recurrent;
   Linear output;
 };
@@ -110,11 +123,20 @@ struct ExpertBlock {
   std::unique_ptr<Beside> beside;
 };
 
+// Rows times a gate of their own: x * sigmoid(up(silu(down(x)))).
+struct RowGate {
+  Linear down, up;
+  Program between;  // {what `down` gives}
+  Program gate;     // {what `up` gives, x}
+};
+
 struct GraphLayer {
   Device *device = nullptr, *experts_device = nullptr;
   // {h, a}: what attention reads; {h, what it gave}: how that joins the row. The same of the block.
   // Behind these: what experts of the layer before gave, where they did, and gates of streams.
   Program attention_in, attention_join, block_in, block_join;
+  std::unique_ptr<RowGate> attention_gate, block_gate;  // of what the branches read; null: none
+  std::unique_ptr<RecurrentOp> attention_convolution, block_convolution;  // of what they give
   Mixer mixer;
   std::optional<ExpertBlock> block;
   bool block_reads_attention_input = false;  // both branches read the same rows
@@ -134,7 +156,7 @@ struct LayerSet {
   std::vector<std::unique_ptr<GraphLayer>> layers;  // of the whole model; null: another rank's
   // The ends, where they are here.
   std::unique_ptr<EmbeddingOp> embedding;
-  Program spread;      // {h}: the first stream into the others; null: there is one
+  Program embedded;    // {h}: a norm of the token's row, that row into other streams; null: neither
   Program final_norm;  // {h, a, gates}
   Linear output;
   Program logit_tail;       // null: none

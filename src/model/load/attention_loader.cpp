@@ -10,27 +10,16 @@
 #include "checkpoint/formats/format.h"
 #include "model/graph/gathered_ops.h"
 #include "model/load/layer_set_loader.h"
-#include "model/load/recurrent_loader.h"
 #include "model/load/row_lists.h"
 #include "model/ranks.h"
+#include "nn/residual_convolution.h"
 #include "quant/quant_access.h"
 
 namespace moebius {
 namespace {
 
-RowOp norm_op(RowView y, RowView x, Norm norm) {
-  RowOp op{RowOpKind::kNorm, y, x};
-  op.norm = std::move(norm);
-  return op;
-}
-
-RowOp copy_op(RowView y, RowView x) { return {RowOpKind::kCopy, y, x}; }
-
 // Norms over the whole of a projection: of ranks that share heads, each needs all of them.
 bool norms_all_heads(const LayerOp& op) { return op.kind == RowOpKind::kNorm && !op.per_head; }
-
-// Heads of `d` columns that lie side by side.
-RowView heads_view(size_t operand, size_t heads, size_t d) { return {operand, 0, d, heads, d}; }
 
 }  // namespace
 
@@ -64,6 +53,15 @@ AttentionRequest LayerSetLoader::attention_request(const LayerParts& parts, bool
                      part_.kv_heads_of(index, 1).begin,
                      nullptr,
                      kv_.compressed[index].keys};
+  if (spec_.relative) {
+    const size_t dims = spec_.relative->dims, extent = spec_.layers[index].relative_extent;
+    r.spec.relative_dims = dims, r.spec.relative_extent = extent;
+    r.spec.relative = parts.values(spec_.relative->table, dims * extent);
+    for (size_t d = 0; d < dims; ++d) {  // the greatest distance first
+      const auto row = r.spec.relative.begin() + static_cast<std::ptrdiff_t>(d * extent);
+      std::reverse(row, row + static_cast<std::ptrdiff_t>(extent));
+    }
+  }
   if (!spec_.layers[index].sinks) return r;
   r.spec.sinks = parts.values(parts.first_of(spec_.sinks), part_.whole.sizes(index).heads);
   if (const Range own = part_.heads_of(index, 1); own.size() > 0)
@@ -72,7 +70,7 @@ AttentionRequest LayerSetLoader::attention_request(const LayerParts& parts, bool
   return r;
 }
 
-// {qkv, q, k, v, gate}. all_heads: q and k of all ranks' heads are here, because their norm reads them
+// {qkv, q, k, v, gate, relative, convolved}. all_heads: q and k of all ranks' heads are here, because their norm reads them
 // before they are parted.
 std::vector<RowOp> LayerSetLoader::head_input(const LayerParts& parts, bool all_heads,
                                               size_t qkv_width) const {
@@ -88,7 +86,7 @@ std::vector<RowOp> LayerSetLoader::head_input(const LayerParts& parts, bool all_
                        : all_heads ? all.kv_heads * d
                                    : nk,
                q_at = part_.heads_of(index, d).begin, k_at = part_.kv_heads_of(index, d).begin;
-  enum : size_t { kQkvRows, kQ, kK, kV, kGates };
+  enum : size_t { kQkvRows, kQ, kK, kV, kGates, kRelatives, kConvolvedRows };
 
   LayerOps list = layer.attention_rows;
   std::vector<RowOp> ops;
@@ -108,15 +106,26 @@ std::vector<RowOp> LayerSetLoader::head_input(const LayerParts& parts, bool all_
   }
   if (keys) {
     const size_t at = all_q + (all_heads ? k_at : 0);
-    ops.push_back(copy_op({kK, 0, nk}, {kQkvRows, at, nk}));
-    ops.push_back(copy_op({kV, 0, nv}, {kQkvRows, layer.values_are_keys ? at : all_q + all_k, nv}));
+    if (s.convolutions) {
+      ops.push_back(copy_op({kK, 0, nk}, {kConvolvedRows, 0, nk}));
+      ops.push_back(copy_op({kV, 0, nv}, {kConvolvedRows, nk, nv}));
+    } else {
+      ops.push_back(copy_op({kK, 0, nk}, {kQkvRows, at, nk}));
+      ops.push_back(
+          copy_op({kV, 0, nv}, {kQkvRows, layer.values_are_keys ? at : all_q + all_k, nv}));
+    }
   }
   if (s.gates && !gate_in_query) {
     const size_t gates = gate_width(index);
     ops.push_back(copy_op({kGates, 0, gates}, {kQkvRows, qkv_width - gates, gates}));
   }
+  const size_t relative = s.relative ? s.relative->dims : 0;
+  if (relative > 0)
+    ops.push_back(copy_op({kRelatives, 0, n.heads * relative},
+                          {kQkvRows, qkv_width - n.heads * relative, n.heads * relative}));
   const std::array places = {heads_at(kQuery, kQ, n.heads, d), heads_at(kKey, kK, n.kv_heads, d),
-                             heads_at(kValue, kV, n.kv_heads, n.value_dim)};
+                             heads_at(kValue, kV, n.kv_heads, n.value_dim),
+                             heads_at(kRelative, kRelatives, n.heads, relative)};
   for (RowOp& op : row_ops(list, places, parts, s)) ops.push_back(std::move(op));
   return ops;
 }
@@ -135,6 +144,44 @@ Program LayerSetLoader::gate_program(const LayerParts& parts, GraphLayer& layer,
   gate.all_heads = part_.whole.sizes(index).heads;
   const std::array places = {gate, heads_at(LayerRows::kAttended, 1, heads, attended / heads)};
   return layer.device->rows(row_ops(spec_.layers[index].attended, places, parts, spec_));
+}
+
+// Of [k | v], which begin at a column of rows that have `in`.
+std::unique_ptr<RecurrentOp> LayerSetLoader::load_key_convolution(const LayerParts& parts,
+                                                                  size_t at, size_t in,
+                                                                  GraphLayer& layer) const {
+  const size_t index = parts.index(), width = spec_.convolutions->width;
+  const HeadSizes all = part_.whole.sizes(index);
+  std::vector<float> weight;
+  const auto add = [&](const char* tensor, size_t each) {
+    const std::vector<float> taps = parts.values(tensor, all.kv_heads * each * width);
+    const Range own = part_.kv_heads_of(index, each);
+    const size_t begin = own.size() > 0 ? own.begin : 0,
+                 end = own.size() > 0 ? own.end : all.kv_heads * each;
+    weight.insert(weight.end(), taps.begin() + static_cast<std::ptrdiff_t>(begin * width),
+                  taps.begin() + static_cast<std::ptrdiff_t>(end * width));
+  };
+  add(spec_.convolutions->keys, all.head_dim), add(spec_.convolutions->values, all.value_dim);
+  const size_t channels = weight.size() / width;
+  return layer.device->recurrent(
+      std::make_unique<ResidualConvolution>(in, at, channels, width, weight, to_->type),
+      convolution_place(kv_, spec_, index, 0, to_->hidden));
+}
+
+// One module that gives [q | k | v]; of ranks, each takes its heads of the three.
+void LayerSetLoader::add_fused(const LayerParts& parts, std::vector<ModuleOutputs>& modules) const {
+  const size_t index = parts.index();
+  const HeadSizes all = part_.whole.sizes(index);
+  const Module& module = parts.require(attention_name(spec_, spec_.names.fused_qkv));
+  const size_t q = all.heads * all.head_dim, k = all.kv_heads * all.head_dim;
+  expect_width(module, q + k + all.kv_heads * all.value_dim, "heads and head_dim");
+  if (!part_.cuts_heads) return modules.push_back({&module});
+  const auto add = [&](size_t at, Range own) {
+    modules.push_back({&module, {at + own.begin, at + own.end}});
+  };
+  add(0, part_.heads_of(index, all.head_dim));
+  add(q, part_.kv_heads_of(index, all.head_dim));
+  add(q + k, part_.kv_heads_of(index, all.value_dim));
 }
 
 HeadAttention LayerSetLoader::load_heads(const LayerParts& parts, GraphLayer& layer) {
@@ -166,12 +213,22 @@ HeadAttention LayerSetLoader::load_heads(const LayerParts& parts, GraphLayer& la
     add(module, all.kv_heads * each, every ? Range{} : part_.kv_heads_of(index, each),
         "key-value heads and head_dim");
   };
-  add_heads(find("q_proj"), all.head_dim * (gate_in_query ? 2 : 1), all_heads);
-  if (m.keys) add_kv_heads(find("k_proj"), all.head_dim, all_heads);
-  if (m.keys && values) add_kv_heads(find("v_proj"), all.value_dim, false);
+  if (!s.names.fused_qkv.empty()) {
+    add_fused(parts, modules);
+  } else {
+    add_heads(find("q_proj"), all.head_dim * (gate_in_query ? 2 : 1), all_heads);
+    if (m.keys) add_kv_heads(find("k_proj"), all.head_dim, all_heads);
+    if (m.keys && values) add_kv_heads(find("v_proj"), all.value_dim, false);
+  }
   if (s.gates && !gate_in_query)
     add_heads(&parts.require(s.gates->projection), s.gates->per_head ? 1 : all.value_dim, false);
+  if (s.relative) {
+    add_heads(&parts.require(s.relative->projection), s.relative->dims, false);
+    m.relative_width = n.heads * s.relative->dims;
+  }
   m.qkv = linear(layer, modules);
+  if (s.convolutions)
+    m.convolution = load_key_convolution(parts, n.heads * n.head_dim, m.qkv->out_features(), layer);
   m.query_width = n.heads * n.head_dim, m.key_width = n.kv_heads * n.head_dim;
   m.value_width = n.kv_heads * n.value_dim, m.out_width = n.heads * n.value_dim;
   m.input = layer.device->rows(head_input(parts, all_heads, m.qkv->out_features()));
@@ -189,8 +246,9 @@ void LayerSetLoader::absorb(const Module& kv_b, size_t index, GraphLayer& layer,
                             LatentAttention& m) {
   LoadBuffer memory;
   const DecoderSpec& s = spec_;
-  const size_t head = s.nope_dim + s.value_dim, dk = s.key_dim(index), heads = s.sizes(index).heads,
-               key = s.kv_lora + s.rope_dim;
+  const size_t rope = s.rotated_dim(index), nope = s.latent_key_dim(index),
+               head = nope + s.value_dim, dk = s.key_dim(index), heads = s.sizes(index).heads,
+               key = s.kv_lora + rope;
   const Range rows = part_.heads_of(index, head);
   const bool cut = rows.size() > 0, read_rows = cut && can_cut_rows(kv_b.plan);
   QuantMatrix w = reader_for(kv_b.plan.scheme.format)
@@ -200,15 +258,16 @@ void LayerSetLoader::absorb(const Module& kv_b, size_t index, GraphLayer& layer,
   const bool as_stored = w.code == CodeType::kBf16 || w.code == CodeType::kF16;
   const CodeType code = as_stored ? w.code : CodeType::kF32;
   m.query_up = layer.device->head_linear(
-      {heads, s.kv_lora, s.nope_dim, code, dk, key,
+      {heads, s.kv_lora, nope, code, dk, key,
        [&](size_t h, size_t n, size_t k) { return weight_at(w, h * head + k, n); }});
   m.value_up = layer.device->head_linear(
       {heads, s.value_dim, s.kv_lora, code, s.kv_lora, s.value_dim,
-       [&](size_t h, size_t n, size_t k) { return weight_at(w, h * head + s.nope_dim + n, k); }});
+       [&](size_t h, size_t n, size_t k) { return weight_at(w, h * head + nope + n, k); }});
   layer.dense_bytes += m.query_up->packed_bytes() + m.value_up->packed_bytes();
   m.absorbed_width = heads * key;
-  m.rotated_part = layer.device->rows(
-      {copy_op({1, s.kv_lora, s.rope_dim, heads, key}, {0, s.nope_dim, s.rope_dim, heads, dk})});
+  if (rope > 0)
+    m.rotated_part =
+        layer.device->rows({copy_op({1, s.kv_lora, rope, heads, key}, {0, nope, rope, heads, dk})});
   options_.progress(cut ? kv_b.bytes / kv_b.plan.N * rows.size() : kv_b.bytes);
 }
 
@@ -217,10 +276,9 @@ LatentAttention LayerSetLoader::load_latents(const LayerParts& parts, GraphLayer
   const DecoderSpec& s = spec_;
   const LayerSpec& spec = s.layers[index];
   const HeadSizes n = s.sizes(index);
-  const size_t dk = s.key_dim(index);
+  const size_t dk = s.key_dim(index), rope = s.rotated_dim(index), nope = s.latent_key_dim(index);
   LatentAttention m;
-  const Module& kv_a = parts.require(attention_name(s, "kv_a_proj_with_mqa"));
-  expect_width(kv_a, s.kv_lora + s.rope_dim, "kv_lora_rank and qk_rope_head_dim");
+  m.keys = spec.kv_from == 0;
   const auto norm = [&](const char* name, size_t width) {
     return parts.norm(attention_name(s, name), s.norm, s.latent_norm_epsilon, width);
   };
@@ -232,15 +290,31 @@ LatentAttention LayerSetLoader::load_latents(const LayerParts& parts, GraphLayer
     const Module& q_a = parts.require(attention_name(s, "q_a_proj"));
     expect_width(q_a, s.q_lora, "q_lora_rank");
     down.push_back({&q_a});
-    query = &parts.require(attention_name(s, "q_b_proj"));
+    query = parts.find(attention_name(s, "q_gate_proj"));
+    if (query == nullptr) query = &parts.require(attention_name(s, "q_b_proj"));
     ops.push_back(norm_op({kQueryLatent, 0, s.q_lora}, {kDown, 0, s.q_lora},
                           norm("q_a_layernorm", s.q_lora)));
+    if (s.raw_query_latent)
+      ops.push_back(copy_op({kQueryLatent, s.q_lora, s.q_lora}, {kDown, 0, s.q_lora}));
   } else {
     query = &parts.require(attention_name(s, "q_proj"));
   }
-  down.push_back({&kv_a});
-  if (s.gates) {
-    const size_t each = s.gates->per_head ? 1 : s.value_dim, at = s.q_lora + s.kv_lora + s.rope_dim;
+  if (m.keys) {
+    const Module& kv_a = parts.require(attention_name(s, "kv_a_proj_with_mqa"));
+    expect_width(kv_a, s.kv_lora + rope, "kv_lora_rank and qk_rope_head_dim");
+    down.push_back({&kv_a});
+  }
+  const bool gate_in_query = s.gates && s.gates->projection == nullptr;
+  if (gate_in_query) {  // [q | gate] per head
+    const size_t both = dk + n.value_dim;
+    m.gate_width = gate_width(index);
+    m.query_parts = layer.device->rows(
+        {copy_op(heads_view(1, n.heads, dk), {0, 0, dk, n.heads, both}),
+         copy_op(heads_view(2, n.heads, n.value_dim), {0, dk, n.value_dim, n.heads, both})});
+    m.gate = gate_program(parts, layer, m.gate_width, n.heads * n.value_dim);
+  } else if (s.gates) {
+    const size_t each = s.gates->per_head ? 1 : s.value_dim,
+                 at = s.q_lora + (m.keys ? s.kv_lora + rope : 0);
     const Module& gate = parts.require(s.gates->projection);
     expect_width(gate, part_.whole.heads * each, "heads");
     down.push_back({&gate, part_.heads_of(index, each)});
@@ -248,26 +322,37 @@ LatentAttention LayerSetLoader::load_latents(const LayerParts& parts, GraphLayer
     ops.push_back(copy_op({kGates, 0, m.gate_width}, {kDown, at, m.gate_width}));
     m.gate = gate_program(parts, layer, m.gate_width, n.heads * n.value_dim);
   }
-  m.down = linear(layer, down);
-  m.query = linear(layer, {{query, part_.heads_of(index, dk)}});
+  if (!down.empty()) m.down = linear(layer, down);
+  const size_t of_query = dk + (gate_in_query ? n.value_dim : 0);
+  expect_width(*query, part_.whole.sizes(index).heads * of_query,
+               "heads, qk_nope_head_dim and qk_rope_head_dim");
+  m.query = linear(layer, {{query, part_.heads_of(index, of_query)}});
   // Keys are [kv latent | rotated part], values the latent alone, both for all heads.
-  ops.push_back(
-      norm_op({kV, 0, s.kv_lora}, {kDown, s.q_lora, s.kv_lora}, norm("kv_a_layernorm", s.kv_lora)));
-  const std::array latent = {RowPlace{LayerRows::kLatent, {kV, 0, s.kv_lora}}};
-  for (RowOp& op : row_ops(spec.latent_rows, latent, parts, s)) ops.push_back(std::move(op));
-  ops.push_back(copy_op({kK, 0, s.kv_lora}, {kV, 0, s.kv_lora}));
-  ops.push_back(copy_op({kK, s.kv_lora, s.rope_dim}, {kDown, s.q_lora + s.kv_lora, s.rope_dim}));
+  if (m.keys) {
+    ops.push_back(norm_op({kV, 0, s.kv_lora}, {kDown, s.q_lora, s.kv_lora},
+                          norm("kv_a_layernorm", s.kv_lora)));
+    const std::array latent = {RowPlace{LayerRows::kLatent, {kV, 0, s.kv_lora}}};
+    for (RowOp& op : row_ops(spec.latent_rows, latent, parts, s)) ops.push_back(std::move(op));
+    ops.push_back(copy_op({kK, 0, s.kv_lora}, {kV, 0, s.kv_lora}));
+    if (rope > 0)
+      ops.push_back(copy_op({kK, s.kv_lora, rope}, {kDown, s.q_lora + s.kv_lora, rope}));
+  }
   m.latents = layer.device->rows(std::move(ops));
-  m.query_latent = s.q_lora, m.query_width = n.heads * dk, m.key_width = s.kv_lora + s.rope_dim;
+  m.query_latent = s.q_lora * (s.raw_query_latent ? 2 : 1);
+  m.query_width = n.heads * dk, m.key_width = s.kv_lora + rope;
   m.value_width = s.kv_lora, m.out_width = n.heads * n.value_dim;
 
   const std::array places = {
-      RowPlace{LayerRows::kQuery, {0, 0, m.query_width}, {0, s.nope_dim, s.rope_dim, n.heads, dk}},
-      RowPlace{LayerRows::kKey, {1, 0, m.key_width}, {1, s.kv_lora, s.rope_dim, 1, s.rope_dim}}};
+      RowPlace{LayerRows::kQuery,
+               {0, 0, m.query_width},
+               {0, nope, rope, n.heads, dk},
+               part_.heads_of(index, 1).begin,
+               part_.whole.sizes(index).heads},
+      RowPlace{LayerRows::kKey, {1, 0, m.key_width}, {1, s.kv_lora, rope, 1, rope}}};
   m.rotate = layer.device->rows(row_ops(spec.attention_rows, places, parts, s));
 
   const Module& kv_b = parts.require(attention_name(s, kKvUp));
-  expect_width(kv_b, part_.whole.heads * (s.nope_dim + s.value_dim),
+  expect_width(kv_b, part_.whole.heads * (nope + s.value_dim),
                "heads, qk_nope_head_dim and v_head_dim");
   const bool absorbed = absorbs(checkpoint_, s, index, kv_options_);
   AttentionRequest request = attention_request(parts, absorbed);
@@ -276,84 +361,12 @@ LatentAttention LayerSetLoader::load_latents(const LayerParts& parts, GraphLayer
     absorb(kv_b, index, layer, m);
   } else {
     request.latents = std::make_unique<AttentionRequest::Latents>();
-    *request.latents = {s.kv_lora, s.nope_dim, s.rope_dim,
-                        linear(layer, {{&kv_b, part_.heads_of(index, s.nope_dim + s.value_dim)}})};
+    *request.latents = {s.kv_lora, nope, rope,
+                        linear(layer, {{&kv_b, part_.heads_of(index, nope + s.value_dim)}})};
   }
   m.output = attention_output(parts, layer);
   if (spec.indexes) m.index = load_index(parts, layer);
   m.attention = layer.device->attention(std::move(request));
-  return m;
-}
-
-// Keys and queries of an indexer of its own names: of the rows and of the q latent with a LayerNorm of
-// the keys (DeepSeek-V3.2), or of the rows alone with norms as attention's (MiniMax-M3).
-std::unique_ptr<AttentionIndex> LayerSetLoader::load_index(const LayerParts& parts,
-                                                           GraphLayer& layer) {
-  const size_t index = parts.index();
-  const IndexerSpec& s = spec_.indexer;
-  const auto stem = [&](const char* member) {  // as published, else as transformers names it
-    const std::string published = attention_name(spec_, "index_") + member;
-    return parts.find(published) != nullptr ? published
-                                            : attention_name(spec_, "indexer.") + member;
-  };
-  const Module &q = parts.require(stem(s.by_head ? "q_proj" : "wq_b")),
-               &k = parts.require(stem(s.by_head ? "k_proj" : "wk"));
-  expect_width(q, s.heads * s.head_dim, "index_n_heads and index_head_dim");
-  expect_width(k, s.head_dim, "index_head_dim");
-  auto m = std::make_unique<AttentionIndex>();
-  m->query = linear(layer, {{&q}});
-  const RowView key{0, 0, s.head_dim, 1, s.head_dim}, queries = heads_view(1, s.heads, s.head_dim);
-  const auto norm = [&](const RowView& y, const char* member, NormKind kind, float epsilon) {
-    return norm_op(y, y, parts.norm(stem(member), kind, epsilon, s.head_dim));
-  };
-  std::vector<RowOp> ops;
-  if (s.by_head) {
-    m->key_weights = linear(layer, {{&k}});
-    ops = {norm(key, "k_norm", spec_.norm, spec_.norm_epsilon),
-           norm(queries, "q_norm", spec_.norm, spec_.norm_epsilon)};
-  } else {
-    const Module& w = parts.require(stem("weights_proj"));
-    expect_width(w, s.heads, "index_n_heads");
-    m->key_weights = linear(layer, {{&k}, {&w}});
-    ops = {norm(key, "k_norm", NormKind::kLayer, spec_.indexer_epsilon)};
-  }
-  for (RowView y : {key, queries}) {
-    if (spec_.indexer_rotates_last) y.at += s.head_dim - spec_.rope_dim;
-    RowOp op{RowOpKind::kRotate, y};
-    op.rope = spec_.indexer_rope;
-    ops.push_back(std::move(op));
-  }
-  m->rows = layer.device->rows(std::move(ops));
-  // Its keys lie behind what attention keeps.
-  const KvStorage stored = storage_of(checkpoint_, spec_, index, kv_options_);
-  KvPlace place = kv_.layers[index];
-  place.offset += spec_.latent() && !absorbs(checkpoint_, spec_, index, kv_options_)
-                      ? KvRowLayout{spec_.kv_lora + spec_.rope_dim, stored.type}.block_bytes()
-                      : layer.device->kv_bytes(attention_spec(spec_, index, true), stored);
-  m->indexer = layer.device->indexer(s, stored.type, place);
-  return m;
-}
-
-RecurrentMixer LayerSetLoader::load_recurrent_mixer(const LayerParts& parts, GraphLayer& layer) {
-  LoadedRecurrent loaded = load_recurrent(parts, spec_, to_->type);
-  RecurrentMixer m;
-  m.width = loaded.net->shape().in;
-  m.output = linear(layer, {{loaded.out}});
-  std::vector<ModuleOutputs> first;
-  std::vector<RowOp> plain;
-  size_t from = 0, to = 0;
-  for (const RecurrentInput& in : loaded.in) {
-    const size_t width = in.first->plan.N, to_width = in.last().plan.N;
-    first.push_back({in.first});
-    if (in.second != nullptr)
-      m.second.push_back({from, width, to, to_width, linear(layer, {{in.second}})});
-    else
-      plain.push_back(copy_op({1, to, width}, {0, from, width}));
-    from += width, to += to_width;
-  }
-  m.in = linear(layer, first);
-  if (!m.second.empty()) m.plain = layer.device->rows(std::move(plain));
-  m.recurrent = layer.device->recurrent(std::move(loaded.net), kv_.layers[parts.index()]);
   return m;
 }
 

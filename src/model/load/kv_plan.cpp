@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -37,16 +38,23 @@ RecurrentShape recurrent_shape(const DecoderSpec& spec) {
 
 }  // namespace
 
+// With the first of the layers that share keys or a choice of keys, one with the next.
 Device& attention_device(const DeviceSet& devices, const DecoderSpec& spec, size_t layer) {
-  for (;;) {
-    const LayerSpec& l = spec.layers[layer];
-    if (l.kv_from != 0)
-      layer -= l.kv_from;
-    else if (layer > 0 && takes_choice(spec, layer))
-      --layer;
-    else
-      return devices.attention(layer);
+  std::vector<size_t> before(spec.layers.size());
+  std::iota(before.begin(), before.end(), size_t{0});
+  const auto first_of = [&](size_t i) {
+    while (before[i] != i) i = before[i] = before[before[i]];
+    return i;
+  };
+  const auto join = [&](size_t a, size_t b) {
+    const auto [least, other] = std::minmax({first_of(a), first_of(b)});
+    before[other] = least;
+  };
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    if (spec.layers[i].kv_from != 0) join(i, i - spec.layers[i].kv_from);
+    if (i > 0 && takes_choice(spec, i)) join(i, i - 1);
   }
+  return devices.attention(first_of(layer));
 }
 
 KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const KvChoice& options,
@@ -68,16 +76,27 @@ KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const KvCh
     if (kind == plan.kinds.size()) plan.kinds.push_back(wanted);
     return kind;
   };
+  // An indexer's keys live as long as those of its layer.
+  const auto keep_index = [&](size_t i, bool here) {
+    if (!spec.layers[i].indexes) return;
+    Device& device = attention_device(devices, spec, i);
+    size_t& bytes = bytes_on(device, plan.layers[i].kind);
+    plan.indexers[i] = {plan.layers[i].kind, bytes};
+    if (here)
+      bytes += device.index_bytes(spec.indexer, storage_of(checkpoint, spec, i, options).type);
+  };
   const size_t state = round_up(recurrent_shape(spec).state * sizeof(float), 64);
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     const LayerSpec& layer = spec.layers[i];
     const bool here = i >= own.begin && i < own.end;
+    plan.indexers.push_back({}), plan.convolutions.push_back({});
     if (!layer.attends) {
       plan.layers.push_back({});
       continue;
     }
     if (layer.kv_from != 0) {
       plan.layers.push_back(plan.layers[i - layer.kv_from]);
+      keep_index(i, here);
       continue;
     }
     Device& device = attention_device(devices, spec, i);
@@ -88,15 +107,25 @@ KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const KvCh
       if (here) bytes += 2 * state;
       continue;
     }
+    if (spec.convolutions) {
+      const size_t kind = kind_of({"state", 0, 1, false});
+      size_t& bytes = bytes_on(device, kind);
+      plan.convolutions.back() = {kind, bytes / 2};
+      if (here)
+        bytes += 2 * round_up(convolution_floats(spec, i,
+                                                 static_cast<size_t>(checkpoint.config().hidden)) *
+                                  sizeof(float),
+                              64);
+    }
     const size_t reach = reach_of(layer), kind = kind_of({window_name(reach), 0, reach, true});
     size_t& bytes = bytes_on(device, kind);
     plan.layers.push_back({kind, bytes});
     const KvStorage stored = storage_of(checkpoint, spec, i, options);  // refused on every rank
-    if (!here) continue;
-    bytes += spec.latent() && !absorbs(checkpoint, spec, i, options)
-                 ? KvRowLayout{spec.kv_lora + spec.rope_dim, stored.type}.block_bytes()
-                 : device.kv_bytes(attention_spec(spec, i, true), stored);
-    if (layer.ratio == 0 && layer.indexes) bytes += device.index_bytes(spec.indexer, stored.type);
+    if (here)
+      bytes += spec.latent() && !absorbs(checkpoint, spec, i, options)
+                   ? KvRowLayout{spec.kv_lora + spec.rotated_dim(i), stored.type}.block_bytes()
+                   : device.kv_bytes(attention_spec(spec, i, true), stored);
+    if (layer.ratio == 0) keep_index(i, here);
   }
   // Compressed keys are kept for as long as the sequence, as those of 128 tokens in a block; what they
   // are made of only as far as the next one reaches.
@@ -136,6 +165,23 @@ KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const KvCh
   return plan;
 }
 
+size_t convolution_floats(const DecoderSpec& spec, size_t layer, size_t hidden) {
+  const HeadSizes n = spec.sizes(layer);
+  return ShortConvolution::state_floats(n.kv_heads * (n.head_dim + n.value_dim) + 2 * hidden,
+                                        spec.convolutions->width);
+}
+
+KvPlace convolution_place(const KvPlan& plan, const DecoderSpec& spec, size_t layer, size_t which,
+                          size_t hidden) {
+  const HeadSizes n = spec.sizes(layer);
+  const size_t channels =
+      which == 0 ? 0 : n.kv_heads * (n.head_dim + n.value_dim) + (which - 1) * hidden;
+  KvPlace place = plan.convolutions[layer];
+  place.offset +=
+      ShortConvolution::state_floats(channels, spec.convolutions->width) * sizeof(float);
+  return place;
+}
+
 uint64_t KvPlan::bytes_per_token() const {
   uint64_t bytes = 0;
   for (const KvKind& k : kinds) bytes += k.cuttable ? k.block_bytes : 0;
@@ -158,10 +204,11 @@ AttentionSpec attention_spec(const DecoderSpec& s, size_t index, bool absorbed) 
   a.heads = sizes.heads, a.kv_heads = sizes.kv_heads, a.key_dim = s.key_dim(index),
   a.value_dim = sizes.value_dim;
   if (s.latent() && absorbed)
-    a.kv_heads = 1, a.key_dim = s.kv_lora + s.rope_dim, a.value_dim = s.kv_lora;
+    a.kv_heads = 1, a.key_dim = s.kv_lora + s.rotated_dim(index), a.value_dim = s.kv_lora;
   a.scale = s.attention_scale != 0
                 ? s.attention_scale
                 : static_cast<float>(1 / std::sqrt(static_cast<double>(s.key_dim(index))));
+  if (s.layers[index].attention_scale != 0) a.scale = s.layers[index].attention_scale;
   a.window = s.layers[index].window, a.chunk = s.layers[index].chunk;
   a.ratio = s.layers[index].ratio;
   return a;

@@ -20,6 +20,8 @@ struct KvPlan {
   std::vector<KvKind> kinds;  // bytes on all devices together
   std::vector<KvPlace> layers;
   std::vector<CompressedPlaces> compressed;  // of layers that have compressed keys
+  std::vector<KvPlace> indexers;             // keys of the layers' indexers, where they have one
+  std::vector<KvPlace> convolutions;  // their states beside keys and values, where layers have them
   std::vector<DeviceKinds> devices;
 
   uint64_t bytes_per_token() const;        // while nothing is given away; whole blocks, no states
@@ -37,6 +39,12 @@ struct KvChoice {
 // `own`.
 KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const KvChoice& options,
                const DeviceSet& devices, Range own = {0, SIZE_MAX});
+
+// Floats of the states of a layer's convolutions: of [k | v], of what attention and the block give.
+size_t convolution_floats(const DecoderSpec& spec, size_t layer, size_t hidden);
+// Of one of the three, in this order.
+KvPlace convolution_place(const KvPlan& plan, const DecoderSpec& spec, size_t layer, size_t which,
+                          size_t hidden);
 
 // Where a layer's attention runs: with the layer whose keys or choice of keys it takes.
 Device& attention_device(const DeviceSet& devices, const DecoderSpec& spec, size_t layer);

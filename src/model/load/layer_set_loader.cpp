@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "base/error.h"
 #include "checkpoint/families.h"
@@ -10,6 +11,7 @@
 #include "model/graph/gathered_ops.h"
 #include "model/load/row_lists.h"
 #include "model/ranks.h"
+#include "nn/residual_convolution.h"
 
 namespace moebius {
 namespace {
@@ -102,6 +104,10 @@ void LayerSetLoader::load(LayerSet& to) {
   check_ends(checkpoint_, to.vocab, to.hidden);
   std::vector<RopeSpec> ropes = {spec_.rope};
   ropes.insert(ropes.end(), spec_.other_ropes.begin(), spec_.other_ropes.end());
+  if (spec_.rope_factors != nullptr)
+    for (RopeSpec& rope : ropes)
+      for (const float log : model_values(spec_.rope_factors, rope.dims / 2))
+        rope.factors.push_back(std::exp(static_cast<double>(log)));
   for (Device* d : to.devices.all()) d->set_ropes(ropes);
   to.layers.resize(spec_.layers.size());
   for (size_t i = part_.own.begin; i < part_.own.end; ++i) {
@@ -141,14 +147,50 @@ void LayerSetLoader::load_layer(size_t index, GraphLayer& layer) {
   if (spec.attends) {
     layer.attention_in = program(spec.enter_attention, LayerRows::kInput);
     layer.attention_join = program(spec.join_attention, LayerRows::kBranch);
+    layer.attention_gate = load_row_gate(parts, spec.attention_row_gate, layer);
     layer.mixer = load_mixer(parts, layer);
+    if (spec_.convolutions)
+      layer.attention_convolution =
+          load_convolution(parts, spec_.convolutions->attention, 1, layer);
   }
   if (!spec.mixes) return;
   layer.block_reads_attention_input = spec.enter_block.empty();
   layer.joins_later = joins_later(spec);
   layer.block_in = program(spec.enter_block, LayerRows::kInput);
   layer.block_join = program(spec.join_block, LayerRows::kBranch);
+  layer.block_gate = load_row_gate(parts, spec.block_row_gate, layer);
   load_block(parts, layer);
+  if (spec_.convolutions)
+    layer.block_convolution = load_convolution(parts, spec_.convolutions->block, 2, layer);
+}
+
+// Of what a branch gives; its state is number `place` of the layer's convolutions.
+std::unique_ptr<RecurrentOp> LayerSetLoader::load_convolution(const LayerParts& parts,
+                                                              const char* tensor, size_t place,
+                                                              GraphLayer& layer) const {
+  const size_t n = to_->hidden, width = spec_.convolutions->width;
+  return layer.device->recurrent(std::make_unique<ResidualConvolution>(
+                                     n, 0, n, width, parts.values(tensor, n * width), to_->type),
+                                 convolution_place(kv_, spec_, parts.index(), place, n));
+}
+
+// Two projections as published, or as transformers names them.
+std::unique_ptr<RowGate> LayerSetLoader::load_row_gate(const LayerParts& parts, const char* stem,
+                                                       GraphLayer& layer) {
+  if (stem == nullptr) return nullptr;
+  const auto find = [&](const char* published, const char* other) {
+    const Module* module = parts.find(fmt::format("{}.{}", stem, published));
+    return module != nullptr ? module : &parts.require(fmt::format("{}.{}", stem, other));
+  };
+  const Module &down = *find("W_down", "mlp.fc1"), &up = *find("W_up", "mlp.fc2");
+  if (up.plan.K != down.plan.N || up.plan.N != to_->hidden)
+    fail("{} is [{}, {}]; expected [{}, {}]", up.name, up.plan.N, up.plan.K, to_->hidden,
+         down.plan.N);
+  auto gate = std::make_unique<RowGate>();
+  gate->down = linear(layer, {{&down}}), gate->up = linear(layer, {{&up}});
+  gate->between = layer.device->rows({{RowOpKind::kSilu, {0}}});
+  gate->gate = layer.device->rows({{RowOpKind::kGateSigmoid, {1}, {0}}});
+  return gate;
 }
 
 LoadOptions LayerSetLoader::expert_options(MoePart part, size_t layer) const {
@@ -222,28 +264,33 @@ void LayerSetLoader::load_block(const LayerParts& parts, GraphLayer& layer) {
                        to_->type, index, "output of experts");
 }
 
+// A tensor of the whole model by the ends of its names: the shortest, prediction heads may have their own.
+std::vector<float> LayerSetLoader::model_values(std::string_view ends, size_t count) const {
+  const TensorStore& store = checkpoint_.store();
+  const TensorInfo* found = nullptr;
+  for_each_word(ends, [&](std::string_view end, bool) {
+    for (const TensorInfo& t : store.tensors())
+      if (t.name.ends_with(end) && (found == nullptr || t.name.size() < found->name.size()))
+        found = &t;
+  });
+  if (found == nullptr) fail("{}: no tensor ends in one of {}", checkpoint_.folder(), ends);
+  std::vector<float> v = read_floats(store, *found);
+  if (v.size() != count)
+    fail("{} is {}; expected {} values", store.where(*found), describe(*found), count);
+  return v;
+}
+
 // {h, a, gates}: a = norm(h), of streams in one.
-std::vector<RowOp> LayerSetLoader::final_rows(Norm norm, const std::string& norm_name) const {
+std::vector<RowOp> LayerSetLoader::final_rows(Norm norm) const {
   RowOp last{RowOpKind::kNorm, {1}, {0}};
   last.norm = std::move(norm);
   if (to_->streams == 1) return {std::move(last)};
-  // Tensors of the whole model by the ends of their names.
-  const TensorStore& store = checkpoint_.store();
   const auto values = [&](const char* member, size_t count) {
-    const TensorInfo* found = nullptr;  // the shortest: prediction heads may have their own
+    std::string ends;
     for_each_word(spec_.streams.head, [&](std::string_view word, bool) {
-      for (const TensorInfo& t : store.tensors())
-        if (t.name.ends_with(std::string(word) + member) &&
-            (found == nullptr || t.name.size() < found->name.size()))
-          found = &t;
+      ends.append(ends.empty() ? "" : " ").append(word).append(member);
     });
-    if (found == nullptr)
-      fail("{}: has {} but no tensor that ends in one of {} with {}", checkpoint_.folder(),
-           norm_name, spec_.streams.head, member);
-    std::vector<float> v = read_floats(store, *found);
-    if (v.size() != count)
-      fail("{} is {}; expected {} values", store.where(*found), describe(*found), count);
-    return v;
+    return model_values(ends, count);
   };
   const auto streams = load_stream_gates(spec_, to_->hidden, false, values);
   const RowView h{0, 0, to_->hidden * to_->streams}, a{1, 0, to_->hidden}, w{2, 0, to_->streams};
@@ -270,7 +317,7 @@ Linear LayerSetLoader::load_projection() {
   Device& device = to_->devices.ends();
   const auto& modules = checkpoint_.modules();
   const auto norm = std::find_if(modules.begin(), modules.end(), [](const Module& m) {
-    return m.kind == ModuleKind::kNorm && m.layer < 0;
+    return m.kind == ModuleKind::kNorm && m.layer < 0 && !m.name.ends_with("embed_norm");
   });
   if (norm == modules.end()) fail("{}: has no final norm", checkpoint_.folder());
   const TensorStore& store = checkpoint_.store();
@@ -280,7 +327,7 @@ Linear LayerSetLoader::load_projection() {
             {}};
   if (const TensorInfo* bias = store.find(norm->name + ".bias"))
     last.bias = read_floats(store, *bias);
-  to_->final_norm = device.rows(final_rows(std::move(last), norm->name));
+  to_->final_norm = device.rows(final_rows(std::move(last)));
   to_->output_width = output.plan.N;
   std::vector<RowOp> tail;
   if (spec_.logits_divisor != 1.0f)
@@ -298,12 +345,15 @@ Linear LayerSetLoader::load_projection() {
 void LayerSetLoader::load_embedding(const LinearOp* output) {
   Device& device = to_->devices.ends();
   const Module& embedding = embedding_of(checkpoint_);
-  if (to_->streams > 1) {
-    std::vector<RowOp> spread;
-    for (size_t i = 1; i < to_->streams; ++i)
-      spread.push_back({RowOpKind::kCopy, {0, i * to_->hidden, to_->hidden}, {0, 0, to_->hidden}});
-    to_->spread = device.rows(std::move(spread));
-  }
+  const RowView row{0, 0, to_->hidden};
+  std::vector<RowOp> embedded;
+  if (spec_.embedding_norm != nullptr)
+    embedded.push_back(norm_op(
+        row, row,
+        {spec_.norm, spec_.norm_epsilon, model_values(spec_.embedding_norm, to_->hidden), {}}));
+  for (size_t i = 1; i < to_->streams; ++i)
+    embedded.push_back(copy_op({0, i * to_->hidden, to_->hidden}, row));
+  if (!embedded.empty()) to_->embedded = device.rows(std::move(embedded));
   const bool tied = &output_of(checkpoint_) == &embedding;
   float multiplier = spec_.embedding_multiplier;
   if (spec_.round_embedding_multiplier) round_to(to_->type, &multiplier, 1);

@@ -26,12 +26,20 @@ class LayerSetLoader {
   void load_layer(size_t index, GraphLayer& layer);
   void load_block(const LayerParts& parts, GraphLayer& layer);
   std::unique_ptr<ExpertsOp> load_mlp(GraphLayer& layer, size_t index);
+  std::unique_ptr<RecurrentOp> load_convolution(const LayerParts& parts, const char* tensor,
+                                                size_t place, GraphLayer& layer) const;
+  std::unique_ptr<RecurrentOp> load_key_convolution(const LayerParts& parts, size_t at, size_t in,
+                                                    GraphLayer& layer) const;
+  std::unique_ptr<RowGate> load_row_gate(const LayerParts& parts, const char* stem,
+                                         GraphLayer& layer);
   std::unique_ptr<ExpertBlock::Beside> load_beside(const LayerParts& parts, GraphLayer& layer);
   void load_ends();
   Linear load_projection();
   void load_embedding(const LinearOp* output);
-  std::vector<RowOp> final_rows(Norm norm, const std::string& norm_name) const;
+  std::vector<RowOp> final_rows(Norm norm) const;
+  std::vector<float> model_values(std::string_view ends, size_t count) const;
   Mixer load_mixer(const LayerParts& parts, GraphLayer& layer);
+  void add_fused(const LayerParts& parts, std::vector<ModuleOutputs>& modules) const;
   HeadAttention load_heads(const LayerParts& parts, GraphLayer& layer);
   std::vector<RowOp> head_input(const LayerParts& parts, bool all_heads, size_t qkv_width) const;
   size_t gate_width(size_t layer) const;  // of rows kGate; 0: none
@@ -41,6 +49,8 @@ class LayerSetLoader {
   void absorb(const Module& kv_b, size_t index, GraphLayer& layer, LatentAttention& m);
   std::unique_ptr<AttentionIndex> load_index(const LayerParts& parts, GraphLayer& layer);
   SharedKeyAttention load_shared_keys(const LayerParts& parts, GraphLayer& layer);
+  std::unique_ptr<RecurrentMixer::Inner> load_inner(struct InnerProjections& from, KvPlace place,
+                                                    GraphLayer& layer);
   RecurrentMixer load_recurrent_mixer(const LayerParts& parts, GraphLayer& layer);
   AttentionRequest attention_request(const LayerParts& parts, bool absorbed) const;
   Linear attention_output(const LayerParts& parts, GraphLayer& layer);

@@ -4,6 +4,8 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "model/load/layer_set_loader.h"
+#include "model/load/row_lists.h"
 
 namespace moebius {
 namespace {
@@ -86,6 +88,38 @@ struct RecurrentLoader {
     return with(std::make_unique<Mamba2>(m, std::move(w), type), {"in_proj"});
   }
 
+  LoadedRecurrent operator()(const Mamba1Spec& m) const {
+    const size_t I = m.features, N = m.state;
+    auto inner = std::make_unique<InnerProjections>();
+    inner->convolution = std::make_unique<SiluConvolution>(
+        2 * I, I, m.width, parts.values(name("conv1d.weight"), I * m.width),
+        parts.values_if_any(name("conv1d.bias"), I), type);
+    inner->state_at = m.scan_floats();
+    inner->parameters = &parts.require(name("x_proj")),
+    inner->steps = &parts.require(name("dt_proj"));
+    expect_width(*inner->parameters, m.rank + 2 * N, "mamba_dt_rank and mamba_d_state");
+    expect_width(*inner->steps, I, "mamba_expand and hidden_size");
+    if (inner->parameters->plan.K != I || inner->steps->plan.K != m.rank)
+      fail("{} has {} inputs, {} has {}; expected {} and mamba_dt_rank = {}",
+           inner->parameters->name, inner->parameters->plan.K, inner->steps->name,
+           inner->steps->plan.K, I, m.rank);
+    const auto norm = [&](const char* member, size_t width) {
+      return parts.norm(name(member), spec.norm, spec.norm_epsilon, width);
+    };
+    inner->dt_norm = norm("dt_layernorm", m.rank);
+    inner->b_norm = norm("b_layernorm", N), inner->c_norm = norm("c_layernorm", N);
+    LoadedRecurrent out{std::make_unique<SelectiveScan>(m, parts.values(name("A_log"), I * N),
+                                                        parts.values(name("D"), I), type),
+                        {{&parts.require(name("in_proj"))}},
+                        &parts.require(name("out_proj")),
+                        std::move(inner)};
+    expect_width(*out.in[0].first, 2 * I, "mamba_expand and hidden_size");
+    if (out.out->plan.K != I)
+      fail("{} has {} inputs; the config's sizes of recurrent layers ask for {}", out.out->name,
+           out.out->plan.K, I);
+    return out;
+  }
+
   LoadedRecurrent operator()(const LightningSpec& l) const {
     // 2^(-8 (h + 1) / heads), falling from layer to layer; what files store of it is rounded.
     const double layers = static_cast<double>(spec.layers.size()) - 1 + 1e-5,
@@ -111,6 +145,51 @@ struct RecurrentLoader {
 
 LoadedRecurrent load_recurrent(const LayerParts& parts, const DecoderSpec& spec, XType type) {
   return std::visit(RecurrentLoader{parts, spec, type}, spec.recurrent);
+}
+
+// Rows of the scan are [x | z | dt | B | C].
+std::unique_ptr<RecurrentMixer::Inner> LayerSetLoader::load_inner(InnerProjections& from,
+                                                                  KvPlace place,
+                                                                  GraphLayer& layer) {
+  enum : size_t { kIn, kConvolved, kParameters, kSteps, kWhole };
+  const size_t I = from.convolution->shape().out, rank = from.steps->plan.K,
+               N = (from.parameters->plan.N - rank) / 2;
+  auto m = std::make_unique<RecurrentMixer::Inner>();
+  m->parameters = linear(layer, {{from.parameters}}), m->steps = linear(layer, {{from.steps}});
+  m->steps_at = 2 * I;
+  m->parts = layer.device->rows(
+      {copy_op({kWhole, 0, I}, {kConvolved, 0, I}), copy_op({kWhole, I, I}, {kIn, I, I}),
+       norm_op({kSteps, 0, rank}, {kParameters, 0, rank}, std::move(from.dt_norm)),
+       norm_op({kWhole, 3 * I, N}, {kParameters, rank, N}, std::move(from.b_norm)),
+       norm_op({kWhole, 3 * I + N, N}, {kParameters, rank + N, N}, std::move(from.c_norm))});
+  place.offset += from.state_at * sizeof(float);
+  m->convolution = layer.device->recurrent(std::move(from.convolution), place);
+  return m;
+}
+
+RecurrentMixer LayerSetLoader::load_recurrent_mixer(const LayerParts& parts, GraphLayer& layer) {
+  LoadedRecurrent loaded = load_recurrent(parts, spec_, to_->type);
+  RecurrentMixer m;
+  m.width = loaded.net->shape().in;
+  m.output = linear(layer, {{loaded.out}});
+  std::vector<ModuleOutputs> first;
+  std::vector<RowOp> plain;
+  size_t from = 0, to = 0;
+  for (const RecurrentInput& in : loaded.in) {
+    const size_t width = in.first->plan.N, to_width = in.last().plan.N;
+    first.push_back({in.first});
+    if (in.second != nullptr)
+      m.second.push_back({from, width, to, to_width, linear(layer, {{in.second}})});
+    else
+      plain.push_back(copy_op({1, to, width}, {0, from, width}));
+    from += width, to += to_width;
+  }
+  m.in = linear(layer, first);
+  if (!m.second.empty()) m.plain = layer.device->rows(std::move(plain));
+  if (loaded.inner != nullptr)
+    m.inner = load_inner(*loaded.inner, kv_.layers[parts.index()], layer);
+  m.recurrent = layer.device->recurrent(std::move(loaded.net), kv_.layers[parts.index()]);
+  return m;
 }
 
 }  // namespace moebius

@@ -47,6 +47,21 @@ std::shared_ptr<const StreamGates> load_stream_gates(
   return g;
 }
 
+std::vector<float> load_position_scales(const LayerParts& parts, const std::string& stem,
+                                        size_t heads) {
+  const bool published = parts.has(stem + ".s");
+  std::vector<float> all = parts.values(stem + (published ? ".s" : ".scale"), heads);
+  const std::vector<float> bias = parts.values(stem + (published ? ".b" : ".bias"), heads);
+  all.insert(all.end(), bias.begin(), bias.end());
+  return all;
+}
+
+RowOp norm_op(RowView y, RowView x, Norm norm) {
+  RowOp op{RowOpKind::kNorm, y, x};
+  op.norm = std::move(norm);
+  return op;
+}
+
 RowPlace heads_at(LayerRows rows, size_t operand, size_t heads, size_t d) {
   return {rows, {operand, 0, heads * d}, {operand, 0, d, heads, d}};
 }
@@ -73,6 +88,13 @@ std::vector<RowOp> row_ops(const LayerOps& list, std::span<const RowPlace> place
           parts.values(op.parameter, y.all_heads != 0 ? y.all_heads : made.y.heads);
       const auto first = all.begin() + static_cast<std::ptrdiff_t>(y.first_head);
       made.values = {first, first + static_cast<std::ptrdiff_t>(made.y.heads)};
+    }
+    if (op.kind == RowOpKind::kHeadScale) {
+      const size_t heads = y.each.heads, of_all = y.all_heads != 0 ? y.all_heads : heads;
+      const std::vector<float> all = load_position_scales(parts, op.parameter, of_all);
+      made.y = heads_view(y.whole.operand, heads, y.whole.width / heads);
+      for (const size_t at : {y.first_head, of_all + y.first_head})
+        for (size_t h = 0; h < heads; ++h) made.values.push_back(all[at + h]);
     }
     if (op.kind == RowOpKind::kScale) {
       if (op.parameter != nullptr) made.factor = parts.values(op.parameter, 1)[0];

@@ -19,8 +19,19 @@ struct RowPlace {
   size_t first_head = 0, all_heads = 0;  // which of all ranks' heads these are; 0: all
 };
 
+// Heads of `d` columns that lie side by side.
+inline RowView heads_view(size_t operand, size_t heads, size_t d) {
+  return {operand, 0, d, heads, d};
+}
+inline RowOp copy_op(RowView y, RowView x) { return {RowOpKind::kCopy, y, x}; }
+RowOp norm_op(RowView y, RowView x, Norm norm);
+
 // `heads` times `d` columns side by side.
 RowPlace heads_at(LayerRows rows, size_t operand, size_t heads, size_t d);
+
+// s and b of every head, one behind the other (row_op::scale_by_position).
+std::vector<float> load_position_scales(const LayerParts& parts, const std::string& stem,
+                                        size_t heads);
 
 // Gates of streams from tensors `before` + "fn", "base" and "scale".
 std::shared_ptr<const StreamGates> load_stream_gates(

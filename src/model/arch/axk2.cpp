@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// A.X-K2: DeepSeek-V3.2's attention whose queries, with gates of what it gives, are made of their latent
+// with and without its norm; rows that a branch reads gate themselves.
+#include "model/arch/arch.h"
+
+namespace moebius {
+
+DecoderSpec axk2_spec(const ModelConfig& config) {
+  using enum LayerRows;
+  DecoderSpec s = sparse_deepseek_spec(config);
+  s.raw_query_latent = true;
+  s.gates = GateSpec{};
+  for (size_t i = 0; i < s.layers.size(); ++i) {
+    LayerSpec& layer = s.layers[i];
+    layer.attended = {row_op::gate(RowOpKind::kGateSigmoid)};
+    layer.enter_attention = {row_op::norm(kInput, kHidden, "input_layernorm.norm")};
+    layer.attention_row_gate = "input_layernorm";
+    if (!config.moe_layer[i]) continue;
+    layer.enter_block = {row_op::norm(kInput, kHidden, "post_attention_layernorm.norm")};
+    layer.block_row_gate = "post_attention_layernorm";
+  }
+  return s;
+}
+
+}  // namespace moebius
