@@ -9,8 +9,8 @@ DecoderSpec minimax_m2_spec(const ModelConfig& config) {
   // A share of the heads; released configs have rotary_dim in its place, also beside rope_parameters.
   const Json* rope = config.text.find("rope_parameters");
   const bool share =
-      f.has({"partial_rotary_factor"}) || (rope != nullptr && rope->is_object() &&
-                                           rope->find("partial_rotary_factor") != nullptr);
+      f.has({"partial_rotary_factor"}) ||
+      (rope != nullptr && rope->is_object() && rope->find("partial_rotary_factor") != nullptr);
   const int64_t rotated = share ? 0 : f.integer_or({"rotary_dim"}, 0, 0, config.head_dim);
   DecoderSpec s = common_spec(config, static_cast<size_t>(rotated));
   if (f.boolean({"use_qk_norm"}).value_or(true)) norm_projections(s);
