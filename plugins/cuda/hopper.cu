@@ -69,20 +69,6 @@ __device__ __forceinline__ uint32_t block_max(uint32_t most) {
   return __reduce_max_sync(~0u, warps[threadIdx.x % 32 < blockDim.x / 32 ? threadIdx.x % 32 : 0]);
 }
 
-// Eight numbers of a row; they begin at a multiple of 8, and rows of 16-bit numbers may begin anywhere.
-__device__ __forceinline__ void load_eight(const CudaRows& x, size_t at, float (&v)[8]) {
-  const bool aligned = (reinterpret_cast<uintptr_t>(x.data) + at * 2) % 16 == 0;
-  if (x.type == XType::kBf16 && aligned) {
-    const uint4 q = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(x.data) + at);
-    const uint32_t w[4] = {q.x, q.y, q.z, q.w};
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-      v[2 * j] = f32_from_bits(w[j] << 16), v[2 * j + 1] = f32_from_bits(w[j] & 0xFFFF0000u);
-    return;
-  }
-#pragma unroll
-  for (int j = 0; j < 8; ++j) v[j] = load_number(x.data, x.type, at + j);
-}
 template <RowForm kForm>
 __device__ __forceinline__ void store_eight(uint8_t* row, int i, const float (&v)[8], float scale) {
   constexpr int kBytes = kForm == RowForm::kE4m3Half ? 2 : 1;

@@ -74,19 +74,41 @@ __global__ void __launch_bounds__(kOperandThreads)
     if (tid == 0) a.scales[row] = s.stored;
     return;
   }
+  // Eight numbers of a thread: neighbouring threads share a group of 16, 32, 64 or 128.
   store.inside = a.form == RowForm::kBf16;
-  const int width = static_cast<int>(a.act.group), lane = tid % 32;
-  const int groups = (a.K + width - 1) / width;
-  for (int g = tid / 32; g < groups; g += kOperandThreads / 32) {
-    const int begin = g * width, end = min(begin + width, a.K);
+  const int width = static_cast<int>(a.act.group), groups = (a.K + width - 1) / width;
+  for (int first = 0; first < a.K; first += 8 * kOperandThreads) {  // whole warps
+    const int i = first + 8 * tid;
+    float v[8] = {};
     uint32_t most = 0;
-    for (int i = begin + lane; i < end; i += 32)
-      most = max(most, f32_bits(number(i)) & 0x7FFFFFFFu);
-    const GranuleScale s =
-        scale_of_granule(a.act, input, GranuleFacts{__reduce_max_sync(~0u, most), 0.0f, 0.0f});
-    for (int i = begin + lane; i < end; i += 32) store(to, i, a.act, s, number(i));
-    if (!store.inside && lane == 0)
-      a.scales[static_cast<size_t>(row) * (a.padded / kGroupInputs) + g] = s.stored;
+    if (columns == nullptr && i + 8 <= a.K) {
+      load_eight(a.x, from + i, v);
+#pragma unroll
+      for (int j = 0; j < 8; ++j) v[j] = weighted ? v[j] * weight : v[j];
+    } else {
+#pragma unroll
+      for (int j = 0; j < 8; ++j) v[j] = i + j < a.K ? number(i + j) : 0.0f;
+    }
+#pragma unroll
+    for (int j = 0; j < 8; ++j) most = max(most, f32_bits(v[j]) & 0x7FFFFFFFu);
+    for (int step = 1; step < width / 8; step *= 2)
+      most = max(most, __shfl_xor_sync(~0u, most, step));
+    const GranuleScale s = scale_of_granule(a.act, input, GranuleFacts{most, 0.0f, 0.0f});
+    if (i + 8 <= a.K) {
+      __align__(16) uint8_t eight[16];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) store(eight, j, a.act, s, v[j]);
+      if (bytes == 2)
+        *reinterpret_cast<uint4*>(to + i * 2) = *reinterpret_cast<const uint4*>(eight);
+      else
+        *reinterpret_cast<uint2*>(to + i) = *reinterpret_cast<const uint2*>(eight);
+    } else {
+#pragma unroll
+      for (int j = 0; j < 8; ++j)
+        if (i + j < a.K) store(to, i + j, a.act, s, v[j]);
+    }
+    if (!store.inside && i < a.K && i % width == 0)
+      a.scales[static_cast<size_t>(row) * (a.padded / kGroupInputs) + i / width] = s.stored;
   }
   if (!store.inside)
     for (int g = groups + tid; g < a.padded / kGroupInputs; g += kOperandThreads)

@@ -92,6 +92,21 @@ __device__ __forceinline__ float code_number(const ActSpec& act, const GranuleSc
   return rne(clamp_f32(x / s.divisor + s.zero, -levels, levels - 1.0f)) - s.zero;
 }
 
+// Eight numbers of a row; they begin at a multiple of 8, and rows of 16-bit numbers may begin anywhere.
+__device__ __forceinline__ void load_eight(const CudaRows& x, size_t at, float (&v)[8]) {
+  const bool aligned = (reinterpret_cast<uintptr_t>(x.data) + at * 2) % 16 == 0;
+  if (x.type == XType::kBf16 && aligned) {
+    const uint4 q = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(x.data) + at);
+    const uint32_t w[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+    for (int j = 0; j < 4; ++j)
+      v[2 * j] = f32_from_bits(w[j] << 16), v[2 * j + 1] = f32_from_bits(w[j] & 0xFFFF0000u);
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < 8; ++j) v[j] = load_number(x.data, x.type, at + j);
+}
+
 __device__ __forceinline__ int32_t float_key(float x) {  // ordered like the numbers
   const uint32_t u = f32_bits(x);
   return static_cast<int32_t>(u ^ ((0u - (u >> 31)) & 0x7FFFFFFFu));
