@@ -225,7 +225,11 @@ __global__ void __launch_bounds__(256) pack_kernel(const __grid_constant__ PackA
     if (f.scales == TileScales::kBlocksE5m3 && (byte_scale(r, k) & 127u) == 0) return 0;
     const PackSource& s = whose(r);
     const int column = s.columns != nullptr ? s.columns[k0 + k] : k0 + static_cast<int>(k);
-    return stored_code(s, row(r), column);
+    const uint32_t c = stored_code(s, row(r), column);
+    if (f.codes == TileCodes::kHalfShared && s.code == CodeType::kFp8)  // MXFP8: bf16 holds it
+      return f32_to_bf16(e4m3_to_f32(static_cast<uint8_t>(c)) *
+                         table_number(s.scales, s.scale_type, scale_at(r, k)));
+    return c;
   };
   for (uint32_t w = threadIdx.x; w < tile_code_bytes(f.codes) / 4; w += 256)
     reinterpret_cast<uint32_t*>(tile)[w] = tile_word(f.codes, w, code);

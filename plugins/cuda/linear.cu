@@ -44,6 +44,20 @@ void check_mx(const QuantMatrix& w) {
     }
 }
 
+// Block scales with which every e4m3 number is a normal number of bf16.
+void check_widened(const QuantMatrix& w) {
+  constexpr uint8_t kLeast = 10, kMost = 246;  // 2^-9 and 448 times 2^(byte - 127)
+  for (size_t n = 0; n < w.N; ++n)
+    for (size_t g = 0; g < w.groups; ++g) {
+      const uint8_t s = w.scales[n * w.scale_stride + g];
+      if (s >= kLeast && s <= kMost) continue;
+      const uint8_t* row = w.codes + n * w.row_bytes;
+      for (size_t k = g * w.block_k; k < std::min(w.K, (g + 1) * w.block_k); ++k)
+        if ((row[k] & 127) != 0 || s == 255)
+          refuse("a block scale is too large or too small for numbers of bf16");
+    }
+}
+
 // Numbers that the tensor-core forms do not hold.
 void check_values(HopperScheme scheme, const QuantMatrix& w) {
   if (w.code == CodeType::kFp8)
@@ -57,6 +71,7 @@ void check_values(HopperScheme scheme, const QuantMatrix& w) {
         if (const uint8_t s = w.scales[n * w.scale_stride + g]; s >= 127)
           refuse("a block scale is negative or NaN: the tensor-core form has none");
   if (scheme == HopperScheme::kMxfp4Bf16) check_mx(w);
+  if (is_dense(scheme) && w.code == CodeType::kFp8) check_widened(w);
   const TileCodes codes = hopper_tile(scheme).codes;
   if ((codes == TileCodes::kInt4Bytes || codes == TileCodes::kInt4Half) &&
       w.code == CodeType::kInt8)
@@ -178,7 +193,8 @@ void HopperWeights::fill(int expert, const CudaMatrix& first, const CudaMatrix* 
       memory.emplace_back(from, size);
       return memory.back().as<uint8_t>();
     };
-    if (tile_scale_bytes(hopper_tile(scheme)) > 0)
+    if (tile_scale_bytes(hopper_tile(scheme)) > 0 ||
+        (is_dense(scheme) && w.scale_type != ScaleType::kNone))
       s.scales = keep(w.scales, scale_count(w) * scale_bytes(w.scale_type));
     if (w.zero_points != nullptr)
       s.zero_points = reinterpret_cast<const int8_t*>(keep(w.zero_points, scale_count(w)));

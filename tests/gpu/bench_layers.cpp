@@ -216,6 +216,7 @@ void bench_layers(bool explore) {
       {"w4a16_g64", "w4a16_g64", CudaPath::kHopper, 0.546875, 790},
       {"mxfp4a16", "mxfp4a16", CudaPath::kHopper, 0.53125, 790},
       {"nvfp4", "nvfp4", CudaPath::kHopper, 0.5625, 790},
+      {"mxfp8", "mxfp8", CudaPath::kHopper, 1.03125, 790},
       {"bf16", "bf16", CudaPath::kHopper, 2, 790}};
   for (const Shape& s : fewer)
     for (const Scheme& scheme : others) {

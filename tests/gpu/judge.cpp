@@ -471,10 +471,27 @@ void judge_all_experts() {
   // Everything else that has tensor cores: gated shared experts, padding, then biases and other activations.
   CudaActivation gelu{};
   gelu.kind = static_cast<uint8_t>(ActivationKind::kGeluTanh);
-  for (const char* name : {"w4a8_g32", "w4a8_g64", "w4a16_g32_zero", "w4a16_g64", "w4a16_channel",
-                           "w4a16_g128_zero_f16", "w4a16_g32_f16", "w4a16_act_order", "w2a16_g32",
-                           "fp8_static", "fp8_block", "fp8_block_ue8m0", "nvfp4", "nvfp4_modelopt",
-                           "mxfp4", "mxfp4a8", "mxfp4a16", "bf16", "f16"}) {
+  for (const char* name : {"w4a8_g32",
+                           "w4a8_g64",
+                           "w4a16_g32_zero",
+                           "w4a16_g64",
+                           "w4a16_channel",
+                           "w4a16_g128_zero_f16",
+                           "w4a16_g32_f16",
+                           "w4a16_act_order",
+                           "w2a16_g32",
+                           "fp8_static",
+                           "fp8_block",
+                           "fp8_block_ue8m0",
+                           "nvfp4",
+                           "nvfp4_modelopt",
+                           "mxfp4",
+                           "mxfp4a8",
+                           "mxfp4a16",
+                           "mxfp8",
+                           "mxfp8a16",
+                           "bf16",
+                           "f16"}) {
     MatrixKind kind = kind_named(name);
     kind.bias = false;
     const size_t I = kind.block_k == 128 ? 768 : 960;

@@ -179,6 +179,9 @@ inline std::vector<MatrixKind> all_kinds() {
   MatrixKind& s = add("w8a8_static", CodeType::kInt8, 8, ScaleType::kF32, 0,
                       act_int8(false, ActGranule::kStatic));
   s.input.scale = 0.02f, s.input.zero_point = -7;
+  add("w8a8_static_symmetric", CodeType::kInt8, 8, ScaleType::kF32, 0,
+      act_int8(true, ActGranule::kStatic))
+      .input.scale = 0.02f;
   add("w8a8_groups", CodeType::kInt8, 8, ScaleType::kF32, 64,
       act_int8(true, ActGranule::kGroup, 128));
   MatrixKind& o = add("w4a8o8", CodeType::kInt4Offset, 4, ScaleType::kF32, 0,

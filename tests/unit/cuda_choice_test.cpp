@@ -112,6 +112,16 @@ TEST(CudaChoice, SchemesOfFolders) {
   EXPECT_EQ(chosen(problem(CodeType::kFp4, 4, ScaleType::kFp8, 16,
                            grouped_rows(ActCode::kFp4, 16, ActScale::kFp8))),
             "cuda_hopper/nvfp4_bf16 reordered");
+  fixed = int8_rows(), fixed.granule = ActGranule::kStatic;
+  EXPECT_EQ(chosen(problem(CodeType::kInt8, 8, ScaleType::kF32, 0, fixed)),
+            "cuda_plain/stored exact");
+  const Problem mxfp8 = problem(CodeType::kFp8, 8, ScaleType::kE8m0, 32,
+                                grouped_rows(ActCode::kFp8, 32, ActScale::kE8m0));
+  EXPECT_EQ(chosen(mxfp8), "cuda_hopper/bf16 reordered");
+  EXPECT_EQ(choose_cuda(mxfp8, named_cuda_target("H200"), {}).chosen->packed_bytes(mxfp8),
+            2 * mxfp8.N * mxfp8.K);
+  EXPECT_EQ(chosen(problem(CodeType::kFp8, 8, ScaleType::kE8m0, 32, {})),
+            "cuda_hopper/bf16 reordered");
   Problem oss = problem(CodeType::kFp4, 4, ScaleType::kE8m0, 32, {});
   oss.N = 5760, oss.K = 2880, oss.groups = 90;
   EXPECT_EQ(chosen(oss), "cuda_hopper/mxfp4_bf16 reordered");

@@ -26,7 +26,7 @@ enum class HopperScheme : uint8_t {
   kInt4F16G32,
   kFp8Block,  // e4m3 with a scale per block of 128 inputs, e4m3 rows with one per 128: products of f16
   kMxfp4Bf16,  // MXFP4 with bf16 rows, or with MX rows, whose numbers bf16 holds
-  kBf16,       // dense
+  kBf16,       // dense, and MXFP8 widened
   kF16,
 };
 inline constexpr int kHopperSchemes = 19;
@@ -182,6 +182,11 @@ inline HopperAnswer hopper_answer(const HopperQuestion& q, bool fp8_products) {
       q.block_n == 1 && (rows_bf16 || (!as_is && a.group == 32 && a.scale == ActScale::kE8m0)))
     return yes(S::kMxfp4Bf16);
   if (q.code == CodeType::kBf16 && rows_bf16) return yes(S::kBf16);
+  // MXFP8 is widened: bf16 holds its numbers.
+  if (q.code == CodeType::kFp8 && q.scale_type == ScaleType::kE8m0 && q.block_k == 32 &&
+      q.block_n == 1 &&
+      (rows_bf16 || (a.code == ActCode::kFp8 && a.group == 32 && a.scale == ActScale::kE8m0)))
+    return yes(S::kBf16);
   if (q.code == CodeType::kF16 && rows_f16) return yes(S::kF16);
   return no(int4 || int8 ? "these groups, scales or rows have no tensor-core kernel yet"
                          : "this number system or these rows have no tensor-core kernel yet");
