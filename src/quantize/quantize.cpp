@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <mutex>
 #include <set>
 
@@ -82,7 +83,6 @@ struct QuantizeJob::State {
   std::unique_ptr<Calibration> calibration;
   std::mutex mutex;  // of reports
   std::vector<ModuleReport> reports;
-  size_t kept_modules = 0;  // in the journal of the run that is resumed
   std::atomic<uint64_t> done{0};
 };
 
@@ -259,13 +259,18 @@ void QuantizeJob::write_shard(size_t number, ThreadPool& pool, const OnQuantizeP
   state_->journal.shards.push_back({shard.name, hash_of_file(path), shard.bytes});
   std::sort(state_->reports.begin(), state_->reports.end(),
             [](const ModuleReport& a, const ModuleReport& b) { return a.name < b.name; });
-  state_->journal.modules.resize(state_->kept_modules);
+  std::map<std::string, Json> made;  // also by the run that this one goes on with
+  for (const Json& m : state_->journal.modules)
+    if (const Json* name = m.find("name"); name != nullptr && name->is_string())
+      made.insert_or_assign(name->as_string(), m);
   for (const ModuleReport& r : state_->reports)
-    state_->journal.modules.push_back(Json::object({{"name", r.name},
-                                                    {"method", name_of(r.method)},
-                                                    {"rows", static_cast<uint64_t>(r.rows)},
-                                                    {"loss", r.loss},
-                                                    {"reason", r.reason}}));
+    made.insert_or_assign(r.name, Json::object({{"name", r.name},
+                                                {"method", name_of(r.method)},
+                                                {"rows", static_cast<uint64_t>(r.rows)},
+                                                {"loss", r.loss},
+                                                {"reason", r.reason}}));
+  state_->journal.modules.clear();
+  for (auto& [name, m] : made) state_->journal.modules.push_back(std::move(m));
   write_journal(partial_, state_->journal);
 }
 
@@ -326,7 +331,6 @@ void QuantizeJob::make_calibration(ThreadPool& pool, const OnQuantizeProgress& p
 
 void QuantizeJob::run(ThreadPool& pool, const OnQuantizeProgress& progress) {
   begin();
-  state_->kept_modules = state_->journal.modules.size();
   make_calibration(pool, progress);
   for (size_t i = 0; i < plan_.shards.size(); ++i) write_shard(i, pool, progress);
   state_->calibration.reset();
