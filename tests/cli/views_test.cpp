@@ -56,7 +56,7 @@ std::string golden(const char* name) { return (test_data_dir() / "golden" / name
 constexpr std::pair<const char*, const char*> kOtherOutputs[] = {
     {"bailinghybrid", "*layers.0.*.dense"},
     {"mistrallarge4", "*layers.0.*.wo"},
-    {"inkling", "*layers.0.*.wo_ud"},
+    {"inkling-", "*layers.0.*.wo_ud"},
     {"dbrx", "*blocks.0.*.out_proj"}};
 
 TEST(Views, FitEightyColumns) {

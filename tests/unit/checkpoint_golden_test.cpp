@@ -6,6 +6,7 @@
 
 #include <filesystem>
 
+#include "checkpoint/families.h"
 #include "unit/checkpoint_util.h"
 
 namespace moebius::test {
@@ -51,11 +52,12 @@ void compare(const Checkpoint& c, const Json& expected) {
   size_t matrices = 0;
   for (const auto& [name, facts] : expected.find("modules")->members()) {
     SCOPED_TRACE(name);
-    // Gate and up of a shared expert that are stored as one are two modules, each with half the rows.
-    const size_t fused = name.find("shared_mlp.input_linear");
-    const bool halves = fused != std::string::npos;
-    const Module* m = c.find_module(
-        halves ? std::string(name).replace(fused, std::string::npos, "shared_mlp.up_proj") : name);
+    // Gate and up that are stored as one are two modules, each with half the rows.
+    std::string up = name;
+    for (const std::string_view fused : {"shared_mlp.input_linear", "mlp.w13_dn"})
+      if (name.ends_with(fused)) up = name.substr(0, name.rfind('.') + 1) + "up_proj";
+    const bool halves = up != name;
+    const Module* m = c.find_module(up);
     ASSERT_NE(m, nullptr);
     if (!has_matrix(*m)) continue;
     ++matrices;
@@ -93,8 +95,11 @@ TEST(GoldenFolders, SchemesAndShapesAreTheLibrarys) {
       size_t moe = 0;
       for (const bool has : c.config().moe_layer) moe += has ? 1 : 0;
       EXPECT_EQ(c.moe_blocks().size(), moe);
+      // Shared experts that the router weighs are among a block's own (Inkling).
+      const int64_t shared =
+          family_by_key(c.config().family)->routed_shared ? c.config().shared_experts : 0;
       for (const MoeBlock& b : c.moe_blocks())
-        EXPECT_EQ(b.experts.size(), static_cast<size_t>(c.config().experts));
+        EXPECT_EQ(b.experts.size(), static_cast<size_t>(c.config().experts + shared));
       if (const fs::path facts = entry.path() / "expected.json"; fs::exists(facts))
         compare(c, parse_json(read_file(facts), facts.string()));
     } catch (const Error& e) {

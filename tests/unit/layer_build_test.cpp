@@ -183,11 +183,13 @@ bool can_run(const MoeBlock& block) {
   for (const auto& expert : block.experts)
     for (const Module* m : expert)
       if (m != nullptr && !m->supported) return false;
-  for (size_t p = 0; p < 3;
-       ++p)  // memory has experts of one scheme; a file may have dense shared ones
-    if (const Module* last = block.experts.back()[p];
-        last != nullptr && last->plan.scheme != block.experts.front()[p]->plan.scheme)
-      return false;
+  // Memory has experts of one scheme and one way of storage; a file may have other shared ones (Inkling).
+  for (size_t p = 0; p < 3; ++p) {
+    const Module *first = block.experts.front()[p], *last = block.experts.back()[p];
+    if (first == nullptr || last == nullptr) continue;
+    const TensorRef &a = first->plan.tensors[Role::kWeight], &b = last->plan.tensors[Role::kWeight];
+    if (first->plan.scheme != last->plan.scheme || a.row_count != b.row_count) return false;
+  }
   return block.experts_reason.empty();
 }
 
