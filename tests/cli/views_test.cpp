@@ -57,7 +57,8 @@ constexpr std::pair<const char*, const char*> kOtherOutputs[] = {
     {"bailinghybrid", "*layers.0.*.dense"},
     {"mistrallarge4", "*layers.0.*.wo"},
     {"inkling-", "*layers.0.*.wo_ud"},
-    {"dbrx", "*blocks.0.*.out_proj"}};
+    {"dbrx", "*blocks.0.*.out_proj"},
+    {"deepseekv4", "*layers.0.*.wo_b"}};
 
 TEST(Views, FitEightyColumns) {
   size_t looked_at = 0;

@@ -178,11 +178,13 @@ TEST(Inspect, ParametersAreTransformersCount) {
       // The correction bias is a parameter in some models of transformers, a buffer in most.
       const bool correction = t.name.ends_with("e_score_correction_bias") ||
                               t.name.ends_with("expert_bias") || t.name.ends_with("router_bias") ||
-                              (name.starts_with("inkling") && t.name.ends_with("mlp.gate.bias"));
+                              (name.starts_with("inkling") && t.name.ends_with("mlp.gate.bias")) ||
+                              (name.starts_with("deepseekv4") && t.name.ends_with("ffn.gate.bias"));
       const bool counts =
           name.starts_with("ernie") || name.starts_with("afmoe") || name.starts_with("laguna");
       const bool buffer = t.name.ends_with("layer_scalar") || t.name.ends_with("slope_rate") ||
-                          t.name.ends_with("_decay") || t.name.ends_with("lerope.alpha");
+                          t.name.ends_with("_decay") || t.name.ends_with("lerope.alpha") ||
+                          t.name.ends_with("tid2eid");
       if ((correction && !counts) || buffer) continue;
       uint64_t elements = 1;
       for (const uint64_t d : t.shape) elements *= d;
