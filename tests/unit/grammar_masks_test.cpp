@@ -137,6 +137,40 @@ TEST(GrammarMasks, SpecialTokensAreTerminalsOnly) {
   expect_masks(g, t, 2, 8);
 }
 
+// Drafts: each fits behind those before it, and none goes beyond what is forced.
+TEST(GrammarMasks, ForcedTokensAreThoseOfTheForcedText) {
+  const Tokenizer& t = tiny_tokenizer();
+  const int32_t start = *t.token_to_id("<|im_start|>");
+  GrammarBuilder b(&t);
+  const GrammarPtr g =
+      b.build(b.sequence({b.literal("name: "), b.marker("<|im_start|>"), b.literal("the end "),
+                          b.choice({b.literal("was near"), b.literal("was far")})}));
+  TokenMasks masks(t);
+  const auto text_of = [&](std::span<const int32_t> tokens) {
+    std::string out;
+    for (const int32_t id : tokens) out += id == start ? "*" : masks.trie().bytes(id);
+    return out;
+  };
+  GrammarMatcher m(g);
+  const std::vector<int32_t> all = masks.forced(m, true, 100);
+  EXPECT_EQ(text_of(all), "name: *the end was ");
+  EXPECT_LT(all.size(), text_of(all).size() - 4);  // words, not letters
+  for (size_t most = 0; most <= all.size(); ++most) {
+    const std::vector<int32_t> some = masks.forced(m, true, most);
+    EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin(),
+                           all.begin() + static_cast<std::ptrdiff_t>(most)));
+  }
+  for (const int32_t id : all) EXPECT_TRUE(masks.accept(m, id, false));
+  EXPECT_TRUE(masks.forced(m, false, 100).empty());  // near or far
+  EXPECT_TRUE(masks.accept(m, *t.token_to_id("n"), false));
+  EXPECT_EQ(text_of(masks.forced(m, false, 100)), "ear");
+  // A space that is not written cannot be told from none.
+  GrammarMatcher other(grammar_from_regex("a+b"));
+  TokenMasks pieces(piece_tokenizer());
+  EXPECT_TRUE(pieces.forced(other, true, 100).empty());
+  EXPECT_EQ(pieces.forced(other, false, 100).size(), 1u);
+}
+
 TEST(GrammarMasks, ForgetsWhatWasUsedLongAgo) {
   TokenMasks small(tiny_tokenizer(), 20000), large(tiny_tokenizer());
   const GrammarPtr g = grammar_from_schema(

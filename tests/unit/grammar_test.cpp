@@ -380,7 +380,7 @@ TEST(GrammarBuilderParts, AToolCallIsAGrammar) {
   const std::string one =
       "<tool_call>\n{\"name\": \"get_time\", \"arguments\": {\"city\": \"Paris\"}}\n</tool_call>";
   GrammarMatcher m(g);
-  EXPECT_EQ(m.forced(100), "<tool_call>\n{\"name\": \"get_");
+  EXPECT_EQ(test::forced_text(m, 100), "<tool_call>\n{\"name\": \"get_");
   EXPECT_TRUE(m.accept(one));
   EXPECT_TRUE(m.may_end());
   EXPECT_FALSE(m.must_end());
@@ -397,7 +397,7 @@ TEST(GrammarBuilderParts, TextUntilAMarker) {
   const GrammarPtr g = b.build(b.sequence({b.text_until(ends), b.literal("\n"), b.json_object()}));
   GrammarMatcher m(g);
   EXPECT_TRUE(m.accept("so <b> </thin </think>"));
-  EXPECT_EQ(m.forced(10), "\n{");
+  EXPECT_EQ(test::forced_text(m, 10), "\n{");
   EXPECT_FALSE(m.accept("x"));
   EXPECT_TRUE(m.accept("\n{\"a\": 1}"));
   EXPECT_TRUE(m.may_end() && m.must_end());
@@ -417,7 +417,7 @@ TEST(GrammarBuilderParts, MarkersTriggerRules) {
   EXPECT_FALSE(m.may_end());
   EXPECT_FALSE(m.accept("h"));
   EXPECT_TRUE(m.accept("g</call>more <ask>"));
-  EXPECT_EQ(m.forced(5), "?");
+  EXPECT_EQ(test::forced_text(m, 5), "?");
   EXPECT_TRUE(m.accept("? and <call>f"));
   EXPECT_FALSE(m.may_end());
   EXPECT_TRUE(m.accept("</call>"));

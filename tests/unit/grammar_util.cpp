@@ -114,6 +114,17 @@ bool validates(const Json& value, const Json& schema, const Json& root) {
   return true;
 }
 
+std::string forced_text(GrammarMatcher& m, size_t most) {
+  std::string out;
+  GrammarPlaces at = m.places(), next;
+  for (int b = m.forced(at).byte; b >= 0 && out.size() < most; b = m.forced(at).byte) {
+    out += static_cast<char>(b);
+    m.step(at.list, static_cast<uint8_t>(b), next);
+    std::swap(at, next);
+  }
+  return out;
+}
+
 std::string random_text(const GrammarPtr& grammar, SplitMix64& random, size_t soft) {
   GrammarMatcher m(grammar);
   std::string out;

@@ -20,6 +20,9 @@ bool validates(const Json& value, const Json& schema, const Json& root);
 // was found.
 std::string random_text(const GrammarPtr& grammar, SplitMix64& random, size_t soft = 200);
 
+// Bytes that must come next whatever is chosen, at most so many.
+std::string forced_text(GrammarMatcher& m, size_t most);
+
 // Schemas that use most of what is kept, for tests that need many.
 const std::vector<std::string>& sample_schemas();
 

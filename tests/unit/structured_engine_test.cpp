@@ -25,12 +25,14 @@ struct Formed {
 
 class FormedTalk {
  public:
-  explicit FormedTalk(size_t parallel = 4, ThreadPool* pool = nullptr)
+  explicit FormedTalk(size_t parallel = 4, ThreadPool* pool = nullptr, size_t drafts = 0)
       : backend_(FakeBackend::all_kinds(), 4096) {
     EngineOptions options;
     options.context = 2048;
     options.parallel = parallel;
     options.pool = pool;
+    options.drafts = drafts;
+    options.every_draft = true;
     options.clock = [this] { return backend_.now; };
     engine_ = std::make_unique<TextEngine>(backend_, &bundled_tokenizer(), options);
   }
@@ -48,7 +50,7 @@ class FormedTalk {
     return engine_->add(std::move(r), std::move(rules));
   }
   void run() {
-    while (!engine_->idle())
+    for (; !engine_->idle(); ++steps)
       for (const TextEvent& e : engine_->step().events) {
         Formed& f = answers_[{e.id, e.index}];
         if (e.choice) f.tokens.push_back(e.choice->token);
@@ -58,6 +60,7 @@ class FormedTalk {
   }
   const Formed& of(uint64_t id, size_t index = 0) { return answers_[{id, index}]; }
   TextEngine& engine() { return *engine_; }
+  size_t steps = 0;
 
   static const std::vector<GrammarPtr>& grammars() {
     static const std::vector<GrammarPtr> all = [] {
@@ -127,6 +130,74 @@ TEST(StructuredEngine, BytesDoNotDependOnCompanyThreadsOrCache) {
         EXPECT_EQ(talk.of(ids[i]).finish, alone[i].finish) << i;
       }
     }
+}
+
+// What a form dictates runs as rows of one step and changes no byte.
+TEST(StructuredEngine, ForcedRunsChangeNoAnswer) {
+  const std::string keys =
+      R"({"type":"object","properties":{"the_first_of_all_properties":{"type":"boolean"},)"
+      R"("another_one_with_a_long_name":{"type":"integer"}},"additionalProperties":false,)"
+      R"("required":["the_first_of_all_properties","another_one_with_a_long_name"]})";
+  const GrammarPtr forced = grammar_from_schema(parse_json_strictly(keys, "schema"));
+  std::vector<Formed> plain;
+  std::vector<size_t> steps;
+  for (const size_t drafts : {0u, 1u, 16u}) {
+    FormedTalk talk(8, nullptr, drafts);
+    std::vector<uint64_t> ids;
+    for (size_t s = 0; s < FormedTalk::grammars().size(); ++s)
+      ids.push_back(talk.ask(static_cast<int>(s), 40 + s, 60));
+    talk.run();
+    talk.steps = 0;
+    for (uint64_t seed = 1; seed <= 4; ++seed) {
+      Request r = test::fake_request(30, seed, 200, 3000);
+      r.stop_tokens = {kEndOfText};
+      TextRules rules;
+      rules.grammar = forced;
+      rules.end_tokens = {kEndOfText};
+      ids.push_back(talk.engine().add(std::move(r), std::move(rules)));
+    }
+    talk.run();
+    steps.push_back(talk.steps);
+    for (size_t i = 0; i < ids.size(); ++i) {
+      const Formed& got = talk.of(ids[i]);
+      ASSERT_EQ(got.error, "");
+      if (drafts == 0) {
+        plain.push_back(got);
+        continue;
+      }
+      EXPECT_EQ(got.tokens, plain[i].tokens) << i;
+      EXPECT_EQ(got.text, plain[i].text) << i;
+      EXPECT_EQ(got.finish, plain[i].finish) << i;
+    }
+    const auto right = talk.engine().engine().snapshot().drafts_right;
+    EXPECT_EQ(right[0] > 0, drafts > 0);
+    EXPECT_EQ(right[3] > 0, drafts > 1);
+  }
+  EXPECT_LT(steps[2], steps[0]);
+}
+
+// The marker that ends reasoning is one run, too.
+TEST(StructuredEngine, TheEndOfReasoningIsForcedInOneStep) {
+  std::vector<std::vector<int32_t>> answers;
+  std::vector<size_t> steps;
+  for (const size_t drafts : {0u, 16u}) {
+    FormedTalk talk(1, nullptr, drafts);
+    Request r = test::fake_request(30, 5, 24, 3000);
+    TextRules rules;
+    auto reading = std::make_shared<AnswerRules>();
+    reading->reasoning = find_reasoning_format("think");
+    reading->start = AnswerStart::kReasoning;
+    rules.answer = reading;
+    rules.thinking_budget = 3;
+    const uint64_t id = talk.engine().add(std::move(r), std::move(rules));
+    talk.run();
+    answers.push_back(talk.of(id).tokens);
+    steps.push_back(talk.steps);
+  }
+  EXPECT_EQ(answers[0], answers[1]);
+  const size_t marker = bundled_tokenizer().encode("</think>", false).size();
+  ASSERT_GT(marker, 2u);
+  EXPECT_LE(steps[1], steps[0] - (marker - 1));
 }
 
 TEST(StructuredEngine, EachOfSeveralAnswersHasItsOwnPlace) {

@@ -6,9 +6,8 @@
 namespace moebius {
 namespace {
 
-constexpr double kFirstChance = 0.6;  // of a draft, before anything is known
-constexpr double kRemembered = 64;    // drafts
-constexpr size_t kPassedOver = 64;    // steps without a draft before it is tried again
+constexpr double kRemembered = 64;  // drafts
+constexpr size_t kPassedOver = 64;  // steps without a draft before it is tried again
 constexpr double kLeastGain = 1.03;
 
 size_t slot_of(std::span<const int32_t> run, size_t slots) {
@@ -56,7 +55,7 @@ size_t PromptLookup::find(std::span<const int32_t> text, std::span<const int32_t
   return text.size();
 }
 
-DraftRecord::DraftRecord() { means_.fill({kFirstChance, 1}); }
+DraftRecord::DraftRecord(double chance) { means_.fill({chance, 1}); }
 
 double DraftRecord::chance(size_t count) const {
   double all = 1, before = 0;

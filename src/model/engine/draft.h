@@ -37,7 +37,8 @@ class PromptLookup {
 // How often the drafts of one sequence were right, by their place.
 class DraftRecord {
  public:
-  DraftRecord();
+  static constexpr double kFound = 0.6, kForced = 0.9;  // chances before anything is known
+  explicit DraftRecord(double chance = kFound);
   // Chance that the first `count` drafts are right.
   double chance(size_t count) const;
   // Of `count` drafts of a step the first `right` were.

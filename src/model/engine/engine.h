@@ -62,6 +62,8 @@ class TokenConstraint {
   virtual bool complete() const = 0;    // it may end here
   // Throws Error where the token does not fit. Not called with the token that ends the answer.
   virtual void accept(int32_t token) = 0;
+  // Tokens that the form all but dictates behind this place, at most so many: drafts.
+  virtual std::vector<int32_t> forced(size_t) { return {}; }
 };
 
 struct Request {

@@ -143,7 +143,8 @@ void Engine::plan() {
   for (size_t i = 0; i < owners.size(); ++i) owners[i]->piece = pieces[i];
 }
 
-// What may follow its last token: behind the same tokens in what was predicted, or in its own text.
+// What may follow its last token: what the answer's form dictates, or what came behind the same
+// tokens in what was predicted, or in its own text.
 void Engine::find_draft(Sequence& s) const {
   if (options_.drafts == 0 || !s.followers.empty() || s.wants_prompt_rows() ||
       backend_.batches_in_flight() > 1)
@@ -153,6 +154,13 @@ void Engine::find_draft(Sequence& s) const {
   if (s.tokens.size() <= backend_.keys_change_beyond())
     most = std::min(most, backend_.keys_change_beyond() - s.tokens.size());
   if (most == 0) return;
+  const auto draft = [&](std::span<const int32_t> tokens, bool forced) {
+    s.draft_forced = forced;
+    s.draft_rows.push_back(s.tokens.back());
+    s.draft_rows.insert(s.draft_rows.end(), tokens.begin(), tokens.end());
+  };
+  if (s.constraint)
+    if (const auto forced = s.constraint->forced(most); !forced.empty()) return draft(forced, true);
   const std::span<const int32_t> text = s.tokens, answer = text.subspan(s.prompt());
   std::span<const int32_t> from = s.request->prediction;
   if (!from.empty()) s.predicted.extend(from);
@@ -165,9 +173,8 @@ void Engine::find_draft(Sequence& s) const {
     at = s.lookup.find(text, text);
   }
   from = from.subspan(at, std::min(most, from.size() - at));
-  if (from.empty()) return;
-  s.draft_rows.push_back(s.tokens.back());
-  s.draft_rows.insert(s.draft_rows.end(), from.begin(), from.end());
+  if (from.empty() || (s.constraint && !s.constraint->mask().has(from[0]))) return;
+  draft(from, false);
 }
 
 // Of the drafts that were found, those that are worth their rows.
@@ -176,7 +183,7 @@ void Engine::plan_drafts_of(const StepShape& decode) {
   std::vector<Sequence*> owners;
   for (const auto& s : sequences_) {
     if (s->draft_rows.empty()) continue;
-    lines.push_back({s->next(), s->drafts(), &s->draft_record, s->draft_due});
+    lines.push_back({s->next(), s->drafts(), &s->draft_record(), s->draft_due});
     owners.push_back(s.get());
   }
   if (lines.empty() || options_.every_draft) return;
@@ -184,7 +191,7 @@ void Engine::plan_drafts_of(const StepShape& decode) {
   for (size_t i = 0; i < owners.size(); ++i) {
     Sequence& s = *owners[i];
     s.draft_rows.resize(counts[i] == 0 ? 0 : counts[i] + 1);
-    s.draft_due = counts[i] == 0 && s.draft_record.pass();
+    s.draft_due = counts[i] == 0 && s.draft_record().pass();
   }
 }
 

@@ -55,8 +55,8 @@ struct Engine::Sequence {
   size_t ahead = 0;            // tokens behind kv.length that these run
 
   PromptLookup lookup, predicted;  // in its tokens; in what was predicted
-  DraftRecord draft_record;
-  bool draft_due = false;
+  DraftRecord found_record, forced_record{DraftRecord::kForced};
+  bool draft_due = false, draft_forced = false;
   size_t drafts_right = 0, drafts_wrong = 0;
 
   // Of the step that is made.
@@ -75,6 +75,7 @@ struct Engine::Sequence {
   bool running() const { return state == State::kRunning; }
   bool safe() const { return preempted >= 3; }  // is not preempted again
   bool completes() const { return piece == pending(); }
+  DraftRecord& draft_record() { return draft_forced ? forced_record : found_record; }
   size_t drafts() const { return draft_rows.empty() ? 0 : draft_rows.size() - 1; }
   bool wants_prompt_rows() const {
     return request->prompt_logprobs >= 0 && reported + 1 < prompt();

@@ -235,7 +235,7 @@ void Engine::commit_piece(Sequence& s, size_t piece) noexcept {
 void Engine::commit_drafts(Sequence& s) noexcept {
   const size_t rows = s.draft_rows.size(), kept = s.choices.size(),
                right = kept - std::min<size_t>(kept, 1);
-  s.draft_record.observe(rows - 1, right);
+  s.draft_record().observe(rows - 1, right);
   s.drafts_right += right, s.drafts_wrong += rows - 1 - right;
   ++totals_.drafts;
   totals_.drafted_tokens += rows - 1;

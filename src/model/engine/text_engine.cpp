@@ -38,6 +38,9 @@ class GrammarConstraint final : public TokenConstraint {
     found_ = false;
     mask();
   }
+  std::vector<int32_t> forced(size_t most) override {
+    return masks_->forced(matcher_, first_, most);
+  }
 
  private:
   std::shared_ptr<TokenMasks> masks_;
@@ -78,6 +81,11 @@ class ThinkingConstraint final : public TokenConstraint {
     } else if (written_ == 0 && text_.reasoning() && text_.reasoning_tokens() >= budget_) {
       forcing_ = !marker_.empty();
     }
+  }
+  std::vector<int32_t> forced(size_t most) override {
+    if (!forcing_) return inner_ ? inner_->forced(most) : std::vector<int32_t>();
+    const auto rest = std::span(marker_).subspan(written_);
+    return {rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(std::min(most, rest.size()))};
   }
 
  private:

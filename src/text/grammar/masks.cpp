@@ -10,6 +10,7 @@ namespace {
 
 constexpr size_t kFewTokens = 1024;  // kept as a list
 constexpr size_t kFewLeaves = 64;    // branches of the big tree that are walked one by one
+constexpr size_t kMostForced = 128;  // bytes that are looked ahead
 constexpr uint32_t kNoNode = UINT32_MAX;
 
 uint64_t state_key(const Dfa& dfa, uint32_t state) { return (dfa.id() << 24) | state; }
@@ -451,6 +452,46 @@ bool TokenMasks::accept(GrammarMatcher& matcher, int32_t token, bool first) cons
   if (text.empty()) return matcher.accept_special(token);
   if (first && trie_.strips_first_space() && text[0] == ' ') text.remove_prefix(1);
   return !text.empty() && matcher.accept(text);
+}
+
+std::vector<int32_t> TokenMasks::forced(GrammarMatcher& matcher, bool first, size_t most) const {
+  std::vector<int32_t> out;
+  if (first && trie_.strips_first_space()) return out;
+  std::string bytes;
+  bool more = most > 0;
+  const auto write_bytes = [&] {
+    for (std::string_view rest = bytes; !rest.empty() && more;) {
+      const int32_t token = trie_.longest_in(rest);
+      if (token >= 0) out.push_back(token);
+      rest.remove_prefix(trie_.bytes(token).size());
+      more = token >= 0 && out.size() < most;
+    }
+    bytes.clear();
+    return more;
+  };
+  GrammarPlaces at = matcher.places(), next;
+  while (more && bytes.size() < kMostForced) {
+    const GrammarMatcher::Forced f = matcher.forced(at);
+    if (f.byte >= 0) {
+      bytes += static_cast<char>(f.byte);
+      matcher.step(at.list, static_cast<uint8_t>(f.byte), next);
+      std::swap(at, next);
+    } else if (f.token >= 0 && write_bytes()) {
+      out.push_back(f.token);
+      more = out.size() < most;
+      GrammarPlaces all;
+      for (const GrammarPlace& p : at.list) {
+        matcher.behind(p, next);
+        all.list.insert(all.list.end(), next.list.begin(), next.list.end());
+        all.may_end = all.may_end || next.may_end;
+      }
+      at = std::move(all);
+    } else {
+      break;
+    }
+  }
+  write_bytes();
+  return out;
 }
 
 }  // namespace moebius

@@ -29,6 +29,10 @@ class TokenMasks {
   // False, and nothing happened: it does not fit.
   bool accept(GrammarMatcher& matcher, int32_t token, bool first) const;
 
+  // Tokens for what must come next whatever is chosen, the longest first; at most so many. Others may
+  // be sampled that begin with the same bytes.
+  std::vector<int32_t> forced(GrammarMatcher& matcher, bool first, size_t most) const;
+
   const TokenTrie& trie() const { return trie_; }
   size_t states() const;  // that are kept
   size_t bytes() const;

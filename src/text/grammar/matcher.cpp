@@ -184,31 +184,23 @@ bool GrammarMatcher::accept_special(int32_t token) {
   return true;
 }
 
-std::string GrammarMatcher::forced(size_t most) const {
-  std::string out;
-  GrammarMatcher ahead(*this);
-  while (out.size() < most && !ahead.may_end()) {
-    int only = -1;
-    for (unsigned b = 0; b < 256; ++b) {
-      const bool fits = std::any_of(
-          ahead.places_.list.begin(), ahead.places_.list.end(), [&](const GrammarPlace& p) {
-            uint32_t count = p.count;
-            return step(ahead.terminal_at(p), p.state, static_cast<uint8_t>(b), count) !=
-                   Dfa::kDead;
-          });
-      if (!fits) continue;
-      if (only >= 0) return out;
-      only = static_cast<int>(b);
+GrammarMatcher::Forced GrammarMatcher::forced(const GrammarPlaces& at) const {
+  Forced out;
+  if (at.may_end) return out;
+  for (const GrammarPlace& p : at.list) {
+    const GrammarTerminal& t = terminal_at(p);
+    if (t.special) return {};
+    if (t.kind == GrammarTerminal::Kind::kToken) {
+      if (out.byte >= 0 || (out.token >= 0 && out.token != t.token)) return {};
+      out.token = t.token;
+      continue;
     }
-    const bool token = std::any_of(
-        ahead.places_.list.begin(), ahead.places_.list.end(), [&](const GrammarPlace& p) {
-          return ahead.terminal_at(p).kind == GrammarTerminal::Kind::kToken ||
-                 ahead.terminal_at(p).special;
-        });
-    if (only < 0 || token) return out;
-    const char c = static_cast<char>(only);
-    ahead.accept({&c, 1});
-    out += c;
+    for (int b = 0; b < 256; ++b) {
+      uint32_t count = p.count;
+      if (b == out.byte || step(t, p.state, static_cast<uint8_t>(b), count) == Dfa::kDead) continue;
+      if (out.byte >= 0 || out.token >= 0) return {};
+      out.byte = b;
+    }
   }
   return out;
 }

@@ -42,8 +42,6 @@ class GrammarMatcher {
   bool accept_special(int32_t token);  // one without text
   bool may_end() const { return places_.may_end; }
   bool must_end() const { return places_.list.empty(); }  // nothing can follow
-  // Bytes that must come next whatever is chosen, at most so many.
-  std::string forced(size_t most) const;
 
   const Grammar& grammar() const { return *grammar_; }
   const GrammarTerminal& terminal_at(const GrammarPlace& p) const {
@@ -52,6 +50,12 @@ class GrammarMatcher {
   const GrammarPlaces& places() const { return places_; }
   // The places behind one more byte; `to` is overwritten. Frames may be added.
   void step(std::span<const GrammarPlace> from, uint8_t byte, GrammarPlaces& to);
+  // What must come next at these places whatever is chosen: a byte, or a token without text.
+  struct Forced {
+    int byte = -1;
+    int32_t token = -1;
+  };
+  Forced forced(const GrammarPlaces& at) const;
   // The places behind the terminal of `p`.
   void behind(const GrammarPlace& p, GrammarPlaces& to);
   // One state on; kDead where the byte does not fit. Counts characters.

@@ -62,4 +62,18 @@ TokenTrie::TokenTrie(const Tokenizer& tokenizer) {
     roots_[trie_.nodes[i].byte] = i;
 }
 
+int32_t TokenTrie::longest_in(std::string_view text) const {
+  int32_t found = -1;
+  uint32_t at = text.empty() ? UINT32_MAX : child_of_root(static_cast<uint8_t>(text[0]));
+  for (size_t i = 1; at != UINT32_MAX; ++i) {
+    const TrieNodes::Node& n = trie_.nodes[at];
+    if (n.ids > 0) found = trie_.ids[n.first_id];
+    if (i == text.size()) break;
+    const auto byte = static_cast<uint8_t>(text[i]);
+    for (++at; at < n.next && trie_.nodes[at].byte != byte;) at = trie_.nodes[at].next;
+    if (at >= n.next) break;
+  }
+  return found;
+}
+
 }  // namespace moebius

@@ -48,6 +48,7 @@ class TokenTrie {
   // The first token with text loses a space at its start.
   bool strips_first_space() const { return strips_; }
   uint32_t child_of_root(uint8_t byte) const { return roots_[byte]; }  // UINT32_MAX: none
+  int32_t longest_in(std::string_view text) const;  // token that the text begins with; -1: none
 
  private:
   std::string text_;  // of all tokens, one after the other
