@@ -8,14 +8,6 @@
 # listed here and compiled by itself (check_names.py finds the first kind; it reads both lists).
 set(MOEBIUS_BUNDLE_FOLDERS "^(api|base|runtime|quant|checkpoint|device|nn|model|text|quantize|report|serve|apps)/")
 set(MOEBIUS_UNBUNDLED_FILES
-  apps/bench_linear.cpp
-  apps/bench_moe.cpp
-  apps/bench_report.cpp
-  apps/bench_synthetic.cpp
-  apps/interrupt.cpp
-  apps/manual.cpp
-  apps/text_session.cpp
-  apps/tokenize.cpp
 )
 set(MOEBIUS_BUNDLE_FILES 10)  # at most; more would leave cores idle at the end
 
@@ -55,7 +47,7 @@ function(moebius_bundle out sources)
       list(TRANSFORM files APPEND "\"\n")
       list(JOIN files "" text)
       string(MAKE_C_IDENTIFIER "${folder_${key}}" name)
-      string(REGEX REPLACE "[^O0-9]" "" level "${options_${key}}")
+      string(REGEX REPLACE "[^O0-9W]" "" level "${options_${key}}")
       set(bundle "${PROJECT_BINARY_DIR}/bundles/${name}_${level}_${number}.cpp")
       file(CONFIGURE OUTPUT "${bundle}" CONTENT "${text}" @ONLY)
       set_source_files_properties("${bundle}" PROPERTIES COMPILE_OPTIONS "${options_${key}}")

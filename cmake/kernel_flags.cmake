@@ -24,7 +24,7 @@ set(MOEBIUS_KERNEL_FLAGS
 # Cold: what runs once per folder or per command, where -O1 saves a fifth of the compile time; no step calls it (checks.cold
 # follows the calls). Everything else keeps -O2.
 set(MOEBIUS_HOT_FILES "^(kernels/([a-z_]+[.]|generic/|arm/arm_neon_f32|[a-z0-9_/]*_rows)|nn/|device/cpu/(row_program|layer_ops|attention_ops)|quant/reference|quantize/(gptq|search)|checkpoint/formats/)")
-set(MOEBIUS_COLD_FILES "^(apps/|report/|device/(placement|cpu/layer_(plan|loader|build))|model/(arch/|load/|ranks/(handshake|rank_costs|rank_memory|rank_plan|ranked_model)|engine/sampling_choices)|checkpoint/(checkpoint|config_fields|families|fused_experts|model_config|module_|moe_|quant_|safetensors_|shard_index|summary|target_match|tensor_name)|quant/scheme|text/(jinja/|chat_template|generation_config|tokenizer_json|tiktoken))")
+set(MOEBIUS_COLD_FILES "^(apps/|report/|quantize/(journal|output_plan|quantize|schemes|selection|stage_run|token_files)|device/(placement|cpu/layer_(plan|loader|build))|model/(arch/|load/|ranks/(handshake|rank_costs|rank_memory|rank_plan|ranked_model)|engine/sampling_choices)|checkpoint/(methods/|checkpoint|config_fields|families|fused_experts|model_config|module_|moe_|quant_|safetensors_|shard_index|summary|target_match|tensor_name)|quant/scheme|text/(jinja/|grammar/answer_format|grammar/regex|grammar/schema|chat_template|generation_config|tokenizer_json|tiktoken)|serve/(access|anthropic_request|api_error|fields|http|messages[.]|metrics|refused_fields|request|responses_request|server|state|structured|tools))")
 
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(aarch64|arm64)$")
   set(MOEBIUS_ARCH aarch64)

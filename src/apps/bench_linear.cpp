@@ -92,8 +92,8 @@ Subject folder_subject(const BenchOptions& options, const LayerOptions& lo) {
   return s;
 }
 
-BenchResult measure(const Subject& s, const BenchOptions& options, size_t tokens, size_t threads,
-                    BenchMachine& machine) {
+BenchResult measure_linear(const Subject& s, const BenchOptions& options, size_t tokens,
+                           size_t threads, BenchMachine& machine) {
   ThreadPool& pool = machine.pool(threads);
   const XType type = x_type_from(options.dtype);
   SyntheticRows x(type, tokens, s.problem.K), y(type, tokens, s.layers[0]->out_features());
@@ -114,11 +114,11 @@ void measure_all(const Subject& s, const BenchOptions& options, BenchMachine& ma
   for (const size_t tokens : options.tokens)
     for (const size_t threads : thread_list(options)) {
       if (interrupt_seen()) return;
-      report.add(measure(s, options, tokens, threads, machine));
+      report.add(measure_linear(s, options, tokens, threads, machine));
     }
 }
 
-std::vector<SyntheticScheme> schemes_of(const BenchOptions& options) {
+std::vector<SyntheticScheme> linear_schemes(const BenchOptions& options) {
   std::vector<SyntheticScheme> list;
   const std::vector<int64_t> groups =
       options.groups.empty() ? std::vector<int64_t>{0} : options.groups;
@@ -211,7 +211,7 @@ int run_bench_linear(const BenchOptions& options, std::ostream& out) {
   if (!options.folder.empty())
     measure_all(folder_subject(options, lo), options, machine, report);
   else
-    for (const SyntheticScheme& scheme : schemes_of(options))
+    for (const SyntheticScheme& scheme : linear_schemes(options))
       if (!interrupt_seen())
         measure_all(synthetic_subject(options, scheme, lo), options, machine, report);
   report.finish();
@@ -228,7 +228,7 @@ int run_bench_kernel(const BenchOptions& options, std::ostream& out) {
     if (kernel->gemm == nullptr ||
         !missing_features(machine.cpu(), kernel->arch, kernel->needs).empty())
       continue;
-    for (const SyntheticScheme& scheme : schemes_of(options))
+    for (const SyntheticScheme& scheme : linear_schemes(options))
       if (!interrupt_seen() && options.pack)
         measure_packing(*kernel, scheme, options, machine, out);
       else if (!interrupt_seen())

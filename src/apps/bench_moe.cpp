@@ -19,7 +19,7 @@ namespace moebius {
 namespace {
 
 // Layers of one shape and what they hold.
-struct Subject {
+struct MoeSubject {
   std::string scheme;
   int64_t group = -1;
   MoeSpec spec;
@@ -71,12 +71,12 @@ struct ExpertMaker {
   }
 };
 
-Subject synthetic_subject(const BenchOptions& options, const SyntheticScheme& scheme,
-                          ThreadPool& pool) {
+MoeSubject synthetic_moe(const BenchOptions& options, const SyntheticScheme& scheme,
+                         ThreadPool& pool) {
   if (options.top_k == 0 || options.top_k > options.experts)
     fail("--top-k is {}; expected 1 to the number of experts, {}", options.top_k, options.experts);
   const LayerOptions lo = layer_options_of(options, pool);
-  Subject s;
+  MoeSubject s;
   s.scheme = scheme.name, s.group = scheme.group, s.departs = scheme.departs;
   s.spec.hidden = options.hidden, s.spec.intermediate = options.intermediate,
   s.spec.experts = options.experts;
@@ -114,7 +114,7 @@ Subject synthetic_subject(const BenchOptions& options, const SyntheticScheme& sc
   return s;
 }
 
-Subject folder_subject(const BenchOptions& options, ThreadPool& pool) {
+MoeSubject folder_moe(const BenchOptions& options, ThreadPool& pool) {
   const Checkpoint checkpoint = open_checkpoint(options.folder);
   const auto& blocks = checkpoint.moe_blocks();
   if (blocks.empty()) fail("{}: has no mixture-of-experts layer", options.folder);
@@ -125,7 +125,7 @@ Subject folder_subject(const BenchOptions& options, ThreadPool& pool) {
   LayerOptions lo = layer_options_of(options, pool);
   Progress progress("loading", file_bytes(*block), true);
   lo.progress = [&](uint64_t bytes) { progress.advance(bytes); };
-  Subject s;
+  MoeSubject s;
   s.spec = block->spec;
   const Scheme& scheme = block->experts[0][1]->plan.scheme;
   s.scheme = family_of(scheme);
@@ -145,8 +145,8 @@ Subject folder_subject(const BenchOptions& options, ThreadPool& pool) {
   return s;
 }
 
-BenchResult measure(const Subject& s, const BenchOptions& options, size_t tokens, size_t threads,
-                    BenchMachine& machine) {
+BenchResult measure_moe(const MoeSubject& s, const BenchOptions& options, size_t tokens,
+                        size_t threads, BenchMachine& machine) {
   const size_t H = s.spec.hidden, top_k = s.spec.router.top_k;
   SyntheticRows x(x_type_from(options.dtype), tokens, H);
   SyntheticRouting routing(tokens, s.spec.experts, top_k, options.skew);
@@ -189,12 +189,12 @@ BenchResult measure(const Subject& s, const BenchOptions& options, size_t tokens
   return r;
 }
 
-void measure_all(const Subject& s, const BenchOptions& options, BenchMachine& machine,
-                 BenchReport& report) {
+void measure_all_moes(const MoeSubject& s, const BenchOptions& options, BenchMachine& machine,
+                      BenchReport& report) {
   for (const size_t tokens : options.tokens)
     for (const size_t threads : thread_list(options)) {
       if (interrupt_seen()) return;
-      report.add(measure(s, options, tokens, threads, machine));
+      report.add(measure_moe(s, options, tokens, threads, machine));
     }
 }
 
@@ -207,7 +207,7 @@ int run_bench_moe(const BenchOptions& options, std::ostream& out) {
   const std::vector<size_t> threads = thread_list(options);
   ThreadPool& pool = machine.pool(*std::max_element(threads.begin(), threads.end()));
   if (!options.folder.empty()) {
-    measure_all(folder_subject(options, pool), options, machine, report);
+    measure_all_moes(folder_moe(options, pool), options, machine, report);
   } else {
     const std::vector<int64_t> groups =
         options.groups.empty() ? std::vector<int64_t>{0} : options.groups;
@@ -221,7 +221,7 @@ int run_bench_moe(const BenchOptions& options, std::ostream& out) {
         if (wanted && scheme.group != *wanted)
           warning("scheme {} has groups of its own; --group {} does not apply", name, group);
         done = scheme.group;
-        measure_all(synthetic_subject(options, scheme, pool), options, machine, report);
+        measure_all_moes(synthetic_moe(options, scheme, pool), options, machine, report);
       }
     }
   }

@@ -73,7 +73,7 @@ std::vector<std::pair<std::string, double>> read_cases(const std::string& path) 
 
 double percent(double part, double whole) { return whole > 0 ? rounded(100 * part / whole, 4) : 0; }
 
-Json to_json(const BenchResult& r, double before_ms, double speedup) {
+Json result_json(const BenchResult& r, double before_ms, double speedup) {
   Json j = Json::object({{"bench", r.bench}, {"scheme", r.scheme}, {"group", r.group}});
   for (const auto& [name, value] : r.shape) j.set(name, value);
   j.set("tokens", static_cast<uint64_t>(r.tokens)),
@@ -143,7 +143,7 @@ void BenchReport::add(const BenchResult& r) {
   for (const auto& [name, ms] : before_)
     if (name == id) before_ms = ms;
   if (options_.json)
-    out_ << to_json(r, before_ms, speedup).dump() << std::endl;
+    out_ << result_json(r, before_ms, speedup).dump() << std::endl;
   else
     print_line(r, before_ms, speedup);
 }

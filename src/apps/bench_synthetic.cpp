@@ -35,7 +35,7 @@ struct Row {
   size_t block_n, block_k;  // of kFixed; block_n 0: all rows, block_k 0: all columns
 };
 
-constexpr Row kRows[] = {
+constexpr Row kSyntheticRows[] = {
     {"w4a8", CodeType::kInt4Offset, 4, ScaleType::kBf16, Groups::kAny, 1, 0},
     {"w8a8", CodeType::kInt8, 8, ScaleType::kBf16, Groups::kChannel, 1, 0},
     {"w4a16", CodeType::kInt4Offset, 4, ScaleType::kBf16, Groups::kAny, 1, 0},
@@ -172,7 +172,7 @@ size_t times(size_t a, size_t b) {
 std::span<const std::string_view> synthetic_scheme_names() {
   static const std::vector<std::string_view> names = [] {
     std::vector<std::string_view> v;
-    for (const Row& row : kRows) v.push_back(row.name);
+    for (const Row& row : kSyntheticRows) v.push_back(row.name);
     return v;
   }();
   return names;
@@ -184,9 +184,9 @@ std::vector<std::string> bench_scheme_names() {
 
 SyntheticScheme synthetic_scheme(std::string_view name, std::optional<int64_t> group,
                                  const ActRequest& request) {
-  const Row* row = std::find_if(std::begin(kRows), std::end(kRows),
+  const Row* row = std::find_if(std::begin(kSyntheticRows), std::end(kSyntheticRows),
                                 [&](const Row& r) { return r.name == name; });
-  if (row == std::end(kRows))
+  if (row == std::end(kSyntheticRows))
     fail("no scheme '{}'; expected one of {}", printable(name),
          fmt::join(synthetic_scheme_names(), ", "));
   if (group && (*group < -1 || *group == 0))

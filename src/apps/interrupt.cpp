@@ -12,7 +12,7 @@
 namespace moebius {
 namespace {
 
-std::atomic<const char*> last_word{nullptr};  // null: note it
+std::atomic<const char*> word_of_signal{nullptr};  // null: note it
 std::atomic<bool> noted{false};
 static_assert(std::atomic<const char*>::is_always_lock_free &&
               std::atomic<bool>::is_always_lock_free);
@@ -22,7 +22,7 @@ void say(const char* text) {
 }
 
 void note_or_end(int) {
-  const char* word = last_word;
+  const char* word = word_of_signal;
   if (word == nullptr && !noted.exchange(true)) return;
   if (isatty(STDERR_FILENO) != 0) say("\n");  // a bar or an answer owns the line
   say("moebius: ");
@@ -40,12 +40,12 @@ void install() {
 }  // namespace
 
 void interrupt_ends(const char* word) {
-  last_word = word;
+  word_of_signal = word;
   install();
 }
 
 void interrupt_is_noted() {
-  last_word = nullptr;
+  word_of_signal = nullptr;
   install();
 }
 

@@ -64,10 +64,10 @@ std::string cell(std::string_view text) {  // of a table in Markdown
   return out;
 }
 
-void options_of(const Command& c, std::string& out) {
+void manual_options(const Command& c, std::string& out) {
   if (!c.subjects.empty()) {
     for (const Command& s : c.subjects)
-      if (!s.hidden) options_of(s, out);
+      if (!s.hidden) manual_options(s, out);
     return;
   }
   out += fmt::format("\n### `moebius {} {}`\n\n{}\n\n| | |\n|---|---|\n", c.name, usage_of(c),
@@ -136,7 +136,7 @@ std::string markdown_options(const Command& tool) {
     out += fmt::format("| `{}` | {} |\n", bare_left(o), cell(description_of(o)));
   }
   for (const Command& c : tool.subjects)
-    if (!c.hidden) options_of(c, out);
+    if (!c.hidden) manual_options(c, out);
   return out;
 }
 

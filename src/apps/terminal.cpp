@@ -21,10 +21,6 @@ using Clock = std::chrono::steady_clock;
 constexpr auto kRedraw = std::chrono::milliseconds(100);
 constexpr auto kPlainLine = std::chrono::seconds(5);
 
-double seconds_since(Clock::time_point t) {
-  return std::chrono::duration<double>(Clock::now() - t).count();
-}
-
 size_t terminal_width() {
   winsize size{};
   if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 20) return size.ws_col;
@@ -32,6 +28,10 @@ size_t terminal_width() {
 }
 
 }  // namespace
+
+double seconds_since(Clock::time_point t) {
+  return std::chrono::duration<double>(Clock::now() - t).count();
+}
 
 bool colour_wanted(int descriptor) {
   const char* no = std::getenv("NO_COLOR");

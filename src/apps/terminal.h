@@ -17,6 +17,8 @@ bool colour_wanted(int descriptor);  // a terminal, and NO_COLOR is not set
 enum class Ink : uint8_t { kPlain, kBold, kDim, kRed, kGreen, kYellow, kCyan };
 std::string paint(std::string_view text, Ink ink, bool colour);
 
+double seconds_since(std::chrono::steady_clock::time_point start);
+
 // Counts work; draws at most ten times a second. advance() may be called from any thread. Results
 // are printed after finish(): until then the bar owns the line.
 class Progress {

@@ -22,10 +22,6 @@ namespace moebius {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point t) {
-  return std::chrono::duration<double>(Clock::now() - t).count();
-}
-
 // Nothing where there is none and none is needed; then `why` says so.
 std::optional<Tokenizer> tokenizer_of(const std::string& folder, bool needed, std::string& why) {
   try {

@@ -12,6 +12,7 @@
 
 #include "apps/commands.h"
 #include "apps/options.h"
+#include "apps/terminal.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
@@ -51,13 +52,9 @@ std::vector<int32_t> parse_ids(std::string_view text, size_t limit) {
   return ids;
 }
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
 // Encodes several times; one JSON object with the best time.
-void measure(const Tokenizer& tokenizer, const TokenizeOptions& o, std::string_view text,
-             double load_s, std::ostream& out) {
+void measure_encoding(const Tokenizer& tokenizer, const TokenizeOptions& o, std::string_view text,
+                      double load_s, std::ostream& out) {
   std::vector<std::string_view> parts;
   if (!o.lines) parts.push_back(text);
   for (size_t i = 0; o.lines && i < text.size();) {
@@ -93,7 +90,7 @@ int run_tokenize(const TokenizeOptions& o, std::istream& in, std::ostream& out) 
                            : o.file ? read_input(*o.file, kMaxInput)
                                     : read_all(in);
   if (o.repeat > 0) {
-    measure(tokenizer, o, text, load_s, out);
+    measure_encoding(tokenizer, o, text, load_s, out);
     return 0;
   }
   const std::vector<int32_t> ids = tokenizer.encode(text, o.add_special);
