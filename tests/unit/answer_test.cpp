@@ -221,7 +221,7 @@ Json assistant_message(std::string_view format, const Scripted& s) {
 std::string without_end(std::string text) {
   for (const std::string_view end :
        {"<|im_end|>\n", "<|im_end|>", "<|end|>", "<｜end▁of▁sentence｜>", "<|return|>", "<|call|>",
-        "[e~[\n", "<|eot|>", "<|eot_id|>", "</s>"})
+        "<|end_of_msg|>", "<turn|>\n", "[e~[\n", "<|eot|>", "<|eot_id|>", "</s>"})
     if (text.ends_with(end)) return text.substr(0, text.size() - end.size());
   return text;
 }
@@ -267,6 +267,9 @@ TEST_P(ToolFormats, ScriptedAnswersAreReadAtEveryCutAndPrintedBack) {
   for (const Scripted& s : scripted()) {
     if (format == "llama3_json" && (s.calls.size() > 1 || (!s.calls.empty() && !s.content.empty())))
       continue;  // its form has neither
+    if (format == "minimax_m3" && !s.calls.empty() &&
+        s.calls[0].second.find("[[]") != s.content.npos)
+      continue;  // its form has no empty list without a schema
     const Json m = assistant_message(format, s);
     const std::string text = answer_text(t, m);
     const Answer a = joined(split_everywhere(rules, text));
@@ -274,9 +277,12 @@ TEST_P(ToolFormats, ScriptedAnswersAreReadAtEveryCutAndPrintedBack) {
     SCOPED_TRACE(text);
     EXPECT_EQ(a.broken, 0u);
     const bool line = format == "glm45" && a.content.starts_with('\n');
-    EXPECT_EQ(line ? a.content.substr(1) : a.content,
-              s.content +
-                  (format == "deepseek_v32" && !s.content.empty() && !s.calls.empty() ? "\n" : ""));
+    EXPECT_EQ(
+        line ? a.content.substr(1) : a.content,
+        s.content + (format.starts_with("deepseek_v") && format != "deepseek_v3" &&
+                             format != "deepseek_v31" && !s.content.empty() && !s.calls.empty()
+                         ? "\n"
+                         : ""));
     ASSERT_EQ(a.calls.size(), s.calls.size());
     Scripted back{s.content, {}};
     for (size_t i = 0; i < s.calls.size(); ++i) {
@@ -365,6 +371,41 @@ TEST(Answer, ThePrintedCallDecides) {
   }
 }
 
+// Channels of Kimi-K3 and of Gemma-4: the marks around the content are no part of it.
+TEST(Answer, ChannelsBetweenMarks) {
+  AnswerRules kimi = rules_of("kimi_k3", "kimi_k3");
+  kimi.start =
+      answer_start(kimi.reasoning, "<|open|>message role=\"assistant\"<|sep|><|open|>think<|sep|>");
+  EXPECT_EQ(kimi.start, AnswerStart::kReasoning);
+  const std::string call =
+      "<|open|>tools<|sep|><|open|>call tool=\"now\" index=\"1\"<|sep|><|close|>call<|sep|>"
+      "<|close|>tools<|sep|>";
+  const std::string text =
+      "So <b>\n<|close|>think<|sep|><|open|>response<|sep|>Yes.\n<|close|>response<|sep|>" + call +
+      "<|close|>message<|sep|>";
+  const Answer a = joined(split_everywhere(kimi, text));
+  EXPECT_EQ(a.reasoning, "So <b>\n");
+  EXPECT_EQ(a.content, "Yes.\n");
+  EXPECT_EQ(a.calls.size(), 1u);
+  EXPECT_EQ(answer_start(kimi.reasoning, "<|open|>response<|sep|>"), AnswerStart::kContent);
+  kimi.tools = nullptr;  // the marks are dropped without tools, too
+  kimi.format = nullptr;
+  EXPECT_EQ(
+      joined(split_everywhere(
+                 kimi, "x<|close|>think<|sep|><|open|>response<|sep|>Yes.<|close|>response<|sep|>"))
+          .content,
+      "Yes.");
+  AnswerRules gemma = rules_of("gemma4", "gemma4");
+  const Answer b = joined(split_everywhere(
+      gemma, "<|channel>thought\nHm.\n<channel|><|tool_call>call:now{}<tool_call|>"));
+  EXPECT_EQ(b.reasoning, "Hm.\n");
+  EXPECT_EQ(b.content, "");
+  EXPECT_EQ(b.calls.size(), 1u);
+  EXPECT_EQ(answer_start(gemma.reasoning, "<|turn>model\n<|channel>thought\n"),
+            AnswerStart::kReasoning);
+  EXPECT_EQ(answer_start(gemma.reasoning, "<|channel>thought\n<channel|>"), AnswerStart::kContent);
+}
+
 TEST(Answer, BrokenCallsBecomeContent) {
   struct Case {
     const char *format, *text;
@@ -381,6 +422,15 @@ TEST(Answer, BrokenCallsBecomeContent) {
        "}"},
       {"deepseek_v31", "<｜tool▁calls▁begin｜>x"},
       {"minimax_m2", "<minimax:tool_call>\n<invoke name=\"nothing\">"},
+      {"minimax_m1", "<tool_calls>\nnothing\n</tool_calls>"},
+      {"minimax_m3", "]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"nothing\">"},
+      {"hy3", "<tool_calls>\n<tool_call>unknown<tool_sep>\n</tool_call>\n</tool_calls>"},
+      {"kimi_k3", "<|open|>tools<|sep|><|open|>call tool=\"unknown\" index=\"1\"<|sep|>"},
+      {"gemma4", "<|tool_call>call:unknown{a:1}<tool_call|>"},
+      {"gemma4", "<|tool_call>now{}<tool_call|>"},
+      {"nemotron_v2", "<TOOLCALL>{\"name\": \"now\"}</TOOLCALL>"},
+      {"lfm2", "<|tool_call_start|>unknown()<|tool_call_end|>"},
+      {"deepseek_v4", "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"x\">"},
       {"pythonic", "[1] is a note, not a call"},
       {"pythonic", "[unknown(a=1)]"},
       {"llama3_json", "{\"answer\": 42}"},
@@ -412,6 +462,28 @@ TEST(Answer, HabitsOfModelsAreMended) {
     const Answer a = joined(split_everywhere(rules_of(format), text));
     return a.calls.size() == 1 && a.calls[0].whole ? a.calls[0].arguments : a.content;
   };
+  // Templates of pythonic families print calls so, and models follow.
+  EXPECT_EQ(arguments("pythonic", "[get_weather(city=New York, days=\"2\")]"),
+            R"({"city":"New York","days":2})");
+  EXPECT_EQ(
+      arguments("lfm2", "<|tool_call_start|>[get_weather(city=\"Oslo\"days=2)]<|tool_call_end|>"),
+      R"({"city":"Oslo","days":2})");
+  EXPECT_EQ(arguments("pythonic", "[get_weather(exact='True', tags=\"[1, 'a']\", days='many')]"),
+            R"({"exact":true,"tags":[1,"a"],"days":"many"})");
+  EXPECT_EQ(arguments("gemma4", "<|tool_call>call:get_weather{ city: Oslo , days: 2 }<tool_call|>"),
+            R"({"city":"Oslo","days":2})");
+  EXPECT_EQ(arguments("kimi_k3",
+                      "<|open|>tools<|sep|><|open|>call tool=\"get_weather\" index=\"1\"<|sep|>"
+                      "<|open|>argument key=\"a &quot;b&amp;\" type=\"number\"<|sep|>1"
+                      "<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>"),
+            R"({"a \"b&":1})");
+  EXPECT_EQ(arguments("minimax_m3",
+                      "]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"get_weather\">\n"
+                      "]<]minimax[>[<more>\n]<]minimax[>[<more>1]<]minimax[>[</more>\n"
+                      "]<]minimax[>[</more>\n]<]minimax[>[<tags>]<]minimax[>[</tags>"
+                      "]<]minimax[>[<units>7 km]<]minimax[>[</units>]<]minimax[>[</invoke>\n"
+                      "]<]minimax[>[</tool_call>"),
+            R"({"more":{"more":1},"tags":[],"units":"7 km"})");
   // A line feed within a string, an unknown escape, half a pair, Python's words.
   EXPECT_EQ(
       arguments("hermes",

@@ -77,6 +77,33 @@ std::string call_text(std::string_view format, const std::string& name) {
   if (f == "deepseek_v3")
     return "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>" + name +
            "\n```json\n" + json + "\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>";
+  if (f == "deepseek_v4") {
+    std::string text = call_text("deepseek_v32", name);
+    for (size_t at; (at = text.find("function_calls")) != text.npos;)
+      text.replace(at, std::string("function_calls").size(), "tool_calls");
+    return text;
+  }
+  if (f == "hy3")
+    return "<tool_calls>\n<tool_call>" + name +
+           "<tool_sep>\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n<arg_key>days</"
+           "arg_key>\n<arg_value>2</arg_value>\n</tool_call>\n</tool_calls>";
+  if (f == "kimi_k3")
+    return "<|open|>tools<|sep|><|open|>call tool=\"" + name +
+           "\" index=\"1\"<|sep|><|open|>argument key=\"city\" type=\"string\"<|sep|>Paris"
+           "<|close|>argument<|sep|><|open|>argument key=\"days\" type=\"number\"<|sep|>2"
+           "<|close|>argument<|sep|><|close|>call<|sep|><|close|>tools<|sep|>";
+  if (f == "minimax_m1")
+    return "<tool_calls>\n{\"name\": \"" + name + "\", \"arguments\": " + json + "}\n</tool_calls>";
+  if (f == "minimax_m3")
+    return "]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"" + name +
+           "\">]<]minimax[>[<city>Paris]<]minimax[>[</city>]<]minimax[>[<days>2]<]minimax[>[</days>"
+           "]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>";
+  if (f == "gemma4")
+    return "<|tool_call>call:" + name + "{city:<|\"|>Paris<|\"|>,days:2}<tool_call|>";
+  if (f == "nemotron_v2")
+    return "<TOOLCALL>[{\"name\": \"" + name + "\", \"arguments\": " + json + "}]</TOOLCALL>";
+  if (f == "lfm2")
+    return "<|tool_call_start|>[" + name + "(city=\"Paris\", days=2)]<|tool_call_end|>";
   if (f == "deepseek_v32")
     return "<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"" + name +
            "\">\n<｜DSML｜parameter name=\"city\" string=\"true\">Paris</｜DSML｜parameter>\n"
@@ -183,6 +210,44 @@ TEST_P(CallGrammar, WhateverIsDrawnIsACall) {
     if (ended) {
       EXPECT_GT(calls, 0u);
     }
+  }
+}
+
+// Markers that a special token is part of: the token is what fits, and it is masked where it must
+// not come.
+TEST(CallGrammarTokens, SpecialTokensWithinMarkers) {
+  std::string file = read_file(bundled_model_dir() / "tokenizer.json");
+  const std::string list = "\"added_tokens\"";
+  const size_t at = file.find('[', file.find(list)) + 1;
+  std::string more;
+  int32_t id = 4096;
+  for (const char* word : {"｜DSML｜", "<|open|>", "<|close|>", "<|sep|>", "]<]minimax[>[",
+                           "<|tool_call>", "<tool_call|>", "<|\\\"|>"})
+    more += fmt::format(
+        R"({{"id":{},"content":"{}","single_word":false,"lstrip":false,"rstrip":false,"normalized":false,"special":true}},)",
+        id++, word);
+  file.insert(at, more);
+  const Tokenizer tokenizer = Tokenizer::from_json(file);
+  TokenMasks masks(tokenizer);
+  for (const char* format : {"deepseek_v32", "deepseek_v4", "kimi_k3", "minimax_m3", "gemma4"}) {
+    SCOPED_TRACE(format);
+    const AnswerRules rules = rules_of(format);
+    const auto follow = [&](const GrammarPtr& grammar, const std::string& text) {
+      GrammarMatcher m(grammar);
+      size_t special = 0;
+      for (const int32_t token : tokenizer.encode(text, false)) {
+        special += token >= 4096 ? 1 : 0;
+        if (!masks.accept(m, token, false)) return false;
+      }
+      EXPECT_GT(special, 1u);
+      return m.may_end();
+    };
+    const GrammarPtr required = call_grammar(rules, {true, nullptr}, tokenizer),
+                     free = call_grammar(rules, {}, tokenizer);
+    EXPECT_TRUE(follow(required, call_text(format, "get_weather")));
+    EXPECT_FALSE(follow(required, call_text(format, "nothing")));
+    EXPECT_TRUE(follow(free, "Words. " + call_text(format, "get_weather")));
+    EXPECT_FALSE(follow(free, "Words. " + call_text(format, "nothing")));
   }
 }
 

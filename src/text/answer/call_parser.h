@@ -68,6 +68,24 @@ class CallParser {
 // Of the format's own layout; `marked`: a marker began the section (some formats do without).
 std::unique_ptr<CallParser> make_call_parser(const ToolFormat& format, CallSink& sink, bool marked);
 
+inline JsonKinds kinds_of_json(std::string_view json) {
+  switch (json.front()) {
+    case '"':
+      return kStringKind;
+    case '{':
+      return kObjectKind;
+    case '[':
+      return kArrayKind;
+    case 'n':
+      return kNullKind;
+    case 't':
+    case 'f':
+      return kBoolKind;
+    default:
+      return kNumberKind;
+  }
+}
+
 inline constexpr size_t kMostNameBytes = 64;
 inline bool is_name_byte(char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' ||
@@ -109,6 +127,9 @@ class WordMatcher {
 std::unique_ptr<CallParser> make_object_parser(const ToolFormat& format, CallSink& sink);
 std::unique_ptr<CallParser> make_named_parser(const ToolFormat& format, CallSink& sink);
 std::unique_ptr<CallParser> make_tagged_parser(const ToolFormat& format, CallSink& sink);
-std::unique_ptr<CallParser> make_pythonic_parser(CallSink& sink, bool marked);
+std::unique_ptr<CallParser> make_pythonic_parser(const ToolFormat& format, CallSink& sink,
+                                                 bool marked);
+std::unique_ptr<CallParser> make_gemma_parser(const ToolFormat& format, CallSink& sink);
+std::unique_ptr<CallParser> make_element_parser(const ToolFormat& format, CallSink& sink);
 
 }  // namespace moebius

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A call as one JSON object, {"name": ..., "arguments": {...}}: Hermes and Qwen, Llama-3.1 (also
-// several, with semicolons), old Mistral (a list of them).
+// several, with semicolons), MiniMax-M1 (one behind the other), old Mistral and Nemotron (a list).
 #include <optional>
 
 #include "text/answer/call_parser.h"
@@ -21,10 +21,7 @@ std::optional<std::string> unquoted(const std::string& json) {
 class ObjectParser final : public CallParser {
  public:
   ObjectParser(const ToolFormat& format, CallSink& sink)
-      : CallParser(sink),
-        f_(format),
-        list_(format.name == "mistral_old"),
-        state_(list_ ? State::kListBegin : State::kBegin) {}
+      : CallParser(sink), f_(format), state_(format.list ? State::kListBegin : State::kBegin) {}
 
   Take put(char c) override {
     switch (state_) {
@@ -167,9 +164,12 @@ class ObjectParser final : public CallParser {
 
   // Behind an object: the end of the section, or another one.
   Take end_byte(char c) {
-    if (list_) {
+    if (f_.list && !list_ended_) {
       if (is_json_space(c)) return Take::kMore;
-      if (c == ']') return Take::kDone;
+      if (c == ']') {
+        list_ended_ = true;
+        return f_.section_end.empty() ? Take::kDone : Take::kMore;
+      }
       if (c != ',') return Take::kBroken;
       state_ = State::kBegin;
       return Take::kMore;
@@ -179,6 +179,10 @@ class ObjectParser final : public CallParser {
       if (c != ';') return Take::kDoneBefore;
       state_ = State::kBegin;
       return Take::kMore;
+    }
+    if (c == '{' && !f_.list && !words_.inside()) {
+      state_ = State::kBegin;
+      return put(c);
     }
     const std::string_view words[] = {f_.section_end};
     const auto take = words_.put(c, words);
@@ -196,7 +200,6 @@ class ObjectParser final : public CallParser {
   }
 
   const ToolFormat& f_;
-  const bool list_;
   State state_;
   WordMatcher words_;
   std::optional<JsonStream> json_;
@@ -204,6 +207,7 @@ class ObjectParser final : public CallParser {
   std::string waiting_;  // arguments that came before the name
   std::optional<std::string> name_;
   bool given_ = false;  // arguments came
+  bool list_ended_ = false;
   size_t calls_ = 0;
 };
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls as Python writes them, [f(a='x', b=[1, None]), g()]: Llama-4. Strings are passed on as they
-// grow, other values when whole.
+// Calls as Python writes them, [f(a='x', b=[1, None]), g()]: Llama-4, LFM2. Strings are passed on as
+// they grow, other values when whole. Templates of these families print past calls carelessly and
+// models take after them: a number between quotes is read by the schema, a text without quotes is a
+// string, and a comma behind a string may be missing.
 #include "text/answer/call_parser.h"
 
 namespace moebius {
@@ -10,7 +12,8 @@ constexpr size_t kMostArgumentName = 256, kMostBrackets = 32;
 
 class PythonicParser final : public CallParser {
  public:
-  PythonicParser(CallSink& sink, bool marked) : CallParser(sink), marked_(marked) {}
+  PythonicParser(const ToolFormat& format, CallSink& sink, bool marked)
+      : CallParser(sink), f_(format), marked_(marked) {}
 
   Take put(char c) override {
     switch (state_) {
@@ -42,10 +45,10 @@ class PythonicParser final : public CallParser {
         return value_begin(c);
       case State::kAfterValue:
         if (c == ')') return call_done();
-        if (c != ',') return Take::kBroken;
         key_.clear();
         state_ = State::kFirstKey;
-        return Take::kMore;
+        if (c == ',') return Take::kMore;
+        return is_name_byte(c) ? key_byte(c) : Take::kBroken;
       case State::kAfterCall:
         if (c == ']') {
           state_ = State::kEnd;
@@ -107,11 +110,19 @@ class PythonicParser final : public CallParser {
     sink_.arguments(out + "\":");
   }
 
+  JsonKinds kinds_of_key() const {
+    const auto at = tool_->parameters.find(key_);
+    return at != tool_->parameters.end() ? at->second : 0;
+  }
+
   Take value_begin(char c) {
     if (c == '\'' || c == '"') {
       quote_ = c;
       write_key();
-      sink_.arguments("\"");
+      const JsonKinds kinds = kinds_of_key();
+      quoted_.clear();
+      kept_ = kinds != 0 && (kinds & kStringKind) == 0;
+      string_text("\"");
       state_ = State::kString;
       return Take::kMore;
     }
@@ -124,16 +135,31 @@ class PythonicParser final : public CallParser {
 
   Take string_byte(char c) {
     if (c == quote_) {
-      sink_.arguments("\"");
+      string_text("\"");
+      if (std::exchange(kept_, false)) sink_.arguments(unquoted_value());
       state_ = State::kAfterValue;
     } else if (c == '\\') {
       state_ = State::kEscape;
     } else {
       std::string out;
       append_json_text(out, {&c, 1});
-      sink_.arguments(out);
+      string_text(out);
     }
     return Take::kMore;
+  }
+
+  void string_text(std::string_view json) {
+    if (kept_)
+      quoted_ += json;
+    else
+      sink_.arguments(json);
+  }
+
+  // A string where the schema has none: what stands in it, if that is a value.
+  std::string unquoted_value() const {
+    const std::string text = parse_json(quoted_, "a string").as_string();
+    if (const auto json = json_value(text)) return *json;
+    return python_to_json(text).value_or(quoted_);
   }
 
   Take escape_byte(char c) {
@@ -145,7 +171,7 @@ class PythonicParser final : public CallParser {
       out = {'\\', c};
     else
       append_json_text(out, std::string("\\") + c);
-    sink_.arguments(out);
+    string_text(out);
     return Take::kMore;
   }
 
@@ -162,10 +188,16 @@ class PythonicParser final : public CallParser {
       return Take::kMore;
     }
     if (brackets_ == 0 && (c == ',' || c == ')')) {
-      const auto json = python_to_json(value_);
-      if (!json) return Take::kBroken;
+      std::string json = python_to_json(value_).value_or("");
+      if (json.empty()) {
+        const JsonKinds kinds = kinds_of_key();
+        if (value_.empty() || (kinds != 0 && (kinds & kStringKind) == 0)) return Take::kBroken;
+        json = "\"";
+        append_json_text(json, value_);
+        json += '"';
+      }
       write_key();
-      sink_.arguments(*json);
+      sink_.arguments(json);
       state_ = State::kAfterValue;
       return put(c);
     }
@@ -188,32 +220,38 @@ class PythonicParser final : public CallParser {
   }
 
   Take end_byte(char c) {
-    static constexpr std::string_view kWords[] = {"<|python_end|>"};
+    const std::string_view words[] = {f_.section_end};
     const bool inside = words_.inside();
-    const auto take = words_.put(c, kWords);
+    const auto take = words_.put(c, words);
     if (take == WordMatcher::Take::kBroken) return inside ? Take::kBroken : Take::kDoneBefore;
     return take == WordMatcher::Take::kFound ? Take::kDone : Take::kMore;
   }
 
   void close_arguments() override {
     std::string out;
-    if (state_ == State::kString || state_ == State::kEscape) out += '"';
+    if (state_ == State::kString || state_ == State::kEscape) {
+      if (kept_) out = quoted_;
+      out += '"';
+    }
     sink_.arguments(out + (arguments_ == 0 ? "{}" : "}"));
   }
 
+  const ToolFormat& f_;
   const bool marked_;
   State state_ = State::kBegin;
   WordMatcher words_;
   std::string name_, key_, value_;
+  std::string quoted_;  // a string that may stand for another value
   char quote_ = 0, inner_quote_ = 0;
-  bool escaped_ = false;
+  bool escaped_ = false, kept_ = false;
   size_t brackets_ = 0, arguments_ = 0;
 };
 
 }  // namespace
 
-std::unique_ptr<CallParser> make_pythonic_parser(CallSink& sink, bool marked) {
-  return std::make_unique<PythonicParser>(sink, marked);
+std::unique_ptr<CallParser> make_pythonic_parser(const ToolFormat& format, CallSink& sink,
+                                                 bool marked) {
+  return std::make_unique<PythonicParser>(format, sink, marked);
 }
 
 std::unique_ptr<CallParser> make_call_parser(const ToolFormat& format, CallSink& sink,
@@ -226,7 +264,11 @@ std::unique_ptr<CallParser> make_call_parser(const ToolFormat& format, CallSink&
     case CallLayout::kTagged:
       return make_tagged_parser(format, sink);
     case CallLayout::kPythonic:
-      return make_pythonic_parser(sink, marked);
+      return make_pythonic_parser(format, sink, marked);
+    case CallLayout::kGemma:
+      return make_gemma_parser(format, sink);
+    case CallLayout::kElements:
+      return make_element_parser(format, sink);
     case CallLayout::kChannels:
       break;  // read with the channels
   }

@@ -98,12 +98,15 @@ class MarkedReader final : public AnswerReader {
       begin_section(pending_, false);
       return std::string(1, c);
     }
-    const std::array<std::string_view, 1> markers = {section_};
+    const ReasoningFormat* around = framed_by(rules_.format, rules_.reasoning);
+    std::array<std::string_view, 4> markers = {section_};
+    if (around != nullptr)
+      markers = {section_, around->content_begin, around->content_end, around->message_end};
     const MarkerAt at = marker_at_end(pending_, markers);
     size_t shown = pending_.size() - at.bytes;
     // White space before a call belongs to its marker: all of it where there is nothing before it,
     // else the line feed that templates write.
-    if (!section_.empty()) {
+    if (!section_.empty() && (at.marker == kNoMarker || at.marker == 0)) {
       if (fresh_ && blank(std::string_view(pending_).substr(0, shown)))
         shown = 0;
       else if (shown > 0 && pending_[shown - 1] == '\n')
@@ -114,7 +117,10 @@ class MarkedReader final : public AnswerReader {
       fresh_ = after_call_ = false;
       pending_.erase(0, shown);
     }
-    if (at.marker != kNoMarker) begin_section(pending_, true);
+    if (at.marker == 0)
+      begin_section(pending_, true);
+    else if (at.marker != kNoMarker)
+      pending_.clear();
     return {};
   }
 

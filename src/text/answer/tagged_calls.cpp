@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every argument between tags: Qwen3-Coder, GLM, DeepSeek-V3.2, MiniMax. Strings are passed on as
-// they grow; what may begin the closing tag waits. Other types are passed on when whole.
+// Every argument between tags: Qwen3-Coder, GLM, Hy3, Kimi-K3, DeepSeek-V3.2 and V4, MiniMax-M2.
+// Strings are passed on as they grow; what may begin the closing tag waits. Other types are passed
+// on when whole.
 #include <algorithm>
 #include <array>
 
@@ -12,22 +13,12 @@ namespace {
 constexpr size_t kMostKeyBytes = 256;
 constexpr JsonKinds kAnyButString = kNumberKind | kBoolKind | kNullKind | kObjectKind | kArrayKind;
 
-JsonKinds kinds_of_json(std::string_view json) {
-  switch (json.front()) {
-    case '"':
-      return kStringKind;
-    case '{':
-      return kObjectKind;
-    case '[':
-      return kArrayKind;
-    case 'n':
-      return kNullKind;
-    case 't':
-    case 'f':
-      return kBoolKind;
-    default:
-      return kNumberKind;
-  }
+// Of an attribute.
+std::string unescaped(std::string text) {
+  for (const auto& [word, c] : {std::pair{"&quot;", '"'}, std::pair{"&amp;", '&'}})
+    for (size_t at = 0; (at = text.find(word, at)) != text.npos; ++at)
+      text.replace(at, std::string_view(word).size(), 1, c);
+  return text;
 }
 
 class TaggedParser final : public CallParser {
@@ -35,7 +26,6 @@ class TaggedParser final : public CallParser {
   TaggedParser(const ToolFormat& format, CallSink& sink)
       : CallParser(sink),
         f_(format),
-        typed_(format.key_end.ends_with("string=\"")),
         state_(format.call_begin.empty() ? State::kName : State::kBetween) {
     closing_ = std::string(f_.line_feed) + std::string(f_.value_end);
   }
@@ -48,6 +38,8 @@ class TaggedParser final : public CallParser {
         return name_byte(c);
       case State::kNameEnd:
         return name_end(c);
+      case State::kTagEnd:
+        return tag_end(c);
       case State::kParameters:
         return parameters(c);
       case State::kKey:
@@ -63,7 +55,16 @@ class TaggedParser final : public CallParser {
   bool finish() override { return state_ == State::kBetween && calls_ > 0 && !words_.inside(); }
 
  private:
-  enum class State : uint8_t { kBetween, kName, kNameEnd, kParameters, kKey, kValueBegin, kValue };
+  enum class State : uint8_t {
+    kBetween,
+    kName,
+    kNameEnd,
+    kTagEnd,  // other attributes of the tag with the name
+    kParameters,
+    kKey,
+    kValueBegin,
+    kValue,
+  };
 
   Take between(char c) {
     // A call begins, or the section ends; the marker of a section may be written twice.
@@ -106,9 +107,20 @@ class TaggedParser final : public CallParser {
   }
 
   Take name_end(char c) {
-    const Take take = expect(c, f_.name_end, State::kParameters);
+    const Take take =
+        expect(c, f_.name_end, f_.tag_end.empty() ? State::kParameters : State::kTagEnd);
     if (state_ == State::kParameters) begin();
+    key_.clear();
     return take;
+  }
+
+  Take tag_end(char c) {
+    if (key_.size() == kMostKeyBytes) return Take::kBroken;
+    key_ += c;
+    if (!key_.ends_with(f_.tag_end)) return Take::kMore;
+    state_ = State::kParameters;
+    begin();
+    return Take::kMore;
   }
 
   void begin() {
@@ -136,19 +148,23 @@ class TaggedParser final : public CallParser {
   Take key_byte(char c) {
     if (key_.size() == kMostKeyBytes) return Take::kBroken;
     key_ += c;
-    if (!typed_) {
+    if (f_.type_end.empty()) {
       if (!key_.ends_with(f_.key_end)) return Take::kMore;
       key_.resize(key_.size() - f_.key_end.size());
       begin_value(kinds_of_key());
       return Take::kMore;
     }
-    for (const std::string_view word : {"true", "false"}) {
-      const std::string end = std::string(f_.key_end) + std::string(word) + "\">";
-      if (!key_.ends_with(end)) continue;
-      key_.resize(key_.size() - end.size());
-      begin_value(word == "true" ? kStringKind : kAnyButString);
-      break;
-    }
+    // The tag says whether the value is a string.
+    if (!key_.ends_with(f_.type_end)) return Take::kMore;
+    const std::string_view text =
+        std::string_view(key_).substr(0, key_.size() - f_.type_end.size());
+    const size_t at = text.rfind(f_.key_end);
+    if (at == text.npos) return Take::kMore;
+    const std::string_view type = text.substr(at + f_.key_end.size());
+    if (type.find_first_not_of("abcdefghijklmnopqrstuvwxyz") != type.npos) return Take::kMore;
+    begin_value(type == "true" || type == "string" ? kStringKind : kAnyButString);
+    key_.resize(at);
+    if (!f_.tag_end.empty()) key_ = unescaped(std::move(key_));
     return Take::kMore;
   }
 
@@ -245,7 +261,6 @@ class TaggedParser final : public CallParser {
   }
 
   const ToolFormat& f_;
-  const bool typed_;  // the tag says whether the value is a string
   State state_;
   WordMatcher words_;
   std::string name_, key_, value_, closing_;

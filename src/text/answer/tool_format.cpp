@@ -17,14 +17,23 @@ constexpr ToolFormat kFormats[] = {
      .key_begin = "<parameter=", .key_end = ">", .value_end = "</parameter>", .line_feed = "\n", .name_end = ">"},
     {.name = "glm45", .families = "GLM-4.5, GLM-4.6", .layout = CallLayout::kTagged,
      .section_begin = "<tool_call>", .section_end = "", .call_begin = "", .call_end = "</tool_call>",
-     .key_begin = "<arg_key>", .key_end = "</arg_key>", .value_begin = "<arg_value>", .value_end = "</arg_value>"},
+     .key_begin = "<arg_key>", .key_end = "</arg_key>", .value_begin = "<arg_value>", .value_end = "</arg_value>", .lines = false},
     {.name = "glm47", .families = "GLM-4.7 and later", .layout = CallLayout::kTagged,
      .section_begin = "<tool_call>", .section_end = "", .call_begin = "", .call_end = "</tool_call>",
-     .key_begin = "<arg_key>", .key_end = "</arg_key>", .value_begin = "<arg_value>", .value_end = "</arg_value>"},
+     .key_begin = "<arg_key>", .key_end = "</arg_key>", .value_begin = "<arg_value>", .value_end = "</arg_value>", .lines = false},
+    {.name = "hy3", .families = "Hy3", .layout = CallLayout::kTagged,
+     .section_begin = "<tool_calls>", .section_end = "</tool_calls>", .call_begin = "<tool_call>", .call_end = "</tool_call>",
+     .key_begin = "<arg_key>", .key_end = "</arg_key>", .value_begin = "<arg_value>", .value_end = "</arg_value>",
+     .name_end = "<tool_sep>"},
     {.name = "kimi_k2", .families = "Kimi-K2", .layout = CallLayout::kNamed,
      .section_begin = "<|tool_calls_section_begin|>", .section_end = "<|tool_calls_section_end|>",
      .call_begin = "<|tool_call_begin|>", .call_end = "<|tool_call_end|>",
      .separator = "<|tool_call_argument_begin|>", .ids = CallIds::kFunctions},
+    {.name = "kimi_k3", .families = "Kimi-K3", .layout = CallLayout::kTagged,
+     .section_begin = "<|open|>tools<|sep|>", .section_end = "<|close|>tools<|sep|>",
+     .call_begin = "<|open|>call tool=\"", .call_end = "<|close|>call<|sep|>",
+     .key_begin = "<|open|>argument key=\"", .key_end = "\" type=\"", .value_end = "<|close|>argument<|sep|>", .name_end = "\"",
+     .tag_end = "<|sep|>", .type_end = "\"<|sep|>", .lines = false},
     {.name = "deepseek_v31", .families = "DeepSeek-V3.1", .layout = CallLayout::kNamed,
      .section_begin = "<｜tool▁calls▁begin｜>", .section_end = "<｜tool▁calls▁end｜>",
      .call_begin = "<｜tool▁call▁begin｜>", .call_end = "<｜tool▁call▁end｜>", .separator = "<｜tool▁sep｜>"},
@@ -35,14 +44,34 @@ constexpr ToolFormat kFormats[] = {
     {.name = "deepseek_v32", .families = "DeepSeek-V3.2", .layout = CallLayout::kTagged,
      .section_begin = "<｜DSML｜function_calls>", .section_end = "</｜DSML｜function_calls>",
      .call_begin = "<｜DSML｜invoke name=\"", .call_end = "</｜DSML｜invoke>",
-     .key_begin = "<｜DSML｜parameter name=\"", .key_end = "\" string=\"", .value_end = "</｜DSML｜parameter>", .name_end = "\">"},
+     .key_begin = "<｜DSML｜parameter name=\"", .key_end = "\" string=\"", .value_end = "</｜DSML｜parameter>", .name_end = "\">",
+     .type_end = "\">"},
+    {.name = "deepseek_v4", .families = "DeepSeek-V4", .layout = CallLayout::kTagged,
+     .section_begin = "<｜DSML｜tool_calls>", .section_end = "</｜DSML｜tool_calls>",
+     .call_begin = "<｜DSML｜invoke name=\"", .call_end = "</｜DSML｜invoke>",
+     .key_begin = "<｜DSML｜parameter name=\"", .key_end = "\" string=\"", .value_end = "</｜DSML｜parameter>", .name_end = "\">",
+     .type_end = "\">"},
     {.name = "harmony", .families = "GPT-OSS", .layout = CallLayout::kChannels,
      .section_begin = "<|channel|>", .section_end = "<|call|>", .call_begin = "", .call_end = "",
      .stop_tokens = "<|call|> <|return|>"},
+    {.name = "minimax_m1", .families = "MiniMax-M1", .layout = CallLayout::kObject,
+     .section_begin = "<tool_calls>", .section_end = "</tool_calls>", .call_begin = "", .call_end = "",
+     .separator = "arguments"},
     {.name = "minimax_m2", .families = "MiniMax-M2", .layout = CallLayout::kTagged,
      .section_begin = "<minimax:tool_call>", .section_end = "</minimax:tool_call>",
      .call_begin = "<invoke name=\"", .call_end = "</invoke>",
      .key_begin = "<parameter name=\"", .key_end = "\">", .value_end = "</parameter>", .name_end = "\">"},
+    {.name = "minimax_m3", .families = "MiniMax-M3", .layout = CallLayout::kElements,
+     .section_begin = "]<]minimax[>[<tool_call>", .section_end = "]<]minimax[>[</tool_call>",
+     .call_begin = "]<]minimax[>[<invoke name=\"", .call_end = "]<]minimax[>[</invoke>",
+     .separator = "]<]minimax[>[", .name_end = "\">"},
+    {.name = "gemma4", .families = "Gemma-4", .layout = CallLayout::kGemma,
+     .section_begin = "<|tool_call>", .section_end = "<tool_call|>", .call_begin = "", .call_end = "", .separator = "<|\"|>"},
+    {.name = "nemotron_v2", .families = "Nemotron-Nano-v2", .layout = CallLayout::kObject,
+     .section_begin = "<TOOLCALL>", .section_end = "</TOOLCALL>", .call_begin = "", .call_end = "", .separator = "arguments",
+     .list = true},
+    {.name = "lfm2", .families = "LFM2, LFM2.5", .layout = CallLayout::kPythonic,
+     .section_begin = "<|tool_call_start|>", .section_end = "<|tool_call_end|>", .call_begin = "", .call_end = ""},
     {.name = "pythonic", .families = "Llama-4", .layout = CallLayout::kPythonic,
      .section_begin = "<|python_start|>", .section_end = "<|python_end|>", .call_begin = "", .call_end = ""},
     {.name = "llama3_json", .families = "Llama-3.1", .layout = CallLayout::kObject,
@@ -52,13 +81,16 @@ constexpr ToolFormat kFormats[] = {
      .ids = CallIds::kNine},
     {.name = "mistral_old", .families = "Mistral, old", .layout = CallLayout::kObject,
      .section_begin = "[TOOL_CALLS]", .section_end = "", .call_begin = "", .call_end = "", .separator = "arguments",
-     .ids = CallIds::kNine},
+     .list = true, .ids = CallIds::kNine},
 };
 
 constexpr ReasoningFormat kReasoning[] = {
     {"think", "<think>", "</think>", "</think>"},
     {"harmony", "<|channel|>analysis<|message|>", "<|end|>", "<|end|><|start|>assistant<|channel|>final<|message|>"},
     {"mistral", "[THINK]", "[/THINK]", "[/THINK]"},
+    {"gemma4", "<|channel>thought\n", "<channel|>", "<channel|>"},
+    {"kimi_k3", "<|open|>think<|sep|>", "<|close|>think<|sep|>", "<|close|>think<|sep|>",
+     "<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"},
 };
 // clang-format on
 
@@ -125,11 +157,17 @@ const ToolFormat* recognise_tool_format(std::string_view text) {
   const auto has = [&](std::string_view s) { return text.find(s) != text.npos; };
   const auto format = [](std::string_view name) { return find_tool_format(name); };
   if (has("<|tool_calls_section_begin|>")) return format("kimi_k2");
-  if (has("DSML")) return format("deepseek_v32");
+  if (has("<|open|>") && has("<|sep|>")) return format("kimi_k3");
+  if (has("DSML")) return format(has("function_calls") ? "deepseek_v32" : "deepseek_v4");
   if (has("<｜tool▁calls▁begin｜>"))
     return format(has("function<｜tool▁sep｜>") || has("```json") ? "deepseek_v3" : "deepseek_v31");
   if (has("<|channel|>")) return format("harmony");
   if (has("<minimax:tool_call>")) return format("minimax_m2");
+  if (has("]<]minimax[>[")) return format("minimax_m3");
+  if (has("<|tool_call>call:")) return format("gemma4");
+  if (has("<TOOLCALL>")) return format("nemotron_v2");
+  if (has("<|tool_call_start|>")) return format("lfm2");
+  if (has("<tool_sep>")) return format("hy3");
   if (has("<arg_key>"))  // a line feed between key and value, as text or as an escape
     return format(has("</arg_key>\n") || has("</arg_key>\\n") ? "glm45" : "glm47");
   if (has("<function=")) return format("qwen3_coder");
@@ -137,6 +175,7 @@ const ToolFormat* recognise_tool_format(std::string_view text) {
   if (has("[TOOL_CALLS]")) return format("mistral_old");
   if (has("<|python_start|>") || has("[func_name1(")) return format("pythonic");
   if (has("<tool_call>") && has("\"arguments\"")) return format("hermes");
+  if (has("<tool_calls>") && has("\"arguments\"")) return format("minimax_m1");
   if (has("\"parameters\"") && has("tools")) return format("llama3_json");
   return nullptr;
 }
@@ -144,9 +183,16 @@ const ToolFormat* recognise_tool_format(std::string_view text) {
 const ReasoningFormat* recognise_reasoning(std::string_view text) {
   const auto has = [&](std::string_view s) { return text.find(s) != text.npos; };
   if (has("<|channel|>")) return find_reasoning_format("harmony");
+  if (has("<|channel>thought")) return find_reasoning_format("gemma4");
+  if (has("<|open|>") && has("<|sep|>")) return find_reasoning_format("kimi_k3");
   if (has("<think>") || has("</think>")) return find_reasoning_format("think");
   if (has("[THINK]")) return find_reasoning_format("mistral");
   return nullptr;
+}
+
+const ReasoningFormat* framed_by(const ToolFormat* f, const ReasoningFormat* r) {
+  if (r == nullptr && f != nullptr) r = find_reasoning_format(f->name);
+  return r != nullptr && !r->content_begin.empty() ? r : nullptr;
 }
 
 JsonKinds kinds_of_schema(const Json& schema) { return kinds_below(schema, 4); }
@@ -168,10 +214,13 @@ const Tool* ToolSet::find(std::string_view name) const {
 std::vector<std::string_view> marker_texts(const ToolFormat* f, const ReasoningFormat* r) {
   std::vector<std::string_view> out;
   if (f != nullptr)
-    out = {f->section_begin, f->section_end, f->call_begin,  f->call_end,  f->separator,
-           f->key_begin,     f->key_end,     f->value_begin, f->value_end, f->stop_tokens};
+    out = {f->section_begin, f->section_end, f->call_begin, f->call_end,
+           f->separator,     f->key_begin,   f->key_end,    f->value_begin,
+           f->value_end,     f->stop_tokens, f->tag_end,    f->type_end};
   if (f != nullptr && f->ids == CallIds::kNine) out.push_back("[CALL_ID]");
   if (r != nullptr) out.insert(out.end(), {r->begin, r->end, r->cut});
+  if (const ReasoningFormat* around = framed_by(f, r))
+    out.insert(out.end(), {around->content_begin, around->content_end, around->message_end});
   if ((f != nullptr && f->layout == CallLayout::kChannels) ||
       (r != nullptr && r->name == "harmony"))
     out.push_back("<|start|><|channel|><|constrain|><|message|><|end|><|call|><|return|>");
@@ -181,10 +230,16 @@ std::vector<std::string_view> marker_texts(const ToolFormat* f, const ReasoningF
 
 AnswerStart answer_start(const ReasoningFormat* reasoning, std::string_view prompt) {
   if (reasoning == nullptr) return AnswerStart::kContent;
-  while (!prompt.empty() && std::string_view(" \t\r\n").find(prompt.back()) != prompt.npos)
-    prompt.remove_suffix(1);
-  if (prompt.ends_with(reasoning->begin)) return AnswerStart::kReasoning;
+  const auto without_space = [](std::string_view text) {
+    while (!text.empty() && std::string_view(" \t\r\n").find(text.back()) != text.npos)
+      text.remove_suffix(1);
+    return text;
+  };
+  prompt = without_space(prompt);
+  if (prompt.ends_with(without_space(reasoning->begin))) return AnswerStart::kReasoning;
   if (prompt.ends_with(reasoning->end)) return AnswerStart::kContent;
+  if (!reasoning->content_begin.empty() && prompt.ends_with(reasoning->content_begin))
+    return AnswerStart::kContent;
   return AnswerStart::kUndecided;
 }
 

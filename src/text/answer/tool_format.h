@@ -23,6 +23,8 @@ enum class CallLayout : uint8_t {
   kTagged,    // every argument between tags of its own
   kPythonic,  // f(a='x', b=2)
   kChannels,  // GPT-OSS: a message to the function
+  kGemma,     // call:f{a:<|"|>x<|"|>,b:2}
+  kElements,  // every argument an element of its name
 };
 
 enum class CallIds : uint8_t {
@@ -39,12 +41,18 @@ struct ToolFormat {
   // section's marker at once.
   std::string_view section_begin, section_end;
   std::string_view call_begin, call_end;
-  // kObject: the key of the arguments; kNamed: what ends the name.
+  // kObject: the key of the arguments; kNamed: what ends the name; kElements: what stands before
+  // every tag.
   std::string_view separator = {};
+  bool list = false;  // kObject: the calls of a section are a JSON list
   // kTagged: an argument is key_begin KEY key_end value_begin VALUE value_end.
   std::string_view key_begin = {}, key_end = {}, value_begin = {}, value_end = {};
   std::string_view line_feed = {};  // kTagged: what stands at each end of a value
   std::string_view name_end = {};   // kTagged; empty: white space or the next tag
+  // kTagged: what ends the tag with the name, other attributes before it; behind key_end stands the
+  // value's type, then type_end.
+  std::string_view tag_end = {}, type_end = {};
+  bool lines = true;  // kTagged: line feeds between the tags
   CallIds ids = CallIds::kOwn;
   std::string_view stop_tokens = {};  // separated by spaces
 };
@@ -59,11 +67,15 @@ struct ReasoningFormat {
   std::string_view begin, end;
   // What is appended where reasoning has to end before the model ends it.
   std::string_view cut;
+  // What stands around the content, and behind a message; not part of it.
+  std::string_view content_begin = {}, content_end = {}, message_end = {};
 };
 
 std::span<const ReasoningFormat> reasoning_formats();
 const ReasoningFormat* find_reasoning_format(std::string_view name);
 const ReasoningFormat* recognise_reasoning(std::string_view template_text);
+// The form whose texts stand around the content (either may be null); null: there are none.
+const ReasoningFormat* framed_by(const ToolFormat* format, const ReasoningFormat* reasoning);
 
 // Kinds of JSON values that a schema allows, as bits; none: it does not say.
 using JsonKinds = unsigned;

@@ -103,11 +103,33 @@ GrammarBuilder::Rule GrammarBuilder::token(int32_t id) {
   t.token = id;
   return define(at_terminal(add_terminal(fmt::format("k{}", id), t), kEnd));
 }
+std::optional<GrammarBuilder::SpecialIn> GrammarBuilder::special_in(std::string_view text) const {
+  // Special tokens begin and end with brackets or bars, as markers do: few places to look at.
+  static constexpr std::string_view kOpen[] = {"<", "[", "]", "｜"},
+                                    kClose[] = {">", "]", "[", "｜"};
+  if (tokenizer_ == nullptr) return std::nullopt;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const auto begins = [&](std::string_view mark) { return text.substr(at).starts_with(mark); };
+    if (std::none_of(std::begin(kOpen), std::end(kOpen), begins)) continue;
+    for (size_t end = text.size(); end > at + 1; --end) {
+      const std::string_view word = text.substr(at, end - at);
+      const auto ends = [&](std::string_view mark) { return word.ends_with(mark); };
+      if (std::none_of(std::begin(kClose), std::end(kClose), ends)) continue;
+      if (const auto id = tokenizer_->token_to_id(word); id && tokenizer_->is_special(*id))
+        return SpecialIn{at, end - at, *id};
+    }
+  }
+  return std::nullopt;
+}
+
 GrammarBuilder::Rule GrammarBuilder::marker(const std::string& text) {
-  if (tokenizer_ != nullptr)
-    if (const auto id = tokenizer_->token_to_id(text); id && tokenizer_->is_special(*id))
-      return token(*id);
-  return literal(text);
+  const auto special = special_in(text);
+  if (!special) return literal(text);
+  const Rule own = token(special->token);
+  if (special->bytes == text.size()) return own;
+  const std::string rest = text.substr(special->at + special->bytes);
+  return sequence(
+      {literal(text.substr(0, special->at)), own, rest.empty() ? literal("") : marker(rest)});
 }
 GrammarBuilder::Rule GrammarBuilder::sequence(std::span<const Rule> parts) {
   Node at = kEnd;
@@ -157,7 +179,25 @@ GrammarBuilder::Markers GrammarBuilder::split_markers(std::span<const std::strin
   return out;
 }
 
+// Any text and tokens but this one, then the marker, which has this token in it.
+GrammarBuilder::Rule GrammarBuilder::text_until(const std::string& marker_text,
+                                                const SpecialIn& special) {
+  GrammarTerminal t;
+  t.kind = GrammarTerminal::Kind::kDfa;
+  t.special = true;
+  t.except = {special.token};
+  const std::string before = marker_text.substr(0, special.at);
+  t.dfa = before.empty() ? dfa_lacking({}, budget_) : dfa_until(std::span(&before, 1), budget_);
+  const Rule text =
+      define(at_terminal(add_terminal(fmt::format("u{}.{}", t.dfa->id(), special.token), t), kEnd));
+  return sequence(
+      {before.empty() ? text : repeat(text, 1), marker(marker_text.substr(special.at))});
+}
+
 GrammarBuilder::Rule GrammarBuilder::text_until(std::span<const std::string> markers) {
+  if (markers.size() == 1)
+    if (const auto s = special_in(markers[0]); s && s->bytes < markers[0].size())
+      return text_until(markers[0], *s);
   const Markers m = split_markers(markers);
   GrammarTerminal t;
   t.kind = GrammarTerminal::Kind::kDfa;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -82,8 +83,14 @@ class GrammarBuilder {
   // Parts. All throw GrammarError when they cost too much.
   Rule literal(std::string text);
   Rule token(int32_t id);
-  // This text, or the special token that is written so.
+  // This text; special tokens that stand in it are written as such.
   Rule marker(const std::string& text);
+  // The first special token in a text.
+  struct SpecialIn {
+    size_t at, bytes;
+    int32_t token;
+  };
+  std::optional<SpecialIn> special_in(std::string_view text) const;
   Rule sequence(std::span<const Rule> parts);
   Rule sequence(std::initializer_list<Rule> parts) {
     return sequence(std::span(parts.begin(), parts.size()));
@@ -136,6 +143,7 @@ class GrammarBuilder {
 
  private:
   struct Markers;
+  Rule text_until(const std::string& marker_text, const SpecialIn& special);
   Markers split_markers(std::span<const std::string> markers) const;
   void find_dead();
   void refuse_left_recursion() const;
