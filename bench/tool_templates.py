@@ -5,9 +5,10 @@
     PYTHONPATH=python MOEBIUS_LIBRARY=build/release/libmoebius.so tool_templates.py FOLDER...     FOLDER: of .jinja files
 
 For each template: the format that was recognised, and whether every set of calls comes back equal, names and arguments. The text between the
-prompt and the calls is content. Templates that print no calls, or whose family has another form, are said so. Exit status 1 when a call of a
-recognised format comes back otherwise.
+prompt and the calls is content. Templates that print no calls, or whose family has another form, are said so; so are pythonic ones that print
+texts without quotes or escapes, whose calls Python itself cannot read. Exit status 1 when a call of a recognised format comes back otherwise.
 """
+import ast
 import json
 import os
 import sys
@@ -49,6 +50,15 @@ def answer_text(tokenizer, message):
     return whole[at:]
 
 
+def python_reads(text, calls):
+    """Whether what stands between the first and the last bracket is a list of these calls to Python."""
+    try:
+        found = ast.parse(text[text.index("["):text.rindex("]") + 1], mode="eval").body.elts
+        return [(c.func.id, {k.arg: ast.literal_eval(k.value) for k in c.keywords}) for c in found] == calls
+    except (SyntaxError, ValueError, AttributeError):
+        return False
+
+
 def judge(tokenizer, calls):
     try:
         text = answer_text(tokenizer, assistant(calls))
@@ -64,7 +74,11 @@ def judge(tokenizer, calls):
         found = [(c["function"]["name"], json.loads(c["function"]["arguments"])) for c in message.get("tool_calls", [])]
     except ValueError:
         return "failed", message
-    return ("equal", "") if found == calls else ("failed", f"{text!r}\n    -> {found} {message.get('content')!r}")
+    if found == calls:
+        return "equal", ""
+    if calls[0][0] + "(" in text and not python_reads(text, calls):
+        return "not Python", ""
+    return "failed", f"{text!r}\n    -> {found} {message.get('content')!r}"
 
 
 def main():

@@ -229,6 +229,12 @@ std::vector<std::string> tool_format_names() {
   return out;
 }
 
+std::vector<std::string> reasoning_names() {
+  std::vector<std::string> out = {"auto", "none"};
+  for (const ReasoningFormat& f : reasoning_formats()) out.emplace_back(f.name);
+  return out;
+}
+
 }  // namespace
 
 Command serve_command() {
@@ -266,7 +272,7 @@ Command serve_command() {
       .one_of(tool_format_names());
   c.option("--reasoning", "NAME", &o->reasoning,
            "how the model marks its reasoning; auto: as its chat template says")
-      .one_of({"auto", "none", "think", "harmony", "mistral"});
+      .one_of(reasoning_names());
   c.option("--reasoning-field", "NAME", &o->reasoning_field,
            "member of messages that holds reasoning: reasoning, reasoning_content or both")
       .one_of({"reasoning", "reasoning_content", "both"})

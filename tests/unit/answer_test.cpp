@@ -424,7 +424,8 @@ TEST(Answer, BrokenCallsBecomeContent) {
       {"minimax_m2", "<minimax:tool_call>\n<invoke name=\"nothing\">"},
       {"minimax_m1", "<tool_calls>\nnothing\n</tool_calls>"},
       {"minimax_m3", "]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"nothing\">"},
-      {"hy3", "<tool_calls>\n<tool_call>unknown<tool_sep>\n</tool_call>\n</tool_calls>"},
+      {"hy3", "<tool_calls:opensource>\n<tool_call:opensource>unknown<tool_sep:opensource>"},
+      {"hy3_preview", "<tool_calls>\n<tool_call>unknown<tool_sep>\n</tool_call>\n</tool_calls>"},
       {"kimi_k3", "<|open|>tools<|sep|><|open|>call tool=\"unknown\" index=\"1\"<|sep|>"},
       {"gemma4", "<|tool_call>call:unknown{a:1}<tool_call|>"},
       {"gemma4", "<|tool_call>now{}<tool_call|>"},
@@ -468,6 +469,7 @@ TEST(Answer, HabitsOfModelsAreMended) {
   EXPECT_EQ(
       arguments("lfm2", "<|tool_call_start|>[get_weather(city=\"Oslo\"days=2)]<|tool_call_end|>"),
       R"({"city":"Oslo","days":2})");
+  EXPECT_EQ(arguments("pythonic", "[get_weather(city=2, days=2)]"), R"({"city":"2","days":2})");
   EXPECT_EQ(arguments("pythonic", "[get_weather(exact='True', tags=\"[1, 'a']\", days='many')]"),
             R"({"exact":true,"tags":[1,"a"],"days":"many"})");
   EXPECT_EQ(arguments("gemma4", "<|tool_call>call:get_weather{ city: Oslo , days: 2 }<tool_call|>"),

@@ -83,7 +83,13 @@ std::string call_text(std::string_view format, const std::string& name) {
       text.replace(at, std::string("function_calls").size(), "tool_calls");
     return text;
   }
-  if (f == "hy3")
+  if (f == "hy3") {
+    std::string text = call_text("hy3_preview", name);
+    for (size_t at = 0; (at = text.find('>', at)) != text.npos; at += 12)
+      text.insert(at, ":opensource");
+    return text;
+  }
+  if (f == "hy3_preview")
     return "<tool_calls>\n<tool_call>" + name +
            "<tool_sep>\n<arg_key>city</arg_key>\n<arg_value>Paris</arg_value>\n<arg_key>days</"
            "arg_key>\n<arg_value>2</arg_value>\n</tool_call>\n</tool_calls>";

@@ -211,7 +211,7 @@ class CallRules {
   Rule tagged_argument(const Tool& t, const std::string& key, const Json& property) {
     const bool string = kinds_of_schema(property) == kStringKind;
     const std::string_view before = f_.name == "glm45" ? "\n" : "",
-                           between = f_.name == "hy3" ? "\n" : before;
+                           between = f_.name.starts_with("hy3") ? "\n" : before;
     std::vector<Rule> parts = {text(before), mark(f_.key_begin), text(key), mark(f_.key_end)};
     if (!f_.type_end.empty())
       parts.push_back(b_.sequence({value_type(property), mark(f_.type_end)}));

@@ -188,9 +188,9 @@ class PythonicParser final : public CallParser {
       return Take::kMore;
     }
     if (brackets_ == 0 && (c == ',' || c == ')')) {
+      const JsonKinds kinds = kinds_of_key();
       std::string json = python_to_json(value_).value_or("");
-      if (json.empty()) {
-        const JsonKinds kinds = kinds_of_key();
+      if (json.empty() || kinds == kStringKind) {
         if (value_.empty() || (kinds != 0 && (kinds & kStringKind) == 0)) return Take::kBroken;
         json = "\"";
         append_json_text(json, value_);

@@ -22,6 +22,12 @@ constexpr ToolFormat kFormats[] = {
      .section_begin = "<tool_call>", .section_end = "", .call_begin = "", .call_end = "</tool_call>",
      .key_begin = "<arg_key>", .key_end = "</arg_key>", .value_begin = "<arg_value>", .value_end = "</arg_value>", .lines = false},
     {.name = "hy3", .families = "Hy3", .layout = CallLayout::kTagged,
+     .section_begin = "<tool_calls:opensource>", .section_end = "</tool_calls:opensource>",
+     .call_begin = "<tool_call:opensource>", .call_end = "</tool_call:opensource>",
+     .key_begin = "<arg_key:opensource>", .key_end = "</arg_key:opensource>",
+     .value_begin = "<arg_value:opensource>", .value_end = "</arg_value:opensource>",
+     .name_end = "<tool_sep:opensource>"},
+    {.name = "hy3_preview", .families = "Hy3-preview", .layout = CallLayout::kTagged,
      .section_begin = "<tool_calls>", .section_end = "</tool_calls>", .call_begin = "<tool_call>", .call_end = "</tool_call>",
      .key_begin = "<arg_key>", .key_end = "</arg_key>", .value_begin = "<arg_value>", .value_end = "</arg_value>",
      .name_end = "<tool_sep>"},
@@ -88,6 +94,8 @@ constexpr ReasoningFormat kReasoning[] = {
     {"think", "<think>", "</think>", "</think>"},
     {"harmony", "<|channel|>analysis<|message|>", "<|end|>", "<|end|><|start|>assistant<|channel|>final<|message|>"},
     {"mistral", "[THINK]", "[/THINK]", "[/THINK]"},
+    {"hy3", "<think:opensource>", "</think:opensource>", "</think:opensource>"},
+    {"minimax_m3", "<mm:think>", "</mm:think>", "</mm:think>"},
     {"gemma4", "<|channel>thought\n", "<channel|>", "<channel|>"},
     {"kimi_k3", "<|open|>think<|sep|>", "<|close|>think<|sep|>", "<|close|>think<|sep|>",
      "<|open|>response<|sep|>", "<|close|>response<|sep|>", "<|close|>message<|sep|>"},
@@ -166,8 +174,9 @@ const ToolFormat* recognise_tool_format(std::string_view text) {
   if (has("]<]minimax[>[")) return format("minimax_m3");
   if (has("<|tool_call>call:")) return format("gemma4");
   if (has("<TOOLCALL>")) return format("nemotron_v2");
-  if (has("<|tool_call_start|>")) return format("lfm2");
-  if (has("<tool_sep>")) return format("hy3");
+  if (has("<|tool_call_start|>") || has("<|tool_list_start|>")) return format("lfm2");
+  if (has("<tool_sep>")) return format("hy3_preview");
+  if (has("<tool_sep:opensource>") || has("<tool_sep{}>")) return format("hy3");
   if (has("<arg_key>"))  // a line feed between key and value, as text or as an escape
     return format(has("</arg_key>\n") || has("</arg_key>\\n") ? "glm45" : "glm47");
   if (has("<function=")) return format("qwen3_coder");
@@ -185,6 +194,8 @@ const ReasoningFormat* recognise_reasoning(std::string_view text) {
   if (has("<|channel|>")) return find_reasoning_format("harmony");
   if (has("<|channel>thought")) return find_reasoning_format("gemma4");
   if (has("<|open|>") && has("<|sep|>")) return find_reasoning_format("kimi_k3");
+  if (has("<mm:think>")) return find_reasoning_format("minimax_m3");
+  if (has("<think:opensource>") || has("<think{}>")) return find_reasoning_format("hy3");
   if (has("<think>") || has("</think>")) return find_reasoning_format("think");
   if (has("[THINK]")) return find_reasoning_format("mistral");
   return nullptr;
