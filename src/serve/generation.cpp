@@ -127,6 +127,8 @@ void ApiServer::generate(HttpExchangePtr exchange, Endpoint endpoint) {
     try {
       auto request =
           std::make_shared<ApiRequest>(parse_request(exchange->request().body, endpoint, *model_));
+      // Its texts are in the request now: a large one is not kept beside what becomes of them.
+      http_->post([this, g] { drop_body(g->exchange); });
       check_choices(request->chat ? 1 : request->prompts.size(), request->generation.choices);
       auto prompts = std::make_shared<std::vector<GenerationRequest>>(prepare(*request, *model_));
       http_->post([this, g, request, prompts] {

@@ -22,14 +22,13 @@ size_t text_bytes(const Json& j) {
   return n;
 }
 
-std::vector<TextSegment> segments_of(const jinja::Str& s) {
+std::vector<TextSegment> segments_of(jinja::Str s) {
   std::vector<TextSegment> out;
-  for (size_t i = 0; i < s.text.size();) {
-    const bool trusted = s.trusted.empty() || s.trusted[i] != 0;
-    size_t end = i + 1;
-    while (end < s.text.size() && (s.trusted.empty() || s.trusted[end] != 0) == trusted) ++end;
-    out.push_back({s.text.substr(i, end - i), trusted});
-    i = end;
+  if (s.trust.all() && !s.text.empty()) out.push_back({std::move(s.text), true});
+  size_t begin = 0;
+  for (const jinja::Trust::Stretch& stretch : s.trust.stretches()) {
+    out.push_back({s.text.substr(begin, stretch.end - begin), stretch.trusted});
+    begin = stretch.end;
   }
   return out;
 }

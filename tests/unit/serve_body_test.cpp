@@ -232,8 +232,7 @@ TEST(ServeBody, MemoryIsAFewTimesTheBytesAndGoesBack) {
   const auto filled = [](const std::string& head, std::string_view entry, const std::string& tail) {
     return head + repeated(entry, (kBytes - head.size() - tail.size()) / entry.size()) + tail;
   };
-  // A template keeps every text that it makes until it is done: a message costs more.
-  constexpr uint64_t kMost = 6, kMostOfTemplate = 12;
+  constexpr uint64_t kMost = 6;
   const std::tuple<const char*, const char*, std::string, int> cases[] = {
       {"an ignored list", "/v1/chat/completions", filled("{" + m + R"(,"x":[)", "1,", "1]}"), 200},
       {"an ignored tree", "/v1/chat/completions",
@@ -264,8 +263,7 @@ TEST(ServeBody, MemoryIsAFewTimesTheBytesAndGoesBack) {
   for (const auto& [name, path, body, status] : cases) {
     const Cost cost = cost_of(path, body);
     EXPECT_EQ(cost.status, status) << name;
-    const bool renders = std::string_view(name) == "a message";
-    EXPECT_LE(cost.peak, (renders ? kMostOfTemplate : kMost) * body.size()) << name;
+    EXPECT_LE(cost.peak, kMost * body.size()) << name;
     EXPECT_LE(cost.left, 8u << 20) << name;
   }
 }

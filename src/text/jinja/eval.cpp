@@ -390,8 +390,14 @@ Value Runtime::eval_simple(const Expr& e, Scope* scope) {
       return attribute(v[0], e.text);
     case Expr::Kind::kItem:
       return item(v[0], v[1]);
-    case Expr::Kind::kBinary:
+    case Expr::Kind::kBinary: {
+      // Of a + b + c the text of a + b is nobody else's: it grows, so that a long one is there once.
+      const Expr& left = *e.args[0];
+      if (e.text == "+" && left.kind == Expr::Kind::kBinary && left.text == "+" &&
+          v[0].is_string() && v[1].is_string())
+        return heap_.append(v[0], v[1].str());
       return binary(e.text, v[0], v[1]);
+    }
     case Expr::Kind::kNegative:
       return v[0].is(Kind::kFloat) ? Value(-v[0].number())
                                    : arithmetic("-", Value(int64_t{0}), v[0]);

@@ -163,7 +163,7 @@ Str changed_case(const Str& s, bool upper) {
     else
       unicode::append(made, upper ? simple_uppercase(c.code) : simple_lowercase(c.code));
     // A special token keeps its meaning only as it is written: changed bytes keep their origin.
-    out.add(made, s.trusted.empty() || s.trusted[i] != 0);
+    out.add(made, s.trust.at(i));
     i += c.length;
   }
   return out.take();

@@ -56,8 +56,16 @@ void Heap::charge(size_t bytes) {
 }
 
 Value Heap::string(Str s) {
-  charge(s.text.size() + s.trusted.size() + 96);
+  charge(s.text.size() + s.trust.stretches().size() * sizeof(Trust::Stretch) + 96);
   return Value(&strings_.emplace_back(std::move(s)));
+}
+
+Value Heap::append(const Value& own, const Str& more) {
+  charge(more.text.size() + more.trust.stretches().size() * sizeof(Trust::Stretch));
+  auto& s = const_cast<Str&>(own.str());
+  s.trust.add(s.text.size(), more.trust, 0, more.text.size());
+  s.text += more.text;
+  return own;
 }
 
 Value Heap::list(std::vector<Value> items, Kind kind) {
@@ -91,25 +99,46 @@ Scope* Heap::scope(Scope* parent) {
 
 // --- strings -------------------------------------------------------------------------------------
 
-void StrBuilder::add(const Str& s, size_t begin, size_t end) {
-  if (!s.trusted.empty() && str_.trusted.empty()) str_.trusted.assign(str_.text.size(), '\1');
-  str_.text.append(s.text, begin, end - begin);
-  if (str_.trusted.empty() && s.trusted.empty()) return;
-  if (s.trusted.empty())
-    str_.trusted.append(end - begin, '\1');
+bool Trust::at(size_t byte) const {
+  const auto stretch = std::upper_bound(stretches_.begin(), stretches_.end(), byte,
+                                        [](size_t b, const Stretch& s) { return b < s.end; });
+  return stretch == stretches_.end() || stretch->trusted;
+}
+
+void Trust::add(size_t at, size_t bytes, bool trusted) {
+  if (bytes == 0 || (trusted && all())) return;
+  if (all() && at > 0) stretches_.push_back({at, true});
+  if (!all() && stretches_.back().trusted == trusted)
+    stretches_.back().end = at + bytes;
   else
-    str_.trusted.append(s.trusted, begin, end - begin);
+    stretches_.push_back({at + bytes, trusted});
+}
+
+void Trust::add(size_t at, const Trust& other, size_t begin, size_t end) {
+  if (other.all()) return add(at, end - begin, true);
+  for (const Stretch& s : other.stretches_) {
+    if (s.end <= begin) continue;
+    const size_t bytes = std::min(s.end, end) - begin;
+    add(at, bytes, s.trusted);
+    at += bytes, begin += bytes;
+    if (begin == end) break;
+  }
+}
+
+void StrBuilder::add(const Str& s, size_t begin, size_t end) {
+  str_.trust.add(str_.text.size(), s.trust, begin, end);
+  str_.text.append(s.text, begin, end - begin);
 }
 
 void StrBuilder::add(std::string_view text, bool trusted) {
-  if (!trusted && str_.trusted.empty()) str_.trusted.assign(str_.text.size(), '\1');
+  str_.trust.add(str_.text.size(), text.size(), trusted);
   str_.text += text;
-  if (!trusted || !str_.trusted.empty()) str_.trusted.append(text.size(), trusted ? '\1' : '\0');
 }
 
 Str substr(const Str& s, size_t begin, size_t end) {
-  return {s.text.substr(begin, end - begin),
-          s.trusted.empty() ? std::string() : s.trusted.substr(begin, end - begin)};
+  Str out{s.text.substr(begin, end - begin)};
+  out.trust.add(0, s.trust, begin, end);
+  return out;
 }
 
 bool python_space(char32_t c) {
@@ -297,8 +326,8 @@ Value from_json(const Json& json, Heap& heap, bool trusted) {
     case Json::Kind::kDouble:
       return Value(json.as_double());
     case Json::Kind::kString:
-      return heap.string(Str{json.as_string(),
-                             trusted ? std::string() : std::string(json.as_string().size(), '\0')});
+      return heap.string(
+          {json.as_string(), trusted ? Trust() : Trust::foreign(json.as_string().size())});
     case Json::Kind::kArray: {
       std::vector<Value> items;
       for (const Json& j : json.items()) items.push_back(from_json(j, heap, trusted));

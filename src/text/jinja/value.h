@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Values of a running chat template, with Python's meaning. Everything lives in a Heap until the
 // rendering ends, so values are plain words, cycles do no harm and no destructor recurses; the
-// heap's size is bounded. Strings know, byte by byte, whether they come from the template (trusted)
+// heap's size is bounded. Strings know of every byte whether they come from the template (trusted)
 // or from the input.
 #pragma once
 #include <bit>
@@ -23,9 +23,32 @@ inline constexpr int kMaxNesting = 100;  // of values inside values
 struct Stmt;
 struct Scope;
 
+// Which bytes of a text come from the template: stretches of one origin.
+class Trust {
+ public:
+  struct Stretch {
+    size_t end;
+    bool trusted;
+  };
+  static Trust foreign(size_t bytes) {
+    Trust t;
+    t.add(0, bytes, false);
+    return t;
+  }
+  bool all() const { return stretches_.empty(); }
+  const std::vector<Stretch>& stretches() const { return stretches_; }  // none: all is trusted
+  bool at(size_t byte) const;
+  // Of the bytes that are added behind the first `at`.
+  void add(size_t at, size_t bytes, bool trusted);
+  void add(size_t at, const Trust& other, size_t begin, size_t end);
+
+ private:
+  std::vector<Stretch> stretches_;
+};
+
 struct Str {
-  std::string text;     // valid UTF-8
-  std::string trusted;  // one byte per byte of text, 1 or 0; empty: all trusted
+  std::string text;  // valid UTF-8
+  Trust trust = {};
 };
 
 struct List;
@@ -181,7 +204,9 @@ class Heap {
   explicit Heap(size_t limit) : limit_(limit) {}
   void charge(size_t bytes);
   Value string(Str s);
-  Value string(std::string_view text) { return string(Str{std::string(text), {}}); }  // trusted
+  Value string(std::string_view text) { return string(Str{std::string(text)}); }  // trusted
+  // The string of a value that nobody else has, with more behind it.
+  Value append(const Value& own, const Str& more);
   Value list(std::vector<Value> items, Value::Kind kind = Value::Kind::kList);
   Dict* dict();
   Function* function(Function f);

@@ -23,8 +23,6 @@ bool printable_char(char32_t c) {
   return (Table::get().mask(c) & hidden) == 0;
 }
 
-bool trusted_at(const Str& s, size_t i) { return s.trusted.empty() || s.trusted[i] != 0; }
-
 void write_string_repr(const Str& s, StrBuilder& out) {
   const bool single =
       s.text.find('\'') == std::string::npos || s.text.find('"') != std::string::npos;
@@ -48,7 +46,7 @@ void write_string_repr(const Str& s, StrBuilder& out) {
     if (made.empty())
       out.add(s, i, i + c.length);
     else
-      out.add(made, trusted_at(s, i));
+      out.add(made, s.trust.at(i));
     i += c.length;
   }
   out.add(std::string_view(&quote, 1));
@@ -92,7 +90,7 @@ void write_json_string(const Str& s, bool ascii, StrBuilder& out) {
     if (made.empty())
       out.add(s, i, i + c.length);
     else
-      out.add(made, trusted_at(s, i));
+      out.add(made, s.trust.at(i));
     i += c.length;
   }
   out.add("\"");
