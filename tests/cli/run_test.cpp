@@ -122,6 +122,7 @@ TEST(BenchEngine, GapsOfAnswersInAForm) {
   const Json j = parse_json(r.out, "bench engine");
   EXPECT_GT(j.find("form_gap_p50_ms")->as_double(), 0);
   EXPECT_GT(j.find("form_gap_p50_ratio")->as_double(), 0);
+  EXPECT_GT(j.find("form_gap_p99_ratio")->as_double(), 0);
   EXPECT_GT(j.find("form_gap_mean_ratio")->as_double(), 0);
 }
 
