@@ -6,16 +6,23 @@
 #include <vector>
 
 #include "layers.h"
+#include "model.h"
 #include "numbers.cuh"
 
 namespace moebius::cuda {
 namespace {
 
 thread_local std::string last_words;
+int opened_device = 0;
 
 template <class F>
 CudaStatus guarded(F&& f) {
   try {
+    thread_local int current = 0;  // a thread begins with the first device
+    if (current != opened_device) {
+      check(cudaSetDevice(opened_device), "device");
+      current = opened_device;
+    }
     f();
     return CudaStatus::kOk;
   } catch (const Failure& e) {
@@ -29,7 +36,7 @@ CudaStatus guarded(F&& f) {
 
 cudaStream_t stream_of(void* stream) { return static_cast<cudaStream_t>(stream); }
 
-CudaStatus open(CudaFacts* facts) {
+CudaStatus open(int32_t wanted, CudaFacts* facts) {
   return guarded([&] {
     int count = 0;
     const cudaError_t error = cudaGetDeviceCount(&count);
@@ -39,9 +46,12 @@ CudaStatus open(CudaFacts* facts) {
     if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0))
       throw Failure{CudaStatus::kNoDevice, "the driver shows no device"};
     check(error, "devices");
+    if (wanted < 0 || wanted >= count)
+      throw Failure{CudaStatus::kNoDevice, "there is no device " + std::to_string(wanted) + "; the driver shows " +
+                                               std::to_string(count)};
     cudaDeviceProp p{};
-    int device = 0;
-    check(cudaGetDevice(&device), "device");
+    const int device = opened_device = wanted;
+    check(cudaSetDevice(device), "device");
     check(cudaGetDeviceProperties(&p, device), "device");
     if (p.major < kCudaLeastMajor)
       throw Failure{CudaStatus::kTooOld,
@@ -81,6 +91,30 @@ CudaStatus synchronize(void* stream) {
   return guarded([&] { check(cudaStreamSynchronize(stream_of(stream)), "device"); });
 }
 
+CudaStatus free_bytes(uint64_t* bytes) {
+  return guarded([&] {
+    size_t free = 0, total = 0;
+    check(cudaMemGetInfo(&free, &total), "memory of the device");
+    *bytes = free;
+  });
+}
+CudaStatus make_stream(void** stream) {
+  return guarded([&] {
+    cudaStream_t made{};
+    check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "stream");
+    *stream = made;
+  });
+}
+void free_stream(void* stream) { cudaStreamDestroy(stream_of(stream)); }
+CudaStatus copy(void* to, const void* from, size_t bytes, void* stream) {
+  return guarded([&] {
+    check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_of(stream)), "copy");
+  });
+}
+CudaStatus clear(void* p, size_t bytes, void* stream) {
+  return guarded([&] { check(cudaMemsetAsync(p, 0, bytes, stream_of(stream)), "memory"); });
+}
+
 CudaStatus make_linear(const CudaMatrix* parts, size_t count, CudaPath path, void** layer) {
   return guarded([&] { *layer = static_cast<Layer*>(new Linear(parts, count, path)); });
 }
@@ -115,6 +149,20 @@ CudaStatus run_routed(void* layer, const CudaRows* x, const CudaRows* logits, co
 }
 uint64_t layer_bytes(const void* layer) { return static_cast<const Layer*>(layer)->bytes(); }
 void free_layer(void* layer) { delete static_cast<Layer*>(layer); }
+
+CudaStatus run_program(const CudaRowProgram* program, void* stream) {
+  return guarded([&] { run_rows(*program, stream_of(stream)); });
+}
+CudaStatus take(const CudaRows* from, const int32_t* which, const CudaRows* to, size_t cols,
+                void* stream) {
+  return guarded([&] { take_rows(*from, which, *to, cols, stream_of(stream)); });
+}
+CudaStatus run_attend(const CudaAttend* args, void* stream) {
+  return guarded([&] { attend(*args, stream_of(stream)); });
+}
+CudaStatus count(const int32_t* ids, size_t n, uint32_t* counts, size_t experts, void* stream) {
+  return guarded([&] { count_ids(ids, n, counts, experts, stream_of(stream)); });
+}
 
 // ---- measuring ----
 
@@ -250,6 +298,9 @@ constexpr CudaApi kApi = {kCudaAbi,
                           sizeof(CudaMatrix),
                           sizeof(CudaMoe),
                           sizeof(CudaRouter),
+                          sizeof(CudaRowProgram),
+                          sizeof(CudaRowOp),
+                          sizeof(CudaAttend),
                           [] { return last_words.c_str(); },
                           open,
                           allocate,
@@ -257,6 +308,11 @@ constexpr CudaApi kApi = {kCudaAbi,
                           upload,
                           download,
                           synchronize,
+                          free_bytes,
+                          make_stream,
+                          free_stream,
+                          copy,
+                          clear,
                           make_linear,
                           run_linear,
                           make_moe,
@@ -267,6 +323,10 @@ constexpr CudaApi kApi = {kCudaAbi,
                           run_routed,
                           layer_bytes,
                           free_layer,
+                          run_program,
+                          take,
+                          run_attend,
+                          count,
                           time_graph,
                           roofs};
 

@@ -199,7 +199,7 @@ Command model_subject() {
   c.flag("--plot", o->plot, "draw tokens per second in the terminal");
   add_machine_options(c, *o);
   c.find("--threads")->by_default("all cores");
-  add_place_option(c, o->run.place);
+  add_place_options(c, o->run);
   add_dtype_option(c, o->dtype);
   add_kv_dtype_option(c, o->kv_dtype);
   add_rank_options(c, o->ranks);

@@ -35,8 +35,8 @@ class ModelBench {
     const auto options_of = [&](ThreadPool& p) {
       ModelOptions o;
       o.pool = &p;
-      o.placement = placement_of(options.run);
-      o.policy = folder_policy_of(options.run), o.act = act_request_of(options.run);
+      take_devices(o, options.run);
+      o.act = act_request_of(options.run);
       o.type = activation_type(options.dtype, checkpoint.config().dtype);
       o.kv_type = kv_type_from(options.kv_dtype);
       take_rank_options(o, options.ranks);

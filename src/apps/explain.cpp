@@ -229,6 +229,7 @@ int run_explain(const ExplainOptions& options, std::ostream& out) {
   const size_t width = output_width();
   out << labelled("for", e.cuda ? describe(*e.cuda) : describe(e.cpu), 4, width);
   if (e.machine) out << labelled("on", machine_text(*e.machine), 4, width);
+  for (const std::string& words : e.on_cpu) out << labelled("", words, 4, width);
   out << '\n';
   for (const Explained& m : e.modules)
     if (!m.choice)

@@ -22,6 +22,8 @@
 #include "checkpoint/summary.h"
 #include "model/arch/arch.h"
 #include "model/engine/scoring.h"
+#include "model/load/placement_plan.h"
+#include "model/ranks/cuda_memory.h"
 #include "runtime/comm_threads.h"
 #include "runtime/memory.h"
 #include "text/tokenizer.h"
@@ -107,6 +109,11 @@ std::unique_ptr<DecoderModel> load_model(const Checkpoint& checkpoint, ModelOpti
                                          std::unique_ptr<RankThreads>& followers) {
   if (RankProcess* process = RankProcess::current(); process != nullptr)
     return process->load(checkpoint, options, split);
+  if (options.cuda.fit_experts) options.placement = place_experts(checkpoint, options);
+  for (const std::string& words :
+       place_parts(checkpoint, decoder_spec(checkpoint.config()), options.kv(), options.placement)
+           .words)
+    note("{}", words);
   options.memory_left = check_memory(checkpoint, options, split);
   if (split.ranks() == 1) return DecoderModel::load(checkpoint, options);
   const RankSays say = [](const std::string& line) {
@@ -146,8 +153,7 @@ ModelOptions model_options_of(const ModelRunOptions& options, const Checkpoint& 
                               ThreadPool& pool) {
   ModelOptions o;
   o.pool = &pool;
-  o.placement = placement_of(options.run);
-  o.policy = folder_policy_of(options.run);
+  take_devices(o, options.run);
   o.act = act_request_of(options.run);
   o.type = activation_type(options.dtype, checkpoint.config().dtype);
   o.kv_type = kv_type_from(options.kv_dtype);
@@ -214,7 +220,7 @@ int run_logits(const LogitsOptions& options) {
 
 void add_model_options(Command& c, ModelRunOptions& o) {
   add_run_options(c, o.run);
-  add_place_option(c, o.run.place);
+  add_place_options(c, o.run);
   add_dtype_option(c, o.dtype);
   add_kv_dtype_option(c, o.kv_dtype);
   add_rank_options(c, o.ranks);

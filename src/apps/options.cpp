@@ -9,6 +9,8 @@
 #include "base/human.h"
 #include "checkpoint/summary.h"
 #include "device/cpu/layer_plan.h"
+#include "device/cuda/cuda_device.h"
+#include "model/decoder.h"
 #include "runtime/program_folder.h"
 #include "runtime/thread_pool.h"
 
@@ -26,20 +28,52 @@ Int8Mode int8_mode_of(const std::string& name) {
 
 void add_device_option(Command& c, std::string& device) {
   c.option("--device", "NAME", &device,
-           "what runs the layers: cpu, or cuda where layers run alone (docs/gpu.md)")
+           "what runs the layers: cpu, or a GPU: cuda, cuda:N (docs/gpu.md)")
       .seldom();
 }
 
-void add_place_option(Command& c, std::string& place) {
-  c.option("--place", "PARTS", &place,
+void add_place_options(Command& c, RunOptions& run) {
+  c.option("--experts", "WHERE", &run.experts,
+           "with --device cuda: experts on the CPU, or as many on the GPU as fit (auto)")
+      .one_of({"cpu", "auto"})
+      .by_default("on --device")
+      .seldom();
+  c.option("--gpu-memory", "GIB", &run.gpu_memory, "with --device cuda: memory that may be used")
+      .range(0, 1 << 20)
+      .by_default("all that is free, less 1 GiB")
+      .seldom();
+  c.option("--place", "PARTS", &run.place,
            "parts of layers on other devices: attention=NAME,experts=NAME[:N-M]")
       .by_default("all on --device")
       .seldom();
 }
 
 DevicePlacement placement_of(const RunOptions& options) {
-  return parse_placement(options.place.empty() ? options.device
-                                               : options.device + "," + options.place);
+  std::string text = options.device;
+  if (options.experts == "cpu") text += ",experts=cpu";
+  if (!options.place.empty()) text += "," + options.place;
+  return parse_placement(text);
+}
+
+void take_devices(ModelOptions& model, const RunOptions& options) {
+  model.placement = placement_of(options);
+  const std::string device = model.placement.cuda();
+  if (device.empty()) {
+    if (!options.experts.empty() || options.gpu_memory != 0)
+      fail("{} is for models on a GPU: --device cuda",
+           options.experts.empty() ? "--gpu-memory" : "--experts");
+    model.policy = folder_policy_of(options);
+    return;
+  }
+  model.cuda.module = &cuda_of_tool(cuda_number(device));
+  model.cuda.memory = static_cast<uint64_t>(options.gpu_memory * 1073741824.0);
+  model.cuda.fit_experts = options.experts == "auto";
+  RunOptions on_cpu = options;
+  if (options.kernel.starts_with("cuda")) {
+    model.cuda.kernel = normalize_cuda_kernel(options.kernel);
+    on_cpu.kernel.clear();
+  }
+  model.policy = folder_policy_of(on_cpu);
 }
 
 void require_cpu(const std::string& device) {
@@ -53,8 +87,8 @@ bool on_cuda(const std::string& device) {
   return false;
 }
 
-const CudaModule& cuda_of_tool() {
-  return require_cuda(plugin_places(program_folder(), kBuildPlaces));
+const CudaModule& cuda_of_tool(int device) {
+  return require_cuda(plugin_places(program_folder(), kBuildPlaces), device);
 }
 
 Policy cuda_policy_of(const RunOptions& options) {
@@ -190,7 +224,8 @@ ActRequest act_request_of(const RunOptions& options) {
   request.int8_rows = options.activations == "int8";
   if (!request.int8_rows && options.activations != "declared")
     fail("--activations is '{}'; expected declared or int8", printable(options.activations));
-  check_request(options.device == "cuda" ? cuda_policy_of(options) : policy_of(options), request);
+  const bool cuda = options.device == "cuda" || options.kernel.starts_with("cuda");
+  check_request(cuda ? cuda_policy_of(options) : policy_of(options), request);
   return request;
 }
 

@@ -15,10 +15,13 @@
 namespace moebius {
 
 class Checkpoint;
+struct ModelOptions;
 
 struct RunOptions {
   std::string device = "cpu";                 // what runs layers
   std::string place;                          // parts of a model elsewhere; "": all on the device
+  std::string experts;                        // of a model on a GPU: "" (there), cpu, auto
+  double gpu_memory = 0;                      // GiB of a GPU that a model may use; 0: what is free
   int threads = 0;                            // 0: all cores
   std::string kernel;                         // "": the oracle's choice
   std::string policy = "declared";            // declared | exact | approximate
@@ -41,7 +44,7 @@ struct RankOptions {
 };
 
 void add_device_option(Command& command, std::string& device);
-void add_place_option(Command& command, std::string& place);
+void add_place_options(Command& command, RunOptions& run);
 void add_arithmetic_options(Command& command, RunOptions& run);  // all but --threads
 void add_run_options(Command& command, RunOptions& run);
 void add_dtype_option(Command& command, std::string& dtype);
@@ -55,7 +58,9 @@ void require_cpu(const std::string& device);
 // --device cuda, for commands that run single layers; throws Error for other names than cpu and cuda.
 bool on_cuda(const std::string& device);
 // Its plugin; throws Error in words where no layer can run there.
-const CudaModule& cuda_of_tool();
+const CudaModule& cuda_of_tool(int device = 0);
+// What a model is told of --device, --place, --experts, --gpu-memory, --kernel and --policy.
+void take_devices(ModelOptions& model, const RunOptions& options);
 // What --kernel and --policy mean there.
 Policy cuda_policy_of(const RunOptions& options);
 // The device to answer for without running: this machine's, else an H200.

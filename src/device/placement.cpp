@@ -9,19 +9,17 @@
 
 #include "base/error.h"
 #include "device/cpu/guarded.h"
+#include "device/cuda/cuda_device.h"
 
 namespace moebius {
 namespace {
 
 // "guarded", "guarded2" and "slow" are devices for tests: the CPU's code in memory of its own.
-bool known(std::string_view name) { return name == "cpu" || is_guarded_name(name); }
+bool known(std::string_view name) {
+  return name == "cpu" || is_guarded_name(name) || is_cuda_name(name);
+}
 
 std::string check_name(std::string_view name) {
-  if (name == "cuda")
-    fail_at(
-        {"argument", "", "", "", "--device"},
-        "cuda runs single layers (apply, verify, bench linear, moe and roof); explain and inspect "
-        "answer for it; whole models run on the CPU");
   if (!known(name))
     fail_at({"argument", "", "", "", "--device"},
             "'{}' is not a device of this build; there are: {}", name,
@@ -69,7 +67,7 @@ PartRule parse_part(std::string_view item) {
 
 }  // namespace
 
-std::vector<std::string> device_names() { return {"cpu"}; }
+std::vector<std::string> device_names() { return {"cpu", "cuda", "cuda:N"}; }
 
 const DevicePlacement::Rule& DevicePlacement::of(size_t layer) const {
   size_t i = 0;
@@ -94,6 +92,20 @@ std::string DevicePlacement::describe() const {
                         rules[i].experts, layers);
   }
   return text;
+}
+
+std::string DevicePlacement::cuda() const {
+  std::string found;
+  const auto look = [&](const std::string& name) {
+    if (!is_cuda_name(name)) return;
+    if (!found.empty() && found != name)
+      fail_at({"argument", "", "", "", "--place"}, "{} and {}: a model runs on one CUDA device",
+              found, name);
+    found = name;
+  };
+  look(ends);
+  for (const Rule& r : rules) look(r.attention), look(r.experts);
+  return found;
 }
 
 DevicePlacement parse_placement(std::string_view text) {
@@ -128,6 +140,7 @@ DevicePlacement parse_placement(std::string_view text) {
   }
   for (const PartRule& p : parts)
     if (p.part == "ends") placement.ends = p.device;
+  static_cast<void>(placement.cuda());  // one at most
   return placement;
 }
 
@@ -138,6 +151,10 @@ DeviceSet::DeviceSet(const DevicePlacement& placement, ThreadPool* pool, const C
   const auto add = [&](const std::string& name) {
     std::unique_ptr<Device>& device = devices_[name];
     if (device != nullptr) return;
+    if (is_cuda_name(name)) {
+      device = std::make_unique<CudaDevice>(name, pool, options);
+      return;
+    }
     device = std::make_unique<CpuDevice>(pool, cpu, options,
                                          is_guarded_name(name) ? make_guarded(name) : nullptr);
   };

@@ -24,6 +24,7 @@ struct DevicePlacement {
   const Rule& of(size_t layer) const;
   bool one_device() const;
   std::string describe() const;  // "cpu", "attention=a,experts=b"
+  std::string cuda() const;      // the CUDA device it names, "": none; throws Error for two
 };
 
 // "DEV", or "PART=DEV[:LAYERS]" with commas between: attention=DEV, experts=DEV, ends=DEV; LAYERS is

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 
+#include "base/error.h"
 #include "model/arch/arch.h"
 #include "model/engine/step_runner.h"
+#include "model/load/placement_plan.h"
 #include "model/ranks/ranked_backend.h"
 
 namespace moebius {
@@ -16,9 +18,13 @@ std::string_view name_of(Phase phase) {
 }
 
 std::unique_ptr<DecoderModel> DecoderModel::load(const Checkpoint& checkpoint,
-                                                 const ModelOptions& options) {
+                                                 const ModelOptions& wanted) {
   DecoderSpec spec = decoder_spec(checkpoint.config());
   checkpoint.require_supported();
+  ModelOptions options = wanted;
+  options.placement = place_parts(checkpoint, spec, options.kv(), options.placement).placement;
+  if (options.ranks != nullptr && !options.placement.cuda().empty())
+    fail("--device {}: ranks share a model on CPUs only", options.placement.cuda());
   ModelPart part(checkpoint, std::move(spec), options.ranks);
   if (options.ranks != nullptr)
     return std::make_unique<RankedBackend>(checkpoint, options, std::move(part));
@@ -26,8 +32,10 @@ std::unique_ptr<DecoderModel> DecoderModel::load(const Checkpoint& checkpoint,
 }
 
 KvPlan plan_kv(const Checkpoint& checkpoint, const ModelOptions& options) {
-  const DeviceSet devices(options.placement, nullptr, host_cpu(), {options.type, options.policy});
-  KvPlan plan = plan_kv(checkpoint, decoder_spec(checkpoint.config()), options.kv(), devices);
+  const DecoderSpec spec = decoder_spec(checkpoint.config());
+  const DeviceSet devices(place_parts(checkpoint, spec, options.kv(), options.placement).placement,
+                          nullptr, host_cpu(), {options.type, options.policy});
+  KvPlan plan = plan_kv(checkpoint, spec, options.kv(), devices);
   plan.devices.clear();  // they end here
   return plan;
 }

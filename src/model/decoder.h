@@ -26,6 +26,7 @@ struct RankFigures;
 struct ModelOptions {
   ThreadPool* pool = nullptr;
   DevicePlacement placement;
+  CudaSettings cuda;  // of a placement that names such a device
   Policy policy;
   ActRequest act;
   XType type = XType::kBf16;  // of activations between layers

@@ -120,7 +120,7 @@ void Rope::fill(Table& t, size_t n) const {
     }
 }
 
-void Rope::rotate(float* x, size_t position, size_t length, XType type) const noexcept {
+Rope::Turn Rope::turn(size_t position, size_t length) const noexcept {
   const Table& t = spec_.scaling == RopeScaling::kLongRope && beyond(length) ? long_ : table_;
   const size_t half = t.frequencies.size();
   const float *cos = t.cos.data() + position * half, *sin = t.sin.data() + position * half;
@@ -140,7 +140,12 @@ void Rope::rotate(float* x, size_t position, size_t length, XType type) const no
     }
     cos = row.data(), sin = row.data() + half;
   }
-  row_functions().rotate(x, half, cos, sin, spec_.interleaved, type);
+  return {cos, sin};
+}
+
+void Rope::rotate(float* x, size_t position, size_t length, XType type) const noexcept {
+  const Turn t = turn(position, length);
+  row_functions().rotate(x, spec_.dims / 2, t.cos, t.sin, spec_.interleaved, type);
 }
 
 // (a, -b) turned forth is (a', -b'), where (a', b') is (a, b) turned back.

@@ -41,6 +41,11 @@ class Rope {
   size_t dims() const { return spec_.dims; }
   // Makes cos and sin for positions [0, n); call before rotate(), not concurrently with it.
   void reserve(size_t n);
+  // cos and sin of a token's pairs, [dims / 2] each; until the next call by this thread.
+  struct Turn {
+    const float *cos, *sin;
+  };
+  Turn turn(size_t position, size_t length) const noexcept;
   // Rotates the first `dims` features of one head's row in place, for a token at `position` of a
   // sequence that is `length` long; the result is rounded to `type`.
   void rotate(float* x, size_t position, size_t length, XType type) const noexcept;

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+#include "model/arch/arch.h"
+#include "model/load/placement_plan.h"
 #include "report/modules.h"
 
 namespace moebius {
@@ -73,6 +76,17 @@ void choose(const Checkpoint& checkpoint, const ExplainQuestion& q, const Cpu& c
   e.packed = e.choice->chosen->packed_bytes(problem);
 }
 
+// Nothing where the architecture cannot run at all.
+std::vector<std::string> left_to_cpu(const Checkpoint& checkpoint, XType type) {
+  try {
+    return place_parts(checkpoint, decoder_spec(checkpoint.config()), {type, {}, false},
+                       parse_placement("cuda"))
+        .words;
+  } catch (const Error&) {
+    return {};
+  }
+}
+
 }  // namespace
 
 Explanation explain(const Checkpoint& checkpoint, const ExplainQuestion& q) {
@@ -80,6 +94,7 @@ Explanation explain(const Checkpoint& checkpoint, const ExplainQuestion& q) {
   Explanation out;
   out.cpu = q.cpu ? *q.cpu : host_cpu();
   out.cuda = q.cuda;
+  if (q.cuda) out.on_cpu = left_to_cpu(checkpoint, q.x_type);
   if (!q.cpu && !q.cuda) out.machine.emplace(q.threads);
   std::vector<ModuleGroup> groups = group_modules(checkpoint);
   // A table that is also the output projection is named with the outputs: last.
@@ -101,6 +116,11 @@ Json to_json(const Explanation& e) {
   Json j = e.cuda ? Json::object({{"device", describe(*e.cuda)}})
                   : Json::object({{"cpu", describe(e.cpu)}});
   if (e.machine) j.set("machine", machine_json(*e.machine));
+  if (e.cuda) {
+    Json words = Json::array();
+    for (const std::string& w : e.on_cpu) words.push(w);
+    j.set("on_cpu", std::move(words));
+  }
   Json modules = Json::array();
   for (const Explained& m : e.modules) modules.push(explained_json(m));
   j.set("modules", std::move(modules));

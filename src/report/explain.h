@@ -3,6 +3,7 @@
 // others. Modules that differ only in layer and expert are one group.
 #pragma once
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "base/json.h"
@@ -41,9 +42,10 @@ struct Machine {
 
 struct Explanation {
   Cpu cpu;
-  std::optional<Machine> machine;  // none: another CPU has another machine around it
-  std::optional<CudaTarget> cuda;  // the question's
-  std::vector<Explained> modules;  // that multiply
+  std::optional<Machine> machine;   // none: another CPU has another machine around it
+  std::optional<CudaTarget> cuda;   // the question's
+  std::vector<std::string> on_cpu;  // parts of a model that the device leaves to the CPU, and why
+  std::vector<Explained> modules;   // that multiply
 };
 // The checkpoint must outlive the explanation.
 Explanation explain(const Checkpoint& checkpoint, const ExplainQuestion& question);

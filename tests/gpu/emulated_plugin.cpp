@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CUDA plugin without CUDA: memory of the host, layers by quant/reference, the router's own code with one lane. With it the faces of
-// layers on a device are tested where there is none (tests/python_api/test_cuda.py).
+// A CUDA plugin without CUDA: memory of the host, layers by quant/reference, and the plugin's own definitions of routing, row operations and
+// attention by one lane. With it layers and whole models on a device are tested where there is none (tests/python_api/test_cuda.py,
+// tests/unit/cuda_device_test.cpp).
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -12,7 +13,9 @@
 
 #include "base/math_functions.h"
 #include "device/cuda/cuda_table.h"
+#include "device/cuda/device_attention.h"
 #include "device/cuda/device_router.h"
+#include "device/cuda/device_rows.h"
 #include "quant/quant_access.h"
 #include "quant/reference.h"
 
@@ -223,10 +226,87 @@ CudaStatus set_expert(void* p, size_t local, const CudaExpert* e) {
   return CudaStatus::kOk;
 }
 
-CudaStatus open(CudaFacts* facts) {
+// --- rows of a model ---
+
+CudaStatus run_rows(const CudaRowProgram* program, void*) {
+  const SingleLane lane;
+  for (size_t t = 0; t < program->rows; ++t) DeviceRow<SingleLane>(*program, lane, t).run();
+  return CudaStatus::kOk;
+}
+
+CudaStatus take_rows(const CudaRows* from, const int32_t* which, const CudaRows* to, size_t cols,
+                     void*) {
+  if (from->type != to->type) return refused("rows of two types");
+  for (size_t i = 0; i < to->rows; ++i)
+    for (size_t c = 0; c < cols; ++c)
+      put_number(*to, i, c, number_at(*from, static_cast<size_t>(which[i]), c));
+  return CudaStatus::kOk;
+}
+
+CudaStatus count_ids(const int32_t* ids, size_t n, uint32_t* counts, size_t experts, void*) {
+  for (size_t i = 0; i < n; ++i)
+    if (ids[i] >= 0 && static_cast<size_t>(ids[i]) < experts) ++counts[ids[i]];
+  return CudaStatus::kOk;
+}
+
+// Half of the calls in segments of their own, as the plugin does with few rows: bytes are the same.
+template <KvType kStored>
+void run_attention(const CudaAttend& args) {
+  using Attention = DeviceAttention<SingleLane, kStored>;
+  const SingleLane lane;
+  const CudaAttention& a = args.layer;
+  for (size_t i = 0; i < args.tile_count && args.k.data != nullptr; ++i)
+    for (uint32_t t = 0; t < args.tiles[i].count; ++t)
+      Attention(args, lane).append(args.sequences[args.tiles[i].sequence], args.tiles[i].first + t);
+  const bool split = args.segments > 1 && args.tile_count < 8;
+  std::vector<float> partials(
+      split ? args.q.rows * a.heads * args.segments * Attention::partial_floats(a) : 0);
+  std::vector<float> shared(Attention::shared_floats(a) + 4);
+  auto* floats =
+      reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(shared.data()) + 15) / 16 * 16);
+  for (size_t i = 0; i < args.tile_count; ++i)
+    for (size_t h = 0; h < a.kv_heads; ++h)
+      for (size_t first = 0; first < a.heads / a.kv_heads; first += kTileQueries)
+        for (size_t segment = 0; segment < (split ? args.segments : 1); ++segment)
+          Attention(args, lane)
+              .run(args.tiles[i], h, first, segment, split ? partials.data() : nullptr, floats);
+  for (size_t i = 0; i < args.tile_count && split; ++i)
+    for (uint32_t t = 0; t < args.tiles[i].count; ++t)
+      for (size_t h = 0; h < a.heads; ++h)
+        Attention(args, lane)
+            .merge_segments(args.sequences[args.tiles[i].sequence], args.tiles[i].first + t, h,
+                            partials.data(), floats);
+}
+
+CudaStatus attend(const CudaAttend* args, void*) {
+  switch (static_cast<KvType>(args->layer.storage)) {
+    case KvType::kF32:
+      run_attention<KvType::kF32>(*args);
+      break;
+    case KvType::kF16:
+      run_attention<KvType::kF16>(*args);
+      break;
+    case KvType::kBf16:
+      run_attention<KvType::kBf16>(*args);
+      break;
+    case KvType::kInt8:
+      run_attention<KvType::kInt8>(*args);
+      break;
+    case KvType::kFp8:
+      run_attention<KvType::kFp8>(*args);
+      break;
+  }
+  return CudaStatus::kOk;
+}
+
+constexpr uint64_t kEmulatedBytes = uint64_t{4} << 30;
+
+CudaStatus open(int32_t device, CudaFacts* facts) {
   *facts = {};
+  if (device > 1) return refused("there is no such device");
   std::strcpy(facts->name, "emulated");
   facts->major = 8, facts->multiprocessors = 1;
+  facts->memory_bytes = facts->free_bytes = kEmulatedBytes;
   return CudaStatus::kOk;
 }
 
@@ -236,6 +316,9 @@ constexpr CudaApi kApi = {
     sizeof(CudaMatrix),
     sizeof(CudaMoe),
     sizeof(CudaRouter),
+    sizeof(CudaRowProgram),
+    sizeof(CudaRowOp),
+    sizeof(CudaAttend),
     [] { return g_words.c_str(); },
     open,
     [](size_t bytes, void** p) {
@@ -252,6 +335,23 @@ constexpr CudaApi kApi = {
       return CudaStatus::kOk;
     },
     [](void*) { return CudaStatus::kOk; },
+    [](uint64_t* bytes) {
+      *bytes = kEmulatedBytes;
+      return CudaStatus::kOk;
+    },
+    [](void** stream) {
+      *stream = std::malloc(1);
+      return CudaStatus::kOk;
+    },
+    [](void* stream) { std::free(stream); },
+    [](void* to, const void* from, size_t bytes, void*) {
+      std::memcpy(to, from, bytes);
+      return CudaStatus::kOk;
+    },
+    [](void* p, size_t bytes, void*) {
+      std::memset(p, 0, bytes);
+      return CudaStatus::kOk;
+    },
     [](const CudaMatrix* parts, size_t count, CudaPath, void** layer) {
       if (count != 1) return refused("one part");
       auto made = std::make_unique<Layer>();
@@ -277,6 +377,10 @@ constexpr CudaApi kApi = {
     run_routed,
     [](const void*) -> uint64_t { return 1; },
     [](void* p) { delete static_cast<Layer*>(p); },
+    run_rows,
+    take_rows,
+    attend,
+    count_ids,
     [](CudaStatus (*)(void*, size_t, void*), void*, size_t, size_t, double*) {
       return refused("nothing is timed here");
     },

@@ -634,7 +634,7 @@ int judge(int argc, char** argv) {
   g_api = open_plugin(argv[1]);
   if (g_api == nullptr) return 1;
   CudaFacts f{};
-  if (const CudaStatus s = g_api->open(&f); s != CudaStatus::kOk) {
+  if (const CudaStatus s = g_api->open(0, &f); s != CudaStatus::kOk) {
     const bool none = s == CudaStatus::kNoDriver || s == CudaStatus::kNoDevice;
     std::printf("%s: %s\n", none ? "skipped: no CUDA device (module loaded)" : "FAILED",
                 g_api->message());

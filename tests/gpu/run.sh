@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# On a machine with a GPU, nvcc and g++:  tests/gpu/run.sh OUT [linear] [experts] [replays] [faults] [sanitize] [bench] [explore] [golden] [tool]
+# On a machine with a GPU, nvcc and g++:  tests/gpu/run.sh OUT [linear] [experts] [replays] [faults] [sanitize] [bench] [explore] [golden] [models] [tool]
 #
 # Builds the CUDA plugin and its judge under build/gpu, runs what is asked for (the default: linear experts bench golden tool) and writes
 # OUT/gpu.txt.  linear, experts: the kernels against quant/reference.  replays: 10^5 of a graph.  faults: without memory.  sanitize: a few shapes
 # under compute-sanitizer, where that is.  bench: whole layers; explore: in every launch form.
-# golden: tests/gpu/golden_blocks.py and faces.py, tool: `moebius bench` on the device; both build the tool, with the libraries of
+# golden: tests/gpu/golden_blocks.py and faces.py, models: whole models (tests/gpu/models.py, and `bench model` of the bundled one), tool: `moebius bench` on the device; all build the tool, with the libraries of
 # build/gpu_bundle (scripts/make_gpu_bundle.sh) where the machine lacks them.  77: no device.
 set -u
 root=$(cd -- "$(dirname -- "$(readlink -f -- "$0")")/../.." && pwd -P)
-out=${1:?"usage: run.sh OUT [linear] [experts] [replays] [faults] [sanitize] [bench] [explore] [golden] [tool]"}
+out=${1:?"usage: run.sh OUT [linear] [experts] [replays] [faults] [sanitize] [bench] [explore] [golden] [models] [tool]"}
 shift
 [ $# -gt 0 ] || set -- linear experts replays faults bench golden tool
 mkdir -p "$out" "$root/build/gpu" || exit 1
@@ -88,7 +88,7 @@ case " $* " in
 esac
 
 # --- the tool itself ---
-case " $* " in *" golden "* | *" tool "*) wants_tool=1 ;; *) wants_tool= ;; esac
+case " $* " in *" golden "* | *" models "* | *" tool "*) wants_tool=1 ;; *) wants_tool= ;; esac
 if [ -n "$wants_tool" ]; then
   prefix=$root/build/gpu/prefix
   mkdir -p "$prefix"
@@ -117,6 +117,21 @@ case " $* " in
         python3 -B tests/gpu/faces.py tests/golden 2>&1 | tee -a "$report"
       [ "${PIPESTATUS[0]}" = 0 ] || status=1
       echo "faces after $((SECONDS - start)) s" | tee -a "$report"
+    fi
+    ;;
+esac
+case " $* " in
+  *" models "*)
+    if [ -n "$wants_tool" ]; then
+      timeout 300 python3 -B tests/gpu/models.py "$tool" tests/golden "$(nproc)" 2>&1 | tee -a "$report"
+      [ "${PIPESTATUS[0]}" = 0 ] || status=1
+      echo "models after $((SECONDS - start)) s" | tee -a "$report"
+      for device in cpu cuda "cuda --experts cpu"; do
+        echo "moebius bench model --prompts 512 --batches 1,8 --device $device" | tee -a "$report"
+        # shellcheck disable=SC2086 # words
+        timeout 60 "$tool" bench model models/moebius-tiny-w4a8 --prompts 512 --batches 1,8 --steps 48 --device $device 2>&1 | grep -v "^loading" | tee -a "$report"
+        [ "${PIPESTATUS[0]}" = 0 ] || status=1
+      done
     fi
     ;;
 esac

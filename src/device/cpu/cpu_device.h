@@ -14,9 +14,20 @@
 
 namespace moebius {
 
+struct CudaModule;
+
+// What a CUDA device of a model is asked for.
+struct CudaSettings {
+  const CudaModule* module = nullptr;  // opened; outlives the model
+  std::string kernel;                  // "": the best for each layer
+  uint64_t memory = 0;                 // bytes that it may use; 0: what is free
+  bool fit_experts = false;            // experts of as many layers as fit, the others on the CPU
+};
+
 struct DeviceOptions {
   XType type = XType::kBf16;  // of activations
   Policy policy;
+  CudaSettings cuda = {};
   bool alone = true;  // the model has no other device, so one lane
 };
 

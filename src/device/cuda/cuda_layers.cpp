@@ -250,7 +250,7 @@ void CudaExperts::set_router(const Checkpoint& checkpoint, const MoeBlock& block
   router.bias = bias_.empty() ? nullptr : bias_.data();
   router.expert_scale = expert_scale_.empty() ? nullptr : expert_scale_.data();
   std::unique_ptr<LoadedMatrix> matrix;
-  if (part == MoePart::kBlock && block.router != nullptr) {
+  if (part == MoePart::kBlock && load.router_matrix && block.router != nullptr) {
     CudaLoad own = load;
     own.policy.where_it_can = true;  // a kernel that was asked for is that of the experts
     matrix = std::make_unique<LoadedMatrix>(checkpoint, *block.router, own);

@@ -22,6 +22,7 @@ struct CudaLoad {
   ActRequest act;
   XType x_type = XType::kBf16;
   std::function<void(uint64_t bytes)> progress;  // file bytes done
+  bool router_matrix = true;  // experts have their router's; else logits are the caller's
 };
 
 // Memory of the device.
@@ -87,6 +88,7 @@ class CudaExperts {
   CudaPath path() const { return path_; }
   const CudaLayer& layer() const { return layer_; }
   bool has_router() const { return has_router_; }  // the matrix that makes logits
+  bool routes() const { return routes_; }          // the device chooses experts
   // Rows of the host. ids: [rows, slots] global, -1: none.
   void forward_ids(const ConstRows& x, std::span<const int32_t> ids, std::span<const float> weights,
                    const Rows& y, std::span<const float> zero_weights = {}) const;

@@ -28,13 +28,15 @@ const CudaApi* table_of(void* library) {
   const CudaApi* api = entry != nullptr ? entry(kCudaAbi) : nullptr;
   const bool ours = api != nullptr && api->abi == kCudaAbi && api->bytes == sizeof(CudaApi) &&
                     api->matrix_bytes == sizeof(CudaMatrix) && api->moe_bytes == sizeof(CudaMoe) &&
-                    api->router_bytes == sizeof(CudaRouter);
+                    api->router_bytes == sizeof(CudaRouter) &&
+                    api->program_bytes == sizeof(CudaRowProgram) &&
+                    api->op_bytes == sizeof(CudaRowOp) && api->attend_bytes == sizeof(CudaAttend);
   return ours ? api : nullptr;
 }
 
 }  // namespace
 
-CudaModule open_cuda_module(const std::string& file) {
+CudaModule open_cuda_module(const std::string& file, int device) {
   CudaModule m;
   m.file = file;
   if (file.empty()) {
@@ -54,19 +56,19 @@ CudaModule open_cuda_module(const std::string& file) {
     m.words = fmt::format("{}: is no CUDA module of this build", printable(file));
     return m;
   }
-  m.status = m.api->open(&m.facts);
+  m.status = m.api->open(device, &m.facts);
   if (m.status != CudaStatus::kOk)
     m.words = fmt::format("the CUDA module is there, but {}", printable(m.api->message()));
   return m;
 }
 
-const CudaModule& cuda_module(const std::vector<std::string>& folders) {
-  static const CudaModule module = open_cuda_module(module_file(folders));
+const CudaModule& cuda_module(const std::vector<std::string>& folders, int device) {
+  static const CudaModule module = open_cuda_module(module_file(folders), device);
   return module;
 }
 
-const CudaModule& require_cuda(const std::vector<std::string>& folders) {
-  const CudaModule& m = cuda_module(folders);
+const CudaModule& require_cuda(const std::vector<std::string>& folders, int device) {
+  const CudaModule& m = cuda_module(folders, device);
   if (!m.ready()) fail_at({"argument", "", "", "", "--device"}, "--device cuda: {}", m.words);
   return m;
 }

@@ -22,13 +22,13 @@ struct CudaModule {
 };
 
 // Looks in `folders`, in order; the variable names another file. The first call decides for the
-// process. Never throws: without a module, driver or device it says so in words.
-const CudaModule& cuda_module(const std::vector<std::string>& folders);
+// process, also which of the machine's devices it is. Never throws: without a module, driver or device it says so in words.
+const CudaModule& cuda_module(const std::vector<std::string>& folders, int device = 0);
 // The same as a function of the file, for tests.
-CudaModule open_cuda_module(const std::string& file);
+CudaModule open_cuda_module(const std::string& file, int device = 0);
 
 // Throws Error with those words.
-const CudaModule& require_cuda(const std::vector<std::string>& folders);
+const CudaModule& require_cuda(const std::vector<std::string>& folders, int device = 0);
 // Throws Error with the plugin's words for a failed call.
 void check_cuda(const CudaApi& api, CudaStatus status, std::string_view what);
 

@@ -18,7 +18,7 @@
 
 namespace moebius {
 
-inline constexpr uint32_t kCudaAbi = 2;
+inline constexpr uint32_t kCudaAbi = 3;
 inline constexpr const char* kCudaSymbol = "moebius_device";
 // Least compute capability; below it a device is refused by name.
 inline constexpr int kCudaLeastMajor = 8, kCudaLeastMinor = 0;
@@ -113,6 +113,65 @@ struct CudaLaunch {
       slabs;  // of 64 outputs that a group of threads has: 1, 2 (tiles of 128 rows), 0: by a rule
 };
 
+// --- rows of a model (device/rows.h) ---
+
+// Some columns of an operand's rows, head by head (RowView); width 0: all.
+struct CudaView {
+  uint32_t operand, at, width, heads, step;
+};
+
+// One operation (RowOp). Numbers that depend on a position come with the step: row t of its tables, from
+// column `table` on; a rotation has `half` cosines and as many sines, the others one factor.
+struct CudaRowOp {
+  uint8_t kind, norm;  // RowOpKind, NormKind
+  bool interleaved;
+  CudaView y, x;
+  float factor, epsilon;
+  uint32_t table, half;
+  const float *weight, *bias, *values;  // of the device, or null
+};
+
+inline constexpr size_t kCudaOperands = 7;
+struct CudaRowProgram {
+  const CudaRowOp* ops;  // of the device
+  size_t count, rows;
+  CudaRows operands[kCudaOperands];  // data null: it is not there, nor what would be done to it
+  uint32_t cols[kCudaOperands];
+  XType type;           // results are rounded to its numbers
+  const float* tables;  // of the step, [rows, table_cols]
+  size_t table_cols;
+};
+
+// --- attention over blocks of 128 tokens (device_attention.h) ---
+
+struct CudaAttention {
+  uint32_t heads, kv_heads, key_dim, value_dim;
+  float scale;
+  uint64_t window, chunk;  // 0: none
+  const float* sinks;      // [heads] of the device, or null
+  uint8_t storage;         // KvType
+  float key_scale, value_scale;
+  XType type;  // of q, of probabilities and of the result
+};
+// Rows of a sequence in a step, and where addresses of its blocks begin in the table.
+struct CudaSequence {
+  uint64_t position;
+  uint32_t tokens, first_row, first_block, unused;
+};
+// Tokens [first, first + count) of a sequence, which go together.
+struct CudaTokens {
+  uint32_t sequence, first, count, unused;
+};
+struct CudaAttend {
+  CudaAttention layer;
+  const CudaSequence* sequences;  // [..] of the device
+  uint8_t* const* blocks;         // of the device: the layer's kind of blocks, sequence by sequence
+  size_t offset;                  // of the layer in each
+  const CudaTokens* tiles;        // of the device, of cuda_tile_tokens() tokens at most
+  size_t tile_count, sequence_count, segments;  // segments: of 1024 keys, at most
+  CudaRows q, k, v, out;                        // k without data: keys are there already
+};
+
 struct CudaRoofs {
   double read_tbs, copy_tbs;          // TB/s
   double launch_us, early_launch_us;  // an empty kernel in a graph
@@ -120,16 +179,22 @@ struct CudaRoofs {
 
 struct CudaApi {
   uint32_t abi, bytes;  // first, for ever
-  uint32_t matrix_bytes, moe_bytes, router_bytes;
+  uint32_t matrix_bytes, moe_bytes, router_bytes, program_bytes, op_bytes, attend_bytes;
   const char* (*message)();  // of the calling thread's last failure
 
-  CudaStatus (*open)(CudaFacts* facts);  // the device that runs layers; once, before the rest
+  // The device that runs layers, by its number; once, before the rest.
+  CudaStatus (*open)(int32_t device, CudaFacts* facts);
   // --- memory and order ---
   CudaStatus (*allocate)(size_t bytes, void** p);
   void (*release)(void* p);
   CudaStatus (*upload)(void* to, const void* from, size_t bytes, void* stream);
   CudaStatus (*download)(void* to, const void* from, size_t bytes, void* stream);  // waits
   CudaStatus (*synchronize)(void* stream);
+  CudaStatus (*free_bytes)(uint64_t* bytes);
+  CudaStatus (*make_stream)(void** stream);
+  void (*free_stream)(void* stream);
+  CudaStatus (*copy)(void* to, const void* from, size_t bytes, void* stream);  // both of the device
+  CudaStatus (*clear)(void* p, size_t bytes, void* stream);                    // to zeros
 
   // --- layers ---
   CudaStatus (*make_linear)(const CudaMatrix* parts, size_t count, CudaPath path, void** layer);
@@ -147,6 +212,16 @@ struct CudaApi {
                            const CudaRows* y, int32_t* ids, float* weights, void* stream);
   uint64_t (*layer_bytes)(const void* layer);
   void (*free_layer)(void* layer);
+
+  // --- rows of a model ---
+  CudaStatus (*run_rows)(const CudaRowProgram* program, void* stream);
+  // Row i of `to` is row which[i] of `from`, of the same type; which of the device.
+  CudaStatus (*take_rows)(const CudaRows* from, const int32_t* which, const CudaRows* to,
+                          size_t cols, void* stream);
+  CudaStatus (*attend)(const CudaAttend* attend, void* stream);
+  // Adds to counts [experts] how often each occurs; both of the device.
+  CudaStatus (*count_ids)(const int32_t* ids, size_t n, uint32_t* counts, size_t experts,
+                          void* stream);
 
   // --- measuring ---
   // Captures `count` calls of run(context, i, stream) in one graph and replays it; microseconds per

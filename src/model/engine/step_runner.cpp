@@ -23,8 +23,8 @@ StepRunner::StepRunner(const Checkpoint& checkpoint, const ModelOptions& options
                        LayerSetLoader::ExpertsOf experts_of)
     : options_(options),
       part_(std::move(part)),
-      layers_(
-          DeviceSet(options.placement, options.pool, host_cpu(), {options.type, options.policy})),
+      layers_(DeviceSet(options.placement, options.pool, host_cpu(),
+                        {options.type, options.policy, options.cuda})),
       kv_plan_(plan_kv(checkpoint, part_.spec, options.kv(), layers_.devices, part_.own)),
       graph_(layers_),
       lanes_(options.placement.one_device() || options.ranks != nullptr ? 1 : 2),

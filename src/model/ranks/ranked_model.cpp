@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include "base/error.h"
+#include "model/ranks/cuda_memory.h"
 #include "model/ranks/rank_memory.h"
 #include "model/ranks/rank_plan.h"
 #include "runtime/host_name.h"
@@ -41,6 +42,11 @@ std::unique_ptr<DecoderModel> load_rank(const Checkpoint& checkpoint, const Mode
 
 uint64_t check_memory(const Checkpoint& checkpoint, const ModelOptions& options,
                       const RankSplit& split) {
+  if (!options.placement.cuda().empty()) {
+    if (split.ranks() > 1)
+      fail("--device {}: ranks share a model on CPUs only", options.placement.cuda());
+    return check_cuda_memory(checkpoint, options);
+  }
   std::vector<RankMemory> ranks;
   for (const uint64_t bytes : packed_bytes_of_ranks(checkpoint, split, options))
     ranks.push_back({host_name(), bytes, memory_limits()});

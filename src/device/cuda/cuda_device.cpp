@@ -1,0 +1,401 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/cuda/cuda_device.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/human.h"
+
+namespace moebius {
+namespace {
+
+constexpr std::string_view kCudaName = "cuda";
+
+size_t number_bytes(XType type) { return type == XType::kF32 ? 4 : 2; }
+
+// Parts of what is uploaded, one behind the other.
+class Upload {
+ public:
+  template <class T>
+  size_t add(std::span<const T> values) {
+    const size_t at = bytes_.size();
+    bytes_.resize(round_up(at + values.size_bytes(), 256));
+    if (!values.empty()) std::memcpy(bytes_.data() + at, values.data(), values.size_bytes());
+    return at;
+  }
+  const std::vector<uint8_t>& bytes() const { return bytes_; }
+
+ private:
+  std::vector<uint8_t> bytes_;
+};
+
+std::string human_size(uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); }
+
+}  // namespace
+
+bool is_cuda_name(std::string_view name) {
+  if (name == kCudaName) return true;
+  if (!name.starts_with("cuda:") || name.size() > 7 || name.size() < 6) return false;
+  return std::all_of(name.begin() + 5, name.end(), [](char c) { return c >= '0' && c <= '9'; });
+}
+
+int cuda_number(std::string_view name) {
+  int number = 0;
+  if (name.size() > 5) std::from_chars(name.data() + 5, name.data() + name.size(), number);
+  return number;
+}
+
+void CudaRoom::grow(const CudaApi& api, size_t bytes) {
+  if (bytes <= bytes_) return;
+  const size_t room = std::max(bytes, bytes_ + bytes_ / 2);
+  clear();  // never both
+  memory_.emplace(api, room);
+  bytes_ = room;
+}
+
+CudaDevice::CudaDevice(std::string name, ThreadPool* pool, const DeviceOptions& options)
+    : name_(std::move(name)),
+      pool_(pool),
+      module_(options.cuda.module),
+      type_(options.type),
+      limit_(options.cuda.memory),
+      lanes_(kLanes) {
+  policy_.accept = options.policy.accept;
+  policy_.kernel = options.cuda.kernel, policy_.where_it_can = true;
+  if (pool == nullptr) return;
+  if (module_ == nullptr || !module_->ready())
+    fail_at({"argument", "", "", "", "--device"}, "--device {}: {}", name_,
+            module_ != nullptr ? module_->words : "no CUDA module was opened");
+}
+
+CudaDevice::~CudaDevice() {
+  for (Lane& l : lanes_) {
+    if (l.stream == nullptr) continue;
+    api().synchronize(l.stream);
+    api().free_stream(l.stream);
+  }
+}
+
+CudaLoad CudaDevice::load_of() const {
+  CudaLoad load;
+  load.module = module_, load.policy = policy_, load.x_type = type_;
+  load.router_matrix = false;
+  return load;
+}
+
+CudaLoad CudaDevice::load_of(const LoadOptions& options) const {
+  CudaLoad load = load_of();
+  load.act = options.act, load.x_type = options.x_type, load.progress = options.progress;
+  if (options.tap != nullptr) fail("device {}: what layers read is seen on the CPU only", name_);
+  return load;
+}
+
+void CudaDevice::check(CudaStatus status, std::string_view what) const {
+  if (status == CudaStatus::kLost) lost_ = true;
+  if (status != CudaStatus::kOk) fail("device {}: {}: {}", name_, what, printable(api().message()));
+}
+
+CudaDevice::Lane& CudaDevice::lane(const Step& step) const {
+  Lane& l = lanes_[step.lane];
+  if (l.stream != nullptr) return l;
+  check(api().synchronize(nullptr), "weights");  // lanes do not wait for what loading has queued
+  check(api().make_stream(&l.stream), "stream");
+  return l;
+}
+
+// The memory may be in use by what was queued.
+void CudaDevice::grow(Lane& l, CudaRoom& room, size_t bytes) const {
+  if (bytes <= room.bytes()) return;
+  check(api().synchronize(l.stream), "step");
+  room.grow(api(), bytes);
+}
+
+// --- rows ---
+
+RowSet CudaDevice::rows(Step& step, uint32_t slot, size_t rows, size_t cols, XType numbers) {
+  Lane& l = lane(step);
+  if (slot >= l.slots.size()) l.slots.resize(size_t{slot} + 16);
+  grow(l, l.slots[slot], rows * cols * number_bytes(numbers));
+  return {this, slot, rows, cols, cols, 0, numbers};
+}
+
+CudaRows CudaDevice::at(const Step& step, const RowSet& r) const {
+  if (r.device == nullptr || r.rows == 0) return {};
+  auto* data = static_cast<uint8_t*>(lane(step).slots[r.slot].data());
+  return {data + r.offset * number_bytes(r.numbers), r.numbers, r.rows, r.stride};
+}
+
+void CudaDevice::take_rows(Step& step, const RowSet& x, std::vector<uint32_t> which,
+                           const RowSet& y) {
+  run(step, [&] {
+    Lane& l = lane(step);
+    const size_t bytes = which.size() * sizeof(uint32_t);
+    grow(l, l.which, bytes);
+    check(api().upload(l.which.data(), which.data(), bytes, l.stream), "numbers of rows");
+    const CudaRows from = at(step, x), to = at(step, y);
+    check(
+        api().take_rows(&from, static_cast<const int32_t*>(l.which.data()), &to, x.cols, l.stream),
+        "rows");
+  });
+}
+
+void CudaDevice::on_host(Step& step, const RowSet& x, const RowSet& y,
+                         FunctionRef<void(HostRows x, HostRows y)> fn) {
+  run(step, [&] {
+    Lane& l = lane(step);
+    std::vector<float> from(x.rows * x.cols), to(y.rows * y.cols);
+    std::vector<uint8_t> bytes;
+    const auto extent = [](const RowSet& r) {
+      return ((r.rows - 1) * r.stride + r.cols) * number_bytes(r.numbers);
+    };
+    if (x.rows > 0) {
+      bytes.resize(extent(x));
+      check(api().download(bytes.data(), at(step, x).data, bytes.size(), l.stream), "step");
+      for (size_t t = 0; t < x.rows; ++t)
+        row_functions().load(x.numbers, bytes.data() + t * x.stride * number_bytes(x.numbers),
+                             from.data() + t * x.cols, x.cols);
+    }
+    fn({from}, {to});
+    if (y.rows == 0) return;
+    if (y.stride != y.cols) fail("device {}: some columns of rows cannot be replaced", name_);
+    bytes.resize(extent(y));
+    row_functions().store(y.numbers, to.data(), bytes.data(), to.size());
+    check(api().upload(at(step, y).data, bytes.data(), bytes.size(), l.stream), "rows");
+  });
+}
+
+void CudaDevice::wait(Step& step) {
+  Lane& l = lane(step);
+  const auto pending = std::exchange(l.pending, {});
+  check(api().synchronize(l.stream), "step");
+  if (pending.empty()) return;
+  std::vector<uint32_t> counts(l.counted);
+  check(api().download(counts.data(), l.counts.data(), counts.size() * sizeof(uint32_t), l.stream),
+        "counts of experts");
+  for (const auto& [to, at] : pending)
+    for (size_t i = 0; i < to.size(); ++i) to[i] += counts[at + i];
+}
+
+// --- numbers of a step ---
+
+void CudaDevice::set_ropes(std::span<const RopeSpec> ropes) {
+  ropes_.clear(), rope_columns_ = 0;
+  for (const RopeSpec& r : ropes) {
+    const auto half = static_cast<uint32_t>(r.dims / 2);
+    ropes_.push_back({std::make_unique<Rope>(r), rope_columns_, half, r.interleaved});
+    rope_columns_ += 2 * half;
+  }
+}
+
+uint32_t CudaDevice::column_of(const PositionFactor& factor) {
+  const auto found = std::find(factors_.begin(), factors_.end(), factor);
+  const auto i = static_cast<uint32_t>(found - factors_.begin());
+  if (found == factors_.end()) factors_.push_back(factor);
+  return rope_columns_ + i;
+}
+
+// The operations of device/cpu/row_program.cpp.
+static float factor_at(const CudaDevice::PositionFactor& f, size_t position) {
+  const auto& [scale, floor, first] = f.temperature;
+  const auto at = static_cast<float>(position);
+  switch (f.kind) {
+    case RowOpKind::kTemperature:
+      return 1 + scale * std::log1p(std::floor((at + first) / floor));
+    case RowOpKind::kLogGrowth:
+      return 1 + scale * std::log(std::max((at + first) / floor, 1.0f));
+    case RowOpKind::kPower:
+      return std::exp(scale * std::log1p((at + first) / floor));
+    default:  // kHeadScale
+      return std::log(static_cast<float>(position + 1));
+  }
+}
+
+void CudaDevice::fill_numbers(const Step& step, float* to) const {
+  const std::lock_guard lock(mutex_);
+  for (const RopeColumns& r : ropes_) r.rope->reserve((step.longest + 255) / 256 * 256);
+  for (size_t t = 0; t < step.rows; ++t) {
+    for (const RopeColumns& r : ropes_) {
+      const Rope::Turn turn = r.rope->turn(step.positions[t], step.lengths[t]);
+      to = std::copy_n(turn.cos, r.half, to);
+      to = std::copy_n(turn.sin, r.half, to);
+    }
+    for (const PositionFactor& f : factors_) *to++ = factor_at(f, step.positions[t]);
+  }
+}
+
+void CudaDevice::begin(Step& step) {
+  Lane& l = lane(step);
+  l.pending.clear(), l.counted = 0;
+  StepTables& tables = l.tables;
+  tables = {};
+  tables.columns = rope_columns_ + factors_.size();
+  std::vector<float> numbers(step.rows * tables.columns);
+  if (tables.columns > 0) fill_numbers(step, numbers.data());
+  std::vector<CudaSequence> sequences;
+  uint32_t first_block = 0;
+  for (const StepSequence& s : step.sequences) {
+    sequences.push_back({s.position, static_cast<uint32_t>(s.tokens),
+                         static_cast<uint32_t>(s.first_row), first_block, 0});
+    first_block += static_cast<uint32_t>((s.position + s.tokens - 1) / kBlockTokens + 1);
+  }
+  Upload upload;
+  const size_t tokens_at = upload.add(std::span<const int32_t>(step.tokens)),
+               numbers_at = upload.add(std::span<const float>(numbers)),
+               sequences_at = upload.add(std::span<const CudaSequence>(sequences));
+  std::map<size_t, std::pair<size_t, size_t>> tiles_at;
+  for (const size_t each : tile_tokens_) {
+    std::vector<CudaTokens> tiles;
+    for (uint32_t i = 0; i < sequences.size(); ++i)
+      for (uint32_t t = 0; t < sequences[i].tokens; t += static_cast<uint32_t>(each))
+        tiles.push_back(
+            {i, t, std::min<uint32_t>(static_cast<uint32_t>(each), sequences[i].tokens - t), 0});
+    tiles_at[each] = {upload.add(std::span<const CudaTokens>(tiles)), tiles.size()};
+  }
+  std::map<size_t, size_t> blocks_at;
+  for (const size_t kind : kinds_) {
+    std::vector<uint8_t*> blocks;
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      const StepSequence& s = step.sequences[i];
+      const auto& memory = static_cast<const CudaBlocks&>(s.pool->on(*this));
+      const std::vector<BlockId>& table = (*s.tables)[kind];
+      const size_t count = (s.position + s.tokens - 1) / kBlockTokens + 1;
+      for (size_t b = 0; b < count; ++b)
+        blocks.push_back(table[b] == kNoBlock ? nullptr : memory.block(kind, table[b]));
+    }
+    blocks_at[kind] = upload.add(std::span<uint8_t* const>(blocks));
+  }
+  run(step, [&] {
+    grow(l, l.uploaded, upload.bytes().size());
+    grow(l, l.counts, counted_ * sizeof(uint32_t));
+    check(api().upload(l.uploaded.data(), upload.bytes().data(), upload.bytes().size(), l.stream),
+          "tables of a step");
+    if (counted_ > 0)
+      check(api().clear(l.counts.data(), counted_ * sizeof(uint32_t), l.stream), "counts");
+  });
+  const auto at = [&](size_t offset) {
+    return static_cast<const uint8_t*>(l.uploaded.data()) + offset;
+  };
+  tables.tokens = reinterpret_cast<const int32_t*>(at(tokens_at));
+  tables.numbers = reinterpret_cast<const float*>(at(numbers_at));
+  tables.sequences = reinterpret_cast<const CudaSequence*>(at(sequences_at));
+  for (const auto& [each, where] : tiles_at)
+    tables.tiles[each] = {reinterpret_cast<const CudaTokens*>(at(where.first)), where.second};
+  for (const auto& [kind, where] : blocks_at)
+    tables.blocks[kind] = reinterpret_cast<uint8_t* const*>(at(where));
+}
+
+// --- experts ---
+
+int32_t* CudaDevice::ids(const Step& step, size_t count) const {
+  Lane& l = lane(step);
+  grow(l, l.ids, count * sizeof(int32_t));
+  return static_cast<int32_t*>(l.ids.data());
+}
+
+// [rows] of expert 0, and behind them as many weights of 1.
+CudaRouting CudaDevice::one_expert(const Step& step, size_t rows) const {
+  Lane& l = lane(step);
+  if (l.ones_rows < rows) {
+    const size_t room = std::max<size_t>(64, rows + rows / 2);
+    grow(l, l.ones, room * 2 * sizeof(float));
+    std::vector<float> numbers(room * 2, 1.0f);
+    std::fill_n(numbers.begin(), room, 0.0f);
+    check(api().upload(l.ones.data(), numbers.data(), numbers.size() * sizeof(float), l.stream),
+          "one expert");
+    l.ones_rows = room;
+  }
+  const auto* first = static_cast<const int32_t*>(l.ones.data());
+  return {first, reinterpret_cast<const float*>(first + l.ones_rows), nullptr, 1};
+}
+
+uint32_t* CudaDevice::counts(const Step& step, std::span<uint32_t> to) const {
+  Lane& l = lane(step);
+  const size_t at = l.counted;
+  if (at + to.size() > counted_) fail("device {}: more experts than layers have", name_);
+  l.counted += to.size();
+  l.pending.emplace_back(to, at);
+  return static_cast<uint32_t*>(l.counts.data()) + at;
+}
+
+// --- what runs on the CPU ---
+
+size_t CudaDevice::index_bytes(const IndexerSpec&, KvType) const {
+  fail("device {}: has no indexer of sparse attention", name_);
+}
+std::unique_ptr<IndexerOp> CudaDevice::indexer(const IndexerSpec&, KvType, KvPlace) {
+  fail("device {}: has no indexer of sparse attention", name_);
+}
+std::unique_ptr<CompressorOp> CudaDevice::compressor(CompressorRequest) {
+  fail("device {}: has no compressed keys", name_);
+}
+std::unique_ptr<RecurrentOp> CudaDevice::recurrent(std::unique_ptr<Recurrent>, KvPlace) {
+  fail("device {}: has no recurrent layers", name_);
+}
+
+// --- blocks ---
+
+void CudaDevice::take_block_bytes(uint64_t bytes) const {
+  const uint64_t used = weights_ + blocks_;
+  if (limit_ != 0 && used + bytes > limit_)
+    fail("device {}: keys and values need {} beside {} in use, and --gpu-memory allows {}", name_,
+         human_size(bytes), human_size(used), human_size(limit_));
+  blocks_ += bytes;
+}
+
+std::unique_ptr<DeviceBlocks> CudaDevice::blocks(std::span<const size_t> block_bytes,
+                                                 size_t slab_bytes) {
+  return std::make_unique<CudaBlocks>(*this, block_bytes, slab_bytes);
+}
+
+CudaBlocks::CudaBlocks(const CudaDevice& device, std::span<const size_t> block_bytes,
+                       size_t slab_bytes)
+    : device_(device) {
+  for (const size_t bytes : block_bytes)
+    kinds_.push_back({bytes, std::max<size_t>(1, slab_bytes / std::max<size_t>(1, bytes)), {}});
+}
+
+CudaBlocks::~CudaBlocks() { device_.give_block_bytes(bytes()); }
+
+void CudaBlocks::commit(size_t kind, size_t count) {
+  Kind& k = kinds_[kind];
+  if (k.block_bytes == 0) return;
+  const size_t slab = k.slab_blocks * k.block_bytes;
+  while (k.slabs.size() * k.slab_blocks < count) {
+    device_.take_block_bytes(slab);
+    try {
+      k.slabs.emplace_back(device_.api(), slab);
+    } catch (...) {
+      device_.give_block_bytes(slab);
+      throw;
+    }
+  }
+}
+
+void CudaBlocks::trim(size_t kind, size_t count) {
+  Kind& k = kinds_[kind];
+  const size_t keep = (count + k.slab_blocks - 1) / k.slab_blocks;
+  while (k.slabs.size() > keep) {
+    k.slabs.pop_back();
+    device_.give_block_bytes(k.slab_blocks * k.block_bytes);
+  }
+}
+
+void CudaBlocks::copy(size_t kind, BlockId from, BlockId to) {
+  if (kinds_[kind].block_bytes == 0) return;
+  const CudaApi& api = device_.api();
+  device_.check(api.copy(block(kind, to), block(kind, from), kinds_[kind].block_bytes, nullptr),
+                "copy of a block");
+  device_.check(api.synchronize(nullptr), "copy of a block");
+}
+
+size_t CudaBlocks::bytes() const {
+  size_t bytes = 0;
+  for (const Kind& k : kinds_) bytes += k.slabs.size() * k.slab_blocks * k.block_bytes;
+  return bytes;
+}
+
+}  // namespace moebius

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+// A CUDA device behind the device waist: rows by name and blocks by number in its memory, a stream for every
+// lane, layers by the plugin (cuda_table.h). Rows hold numbers of their type itself. What it does not offer
+// (model/load/placement_plan.h says it in words) is asked of the CPU instead.
+#pragma once
+#include <map>
+#include <mutex>
+#include <set>
+
+#include "device/cpu/cpu_device.h"
+#include "device/cuda/cuda_layers.h"
+#include "device/cuda/device_attention.h"
+
+namespace moebius {
+
+bool is_cuda_name(std::string_view name);  // "cuda", "cuda:1"
+int cuda_number(std::string_view name);
+
+// Memory of the device that grows; what it held is lost then.
+class CudaRoom {
+ public:
+  void* data() const { return memory_ ? memory_->data() : nullptr; }
+  size_t bytes() const { return bytes_; }
+  // Behind everything that uses it.
+  void grow(const CudaApi& api, size_t bytes);
+  void clear() { memory_.reset(), bytes_ = 0; }
+
+ private:
+  std::optional<CudaMemory> memory_;
+  size_t bytes_ = 0;
+};
+
+class CudaDevice final : public Device {
+ public:
+  // pool: null where it only plans, and then no module is needed.
+  CudaDevice(std::string name, ThreadPool* pool, const DeviceOptions& options);
+  ~CudaDevice() override;
+  std::string_view name() const override { return name_; }
+
+  size_t kv_bytes(const AttentionSpec& spec, const KvStorage& storage) const override;
+  size_t index_bytes(const IndexerSpec& spec, KvType storage) const override;
+  std::unique_ptr<LinearOp> linear(const Checkpoint& checkpoint,
+                                   const std::vector<ModuleOutputs>& modules,
+                                   const LoadOptions& options) override;
+  std::unique_ptr<LinearOp> head_linear(const HeadMatrices& matrices) override;
+  MoeOps moe(const Checkpoint& checkpoint, const MoeRequest& request,
+             const LoadOptions& options) override;
+  std::unique_ptr<AttentionOp> attention(AttentionRequest request) override;
+  std::unique_ptr<IndexerOp> indexer(const IndexerSpec& spec, KvType storage,
+                                     KvPlace place) override;
+  std::unique_ptr<CompressorOp> compressor(CompressorRequest request) override;
+  std::unique_ptr<RecurrentOp> recurrent(std::unique_ptr<Recurrent> net, KvPlace place) override;
+  std::unique_ptr<EmbeddingOp> embedding(const Checkpoint& checkpoint, const Module& table,
+                                         float multiplier, const LinearOp* output) override;
+  std::unique_ptr<RowProgram> rows(std::vector<RowOp> ops) override;
+  void set_ropes(std::span<const RopeSpec> ropes) override;
+  std::unique_ptr<DeviceBlocks> blocks(std::span<const size_t> block_bytes,
+                                       size_t slab_bytes) override;
+  RowSet rows(Step& step, uint32_t slot, size_t cols, XType numbers) override {
+    return rows(step, slot, step.rows, cols, numbers);
+  }
+  RowSet rows(Step& step, uint32_t slot, size_t rows, size_t cols, XType numbers) override;
+  void begin(Step& step) override;
+  void take_rows(Step& step, const RowSet& x, std::vector<uint32_t> which,
+                 const RowSet& y) override;
+  void on_host(Step& step, const RowSet& x, const RowSet& y,
+               FunctionRef<void(HostRows x, HostRows y)> fn) override;
+  void wait(Step& step) override;
+  bool lost() const override { return lost_; }
+
+  // --- for its own operations ---
+
+  const CudaApi& api() const { return *module_->api; }
+  ThreadPool& pool() const { return *pool_; }
+  XType type() const { return type_; }
+  CudaLoad load_of(const LoadOptions& options) const;
+  CudaLoad load_of() const;
+  // Throws Error with the plugin's words.
+  void check(CudaStatus status, std::string_view what) const;
+  // Runs f, whose time on the host is the step's.
+  template <class F>
+  void run(Step& step, F&& f) const {
+    const auto start = Step::Clock::now();
+    f();
+    step.times[static_cast<size_t>(step.phase)].fetch_add(
+        static_cast<uint64_t>(std::chrono::nanoseconds(Step::Clock::now() - start).count()),
+        std::memory_order_relaxed);
+  }
+  CudaRows at(const Step& step, const RowSet& rows) const;
+  void* stream(const Step& step) const { return lane(step).stream; }
+
+  // Numbers of a step that its rows have by their positions: columns of a table.
+  struct PositionFactor {
+    RowOpKind kind;
+    RowOp::Temperature temperature;
+    bool operator==(const PositionFactor& o) const {
+      return kind == o.kind && temperature.scale == o.temperature.scale &&
+             temperature.floor == o.temperature.floor && temperature.first == o.temperature.first;
+    }
+  };
+  uint32_t column_of(const PositionFactor& factor);
+  struct RopeColumns {
+    std::unique_ptr<Rope> rope;
+    uint32_t at, half;
+    bool interleaved;
+  };
+  const RopeColumns& rope(size_t i) const { return ropes_[i]; }
+
+  // What a step brought to the device.
+  struct StepTables {
+    const int32_t* tokens = nullptr;
+    const float* numbers = nullptr;  // [rows, columns]
+    size_t columns = 0;
+    const CudaSequence* sequences = nullptr;
+    struct Tiles {
+      const CudaTokens* tiles;
+      size_t count;
+    };
+    std::map<size_t, Tiles> tiles;             // by tokens of a tile
+    std::map<size_t, uint8_t* const*> blocks;  // by kind
+  };
+  const StepTables& tables(const Step& step) const { return lane(step).tables; }
+  // Experts of a row's slots, and the numbers of a row that has one expert.
+  int32_t* ids(const Step& step, size_t count) const;
+  CudaRouting one_expert(const Step& step, size_t rows) const;
+  // Where the rows of experts are counted on the device until `to` gets them.
+  uint32_t* counts(const Step& step, std::span<uint32_t> to) const;
+  void add_counted(size_t experts) { counted_ += experts; }
+  void add_attention(size_t kind, size_t tile_tokens) {
+    kinds_.insert(kind), tile_tokens_.insert(tile_tokens);
+  }
+  // Memory of weights, beside which blocks have to fit.
+  void add_weights(uint64_t bytes) { weights_ += bytes; }
+  void take_block_bytes(uint64_t bytes) const;  // throws Error where there are not that many
+  void give_block_bytes(uint64_t bytes) const { blocks_ -= bytes; }
+
+ private:
+  static constexpr size_t kLanes = 8;
+  struct Lane {
+    void* stream = nullptr;
+    std::vector<CudaRoom> slots;
+    CudaRoom uploaded, which, ids, ones, counts;
+    size_t ones_rows = 0, counted = 0;
+    StepTables tables;
+    std::vector<std::pair<std::span<uint32_t>, size_t>> pending;  // counts, and where they lie
+  };
+  Lane& lane(const Step& step) const;
+  void grow(Lane& lane, CudaRoom& room, size_t bytes) const;
+  void fill_numbers(const Step& step, float* to) const;
+
+  std::string name_;
+  ThreadPool* pool_;
+  const CudaModule* module_ = nullptr;
+  XType type_;
+  Policy policy_;
+  uint64_t limit_ = 0;  // of memory; 0: what there is
+  std::vector<RopeColumns> ropes_;
+  std::vector<PositionFactor> factors_;
+  uint32_t rope_columns_ = 0;
+  size_t counted_ = 0;
+  std::set<size_t> kinds_, tile_tokens_;
+  uint64_t weights_ = 0;
+  mutable std::atomic<uint64_t> blocks_{0};
+  mutable std::atomic<bool> lost_{false};
+  mutable std::mutex mutex_;  // of what lanes share while they begin
+  mutable std::vector<Lane> lanes_;
+};
+
+// The memory behind block numbers, in slabs as on the CPU.
+class CudaBlocks final : public DeviceBlocks {
+ public:
+  CudaBlocks(const CudaDevice& device, std::span<const size_t> block_bytes, size_t slab_bytes);
+  ~CudaBlocks() override;
+  uint8_t* block(size_t kind, BlockId id) const {
+    const Kind& k = kinds_[kind];
+    return static_cast<uint8_t*>(k.slabs[id / k.slab_blocks].data()) +
+           id % k.slab_blocks * k.block_bytes;
+  }
+  void commit(size_t kind, size_t count) override;
+  void trim(size_t kind, size_t count) override;
+  void copy(size_t kind, BlockId from, BlockId to) override;
+  size_t bytes() const override;
+
+ private:
+  struct Kind {
+    size_t block_bytes, slab_blocks;
+    std::vector<CudaMemory> slabs;
+  };
+  const CudaDevice& device_;
+  std::vector<Kind> kinds_;
+};
+
+}  // namespace moebius

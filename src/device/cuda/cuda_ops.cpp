@@ -1,0 +1,417 @@
+// SPDX-License-Identifier: Apache-2.0
+// Layers and row operations of a CUDA device.
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "device/cuda/cuda_device.h"
+#include "device/cuda/device_rows.h"
+#include "kernels/packed_matrix.h"
+#include "kernels/unpack.h"
+#include "quant/quant_access.h"
+
+namespace moebius {
+namespace {
+
+// Modules side by side.
+class CudaLinearOp final : public LinearOp {
+ public:
+  CudaLinearOp(const CudaDevice& device, std::vector<CudaLinear> parts)
+      : device_(device), parts_(std::move(parts)) {}
+  size_t in_features() const override { return parts_[0].in_features(); }
+  size_t out_features() const override {
+    size_t n = 0;
+    for (const CudaLinear& p : parts_) n += p.out_features();
+    return n;
+  }
+  uint64_t packed_bytes() const override {
+    uint64_t bytes = 0;
+    for (const CudaLinear& p : parts_) bytes += p.layer().bytes();
+    return bytes;
+  }
+  void forward(Step& step, const RowSet& x, const RowSet& y) const override {
+    device_.run(step, [&] {
+      size_t column = 0;
+      for (const CudaLinear& p : parts_) {
+        const CudaRows from = device_.at(step, x),
+                       to = device_.at(step, y.columns(column, p.out_features()));
+        device_.check(device_.api().run_linear(p.layer().get(), &from, &to, device_.stream(step)),
+                      "linear layer");
+        column += p.out_features();
+      }
+    });
+  }
+
+ private:
+  const CudaDevice& device_;
+  std::vector<CudaLinear> parts_;
+};
+
+// A matrix per head.
+class CudaHeadLinear final : public LinearOp {
+ public:
+  CudaHeadLinear(const CudaDevice& device, const HeadMatrices& m)
+      : device_(device), input_step_(m.input_step), output_step_(m.output_step) {
+    const size_t bytes = m.code == CodeType::kF32 ? 4 : 2, row = m.inputs * bytes;
+    std::vector<uint8_t> codes(m.outputs * row);
+    for (size_t h = 0; h < m.heads; ++h) {
+      for (size_t n = 0; n < m.outputs; ++n)
+        for (size_t k = 0; k < m.inputs; ++k)
+          put(m.code, codes.data() + n * row, k, m.weight(h, n, k));
+      QuantMatrix w;
+      w.N = m.outputs, w.K = m.inputs, w.codes = codes.data(), w.code = m.code;
+      w.bits = static_cast<uint8_t>(8 * bytes), w.row_bytes = row;
+      w.block_n = w.N, w.block_k = w.K;
+      const CudaLoad load = device.load_of();
+      const CudaMatrix matrix = cuda_matrix(w, ActSpec{}, ActParams{}, load.x_type);
+      const Problem problem = make_problem(w, ActSpec{}, load.x_type);
+      heads_.emplace_back(
+          *load.module, matrix,
+          *choose_cuda(problem, cuda_target(load.module->facts), load.policy).chosen);
+    }
+  }
+  size_t in_features() const override { return heads_.size() * input_step_; }
+  size_t out_features() const override { return heads_.size() * output_step_; }
+  uint64_t packed_bytes() const override {
+    uint64_t bytes = 0;
+    for (const CudaLinear& h : heads_) bytes += h.layer().bytes();
+    return bytes;
+  }
+  void forward(Step& step, const RowSet& x, const RowSet& y) const override {
+    device_.run(step, [&] {
+      for (size_t h = 0; h < heads_.size(); ++h) {
+        const CudaLinear& head = heads_[h];
+        const CudaRows from = device_.at(step, x.columns(h * input_step_, head.in_features())),
+                       to = device_.at(step, y.columns(h * output_step_, head.out_features()));
+        device_.check(
+            device_.api().run_linear(head.layer().get(), &from, &to, device_.stream(step)),
+            "projection of a head");
+      }
+    });
+  }
+
+ private:
+  static void put(CodeType code, uint8_t* row, size_t k, float v) {
+    put_number(row,
+               code == CodeType::kF32    ? XType::kF32
+               : code == CodeType::kBf16 ? XType::kBf16
+                                         : XType::kF16,
+               k, v);
+  }
+  const CudaDevice& device_;
+  size_t input_step_, output_step_;
+  std::vector<CudaLinear> heads_;
+};
+
+class CudaExpertsOp final : public ExpertsOp {
+ public:
+  CudaExpertsOp(const CudaDevice& device, CudaExperts layer, const MoeRequest& request)
+      : device_(device), layer_(std::move(layer)) {
+    const MoeBlock& block = *request.block;
+    const bool routed = request.part == MoePart::kBlock;
+    const size_t shared = routed && block.shared[2] != nullptr ? 1 : 0,
+                 all = block.experts.size() + shared;
+    facts_.outputs = block.spec.hidden;
+    facts_.packed_bytes = layer_.layer().bytes();
+    facts_.every_token_bytes = facts_.packed_bytes;
+    if (!routed) return;
+    facts_.experts = layer_.spec().experts;
+    facts_.top_k = block.spec.router.top_k;
+    facts_.expert_bytes = facts_.packed_bytes / all;
+    facts_.every_token_bytes = shared * facts_.expert_bytes;
+  }
+  const ExpertsFacts& facts() const override { return facts_; }
+  void forward(Step& step, const RowSet& x, const RowSet& logits, const RowSet& y,
+               std::span<uint32_t> counts) const override {
+    device_.run(step, [&] {
+      const CudaApi& api = device_.api();
+      const CudaRows from = device_.at(step, x), to = device_.at(step, y);
+      void *layer = layer_.layer().get(), *stream = device_.stream(step);
+      if (facts_.experts == 0) {
+        const CudaRouting routing = device_.one_expert(step, x.rows);
+        device_.check(api.run_moe(layer, &from, &routing, &to, nullptr, stream), "MLP");
+        return;
+      }
+      const CudaRows scores = device_.at(step, logits);
+      const size_t chosen = x.rows * layer_.slots();
+      int32_t* ids = counts.empty() ? nullptr : device_.ids(step, chosen);
+      device_.check(api.run_routed(layer, &from, &scores, &to, ids, nullptr, stream), "experts");
+      if (ids != nullptr)
+        device_.check(
+            api.count_ids(ids, chosen, device_.counts(step, counts), counts.size(), stream),
+            "counts of experts");
+    });
+  }
+
+ private:
+  const CudaDevice& device_;
+  CudaExperts layer_;
+  ExpertsFacts facts_;
+};
+
+class CudaAttentionOp final : public AttentionOp {
+ public:
+  CudaAttentionOp(const CudaDevice& device, const AttentionRequest& r)
+      : device_(device), place_(r.place) {
+    const AttentionSpec& s = r.spec;
+    a_.heads = static_cast<uint32_t>(s.heads), a_.kv_heads = static_cast<uint32_t>(s.kv_heads);
+    a_.key_dim = static_cast<uint32_t>(s.key_dim);
+    a_.value_dim = static_cast<uint32_t>(s.value_dim);
+    a_.scale = s.scale, a_.window = s.window, a_.chunk = s.chunk;
+    a_.storage = static_cast<uint8_t>(r.storage.type);
+    a_.key_scale = r.storage.key_scale, a_.value_scale = r.storage.value_scale;
+    a_.type = device.type();
+    if (s.sinks.empty()) return;
+    sinks_.emplace(device.api(), s.sinks.size() * sizeof(float));
+    sinks_->upload(s.sinks.data(), s.sinks.size() * sizeof(float));
+    a_.sinks = static_cast<const float*>(sinks_->data());
+  }
+  void forward(Step& step, const RowSet& q, const RowSet& k, const RowSet& v, const RowSet&,
+               const RowSet& out) const override {
+    device_.run(step, [&] {
+      const CudaDevice::StepTables& tables = device_.tables(step);
+      const auto& tiles = tables.tiles.at(tile_tokens());
+      CudaAttend args{};
+      args.layer = a_, args.sequences = tables.sequences,
+      args.blocks = tables.blocks.at(place_.kind);
+      args.offset = place_.offset, args.tiles = tiles.tiles, args.tile_count = tiles.count;
+      args.sequence_count = step.sequences.size();
+      args.segments = (step.longest + kDeviceSegment - 1) / kDeviceSegment;
+      args.q = device_.at(step, q), args.out = device_.at(step, out);
+      args.k = device_.at(step, k), args.v = device_.at(step, v);
+      device_.check(device_.api().attend(&args, device_.stream(step)), "attention");
+    });
+    step.kv_bytes += bytes_read(step);
+  }
+  void cut(const KvPool&, BlockId, size_t) const override {}  // never read behind the last row
+
+  size_t tile_tokens() const { return cuda_tile_tokens(a_.heads, a_.kv_heads); }
+
+ private:
+  uint64_t bytes_read(const Step& step) const {
+    const size_t block = DeviceKv{a_, static_cast<KvType>(a_.storage)}.block_bytes();
+    uint64_t bytes = 0;
+    for (const StepSequence& s : step.sequences) {
+      const size_t reach = a_.window != 0  ? a_.window
+                           : a_.chunk != 0 ? a_.chunk
+                                           : SIZE_MAX,
+                   end = s.position + s.tokens, seen = std::min(end, reach + s.tokens);
+      bytes += (seen + kBlockTokens - 1) / kBlockTokens * block;
+    }
+    return bytes;
+  }
+  const CudaDevice& device_;
+  KvPlace place_;
+  CudaAttention a_{};
+  std::optional<CudaMemory> sinks_;
+};
+
+// A table of rows as they are read: times their factor, in the type of activations.
+class CudaEmbedding final : public EmbeddingOp {
+ public:
+  CudaEmbedding(const CudaDevice& device, const Checkpoint& checkpoint, const Module& table,
+                float multiplier)
+      : device_(device),
+        rows_(table.plan.N),
+        cols_(table.plan.K),
+        row_bytes_(cols_ * (device.type() == XType::kF32 ? 4 : 2)),
+        memory_(device.api(), rows_ * row_bytes_) {
+    LoadBuffer buffer;
+    const QuantMatrix w =
+        reader_for(table.plan.scheme.format).load(table.plan, checkpoint.store(), buffer);
+    constexpr size_t kAtOnce = 4096;
+    std::vector<uint8_t> some(std::min(kAtOnce, rows_) * row_bytes_);
+    for (size_t begin = 0; begin < rows_; begin += kAtOnce) {
+      const size_t count = std::min(kAtOnce, rows_ - begin);
+      device.pool().parallel_for(count, [&](size_t i) {
+        std::vector<float> row(cols_);
+        if (is_dense_code(w.code))
+          unpack_f32(w, begin + i, 0, cols_, nullptr, row.data());
+        else
+          for (size_t c = 0; c < cols_; ++c) row[c] = weight_at(w, begin + i, c);
+        scale_row(row.data(), multiplier, cols_);
+        row_functions().store(device.type(), row.data(), some.data() + i * row_bytes_, cols_);
+      });
+      device.check(device.api().upload(static_cast<uint8_t*>(memory_.data()) + begin * row_bytes_,
+                                       some.data(), count * row_bytes_, nullptr),
+                   table.name);
+    }
+    device.check(device.api().synchronize(nullptr), table.name);
+  }
+  uint64_t table_bytes() const override { return rows_ * row_bytes_; }
+  void forward(Step& step, const RowSet& y) const override {
+    device_.run(step, [&] {
+      const CudaRows from{memory_.data(), device_.type(), rows_, cols_}, to = device_.at(step, y);
+      device_.check(device_.api().take_rows(&from, device_.tables(step).tokens, &to, cols_,
+                                            device_.stream(step)),
+                    "rows of tokens");
+    });
+  }
+
+ private:
+  const CudaDevice& device_;
+  size_t rows_, cols_, row_bytes_;
+  CudaMemory memory_;
+};
+
+CudaView cuda_view(const RowView& v) {
+  const auto n = [](size_t value) { return static_cast<uint32_t>(value); };
+  return {n(v.operand), n(v.at), n(v.width), n(v.heads), n(v.step)};
+}
+
+// Operations and their numbers in one piece of memory.
+class CudaProgram final : public RowProgram {
+ public:
+  CudaProgram(CudaDevice& device, const std::vector<RowOp>& ops) : device_(device) {
+    std::vector<float> numbers;
+    const auto keep = [&](const std::vector<float>& values) {
+      const size_t at = numbers.size();
+      numbers.insert(numbers.end(), values.begin(), values.end());
+      return values.empty() ? SIZE_MAX : at;
+    };
+    std::vector<CudaRowOp> list;
+    std::vector<std::array<size_t, 3>> where;
+    for (const RowOp& op : ops) {
+      where.push_back({keep(op.norm.weight), keep(op.norm.bias), keep(op.values)});
+      list.push_back(translated(op));
+    }
+    first_ = ops.empty() ? 0 : ops[0].y.operand;
+    count_ = list.size();
+    if (count_ == 0) return;
+    const size_t numbers_at = (count_ * sizeof(CudaRowOp) + 255) / 256 * 256;
+    memory_.emplace(device.api(), numbers_at + numbers.size() * sizeof(float));
+    auto* base = static_cast<uint8_t*>(memory_->data());
+    const auto at = [&](size_t i) {
+      return i == SIZE_MAX ? nullptr : reinterpret_cast<const float*>(base + numbers_at) + i;
+    };
+    for (size_t i = 0; i < count_; ++i)
+      list[i].weight = at(where[i][0]), list[i].bias = at(where[i][1]),
+      list[i].values = at(where[i][2]);
+    const auto upload = [&](void* to, const void* from, size_t bytes) {
+      if (bytes > 0) device.check(device.api().upload(to, from, bytes, nullptr), "row operations");
+    };
+    upload(base, list.data(), count_ * sizeof(CudaRowOp));
+    upload(base + numbers_at, numbers.data(), numbers.size() * sizeof(float));
+    device.check(device.api().synchronize(nullptr), "row operations");
+  }
+
+  void run(Step& step, std::initializer_list<RowSet> operands) const override {
+    if (count_ == 0) return;
+    device_.run(step, [&] {
+      CudaRowProgram p{};
+      const CudaDevice::StepTables& tables = device_.tables(step);
+      p.ops = static_cast<const CudaRowOp*>(memory_->data()), p.count = count_;
+      size_t i = 0;
+      for (const RowSet& r : operands) {
+        p.operands[i] = device_.at(step, r);
+        p.cols[i++] = static_cast<uint32_t>(r.cols);
+      }
+      p.rows = (operands.begin() + first_)->rows;
+      p.type = device_.type(), p.tables = tables.numbers, p.table_cols = tables.columns;
+      device_.check(device_.api().run_rows(&p, device_.stream(step)), "row operations");
+    });
+  }
+
+ private:
+  CudaRowOp translated(const RowOp& op) const {
+    if (!runs_on_device(op.kind)) fail("device {}: has no streams of rows", device_.name());
+    CudaRowOp to{};
+    to.kind = static_cast<uint8_t>(op.kind), to.norm = static_cast<uint8_t>(op.norm.kind);
+    to.y = cuda_view(op.y), to.x = cuda_view(op.x);
+    to.factor = op.factor, to.epsilon = op.norm.epsilon;
+    switch (op.kind) {
+      case RowOpKind::kRotate:
+      case RowOpKind::kRotateBack: {
+        const CudaDevice::RopeColumns& rope = device_.rope(op.rope);
+        to.table = rope.at, to.half = rope.half, to.interleaved = rope.interleaved;
+        break;
+      }
+      case RowOpKind::kTemperature:
+      case RowOpKind::kLogGrowth:
+      case RowOpKind::kPower:
+        to.table = device_.column_of({op.kind, op.temperature});
+        break;
+      case RowOpKind::kHeadScale:
+        to.table = device_.column_of({op.kind, {}});
+        break;
+      default:
+        break;
+    }
+    return to;
+  }
+
+  CudaDevice& device_;
+  std::optional<CudaMemory> memory_;
+  size_t count_ = 0, first_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<LinearOp> CudaDevice::linear(const Checkpoint& checkpoint,
+                                             const std::vector<ModuleOutputs>& modules,
+                                             const LoadOptions& options) {
+  std::vector<CudaLinear> parts;
+  for (const ModuleOutputs& m : modules) {
+    if (m.outputs.size() > 0) fail("device {}: {} is cut for ranks", name_, m.module->name);
+    parts.push_back(load_cuda_linear(checkpoint, *m.module, load_of(options)));
+    add_weights(parts.back().layer().bytes());
+  }
+  return std::make_unique<CudaLinearOp>(*this, std::move(parts));
+}
+
+std::unique_ptr<LinearOp> CudaDevice::head_linear(const HeadMatrices& matrices) {
+  auto made = std::make_unique<CudaHeadLinear>(*this, matrices);
+  add_weights(made->packed_bytes());
+  return made;
+}
+
+MoeOps CudaDevice::moe(const Checkpoint& checkpoint, const MoeRequest& request,
+                       const LoadOptions& options) {
+  if (request.exchange != nullptr)
+    fail("device {}: {} is shared by ranks", name_, request.block->name);
+  const CudaLoad load = load_of(options);
+  CudaExperts experts = load_cuda_experts(checkpoint, *request.block, load, request.part);
+  add_weights(experts.layer().bytes());
+  MoeOps ops;
+  if (request.part == MoePart::kBlock) {
+    if (!experts.routes())
+      fail("device {}: the experts of {} are chosen on the CPU", name_, request.block->name);
+    std::vector<CudaLinear> router;
+    router.push_back(load_cuda_linear(checkpoint, *request.block->router, load));
+    add_weights(router[0].layer().bytes());
+    ops.router = std::make_unique<CudaLinearOp>(*this, std::move(router));
+    add_counted(experts.spec().experts);
+  }
+  ops.experts = std::make_unique<CudaExpertsOp>(*this, std::move(experts), request);
+  return ops;
+}
+
+size_t CudaDevice::kv_bytes(const AttentionSpec& spec, const KvStorage& storage) const {
+  CudaAttention a{};
+  a.kv_heads = static_cast<uint32_t>(spec.kv_heads);
+  a.key_dim = static_cast<uint32_t>(spec.key_dim);
+  a.value_dim = static_cast<uint32_t>(spec.value_dim);
+  return DeviceKv{a, storage.type}.block_bytes();
+}
+
+std::unique_ptr<AttentionOp> CudaDevice::attention(AttentionRequest r) {
+  if (r.latents != nullptr || r.sparse || r.spec.ratio != 0 || r.spec.relative_dims != 0)
+    fail("device {}: has no attention of this kind", name_);
+  auto made = std::make_unique<CudaAttentionOp>(*this, r);
+  add_attention(r.place.kind, made->tile_tokens());
+  return made;
+}
+
+std::unique_ptr<EmbeddingOp> CudaDevice::embedding(const Checkpoint& checkpoint,
+                                                   const Module& table, float multiplier,
+                                                   const LinearOp*) {
+  auto made = std::make_unique<CudaEmbedding>(*this, checkpoint, table, multiplier);
+  add_weights(made->table_bytes());
+  return made;
+}
+
+std::unique_ptr<RowProgram> CudaDevice::rows(std::vector<RowOp> ops) {
+  return std::make_unique<CudaProgram>(*this, ops);
+}
+
+}  // namespace moebius

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Several lanes (threads of a GPU's block) that go through one piece of work together, or one lane alone.
+// Work is written once for both (device_rows.h, device_attention.h), so that tests on the CPU judge what
+// the plugin runs. Lanes come in groups of sixteen, which sum in the order of kernels/isa_rows.h.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "base/numeric.h"
+#include "quant/activation.h"
+
+// Before a loop whose loads a GPU should have in flight together.
+#if defined(__CUDACC__)
+#define MOEBIUS_UNROLL_8 _Pragma("unroll 8")
+#else
+#define MOEBIUS_UNROLL_8
+#endif
+
+namespace moebius {
+
+inline constexpr int kDeviceSumLanes = 16;
+
+MOEBIUS_ALWAYS_INLINE float larger_or_nan(float a, float b) { return b > a || b != b ? b : a; }
+
+// One lane, which is a group of its own.
+struct SingleLane {
+  MOEBIUS_ALWAYS_INLINE size_t lane() const { return 0; }
+  MOEBIUS_ALWAYS_INLINE size_t lanes() const { return 1; }
+  MOEBIUS_ALWAYS_INLINE size_t group() const { return 0; }
+  MOEBIUS_ALWAYS_INLINE size_t groups() const { return 1; }
+  MOEBIUS_ALWAYS_INLINE size_t in_group() const { return 0; }
+  MOEBIUS_ALWAYS_INLINE size_t group_lanes() const { return 1; }
+  MOEBIUS_ALWAYS_INLINE void sync() const {}        // of all lanes
+  MOEBIUS_ALWAYS_INLINE void sync_group() const {}  // of a group
+
+  // Of a group: lane i % 16 adds term i, in ascending order; then lanes `first`, `second`, 2 and 1 apart are added.
+  template <class Term>
+  MOEBIUS_ALWAYS_INLINE float sum(size_t n, int first, int second, Term term) const {
+    float lane[kDeviceSumLanes] = {};
+    for (size_t i = 0; i < n; ++i) lane[i % kDeviceSumLanes] += term(i);
+    const int apart[4] = {first, second, 2, 1};
+    for (const int d : apart) {
+      float next[kDeviceSumLanes];
+      for (int l = 0; l < kDeviceSumLanes; ++l) next[l] = lane[l] + lane[l ^ d];
+      for (int l = 0; l < kDeviceSumLanes; ++l) lane[l] = next[l];
+    }
+    return lane[0];
+  }
+  // The same sum by all lanes together, for all of them.
+  template <class Term>
+  MOEBIUS_ALWAYS_INLINE float sum_of_all(size_t n, int first, int second, Term term) const {
+    return sum(n, first, second, term);
+  }
+  // NaN if there is one; of nothing: -infinity.
+  template <class Term>
+  MOEBIUS_ALWAYS_INLINE float largest(size_t n, Term term) const {
+    float top = f32_from_bits(0xFF800000u);
+    for (size_t i = 0; i < n; ++i) top = larger_or_nan(top, term(i));
+    return top;
+  }
+};
+
+// Numbers of rows in memory.
+MOEBIUS_ALWAYS_INLINE float to_numbers(XType type, float v) {
+  return type == XType::kBf16  ? bf16_to_f32(f32_to_bf16(v))
+         : type == XType::kF16 ? f16_to_f32(f32_to_f16(v))
+                               : v;
+}
+MOEBIUS_ALWAYS_INLINE float number_at(const void* p, XType type, size_t i) {
+  if (type == XType::kF32) return static_cast<const float*>(p)[i];
+  const uint16_t h = static_cast<const uint16_t*>(p)[i];
+  return type == XType::kBf16 ? bf16_to_f32(h) : f16_to_f32(h);
+}
+MOEBIUS_ALWAYS_INLINE void put_number(void* p, XType type, size_t i, float v) {
+  if (type == XType::kF32)
+    static_cast<float*>(p)[i] = v;
+  else
+    static_cast<uint16_t*>(p)[i] = type == XType::kBf16 ? f32_to_bf16(v) : f32_to_f16(v);
+}
+
+}  // namespace moebius

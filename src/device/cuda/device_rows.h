@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// A list of row operations (device/rows.h) on one row, by lanes that go through it together: the operations
+// of device/cpu/row_program.cpp with the same roundings, so that results have its bytes. Rows hold numbers
+// of their own type; every operation ends with one rounding to the type of activations.
+#pragma once
+#include "base/math_functions.h"
+#include "device/cuda/cuda_table.h"
+#include "device/cuda/device_lanes.h"
+#include "device/rows.h"
+
+namespace moebius {
+
+// Streams of rows (nn/streams.h) run on the CPU.
+constexpr bool runs_on_device(RowOpKind kind) {
+  return kind != RowOpKind::kStreamGates && kind != RowOpKind::kStreamsIn &&
+         kind != RowOpKind::kStreamsOut;
+}
+
+template <class Lanes>
+class DeviceRow {
+ public:
+  MOEBIUS_ALWAYS_INLINE DeviceRow(const CudaRowProgram& p, const Lanes& lanes, size_t row)
+      : p_(p), lanes_(lanes), row_(row) {}
+
+  MOEBIUS_ALWAYS_INLINE void run() const {
+    for (size_t i = 0; i < p_.count; ++i) {
+      const CudaRowOp& op = p_.ops[i];
+      if (p_.operands[op.y.operand].data == nullptr) continue;
+      apply(op);
+      lanes_.sync();
+    }
+  }
+
+ private:
+  // Columns of a row.
+  struct View {
+    void* data;
+    XType type;
+    size_t at, step, heads, width;
+    MOEBIUS_ALWAYS_INLINE float get(size_t i) const { return number_at(data, type, at + i); }
+    MOEBIUS_ALWAYS_INLINE void put(size_t i, float v) const { put_number(data, type, at + i, v); }
+  };
+  MOEBIUS_ALWAYS_INLINE View view(const CudaView& v) const {
+    const CudaRows& r = p_.operands[v.operand];
+    return {r.data, r.type,  row_ * r.stride + v.at,
+            v.step, v.heads, v.width != 0 ? v.width : p_.cols[v.operand]};
+  }
+  MOEBIUS_ALWAYS_INLINE float rounded(float v) const { return to_numbers(p_.type, v); }
+  template <class F>
+  MOEBIUS_ALWAYS_INLINE void each(size_t n, F f) const {
+    for (size_t i = lanes_.lane(); i < n; i += lanes_.lanes()) f(i);
+  }
+  // y = f(y), head by head.
+  template <class F>
+  MOEBIUS_ALWAYS_INLINE void map(const View& y, F f) const {
+    each(y.width, [&](size_t i) { y.put(i, f(y.get(i))); });
+  }
+  MOEBIUS_ALWAYS_INLINE const float* tables() const { return p_.tables + row_ * p_.table_cols; }
+
+  MOEBIUS_ALWAYS_INLINE void apply(const CudaRowOp& op) const {
+    const View y = view(op.y), x = view(op.x);
+    switch (static_cast<RowOpKind>(op.kind)) {
+      case RowOpKind::kCopy:
+        return each(y.heads * y.width, [&](size_t i) {
+          const size_t h = i / y.width, c = i % y.width;
+          y.put(h * y.step + c, x.get(h * x.step + c));
+        });
+      case RowOpKind::kNorm:
+        return normalize(op, x, y);
+      case RowOpKind::kAdd:
+        return each(y.width, [&](size_t i) { y.put(i, rounded(y.get(i) + x.get(i))); });
+      case RowOpKind::kScale:
+        return map(y, [&](float v) { return rounded(v * op.factor); });
+      case RowOpKind::kClip:
+        return map(y, [&](float v) {
+          return v < -op.factor ? -op.factor : op.factor < v ? op.factor : v;
+        });
+      case RowOpKind::kRotate:
+        return rotate(op, y, 1.0f);
+      case RowOpKind::kRotateBack:
+        return rotate(op, y, -1.0f);
+      case RowOpKind::kTemperature:
+      case RowOpKind::kLogGrowth:
+      case RowOpKind::kPower:
+        return map(y, [&](float v) { return rounded(v * tables()[op.table]); });
+      case RowOpKind::kHeadBias:
+        return each(y.heads * y.width, [&](size_t i) {
+          const size_t h = i / y.width, at = h * y.step + i % y.width;
+          y.put(at, rounded(y.get(at) + op.values[h]));
+        });
+      case RowOpKind::kHeadScale:
+        return each(y.heads * y.width, [&](size_t i) {
+          const size_t h = i / y.width, at = h * y.step + i % y.width;
+          const float factor = op.values[h] * tables()[op.table] + op.values[y.heads + h];
+          y.put(at, rounded(y.get(at) * factor));
+        });
+      case RowOpKind::kGateSigmoid:
+      case RowOpKind::kGateSoftplus: {
+        const bool sigmoid = static_cast<RowOpKind>(op.kind) == RowOpKind::kGateSigmoid;
+        each(x.width, [&](size_t i) {
+          const float v = x.get(i);
+          x.put(i, rounded(sigmoid ? sigmoid_f32(v) : softplus_f32(v)));
+        });
+        lanes_.sync();
+        const size_t each_gate = y.width / x.width;
+        return each(y.width, [&](size_t i) { y.put(i, rounded(y.get(i) * x.get(i / each_gate))); });
+      }
+      case RowOpKind::kSilu:
+        return map(y, [&](float v) { return rounded(silu_f32(v)); });
+      case RowOpKind::kDivide:
+        return map(y, [&](float v) { return v / op.factor; });
+      case RowOpKind::kCap:
+        return map(y, [&](float v) { return cap_f32(v, op.factor); });
+      case RowOpKind::kStreamGates:
+      case RowOpKind::kStreamsIn:
+      case RowOpKind::kStreamsOut:
+        return;
+    }
+  }
+
+  MOEBIUS_ALWAYS_INLINE void rotate(const CudaRowOp& op, const View& y, float sign) const {
+    const float *cosines = tables() + op.table, *sines = cosines + op.half;
+    each(y.heads * op.half, [&](size_t i) {
+      const size_t h = i / op.half, j = i % op.half;
+      const size_t first = h * y.step + (op.interleaved ? 2 * j : j),
+                   second = h * y.step + (op.interleaved ? 2 * j + 1 : j + op.half);
+      const float a = y.get(first), b = sign * y.get(second), c = cosines[j], s = sines[j];
+      y.put(first, rounded(a * c - b * s));
+      y.put(second, sign * rounded(b * c + a * s));
+    });
+  }
+
+  // What a norm does to one number, with what it knows of the row.
+  struct Scaling {
+    float mean, factor;
+  };
+  // sum(f): of f(x_i), by those lanes that have the row.
+  template <class Sum>
+  MOEBIUS_ALWAYS_INLINE Scaling scaling(const CudaRowOp& op, float count, Sum sum) const {
+    float mean = 0.0f, square;
+    if (static_cast<NormKind>(op.norm) == NormKind::kLayer) {
+      mean = sum([](float v) { return v; }) / count;
+      square = sum([&](float v) { return (v - mean) * (v - mean); });
+    } else {
+      square = sum([](float v) { return v * v; });
+    }
+    return {mean, 1.0f / __builtin_sqrtf(square / count + op.epsilon)};
+  }
+  MOEBIUS_ALWAYS_INLINE float normalized(const CudaRowOp& op, const Scaling& s, float v,
+                                         size_t i) const {
+    switch (static_cast<NormKind>(op.norm)) {
+      case NormKind::kRms:
+        return rounded(rounded(v * s.factor) * op.weight[i]);
+      case NormKind::kRmsFused:
+        return rounded(v * s.factor * op.weight[i]);
+      case NormKind::kRmsOnePlus:
+        return rounded(v * s.factor * (1.0f + op.weight[i]));
+      case NormKind::kRmsPlain:
+        return rounded(v * s.factor);
+      case NormKind::kLayer:
+        return rounded(
+            fma_f32((v - s.mean) * s.factor, op.weight[i], op.bias == nullptr ? 0.0f : op.bias[i]));
+    }
+    return v;
+  }
+  // One head by all lanes, several by a group of lanes each.
+  MOEBIUS_ALWAYS_INLINE void normalize(const CudaRowOp& op, const View& x, const View& y) const {
+    const size_t n = y.width;
+    const auto count = static_cast<float>(n);
+    if (y.heads == 1) {
+      const Scaling s = scaling(op, count, [&](auto f) {
+        return lanes_.sum_of_all(n, 8, 4, [&](size_t i) { return f(x.get(i)); });
+      });
+      return each(n, [&](size_t i) { y.put(i, normalized(op, s, x.get(i), i)); });
+    }
+    for (size_t h = lanes_.group(); h < y.heads; h += lanes_.groups()) {
+      const Scaling s = scaling(op, count, [&](auto f) {
+        return lanes_.sum(n, 8, 4, [&](size_t i) { return f(x.get(h * x.step + i)); });
+      });
+      for (size_t i = lanes_.in_group(); i < n; i += lanes_.group_lanes())
+        y.put(h * y.step + i, normalized(op, s, x.get(h * x.step + i), i));
+    }
+  }
+
+  const CudaRowProgram& p_;
+  const Lanes& lanes_;
+  size_t row_;
+};
+
+}  // namespace moebius

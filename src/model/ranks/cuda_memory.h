@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether a model fits its CUDA device, judged before anything is read, and which experts do.
+#pragma once
+#include <vector>
+
+#include "device/cuda/cuda_choice.h"
+#include "model/decoder.h"
+
+namespace moebius {
+
+// Bytes of a model on its CUDA device, and beside it.
+struct CudaBytes {
+  uint64_t weights = 0, experts = 0;  // experts: of the weights
+  uint64_t kv = 0;                    // keys and values of one sequence
+  uint64_t host = 0;                  // weights on the CPU
+  std::vector<uint64_t> layers;       // experts of each layer, wherever they are
+};
+CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
+                     const CudaTarget& target, size_t context);
+
+// Throws Error with both numbers where the device has too little memory; else the bytes that are left
+// beside the weights where keys and values lie.
+uint64_t check_cuda_memory(const Checkpoint& checkpoint, const ModelOptions& options);
+
+// The placement with the experts of as many layers on the device as fit beside all that is not experts.
+DevicePlacement place_experts(const Checkpoint& checkpoint, const ModelOptions& options);
+
+}  // namespace moebius
