@@ -9,7 +9,7 @@
 namespace moebius::cuda {
 namespace {
 
-constexpr unsigned kRowThreads = 256, kAttentionThreads = 128;
+constexpr unsigned kRowThreads = 256, kAppendThreads = 128, kAttentionThreads = 512;
 constexpr size_t kSharedTerms = 4096;  // a multiple of sixteen
 
 // The threads of a block.
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kRowThreads)
 }
 
 template <KvType kStored>
-__global__ void __launch_bounds__(kAttentionThreads)
+__global__ void __launch_bounds__(kAppendThreads)
     append_kernel(const __grid_constant__ CudaAttend args) {
   const BlockLanes lanes{nullptr};
   const CudaTokens tile = args.tiles[blockIdx.x];
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
 }
 
 template <KvType kStored>
-__global__ void __launch_bounds__(kAttentionThreads)
+__global__ void __launch_bounds__(kAppendThreads)
     merge_kernel(const __grid_constant__ CudaAttend args, const float* partials) {
   extern __shared__ __align__(16) float shared[];
   const BlockLanes lanes{nullptr};
@@ -126,27 +126,22 @@ __global__ void __launch_bounds__(kAttentionThreads)
   }
 }
 
-constexpr size_t kMostShared = 200 * 1024;
 constexpr size_t kFewBlocks = 512;  // of the grid; fewer: segments become blocks of their own
 
 template <KvType kStored>
 void run_attention(const CudaAttend& args, cudaStream_t stream) {
   using Attention = DeviceAttention<BlockLanes, kStored>;
   const CudaAttention& a = args.layer;
-  static const bool room = [] {
-    check(cudaFuncSetAttribute(attend_kernel<kStored>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(kMostShared)),
-          "shared memory");
-    return true;
-  }();
+  static const size_t most = most_shared_bytes();
+  static const bool room = (allow_shared_bytes(attend_kernel<kStored>, most), true);
   static_cast<void>(room);
   const auto tiles = static_cast<unsigned>(args.tile_count);
   if (args.k.data != nullptr) {
-    append_kernel<kStored><<<tiles, kAttentionThreads, 0, stream>>>(args);
+    append_kernel<kStored><<<tiles, kAppendThreads, 0, stream>>>(args);
     check_launch("keys and values");
   }
   const size_t shared = Attention::shared_floats(a) * sizeof(float);
-  if (shared > kMostShared) refuse("heads of so many features do not fit this device's attention");
+  if (shared > most) refuse("heads of so many features do not fit this device's attention");
   const size_t parts = (a.heads / a.kv_heads + kTileQueries - 1) / kTileQueries;
   const auto heads = static_cast<unsigned>(a.kv_heads * parts);
   if (args.segments == 1 || args.tile_count * heads >= kFewBlocks) {
@@ -161,7 +156,7 @@ void run_attention(const CudaAttend& args, cudaStream_t stream) {
   attend_kernel<kStored><<<dim3(tiles, heads, static_cast<unsigned>(args.segments)),
                            kAttentionThreads, shared, stream>>>(args, partials);
   check_launch("attention");
-  merge_kernel<kStored><<<dim3(tiles, a.heads), kAttentionThreads,
+  merge_kernel<kStored><<<dim3(tiles, a.heads), kAppendThreads,
                           (a.value_dim + 2) * sizeof(float), stream>>>(args, partials);
   check_launch("segments of attention");
 }

@@ -45,8 +45,6 @@ __global__ void __launch_bounds__(32)
           zero_weights != nullptr ? zero_weights + t : nullptr);
 }
 
-constexpr size_t kMostBytes = 200 * 1024;  // of shared memory, which holds a row
-
 size_t row_bytes(const RouterSpec& s) {
   return (s.experts + s.zero_experts + device_router_floats(s)) * sizeof(float);
 }
@@ -56,12 +54,7 @@ size_t row_bytes(const RouterSpec& s) {
 void route_rows(const DeviceRouter& router, const CudaRows& logits, int32_t* ids, float* weights,
                 float* zero_weights, cudaStream_t stream) {
   if (logits.rows == 0) return;
-  static const bool room = [] {
-    check(cudaFuncSetAttribute(router_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               static_cast<int>(kMostBytes)),
-          "shared memory");
-    return true;
-  }();
+  static const bool room = (allow_shared_bytes(router_kernel, most_shared_bytes()), true);
   static_cast<void>(room);
   router_kernel<<<static_cast<unsigned>(logits.rows), 32, row_bytes(router.spec), stream>>>(
       router, logits, ids, weights, zero_weights);
@@ -76,7 +69,7 @@ RouterWeights::RouterWeights(const CudaRouter& r) {
     refuse("experts by a table of tokens are chosen on the CPU");
   if ((s.has_bias && r.bias == nullptr) || (s.per_expert_scale && r.expert_scale == nullptr))
     refuse("numbers of the router are missing");
-  if (row_bytes(s) > kMostBytes) refuse("a router of so many experts runs on the CPU alone");
+  if (row_bytes(s) > most_shared_bytes()) refuse("a router of so many experts runs on the CPU alone");
   device.spec = s;
   if (s.has_bias) bias = Buffer(r.bias, width() * sizeof(float));
   if (s.per_expert_scale) expert_scale = Buffer(r.expert_scale, s.experts * sizeof(float));

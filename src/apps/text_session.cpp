@@ -202,7 +202,8 @@ Statistics TextSession::statistics(const Answer& a) {
   s.gbs = s.decode_rate * static_cast<double>(open_.model->weight_bytes_per_token()) * 1e-9;
   if (!roof_and_peak_) {
     const uint64_t peak = peak_resident_bytes();
-    roof_and_peak_ = {brief_read_roof(open_.pool), peak};
+    const bool cpu = options_.model.run.device == "cpu";  // the memory that weights are read from
+    roof_and_peak_ = {cpu ? brief_read_roof(open_.pool) : 0.0, peak};
   }
   std::tie(s.roof_gbs, s.peak_memory) = *roof_and_peak_;
   return s;
@@ -213,12 +214,16 @@ std::string TextSession::summary(const Answer& a, const Statistics& s) const {
       a.cached_tokens == 0 ? "" : fmt::format(" ({} cached)", a.cached_tokens);
   const std::string limit =
       a.finish == "length" ? fmt::format(" (-n {})", options_.most_new()) : "";
+  const std::string share = s.roof_gbs > 0
+                                ? fmt::format(", {:.1f} % of the memory bandwidth of {:.1f} GB/s",
+                                              s.percent_of_roof(), s.roof_gbs)
+                                : "";
   return fmt::format(
       "[load {:.2f} s, first token {:.3f} s, {:.1f} tokens/s; {}{} at {:.1f}/s, {}; {:.2f} GB/s "
-      "of weights, {:.1f} % of the memory bandwidth of {:.1f} GB/s; peak memory {}; finish: {}{}]",
+      "of weights{}; peak memory {}; finish: {}{}]",
       open_.load_seconds, a.prompt_seconds / static_cast<double>(a.answers), s.decode_rate,
       counted(a.prompt_tokens, "prompt token"), cached, s.prompt_rate,
-      counted(a.tokens.size(), "new token"), s.gbs, s.percent_of_roof(), s.roof_gbs,
+      counted(a.tokens.size(), "new token"), s.gbs, share,
       human_bytes(static_cast<double>(s.peak_memory)), a.finish, limit);
 }
 

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// --device cuda without a GPU: what answers for one answers, what needs one says so in one sentence, and whole models are refused.
+// --device cuda without a GPU: what answers for one answers, what needs one says so in one sentence; models run on the emulated plugin.
 #include <gtest/gtest.h>
 
 #include "base/json.h"
+#include "unit/cuda_util.h"
 #include "unit/test_util.h"
 
 namespace moebius {
@@ -68,10 +69,35 @@ TEST(CudaCli, KernelsOfTheDeviceAreNamed) {
   EXPECT_NE(r.err.find("cuda_plain/stored"), std::string::npos) << r.err;
 }
 
-TEST(CudaCli, WholeModelsStayOnTheCpu) {
-  const test::CommandResult r = run_tool("run --device cuda -p x");
+TEST(CudaCli, ModelsNeedADeviceToo) {
+  for (const char* command :
+       {"run --device cuda -p x", "run --device cuda:1 -p x",
+        "run --device cuda --experts cpu -p x", "perplexity --device cuda --text x"}) {
+    const test::CommandResult r = run_tool(command, kNoModule);
+    EXPECT_EQ(r.status, 1) << command;
+    EXPECT_NE(r.err.find("the CUDA module does not open"), std::string::npos) << r.err;
+  }
+  const test::CommandResult r = run_tool("run --experts cpu -p x");
   EXPECT_NE(r.status, 0);
-  EXPECT_NE(r.err.find("whole models run on the CPU"), std::string::npos) << r.err;
+  EXPECT_NE(r.err.find("--experts is for models on a GPU: --device cuda"), std::string::npos);
+}
+
+// The bundled model's products are integers: its text is the CPU's wherever its parts are.
+TEST(CudaCli, ModelsRunOnTheEmulatedPlugin) {
+  if (!test::has_emulated_plugin()) GTEST_SKIP() << "skipped: no emulated plugin in this bundle";
+  const std::string prompt = " -p 'Once upon a time' -n 8 --temp 0 -q";
+  const std::string emulated = "MOEBIUS_CUDA_MODULE=" + test::shell_quote(test::emulated_plugin());
+  const std::string want = run_tool("run" + prompt).out;
+  EXPECT_FALSE(want.empty());
+  for (const char* device : {" --device cuda", " --device cuda --experts cpu",
+                             " --device cuda --experts auto --gpu-memory 0.28"}) {
+    const test::CommandResult r = run_tool("run" + prompt + device, emulated);
+    EXPECT_EQ(r.status, 0) << r.err;
+    EXPECT_EQ(r.out, want) << device;
+  }
+  const test::CommandResult r = run_tool("run --device cuda --gpu-memory 0.2" + prompt, emulated);
+  EXPECT_EQ(r.status, 1);
+  EXPECT_NE(r.err.find("may be used (--gpu-memory)"), std::string::npos) << r.err;
 }
 
 }  // namespace

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# On a machine with a GPU, nvcc and g++:  tests/gpu/run.sh OUT [linear] [experts] [replays] [faults] [sanitize] [bench] [explore] [golden] [models] [tool]
+# On a machine with a GPU, nvcc and g++:  tests/gpu/run.sh OUT [linear] [experts] [replays] [faults] [sanitize] [bench] [explore] [golden] [models] [speed] [tool]
 #
 # Builds the CUDA plugin and its judge under build/gpu, runs what is asked for (the default: linear experts bench golden tool) and writes
 # OUT/gpu.txt.  linear, experts: the kernels against quant/reference.  replays: 10^5 of a graph.  faults: without memory.  sanitize: a few shapes
 # under compute-sanitizer, where that is.  bench: whole layers; explore: in every launch form.
-# golden: tests/gpu/golden_blocks.py and faces.py, models: whole models (tests/gpu/models.py, and `bench model` of the bundled one), tool: `moebius bench` on the device; all build the tool, with the libraries of
+# golden: tests/gpu/golden_blocks.py and faces.py, models: whole models (tests/gpu/models.py),
+# speed: `bench model` of 2 and 6 random layers in the sizes of Qwen3-30B-A3B (tests/gpu/random_model.py), tool: `moebius bench` on the device; all build the tool, with the libraries of
 # build/gpu_bundle (scripts/make_gpu_bundle.sh) where the machine lacks them.  77: no device.
 set -u
 root=$(cd -- "$(dirname -- "$(readlink -f -- "$0")")/../.." && pwd -P)
-out=${1:?"usage: run.sh OUT [linear] [experts] [replays] [faults] [sanitize] [bench] [explore] [golden] [models] [tool]"}
+out=${1:?"usage: run.sh OUT [linear] [experts] [replays] [faults] [sanitize] [bench] [explore] [golden] [models] [speed] [tool]"}
 shift
 [ $# -gt 0 ] || set -- linear experts replays faults bench golden tool
 mkdir -p "$out" "$root/build/gpu" || exit 1
@@ -88,7 +89,7 @@ case " $* " in
 esac
 
 # --- the tool itself ---
-case " $* " in *" golden "* | *" models "* | *" tool "*) wants_tool=1 ;; *) wants_tool= ;; esac
+case " $* " in *" golden "* | *" models "* | *" speed "* | *" tool "*) wants_tool=1 ;; *) wants_tool= ;; esac
 if [ -n "$wants_tool" ]; then
   prefix=$root/build/gpu/prefix
   mkdir -p "$prefix"
@@ -126,12 +127,24 @@ case " $* " in
       timeout 300 python3 -B tests/gpu/models.py "$tool" tests/golden "$(nproc)" 2>&1 | tee -a "$report"
       [ "${PIPESTATUS[0]}" = 0 ] || status=1
       echo "models after $((SECONDS - start)) s" | tee -a "$report"
-      for device in cpu cuda "cuda --experts cpu"; do
-        echo "moebius bench model --prompts 512 --batches 1,8 --device $device" | tee -a "$report"
-        # shellcheck disable=SC2086 # words
-        timeout 60 "$tool" bench model models/moebius-tiny-w4a8 --prompts 512 --batches 1,8 --steps 48 --device $device 2>&1 | grep -v "^loading" | tee -a "$report"
-        [ "${PIPESTATUS[0]}" = 0 ] || status=1
+    fi
+    ;;
+esac
+case " $* " in
+  *" speed "*)
+    if [ -n "$wants_tool" ]; then
+      for layers in 2 6; do
+        python3 -B tests/gpu/random_model.py "build/gpu/model-$layers" $layers || status=1
+        for device in cuda "cuda --experts cpu" cpu; do
+          [ "$layers$device" != 2cpu ] || continue
+          words="bench model build/gpu/model-$layers --prompts 512,4096 --batches 1,8,32 --depths 32,4096 --steps 32 --seconds 0.5 --device $device"
+          echo "moebius $words" | tee -a "$report"
+          # shellcheck disable=SC2086 # words
+          timeout 120 "$tool" $words 2>&1 | grep -v "^loading" | tee -a "$report"
+          [ "${PIPESTATUS[0]}" = 0 ] || status=1
+        done
       done
+      echo "speed after $((SECONDS - start)) s" | tee -a "$report"
     fi
     ;;
 esac

@@ -16,6 +16,7 @@
 #include "model/decoder.h"
 #include "model/load/placement_plan.h"
 #include "model/ranks/cuda_memory.h"
+#include "unit/cuda_util.h"
 #include "unit/test_util.h"
 
 namespace moebius {
@@ -24,7 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 const CudaModule& emulated() {
-  static const CudaModule module = open_cuda_module(MOEBIUS_TEST_EMULATED);
+  static const CudaModule module = open_cuda_module(test::emulated_plugin());
   return module;
 }
 
@@ -80,6 +81,14 @@ double apart(std::span<const float> want, std::span<const float> got) {
 bool equal_bytes(std::span<const float> a, std::span<const float> b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
 }
+
+class CudaDeviceModels : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!test::has_emulated_plugin()) GTEST_SKIP() << "skipped: no emulated plugin in this bundle";
+    ASSERT_TRUE(emulated().ready()) << emulated().words;
+  }
+};
 
 // --- row operations ---
 
@@ -157,8 +166,7 @@ std::vector<float> run_op(Device& device, const RowOp& op, XType type, Step& ste
   return out;
 }
 
-TEST(CudaDevice, RowOperationsHaveTheBytesOfTheCpu) {
-  ASSERT_TRUE(emulated().ready()) << emulated().words;
+TEST_F(CudaDeviceModels, RowOperationsHaveTheBytesOfTheCpu) {
   ThreadPool pool(1);
   std::mt19937 rng(3);
   const std::vector<RowCase> cases = row_cases(rng);
@@ -189,7 +197,7 @@ TEST(CudaDevice, RowOperationsHaveTheBytesOfTheCpu) {
 
 // --- models ---
 
-TEST(CudaDevice, EveryFolderIsWithinItsClass) {
+TEST_F(CudaDeviceModels, EveryFolderIsWithinItsClass) {
   ThreadPool pool(1);
   size_t folders = 0, seen = 0;
   for (const auto& entry : fs::directory_iterator(test::test_data_dir() / "golden")) {
@@ -215,44 +223,43 @@ TEST(CudaDevice, EveryFolderIsWithinItsClass) {
 constexpr const char* kFolders[] = {"qwen3moe-dense", "qwen3moe-w4a8-g32-pack", "gptoss-dense",
                                     "deepseekv3-dense", "gemma4-dense"};
 
-TEST(CudaDevice, ARowHasTheSameBytesAloneAndInABatch) {
+TEST_F(CudaDeviceModels, ARowHasTheSameBytesAloneAndInABatch) {
   ThreadPool pool(1);
-  for (const char* name : kFolders)
-    for (const XType type : {XType::kF32, XType::kBf16}) {
-      SCOPED_TRACE(name);
-      const auto model = DecoderModel::load(folder_of(name), emulated_options(pool, "cuda", type));
-      const std::vector<int32_t> a = tokens_for(140, model->vocab(), 1),
-                                 b = tokens_for(9, model->vocab(), 2);
-      const std::vector<float> want_a = run_whole(*model, a), want_b = run_whole(*model, b);
-      const size_t ends[] = {3, 130, 139, 140};
-      EXPECT_TRUE(equal_bytes(want_a, run_pieces(*model, a, ends)));
-      SequenceState first = model->new_sequence(), second = model->new_sequence();
-      const StepItem items[] = {{&first, a, true}, {&second, b, true}};
-      std::vector<float> both, want = want_a;
-      model->forward(items, both);
-      want.insert(want.end(), want_b.begin(), want_b.end());
-      EXPECT_TRUE(equal_bytes(want, both));
-    }
-}
-
-// Two segments of keys: as one block of the device does them, and as several do.
-TEST(CudaDevice, LongPromptsAgreeWithTheCpu) {
-  ThreadPool pool(2);
-  for (const char* name : {"gptoss-dense", "qwen3moe-dense"}) {
+  XType type = XType::kF32;
+  for (const char* name : kFolders) {
     SCOPED_TRACE(name);
-    const Checkpoint checkpoint = folder_of(name);
-    const auto cpu = DecoderModel::load(checkpoint, emulated_options(pool, "cpu")),
-               cuda = DecoderModel::load(checkpoint, emulated_options(pool, "cuda"));
-    const std::vector<int32_t> tokens = tokens_for(1100, cpu->vocab());
-    const size_t ends[] = {1090, 1095, 1100};
-    const std::vector<float> want = run_pieces(*cpu, tokens, ends),
-                             got = run_pieces(*cuda, tokens, ends);
-    EXPECT_LT(apart(want, got), 1e-4);
-    EXPECT_TRUE(equal_bytes(got, run_whole(*cuda, tokens)));
+    type = type == XType::kF32 ? XType::kBf16 : XType::kF32;
+    const auto model = DecoderModel::load(folder_of(name), emulated_options(pool, "cuda", type));
+    const std::vector<int32_t> a = tokens_for(140, model->vocab(), 1),
+                               b = tokens_for(9, model->vocab(), 2);
+    const std::vector<float> want_a = run_whole(*model, a), want_b = run_whole(*model, b);
+    const size_t ends[] = {3, 130, 139, 140};
+    EXPECT_TRUE(equal_bytes(want_a, run_pieces(*model, a, ends)));
+    SequenceState first = model->new_sequence(), second = model->new_sequence();
+    const StepItem items[] = {{&first, a, true}, {&second, b, true}};
+    std::vector<float> both, want = want_a;
+    model->forward(items, both);
+    want.insert(want.end(), want_b.begin(), want_b.end());
+    EXPECT_TRUE(equal_bytes(want, both));
   }
 }
 
-TEST(CudaDevice, EveryTypeOfKeysAndValues) {
+// Two segments of keys, with sinks, and a window in every second layer: by one block of the device, and
+// by several.
+TEST_F(CudaDeviceModels, LongPromptsAgreeWithTheCpu) {
+  ThreadPool pool(2);
+  const Checkpoint checkpoint = folder_of("gptoss-dense");
+  const auto cpu = DecoderModel::load(checkpoint, emulated_options(pool, "cpu")),
+             cuda = DecoderModel::load(checkpoint, emulated_options(pool, "cuda"));
+  const std::vector<int32_t> tokens = tokens_for(1100, cpu->vocab());
+  const size_t ends[] = {1090, 1095, 1100};
+  const std::vector<float> want = run_pieces(*cpu, tokens, ends),
+                           got = run_pieces(*cuda, tokens, ends);
+  EXPECT_LT(apart(want, got), 1e-4);
+  EXPECT_TRUE(equal_bytes(got, run_whole(*cuda, tokens)));
+}
+
+TEST_F(CudaDeviceModels, EveryTypeOfKeysAndValues) {
   ThreadPool pool(1);
   const Checkpoint checkpoint = folder_of("qwen3moe-dense");
   for (const KvType kv : {KvType::kF32, KvType::kF16, KvType::kBf16, KvType::kInt8, KvType::kFp8}) {
@@ -266,7 +273,7 @@ TEST(CudaDevice, EveryTypeOfKeysAndValues) {
   }
 }
 
-TEST(CudaDevice, AttentionOnTheDeviceAndExpertsOnTheCpu) {
+TEST_F(CudaDeviceModels, AttentionOnTheDeviceAndExpertsOnTheCpu) {
   ThreadPool pool(2);
   for (const char* name : kFolders)
     for (const char* placement :
@@ -281,7 +288,7 @@ TEST(CudaDevice, AttentionOnTheDeviceAndExpertsOnTheCpu) {
 }
 
 // As an engine has them: blocks by number, a copy, a cut, and rows of experts counted.
-TEST(CudaDevice, BlocksOfAnyNumbers) {
+TEST_F(CudaDeviceModels, BlocksOfAnyNumbers) {
   ThreadPool pool(1);
   const Checkpoint checkpoint = folder_of("qwen3moe-w4a8-g32-pack");
   const auto model = DecoderModel::load(checkpoint, emulated_options(pool, "cuda"));
@@ -320,7 +327,7 @@ TEST(CudaDevice, WhatIsNotOfferedIsPlacedOnTheCpuInWords) {
   EXPECT_NE(words_of("deepseekv4-dense").find("experts by a table of tokens"), std::string::npos);
 }
 
-TEST(CudaDevice, TooLittleMemoryIsRefusedWithBothNumbers) {
+TEST_F(CudaDeviceModels, TooLittleMemoryIsRefusedWithBothNumbers) {
   ThreadPool pool(1);
   const Checkpoint checkpoint = folder_of("qwen3moe-dense");
   ModelOptions options = emulated_options(pool, "cuda");
@@ -338,7 +345,7 @@ TEST(CudaDevice, TooLittleMemoryIsRefusedWithBothNumbers) {
   EXPECT_NE(words.find("--experts cpu"), std::string::npos) << words;
 }
 
-TEST(CudaDevice, ExpertsOfAsManyLayersAsFit) {
+TEST_F(CudaDeviceModels, ExpertsOfAsManyLayersAsFit) {
   ThreadPool pool(1);
   const Checkpoint checkpoint = folder_of("qwen3moe-dense");
   ModelOptions options = emulated_options(pool, "cuda");

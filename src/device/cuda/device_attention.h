@@ -104,7 +104,13 @@ class DeviceAttention {
 
   // Floats of memory that the lanes share; it is aligned to 16 bytes.
   MOEBIUS_ALWAYS_INLINE static constexpr size_t shared_floats(const CudaAttention& a) {
-    return kTileQueries * (a.key_dim + kKeyBlock + 2 * a.value_dim + 5);
+    const size_t blocks = blocks_at_once(a);
+    return kTileQueries *
+           (a.key_dim + blocks * (kKeyBlock + a.value_dim + 1) + 2 * a.value_dim + 4);
+  }
+  // Blocks of a segment whose products go side by side, as far as the memory reaches.
+  MOEBIUS_ALWAYS_INLINE static constexpr size_t blocks_at_once(const CudaAttention& a) {
+    return a.value_dim <= 128 ? 8 : a.value_dim <= 256 ? 4 : 2;
   }
   // Floats of what a segment comes to, of one query.
   MOEBIUS_ALWAYS_INLINE static constexpr size_t partial_floats(const CudaAttention& a) {
@@ -121,11 +127,13 @@ class DeviceAttention {
     sequence_ = &s, position_ = s.position + tile.first, tokens_ = tile.count;
     row_ = s.first_row + tile.first, kv_head_ = kv_head;
     head_ = kv_head * rep + first_head, heads_ = heads, queries_ = tokens_ * heads;
+    const size_t blocks = blocks_at_once(a_);
     q_ = reinterpret_cast<TileNumbers*>(shared), s_ = q_ + a_.key_dim;
-    out_ = reinterpret_cast<float*>(s_ + kKeyBlock);
-    all_ = out_ + kTileQueries * a_.value_dim, best_ = all_ + kTileQueries * a_.value_dim;
-    total_ = best_ + kTileQueries, keep_ = total_ + kTileQueries, all_best_ = keep_ + kTileQueries;
-    all_total_ = all_best_ + kTileQueries;
+    sums_ = s_ + blocks * kKeyBlock;
+    out_ = reinterpret_cast<float*>(sums_ + blocks * a_.value_dim);
+    all_ = out_ + kTileQueries * a_.value_dim, keep_ = all_ + kTileQueries * a_.value_dim;
+    best_ = keep_ + blocks * kTileQueries, total_ = best_ + kTileQueries;
+    all_best_ = total_ + kTileQueries, all_total_ = all_best_ + kTileQueries;
     const size_t oldest = oldest_seen(position_), newest = position_ + tokens_ - 1;
     const size_t first = oldest / kDeviceSegment, last = newest / kDeviceSegment;
     if (partials != nullptr && (segment < first || segment > last)) return;
@@ -220,88 +228,130 @@ class DeviceAttention {
     const size_t per = kDeviceSegment / kKeyBlock, oldest = oldest_seen(position_) / kKeyBlock,
                  newest = (position_ + tokens_ - 1) / kKeyBlock;
     const size_t begin = segment * per > oldest ? segment * per : oldest,
-                 end = (segment + 1) * per < newest + 1 ? (segment + 1) * per : newest + 1;
-    for (size_t block = begin; block < end; ++block) run_block(block);
+                 end = (segment + 1) * per < newest + 1 ? (segment + 1) * per : newest + 1,
+                 round = blocks_at_once(a_);
+    for (size_t block = begin; block < end; block += round)
+      run_blocks(block, end - block < round ? end - block : round);
   }
 
-  MOEBIUS_ALWAYS_INLINE void run_block(size_t block) const {
-    uint8_t* head = block_of(*sequence_, block) + kv_head_ * kv_.head_bytes();
+  // Products of several blocks go side by side; only the running maximum and the sums behind it go from
+  // block to block.
+  MOEBIUS_ALWAYS_INLINE void run_blocks(size_t block, size_t count) const {
+    for (size_t i = lanes_.lane(); i < count * kKeyBlock; i += lanes_.lanes())
+      score(block + i / kKeyBlock, i % kKeyBlock, s_[i]);
+    lanes_.sync();
+    for (size_t r = lanes_.group(); r < queries_; r += lanes_.groups()) {
+      float best = best_[r], total = total_[r];
+      for (size_t b = 0; b < count; ++b) {
+        const float keep = softmax_step(r, block + b, s_ + b * kKeyBlock, best, total);
+        if (lanes_.in_group() == 0) keep_[b * kTileQueries + r] = keep;
+      }
+      lanes_.sync_group();
+      if (lanes_.in_group() == 0) best_[r] = best, total_[r] = total;
+    }
+    lanes_.sync();
+    for (size_t i = lanes_.lane(); i < count * a_.value_dim; i += lanes_.lanes())
+      weigh_values(block + i / a_.value_dim, i % a_.value_dim, s_ + i / a_.value_dim * kKeyBlock,
+                   sums_[i]);
+    lanes_.sync();
+    for (size_t i = lanes_.lane(); i < queries_ * a_.value_dim; i += lanes_.lanes()) {
+      const size_t r = i / a_.value_dim, d = i % a_.value_dim;
+      float out = out_[i];
+      for (size_t b = 0; b < count; ++b)
+        out = (out * keep_[b * kTileQueries + r]) + sums_[b * a_.value_dim + d].of[r];
+      out_[i] = out;
+    }
+    lanes_.sync();
+  }
+
+  MOEBIUS_ALWAYS_INLINE uint8_t* head_of_block(size_t block) const {
+    return block_of(*sequence_, block) + kv_head_ * kv_.head_bytes();
+  }
+  // Keys of a block that any query of the tile sees.
+  struct Keys {
+    size_t first, last;
+  };
+  MOEBIUS_ALWAYS_INLINE Keys keys_of(size_t block) const {
     const size_t begin = block * kKeyBlock, behind = position_ + tokens_ - begin,
                  oldest = oldest_seen(position_);
-    const size_t first = oldest > begin ? oldest - begin : 0,
-                 last = behind < kKeyBlock ? behind : kKeyBlock;  // for any query of the tile
-    constexpr KvType type = kStored;
-    constexpr bool scaled = has_scales(type);
-    for (size_t j = lanes_.lane(); j < kKeyBlock; j += lanes_.lanes()) {
-      float sum[kTileQueries] = {};
-      const bool there = j >= first && j < last;
-      if (there) {
-        MOEBIUS_UNROLL_8
-        for (size_t d = 0; d < a_.key_dim; ++d) {
-          const float k = kv_number(type, head, d * kKeyBlock + j);
-          const TileNumbers q = q_[d];
-          for (size_t r = 0; r < kTileQueries; ++r) sum[r] = fma_f32(q.of[r], k, sum[r]);
-        }
-      }
-      const float scale = scaled && there ? kv_.scales(head)[j] : 1.0f;
-      for (size_t r = 0; r < kTileQueries; ++r) {
-        const size_t position = position_of(r);
-        const bool seen = there && begin + j <= position && begin + j >= oldest_seen(position);
-        s_[j].of[r] = seen ? (scaled ? sum[r] * scale : sum[r]) : masked();
-      }
-    }
-    lanes_.sync();
-    for (size_t r = lanes_.group(); r < queries_; r += lanes_.groups()) softmax_step(r, head);
-    lanes_.sync();
-    for (size_t d = lanes_.lane(); d < a_.value_dim; d += lanes_.lanes()) {
-      float sum[kTileQueries] = {};
-      MOEBIUS_UNROLL_8
-      for (size_t j = first; j < last; ++j) {
-        const float v = kv_number(type, head + kv_.key_bytes(), j * a_.value_dim + d);
-        const TileNumbers p = s_[j];
-        for (size_t r = 0; r < kTileQueries; ++r) sum[r] = fma_f32(p.of[r], v, sum[r]);
-      }
-      for (size_t r = 0; r < queries_; ++r)
-        out_[r * a_.value_dim + d] = (out_[r * a_.value_dim + d] * keep_[r]) + sum[r];
-    }
-    lanes_.sync();
+    return {oldest > begin ? oldest - begin : 0, behind < kKeyBlock ? behind : kKeyBlock};
   }
 
-  // RowFunctions::softmax_step; then p is multiplied by the scale of its value and rounded.
-  MOEBIUS_ALWAYS_INLINE void softmax_step(size_t r, uint8_t* head) const {
+  // A key with every query of the tile.
+  MOEBIUS_ALWAYS_INLINE void score(size_t block, size_t j, TileNumbers& to) const {
+    uint8_t* head = head_of_block(block);
+    const Keys keys = keys_of(block);
+    const size_t at = block * kKeyBlock + j;
+    const bool there = j >= keys.first && j < keys.last;
+    TileNumbers sum{};
+    if (there) {
+      MOEBIUS_UNROLL_8
+      for (size_t d = 0; d < a_.key_dim; ++d) {
+        const float k = kv_number(kStored, head, d * kKeyBlock + j);
+        const TileNumbers q = q_[d];
+        for (size_t r = 0; r < kTileQueries; ++r) sum.of[r] = fma_f32(q.of[r], k, sum.of[r]);
+      }
+    }
+    const float scale = has_scales(kStored) && there ? kv_.scales(head)[j] : 1.0f;
+    for (size_t r = 0; r < kTileQueries; ++r) {
+      const size_t position = position_of(r);
+      const bool seen = there && at <= position && at >= oldest_seen(position);
+      sum.of[r] = seen ? (has_scales(kStored) ? sum.of[r] * scale : sum.of[r]) : masked();
+    }
+    to = sum;
+  }
+
+  // A feature of a block's values, by the probabilities of every query.
+  MOEBIUS_ALWAYS_INLINE void weigh_values(size_t block, size_t d, const TileNumbers* p,
+                                          TileNumbers& to) const {
+    const uint8_t* values = head_of_block(block) + kv_.key_bytes();
+    const Keys keys = keys_of(block);
+    TileNumbers sum{};
+    MOEBIUS_UNROLL_8
+    for (size_t j = keys.first; j < keys.last; ++j) {
+      const float v = kv_number(kStored, values, j * a_.value_dim + d);
+      const TileNumbers of = p[j];
+      for (size_t r = 0; r < kTileQueries; ++r) sum.of[r] = fma_f32(of.of[r], v, sum.of[r]);
+    }
+    to = sum;
+  }
+
+  // RowFunctions::softmax_step of one query's 128 scores, which become probabilities: times the scale of
+  // their value, rounded. By a group of lanes, of which each has best and total.
+  MOEBIUS_ALWAYS_INLINE float softmax_step(size_t r, size_t block, TileNumbers* scores, float& best,
+                                           float& total) const {
     float scale = a_.scale;
-    const auto s = [&](size_t i) -> float& { return s_[i].of[r]; };
+    const auto s = [&](size_t i) -> float& { return scores[i].of[r]; };
     const size_t lane = lanes_.in_group(), lanes = lanes_.group_lanes();
     if (!(scale > 0.0f)) {
       for (size_t i = lane; i < kKeyBlock; i += lanes)
         if (s(i) != masked()) s(i) = s(i) * scale;
       scale = 1.0f;
-      lanes_.sync_group();
     }
-    const float before = best_[r], total = total_[r];
-    const float most = lanes_.largest(kKeyBlock, [&](size_t i) { return s(i); });
-    const float here = most * scale, top = here > before ? here : before;
-    const bool nan = most != most;
-    if (top == masked() || nan) {
-      lanes_.sync_group();
-      for (size_t i = lane; i < kKeyBlock; i += lanes) s(i) = 0.0f;
-      if (lane == 0) keep_[r] = 1.0f, total_[r] = nan ? most : total;
-      return;
-    }
-    const float keep = before == top ? 1.0f : exp_f32(before - top);
     lanes_.sync_group();
+    const float most = lanes_.largest(kKeyBlock, [&](size_t i) { return s(i); });
+    const float here = most * scale, top = here > best ? here : best;
+    const bool nan = most != most;
+    lanes_.sync_group();
+    if (top == masked() || nan) {
+      for (size_t i = lane; i < kKeyBlock; i += lanes) s(i) = 0.0f;
+      if (nan) total = most;
+      return 1.0f;
+    }
+    const float keep = best == top ? 1.0f : exp_f32(best - top);
     for (size_t i = lane; i < kKeyBlock; i += lanes)
       s(i) = a_.type == XType::kBf16 ? exp_coarse_f32(s(i) * scale - top)
                                      : exp_minus(s(i) * scale, top);
     lanes_.sync_group();
     const float sum = lanes_.sum(kKeyBlock, 4, 8, [&](size_t i) { return s(i); });
     lanes_.sync_group();
-    constexpr bool scaled = has_scales(kStored);
     for (size_t i = lane; i < kKeyBlock; i += lanes) {
-      if (scaled && s(i) != 0.0f) s(i) = s(i) * kv_.scales(head)[kKeyBlock + i];
+      if (has_scales(kStored) && s(i) != 0.0f)
+        s(i) = s(i) * kv_.scales(head_of_block(block))[kKeyBlock + i];
       s(i) = to_numbers(a_.type, s(i));
     }
-    if (lane == 0) keep_[r] = keep, best_[r] = top, total_[r] = total * keep + sum;
+    best = top, total = total * keep + sum;
+    return keep;
   }
 
   // This, and then a part. A part without any key of a query changes nothing of it. By all lanes.
@@ -347,7 +397,8 @@ class DeviceAttention {
   const Lanes& lanes_;
   const CudaSequence* sequence_ = nullptr;
   size_t position_ = 0, tokens_ = 0, row_ = 0, kv_head_ = 0, head_ = 0, heads_ = 1, queries_ = 0;
-  TileNumbers *q_ = nullptr, *s_ = nullptr;  // [key_dim]; [128] scores, then probabilities
+  // [key_dim]; of each block [128] scores, then probabilities; of each block [value_dim]
+  TileNumbers *q_ = nullptr, *s_ = nullptr, *sums_ = nullptr;
   float *out_ = nullptr, *all_ = nullptr;
   float *best_ = nullptr, *total_ = nullptr, *keep_ = nullptr, *all_best_ = nullptr,
         *all_total_ = nullptr;
