@@ -4,7 +4,8 @@
 
     random_model.py OUT LAYERS [VOCABULARY]
 
-Writes config.json (that of the golden folder qwen3moe-w4a8-g128-pack with other sizes) and one safetensors file per layer.
+Needs no package beside Python (bench/make_synthetic_moe.py has more choices, and numpy, which machines with a GPU may lack). Writes
+config.json (that of the golden folder qwen3moe-w4a8-g128-pack with other sizes) and one safetensors file per layer.
 """
 import json
 import random
