@@ -70,9 +70,10 @@ TEST(CudaCli, KernelsOfTheDeviceAreNamed) {
 }
 
 TEST(CudaCli, ModelsNeedADeviceToo) {
-  for (const char* command :
-       {"run --device cuda -p x", "run --device cuda:1 -p x",
-        "run --device cuda --experts cpu -p x", "perplexity --device cuda --text x"}) {
+  for (const std::string& command :
+       {std::string("run --device cuda -p x"), std::string("run --device cuda:1 -p x"),
+        std::string("run --device cuda --experts cpu -p x"),
+        "logits --device cuda --tokens 1 --out x " + golden("qwen3moe-dense")}) {
     const test::CommandResult r = run_tool(command, kNoModule);
     EXPECT_EQ(r.status, 1) << command;
     EXPECT_NE(r.err.find("the CUDA module does not open"), std::string::npos) << r.err;
