@@ -4,12 +4,42 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <mutex>
 #include <unordered_map>
+
+#include "base/sha256.h"
 
 namespace moebius {
 namespace {
 
 std::atomic<uint64_t> next_dfa_id{1};
+
+// Equal automata have one id, whoever makes them: what is kept for their states serves all schemas
+// with the same pattern. Large ones are not compared.
+constexpr size_t kMostComparedBytes = 64 << 10, kMostKnownDfas = 1 << 14;
+uint64_t id_of_content(std::span<const std::span<const uint8_t>> parts) {
+  size_t bytes = 0;
+  Sha256 hash;
+  for (const auto& part : parts) {
+    const auto size = static_cast<uint64_t>(part.size());
+    bytes += part.size();
+    if (bytes > kMostComparedBytes) return next_dfa_id++;
+    hash.add({reinterpret_cast<const uint8_t*>(&size), sizeof size});
+    hash.add(part);
+  }
+  static std::mutex mutex;
+  static std::unordered_map<std::string, uint64_t> known;
+  const std::lock_guard lock(mutex);
+  if (known.size() >= kMostKnownDfas) known.clear();
+  const auto [it, fresh] = known.try_emplace(hash.hex(), 0);
+  if (fresh) it->second = next_dfa_id++;
+  return it->second;
+}
+template <class T>
+std::span<const uint8_t> bytes_of(const T& list) {
+  return {reinterpret_cast<const uint8_t*>(std::data(list)),
+          std::size(list) * sizeof(*std::data(list))};
+}
 
 // What an Aho-Corasick automaton over a few words needs.
 struct WordTrie {
@@ -186,6 +216,11 @@ DfaPtr Dfa::make(const std::array<uint8_t, 256>& class_of, size_t classes,
     out->base_state_.push_back(base.state[s]);
     out->same_.push_back(base.same[s]);
   }
+  const std::array<uint64_t, 1> base_id = {base.dfa != nullptr ? base.dfa->id() : 0};
+  const std::array<std::span<const uint8_t>, 6> content = {
+      bytes_of(out->class_of_),   bytes_of(out->table_), bytes_of(out->accepting_),
+      bytes_of(out->base_state_), bytes_of(out->same_),  bytes_of(base_id)};
+  out->id_ = id_of_content(content);
   return out;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "text/grammar/grammar.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -17,6 +17,11 @@ constexpr size_t kFreeDepth = 32;  // of values that no schema describes
 constexpr Grammar::Node::Kind kChoiceNode = Grammar::Node::Kind::kChoice;
 constexpr Grammar::Node::Kind kCallNode = Grammar::Node::Kind::kCall;
 constexpr Grammar::Node::Kind kTerminalNode = Grammar::Node::Kind::kTerminal;
+
+// Of a terminal that takes special tokens, but for some.
+std::string free_key(const GrammarTerminal& t) {
+  return fmt::format("u{}:{}", t.dfa->id(), fmt::join(t.except, ","));
+}
 
 }  // namespace
 
@@ -188,8 +193,7 @@ GrammarBuilder::Rule GrammarBuilder::text_until(const std::string& marker_text,
   t.except = {special.token};
   const std::string before = marker_text.substr(0, special.at);
   t.dfa = before.empty() ? dfa_lacking({}, budget_) : dfa_until(std::span(&before, 1), budget_);
-  const Rule text =
-      define(at_terminal(add_terminal(fmt::format("u{}.{}", t.dfa->id(), special.token), t), kEnd));
+  const Rule text = define(at_terminal(add_terminal(free_key(t), t), kEnd));
   return sequence(
       {before.empty() ? text : repeat(text, 1), marker(marker_text.substr(special.at))});
 }
@@ -206,14 +210,13 @@ GrammarBuilder::Rule GrammarBuilder::text_until(std::span<const std::string> mar
   std::vector<Node> branches;
   if (!m.texts.empty()) {
     t.dfa = dfa_until(m.texts, budget_);
-    branches.push_back(at_terminal(add_terminal(fmt::format("u{}", t.dfa->id()), t), kEnd));
+    branches.push_back(at_terminal(add_terminal(free_key(t), t), kEnd));
   }
   if (!m.tokens.empty()) {
     t.dfa = dfa_lacking(m.texts, budget_);
     std::vector<Node> ends;
     for (const int32_t id : m.tokens) ends.push_back(at_call(token(id), kEnd));
-    branches.push_back(
-        at_terminal(add_terminal(fmt::format("u{}", t.dfa->id()), t), at_choice(ends)));
+    branches.push_back(at_terminal(add_terminal(free_key(t), t), at_choice(ends)));
   }
   return define(at_choice(branches));
 }
@@ -228,7 +231,7 @@ GrammarBuilder::Rule GrammarBuilder::triggered(std::span<const Trigger> triggers
   free.special = true;
   free.except = m.tokens;
   free.dfa = dfa_lacking(m.texts, budget_);
-  const auto text = add_terminal(fmt::format("u{}", free.dfa->id()), free);
+  const auto text = add_terminal(free_key(free), free);
   const auto then = [&](size_t index) {
     return at_call(triggers[index].then, again ? at_call(all, kEnd) : kEnd);
   };
@@ -246,8 +249,7 @@ GrammarBuilder::Rule GrammarBuilder::triggered(std::span<const Trigger> triggers
     std::vector<std::string> rest(others.begin() + 1, others.end());
     // The others may not come within; what overlaps with the marker's own end is not looked at.
     t.dfa = rest.empty() ? until : dfa_both(*until, *dfa_lacking(rest, budget_), budget_);
-    branches.push_back(
-        at_terminal(add_terminal(fmt::format("u{}", t.dfa->id()), t), then(m.text_index[i])));
+    branches.push_back(at_terminal(add_terminal(free_key(t), t), then(m.text_index[i])));
   }
   define(all, at_choice(branches));
   return all;

@@ -13,7 +13,9 @@ constexpr size_t kFewLeaves = 64;    // branches of the big tree that are walked
 constexpr size_t kMostForced = 128;  // bytes that are looked ahead
 constexpr uint32_t kNoNode = UINT32_MAX;
 
-uint64_t state_key(const Dfa& dfa, uint32_t state) { return (dfa.id() << 24) | state; }
+uint64_t state_key(const GrammarTerminal& t, uint32_t state) {
+  return (t.dfa->id() << 25) | (uint64_t{t.counted ? 1u : 0u} << 24) | state;
+}
 
 void set_bit(std::vector<uint64_t>& bits, int32_t token) {
   bits[static_cast<size_t>(token) / 64] |= uint64_t{1} << (static_cast<size_t>(token) % 64);
@@ -47,14 +49,17 @@ struct TokenMasks::Entry {
   std::once_flag leaves_once;
   std::vector<Leave> leaves;
   TrieNodes own;
-  std::vector<uint16_t> own_counts;  // of own.ids
+  std::vector<uint32_t> own_leaf;  // of own.ids: which of `leaves`
 
-  std::shared_ptr<Entry> wider;  // that this was made from
+  // That this was made from: its leaves are these, but for those that are not kept.
+  std::shared_ptr<Entry> wider;
+  std::vector<uint8_t> kept;
 
   std::atomic<uint64_t> used{0};
   size_t bytes() const {
     return sizeof(Entry) + bits.size() * 8 + ids.size() * 4 +
-           (by_count.size() + closing.size()) * sizeof(CountedToken);
+           (by_count.size() + closing.size()) * sizeof(CountedToken) +
+           leaves.size() * sizeof(Leave);
   }
 };
 
@@ -133,7 +138,7 @@ TokenMasks::EntryPtr TokenMasks::entry(const GrammarTerminal& terminal, uint32_t
     base.dfa = dfa.base();
     return entry(base, dfa.base_state(state));
   }
-  const uint64_t key = state_key(dfa, state);
+  const uint64_t key = state_key(terminal, state);
   {
     const std::lock_guard lock(mutex_);
     if (const auto it = entries_.find(key); it != entries_.end()) {
@@ -185,6 +190,8 @@ TokenMasks::EntryPtr TokenMasks::look_through(const GrammarTerminal& terminal,
     if (states.size() <= n.depth) states.resize(n.depth + 1u), counts.resize(n.depth + 1u);
     states[n.depth] = s;
     counts[n.depth] = counts[n.depth - 1u] + (before == body && n.byte != '"' ? 1 : 0);
+    if (dfa.accepts(s) && n.next > i + 1)
+      e->leaves.push_back({i, static_cast<uint16_t>(counts[n.depth])});
     for (uint32_t k = 0; k < n.ids; ++k) {
       const int32_t token = ids[n.first_id + k];
       const auto count = static_cast<uint16_t>(counts[n.depth]);
@@ -246,45 +253,22 @@ TokenMasks::EntryPtr TokenMasks::narrowed(const Dfa& dfa, uint32_t state) {
   return e;
 }
 
-void TokenMasks::find_leaves(const GrammarTerminal& terminal, uint32_t state, Entry& e) const {
-  const Dfa& dfa = *terminal.dfa;
-  const uint32_t body = terminal.counted ? dfa.next(0, '"') : Dfa::kDead;
+// Which branches the tokens take that go on behind the terminal, in a form that can be walked.
+void TokenMasks::find_leaves(const Dfa& dfa, uint32_t state, Entry& e) const {
+  if (e.wider == nullptr) return join_leaves(e);
+  const Entry& wider = *e.wider;
+  std::call_once(e.wider->leaves_once,
+                 [&] { find_leaves(*dfa.base(), dfa.base_state(state), *e.wider); });
   const TrieNodes& trie = trie_.trie();
-  if (e.wider != nullptr) return narrow_leaves(dfa, state, e);
-  std::vector<uint32_t> states(1, state), counts(1, 0);
-  for (uint32_t i = 0; i < trie.nodes.size();) {
-    const TrieNodes::Node& n = trie.nodes[i];
-    const uint32_t before = states[n.depth - 1u];
-    const uint32_t s = dfa.next(before, n.byte);
-    if (s == Dfa::kDead) {
-      i = n.next;
-      continue;
-    }
-    if (states.size() <= n.depth) states.resize(n.depth + 1u), counts.resize(n.depth + 1u);
-    states[n.depth] = s;
-    counts[n.depth] = counts[n.depth - 1u] + (before == body && n.byte != '"' ? 1 : 0);
-    if (dfa.accepts(s) && n.next > i + 1)
-      e.leaves.push_back({i, static_cast<uint16_t>(counts[n.depth])});
-    i = dfa.ends(s) ? n.next : i + 1;
-  }
-  join_leaves(e);
-}
-
-void TokenMasks::narrow_leaves(const Dfa& dfa, uint32_t state, Entry& e) const {
-  GrammarTerminal base;
-  base.kind = GrammarTerminal::Kind::kDfa;
-  base.dfa = dfa.base();
-  std::call_once(e.wider->leaves_once, [&] { find_leaves(base, dfa.base_state(state), *e.wider); });
-  const TrieNodes& trie = trie_.trie();
-  for (const Entry::Leave& l : e.wider->leaves) {
-    const TrieNodes::Node& n = trie.nodes[l.node];
+  e.kept.resize(wider.leaves.size());
+  for (size_t k = 0; k < wider.leaves.size(); ++k) {
+    const TrieNodes::Node& n = trie.nodes[wider.leaves[k].node];
     const std::string_view path = trie_.bytes(trie.ids[n.first_id]).substr(0, n.depth);
     uint32_t s = state;
-    for (size_t i = 0; i < path.size() && s != Dfa::kDead; ++i)
+    for (size_t i = 0; i < path.size() && s != Dfa::kDead && !dfa.same_as_base(s); ++i)
       s = dfa.next(s, static_cast<uint8_t>(path[i]));
-    if (s != Dfa::kDead && dfa.accepts(s)) e.leaves.push_back(l);
+    e.kept[k] = s != Dfa::kDead && (dfa.same_as_base(s) || dfa.accepts(s)) ? 1 : 0;
   }
-  join_leaves(e);
 }
 
 void TokenMasks::join_leaves(Entry& e) const {
@@ -292,20 +276,21 @@ void TokenMasks::join_leaves(Entry& e) const {
   if (e.leaves.size() <= kFewLeaves) return;
   // Many branches, small ones mostly: one tree of what is behind the terminal.
   std::vector<std::pair<std::string_view, int32_t>> rests;
-  std::vector<std::pair<int32_t, uint16_t>> who;  // token, count
-  for (const Entry::Leave& l : e.leaves) {
+  std::vector<std::pair<int32_t, uint32_t>> who;  // token, leaf
+  for (uint32_t k = 0; k < e.leaves.size(); ++k) {
+    const Entry::Leave& l = e.leaves[k];
     const TrieNodes::Node& n = trie.nodes[l.node];
-    for (size_t k = n.first_id + n.ids; k < trie.ids_end(l.node); ++k) {
-      rests.emplace_back(trie_.bytes(trie.ids[k]).substr(n.depth),
+    for (size_t i = n.first_id + n.ids; i < trie.ids_end(l.node); ++i) {
+      rests.emplace_back(trie_.bytes(trie.ids[i]).substr(n.depth),
                          static_cast<int32_t>(who.size()));
-      who.emplace_back(trie.ids[k], l.count);
+      who.emplace_back(trie.ids[i], k);
     }
   }
   e.own = make_trie(std::move(rests));
-  e.own_counts.reserve(e.own.ids.size());
+  e.own_leaf.reserve(e.own.ids.size());
   for (int32_t& id : e.own.ids) {
-    const auto& [token, count] = who[static_cast<size_t>(id)];
-    e.own_counts.push_back(count);
+    const auto& [token, leaf] = who[static_cast<size_t>(id)];
+    e.own_leaf.push_back(leaf);
     id = token;
   }
 }
@@ -369,15 +354,21 @@ void TokenMasks::add_dfa(GrammarMatcher& m, const GrammarPlace& p, Walk& walk) {
         return m.terminal_at(q).kind != GrammarTerminal::Kind::kToken;
       }))
     return;
-  std::call_once(e->leaves_once, [&] { find_leaves(t, p.state, *e); });
+  std::call_once(e->leaves_once, [&] { find_leaves(*t.dfa, p.state, *e); });
   const TrieNodes& trie = trie_.trie();
-  if (!e->own.nodes.empty())
-    return walk.follow(m, e->own, 0, static_cast<uint32_t>(e->own.nodes.size()), 0,
-                       [&](uint32_t i) { return closes(e->own_counts[i]); });
-  for (const Entry::Leave& l : e->leaves)
-    if (closes(l.count))
+  const Entry& from = e->wider != nullptr ? *e->wider : *e;
+  const auto leaves_at = [&](uint32_t k) {
+    return closes(from.leaves[k].count) && (e->kept.empty() || e->kept[k] != 0);
+  };
+  if (!from.own.nodes.empty())
+    return walk.follow(m, from.own, 0, static_cast<uint32_t>(from.own.nodes.size()), 0,
+                       [&](uint32_t i) { return leaves_at(from.own_leaf[i]); });
+  for (uint32_t k = 0; k < from.leaves.size(); ++k) {
+    const Entry::Leave& l = from.leaves[k];
+    if (leaves_at(k))
       walk.follow(m, trie, l.node + 1, trie.nodes[l.node].next, trie.nodes[l.node].depth,
                   [](uint32_t) { return true; });
+  }
 }
 
 // A space at the start of the first token is not written: it counts as nothing.

@@ -44,9 +44,8 @@ class TokenMasks {
   EntryPtr entry(const GrammarTerminal& terminal, uint32_t state);
   EntryPtr look_through(const GrammarTerminal& terminal, uint32_t state) const;
   EntryPtr narrowed(const Dfa& dfa, uint32_t state);
-  void narrow_leaves(const Dfa& dfa, uint32_t state, Entry& entry) const;
   void join_leaves(Entry& entry) const;
-  void find_leaves(const GrammarTerminal& terminal, uint32_t state, Entry& entry) const;
+  void find_leaves(const Dfa& dfa, uint32_t state, Entry& entry) const;
   void evict();
   void add_text(GrammarMatcher& m, const GrammarPlace& p, std::string_view rest, Walk& walk) const;
   void add_dfa(GrammarMatcher& m, const GrammarPlace& p, Walk& walk);
