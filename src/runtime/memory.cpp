@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <memory>
 #include <mutex>
@@ -108,6 +109,10 @@ void AlignedBuffer::reset() noexcept {
   std::free(data_);
   data_ = nullptr;
   size_ = mapped_ = 0;
+}
+
+WeightMemory::WeightMemory(size_t bytes) : own_(bytes) {
+  if (bytes > 0 && !own_.zeroed()) std::memset(own_.data(), 0, bytes);
 }
 
 size_t ScratchLayout::add(size_t bytes) {

@@ -8,6 +8,8 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <utility>
 
 namespace moebius {
@@ -30,6 +32,7 @@ class AlignedBuffer {
   uint8_t* data() noexcept { return data_; }
   const uint8_t* data() const noexcept { return data_; }
   size_t size() const noexcept { return size_; }
+  bool zeroed() const noexcept { return mapped_ > 0; }  // when it was made
   void reset() noexcept;
   void swap(AlignedBuffer& other) noexcept {
     std::swap(data_, other.data_);
@@ -41,6 +44,27 @@ class AlignedBuffer {
   uint8_t* data_ = nullptr;
   size_t size_ = 0;
   size_t mapped_ = 0;  // bytes of the mapping, 0 when from the heap
+};
+
+// Bytes of packed weights: memory of their own, filled once, or bytes that somebody else holds and
+// that are only read (a mapped file).
+class WeightMemory {
+ public:
+  WeightMemory() = default;
+  explicit WeightMemory(size_t bytes);  // zeros: what packing leaves out is the same every time
+  WeightMemory(std::shared_ptr<const void> holder, std::span<const uint8_t> bytes)
+      : holder_(std::move(holder)), held_(bytes) {}
+
+  const uint8_t* data() const noexcept { return held() ? held_.data() : own_.data(); }
+  size_t size() const noexcept { return held() ? held_.size() : own_.size(); }
+  std::span<const uint8_t> bytes() const noexcept { return {data(), size()}; }
+  bool held() const noexcept { return holder_ != nullptr; }  // by somebody else
+  uint8_t* own() noexcept { return own_.data(); }            // null: held
+
+ private:
+  AlignedBuffer own_;
+  std::shared_ptr<const void> holder_;
+  std::span<const uint8_t> held_;
 };
 
 size_t page_bytes();  // of this system: 4, 16 or 64 KiB
