@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/checked.h"
+#include "base/error.h"
 #include "kernels/packed_matrix.h"
 #include "kernels/row_functions.h"
 
@@ -16,7 +17,7 @@ constexpr size_t kHeadRows = 256;  // rows at a time: panel and results stay in 
 }  // namespace
 
 HeadLinear::HeadLinear(size_t heads, size_t N, size_t K, CodeType code, Weights weights,
-                       XType x_type, const Cpu& cpu, const Policy& policy)
+                       XType x_type, const Cpu& cpu, const Policy& policy, WeightMemory kept)
     : heads_(heads) {
   const XType stored = code == CodeType::kBf16  ? XType::kBf16
                        : code == CodeType::kF16 ? XType::kF16
@@ -27,8 +28,13 @@ HeadLinear::HeadLinear(size_t heads, size_t N, size_t K, CodeType code, Weights 
   problem_ = make_problem(w, ActSpec{}, x_type);
   kernel_ = choose_kernel(problem_, cpu, request_for(problem_, policy)).chosen;
   matrix_bytes_ = round_up(kernel_->packed_bytes(problem_), kCacheLine);
-  memory_ = AlignedBuffer(heads * matrix_bytes_);
-  std::memset(memory_.data(), 0, memory_.size());
+  if (kept.size() != 0) {
+    if (kept.size() != heads * matrix_bytes_)
+      fail("{} packed bytes of {} heads; expected {}", kept.size(), heads, heads * matrix_bytes_);
+    memory_ = std::move(kept);
+    return;
+  }
+  memory_ = WeightMemory(heads * matrix_bytes_);
   std::vector<uint8_t> codes(N * w.row_bytes);
   std::vector<float> row(K);
   w.codes = codes.data();
@@ -37,7 +43,7 @@ HeadLinear::HeadLinear(size_t heads, size_t N, size_t K, CodeType code, Weights 
       for (size_t k = 0; k < K; ++k) row[k] = weights(h, n, k);
       row_functions().store(stored, row.data(), codes.data() + n * w.row_bytes, K);
     }
-    kernel_->pack({&problem_, &w, 0, N, memory_.data() + h * matrix_bytes_});
+    kernel_->pack({&problem_, &w, 0, N, memory_.own() + h * matrix_bytes_});
   }
 }
 

@@ -18,9 +18,14 @@ class HeadLinear {
  public:
   // Element (h, n, k) of the weights; `code` is a type that holds them all exactly.
   using Weights = FunctionRef<float(size_t h, size_t n, size_t k)>;
+  // kept: what was packed before from the same weights; then none is asked for. Throws Error where
+  // its size is another.
   HeadLinear(size_t heads, size_t N, size_t K, CodeType code, Weights weights, XType x_type,
-             const Cpu& cpu, const Policy& policy);
+             const Cpu& cpu, const Policy& policy, WeightMemory kept = {});
   size_t packed_bytes() const { return memory_.size(); }
+  std::span<const uint8_t> packed() const { return memory_.bytes(); }
+  void move_to(WeightMemory memory) { memory_ = std::move(memory); }  // with equal bytes
+  const Kernel& kernel() const { return *kernel_; }
 
   // Rows of head h begin h * head_step floats behind those of head 0. Results are rounded to the
   // type of x.
@@ -34,7 +39,7 @@ class HeadLinear {
   size_t heads_, matrix_bytes_ = 0;
   Problem problem_;
   const Kernel* kernel_ = nullptr;
-  AlignedBuffer memory_;
+  WeightMemory memory_;
   std::vector<Workspace> spaces_;  // per thread
 };
 

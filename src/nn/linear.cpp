@@ -31,7 +31,7 @@ struct LinearLayer::Call {
   }
 };
 
-LinearLayer::LinearLayer(std::vector<LinearPart> parts, ThreadPool* pool) {
+LinearLayer::LinearLayer(std::vector<LinearPart> parts, ThreadPool* pool, PackedBlock kept) {
   if (parts.empty()) fail("a linear layer needs at least one matrix");
   plans_.reserve(parts.size());
   parts_.resize(parts.size());
@@ -43,7 +43,7 @@ LinearLayer::LinearLayer(std::vector<LinearPart> parts, ThreadPool* pool) {
     check_plan(p.plan, p.name);
     if (p.plan.problem.K != K_)
       fail("{} takes {} inputs, {} takes {}", p.name, p.plan.problem.K, parts[0].name, K_);
-    if (p.w == nullptr && p.rows.at_once == 0) fail("{}: no matrix", p.name);
+    if (p.w == nullptr && p.rows.at_once == 0 && kept.slots.empty()) fail("{}: no matrix", p.name);
     const size_t width = p.padded_n == 0 ? p.plan.problem.N : p.padded_n;
     if (width < p.plan.problem.N)
       fail("{} has {} rows; expected at most {}", p.name, p.plan.problem.N, width);
@@ -60,14 +60,20 @@ LinearLayer::LinearLayer(std::vector<LinearPart> parts, ThreadPool* pool) {
   if (N_ > UINT32_MAX) fail("{} outputs; at most {}", N_, UINT32_MAX);
   shape_.inputs = K_, shape_.outputs = N_;
   shared_amax_ = plans_[0].shared_amax.has_value();
-  memory_ = AlignedBuffer(layout.bytes());
+  if (!kept.slots.empty() &&
+      (kept.slots.size() != parts.size() || kept.memory.size() != layout.bytes()))
+    fail("{}: {} packed bytes of {} matrices; expected {} and {}", parts[0].name,
+         kept.memory.size(), kept.slots.size(), layout.bytes(), parts.size());
+  memory_ = kept.slots.empty() ? WeightMemory(layout.bytes()) : std::move(kept.memory);
   PreparationTable table;
   std::vector<uint32_t> preparations;
   for (size_t i = 0; i < parts.size(); ++i) {
     Part& part = parts_[i];
-    part.slot.bind(&plans_[i], memory_.data() + offsets[i]);
+    part.slot.bind(&plans_[i], memory_.held() ? nullptr : memory_.own() + offsets[i]);
     const LinearPart& from = parts[i];
-    if (from.w != nullptr)
+    if (!kept.slots.empty())
+      part.slot.adopt(std::move(kept.slots[i]), memory_.data() + offsets[i], from.name);
+    else if (from.w != nullptr)
       part.slot.fill(*from.w, from.act, from.bias, pool, from.name, from.output_scale);
     else
       part.slot.fill(from.rows, from.act, from.bias, pool, from.name, from.output_scale);
@@ -78,6 +84,17 @@ LinearLayer::LinearLayer(std::vector<LinearPart> parts, ThreadPool* pool) {
     if (j == i) panels_.push_back(&part.slot);
     part.panel = j == i ? panels_.size() - 1 : parts_[j].panel;
   }
+}
+
+std::vector<SlotFacts> LinearLayer::facts() const {
+  std::vector<SlotFacts> all;
+  for (const Part& p : parts_) all.push_back(p.slot.facts());
+  return all;
+}
+
+void LinearLayer::move_to(WeightMemory memory) {
+  for (Part& p : parts_) p.slot.move_to(memory.data() + (p.slot.view().data - memory_.data()));
+  memory_ = std::move(memory);
 }
 
 void LinearLayer::forward(const ConstRows& x, const Rows& y, ThreadPool& pool,

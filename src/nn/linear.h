@@ -34,14 +34,17 @@ using AmaxReduce = FunctionRef<void(float* amax, size_t n)>;
 
 class LinearLayer {
  public:
-  LinearLayer(std::vector<LinearPart> parts, ThreadPool* pool);  // packs; throws Error
+  // Packs; or, with `kept`, has what was packed before, and no part needs a matrix. Throws Error.
+  LinearLayer(std::vector<LinearPart> parts, ThreadPool* pool, PackedBlock kept = {});
   LinearLayer(const LinearLayer&) = delete;
   LinearLayer& operator=(const LinearLayer&) = delete;
 
   size_t in_features() const { return K_; }
   size_t out_features() const { return N_; }
   size_t packed_bytes() const { return memory_.size(); }
-  std::span<const uint8_t> packed() const { return {memory_.data(), memory_.size()}; }
+  std::span<const uint8_t> packed() const { return memory_.bytes(); }
+  std::vector<SlotFacts> facts() const;  // with packed(): a PackedBlock
+  void move_to(WeightMemory memory);     // with equal bytes; between calls
   const Kernel& kernel(size_t part = 0) const { return *plans_[part].kernel; }
   const PackedSlot& slot(size_t part = 0) const { return parts_[part].slot; }
 
@@ -72,7 +75,7 @@ class LinearLayer {
   LinearShape shape_;
   Caches caches_ = host_cpu().caches;
   bool shared_amax_ = false;
-  AlignedBuffer memory_;
+  WeightMemory memory_;
 };
 
 }  // namespace moebius

@@ -110,7 +110,8 @@ MoeSplit moe_split(size_t hidden, size_t cut, size_t cut_place, size_t spread, s
   return t;
 }
 
-MoeLayer::MoeLayer(MoePlan plan, const ThreadPool* pool) : plan_(std::move(plan)) {
+MoeLayer::MoeLayer(MoePlan plan, const ThreadPool* pool, PackedBlock* kept)
+    : plan_(std::move(plan)) {
   MoeSpec& spec = plan_.spec;
   if (plan_.name.empty()) plan_.name = "experts";
   if (spec.experts == 0 || spec.hidden == 0)
@@ -150,7 +151,7 @@ MoeLayer::MoeLayer(MoePlan plan, const ThreadPool* pool) : plan_(std::move(plan)
   index_copies();
   NodeMemory* nodes = pool == nullptr ? nullptr : pool->node_memory();
   if (nodes != nullptr) shape_.nodes = std::min(pool->nodes(), kMostNodes);
-  allocate(nodes);
+  allocate(nodes, kept);
 }
 
 const ExpertPlan& MoeLayer::plan_for(size_t e) const {
@@ -168,46 +169,6 @@ void MoeLayer::describe(const ExpertPlan& p) {
     fail("{}: experts differ in being row-parallel", plan_.name);
   shared_amax_ = p.down.shared_amax.has_value();
   if (p.up.shared_amax || p.gate.shared_amax) fail("{}: only down can be row-parallel", plan_.name);
-}
-
-// Expert by expert; on several nodes gate and up of all experts first, since down, whose columns are
-// shared out over the nodes, wants other pages.
-void MoeLayer::allocate(NodeMemory* nodes) {
-  for (const ExpertPlan& p : plan_.plans) describe(p);
-  if (plan_.shared) describe(*plan_.shared);
-  for (size_t e = 0; e < experts_.size(); ++e)
-    shape_.experts.push_back({plan_for(e).up.problem.N, 0, 0});
-  keep_ = shared_amax_ || plan_.split.cut > 1;
-  shape_.keep_intermediate = keep_;
-  ScratchLayout layout;
-  std::vector<size_t> offsets(3 * experts_.size());
-  const auto add_down = [&](size_t e) {
-    offsets[3 * e + 2] = layout.add(PackedSlot::bytes(plan_for(e).down));
-  };
-  for (size_t e = 0; e < experts_.size(); ++e) {
-    if (shape_.gated) offsets[3 * e] = layout.add(PackedSlot::bytes(plan_for(e).gate));
-    offsets[3 * e + 1] = layout.add(PackedSlot::bytes(plan_for(e).up));
-    if (nodes == nullptr) add_down(e);
-  }
-  const size_t mixed = layout.bytes();
-  if (nodes != nullptr)
-    for (size_t e = 0; e < experts_.size(); ++e) add_down(e);
-  memory_ = AlignedBuffer(layout.bytes());
-  if (nodes != nullptr) nodes->mixed(memory_.data() + mixed, memory_.size() - mixed);
-  expert_memory_.resize(local_experts());
-  const SlotPlace down{nodes, 0, shape_.nodes, shape_.down.n_step};
-  for (size_t e = 0; e < experts_.size(); ++e) {
-    const ExpertPlan& p = plan_for(e);
-    const SlotPlace up = e < local_experts()
-                             ? SlotPlace{nodes, shape_.node_of(e, 0), 1, shape_.up.n_step}
-                             : SlotPlace{nodes, 0, shape_.nodes, shape_.up.n_step};
-    if (shape_.gated) experts_[e].gate.bind(&p.gate, memory_.data() + offsets[3 * e], up);
-    experts_[e].up.bind(&p.up, memory_.data() + offsets[3 * e + 1], up);
-    experts_[e].down.bind(&p.down, memory_.data() + offsets[3 * e + 2], down);
-    if (e >= local_experts() || nodes != nullptr) continue;  // else it lies in one piece
-    expert_memory_[e].data = memory_.data() + offsets[3 * e + (shape_.gated ? 0 : 1)];
-    expert_memory_[e].bytes = expert_bytes(plan_.plan_of.empty() ? 0 : plan_.plan_of[e]);
-  }
 }
 
 MoeLayer::~MoeLayer() = default;
@@ -382,6 +343,7 @@ void MoeLayer::run(const ConstRows& x, const Routing& routing, const Rows& y, Th
     part.ids += t * routing.slots;
     part.weights += t * routing.slots;
     if (part.zero_weights != nullptr) part.zero_weights += t;
+    if (read_ahead_) fetch_experts({part.ids, xs.rows * part.slots});
     Forward(*this, xs, part, ys, pool, options).run();
   });
 }

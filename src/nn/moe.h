@@ -105,7 +105,9 @@ class MoeLayer {
  public:
   // Allocates all packed memory; throws Error. `pool`: whose threads will run the layer, where its
   // memory is to be placed for them (on one NUMA node or without a pool: anywhere).
-  explicit MoeLayer(MoePlan plan, const ThreadPool* pool = nullptr);
+  // kept: what was packed before, whose memory becomes the layer's on one node; then every expert is
+  // adopted (below) instead of set.
+  explicit MoeLayer(MoePlan plan, const ThreadPool* pool = nullptr, PackedBlock* kept = nullptr);
   ~MoeLayer();
   MoeLayer(const MoeLayer&) = delete;
   MoeLayer& operator=(const MoeLayer&) = delete;
@@ -118,7 +120,7 @@ class MoeLayer {
     return t.any() ? t.columns[t.spread_place].size() : plan_.spec.hidden;
   }
   size_t packed_bytes() const { return memory_.size(); }
-  std::span<const uint8_t> packed() const { return {memory_.data(), memory_.size()}; }
+  std::span<const uint8_t> packed() const { return memory_.bytes(); }
   size_t gate_bytes() const;  // of the shared experts' gate, held beside them
   const Router& router() const { return router_; }
 
@@ -126,6 +128,11 @@ class MoeLayer {
   // packing is inline.
   void set_expert(size_t local, const ExpertWeights& weights, ThreadPool* pool = nullptr);
   void set_shared(const ExpertWeights& weights, ThreadPool* pool = nullptr);
+  // The same with what was packed before; the shared expert's number is that behind the last.
+  void adopt_expert(size_t local, PackedBlock& kept);
+  size_t all_experts() const { return experts_.size(); }  // local ones and the shared one
+  std::vector<SlotFacts> facts() const;                   // with packed(): a PackedBlock
+  void move_to(PackedBlock kept);  // with equal bytes, between calls; on several nodes they stay
   void set_shared_gate(std::unique_ptr<LinearLayer> gate);  // [1, hidden], for SharedKind::kGated
   void set_router(RouterWeights weights);
   // Call once when everything was given; throws Error naming what is missing.
@@ -168,7 +175,8 @@ class MoeLayer {
   void describe(const ExpertPlan& plan);
   void index_copies();
   void settle_expert(size_t expert);
-  void allocate(NodeMemory* nodes);
+  void allocate(NodeMemory* nodes, PackedBlock* kept);
+  void fetch_experts(std::span<const int32_t> ids) const;
   void fill_expert(Expert& e, const ExpertWeights& w, ThreadPool* pool,
                    const std::string& what) const;
 
@@ -180,7 +188,9 @@ class MoeLayer {
   PreparationTable preparations_;
   MoeShape shape_;  // what a schedule looks at
   Caches caches_ = host_cpu().caches;
-  AlignedBuffer memory_;
+  WeightMemory memory_;
+  std::vector<size_t> offsets_;  // [experts_][gate, up, down] where a matrix begins
+  bool read_ahead_ = false;      // experts may not be in memory when they are chosen
   std::vector<ExpertMemory>
       expert_memory_;  // [local] where an expert lies; without memory: with the others
   // Copies of expert e: copies_[copies_at_[e]] up to those of e + 1, as physical numbers. Empty where

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <numeric>
 
@@ -45,6 +46,28 @@ void check_matrix(const Problem& want, const Problem& got, std::string_view what
     fail("{} has a column order; the layer was built without one", what);
   if (got.ragged && !want.ragged)
     fail("{} has groups of unequal size; the layer was built for regular ones", what);
+}
+
+// Kernels index by it without looking.
+void check_order(const Problem& p, const ColumnOrder& order, std::string_view what) {
+  if (order.columns.size() != (p.act_order ? p.K : 0) ||
+      order.group_ends.size() != (p.ragged ? p.groups : 0))
+    fail("{}: an order of {} columns and {} groups; expected {} and {}", what, order.columns.size(),
+         order.group_ends.size(), p.act_order ? p.K : 0, p.ragged ? p.groups : 0);
+  std::vector<bool> seen(order.columns.size());
+  for (const int32_t c : order.columns) {
+    if (c < 0 || static_cast<size_t>(c) >= seen.size() || seen[static_cast<size_t>(c)])
+      fail("{}: column {} stands twice in its order or is none of {}", what, c, p.K);
+    seen[static_cast<size_t>(c)] = true;
+  }
+  int32_t last = 0;
+  for (const int32_t end : order.group_ends) {
+    if (end < last || static_cast<size_t>(end) > p.K)
+      fail("{}: a group ends at column {} behind one that ends at {}", what, end, last);
+    last = end;
+  }
+  if (!order.group_ends.empty() && static_cast<size_t>(last) != p.K)
+    fail("{}: its groups end at column {}; expected {}", what, last, p.K);
 }
 
 }  // namespace
@@ -145,12 +168,11 @@ void PackedSlot::pack(const QuantMatrix& w, size_t n0, size_t n1, size_t row0) c
                        order_.ends_or_null(), row0});
 }
 
-void PackedSlot::finish(GlobalScale global_scale, const ActParams& act, std::span<const float> bias,
-                        float output_scale) {
-  bias_.assign(bias.begin(), bias.end());
+void PackedSlot::finish(GlobalScale global_scale, const ActParams& act, float output_scale,
+                        const uint8_t* packed) {
   output_scale_ = output_scale;
   view_.problem = &plan_->problem;
-  view_.data = memory_;
+  view_.data = packed;
   view_.global_scale = global_scale;
   view_.act = plan_->shared_amax ? ActParams{} : act;
   view_.columns = order_.columns_or_null();
@@ -175,8 +197,8 @@ void PackedSlot::fill(const QuantMatrix& w, const ActParams& act, std::span<cons
     for (size_t g = 0; g < p.groups; ++g)
       order_.group_ends[g] = static_cast<int32_t>(std::min((g + 1) * p.block_k, p.K));
   }
-  const size_t step = plan_->kernel->n_step,
-               rows = (std::max<size_t>(step, 64) + step - 1) / step * step;
+  bias_.assign(bias.begin(), bias.end());
+  const size_t rows = rows_at_once();
   const size_t blocks = (p.N + rows - 1) / rows;
   const auto pack_block = [&](size_t b) { pack(w, b * rows, std::min(p.N, (b + 1) * rows), 0); };
   if (pool != nullptr) {
@@ -184,7 +206,31 @@ void PackedSlot::fill(const QuantMatrix& w, const ActParams& act, std::span<cons
   } else {
     for (size_t b = 0; b < blocks; ++b) pack_block(b);
   }
-  finish(w.global_scale, act, bias, output_scale);
+  finish(w.global_scale, act, output_scale, memory_);
+}
+
+size_t PackedSlot::rows_at_once() const {
+  const size_t step = plan_->kernel->n_step;
+  return (std::max<size_t>(step, 64) + step - 1) / step * step;
+}
+
+void PackedSlot::adopt(SlotFacts facts, const uint8_t* packed, std::string_view what) {
+  const Problem& p = plan_->problem;
+  check(facts.bias, what);
+  check_order(p, facts.order, what);
+  const bool copied = memory_ != nullptr && memory_ != packed;
+  for (size_t n = 0; copied && n < p.N; n += rows_at_once()) {
+    const size_t end = std::min(p.N, n + rows_at_once()), whole = bytes(*plan_);
+    const Placed placed(*this, n, end);
+    std::memcpy(memory_ + whole * n / p.N, packed + whole * n / p.N,
+                whole * end / p.N - whole * n / p.N);
+  }
+  bias_ = std::move(facts.bias), order_ = std::move(facts.order);
+  finish(facts.global_scale, facts.act, facts.output_scale, memory_ != nullptr ? memory_ : packed);
+}
+
+SlotFacts PackedSlot::facts() const {
+  return {view_.global_scale, view_.act, output_scale_, bias_, order_};
 }
 
 void PackedSlot::fill(const RowSource& source, const ActParams& act, std::span<const float> bias,
@@ -192,6 +238,7 @@ void PackedSlot::fill(const RowSource& source, const ActParams& act, std::span<c
   const Problem& p = plan_->problem;
   check(bias, what);
   if (p.act_order || p.ragged) fail("{}: a matrix with a column order comes whole", what);
+  bias_.assign(bias.begin(), bias.end());
   const size_t step = plan_->kernel->n_step,
                rows = std::max<size_t>(source.at_once / step * step, step);
   const size_t pieces = (p.N + rows - 1) / rows;
@@ -212,7 +259,7 @@ void PackedSlot::fill(const RowSource& source, const ActParams& act, std::span<c
   } else {
     for (size_t i = 0; i < pieces; ++i) pack_piece(i);
   }
-  finish(global_scale, act, bias, output_scale);
+  finish(global_scale, act, output_scale, memory_);
 }
 
 uint32_t PreparationTable::add(const PackedSlot& slot) {

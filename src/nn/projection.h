@@ -12,6 +12,7 @@
 #include "kernels/kernel.h"
 #include "kernels/packed_matrix.h"
 #include "nn/ops.h"
+#include "runtime/memory.h"
 #include "runtime/node_memory.h"
 #include "runtime/thread_pool.h"
 
@@ -49,6 +50,23 @@ void check_plan(const ProjectionPlan& plan, std::string_view what);
 // matters. f32 rows fit every plan: their values are taken as rounded to its type.
 void check_type(const ConstRows& x, const ProjectionPlan& plan);
 
+// What a packed matrix is beside its bytes.
+struct SlotFacts {
+  GlobalScale global_scale;
+  ActParams act;
+  float output_scale = 0.0f;  // 0: none
+  std::vector<float> bias;    // [N] or empty
+  ColumnOrder order;
+};
+
+// The packed matrices of a layer as a store keeps them from start to start (device/cpu/packed_store.h):
+// a layer that gets them reads no weights.
+struct PackedBlock {
+  WeightMemory memory;
+  std::vector<SlotFacts> slots;  // in the order of the layer
+  bool read_ahead = false;       // the store is larger than memory
+};
+
 // Which NUMA nodes read a packed matrix: nodes [node, node + shares), each an equal share of its
 // outputs, cut at multiples of `step` (schedule.h: node_begin).
 struct SlotPlace {
@@ -70,6 +88,12 @@ class PackedSlot {
   // pack.
   void fill(const RowSource& source, const ActParams& act, std::span<const float> bias,
             ThreadPool* pool, std::string_view what, float output_scale = 0.0f);
+
+  // Bytes that fill() would have made lie at `packed`, which outlives the slot; where the slot has memory
+  // of its own they are copied there. Throws Error, naming `what`, when the facts do not fit.
+  void adopt(SlotFacts facts, const uint8_t* packed, std::string_view what);
+  SlotFacts facts() const;
+  void move_to(const uint8_t* packed) { view_.data = packed, memory_ = nullptr; }  // equal bytes
 
   // What follows the product of one row, outputs [n0, n0 + n): + bias, then output fake
   // quantization where there is a scale.
@@ -93,8 +117,9 @@ class PackedSlot {
   class Placed;
   void check(std::span<const float> bias, std::string_view what) const;
   void pack(const QuantMatrix& w, size_t n0, size_t n1, size_t row0) const;
-  void finish(GlobalScale global_scale, const ActParams& act, std::span<const float> bias,
-              float output_scale);
+  void finish(GlobalScale global_scale, const ActParams& act, float output_scale,
+              const uint8_t* packed);
+  size_t rows_at_once() const;
 
   const ProjectionPlan* plan_ = nullptr;
   uint8_t* memory_ = nullptr;
