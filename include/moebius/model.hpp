@@ -82,6 +82,9 @@ struct LoadOptions {
   size_t context = 0;             // longest sequence that will be run; 0: what the config allows
   Progress progress;
   ActivationRows rows = ActivationRows::kDeclared;
+  // Folder of packed weights: the first load writes them there, later ones map them; "": every load
+  // packs into memory. What cannot be kept there is packed into memory too.
+  std::string pack_dir;
 };
 
 struct Perplexity {

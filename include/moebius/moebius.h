@@ -182,6 +182,7 @@ typedef struct {
   moebius_progress progress;      /* NULL: none */
   void* user;
   moebius_rows rows;
+  const char* pack_dir; /* of packed weights: the first load writes, later ones map; NULL: none */
 } moebius_model_options;
 
 typedef struct {

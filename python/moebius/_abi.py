@@ -174,6 +174,7 @@ class moebius_model_options(Structure):
         ("progress", moebius_progress),
         ("user", c_void_p),
         ("rows", c_int),
+        ("pack_dir", c_char_p),
     ]
 
 

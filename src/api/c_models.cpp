@@ -24,6 +24,7 @@ llm::LoadOptions load_options(const moebius_model_options* given) {
   out.dtype = text_of(o.dtype);
   out.kv_dtype = text_of(o.kv_dtype);
   out.context = o.context;
+  out.pack_dir = text_of(o.pack_dir);
   out.progress = progress_of(o.progress, o.user);
   return out;
 }

@@ -155,6 +155,7 @@ struct Model::Impl {
     mo.type = activation_type(o.dtype, checkpoint.config().dtype);
     mo.kv_type = kv_type_named(o.kv_dtype);
     mo.context = context = o.context;
+    mo.pack_dir = o.pack_dir;
     uint64_t total = 0;
     for (const Module& m : checkpoint.modules()) total += m.tower ? 0 : m.bytes;
     LoadProgress progress(o.progress, total);

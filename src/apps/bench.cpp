@@ -202,11 +202,12 @@ Command model_subject() {
   add_place_options(c, o->run);
   add_dtype_option(c, o->dtype);
   add_kv_dtype_option(c, o->kv_dtype);
+  add_pack_option(c, o->pack_dir);
   add_rank_options(c, o->ranks);
   c.follow = [o] {
     RunOptions run = o->run;
     if (!o->threads.empty()) run.threads = static_cast<int>(o->threads.front());
-    return follow_rank_0({o->folder, o->dtype, o->kv_dtype, run, o->ranks});
+    return follow_rank_0({o->folder, o->dtype, o->kv_dtype, run, o->ranks, o->pack_dir});
   };
   c.examples = {"moebius bench model", "moebius bench model DIR --prompts 512 --batches 1,8",
                 "moebius bench model DIR --batches 1 --depths 32,32768"};

@@ -31,8 +31,9 @@ struct BenchOptions {
   bool act_order = false;  // pack: columns in no order of groups
   double seconds = 1.5;    // aimed at per case
   std::string dtype = "bf16", kv_dtype = "auto";
-  RunOptions run;     // kernel, policy, int8 activations
-  RankOptions ranks;  // model
+  RunOptions run;        // kernel, policy, int8 activations
+  RankOptions ranks;     // model
+  std::string pack_dir;  // model: of weights that were packed before
   bool json = false, plot = false;
   std::string svg, compare;
 };

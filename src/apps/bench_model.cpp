@@ -40,6 +40,8 @@ class ModelBench {
       o.type = activation_type(options.dtype, checkpoint.config().dtype);
       o.kv_type = kv_type_from(options.kv_dtype);
       take_rank_options(o, options.ranks);
+      o.pack_dir = options.pack_dir;
+      o.note = [](const std::string& line) { note("{}", line); };
       return o;
     };
     const RankSplit split = split_ = split_of(options.ranks, pool.size(), checkpoint, options_of);

@@ -52,7 +52,7 @@ ExpertBytes bytes_of(const ExpertPlan& plan) {
   return b;
 }
 
-size_t copies_for(size_t bytes) {
+size_t copies_of_layer(size_t bytes) {
   const size_t wanted = std::max<size_t>(size_t{256} << 20, 4 * largest_cache_bytes());
   return std::clamp<size_t>(wanted / std::max<size_t>(bytes, 1) + (bytes < wanted ? 1 : 0), 1, 64);
 }
@@ -90,7 +90,7 @@ MoeSubject synthetic_moe(const BenchOptions& options, const SyntheticScheme& sch
   };
   s.plan = {plan(shape.gate, "gate"), plan(shape.up, "up"), plan(shape.down, "down")};
   const auto layer_bytes = static_cast<size_t>(bytes_of(s.plan).packed) * options.experts;
-  const size_t copies = copies_for(layer_bytes);
+  const size_t copies = copies_of_layer(layer_bytes);
   const uint64_t available = available_memory_bytes();
   if (available != 0 && layer_bytes > available)
     fail("{} experts of scheme {} take {} packed; {} are free", options.experts, scheme.name,

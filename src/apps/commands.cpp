@@ -49,11 +49,12 @@ Command make_tool() {
       "moebius",
       "runs quantized mixture-of-experts models on CPUs, straight from the folder they were "
       "published in");
-  tool.subjects = {
-      run_command(),        serve_command(),    inspect_command(),    explain_command(),
-      verify_command(),     apply_command(),    bench_command(),      logits_command(),
-      perplexity_command(), quantize_command(), eval_command(),       tokenize_command(),
-      detokenize_command(), help_command(),     completion_command(), docs_command()};
+  tool.subjects = {run_command(),        serve_command(),      inspect_command(),
+                   explain_command(),    verify_command(),     apply_command(),
+                   bench_command(),      logits_command(),     perplexity_command(),
+                   quantize_command(),   eval_command(),       pack_command(),
+                   tokenize_command(),   detokenize_command(), help_command(),
+                   completion_command(), docs_command()};
   tool.flag("--version", manners().version, "show the version");
   tool.examples = {"moebius run -p 'It was a dark' -n 40", "moebius inspect DIR",
                    "moebius explain DIR --cpu avx2,fma,f16c", "moebius verify DIR"};

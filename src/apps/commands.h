@@ -23,6 +23,7 @@ Command logits_command();
 Command perplexity_command();
 Command quantize_command();
 Command eval_command();
+Command pack_command();
 Command inspect_command();
 Command explain_command();
 Command verify_command();

@@ -158,6 +158,8 @@ ModelOptions model_options_of(const ModelRunOptions& options, const Checkpoint& 
   o.type = activation_type(options.dtype, checkpoint.config().dtype);
   o.kv_type = kv_type_from(options.kv_dtype);
   take_rank_options(o, options.ranks);
+  o.pack_dir = options.pack_dir;
+  o.note = [](const std::string& line) { note("{}", line); };
   o.tap = options.tap;
   return o;
 }
@@ -218,11 +220,20 @@ int run_logits(const LogitsOptions& options) {
   return 0;
 }
 
+void add_pack_option(Command& c, std::string& pack_dir) {
+  c.option("--pack-dir", "DIR", &pack_dir,
+           "folder of packed weights: the first start writes them there, later ones map them")
+      .file()
+      .by_default("none: every start packs")
+      .seldom();
+}
+
 void add_model_options(Command& c, ModelRunOptions& o) {
   add_run_options(c, o.run);
   add_place_options(c, o.run);
   add_dtype_option(c, o.dtype);
   add_kv_dtype_option(c, o.kv_dtype);
+  add_pack_option(c, o.pack_dir);
   add_rank_options(c, o.ranks);
   c.follow = [&o] { return follow_rank_0(o); };
 }

@@ -19,10 +19,12 @@ struct ModelRunOptions {
   std::string dtype = "auto", kv_dtype = "auto";
   RunOptions run;
   RankOptions ranks;
+  std::string pack_dir;      // of weights that were packed before; "": none
   ModuleTap* tap = nullptr;  // sees what layers read
 };
 
 void add_model_options(Command& command, ModelRunOptions& options);
+void add_pack_option(Command& command, std::string& pack_dir);
 // How a model is opened by threads of one's choice.
 using OptionsOfPool = std::function<ModelOptions(ThreadPool& pool)>;
 // What the planner is asked for so many ranks, as measured on them; `threads`: of this process.

@@ -137,6 +137,7 @@ uint64_t RankProcess::agree(const Checkpoint* checkpoint, const ModelOptions& op
     throw RanksRefused(refusal);
   std::vector<RankMemory> memory;
   for (size_t r = 0; r < all.size(); ++r) memory.push_back({host(r), weights[r], all[r].memory});
+  if (!options.pack_dir.empty()) let_weights_go(memory);
   if (const std::string refusal = memory_refusal(memory); !refusal.empty())
     throw RanksRefused(refusal);
   return memory_left(memory);

@@ -165,14 +165,16 @@ void QuickHash::add(std::span<const uint8_t> bytes) {
   mix(rest);
 }
 
-std::string QuickHash::hex() const {
+uint64_t QuickHash::value() const {
   uint64_t h = bytes_;
   for (const uint64_t lane : lanes_) {
     h = (h ^ lane) * 0xc4ceb9fe1a85ec53u;
     h ^= h >> 29;
   }
-  return fmt::format("{:016x}", h);
+  return h;
 }
+
+std::string QuickHash::hex() const { return fmt::format("{:016x}", value()); }
 
 std::string hash_of_file(const std::string& path) {
   const ReadFile in(path);

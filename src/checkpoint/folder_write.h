@@ -36,6 +36,7 @@ uint64_t free_bytes(const std::string& path);  // of the disk that a folder lies
 class QuickHash {
  public:
   void add(std::span<const uint8_t> bytes);
+  uint64_t value() const;
   std::string hex() const;
 
  private:

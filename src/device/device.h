@@ -34,6 +34,8 @@ struct HeadMatrices {
   CodeType code;                   // holds all weights exactly
   size_t input_step, output_step;  // columns from head to head
   FunctionRef<float(size_t h, size_t n, size_t k)> weight;
+  std::string name =
+      {};  // that tells them from all others of the model; "": they are always made anew
 };
 
 // Attention of a layer, and where it keeps keys and values.

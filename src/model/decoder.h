@@ -34,6 +34,8 @@ struct ModelOptions {
   std::optional<KvType> kv_type;
   size_t context = 0;  // longest sequence that will be run; 0: what the config allows
   std::function<void(uint64_t bytes)> progress;  // file bytes read
+  // Folder of weights that were packed before (device/cpu/packed_store.h); "": packed into memory.
+  std::string pack_dir;
   // Beside the weights, on the rank that has the least; 0: not known.
   uint64_t memory_left = 0;
   // Of several that run the model together (ranks.h); null: this process has all of it. Outlives the
@@ -44,6 +46,7 @@ struct ModelOptions {
   BalanceSettings balance;
   std::string loads_file;
   std::function<void(const std::string& line)> warn;  // of what went wrong beside the steps
+  std::function<void(const std::string& line)> note;  // of what is done while weights are loaded
   ModuleTap* tap =
       nullptr;  // sees what layers read (device/tap.h); it and the checkpoint outlive the model
 

@@ -46,6 +46,15 @@ struct RunFacts {
   std::vector<Need> memory;
 };
 
+// Tokens per second of one sequence whose experts do not all fit into memory: those that are not there
+// are read from the disk, at `rate` bytes per second. Every expert is as likely as any other.
+struct DiskForecast {
+  uint64_t bytes_per_token = 0;
+  double tokens_per_second = 0;
+};
+DiskForecast forecast_from_disk(uint64_t dense, uint64_t experts, uint64_t experts_per_token,
+                                uint64_t memory, double rate);
+
 struct InspectFacts {
   const Checkpoint& checkpoint;
   const InspectQuestion& question;

@@ -11,6 +11,7 @@
 #include "model/ranks/rank_memory.h"
 #include "report/inspect.h"
 #include "report/modules.h"
+#include "runtime/mapped_file.h"
 #include "runtime/memory.h"
 #include "text/chat_template.h"
 #include "text/tokenizer.h"
@@ -27,6 +28,31 @@ uint64_t packed_weights(const Checkpoint& c, XType type) {
     bytes += memory.packed + memory.table;
   }
   return bytes;
+}
+
+// What it comes to when weights are more than memory.
+std::string beyond_memory(const Checkpoint& c, XType type, uint64_t free) {
+  uint64_t dense = 0, experts = 0;
+  for (const Module& m : c.modules()) {
+    if (!m.supported || m.tower) continue;
+    const ModuleMemory memory = module_memory(c, m, {}, {}, type);
+    (m.expert >= 0 ? experts : dense) += memory.packed + memory.table;
+  }
+  const auto human = [](uint64_t bytes) { return human_bytes(static_cast<double>(bytes)); };
+  std::string text =
+      fmt::format("{} of memory are free: it runs from a file with --pack-dir", human(free));
+  const std::span<const SafetensorsFile> files = c.store().files();
+  const auto largest = std::max_element(
+      files.begin(), files.end(),
+      [](const SafetensorsFile& a, const SafetensorsFile& b) { return a.size() < b.size(); });
+  const double rate = largest == files.end() ? 0 : disk_read_rate(largest->path());
+  if (c.moe_blocks().empty() || rate <= 0) return text;
+  const MoeSpec& spec = c.moe_blocks().front().spec;
+  const DiskForecast f = forecast_from_disk(
+      dense, experts, experts / std::max<size_t>(1, spec.experts) * spec.router.top_k, free, rate);
+  return text + fmt::format(", at about {:.2g} tokens/s: {} per token are read at {}/s",
+                            f.tokens_per_second, human(f.bytes_per_token),
+                            human(static_cast<uint64_t>(rate)));
 }
 
 // Why the model cannot run; empty when it can.
@@ -90,6 +116,18 @@ std::vector<uint64_t> usual_contexts(uint64_t most) {
 
 }  // namespace
 
+DiskForecast forecast_from_disk(uint64_t dense, uint64_t experts, uint64_t experts_per_token,
+                                uint64_t memory, double rate) {
+  // What every token reads stays; where even that does not fit, all of it is read again each time.
+  const uint64_t room = memory > dense ? memory - dense : 0;
+  const double missing = experts == 0 ? 0
+                                      : 1 - static_cast<double>(std::min(room, experts)) /
+                                                static_cast<double>(experts);
+  const double bytes = missing * static_cast<double>(experts_per_token) +
+                       static_cast<double>(memory < dense ? dense : 0);
+  return {static_cast<uint64_t>(bytes), bytes > 0 ? rate / bytes : 0};
+}
+
 RunFacts run_facts(const Checkpoint& c, uint64_t context) {
   RunFacts f;
   const ModelConfig& config = c.config();
@@ -114,7 +152,7 @@ RunFacts run_facts(const Checkpoint& c, uint64_t context) {
       context != 0 ? std::vector<uint64_t>{context} : usual_contexts(f.context);
   for (const uint64_t n : lengths) f.memory.push_back({n, f.packed_bytes + kv.bytes_of(n)});
   if (const uint64_t free = available_memory_bytes(); free != 0 && f.packed_bytes > free)
-    f.notes.push_back(fmt::format("{} of memory are free", human_bytes(static_cast<double>(free))));
+    f.notes.push_back(beyond_memory(c, type, free));
   if (context != 0 && f.context != 0 && context > f.context)
     f.notes.push_back(fmt::format("{} is beyond the model's context of {}", context, f.context));
   return f;

@@ -341,7 +341,7 @@ class Models(Bad):
 
     def test_options_that_are_none(self):
         for bad in ({"context": -1}, {"context": "9"}, {"context": 2**70}, {"parallel": 0}, {"parallel": -1}, {"parallel": 2**40}, {"kv_gib": -1},
-                    {"kv_gib": float("nan")}, {"kv_gib": float("inf")}, {"kv_gib": "1"}, {"kv_gib": 1e-9}, {"dtype": 3}, {"dtype": "f64"}, {"kv_dtype": "x"}, {"kv_dtype": None},
+                    {"kv_gib": float("nan")}, {"kv_gib": float("inf")}, {"kv_gib": "1"}, {"kv_gib": 1e-9}, {"dtype": 3}, {"dtype": "f64"}, {"kv_dtype": "x"}, {"kv_dtype": None}, {"pack_dir": 3},
                     {"kernel": "x"}, {"threads": 2**33}, {"activations": "x"}, {"progress": 3}):
             self.refused(lambda: LLM(SMALL, **bad), kind=None, what=bad)
 

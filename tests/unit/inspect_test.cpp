@@ -108,6 +108,15 @@ TEST(Inspect, EveryTensorIsListed) {
   EXPECT_TRUE(found);
 }
 
+// Half of the experts fit beside the rest: half of a token's experts come from the disk.
+TEST(Inspect, ForecastFromDisk) {
+  const DiskForecast half = forecast_from_disk(100, 1000, 80, 600, 400.0);
+  EXPECT_EQ(half.bytes_per_token, 40u);
+  EXPECT_DOUBLE_EQ(half.tokens_per_second, 10.0);
+  EXPECT_EQ(forecast_from_disk(100, 1000, 80, 50, 360.0).tokens_per_second, 2.0);  // 100 and 80
+  EXPECT_EQ(forecast_from_disk(100, 0, 0, 200, 1.0).bytes_per_token, 0u);
+}
+
 TEST(Inspect, OneLayer) {
   InspectOptions o;
   o.layer = 2;

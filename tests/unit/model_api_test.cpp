@@ -373,6 +373,37 @@ TEST(ModelApi, ProgressIsToldAndCanStop) {
   EXPECT_EQ(calls, 1);
 }
 
+// The first load writes packed weights, the second one maps them: equal logits.
+TEST(ModelApi, PackedWeights) {
+  const std::string folder = test::bundled_model_dir().string();
+  const test::TempDir dir;
+  const auto files = [&] {
+    return std::distance(std::filesystem::directory_iterator(dir.path()), {});
+  };
+  const std::vector<int32_t> tokens = {1, 2, 3};
+  const auto logits = [&](const std::string& pack_dir) {
+    llm::LoadOptions options;
+    options.pack_dir = pack_dir;
+    const llm::Model model = llm::Model::load(folder, options);
+    std::vector<float> out(tokens.size() * model.vocab());
+    model.logits(tokens, out);
+    return out;
+  };
+  const std::vector<float> plain = logits("");
+  EXPECT_EQ(files(), 0);
+  EXPECT_EQ(logits(dir.path().string()), plain);
+  EXPECT_EQ(files(), 2);  // and the lock
+  EXPECT_EQ(logits(dir.path().string()), plain);
+  const std::string other = (dir / "by_c").string();
+  moebius_model_options c{};
+  c.size = sizeof c;
+  c.pack_dir = other.c_str();
+  moebius_model* model = moebius_model_load(folder.c_str(), &c);
+  ASSERT_NE(model, nullptr) << moebius_last_error();
+  moebius_model_free(model);
+  EXPECT_TRUE(std::filesystem::exists(other));
+}
+
 TEST(ModelApi, ErrorsKnowTheirPlace) {
   EXPECT_EQ(moebius_folder_open("/no/such/folder"), nullptr);
   EXPECT_EQ(field("kind"), "file");

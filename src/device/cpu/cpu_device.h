@@ -24,11 +24,14 @@ struct CudaSettings {
   bool fit_experts = false;            // experts of as many layers as fit, the others on the CPU
 };
 
+class PackedStore;
+
 struct DeviceOptions {
   XType type = XType::kBf16;  // of activations
   Policy policy;
   CudaSettings cuda = {};
-  bool alone = true;  // the model has no other device, so one lane
+  bool alone = true;                              // the model has no other device, so one lane
+  std::shared_ptr<PackedStore> packed = nullptr;  // what was packed before; null: nothing
 };
 
 class CpuDevice final : public Device {

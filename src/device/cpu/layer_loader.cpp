@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "device/cpu/packed_store.h"
 #include "quant/slice.h"
 
 namespace moebius {
@@ -169,6 +170,74 @@ std::vector<int32_t> load_token_table(const Checkpoint& checkpoint, const MoeBlo
   return table;
 }
 
+// A layer of what was packed before; null: there is none, or it does not fit.
+template <class Make>
+auto adopt_layer(PackedStore* store, const std::string& key, Make make)
+    -> decltype(make(std::declval<PackedBlock>())) {
+  std::optional<PackedBlock> kept = store != nullptr ? store->find(key) : std::nullopt;
+  if (!kept) return nullptr;
+  try {
+    return make(std::move(*kept));
+  } catch (const Error& e) {
+    store->refuse(key, e.what());
+    return nullptr;
+  }
+}
+
+std::unique_ptr<LinearLayer> adopt_linear(const std::string& key,
+                                          const std::vector<ModulePlan>& plans,
+                                          const LayerOptions& options) {
+  return adopt_layer(options.packed, key, [&](PackedBlock kept) {
+    std::vector<LinearPart> parts;
+    for (const ModulePlan& p : plans) {
+      LinearPart part;
+      part.plan = p.projection, part.name = p.module->name;
+      parts.push_back(std::move(part));
+    }
+    return std::make_unique<LinearLayer>(std::move(parts), options.pool, std::move(kept));
+  });
+}
+
+std::unique_ptr<MoeLayer> adopt_moe(const std::string& key, const MoePlan& plan,
+                                    const LayerOptions& options, PackedStore* store) {
+  return adopt_layer(store, key, [&](PackedBlock kept) {
+    auto layer = std::make_unique<MoeLayer>(plan, options.pool, &kept);
+    options.pool->parallel_for(layer->all_experts(),
+                               [&](size_t e) { layer->adopt_expert(e, kept); });
+    return layer;
+  });
+}
+
+// Experts lie otherwise on several nodes.
+std::string key_of(const MoeBlockPlan& plan, const LayerOptions& options) {
+  std::vector<ModulePlan> all;
+  for (const ExpertModules& e : plan.experts) all.insert(all.end(), e.begin(), e.end());
+  if (plan.shared) all.insert(all.end(), plan.shared->begin(), plan.shared->end());
+  const size_t nodes = options.pool->node_memory() == nullptr ? 1 : options.pool->nodes();
+  return packed_key(all,
+                    fmt::format("experts of {} nodes, bias {}", nodes, plan.layer.first_tp_rank));
+}
+
+// Reads, checks and packs all experts, as many at a time as there are threads.
+std::unique_ptr<MoeLayer> pack_experts(const TensorStore& store, const MoeBlockPlan& plan,
+                                       const LayerOptions& options) {
+  auto layer = std::make_unique<MoeLayer>(plan.layer, options.pool);
+  WorkCounter next;
+  options.pool->run([&](ThreadPool::Member&) {
+    ExpertReader reader;
+    for (size_t i = next.take(); i < plan.experts.size(); i = next.take()) {
+      layer->set_expert(i, reader.read(store, plan.experts[i]));
+      if (options.progress) options.progress(file_bytes_of(plan.experts[i]));
+    }
+  });
+  if (plan.shared) {
+    ExpertReader reader;
+    layer->set_shared(reader.read(store, *plan.shared), options.pool);
+    if (options.progress) options.progress(file_bytes_of(*plan.shared));
+  }
+  return layer;
+}
+
 LayerOptions without_rank(const LayerOptions& options) {
   LayerOptions whole = options;
   whole.rank = {};
@@ -189,6 +258,12 @@ std::unique_ptr<LinearLayer> load_linear(const Checkpoint& checkpoint,
 std::unique_ptr<LinearLayer> load_planned(const TensorStore& store,
                                           const std::vector<ModulePlan>& plans,
                                           const LayerOptions& options) {
+  const std::string key = options.packed != nullptr ? packed_key(plans, "linear") : "";
+  if (auto layer = adopt_linear(key, plans, options)) {
+    for (const ModulePlan& p : plans)
+      if (options.progress) options.progress(file_bytes_of(p));
+    return layer;
+  }
   LoadBuffer buffer;
   BufferPool buffers;
   std::vector<LoadedModule> loaded(plans.size());
@@ -211,6 +286,9 @@ std::unique_ptr<LinearLayer> load_planned(const TensorStore& store,
     parts.push_back(std::move(part));
   }
   auto layer = std::make_unique<LinearLayer>(std::move(parts), options.pool);
+  if (options.packed != nullptr)
+    if (auto kept = options.packed->keep(key, layer->packed(), layer->facts()))
+      layer->move_to(std::move(kept->memory));
   for (const ModulePlan& p : plans)
     if (options.progress) options.progress(file_bytes_of(p));
   return layer;
@@ -256,24 +334,23 @@ MoeBlockLayer load_moe(const Checkpoint& checkpoint, const MoeBlock& block,
   const auto groups = [&](const Module& m) { return read_g_idx(checkpoint.store(), m.plan); };
   MoeBlockPlan plan = plan_moe(block, options, part, groups);
 
+  // Experts that move between ranks are packed here.
+  PackedStore* store = plan.all.empty() ? options.packed : nullptr;
+  const std::string key = store != nullptr ? key_of(plan, options) : "";
   MoeBlockLayer result;
-  result.experts = std::make_unique<MoeLayer>(std::move(plan.layer), options.pool);
-  WorkCounter next;
-  options.pool->run([&](ThreadPool::Member&) {
-    ExpertReader reader;
-    for (size_t i = next.take(); i < plan.experts.size(); i = next.take()) {
-      result.experts->set_expert(i, reader.read(checkpoint.store(), plan.experts[i]));
-      if (options.progress) options.progress(file_bytes_of(plan.experts[i]));
-    }
-  });
-  if (plan.shared) {
-    ExpertReader reader;
-    result.experts->set_shared(reader.read(checkpoint.store(), *plan.shared), options.pool);
-    if (block.shared_gate != nullptr)
-      result.experts->set_shared_gate(
-          load_linear(checkpoint, {block.shared_gate}, without_rank(options)));
-    if (options.progress) options.progress(file_bytes_of(*plan.shared));
+  result.experts = adopt_moe(key, plan.layer, options, store);
+  if (result.experts == nullptr) {
+    result.experts = pack_experts(checkpoint.store(), plan, options);
+    if (store != nullptr)
+      if (auto kept = store->keep(key, result.experts->packed(), result.experts->facts()))
+        result.experts->move_to(std::move(*kept));
+  } else if (options.progress) {
+    for (const ExpertModules& e : plan.experts) options.progress(file_bytes_of(e));
+    if (plan.shared) options.progress(file_bytes_of(*plan.shared));
   }
+  if (plan.shared && block.shared_gate != nullptr)
+    result.experts->set_shared_gate(
+        load_linear(checkpoint, {block.shared_gate}, without_rank(options)));
   if (!plan.all.empty())
     result.source = std::make_unique<ExpertSource>(
         ExpertSource{checkpoint.shared_store(), std::move(plan.all), std::move(plan.all_plans)});

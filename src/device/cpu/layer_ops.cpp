@@ -7,6 +7,7 @@
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/cpu_linear.h"
 #include "device/cpu/layer_loader.h"
+#include "device/cpu/packed_store.h"
 #include "kernels/packed_matrix.h"
 #include "kernels/unpack.h"
 #include "nn/head_linear.h"
@@ -19,6 +20,7 @@ LayerOptions on_cpu(const CpuDevice& device, const LoadOptions& options) {
   LayerOptions o;
   static_cast<LoadOptions&>(o) = options;
   o.pool = &device.pool(), o.cpu = device.cpu();
+  o.packed = device.options().packed.get();
   return o;
 }
 
@@ -26,8 +28,7 @@ class CpuHeadLinear final : public LinearOp {
  public:
   CpuHeadLinear(CpuDevice& device, const HeadMatrices& m)
       : device_(device),
-        layer_(m.heads, m.outputs, m.inputs, m.code, m.weight, device.options().type, device.cpu(),
-               device.options().policy),
+        layer_(load(device, m)),
         heads_(m.heads),
         input_step_(m.input_step),
         output_step_(m.output_step) {}
@@ -42,6 +43,27 @@ class CpuHeadLinear final : public LinearOp {
   }
 
  private:
+  static HeadLinear load(CpuDevice& device, const HeadMatrices& m) {
+    const DeviceOptions& o = device.options();
+    const auto make = [&](WeightMemory kept) {
+      return HeadLinear(m.heads, m.outputs, m.inputs, m.code, m.weight, o.type, device.cpu(),
+                        o.policy, std::move(kept));
+    };
+    if (o.packed == nullptr || m.name.empty()) return make({});
+    const std::string key = packed_key(
+        m.name, fmt::format("{} heads {}x{} code {}", m.heads, m.outputs, m.inputs, int(m.code)));
+    if (auto kept = o.packed->find(key)) {
+      try {
+        return make(std::move(kept->memory));
+      } catch (const Error& e) {
+        o.packed->refuse(key, e.what());
+      }
+    }
+    HeadLinear layer = make({});
+    if (auto kept = o.packed->keep(key, layer.packed(), {})) layer.move_to(std::move(kept->memory));
+    return layer;
+  }
+
   CpuDevice& device_;
   mutable HeadLinear layer_;  // has scratch of its own
   size_t heads_, input_step_, output_step_;
@@ -198,7 +220,7 @@ class CpuEmbedding final : public EmbeddingOp {
       packed_.emplace(output->slot().kernel(), output->slot().problem());
       return;
     }
-    table_ = reader_for(table.plan.scheme.format).load(table.plan, checkpoint.store(), memory_);
+    load_table(checkpoint, table);
   }
   uint64_t table_bytes() const override { return table_.N * table_.row_bytes; }
   void forward(Step& step, const RowSet& y) const override {
@@ -211,6 +233,27 @@ class CpuEmbedding final : public EmbeddingOp {
   }
 
  private:
+  // A dense table may lie in the file of packed weights, as it is.
+  void load_table(const Checkpoint& checkpoint, const Module& table) {
+    PackedStore* store = is_dense_code(table.plan.code) ? device_.options().packed.get() : nullptr;
+    const std::string key = packed_key(table.name, fmt::format("table {}x{} code {}", table.plan.N,
+                                                               table.plan.K, int(table.plan.code)));
+    if (auto kept = store != nullptr ? store->find(key) : std::nullopt) {
+      if (kept->memory.size() == table.plan.code_bytes) return view_table(table, std::move(*kept));
+      store->refuse(key, "has another size");
+    }
+    table_ = reader_for(table.plan.scheme.format).load(table.plan, checkpoint.store(), memory_);
+    if (store == nullptr || table_.row_bytes * table_.N != table.plan.code_bytes) return;
+    if (auto kept = store->keep(key, {table_.codes, table.plan.code_bytes}, {})) {
+      view_table(table, std::move(*kept));
+      memory_ = LoadBuffer();
+    }
+  }
+  void view_table(const Module& table, PackedBlock kept) {
+    kept_ = std::move(kept.memory);
+    table_ = begin_view(table.plan);
+    table_.codes = kept_.data(), table_.row_bytes = table.plan.code_bytes / table.plan.N;
+  }
   void read(size_t token, float* to) const {
     if (packed_)
       packed_->read(output_->slot().view().data, token, to);
@@ -229,6 +272,7 @@ class CpuEmbedding final : public EmbeddingOp {
   // The table; or how rows of the output projection are read back.
   std::optional<PackedRows> packed_;
   LoadBuffer memory_;
+  WeightMemory kept_;  // or of the file of packed weights
   QuantMatrix table_;
 };
 

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <tuple>
 
+#include "base/checked.h"
 #include "base/error.h"
+#include "checkpoint/summary.h"
 #include "kernels/packed_matrix.h"
 #include "quant/reference.h"
 #include "quant/slice.h"
@@ -281,6 +283,21 @@ MoeBlockPlan plan_moe(const MoeBlock& block, const LayerOptions& options, MoePar
     plan.plan_of.push_back(add_distinct(plan.plans, projections_of(out.experts.back())));
   }
   return out;
+}
+
+ModuleMemory module_memory(const Checkpoint& checkpoint, const Module& m, const Policy& policy,
+                           const ActRequest& act, XType type) {
+  ModuleMemory memory;
+  const bool table = m.kind == ModuleKind::kEmbedding;
+  if (table) memory.table = memory.table_of_cut = m.plan.code_bytes;
+  if (!has_product(checkpoint, m)) return memory;
+  LayerOptions options;
+  options.policy = policy, options.act = act, options.x_type = type;
+  const Problem problem = problem_of(m, act, type);
+  const Kernel& kernel = kernel_for(problem, options, m.name);
+  memory.packed = round_up(kernel.packed_bytes(problem), 64);
+  if (PackedRows::possible(kernel, problem)) memory.table = 0;
+  return memory;
 }
 
 }  // namespace moebius

@@ -16,10 +16,13 @@
 
 namespace moebius {
 
+class PackedStore;
+
 // How the CPU loads.
 struct LayerOptions : LoadOptions {
   ThreadPool* pool = nullptr;
   Cpu cpu = host_cpu();
+  PackedStore* packed = nullptr;  // what was packed before (packed_store.h); null: nothing
 };
 
 // How the input of a module is quantized (nothing when its static scale is uncalibrated). A request
@@ -75,5 +78,14 @@ struct MoeBlockPlan {
 };
 MoeBlockPlan plan_moe(const MoeBlock& block, const LayerOptions& options, MoePart part,
                       ColumnGroups groups);
+
+// A module's weights as the kernels of this CPU hold them, and its token table where rows cannot be
+// read from these; where ranks cut a tied one by outputs, the first holds the table too. Throws
+// Error where no kernel takes it.
+struct ModuleMemory {
+  uint64_t packed = 0, table = 0, table_of_cut = 0;
+};
+ModuleMemory module_memory(const Checkpoint& checkpoint, const Module& module, const Policy& policy,
+                           const ActRequest& act, XType type);
 
 }  // namespace moebius

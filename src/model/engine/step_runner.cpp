@@ -23,8 +23,9 @@ StepRunner::StepRunner(const Checkpoint& checkpoint, const ModelOptions& options
                        LayerSetLoader::ExpertsOf experts_of)
     : options_(options),
       part_(std::move(part)),
+      packed_(open_packed(checkpoint, options)),
       layers_(DeviceSet(options.placement, options.pool, host_cpu(),
-                        {options.type, options.policy, options.cuda})),
+                        {options.type, options.policy, options.cuda, true, packed_})),
       kv_plan_(plan_kv(checkpoint, part_.spec, options.kv(), layers_.devices, part_.own)),
       graph_(layers_),
       lanes_(options.placement.one_device() || options.ranks != nullptr ? 1 : 2),
@@ -37,6 +38,7 @@ StepRunner::StepRunner(const Checkpoint& checkpoint, const ModelOptions& options
   load.tap = options.tap;
   LayerSetLoader(checkpoint, part_, kv_plan_, options.kv(), std::move(load), std::move(experts_of))
       .load(layers_);
+  if (packed_ != nullptr) packed_->finish();
 }
 
 StepRunner::~StepRunner() {
@@ -191,6 +193,7 @@ std::unique_ptr<StepRunner::Pass> StepRunner::begin(std::vector<Work> work, size
   }
   pass->work = std::move(work);
   pass->counts.assign(graph_.counted_experts(), 0);
+  if (packed_ != nullptr) pass->unread = packed_->begin_step();
   for (Device* d : layers_.devices.all()) d->begin(step);
   return pass;
 }
@@ -233,18 +236,24 @@ void StepRunner::add_times(const Pass& pass, StepStats& stats) {
 std::unique_ptr<StepRunner::Pass> StepRunner::begin_behind(const Pass& pass) {
   auto behind = std::make_unique<Pass>();
   behind->work = pass.work;
+  behind->unread = pass.unread;
   behind->step.rows = pass.step.rows, behind->step.sequences = pass.step.sequences;
   return behind;
 }
 
-void StepRunner::end_behind(Pass& pass, StepStats& stats) {
+void StepRunner::wait(Pass& pass) {
   for (Device* d : layers_.devices.all()) d->wait(pass.step);
+  if (packed_ != nullptr) packed_->end_step(pass.unread);
+}
+
+void StepRunner::end_behind(Pass& pass, StepStats& stats) {
+  wait(pass);
   add_times(pass, stats);
   if (pass.projected) stats.weight_bytes += layers_.output->packed_bytes();
 }
 
 void StepRunner::end(Pass& pass, StepStats& stats) {
-  for (Device* d : layers_.devices.all()) d->wait(pass.step);
+  wait(pass);
   keep_states(pass);
   stats.kv_bytes += pass.step.kv_bytes;
   add_times(pass, stats);

@@ -11,6 +11,7 @@
 #include "model/decoder.h"
 #include "model/graph/graph.h"
 #include "model/load/layer_set_loader.h"
+#include "model/load/packed_weights.h"
 
 namespace moebius {
 
@@ -74,6 +75,7 @@ class StepRunner final : public DecoderModel {
     std::vector<Work> work;
     std::vector<uint32_t> counts;  // rows of every expert, layer by layer
     bool projected = false;        // logits were asked for
+    uint64_t unread = 0;           // pages of packed weights that could not be read when it began
   };
   using RunStep = FunctionRef<void(std::span<const Work>, std::vector<float>&, StepStats&)>;
 
@@ -127,9 +129,11 @@ class StepRunner final : public DecoderModel {
   std::vector<StateRun> states_of(const Work& work, size_t kind) const;
   void keep_states(const Pass& pass) noexcept;
   void add_times(const Pass& pass, StepStats& stats);
+  void wait(Pass& pass);  // for all devices; throws Error where weights could not be read
 
   ModelOptions options_;
   ModelPart part_;
+  std::shared_ptr<PackedStore> packed_;  // null: weights lie in memory
   LayerSet layers_;
   KvPlan kv_plan_;
   Graph graph_;

@@ -251,18 +251,29 @@ void LayerSetLoader::absorb(const Module& kv_b, size_t index, GraphLayer& layer,
                key = s.kv_lora + rope;
   const Range rows = part_.heads_of(index, head);
   const bool cut = rows.size() > 0, read_rows = cut && can_cut_rows(kv_b.plan);
-  QuantMatrix w = reader_for(kv_b.plan.scheme.format)
-                      .load(read_rows ? rows_of(kv_b.plan, rows.begin, rows.end) : kv_b.plan,
-                            checkpoint_.store(), memory);
-  if (cut && !read_rows) w = slice_rows(w, rows.begin, rows.end);
-  const bool as_stored = w.code == CodeType::kBf16 || w.code == CodeType::kF16;
-  const CodeType code = as_stored ? w.code : CodeType::kF32;
+  QuantMatrix w;  // read when the first weight is asked for: they may be packed already
+  const auto weight = [&](size_t row, size_t column) {
+    if (w.N == 0) {
+      w = reader_for(kv_b.plan.scheme.format)
+              .load(read_rows ? rows_of(kv_b.plan, rows.begin, rows.end) : kv_b.plan,
+                    checkpoint_.store(), memory);
+      if (cut && !read_rows) w = slice_rows(w, rows.begin, rows.end);
+    }
+    return weight_at(w, row, column);
+  };
+  const CodeType stored = kv_b.plan.code;
+  const bool as_stored = stored == CodeType::kBf16 || stored == CodeType::kF16;
+  const CodeType code = as_stored ? stored : CodeType::kF32;
+  const auto name = [&](const char* part) {
+    return fmt::format("{} {} of {} from {}", kv_b.name, part, rows.size(), rows.begin);
+  };
   m.query_up = layer.device->head_linear(
       {heads, s.kv_lora, nope, code, dk, key,
-       [&](size_t h, size_t n, size_t k) { return weight_at(w, h * head + k, n); }});
+       [&](size_t h, size_t n, size_t k) { return weight(h * head + k, n); }, name("queries")});
   m.value_up = layer.device->head_linear(
       {heads, s.value_dim, s.kv_lora, code, s.kv_lora, s.value_dim,
-       [&](size_t h, size_t n, size_t k) { return weight_at(w, h * head + nope + n, k); }});
+       [&](size_t h, size_t n, size_t k) { return weight(h * head + nope + n, k); },
+       name("values")});
   layer.dense_bytes += m.query_up->packed_bytes() + m.value_up->packed_bytes();
   m.absorbed_width = heads * key;
   if (rope > 0)

@@ -56,21 +56,6 @@ std::string names_of(std::span<const RankMemory> ranks, const Shared& s) {
 
 }  // namespace
 
-ModuleMemory module_memory(const Checkpoint& checkpoint, const Module& m, const Policy& policy,
-                           const ActRequest& act, XType type) {
-  ModuleMemory memory;
-  const bool table = m.kind == ModuleKind::kEmbedding;
-  if (table) memory.table = memory.table_of_cut = m.plan.code_bytes;
-  if (!has_product(checkpoint, m)) return memory;
-  LayerOptions options;
-  options.policy = policy, options.act = act, options.x_type = type;
-  const Problem problem = problem_of(m, act, type);
-  const Kernel& kernel = kernel_for(problem, options, m.name);
-  memory.packed = round_up(kernel.packed_bytes(problem), 64);
-  if (PackedRows::possible(kernel, problem)) memory.table = 0;
-  return memory;
-}
-
 std::vector<uint64_t> packed_bytes_of_ranks(const Checkpoint& checkpoint, const RankSplit& split,
                                             const ModelOptions& options) {
   uint64_t table = 0;  // of the first rank
@@ -87,6 +72,14 @@ std::vector<uint64_t> packed_bytes_of_ranks(const Checkpoint& checkpoint, const 
   return bytes;
 }
 
+void let_weights_go(std::span<RankMemory> ranks) {
+  for (const Shared& s : shared_limits(ranks)) {
+    const uint64_t most = s.limit->free / 4 * 3 / s.ranks.size();
+    for (const size_t r : s.ranks)
+      ranks[r].weights = std::min(ranks[r].weights, most - std::min(most, kWorkingMemory));
+  }
+}
+
 std::string memory_refusal(std::span<const RankMemory> ranks) {
   for (const Shared& s : shared_limits(ranks)) {
     const uint64_t bytes = needed(ranks, s);
@@ -95,7 +88,9 @@ std::string memory_refusal(std::span<const RankMemory> ranks) {
         "{} {} of memory for weights and work, and {} of {} are free: {} are missing{}",
         names_of(ranks, s), human(bytes), human(s.limit->free), s.limit->of,
         human(bytes - s.limit->free),
-        ranks.size() == 1 ? "; ranks on several machines can share them" : "");
+        ranks.size() == 1
+            ? "; --pack-dir runs it from a file, and ranks on several machines can share it"
+            : "");
   }
   return "";
 }

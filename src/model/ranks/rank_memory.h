@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "device/cpu/layer_plan.h"
 #include "model/decoder.h"
 #include "model/ranks.h"
 #include "runtime/memory_limits.h"
@@ -21,17 +22,13 @@ struct RankMemory {
   std::vector<MemoryLimit> limits;  // of its process; ranks of a host share those of one name
 };
 
-// A module's weights as the kernels of this CPU hold them, and its token table where rows cannot be
-// read from these; where ranks cut a tied one by outputs, the first holds the table too. Throws
-// Error where no kernel takes it.
-struct ModuleMemory {
-  uint64_t packed = 0, table = 0, table_of_cut = 0;
-};
-ModuleMemory module_memory(const Checkpoint& checkpoint, const Module& module, const Policy& policy,
-                           const ActRequest& act, XType type);
 // Bytes of weights on every rank, as the kernels of this CPU hold them.
 std::vector<uint64_t> packed_bytes_of_ranks(const Checkpoint& checkpoint, const RankSplit& split,
                                             const ModelOptions& options);
+
+// Weights that are mapped from a file (--pack-dir) need not all be in memory: of each limit they count
+// for three quarters at most.
+void let_weights_go(std::span<RankMemory> ranks);
 
 // Why they do not fit, in one sentence that names ranks, host, limit and the bytes missing; empty
 // when they do.

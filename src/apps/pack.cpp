@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// The pack command: what the first start with --pack-dir does, without the rest of a start.
+#include <fmt/core.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <iostream>
+
+#include "apps/commands.h"
+#include "apps/folder.h"
+#include "apps/manners.h"
+#include "apps/model_commands.h"
+#include "base/error.h"
+#include "base/human.h"
+#include "base/json.h"
+#include "model/load/packed_weights.h"
+
+namespace moebius {
+namespace {
+
+struct PackOptions {
+  ModelRunOptions model;
+  bool check = false, json = false;
+};
+
+ino_t inode_of(const std::string& path) {
+  struct stat st {};
+  return ::stat(path.c_str(), &st) == 0 ? st.st_ino : 0;
+}
+
+int run_pack(const PackOptions& o, std::ostream& out) {
+  const auto start = std::chrono::steady_clock::now();
+  const Checkpoint checkpoint = open_checkpoint(o.model.folder);
+  const std::shared_ptr<Runtime> runtime = Runtime::shared(thread_count(o.model.run));
+  const std::string path =
+      pack_place(checkpoint,
+                 pack_request(checkpoint, model_options_of(o.model, checkpoint, runtime->pool())))
+          .path;
+  const ino_t before = inode_of(path);
+  if (!o.check) (void)OpenModel(o.model, 0);
+  const ino_t after = inode_of(path);
+  if (after == 0) {
+    if (o.check) fail("{}: there is no such file; without --check it is made", printable(path));
+    return kExitFailed;  // why was said
+  }
+  const PackFacts facts = check_pack_file(path, &runtime->pool());
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (o.json) {
+    out << Json::object({{"file", path},
+                         {"bytes", facts.bytes},
+                         {"blocks", facts.blocks},
+                         {"made", before != after},
+                         {"seconds", seconds}})
+               .dump()
+        << '\n';
+    return kExitDone;
+  }
+  out << fmt::format("{}\n{}, {}, in {}: {}\n", path, facts.about,
+                     human_bytes(static_cast<double>(facts.bytes)), human_seconds(seconds),
+                     before != after ? "made and checked" : "is up to date and checked");
+  return kExitDone;
+}
+
+}  // namespace
+
+Command pack_command() {
+  auto o = std::make_shared<PackOptions>();
+  Command c("pack", "packs the weights of a model for this CPU into a file that starts map");
+  c.argument("DIR", o->model.folder, "checkpoint folder").folder().must();
+  c.argument("OUT", o->model.pack_dir, "folder of packed weights, as --pack-dir takes it").must();
+  c.flag("--check", o->check, "read the file that is there from end to end; write nothing");
+  add_json_flag(c, o->json);
+  add_run_options(c, o->model.run);
+  add_dtype_option(c, o->model.dtype);
+  c.examples = {"moebius pack DIR packed", "moebius pack DIR packed --check"};
+  c.action = [o](const Command&) { return run_pack(*o, std::cout); };
+  return c;
+}
+
+}  // namespace moebius

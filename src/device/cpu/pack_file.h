@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// The file that packed weights are kept in from start to start.
+//
+//   0       header, 4096 bytes: what the file is, where its index lies, what it was made from
+//   4096    blocks: the packed bytes of a layer each, as in memory; large ones begin at a multiple of 2 MiB
+//   ...     index: every block by its key, with what its matrices are beside their bytes
+//
+// All numbers are little-endian. Header and index carry checksums that every start looks at; those of the
+// blocks, one per piece, stand in the index. Files come from strangers: every size is checked before it
+// is used.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "nn/projection.h"
+
+namespace moebius {
+
+// Another one when the form of the file or of a kernel's packed bytes changes.
+inline constexpr uint32_t kPackLayout = 1;
+inline constexpr uint64_t kPackHeaderBytes = 4096, kPackPiece = uint64_t{4} << 20,
+                          kPackLargeBlock = uint64_t{64} << 20, kPackHugePage = uint64_t{2} << 20;
+
+struct PackHeader {
+  uint64_t file_bytes = 0, index_offset = 0, index_bytes = 0, index_checksum = 0;
+  std::string fingerprint;  // of what it was made from, 64 characters
+};
+std::string pack_header(const PackHeader& header);  // kPackHeaderBytes
+// Throws Error naming `path`.
+PackHeader parse_pack_header(std::span<const uint8_t> bytes, uint64_t file_bytes,
+                             const std::string& path);
+
+struct PackEntry {
+  uint64_t offset = 0, bytes = 0;
+  std::vector<uint64_t> checksums;  // of every kPackPiece bytes
+  std::vector<SlotFacts> slots;
+};
+struct PackIndex {
+  std::string about;  // for people: model, program, CPU
+  std::map<std::string, PackEntry, std::less<>> entries;
+};
+std::string pack_index(const PackIndex& index);
+// Blocks lie before `end`. Throws Error naming `path`.
+PackIndex parse_pack_index(std::span<const uint8_t> bytes, uint64_t end, const std::string& path);
+
+uint64_t pack_checksum(std::span<const uint8_t> bytes);
+// Where a block of so many bytes may begin behind `at`.
+uint64_t pack_block_offset(uint64_t at, uint64_t bytes);
+
+}  // namespace moebius

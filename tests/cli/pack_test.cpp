@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Packed weights by the commands: what a user sees, and a disk that fills up at any moment.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "base/json.h"
+#include "unit/test_util.h"
+
+namespace moebius::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string folder() { return (test_data_dir() / "golden" / "afmoe-w4a16-g32").string(); }
+std::string quoted_path(const fs::path& path) { return shell_quote(path.string()); }
+
+std::string answer_of(const std::string& more, const std::string& environment = "") {
+  const CommandResult r =
+      run_tool("run " + quoted_path(folder()) + " --tokens 1,5,2 -n 6 --temp 0 --threads 1 " + more,
+               environment);
+  EXPECT_EQ(r.status, 0) << r.err;
+  return r.out;
+}
+
+size_t count_of(const fs::path& folder, std::string_view suffix) {
+  size_t n = 0;
+  for (const auto& entry : fs::directory_iterator(folder))
+    n += entry.path().string().ends_with(suffix);
+  return n;
+}
+
+TEST(PackCommand, MakesChecksAndIsUsed) {
+  const TempDir dir;
+  const std::string pack = "pack " + quoted_path(folder()) + " " + quoted_path(dir.path());
+  CommandResult r = run_tool(pack + " --check");
+  EXPECT_EQ(r.status, 1);
+  EXPECT_NE(r.err.find("there is no such file"), std::string::npos) << r.err;
+  r = run_tool(pack + " --json");
+  ASSERT_EQ(r.status, 0) << r.err;
+  Json j = parse_json(r.out, "pack");
+  EXPECT_TRUE(j.find("made")->as_bool());
+  const std::string file = j.find("file")->as_string();
+  EXPECT_EQ(fs::file_size(file), static_cast<uint64_t>(j.find("bytes")->as_int().value_or(0)));
+  r = run_tool(pack + " --json");
+  ASSERT_EQ(r.status, 0) << r.err;
+  EXPECT_FALSE(parse_json(r.out, "pack").find("made")->as_bool());
+  const CommandResult used =
+      run_tool("run " + quoted_path(folder()) +
+               " --dtype auto --tokens 1,5,2 -n 6 --temp 0 --pack-dir " + quoted_path(dir.path()));
+  EXPECT_EQ(used.status, 0) << used.err;
+  EXPECT_NE(used.err.find("packed weights: "), std::string::npos) << used.err;
+  EXPECT_EQ(used.err.find("packing "), std::string::npos) << used.err;
+  // Another class of CPU has a file of its own.
+  r = run_tool(pack + " --json", "MOEBIUS_CPU=reference");
+  ASSERT_EQ(r.status, 0) << r.err;
+  EXPECT_TRUE(parse_json(r.out, "pack").find("made")->as_bool());
+  EXPECT_EQ(count_of(dir.path(), ".packed"), 2u);
+  std::string bytes = read_file(file);
+  bytes[bytes.size() / 3] ^= 1;
+  write_file(file, bytes);
+  r = run_tool(pack + " --check");
+  EXPECT_EQ(r.status, 1);
+  EXPECT_NE(r.err.find("damaged"), std::string::npos) << r.err;
+}
+
+#if defined(MOEBIUS_TEST_FULL_DISK)
+// Whenever the disk fills up, the answer is that of every other run, and what is there afterwards is whole
+// or not there.
+TEST(PackCommand, FullDisk) {
+  const std::string expected = answer_of("");
+  const TempDir libraries;
+  fs::create_symlink(MOEBIUS_TEST_FULL_DISK, libraries / "full_disk.so");
+  bool whole = false;
+  size_t refused = 0;
+  for (size_t n = 1; n < 200 && !whole; n += n < 4 ? 1 : 9) {
+    const TempDir dir;
+    const std::string with = "--pack-dir " + quoted_path(dir.path());
+    EXPECT_EQ(answer_of(with, "LD_PRELOAD=" + quoted_path(libraries / "full_disk.so") +
+                                  " FULL_DISK_AT=" + std::to_string(n)),
+              expected);
+    whole = count_of(dir.path(), ".packed") == 1;
+    refused += !whole;
+    EXPECT_EQ(count_of(dir.path(), ".tmp"), 0u) << n;
+    EXPECT_EQ(answer_of(with), expected);
+    EXPECT_EQ(count_of(dir.path(), ".packed"), 1u);
+  }
+  EXPECT_TRUE(whole);
+  EXPECT_GT(refused, 3u);
+}
+#endif
+
+}  // namespace
+}  // namespace moebius::test
