@@ -115,6 +115,29 @@ CudaStatus clear(void* p, size_t bytes, void* stream) {
   return guarded([&] { check(cudaMemsetAsync(p, 0, bytes, stream_of(stream)), "memory"); });
 }
 
+CudaStatus begin_capture(void* stream) {
+  return guarded([&] {
+    check(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal), "capture");
+  });
+}
+CudaStatus end_capture(void* stream, void** graph) {
+  return guarded([&] {
+    cudaGraph_t captured{};
+    cudaGraphExec_t exec{};
+    check(cudaStreamEndCapture(stream_of(stream), &captured), "capture");
+    const cudaError_t error = cudaGraphInstantiate(&exec, captured, 0);
+    cudaGraphDestroy(captured);
+    check(error, "graph");
+    *graph = exec;
+  });
+}
+CudaStatus launch_graph(void* graph, void* stream) {
+  return guarded([&] {
+    check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph), stream_of(stream)), "graph");
+  });
+}
+void free_graph(void* graph) { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph)); }
+
 CudaStatus make_linear(const CudaMatrix* parts, size_t count, CudaPath path, void** layer) {
   return guarded([&] { *layer = static_cast<Layer*>(new Linear(parts, count, path)); });
 }
@@ -313,6 +336,10 @@ constexpr CudaApi kApi = {kCudaAbi,
                           free_stream,
                           copy,
                           clear,
+                          begin_capture,
+                          end_capture,
+                          launch_graph,
+                          free_graph,
                           make_linear,
                           run_linear,
                           make_moe,

@@ -3,10 +3,13 @@
 // attention by one lane. With it layers and whole models on a device are tested where there is none (tests/python_api/test_cuda.py,
 // tests/unit/cuda_device_test.cpp).
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,6 +26,19 @@ namespace moebius {
 namespace {
 
 std::string g_words;
+
+// A graph is the calls that were given while it was captured.
+using Graph = std::vector<std::function<CudaStatus()>>;
+thread_local std::unique_ptr<Graph> g_capture;
+std::atomic<size_t> g_launches{0};
+
+// Runs f, or makes it part of a graph: f holds what it needs.
+template <class F>
+CudaStatus given(F f) {
+  if (g_capture == nullptr) return f();
+  g_capture->push_back(std::move(f));
+  return CudaStatus::kOk;
+}
 
 CudaStatus refused(std::string words) {
   g_words = std::move(words);
@@ -352,6 +368,21 @@ constexpr CudaApi kApi = {
       std::memset(p, 0, bytes);
       return CudaStatus::kOk;
     },
+    [](void*) {
+      g_capture = std::make_unique<Graph>();
+      return CudaStatus::kOk;
+    },
+    [](void*, void** graph) {
+      *graph = g_capture.release();
+      return CudaStatus::kOk;
+    },
+    [](void* graph, void*) {
+      ++g_launches;
+      for (const auto& call : *static_cast<Graph*>(graph))
+        if (const CudaStatus status = call(); status != CudaStatus::kOk) return status;
+      return CudaStatus::kOk;
+    },
+    [](void* graph) { delete static_cast<Graph*>(graph); },
     [](const CudaMatrix* parts, size_t count, CudaPath, void** layer) {
       if (count != 1) return refused("one part");
       auto made = std::make_unique<Layer>();
@@ -359,7 +390,9 @@ constexpr CudaApi kApi = {
       *layer = made.release();
       return CudaStatus::kOk;
     },
-    run_linear,
+    [](void* p, const CudaRows* x, const CudaRows* y, void* stream) {
+      return given([=, a = *x, b = *y] { return run_linear(p, &a, &b, stream); });
+    },
     [](const CudaMoe* moe, void** layer) {
       auto made = std::make_unique<Layer>();
       made->moe = *moe;
@@ -373,14 +406,33 @@ constexpr CudaApi kApi = {
       return CudaStatus::kOk;
     },
     set_router,
-    run_moe,
-    run_routed,
+    [](void* p, const CudaRows* x, const CudaRouting* routing, const CudaRows* y,
+       const CudaLaunch* launch, void* stream) {
+      return given(
+          [=, a = *x, r = *routing, b = *y] { return run_moe(p, &a, &r, &b, launch, stream); });
+    },
+    [](void* p, const CudaRows* x, const CudaRows* logits, const CudaRows* y, int32_t* ids,
+       float* weights, void* stream) {
+      const std::optional<CudaRows> scores =
+          logits != nullptr ? std::optional(*logits) : std::nullopt;
+      return given([=, a = *x, b = *y] {
+        return run_routed(p, &a, scores ? &*scores : nullptr, &b, ids, weights, stream);
+      });
+    },
     [](const void*) -> uint64_t { return 1; },
     [](void* p) { delete static_cast<Layer*>(p); },
-    run_rows,
-    take_rows,
-    attend,
-    count_ids,
+    [](const CudaRowProgram* program, void* stream) {
+      return given([stream, p = *program] { return run_rows(&p, stream); });
+    },
+    [](const CudaRows* from, const int32_t* which, const CudaRows* to, size_t cols, void* stream) {
+      return given([=, a = *from, b = *to] { return take_rows(&a, which, &b, cols, stream); });
+    },
+    [](const CudaAttend* args, void* stream) {
+      return given([stream, a = *args] { return attend(&a, stream); });
+    },
+    [](const int32_t* ids, size_t n, uint32_t* counts, size_t experts, void* stream) {
+      return given([=] { return count_ids(ids, n, counts, experts, stream); });
+    },
     [](CudaStatus (*)(void*, size_t, void*), void*, size_t, size_t, double*) {
       return refused("nothing is timed here");
     },
@@ -392,4 +444,9 @@ constexpr CudaApi kApi = {
 extern "C" __attribute__((visibility("default"))) const moebius::CudaApi* moebius_device(
     uint32_t abi) {
   return abi == moebius::kCudaAbi ? &moebius::kApi : nullptr;
+}
+
+// Graphs that were launched so far.
+extern "C" __attribute__((visibility("default"))) size_t moebius_emulated_launches() {
+  return moebius::g_launches;
 }

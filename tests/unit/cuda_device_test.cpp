@@ -4,6 +4,7 @@
 // equal bytes for a row alone and in any batch, and what does not fit or is not offered, in words.
 #include "device/cuda/cuda_device.h"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -242,6 +243,30 @@ TEST_F(CudaDeviceModels, ARowHasTheSameBytesAloneAndInABatch) {
     want.insert(want.end(), want_b.begin(), want_b.end());
     EXPECT_TRUE(equal_bytes(want, both));
   }
+}
+
+size_t graph_launches() {
+  void* library = ::dlopen(test::emulated_plugin().c_str(), RTLD_NOW | RTLD_NOLOAD);
+  const auto count = reinterpret_cast<size_t (*)()>(::dlsym(library, "moebius_emulated_launches"));
+  ::dlclose(library);
+  return count();
+}
+
+// What a decode step gives to the device is launched again as a graph, also between copies of rows.
+TEST_F(CudaDeviceModels, DecodeStepsAreGraphsWithTheSameBytes) {
+  ThreadPool pool(2);
+  for (const char* placement : {"cuda", "cuda,experts=cpu"})
+    for (const char* name : {"qwen3moe-w4a8-g32-pack", "gemma4-dense"}) {
+      SCOPED_TRACE(fmt::format("{} {}", name, placement));
+      const auto model = DecoderModel::load(folder_of(name), emulated_options(pool, placement));
+      const std::vector<int32_t> tokens = tokens_for(140, model->vocab(), 5);
+      std::vector<size_t> ends = {120};
+      for (size_t i = 121; i <= tokens.size(); ++i) ends.push_back(i);
+      const std::vector<float> want = run_whole(*model, tokens);
+      const size_t before = graph_launches();
+      EXPECT_TRUE(equal_bytes(want, run_pieces(*model, tokens, ends)));
+      EXPECT_GE(graph_launches() - before, 16u);
+    }
 }
 
 // Two segments of keys, with sinks, and a window in every second layer: by one block of the device, and

@@ -2,6 +2,7 @@
 #include "device/cuda/cuda_device.h"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <cstring>
@@ -14,6 +15,10 @@ namespace moebius {
 namespace {
 
 constexpr std::string_view kCudaName = "cuda";
+constexpr size_t kGraphRows = 256;   // a step of more is launched as it comes
+constexpr size_t kLeastQueued = 4;   // operations that are worth a graph
+constexpr size_t kMostGraphs = 64;   // of a lane
+constexpr size_t kMostMarks = 4096;  // that are remembered
 
 size_t number_bytes(XType type) { return type == XType::kF32 ? 4 : 2; }
 
@@ -76,6 +81,7 @@ CudaDevice::~CudaDevice() {
   for (Lane& l : lanes_) {
     if (l.stream == nullptr) continue;
     api().synchronize(l.stream);
+    forget_graphs(l);
     api().free_stream(l.stream);
   }
 }
@@ -107,9 +113,62 @@ CudaDevice::Lane& CudaDevice::lane(const Step& step) const {
   return l;
 }
 
+// --- graphs ---
+
+void CudaDevice::launch(Step& step, const CudaMark& mark, std::function<void()> f) const {
+  if (step.rows > kGraphRows) return run(step, f);
+  Lane& l = lane(step);
+  l.mark.add(mark.value());
+  l.queued.push_back(std::move(f));
+}
+
+void CudaDevice::flush(Lane& l) const {
+  if (l.queued.empty()) return;
+  const std::vector<std::function<void()>> work = std::exchange(l.queued, {});
+  const uint64_t mark = std::exchange(l.mark, {}).value();
+  const auto run_all = [&] {
+    for (const auto& f : work) f();
+  };
+  if (work.size() < kLeastQueued) return run_all();
+  if (l.known.size() > kMostMarks) forget_graphs(l);
+  Recorded& r = l.known[mark];
+  // The first time brings memory and kernels; what comes only once needs no graph.
+  if (!std::exchange(r.seen, true) || r.refused) return run_all();
+  if (r.graph == nullptr) capture(l, r, work);
+  if (r.graph == nullptr) return run_all();
+  check(api().launch_graph(r.graph, l.stream), "step");
+}
+
+void CudaDevice::capture(Lane& l, Recorded& to, std::span<const std::function<void()>> work) const {
+  if (l.graphs >= kMostGraphs) return;
+  if (api().begin_capture(l.stream) != CudaStatus::kOk) {
+    to.refused = true;
+    return;
+  }
+  void* graph = nullptr;
+  try {
+    for (const auto& f : work) f();
+  } catch (...) {
+    if (api().end_capture(l.stream, &graph) == CudaStatus::kOk) api().free_graph(graph);
+    throw;
+  }
+  to.refused = api().end_capture(l.stream, &graph) != CudaStatus::kOk;
+  if (to.refused) return;
+  to.graph = graph;
+  ++l.graphs;
+}
+
+void CudaDevice::forget_graphs(Lane& l) const {
+  api().synchronize(l.stream);
+  for (auto& [mark, r] : l.known)
+    if (r.graph != nullptr) api().free_graph(r.graph);
+  l.known.clear(), l.graphs = 0;
+}
+
 // The memory may be in use by what was queued.
 void CudaDevice::grow(Lane& l, CudaRoom& room, size_t bytes) const {
   if (bytes <= room.bytes()) return;
+  flush(l);
   check(api().synchronize(l.stream), "step");
   room.grow(api(), bytes);
 }
@@ -129,18 +188,21 @@ CudaRows CudaDevice::at(const Step& step, const RowSet& r) const {
   return {data + r.offset * number_bytes(r.numbers), r.numbers, r.rows, r.stride};
 }
 
+// The numbers cross at once: nothing that is queued reads them.
 void CudaDevice::take_rows(Step& step, const RowSet& x, std::vector<uint32_t> which,
                            const RowSet& y) {
+  Lane& l = lane(step);
   run(step, [&] {
-    Lane& l = lane(step);
     const size_t bytes = which.size() * sizeof(uint32_t);
     grow(l, l.which, bytes);
     check(api().upload(l.which.data(), which.data(), bytes, l.stream), "numbers of rows");
-    const CudaRows from = at(step, x), to = at(step, y);
-    check(
-        api().take_rows(&from, static_cast<const int32_t*>(l.which.data()), &to, x.cols, l.stream),
-        "rows");
   });
+  const CudaRows from = at(step, x), to = at(step, y);
+  const auto* rows = static_cast<const int32_t*>(l.which.data());
+  launch(step, CudaMark().add(from).add(rows).add(to).add(x.cols),
+         [this, from, rows, to, cols = x.cols, stream = l.stream] {
+           check(api().take_rows(&from, rows, &to, cols, stream), "rows");
+         });
 }
 
 void CudaDevice::on_host(Step& step, const RowSet& x, const RowSet& y,
@@ -152,6 +214,7 @@ void CudaDevice::on_host(Step& step, const RowSet& x, const RowSet& y,
     const auto extent = [](const RowSet& r) {
       return ((r.rows - 1) * r.stride + r.cols) * number_bytes(r.numbers);
     };
+    flush(l);
     if (x.rows > 0) {
       bytes.resize(extent(x));
       check(api().download(bytes.data(), at(step, x).data, bytes.size(), l.stream), "step");
@@ -171,6 +234,7 @@ void CudaDevice::on_host(Step& step, const RowSet& x, const RowSet& y,
 void CudaDevice::wait(Step& step) {
   Lane& l = lane(step);
   const auto pending = std::exchange(l.pending, {});
+  run(step, [&] { flush(l); });
   check(api().synchronize(l.stream), "step");
   if (pending.empty()) return;
   std::vector<uint32_t> counts(l.counted);
@@ -229,6 +293,7 @@ void CudaDevice::fill_numbers(const Step& step, float* to) const {
 
 void CudaDevice::begin(Step& step) {
   Lane& l = lane(step);
+  l.queued.clear(), l.mark = {};  // of a step that failed
   l.pending.clear(), l.counted = 0;
   StepTables& tables = l.tables;
   tables = {};
@@ -266,6 +331,8 @@ void CudaDevice::begin(Step& step) {
       for (size_t b = 0; b < count; ++b)
         blocks.push_back(table[b] == kNoBlock ? nullptr : memory.block(kind, table[b]));
     }
+    blocks.resize(
+        std::bit_ceil(std::max<size_t>(64, blocks.size())));  // places stay as tables grow
     blocks_at[kind] = upload.add(std::span<uint8_t* const>(blocks));
   }
   run(step, [&] {

@@ -3,6 +3,7 @@
 // lane, layers by the plugin (cuda_table.h). Rows hold numbers of their type itself. What it does not offer
 // (model/load/placement_plan.h says it in words) is asked of the CPU instead.
 #pragma once
+#include <functional>
 #include <map>
 #include <mutex>
 #include <set>
@@ -28,6 +29,26 @@ class CudaRoom {
  private:
   std::optional<CudaMemory> memory_;
   size_t bytes_ = 0;
+};
+
+// A number that stands for the arguments of a call: equal arguments have equal marks.
+class CudaMark {
+ public:
+  CudaMark& add(uint64_t v) {
+    hash_ = (hash_ ^ v) * 0x9E3779B97F4A7C15u;
+    hash_ ^= hash_ >> 29;
+    return *this;
+  }
+  CudaMark& add(const void* p) {
+    return add(static_cast<uint64_t>(reinterpret_cast<uintptr_t>(p)));
+  }
+  CudaMark& add(const CudaRows& r) {
+    return add(r.data).add(static_cast<uint64_t>(r.type)).add(r.rows).add(r.stride);
+  }
+  uint64_t value() const { return hash_; }
+
+ private:
+  uint64_t hash_ = 0x243F6A8885A308D3u;
 };
 
 class CudaDevice final : public Device {
@@ -86,6 +107,10 @@ class CudaDevice final : public Device {
         static_cast<uint64_t>(std::chrono::nanoseconds(Step::Clock::now() - start).count()),
         std::memory_order_relaxed);
   }
+  // Gives f to the stream: at once, or of a step with few rows with all that comes before somebody waits.
+  // What was given like that before, with the same marks, runs again as a graph. `mark` stands for all that f
+  // hands to the plugin.
+  void launch(Step& step, const CudaMark& mark, std::function<void()> f) const;
   CudaRows at(const Step& step, const RowSet& rows) const;
   void* stream(const Step& step) const { return lane(step).stream; }
 
@@ -136,8 +161,16 @@ class CudaDevice final : public Device {
 
  private:
   static constexpr size_t kLanes = 8;
+  struct Recorded {
+    bool seen = false, refused = false;
+    void* graph = nullptr;
+  };
   struct Lane {
     void* stream = nullptr;
+    std::vector<std::function<void()>> queued;
+    CudaMark mark;                       // of what is queued
+    std::map<uint64_t, Recorded> known;  // by such marks
+    size_t graphs = 0;
     std::vector<CudaRoom> slots;
     CudaRoom uploaded, which, ids, ones, counts;
     size_t ones_rows = 0, counted = 0;
@@ -146,6 +179,9 @@ class CudaDevice final : public Device {
   };
   Lane& lane(const Step& step) const;
   void grow(Lane& lane, CudaRoom& room, size_t bytes) const;
+  void flush(Lane& lane) const;  // gives what is queued to the stream
+  void capture(Lane& lane, Recorded& to, std::span<const std::function<void()>> work) const;
+  void forget_graphs(Lane& lane) const;
   void fill_numbers(const Step& step, float* to) const;
 
   std::string name_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers and row operations of a CUDA device.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "base/error.h"
@@ -12,6 +13,20 @@
 
 namespace moebius {
 namespace {
+
+// What a mark is of.
+enum class CudaCall : uint64_t { kTake = 1, kLinear, kMlp, kExperts, kAttention, kRows };
+CudaMark mark_of(CudaCall call) { return CudaMark().add(static_cast<uint64_t>(call)); }
+
+void run_linear(const CudaDevice& device, Step& step, const CudaLinear& layer, const RowSet& x,
+                const RowSet& y) {
+  const CudaRows from = device.at(step, x), to = device.at(step, y);
+  void *made = layer.layer().get(), *stream = device.stream(step);
+  device.launch(step, mark_of(CudaCall::kLinear).add(made).add(from).add(to),
+                [&device, made, from, to, stream] {
+                  device.check(device.api().run_linear(made, &from, &to, stream), "linear layer");
+                });
+}
 
 // Modules side by side.
 class CudaLinearOp final : public LinearOp {
@@ -30,16 +45,11 @@ class CudaLinearOp final : public LinearOp {
     return bytes;
   }
   void forward(Step& step, const RowSet& x, const RowSet& y) const override {
-    device_.run(step, [&] {
-      size_t column = 0;
-      for (const CudaLinear& p : parts_) {
-        const CudaRows from = device_.at(step, x),
-                       to = device_.at(step, y.columns(column, p.out_features()));
-        device_.check(device_.api().run_linear(p.layer().get(), &from, &to, device_.stream(step)),
-                      "linear layer");
-        column += p.out_features();
-      }
-    });
+    size_t column = 0;
+    for (const CudaLinear& p : parts_) {
+      run_linear(device_, step, p, x, y.columns(column, p.out_features()));
+      column += p.out_features();
+    }
   }
 
  private:
@@ -78,16 +88,9 @@ class CudaHeadLinear final : public LinearOp {
     return bytes;
   }
   void forward(Step& step, const RowSet& x, const RowSet& y) const override {
-    device_.run(step, [&] {
-      for (size_t h = 0; h < heads_.size(); ++h) {
-        const CudaLinear& head = heads_[h];
-        const CudaRows from = device_.at(step, x.columns(h * input_step_, head.in_features())),
-                       to = device_.at(step, y.columns(h * output_step_, head.out_features()));
-        device_.check(
-            device_.api().run_linear(head.layer().get(), &from, &to, device_.stream(step)),
-            "projection of a head");
-      }
-    });
+    for (size_t h = 0; h < heads_.size(); ++h)
+      run_linear(device_, step, heads_[h], x.columns(h * input_step_, heads_[h].in_features()),
+                 y.columns(h * output_step_, heads_[h].out_features()));
   }
 
  private:
@@ -123,24 +126,29 @@ class CudaExpertsOp final : public ExpertsOp {
   const ExpertsFacts& facts() const override { return facts_; }
   void forward(Step& step, const RowSet& x, const RowSet& logits, const RowSet& y,
                std::span<uint32_t> counts) const override {
-    device_.run(step, [&] {
-      const CudaApi& api = device_.api();
-      const CudaRows from = device_.at(step, x), to = device_.at(step, y);
-      void *layer = layer_.layer().get(), *stream = device_.stream(step);
-      if (facts_.experts == 0) {
-        const CudaRouting routing = device_.one_expert(step, x.rows);
-        device_.check(api.run_moe(layer, &from, &routing, &to, nullptr, stream), "MLP");
-        return;
-      }
-      const CudaRows scores = device_.at(step, logits);
-      const size_t chosen = x.rows * layer_.slots();
-      int32_t* ids = counts.empty() ? nullptr : device_.ids(step, chosen);
-      device_.check(api.run_routed(layer, &from, &scores, &to, ids, nullptr, stream), "experts");
-      if (ids != nullptr)
-        device_.check(
-            api.count_ids(ids, chosen, device_.counts(step, counts), counts.size(), stream),
-            "counts of experts");
-    });
+    const CudaDevice& d = device_;
+    const CudaRows from = d.at(step, x), to = d.at(step, y);
+    void *layer = layer_.layer().get(), *stream = d.stream(step);
+    if (facts_.experts == 0) {
+      const CudaRouting one = d.one_expert(step, x.rows);
+      d.launch(step, mark_of(CudaCall::kMlp).add(layer).add(from).add(to).add(one.ids),
+               [&d, layer, from, to, one, stream] {
+                 d.check(d.api().run_moe(layer, &from, &one, &to, nullptr, stream), "MLP");
+               });
+      return;
+    }
+    const CudaRows scores = d.at(step, logits);
+    const size_t chosen = x.rows * layer_.slots(), experts = counts.size();
+    int32_t* ids = counts.empty() ? nullptr : d.ids(step, chosen);
+    uint32_t* counted = counts.empty() ? nullptr : d.counts(step, counts);
+    d.launch(
+        step,
+        mark_of(CudaCall::kExperts).add(layer).add(from).add(scores).add(to).add(ids).add(counted),
+        [&d, layer, from, scores, to, ids, chosen, counted, experts, stream] {
+          d.check(d.api().run_routed(layer, &from, &scores, &to, ids, nullptr, stream), "experts");
+          if (ids != nullptr)
+            d.check(d.api().count_ids(ids, chosen, counted, experts, stream), "counts of experts");
+        });
   }
 
  private:
@@ -168,18 +176,21 @@ class CudaAttentionOp final : public AttentionOp {
   }
   void forward(Step& step, const RowSet& q, const RowSet& k, const RowSet& v, const RowSet&,
                const RowSet& out) const override {
-    device_.run(step, [&] {
-      const CudaDevice::StepTables& tables = device_.tables(step);
-      const auto& tiles = tables.tiles.at(tile_tokens());
-      CudaAttend args{};
-      args.layer = a_, args.sequences = tables.sequences,
-      args.blocks = tables.blocks.at(place_.kind);
-      args.offset = place_.offset, args.tiles = tiles.tiles, args.tile_count = tiles.count;
-      args.sequence_count = step.sequences.size();
-      args.segments = (step.longest + kDeviceSegment - 1) / kDeviceSegment;
-      args.q = device_.at(step, q), args.out = device_.at(step, out);
-      args.k = device_.at(step, k), args.v = device_.at(step, v);
-      device_.check(device_.api().attend(&args, device_.stream(step)), "attention");
+    const CudaDevice::StepTables& tables = device_.tables(step);
+    const auto& tiles = tables.tiles.at(tile_tokens());
+    CudaAttend args{};
+    args.layer = a_, args.sequences = tables.sequences, args.blocks = tables.blocks.at(place_.kind);
+    args.offset = place_.offset, args.tiles = tiles.tiles, args.tile_count = tiles.count;
+    args.sequence_count = step.sequences.size();
+    // At most so many: a power of two, so that few numbers occur.
+    args.segments = std::bit_ceil((step.longest + kDeviceSegment - 1) / kDeviceSegment);
+    args.q = device_.at(step, q), args.out = device_.at(step, out);
+    args.k = device_.at(step, k), args.v = device_.at(step, v);
+    CudaMark mark = mark_of(CudaCall::kAttention).add(this).add(args.sequences).add(args.blocks);
+    mark.add(args.tiles).add(args.tile_count).add(args.segments);
+    mark.add(args.q).add(args.k).add(args.v).add(args.out);
+    device_.launch(step, mark, [&d = device_, args, stream = device_.stream(step)] {
+      d.check(d.api().attend(&args, stream), "attention");
     });
     step.kv_bytes += bytes_read(step);
   }
@@ -240,12 +251,13 @@ class CudaEmbedding final : public EmbeddingOp {
   }
   uint64_t table_bytes() const override { return rows_ * row_bytes_; }
   void forward(Step& step, const RowSet& y) const override {
-    device_.run(step, [&] {
-      const CudaRows from{memory_.data(), device_.type(), rows_, cols_}, to = device_.at(step, y);
-      device_.check(device_.api().take_rows(&from, device_.tables(step).tokens, &to, cols_,
-                                            device_.stream(step)),
-                    "rows of tokens");
-    });
+    const CudaRows from{memory_.data(), device_.type(), rows_, cols_}, to = device_.at(step, y);
+    const int32_t* tokens = device_.tables(step).tokens;
+    device_.launch(step, mark_of(CudaCall::kTake).add(from).add(tokens).add(to),
+                   [this, from, to, tokens, stream = device_.stream(step)] {
+                     device_.check(device_.api().take_rows(&from, tokens, &to, cols_, stream),
+                                   "rows of tokens");
+                   });
   }
 
  private:
@@ -297,18 +309,21 @@ class CudaProgram final : public RowProgram {
 
   void run(Step& step, std::initializer_list<RowSet> operands) const override {
     if (count_ == 0) return;
-    device_.run(step, [&] {
-      CudaRowProgram p{};
-      const CudaDevice::StepTables& tables = device_.tables(step);
-      p.ops = static_cast<const CudaRowOp*>(memory_->data()), p.count = count_;
-      size_t i = 0;
-      for (const RowSet& r : operands) {
-        p.operands[i] = device_.at(step, r);
-        p.cols[i++] = static_cast<uint32_t>(r.cols);
-      }
-      p.rows = (operands.begin() + first_)->rows;
-      p.type = device_.type(), p.tables = tables.numbers, p.table_cols = tables.columns;
-      device_.check(device_.api().run_rows(&p, device_.stream(step)), "row operations");
+    CudaRowProgram p{};
+    const CudaDevice::StepTables& tables = device_.tables(step);
+    p.ops = static_cast<const CudaRowOp*>(memory_->data()), p.count = count_;
+    CudaMark mark = mark_of(CudaCall::kRows).add(p.ops);
+    size_t i = 0;
+    for (const RowSet& r : operands) {
+      p.operands[i] = device_.at(step, r);
+      p.cols[i] = static_cast<uint32_t>(r.cols);
+      mark.add(p.operands[i]).add(r.cols), ++i;
+    }
+    p.rows = (operands.begin() + first_)->rows;
+    p.type = device_.type(), p.tables = tables.numbers, p.table_cols = tables.columns;
+    mark.add(p.rows).add(p.tables).add(p.table_cols);
+    device_.launch(step, mark, [&d = device_, p, stream = device_.stream(step)] {
+      d.check(d.api().run_rows(&p, stream), "row operations");
     });
   }
 

@@ -195,6 +195,11 @@ struct CudaApi {
   void (*free_stream)(void* stream);
   CudaStatus (*copy)(void* to, const void* from, size_t bytes, void* stream);  // both of the device
   CudaStatus (*clear)(void* p, size_t bytes, void* stream);                    // to zeros
+  // What is given to the stream in between becomes a graph and does not run; end_capture must follow.
+  CudaStatus (*begin_capture)(void* stream);
+  CudaStatus (*end_capture)(void* stream, void** graph);
+  CudaStatus (*launch_graph)(void* graph, void* stream);
+  void (*free_graph)(void* graph);  // behind its launches
 
   // --- layers ---
   CudaStatus (*make_linear)(const CudaMatrix* parts, size_t count, CudaPath path, void** layer);
