@@ -140,11 +140,12 @@ Checkpoint Checkpoint::open(const std::string& folder, Links links, const Stated
       [&] {
         const Json config = parse_json(read_config(config_path), config_path);
         c.config_ = ModelConfig::parse(config, config_path, c.warnings_, stated);
-        c.quant_ = QuantConfig::parse(config, config_path, c.warnings_);
-        if (c.quant_.method().empty())
-          c.quant_ = other_config(folder, config, c.warnings_);
+        QuantConfig quant = QuantConfig::parse(config, config_path, c.warnings_);
+        if (quant.method().empty())
+          quant = other_config(folder, config, c.warnings_);
         else
-          compare_files(folder, config, c.quant_, c.warnings_);
+          compare_files(folder, config, quant, c.warnings_);
+        c.quant_ = std::make_shared<const QuantConfig>(std::move(quant));
       });
   const std::string generation = join_path(folder, "generation_config.json");
   if (path_exists(generation))
@@ -165,24 +166,24 @@ Checkpoint Checkpoint::open(const std::string& folder, Links links, const Stated
       [&] {
         c.store_ =
             std::make_unique<TensorStore>(TensorStore::open_folder(folder, c.warnings_, links));
-        c.understand();
+        c.understand(c.store_->tensors());
       });
   return c;
 }
 
-void Checkpoint::understand() {
+void Checkpoint::understand(std::span<const TensorInfo> tensors) {
   const TensorStore& store = *store_;
   if (config_.layers == 0) {  // unknown family: count layers by name
-    for (const TensorInfo& t : store.tensors()) {
-      const TensorName n = parse_tensor_name(t.name, config_, nullptr, quant_.aliases());
+    for (const TensorInfo& t : tensors) {
+      const TensorName n = parse_tensor_name(t.name, config_, nullptr, quant().aliases());
       config_.layers = std::max<int64_t>(config_.layers, n.layer + 1);
     }
     config_.layers = std::min<int64_t>(config_.layers, 10000);
     config_.moe_layer.assign(static_cast<size_t>(config_.layers), false);
   }
   ModuleMap map = map_modules(
-      store.tensors(), config_, folder_, [&](const TensorInfo& t) { return store.where(t); },
-      quant_.aliases());
+      tensors, config_, folder_, [&](const TensorInfo& t) { return store.where(t); },
+      quant().aliases());
   if (!map.reshaped->empty()) {  // they live as long as the store
     const auto kept =
         std::make_shared<std::pair<decltype(store_), decltype(map.reshaped)>>(store_, map.reshaped);
@@ -200,7 +201,7 @@ void Checkpoint::understand() {
   for (MappedModule& m : map.modules) {
     if (has_matrix(m.module))
       placing_errors([&] { return place_of(m.module, store); },
-                     [&] { decide_and_plan(m, quant_, store, unused_, repeated); });
+                     [&] { decide_and_plan(m, quant(), store, unused_, repeated); });
     else
       plan_vector(m.module);
     parts.push_back(m.part);

@@ -45,7 +45,7 @@ class Checkpoint {
                          const Stated& stated = {});
   const std::string& folder() const { return folder_; }
   const ModelConfig& config() const { return config_; }
-  const QuantConfig& quant() const { return quant_; }
+  const QuantConfig& quant() const { return *quant_; }
   const TensorStore& store() const { return *store_; }
   // For whoever reads on after the checkpoint is gone.
   std::shared_ptr<const TensorStore> shared_store() const { return store_; }
@@ -62,15 +62,21 @@ class Checkpoint {
   // The module that holds the output projection: lm_head, or the embedding it is tied to; null when
   // the folder has neither.
   const Module* output_module() const;
+  // The layer behind the model's that predicts the token after the next (multi-token prediction), as a
+  // model of one layer; a second such layer is not read. Throws Error where the folder has none, or
+  // one whose names are not known.
+  Checkpoint open_predictor() const;
+  bool has_predictor() const;
   // Throws Error naming the first unsupported module and the field that is in the way.
   void require_supported() const;
 
  private:
-  void understand();
+  void understand(std::span<const TensorInfo> tensors);
+  PredictorNames predictor_names() const;
   void settle_output(ModuleMap& map);
   std::string folder_;
   ModelConfig config_;
-  QuantConfig quant_;
+  std::shared_ptr<const QuantConfig> quant_;
   std::shared_ptr<const TensorStore> store_;
   Json generation_;
   std::vector<Module> modules_;

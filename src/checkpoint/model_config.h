@@ -22,6 +22,12 @@ struct Stated {
 inline constexpr std::string_view kLayouts[] = {"halves", "interleaved", "halves-transposed",
                                                 "interleaved-transposed"};
 
+// How the tensors of a layer that predicts further tokens are called.
+struct PredictorNames {
+  std::string stem;   // all of them: "mtp.", "model.layers.61."; empty: they are a model's
+  std::string layer;  // those of the decoder layer among them: "mtp.layers.0."
+};
+
 struct ModelConfig {
   std::string architecture;  // "Qwen3MoeForCausalLM"
   std::string model_type;    // "qwen3_moe"
@@ -51,6 +57,7 @@ struct ModelConfig {
   Json text;  // the object that holds the text model's fields (raw, or raw.text_config)
 
   Stated stated;
+  PredictorNames predictor;  // of a checkpoint that Checkpoint::open_predictor() made
 
   int64_t dense_width(int layer) const {
     return layer >= 0 && layer >= layers - wide_layers ? 2 * intermediate : intermediate;

@@ -266,7 +266,8 @@ class Mapper {
                       folder_));
       return;
     }
-    if (!embedding) missing(prefix + "embed_tokens", "");
+    const bool predictor = !config_.predictor.stem.empty();  // reads the model's
+    if (!embedding && !predictor) missing(prefix + "embed_tokens", "");
     if (!norm) missing(prefix + "norm", "");
     require_biases();
     if (family_->strict_shapes) require_alike(prefix, found);

@@ -152,8 +152,12 @@ std::vector<ModuleGroup> group_modules(const Checkpoint& checkpoint) {
       g.rule = rule_of_many(g);
       // All of one layer: say which.
       const size_t star = g.name.find("layers.*");
-      if (g.layers.size() == 1 && star != std::string::npos)
-        g.name.replace(star + 7, 1, std::to_string(g.layers[0]));
+      if (g.layers.size() != 1 || star == std::string::npos) continue;
+      const std::string& name = g.sample->name;  // a predictor's one layer has its own number there
+      g.name.replace(star + 7, 1,
+                     checkpoint.config().predictor.stem.empty()
+                         ? std::to_string(g.layers[0])
+                         : name.substr(star + 7, name.find('.', star + 7) - star - 7));
       continue;
     }
     g.name = g.sample->name;

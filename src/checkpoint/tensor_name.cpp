@@ -91,7 +91,9 @@ class Parser {
         lenient_(lenient(family)) {}
 
   TensorName run() {
-    if (!elsewhere()) {
+    if (!config_.predictor.stem.empty()) {
+      of_predictor();
+    } else if (!elsewhere()) {
       std::string_view rest = strip_prefix();
       if (take_layer(rest)) {
         if (out_.part == Part::kUnknown && out_.reason.empty()) in_layer(rest);
@@ -103,6 +105,30 @@ class Parser {
   }
 
  private:
+  // All of these begin with the predictor's stem.
+  void of_predictor() {
+    const PredictorNames& names = config_.predictor;
+    const std::string_view rest = name_.substr(names.stem.size());
+    const std::string_view first = cut_first(rest).head;
+    if (in_list("fc eh_proj pre_fc_norm_embedding enorm pre_fc_norm_hidden hnorm", first)) {
+      out_.path = take_role(rest);
+      out_.part = Part::kTop;
+    } else if (first == "norm" || rest.starts_with("shared_head.norm.")) {
+      out_.path = take_role(rest);
+      out_.part = Part::kFinalNorm;
+    } else if (rest.starts_with("shared_head.head.")) {
+      out_.path = take_role(rest);
+      out_.part = Part::kLmHead;
+    } else if (first == "embed_tokens") {
+      prediction("the token table again, for multi-token prediction");
+    } else if (name_.starts_with(names.layer)) {
+      out_.layer = 0;
+      in_layer(name_.substr(names.layer.size()));
+    } else {
+      prediction("of a further layer for multi-token prediction; the first one is used");
+    }
+  }
+
   void unused(std::string reason) {
     out_.part = Part::kUnused;
     out_.reason = std::move(reason);

@@ -97,6 +97,7 @@ class Device {
   virtual std::unique_ptr<IndexerOp> indexer(const IndexerSpec& spec, KvType storage,
                                              KvPlace place) = 0;
   virtual std::unique_ptr<CompressorOp> compressor(CompressorRequest request) = 0;
+  virtual std::unique_ptr<RowStoreOp> row_store(size_t width, KvPlace place) = 0;
   virtual std::unique_ptr<RecurrentOp> recurrent(std::unique_ptr<Recurrent> net, KvPlace place) = 0;
   // Rows of a token table times `multiplier`. `output`: the projection to logits if it is the same
   // weights and all of them are here, so that rows may be read back from it; else null.

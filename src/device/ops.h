@@ -50,6 +50,7 @@ class AttentionOp {
   virtual ~AttentionOp() = default;
   // k and v without rows: they are another layer's, and in the blocks already.
   // relative: [rows, heads * relative_dims], where logits depend on distances; else no rows.
+  // out without rows: keys and values are kept, nothing is attended to.
   virtual void forward(Step& step, const RowSet& q, const RowSet& k, const RowSet& v,
                        const RowSet& relative, const RowSet& out) const = 0;
   // Forgets what a block holds behind its first tokens.
@@ -73,6 +74,15 @@ class CompressorOp {
  public:
   virtual ~CompressorOp() = default;
   virtual void forward(Step& step, const RowSet& sources) const = 0;
+};
+
+// Rows of tokens that are kept for the token behind them.
+class RowStoreOp {
+ public:
+  virtual ~RowStoreOp() = default;
+  virtual void write(Step& step, const RowSet& x) const = 0;
+  // y: for each row of the step what was written for the token before it; zeros for the first.
+  virtual void read_before(Step& step, const RowSet& y) const = 0;
 };
 
 // A layer that reads its sequences through a state.

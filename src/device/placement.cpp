@@ -149,13 +149,13 @@ DeviceSet::DeviceSet(const DevicePlacement& placement, ThreadPool* pool, const C
     : placement_(placement) {
   options.alone = placement.one_device();
   const auto add = [&](const std::string& name) {
-    std::unique_ptr<Device>& device = devices_[name];
+    std::shared_ptr<Device>& device = devices_[name];
     if (device != nullptr) return;
     if (is_cuda_name(name)) {
-      device = std::make_unique<CudaDevice>(name, pool, options);
+      device = std::make_shared<CudaDevice>(name, pool, options);
       return;
     }
-    device = std::make_unique<CpuDevice>(pool, cpu, options,
+    device = std::make_shared<CpuDevice>(pool, cpu, options,
                                          is_guarded_name(name) ? make_guarded(name) : nullptr);
   };
   add(placement.ends);

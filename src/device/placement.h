@@ -49,7 +49,7 @@ class DeviceSet {
  private:
   Device* find(const std::string& name) const { return devices_.at(name).get(); }
   DevicePlacement placement_;
-  std::map<std::string, std::unique_ptr<Device>> devices_;
+  std::map<std::string, std::shared_ptr<Device>> devices_;  // of its copies, too
   std::vector<Device*> all_;
 };
 

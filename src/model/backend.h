@@ -39,12 +39,16 @@ struct BatchItem {
   // Tokens of the sequence as far as they are known, where rotation depends on it (longrope, dynamic
   // scaling): the whole prompt while it is read in parts. 0: up to the end of this step.
   size_t length = 0;
+  // Tokens behind these that the backend drafts itself and runs, too (Backend::drafts): then there is one
+  // token, and logits count for all rows.
+  size_t drafts = 0;
 };
 
 // What one step did, for the scheduler and for people.
 struct StepStats {
   size_t rows = 0, items = 0;
   uint64_t nanoseconds = 0;
+  uint64_t draft_nanoseconds = 0;  // of these
   Profile phases{};
   uint64_t weight_bytes = 0;  // read: dense parts once, every expert that had a row once
   uint64_t kv_bytes = 0;      // of the blocks that attention read
@@ -57,7 +61,8 @@ struct StepStats {
 };
 
 struct StepOutput {
-  std::vector<float> logits;  // [rows asked for, vocab], items in order
+  std::vector<float> logits;    // [rows asked for, vocab], items in order
+  std::vector<int32_t> drafts;  // what was drafted, items in order
   StepStats stats;
 };
 
@@ -77,6 +82,8 @@ class Backend {
   // sequence that grows beyond it are made anew. SIZE_MAX: never.
   virtual size_t keys_change_beyond() const { return SIZE_MAX; }
 
+  // Whether items may ask for drafts (BatchItem::drafts).
+  virtual bool drafts() const { return false; }
   // How many batches may be under way, submitted and not collected: where parts of the model run one
   // behind the other, all have work only with as many.
   virtual size_t batches_in_flight() const { return 1; }

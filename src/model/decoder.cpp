@@ -7,6 +7,7 @@
 #include "model/arch/arch.h"
 #include "model/engine/step_runner.h"
 #include "model/load/placement_plan.h"
+#include "model/load/predictor_plan.h"
 #include "model/ranks/ranked_backend.h"
 
 namespace moebius {
@@ -26,6 +27,8 @@ std::unique_ptr<DecoderModel> DecoderModel::load(const Checkpoint& checkpoint,
   if (options.ranks != nullptr && !options.placement.cuda().empty())
     fail("--device {}: ranks share a model on CPUs only", options.placement.cuda());
   ModelPart part(checkpoint, std::move(spec), options.ranks);
+  if (options.predictor && options.ranks != nullptr)
+    fail("multi-token prediction runs in one process; leave out the ranks");
   if (options.ranks != nullptr)
     return std::make_unique<RankedBackend>(checkpoint, options, std::move(part));
   return std::make_unique<StepRunner>(checkpoint, options, std::move(part), nullptr);
@@ -36,6 +39,7 @@ KvPlan plan_kv(const Checkpoint& checkpoint, const ModelOptions& options) {
   const DeviceSet devices(place_parts(checkpoint, spec, options.kv(), options.placement).placement,
                           nullptr, host_cpu(), {options.type, options.policy});
   KvPlan plan = plan_kv(checkpoint, spec, options.kv(), devices);
+  if (options.predictor) plan_predictor(checkpoint, options.kv(), devices, plan);
   plan.devices.clear();  // they end here
   return plan;
 }

@@ -50,6 +50,8 @@ struct ModelOptions {
   ModuleTap* tap =
       nullptr;  // sees what layers read (device/tap.h); it and the checkpoint outlive the model
 
+  bool predictor = false;  // with its layer for multi-token prediction (load/predictor_plan.h)
+
   KvChoice kv() const { return {type, kv_type, policy.accept == Accept::kExact}; }
 };
 

@@ -27,6 +27,7 @@ size_t oldest_seen(const AttentionSpec& spec, size_t position) {
   size_t from = 0;
   if (spec.window != 0 && position + 1 > spec.window) from = position + 1 - spec.window;
   if (spec.chunk != 0) from = std::max(from, position / spec.chunk * spec.chunk);
+  from = std::max(from, std::min(spec.first, position));
   return from;
 }
 

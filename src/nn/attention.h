@@ -32,6 +32,7 @@ struct AttentionSpec {
   float scale = 1.0f;
   size_t window = 0;         // a key is seen for `window` positions; 0: forever
   size_t chunk = 0;          // keys of the same chunk of positions only; 0: all
+  size_t first = 0;          // keys before this position are seen by no row behind it
   std::vector<float> sinks;  // [heads] an extra logit without a value; empty: none
   size_t ratio = 0;          // tokens of an entry; 0: there are none
   // Logits by distance: a key `distance` before a query has (r relative)[distance] more, with r

@@ -101,6 +101,7 @@ void Indexer::select(const IndexRows& rows, size_t t, IndexScratch& s) const {
     return;
   }
   score_blocks(rows, t, positions, s);
+  std::fill_n(s.scores.begin(), spec_.first, -std::numeric_limits<float>::infinity());
   if (!spec_.by_head) return choose(positions, spec_.top_k, bits, s);
   for (size_t h = 0; h < n; ++h) select_blocks(rows, t, h, s);
 }

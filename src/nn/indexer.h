@@ -33,6 +33,7 @@ struct IndexerSpec {
   bool by_head = false;
   size_t block = 1, local = 0;  // by head; top_k is a multiple of block
   size_t ratio = 0;             // tokens of a compressed key; 0: every token has its own
+  size_t first = 0;             // not by head: keys before this position are not chosen
 
   size_t tokens() const { return ratio != 0 ? ratio : 1; }  // of a key
   size_t block_keys() const { return kKeyBlock / tokens(); }

@@ -68,6 +68,7 @@ std::vector<double> definition(const AttentionSpec& s, const Data& d, size_t T) 
       for (size_t j = 0; j <= i; ++j) {
         if (s.window != 0 && j + s.window <= i) continue;
         if (s.chunk != 0 && j / s.chunk != i / s.chunk) continue;
+        if (j < std::min(s.first, i)) continue;
         double dot = 0;
         for (size_t c = 0; c < s.key_dim; ++c)
           dot += double{d.q[(i * s.heads + h) * s.key_dim + c]} *
@@ -95,19 +96,21 @@ struct Case {
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  all.push_back({{4, 2, 64, 64, 0.125f, 0, 0, {}}, 150});
-  all.push_back({{6, 2, 32, 32, 0.2f, 20, 0, {}}, 200});  // window
-  all.push_back({{4, 4, 24, 16, 0.2f, 0, 0, {}}, 70});    // key and value widths differ
-  all.push_back({{8, 2, 64, 64, 0.125f, 128, 0, {0.5f, -1, 2, 0, 3, -4, 1, 0}}, 300});  // sinks
-  all.push_back({{2, 1, 16, 16, 0.25f, 0, 50, {}}, 130});                               // chunks
+  all.push_back({{4, 2, 64, 64, 0.125f, 0, 0, 0, {}}, 150});
+  all.push_back({{6, 2, 32, 32, 0.2f, 20, 0, 0, {}}, 200});  // window
+  all.push_back({{4, 4, 24, 16, 0.2f, 0, 0, 0, {}}, 70});    // key and value widths differ
+  all.push_back({{8, 2, 64, 64, 0.125f, 128, 0, 0, {0.5f, -1, 2, 0, 3, -4, 1, 0}}, 300});  // sinks
+  all.push_back({{2, 1, 16, 16, 0.25f, 0, 50, 0, {}}, 130});                               // chunks
+  all.push_back({{4, 2, 32, 32, 0.2f, 0, 0, 1, {}}, 300});  // the first key is for itself alone
+  all.push_back({{2, 1, 16, 16, 0.25f, 140, 0, 130, {}}, 300});
   // logits by distance: further than a block and not; with a window of the same width
   for (const auto& [window, extent] : {std::pair<size_t, size_t>{0, 140}, {0, 5}, {33, 33}}) {
-    AttentionSpec s{4, 2, 32, 32, 1 / 32.0f, window, 0, {}};
+    AttentionSpec s{4, 2, 32, 32, 1 / 32.0f, window, 0, 0, {}};
     s.relative_dims = 3, s.relative_extent = extent;
     for (size_t i = 0; i < 3 * extent; ++i) s.relative.push_back(std::sin(static_cast<float>(i)));
     all.push_back({s, 300});
   }
-  all.push_back({{1, 1, 7, 5, 0.4f, 3, 0, {}}, 9});  // odd sizes
+  all.push_back({{1, 1, 7, 5, 0.4f, 3, 0, 0, {}}, 9});  // odd sizes
   return all;
 }
 
@@ -163,7 +166,7 @@ TEST(Attention, PiecesOfAPromptDoNotMatter) {
 }
 
 TEST(Attention, BatchDoesNotMatter) {
-  const AttentionSpec spec{4, 2, 32, 32, 0.17f, 40, 0, {}};
+  const AttentionSpec spec{4, 2, 32, 32, 0.17f, 40, 0, 0, {}};
   const AttentionPlan plan =
       plan_attention(spec, XType::kBf16, KvStorage{kv_type_of(XType::kBf16)}, host_cpu(), Policy{});
   const size_t lengths[] = {130, 1, 64, 77};
@@ -192,8 +195,8 @@ TEST(Attention, HeadsTogetherHaveTheBytesOfHeadsApart) {
   const size_t T = kSegmentBlocks * kKeyBlock + 150;
   for (const XType type : {XType::kF32, XType::kBf16})
     for (const AttentionSpec& spec :
-         {AttentionSpec{15, 5, 40, 24, 0.2f, 0, 0, {}},
-          AttentionSpec{4, 4, 32, 32, 0.2f, 200, 0, {0.5f, -1.0f, 2.0f, 0.0f}}}) {
+         {AttentionSpec{15, 5, 40, 24, 0.2f, 0, 0, 0, {}},
+          AttentionSpec{4, 4, 32, 32, 0.2f, 200, 0, 0, {0.5f, -1.0f, 2.0f, 0.0f}}}) {
       const AttentionPlan plan =
           plan_attention(spec, type, KvStorage{kv_type_of(type)}, host_cpu(), Policy{});
       const Data d = random_data(spec, T, type, 21);
@@ -209,7 +212,7 @@ TEST(Attention, HeadsTogetherHaveTheBytesOfHeadsApart) {
 }
 
 TEST(Attention, OneThreadTakesAllHeadsOfANewToken) {
-  const AttentionSpec spec{8, 4, 32, 32, 0.2f, 0, 0, {}};
+  const AttentionSpec spec{8, 4, 32, 32, 0.2f, 0, 0, 0, {}};
   const AttentionPlan plan =
       plan_attention(spec, XType::kF32, KvStorage{KvType::kF32}, host_cpu(), Policy{});
   const AttentionRows token{nullptr, 5000, nullptr, nullptr, 1};  // five segments
@@ -220,7 +223,7 @@ TEST(Attention, OneThreadTakesAllHeadsOfANewToken) {
 }
 
 TEST(Attention, FollowsThePolicy) {
-  const AttentionSpec spec{2, 1, 32, 32, 0.25f, 0, 0, {}};
+  const AttentionSpec spec{2, 1, 32, 32, 0.25f, 0, 0, 0, {}};
   for (const XType type : {XType::kF32, XType::kBf16}) {
     const AttentionPlan exact =
         plan_attention(spec, type, KvStorage{kv_type_of(type)}, host_cpu(), {Accept::kExact, ""});
@@ -244,10 +247,10 @@ TEST(Attention, FollowsThePolicy) {
 TEST(Attention, SegmentsMergeInOrderHoweverTheyRun) {
   const size_t T = 2 * kSegmentBlocks * kKeyBlock + 200;
   for (const XType type : {XType::kF32, XType::kBf16})
-    for (const AttentionSpec& spec :
-         {AttentionSpec{4, 2, 16, 8, 0.25f, 0, 0, {}}, AttentionSpec{2, 1, 8, 8, 0.3f, 1500, 0, {}},
-          AttentionSpec{2, 2, 8, 8, 0.3f, 0, 0, {1.5f, -2}},
-          AttentionSpec{1, 1, 8, 8, 0.3f, 0, 1100, {0.5f}}}) {
+    for (const AttentionSpec& spec : {AttentionSpec{4, 2, 16, 8, 0.25f, 0, 0, 0, {}},
+                                      AttentionSpec{2, 1, 8, 8, 0.3f, 1500, 0, 0, {}},
+                                      AttentionSpec{2, 2, 8, 8, 0.3f, 0, 0, 0, {1.5f, -2}},
+                                      AttentionSpec{1, 1, 8, 8, 0.3f, 0, 1100, 0, {0.5f}}}) {
       const AttentionPlan plan =
           plan_attention(spec, type, KvStorage{kv_type_of(type)}, host_cpu(), Policy{});
       const Data d = random_data(spec, T, type, 11);
@@ -360,7 +363,7 @@ TEST(KvLayout, WhatComesNextChangesNothing) {
             supported = supported && kernel->supports(p) == nullptr;
             return supported ? kernel : &reference_kernel();
           };
-          const AttentionPlan plan{{1, 1, dim, dim, 1.0f, 0, 0, {}},
+          const AttentionPlan plan{{1, 1, dim, dim, 1.0f, 0, 0, 0, {}},
                                    type,
                                    {1, dim, dim, {stored}, type, choose},
                                    {},
@@ -373,7 +376,7 @@ TEST(KvLayout, WhatComesNextChangesNothing) {
 
 // One row over a long sequence has a task per segment and kv head, and a task is for one segment.
 TEST(Attention, ALongSequenceHasWorkForManyThreads) {
-  const AttentionSpec spec{8, 4, 8, 8, 0.3f, 0, 0, {}};
+  const AttentionSpec spec{8, 4, 8, 8, 0.3f, 0, 0, 0, {}};
   const AttentionPlan plan =
       plan_attention(spec, XType::kF32, KvStorage{kv_type_of(XType::kF32)}, host_cpu(), Policy{});
   const size_t T = 8 * kSegmentBlocks * kKeyBlock;
@@ -393,7 +396,7 @@ TEST(KvLayout, BytesDoNotDependOnHowABlockGrew) {
   std::mt19937 rng(5);
   for (const KvType stored :
        {KvType::kF32, KvType::kBf16, KvType::kF16, KvType::kInt8, KvType::kFp8}) {
-    const AttentionSpec spec{4, 2, 24, 40, 0.25f, 0, 0, {}};
+    const AttentionSpec spec{4, 2, 24, 40, 0.25f, 0, 0, 0, {}};
     const AttentionPlan plan =
         plan_attention(spec, XType::kF32, KvStorage{stored}, host_cpu(), Policy{});
     const size_t T = kKeyBlock;

@@ -66,7 +66,7 @@ TEST(Compressor, KeysEqualTheirDefinition) {
 
 // A window of 20 keys and entries of 4 tokens, one kv head whose keys are its values.
 struct EntryCase {
-  AttentionSpec spec{4, 1, 16, 16, 0.25f, 20, 0, {0.5f, -1, 2, 0}, 4};
+  AttentionSpec spec{4, 1, 16, 16, 0.25f, 20, 0, 0, {0.5f, -1, 2, 0}, 4};
   size_t T = 1400;  // more than a segment of entries
   XType type;
   AttentionPlan plan;

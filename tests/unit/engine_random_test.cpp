@@ -93,9 +93,10 @@ std::vector<int32_t> predicted(std::vector<int32_t> answer, size_t percent, Spli
 // some, from predictions that are right, half right and wrong.
 std::pair<uint64_t, uint64_t> run_many(std::vector<KvKind> kinds, uint64_t kv_bytes, size_t count,
                                        uint64_t seed, ThreadPool* pool, size_t lanes = 1,
-                                       size_t drafts = 0) {
+                                       size_t drafts = 0, bool by_backend = false) {
   EngineOptions o;
   o.drafts = drafts;
+  o.backend_drafts = by_backend;
   o.every_draft = true;
   o.parallel = 6;
   o.kv_bytes = kv_bytes;
@@ -142,7 +143,9 @@ std::pair<uint64_t, uint64_t> run_many(std::vector<KvKind> kinds, uint64_t kv_by
   EXPECT_TRUE(f.clean());
   EXPECT_GT(s.cached_tokens, 0u);
   EXPECT_EQ(f.backend.most_under_way, lanes);
-  if (drafts > 0) {
+  if (by_backend) {  // some are right where the whole text can be read
+    EXPECT_GT(s.drafted_tokens, count);
+  } else if (drafts > 0) {
     uint64_t right = 0;
     for (const uint64_t r : s.drafts_right) right += r;
     EXPECT_GT(right, count);
@@ -181,6 +184,15 @@ TEST(EngineRandom, DraftsChangeNoAnswer) {
   run_many(FakeBackend::all_kinds(), 16 * 1000, count * 3 / 10, 13, &pool, 1, 5);
   run_many(windows, 9 * 1000, count * 2 / 10, 14, nullptr, 1, 16);
   run_many({{"state", 300, 1, false}}, 15 * 300, count / 10, 15, &pool, 1, 3);
+}
+
+TEST(EngineRandom, DraftsOfTheBackendChangeNoAnswer) {
+  ThreadPool pool(2);
+  const size_t count = 3000 / test::thinning();
+  const std::vector<KvKind> windows = {{"window 100", 500, 100, true}, {"rows", 400, 2, true}};
+  run_many(FakeBackend::full(), 7 * 1000, count, 21, &pool, 1, 16, true);
+  run_many(FakeBackend::all_kinds(), 16 * 1000, count, 23, &pool, 1, 5, true);
+  run_many(windows, 9 * 1000, count, 24, nullptr, 1, 2, true);
 }
 
 TEST(EngineRandom, SeveralBatchesUnderWayChangeNoAnswer) {

@@ -59,6 +59,7 @@ class FakeBackend : public Backend {
   size_t vocab() const override { return vocab_; }
   std::span<const KvKind> kv_kinds() const override { return kinds_; }
 
+  bool drafts() const override { return true; }
   size_t batches_in_flight() const override { return batches_wanted; }
 
   Ticket submit(std::span<const BatchItem> items) override {
@@ -94,7 +95,9 @@ class FakeBackend : public Backend {
     out = {};
     out.stats.items = items.size();
     uint64_t keys = 0;
-    for (const BatchItem& i : items) {
+    for (BatchItem i : items) {
+      const std::vector<int32_t> tokens = drafted(i, out.drafts);
+      i.tokens = tokens, i.drafts = 0;
       run(i, out.logits);
       out.stats.rows += i.tokens.size();
       keys += i.tokens.size() * i.position;
@@ -147,8 +150,9 @@ class FakeBackend : public Backend {
 
   FakeFaults faults, calls{0, 0, 0, 0, 0};
   std::vector<std::string> violations;
-  int32_t nan_token = -1;  // a sequence that holds it gets logits that are no numbers
-  int32_t bad_token = -1;  // an item with it cannot be run
+  int32_t nan_token = -1;    // a sequence that holds it gets logits that are no numbers
+  int32_t bad_token = -1;    // an item with it cannot be run
+  size_t wrong_drafts = 50;  // of 100 that it makes
   bool is_lost = false;
   uint64_t now = 0;  // nanoseconds of all steps
   size_t rows = 0, committed = 0;
@@ -204,7 +208,9 @@ class FakeBackend : public Backend {
     if (i.tokens.empty()) fail("an item without tokens");
     for (const int32_t t : i.tokens)
       if (t < 0 || static_cast<size_t>(t) >= vocab_) fail("token {} is out of range", t);
-    const size_t end = (i.position + i.tokens.size() - 1) / kBlockTokens;
+    if (i.drafts > 0 && (i.tokens.size() != 1 || i.logits != LogitsOf::kAll))
+      violation("drafts behind something else than one token with its logits");
+    const size_t end = (i.position + i.tokens.size() + i.drafts - 1) / kBlockTokens;
     for (size_t k = 0; k < kinds_.size(); ++k) {
       if (i.tables->size() != kinds_.size() || (*i.tables)[k].size() <= end)
         fail("a table is too short");
@@ -243,6 +249,25 @@ class FakeBackend : public Backend {
                             b.filled));
     b.tokens[at] = token;
     b.filled = at + 1;
+  }
+
+  // The tokens of an item and what it drafts: the likeliest of each row, or another. With windows
+  // alone what lies behind them is not known, and drafts are wrong.
+  std::vector<int32_t> drafted(const BatchItem& i, std::vector<int32_t>& drafts) {
+    std::vector<int32_t> out(i.tokens.begin(), i.tokens.end()), text;
+    if (i.drafts == 0) return out;
+    if (kinds_[0].reach == SIZE_MAX) read(0, i, 0, text);
+    text.insert(text.end(), out.begin(), out.end());
+    for (size_t n = 0; n < i.drafts; ++n) {
+      const std::vector<float> logits = row(text);
+      const auto likeliest =
+          static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+      const bool wrong = random_.below(100) < wrong_drafts;
+      text.push_back(wrong ? (likeliest + 1) % 60 : likeliest);
+      out.push_back(text.back());
+      drafts.push_back(text.back());
+    }
+    return out;
   }
 
   // The chains after each token of an item, of one kind.
@@ -311,7 +336,7 @@ class FakeBackend : public Backend {
   // What a step that failed may leave behind the tokens that were there.
   void leave_garbage(const BatchItem& i) {
     for (size_t k = 0; k < kinds_.size(); ++k)
-      for (size_t p = i.position; p < i.position + i.tokens.size(); ++p) {
+      for (size_t p = i.position; p < i.position + i.tokens.size() + i.drafts; ++p) {
         Block& b = block_of(k, i, p);
         if (p % kBlockTokens == 0) b = Block();
         if (kinds_[k].cuttable) {
@@ -324,6 +349,7 @@ class FakeBackend : public Backend {
   }
 
   std::vector<KvKind> kinds_;
+  SplitMix64 random_{7};
   size_t vocab_;
   std::vector<std::deque<Block>> memory_;
   std::deque<Job> jobs_;

@@ -130,7 +130,7 @@ TEST_F(KernelContract, HoldsInAMixture) {
 
 TEST_F(KernelContract, HoldsInAttention) {
   AttentionPlan plan;
-  plan.spec = {4, 2, 48, 40, 0.25f, 0, 0, {}};
+  plan.spec = {4, 2, 48, 40, 0.25f, 0, 0, 0, {}};
   plan.type = XType::kBf16;
   plan.kv = KvLayout(2, 48, 40, KvStorage{KvType::kBf16}, XType::kBf16,
                      [&](const Problem&) { return &spy; });

@@ -29,7 +29,7 @@ class CpuAttention : public AttentionOp {
       if (plan_.spec.ratio != 0) entries_.gather(step, device_, entries_at_);
       relative_ = relative.rows > 0 ? device_.at(step, relative) : nullptr;
       if (k.rows > 0) append(step, k, v);
-      attend(step, device_.at(step, q), device_.at(step, out));
+      if (out.rows > 0) attend(step, device_.at(step, q), device_.at(step, out));
     });
   }
   void cut(const KvPool& pool, BlockId id, size_t tokens) const override {

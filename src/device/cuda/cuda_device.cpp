@@ -399,6 +399,9 @@ std::unique_ptr<IndexerOp> CudaDevice::indexer(const IndexerSpec&, KvType, KvPla
 std::unique_ptr<CompressorOp> CudaDevice::compressor(CompressorRequest) {
   fail("device {}: has no compressed keys", name_);
 }
+std::unique_ptr<RowStoreOp> CudaDevice::row_store(size_t, KvPlace) {
+  fail("device {}: keeps no rows for multi-token prediction", name_);
+}
 std::unique_ptr<RecurrentOp> CudaDevice::recurrent(std::unique_ptr<Recurrent>, KvPlace) {
   fail("device {}: has no recurrent layers", name_);
 }

@@ -21,6 +21,8 @@ struct Architecture {
 std::span<const Architecture> architectures();
 // Throws Error naming the architecture where it is none of these.
 DecoderSpec decoder_spec(const ModelConfig& config);
+// Of the layer that predicts the token after the next, as a model of one layer (predictor.cpp).
+DecoderSpec predictor_spec(const ModelConfig& config);
 
 // --- shared by the architecture files (common.cpp) ---
 

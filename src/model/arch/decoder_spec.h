@@ -48,6 +48,7 @@ struct LayerSpec {
   bool indexes = false;  // sparse attention: chooses keys; else those of the layer before are taken
   bool sinks = false;    // an extra logit per head without a value
   size_t window = 0, chunk = 0;
+  size_t first_key = 0;  // keys before this position are seen by no row behind it
   size_t ratio =
       0;  // tokens of a compressed key, which rows see beside those of the window; 0: none
   size_t relative_extent = 0;  // distances with a logit of their own; with DecoderSpec::relative

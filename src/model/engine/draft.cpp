@@ -83,13 +83,14 @@ bool DraftRecord::pass() {
 }
 
 std::vector<size_t> plan_drafts(const StepCost& cost, const StepShape& decode,
-                                std::span<const DraftInLine> drafts, bool replay) {
+                                std::span<const DraftInLine> drafts, bool replay, double pass) {
   std::vector<size_t> best(drafts.size(), 0), counts(drafts.size(), 0);
   if (!cost.known() || decode.rows == 0) return best;
   for (size_t i = 0; i < drafts.size(); ++i) best[i] = drafts[i].due ? 1 : 0;
   double tokens = static_cast<double>(decode.rows), again = 0;
   double most = kLeastGain * tokens / cost.predict(decode);
   StepShape shape = decode;
+  size_t passes = 0;
   while (true) {
     // The next row is the one that is most likely to be right.
     size_t next = drafts.size();
@@ -105,7 +106,9 @@ std::vector<size_t> plan_drafts(const StepCost& cost, const StepShape& decode,
     tokens += chance;
     shape.add(drafts[next].position + counts[next], 1, 1);
     // A sequence that is replayed has run one step for nothing.
-    const double speed = std::max(0.0, tokens - again) / cost.predict(shape);
+    if (drafts[next].by_backend) passes = std::max(passes, counts[next]);
+    const double time = cost.predict(shape) + static_cast<double>(passes) * pass;
+    const double speed = std::max(0.0, tokens - again) / time;
     if (speed > most) most = speed, best = counts;
   }
 }

@@ -14,6 +14,8 @@
 namespace moebius {
 
 inline constexpr size_t kMostDrafts = 16;  // of a sequence and step
+// Of those that a backend makes: each is made of the one before.
+inline constexpr size_t kMostBackendDrafts = 4;
 
 // Where the last three tokens of a text, or its last two, came before: what followed there.
 class PromptLookup {
@@ -60,12 +62,14 @@ struct DraftInLine {
   size_t found = 0;     // drafts that there are
   const DraftRecord* record = nullptr;
   bool due = false;  // one runs whatever is expected of it
+  bool by_backend =
+      false;  // they are made as they are asked for, the first of all sequences together
 };
 
 // How many drafts of each run beside `decode`: those with which the expected tokens per predicted time
 // are most; none where they gain less than 3 %. `replay`: a wrong draft makes the sequence's rows
-// run again (recurrent states cannot be cut).
+// run again (recurrent states cannot be cut). `pass`: nanoseconds that a backend takes for one of each.
 std::vector<size_t> plan_drafts(const StepCost& cost, const StepShape& decode,
-                                std::span<const DraftInLine> drafts, bool replay);
+                                std::span<const DraftInLine> drafts, bool replay, double pass = 0);
 
 }  // namespace moebius

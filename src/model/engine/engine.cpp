@@ -63,6 +63,8 @@ Engine::Engine(Backend& backend, const EngineOptions& options)
       kv_(backend,
           {options_.kv_bytes, options_.parallel, options_.hash_seed, UINT64_MAX, options_.freed}) {
   options_.drafts = std::min(options_.drafts, kMostDrafts);
+  if (options_.backend_drafts && !backend.drafts())
+    fail("drafts of the model's own need its layer for multi-token prediction, on one device");
   if (backend.keys_depend_on_length() && backend.keys_change_beyond() == SIZE_MAX)
     options_.drafts = 0;  // keys of dynamic scaling follow the length of each step
   for (const KvKind& kind : backend.kv_kinds()) cuttable_ = cuttable_ && kind.cuttable;

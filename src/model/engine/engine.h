@@ -42,6 +42,7 @@ struct EngineOptions {
   uint64_t kv_bytes = 0;
   size_t drafts = 0;                // most drafted tokens of a sequence and step (draft.h); 0: none
   bool every_draft = false;         // that is found runs, whatever it costs
+  bool backend_drafts = false;      // drafts are those of the backend, or a prediction's
   double stretch = 3;               // longest step with prompt tokens, times the step without them
   double max_step = 1;              // seconds of a step with prompt tokens, as predicted
   size_t prompt_rows = 512;         // most prompt tokens of a step
@@ -169,6 +170,8 @@ class Engine {
   Sequence* next_waiting() const;
   bool available(const Sequence& s) const;
   void find_draft(Sequence& s) const;
+  static void take_drafts(const PendingStep& step, std::span<const int32_t> drafts);
+  void observe_drafts(const PendingStep& step, uint64_t nanoseconds) noexcept;
   void plan_drafts_of(const StepShape& decode);
   void provide_drafts();
   bool submit_next();
@@ -203,6 +206,8 @@ class Engine {
   bool cuttable_ = true;  // what all kinds hold of a sequence can be cut at any token
   KvStore kv_;
   StepCost cost_;
+  double draft_pass_ = 0;  // nanoseconds in which the backend makes a draft for each that wants one
+  size_t draft_passes_seen_ = 0;
   Sequences sequences_;  // in order of arrival
   std::unordered_map<std::string, Client> clients_;
   // Where admission stopped last: nothing is tried again before something became free.

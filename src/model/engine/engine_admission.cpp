@@ -121,6 +121,7 @@ void Engine::plan() {
   for (const auto& s : sequences_) {
     s->piece = 0;
     s->draft_rows.clear();
+    s->backend_drafts = false;
     if (taken == most || !available(*s)) continue;
     ++taken;
     if (s->pending() == 1) {
@@ -167,6 +168,11 @@ void Engine::find_draft(Sequence& s) const {
   // Runs of tokens that cross from the prompt into the answer are not the prediction's.
   size_t at = answer.empty() ? 0 : s.predicted.find(from, answer);
   if (answer.size() == 1 && !from.empty() && answer[0] == from[0]) at = 1;
+  if (at >= from.size() && options_.backend_drafts) {
+    s.backend_drafts = true, s.draft_forced = false;
+    s.draft_rows.resize(1 + std::min(most, kMostBackendDrafts), s.tokens.back());
+    return;
+  }
   if (at >= from.size()) {
     from = text;
     s.lookup.extend(text);
@@ -183,11 +189,11 @@ void Engine::plan_drafts_of(const StepShape& decode) {
   std::vector<Sequence*> owners;
   for (const auto& s : sequences_) {
     if (s->draft_rows.empty()) continue;
-    lines.push_back({s->next(), s->drafts(), &s->draft_record(), s->draft_due});
+    lines.push_back({s->next(), s->drafts(), &s->draft_record(), s->draft_due, s->backend_drafts});
     owners.push_back(s.get());
   }
   if (lines.empty() || options_.every_draft) return;
-  const std::vector<size_t> counts = plan_drafts(cost_, decode, lines, !cuttable_);
+  const std::vector<size_t> counts = plan_drafts(cost_, decode, lines, !cuttable_, draft_pass_);
   for (size_t i = 0; i < owners.size(); ++i) {
     Sequence& s = *owners[i];
     s.draft_rows.resize(counts[i] == 0 ? 0 : counts[i] + 1);

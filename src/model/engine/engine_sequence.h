@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One answer in the making, as the engine's files see it.
 #pragma once
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -62,6 +63,7 @@ struct Engine::Sequence {
   // Of the step that is made.
   size_t piece = 0;                 // tokens it runs, without drafts
   std::vector<int32_t> draft_rows;  // its last token and drafts; empty: none
+  bool backend_drafts = false;      // which the backend makes in the step
   std::vector<TokenChoice> choices;
   std::vector<TokenChoice> prompt_choices;
   size_t prompt_position = 0;
@@ -112,6 +114,12 @@ struct Engine::PendingStep {
   StepShape shape;
   StepFigures figures;
   uint64_t start = 0;
+
+  size_t passes() const {  // in which the backend drafts
+    size_t most = 0;
+    for (const BatchItem& item : items) most = std::max(most, item.drafts);
+    return most;
+  }
 };
 
 }  // namespace moebius

@@ -32,8 +32,9 @@ std::string copy_of(const std::string& words) noexcept {
 void Engine::add_item(PendingStep& step, Sequence& s) {
   const size_t at = s.next();
   if (!s.draft_rows.empty()) {
-    const size_t rows = s.draft_rows.size();
-    step.items.push_back({&s.kv.tables, at, s.draft_rows, LogitsOf::kAll, s.tokens.size()});
+    const size_t rows = s.draft_rows.size(), known = s.backend_drafts ? 1 : rows;
+    step.items.push_back({&s.kv.tables, at, std::span(s.draft_rows).first(known), LogitsOf::kAll,
+                          s.tokens.size(), rows - known});
     step.parts.push_back({&s, s.piece});
     for (size_t i = 0; i < rows; ++i) step.shape.add(at + i, 1, 1);
     step.figures.decode_rows += rows;
@@ -68,7 +69,9 @@ bool Engine::submit_next() {
     if (s->running() && s->piece > 0) add_item(*step, *s);
   if (step->items.empty()) return false;
   step->figures.batch = step->items.size();
-  if (cost_.known()) step->figures.predicted_nanoseconds = cost_.predict(step->shape);
+  if (cost_.known())
+    step->figures.predicted_nanoseconds =
+        cost_.predict(step->shape) + draft_pass_ * static_cast<double>(step->passes());
   step->start = now();
   pending_steps_.push_back(std::move(step));
   PendingStep& last = *pending_steps_.back();
@@ -100,7 +103,10 @@ void Engine::collect(StepReport& report) {
   const uint64_t time = now();
   f.nanoseconds = time - std::max(collected_->start, last_landing_);
   last_landing_ = time;
-  cost_.observe(collected_->shape, f.nanoseconds, output_.stats.phases);
+  const uint64_t drafting = std::min(output_.stats.draft_nanoseconds, f.nanoseconds);
+  cost_.observe(collected_->shape, f.nanoseconds - drafting, output_.stats.phases);
+  observe_drafts(*collected_, drafting);
+  take_drafts(*collected_, output_.drafts);
   std::swap(f.backend, output_.stats);
   report.figures = std::move(f);
   give_logits(*collected_);
@@ -109,12 +115,30 @@ void Engine::collect(StepReport& report) {
   report.results.reserve(places);
 }
 
+// What the backend drafted becomes the drafts of the sequences that asked for it.
+void Engine::take_drafts(const PendingStep& step, std::span<const int32_t> drafts) {
+  for (size_t i = 0; i < step.items.size(); ++i) {
+    const size_t n = step.items[i].drafts;
+    std::copy_n(drafts.begin(), n, step.parts[i].sequence->draft_rows.begin() + (n > 0));
+    drafts = drafts.subspan(n);
+  }
+}
+
+void Engine::observe_drafts(const PendingStep& step, uint64_t nanoseconds) noexcept {
+  constexpr size_t kRemembered = 32;
+  const size_t passes = step.passes();
+  if (passes == 0) return;
+  draft_passes_seen_ = std::min(draft_passes_seen_ + 1, kRemembered);
+  draft_pass_ += (static_cast<double>(nanoseconds) / static_cast<double>(passes) - draft_pass_) /
+                 static_cast<double>(draft_passes_seen_);
+}
+
 void Engine::give_logits(PendingStep& step) const {
   const size_t vocab = backend_.vocab();
   std::vector<Task>& tasks = step.tasks;
   size_t row = 0, t = 0;
   for (const BatchItem& item : step.items) {
-    const size_t rows = item.logits == LogitsOf::kAll    ? item.tokens.size()
+    const size_t rows = item.logits == LogitsOf::kAll    ? item.tokens.size() + item.drafts
                         : item.logits == LogitsOf::kLast ? 1
                                                          : 0;
     if (rows == 0) continue;
@@ -336,6 +360,12 @@ void Engine::calibrate() {
         shape.add(0, rows, all ? rows : 1);
         if (warm) cost_.measure(shape, now() - start, output_.stats.phases);
       }
+    if (options_.backend_drafts) {
+      PendingStep step;
+      step.items.push_back({&tables, 0, std::span(tokens).first(1), LogitsOf::kAll, 0, 1});
+      backend_.collect(backend_.submit(step.items), output_);
+      observe_drafts(step, output_.stats.draft_nanoseconds);
+    }
   } catch (...) {
     kv_.give_back(tables);
     throw;

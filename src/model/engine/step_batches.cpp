@@ -53,8 +53,7 @@ void StepRunner::complete(Batch& batch) noexcept {
   if (batch.complete) return;
   batch.complete = true;
   try {
-    if (batch.pass == nullptr)
-      return step(work_of(batch.items), batch.lane, batch.out.logits, batch.out.stats);
+    if (batch.pass == nullptr) return step(work_of(batch.items), batch.lane, batch.out);
     batch.done.get();
     end(*batch.pass, batch.out.stats);
   } catch (...) {
@@ -102,13 +101,13 @@ void StepRunner::copy_block(size_t kind, BlockId from, BlockId to, size_t tokens
     pool_.reserve_lengths(to);
     pool_.set_lengths(to, pool_.lengths(from));
   }
-  if (tokens < kBlockTokens) layers_.cut(pool_, kind, to, tokens);
+  if (tokens < kBlockTokens) cut(pool_, kind, to, tokens);
 }
 
 void StepRunner::cut_block(size_t kind, BlockId id, size_t tokens) {
   const std::lock_guard lock(mutex_);
   if (lanes_ > 1) complete_all();
-  if (tokens < kBlockTokens) layers_.cut(pool_, kind, id, tokens);
+  if (tokens < kBlockTokens) cut(pool_, kind, id, tokens);
 }
 
 void StepRunner::commit_blocks(size_t kind, size_t count) {

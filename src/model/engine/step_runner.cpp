@@ -27,6 +27,9 @@ StepRunner::StepRunner(const Checkpoint& checkpoint, const ModelOptions& options
       layers_(DeviceSet(options.placement, options.pool, host_cpu(),
                         {options.type, options.policy, options.cuda, true, packed_})),
       kv_plan_(plan_kv(checkpoint, part_.spec, options.kv(), layers_.devices, part_.own)),
+      predictor_plan_(options.predictor ? std::make_unique<PredictorPlan>(plan_predictor(
+                                              checkpoint, options.kv(), layers_.devices, kv_plan_))
+                                        : nullptr),
       graph_(layers_),
       lanes_(options.placement.one_device() || options.ranks != nullptr ? 1 : 2),
       pool_(kv_plan_.devices, kEngineSlab) {
@@ -36,8 +39,12 @@ StepRunner::StepRunner(const Checkpoint& checkpoint, const ModelOptions& options
   load.policy = options.policy, load.act = options.act, load.x_type = options.type;
   load.progress = options.progress;
   load.tap = options.tap;
-  LayerSetLoader(checkpoint, part_, kv_plan_, options.kv(), std::move(load), std::move(experts_of))
+  LayerSetLoader(checkpoint, part_, kv_plan_, options.kv(), load, std::move(experts_of))
       .load(layers_);
+  if (predictor_plan_ != nullptr)
+    predictor_ = std::make_unique<Predictor>(std::move(*predictor_plan_), layers_, options.kv(),
+                                             std::move(load));
+  predictor_plan_ = nullptr;
   if (packed_ != nullptr) packed_->finish();
 }
 
@@ -49,6 +56,14 @@ StepRunner::~StepRunner() {
 }
 
 std::vector<RankFigures> StepRunner::rank_figures(bool) { return {}; }
+
+uint64_t StepRunner::loaded_bytes() const {
+  return layers_.file_bytes + (predictor_ != nullptr ? predictor_->layers().file_bytes : 0);
+}
+
+uint64_t StepRunner::packed_bytes() const {
+  return layers_.packed_bytes() + (predictor_ != nullptr ? predictor_->packed_bytes() : 0);
+}
 
 uint64_t StepRunner::embedding_bytes() const {
   return layers_.embedding != nullptr ? layers_.embedding->table_bytes() : 0;
@@ -103,7 +118,9 @@ void StepRunner::check(const BatchItem& item) const {
   for (const int32_t t : item.tokens)
     if (t < 0 || static_cast<size_t>(t) >= layers_.vocab)
       fail("token {} is not in the vocabulary of {} tokens", t, layers_.vocab);
-  const size_t last = (item.position + item.tokens.size() - 1) / kBlockTokens;
+  if (item.drafts > 0 && (!drafts() || item.tokens.size() != 1 || item.logits != LogitsOf::kAll))
+    fail("drafts follow one token of a model that makes them, with all logits");
+  const size_t last = (item.position + item.tokens.size() + item.drafts - 1) / kBlockTokens;
   for (size_t k = 0; k < kv_plan_.kinds.size(); ++k) {
     const KvKind& kind = kv_plan_.kinds[k];
     const std::vector<BlockId>& table = item.tables->at(k);
@@ -214,6 +231,7 @@ void StepRunner::run(Pass& pass, std::vector<float>& out) {
   graph_.embed(step);
   graph_.run(step, pass.counts, nullptr);
   logits(pass, graph_.hidden(step, graph_.last_device()), out);
+  if (predictor_ != nullptr) predictor_->keep(step, graph_.normalized(step));
   for (Device* d : layers_.devices.all()) d->wait(step);
 }
 
@@ -284,22 +302,53 @@ void StepRunner::measured(StepStats& stats, FunctionRef<void()> fn) {
       std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
 }
 
-void StepRunner::step(std::vector<Work> work, size_t lane, std::vector<float>& out,
-                      StepStats& stats) {
+void StepRunner::draft(std::span<Work> work, size_t lane, std::vector<Predictor::Sequence>& rows,
+                       StepOutput& out) const {
+  for (const Work& w : work)
+    if (w.item.drafts > 0)
+      rows.push_back({w.item.tables,
+                      w.pool,
+                      w.item.position,
+                      w.item.length,
+                      w.item.drafts,
+                      {w.item.tokens[0]}});
+  if (rows.empty()) return;
+  const auto start = std::chrono::steady_clock::now();
+  out.stats.weight_bytes += predictor_->draft(rows, lane);
+  size_t next = 0;
+  for (Work& w : work) {
+    if (w.item.drafts == 0) continue;
+    const std::vector<int32_t>& tokens = rows[next++].tokens;
+    out.drafts.insert(out.drafts.end(), tokens.begin() + 1, tokens.end());
+    w.item.tokens = tokens, w.item.drafts = 0;
+  }
+  out.stats.draft_nanoseconds = static_cast<uint64_t>(
+      std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count());
+}
+
+void StepRunner::step(std::vector<Work> work, size_t lane, StepOutput& out) {
+  StepStats& stats = out.stats;
   stats = {};
-  stats.items = work.size(), stats.rows = rows_of(work);
-  out.clear();
-  if (stats.rows == 0) return;
+  out.logits.clear(), out.drafts.clear();
+  if (rows_of(work) == 0) return;
+  std::vector<Predictor::Sequence> drafted;
   measured(stats, [&] {
+    draft(work, lane, drafted, out);
+    stats.items = work.size(), stats.rows = rows_of(work);
     const std::unique_ptr<Pass> pass = begin(std::move(work), lane);
     try {
-      run(*pass, out);
+      run(*pass, out.logits);
       end(*pass, stats);
     } catch (...) {
       abandon(*pass);
       throw;
     }
   });
+}
+
+void StepRunner::cut(const KvPool& pool, size_t kind, BlockId id, size_t tokens) const {
+  layers_.cut(pool, kind, id, tokens);
+  if (predictor_ != nullptr) predictor_->layers().cut(pool, kind, id, tokens);
 }
 
 void StepRunner::forward_by(std::span<const StepItem> items, std::vector<float>& logits,
@@ -319,8 +368,8 @@ void StepRunner::forward_by(std::span<const StepItem> items, std::vector<float>&
     for (const StepItem& item : items)  // what was written behind the end is no longer there
       if (const size_t tail = item.state->length_ % kBlockTokens; tail != 0 && !lost())
         for (size_t k = 0; k < kv_plan_.kinds.size(); ++k)
-          layers_.cut(*item.state->pool_, k,
-                      item.state->tables_[k][item.state->length_ / kBlockTokens], tail);
+          cut(*item.state->pool_, k, item.state->tables_[k][item.state->length_ / kBlockTokens],
+              tail);
     throw;
   }
   for (const StepItem& item : items) item.state->commit(item.tokens.size());
@@ -331,7 +380,9 @@ void StepRunner::forward(std::span<const StepItem> items, std::vector<float>& lo
   if (lanes_ > 1) complete_all();
   forward_by(items, logits,
              [&](std::span<const Work> work, std::vector<float>& out, StepStats& stats) {
-               step({work.begin(), work.end()}, 0, out, stats);
+               StepOutput made;
+               step({work.begin(), work.end()}, 0, made);
+               out = std::move(made.logits), stats = std::move(made.stats);
              });
 }
 

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "model/decoder.h"
+#include "model/engine/predictor.h"
 #include "model/graph/graph.h"
 #include "model/load/layer_set_loader.h"
 #include "model/load/packed_weights.h"
@@ -18,7 +19,7 @@ namespace moebius {
 // A sequence's tokens, block by block: f(block, first position, behind the last).
 template <class F>
 void each_block(const BatchItem& item, F f) {
-  const size_t end = item.position + item.tokens.size();
+  const size_t end = item.position + item.tokens.size() + item.drafts;
   for (size_t at = item.position; at < end;) {
     const size_t block = at / kBlockTokens, until = std::min(end, (block + 1) * kBlockTokens);
     f(block, at, until);
@@ -34,10 +35,10 @@ class StepRunner final : public DecoderModel {
 
   void follow() override {}
   std::vector<RankFigures> rank_figures(bool now) override;
-  uint64_t loaded_bytes() const override { return layers_.file_bytes; }
+  uint64_t loaded_bytes() const override;
   size_t layers() const override { return layers_.layers.size(); }
   XType type() const override { return options_.type; }
-  uint64_t packed_bytes() const override { return layers_.packed_bytes(); }
+  uint64_t packed_bytes() const override;
   uint64_t embedding_bytes() const override;
   const KvPlan& kv_plan() const override { return kv_plan_; }
   uint64_t weight_bytes_per_token() const override { return layers_.bytes_per_token(); }
@@ -52,6 +53,7 @@ class StepRunner final : public DecoderModel {
   size_t vocab() const override { return layers_.vocab; }
   std::span<const KvKind> kv_kinds() const override { return kv_plan_.kinds; }
   uint64_t memory_left() const override { return options_.memory_left; }
+  bool drafts() const override { return predictor_ != nullptr && lanes_ == 1; }
   size_t batches_in_flight() const override { return lanes_; }
   Ticket submit(std::span<const BatchItem> items) override;
   void collect(Ticket ticket, StepOutput& out) override;
@@ -84,6 +86,7 @@ class StepRunner final : public DecoderModel {
   const Graph& graph() const { return graph_; }
   std::mutex& mutex() { return mutex_; }
   KvPool& engine_pool() { return pool_; }
+  const Predictor* predictor() const { return predictor_.get(); }
   SequenceState sequence(std::shared_ptr<const uint64_t> id) const;
   // Throws Error for an item that cannot run.
   void check(const BatchItem& item) const;
@@ -119,7 +122,11 @@ class StepRunner final : public DecoderModel {
     std::exception_ptr error;
     StepOutput out;
   };
-  void step(std::vector<Work> work, size_t lane, std::vector<float>& logits, StepStats& stats);
+  void step(std::vector<Work> work, size_t lane, StepOutput& out);
+  // Drafts that items ask for become tokens of theirs, which `rows` keeps.
+  void draft(std::span<Work> work, size_t lane, std::vector<Predictor::Sequence>& rows,
+             StepOutput& out) const;
+  void cut(const KvPool& pool, size_t kind, BlockId id, size_t tokens) const;
   void run(Pass& pass, std::vector<float>& logits);
   bool needs(std::span<const BatchItem> items, std::span<const BatchItem> writers) const;
   bool may_launch(const Batch& batch) const;
@@ -136,7 +143,9 @@ class StepRunner final : public DecoderModel {
   std::shared_ptr<PackedStore> packed_;  // null: weights lie in memory
   LayerSet layers_;
   KvPlan kv_plan_;
+  std::unique_ptr<PredictorPlan> predictor_plan_;  // until it is loaded
   Graph graph_;
+  std::unique_ptr<Predictor> predictor_;  // null: none
   size_t lanes_ = 1;
   size_t state_kind_ = SIZE_MAX;
   KvPool pool_;                                  // an engine's

@@ -18,7 +18,25 @@ void Graph::embed(Step& step) const {
   const RowSet h = hidden(step, ends);
   l_.embedding->forward(step, h.columns(0, l_.hidden));
   if (l_.embedded != nullptr) l_.embedded->run(step, {h});
+  if (l_.predictor != nullptr) {
+    const RowSet both = rows(step, ends, kJoined, 2 * l_.hidden);
+    step.phase = Phase::kNorm;
+    l_.predictor->norms->run(step, {h, before(step), both});
+    step.phase = Phase::kLinear;
+    l_.predictor->join->forward(step, both, h);
+  }
   if (&ends != &first_device()) Device::copy(step, h, hidden(step, first_device()));
+}
+
+RowSet Graph::before(Step& step) const { return rows(step, l_.devices.ends(), kBefore, l_.hidden); }
+
+void Graph::keep_keys(Step& step) const {
+  const GraphLayer& layer = *l_.layers[l_.own.begin];
+  const RowSet a = rows(step, *layer.device, kInput, l_.hidden);
+  step.phase = Phase::kNorm;
+  layer.attention_in->run(step, {hidden(step, *layer.device), a, {}, gates(step, *layer.device)});
+  gate_rows(step, *layer.device, layer.attention_gate.get(), a);
+  attend(step, layer, a, {});
 }
 
 void Graph::run(Step& step, std::span<uint32_t> counts,

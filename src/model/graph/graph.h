@@ -42,6 +42,8 @@ enum RowName : uint32_t {
   kLogits,
   kGathered,  // of all ranks
   kPart,      // of this rank
+  kBefore,    // of a predictor: what was made of the token before
+  kJoined,    // and that beside the token's row
 };
 
 class Graph {
@@ -49,11 +51,16 @@ class Graph {
   explicit Graph(const LayerSet& layers) : l_(layers) {}
 
   RowSet hidden(Step& step, Device& device) const;
-  // Rows of the first layer from tokens.
+  // Rows of the first layer from tokens; of a predictor, from these and before().
   void embed(Step& step) const;
+  RowSet before(Step& step) const;
   // The layers that are here. counts: rows of every expert, layer by layer (added). `between` is
   // called behind each layer; null: nobody asks.
   void run(Step& step, std::span<uint32_t> counts, const std::function<void()>& between) const;
+  // The keys of the first layer alone, of rows that embed() made.
+  void keep_keys(Step& step) const;
+  // All rows behind the final norm, once logits() was called.
+  RowSet normalized(Step& step) const { return rows(step, l_.devices.ends(), kInput, l_.hidden); }
   // Logits of some rows of h, [rows, vocab].
   void logits(Step& step, RowSet h, std::vector<uint32_t> which, std::vector<float>& out) const;
 

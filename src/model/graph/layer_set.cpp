@@ -6,6 +6,7 @@ namespace moebius {
 uint64_t LayerSet::packed_bytes() const {
   uint64_t bytes = output != nullptr ? output->packed_bytes() : 0;
   if (embedding != nullptr) bytes += embedding->table_bytes();
+  if (predictor != nullptr) bytes += predictor->join->packed_bytes();
   for (const auto& l : layers) {
     if (l == nullptr) continue;
     bytes += l->dense_bytes;

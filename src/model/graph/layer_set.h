@@ -145,6 +145,14 @@ struct GraphLayer {
   KvPlace place;             // of what the mixer keeps
 };
 
+// What the layer of a predictor reads: a token's row and what the model made of the token before it,
+// each normalized, side by side through a projection.
+struct PredictorInput {
+  std::unique_ptr<RowStoreOp> made;  // what the model made of tokens
+  Program norms;                     // {token's row, that of the token before, both}
+  Linear join;
+};
+
 struct LayerSet {
   explicit LayerSet(DeviceSet d) : devices(std::move(d)) {}
 
@@ -155,12 +163,14 @@ struct LayerSet {
   Range own;                                        // layers that are here
   std::vector<std::unique_ptr<GraphLayer>> layers;  // of the whole model; null: another rank's
   // The ends, where they are here.
-  std::unique_ptr<EmbeddingOp> embedding;
+  std::shared_ptr<EmbeddingOp> embedding;
   Program embedded;    // {h}: a norm of the token's row, that row into other streams; null: neither
   Program final_norm;  // {h, a, gates}
-  Linear output;
+  std::shared_ptr<LinearOp> output;
   Program logit_tail;       // null: none
   uint64_t file_bytes = 0;  // read for this part
+  // A predictor's; then embedding and output may be those of the model. Null: it is a model.
+  std::unique_ptr<PredictorInput> predictor;
 
   uint64_t packed_bytes() const;
   uint64_t bytes_per_token() const;  // of packed weights that one token reads

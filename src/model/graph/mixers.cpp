@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What mixes the rows of a sequence in a layer: attention with heads, with latents, with one shared key
-// head, and recurrent layers. graph.cpp has the order of a layer.
+// head, and recurrent layers. graph.cpp has the order of a layer. Where `out` has no rows, attention keeps
+// keys and values and does no more.
 #include "model/graph/graph.h"
 
 namespace moebius {
@@ -15,13 +16,14 @@ void Graph::forward(Step& step, const GraphLayer& layer, const HeadAttention& m,
                gate = m.gate != nullptr ? rows(step, d, kGates, m.gate_width) : RowSet(),
                relative =
                    m.relative_width > 0 ? rows(step, d, kRelatives, m.relative_width) : RowSet(),
-               attended = rows(step, d, kAttended, m.out_width);
+               attended = out.rows > 0 ? rows(step, d, kAttended, m.out_width) : RowSet();
   step.phase = Phase::kLinear;
   m.qkv->forward(step, a, qkv);
   if (m.index != nullptr) choose(step, d, *m.index, a, a);
   step.phase = Phase::kAttention;
   m.input->run(step, {qkv, q, k, v, gate, relative, convolved(step, m.convolution.get(), qkv)});
   m.attention->forward(step, q, k, v, relative, attended);
+  if (out.rows == 0) return;
   if (m.gate != nullptr) m.gate->run(step, {gate, attended});
   step.phase = Phase::kLinear;
   m.output->forward(step, attended, out);
@@ -70,6 +72,7 @@ void Graph::forward(Step& step, const GraphLayer& layer, const LatentAttention& 
            m.query_latent > 0 ? latent.columns(0, m.index->query->in_features()) : a);
   step.phase = Phase::kAttention;
   m.rotate->run(step, {q, k});
+  if (out.rows == 0) return m.attention->forward(step, q, k, v, {}, out);
   RowSet values = rows(step, d, kAttended, m.attended_width);
   if (m.query_up == nullptr) {
     m.attention->forward(step, q, k, v, {}, values);

@@ -210,7 +210,7 @@ AttentionSpec attention_spec(const DecoderSpec& s, size_t index, bool absorbed) 
                 : static_cast<float>(1 / std::sqrt(static_cast<double>(s.key_dim(index))));
   if (s.layers[index].attention_scale != 0) a.scale = s.layers[index].attention_scale;
   a.window = s.layers[index].window, a.chunk = s.layers[index].chunk;
-  a.ratio = s.layers[index].ratio;
+  a.ratio = s.layers[index].ratio, a.first = s.layers[index].first_key;
   return a;
 }
 

@@ -26,6 +26,11 @@ std::string layer_stem(const Checkpoint& checkpoint, size_t index) {
 LayerParts::LayerParts(const Checkpoint& checkpoint, size_t index)
     : checkpoint_(checkpoint), index_(index) {
   const Family* family = family_by_key(checkpoint.config().family);
+  const PredictorNames& predictor = checkpoint.config().predictor;
+  if (!predictor.stem.empty()) {
+    prefix_ = predictor.layer;
+    return;
+  }
   const bool halves = family != nullptr && family->double_layers;
   prefix_ = layer_stem(checkpoint, halves ? index / 2 : index);
   if (halves) half_ = std::to_string(index % 2);

@@ -94,13 +94,17 @@ LayerSetLoader::LayerSetLoader(const Checkpoint& checkpoint, const ModelPart& pa
   };
 }
 
-void LayerSetLoader::load(LayerSet& to) {
+void LayerSetLoader::begin(LayerSet& to) {
   to_ = &to;
   const ModelConfig& config = checkpoint_.config();
   to.hidden = static_cast<size_t>(config.hidden), to.vocab = static_cast<size_t>(config.vocab);
   to.type = options_.x_type, to.own = part_.own;
   to.streams = spec_.streams.count;
   to.gates = to.streams > 1 ? spec_.streams.gates() : 0;
+}
+
+void LayerSetLoader::load(LayerSet& to) {
+  begin(to);
   check_ends(checkpoint_, to.vocab, to.hidden);
   std::vector<RopeSpec> ropes = {spec_.rope};
   ropes.insert(ropes.end(), spec_.other_ropes.begin(), spec_.other_ropes.end());

@@ -21,8 +21,12 @@ class LayerSetLoader {
                  const KvChoice& kv_options, LoadOptions options, ExpertsOf experts_of);
   // Throws Error naming what is missing or does not fit.
   void load(LayerSet& to);
+  // A predictor of one layer, whose rows are kept at `rows`; its embedding is the model's, and so is the
+  // output where it has none of its own.
+  void load_predictor(LayerSet& to, const LayerSet& model, KvPlace rows);
 
  private:
+  void begin(LayerSet& to);
   void load_layer(size_t index, GraphLayer& layer);
   void load_block(const LayerParts& parts, GraphLayer& layer);
   std::unique_ptr<ExpertsOp> load_mlp(GraphLayer& layer, size_t index);

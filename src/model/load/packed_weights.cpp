@@ -33,6 +33,7 @@ std::string packed_for(const ModelOptions& o) {
     text += o.act.mode == Int8Mode::kVllm ? ", int8 as vllm" : ", int8 as compressed-tensors";
   if (const std::string placement = o.placement.describe(); placement != "cpu")
     text += ", on " + placement;  // what lies elsewhere is not in the file
+  if (o.predictor) text += ", with multi-token prediction";
   if (o.ranks != nullptr)
     text += fmt::format(", rank {} of {}", o.ranks->rank(), describe(o.ranks->split()));
   return text;

@@ -69,6 +69,11 @@ std::vector<uint64_t> packed_bytes_of_ranks(const Checkpoint& checkpoint, const 
   std::vector<uint64_t> bytes;
   for (const RankPart& part : rank_parts(checkpoint, split, weigh)) bytes.push_back(part.bytes);
   bytes[0] += table;
+  if (options.predictor) {
+    const Checkpoint predictor = checkpoint.open_predictor();
+    for (const Module& m : predictor.modules())
+      bytes[0] += module_memory(predictor, m, options.policy, options.act, options.type).packed;
+  }
   return bytes;
 }
 

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows kept in blocks, as an operation of the CPU.
+#include <algorithm>
+
+#include "device/cpu/block_addresses.h"
+
+namespace moebius {
+namespace {
+
+class CpuRowStore final : public RowStoreOp {
+ public:
+  CpuRowStore(CpuDevice& device, size_t width, KvPlace place)
+      : device_(device), layout_{width, kv_type_of(device.options().type)}, place_(place) {}
+  void write(Step& step, const RowSet& x) const override {
+    device_.run(step, [this, &step, x] {
+      const float* rows = device_.at(step, x);
+      blocks_.gather(step, device_, place_);
+      for (size_t i = 0; i < step.sequences.size(); ++i)
+        each_block(step.sequences[i], blocks_.of(i),
+                   [&](uint8_t* block, size_t first, size_t count, size_t row) {
+                     for (size_t j = 0; j < count; ++j)
+                       layout_.put(block, first + j, rows + (row + j) * x.stride);
+                   });
+    });
+  }
+  void read_before(Step& step, const RowSet& y) const override {
+    device_.run(step, [this, &step, y] {
+      float* rows = device_.at(step, y);
+      blocks_.gather(step, device_, place_);
+      for (size_t i = 0; i < step.sequences.size(); ++i) {
+        const StepSequence& s = step.sequences[i];
+        for (size_t t = 0; t < s.tokens; ++t) {
+          float* row = rows + (s.first_row + t) * y.stride;
+          const size_t at = s.position + t;
+          if (at == 0)
+            std::fill_n(row, y.cols, 0.0f);
+          else
+            layout_.get(blocks_.of(i)[(at - 1) / kBlockTokens], (at - 1) % kBlockTokens, row);
+        }
+      }
+    });
+  }
+
+ private:
+  CpuDevice& device_;
+  KvRowLayout layout_;
+  KvPlace place_;
+  mutable BlockAddresses blocks_;  // of the call that runs
+};
+
+}  // namespace
+
+std::unique_ptr<RowStoreOp> CpuDevice::row_store(size_t width, KvPlace place) {
+  return std::make_unique<CpuRowStore>(*this, width, place);
+}
+
+}  // namespace moebius

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// A layer that predicts the token after the next is one of the model's, behind the last. The first token
+// has none before it, so that nothing is predicted there and no row sees its key.
+#include "base/error.h"
+#include "model/arch/arch.h"
+
+namespace moebius {
+namespace {
+
+// Sees all keys, and takes nothing of another layer.
+bool stands_alone(const DecoderSpec& s, size_t i) {
+  const LayerSpec& l = s.layers[i];
+  return l.attends && l.mixes && !l.recurrent && l.kv_from == 0 && l.window == 0 && l.chunk == 0 &&
+         l.ratio == 0 && !l.beside && !joins_later(l) && !takes_choice(s, i);
+}
+
+}  // namespace
+
+DecoderSpec predictor_spec(const ModelConfig& config) {
+  DecoderSpec s = decoder_spec(config);
+  size_t i = s.layers.size();
+  while (i > 0 && !stands_alone(s, i - 1)) --i;
+  if (i == 0 || s.streams.count > 1 || s.shared_key || s.convolutions || s.indexer.by_head ||
+      fields_of(config).boolean({"mtp_hidden_states_first"}).value_or(false))
+    fail_at({"unsupported", "", "", "", "architectures"},
+            "architecture {}: the form of its multi-token prediction is not known",
+            printable(config.architecture));
+  s.layers = {s.layers[i - 1]};
+  s.layers[0].first_key = 1, s.indexer.first = 1;
+  return s;
+}
+
+}  // namespace moebius

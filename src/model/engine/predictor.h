@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs a predictor (load/predictor_plan.h) beside its model: drafts before a step of the model, one token
+// in each pass; behind it the keys of all the step's rows, made of what the model made of them. So its
+// blocks hold, below the end of a sequence, what depends on the sequence's tokens alone.
+#pragma once
+#include <vector>
+
+#include "model/graph/graph.h"
+#include "model/load/layer_set_loader.h"
+#include "model/load/predictor_plan.h"
+
+namespace moebius {
+
+class Predictor {
+ public:
+  // `model` is loaded and outlives it.
+  Predictor(PredictorPlan plan, const LayerSet& model, const KvChoice& kv, LoadOptions options);
+
+  struct Sequence {
+    const BlockTables* tables;
+    const KvPool* pool;
+    size_t position;              // of the first of `tokens`
+    size_t length;                // as BatchItem::length
+    size_t drafts;                // tokens that are asked for
+    std::vector<int32_t> tokens;  // one; drafts are put behind it
+  };
+  // Bytes of weights that were read. logits: null, or gets those of all drafts, pass by pass.
+  uint64_t draft(std::span<Sequence> sequences, size_t lane,
+                 std::vector<float>* logits = nullptr) const;
+  // Behind Graph::logits() of the model for the same step.
+  void keep(Step& step, const RowSet& normalized) const;
+
+  const LayerSet& layers() const { return layers_; }
+  uint64_t packed_bytes() const;  // of what is its own
+
+ private:
+  uint64_t pass(Step& step, std::vector<float>& logits, std::vector<float>& made, bool first) const;
+
+  PredictorPlan plan_;
+  LayerSet layers_;
+  Graph graph_;
+  bool own_output_ = false;
+};
+
+}  // namespace moebius
