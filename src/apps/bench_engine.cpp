@@ -185,7 +185,7 @@ class TraceBench {
     r.sampling.seed = random.next();
     answers_.resize(trace_.size());
     if (drafts_) {
-      r.prediction = answers_[index];
+      if (options_.predictions != "own") r.prediction = answers_[index];
       if (options_.predictions == "wrong")
         for (int32_t& t : r.prediction)
           t = static_cast<int32_t>((static_cast<size_t>(t) + 1) % recorder_.vocab());
@@ -496,13 +496,16 @@ Command bench_engine_subject() {
   add_engine_options(c, o->engine);
   c.option("--predictions", "WHAT", &o->predictions,
            "runs without and with drafts in turn; right: each request is given its own answer as "
-           "prediction; wrong: an answer with every token wrong")
-      .one_of({"none", "right", "wrong"})
+           "prediction; wrong: an answer with every token wrong; own: drafts as --speculate says")
+      .one_of({"none", "right", "wrong", "own"})
       .seldom();
   add_model_options(c, o->model);
   c.examples = {"moebius bench engine", "moebius bench engine DIR --trace requests.csv --json",
                 "moebius bench engine DIR --requests 1 --new-tokens 256 --predictions right"};
-  c.action = [o](const Command&) { return run_bench_engine(*o, std::cout); };
+  c.action = [o](const Command&) {
+    settle_speculation(o->engine, o->model);
+    return run_bench_engine(*o, std::cout);
+  };
   return c;
 }
 

@@ -18,11 +18,26 @@ void add_engine_options(Command& c, EngineRunOptions& o) {
   c.option("--max-step", "S", &o.max_step, "longest prefill step, in seconds")
       .range(0.001, 3600)
       .seldom();
-  c.option("--speculate", "HOW", &o.speculate,
-           "lookup: tokens that followed the same text before run ahead where that is faster; the "
-           "answer stays the same")
-      .one_of({"lookup", "off"})
+  c.option(
+       "--speculate", "HOW", &o.speculate,
+       "tokens that run ahead where that is faster; the answer stays the same. lookup: those that "
+       "followed the same text before; mtp: those that the model's layer for multi-token "
+       "prediction expects")
+      .one_of({"lookup", "mtp", "off"})
+      .by_default(o.speculate.empty() ? "lookup; off with --pp" : o.speculate)
       .seldom();
+}
+
+void settle_speculation(const EngineRunOptions& o, ModelRunOptions& model) {
+  const RankOptions& r = model.ranks;
+  if (r.pp > 1 && !o.speculate.empty() && o.speculate != "off")
+    fail("--speculate {}: pipeline stages (--pp {}) run without drafts; leave one of them out",
+         o.speculate, r.pp);
+  if (o.speculate == "mtp" && (r.ranks > 1 || r.tp > 1 || r.ep > 1))
+    fail(
+        "--speculate mtp: multi-token prediction runs in one process; leave out the ranks, or "
+        "take lookup");
+  model.predictor = o.speculate == "mtp";
 }
 
 EngineOptions engine_options(const EngineRunOptions& o, OpenModel& open, size_t context) {
@@ -31,7 +46,8 @@ EngineOptions engine_options(const EngineRunOptions& o, OpenModel& open, size_t 
   e.context = context != 0 ? context : static_cast<size_t>(std::max<int64_t>(0, trained));
   e.kv_bytes = static_cast<uint64_t>(o.kv_gib * 0x1p30);
   e.max_step = o.max_step;
-  if (o.speculate == "lookup") e.drafts = kMostDrafts;
+  if (o.speculate != "off") e.drafts = kMostDrafts;
+  e.backend_drafts = o.speculate == "mtp";
   e.pool = &open.pool;
   return e;
 }

@@ -10,9 +10,11 @@ namespace moebius {
 struct EngineRunOptions {
   double kv_gib = 0;  // 0: chosen
   double max_step = 1;
-  std::string speculate = "lookup";
+  std::string speculate;  // lookup, mtp, off; empty: nothing was said, lookup where it can be
 };
 void add_engine_options(Command& command, EngineRunOptions& options);
+// What of the model is loaded for --speculate. Throws Error where it cannot be had with these ranks.
+void settle_speculation(const EngineRunOptions& options, ModelRunOptions& model);
 // context: 0: what the model was trained for.
 EngineOptions engine_options(const EngineRunOptions& options, OpenModel& open, size_t context);
 // Throws Error where --kv-gib is more than the machine has free; asked before weights are loaded.

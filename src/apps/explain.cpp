@@ -221,6 +221,7 @@ int run_explain(const ExplainOptions& options, std::ostream& out) {
   question.act = act_request_of(options.run);
   note_request(checkpoint, question.act);
   question.threads = static_cast<size_t>(options.run.threads);
+  question.predictor = true;
   const Explanation e = explain(checkpoint, question);
   if (options.json) {
     out << to_json(e).dump(1) << '\n';

@@ -42,7 +42,19 @@ class Writer {
     header();
     if (!f_.ranks.empty()) ranks();
     if (!f_.parts.empty()) parts();
-    modules();
+    modules(f_.modules);
+    if (f_.predictor.checkpoint != nullptr) {
+      out_ += '\n';
+      field(
+          "predictor",
+          fmt::format(
+              "with --speculate mtp the layer for multi-token prediction is loaded, too: {} "
+              "and {} of keys and values per token",
+              bytes_text(f_.predictor.packed_bytes), bytes_text(f_.predictor.kv_bytes_per_token)));
+      modules(f_.predictor.modules);
+    } else if (!f_.predictor.reason.empty()) {
+      field("predictor", f_.predictor.reason);
+    }
     if (f_.question.tensors) tensors();
     unused();
     list("warnings", f_.checkpoint.warnings(), Ink::kYellow);
@@ -166,11 +178,11 @@ class Writer {
     return letter(i);
   }
 
-  std::vector<ModuleLine> module_lines() {
+  std::vector<ModuleLine> module_lines(const std::vector<ModuleGroup>& groups) {
     std::map<std::string, size_t> same;  // alike but for the layer, yet decided differently
-    for (const ModuleGroup& g : f_.modules) ++same[g.name];
+    for (const ModuleGroup& g : groups) ++same[g.name];
     std::vector<ModuleLine> lines;
-    for (const ModuleGroup& g : f_.modules) {
+    for (const ModuleGroup& g : groups) {
       const Module& m = *g.sample;
       if (!has_matrix(m)) continue;
       std::string name = printable(g.name, 90);
@@ -189,15 +201,16 @@ class Writer {
   }
   static std::string_view stem_of(std::string_view name) { return name.substr(0, name.rfind('.')); }
 
-  void modules() {
+  void modules(const std::vector<ModuleGroup>& groups) {
+    legend_.clear();
     out_ += '\n';
     Table table("wrrrll", width_);
     table.header({"module", "num", "shape", "bytes", "scheme", "by"});
-    for (const ModuleLine& l : module_lines())
+    for (const ModuleLine& l : module_lines(groups))
       table.add({fmt::format("{}", fmt::join(fold_names(l.names), " ")), std::to_string(l.count),
                  l.shape, bytes_text(l.bytes), l.scheme, l.by});
     uint64_t vectors = 0, vector_bytes = 0;
-    for (const ModuleGroup& g : f_.modules)
+    for (const ModuleGroup& g : groups)
       if (!has_matrix(*g.sample)) vectors += g.count, vector_bytes += g.bytes;
     if (vectors > 0)
       table.add({"norms and parameters", std::to_string(vectors), "", bytes_text(vector_bytes)});

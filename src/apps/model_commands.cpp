@@ -161,6 +161,7 @@ ModelOptions model_options_of(const ModelRunOptions& options, const Checkpoint& 
   o.pack_dir = options.pack_dir;
   o.note = [](const std::string& line) { note("{}", line); };
   o.tap = options.tap;
+  o.predictor = options.predictor;
   return o;
 }
 
@@ -179,6 +180,10 @@ OpenModel::OpenModel(const ModelRunOptions& options, size_t context,
   model_options.context = context;
   uint64_t bytes = 0;
   for (const Module& m : checkpoint.modules()) bytes += m.tower ? 0 : m.bytes;
+  if (options.predictor) {
+    const Checkpoint predictor = checkpoint.open_predictor();
+    for (const Module& m : predictor.modules()) bytes += m.bytes;
+  }
   if (has_tower(checkpoint)) note("{}", kTextOnly);
   Progress progress("loading", bytes, true);
   std::atomic<uint64_t> done{0};

@@ -21,6 +21,7 @@ struct ModelRunOptions {
   RankOptions ranks;
   std::string pack_dir;      // of weights that were packed before; "": none
   ModuleTap* tap = nullptr;  // sees what layers read
+  bool predictor = false;    // with its layer for multi-token prediction
 };
 
 void add_model_options(Command& command, ModelRunOptions& options);

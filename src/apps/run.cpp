@@ -254,7 +254,10 @@ Command run_command() {
                 "moebius run DIR --chat -p 'Who are you?'", "moebius run DIR -i",
                 "moebius run DIR --tools weather.json -p 'Do I need an umbrella in Oslo?'",
                 "moebius run DIR --tokens 1,2,3 -n 8 --json --logprobs 5"};
-  c.action = [o](const Command&) { return run_run(*o); };
+  c.action = [o](const Command&) {
+    settle_speculation(o->engine, o->model);
+    return run_run(*o);
+  };
   return c;
 }
 

@@ -308,7 +308,10 @@ Command serve_command() {
   add_model_options(c, o->model);
   c.examples = {"moebius serve", "moebius serve DIR --port 8080 --alias gpt-4o",
                 "moebius serve DIR --host 0.0.0.0 --api-key-file keys.txt"};
-  c.action = [o](const Command&) { return run_serve(*o); };
+  c.action = [o](const Command&) {
+    settle_speculation(o->engine, o->model);
+    return run_serve(*o);
+  };
   return c;
 }
 

@@ -87,15 +87,7 @@ std::vector<std::string> left_to_cpu(const Checkpoint& checkpoint, XType type) {
   }
 }
 
-}  // namespace
-
-Explanation explain(const Checkpoint& checkpoint, const ExplainQuestion& q) {
-  check_request(q.policy, q.act);
-  Explanation out;
-  out.cpu = q.cpu ? *q.cpu : host_cpu();
-  out.cuda = q.cuda;
-  if (q.cuda) out.on_cpu = left_to_cpu(checkpoint, q.x_type);
-  if (!q.cpu && !q.cuda) out.machine.emplace(q.threads);
+void explain_modules(const Checkpoint& checkpoint, const ExplainQuestion& q, Explanation& out) {
   std::vector<ModuleGroup> groups = group_modules(checkpoint);
   // A table that is also the output projection is named with the outputs: last.
   std::stable_partition(groups.begin(), groups.end(), [](const ModuleGroup& g) {
@@ -108,6 +100,22 @@ Explanation explain(const Checkpoint& checkpoint, const ExplainQuestion& q) {
     e.group = std::move(group);
     if (m.supported) choose(checkpoint, q, out.cpu, e);
     out.modules.push_back(std::move(e));
+  }
+}
+
+}  // namespace
+
+Explanation explain(const Checkpoint& checkpoint, const ExplainQuestion& q) {
+  check_request(q.policy, q.act);
+  Explanation out;
+  out.cpu = q.cpu ? *q.cpu : host_cpu();
+  out.cuda = q.cuda;
+  if (q.cuda) out.on_cpu = left_to_cpu(checkpoint, q.x_type);
+  if (!q.cpu && !q.cuda) out.machine.emplace(q.threads);
+  explain_modules(checkpoint, q, out);
+  if (q.predictor && checkpoint.has_predictor()) {
+    out.predictor = std::make_shared<const Checkpoint>(checkpoint.open_predictor());
+    explain_modules(*out.predictor, q, out);
   }
   return out;
 }

@@ -2,6 +2,7 @@
 // For every distinct module the kernel that will run it, its numerics, its size, and why not the
 // others. Modules that differ only in layer and expert are one group.
 #pragma once
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,6 +23,7 @@ struct ExplainQuestion {
   XType x_type = XType::kBf16;
   size_t threads = 0;              // 0: as many as help
   std::optional<CudaTarget> cuda;  // for this device instead of a CPU
+  bool predictor = false;          // of its layer for multi-token prediction, too
 };
 
 struct Explained {
@@ -46,6 +48,7 @@ struct Explanation {
   std::optional<CudaTarget> cuda;   // the question's
   std::vector<std::string> on_cpu;  // parts of a model that the device leaves to the CPU, and why
   std::vector<Explained> modules;   // that multiply
+  std::shared_ptr<const Checkpoint> predictor;  // whose are the last ones
 };
 // The checkpoint must outlive the explanation.
 Explanation explain(const Checkpoint& checkpoint, const ExplainQuestion& question);

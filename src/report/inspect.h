@@ -2,6 +2,7 @@
 // Everything inspect shows, gathered once, from headers and a few small tensors (with `deep`, from all
 // payloads); the writers (JSON here, text of the tool) only lay it out.
 #pragma once
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -55,6 +56,14 @@ struct DiskForecast {
 DiskForecast forecast_from_disk(uint64_t dense, uint64_t experts, uint64_t experts_per_token,
                                 uint64_t memory, double rate);
 
+// The layer for multi-token prediction, which --speculate mtp loads.
+struct PredictorFacts {
+  std::shared_ptr<const Checkpoint> checkpoint;  // null: there is none, or `reason` says why not
+  std::string reason;
+  std::vector<ModuleGroup> modules;
+  uint64_t packed_bytes = 0, kv_bytes_per_token = 0;  // beside the model's
+};
+
 struct InspectFacts {
   const Checkpoint& checkpoint;
   const InspectQuestion& question;
@@ -67,12 +76,14 @@ struct InspectFacts {
   std::string routing;                // one line
   RunFacts run;
   uint64_t device_bytes = 0;  // of all weights as the device of the question holds them
+  PredictorFacts predictor;
 };
 
 // Both arguments must outlive the facts.
 InspectFacts gather_facts(const Checkpoint& checkpoint, const InspectQuestion& question);
 std::string describe_routing(const MoeSpec& spec);
 RunFacts run_facts(const Checkpoint& checkpoint, uint64_t context);  // inspect_run.cpp
+PredictorFacts predictor_facts(const Checkpoint& checkpoint, const RunFacts& run);
 
 Json inspect_json(const InspectFacts& facts);  // one object, keys in docs/json.md
 

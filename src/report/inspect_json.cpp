@@ -138,7 +138,15 @@ Json inspect_json(const InspectFacts& f) {
     if (u.prediction) ++heads, head_bytes += u.bytes;
   }
   j.set("unused", std::move(unused));
-  j.set("prediction_heads", Json::object({{"tensors", heads}, {"bytes", head_bytes}}));
+  Json prediction = Json::object({{"tensors", heads}, {"bytes", head_bytes}});
+  prediction.set("runs", f.predictor.checkpoint != nullptr);
+  prediction.set("runs_reason", f.predictor.reason);
+  prediction.set("packed_bytes", f.predictor.packed_bytes);
+  prediction.set("kv_bytes_per_token", f.predictor.kv_bytes_per_token);
+  Json predictor = Json::array();
+  for (const ModuleGroup& g : f.predictor.modules) predictor.push(module_json(g));
+  prediction.set("modules", std::move(predictor));
+  j.set("prediction_heads", std::move(prediction));
   j.set("warnings", strings(f.checkpoint.warnings()));
   j.set("memory",
         Json::object({{"weights", s.bytes_used}, {"kv_per_1k_tokens", s.kv_per_1k_tokens}}));

@@ -158,4 +158,24 @@ RunFacts run_facts(const Checkpoint& c, uint64_t context) {
   return f;
 }
 
+PredictorFacts predictor_facts(const Checkpoint& c, const RunFacts& run) {
+  PredictorFacts f;
+  const bool stored = std::any_of(c.unused().begin(), c.unused().end(),
+                                  [](const UnusedTensor& t) { return t.prediction; });
+  if (!stored || !run.works) return f;
+  try {
+    ModelOptions options;
+    options.type = activation_type("auto", c.config().dtype);
+    options.predictor = true;
+    f.kv_bytes_per_token = plan_kv(c, options).bytes_per_token() - run.kv_bytes_per_token;
+    f.checkpoint = std::make_shared<const Checkpoint>(c.open_predictor());
+    f.packed_bytes = packed_weights(*f.checkpoint, options.type);
+    f.modules = group_modules(*f.checkpoint);
+  } catch (const Error& e) {
+    f = {};
+    f.reason = e.what();
+  }
+  return f;
+}
+
 }  // namespace moebius

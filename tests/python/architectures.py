@@ -233,6 +233,11 @@ within 1e-5 of the largest value. `tests/python/architectures.py` writes this pa
 - *Experts*: right with given expert ids and weights.
 - *Inspected*: every module is listed.
 
+Layers for multi-token prediction, which predict the token after the next, run with `--speculate mtp` where they have
+one of two forms of names: `model.layers.L.{{eh_proj,enorm,hnorm,shared_head}}` behind the last layer (DeepSeek-V3 and
+V3.2, GLM-4.5 and later, and families like these), and `mtp.{{fc,pre_fc_norm_embedding,pre_fc_norm_hidden,layers,norm}}`
+(Qwen3-Next, Qwen3.5). Others are accounted for and not read: `inspect` says so.
+
 In all: """ + ", ".join(f"{n} {w}" for w, n in count.items() if n) + ".\n"
     return "\n".join([head, "| architecture | what works | what does not |", "|---|---|---|", *rows]) + "\n"
 
