@@ -85,6 +85,9 @@ struct LoadOptions {
   // Folder of packed weights: the first load writes them there, later ones map them; "": every load
   // packs into memory. What cannot be kept there is packed into memory too.
   std::string pack_dir;
+  // Tokens that run ahead where that is faster; answers stay the same. lookup: those that followed the
+  // same text before; mtp: those that the folder's layer for multi-token prediction expects; off.
+  std::string speculate = "lookup";
 };
 
 struct Perplexity {

@@ -183,6 +183,8 @@ typedef struct {
   void* user;
   moebius_rows rows;
   const char* pack_dir; /* of packed weights: the first load writes, later ones map; NULL: none */
+  const char*
+      speculate; /* tokens that run ahead, answers stay the same: NULL or lookup, mtp, off */
 } moebius_model_options;
 
 typedef struct {

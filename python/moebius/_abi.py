@@ -175,6 +175,7 @@ class moebius_model_options(Structure):
         ("user", c_void_p),
         ("rows", c_int),
         ("pack_dir", c_char_p),
+        ("speculate", c_char_p),
     ]
 
 

@@ -169,14 +169,15 @@ class LLM(Handle):
 
     activations: "int8" runs integer weights alone with dynamic int8 rows (approximate); dtype: "auto", "bf16", "f16" or "f32"; context: longest sequence (0: what the model allows); parallel: sequences that run
     at once; progress: True for a bar, or a class called as tqdm is; pack_dir: a folder of packed weights, which the first load
-    writes and later ones map.
+    writes and later ones map; speculate: "lookup", "mtp" or "off": tokens that run ahead where that is faster, with the same
+    answers.
     """
 
     def __init__(self, model: Union[str, "os.PathLike[str]"], *, threads: Union[None, int, Threads] = None,
                  kernel: Optional[str] = None, arithmetic: str = "declared", int8: str = "declared",
                  activations: str = "declared", dtype: str = "auto", kv_dtype: str = "auto",
                  kv_gib: Optional[float] = None, context: int = 0, parallel: int = 16, progress: Any = None,
-                 pack_dir: Union[None, str, "os.PathLike[str]"] = None) -> None:
+                 pack_dir: Union[None, str, "os.PathLike[str]"] = None, speculate: str = "lookup") -> None:
         path, (count, runtime), told = c_path(model, "model"), threads_of(threads), Told(bar_of(progress))
         length, sequences = number(context, "context"), number(parallel, "parallel", 1, 65536)
         kv_bytes = 0 if kv_gib is None else real(kv_gib, "kv_gib") * 2**30
@@ -186,7 +187,7 @@ class LLM(Handle):
             ctypes.sizeof(_abi.moebius_model_options), count, None if kernel is None else c_text(kernel, "kernel"),
             one_of(arithmetic, ARITHMETIC, "arithmetic"), one_of(int8, INT8, "int8"), c_text(dtype, "dtype"), c_text(kv_dtype, "kv_dtype"),
             length, runtime, told.callback, None, one_of(activations, ROWS, "activations"),
-            None if pack_dir is None else c_path(pack_dir, "pack_dir"))
+            None if pack_dir is None else c_path(pack_dir, "pack_dir"), c_text(speculate, "speculate"))
         self._path = os.fspath(model)
         self._own(told.finished(lib.moebius_model_load(path, ctypes.byref(options)), lib.moebius_model_free), lib.moebius_model_free)
         self._engine = _Engine(self._pointer, length, sequences, int(kv_bytes))

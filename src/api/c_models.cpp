@@ -26,6 +26,7 @@ llm::LoadOptions load_options(const moebius_model_options* given) {
   out.context = o.context;
   out.pack_dir = text_of(o.pack_dir);
   out.progress = progress_of(o.progress, o.user);
+  if (o.speculate != nullptr) out.speculate = text_of(o.speculate);
   return out;
 }
 

@@ -10,6 +10,7 @@
 #include <set>
 
 #include "api/api.h"
+#include "model/engine/draft.h"
 #include "model/engine/sampling_choices.h"
 #include "model/engine/scoring.h"
 #include "model/engine/text_engine.h"
@@ -144,6 +145,7 @@ struct Model::Impl {
   GenerationDefaults defaults;
   std::set<std::string> kernels;
   size_t context = 0;              // that was asked for
+  std::string speculate;           // lookup, mtp, off
   std::atomic<bool> taken{false};  // by an engine
 
   void load(const LoadOptions& o) {
@@ -156,8 +158,17 @@ struct Model::Impl {
     mo.kv_type = kv_type_named(o.kv_dtype);
     mo.context = context = o.context;
     mo.pack_dir = o.pack_dir;
+    speculate = o.speculate;
+    if (speculate != "lookup" && speculate != "mtp" && speculate != "off")
+      fail_at({"argument", "", "", "", "speculate"},
+              "speculate is '{}'; expected lookup, mtp or off", printable(speculate));
+    mo.predictor = speculate == "mtp";
     uint64_t total = 0;
     for (const Module& m : checkpoint.modules()) total += m.tower ? 0 : m.bytes;
+    if (mo.predictor) {
+      const Checkpoint predictor = checkpoint.open_predictor();
+      for (const Module& m : predictor.modules()) total += m.bytes;
+    }
     LoadProgress progress(o.progress, total);
     mo.progress = [&](uint64_t bytes) { progress.advance(bytes); };
     model = DecoderModel::load(checkpoint, mo);
@@ -325,6 +336,8 @@ struct Engine::Impl {
     out.parallel = std::max<size_t>(1, o.parallel);
     out.kv_bytes = o.kv_bytes;
     out.max_step = o.max_step;
+    out.drafts = model.speculate == "off" ? 0 : kMostDrafts;
+    out.backend_drafts = model.speculate == "mtp";
     out.pool = &model.runtime->pool();
     return out;
   }
