@@ -7,6 +7,7 @@
 The defaults are Qwen3-30B-A3B's geometry with 6 layers: 5.2 GB on disk. Weights are `int-quantized` (one int8 per 4-bit
 code), embedding and output projection bf16. Rows of the router have mean zero, so that random tokens spread over all experts.
 --bf16: plain weights of the same names and no quantization_config, a source for `moebius quantize`.
+--mtp: one more layer, for multi-token prediction (`--speculate mtp`); its drafts are as good as chance.
 A folder that already holds the same model is left alone.
 Needs numpy: `apt-get install python3-numpy`, or `python3 -m venv E && E/bin/pip install numpy` and E/bin/python.
 """
@@ -55,6 +56,8 @@ def config(a):
         "ignore": ["lm_head"] + [f"model.layers.{layer}.mlp.gate" for layer in range(a.layers)],
         "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights, "input_activations": inputs, "output_activations": None,
                                       "format": "int-quantized"}}}
+    if a.mtp:
+        quantized["ignore"] += [f"model.layers.{a.layers}.mlp.gate", f"model.layers.{a.layers}.eh_proj"]
     return {
         "architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "torch_dtype": "bfloat16", "dtype": "bfloat16",
         "vocab_size": a.vocab, "hidden_size": a.hidden, "intermediate_size": 3 * a.hidden, "num_hidden_layers": a.layers,
@@ -63,7 +66,7 @@ def config(a):
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}, "attention_bias": False, "decoder_sparse_step": 1, "mlp_only_layers": [],
         "moe_intermediate_size": a.intermediate, "num_experts": a.experts, "num_local_experts": a.experts, "num_experts_per_tok": a.top_k,
         "norm_topk_prob": True, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1,
-        **({} if a.bf16 else {"quantization_config": quantized}),
+        **({} if a.bf16 else {"quantization_config": quantized}), **({"num_nextn_predict_layers": 1} if a.mtp else {}),
     }
 
 
@@ -114,6 +117,10 @@ def write_layer(writer, a, layer):
         writer.linear(tensors, e + "gate_proj", a.intermediate, a.hidden)
         writer.linear(tensors, e + "up_proj", a.intermediate, a.hidden)
         writer.linear(tensors, e + "down_proj", a.hidden, a.intermediate)
+    if layer == a.layers:
+        for norm in ("enorm", "hnorm", "shared_head.norm"):
+            tensors[p + norm + ".weight"] = ones(a.hidden)
+        tensors[p + "eh_proj.weight"] = writer.normal(a.hidden, 2 * a.hidden, (2 * a.hidden)**-0.5)
     writer.save(f"layer-{layer:03d}.safetensors", tensors)
 
 
@@ -123,6 +130,7 @@ def main():
     for name, value in SHAPE.items():
         parser.add_argument("--" + name.replace("_", "-"), type=int, default=value)
     parser.add_argument("--bf16", action="store_true", help="plain bf16 weights")
+    parser.add_argument("--mtp", action="store_true", help="with a layer for multi-token prediction")
     a = parser.parse_args()
     index, text = a.folder / "model.safetensors.index.json", json.dumps(config(a), indent=1)
     if index.exists() and (a.folder / "config.json").read_text() == text:
@@ -132,9 +140,9 @@ def main():
     writer = Writer(a.folder, a.group, a.bf16)
     writer.save("embed.safetensors", {"model.embed_tokens.weight": writer.normal(a.vocab, a.hidden, 1.0)})
     writer.save("head.safetensors", {"lm_head.weight": writer.normal(a.vocab, a.hidden, 0.02), "model.norm.weight": ones(a.hidden)})
-    for layer in range(a.layers):
+    for layer in range(a.layers + a.mtp):
         write_layer(writer, a, layer)
-        print(f"layer {layer + 1} of {a.layers}", flush=True)
+        print(f"layer {layer + 1} of {a.layers + a.mtp}", flush=True)
     index.write_text(json.dumps({"metadata": {}, "weight_map": writer.index}))
 
 
