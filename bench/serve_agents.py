@@ -7,12 +7,12 @@
 Every event is validated by the clients' own types. A client that is not installed is left out, in words. Exit status 1 when one failed.
 """
 import contextlib
-import importlib.util
 import json
 import os
 import subprocess
 import sys
-import traceback
+
+from client_checks import run_checks
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris", "days": 2}}\n</tool_call>'
 THINK = "<think>\nThe user asks for the weather.\n</think>\n\n"
@@ -192,25 +192,5 @@ CHECKS = {"openai": ("openai", check_openai), "responses": ("openai", check_resp
           "langchain": ("langchain_openai", check_langchain), "litellm": ("litellm", check_litellm), "instructor": ("instructor", check_instructor)}
 
 
-def main():
-    failed = left_out = passed = 0
-    for name in sys.argv[2:] or CHECKS:
-        module, check = CHECKS[name]
-        if importlib.util.find_spec(module) is None:
-            left_out += 1
-            print(f"{name}: left out: {module} is not installed")
-            continue
-        try:
-            check()
-            passed += 1
-            print(f"{name}: passed", flush=True)
-        except Exception:
-            failed += 1
-            traceback.print_exc()
-            print(f"{name}: failed", flush=True)
-    print(f"{passed} passed, {failed} failed, {left_out} left out")
-    return 1 if failed or not passed else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_checks(CHECKS, sys.argv[2:]))

@@ -7,12 +7,12 @@
 Whatever is answered must be what the client's own types ask for; an answer that its limit of tokens cut is asked for again with another seed,
 and counted. Exit status 1 when a client failed.
 """
-import importlib.util
 import os
 import sys
-import traceback
 from enum import Enum
 from typing import List, Optional, Union
+
+from client_checks import run_checks
 
 URL = os.environ["MOEBIUS_URL"]
 MODEL = "moebius-tiny-w4a8"
@@ -174,27 +174,9 @@ def check_instructor():
             assert isinstance(until_whole(ask, lambda answer: False), kind)
 
 
-CHECKS = {"openai": check_openai, "anthropic": check_anthropic, "langchain_openai": check_langchain, "litellm": check_litellm, "instructor": check_instructor}
-
-
-def main():
-    failed = left_out = passed = 0
-    for name in sys.argv[1:] or CHECKS:
-        if importlib.util.find_spec(name) is None:
-            left_out += 1
-            print(f"{name}: left out: it is not installed")
-            continue
-        try:
-            CHECKS[name]()
-            passed += 1
-            print(f"{name}: passed", flush=True)
-        except Exception:
-            failed += 1
-            traceback.print_exc()
-            print(f"{name}: failed", flush=True)
-    print(f"{passed} passed, {failed} failed, {left_out} left out; {cut} answers were cut by their length and asked for again")
-    return 1 if failed or not passed else 0
+CHECKS = {"openai": ("openai", check_openai), "anthropic": ("anthropic", check_anthropic), "langchain": ("langchain_openai", check_langchain),
+          "litellm": ("litellm", check_litellm), "instructor": ("instructor", check_instructor)}
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_checks(CHECKS, sys.argv[1:], lambda: f"; {cut} answers were cut by their length and asked for again"))
