@@ -58,8 +58,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   auto rules = std::make_shared<AnswerRules>();
   const auto formats = tool_formats();
   const auto reasoning = reasoning_formats();
-  if (data[0] % 16 < formats.size()) rules->format = &formats[data[0] % 16];
-  if (data[1] % 4 < reasoning.size()) rules->reasoning = &reasoning[data[1] % 4];
+  if (data[0] % 32 < formats.size()) rules->format = &formats[data[0] % 32];
+  if (data[1] % 8 < reasoning.size()) rules->reasoning = &reasoning[data[1] % 8];
   rules->start = static_cast<AnswerStart>(data[2] % 3);
   rules->parallel = data[2] < 128;
   const bool cut = data[3] % 2 != 0;

@@ -406,6 +406,21 @@ TEST(Answer, ChannelsBetweenMarks) {
   EXPECT_EQ(answer_start(gemma.reasoning, "<|channel>thought\n<channel|>"), AnswerStart::kContent);
 }
 
+// A head that never ends is text, its marker too, and is not read again and again.
+TEST(Answer, AHeadWithoutAMessageIsContent) {
+  for (const std::string& head : {std::string("<|channel|>"), std::string("<|start|>assistant")})
+    for (const std::string& rest : {std::string(300, 'x'), std::string(600, 'x')}) {
+      const Answer a = joined(split_everywhere(rules_of("harmony", "harmony"), head + rest + "y"));
+      EXPECT_EQ(a.content, head + rest + "y");
+      EXPECT_TRUE(a.calls.empty());
+    }
+  const Answer a =
+      joined(split_everywhere(rules_of("harmony", "harmony"),
+                              "<|channel|>" + std::string(300, 'x') +
+                                  "<|end|><|start|>assistant<|channel|>final<|message|>so"));
+  EXPECT_EQ(a.content, "<|channel|>" + std::string(300, 'x') + "so");
+}
+
 TEST(Answer, BrokenCallsBecomeContent) {
   struct Case {
     const char *format, *text;

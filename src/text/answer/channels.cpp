@@ -65,9 +65,17 @@ class ChannelReader final : public AnswerReader {
     for (const std::string_view b : kBegins)
       known = known || head_.starts_with(b) || b.starts_with(head_);
     if (!known || head_.size() == kMostHead) {
-      // No head: what the model says without one.
+      // No head: what the model says without one. Its marker is not read again, or it would begin
+      // the same head for ever.
       state_ = State::kContent;
-      return std::exchange(head_, {});
+      std::string again = std::exchange(head_, {});
+      for (const std::string_view mark : {kStartMark, kChannel}) {
+        if (!again.starts_with(mark)) continue;
+        writer_.content(mark);
+        again.erase(0, mark.size());
+        break;
+      }
+      return again;
     }
     if (head_.ends_with(kMessage)) message(std::exchange(head_, {}));
     return {};

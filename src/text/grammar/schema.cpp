@@ -308,10 +308,12 @@ std::vector<SchemaCompiler::NameClass> SchemaCompiler::name_classes(
   std::vector<Pattern> patterns;
   for (const Json* s : plain)
     if (const Json* list = s->find("patternProperties"))
-      for (const auto& [text, v] : list->members())
+      for (const auto& member : list->members()) {
+        const std::string& text = member.first;
         if (std::none_of(patterns.begin(), patterns.end(),
                          [&](const Pattern& p) { return p.text == text; }))
           patterns.push_back({s, text, pattern_dfa(*s, "patternProperties", text)});
+      }
   for (size_t i = 0; i < patterns.size(); ++i)
     for (size_t k = 0; k < i; ++k)
       if (!dfa_both(*patterns[i].dfa, *patterns[k].dfa, budget)->empty())
