@@ -60,6 +60,13 @@ class Recorder : public Backend {
     to_.copy_block(k, from, to, n);
   }
   void cut_block(size_t k, BlockId id, size_t n) override { to_.cut_block(k, id, n); }
+  size_t stored_bytes(size_t k) const override { return to_.stored_bytes(k); }
+  void read_block(size_t k, BlockId id, size_t n, std::span<uint8_t> out) override {
+    to_.read_block(k, id, n, out);
+  }
+  bool write_block(size_t k, BlockId id, size_t n, Fill fill) override {
+    return to_.write_block(k, id, n, fill);
+  }
   void commit_blocks(size_t k, size_t n) override { to_.commit_blocks(k, n); }
   void trim_blocks(size_t k, size_t n) override { to_.trim_blocks(k, n); }
 

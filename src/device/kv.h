@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "base/function_ref.h"
+
 namespace moebius {
 
 class Device;
@@ -58,6 +60,13 @@ class DeviceBlocks {
   virtual void commit(size_t kind, size_t count) = 0;
   virtual void trim(size_t kind, size_t count) = 0;  // gives what lies behind back, if it can
   virtual void copy(size_t kind, BlockId from, BlockId to) = 0;
+  // Bytes of a block from `offset` on, as they are here: of use only to the same layers on the same
+  // kind of device, and only while no operation uses the block. Blocks may be written from several
+  // threads. `fill` puts bytes there; false: the block is not to be used.
+  virtual bool readable() const { return false; }
+  using Fill = FunctionRef<bool(std::span<uint8_t> bytes)>;
+  virtual void read(size_t kind, BlockId id, size_t offset, std::span<uint8_t> out);
+  virtual bool write(size_t kind, BlockId id, size_t offset, size_t bytes, Fill fill);
   virtual size_t bytes() const = 0;
 };
 
@@ -81,6 +90,11 @@ class KvPool {
   void commit(size_t kind, size_t count);
   void trim(size_t kind, size_t count);
   void copy(size_t kind, BlockId from, BlockId to);
+  // What all devices have of a block, one behind the other. Of states: of one of the two versions.
+  // 0: some device keeps its own to itself.
+  size_t stored_bytes(size_t kind, size_t versions) const;
+  void read(size_t kind, BlockId id, size_t versions, size_t version, std::span<uint8_t> out);
+  bool write(size_t kind, BlockId id, size_t versions, size_t version, DeviceBlocks::Fill fill);
   size_t bytes() const;
 
   using Lengths = std::array<uint64_t, 2>;  // of the two versions of a block's state
@@ -90,7 +104,12 @@ class KvPool {
   void set_lengths(BlockId id, Lengths lengths) noexcept { lengths_[id] = lengths; }
 
  private:
-  std::vector<std::pair<const Device*, std::unique_ptr<DeviceBlocks>>> devices_;
+  struct Part {
+    const Device* device;
+    std::unique_ptr<DeviceBlocks> blocks;
+    std::vector<size_t> block_bytes;  // of every kind
+  };
+  std::vector<Part> devices_;
   std::vector<Lengths> lengths_;
 };
 

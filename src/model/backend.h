@@ -105,6 +105,24 @@ class Backend {
   // be cut: at the end of the step that wrote it last, or where that one began.
   virtual void copy_block(size_t kind, BlockId from, BlockId to, size_t tokens) = 0;
   virtual void cut_block(size_t kind, BlockId id, size_t tokens) = 0;
+  // A block's bytes, to be kept elsewhere: full, or as it was when its sequence ended. `length`: tokens
+  // of the sequence up to there. Only while no batch under way writes it. What they mean is the
+  // backend's business; they fit another backend of the same model and options. 0 bytes: they cannot
+  // be had. A block that is written was committed (below), and nobody uses it; calls may come from
+  // several threads. `fill` puts the bytes there; where it says false the block is as good as new.
+  virtual size_t stored_bytes(size_t kind) const {
+    (void)kind;
+    return 0;
+  }
+  virtual void read_block(size_t kind, BlockId id, size_t length, std::span<uint8_t> out) {
+    (void)kind, (void)id, (void)length, (void)out;
+    throw Error("blocks of this backend cannot be read");
+  }
+  using Fill = DeviceBlocks::Fill;
+  virtual bool write_block(size_t kind, BlockId id, size_t length, Fill fill) {
+    (void)kind, (void)id, (void)length, (void)fill;
+    throw Error("blocks of this backend cannot be written");
+  }
   // Makes blocks [0, count) of a kind usable now, or throws Error; without it memory comes as
   // blocks are written.
   virtual void commit_blocks(size_t kind, size_t count) = 0;

@@ -168,6 +168,23 @@ void CpuBlocks::copy(size_t kind, BlockId from, BlockId to) {
       [&] { std::memcpy(block(kind, to), block(kind, from), kinds_[kind].block_bytes); });
 }
 
+// Nobody else uses the block: other operations need not wait.
+void CpuBlocks::read(size_t kind, BlockId id, size_t offset, std::span<uint8_t> out) {
+  const auto copy = [&] { std::memcpy(out.data(), block(kind, id) + offset, out.size()); };
+  if (!device_.closed()) return copy();
+  device_.in_between(copy);
+}
+
+bool CpuBlocks::write(size_t kind, BlockId id, size_t offset, size_t bytes, Fill fill) {
+  bool filled = false;
+  const auto put = [&] { filled = fill({block(kind, id) + offset, bytes}); };
+  if (device_.closed())
+    device_.in_between(put);
+  else
+    put();
+  return filled;
+}
+
 size_t CpuBlocks::bytes() const {
   size_t bytes = 0;
   for (const Kind& k : kinds_)

@@ -124,6 +124,8 @@ class CpuDevice final : public Device {
     const std::lock_guard lock(mutex_);
     f();
   }
+  // Its memory is open only within operations.
+  bool closed() const { return executor_ != nullptr; }
   DeviceMemory allocate(size_t bytes) const {
     return executor_ != nullptr ? executor_->allocate(bytes) : DeviceMemory(AlignedBuffer(bytes));
   }
@@ -182,6 +184,9 @@ class CpuBlocks final : public DeviceBlocks {
   void commit(size_t kind, size_t count) override;
   void trim(size_t kind, size_t count) override;
   void copy(size_t kind, BlockId from, BlockId to) override;
+  void read(size_t kind, BlockId id, size_t offset, std::span<uint8_t> out) override;
+  bool write(size_t kind, BlockId id, size_t offset, size_t bytes, Fill fill) override;
+  bool readable() const override { return true; }
   size_t bytes() const override;
 
  private:

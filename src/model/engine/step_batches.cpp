@@ -110,6 +110,34 @@ void StepRunner::cut_block(size_t kind, BlockId id, size_t tokens) {
   if (tokens < kBlockTokens) cut(pool_, kind, id, tokens);
 }
 
+size_t StepRunner::stored_bytes(size_t kind) const {
+  return pool_.stored_bytes(kind, versions(kind));
+}
+
+void StepRunner::read_block(size_t kind, BlockId id, size_t length, std::span<uint8_t> out) {
+  const std::lock_guard lock(mutex_);
+  size_t version = 0;
+  if (kind == state_kind_) {
+    const KvPool::Lengths lengths = pool_.lengths(id);
+    while (version < 2 && lengths[version] != length) ++version;
+    if (version == 2) fail("block {} has no state for a sequence of {} tokens", id, length);
+  }
+  pool_.read(kind, id, versions(kind), version, out);
+}
+
+bool StepRunner::write_block(size_t kind, BlockId id, size_t length, Fill fill) {
+  if (kind == state_kind_) {
+    const std::lock_guard lock(mutex_);
+    pool_.reserve_lengths(id);
+  }
+  if (!pool_.write(kind, id, versions(kind), 0, fill)) return false;
+  if (kind == state_kind_) {
+    const std::lock_guard lock(mutex_);
+    pool_.set_lengths(id, {length, KvPool::kNoState});
+  }
+  return true;
+}
+
 void StepRunner::commit_blocks(size_t kind, size_t count) {
   const std::lock_guard lock(mutex_);
   pool_.commit(kind, count);

@@ -60,6 +60,9 @@ class StepRunner final : public DecoderModel {
   bool lost() const override;
   void copy_block(size_t kind, BlockId from, BlockId to, size_t tokens) override;
   void cut_block(size_t kind, BlockId id, size_t tokens) override;
+  size_t stored_bytes(size_t kind) const override;
+  void read_block(size_t kind, BlockId id, size_t length, std::span<uint8_t> out) override;
+  bool write_block(size_t kind, BlockId id, size_t length, Fill fill) override;
   void commit_blocks(size_t kind, size_t count) override;
   void trim_blocks(size_t kind, size_t count) override;
 
@@ -133,6 +136,7 @@ class StepRunner final : public DecoderModel {
   void launch(Batch& batch);
   void complete(Batch& batch) noexcept;
   void complete_all() noexcept;  // what is done to blocks comes behind what was submitted
+  size_t versions(size_t kind) const { return kind == state_kind_ ? 2 : 1; }
   std::vector<StateRun> states_of(const Work& work, size_t kind) const;
   void keep_states(const Pass& pass) noexcept;
   void add_times(const Pass& pass, StepStats& stats);
