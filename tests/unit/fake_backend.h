@@ -6,6 +6,7 @@
 #pragma once
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <deque>
 #include <limits>
 #include <new>
@@ -134,6 +135,31 @@ class FakeBackend : public Backend {
     b.dirty = false;
   }
 
+  // A block as it stands, and the length it is for: what is read again where the other one was not
+  // written shows.
+  size_t stored_bytes(size_t) const override { return sizeof(Block) + sizeof(uint64_t); }
+  void read_block(size_t kind, BlockId id, size_t length, std::span<uint8_t> out) override {
+    const NoAllocationFails pause;
+    const Block b = at(kind, id);
+    if (b.dirty || b.filled != (length - 1) % kBlockTokens + 1)
+      violation(fmt::format("a block of {} tokens is kept as one at {}", b.filled, length));
+    const uint64_t l = length;
+    std::memcpy(out.data(), &b, sizeof(b));
+    std::memcpy(out.data() + sizeof(b), &l, sizeof(l));
+  }
+  bool write_block(size_t kind, BlockId id, size_t length, Fill fill) override {
+    const NoAllocationFails pause;
+    std::vector<uint8_t> bytes(stored_bytes(kind));
+    if (!fill(bytes)) return false;
+    uint64_t l = 0;
+    std::memcpy(static_cast<void*>(&at(kind, id)), bytes.data(), sizeof(Block));
+    std::memcpy(&l, bytes.data() + sizeof(Block), sizeof(l));
+    if (l != length) violation(fmt::format("a block for {} is read for {}", l, length));
+    now += read_nanoseconds;
+    ++blocks_read;
+    return true;
+  }
+
   void commit_blocks(size_t, size_t count_of_blocks) override {
     count(calls.commit, faults.commit, "commit");
     committed += count_of_blocks;
@@ -157,6 +183,8 @@ class FakeBackend : public Backend {
   uint64_t now = 0;  // nanoseconds of all steps
   size_t rows = 0, committed = 0;
   size_t batches_wanted = 1, most_under_way = 0;
+  uint64_t read_nanoseconds = 0;  // of a block from disk
+  size_t blocks_read = 0;
 
  private:
   struct Block {

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/random.h"
 #include "model/engine/engine_sequence.h"
+#include "model/engine/kv_archive.h"
 #include "runtime/memory.h"
 
 namespace moebius {
@@ -60,8 +61,9 @@ Engine::Engine(Backend& backend, const EngineOptions& options)
       context_(options_.context),
       longest_(longest_within(backend, context_, options_.kv_bytes)),
       vocab_(options_.vocab == 0 ? backend.vocab() : std::min(options_.vocab, backend.vocab())),
-      kv_(backend,
-          {options_.kv_bytes, options_.parallel, options_.hash_seed, UINT64_MAX, options_.freed}) {
+      kv_(backend, {options_.kv_bytes, options_.parallel, options_.hash_seed, UINT64_MAX,
+                    options_.freed, backend.keys_depend_on_length() ? nullptr : options_.disk,
+                    options_.fingerprint, options_.pool}) {
   options_.drafts = std::min(options_.drafts, kMostDrafts);
   if (options_.backend_drafts && !backend.drafts())
     fail("drafts of the model's own need its layer for multi-token prediction, on one device");
@@ -314,6 +316,7 @@ void Engine::publish() noexcept {
   }
   t.kv.blocks_free = static_cast<size_t>(b.free_bytes() / kv_.row_bytes()) * b.kinds();
   t.kv.tails = kv_.tree().tails();
+  if (kv_.archive() != nullptr) t.disk = kv_.archive()->disk().figures();
   const std::lock_guard lock(snapshot_mutex_);
   try {
     published_ = t;

@@ -50,6 +50,8 @@ struct EngineOptions {
   std::function<uint64_t()> clock;  // nanoseconds; empty: the system's
   uint64_t hash_seed = 0;           // of the prefix tree
   KvBlocks::Freed freed;            // told of every block that nobody owns any more
+  KvDisk* disk = nullptr;   // keeps what leaves memory and reads it again; outlives the engine
+  std::string fingerprint;  // with a disk: of the model and its options (kv_archive.h)
 };
 
 // kContext: no room for another token, in the context or in the memory for keys and values.
@@ -145,6 +147,8 @@ class Engine {
   void commit_memory();
   // Forgets what no running sequence uses.
   void clear_cache() { kv_.tree().clear(); }
+  // Writes what the cache holds to disk, where there is one, and waits for it.
+  void keep_cache() { kv_.keep_all(); }
 
   size_t context() const { return context_; }
   size_t longest() const { return longest_; }  // sequence that context and memory allow
@@ -167,6 +171,8 @@ class Engine {
   void forget_ended();
   void admit();
   bool admit(Sequence& s);
+  bool restored(Sequence& s, size_t limit);
+  bool reading_pays(const Sequence& s) const;
   Sequence* next_waiting() const;
   bool available(const Sequence& s) const;
   void find_draft(Sequence& s) const;

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "model/engine/engine_sequence.h"
+#include "model/engine/kv_archive.h"
 
 namespace moebius {
 namespace {
@@ -62,10 +63,52 @@ void Engine::admit() {
   stopped_at_available_ = 0;
   while (Sequence* s = next_waiting()) {
     if (admit(*s)) continue;
+    if (s->restore.planned && !s->restore.done()) return;  // reads on in the next step
     stopped_at_running_ = running();
     stopped_at_available_ = kv_.available();
     return;
   }
+}
+
+// Whether reading the rest from disk is faster than computing it, by what both took so far.
+bool Engine::reading_pays(const Sequence& s) const {
+  if (!cost_.known()) return true;
+  const KvRestore& r = s.restore;
+  double computing = 0;
+  for (size_t at = std::max(r.begin, r.next * kBlockTokens); at < r.end();) {
+    const size_t piece = std::min(r.end() - at, options_.prompt_rows);
+    StepShape shape;
+    shape.add(at, piece, 0);
+    computing += cost_.predict(shape);
+    at += piece;
+  }
+  return kv_.archive()->disk().read_nanoseconds(r.bytes, r.files) < computing;
+}
+
+// True: what the disk has of it is in memory, or is not worth reading. Others that run wait for it
+// no longer than for a piece of a prompt.
+bool Engine::restored(Sequence& s, size_t limit) {
+  KvRestore& r = s.restore;
+  if (kv_.archive() == nullptr || (r.planned && r.done())) return true;
+  if (!r.planned) r = kv_.plan_restore(s.request->salt, s.tokens, limit);
+  if (!r.done() && !reading_pays(s)) {
+    kv_.archive()->disk().pass_over();
+    r.failed = true;
+  }
+  if (r.done()) return true;
+  StepShape decode;
+  for (const auto& other : sequences_)
+    if (other->running()) decode.add(other->next(), 1, 1);
+  double most = options_.max_step * 1e9;
+  if (decode.rows > 0 && cost_.known())
+    most = std::min(most, (options_.stretch - 1) * cost_.predict(decode));
+  const uint64_t start = now();
+  const size_t before = r.next;
+  kv_.restore(r, s.request->salt, s.tokens, decode.rows * kv_.row_bytes() + reserved(),
+              [&] { return static_cast<double>(now() - start) < most && reading_pays(s); });
+  totals_.disk_tokens += r.next * kBlockTokens -
+                         std::min(r.next * kBlockTokens, std::max(r.begin, before * kBlockTokens));
+  return r.done();
 }
 
 bool Engine::admit(Sequence& s) {
@@ -79,6 +122,7 @@ bool Engine::admit(Sequence& s) {
   size_t limit = s.tokens.size() - 1;  // the last token always runs: its logits are wanted
   if (s.wants_prompt_rows()) limit = std::min(limit, s.reported);
   if (backend_.keys_depend_on_length()) limit = 0;
+  if (!restored(s, limit)) return false;
   kv_.attach(s.kv, s.request->salt, s.tokens, limit);
   const size_t length = s.safe() ? s.final_length() : s.tokens.size();
   const uint64_t keep = now_running * kv_.row_bytes() + reserved();
@@ -99,6 +143,7 @@ bool Engine::admit(Sequence& s) {
     totals_.recomputed_tokens += s.pending() - 1;
   }
   s.admitted = true;
+  s.restore = {};
   s.keyed_for = s.tokens.size();
   s.state = Sequence::State::kRunning;
   return true;
@@ -219,6 +264,7 @@ bool Engine::preempt_for(const Sequence* s) {
 void Engine::preempt(Sequence& s) noexcept {
   kv_.end(s.kv, s.tokens);
   s.state = Sequence::State::kWaiting;
+  s.restore = {};
   s.piece = 0;
   ++s.preempted;
   ++totals_.preemptions;

@@ -48,6 +48,7 @@ struct Engine::Sequence {
   bool admitted = false;           // at some time
   int preempted = 0;               // times
   size_t keyed_for = 0;            // tokens there were when its first key was made
+  KvRestore restore;               // what it reads from disk before it runs
   uint64_t waiting_since = 0;
   Client* client = nullptr;
   std::vector<Sequence*> followers;  // of choice 0, until its prompt is done

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "model/backend.h"
+#include "model/engine/kv_disk_figures.h"
 
 namespace moebius {
 
@@ -44,6 +45,8 @@ struct EngineSnapshot {
   uint64_t heartbeat = 0;             // the clock at the end of the last step
   double correction = 1;              // measured over predicted, running mean
   KvFigures kv;
+  KvDiskFigures disk;
+  uint64_t disk_tokens = 0;  // of prompts, found on disk
   StepFigures last;
 };
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "model/engine/kv_archive.h"
+
 namespace moebius {
 namespace {
 
@@ -27,9 +29,15 @@ KvStore::KvStore(Backend& backend, const KvOptions& options)
     : backend_(backend),
       blocks_(backend.kv_kinds(), options.budget, options.freed),
       tree_(blocks_, options.tails, options.hash_seed, options.hash_mask),
+      pool_(options.pool),
       row_(blocks_.kinds(), kNoBlock) {
   for (size_t k = 0; k < blocks_.kinds(); ++k) row_bytes_ += blocks_.kind(k).block_bytes;
+  if (options.disk == nullptr) return;
+  archive_ = std::make_unique<KvArchive>(backend, blocks_, *options.disk, options.fingerprint);
+  tree_.set_leaving([this](PrefixNode& node, size_t kind) { archive_->keep(node, kind); });
 }
+
+KvStore::~KvStore() = default;
 
 uint64_t KvStore::bytes_until(const SequenceKv& kv, size_t length) const noexcept {
   uint64_t bytes = 0;

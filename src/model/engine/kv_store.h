@@ -8,11 +8,17 @@
 #include <string_view>
 #include <vector>
 
+#include "base/function_ref.h"
 #include "model/backend.h"
 #include "model/engine/kv_blocks.h"
+#include "model/engine/kv_restore.h"
 #include "model/engine/prefix_tree.h"
 
 namespace moebius {
+
+class KvArchive;
+class KvDisk;
+class ThreadPool;
 
 struct SequenceKv {
   BlockTables tables;          // all kinds the same number of entries
@@ -31,12 +37,16 @@ struct KvOptions {
   uint64_t budget = 0;  // bytes of all blocks
   size_t tails = 1;     // unfinished blocks of ended sequences that are kept
   uint64_t hash_seed = 0, hash_mask = UINT64_MAX;
-  KvBlocks::Freed freed;  // told of every block that nobody owns any more
+  KvBlocks::Freed freed;         // told of every block that nobody owns any more
+  KvDisk* disk = nullptr;        // keeps what leaves memory; null: nothing does
+  std::string fingerprint = {};  // of the model (kv_archive.h)
+  ThreadPool* pool = nullptr;    // to read with; null: the calling thread
 };
 
 class KvStore {
  public:
   KvStore(Backend& backend, const KvOptions& options);
+  ~KvStore();
 
   // Bytes that a sequence still has to get until it is `length` long.
   uint64_t bytes_until(const SequenceKv& kv, size_t length) const noexcept;
@@ -61,6 +71,17 @@ class KvStore {
   void end(SequenceKv& kv, std::span<const int32_t> tokens) noexcept;
   void clear(SequenceKv& kv) noexcept;  // the same without its unfinished block
 
+  // What there is on disk of tokens[0, limit) beyond what the cache has; then reads it into the cache
+  // until it is all there or `goes_on` says no, and leaves `keep` bytes available. Whatever goes wrong,
+  // less is found.
+  KvRestore plan_restore(std::string_view salt, std::span<const int32_t> tokens,
+                         size_t limit) noexcept;
+  void restore(KvRestore& restore, std::string_view salt, std::span<const int32_t> tokens,
+               uint64_t keep, FunctionRef<bool()> goes_on) noexcept;
+  const KvArchive* archive() const noexcept { return archive_.get(); }
+  // Writes the whole cache to disk, where there is one.
+  void keep_all();
+
   // One block of every kind that belongs to nobody's sequence; empty: no memory.
   BlockTables scratch();
   void give_back(BlockTables& tables) noexcept;
@@ -78,13 +99,18 @@ class KvStore {
   BlockId take(size_t kind, uint64_t keep);
   bool add_row(SequenceKv& kv, uint64_t keep);
   void hold_path(SequenceKv& kv, PrefixNode* node, size_t length);
-  bool copy_cut(SequenceKv& kv, const PrefixTree::Hit& hit);
+  PrefixNode* restore_blocks(KvRestore& restore, PrefixNode* parent,
+                             std::span<const int32_t> tokens, uint64_t keep);
+  void restore_tail(KvRestore& restore, PrefixNode* parent, std::span<const int32_t> tokens,
+                    uint64_t keep);
   bool copy_last(SequenceKv& kv, std::span<const BlockId> from, size_t tokens, uint64_t keep);
   void drop_entry(SequenceKv& kv, size_t kind, size_t block) noexcept;
   void release_passed(SequenceKv& kv) noexcept;
   Backend& backend_;
   KvBlocks blocks_;
   PrefixTree tree_;
+  std::unique_ptr<KvArchive> archive_;  // null: there is no disk
+  ThreadPool* pool_;
   uint64_t row_bytes_ = 0;
   std::vector<BlockId> row_;  // of every kind
 };

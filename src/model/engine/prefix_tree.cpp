@@ -111,27 +111,51 @@ void PrefixTree::find_cut(Hit& hit, std::span<const int32_t> rest) const noexcep
   }
 }
 
-PrefixTree::Hit PrefixTree::find(PrefixNode* root, std::span<const int32_t> tokens,
-                                 size_t limit) noexcept {
-  tokens = tokens.first(std::min(tokens.size(), limit));
-  Hit hit;
-  hit.node = root;
-  while (tokens.size() >= (hit.node->depth + 1) * kBlockTokens) {
-    PrefixNode* next =
-        child_with(hit.node, tokens.subspan(hit.node->depth * kBlockTokens, kBlockTokens));
+PrefixNode* PrefixTree::deepest(PrefixNode* root, std::span<const int32_t> tokens) const noexcept {
+  PrefixNode* node = root;
+  while (tokens.size() >= (node->depth + 1) * kBlockTokens) {
+    PrefixNode* next = child_with(node, tokens.subspan(node->depth * kBlockTokens, kBlockTokens));
     if (next == nullptr) break;
-    hit.node = next;
+    node = next;
   }
-  PrefixNode* deepest = hit.node;
-  find_cut(hit, tokens.subspan(hit.node->depth * kBlockTokens));
+  return node;
+}
+
+PrefixTree::Hit PrefixTree::hit_below(PrefixNode* root, PrefixNode* deepest,
+                                      std::span<const int32_t> tokens) const noexcept {
+  Hit hit;
+  hit.node = deepest;
+  find_cut(hit, tokens.subspan(deepest->depth * kBlockTokens));
   if (hit.cut == nullptr)
     while (hit.node != root && !can_serve(hit.node, nullptr, hit.node->depth * kBlockTokens))
       hit.node = hit.node->parent;
   hit.length = hit.node->depth * kBlockTokens + hit.cut_tokens;
+  return hit;
+}
+
+PrefixTree::Hit PrefixTree::find(PrefixNode* root, std::span<const int32_t> tokens,
+                                 size_t limit) noexcept {
+  tokens = tokens.first(std::min(tokens.size(), limit));
+  PrefixNode* last = deepest(root, tokens);
+  const Hit hit = hit_below(root, last, tokens);
   PrefixNode* end = hit.cut == nullptr ? hit.node : const_cast<PrefixNode*>(hit.cut);
-  touch(hit.cut == nullptr ? deepest : end);
+  touch(hit.cut == nullptr ? last : end);
   touch_near(end, hit.length);
   return hit;
+}
+
+PrefixTree::Hit PrefixTree::look(PrefixNode* root, std::span<const int32_t> tokens,
+                                 size_t limit) const noexcept {
+  tokens = tokens.first(std::min(tokens.size(), limit));
+  return hit_below(root, deepest(root, tokens), tokens);
+}
+
+std::vector<PrefixNode*> PrefixTree::path(PrefixNode* root, std::span<const int32_t> tokens,
+                                          size_t limit) const {
+  PrefixNode* last = deepest(root, tokens.first(std::min(tokens.size(), limit)));
+  std::vector<PrefixNode*> out(last->depth + 1);
+  for (PrefixNode* n = last; n != nullptr; n = n->parent) out[n->depth] = n;
+  return out;
 }
 
 // The deepest first: what hangs below is older than what it hangs from. Blocks of finite reach are
@@ -275,6 +299,7 @@ bool PrefixTree::drop_near(PrefixNode* node) noexcept {
   for (size_t k = 0; k < blocks_.kinds(); ++k) {
     BlockId& id = node->blocks[k];
     if (blocks_.kind(k).reach == SIZE_MAX || id == kNoBlock || !blocks_.evictable(k, id)) continue;
+    if (leaving_) leaving_(*node, k);
     blocks_.uncache(k, id);
     id = kNoBlock;
     any = true;
@@ -297,6 +322,8 @@ bool PrefixTree::evict() noexcept {
     return true;
   }
   if (leaf == nullptr) return false;
+  for (size_t k = 0; leaving_ && k < blocks_.kinds(); ++k)
+    if (leaf->blocks[k] != kNoBlock) leaving_(*leaf, k);
   remove_node(leaf);
   ++evictions_;
   return true;

@@ -9,6 +9,7 @@
 // evicted least recently used first, leaves before what they hang from.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -35,6 +36,7 @@ struct PrefixNode {
   };
   Order used, used_near;
   std::string salt;  // of a root
+  std::string key;   // on disk (kv_archive.h); empty: not asked for yet
   bool tail() const { return parent != nullptr && tokens.size() < kBlockTokens; }
 };
 
@@ -57,7 +59,13 @@ class PrefixTree {
   };
   // The longest prefix of tokens[0, limit) that every kind can serve. Counts as a use.
   Hit find(PrefixNode* root, std::span<const int32_t> tokens, size_t limit) noexcept;
+  Hit look(PrefixNode* root, std::span<const int32_t> tokens, size_t limit) const noexcept;
+  // The whole blocks of tokens[0, limit) that have nodes, whatever blocks these have; the root first.
+  std::vector<PrefixNode*> path(PrefixNode* root, std::span<const int32_t> tokens,
+                                size_t limit) const;
 
+  // Null: there is none.
+  PrefixNode* child_with(const PrefixNode* parent, std::span<const int32_t> tokens) const noexcept;
   // The node of a whole block below `parent`. `own` (of every kind, kNoBlock where there is none)
   // are owned by the caller; where the node has one already, the caller's is exchanged for it.
   PrefixNode* insert(PrefixNode* parent, std::span<const int32_t> tokens, std::span<BlockId> own);
@@ -71,6 +79,14 @@ class PrefixTree {
   // Frees what was used least recently; false: nothing can be freed.
   bool evict() noexcept;
   void clear() noexcept;  // evicts all that can be
+  // Told of a block before it is evicted; must not throw, nor change the tree.
+  using Leaving = std::function<void(PrefixNode& node, size_t kind)>;
+  void set_leaving(Leaving leaving) { leaving_ = std::move(leaving); }
+  // Every node, the most recently used first: parents before what hangs from them.
+  template <class F>
+  void each(F f) const {
+    for (PrefixNode* n = used_.last(); n != nullptr; n = used_.before(n)) f(*n);
+  }
   size_t nodes() const noexcept { return nodes_; }
   size_t tails() const noexcept { return tails_; }
   uint64_t evictions() const noexcept { return evictions_; }
@@ -80,7 +96,9 @@ class PrefixTree {
    public:
     explicit List(PrefixNode::Order PrefixNode::*order) : order_(order) {}
     PrefixNode* first() const noexcept { return first_; }
+    PrefixNode* last() const noexcept { return last_; }
     PrefixNode* after(const PrefixNode* n) const noexcept { return (n->*order_).after; }
+    PrefixNode* before(const PrefixNode* n) const noexcept { return (n->*order_).before; }
     void append(PrefixNode* n, uint64_t stamp) noexcept;
     void remove(PrefixNode* n) noexcept;
 
@@ -89,12 +107,14 @@ class PrefixTree {
     PrefixNode *first_ = nullptr, *last_ = nullptr;
   };
   uint64_t hash_of(const PrefixNode* parent, std::span<const int32_t> tokens) const noexcept;
-  PrefixNode* child_with(const PrefixNode* parent, std::span<const int32_t> tokens) const noexcept;
   PrefixNode* add_node(PrefixNode* parent, std::span<const int32_t> tokens, bool hashed);
   void remove_node(PrefixNode* node) noexcept;
   void drop_root_if_bare(PrefixNode* node) noexcept;
   bool removable(const PrefixNode* node) const noexcept;
   bool can_serve(const PrefixNode* node, const PrefixNode* cut, size_t length) const noexcept;
+  PrefixNode* deepest(PrefixNode* root, std::span<const int32_t> tokens) const noexcept;
+  Hit hit_below(PrefixNode* root, PrefixNode* deepest,
+                std::span<const int32_t> tokens) const noexcept;
   void find_cut(Hit& hit, std::span<const int32_t> rest) const noexcept;
   void touch(PrefixNode* node) noexcept;
   void touch_near(PrefixNode* node, size_t length) noexcept;
@@ -109,6 +129,7 @@ class PrefixTree {
   List used_{&PrefixNode::used}, near_{&PrefixNode::used_near};
   uint64_t stamp_ = 0, evictions_ = 0;
   size_t nodes_ = 0, tails_ = 0;
+  Leaving leaving_;
 };
 
 }  // namespace moebius
