@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/sha256.h"
 #include "serve/api_error.h"
 
 namespace moebius {
@@ -111,21 +112,33 @@ const ApiKey* Access::find_key(std::string_view key) const {
   return found;
 }
 
-std::string Access::check_key(const HttpRequest& request) const {
-  if (rules_.keys.empty() || open(request.path())) return {};
+const ApiKey* Access::key_of(const HttpRequest& request) const {
   const std::string* given = request.find("Authorization");
   const std::string* other = request.find("x-api-key");
   const std::string_view text = given != nullptr ? std::string_view(*given) : "";
   const bool bearer = text.size() > 7 && lower(text.substr(0, 7)) == "bearer ";
   const ApiKey* found = find_key(bearer ? text.substr(7) : "");
-  if (const ApiKey* second = find_key(other != nullptr ? std::string_view(*other) : ""))
-    found = second;
+  const ApiKey* second = find_key(other != nullptr ? std::string_view(*other) : "");
+  return second != nullptr ? second : found;
+}
+
+std::string Access::check_key(const HttpRequest& request) const {
+  if (rules_.keys.empty() || open(request.path())) return {};
+  const ApiKey* found = key_of(request);
   if (found == nullptr)
     throw ApiError(401, "invalid_api_key",
-                   given == nullptr && other == nullptr
+                   request.find("Authorization") == nullptr && request.find("x-api-key") == nullptr
                        ? "a key is needed: Authorization: Bearer KEY, or x-api-key: KEY"
                        : "this key is not known here");
   return found->name;
+}
+
+std::string Access::owner(const HttpRequest& request) const {
+  const ApiKey* key = key_of(request);
+  if (key == nullptr) return {};
+  Sha256 sum;
+  sum.add({reinterpret_cast<const uint8_t*>(key->key.data()), key->key.size()});
+  return sum.hex();
 }
 
 std::vector<HttpField> Access::cors_fields(const HttpRequest& request) const {

@@ -30,6 +30,8 @@ class Access {
   void check_host_and_origin(const HttpRequest& request) const;
   // The name of the key; empty where none is needed.
   std::string check_key(const HttpRequest& request) const;
+  // Whose cached prompts it may use: those of its key, whatever that is called; empty: of nobody.
+  std::string owner(const HttpRequest& request) const;
   // Fields that let the allowed page read the answer.
   std::vector<HttpField> cors_fields(const HttpRequest& request) const;
   // Of a preflight: headers that the page may send. What it asks for, if its origin is allowed.
@@ -39,6 +41,7 @@ class Access {
   bool open(std::string_view path) const;
   bool listed(const std::string* origin) const;
   const ApiKey* find_key(std::string_view key) const;
+  const ApiKey* key_of(const HttpRequest& request) const;
   AccessRules rules_;
 };
 

@@ -162,7 +162,8 @@ void ApiServer::prepared(const GenerationPtr& g, ApiRequest request,
       GenerationRequest& p = prompts[i];
       p.client = g->client;
       // Lengths first, so that no two pairs of names give one salt.
-      const std::string owner = options_.share_prefixes ? "" : g->client;
+      const std::string owner =
+          options_.share_prefixes ? "" : access_.owner(g->exchange->request());
       p.salt = fmt::format("{}:{}{}", owner.size(), owner, p.salt);
       const size_t tokens = p.prompt.size();
       const uint64_t id = generator_->submit(std::move(p));
@@ -400,7 +401,10 @@ void ApiServer::watch_step() {
 }
 
 void ApiServer::drain() {
-  if (std::exchange(draining_, true)) return stop();  // the second signal
+  if (std::exchange(draining_, true)) {  // the second signal
+    at_once_ = true;
+    return stop();
+  }
   log_event("draining", fmt::format("shutting down: {} to finish, for at most {:.3g} s",
                                     counted(generations_.size(), "answer"),
                                     std::chrono::duration<double>(options_.drain_time).count()));

@@ -55,8 +55,11 @@ class ApiServer : private HttpHandler {
   void loading(double share) { loaded_share_ = share; }
   // The model can be asked; both must live longer than this, and no event may come after it.
   void ready(ServedModel model, Generator& generator);
-  void shut_down();  // as SIGTERM does; the second time at once
-  void stop();       // now
+  void shut_down();                          // as SIGTERM does; the second time at once
+  void stop();                               // now
+  bool at_once() const { return at_once_; }  // it was told twice
+  // From any thread: a line of the log.
+  void log_event(std::string_view event, const std::string& message) noexcept;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -152,7 +155,6 @@ class ApiServer : private HttpHandler {
   // The line of a request.
   void note(const HttpRequest& request, const std::string& id, const std::string& key, int status,
             const std::string& end, std::vector<LogLine::Figure> figures = {}) noexcept;
-  void log_event(std::string_view event, const std::string& message) noexcept;
   void log(const LogLine& line) noexcept;
   std::string request_id(const HttpRequest& request) const;
 
@@ -168,6 +170,7 @@ class ApiServer : private HttpHandler {
   std::set<GenerationPtr> generations_;
   size_t sequences_ = 0;       // that were submitted and have not ended
   size_t waiting_tokens_ = 0;  // of prompts whose first token has not come
+  std::atomic<bool> at_once_{false};
   bool ticking_ = false, draining_ = false, drained_ = false, died_ = false, cut_off_ = false;
   bool stuck_ = false;                    // a step that never ends was logged
   std::atomic<bool> events_lost_{false};  // there was no memory to take them
