@@ -20,6 +20,8 @@ Parts: speed      A1, A2  output tokens/s through HTTP beside the same requests 
        faults     A10     what is no request, slow clients: expected status, nobody else notices
        drain      A11     SIGTERM under load: started answers are whole, status 0; after kill -9 the port is free at once
        prefix     A12     the second of two equal prompts; the next turn of a chat
+       restart            --kv-dir: the first token of a 4000-token prompt, and of the turn behind it, after a restart beside a warm server
+       disk               --kv-dir: mixed requests with little memory, after restarts and kill -9: equal bytes
 Times mean something on a quiet machine only; figures are ratios within one run.
 """
 import argparse
@@ -596,6 +598,65 @@ def part_prefix(tool, o):
     print(f"prefix: {length} tokens: first {1000 * times[0]:.0f} ms, second {1000 * times[1]:.1f} ms ({100 * share:.1f} %), cached {cached}, {hits:.0f} hits of {queries:.0f}; "
           f"the next turn of 20 tokens after 300 and 50 computes {computed}")
     return cached == [0, length - 1, length - 1] and hits == sum(cached) and queries == 3 * (length - 1) and share <= 0.05 and computed <= 21
+
+
+def end_of(server):
+    server.process.send_signal(signal.SIGTERM)
+    return server.process.wait(120)
+
+
+def part_restart(tool, o):
+    length, new = 4000 if Server.model else 1900, 32
+    prompt = tokens(length, 3)
+    options = ["--parallel", "2", "--ctx", "8192" if Server.model else "0"]
+    seconds, answers, right, status = {}, {}, True, 0
+
+    def ask(server, kind, turn):
+        body = {"prompt": prompt + (tokens(new, 100 + turn) if kind.startswith("turn") else []), "max_tokens": 1, "temperature": 0}
+        begin = time.monotonic()
+        answer = json.loads(server.complete(body)[1])
+        seconds.setdefault(kind, []).append(time.monotonic() - begin)
+        answers.setdefault(json.dumps(body), []).append(answer["choices"])
+        return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+    with tempfile.TemporaryDirectory() as folder:
+        for turn in range(2 * o.rounds + 1):
+            kind = "turn" if turn % 2 else "same"
+            with Server(tool, *options, "--kv-dir", os.path.join(folder, "kv")) as server:
+                server.complete({"prompt": tokens(40, 9 + turn), "max_tokens": 2})  # the process is awake
+                cached = ask(server, "cold" if turn == 0 else kind + " after a restart", turn)
+                right &= cached == 0 if turn == 0 else cached >= length - 1
+                for again in range(3):
+                    right &= ask(server, kind, 10 * turn + again + 10) >= length - 1
+                status |= end_of(server)
+    with Server(tool, *options) as server:
+        for body in answers:
+            answers[body].append(json.loads(server.complete(json.loads(body))[1])["choices"])
+    equal = all(a == all_of[0] for all_of in answers.values() for a in all_of)
+    middle = {kind: 1000 * statistics.median(values) for kind, values in seconds.items()}
+    same, turned = (middle[k + " after a restart"] / middle[k] for k in ("same", "turn"))
+    print(f"restart: {length} tokens, first token computed {middle['cold']:.0f} ms; the same prompt from memory {middle['same']:.1f} ms, after a restart {same:.2f} times; "
+          f"with {new} new tokens {middle['turn']:.1f} ms, after a restart {turned:.2f} times; equal: {equal}, status {status}")
+    return right and equal and status == 0 and turned <= 1.2
+
+
+def part_disk(tool, o):
+    requests = mixed(o.requests, 1)
+    with Server(tool, "--parallel", "2") as server:
+        alone = [essence(server.complete(r)) for r in requests]
+    differences, read, damaged = 0, 0, 0
+    with tempfile.TemporaryDirectory() as folder:
+        for turn, options in enumerate((["--kv-gib", "0.02"], ["--kv-gib", "0.02"], [], ["--kv-gib", "0.02", "--kv-dir-gib", "0.01"], [])):
+            with Server(tool, "--parallel", "16", "--queue", "1000", "--kv-dir", os.path.join(folder, "kv"), *options) as server, \
+                    concurrent.futures.ThreadPoolExecutor(16) as pool:
+                for expected, got in zip(alone, pool.map(server.complete, requests)):
+                    differences += essence(got) != expected
+                read += server.metric("kv_disk_hits_total")
+                damaged += server.metric("kv_disk_damaged_blocks_total")
+                if turn % 2 == 0:
+                    end_of(server)  # the others are killed
+            print(f"disk: {len(requests)} requests, {' '.join(options)}: {differences} differences so far, {read:.0f} tokens read", flush=True)
+    return differences == 0 and read > 0 and damaged == 0
 
 
 def part_faults(tool, o):

@@ -249,6 +249,7 @@ Command run_command() {
   c.option("--seed", "N", &o->seed, "seed of the sampling");
   c.section("Engine");
   add_engine_options(c, o->engine);
+  add_kv_dir_options(c, o->kv_dir);
   add_model_options(c, o->model);
   c.examples = {"moebius run -p 'It was a dark night' -n 64 --temp 0.8 --seed 1",
                 "moebius run DIR --chat -p 'Who are you?'", "moebius run DIR -i",

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "apps/engine_options.h"
+#include "apps/kv_dir.h"
 #include "apps/model_commands.h"
 #include "base/json.h"
 #include "model/engine/sampling_choices.h"
@@ -31,6 +32,7 @@ struct RunCommandOptions : SamplingChoices {
   Json tools;                        // read from the file; null: none
   size_t context = 0;                // 0: what the model allows
   EngineRunOptions engine;
+  KvDirOptions kv_dir;
   bool json = false;
 
   bool uses_template() const {

@@ -20,6 +20,7 @@
 #include "apps/bench_timing.h"
 #include "apps/commands.h"
 #include "apps/engine_options.h"
+#include "apps/kv_dir.h"
 #include "apps/manners.h"
 #include "apps/model_commands.h"
 #include "apps/rank_process.h"
@@ -39,6 +40,7 @@ constexpr uint64_t kMaxKeyFile = 1 << 20;
 struct ServeOptions {
   ModelRunOptions model;
   EngineRunOptions engine;
+  KvDirOptions kv_dir;
   std::string host = "127.0.0.1", key_file;
   std::string tool_format = "auto", reasoning = "auto", reasoning_field;
   size_t port = 8000, context = 0, parallel = 32, queue = 0, max_output = 0, connections = 1024;
@@ -116,20 +118,21 @@ ServerOptions server_options(const ServeOptions& o) {
   return s;
 }
 
-EngineOptions engine_options_of(const ServeOptions& o, OpenModel& open) {
+EngineOptions engine_options_of(const ServeOptions& o, OpenModel& open, KvDisk* disk) {
   EngineOptions e = engine_options(o.engine, open, o.context);
   e.parallel = o.parallel;
   e.stretch = o.stretch;
+  use_kv_dir(disk, o.model, open, e);
   return e;
 }
 
 // All that answers need, in the order it is loaded.
 struct Loaded {
-  Loaded(const ServeOptions& o, ApiServer& server)
+  Loaded(const ServeOptions& o, ApiServer& server, KvDisk* disk)
       : tokenizer(Tokenizer::from_folder(o.model.folder)),
         templates(ChatTemplates::from_folder(o.model.folder)),
         open(o.model, o.context, [&](double share) { server.loading(share); }),
-        engine(*open.model, &tokenizer, engine_options_of(o, open)) {
+        engine(*open.model, &tokenizer, engine_options_of(o, open, disk)) {
     say_budget(engine.engine(), open.checkpoint, o.context);
     engine.engine().commit_memory();
     engine.engine().calibrate();
@@ -142,6 +145,7 @@ struct Loaded {
     g.experts = static_cast<size_t>(std::max<int64_t>(0, open.checkpoint.config().experts));
     g.read_roof = 1e9 * brief_read_roof(open.pool);
     g.eos = served.defaults.eos;
+    g.disk = engine.engine().kv().archive() != nullptr;
     if (open.split.ranks() > 1) g.ranks = [this] { return open.model->rank_figures(false); };
     generator.emplace(engine, g);
     std::string folder = o.model.folder;
@@ -194,8 +198,14 @@ int run_serve(const ServeOptions& o) {
   check_kv_budget(o.engine);
   // A log that nobody reads is no reason to end.
   std::signal(SIGPIPE, SIG_IGN);
+  std::atomic<ApiServer*> log{nullptr};
+  const std::unique_ptr<KvDisk> disk =
+      open_kv_dir(o.kv_dir, o.model, [&log](const std::string& words) {
+        if (ApiServer* server = log; server != nullptr) server->log_event("kv_dir", words);
+      });
   std::unique_ptr<Loaded> loaded;  // lives longer than the server, which points to it
   ApiServer server(server_options(o));
+  log = &server;
   if (o.log_json) manners().quiet = true;  // nothing but objects on stderr
   const uint16_t port = server.listen();
   const bool six = o.host.find(':') != std::string::npos;
@@ -208,7 +218,7 @@ int run_serve(const ServeOptions& o) {
     if (!ready) leave(status);  // told to end while it loads
   });
   try {
-    loaded = std::make_unique<Loaded>(o, server);
+    loaded = std::make_unique<Loaded>(o, server, disk.get());
     ready = true;
     server.ready(loaded->served, *loaded->generator);
   } catch (...) {
@@ -220,6 +230,11 @@ int run_serve(const ServeOptions& o) {
   events.join();
   // A step that never ends must not keep the process.
   if (!loaded->generator->stop(std::chrono::milliseconds(500))) leave(status);
+  if (disk != nullptr && !server.at_once()) {
+    for (const int signal : {SIGTERM, SIGINT}) std::signal(signal, SIG_DFL);  // one more ends it
+    keep_kv_dir(disk.get(), loaded->engine.engine());
+  }
+  log = nullptr;
   return status;
 }
 
@@ -291,6 +306,7 @@ Command serve_command() {
       .range(1, 1000)
       .seldom();
   add_engine_options(c, o->engine);
+  add_kv_dir_options(c, o->kv_dir);
   c.flag("--priorities", o->priorities, "let requests set a priority").seldom();
   c.flag("--share-prefixes", o->share_prefixes,
          "share cached prompts between API keys (timing then shows what others asked)")

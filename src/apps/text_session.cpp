@@ -33,6 +33,12 @@ std::optional<Tokenizer> tokenizer_of(const std::string& folder, bool needed, st
   }
 }
 
+EngineOptions session_engine_options(const RunCommandOptions& o, OpenModel& open, KvDisk* disk) {
+  EngineOptions e = engine_options(o.engine, open, o.context);
+  use_kv_dir(disk, o.model, open, e);
+  return e;
+}
+
 constexpr const char* kWords[] = {"length",  "stop",        "stop", "length",
                                   "context", "interrupted", "error"};  // by Finish
 
@@ -70,6 +76,8 @@ TextSession::TextSession(const RunCommandOptions& options, bool text)
     : options_(options),
       tokenizer_(tokenizer_of(options.model.folder, text, no_tokenizer_)),
       tools_(tools_of(options, tokenizer())),
+      disk_(open_kv_dir(options.kv_dir, options.model,
+                        [](const std::string& words) { warning("{}", words); })),
       open_(options.model, options.context),
       defaults_(read_generation_defaults(
           options.model.folder,
@@ -77,9 +85,17 @@ TextSession::TextSession(const RunCommandOptions& options, bool text)
             return tokenizer_ ? tokenizer_->token_to_id(t) : std::nullopt;
           },
           open_.model->vocab())),
-      engine_(*open_.model, tokenizer(), engine_options(options.engine, open_, options.context)) {
+      engine_(*open_.model, tokenizer(), session_engine_options(options, open_, disk_.get())) {
   if (!tokenizer_) note("{}; the answer is printed as token ids", no_tokenizer_);
   say_budget(engine_.engine(), open_.checkpoint, options.context);
+}
+
+TextSession::~TextSession() {
+  try {
+    keep_kv_dir(disk_.get(), engine_.engine());
+  } catch (const std::exception& e) {
+    warning("--kv-dir: {}", e.what());
+  }
 }
 
 // One answer in the making.

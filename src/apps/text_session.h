@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/kv_dir.h"
 #include "apps/run.h"
 #include "model/engine/text_engine.h"
 #include "text/answer/answer_markup.h"
@@ -44,6 +45,7 @@ struct Statistics {
 
 class TextSession {
  public:
+  ~TextSession();  // what was said goes to --kv-dir
   // Reads the tokenizer and loads the model. Without `text` a folder needs no tokenizer: where there
   // is none, answers are ids.
   TextSession(const RunCommandOptions& options, bool text);
@@ -76,6 +78,7 @@ class TextSession {
   static std::optional<Tools> tools_of(const RunCommandOptions& options,
                                        const Tokenizer* tokenizer);
   std::optional<Tools> tools_;
+  std::unique_ptr<KvDisk> disk_;  // null: none; outlives the engine
   OpenModel open_;
   GenerationDefaults defaults_;
   TextEngine engine_;

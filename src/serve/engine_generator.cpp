@@ -191,6 +191,9 @@ GeneratorStats EngineGenerator::stats() const {
   out.kv_blocks_cached = s.kv.blocks_cached;
   out.kv_blocks_free = s.kv.blocks_free;
   out.kv_budget = s.kv.budget;
+  out.disk = {options_.disk,     s.disk.files,      s.disk.bytes,         s.disk_tokens,
+              s.disk.read_files, s.disk.read_bytes, s.disk.written_bytes, s.disk.dropped,
+              s.disk.evicted,    s.disk.damaged};
   out.weight_bytes = s.weight_bytes;
   out.kv_bytes_read = s.kv_bytes_read;
   out.read_roof = options_.read_roof;

@@ -18,6 +18,7 @@ struct EngineGeneratorOptions {
   size_t slots = 1;
   size_t experts = 0;        // per layer; 0: not known
   double read_roof = 0;      // bytes per second
+  bool disk = false;         // the engine keeps prompts on disk
   std::vector<int32_t> eos;  // tokens that are not worth a word when they end an answer
   std::function<std::vector<RankFigures>()> ranks;  // empty: one rank
 };

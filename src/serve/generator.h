@@ -82,6 +82,12 @@ struct GeneratorStats {
   std::vector<uint64_t> drafts_right;  // by place
   uint64_t kv_blocks_used = 0, kv_blocks_cached = 0, kv_blocks_free = 0;
   uint64_t kv_budget = 0;
+  // Of the prompt cache on disk.
+  struct Disk {
+    bool there = false;
+    uint64_t files = 0, bytes = 0, tokens = 0, read_files = 0, read_bytes = 0, written_bytes = 0;
+    uint64_t dropped = 0, evicted = 0, damaged = 0;
+  } disk;
   uint64_t weight_bytes = 0, kv_bytes_read = 0;
   double read_roof = 0;  // bytes per second; 0: not measured
   uint64_t steps = 0;

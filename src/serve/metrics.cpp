@@ -55,6 +55,21 @@ std::string label(std::string_view text) {
   return out;
 }
 
+void write_disk(std::string& out, const GeneratorStats::Disk& d) {
+  simple(out, "kv_disk_bytes", "gauge", "bytes of the prompt cache on disk", d.bytes);
+  simple(out, "kv_disk_files", "gauge", "its files", d.files);
+  simple(out, "kv_disk_hits_total", "counter", "tokens of prompts read from disk", d.tokens);
+  simple(out, "kv_disk_read_blocks_total", "counter", "blocks read", d.read_files);
+  simple(out, "kv_disk_read_bytes_total", "counter", "bytes read", d.read_bytes);
+  simple(out, "kv_disk_written_bytes_total", "counter", "bytes written", d.written_bytes);
+  simple(out, "kv_disk_dropped_blocks_total", "counter",
+         "blocks that were not written: the disk was behind, full or failed", d.dropped);
+  simple(out, "kv_disk_evicted_blocks_total", "counter", "blocks that made room for others",
+         d.evicted);
+  simple(out, "kv_disk_damaged_blocks_total", "counter", "blocks that were damaged, and removed",
+         d.damaged);
+}
+
 void write_engine(std::string& out, const GeneratorStats& s) {
   simple(out, "num_requests_running", "gauge", "sequences in the batch", s.running);
   simple(out, "num_requests_waiting", "gauge", "sequences that wait for a slot", s.waiting);
@@ -72,6 +87,7 @@ void write_engine(std::string& out, const GeneratorStats& s) {
   simple(out, "prefix_cache_queries_total", "counter", "tokens of prompts looked up",
          s.prefix_queries);
   simple(out, "prefix_cache_hits_total", "counter", "of these, found", s.prefix_hits);
+  if (s.disk.there) write_disk(out, s.disk);
   simple(out, "num_preemptions_total", "counter", "sequences that gave way", s.preemptions);
   simple(out, "spec_decode_num_drafts_total", "counter", "sequences and steps with a draft",
          s.drafts);

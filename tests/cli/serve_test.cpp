@@ -176,6 +176,61 @@ TEST(ServeCommand, PrefixesLogprobsAndStops) {
   EXPECT_EQ(chat.status, 200) << chat.body;
 }
 
+// A server that is stopped answers after its restart as if it had not been; so does one that is
+// killed, but for what memory had; two on one folder share what they wrote. Another key, even of the
+// same name, finds nothing.
+TEST(ServeCommand, PromptsOnDiskSurviveARestart) {
+  const test::TempDir dir;
+  test::write_file(dir / "keys", "ann:secret-1\n");
+  test::write_file(dir / "others", "ann:secret-2\nbob:secret-1\n");
+  const auto options = [&](const char* keys, const char* more) {
+    return fmt::format("--parallel 2 --api-key-file {} --kv-dir {} {}",
+                       test::shell_quote((dir / keys).string()),
+                       test::shell_quote((dir / "kv").string()), more);
+  };
+  std::string ids = "1";
+  for (int i = 2; i < 700; ++i) ids += fmt::format(",{}", i);
+  const auto ask = [&](const Served& server, const char* key) {
+    const Response r = server.ask(
+        test::post("/v1/completions",
+                   "{\"prompt\":[" + ids + R"(],"max_tokens":4,"temperature":0,"logprobs":2})",
+                   fmt::format("Authorization: Bearer {}\r\n", key)));
+    EXPECT_EQ(r.status, 200) << r.body;
+    const Json j = r.json();
+    return std::pair(
+        j.find("choices")->dump(),
+        j.find("usage")->find("prompt_tokens_details")->find("cached_tokens")->as_uint());
+  };
+  std::string expected;
+  {
+    Served server(options("keys", "--open-metrics"));
+    ASSERT_NE(server.port, 0);
+    const auto [text, cached] = ask(server, "secret-1");
+    expected = text;
+    EXPECT_EQ(cached, 0u);
+    EXPECT_EQ(server.metric("kv_disk_bytes"), "0");
+    server.signal(SIGTERM);
+    EXPECT_EQ(server.wait_end(), 0);
+  }
+  for (const bool shared : {false, true}) {
+    Served server(options("keys", "--open-metrics")), other(options("others", "--open-metrics"));
+    ASSERT_NE(server.port, 0);
+    EXPECT_EQ(ask(server, "secret-1"), std::pair(expected, uint64_t{698}));
+    EXPECT_EQ(server.metric("kv_disk_hits_total"), "640");
+    EXPECT_NE(server.metric("kv_disk_bytes"), "0");
+    EXPECT_EQ(ask(other, "secret-2"), std::pair(expected, uint64_t{0}));
+    EXPECT_EQ(ask(other, "secret-1"), std::pair(expected, uint64_t{698}));  // the key, not its name
+    EXPECT_EQ(other.metric("kv_disk_hits_total"), "640");
+    EXPECT_EQ(other.metric("kv_disk_damaged_blocks_total"), "0");
+    server.signal(shared ? SIGTERM : SIGKILL), other.signal(SIGKILL);
+    EXPECT_EQ(server.wait_end(), shared ? 0 : 128 + SIGKILL);
+    other.wait_end();
+  }
+  Served all(options("others", "--share-prefixes"));
+  EXPECT_EQ(ask(all, "secret-1").second, 0u);
+  EXPECT_EQ(ask(all, "secret-2").second, 698u);
+}
+
 // What one key's owner asked is found by that key alone, unless all share.
 // Down to the engine: what may be chosen, what may not, and what the prompt's tokens are worth.
 TEST(ServeCommand, ConstraintsAreObeyed) {
