@@ -43,6 +43,7 @@ class Recorder : public Backend {
   bool keys_depend_on_length() const override { return to_.keys_depend_on_length(); }
   size_t keys_change_beyond() const override { return to_.keys_change_beyond(); }
   uint64_t memory_left() const override { return to_.memory_left(); }
+  bool drafts() const override { return to_.drafts(); }
   size_t batches_in_flight() const override { return to_.batches_in_flight(); }
   size_t vocab() const override { return to_.vocab(); }
   std::span<const KvKind> kv_kinds() const override { return to_.kv_kinds(); }

@@ -42,6 +42,15 @@ TEST(Speculate, WhatCannotBeHadIsRefused) {
   EXPECT_EQ(r.status, 0) << r.err;
 }
 
+TEST(Speculate, BenchComparesWithAndWithout) {
+  const CommandResult r = run_tool(
+      "bench engine " + folder_of("glm4moe") +
+      " --requests 2 --rate 1000 --prompt-tokens 8 --new-tokens 8 --rounds 1 --speculate mtp "
+      "--predictions own --json");
+  ASSERT_EQ(r.status, 0) << r.err;
+  EXPECT_EQ(parse_json(r.out, "bench").find("predictions")->as_string(), "own");
+}
+
 TEST(Speculate, InspectAndExplainShowTheLayer) {
   const CommandResult json = run_tool("inspect --json " + folder_of("qwen3next"));
   ASSERT_EQ(json.status, 0) << json.err;
