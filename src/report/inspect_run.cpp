@@ -50,7 +50,7 @@ std::string beyond_memory(const Checkpoint& c, XType type, uint64_t free) {
   const MoeSpec& spec = c.moe_blocks().front().spec;
   const DiskForecast f = forecast_from_disk(
       dense, experts, experts / std::max<size_t>(1, spec.experts) * spec.router.top_k, free, rate);
-  return text + fmt::format(", at about {:.2g} tokens/s: {} per token are read at {}/s",
+  return text + fmt::format(", at most {:.2g} tokens/s: {} per token are read at {}/s",
                             f.tokens_per_second, human(f.bytes_per_token),
                             human(static_cast<uint64_t>(rate)));
 }
