@@ -56,7 +56,8 @@ void add_kv_dir_options(Command& c, KvDirOptions& o) {
       .by_default("none");
   c.option("--kv-dir-gib", "X", &o.gib,
            "most that the folder may hold, in GiB, what earlier runs left included")
-      .range(0.001, 1 << 20);
+      .range(0.001, 1 << 20)
+      .seldom();
 }
 
 std::unique_ptr<KvDisk> open_kv_dir(const KvDirOptions& o, const ModelRunOptions& model,

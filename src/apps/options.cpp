@@ -115,7 +115,8 @@ void add_arithmetic_options(Command& c, RunOptions& run) {
       .seldom();
   c.option("--activations", "NAME", &run.activations,
            "int8: quantize the activations of weight-only integer modules; faster, approximate")
-      .one_of({"declared", "int8"});
+      .one_of({"declared", "int8"})
+      .seldom();
   c.option("--int8-activations", "NAME", &run.int8_activations,
            "how dynamic int8 activations are scaled")
       .one_of({"declared", "ct", "vllm"})

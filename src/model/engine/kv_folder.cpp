@@ -53,7 +53,8 @@ bool is_ours(std::string_view name) {
 
 int open_kv_folder(const std::string& folder) {
   const std::string shown = printable(folder);
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
+  struct stat there {};
+  if (stat(folder.c_str(), &there) != 0 && mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
     fail("--kv-dir {}: cannot be made: {}", shown, errno_text(errno));
   const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) fail("--kv-dir {}: cannot be opened: {}", shown, errno_text(errno));
