@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# On a machine with a GPU, nvcc and g++:  tests/gpu/run.sh OUT [linear] [experts] [replays] [faults] [sanitize] [bench] [explore] [golden] [models] [speed] [tool]
+# On a machine with a GPU, nvcc and g++:  tests/gpu/run.sh OUT [linear] [experts] [replays] [faults] [sanitize] [bench] [explore] [golden] [models] [speed] [serve] [tool]
 #
 # Builds the CUDA plugin and its judge under build/gpu, runs what is asked for (the default: linear experts bench golden tool) and writes
 # OUT/gpu.txt.  linear, experts: the kernels against quant/reference.  replays: 10^5 of a graph.  faults: without memory.  sanitize: a few shapes
 # under compute-sanitizer, where that is.  bench: whole layers; explore: in every launch form.
 # golden: tests/gpu/golden_blocks.py and faces.py, models: whole models (tests/gpu/models.py),
-# speed: `bench model` of 2 and 6 random layers in the sizes of Qwen3-30B-A3B (tests/gpu/random_model.py), tool: `moebius bench` on the device; all build the tool, with the libraries of
+# speed: `bench model` of 2 and 6 random layers in the sizes of Qwen3-30B-A3B (tests/gpu/random_model.py), serve: bench/serve_acceptance.py
+# with all on the device and with experts on the CPU, tool: `moebius bench` on the device; all build the tool, with the libraries of
 # build/gpu_bundle (scripts/make_gpu_bundle.sh) where the machine lacks them.  77: no device.
 set -u
 root=$(cd -- "$(dirname -- "$(readlink -f -- "$0")")/../.." && pwd -P)
-out=${1:?"usage: run.sh OUT [linear] [experts] [replays] [faults] [sanitize] [bench] [explore] [golden] [models] [speed] [tool]"}
+out=${1:?"usage: run.sh OUT [linear] [experts] [replays] [faults] [sanitize] [bench] [explore] [golden] [models] [speed] [serve] [tool]"}
 shift
 [ $# -gt 0 ] || set -- linear experts replays faults bench golden tool
 mkdir -p "$out" "$root/build/gpu" || exit 1
@@ -89,7 +90,7 @@ case " $* " in
 esac
 
 # --- the tool itself ---
-case " $* " in *" golden "* | *" models "* | *" speed "* | *" tool "*) wants_tool=1 ;; *) wants_tool= ;; esac
+case " $* " in *" golden "* | *" models "* | *" speed "* | *" serve "* | *" tool "*) wants_tool=1 ;; *) wants_tool= ;; esac
 if [ -n "$wants_tool" ]; then
   prefix=$root/build/gpu/prefix
   mkdir -p "$prefix"
@@ -145,6 +146,21 @@ case " $* " in
         done
       done
       echo "speed after $((SECONDS - start)) s" | tee -a "$report"
+    fi
+    ;;
+esac
+case " $* " in
+  *" serve "*)
+    if [ -n "$wants_tool" ]; then
+      for words in "--device cuda" "--device cuda --experts cpu"; do
+        # A tool whose server has these words: the script starts servers of its own.
+        # shellcheck disable=SC2016 # for the other shell
+        printf '#!/bin/sh\nc=$1\nshift\n[ "$c" != serve ] || set -- "$@" %s\nexec "%s" "$c" "$@"\n' "$words" "$tool" >build/gpu/with_device
+        chmod +x build/gpu/with_device
+        echo "serve $words" | tee -a "$report"
+        timeout 150 python3 -B bench/serve_acceptance.py "$root/build/gpu/with_device" bytes drain --requests 150 2>&1 | tee -a "$report"
+        [ "${PIPESTATUS[0]}" = 0 ] || status=1
+      done
     fi
     ;;
 esac
