@@ -15,7 +15,8 @@ namespace fs = std::filesystem;
 std::string folder() { return (test_data_dir() / "golden" / "afmoe-w4a16-g32").string(); }
 std::string quoted_path(const fs::path& path) { return shell_quote(path.string()); }
 
-std::string answer_of(const std::string& more, const std::string& environment = "") {
+[[maybe_unused]] std::string answer_of(const std::string& more,
+                                       const std::string& environment = "") {
   const CommandResult r =
       run_tool("run " + quoted_path(folder()) + " --tokens 1,5,2 -n 6 --temp 0 --threads 1 " + more,
                environment);
