@@ -21,25 +21,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-
-class Group:
-    """A control group with a limit of memory; none where it cannot be made."""
-
-    def __init__(self, limit):
-        self.path = None
-        for root, name in ((Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"), (Path("/sys/fs/cgroup"), "memory.max")):
-            path = root / f"moebius-{os.getpid()}"
-            try:
-                path.mkdir()
-                (path / name).write_text(str(limit))
-                self.path = path
-                return
-            except OSError:
-                if path.exists():
-                    path.rmdir()
-
-    def enter(self):
-        (self.path / "cgroup.procs").write_text(str(os.getpid()))
+from memory_group import Group
 
 
 def tool(args, words, group=None):
@@ -106,7 +88,7 @@ def main():
                 hashes = [hashlib.sha256(f.read_bytes()).hexdigest() for d in (pack, other) for f in d.glob("*.packed")]
                 result["limited_file_equal"] = len(hashes) == 2 and hashes[0] == hashes[1]
             finally:
-                group.path.rmdir()
+                group.close()
         print(json.dumps(result))
         return 0 if result["equal"] and result.get("limited_equal", True) and result.get("limited_file_equal", True) else 1
     finally:

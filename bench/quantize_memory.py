@@ -11,7 +11,6 @@ tool asks for. As root with a writable memory controller each run is put into a 
 """
 import argparse
 import json
-import os
 import random
 import shutil
 import subprocess
@@ -19,30 +18,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-
-class Group:
-    """A control group of this machine's version with a limit; none where it cannot be made."""
-
-    def __init__(self, limit):
-        self.path = None
-        for root, name in ((Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes"), (Path("/sys/fs/cgroup"), "memory.max")):
-            path = root / f"moebius-{os.getpid()}"
-            try:
-                path.mkdir()
-                (path / name).write_text(str(limit))
-                self.path = path
-                return
-            except OSError:
-                if path.exists():
-                    path.rmdir()
-
-    def enter(self):
-        if self.path:
-            (self.path / "cgroup.procs").write_text(str(os.getpid()))
-
-    def close(self):
-        if self.path:
-            self.path.rmdir()
+from memory_group import Group
 
 
 def run(args, words, limit=None):

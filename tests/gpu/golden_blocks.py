@@ -29,7 +29,7 @@ def read_header(path):
 
 
 def write_tensors(path, tensors):
-    """tensors: name -> (dtype, shape, bytes)"""
+    """tensors: name -> (dtype, shape, bytes); how many bytes they have"""
     header, at = {}, 0
     for name, (dtype, shape, data) in tensors.items():
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
@@ -37,7 +37,10 @@ def write_tensors(path, tensors):
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     with open(path, "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text + b"".join(data for _, _, data in tensors.values()))
+        f.write(struct.pack("<Q", len(text)) + text)
+        for _, _, data in tensors.values():
+            f.write(data)
+    return at
 
 
 def read_tensors(path):

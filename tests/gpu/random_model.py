@@ -13,6 +13,8 @@ import struct
 import sys
 from pathlib import Path
 
+from golden_blocks import write_tensors
+
 GOLDEN = Path(__file__).resolve().parent.parent / "golden/qwen3moe-w4a8-g128-pack/config.json"
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM, EXPERTS, TOP_K, WIDTH, GROUP = 2048, 32, 4, 128, 128, 8, 768, 128
 
@@ -52,17 +54,7 @@ def int4(name, outputs, inputs):
 
 
 def write(path, tensors):
-    header, at = {}, 0
-    for name, (dtype, shape, data) in tensors.items():
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
-        at += len(data)
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text)
-        for _, _, data in tensors.values():
-            f.write(data)
-    return {name: path.name for name in tensors}, at
+    return {name: path.name for name in tensors}, write_tensors(path, tensors)
 
 
 def layer(i):
