@@ -57,7 +57,7 @@ std::string BlockAnswer::add(const AnswerEvent& part) {
   using Kind = AnswerEvent::Kind;
   const auto text_of = [&](Block::Kind kind) {
     std::string out;
-    if (!open_ || blocks_.back().kind != kind) out = close() + open(kind, nullptr);
+    if (!open_ || blocks_.back().kind != kind) out = next(kind, nullptr);
     return out + grow(part.text);
   };
   switch (part.kind) {
@@ -66,7 +66,7 @@ std::string BlockAnswer::add(const AnswerEvent& part) {
     case Kind::kContent:
       return text_of(Block::Kind::kText);
     case Kind::kCallBegin:
-      return close() + open(Block::Kind::kCall, &part);
+      return next(Block::Kind::kCall, &part);
     case Kind::kCallArguments:
       return grow(part.text);
     case Kind::kReasoningEnd:
@@ -80,11 +80,13 @@ std::string BlockAnswer::add(const AnswerEvent& part) {
   return {};
 }
 
-std::string BlockAnswer::open(Block::Kind kind, const AnswerEvent* call) {
+std::string BlockAnswer::next(Block::Kind kind, const AnswerEvent* call) {
+  std::string out = close();
   open_ = true;
   if (kind != Block::Kind::kText) take_logprobs();
   blocks_.push_back(make_block(kind, call));
-  return stream_ ? opened(blocks_.back()) : "";
+  if (stream_) out += opened(blocks_.back());
+  return out;
 }
 
 std::string BlockAnswer::grow(const std::string& text) {

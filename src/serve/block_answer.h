@@ -45,7 +45,8 @@ class BlockAnswer : public InterfaceAnswer {
 
  private:
   std::string add(const AnswerEvent& part);
-  std::string open(Block::Kind kind, const AnswerEvent* call);
+  // Closes the block that is open and opens one of this kind.
+  std::string next(Block::Kind kind, const AnswerEvent* call);
   std::string grow(const std::string& text);
   std::string close();
   void keep_logprobs(const GenerationEvent& event);

@@ -98,7 +98,8 @@ class ResponsesAnswer final : public BlockAnswer {
 
   std::string began() override {
     const std::string now = ",\"response\":" + response("in_progress", "null");
-    return event("response.created", now) + event("response.in_progress", now);
+    std::string out = event("response.created", now);
+    return out += event("response.in_progress", now);
   }
 
   std::string at(const Block& b, bool content) const {

@@ -477,7 +477,9 @@ TEST(ServeApi, MetricsAndState) {
   test::Client client(server.port);
   client.send(test::get("/api/events"));
   EXPECT_EQ(client.read(true).status, 200);
-  EXPECT_NE((client.read_some() + client.read_some()).find("data: {\"status\""), std::string::npos);
+  std::string events = client.read_some();
+  events += client.read_some();
+  EXPECT_NE(events.find("data: {\"status\""), std::string::npos);
 }
 
 // The imbalance of experts is that of the last thousand steps, not of all.
