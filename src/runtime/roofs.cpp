@@ -96,6 +96,19 @@ MOEBIUS_ROOF_LOOP(run_fma256, "vfmadd231ps", "y")
 #undef MOEBIUS_ROOF_LOOP
 #undef MOEBIUS_ROOF_TWELVE
 
+// What every x86-64 CPU has: 12 chains of a multiplication and an addition.
+void run_sse(uint64_t rounds) {
+  asm volatile(
+      ".irp d,0,1,2,3,4,5,6,7,8,9,10,11,14,15\n xorps %%xmm\\d, %%xmm\\d\n .endr\n"
+      "1: .irp d,0,1,2,3,4,5,6,7,8,9,10,11\n mulps %%xmm15, %%xmm\\d\n .endr\n"
+      ".irp d,0,1,2,3,4,5,6,7,8,9,10,11\n addps %%xmm14, %%xmm\\d\n .endr\n"
+      "dec %[n]\n jnz 1b\n"
+      : [n] "+r"(rounds)
+      :
+      : "cc", "memory", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",
+        "xmm9", "xmm10", "xmm11", "xmm14", "xmm15");
+}
+
 // Eight tiles of 16 rows of 64 bytes.
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -147,6 +160,7 @@ constexpr ComputeLoop kLoops[] = {
     {"fma_f32_512", RoofKind::kF32, Arch::kX86_64, kAvx512f, 24 * 32, MOEBIUS_ROOF_X86(run_fma512)},
     {"fma_f32_256", RoofKind::kF32, Arch::kX86_64, kAvx2 | kFma, 24 * 16,
      MOEBIUS_ROOF_X86(run_fma256)},
+    {"mul_add_f32_128", RoofKind::kF32, Arch::kX86_64, 0, 12 * 8, MOEBIUS_ROOF_X86(run_sse)},
 };
 
 // --- memory ---
