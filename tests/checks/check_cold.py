@@ -55,7 +55,7 @@ def read_object(path):
             name, info, _, section, value, _ = struct.unpack_from("<IBBHQQ", data, at)
             text = data[strings + name:data.index(b"\0", strings + name)].decode()
             symbols.append((text, info & 15, section, value))
-            if info & 15 == FUNC and section != 0 and ".cold" not in text:
+            if info & 15 == FUNC and section != 0:
                 functions[section, value] = (text, info >> 4)
     for h in heads:
         if h[1] != 4 or not heads[h[7]][2] & 4:  # relocations of code
@@ -80,15 +80,16 @@ def graph_of(objects):
             values.setdefault(section, []).append(value)
 
         def name_at(section, value):
-            """Of the function that holds a place."""
+            """Of the function that holds a place; none for a part that only errors reach."""
             i = bisect_right(values.get(section, []), value)
-            if i == 0:
+            name, binding = functions[section, values[section][i - 1]] if i > 0 else (".cold", LOCAL)
+            if ".cold" in name:
                 return None
-            name, binding = functions[section, values[section][i - 1]]
             return f"{name} {path}" if binding == LOCAL else name
 
-        for (section, value), (_, binding) in functions.items():
-            known.setdefault(name_at(section, value), (path, binding))
+        for (section, value), (name, binding) in functions.items():
+            if ".cold" not in name:
+                known.setdefault(name_at(section, value), (path, binding))
         for place, target in references:
             user = name_at(*place)
             used = target if isinstance(target, str) else name_at(*target)

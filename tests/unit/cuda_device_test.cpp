@@ -287,13 +287,20 @@ TEST_F(CudaDeviceModels, LongPromptsAgreeWithTheCpu) {
 TEST_F(CudaDeviceModels, EveryTypeOfKeysAndValues) {
   ThreadPool pool(1);
   const Checkpoint checkpoint = folder_of("qwen3moe-dense");
-  for (const KvType kv : {KvType::kF32, KvType::kF16, KvType::kBf16, KvType::kInt8, KvType::kFp8}) {
+  // Both devices sum in their own order: a key at the edge of two stored values may be either, so the
+  // bound is some steps of the type.
+  const std::pair<KvType, double> types[] = {{KvType::kF32, 1e-4},
+                                             {KvType::kF16, 1e-3},
+                                             {KvType::kBf16, 8e-3},
+                                             {KvType::kInt8, 1e-2},
+                                             {KvType::kFp8, 6e-2}};
+  for (const auto& [kv, bound] : types) {
     ModelOptions on_cpu = emulated_options(pool, "cpu"), on_cuda = emulated_options(pool, "cuda");
     on_cpu.kv_type = on_cuda.kv_type = kv;
     const auto cpu = DecoderModel::load(checkpoint, on_cpu),
                cuda = DecoderModel::load(checkpoint, on_cuda);
     const std::vector<int32_t> tokens = tokens_for(150, cpu->vocab());
-    EXPECT_LT(apart(run_whole(*cpu, tokens), run_whole(*cuda, tokens)), 1e-4)
+    EXPECT_LT(apart(run_whole(*cpu, tokens), run_whole(*cuda, tokens)), bound)
         << static_cast<int>(kv);
   }
 }

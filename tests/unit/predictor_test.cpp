@@ -90,7 +90,7 @@ void expect_near(std::span<const float> got, std::span<const float> want, const 
     off = std::max(off, std::abs(static_cast<double>(got[i]) - static_cast<double>(want[i])));
     size = std::max(size, std::abs(static_cast<double>(want[i])));
   }
-  EXPECT_LE(off, 1e-5 * std::max(1.0, size)) << what;
+  EXPECT_LE(off, 2e-5 * std::max(1.0, size)) << what;  // two heads in a row, each within 1e-5
 }
 
 TEST(Predictor, GivesTheLogitsOfTransformers) {
