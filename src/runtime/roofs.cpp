@@ -265,7 +265,7 @@ const ComputeLoop* roof_loop(const Cpu& cpu, uint32_t kernel_needs, RoofKind kin
   const auto first = [&](RoofKind wanted, bool named) -> const ComputeLoop* {
     for (const ComputeLoop& loop : kLoops)
       if (runs_on(loop, cpu) && loop.kind == wanted &&
-          (!named || (kernel_needs & loop.needs) == loop.needs))
+          (!named || (loop.needs != 0 && (kernel_needs & loop.needs) == loop.needs)))
         return &loop;
     return nullptr;
   };
