@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "launch.h"
 #include "numbers.cuh"
 #include "rows.cuh"
 
@@ -14,10 +15,11 @@ namespace moebius::cuda {
 template <HopperScheme S>
 void launch_of(bool gate_up, uint32_t tile, const HopperGemm& g, bool early, cudaStream_t stream);
 // Each is a unit of its own (hopper_scheme.cu).
-#define MOEBIUS_CUDA_SCHEMES(X)                                                                   \
-  X(kInt4Group)                                                                                   \
-  X(kInt4Channel) X(kInt8Channel) X(kFp8Half) X(kFp8Bytes) X(kInt4Bf16) X(kFp4Bf16) X(kInt4G64)   \
-      X(kInt4G32) X(kInt4Bf16G128) X(kInt4Bf16G64) X(kInt4Bf16G32) X(kInt4F16G128) X(kInt4F16G64) \
+#define MOEBIUS_CUDA_SCHEMES(X)                                                             \
+  X(kInt4Group)                                                                             \
+  X(kInt4Channel)                                                                           \
+  X(kInt8Channel) X(kFp8Half) X(kFp8Bytes) X(kInt4Bf16) X(kFp4Bf16) X(kInt4G64) X(kInt4G32) \
+      X(kInt4Bf16G128) X(kInt4Bf16G64) X(kInt4Bf16G32) X(kInt4F16G128) X(kInt4F16G64)       \
           X(kInt4F16G32) X(kFp8Block) X(kMxfp4Bf16) X(kBf16) X(kF16)
 #define MOEBIUS_CUDA_DECLARE(S) \
   template <>                   \
@@ -38,26 +40,17 @@ namespace {
 
 template <RowForm kForm>
 __device__ __forceinline__ void store_operand(uint8_t* row, int i, float x, float scale) {
-  const bool number = scale == scale;
   if constexpr (kForm == RowForm::kInt8) {
-    const float q = rne(clamp_f32(x / scale, -128.0f, 127.0f));
-    reinterpret_cast<int8_t*>(row)[i] = number ? static_cast<int8_t>(q) : int8_t{0};
+    reinterpret_cast<int8_t*>(row)[i] = int8_code(x, scale);
   } else {
     const uint8_t c =
-        number ? __nv_cvt_float_to_fp8(x / scale, __NV_SATFINITE, __NV_E4M3) : uint8_t{0};
+        scale == scale ? __nv_cvt_float_to_fp8(x / scale, __NV_SATFINITE, __NV_E4M3) : uint8_t{0};
     if constexpr (kForm == RowForm::kE4m3)
       row[i] = c;
     else
       reinterpret_cast<uint16_t*>(row)[i] =
           static_cast<uint16_t>((c & 0x80u) << 8 | (c & 0x7Fu) << 7);
   }
-}
-
-__device__ __forceinline__ float row_scale(uint32_t most, const RowScaling& how) {
-  if (most >= kInfinity) return f32_from_bits(numeric_detail::kQuietNan);
-  const float amax = f32_from_bits(most);
-  const float s = (how.bound != 0.0f ? min_f32(amax, how.bound) : amax) / how.levels;
-  return s == 0.0f ? 1.0f : s;
 }
 
 // The largest of a block's numbers, for all its threads.
@@ -268,19 +261,6 @@ __global__ void __launch_bounds__(256) pack_kernel(const __grid_constant__ PackA
   }
 }
 
-struct LaunchConfig {
-  cudaLaunchConfig_t config{};
-  cudaLaunchAttribute attribute{};
-  LaunchConfig(size_t blocks, int threads, size_t bytes, bool early, cudaStream_t stream) {
-    config.gridDim = dim3(static_cast<unsigned>(blocks)), config.blockDim = dim3(threads);
-    config.dynamicSmemBytes = bytes, config.stream = stream;
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    config.attrs = &attribute, config.numAttrs = early ? 1 : 0;
-  }
-  LaunchConfig(const LaunchConfig&) = delete;
-};
-
 template <RowForm kForm>
 void launch_prepare(const PrepareArgs& a, bool early, cudaStream_t stream) {
   constexpr int kFew = 2048;  // rows that one block places
@@ -295,10 +275,10 @@ void launch_prepare(const PrepareArgs& a, bool early, cudaStream_t stream) {
   const int row_threads = std::min(1024, (a.H / 8 + 31) / 32 * 32);  // eight numbers each
   const int routing_threads = n <= 256 ? 256 : n <= kFew || !rows ? 1024 : 512;
   const int threads = routes ? std::max(routing_threads, row_threads) : row_threads;
-  const LaunchConfig l(blocks, threads, bytes, early, stream);
+  const LaunchConfig l(dim3(blocks_of(blocks)), static_cast<size_t>(threads), bytes, early, stream);
   check(cudaLaunchKernelEx(&l.config, prepare_kernel<kForm>, a, whole), "preparing rows");
   if (!routes || whole) return;
-  const LaunchConfig s((r.T + 127) / 128, 128, 0, early, stream);
+  const LaunchConfig s(dim3(blocks_of(static_cast<size_t>(r.T), 128)), 128, 0, early, stream);
   check(cudaLaunchKernelEx(&s.config, scatter_kernel, r), "sorting rows");
 }
 
@@ -315,7 +295,8 @@ void launch_requantize(const float* h, const int32_t* total, int rows, int I,
   }();
   static_cast<void>(room);
   if (rows == 0) return;
-  const LaunchConfig l(rows, kRequantizeThreads, bytes, early, stream);
+  const LaunchConfig l(dim3(blocks_of(static_cast<size_t>(rows))), kRequantizeThreads, bytes, early,
+                       stream);
   check(cudaLaunchKernelEx(&l.config, requantize_kernel<kForm>, h, total, I, scaling, to, scales),
         "requantizing rows");
 }

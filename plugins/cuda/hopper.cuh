@@ -13,6 +13,7 @@
 #include <algorithm>
 
 #include "hopper.h"
+#include "launch.h"
 #include "numbers.cuh"
 #include "wgmma.h"
 
@@ -714,16 +715,11 @@ void launch_hopper(const HopperGemm& g, bool early, cudaStream_t stream) {
     check(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "device");
     return std::max(per, 1) * count;
   }();
-  cudaLaunchConfig_t config{};
   const long tiles = static_cast<long>(g.max_tiles) * (g.n64 / (H::NWG * SLABS));
   if (tiles == 0) return;
-  config.gridDim = dim3(static_cast<unsigned>(std::min<long>(resident, tiles)));
-  config.blockDim = dim3(H::threads), config.dynamicSmemBytes = H::smem, config.stream = stream;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute, config.numAttrs = early ? 1 : 0;
-  check(cudaLaunchKernelEx(&config, hopper_kernel<S, NT, kGateUp, SLABS>, g),
+  const LaunchConfig l(dim3(static_cast<unsigned>(std::min<long>(resident, tiles))), H::threads,
+                       H::smem, early, stream);
+  check(cudaLaunchKernelEx(&l.config, hopper_kernel<S, NT, kGateUp, SLABS>, g),
         "tensor-core product");
 }
 

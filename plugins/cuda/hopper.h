@@ -7,6 +7,7 @@
 #include "device/cuda/hopper_scheme.h"
 #include "plain.h"
 #include "routing.cuh"
+#include "rows.cuh"
 
 namespace moebius::cuda {
 
@@ -43,10 +44,6 @@ enum class RowForm : uint8_t { kBf16, kF16, kInt8, kE4m3, kE4m3Half };
 inline constexpr bool is_as_is(RowForm f) { return f == RowForm::kBf16 || f == RowForm::kF16; }
 RowForm row_form(HopperScheme s);
 
-struct RowScaling {
-  float levels;  // amax / levels is the scale
-  float bound;   // magnitudes count up to this; 0: none
-};
 RowScaling row_scaling(const ActSpec& act);
 
 struct PrepareArgs {

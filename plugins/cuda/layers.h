@@ -103,8 +103,8 @@ class Moe : public Layer {
   void set_router(const CudaRouter& router);
   void run(const CudaRows& x, const CudaRouting& routing, const CudaRows& y, CudaLaunch launch,
            cudaStream_t stream);
-  void run_routed(const CudaRows& x, const CudaRows* logits, const CudaRows& y, int32_t* ids,
-                  float* weights, cudaStream_t stream);
+  void run_routed(const CudaRows& x, const CudaRows* logits, const CudaRows& y,
+                  const CudaChosen& want, cudaStream_t stream);
 
  private:
   struct Projection {  // of all experts of one kind, plain
@@ -145,6 +145,9 @@ class Moe : public Layer {
                    const CudaRows& x, float* y, Arena arena, cudaStream_t stream);
   void run_hopper(const CudaRows& x, const CudaRouting& routing, const CudaRows& y,
                   CudaLaunch launch, cudaStream_t stream);
+  bool runs_few(const CudaRouting& routing, size_t rows, const CudaLaunch& launch) const;
+  void run_few(const CudaRows& x, const CudaRouting& routing, const CudaRows& y,
+               cudaStream_t stream);
   void run_plain(const CudaRows& x, const CudaRouting& routing, const CudaRows& y,
                  cudaStream_t stream);
 

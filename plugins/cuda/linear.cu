@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "few.h"
 #include "layers.h"
 #include "quant/quant_access.h"
 
@@ -350,19 +351,20 @@ void Linear::run_plain(const Part& p, const CudaRows& x, const CudaRows& y,
 void Linear::run_hopper(const Part& p, const CudaRows& x, const CudaRows& y,
                         cudaStream_t stream) const {
   const HopperWeights& w = *p.hopper;
-  const bool direct = w.takes(x);
+  const bool direct = w.takes(x), few = w.rows.fast && has_few_form(w.scheme, x.rows, w.K),
+             inside = few && x.rows <= kFewInside, stretched = has_stretch_form(w.scheme, p.n);
   if (x.rows * w.row_bytes() / 16 >= (size_t{1} << 31)) refuse("too many rows in one call");
   Arena arena(scratch().of(stream));
-  const size_t operands = arena.add<uint8_t>(direct ? 0 : x.rows * w.row_bytes()),
+  const size_t operands = arena.add<uint8_t>(direct || inside ? 0 : x.rows * w.row_bytes()),
                scales = arena.add<float>(x.rows * w.row_scales());
   arena.reserve(stream);
   bool early = true;
-  if (!direct && w.rows.fast) {
+  if (!direct && !inside && w.rows.fast) {
     PrepareArgs a{};
     a.x = x, a.T = static_cast<int>(x.rows), a.H = static_cast<int>(K_), a.scaling = w.rows.scaling;
     a.rows = arena.at<uint8_t>(operands), a.scales = arena.at<float>(scales);
     prepare_x(w.rows.form, a, true, stream);
-  } else if (!direct) {
+  } else if (!direct && !inside) {
     OperandArgs a{};
     a.rows.rows = static_cast<int>(x.rows);
     a.x = x, a.act = w.rows.act, a.inputs = w.rows.inputs.as<ActParams>(),
@@ -371,6 +373,18 @@ void Linear::run_hopper(const Part& p, const CudaRows& x, const CudaRows& y,
     a.scales = arena.at<float>(scales);
     make_operands(a, stream);
     early = false;
+  }
+  if (few || stretched) {
+    FewGemm g{};
+    g.w = w.tiles.as<uint8_t>(), g.channel = w.channel.as<float>();
+    g.K = w.K, g.outputs = static_cast<int>(p.n), g.rows = static_cast<int>(x.rows);
+    g.x = stretched && !direct
+              ? CudaRows{arena.at<void>(operands), w.rows.x_type, x.rows, static_cast<size_t>(w.K)}
+              : x;
+    g.codes = inside ? nullptr : arena.at<uint8_t>(operands), g.scales = arena.at<float>(scales);
+    g.scaling = w.rows.scaling, g.bias = w.bias.as<float>();
+    g.out = y.data, g.out_type = y.type, g.out_stride = y.stride, g.column = p.begin;
+    return few ? few_gemm(w.scheme, g, stream) : stretch_gemm(w.scheme, g, stream);
   }
   HopperGemm g = w.gemm();
   const uint32_t tile =

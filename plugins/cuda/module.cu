@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
+#include <memory>
 #include <vector>
 
+#include "launch.h"
 #include "layers.h"
 #include "model.h"
 #include "numbers.cuh"
@@ -47,8 +49,8 @@ CudaStatus open(int32_t wanted, CudaFacts* facts) {
       throw Failure{CudaStatus::kNoDevice, "the driver shows no device"};
     check(error, "devices");
     if (wanted < 0 || wanted >= count)
-      throw Failure{CudaStatus::kNoDevice, "there is no device " + std::to_string(wanted) + "; the driver shows " +
-                                               std::to_string(count)};
+      throw Failure{CudaStatus::kNoDevice, "there is no device " + std::to_string(wanted) +
+                                               "; the driver shows " + std::to_string(count)};
     cudaDeviceProp p{};
     const int device = opened_device = wanted;
     check(cudaSetDevice(device), "device");
@@ -74,6 +76,11 @@ CudaStatus allocate(size_t bytes, void** p) {
   return guarded([&] { check(cudaMalloc(p, std::max<size_t>(bytes, 1)), "memory of the device"); });
 }
 void release(void* p) { cudaFree(p); }
+CudaStatus allocate_host(size_t bytes, void** p) {
+  return guarded(
+      [&] { check(cudaMallocHost(p, std::max<size_t>(bytes, 1)), "memory of the host"); });
+}
+void release_host(void* p) { cudaFreeHost(p); }
 CudaStatus upload(void* to, const void* from, size_t bytes, void* stream) {
   return guarded([&] {
     check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_of(stream)),
@@ -166,15 +173,17 @@ CudaStatus set_router(void* layer, const CudaRouter* router) {
   return guarded([&] { moe_of(layer).set_router(*router); });
 }
 CudaStatus run_routed(void* layer, const CudaRows* x, const CudaRows* logits, const CudaRows* y,
-                      int32_t* ids, float* weights, void* stream) {
-  return guarded(
-      [&] { moe_of(layer).run_routed(*x, logits, *y, ids, weights, stream_of(stream)); });
+                      const CudaChosen* chosen, void* stream) {
+  return guarded([&] {
+    moe_of(layer).run_routed(*x, logits, *y, chosen != nullptr ? *chosen : CudaChosen{},
+                             stream_of(stream));
+  });
 }
 uint64_t layer_bytes(const void* layer) { return static_cast<const Layer*>(layer)->bytes(); }
 void free_layer(void* layer) { delete static_cast<Layer*>(layer); }
 
-CudaStatus run_program(const CudaRowProgram* program, void* stream) {
-  return guarded([&] { run_rows(*program, stream_of(stream)); });
+CudaStatus run_programs(const CudaRowProgram* programs, size_t count, void* stream) {
+  return guarded([&] { run_rows(programs, count, stream_of(stream)); });
 }
 CudaStatus take(const CudaRows* from, const int32_t* which, const CudaRows* to, size_t cols,
                 void* stream) {
@@ -182,9 +191,6 @@ CudaStatus take(const CudaRows* from, const int32_t* which, const CudaRows* to, 
 }
 CudaStatus run_attend(const CudaAttend* args, void* stream) {
   return guarded([&] { attend(*args, stream_of(stream)); });
-}
-CudaStatus count(const int32_t* ids, size_t n, uint32_t* counts, size_t experts, void* stream) {
-  return guarded([&] { count_ids(ids, n, counts, experts, stream_of(stream)); });
 }
 
 // ---- measuring ----
@@ -199,6 +205,36 @@ struct Event {
   Event() { check(cudaEventCreate(&event), "event"); }
   ~Event() { cudaEventDestroy(event); }
 };
+
+using Clock = std::vector<std::unique_ptr<Event>>;
+
+CudaStatus make_clock(size_t marks, void** clock) {
+  return guarded([&] {
+    auto made = std::make_unique<Clock>();
+    for (size_t i = 0; i < marks; ++i) made->push_back(std::make_unique<Event>());
+    *clock = made.release();
+  });
+}
+CudaStatus mark(void* clock, size_t i, void* stream) {
+  return guarded([&] {
+    cudaStreamCaptureStatus status{};
+    check(cudaStreamIsCapturing(stream_of(stream), &status), "stream");
+    check(
+        cudaEventRecordWithFlags(static_cast<Clock*>(clock)->at(i)->event, stream_of(stream),
+                                 status == cudaStreamCaptureStatusActive ? cudaEventRecordExternal
+                                                                         : cudaEventRecordDefault),
+        "event");
+    launch_after_mark = true;
+  });
+}
+CudaStatus read_clock(void* clock, size_t count, float* milliseconds) {
+  return guarded([&] {
+    const Clock& c = *static_cast<Clock*>(clock);
+    for (size_t i = 0; i + 1 < count; ++i)
+      check(cudaEventElapsedTime(milliseconds + i, c.at(i)->event, c.at(i + 1)->event), "event");
+  });
+}
+void free_clock(void* clock) { delete static_cast<Clock*>(clock); }
 
 // `own`: words that run() left behind stay.
 double graph_microseconds(CudaStatus (*run)(void*, size_t, void*), void* context, size_t count,
@@ -328,6 +364,8 @@ constexpr CudaApi kApi = {kCudaAbi,
                           open,
                           allocate,
                           release,
+                          allocate_host,
+                          release_host,
                           upload,
                           download,
                           synchronize,
@@ -350,10 +388,13 @@ constexpr CudaApi kApi = {kCudaAbi,
                           run_routed,
                           layer_bytes,
                           free_layer,
-                          run_program,
+                          run_programs,
                           take,
                           run_attend,
-                          count,
+                          make_clock,
+                          mark,
+                          read_clock,
+                          free_clock,
                           time_graph,
                           roofs};
 

@@ -6,6 +6,7 @@
 #include <cfloat>
 #include <numeric>
 
+#include "launch.h"
 #include "numbers.cuh"
 #include "quant/quant_access.h"
 #include "rows.cuh"
@@ -412,14 +413,8 @@ void activate_rows(const CudaActivation& a, const float* gate, const float* up, 
 
 void combine_rows(const CombineArgs& a, bool early, cudaStream_t stream) {
   if (a.T == 0) return;
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid(a.T, (a.H + 1023) / 1024), config.blockDim = grid(256),
-  config.stream = stream;
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &attribute, config.numAttrs = early ? 1 : 0;
-  check(cudaLaunchKernelEx(&config, combine_kernel, a), "combine");
+  const LaunchConfig l(grid(a.T, (a.H + 1023) / 1024), 256, 0, early, stream);
+  check(cudaLaunchKernelEx(&l.config, combine_kernel, a), "combine");
 }
 
 void zero_columns(const CudaRows& y, size_t begin, size_t end, cudaStream_t stream) {

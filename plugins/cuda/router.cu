@@ -2,6 +2,7 @@
 // Selection of experts (router.h), and the router of a layer.
 #include "router.h"
 
+#include "launch.h"
 #include "layers.h"
 #include "numbers.cuh"
 
@@ -32,7 +33,9 @@ struct WarpLanes {
 
 __global__ void __launch_bounds__(32)
     router_kernel(const __grid_constant__ DeviceRouter r, CudaRows logits, int32_t* ids,
-                  float* weights, float* zero_weights) {
+                  float* weights, float* zero_weights, uint32_t* counts) {
+  wait_for_predecessor();
+  let_successor_start();
   extern __shared__ float shared[];
   const WarpLanes lanes;
   const size_t t = blockIdx.x;
@@ -43,6 +46,10 @@ __global__ void __launch_bounds__(32)
   RowRouter<WarpLanes> row(r, lanes, shared, shared + n);
   row.run(t, ids + t * slots, weights + t * slots,
           zero_weights != nullptr ? zero_weights + t : nullptr);
+  if (counts == nullptr) return;
+  for (size_t i = threadIdx.x; i < slots; i += WarpLanes::kCount)
+    if (const int32_t id = ids[t * slots + i]; id >= 0 && static_cast<size_t>(id) < r.spec.experts)
+      atomicAdd(counts + id, 1u);
 }
 
 size_t row_bytes(const RouterSpec& s) {
@@ -52,13 +59,12 @@ size_t row_bytes(const RouterSpec& s) {
 }  // namespace
 
 void route_rows(const DeviceRouter& router, const CudaRows& logits, int32_t* ids, float* weights,
-                float* zero_weights, cudaStream_t stream) {
+                float* zero_weights, uint32_t* counts, cudaStream_t stream) {
   if (logits.rows == 0) return;
   static const bool room = (allow_shared_bytes(router_kernel, most_shared_bytes()), true);
   static_cast<void>(room);
-  router_kernel<<<static_cast<unsigned>(logits.rows), 32, row_bytes(router.spec), stream>>>(
-      router, logits, ids, weights, zero_weights);
-  check_launch("router");
+  launch_early(router_kernel, dim3(blocks_of(logits.rows)), 32, row_bytes(router.spec), stream,
+               "router", router, logits, ids, weights, zero_weights, counts);
 }
 
 RouterWeights::RouterWeights(const CudaRouter& r) {
@@ -69,7 +75,8 @@ RouterWeights::RouterWeights(const CudaRouter& r) {
     refuse("experts by a table of tokens are chosen on the CPU");
   if ((s.has_bias && r.bias == nullptr) || (s.per_expert_scale && r.expert_scale == nullptr))
     refuse("numbers of the router are missing");
-  if (row_bytes(s) > most_shared_bytes()) refuse("a router of so many experts runs on the CPU alone");
+  if (row_bytes(s) > most_shared_bytes())
+    refuse("a router of so many experts runs on the CPU alone");
   device.spec = s;
   if (s.has_bias) bias = Buffer(r.bias, width() * sizeof(float));
   if (s.per_expert_scale) expert_scale = Buffer(r.expert_scale, s.experts * sizeof(float));
@@ -88,8 +95,8 @@ void Moe::set_router(const CudaRouter& router) {
   router_.emplace(router);
 }
 
-void Moe::run_routed(const CudaRows& x, const CudaRows* given, const CudaRows& y, int32_t* ids,
-                     float* weights, cudaStream_t stream) {
+void Moe::run_routed(const CudaRows& x, const CudaRows* given, const CudaRows& y,
+                     const CudaChosen& want, cudaStream_t stream) {
   if (!router_) refuse("the layer has no router");
   const RouterWeights& r = *router_;
   if (given == nullptr && r.matrix == nullptr)
@@ -101,8 +108,8 @@ void Moe::run_routed(const CudaRows& x, const CudaRows* given, const CudaRows& y
   const bool zero = r.device.spec.zero_experts > 0;
   Arena arena(scratch().of(stream, 1));
   const size_t logit_at = arena.add<float>(given == nullptr ? T * r.width() : 0);
-  const size_t id_at = arena.add<int32_t>(ids == nullptr ? T * slots : 0),
-               weight_at = arena.add<float>(weights == nullptr ? T * slots : 0),
+  const size_t id_at = arena.add<int32_t>(want.ids == nullptr ? T * slots : 0),
+               weight_at = arena.add<float>(want.weights == nullptr ? T * slots : 0),
                zero_at = arena.add<float>(zero ? T : 0);
   arena.reserve(stream);
   CudaRows logits{};
@@ -112,10 +119,10 @@ void Moe::run_routed(const CudaRows& x, const CudaRows* given, const CudaRows& y
     logits = {arena.at<void>(logit_at), XType::kF32, T, r.width()};
     r.matrix->run(x, logits, stream);
   }
-  int32_t* chosen = ids != nullptr ? ids : arena.at<int32_t>(id_at);
-  float* weighed = weights != nullptr ? weights : arena.at<float>(weight_at);
+  int32_t* chosen = want.ids != nullptr ? want.ids : arena.at<int32_t>(id_at);
+  float* weighed = want.weights != nullptr ? want.weights : arena.at<float>(weight_at);
   float* zeros = zero ? arena.at<float>(zero_at) : nullptr;
-  route_rows(r.device, logits, chosen, weighed, zeros, stream);
+  route_rows(r.device, logits, chosen, weighed, zeros, want.counts, stream);
   run(x, CudaRouting{chosen, weighed, zeros, slots}, y, {}, stream);
 }
 

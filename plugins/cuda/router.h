@@ -6,8 +6,8 @@
 
 namespace moebius::cuda {
 
-// ids, weights [rows, slots]; zero_weights [rows] or null.
+// ids, weights [rows, slots]; zero_weights [rows] or null; counts [experts] or null: how often each was chosen is added.
 void route_rows(const DeviceRouter& router, const CudaRows& logits, int32_t* ids, float* weights,
-                float* zero_weights, cudaStream_t stream);
+                float* zero_weights, uint32_t* counts, cudaStream_t stream);
 
 }  // namespace moebius::cuda

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How rows are quantized in device code: quant/reference_activation.cpp, from what is known of a granule.
 #pragma once
+#include "device/cuda/device_lanes.h"
 #include "numbers.cuh"
 
 namespace moebius::cuda {
@@ -81,6 +82,23 @@ __device__ __forceinline__ VllmScale vllm_scale(const GranuleFacts& f) {
   return {levels, rne(clamp_f32(z, -128.0f, 127.0f)), 1.0f / levels, false};
 }
 
+// How rows of one scale each become codes.
+struct RowScaling {
+  float levels;  // amax / levels is the scale
+  float bound;   // magnitudes count up to this; 0: none
+};
+// From the bits of the largest magnitude.
+__device__ __forceinline__ float row_scale(uint32_t most, const RowScaling& how) {
+  if (most >= kInfinity) return f32_from_bits(numeric_detail::kQuietNan);
+  const float amax = f32_from_bits(most);
+  const float s = (how.bound != 0.0f ? min_f32(amax, how.bound) : amax) / how.levels;
+  return s == 0.0f ? 1.0f : s;
+}
+__device__ __forceinline__ int8_t int8_code(float x, float scale) {
+  const float q = rne(clamp_f32(x / scale, -128.0f, 127.0f));
+  return scale == scale ? static_cast<int8_t>(q) : int8_t{0};
+}
+
 // The number of a row as the product sees it: its code without zero point.
 __device__ __forceinline__ float code_number(const ActSpec& act, const GranuleScale& s, float x) {
   if (s.divisor == 0.0f) return 0.0f;
@@ -92,17 +110,11 @@ __device__ __forceinline__ float code_number(const ActSpec& act, const GranuleSc
   return rne(clamp_f32(x / s.divisor + s.zero, -levels, levels - 1.0f)) - s.zero;
 }
 
-// Eight numbers of a row; they begin at a multiple of 8, and rows of 16-bit numbers may begin anywhere.
+// Eight numbers of a row; they begin at a multiple of 8, and rows may begin anywhere.
 __device__ __forceinline__ void load_eight(const CudaRows& x, size_t at, float (&v)[8]) {
-  const bool aligned = (reinterpret_cast<uintptr_t>(x.data) + at * 2) % 16 == 0;
-  if (x.type == XType::kBf16 && aligned) {
-    const uint4 q = *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(x.data) + at);
-    const uint32_t w[4] = {q.x, q.y, q.z, q.w};
-#pragma unroll
-    for (int j = 0; j < 4; ++j)
-      v[2 * j] = f32_from_bits(w[j] << 16), v[2 * j + 1] = f32_from_bits(w[j] & 0xFFFF0000u);
-    return;
-  }
+  const size_t bytes = x.type == XType::kF32 ? 4 : 2;
+  if ((reinterpret_cast<uintptr_t>(x.data) + at * bytes) % 16 == 0)
+    return eight_at(x.data, x.type, at, v);
 #pragma unroll
   for (int j = 0; j < 8; ++j) v[j] = load_number(x.data, x.type, at + j);
 }

@@ -21,12 +21,15 @@
 #include "apps/model_commands.h"
 #include "base/error.h"
 #include "checkpoint/summary.h"
+#include "device/cuda/cuda_trace.h"
 
 namespace moebius {
 namespace {
 
 constexpr size_t kDepth = 32;       // of a test that is named by its batch alone
 constexpr size_t kFillChunk = 512;  // tokens of a sequence per step on the way to its depth
+constexpr size_t kTraced =
+    6;  // steps whose operations are timed on a CUDA device, behind the others
 
 class ModelBench {
  public:
@@ -36,6 +39,7 @@ class ModelBench {
       ModelOptions o;
       o.pool = &p;
       take_devices(o, options.run);
+      traces_ = o.cuda.module != nullptr;
       o.act = act_request_of(options.run);
       o.type = activation_type(options.dtype, checkpoint.config().dtype);
       o.kv_type = kv_type_from(options.kv_dtype);
@@ -70,10 +74,14 @@ class ModelBench {
       fill(tokens), state = std::make_unique<SequenceState>(model_->new_sequence()),
                     model_->clear_profile();
     };
-    return summarize(repeat(options_.seconds, prepare, [&] {
+    const auto step = [&] {
       const StepItem item{state.get(), tokens, false};
       model_->forward({&item, 1}, logits_);
-    }));
+    };
+    const Timing time = summarize(repeat(options_.seconds, prepare, step));
+    profiled_ = 1;
+    traced(1, [&] { prepare(), step(); });
+    return time;
   }
 
   // Of one step of `batch` sequences, each a token further, and the bytes that it reads.
@@ -114,17 +122,30 @@ class ModelBench {
     for (const double t : times) d.slowest = std::max(d.slowest, t);
     d.time = summarize(times);
     for (const double t : times) d.slow += t > 2 * d.time.median ? 1 : 0;
+    profiled_ = times.size();
+    traced(kTraced, [&] {
+      for (size_t b = 0; b < batch; ++b) fill(tokens[b]), items[b] = {&states[b], tokens[b], false};
+      model_->forward(items, logits_);
+    });
     return d;
   }
 
-  // Where the time since clear_profile went, in milliseconds per step.
-  Json profile(size_t steps) const {
+  // Where the time of the last test's steps went, in milliseconds per step.
+  Json profile() const {
     Json j = Json::object();
     for (size_t i = 0; i < static_cast<size_t>(Phase::kCount); ++i)
       j.set(std::string(name_of(static_cast<Phase>(i))),
             rounded(static_cast<double>(model_->profile()[i]) * 1e-6 /
-                        static_cast<double>(std::max<size_t>(1, steps)),
+                        static_cast<double>(std::max<size_t>(1, profiled_)),
                     4));
+    return j;
+  }
+  // The same by operations of a CUDA device.
+  Json operations() const {
+    Json j = Json::object();
+    if (!traces_) return j;
+    for (const auto& [what, ms] : cuda_trace().milliseconds)
+      j.set(what, rounded(ms / static_cast<double>(std::max<size_t>(1, profiled_)), 4));
     return j;
   }
 
@@ -141,6 +162,18 @@ class ModelBench {
   double load_seconds = 0, load_peak = 0;
 
  private:
+  // Steps with marks of time around every operation, where there is a CUDA device: the profile is theirs then. Graphs wait at marks, so
+  // that these steps are slower than the others.
+  void traced(size_t steps, FunctionRef<void()> step) {
+    if (!traces_ || interrupt_seen()) return;
+    cuda_trace().on = true;
+    for (size_t i = 0; i < steps + 2; ++i) {
+      if (i == 2) model_->clear_profile(), cuda_trace().milliseconds.clear();
+      step();
+    }
+    cuda_trace().on = false;
+    profiled_ = steps;
+  }
   void fill(std::vector<int32_t>& tokens) {
     for (int32_t& t : tokens) t = static_cast<int32_t>(random_.below(model_->vocab()));
   }
@@ -153,6 +186,8 @@ class ModelBench {
   std::unique_ptr<RankThreads> followers_;
   std::unique_ptr<DecoderModel> model_;
   std::vector<float> logits_;
+  bool traces_ = false;  // there is a CUDA device
+  size_t profiled_ = 1;  // steps that the profile is of
 };
 
 // One measured test: a prompt, or decode steps of a batch.
@@ -169,6 +204,7 @@ struct ModelRow {
   // And what the planner said: of this split, of all, by their names; seconds.
   double forecast = 0;
   std::vector<std::pair<std::string, double>> forecasts = {};
+  Json operations = Json::object();  // of a CUDA device: ms per step
   double rate() const { return static_cast<double>(tokens) / time.median; }
 };
 
@@ -268,6 +304,31 @@ std::string profile_text(const std::vector<ModelRow>& rows) {
   return "\n" + table.text();
 }
 
+// By operations of a CUDA device: a line for each, a column for every test.
+std::string operations_text(const std::vector<ModelRow>& rows) {
+  std::vector<std::string> names;
+  std::string columns = "l";
+  std::vector<std::string> head{"ms per step on the device"};
+  for (const ModelRow& r : rows) {
+    for (const auto& [what, ms] : r.operations.members())
+      if (std::find(names.begin(), names.end(), what) == names.end()) names.push_back(what);
+    head.push_back(r.test), columns += 'r';
+  }
+  if (names.empty()) return "";
+  Table table(columns, output_width());
+  table.add(std::move(head));
+  for (const std::string& name : names) {
+    std::vector<std::string> cells{name};
+    for (const ModelRow& r : rows) {
+      const Json* ms = r.operations.find(name);
+      cells.push_back(ms != nullptr && ms->is_number() ? fmt::format("{:.3g}", ms->as_double())
+                                                       : "");
+    }
+    table.add(std::move(cells));
+  }
+  return "\n" + table.text();
+}
+
 // All tests with one number of threads.
 class ModelRun {
  public:
@@ -287,7 +348,8 @@ class ModelRun {
     for (const size_t n : options_.prompts) {
       const std::vector<RankFigures> before = bench_.ranks();
       ModelRow r{fmt::format("pp{}", n), fmt::format("pp{}", n), threads_, n, bench_.prefill(n), 0,
-                 bench_.profile(1)};
+                 bench_.profile()};
+      r.operations = bench_.operations();
       if (r.time.repetitions == 0) return false;
       finish(r, before, 1, n);
       done(r);
@@ -300,17 +362,9 @@ class ModelRun {
         const std::string test = decode_test(b, depth);
         std::string key = test;
         std::replace(key.begin(), key.end(), ' ', '_');
-        ModelRow r{test,
-                   key,
-                   threads_,
-                   b,
-                   d.time,
-                   0,
-                   bench_.profile(d.time.repetitions),
-                   d.weight_bytes,
-                   d.kv_bytes,
-                   d.slowest,
-                   d.slow};
+        ModelRow r{test,           key,        threads_,  b,     d.time, 0, bench_.profile(),
+                   d.weight_bytes, d.kv_bytes, d.slowest, d.slow};
+        r.operations = bench_.operations();
         finish(r, before, b, 0);
         done(r);
       }
@@ -342,12 +396,13 @@ class ModelRun {
         j.set("load_peak_gib", rounded(load_peak_ / 0x1p30, 4));
     j.set("packed_gib", rounded(static_cast<double>(bench_.model().packed_bytes()) / 0x1p30, 4));
     j.set("roof_gbs", rounded(roof_, 4));
-    Json profiles = Json::object();
+    Json profiles = Json::object(), operations = Json::object();
     for (const ModelRow& r : rows) {
       j.set(r.key + "_ms", rounded(r.time.median * 1e3, 5));
       j.set(r.key + "_tokens_per_s", rounded(r.rate(), 5));
       if (r.speedup > 0) j.set(r.key + "_speedup", rounded(r.speedup, 4));
       profiles.set(r.key, r.profile);
+      if (!r.operations.members().empty()) operations.set(r.key, r.operations);
       if (!r.key.starts_with("tg")) continue;
       const double bytes = r.weight_bytes + r.kv_bytes;
       j.set(r.key + "_slowest_ms", rounded(r.slowest * 1e3, 5));
@@ -379,6 +434,7 @@ class ModelRun {
           j.set("layers_moved", static_cast<uint64_t>(last.layers_moved));
     j.set("bytes_per_token", bench_.model().weight_bytes_per_token());
     j.set("profile_ms", std::move(profiles));
+    if (!operations.members().empty()) j.set("operations_ms", std::move(operations));
     add_machine(j);
     return j;
   }
@@ -479,7 +535,8 @@ int run_bench_model(const BenchOptions& options, std::ostream& out) {
     else
       footer += run.footer(these);
   }
-  if (table) out << profile_text(rows) << ranks_text(rows) << '\n' << footer;
+  if (table)
+    out << profile_text(rows) << operations_text(rows) << ranks_text(rows) << '\n' << footer;
   draw(rows, options, out);
   return 0;
 }

@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -198,7 +199,7 @@ CudaStatus run_moe(void* p, const CudaRows* x, const CudaRouting* routing, const
 }
 
 CudaStatus run_routed(void* p, const CudaRows* x, const CudaRows* logits, const CudaRows* y,
-                      int32_t* ids, float* weights, void* stream) {
+                      const CudaChosen* want, void* stream) {
   const Layer& l = layer_of(p);
   if (!l.has_router) return refused("the layer has no router");
   if (logits == nullptr && l.router_matrix == nullptr) return refused("the layer makes no logits");
@@ -215,8 +216,12 @@ CudaStatus run_routed(void* p, const CudaRows* x, const CudaRows* logits, const 
     RowRouter<OneLane> router(l.router, lane, own.data(), own.data() + n);
     router.run(t, chosen.data() + t * slots, weighed.data() + t * slots, &zero[t]);
   }
-  if (ids != nullptr) std::copy(chosen.begin(), chosen.end(), ids);
-  if (weights != nullptr) std::copy(weighed.begin(), weighed.end(), weights);
+  if (want != nullptr && want->ids != nullptr) std::copy(chosen.begin(), chosen.end(), want->ids);
+  if (want != nullptr && want->weights != nullptr)
+    std::copy(weighed.begin(), weighed.end(), want->weights);
+  if (want != nullptr && want->counts != nullptr)
+    for (const int32_t id : chosen)
+      if (id >= 0 && static_cast<size_t>(id) < s.experts) ++want->counts[id];
   const CudaRouting routing{chosen.data(), weighed.data(),
                             s.zero_experts > 0 ? zero.data() : nullptr, slots};
   return run_moe(p, x, &routing, y, nullptr, stream);
@@ -244,9 +249,15 @@ CudaStatus set_expert(void* p, size_t local, const CudaExpert* e) {
 
 // --- rows of a model ---
 
-CudaStatus run_rows(const CudaRowProgram* program, void*) {
+// Row by row through all programs; those that go head by head part by part, the last one first.
+CudaStatus run_rows(std::span<const CudaRowProgram> programs) {
   const SingleLane lane;
-  for (size_t t = 0; t < program->rows; ++t) DeviceRow<SingleLane>(*program, lane, t).run();
+  for (size_t t = 0; t < programs[0].rows; ++t)
+    for (const CudaRowProgram& p : programs) {
+      const uint32_t parts = part_count(p);
+      if (parts == 0) DeviceRow<SingleLane>(p, lane, t).run();
+      for (uint32_t i = parts; i-- > 0;) DeviceRow<SingleLane>(p, lane, t, part_of(p, i)).run();
+    }
   return CudaStatus::kOk;
 }
 
@@ -256,12 +267,6 @@ CudaStatus take_rows(const CudaRows* from, const int32_t* which, const CudaRows*
   for (size_t i = 0; i < to->rows; ++i)
     for (size_t c = 0; c < cols; ++c)
       put_number(*to, i, c, number_at(*from, static_cast<size_t>(which[i]), c));
-  return CudaStatus::kOk;
-}
-
-CudaStatus count_ids(const int32_t* ids, size_t n, uint32_t* counts, size_t experts, void*) {
-  for (size_t i = 0; i < n; ++i)
-    if (ids[i] >= 0 && static_cast<size_t>(ids[i]) < experts) ++counts[ids[i]];
   return CudaStatus::kOk;
 }
 
@@ -280,12 +285,19 @@ void run_attention(const CudaAttend& args) {
   std::vector<float> shared(Attention::shared_floats(a) + 4);
   auto* floats =
       reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(shared.data()) + 15) / 16 * 16);
+  // Tiles of tensor cores are longer than this definition's.
+  const size_t each = a.heads / a.kv_heads;
+  const auto at_once = static_cast<uint32_t>(each >= kTileQueries ? 1 : kTileQueries / each);
   for (size_t i = 0; i < args.tile_count; ++i)
-    for (size_t h = 0; h < a.kv_heads; ++h)
-      for (size_t first = 0; first < a.heads / a.kv_heads; first += kTileQueries)
-        for (size_t segment = 0; segment < (split ? args.segments : 1); ++segment)
-          Attention(args, lane)
-              .run(args.tiles[i], h, first, segment, split ? partials.data() : nullptr, floats);
+    for (uint32_t t = 0; t < args.tiles[i].count; t += at_once) {
+      CudaTokens tile = args.tiles[i];
+      tile.first += t, tile.count = std::min(at_once, tile.count - t);
+      for (size_t h = 0; h < a.kv_heads; ++h)
+        for (size_t first = 0; first < each; first += kTileQueries)
+          for (size_t segment = 0; segment < (split ? args.segments : 1); ++segment)
+            Attention(args, lane)
+                .run(tile, h, first, segment, split ? partials.data() : nullptr, floats);
+    }
   for (size_t i = 0; i < args.tile_count && split; ++i)
     for (uint32_t t = 0; t < args.tiles[i].count; ++t)
       for (size_t h = 0; h < a.heads; ++h)
@@ -337,6 +349,11 @@ constexpr CudaApi kApi = {
     sizeof(CudaAttend),
     [] { return g_words.c_str(); },
     open,
+    [](size_t bytes, void** p) {
+      *p = std::malloc(std::max<size_t>(bytes, 1));
+      return CudaStatus::kOk;
+    },
+    [](void* p) { std::free(p); },
     [](size_t bytes, void** p) {
       *p = std::malloc(std::max<size_t>(bytes, 1));
       return CudaStatus::kOk;
@@ -411,18 +428,19 @@ constexpr CudaApi kApi = {
       return given(
           [=, a = *x, r = *routing, b = *y] { return run_moe(p, &a, &r, &b, launch, stream); });
     },
-    [](void* p, const CudaRows* x, const CudaRows* logits, const CudaRows* y, int32_t* ids,
-       float* weights, void* stream) {
+    [](void* p, const CudaRows* x, const CudaRows* logits, const CudaRows* y,
+       const CudaChosen* chosen, void* stream) {
       const std::optional<CudaRows> scores =
           logits != nullptr ? std::optional(*logits) : std::nullopt;
+      const CudaChosen want = chosen != nullptr ? *chosen : CudaChosen{};
       return given([=, a = *x, b = *y] {
-        return run_routed(p, &a, scores ? &*scores : nullptr, &b, ids, weights, stream);
+        return run_routed(p, &a, scores ? &*scores : nullptr, &b, &want, stream);
       });
     },
     [](const void*) -> uint64_t { return 1; },
     [](void* p) { delete static_cast<Layer*>(p); },
-    [](const CudaRowProgram* program, void* stream) {
-      return given([stream, p = *program] { return run_rows(&p, stream); });
+    [](const CudaRowProgram* programs, size_t count, void*) {
+      return given([all = std::vector(programs, programs + count)] { return run_rows(all); });
     },
     [](const CudaRows* from, const int32_t* which, const CudaRows* to, size_t cols, void* stream) {
       return given([=, a = *from, b = *to] { return take_rows(&a, which, &b, cols, stream); });
@@ -430,9 +448,16 @@ constexpr CudaApi kApi = {
     [](const CudaAttend* args, void* stream) {
       return given([stream, a = *args] { return attend(&a, stream); });
     },
-    [](const int32_t* ids, size_t n, uint32_t* counts, size_t experts, void* stream) {
-      return given([=] { return count_ids(ids, n, counts, experts, stream); });
+    [](size_t, void** clock) {
+      *clock = std::malloc(1);
+      return CudaStatus::kOk;
     },
+    [](void*, size_t, void*) { return CudaStatus::kOk; },
+    [](void*, size_t count, float* milliseconds) {  // a millisecond each
+      std::fill_n(milliseconds, count - 1, 1.0f);
+      return CudaStatus::kOk;
+    },
+    [](void* clock) { std::free(clock); },
     [](CudaStatus (*)(void*, size_t, void*), void*, size_t, size_t, double*) {
       return refused("nothing is timed here");
     },

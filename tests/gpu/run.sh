@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# On a machine with a GPU, nvcc and g++:  tests/gpu/run.sh OUT [linear] [experts] [replays] [faults] [sanitize] [bench] [explore] [golden] [models] [speed] [serve] [tool]
+# On a machine with a GPU, nvcc and g++:  tests/gpu/run.sh OUT [linear] [experts] [replays] [faults] [sanitize] [bench] [explore] [golden] [models] [sizes] [speed] [serve] [tool]
 #
 # Builds the CUDA plugin and its judge under build/gpu, runs what is asked for (the default: linear experts bench golden tool) and writes
 # OUT/gpu.txt.  linear, experts: the kernels against quant/reference.  replays: 10^5 of a graph.  faults: without memory.  sanitize: a few shapes
 # under compute-sanitizer, where that is.  bench: whole layers; explore: in every launch form.
-# golden: tests/gpu/golden_blocks.py and faces.py, models: whole models (tests/gpu/models.py),
+# golden: tests/gpu/golden_blocks.py and faces.py, models: whole models (tests/gpu/models.py), sizes: layers of real sizes (tests/gpu/sizes.py),
 # speed: `bench model` of 2 and 6 random layers in the sizes of Qwen3-30B-A3B (tests/gpu/random_model.py), serve: bench/serve_acceptance.py
 # with all on the device and with experts on the CPU, tool: `moebius bench` on the device; all build the tool, with the libraries of
 # build/gpu_bundle (scripts/make_gpu_bundle.sh) where the machine lacks them.  77: no device.
 set -u
 root=$(cd -- "$(dirname -- "$(readlink -f -- "$0")")/../.." && pwd -P)
-out=${1:?"usage: run.sh OUT [linear] [experts] [replays] [faults] [sanitize] [bench] [explore] [golden] [models] [speed] [serve] [tool]"}
+out=${1:?"usage: run.sh OUT [linear] [experts] [replays] [faults] [sanitize] [bench] [explore] [golden] [models] [sizes] [speed] [serve] [tool]"}
 shift
 [ $# -gt 0 ] || set -- linear experts replays faults bench golden tool
 mkdir -p "$out" "$root/build/gpu" || exit 1
@@ -90,7 +90,7 @@ case " $* " in
 esac
 
 # --- the tool itself ---
-case " $* " in *" golden "* | *" models "* | *" speed "* | *" serve "* | *" tool "*) wants_tool=1 ;; *) wants_tool= ;; esac
+case " $* " in *" golden "* | *" models "* | *" sizes "* | *" speed "* | *" serve "* | *" tool "*) wants_tool=1 ;; *) wants_tool= ;; esac
 if [ -n "$wants_tool" ]; then
   prefix=$root/build/gpu/prefix
   mkdir -p "$prefix"
@@ -123,11 +123,12 @@ case " $* " in
     ;;
 esac
 case " $* " in
-  *" models "*)
+  *" sizes "*)
     if [ -n "$wants_tool" ]; then
-      timeout 300 python3 -B tests/gpu/models.py "$tool" tests/golden "$(nproc)" 2>&1 | tee -a "$report"
+      python3 -B tests/gpu/random_model.py build/gpu/model-sizes 2 4096 || status=1
+      timeout 150 python3 -B tests/gpu/sizes.py "$tool" build/gpu/model-sizes 2>&1 | tee -a "$report"
       [ "${PIPESTATUS[0]}" = 0 ] || status=1
-      echo "models after $((SECONDS - start)) s" | tee -a "$report"
+      echo "sizes after $((SECONDS - start)) s" | tee -a "$report"
     fi
     ;;
 esac
@@ -146,6 +147,15 @@ case " $* " in
         done
       done
       echo "speed after $((SECONDS - start)) s" | tee -a "$report"
+    fi
+    ;;
+esac
+case " $* " in
+  *" models "*)
+    if [ -n "$wants_tool" ]; then
+      timeout 300 python3 -B tests/gpu/models.py "$tool" tests/golden "$(nproc)" 2>&1 | tee -a "$report"
+      [ "${PIPESTATUS[0]}" = 0 ] || status=1
+      echo "models after $((SECONDS - start)) s" | tee -a "$report"
     fi
     ;;
 esac

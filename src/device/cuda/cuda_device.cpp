@@ -10,6 +10,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/human.h"
+#include "device/cuda/device_rows.h"
 
 namespace moebius {
 namespace {
@@ -54,11 +55,26 @@ int cuda_number(std::string_view name) {
   return number;
 }
 
+CudaTrace& cuda_trace() {
+  static CudaTrace trace;
+  return trace;
+}
+
 void CudaRoom::grow(const CudaApi& api, size_t bytes) {
   if (bytes <= bytes_) return;
   const size_t room = std::max(bytes, bytes_ + bytes_ / 2);
   clear();  // never both
   memory_.emplace(api, room);
+  bytes_ = room;
+}
+
+void CudaHostRoom::grow(const CudaApi& api, size_t bytes) {
+  if (bytes <= bytes_) return;
+  const size_t room = std::max(bytes, bytes_ + bytes_ / 2);
+  memory_.reset(), bytes_ = 0;
+  void* p = nullptr;
+  check_cuda(api, api.allocate_host(room, &p), "memory of the host for copies");
+  memory_ = {static_cast<uint8_t*>(p), [&api](uint8_t* q) { api.release_host(q); }};
   bytes_ = room;
 }
 
@@ -115,31 +131,80 @@ CudaDevice::Lane& CudaDevice::lane(const Step& step) const {
 
 // --- graphs ---
 
-void CudaDevice::launch(Step& step, const CudaMark& mark, std::function<void()> f) const {
-  if (step.rows > kGraphRows) return run(step, f);
+void CudaDevice::launch(Step& step, const CudaMark& mark, std::string_view what,
+                        std::function<void()> f) const {
+  if (step.rows > kGraphRows && !cuda_trace().on) return run(step, f);
   Lane& l = lane(step);
+  l.few_rows = step.rows <= kGraphRows;
   l.mark.add(mark.value());
-  l.queued.push_back(std::move(f));
+  l.queued.push_back({step.phase, what, std::move(f), {}});
+}
+
+void CudaDevice::launch(Step& step, const CudaMark& mark, const CudaRowProgram& program) const {
+  if (step.rows > kGraphRows && !cuda_trace().on)
+    return run(step, [&] { check(api().run_rows(&program, 1, stream(step)), "row operations"); });
+  Lane& l = lane(step);
+  l.few_rows = step.rows <= kGraphRows;
+  l.mark.add(mark.value());
+  l.queued.push_back({step.phase, part_count(program) > 0 ? "heads" : "rows", {}, program});
+}
+
+// Work to the stream, in order. Programs of rows that follow each other go together: rows do not see each other.
+void CudaDevice::give(Lane& l, std::span<const Work> work, Traced* traced) const {
+  const auto mark = [&](const Work* next) {
+    if (traced == nullptr) return;
+    check(api().mark(traced->clock.get(), traced->pieces.size(), l.stream), "times");
+    if (next != nullptr) traced->pieces.emplace_back(next->phase, next->what);
+  };
+  std::vector<CudaRowProgram> programs;
+  for (size_t i = 0; i < work.size();) {
+    mark(&work[i]);
+    if (!work[i].program) {
+      work[i++].run();
+      continue;
+    }
+    programs.assign(1, *work[i++].program);
+    const auto joins = [&](const Work& next) {
+      return next.program && programs.size() < kCudaPrograms && part_count(programs[0]) == 0 &&
+             part_count(*next.program) == 0 && next.program->rows == programs[0].rows;
+    };
+    while (i < work.size() && joins(work[i])) programs.push_back(*work[i++].program);
+    check(api().run_rows(programs.data(), programs.size(), l.stream), "row operations");
+  }
+  mark(nullptr);
 }
 
 void CudaDevice::flush(Lane& l) const {
   if (l.queued.empty()) return;
-  const std::vector<std::function<void()>> work = std::exchange(l.queued, {});
+  const std::vector<Work> work = std::exchange(l.queued, {});
+  std::shared_ptr<Traced> traced;
+  if (cuda_trace().on) {
+    void* clock = nullptr;
+    check(api().make_clock(work.size() + 1, &clock), "times");
+    traced = std::make_shared<Traced>();
+    traced->clock = {clock, [&api = api()](void* c) { api.free_clock(c); }};
+    l.mark.add(uint64_t{1});  // a graph of its own
+  }
   const uint64_t mark = std::exchange(l.mark, {}).value();
-  const auto run_all = [&] {
-    for (const auto& f : work) f();
+  const auto give_all = [&] {
+    give(l, work, traced.get());
+    if (traced != nullptr) l.traced.push_back(traced);
   };
-  if (work.size() < kLeastQueued) return run_all();
+  if (work.size() < kLeastQueued || !l.few_rows) return give_all();
   if (l.known.size() > kMostMarks) forget_graphs(l);
   Recorded& r = l.known[mark];
   // The first time brings memory and kernels; what comes only once needs no graph.
-  if (!std::exchange(r.seen, true) || r.refused) return run_all();
-  if (r.graph == nullptr) capture(l, r, work);
-  if (r.graph == nullptr) return run_all();
+  if (!std::exchange(r.seen, true) || r.refused) return give_all();
+  if (r.graph == nullptr) {
+    r.traced = traced;
+    capture(l, r, work);
+    if (r.graph == nullptr) return give_all();
+  }
   check(api().launch_graph(r.graph, l.stream), "step");
+  if (r.traced != nullptr) l.traced.push_back(r.traced);
 }
 
-void CudaDevice::capture(Lane& l, Recorded& to, std::span<const std::function<void()>> work) const {
+void CudaDevice::capture(Lane& l, Recorded& to, std::span<const Work> work) const {
   if (l.graphs >= kMostGraphs) return;
   if (api().begin_capture(l.stream) != CudaStatus::kOk) {
     to.refused = true;
@@ -147,7 +212,7 @@ void CudaDevice::capture(Lane& l, Recorded& to, std::span<const std::function<vo
   }
   void* graph = nullptr;
   try {
-    for (const auto& f : work) f();
+    give(l, work, to.traced.get());
   } catch (...) {
     if (api().end_capture(l.stream, &graph) == CudaStatus::kOk) api().free_graph(graph);
     throw;
@@ -156,6 +221,21 @@ void CudaDevice::capture(Lane& l, Recorded& to, std::span<const std::function<vo
   if (to.refused) return;
   to.graph = graph;
   ++l.graphs;
+}
+
+// Behind what was given: its times go to the step's phases and to their names.
+void CudaDevice::read_times(Step& step, Lane& l) const {
+  for (const std::shared_ptr<Traced>& t : std::exchange(l.traced, {})) {
+    std::vector<float> ms(t->pieces.size());
+    check(api().read_clock(t->clock.get(), ms.size() + 1, ms.data()), "times");
+    const std::lock_guard lock(cuda_trace().mutex);
+    for (size_t i = 0; i < ms.size(); ++i) {
+      const double time = static_cast<double>(ms[i]);
+      step.times[static_cast<size_t>(t->pieces[i].first)].fetch_add(
+          static_cast<uint64_t>(time * 1e6), std::memory_order_relaxed);
+      cuda_trace().milliseconds[t->pieces[i].second] += time;
+    }
+  }
 }
 
 void CudaDevice::forget_graphs(Lane& l) const {
@@ -199,7 +279,7 @@ void CudaDevice::take_rows(Step& step, const RowSet& x, std::vector<uint32_t> wh
   });
   const CudaRows from = at(step, x), to = at(step, y);
   const auto* rows = static_cast<const int32_t*>(l.which.data());
-  launch(step, CudaMark().add(from).add(rows).add(to).add(x.cols),
+  launch(step, CudaMark().add(from).add(rows).add(to).add(x.cols), "chosen rows",
          [this, from, rows, to, cols = x.cols, stream = l.stream] {
            check(api().take_rows(&from, rows, &to, cols, stream), "rows");
          });
@@ -209,25 +289,33 @@ void CudaDevice::on_host(Step& step, const RowSet& x, const RowSet& y,
                          FunctionRef<void(HostRows x, HostRows y)> fn) {
   run(step, [&] {
     Lane& l = lane(step);
-    std::vector<float> from(x.rows * x.cols), to(y.rows * y.cols);
-    std::vector<uint8_t> bytes;
+    std::vector<float> from, to(y.rows * y.cols);
+    std::span<float> numbers;
     const auto extent = [](const RowSet& r) {
       return ((r.rows - 1) * r.stride + r.cols) * number_bytes(r.numbers);
     };
     flush(l);
+    // What was uploaded from there is there.
+    if (std::exchange(l.moved, false)) check(api().synchronize(l.stream), "step");
+    l.moving.grow(api(), std::max(x.rows > 0 ? extent(x) : 0, y.rows > 0 ? extent(y) : 0));
+    uint8_t* bytes = l.moving.data();
     if (x.rows > 0) {
-      bytes.resize(extent(x));
-      check(api().download(bytes.data(), at(step, x).data, bytes.size(), l.stream), "step");
-      for (size_t t = 0; t < x.rows; ++t)
-        row_functions().load(x.numbers, bytes.data() + t * x.stride * number_bytes(x.numbers),
-                             from.data() + t * x.cols, x.cols);
+      check(api().download(bytes, at(step, x).data, extent(x), l.stream), "step");
+      if (x.numbers == XType::kF32 && x.stride == x.cols) {
+        numbers = {reinterpret_cast<float*>(bytes), x.rows * x.cols};
+      } else {
+        from.resize(x.rows * x.cols), numbers = from;
+        for (size_t t = 0; t < x.rows; ++t)
+          row_functions().load(x.numbers, bytes + t * x.stride * number_bytes(x.numbers),
+                               from.data() + t * x.cols, x.cols);
+      }
     }
-    fn({from}, {to});
+    fn({numbers}, {to});
     if (y.rows == 0) return;
     if (y.stride != y.cols) fail("device {}: some columns of rows cannot be replaced", name_);
-    bytes.resize(extent(y));
-    row_functions().store(y.numbers, to.data(), bytes.data(), to.size());
-    check(api().upload(at(step, y).data, bytes.data(), bytes.size(), l.stream), "rows");
+    row_functions().store(y.numbers, to.data(), bytes, to.size());
+    check(api().upload(at(step, y).data, bytes, extent(y), l.stream), "rows");
+    l.moved = true;
   });
 }
 
@@ -236,6 +324,8 @@ void CudaDevice::wait(Step& step) {
   const auto pending = std::exchange(l.pending, {});
   run(step, [&] { flush(l); });
   check(api().synchronize(l.stream), "step");
+  l.moved = false;
+  read_times(step, l);
   if (pending.empty()) return;
   std::vector<uint32_t> counts(l.counted);
   check(api().download(counts.data(), l.counts.data(), counts.size() * sizeof(uint32_t), l.stream),
@@ -293,7 +383,7 @@ void CudaDevice::fill_numbers(const Step& step, float* to) const {
 
 void CudaDevice::begin(Step& step) {
   Lane& l = lane(step);
-  l.queued.clear(), l.mark = {};  // of a step that failed
+  l.queued.clear(), l.mark = {}, l.traced.clear();  // of a step that failed
   l.pending.clear(), l.counted = 0;
   StepTables& tables = l.tables;
   tables = {};
@@ -338,7 +428,10 @@ void CudaDevice::begin(Step& step) {
   run(step, [&] {
     grow(l, l.uploaded, upload.bytes().size());
     grow(l, l.counts, counted_ * sizeof(uint32_t));
-    check(api().upload(l.uploaded.data(), upload.bytes().data(), upload.bytes().size(), l.stream),
+    // The step before was waited for, so its tables have crossed.
+    l.uploading.grow(api(), upload.bytes().size());
+    std::copy(upload.bytes().begin(), upload.bytes().end(), l.uploading.data());
+    check(api().upload(l.uploaded.data(), l.uploading.data(), upload.bytes().size(), l.stream),
           "tables of a step");
     if (counted_ > 0)
       check(api().clear(l.counts.data(), counted_ * sizeof(uint32_t), l.stream), "counts");
@@ -356,12 +449,6 @@ void CudaDevice::begin(Step& step) {
 }
 
 // --- experts ---
-
-int32_t* CudaDevice::ids(const Step& step, size_t count) const {
-  Lane& l = lane(step);
-  grow(l, l.ids, count * sizeof(int32_t));
-  return static_cast<int32_t*>(l.ids.data());
-}
 
 // [rows] of expert 0, and behind them as many weights of 1.
 CudaRouting CudaDevice::one_expert(const Step& step, size_t rows) const {

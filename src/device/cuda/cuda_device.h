@@ -10,6 +10,7 @@
 
 #include "device/cpu/cpu_device.h"
 #include "device/cuda/cuda_layers.h"
+#include "device/cuda/cuda_trace.h"
 #include "device/cuda/device_attention.h"
 
 namespace moebius {
@@ -28,6 +29,17 @@ class CudaRoom {
 
  private:
   std::optional<CudaMemory> memory_;
+  size_t bytes_ = 0;
+};
+
+// The same of the host, for copies.
+class CudaHostRoom {
+ public:
+  uint8_t* data() const { return memory_.get(); }
+  void grow(const CudaApi& api, size_t bytes);
+
+ private:
+  std::shared_ptr<uint8_t> memory_;
   size_t bytes_ = 0;
 };
 
@@ -102,6 +114,7 @@ class CudaDevice final : public Device {
   // Runs f, whose time on the host is the step's.
   template <class F>
   void run(Step& step, F&& f) const {
+    if (cuda_trace().on) return f();  // then times are those of the device
     const auto start = Step::Clock::now();
     f();
     step.times[static_cast<size_t>(step.phase)].fetch_add(
@@ -110,8 +123,11 @@ class CudaDevice final : public Device {
   }
   // Gives f to the stream: at once, or of a step with few rows with all that comes before somebody waits.
   // What was given like that before, with the same marks, runs again as a graph. `mark` stands for all that f
-  // hands to the plugin.
-  void launch(Step& step, const CudaMark& mark, std::function<void()> f) const;
+  // hands to the plugin; `what` names it, and stays.
+  void launch(Step& step, const CudaMark& mark, std::string_view what,
+              std::function<void()> f) const;
+  // The same of row operations: programs one behind the other go to the device at once.
+  void launch(Step& step, const CudaMark& mark, const CudaRowProgram& program) const;
   CudaRows at(const Step& step, const RowSet& rows) const;
   void* stream(const Step& step) const { return lane(step).stream; }
 
@@ -146,8 +162,7 @@ class CudaDevice final : public Device {
     std::map<size_t, uint8_t* const*> blocks;  // by kind
   };
   const StepTables& tables(const Step& step) const { return lane(step).tables; }
-  // Experts of a row's slots, and the numbers of a row that has one expert.
-  int32_t* ids(const Step& step, size_t count) const;
+  // The numbers of a row that has one expert.
   CudaRouting one_expert(const Step& step, size_t rows) const;
   // Where the rows of experts are counted on the device until `to` gets them.
   uint32_t* counts(const Step& step, std::span<uint32_t> to) const;
@@ -162,18 +177,35 @@ class CudaDevice final : public Device {
 
  private:
   static constexpr size_t kLanes = 8;
+  // Something that was given to a stream.
+  struct Work {
+    Phase phase;
+    std::string_view what;
+    std::function<void()> run;
+    std::optional<CudaRowProgram> program;  // in place of run
+  };
+  // Times of work: marks before each piece and behind the last.
+  struct Traced {
+    std::shared_ptr<void> clock;
+    std::vector<std::pair<Phase, std::string>> pieces;
+  };
   struct Recorded {
     bool seen = false, refused = false;
     void* graph = nullptr;
+    std::shared_ptr<Traced> traced;
   };
   struct Lane {
     void* stream = nullptr;
-    std::vector<std::function<void()>> queued;
-    CudaMark mark;                       // of what is queued
-    std::map<uint64_t, Recorded> known;  // by such marks
+    std::vector<Work> queued;
+    bool few_rows = true;                         // what is queued may become a graph
+    std::vector<std::shared_ptr<Traced>> traced;  // of this step
+    CudaMark mark;                                // of what is queued
+    std::map<uint64_t, Recorded> known;           // by such marks
     size_t graphs = 0;
     std::vector<CudaRoom> slots;
-    CudaRoom uploaded, which, ids, ones, counts;
+    CudaRoom uploaded, which, ones, counts;
+    CudaHostRoom uploading, moving;
+    bool moved = false;  // something crosses from `moving`
     size_t ones_rows = 0, counted = 0;
     StepTables tables;
     std::vector<std::pair<std::span<uint32_t>, size_t>> pending;  // counts, and where they lie
@@ -181,7 +213,9 @@ class CudaDevice final : public Device {
   Lane& lane(const Step& step) const;
   void grow(Lane& lane, CudaRoom& room, size_t bytes) const;
   void flush(Lane& lane) const;  // gives what is queued to the stream
-  void capture(Lane& lane, Recorded& to, std::span<const std::function<void()>> work) const;
+  void give(Lane& lane, std::span<const Work> work, Traced* traced) const;
+  void capture(Lane& lane, Recorded& to, std::span<const Work> work) const;
+  void read_times(Step& step, Lane& lane) const;
   void forget_graphs(Lane& lane) const;
   void fill_numbers(const Step& step, float* to) const;
 

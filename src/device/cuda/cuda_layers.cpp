@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "kernels/packed_matrix.h"
+#include "quant/quant_access.h"
 
 namespace moebius {
 namespace {
@@ -65,6 +66,64 @@ struct LoadedMatrix {
     bias = load_bias(m.plan, checkpoint.store());
     matrix = cuda_matrix(w, act_spec_of(m, load.act), m.plan.input, load.x_type, bias,
                          m.plan.has_output_scale ? m.plan.output.scale : 0.0f);
+  }
+};
+
+// Whether one matrix can hold the outputs of both, one behind the other.
+bool can_join(const CudaMatrix& a, const CudaMatrix& b) {
+  const QuantMatrix &v = a.w, &w = b.w;
+  const bool scales = v.scale_type == ScaleType::kNone ||
+                      (v.block_n == w.block_n && v.N % v.block_n == 0 && w.N % w.block_n == 0 &&
+                       v.scale_stride == w.scale_stride && v.groups == w.groups);
+  return v.K == w.K && v.code == w.code && v.bits == w.bits && v.row_bytes == w.row_bytes &&
+         v.scale_type == w.scale_type && scales && v.block_k == w.block_k && v.n_phase == 0 &&
+         w.n_phase == 0 && v.k_phase == w.k_phase &&
+         (v.zero_points != nullptr) == (w.zero_points != nullptr) && v.offsets == nullptr &&
+         w.offsets == nullptr && v.g_idx == nullptr && w.g_idx == nullptr &&
+         v.global_scale.value == w.global_scale.value &&
+         v.global_scale.multiplies == w.global_scale.multiplies && a.act == b.act &&
+         a.input == b.input && a.x_type == b.x_type && a.output_scale == 0.0f &&
+         b.output_scale == 0.0f;
+}
+
+// Several matrices as one.
+struct JoinedMatrix {
+  std::vector<uint8_t> codes, scales;
+  std::vector<int8_t> zero_points;
+  std::vector<float> bias;
+  CudaMatrix matrix;
+  explicit JoinedMatrix(std::span<const std::unique_ptr<LoadedMatrix>> parts)
+      : matrix(parts[0]->matrix) {
+    QuantMatrix& w = matrix.w;
+    const size_t scale = scale_bytes(w.scale_type);
+    w.N = 0;
+    for (const auto& p : parts) {
+      const CudaMatrix& m = p->matrix;
+      const size_t rows =
+          w.scale_type == ScaleType::kNone ? 0 : (m.w.N + m.w.block_n - 1) / m.w.block_n;
+      const size_t row_codes = (m.w.K * code_bits(m.w.code) + 7) / 8;
+      for (size_t n = 0; n < m.w.N; ++n) {
+        const uint8_t* from = m.w.codes + n * m.w.row_bytes;
+        codes.insert(codes.end(), from, from + row_codes);
+      }
+      for (size_t r = 0; r < rows; ++r) {
+        const uint8_t* from = m.w.scales + r * m.w.scale_stride * scale;
+        scales.insert(scales.end(), from, from + m.w.groups * scale);
+        if (m.w.zero_points == nullptr) continue;
+        const int8_t* zero = m.w.zero_points + r * m.w.scale_stride;
+        zero_points.insert(zero_points.end(), zero, zero + m.w.groups);
+      }
+      bias.resize(w.N, 0.0f);
+      if (m.bias != nullptr) bias.insert(bias.end(), m.bias, m.bias + m.w.N);
+      w.N += m.w.N;
+    }
+    const bool biased = std::any_of(parts.begin(), parts.end(),
+                                    [](const auto& p) { return p->matrix.bias != nullptr; });
+    bias.resize(biased ? w.N : 0, 0.0f);
+    w.row_bytes = (w.K * code_bits(w.code) + 7) / 8, w.codes = codes.data();
+    if (w.scale_type != ScaleType::kNone) w.scales = scales.data(), w.scale_stride = w.groups;
+    if (w.zero_points != nullptr) w.zero_points = zero_points.data();
+    matrix.bias = biased ? bias.data() : nullptr;
   }
 };
 
@@ -212,6 +271,32 @@ CudaLinear load_cuda_linear(const Checkpoint& checkpoint, const Module& module,
   return {*load.module, m.matrix, kernel};
 }
 
+std::vector<CudaLinear> load_cuda_linears(const Checkpoint& checkpoint,
+                                          std::span<const Module* const> modules,
+                                          const CudaLoad& load) {
+  std::vector<std::unique_ptr<LoadedMatrix>> matrices;
+  const bool supported =
+      std::all_of(modules.begin(), modules.end(), [](const Module* m) { return m->supported; });
+  if (modules.size() > 1 && supported)
+    for (const Module* m : modules)
+      matrices.push_back(std::make_unique<LoadedMatrix>(checkpoint, *m, load));
+  const bool alike =
+      !matrices.empty() && std::all_of(matrices.begin(), matrices.end(), [&](const auto& m) {
+        return can_join(matrices[0]->matrix, m->matrix);
+      });
+  std::vector<CudaLinear> out;
+  if (!alike) {
+    for (const Module* m : modules) out.push_back(load_cuda_linear(checkpoint, *m, load));
+    return out;
+  }
+  const JoinedMatrix joined(matrices);
+  const Problem problem = make_problem(joined.matrix.w, joined.matrix.act, load.x_type);
+  for (const Module* m : modules)
+    if (load.progress) load.progress(m->bytes);
+  out.emplace_back(*load.module, joined.matrix, chosen_kernel(problem, load, modules[0]->name));
+  return out;
+}
+
 CudaExperts load_cuda_experts(const Checkpoint& checkpoint, const MoeBlock& block,
                               const CudaLoad& load, MoePart part) {
   const auto groups = [&](const Module& m) { return read_g_idx(checkpoint.store(), m.plan); };
@@ -287,9 +372,10 @@ void CudaExperts::launch(const ConstRows& x, const ConstRows* logits, const Rows
   if (!routes_) fail("this layer's experts are chosen on the CPU; give ids and weights");
   const CudaRows from = device_rows(x), to = device_rows(y);
   const CudaRows given = logits != nullptr ? device_rows(*logits) : CudaRows{};
+  const CudaChosen chosen{ids, weights, nullptr};
   check_cuda(layer_.api(),
              layer_.api().run_routed(layer_.get(), &from, logits != nullptr ? &given : nullptr, &to,
-                                     ids, weights, stream),
+                                     &chosen, stream),
              "experts");
 }
 
@@ -312,10 +398,11 @@ CudaExperts::Routed CudaExperts::route_on_device(const ConstRows& x, const Const
     logit_memory->upload(packed.data(), packed.size());
     given = {logit_memory->data(), type_of(logits->dtype), x.rows, router_.width()};
   }
+  const CudaChosen chosen{static_cast<int32_t*>(ids.data()), static_cast<float*>(weights.data()),
+                          nullptr};
   check_cuda(api,
              api.run_routed(layer_.get(), &rows.x, logits != nullptr ? &given : nullptr, &rows.y,
-                            static_cast<int32_t*>(ids.data()), static_cast<float*>(weights.data()),
-                            nullptr),
+                            &chosen, nullptr),
              "experts");
   rows.read(y);
   ids.download(routed.ids.data(), bytes);

@@ -75,6 +75,10 @@ class CudaLinear {
 };
 CudaLinear load_cuda_linear(const Checkpoint& checkpoint, const Module& module,
                             const CudaLoad& load);
+// Modules with the same inputs, side by side: one layer where they are stored alike, else one for each.
+std::vector<CudaLinear> load_cuda_linears(const Checkpoint& checkpoint,
+                                          std::span<const Module* const> modules,
+                                          const CudaLoad& load);
 
 class CudaExperts {
  public:

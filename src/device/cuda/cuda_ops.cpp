@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "device/cuda/cuda_device.h"
+#include "device/cuda/cuda_parts.h"
 #include "device/cuda/device_rows.h"
 #include "kernels/packed_matrix.h"
 #include "kernels/unpack.h"
@@ -18,11 +19,11 @@ namespace {
 enum class CudaCall : uint64_t { kTake = 1, kLinear, kMlp, kExperts, kAttention, kRows };
 CudaMark mark_of(CudaCall call) { return CudaMark().add(static_cast<uint64_t>(call)); }
 
-void run_linear(const CudaDevice& device, Step& step, const CudaLinear& layer, const RowSet& x,
-                const RowSet& y) {
+void run_linear(const CudaDevice& device, Step& step, const CudaLinear& layer,
+                std::string_view what, const RowSet& x, const RowSet& y) {
   const CudaRows from = device.at(step, x), to = device.at(step, y);
   void *made = layer.layer().get(), *stream = device.stream(step);
-  device.launch(step, mark_of(CudaCall::kLinear).add(made).add(from).add(to),
+  device.launch(step, mark_of(CudaCall::kLinear).add(made).add(from).add(to), what,
                 [&device, made, from, to, stream] {
                   device.check(device.api().run_linear(made, &from, &to, stream), "linear layer");
                 });
@@ -32,7 +33,10 @@ void run_linear(const CudaDevice& device, Step& step, const CudaLinear& layer, c
 class CudaLinearOp final : public LinearOp {
  public:
   CudaLinearOp(const CudaDevice& device, std::vector<CudaLinear> parts)
-      : device_(device), parts_(std::move(parts)) {}
+      : device_(device), parts_(std::move(parts)) {
+    for (const CudaLinear& p : parts_)
+      names_.push_back(fmt::format("linear {} x {}", p.out_features(), p.in_features()));
+  }
   size_t in_features() const override { return parts_[0].in_features(); }
   size_t out_features() const override {
     size_t n = 0;
@@ -46,15 +50,17 @@ class CudaLinearOp final : public LinearOp {
   }
   void forward(Step& step, const RowSet& x, const RowSet& y) const override {
     size_t column = 0;
-    for (const CudaLinear& p : parts_) {
-      run_linear(device_, step, p, x, y.columns(column, p.out_features()));
-      column += p.out_features();
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      const size_t width = parts_[i].out_features();
+      run_linear(device_, step, parts_[i], names_[i], x, y.columns(column, width));
+      column += width;
     }
   }
 
  private:
   const CudaDevice& device_;
   std::vector<CudaLinear> parts_;
+  std::vector<std::string> names_;
 };
 
 // A matrix per head.
@@ -89,7 +95,8 @@ class CudaHeadLinear final : public LinearOp {
   }
   void forward(Step& step, const RowSet& x, const RowSet& y) const override {
     for (size_t h = 0; h < heads_.size(); ++h)
-      run_linear(device_, step, heads_[h], x.columns(h * input_step_, heads_[h].in_features()),
+      run_linear(device_, step, heads_[h], "linear per head",
+                 x.columns(h * input_step_, heads_[h].in_features()),
                  y.columns(h * output_step_, heads_[h].out_features()));
   }
 
@@ -131,23 +138,19 @@ class CudaExpertsOp final : public ExpertsOp {
     void *layer = layer_.layer().get(), *stream = d.stream(step);
     if (facts_.experts == 0) {
       const CudaRouting one = d.one_expert(step, x.rows);
-      d.launch(step, mark_of(CudaCall::kMlp).add(layer).add(from).add(to).add(one.ids),
+      d.launch(step, mark_of(CudaCall::kMlp).add(layer).add(from).add(to).add(one.ids), "MLP",
                [&d, layer, from, to, one, stream] {
                  d.check(d.api().run_moe(layer, &from, &one, &to, nullptr, stream), "MLP");
                });
       return;
     }
     const CudaRows scores = d.at(step, logits);
-    const size_t chosen = x.rows * layer_.slots(), experts = counts.size();
-    int32_t* ids = counts.empty() ? nullptr : d.ids(step, chosen);
-    uint32_t* counted = counts.empty() ? nullptr : d.counts(step, counts);
+    const CudaChosen chosen{nullptr, nullptr, counts.empty() ? nullptr : d.counts(step, counts)};
     d.launch(
         step,
-        mark_of(CudaCall::kExperts).add(layer).add(from).add(scores).add(to).add(ids).add(counted),
-        [&d, layer, from, scores, to, ids, chosen, counted, experts, stream] {
-          d.check(d.api().run_routed(layer, &from, &scores, &to, ids, nullptr, stream), "experts");
-          if (ids != nullptr)
-            d.check(d.api().count_ids(ids, chosen, counted, experts, stream), "counts of experts");
+        mark_of(CudaCall::kExperts).add(layer).add(from).add(scores).add(to).add(chosen.counts),
+        "experts", [&d, layer, from, scores, to, chosen, stream] {
+          d.check(d.api().run_routed(layer, &from, &scores, &to, &chosen, stream), "experts");
         });
   }
 
@@ -189,14 +192,14 @@ class CudaAttentionOp final : public AttentionOp {
     CudaMark mark = mark_of(CudaCall::kAttention).add(this).add(args.sequences).add(args.blocks);
     mark.add(args.tiles).add(args.tile_count).add(args.segments);
     mark.add(args.q).add(args.k).add(args.v).add(args.out);
-    device_.launch(step, mark, [&d = device_, args, stream = device_.stream(step)] {
+    device_.launch(step, mark, "attention", [&d = device_, args, stream = device_.stream(step)] {
       d.check(d.api().attend(&args, stream), "attention");
     });
     step.kv_bytes += bytes_read(step);
   }
   void cut(const KvPool&, BlockId, size_t) const override {}  // never read behind the last row
 
-  size_t tile_tokens() const { return cuda_tile_tokens(a_.heads, a_.kv_heads); }
+  size_t tile_tokens() const { return cuda_tile_tokens(a_); }
 
  private:
   uint64_t bytes_read(const Step& step) const {
@@ -253,7 +256,7 @@ class CudaEmbedding final : public EmbeddingOp {
   void forward(Step& step, const RowSet& y) const override {
     const CudaRows from{memory_.data(), device_.type(), rows_, cols_}, to = device_.at(step, y);
     const int32_t* tokens = device_.tables(step).tokens;
-    device_.launch(step, mark_of(CudaCall::kTake).add(from).add(tokens).add(to),
+    device_.launch(step, mark_of(CudaCall::kTake).add(from).add(tokens).add(to), "embedding",
                    [this, from, to, tokens, stream = device_.stream(step)] {
                      device_.check(device_.api().take_rows(&from, tokens, &to, cols_, stream),
                                    "rows of tokens");
@@ -274,7 +277,8 @@ CudaView cuda_view(const RowView& v) {
 // Operations and their numbers in one piece of memory.
 class CudaProgram final : public RowProgram {
  public:
-  CudaProgram(CudaDevice& device, const std::vector<RowOp>& ops) : device_(device) {
+  CudaProgram(CudaDevice& device, const std::vector<RowOp>& ops)
+      : device_(device), parts_(cuda_parts(ops)) {
     std::vector<float> numbers;
     const auto keep = [&](const std::vector<float>& values) {
       const size_t at = numbers.size();
@@ -322,9 +326,10 @@ class CudaProgram final : public RowProgram {
     p.rows = (operands.begin() + first_)->rows;
     p.type = device_.type(), p.tables = tables.numbers, p.table_cols = tables.columns;
     mark.add(p.rows).add(p.tables).add(p.table_cols);
-    device_.launch(step, mark, [&d = device_, p, stream = device_.stream(step)] {
-      d.check(d.api().run_rows(&p, stream), "row operations");
-    });
+    std::copy(parts_.begin(), parts_.end(), p.part_heads);
+    for (size_t o = 0; o < kCudaOperands; ++o)
+      if (p.operands[o].data == nullptr) p.part_heads[o] = 0;
+    device_.launch(step, mark, p);
   }
 
  private:
@@ -356,6 +361,7 @@ class CudaProgram final : public RowProgram {
   }
 
   CudaDevice& device_;
+  std::array<uint32_t, kCudaOperands> parts_;
   std::optional<CudaMemory> memory_;
   size_t count_ = 0, first_ = 0;
 };
@@ -365,12 +371,13 @@ class CudaProgram final : public RowProgram {
 std::unique_ptr<LinearOp> CudaDevice::linear(const Checkpoint& checkpoint,
                                              const std::vector<ModuleOutputs>& modules,
                                              const LoadOptions& options) {
-  std::vector<CudaLinear> parts;
+  std::vector<const Module*> whole;
   for (const ModuleOutputs& m : modules) {
     if (m.outputs.size() > 0) fail("device {}: {} is cut for ranks", name_, m.module->name);
-    parts.push_back(load_cuda_linear(checkpoint, *m.module, load_of(options)));
-    add_weights(parts.back().layer().bytes());
+    whole.push_back(m.module);
   }
+  std::vector<CudaLinear> parts = load_cuda_linears(checkpoint, whole, load_of(options));
+  for (const CudaLinear& p : parts) add_weights(p.layer().bytes());
   return std::make_unique<CudaLinearOp>(*this, std::move(parts));
 }
 

@@ -18,7 +18,7 @@
 
 namespace moebius {
 
-inline constexpr uint32_t kCudaAbi = 3;
+inline constexpr uint32_t kCudaAbi = 4;
 inline constexpr const char* kCudaSymbol = "moebius_device";
 // Least compute capability; below it a device is refused by name.
 inline constexpr int kCudaLeastMajor = 8, kCudaLeastMinor = 0;
@@ -99,6 +99,13 @@ struct CudaRouting {          // on the device
   size_t slots;
 };
 
+// What a router chose; each null: not wanted.
+struct CudaChosen {
+  int32_t* ids;      // [rows, slots]
+  float* weights;    // [rows, slots]
+  uint32_t* counts;  // [experts]: how often each was chosen is added
+};
+
 // How a layer of experts is launched. Bytes do not depend on it.
 enum class CudaEarly : uint8_t {
   kRule,
@@ -140,7 +147,10 @@ struct CudaRowProgram {
   XType type;           // results are rounded to its numbers
   const float* tables;  // of the step, [rows, table_cols]
   size_t table_cols;
+  // Heads of the operands that are changed, where each is changed for itself (cuda_parts.h); all 0: the row is one.
+  uint32_t part_heads[kCudaOperands];
 };
+inline constexpr size_t kCudaPrograms = 4;  // of one call
 
 // --- attention over blocks of 128 tokens (device_attention.h) ---
 
@@ -187,6 +197,9 @@ struct CudaApi {
   // --- memory and order ---
   CudaStatus (*allocate)(size_t bytes, void** p);
   void (*release)(void* p);
+  // Memory of the host that copies do not wait for: `from` of upload() stays as it is until they are done.
+  CudaStatus (*allocate_host)(size_t bytes, void** p);
+  void (*release_host)(void* p);
   CudaStatus (*upload)(void* to, const void* from, size_t bytes, void* stream);
   CudaStatus (*download)(void* to, const void* from, size_t bytes, void* stream);  // waits
   CudaStatus (*synchronize)(void* stream);
@@ -212,23 +225,27 @@ struct CudaApi {
   CudaStatus (*run_moe)(void* layer, const CudaRows* x, const CudaRouting* routing,
                         const CudaRows* y, const CudaLaunch* launch, void* stream);
   // Experts by the layer's router. logits [rows, experts + zero_experts] of the caller; null: those of
-  // the router's matrix. ids and weights [rows, slots] are what it chose; null: not wanted.
+  // the router's matrix. chosen: null: not wanted.
   CudaStatus (*run_routed)(void* layer, const CudaRows* x, const CudaRows* logits,
-                           const CudaRows* y, int32_t* ids, float* weights, void* stream);
+                           const CudaRows* y, const CudaChosen* chosen, void* stream);
   uint64_t (*layer_bytes)(const void* layer);
   void (*free_layer)(void* layer);
 
   // --- rows of a model ---
-  CudaStatus (*run_rows)(const CudaRowProgram* program, void* stream);
+  // Programs one behind the other, with the same number of rows: at most kCudaPrograms. Rows do not see each other.
+  CudaStatus (*run_rows)(const CudaRowProgram* programs, size_t count, void* stream);
   // Row i of `to` is row which[i] of `from`, of the same type; which of the device.
   CudaStatus (*take_rows)(const CudaRows* from, const int32_t* which, const CudaRows* to,
                           size_t cols, void* stream);
   CudaStatus (*attend)(const CudaAttend* attend, void* stream);
-  // Adds to counts [experts] how often each occurs; both of the device.
-  CudaStatus (*count_ids)(const int32_t* ids, size_t n, uint32_t* counts, size_t experts,
-                          void* stream);
 
   // --- measuring ---
+  // Marks of time between what is given to a stream, inside a graph too (then those of its last launch); behind
+  // synchronize(), milliseconds from one to the next.
+  CudaStatus (*make_clock)(size_t marks, void** clock);
+  CudaStatus (*mark)(void* clock, size_t i, void* stream);
+  CudaStatus (*read_clock)(void* clock, size_t count, float* milliseconds);  // [count - 1]
+  void (*free_clock)(void* clock);
   // Captures `count` calls of run(context, i, stream) in one graph and replays it; microseconds per
   // call, median of `repeats`.
   CudaStatus (*time_graph)(CudaStatus (*run)(void* context, size_t i, void* stream), void* context,

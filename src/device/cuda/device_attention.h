@@ -7,7 +7,8 @@
 //
 // A layer's part of a block, for every kv head:   keys [key_dim, 128] | values [128, value_dim], and of 8-bit
 // codes scales of keys [128] | of values [128]. So lanes that have a key each, or a feature of values each,
-// read numbers that lie side by side.
+// read numbers that lie side by side. Layers that tensor cores run (has_tensor_form; plugins/cuda/attention.cuh)
+// have keys [128, key_dim] | values [value_dim, 128] instead.
 #pragma once
 #include "base/math_functions.h"
 #include "device/cuda/cuda_table.h"
@@ -16,18 +17,38 @@
 
 namespace moebius {
 
-inline constexpr size_t kTileQueries = 8;  // queries of one kv head that go together
+inline constexpr size_t kTileQueries = 8;     // queries of one kv head that go together
+inline constexpr size_t kTensorQueries = 16;  // the same where tensor cores run
 inline constexpr size_t kDeviceSegment = 8 * kKeyBlock;
 
-MOEBIUS_ALWAYS_INLINE constexpr size_t cuda_tile_tokens(size_t heads, size_t kv_heads) {
-  const size_t each = heads / kv_heads;
-  return each >= kTileQueries ? 1 : kTileQueries / each;
+// Whether tensor cores run a layer: queries, keys and values of the same 16-bit type, heads of 32, 64 or 128 features.
+MOEBIUS_ALWAYS_INLINE constexpr bool has_tensor_form(const CudaAttention& a) {
+  const auto stored = static_cast<KvType>(a.storage);
+  const bool same = (a.type == XType::kBf16 && stored == KvType::kBf16) ||
+                    (a.type == XType::kF16 && stored == KvType::kF16);
+  return same && a.key_dim == a.value_dim && a.scale > 0.0f &&
+         (a.key_dim == 32 || a.key_dim == 64 || a.key_dim == 128);
+}
+
+MOEBIUS_ALWAYS_INLINE constexpr size_t cuda_tile_tokens(const CudaAttention& a) {
+  const size_t each = a.heads / a.kv_heads,
+               most = has_tensor_form(a) ? kTensorQueries : kTileQueries;
+  return each >= most ? 1 : most / each;
+}
+
+// The first key that a query at `position` sees.
+MOEBIUS_ALWAYS_INLINE size_t oldest_key(const CudaAttention& a, size_t position) {
+  size_t from = 0;
+  if (a.window != 0 && position + 1 > a.window) from = position + 1 - a.window;
+  if (a.chunk != 0 && position / a.chunk * a.chunk > from) from = position / a.chunk * a.chunk;
+  return from;
 }
 
 // Where the parts of a block lie.
 struct DeviceKv {
   const CudaAttention& a;
   KvType stored;
+  bool by_token = has_tensor_form(a);  // keys; values are by feature then
   MOEBIUS_ALWAYS_INLINE constexpr KvType type() const { return stored; }
   MOEBIUS_ALWAYS_INLINE size_t key_bytes() const {
     return size_t{a.key_dim} * kKeyBlock * kv_bytes(type());
@@ -39,6 +60,13 @@ struct DeviceKv {
     return key_bytes() + value_bytes() + (has_scales(type()) ? 2 * kKeyBlock * sizeof(float) : 0);
   }
   MOEBIUS_ALWAYS_INLINE size_t block_bytes() const { return a.kv_heads * head_bytes(); }
+  // Where feature d of key j, and of its value, lies among those of a head.
+  MOEBIUS_ALWAYS_INLINE size_t key_at(size_t j, size_t d) const {
+    return by_token ? j * a.key_dim + d : d * kKeyBlock + j;
+  }
+  MOEBIUS_ALWAYS_INLINE size_t value_at(size_t j, size_t d) const {
+    return by_token ? d * kKeyBlock + j : j * a.value_dim + d;
+  }
   MOEBIUS_ALWAYS_INLINE float* scales(uint8_t* head) const {
     return reinterpret_cast<float*>(head + key_bytes() + value_bytes());
   }
@@ -93,10 +121,11 @@ class DeviceAttention {
     uint8_t* block = block_of(s, position / kKeyBlock);
     for (size_t h = lanes_.group(); h < a_.kv_heads; h += lanes_.groups()) {
       uint8_t* head = block + h * kv_.head_bytes();
-      put_vector(args_.k, row * args_.k.stride + h * a_.key_dim, a_.key_dim, a_.key_scale, head, at,
-                 kKeyBlock, kv_.scales(head) + at);
+      put_vector(args_.k, row * args_.k.stride + h * a_.key_dim, a_.key_dim, a_.key_scale, head,
+                 kv_.key_at(at, 0), kv_.key_at(0, 1), kv_.scales(head) + at);
       put_vector(args_.v, row * args_.v.stride + h * a_.value_dim, a_.value_dim, a_.value_scale,
-                 head + kv_.key_bytes(), at * a_.value_dim, 1, kv_.scales(head) + kKeyBlock + at);
+                 head + kv_.key_bytes(), kv_.value_at(at, 0), kv_.value_at(0, 1),
+                 kv_.scales(head) + kKeyBlock + at);
     }
   }
 
@@ -177,11 +206,7 @@ class DeviceAttention {
     return args_.blocks[s.first_block + block] + args_.offset;
   }
   MOEBIUS_ALWAYS_INLINE size_t oldest_seen(size_t position) const {
-    size_t from = 0;
-    if (a_.window != 0 && position + 1 > a_.window) from = position + 1 - a_.window;
-    if (a_.chunk != 0 && position / a_.chunk * a_.chunk > from)
-      from = position / a_.chunk * a_.chunk;
-    return from;
+    return oldest_key(a_, position);
   }
 
   // n numbers of a row into codes `step` apart.
@@ -287,7 +312,7 @@ class DeviceAttention {
     if (there) {
       MOEBIUS_UNROLL_8
       for (size_t d = 0; d < a_.key_dim; ++d) {
-        const float k = kv_number(kStored, head, d * kKeyBlock + j);
+        const float k = kv_number(kStored, head, kv_.key_at(j, d));
         const TileNumbers q = q_[d];
         for (size_t r = 0; r < kTileQueries; ++r) sum.of[r] = fma_f32(q.of[r], k, sum.of[r]);
       }
@@ -309,7 +334,7 @@ class DeviceAttention {
     TileNumbers sum{};
     MOEBIUS_UNROLL_8
     for (size_t j = keys.first; j < keys.last; ++j) {
-      const float v = kv_number(kStored, values, j * a_.value_dim + d);
+      const float v = kv_number(kStored, values, kv_.value_at(j, d));
       const TileNumbers of = p[j];
       for (size_t r = 0; r < kTileQueries; ++r) sum.of[r] = fma_f32(of.of[r], v, sum.of[r]);
     }

@@ -46,10 +46,16 @@ struct SingleLane {
     }
     return lane[0];
   }
-  // The same sum by all lanes together, for all of them.
-  template <class Term>
-  MOEBIUS_ALWAYS_INLINE float sum_of_all(size_t n, int first, int second, Term term) const {
-    return sum(n, first, second, term);
+  // The same sum by all lanes together, for all of them. `eight` gives the terms from i on where `by_eight`.
+  template <class Term, class Eight>
+  MOEBIUS_ALWAYS_INLINE float sum_of_all(size_t n, int first, int second, Term term, Eight eight,
+                                         bool by_eight) const {
+    if (!by_eight) return sum(n, first, second, term);
+    float terms[8];
+    return sum(n, first, second, [&](size_t i) {
+      if (i % 8 == 0) eight(i, terms);
+      return terms[i % 8];
+    });
   }
   // NaN if there is one; of nothing: -infinity.
   template <class Term>
@@ -76,6 +82,40 @@ MOEBIUS_ALWAYS_INLINE void put_number(void* p, XType type, size_t i, float v) {
     static_cast<float*>(p)[i] = v;
   else
     static_cast<uint16_t*>(p)[i] = type == XType::kBf16 ? f32_to_bf16(v) : f32_to_f16(v);
+}
+
+// Eight numbers from a place that is a multiple of eight, of rows that begin at a multiple of 16 bytes.
+struct alignas(16) SixteenBytes {
+  uint32_t word[4];
+};
+MOEBIUS_ALWAYS_INLINE void eight_at(const void* p, XType type, size_t i, float (&v)[8]) {
+  if (type == XType::kF32) {
+    const auto* from = reinterpret_cast<const SixteenBytes*>(static_cast<const float*>(p) + i);
+    const SixteenBytes a = from[0], b = from[1];
+    for (int j = 0; j < 4; ++j)
+      v[j] = f32_from_bits(a.word[j]), v[4 + j] = f32_from_bits(b.word[j]);
+    return;
+  }
+  const SixteenBytes a =
+      *reinterpret_cast<const SixteenBytes*>(static_cast<const uint16_t*>(p) + i);
+  for (int j = 0; j < 8; ++j) {
+    const auto h = static_cast<uint16_t>(a.word[j / 2] >> (j % 2 * 16));
+    v[j] = type == XType::kBf16 ? bf16_to_f32(h) : f16_to_f32(h);
+  }
+}
+MOEBIUS_ALWAYS_INLINE void put_eight_at(void* p, XType type, size_t i, const float (&v)[8]) {
+  SixteenBytes a, b;
+  if (type == XType::kF32) {
+    for (int j = 0; j < 4; ++j) a.word[j] = f32_bits(v[j]), b.word[j] = f32_bits(v[4 + j]);
+    auto* to = reinterpret_cast<SixteenBytes*>(static_cast<float*>(p) + i);
+    to[0] = a, to[1] = b;
+    return;
+  }
+  const auto bits = [&](float x) -> uint32_t {
+    return type == XType::kBf16 ? f32_to_bf16(x) : f32_to_f16(x);
+  };
+  for (int j = 0; j < 4; ++j) a.word[j] = bits(v[2 * j]) | bits(v[2 * j + 1]) << 16;
+  *reinterpret_cast<SixteenBytes*>(static_cast<uint16_t*>(p) + i) = a;
 }
 
 }  // namespace moebius

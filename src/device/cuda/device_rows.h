@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A list of row operations (device/rows.h) on one row, by lanes that go through it together: the operations
 // of device/cpu/row_program.cpp with the same roundings, so that results have its bytes. Rows hold numbers
-// of their own type; every operation ends with one rounding to the type of activations.
+// of their own type; every operation ends with one rounding to the type of activations. Programs that go head by
+// head are done in parts, one head of an operand each, which do not see each other (cuda_parts).
 #pragma once
 #include "base/math_functions.h"
 #include "device/cuda/cuda_table.h"
@@ -16,16 +17,36 @@ constexpr bool runs_on_device(RowOpKind kind) {
          kind != RowOpKind::kStreamsOut;
 }
 
+// One head of an operand: those operations alone that change it.
+struct RowPart {
+  uint32_t operand = UINT32_MAX, head = 0, heads = 1;  // operand UINT32_MAX: the whole row
+};
+// Part i of a program's (sum of its part_heads).
+MOEBIUS_ALWAYS_INLINE RowPart part_of(const CudaRowProgram& p, uint32_t i) {
+  for (uint32_t operand = 0; operand < kCudaOperands; ++operand) {
+    if (i < p.part_heads[operand]) return {operand, i, p.part_heads[operand]};
+    i -= p.part_heads[operand];
+  }
+  return {};
+}
+MOEBIUS_ALWAYS_INLINE uint32_t part_count(const CudaRowProgram& p) {
+  uint32_t n = 0;
+  for (const uint32_t heads : p.part_heads) n += heads;
+  return n;
+}
+
 template <class Lanes>
 class DeviceRow {
  public:
-  MOEBIUS_ALWAYS_INLINE DeviceRow(const CudaRowProgram& p, const Lanes& lanes, size_t row)
-      : p_(p), lanes_(lanes), row_(row) {}
+  MOEBIUS_ALWAYS_INLINE DeviceRow(const CudaRowProgram& p, const Lanes& lanes, size_t row,
+                                  const RowPart& part = {})
+      : p_(p), lanes_(lanes), row_(row), part_(part) {}
 
   MOEBIUS_ALWAYS_INLINE void run() const {
     for (size_t i = 0; i < p_.count; ++i) {
       const CudaRowOp& op = p_.ops[i];
       if (p_.operands[op.y.operand].data == nullptr) continue;
+      if (part_.operand != UINT32_MAX && part_.operand != op.y.operand) continue;
       apply(op);
       lanes_.sync();
     }
@@ -36,24 +57,72 @@ class DeviceRow {
   struct View {
     void* data;
     XType type;
-    size_t at, step, heads, width;
+    size_t at;
+    uint32_t step, heads, width;
     MOEBIUS_ALWAYS_INLINE float get(size_t i) const { return number_at(data, type, at + i); }
     MOEBIUS_ALWAYS_INLINE void put(size_t i, float v) const { put_number(data, type, at + i, v); }
+    // Eight numbers at once, where they lie so.
+    MOEBIUS_ALWAYS_INLINE bool by_eight() const {
+      return at % 8 == 0 && width % 8 == 0 && step % 8 == 0 &&
+             reinterpret_cast<uintptr_t>(data) % 16 == 0;
+    }
+    MOEBIUS_ALWAYS_INLINE void get_eight(size_t i, float (&v)[8]) const {
+      eight_at(data, type, at + i, v);
+    }
+    MOEBIUS_ALWAYS_INLINE void put_eight(size_t i, const float (&v)[8]) const {
+      put_eight_at(data, type, at + i, v);
+    }
   };
   MOEBIUS_ALWAYS_INLINE View view(const CudaView& v) const {
     const CudaRows& r = p_.operands[v.operand];
-    return {r.data, r.type,  row_ * r.stride + v.at,
+    View to{r.data, r.type,  row_ * r.stride + v.at,
             v.step, v.heads, v.width != 0 ? v.width : p_.cols[v.operand]};
+    if (part_.operand == UINT32_MAX) return to;
+    if (to.heads > 1) {
+      to.at += part_.head * to.step, to.heads = 1;
+    } else {
+      to.width /= part_.heads, to.at += part_.head * to.width;
+    }
+    return to;
   }
   MOEBIUS_ALWAYS_INLINE float rounded(float v) const { return to_numbers(p_.type, v); }
   template <class F>
-  MOEBIUS_ALWAYS_INLINE void each(size_t n, F f) const {
-    for (size_t i = lanes_.lane(); i < n; i += lanes_.lanes()) f(i);
+  MOEBIUS_ALWAYS_INLINE void each(uint32_t n, F f) const {
+    for (auto i = static_cast<uint32_t>(lanes_.lane()); i < n;
+         i += static_cast<uint32_t>(lanes_.lanes()))
+      f(i);
   }
   // y = f(y), head by head.
   template <class F>
   MOEBIUS_ALWAYS_INLINE void map(const View& y, F f) const {
-    each(y.width, [&](size_t i) { y.put(i, f(y.get(i))); });
+    combine(y, y, [&](float v, float) { return f(v); });
+  }
+  // y = f(y, x)
+  template <class F>
+  MOEBIUS_ALWAYS_INLINE void combine(const View& y, const View& x, F f) const {
+    if (!y.by_eight() || !x.by_eight())
+      return each(y.width, [&](uint32_t i) { y.put(i, f(y.get(i), x.get(i))); });
+    each(y.width / 8, [&](uint32_t i) {
+      float a[8], b[8];
+      y.get_eight(i * 8, a), x.get_eight(i * 8, b);
+      for (int j = 0; j < 8; ++j) a[j] = f(a[j], b[j]);
+      y.put_eight(i * 8, a);
+    });
+  }
+  MOEBIUS_ALWAYS_INLINE void copy(const View& y, const View& x) const {
+    if (y.by_eight() && x.by_eight()) {
+      const uint32_t pieces = y.width / 8;
+      return each(y.heads * pieces, [&](uint32_t i) {
+        const uint32_t h = y.heads == 1 ? 0 : i / pieces, c = (i - h * pieces) * 8;
+        float v[8];
+        x.get_eight(h * x.step + c, v);
+        y.put_eight(h * y.step + c, v);
+      });
+    }
+    each(y.heads * y.width, [&](uint32_t i) {
+      const uint32_t h = i / y.width, c = i % y.width;
+      y.put(h * y.step + c, x.get(h * x.step + c));
+    });
   }
   MOEBIUS_ALWAYS_INLINE const float* tables() const { return p_.tables + row_ * p_.table_cols; }
 
@@ -61,14 +130,11 @@ class DeviceRow {
     const View y = view(op.y), x = view(op.x);
     switch (static_cast<RowOpKind>(op.kind)) {
       case RowOpKind::kCopy:
-        return each(y.heads * y.width, [&](size_t i) {
-          const size_t h = i / y.width, c = i % y.width;
-          y.put(h * y.step + c, x.get(h * x.step + c));
-        });
+        return copy(y, x);
       case RowOpKind::kNorm:
         return normalize(op, x, y);
       case RowOpKind::kAdd:
-        return each(y.width, [&](size_t i) { y.put(i, rounded(y.get(i) + x.get(i))); });
+        return combine(y, x, [&](float a, float b) { return rounded(a + b); });
       case RowOpKind::kScale:
         return map(y, [&](float v) { return rounded(v * op.factor); });
       case RowOpKind::kClip:
@@ -84,26 +150,27 @@ class DeviceRow {
       case RowOpKind::kPower:
         return map(y, [&](float v) { return rounded(v * tables()[op.table]); });
       case RowOpKind::kHeadBias:
-        return each(y.heads * y.width, [&](size_t i) {
-          const size_t h = i / y.width, at = h * y.step + i % y.width;
+        return each(y.heads * y.width, [&](uint32_t i) {
+          const uint32_t h = i / y.width, at = h * y.step + i % y.width;
           y.put(at, rounded(y.get(at) + op.values[h]));
         });
       case RowOpKind::kHeadScale:
-        return each(y.heads * y.width, [&](size_t i) {
-          const size_t h = i / y.width, at = h * y.step + i % y.width;
+        return each(y.heads * y.width, [&](uint32_t i) {
+          const uint32_t h = i / y.width, at = h * y.step + i % y.width;
           const float factor = op.values[h] * tables()[op.table] + op.values[y.heads + h];
           y.put(at, rounded(y.get(at) * factor));
         });
       case RowOpKind::kGateSigmoid:
       case RowOpKind::kGateSoftplus: {
         const bool sigmoid = static_cast<RowOpKind>(op.kind) == RowOpKind::kGateSigmoid;
-        each(x.width, [&](size_t i) {
+        each(x.width, [&](uint32_t i) {
           const float v = x.get(i);
           x.put(i, rounded(sigmoid ? sigmoid_f32(v) : softplus_f32(v)));
         });
         lanes_.sync();
-        const size_t each_gate = y.width / x.width;
-        return each(y.width, [&](size_t i) { y.put(i, rounded(y.get(i) * x.get(i / each_gate))); });
+        const uint32_t each_gate = y.width / x.width;
+        return each(y.width,
+                    [&](uint32_t i) { y.put(i, rounded(y.get(i) * x.get(i / each_gate))); });
       }
       case RowOpKind::kSilu:
         return map(y, [&](float v) { return rounded(silu_f32(v)); });
@@ -120,10 +187,10 @@ class DeviceRow {
 
   MOEBIUS_ALWAYS_INLINE void rotate(const CudaRowOp& op, const View& y, float sign) const {
     const float *cosines = tables() + op.table, *sines = cosines + op.half;
-    each(y.heads * op.half, [&](size_t i) {
-      const size_t h = i / op.half, j = i % op.half;
-      const size_t first = h * y.step + (op.interleaved ? 2 * j : j),
-                   second = h * y.step + (op.interleaved ? 2 * j + 1 : j + op.half);
+    each(y.heads * op.half, [&](uint32_t i) {
+      const uint32_t h = y.heads == 1 ? 0 : i / op.half, j = i - h * op.half;
+      const uint32_t first = h * y.step + (op.interleaved ? 2 * j : j),
+                     second = h * y.step + (op.interleaved ? 2 * j + 1 : j + op.half);
       const float a = y.get(first), b = sign * y.get(second), c = cosines[j], s = sines[j];
       y.put(first, rounded(a * c - b * s));
       y.put(second, sign * rounded(b * c + a * s));
@@ -165,13 +232,26 @@ class DeviceRow {
   }
   // One head by all lanes, several by a group of lanes each.
   MOEBIUS_ALWAYS_INLINE void normalize(const CudaRowOp& op, const View& x, const View& y) const {
-    const size_t n = y.width;
+    const uint32_t n = y.width;
     const auto count = static_cast<float>(n);
     if (y.heads == 1) {
+      const bool eight = y.by_eight() && x.by_eight();
       const Scaling s = scaling(op, count, [&](auto f) {
-        return lanes_.sum_of_all(n, 8, 4, [&](size_t i) { return f(x.get(i)); });
+        return lanes_.sum_of_all(
+            n, 8, 4, [&](size_t i) { return f(x.get(i)); },
+            [&](size_t i, float(&v)[8]) {
+              x.get_eight(i, v);
+              for (int j = 0; j < 8; ++j) v[j] = f(v[j]);
+            },
+            eight);
       });
-      return each(n, [&](size_t i) { y.put(i, normalized(op, s, x.get(i), i)); });
+      if (!eight) return each(n, [&](uint32_t i) { y.put(i, normalized(op, s, x.get(i), i)); });
+      return each(n / 8, [&](uint32_t i) {
+        float v[8];
+        x.get_eight(i * 8, v);
+        for (uint32_t j = 0; j < 8; ++j) v[j] = normalized(op, s, v[j], i * 8 + j);
+        y.put_eight(i * 8, v);
+      });
     }
     for (size_t h = lanes_.group(); h < y.heads; h += lanes_.groups()) {
       const Scaling s = scaling(op, count, [&](auto f) {
@@ -185,6 +265,7 @@ class DeviceRow {
   const CudaRowProgram& p_;
   const Lanes& lanes_;
   size_t row_;
+  RowPart part_;
 };
 
 }  // namespace moebius

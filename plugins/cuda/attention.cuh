@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention by tensor cores over keys and values of 16 bits (device_attention.h says for which layers, and how blocks lie in memory). A
+// warp has a tile of up to 16 queries of one kv head and goes through halves of blocks, 64 keys each. The order is that of
+// device_attention.h with these sums: a score is one chain over its features; probabilities of a half are added by four lanes and then
+// across them; values of a half are one chain, and both halves of a block are added before the block joins what came before. So a row's
+// result depends on nothing but the row and its keys, and both forms below have the same bytes:
+//   whole: a warp goes through all keys of its tile;
+//   split: sixteen warps have a half each of the eight blocks of a segment, and meet in shared memory.
+//
+// Operands come straight from memory, sixteen bytes for a lane: a lane has eight neighbouring features of a key (keys lie token by token),
+// or eight neighbouring tokens of a feature of values (values lie feature by feature), and queries and probabilities are taken in the
+// same order. So column n of the t-th product of 32 keys is key 8 (n / 2) + 2 t + n % 2.
+#pragma once
+#include "device/cuda/device_attention.h"
+#include "mma.cuh"
+#include "numbers.cuh"
+
+namespace moebius::cuda {
+
+constexpr int kHalfKeys = 64, kHalfTiles = kHalfKeys / 8, kSplitWarps = 16, kWholeWarps = 4;
+
+// What a block of keys does to the running maximum of a row.
+struct BlockTop {
+  float top, keep;
+  bool none;  // nothing is added
+};
+__device__ __forceinline__ BlockTop block_top(float most, float scale, float best) {
+  const float here = most * scale, top = here > best ? here : best;
+  const bool none = top == f32_from_bits(0xFF800000u) || most != most;
+  return {top, none || best == top ? 1.0f : exp_f32(best - top), none};
+}
+
+template <bool kF16, int D>
+class TensorTile {
+ public:
+  static constexpr int kChunks = D / 32, kTiles = D / 8;
+  static constexpr KvType kStored = kF16 ? KvType::kF16 : KvType::kBf16;
+
+  __device__ TensorTile(const CudaAttend& args, const CudaTokens& tile, unsigned kv_head,
+                        unsigned first_head)
+      : args_(args), lane_(threadIdx.x % 32), row_(lane_ / 4), quad_(lane_ % 4) {
+    const CudaAttention& a = args.layer;
+    const CudaSequence& s = args.sequences[tile.sequence];
+    const unsigned each = a.heads / a.kv_heads;
+    heads_ = each - first_head < kTensorQueries ? each - first_head
+                                                : static_cast<unsigned>(kTensorQueries);
+    queries_ = tile.count * heads_;
+    head_ = kv_head * each + first_head;
+    first_row_ = s.first_row + tile.first;
+    position_ = static_cast<uint32_t>(s.position) + tile.first;
+    newest_ = position_ + tile.count - 1;
+    blocks_ = args.blocks + s.first_block;
+    head_offset_ = args.offset + kv_head * DeviceKv{a, kStored}.head_bytes();
+    for (int i = 0; i < 2; ++i) {
+      const unsigned r = row_ + 8 * i;
+      const bool there = r < queries_;
+      last_[i] = there ? position_ + r / heads_ : 0;
+      first_[i] = there ? static_cast<uint32_t>(oldest_key(a, last_[i])) : 1;
+    }
+  }
+
+  __device__ unsigned queries() const { return queries_; }
+  __device__ uint32_t position_of(unsigned query) const { return position_ + query / heads_; }
+  __device__ unsigned head_of(unsigned query) const { return head_ + query % heads_; }
+  __device__ size_t row_of(unsigned query) const { return first_row_ + query / heads_; }
+  __device__ uint32_t oldest() const {
+    return static_cast<uint32_t>(oldest_key(args_.layer, position_));
+  }
+  __device__ uint32_t newest() const { return newest_; }
+  __device__ bool has_row(int i) const { return row_ + 8u * i < queries_; }
+  __device__ unsigned query(int i) const { return row_ + 8u * i; }
+
+  __device__ void load_queries() {
+    for (int i = 0; i < 2; ++i) {
+      const unsigned r = query(i) < queries_ ? query(i) : 0;
+      const auto* q = reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(args_.q.data) +
+                                                     row_of(r) * args_.q.stride + head_of(r) * D) +
+                      quad_;
+#pragma unroll
+      for (int c = 0; c < kChunks; ++c) {
+        const uint4 v = q[4 * c];
+        q_[c][0][i] = v.x, q_[c][0][2 + i] = v.y, q_[c][1][i] = v.z, q_[c][1][2 + i] = v.w;
+      }
+    }
+  }
+
+  // Brings 64 keys and their values nearer.
+  __device__ void fetch(uint32_t key0) const {
+    const uint8_t *k = keys(key0), *v = values(key0);
+#pragma unroll
+    for (int i = 0; i < D / 32; ++i) {
+      fetch_ahead(k + (lane_ + 32 * i) * 128);
+      fetch_ahead(v + (lane_ + 32 * i) * 256);
+    }
+  }
+
+  // Scores of 64 keys from key0 on, -infinity where a query does not see one.
+  __device__ void score(uint32_t key0, float (&s)[kHalfTiles][4]) const {
+    const uint8_t* base = keys(key0) + quad_ * 16;
+#pragma unroll
+    for (int t0 = 0; t0 < kHalfTiles; t0 += 2) {
+      uint4 w[2][kChunks];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const unsigned key = (t0 + i) / 4 * 32 + row_ / 2 * 8 + (t0 + i) % 4 * 2 + row_ % 2;
+#pragma unroll
+        for (int c = 0; c < kChunks; ++c)
+          w[i][c] = *reinterpret_cast<const uint4*>(base + key * (D * 2) + c * 64);
+      }
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float(&d)[4] = s[t0 + i];
+        d[0] = d[1] = d[2] = d[3] = 0.0f;
+#pragma unroll
+        for (int c = 0; c < kChunks; ++c) {
+          mma_halves<kF16>(d, q_[c][0], w[i][c].x, w[i][c].y);
+          mma_halves<kF16>(d, q_[c][1], w[i][c].z, w[i][c].w);
+        }
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < kHalfTiles; ++t)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const uint32_t at = key0 + t / 4 * 32 + quad_ * 8 + t % 4 * 2 + e % 2;
+        if (at > last_[e / 2] || at < first_[e / 2]) s[t][e] = f32_from_bits(0xFF800000u);
+      }
+  }
+
+  // The largest of a half's scores, of both rows; NaN if there is one.
+  __device__ void largest(const float (&s)[kHalfTiles][4], float (&most)[2]) const {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float m = f32_from_bits(0xFF800000u);
+#pragma unroll
+      for (int t = 0; t < kHalfTiles; ++t)
+        m = larger_or_nan(larger_or_nan(m, s[t][2 * i]), s[t][2 * i + 1]);
+      m = larger_or_nan(m, __shfl_xor_sync(~0u, m, 1));
+      most[i] = larger_or_nan(m, __shfl_xor_sync(~0u, m, 2));
+    }
+  }
+
+  // Scores become probabilities, as operands of the product with values; returns their sums.
+  __device__ void weigh(const float (&s)[kHalfTiles][4], const BlockTop (&top)[2],
+                        uint32_t (&p)[kHalfTiles / 2][4], float (&sum)[2]) const {
+    const float scale = args_.layer.scale;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float total = 0.0f;
+#pragma unroll
+      for (int t = 0; t < kHalfTiles; ++t) {
+        float x[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const float v = s[t][2 * i + e] * scale;
+          x[e] = top[i].none ? 0.0f
+                 : kF16      ? exp_minus(v, top[i].top)
+                             : exp_coarse_f32(v - top[i].top);
+          total = total + x[e];
+        }
+        p[t / 2][t % 2 * 2 + i] = two_numbers(x[0], x[1]);
+      }
+      total = total + __shfl_xor_sync(~0u, total, 1);
+      sum[i] = total + __shfl_xor_sync(~0u, total, 2);
+    }
+  }
+
+  // Values of one half or two by their probabilities: to(n, sums of each half) for eight features each.
+  template <int kHalves, class To>
+  __device__ void add_values(uint32_t key0, const uint32_t (&p)[kHalves][kHalfTiles / 2][4],
+                             To to) const {
+    constexpr int kAtOnce = 4 / kHalves;
+    const uint8_t* base = values(key0) + row_ * (kKeyBlock * 2) + quad_ * 16;
+    const bool whole = key0 + kHalves * kHalfKeys <= newest_ + 1;
+#pragma unroll
+    for (int n0 = 0; n0 < kTiles; n0 += kAtOnce) {
+      uint4 w[kAtOnce][2 * kHalves];
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n)
+#pragma unroll
+        for (int c = 0; c < 2 * kHalves; ++c)
+          w[n][c] = *reinterpret_cast<const uint4*>(base + (n0 + n) * (8 * kKeyBlock * 2) + c * 64);
+      if (!whole) {  // what nobody has written may be anything, and 0 times that too
+#pragma unroll
+        for (int n = 0; n < kAtOnce; ++n)
+#pragma unroll
+          for (int c = 0; c < 2 * kHalves; ++c) {
+            const uint32_t at = key0 + c * 32 + quad_ * 8;
+            w[n][c] = {written(w[n][c].x, at), written(w[n][c].y, at + 2),
+                       written(w[n][c].z, at + 4), written(w[n][c].w, at + 6)};
+          }
+      }
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n) {
+        float d[kHalves][4];
+#pragma unroll
+        for (int h = 0; h < kHalves; ++h) {
+          d[h][0] = d[h][1] = d[h][2] = d[h][3] = 0.0f;
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            mma_halves<kF16>(d[h], p[h][2 * c], w[n][2 * h + c].x, w[n][2 * h + c].y);
+            mma_halves<kF16>(d[h], p[h][2 * c + 1], w[n][2 * h + c].z, w[n][2 * h + c].w);
+          }
+        }
+        to(n0 + n, d);
+      }
+    }
+  }
+
+  __device__ void first_of_segment(int i, uint32_t segment, float& best, float& total) const {
+    const CudaAttention& a = args_.layer;
+    const bool sink = a.sinks != nullptr && has_row(i) && first_[i] / kDeviceSegment == segment;
+    best = sink ? a.sinks[head_of(query(i))] : f32_from_bits(0xFF800000u);
+    total = sink ? 1.0f : 0.0f;
+  }
+
+  __device__ void store(unsigned query, unsigned feature, float v) const {
+    store_number(args_.out.data, args_.out.type,
+                 row_of(query) * args_.out.stride + head_of(query) * D + feature,
+                 to_numbers(args_.layer.type, v));
+  }
+
+ private:
+  __device__ const uint8_t* keys(uint32_t key0) const {
+    return blocks_[key0 / kKeyBlock] + head_offset_ + key0 % kKeyBlock * (D * 2);
+  }
+  __device__ const uint8_t* values(uint32_t key0) const {
+    return blocks_[key0 / kKeyBlock] + head_offset_ + kKeyBlock * D * 2 + key0 % kKeyBlock * 2;
+  }
+  __device__ uint32_t written(uint32_t two, uint32_t at) const {
+    return at + 1 <= newest_ ? two : at <= newest_ ? two & 0xFFFFu : 0u;
+  }
+  __device__ static uint32_t two_numbers(float a, float b) {
+    const uint32_t low = kF16 ? f32_to_f16(a) : f32_to_bf16(a),
+                   high = kF16 ? f32_to_f16(b) : f32_to_bf16(b);
+    return low | high << 16;
+  }
+
+  const CudaAttend& args_;
+  unsigned lane_, row_, quad_, heads_, queries_, head_;
+  size_t first_row_, head_offset_;
+  uint32_t position_, newest_, first_[2], last_[2];
+  uint8_t* const* blocks_;
+  uint32_t q_[kChunks][2][4];
+};
+
+// A warp per tile. `all`: [16, D] of the warp, used where a tile has several segments.
+template <bool kF16, int D>
+__device__ __forceinline__ void attend_whole(const CudaAttend& args, const CudaTokens& tile,
+                                             unsigned kv_head, unsigned first_head, float* all) {
+  TensorTile<kF16, D> t(args, tile, kv_head, first_head);
+  t.load_queries();
+  const uint32_t oldest = t.oldest(), newest = t.newest();
+  const uint32_t first = oldest / kDeviceSegment, last = newest / kDeviceSegment;
+  constexpr uint32_t kBlocks = kDeviceSegment / kKeyBlock;
+  const unsigned lane = threadIdx.x % 32, quad = lane % 4;
+  float all_best[2], all_total[2], best[2], total[2], out[D / 8][4];
+  for (uint32_t segment = first; segment <= last; ++segment) {
+    for (int i = 0; i < 2; ++i) t.first_of_segment(i, segment, best[i], total[i]);
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n) out[n][0] = out[n][1] = out[n][2] = out[n][3] = 0.0f;
+    const uint32_t begin = max(segment * kBlocks, static_cast<uint32_t>(oldest / kKeyBlock)),
+                   end =
+                       min((segment + 1) * kBlocks, static_cast<uint32_t>(newest / kKeyBlock) + 1);
+    for (uint32_t block = begin; block < end; ++block) {
+      const uint32_t key0 = block * kKeyBlock;
+      const bool second = key0 + kHalfKeys <= newest;
+      float s[2][kHalfTiles][4], most[2], other[2];
+      t.score(key0, s[0]);
+      t.largest(s[0], most);
+      if (second) {
+        t.score(key0 + kHalfKeys, s[1]);
+        t.largest(s[1], other);
+        most[0] = larger_or_nan(most[0], other[0]), most[1] = larger_or_nan(most[1], other[1]);
+      }
+      BlockTop top[2];
+      float sum[2], sum2[2] = {0.0f, 0.0f};
+      for (int i = 0; i < 2; ++i) top[i] = block_top(most[i], args.layer.scale, best[i]);
+      uint32_t p[2][kHalfTiles / 2][4] = {};
+      t.weigh(s[0], top, p[0], sum);
+      if (second) t.weigh(s[1], top, p[1], sum2);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (top[i].none) {
+          if (most[i] != most[i]) total[i] = most[i];
+        } else {
+          best[i] = top[i].top, total[i] = total[i] * top[i].keep + (sum[i] + sum2[i]);
+        }
+      }
+      const auto join = [&](int n, const float d, const float more, int e) {
+        out[n][e] = out[n][e] * top[e / 2].keep + (d + more);
+      };
+      if (second) {
+        t.add_values(key0, p, [&](int n, const float(&d)[2][4]) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) join(n, d[0][e], d[1][e], e);
+        });
+      } else {
+        const uint32_t(&one)[1][kHalfTiles / 2][4] =
+            reinterpret_cast<const uint32_t(&)[1][kHalfTiles / 2][4]>(p);
+        t.add_values(key0, one, [&](int n, const float(&d)[1][4]) {
+#pragma unroll
+          for (int e = 0; e < 4; ++e) join(n, d[0][e], 0.0f, e);
+        });
+      }
+    }
+    if (first == last) break;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const bool none = best[i] == f32_from_bits(0xFF800000u) && total[i] == 0.0f;
+      const bool fresh =
+          segment == first || (all_best[i] == f32_from_bits(0xFF800000u) && all_total[i] == 0.0f);
+      const float b = segment == first ? f32_from_bits(0xFF800000u) : all_best[i];
+      const float top = best[i] > b ? best[i] : b, before = fresh ? 0.0f : exp_minus(b, top),
+                  now = fresh ? 1.0f : exp_minus(best[i], top);
+      float* mine = all + (lane / 4 + 8 * i) * D + quad * 2;
+#pragma unroll
+      for (int n = 0; n < D / 8; ++n)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& to = mine[n * 8 + e];
+          const float v = out[n][2 * i + e], added = v * now;
+          if (fresh)
+            to = v;
+          else if (!none)
+            to = (to * before) + added;
+        }
+      if (fresh)
+        all_best[i] = best[i], all_total[i] = total[i];
+      else if (!none)
+        all_total[i] = all_total[i] * before + total[i] * now, all_best[i] = top;
+    }
+  }
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    if (!t.has_row(i)) continue;
+    const float* mine = all + (lane / 4 + 8 * i) * D + quad * 2;
+#pragma unroll
+    for (int n = 0; n < D / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        t.store(t.query(i), n * 8 + quad * 2 + e,
+                first == last ? out[n][2 * i + e] / total[i] : mine[n * 8 + e] / all_total[i]);
+  }
+}
+
+// The key and value of a sequence's one row, where this segment has them; by all threads of a block.
+template <int D>
+__device__ __forceinline__ void append_one(const CudaAttend& args, const CudaTokens& tile,
+                                           unsigned kv_head, uint32_t segment) {
+  const CudaAttention& a = args.layer;
+  const CudaSequence& s = args.sequences[tile.sequence];
+  const DeviceKv kv{a, static_cast<KvType>(a.storage)};
+  const size_t at = s.position % kKeyBlock, row = s.first_row;
+  if (s.position / kDeviceSegment != segment) return;
+  uint8_t* head =
+      args.blocks[s.first_block + s.position / kKeyBlock] + args.offset + kv_head * kv.head_bytes();
+  for (unsigned d = threadIdx.x; d < 2 * D; d += blockDim.x) {
+    const bool key = d < D;
+    const CudaRows& from = key ? args.k : args.v;
+    const float x = load_number(from.data, from.type, row * from.stride + kv_head * D + d % D);
+    if (key)
+      put_kv(kv.type(), head, kv.key_at(at, d), x, 1.0f);
+    else
+      put_kv(kv.type(), head + kv.key_bytes(), kv.value_at(at, d - D), x, 1.0f);
+  }
+}
+
+// Sixteen warps per tile and segment. Shared memory: sums of the halves [16][queries][D], then largest scores, sums of probabilities.
+constexpr size_t split_floats(size_t queries, size_t D) {
+  return kSplitWarps * queries * D + 2 * kSplitWarps * kTensorQueries;
+}
+template <bool kF16, int D>
+__device__ __forceinline__ void attend_split(const CudaAttend& args, const CudaTokens& tile,
+                                             unsigned kv_head, unsigned first_head,
+                                             uint32_t segment, float* partials, float* shared) {
+  TensorTile<kF16, D> t(args, tile, kv_head, first_head);
+  const uint32_t oldest = t.oldest(), newest = t.newest();
+  if (segment < oldest / kDeviceSegment || segment > newest / kDeviceSegment) return;
+  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, queries = t.queries();
+  float *maxima = shared, *sums = maxima + kSplitWarps * kTensorQueries,
+        *halves = sums + kSplitWarps * kTensorQueries;
+  const uint32_t key0 = segment * static_cast<uint32_t>(kDeviceSegment) + warp * kHalfKeys;
+  const bool there = key0 <= newest && (key0 / kKeyBlock + 1) * kKeyBlock > oldest;
+  float s[kHalfTiles][4], most[2] = {f32_from_bits(0xFF800000u), f32_from_bits(0xFF800000u)};
+  if (there) {
+    t.fetch(key0);
+    t.load_queries();
+    t.score(key0, s);
+    t.largest(s, most);
+  }
+  if (lane % 4 == 0)
+    for (int i = 0; i < 2; ++i) maxima[warp * kTensorQueries + lane / 4 + 8 * i] = most[i];
+  __syncthreads();
+  // The running maximum before this warp's block, and its own.
+  BlockTop top[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    float best, total;
+    t.first_of_segment(i, segment, best, total);
+    for (unsigned b = 0; b <= warp / 2; ++b) {
+      const float* m = maxima + 2 * b * kTensorQueries + lane / 4 + 8 * i;
+      top[i] = block_top(larger_or_nan(m[0], m[kTensorQueries]), args.layer.scale, best);
+      if (!top[i].none) best = top[i].top;
+    }
+  }
+  float sum[2] = {0.0f, 0.0f};
+  if (there) {
+    uint32_t p[1][kHalfTiles / 2][4];
+    t.weigh(s, top, p[0], sum);
+    t.add_values(key0, p, [&](int n, const float(&d)[1][4]) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i)
+        if (t.has_row(i)) {
+          float* to = halves + (warp * queries + t.query(i)) * D + n * 8 + lane % 4 * 2;
+          to[0] = d[0][2 * i], to[1] = d[0][2 * i + 1];
+        }
+    });
+  }
+  if (lane % 4 == 0)
+    for (int i = 0; i < 2; ++i) sums[warp * kTensorQueries + lane / 4 + 8 * i] = sum[i];
+  __syncthreads();
+  // Blocks in order, a feature of a query by one thread.
+  const uint32_t first_block = oldest / kKeyBlock, last_block = newest / kKeyBlock;
+  for (unsigned at = threadIdx.x; at < queries * D; at += blockDim.x) {
+    const unsigned r = at / D, d = at % D;
+    const CudaAttention& a = args.layer;
+    const bool sink =
+        a.sinks != nullptr && oldest_key(a, t.position_of(r)) / kDeviceSegment == segment;
+    float best = sink ? a.sinks[t.head_of(r)] : f32_from_bits(0xFF800000u),
+          total = sink ? 1.0f : 0.0f, out = 0.0f;
+    for (unsigned b = 0; b < kSplitWarps / 2; ++b) {
+      const uint32_t block = segment * (kSplitWarps / 2) + b;
+      if (block < first_block || block > last_block) continue;
+      const float *m = maxima + 2 * b * kTensorQueries + r, *l = sums + 2 * b * kTensorQueries + r;
+      const float highest = larger_or_nan(m[0], m[kTensorQueries]);
+      const BlockTop now = block_top(highest, a.scale, best);
+      if (now.none) {
+        if (highest != highest) total = highest;
+      } else {
+        best = now.top, total = total * now.keep + (l[0] + l[kTensorQueries]);
+      }
+      const bool second = block * kKeyBlock + kHalfKeys <= newest;
+      const float h0 = halves[(2 * b * queries + r) * D + d],
+                  h1 = second ? halves[((2 * b + 1) * queries + r) * D + d] : 0.0f;
+      out = out * now.keep + (h0 + h1);
+    }
+    if (partials == nullptr) {
+      t.store(r, d, out / total);
+    } else {
+      float* p =
+          partials + ((t.row_of(r) * a.heads + t.head_of(r)) * args.segments + segment) * (D + 2);
+      p[d] = out;
+      if (d == 0) p[D] = best, p[D + 1] = total;
+    }
+  }
+}
+
+}  // namespace moebius::cuda

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "few.h"
+
+#include "launch.h"
+
+namespace moebius::cuda {
+namespace {
+
+constexpr size_t kMostShared = 200 * 1024;
+
+template <bool kChannel, int NB>
+__global__ void __launch_bounds__(kFewThreads) few_kernel(const __grid_constant__ FewGemm g) {
+  extern __shared__ __align__(16) uint8_t shared[];
+  few_rows<kChannel, NB>(g, shared);
+}
+
+template <bool kChannel, bool kUp>
+__global__ void __launch_bounds__(kFewThreads)
+    few_experts_kernel(const __grid_constant__ FewExperts a) {
+  extern __shared__ __align__(16) uint8_t shared[];
+  if constexpr (kUp)
+    few_up<kChannel>(a, shared);
+  else
+    few_down<kChannel>(a, shared);
+}
+template <bool kChannel, bool kUp>
+void launch_few_experts(const FewExperts& a, cudaStream_t stream) {
+  static const bool room =
+      (allow_shared_bytes(few_experts_kernel<kChannel, kUp>, kMostShared), true);
+  static_cast<void>(room);
+  launch_early(few_experts_kernel<kChannel, kUp>,
+               dim3(blocks_of(static_cast<size_t>(a.g.outputs), kFewOutputs),
+                    blocks_of(static_cast<size_t>(a.tokens * a.slots))),
+               kFewThreads, FewShared<1>::bytes(static_cast<size_t>(a.g.K)), stream,
+               "experts of few tokens", a);
+}
+
+template <bool kF16, int NB>
+__global__ void __launch_bounds__(kFewThreads) stretch_kernel(const __grid_constant__ FewGemm g) {
+  __shared__ float shared[kFewWarps * 8 * NB * kFewOutputs];
+  stretches<kF16, NB>(g, shared);
+}
+
+template <bool kChannel, int NB>
+void launch_few(const FewGemm& g, cudaStream_t stream) {
+  static const bool room = (allow_shared_bytes(few_kernel<kChannel, NB>, kMostShared), true);
+  static_cast<void>(room);
+  launch_early(few_kernel<kChannel, NB>,
+               dim3(blocks_of(static_cast<size_t>(g.outputs), kFewOutputs)), kFewThreads,
+               FewShared<NB>::bytes(static_cast<size_t>(g.K)), stream, "product of few rows", g);
+}
+
+template <bool kF16>
+void launch_stretch(const FewGemm& g, cudaStream_t stream) {
+  const auto with = [&]<int NB>() {
+    launch_early(stretch_kernel<kF16, NB>,
+                 dim3(blocks_of(static_cast<size_t>(g.outputs), kFewOutputs),
+                      blocks_of(static_cast<size_t>(g.rows), 8 * NB)),
+                 kFewThreads, 0, stream, "product with few outputs", g);
+  };
+  if (g.rows <= 8) return with.template operator()<1>();
+  if (g.rows <= 16) return with.template operator()<2>();
+  with.template operator()<4>();
+}
+
+}  // namespace
+
+bool has_few_form(HopperScheme scheme, size_t rows, size_t K) {
+  const size_t bytes = rows <= 8 ? FewShared<1>::bytes(K) : FewShared<2>::bytes(K);
+  return (scheme == HopperScheme::kInt4Group || scheme == HopperScheme::kInt4Channel) &&
+         rows <= kFewRows && bytes <= kMostShared;
+}
+
+void few_gemm(HopperScheme scheme, const FewGemm& g, cudaStream_t stream) {
+  const bool channel = scheme == HopperScheme::kInt4Channel;
+  if (g.rows <= 8)
+    return channel ? launch_few<true, 1>(g, stream) : launch_few<false, 1>(g, stream);
+  channel ? launch_few<true, 2>(g, stream) : launch_few<false, 2>(g, stream);
+}
+
+void few_experts_up(HopperScheme scheme, const FewExperts& a, cudaStream_t stream) {
+  scheme == HopperScheme::kInt4Channel ? launch_few_experts<true, true>(a, stream)
+                                       : launch_few_experts<false, true>(a, stream);
+}
+void few_experts_down(HopperScheme scheme, const FewExperts& a, cudaStream_t stream) {
+  scheme == HopperScheme::kInt4Channel ? launch_few_experts<true, false>(a, stream)
+                                       : launch_few_experts<false, false>(a, stream);
+}
+
+void stretch_gemm(HopperScheme scheme, const FewGemm& g, cudaStream_t stream) {
+  if (g.rows > 65535 * 32) refuse("too many rows in one call");
+  scheme == HopperScheme::kF16 ? launch_stretch<true>(g, stream) : launch_stretch<false>(g, stream);
+}
+
+}  // namespace moebius::cuda

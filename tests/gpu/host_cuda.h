@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels of plugins/cuda on the host: threads of a block are contexts that take turns, and what threads of a warp do together (shuffles,
+// tensor-core products) waits until all of them are there. Slow, and exact but for the order in which a tensor core adds. Included before
+// the kernels' headers, which must not need CUDA's own.
+#pragma once
+#define MOEBIUS_HOST_CUDA
+#define __device__
+#define __global__
+#define __forceinline__ inline
+#define __align__(n) alignas(n)
+
+#include <ucontext.h>
+
+#include <bit>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/math_functions.h"
+#include "base/numeric.h"
+
+struct uint2 {
+  uint32_t x, y;
+};
+struct uint4 {
+  uint32_t x, y, z, w;
+};
+
+namespace moebius::cuda {
+
+struct HostPlace {
+  unsigned x = 0, y = 0, z = 0;
+};
+inline HostPlace threadIdx, blockIdx, blockDim, gridDim;
+
+template <class T>
+T min(T a, T b) {
+  return b < a ? b : a;
+}
+template <class T>
+T max(T a, T b) {
+  return a < b ? b : a;
+}
+inline float fmaf(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
+
+class HostBlock {
+ public:
+  // Runs f as every thread of a block.
+  static void run(unsigned threads, const std::function<void()>& f) {
+    HostBlock block(threads, f);
+    current() = &block;
+    blockDim = {threads, 1, 1};
+    for (bool some = true; some;) {
+      some = false;
+      for (unsigned t = 0; t < threads; ++t) {
+        if (block.threads_[t]->done) continue;
+        some = true;
+        block.running_ = t, threadIdx = {t, 0, 0};
+        swapcontext(&block.scheduler_, &block.threads_[t]->context);
+      }
+    }
+  }
+  static HostBlock& here() { return *current(); }
+
+  // Waits for all threads that have not ended.
+  void sync() {
+    meet(all_, [&] { return alive_; });
+  }
+  // What every lane of `mask` brings, for all of them: by lane.
+  template <class T>
+  std::vector<T> exchange(unsigned mask, const T& mine) {
+    static_assert(sizeof(T) <= sizeof(Slot));
+    Meeting& m = meetings_[{running_ / 32, mask}];
+    std::vector<Slot>& slots = m.slots[m.number % 2];
+    slots.resize(32);
+    *reinterpret_cast<T*>(&slots[running_ % 32]) = mine;
+    const size_t number = m.number;
+    meet(m, [&] { return static_cast<unsigned>(std::popcount(mask)); });
+    std::vector<T> out(32);
+    for (unsigned l = 0; l < 32; ++l)
+      if (mask >> l & 1u) out[l] = *reinterpret_cast<T*>(&m.slots[number % 2][l]);
+    return out;
+  }
+
+ private:
+  struct alignas(16) Slot {
+    uint32_t words[16];
+  };
+  struct Meeting {
+    unsigned arrived = 0;
+    size_t number = 0;
+    std::vector<Slot> slots[2];
+  };
+  struct Thread {
+    ucontext_t context;
+    std::vector<uint8_t> stack = std::vector<uint8_t>(256 * 1024);
+    bool done = false;
+  };
+  static HostBlock*& current() {
+    static HostBlock* block = nullptr;
+    return block;
+  }
+  HostBlock(unsigned threads, const std::function<void()>& f) : f_(f), alive_(threads) {
+    for (unsigned t = 0; t < threads; ++t) {
+      Thread& thread = *threads_.emplace_back(std::make_unique<Thread>());
+      getcontext(&thread.context);
+      thread.context.uc_stack.ss_sp = thread.stack.data(),
+      thread.context.uc_stack.ss_size = thread.stack.size();
+      thread.context.uc_link = &scheduler_;
+      makecontext(&thread.context, &HostBlock::begin, 0);
+    }
+  }
+  static void begin() {
+    HostBlock& block = here();
+    block.f_();
+    block.threads_[block.running_]->done = true, --block.alive_;
+  }
+  void yield() {
+    const unsigned t = running_;
+    swapcontext(&threads_[t]->context, &scheduler_);
+    running_ = t, threadIdx = {t, 0, 0};
+  }
+  template <class Count>
+  void meet(Meeting& m, Count count) {
+    const size_t number = m.number;
+    ++m.arrived;
+    while (m.number == number) {
+      if (m.arrived >= count()) {
+        m.arrived = 0, ++m.number;
+        return;
+      }
+      yield();
+    }
+  }
+  const std::function<void()>& f_;
+  ucontext_t scheduler_{};
+  std::vector<std::unique_ptr<Thread>> threads_;
+  unsigned running_ = 0, alive_;
+  Meeting all_;
+  std::map<std::pair<unsigned, unsigned>, Meeting> meetings_;
+};
+
+inline void __syncthreads() { HostBlock::here().sync(); }
+inline float __shfl_xor_sync(unsigned mask, float v, int lanes) {
+  return HostBlock::here().exchange(mask, v)[threadIdx.x % 32 ^ static_cast<unsigned>(lanes)];
+}
+inline uint32_t __reduce_max_sync(unsigned mask, uint32_t v) {
+  uint32_t most = 0;
+  for (const uint32_t other : HostBlock::here().exchange(mask, v))
+    most = other > most ? other : most;
+  return most;
+}
+inline void fetch_ahead(const void*) {}
+
+// --- tensor cores: where lanes have what is said in mma.cuh ---
+
+struct HostOperands {
+  uint32_t a[4], b[2];
+};
+template <class Sum, class Term>
+void host_mma(Sum (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1, unsigned inputs,
+              Term term) {
+  const std::vector<HostOperands> lanes =
+      HostBlock::here().exchange(~0u, HostOperands{{a[0], a[1], a[2], a[3]}, {b0, b1}});
+  const unsigned lane = threadIdx.x % 32, each = inputs / 8;  // neighbours in a word
+  for (unsigned i = 0; i < 4; ++i) {
+    const unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+    for (unsigned k = 0; k < inputs; ++k) {
+      const unsigned half = k / (inputs / 2), at = k % (inputs / 2) / each, in = k % each;
+      d[i] = term(d[i], lanes[row % 8 * 4 + at].a[row / 8 + 2 * half],
+                  lanes[column * 4 + at].b[half], in);
+    }
+  }
+}
+template <bool kF16>
+void mma_halves(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  host_mma(d, a, b0, b1, 16, [](float sum, uint32_t x, uint32_t y, unsigned in) {
+    const auto u = static_cast<uint16_t>(x >> (16 * in)), v = static_cast<uint16_t>(y >> (16 * in));
+    return kF16 ? __builtin_fmaf(f16_to_f32(u), f16_to_f32(v), sum)
+                : __builtin_fmaf(bf16_to_f32(u), bf16_to_f32(v), sum);
+  });
+}
+inline void mma_bytes(int32_t (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  host_mma(d, a, b0, b1, 32, [](int32_t sum, uint32_t x, uint32_t y, unsigned in) {
+    return sum + static_cast<int8_t>(x >> (8 * in)) * static_cast<int8_t>(y >> (8 * in));
+  });
+}
+
+}  // namespace moebius::cuda

@@ -1,0 +1,520 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels of the CUDA plugin on the host (gpu/host_cuda.h): attention by tensor cores in both of its forms against the definition, and
+// products of few rows against quant/reference.
+#include "gpu/host_cuda.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "../plugins/cuda/attention.cuh"
+#include "../plugins/cuda/few.cuh"
+#include "quant/reference.h"
+
+namespace moebius {
+namespace {
+
+using cuda::FewGemm;
+using cuda::HostBlock;
+
+// --- attention ---
+
+struct AttentionCase {
+  const char* name;
+  uint32_t heads, kv_heads, dim;
+  uint64_t window, chunk;
+  bool sinks, f16;
+  std::vector<std::pair<uint32_t, uint32_t>> sequences;  // position of the first row, rows
+};
+
+// Rows, blocks and tables of a step.
+class Attention {
+ public:
+  Attention(const AttentionCase& c, unsigned seed) : rng_(seed) {
+    CudaAttention& a = args_.layer;
+    a.heads = c.heads, a.kv_heads = c.kv_heads, a.key_dim = a.value_dim = c.dim;
+    a.scale = 1.0f / std::sqrt(static_cast<float>(c.dim)), a.window = c.window, a.chunk = c.chunk;
+    a.type = c.f16 ? XType::kF16 : XType::kBf16;
+    a.storage = static_cast<uint8_t>(c.f16 ? KvType::kF16 : KvType::kBf16);
+    for (uint32_t h = 0; c.sinks && h < c.heads; ++h)
+      sinks_.push_back(0.3f * static_cast<float>(h) - 1.0f);
+    if (c.sinks) a.sinks = sinks_.data();
+    const DeviceKv kv{a, static_cast<KvType>(a.storage)};
+    uint32_t rows = 0, blocks = 0;
+    for (const auto& [position, tokens] : c.sequences) {
+      sequences_.push_back({position, tokens, rows, blocks, 0});
+      rows += tokens, blocks += (position + tokens - 1) / 128 + 1;
+    }
+    // What nobody has written is NaN.
+    memory_.assign(blocks, std::vector<uint8_t>(kv.block_bytes(), 0xFF));
+    for (auto& m : memory_) blocks_.push_back(m.data());
+    args_.blocks = blocks_.data(), args_.sequences = sequences_.data(),
+    args_.sequence_count = sequences_.size();
+    uint32_t longest = 0;
+    for (uint32_t i = 0; i < sequences_.size(); ++i) {
+      const CudaSequence& s = sequences_[i];
+      for (size_t t = 0; t < s.position; ++t)
+        for (uint32_t h = 0; h < c.kv_heads; ++h)
+          for (uint32_t d = 0; d < c.dim; ++d) {
+            uint8_t* head = blocks_[s.first_block + t / 128] + h * kv.head_bytes();
+            put_kv(kv.type(), head, kv.key_at(t % 128, d), normal(), 1.0f);
+            put_kv(kv.type(), head + kv.key_bytes(), kv.value_at(t % 128, d), normal(), 1.0f);
+          }
+      const auto each = static_cast<uint32_t>(cuda_tile_tokens(a));
+      for (uint32_t t = 0; t < s.tokens; t += each)
+        tiles_.push_back({i, t, std::min(each, s.tokens - t), 0});
+      longest = std::max(longest, static_cast<uint32_t>(s.position) + s.tokens);
+    }
+    args_.tiles = tiles_.data(), args_.tile_count = tiles_.size();
+    args_.segments = (longest + kDeviceSegment - 1) / kDeviceSegment;
+    args_.q = rows_of(q_, rows, c.heads * c.dim, 1.5f),
+    args_.k = rows_of(k_, rows, c.kv_heads * c.dim, 1.0f);
+    args_.v = rows_of(v_, rows, c.kv_heads * c.dim, 1.0f),
+    args_.out = rows_of(out_, rows, c.heads * c.dim, 0.0f);
+  }
+
+  // The definition, by one lane.
+  template <KvType kStored>
+  std::vector<uint16_t> defined() {
+    const SingleLane lane;
+    using Definition = DeviceAttention<SingleLane, kStored>;
+    const CudaAttention& a = args_.layer;
+    for (const CudaTokens& t : tiles_)
+      for (uint32_t i = 0; i < t.count; ++i)
+        Definition(args_, lane).append(sequences_[t.sequence], t.first + i);
+    std::vector<float> shared(Definition::shared_floats(a) + 4);
+    auto* floats =
+        reinterpret_cast<float*>((reinterpret_cast<uintptr_t>(shared.data()) + 15) / 16 * 16);
+    for (const CudaTokens& t : tiles_)
+      for (uint32_t i = 0; i < t.count; ++i)
+        for (uint32_t h = 0; h < a.kv_heads; ++h)
+          for (uint32_t first = 0; first < a.heads / a.kv_heads; first += kTileQueries)
+            Definition(args_, lane)
+                .run({t.sequence, t.first + i, 1, 0}, h, first, 0, nullptr, floats);
+    return taken();
+  }
+
+  template <bool kF16, int D>
+  std::vector<uint16_t> whole() {
+    std::vector<float> all(kTensorQueries * D);
+    each_tile([&](const CudaTokens& t, unsigned h, unsigned first) {
+      HostBlock::run(32, [&] { cuda::attend_whole<kF16, D>(args_, t, h, first, all.data()); });
+    });
+    return taken();
+  }
+
+  // single: rows of sequences that have one write their keys and values themselves.
+  template <bool kF16, int D>
+  std::vector<uint16_t> split() {
+    const CudaAttention& a = args_.layer;
+    std::vector<float> shared(cuda::split_floats(kTensorQueries, D), NAN),
+        partials(args_.q.rows * a.heads * args_.segments * (D + 2), NAN), row(D + 2);
+    const bool several = args_.segments > 1,
+               single = tiles_.size() == sequences_.size() && args_.q.rows == tiles_.size();
+    each_tile([&](const CudaTokens& t, unsigned h, unsigned first) {
+      for (uint32_t segment = 0; segment < args_.segments; ++segment)
+        HostBlock::run(32 * cuda::kSplitWarps, [&] {
+          if (single) {
+            cuda::append_one<D>(args_, t, h, segment);
+            cuda::__syncthreads();
+          }
+          cuda::attend_split<kF16, D>(args_, t, h, first, segment,
+                                      several ? partials.data() : nullptr, shared.data());
+        });
+    });
+    const SingleLane lane;
+    for (const CudaTokens& t : tiles_)
+      for (uint32_t i = 0; i < t.count && several; ++i)
+        for (uint32_t h = 0; h < a.heads; ++h)
+          DeviceAttention<SingleLane, kF16 ? KvType::kF16 : KvType::kBf16>(args_, lane)
+              .merge_segments(sequences_[t.sequence], t.first + i, h, partials.data(), row.data());
+    return taken();
+  }
+  float number(uint16_t v) const {
+    return args_.layer.type == XType::kF16 ? f16_to_f32(v) : bf16_to_f32(v);
+  }
+
+ private:
+  float normal() { return std::normal_distribution<float>(0.0f, 1.0f)(rng_); }
+  CudaRows rows_of(std::vector<uint16_t>& to, size_t rows, size_t cols, float scale) {
+    to.resize(rows * cols + 8);
+    auto* data =
+        reinterpret_cast<uint16_t*>((reinterpret_cast<uintptr_t>(to.data()) + 15) / 16 * 16);
+    for (size_t i = 0; i < rows * cols; ++i)
+      put_number(data, args_.layer.type, i, scale * normal());
+    return {data, args_.layer.type, rows, cols};
+  }
+  template <class F>
+  void each_tile(F f) const {
+    const uint32_t each = args_.layer.heads / args_.layer.kv_heads;
+    for (const CudaTokens& t : tiles_)
+      for (uint32_t h = 0; h < args_.layer.kv_heads; ++h)
+        for (uint32_t first = 0; first < each; first += static_cast<uint32_t>(kTensorQueries))
+          f(t, h, first);
+  }
+  std::vector<uint16_t> taken() {
+    auto* data = static_cast<uint16_t*>(args_.out.data);
+    std::vector<uint16_t> out(data, data + args_.out.rows * args_.out.stride);
+    std::fill_n(data, out.size(), uint16_t{0x7FC1});
+    return out;
+  }
+  std::mt19937 rng_;
+  CudaAttend args_{};
+  std::vector<float> sinks_;
+  std::vector<CudaSequence> sequences_;
+  std::vector<CudaTokens> tiles_;
+  std::vector<std::vector<uint8_t>> memory_;
+  std::vector<uint8_t*> blocks_;
+  std::vector<uint16_t> q_, k_, v_, out_;
+};
+
+template <bool kF16, int D>
+void check_attention(const AttentionCase& c) {
+  constexpr KvType kStored = kF16 ? KvType::kF16 : KvType::kBf16;
+  Attention one(c, 5), other(c, 5);
+  const std::vector<uint16_t> split = one.split<kF16, D>();  // may write keys itself, so first
+  const std::vector<uint16_t> want = other.defined<kStored>();
+  const std::vector<uint16_t> whole = other.whole<kF16, D>();
+  size_t sequences_of_one = 0;
+  for (const auto& s : c.sequences) sequences_of_one += s.second == 1;
+  if (sequences_of_one == c.sequences.size())
+    EXPECT_EQ(split, whole) << c.name;
+  else
+    EXPECT_EQ((other.split<kF16, D>()), whole) << c.name;
+  double worst = 0;
+  for (size_t i = 0; i < want.size(); ++i)
+    worst = std::max(worst, std::abs(static_cast<double>(one.number(want[i])) -
+                                     static_cast<double>(one.number(whole[i]))));
+  EXPECT_LT(worst, kF16 ? 4e-3 : 2e-2) << c.name;
+}
+
+TEST(CudaKernels, AttentionByTensorCores) {
+  using Pairs = std::vector<std::pair<uint32_t, uint32_t>>;
+  check_attention<false, 128>(
+      {"decode", 8, 1, 128, 0, 0, false, false, Pairs{{0, 1}, {63, 1}, {64, 1}, {300, 1}}});
+  check_attention<false, 64>(
+      {"segments", 4, 1, 64, 0, 0, false, false, Pairs{{1500, 1}, {1023, 1}, {1024, 1}}});
+  check_attention<false, 32>(
+      {"prompt", 4, 2, 32, 0, 0, false, false, Pairs{{0, 37}, {120, 11}, {1020, 9}}});
+  check_attention<false, 32>(
+      {"window and sinks", 6, 2, 32, 100, 0, true, false, Pairs{{1150, 5}, {90, 20}}});
+  check_attention<true, 32>(
+      {"f16, chunks", 32, 1, 32, 0, 64, true, true, Pairs{{130, 3}, {60, 9}}});
+}
+
+// A row has the same bytes in a prompt and alone behind it.
+TEST(CudaKernels, AttentionOfARowIsItsOwn) {
+  const AttentionCase c{"prompt", 8, 1, 64, 0, 0, false, false, {{1022, 4}}};
+  Attention prompt(c, 9);
+  prompt.defined<KvType::kBf16>();
+  const std::vector<uint16_t> all = prompt.whole<false, 64>(), split = prompt.split<false, 64>();
+  EXPECT_EQ(all, split);
+}
+
+// --- products ---
+
+struct FewCase {
+  const char* name;
+  size_t rows, inputs, outputs;
+  bool channel, bias;
+};
+
+class FewProducts : public testing::TestWithParam<FewCase> {};
+
+std::vector<uint8_t> tiles_of(TileCodes codes, size_t scale_bytes, size_t padded, size_t K,
+                              const std::function<uint32_t(size_t, size_t)>& code,
+                              const std::function<uint16_t(size_t, size_t)>& scale) {
+  const size_t bytes = tile_code_bytes(codes) + scale_bytes;
+  std::vector<uint8_t> out(padded / 64 * (K / 128) * bytes);
+  for (size_t n = 0; n < padded / 64; ++n)
+    for (size_t k = 0; k < K / 128; ++k) {
+      uint8_t* tile = out.data() + (n * (K / 128) + k) * bytes;
+      for (uint32_t w = 0; w < tile_code_bytes(codes) / 4; ++w) {
+        const uint32_t word = tile_word(
+            codes, w, [&](uint32_t r, uint32_t i) { return code(n * 64 + r, k * 128 + i); });
+        std::memcpy(tile + w * 4, &word, 4);
+      }
+      for (uint32_t r = 0; scale_bytes > 0 && r < 64; ++r) {
+        const uint16_t s = scale(n * 64 + r, k);
+        std::memcpy(tile + tile_code_bytes(codes) + group_scale_at(r), &s, 2);
+      }
+    }
+  return out;
+}
+
+template <bool kChannel>
+void run_few(const FewGemm& g) {
+  std::vector<uint8_t> shared(cuda::FewShared<2>::bytes(static_cast<size_t>(g.K)) + 16);
+  auto* at =
+      reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(shared.data()) + 15) / 16 * 16);
+  for (unsigned b = 0; b < (static_cast<unsigned>(g.outputs) + 15) / 16; ++b)
+    HostBlock::run(cuda::kFewThreads, [&] {
+      cuda::blockIdx = {b, 0, 0};
+      g.rows <= 8 ? cuda::few_rows<kChannel, 1>(g, at) : cuda::few_rows<kChannel, 2>(g, at);
+    });
+}
+
+TEST_P(FewProducts, HaveTheBytesOfTheReference) {
+  const FewCase& c = GetParam();
+  std::mt19937 rng(3);
+  const size_t padded = (c.outputs + 127) / 128 * 128, groups = c.channel ? 1 : c.inputs / 128;
+  std::vector<int8_t> codes(padded * c.inputs);
+  for (size_t i = 0; i < c.outputs * c.inputs; ++i)
+    codes[i] = static_cast<int8_t>(static_cast<int>(rng() % 16) - 8);
+  std::vector<uint16_t> scales(padded * groups);
+  std::vector<float> channel(padded), bias(c.outputs);
+  for (uint16_t& s : scales) s = f32_to_bf16(0.001f * static_cast<float>(1 + rng() % 100));
+  for (float& s : channel) s = 0.001f * static_cast<float>(1 + rng() % 100);
+  for (float& b : bias) b = 0.1f * static_cast<float>(rng() % 100);
+  std::vector<uint16_t> x(c.rows * c.inputs);
+  for (uint16_t& v : x) v = f32_to_bf16(std::normal_distribution<float>(0.0f, 1.0f)(rng));
+  const std::vector<uint8_t> tiles = tiles_of(
+      TileCodes::kInt4Bytes, c.channel ? 0 : 128, padded, c.inputs,
+      [&](size_t n, size_t k) { return static_cast<uint32_t>(codes[n * c.inputs + k]) & 15u; },
+      [&](size_t n, size_t g) { return scales[n * groups + g]; });
+  QuantMatrix w;
+  w.N = c.outputs, w.K = c.inputs, w.code = CodeType::kInt8, w.bits = 4;
+  w.codes = reinterpret_cast<const uint8_t*>(codes.data()), w.row_bytes = c.inputs;
+  w.scale_type = c.channel ? ScaleType::kF32 : ScaleType::kBf16, w.block_n = 1,
+  w.groups = w.scale_stride = groups;
+  w.scales = c.channel ? reinterpret_cast<const uint8_t*>(channel.data())
+                       : reinterpret_cast<const uint8_t*>(scales.data());
+  w.block_k = c.channel ? c.inputs : 128;
+  ActSpec act;
+  act.code = ActCode::kInt, act.bits = 8, act.granule = ActGranule::kRow, act.symmetric = true;
+  std::vector<float> rows(x.size());
+  for (size_t i = 0; i < x.size(); ++i) rows[i] = bf16_to_f32(x[i]);
+  const QuantRowsBuffer q =
+      quantize_rows(rows.data(), c.inputs, c.rows, c.inputs, act, {}, XType::kF32);
+  std::vector<float> want(c.rows * c.outputs), got(c.rows * c.outputs);
+  reference_gemm(w, q.rows, 0, c.outputs, want.data(), c.outputs);
+  if (c.bias)
+    for (size_t i = 0; i < want.size(); ++i) want[i] = want[i] + bias[i % c.outputs];
+  FewGemm g{};
+  g.w = tiles.data(), g.channel = channel.data(), g.K = static_cast<int>(c.inputs);
+  g.outputs = static_cast<int>(c.outputs), g.rows = static_cast<int>(c.rows);
+  g.x = {x.data(), XType::kBf16, c.rows, c.inputs};
+  g.scaling = {act.mode == Int8Mode::kCompressedTensors ? 127.5f : 127.0f, 0.0f};
+  g.bias = c.bias ? bias.data() : nullptr, g.out = got.data(), g.out_type = XType::kF32,
+  g.out_stride = c.outputs;
+  c.channel ? run_few<true>(g) : run_few<false>(g);
+  EXPECT_EQ(want, got);
+  // And from codes that were made before.
+  std::vector<int8_t> made(x.size());
+  std::vector<float> made_scales(c.rows);
+  for (size_t t = 0; t < c.rows; ++t) {
+    uint32_t most = 0;
+    for (size_t k = 0; k < c.inputs; ++k)
+      most = std::max(most, f32_bits(rows[t * c.inputs + k]) & 0x7FFFFFFFu);
+    made_scales[t] = cuda::row_scale(most, g.scaling);
+    for (size_t k = 0; k < c.inputs; ++k)
+      made[t * c.inputs + k] = cuda::int8_code(rows[t * c.inputs + k], made_scales[t]);
+  }
+  std::fill(got.begin(), got.end(), 0.0f);
+  g.codes = reinterpret_cast<const uint8_t*>(made.data()), g.scales = made_scales.data();
+  c.channel ? run_few<true>(g) : run_few<false>(g);
+  EXPECT_EQ(want, got);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FewProducts,
+                         testing::Values(FewCase{"one", 1, 256, 40, false, false},
+                                         FewCase{"three", 3, 1280, 16, false, true},
+                                         FewCase{"sixteen", 16, 5376, 17, false, false},
+                                         FewCase{"channel", 7, 2304, 20, true, true},
+                                         FewCase{"eleven", 11, 512, 64, true, false}),
+                         [](const auto& which) { return std::string(which.param.name); });
+
+// Experts of few tokens, each expert of each token as a row of its own, against quant/reference.
+template <bool kChannel>
+void check_few_experts() {
+  constexpr size_t kHidden = 256, kWidth = 256, kExperts = 5, kTokens = 3, kSlots = 3;
+  std::mt19937 rng(11);
+  const auto random_codes = [&](size_t n) {
+    std::vector<int8_t> codes(n);
+    for (int8_t& c : codes) c = static_cast<int8_t>(static_cast<int>(rng() % 16) - 8);
+    return codes;
+  };
+  const size_t groups = kChannel ? 1 : kHidden / 128;
+  struct Matrix {
+    std::vector<int8_t> codes;
+    std::vector<uint16_t> scales;
+    std::vector<float> channel;
+  };
+  const auto random_matrix = [&](size_t outputs, size_t inputs) {
+    Matrix m{random_codes(outputs * inputs), std::vector<uint16_t>(outputs * groups),
+             std::vector<float>(outputs)};
+    for (uint16_t& s : m.scales) s = f32_to_bf16(0.001f * static_cast<float>(1 + rng() % 10));
+    for (float& s : m.channel) s = 0.001f * static_cast<float>(1 + rng() % 10);
+    return m;
+  };
+  const auto view = [&](const Matrix& m, size_t inputs) {
+    QuantMatrix w;
+    w.N = m.channel.size(), w.K = inputs, w.code = CodeType::kInt8, w.bits = 4;
+    w.codes = reinterpret_cast<const uint8_t*>(m.codes.data()), w.row_bytes = inputs;
+    w.scale_type = kChannel ? ScaleType::kF32 : ScaleType::kBf16,
+    w.groups = w.scale_stride = groups;
+    w.scales = kChannel ? reinterpret_cast<const uint8_t*>(m.channel.data())
+                        : reinterpret_cast<const uint8_t*>(m.scales.data());
+    w.block_k = kChannel ? inputs : 128;
+    return w;
+  };
+  std::vector<Matrix> gate, up, down;
+  std::vector<uint8_t> up_tiles, down_tiles;
+  std::vector<float> up_channel, down_channel, bias;
+  const size_t scale_bytes = kChannel ? 0 : 128;
+  for (size_t e = 0; e < kExperts; ++e) {
+    gate.push_back(random_matrix(kWidth, kHidden)), up.push_back(random_matrix(kWidth, kHidden));
+    down.push_back(random_matrix(kHidden, kWidth));
+    const auto joined = [&](size_t r) -> std::pair<const Matrix&, size_t> {
+      const auto row = static_cast<uint32_t>(r);
+      return {joined_half(row) == 0 ? gate[e] : up[e], joined_row(row)};
+    };
+    const auto add = [](std::vector<uint8_t>& to, const std::vector<uint8_t>& from) {
+      to.insert(to.end(), from.begin(), from.end());
+    };
+    add(up_tiles, tiles_of(
+                      TileCodes::kInt4Bytes, scale_bytes, 2 * kWidth, kHidden,
+                      [&](size_t n, size_t k) {
+                        const auto [m, r] = joined(n);
+                        return static_cast<uint32_t>(m.codes[r * kHidden + k]) & 15u;
+                      },
+                      [&](size_t n, size_t g) {
+                        const auto [m, r] = joined(n);
+                        return m.scales[r * groups + g];
+                      }));
+    add(down_tiles, tiles_of(
+                        TileCodes::kInt4Bytes, scale_bytes, kHidden, kWidth,
+                        [&](size_t n, size_t k) {
+                          return static_cast<uint32_t>(down[e].codes[n * kWidth + k]) & 15u;
+                        },
+                        [&](size_t n, size_t g) { return down[e].scales[n * groups + g]; }));
+    for (size_t n = 0; n < 2 * kWidth; ++n) {
+      const auto [m, r] = joined(n);
+      up_channel.push_back(m.channel[r]);
+    }
+    for (size_t n = 0; n < kHidden; ++n) {
+      down_channel.push_back(down[e].channel[n]);
+      bias.push_back(0.01f * static_cast<float>(rng() % 100));
+    }
+  }
+  std::vector<float> x(kTokens * kHidden);
+  for (float& v : x) v = bf16_to_f32(f32_to_bf16(std::normal_distribution<float>(0.0f, 1.0f)(rng)));
+  // Local experts are those of a map; the last token has an expert of another rank and none at all.
+  const std::vector<int32_t> map = {4, 3, -1, 1, 0, 2}, ids = {0, 4, 1, 3, 5, 3, 2, -1, 5};
+  std::vector<float> h(ids.size() * kWidth, NAN), y(ids.size() * kHidden, NAN);
+  std::vector<int32_t> order(ids.size(), -7);
+  cuda::FewExperts a{};
+  a.ids = ids.data(), a.map = map.data(), a.mapped = static_cast<int>(map.size());
+  a.tokens = kTokens, a.slots = kSlots, a.experts = kExperts, a.order = order.data();
+  a.g.rows = 1, a.g.scaling = {127.5f, 0.0f};
+  const auto run = [&](size_t blocks, auto f) {
+    std::vector<uint8_t> shared(cuda::FewShared<1>::bytes(kHidden) + 16);
+    auto* at =
+        reinterpret_cast<uint8_t*>((reinterpret_cast<uintptr_t>(shared.data()) + 15) / 16 * 16);
+    for (unsigned row = 0; row < ids.size(); ++row)
+      for (unsigned b = 0; b < blocks; ++b)
+        HostBlock::run(cuda::kFewThreads, [&] {
+          cuda::blockIdx = {b, row, 0};
+          f(at);
+        });
+  };
+  a.g.w = up_tiles.data(), a.g.channel = kChannel ? up_channel.data() : nullptr,
+  a.expert_bytes = up_tiles.size() / kExperts;
+  a.padded = 2 * kWidth, a.g.K = kHidden, a.g.outputs = 2 * kWidth,
+  a.g.x = {x.data(), XType::kF32, kTokens, kHidden};
+  a.out = h.data(), a.g.out_stride = kWidth;
+  run(2 * kWidth / 16, [&](uint8_t* shared) { cuda::few_up<kChannel>(a, shared); });
+  a.g.w = down_tiles.data(), a.g.channel = kChannel ? down_channel.data() : nullptr;
+  a.expert_bytes = down_tiles.size() / kExperts, a.padded = kHidden, a.g.bias = bias.data();
+  a.g.K = kWidth, a.g.outputs = kHidden, a.g.x = {h.data(), XType::kF32, ids.size(), kWidth};
+  a.out = y.data(), a.g.out_stride = kHidden;
+  run(kHidden / 16, [&](uint8_t* shared) { cuda::few_down<kChannel>(a, shared); });
+  ActSpec act;
+  act.code = ActCode::kInt, act.bits = 8, act.granule = ActGranule::kRow, act.symmetric = true;
+  act.mode = Int8Mode::kCompressedTensors;
+  const auto product = [&](const Matrix& m, const float* row, size_t inputs) {
+    const QuantRowsBuffer q = quantize_rows(row, inputs, 1, inputs, act, {}, XType::kF32);
+    std::vector<float> out(m.channel.size());
+    reference_gemm(view(m, inputs), q.rows, 0, out.size(), out.data(), out.size());
+    return out;
+  };
+  for (size_t row = 0; row < ids.size(); ++row) {
+    const int32_t e = ids[row] < 0 ? -1 : map[static_cast<size_t>(ids[row])];
+    if (e < 0) continue;
+    const auto expert = static_cast<size_t>(e);
+    const float* from = x.data() + row / kSlots * kHidden;
+    std::vector<float> g = product(gate[expert], from, kHidden);
+    const std::vector<float> u = product(up[expert], from, kHidden);
+    for (size_t i = 0; i < kWidth; ++i) g[i] = silu_and_mul(g[i], u[i]);
+    std::vector<float> want = product(down[expert], g.data(), kWidth);
+    for (size_t n = 0; n < kHidden; ++n) want[n] = want[n] + bias[expert * kHidden + n];
+    const std::vector<float> got(y.begin() + static_cast<std::ptrdiff_t>(row * kHidden),
+                                 y.begin() + static_cast<std::ptrdiff_t>((row + 1) * kHidden));
+    EXPECT_EQ(want, got) << row;
+  }
+  EXPECT_EQ(order, (std::vector<int32_t>{1, 2, 0, 3, 5, 4, 8, -1, -1}));
+}
+
+TEST(CudaKernels, ExpertsOfFewTokens) {
+  check_few_experts<false>();
+  check_few_experts<true>();
+}
+
+template <bool kF16, int NB>
+void run_stretches(const FewGemm& g) {
+  std::vector<float> shared(cuda::kFewWarps * 8 * NB * 16, NAN);
+  for (unsigned b = 0; b < (static_cast<unsigned>(g.outputs) + 15) / 16; ++b)
+    for (unsigned t = 0; t < (static_cast<unsigned>(g.rows) + 8 * NB - 1) / (8 * NB); ++t)
+      HostBlock::run(cuda::kFewThreads, [&] {
+        cuda::blockIdx = {b, t, 0};
+        cuda::stretches<kF16, NB>(g, shared.data());
+      });
+}
+
+template <bool kF16>
+void check_stretches(size_t rows, size_t inputs, size_t outputs) {
+  std::mt19937 rng(4);
+  const size_t padded = (outputs + 127) / 128 * 128;
+  const auto number = [&] {
+    const float v = std::normal_distribution<float>(0.0f, 1.0f)(rng);
+    return kF16 ? f32_to_f16(v) : f32_to_bf16(v);
+  };
+  const auto value = [](uint16_t v) { return kF16 ? f16_to_f32(v) : bf16_to_f32(v); };
+  std::vector<uint16_t> w(padded * inputs), x(rows * inputs + 8);
+  for (size_t i = 0; i < outputs * inputs; ++i) w[i] = number();
+  auto* from = reinterpret_cast<uint16_t*>((reinterpret_cast<uintptr_t>(x.data()) + 15) / 16 * 16);
+  for (size_t i = 0; i < rows * inputs; ++i) from[i] = number();
+  const std::vector<uint8_t> tiles =
+      tiles_of(TileCodes::kHalfShared, 0, padded, inputs,
+               [&](size_t n, size_t k) { return w[n * inputs + k]; }, {});
+  std::vector<float> bias(outputs, 0.5f), got(rows * outputs), again(rows * outputs);
+  FewGemm g{};
+  g.w = tiles.data(), g.K = static_cast<int>(inputs), g.outputs = static_cast<int>(outputs),
+  g.rows = static_cast<int>(rows);
+  g.x = {from, kF16 ? XType::kF16 : XType::kBf16, rows, inputs};
+  g.bias = bias.data(), g.out = got.data(), g.out_type = XType::kF32, g.out_stride = outputs;
+  run_stretches<kF16, 1>(g);
+  g.out = again.data();
+  run_stretches<kF16, 4>(g);
+  EXPECT_EQ(got, again);  // however many rows go together
+  for (size_t t = 0; t < rows; ++t)
+    for (size_t n = 0; n < outputs; ++n) {
+      double sum = 0.5, size = 0;
+      for (size_t k = 0; k < inputs; ++k) {
+        const double p = static_cast<double>(value(w[n * inputs + k])) *
+                         static_cast<double>(value(from[t * inputs + k]));
+        sum += p, size += std::abs(p);
+      }
+      ASSERT_NEAR(static_cast<double>(got[t * outputs + n]), sum, size * 1e-5) << t << " " << n;
+    }
+}
+
+TEST(CudaKernels, ProductsInStretches) {
+  check_stretches<false>(3, 2304, 24);
+  check_stretches<true>(9, 256, 130);
+}
+
+}  // namespace
+}  // namespace moebius
