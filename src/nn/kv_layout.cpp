@@ -14,7 +14,7 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kMostAtOnce = 64;  // numbers converted at a time
+constexpr size_t kMostAtOnce = 128;  // numbers converted at a time
 
 CodeType code_of(KvType t) {
   switch (t) {
@@ -80,16 +80,37 @@ void scatter_bytes(const uint8_t* codes, size_t n, uint8_t* to, const uint32_t* 
   for (size_t i = 0; i < n; ++i) to[at[i]] = byte_of[codes[i]];
 }
 
+constexpr float top_of(KvType type) { return type == KvType::kFp8 ? 448.0f : 127.0f; }
+
+float scale_of(KvType type, float fixed_scale, const float* x, size_t n) {
+  if (!has_scales(type)) return 1.0f;
+  const float largest = row_functions().abs_max(x, n);
+  if (!std::isfinite(largest)) return std::numeric_limits<float>::quiet_NaN();
+  const float scale = fixed_scale != 0 ? fixed_scale : largest / top_of(type);
+  return scale == 0.0f ? 1.0f : scale;
+}
+
+void codes_of(KvType type, float scale, const float* x, size_t n, uint8_t* codes) {
+  if (!has_scales(type)) return row_functions().store(plain_type(type), x, codes, n);
+  if (std::isnan(scale)) return std::fill_n(codes, n, uint8_t{0}), void();
+  const bool fp8 = type == KvType::kFp8;
+  RowEncode how{fp8 ? RowCode::kFp8 : RowCode::kInt, XType::kF32, XType::kF32};
+  how.low = -top_of(type), how.high = top_of(type), how.group = n;
+  row_functions().encode(how, x, n, &scale, nullptr, codes);
+  const uint32_t turned = f32_bits(scale);  // weights have no negative zero, keys and values do
+  for (size_t i = 0; fp8 && i < n; ++i)
+    codes[i] = static_cast<uint8_t>(codes[i] | ((f32_bits(x[i]) ^ turned) >> 24 & 0x80u));
+}
+
 // A vector of n numbers into its places; returns the scale of its codes.
 float put_vector(const KvStorage& storage, float fixed_scale, const KvMatrix& m, const float* x,
                  size_t n, uint8_t* to, const std::vector<uint32_t>& at) {
   const KvType type = storage.type;
   uint8_t codes[kMostAtOnce * 4];
-  float scale = fixed_scale;
-  if (has_scales(type)) scale = kv_encode(type, fixed_scale, x, n, nullptr);
+  const float scale = scale_of(type, fixed_scale, x, n);
   for (size_t i = 0; i < n; i += kMostAtOnce) {
     const size_t count = std::min(kMostAtOnce, n - i);
-    kv_encode(type, scale, x + i, count, codes);
+    codes_of(type, scale, x + i, count, codes);
     if (type == KvType::kF32)
       scatter<uint32_t>(codes, count, to, at.data() + i);
     else if (!has_scales(type))
@@ -103,20 +124,8 @@ float put_vector(const KvStorage& storage, float fixed_scale, const KvMatrix& m,
 }  // namespace
 
 float kv_encode(KvType type, float fixed_scale, const float* x, size_t n, uint8_t* codes) {
-  if (!has_scales(type)) {
-    row_functions().store(plain_type(type), x, codes, n);
-    return 1.0f;
-  }
-  const bool fp8 = type == KvType::kFp8;
-  const float largest = row_functions().abs_max(x, n), top = fp8 ? 448.0f : 127.0f;
-  float scale = fixed_scale != 0 ? fixed_scale : largest / top;
-  if (scale == 0.0f) scale = 1.0f;
-  if (!std::isfinite(largest)) scale = std::numeric_limits<float>::quiet_NaN();
-  if (codes == nullptr) return scale;
-  for (size_t i = 0; i < n; ++i) {
-    const float v = std::isnan(scale) ? 0.0f : std::clamp(x[i] / scale, -top, top);
-    codes[i] = fp8 ? f32_to_e4m3(v) : static_cast<uint8_t>(rne_int(v));
-  }
+  const float scale = scale_of(type, fixed_scale, x, n);
+  codes_of(type, scale, x, n, codes);
   return scale;
 }
 

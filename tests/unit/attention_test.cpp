@@ -318,6 +318,30 @@ TEST(KvLayout, CodesHaveTheNearestValueAndNanStaysNan) {
   }
 }
 
+// Vectors of codes are those of one number after the other, negative zeros too.
+TEST(KvLayout, CodesAreThoseOfTheDefinition) {
+  std::mt19937 rng(7);
+  std::normal_distribution<float> normal;
+  for (size_t n = 1; n < 140; n = n * 3 / 2 + 1)
+    for (const KvType type : {KvType::kInt8, KvType::kFp8})
+      for (const float fixed : {0.0f, 0.01f}) {
+        std::vector<float> x(n);
+        for (size_t i = 0; i < n; ++i)
+          x[i] = i % 5 == 1 ? -0.0f : normal(rng) * (i % 7 == 3 ? 1e-6f : 1.0f);
+        std::vector<uint8_t> codes(n + 1, 0xA5);
+        const float scale = kv_encode(type, fixed, x.data(), n, codes.data());
+        const float top = type == KvType::kFp8 ? 448.0f : 127.0f;
+        EXPECT_TRUE(fixed == 0.0f || scale == fixed);
+        for (size_t i = 0; i < n; ++i) {
+          const float v = std::clamp(x[i] / scale, -top, top);
+          const auto expected =
+              type == KvType::kFp8 ? f32_to_e4m3(v) : static_cast<uint8_t>(rne_int(v));
+          ASSERT_EQ(codes[i], expected) << n << " " << i << " " << x[i];
+        }
+        EXPECT_EQ(codes[n], 0xA5);
+      }
+}
+
 // Kernels are told which matrix comes next, and may run otherwise; it changes no byte.
 void expect_next_changes_nothing(const AttentionPlan& plan, bool of_keys, std::mt19937& rng) {
   std::normal_distribution<float> normal;
