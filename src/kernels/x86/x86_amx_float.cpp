@@ -29,6 +29,8 @@ inline void configure(size_t rows, size_t step) {
   _tile_loadconfig(&config);
 }
 
+constexpr size_t kAhead = 4096;  // bytes of a panel
+
 struct Rows {  // a block of one or two tiles of rows
   size_t first, tiles;
   const uint8_t* at[2];
@@ -151,8 +153,8 @@ struct Gemm {
     read_extras(e);
   }
   static void ask_for(const uint8_t* codes) {
-    _mm_prefetch(reinterpret_cast<const char*>(codes + 4096), _MM_HINT_T0);
-    _mm_prefetch(reinterpret_cast<const char*>(codes + 4160), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(codes + kAhead), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(codes + kAhead + 64), _MM_HINT_T0);
   }
   void expand(const Chunk& c) const {
     for (size_t q = 0; q < c.panels && s.scales != Scales::kNone; ++q) expand_scales(c, q);
@@ -184,9 +186,12 @@ struct Gemm {
                                        size_t end) const {
     const size_t half = kStored ? 64 : s.step * 32, stride = kStored ? 128 : 64;
     const uint8_t* w = kStored ? c.codes + s.code_at(k) : a.scratch + (k - c.k0) * kNr * 2;
-    const size_t at = from / s.step * l.limbs * l.tile_bytes, row_stride = 2 * s.step;
+    const size_t at = from * 2 * l.limbs * l.tile_rows, row_stride = 2 * s.step;
     const uint8_t *x0 = r.at[0] + at, *x1 = r.at[1] + at;
+    const bool from_memory = kStored && r.first == 0;  // other rows find it in a cache
     for (; k < end; k += s.step, w += s.step * kNr * 2) {
+      for (size_t i = 0; from_memory && i < s.step * kNr * 2; i += 64)
+        _mm_prefetch(reinterpret_cast<const char*>(w + kAhead + i), _MM_HINT_T0);
       _tile_loadd(6, w, stride);
       _tile_loadd(7, w + half, stride);
       for (size_t i = 0; i < l.limbs; ++i, x0 += l.tile_bytes, x1 += l.tile_bytes) {

@@ -41,9 +41,9 @@ inline bool folds_e8m0(const Problem& p) {
   return folds(p, ScaleType::kE8m0) && (p.block_k % 32 == 0 || p.block_k >= p.K);
 }
 inline Shape amx_shape(const Problem& p) {
-  Shape s = shape_of(p, 1);
+  Shape s = shape_of(p, 32);
   const bool steps = s.groups == 1 || s.group_k % 32 == 0 || folds_fp8(p);
-  s = shape_of(p, steps && !p.ragged ? 32 : 16);
+  if (!steps || p.ragged) s = shape_of(p, 16);
   s.row_groups = s.row_groups && !folds_rows(p);
   if (folds_fp8(p)) {  // steps need not end with groups
     s.most_k = s.group_k, s.K_padded = s.K_rows;
@@ -84,7 +84,7 @@ inline PanelLayout panel_layout(const Problem& p, const Shape& s, size_t M) {
   l.tiles = (M + kTile - 1) / kTile;
   l.limbs = limbs_of(p);
   l.tile_bytes = l.tile_rows * s.step * 2;
-  l.tiles_bytes = l.tile_bytes * l.limbs * (s.K_rows / s.step);
+  l.tiles_bytes = l.tile_rows * 2 * l.limbs * s.K_rows;
   l.factors = up(l.tiles * l.tiles_bytes, 64);
   l.group_factors = l.factors + up(4 * l.rows(), 64);
   l.bytes = l.group_factors + (s.row_groups ? up(4 * l.rows() * s.groups, 64) : 0);
@@ -122,8 +122,8 @@ inline Blocking blocking_of(const Shape& s, const PanelLayout& l, bool ragged) {
     b.chunk_groups = 1, b.chunk_k = s.K_padded < longest ? s.K_padded : longest;
   }
   const size_t rows = l.tiles > 1 ? 2 * kTile : l.tile_rows;
-  b.batch = kSums / (rows * kNr * 4);
-  b.batch = b.batch < b.chunk_groups ? b.batch : b.chunk_groups;
+  b.batch = b.chunk_groups;
+  if (b.batch > 1 && b.batch > kSums / (rows * kNr * 4)) b.batch = kSums / (rows * kNr * 4);
   const size_t panels = single ? kRowPanels : 1;
   b.scales = single || s.form == Form::kBf16 ? 0 : b.chunk_k * kNr * 2;
   b.sums = b.scales + panels * b.chunk_groups * kNr * 4;

@@ -34,7 +34,7 @@ alignas(16) constexpr Bf16Table kFp4Bytes = bf16_table([](unsigned c) { return e
 struct Avx2 {
   using Vec = __m256;
   static constexpr size_t kWidth = 8, kRows = 6;
-  static constexpr size_t kRegisters = 16, kDirectBytes = 4;
+  static constexpr size_t kRegisters = 16, kDirectBytes = 4, kFew = 4;
   static Vec load(const float* p) { return _mm256_loadu_ps(p); }
   static void store(float* p, Vec v) { _mm256_storeu_ps(p, v); }
   static void store_some(float* p, Vec v, size_t count) {

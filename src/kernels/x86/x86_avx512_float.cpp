@@ -41,7 +41,7 @@ alignas(64) constexpr SmallFp8 kSmallFp8 = small_fp8();  // e4m3 subnormals as b
 struct Avx512 {
   using Vec = __m512;
   static constexpr size_t kWidth = 16, kRows = 12;
-  static constexpr size_t kRegisters = 32, kDirectBytes = 8;
+  static constexpr size_t kRegisters = 32, kDirectBytes = 8, kFew = 8;
   static Vec load(const float* p) { return _mm512_loadu_ps(p); }
   static void store(float* p, Vec v) { _mm512_storeu_ps(p, v); }
   static void store_some(float* p, Vec v, size_t count) {

@@ -25,7 +25,8 @@ namespace x86_float {
 
 constexpr size_t kNr = 32;  // outputs per panel
 
-inline size_t up(size_t a, size_t b) { return (a + b - 1) / b * b; }
+// b: a power of two. Shapes are worked out in every call, and a division takes longer than a row.
+inline size_t up(size_t a, size_t b) { return (a + b - 1) & ~(b - 1); }
 
 enum class Form : uint8_t { kInt4, kFp4, kInt8, kFp8, kBf16, kF16, kF32 };
 enum class Scales : uint8_t { kNone, kBf16, kF16, kF32 };
@@ -82,7 +83,7 @@ inline Shape shape_of(const Problem& p, size_t step) {
   s.weight_k = p.scale_type == ScaleType::kNone || p.block_k >= p.K ? p.K : p.block_k;
   s.row_k = s.row_groups && p.act.group < p.K ? p.act.group : p.K;
   const size_t least = s.weight_k < s.row_k ? s.weight_k : s.row_k;
-  s.groups = p.ragged ? p.groups : (p.K + least - 1) / least;
+  s.groups = p.ragged ? p.groups : least == p.K ? 1 : (p.K + least - 1) / least;
   s.group_k = least;
   s.step = step;
   const bool aligned = !p.ragged && (s.groups == 1 || least % step == 0);

@@ -17,7 +17,8 @@ constexpr size_t kStep = 8;     // of packed inputs: the longest unit
 constexpr size_t kTile = 12;    // rows
 constexpr size_t kChunk = 256;  // inputs of one panel that are decoded at once
 constexpr size_t kMostPanels = 4;
-constexpr size_t kDirect = 8, kFew = 4;  // rows that need no scratch, so many at a time
+constexpr size_t kDirect = 8;    // rows that need no scratch
+constexpr size_t kAhead = 2048;  // bytes of a panel
 
 inline Shape fma_shape(const Problem& p) { return shape_of(p, kStep); }
 template <Form kForm>

@@ -21,11 +21,11 @@ namespace fma_float {
 // ---- panels ----
 
 inline void put_values(const Problem& p, const uint8_t* codes, const int32_t* columns, float* to,
-                       size_t apart) {
-  const auto column = [&](size_t k) {
-    return columns != nullptr ? static_cast<size_t>(columns[k]) : k;
+                       size_t apart, size_t k) {
+  const auto column = [&](size_t i) {
+    return columns != nullptr ? static_cast<size_t>(columns[i]) : i;
   };
-  for (size_t k = 0; k < p.K; ++k, to += apart) switch (p.act.code) {
+  for (to += k * apart; k < p.K; ++k, to += apart) switch (p.act.code) {
       case ActCode::kFp8:
         *to = e4m3_to_f32(codes[column(k)]);
         break;
@@ -36,25 +36,60 @@ inline void put_values(const Problem& p, const uint8_t* codes, const int32_t* co
         __builtin_memcpy(to, codes + 4 * column(k), 4);
     }
 }
+// Up to 8 rows of f32, 8 inputs at a time, among `apart` rows; returns how many inputs that were.
+inline size_t put_eight(const uint8_t* const (&rows)[8], size_t count, size_t K, float* to,
+                        size_t apart) {
+  const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7),
+                mask = _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), lanes);
+  size_t k = 0;
+  for (; k + 8 <= K; k += 8) {
+    __m256i v[8];
+    MOEBIUS_UNROLL for (size_t i = 0; i < 8; ++i) v[i] =
+        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(rows[i] + 4 * k));
+    transpose(v);
+    MOEBIUS_UNROLL for (size_t i = 0; i < 8; ++i) {
+      auto* at = reinterpret_cast<int*>(to + (k + i) * apart);
+      if (count == 8) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(at), v[i]);
+      } else if (count == 4) {
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(at), _mm256_castsi256_si128(v[i]));
+      } else {
+        _mm256_maskstore_epi32(at, mask, v[i]);
+      }
+    }
+  }
+  return k;
+}
 inline void make_row_panel(const RowPanelArgs& a) {
   const Problem& p = *a.problem;
   const Shape s = fma_shape(p);
   const PanelLayout l = panel_layout(p, s, a.M);
   const PreparedLayout row = prepared_layout(p);
   auto* group_factors = reinterpret_cast<float*>(a.panel + l.group_factors);
-  for (size_t m = 0; m < a.M; ++m) {
-    const uint8_t* from =
-        a.rows + (a.ids != nullptr ? static_cast<size_t>(a.ids[m]) : m) * row.row_bytes;
-    const size_t tile = m / kTile * kTile, tile_rows = a.M - tile < kTile ? a.M - tile : kTile;
+  const bool floats = p.act.code == ActCode::kAsIs && a.w->columns == nullptr;
+  const auto row_of = [&](size_t m) {
+    return a.rows + (a.ids != nullptr ? static_cast<size_t>(a.ids[m]) : m) * row.row_bytes;
+  };
+  for (size_t m = 0; m < a.M;) {
+    const size_t tile = m / kTile * kTile, tile_rows = a.M - tile < kTile ? a.M - tile : kTile,
+                 left = tile + tile_rows - m, count = left < 8 ? left : 8;
     float* to = reinterpret_cast<float*>(a.panel) + tile * p.K + (m - tile);
-    if (tile_rows == 1 && p.act.code == ActCode::kAsIs && a.w->columns == nullptr) {
-      __builtin_memcpy(to, from + row.codes, 4 * p.K);
-    } else {
-      put_values(p, from + row.codes, a.w->columns, to, tile_rows);
+    const uint8_t* codes[8];
+    for (size_t i = 0; i < 8; ++i) codes[i] = row_of(m + (i < count ? i : 0)) + row.codes;
+    size_t done = 0;
+    if (floats && tile_rows == 1) {
+      __builtin_memcpy(to, codes[0], 4 * p.K);
+      done = p.K;
+    } else if (floats) {
+      done = put_eight(codes, count, p.K, to, tile_rows);
     }
-    reinterpret_cast<float*>(a.panel + l.factors)[m] = row_factor(p, from);
-    for (size_t g = 0; s.row_groups && g < s.groups; ++g)
-      __builtin_memcpy(&group_factors[g * a.M + m], from + 4 * (g * s.group_k / s.row_k), 4);
+    for (size_t i = 0; i < count; ++i, ++m) {
+      put_values(p, codes[i], a.w->columns, to + i, tile_rows, done);
+      const uint8_t* from = row_of(m);
+      reinterpret_cast<float*>(a.panel + l.factors)[m] = row_factor(p, from);
+      for (size_t g = 0; s.row_groups && g < s.groups; ++g)
+        __builtin_memcpy(&group_factors[g * a.M + m], from + 4 * (g * s.group_k / s.row_k), 4);
+    }
   }
 }
 
@@ -88,11 +123,12 @@ struct Gemm {
         p(*args.w->problem),
         s(fma_shape(p)),
         l(panel_layout(p, s, args.M)),
-        panels(8 / kVecs /
-               (args.M == 1 || direct()    ? 1
-                : args.M < 4 && kVecs == 2 ? 2
-                                           : 8 / kVecs)),
-        chunk(kChunk / panels),
+        panels(args.M == 1 || direct()    ? 8 / kVecs
+               : args.M < 4 && kVecs == 2 ? 2
+                                          : 1),
+        chunk(panels == 1   ? kChunk
+              : panels == 2 ? kChunk / 2
+                            : kChunk / 4),
         factor(static_factor(*args.w)),
         G(result_scale(*args.w)) {}
 
@@ -166,9 +202,37 @@ struct Gemm {
                       : Isa::halves(from + 2 * kWidth * vec, s.scales == Scales::kF16);
     return factor == 1.0f ? v : Isa::mul(v, Isa::broadcast(factor));
   }
+  // All inputs, decoded at once, are one group: sums go from registers to y.
+  bool whole() const { return s.groups == 1 && !p.ragged && p.K <= chunk; }
+  template <int R, int N>
+  void whole_tile(size_t n, size_t m, size_t v) const {
+    const size_t first = m / kTile * kTile, apart = a.M - first < kTile ? a.M - first : kTile;
+    const float *x = reinterpret_cast<const float*>(a.panel) + first * p.K + (m - first), *w[N];
+    MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) w[i] =
+        weights() + (v + i) / kVecs * chunk * kNr + (v + i) % kVecs * kWidth;
+    Vec dot[R][N];
+    MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i)
+        dot[r][i] = Isa::broadcast(0.0f);
+    for (size_t at = 0; at < p.K * kNr; at += kNr, x += apart) {
+      Vec b[N];
+      MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) b[i] = Isa::load(w[i] + at);
+      MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) {
+        const Vec by = Isa::broadcast(x[r]);
+        MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) dot[r][i] = Isa::fma(by, b[i], dot[r][i]);
+      }
+    }
+    MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) {
+      const Vec c = scale_of(packed(n + (v + i) / kVecs * kNr), 0, (v + i) % kVecs);
+      MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) {
+        const Vec by = s.row_groups ? Isa::mul(c, group_factor(m + r, 0)) : c;
+        put_vector(m + r, n + kWidth * (v + i), Isa::fma(dot[r][i], by, Isa::broadcast(0.0f)));
+      }
+    }
+  }
   // Inputs [k0, k1) for R rows from m on, N vectors of outputs from vector v on.
   template <int R, int N>
   void tile(size_t n, size_t m, size_t v, Group g, size_t k0, size_t k1) const {
+    if (whole()) return whole_tile<R, N>(n, m, v);
     const size_t tile_row = m / kTile * kTile,
                  tile_rows = a.M - tile_row < kTile ? a.M - tile_row : kTile;
     Vec dot[R][N];
@@ -257,7 +321,7 @@ struct Gemm {
   [[gnu::noinline]] void few(size_t n, size_t m, size_t v) const {
     constexpr size_t kUnit = unit_of(kForm);
     const float* x = reinterpret_cast<const float*>(a.panel) + m;
-    const size_t apart = s.stride(), in = v % kVecs;
+    const size_t apart = s.stride(), in = v % kVecs, M = a.M;
     const uint8_t* const panel = packed(n + v / kVecs * kNr);
     const uint8_t* codes = panel + 4 * kWidth * in;
     const uint8_t* zeros = panel + s.zeros_at() + kWidth * in;
@@ -267,21 +331,33 @@ struct Gemm {
       MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i)
           dot[r][i] = Isa::broadcast(0.0f);
       for (; k < end; k += kUnit, codes += 4 * kNr) {
-        MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) {
-          const size_t at = i / kVecs * apart, next = i % kVecs * kWidth;
-          if (next == 0) Isa::prefetch(codes + at + 2048);
-          Vec w[kUnit];
-          Isa::template decode<kForm, kZero>(codes + at + 4 * next, zeros + at + next, w);
+        // A number of a row is broadcast once for all vectors, where registers hold their weights.
+        constexpr size_t kTogether = R * N + N * kUnit + 4 <= Isa::kRegisters ? N : 1;
+        MOEBIUS_UNROLL for (size_t i = 0; i < N; i += kTogether) {
+          Vec w[kTogether][kUnit];
+          MOEBIUS_UNROLL for (size_t j = 0; j < kTogether; ++j) {
+            const size_t at = (i + j) / kVecs * apart, next = (i + j) % kVecs * kWidth;
+            if (next == 0) Isa::prefetch(codes + at + kAhead);
+            Isa::template decode<kForm, kZero>(codes + at + 4 * next, zeros + at + next, w[j]);
+          }
           MOEBIUS_UNROLL for (size_t u = 0; u < kUnit; ++u)
-              MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) dot[r][i] =
-                  Isa::fma(Isa::broadcast(x[(k + u) * a.M + r]), w[u], dot[r][i]);
+              MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) {
+            const Vec by = Isa::broadcast(x[u * M + r]);
+            MOEBIUS_UNROLL for (size_t j = 0; j < kTogether; ++j) dot[r][i + j] =
+                Isa::fma(by, w[j][u], dot[r][i + j]);
+          }
         }
+        x += kUnit * M;
       }
       MOEBIUS_UNROLL for (size_t i = 0; i < N; ++i) {
         const Vec c = scale_of(panel + i / kVecs * apart, g, in + i % kVecs);
         MOEBIUS_UNROLL for (size_t r = 0; r < R; ++r) {
-          float* f = sums(m + r) + panels * kNr + kWidth * (v + i);
           const Vec by = s.row_groups ? Isa::mul(c, group_factor(m + r, g)) : c;
+          if (s.groups == 1) {
+            put_vector(m + r, n + kWidth * (v + i), Isa::fma(dot[r][i], by, Isa::broadcast(0.0f)));
+            continue;
+          }
+          float* f = sums(m + r) + panels * kNr + kWidth * (v + i);
           Isa::store(f, Isa::fma(dot[r][i], by, g == 0 ? Isa::broadcast(0.0f) : Isa::load(f)));
         }
       }
@@ -293,65 +369,75 @@ struct Gemm {
     constexpr size_t kMost = (unit_of(kForm) == 4 ? Isa::kRegisters / 2 : 8) / R;
     return kMost >= 8 ? 8 : kMost >= 4 ? 4 : 2;
   }
+  // Vectors [v, end) of the panels at n.
   template <size_t R>
-  void few_rows(size_t n, size_t m, size_t count) const {
+  void few_rows(size_t n, size_t m, size_t v, size_t end) const {
     with_form([&]<Form kForm, bool kZero>() {
       constexpr size_t N = few_vectors<kForm, R>();
-      size_t v = 0;
-      for (; v + N <= count * kVecs; v += N) few<kForm, kZero, R, N>(n, m, v);
+      for (; v + N <= end; v += N) few<kForm, kZero, R, N>(n, m, v);
       if constexpr (N > kVecs)
-        for (; v < count * kVecs; v += kVecs) few<kForm, kZero, R, kVecs>(n, m, v);
+        for (; v < end; v += kVecs) few<kForm, kZero, R, kVecs>(n, m, v);
     });
+  }
+  void some_rows(size_t R, size_t n, size_t m, size_t v, size_t end) const {
+    if constexpr (Isa::kFew > 4) {
+      if (R == 5) return few_rows<5>(n, m, v, end);
+      if (R == 6) return few_rows<6>(n, m, v, end);
+      if (R == 7) return few_rows<7>(n, m, v, end);
+      if (R == 8) return few_rows<8>(n, m, v, end);
+    }
+    switch (R) {
+      case 1:
+        return few_rows<1>(n, m, v, end);
+      case 2:
+        return few_rows<2>(n, m, v, end);
+      case 3:
+        return few_rows<3>(n, m, v, end);
+      default:
+        return few_rows<4>(n, m, v, end);
+    }
   }
   void run_few() const {
     for (size_t n = a.n0; n < a.n1; n += panels * kNr) {
       const size_t left = (a.n1 - n + kNr - 1) / kNr, count = left < panels ? left : panels;
-      for (size_t m = 0; m < a.M;) {
-        // As even as they go: 6 rows are 3 and 3, where 4 are the most.
-        const size_t left_rows = a.M - m, tiles = (left_rows + kFew - 1) / kFew;
-        const size_t R = (left_rows + tiles - 1) / tiles;
-        switch (R) {
-          case 1:
-            few_rows<1>(n, m, count);
-            break;
-          case 2:
-            few_rows<2>(n, m, count);
-            break;
-          case 3:
-            few_rows<3>(n, m, count);
-            break;
-          default:
-            few_rows<4>(n, m, count);
-            break;
+      // A panel meets all rows before the next one: memory is read as evenly as is multiplied.
+      const size_t step = a.M <= Isa::kFew ? count * kVecs : kVecs;
+      for (size_t v = 0; v < count * kVecs; v += step)
+        for (size_t m = 0; m < a.M;) {
+          // As even as they go: 6 rows are 3 and 3, where 4 are the most.
+          const size_t left_rows = a.M - m, tiles = (left_rows + Isa::kFew - 1) / Isa::kFew;
+          const size_t R = (left_rows + tiles - 1) / tiles;
+          some_rows(R, n, m, v, v + step);
+          m += R;
         }
-        m += R;
-      }
-      put(n, n + panels * kNr < a.n1 ? n + panels * kNr : a.n1);
+      if (s.groups > 1) put(n, n + panels * kNr < a.n1 ? n + panels * kNr : a.n1);
     }
   }
 
   // --- outputs [n, n + 32 * panels) ---
 
+  // Row m, a vector of outputs from `at` on.
+  void put_vector(size_t m, size_t at, Vec v) const {
+    if (at >= a.n1) return;
+    if (p.act.code != ActCode::kAsIs)
+      v = Isa::mul(v, Isa::broadcast(reinterpret_cast<const float*>(a.panel + l.factors)[m]));
+    if (G.value != 1.0f)
+      v = G.multiplies ? Isa::mul(v, Isa::broadcast(G.value))
+                       : Isa::div(v, Isa::broadcast(G.value));
+    float* y = a.y + m * a.ldy + (at - a.n0);
+    const size_t left = a.n1 - at;
+    left >= kWidth ? Isa::store(y, v) : Isa::store_some(y, v, left);
+  }
   void put(size_t n, size_t end) const {
     for (size_t m = 0; m < a.M; ++m) {
-      const Vec row = Isa::broadcast(reinterpret_cast<const float*>(a.panel + l.factors)[m]);
       const float* f = sums(m) + panels * kNr;
-      for (size_t i = 0; n + i < end; i += kWidth) {
-        Vec v = Isa::load(f + i);
-        if (p.act.code != ActCode::kAsIs) v = Isa::mul(v, row);
-        if (G.value != 1.0f)
-          v = G.multiplies ? Isa::mul(v, Isa::broadcast(G.value))
-                           : Isa::div(v, Isa::broadcast(G.value));
-        float* y = a.y + m * a.ldy + (n + i - a.n0);
-        const size_t left = end - n - i;
-        left >= kWidth ? Isa::store(y, v) : Isa::store_some(y, v, left);
-      }
+      for (size_t i = 0; n + i < end; i += kWidth) put_vector(m, n + i, Isa::load(f + i));
     }
   }
   // `count` panels from n on; they are as many as `panels`, or go one by one.
   void outputs(size_t n, size_t count) const {
     const Groups groups{p, s, a.w->group_ends};
-    for (size_t i = 0; i < a.M * panels * kNr * 2; i += kWidth)
+    for (size_t i = 0; !whole() && i < a.M * panels * kNr * 2; i += kWidth)
       Isa::store(sums(0) + i, Isa::broadcast(0.0f));
     Group g = groups.first();
     for (size_t k0 = 0; k0 < p.K; k0 += chunk) {
@@ -376,7 +462,7 @@ struct Gemm {
     for (size_t n = a.n0; n < a.n1; n += panels * kNr) {
       const size_t left = (a.n1 - n + kNr - 1) / kNr;
       outputs(n, left < panels ? left : panels);
-      put(n, n + panels * kNr < a.n1 ? n + panels * kNr : a.n1);
+      if (!whole()) put(n, n + panels * kNr < a.n1 ? n + panels * kNr : a.n1);
     }
   }
 };
