@@ -19,16 +19,12 @@
 
 #include "apps/bench_timing.h"
 #include "apps/commands.h"
-#include "apps/engine_options.h"
-#include "apps/kv_dir.h"
 #include "apps/manners.h"
-#include "apps/model_commands.h"
 #include "apps/rank_process.h"
+#include "apps/serve_models.h"
 #include "apps/terminal.h"
 #include "base/error.h"
 #include "base/file.h"
-#include "runtime/roofs.h"
-#include "serve/engine_generator.h"
 #include "serve/server.h"
 
 namespace moebius {
@@ -38,16 +34,14 @@ constexpr const char* kKeyVariable = "MOEBIUS_API_KEY";
 constexpr uint64_t kMaxKeyFile = 1 << 20;
 
 struct ServeOptions {
-  ModelRunOptions model;
-  EngineRunOptions engine;
+  ModelServing models;
   KvDirOptions kv_dir;
   std::string host = "127.0.0.1", key_file;
-  std::string tool_format = "auto", reasoning = "auto", reasoning_field;
-  size_t port = 8000, context = 0, parallel = 32, queue = 0, max_output = 0, connections = 1024;
-  double stretch = 3, queue_timeout = 300, drain = 30, sse_ping = 15;
-  std::vector<std::string> aliases, hosts, origins;
-  bool any_model = false, no_auth = false, share_prefixes = false, open_metrics = false,
-       expert_metrics = false, priorities = false, log_json = false;
+  size_t port = 8000, queue = 0, connections = 1024;
+  double queue_timeout = 300, drain = 30, sse_ping = 15;
+  std::vector<std::string> hosts, origins;
+  bool no_auth = false, share_prefixes = false, open_metrics = false, expert_metrics = false,
+       log_json = false;
 };
 
 std::vector<ApiKey> keys_of(const ServeOptions& o) {
@@ -118,92 +112,24 @@ ServerOptions server_options(const ServeOptions& o) {
   return s;
 }
 
-EngineOptions engine_options_of(const ServeOptions& o, OpenModel& open, KvDisk* disk) {
-  EngineOptions e = engine_options(o.engine, open, o.context);
-  e.parallel = o.parallel;
-  e.stretch = o.stretch;
-  use_kv_dir(disk, o.model, open, e);
-  return e;
-}
-
-// All that answers need, in the order it is loaded.
-struct Loaded {
-  Loaded(const ServeOptions& o, ApiServer& server, KvDisk* disk)
-      : tokenizer(Tokenizer::from_folder(o.model.folder)),
-        templates(ChatTemplates::from_folder(o.model.folder)),
-        open(o.model, o.context, [&](double share) { server.loading(share); }),
-        engine(*open.model, &tokenizer, engine_options_of(o, open, disk)) {
-    say_budget(engine.engine(), open.checkpoint, o.context);
-    engine.engine().commit_memory();
-    engine.engine().calibrate();
-    engine.masks();  // takes a while, which no request should wait for
-    served.defaults = read_generation_defaults(
-        o.model.folder, [&](std::string_view t) { return tokenizer.token_to_id(t); },
-        open.model->vocab());
-    EngineGeneratorOptions g;
-    g.slots = o.parallel;
-    g.experts = static_cast<size_t>(std::max<int64_t>(0, open.checkpoint.config().experts));
-    g.read_roof = 1e9 * brief_read_roof(open.pool);
-    g.eos = served.defaults.eos;
-    g.disk = engine.engine().kv().archive() != nullptr;
-    if (open.split.ranks() > 1) g.ranks = [this] { return open.model->rank_figures(false); };
-    generator.emplace(engine, g);
-    std::string folder = o.model.folder;
-    while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
-    served.name = std::string(base_name(folder));
-    served.aliases = o.aliases;
-    served.any_model = o.any_model;
-    served.priorities = o.priorities;
-    served.tokenizer = &tokenizer;
-    served.templates = &templates;
-    served.markup = choose_answer_markup(templates, tokenizer, o.tool_format, o.reasoning);
-    if (!o.reasoning_field.empty())
-      served.reasoning_field = o.reasoning_field == "reasoning" ? ReasoningField::kReasoning
-                               : o.reasoning_field == "both"    ? ReasoningField::kBoth
-                                                                : ReasoningField::kReasoningContent;
-    served.context = engine.engine().longest();
-    served.vocab = std::min(tokenizer.vocab_size(), open.model->vocab());
-    if (o.max_output != 0) served.max_output = o.max_output;
-    served.slots = o.parallel;
-    served.created = std::time(nullptr);
-    served.version = MOEBIUS_VERSION;
-    served.commit = kBuildCommit;
-    served.kernel = o.model.run.kernel.empty() ? "chosen" : o.model.run.kernel;
-  }
-  Tokenizer tokenizer;
-  ChatTemplates templates;
-  OpenModel open;
-  TextEngine engine;
-  ServedModel served;
-  std::optional<EngineGenerator> generator;
-};
-
 [[noreturn]] void leave(int status) {
   if (RankProcess* process = RankProcess::current(); process != nullptr) process->leaving();
   std::_Exit(status);
 }
 
-// Requests and answers are text, whatever else the folder is good for.
-void check_tokenizer(const std::string& folder) {
-  for (const char* name : {"tokenizer.json", "tiktoken.model"})
-    if (path_exists(join_path(folder, name))) return;
-  fail(
-      "{}: serve needs a tokenizer, and the folder has no tokenizer.json or tiktoken.model; copy "
-      "it from the original model",
-      printable(folder));
-}
-
 int run_serve(const ServeOptions& o) {
-  check_tokenizer(o.model.folder);
-  check_kv_budget(o.engine);
+  check_kv_budget(o.models.engine);
   // A log that nobody reads is no reason to end.
   std::signal(SIGPIPE, SIG_IGN);
   std::atomic<ApiServer*> log{nullptr};
   const std::unique_ptr<KvDisk> disk =
-      open_kv_dir(o.kv_dir, o.model, [&log](const std::string& words) {
+      open_kv_dir(o.kv_dir, o.models.model, [&log](const std::string& words) {
         if (ApiServer* server = log; server != nullptr) server->log_event("kv_dir", words);
       });
-  std::unique_ptr<Loaded> loaded;  // lives longer than the server, which points to it
+  // They live longer than the server, which points to them.
+  HostedModels models(o.models, disk.get(), [&log](const std::string& words) {
+    if (ApiServer* server = log; server != nullptr) server->log_event("model", words);
+  });
   ApiServer server(server_options(o));
   log = &server;
   if (o.log_json) manners().quiet = true;  // nothing but objects on stderr
@@ -218,9 +144,10 @@ int run_serve(const ServeOptions& o) {
     if (!ready) leave(status);  // told to end while it loads
   });
   try {
-    loaded = std::make_unique<Loaded>(o, server, disk.get());
+    models.load([&](double share) { server.loading(share); });
     ready = true;
-    server.ready(loaded->served, *loaded->generator);
+    if (o.models.sleep_after > 0) manners().quiet = true;  // later loads have lines of the log
+    server.ready(models.offers());
   } catch (...) {
     ready = true;
     server.stop();
@@ -229,10 +156,10 @@ int run_serve(const ServeOptions& o) {
   }
   events.join();
   // A step that never ends must not keep the process.
-  if (!loaded->generator->stop(std::chrono::milliseconds(500))) leave(status);
+  if (!models.stop(std::chrono::milliseconds(500))) leave(status);
   if (disk != nullptr && !server.at_once()) {
     for (const int signal : {SIGTERM, SIGINT}) std::signal(signal, SIG_DFL);  // one more ends it
-    keep_kv_dir(disk.get(), loaded->engine.engine());
+    models.keep_prompts();
   }
   log = nullptr;
   return status;
@@ -255,7 +182,8 @@ std::vector<std::string> reasoning_names() {
 Command serve_command() {
   auto o = std::make_shared<ServeOptions>();
   Command c("serve", "serves a model over HTTP, compatible with the OpenAI API");
-  c.folder(o->model.folder);
+  ModelServing& m = o->models;
+  c.folder(m.model.folder);
   c.section("Address");
   c.option("--host", "ADDRESS", &o->host, "address to listen on");
   c.option("--port", "N", &o->port, "port; 0: a free one").range(0, 65535);
@@ -274,40 +202,50 @@ Command serve_command() {
       .by_default("none");
   c.flag("--open-metrics", o->open_metrics, "/metrics needs no API key").seldom();
   c.section("Model");
-  c.option("--alias", "NAME", &o->aliases, "another name of the model").by_default("none");
-  c.flag("--any-model", o->any_model, "accept every model name in requests").seldom();
-  c.option("--ctx,-c", "N", &o->context,
+  c.option("--model", "NAME=DIR", &m.named,
+           "a model and the name that requests give it, instead of DIR; one for each")
+      .by_default("none");
+  c.option("--alias", "NAME", &m.aliases,
+           "another name of the model; with --model: ALIAS=NAME, or ALIAS of the first")
+      .by_default("none");
+  c.flag("--any-model", m.any_model, "accept every model name in requests: the first answers")
+      .seldom();
+  c.option("--sleep-after", "S", &m.sleep_after,
+           "seconds after which a model that nobody asks gives its memory back; 0: never")
+      .range(0, 1 << 30)
+      .seldom();
+  c.option("--ctx,-c", "N", &m.context,
            "context length in tokens, prompt included; 0: the model's own")
       .range(0, 1 << 30);
-  c.option("--max-output", "N", &o->max_output, "most tokens of an answer; 0: no limit")
+  c.option("--max-output", "N", &m.max_output, "most tokens of an answer; 0: no limit")
       .range(0, 1 << 30);
   c.section("Answers");
-  c.option("--tool-format", "NAME", &o->tool_format,
+  c.option("--tool-format", "NAME", &m.tool_format,
            "how the model writes calls of tools; auto: as its chat template says")
       .one_of(tool_format_names());
-  c.option("--reasoning", "NAME", &o->reasoning,
+  c.option("--reasoning", "NAME", &m.reasoning,
            "how the model marks its reasoning; auto: as its chat template says")
       .one_of(reasoning_names());
-  c.option("--reasoning-field", "NAME", &o->reasoning_field,
+  c.option("--reasoning-field", "NAME", &m.reasoning_field,
            "member of messages that holds reasoning: reasoning, reasoning_content or both")
       .one_of({"reasoning", "reasoning_content", "both"})
       .by_default("both, in streams reasoning_content")
       .seldom();
   c.section("Load");
-  c.option("--parallel", "N", &o->parallel, "sequences that run at the same time").range(1, 4096);
+  c.option("--parallel", "N", &m.parallel, "sequences that run at the same time").range(1, 4096);
   c.option("--queue", "N", &o->queue, "sequences that may wait; 0: four times --parallel")
       .range(0, 1 << 20)
       .seldom();
   c.option("--queue-timeout", "S", &o->queue_timeout, "longest wait in the queue, in seconds")
       .range(0.1, 86400)
       .seldom();
-  c.option("--stretch", "X", &o->stretch,
+  c.option("--stretch", "X", &m.stretch,
            "most that prefill may lengthen a decode step, as a factor")
       .range(1, 1000)
       .seldom();
-  add_engine_options(c, o->engine);
+  add_engine_options(c, m.engine);
   add_kv_dir_options(c, o->kv_dir);
-  c.flag("--priorities", o->priorities, "let requests set a priority").seldom();
+  c.flag("--priorities", m.priorities, "let requests set a priority").seldom();
   c.flag("--share-prefixes", o->share_prefixes,
          "share cached prompts between API keys (timing then shows what others asked)")
       .seldom();
@@ -321,11 +259,14 @@ Command serve_command() {
       .seldom();
   c.flag("--log-json", o->log_json, "write the log as JSON objects, one per line");
   c.flag("--expert-metrics", o->expert_metrics, "metrics per layer and expert").seldom();
-  add_model_options(c, o->model);
+  add_model_options(c, m.model);
   c.examples = {"moebius serve", "moebius serve DIR --port 8080 --alias gpt-4o",
-                "moebius serve DIR --host 0.0.0.0 --api-key-file keys.txt"};
-  c.action = [o](const Command&) {
-    settle_speculation(o->engine, o->model);
+                "moebius serve DIR --host 0.0.0.0 --api-key-file keys.txt",
+                "moebius serve --model small=DIR --model large=DIR --sleep-after 600"};
+  c.action = [o](const Command& self) {
+    if (!o->models.named.empty() && self.given("DIR"))
+      throw UsageError("models are given by --model and as a folder; leave one of them out");
+    settle_speculation(o->models.engine, o->models.model);
     return run_serve(*o);
   };
   return c;

@@ -382,6 +382,34 @@ class BodyReader final : public JsonHandler {
   size_t depth_ = 0, left_ = kMostBodyValues;
 };
 
+// The field `model` of the object, where it is a string; nothing else is built.
+class NameReader final : public JsonHandler {
+ public:
+  bool on_null() override { return true; }
+  bool on_bool(bool) override { return true; }
+  bool on_int(int64_t) override { return true; }
+  bool on_uint(uint64_t) override { return true; }
+  bool on_double(double) override { return true; }
+  bool on_string(std::string& v) override {
+    if (depth_ == 1 && here_) name = v;
+    return true;
+  }
+  bool on_key(std::string& v) override {
+    if (depth_ == 1) here_ = v == "model";
+    return true;
+  }
+  bool on_object_begin() override { return ++depth_, true; }
+  bool on_array_begin() override { return ++depth_, true; }
+  bool on_object_end() override { return --depth_, true; }
+  bool on_array_end() override { return --depth_, true; }
+
+  std::optional<std::string> name;
+
+ private:
+  size_t depth_ = 0;
+  bool here_ = false;
+};
+
 // A whole document as one value.
 class InnerReader final : public JsonHandler {
  public:
@@ -436,6 +464,16 @@ RequestBody parse_body(std::string_view text, Endpoint endpoint, const ServedMod
     throw ApiError(400, "invalid_json", e.what());
   }
   return std::move(reader.body);
+}
+
+std::optional<std::string> model_of_body(std::string_view text) {
+  NameReader reader;
+  try {
+    parse_json_events(text, reader, kBody, kBodyDepth);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+  return reader.name;
 }
 
 Json parse_inner_json(std::string_view text, const std::string& what, size_t& left) {

@@ -101,6 +101,7 @@ void EngineGenerator::run() {
   pthread_setname_np(pthread_self(), "moebius-engine");
   while (!ending_ && !dead()) {
     if (!wait()) continue;
+    const StepTurns::Turn turn(options_.turns.get());
     const auto begin = Clock::now();
     step_began_ = begin.time_since_epoch().count();
     try {

@@ -11,6 +11,7 @@
 #include "model/engine/text_engine.h"
 #include "model/ranks.h"
 #include "serve/generator.h"
+#include "serve/step_turns.h"
 
 namespace moebius {
 
@@ -21,6 +22,8 @@ struct EngineGeneratorOptions {
   bool disk = false;         // the engine keeps prompts on disk
   std::vector<int32_t> eos;  // tokens that are not worth a word when they end an answer
   std::function<std::vector<RankFigures>()> ranks;  // empty: one rank
+  std::shared_ptr<StepTurns> turns;                 // with other generators; null: it is alone
+  std::shared_ptr<void> weights;                    // what the engine points to: goes with this
 };
 
 class EngineGenerator final : public Generator {
@@ -34,8 +37,7 @@ class EngineGenerator final : public Generator {
   bool waiting(uint64_t id) const override { return engine_.waiting(id); }
   bool dead() const override { return dead_; }
   GeneratorStats stats() const override;
-  // Waits for the thread to end; false: it is stuck in a step.
-  bool stop(std::chrono::milliseconds most);
+  bool stop(std::chrono::milliseconds most) override;
 
  private:
   using Clock = std::chrono::steady_clock;

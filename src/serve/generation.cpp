@@ -28,6 +28,7 @@ int64_t unix_seconds() {
 
 struct ApiServer::Generation {
   HttpExchangePtr exchange;
+  Host* host = nullptr;  // once it is known which model is asked
   std::string id, client;
   Clock::time_point start = Clock::now(), submitted, first, last_sent = Clock::now();
   std::vector<Clock::time_point> last_token;  // per choice of all prompts
@@ -42,10 +43,10 @@ struct ApiServer::Generation {
   std::string word;    // how it ended, for the log
 };
 
-int ApiServer::retry_after() const {
-  const double rate = std::max(rate_, 1.0);
+int ApiServer::Host::retry_after() const {
+  const double tokens_per_second = std::max(rate, 1.0);
   return static_cast<int>(
-      std::clamp(std::ceil(static_cast<double>(waiting_tokens_) / rate), 1.0, 60.0));
+      std::clamp(std::ceil(static_cast<double>(waiting_tokens) / tokens_per_second), 1.0, 60.0));
 }
 
 template <class Work>
@@ -59,21 +60,20 @@ void ApiServer::guard(const GenerationPtr& g, Work&& work) {
   threw(*this, [&] { end_generation(g, 500, "internal"); });
 }
 
-void ApiServer::check_capacity(size_t sequences) {
-  if (sequences_ + sequences <= model_->slots + options_.queue) return;
+void ApiServer::check_capacity(const Host& host, size_t sequences) {
+  if (host.sequences + sequences <= host.most()) return;
   throw try_later(429, "queue_full",
-                  fmt::format("{} sequences run or wait here, of {}; try again later", sequences_,
-                              model_->slots + options_.queue),
-                  retry_after());
+                  fmt::format("{} sequences run or wait here, of {}; try again later",
+                              host.sequences, host.most()),
+                  host.retry_after());
 }
 
 // What could never run beside anything is not told to come again.
-void ApiServer::check_choices(size_t prompts, size_t choices) const {
-  const size_t most = model_->slots + options_.queue;
-  if (prompts * choices <= most) return;
+void ApiServer::check_choices(const Host& host, size_t prompts, size_t choices) {
+  if (prompts * choices <= host.most()) return;
   throw ApiError(400, "too_many_choices",
                  fmt::format("{} prompts with n {} are {} sequences; at most {} run and wait here",
-                             prompts, choices, prompts * choices, most),
+                             prompts, choices, prompts * choices, host.most()),
                  prompts > 1 ? "prompt" : "n");
 }
 
@@ -106,7 +106,9 @@ void ApiServer::generate(HttpExchangePtr exchange, Endpoint endpoint) {
   generations_.insert(g);
   start_ticking();
   try {
-    check_capacity(1);
+    // Which model is asked is not known before the body was read: of several, any may have room.
+    const auto full = [](const auto& h) { return h->sequences >= h->most(); };
+    if (std::all_of(hosts_.begin(), hosts_.end(), full)) check_capacity(*hosts_.front(), 1);
   } catch (const ApiError& e) {
     return refuse_generation(g, e);
   }
@@ -125,15 +127,18 @@ void ApiServer::generate(HttpExchangePtr exchange, Endpoint endpoint) {
       return;
     }
     try {
-      auto request =
-          std::make_shared<ApiRequest>(parse_request(exchange->request().body, endpoint, *model_));
+      const std::string& body = exchange->request().body;
+      Host& host = host_of_body(body);
+      auto request = std::make_shared<ApiRequest>(parse_request(body, endpoint, host.served));
       // Its texts are in the request now: a large one is not kept beside what becomes of them.
       http_->post([this, g] { drop_body(g->exchange); });
-      check_choices(request->chat ? 1 : request->prompts.size(), request->generation.choices);
-      auto prompts = std::make_shared<std::vector<GenerationRequest>>(prepare(*request, *model_));
-      http_->post([this, g, request, prompts] {
+      check_choices(host, request->chat ? 1 : request->prompts.size(), request->generation.choices);
+      auto prompts =
+          std::make_shared<std::vector<GenerationRequest>>(prepare(*request, host.served));
+      http_->post([this, g, &host, request, prompts] {
         guard(g, [&] {
           drop_body(g->exchange);
+          g->host = &host;
           prepared(g, std::move(*request), std::move(*prompts));
         });
       });
@@ -147,16 +152,17 @@ void ApiServer::generate(HttpExchangePtr exchange, Endpoint endpoint) {
 void ApiServer::prepared(const GenerationPtr& g, ApiRequest request,
                          std::vector<GenerationRequest> prompts) {
   if (g->ended) return;
+  Host& host = *g->host;
   try {
-    if (dead()) throw try_later(503, "engine_dead", "the engine failed", 10);
+    if (host.generator.dead()) throw try_later(503, "engine_dead", "the engine failed", 10);
     g->choices = g->open_choices = prompts.size() * request.generation.choices;
-    check_capacity(g->choices);
+    check_capacity(host, g->choices);
     g->stream = request.stream;
-    g->answer = make_answer(request, *model_, *texts_, prompts, unix_seconds(), g->id);
+    g->answer = make_answer(request, host.served, host.texts, prompts, unix_seconds(), g->id);
     g->last_token.resize(g->choices);
     g->called.resize(g->choices);
     g->submitted = Clock::now();
-    sequences_ += g->choices;
+    host.sequences += g->choices;
     g->ran = true;
     for (size_t i = 0; i < prompts.size(); ++i) {
       GenerationRequest& p = prompts[i];
@@ -166,11 +172,11 @@ void ApiServer::prepared(const GenerationPtr& g, ApiRequest request,
           options_.share_prefixes ? "" : access_.owner(g->exchange->request());
       p.salt = fmt::format("{}:{}{}", owner.size(), owner, p.salt);
       const size_t tokens = p.prompt.size();
-      const uint64_t id = generator_->submit(std::move(p));
+      const uint64_t id = host.generator.submit(std::move(p));
       g->waiting_tokens += tokens;
-      waiting_tokens_ += tokens;
+      host.waiting_tokens += tokens;
       g->ids.push_back(id);
-      running_[id] = {g, i};
+      host.running[id] = {g, i};
     }
   } catch (const ApiError& e) {
     refuse_generation(g, e);
@@ -200,28 +206,28 @@ void ApiServer::fail_generation(const GenerationPtr& g, const ApiError& error) {
   end_generation(g, g->begun ? 200 : error.status, error.code);
 }
 
-void ApiServer::count_step(const StepSummary& step) {
-  metrics_.step(step);
-  if (step.batch > 0 && metrics_.wants_expert_rows())
-    metrics_.mark_expert_rows(stats().expert_rows);
+void ApiServer::count_step(Host& host, const StepSummary& step) {
+  host.metrics.step(step);
+  if (step.batch > 0 && host.metrics.wants_expert_rows())
+    host.metrics.mark_expert_rows(host.generator.stats().expert_rows);
   if (step.seconds > 0) {
     const double now = static_cast<double>(step.prompt_rows + step.decode_rows) / step.seconds;
-    rate_ = rate_ == 0 ? now : 0.9 * rate_ + 0.1 * now;
+    host.rate = host.rate == 0 ? now : 0.9 * host.rate + 0.1 * now;
   }
-  sample();
+  host.sample();
 }
 
-void ApiServer::fail_all(const ApiError& error) {
+void ApiServer::fail_all(const ApiError& error, const Host* host) {
   for (const GenerationPtr& g : std::vector(generations_.begin(), generations_.end()))
-    guard(g, [&] { fail_generation(g, error); });
+    if (host == nullptr || g->host == host) guard(g, [&] { fail_generation(g, error); });
 }
 
-void ApiServer::take(std::vector<GenerationEvent> events, const StepSummary& step) {
-  threw(*this, [&] { count_step(step); });
+void ApiServer::take(Host& host, std::vector<GenerationEvent> events, const StepSummary& step) {
+  threw(*this, [&] { count_step(host, step); });
   std::vector<GenerationPtr> touched;
   for (GenerationEvent& e : events) {
-    const auto it = running_.find(e.id);
-    if (it == running_.end()) continue;
+    const auto it = host.running.find(e.id);
+    if (it == host.running.end()) continue;
     const auto [g, prompt] = it->second;
     if (touched.empty() || touched.back() != g) touched.push_back(g);
     guard(g, [&, &owner = *g, at = prompt] { take_one(owner, at, e); });
@@ -229,46 +235,53 @@ void ApiServer::take(std::vector<GenerationEvent> events, const StepSummary& ste
   std::sort(touched.begin(), touched.end());
   touched.erase(std::unique(touched.begin(), touched.end()), touched.end());
   for (const GenerationPtr& g : touched) guard(g, [&] { flush(g); });
-  if (step.last) {
+  if (!step.last) return;
+  const ApiError error(500, "engine_dead", "the engine failed");
+  host.died = true;
+  if (std::all_of(hosts_.begin(), hosts_.end(), [](const auto& h) { return h->died; })) {
     died_ = true;
-    fail_all(ApiError(500, "engine_dead", "the engine failed"));
-    drain();
+    fail_all(error);
+    return drain();
   }
+  fail_all(error, &host);  // the others go on
+  log_event("error", fmt::format("the engine of {} failed", printable(host.served.name, 80)));
 }
 
 void ApiServer::take_one(Generation& g, size_t prompt, GenerationEvent& e) {
   if (g.ended) return;
   if (e.end == EndReason::kError && g.word.empty()) g.word = "error: " + e.error;
   const size_t choice = prompt * (g.choices / g.ids.size()) + e.choice;
+  const AnswerMarkup& markup = g.host->served.markup;
   if (!e.tokens.empty()) time_tokens(g, choice, e);
   for (const AnswerEvent& part : e.parts) {
     if (part.kind == AnswerEvent::Kind::kCallEnd && part.whole) g.called[choice] = true;
     if (part.kind == AnswerEvent::Kind::kCallBroken)
-      metrics_.broken_call(model_->markup.tools != nullptr ? model_->markup.tools->name : "none");
+      g.host->metrics.broken_call(markup.tools != nullptr ? markup.tools->name : "none");
   }
   if (e.end == EndReason::kStop && g.called[choice]) e.end = EndReason::kToolCalls;
   g.outbox += g.answer->take(prompt, e);
   if (e.end == EndReason::kNone) return;
-  metrics_.ended(e.end);
+  g.host->metrics.ended(e.end);
   --g.open_choices;
-  --sequences_;
+  --g.host->sequences;
 }
 
 void ApiServer::time_tokens(Generation& g, size_t choice, const GenerationEvent& e) {
   const auto now = Clock::now();
   const size_t tokens = e.tokens.size();
+  ModelMetrics& metrics = g.host->metrics;
   if (!std::exchange(g.has_first, true)) {
     g.first = now;
-    metrics_.first_token(seconds_between(g.start, now));
+    metrics.first_token(seconds_between(g.start, now));
     g.queue_seconds = seconds_between(g.start, g.submitted) + e.queue_seconds;
-    metrics_.queue_time.add(g.queue_seconds);
-    metrics_.prefill_time.add(std::max(0.0, seconds_between(g.start, now) - g.queue_seconds));
-    waiting_tokens_ -= std::exchange(g.waiting_tokens, 0);
+    metrics.queue_time.add(g.queue_seconds);
+    metrics.prefill_time.add(std::max(0.0, seconds_between(g.start, now) - g.queue_seconds));
+    g.host->waiting_tokens -= std::exchange(g.waiting_tokens, 0);
   }
   Clock::time_point& last = g.last_token[choice];
   if (last != Clock::time_point())
     for (size_t i = 0; i < tokens; ++i)
-      metrics_.gap(seconds_between(last, now) / static_cast<double>(tokens));
+      metrics.gap(seconds_between(last, now) / static_cast<double>(tokens));
   last = now;
 }
 
@@ -276,6 +289,8 @@ void ApiServer::flush(const GenerationPtr& g) {
   if (g->ended) return;
   if (!g->word.empty()) {
     const bool stuck = g->word.starts_with("error: grammar_dead_end");
+    if (g->word.starts_with(fmt::format("error: {}", kNotLoaded)))
+      return refuse_generation(g, try_later(503, "model_not_loaded", g->word, 10));
     return fail_generation(
         g, ApiError(500, stuck ? "grammar_dead_end" : "generation_failed", g->word));
   }
@@ -312,8 +327,8 @@ void ApiServer::complete(const GenerationPtr& g) {
     finish_reply(reply, g->exchange->request(), g->id);
     g->exchange->reply(std::move(reply));
   }
-  metrics_.total_time.add(seconds_between(g->start, Clock::now()));
-  if (g->has_first) metrics_.decode_time.add(seconds_between(g->first, Clock::now()));
+  g->host->metrics.total_time.add(seconds_between(g->start, Clock::now()));
+  if (g->has_first) g->host->metrics.decode_time.add(seconds_between(g->first, Clock::now()));
   end_generation(g, 200, "done");
 }
 
@@ -322,13 +337,13 @@ void ApiServer::end_generation(const GenerationPtr g, int status, std::string_vi
   if (g->ended.exchange(true)) return;
   g->exchange->on_gone = nullptr;
   for (const uint64_t id : g->ids) {
-    if (g->open_choices > 0) generator_->cancel(id);
-    running_.erase(id);
+    if (g->open_choices > 0) g->host->generator.cancel(id);
+    g->host->running.erase(id);
   }
-  if (g->ran) sequences_ -= g->open_choices;
+  if (g->ran) g->host->sequences -= g->open_choices;
   if (g->ran && word == "cancelled")
-    for (size_t i = 0; i < g->open_choices; ++i) metrics_.ended(EndReason::kCancelled);
-  waiting_tokens_ -= std::exchange(g->waiting_tokens, 0);
+    for (size_t i = 0; i < g->open_choices; ++i) g->host->metrics.ended(EndReason::kCancelled);
+  if (g->ran) g->host->waiting_tokens -= std::exchange(g->waiting_tokens, 0);
   generations_.erase(g);
   if (status != 0) {
     const Usage usage = g->answer ? g->answer->usage() : Usage{};
@@ -341,7 +356,8 @@ void ApiServer::end_generation(const GenerationPtr g, int status, std::string_vi
           {"queue", "queue_s", seconds(g->queue_seconds)},
           {"first", "first_token_s",
            seconds(g->has_first ? seconds_between(g->start, g->first) : 0.0)},
-          {"total", "total_s", seconds(seconds_between(g->start, now))}});
+          {"total", "total_s", seconds(seconds_between(g->start, now))}},
+         g->host != nullptr ? g->host->served.name : "");
   }
 }
 
@@ -358,7 +374,7 @@ void ApiServer::tick() {
   if (events_lost_.exchange(false)) fail_all(ApiError(500, "internal", "out of memory"));
   for (const GenerationPtr& g : std::vector(generations_.begin(), generations_.end()))
     guard(g, [&] { watch(g); });
-  threw(*this, [&] { watch_step(); });
+  for (const auto& h : hosts_) threw(*this, [&] { watch_step(*h); });
   if (!generations_.empty()) start_ticking();
 }
 
@@ -366,9 +382,9 @@ void ApiServer::watch(const GenerationPtr& g) {
   const auto now = Clock::now();
   const bool late = now - g->start > options_.queue_time && !g->ids.empty();
   if (late && std::all_of(g->ids.begin(), g->ids.end(),
-                          [&](uint64_t id) { return generator_->waiting(id); }))
+                          [&](uint64_t id) { return g->host->generator.waiting(id); }))
     refuse_generation(
-        g, try_later(503, "queue_timeout", "the request waited too long", retry_after()));
+        g, try_later(503, "queue_timeout", "the request waited too long", g->host->retry_after()));
   else if (g->stream)
     break_silence(g, now);
 }
@@ -385,19 +401,19 @@ void ApiServer::break_silence(const GenerationPtr& g, Clock::time_point now) {
   if (silence >= options_.head_time) begin_stream(*g);
   if (!options_.ping || silence < options_.ping_time) return;
   begin_stream(*g);
-  g->exchange->send(g->answer ? g->answer->ping() : ": ping\n\n");
+  const bool loading = !g->ids.empty() && g->host->generator.stats().phase == kLoadingPhase;
+  g->exchange->send(loading ? ": loading\n\n" : g->answer ? g->answer->ping() : ": ping\n\n");
   g->last_sent = now;
 }
 
 // A step that never ends leaves one line that says where it is.
-void ApiServer::watch_step() {
-  if (generator_ == nullptr) return;
-  const GeneratorStats s = stats();
+void ApiServer::watch_step(Host& host) {
+  const GeneratorStats s = host.generator.stats();
   const bool late = s.heartbeat_seconds > longest_step(s);
-  if (late && !std::exchange(stuck_, true))
+  if (late && !std::exchange(host.stuck, true))
     log_event("stuck", fmt::format("stuck: a step has run for {:.0f} s, phase {}, {} sequences",
                                    s.heartbeat_seconds, s.phase, s.running));
-  stuck_ = late;
+  host.stuck = late;
 }
 
 void ApiServer::drain() {

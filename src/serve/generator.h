@@ -2,6 +2,7 @@
 // What makes tokens for the server: the engine, or a script in tests. Nothing here knows HTTP.
 #pragma once
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -53,6 +54,9 @@ struct GeneratedToken {
 enum class EndReason : uint8_t { kNone, kStop, kLength, kToolCalls, kCancelled, kError };
 inline constexpr size_t kEndReasons = 6;
 
+// How the words of an error begin that says why weights could not come back.
+inline constexpr std::string_view kNotLoaded = "the model could not be loaded";
+
 // What a step brought for one choice of a request.
 struct GenerationEvent {
   uint64_t id = 0;
@@ -71,10 +75,14 @@ struct GenerationEvent {
   std::vector<GeneratedToken> prompt;  // from its second token on, where asked for; in pieces
 };
 
+inline constexpr std::string_view kLoadingPhase = "loading";  // of weights that come back
+
 struct GeneratorStats {
-  double heartbeat_seconds = 0;     // since the last step, or since it fell idle
-  double step_seconds = 0;          // a usual one
-  std::string_view phase = "idle";  // of the step that runs
+  bool sleeps = false, asleep = false;  // its weights may go, and have gone
+  uint64_t loads = 0;                   // of the weights
+  double heartbeat_seconds = 0;         // since the last step, or since it fell idle
+  double step_seconds = 0;              // a usual one
+  std::string_view phase = "idle";      // of the step that runs, or kLoadingPhase
   size_t running = 0, waiting = 0, slots = 0;
   uint64_t prompt_tokens = 0, cached_tokens = 0, new_tokens = 0;
   uint64_t prefix_queries = 0, prefix_hits = 0, preemptions = 0;
@@ -128,6 +136,8 @@ class Generator {
   virtual bool waiting(uint64_t id) const = 0;  // submitted, and has not run yet
   virtual bool dead() const = 0;                // no event will come any more
   virtual GeneratorStats stats() const = 0;
+  // No event comes any more. False: a step that does not end keeps its thread; wait no longer.
+  virtual bool stop(std::chrono::milliseconds most) = 0;
 };
 
 }  // namespace moebius

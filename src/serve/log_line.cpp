@@ -12,6 +12,7 @@ std::string log_text(const LogLine& line, std::string_view time) {
   for (const std::string* part : {&line.id, &line.client, &line.key, &line.method, &line.path})
     out += " " + (part->empty() ? "-" : *part);
   out += " " + (line.status == 0 ? "-" : std::to_string(line.status));
+  if (!line.model.empty()) out += " model " + line.model;
   for (const LogLine::Figure& f : line.figures) out += fmt::format(" {} {}", f.word, f.number);
   return line.message.empty() ? out : out + " " + line.message;
 }
@@ -30,6 +31,7 @@ std::string log_json(const LogLine& line, std::string_view time) {
   text("id", line.id), text("client", line.client), text("key", line.key);
   text("method", line.method), text("path", line.path);
   if (line.status != 0) key("status"), out += std::to_string(line.status);
+  text("model", line.model);
   for (const LogLine::Figure& f : line.figures) key(f.key), out += f.number;
   text(line.event == "request" ? "end" : "message", line.message);
   return out + "}";

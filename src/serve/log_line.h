@@ -15,12 +15,14 @@ struct LogLine {
   std::string event = "request";  // or listening, ready, draining, stopped, stuck, error
   // Of a request; what is not known is empty, or 0.
   std::string id, client, key, method, path;
+  std::string model;  // where there are several
   int status = 0;
   std::vector<Figure> figures;
   std::string message;  // of a request: how it ended
 };
 
-// "TIME ID CLIENT KEY METHOD PATH STATUS figures message", "-" for what is empty.
+// "TIME ID CLIENT KEY METHOD PATH STATUS figures message", "-" for what is empty; a model stands
+// before the figures.
 std::string log_text(const LogLine& line, std::string_view time);
 std::string log_json(const LogLine& line, std::string_view time);
 

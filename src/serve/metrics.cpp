@@ -29,17 +29,6 @@ constexpr double kShareBounds[] = {0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8,
 constexpr size_t kRecent = 512;
 constexpr size_t kMarkSteps = 100, kMarks = 10;  // together the steps that moe_imbalance looks at
 
-void head(std::string& out, std::string_view name, std::string_view kind, std::string_view help) {
-  out += fmt::format("# HELP moebius_{0} {2}\n# TYPE moebius_{0} {1}\n", name, kind, help);
-}
-
-template <class Value>
-void simple(std::string& out, std::string_view name, std::string_view kind, std::string_view help,
-            Value value) {
-  head(out, name, kind, help);
-  out += fmt::format("moebius_{} {}\n", name, value);
-}
-
 // A field of /proc/self/status, in bytes.
 uint64_t status_bytes(std::string_view field) {
   std::ifstream in("/proc/self/status");
@@ -55,65 +44,63 @@ std::string label(std::string_view text) {
   return out;
 }
 
-void write_disk(std::string& out, const GeneratorStats::Disk& d) {
-  simple(out, "kv_disk_bytes", "gauge", "bytes of the prompt cache on disk", d.bytes);
-  simple(out, "kv_disk_files", "gauge", "its files", d.files);
-  simple(out, "kv_disk_hits_total", "counter", "tokens of prompts read from disk", d.tokens);
-  simple(out, "kv_disk_read_blocks_total", "counter", "blocks read", d.read_files);
-  simple(out, "kv_disk_read_bytes_total", "counter", "bytes read", d.read_bytes);
-  simple(out, "kv_disk_written_bytes_total", "counter", "bytes written", d.written_bytes);
-  simple(out, "kv_disk_dropped_blocks_total", "counter",
-         "blocks that were not written: the disk was behind, full or failed", d.dropped);
-  simple(out, "kv_disk_evicted_blocks_total", "counter", "blocks that made room for others",
-         d.evicted);
-  simple(out, "kv_disk_damaged_blocks_total", "counter", "blocks that were damaged, and removed",
-         d.damaged);
+void write_disk(MetricsText& out, const GeneratorStats::Disk& d) {
+  out.simple("kv_disk_bytes", "gauge", "bytes of the prompt cache on disk", d.bytes);
+  out.simple("kv_disk_files", "gauge", "its files", d.files);
+  out.simple("kv_disk_read_blocks_total", "counter", "blocks read", d.read_files);
+  out.simple("kv_disk_read_bytes_total", "counter", "bytes read", d.read_bytes);
+  out.simple("kv_disk_written_bytes_total", "counter", "bytes written", d.written_bytes);
+  out.simple("kv_disk_dropped_blocks_total", "counter",
+             "blocks that were not written: the disk was behind, full or failed", d.dropped);
+  out.simple("kv_disk_evicted_blocks_total", "counter", "blocks that made room for others",
+             d.evicted);
+  out.simple("kv_disk_damaged_blocks_total", "counter", "blocks that were damaged, and removed",
+             d.damaged);
 }
 
-void write_engine(std::string& out, const GeneratorStats& s) {
-  simple(out, "num_requests_running", "gauge", "sequences in the batch", s.running);
-  simple(out, "num_requests_waiting", "gauge", "sequences that wait for a slot", s.waiting);
+void write_engine(MetricsText& out, const GeneratorStats& s) {
+  out.simple("num_requests_running", "gauge", "sequences in the batch", s.running);
+  out.simple("num_requests_waiting", "gauge", "sequences that wait for a slot", s.waiting);
   const uint64_t blocks = s.kv_blocks_used + s.kv_blocks_cached + s.kv_blocks_free;
-  simple(out, "kv_cache_usage_ratio", "gauge", "share of the KV blocks that sequences hold",
-         blocks == 0 ? 0.0 : static_cast<double>(s.kv_blocks_used) / static_cast<double>(blocks));
-  head(out, "kv_blocks", "gauge", "blocks of 128 tokens");
-  out += fmt::format("moebius_kv_blocks{{state=\"used\"}} {}\n", s.kv_blocks_used);
-  out += fmt::format("moebius_kv_blocks{{state=\"cached\"}} {}\n", s.kv_blocks_cached);
-  out += fmt::format("moebius_kv_blocks{{state=\"free\"}} {}\n", s.kv_blocks_free);
-  simple(out, "prompt_tokens_total", "counter", "tokens of prompts", s.prompt_tokens);
-  simple(out, "prompt_tokens_cached_total", "counter", "of these, found in the cache",
-         s.cached_tokens);
-  simple(out, "generation_tokens_total", "counter", "tokens drawn", s.new_tokens);
-  simple(out, "prefix_cache_queries_total", "counter", "tokens of prompts looked up",
-         s.prefix_queries);
-  simple(out, "prefix_cache_hits_total", "counter", "of these, found", s.prefix_hits);
-  if (s.disk.there) write_disk(out, s.disk);
-  simple(out, "num_preemptions_total", "counter", "sequences that gave way", s.preemptions);
-  simple(out, "spec_decode_num_drafts_total", "counter", "sequences and steps with a draft",
-         s.drafts);
-  simple(out, "spec_decode_num_draft_tokens_total", "counter", "tokens of drafts",
-         s.drafted_tokens);
-  head(out, "spec_decode_num_accepted_tokens_total", "counter", "of these, right, by their place");
+  out.simple(
+      "kv_cache_usage_ratio", "gauge", "share of the KV blocks that sequences hold",
+      blocks == 0 ? 0.0 : static_cast<double>(s.kv_blocks_used) / static_cast<double>(blocks));
+  out.head("kv_blocks", "gauge", "blocks of 128 tokens");
+  out.line("state=\"used\"", s.kv_blocks_used);
+  out.line("state=\"cached\"", s.kv_blocks_cached);
+  out.line("state=\"free\"", s.kv_blocks_free);
+  out.simple("prompt_tokens_total", "counter", "tokens of prompts", s.prompt_tokens);
+  out.simple("prompt_tokens_cached_total", "counter", "of these, found in the cache",
+             s.cached_tokens);
+  out.simple("generation_tokens_total", "counter", "tokens drawn", s.new_tokens);
+  out.simple("prefix_cache_queries_total", "counter", "tokens of prompts looked up",
+             s.prefix_queries);
+  out.simple("prefix_cache_hits_total", "counter", "of these, found", s.prefix_hits);
+  if (s.disk.there)
+    out.simple("kv_disk_hits_total", "counter", "tokens of prompts read from disk", s.disk.tokens);
+  out.simple("num_preemptions_total", "counter", "sequences that gave way", s.preemptions);
+  out.simple("spec_decode_num_drafts_total", "counter", "sequences and steps with a draft",
+             s.drafts);
+  out.simple("spec_decode_num_draft_tokens_total", "counter", "tokens of drafts", s.drafted_tokens);
+  out.head("spec_decode_num_accepted_tokens_total", "counter", "of these, right, by their place");
   for (size_t i = 0; i < s.drafts_right.size(); ++i)
-    out += fmt::format("moebius_spec_decode_num_accepted_tokens_total{{position=\"{}\"}} {}\n", i,
-                       s.drafts_right[i]);
-  head(out, "step_phase_seconds_total", "counter", "where the time of steps went");
-  for (const auto& [phase, seconds] : s.phase_seconds)
-    out += fmt::format("moebius_step_phase_seconds_total{{phase={}}} {}\n", label(phase), seconds);
-  simple(out, "weight_bytes_read_total", "counter", "packed weights read", s.weight_bytes);
-  simple(out, "kv_bytes_read_total", "counter", "keys and values read", s.kv_bytes_read);
-  simple(out, "read_roof_bytes_per_second", "gauge", "what all threads can read from memory",
-         s.read_roof);
-  simple(out, "engine_heartbeat_seconds", "gauge", "since the last step; 0 when idle",
-         s.heartbeat_seconds);
+    out.line(fmt::format("position=\"{}\"", i), s.drafts_right[i]);
+  out.head("step_phase_seconds_total", "counter", "where the time of steps went");
+  for (const auto& [phase, seconds] : s.phase_seconds) out.line("phase=" + label(phase), seconds);
+  out.simple("weight_bytes_read_total", "counter", "packed weights read", s.weight_bytes);
+  out.simple("kv_bytes_read_total", "counter", "keys and values read", s.kv_bytes_read);
+  out.simple("read_roof_bytes_per_second", "gauge", "what all threads can read from memory",
+             s.read_roof);
+  out.simple("engine_heartbeat_seconds", "gauge", "since the last step; 0 when idle",
+             s.heartbeat_seconds);
 }
 
-void write_experts(std::string& out, const GeneratorStats& s, const std::vector<uint64_t>& before,
+void write_experts(MetricsText& out, const GeneratorStats& s, const std::vector<uint64_t>& before,
                    bool all) {
   if (s.expert_layers == 0 || s.expert_rows.empty()) return;
   const size_t experts = s.expert_rows.size() / s.expert_layers;
-  head(out, "moe_imbalance", "gauge",
-       "rows of the busiest expert over the mean, per layer, in the last 1000 steps");
+  out.head("moe_imbalance", "gauge",
+           "rows of the busiest expert over the mean, per layer, in the last 1000 steps");
   for (size_t l = 0; l < s.expert_layers; ++l) {
     uint64_t sum = 0, most = 0;
     for (size_t i = l * experts; i < (l + 1) * experts; ++i) {
@@ -121,59 +108,62 @@ void write_experts(std::string& out, const GeneratorStats& s, const std::vector<
       sum += rows;
       most = std::max(most, rows);
     }
-    out += fmt::format(
-        "moebius_moe_imbalance{{layer=\"{}\"}} {}\n", l,
-        sum == 0 ? 0.0 : static_cast<double>(most * experts) / static_cast<double>(sum));
+    out.line(fmt::format("layer=\"{}\"", l),
+             sum == 0 ? 0.0 : static_cast<double>(most * experts) / static_cast<double>(sum));
   }
   if (s.rank_imbalance > 0) {
-    simple(out, "moe_rank_imbalance", "gauge", "rows of the busiest rank over the mean",
-           s.rank_imbalance);
-    simple(out, "moe_layers_moved_total", "counter", "layers whose experts moved between ranks",
-           s.layers_moved);
-    simple(out, "moe_moves_given_up_total", "counter", "layers whose experts could not move",
-           s.moves_given_up);
+    out.simple("moe_rank_imbalance", "gauge", "rows of the busiest rank over the mean",
+               s.rank_imbalance);
+    out.simple("moe_layers_moved_total", "counter", "layers whose experts moved between ranks",
+               s.layers_moved);
+    out.simple("moe_moves_given_up_total", "counter", "layers whose experts could not move",
+               s.moves_given_up);
   }
   if (!all) return;
-  head(out, "moe_expert_tokens_total", "counter", "rows per layer and expert");
+  out.head("moe_expert_tokens_total", "counter", "rows per layer and expert");
   for (size_t i = 0; i < s.expert_rows.size(); ++i)
-    out += fmt::format("moebius_moe_expert_tokens_total{{layer=\"{}\",expert=\"{}\"}} {}\n",
-                       i / experts, i % experts, s.expert_rows[i]);
+    out.line(fmt::format("layer=\"{}\",expert=\"{}\"", i / experts, i % experts), s.expert_rows[i]);
 }
 
-void write_ranks(std::string& out, const GeneratorStats& s) {
+void write_ranks(MetricsText& out, const GeneratorStats& s) {
   if (s.ranks.empty()) return;
-  head(out, "rank_exchange_seconds_total", "counter", "waits of a rank for others, by phase");
+  out.head("rank_exchange_seconds_total", "counter", "waits of a rank for others, by phase");
   for (size_t r = 0; r < s.ranks.size(); ++r)
     for (const auto& [phase, seconds] : s.ranks[r].exchange_seconds)
-      out += fmt::format("moebius_rank_exchange_seconds_total{{rank=\"{}\",phase={}}} {}\n", r,
-                         label(phase), seconds);
-  head(out, "rank_wait_seconds_total", "counter", "waits of a rank within steps");
+      out.line(fmt::format("rank=\"{}\",phase={}", r, label(phase)), seconds);
+  out.head("rank_wait_seconds_total", "counter", "waits of a rank within steps");
   for (size_t r = 0; r < s.ranks.size(); ++r)
-    out += fmt::format("moebius_rank_wait_seconds_total{{rank=\"{}\"}} {}\n", r,
-                       s.ranks[r].wait_seconds);
-  head(out, "rank_bytes_total", "counter", "bytes that a rank got of a peer");
+    out.line(fmt::format("rank=\"{}\"", r), s.ranks[r].wait_seconds);
+  out.head("rank_bytes_total", "counter", "bytes that a rank got of a peer");
   for (size_t r = 0; r < s.ranks.size(); ++r)
     for (size_t peer = 0; peer < s.ranks[r].bytes_from.size(); ++peer)
       if (peer != r)
-        out += fmt::format("moebius_rank_bytes_total{{rank=\"{}\",peer=\"{}\"}} {}\n", r, peer,
-                           s.ranks[r].bytes_from[peer]);
+        out.line(fmt::format("rank=\"{}\",peer=\"{}\"", r, peer), s.ranks[r].bytes_from[peer]);
 }
 
-void write_process(std::string& out, const ServedModel* model) {
-  simple(out, "process_resident_memory_bytes", "gauge", "resident memory", status_bytes("VmRSS"));
-  simple(out, "process_anonymous_bytes", "gauge", "RssAnon and VmSwap",
-         status_bytes("RssAnon") + status_bytes("VmSwap"));
+void write_process(MetricsText& out, std::span<const ModelMoment> models) {
+  out.simple("process_resident_memory_bytes", "gauge", "resident memory", status_bytes("VmRSS"));
+  out.simple("process_anonymous_bytes", "gauge", "RssAnon and VmSwap",
+             status_bytes("RssAnon") + status_bytes("VmSwap"));
   size_t descriptors = 0;
   std::error_code ec;
   for (std::filesystem::directory_iterator it("/proc/self/fd", ec), end; !ec && it != end;
        it.increment(ec))
     ++descriptors;
-  simple(out, "process_open_fds", "gauge", "open descriptors", descriptors);
-  if (model == nullptr) return;
-  head(out, "build_info", "gauge", "what runs");
-  out += fmt::format("moebius_build_info{{version={},commit={},model={},kernel={}}} 1\n",
-                     label(model->version), label(model->commit), label(model->name),
-                     label(model->kernel));
+  out.simple("process_open_fds", "gauge", "open descriptors", descriptors);
+  for (const ModelMoment& m : models) {
+    if (m.model == nullptr) continue;
+    out.head("build_info", "gauge", "what runs");
+    out.line(fmt::format("version={},commit={},model={},kernel={}", label(m.model->version),
+                         label(m.model->commit), label(m.model->name), label(m.model->kernel)),
+             1);
+  }
+}
+
+void write_sleep(MetricsText& out, const GeneratorStats& s) {
+  if (!s.sleeps) return;
+  out.simple("model_awake", "gauge", "whether the weights are in memory", s.asleep ? 0 : 1);
+  out.simple("model_loads_total", "counter", "loads of the weights", s.loads);
 }
 
 }  // namespace
@@ -184,16 +174,16 @@ void Histogram::add(double value) {
   sum_ += value;
 }
 
-void Histogram::write(std::string& out, const std::string& name, const std::string& labels) const {
+void Histogram::write(MetricsText& out, const std::string& labels) const {
   uint64_t count = 0;
   const std::string more = labels.empty() ? "" : labels + ",";
   for (size_t i = 0; i < counts_.size(); ++i) {
     count += counts_[i];
     const std::string bound = i < bounds_.size() ? fmt::format("{}", bounds_[i]) : "+Inf";
-    out += fmt::format("moebius_{}_bucket{{{}le=\"{}\"}} {}\n", name, more, bound, count);
+    out.line(fmt::format("{}le=\"{}\"", more, bound), count, "_bucket");
   }
-  const std::string set = labels.empty() ? "" : "{" + labels + "}";
-  out += fmt::format("moebius_{0}_sum{1} {2}\nmoebius_{0}_count{1} {3}\n", name, set, sum_, count);
+  out.line(labels, sum_, "_sum");
+  out.line(labels, count, "_count");
 }
 
 void Recent::add(double value) {
@@ -209,7 +199,7 @@ double Recent::quantile(double q) const {
   return sorted[at];
 }
 
-Metrics::Metrics()
+ModelMetrics::ModelMetrics()
     : queue_time(kTimeBounds),
       total_time(kTimeBounds),
       prefill_time(kTimeBounds),
@@ -223,11 +213,7 @@ Metrics::Metrics()
       predicted_(kRatioBounds),
       experts_(kShareBounds) {}
 
-void Metrics::request_done(std::string_view path, int status) {
-  ++requests_[{std::string(path), status}];
-}
-
-void Metrics::step(const StepSummary& s) {
+void ModelMetrics::step(const StepSummary& s) {
   if (s.batch == 0) return;
   ++steps_;
   prompt_rows_.add(static_cast<double>(s.prompt_rows));
@@ -238,60 +224,39 @@ void Metrics::step(const StepSummary& s) {
   if (s.experts_active >= 0) experts_.add(s.experts_active);
 }
 
-bool Metrics::wants_expert_rows() const { return steps_ % kMarkSteps == 0; }
+bool ModelMetrics::wants_expert_rows() const { return steps_ % kMarkSteps == 0; }
 
-void Metrics::mark_expert_rows(std::vector<uint64_t> rows) {
+void ModelMetrics::mark_expert_rows(std::vector<uint64_t> rows) {
   expert_marks_.push_back(std::move(rows));
   if (expert_marks_.size() > kMarks) expert_marks_.pop_front();
 }
 
-void Metrics::first_token(double seconds) {
+void ModelMetrics::first_token(double seconds) {
   first_token_.add(seconds);
   recent_first_.add(seconds);
 }
 
-void Metrics::gap(double seconds) {
+void ModelMetrics::gap(double seconds) {
   gap_.add(seconds);
   recent_gap_.add(seconds);
 }
 
-void Metrics::write_server(std::string& out, HttpCounts connections) const {
-  head(out, "connections", "gauge", "by what they do");
-  out += fmt::format("moebius_connections{{state=\"active\"}} {}\n", connections.active);
-  out += fmt::format("moebius_connections{{state=\"idle\"}} {}\n", connections.idle);
-  simple(out, "internal_errors_total", "counter", "exceptions; each ended one request at most",
-         internal_errors.load());
-  simple(out, "log_lines_lost_total", "counter", "lines that could not be written",
-         lost_lines.load());
-  static constexpr std::string_view kEnds[] = {"",           "stop",      "length",
-                                               "tool_calls", "cancelled", "error"};
-  head(out, "request_success_total", "counter", "choices that ended, by reason");
-  for (size_t i = 1; i < kEndReasons; ++i)
-    out += fmt::format("moebius_request_success_total{{finished_reason=\"{}\"}} {}\n", kEnds[i],
-                       ended_[i]);
-  head(out, "tool_calls_broken_total", "counter", "calls that could not be read, by format");
-  for (const auto& [format, count] : broken_calls_)
-    out += fmt::format("moebius_tool_calls_broken_total{{format={}}} {}\n", label(format), count);
-  head(out, "http_requests_total", "counter", "answers by path and status");
-  for (const auto& [key, count] : requests_)
-    out += fmt::format("moebius_http_requests_total{{path={},status=\"{}\"}} {}\n",
-                       label(key.first), key.second, count);
-  head(out, "requests_rejected_total", "counter", "requests that were turned away");
-  for (const auto& [reason, count] : rejected_)
-    out += fmt::format("moebius_requests_rejected_total{{reason={}}} {}\n", label(reason), count);
+const std::vector<uint64_t>& ModelMetrics::expert_mark() const {
+  static const std::vector<uint64_t> kNone;
+  return expert_marks_.empty() ? kNone : expert_marks_.front();
 }
 
-std::string Metrics::text(const GeneratorStats& stats, const ServedModel* model,
-                          HttpCounts connections, const MetricsMoment& moment) const {
-  std::string out;
-  write_engine(out, stats);
-  simple(out, "read_roof_ratio", "gauge", "bytes read per second of the last 10 s over the roof",
-         stats.read_roof > 0 ? moment.read_rate / stats.read_roof : 0.0);
-  simple(out, "load_ratio", "gauge", "share of the model that is loaded", moment.load_share);
-  write_server(out, connections);
+void ModelMetrics::write(MetricsText& out) const {
+  static constexpr std::string_view kEnds[] = {"",           "stop",      "length",
+                                               "tool_calls", "cancelled", "error"};
+  out.head("request_success_total", "counter", "choices that ended, by reason");
+  for (size_t i = 1; i < kEndReasons; ++i)
+    out.line(fmt::format("finished_reason=\"{}\"", kEnds[i]), ended_[i]);
+  out.head("tool_calls_broken_total", "counter", "calls that could not be read, by format");
+  for (const auto& [format, count] : broken_calls_) out.line("format=" + label(format), count);
   const auto one = [&](const Histogram& h, const char* name, const char* help) {
-    head(out, name, "histogram", help);
-    h.write(out, name, "");
+    out.head(name, "histogram", help);
+    h.write(out, "");
   };
   one(first_token_, "time_to_first_token_seconds", "from the request to its first token");
   one(gap_, "inter_token_latency_seconds", "between two tokens of an answer");
@@ -299,17 +264,75 @@ std::string Metrics::text(const GeneratorStats& stats, const ServedModel* model,
   one(total_time, "e2e_request_latency_seconds", "from the request to the end of its answer");
   one(prefill_time, "request_prefill_time_seconds", "from the first run to the first token");
   one(decode_time, "request_decode_time_seconds", "from the first token to the last");
-  head(out, "step_rows", "histogram", "rows of a step");
-  prompt_rows_.write(out, "step_rows", "kind=\"prompt\"");
-  decode_rows_.write(out, "step_rows", "kind=\"decode\"");
+  out.head("step_rows", "histogram", "rows of a step");
+  prompt_rows_.write(out, "kind=\"prompt\"");
+  decode_rows_.write(out, "kind=\"decode\"");
   one(batch_, "step_batch_size", "sequences of a step");
   one(step_time_, "step_seconds", "time of a step");
   one(predicted_, "step_predicted_ratio", "measured over predicted time of a step");
   one(experts_, "moe_experts_active_ratio", "share of the experts that a step touched");
-  static const std::vector<uint64_t> kNone;
-  write_experts(out, stats, expert_marks_.empty() ? kNone : expert_marks_.front(), moment.experts);
-  write_ranks(out, stats);
-  write_process(out, model);
+}
+
+void Metrics::write_server(MetricsText& out, HttpCounts connections) const {
+  out.head("connections", "gauge", "by what they do");
+  out.line("state=\"active\"", connections.active);
+  out.line("state=\"idle\"", connections.idle);
+  out.simple("internal_errors_total", "counter", "exceptions; each ended one request at most",
+             internal_errors.load());
+  out.simple("log_lines_lost_total", "counter", "lines that could not be written",
+             lost_lines.load());
+  out.head("http_requests_total", "counter", "answers by path and status");
+  for (const auto& [key, count] : requests_)
+    out.line(fmt::format("path={},status=\"{}\"", label(key.first), key.second), count);
+  out.head("requests_rejected_total", "counter", "requests that were turned away");
+  for (const auto& [reason, count] : rejected_) out.line("reason=" + label(reason), count);
+}
+
+std::string Metrics::text(std::span<const ModelMoment> models, HttpCounts connections,
+                          double load_share, bool experts) const {
+  MetricsText out;
+  for (const ModelMoment& m : models) {
+    if (models.size() > 1) out.set_common("model=" + label(m.model->name));
+    write_engine(out, m.stats);
+    out.simple("read_roof_ratio", "gauge", "bytes read per second of the last 10 s over the roof",
+               m.stats.read_roof > 0 ? m.read_rate / m.stats.read_roof : 0.0);
+    write_sleep(out, m.stats);
+    m.metrics->write(out);
+    write_experts(out, m.stats, m.metrics->expert_mark(), experts);
+    write_ranks(out, m.stats);
+  }
+  out.set_common("");
+  for (const ModelMoment& m : models)
+    if (m.stats.disk.there) {  // one for all models
+      write_disk(out, m.stats.disk);
+      break;
+    }
+  out.simple("load_ratio", "gauge", "share of the model that is loaded", load_share);
+  write_server(out, connections);
+  write_process(out, models);
+  return out.text();
+}
+
+void MetricsText::head(std::string_view name, std::string_view kind, std::string_view help) {
+  const auto [it, added] = places_.try_emplace(std::string(name), groups_.size());
+  at_ = it->second;
+  if (added)
+    groups_.push_back({std::string(name), fmt::format("# HELP moebius_{0} {2}\n"
+                                                      "# TYPE moebius_{0} {1}\n",
+                                                      name, kind, help)});
+}
+
+void MetricsText::put(std::string_view labels, const std::string& value, std::string_view suffix) {
+  Group& group = groups_[at_];
+  const std::string_view comma = common_.empty() || labels.empty() ? "" : ",";
+  const std::string all = fmt::format("{}{}{}", common_, comma, labels);
+  group.lines += fmt::format("moebius_{}{}{} {}\n", group.name, suffix,
+                             all.empty() ? "" : "{" + all + "}", value);
+}
+
+std::string MetricsText::text() const {
+  std::string out;
+  for (const Group& g : groups_) out += g.lines;
   return out;
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counters and histograms of the server, and their text for Prometheus. Event thread only.
 #pragma once
+#include <fmt/format.h>
+
 #include <array>
 #include <atomic>
 #include <deque>
@@ -15,13 +17,15 @@
 
 namespace moebius {
 
+class MetricsText;
+
 class Histogram {
  public:
   explicit Histogram(std::span<const double> bounds)
       : bounds_(bounds), counts_(bounds.size() + 1) {}
   void add(double value);
-  // Lines with buckets, sum and count; `labels` as in `kind="prompt"`, or empty.
-  void write(std::string& out, const std::string& name, const std::string& labels) const;
+  // Lines with buckets, sum and count, of the metric that was named last.
+  void write(MetricsText& out, const std::string& labels) const;
 
  private:
   std::span<const double> bounds_;
@@ -39,17 +43,41 @@ class Recent {
   std::deque<double> values_;
 };
 
-// What is true of the moment that is asked about.
-struct MetricsMoment {
-  double load_share = 1, read_rate = 0;  // bytes per second
-  bool experts = false;                  // each expert's rows as well
+// Lines of metrics, all of one name together, as Prometheus wants them: whoever writes the same name
+// again, for another model, adds to it.
+class MetricsText {
+ public:
+  // What every line carries from here on, as in `model="a"`; empty: nothing.
+  void set_common(std::string labels) { common_ = std::move(labels); }
+  void head(std::string_view name, std::string_view kind, std::string_view help);
+  // Of the metric that was named last; `labels` as in `kind="prompt"`, or empty.
+  template <class Value>
+  void line(std::string_view labels, const Value& value, std::string_view suffix = "") {
+    put(labels, fmt::format("{}", value), suffix);
+  }
+  template <class Value>
+  void simple(std::string_view name, std::string_view kind, std::string_view help,
+              const Value& value) {
+    head(name, kind, help);
+    line("", value);
+  }
+  std::string text() const;
+
+ private:
+  void put(std::string_view labels, const std::string& value, std::string_view suffix);
+  struct Group {
+    std::string name, lines;
+  };
+  std::vector<Group> groups_;
+  std::map<std::string, size_t, std::less<>> places_;
+  size_t at_ = 0;
+  std::string common_;
 };
 
-class Metrics {
+// What was counted of one model.
+class ModelMetrics {
  public:
-  Metrics();
-  void request_done(std::string_view path, int status);
-  void rejected(const std::string& reason) { ++rejected_[reason]; }
+  ModelMetrics();
   void ended(EndReason reason) { ++ended_[static_cast<size_t>(reason)]; }
   void broken_call(std::string_view format) { ++broken_calls_[std::string(format)]; }
   void step(const StepSummary& step);
@@ -60,22 +88,43 @@ class Metrics {
   void mark_expert_rows(std::vector<uint64_t> rows);
 
   Histogram queue_time, total_time, prefill_time, decode_time;
-  std::atomic<uint64_t> internal_errors{0}, lost_lines{0};  // from any thread
   const Recent& recent_first() const { return recent_first_; }
   const Recent& recent_gap() const { return recent_gap_; }
-  std::string text(const GeneratorStats& stats, const ServedModel* model, HttpCounts connections,
-                   const MetricsMoment& moment) const;
+  const std::vector<uint64_t>& expert_mark() const;  // the oldest
+  void write(MetricsText& out) const;
 
  private:
-  void write_server(std::string& out, HttpCounts connections) const;
-  std::map<std::pair<std::string, int>, uint64_t> requests_;
-  std::map<std::string, uint64_t> rejected_, broken_calls_;
+  std::map<std::string, uint64_t> broken_calls_;
   std::array<uint64_t, kEndReasons> ended_{};
   Histogram first_token_, gap_, prompt_rows_, decode_rows_, batch_, step_time_, predicted_,
       experts_;
   Recent recent_first_, recent_gap_;
   size_t steps_ = 0;
   std::deque<std::vector<uint64_t>> expert_marks_;  // added up until then, oldest first
+};
+
+// A model at the moment that is asked about; without one, what is known before it is there.
+struct ModelMoment {
+  const ServedModel* model = nullptr;
+  const ModelMetrics* metrics = nullptr;
+  GeneratorStats stats;
+  double read_rate = 0;  // bytes per second
+};
+
+// What was counted of the server.
+class Metrics {
+ public:
+  void request_done(std::string_view path, int status) { ++requests_[{std::string(path), status}]; }
+  void rejected(const std::string& reason) { ++rejected_[reason]; }
+  std::atomic<uint64_t> internal_errors{0}, lost_lines{0};  // from any thread
+  // `experts`: each expert's rows as well.
+  std::string text(std::span<const ModelMoment> models, HttpCounts connections, double load_share,
+                   bool experts) const;
+
+ private:
+  void write_server(MetricsText& out, HttpCounts connections) const;
+  std::map<std::pair<std::string, int>, uint64_t> requests_;
+  std::map<std::string, uint64_t> rejected_;
 };
 
 }  // namespace moebius

@@ -17,7 +17,7 @@ const texts = ["system", "tools", "schema"];
 // A chat: { messages: [{ role, content, reasoning_content?, calls?, facts? }] }. facts: { tokens, rate, first, context, cut };
 // calls: [{ id, name, arguments, result? }].
 let chats = [{ messages: [] }], at = 0, undo = null, failure = "";
-let running = null, model = null, state = null, source = null;
+let running = null, model = null, models = [], wanted = "", state = null, source = null;
 const messages = () => chats[at].messages;
 function say(text, bad) { $("state").textContent = text; $("state").className = bad ? "bad" : ""; }
 
@@ -25,6 +25,7 @@ function say(text, bad) { $("state").textContent = text; $("state").className = 
 function save() {
   const settings = {};
   for (const n of names.concat(texts)) settings[n] = $(n).value;
+  if (wanted) settings.model = wanted;
   try { localStorage.setItem("moebius", JSON.stringify({ chats, at, settings })); } catch (e) { say("this browser keeps no more: export what you need", true); }
 }
 const clean = (list) => (Array.isArray(list) ? list : []).filter((m) => m && typeof m.content === "string" && /^(user|assistant)$/.test(m.role));
@@ -35,6 +36,7 @@ function restore(saved) {
   at = Math.min(Math.max(0, saved.at | 0), chats.length - 1);
   const settings = saved.settings || {};
   for (const n of names.concat(texts)) if (typeof settings[n] === "string") $(n).value = settings[n];
+  if (typeof settings.model === "string") wanted = settings.model;
 }
 const stored = () => { try { return JSON.parse(localStorage.getItem("moebius") || "{}"); } catch (e) { return {}; } };
 const headers = () => {
@@ -176,6 +178,7 @@ function given(id, what) {
 }
 function request(goOn) {
   const body = { stream: true, stream_options: { include_usage: true }, messages: [] };
+  if (models.length > 1) body.model = model.name;
   if ($("system").value.trim()) body.messages.push({ role: "system", content: $("system").value });
   for (const m of messages()) {
     const calls = m.calls || [];

@@ -104,7 +104,7 @@ async function watch() {
   if (source || document.hidden || $("engine").hidden) return;
   const own = source = new AbortController();
   try {
-    const r = await fetch("api/events", { headers: headers(), signal: source.signal });
+    const r = await fetch("api/events" + asked(), { headers: headers(), signal: source.signal });
     if (r.status === 401) $("key-form").hidden = false;
     if (!r.ok) throw new Error();
     const reader = r.body.getReader(), decoder = new TextDecoder();

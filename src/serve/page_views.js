@@ -37,18 +37,31 @@ views.forEach((n, i) => {
     $("tab-" + other).focus();
   });
 });
+// Of several models, the one that is looked at.
+const asked = () => (models.length > 1 ? "?model=" + encodeURIComponent(model.name) : "");
+$("model").addEventListener("change", () => {
+  wanted = $("model").value;
+  save();
+  history = [];
+  worked = state = null;
+  unwatch();  // the next one is of the other model
+  hello();
+});
 async function hello() {
   try {
     const r = await fetch("v1/models", { headers: headers() });
     if (r.status === 401) { $("key-form").hidden = false; return; }
     if (!r.ok) throw new Error((await r.json()).error.message);
-    const found = (await r.json()).data[0];
-    model = { name: found.id, context: found.max_model_len };
-    $("title").textContent = model.name;
+    models = (await r.json()).data.filter((m) => !m.root || m.root === m.id).map((m) => ({ name: m.id, context: m.max_model_len }));
+    $("model").replaceChildren(...models.map((m) => el("option", m.name, { value: m.name })));
+    $("model").hidden = models.length < 2;
+    model = models.find((m) => m.name === wanted) || models[0];
+    $("model").value = model.name;
+    $("title").textContent = models.length > 1 ? "Moebius" : model.name;
     document.title = model.name + " \u00b7 Moebius";
     if (!running) { say(""); draw(); }
     code();
-    const state = await (await fetch("api/state", { headers: headers() })).json();
+    const state = await (await fetch("api/state" + asked(), { headers: headers() })).json();
     $("tool-format").textContent = state.tool_format ? "Calls are read in the format " + state.tool_format + "." : "The model's chat template names no format of calls.";
   } catch (e) {
     say(e.message || "the server does not answer", true);

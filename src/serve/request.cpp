@@ -205,11 +205,18 @@ std::string ServedModel::fingerprint() const {
   return fmt::format("moebius-{}-{}", version, commit.substr(0, 8));
 }
 
+std::vector<std::string> ServedModel::names() const {
+  std::vector<std::string> out = {name};
+  out.insert(out.end(), aliases.begin(), aliases.end());
+  return out;
+}
+
+bool ServedModel::is_called(std::string_view word) const {
+  return word == name || std::find(aliases.begin(), aliases.end(), word) != aliases.end();
+}
+
 void check_model_name(const std::string& name, const ServedModel& model) {
-  const auto& more = model.aliases;
-  if (model.any_model || name == model.name ||
-      std::find(more.begin(), more.end(), name) != more.end())
-    return;
+  if (model.any_model || model.is_called(name)) return;
   throw ApiError(404, "model_not_found",
                  fmt::format("the model '{}' is not served here; this is '{}'",
                              printable(name, 100), model.name),

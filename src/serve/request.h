@@ -42,6 +42,8 @@ struct ServedModel {
   std::shared_ptr<GrammarCache> grammars = std::make_shared<GrammarCache>();
 
   std::string fingerprint() const;
+  std::vector<std::string> names() const;  // its own first
+  bool is_called(std::string_view word) const;
 };
 
 // Entries of lists.

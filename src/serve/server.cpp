@@ -105,6 +105,13 @@ ApiError wrong_method(const HttpRequest& head, bool get) {
   return e;
 }
 
+// Of a model, in a word.
+std::string condition_of(const Generator& generator) {
+  if (generator.dead()) return "dead";
+  const GeneratorStats s = generator.stats();
+  return !s.asleep ? "ready" : s.phase == kLoadingPhase ? "loading" : "asleep";
+}
+
 // Names that clients put into a target.
 std::string percent_decoded(std::string_view text) {
   std::string out;
@@ -173,30 +180,35 @@ int ApiServer::run() {
   return status;
 }
 
-void ApiServer::ready(ServedModel model, Generator& generator) {
-  generator.start([this](std::vector<GenerationEvent> events, const StepSummary& step) {
-    try {
-      auto shared = std::make_shared<std::vector<GenerationEvent>>(std::move(events));
-      http_->post([this, shared, step] { take(std::move(*shared), step); });
-    } catch (...) {
-      ++metrics_.internal_errors;
-      events_lost_ = true;
+void ApiServer::ready(std::vector<ModelOffer> models) {
+  auto hosts = std::make_shared<std::vector<std::unique_ptr<Host>>>();
+  for (ModelOffer& m : models) {
+    Host& host = *hosts->emplace_back(std::make_unique<Host>(std::move(m.model), *m.generator));
+    host.queue = options_.queue != 0 ? options_.queue : 4 * host.served.slots;
+    host.generator.start(
+        [this, &host](std::vector<GenerationEvent> events, const StepSummary& step) {
+          try {
+            auto shared = std::make_shared<std::vector<GenerationEvent>>(std::move(events));
+            http_->post([this, &host, shared, step] { take(host, std::move(*shared), step); });
+          } catch (...) {
+            ++metrics_.internal_errors;
+            events_lost_ = true;
+          }
+        });
+  }
+  http_->post([this, hosts] {
+    hosts_ = std::move(*hosts);
+    for (const auto& h : hosts_) {
+      const AnswerMarkup& f = h->served.markup;
+      log_event("ready",
+                fmt::format("ready after {:.1f} s: {}, context {}, {} at once, tool format {}, "
+                            "reasoning {}",
+                            std::chrono::duration<double>(Clock::now() - started_).count(),
+                            printable(h->served.name, 80), h->served.context,
+                            counted(h->served.slots, "sequence"),
+                            f.tools != nullptr ? f.tools->name : "none",
+                            f.reasoning != nullptr ? f.reasoning->name : "none"));
     }
-  });
-  http_->post([this, m = std::move(model), &generator] {
-    model_ = m;
-    texts_ = std::make_unique<TokenTexts>(*model_->tokenizer);
-    generator_ = &generator;
-    if (options_.queue == 0) options_.queue = 4 * model_->slots;
-    const AnswerMarkup& f = model_->markup;
-    log_event(
-        "ready",
-        fmt::format("ready after {:.1f} s: {}, context {}, {} at once, tool format {}, "
-                    "reasoning {}",
-                    std::chrono::duration<double>(Clock::now() - started_).count(),
-                    printable(model_->name, 80), model_->context,
-                    counted(model_->slots, "sequence"), f.tools != nullptr ? f.tools->name : "none",
-                    f.reasoning != nullptr ? f.reasoning->name : "none"));
   });
 }
 
@@ -205,8 +217,35 @@ void ApiServer::shut_down() {
 }
 void ApiServer::stop() { http_->stop(); }
 
-GeneratorStats ApiServer::stats() const {
-  return generator_ != nullptr ? generator_->stats() : GeneratorStats{};
+bool ApiServer::dead() const {
+  return !hosts_.empty() && std::all_of(hosts_.begin(), hosts_.end(),
+                                        [](const auto& h) { return h->generator.dead(); });
+}
+
+ApiServer::Host& ApiServer::host_of(const std::optional<std::string>& name) const {
+  if (!name) return *hosts_.front();
+  for (const auto& h : hosts_)
+    if (h->served.is_called(*name)) return *h;
+  if (hosts_.size() == 1 || hosts_.front()->served.any_model) return *hosts_.front();
+  std::string names;
+  for (const auto& h : hosts_)
+    names += fmt::format("{}'{}'", names.empty() ? "" : ", ", h->served.name);
+  throw ApiError(
+      404, "model_not_found",
+      fmt::format("the model '{}' is not served here; these are: {}", printable(*name, 100), names),
+      "model");
+}
+
+ApiServer::Host& ApiServer::host_of_body(std::string_view body) const {
+  return hosts_.size() == 1 ? *hosts_.front() : host_of(model_of_body(body));
+}
+
+ApiServer::Host* ApiServer::host_of_query(const HttpRequest& request) const {
+  if (hosts_.empty()) return nullptr;
+  constexpr std::string_view kName = "?model=";
+  const size_t at = request.target.find(kName);
+  if (at == std::string::npos) return hosts_.front().get();
+  return &host_of(percent_decoded(std::string_view(request.target).substr(at + kName.size())));
 }
 
 std::string ApiServer::request_id(const HttpRequest& request) const {
@@ -247,13 +286,14 @@ void ApiServer::log_event(std::string_view event, const std::string& message) no
 }
 
 void ApiServer::note(const HttpRequest& request, const std::string& id, const std::string& key,
-                     int status, const std::string& end,
-                     std::vector<LogLine::Figure> figures) noexcept {
+                     int status, const std::string& end, std::vector<LogLine::Figure> figures,
+                     const std::string& model) noexcept {
   if (!options_.log) return;
   try {
     LogLine line;
     line.id = id, line.client = request.peer, line.key = printable(key, 40);
     line.method = request.method, line.path = printable(request.path(), 80);
+    if (hosts_.size() > 1) line.model = printable(model, 80);
     line.status = status, line.figures = std::move(figures), line.message = end;
     log(line);
   } catch (...) {
@@ -319,7 +359,7 @@ std::optional<HttpReply> ApiServer::refuse(const HttpRequest& head) {
     if (route->model && draining_) throw draining_error();
     if (route->model && dead())
       throw try_later(503, "engine_dead", "the engine failed; the server is ending", 10);
-    if (route->model && !model_) throw loading_error();
+    if (route->model && hosts_.empty()) throw loading_error();
     return std::nullopt;
   } catch (const ApiError& e) {
     const std::string id = request_id(head);
@@ -353,10 +393,14 @@ void ApiServer::answer(const HttpExchangePtr& exchange, HttpReply reply) {
 }
 
 HttpReply ApiServer::metrics(const HttpRequest&) {
+  static const ModelMetrics kNothing;
+  std::vector<ModelMoment> moments;
+  for (const auto& h : hosts_)
+    moments.push_back({&h->served, &h->metrics, h->generator.stats(), h->read_rate()});
+  if (moments.empty()) moments.push_back({nullptr, &kNothing, {}, 0});
   return {200,
           {{"Content-Type", "text/plain; version=0.0.4; charset=utf-8"}},
-          metrics_.text(stats(), model_ ? &*model_ : nullptr, http_->counts(),
-                        {load_share(), read_rate(), options_.expert_metrics}),
+          metrics_.text(moments, http_->counts(), load_share(), options_.expert_metrics),
           false};
 }
 
@@ -374,8 +418,13 @@ HttpReply ApiServer::stored_response(const HttpRequest&) {
 HttpReply ApiServer::health(const HttpRequest&) {
   if (dead() || died_) throw try_later(503, "engine_dead", "the engine failed", 10);
   if (draining_) throw draining_error();
-  if (!model_) throw loading_error();
-  return json_reply("{\"status\":\"ok\"}");
+  if (hosts_.empty()) throw loading_error();
+  if (hosts_.size() == 1) return json_reply("{\"status\":\"ok\"}");
+  std::string models;
+  for (const auto& h : hosts_)
+    models += fmt::format("{}{}:\"{}\"", models.empty() ? "" : ",", json_quoted(h->served.name),
+                          condition_of(h->generator));
+  return json_reply("{\"status\":\"ok\",\"models\":{" + models + "}}");
 }
 
 ApiError ApiServer::draining_error() {
@@ -388,7 +437,9 @@ ApiError ApiServer::loading_error() const {
 }
 
 ApiError ApiServer::text_full() const {
-  return try_later(429, "queue_full", "too many requests are waiting", retry_after());
+  int seconds = 1;
+  for (const auto& h : hosts_) seconds = std::max(seconds, h->retry_after());
+  return try_later(429, "queue_full", "too many requests are waiting", seconds);
 }
 
 double ApiServer::longest_step(const GeneratorStats& s) {
@@ -396,52 +447,58 @@ double ApiServer::longest_step(const GeneratorStats& s) {
 }
 
 HttpReply ApiServer::live(const HttpRequest&) {
-  const GeneratorStats s = stats();
-  if (generator_ != nullptr && s.heartbeat_seconds > longest_step(s))
-    throw try_later(503, "stuck",
-                    fmt::format("no step has ended for {:.0f} s", s.heartbeat_seconds), 10);
+  for (const auto& h : hosts_) {
+    const GeneratorStats s = h->generator.stats();
+    if (s.heartbeat_seconds > longest_step(s))
+      throw try_later(503, "stuck",
+                      fmt::format("no step has ended for {:.0f} s", s.heartbeat_seconds), 10);
+  }
   return json_reply("{\"status\":\"ok\"}");
 }
 
-std::string ApiServer::model_json(const std::string& id) const {
+std::string ApiServer::model_json(const ServedModel& model, const std::string& id) {
   return fmt::format(
       "{{\"id\":{},\"object\":\"model\",\"created\":{},\"owned_by\":\"moebius\",\"root\":{},"
       "\"max_model_len\":{}}}",
-      json_quoted(id), model_->created, json_quoted(model_->name), model_->context);
+      json_quoted(id), model.created, json_quoted(model.name), model.context);
 }
 
 // In Anthropic's form.
 std::string ApiServer::anthropic_models() const {
-  std::tm utc{};
-  const std::time_t created = model_->created;
-  gmtime_r(&created, &utc);
-  char time[32];
-  std::strftime(time, sizeof time, "%FT%TZ", &utc);
-  std::vector<std::string> names = {model_->name};
-  names.insert(names.end(), model_->aliases.begin(), model_->aliases.end());
-  std::string list;
-  for (const std::string& name : names)
-    list += fmt::format(
-        "{}{{\"type\":\"model\",\"id\":{},\"display_name\":{},\"created_at\":\"{}\",\"lifecycle\":"
-        "\"active\"}}",
-        list.empty() ? "" : ",", json_quoted(name), json_quoted(model_->name), time);
+  std::string list, first, last;
+  for (const auto& h : hosts_) {
+    std::tm utc{};
+    const std::time_t created = h->served.created;
+    gmtime_r(&created, &utc);
+    char time[32];
+    std::strftime(time, sizeof time, "%FT%TZ", &utc);
+    for (const std::string& name : h->served.names()) {
+      list += fmt::format(
+          "{}{{\"type\":\"model\",\"id\":{},\"display_name\":{},\"created_at\":\"{}\","
+          "\"lifecycle\":\"active\"}}",
+          list.empty() ? "" : ",", json_quoted(name), json_quoted(h->served.name), time);
+      if (first.empty()) first = json_quoted(name);
+      last = json_quoted(name);
+    }
+  }
   return fmt::format("{{\"data\":[{}],\"has_more\":false,\"first_id\":{},\"last_id\":{}}}", list,
-                     json_quoted(names.front()), json_quoted(names.back()));
+                     first, last);
 }
 
 HttpReply ApiServer::models(const HttpRequest& request) {
   if (request.find("anthropic-version") != nullptr) return json_reply(anthropic_models());
-  std::string list = model_json(model_->name);
-  for (const std::string& alias : model_->aliases) list += "," + model_json(alias);
+  std::string list;
+  for (const auto& h : hosts_)
+    for (const std::string& name : h->served.names())
+      list += (list.empty() ? "" : ",") + model_json(h->served, name);
   return json_reply("{\"object\":\"list\",\"data\":[" + list + "]}");
 }
 
 HttpReply ApiServer::model(const HttpRequest& request) {
   const std::string name = percent_decoded(request.path().substr(kModelPrefix.size()));
-  check_model_name(name, *model_);
-  const auto& more = model_->aliases;
-  const bool alias = std::find(more.begin(), more.end(), name) != more.end();
-  return json_reply(model_json(alias ? name : model_->name));
+  const ServedModel& m = host_of(name).served;
+  check_model_name(name, m);
+  return json_reply(model_json(m, m.is_called(name) ? name : m.name));
 }
 
 HttpReply ApiServer::page(const HttpRequest& request) {
@@ -505,7 +562,9 @@ void ApiServer::text_answer(HttpExchangePtr exchange, Endpoint endpoint, TextAns
     if (*left) return;
     HttpReply reply;
     try {
-      reply = json_reply(make(parse_body(exchange->request().body, endpoint, *model_), *model_));
+      const std::string& body = exchange->request().body;
+      const ServedModel& model = host_of_body(body).served;
+      reply = json_reply(make(parse_body(body, endpoint, model), model));
     } catch (const ApiError& e) {
       reply = error_reply(e, exchange->request().path(), request_id(exchange->request()));
     }

@@ -7,9 +7,11 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "serve/access.h"
 #include "serve/answer.h"
@@ -42,6 +44,12 @@ struct ServerOptions {
   bool log_json = false;  // a JSON object each
 };
 
+// A model to serve; both parts live longer than the server.
+struct ModelOffer {
+  ServedModel model;
+  Generator* generator = nullptr;
+};
+
 class ApiServer : private HttpHandler {
  public:
   explicit ApiServer(ServerOptions options);
@@ -53,8 +61,10 @@ class ApiServer : private HttpHandler {
   int run();
   // From any thread. The share of the model's bytes that were read, for whoever waits.
   void loading(double share) { loaded_share_ = share; }
-  // The model can be asked; both must live longer than this, and no event may come after it.
-  void ready(ServedModel model, Generator& generator);
+  // The models can be asked; they have names of their own each. The first is the one of requests that
+  // name none. No event of a generator may come after the server's end.
+  void ready(std::vector<ModelOffer> models);
+  void ready(ServedModel model, Generator& generator) { ready({{std::move(model), &generator}}); }
   void shut_down();                          // as SIGTERM does; the second time at once
   void stop();                               // now
   bool at_once() const { return at_once_; }  // it was told twice
@@ -65,6 +75,33 @@ class ApiServer : private HttpHandler {
   using Clock = std::chrono::steady_clock;
   struct Generation;
   using GenerationPtr = std::shared_ptr<Generation>;
+  struct Sample {
+    Clock::time_point time;
+    GeneratorStats stats;
+  };
+  // A model and what is under way there. Event thread only, but for what never changes: `served` and
+  // `queue`.
+  struct Host {
+    Host(ServedModel model, Generator& g) : served(std::move(model)), generator(g) {}
+    const ServedModel served;
+    const TokenTexts texts{*served.tokenizer};
+    Generator& generator;
+    size_t queue = 0;  // sequences that may wait beside those that run
+    ModelMetrics metrics;
+    std::map<uint64_t, std::pair<GenerationPtr, size_t>> running;  // by the generator's id
+    size_t sequences = 0;        // that were submitted and have not ended
+    size_t waiting_tokens = 0;   // of prompts whose first token has not come
+    double rate = 0;             // tokens per second, running mean
+    bool stuck = false;          // a step that never ends was logged
+    bool died = false;           // its end was seen
+    std::deque<Sample> samples;  // of the last seconds, for rates
+
+    size_t most() const { return served.slots + queue; }
+    int retry_after() const;
+    // Rates are differences between the oldest of the last seconds and now.
+    const Sample& sample(std::chrono::milliseconds pace = std::chrono::seconds(1));
+    double read_rate();  // bytes per second
+  };
   struct Route;
   static const Route* find_route(std::string_view path);
 
@@ -99,11 +136,15 @@ class ApiServer : private HttpHandler {
 
   using TextAnswer = std::string (*)(const RequestBody& body, const ServedModel& model);
   void text_answer(HttpExchangePtr exchange, Endpoint endpoint, TextAnswer make);
-  std::string model_json(const std::string& id) const;
+  // The model that a name means; the first: of those that name none. Throws ApiError 404.
+  Host& host_of(const std::optional<std::string>& name) const;
+  // The one that a body asks for, on a text thread.
+  Host& host_of_body(std::string_view body) const;
+  Host* host_of_query(const HttpRequest& request) const;  // null: there is none yet
+  static std::string model_json(const ServedModel& model, const std::string& id);
   std::string anthropic_models() const;
-  void send_state(const HttpExchangePtr& exchange);
-  std::string state_json();
-  GeneratorStats stats() const;
+  void send_state(const HttpExchangePtr& exchange, Host* host);
+  std::string state_json(Host* host);
   ApiError loading_error() const;
   static ApiError draining_error();
   ApiError text_full() const;
@@ -112,32 +153,31 @@ class ApiServer : private HttpHandler {
   bool on_text_thread(const HttpExchangePtr& exchange, std::function<void()> job);
   // On the event thread, when a text thread is done with it.
   void drop_body(const HttpExchangePtr& exchange);
-  double load_share() const { return model_ ? 1 : loaded_share_.load(); }
-  bool dead() const { return generator_ != nullptr && generator_->dead(); }
+  double load_share() const { return hosts_.empty() ? loaded_share_.load() : 1; }
+  bool dead() const;  // no model can answer any more
 
   // Generating (generation.cpp).
   void generate(HttpExchangePtr exchange, Endpoint endpoint);
   void prepared(const GenerationPtr& g, ApiRequest request, std::vector<GenerationRequest> prompts);
   void refuse_generation(const GenerationPtr& g, const ApiError& error);
-  void take(std::vector<GenerationEvent> events, const StepSummary& step);
-  void count_step(const StepSummary& step);
+  void take(Host& host, std::vector<GenerationEvent> events, const StepSummary& step);
+  static void count_step(Host& host, const StepSummary& step);
   void take_one(Generation& g, size_t prompt, GenerationEvent& event);
   void time_tokens(Generation& g, size_t choice, const GenerationEvent& event);
   void flush(const GenerationPtr& g);
   void complete(const GenerationPtr& g);
   void fail_generation(const GenerationPtr& g, const ApiError& error);
   void end_generation(GenerationPtr g, int status, std::string_view word);
-  void check_capacity(size_t sequences);
-  void check_choices(size_t prompts, size_t choices) const;  // on a text thread
-  int retry_after() const;
+  static void check_capacity(const Host& host, size_t sequences);
+  static void check_choices(const Host& host, size_t prompts, size_t choices);  // on a text thread
   static HttpReply stream_head();
-  void fail_all(const ApiError& error);
+  void fail_all(const ApiError& error, const Host* host = nullptr);  // null: of every model
   void tick();
   void watch(const GenerationPtr& g);
   void start_ticking();
   void begin_stream(Generation& g);
   void break_silence(const GenerationPtr& g, Clock::time_point now);
-  void watch_step();
+  void watch_step(Host& host);
   void drain();
   void drain_on();
 
@@ -154,7 +194,8 @@ class ApiServer : private HttpHandler {
   void finish_reply(HttpReply& reply, const HttpRequest& request, const std::string& id);
   // The line of a request.
   void note(const HttpRequest& request, const std::string& id, const std::string& key, int status,
-            const std::string& end, std::vector<LogLine::Figure> figures = {}) noexcept;
+            const std::string& end, std::vector<LogLine::Figure> figures = {},
+            const std::string& model = {}) noexcept;
   void log(const LogLine& line) noexcept;
   std::string request_id(const HttpRequest& request) const;
 
@@ -163,29 +204,14 @@ class ApiServer : private HttpHandler {
   Metrics metrics_;
   std::unique_ptr<HttpServer> http_;
   std::unique_ptr<TextWorker> text_, large_text_;
-  std::optional<ServedModel> model_;
-  std::unique_ptr<TokenTexts> texts_;
-  Generator* generator_ = nullptr;
-  std::map<uint64_t, std::pair<GenerationPtr, size_t>> running_;  // by the generator's id
+  std::vector<std::unique_ptr<Host>> hosts_;  // empty: they are being loaded
   std::set<GenerationPtr> generations_;
-  size_t sequences_ = 0;       // that were submitted and have not ended
-  size_t waiting_tokens_ = 0;  // of prompts whose first token has not come
   std::atomic<bool> at_once_{false};
   bool ticking_ = false, draining_ = false, drained_ = false, died_ = false, cut_off_ = false;
-  bool stuck_ = false;                    // a step that never ends was logged
   std::atomic<bool> events_lost_{false};  // there was no memory to take them
   size_t watchers_ = 0;                   // of /api/events
-  struct Sample {
-    Clock::time_point time;
-    GeneratorStats stats;
-  };
-  // Rates are differences between the oldest of the last seconds and now.
-  const Sample& sample(std::chrono::milliseconds pace = std::chrono::seconds(1));
-  double read_rate();           // bytes per second
-  std::deque<Sample> samples_;  // of the last seconds, for rates
   std::atomic<double> loaded_share_{0};
   Clock::time_point started_ = Clock::now();
-  double rate_ = 0;  // tokens per second, running mean
 };
 
 }  // namespace moebius

@@ -27,39 +27,45 @@ Json rows_in_window(const GeneratorStats& now, const GeneratorStats& before) {
 
 }  // namespace
 
-const ApiServer::Sample& ApiServer::sample(std::chrono::milliseconds pace) {
+const ApiServer::Sample& ApiServer::Host::sample(std::chrono::milliseconds pace) {
   const auto now = Clock::now();
-  if (samples_.empty() || now - samples_.back().time >= pace) samples_.push_back({now, stats()});
-  while (samples_.size() > 2 && now - samples_.front().time > kWindow) samples_.pop_front();
-  return samples_.front();
+  if (samples.empty() || now - samples.back().time >= pace)
+    samples.push_back({now, generator.stats()});
+  while (samples.size() > 2 && now - samples.front().time > kWindow) samples.pop_front();
+  return samples.front();
 }
 
-double ApiServer::read_rate() {
+double ApiServer::Host::read_rate() {
   const Sample& old = sample();
-  const GeneratorStats s = stats();
+  const GeneratorStats s = generator.stats();
   const double seconds = std::chrono::duration<double>(Clock::now() - old.time).count();
   const uint64_t now = s.weight_bytes + s.kv_bytes_read,
                  before = old.stats.weight_bytes + old.stats.kv_bytes_read;
   return now > before ? static_cast<double>(now - before) / std::max(0.001, seconds) : 0;
 }
 
-std::string ApiServer::state_json() {
+std::string ApiServer::state_json(Host* host) {
+  static const ModelMetrics kNothing;
   const auto now = Clock::now();
-  const Sample& old = sample(std::chrono::milliseconds(200));
-  const GeneratorStats s = stats();
+  const Sample old =
+      host != nullptr ? host->sample(std::chrono::milliseconds(200)) : Sample{now, {}};
+  const GeneratorStats s = host != nullptr ? host->generator.stats() : GeneratorStats{};
+  const ServedModel* model = host != nullptr ? &host->served : nullptr;
+  const ModelMetrics& metrics = host != nullptr ? host->metrics : kNothing;
   const double seconds = std::max(0.001, std::chrono::duration<double>(now - old.time).count());
   const auto rate = [&](uint64_t a, uint64_t b) {
     return static_cast<double>(a - std::min(a, b)) / seconds;
   };
 
   Json j = Json::object();
-  const char* status = dead() ? "dead" : draining_ ? "draining" : model_ ? "ok" : "loading";
-  j.set("status", status);
-  j.set("model", model_ ? model_->name : "");
-  j.set("context", static_cast<uint64_t>(model_ ? model_->context : 0));
+  const bool here = model != nullptr, gone = here && host->generator.dead();
+  j.set("status", dead() || gone ? "dead" : draining_ ? "draining" : here ? "ok" : "loading");
+  j.set("model", here ? model->name : "");
+  j.set("asleep", s.asleep);
+  j.set("context", static_cast<uint64_t>(here ? model->context : 0));
   const auto format = [&](const auto* row) { return row != nullptr ? Json(row->name) : Json(); };
-  j.set("tool_format", model_ ? format(model_->markup.tools) : Json());
-  j.set("reasoning_format", model_ ? format(model_->markup.reasoning) : Json());
+  j.set("tool_format", here ? format(model->markup.tools) : Json());
+  j.set("reasoning_format", here ? format(model->markup.reasoning) : Json());
   j.set("load_ratio", load_share());
   j.set("uptime_seconds", std::chrono::duration<double>(now - started_).count());
   j.set("running", static_cast<uint64_t>(s.running));
@@ -74,8 +80,8 @@ std::string ApiServer::state_json() {
   const auto pair = [](const Recent& r) {
     return Json::object({{"p50", r.quantile(0.5)}, {"p99", r.quantile(0.99)}});
   };
-  j.set("first_token_seconds", pair(metrics_.recent_first()));
-  j.set("gap_seconds", pair(metrics_.recent_gap()));
+  j.set("first_token_seconds", pair(metrics.recent_first()));
+  j.set("gap_seconds", pair(metrics.recent_gap()));
   Json phases = Json::object();
   for (size_t i = 0; i < s.phase_seconds.size(); ++i) {
     if (s.phase_seconds[i].first == "idle") continue;  // no part of a step
@@ -84,7 +90,7 @@ std::string ApiServer::state_json() {
     phases.set(s.phase_seconds[i].first, s.phase_seconds[i].second - before);
   }
   j.set("phase_seconds", std::move(phases));
-  j.set("read_bytes_per_s", read_rate());
+  j.set("read_bytes_per_s", host != nullptr ? host->read_rate() : 0.0);
   j.set("read_roof_bytes_per_s", s.read_roof);
   if (s.expert_layers > 0 && !s.expert_rows.empty())
     j.set("experts",
@@ -94,8 +100,8 @@ std::string ApiServer::state_json() {
   return j.dump();
 }
 
-HttpReply ApiServer::state(const HttpRequest&) {
-  return {200, {{"Content-Type", "application/json"}}, state_json(), false};
+HttpReply ApiServer::state(const HttpRequest& request) {
+  return {200, {{"Content-Type", "application/json"}}, state_json(host_of_query(request)), false};
 }
 
 void ApiServer::events(HttpExchangePtr exchange) {
@@ -105,25 +111,33 @@ void ApiServer::events(HttpExchangePtr exchange) {
     return answer(exchange, error_reply(try_later(429, "too_many_watchers",
                                                   "too many pages watch this server", 10)));
   }
+  Host* host = nullptr;
+  try {
+    host = host_of_query(exchange->request());
+  } catch (const ApiError& e) {
+    return answer(exchange, error_reply(e));
+  }
   ++watchers_;
   exchange->on_gone = [this] { --watchers_; };
   HttpReply head = stream_head();
   finish_reply(head, exchange->request(), id);
   note(exchange->request(), id, access_.check_key(exchange->request()), 200, "");
   exchange->begin(std::move(head));
-  send_state(exchange);
+  send_state(exchange, host);
 }
 
-void ApiServer::send_state(const HttpExchangePtr& exchange) {
+void ApiServer::send_state(const HttpExchangePtr& exchange, Host* host) {
   if (!exchange->open()) return;
-  exchange->send("data: " + state_json() + "\n\n");
+  if (host == nullptr && !hosts_.empty()) host = hosts_.front().get();  // they are there now
+  exchange->send("data: " + state_json(host) + "\n\n");
   if (!exchange->open()) return;
   if (draining_) {
     --watchers_;
     exchange->end();
     return;
   }
-  http_->after(kPace, [this, exchange] { guard(exchange, [&] { send_state(exchange); }); });
+  http_->after(kPace,
+               [this, exchange, host] { guard(exchange, [&] { send_state(exchange, host); }); });
 }
 
 }  // namespace moebius

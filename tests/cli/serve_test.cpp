@@ -233,6 +233,68 @@ TEST(ServeCommand, PromptsOnDiskSurviveARestart) {
 
 // What one key's owner asked is found by that key alone, unless all share.
 // Down to the engine: what may be chosen, what may not, and what the prompt's tokens are worth.
+// Two models of one process answer as each would alone; one that sleeps gives its memory back and
+// answers the same when it woke, also where its prompts and packed weights come from disk. A folder that
+// is gone by then is said, and harms nobody else.
+TEST(ServeCommand, SeveralModelsOneOfThemAsleep) {
+  const test::TempDir dir;
+  const std::filesystem::path copy = dir.path() / "copy", gone = dir.path() / "gone";
+  std::filesystem::copy(test::bundled_model_dir(), copy, std::filesystem::copy_options::recursive);
+  const std::string small = "--model small=" + test::bundled_model_dir().string(),
+                    other = " --model other=" + copy.string();
+  const std::string prompt =
+      R"("prompt":"It was a dark night.","max_tokens":12,"temperature":0.7,"seed":3)";
+  const Response alone = Served("--parallel 2").completion(prompt);
+  const Served server(small + other + " --alias gpt=other --parallel 2 --kv-gib 0.05 " +
+                      "--sleep-after 0.5 --kv-dir " + (dir.path() / "kv").string() +
+                      " --pack-dir " + (dir.path() / "packed").string());
+  ASSERT_NE(server.port, 0);
+  const auto asleep = [&] {
+    return server.metric("model_awake{model=\"small\"}") == "0" &&
+           server.metric("model_awake{model=\"other\"}") == "0";
+  };
+  const auto memory = [&] { return std::stod(server.metric("process_anonymous_bytes")); };
+  const std::string of[] = {R"(,"model":"small")", R"(,"model":"gpt")"};
+  double awake = 0;
+  for (int round = 0; round < 2; ++round) {
+    for (const std::string& model : of)
+      EXPECT_EQ(text_of(server.completion(prompt + model)), text_of(alone));
+    awake = std::max(awake, memory());
+    ASSERT_TRUE(Served::eventually_long(asleep));
+  }
+  EXPECT_TRUE(Served::eventually_long([&] { return memory() < 0.7 * awake; }))
+      << memory() << " of " << awake;
+  EXPECT_EQ(server.metric("model_loads_total{model=\"other\"}"), "2");
+  std::filesystem::rename(copy, gone);
+  const Response failed = server.completion(prompt + of[1]);
+  EXPECT_EQ(failed.status, 503);
+  EXPECT_NE(failed.body.find("could not be loaded"), std::string::npos) << failed.body;
+  EXPECT_EQ(text_of(server.completion(prompt + of[0])), text_of(alone));
+  std::filesystem::rename(gone, copy);
+  EXPECT_EQ(text_of(server.completion(prompt + of[1])), text_of(alone));
+  EXPECT_EQ(server.ask(test::get("/health")).status, 200);
+}
+
+TEST(ServeCommand, ModelsThatCannotBeAreRefused) {
+  const std::string dir = test::bundled_model_dir().string();
+  const auto words = [](const std::string& args) {
+    const test::CommandResult r = test::run_tool("serve --port 0 " + args);
+    EXPECT_NE(r.status, 0) << args;
+    return r.err;
+  };
+  for (const auto& [args, part] : std::vector<std::pair<std::string, std::string>>{
+           {"--model " + dir, "expected NAME=DIR"},
+           {"--model =" + dir, "expected NAME=DIR"},
+           {"--model a=/nowhere/at/all", "/nowhere/at/all"},
+           {"--model a=" + dir + " --model a=" + dir, "two models are called 'a'"},
+           {"--model a=" + dir + " --alias a", "two models are called 'a'"},
+           {"--model a=" + dir + " --alias x=b", "no model is called 'b'"},
+           {dir + " --model a=" + dir, "leave one of them out"},
+           {"--model a=" + dir + " --model b=" + dir + " --tp 2", "not with ranks"},
+           {"--sleep-after 5 --tp 2", "not with ranks"}})
+    EXPECT_NE(words(args).find(part), std::string::npos) << args << ": " << words(args);
+}
+
 TEST(ServeCommand, ConstraintsAreObeyed) {
   const Served server("--parallel 4");
   const std::string fields =

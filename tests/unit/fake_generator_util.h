@@ -29,6 +29,7 @@ class FakeGenerator final : public Generator {
   bool waiting(uint64_t id) const override;
   bool dead() const override { return dead_; }
   GeneratorStats stats() const override;
+  bool stop(std::chrono::milliseconds) override { return halt(), true; }
 
   std::atomic<int> pace_us{0};              // between steps
   std::atomic<bool> held{false};            // takes no step

@@ -25,8 +25,7 @@ EngineOptions with_defaults(Backend& backend, EngineOptions o) {
   const auto kinds = backend.kv_kinds();
   const uint64_t row = kv_bytes_of(kinds, 1);
   if (o.kv_bytes == 0) {
-    // An unfinished block more for each: the last turn's is kept while the next one goes on from it.
-    o.kv_bytes = o.parallel * (kv_bytes_of(kinds, o.context) + row);
+    o.kv_bytes = kv_bytes_wanted(backend, o.parallel, o.context);
     const uint64_t left = backend.memory_left(), here = available_memory_bytes(),
                    have = left > 0 && here > 0 ? std::min(left, here) : std::max(left, here);
     if (have > 0) o.kv_bytes = std::min(o.kv_bytes, have / 2);
@@ -51,6 +50,12 @@ size_t longest_within(Backend& backend, size_t context, uint64_t bytes) {
 
 }  // namespace
 
+// An unfinished block more for each: the last turn's is kept while the next one goes on from it.
+uint64_t kv_bytes_wanted(const Backend& backend, size_t parallel, size_t context) {
+  const auto kinds = backend.kv_kinds();
+  return parallel * (kv_bytes_of(kinds, context) + kv_bytes_of(kinds, 1));
+}
+
 uint64_t seed_of_choice(uint64_t seed, size_t index) {
   return index == 0 ? seed : SplitMix64(SplitMix64(seed).next() + index).next();
 }
@@ -64,6 +69,7 @@ Engine::Engine(Backend& backend, const EngineOptions& options)
       kv_(backend, {options_.kv_bytes, options_.parallel, options_.hash_seed, UINT64_MAX,
                     options_.freed, backend.keys_depend_on_length() ? nullptr : options_.disk,
                     options_.fingerprint, options_.pool}) {
+  cost_ = options_.cost;
   options_.drafts = std::min(options_.drafts, kMostDrafts);
   if (options_.backend_drafts && !backend.drafts())
     fail("drafts of the model's own need its layer for multi-token prediction, on one device");

@@ -52,7 +52,11 @@ struct EngineOptions {
   KvBlocks::Freed freed;            // told of every block that nobody owns any more
   KvDisk* disk = nullptr;   // keeps what leaves memory and reads it again; outlives the engine
   std::string fingerprint;  // with a disk: of the model and its options (kv_archive.h)
+  StepCost cost;  // what steps of the same model took before; then there is no need to calibrate
 };
+
+// Bytes of keys and values that `parallel` sequences of `context` tokens take.
+uint64_t kv_bytes_wanted(const Backend& backend, size_t parallel, size_t context);
 
 // kContext: no room for another token, in the context or in the memory for keys and values.
 enum class Finish : uint8_t { kNo, kStopToken, kStopText, kLength, kContext, kCancelled, kError };
@@ -155,6 +159,7 @@ class Engine {
   uint64_t kv_bytes() const { return kv_.blocks().budget(); }
   size_t prompt_left() const;  // tokens of prompts that no step has run yet
   const KvStore& kv() const { return kv_; }
+  const StepCost& cost() const { return cost_; }
 
  private:
   struct Client {

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// The models of a server: named on the command line, loaded at the start, and, with --sleep-after, given
+// back when nobody asks for them and loaded again. What requests are checked against (names, tokenizer,
+// templates) stays; weights, engine and keys come and go.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "apps/engine_options.h"
+#include "apps/kv_dir.h"
+#include "apps/model_commands.h"
+#include "serve/server.h"
+#include "serve/step_turns.h"
+
+namespace moebius {
+
+// How models are served; all of them in the same way.
+struct ModelServing {
+  ModelRunOptions model;  // the folder: of the only one
+  EngineRunOptions engine;
+  std::vector<std::string> named, aliases;  // NAME=DIR each; none: the folder
+  std::string tool_format = "auto", reasoning = "auto", reasoning_field;
+  size_t context = 0, parallel = 32, max_output = 0;
+  double stretch = 3, sleep_after = 0;  // seconds; 0: never
+  bool any_model = false, priorities = false;
+};
+
+// One of them.
+class HostedModel {
+ public:
+  // `say`: a line of the log, from any thread. What is given by reference outlives this.
+  HostedModel(const ModelServing& serving, std::string name, std::string folder,
+              std::vector<std::string> aliases, KvDisk* disk, std::shared_ptr<StepTurns> turns,
+              std::function<void(const std::string& words)> say);
+  ~HostedModel();
+
+  // Tokenizer, templates and weights. Throws Error.
+  void open(const std::function<void(double share)>& loaded);
+  // What keys and values of --parallel sequences would take; only while it is open.
+  uint64_t kv_wanted() const;
+  // The engine, with so many bytes for keys and values (0: its own choice).
+  void start(uint64_t kv_bytes);
+  ModelOffer offer() { return {served_, generator_.get()}; }
+  bool stop(std::chrono::milliseconds most) { return generator_->stop(most); }
+  void keep_prompts();  // on disk; after stop()
+
+ private:
+  struct Weights;
+  std::shared_ptr<Weights> open_weights(const std::function<void(double share)>& loaded) const;
+  void start_engine(Weights& weights);
+  std::unique_ptr<Generator> generator_of(const std::shared_ptr<Weights>& weights);
+  std::unique_ptr<Generator> load();
+  void unload(std::unique_ptr<Generator> generator);
+  void describe();
+
+  const ModelServing& serving_;
+  ModelRunOptions run_;
+  EngineRunOptions engine_;
+  const std::vector<std::string> aliases_;
+  KvDisk* const disk_;
+  const std::shared_ptr<StepTurns> turns_;
+  const std::function<void(const std::string& words)> say_;
+  std::optional<Tokenizer> tokenizer_;
+  std::optional<ChatTemplates> templates_;
+  ServedModel served_;
+  uint64_t kv_bytes_ = 0;
+  double read_roof_ = 0;
+  StepCost cost_;
+  std::weak_ptr<Weights> weights_;   // those that are there
+  std::shared_ptr<Weights> opened_;  // until the engine starts
+  std::unique_ptr<Generator> generator_;
+};
+
+// All of them, in the order of the command line.
+class HostedModels {
+ public:
+  // Throws UsageError and Error: names that do not fit, folders that cannot be served, options that do
+  // not go together.
+  HostedModels(const ModelServing& serving, KvDisk* disk,
+               std::function<void(const std::string& words)> say);
+  // Throws Error.
+  void load(const std::function<void(double share)>& loaded);
+  std::vector<ModelOffer> offers();
+  bool stop(std::chrono::milliseconds most);
+  void keep_prompts();
+
+ private:
+  const ModelServing& serving_;
+  std::shared_ptr<Runtime> runtime_;  // stays when all models sleep
+  std::vector<std::unique_ptr<HostedModel>> models_;
+};
+
+// Shares of one budget for keys and values: each gets the same part of what it wants. The budget is
+// `bytes`, or (0) all that is wanted, at most half of the memory that is free.
+std::vector<uint64_t> share_kv_budget(std::span<const uint64_t> wanted, uint64_t bytes,
+                                      uint64_t free);
+
+}  // namespace moebius

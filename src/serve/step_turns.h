@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engines that share a pool of threads take turns, step by step, in the order they asked: so that none
+// waits for more than one step of each other, and a step's time is its own.
+#pragma once
+#include <condition_variable>
+#include <cstdint>
+#include <mutex>
+
+namespace moebius {
+
+class StepTurns {
+ public:
+  // The turn lasts as long as this; null: there is nobody else.
+  class Turn {
+   public:
+    explicit Turn(StepTurns* turns) : turns_(turns) {
+      if (turns_ != nullptr) turns_->begin();
+    }
+    ~Turn() {
+      if (turns_ != nullptr) turns_->end();
+    }
+    Turn(const Turn&) = delete;
+    Turn& operator=(const Turn&) = delete;
+
+   private:
+    StepTurns* turns_;
+  };
+
+ private:
+  void begin() {
+    std::unique_lock lock(mutex_);
+    const uint64_t mine = asked_++;
+    changed_.wait(lock, [&] { return mine == now_; });
+  }
+  void end() {
+    {
+      const std::lock_guard lock(mutex_);
+      ++now_;
+    }
+    changed_.notify_all();
+  }
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t asked_ = 0, now_ = 0;
+};
+
+}  // namespace moebius

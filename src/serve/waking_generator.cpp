@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/waking_generator.h"
+
+#include <fmt/core.h>
+#include <pthread.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace moebius {
+namespace {
+
+template <class T>
+void add_each(std::vector<T>& to, const std::vector<T>& more) {
+  to.resize(std::max(to.size(), more.size()));
+  for (size_t i = 0; i < more.size(); ++i) to[i] += more[i];
+}
+
+}  // namespace
+
+void add_counters(GeneratorStats& to, const GeneratorStats& more) {
+  to.prompt_tokens += more.prompt_tokens, to.cached_tokens += more.cached_tokens;
+  to.new_tokens += more.new_tokens, to.prefix_queries += more.prefix_queries;
+  to.prefix_hits += more.prefix_hits, to.preemptions += more.preemptions;
+  to.drafts += more.drafts, to.drafted_tokens += more.drafted_tokens;
+  add_each(to.drafts_right, more.drafts_right);
+  to.disk.tokens += more.disk.tokens;
+  to.weight_bytes += more.weight_bytes, to.kv_bytes_read += more.kv_bytes_read;
+  to.steps += more.steps;
+  add_each(to.expert_rows, more.expert_rows);
+  for (const auto& [phase, seconds] : more.phase_seconds) {
+    const auto same = [&, &name = phase](const auto& p) { return p.first == name; };
+    const auto it = std::find_if(to.phase_seconds.begin(), to.phase_seconds.end(), same);
+    if (it != to.phase_seconds.end())
+      it->second += seconds;
+    else
+      to.phase_seconds.emplace_back(phase, seconds);
+  }
+}
+
+WakingGenerator::WakingGenerator(std::unique_ptr<Generator> awake, WakingOptions options)
+    : options_(std::move(options)), awake_(std::move(awake)) {}
+
+WakingGenerator::~WakingGenerator() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+  awake_.reset();  // its thread passes events on to the rest
+}
+
+void WakingGenerator::start(Sink sink) {
+  const std::lock_guard lock(mutex_);
+  sink_ = std::move(sink);
+  awake_->start([this](std::vector<GenerationEvent> events, const StepSummary& step) {
+    pass_on(std::move(events), step);
+  });
+  thread_ = std::thread([this] { run(); });
+}
+
+bool WakingGenerator::stop(std::chrono::milliseconds most) {
+  const auto until = Clock::now() + most;
+  std::unique_lock lock(mutex_);
+  ending_ = true;
+  changed_.notify_all();
+  if (thread_.joinable() && !changed_.wait_until(lock, until, [&] { return ended_; })) return false;
+  lock.unlock();
+  return awake_ == nullptr ||
+         awake_->stop(std::chrono::duration_cast<std::chrono::milliseconds>(until - Clock::now()));
+}
+
+uint64_t WakingGenerator::submit(GenerationRequest request) {
+  const std::lock_guard lock(mutex_);
+  const uint64_t id = next_++;
+  Job job;
+  job.open = request.choices;
+  if (awake_ != nullptr && !broken_) {
+    job.inner = awake_->submit(std::move(request));
+    by_inner_[job.inner] = id;
+  } else {
+    job.request = std::move(request);
+  }
+  jobs_.emplace(id, std::move(job));
+  changed_.notify_all();
+  return id;
+}
+
+void WakingGenerator::cancel(uint64_t id) {
+  const std::lock_guard lock(mutex_);
+  const auto it = jobs_.find(id);
+  if (it == jobs_.end()) return;
+  if (it->second.inner != 0) {
+    awake_->cancel(it->second.inner);
+    by_inner_.erase(it->second.inner);
+  }
+  jobs_.erase(it);
+  idle_since_ = Clock::now();
+  changed_.notify_all();
+}
+
+bool WakingGenerator::waiting(uint64_t id) const {
+  const std::lock_guard lock(mutex_);
+  const auto it = jobs_.find(id);
+  return it != jobs_.end() && (it->second.inner == 0 || awake_->waiting(it->second.inner));
+}
+
+GeneratorStats WakingGenerator::stats() const {
+  const std::lock_guard lock(mutex_);
+  GeneratorStats s = awake_ != nullptr ? awake_->stats() : before_;
+  if (awake_ != nullptr) {
+    add_counters(s, before_);
+  } else {
+    s.waiting = jobs_.size();
+    s.phase = loading_ ? kLoadingPhase : "asleep";
+  }
+  s.sleeps = true, s.asleep = awake_ == nullptr, s.loads = loads_;
+  return s;
+}
+
+void WakingGenerator::run() {
+  pthread_setname_np(pthread_self(), "moebius-sleep");
+  std::unique_lock lock(mutex_);
+  while (!ending_) {
+    if (awake_ == nullptr) {
+      changed_.wait(lock, [&] { return ending_ || !jobs_.empty(); });
+      if (!ending_) wake_up(lock);
+    } else if (broken_) {
+      fall_asleep(lock);
+    } else if (!jobs_.empty()) {
+      changed_.wait(lock, [&] { return ending_ || broken_ || jobs_.empty(); });
+    } else if (Clock::now() - idle_since_ >= options_.sleep_after) {
+      fall_asleep(lock);
+    } else {
+      changed_.wait_until(lock, idle_since_ + options_.sleep_after,
+                          [&] { return ending_ || broken_ || !jobs_.empty(); });
+    }
+  }
+  ended_ = true;
+  changed_.notify_all();
+}
+
+void WakingGenerator::fall_asleep(std::unique_lock<std::mutex>& lock) {
+  GeneratorStats last = awake_->stats();
+  std::unique_ptr<Generator> going = std::move(awake_);
+  by_inner_.clear();
+  const bool broken = std::exchange(broken_, false);
+  add_counters(last, before_);
+  before_ = std::move(last);
+  before_.running = before_.waiting = 0;
+  before_.heartbeat_seconds = 0;
+  before_.kv_blocks_used = before_.kv_blocks_cached = before_.kv_blocks_free = 0;
+  lock.unlock();
+  options_.unload(std::move(going));
+  options_.say(broken ? "its engine failed: the weights were let go of; the next request loads them"
+                      : "asleep: nobody asked for a while, the weights were given back");
+  lock.lock();
+}
+
+void WakingGenerator::wake_up(std::unique_lock<std::mutex>& lock) {
+  loading_ = true;
+  lock.unlock();
+  const auto begin = Clock::now();
+  std::unique_ptr<Generator> generator;
+  std::string failure;
+  try {
+    generator = options_.load();
+    generator->start([this](std::vector<GenerationEvent> events, const StepSummary& step) {
+      pass_on(std::move(events), step);
+    });
+  } catch (const std::exception& e) {
+    failure = fmt::format("{}: {}", kNotLoaded, e.what());
+    generator.reset();
+  }
+  options_.say(failure.empty()
+                   ? fmt::format("awake after {:.1f} s",
+                                 std::chrono::duration<double>(Clock::now() - begin).count())
+                   : failure);
+  lock.lock();
+  loading_ = false;
+  std::vector<GenerationEvent> failed;
+  if (generator != nullptr) {
+    awake_ = std::move(generator);
+    ++loads_;
+    idle_since_ = Clock::now();
+    for (auto it = jobs_.begin(); it != jobs_.end();) {
+      Job& job = it->second;
+      try {
+        job.inner = awake_->submit(std::move(job.request));
+        by_inner_[job.inner] = it->first;
+        ++it;
+      } catch (const Error& e) {  // it can never run
+        fail(it->first, job, e.what(), failed);
+        it = jobs_.erase(it);
+      }
+    }
+  } else {
+    for (const auto& [id, job] : jobs_) fail(id, job, failure, failed);
+    jobs_.clear();
+  }
+  if (!failed.empty()) sink_(std::move(failed), {});
+}
+
+void WakingGenerator::fail(uint64_t id, const Job& job, const std::string& words,
+                           std::vector<GenerationEvent>& events) {
+  for (size_t i = 0; i < job.open; ++i) {
+    GenerationEvent e;
+    e.id = id, e.choice = i;
+    e.end = EndReason::kError, e.error = words;
+    events.push_back(std::move(e));
+  }
+}
+
+// On the generator's thread.
+void WakingGenerator::pass_on(std::vector<GenerationEvent> events, StepSummary step) {
+  {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(events, [&](GenerationEvent& e) {
+      const auto it = by_inner_.find(e.id);
+      if (it == by_inner_.end()) return true;  // cancelled meanwhile
+      e.id = it->second;
+      Job& job = jobs_.at(e.id);
+      if (e.end == EndReason::kNone || --job.open > 0) return false;
+      jobs_.erase(e.id);
+      by_inner_.erase(it);
+      return false;
+    });
+    if (step.last) {
+      broken_ = true;
+      step.last = false;
+      std::erase_if(jobs_, [&](const auto& entry) {
+        if (entry.second.inner == 0) return false;
+        fail(entry.first, entry.second, "the engine failed", events);
+        return true;
+      });
+    }
+    if (jobs_.empty()) idle_since_ = Clock::now();
+  }
+  changed_.notify_all();
+  sink_(std::move(events), step);
+}
+
+}  // namespace moebius
