@@ -1,39 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// A checksum of bytes in memory, as fast as they are read: whether a file of our own is as it was
-// written. A change within one word of 8 bytes always changes it; it is no defence against who means
-// to deceive.
+// A checksum, as fast as memory is read: whether a file of our own is as it was written, whether two
+// files are the same. A change within one word of 8 bytes always changes it; it is no defence against
+// who means to deceive.
 #pragma once
+#include <array>
 #include <cstdint>
-#include <cstring>
 #include <span>
+#include <string>
 
 namespace moebius {
 
-inline uint64_t checksum(std::span<const uint8_t> bytes) noexcept {
-  constexpr uint64_t kOdd = 0x9e3779b97f4a7c15u;
-  // Each round is a bijection of the state for a given word, and of the word for a given state.
-  const auto round = [](uint64_t state, uint64_t word) {
-    state = (state ^ word) * kOdd;
-    return state ^ (state >> 32);
-  };
-  const auto word_at = [&](size_t at) {
-    uint64_t w = 0;
-    std::memcpy(&w, bytes.data() + at, sizeof(w));
-    return w;
-  };
-  uint64_t a = 1, b = 2, c = 3, d = 4;  // chains that a core runs side by side
-  size_t at = 0;
-  for (; at + 32 <= bytes.size(); at += 32) {
-    a = round(a, word_at(at));
-    b = round(b, word_at(at + 8));
-    c = round(c, word_at(at + 16));
-    d = round(d, word_at(at + 24));
-  }
-  uint64_t all = round(round(round(round(bytes.size(), a), b), c), d);
-  for (; at + 8 <= bytes.size(); at += 8) all = round(all, word_at(at));
-  uint64_t rest = 0;
-  for (size_t i = 0; at + i < bytes.size(); ++i) rest |= uint64_t{bytes[at + i]} << (8 * i);
-  return round(all, rest);
-}
+class Checksum {
+ public:
+  void add(
+      std::span<const uint8_t> bytes) noexcept;  // however the bytes are cut, the sum is the same
+  uint64_t value() const noexcept;               // of everything added so far
+  std::string hex() const;
+
+ private:
+  using Chains = std::array<uint64_t, 4>;  // which a core runs side by side, a word of a block each
+  static constexpr size_t kBlock = 8 * Chains{}.size();
+  static void mix(Chains& chains, const uint8_t* block) noexcept;
+
+  Chains chains_ = {1, 2, 3, 4};
+  uint64_t bytes_ = 0;
+  std::array<uint8_t, kBlock> rest_{};  // the last bytes_ % kBlock, which fill no block yet
+};
+
+uint64_t checksum(std::span<const uint8_t> bytes) noexcept;
 
 }  // namespace moebius

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
 
@@ -147,38 +148,9 @@ uint64_t free_bytes(const std::string& path) {
   return static_cast<uint64_t>(s.f_bavail) * s.f_frsize;
 }
 
-void QuickHash::add(std::span<const uint8_t> bytes) {
-  bytes_ += bytes.size();
-  const auto mix = [this](const uint8_t* p) {
-    for (size_t i = 0; i < 4; ++i) {
-      uint64_t v;
-      std::memcpy(&v, p + 8 * i, 8);
-      lanes_[i] = (lanes_[i] ^ v) * 0xff51afd7ed558ccdu;
-      lanes_[i] ^= lanes_[i] >> 32;
-    }
-  };
-  size_t at = 0;
-  for (; at + 32 <= bytes.size(); at += 32) mix(bytes.data() + at);
-  if (at == bytes.size()) return;
-  uint8_t rest[32] = {};
-  std::memcpy(rest, bytes.data() + at, bytes.size() - at);
-  mix(rest);
-}
-
-uint64_t QuickHash::value() const {
-  uint64_t h = bytes_;
-  for (const uint64_t lane : lanes_) {
-    h = (h ^ lane) * 0xc4ceb9fe1a85ec53u;
-    h ^= h >> 29;
-  }
-  return h;
-}
-
-std::string QuickHash::hex() const { return fmt::format("{:016x}", value()); }
-
 std::string hash_of_file(const std::string& path) {
   const ReadFile in(path);
-  QuickHash hash;
+  Checksum hash;
   std::vector<uint8_t> piece(kPiece);
   for (uint64_t at = 0; at < in.size(); at += kPiece) {
     const std::span<uint8_t> part(piece.data(), std::min<uint64_t>(kPiece, in.size() - at));

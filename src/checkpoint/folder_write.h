@@ -32,19 +32,7 @@ void sync_folder(const std::string& path);  // names in it are on the disk
 void rename_path(const std::string& from, const std::string& to);
 uint64_t free_bytes(const std::string& path);  // of the disk that a folder lies on
 
-// 64 bits that tell a file from another, at the speed of memory; not for strangers' forgeries.
-class QuickHash {
- public:
-  void add(std::span<const uint8_t> bytes);
-  uint64_t value() const;
-  std::string hex() const;
-
- private:
-  uint64_t lanes_[4] = {0x9e3779b97f4a7c15u, 0xbf58476d1ce4e5b9u, 0x94d049bb133111ebu,
-                        0xd6e8feb86659fd93u};
-  uint64_t bytes_ = 0;
-};
-std::string hash_of_file(const std::string& path);
+std::string hash_of_file(const std::string& path);  // its checksum as text
 
 // `text`, an object that parses, with the top-level member `key` replaced by `value`, or with it
 // added at the end; nothing else changes.

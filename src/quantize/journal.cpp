@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json_shown.h"
@@ -15,7 +16,7 @@ namespace moebius {
 namespace {
 
 constexpr uint64_t kMaxJournal = uint64_t{256} << 20;
-constexpr std::string_view kFormat = "moebius quantize 1";
+constexpr std::string_view kFormat = "moebius quantize 2";
 
 Json file_facts(const std::string& path) {
   struct stat st {};
@@ -38,7 +39,7 @@ Json source_facts(const std::string& folder, const TensorStore& store) {
   Json files = Json::array();
   files.push(file_facts(join_path(folder, "config.json")));
   for (const SafetensorsFile& f : store.files()) files.push(file_facts(f.path()));
-  QuickHash hash;
+  Checksum hash;
   for (const TensorInfo& t : store.tensors()) {
     const std::string line = fmt::format("{} {} {} {}\n", t.name, describe(t), t.file, t.offset);
     hash.add({reinterpret_cast<const uint8_t*>(line.data()), line.size()});

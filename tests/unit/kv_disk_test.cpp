@@ -125,19 +125,6 @@ TEST(KvFile, DamageAtEveryPlaceIsSeen) {
   EXPECT_NE(read_kv_file(longer, read), "");
 }
 
-TEST(Checksum, EveryBitAndLengthCounts) {
-  std::vector<uint8_t> bytes(75);
-  std::set<uint64_t> sums;
-  for (size_t n = 0; n <= bytes.size(); ++n) sums.insert(checksum(std::span(bytes).first(n)));
-  EXPECT_EQ(sums.size(), bytes.size() + 1);
-  for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
-    bytes[bit / 8] = static_cast<uint8_t>(1u << (bit % 8));
-    sums.insert(checksum(bytes));
-    bytes[bit / 8] = 0;
-  }
-  EXPECT_EQ(sums.size(), bytes.size() + 1 + 8 * bytes.size());
-}
-
 TEST(KvDisk, FilesAreThereAfterARestart) {
   const test::TempDir temp;
   {

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/checksum.h"
 #include "base/error.h"
 #include "device/cpu/packed_store.h"
 #include "model/decoder.h"
@@ -222,7 +223,7 @@ TEST_F(PackedFile, ForgedFacts) {
   const std::string forged = pack_index(index);
   header.index_bytes = forged.size(), header.file_bytes = header.index_offset + forged.size();
   header.index_checksum =
-      pack_checksum({reinterpret_cast<const uint8_t*>(forged.data()), forged.size()});
+      checksum({reinterpret_cast<const uint8_t*>(forged.data()), forged.size()});
   test::write_file(
       path_, pack_header(header) +
                  good.substr(kPackHeaderBytes, header.index_offset - kPackHeaderBytes) + forged);

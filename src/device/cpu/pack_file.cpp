@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "base/checked.h"
+#include "base/checksum.h"
 #include "base/error.h"
-#include "checkpoint/folder_write.h"
 
 namespace moebius {
 namespace {
@@ -97,12 +97,6 @@ SlotFacts read_slot(PackReader& from) {
 
 }  // namespace
 
-uint64_t pack_checksum(std::span<const uint8_t> bytes) {
-  QuickHash hash;
-  hash.add(bytes);
-  return hash.value();
-}
-
 uint64_t pack_block_offset(uint64_t at, uint64_t bytes) {
   return round_up(at, bytes >= kPackLargeBlock ? kPackHugePage : 4096);
 }
@@ -115,7 +109,7 @@ std::string pack_header(const PackHeader& h) {
   out.put(h.file_bytes), out.put(h.index_offset), out.put(h.index_bytes), out.put(h.index_checksum);
   out.text += h.fingerprint;
   out.text.resize(kPackHeaderBytes - sizeof(uint64_t));
-  out.put(pack_checksum({reinterpret_cast<const uint8_t*>(out.text.data()), out.text.size()}));
+  out.put(checksum({reinterpret_cast<const uint8_t*>(out.text.data()), out.text.size()}));
   return out.text;
 }
 
@@ -132,7 +126,7 @@ PackHeader parse_pack_header(std::span<const uint8_t> bytes, uint64_t file_bytes
   uint64_t stored = 0;
   constexpr size_t kChecked = kPackHeaderBytes - sizeof stored;
   std::memcpy(&stored, bytes.data() + kChecked, sizeof stored);
-  if (stored != pack_checksum(bytes.first(kChecked)))
+  if (stored != checksum(bytes.first(kChecked)))
     fail("{}: its header is damaged", printable(path));
   in.take(sizeof(uint32_t));
   PackHeader h;

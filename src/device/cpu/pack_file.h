@@ -22,7 +22,7 @@
 namespace moebius {
 
 // Another one when the form of the file or of a kernel's packed bytes changes.
-inline constexpr uint32_t kPackLayout = 1;
+inline constexpr uint32_t kPackLayout = 2;
 inline constexpr uint64_t kPackHeaderBytes = 4096, kPackPiece = uint64_t{4} << 20,
                           kPackLargeBlock = uint64_t{64} << 20, kPackHugePage = uint64_t{2} << 20;
 
@@ -48,7 +48,6 @@ std::string pack_index(const PackIndex& index);
 // Blocks lie before `end`. Throws Error naming `path`.
 PackIndex parse_pack_index(std::span<const uint8_t> bytes, uint64_t end, const std::string& path);
 
-uint64_t pack_checksum(std::span<const uint8_t> bytes);
 // Where a block of so many bytes may begin behind `at`.
 uint64_t pack_block_offset(uint64_t at, uint64_t bytes);
 

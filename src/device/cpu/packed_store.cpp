@@ -13,6 +13,7 @@
 #include <filesystem>
 
 #include "base/checked.h"
+#include "base/checksum.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/human.h"
@@ -81,7 +82,7 @@ std::string source_of(const TensorStore& store) {
     if (::stat(f.path().c_str(), &st) != 0)
       fail("{}: cannot ask for its size: {}", printable(f.path()), errno_text(errno));
     const ReadFile file(f.path());
-    QuickHash hash;
+    Checksum hash;
     for (size_t i = 0; i < kSamples; ++i) {
       const uint64_t size = std::min<uint64_t>(kSampleBytes, file.size());
       const uint64_t at = (file.size() - size) / (kSamples - 1) * i;
@@ -132,7 +133,7 @@ std::optional<OpenedPack> open_pack(const std::string& path) {
     fail("{}: an index of {} bytes", printable(path), pack.header.index_bytes);
   std::vector<uint8_t> index(pack.header.index_bytes);
   file.read_at(pack.header.index_offset, index);
-  if (pack_checksum(index) != pack.header.index_checksum)
+  if (checksum(index) != pack.header.index_checksum)
     fail("{}: its index is damaged", printable(path));
   pack.index = parse_pack_index(index, pack.header.index_offset, path);
   if (static_cast<uint64_t>(pack.st.st_size) != file.size())
@@ -160,7 +161,7 @@ void check_blocks(const OpenedPack& pack, ThreadPool* pool) {
   const auto check = [&](size_t i) {
     const Piece& p = pieces[i];
     if (bad.load(std::memory_order_relaxed) != SIZE_MAX) return;
-    if (pack_checksum({pack.file->data() + p.offset, p.bytes}) != p.checksum) bad = i;
+    if (checksum({pack.file->data() + p.offset, p.bytes}) != p.checksum) bad = i;
   };
   if (pool != nullptr) {
     pool->parallel_for(pieces.size(), check);
@@ -388,7 +389,7 @@ std::optional<PackedBlock> PackedStore::keep(const std::string& key, std::span<c
     const auto write_piece = [&](size_t i) {
       const auto piece =
           bytes.subspan(i * kPackPiece, std::min(kPackPiece, e.bytes - i * kPackPiece));
-      e.checksums[i] = pack_checksum(piece);
+      e.checksums[i] = checksum(piece);
       write_all(file_->descriptor(), e.offset + i * kPackPiece, piece, path_);
     };
     if (request_.pool != nullptr) {
@@ -431,7 +432,7 @@ void PackedStore::finish() {
     header.index_offset = round_up(end_, kCacheLine);
     header.index_bytes = index.size();
     header.file_bytes = header.index_offset + index.size();
-    header.index_checksum = pack_checksum(bytes_of(index));
+    header.index_checksum = checksum(bytes_of(index));
     header.fingerprint = fingerprint_;
     write_all(fd, header.index_offset, bytes_of(index), path_);
     write_all(fd, 0, bytes_of(pack_header(header)), path_);

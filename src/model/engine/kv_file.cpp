@@ -11,7 +11,7 @@ namespace moebius {
 namespace {
 
 static_assert(std::endian::native == std::endian::little);
-constexpr std::string_view kKvMagic = "MOEBKV1\n";
+constexpr std::string_view kKvMagic = "MOEBKV2\n";
 constexpr size_t kSumAt = 8, kSummedFrom = 16, kKeysAt = 48;
 
 template <class Number>

@@ -2,7 +2,7 @@
 // One block of keys and values as a file: what it was computed from, its bytes, and checksums of
 // both. Numbers are little-endian.
 //
-//   0  "MOEBKV1\n"                24  kind     32  length of the sequence
+//   0  "MOEBKV2\n"                24  kind     32  length of the sequence
 //   8  checksum of 16 to block    28  tokens   40  bytes of the block
 //  16  checksum of the block      48  fingerprint, 64 characters
 //                                112  parent, 64 characters
