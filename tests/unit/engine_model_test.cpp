@@ -17,44 +17,10 @@ namespace moebius {
 namespace {
 
 using test::AnswerKey;
+using test::answers_of;
 using test::FakeAnswer;
 
 constexpr size_t kContext = 400;
-
-std::map<AnswerKey, FakeAnswer> answers_of(Engine& engine, const std::vector<Request>& requests,
-                                           SplitMix64 random, bool trouble) {
-  std::map<AnswerKey, FakeAnswer> out;
-  std::map<uint64_t, size_t> index;
-  size_t added = 0;
-  for (size_t steps = 0; added < requests.size() || !engine.idle(); ++steps) {
-    while (added < requests.size() && index.size() < (trouble ? 24u : 1u)) {
-      index[engine.add(requests[added])] = added;
-      ++added;
-    }
-    const StepReport report = engine.step();
-    EXPECT_EQ(report.failure, "");
-    if (!report.failure.empty()) break;
-    for (const StepResult& r : report.results) {
-      FakeAnswer& a = out[{index.at(r.id), r.index}];
-      if (r.choice) {
-        a.tokens.push_back(r.choice->token);
-        a.logprobs.push_back(r.choice->logprob);
-      }
-      a.finish = r.finish;
-    }
-    if (trouble && random.below(25) == 0 && !index.empty()) {
-      auto it = index.begin();
-      std::advance(it, static_cast<std::ptrdiff_t>(random.below(index.size())));
-      engine.cancel(it->first);
-    }
-    std::erase_if(index, [&](const auto& entry) {
-      for (size_t i = 0; i < requests[entry.second].n; ++i)
-        if (out[{entry.second, i}].finish == Finish::kNo) return false;
-      return true;
-    });
-  }
-  return out;
-}
 
 std::vector<Request> mixed_requests(size_t count, size_t vocab, uint64_t seed) {
   SplitMix64 random(seed);
@@ -99,7 +65,7 @@ void compare(const std::string& folder, size_t count, XType type, uint64_t& cach
     alone.parallel = 2;
     alone.prompt_rows = 7 + q % 100;
     Engine single(*alone_model, alone);
-    expected.push_back(answers_of(single, {requests[q]}, SplitMix64(0), false));
+    expected.push_back(answers_of(single, {requests[q]}));
     if (q % 3 == 0) continue;
     requests[q].prediction = expected[q].at({0, 0}).tokens;
     for (size_t i = q % 5; i < requests[q].prediction.size(); i += 5) requests[q].prediction[i] = 1;
@@ -113,7 +79,12 @@ void compare(const std::string& folder, size_t count, XType type, uint64_t& cach
   tight.kv_bytes = 9 * kv_bytes_of(model->kv_kinds(), 1);
   Engine engine(*model, tight);
   engine.calibrate();
-  const auto got = answers_of(engine, requests, SplitMix64(3), true);
+  SplitMix64 random(3);
+  const auto got = answers_of(engine, requests, 24, [&](const test::UnderWay& index) {
+    if (random.below(25) != 0 || index.empty()) return;
+    engine.cancel(
+        std::next(index.begin(), static_cast<std::ptrdiff_t>(random.below(index.size())))->first);
+  });
   const EngineSnapshot s = engine.snapshot();
   cached += s.cached_tokens;
   if (model->batches_in_flight() == 1) {
@@ -213,14 +184,14 @@ TEST(EngineModel, KeysAreMadeAnewWhereTheRotationChanges) {
   Request r = test::fake_request(24, 5, 20, model->vocab());
   r.sampling.temperature = 0, r.sampling.logprobs = 1;
   Engine engine(*model, o);
-  const FakeAnswer whole = answers_of(engine, {r}, SplitMix64(0), false).at({0, 0});
+  const FakeAnswer whole = answers_of(engine, {r}).at({0, 0});
   ASSERT_EQ(whole.tokens.size(), 20u);
   EXPECT_EQ(engine.snapshot().preemptions, 1u);
   o.drafts = 16, o.every_draft = true;
   Engine drafting(*model, o);
   Request predicted = r;
   predicted.prediction = whole.tokens;
-  const FakeAnswer same = answers_of(drafting, {predicted}, SplitMix64(0), false).at({0, 0});
+  const FakeAnswer same = answers_of(drafting, {predicted}).at({0, 0});
   EXPECT_EQ(same.tokens, whole.tokens);
   EXPECT_EQ(same.logprobs, whole.logprobs);
   EXPECT_GT(drafting.snapshot().drafts_right[4], 0u);
@@ -230,7 +201,7 @@ TEST(EngineModel, KeysAreMadeAnewWhereTheRotationChanges) {
                        whole.tokens.begin() + static_cast<std::ptrdiff_t>(i));
     next.max_new = 1;
     Engine fresh(*model, o);
-    const FakeAnswer one = answers_of(fresh, {next}, SplitMix64(0), false).at({0, 0});
+    const FakeAnswer one = answers_of(fresh, {next}).at({0, 0});
     EXPECT_EQ(one.tokens.at(0), whole.tokens[i]) << i;
     EXPECT_EQ(one.logprobs.at(0), whole.logprobs[i]) << i;
   }

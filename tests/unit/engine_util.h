@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // An engine on a fake backend with a clock that only steps move, and what a request must answer.
 #pragma once
+#include <functional>
 #include <map>
 #include <memory>
 #include <utility>
@@ -20,7 +21,43 @@ struct FakeAnswer {
   Finish finish = Finish::kNo;
   std::string error;
   size_t cached = 0;
+
+  void take(const StepResult& s) {
+    if (s.choice) {
+      tokens.push_back(s.choice->token);
+      logprobs.push_back(s.choice->logprob);
+    }
+    prompt.insert(prompt.end(), s.prompt_choices.begin(), s.prompt_choices.end());
+    finish = s.finish;
+    error = s.error;
+    cached = s.cached_tokens;
+  }
 };
+
+using UnderWay = std::map<uint64_t, size_t>;  // id: place in the list of requests
+
+// The answers of all requests by their places in the list, with so many at once in the engine.
+// `between` is called after each step.
+inline std::map<AnswerKey, FakeAnswer> answers_of(
+    Engine& engine, const std::vector<Request>& requests, size_t at_once = SIZE_MAX,
+    const std::function<void(const UnderWay&)>& between = nullptr) {
+  std::map<AnswerKey, FakeAnswer> out;
+  UnderWay index;
+  for (size_t added = 0; added < requests.size() || !engine.idle();) {
+    for (; added < requests.size() && index.size() < at_once; ++added)
+      index[engine.add(requests[added])] = added;
+    const StepReport report = engine.step();
+    if (!report.failure.empty()) throw Error("a step failed: " + report.failure);
+    for (const StepResult& r : report.results) out[{index.at(r.id), r.index}].take(r);
+    if (between) between(index);
+    std::erase_if(index, [&](const auto& entry) {
+      for (size_t i = 0; i < requests[entry.second].n; ++i)
+        if (out[{entry.second, i}].finish == Finish::kNo) return false;
+      return true;
+    });
+  }
+  return out;
+}
 
 struct FakeEngine {
   explicit FakeEngine(std::vector<KvKind> kinds, EngineOptions options = {})
@@ -38,14 +75,7 @@ struct FakeEngine {
   void take(const StepResult& s) {
     FakeAnswer& a = answers[{s.id, s.index}];
     if (a.finish != Finish::kNo) ++results_after_the_end;
-    if (s.choice) {
-      a.tokens.push_back(s.choice->token);
-      a.logprobs.push_back(s.choice->logprob);
-    }
-    a.prompt.insert(a.prompt.end(), s.prompt_choices.begin(), s.prompt_choices.end());
-    a.finish = s.finish;
-    a.error = s.error;
-    a.cached = s.cached_tokens;
+    a.take(s);
   }
   void run() {
     for (size_t steps = 0; !engine->idle() && steps < 1000000; ++steps) {

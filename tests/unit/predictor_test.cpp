@@ -152,27 +152,6 @@ TEST(Predictor, KeepsWhatDependsOnTokensAlone) {
   }
 }
 
-std::map<AnswerKey, FakeAnswer> answers_of_all(Engine& engine,
-                                               const std::vector<Request>& requests) {
-  std::map<AnswerKey, FakeAnswer> out;
-  std::map<uint64_t, size_t> index;
-  for (size_t i = 0; i < requests.size(); ++i) index[engine.add(requests[i])] = i;
-  while (!engine.idle()) {
-    const StepReport report = engine.step();
-    EXPECT_EQ(report.failure, "");
-    if (!report.failure.empty()) break;
-    for (const StepResult& r : report.results) {
-      FakeAnswer& a = out[{index.at(r.id), r.index}];
-      if (r.choice) {
-        a.tokens.push_back(r.choice->token);
-        a.logprobs.push_back(r.choice->logprob);
-      }
-      a.finish = r.finish;
-    }
-  }
-  return out;
-}
-
 std::vector<Request> requests_for(size_t count, size_t vocab) {
   SplitMix64 random(5);
   const auto stream = fake_request(300, 99, 0, vocab).prompt;
@@ -201,7 +180,7 @@ void expect_same_answers(const std::filesystem::path& folder, size_t count) {
     EngineOptions o;
     o.context = 400, o.parallel = 2, o.prompt_rows = 7 + i % 50;
     Engine alone(*plain.runner, o);
-    for (auto& [key, answer] : answers_of_all(alone, {requests[i]}))
+    for (auto& [key, answer] : answers_of(alone, {requests[i]}))
       expected[{i, key.second}] = std::move(answer);
   }
   EngineOptions o;
@@ -210,7 +189,7 @@ void expect_same_answers(const std::filesystem::path& folder, size_t count) {
   o.kv_bytes = 9 * kv_bytes_of(m.runner->kv_kinds(), 1);
   Engine engine(*m.runner, o);
   engine.calibrate();
-  const auto got = answers_of_all(engine, requests);
+  const auto got = answers_of(engine, requests);
   ASSERT_EQ(got.size(), expected.size());
   for (const auto& [key, want] : expected) {
     const FakeAnswer& a = got.at(key);
