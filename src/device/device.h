@@ -109,7 +109,9 @@ class Device {
   // --- memory ---
   virtual std::unique_ptr<DeviceBlocks> blocks(std::span<const size_t> block_bytes,
                                                size_t slab_bytes) = 0;
-  virtual RowSet rows(Step& step, uint32_t slot, size_t cols, XType numbers) = 0;
+  RowSet rows(Step& step, uint32_t slot, size_t cols, XType numbers) {  // one per row of the step
+    return rows(step, slot, step.rows, cols, numbers);
+  }
   virtual RowSet rows(Step& step, uint32_t slot, size_t rows, size_t cols, XType numbers) = 0;
 
   // --- of a step ---

@@ -64,9 +64,7 @@ class CpuDevice final : public Device {
   void set_ropes(std::span<const RopeSpec> ropes) override;
   std::unique_ptr<DeviceBlocks> blocks(std::span<const size_t> block_bytes,
                                        size_t slab_bytes) override;
-  RowSet rows(Step& step, uint32_t slot, size_t cols, XType numbers) override {
-    return rows(step, slot, step.rows, cols, numbers);
-  }
+  using Device::rows;
   RowSet rows(Step& step, uint32_t slot, size_t rows, size_t cols, XType numbers) override;
   void begin(Step& step) override;
   void take_rows(Step& step, const RowSet& x, std::vector<uint32_t> which,
