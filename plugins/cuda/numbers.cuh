@@ -4,6 +4,7 @@
 #include "base/math_functions.h"
 #include "base/numeric.h"
 #include "device/cuda/cuda_table.h"
+#include "device/cuda/device_activation.h"
 #include "quant/moe_spec.h"
 
 namespace moebius::cuda {
@@ -42,34 +43,6 @@ __device__ __forceinline__ float table_number(const uint8_t* table, ScaleType ty
       break;
   }
   return 1.0f;
-}
-
-// What nn/activation.cpp chooses for the same kind.
-__device__ __forceinline__ float activated(const CudaActivation& a, float g, float u) {
-  const float limit = a.has_limit ? a.limit : 7.0f;
-  switch (static_cast<ActivationKind>(a.kind)) {
-    case ActivationKind::kSilu:
-      return a.has_limit ? silu_limit_and_mul(g, u, a.limit) : silu_and_mul(g, u);
-    case ActivationKind::kGelu:
-      return gelu_and_mul(g, u);
-    case ActivationKind::kGeluTanh:
-      return gelu_tanh_and_mul(g, u);
-    case ActivationKind::kSwigluOai:
-      return swigluoai(g, u, a.alpha, limit, a.beta);
-    case ActivationKind::kSwigluStep:
-      return swiglustep(g, u, limit);
-    case ActivationKind::kSitu:
-      return a.has_lb ? situ(g, u, a.b, a.lb) : situ(g, u, a.b);
-    case ActivationKind::kSiluNoMul:
-      return silu_f32(u);
-    case ActivationKind::kGeluNoMul:
-      return gelu_f32(u);
-    case ActivationKind::kGeluTanhNoMul:
-      return gelu_tanh_f32(u);
-    case ActivationKind::kRelu2NoMul:
-      return relu2_f32(u);
-  }
-  return 0.0f;
 }
 
 // Early launch: a kernel waits for the one before it, and lets the next one start. Without the attribute they do nothing.

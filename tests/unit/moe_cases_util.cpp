@@ -6,6 +6,8 @@
 #include <limits>
 
 #include "base/math_functions.h"
+#include "device/cuda/cuda_choice.h"
+#include "device/cuda/device_activation.h"
 #include "kernels/prepared_rows.h"
 #include "unit/moe_cases.h"
 
@@ -51,33 +53,6 @@ float rounded(float v, XType type) {
   if (type == XType::kBf16) return bf16_to_f32(f32_to_bf16(v));
   if (type == XType::kF16) return f16_to_f32(f32_to_f16(v));
   return v;
-}
-
-float activate(const ActivationSpec& s, float g, float u) {
-  const float limit = s.limit.value_or(7.0f);
-  switch (s.kind) {
-    case ActivationKind::kSilu:
-      return s.limit ? silu_limit_and_mul(g, u, limit) : silu_and_mul(g, u);
-    case ActivationKind::kGelu:
-      return gelu_and_mul(g, u);
-    case ActivationKind::kGeluTanh:
-      return gelu_tanh_and_mul(g, u);
-    case ActivationKind::kSwigluOai:
-      return swigluoai(g, u, s.alpha, limit, s.beta);
-    case ActivationKind::kSwigluStep:
-      return swiglustep(g, u, limit);
-    case ActivationKind::kSitu:
-      return s.situ_lb ? situ(g, u, s.situ_b, *s.situ_lb) : situ(g, u, s.situ_b);
-    case ActivationKind::kSiluNoMul:
-      return silu_f32(u);
-    case ActivationKind::kGeluNoMul:
-      return gelu_f32(u);
-    case ActivationKind::kGeluTanhNoMul:
-      return gelu_tanh_f32(u);
-    case ActivationKind::kRelu2NoMul:
-      return relu2_f32(u);
-  }
-  return 0.0f;
 }
 
 }  // namespace
@@ -201,7 +176,7 @@ std::vector<float> expert_output(const MoeCase& c, const ExpertCase& e,
   }
   std::vector<float> middle(up.size());
   for (size_t i = 0; i < up.size(); ++i) {
-    middle[i] = activate(c.spec.activation, gate[i], up[i]);
+    middle[i] = activated(cuda_activation(c.spec.activation), gate[i], up[i]);
     if (c.down_scheme.act.code == ActCode::kAsIs) middle[i] = rounded(middle[i], c.x_type);
   }
   std::vector<float> y = product(e.down, c.down_scheme, c.x_type, middle);

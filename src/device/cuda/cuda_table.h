@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the CUDA plugin (plugins/cuda) gives to the program: one table of functions, returned by the C
-// function named kCudaSymbol. The only header of this folder, besides tiles.h, that both sides see.
+// function named kCudaSymbol. Both sides see this header, tiles.h and the arithmetic of device_*.h.
 // Plain data crosses: no exception, no standard type. Sizes of the structures stand first, so that a
 // plugin of another build is refused and not called.
 //
