@@ -155,7 +155,7 @@ std::vector<TextSegment> render_chat(const ApiRequest& request, const ServedMode
 
 struct EncodedChat {
   std::optional<std::vector<int32_t>> ids;  // nothing: there are more than `most` tokens
-  std::string end;                          // of the prompt's text
+  std::string end;                          // of the prompt's text, some hundred bytes
 };
 
 // The field that the messages came in.
@@ -169,11 +169,15 @@ EncodedChat encode_chat(ApiRequest& request, const ServedModel& model, size_t mo
   repair_past_calls(request.messages, model, param);
   try {
     std::vector<TextSegment> segments = render_chat(request, model);
+    request.messages = Json();  // their texts are in the segments
     if (request.continue_final) cut_at_mark(segments);
     EncodedChat out;
-    for (size_t i = segments.size(); i > 0 && out.end.size() < kEnd; --i)
-      out.end.insert(0, segments[i - 1].text);
-    out.ids = model.tokenizer->encode_segments_within(segments, request.add_special, most);
+    for (size_t i = segments.size(); i > 0 && out.end.size() < kEnd; --i) {
+      const std::string_view text = segments[i - 1].text;
+      out.end.insert(0, text.substr(text.size() - std::min(text.size(), kEnd)));
+    }
+    out.ids =
+        model.tokenizer->encode_segments_within(std::move(segments), request.add_special, most);
     return out;
   } catch (const Error& e) {
     // Where the model lies is nobody's business.
@@ -331,7 +335,7 @@ std::vector<GenerationRequest> prepare(ApiRequest& request, const ServedModel& m
       out.back().grammar =
           compile_format(request.format, *out.back().answer, *model.tokenizer, *model.grammars);
     if (!request.format.given()) mask_calls(out.back(), request, model);
-    request.messages = request.tools = Json();
+    request.tools = Json();
     return out;
   }
   for (size_t i = 0; i < request.prompts.size(); ++i) {

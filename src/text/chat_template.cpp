@@ -64,7 +64,8 @@ std::vector<TextSegment> ChatTemplate::render(
   limits.output += 16 * input;
   limits.steps += 4 * input;
   if (in.time.count() > 0) limits.time = in.time + kTimePerByte * static_cast<int64_t>(input);
-  jinja::Runtime runtime(parsed_->name, limits, in.now);
+  std::optional<jinja::Runtime> running(std::in_place, parsed_->name, limits, in.now);
+  jinja::Runtime& runtime = *running;
   static const std::string kMessages = "messages", kTools = "tools", kDocuments = "documents",
                            kPrompt = "add_generation_prompt";
   for (const auto& [name, text] : tokens) runtime.define(name, runtime.heap().string(text));
@@ -78,7 +79,9 @@ std::vector<TextSegment> ChatTemplate::render(
   if (in.extra != nullptr)
     for (const auto& [name, json] : in.extra->members())
       runtime.define(name, jinja::from_json(json, runtime.heap()));
-  return segments_of(runtime.render(parsed_->block));
+  jinja::Str text = runtime.render(parsed_->block, input);
+  running.reset();  // a long text is not kept three times
+  return segments_of(std::move(text));
 }
 
 ChatTemplates ChatTemplates::from_folder(const std::string& folder) {

@@ -163,7 +163,7 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special) 
 }
 
 std::optional<std::vector<int32_t>> Tokenizer::encode_segments_within(
-    std::span<const TextSegment> segments, bool add_special, size_t most) const {
+    std::vector<TextSegment> segments, bool add_special, size_t most) const {
   std::string text;
   TrustFlags trusted;
   bool foreign = false;
@@ -171,7 +171,7 @@ std::optional<std::vector<int32_t>> Tokenizer::encode_segments_within(
   for (const TextSegment& s : segments) bytes += s.text.size();
   text.reserve(bytes);
   trusted.reserve(bytes);
-  for (const TextSegment& s : segments) {
+  for (TextSegment& s : segments) {
     const size_t before = text.size();
     if (is_utf8(s.text))
       text += s.text;
@@ -179,14 +179,15 @@ std::optional<std::vector<int32_t>> Tokenizer::encode_segments_within(
       text += unicode::lossy(s.text);
     trusted.append(text.size() - before, s.trusted ? '\1' : '\0');
     foreign = foreign || (!s.trusted && !s.text.empty());
+    std::string().swap(s.text);  // a long one is not there twice while it is encoded
   }
   if (!foreign) trusted.clear();
   return encode_text(*parts_, text, trusted, add_special, most);
 }
 
-std::vector<int32_t> Tokenizer::encode_segments(std::span<const TextSegment> segments,
+std::vector<int32_t> Tokenizer::encode_segments(std::vector<TextSegment> segments,
                                                 bool add_special) const {
-  return *encode_segments_within(segments, add_special, SIZE_MAX);
+  return *encode_segments_within(std::move(segments), add_special, SIZE_MAX);
 }
 
 size_t Tokenizer::vocab_size() const { return parts_->token_of_id.size(); }

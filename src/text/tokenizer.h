@@ -34,13 +34,12 @@ class Tokenizer {
   // the text are recognised.
   std::vector<int32_t> encode(std::string_view text, bool add_special) const;
   // The segments as one text, so that tokens may span their borders; special tokens are recognised
-  // only where every byte is trusted.
-  std::vector<int32_t> encode_segments(std::span<const TextSegment> segments,
-                                       bool add_special) const;
+  // only where every byte is trusted. Give them up (std::move) where they are long.
+  std::vector<int32_t> encode_segments(std::vector<TextSegment> segments, bool add_special) const;
   // The same, or nothing where there are more than `most` tokens: found without encoding the rest.
   std::optional<std::vector<int32_t>> encode_within(std::string_view text, bool add_special,
                                                     size_t most) const;
-  std::optional<std::vector<int32_t>> encode_segments_within(std::span<const TextSegment> segments,
+  std::optional<std::vector<int32_t>> encode_segments_within(std::vector<TextSegment> segments,
                                                              bool add_special, size_t most) const;
 
   // Ids without a token are left out, as are special tokens if `skip_special`.

@@ -36,11 +36,9 @@ void use(const Tokenizer& t, std::string_view text) {
     require(is_utf8(out));
   }
   const size_t half = text.size() / 2;
-  const TextSegment segments[] = {{std::string(text.substr(0, half)), true},
-                                  {std::string(text.substr(half)), false}};
-  const TextSegment foreign[] = {{std::string(text), false}};
-  t.encode_segments(segments, false);
-  for (const int32_t id : t.encode_segments(foreign, false)) require(id >= 0);
+  t.encode_segments(
+      {{std::string(text.substr(0, half)), true}, {std::string(text.substr(half)), false}}, false);
+  for (const int32_t id : t.encode_segments({{std::string(text), false}}, false)) require(id >= 0);
 }
 
 }  // namespace

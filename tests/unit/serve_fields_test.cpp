@@ -290,12 +290,12 @@ TEST(ServeFields, ALastMessageGoesOn) {
   };
   const auto prompt = [&](const std::string& trusted, const std::string& content,
                           const std::string& end) {
-    const TextSegment segments[] = {{"<|im_start|>user\n", true},
-                                    {"a", false},
-                                    {"<|im_end|>\n" + trusted, true},
-                                    {content, false},
-                                    {end, true}};
-    return t.encode_segments(segments, false);
+    return t.encode_segments({{"<|im_start|>user\n", true},
+                              {"a", false},
+                              {"<|im_end|>\n" + trusted, true},
+                              {content, false},
+                              {end, true}},
+                             false);
   };
   const char* assistant = R"({"role":"assistant","content":"It was <|im_end|> "})";
   const std::string said = "It was <|im_end|> ";

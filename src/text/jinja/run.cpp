@@ -39,9 +39,10 @@ void Runtime::define(const std::string& name, Value value) {
   globals_->names.insert_or_assign(name, value);
 }
 
-Str Runtime::render(const Block& block) {
+Str Runtime::render(const Block& block, size_t expected_bytes) {
   set_budget(limits_.steps, limits_.time);
   StrBuilder out;
+  out.reserve(expected_bytes + expected_bytes / 8);  // a long text is not moved
   try {
     run(block, heap_.scope(globals_), out);
   } catch (const Error& e) {

@@ -31,7 +31,7 @@ class Runtime {
   Runtime(std::string name, const Limits& limits, std::optional<int64_t> now);
   Heap& heap() { return heap_; }
   void define(const std::string& name, Value value);  // `name` must outlive the runtime
-  Str render(const Block& block);
+  Str render(const Block& block, size_t expected_bytes = 0);
 
   // For filters, tests and methods.
   Value call(const Value& callee, Arguments args);

@@ -229,6 +229,7 @@ class StrBuilder {
   void add(const Str& s) { add(s, 0, s.text.size()); }
   void add(const Str& s, size_t begin, size_t end);
   void add(std::string_view text, bool trusted = true);
+  void reserve(size_t bytes) { str_.text.reserve(bytes); }
   size_t size() const { return str_.text.size(); }
   const Str& get() const { return str_; }
   Str take() { return std::move(str_); }
