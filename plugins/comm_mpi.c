@@ -85,25 +85,30 @@ static void poll(void) {
 }
 
 /* MPICH over TCP (4.0, UCX): in MPI_Finalize ranks wait for each other's answers, and those that wait for the
- * launcher do not answer, so half of the jobs never end. Under its own launcher a rank therefore says what
- * MPI_Finalize says at last, and goes. Others: MPI_Finalize. */
-static int leave(void) {
+ * launcher do not answer, so half of the jobs never end. Under its own launcher, which names the ranks of a
+ * machine to each of them, a rank therefore says what MPI_Finalize says at last, and goes. Others: MPI_Finalize. */
+static int launcher(void) {
 #if defined(MPICH_VERSION)
-  static const char kDone[] = "cmd=finalize\n";
   const char* text = getenv("PMI_FD");
-  char answer[64];
-  if (text == NULL || getenv("HYDI_CONTROL_FD") == NULL) return 0;
-  return write(atoi(text), kDone, sizeof kDone - 1) > 0 &&
-         read(atoi(text), answer, sizeof answer) > 0;
+  return text != NULL && getenv("MPI_LOCALNRANKS") != NULL ? atoi(text) : -1;
 #else
-  return 0;
+  return -1;
 #endif
 }
 
+static int leave(int fd) {
+  static const char kDone[] = "cmd=finalize\n";
+  char answer[64];
+  return write(fd, kDone, sizeof kDone - 1) > 0 && read(fd, answer, sizeof answer) > 0;
+}
+
 static void stop(void) {
+  /* All ranks go the same way: one in MPI_Finalize waits for the others there. */
+  int fd = launcher(), all = -1;
   if (ranks != MPI_COMM_NULL) MPI_Barrier(ranks), MPI_Comm_free(&ranks);
+  MPI_Allreduce(&fd, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
   MPI_Barrier(MPI_COMM_WORLD);
-  if (!leave()) MPI_Finalize();
+  if (all < 0 || !leave(fd)) MPI_Finalize();
 }
 
 static void abort_all(int status) { MPI_Abort(MPI_COMM_WORLD, status); }

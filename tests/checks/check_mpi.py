@@ -215,6 +215,18 @@ class Checks:
             job = self.job(4, self.tool + command, sockets).finish(60)
             expect(job.status == 0, job, "four ranks over TCP")
 
+    def ends_by_agent(self):
+        """Ranks that the launcher starts by an agent, as on other machines, end as those it starts itself do: MPICH tells them less."""
+        if self.mpi != "mpich":
+            return
+        with tempfile.TemporaryDirectory() as folder:
+            agent = Path(folder) / "agent"  # called as ssh would be: options, host, words of a command
+            agent.write_text('#!/bin/sh\nwhile [ "${1#-}" != "$1" ]; do shift; done\nshift\nexec sh -c "$*"\n', encoding="utf-8")
+            agent.chmod(0o755)
+            options = ["-launcher", "ssh", "-launcher-exec", str(agent), "-hosts", "127.0.0.1,127.0.0.2", "-localhost", "127.0.0.1", "-ppn", "1"]
+            job = self.job(2, options + self.tool + ["run", "-p", "It was a dark", "-n", "4", "--threads", "1", "--pp", "2"]).finish(60)
+            expect(job.status == 0, job, "two ranks, one of them by an agent")
+
     def killed(self):
         job = self.job(3, self.program + ["kill", "1"]).finish()
         expect(job.status != 0, job, "a killed rank must fail the job")
@@ -474,7 +486,7 @@ class Checks:
             raise AssertionError(f"the tool is linked with an MPI:\n{job.stdout}")
 
 
-CASES = ["exchanges", "ends_over_tcp", "killed", "stopped", "launcher_killed", "wrong_plugin", "text", "goldens", "refused", "killed_while_running", "stopped_while_running",
+CASES = ["exchanges", "ends_over_tcp", "ends_by_agent", "killed", "stopped", "launcher_killed", "wrong_plugin", "text", "goldens", "refused", "killed_while_running", "stopped_while_running",
          "served", "lost_while_serving", "mixed", "beats", "memory", "ends_while_experts_move", "no_mpi_in_the_tool"]
 
 
