@@ -44,8 +44,20 @@ const char* supports_integers(const Problem& p, bool bytes) {
   return supports(p);
 }
 
+// Inputs at a time: whole groups, or a part of one.
+constexpr size_t kChunk = 256;
+size_t chunk_of(const Shape& s) {
+  return s.padded <= kChunk ? least(kChunk / s.padded, s.groups) * s.padded : kChunk;
+}
+
 size_t row_panel_bytes(Engine engine, const Problem& p, size_t M) {
-  return panel_layout(shape_of(p), row_tiles(engine, M)).bytes;
+  const Shape s = shape_of(p);
+  return panel_layout(s, row_tiles(s, engine, M)).bytes;
+}
+size_t expanded_scratch(Engine engine, const Problem& p, size_t M) {
+  const Shape s = shape_of(p);
+  const RowTiles t = row_tiles(s, engine, M);
+  return t.expanded ? expanded_blocking(s, t).bytes : 0;
 }
 
 }  // namespace
@@ -88,12 +100,17 @@ Shape shape_of(const Problem& p) {
 
 size_t packed_bytes(const Problem& p) { return up(p.N, kOutputs) / kOutputs * shape_of(p).stride; }
 
-RowTiles row_tiles(Engine engine, size_t M) {
+RowTiles row_tiles(const Shape& s, Engine engine, size_t M) {
   // Registers hold the sums and results of so many rows; below kMany rows tiles are too empty.
-  constexpr size_t kZmmRows = 6, kYmmRows = 4, kTileRows = 16, kMany = 5;
+  constexpr size_t kZmmRows = 6, kYmmRows = 4, kTileRows = 16, kMany = 5, kExpandedRows = 6;
   RowTiles t{};
   t.many = engine == Engine::kAmx && M >= kMany;
-  const size_t most = t.many ? kTileRows : engine == Engine::kYmm ? kYmmRows : kZmmRows;
+  const bool narrow = engine == Engine::kMadd || engine == Engine::kYmm;
+  const size_t few = narrow ? kYmmRows : kZmmRows;
+  const size_t direct =
+      s.codes == Codes::kBytes ? 8 : few;  // rows for which expanding does not pay
+  t.expanded = (engine == Engine::kYmm || engine == Engine::kZmm) && M > direct;
+  const size_t most = t.many ? kTileRows : t.expanded ? kExpandedRows : few;
   t.tiles = (M + most - 1) / most;
   t.rows = t.tiles == 0 ? 0 : (M + t.tiles - 1) / t.tiles;
   return t;
@@ -109,24 +126,40 @@ PanelLayout panel_layout(const Shape& s, const RowTiles& t) {
   l.bytes = up(l.zeros + (s.row_zeros ? s.groups : 1) * rows * 4, 64);
   return l;
 }
+size_t panel_bytes_madd(const Problem& p, size_t M) { return row_panel_bytes(Engine::kMadd, p, M); }
 size_t panel_bytes_ymm(const Problem& p, size_t M) { return row_panel_bytes(Engine::kYmm, p, M); }
 size_t panel_bytes_zmm(const Problem& p, size_t M) { return row_panel_bytes(Engine::kZmm, p, M); }
 size_t panel_bytes_amx(const Problem& p, size_t M) { return row_panel_bytes(Engine::kAmx, p, M); }
 
 Blocking blocking_of(const Shape& s, const RowTiles& t) {
-  constexpr size_t kChunk = 256;  // 2 panels of it are 8 KiB, 2 tiles of rows too
   Blocking b{};
-  b.chunk = s.padded <= kChunk ? least(kChunk / s.padded, s.groups) * s.padded : kChunk;
+  b.chunk = chunk_of(s);  // 2 panels of it are 8 KiB, 2 tiles of rows too
   b.sums = s.codes == Codes::kBytes ? 0 : 2 * kOutputs * b.chunk;
   constexpr size_t kTwoTiles = 2 * 2 * 16 * kOutputs * 4;  // of rows, by two panels
   b.acc = b.sums + kTwoTiles * (s.padded <= kChunk ? 2 : (t.tiles + 1) / 2);
   b.bytes = b.acc + t.padded() * 2 * kOutputs * 4;
   return b;
 }
-size_t scratch_bytes_few(const Problem&, size_t) { return 0; }
+Blocking expanded_blocking(const Shape& s, const RowTiles& t) {
+  Blocking b{};
+  b.chunk = chunk_of(s);  // 4 panels of it are 16 KiB
+  b.sums = kExpanded * kOutputs * b.chunk;
+  const size_t results = t.padded() * kExpanded * kOutputs * 4;
+  b.acc = b.sums + (s.padded > b.chunk ? results : 0);
+  b.bytes = b.acc + results;
+  return b;
+}
+size_t scratch_bytes_madd(const Problem&, size_t) { return 0; }
+size_t scratch_bytes_ymm(const Problem& p, size_t M) {
+  return expanded_scratch(Engine::kYmm, p, M);
+}
+size_t scratch_bytes_zmm(const Problem& p, size_t M) {
+  return expanded_scratch(Engine::kZmm, p, M);
+}
 size_t scratch_bytes_amx(const Problem& p, size_t M) {
-  const RowTiles t = row_tiles(Engine::kAmx, M);
-  return t.many ? blocking_of(shape_of(p), t).bytes : 0;
+  const Shape s = shape_of(p);
+  const RowTiles t = row_tiles(s, Engine::kAmx, M);
+  return t.many ? blocking_of(s, t).bytes : 0;
 }
 
 }  // namespace moebius::x86_int8

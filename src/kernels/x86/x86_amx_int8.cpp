@@ -57,7 +57,7 @@ class ManyRows {
   explicit ManyRows(const GemmArgs& args)
       : a_(args),
         s_(shape_of(*args.w->problem)),
-        t_(row_tiles(Engine::kAmx, args.M)),
+        t_(row_tiles(s_, Engine::kAmx, args.M)),
         b_(blocking_of(s_, t_)),
         steps_(s_.padded / s_.step),
         finish_(args, s_, t_),
@@ -386,8 +386,10 @@ void make_row_panel(const RowPanelArgs& args) {
   x86_rows::PanelMaker(args, Engine::kAmx, x86_few::bias_of<Zmm>(*args.problem)).make();
 }
 void gemm(const GemmArgs& args) {
-  if (row_tiles(Engine::kAmx, args.M).many) return ManyRows(args).run();
-  x86_few::gemm<Zmm>(args, Engine::kAmx);
+  const Shape s = shape_of(*args.w->problem);
+  const RowTiles t = row_tiles(s, Engine::kAmx, args.M);
+  if (t.many) return ManyRows(args).run();
+  x86_few::gemm<Zmm>(args, s, t);
 }
 #define MOEBIUS_BODY(f) f
 #else

@@ -48,16 +48,19 @@ struct Madd : Ymm {
   }
 };
 void make_row_panel(const RowPanelArgs& args) {
-  x86_rows::PanelMaker(args, x86_int8::Engine::kYmm, x86_few::bias_of<Madd>(*args.problem)).make();
+  x86_rows::PanelMaker(args, x86_int8::Engine::kMadd, x86_few::bias_of<Madd>(*args.problem)).make();
 }
-void gemm(const GemmArgs& args) { x86_few::gemm<Madd>(args, x86_int8::Engine::kYmm); }
+void gemm(const GemmArgs& args) {
+  const x86_int8::Shape s = x86_int8::shape_of(*args.w->problem);
+  x86_few::gemm<Madd>(args, s, x86_int8::row_tiles(s, x86_int8::Engine::kMadd, args.M));
+}
 #define MOEBIUS_BODY(f) f
 #else
 #define MOEBIUS_BODY(f) nullptr
 #endif
 
 constexpr X86Int8Kernels kKernels = x86_int8_kernels(
-    {"x86_avx2", kAvx2 | kFma | kF16c, x86_int8::panel_bytes_ymm, x86_int8::scratch_bytes_few,
+    {"x86_avx2", kAvx2 | kFma | kF16c, x86_int8::panel_bytes_madd, x86_int8::scratch_bytes_madd,
      MOEBIUS_BODY(make_row_panel), MOEBIUS_BODY(gemm)});
 
 }  // namespace

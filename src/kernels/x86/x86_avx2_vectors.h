@@ -13,7 +13,8 @@ struct Ymm {
   using F = __m256;
   static constexpr size_t kLanes = 8;
   static constexpr size_t kRows = 4;
-  static constexpr size_t kAhead = 768;  // bytes of a panel
+  static constexpr size_t kAhead = 768;     // bytes of a panel
+  static constexpr size_t kManyPanels = 1;  // at once: 12 sums of 6 rows
   template <int R>
   static constexpr int panels() {
     return R <= 2 ? 2 : 1;
@@ -33,10 +34,15 @@ struct Ymm {
   [[gnu::always_inline]] static inline F max(F a, F b) { return _mm256_max_ps(a, b); }
   [[gnu::always_inline]] static inline F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
   [[gnu::always_inline]] static inline F to_f32(V v) { return _mm256_cvtepi32_ps(v); }
+  [[gnu::always_inline]] static inline F sub(F a, F b) { return _mm256_sub_ps(a, b); }
+  [[gnu::always_inline]] static inline F bits(V v) { return _mm256_castsi256_ps(v); }
   [[gnu::always_inline]] static inline F load_f32(const uint8_t* p) {
     return _mm256_castsi256_ps(load(p));
   }
   [[gnu::always_inline]] static inline void store(float* y, F f) { _mm256_storeu_ps(y, f); }
+  [[gnu::always_inline]] static inline void store(uint8_t* to, V v) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), v);
+  }
   [[gnu::always_inline]] static inline __m128i half(const uint8_t* p) {
     return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   }

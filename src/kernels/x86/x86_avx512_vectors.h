@@ -17,7 +17,8 @@ struct Zmm {
   using F = __m512;
   static constexpr size_t kLanes = 16;
   static constexpr size_t kRows = 6;
-  static constexpr size_t kAhead = 768;  // bytes of a panel
+  static constexpr size_t kAhead = 768;     // bytes of a panel
+  static constexpr size_t kManyPanels = 4;  // at once: 24 sums of 6 rows
   template <int R>
   static constexpr int panels() {
     return R <= 2 ? 4 : 2;  // memory is read faster in 4 streams
@@ -39,8 +40,11 @@ struct Zmm {
   [[gnu::always_inline]] static inline F max(F a, F b) { return _mm512_max_ps(a, b); }
   [[gnu::always_inline]] static inline F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
   [[gnu::always_inline]] static inline F to_f32(V v) { return _mm512_cvtepi32_ps(v); }
+  [[gnu::always_inline]] static inline F sub(F a, F b) { return _mm512_sub_ps(a, b); }
+  [[gnu::always_inline]] static inline F bits(V v) { return _mm512_castsi512_ps(v); }
   [[gnu::always_inline]] static inline F load_f32(const uint8_t* p) { return _mm512_loadu_ps(p); }
   [[gnu::always_inline]] static inline void store(float* y, F f) { _mm512_storeu_ps(y, f); }
+  [[gnu::always_inline]] static inline void store(uint8_t* to, V v) { _mm512_storeu_si512(to, v); }
   [[gnu::always_inline]] static inline F from_bf16(const uint8_t* p) {
     const __m256i v = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(v), 16));
@@ -78,6 +82,23 @@ struct Zmm {
       int32_t four;
       __builtin_memcpy(&four, x + kApart * i, 4);
       sum = _mm512_dpbusd_epi32(sum, b[i], _mm512_set1_epi32(four));
+    }
+  }
+  // 16 inputs of R rows against N panels of operands that lie `apart`.
+  template <x86_int8::Codes, int R, size_t N>
+  [[gnu::always_inline]] static inline void dots(V (&sum)[R][N], const uint8_t* w, size_t apart,
+                                                 const uint8_t* x) {
+    MOEBIUS_UNROLL for (int i = 0; i < 4; ++i) {
+      V b[N];
+      MOEBIUS_UNROLL for (size_t v = 0; v < N; ++v) b[v] =
+          _mm512_load_si512(w + v * apart + 64 * i);
+      MOEBIUS_UNROLL for (int r = 0; r < R; ++r) {
+        int32_t four;
+        __builtin_memcpy(&four, x + 4 * (R * i + r), 4);
+        const V by = _mm512_set1_epi32(four);
+        MOEBIUS_UNROLL for (size_t v = 0; v < N; ++v) sum[r][v] =
+            _mm512_dpbusd_epi32(sum[r][v], b[v], by);
+      }
     }
   }
 };

@@ -66,19 +66,21 @@ const char* supports_fp4(const Problem& p);
 Numerics numerics(const Problem& p);
 size_t packed_bytes(const Problem& p);
 
-// Rows in tiles of `rows`; the last one may have fewer, and many rows fill it up with zeros.
+// Rows in tiles of `rows`; the last one may have fewer, and tiles of TILELOADD are filled up with zeros.
 struct RowTiles {
   size_t tiles, rows;
-  bool many;  // tiles of TILELOADD
+  bool many;      // tiles of TILELOADD
+  bool expanded;  // vectors, with operands of weights in scratch
   size_t padded() const { return tiles * rows; }
 };
-enum class Engine : uint8_t { kYmm, kZmm, kAmx };
-RowTiles row_tiles(Engine engine, size_t M);
+enum class Engine : uint8_t { kMadd, kYmm, kZmm, kAmx };  // kMadd: AVX2 without VPDPBUSD
+RowTiles row_tiles(const Shape& s, Engine engine, size_t M);
 
 struct PanelLayout {
   size_t sums, group_scales, scales, zeros, bytes;  // offsets; codes are at 0
 };
 PanelLayout panel_layout(const Shape& s, const RowTiles& t);
+size_t panel_bytes_madd(const Problem& p, size_t M);
 size_t panel_bytes_ymm(const Problem& p, size_t M);
 size_t panel_bytes_zmm(const Problem& p, size_t M);
 size_t panel_bytes_amx(const Problem& p, size_t M);
@@ -90,7 +92,11 @@ struct Blocking {
   size_t sums, acc, bytes;  // offsets in scratch: sums of tiles, f32 results
 };
 Blocking blocking_of(const Shape& s, const RowTiles& t);
-size_t scratch_bytes_few(const Problem& p, size_t M);
+constexpr size_t kExpanded = 4;  // panels, by vectors
+Blocking expanded_blocking(const Shape& s, const RowTiles& t);
+size_t scratch_bytes_madd(const Problem& p, size_t M);
+size_t scratch_bytes_ymm(const Problem& p, size_t M);
+size_t scratch_bytes_zmm(const Problem& p, size_t M);
 size_t scratch_bytes_amx(const Problem& p, size_t M);
 
 // What is a unit's own; its bodies are null on other architectures.

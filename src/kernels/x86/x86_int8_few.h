@@ -254,9 +254,7 @@ inline void gemm(const GemmArgs& a, const Shape& s, const RowTiles& t) {
   }
 }
 template <class E>
-inline void gemm(const GemmArgs& a, Engine engine) {
-  const Shape s = shape_of(*a.w->problem);
-  const RowTiles t = row_tiles(engine, a.M);
+inline void gemm(const GemmArgs& a, const Shape& s, const RowTiles& t) {
   switch (s.codes) {
     case Codes::kNibbles:
       return gemm<E, Codes::kNibbles>(a, s, t);

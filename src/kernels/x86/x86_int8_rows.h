@@ -31,7 +31,7 @@ class PanelMaker {
       : a_(a),
         p_(*a.problem),
         s_(shape_of(p_)),
-        t_(row_tiles(engine, a.M)),
+        t_(row_tiles(s_, engine, a.M)),
         l_(panel_layout(s_, t_)),
         from_(prepared_layout(p_)),
         factor_(p_.zero_points ? 1

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: Apache-2.0
+// The int8 family on x86-64: products of many rows in vector registers (layouts: x86_int8.h). Codes of
+// four panels and a chunk of K become unsigned operands in scratch once, and all tiles of rows pass
+// them there. Sums are in registers, results too where groups are short, else in memory. Templates
+// over an engine E, as in x86_int8_few.h, which has the ends of groups and what follows; internal
+// linkage.
+#pragma once
+#ifdef __x86_64__
+#include "kernels/x86/x86_int8_few.h"
+
+namespace moebius {
+namespace {
+namespace x86_many {
+
+using namespace x86_int8;
+using x86_few::Finish;
+using x86_few::Kind;
+
+// Lines of the panels that are expanded next, asked for while rows pass.
+struct Ahead {
+  const uint8_t* next = nullptr;  // in the first of them
+  size_t apart = 0, panels = 0;
+  size_t lines = 0, part = 0;  // left, of each; at a time
+  [[gnu::always_inline]] void fetch() {
+    if (lines == 0) return;
+    const size_t count = part < lines ? part : lines;
+    for (size_t p = 0; p < panels; ++p)
+      for (size_t i = 0; i < count; ++i)
+        _mm_prefetch(reinterpret_cast<const char*>(next + p * apart + 64 * i), _MM_HINT_T1);
+    lines -= count, next += 64 * count;
+  }
+};
+
+template <class E, Codes kCodes>
+class ManyRows {
+ public:
+  ManyRows(const GemmArgs& args, const Shape& s, const RowTiles& t)
+      : a_(args),
+        s_(s),
+        t_(t),
+        b_(expanded_blocking(s, t)),
+        finish_(args, s, t),
+        quarters_(kCodes == Codes::kFp4 && finish_.kind() == Kind::kScaled && s.padded <= 16384),
+        codes_(args.scratch),
+        sums_(reinterpret_cast<int32_t*>(args.scratch + b_.sums)),
+        f_(reinterpret_cast<float*>(args.scratch + b_.acc)) {}
+
+  void run() {
+    for (size_t n = a_.n0; n < a_.n1; n += kWidth) {
+      const size_t left = (a_.n1 - n + kOutputs - 1) / kOutputs;
+      panels_ = left < kExpanded ? left : kExpanded;
+      first_ = panel(n);
+      for (size_t i = 0; i < a_.M * kWidth; i += E::kLanes) E::store(f_ + i, E::zero_f32());
+      for (size_t k = 0; k < s_.K_padded;) k = chunk(n, k);
+      put(n);
+    }
+  }
+
+ private:
+  static constexpr int kParts = static_cast<int>(kOutputs / E::kLanes);  // vectors of a panel
+  static constexpr size_t kWidth = kExpanded * kOutputs;                 // outputs in work
+  static constexpr size_t kInputBytes = kCodes == Codes::kBytes ? kOutputs : kOutputs / 2;
+  static constexpr int32_t kBias = E::template bias<kCodes>();
+  // Sums of doubled codes begin at the bits of a number whose last place is 1/4. What they end with is
+  // that number plus a quarter of the sum: exact below 2^22.
+  static constexpr int32_t kQuarters = 0x4A400000;
+  static constexpr float kQuartersNumber = 0x1.8p21f;
+  static constexpr size_t kShortGroup = 64;  // inputs: results stay in registers
+  enum class Fold : uint8_t { kPlain, kScaled, kQuarters, kAny };
+  using V = typename E::V;
+  using F = typename E::F;
+  struct Chunk {
+    size_t k0, k1, group, groups;  // inputs; groups of which it has a part
+    bool begins, ends;             // its first group, its last
+  };
+
+  const uint8_t* panel(size_t n) const { return a_.w->data + n / kOutputs * s_.stride; }
+
+  // Returns where it ends.
+  size_t chunk(size_t n, size_t k0) {
+    Chunk c{};
+    c.k0 = k0, c.k1 = k0 + b_.chunk < s_.K_padded ? k0 + b_.chunk : s_.K_padded;
+    c.group = k0 / s_.padded;
+    const size_t end = (c.group + 1) * s_.padded;
+    if (s_.padded > b_.chunk && end < c.k1) c.k1 = end;
+    c.groups = s_.padded > b_.chunk ? 1 : (c.k1 - k0) / s_.padded;
+    c.begins = k0 % s_.padded == 0, c.ends = c.k1 % s_.padded == 0;
+    expand(c);
+    ask_for_next(c, n);
+    for (size_t m = 0; m < a_.M; m += t_.rows) any_rows(m, a_.M - m, c);
+    return c.k1;
+  }
+
+  void expand(const Chunk& c) const {
+    for (size_t p = 0; p < panels_; ++p) {
+      const uint8_t* from = first_ + p * s_.stride + c.k0 * kInputBytes;
+      uint8_t* to = codes_ + p * kOutputs * b_.chunk;
+      for (size_t k = c.k0; k < c.k1; k += 16, from += 16 * kInputBytes, to += 16 * kOutputs)
+        MOEBIUS_UNROLL for (int part = 0; part < kParts; ++part) {
+          V b[4];
+          E::template operands<kCodes>(from + 64 / kParts * part, b);
+          MOEBIUS_UNROLL for (int i = 0; i < 4; ++i)
+              E::store(to + 64 * i + 64 / kParts * part, b[i]);
+        }
+    }
+  }
+
+  // What is expanded after this: the next chunk, of the next panels, or of the next matrix.
+  void ask_for_next(const Chunk& c, size_t n) {
+    const uint8_t* next = first_;
+    size_t k = c.k1, panels = panels_;
+    if (c.k1 == s_.K_padded) {
+      const size_t left = n + kWidth < a_.n1 ? (a_.n1 - n - kWidth + kOutputs - 1) / kOutputs : 0;
+      k = 0;
+      if (left > 0) {
+        next = panel(n + kWidth), panels = left < kExpanded ? left : kExpanded;
+      } else if (a_.next != nullptr) {
+        next = a_.next->data + a_.n0 / kOutputs * s_.stride;
+      } else {
+        panels = 0;
+      }
+      for (size_t p = 0; p < panels; ++p)
+        for (size_t i = s_.scales; i < s_.stride; i += 64)
+          _mm_prefetch(reinterpret_cast<const char*>(next + p * s_.stride + i), _MM_HINT_T1);
+    }
+    const size_t end = k + b_.chunk < s_.K_padded ? k + b_.chunk : s_.K_padded;
+    ahead_ = {next + k * kInputBytes, s_.stride, panels,
+              panels == 0 ? 0 : (end - k) * kInputBytes / 64, 0};
+    const size_t steps = (c.k1 - c.k0) / 16 * ((t_.tiles + 1) / 2);  // early: memory is far
+    ahead_.part = (ahead_.lines + steps - 1) / steps;
+  }
+
+  void any_rows(size_t m, size_t left, const Chunk& c) {
+    switch (left < t_.rows ? left : t_.rows) {
+      case 1:
+        return rows<1>(m, c);
+      case 2:
+        return rows<2>(m, c);
+      case 3:
+        return rows<3>(m, c);
+      case 4:
+        return rows<4>(m, c);
+      case 5:
+        return rows<5>(m, c);
+      default:
+        return rows<6>(m, c);
+    }
+  }
+  template <int R>
+  void rows(size_t m, const Chunk& c) {
+    constexpr size_t kTogether = E::kManyPanels;
+    size_t p = 0;
+    if constexpr (kTogether > 2) {
+      if (s_.padded < kShortGroup)
+        for (; p + 2 <= panels_; p += 2) tile<R, 2, true>(m, p, c);
+    }
+    for (; p + kTogether <= panels_; p += kTogether) tile<R, kTogether, false>(m, p, c);
+    if constexpr (kTogether > 2)
+      for (; p + 2 <= panels_; p += 2) tile<R, 2, false>(m, p, c);
+    if constexpr (kTogether > 1)
+      for (; p < panels_; ++p) tile<R, 1, false>(m, p, c);
+  }
+
+  // R rows from m on against C panels from the p-th in work on; kKeep: results stay in registers.
+  template <int R, size_t C, bool kKeep>
+  [[gnu::noinline]] void tile(size_t m, size_t p, const Chunk& c) {
+    constexpr size_t kVectors = C * kParts;
+    const uint8_t* x = a_.panel + m * s_.K_padded + c.k0 * R;
+    const uint8_t* w = codes_ + p * kOutputs * b_.chunk;
+    const size_t apart = kOutputs * b_.chunk;
+    const size_t inputs = c.groups == 1 ? c.k1 - c.k0 : s_.padded;
+    uint8_t* const waiting = reinterpret_cast<uint8_t*>(sums_ + m * kWidth + p * kOutputs);
+    uint8_t* const results = reinterpret_cast<uint8_t*>(f_ + m * kWidth + p * kOutputs);
+    V sum[R][kVectors];
+    F f[R][kVectors];
+    if constexpr (kKeep) load_results(f, results);
+    for (size_t g = c.group; g < c.group + c.groups; ++g) {
+      const int32_t* start = finish_.sums + g * finish_.rows + m;
+      MOEBIUS_UNROLL for (int r = 0; r < R; ++r) {
+        const V from = E::set1(finish_.zeros ? 0 : start[r] + (quarters_ ? kQuarters : 0));
+        MOEBIUS_UNROLL for (size_t v = 0; v < kVectors; ++v) sum[r][v] =
+            c.begins ? from : E::load(waiting + place(r, v));
+      }
+      for (size_t k = 0; k < inputs; k += 16, w += 16 * kOutputs, x += 16 * R) {
+        ahead_.fetch();
+        E::template dots<kCodes, R, kVectors>(sum, w, apart, x);
+      }
+      if (!c.ends) {
+        MOEBIUS_UNROLL for (int r = 0; r < R; ++r)
+            MOEBIUS_UNROLL for (size_t v = 0; v < kVectors; ++v)
+                E::store(waiting + place(r, v), sum[r][v]);
+        return;
+      }
+      if constexpr (!kKeep) load_results(f, results);
+      if constexpr (kCodes == Codes::kFp4) {
+        quarters_ ? fold<Fold::kQuarters>(g, m, p, sum, f) : fold<Fold::kAny>(g, m, p, sum, f);
+      } else {
+        switch (finish_.kind()) {
+          case Kind::kPlain:
+            fold<Fold::kPlain>(g, m, p, sum, f);
+            break;
+          case Kind::kScaled:
+            fold<Fold::kScaled>(g, m, p, sum, f);
+            break;
+          case Kind::kAny:
+            fold<Fold::kAny>(g, m, p, sum, f);
+            break;
+        }
+      }
+      if constexpr (!kKeep) store_results(f, results);
+    }
+    if constexpr (kKeep) store_results(f, results);
+  }
+  // Where the v-th vector of a tile's r-th row lies among sums and results, in bytes.
+  static constexpr size_t place(int r, size_t v) {
+    return 4 * (static_cast<size_t>(r) * kWidth + v * E::kLanes);
+  }
+  template <int R, size_t N>
+  [[gnu::always_inline]] static void load_results(F (&f)[R][N], const uint8_t* from) {
+    MOEBIUS_UNROLL for (int r = 0; r < R; ++r) MOEBIUS_UNROLL for (size_t v = 0; v < N; ++v)
+        f[r][v] = E::load_f32(from + place(r, v));
+  }
+  template <int R, size_t N>
+  [[gnu::always_inline]] static void store_results(const F (&f)[R][N], uint8_t* to) {
+    MOEBIUS_UNROLL for (int r = 0; r < R; ++r) MOEBIUS_UNROLL for (size_t v = 0; v < N; ++v)
+        E::store(reinterpret_cast<float*>(to + place(r, v)), f[r][v]);
+  }
+
+  template <Fold kFold, int R, size_t N>
+  [[gnu::always_inline]] void fold(size_t g, size_t m, size_t p, const V (&sum)[R][N],
+                                   F (&f)[R][N]) const {
+    MOEBIUS_UNROLL for (size_t v = 0; v < N; ++v) {
+      const uint8_t* from = first_ + (p + v / kParts) * s_.stride;
+      const F scale = x86_few::scales_at<E>(
+          s_.scale_type, from + s_.scales + g * s_.group_scale_bytes, v % kParts);
+      MOEBIUS_UNROLL for (int r = 0; r < R; ++r) {
+        const size_t row = m + static_cast<size_t>(r);
+        if constexpr (kFold == Fold::kQuarters) {
+          const F dot = E::sub(E::bits(sum[r][v]), E::set1(kQuartersNumber));
+          const F by = E::set1(finish_.group_scales[g * finish_.rows + row]);
+          f[r][v] = E::fma(dot, s_.group_scales ? E::mul(scale, by) : scale, f[r][v]);
+        } else {
+          constexpr Kind kKind = kFold == Fold::kPlain    ? Kind::kPlain
+                                 : kFold == Fold::kScaled ? Kind::kScaled
+                                                          : Kind::kAny;
+          f[r][v] = x86_few::fold<E, kKind>(finish_, from, g, v % kParts, row, kBias, sum[r][v],
+                                            scale, f[r][v]);
+        }
+      }
+    }
+  }
+
+  void put(size_t n) const {
+    for (size_t m = 0; m < a_.M; ++m)
+      for (size_t v = 0; v < panels_ * kParts; ++v) {
+        const size_t to = n + v * E::kLanes;
+        if (to >= a_.n1) break;
+        const F f = E::load_f32(reinterpret_cast<const uint8_t*>(f_ + m * kWidth + v * E::kLanes));
+        const F y =
+            x86_few::last_factors<E>(finish_, first_ + v / kParts * s_.stride, v % kParts, m, f);
+        x86_few::store<E>(a_.y + m * a_.ldy + (to - a_.n0), y, to, a_.n1);
+      }
+  }
+
+  const GemmArgs& a_;
+  const Shape& s_;
+  const RowTiles& t_;
+  const Blocking b_;
+  const Finish finish_;
+  const bool quarters_;
+  uint8_t* const codes_;
+  int32_t* const sums_;             // [row][outputs in work]: of groups longer than a chunk
+  float* const f_;                  // likewise: results
+  const uint8_t* first_ = nullptr;  // panel in work
+  size_t panels_ = 0;
+  Ahead ahead_;
+};
+
+template <class E>
+inline void gemm(const GemmArgs& a, Engine engine) {
+  const Shape s = shape_of(*a.w->problem);
+  const RowTiles t = row_tiles(s, engine, a.M);
+  if (!t.expanded) return x86_few::gemm<E>(a, s, t);
+  switch (s.codes) {
+    case Codes::kNibbles:
+      return ManyRows<E, Codes::kNibbles>(a, s, t).run();
+    case Codes::kBytes:
+      return ManyRows<E, Codes::kBytes>(a, s, t).run();
+    case Codes::kFp4:
+      return ManyRows<E, Codes::kFp4>(a, s, t).run();
+  }
+}
+
+}  // namespace x86_many
+}  // namespace
+}  // namespace moebius
+#endif  // __x86_64__
