@@ -79,7 +79,9 @@ void read_sizes(ModelConfig& c, const ConfigFields& f, const Family* family) {
   c.qk_nope_head_dim = f.integer_or({"qk_nope_head_dim"}, 0, 0, 1 << 20);
   c.qk_rope_head_dim = f.integer_or({"qk_rope_head_dim"}, 0, 0, 1 << 20);
   c.v_head_dim = f.integer_or({"v_head_dim"}, 0, 0, 1 << 20);
-  if (const auto given = f.integer({"head_dim"}, known ? 1 : 0, 1 << 20)) {
+  // Of latent attention without rotation it may be 0.
+  const auto given = f.integer({"head_dim"}, known ? 1 : 0, 1 << 20);
+  if (given && (*given > 0 || c.kv_lora_rank == 0)) {
     c.head_dim = *given;
   } else if (c.kv_lora_rank > 0) {
     c.head_dim = c.qk_nope_head_dim + c.qk_rope_head_dim;

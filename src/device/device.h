@@ -61,7 +61,8 @@ struct CompressorRequest {
   CompressorSpec spec;
   std::vector<float> bias;
   Norm norm;
-  size_t rope = 0, rotated = 0;  // which of the device's rotations; the last features of a key
+  size_t rope = 0;  // which of the device's rotations ...
+  size_t rotated_at = 0, rotated = 0;  // ... turns these features of a key
   KvType storage = KvType::kF32;
   bool packed = false;  // as keys of an indexer; else rows, as entries of attention
   KvPlace keys, sources;

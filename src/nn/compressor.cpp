@@ -14,12 +14,34 @@ Compressor::Compressor(const CompressorSpec& spec, std::vector<float> bias, Norm
   if (spec.width == 0 || spec.ratio == 0 || kKeyBlock % spec.ratio != 0)
     fail("compressed keys of {} features for {} tokens; expected a divisor of {}", spec.width,
          spec.ratio, kKeyBlock);
-  if (bias_.size() != spec.ratio * spec.parts() * spec.width)
-    fail("compressed keys have {} biases; expected {}", bias_.size(),
-         spec.ratio * spec.parts() * spec.width);
+  const size_t biases = spec.gated ? spec.ratio * spec.parts() * spec.width : 0;
+  if (bias_.size() != biases)
+    fail("compressed keys have {} biases; expected {}", bias_.size(), biases);
+  if (!norm_.weight.empty() && norm_.weight.size() != spec.width)
+    fail("the norm of compressed keys has {} weights; expected {}", norm_.weight.size(),
+         spec.width);
+  if (!spec.gated && spec.overlaps) fail("compressed keys that overlap have gates");
 }
 
 void Compressor::make(const float* const* rows, float* key, float* scratch) const noexcept {
+  const size_t n = spec_.width;
+  if (spec_.gated)
+    weigh(rows, key, scratch);
+  else
+    average(rows, key);
+  round_to(type_, key, n);
+  if (!norm_.weight.empty()) normalize(norm_, type_, key, n, key, n, 1, n);
+}
+
+void Compressor::average(const float* const* rows, float* key) const noexcept {
+  const size_t n = spec_.width, m = spec_.ratio;
+  std::copy_n(rows[0], n, key);
+  for (size_t s = 1; s < m; ++s)
+    for (size_t i = 0; i < n; ++i) key[i] += rows[s][i];
+  for (size_t i = 0; i < n; ++i) key[i] /= static_cast<float>(m);
+}
+
+void Compressor::weigh(const float* const* rows, float* key, float* scratch) const noexcept {
   const size_t n = spec_.width, m = spec_.ratio, all = spec_.parts() * n, slots = spec_.reach();
   const size_t first = rows[0] == nullptr ? m : 0;
   float *p = scratch, *top = scratch + slots * n, *sum = top + n;
@@ -43,8 +65,6 @@ void Compressor::make(const float* const* rows, float* key, float* scratch) cons
     round_to(type_, share, n);
     for (size_t i = 0; i < n; ++i) key[i] += share[i] * value[i];
   }
-  round_to(type_, key, n);
-  normalize(norm_, type_, key, n, key, n, 1, n);
 }
 
 }  // namespace moebius

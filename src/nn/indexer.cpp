@@ -22,6 +22,8 @@ Indexer::Indexer(const IndexerSpec& spec, XType type, KvType storage, const Cpu&
   if (spec.by_head && (spec.block == 0 || spec.top_k % spec.block != 0))
     fail("an indexer that selects {} keys in blocks of {}; expected a multiple", spec.top_k,
          spec.block);
+  if (spec.pooled && (spec.by_head || spec.ratio == 0))
+    fail("an indexer of pooled keys; expected keys that stand for several tokens, for all heads");
   if (kKeyBlock % spec.tokens() != 0 || (spec.by_head && spec.ratio != 0))
     fail("an indexer whose keys stand for {} tokens; expected a divisor of {}", spec.ratio,
          kKeyBlock);
@@ -69,7 +71,9 @@ void Indexer::score_blocks(const IndexRows& rows, size_t t, size_t positions,
       }
       for (size_t i = 0; i < each; ++i)
         p[i] = std::max(p[i] * (key_scales != nullptr ? key_scales[i] * scale : scale), 0.0f);
-      row_functions().add_scaled(to, rows.weights[t * rows.weights_stride + h] * share, p, each);
+      const float weight =
+          spec_.weighted ? rows.weights[t * rows.weights_stride + h] * share : 1.0f;
+      row_functions().add_scaled(to, weight, p, each);
     }
   }
 }
@@ -90,7 +94,25 @@ void Indexer::choose(size_t positions, size_t count, uint64_t* bits, IndexScratc
     if (s.scores[i] == least) set(i), --left;
 }
 
+// The tokens of the keys that score best, and those behind the last whole key.
+void Indexer::select_pooled(const IndexRows& rows, size_t t, IndexScratch& s) const {
+  const size_t positions = rows.position + t + 1, m = spec_.ratio, keys = positions / m;
+  uint64_t* bits = rows.selected + t * rows.words;
+  std::fill_n(bits, rows.words, 0);
+  const auto see = [&](size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) bits[i / 64] |= uint64_t{1} << (i % 64);
+  };
+  if (keys <= spec_.top_k) return see(0, positions);
+  score_blocks(rows, t, keys, s);
+  s.chosen.assign(keys / 64 + 1, 0);
+  choose(keys, spec_.top_k, s.chosen.data(), s);
+  for (size_t k = 0; k < keys; ++k)
+    if ((s.chosen[k / 64] >> (k % 64) & 1) != 0) see(k * m, (k + 1) * m);
+  see(keys * m, positions);
+}
+
 void Indexer::select(const IndexRows& rows, size_t t, IndexScratch& s) const {
+  if (spec_.pooled) return select_pooled(rows, t, s);
   const size_t positions = (rows.position + t + 1) / spec_.tokens(), n = spec_.selections();
   uint64_t* bits = rows.selected + t * n * rows.words;
   std::fill_n(bits, n * rows.words, 0);

@@ -16,6 +16,9 @@
 // Compressed (DeepSeek-V4): a key stands for `ratio` tokens (nn/compressor.h), and a row chooses among
 // those whose tokens are all there; bits are those of keys, not of positions.
 //
+// Pooled (GLM-5.3, Qwen4): keys are compressed ones, too, but a row sees the tokens of those it chose, and
+// always the tokens behind the last whole key; bits are those of positions.
+//
 // Keys are packed matrices of 128 tokens, as those of attention (kv_layout.h), so that scores are
 // ordinary products and every row is a function of itself and of the keys alone.
 #pragma once
@@ -29,11 +32,13 @@
 namespace moebius {
 
 struct IndexerSpec {
-  size_t heads = 0, head_dim = 0, top_k = 0;  // top_k 0: attention is not sparse
+  size_t heads = 0, head_dim = 0, top_k = 0;  // top_k: keys; 0: attention is not sparse
   bool by_head = false;
   size_t block = 1, local = 0;  // by head; top_k is a multiple of block
   size_t ratio = 0;             // tokens of a compressed key; 0: every token has its own
   size_t first = 0;             // not by head: keys before this position are not chosen
+  bool pooled = false;          // with a ratio
+  bool weighted = true;         // else w_h / sqrt(heads) is 1
 
   size_t tokens() const { return ratio != 0 ? ratio : 1; }  // of a key
   size_t block_keys() const { return kKeyBlock / tokens(); }
@@ -47,9 +52,9 @@ struct IndexRows {
   size_t offset;                 // ... of this indexer so many bytes behind its begin
   size_t position;               // of row 0
   const float* q;                // [T, heads * head_dim]
-  const float* weights;          // [T, heads], `weights_stride` apart
+  const float* weights;          // [T, heads], `weights_stride` apart, where the heads have weights
   size_t weights_stride;
-  uint64_t* selected;  // [T, selections, words]: bit i is set where a row sees key i
+  uint64_t* selected;  // [T, selections, words]: bit i is set where a row sees key (or token) i
   size_t words;
   size_t T;
 
@@ -78,6 +83,7 @@ class Indexer {
  private:
   void score_blocks(const IndexRows& rows, size_t t, size_t positions, IndexScratch& s) const;
   void choose(size_t positions, size_t count, uint64_t* bits, IndexScratch& s) const;
+  void select_pooled(const IndexRows& rows, size_t t, IndexScratch& s) const;
   void select_blocks(const IndexRows& rows, size_t t, size_t head, IndexScratch& s) const;
   IndexerSpec spec_;
   KvLayout keys_;

@@ -66,6 +66,13 @@ void stream_gates(const StreamGates& g, const float* u, size_t width, float* gat
 
 void streams_in(const StreamGates& g, const float* gates, const float* u, float* y,
                 size_t width) noexcept {
+  if (g.weight.empty()) {
+    for (size_t k = 0; k < width; ++k) y[k] = u[k];
+    for (size_t i = 1; i < g.streams; ++i)
+      for (size_t k = 0; k < width; ++k) y[k] += u[i * width + k];
+    for (size_t k = 0; k < width; ++k) y[k] /= static_cast<float>(g.streams);
+    return;
+  }
   for (size_t k = 0; k < width; ++k) y[k] = gates[0] * u[k];
   for (size_t i = 1; i < g.streams; ++i)
     for (size_t k = 0; k < width; ++k) y[k] += gates[i] * u[i * width + k];

@@ -11,6 +11,8 @@
 //   x       = sum over i of in_i stream_i                                      what the branch reads
 //   stream_j = out_j y + sum over i of mix_ij stream_i, or out_j y + stream_j   behind it
 //
+// Without W, x is the mean of the streams.
+//
 // Sums over streams run in ascending order. Those of W u and u^2 have 16 lanes, added in pairs.
 #pragma once
 #include <cstddef>
@@ -32,7 +34,7 @@ struct StreamGates {
 
 // gates[outputs] of a row u[n * width].
 void stream_gates(const StreamGates& g, const float* u, size_t width, float* gates) noexcept;
-// y[width] of a row u; in f32.
+// y[width] of a row u; in f32. Gates are not read where there is no W.
 void streams_in(const StreamGates& g, const float* gates, const float* u, float* y,
                 size_t width) noexcept;
 // u joined by y; in f32. scratch: [n].

@@ -188,6 +188,17 @@ MODELS = {
                                             layer_types=["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
                                             mlp_layer_types=["hash_moe", "moe", "moe"], rope_parameters=YARN,
                                             compress_rates=dict(compressed_sparse_attention=4, heavily_compressed_attention=16))),
+    # keys of 4 tokens of which 2 are chosen, taken by the next layer too; streams that are mixed, and their mean
+    "glm5next": ("Glm5NextConfig", dict(text_config=dict(COMMON, vocab_size=32, hidden_size=32, num_hidden_layers=3, num_attention_heads=2,
+                                                         num_key_value_heads=2, kv_lora_rank=32, q_lora_rank=32, qk_nope_head_dim=16, v_head_dim=16,
+                                                         intermediate_size=32, moe_intermediate_size=32, n_routed_experts=4, n_shared_experts=1,
+                                                         num_experts_per_tok=2, routed_scaling_factor=1.5, index_n_heads=16, index_head_dim=16,
+                                                         index_kpool=4, index_topk=8, linear_num_heads=2, linear_head_dim=32, swiglu_limit=0.25,
+                                                         hc_sinkhorn_iters=3, layer_types=["linear_attention", "indexed_attention", "indexed_attention"],
+                                                         indexer_types=["full", "full", "shared"], mlp_layer_types=["dense", "sparse", "sparse"]),
+                                        vision_config=dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, patch_size=2, image_size=4,
+                                                           temporal_patch_size=1, spatial_merge_size=1, out_hidden_size=16,
+                                                           projection_intermediate_size=16), tie_word_embeddings=False)),
     # blocks of 4 keys, two of them chosen by every kv head, and the own one
     "minimaxm3": ("MiniMaxM3VLConfig", dict(text_config=dict(COMMON, vocab_size=32, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
                                                              num_key_value_heads=2, head_dim=16, intermediate_size=32, dense_intermediate_size=32,
@@ -282,7 +293,8 @@ MODELS = {
 }
 
 
-REGISTERED = {"inkling": ("InklingConfig", "InklingForConditionalGeneration"),
+REGISTERED = {"glm5next": ("Glm5NextConfig", "Glm5NextForConditionalGeneration"),
+              "inkling": ("InklingConfig", "InklingForConditionalGeneration"),
               "mistrallarge4": ("MistralLarge4Config", "MistralLarge4ForConditionalGeneration"),
               "minimaxm3": ("MiniMaxM3VLConfig", "MiniMaxM3SparseForConditionalGeneration"),
               "step3p7": ("Step3p7Config", "Step3p7ForConditionalGeneration"),

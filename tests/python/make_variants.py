@@ -85,6 +85,8 @@ LONG_VARIANTS = [
                                    "mlp_layer_types": ABSENT, "num_hash_layers": 1, "rope_parameters": ABSENT, "partial_rotary_factor": ABSENT, "qk_rope_head_dim": 8,
                                    "rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 64, "beta_fast": 32,
                                                     "beta_slow": 1}}),
+    ("glm5next-dense", {"text_config": LONGER | {"index_topk": 40}}),
+    ("glm5next-dense", {"text_config": LONGER | {"index_kpool": 4, "index_topk": 64, "linear_lower_bound": NULL, "indexer_types": ["full", "full", "shared"]}}),
     ("bailinghybrid-dense", {"model_max_length": 512, "kda_safe_gate": False, "moe_renormalize": False}),
     *[(f, {"text_config": LONGER}) for f in ("step3p7-dense", "ernie45vlmoe-dense", "minimaxm3-dense")],
     # as published: lists with an entry for each layer, sizes in an object of their own

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <random>
 
+#include "base/error.h"
 #include "nn/attention.h"
 #include "nn/indexer.h"
 #include "nn/ops.h"
@@ -62,6 +63,43 @@ TEST(Compressor, KeysEqualTheirDefinition) {
         EXPECT_NEAR(key[i],
                     want[i] / std::sqrt(squares / static_cast<double>(n) + 1e-6) * weight[i], 1e-5);
     }
+}
+
+// Keys of an indexer: with gates and no norm, or the mean of their tokens behind a norm.
+TEST(Compressor, PooledKeysEqualTheirDefinition) {
+  for (const bool gated : {true, false}) {
+    const CompressorSpec spec{13, 8, false, gated};
+    const size_t n = spec.width;
+    ASSERT_EQ(spec.source_width(), gated ? 2 * n : n);
+    const std::vector<float> bias = normal_numbers(gated ? spec.ratio * n : 0, 1),
+                             rows = normal_numbers(spec.ratio * spec.source_width(), 2),
+                             weight = normal_numbers(n, 3);
+    const Norm norm{NormKind::kRmsOnePlus, 1e-6f, gated ? std::vector<float>() : weight, {}};
+    const Compressor c(spec, bias, norm, XType::kF32);
+    std::vector<const float*> at;
+    for (size_t s = 0; s < spec.ratio; ++s) at.push_back(rows.data() + s * spec.source_width());
+    std::vector<float> key(n), scratch(c.scratch_floats());
+    c.make(at.data(), key.data(), scratch.data());
+    std::vector<double> want(n);
+    double squares = 0;
+    for (size_t i = 0; i < n; ++i) {
+      double sum = 0, total = 0;
+      for (size_t s = 0; s < spec.ratio; ++s) {
+        const double p = gated ? std::exp(double{at[s][n + i]} + bias[s * n + i]) : 1;
+        total += p, sum += p * at[s][i];
+      }
+      want[i] = sum / total;
+      squares += want[i] * want[i];
+    }
+    const double r = 1 / std::sqrt(squares / static_cast<double>(n) + 1e-6);
+    for (size_t i = 0; i < n; ++i)
+      EXPECT_NEAR(key[i], gated ? want[i] : want[i] * r * (1 + double{weight[i]}), 1e-5);
+  }
+  EXPECT_THROW(Compressor({8, 4, false, false}, std::vector<float>(32), {}, XType::kF32), Error);
+  EXPECT_THROW(Compressor({8, 4, true, false}, {}, {}, XType::kF32), Error);
+  EXPECT_THROW(
+      Compressor({8, 4, false, false}, {}, {NormKind::kRms, 1e-6f, {1, 1}, {}}, XType::kF32),
+      Error);
 }
 
 // A window of 20 keys and entries of 4 tokens, one kv head whose keys are its values.

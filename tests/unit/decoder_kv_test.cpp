@@ -99,7 +99,7 @@ TEST(DecoderKv, BlocksOfAnyNumbersGiveTheBytesOfASequence) {
 TEST(DecoderKv, StatesGoOnFromTheEndsOfBlocks) {
   for (const char* name : {"qwen3next-w4a8-g32", "qwen35moe-dense", "nemotronh-dense",
                            "nemotronh-fp8-dynamic", "granitehybrid-w4a16-g32", "lfm2moe-dense",
-                           "kimilinear-dense", "kimilinear-fp8-dynamic", "minimax-dense"}) {
+                           "kimilinear-dense", "kimilinear-fp8-dynamic", "minimax-dense", "glm5next-dense"}) {
     SCOPED_TRACE(name);
     Loaded m(name);
     const size_t vocab = m.model->vocab();

@@ -153,6 +153,8 @@ TEST(EngineModel, YoungestFamiliesAnswerAsEachAlone) {
   compare("mistrallarge4-w4a16-g32", count, XType::kBf16, cached);
   compare("jamba-dense", count, XType::kF32, cached);
   compare("inkling-dense", count, XType::kF32, cached);
+  compare("glm5next-dense", count, XType::kF32, cached);
+  compare("glm5next-w4a16-g32", count, XType::kBf16, cached);
 }
 
 TEST(EngineModel, RecurrentLayersAnswerAsEachAlone) {

@@ -149,7 +149,7 @@ TEST(Decoder, PiecesThreadsAndBatchDoNotMatter) {
         "gemma4-w4a16-g32", "deepseekv32-fp8-dynamic", "glmmoedsa-dense", "longcatflash-dense",
         "minimaxm3-dense", "bailinghybrid-dense", "beam-dense", "step3p7-w4a16-g32", "hyv4-dense",
         "deepseekv4-dense", "axk2-dense", "jamba-dense", "mistrallarge4-dense", "dbrx-dense",
-        "inkling-dense"}) {
+        "inkling-dense", "glm5next-dense"}) {
     SCOPED_TRACE(name);
     const Checkpoint checkpoint =
         Checkpoint::open((test::test_data_dir() / "golden" / name).string());

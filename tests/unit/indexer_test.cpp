@@ -10,6 +10,7 @@
 #include <numeric>
 #include <random>
 
+#include "base/error.h"
 #include "nn/attention.h"
 #include "runtime/cpu.h"
 
@@ -34,9 +35,10 @@ struct IndexCase {
       for (float& x : v) x = std::round(normal(rng) * 16) / 16;  // exact in every type
     };
     fill(q, T * spec.heads * spec.head_dim), fill(k, T * spec.head_dim), fill(w, T * spec.heads);
-    for (size_t t = 0; t < T; t += kKeyBlock) {
+    const size_t keys = T / spec.tokens(), each = spec.block_keys();
+    for (size_t t = 0; t < keys; t += each) {
       memory.emplace_back(64 + indexer.keys().block_bytes());  // 64: what lies before
-      indexer.keys().put(memory.back().data() + 64, 0, 0, std::min(kKeyBlock, T - t),
+      indexer.keys().put(memory.back().data() + 64, 0, 0, std::min(each, keys - t),
                          k.data() + t * spec.head_dim, spec.head_dim, nullptr, 0);
       blocks.push_back(memory.back().data());
     }
@@ -64,7 +66,7 @@ struct IndexCase {
       double dot = 0;
       for (size_t i = 0; i < spec.head_dim; ++i)
         dot += double{q[(row * spec.heads + h) * spec.head_dim + i]} * k[key * spec.head_dim + i];
-      sum += w[row * spec.heads + h] * std::max(dot, 0.0);
+      sum += (spec.weighted ? w[row * spec.heads + h] : 1.0f) * std::max(dot, 0.0);
     }
     return sum;
   }
@@ -134,6 +136,40 @@ TEST(Indexer, HeadsChooseBlocksForTheirOwnKeys) {
   const std::vector<uint64_t> alone = c.select(250, 7);
   EXPECT_TRUE(std::equal(alone.begin(), alone.end(),
                          bits.begin() + static_cast<std::ptrdiff_t>(250 * 3 * c.words)));
+}
+
+// The tokens of the best keys, on both sides of their number, and those that make no whole key yet.
+TEST(Indexer, PooledKeysBringTheirTokens) {
+  for (const size_t ratio : {size_t{1}, size_t{4}, size_t{16}})
+    for (const bool weighted : {true, false}) {
+      IndexerSpec spec{3, 24, 5};
+      spec.ratio = ratio, spec.pooled = true, spec.weighted = weighted;
+      const IndexCase c(XType::kF32, KvType::kF32, spec);
+      const std::vector<uint64_t> bits = c.select(0, c.T);
+      for (size_t row = 0; row < c.T; ++row) {
+        const size_t keys = (row + 1) / ratio;
+        std::vector<size_t> order(keys);
+        std::iota(order.begin(), order.end(), size_t{0});
+        std::vector<double> scores;
+        for (const size_t key : order) scores.push_back(c.score(row, key));
+        std::stable_sort(order.begin(), order.end(),
+                         [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+        order.resize(std::min(keys, spec.top_k));
+        const uint64_t* seen = bits.data() + row * c.words;
+        for (size_t i = 0; i < c.words * 64; ++i) {
+          const bool chosen =
+              std::find(order.begin(), order.end(), i / ratio) != order.end() && i / ratio < keys;
+          ASSERT_EQ(bit(seen, i), i <= row && (chosen || i >= keys * ratio))
+              << "ratio " << ratio << " row " << row << " position " << i;
+        }
+      }
+      const std::vector<uint64_t> alone = c.select(250, 7);
+      EXPECT_TRUE(std::equal(alone.begin(), alone.end(),
+                             bits.begin() + static_cast<std::ptrdiff_t>(250 * c.words)));
+    }
+  IndexerSpec wrong{3, 24, 5};
+  wrong.pooled = true;
+  EXPECT_THROW(Indexer(wrong, XType::kF32, KvType::kF32, host_cpu(), Policy{}), Error);
 }
 
 TEST(Indexer, TiesGoToTheLowerPosition) {

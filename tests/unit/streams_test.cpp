@@ -90,5 +90,17 @@ TEST(Streams, GatesInAndOutEqualTheirDefinition) {
   }
 }
 
+TEST(Streams, WithoutGatesTheyAreTheirMean) {
+  const StreamCase c(3, 0, 0, 2);
+  StreamGates mean;
+  mean.streams = 3;
+  std::vector<float> x(c.width);
+  streams_in(mean, nullptr, c.u.data(), x.data(), c.width);
+  for (size_t k = 0; k < c.width; ++k) {
+    const double sum = double{c.u[k]} + c.u[c.width + k] + c.u[2 * c.width + k];
+    ASSERT_NEAR(x[k], sum / 3, 1e-6) << k;
+  }
+}
+
 }  // namespace
 }  // namespace moebius

@@ -225,7 +225,8 @@ class CpuIndexer final : public IndexerOp {
       const size_t end = (s.position + s.tokens) / spec.tokens();  // keys
       item_of.resize(item_of.size() + s.tokens, i);
       if (end <= spec.top_k) continue;  // every row sees everything
-      chosen.at[i] = total, chosen.words[i] = IndexRows::words_of(end);
+      chosen.at[i] = total;
+      chosen.words[i] = IndexRows::words_of(spec.pooled ? s.position + s.tokens : end);
       total += s.tokens * chosen.selections * chosen.words[i];
       step.kv_bytes +=
           (end + spec.block_keys() - 1) / spec.block_keys() * indexer_.keys().block_bytes();

@@ -15,6 +15,7 @@ class CpuCompressor final : public CompressorOp {
         rows_{r.spec.width, r.storage, r.spec.block_keys()},
         packed_(r.packed),
         rope_(r.rope),
+        rotated_at_(r.rotated_at),
         rotated_(r.rotated),
         keys_at_(r.keys),
         sources_at_(r.sources) {
@@ -74,7 +75,7 @@ class CpuCompressor final : public CompressorOp {
     }
     compressor_.make(at.data(), key, memory.data() + reach * sources_.width);
     if (rotated_ == 0) return;
-    device_.rope(rope_).rotate(key + spec.width - rotated_, w.number * spec.ratio,
+    device_.rope(rope_).rotate(key + rotated_at_, w.number * spec.ratio,
                                step.sequences[w.sequence].position, device_.options().type);
   }
 
@@ -92,7 +93,7 @@ class CpuCompressor final : public CompressorOp {
   KvRowLayout sources_, rows_;
   KvLayout layout_;
   bool packed_;
-  size_t rope_, rotated_;
+  size_t rope_, rotated_at_, rotated_;
   KvPlace keys_at_, sources_at_;
   mutable BlockAddresses source_blocks_, key_blocks_;  // of the call that runs
   mutable std::vector<Window> windows_;

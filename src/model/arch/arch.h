@@ -85,6 +85,7 @@ DecoderSpec beam_spec(const ModelConfig&);
 DecoderSpec longcat_spec(const ModelConfig&);
 DecoderSpec bailing_hybrid_spec(const ModelConfig&);
 DecoderSpec hy_v4_spec(const ModelConfig&);
+DecoderSpec glm5_next_spec(const ModelConfig&);
 DecoderSpec deepseek_v4_spec(const ModelConfig&);
 DecoderSpec flint_spec(const ModelConfig&);
 DecoderSpec kolibri1_spec(const ModelConfig&);
@@ -101,6 +102,13 @@ DecoderSpec gemma4_spec(const ModelConfig&);
 // is not among `attention` either.
 void set_recurrent(const ModelConfig& config, DecoderSpec& spec, std::string_view recurrent,
                    std::string_view attention = "full_attention attention");
+
+// Linear attention with a decay per key feature (Kimi-Linear): its sizes, by names of the config or of
+// its linear_attn_config.
+DeltaSpec kimi_delta(const ModelConfig& config, int64_t heads);
+// Which layers of sparse attention have an indexer, and which take the choice of one before: indexer_types,
+// index_topk_pattern, or every index_topk_freq-th. Throws Error where there is none to take.
+void set_indexers(const ModelConfig& config, DecoderSpec& spec);
 
 DecoderSpec qwen3_spec(const ModelConfig&);
 DecoderSpec qwen3_next_spec(const ModelConfig&);

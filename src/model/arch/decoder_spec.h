@@ -108,8 +108,8 @@ struct StreamSpec {
   size_t count = 1;
   float epsilon = 1e-6f, out_epsilon = 0, magnitude = 2;
   size_t rounds = 0;  // 0: streams are not mixed
-  const char* head =
-      nullptr;  // tensors before the final norm: words before "fn" ..., the first there is
+  // Tensors before the final norm: words before "fn" ..., the first there is; null: the streams' mean.
+  const char* head = nullptr;
 
   size_t gates() const { return StreamGates::outputs(count, true, rounds); }
 };
@@ -135,6 +135,9 @@ struct DecoderSpec {
   size_t indexer_rope = 0;  // as LayerOp::rope
   float indexer_epsilon = 1e-6f;
   bool indexer_rotates_last = false;  // the last features of its heads, not the first
+  // Of pooled keys, members of attention: weights of their gates, [head_dim, hidden], and what is added to
+  // these. Null: keys are averaged, and normalized and rotated behind that.
+  const char *pool_gates = nullptr, *pool_bias = nullptr;
   std::optional<SharedKeySpec> shared_key;
   // Members of attention; null: none. Its queries are made of the rows' norm, not of their latent; and
   // are scaled by position and head, as row_op::scale_by_position.
@@ -167,13 +170,19 @@ struct DecoderSpec {
   size_t latent_key_dim(size_t layer) const { return key_dim(layer) - rotated_dim(layer); }
 };
 
-// Whether rows of a layer see what an indexer chose, and whether that is the one of the layer before.
+// Whether rows of a layer see what an indexer chose, and whether that is one of a layer before.
 inline bool is_sparse(const DecoderSpec& s, size_t layer) {
-  const bool of_layer = s.indexer.by_head || s.indexer.ratio != 0;
-  return s.indexer.top_k > 0 && (!of_layer || s.layers[layer].indexes);
+  const LayerSpec& l = s.layers[layer];
+  const bool of_layer = s.indexer.by_head || (s.indexer.ratio != 0 && !s.indexer.pooled);
+  return s.indexer.top_k > 0 && l.attends && !l.recurrent && (!of_layer || l.indexes);
 }
 inline bool takes_choice(const DecoderSpec& s, size_t layer) {
-  return is_sparse(s, layer) && s.layers[layer].attends && !s.layers[layer].indexes;
+  return is_sparse(s, layer) && !s.layers[layer].indexes;
+}
+// The layer whose indexer chooses for this one: the last that has one.
+inline size_t choice_from(const DecoderSpec& s, size_t layer) {
+  while (layer > 0 && !s.layers[layer].indexes) --layer;
+  return layer;
 }
 
 // Whether the layer takes what experts of the one before gave.
@@ -186,8 +195,9 @@ inline bool joins_later(const LayerSpec& layer) {
 inline CompressorSpec compressor_of(const DecoderSpec& s, size_t layer) {
   return {s.head_dim, s.layers[layer].ratio, s.layers[layer].indexes};
 }
-inline CompressorSpec index_compressor_of(const DecoderSpec& s, size_t layer) {
-  return {s.indexer.head_dim, s.layers[layer].ratio, true};
+inline CompressorSpec index_compressor_of(const DecoderSpec& s) {
+  return {s.indexer.head_dim, s.indexer.ratio, !s.indexer.pooled,
+          !s.indexer.pooled || s.pool_gates != nullptr};
 }
 
 // "self_attn.q_proj".

@@ -47,6 +47,24 @@ DecoderSpec mistral4_spec(const ModelConfig& config) {
   return s;
 }
 
+void set_indexers(const ModelConfig& config, DecoderSpec& s) {
+  const ConfigFields f = fields_of(config);
+  const std::vector<std::string> types = f.strings({"indexer_types"});
+  const std::string pattern = f.string({"index_topk_pattern"}).value_or("");
+  const int64_t every = f.integer_or({"index_topk_freq"}, 1, 1, 1 << 20),
+                offset = f.integer_or({"index_skip_topk_offset"}, 2, 0, 1 << 20);
+  for (size_t i = 0; i < s.layers.size(); ++i) {
+    if (s.layers[i].recurrent) continue;
+    const int64_t since = std::max<int64_t>(static_cast<int64_t>(i) - offset + 1, 0);
+    s.layers[i].indexes = i < types.size()     ? types[i] == "full"
+                          : i < pattern.size() ? pattern[i] == 'F'
+                                               : since % every == 0;
+    if (!s.layers[choice_from(s, i)].indexes)
+      fail("{}: layer {} is 'shared'; expected 'full' in the first layer of sparse attention",
+           f.label("indexer_types"), i);
+  }
+}
+
 // DeepSeek-V3.2 and GLM-5: an indexer chooses the keys that a row sees; its rotation has pairs of its
 // own. Layers may take the choice of the layer before.
 DecoderSpec sparse_deepseek_spec(const ModelConfig& config) {
@@ -69,18 +87,10 @@ DecoderSpec sparse_deepseek_spec(const ModelConfig& config) {
   s.other_ropes.push_back(s.rope);
   s.other_ropes.back().interleaved = glm;
   s.indexer_rope = 1;
-  const std::vector<std::string> types = f.strings({"indexer_types"});
-  const std::string pattern = f.string({"index_topk_pattern"}).value_or("");
-  const int64_t every = f.integer_or({"index_topk_freq"}, 1, 1, 1 << 20),
-                offset = f.integer_or({"index_skip_topk_offset"}, 2, 0, 1 << 20);
-  for (size_t i = 0; i < s.layers.size(); ++i) {
-    const int64_t since = std::max<int64_t>(static_cast<int64_t>(i) - offset + 1, 0);
-    s.layers[i].indexes = !glm || (i < types.size()     ? types[i] == "full"
-                                   : i < pattern.size() ? pattern[i] == 'F'
-                                                        : since % every == 0);
-  }
-  if (!s.layers[0].indexes)
-    fail("{}: the first layer is 'shared'; expected 'full'", f.label("indexer_types"));
+  if (glm)
+    set_indexers(config, s);
+  else
+    for (LayerSpec& layer : s.layers) layer.indexes = true;
   return s;
 }
 

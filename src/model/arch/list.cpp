@@ -54,6 +54,7 @@ constexpr Architecture kArchitectures[] = {
     {"beam", "Beam", beam_spec},
     {"hy_v4", "Hy4", hy_v4_spec},
     {"deepseek_v4", "DeepSeek-V4", deepseek_v4_spec},
+    {"glm5_next", "GLM-5.3-Flash (text)", glm5_next_spec},
     {"longcat_flash", "LongCat-Flash", longcat_spec},
     {"bailing_hybrid", "Ling-3 (Bailing hybrid)", bailing_hybrid_spec},
     {"kolibri1", "Kolibri-1", kolibri1_spec},
@@ -73,7 +74,6 @@ constexpr Architecture kArchitectures[] = {
 constexpr std::pair<std::string_view, std::string_view> kMissing[] = {
     {"diffusion_gemma", "decoding by diffusion"},
     {"doge", "a mask that values make, and experts found by product keys"},
-    {"glm5_next", "an indexer of pooled keys, and streams that are mixed"},
     {"jetmoe", "attention whose queries are experts"},
     {"muse_spark", "experts behind a latent projection that end in norms, residuals with gates"},
     {"nllb_moe", "an encoder"},

@@ -3,6 +3,11 @@
 
 namespace moebius {
 
+// Compressed keys are never read before they are written again.
+void AttentionIndex::cut(const KvPool& pool, BlockId id, size_t tokens) const {
+  if (!pools) indexer->cut(pool, id, tokens);
+}
+
 uint64_t LayerSet::packed_bytes() const {
   uint64_t bytes = output != nullptr ? output->packed_bytes() : 0;
   if (embedding != nullptr) bytes += embedding->table_bytes();
@@ -35,14 +40,13 @@ void LayerSet::cut(const KvPool& pool, size_t kind, BlockId id, size_t tokens) c
     if (l == nullptr || l->place.kind != kind) continue;
     if (const auto* a = std::get_if<HeadAttention>(&l->mixer); a != nullptr && a->keys) {
       a->attention->cut(pool, id, tokens);
-      if (a->index != nullptr) a->index->indexer->cut(pool, id, tokens);
+      if (a->index != nullptr) a->index->cut(pool, id, tokens);
     }
-    // Compressed keys are never read before they are written again.
     if (const auto* a = std::get_if<SharedKeyAttention>(&l->mixer))
       a->attention->cut(pool, id, tokens);
     if (const auto* a = std::get_if<LatentAttention>(&l->mixer)) {
       if (a->keys) a->attention->cut(pool, id, tokens);
-      if (a->index != nullptr) a->index->indexer->cut(pool, id, tokens);
+      if (a->index != nullptr) a->index->cut(pool, id, tokens);
     }
   }
 }

@@ -20,6 +20,16 @@ struct AttentionIndex {
   Program query_input;        // {x, norm}; null: none
   Program rows;               // {key and weights, q}: norm, rotation
   std::unique_ptr<IndexerOp> indexer;
+  // Keys that stand for several tokens. Then `key_weights` gives [weights | key], and behind these lie
+  // the gates.
+  struct Pools {
+    size_t weights = 0;
+    Linear gates;  // of x; null: none
+    std::unique_ptr<CompressorOp> keys;
+  };
+  std::optional<Pools> pools;
+
+  void cut(const KvPool& pool, BlockId id, size_t tokens) const;
 };
 
 // Keys and values of heads.

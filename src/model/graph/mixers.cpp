@@ -32,7 +32,11 @@ void Graph::forward(Step& step, const GraphLayer& layer, const HeadAttention& m,
 // Which keys the rows of sparse attention see.
 void Graph::choose(Step& step, Device& d, const AttentionIndex& index, const RowSet& a,
                    const RowSet& query_from) const {
-  const RowSet kw = rows(step, d, kIndexKeys, index.key_weights->out_features()),
+  const size_t width = index.key_weights->out_features(),
+               gates = index.pools && index.pools->gates != nullptr
+                           ? index.pools->gates->out_features()
+                           : 0;
+  const RowSet kw = rows(step, d, kIndexKeys, width + gates),
                q = rows(step, d, kIndexQueries, index.query->out_features());
   RowSet from = query_from;
   if (index.query_input != nullptr) {
@@ -40,11 +44,15 @@ void Graph::choose(Step& step, Device& d, const AttentionIndex& index, const Row
     index.query_input->run(step, {query_from, from});
   }
   step.phase = Phase::kLinear;
-  index.key_weights->forward(step, a, kw);
+  index.key_weights->forward(step, a, kw.columns(0, width));
+  if (gates > 0) index.pools->gates->forward(step, a, kw.columns(width, gates));
   index.query->forward(step, from, q);
   step.phase = Phase::kAttention;
   index.rows->run(step, {kw, q});
-  index.indexer->select(step, q, kw);
+  if (!index.pools) return index.indexer->select(step, q, kw);
+  const size_t weights = index.pools->weights;
+  index.pools->keys->forward(step, kw.columns(weights, kw.cols - weights));
+  index.indexer->select(step, q, kw.columns(0, weights));
 }
 
 void Graph::forward(Step& step, const GraphLayer& layer, const LatentAttention& m, const RowSet& a,

@@ -12,6 +12,7 @@ std::unique_ptr<AttentionIndex> LayerSetLoader::load_index(const LayerParts& par
                                                            GraphLayer& layer) {
   const size_t index = parts.index();
   const IndexerSpec& s = spec_.indexer;
+  if (s.pooled) return load_pooled_index(parts, layer);
   const auto stem = [&](const char* member) {  // as published, else as transformers names it
     const std::string published = attention_name(spec_, "index_") + member;
     return parts.find(published) != nullptr ? published
@@ -58,6 +59,58 @@ std::unique_ptr<AttentionIndex> LayerSetLoader::load_index(const LayerParts& par
   m->rows = layer.device->rows(std::move(ops));
   m->indexer = layer.device->indexer(s, storage_of(checkpoint_, spec_, index, kv_options_).type,
                                      kv_.indexers[index]);
+  return m;
+}
+
+// Keys that stand for some tokens each: weighed by gates of the rows (GLM-5.3), or averaged, with queries
+// and keys of one projection (Qwen4).
+std::unique_ptr<AttentionIndex> LayerSetLoader::load_pooled_index(const LayerParts& parts,
+                                                                  GraphLayer& layer) {
+  const size_t index = parts.index(), hidden = to_->hidden;
+  const IndexerSpec& s = spec_.indexer;
+  const size_t d = s.head_dim, wide = s.heads * d;
+  const auto name = [&](const char* member) { return attention_name(spec_, "indexer.") + member; };
+  const KvType stored = storage_of(checkpoint_, spec_, index, kv_options_).type;
+  auto m = std::make_unique<AttentionIndex>();
+  AttentionIndex::Pools& pools = m->pools.emplace();
+  CompressorRequest keys;
+  keys.spec = index_compressor_of(spec_), keys.storage = stored, keys.packed = true;
+  keys.keys = kv_.compressed[index].index_keys, keys.sources = kv_.compressed[index].index_sources;
+  std::vector<RowOp> ops;
+  if (spec_.pool_gates != nullptr) {
+    const Module &q = parts.require(name("wq_b")), &k = parts.require(name("wk")),
+                 &w = parts.require(name("weights_proj"));
+    expect_width(q, wide, "index_n_heads and index_head_dim");
+    expect_width(k, d, "index_head_dim"), expect_width(w, s.heads, "index_n_heads");
+    pools.weights = s.heads;
+    m->query = linear(layer, {{&q}}), m->key_weights = linear(layer, {{&w}, {&k}});
+    const RowView key{0, s.heads, d};
+    ops.push_back(norm_op(
+        key, key, parts.norm(name("k_norm"), NormKind::kLayer, spec_.indexer_epsilon, d)));
+    keys.bias = parts.values(attention_name(spec_, spec_.pool_bias), s.ratio * d);
+    const std::string tensor = attention_name(spec_, spec_.pool_gates);
+    const std::vector<float> weights = parts.values(tensor, d * hidden);
+    pools.gates = layer.device->head_linear(
+        {1, d, hidden, CodeType::kF32, hidden, d,
+         [&](size_t, size_t n, size_t i) { return weights[n * hidden + i]; },
+         fmt::format("{} of layer {}", tensor, index)});
+    layer.dense_bytes += pools.gates->packed_bytes();
+  } else {
+    const Module& both = parts.require(name("index_qk_proj"));
+    expect_width(both, wide + d, "indexer_n_heads and indexer_head_dim");
+    m->query = linear(layer, {{&both, {0, wide}}});
+    m->key_weights = linear(layer, {{&both, {wide, wide + d}}});
+    const auto norm = [&](const char* member) {
+      return parts.norm(name(member), spec_.norm, spec_.norm_epsilon, d);
+    };
+    const RowView queries = heads_view(1, s.heads, d);
+    ops = {norm_op(queries, queries, norm("q_layernorm")), {RowOpKind::kRotate, queries}};
+    ops.back().rope = keys.rope = spec_.indexer_rope;
+    keys.norm = norm("k_layernorm"), keys.rotated = spec_.rope.dims;
+  }
+  m->rows = layer.device->rows(std::move(ops));
+  pools.keys = layer.device->compressor(std::move(keys));
+  m->indexer = layer.device->indexer(s, stored, kv_.indexers[index]);
   return m;
 }
 

@@ -52,7 +52,7 @@ Device& attention_device(const DeviceSet& devices, const DecoderSpec& spec, size
   };
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     if (spec.layers[i].kv_from != 0) join(i, i - spec.layers[i].kv_from);
-    if (i > 0 && takes_choice(spec, i)) join(i, i - 1);
+    if (takes_choice(spec, i)) join(i, choice_from(spec, i));
   }
   return devices.attention(first_of(layer));
 }
@@ -131,7 +131,8 @@ KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const KvCh
   // are made of only as far as the next one reaches.
   plan.compressed.resize(spec.layers.size());
   for (size_t i = 0; i < spec.layers.size(); ++i) {
-    if (spec.layers[i].ratio == 0) continue;
+    const bool pools = spec.layers[i].indexes && spec.indexer.pooled;
+    if (spec.layers[i].ratio == 0 && !pools) continue;
     Device& device = attention_device(devices, spec, i);
     const KvType stored = storage_of(checkpoint, spec, i, options).type;
     const auto place = [&](const KvKind& wanted, size_t size) {
@@ -145,14 +146,19 @@ KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const KvCh
       return place({window_name(c.reach()), 0, c.reach(), true},
                    KvRowLayout{c.source_width(), kv_type_of(options.type)}.block_bytes());
     };
+    CompressedPlaces& to = plan.compressed[i];
+    if (pools) {
+      to.index_keys = plan.indexers[i];
+      to.index_sources = sources(index_compressor_of(spec));
+      continue;
+    }
     const KvKind kept{"compressed", 0, SIZE_MAX, true};
     const CompressorSpec c = compressor_of(spec, i);
-    CompressedPlaces& to = plan.compressed[i];
     to.keys = place(kept, KvRowLayout{c.width, stored, c.block_keys()}.block_bytes());
     to.sources = sources(c);
     if (!spec.layers[i].indexes) continue;
     to.index_keys = place(kept, device.index_bytes(spec.indexer, stored));
-    to.index_sources = sources(index_compressor_of(spec, i));
+    to.index_sources = sources(index_compressor_of(spec));
   }
   for (size_t k = 0; k < plan.kinds.size(); ++k) {
     for (DeviceKinds& d : plan.devices) {

@@ -296,11 +296,16 @@ std::vector<RowOp> LayerSetLoader::final_rows(Norm norm) const {
     });
     return model_values(ends, count);
   };
-  const auto streams = load_stream_gates(spec_, to_->hidden, false, values);
   const RowView h{0, 0, to_->hidden * to_->streams}, a{1, 0, to_->hidden}, w{2, 0, to_->streams};
   RowOp gates{RowOpKind::kStreamGates, w, h}, in{RowOpKind::kStreamsIn, a, h};
-  gates.streams = in.streams = streams, in.w = w;
-  last.x = a;
+  in.w = w, last.x = a;
+  if (spec_.streams.head == nullptr) {
+    auto mean = std::make_shared<StreamGates>();
+    mean->streams = to_->streams;
+    in.streams = std::move(mean);
+    return {std::move(in), std::move(last)};
+  }
+  gates.streams = in.streams = load_stream_gates(spec_, to_->hidden, false, values);
   return {std::move(gates), std::move(in), std::move(last)};
 }
 

@@ -52,6 +52,7 @@ class LayerSetLoader {
   LatentAttention load_latents(const LayerParts& parts, GraphLayer& layer);
   void absorb(const Module& kv_b, size_t index, GraphLayer& layer, LatentAttention& m);
   std::unique_ptr<AttentionIndex> load_index(const LayerParts& parts, GraphLayer& layer);
+  std::unique_ptr<AttentionIndex> load_pooled_index(const LayerParts& parts, GraphLayer& layer);
   SharedKeyAttention load_shared_keys(const LayerParts& parts, GraphLayer& layer);
   std::unique_ptr<RecurrentMixer::Inner> load_inner(struct InnerProjections& from, KvPlace place,
                                                     GraphLayer& layer);

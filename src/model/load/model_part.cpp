@@ -27,7 +27,8 @@ std::vector<bool> stage_begins(const DecoderSpec& spec) {
     const LayerSpec& layer = spec.layers[i];
     for (size_t back = 0; back < layer.kv_from; ++back) may_begin[i - back] = false;
     if (joins_later(layer)) may_begin[i] = false;
-    if (takes_choice(spec, i)) may_begin[i] = false;
+    if (takes_choice(spec, i))
+      for (size_t j = choice_from(spec, i); j < i; ++j) may_begin[j + 1] = false;
   }
   return may_begin;
 }

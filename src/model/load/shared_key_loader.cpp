@@ -68,7 +68,7 @@ SharedKeyAttention LayerSetLoader::load_shared_keys(const LayerParts& parts, Gra
                           c.ratio * c.parts() * c.width);
     r.norm = parts.norm(parts.first_of(joined(stems, "norm kv_norm")), spec_.norm,
                         spec_.norm_epsilon, c.width);
-    r.rope = spec_.indexer_rope, r.rotated = rotated;
+    r.rope = spec_.indexer_rope, r.rotated = rotated, r.rotated_at = c.width - rotated;
     made.keys = layer.device->compressor(std::move(r));
     return made;
   };
@@ -78,7 +78,7 @@ SharedKeyAttention LayerSetLoader::load_shared_keys(const LayerParts& parts, Gra
   if (spec.indexes) {
     const IndexerSpec& s = spec_.indexer;
     SharedKeyAttention::Index& to = m.index.emplace();
-    to.compressed = compressor(kIndexNames, index_compressor_of(spec_, index), true,
+    to.compressed = compressor(kIndexNames, index_compressor_of(spec_), true,
                                places.index_keys, places.index_sources);
     to.heads = s.heads;
     to.weights_at =
