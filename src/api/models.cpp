@@ -164,7 +164,7 @@ struct Model::Impl {
               "speculate is '{}'; expected lookup, mtp or off", printable(speculate));
     mo.predictor = speculate == "mtp";
     uint64_t total = 0;
-    for (const Module& m : checkpoint.modules()) total += m.tower ? 0 : m.bytes;
+    for (const Module& m : checkpoint.modules()) total += m.loaded() ? m.bytes : 0;
     if (mo.predictor) {
       const Checkpoint predictor = checkpoint.open_predictor();
       for (const Module& m : predictor.modules()) total += m.bytes;

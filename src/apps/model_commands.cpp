@@ -179,7 +179,7 @@ OpenModel::OpenModel(const ModelRunOptions& options, size_t context,
   note_kernel(checkpoint, model_options.policy, model_options.act, model_options.type);
   model_options.context = context;
   uint64_t bytes = 0;
-  for (const Module& m : checkpoint.modules()) bytes += m.tower ? 0 : m.bytes;
+  for (const Module& m : checkpoint.modules()) bytes += m.loaded() ? m.bytes : 0;
   if (options.predictor) {
     const Checkpoint predictor = checkpoint.open_predictor();
     for (const Module& m : predictor.modules()) bytes += m.bytes;

@@ -82,6 +82,7 @@ ReadFile::ReadFile(const std::string& path) : path_(path) {
   const int code = ::fstat(fd_, &st) != 0 ? errno : 0;
   if (code == 0 && S_ISREG(st.st_mode)) {
     size_ = static_cast<uint64_t>(st.st_size);
+    identity_ = {st.st_dev, st.st_ino, st.st_mtim.tv_sec, st.st_mtim.tv_nsec};
     return;
   }
   ::close(fd_);
@@ -90,6 +91,20 @@ ReadFile::ReadFile(const std::string& path) : path_(path) {
 }
 
 ReadFile::~ReadFile() { ::close(fd_); }
+
+void ReadFile::will_need(uint64_t offset, uint64_t bytes) const {
+  ::posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_WILLNEED);
+}
+
+void ReadFile::check_unchanged() const {
+  struct stat st {};
+  if (::stat(path_.c_str(), &st) != 0)
+    fail("{}: was opened and is gone: {}", printable(path_), errno_text(errno));
+  const Identity now{st.st_dev, st.st_ino, st.st_mtim.tv_sec, st.st_mtim.tv_nsec};
+  if (now != identity_ || static_cast<uint64_t>(st.st_size) != size_)
+    fail("{}: was changed while it is in use: it has {} bytes, {} when it was opened",
+         printable(path_), st.st_size, size_);
+}
 
 void ReadFile::read_at(uint64_t offset, std::span<uint8_t> out) const {
   if (offset > size_ || out.size() > size_ - offset)

@@ -24,11 +24,19 @@ class ReadFile {
   // Fills `out` from byte `offset` on. Throws Error if the file got shorter or cannot be read.
   // Thread-safe.
   void read_at(uint64_t offset, std::span<uint8_t> out) const;
+  void will_need(uint64_t offset, uint64_t bytes) const;  // soon: may be read ahead
+  // Throws Error unless the path still leads to the same file, as long and as old as when it was opened.
+  void check_unchanged() const;
 
  private:
   std::string path_;
   int fd_ = -1;
   uint64_t size_ = 0;
+  struct Identity {
+    uint64_t device = 0, inode = 0;
+    int64_t seconds = 0, nanoseconds = 0;  // of the last change
+    bool operator==(const Identity&) const = default;
+  } identity_;
 };
 
 // A whole small file (configs, indices). Throws Error if it is larger than `limit` bytes.

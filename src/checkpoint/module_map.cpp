@@ -38,6 +38,7 @@ ModuleKind kind_of(const TensorName& n, const TensorInfo& tensor, bool known) {
     default:
       break;
   }
+  if (n.path.find("ngram_embedding") != std::string_view::npos) return ModuleKind::kTable;
   const size_t dot = n.path.rfind('.');
   const std::string_view last = dot == std::string_view::npos ? n.path : n.path.substr(dot + 1);
   if (last.find("norm") != std::string_view::npos || last.starts_with("ln_"))
@@ -227,7 +228,8 @@ class Mapper {
     const TensorRef& ref = tensors[Role::kWeight] ? tensors[Role::kWeight] : tensors[Role::kBias];
     for (size_t i = 0; i < static_cast<size_t>(Role::kCount); ++i) {
       const auto role = static_cast<Role>(i);
-      if (role != Role::kWeight && role != Role::kBias && tensors[role])
+      if (role != Role::kWeight && role != Role::kBias && tensors[role] &&
+          m.module.kind != ModuleKind::kTable)
         fail("{} ({}) cannot be placed: {} is not a matrix", map_.where(*tensors[role].info),
              describe(*tensors[role].info), printable(m.module.name));
     }
@@ -382,12 +384,13 @@ class Mapper {
 
 std::string_view name_of(ModuleKind kind) {
   constexpr std::string_view kNames[] = {"linear",  "expert", "router", "embedding",
-                                         "lm_head", "norm",   "other"};
+                                         "lm_head", "norm",   "other",  "table"};
   return kNames[static_cast<size_t>(kind)];
 }
 
 bool has_matrix(const Module& module) {
-  return module.kind != ModuleKind::kNorm && module.kind != ModuleKind::kOther;
+  return module.kind != ModuleKind::kNorm && module.kind != ModuleKind::kOther &&
+         module.kind != ModuleKind::kTable;
 }
 
 ModuleMap map_modules(std::span<const TensorInfo> tensors, const ModelConfig& config,

@@ -17,7 +17,16 @@
 
 namespace moebius {
 
-enum class ModuleKind : uint8_t { kLinear, kExpert, kRouter, kEmbedding, kLmHead, kNorm, kOther };
+enum class ModuleKind : uint8_t {
+  kLinear,
+  kExpert,
+  kRouter,
+  kEmbedding,
+  kLmHead,
+  kNorm,
+  kOther,
+  kTable,  // of n-grams: rows are read from the file when they are needed
+};
 std::string_view name_of(ModuleKind kind);
 
 // One module of the model: a weight matrix with its companions, or a small parameter (norm, sinks,
@@ -34,6 +43,8 @@ struct Module {
   bool supported = true;
   std::string reason;  // why not
   uint64_t bytes = 0;  // in the file, all roles
+
+  bool loaded() const { return !tower && kind != ModuleKind::kTable; }  // into memory
 };
 bool has_matrix(const Module& module);
 

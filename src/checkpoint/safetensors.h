@@ -43,6 +43,8 @@ class SafetensorsFile {
   static SafetensorsFile of_memory(std::string name, std::span<const TensorData> tensors);
   const std::string& path() const { return path_; }
   uint64_t size() const { return size_; }
+  // For reading on when the store is gone; null: tensors lie in memory.
+  std::shared_ptr<const ReadFile> file() const { return file_; }
   const std::vector<TensorInfo>& tensors() const { return tensors_; }  // in file order
   std::vector<TensorInfo> take_tensors() { return std::move(tensors_); }
   void set_tensors(std::vector<TensorInfo> tensors) {

@@ -11,6 +11,7 @@
 
 #include "base/function_ref.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/row_table.h"
 #include "device/load_options.h"
 #include "device/ops.h"
 #include "device/step.h"
@@ -18,6 +19,7 @@
 #include "nn/compressor.h"
 #include "nn/indexer.h"
 #include "nn/moe_exchange.h"
+#include "nn/ngram_hash.h"
 #include "nn/recurrent.h"
 #include "nn/rope.h"
 
@@ -61,11 +63,19 @@ struct CompressorRequest {
   CompressorSpec spec;
   std::vector<float> bias;
   Norm norm;
-  size_t rope = 0;  // which of the device's rotations ...
+  size_t rope = 0;                     // which of the device's rotations ...
   size_t rotated_at = 0, rotated = 0;  // ... turns these features of a key
   KvType storage = KvType::kF32;
   bool packed = false;  // as keys of an indexer; else rows, as entries of attention
   KvPlace keys, sources;
+};
+
+// Rows by hashed n-grams; `place` has the tokens before a sequence's next one.
+struct NGramRequest {
+  NGramHash hash;
+  int64_t eos = 0;
+  std::unique_ptr<const RowTable> table;
+  KvPlace place;
 };
 
 struct MoeRequest {
@@ -99,6 +109,7 @@ class Device {
                                              KvPlace place) = 0;
   virtual std::unique_ptr<CompressorOp> compressor(CompressorRequest request) = 0;
   virtual std::unique_ptr<RowStoreOp> row_store(size_t width, KvPlace place) = 0;
+  virtual std::unique_ptr<NGramOp> ngrams(NGramRequest request) = 0;
   virtual std::unique_ptr<RecurrentOp> recurrent(std::unique_ptr<Recurrent> net, KvPlace place) = 0;
   // Rows of a token table times `multiplier`. `output`: the projection to logits if it is the same
   // weights and all of them are here, so that rows may be read back from it; else null.

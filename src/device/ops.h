@@ -93,6 +93,15 @@ class RecurrentOp {
   virtual void forward(Step& step, const RowSet& in, const RowSet& out) const = 0;
 };
 
+// Rows of a table that the tokens before a row choose with it (nn/ngram_hash.h).
+class NGramOp {
+ public:
+  virtual ~NGramOp() = default;
+  virtual void prefetch(Step& step) const = 0;  // of a table that is not in memory
+  // Throws where the table's file was changed since it was opened.
+  virtual void forward(Step& step, const RowSet& y) const = 0;
+};
+
 class EmbeddingOp {
  public:
   virtual ~EmbeddingOp() = default;

@@ -49,16 +49,18 @@ enum class RowOpKind : uint8_t {
   kTemperature,  // y = y * (1 + scale * ln(1 + floor((position + first) / floor)))
   kGateSigmoid,  // y = y * sigmoid(x); x has a number for every feature or for every head of y
   kGateSoftplus,
-  kSilu,         // y = silu(y)
-  kLogGrowth,    // y = y * (1 + scale * ln(max(1, (position + first) / floor)))
-  kPower,        // y = y * (1 + (position + first) / floor)^scale
-  kHeadBias,     // y = y + values[head], head by head
-  kHeadScale,    // y = y * (values[head] * ln(position + 1) + values[heads + head]), head by head
-  kStreamGates,  // y = the gates of x's streams, not rounded (nn/streams.h)
-  kStreamsIn,    // y = the streams of x in one, by the gates w
-  kStreamsOut,   // streams y are joined by x, by the gates w
-  kDivide,       // y = y / factor, not rounded
-  kCap,          // y = factor * tanh(y / factor), not rounded
+  kSilu,          // y = silu(y)
+  kLogGrowth,     // y = y * (1 + scale * ln(max(1, (position + first) / floor)))
+  kPower,         // y = y * (1 + (position + first) / floor)^scale
+  kHeadBias,      // y = y + values[head], head by head
+  kHeadScale,     // y = y * (values[head] * ln(position + 1) + values[heads + head]), head by head
+  kStreamGates,   // y = the gates of x's streams, not rounded (nn/streams.h)
+  kStreamsIn,     // y = the streams of x in one, by the gates w
+  kStreamsOut,    // streams y are joined by x, by the gates w
+  kStreamsKeyed,  // streams y = the value behind the keys x, by their products with w
+  kSigmoid,       // y = factor * sigmoid(y)
+  kDivide,        // y = y / factor, not rounded
+  kCap,           // y = factor * tanh(y / factor), not rounded
 };
 
 // One operation on every row. Results are rounded to the type of activations where not said otherwise.

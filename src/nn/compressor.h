@@ -30,7 +30,7 @@ struct CompressorSpec {
   size_t parts() const { return overlaps ? 2 : 1; }
   // Values, then gates of a token.
   size_t source_width() const { return (gated ? 2 : 1) * parts() * width; }
-  size_t reach() const { return parts() * ratio; }             // tokens that make a key
+  size_t reach() const { return parts() * ratio; }  // tokens that make a key
   size_t block_keys() const { return kKeyBlock / ratio; }
 };
 

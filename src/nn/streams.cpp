@@ -78,6 +78,17 @@ void streams_in(const StreamGates& g, const float* gates, const float* u, float*
     for (size_t k = 0; k < width; ++k) y[k] += gates[i] * u[i * width + k];
 }
 
+void streams_keyed(size_t n, const float* keys, const float* value, const float* queries, float* y,
+                   size_t width) noexcept {
+  for (size_t i = 0; i < n; ++i) {
+    const float g = product(keys + i * width, queries + i * width, width) /
+                    std::sqrt(static_cast<float>(width)),
+                root = g == 0 ? 0 : std::copysign(std::sqrt(std::max(std::fabs(g), 1e-6f)), g),
+                share = sigmoid_f32(root);
+    for (size_t k = 0; k < width; ++k) y[i * width + k] = share * value[k];
+  }
+}
+
 void streams_out(const StreamGates& g, const float* gates, const float* y, float* u,
                  size_t width) noexcept {
   const size_t n = g.streams;

@@ -13,6 +13,10 @@
 //
 // Without W, x is the mean of the streams.
 //
+// A value v that all streams have in common, and a key k_i for each, join them as
+//
+//   y_i = sigmoid(root(k_i q_i / sqrt(H))) v,   root(g) = sign(g) sqrt(max(|g|, 1e-6)),  root(0) = 0
+//
 // Sums over streams run in ascending order. Those of W u and u^2 have 16 lanes, added in pairs.
 #pragma once
 #include <cstddef>
@@ -37,6 +41,9 @@ void stream_gates(const StreamGates& g, const float* u, size_t width, float* gat
 // y[width] of a row u; in f32. Gates are not read where there is no W.
 void streams_in(const StreamGates& g, const float* gates, const float* u, float* y,
                 size_t width) noexcept;
+// y[n * width] of keys[n * width], value[width] and queries[n * width]; in f32.
+void streams_keyed(size_t n, const float* keys, const float* value, const float* queries, float* y,
+                   size_t width) noexcept;
 // u joined by y; in f32. scratch: [n].
 void streams_out(const StreamGates& g, const float* gates, const float* y, float* u,
                  size_t width) noexcept;

@@ -23,7 +23,7 @@ namespace {
 uint64_t packed_weights(const Checkpoint& c, XType type) {
   uint64_t bytes = 0;
   for (const Module& m : c.modules()) {
-    if (!m.supported || m.tower) continue;
+    if (!m.supported || !m.loaded()) continue;
     const ModuleMemory memory = module_memory(c, m, {}, {}, type);
     bytes += memory.packed + memory.table;
   }
@@ -34,7 +34,7 @@ uint64_t packed_weights(const Checkpoint& c, XType type) {
 std::string beyond_memory(const Checkpoint& c, XType type, uint64_t free) {
   uint64_t dense = 0, experts = 0;
   for (const Module& m : c.modules()) {
-    if (!m.supported || m.tower) continue;
+    if (!m.supported || !m.loaded()) continue;
     const ModuleMemory memory = module_memory(c, m, {}, {}, type);
     (m.expert >= 0 ? experts : dense) += memory.packed + memory.table;
   }
@@ -143,6 +143,12 @@ RunFacts run_facts(const Checkpoint& c, uint64_t context) {
   f.packed_bytes = packed_weights(c, type);
   if (!f.works) return f;
   if (has_tower(c)) f.notes.emplace_back(kTextOnly);
+  uint64_t tables = 0;
+  for (const Module& m : c.modules()) tables += m.kind == ModuleKind::kTable ? m.bytes : 0;
+  if (tables > 0)
+    f.notes.push_back(
+        fmt::format("{} of n-gram tables stay in their files, which must not change while it runs",
+                    human_bytes(static_cast<double>(tables))));
   look_at_text(c, f);
   ModelOptions options;
   options.type = type;

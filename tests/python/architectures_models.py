@@ -58,6 +58,8 @@ TOP_K_FIELDS = ["num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe
 # What names alone do not tell: {model type: {field: value}}, dots go into sub-configurations.
 FULL = "full_attention"
 DENSE_FIRST = ["dense"] + ["sparse"] * (LAYERS - 1)
+QWEN4 = {"indexer_n_heads": 16, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 8, "indexer_compress_ratio": 4,
+         "hc_lowrank": 16, "ple_layer_ids": [1, 3], "ngram_vocab_size_base": 30, "split_ngram_parts": 3}
 SPECIAL = {
     "bailing_hybrid": {"layer_types": ["linear_attention", FULL] * 2},
     "dbrx": {"attn_config.rope_theta": 10000.0, "attn_config.clip_qkv": 8.0},
@@ -80,7 +82,8 @@ SPECIAL = {
                         "text_config.moe_intermediate_size": 32, "text_config.num_global_key_value_heads": 1},
     "glm4v_moe": {"text_config.rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5,
                                                   "mrope_section": [2, 1, 1]}},
-    "glm5_next": {"text_config.num_key_value_heads": 4, "text_config.index_topk": 16, "text_config.qk_rope_head_dim": 0},
+    "glm5_next": {"text_config.num_key_value_heads": 4, "text_config.index_topk": 8, "text_config.index_kpool": 4,
+                  "text_config.qk_rope_head_dim": 0, "text_config.swiglu_limit": 0.5},
     "granitemoe": {"attention_multiplier": 0.125},
     "granitemoe_swa": {"attention_multiplier": 0.125},
     "granitemoeshared": {"attention_multiplier": 0.125},
@@ -100,10 +103,8 @@ SPECIAL = {
     "mimo_v2_flash": {"rope_parameters": {t: {"rope_type": "default", "rope_theta": b, "partial_rotary_factor": 0.5}
                                           for t, b in ((FULL, 50000.0), ("sliding_attention", 10000.0))}},   # a third of 16 is odd
     "muse_spark": {"text_config.moe_hidden_size": 48, "audio_config.conv_ffn_dim": 96, "vision_adapter_dim": 64},
-    "qwen4_exp": {"text_config.indexer_n_heads": 2, "text_config.indexer_kv_heads": 1, "text_config.indexer_head_dim": 16,
-                  "text_config.indexer_budget": 8, "text_config.indexer_compress_ratio": 4, "text_config.hc_lowrank": 16},
-    "qwen4_exp_text": {"indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 8,
-                       "indexer_compress_ratio": 4, "hc_lowrank": 16},
+    "qwen4_exp": {f"text_config.{k}": v for k, v in QWEN4.items()},
+    "qwen4_exp_text": QWEN4,
     "qwen3_omni_moe": {"talker_config.text_config.shared_expert_intermediate_size": 48,
                        "talker_config.spatial_merge_size": 2},
     "minimax_m3_vl": {"text_config.layer_types": [FULL, "minimax_m3_sparse"] * 2, "text_config.index_n_heads": 2,

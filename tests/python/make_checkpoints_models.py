@@ -54,6 +54,13 @@ WRAPPED = dict(THEADS, num_experts=4, norm_topk_prob=True, moe_intermediate_size
                rope_parameters=dict(rope_type="default", rope_theta=10000.0, mrope_section=[4, 2, 2], mrope_interleaved=True))
 
 # key: (config class, arguments)
+QWEN4 = dict(COMMON, vocab_size=32, hidden_size=32, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1, head_dim=16,
+             linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=16, linear_value_head_dim=16, moe_intermediate_size=32,
+             shared_expert_intermediate_size=32, num_experts=4, num_experts_per_tok=2, hc_lowrank=32, indexer_n_heads=16, indexer_kv_heads=1,
+             indexer_head_dim=16, indexer_budget=8, indexer_compress_ratio=4, ple_layer_ids=[1, 3], ple_embed_dim=32, heads_per_ngram=4,
+             ngram_vocab_size_base=20, make_ngram_vocab_size_divisible_by=16, split_ngram_parts=3, eos_token_id=5,
+             layer_types=["linear_attention", "indexed_attention", "linear_attention"],
+             rope_parameters=dict(rope_type="default", rope_theta=10000.0, partial_rotary_factor=0.5, mrope_section=[2, 1, 1]))
 MODELS = {
     # Qwen3-MoE in six sizes: small (layer 0 dense), wide (K = 128 and 256), odd, both layers MoE, one layer (twice)
     "qwen3moe": ("Qwen3MoeConfig", dict(QWEN3, intermediate_size=96, moe_intermediate_size=96, mlp_only_layers=[0])),
@@ -199,6 +206,12 @@ MODELS = {
                                         vision_config=dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, patch_size=2, image_size=4,
                                                            temporal_patch_size=1, spatial_merge_size=1, out_hidden_size=16,
                                                            projection_intermediate_size=16), tie_word_embeddings=False)),
+    # streams that gates mix, averages of 4 keys of which 2 are chosen, tables by n-grams in three parts; text ends at token 5
+    "qwen4exp": ("Qwen4ExpConfig", dict(text_config=QWEN4, tie_word_embeddings=False,
+                                        vision_config=dict(depth=1, hidden_size=16, intermediate_size=16, num_heads=2, patch_size=2,
+                                                           temporal_patch_size=1, spatial_merge_size=1, out_hidden_size=32,
+                                                           num_position_embeddings=4))),
+    "qwen4exptext": ("Qwen4ExpTextConfig", dict(QWEN4, output_gate_type="sigmoid", ple_layer_ids=[1], ngram_size=2)),
     # blocks of 4 keys, two of them chosen by every kv head, and the own one
     "minimaxm3": ("MiniMaxM3VLConfig", dict(text_config=dict(COMMON, vocab_size=32, hidden_size=32, num_hidden_layers=2, num_attention_heads=4,
                                                              num_key_value_heads=2, head_dim=16, intermediate_size=32, dense_intermediate_size=32,
@@ -293,7 +306,8 @@ MODELS = {
 }
 
 
-REGISTERED = {"glm5next": ("Glm5NextConfig", "Glm5NextForConditionalGeneration"),
+REGISTERED = {"qwen4exp": ("Qwen4ExpConfig", "Qwen4ExpForConditionalGeneration"),
+              "glm5next": ("Glm5NextConfig", "Glm5NextForConditionalGeneration"),
               "inkling": ("InklingConfig", "InklingForConditionalGeneration"),
               "mistrallarge4": ("MistralLarge4Config", "MistralLarge4ForConditionalGeneration"),
               "minimaxm3": ("MiniMaxM3VLConfig", "MiniMaxM3SparseForConditionalGeneration"),

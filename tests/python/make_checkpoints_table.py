@@ -183,7 +183,7 @@ CASES = [
        "glm4moelite", "solaropen", "dots1", "ernie45moe", "exaonemoe", "hunyuanmoe", "hyv3", "granitemoeshared", "ariatext",
        "gemma4", "gemma4wide", "mistral4", "deepseekv32", "glmmoedsa", "mimov2flash", "flexolmo", "afmoe", "mellum", "granitemoeswa",
        "cohere2moe", "laguna", "flint", "kolibri1", "axk1", "step3p7", "ernie45vlmoe", "beam", "longcatflash", "bailinghybrid", "minimaxm3",
-       "hyv4", "deepseekv4", "axk2", "jamba", "mistrallarge4", "dbrx", "inkling", "inklingtext", "glm5next")],
+       "hyv4", "deepseekv4", "axk2", "jamba", "mistrallarge4", "dbrx", "inkling", "inklingtext", "glm5next", "qwen4exp", "qwen4exptext")],
     # --- families, quantized
     x("olmoe-fp8-static", pre("FP8"), "olmoe", calibrate=True),
     x("mixtral-w4a16-g32", one(lambda: w(4, 32)), "mixtral"),
@@ -210,7 +210,7 @@ CASES = [
     x("phimoe-w4a16-g32", one(lambda: w(4, 32)), "phimoe"),
     x("llama-w8a8", pre("W8A8"), "llama"),
     x("granitemoeshared-w8a8", pre("W8A8"), "granitemoeshared"),  # its widths are no multiples of a group
-    *[x(f"{m}-{name}", schemes, m, ignore=IGNORE + TOWERS) for m in ("glm5next",)
+    *[x(f"{m}-{name}", schemes, m, ignore=IGNORE + TOWERS) for m in ("glm5next", "qwen4exp")
       for name, schemes in (("w4a16-g32", one(lambda: w(4, 32))), ("fp8-dynamic", pre("FP8_DYNAMIC")))],
     *[x(f"{m}-{name}", schemes, m) for m in ("gemma4", "mistral4", "deepseekv32", "glmmoedsa", "mimov2flash", "flexolmo", "afmoe",
                                                    "mellum", "granitemoeswa", "cohere2moe", "laguna", "flint", "kolibri1", "axk1", "beam",

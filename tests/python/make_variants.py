@@ -87,6 +87,9 @@ LONG_VARIANTS = [
                                                     "beta_slow": 1}}),
     ("glm5next-dense", {"text_config": LONGER | {"index_topk": 40}}),
     ("glm5next-dense", {"text_config": LONGER | {"index_kpool": 4, "index_topk": 64, "linear_lower_bound": NULL, "indexer_types": ["full", "full", "shared"]}}),
+    ("qwen4exp-dense", {"text_config": LONGER | {"indexer_budget": 40}}),
+    ("qwen4exp-dense", {"text_config": LONGER | {"indexer_budget": 64, "indexer_compress_ratio": 8, "norm_topk_prob": False}}),
+    ("qwen4exptext-dense", LONGER | {"indexer_budget": 40}),
     ("bailinghybrid-dense", {"model_max_length": 512, "kda_safe_gate": False, "moe_renormalize": False}),
     *[(f, {"text_config": LONGER}) for f in ("step3p7-dense", "ernie45vlmoe-dense", "minimaxm3-dense")],
     # as published: lists with an entry for each layer, sizes in an object of their own

@@ -357,6 +357,8 @@ TEST(CudaDevice, WhatIsNotOfferedIsPlacedOnTheCpuInWords) {
   EXPECT_NE(words_of("qwen3next-dense").find("on the CPU: a recurrent layer"), std::string::npos);
   EXPECT_NE(words_of("deepseekv32-dense").find("sparse attention"), std::string::npos);
   EXPECT_NE(words_of("deepseekv4-dense").find("experts by a table of tokens"), std::string::npos);
+  for (const char* streams : {"glm5next-dense", "qwen4exp-dense"})
+    EXPECT_NE(words_of(streams).find("on the CPU: rows of several streams"), std::string::npos);
 }
 
 TEST_F(CudaDeviceModels, TooLittleMemoryIsRefusedWithBothNumbers) {

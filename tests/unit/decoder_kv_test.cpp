@@ -97,9 +97,10 @@ TEST(DecoderKv, BlocksOfAnyNumbersGiveTheBytesOfASequence) {
 // Recurrent layers: states lie at the ends of blocks; a prefix of whole blocks goes on from there,
 // and from nowhere else.
 TEST(DecoderKv, StatesGoOnFromTheEndsOfBlocks) {
-  for (const char* name : {"qwen3next-w4a8-g32", "qwen35moe-dense", "nemotronh-dense",
-                           "nemotronh-fp8-dynamic", "granitehybrid-w4a16-g32", "lfm2moe-dense",
-                           "kimilinear-dense", "kimilinear-fp8-dynamic", "minimax-dense", "glm5next-dense"}) {
+  for (const char* name :
+       {"qwen3next-w4a8-g32", "qwen35moe-dense", "nemotronh-dense", "nemotronh-fp8-dynamic",
+        "granitehybrid-w4a16-g32", "lfm2moe-dense", "kimilinear-dense", "kimilinear-fp8-dynamic",
+        "minimax-dense", "glm5next-dense", "qwen4exp-dense"}) {
     SCOPED_TRACE(name);
     Loaded m(name);
     const size_t vocab = m.model->vocab();

@@ -330,7 +330,8 @@ TEST(EngineDisk, LayersOfEverySortComeBack) {
   compare_restart("qwen35moe-dense", XType::kF32);    // states
   compare_restart("nemotronh-w4a16-g32", XType::kBf16);
   compare_restart("kimilinear-dense", XType::kF32);
-  compare_restart("inkling-dense", XType::kF32);  // convolutions beside keys
+  compare_restart("inkling-dense", XType::kF32);   // convolutions beside keys
+  compare_restart("qwen4exp-dense", XType::kF32);  // averaged keys, tokens before n-grams
   compare_restart("qwen35moe-dense", XType::kF32, "guarded");
   compare_restart("qwen3moe-w4a8-g32-pack", XType::kBf16,
                   "ends=guarded,attention=guarded,experts=cpu");

@@ -155,6 +155,8 @@ TEST(EngineModel, YoungestFamiliesAnswerAsEachAlone) {
   compare("inkling-dense", count, XType::kF32, cached);
   compare("glm5next-dense", count, XType::kF32, cached);
   compare("glm5next-w4a16-g32", count, XType::kBf16, cached);
+  compare("qwen4exp-dense", count, XType::kF32, cached);
+  compare("qwen4exp-w4a16-g32", count, XType::kBf16, cached);
 }
 
 TEST(EngineModel, RecurrentLayersAnswerAsEachAlone) {

@@ -144,12 +144,28 @@ TEST(GoldenLogits, TokenTableInFp8) {
 }
 
 TEST(Decoder, PiecesThreadsAndBatchDoNotMatter) {
-  for (const char* name :
-       {"qwen3moe-w4a8-g32-pack", "gptoss-dense", "deepseekv3-dense", "llama4-dense",
-        "gemma4-w4a16-g32", "deepseekv32-fp8-dynamic", "glmmoedsa-dense", "longcatflash-dense",
-        "minimaxm3-dense", "bailinghybrid-dense", "beam-dense", "step3p7-w4a16-g32", "hyv4-dense",
-        "deepseekv4-dense", "axk2-dense", "jamba-dense", "mistrallarge4-dense", "dbrx-dense",
-        "inkling-dense", "glm5next-dense"}) {
+  for (const char* name : {"qwen3moe-w4a8-g32-pack",
+                           "gptoss-dense",
+                           "deepseekv3-dense",
+                           "llama4-dense",
+                           "gemma4-w4a16-g32",
+                           "deepseekv32-fp8-dynamic",
+                           "glmmoedsa-dense",
+                           "longcatflash-dense",
+                           "minimaxm3-dense",
+                           "bailinghybrid-dense",
+                           "beam-dense",
+                           "step3p7-w4a16-g32",
+                           "hyv4-dense",
+                           "deepseekv4-dense",
+                           "axk2-dense",
+                           "jamba-dense",
+                           "mistrallarge4-dense",
+                           "dbrx-dense",
+                           "inkling-dense",
+                           "glm5next-dense",
+                           "qwen4exp-dense",
+                           "qwen4exptext-dense"}) {
     SCOPED_TRACE(name);
     const Checkpoint checkpoint =
         Checkpoint::open((test::test_data_dir() / "golden" / name).string());

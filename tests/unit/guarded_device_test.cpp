@@ -108,8 +108,8 @@ TEST(Guarded, EveryFolderInEveryPlacementGivesTheBytesOfTheCpu) {
 // Blocks by number, copies, cuts, states: as an engine has them.
 TEST(Guarded, BlocksOfAnyNumbersGiveTheBytesOfTheCpu) {
   ThreadPool pool(2);
-  for (const char* name :
-       {"qwen3moe-w4a8-g32-pack", "deepseekv32-dense", "deepseekv4-dense", "qwen3next-w4a8-g32"}) {
+  for (const char* name : {"qwen3moe-w4a8-g32-pack", "deepseekv32-dense", "deepseekv4-dense",
+                           "qwen3next-w4a8-g32", "qwen4exp-dense"}) {
     const Checkpoint checkpoint = golden(name);
     const auto run = [&](const char* placement) {
       const auto model = DecoderModel::load(checkpoint, options_for(pool, placement));

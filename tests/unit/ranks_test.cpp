@@ -116,7 +116,7 @@ TEST(Ranks, ExpertsApartAndCut) {
   for (const char* name :
        {"llama4-fp8-dynamic", "gemma4-w4a16-g32", "longcatflash-w4a16-g32", "minimaxm3-dense",
         "beam-dense", "hyv4-dense", "deepseekv4-dense", "axk2-dense", "jamba-dense",
-        "mistrallarge4-dense", "dbrx-dense", "inkling-dense", "glm5next-dense"})
+        "mistrallarge4-dense", "dbrx-dense", "inkling-dense", "glm5next-dense", "qwen4exp-dense"})
     expect_bytes_of_one(name, std::span(splits).first(2), XType::kBf16, 2);
 }
 

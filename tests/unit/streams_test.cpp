@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace moebius {
@@ -87,6 +88,23 @@ TEST(Streams, GatesInAndOutEqualTheirDefinition) {
         ASSERT_NEAR(u[j * c.width + k], to, 1e-5) << "stream " << j;
       }
     }
+  }
+}
+
+TEST(Streams, KeysGateTheirValueForEachStream) {
+  constexpr size_t n = 3, width = 21;
+  std::vector<float> keys = waves(n * width, 0.37), queries = waves(n * width, 0.91);
+  std::fill_n(keys.begin() + width, width, 0.0f);  // a product of 0 has no sign
+  const std::vector<float> value = waves(width, 0.53);
+  std::vector<float> y(n * width);
+  streams_keyed(n, keys.data(), value.data(), queries.data(), y.data(), width);
+  for (size_t i = 0; i < n; ++i) {
+    double g = 0;
+    for (size_t k = 0; k < width; ++k) g += double{keys[i * width + k]} * queries[i * width + k];
+    g /= std::sqrt(double{width});
+    const double root = g == 0 ? 0 : (g < 0 ? -1 : 1) * std::sqrt(std::max(std::fabs(g), 1e-6));
+    for (size_t k = 0; k < width; ++k)
+      ASSERT_NEAR(y[i * width + k], value[k] / (1 + std::exp(-root)), 2e-6) << i;
   }
 }
 

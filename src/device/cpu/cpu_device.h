@@ -57,6 +57,7 @@ class CpuDevice final : public Device {
                                      KvPlace place) override;
   std::unique_ptr<CompressorOp> compressor(CompressorRequest request) override;
   std::unique_ptr<RowStoreOp> row_store(size_t width, KvPlace place) override;
+  std::unique_ptr<NGramOp> ngrams(NGramRequest request) override;
   std::unique_ptr<RecurrentOp> recurrent(std::unique_ptr<Recurrent> net, KvPlace place) override;
   std::unique_ptr<EmbeddingOp> embedding(const Checkpoint& checkpoint, const Module& table,
                                          float multiplier, const LinearOp* output) override;

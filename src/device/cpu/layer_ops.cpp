@@ -8,6 +8,7 @@
 #include "device/cpu/cpu_linear.h"
 #include "device/cpu/layer_loader.h"
 #include "device/cpu/packed_store.h"
+#include "device/cpu/recurrent_steps.h"
 #include "kernels/packed_matrix.h"
 #include "kernels/unpack.h"
 #include "nn/head_linear.h"
@@ -161,11 +162,6 @@ class CpuRecurrent final : public RecurrentOp {
   }
 
  private:
-  float* state(const CpuBlocks& blocks, BlockId id, size_t version) const {
-    return reinterpret_cast<float*>(blocks.block(place_.kind, id) +
-                                    version * (blocks.block_bytes(place_.kind) / 2) +
-                                    place_.offset);
-  }
   const float* arranged(const Step& step, const RowSet& in) const {
     const float* rows = device_.at(step, in);
     if (!net_->arranges()) return rows;
@@ -179,29 +175,10 @@ class CpuRecurrent final : public RecurrentOp {
   void execute(Step& step, const RowSet& in, const RowSet& out) const {
     const RecurrentShape& shape = net_->shape();
     const float* rows = arranged(step, in);
-    float* y = device_.at(step, out);
-    const size_t items = step.sequences.size();
-    grow(mixed_, in.rows * shape.mixed), grow(unkept_, items * shape.state);
-    std::vector<RecurrentStep> steps(items);
-    for (size_t i = 0; i < items; ++i) {
-      const StepSequence& s = step.sequences[i];
-      const auto& blocks = static_cast<const CpuBlocks&>(s.pool->on(device_));
-      RecurrentStep& to = steps[i];
-      to.rows = {rows + s.first_row * shape.in, mixed_.data() + s.first_row * shape.mixed,
-                 y + s.first_row * shape.out};
-      to.before = s.states[0].from == kNoBlock
-                      ? nullptr
-                      : state(blocks, s.states[0].from, s.states[0].from_version);
-      const float* from = to.before;
-      for (const StateRun& run : s.states) {
-        float* kept = run.to == kNoBlock ? unkept_.data() + i * shape.state
-                                         : state(blocks, run.to, run.to_version);
-        to.runs.push_back({run.begin, run.end, from, kept});
-        from = kept;
-        step.kv_bytes += shape.state * sizeof(float);
-      }
-    }
-    run_steps(*net_, steps, device_.pool());
+    grow(mixed_, in.rows * shape.mixed), grow(unkept_, step.sequences.size() * shape.state);
+    const RecurrentRows all{rows, mixed_.data(), device_.at(step, out)};
+    run_steps(*net_, recurrent_steps(step, device_, place_, shape, all, unkept_.data()),
+              device_.pool());
   }
 
   CpuDevice& device_;

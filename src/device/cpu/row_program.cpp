@@ -149,6 +149,14 @@ class CpuRowProgram final : public RowProgram {
       case RowOpKind::kStreamsOut:
         streams_out(*op.streams, w.data, x.data, y.data, x.width);
         return round_to(type, y.data, y.width);
+      case RowOpKind::kStreamsKeyed:
+        streams_keyed(op.streams->streams, x.data, x.data + y.width, w.data, y.data,
+                      y.width / op.streams->streams);
+        return round_to(type, y.data, y.width);
+      case RowOpKind::kSigmoid:
+        row_functions().activate({RowFunction::kSigmoid}, nullptr, y.data, y.data, y.width);
+        scale_row(y.data, op.factor, y.width);
+        return round_to(type, y.data, y.width);
       case RowOpKind::kGateSigmoid:
         row_functions().activate({RowFunction::kSigmoid}, nullptr, x.data, x.data, x.width);
         return gate(x, y);

@@ -489,6 +489,9 @@ std::unique_ptr<CompressorOp> CudaDevice::compressor(CompressorRequest) {
 std::unique_ptr<RowStoreOp> CudaDevice::row_store(size_t, KvPlace) {
   fail("device {}: keeps no rows for multi-token prediction", name_);
 }
+std::unique_ptr<NGramOp> CudaDevice::ngrams(NGramRequest) {
+  fail("device {}: has no n-gram embeddings", name_);
+}
 std::unique_ptr<RecurrentOp> CudaDevice::recurrent(std::unique_ptr<Recurrent>, KvPlace) {
   fail("device {}: has no recurrent layers", name_);
 }

@@ -14,7 +14,7 @@ namespace moebius {
 // Streams of rows (nn/streams.h) run on the CPU.
 constexpr bool runs_on_device(RowOpKind kind) {
   return kind != RowOpKind::kStreamGates && kind != RowOpKind::kStreamsIn &&
-         kind != RowOpKind::kStreamsOut;
+         kind != RowOpKind::kStreamsOut && kind != RowOpKind::kStreamsKeyed;
 }
 
 // One head of an operand: those operations alone that change it.
@@ -174,6 +174,8 @@ class DeviceRow {
       }
       case RowOpKind::kSilu:
         return map(y, [&](float v) { return rounded(silu_f32(v)); });
+      case RowOpKind::kSigmoid:
+        return map(y, [&](float v) { return rounded(sigmoid_f32(v) * op.factor); });
       case RowOpKind::kDivide:
         return map(y, [&](float v) { return v / op.factor; });
       case RowOpKind::kCap:
@@ -181,6 +183,7 @@ class DeviceRow {
       case RowOpKind::kStreamGates:
       case RowOpKind::kStreamsIn:
       case RowOpKind::kStreamsOut:
+      case RowOpKind::kStreamsKeyed:
         return;
     }
   }

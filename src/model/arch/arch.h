@@ -86,6 +86,7 @@ DecoderSpec longcat_spec(const ModelConfig&);
 DecoderSpec bailing_hybrid_spec(const ModelConfig&);
 DecoderSpec hy_v4_spec(const ModelConfig&);
 DecoderSpec glm5_next_spec(const ModelConfig&);
+DecoderSpec qwen4_exp_spec(const ModelConfig&);
 DecoderSpec deepseek_v4_spec(const ModelConfig&);
 DecoderSpec flint_spec(const ModelConfig&);
 DecoderSpec kolibri1_spec(const ModelConfig&);

@@ -21,6 +21,7 @@
 #include "nn/lightning_attention.h"
 #include "nn/mamba1.h"
 #include "nn/mamba2.h"
+#include "nn/ngram_hash.h"
 #include "nn/norm.h"
 #include "nn/rope.h"
 
@@ -64,6 +65,11 @@ struct LayerSpec {
   // What a branch reads is gated by itself, through two projections with few features between them:
   // where they hang; null: it is not.
   const char *attention_row_gate = nullptr, *block_row_gate = nullptr;
+  // What a branch reads is mixed of normalized streams, where StreamSpec::rank is not 0: where the mixer
+  // hangs.
+  const char *attention_mixer = nullptr, *block_mixer = nullptr;
+  std::optional<size_t>
+      ngrams;  // streams are joined by rows of this table, with DecoderSpec::ngrams
   std::optional<BesideSpec> beside;
 };
 
@@ -110,6 +116,9 @@ struct StreamSpec {
   size_t rounds = 0;  // 0: streams are not mixed
   // Tensors before the final norm: words before "fn" ..., the first there is; null: the streams' mean.
   const char* head = nullptr;
+  // Streams are normalized, and mixed by gates of two projections with so many features between them; also
+  // in place of the final norm, where `head` ends the mixer's name. 0: they are not.
+  size_t rank = 0;
 
   size_t gates() const { return StreamGates::outputs(count, true, rounds); }
 };
@@ -126,6 +135,7 @@ struct DecoderSpec {
   RecurrentSpec recurrent;                // of layers that are not attention
   std::optional<RelativeSpec> relative;   // rows kRelative
   std::optional<ConvolutionSpec> convolutions;
+  std::optional<NGramSpec> ngrams;       // of layers that say so
   const char* embedding_norm = nullptr;  // of tokens' rows: ends of a tensor's name; null: none
   // latent attention (MLA): kv_lora > 0
   size_t q_lora = 0, kv_lora = 0, nope_dim = 0, rope_dim = 0;

@@ -11,8 +11,7 @@ namespace {
 float decay_bound(const ModelConfig& config) {
   const ConfigFields f = fields_of(config);
   const Json* given = config.text.find("linear_lower_bound");
-  std::optional<double> bound =
-      given == nullptr ? -5.0 : f.number({"linear_lower_bound"});
+  std::optional<double> bound = given == nullptr ? -5.0 : f.number({"linear_lower_bound"});
   const Json* nested = config.text.find("linear_attn_config");
   if (nested != nullptr && nested->is_object()) {
     const ConfigFields own(*nested, "config.json", "linear_attn_config.");
@@ -39,7 +38,8 @@ DecoderSpec glm5_next_spec(const ModelConfig& config) {
   if (config.q_lora_rank == 0)
     fail("{}: is missing; the indexer reads the latent of the queries", f.label("q_lora_rank"));
   if (!f.boolean({"index_kpool_always_select_tail"}).value_or(true))
-    fail("{}: is false; the first rows would see no key", f.label("index_kpool_always_select_tail"));
+    fail("{}: is false; the first rows would see no key",
+         f.label("index_kpool_always_select_tail"));
   DecoderSpec s = deepseek_spec(config);
   s.norm_epsilon = static_cast<float>(f.number({"rms_norm_eps"}).value_or(1e-5));
   s.latent_norm_epsilon = s.norm_epsilon;

@@ -36,8 +36,8 @@ DecoderSpec kimi_linear_spec(const ModelConfig& config) {
   DecoderSpec s = deepseek_spec(config);
   s.names.recurrent = "self_attn";
   s.recurrent = kimi_delta(config, 32);
-  const std::vector<int64_t> full = kimi_fields(config).integers(
-      {"full_attn_layers"}, 1, static_cast<int64_t>(s.layers.size()));
+  const std::vector<int64_t> full =
+      kimi_fields(config).integers({"full_attn_layers"}, 1, static_cast<int64_t>(s.layers.size()));
   for (size_t i = 0; i < s.layers.size(); ++i) {
     stop_rotation(s.layers[i]);
     s.layers[i].recurrent = !full.empty() || i == 0 || i % 4 != 0;

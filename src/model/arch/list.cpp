@@ -55,6 +55,7 @@ constexpr Architecture kArchitectures[] = {
     {"hy_v4", "Hy4", hy_v4_spec},
     {"deepseek_v4", "DeepSeek-V4", deepseek_v4_spec},
     {"glm5_next", "GLM-5.3-Flash (text)", glm5_next_spec},
+    {"qwen4_exp", "Qwen4-Exp (text)", qwen4_exp_spec},
     {"longcat_flash", "LongCat-Flash", longcat_spec},
     {"bailing_hybrid", "Ling-3 (Bailing hybrid)", bailing_hybrid_spec},
     {"kolibri1", "Kolibri-1", kolibri1_spec},
@@ -78,7 +79,6 @@ constexpr std::pair<std::string_view, std::string_view> kMissing[] = {
     {"muse_spark", "experts behind a latent projection that end in norms, residuals with gates"},
     {"nllb_moe", "an encoder"},
     {"openai_privacy_filter", "attention in both directions"},
-    {"qwen4_exp", "gated residual streams, an indexer of averaged keys, n-gram embeddings"},
     {"switch_transformers", "an encoder"},
     {"zaya", "convolutions in attention, and routers that are networks with a state"},
 };

@@ -21,11 +21,14 @@ DecoderSpec qwen3_next_spec(const ModelConfig& config) {
   d.key_dim = size("linear_key_head_dim", 128, 512);
   d.value_dim = size("linear_value_head_dim", 128, 512);
   d.width = size("linear_conv_kernel_dim", 4, 64);
-  d.by_key_head = !config.model_type.starts_with("qwen3_5");
+  const bool four = config.family == "qwen4_exp";
+  d.by_key_head = !four && !config.model_type.starts_with("qwen3_5");
   s.recurrent = d;
   const auto every = static_cast<size_t>(f.integer_or({"full_attention_interval"}, 4, 1, 1 << 20));
   for (size_t i = 0; i < s.layers.size(); ++i) s.layers[i].recurrent = (i + 1) % every != 0;
-  if (!config.layer_types.empty()) set_recurrent(config, s, "linear_attention");
+  if (!config.layer_types.empty())
+    set_recurrent(config, s, "linear_attention",
+                  four ? "indexed_attention full_attention" : "full_attention attention");
   return s;
 }
 

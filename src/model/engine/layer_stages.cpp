@@ -34,7 +34,7 @@ size_t LayerStages::stage_of(size_t layer) const {
 uint64_t LayerStages::file_bytes(size_t stage) const {
   uint64_t bytes = 0;
   for (const Module& m : checkpoint_.modules()) {
-    if (m.tower) continue;
+    if (!m.loaded()) continue;
     const bool here = m.layer >= 0 && static_cast<size_t>(m.layer) >= stages_[stage].begin &&
                       static_cast<size_t>(m.layer) < stages_[stage].end;
     if (here || (stage == 0 && m.kind == ModuleKind::kEmbedding)) bytes += m.bytes;

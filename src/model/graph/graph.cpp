@@ -33,15 +33,57 @@ RowSet Graph::before(Step& step) const { return rows(step, l_.devices.ends(), kB
 void Graph::keep_keys(Step& step) const {
   const GraphLayer& layer = *l_.layers[l_.own.begin];
   const RowSet a = rows(step, *layer.device, kInput, l_.hidden);
-  step.phase = Phase::kNorm;
-  layer.attention_in->run(step, {hidden(step, *layer.device), a, {}, gates(step, *layer.device)});
-  gate_rows(step, *layer.device, layer.attention_gate.get(), a);
+  enter(step, layer, true, hidden(step, *layer.device), a);
   attend(step, layer, a, {});
+}
+
+void Graph::enter(Step& step, const GraphLayer& layer, bool attention, const RowSet& h,
+                  const RowSet& a) const {
+  Device& device = *layer.device;
+  step.phase = Phase::kNorm;
+  const auto& mixer = attention ? layer.attention_mixer : layer.block_mixer;
+  if (mixer != nullptr) return mix_streams(step, device, *mixer, h, a);
+  if (attention || !layer.block_reads_attention_input)
+    (attention ? layer.attention_in : layer.block_in)->run(step, {h, a, {}, gates(step, device)});
+  gate_rows(step, device, (attention ? layer.attention_gate : layer.block_gate).get(), a);
+}
+
+void Graph::mix_streams(Step& step, Device& device, const StreamMixer& mixer, const RowSet& h,
+                        const RowSet& a) const {
+  const RowSet z = rows(step, device, kNormalized, h.cols),
+               low = rows(step, device, kGateLatents, mixer.down->out_features()),
+               by = rows(step, device, kRowGates, h.cols);
+  mixer.norms->run(step, {h, z});
+  step.phase = Phase::kLinear;
+  mixer.down->forward(step, z, low);
+  mixer.between->run(step, {low, gates(step, device)});
+  mixer.up->forward(step, low.columns(0, mixer.up->in_features()), by);
+  step.phase = Phase::kNorm;
+  mixer.mix->run(step, {by, z, a});
+}
+
+void Graph::join_ngrams(Step& step, const GraphLayer& layer, const RowSet& h) const {
+  const NGramInput& n = *layer.ngrams;
+  Device& d = *layer.device;
+  const RowSet e = rows(step, d, kNGrams, n.features),
+               kv = rows(step, d, kKeysValue, n.keys_value->out_features()),
+               q = rows(step, d, kStreamQueries, h.cols), v = rows(step, d, kStreamValues, h.cols),
+               normalized = rows(step, d, kNormalized, h.cols);
+  step.phase = Phase::kEmbedding;
+  n.table->forward(step, e);
+  step.phase = Phase::kLinear;
+  n.keys_value->forward(step, e, kv);
+  step.phase = Phase::kNorm;
+  n.gated->run(step, {h, kv, q, v, normalized});
+  n.join->run(step, {h, v, convolved(step, n.convolution.get(), normalized)});
 }
 
 void Graph::run(Step& step, std::span<uint32_t> counts,
                 const std::function<void()>& between) const {
   RowSet h = hidden(step, first_device());
+  step.phase = Phase::kEmbedding;
+  for (size_t i = l_.own.begin; i < l_.own.end; ++i)
+    if (l_.layers[i]->ngrams != nullptr) l_.layers[i]->ngrams->table->prefetch(step);
   for (size_t i = l_.own.begin; i < l_.own.end; ++i) {
     const GraphLayer& layer = *l_.layers[i];
     if (h.device != layer.device) {
@@ -55,19 +97,16 @@ void Graph::run(Step& step, std::span<uint32_t> counts,
     const RowSet a = rows(step, *layer.device, kInput, l_.hidden),
                  branch = rows(step, *layer.device, kBranch, l_.hidden),
                  weights = gates(step, *layer.device);
+    if (layer.ngrams != nullptr) join_ngrams(step, layer, h);
     if (layer.mixer.index() != 0) {
-      step.phase = Phase::kNorm;
-      layer.attention_in->run(step, {h, a, {}, weights});
-      gate_rows(step, *layer.device, layer.attention_gate.get(), a);
+      enter(step, layer, true, h, a);
       attend(step, layer, a, branch);
       step.phase = Phase::kNorm;
       layer.attention_join->run(
           step, {h, convolved(step, layer.attention_convolution.get(), branch), {}, weights});
     }
     if (layer.block) {
-      step.phase = Phase::kNorm;
-      if (!layer.block_reads_attention_input) layer.block_in->run(step, {h, a, {}, weights});
-      gate_rows(step, *layer.device, layer.block_gate.get(), a);
+      enter(step, layer, false, h, a);
       const size_t experts = layer.block->experts->facts().experts;
       mix(step, layer, h, a, branch, counts.first(experts));
       counts = counts.subspan(experts);
@@ -163,7 +202,10 @@ void Graph::logits(Step& step, RowSet h, std::vector<uint32_t> which,
   }
   const RowSet a = rows(step, ends, kInput, l_.hidden);
   step.phase = Phase::kNorm;
-  l_.final_norm->run(step, {h, a, gates(step, ends)});
+  if (l_.final_mixer != nullptr)
+    mix_streams(step, ends, *l_.final_mixer, h, a);
+  else
+    l_.final_norm->run(step, {h, a, gates(step, ends)});
   step.phase = Phase::kOutput;
   out.clear();
   if (n == 0) return;

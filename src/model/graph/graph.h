@@ -36,6 +36,11 @@ enum RowName : uint32_t {
   kStreamMix,
   kGateLatents,  // of rows that are gated by themselves
   kRowGates,
+  kNormalized,  // streams
+  kNGrams,      // rows of a table
+  kKeysValue,   // of these
+  kStreamQueries,
+  kStreamValues,
   kMoved,  // on the device they were brought to
   kReturned,
   kOutputRows,
@@ -89,6 +94,12 @@ class Graph {
   void experts(Step& step, const ExpertBlock& block, const RowSet& router_x, const RowSet& x,
                const RowSet& y, std::span<uint32_t> counts) const;
   RowSet gates(Step& step, Device& device) const;  // of streams; none: no rows
+  // What a branch reads of h, in a.
+  void enter(Step& step, const GraphLayer& layer, bool attention, const RowSet& h,
+             const RowSet& a) const;
+  void mix_streams(Step& step, Device& device, const StreamMixer& mixer, const RowSet& h,
+                   const RowSet& a) const;
+  void join_ngrams(Step& step, const GraphLayer& layer, const RowSet& h) const;
   void gate_rows(Step& step, Device& device, const RowGate* gate, const RowSet& x) const;
   RowSet convolved(Step& step, const RecurrentOp* convolution, const RowSet& x) const;
   RowSet brought(Step& step, Device& device, RowName name, const RowSet& x) const;

@@ -8,8 +8,15 @@ void AttentionIndex::cut(const KvPool& pool, BlockId id, size_t tokens) const {
   if (!pools) indexer->cut(pool, id, tokens);
 }
 
-uint64_t LayerSet::packed_bytes() const {
+uint64_t LayerSet::end_bytes() const {
   uint64_t bytes = output != nullptr ? output->packed_bytes() : 0;
+  if (final_mixer != nullptr)
+    bytes += final_mixer->down->packed_bytes() + final_mixer->up->packed_bytes();
+  return bytes;
+}
+
+uint64_t LayerSet::packed_bytes() const {
+  uint64_t bytes = end_bytes();
   if (embedding != nullptr) bytes += embedding->table_bytes();
   if (predictor != nullptr) bytes += predictor->join->packed_bytes();
   for (const auto& l : layers) {
@@ -23,7 +30,7 @@ uint64_t LayerSet::packed_bytes() const {
 }
 
 uint64_t LayerSet::bytes_per_token() const {
-  uint64_t bytes = output != nullptr ? output->packed_bytes() : 0;
+  uint64_t bytes = end_bytes();
   for (const auto& l : layers) {
     if (l == nullptr) continue;
     bytes += l->dense_bytes;

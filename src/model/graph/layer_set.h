@@ -140,12 +140,35 @@ struct RowGate {
   Program gate;     // {what `up` gives, x}
 };
 
+// Streams, each normalized, in one by gates of their own: mean of stream_i * sigmoid(up(silu(down(all)))_i);
+// and the gates by which what the branch gives joins them.
+struct StreamMixer {
+  Program norms;    // {h, normalized}
+  Linear down, up;  // of what is normalized; of some of what that gives
+  Program between;  // {what `down` gives, gates of streams}
+  Program mix;      // {what `up` gives, normalized, a}
+};
+
+// Rows of a table by n-grams of tokens join the streams: each has a key of its own for a common value, and
+// behind that lies a convolution.
+struct NGramInput {
+  std::unique_ptr<NGramOp> table;
+  size_t features = 0;
+  Linear keys_value;
+  Program gated;  // {h, keys and value, queries, gated values, those normalized}
+  std::unique_ptr<RecurrentOp> convolution;
+  Program join;  // {h, gated values, convolved}
+};
+
 struct GraphLayer {
   Device *device = nullptr, *experts_device = nullptr;
   // {h, a}: what attention reads; {h, what it gave}: how that joins the row. The same of the block.
   // Behind these: what experts of the layer before gave, where they did, and gates of streams.
   Program attention_in, attention_join, block_in, block_join;
   std::unique_ptr<RowGate> attention_gate, block_gate;  // of what the branches read; null: none
+  std::unique_ptr<StreamMixer> attention_mixer,
+      block_mixer;                     // in place of attention_in and block_in
+  std::unique_ptr<NGramInput> ngrams;  // before all else
   std::unique_ptr<RecurrentOp> attention_convolution, block_convolution;  // of what they give
   Mixer mixer;
   std::optional<ExpertBlock> block;
@@ -176,12 +199,14 @@ struct LayerSet {
   std::shared_ptr<EmbeddingOp> embedding;
   Program embedded;    // {h}: a norm of the token's row, that row into other streams; null: neither
   Program final_norm;  // {h, a, gates}
+  std::unique_ptr<StreamMixer> final_mixer;  // or this
   std::shared_ptr<LinearOp> output;
   Program logit_tail;       // null: none
   uint64_t file_bytes = 0;  // read for this part
   // A predictor's; then embedding and output may be those of the model. Null: it is a model.
   std::unique_ptr<PredictorInput> predictor;
 
+  uint64_t end_bytes() const;  // of what makes logits of the last rows
   uint64_t packed_bytes() const;
   uint64_t bytes_per_token() const;  // of packed weights that one token reads
   void cut(const KvPool& pool, size_t kind, BlockId id, size_t tokens) const;

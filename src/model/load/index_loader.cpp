@@ -85,8 +85,8 @@ std::unique_ptr<AttentionIndex> LayerSetLoader::load_pooled_index(const LayerPar
     pools.weights = s.heads;
     m->query = linear(layer, {{&q}}), m->key_weights = linear(layer, {{&w}, {&k}});
     const RowView key{0, s.heads, d};
-    ops.push_back(norm_op(
-        key, key, parts.norm(name("k_norm"), NormKind::kLayer, spec_.indexer_epsilon, d)));
+    ops.push_back(
+        norm_op(key, key, parts.norm(name("k_norm"), NormKind::kLayer, spec_.indexer_epsilon, d)));
     keys.bias = parts.values(attention_name(spec_, spec_.pool_bias), s.ratio * d);
     const std::string tensor = attention_name(spec_, spec_.pool_gates);
     const std::vector<float> weights = parts.values(tensor, d * hidden);

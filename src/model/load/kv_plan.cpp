@@ -100,6 +100,14 @@ KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const KvCh
       continue;
     }
     Device& device = attention_device(devices, spec, i);
+    if (layer.ngrams) {
+      const size_t kind = kind_of({"state", 0, 1, false});
+      size_t& bytes = bytes_on(device, kind);
+      plan.convolutions.back() = {kind, bytes / 2};
+      const size_t floats =
+          ngram_state_floats(spec, static_cast<size_t>(checkpoint.config().hidden));
+      if (here) bytes += 2 * round_up(floats * sizeof(float), 64);
+    }
     if (layer.recurrent) {  // two versions (KvPool)
       const size_t kind = kind_of({"state", 0, 1, false});
       size_t& bytes = bytes_on(device, kind);
@@ -169,6 +177,11 @@ KvPlan plan_kv(const Checkpoint& checkpoint, const DecoderSpec& spec, const KvCh
     if (plan.kinds[k].block_bytes == 0) plan.kinds[k].block_bytes = 64;
   }
   return plan;
+}
+
+size_t ngram_state_floats(const DecoderSpec& spec, size_t hidden) {
+  const NGramSpec& n = *spec.ngrams;
+  return ShortConvolution::state_floats(spec.streams.count * hidden, n.taps()) + n.size - 1;
 }
 
 size_t convolution_floats(const DecoderSpec& spec, size_t layer, size_t hidden) {

@@ -46,6 +46,9 @@ size_t convolution_floats(const DecoderSpec& spec, size_t layer, size_t hidden);
 KvPlace convolution_place(const KvPlan& plan, const DecoderSpec& spec, size_t layer, size_t which,
                           size_t hidden);
 
+// Of a layer that rows by n-grams join: the state of their convolution, then tokens.
+size_t ngram_state_floats(const DecoderSpec& spec, size_t hidden);
+
 // Where a layer's attention runs: with the layer whose keys or choice of keys it takes.
 Device& attention_device(const DeviceSet& devices, const DecoderSpec& spec, size_t layer);
 

@@ -24,10 +24,10 @@ class LayerParts {
   std::vector<float> values(const std::string& suffix, size_t count) const;
   std::vector<float> values_if_any(const std::string& suffix, size_t count) const;
   Norm norm(const std::string& suffix, NormKind kind, float epsilon, size_t count) const;
+  std::string full(std::string_view suffix) const;  // name
 
  private:
   const Checkpoint& checkpoint_;
-  std::string full(std::string_view suffix) const;
   size_t index_;
   std::string prefix_, half_;  // half_: "0" or "1" where a layer of the file is two of the model
 };

@@ -148,6 +148,9 @@ void LayerSetLoader::load_layer(size_t index, GraphLayer& layer) {
   const auto program = [&](const LayerOps& list, LayerRows other) {
     return branch_program(list, other, parts, *layer.device);
   };
+  if (spec.ngrams) layer.ngrams = load_ngrams(parts, layer);
+  layer.attention_mixer = load_branch_mixer(parts, spec.attention_mixer, layer);
+  layer.block_mixer = load_branch_mixer(parts, spec.block_mixer, layer);
   if (spec.attends) {
     layer.attention_in = program(spec.enter_attention, LayerRows::kInput);
     layer.attention_join = program(spec.join_attention, LayerRows::kBranch);
@@ -158,7 +161,7 @@ void LayerSetLoader::load_layer(size_t index, GraphLayer& layer) {
           load_convolution(parts, spec_.convolutions->attention, 1, layer);
   }
   if (!spec.mixes) return;
-  layer.block_reads_attention_input = spec.enter_block.empty();
+  layer.block_reads_attention_input = spec.enter_block.empty() && spec.block_mixer == nullptr;
   layer.joins_later = joins_later(spec);
   layer.block_in = program(spec.enter_block, LayerRows::kInput);
   layer.block_join = program(spec.join_block, LayerRows::kBranch);
@@ -325,18 +328,22 @@ Linear LayerSetLoader::load_projection() {
   const Module& output = output_of(checkpoint_);
   Device& device = to_->devices.ends();
   const auto& modules = checkpoint_.modules();
-  const auto norm = std::find_if(modules.begin(), modules.end(), [](const Module& m) {
-    return m.kind == ModuleKind::kNorm && m.layer < 0 && !m.name.ends_with("embed_norm");
-  });
-  if (norm == modules.end()) fail("{}: has no final norm", checkpoint_.folder());
-  const TensorStore& store = checkpoint_.store();
-  Norm last{spec_.norm,
-            spec_.norm_epsilon,
-            read_floats(store, store.require(norm->name + ".weight")),
-            {}};
-  if (const TensorInfo* bias = store.find(norm->name + ".bias"))
-    last.bias = read_floats(store, *bias);
-  to_->final_norm = device.rows(final_rows(std::move(last)));
+  if (spec_.streams.rank > 0) {
+    to_->final_mixer = load_final_mixer();
+  } else {
+    const auto norm = std::find_if(modules.begin(), modules.end(), [](const Module& m) {
+      return m.kind == ModuleKind::kNorm && m.layer < 0 && !m.name.ends_with("embed_norm");
+    });
+    if (norm == modules.end()) fail("{}: has no final norm", checkpoint_.folder());
+    const TensorStore& store = checkpoint_.store();
+    Norm last{spec_.norm,
+              spec_.norm_epsilon,
+              read_floats(store, store.require(norm->name + ".weight")),
+              {}};
+    if (const TensorInfo* bias = store.find(norm->name + ".bias"))
+      last.bias = read_floats(store, *bias);
+    to_->final_norm = device.rows(final_rows(std::move(last)));
+  }
   to_->output_width = output.plan.N;
   std::vector<RowOp> tail;
   if (spec_.logits_divisor != 1.0f)

@@ -36,6 +36,13 @@ class LayerSetLoader {
                                                     GraphLayer& layer) const;
   std::unique_ptr<RowGate> load_row_gate(const LayerParts& parts, const char* stem,
                                          GraphLayer& layer);
+  struct MixerParts;
+  std::unique_ptr<StreamMixer> load_stream_mixer(const MixerParts& parts, bool joins,
+                                                 Device& device) const;
+  std::unique_ptr<StreamMixer> load_branch_mixer(const LayerParts& parts, const char* stem,
+                                                 GraphLayer& layer);
+  std::unique_ptr<StreamMixer> load_final_mixer();
+  std::unique_ptr<NGramInput> load_ngrams(const LayerParts& parts, GraphLayer& layer);
   std::unique_ptr<ExpertBlock::Beside> load_beside(const LayerParts& parts, GraphLayer& layer);
   void load_ends();
   Linear load_projection();

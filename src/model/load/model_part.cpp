@@ -12,7 +12,7 @@ std::vector<size_t> plan_stages(const Checkpoint& checkpoint, const DecoderSpec&
   std::vector<uint64_t> bytes(n, 0);
   uint64_t ends = 0;  // embedding, final norm, output projection
   for (const Module& m : checkpoint.modules()) {
-    if (m.tower) continue;
+    if (!m.loaded()) continue;
     if (m.layer >= 0 && static_cast<size_t>(m.layer) < n)
       bytes[static_cast<size_t>(m.layer)] += m.bytes;
     else if (m.layer < 0)

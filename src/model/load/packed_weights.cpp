@@ -14,7 +14,7 @@ namespace {
 uint64_t packed_need(const Checkpoint& checkpoint, const ModelOptions& o) {
   uint64_t bytes = 0;
   for (const Module& m : checkpoint.modules()) {
-    if (!m.supported || m.tower) continue;
+    if (!m.supported || !m.loaded()) continue;
     const ModuleMemory memory = module_memory(checkpoint, m, o.policy, o.act, o.type);
     bytes += memory.packed + memory.table;
   }

@@ -78,8 +78,8 @@ SharedKeyAttention LayerSetLoader::load_shared_keys(const LayerParts& parts, Gra
   if (spec.indexes) {
     const IndexerSpec& s = spec_.indexer;
     SharedKeyAttention::Index& to = m.index.emplace();
-    to.compressed = compressor(kIndexNames, index_compressor_of(spec_), true,
-                               places.index_keys, places.index_sources);
+    to.compressed = compressor(kIndexNames, index_compressor_of(spec_), true, places.index_keys,
+                               places.index_sources);
     to.heads = s.heads;
     to.weights_at =
         add("attn.indexer.weights_proj self_attn.compressor.indexer.scorer.weights_proj", s.heads,

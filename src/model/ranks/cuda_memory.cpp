@@ -49,7 +49,7 @@ CudaBytes cuda_bytes(const Checkpoint& checkpoint, const ModelOptions& options,
   out.layers.resize(spec.layers.size());
   const size_t number = options.type == XType::kF32 ? 4 : 2;
   for (const Module& m : checkpoint.modules()) {
-    if (m.tower || !m.supported || m.layer >= static_cast<int>(spec.layers.size())) continue;
+    if (!m.loaded() || !m.supported || m.layer >= static_cast<int>(spec.layers.size())) continue;
     const bool in_layer = m.layer >= 0, experts = in_layer && of_experts(m);
     const DevicePlacement::Rule& rule = placement.of(in_layer ? static_cast<size_t>(m.layer) : 0);
     const std::string& device = !in_layer ? placement.ends

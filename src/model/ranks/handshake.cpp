@@ -376,8 +376,7 @@ std::vector<KernelMark> mark_kernels(const Checkpoint& checkpoint, const Policy&
   };
   for (const ModuleGroup& group : group_modules(checkpoint)) {
     const Module& m = *group.sample;
-    if (!m.supported || m.tower || m.kind == ModuleKind::kNorm || m.kind == ModuleKind::kOther)
-      continue;
+    if (!m.supported || m.tower || !has_matrix(m)) continue;
     if (m.kind == ModuleKind::kEmbedding && &m != checkpoint.output_module()) continue;
     mark(group.name, problem_of(m, act, type));
   }

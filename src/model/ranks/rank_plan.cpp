@@ -152,7 +152,7 @@ class Forecaster {
     std::fill(layers_.begin(), layers_.end(), LayerCost());
     head_bytes_ = head_macs_ = 0;
     for (const Module& m : c.modules()) {
-      if (m.tower) continue;
+      if (!m.loaded()) continue;
       const double bytes = static_cast<double>(m.bytes),
                    macs = static_cast<double>(module_params(m));
       if (&m == output_) head_bytes_ += bytes, head_macs_ += macs;
@@ -329,7 +329,7 @@ std::vector<RankPart> rank_parts(const Checkpoint& checkpoint, const RankSplit& 
     parts.push_back({r, stage, r % split.members(), {first[stage], first[stage + 1]}, 0});
   }
   for (const Module& m : checkpoint.modules()) {
-    if (m.tower) continue;
+    if (!m.loaded()) continue;
     const Share share = share_of(m, spec, split, output);
     const uint64_t bytes = weigh ? weigh(m) : m.bytes;
     for (RankPart& p : parts) {

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// Streams that are mixed by gates, and what joins them by n-grams of tokens, as operations.
+#include <functional>
+
+#include "base/error.h"
+#include "model/load/layer_set_loader.h"
+#include "model/load/row_lists.h"
+#include "nn/mamba1.h"
+
+namespace moebius {
+
+struct LayerSetLoader::MixerParts {
+  std::function<const Module&(const char* member)> module;
+  std::function<std::vector<float>(const char* member, size_t count)> values;
+  std::function<Linear(const std::vector<ModuleOutputs>& modules)> linear;
+};
+
+namespace {
+
+// y_i = norm(x_i), every stream with weights of its own.
+void add_stream_norms(std::vector<RowOp>& ops, size_t y, size_t x,
+                      const std::vector<float>& weights, const DecoderSpec& spec) {
+  const size_t n = weights.size() / spec.streams.count;
+  for (size_t at = 0; at < weights.size(); at += n) {
+    const auto first = weights.begin() + static_cast<std::ptrdiff_t>(at);
+    ops.push_back(norm_op(
+        {y, at, n}, {x, at, n},
+        {spec.norm, spec.norm_epsilon, {first, first + static_cast<std::ptrdiff_t>(n)}, {}}));
+  }
+}
+
+std::shared_ptr<const StreamGates> equal_parts(size_t streams) {
+  auto mean = std::make_shared<StreamGates>();
+  mean->streams = streams;
+  return mean;
+}
+
+// Whole numbers that a file states; empty: it does not.
+std::vector<int64_t> stated_numbers(const LayerParts& parts, const char* tensor, size_t count) {
+  const TensorStore& store = parts.checkpoint().store();
+  const TensorInfo* t = store.find(parts.full(tensor));
+  if (t == nullptr) return {};
+  if (t->dtype != DType::kI64 || t->bytes != count * sizeof(int64_t))
+    fail("{} is {}; expected I64[{}]", store.where(*t), describe(*t), count);
+  std::vector<int64_t> v(count);
+  store.read(*t, 0, {reinterpret_cast<uint8_t*>(v.data()), t->bytes});
+  return v;
+}
+
+NGramHash hash_of(const LayerParts& parts, const NGramSpec& spec, size_t table, uint64_t rows) {
+  NGramHash h = NGramHash::of(spec, table);
+  const auto take = [&](std::vector<int64_t>& to, const char* tensor) {
+    if (std::vector<int64_t> stated = stated_numbers(parts, tensor, to.size()); !stated.empty())
+      to = std::move(stated);
+  };
+  take(h.multipliers, "ple.ple_embedding.layer_multipliers");
+  take(h.sizes, "ple.ple_embedding.ngram_heads_vocab_sizes");
+  take(h.offsets, "ple.ple_embedding.ngram_heads_offsets");
+  for (size_t i = 0; i < h.sizes.size(); ++i)
+    if (h.sizes[i] < 1 || h.offsets[i] < 0 || static_cast<uint64_t>(h.offsets[i]) > rows ||
+        static_cast<uint64_t>(h.sizes[i]) > rows - static_cast<uint64_t>(h.offsets[i]))
+      fail("{}: head {} takes {} rows from {} on; the table has {}",
+           parts.full("ple.ple_embedding"), i, h.sizes[i], h.offsets[i], rows);
+  return h;
+}
+
+}  // namespace
+
+std::unique_ptr<StreamMixer> LayerSetLoader::load_stream_mixer(const MixerParts& parts, bool joins,
+                                                               Device& device) const {
+  const size_t n = spec_.streams.count, rank = spec_.streams.rank, all = n * to_->hidden;
+  const Module &down = parts.module("input_mix_weight_down"),
+               &up = parts.module("input_mix_weight_up");
+  expect_width(down, rank, "hc_lowrank"), expect_width(up, all, "hc_count and hidden_size");
+  if (up.plan.K != rank)
+    fail("{} has {} inputs; expected hc_lowrank = {}", up.name, up.plan.K, rank);
+  std::vector<ModuleOutputs> first = {{&down}};
+  const float share = 1 / static_cast<float>(n);
+  std::vector<RowOp> norms,
+      between = {{RowOpKind::kScale, {0, 0, rank}, {}, share}, {RowOpKind::kSilu, {0, 0, rank}}};
+  if (joins) {
+    const Module& inject = parts.module("block_inject_weight");
+    expect_width(inject, n, "hc_count");
+    first.push_back({&inject});
+    const RowView out{1, n, n};  // behind the weights of what is read, which are none here
+    between.push_back(copy_op(out, {0, rank, n}));
+    between.push_back({RowOpKind::kScale, out, {}, share});
+    between.push_back({RowOpKind::kSigmoid, out, {}, 2});
+  }
+  add_stream_norms(norms, 1, 0, parts.values("hc_norm.weight", all), spec_);
+  RowOp in{RowOpKind::kStreamsIn, {2, 0, to_->hidden}, {1, 0, all}};
+  in.streams = equal_parts(n);
+  auto mixer = std::make_unique<StreamMixer>();
+  mixer->norms = device.rows(std::move(norms));
+  mixer->down = parts.linear(first), mixer->up = parts.linear({{&up}});
+  mixer->between = device.rows(std::move(between));
+  mixer->mix = device.rows({{RowOpKind::kGateSigmoid, {1, 0, all}, {0, 0, all}}, std::move(in)});
+  return mixer;
+}
+
+std::unique_ptr<StreamMixer> LayerSetLoader::load_branch_mixer(const LayerParts& parts,
+                                                               const char* stem,
+                                                               GraphLayer& layer) {
+  if (stem == nullptr) return nullptr;
+  const auto name = [&](const char* member) { return fmt::format("{}.{}", stem, member); };
+  return load_stream_mixer(
+      {[&](const char* member) -> const Module& { return parts.require(name(member)); },
+       [&](const char* member, size_t count) { return parts.values(name(member), count); },
+       [&](const std::vector<ModuleOutputs>& modules) { return linear(layer, modules); }},
+      true, *layer.device);
+}
+
+std::unique_ptr<StreamMixer> LayerSetLoader::load_final_mixer() {
+  Device& device = to_->devices.ends();
+  const auto name = [&](const char* member) {
+    return fmt::format("{}.{}", spec_.streams.head, member);
+  };
+  const auto find = [&](const char* member) -> const Module& {
+    for (const Module& m : checkpoint_.modules())
+      if (m.layer < 0 && m.name.ends_with(name(member))) return m;
+    fail("{}: {} is missing", checkpoint_.folder(), name(member));
+  };
+  return load_stream_mixer(
+      {find, [&](const char* member, size_t count) { return model_values(name(member), count); },
+       [&](const std::vector<ModuleOutputs>& modules) {
+         return device.linear(checkpoint_, modules, options_);
+       }},
+      false, device);
+}
+
+std::unique_ptr<NGramInput> LayerSetLoader::load_ngrams(const LayerParts& parts,
+                                                        GraphLayer& layer) {
+  const NGramSpec& spec = *spec_.ngrams;
+  const size_t index = parts.index(), hidden = to_->hidden, n = spec_.streams.count,
+               all = n * hidden;
+  auto m = std::make_unique<NGramInput>();
+  m->features = spec.features;
+  const Module &key = parts.require("ple.key_proj"), &value = parts.require("ple.value_proj");
+  expect_width(key, all, "hc_count and hidden_size"), expect_width(value, hidden, "hidden_size");
+  for (const Module* p : {&key, &value})
+    if (p->plan.K != spec.features)
+      fail("{} has {} inputs; expected ple_embed_dim = {}", p->name, p->plan.K, spec.features);
+  m->keys_value = linear(layer, {{&key}, {&value}});
+
+  enum : size_t { kHiddenRows, kKeys, kQueries, kValues, kOut };
+  std::vector<RowOp> ops;
+  add_stream_norms(ops, kKeys, kKeys, parts.values("ple.norm_key.weight", all), spec_);
+  add_stream_norms(ops, kQueries, kHiddenRows, parts.values("ple.norm_query.weight", all), spec_);
+  RowOp keyed{RowOpKind::kStreamsKeyed, {kValues, 0, all}, {kKeys, 0, all + hidden}};
+  keyed.w = {kQueries, 0, all}, keyed.streams = equal_parts(n);
+  ops.push_back(std::move(keyed));
+  add_stream_norms(ops, kOut, kValues, parts.values("ple.norm_conv.weight", all), spec_);
+  m->gated = layer.device->rows(std::move(ops));
+  m->join = layer.device->rows(
+      {{RowOpKind::kAdd, {1, 0, all}, {2, 0, all}}, {RowOpKind::kAdd, {0, 0, all}, {1, 0, all}}});
+
+  // Taps are `dilation` tokens apart: zeros lie between them.
+  const std::vector<float> stored = parts.values("ple.conv1d.weight", all * spec.convolution);
+  std::vector<float> taps(all * spec.taps(), 0.0f);
+  for (size_t c = 0; c < all; ++c)
+    for (size_t j = 0; j < spec.convolution; ++j)
+      taps[c * spec.taps() + j * spec.dilation()] = stored[c * spec.convolution + j];
+  KvPlace place = kv_.convolutions[index];
+  m->convolution =
+      layer.device->recurrent(std::make_unique<SiluConvolution>(all, all, spec.taps(), taps,
+                                                                std::vector<float>(), to_->type),
+                              place);
+  place.offset += ShortConvolution::state_floats(all, spec.taps()) * sizeof(float);
+  auto table = std::make_unique<RowTable>(
+      checkpoint_.store(), parts.full("ple.ple_embedding.ngram_embedding"), spec.head_features());
+  NGramRequest request;
+  request.hash = hash_of(parts, spec, *spec_.layers[index].ngrams, table->rows());
+  request.eos = spec.eos, request.table = std::move(table), request.place = place;
+  m->table = layer.device->ngrams(std::move(request));
+  return m;
+}
+
+}  // namespace moebius
