@@ -67,6 +67,10 @@ class TensorTile {
     return static_cast<uint32_t>(oldest_key(args_.layer, position_));
   }
   __device__ uint32_t newest() const { return newest_; }
+  // Whether any key of a block is seen that 64 keys from key0 on are of.
+  __device__ bool sees(uint32_t key0) const {
+    return key0 <= newest_ && (key0 / kKeyBlock + 1) * kKeyBlock > oldest();
+  }
   __device__ bool has_row(int i) const { return row_ + 8u * i < queries_; }
   __device__ unsigned query(int i) const { return row_ + 8u * i; }
 
@@ -366,25 +370,69 @@ __device__ __forceinline__ void append_one(const CudaAttend& args, const CudaTok
   }
 }
 
+// Keys and values of up to 32 rows of a step, from first_row on, into their blocks; by four warps. Rows begin at multiples of 16 bytes.
+constexpr int kAppendRows = 32, kAppendWarps = 4;
+template <int D>
+__device__ __forceinline__ void append_rows(const CudaAttend& args, size_t first_row,
+                                            unsigned kv_head) {
+  constexpr unsigned kPieces = D / 8;  // of 16 bytes
+  const CudaAttention& a = args.layer;
+  const DeviceKv kv{a, static_cast<KvType>(a.storage)};
+  // Where a row's key and value go: a head of a block, and the token's place in it.
+  struct Place {
+    uint8_t* head;
+    size_t at;
+  };
+  const auto place = [&](size_t row) -> Place {
+    size_t i = args.sequence_count - 1;
+    while (i > 0 && args.sequences[i].first_row > row) --i;
+    const CudaSequence& s = args.sequences[i];
+    const size_t position = s.position + (row - s.first_row);
+    return {args.blocks[s.first_block + position / kKeyBlock] + args.offset +
+                kv_head * kv.head_bytes(),
+            position % kKeyBlock};
+  };
+  const auto piece = [&](const CudaRows& rows, size_t row, unsigned i) {
+    return *reinterpret_cast<const uint4*>(static_cast<const uint16_t*>(rows.data) +
+                                           row * rows.stride + kv_head * D + i * 8);
+  };
+  const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const size_t rows = args.k.rows, row = first_row + lane;
+  for (unsigned i = threadIdx.x; i < kAppendRows * kPieces; i += 32 * kAppendWarps) {
+    const size_t r = first_row + i / kPieces;
+    if (r >= rows) break;
+    const Place to = place(r);
+    *reinterpret_cast<uint4*>(to.head + (to.at * D + i % kPieces * 8) * 2) =
+        piece(args.k, r, i % kPieces);
+  }
+  if (row >= rows) return;
+  const Place to = place(row);
+  auto* values = reinterpret_cast<uint16_t*>(to.head + kv.key_bytes());
+  for (unsigned i = warp; i < kPieces; i += kAppendWarps) {  // neighbours are tokens
+    const uint4 v = piece(args.v, row, i);
+    const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (unsigned j = 0; j < 8; ++j)
+      values[kv.value_at(to.at, i * 8 + j)] = static_cast<uint16_t>(words[j / 2] >> (j % 2 * 16));
+  }
+}
+
 // Sixteen warps per tile and segment. Shared memory: sums of the halves [16][queries][D], then largest scores, sums of probabilities.
 constexpr size_t split_floats(size_t queries, size_t D) {
   return kSplitWarps * queries * D + 2 * kSplitWarps * kTensorQueries;
 }
 template <bool kF16, int D>
-__device__ __forceinline__ void attend_split(const CudaAttend& args, const CudaTokens& tile,
-                                             unsigned kv_head, unsigned first_head,
+__device__ __forceinline__ void attend_split(const CudaAttend& args, TensorTile<kF16, D>& t,
                                              uint32_t segment, float* partials, float* shared) {
-  TensorTile<kF16, D> t(args, tile, kv_head, first_head);
   const uint32_t oldest = t.oldest(), newest = t.newest();
   if (segment < oldest / kDeviceSegment || segment > newest / kDeviceSegment) return;
   const unsigned warp = threadIdx.x / 32, lane = threadIdx.x % 32, queries = t.queries();
   float *maxima = shared, *sums = maxima + kSplitWarps * kTensorQueries,
         *halves = sums + kSplitWarps * kTensorQueries;
   const uint32_t key0 = segment * static_cast<uint32_t>(kDeviceSegment) + warp * kHalfKeys;
-  const bool there = key0 <= newest && (key0 / kKeyBlock + 1) * kKeyBlock > oldest;
+  const bool there = t.sees(key0);
   float s[kHalfTiles][4], most[2] = {f32_from_bits(0xFF800000u), f32_from_bits(0xFF800000u)};
   if (there) {
-    t.fetch(key0);
     t.load_queries();
     t.score(key0, s);
     t.largest(s, most);

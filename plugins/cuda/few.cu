@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "few.h"
 
+#include <algorithm>
+
 #include "launch.h"
 
 namespace moebius::cuda {
@@ -23,16 +25,18 @@ __global__ void __launch_bounds__(kFewThreads)
   else
     few_down<kChannel>(a, shared);
 }
+// As many outputs for a block of threads as let all of them run at once.
 template <bool kChannel, bool kUp>
-void launch_few_experts(const FewExperts& a, cudaStream_t stream) {
-  static const bool room =
-      (allow_shared_bytes(few_experts_kernel<kChannel, kUp>, kMostShared), true);
+void launch_few_experts(FewExperts a, cudaStream_t stream) {
+  static const bool room = (allow_shared_bytes(few_experts_kernel<kChannel, kUp>, kMostShared), true);
   static_cast<void>(room);
+  constexpr size_t kAtOnce = 3 * kHopperBlocks, kMostBlocks = 4;
+  const size_t rows = static_cast<size_t>(a.tokens * a.slots),
+               blocks = blocks_of(static_cast<size_t>(a.g.outputs), kFewOutputs);
+  a.blocks = static_cast<int>(std::clamp<size_t>(blocks_of(blocks * rows, kAtOnce), 1, kMostBlocks));
   launch_early(few_experts_kernel<kChannel, kUp>,
-               dim3(blocks_of(static_cast<size_t>(a.g.outputs), kFewOutputs),
-                    blocks_of(static_cast<size_t>(a.tokens * a.slots))),
-               kFewThreads, FewShared<1>::bytes(static_cast<size_t>(a.g.K)), stream,
-               "experts of few tokens", a);
+               dim3(blocks_of(blocks, static_cast<size_t>(a.blocks)), blocks_of(rows)), kFewThreads,
+               FewShared<1>::bytes(static_cast<size_t>(a.g.K)), stream, "experts of few tokens", a);
 }
 
 template <bool kF16, int NB>

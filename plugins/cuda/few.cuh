@@ -65,11 +65,12 @@ __device__ __forceinline__ float quantize_row(const FewGemm& g, int t, uint8_t* 
   return scale;
 }
 
-// Output threadIdx.x % 16 of the block's (block: among those of 16 outputs of the matrix), of row threadIdx.x / 16 where there is one.
+// Products with 16 outputs of the matrix at a time: those of `block` and of `blocks` - 1 behind it (each among those of 16 outputs).
+// to(block, v): output threadIdx.x % 16 of row threadIdx.x / 16, where there is such a row; by all threads.
 // kChannel: one scale per output, else a bf16 scale per output and 128 inputs. before(): what must have ended before rows are read.
-template <bool kChannel, int NB, class Before>
-__device__ __forceinline__ float few_sums(const FewGemm& g, int block, uint8_t* shared,
-                                          Before before) {
+template <bool kChannel, int NB, class Before, class To>
+__device__ __forceinline__ void few_sums(const FewGemm& g, int block, int blocks, uint8_t* shared,
+                                         Before before, To to) {
   using Shared = FewShared<NB>;
   constexpr int kRows = 8 * NB, kAhead = 4;
   constexpr size_t kTile = 4096 + (kChannel ? 0 : 128);
@@ -78,18 +79,18 @@ __device__ __forceinline__ float few_sums(const FewGemm& g, int block, uint8_t* 
   const int tid = static_cast<int>(threadIdx.x), warp = tid / 32, lane = tid % 32, quad = lane % 4,
             column = lane / 4;
   const int nk = g.K / 128, rounds = (nk + kFewWarps - 1) / kFewWarps;
-  const int thread = block % 4 * 32 + lane;  // of the tile's
-  const uint8_t* tiles = g.w + static_cast<size_t>(block / 4) * nk * kTile;
+  const int all = rounds * blocks;  // rounds of one block, then those of the next
   uint4 w[kAhead][2] = {};
   uint32_t z[kAhead] = {};
-  const auto load = [&](int r, int to) {
-    const int k = r * kFewWarps + warp;
-    if (k >= nk) return;
-    const uint8_t* tile = tiles + static_cast<size_t>(k) * kTile;
-    w[to][0] = *reinterpret_cast<const uint4*>(tile + thread * 16);
-    w[to][1] = *reinterpret_cast<const uint4*>(tile + 2048 + thread * 16);
+  const auto load = [&](int v, int slot) {
+    const int n = block + v / rounds, k = v % rounds * kFewWarps + warp;
+    if (v >= all || k >= nk) return;
+    const int thread = n % 4 * 32 + lane;  // of the tile's
+    const uint8_t* tile = g.w + (static_cast<size_t>(n / 4) * nk + k) * kTile;
+    w[slot][0] = *reinterpret_cast<const uint4*>(tile + thread * 16);
+    w[slot][1] = *reinterpret_cast<const uint4*>(tile + 2048 + thread * 16);
     if constexpr (!kChannel)
-      z[to] = *reinterpret_cast<const uint32_t*>(tile + 4096 + thread / 4 * 4);
+      z[slot] = *reinterpret_cast<const uint32_t*>(tile + 4096 + thread / 4 * 4);
   };
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) load(i, i);
@@ -127,11 +128,11 @@ __device__ __forceinline__ float few_sums(const FewGemm& g, int block, uint8_t* 
   const int output = tid % kFewOutputs, row = tid / kFewOutputs;
   float sum = 0.0f;
   int32_t dot = 0;
-  for (int r0 = 0; r0 < rounds; r0 += kAhead) {
+  for (int v0 = 0; v0 < all; v0 += kAhead) {
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
-      const int r = r0 + i, k = r * kFewWarps + warp, buffer = i % 2;
-      if (r >= rounds) break;
+      const int v = v0 + i, r = v % rounds, k = r * kFewWarps + warp, buffer = i % 2;
+      if (v >= all) break;
       if (k < nk) {
         int32_t acc[NB][4] = {};
         const uint32_t words[8] = {w[i][0].x, w[i][0].y, w[i][0].z, w[i][0].w,
@@ -148,13 +149,13 @@ __device__ __forceinline__ float few_sums(const FewGemm& g, int block, uint8_t* 
                       *reinterpret_cast<const uint32_t*>(x + 16));
           }
         }
-        uint32_t* to = parts + (buffer * kFewWarps + warp) * kRows * kFewOutputs;
+        uint32_t* part = parts + (buffer * kFewWarps + warp) * kRows * kFewOutputs;
 #pragma unroll
         for (int n = 0; n < NB; ++n)
 #pragma unroll
           for (int e = 0; e < 4; ++e) {
             const int at = (n * 8 + quad * 2 + e % 2) * kFewOutputs + column + e / 2 * 8;
-            to[at] = kChannel ? static_cast<uint32_t>(acc[n][e])
+            part[at] = kChannel ? static_cast<uint32_t>(acc[n][e])
                               : f32_bits(static_cast<float>(acc[n][e]));
           }
         if (!kChannel && quad == 0) {
@@ -163,7 +164,7 @@ __device__ __forceinline__ float few_sums(const FewGemm& g, int block, uint8_t* 
           c[8] = f32_from_bits(z[i] & 0xFFFF0000u) * 0.0625f;
         }
       }
-      load(r + kAhead, i);
+      load(v + kAhead, i);
       __syncthreads();
       const int count = min(kFewWarps, nk - r * kFewWarps);
       if (row < g.rows) {
@@ -177,27 +178,34 @@ __device__ __forceinline__ float few_sums(const FewGemm& g, int block, uint8_t* 
                        factors[(buffer * kFewWarps + j) * kFewOutputs + output], sum);
         }
       }
+      if (r + 1 < rounds) continue;
+      if constexpr (kChannel)
+        sum = static_cast<float>(dot) *
+              (g.channel[(block + v / rounds) * kFewOutputs + output] * 0.0625f);
+      to(block + v / rounds, row < g.rows ? sum * scales[row] : 0.0f);
+      sum = 0.0f, dot = 0;
     }
   }
-  if (row >= g.rows) return 0.0f;
-  if constexpr (kChannel)
-    sum = static_cast<float>(dot) * (g.channel[block * kFewOutputs + output] * 0.0625f);
-  return sum * scales[row];
 }
 
 template <bool kChannel, int NB>
 __device__ __forceinline__ void few_rows(const FewGemm& g, uint8_t* shared) {
-  const auto block = static_cast<int>(blockIdx.x);
-  const float sum = few_sums<kChannel, NB>(g, block, shared, [] {
-    wait_for_predecessor();
-    let_successor_start();
-  });
   const int row = static_cast<int>(threadIdx.x) / kFewOutputs,
-            o = block * kFewOutputs + static_cast<int>(threadIdx.x) % kFewOutputs;
-  if (row >= g.rows || o >= g.outputs) return;
-  store_number(g.out, g.out_type,
-               static_cast<size_t>(row) * g.out_stride + g.column + static_cast<size_t>(o),
-               g.bias != nullptr ? sum + g.bias[o] : sum);
+            output = static_cast<int>(threadIdx.x) % kFewOutputs;
+  few_sums<kChannel, NB>(
+      g, static_cast<int>(blockIdx.x), 1, shared,
+      [] {
+        wait_for_predecessor();
+        let_successor_start();
+      },
+      [&](int block, float v) {
+        const int o = block * kFewOutputs + output;
+        if (row >= g.rows || o >= g.outputs) return;
+        store_number(
+            g.out, g.out_type,
+            static_cast<size_t>(row) * g.out_stride + g.column + static_cast<size_t>(o),
+            g.bias != nullptr ? v + g.bias[o] : v);
+      });
 }
 
 // --- experts of few tokens ---
@@ -210,6 +218,7 @@ struct FewExperts {
   const int32_t* ids;   // [tokens, slots] global
   const int32_t* map;   // [mapped] global to local, or null
   int tokens, slots, experts, mapped;
+  int blocks;  // of 16 outputs, for a block of threads
   int32_t*
       order;  // few_up writes it: [tokens, slots], rows of a token by ascending expert; -1 behind the last
   float* out;  // [tokens * slots, out_stride]
@@ -220,6 +229,11 @@ __device__ __forceinline__ int few_expert(const FewExperts& a, int row) {
   if (id < 0 || (a.map != nullptr && id >= a.mapped)) return -1;
   const int e = a.map != nullptr ? a.map[id] : id;
   return e < a.experts ? e : -1;
+}
+// Of 16 outputs each, of this block of threads.
+__device__ __forceinline__ int few_blocks(const FewExperts& a) {
+  return min(a.blocks, (a.g.outputs + kFewOutputs - 1) / kFewOutputs -
+                           static_cast<int>(blockIdx.x) * a.blocks);
 }
 // The product of row blockIdx.y's expert.
 __device__ __forceinline__ FewGemm few_gemm_of(const FewExperts& a, int expert, int row) {
@@ -252,14 +266,14 @@ __device__ __forceinline__ void few_up(const FewExperts& a, uint8_t* shared) {
     }
   if (expert < 0) return;
   const FewGemm g = few_gemm_of(a, expert, row / a.slots);
-  const float sum = few_sums<kChannel, 1>(g, static_cast<int>(blockIdx.x), shared, [] {});
-  auto* both = reinterpret_cast<float*>(shared + FewShared<1>::codes_at);
-  __syncthreads();
-  if (tid < kFewOutputs) both[tid] = sum;
-  __syncthreads();
-  if (tid < 8)
-    a.out[static_cast<size_t>(row) * g.out_stride + blockIdx.x * 8 + static_cast<unsigned>(tid)] =
-        silu_and_mul(both[tid], both[tid + 8]);
+  float* h = a.out + static_cast<size_t>(row) * g.out_stride;
+  few_sums<kChannel, 1>(
+      g, static_cast<int>(blockIdx.x) * a.blocks, few_blocks(a), shared, [] {},
+      [&](int block, float v) {
+        if (tid >= 32) return;
+        const float up = __shfl_xor_sync(~0u, v, 8);
+        if (tid < 8) h[block * 8 + tid] = silu_and_mul(v, up);
+      });
 }
 
 template <bool kChannel>
@@ -271,15 +285,17 @@ __device__ __forceinline__ void few_down(const FewExperts& a, uint8_t* shared) {
     return;
   }
   const FewGemm g = few_gemm_of(a, expert, row);
-  const float sum = few_sums<kChannel, 1>(g, static_cast<int>(blockIdx.x), shared,
-                                          [] {  // ids are older than the rows
-                                            wait_for_predecessor();
-                                            let_successor_start();
-                                          });
-  const int o = static_cast<int>(blockIdx.x) * kFewOutputs + tid;
-  if (tid < kFewOutputs && o < g.outputs)
-    a.out[static_cast<size_t>(row) * g.out_stride + static_cast<size_t>(o)] =
-        g.bias != nullptr ? sum + g.bias[o] : sum;
+  float* y = a.out + static_cast<size_t>(row) * g.out_stride;
+  few_sums<kChannel, 1>(
+      g, static_cast<int>(blockIdx.x) * a.blocks, few_blocks(a), shared,
+      [] {  // ids are older than the rows
+        wait_for_predecessor();
+        let_successor_start();
+      },
+      [&](int block, float v) {
+        const int o = block * kFewOutputs + tid;
+        if (tid < kFewOutputs && o < g.outputs) y[o] = g.bias != nullptr ? v + g.bias[o] : v;
+      });
 }
 
 constexpr int kStretchInputs = 256, kStretchOutputs = 512;  // matrices of at most so many outputs

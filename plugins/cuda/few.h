@@ -8,7 +8,7 @@ namespace moebius::cuda {
 
 // Whether few_gemm runs so many rows of a matrix in tiles; and up to how many rows it makes their codes itself.
 bool has_few_form(HopperScheme scheme, size_t rows, size_t K);
-constexpr size_t kFewInside = 8;
+constexpr size_t kFewInside = 1;
 void few_gemm(HopperScheme scheme, const FewGemm& g, cudaStream_t stream);
 
 // Experts of few tokens: gate and up with silu, then down. Rows are tokens times slots.

@@ -33,6 +33,10 @@ struct BlockLanes {
   __device__ float sum(size_t n, int first, int second, Term term) const {
     float s = 0.0f;
     for (size_t i = in_group(); i < n; i += kDeviceSumLanes) s += term(i);
+    return joined(s, first, second);
+  }
+  // The sum of what the lanes of a group have.
+  __device__ float joined(float s, int first, int second) const {
     const unsigned m = mask();
     s = s + __shfl_xor_sync(m, s, first);
     s = s + __shfl_xor_sync(m, s, second);
@@ -63,11 +67,7 @@ struct BlockLanes {
       __syncthreads();
     }
     if (group() == 0) {
-      const unsigned m = mask();
-      s = s + __shfl_xor_sync(m, s, first);
-      s = s + __shfl_xor_sync(m, s, second);
-      s = s + __shfl_xor_sync(m, s, 2);
-      s = s + __shfl_xor_sync(m, s, 1);
+      s = joined(s, first, second);
       if (threadIdx.x == 0) terms[0] = s;
     }
     __syncthreads();
@@ -98,9 +98,11 @@ struct GroupLanes : BlockLanes {
   }
 };
 
+// Programs with their operations, as a parameter of a kernel: reading them costs no way to memory.
 struct Programs {
   CudaRowProgram of[kCudaPrograms];
-  size_t count;
+  CudaRowOp ops[kCudaRowOps];
+  uint32_t count;
 };
 
 __global__ void __launch_bounds__(kRowThreads)
@@ -109,19 +111,22 @@ __global__ void __launch_bounds__(kRowThreads)
   wait_for_predecessor();
   let_successor_start();
   const BlockLanes lanes{terms};
-  for (size_t i = 0; i < programs.count; ++i)
-    DeviceRow<BlockLanes>(programs.of[i], lanes, blockIdx.x).run();
+  const CudaRowOp* ops = programs.ops;
+  for (uint32_t i = 0; i < programs.count; ++i) {
+    DeviceRow<BlockLanes>(programs.of[i], lanes, blockIdx.x).run(ops);
+    ops += programs.of[i].count;
+  }
 }
 
 __global__ void __launch_bounds__(kPartThreads)
-    parts_kernel(const __grid_constant__ CudaRowProgram program) {
+    parts_kernel(const __grid_constant__ Programs programs) {
+  const CudaRowProgram& program = programs.of[0];
+  const GroupLanes lanes{nullptr};
+  const uint32_t part = blockIdx.y * (kPartThreads / kDeviceSumLanes) + threadIdx.x / kDeviceSumLanes;
   wait_for_predecessor();
   let_successor_start();
-  const GroupLanes lanes{nullptr};
-  const uint32_t part =
-      blockIdx.y * (kPartThreads / kDeviceSumLanes) + threadIdx.x / kDeviceSumLanes;
   if (part < part_count(program))
-    DeviceRow<GroupLanes>(program, lanes, blockIdx.x, part_of(program, part)).run();
+    DeviceRow<GroupLanes>(program, lanes, blockIdx.x, part_of(program, part)).run(programs.ops);
 }
 
 template <class Number>
@@ -231,17 +236,20 @@ template <bool kF16, int D>
 __global__ void __launch_bounds__(32 * kSplitWarps)
     split_kernel(const __grid_constant__ CudaAttend args, float* partials, bool single) {
   extern __shared__ __align__(16) float shared[];
+  const unsigned parts = gridDim.y / args.layer.kv_heads, kv_head = blockIdx.y / parts;
+  // Tables of the step, and keys of earlier steps, are older than the kernel before this one.
+  const CudaTokens tile = args.tiles[blockIdx.x];
+  TensorTile<kF16, D> queries(args, tile, kv_head,
+                              blockIdx.y % parts * static_cast<unsigned>(kTensorQueries));
+  const uint32_t key0 = blockIdx.z * static_cast<uint32_t>(kDeviceSegment) + threadIdx.x / 32 * kHalfKeys;
+  if (queries.sees(key0)) queries.fetch(key0);
   wait_for_predecessor();
   let_successor_start();
-  const CudaTokens tile = args.tiles[blockIdx.x];
-  const unsigned parts = gridDim.y / args.layer.kv_heads, kv_head = blockIdx.y / parts;
   if (single && args.k.data != nullptr) {
     append_one<D>(args, tile, kv_head, blockIdx.z);
     __syncthreads();
   }
-  attend_split<kF16, D>(args, tile, kv_head,
-                        blockIdx.y % parts * static_cast<unsigned>(kTensorQueries), blockIdx.z,
-                        partials, shared);
+  attend_split<kF16, D>(args, queries, blockIdx.z, partials, shared);
 }
 
 template <bool kF16, int D>
@@ -259,6 +267,18 @@ __global__ void __launch_bounds__(32 * kWholeWarps, 2)
                         shared + warp * kTensorQueries * D);
 }
 
+template <int D>
+__global__ void __launch_bounds__(32 * kAppendWarps)
+    append_rows_kernel(const __grid_constant__ CudaAttend args) {
+  wait_for_predecessor();
+  let_successor_start();
+  append_rows<D>(args, blockIdx.x * size_t{kAppendRows}, blockIdx.y);
+}
+
+bool begins_well(const CudaRows& r) {
+  return r.stride % 8 == 0 && reinterpret_cast<uintptr_t>(r.data) % 16 == 0;
+}
+
 template <bool kF16, int D>
 void run_tensor(const CudaAttend& args, cudaStream_t stream) {
   constexpr KvType kStored = kF16 ? KvType::kF16 : KvType::kBf16;
@@ -272,7 +292,13 @@ void run_tensor(const CudaAttend& args, cudaStream_t stream) {
   const bool split = args.tile_count * heads < kFewBlocks;
   const bool single =
       split && args.q.rows == args.sequence_count && args.tile_count == args.sequence_count;
-  if (!single) append<kStored>(args, stream);
+  if (!single && args.k.data != nullptr) {
+    if (begins_well(args.k) && begins_well(args.v))
+      launch_early(append_rows_kernel<D>, dim3(blocks_of(args.k.rows, kAppendRows), a.kv_heads),
+                   32 * kAppendWarps, 0, stream, "keys and values", args);
+    else
+      append<kStored>(args, stream);
+  }
   if (!split)
     return launch_early(whole_kernel<kF16, D>, dim3(blocks_of(args.tile_count, kWholeWarps), heads),
                         32 * kWholeWarps,
@@ -304,17 +330,34 @@ void run_tensor(const CudaAttend& args, cudaStream_t stream) {
 
 }  // namespace
 
+// A program of more operations than a parameter holds goes in pieces: rows are in memory between them.
+void run_pieces(CudaRowProgram program, cudaStream_t stream) {
+  const size_t all = program.count;
+  const CudaRowOp* ops = program.ops;
+  for (size_t at = 0; at < all; at += kCudaRowOps) {
+    program.ops = ops + at, program.count = std::min(kCudaRowOps, all - at);
+    run_rows(&program, 1, stream);
+  }
+}
+
 void run_rows(const CudaRowProgram* programs, size_t count, cudaStream_t stream) {
   if (count == 0 || programs[0].rows == 0) return;
+  if (count == 1 && programs[0].count > kCudaRowOps) return run_pieces(programs[0], stream);
+  Programs all{};
   if (count > kCudaPrograms) refuse("too many programs at once");
+  all.count = static_cast<uint32_t>(count);
+  size_t ops = 0;
+  for (size_t i = 0; i < count; ++i) {
+    all.of[i] = programs[i];
+    if (ops + programs[i].count > kCudaRowOps) refuse("too many operations at once");
+    std::copy_n(programs[i].ops, programs[i].count, all.ops + ops);
+    ops += programs[i].count;
+  }
   const dim3 rows(blocks_of(programs[0].rows));
   if (const uint32_t parts = part_count(programs[0]); count == 1 && parts > 0)
     return launch_early(parts_kernel,
                         dim3(rows.x, blocks_of(parts, kPartThreads / kDeviceSumLanes)),
-                        kPartThreads, 0, stream, "rows", programs[0]);
-  Programs all{};
-  all.count = count;
-  std::copy_n(programs, count, all.of);
+                        kPartThreads, 0, stream, "rows", all);
   launch_early(rows_kernel, rows, kRowThreads, 0, stream, "rows", all);
 }
 
@@ -330,10 +373,7 @@ void take_rows(const CudaRows& from, const int32_t* which, const CudaRows& to, s
 void attend(const CudaAttend& args, cudaStream_t stream) {
   if (args.tile_count == 0) return;
   if (has_tensor_form(args.layer) && args.q.data != nullptr) {
-    const auto fits = [](const CudaRows& r) {
-      return r.stride % 8 == 0 && reinterpret_cast<uintptr_t>(r.data) % 16 == 0;
-    };
-    if (!fits(args.q)) refuse("queries of attention do not begin at multiples of 16 bytes");
+    if (!begins_well(args.q)) refuse("queries of attention do not begin at multiples of 16 bytes");
     return args.layer.type == XType::kF16 ? run_tensor<true>(args, stream)
                                           : run_tensor<false>(args, stream);
   }

@@ -5,6 +5,7 @@
 #include "launch.h"
 #include "layers.h"
 #include "numbers.cuh"
+#include "rows.cuh"
 
 namespace moebius::cuda {
 namespace {
@@ -13,13 +14,12 @@ struct WarpLanes {
   static constexpr int kCount = 32;
   __device__ int lane() const { return static_cast<int>(threadIdx.x); }
   __device__ void sync() const { __syncwarp(); }
+  // Scores are no NaN, and both zeros are one.
   __device__ RouterPick best(RouterPick p) const {
-#pragma unroll
-    for (int d = 16; d > 0; d /= 2) {
-      const RouterPick other{__shfl_xor_sync(~0u, p.score, d), __shfl_xor_sync(~0u, p.id, d)};
-      if (is_before(other, p)) p = other;
-    }
-    return p;
+    const int32_t key = float_key(p.score == 0.0f ? 0.0f : p.score),
+                  most = __reduce_max_sync(~0u, key);
+    const int32_t id = __reduce_min_sync(~0u, key == most ? p.id : INT32_MAX);
+    return {key_float(most), id};
   }
   __device__ float largest(float v) const {
 #pragma unroll

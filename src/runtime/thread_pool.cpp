@@ -27,6 +27,7 @@
 #include "runtime/node_memory.h"
 #include "runtime/openmp.h"
 #include "runtime/roster.h"
+#include "runtime/stay_awake.h"
 #include "runtime/topology.h"
 
 #if defined(__linux__)
@@ -40,6 +41,7 @@ namespace {
 // Longer than the gap between two layers of a decoding model, short beside the slice that a
 // descheduled thread waits for.
 constexpr int64_t kSpinNanoseconds = 50'000;
+constexpr int64_t kAwakeNanoseconds = 500'000;  // while another device works (stay_awake.h)
 constexpr size_t kMaxThreads = 4096;
 
 thread_local int region_depth = 0;
@@ -67,8 +69,12 @@ void wait_while(std::atomic<T>& value, T old, bool spin, LossMeter& meter) noexc
   if (changed()) return;
   int64_t now = now_ns();
   if (spin) {
-    const int64_t end = now + kSpinNanoseconds;
-    for (; now < end; now = now_ns())
+    const int64_t begin = now;
+    const auto awake = [&] {
+      return now - begin < kSpinNanoseconds ||
+             (now - begin < kAwakeNanoseconds && StayAwake::count() > 0);
+    };
+    for (; awake(); now = now_ns())
       for (int i = 0; i < 64; ++i) {
         if (changed()) return;
         cpu_relax();

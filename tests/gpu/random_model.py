@@ -49,7 +49,7 @@ def ones(name, n):
 
 def int4(name, outputs, inputs):
     return {name + ".weight_packed": ("I32", [outputs, inputs // 8], some(CODES, outputs * inputs // 2)),
-            name + ".weight_scale": ("BF16", [outputs, inputs // GROUP], b"\x80\x3b" * (outputs * inputs // GROUP)),  # 2^-8
+            name + ".weight_scale": ("BF16", [outputs, inputs // GROUP], b"\x80\x39" * (outputs * inputs // GROUP)),  # 2^-12: rows stay near those of their tokens, which spread over all experts
             name + ".weight_shape": ("I64", [2], struct.pack("<2q", outputs, inputs))}
 
 

@@ -120,8 +120,9 @@ class Attention {
             cuda::append_one<D>(args_, t, h, segment);
             cuda::__syncthreads();
           }
-          cuda::attend_split<kF16, D>(args_, t, h, first, segment,
-                                      several ? partials.data() : nullptr, shared.data());
+          cuda::TensorTile<kF16, D> queries(args_, t, h, first);
+          cuda::attend_split<kF16, D>(args_, queries, segment, several ? partials.data() : nullptr,
+                                      shared.data());
         });
     });
     const SingleLane lane;
@@ -132,6 +133,15 @@ class Attention {
               .merge_segments(sequences_[t.sequence], t.first + i, h, partials.data(), row.data());
     return taken();
   }
+  // Keys and values of all rows, by blocks of threads; then what the blocks hold.
+  template <int D>
+  const std::vector<std::vector<uint8_t>>& append_by_rows() {
+    for (size_t first = 0; first < args_.k.rows; first += cuda::kAppendRows)
+      for (uint32_t h = 0; h < args_.layer.kv_heads; ++h)
+        HostBlock::run(32 * cuda::kAppendWarps, [&] { cuda::append_rows<D>(args_, first, h); });
+    return memory_;
+  }
+  const std::vector<std::vector<uint8_t>>& memory() const { return memory_; }
   float number(uint16_t v) const {
     return args_.layer.type == XType::kF16 ? f16_to_f32(v) : bf16_to_f32(v);
   }
@@ -202,6 +212,13 @@ TEST(CudaKernels, AttentionByTensorCores) {
       {"window and sinks", 6, 2, 32, 100, 0, true, false, Pairs{{1150, 5}, {90, 20}}});
   check_attention<true, 32>(
       {"f16, chunks", 32, 1, 32, 0, 64, true, true, Pairs{{130, 3}, {60, 9}}});
+}
+
+TEST(CudaKernels, KeysAndValuesOfManyRows) {
+  const AttentionCase c{"append", 4, 2, 64, 0, 0, false, false, {{120, 37}, {0, 1}, {1000, 30}}};
+  Attention defined(c, 3), by_rows(c, 3);
+  defined.defined<KvType::kBf16>();
+  EXPECT_EQ(defined.memory(), by_rows.append_by_rows<64>());
 }
 
 // A row has the same bytes in a prompt and alone behind it.
@@ -407,7 +424,7 @@ void check_few_experts() {
   std::vector<int32_t> order(ids.size(), -7);
   cuda::FewExperts a{};
   a.ids = ids.data(), a.map = map.data(), a.mapped = static_cast<int>(map.size());
-  a.tokens = kTokens, a.slots = kSlots, a.experts = kExperts, a.order = order.data();
+  a.tokens = kTokens, a.slots = kSlots, a.experts = kExperts, a.order = order.data(), a.blocks = 3;
   a.g.rows = 1, a.g.scaling = {127.5f, 0.0f};
   const auto run = [&](size_t blocks, auto f) {
     std::vector<uint8_t> shared(cuda::FewShared<1>::bytes(kHidden) + 16);
@@ -425,12 +442,12 @@ void check_few_experts() {
   a.padded = 2 * kWidth, a.g.K = kHidden, a.g.outputs = 2 * kWidth,
   a.g.x = {x.data(), XType::kF32, kTokens, kHidden};
   a.out = h.data(), a.g.out_stride = kWidth;
-  run(2 * kWidth / 16, [&](uint8_t* shared) { cuda::few_up<kChannel>(a, shared); });
+  run((2 * kWidth / 16 + 2) / 3, [&](uint8_t* shared) { cuda::few_up<kChannel>(a, shared); });
   a.g.w = down_tiles.data(), a.g.channel = kChannel ? down_channel.data() : nullptr;
   a.expert_bytes = down_tiles.size() / kExperts, a.padded = kHidden, a.g.bias = bias.data();
   a.g.K = kWidth, a.g.outputs = kHidden, a.g.x = {h.data(), XType::kF32, ids.size(), kWidth};
   a.out = y.data(), a.g.out_stride = kHidden;
-  run(kHidden / 16, [&](uint8_t* shared) { cuda::few_down<kChannel>(a, shared); });
+  run((kHidden / 16 + 2) / 3, [&](uint8_t* shared) { cuda::few_down<kChannel>(a, shared); });
   ActSpec act;
   act.code = ActCode::kInt, act.bits = 8, act.granule = ActGranule::kRow, act.symmetric = true;
   act.mode = Int8Mode::kCompressedTensors;

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/human.h"
 #include "device/cuda/device_rows.h"
+#include "runtime/stay_awake.h"
 
 namespace moebius {
 namespace {
@@ -129,6 +130,8 @@ CudaDevice::Lane& CudaDevice::lane(const Step& step) const {
   return l;
 }
 
+std::shared_ptr<void> CudaDevice::stay() { return std::make_shared<StayAwake>(); }
+
 // --- graphs ---
 
 void CudaDevice::launch(Step& step, const CudaMark& mark, std::string_view what,
@@ -164,11 +167,16 @@ void CudaDevice::give(Lane& l, std::span<const Work> work, Traced* traced) const
       continue;
     }
     programs.assign(1, *work[i++].program);
+    size_t ops = programs[0].count;
     const auto joins = [&](const Work& next) {
       return next.program && programs.size() < kCudaPrograms && part_count(programs[0]) == 0 &&
-             part_count(*next.program) == 0 && next.program->rows == programs[0].rows;
+             part_count(*next.program) == 0 && next.program->rows == programs[0].rows &&
+             ops + next.program->count <= kCudaRowOps;
     };
-    while (i < work.size() && joins(work[i])) programs.push_back(*work[i++].program);
+    while (i < work.size() && joins(work[i])) {
+      programs.push_back(*work[i++].program);
+      ops += programs.back().count;
+    }
     check(api().run_rows(programs.data(), programs.size(), l.stream), "row operations");
   }
   mark(nullptr);

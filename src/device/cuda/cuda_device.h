@@ -100,6 +100,7 @@ class CudaDevice final : public Device {
                FunctionRef<void(HostRows x, HostRows y)> fn) override;
   void wait(Step& step) override;
   bool lost() const override { return lost_; }
+  std::shared_ptr<void> stay() override;
 
   // --- for its own operations ---
 

@@ -274,7 +274,6 @@ CudaView cuda_view(const RowView& v) {
   return {n(v.operand), n(v.at), n(v.width), n(v.heads), n(v.step)};
 }
 
-// Operations and their numbers in one piece of memory.
 class CudaProgram final : public RowProgram {
  public:
   CudaProgram(CudaDevice& device, const std::vector<RowOp>& ops)
@@ -285,37 +284,31 @@ class CudaProgram final : public RowProgram {
       numbers.insert(numbers.end(), values.begin(), values.end());
       return values.empty() ? SIZE_MAX : at;
     };
-    std::vector<CudaRowOp> list;
     std::vector<std::array<size_t, 3>> where;
     for (const RowOp& op : ops) {
       where.push_back({keep(op.norm.weight), keep(op.norm.bias), keep(op.values)});
-      list.push_back(translated(op));
+      ops_.push_back(translated(op));
     }
     first_ = ops.empty() ? 0 : ops[0].y.operand;
-    count_ = list.size();
-    if (count_ == 0) return;
-    const size_t numbers_at = (count_ * sizeof(CudaRowOp) + 255) / 256 * 256;
-    memory_.emplace(device.api(), numbers_at + numbers.size() * sizeof(float));
-    auto* base = static_cast<uint8_t*>(memory_->data());
+    if (numbers.empty()) return;
+    memory_.emplace(device.api(), numbers.size() * sizeof(float));
     const auto at = [&](size_t i) {
-      return i == SIZE_MAX ? nullptr : reinterpret_cast<const float*>(base + numbers_at) + i;
+      return i == SIZE_MAX ? nullptr : static_cast<const float*>(memory_->data()) + i;
     };
-    for (size_t i = 0; i < count_; ++i)
-      list[i].weight = at(where[i][0]), list[i].bias = at(where[i][1]),
-      list[i].values = at(where[i][2]);
-    const auto upload = [&](void* to, const void* from, size_t bytes) {
-      if (bytes > 0) device.check(device.api().upload(to, from, bytes, nullptr), "row operations");
-    };
-    upload(base, list.data(), count_ * sizeof(CudaRowOp));
-    upload(base + numbers_at, numbers.data(), numbers.size() * sizeof(float));
+    for (size_t i = 0; i < ops_.size(); ++i)
+      ops_[i].weight = at(where[i][0]), ops_[i].bias = at(where[i][1]),
+      ops_[i].values = at(where[i][2]);
+    device.check(device.api().upload(memory_->data(), numbers.data(),
+                                     numbers.size() * sizeof(float), nullptr),
+                 "row operations");
     device.check(device.api().synchronize(nullptr), "row operations");
   }
 
   void run(Step& step, std::initializer_list<RowSet> operands) const override {
-    if (count_ == 0) return;
+    if (ops_.empty()) return;
     CudaRowProgram p{};
     const CudaDevice::StepTables& tables = device_.tables(step);
-    p.ops = static_cast<const CudaRowOp*>(memory_->data()), p.count = count_;
+    p.ops = ops_.data(), p.count = ops_.size();
     CudaMark mark = mark_of(CudaCall::kRows).add(p.ops);
     size_t i = 0;
     for (const RowSet& r : operands) {
@@ -362,8 +355,9 @@ class CudaProgram final : public RowProgram {
 
   CudaDevice& device_;
   std::array<uint32_t, kCudaOperands> parts_;
-  std::optional<CudaMemory> memory_;
-  size_t count_ = 0, first_ = 0;
+  std::vector<CudaRowOp> ops_;
+  std::optional<CudaMemory> memory_;  // their numbers
+  size_t first_ = 0;
 };
 
 }  // namespace

@@ -140,7 +140,7 @@ struct CudaRowOp {
 
 inline constexpr size_t kCudaOperands = 7;
 struct CudaRowProgram {
-  const CudaRowOp* ops;  // of the device
+  const CudaRowOp* ops;  // of the host, read during the call
   size_t count, rows;
   CudaRows operands[kCudaOperands];  // data null: it is not there, nor what would be done to it
   uint32_t cols[kCudaOperands];
@@ -150,7 +150,8 @@ struct CudaRowProgram {
   // Heads of the operands that are changed, where each is changed for itself (cuda_parts.h); all 0: the row is one.
   uint32_t part_heads[kCudaOperands];
 };
-inline constexpr size_t kCudaPrograms = 4;  // of one call
+inline constexpr size_t kCudaPrograms = 4,
+                        kCudaRowOps = 16;  // of one call: programs, and operations of all of them
 
 // --- attention over blocks of 128 tokens (device_attention.h) ---
 
@@ -232,7 +233,8 @@ struct CudaApi {
   void (*free_layer)(void* layer);
 
   // --- rows of a model ---
-  // Programs one behind the other, with the same number of rows: at most kCudaPrograms. Rows do not see each other.
+  // Programs one behind the other, with the same number of rows: at most kCudaPrograms, and kCudaRowOps unless it is one.
+  // Rows do not see each other.
   CudaStatus (*run_rows)(const CudaRowProgram* programs, size_t count, void* stream);
   // Row i of `to` is row which[i] of `from`, of the same type; which of the device.
   CudaStatus (*take_rows)(const CudaRows* from, const int32_t* which, const CudaRows* to,

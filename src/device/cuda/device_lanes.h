@@ -12,8 +12,10 @@
 // Before a loop whose loads a GPU should have in flight together.
 #if defined(__CUDACC__)
 #define MOEBIUS_UNROLL_8 _Pragma("unroll 8")
+#define MOEBIUS_UNROLL _Pragma("unroll")
 #else
 #define MOEBIUS_UNROLL_8
+#define MOEBIUS_UNROLL
 #endif
 
 namespace moebius {

@@ -42,9 +42,11 @@ class DeviceRow {
                                   const RowPart& part = {})
       : p_(p), lanes_(lanes), row_(row), part_(part) {}
 
-  MOEBIUS_ALWAYS_INLINE void run() const {
+  MOEBIUS_ALWAYS_INLINE void run() const { run(p_.ops); }
+  // `ops`: the program's, where they can be read.
+  MOEBIUS_ALWAYS_INLINE void run(const CudaRowOp* ops) const {
     for (size_t i = 0; i < p_.count; ++i) {
-      const CudaRowOp& op = p_.ops[i];
+      const CudaRowOp& op = ops[i];
       if (p_.operands[op.y.operand].data == nullptr) continue;
       if (part_.operand != UINT32_MAX && part_.operand != op.y.operand) continue;
       apply(op);
@@ -218,20 +220,71 @@ class DeviceRow {
   }
   MOEBIUS_ALWAYS_INLINE float normalized(const CudaRowOp& op, const Scaling& s, float v,
                                          size_t i) const {
+    return normalized(op, s, v, op.weight != nullptr ? op.weight[i] : 0.0f, i);
+  }
+  MOEBIUS_ALWAYS_INLINE float normalized(const CudaRowOp& op, const Scaling& s, float v,
+                                         float weight, size_t i) const {
     switch (static_cast<NormKind>(op.norm)) {
       case NormKind::kRms:
-        return rounded(rounded(v * s.factor) * op.weight[i]);
+        return rounded(rounded(v * s.factor) * weight);
       case NormKind::kRmsFused:
-        return rounded(v * s.factor * op.weight[i]);
+        return rounded(v * s.factor * weight);
       case NormKind::kRmsOnePlus:
-        return rounded(v * s.factor * (1.0f + op.weight[i]));
+        return rounded(v * s.factor * (1.0f + weight));
       case NormKind::kRmsPlain:
         return rounded(v * s.factor);
       case NormKind::kLayer:
         return rounded(
-            fma_f32((v - s.mean) * s.factor, op.weight[i], op.bias == nullptr ? 0.0f : op.bias[i]));
+            fma_f32((v - s.mean) * s.factor, weight, op.bias == nullptr ? 0.0f : op.bias[i]));
     }
     return v;
+  }
+  // Every lane has eight numbers, which stay where they are.
+  MOEBIUS_ALWAYS_INLINE void normalize_at_once(const CudaRowOp& op, const View& x,
+                                               const View& y) const {
+    const uint32_t n = y.width, at = static_cast<uint32_t>(lanes_.lane()) * 8;
+    float v[8] = {}, w[8] = {};
+    if (at < n) {
+      x.get_eight(at, v);
+      if (op.weight != nullptr)
+        for (uint32_t j = 0; j < 8; ++j) w[j] = op.weight[at + j];
+    }
+    const Scaling s = scaling(op, static_cast<float>(n), [&](auto f) {
+      return lanes_.sum_of_all(
+          n, 8, 4, [](size_t) { return 0.0f; },
+          [&](size_t, float(&to)[8]) {
+            for (int j = 0; j < 8; ++j) to[j] = f(v[j]);
+          },
+          true);
+    });
+    if (at >= n) return;
+    for (uint32_t j = 0; j < 8; ++j) v[j] = normalized(op, s, v[j], w[j], at + j);
+    y.put_eight(at, v);
+  }
+  // The same of sixteen lanes: each has every sixteenth number.
+  static constexpr uint32_t kHeld = 16;
+  MOEBIUS_ALWAYS_INLINE void normalize_by_group(const CudaRowOp& op, const View& x,
+                                                const View& y) const {
+    const auto lane = static_cast<uint32_t>(lanes_.lane());
+    const uint32_t n = y.width;
+    float v[kHeld] = {}, w[kHeld] = {};
+    MOEBIUS_UNROLL
+    for (uint32_t k = 0; k < kHeld; ++k)
+      if (const uint32_t i = k * kDeviceSumLanes + lane; i < n) {
+        v[k] = x.get(i);
+        if (op.weight != nullptr) w[k] = op.weight[i];
+      }
+    const Scaling s = scaling(op, static_cast<float>(n), [&](auto f) {
+      float sum = 0.0f;
+      MOEBIUS_UNROLL
+      for (uint32_t k = 0; k < kHeld; ++k)
+        if (k * kDeviceSumLanes + lane < n) sum += f(v[k]);
+      return lanes_.joined(sum, 8, 4);
+    });
+    MOEBIUS_UNROLL
+    for (uint32_t k = 0; k < kHeld; ++k)
+      if (const uint32_t i = k * kDeviceSumLanes + lane; i < n)
+        y.put(i, normalized(op, s, v[k], w[k], i));
   }
   // One head by all lanes, several by a group of lanes each.
   MOEBIUS_ALWAYS_INLINE void normalize(const CudaRowOp& op, const View& x, const View& y) const {
@@ -239,6 +292,11 @@ class DeviceRow {
     const auto count = static_cast<float>(n);
     if (y.heads == 1) {
       const bool eight = y.by_eight() && x.by_eight();
+      if (eight && n <= 8 * lanes_.lanes() && lanes_.lanes() > kDeviceSumLanes)
+        return normalize_at_once(op, x, y);
+      if constexpr (requires { lanes_.joined(0.0f, 8, 4); })
+        if (lanes_.lanes() == kDeviceSumLanes && n <= kDeviceSumLanes * kHeld)
+          return normalize_by_group(op, x, y);
       const Scaling s = scaling(op, count, [&](auto f) {
         return lanes_.sum_of_all(
             n, 8, 4, [&](size_t i) { return f(x.get(i)); },
