@@ -6,7 +6,7 @@
 # OUT/gpu.txt.  linear, experts: the kernels against quant/reference.  replays: 10^5 of a graph.  faults: without memory.  sanitize: a few shapes
 # under compute-sanitizer, where that is.  bench: whole layers; explore: in every launch form.
 # golden: tests/gpu/golden_blocks.py and faces.py, models: whole models (tests/gpu/models.py), sizes: layers of real sizes (tests/gpu/sizes.py),
-# speed: `bench model` of 2 and 6 random layers in the sizes of Qwen3-30B-A3B (tests/gpu/random_model.py), serve: bench/serve_acceptance.py
+# speed: `bench model` and `bench engine` of 2 and 6 random layers in the sizes of Qwen3-30B-A3B (tests/gpu/random_model.py), serve: bench/serve_acceptance.py
 # with all on the device and with experts on the CPU, tool: `moebius bench` on the device; all build the tool, with the libraries of
 # build/gpu_bundle (scripts/make_gpu_bundle.sh) where the machine lacks them.  77: no device.
 set -u
@@ -145,6 +145,14 @@ case " $* " in
           timeout 60 "$tool" $words 2>&1 | grep -v "^loading" | tee -a "$report"
           [ "${PIPESTATUS[0]}" = 0 ] || status=1
         done
+      done
+      # Two batches in flight where the experts are on the CPU.
+      for device in "cuda" "cuda --experts cpu" "cpu"; do
+        words="bench engine build/gpu/model-6 --requests 32 --rate 1000 --prompt-tokens 32 --new-tokens 64 --parallel 16 --device $device"
+        echo "moebius $words" | tee -a "$report"
+        # shellcheck disable=SC2086 # words
+        timeout 60 "$tool" $words 2>&1 | grep -v "^loading" | tee -a "$report"
+        [ "${PIPESTATUS[0]}" = 0 ] || status=1
       done
       echo "speed after $((SECONDS - start)) s" | tee -a "$report"
     fi
