@@ -3,8 +3,10 @@
 #include "kernels/x86/x86_float_fma_gemm.h"
 #ifdef __x86_64__
 // g++ 12 leaves the unused lanes of its own AVX-512 intrinsics unset and warns of that.
+#if !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
 #include <immintrin.h>
 #endif
 

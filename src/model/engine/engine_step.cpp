@@ -125,10 +125,10 @@ void Engine::take_drafts(const PendingStep& step, std::span<const int32_t> draft
 }
 
 void Engine::observe_drafts(const PendingStep& step, uint64_t nanoseconds) noexcept {
-  constexpr size_t kRemembered = 32;
+  constexpr size_t kPassesRemembered = 32;
   const size_t passes = step.passes();
   if (passes == 0) return;
-  draft_passes_seen_ = std::min(draft_passes_seen_ + 1, kRemembered);
+  draft_passes_seen_ = std::min(draft_passes_seen_ + 1, kPassesRemembered);
   draft_pass_ += (static_cast<double>(nanoseconds) / static_cast<double>(passes) - draft_pass_) /
                  static_cast<double>(draft_passes_seen_);
 }
