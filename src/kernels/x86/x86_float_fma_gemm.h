@@ -20,21 +20,34 @@ namespace fma_float {
 
 // ---- panels ----
 
-inline void put_values(const Problem& p, const uint8_t* codes, const int32_t* columns, float* to,
-                       size_t apart, size_t k) {
-  const auto column = [&](size_t i) {
-    return columns != nullptr ? static_cast<size_t>(columns[i]) : i;
-  };
-  for (to += k * apart; k < p.K; ++k, to += apart) switch (p.act.code) {
-      case ActCode::kFp8:
-        *to = e4m3_to_f32(codes[column(k)]);
-        break;
-      case ActCode::kFp4:
-        *to = e2m1_to_f32(codes[column(k)]);
-        break;
-      default:
-        __builtin_memcpy(to, codes + 4 * column(k), 4);
+// The numbers of all codes.
+template <size_t kCodes>
+struct Numbers {
+  float of[kCodes];
+};
+template <size_t kCodes, class F>
+constexpr Numbers<kCodes> numbers_of(F value) {
+  Numbers<kCodes> t{};
+  for (unsigned i = 0; i < kCodes; ++i) t.of[i] = value(static_cast<uint8_t>(i));
+  return t;
+}
+constexpr Numbers<256> kFp8Numbers = numbers_of<256>([](uint8_t c) { return e4m3_to_f32(c); });
+constexpr Numbers<16> kFp4Numbers = numbers_of<16>([](uint8_t c) { return e2m1_to_f32(c); });
+
+// Inputs [k, end) of a prepared row as numbers that lie `apart`.
+inline void put_values(const Problem& p, const uint8_t* codes, const int32_t* columns, size_t k,
+                       size_t end, float* to, size_t apart) {
+  const float* numbers = p.act.code == ActCode::kFp8   ? kFp8Numbers.of
+                         : p.act.code == ActCode::kFp4 ? kFp4Numbers.of
+                                                       : nullptr;
+  for (; k < end; ++k, to += apart) {
+    const size_t at = columns != nullptr ? static_cast<size_t>(columns[k]) : k;
+    if (numbers != nullptr) {
+      *to = numbers[codes[at]];
+    } else {
+      __builtin_memcpy(to, codes + 4 * at, 4);
     }
+  }
 }
 // Up to 8 rows of f32, 8 inputs at a time, among `apart` rows; returns how many inputs that were.
 inline size_t put_eight(const uint8_t* const (&rows)[8], size_t count, size_t K, float* to,
@@ -82,9 +95,20 @@ inline void make_row_panel(const RowPanelArgs& a) {
       done = p.K;
     } else if (floats) {
       done = put_eight(codes, count, p.K, to, tile_rows);
+    } else {
+      constexpr size_t kSome = 64;  // inputs that become numbers before they are transposed
+      float some[8][kSome];
+      const uint8_t* numbers[8];
+      for (size_t i = 0; i < 8; ++i)
+        numbers[i] = reinterpret_cast<const uint8_t*>(some[i < count ? i : 0]);
+      for (; done + kSome <= p.K; done += kSome) {
+        for (size_t i = 0; i < count; ++i)
+          put_values(p, codes[i], a.w->columns, done, done + kSome, some[i], 1);
+        put_eight(numbers, count, kSome, to + done * tile_rows, tile_rows);
+      }
     }
     for (size_t i = 0; i < count; ++i, ++m) {
-      put_values(p, codes[i], a.w->columns, to + i, tile_rows, done);
+      put_values(p, codes[i], a.w->columns, done, p.K, to + done * tile_rows + i, tile_rows);
       const uint8_t* from = row_of(m);
       reinterpret_cast<float*>(a.panel + l.factors)[m] = row_factor(p, from);
       for (size_t g = 0; s.row_groups && g < s.groups; ++g)
