@@ -53,10 +53,16 @@ struct EncodeLoops {
                                    [](uint32_t u) { return f32_from_bits(u); });
   }
 
-  // One group: q = code(round(round(x / s) + z)). In three short loops over a few numbers at a time:
-  // compilers do not see through all of it at once.
+  // The quotient of two bf16 numbers lies on no tie between two others: the odd part of its numerator
+  // has at most 8 bits, that of a tie 9. It is at least 2^-17 of itself away from one, and a product
+  // with 1 / s at most 2^-23 from the quotient: both round to the same number. Where s is at most 1
+  // neither becomes 0, and below all normal numbers what they round to does not matter: the code is 0.
+  static bool has_inverse(float s) { return s >= 0x1p-126f && s <= 1.0f; }
+
+  // One group: q = code(round(round(x / s) + z)). In short loops over a few numbers at a time:
+  // compilers do not see through all of it at once. bf16: x, s and quotients are such numbers.
   template <class From, class Number, class Round, class Code>
-  MOEBIUS_ALWAYS_INLINE static void codes_of(const From* x, size_t n, float s, float z,
+  MOEBIUS_ALWAYS_INLINE static void codes_of(const From* x, size_t n, float s, bool bf16, float z,
                                              bool shifted, uint8_t* q, Number number, Round round,
                                              Code code) {
     constexpr size_t kAtOnce = 128;
@@ -66,8 +72,14 @@ struct EncodeLoops {
       const size_t count = n - from < kAtOnce ? n - from : kAtOnce;
       const From* const p = x + from;
       uint8_t* const to = q + from;
-      MOEBIUS_INDEPENDENT_LOOP
-      for (size_t i = 0; i < count; ++i) v[i] = round(number(p[i]) / s);
+      if (bf16 && has_inverse(s)) {
+        const float inverse = 1.0f / s;
+        MOEBIUS_INDEPENDENT_LOOP
+        for (size_t i = 0; i < count; ++i) v[i] = round(number(p[i]) * inverse);
+      } else {
+        MOEBIUS_INDEPENDENT_LOOP
+        for (size_t i = 0; i < count; ++i) v[i] = round(number(p[i]) / s);
+      }
       if (shifted) {
         MOEBIUS_INDEPENDENT_LOOP
         for (size_t i = 0; i < count; ++i) v[i] = round(v[i] + z);
@@ -87,8 +99,10 @@ struct EncodeLoops {
       const size_t count = n - from < how.group ? n - from : how.group;
       const float s = scales[g], z = zero_points != nullptr ? zero_points[g] : 0.0f;
       const float low = how.low, high = how.high;
+      const bool bf16 = how.type == XType::kBf16 && how.rounding == XType::kBf16;
       const auto group_codes = [&](auto code) {
-        codes_of(x + from, count, s, z, zero_points != nullptr, q + from, number, round, code);
+        codes_of(x + from, count, s, bf16, z, zero_points != nullptr, q + from, number, round,
+                 code);
       };
       if (how.code == RowCode::kInt)
         group_codes([=](float v) { return static_cast<int32_t>(rne(clamp_f32(v, low, high))); });
@@ -126,6 +140,15 @@ struct EncodeLoops {
       encode_as(how, floats, n, scales, zero_points, q, as_is, bf16);
     else
       encode_as(how, floats, n, scales, zero_points, q, as_is, as_is);
+  }
+
+  static void pack_nibbles(const uint8_t* codes, uint8_t flip, uint8_t* y, size_t n) noexcept {
+    MOEBIUS_INDEPENDENT_LOOP
+    for (size_t i = 0; i < n; ++i) {
+      uint16_t two;
+      __builtin_memcpy(&two, codes + 2 * i, sizeof two);
+      y[i] = static_cast<uint8_t>(((two & 0x0Fu) | (two >> 4 & 0xF0u)) ^ flip);
+    }
   }
 };
 

@@ -295,7 +295,10 @@ constexpr RowFunctions row_table(const char* name, Arch arch, uint32_t needs) {
           Isa::abs_max,
           Isa::prepare_rows,
           Isa::group_ranges,
-          Isa::encode};
+          Isa::encode,
+          Isa::pack_nibbles,
+          Isa::integer_losses,
+          Isa::column_codes};
 }
 
 }  // namespace

@@ -105,9 +105,30 @@ struct RowEncode {
   RowCode code = RowCode::kInt;
   XType type = XType::kBf16;      // of the row
   XType rounding = XType::kBf16;  // quotients and sums are rounded to its numbers: `type`, or f32;
-                                  // of f32 rows also bf16
+                                  // of f32 rows also bf16; then scales are such numbers too
   float low = 0.0f, high = 0.0f;  // codes are clamped
   size_t group = 0;
+};
+
+// What integer codes of a row lose for each of some scales: sum over i of h[i] (x[i] - (q - z) s)^2 in
+// f32, with q = rne(clamp(x[i] (1 / s) + z)), the product and the sum rounded to bf16 where it says so.
+// Sums run in 16 lanes as everywhere, and these are added in ascending order in f64.
+struct RowLosses {
+  const float *x = nullptr, *h = nullptr;  // [n]; h null: all 1
+  size_t n = 0;
+  float low = 0.0f, high = 0.0f;  // codes are clamped
+  bool bf16 = false;
+  const float *scales = nullptr, *zero_points = nullptr;  // [count]; zero_points null: all 0
+  size_t count = 0;
+};
+// One column of weights to integer codes, a scale and a zero point each: q = rne(clamp(w / s + z)),
+// lost = (w - (q - z) s) / divisor.
+struct ColumnCodes {
+  const float *w = nullptr, *scales = nullptr, *zero_points = nullptr;  // [n]
+  size_t n = 0;
+  float low = 0.0f, high = 0.0f, divisor = 1.0f;
+  int8_t* codes = nullptr;
+  float* lost = nullptr;
 };
 
 // Rows of n numbers at any address a float (or a half) may have. y may be an input itself; other
@@ -172,6 +193,11 @@ struct RowFunctions {
   // zero_points: null where there are none. All x finite, all scales finite and not 0.
   void (*encode)(const RowEncode& how, const void* x, size_t n, const float* scales,
                  const float* zero_points, uint8_t* codes) noexcept = nullptr;
+  // Codes of four bits, one a byte, as two a byte: y[i] = (x[2i] & 15 | x[2i + 1] << 4) ^ flip.
+  void (*pack_nibbles)(const uint8_t* codes, uint8_t flip, uint8_t* y, size_t n) noexcept = nullptr;
+  // isa_search.h; all numbers finite, all scales and the divisor not 0.
+  void (*integer_losses)(const RowLosses& what, double* losses) noexcept = nullptr;
+  void (*column_codes)(const ColumnCodes& what) noexcept = nullptr;
 };
 
 // The best table that runs on a CPU; the last one runs everywhere.

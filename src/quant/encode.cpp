@@ -125,6 +125,22 @@ GranuleScale scale_of(const EncodeRules& r, GranuleRange range) {
   return {s, static_cast<int>(rne(std::clamp(z, qmin, qmax)))};
 }
 
+void scales_of(const EncodeRules& r, const float* low, const float* high, size_t n,
+               GranuleScale* out) {
+  const bool usual =
+      r.scales == EncodeRules::Scales::kPlain && r.symmetric && r.type == XType::kBf16;
+  const float reach = code_reach(r), least = machine_epsilon(r.type);
+  for (size_t i = 0; i < n; ++i) {
+    const GranuleRange range{low[i], high[i]};
+    if (!usual) {
+      out[i] = scale_of(r, range);
+      continue;
+    }
+    const float s = bf16_to_f32(f32_to_bf16(range.amax() / reach));
+    out[i] = {s == 0.0f ? least : s, 0};
+  }
+}
+
 uint32_t stored_scale(const EncodeRules& r, float s) {
   if (r.scales == EncodeRules::Scales::kFp8) return f32_to_e4m3(s);
   if (r.scales == EncodeRules::Scales::kExponent) return static_cast<uint32_t>(std::ilogb(s) + 127);
@@ -184,15 +200,6 @@ void pack_words(const uint8_t* codes, size_t n, size_t step, int bits, uint32_t*
   const auto width = static_cast<unsigned>(bits);
   const uint32_t offset = 1u << (width - 1), mask = (1u << width) - 1;
   size_t i = 0;
-  if (bits == 4 && step == 1)  // eight codes a word: bytes, then nibbles move together
-    for (; i + 8 <= n; i += 8) {
-      uint64_t x;
-      std::memcpy(&x, codes + i, 8);
-      x = ((x & 0x0F0F0F0F0F0F0F0Fu) ^ 0x0808080808080808u);
-      x = (x | (x >> 4)) & 0x00FF00FF00FF00FFu;
-      x = (x | (x >> 8)) & 0x0000FFFF0000FFFFu;
-      *words++ = static_cast<uint32_t>(x | (x >> 16));
-    }
   if (bits == 8 && step == 1)
     for (; i + 4 <= n; i += 4) {
       uint32_t x;
@@ -214,17 +221,8 @@ void pack_words(const uint8_t* codes, size_t n, size_t step, int bits, uint32_t*
 }
 
 void pack_nibbles(const uint8_t* codes, size_t n, uint8_t* bytes) {
-  size_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    uint64_t x;
-    std::memcpy(&x, codes + i, 8);
-    x &= 0x0F0F0F0F0F0F0F0Fu;
-    x = (x | (x >> 4)) & 0x00FF00FF00FF00FFu;
-    x = (x | (x >> 8)) & 0x0000FFFF0000FFFFu;
-    const auto four = static_cast<uint32_t>(x | (x >> 16));
-    std::memcpy(bytes + i / 2, &four, 4);
-  }
-  for (; i < n; i += 2) bytes[i / 2] = static_cast<uint8_t>((codes[i] & 15u) | (codes[i + 1] << 4));
+  for (size_t i = 0; i < n; i += 2)
+    bytes[i / 2] = static_cast<uint8_t>((codes[i] & 15u) | (codes[i + 1] << 4));
 }
 
 }  // namespace moebius

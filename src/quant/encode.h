@@ -51,6 +51,9 @@ struct GranuleScale {
   int zero_point = 0;  // asymmetric integers
 };
 GranuleScale scale_of(const EncodeRules& rules, GranuleRange range);
+// The same of many granules.
+void scales_of(const EncodeRules& rules, const float* low, const float* high, size_t n,
+               GranuleScale* out);
 // As the file stores it: bits of the type, an e4m3 byte or an exponent.
 uint32_t stored_scale(const EncodeRules& rules, float scale);
 

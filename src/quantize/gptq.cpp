@@ -7,7 +7,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "base/numeric.h"
 #include "kernels/row_functions.h"
 #include "runtime/parallel.h"
 
@@ -16,6 +15,7 @@ namespace {
 
 constexpr size_t kBlock = 128;  // columns whose losses reach the rest together
 constexpr size_t kInner = 16;   // of these, columns whose losses reach the block together
+constexpr size_t kTurned = 16;  // rows that become columns together
 constexpr size_t kPanel = 64;  // rows of a matrix that are finished before the others learn of them
 
 // Some rows [count, n], copied apart from each other; times -1 where they are taken off.
@@ -101,16 +101,6 @@ std::vector<float> inverse_of(const std::vector<float>& r, size_t K) {
   return u;
 }
 
-// Integer codes of a column, and what each lost over d.
-void round_column(const float* w, const float* scale, const float* zero, CodeLimits limits, float d,
-                  size_t N, int8_t* codes, float* lost) {
-  for (size_t n = 0; n < N; ++n) {
-    const float q = rne(clamp_f32(w[n] / scale[n] + zero[n], limits.low, limits.high));
-    codes[n] = static_cast<int8_t>(q);
-    lost[n] = (w[n] - (q - zero[n]) * scale[n]) / d;
-  }
-}
-
 }  // namespace
 
 void add_moments(std::vector<float>& h, size_t K, const float* rows, size_t n, ThreadPool* pool) {
@@ -157,10 +147,12 @@ std::vector<uint8_t> gptq_codes(std::vector<float>& weights, size_t N, const Hes
                                 const EncodeRules& rules, const ScaleTable& table) {
   const RowFunctions& f = row_functions();
   const size_t K = factor.K;
-  // Columns as rows, in the order they are taken.
+  // Columns as rows, in the order they are taken; some rows at a time, so that lines are whole.
   std::vector<float> w(K * N);
-  for (size_t i = 0; i < K; ++i)
-    for (size_t n = 0; n < N; ++n) w[i * N + n] = weights[n * K + factor.order[i]];
+  for (size_t first = 0; first < N; first += kTurned)
+    for (size_t i = 0; i < K; ++i)
+      for (size_t n = first; n < std::min(N, first + kTurned); ++n)
+        w[i * N + n] = weights[n * K + factor.order[i]];
   RowPanel lost, minus;  // of a block: what its columns lost, and -U of its rows
   lost.resize(kBlock, N), minus.resize(kBlock, K);
   // What is rounded is no number of the source's type any more: quotients stay f32.
@@ -188,8 +180,12 @@ std::vector<uint8_t> gptq_codes(std::vector<float>& weights, size_t N, const Hes
       const size_t end = std::min(to, inner + kInner);
       for (size_t i = inner; i < end; ++i) {
         const size_t column = factor.order[i], group = column / table.block_k;
-        round_column(w.data() + i * N, scales.data() + group * N, zeros.data() + group * N, limits,
-                     factor.upper[i * K + i], N, turned.data() + column * N, lost.row(i - from));
+        ColumnCodes c;
+        c.w = w.data() + i * N, c.n = N;
+        c.scales = scales.data() + group * N, c.zero_points = zeros.data() + group * N;
+        c.low = limits.low, c.high = limits.high, c.divisor = factor.upper[i * K + i];
+        c.codes = turned.data() + column * N, c.lost = lost.row(i - from);
+        f.column_codes(c);
         for (size_t j = i + 1; j < end; ++j)
           f.fma(w.data() + j * N, minus.row(i - from)[j], lost.row(i - from), N);
       }
@@ -198,8 +194,10 @@ std::vector<uint8_t> gptq_codes(std::vector<float>& weights, size_t N, const Hes
     spread(from, to - from, to, K);
   }
   std::vector<uint8_t> codes(N * K);
-  for (size_t n = 0; n < N; ++n)
-    for (size_t k = 0; k < K; ++k) codes[n * K + k] = static_cast<uint8_t>(turned[k * N + n]);
+  for (size_t first = 0; first < N; first += kTurned)
+    for (size_t k = 0; k < K; ++k)
+      for (size_t n = first; n < std::min(N, first + kTurned); ++n)
+        codes[n * K + k] = static_cast<uint8_t>(turned[k * N + n]);
   return codes;
 }
 

@@ -47,21 +47,16 @@ MatrixSource::Row MatrixSource::row(size_t r, float* scratch) const {
   return {scratch, type_};
 }
 
+bool MatrixSource::contiguous() const {
+  return stored_ && view_.row_bytes == view_.K * bits_of(stored_type(type_)) / 8;
+}
+
 void MatrixSource::read_row(size_t r, float* out) const {
   const uint8_t* row = view_.codes + r * view_.row_bytes;
-  switch (view_.code) {
-    case CodeType::kBf16:
-      for (size_t c = 0; c < view_.K; ++c) out[c] = bf16_to_f32(load_u16(row + 2 * c));
-      break;
-    case CodeType::kF16:
-      for (size_t c = 0; c < view_.K; ++c) out[c] = f16_to_f32(load_u16(row + 2 * c));
-      break;
-    case CodeType::kF32:
-      std::memcpy(out, row, view_.K * sizeof(float));
-      break;
-    default:
-      for (size_t c = 0; c < view_.K; ++c) out[c] = weight_at(view_, r, c);
-  }
+  if (is_dense_code(view_.code))
+    row_functions().load(source_type(module_), row, out, view_.K);
+  else
+    for (size_t c = 0; c < view_.K; ++c) out[c] = weight_at(view_, r, c);
   if (stored_) return;
   for (size_t c = 0; c < view_.K; ++c) out[c] = round_to(type_, out[c]);
 }

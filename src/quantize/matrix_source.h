@@ -32,6 +32,8 @@ class MatrixSource {
     XType type;  // of data
   };
   Row row(size_t r, float* scratch) const;
+  // The rows behind a row follow it without a gap.
+  bool contiguous() const;
   // Throws Error naming the first element of the row that is not finite.
   [[noreturn]] void fail_not_finite(size_t r) const;
   // "model.safetensors: name" for messages.

@@ -46,17 +46,26 @@ void put(std::vector<uint8_t>& out, size_t index, T value) {
   std::memcpy(out.data() + index * sizeof value, &value, sizeof value);
 }
 
-// Codes of one row into the bytes of the file.
+// Codes of a row into the bytes of the file.
 void pack_row(Format format, int bits, const uint8_t* codes, size_t K, uint8_t* out) {
-  if (format == Format::kPackQuantized) {
+  const bool integers = format == Format::kPackQuantized;
+  if (integers && (bits != 4 || K % 8 != 0)) {
     std::vector<uint32_t> words(ceil_div(K * static_cast<uint64_t>(bits), 32));
     pack_words(codes, K, 1, bits, words.data());
     std::memcpy(out, words.data(), words.size() * sizeof(uint32_t));
-  } else if (is_packed(format)) {
-    pack_nibbles(codes, K, out);
+  } else if (is_packed(format)) {  // a word of eight codes is four bytes; integers count from 8
+    row_functions().pack_nibbles(codes, integers ? 0x88 : 0, out, K / 2);
   } else {
     std::memcpy(out, codes, K);
   }
+}
+
+// Codes of rows that are packed one after the other without a gap are one row.
+void pack_rows(Format format, int bits, const uint8_t* codes, size_t rows, size_t K,
+               size_t row_bytes, uint8_t* out) {
+  if (format != Format::kPackQuantized || K * static_cast<size_t>(bits) % 32 == 0)
+    return pack_row(format, bits, codes, rows * K, out);
+  for (size_t r = 0; r < rows; ++r) pack_row(format, bits, codes + r * K, K, out + r * row_bytes);
 }
 
 void put_scale(std::vector<uint8_t>& out, size_t index, const EncodeRules& rules, float scale) {
@@ -128,19 +137,24 @@ ScaleTable empty_table(const QuantArgs& weights, uint64_t N, uint64_t K) {
   return t;
 }
 
-// Rows of a matrix through the row functions of this machine.
+// Rows of a matrix through the row functions of this machine, several at once where they follow each
+// other and groups end with them.
 class RowCoder {
  public:
   RowCoder(const MatrixSource& source, const EncodeRules& rules, const ScaleTable& table)
       : source_(source),
         rules_(rules),
+        K_(source.columns()),
         block_k_(table.block_k),
-        scratch_(source.columns()),
-        low_(table.groups),
-        high_(table.groups),
-        scales_(table.groups),
-        zero_points_(table.groups),
-        codes_(source.columns()) {
+        groups_(table.groups),
+        at_once_(source.contiguous() && K_ % block_k_ == 0 ? std::max<size_t>(1, kNumbers / K_)
+                                                           : 1),
+        scratch_(K_),
+        low_(at_once_ * groups_),
+        high_(low_.size()),
+        scales_(low_.size()),
+        zero_points_(low_.size()),
+        codes_(at_once_ * K_) {
     how_.code = rules.kind == NumberKind::kInt ? RowCode::kInt
                 : rules.bits == 8              ? RowCode::kFp8
                                                : RowCode::kFp4;
@@ -151,49 +165,60 @@ class RowCoder {
     how_.group = block_k_;
   }
 
+  size_t at_once() const { return at_once_; }
+
   // Of the groups of row r, joined with what `ranges` holds. Throws Error where one is not finite.
   void widen(size_t r, std::vector<GranuleRange>& ranges) {
-    const MatrixSource::Row row = source_.row(r, scratch_.data());
-    row_functions().group_ranges(row.type, row.data, source_.columns(), block_k_, low_.data(),
-                                 high_.data());
-    for (size_t g = 0; g < ranges.size(); ++g) {
-      if (!std::isfinite(low_[g]) || !std::isfinite(high_[g])) source_.fail_not_finite(r);
-      ranges[g] = joined(ranges[g], {low_[g], high_[g]});
-    }
+    look_at(r, 1);
+    for (size_t g = 0; g < ranges.size(); ++g) ranges[g] = joined(ranges[g], {low_[g], high_[g]});
   }
 
-  // The codes of row r, valid until the next call.
-  const uint8_t* codes(size_t r, const GranuleScale* scales) {
+  // Scales of rows that share none.
+  void set_scales(size_t r, size_t rows, GranuleScale* scales) {
+    look_at(r, rows);
+    scales_of(rules_, low_.data(), high_.data(), rows * groups_, scales);
+    for (size_t g = 0; g < rows * groups_; ++g)
+      if (!std::isfinite(scales[g].scale)) fail_wide(source_, r + g / groups_, {low_[g], high_[g]});
+  }
+
+  // The codes of some rows, valid until the next call.
+  const uint8_t* codes(size_t r, size_t rows, const GranuleScale* scales) {
     const MatrixSource::Row row = source_.row(r, scratch_.data());
     how_.type = row.type;
-    for (size_t g = 0; g < scales_.size(); ++g) {
-      scales_[g] = effective_scale(rules_, scales[g].scale);
+    const bool as_stored = rules_.scales != EncodeRules::Scales::kFp8;
+    for (size_t g = 0; g < rows * groups_; ++g) {
+      scales_[g] = as_stored ? scales[g].scale : effective_scale(rules_, scales[g].scale);
       zero_points_[g] = static_cast<float>(scales[g].zero_point);
     }
-    row_functions().encode(how_, row.data, source_.columns(), scales_.data(),
+    row_functions().encode(how_, row.data, rows * K_, scales_.data(),
                            rules_.symmetric ? nullptr : zero_points_.data(), codes_.data());
     return codes_.data();
   }
 
+  [[noreturn]] static void fail_wide(const MatrixSource& source, size_t r, GranuleRange range) {
+    fail("{}: weights of row {} reach from {} to {}, which no scale of their type holds",
+         source.where(), r, range.low, range.high);
+  }
+
  private:
+  static constexpr size_t kNumbers = 16384;  // with their codes they stay in the nearest caches
+
+  void look_at(size_t r, size_t rows) {
+    const MatrixSource::Row row = source_.row(r, scratch_.data());
+    row_functions().group_ranges(row.type, row.data, rows * K_, block_k_, low_.data(),
+                                 high_.data());
+    for (size_t g = 0; g < rows * groups_; ++g)
+      if (!std::isfinite(low_[g]) || !std::isfinite(high_[g]))
+        source_.fail_not_finite(r + g / groups_);
+  }
+
   const MatrixSource& source_;
   const EncodeRules& rules_;
-  size_t block_k_;
+  size_t K_, block_k_, groups_, at_once_;
   RowEncode how_;
   std::vector<float> scratch_, low_, high_, scales_, zero_points_;
   std::vector<uint8_t> codes_;
 };
-
-// Scales of the blocks of rows that ends with row r.
-void set_scales(const MatrixSource& source, const EncodeRules& rules, size_t r,
-                const std::vector<GranuleRange>& ranges, GranuleScale* scales) {
-  for (size_t g = 0; g < ranges.size(); ++g) {
-    scales[g] = scale_of(rules, ranges[g]);
-    if (!std::isfinite(scales[g].scale))
-      fail("{}: weights of row {} reach from {} to {}, which no scale of their type holds",
-           source.where(), r, ranges[g].low, ranges[g].high);
-  }
-}
 
 }  // namespace
 
@@ -258,12 +283,21 @@ ScaleTable rtn_scales(const MatrixSource& source, const QuantArgs& weights,
   const size_t N = source.rows();
   ScaleTable t = empty_table(weights, N, source.columns());
   RowCoder rows(source, rules, t);
+  if (t.block_n == 1) {
+    for (size_t r = 0; r < N; r += rows.at_once())
+      rows.set_scales(r, std::min(rows.at_once(), N - r), t.scales.data() + r * t.groups);
+    return t;
+  }
   std::vector<GranuleRange> ranges(t.groups);
   for (size_t r = 0; r < N; ++r) {
     if (r % t.block_n == 0) std::fill(ranges.begin(), ranges.end(), GranuleRange{});
     rows.widen(r, ranges);
-    if (r + 1 == N || (r + 1) % t.block_n == 0)
-      set_scales(source, rules, r, ranges, t.scales.data() + r / t.block_n * t.groups);
+    if (r + 1 != N && (r + 1) % t.block_n != 0) continue;
+    for (size_t g = 0; g < t.groups; ++g) {
+      GranuleScale& s = t.scales[r / t.block_n * t.groups + g];
+      s = scale_of(rules, ranges[g]);
+      if (!std::isfinite(s.scale)) RowCoder::fail_wide(source, r, ranges[g]);
+    }
   }
   return t;
 }
@@ -275,8 +309,7 @@ std::vector<std::vector<uint8_t>> pack_module(const Scheme& scheme, uint64_t N, 
   std::vector<std::vector<uint8_t>> out;
   for (const ModuleTensor& t : tensors) out.emplace_back(t.bytes);
   const size_t row_bytes = out[0].size() / N;
-  for (size_t r = 0; r < N; ++r)
-    pack_row(scheme.format, rules.bits, codes.data() + r * K, K, out[0].data() + r * row_bytes);
+  pack_rows(scheme.format, rules.bits, codes.data(), N, K, row_bytes, out[0].data());
   fill_companions(tensors, N, K, rules, table, out);
   return out;
 }
@@ -294,15 +327,13 @@ std::vector<std::vector<uint8_t>> encode_module_rtn(const MatrixSource& source,
   if (!by_rows) table = rtn_scales(source, *scheme.weights, rules);
   table.input_scale = input_scale;
   RowCoder rows(source, rules, table);
-  std::vector<GranuleRange> ranges(table.groups);
-  for (size_t r = 0; r < N; ++r) {
+  const size_t at_once = by_rows ? rows.at_once() : 1;
+  for (size_t r = 0; r < N; r += at_once) {
+    const size_t count = std::min(at_once, N - r);
     GranuleScale* scales = table.scales.data() + r / table.block_n * table.groups;
-    if (by_rows) {
-      std::fill(ranges.begin(), ranges.end(), GranuleRange{});
-      rows.widen(r, ranges);
-      set_scales(source, rules, r, ranges, scales);
-    }
-    pack_row(scheme.format, rules.bits, rows.codes(r, scales), K, out[0].data() + r * row_bytes);
+    if (by_rows) rows.set_scales(r, count, scales);
+    pack_rows(scheme.format, rules.bits, rows.codes(r, count, scales), count, K, row_bytes,
+              out[0].data() + r * row_bytes);
   }
   fill_companions(tensors, N, K, rules, table, out);
   return out;

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/numeric.h"
+#include "kernels/row_functions.h"
 
 namespace moebius {
 namespace {
@@ -37,49 +38,63 @@ void candidates_of(const EncodeRules& r, GranuleRange range, std::vector<Granule
   }
 }
 
-// Rounded to bf16; finite numbers.
-MOEBIUS_ALWAYS_INLINE float near_bf16(float x) {
-  const uint32_t u = f32_bits(x);
-  return f32_from_bits((u + 0x7FFFu + (u >> 16 & 1u)) & 0xFFFF0000u);
-}
+// The candidate that loses least; the first wins ties.
+class Search {
+ public:
+  Search(const EncodeRules& rules, size_t most)
+      : rules_(rules),
+        limits_(code_limits(rules)),
+        // To tell which scale is the best a product with 1/s is near enough to the quotient that
+        // encode() rounds.
+        vectors_(rules.kind == NumberKind::kInt &&
+                 (rules.one_rounding || rules.type != XType::kF16)),
+        codes_(vectors_ ? 0 : most) {}
 
-// The loss of integers, in lanes that the compiler makes vectors of. To tell which scale is the best a
-// product with 1/s is near enough to the quotient that encode() rounds.
-template <bool kBf16>
-double loss_of_integers(const CodeLimits& limits, const GranuleScale& s, const float* w,
-                        const float* h, size_t n) {
-  constexpr size_t kLanes = 16;
-  const float scale = s.scale, inverse = 1.0f / scale, zero = static_cast<float>(s.zero_point);
-  const auto one = [&](float x, float weight) {
-    float y = kBf16 ? near_bf16(x * inverse) : x * inverse;
-    y = kBf16 ? near_bf16(y + zero) : y + zero;
-    const float q = rne(clamp_f32(y, limits.low, limits.high)), d = x - (q - zero) * scale;
-    return weight * (d * d);
-  };
-  float lanes[kLanes] = {};
-  size_t i = 0;
-  for (; i + kLanes <= n; i += kLanes)
-    for (size_t j = 0; j < kLanes; ++j) lanes[j] += one(w[i + j], h != nullptr ? h[i + j] : 1.0f);
-  double sum = 0;
-  for (; i < n; ++i) sum += static_cast<double>(one(w[i], h != nullptr ? h[i] : 1.0f));
-  for (const float v : lanes) sum += static_cast<double>(v);
-  return sum;
-}
-
-double loss_of_granule(const EncodeRules& r, const GranuleScale& s, const float* w, const float* h,
-                       size_t n, uint8_t* codes) {
-  if (r.kind == NumberKind::kInt && (r.one_rounding || r.type == XType::kF32))
-    return loss_of_integers<false>(code_limits(r), s, w, h, n);
-  if (r.kind == NumberKind::kInt && r.type == XType::kBf16)
-    return loss_of_integers<true>(code_limits(r), s, w, h, n);
-  encode(r, s, w, n, codes);
-  double sum = 0;
-  for (size_t i = 0; i < n; ++i) {
-    const float d = w[i] - decode(r, s, codes[i]);
-    sum += static_cast<double>((h != nullptr ? h[i] : 1.0f) * d * d);
+  GranuleScale best(const float* w, const float* h, size_t n) {
+    candidates_of(rules_, range_of(w, n), candidates_);
+    losses_.resize(candidates_.size());
+    if (vectors_)
+      integer_losses(w, h, n);
+    else
+      std::transform(candidates_.begin(), candidates_.end(), losses_.begin(),
+                     [&](const GranuleScale& s) { return loss(s, w, h, n); });
+    const auto least = std::min_element(losses_.begin(), losses_.end());
+    return candidates_[static_cast<size_t>(least - losses_.begin())];
   }
-  return sum;
-}
+
+ private:
+  void integer_losses(const float* w, const float* h, size_t n) {
+    scales_.clear(), zero_points_.clear();
+    for (const GranuleScale& s : candidates_) {
+      scales_.push_back(s.scale);
+      zero_points_.push_back(static_cast<float>(s.zero_point));
+    }
+    RowLosses r;
+    r.x = w, r.h = h, r.n = n, r.low = limits_.low, r.high = limits_.high;
+    r.bf16 = !rules_.one_rounding && rules_.type == XType::kBf16;
+    r.scales = scales_.data(), r.zero_points = rules_.symmetric ? nullptr : zero_points_.data();
+    r.count = candidates_.size();
+    row_functions().integer_losses(r, losses_.data());
+  }
+
+  double loss(const GranuleScale& s, const float* w, const float* h, size_t n) {
+    encode(rules_, s, w, n, codes_.data());
+    double sum = 0;
+    for (size_t i = 0; i < n; ++i) {
+      const float d = w[i] - decode(rules_, s, codes_[i]);
+      sum += static_cast<double>((h != nullptr ? h[i] : 1.0f) * d * d);
+    }
+    return sum;
+  }
+
+  const EncodeRules& rules_;
+  CodeLimits limits_;
+  bool vectors_;
+  std::vector<uint8_t> codes_;
+  std::vector<GranuleScale> candidates_;
+  std::vector<float> scales_, zero_points_;
+  std::vector<double> losses_;
+};
 
 }  // namespace
 
@@ -89,21 +104,12 @@ ScaleTable searched_scales(const MatrixSource& source, const QuantArgs& weights,
   if (t.block_n != 1) return t;
   const size_t K = source.columns();
   std::vector<float> row(K);
-  std::vector<uint8_t> codes(std::min(K, t.block_k));
-  std::vector<GranuleScale> candidates;
+  Search search(rules, std::min(K, t.block_k));
   for (size_t r = 0; r < source.rows(); ++r) {
     source.read_row(r, row.data());
     for (size_t g = 0; g < t.groups; ++g) {
       const size_t k = g * t.block_k, n = std::min(t.block_k, K - k);
-      candidates_of(rules, range_of(row.data() + k, n), candidates);
-      double best = INFINITY;
-      for (const GranuleScale& s : candidates) {
-        const double loss = loss_of_granule(rules, s, row.data() + k,
-                                            h != nullptr ? h + k : nullptr, n, codes.data());
-        if (!(loss < best)) continue;
-        best = loss;
-        t.scales[r * t.groups + g] = s;
-      }
+      t.scales[r * t.groups + g] = search.best(row.data() + k, h != nullptr ? h + k : nullptr, n);
     }
   }
   return t;
@@ -128,16 +134,34 @@ std::vector<uint8_t> nearest_codes(const MatrixSource& source, const EncodeRules
 double relative_loss(const MatrixSource& source, const EncodeRules& rules, const ScaleTable& t,
                      const std::vector<uint8_t>& codes, const float* h) {
   const size_t K = source.columns();
-  std::vector<float> row(K);
+  const bool integers = rules.kind == NumberKind::kInt;
+  std::vector<float> row(K), made(K);
   double lost = 0, all = 0;
   for (size_t r = 0; r < source.rows(); ++r) {
     source.read_row(r, row.data());
-    for (size_t c = 0; c < K; ++c) {
-      const GranuleScale& s = t.scales[r / t.block_n * t.groups + c / t.block_k];
-      const double d = row[c] - decode(rules, s, codes[r * K + c]),
-                   weight = h != nullptr ? h[c] : 1;
-      lost += weight * d * d;
-      all += weight * static_cast<double>(row[c]) * static_cast<double>(row[c]);
+    const uint8_t* const q = codes.data() + r * K;
+    for (size_t g = 0; g < t.groups; ++g) {
+      const GranuleScale& s = t.scales[r / t.block_n * t.groups + g];
+      const size_t from = g * t.block_k, to = std::min(K, from + t.block_k);
+      for (size_t c = from; c < to && integers; ++c)
+        made[c] = static_cast<float>(static_cast<int8_t>(q[c]) - s.zero_point) * s.scale;
+      for (size_t c = from; c < to && !integers; ++c) made[c] = decode(rules, s, q[c]);
+    }
+    // Sums of a row in f32, in lanes that the compiler makes vectors of.
+    constexpr size_t kLanes = 16;
+    float lost_lanes[kLanes] = {}, all_lanes[kLanes] = {};
+    const auto add = [&](size_t c, size_t lane) {
+      const float weight = h != nullptr ? h[c] : 1.0f, d = row[c] - made[c];
+      lost_lanes[lane] += weight * (d * d);
+      all_lanes[lane] += weight * (row[c] * row[c]);
+    };
+    size_t c = 0;
+    for (; c + kLanes <= K; c += kLanes)
+      for (size_t lane = 0; lane < kLanes; ++lane) add(c + lane, lane);
+    for (; c < K; ++c) add(c, 0);
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      lost += static_cast<double>(lost_lanes[lane]);
+      all += static_cast<double>(all_lanes[lane]);
     }
   }
   return all > 0 ? std::sqrt(lost / all) : 0;

@@ -116,6 +116,128 @@ TEST(EncodeRows, EveryTableGivesTheBytesOfTheReference) {
   }
 }
 
+// Every quotient of two bf16 mantissas, near and far from 1: products with 1 / s round as quotients do.
+TEST(EncodeRows, ProductsWithTheInverseGiveTheCodesOfQuotients) {
+  QuantArgs int8, fp8;
+  int8.bits = fp8.bits = 8;
+  fp8.kind = NumberKind::kFloat, fp8.strategy = Strategy::kChannel;
+  std::vector<uint16_t> row;
+  std::vector<float> values;
+  for (uint32_t m = 0; m < 128; ++m)
+    for (const uint32_t e : {1u, 2u, 115u, 120u, 124u, 126u})
+      for (const uint32_t sign : {0u, 0x8000u})
+        row.push_back(static_cast<uint16_t>(sign | e << 7 | m));
+  for (const uint32_t u : {0x0000u, 0x8000u, 0x0001u, 0x8001u, 0x007Fu})
+    row.push_back(static_cast<uint16_t>(u));
+  for (const uint16_t u : row) values.push_back(bf16_to_f32(u));
+  std::vector<uint8_t> expected(row.size()), found(row.size());
+  for (const QuantArgs& args : {int8, fp8}) {
+    const EncodeRules rules = encode_rules(args, XType::kBf16);
+    RowEncode how;
+    how.code = args.kind == NumberKind::kInt ? RowCode::kInt : RowCode::kFp8;
+    how.low = code_limits(rules).low, how.high = code_limits(rules).high, how.group = row.size();
+    for (uint32_t m = 0; m < 128; ++m)
+      for (const uint32_t e : {0u, 1u, 114u, 119u, 127u, 128u}) {
+        const float scale = bf16_to_f32(static_cast<uint16_t>(e << 7 | m));
+        if (scale == 0.0f) continue;
+        encode(rules, {scale, 0}, values.data(), row.size(), expected.data());
+        for (const RowFunctions* f : runnable_tables()) {
+          f->encode(how, row.data(), row.size(), &scale, nullptr, found.data());
+          ASSERT_EQ(found, expected) << f->name << " scale " << scale;
+        }
+      }
+  }
+}
+
+TEST(EncodeRows, NibblesAreTheWordsOfTheReference) {
+  SplitMix64 random(6);
+  for (const RowFunctions* f : runnable_tables())
+    for (const size_t words : {1u, 2u, 3u, 16u, 37u}) {
+      std::vector<uint8_t> codes(8 * words), found(4 * words), pairs(4 * words);
+      for (uint8_t& c : codes) c = static_cast<uint8_t>(random.below(16) - 8);
+      std::vector<uint32_t> expected(words);
+      pack_words(codes.data(), codes.size(), 1, 4, expected.data());
+      f->pack_nibbles(codes.data(), 0x88, found.data(), found.size());
+      EXPECT_EQ(std::memcmp(found.data(), expected.data(), found.size()), 0) << f->name;
+      pack_nibbles(codes.data(), codes.size(), pairs.data());
+      f->pack_nibbles(codes.data(), 0, found.data(), found.size());
+      EXPECT_EQ(found, pairs) << f->name;
+    }
+}
+
+// What the codes of a scale lose, in the words of row_functions.h.
+double loss_of(const RowLosses& r, size_t c) {
+  const float scale = r.scales[c], zero = r.zero_points != nullptr ? r.zero_points[c] : 0.0f;
+  const float inverse = 1.0f / scale;
+  float lanes[16] = {};
+  for (size_t i = 0; i < r.n; ++i) {
+    float y = r.x[i] * inverse;
+    if (r.bf16) y = round_to(XType::kBf16, y);
+    y = y + zero;
+    if (r.bf16) y = round_to(XType::kBf16, y);
+    const float q = rne(clamp_f32(y, r.low, r.high)), d = r.x[i] - (q - zero) * scale;
+    lanes[i % 16] += (r.h != nullptr ? r.h[i] : 1.0f) * (d * d);
+  }
+  double sum = 0;
+  for (const float v : lanes) sum += static_cast<double>(v);
+  return sum;
+}
+
+TEST(EncodeRows, LossesOfScalesAreTheSameEverywhere) {
+  SplitMix64 random(7);
+  for (const size_t n : {1u, 15u, 16u, 31u, 64u, 128u})
+    for (const bool bf16 : {false, true})
+      for (const bool shifted : {false, true})
+        for (const bool weighed : {false, true}) {
+          std::vector<float> x(n), h(n), scales(5), zeros(5);
+          for (float& v : x)
+            v = round_to(XType::kBf16, static_cast<float>(random.uniform() * 2 - 1));
+          for (float& v : h) v = static_cast<float>(random.uniform());
+          for (size_t c = 0; c < 5; ++c) {
+            scales[c] = round_to(XType::kBf16, 0.08f + 0.02f * static_cast<float>(c));
+            zeros[c] = static_cast<float>(random.below(16)) - 8.0f;
+          }
+          RowLosses r;
+          r.x = x.data(), r.h = weighed ? h.data() : nullptr, r.n = n;
+          r.low = -8, r.high = 7, r.bf16 = bf16, r.scales = scales.data(), r.count = 5;
+          r.zero_points = shifted ? zeros.data() : nullptr;
+          for (const RowFunctions* f : runnable_tables()) {
+            double found[5];
+            f->integer_losses(r, found);
+            for (size_t c = 0; c < 5; ++c)
+              EXPECT_EQ(found[c], loss_of(r, c)) << f->name << " n " << n << " scale " << c;
+          }
+        }
+}
+
+TEST(EncodeRows, ColumnsOfGptqAreTheSameEverywhere) {
+  SplitMix64 random(8);
+  for (const size_t n : {1u, 4u, 15u, 16u, 127u, 128u, 129u, 300u}) {
+    std::vector<float> w(n), scales(n), zeros(n);
+    for (size_t i = 0; i < n; ++i) {
+      w[i] = static_cast<float>(random.uniform() * 4 - 2);
+      scales[i] = 0.05f + 0.3f * static_cast<float>(random.uniform());
+      zeros[i] = static_cast<float>(random.below(16)) - 8.0f;
+      if (i % 5 == 0) w[i] = scales[i] * (static_cast<float>(random.below(9)) - 3.5f);  // ties
+    }
+    for (const RowFunctions* f : runnable_tables()) {
+      std::vector<int8_t> codes(n + 1, 99);
+      std::vector<float> lost(n + 1, 99.0f);
+      ColumnCodes c;
+      c.w = w.data(), c.scales = scales.data(), c.zero_points = zeros.data(), c.n = n;
+      c.low = -8, c.high = 7, c.divisor = 0.7f, c.codes = codes.data(), c.lost = lost.data();
+      f->column_codes(c);
+      for (size_t i = 0; i < n; ++i) {
+        const float q = rne(clamp_f32(w[i] / scales[i] + zeros[i], -8, 7));
+        ASSERT_EQ(codes[i], static_cast<int8_t>(q)) << f->name << " " << i;
+        ASSERT_EQ(lost[i], (w[i] - (q - zeros[i]) * scales[i]) / 0.7f) << f->name << " " << i;
+      }
+      EXPECT_EQ(codes[n], 99);
+      EXPECT_EQ(lost[n], 99.0f);
+    }
+  }
+}
+
 TEST(EncodeRows, RangesShowWhatIsNotFinite) {
   for (const RowFunctions* f : runnable_tables())
     for (const XType type : kTypes)

@@ -4,6 +4,7 @@
 // choose.
 #include "kernels/isa_products.h"
 #include "kernels/isa_quantize.h"
+#include "kernels/isa_search.h"
 
 namespace moebius {
 namespace {
@@ -173,7 +174,11 @@ MOEBIUS_ALWAYS_INLINE void exp_minus_coarse_block(float* s, const CoarseConstant
   }
 }
 
-struct Neon : RowLoops<Neon, 4>, QuantizeLoops<Neon>, ScanLoops<Neon, 4>, ProductLoops<Neon, 4> {
+struct Neon : RowLoops<Neon, 4>,
+              QuantizeLoops<Neon>,
+              ScanLoops<Neon, 4>,
+              ProductLoops<Neon, 4>,
+              SearchLoops<Neon, 4> {
   using Loops = RowLoops<Neon, 4>;
 
   MOEBIUS_ALWAYS_INLINE static Four fused(Four a, Four b, Four c) { return fma_four(a, b, c); }

@@ -2,6 +2,7 @@
 // Row functions for every CPU: the scalar definitions in plain loops. Ends the list.
 #include "kernels/isa_products.h"
 #include "kernels/isa_quantize.h"
+#include "kernels/isa_search.h"
 
 namespace moebius {
 namespace {
@@ -9,7 +10,8 @@ namespace {
 struct Generic : RowLoops<Generic, 4>,
                  QuantizeLoops<Generic>,
                  ScanLoops<Generic, 4>,
-                 ProductLoops<Generic, 4> {};
+                 ProductLoops<Generic, 4>,
+                 SearchLoops<Generic, 4> {};
 
 }  // namespace
 

@@ -42,6 +42,10 @@ struct Avx2 : X86Rows<Avx2, 8> {
   MOEBIUS_ALWAYS_INLINE static void low_halves(const U (&v)[2], uint16_t* y) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(y), halves(v[0], v[1]));
   }
+  MOEBIUS_ALWAYS_INLINE static U widened(const uint16_t* x) {
+    return reinterpret_cast<U>(
+        _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x))));
+  }
   MOEBIUS_ALWAYS_INLINE static void low_bytes(const U (&v)[2], int8_t* y) {
     const __m256i ordered = halves(v[0] & 0xFFu, v[1] & 0xFFu);
     _mm_storeu_si128(

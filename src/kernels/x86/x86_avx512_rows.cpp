@@ -32,6 +32,10 @@ struct Avx512 : X86Rows<Avx512, 16> {
     const __m256i h = _mm512_maskz_cvtps_ph(kAll, _mm512_loadu_ps(x), _MM_FROUND_TO_NEAREST_INT);
     _mm512_storeu_ps(y, _mm512_maskz_cvtph_ps(kAll, h));
   }
+  MOEBIUS_ALWAYS_INLINE static U widened(const uint16_t* x) {
+    return reinterpret_cast<U>(
+        _mm512_maskz_cvtepu16_epi32(kAll, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x))));
+  }
   MOEBIUS_ALWAYS_INLINE static void low_bytes(const U (&v)[1], int8_t* y) {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(y),
                      _mm512_maskz_cvtepi32_epi8(kAll, reinterpret_cast<__m512i>(v[0])));

@@ -4,6 +4,7 @@
 // quantization in vectors. The unit's `Isa` gives what has no name in C++:
 //   half_to_float, float_to_half, round_to_half   16 numbers
 //   fused                          a * b + c, rounded once
+//   widened                        halves as lanes
 //   low_bytes, low_halves          of the 16 lanes of a block
 //   largest_lane                   of lanes that are not negative
 //   above                          whether a lane is larger than a number
@@ -14,6 +15,7 @@
 
 #include "kernels/isa_products.h"
 #include "kernels/isa_quantize.h"
+#include "kernels/isa_search.h"
 
 // Stands before a loop over a block: g++ unrolls a short one before it vectorises, and then forgets
 // that its iterations are independent.
@@ -30,7 +32,8 @@ template <class Isa, size_t kWidth>
 struct X86Rows : RowLoops<Isa, kWidth>,
                  QuantizeLoops<Isa>,
                  ScanLoops<Isa, kWidth>,
-                 ProductLoops<Isa, kWidth> {
+                 ProductLoops<Isa, kWidth>,
+                 SearchLoops<Isa, kWidth> {
   using Loops = RowLoops<Isa, kWidth>;
   using Quantize = QuantizeLoops<Isa>;
   using V = typename Loops::V;
@@ -88,6 +91,39 @@ struct X86Rows : RowLoops<Isa, kWidth>,
       MOEBIUS_BLOCK_LOOP
       for (size_t i = 0; i < kBlock; ++i) to[i] = f(from_a[i], from_b[i]);
     });
+  }
+
+  // Integer codes of bf16 numbers, the usual case, in one pass (isa_encode.h has the rest).
+  template <bool kShifted>
+  MOEBIUS_ALWAYS_INLINE static void bf16_to_integers(const RowEncode& how, const uint16_t* x,
+                                                     size_t n, float inverse, float z, uint8_t* q) {
+    blocks(x, q, n, [=](const uint16_t* from, uint8_t* to) {
+      U codes[kVectors];
+      for (size_t j = 0; j < kVectors; ++j) {
+        V v = Isa::bf16_of(reinterpret_cast<V>(Isa::widened(from + kWidth * j) << 16) * inverse);
+        if constexpr (kShifted) v = Isa::bf16_of(v + z);
+        codes[j] = reinterpret_cast<U>(Isa::clamped(v, how.low, how.high) + Isa::kDropsFraction);
+      }
+      Isa::low_bytes(codes, reinterpret_cast<int8_t*>(to));
+    });
+  }
+  static void encode(const RowEncode& how, const void* x, size_t n, const float* scales,
+                     const float* zero_points, uint8_t* q) noexcept {
+    using Plain = EncodeLoops<Isa>;
+    const bool usual =
+        how.code == RowCode::kInt && how.type == XType::kBf16 && how.rounding == XType::kBf16;
+    if (!usual) return Plain::encode(how, x, n, scales, zero_points, q);
+    const auto* halves = static_cast<const uint16_t*>(x);
+    for (size_t from = 0, g = 0; from < n; from += how.group, ++g) {
+      const size_t count = n - from < how.group ? n - from : how.group;
+      const float s = scales[g], *z = zero_points != nullptr ? zero_points + g : nullptr;
+      if (!Plain::has_inverse(s))
+        Plain::encode(how, halves + from, count, scales + g, z, q + from);
+      else if (z != nullptr)
+        bf16_to_integers<true>(how, halves + from, count, 1.0f / s, *z, q + from);
+      else
+        bf16_to_integers<false>(how, halves + from, count, 1.0f / s, 0.0f, q + from);
+    }
   }
 
   // The instruction makes a signalling NaN quiet, the definition does not: a block with a NaN takes
