@@ -21,6 +21,7 @@ namespace moebius {
 namespace {
 
 constexpr size_t kPiece = size_t{1} << 20;
+constexpr ssize_t kEarly = 1 << 16;  // bytes that are worth a write to the disk of their own
 
 [[noreturn]] void cannot(const std::string& path, std::string_view what, int code) {
   fail("{}: cannot {}: {}", printable(path), what, errno_text(code));
@@ -73,8 +74,8 @@ std::string indented(const std::string& text, size_t by) {
 
 }  // namespace
 
-OutputFile::OutputFile(const std::string& path, uint64_t size) : path_(path) {
-  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+OutputFile::OutputFile(const std::string& path, uint64_t size, bool keep) : path_(path) {
+  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | (keep ? 0 : O_TRUNC) | O_CLOEXEC, 0666);
   if (fd_ < 0) cannot(path, "create", errno);
   // Room for all of it first: a full disk is known before the work. Not every file system can.
   if (size == 0 || ::fallocate(fd_, 0, 0, static_cast<off_t>(size)) == 0) return;
@@ -94,9 +95,15 @@ void OutputFile::write_at(uint64_t offset, std::span<const uint8_t> bytes) {
                                static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) cannot(path_, "write", errno);
+    // The disk begins with it while others are made; what fails is told by the fsync at the end.
+    if (n >= kEarly) ::sync_file_range(fd_, static_cast<off_t>(offset), n, SYNC_FILE_RANGE_WRITE);
     offset += static_cast<uint64_t>(n);
     bytes = bytes.subspan(static_cast<size_t>(n));
   }
+}
+
+void OutputFile::sync() {
+  if (::fsync(fd_) != 0) cannot(path_, "write", errno);
 }
 
 void OutputFile::finish(const std::string& name) {

@@ -10,15 +10,16 @@
 
 namespace moebius {
 
-// A new file of a known size (what is there under its name is replaced).
+// A file of a known size. What is there under its name is replaced, unless it is kept.
 class OutputFile {
  public:
-  OutputFile(const std::string& path, uint64_t size);
+  OutputFile(const std::string& path, uint64_t size, bool keep = false);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
   void write_at(uint64_t offset, std::span<const uint8_t> bytes);  // thread-safe
-  void finish(const std::string& name);  // to the disk, then renamed to `name`
+  void sync();                           // what was written is on the disk
+  void finish(const std::string& name);  // the same, then renamed to `name`
 
  private:
   std::string path_;

@@ -53,12 +53,17 @@ Json Journal::to_json() const {
     list.push(Json::object({{"name", s.name}, {"bytes", s.bytes}, {"hash", s.hash}}));
   Json made = Json::array();
   for (const Json& m : modules) made.push(m);
-  return Json::object({{"format", kFormat},
-                       {"version", MOEBIUS_VERSION},
-                       {"source", source},
-                       {"options", options},
-                       {"shards", list},
-                       {"modules", made}});
+  Json file = Json::object({{"format", kFormat},
+                            {"version", MOEBIUS_VERSION},
+                            {"source", source},
+                            {"options", options},
+                            {"shards", list},
+                            {"modules", made}});
+  if (begun)
+    file.set("begun", Json::object({{"name", begun->name},
+                                    {"units", static_cast<uint64_t>(begun->units)},
+                                    {"hash", begun->hash}}));
+  return file;
 }
 
 std::string first_difference(const Json& before, const Json& now, const std::string& path) {
@@ -109,7 +114,7 @@ Journal read_journal(const std::string& folder, const Json& source, const Json& 
       fail("{}: begun with another {}: {}; --overwrite begins anew", path,
            std::string_view(key) == "source" ? "source" : "choice of options", d);
   }
-  Journal journal{source, options, {}, {}};
+  Journal journal{source, options, {}, {}, {}};
   if (const Json* made = file.find("modules"); made != nullptr) journal.modules = made->items();
   if (const Json* shards = file.find("shards"); shards != nullptr)
     for (const Json& s : shards->items()) {
@@ -119,6 +124,13 @@ Journal read_journal(const std::string& folder, const Json& source, const Json& 
       journal.shards.push_back(
           {text_of(s, "name", path), text_of(s, "hash", path), bytes->as_uint()});
     }
+  if (const Json* begun = file.find("begun"); begun != nullptr) {
+    const Json* units = begun->find("units");
+    if (units == nullptr || units->kind() != Json::Kind::kUint)
+      fail("{}: no number 'units' of the file that was begun", path);
+    journal.begun = {text_of(*begun, "name", path), text_of(*begun, "hash", path),
+                     units->as_uint()};
+  }
   return journal;
 }
 

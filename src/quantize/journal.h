@@ -2,6 +2,7 @@
 // moebius-quantize.json: in an unfinished folder what was made so far and of what, so that --resume
 // gives the bytes of a run that was never stopped; in a finished one how it was made.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,12 +18,19 @@ struct FinishedShard {
   uint64_t bytes = 0;
 };
 
+// The first units of a file that is being made.
+struct BegunShard {
+  std::string name, hash;
+  size_t units = 0;
+};
+
 // Files of a source: names, sizes, times and a hash of their headers.
 Json source_facts(const std::string& folder, const TensorStore& store);
 
 struct Journal {
   Json source, options;
   std::vector<FinishedShard> shards;
+  std::optional<BegunShard> begun;
   std::vector<Json> modules;  // how each was made, where that is more than rounding
   Json to_json() const;
 };

@@ -20,6 +20,7 @@
 #include "quantize/journal.h"
 #include "quantize/module_encoder.h"
 #include "quantize/schemes.h"
+#include "quantize/shard_file.h"
 #include "quantize/token_files.h"
 #include "runtime/memory_limits.h"
 #include "runtime/thread_pool.h"
@@ -190,7 +191,7 @@ void QuantizeJob::probe() {
     buffer.reset();
     do_unit(*unit, source_.store(), options_, nullptr, buffer);
     bytes += static_cast<double>(unit->source_bytes);
-  } while (since(start) < 0.1);
+  } while (since(start) < 0.02);
   const double rate = bytes / since(start) * static_cast<double>(forecast_.threads);
   forecast_.seconds = static_cast<double>(forecast_.bytes_in) / rate;
 }
@@ -205,7 +206,7 @@ void QuantizeJob::begin() {
     if (path_exists(partial_)) fs::remove_all(partial_, error);
     if (error) fail("{}: cannot remove: {}", partial_, error.message());
     make_folder(partial_);
-    state_->journal = {facts, options, {}, {}};
+    state_->journal = {facts, options, {}, {}, {}};
     write_journal(partial_, state_->journal);
   }
 }
@@ -219,19 +220,19 @@ void QuantizeJob::write_shard(size_t number, ThreadPool& pool, const OnQuantizeP
   };
   for (const FinishedShard& f : state_->journal.shards) {
     if (f.name != shard.name) continue;
-    const bool same = f.bytes == shard.bytes && path_exists(path) && hash_of_file(path) == f.hash;
-    if (!same) fail("{}: is not what the unfinished run wrote; --overwrite begins anew", path);
+    if (!ShardFile::is_whole(plan_, number, partial_, f))
+      fail("{}: is not what the unfinished run wrote; --overwrite begins anew", path);
     for (const WorkUnit& u : shard.units) done(u.source_bytes, u.layer);
     return;
   }
-  OutputFile file(path + ".tmp", shard.bytes);
-  file.write_at(0, {reinterpret_cast<const uint8_t*>(shard.header.data()), shard.header.size()});
+  ShardFile file(plan_, number, partial_, state_->journal.begun);
+  for (size_t i = 0; i < file.done(); ++i) done(shard.units[i].source_bytes, shard.units[i].layer);
   Calibration* calibration = state_->calibration.get();
   const auto waits = [&](const WorkUnit& u) {  // for rows of its layer
     return calibration != nullptr && u.kind == WorkUnit::Kind::kEncode &&
            calibration->runs(u.layer) && !calibration->has(u.layer);
   };
-  for (size_t from = 0; from < shard.units.size();) {
+  for (size_t from = file.done(); from < shard.units.size();) {
     if (waits(shard.units[from])) calibration->reach(shard.units[from].layer);
     size_t to = from + 1;
     while (to < shard.units.size() && !waits(shard.units[to])) ++to;
@@ -244,8 +245,7 @@ void QuantizeJob::write_shard(size_t number, ThreadPool& pool, const OnQuantizeP
         const WorkUnit& unit = shard.units[i];
         buffer.reset();
         const UnitResult out = do_unit(unit, source_.store(), options_, calibration, buffer);
-        for (size_t k = 0; k < out.tensors.size(); ++k)
-          file.write_at(plan_.tensors[unit.outputs[k]].info.offset + unit.begin, out.tensors[k]);
+        file.put(i, out.tensors);
         if (!out.reports.empty()) {
           const std::lock_guard lock(state_->mutex);
           state_->reports.insert(state_->reports.end(), out.reports.begin(), out.reports.end());
@@ -254,9 +254,16 @@ void QuantizeJob::write_shard(size_t number, ThreadPool& pool, const OnQuantizeP
       }
     });
     from = to;
+    if (from == shard.units.size()) break;
+    state_->journal.begun = file.settle(from);  // a layer whose calibration need not be done again
+    keep_journal();
   }
-  file.finish(path);
-  state_->journal.shards.push_back({shard.name, hash_of_file(path), shard.bytes});
+  state_->journal.begun.reset();
+  state_->journal.shards.push_back(file.finish());
+  keep_journal();
+}
+
+void QuantizeJob::keep_journal() {
   std::sort(state_->reports.begin(), state_->reports.end(),
             [](const ModuleReport& a, const ModuleReport& b) { return a.name < b.name; });
   std::map<std::string, Json> made;  // also by the run that this one goes on with

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <map>
 
@@ -384,12 +385,58 @@ TEST(Quantize, KilledRunsEndInEqualBytes) {
   killed_and_resumed(golden("deepseekv3-dense") + " -q --scheme MXFP4 --shard-size 10K ", 0.003);
 }
 
+const char* const kCalibrated = " -q --scheme W4A16 --group 32 --min-rows 0.1 --calib-ctx 64 ";
+
 TEST(Quantize, KilledCalibratedRunsEndInEqualBytes) {
-  killed_and_resumed(golden("olmoe-dense") +
-                         " -q --scheme W4A16 --group 32 --min-rows 0.1 --shard-size 20K "
-                         "--calib-ctx 64 --calib " +
-                         golden("calibration.jsonl") + " ",
-                     0.006);
+  for (const char* shards : {" --shard-size 20K ", " "})
+    killed_and_resumed(golden("olmoe-dense") + kCalibrated + shards + "--calib " +
+                           golden("calibration.jsonl") + " ",
+                       0.006);
+}
+
+// One file for all layers: the layers that were finished are in it, and the journal says so.
+TEST(Quantize, ResumeGoesOnBehindTheLastFinishedLayer) {
+#ifdef MOEBIUS_TEST_FULL_DISK
+  const test::TempDir dir;
+  const std::string make = golden("olmoe-dense") + kCalibrated + "--threads 1 --calib " +
+                           golden("calibration.jsonl") + " " + quoted(dir / "out");
+  ASSERT_EQ(run_tool("quantize " + make).status, 0);
+  const auto whole = hashes_of(dir / "out");
+  fs::rename(dir / "out", dir / "first");
+  fs::create_symlink(MOEBIUS_TEST_FULL_DISK, dir / "full_disk.so");
+  const auto journal = [&](const char* folder) {
+    return parse_json(test::read_file(dir / folder / "moebius-quantize.json"), "journal");
+  };
+  const auto at = [&](int n) {
+    return "LD_PRELOAD=" + quoted(dir / "full_disk.so") + " FULL_DISK_AT=" + std::to_string(n);
+  };
+  int n = 20;  // of a write behind the first layer
+  for (bool begun = false; !begun; n += 20) {
+    fs::remove_all(dir / "out.partial");
+    ASSERT_EQ(run_tool("quantize " + make, at(n)).status, 1) << "no layer was settled";
+    begun = journal("out.partial").find("begun") != nullptr;
+  }
+  fs::copy(dir / "out.partial", dir / "stopped");
+  for (const bool damaged : {false, true}) {  // then the file begins anew
+    if (damaged) {
+      fs::copy(dir / "stopped", dir / "out.partial");
+      const fs::path path = dir / "out.partial/model.safetensors.tmp";
+      std::string bytes = test::read_file(path);
+      uint64_t header = 0;
+      std::memcpy(&header, bytes.data(), sizeof header);
+      bytes[8 + header] = static_cast<char>(bytes[8 + header] ^ 1);
+      test::write_file(path, bytes);
+    }
+    const CommandResult r = run_tool("quantize " + make + " --resume");
+    ASSERT_EQ(r.status, 0) << r.err;
+    EXPECT_EQ(hashes_of(dir / "out"), whole);
+    EXPECT_EQ(journal("out").find("begun"), nullptr);
+    EXPECT_EQ(journal("out").find("modules")->dump(), journal("first").find("modules")->dump());
+    fs::remove_all(dir / "out");
+  }
+#else
+  GTEST_SKIP() << "no library can be loaded before this program";
+#endif
 }
 
 }  // namespace
