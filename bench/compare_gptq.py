@@ -5,8 +5,9 @@
     compare_gptq.py --tool build/release/moebius --model BF16 --text BOOK.txt ... --eval val.bin [--seeds 0,1,2] [case ...]
 
 Every case (W4A16 g128 and g32, W4A8, W3A16) and seed: the same 128 windows of 512 tokens, chosen by the seed, go to both; the KL
-of both folders is measured by `moebius eval` on the first windows of the held-out tokens. Prints one JSON object per line, and a
-table. Needs tests/python/make_checkpoints_requirements.txt.
+of both folders is measured by `moebius eval` on the first windows of the held-out tokens. llmcompressor calibrates without a causal
+mask (tests/python/causal_llmcompressor.py); it gets its mask back, unless --as-shipped. Prints one JSON object per line, and a table.
+Needs tests/python/make_checkpoints_requirements.txt.
 """
 import argparse
 import json
@@ -19,6 +20,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "python"))
+import causal_llmcompressor  # noqa: E402
 
 os.environ.update(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", CUDA_VISIBLE_DEVICES="")
 CONTEXT = 512
@@ -88,7 +92,10 @@ def main():
     ap.add_argument("--seeds", default="0,1,2")
     ap.add_argument("--keep", default="", help="a folder for llmcompressor's folders, which are read again where they are there")
     ap.add_argument("--case", action="append", default=[])
+    ap.add_argument("--as-shipped", action="store_true")
     args = ap.parse_args()
+    if not args.as_shipped:
+        causal_llmcompressor.keep()
     found = {}
     work = Path(tempfile.mkdtemp(prefix="compare_gptq_"))
     for seed in (int(s) for s in args.seeds.split(",")):

@@ -3,13 +3,14 @@
 """Compare `moebius quantize` with llmcompressor, tensor by tensor and byte by byte.
 
     compare_quantize.py --tool build/release/moebius [--model BF16_FOLDER] [--write] [case ...]
-    compare_quantize.py --tool build/release/moebius --calibrated [--model BF16_FOLDER]
+    compare_quantize.py --tool build/release/moebius --calibrated [--as-shipped] [--model BF16_FOLDER]
 
 Without --model: the tiny sources of tests/golden (and, from them, a folder in f16, one in f32, and one with groups of
 zeros and with -0); --write also writes tests/golden/quantize.json, a hash per case, for unit/quantize_golden_test.cpp.
 --calibrated: FP8 and NVFP4, whose input scales come from a calibration: weights equal, scales within 1 % (or by how much they are
 not), both from 24 windows of 64 random tokens; with --write these become tests/golden/calibration.jsonl, the rows that
-make_checkpoints.py gives llmcompressor for a vocabulary of 32.
+make_checkpoints.py gives llmcompressor for a vocabulary of 32. llmcompressor loses its causal mask in calibration
+(causal_llmcompressor.py); it is kept here, unless --as-shipped.
 With --model: every scheme on that folder. Needs make_checkpoints_requirements.txt; prints one line per case.
 """
 import argparse
@@ -22,6 +23,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+import causal_llmcompressor
 
 os.environ.update(LLM_COMPRESSOR_LOG_DISABLED="true", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", CUDA_VISIBLE_DEVICES="")
 HERE = Path(__file__).resolve().parent
@@ -184,11 +187,14 @@ def main():
     ap.add_argument("--model", default="")
     ap.add_argument("--write", action="store_true")
     ap.add_argument("--calibrated", action="store_true")
+    ap.add_argument("--as-shipped", action="store_true")
     ap.add_argument("names", nargs="*", help="only cases whose line holds one of these words")
     args = ap.parse_args()
     import torch
     work = Path(tempfile.mkdtemp(prefix="compare_quantize_"))
     if args.calibrated:
+        if not args.as_shipped:
+            causal_llmcompressor.keep()
         if args.write:
             (GOLDEN / "calibration.jsonl").write_text("".join(json.dumps({"input_ids": r}) + "\n" for r in calibration_rows(32)))
         sources = [args.model] if args.model else [str(GOLDEN / n) for n in ("olmoe-dense", "glm4moe-dense", "qwen3moe-dense")]
