@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "apps/bench_engine.h"
+#include "apps/bench_folder.h"
 #include "apps/commands.h"
 #include "apps/rank_process.h"
 
@@ -186,6 +187,11 @@ Command model_subject() {
   Command c = subject("model", "prefill and decode of a whole model with random tokens", o,
                       run_bench_model);
   c.folder(o->folder);
+  c.option("--synthetic", "NAME", &o->synthetic,
+           "random weights in the sizes of a model, W4A8 in groups of 128, instead of a folder")
+      .one_of(synthetic_folder_names())
+      .by_default("none");
+  c.option("--layers", "N", &o->layers, "layers of --synthetic").range(1, 256);
   c.option("--prompts", "LIST", &o->prompts, "prompt lengths").range(1, 1 << 20);
   c.option("--batches", "LIST", &o->batches, "sequences per decode step").range(1, 4096);
   c.option("--depths", "LIST", &o->depths, "tokens in the KV cache before the decode steps")
@@ -210,7 +216,8 @@ Command model_subject() {
     return follow_rank_0({o->folder, o->dtype, o->kv_dtype, run, o->ranks, o->pack_dir});
   };
   c.examples = {"moebius bench model", "moebius bench model DIR --prompts 512 --batches 1,8",
-                "moebius bench model DIR --batches 1 --depths 32,32768"};
+                "moebius bench model DIR --batches 1 --depths 32,32768",
+                "moebius bench model --synthetic qwen3-30b --layers 6 --device cuda"};
   return c;
 }
 

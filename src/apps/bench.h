@@ -23,9 +23,11 @@ struct BenchOptions {
   std::vector<size_t> threads;                                            // empty: 1 and all cores
   std::vector<size_t> prompts{512, 2048}, batches{1, 8, 32}, depths{32};  // model
   size_t steps = 0;                                                       // model; 0: by batch
-  size_t vocab = 151936;                                                  // sampler
-  std::string schemas;                                                    // mask: a folder
-  bool list = false;                                                      // mask: what went wrong
+  std::string synthetic;  // model: instead of a folder
+  size_t layers = 6;      // of it
+  size_t vocab = 151936;  // sampler
+  std::string schemas;    // mask: a folder
+  bool list = false;      // mask: what went wrong
   bool skew = false;
   bool pack = false;       // kernel: packing instead of products
   bool act_order = false;  // pack: columns in no order of groups

@@ -12,6 +12,7 @@
 #include <ostream>
 #include <span>
 
+#include "apps/bench_folder.h"
 #include "apps/bench_report.h"
 #include "apps/bench_synthetic.h"
 #include "apps/folder.h"
@@ -496,8 +497,19 @@ void check_lists(const BenchOptions& options) {
 
 }  // namespace
 
-int run_bench_model(const BenchOptions& options, std::ostream& out) {
-  check_lists(options);
+int run_bench_model(const BenchOptions& asked, std::ostream& out) {
+  check_lists(asked);
+  BenchOptions options = asked;
+  std::optional<SyntheticFolder> made;
+  if (!options.synthetic.empty()) {
+    if (!options.folder.empty())
+      fail("--synthetic makes a folder of its own; leave out {}", printable(options.folder));
+    const RankOptions& r = options.ranks;
+    if (std::max({r.ranks, r.pp, r.tp, r.ep}) > 1)
+      fail("--synthetic is for one process; ranks read a folder that all of them see");
+    note("writing {} random layers in the sizes of {}", options.layers, options.synthetic);
+    options.folder = made.emplace(options.synthetic, options.layers).path();
+  }
   const std::vector<size_t> threads =
       options.threads.empty() ? std::vector<size_t>{default_thread_count()} : thread_list(options);
   const Checkpoint checkpoint = open_checkpoint(options.folder);
