@@ -22,7 +22,7 @@ uint64_t sum_of(std::span<const uint64_t> sums) {
 }
 
 // Of the header and the first units.
-std::string hash_of(const OutputPlan::Shard& shard, std::span<const uint64_t> sums) {
+std::string hash_of_units(const OutputPlan::Shard& shard, std::span<const uint64_t> sums) {
   return fmt::format("{:016x}{:016x}", checksum(bytes_of(shard.header)), sum_of(sums));
 }
 
@@ -67,7 +67,7 @@ ShardFile::ShardFile(const OutputPlan& plan, size_t number, const std::string& f
     : plan_(plan), shard_(plan.shards[number]), path_(join_path(folder, shard_.name)) {
   if (begun && begun->name == shard_.name && begun->units <= shard_.units.size()) {
     const auto found = read_sums(plan, shard_, path_ + ".tmp", begun->units);
-    if (found && hash_of(shard_, *found) == begun->hash) sums_ = *found, done_ = begun->units;
+    if (found && hash_of_units(shard_, *found) == begun->hash) sums_ = *found, done_ = begun->units;
   }
   sums_.resize(shard_.units.size());
   file_.emplace(path_ + ".tmp", shard_.bytes, done_ > 0);
@@ -85,19 +85,19 @@ void ShardFile::put(size_t unit, const std::vector<std::vector<uint8_t>>& tensor
 
 BegunShard ShardFile::settle(size_t units) {
   file_->sync();
-  return {shard_.name, hash_of(shard_, std::span(sums_).first(units)), units};
+  return {shard_.name, hash_of_units(shard_, std::span(sums_).first(units)), units};
 }
 
 FinishedShard ShardFile::finish() {
   file_->finish(path_);
-  return {shard_.name, hash_of(shard_, sums_), shard_.bytes};
+  return {shard_.name, hash_of_units(shard_, sums_), shard_.bytes};
 }
 
 bool ShardFile::is_whole(const OutputPlan& plan, size_t number, const std::string& folder,
                          const FinishedShard& finished) {
   const OutputPlan::Shard& shard = plan.shards[number];
   const auto found = read_sums(plan, shard, join_path(folder, shard.name), shard.units.size());
-  return found && finished.bytes == shard.bytes && hash_of(shard, *found) == finished.hash;
+  return found && finished.bytes == shard.bytes && hash_of_units(shard, *found) == finished.hash;
 }
 
 }  // namespace moebius
