@@ -59,7 +59,7 @@ TOP_K_FIELDS = ["num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe
 FULL = "full_attention"
 DENSE_FIRST = ["dense"] + ["sparse"] * (LAYERS - 1)
 QWEN4 = {"indexer_n_heads": 16, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 8, "indexer_compress_ratio": 4,
-         "hc_lowrank": 16, "ple_layer_ids": [1, 3], "ngram_vocab_size_base": 30, "split_ngram_parts": 3}
+         "hc_lowrank": 16, "eos_token_id": 2, "ple_layer_ids": [1, 3], "ngram_vocab_size_base": 30, "split_ngram_parts": 3}
 SPECIAL = {
     "bailing_hybrid": {"layer_types": ["linear_attention", FULL] * 2},
     "dbrx": {"attn_config.rope_theta": 10000.0, "attn_config.clip_qkv": 8.0},

@@ -193,7 +193,9 @@ TEST(Inspect, ParametersAreTransformersCount) {
           name.starts_with("ernie") || name.starts_with("afmoe") || name.starts_with("laguna");
       const bool buffer = t.name.ends_with("layer_scalar") || t.name.ends_with("slope_rate") ||
                           t.name.ends_with("_decay") || t.name.ends_with("lerope.alpha") ||
-                          t.name.ends_with("tid2eid");
+                          t.name.ends_with("tid2eid") ||
+                          t.name.find(".ple_embedding.layer_multipliers") != std::string::npos ||
+                          t.name.find(".ple_embedding.ngram_heads_") != std::string::npos;
       if ((correction && !counts) || buffer) continue;
       uint64_t elements = 1;
       for (const uint64_t d : t.shape) elements *= d;
