@@ -4,6 +4,9 @@
 
     PYTHONPATH=python MOEBIUS_LIBRARY=build/release/libmoebius.so tool_templates.py FOLDER...     FOLDER: of .jinja files
 
+Two packages have many of them in their source archives: llama-cpp-python 0.3.36 and vllm 0.32.0 (158 files: 81 equal, among them
+Hy3's; 0 failed; 30 have no format, 47 print no calls or refuse these).
+
 For each template: the format that was recognised, and whether every set of calls comes back equal, names and arguments. The text between the
 prompt and the calls is content. Templates that print no calls, or whose family has another form, are said so; so are pythonic ones that print
 texts without quotes or escapes, whose calls Python itself cannot read. Exit status 1 when a call of a recognised format comes back otherwise.
