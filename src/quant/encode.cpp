@@ -222,7 +222,7 @@ void pack_words(const uint8_t* codes, size_t n, size_t step, int bits, uint32_t*
 
 void pack_nibbles(const uint8_t* codes, size_t n, uint8_t* bytes) {
   for (size_t i = 0; i < n; i += 2)
-    bytes[i / 2] = static_cast<uint8_t>((codes[i] & 15u) | (codes[i + 1] << 4));
+    bytes[i / 2] = static_cast<uint8_t>((codes[i] & 15u) | (uint32_t{codes[i + 1]} << 4));
 }
 
 }  // namespace moebius

@@ -179,7 +179,7 @@ class Selector {
       common = std::gcd(common, K);
     }
     uint64_t offer = 0;
-    for (const uint64_t g : {128, 64, 32, 16})
+    for (const uint64_t g : {128u, 64u, 32u, 16u})
       if (offer == 0 && common % g == 0) offer = g;
     fail("{}: a group of {} does not divide the inputs of {}; {}--ignore leaves them as they are",
          source_.folder(), group, names,

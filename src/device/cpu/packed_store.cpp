@@ -67,8 +67,7 @@ std::span<const uint8_t> bytes_of(const std::string& text) {
 std::string headers_of(const TensorStore& store) {
   std::string text;
   for (const TensorInfo& t : store.tensors())
-    fmt::format_to(std::back_inserter(text), "{} {} {} {} {}\n", t.name, describe(t), t.file,
-                   t.offset, t.bytes);
+    text += fmt::format("{} {} {} {} {}\n", t.name, describe(t), t.file, t.offset, t.bytes);
   return sha_of(text);
 }
 
@@ -89,8 +88,8 @@ std::string source_of(const TensorStore& store) {
       file.read_at(at, {sample.data(), size});
       hash.add({sample.data(), size});
     }
-    fmt::format_to(std::back_inserter(text), "{} {} {}.{:09} {}\n", base_name(f.path()),
-                   file.size(), st.st_mtim.tv_sec, st.st_mtim.tv_nsec, hash.hex());
+    text += fmt::format("{} {} {}.{:09} {}\n", base_name(f.path()), file.size(), st.st_mtim.tv_sec,
+                        st.st_mtim.tv_nsec, hash.hex());
   }
   return text;
 }
@@ -232,10 +231,9 @@ std::string packed_key(std::span<const ModulePlan> plans, std::string_view what)
     if (p.module == nullptr) continue;
     if (name == "none") name = p.module->name;
     const ProjectionPlan& projection = p.projection;
-    fmt::format_to(std::back_inserter(text), "\n{} {} {} {} {} {}/{} {} {}", p.module->name,
-                   int(p.cut), p.begin, p.end, p.with_bias, projection.kernel->name,
-                   projection.kernel->codec, describe_problem(projection.problem),
-                   projection.shared_amax.has_value());
+    text += fmt::format("\n{} {} {} {} {} {}/{} {} {}", p.module->name, int(p.cut), p.begin, p.end,
+                        p.with_bias, projection.kernel->name, projection.kernel->codec,
+                        describe_problem(projection.problem), projection.shared_amax.has_value());
   }
   return packed_key(name, text);
 }

@@ -72,7 +72,8 @@ std::unique_ptr<AttentionIndex> LayerSetLoader::load_pooled_index(const LayerPar
   const auto name = [&](const char* member) { return attention_name(spec_, "indexer.") + member; };
   const KvType stored = storage_of(checkpoint_, spec_, index, kv_options_).type;
   auto m = std::make_unique<AttentionIndex>();
-  AttentionIndex::Pools& pools = m->pools.emplace();
+  m->pools = AttentionIndex::Pools{};  // clang 14 has no emplace() for a member's own struct
+  AttentionIndex::Pools& pools = *m->pools;
   CompressorRequest keys;
   keys.spec = index_compressor_of(spec_), keys.storage = stored, keys.packed = true;
   keys.keys = kv_.compressed[index].index_keys, keys.sources = kv_.compressed[index].index_sources;

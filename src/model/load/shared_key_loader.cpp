@@ -77,7 +77,8 @@ SharedKeyAttention LayerSetLoader::load_shared_keys(const LayerParts& parts, Gra
                               places.sources);
   if (spec.indexes) {
     const IndexerSpec& s = spec_.indexer;
-    SharedKeyAttention::Index& to = m.index.emplace();
+    m.index = SharedKeyAttention::Index{};  // clang 14 has no emplace() for a member's own struct
+    SharedKeyAttention::Index& to = *m.index;
     to.compressed = compressor(kIndexNames, index_compressor_of(spec_), true, places.index_keys,
                                places.index_sources);
     to.heads = s.heads;
