@@ -44,7 +44,8 @@ class Tokenizer {
   std::vector<int32_t> chat_tokens(const Chat& chat) const;
   // The answer to a chat as its next message, in JSON: "content", "reasoning_content", and "tool_calls" where the chat has
   // tools; as the folder's template lets the model write them. `ended`: by itself, not by a length.
-  std::string chat_answer(const Chat& chat, std::span<const int32_t> tokens, bool ended = true) const;
+  std::string chat_answer(const Chat& chat, std::span<const int32_t> tokens,
+                          bool ended = true) const;
 
  private:
   friend class Stream;
@@ -88,6 +89,10 @@ struct LoadOptions {
   // Tokens that run ahead where that is faster; answers stay the same. lookup: those that followed the
   // same text before; mtp: those that the folder's layer for multi-token prediction expects; off.
   std::string speculate = "lookup";
+  // cpu, or cuda or cuda:N: the model on a GPU. Then `experts` = cpu leaves experts on the CPU, auto those that do not
+  // fit; gpu_memory: bytes that may be used there, 0: what is free less 1 GiB.
+  std::string device = "cpu", experts;
+  uint64_t gpu_memory = 0;
 };
 
 struct Perplexity {
@@ -168,7 +173,7 @@ struct Event {
   Finish finish = Finish::kNone;
   int32_t stop_token = -1;
   std::string stop_text;
-  std::string error;          // of kError
+  std::string error;         // of kError
   size_t cached_tokens = 0;  // of the prompt
 };
 

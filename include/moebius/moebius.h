@@ -184,7 +184,11 @@ typedef struct {
   moebius_rows rows;
   const char* pack_dir; /* of packed weights: the first load writes, later ones map; NULL: none */
   const char*
-      speculate; /* tokens that run ahead, answers stay the same: NULL or lookup, mtp, off */
+      speculate;      /* tokens that run ahead, answers stay the same: NULL or lookup, mtp, off */
+  const char* device; /* NULL or cpu; cuda, cuda:N: on a GPU */
+  const char*
+      experts; /* with a GPU: NULL: there; cpu: on the CPU; auto: there, as far as they fit */
+  uint64_t gpu_memory; /* bytes that may be used there; 0: what is free, less 1 GiB */
 } moebius_model_options;
 
 typedef struct {

@@ -176,6 +176,9 @@ class moebius_model_options(Structure):
         ("rows", c_int),
         ("pack_dir", c_char_p),
         ("speculate", c_char_p),
+        ("device", c_char_p),
+        ("experts", c_char_p),
+        ("gpu_memory", c_uint64),
     ]
 
 

@@ -170,24 +170,30 @@ class LLM(Handle):
     activations: "int8" runs integer weights alone with dynamic int8 rows (approximate); dtype: "auto", "bf16", "f16" or "f32"; context: longest sequence (0: what the model allows); parallel: sequences that run
     at once; progress: True for a bar, or a class called as tqdm is; pack_dir: a folder of packed weights, which the first load
     writes and later ones map; speculate: "lookup", "mtp" or "off": tokens that run ahead where that is faster, with the same
-    answers.
+    answers; device: "cpu", "cuda" or "cuda:1"; experts, with a GPU: "cpu", or "auto": those that do not fit on the CPU;
+    gpu_gib: memory of the GPU that may be used (None: what is free, less 1 GiB).
     """
 
     def __init__(self, model: Union[str, "os.PathLike[str]"], *, threads: Union[None, int, Threads] = None,
                  kernel: Optional[str] = None, arithmetic: str = "declared", int8: str = "declared",
                  activations: str = "declared", dtype: str = "auto", kv_dtype: str = "auto",
                  kv_gib: Optional[float] = None, context: int = 0, parallel: int = 16, progress: Any = None,
-                 pack_dir: Union[None, str, "os.PathLike[str]"] = None, speculate: str = "lookup") -> None:
+                 pack_dir: Union[None, str, "os.PathLike[str]"] = None, speculate: str = "lookup", device: str = "cpu",
+                 experts: Optional[str] = None, gpu_gib: Optional[float] = None) -> None:
         path, (count, runtime), told = c_path(model, "model"), threads_of(threads), Told(bar_of(progress))
         length, sequences = number(context, "context"), number(parallel, "parallel", 1, 65536)
         kv_bytes = 0 if kv_gib is None else real(kv_gib, "kv_gib") * 2**30
         if not 0 <= kv_bytes < 2**63:
             raise argument_error(f"kv_gib is {kv_gib}; expected 0 or more", "kv_gib")
+        gpu_bytes = 0 if gpu_gib is None else real(gpu_gib, "gpu_gib") * 2**30
+        if not 0 <= gpu_bytes < 2**63:
+            raise argument_error(f"gpu_gib is {gpu_gib}; expected 0 or more", "gpu_gib")
         options = _abi.moebius_model_options(
             ctypes.sizeof(_abi.moebius_model_options), count, None if kernel is None else c_text(kernel, "kernel"),
             one_of(arithmetic, ARITHMETIC, "arithmetic"), one_of(int8, INT8, "int8"), c_text(dtype, "dtype"), c_text(kv_dtype, "kv_dtype"),
             length, runtime, told.callback, None, one_of(activations, ROWS, "activations"),
-            None if pack_dir is None else c_path(pack_dir, "pack_dir"), c_text(speculate, "speculate"))
+            None if pack_dir is None else c_path(pack_dir, "pack_dir"), c_text(speculate, "speculate"),
+            c_text(device, "device"), None if experts is None else c_text(experts, "experts"), int(gpu_bytes))
         self._path = os.fspath(model)
         self._own(told.finished(lib.moebius_model_load(path, ctypes.byref(options)), lib.moebius_model_free), lib.moebius_model_free)
         self._engine = _Engine(self._pointer, length, sequences, int(kv_bytes))

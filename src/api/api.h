@@ -21,6 +21,8 @@ LayerOptions layer_options(const Options& options, ThreadPool& pool);
 
 // Whether a layer goes to a CUDA device. Throws Error for other names than cpu and cuda.
 bool on_cuda(const Options& options);
+// The plugin beside this library with a device; throws Error where there is none.
+const CudaModule& library_cuda_module(int device);
 // How it is loaded there; throws Error where there is no device, and for one rank of several.
 CudaLoad cuda_load(const Options& options);
 

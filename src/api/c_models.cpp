@@ -27,6 +27,8 @@ llm::LoadOptions load_options(const moebius_model_options* given) {
   out.pack_dir = text_of(o.pack_dir);
   out.progress = progress_of(o.progress, o.user);
   if (o.speculate != nullptr) out.speculate = text_of(o.speculate);
+  if (o.device != nullptr) out.device = text_of(o.device);
+  out.experts = text_of(o.experts), out.gpu_memory = o.gpu_memory;
   return out;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers on a CUDA device through the public interface: where the plugin is looked for, what options mean there.
+// Layers and models on a CUDA device through the public interface: where the plugin is looked for, what options mean there.
 #include <dlfcn.h>
 
 #include <filesystem>
@@ -30,16 +30,20 @@ bool on_cuda(const Options& options) {
           printable(options.device));
 }
 
+const CudaModule& library_cuda_module(int device) {
+  const std::string folder = library_folder();
+  const CudaModule& module = cuda_module({folder, folder + "/moebius", program_folder()}, device);
+  if (!module.ready())
+    fail_at({"unsupported", "", "", "", "device"}, "device cuda: {}", module.words);
+  return module;
+}
+
 CudaLoad cuda_load(const Options& o) {
   if (o.tp != 1 || o.ep != 1)
     fail_at({"argument", "", "", "", "device"},
             "layers on a CUDA device are whole: tp and ep are 1 there");
   CudaLoad load;
-  const std::string folder = library_folder();
-  const CudaModule& module = cuda_module({folder, folder + "/moebius", program_folder()});
-  if (!module.ready())
-    fail_at({"unsupported", "", "", "", "device"}, "device cuda: {}", module.words);
-  load.module = &module;
+  load.module = &library_cuda_module(0);
   load.policy.accept = accept_of(o.arithmetic);
   load.policy.kernel = normalize_cuda_kernel(o.kernel);
   load.act = act_request_of(o.int8, o.rows, load.policy);

@@ -10,10 +10,12 @@
 #include <set>
 
 #include "api/api.h"
+#include "device/cuda/cuda_device.h"
 #include "model/engine/draft.h"
 #include "model/engine/sampling_choices.h"
 #include "model/engine/scoring.h"
 #include "model/engine/text_engine.h"
+#include "model/ranks/cuda_memory.h"
 #include "report/explain.h"
 #include "text/answer/answer_message.h"
 #include "text/answer/call_grammar.h"
@@ -152,7 +154,7 @@ struct Model::Impl {
     ModelOptions mo;
     mo.pool = &runtime->pool();
     mo.policy.accept = accept_of(o.arithmetic);
-    mo.policy.kernel = normalize_kernel_name(o.kernel);
+    if (!o.kernel.starts_with("cuda")) mo.policy.kernel = normalize_kernel_name(o.kernel);
     mo.act = act_request_of(o.int8, o.rows, mo.policy);
     mo.type = activation_type(o.dtype, checkpoint.config().dtype);
     mo.kv_type = kv_type_named(o.kv_dtype);
@@ -169,14 +171,39 @@ struct Model::Impl {
       const Checkpoint predictor = checkpoint.open_predictor();
       for (const Module& m : predictor.modules()) total += m.bytes;
     }
+    take_device(o, mo);
     LoadProgress progress(o.progress, total);
     mo.progress = [&](uint64_t bytes) { progress.advance(bytes); };
     model = DecoderModel::load(checkpoint, mo);
     progress.finish();
+    if (mo.cuda.module != nullptr) return;
     ExplainQuestion question;
     question.policy = mo.policy, question.act = mo.act, question.x_type = mo.type;
     for (const Explained& e : explain(checkpoint, question).modules)
       if (e.choice) kernels.insert(title_of(*e.choice->chosen));
+  }
+
+  // Where the model runs; a device without room for it is an error before anything is read.
+  void take_device(const LoadOptions& o, ModelOptions& mo) const {
+    const bool cuda = is_cuda_name(o.device);
+    if (!cuda && !o.device.empty() && o.device != "cpu")
+      fail_at({"argument", "", "", "", "device"}, "device is '{}'; expected cpu, cuda or cuda:N",
+              printable(o.device));
+    if (!o.experts.empty() && o.experts != "cpu" && o.experts != "auto")
+      fail_at({"argument", "", "", "", "experts"}, "experts is '{}'; expected cpu or auto",
+              printable(o.experts));
+    if (!cuda) {
+      if (o.experts.empty() && o.gpu_memory == 0) return;
+      const char* name = o.experts.empty() ? "gpu_memory" : "experts";
+      fail_at({"argument", "", "", "", name}, "{} is for models on a GPU: device cuda", name);
+    }
+    mo.placement = parse_placement(o.device + (o.experts == "cpu" ? ",experts=cpu" : ""));
+    mo.cuda.module = &library_cuda_module(cuda_number(o.device));
+    mo.cuda.memory = o.gpu_memory;
+    if (o.kernel.starts_with("cuda"))
+      mo.cuda.kernel = normalize_cuda_kernel(o.kernel), mo.policy.kernel.clear();
+    if (o.experts == "auto") mo.placement = place_experts(checkpoint, mo);
+    mo.memory_left = check_cuda_memory(checkpoint, mo);
   }
 
   void read_text() {

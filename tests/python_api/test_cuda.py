@@ -38,6 +38,15 @@ class WithoutADevice(unittest.TestCase):
             self.assertIn("device cuda: the CUDA module does not open", str(error))
             self.assertEqual((error.kind, error.field), ("unsupported", "device"))
 
+    def test_a_model_says_so_too(self):
+        error = self.words(lambda: moebius.LLM(BUNDLED, device="cuda"))
+        self.assertIn("device cuda: the CUDA module does not open", str(error))
+        self.assertEqual((error.kind, error.field), ("unsupported", "device"))
+        for words, options in (("device is 'tpu'; expected cpu, cuda or cuda:N", {"device": "tpu"}),
+                               ("experts is 'gpu'; expected cpu or auto", {"device": "cuda", "experts": "gpu"}),
+                               ("experts is for models on a GPU", {"experts": "cpu"}), ("gpu_memory is for models on a GPU", {"gpu_gib": 1})):
+            self.assertIn(words, str(self.words(lambda some=options: moebius.LLM(BUNDLED, **some))))
+
     def test_names_of_devices(self):
         error = self.words(lambda: Folder(BUNDLED).linear(Q, device="tpu"))
         self.assertIn("device is 'tpu'; expected cpu or cuda", str(error))
@@ -72,6 +81,25 @@ class Emulated(unittest.TestCase):
                              capture_output=True, text=True, check=False, env=environment)
         self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
         self.assertRegex(run.stdout, r"faces: \d+ folders, [1-9]\d+ checks, 0 wrong")
+
+    def test_models_answer_as_on_the_cpu(self):
+        script = """
+import moebius, sys
+for options in ({}, {"device": "cuda"}, {"device": "cuda", "experts": "cpu"}, {"device": "cuda", "experts": "auto", "gpu_gib": 0.3}):
+    with moebius.LLM(sys.argv[1], context=64, **options) as llm:
+        print(llm.generate("Once upon a time", moebius.SamplingParams(max_tokens=6, temperature=0))[0].outputs[0].token_ids)
+try:
+    moebius.LLM(sys.argv[1], device="cuda", gpu_gib=0.1)
+except moebius.Error as e:
+    print(e)
+"""
+        environment = {**os.environ, "MOEBIUS_CUDA_MODULE": os.environ["MOEBIUS_EMULATED"]}
+        run = subprocess.run([sys.executable, "-B", "-c", script, str(BUNDLED)], capture_output=True, text=True, check=False, env=environment)
+        self.assertEqual(run.returncode, 0, run.stdout + run.stderr)
+        *answers, refusal = run.stdout.splitlines()
+        self.assertEqual(len(answers), 4)
+        self.assertEqual(len(set(answers)), 1, run.stdout)
+        self.assertIn("may be used", refusal)
 
 
 if __name__ == "__main__":
