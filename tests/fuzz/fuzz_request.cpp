@@ -29,15 +29,18 @@ void check_request(ApiRequest r, const ServedModel& model, const TokenTexts& tex
     ChoiceText text = choice_text(*model.tokenizer, prompts[p]);
     GenerationEvent e;
     e.tokens.push_back({prompts[p].prompt[0], -1, {}});
-    e.text = text.push(prompts[p].prompt[0]) + text.finish(true);
+    e.text = text.push(prompts[p].prompt[0]);
+    e.text += text.finish(true);
     e.end = EndReason::kLength;
-    for (e.choice = 0; e.choice < g.choices; ++e.choice)
-      for (std::string_view out = answer.take(p, e); !out.empty();) {
+    for (e.choice = 0; e.choice < g.choices; ++e.choice) {
+      const std::string events = answer.take(p, e);
+      for (std::string_view out = events; !out.empty();) {
         const size_t end = out.find("\n\n");
         require(out.starts_with("data: ") && end != std::string_view::npos);
         parse_json_strictly(out.substr(6, end - 6), "event");
         out.remove_prefix(end + 2);
       }
+    }
   }
   require(answer.complete());
   if (!r.stream) parse_json_strictly(answer.whole(), "answer");
