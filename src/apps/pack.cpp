@@ -28,8 +28,34 @@ ino_t inode_of(const std::string& path) {
   return ::stat(path.c_str(), &st) == 0 ? st.st_ino : 0;
 }
 
+void report(const PackOptions& o, const std::string& path, const PackFacts& facts, bool made,
+            std::chrono::steady_clock::time_point start, std::ostream& out) {
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (o.json) {
+    out << Json::object({{"file", path},
+                         {"bytes", facts.bytes},
+                         {"blocks", facts.blocks},
+                         {"made", made},
+                         {"seconds", seconds}})
+               .dump()
+        << '\n';
+    return;
+  }
+  const char* what = made                       ? "made and checked"
+                     : o.model.pack_dir.empty() ? "is whole"
+                                                : "is up to date and checked";
+  out << fmt::format("{}\n{}, {}, in {}: {}\n", path, facts.about,
+                     human_bytes(static_cast<double>(facts.bytes)), human_seconds(seconds), what);
+}
+
 int run_pack(const PackOptions& o, std::ostream& out) {
   const auto start = std::chrono::steady_clock::now();
+  if (o.model.pack_dir.empty()) {  // a file alone: whether it is whole, whatever it was made of
+    const std::shared_ptr<Runtime> runtime = Runtime::shared(thread_count(o.model.run));
+    report(o, o.model.folder, check_pack_file(o.model.folder, &runtime->pool()), false, start, out);
+    return kExitDone;
+  }
   const Checkpoint checkpoint = open_checkpoint(o.model.folder);
   const std::shared_ptr<Runtime> runtime = Runtime::shared(thread_count(o.model.run));
   const std::string path =
@@ -43,22 +69,7 @@ int run_pack(const PackOptions& o, std::ostream& out) {
     if (o.check) fail("{}: there is no such file; without --check it is made", printable(path));
     return kExitFailed;  // why was said
   }
-  const PackFacts facts = check_pack_file(path, &runtime->pool());
-  const double seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (o.json) {
-    out << Json::object({{"file", path},
-                         {"bytes", facts.bytes},
-                         {"blocks", facts.blocks},
-                         {"made", before != after},
-                         {"seconds", seconds}})
-               .dump()
-        << '\n';
-    return kExitDone;
-  }
-  out << fmt::format("{}\n{}, {}, in {}: {}\n", path, facts.about,
-                     human_bytes(static_cast<double>(facts.bytes)), human_seconds(seconds),
-                     before != after ? "made and checked" : "is up to date and checked");
+  report(o, path, check_pack_file(path, &runtime->pool()), before != after, start, out);
   return kExitDone;
 }
 
@@ -67,14 +78,23 @@ int run_pack(const PackOptions& o, std::ostream& out) {
 Command pack_command() {
   auto o = std::make_shared<PackOptions>();
   Command c("pack", "packs the weights of a model for this CPU into a file that starts map");
-  c.argument("DIR", o->model.folder, "checkpoint folder").folder().must();
-  c.argument("OUT", o->model.pack_dir, "folder of packed weights, as --pack-dir takes it").must();
+  c.argument("DIR", o->model.folder, "checkpoint folder; with --check alone a file that was packed")
+      .file()
+      .must();
+  c.argument("OUT", o->model.pack_dir, "folder of packed weights, as --pack-dir takes it")
+      .by_default("none: with --check, DIR is a file");
   c.flag("--check", o->check, "read the file that is there from end to end; write nothing");
   add_json_flag(c, o->json);
   add_run_options(c, o->model.run);
   add_dtype_option(c, o->model.dtype);
-  c.examples = {"moebius pack DIR packed", "moebius pack DIR packed --check"};
-  c.action = [o](const Command&) { return run_pack(*o, std::cout); };
+  c.examples = {"moebius pack DIR packed", "moebius pack DIR packed --check",
+                "moebius pack packed/FILE --check"};
+  c.action = [o](const Command&) {
+    if (o->model.pack_dir.empty() && !o->check)
+      throw UsageError("`pack` needs OUT, the folder of packed weights");
+    if (!o->model.pack_dir.empty()) o->model.folder = usable_folder(o->model.folder);
+    return run_pack(*o, std::cout);
+  };
   return c;
 }
 

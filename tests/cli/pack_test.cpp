@@ -57,12 +57,20 @@ TEST(PackCommand, MakesChecksAndIsUsed) {
   ASSERT_EQ(r.status, 0) << r.err;
   EXPECT_TRUE(parse_json(r.out, "pack").find("made")->as_bool());
   EXPECT_EQ(count_of(dir.path(), ".packed"), 2u);
+  // A file alone, without what it was made of.
+  const std::string alone = "pack " + quoted_path(file) + " --check";
+  r = run_tool(alone);
+  EXPECT_EQ(r.status, 0) << r.err;
+  EXPECT_NE(r.out.find("is whole"), std::string::npos) << r.out;
+  EXPECT_EQ(run_tool("pack " + quoted_path(file)).status, 2);  // it needs OUT
   std::string bytes = read_file(file);
   bytes[bytes.size() / 3] ^= 1;
   write_file(file, bytes);
-  r = run_tool(pack + " --check");
-  EXPECT_EQ(r.status, 1);
-  EXPECT_NE(r.err.find("damaged"), std::string::npos) << r.err;
+  for (const std::string& check : {pack + " --check", alone}) {
+    r = run_tool(check);
+    EXPECT_EQ(r.status, 1);
+    EXPECT_NE(r.err.find("damaged"), std::string::npos) << r.err;
+  }
 }
 
 #if defined(MOEBIUS_TEST_FULL_DISK)
