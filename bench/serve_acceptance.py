@@ -22,6 +22,8 @@ Parts: speed      A1, A2  output tokens/s through HTTP beside the same requests 
        prefix     A12     the second of two equal prompts; the next turn of a chat
        restart            --kv-dir: the first token of a 4000-token prompt, and of the turn behind it, after a restart beside a warm server
        disk               --kv-dir: mixed requests with little memory, after restarts and kill -9: equal bytes
+       together           mixed requests with prompts on disk, a packed file, its mapping under memory pressure, several models of which one sleeps, and
+                          drafts (lookup, right and wrong predictions, the layer of --mtp FOLDER): equal to a server with none of it
 Times mean something on a quiet machine only; figures are ratios within one run.
 """
 import argparse
@@ -34,6 +36,7 @@ import os
 import random
 import re
 import selectors
+import shutil
 import signal
 import socket
 import statistics
@@ -43,6 +46,8 @@ import sys
 import tempfile
 import threading
 import time
+
+from memory_group import Group
 
 
 DROP = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))  # a packet filter of one instruction: keep 0 bytes
@@ -67,9 +72,10 @@ class Server:
     launch = []  # words before the tool: a launcher of ranks
     ranks = []  # options of ranks
 
-    def __init__(self, tool, *options, port=0, alone=False):
+    def __init__(self, tool, *options, port=0, alone=False, group=None, model=None):
         launch = [] if alone else Server.launch + [tool, "serve"] + Server.ranks
-        self.process = subprocess.Popen([*(launch or [tool, "serve"]), *Server.model, "--port", str(port), "--quiet", *options], stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen([*(launch or [tool, "serve"]), *(Server.model if model is None else model), "--port", str(port), "--quiet", *options],
+                                        stdout=subprocess.PIPE, text=True, preexec_fn=group.enter if group else None)
         self.pid = self.process.pid
         self.port = int(self.process.stdout.readline().strip().rsplit(":", 1)[1])
         while self.get("/health")[0] != 200:
@@ -163,14 +169,14 @@ def at(sorted_values, share):
     return sorted_values[min(len(sorted_values) - 1, int(share * len(sorted_values)))]
 
 
-def mixed(count, seed):
+def mixed(count, seed, vocabulary=4000, longest=300):
     """Requests of every kind; each has a seed, so its answer is defined."""
     draw = random.Random(seed)
     out = []
     for i in range(count):
-        length = draw.choice([1, 3, 20, 110, 130, 240, 300])
+        length = min(longest, draw.choice([1, 3, 20, 110, 130, 240, 300]))
         start = draw.randrange(50) if draw.random() < 0.5 else draw.randrange(3000)
-        body = {"prompt": [(start + k) % 4000 for k in range(length)], "max_tokens": draw.choice([1, 4, 16, 40, 300 if i % 3 == 0 else 40]), "seed": i,
+        body = {"prompt": [(start + k) % vocabulary for k in range(length)], "max_tokens": draw.choice([1, 4, 16, 40, 300 if i % 3 == 0 else 40]), "seed": i,
                 "temperature": draw.choice([0, 0.7, 1.3]), "top_p": draw.choice([1, 0.9]), "top_k": draw.choice([0, 20]),
                 "ignore_eos": draw.random() < 0.5, "return_token_ids": True}
         if draw.random() < 0.3:
@@ -659,6 +665,74 @@ def part_disk(tool, o):
     return differences == 0 and read > 0 and damaged == 0
 
 
+def predicting(requests, answers):
+    """The same requests with a prediction each: the answer, the answer up to somewhere, or something else."""
+    draw, out = random.Random(5), []
+    for request, choices in zip(requests, answers):
+        text = choices[0]["text"]
+        cut = draw.randrange(len(text) + 1)
+        content = draw.choice([text, text[:cut] + " of the sea" + text[cut:], " once upon a time" * 8]) or "a"
+        out.append(dict(request, prediction={"type": "content", "content": content}))
+    return out
+
+
+def small_tokenizer(folder, words=32):
+    """Letters and digits as tokens, for a folder of the tests that has none."""
+    names = "abcdefghijklmnopqrstuvwxyz0123456789"[:words]
+    with open(os.path.join(folder, "tokenizer.json"), "w") as f:
+        json.dump({"version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "."}, "behavior": "Isolated",
+                   "invert": False}, "post_processor": None, "decoder": None, "model": {"type": "WordLevel", "vocab": {n: i for i, n in enumerate(names)},
+                   "unk_token": "a"}}, f)
+
+
+def part_together(tool, o):
+    requests = mixed(o.requests, 7)
+    differences, count = 0, len(requests)
+    with tempfile.TemporaryDirectory() as folder:
+        kept = ["--kv-dir", os.path.join(folder, "kv"), "--pack-dir", os.path.join(folder, "packed")]
+
+        def compare(what, expected, asked, *options, group=None, model=None, names=(None,)):
+            nonlocal differences
+            with Server(tool, "--queue", "2000", *options, group=group, model=model) as server, concurrent.futures.ThreadPoolExecutor(16) as pool:
+                bodies = [dict(r, model=names[i % len(names)]) if names[0] else r for i, r in enumerate(asked)]
+                for choices, got in zip(expected, pool.map(server.complete, bodies)):
+                    differences += essence(got) != choices
+                figures = server.get("/metrics")[1]
+                right = sum(float(x) for x in re.findall(r"(?m)^moebius_\S*accepted_tokens_total\S* (\S+)", figures))
+                read = sum(float(x) for x in re.findall(r"(?m)^moebius_kv_disk_hits_total\S* (\S+)", figures))
+                anonymous = server.metric("process_anonymous_bytes")
+                end_of(server)
+            print(f"together: {len(asked)} requests, {what}: {differences} differences so far, {right:.0f} drafted tokens right, {read:.0f} tokens from disk", flush=True)
+            return right, read, anonymous
+
+        def alone(asked, model=None):
+            with Server(tool, "--parallel", "2", "--speculate", "off", model=model) as server:
+                return [essence(server.complete(r)) for r in asked]
+
+        plain = alone(requests)
+        compare("packed, prompts on disk, little memory", plain, requests, "--parallel", "16", "--kv-gib", "0.02", *kept)
+        right, read, anonymous = compare("again, with predictions", plain, predicting(requests, plain), "--parallel", "16", *kept)
+        packed = max(os.path.getsize(os.path.join(folder, "packed", f)) for f in os.listdir(os.path.join(folder, "packed")))
+        pressure = Group(int(1.2 * anonymous + packed / 2))
+        if pressure.path:
+            compare(f"mapped weights in {(1.2 * anonymous + packed / 2) / 1e6:.0f} MB", plain, requests, "--parallel", "8", "--kv-gib", "0.02", *kept, group=pressure)
+            pressure.close()
+        else:
+            print("together: no control group can be made here: memory pressure was left out")
+        two = [w for name in ("a", "b") for w in ("--model", f"{name}={(Server.model or [o.bundled])[0]}")]
+        compare("two models that sleep after 0.2 s", plain, requests, "--parallel", "8", "--sleep-after", "0.2", *kept, model=two, names=("a", "b"))
+        drafted = 1
+        if o.mtp:
+            copied = os.path.join(folder, "mtp")
+            shutil.copytree(o.mtp, copied)
+            if not os.path.exists(os.path.join(copied, "tokenizer.json")):
+                small_tokenizer(copied)
+            asked = mixed(o.requests, 8, o.mtp_vocabulary, 200)
+            drafted, _, _ = compare("mtp", alone(asked, [copied]), asked, "--parallel", "16", "--speculate", "mtp", *kept, model=[copied])
+    print(f"together: {count} requests each, {differences} differences")
+    return differences == 0 and right > 0 and read > 0 and drafted > 0
+
+
 def part_faults(tool, o):
     good = '{"prompt":"a","max_tokens":1}'
     head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -799,6 +873,9 @@ def main():
     parser.add_argument("--prompt", type=int, default=128, help="tokens per prompt of the part speed")
     parser.add_argument("--bare", action="store_true", help="part speed: `bench engine` in a process of its own as well")
     parser.add_argument("--idle", type=int, default=0, help="connections without a request beside the part speed")
+    parser.add_argument("--mtp", help="part together: a folder with a layer for multi-token prediction")
+    parser.add_argument("--mtp-vocabulary", type=int, default=32, help="token ids of it that prompts may have")
+    parser.add_argument("--bundled", default=os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "models", "moebius-tiny-w4a8"))
     options = parser.parse_args()
     if options.model:
         Server.model = [options.model]
