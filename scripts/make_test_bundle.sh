@@ -51,7 +51,7 @@ while [ -n "${queue// /}" ]; do
   queue=$next
 done
 
-cp -r "$root/tests/golden" "$root/tests/golden-mtp" "$root/tests/golden-vllm" "$root/tests/negative" "$bundle/tests/"
+cp -r "$root/tests/golden" "$root/tests/golden-mtp" "$root/tests/golden-embed" "$root/tests/golden-vllm" "$root/tests/negative" "$bundle/tests/"
 cp -r "$root/models" "$root/docs" "$root/README.md" "$bundle/"
 git -C "$root" rev-parse HEAD >"$bundle/commit" 2>/dev/null || echo unknown >"$bundle/commit"
 cat >"$bundle/tool" <<TOOL

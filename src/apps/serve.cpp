@@ -19,6 +19,7 @@
 
 #include "apps/bench_timing.h"
 #include "apps/commands.h"
+#include "apps/folder.h"
 #include "apps/manners.h"
 #include "apps/rank_process.h"
 #include "apps/serve_models.h"
@@ -165,6 +166,11 @@ int run_serve(const ServeOptions& o) {
   return status;
 }
 
+// Where no folder was named at all.
+void take_bundled(ModelServing& models) {
+  if (models.named.empty() && models.model.folder.empty()) models.model.folder = bundled_folder();
+}
+
 std::vector<std::string> tool_format_names() {
   std::vector<std::string> out = {"auto", "none"};
   for (const ToolFormat& f : tool_formats()) out.emplace_back(f.name);
@@ -183,7 +189,7 @@ Command serve_command() {
   auto o = std::make_shared<ServeOptions>();
   Command c("serve", "serves a model over HTTP, compatible with the OpenAI API");
   ModelServing& m = o->models;
-  c.folder(m.model.folder);
+  c.folder(m.model.folder).bundled = false;  // not needed where --model names folders
   c.section("Address");
   c.option("--host", "ADDRESS", &o->host, "address to listen on");
   c.option("--port", "N", &o->port, "port; 0: a free one").range(0, 65535);
@@ -260,12 +266,17 @@ Command serve_command() {
   c.flag("--log-json", o->log_json, "write the log as JSON objects, one per line");
   c.flag("--expert-metrics", o->expert_metrics, "metrics per layer and expert").seldom();
   add_model_options(c, m.model);
+  c.follow = [o] {
+    take_bundled(o->models);
+    return follow_rank_0(o->models.model);
+  };
   c.examples = {"moebius serve", "moebius serve DIR --port 8080 --alias gpt-4o",
                 "moebius serve DIR --host 0.0.0.0 --api-key-file keys.txt",
                 "moebius serve --model small=DIR --model large=DIR --sleep-after 600"};
   c.action = [o](const Command& self) {
     if (!o->models.named.empty() && self.given("DIR"))
       throw UsageError("models are given by --model and as a folder; leave one of them out");
+    take_bundled(o->models);
     settle_speculation(o->models.engine, o->models.model);
     return run_serve(*o);
   };

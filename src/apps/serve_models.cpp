@@ -14,9 +14,12 @@
 #include "apps/rank_process.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "model/pooling.h"
 #include "runtime/memory.h"
 #include "runtime/roofs.h"
 #include "serve/engine_generator.h"
+#include "serve/pooled.h"
+#include "serve/pooling_generator.h"
 #include "serve/waking_generator.h"
 
 namespace moebius {
@@ -75,11 +78,15 @@ std::vector<NamedFolder> named_folders(const ModelServing& s) {
   return out;
 }
 
+bool has_ranks(const ModelRunOptions& run) {
+  const RankOptions& r = run.ranks;
+  return r.ranks > 1 || r.pp > 1 || r.tp > 1 || r.ep > 1 || RankProcess::current() != nullptr;
+}
+
 void check_together(const ModelServing& s) {
   const std::string_view what = s.named.size() > 1 ? "several models" : "--sleep-after";
   if (s.named.size() < 2 && s.sleep_after == 0) return;
-  const RankOptions& r = s.model.ranks;
-  if (r.ranks > 1 || r.pp > 1 || r.tp > 1 || r.ep > 1 || RankProcess::current() != nullptr)
+  if (has_ranks(s.model))
     fail("{}: not with ranks; serve each model in a process of its own", what);
   if (s.model.run.device != "cpu")
     fail("{}: not with --device {}; serve each model in a process of its own", what,
@@ -100,12 +107,34 @@ std::vector<uint64_t> share_kv_budget(std::span<const uint64_t> wanted, uint64_t
   return out;
 }
 
+// A model that gives rows instead of logits.
+struct RowsModel {
+  explicit RowsModel(const ModelRunOptions& run)
+      : checkpoint(open_checkpoint(run.folder)), runtime(Runtime::shared(thread_count(run.run))) {
+    const ModelOptions options = model_options_of(run, checkpoint, runtime->pool());
+    (void)check_memory(checkpoint, options, {});
+    model = load_rows_model(checkpoint, options);
+  }
+  Checkpoint checkpoint;
+  std::shared_ptr<Runtime> runtime;
+  std::unique_ptr<DecoderModel> model;
+};
+
 // All that goes when a model sleeps.
 struct HostedModel::Weights {
-  Weights(const ModelRunOptions& run, size_t context, const std::function<void(double)>& loaded)
-      : open(run, context, loaded) {}
-  OpenModel open;
-  std::optional<TextEngine> engine;
+  Weights(const ModelRunOptions& run, size_t context, const std::function<void(double)>& loaded) {
+    open.emplace(run, context, loaded);
+  }
+  explicit Weights(const ModelRunOptions& run) { rows.emplace(run); }
+  const Checkpoint& checkpoint() const { return open ? open->checkpoint : rows->checkpoint; }
+  DecoderModel& model() const { return open ? *open->model : *rows->model; }
+  size_t context(size_t asked) const {  // 0: what it was trained for
+    const int64_t trained = checkpoint().config().max_positions;
+    return asked != 0 ? asked : trained > 0 ? static_cast<size_t>(trained) : 4096;
+  }
+  std::optional<OpenModel> open;  // or
+  std::optional<RowsModel> rows;
+  std::optional<TextEngine> engine;  // of a model that gives text
 };
 
 HostedModel::HostedModel(const ModelServing& serving, std::string name, std::string folder,
@@ -121,6 +150,13 @@ HostedModel::HostedModel(const ModelServing& serving, std::string name, std::str
       say_(std::move(say)) {
   check_tokenizer(folder);
   run_.folder = std::move(folder);
+  if (const auto plan = read_pooling(open_checkpoint(run_.folder))) {
+    served_.pooling = std::make_shared<PoolingPlan>(*plan);
+    run_.pack_dir.clear();  // files of packed weights are those of whole models
+    run_.predictor = false;
+    if (run_.run.device != "cpu" || has_ranks(run_))
+      fail("{}: vectors and scores come from one process, on the CPU", printable(run_.folder));
+  }
   served_.name = std::move(name);
   if (run_.predictor && turns_ != nullptr && !open_checkpoint(run_.folder).has_predictor()) {
     note("{}: has no layer for multi-token prediction; --speculate lookup", served_.name);
@@ -131,47 +167,67 @@ HostedModel::HostedModel(const ModelServing& serving, std::string name, std::str
 
 HostedModel::~HostedModel() = default;
 
+bool HostedModel::gives_rows() const {
+  return served_.pooling != nullptr && !served_.pooling->needs_logits();
+}
+
 std::shared_ptr<HostedModel::Weights> HostedModel::open_weights(
     const std::function<void(double share)>& loaded) const {
+  if (gives_rows()) return std::make_shared<Weights>(run_);
   return std::make_shared<Weights>(run_, serving_.context, loaded);
 }
 
 void HostedModel::open(const std::function<void(double share)>& loaded) {
   tokenizer_ = Tokenizer::from_folder(run_.folder);
   templates_ = ChatTemplates::from_folder(run_.folder);
+  if (served_.pooling != nullptr) check_pairs(*tokenizer_, *templates_, *served_.pooling);
   opened_ = open_weights(loaded);
 }
 
-uint64_t HostedModel::kv_wanted() const {
-  const size_t context = engine_options(engine_, opened_->open, serving_.context).context;
-  return kv_bytes_wanted(*opened_->open.model, serving_.parallel, context);
+uint64_t HostedModel::kv_wanted() const { return kv_wanted(*opened_); }
+
+uint64_t HostedModel::kv_wanted(const Weights& w) const {
+  return kv_bytes_wanted(w.model(), serving_.parallel, w.context(serving_.context));
 }
 
 void HostedModel::start_engine(Weights& w) {
-  EngineOptions e = engine_options(engine_, w.open, serving_.context);
+  if (served_.pooling != nullptr) return;
+  EngineOptions e = engine_options(engine_, *w.open, serving_.context);
   e.parallel = serving_.parallel;
   e.stretch = serving_.stretch;
   if (kv_bytes_ != 0) e.kv_bytes = kv_bytes_;
   e.cost = cost_;
-  use_kv_dir(disk_, run_, w.open, e);
-  w.engine.emplace(*w.open.model, &*tokenizer_, e);
+  use_kv_dir(disk_, run_, *w.open, e);
+  w.engine.emplace(w.model(), &*tokenizer_, e);
   w.engine->engine().commit_memory();
   if (!w.engine->engine().cost().known()) w.engine->engine().calibrate();
   w.engine->masks();  // takes a while, which no request should wait for
 }
 
+std::unique_ptr<Generator> HostedModel::pooling_generator(const std::shared_ptr<Weights>& w) {
+  PoolingGeneratorOptions p;
+  p.slots = serving_.parallel;
+  p.kv_bytes = kv_bytes_;
+  const int64_t hidden = w->checkpoint().config().hidden;
+  p.row = gives_rows() ? static_cast<size_t>(hidden) : w->model().vocab();
+  p.turns = turns_;
+  p.weights = w;
+  return std::make_unique<PoolingGenerator>(w->model(), *served_.pooling, std::move(p));
+}
+
 std::unique_ptr<Generator> HostedModel::generator_of(const std::shared_ptr<Weights>& w) {
+  weights_ = w;
+  if (served_.pooling != nullptr) return pooling_generator(w);
   EngineGeneratorOptions g;
   g.slots = serving_.parallel;
-  g.experts = static_cast<size_t>(std::max<int64_t>(0, w->open.checkpoint.config().experts));
+  g.experts = static_cast<size_t>(std::max<int64_t>(0, w->checkpoint().config().experts));
   g.read_roof = read_roof_;
   g.eos = served_.defaults.eos;
   g.disk = w->engine->engine().kv().archive() != nullptr;
   g.turns = turns_;
   g.weights = w;
-  if (w->open.split.ranks() > 1)
-    g.ranks = [&model = *w->open.model] { return model.rank_figures(false); };
-  weights_ = w;
+  if (w->open->split.ranks() > 1)
+    g.ranks = [&model = w->model()] { return model.rank_figures(false); };
   return std::make_unique<EngineGenerator>(*w->engine, std::move(g));
 }
 
@@ -179,9 +235,15 @@ void HostedModel::start(uint64_t kv_bytes) {
   const std::shared_ptr<Weights> w = std::move(opened_);
   kv_bytes_ = kv_bytes;
   start_engine(*w);
-  say_budget(w->engine->engine(), w->open.checkpoint, serving_.context);
-  read_roof_ = 1e9 * brief_read_roof(w->open.pool);
-  kv_bytes_ = w->engine->engine().kv_bytes();
+  if (w->engine) {
+    say_budget(w->engine->engine(), w->checkpoint(), serving_.context);
+    read_roof_ = 1e9 * brief_read_roof(w->open->pool);
+    kv_bytes_ = w->engine->engine().kv_bytes();
+  } else if (kv_bytes_ == 0) {
+    const uint64_t wanted[] = {kv_wanted(*w)};
+    kv_bytes_ = share_kv_budget(wanted, static_cast<uint64_t>(engine_.kv_gib * 0x1p30),
+                                available_memory_bytes())[0];
+  }
   weights_ = w;
   describe();
   generator_ = generator_of(w);
@@ -204,7 +266,7 @@ void HostedModel::describe() {
   served_.templates = &*templates_;
   served_.defaults = read_generation_defaults(
       run_.folder, [&](std::string_view t) { return tokenizer_->token_to_id(t); },
-      w->open.model->vocab());
+      w->model().vocab());
   served_.markup =
       choose_answer_markup(*templates_, *tokenizer_, serving_.tool_format, serving_.reasoning);
   const std::string& field = serving_.reasoning_field;
@@ -212,8 +274,13 @@ void HostedModel::describe() {
     served_.reasoning_field = field == "reasoning" ? ReasoningField::kReasoning
                               : field == "both"    ? ReasoningField::kBoth
                                                    : ReasoningField::kReasoningContent;
-  served_.context = w->engine->engine().longest();
-  served_.vocab = std::min(tokenizer_->vocab_size(), w->open.model->vocab());
+  if (const PoolingPlan* plan = served_.pooling.get(); plan != nullptr) {
+    served_.vector_size = plan->width(static_cast<size_t>(w->checkpoint().config().hidden));
+    served_.context = std::min(plan->most_tokens, w->context(serving_.context));
+  } else {
+    served_.context = w->engine->engine().longest();
+  }
+  served_.vocab = std::min(tokenizer_->vocab_size(), w->model().vocab());
   if (serving_.max_output != 0) served_.max_output = serving_.max_output;
   served_.slots = serving_.parallel;
   served_.created = std::time(nullptr);
@@ -232,13 +299,15 @@ void HostedModel::unload(std::unique_ptr<Generator> generator) {
   const auto forever = std::chrono::hours(24);
   generator->stop(forever);
   keep_prompts();
-  if (const std::shared_ptr<Weights> w = weights_.lock()) cost_ = w->engine->engine().cost();
+  if (const std::shared_ptr<Weights> w = weights_.lock(); w != nullptr && w->engine)
+    cost_ = w->engine->engine().cost();
   generator.reset();
   malloc_trim(0);
 }
 
 void HostedModel::keep_prompts() {
-  if (const std::shared_ptr<Weights> w = weights_.lock()) keep_kv_dir(disk_, w->engine->engine());
+  if (const std::shared_ptr<Weights> w = weights_.lock(); w != nullptr && w->engine)
+    keep_kv_dir(disk_, w->engine->engine());
 }
 
 HostedModels::HostedModels(const ModelServing& serving, KvDisk* disk,

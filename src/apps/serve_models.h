@@ -48,7 +48,10 @@ class HostedModel {
 
  private:
   struct Weights;
+  std::unique_ptr<Generator> pooling_generator(const std::shared_ptr<Weights>& weights);
   std::shared_ptr<Weights> open_weights(const std::function<void(double share)>& loaded) const;
+  uint64_t kv_wanted(const Weights& weights) const;
+  bool gives_rows() const;
   void start_engine(Weights& weights);
   std::unique_ptr<Generator> generator_of(const std::shared_ptr<Weights>& weights);
   std::unique_ptr<Generator> load();

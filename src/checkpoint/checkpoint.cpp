@@ -13,6 +13,7 @@
 #include "checkpoint/methods/method.h"
 #include "checkpoint/module_scheme.h"
 #include "checkpoint/moe_blocks.h"
+#include "checkpoint/no_output.h"
 
 namespace moebius {
 namespace {
@@ -226,7 +227,9 @@ void Checkpoint::settle_output(ModuleMap& map) {
   const auto head = find(Part::kLmHead);
   const bool embedding = find(Part::kEmbedding) != map.modules.end();
   if (head == map.modules.end()) {
-    if (config_.tie_embeddings || lenient(family_by_key(config_.family)) || !embedding) return;
+    if (config_.tie_embeddings || lenient(family_by_key(config_.family)) || !embedding ||
+        has_no_output(config_))
+      return;
     if (config_.tie_stated)
       fail("{}: no tensor belongs to lm_head, and config.json says tie_word_embeddings is false",
            folder_);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "checkpoint/methods/method.h"
+#include "checkpoint/no_output.h"
 
 namespace moebius {
 namespace {
@@ -152,8 +153,12 @@ class Parser {
         return true;
       }
       if (word == "mtp" || word.starts_with("mtp_") || word == "nextn")
-        return prediction("multi-token prediction head; decoding does not use it"), true;
+        return prediction(
+                   "multi-token prediction head; decoding uses it with --speculate mtp alone"),
+               true;
     }
+    if (name_ == "score.weight" && has_no_output(config_))
+      return unused("head of a classifier; serve takes it for /v1/rerank"), true;
     if (cut_last(name_).tail == "inv_freq")
       return unused("rotary frequencies; computed from config.json"), true;
     if (in_list("slope_rate query_decay key_decay diagonal_decay", cut_last(name_).tail))
@@ -196,8 +201,8 @@ class Parser {
     if (config_.layers == 0 || out_.layer < config_.layers) return true;
     if (lenient_ || *index < config_.layers + extra_layers()) {
       prediction(
-          fmt::format("layer {} lies behind num_hidden_layers = {}: multi-token prediction, not "
-                      "used by decoding",
+          fmt::format("layer {} lies behind num_hidden_layers = {}: multi-token prediction, "
+                      "used with --speculate mtp alone",
                       *index, config_.layers));
     } else {
       unknown(fmt::format("it belongs to layer {}, but config.json says num_hidden_layers = {}",
@@ -513,6 +518,14 @@ std::string_view before_layers(std::string_view name) {
       return name.substr(0, name.size() - from.size());
   }
   return name;
+}
+
+bool has_no_output(const ModelConfig& config) {
+  const Json* names = config.raw.find("architectures");
+  if (names == nullptr || !names->is_array() || names->items().empty()) return false;
+  const Json& first = names->items()[0];
+  return first.is_string() && (first.as_string().ends_with("Model") ||
+                               first.as_string().ends_with("ForSequenceClassification"));
 }
 
 }  // namespace moebius

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "serve/pooled.h"
+
 namespace moebius {
 
 BlockAnswer::BlockAnswer(const ApiRequest& request, const ServedModel& model,
@@ -109,6 +111,7 @@ std::unique_ptr<InterfaceAnswer> make_answer(const ApiRequest& request, const Se
                                              const TokenTexts& texts,
                                              const std::vector<GenerationRequest>& prompts,
                                              int64_t seconds, const std::string& request_id) {
+  if (request.face == Interface::kPooled) return make_pooled_answer(request, model, prompts);
   if (request.face == Interface::kMessages)
     return make_messages_answer(request, model, texts, prompts, seconds, request_id);
   if (request.face == Interface::kResponses)

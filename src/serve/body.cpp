@@ -29,9 +29,12 @@ constexpr auto kTokenize = static_cast<unsigned>(Endpoint::kTokenize);
 constexpr auto kDetokenize = static_cast<unsigned>(Endpoint::kDetokenize);
 constexpr auto kAnthropic = static_cast<unsigned>(Endpoint::kMessages);
 constexpr auto kResponses = static_cast<unsigned>(Endpoint::kResponses);
+constexpr auto kEmbeddings = static_cast<unsigned>(Endpoint::kEmbeddings);
+constexpr auto kRerank = static_cast<unsigned>(Endpoint::kRerank);
+constexpr unsigned kPooled = kEmbeddings | kRerank;
 constexpr unsigned kBoth = kChat | kCompletion, kMessages = kChat | kTokenize;
 constexpr unsigned kGenerating = kBoth | kAnthropic | kResponses;
-constexpr unsigned kAll = kGenerating | kTokenize | kDetokenize;
+constexpr unsigned kAll = kGenerating | kTokenize | kDetokenize | kPooled;
 
 enum class Keep : uint8_t {
   kTree,
@@ -100,6 +103,15 @@ constexpr KnownField kFields[] = {
     {"parallel_tool_calls", kChat | kResponses},
     {"include_reasoning", kChat},
     {"thinking_token_budget", kChat},
+    // Vectors and scores.
+    {"input", kEmbeddings, Keep::kPrompts, kMostTexts},
+    {"encoding_format", kEmbeddings},
+    {"dimensions", kEmbeddings},
+    {"prompt_name", kPooled},
+    {"query", kRerank},
+    {"documents", kRerank, Keep::kTree, kMostTexts},
+    {"top_n", kRerank},
+    {"return_documents", kRerank},
     // Anthropic's.
     {"system", kAnthropic},
     {"stop_sequences", kAnthropic, Keep::kTree, kMostStops},

@@ -24,6 +24,8 @@ enum class Endpoint : uint8_t {
   kDetokenize = 8,
   kMessages = 16,  // Anthropic's
   kResponses = 32,
+  kEmbeddings = 64,
+  kRerank = 128,
 };
 
 using PromptInput = std::variant<std::string, std::vector<int32_t>>;

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/human.h"
+#include "serve/pooled.h"
 #include "serve/server.h"
 
 namespace moebius {
@@ -81,6 +82,9 @@ namespace {
 
 ApiRequest parse_request(std::string_view text, Endpoint endpoint, const ServedModel& model) {
   RequestBody body = parse_body(text, endpoint, model);
+  if (endpoint == Endpoint::kEmbeddings) return parse_embeddings_request(std::move(body), model);
+  if (endpoint == Endpoint::kRerank) return parse_rerank_request(body, model);
+  check_generates(model);
   switch (endpoint) {
     case Endpoint::kChat:
       return parse_chat_request(body, model);
@@ -133,8 +137,9 @@ void ApiServer::generate(HttpExchangePtr exchange, Endpoint endpoint) {
       // Its texts are in the request now: a large one is not kept beside what becomes of them.
       http_->post([this, g] { drop_body(g->exchange); });
       check_choices(host, request->chat ? 1 : request->prompts.size(), request->generation.choices);
-      auto prompts =
-          std::make_shared<std::vector<GenerationRequest>>(prepare(*request, host.served));
+      auto prompts = std::make_shared<std::vector<GenerationRequest>>(
+          request->pooled != nullptr ? prepare_pooled(*request, host.served)
+                                     : prepare(*request, host.served));
       http_->post([this, g, &host, request, prompts] {
         guard(g, [&] {
           drop_body(g->exchange);

@@ -42,6 +42,7 @@ struct GenerationRequest {
   std::vector<int32_t> prediction;  // what the answer may be like
   std::string client, salt;
   std::shared_ptr<const Grammar> grammar = nullptr;  // of the answers; null: any text
+  size_t prompt_skipped = 0;  // of a vector: tokens at the start that it need not tell of
 };
 
 struct GeneratedToken {
@@ -65,6 +66,7 @@ struct GenerationEvent {
   std::string text;             // content that can no longer change, in whole characters
   AnswerEvents parts;           // the same and all else, where the request has rules for it
   size_t reasoning_tokens = 0;  // so far
+  std::vector<float> vector;    // of a model that gives vectors, or one score, instead of text
   EndReason end = EndReason::kNone;
   std::optional<int32_t> stop_token;  // that ended it, if the request named it
   std::optional<std::string> stop_string;

@@ -19,6 +19,8 @@
 
 namespace moebius {
 
+struct PoolingPlan;
+
 // Which member of a message holds reasoning; by default both, in pieces of a stream the longer.
 enum class ReasoningField : uint8_t { kDefault, kReasoning, kReasoningContent, kBoth };
 
@@ -34,11 +36,13 @@ struct ServedModel {
   ReasoningField reasoning_field = ReasoningField::kDefault;
   GenerationDefaults defaults;
   size_t context = 0, vocab = 0;
+  size_t vector_size = 0;        // with pooling
   size_t max_output = SIZE_MAX;  // tokens of an answer
   size_t slots = 1;
   int64_t created = 0;
   std::string version, commit;
   std::string kernel;
+  std::shared_ptr<const PoolingPlan> pooling;  // it gives vectors or scores; null: text
   std::shared_ptr<GrammarCache> grammars = std::make_shared<GrammarCache>();
 
   std::string fingerprint() const;
@@ -53,11 +57,14 @@ inline constexpr size_t kMostAllowed = 1 << 14;
 inline constexpr int64_t kMostLogprobs = 20;
 
 inline constexpr size_t kMostTools = 128;
+inline constexpr size_t kMostTexts = 2048;  // of a request for vectors or scores
 
 // Whose form a request and its answer have.
-enum class Interface : uint8_t { kCompletions, kChat, kMessages, kResponses };
+enum class Interface : uint8_t { kCompletions, kChat, kMessages, kResponses, kPooled };
 
 enum class ToolChoice : uint8_t { kNone, kAuto, kRequired, kNamed };
+
+struct PooledRequest;  // pooled.h
 
 struct ApiRequest {
   Interface face = Interface::kCompletions;
@@ -83,8 +90,9 @@ struct ApiRequest {
   bool return_token_ids = false;
   AnswerFormat format;  // that its answers have to have
   std::optional<size_t> max_tokens;
-  std::optional<int> prompt_logprobs;  // asked for by that name
-  GenerationRequest generation;        // all but prompt, bad_words, prediction, max_new and client
+  std::optional<int> prompt_logprobs;     // asked for by that name
+  std::shared_ptr<PooledRequest> pooled;  // of kPooled
+  GenerationRequest generation;  // all but prompt, bad_words, prediction, max_new and client
 };
 
 // Of a body that was read for this endpoint. Throw ApiError.

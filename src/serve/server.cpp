@@ -44,6 +44,8 @@ const ApiServer::Route* ApiServer::find_route(std::string_view path) {
       {"/v1/models", "GET", true, &S::models},
       {"/v1/chat/completions", "POST", true, nullptr, &S::chat},
       {"/v1/completions", "POST", true, nullptr, &S::completion},
+      {"/v1/embeddings", "POST", true, nullptr, &S::embeddings},
+      {"/v1/rerank", "POST", true, nullptr, &S::rerank},
       {"/tokenize", "POST", true, nullptr, &S::tokenize},
       {"/detokenize", "POST", true, nullptr, &S::detokenize},
       {"/v1/responses", "POST", true, nullptr, &S::responses},
@@ -185,6 +187,8 @@ void ApiServer::ready(std::vector<ModelOffer> models) {
   for (ModelOffer& m : models) {
     Host& host = *hosts->emplace_back(std::make_unique<Host>(std::move(m.model), *m.generator));
     host.queue = options_.queue != 0 ? options_.queue : 4 * host.served.slots;
+    if (host.served.pooling != nullptr)  // a whole request of texts has room beside another
+      host.queue = std::max(host.queue, 2 * kMostTexts);
     host.generator.start(
         [this, &host](std::vector<GenerationEvent> events, const StepSummary& step) {
           try {

@@ -130,6 +130,10 @@ class ApiServer : private HttpHandler {
   }
   void messages(HttpExchangePtr exchange) { generate(std::move(exchange), Endpoint::kMessages); }
   void responses(HttpExchangePtr exchange) { generate(std::move(exchange), Endpoint::kResponses); }
+  void embeddings(HttpExchangePtr exchange) {
+    generate(std::move(exchange), Endpoint::kEmbeddings);
+  }
+  void rerank(HttpExchangePtr exchange) { generate(std::move(exchange), Endpoint::kRerank); }
   void count_tokens(HttpExchangePtr exchange);
   void tokenize(HttpExchangePtr exchange);
   void detokenize(HttpExchangePtr exchange);

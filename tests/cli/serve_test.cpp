@@ -15,6 +15,7 @@
 #include <set>
 
 #include "cli/pty_util.h"
+#include "cli/served_util.h"
 #include "unit/serve_util.h"
 #include "unit/test_util.h"
 
@@ -24,76 +25,7 @@ namespace {
 using test::Client;
 using test::eventually;
 using test::Response;
-
-// A server process of its own.
-class Served {
- public:
-  // `before`: what the shell does first.
-  explicit Served(const std::string& args, const std::string& before = "") {
-    int out[2];
-    if (pipe(out) != 0) return;
-    const std::string command = before + "exec " + test::tool_command() + " serve " +
-                                (args.find("--port") == std::string::npos ? "--port 0 " : "") +
-                                args;
-    pid_ = fork();
-    if (pid_ == 0) {
-      dup2(out[1], 1);
-      const int null = open("/dev/null", O_WRONLY);
-      dup2(null, 2);
-      close(out[0]);
-      execl("/bin/sh", "sh", "-c", command.c_str(), static_cast<char*>(nullptr));
-      _exit(127);
-    }
-    close(out[1]);
-    std::string line;
-    for (char c; read(out[0], &c, 1) == 1 && c != '\n';) line += c;
-    close(out[0]);
-    const size_t colon = line.rfind(':');
-    if (line.starts_with("http://127.0.0.1:"))
-      port = static_cast<uint16_t>(std::stoi(line.substr(colon + 1)));
-    EXPECT_NE(port, 0) << "it ended without an address: " << command;
-    if (port == 0) return;
-    EXPECT_TRUE(eventually_long([&] { return ask(test::get("/health")).status == 200; }));
-  }
-  ~Served() {
-    if (pid_ > 0 && !ended_) {
-      kill(pid_, SIGKILL);
-      wait_end();
-    }
-  }
-  static bool eventually_long(const std::function<bool()>& condition) {
-    for (int i = 0; i < 6; ++i)
-      if (eventually(condition)) return true;
-    return false;
-  }
-  Response ask(const std::string& bytes) const {
-    Client client(port, 120);
-    client.send(bytes);
-    return client.read();
-  }
-  Response completion(const std::string& fields) const {
-    return ask(test::post("/v1/completions", "{" + fields + "}"));
-  }
-  std::string metric(const std::string& name) const {
-    const std::string text = ask(test::get("/metrics")).body, key = "\nmoebius_" + name + " ";
-    const size_t at = text.find(key);
-    return at == std::string::npos
-               ? ""
-               : text.substr(at + key.size(), text.find('\n', at + 1) - at - key.size());
-  }
-  void signal(int number) const { kill(pid_, number); }
-  int wait_end() {
-    int status = -1;
-    waitpid(pid_, &status, 0);
-    ended_ = true;
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-  }
-  uint16_t port = 0;
-
- private:
-  pid_t pid_ = -1;
-  bool ended_ = false;
-};
+using test::Served;
 
 std::string text_of(const Response& r) {
   return r.status == 200 ? r.json().find("choices")->items()[0].find("text")->as_string() : "";

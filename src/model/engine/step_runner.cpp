@@ -267,7 +267,8 @@ void StepRunner::wait(Pass& pass) {
 void StepRunner::end_behind(Pass& pass, StepStats& stats) {
   wait(pass);
   add_times(pass, stats);
-  if (pass.projected) stats.weight_bytes += layers_.output->packed_bytes();
+  if (pass.projected && layers_.output != nullptr)
+    stats.weight_bytes += layers_.output->packed_bytes();
 }
 
 void StepRunner::end(Pass& pass, StepStats& stats) {
@@ -290,7 +291,8 @@ void StepRunner::end(Pass& pass, StepStats& stats) {
       stats.expert_rows[at] += pass.counts[at];
     }
   }
-  if (pass.projected) stats.weight_bytes += layers_.output->packed_bytes();
+  if (pass.projected && layers_.output != nullptr)
+    stats.weight_bytes += layers_.output->packed_bytes();
 }
 
 void StepRunner::measured(StepStats& stats, FunctionRef<void()> fn) {

@@ -209,14 +209,20 @@ void Graph::logits(Step& step, RowSet h, std::vector<uint32_t> which,
   step.phase = Phase::kOutput;
   out.clear();
   if (n == 0) return;
-  const RowSet x = ends.rows(step, kOutputRows, n, l_.hidden, l_.type),
-               all = ends.rows(step, kLogits, n, l_.output_width, XType::kF32),
+  const RowSet x = ends.rows(step, kOutputRows, n, l_.hidden, l_.type);
+  const auto give = [&](HostRows from, HostRows) {
+    out.assign(from.data.begin(), from.data.end());
+  };
+  if (l_.output == nullptr) {  // the rows themselves are asked for
+    ends.take_rows(step, a, std::move(which), x);
+    return ends.on_host(step, x, {}, give);
+  }
+  const RowSet all = ends.rows(step, kLogits, n, l_.output_width, XType::kF32),
                y = all.columns(0, l_.vocab);
   ends.take_rows(step, a, std::move(which), x);
   l_.output->forward(step, x, all);
   if (l_.logit_tail != nullptr) l_.logit_tail->run(step, {y});
-  ends.on_host(step, y, {},
-               [&](HostRows from, HostRows) { out.assign(from.data.begin(), from.data.end()); });
+  ends.on_host(step, y, {}, give);
 }
 
 size_t Graph::counted_experts() const {

@@ -67,11 +67,19 @@ const Module& output_of(const Checkpoint& checkpoint) {
   return *output;
 }
 
-void check_ends(const Checkpoint& checkpoint, size_t vocab, size_t hidden) {
-  const Module &embedding = embedding_of(checkpoint), &output = output_of(checkpoint);
+// All layers and no projection: the result is the rows behind the final norm.
+bool gives_rows(const ModelPart& part) {
+  return !part.projects && part.ranks == nullptr && part.first_stage() &&
+         part.own.end == part.whole.layers.size();
+}
+
+void check_ends(const Checkpoint& checkpoint, size_t vocab, size_t hidden, bool projects) {
+  const Module& embedding = embedding_of(checkpoint);
   if (embedding.plan.N < vocab || embedding.plan.K != hidden)
     fail("{} is [{}, {}]; expected at least {} tokens of {}", embedding.name, embedding.plan.N,
          embedding.plan.K, vocab, hidden);
+  if (!projects) return;
+  const Module& output = output_of(checkpoint);
   if (output.plan.N < vocab)
     fail("{} has {} outputs; expected at least {}", output.name, output.plan.N, vocab);
 }
@@ -105,7 +113,7 @@ void LayerSetLoader::begin(LayerSet& to) {
 
 void LayerSetLoader::load(LayerSet& to) {
   begin(to);
-  check_ends(checkpoint_, to.vocab, to.hidden);
+  check_ends(checkpoint_, to.vocab, to.hidden, !gives_rows(part_));
   std::vector<RopeSpec> ropes = {spec_.rope};
   ropes.insert(ropes.end(), spec_.other_ropes.begin(), spec_.other_ropes.end());
   if (spec_.rope_factors != nullptr)
@@ -316,17 +324,16 @@ std::vector<RowOp> LayerSetLoader::final_rows(Norm norm) const {
 // make logits.
 void LayerSetLoader::load_ends() {
   if (!part_.first_stage()) return;
-  Linear projection = part_.projects ? load_projection() : nullptr;
+  Linear projection = part_.projects || gives_rows(part_) ? load_projection() : nullptr;
   const bool cut = !part_.columns.empty();
   if (part_.embeds) load_embedding(cut ? nullptr : projection.get());
   to_->output = cut ? gather_logits(std::move(projection), *part_.ranks, to_->output_width)
                     : std::move(projection);
 }
 
-// The final norm and all that makes logits of it; the product itself is the result.
+// The final norm and all that makes logits of it; the product itself is the result, none where the
+// rows are.
 Linear LayerSetLoader::load_projection() {
-  const Module& output = output_of(checkpoint_);
-  Device& device = to_->devices.ends();
   const auto& modules = checkpoint_.modules();
   if (spec_.streams.rank > 0) {
     to_->final_mixer = load_final_mixer();
@@ -342,8 +349,11 @@ Linear LayerSetLoader::load_projection() {
               {}};
     if (const TensorInfo* bias = store.find(norm->name + ".bias"))
       last.bias = read_floats(store, *bias);
-    to_->final_norm = device.rows(final_rows(std::move(last)));
+    to_->final_norm = to_->devices.ends().rows(final_rows(std::move(last)));
   }
+  if (!part_.projects) return nullptr;
+  const Module& output = output_of(checkpoint_);
+  Device& device = to_->devices.ends();
   to_->output_width = output.plan.N;
   std::vector<RowOp> tail;
   if (spec_.logits_divisor != 1.0f)
@@ -370,7 +380,7 @@ void LayerSetLoader::load_embedding(const LinearOp* output) {
   for (size_t i = 1; i < to_->streams; ++i)
     embedded.push_back(copy_op({0, i * to_->hidden, to_->hidden}, row));
   if (!embedded.empty()) to_->embedded = device.rows(std::move(embedded));
-  const bool tied = &output_of(checkpoint_) == &embedding;
+  const bool tied = checkpoint_.output_module() == &embedding;
   float multiplier = spec_.embedding_multiplier;
   if (spec_.round_embedding_multiplier) round_to(to_->type, &multiplier, 1);
   to_->embedding = device.embedding(checkpoint_, embedding, multiplier, tied ? output : nullptr);

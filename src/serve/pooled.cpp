@@ -1,0 +1,294 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/pooled.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "model/pooling.h"
+#include "text/base64.h"
+
+namespace moebius {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "base64 of floats is little-endian");
+
+const PoolingPlan& plan_of(const ServedModel& model, bool scores) {
+  if (model.pooling == nullptr)
+    throw ApiError(400, "unsupported",
+                   fmt::format("'{}' gives text: its folder declares no {}", model.name,
+                               scores ? "score of pairs (a head of one label, LogitScore)"
+                                      : "pooling (modules.json)"),
+                   "model");
+  if (model.pooling->scores != scores)
+    throw ApiError(
+        400, "unsupported",
+        fmt::format("'{}' gives {}; ask {}", model.name, scores ? "vectors" : "scores of pairs",
+                    scores ? "/v1/embeddings" : "/v1/rerank"),
+        "model");
+  return *model.pooling;
+}
+
+std::string prompt_of(const Fields& f, const PoolingPlan& plan) {
+  const auto named = f.string("prompt_name");
+  const std::string name = named.value_or(plan.default_prompt);
+  if (name.empty()) return "";
+  const auto it = plan.prompts.find(name);
+  if (it != plan.prompts.end()) return it->second;
+  if (!named) return "";
+  throw ApiError(400, "invalid_value",
+                 fmt::format("prompt_name: the folder has no prompt '{}'", printable(name, 80)),
+                 "prompt_name");
+}
+
+ApiRequest pooled_request(const Fields& f, const ServedModel& model) {
+  ApiRequest r;
+  if (const auto name = f.string("model")) check_model_name(*name, model);
+  r.face = Interface::kPooled;
+  r.pooled = std::make_shared<PooledRequest>();
+  r.generation.max_new = 0;
+  return r;
+}
+
+// Messages as templates of rerankers know them.
+Json pair_messages(const std::string& system, const std::string& query,
+                   const std::string& document) {
+  Json messages = Json::array();
+  const auto add = [&](const char* role, const std::string& content) {
+    messages.push(Json::object({{"role", role}, {"content", content}}));
+  };
+  if (!system.empty()) add("system", system);
+  add("query", query), add("document", document);
+  return messages;
+}
+
+bool prints_pairs(const ChatTemplates& templates) {
+  if (templates.empty()) return false;
+  const Json messages = pair_messages("", "q7x", "d8y");
+  ChatInput input;
+  input.messages = &messages;
+  try {
+    const std::string text = joined(templates.render(input));
+    return text.find("q7x") != std::string::npos && text.find("d8y") != std::string::npos;
+  } catch (const Error&) {
+    return false;  // it knows other roles
+  }
+}
+
+std::optional<std::vector<int32_t>> encode_pair(const PooledRequest& p, const std::string& document,
+                                                const ServedModel& model, size_t most) {
+  if (prints_pairs(*model.templates)) {
+    const Json messages = pair_messages(p.prompt, p.query, document);
+    ChatInput input;
+    input.messages = &messages;
+    input.add_generation_prompt = model.pooling->template_generates;
+    return model.tokenizer->encode_segments_within(model.templates->render(input), false, most);
+  }
+  auto ids = model.tokenizer->encode_within(p.prompt + p.query, false, most);
+  const auto more = model.tokenizer->encode_within(document, false, most);
+  if (!ids || !more) return std::nullopt;
+  ids->insert(ids->end(), more->begin(), more->end());
+  if (ids->size() > most) return std::nullopt;
+  return ids;
+}
+
+// Tokens of a prompt, as it stands before texts.
+size_t prompt_tokens(const std::string& prompt, const Tokenizer& tokenizer) {
+  if (prompt.empty()) return 0;
+  const std::vector<int32_t> ids = tokenizer.encode(prompt, true),
+                             none = tokenizer.encode("", true);
+  return ids.size() - (!none.empty() && !ids.empty() && ids.back() == none.back() ? 1 : 0);
+}
+
+class PooledAnswer final : public InterfaceAnswer {
+ public:
+  PooledAnswer(const ApiRequest& request, const ServedModel& model,
+               const std::vector<GenerationRequest>& prompts)
+      : request_(request.pooled), model_(model), vectors_(prompts.size()) {
+    for (const GenerationRequest& p : prompts) usage_.prompt += p.prompt.size();
+  }
+  bool complete() const override { return ended_ == vectors_.size(); }
+  std::string take(size_t prompt, const GenerationEvent& event) override {
+    if (event.end == EndReason::kNone) return "";
+    vectors_[prompt] = event.vector;
+    ++ended_;
+    return "";
+  }
+  std::string stream_end() override { return ""; }
+  std::string error_events(const ApiError& error) override { return error_json(error); }
+  std::string whole() override { return model_.pooling->scores ? scores() : vectors(); }
+
+ private:
+  std::string vectors() {
+    std::string list;
+    for (size_t i = 0; i < vectors_.size(); ++i) {
+      std::vector<float>& v = vectors_[i];
+      if (request_->dimensions) cut_vector(v, *request_->dimensions, model_.pooling->normalize);
+      const std::string text =
+          request_->base64
+              ? fmt::format("\"{}\"",
+                            encode_base64({reinterpret_cast<const char*>(v.data()), 4 * v.size()}))
+              : fmt::format("[{}]", fmt::join(v, ","));
+      list += fmt::format("{}{{\"object\":\"embedding\",\"index\":{},\"embedding\":{}}}",
+                          i == 0 ? "" : ",", i, text);
+    }
+    return fmt::format(
+        "{{\"object\":\"list\",\"data\":[{}],\"model\":{},\"usage\":{{\"prompt_tokens\":{},"
+        "\"total_tokens\":{}}}}}",
+        list, json_quoted(model_.name), usage_.prompt, usage_.prompt);
+  }
+  std::string scores() {
+    std::vector<size_t> order(vectors_.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return vectors_[a][0] > vectors_[b][0]; });
+    order.resize(std::min(order.size(), request_->top_n));
+    std::string list;
+    for (const size_t i : order) {
+      list += fmt::format("{}{{\"index\":{},\"relevance_score\":{}", list.empty() ? "" : ",", i,
+                          vectors_[i][0]);
+      if (request_->return_documents)
+        list += fmt::format(",\"document\":{{\"text\":{}}}", json_quoted(request_->documents[i]));
+      list += '}';
+    }
+    return fmt::format(
+        "{{\"id\":\"rerank-{}\",\"model\":{},\"results\":[{}],\"usage\":{{\"prompt_tokens\":{},"
+        "\"total_tokens\":{}}}}}",
+        random_hex(24), json_quoted(model_.name), list, usage_.prompt, usage_.prompt);
+  }
+  std::shared_ptr<PooledRequest> request_;
+  const ServedModel& model_;
+  std::vector<std::vector<float>> vectors_;
+  size_t ended_ = 0;
+};
+
+}  // namespace
+
+void check_generates(const ServedModel& model) {
+  if (model.pooling == nullptr) return;
+  throw ApiError(400, "unsupported",
+                 fmt::format("'{}' gives {} and no text; ask {}", model.name,
+                             model.pooling->scores ? "scores" : "vectors",
+                             model.pooling->scores ? "/v1/rerank" : "/v1/embeddings"),
+                 "model");
+}
+
+ApiRequest parse_embeddings_request(RequestBody body, const ServedModel& model) {
+  const Fields f(body.fields, "");
+  ApiRequest r = pooled_request(f, model);
+  const PoolingPlan& plan = plan_of(model, false);
+  const auto input = body.lists.find("input");
+  if (input == body.lists.end()) throw ApiError(400, "missing", "input is missing", "input");
+  if (input->second.empty()) throw ApiError(400, "empty_prompt", "input is empty", "input");
+  r.prompts = std::move(input->second);
+  r.add_special = f.boolean("add_special_tokens", true);
+  const std::string format = f.string("encoding_format").value_or("float");
+  if (format != "float" && format != "base64")
+    invalid("encoding_format", fmt::format("encoding_format is '{}'; expected 'float' or 'base64'",
+                                           printable(format, 40)));
+  r.pooled->base64 = format == "base64";
+  r.pooled->prompt = prompt_of(f, plan);
+  if (const auto n = f.integer("dimensions", 1, INT32_MAX)) {
+    const auto size = static_cast<size_t>(*n);
+    if (size != model.vector_size) {
+      if (!plan.truncates)
+        invalid("dimensions", fmt::format("dimensions is {}; vectors of this model have {} and its "
+                                          "folder does not say that they may be cut",
+                                          size, model.vector_size));
+      if (size > model.vector_size ||
+          (!plan.dimensions.empty() && std::find(plan.dimensions.begin(), plan.dimensions.end(),
+                                                 size) == plan.dimensions.end()))
+        invalid("dimensions",
+                fmt::format("dimensions is {}; expected {}", size,
+                            plan.dimensions.empty()
+                                ? fmt::format("1 to {}", model.vector_size)
+                                : fmt::format("one of {}", fmt::join(plan.dimensions, ", "))));
+    }
+    r.pooled->dimensions = size;
+  }
+  return r;
+}
+
+ApiRequest parse_rerank_request(const RequestBody& body, const ServedModel& model) {
+  const Fields f(body.fields, "");
+  ApiRequest r = pooled_request(f, model);
+  const PoolingPlan& plan = plan_of(model, true);
+  PooledRequest& p = *r.pooled;
+  const auto query = f.string("query");
+  if (!query) throw ApiError(400, "missing", "query is missing", "query");
+  p.query = *query;
+  const Json* documents = f.find("documents");
+  if (documents == nullptr) throw ApiError(400, "missing", "documents is missing", "documents");
+  if (!documents->is_array()) wrong_type(*documents, "documents", "an array of strings");
+  if (documents->items().empty())
+    throw ApiError(400, "empty_prompt", "documents is empty", "documents");
+  for (size_t i = 0; i < documents->items().size(); ++i) {
+    const Json& d = documents->items()[i];
+    const Json* text = d.is_object() ? d.find("text") : &d;
+    const std::string path = fmt::format("documents[{}]", i);
+    if (text == nullptr || !text->is_string())
+      wrong_type(d, path, "a string, or an object with the string text");
+    p.documents.push_back(text->as_string());
+  }
+  if (const auto n = f.integer("top_n", 1, INT32_MAX)) p.top_n = static_cast<size_t>(*n);
+  p.return_documents = f.boolean("return_documents", true);
+  p.prompt = prompt_of(f, plan);
+  r.prompts.resize(p.documents.size());  // their number counts
+  return r;
+}
+
+std::vector<GenerationRequest> prepare_pooled(ApiRequest& request, const ServedModel& model) {
+  PooledRequest& p = *request.pooled;
+  std::vector<GenerationRequest> out;
+  const size_t skipped = prompt_tokens(p.prompt, *model.tokenizer);
+  const auto add = [&](std::optional<std::vector<int32_t>> ids, const char* field, size_t i) {
+    const std::string param = fmt::format("{}[{}]", field, i);
+    if (!ids || ids->size() > model.context)
+      throw context_exceeded(ids ? std::optional(ids->size()) : std::nullopt, model.context, param);
+    if (ids->empty())
+      throw ApiError(400, "empty_prompt", fmt::format("{} has no token", param), param);
+    out.push_back(request.generation);
+    out.back().prompt = std::move(*ids);
+    out.back().prompt_skipped = skipped;
+  };
+  if (model.pooling->scores) {
+    for (size_t i = 0; i < p.documents.size(); ++i) {
+      try {
+        add(encode_pair(p, p.documents[i], model, model.context), "documents", i);
+      } catch (const Error& e) {  // of the template
+        throw ApiError(400, "template_failed", e.what(), "documents");
+      }
+    }
+    return out;
+  }
+  for (size_t i = 0; i < request.prompts.size(); ++i) {
+    if (auto* ids = std::get_if<std::vector<int32_t>>(&request.prompts[i])) {
+      add(std::move(*ids), "input", i);
+      continue;
+    }
+    const std::string text = p.prompt + std::get<std::string>(request.prompts[i]);
+    add(model.tokenizer->encode_within(text, request.add_special, model.context), "input", i);
+  }
+  return out;
+}
+
+std::unique_ptr<InterfaceAnswer> make_pooled_answer(const ApiRequest& request,
+                                                    const ServedModel& model,
+                                                    const std::vector<GenerationRequest>& prompts) {
+  return std::make_unique<PooledAnswer>(request, model, prompts);
+}
+
+void check_pairs(const Tokenizer& tokenizer, const ChatTemplates& templates,
+                 const PoolingPlan& plan) {
+  if (!plan.scores || prints_pairs(templates) || tokenizer.encode("", true).empty()) return;
+  fail(
+      "{}: neither a chat template with the roles query and document nor a tokenizer that adds no "
+      "tokens says how pairs of texts are written",
+      templates.folder());
+}
+
+}  // namespace moebius

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "serve/pooling_generator.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "model/engine/kv_store.h"
+#include "model/engine/scoring.h"
+
+namespace moebius {
+
+PoolingGenerator::PoolingGenerator(DecoderModel& model, const PoolingPlan& plan,
+                                   PoolingGeneratorOptions options)
+    : model_(model), plan_(plan), options_(std::move(options)) {}
+
+PoolingGenerator::~PoolingGenerator() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void PoolingGenerator::start(Sink sink) {
+  sink_ = std::move(sink);
+  thread_ = std::thread([this] { run(); });
+}
+
+bool PoolingGenerator::stop(std::chrono::milliseconds most) {
+  std::unique_lock lock(mutex_);
+  ending_ = true;
+  changed_.notify_all();
+  return !thread_.joinable() || changed_.wait_for(lock, most, [&] { return ended_; });
+}
+
+uint64_t PoolingGenerator::submit(GenerationRequest request) {
+  if (request.prompt.empty()) fail("the text is empty: there is no token");
+  const std::lock_guard lock(mutex_);
+  const uint64_t id = next_++;
+  waiting_.push_back({id, std::move(request), Clock::now()});
+  live_.insert(id);
+  changed_.notify_all();
+  return id;
+}
+
+void PoolingGenerator::cancel(uint64_t id) {
+  const std::lock_guard lock(mutex_);
+  live_.erase(id);
+  if (std::erase_if(waiting_, [&](const Waiting& w) { return w.id == id; }) == 0)
+    cancelled_.insert(id);
+}
+
+bool PoolingGenerator::waiting(uint64_t id) const {
+  const std::lock_guard lock(mutex_);
+  return std::any_of(waiting_.begin(), waiting_.end(),
+                     [&](const Waiting& w) { return w.id == id; });
+}
+
+GeneratorStats PoolingGenerator::stats() const {
+  const std::lock_guard lock(mutex_);
+  GeneratorStats s;
+  s.slots = options_.slots;
+  s.waiting = waiting_.size();
+  s.running = live_.size() - std::min(live_.size(), waiting_.size());
+  s.prompt_tokens = tokens_;
+  s.steps = steps_;
+  s.weight_bytes = weight_bytes_;
+  s.step_seconds = step_seconds_;
+  s.kv_budget = options_.kv_bytes;
+  if (in_step_) {
+    s.phase = "pass";
+    s.heartbeat_seconds = std::chrono::duration<double>(Clock::now() - step_began_).count();
+  }
+  return s;
+}
+
+void PoolingGenerator::run() {
+  pthread_setname_np(pthread_self(), "moebius-pooling");
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return ending_ || !waiting_.empty() || !running_.empty(); });
+      if (ending_) break;
+    }
+    admit();
+    forget_cancelled();
+    if (!running_.empty()) step();
+  }
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  changed_.notify_all();
+}
+
+void PoolingGenerator::admit() {
+  const std::lock_guard lock(mutex_);
+  uint64_t taken = 0;
+  for (const auto& t : running_) taken += t->kv;
+  while (!waiting_.empty() && running_.size() < options_.slots) {
+    Waiting& w = waiting_.front();
+    const uint64_t kv = kv_bytes_of(model_.kv_kinds(), w.request.prompt.size());
+    if (!running_.empty() && taken + kv > options_.kv_bytes) return;
+    taken += kv;
+    running_.push_back(std::make_unique<Text>(
+        Text{w.id, std::move(w.request.prompt), model_.new_sequence(),
+             Pooler(plan_, options_.row, w.request.prompt_skipped), kv, w.came, Clock::now()}));
+    waiting_.pop_front();
+  }
+}
+
+void PoolingGenerator::forget_cancelled() {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(running_, [&](const auto& t) { return cancelled_.count(t->id) > 0; });
+  cancelled_.clear();
+}
+
+void PoolingGenerator::step() {
+  const StepTurns::Turn turn(options_.turns.get());
+  const auto begin = Clock::now();
+  {
+    const std::lock_guard lock(mutex_);
+    in_step_ = true, step_began_ = begin;
+  }
+  const bool all = plan_.needs_all_rows();
+  std::vector<StepItem> items;
+  std::vector<Text*> texts;
+  size_t left = kTokensPerStep;
+  for (const auto& t : running_) {
+    const size_t n = std::min(left, t->tokens.size() - t->state.length());
+    if (n == 0) break;
+    items.push_back({&t->state, std::span<const int32_t>(t->tokens).subspan(t->state.length(), n),
+                     all, t->tokens.size()});
+    texts.push_back(t.get());
+    left -= n;
+  }
+  std::vector<GenerationEvent> events;
+  std::string failure;
+  std::vector<float> rows;
+  try {
+    model_.forward(items, rows);
+  } catch (const std::exception& e) {
+    failure = e.what();
+  }
+  std::set<uint64_t> done;
+  const float* row = rows.data();
+  for (size_t i = 0; i < items.size(); ++i) {
+    Text& t = *texts[i];
+    GenerationEvent e;
+    e.id = t.id;
+    e.queue_seconds = std::chrono::duration<double>(t.ran - t.came).count();
+    if (!failure.empty()) {
+      e.end = EndReason::kError, e.error = failure;
+    } else {
+      for (size_t n = all ? items[i].tokens.size() : 1; n-- > 0; row += options_.row)
+        if (all || t.state.length() == t.tokens.size()) t.pooler.add({row, options_.row});
+      if (t.state.length() < t.tokens.size()) continue;
+      e.vector = t.pooler.finish();
+      e.end = EndReason::kStop;
+    }
+    done.insert(t.id);
+    events.push_back(std::move(e));
+  }
+  StepSummary summary;
+  for (const StepItem& item : items) summary.prompt_rows += item.tokens.size();
+  summary.batch = items.size();
+  summary.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  std::erase_if(running_, [&](const auto& t) { return done.count(t->id) > 0; });
+  {
+    const std::lock_guard lock(mutex_);
+    in_step_ = false;
+    step_seconds_ =
+        step_seconds_ == 0 ? summary.seconds : 0.9 * step_seconds_ + 0.1 * summary.seconds;
+    ++steps_;
+    if (failure.empty()) {
+      tokens_ += summary.prompt_rows;
+      weight_bytes_ += model_.last_step().weight_bytes;
+    }
+    for (const uint64_t id : done) live_.erase(id);
+  }
+  sink_(std::move(events), summary);
+}
+
+}  // namespace moebius

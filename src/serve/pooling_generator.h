@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+// A model that gives vectors or scores as a generator: the event of a request holds one, and no token.
+// Texts that wait share steps; what comes of one does not depend on the others.
+#pragma once
+#include <condition_variable>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "model/decoder.h"
+#include "model/pooling.h"
+#include "serve/generator.h"
+#include "serve/step_turns.h"
+
+namespace moebius {
+
+struct PoolingGeneratorOptions {
+  size_t slots = 1;                  // texts that share steps
+  uint64_t kv_bytes = 0;             // of all of them; one may take more
+  size_t row = 0;                    // numbers that the model gives per token
+  std::shared_ptr<StepTurns> turns;  // with other generators; null: it is alone
+  std::shared_ptr<void> weights;     // what this points to: goes with it
+};
+
+class PoolingGenerator final : public Generator {
+ public:
+  PoolingGenerator(DecoderModel& model, const PoolingPlan& plan, PoolingGeneratorOptions options);
+  ~PoolingGenerator() override;
+
+  void start(Sink sink) override;
+  uint64_t submit(GenerationRequest request) override;
+  void cancel(uint64_t id) override;
+  bool waiting(uint64_t id) const override;
+  bool dead() const override { return false; }
+  GeneratorStats stats() const override;
+  bool stop(std::chrono::milliseconds most) override;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Text {
+    uint64_t id;
+    std::vector<int32_t> tokens;
+    SequenceState state;
+    Pooler pooler;
+    uint64_t kv;  // bytes
+    Clock::time_point came, ran;
+  };
+  struct Waiting {
+    uint64_t id;
+    GenerationRequest request;
+    Clock::time_point came;
+  };
+  void run();
+  void admit();
+  void step();
+  void forget_cancelled();
+
+  DecoderModel& model_;
+  const PoolingPlan& plan_;
+  const PoolingGeneratorOptions options_;
+  Sink sink_;
+  std::deque<std::unique_ptr<Text>> running_;  // the thread's
+
+  mutable std::mutex mutex_;  // of what follows
+  std::condition_variable changed_;
+  std::deque<Waiting> waiting_;
+  std::set<uint64_t> live_, cancelled_;
+  uint64_t next_ = 1, tokens_ = 0, steps_ = 0, weight_bytes_ = 0;
+  Clock::time_point step_began_{};
+  double step_seconds_ = 0;
+  bool ending_ = false, ended_ = false, in_step_ = false;
+  std::thread thread_;
+};
+
+}  // namespace moebius

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// Vectors and scores against what sentence-transformers made of the same folders
+// (tests/python/make_embeddings.py), and what a folder may say of them.
+#include "model/pooling.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "model/decoder.h"
+#include "model/engine/scoring.h"
+#include "runtime/thread_pool.h"
+#include "text/tokenizer.h"
+#include "unit/test_util.h"
+
+namespace moebius {
+namespace {
+
+namespace fs = std::filesystem;
+
+fs::path folder(const char* name) { return test::source_dir() / "tests/golden-embed" / name; }
+
+const Json& expected() {
+  static const Json j = parse_json(
+      test::read_file(test::source_dir() / "tests/golden-embed/expected.json"), "expected");
+  return j;
+}
+
+std::string words_of(const fs::path& path) {
+  try {
+    (void)read_pooling(Checkpoint::open(path.string()));
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+double distance(const std::vector<float>& found, const Json& wanted) {
+  EXPECT_EQ(found.size(), wanted.items().size());
+  double most = 0;
+  for (size_t i = 0; i < std::min(found.size(), wanted.items().size()); ++i)
+    most = std::max(most, std::abs(found[i] - wanted.items()[i].as_double()));
+  return most;
+}
+
+// Every way of pooling, with rows that come in pieces of several sizes.
+TEST(Pooling, EveryModeIsThatOfSentenceTransformers) {
+  const Checkpoint checkpoint = Checkpoint::open(folder("mean").string());
+  const Tokenizer tokenizer = Tokenizer::from_folder(folder("mean").string());
+  ThreadPool pool(2);
+  ModelOptions o;
+  o.pool = &pool;
+  o.type = XType::kF32;
+  const auto model = load_rows_model(checkpoint, o);
+  const std::pair<const char*, std::vector<PoolingMode>> kCases[] = {
+      {"cls", {PoolingMode::kCls}},
+      {"max", {PoolingMode::kMax}},
+      {"mean", {PoolingMode::kMean}},
+      {"mean_sqrt_len_tokens", {PoolingMode::kMeanSqrt}},
+      {"weightedmean", {PoolingMode::kWeightedMean}},
+      {"lasttoken", {PoolingMode::kLast}},
+      {"cls mean", {PoolingMode::kCls, PoolingMode::kMean}},
+      {"mean without its prompt", {PoolingMode::kMean}}};
+  const auto& texts = expected().find("texts")->items();
+  for (size_t i = 0; i < texts.size(); ++i) {
+    for (const auto& [name, modes] : kCases) {
+      PoolingPlan plan;
+      plan.modes = modes;
+      plan.include_prompt = name != std::string("mean without its prompt");
+      const std::string prompt = plan.include_prompt ? "" : "Query: ";
+      const std::vector<int32_t> ids = tokenizer.encode(prompt + texts[i].as_string(), true);
+      std::vector<float> once;
+      for (const size_t piece : {size_t{512}, size_t{7}}) {
+        SequenceState state = model->new_sequence();
+        Pooler pooler(plan, 32, tokenizer.encode(prompt, true).size());
+        std::vector<float> rows;
+        for (size_t at = 0; at < ids.size(); at += piece) {
+          const StepItem item{&state, std::span(ids).subspan(at, std::min(piece, ids.size() - at)),
+                              true, ids.size()};
+          model->forward({&item, 1}, rows);
+          ASSERT_EQ(rows.size(), item.tokens.size() * 32);
+          for (size_t r = 0; r < item.tokens.size(); ++r)
+            pooler.add(std::span(rows).subspan(32 * r, 32));
+        }
+        const std::vector<float> found = pooler.finish();
+        EXPECT_LT(distance(found, expected().find("pooled")->find(name)->items()[i]), 1e-5)
+            << name << " of text " << i;
+        if (piece == 512)
+          once = found;
+        else
+          EXPECT_EQ(found, once) << name << " of text " << i;  // to the bit
+      }
+    }
+  }
+}
+
+TEST(Pooling, WhatFoldersSay) {
+  const auto last = read_pooling(Checkpoint::open(folder("last").string()));
+  ASSERT_TRUE(last);
+  EXPECT_TRUE(last->normalize);
+  EXPECT_FALSE(last->needs_all_rows());
+  EXPECT_FALSE(last->truncates);
+  EXPECT_EQ(last->default_prompt, "document");
+  EXPECT_EQ(last->prompts.at("query"), "Instruct: find it\nQuery: ");
+  const auto mean = read_pooling(Checkpoint::open(folder("mean").string()));
+  ASSERT_TRUE(mean);
+  EXPECT_EQ(mean->dimensions, (std::vector<size_t>{8, 16, 32}));
+  const auto head = read_pooling(Checkpoint::open(folder("head").string()));
+  ASSERT_TRUE(head);
+  EXPECT_TRUE(head->scores && head->sigmoid && !head->needs_logits());
+  EXPECT_EQ(head->head.size(), 32u);
+  const auto tokens = read_pooling(Checkpoint::open(folder("tokens").string()));
+  ASSERT_TRUE(tokens);
+  EXPECT_EQ(tokens->yes, 100);
+  EXPECT_EQ(tokens->no, 200);
+  EXPECT_FALSE(read_pooling(Checkpoint::open(test::bundled_model_dir().string())));
+}
+
+// What cannot be run is refused in words; nothing outside the folder is read.
+TEST(Pooling, WhatCannotBeIsRefused) {
+  const test::TempDir dir;
+  const auto with = [&](const char* name, const std::string& file, const std::string& from,
+                        const std::string& to) {
+    const fs::path copy = dir / std::to_string(std::rand());
+    fs::copy(folder(name), copy, fs::copy_options::recursive);
+    std::string text = test::read_file(copy / file);
+    const size_t at = text.find(from);
+    EXPECT_NE(at, std::string::npos) << from;
+    test::write_file(copy / file, text.replace(at, from.size(), to));
+    return words_of(copy);
+  };
+  const auto says = [](const std::string& words, const char* part) {
+    EXPECT_NE(words.find(part), std::string::npos) << words;
+  };
+  says(with("mean", "1_Pooling/config.json", "\"mean\"", "\"best\""),
+       "pooling_mode \"best\" is not known");
+  says(with("mean", "1_Pooling/config.json", "32", "31"), "expected the model's 32");
+  says(with("last", "modules.json", "normalize.Normalize", "dense.Dense"), "Dense is not offered");
+  says(with("last", "modules.json", "\"1_Pooling\"", "\"../x\""), "leads out of the folder");
+  says(with("last", "modules.json", "pooling.Pooling", "normalize.Normalize"), "no module Pooling");
+  says(with("last", "modules.json", "[", "{"), "modules.json");
+  says(with("tokens", "1_LogitScore/config.json", "100", "100000"), "expected a token below 512");
+  says(with("tokens", "config_sentence_transformers.json", "Sigmoid", "Tanh"),
+       "only Sigmoid and Identity");
+  says(with("last", "config.json", "\"hidden_act\"", "\"is_causal\": false,\n \"hidden_act\""),
+       "not offered");
+}
+
+TEST(Pooling, CutVectorsAreOfUnitLengthAgain) {
+  std::vector<float> v = {3, 4, 12};
+  cut_vector(v, 2, true);
+  EXPECT_EQ(v, (std::vector<float>{0.6f, 0.8f}));
+  std::vector<float> zero = {0, 0};
+  cut_vector(zero, 2, true);
+  EXPECT_EQ(zero, (std::vector<float>{0, 0}));
+}
+
+}  // namespace
+}  // namespace moebius
