@@ -698,20 +698,20 @@ def part_together(tool, o):
                 for choices, got in zip(expected, pool.map(server.complete, bodies)):
                     differences += essence(got) != choices
                 figures = server.get("/metrics")[1]
-                right = sum(float(x) for x in re.findall(r"(?m)^moebius_\S*accepted_tokens_total\S* (\S+)", figures))
+                right, tried = (sum(float(x) for x in re.findall(rf"(?m)^moebius_spec_decode_num_{kind}_tokens_total\S* (\S+)", figures)) for kind in ("accepted", "draft"))
                 read = sum(float(x) for x in re.findall(r"(?m)^moebius_kv_disk_hits_total\S* (\S+)", figures))
                 anonymous = server.metric("process_anonymous_bytes")
                 end_of(server)
-            print(f"together: {len(asked)} requests, {what}: {differences} differences so far, {right:.0f} drafted tokens right, {read:.0f} tokens from disk", flush=True)
-            return right, read, anonymous
+            print(f"together: {len(asked)} requests, {what}: {differences} differences so far, {right:.0f} of {tried:.0f} drafted tokens right, {read:.0f} tokens from disk", flush=True)
+            return right, tried, read, anonymous
 
         def alone(asked, model=None):
             with Server(tool, "--parallel", "2", "--speculate", "off", model=model) as server:
                 return [essence(server.complete(r)) for r in asked]
 
         plain = alone(requests)
-        compare("packed, prompts on disk, little memory", plain, requests, "--parallel", "16", "--kv-gib", "0.02", *kept)
-        right, read, anonymous = compare("again, with predictions", plain, predicting(requests, plain), "--parallel", "16", *kept)
+        *_, anonymous = compare("packed, prompts on disk, little memory", plain, requests, "--parallel", "16", "--kv-gib", "0.02", *kept)
+        right, _, read, _ = compare("again, with predictions", plain, predicting(requests, plain), "--parallel", "16", *kept)
         packed = max(os.path.getsize(os.path.join(folder, "packed", f)) for f in os.listdir(os.path.join(folder, "packed")))
         pressure = Group(int(1.2 * anonymous + packed / 2))
         if pressure.path:
@@ -728,7 +728,7 @@ def part_together(tool, o):
             if not os.path.exists(os.path.join(copied, "tokenizer.json")):
                 small_tokenizer(copied)
             asked = mixed(o.requests, 8, o.mtp_vocabulary, 200)
-            drafted, _, _ = compare("mtp", alone(asked, [copied]), asked, "--parallel", "16", "--speculate", "mtp", *kept, model=[copied])
+            _, drafted, _, _ = compare("mtp", alone(asked, [copied]), asked, "--parallel", "16", "--speculate", "mtp", *kept, model=[copied])
     print(f"together: {count} requests each, {differences} differences")
     return differences == 0 and right > 0 and read > 0 and drafted > 0
 
