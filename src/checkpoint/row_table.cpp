@@ -32,7 +32,7 @@ float float_of(DType type, const uint8_t* p) {
 }
 
 // One positive number.
-float scale_of(const TensorStore& store, const TensorInfo& t) {
+float table_scale(const TensorStore& store, const TensorInfo& t) {
   const std::vector<float> v = read_floats(store, t);
   if (v.size() != 1 || !(v[0] > 0) || !std::isfinite(v[0]))
     fail("{} is {}; expected one positive number", store.where(t), describe(t));
@@ -45,7 +45,7 @@ RowTable::RowTable(const TensorStore& store, const std::string& stem, size_t wid
     : width_(width) {
   const TensorInfo *whole = store.find(stem + ".weight"),
                    *common = store.find(stem + ".weight_scale");
-  const float scale = common != nullptr ? scale_of(store, *common) : 1;
+  const float scale = common != nullptr ? table_scale(store, *common) : 1;
   const auto add = [&](const TensorInfo& t, const TensorInfo* own) {
     const bool fp8 = t.dtype == DType::kF8E4M3;
     if (t.shape.size() != 2 || t.shape[1] != width || t.shape[0] == 0 ||
@@ -57,7 +57,7 @@ RowTable::RowTable(const TensorStore& store, const std::string& stem, size_t wid
       fail("{}: a table that is read by rows must lie in a file", store.where(t));
     auto at = std::find(files_.begin(), files_.end(), file);
     if (at == files_.end()) at = files_.insert(at, std::move(file));
-    const float factor = own != nullptr ? scale_of(store, *own) : scale;
+    const float factor = own != nullptr ? table_scale(store, *own) : scale;
     shards_.push_back(
         {rows_, t.offset, static_cast<size_t>(at - files_.begin()), t.dtype, fp8 ? factor : 1});
     rows_ += t.shape[0];  // bounded by the size of a file

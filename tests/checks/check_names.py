@@ -14,7 +14,7 @@ from pathlib import Path
 
 # What a line at the first column of an unnamed namespace can define: a type, a constant, a function (an alias may
 # be repeated).
-TYPE = re.compile(r"^(?:struct|class|enum class|enum|union)\s+(\w+)[^;]*$")
+TYPE = re.compile(r"^(?:struct|class|enum class|enum|union)\s+(?:alignas\([^)]*\)\s*)?(\w+)[^;]*$")
 VALUE = re.compile(r"^(?:static\s+|inline\s+|thread_local\s+)*(?:constexpr|const|constinit|std::atomic<[^>]*>)[^(=]*?\b(\w+)(?:\[[^\]]*\])*\s*(?:=|\{)")
 FUNCTION = re.compile(r"^(?=\w)(?!return\b|if\b|for\b|while\b|else\b|using\b|#)[\w:<>,&*\s\[\]\.]*?[\w>&*\]]\s+[*&]?(\w+)\(")
 

@@ -289,9 +289,7 @@ TEST(Tokenizer, SegmentsKeepStrangersAwayFromSpecialTokens) {
       if (a.find('<') != std::string::npos || b.find('<') != std::string::npos || !is_utf8(a) ||
           !is_utf8(b))
         continue;
-      EXPECT_EQ(t.encode_segments({{a, true}, {b, false}}, true),
-                t.encode(a + b, true))
-          << style;
+      EXPECT_EQ(t.encode_segments({{a, true}, {b, false}}, true), t.encode(a + b, true)) << style;
     }
   }
 }

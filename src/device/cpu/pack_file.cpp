@@ -126,8 +126,7 @@ PackHeader parse_pack_header(std::span<const uint8_t> bytes, uint64_t file_bytes
   uint64_t stored = 0;
   constexpr size_t kChecked = kPackHeaderBytes - sizeof stored;
   std::memcpy(&stored, bytes.data() + kChecked, sizeof stored);
-  if (stored != checksum(bytes.first(kChecked)))
-    fail("{}: its header is damaged", printable(path));
+  if (stored != checksum(bytes.first(kChecked))) fail("{}: its header is damaged", printable(path));
   in.take(sizeof(uint32_t));
   PackHeader h;
   h.file_bytes = in.get<uint64_t>(), h.index_offset = in.get<uint64_t>();
