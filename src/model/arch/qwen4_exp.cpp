@@ -41,14 +41,14 @@ void set_qwen4_indexer(const ConfigFields& f, DecoderSpec& s) {
   for (LayerSpec& layer : s.layers) layer.indexes = !layer.recurrent;
 }
 
-// The first where there are several.
-int64_t qwen4_eos(const ModelConfig& config, const ConfigFields& f) {
-  const Json* eos = config.text.find("eos_token_id");
-  if (eos != nullptr && eos->is_array() && !eos->items().empty()) eos = &eos->items()[0];
-  if (eos == nullptr || !eos->is_number() || eos->as_double() < 0 ||
-      eos->as_double() >= static_cast<double>(config.vocab))
-    fail("{}: is not a token of the vocabulary; n-grams begin behind it", f.label("eos_token_id"));
-  return static_cast<int64_t>(eos->as_double());
+// N-grams begin behind it; the first where there are several.
+int64_t qwen4_eos(const ConfigFields& f, size_t vocab) {
+  const int64_t last = static_cast<int64_t>(vocab) - 1;
+  const Json* eos = f.find("eos_token_id");
+  if (eos == nullptr || !eos->is_array()) return f.require({"eos_token_id"}, 0, last);
+  const std::vector<int64_t> all = f.integers({"eos_token_id"}, 0, last);
+  if (all.empty()) f.wrong("eos_token_id", *eos, "a token: n-grams begin behind it");
+  return all.front();
 }
 
 void set_qwen4_ngrams(const ModelConfig& config, const ConfigFields& f, DecoderSpec& s) {
@@ -59,7 +59,7 @@ void set_qwen4_ngrams(const ModelConfig& config, const ConfigFields& f, DecoderS
   layers.erase(std::unique(layers.begin(), layers.end()), layers.end());
   NGramSpec n;
   n.size = qwen4_size(f, "ngram_size", 3), n.heads = qwen4_size(f, "heads_per_ngram", 8);
-  n.vocab = config.vocab, n.eos = qwen4_eos(config, f);
+  n.vocab = config.vocab, n.eos = qwen4_eos(f, config.vocab);
   n.base = f.integer_or({"ngram_vocab_size_base"}, 20'000'000, 2, int64_t{1} << 40);
   n.seed = f.integer_or({"seed"}, 1234, 0, int64_t{1} << 53);
   n.divisor = qwen4_size(f, "make_ngram_vocab_size_divisible_by", 128);
