@@ -42,8 +42,8 @@ class Embed : public testing::Test {
   static void SetUpTestSuite() {
     std::string args = "--dtype f32 --parallel 4 --kv-gib 0.1";
     for (const char* name : {"last", "mean", "head", "tokens"})
-      args += std::string(" --model ") + name + "=" + golden(name);
-    args += " --model text=" + test::bundled_model_dir().string();
+      args += " --model " + test::shell_quote(std::string(name) + "=" + golden(name));
+    args += " --model " + test::shell_quote("text=" + test::bundled_model_dir().string());
     server_ = std::make_unique<Served>(args);
   }
   static void TearDownTestSuite() { server_.reset(); }

@@ -163,8 +163,6 @@ TEST(ServeCommand, PromptsOnDiskSurviveARestart) {
   EXPECT_EQ(ask(all, "secret-2").second, 698u);
 }
 
-// What one key's owner asked is found by that key alone, unless all share.
-// Down to the engine: what may be chosen, what may not, and what the prompt's tokens are worth.
 // Two models of one process answer as each would alone; one that sleeps gives its memory back and
 // answers the same when it woke, also where its prompts and packed weights come from disk. A folder that
 // is gone by then is said, and harms nobody else.
@@ -172,14 +170,16 @@ TEST(ServeCommand, SeveralModelsOneOfThemAsleep) {
   const test::TempDir dir;
   const std::filesystem::path copy = dir.path() / "copy", gone = dir.path() / "gone";
   std::filesystem::copy(test::bundled_model_dir(), copy, std::filesystem::copy_options::recursive);
-  const std::string small = "--model small=" + test::bundled_model_dir().string(),
-                    other = " --model other=" + copy.string();
+  const std::string small = "--model " +
+                            test::shell_quote("small=" + test::bundled_model_dir().string()),
+                    other = " --model " + test::shell_quote("other=" + copy.string());
   const std::string prompt =
       R"("prompt":"It was a dark night.","max_tokens":12,"temperature":0.7,"seed":3)";
   const Response alone = Served("--parallel 2").completion(prompt);
   const Served server(small + other + " --alias gpt=other --parallel 2 --kv-gib 0.05 " +
-                      "--sleep-after 0.5 --kv-dir " + (dir.path() / "kv").string() +
-                      " --pack-dir " + (dir.path() / "packed").string());
+                      "--sleep-after 0.5 --kv-dir " +
+                      test::shell_quote((dir.path() / "kv").string()) + " --pack-dir " +
+                      test::shell_quote((dir.path() / "packed").string()));
   ASSERT_NE(server.port, 0);
   const auto asleep = [&] {
     return server.metric("model_awake{model=\"small\"}") == "0" &&
@@ -208,7 +208,8 @@ TEST(ServeCommand, SeveralModelsOneOfThemAsleep) {
 }
 
 TEST(ServeCommand, ModelsThatCannotBeAreRefused) {
-  const std::string dir = test::bundled_model_dir().string();
+  const std::string folder = test::bundled_model_dir().string(), dir = test::shell_quote(folder),
+                    a = "--model " + test::shell_quote("a=" + folder);
   const auto words = [](const std::string& args) {
     const test::CommandResult r = test::run_tool("serve --port 0 " + args);
     EXPECT_NE(r.status, 0) << args;
@@ -216,17 +217,18 @@ TEST(ServeCommand, ModelsThatCannotBeAreRefused) {
   };
   for (const auto& [args, part] : std::vector<std::pair<std::string, std::string>>{
            {"--model " + dir, "expected NAME=DIR"},
-           {"--model =" + dir, "expected NAME=DIR"},
+           {"--model " + test::shell_quote("=" + folder), "expected NAME=DIR"},
            {"--model a=/nowhere/at/all", "/nowhere/at/all"},
-           {"--model a=" + dir + " --model a=" + dir, "two models are called 'a'"},
-           {"--model a=" + dir + " --alias a", "two models are called 'a'"},
-           {"--model a=" + dir + " --alias x=b", "no model is called 'b'"},
-           {dir + " --model a=" + dir, "leave one of them out"},
-           {"--model a=" + dir + " --model b=" + dir + " --tp 2", "not with ranks"},
+           {a + " " + a, "two models are called 'a'"},
+           {a + " --alias a", "two models are called 'a'"},
+           {a + " --alias x=b", "no model is called 'b'"},
+           {dir + " " + a, "leave one of them out"},
+           {a + " --model " + test::shell_quote("b=" + folder) + " --tp 2", "not with ranks"},
            {"--sleep-after 5 --tp 2", "not with ranks"}})
     EXPECT_NE(words(args).find(part), std::string::npos) << args << ": " << words(args);
 }
 
+// Down to the engine: what may be chosen, what may not, and what the prompt's tokens are worth.
 TEST(ServeCommand, ConstraintsAreObeyed) {
   const Served server("--parallel 4");
   const std::string fields =
