@@ -50,14 +50,6 @@ size_t chunk_of(const Shape& s) {
   return s.padded <= kChunk ? least(kChunk / s.padded, s.groups) * s.padded : kChunk;
 }
 
-// Of more tiles of rows than keep their sums, where a group is longer than that: equal parts, after
-// which sums go to memory and back less often. Bytes need no scratch: a whole group may pass.
-size_t long_chunk(const Shape& s) {
-  const size_t most = s.codes == Codes::kBytes && s.padded <= 768 ? 768 : 512;
-  const size_t parts = (s.padded + most - 1) / most;
-  return least(up((s.padded + parts - 1) / parts, 64), s.padded);
-}
-
 size_t row_panel_bytes(Engine engine, const Problem& p, size_t M) {
   const Shape s = shape_of(p);
   return panel_layout(s, row_tiles(s, engine, M)).bytes;
@@ -141,10 +133,10 @@ size_t panel_bytes_amx(const Problem& p, size_t M) { return row_panel_bytes(Engi
 
 Blocking blocking_of(const Shape& s, const RowTiles& t) {
   Blocking b{};
-  b.chunk = s.padded > kChunk && t.tiles > 2 ? long_chunk(s) : chunk_of(s);
+  b.chunk = chunk_of(s);  // 2 panels of it are 8 KiB, 2 tiles of rows too
   b.sums = s.codes == Codes::kBytes ? 0 : 2 * kOutputs * b.chunk;
   constexpr size_t kTwoTiles = 2 * 2 * 16 * kOutputs * 4;  // of rows, by two panels
-  b.acc = b.sums + kTwoTiles * (s.padded <= b.chunk ? 2 : (t.tiles + 1) / 2);
+  b.acc = b.sums + kTwoTiles * (s.padded <= kChunk ? 2 : (t.tiles + 1) / 2);
   b.bytes = b.acc + t.padded() * 2 * kOutputs * 4;
   return b;
 }
