@@ -27,7 +27,6 @@ class GatedConvolution : public Recurrent {
                    std::vector<float> bias, XType type);
 
   void convolve(const RecurrentRows& r, const float* from, size_t t) const noexcept override;
-  void scan(const RecurrentRows&, std::span<const RecurrentRun>, size_t) const noexcept override {}
   void finish(const RecurrentRows& r, const float* from, size_t t) const noexcept override;
   void keep(const RecurrentRows& r, const RecurrentRun& run,
             const float* from) const noexcept override;

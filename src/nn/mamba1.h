@@ -43,8 +43,6 @@ class SiluConvolution final : public Recurrent {
   SiluConvolution(size_t in, size_t channels, size_t width, const std::vector<float>& weight,
                   std::vector<float> bias, XType type);  // throws Error
 
-  void convolve(const RecurrentRows&, const float*, size_t) const noexcept override {}
-  void scan(const RecurrentRows&, std::span<const RecurrentRun>, size_t) const noexcept override {}
   void finish(const RecurrentRows& r, const float* from, size_t t) const noexcept override;
   void keep(const RecurrentRows& r, const RecurrentRun& run,
             const float* from) const noexcept override;

@@ -50,8 +50,6 @@ class TokenContext final : public Recurrent {
  public:
   TokenContext(size_t size, int64_t eos);  // throws Error
 
-  void convolve(const RecurrentRows&, const float*, size_t) const noexcept override {}
-  void scan(const RecurrentRows&, std::span<const RecurrentRun>, size_t) const noexcept override {}
   void finish(const RecurrentRows& r, const float* from, size_t t) const noexcept override;
   void keep(const RecurrentRows& r, const RecurrentRun& run,
             const float* from) const noexcept override;

@@ -62,10 +62,12 @@ class Recurrent {
   // Whether projections give a row in another order than `in` has, and the row in that order.
   virtual bool arranges() const { return false; }
   virtual void arrange(const float* /*projected*/, float* /*in*/) const noexcept {}
-  // In this order; calls of one kind may run on any threads. `from`: the state before the step.
-  virtual void convolve(const RecurrentRows& r, const float* from, size_t t) const noexcept = 0;
-  virtual void scan(const RecurrentRows& r, std::span<const RecurrentRun> runs,
-                    size_t head) const noexcept = 0;
+  // In this order; calls of one kind may run on any threads. `from`: the state before the step. Not
+  // every layer convolves or scans.
+  virtual void convolve(const RecurrentRows& /*r*/, const float* /*from*/,
+                        size_t /*t*/) const noexcept {}
+  virtual void scan(const RecurrentRows& /*r*/, std::span<const RecurrentRun> /*runs*/,
+                    size_t /*head*/) const noexcept {}
   virtual void finish(const RecurrentRows& r, const float* from, size_t t) const noexcept = 0;
   // What the convolution of the next token needs; serial, per run.
   virtual void keep(const RecurrentRows& r, const RecurrentRun& run,

@@ -18,8 +18,6 @@ class ResidualConvolution final : public Recurrent {
   ResidualConvolution(size_t in, size_t at, size_t channels, size_t width,
                       const std::vector<float>& weight, XType type);
 
-  void convolve(const RecurrentRows&, const float*, size_t) const noexcept override {}
-  void scan(const RecurrentRows&, std::span<const RecurrentRun>, size_t) const noexcept override {}
   void finish(const RecurrentRows& r, const float* from, size_t t) const noexcept override;
   void keep(const RecurrentRows& r, const RecurrentRun& run,
             const float* from) const noexcept override;
