@@ -40,9 +40,13 @@ std::vector<Request> mixed_requests(size_t count, size_t vocab, uint64_t seed) {
   return out;
 }
 
-// Adds how many tokens the cache had. How prompts are cut, and so whether one comes too early for what
-// another leaves, follows measured times: it is asked of all folders together.
-void compare(const std::string& folder, size_t count, XType type, uint64_t& cached,
+// How prompts are cut, whether one comes too early for what another leaves, and which steps have room for
+// drafts follow measured times: these counts are asked of all folders together.
+struct Sums {
+  uint64_t cached = 0, drafted = 0, right = 0;
+};
+
+void compare(const std::string& folder, size_t count, XType type, Sums& sums,
              const char* placement = "cpu") {
   SCOPED_TRACE(folder);
   const Checkpoint checkpoint =
@@ -86,11 +90,9 @@ void compare(const std::string& folder, size_t count, XType type, uint64_t& cach
         std::next(index.begin(), static_cast<std::ptrdiff_t>(random.below(index.size())))->first);
   });
   const EngineSnapshot s = engine.snapshot();
-  cached += s.cached_tokens;
-  if (model->batches_in_flight() == 1) {
-    EXPECT_GT(s.drafted_tokens, count);
-    EXPECT_GT(s.drafts_right[0], 0u);  // how many steps have room for drafts follows measured times
-  }
+  sums.cached += s.cached_tokens;
+  sums.drafted += s.drafted_tokens;
+  sums.right += s.drafts_right[0];
   if (test::thinning() == 1) {
     EXPECT_GT(s.evictions, 0u);
   }
@@ -118,59 +120,67 @@ void compare(const std::string& folder, size_t count, XType type, uint64_t& cach
 
 TEST(EngineModel, HundredsOfRequestsAnswerAsEachAlone) {
   const size_t count = 100 / test::thinning();
-  uint64_t cached = 0;
-  compare("qwen3moe-w4a8-g32-pack", count, XType::kBf16, cached);
-  compare("gptoss-dense", count, XType::kF32, cached);      // windows
-  compare("deepseekv3-dense", count, XType::kF32, cached);  // latents
-  EXPECT_GT(cached, 0u);
+  Sums sums;
+  compare("qwen3moe-w4a8-g32-pack", count, XType::kBf16, sums);
+  compare("gptoss-dense", count, XType::kF32, sums);      // windows
+  compare("deepseekv3-dense", count, XType::kF32, sums);  // latents
+  EXPECT_GT(sums.cached, 0u);
+  EXPECT_GT(sums.drafted, count);
+  EXPECT_GT(sums.right, 0u);
 }
 
 // One device that stands in for another machine; then attention there and experts here, two batches
 // at a time.
 TEST(EngineModel, OtherDevicesAnswerAsEachAlone) {
   const size_t count = 40 / test::thinning();
-  uint64_t cached = 0;
+  Sums sums;
   for (const char* placement : {"guarded", "ends=guarded,attention=guarded,experts=cpu"}) {
-    compare("qwen3moe-w4a8-g32-pack", count, XType::kBf16, cached, placement);
-    compare("qwen35moe-dense", count, XType::kF32, cached, placement);
+    compare("qwen3moe-w4a8-g32-pack", count, XType::kBf16, sums, placement);
+    compare("qwen35moe-dense", count, XType::kF32, sums, placement);
   }
+  EXPECT_GT(sums.drafted, count);
+  EXPECT_GT(sums.right, 0u);
 }
 
 // Double layers whose experts join the next, blocks of keys chosen by each kv head, streams of rows,
 // gates and positions that scale: all with little memory, so that sequences are evicted and begin anew.
 TEST(EngineModel, YoungestFamiliesAnswerAsEachAlone) {
   const size_t count = 20 / test::thinning();
-  uint64_t cached = 0;
-  compare("longcatflash-w4a16-g32", count, XType::kBf16, cached);
-  compare("minimaxm3-dense", count, XType::kF32, cached);
-  compare("step3p7-fp8-dynamic", count, XType::kBf16, cached);
-  compare("beam-dense", count, XType::kF32, cached);
-  compare("hyv4-w4a16-g32", count, XType::kBf16, cached);
-  compare("deepseekv4-dense", count, XType::kF32, cached);
-  compare("deepseekv4-w4a16-g32", count, XType::kBf16, cached);
-  compare("bailinghybrid-fp8-dynamic", count, XType::kBf16, cached);
-  compare("axk2-fp8-dynamic", count, XType::kBf16, cached);
-  compare("mistrallarge4-w4a16-g32", count, XType::kBf16, cached);
-  compare("jamba-dense", count, XType::kF32, cached);
-  compare("inkling-dense", count, XType::kF32, cached);
-  compare("glm5next-dense", count, XType::kF32, cached);
-  compare("glm5next-w4a16-g32", count, XType::kBf16, cached);
-  compare("qwen4exp-dense", count, XType::kF32, cached);
-  compare("qwen4exp-w4a16-g32", count, XType::kBf16, cached);
+  Sums sums;
+  compare("longcatflash-w4a16-g32", count, XType::kBf16, sums);
+  compare("minimaxm3-dense", count, XType::kF32, sums);
+  compare("step3p7-fp8-dynamic", count, XType::kBf16, sums);
+  compare("beam-dense", count, XType::kF32, sums);
+  compare("hyv4-w4a16-g32", count, XType::kBf16, sums);
+  compare("deepseekv4-dense", count, XType::kF32, sums);
+  compare("deepseekv4-w4a16-g32", count, XType::kBf16, sums);
+  compare("bailinghybrid-fp8-dynamic", count, XType::kBf16, sums);
+  compare("axk2-fp8-dynamic", count, XType::kBf16, sums);
+  compare("mistrallarge4-w4a16-g32", count, XType::kBf16, sums);
+  compare("jamba-dense", count, XType::kF32, sums);
+  compare("inkling-dense", count, XType::kF32, sums);
+  compare("glm5next-dense", count, XType::kF32, sums);
+  compare("glm5next-w4a16-g32", count, XType::kBf16, sums);
+  compare("qwen4exp-dense", count, XType::kF32, sums);
+  compare("qwen4exp-w4a16-g32", count, XType::kBf16, sums);
+  EXPECT_GT(sums.drafted, count);
+  EXPECT_GT(sums.right, 0u);
 }
 
 TEST(EngineModel, RecurrentLayersAnswerAsEachAlone) {
   const size_t count = 40 / test::thinning();
-  uint64_t cached = 0;
-  compare("qwen35moe-dense", count, XType::kF32, cached);
-  compare("nemotronh-w4a16-g32", count, XType::kBf16, cached);
-  compare("granitehybrid-dense", count, XType::kF32, cached);
-  compare("lfm2moe-fp8-dynamic", count, XType::kBf16, cached);
-  compare("kimilinear-dense", count, XType::kF32, cached);
-  compare("minimax-w4a16-g32", count, XType::kBf16, cached);
+  Sums sums;
+  compare("qwen35moe-dense", count, XType::kF32, sums);
+  compare("nemotronh-w4a16-g32", count, XType::kBf16, sums);
+  compare("granitehybrid-dense", count, XType::kF32, sums);
+  compare("lfm2moe-fp8-dynamic", count, XType::kBf16, sums);
+  compare("kimilinear-dense", count, XType::kF32, sums);
+  compare("minimax-w4a16-g32", count, XType::kBf16, sums);
   if (test::thinning() == 1) {
-    EXPECT_GT(cached, 0u);
+    EXPECT_GT(sums.cached, 0u);
   }
+  EXPECT_GT(sums.drafted, count);
+  EXPECT_GT(sums.right, 0u);
 }
 
 // longrope: a sequence that grows beyond the original length (32 here) has the keys of one that began
