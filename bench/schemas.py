@@ -110,6 +110,38 @@ def make(count):
     return [Maker(i).make() for i in range(count)]
 
 
+def attacks():
+    """Schemas that cost much to who expands them, by name; each must be refused."""
+    def chain(key, k):
+        defs = {f"a{i}": {key: [{"$ref": f"#/$defs/a{i + 1}"}] * 2} for i in range(k)}
+        return {"$ref": "#/$defs/a0", "$defs": {**defs, f"a{k}": {"type": "null"}}}
+
+    def nested(k, inner):
+        for _ in range(k):
+            inner = {"items": inner}
+        return inner
+
+    return {
+        "anyOf by $ref, 2^30": chain("anyOf", 30),
+        "anyOf in allOf, 2^24": {"allOf": [{"anyOf": [{"minimum": k}, {"maximum": k}]} for k in range(24)]},
+        "maxLength 10^9": {"type": "string", "maxLength": 10**9},
+        "minLength 10^9": {"type": "string", "minLength": 10**9},
+        "maxLength 10^6 and a pattern": {"type": "string", "pattern": "^a*b", "maxLength": 10**6},
+        "(a|a)*b": {"type": "string", "pattern": "(a|a)*b"},
+        "(a|b)*a(a|b){24}$": {"type": "string", "pattern": "(a|b)*a(a|b){24}$"},
+        "((a{100}){100}){100}": {"type": "string", "pattern": "((a{100}){100}){100}"},
+        "(x+x+)+y, minLength 10^5": {"type": "string", "pattern": "(x+x+)+y", "minLength": 10**5},
+        "10^5 values of enum": {"enum": list(range(10**5))},
+        "10^5 texts of enum": {"enum": [f"v{i}" for i in range(10**5)]},
+        "5,000 levels": nested(500, {}),  # as many as Python's own writer takes; made deeper by who sends it
+        "$ref to itself": {"$ref": "#"},
+        "$ref in a ring": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}},
+        "3,000 properties that overlap": {"type": "object", "patternProperties": {f"a{i}": {} for i in range(3000)}},
+        "1,500 branches of oneOf": {"oneOf": [{"type": "object", "properties": {"k": {"const": i}}} for i in range(1500)]},
+        "maxItems 10^9": {"type": "array", "maxItems": 10**9},
+    }
+
+
 if __name__ == "__main__":
     if len(sys.argv) < 2:
         sys.exit(__doc__)

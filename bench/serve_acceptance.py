@@ -18,6 +18,7 @@ Parts: speed      A1, A2  output tokens/s through HTTP beside the same requests 
        halfopen   A10     peers that vanish without a word, in a stream, in the queue and idle: found within 60 s and some
        peer       A16     `vllm serve` of the environment --peer and this server on --model, one after the other (by name only)
        faults     A10     what is no request, slow clients: expected status, nobody else notices
+       attacks            schemas that cost much to who expands them (schemas.py): 400 within 150 ms each, nobody else notices
        drain      A11     SIGTERM under load: started answers are whole, status 0; after kill -9 the port is free at once
        prefix     A12     the second of two equal prompts; the next turn of a chat
        restart            --kv-dir: the first token of a 4000-token prompt, and of the turn behind it, after a restart beside a warm server
@@ -47,6 +48,7 @@ import tempfile
 import threading
 import time
 
+import schemas
 from memory_group import Group
 
 
@@ -614,7 +616,7 @@ def end_of(server):
 def part_restart(tool, o):
     length, new = 4000 if Server.model else 1900, 32
     prompt = tokens(length, 3)
-    options = ["--parallel", "2", "--ctx", "8192" if Server.model else "0"]
+    options = ["--parallel", "2", "--ctx", "8192" if Server.model else "0"] + (["--pack-dir", o.pack_dir] if o.pack_dir else [])
     seconds, answers, right, status = {}, {}, True, 0
 
     def ask(server, kind, turn):
@@ -819,6 +821,47 @@ class Peer(Server):
         self.process.wait()
 
 
+def part_attacks(tool, o):
+    """Times are those of a quiet machine: the whole request, on a connection of its own, the least of some tries."""
+    bodies = {name: json.dumps({"prompt": "a", "guided_json": schema}) for name, schema in schemas.attacks().items()}
+    bodies["5,000 levels"] = '{"prompt":"a","guided_json":' + '{"items":' * 5000 + "{}" + "}" * 5000 + "}"
+    beside = {"prompt": "It was", "max_tokens": 400, "ignore_eos": True, "seed": 5, "return_token_ids": True}
+    right, slowest = True, 0
+    with Server(tool, "--parallel", "4") as server:
+        expected = streamed(server, beside)
+        for name, body in bodies.items():
+            took, status, answer = [], 0, ""
+            for _ in range(3):
+                connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+                begin = time.monotonic()
+                connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+                reply = connection.getresponse()
+                status, answer = reply.status, reply.read().decode()
+                took.append(1000 * (time.monotonic() - begin))
+                connection.close()
+            slowest = max(slowest, min(took))
+            error = json.loads(answer).get("error", {})
+            right &= status == 400
+            print(f"attacks: {name}: {status} {error.get('code')}, {min(took):.1f} ms: {error.get('message')}", flush=True)
+        same = streamed(server, beside) == expected
+        stop = threading.Event()
+
+        def attack():
+            while not stop.is_set():
+                for body in bodies.values():
+                    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+                    connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+                    connection.getresponse().read()
+                    connection.close()
+        worker = threading.Thread(target=attack)
+        worker.start()
+        same &= all(streamed(server, beside) == expected for _ in range(3))
+        stop.set()
+        worker.join()
+    print(f"attacks: {len(bodies)} kinds, all 400: {right}; the slowest {slowest:.0f} ms (bar 150); a stream beside them unchanged: {same}")
+    return right and same and slowest <= 150
+
+
 def part_peer(tool, o):
     """A16: the same folder, one server after the other; 128 tokens in and out, and a 4096-token prompt beside 8 streams."""
     threads, figures = o.threads or len(os.sched_getaffinity(0)), {}
@@ -862,6 +905,7 @@ def main():
     parser.add_argument("--model", help="folder; fair and pass need one whose context is long")
     parser.add_argument("--launch", default="", help="words that start ranks: 'mpirun -n 4'; bytes are compared with one process")
     parser.add_argument("--ranks", default="", help="--pp, --tp and --ep: '--pp 2 --tp 2'; without --launch ranks are threads")
+    parser.add_argument("--pack-dir", default="", help="packed weights, so that the servers of the part restart start sooner")
     parser.add_argument("--requests", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--streams", type=int, nargs="*", default=[32, 8, 1])

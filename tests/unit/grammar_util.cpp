@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "unit/grammar_util.h"
 
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -166,6 +167,54 @@ const std::vector<std::string>& sample_schemas() {
       R"({"type":"integer","exclusiveMinimum":-20,"exclusiveMaximum":20,"multipleOf":3})",
   };
   return schemas;
+}
+
+const std::vector<SchemaAttack>& schema_attacks() {
+  static const std::vector<SchemaAttack> attacks = [] {
+    const char *complex = "schema_too_complex", *invalid = "invalid_schema";
+    // 2^30 ways: by references, by references of one value of an object, and of pairs of branches.
+    std::string chain = R"({"$ref":"#/$defs/a0","$defs":{)", pairs = R"({"allOf":[)";
+    for (int k = 0; k < 30; ++k) {
+      chain += fmt::format(
+          R"("a{0}":{{"anyOf":[{{"$ref":"#/$defs/a{1}"}},{{"$ref":"#/$defs/a{1}"}}]}},)", k, k + 1);
+      pairs +=
+          fmt::format(R"({}{{"anyOf":[{{"minimum":{}}},{{"maximum":{}}}]}})", k ? "," : "", k, k);
+    }
+    chain += R"("a30":{"type":"null"}}})";
+    pairs += "]}";
+    std::string within = chain;
+    within.replace(0, 20, R"({"properties":{"v":{"$ref":"#/$defs/a0"}})");
+    std::string many = R"({"enum":[0)", deep, arrays;
+    for (int i = 1; i < 100000; ++i) many += fmt::format(",{}", i);
+    for (int i = 0; i < 40; ++i) deep += R"({"properties":{"a":)", arrays += R"({"items":)";
+    for (int i = 0; i < 24; ++i) arrays += R"({"items":)";
+    deep += "{}" + std::string(80, '}'), arrays += "{}" + std::string(64, '}');
+    return std::vector<SchemaAttack>{
+        {chain, complex, "$defs.a16.anyOf"},
+        {within, complex, "$defs.a16.anyOf"},
+        {pairs, complex, "allOf"},
+        {R"({"type":"string","maxLength":1000000000})", complex, "maxLength"},
+        {R"({"properties":{"a":{"type":["null","string"],"maxLength":1e9}}})", complex,
+         "properties.a.maxLength"},
+        {R"({"items":{"type":"string","minLength":1000000000}})", complex, "items.minLength"},
+        {R"({"type":"string","pattern":"(a|a)*b"})", complex, "pattern"},
+        {R"({"type":"string","pattern":"^(x(?:ab|[c]|ab))+$"})", complex, "pattern"},
+        {R"({"patternProperties":{"(a|a)*b":{}}})", complex, "patternProperties"},
+        {R"({"type":"string","pattern":"(a|b)*a(a|b){24}$"})", complex, "pattern"},
+        {R"({"type":"string","pattern":"((a{100}){100}){100}"})", complex, "pattern"},
+        {R"({"type":"string","pattern":"^a*b","maxLength":1000000})", complex, "maxLength"},
+        {R"({"type":"string","pattern":"(x+x+)+y","minLength":100000})", complex, "minLength"},
+        {many + "]}", complex, ""},
+        {deep, complex, ""},
+        {arrays, complex, ""},
+        {R"({"$ref":"#"})", invalid, ""},
+        {R"({"properties":{"a":{"$ref":"#/properties/a"}}})", invalid, "properties.a"},
+        {R"({"$ref":"#/$defs/a","$defs":{"a":{"$ref":"#/$defs/b"},"b":{"$ref":"#/$defs/a"}}})",
+         invalid, "$defs.a"},
+        {R"({"anyOf":[{"type":"null"},{"$ref":"#"}]})", invalid, ""},
+    };
+  }();
+  return attacks;
 }
 
 }  // namespace moebius::test

@@ -26,4 +26,12 @@ std::string forced_text(GrammarMatcher& m, size_t most);
 // Schemas that use most of what is kept, for tests that need many.
 const std::vector<std::string>& sample_schemas();
 
+// What the specification names as attacks, each in one or more forms, and how it is refused.
+struct SchemaAttack {
+  std::string schema;
+  const char* code;
+  std::string path;  // of what is refused
+};
+const std::vector<SchemaAttack>& schema_attacks();
+
 }  // namespace moebius::test

@@ -7,6 +7,7 @@
 #include "serve/engine_generator.h"
 #include "unit/agent_util.h"
 #include "unit/engine_util.h"
+#include "unit/grammar_util.h"
 
 namespace moebius::test {
 namespace {
@@ -151,6 +152,70 @@ TEST(ServeReplay, ReasoningEndsWithItsBudget) {
             6 + marker);
   EXPECT_FALSE(
       body.find("choices")->items()[0].find("message")->find("content")->as_string().empty());
+}
+
+// Whatever is asked for, and in whatever field: 400 in words, and who is being answered meanwhile
+// notices nothing.
+TEST(ServeReplay, AttacksLeaveNeighboursAlone) {
+  const ReplayServer server;
+  const auto neighbour = [&](const char* format) {
+    const Response r = server.ask(post(
+        "/v1/chat/completions",
+        fmt::format(
+            R"({{"messages":[{{"role":"user","content":"a"}}],{}"seed":5,"ignore_eos":{},"max_tokens":400}})",
+            format, *format == '\0')));
+    EXPECT_EQ(r.status, 200) << r.body;
+    return r.status == 200 ? r.json().find("choices")->dump() : r.body;
+  };
+  const char* form =
+      R"("json_schema":{"type":"array","items":{"type":"string","maxLength":9},"minItems":40},)";
+  const std::string free_alone = neighbour(""), form_alone = neighbour(form);
+  std::atomic<bool> attacked{false};
+  std::thread attacks([&] {
+    std::string deep;
+    for (int i = 0; i < 5000; ++i) deep += R"({"items":)";
+    deep += "{}" + std::string(5000, '}');
+    std::vector<std::pair<std::string, std::string>> all = {{deep, ""}};
+    for (const SchemaAttack& a : schema_attacks()) all.emplace_back(a.schema, a.path);
+    for (const auto& [schema, path] : all) {
+      const std::string messages = R"("messages":[{"role":"user","content":"a"}])";
+      const std::string tool =
+          fmt::format(R"("function":{{"name":"f","strict":true,"parameters":{}}})", schema);
+      const std::tuple<const char*, std::string, const char*> requests[] = {
+          {"/v1/chat/completions",
+           fmt::format(
+               R"({{{},"response_format":{{"type":"json_schema","json_schema":{{"name":"n","schema":{}}}}}}})",
+               messages, schema),
+           "response_format.json_schema.schema"},
+          {"/v1/completions", fmt::format(R"({{"prompt":"a","guided_json":{}}})", schema),
+           "guided_json"},
+          {"/v1/chat/completions",
+           fmt::format(R"({{{},"tools":[{{"type":"function",{}}}]}})", messages, tool), "tools.f"},
+          {"/v1/responses",
+           fmt::format(
+               R"({{"input":"a","text":{{"format":{{"type":"json_schema","name":"n","schema":{}}}}}}})",
+               schema),
+           "text.format.schema"},
+          {"/v1/messages",
+           fmt::format(
+               R"({{{},"max_tokens":9,"output_config":{{"format":{{"type":"json_schema","schema":{}}}}}}})",
+               messages, schema),
+           "output_config.format.schema"},
+      };
+      for (const auto& [target, body, field] : requests) {
+        const Response r = server.ask(post(target, body));
+        EXPECT_EQ(r.status, 400) << target << ": " << schema.substr(0, 60) << ": " << r.body;
+        const std::string words = path.empty() ? "" : std::string(field) + "." + path;
+        EXPECT_NE(r.body.find(words), std::string::npos) << r.body;
+      }
+    }
+    attacked = true;
+  });
+  do {
+    EXPECT_EQ(neighbour(""), free_alone);
+    EXPECT_EQ(neighbour(form), form_alone);
+  } while (!attacked);
+  attacks.join();
 }
 
 TEST(ServeReplay, ClaudeCode) { replay("claude_code"); }

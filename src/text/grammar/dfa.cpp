@@ -101,6 +101,7 @@ struct WordTrie {
 
 DfaPtr product(const Dfa& a, const Dfa& b, const DfaPtr& base_dfa, GrammarBudget& budget) {
   const bool without = base_dfa != nullptr;
+  budget.work(512);
   // Classes of pairs.
   std::array<uint8_t, 256> class_of{};
   std::map<std::pair<uint8_t, uint8_t>, uint8_t> known;
@@ -125,7 +126,7 @@ DfaPtr product(const Dfa& a, const Dfa& b, const DfaPtr& base_dfa, GrammarBudget
   };
   if (!a.empty()) find(0, b.empty() ? Dfa::kDead : 0);
   for (size_t i = 0; i < states.size(); ++i) {
-    budget.work(classes * 4);
+    budget.work(classes * 6);
     budget.check_states(states.size());
     const auto [x, y] = states[i];
     const bool in_b = y != Dfa::kDead && b.accepts(y);
@@ -166,7 +167,7 @@ DfaPtr Dfa::make(const std::array<uint8_t, 256>& class_of, size_t classes,
                  std::vector<uint32_t> table, std::vector<uint8_t> accepting, GrammarBudget& budget,
                  const Base& base) {
   const size_t n = accepting.size();
-  budget.work(n * classes * 2);
+  budget.work(n * classes * 2 + 256);
   // Backwards from the accepting states.
   std::vector<uint32_t> first(n + 1, 0), from(table.size());
   for (const uint32_t t : table)

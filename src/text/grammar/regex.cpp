@@ -263,7 +263,7 @@ class SubsetBuilder {
         for (size_t c = class_of_[node.low]; c <= class_of_[node.high]; ++c)
           targets[c].push_back(node.out);
       }
-      budget_.work(set.size() * 2 + classes_);
+      budget_.work(set.size() * 3 + classes_ * 2);
       for (size_t c = 0; c < classes_; ++c)
         table.push_back(targets[c].empty() ? Dfa::kDead : number_of(targets[c], false));
     }
@@ -304,7 +304,7 @@ class SubsetBuilder {
       work_.pop_back();
       if (seen_[n] == stamp_) continue;
       seen_[n] = stamp_;
-      budget_.work(1);
+      budget_.work(2);
       const NfaNode& node = nodes_[n];
       switch (node.kind) {
         case NfaNode::Kind::kSplit:

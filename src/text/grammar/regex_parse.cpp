@@ -3,6 +3,8 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 
 #include "base/utf8.h"
 #include "text/grammar/regex.h"
@@ -98,6 +100,7 @@ class RegexParser {
     while (at_ < text_.size()) one();
     if (open_.size() > 1) bad("has a group that is not closed");
     close_group();
+    refuse_equal_ways();
     return std::make_shared<ParsedRegex>(std::move(out_));
   }
 
@@ -168,6 +171,37 @@ class RegexParser {
     // The last node is all: where nothing was added last, it is added again.
     if (open_.empty() && all + 1 != out_.nodes.size()) add(Node(out_.nodes[all]));
     return all;
+  }
+
+  // (a|a)* reads every text in 2^n ways, and nobody means it.
+  void refuse_equal_ways() {
+    std::map<std::tuple<Kind, std::vector<uint32_t>, std::vector<CodeRange>, uint32_t, uint32_t>,
+             uint32_t>
+        numbers;  // of what nodes say
+    std::vector<uint32_t> said(out_.nodes.size());
+    std::vector<uint8_t> twice(out_.nodes.size(), 0);  // has equal alternatives within
+    for (size_t i = 0; i < out_.nodes.size(); ++i) {
+      const Node& n = out_.nodes[i];
+      std::vector<uint32_t> parts;
+      for (const uint32_t p : n.parts) {
+        parts.push_back(said[p]);
+        if (twice[p] != 0) twice[i] = 1;
+      }
+      const std::vector<CodeRange> set =
+          n.kind == Kind::kSet ? out_.sets[n.set].ranges : std::vector<CodeRange>();
+      budget_.work(16 + 2 * (parts.size() + set.size()));
+      if (n.kind == Kind::kChoice) {
+        std::vector<uint32_t> sorted = parts;
+        std::sort(sorted.begin(), sorted.end());
+        if (std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) twice[i] = 1;
+      }
+      if (n.kind == Kind::kRepeat && n.most == ParsedRegex::kNoEnd && twice[i] != 0)
+        budget_.too_complex("repeats a choice that has the same alternative twice");
+      said[i] = numbers
+                    .try_emplace({n.kind, std::move(parts), set, n.least, n.most},
+                                 static_cast<uint32_t>(numbers.size()))
+                    .first->second;
+    }
   }
 
   void one() {

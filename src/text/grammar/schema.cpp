@@ -12,7 +12,8 @@
 namespace moebius {
 namespace {
 
-constexpr size_t kMostItems = 1024;  // that are counted one by one
+constexpr size_t kMostItems = 1024;    // that are counted one by one
+constexpr uint64_t kMostWays = 10000;  // through the choices of one value
 
 }  // namespace
 
@@ -57,6 +58,63 @@ bool SchemaCompiler::leads_to(const Json& p, const Json& q) {
       return true;
   const Json* ref = p.find("$ref");
   return ref != nullptr && &document_.target(p, *ref) == &q;
+}
+
+void SchemaCompiler::refuse_above(const Json& schema, std::string_view keyword,
+                                  std::optional<size_t> count, size_t most) const {
+  if (count && *count > most)
+    document_.refuse(schema, keyword, fmt::format("is above {}", most), "schema_too_complex");
+}
+
+// In how many ways a value may choose among branches of branches, all written out. Rules are shared
+// here, so that a chain of choices costs little; but what grows like 2^k is refused as it is said.
+void SchemaCompiler::check_ways(const Json& schema) {
+  std::vector<const Json*> work = {&schema};
+  while (!work.empty()) {
+    const Json& s = *work.back();
+    document_.check(s);
+    builder_.budget().work(16);
+    const bool fresh = ways_.try_emplace(&s, 0).second;  // 0: still open
+    if (!fresh && ways_[&s] != 0) {
+      work.pop_back();
+      continue;
+    }
+    const auto each = [&](const auto& visit) {  // visit(keyword, schema)
+      if (const Json* ref = s.find("$ref")) visit("$ref", document_.target(s, *ref));
+      for (const char* name : {"allOf", "anyOf", "oneOf"})
+        if (const Json* list = s.find(name))
+          for (size_t i = 0; i < list->items().size(); ++i)
+            visit(name, document_.child(s, fmt::format("{}[{}]", name, i), list->items()[i]));
+    };
+    if (fresh) {
+      each([&](std::string_view, const Json& next) {
+        if (!ways_.contains(&next)) work.push_back(&next);
+      });
+      continue;
+    }
+    work.pop_back();
+    uint64_t all = 1, any = 0, one = 0;
+    each([&](std::string_view name, const Json& next) {
+      const uint64_t ways = std::max<uint64_t>(ways_[&next], 1);  // open: refused elsewhere
+      if (name == "anyOf")
+        any += ways;
+      else if (name == "oneOf")
+        one += ways;
+      else
+        all = std::min(all * ways, kMostWays + 1);
+    });
+    for (const auto& [name, ways] : {std::pair{"anyOf", any}, std::pair{"oneOf", one}}) {
+      all = std::min(all * std::max<uint64_t>(ways, 1), kMostWays + 1);
+      if (all > kMostWays && ways > 0)
+        document_.refuse(s, name, fmt::format("grows to more than {} alternatives", kMostWays),
+                         "schema_too_complex");
+    }
+    if (all > kMostWays)
+      document_.refuse(s, s.find("allOf") != nullptr ? "allOf" : "$ref",
+                       fmt::format("grows to more than {} alternatives", kMostWays),
+                       "schema_too_complex");
+    ways_[&s] = all;
+  }
 }
 
 // Follows references and allOf. A schema that leads to itself without a value between is refused.
@@ -129,6 +187,8 @@ SchemaCompiler::Flat SchemaCompiler::flatten(const Parts& parts) {
 
 void SchemaCompiler::build(Rule rule, const Parts& parts) {
   builder_.budget().at(parts.empty() ? "" : document_.path(*parts.back().json));
+  for (const Part& p : parts)
+    if (p.kind == Part::Kind::kSchema) check_ways(*p.json);
   const Flat flat = flatten(parts);
   if (flat.never) return builder_.define(rule, never());
   if (flat.choices.empty()) return builder_.define(rule, value_node(flat.plain));
@@ -177,12 +237,8 @@ GrammarBuilder::Node SchemaCompiler::array_node(const std::vector<const Json*>& 
   std::optional<size_t> most;
   for (const Json* s : plain) {
     const auto low = count_of(*s, "minItems"), high = count_of(*s, "maxItems");
-    if (low && *low > kMostItems)
-      document_.refuse(*s, "minItems", fmt::format("is above {}", kMostItems),
-                       "schema_too_complex");
-    if (high && *high > kMostItems)
-      document_.refuse(*s, "maxItems", fmt::format("is above {}", kMostItems),
-                       "schema_too_complex");
+    refuse_above(*s, "minItems", low, kMostItems);
+    refuse_above(*s, "maxItems", high, kMostItems);
     if (low) least = std::max(least, *low);
     if (high) most = std::min(most.value_or(*high), *high);
     if (const Json* list = s->find("prefixItems")) prefix = std::max(prefix, list->items().size());
@@ -255,8 +311,7 @@ DfaPtr SchemaCompiler::pattern_dfa(const Json& schema, std::string_view keyword,
   if (it != patterns_.end()) return it->second;
   GrammarBudget& budget = builder_.budget();
   const std::string before = budget.path();
-  const std::string& path = document_.path(schema);
-  budget.at(path.empty() ? std::string(keyword) : path + "." + std::string(keyword));
+  budget.at(document_.keyword_path(schema, keyword));
   DfaPtr dfa = regex_dfa(pattern, {RegexBytes::kJson, true}, budget);
   budget.at(before);
   patterns_.emplace(pattern, dfa);

@@ -42,6 +42,7 @@ class SchemaDocument {
 
   const Json& root() const { return root_; }
   const std::string& path(const Json& schema) const;
+  std::string keyword_path(const Json& schema, std::string_view keyword) const;
   // A schema within another, under a keyword.
   const Json& child(const Json& schema, const std::string& step, const Json& value);
   const Json& target(const Json& schema, const Json& reference);  // of $ref
@@ -94,6 +95,7 @@ class SchemaCompiler {
   };
 
   Rule rule_of(Parts parts);
+  void check_ways(const Json& schema);
   Flat flatten(const Parts& parts);
   bool leads_to(const Json& p, const Json& q);
   void build(Rule rule, const Parts& parts);
@@ -104,6 +106,8 @@ class SchemaCompiler {
   Node number_node(const std::vector<const Json*>& plain, bool integer);
   Node array_node(const std::vector<const Json*>& plain);
   Node object_node(const std::vector<const Json*>& plain);
+  void refuse_above(const Json& schema, std::string_view keyword, std::optional<size_t> count,
+                    size_t most) const;
   Node never() { return builder_.open_choice(0); }
   Rule value_rule(const Parts& parts);
 
@@ -134,6 +138,7 @@ class SchemaCompiler {
   std::vector<std::pair<Rule, Parts>> waiting_;
   std::map<std::string, DfaPtr, std::less<>> patterns_;
   std::map<std::string, uint32_t, std::less<>> strings_;  // terminals by their rules
+  std::map<const Json*, uint64_t> ways_;                  // see check_ways
   std::set<const Json*> apart_;                           // oneOf that were checked
 };
 

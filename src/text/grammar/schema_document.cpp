@@ -209,6 +209,10 @@ const std::string& SchemaDocument::path(const Json& schema) const {
   return it != paths_.end() ? it->second : none;
 }
 
+std::string SchemaDocument::keyword_path(const Json& schema, std::string_view keyword) const {
+  return step_path(path(schema), std::string(keyword));
+}
+
 const Json& SchemaDocument::child(const Json& schema, const std::string& step, const Json& value) {
   if (!paths_.contains(&value)) paths_.emplace(&value, step_path(path(schema), step));
   return value;
@@ -216,8 +220,7 @@ const Json& SchemaDocument::child(const Json& schema, const std::string& step, c
 
 void SchemaDocument::refuse(const Json& schema, std::string_view keyword, const std::string& why,
                             const char* code) const {
-  const std::string where =
-      keyword.empty() ? path(schema) : step_path(path(schema), std::string(keyword));
+  const std::string where = keyword.empty() ? path(schema) : keyword_path(schema, keyword);
   throw GrammarError(code, (where.empty() ? "the schema" : printable(where)) + " " + why, where);
 }
 

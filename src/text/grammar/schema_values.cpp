@@ -14,6 +14,7 @@ namespace moebius {
 namespace {
 
 constexpr uint32_t kMostMultiple = 10000;
+constexpr size_t kMostLength = size_t{1} << 24;  // no answer is as long
 
 size_t code_points(std::string_view text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
@@ -59,10 +60,14 @@ std::optional<uint32_t> decimal_places(const Decimal& d) {
 GrammarBuilder::Node SchemaCompiler::string_node(const std::vector<const Json*>& plain) {
   size_t least = 0, most = UINT32_MAX;
   std::set<std::string> patterns, formats;
-  const Json* owner = nullptr;
+  const Json *owner = nullptr, *bounded = nullptr;
   for (const Json* s : plain) {
-    least = std::max(least, count_of(*s, "minLength").value_or(0));
-    most = std::min(most, count_of(*s, "maxLength").value_or(UINT32_MAX));
+    const auto low = count_of(*s, "minLength"), high = count_of(*s, "maxLength");
+    refuse_above(*s, "minLength", low, kMostLength);
+    refuse_above(*s, "maxLength", high, kMostLength);
+    least = std::max(least, low.value_or(0));
+    most = std::min(most, high.value_or(UINT32_MAX));
+    if (low || high) bounded = s;
     if (const Json* p = s->find("pattern")) patterns.insert(p->as_string()), owner = s;
     if (const Json* f = s->find("format")) formats.insert(f->as_string());
   }
@@ -91,6 +96,9 @@ GrammarBuilder::Node SchemaCompiler::string_node(const std::vector<const Json*>&
         implied || (lengths && lengths->least >= least && lengths->most && *lengths->most <= most);
   }
   for (const std::string& f : formats) meet(format_dfa(f));
+  const std::string before = budget.path();
+  if (bounded != nullptr)
+    budget.at(document_.keyword_path(*bounded, most != UINT32_MAX ? "maxLength" : "minLength"));
   if (!implied && (least > 0 || most != UINT32_MAX))
     meet(regex_dfa(
         fmt::format("[^]{{{},{}}}", least, most == UINT32_MAX ? "" : std::to_string(most)),
@@ -99,6 +107,7 @@ GrammarBuilder::Node SchemaCompiler::string_node(const std::vector<const Json*>&
       patterns.empty() && formats.size() == 1 && least == 0 && most == UINT32_MAX;
   const DfaPtr whole =
       format_alone ? quoted_format_dfa(*formats.begin()) : dfa_between(*body, '"', budget);
+  budget.at(before);
   const uint32_t terminal = builder_.dfa_terminal(whole);
   strings_.emplace(std::move(key), terminal);
   return builder_.at_terminal(terminal, kEnd);
