@@ -473,11 +473,13 @@ TEST(Answer, ACallThatBreaksLaterIsClosed) {
   EXPECT_EQ(a.content, "}}</tool_call>");
 }
 
+// Of the one call in a text; where it is not whole, the content.
+std::string arguments(std::string_view format, std::string_view text) {
+  const Answer a = joined(split_everywhere(rules_of(format), text));
+  return a.calls.size() == 1 && a.calls[0].whole ? a.calls[0].arguments : a.content;
+}
+
 TEST(Answer, HabitsOfModelsAreMended) {
-  const auto arguments = [](std::string_view format, std::string_view text) {
-    const Answer a = joined(split_everywhere(rules_of(format), text));
-    return a.calls.size() == 1 && a.calls[0].whole ? a.calls[0].arguments : a.content;
-  };
   // Templates of pythonic families print calls so, and models follow.
   EXPECT_EQ(arguments("pythonic", "[get_weather(city=New York, days=\"2\")]"),
             R"({"city":"New York","days":2})");
@@ -526,6 +528,37 @@ TEST(Answer, HabitsOfModelsAreMended) {
             R"({"city":"2","days":2,"exact":true,"units":"None of them","other":[1]})");
   EXPECT_EQ(arguments("pythonic", "[get_weather(city=\"It's\", tags=['a', None], days=2)]"),
             R"({"city":"It's","tags":["a",null],"days":2})");
+}
+
+// Escapes of strings in Python's words, alone and within lists.
+TEST(Answer, PythonsEscapes) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"('a\nb\t\\\'\"')", R"("a\nb\t\\'\"")"},
+      {R"('\u00e4\U0001F600\xe9')", "\"\u00e4\U0001F600\u00e9\""},
+      {R"('\ud83d\ude00')", "\"\U0001F600\""},
+      {R"('\ud83d.\ude00\ud83d')", R"("\ufffd.)"
+                                   "\ufffd"
+                                   R"(\ufffd")"},
+      {R"('\ud83d\n')", R"("\ufffd\n")"},
+      {R"('\101\60z\0')", R"("A0z\u0000")"},
+      {R"('\7\78\1234')", R"("\u0007\u00078S4")"},
+      {"'a\\\nb'", R"("ab")"},
+      {R"('\a\b\f\v\r')", R"("\u0007\u0008\u000c\u000b\u000d")"},
+      {R"('\d\N{DASH}\/')", R"("\\d\\N{DASH}\\/")"},
+      {R"("\/\u002f")", R"("//")"},
+      {R"('\u12\xg\U0011')", R"("\\u12\\xg\\U0011")"},
+      {R"('\U00110000')", "\"\ufffd\""},
+      {R"('\x27\u0022')", R"("'\"")"},
+  };
+  for (const auto& [python, json] : cases) {
+    EXPECT_EQ(arguments("pythonic", fmt::format("[get_weather(city={})]", python)),
+              fmt::format(R"({{"city":{}}})", json));
+    EXPECT_EQ(arguments("pythonic", fmt::format("[get_weather(tags=[{}])]", python)),
+              fmt::format(R"({{"tags":[{}]}})", json));
+  }
+  // Cut within an escape: what came before it stays.
+  const Answer cut = joined(split_everywhere(rules_of("pythonic"), R"([get_weather(city='ab\u00)"));
+  EXPECT_EQ(cut.calls.at(0).arguments, R"({"city":"ab"})");
 }
 
 // A string is passed on as it grows.

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "text/unicode.h"
+
 namespace moebius {
 namespace {
 
@@ -273,6 +275,79 @@ std::optional<std::string> json_value(std::string_view text) {
   return std::nullopt;
 }
 
+bool PythonString::put(char c, std::string& out) {
+  if (!escape_.empty() && escape_byte(c, out)) return true;
+  if (c == '\\') {
+    escape_ = c;
+    return true;
+  }
+  if (c == quote_) {
+    text("", out);
+    return false;
+  }
+  text({&c, 1}, out);
+  return true;
+}
+
+bool PythonString::escape_byte(char c, std::string& out) {
+  const auto octal = [](char d) { return d >= '0' && d <= '7'; };
+  const auto value = [&](size_t from, int base) {
+    return static_cast<uint32_t>(std::stoul(escape_.substr(from), nullptr, base));
+  };
+  if (escape_.size() == 1) {
+    if (std::string_view("xuU").find(c) != std::string_view::npos || octal(c)) {
+      escape_ += c;
+      return true;
+    }
+    escape_.clear();
+    constexpr std::string_view kNames = "abfnrtv\\'\"", kBytes = "\a\b\f\n\r\t\v\\'\"";
+    if (const size_t at = kNames.find(c); at != kNames.npos)
+      text(kBytes.substr(at, 1), out);
+    else if (c == '/' && quote_ == '"')
+      text("/", out);
+    else if (c != '\n')  // a line that goes on
+      text(std::string("\\") + c, out);
+    return true;
+  }
+  if (octal(escape_[1])) {
+    const bool more = octal(c) && escape_.size() < 4;
+    if (more) escape_ += c;
+    if (more && escape_.size() < 4) return true;
+    code(value(1, 8), out);
+    escape_.clear();
+    return more;
+  }
+  const size_t digits = escape_[1] == 'x' ? 2 : escape_[1] == 'u' ? 4 : 8;
+  if (!hex_digit(c)) {
+    text(std::exchange(escape_, {}), out);
+    return false;
+  }
+  escape_ += c;
+  if (escape_.size() == 2 + digits) {
+    code(value(2, 16), out);
+    escape_.clear();
+  }
+  return true;
+}
+
+void PythonString::code(uint32_t code, std::string& out) {
+  if (code >= 0xdc00 && code < 0xe000 && surrogate_ != 0)
+    code = 0x10000 + ((std::exchange(surrogate_, 0) - 0xd800) << 10) + (code - 0xdc00);
+  text("", out);
+  if (code >= 0xd800 && code < 0xdc00) {
+    surrogate_ = code;
+    return;
+  }
+  std::string utf8;
+  unicode::append(utf8, code > 0x10ffff || (code >= 0xdc00 && code < 0xe000) ? 0xfffd : code);
+  text(utf8, out);
+}
+
+void PythonString::text(std::string_view text, std::string& out) {
+  if (std::exchange(surrogate_, 0) != 0) out += "\\ufffd";
+  append_json_text(out, text);
+}
+
 namespace {
 
 // A small reader of Python's literals. Depth is bounded, so it may call itself.
@@ -314,25 +389,14 @@ class PythonReader {
     return json.has_value();
   }
   bool string(std::string& out) {
-    const char quote = text_[at_++];
+    PythonString body(text_[at_++]);
     out += '"';
-    for (; at_ < text_.size() && text_[at_] != quote; ++at_) {
-      if (text_[at_] != '\\' || at_ + 1 == text_.size()) {
-        append_json_text(out, text_.substr(at_, 1));
-        continue;
+    while (at_ < text_.size())
+      if (!body.put(text_[at_++], out)) {
+        out += '"';
+        return true;
       }
-      const char e = text_[++at_];
-      if (e == 'n' || e == 't' || e == 'r' || e == 'b' || e == 'f' || e == '\\' || e == '"')
-        out += {'\\', e};
-      else if (e == '\'')
-        out += '\'';
-      else
-        append_json_text(out, text_.substr(at_ - 1, 2));
-    }
-    if (at_ == text_.size()) return false;
-    ++at_;
-    out += '"';
-    return true;
+    return false;
   }
   bool list(char open, char close, std::string& out, size_t depth) {
     next(open);

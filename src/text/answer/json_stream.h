@@ -3,6 +3,7 @@
 // a comma, a key or a number waits until what follows has come. Habits of models are mended on the
 // way: control characters in strings, unknown escapes, halves of surrogate pairs, Python's words.
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -62,6 +63,24 @@ inline bool is_json_space(char c) { return kJsonSpaces.find(c) != std::string_vi
 
 // As it stands within quotes.
 void append_json_text(std::string& out, std::string_view text);
+
+// What stands between the quotes of a Python string, byte by byte, as JSON text. Escapes are those
+// of Python (names of characters, \N{...}, are left as they are written); what is no escape keeps its
+// backslash, but for JSON's \/ between double quotes. Halves of surrogate pairs are joined.
+class PythonString {
+ public:
+  explicit PythonString(char quote = '"') : quote_(quote) {}
+  // Appends to `out` what can be passed on. False: this byte is the quote that ends the string.
+  bool put(char c, std::string& out);
+
+ private:
+  bool escape_byte(char c, std::string& out);  // false: the escape ended before this byte
+  void code(uint32_t code, std::string& out);
+  void text(std::string_view text, std::string& out);
+  char quote_;
+  std::string escape_;      // as far as it has come, with its backslash
+  uint32_t surrogate_ = 0;  // the first half of a pair
+};
 
 // One value in Python's or JSON's words ('a', None, [1, True], {"a": 2}) as JSON; nothing: it is
 // none. Its depth is bounded.

@@ -19,8 +19,6 @@ class PythonicParser final : public CallParser {
     switch (state_) {
       case State::kString:
         return string_byte(c);
-      case State::kEscape:
-        return escape_byte(c);
       case State::kValue:
         return value_byte(c);
       case State::kEnd:
@@ -74,7 +72,6 @@ class PythonicParser final : public CallParser {
     kValueBegin,
     kValue,
     kString,
-    kEscape,
     kAfterValue,
     kAfterCall,
     kEnd,
@@ -117,7 +114,7 @@ class PythonicParser final : public CallParser {
 
   Take value_begin(char c) {
     if (c == '\'' || c == '"') {
-      quote_ = c;
+      string_ = PythonString(c);
       write_key();
       const JsonKinds kinds = kinds_of_key();
       quoted_.clear();
@@ -134,17 +131,12 @@ class PythonicParser final : public CallParser {
   }
 
   Take string_byte(char c) {
-    if (c == quote_) {
-      string_text("\"");
-      if (std::exchange(kept_, false)) sink_.arguments(unquoted_value());
-      state_ = State::kAfterValue;
-    } else if (c == '\\') {
-      state_ = State::kEscape;
-    } else {
-      std::string out;
-      append_json_text(out, {&c, 1});
-      string_text(out);
-    }
+    std::string out;
+    const bool more = string_.put(c, out);
+    string_text(more ? out : out + '"');
+    if (more) return Take::kMore;
+    if (std::exchange(kept_, false)) sink_.arguments(unquoted_value());
+    state_ = State::kAfterValue;
     return Take::kMore;
   }
 
@@ -160,19 +152,6 @@ class PythonicParser final : public CallParser {
     const std::string text = parse_json(quoted_, "a string").as_string();
     if (const auto json = json_value(text)) return *json;
     return python_to_json(text).value_or(quoted_);
-  }
-
-  Take escape_byte(char c) {
-    state_ = State::kString;
-    std::string out;
-    if (c == '\'')
-      out = "'";
-    else if (std::string_view("\"\\bfnrt").find(c) != std::string_view::npos)
-      out = {'\\', c};
-    else
-      append_json_text(out, std::string("\\") + c);
-    string_text(out);
-    return Take::kMore;
   }
 
   // Anything but a string: up to the comma or bracket that ends it.
@@ -229,7 +208,7 @@ class PythonicParser final : public CallParser {
 
   void close_arguments() override {
     std::string out;
-    if (state_ == State::kString || state_ == State::kEscape) {
+    if (state_ == State::kString) {
       if (kept_) out = quoted_;
       out += '"';
     }
@@ -242,7 +221,8 @@ class PythonicParser final : public CallParser {
   WordMatcher words_;
   std::string name_, key_, value_;
   std::string quoted_;  // a string that may stand for another value
-  char quote_ = 0, inner_quote_ = 0;
+  PythonString string_;
+  char inner_quote_ = 0;
   bool escaped_ = false, kept_ = false;
   size_t brackets_ = 0, arguments_ = 0;
 };
