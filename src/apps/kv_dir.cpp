@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "base/human.h"
 #include "base/sha256.h"
+#include "device/cuda/cuda_device.h"
 
 namespace moebius {
 namespace {
@@ -66,6 +67,12 @@ std::unique_ptr<KvDisk> open_kv_dir(const KvDirOptions& o, const ModelRunOptions
   const RankOptions& r = model.ranks;
   if (r.ranks > 1 || r.pp > 1 || r.tp > 1 || r.ep > 1 || RankProcess::current() != nullptr)
     fail("--kv-dir: a model on several ranks keeps no prompts on disk; leave one of them out");
+  for (const DevicePlacement::Rule& rule : placement_of(model.run).rules)
+    if (is_cuda_name(rule.attention))
+      fail(
+          "--kv-dir: a model whose attention is on a GPU ({}) keeps no prompts on disk; leave one "
+          "of them out, or take --place attention=cpu",
+          rule.attention);
   KvDiskOptions d;
   d.folder = o.folder;
   d.bytes = static_cast<uint64_t>(o.gib * 0x1p30);

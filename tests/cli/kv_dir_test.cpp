@@ -123,6 +123,14 @@ TEST(KvDir, WhatCannotBeIsRefusedInWords) {
   EXPECT_NE(
       refused("--tp 2 --kv-dir " + test::shell_quote((dir / "kv").string())).find("several ranks"),
       std::string::npos);
+  // Before anything is loaded, and before the device is looked for.
+  for (const char* device :
+       {"--device cuda", "--device cuda:3 --experts cpu", "--place attention=cuda:1-"})
+    EXPECT_NE(
+        refused(fmt::format("{} --kv-dir {}", device, test::shell_quote((dir / "kv").string())))
+            .find("attention is on a GPU"),
+        std::string::npos)
+        << device;
   EXPECT_FALSE(fs::exists(dir / "kv"));
 }
 
