@@ -117,6 +117,7 @@ constexpr KnownField kFields[] = {
     {"stop_sequences", kAnthropic, Keep::kTree, kMostStops},
     {"thinking", kAnthropic, Keep::kTree, 16},
     {"output_config", kAnthropic, Keep::kTree, 16},
+    {"output_format", kAnthropic, Keep::kTree, 16},
     // Of /v1/responses.
     {"include", kResponses, Keep::kTree, 64},
     {"instructions", kResponses},
@@ -394,7 +395,8 @@ class BodyReader final : public JsonHandler {
   size_t depth_ = 0, left_ = kMostBodyValues;
 };
 
-// The field `model` of the object, where it is a string; nothing else is built.
+// The field `model` of the object, where it is a string; nothing else is built, and nothing behind
+// it is read.
 class NameReader final : public JsonHandler {
  public:
   bool on_null() override { return true; }
@@ -404,7 +406,7 @@ class NameReader final : public JsonHandler {
   bool on_double(double) override { return true; }
   bool on_string(std::string& v) override {
     if (depth_ == 1 && here_) name = v;
-    return true;
+    return !name;
   }
   bool on_key(std::string& v) override {
     if (depth_ == 1) here_ = v == "model";
@@ -483,7 +485,7 @@ std::optional<std::string> model_of_body(std::string_view text) {
   try {
     parse_json_events(text, reader, kBody, kBodyDepth);
   } catch (const Error&) {
-    return std::nullopt;
+    // It was stopped at the name; or it is no body, which is said where all of it is read.
   }
   return reader.name;
 }

@@ -42,7 +42,8 @@ struct RequestBody {
 // By the rules for strangers. Throws ApiError 400.
 RequestBody parse_body(std::string_view text, Endpoint endpoint, const ServedModel& model);
 
-// The name that a body asks for; none: it has none, or is no body (parse_body says what is wrong).
+// The name that a body asks for, read no further than that; none: it has none, or is no body
+// (parse_body says what is wrong).
 std::optional<std::string> model_of_body(std::string_view text);
 
 // How many values a body may hold beside lists of token ids.

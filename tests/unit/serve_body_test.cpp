@@ -68,6 +68,16 @@ TEST(ServeBody, UnknownFieldsArePassedOver) {
             "none");
 }
 
+TEST(ServeBody, TheNameOfTheModelIsReadAloneAndFirst) {
+  const auto name = [](std::string_view text) { return model_of_body(text).value_or("none"); };
+  EXPECT_EQ(name(R"({"n":{"model":"x"},"stop":["model","y"],"model":"a"})"), "a");
+  EXPECT_EQ(name(R"({"model":"a","prompt":[1,2,)"), "a");  // what follows is not read
+  EXPECT_EQ(name(R"({"model":null,"model":7})"), "none");
+  EXPECT_EQ(name(R"({"prompt":"a"})"), "none");
+  EXPECT_EQ(name(R"({"prompt":"a",)"), "none");
+  EXPECT_EQ(name(R"("model")"), "none");
+}
+
 // Behind the entry too many stands what is no JSON: it is never reached.
 TEST(ServeBody, ListsAreRefusedAtTheirFirstEntryTooMany) {
   const auto list = [](const char* name, std::string_view entry, size_t count) {
