@@ -238,6 +238,12 @@ ApiRequest parse_anthropic_request(const RequestBody& body, const ServedModel& m
     if (const Json* format = c.find("format"))
       r.format = format_of_type(*format, "output_config.format");
   }
+  if (const Json* format = f.find("output_format")) {  // its name before output_config
+    if (r.format.given())
+      throw ApiError(400, "conflict", "output_config.format and output_format cannot both be given",
+                     "output_format");
+    r.format = format_of_type(*format, "output_format");
+  }
   read_anthropic_tools(f, r, model);
   return r;
 }

@@ -50,9 +50,20 @@ std::string content_text(const Json& content, const std::string& path,
   return text;
 }
 
+// Past calls of tools: their arguments are JSON within a string; templates want the object. Clients
+// send nothing, or null, for calls without arguments.
+Json past_arguments(const std::string& text, const std::string& path, size_t& values_left) {
+  if (text.find_first_not_of(" \t\r\n") == std::string::npos) return Json::object();
+  try {
+    Json arguments = parse_inner_json(text, path, values_left);
+    return arguments.is_null() ? Json::object() : arguments;
+  } catch (const Error& e) {
+    invalid(path, e.what());
+  }
+}
+
 namespace {
 
-// Past calls of tools: their arguments are JSON within a string; templates want the object.
 Json past_calls(const Json& calls, const std::string& path, size_t& values_left) {
   if (!calls.is_array()) wrong_type(calls, path, "an array");
   Json out = Json::array();
@@ -63,15 +74,12 @@ Json past_calls(const Json& calls, const std::string& path, size_t& values_left)
       throw ApiError(400, "missing", at + " is missing", at);
     Json call = Json::object(), inner = Json::object();
     for (const auto& [key, value] : function->members()) {
-      if (key == "arguments" && value.is_string()) {
-        try {
-          inner.set(key, parse_inner_json(value.as_string(), at + ".arguments", values_left));
-        } catch (const Error& e) {
-          invalid(at + ".arguments", e.what());
-        }
-      } else {
+      if (key == "arguments" && value.is_string())
+        inner.set(key, past_arguments(value.as_string(), at + ".arguments", values_left));
+      else if (key == "arguments" && value.is_null())
+        inner.set(key, Json::object());
+      else
         inner.set(key, value);
-      }
     }
     for (const auto& [key, value] : calls.items()[i].members())
       call.set(key, key == "function" ? inner : value);
@@ -97,6 +105,9 @@ Json message_at(const Json& message, const std::string& path, size_t& values_lef
     out.set("content", content_text(*content, path + ".content"));
   else if (f.has("tool_calls") && *role == "assistant")
     out.set("content", Json());
+  else if (*role == "assistant" &&
+           (f.has("refusal") || f.has("reasoning_content") || f.has("reasoning")))
+    out.set("content", f.string("refusal").value_or(""));
   else
     throw ApiError(400, "missing", path + ".content is missing", path + ".content");
   if (const Json* calls = f.find("tool_calls"))

@@ -50,6 +50,8 @@ constexpr RefusedField kRefused[] = {
     {"image_data", Off::kEmpty},
     {"audio"},
     {"web_search_options"},
+    {"mcp_servers", Off::kEmpty, 0, {}, kUseTools},
+    {"container", Off::kEmpty},
     {"prompt_embeds", Off::kEmpty},
     {"truncate_prompt_tokens"},
     {"lora", Off::kEmpty},

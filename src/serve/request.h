@@ -119,6 +119,8 @@ void continue_last_message(ApiRequest& request);
 // The text of a content: a string, or parts of these types.
 std::string content_text(const Json& content, const std::string& path,
                          std::initializer_list<std::string_view> types = {"text"});
+// Arguments of a past call, which are JSON within a string; none, or null: an empty object.
+Json past_arguments(const std::string& text, const std::string& path, size_t& values_left);
 // Further names that a template sees.
 void read_template_names(const Fields& fields, ApiRequest& request);
 

@@ -80,20 +80,13 @@ class ItemReader {
   }
 
   void call(const Fields& f, const std::string& at) {
-    const std::string text = f.string("arguments").value_or("");
-    Json arguments = Json::object();
-    if (!text.empty()) {
-      try {
-        arguments = parse_inner_json(text, at + ".arguments", values_left_);
-      } catch (const Error& e) {
-        invalid(at + ".arguments", e.what());
-      }
-    }
+    Json arguments =
+        past_arguments(f.string("arguments").value_or(""), at + ".arguments", values_left_);
     open_ = true;
-    calls_.push(Json::object(
-        {{"id", needed(f, "call_id")},
-         {"type", "function"},
-         {"function", Json::object({{"name", needed(f, "name")}, {"arguments", arguments}})}}));
+    calls_.push(Json::object({{"id", needed(f, "call_id")},
+                              {"type", "function"},
+                              {"function", Json::object({{"name", needed(f, "name")},
+                                                         {"arguments", std::move(arguments)}})}}));
   }
 
   void output(const Fields& f, const std::string& at) {

@@ -43,6 +43,8 @@ TEST(ServeFields, WhatIsNotOfferedIsRefusedByName) {
       {R"("lora":[{"id":0,"scale":1}])", R"("lora":[])"},
       {R"("images":["a"])", R"("images":[])"},
       {R"("image_data":[{}])", R"("image_data":[])"},
+      {R"("mcp_servers":[{"type":"url"}])", R"("mcp_servers":[])"},
+      {R"("container":"c")", R"("container":null)"},
       {R"("documents":[{"text":"a"}])", R"("documents":[])"},
       {R"("use_beam_search":true)", R"("use_beam_search":false,"length_penalty":0.5)"},
       {R"("length_penalty":0.5)", R"("length_penalty":1)"},

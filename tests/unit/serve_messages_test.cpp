@@ -100,6 +100,22 @@ TEST(ServeMessages, ReasonsToStop) {
   EXPECT_EQ(at(s.messages(R"("max_tokens":1)").json(), "stop_reason").as_string(), "max_tokens");
 }
 
+TEST(ServeMessages, AnAnswerCanHaveAForm) {
+  const AgentServer s("hermes", {"so"});
+  const std::string format = R"({"type":"json_schema","schema":{"const":"so"}})";
+  EXPECT_EQ(s.messages("", false).status, 200);
+  EXPECT_EQ(s.last_grammar, nullptr);
+  for (const std::string& fields : {R"("output_config":{"effort":"low","format":)" + format + "}",
+                                    R"("output_format":)" + format}) {
+    EXPECT_EQ(s.messages(fields, false).status, 200) << fields;
+    EXPECT_NE(s.last_grammar, nullptr) << fields;
+  }
+  EXPECT_EQ(
+      s.messages(R"("output_config":{"format":)" + format + R"(},"output_format":)" + format, false)
+          .status,
+      400);
+}
+
 TEST(ServeMessages, BlocksBecomeMessages) {
   const AgentServer s("hermes", {"so"});
   const Response r = s.messages(

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tools and reasoning through chat completions, by a generator that follows a script.
+#include <fmt/core.h>
 #include <gtest/gtest.h>
 
 #include "text/grammar/matcher.h"
@@ -194,6 +195,22 @@ TEST(ServeTools, PastMessagesAreRepaired) {
   EXPECT_NE(prompt("kimi_k2").find("## Return of functions.get_weather:0\nrain"),
             std::string::npos);
   EXPECT_NE(prompt("hermes").find("<tool_response>\nrain\n"), std::string::npos);
+  // Calls without arguments, as clients send them; answers without a content.
+  for (const char* none : {R"("")", R"(" ")", R"("null")", "null", "{}", R"("{}")"}) {
+    const AgentServer s("hermes", {"so"});
+    const Response r = s.chat(fmt::format(
+        R"("messages":[{{"role":"user","content":"a"}},{{"role":"assistant","content":"","tool_calls":[{{"id":"c","type":"function","function":{{"name":"now","arguments":{}}}}}]}},{{"role":"tool","tool_call_id":"c","content":""}}])",
+        none));
+    EXPECT_EQ(r.status, 200) << none << ": " << r.body;
+    EXPECT_NE(s.prompt().find(R"({"name": "now", "arguments": {}})"), std::string::npos) << none;
+  }
+  {
+    const AgentServer s("hermes", {"so"});
+    const Response r = s.chat(
+        R"("messages":[{"role":"user","content":"a"},{"role":"assistant","content":null,"refusal":"I will not."},{"role":"user","content":"b"},{"role":"assistant","content":null,"reasoning":"why"},{"role":"user","content":"c"}])");
+    EXPECT_EQ(r.status, 200) << r.body;
+    EXPECT_NE(s.prompt().find("assistant\nI will not.<|im_end|>"), std::string::npos) << s.prompt();
+  }
   // A template that prints no calls.
   FakeServer plain;
   EXPECT_EQ(
