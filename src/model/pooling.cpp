@@ -16,6 +16,7 @@ namespace moebius {
 namespace {
 
 constexpr uint64_t kMaxSettings = 1 << 20;
+constexpr int64_t kMostFeatures = 1 << 16;
 
 // An object of a file of the folder; empty where there is no such file.
 Json settings(const std::string& folder, const std::string& name) {
@@ -112,15 +113,101 @@ void read_activation(const std::string& named, const std::string& where, Pooling
          printable(named));
 }
 
+constexpr std::pair<std::string_view, PooledLayer::Activation> kActivations[] = {
+    {"Identity", PooledLayer::Activation::kIdentity},
+    {"Tanh", PooledLayer::Activation::kTanh},
+    {"ReLU", PooledLayer::Activation::kRelu},
+    {"GELU", PooledLayer::Activation::kGelu},
+    {"SiLU", PooledLayer::Activation::kSilu},
+    {"Sigmoid", PooledLayer::Activation::kSigmoid}};
+
+// A matrix as torch stores it, [out,in], turned.
+std::vector<float> read_turned(const TensorStore& store, const char* name, size_t in, size_t out) {
+  const TensorInfo& info = store.require(name);
+  if (info.shape != std::vector<uint64_t>{out, in})
+    fail("{} is {}; expected [{}, {}]", store.where(info), describe(info), out, in);
+  const std::vector<float> w = read_floats(store, info);
+  std::vector<float> turned(w.size());
+  for (size_t o = 0; o < out; ++o)
+    for (size_t i = 0; i < in; ++i) turned[i * out + o] = w[o * in + i];
+  return turned;
+}
+
+size_t features(const Json& config, const char* name, const std::string& where) {
+  const Json* v = config.find(name);
+  const auto n = v != nullptr && v->is_integer() ? v->as_int() : std::nullopt;
+  if (!n || *n < 1 || *n > kMostFeatures)
+    fail("{}: {} is {}; expected 1 to {}", printable(where), name,
+         v != nullptr ? printable(v->dump(), 40) : "missing", kMostFeatures);
+  return static_cast<size_t>(*n);
+}
+
+PooledLayer read_dense(const std::string& where, size_t width) {
+  const Json config = settings(where, "config.json");
+  PooledLayer layer;
+  layer.in = features(config, "in_features", where);
+  layer.out = features(config, "out_features", where);
+  if (layer.in != width)
+    fail("{}: in_features is {}; expected {}, the size of the vector before it", printable(where),
+         layer.in, width);
+  for (const char* name : {"module_input_name", "module_output_name"})
+    if (const Json* v = config.find(name);
+        v != nullptr && !v->is_null() && text(config, name) != "sentence_embedding")
+      fail("{}: {} is {}; only sentence_embedding is offered", printable(where), name,
+           printable(v->dump(), 60));
+  if (const Json* named = config.find("activation_function")) {
+    const std::string word = text(config, "activation_function");
+    const auto* known =
+        std::find_if(std::begin(kActivations), std::end(kActivations), [&](const auto& a) {
+          return word.starts_with("torch.nn.") && word.substr(word.rfind('.') + 1) == a.first;
+        });
+    if (known == std::end(kActivations))
+      fail(
+          "{}: activation_function is {}; Identity, Tanh, ReLU, GELU, SiLU and Sigmoid of torch.nn "
+          "are offered",
+          printable(where), printable(named->dump(), 80));
+    layer.activation = known->second;
+  }
+  const TensorStore store = TensorStore::open_file(join_path(where, "model.safetensors"));
+  layer.weight = read_turned(store, "linear.weight", layer.in, layer.out);
+  if (flag(config, "bias", true)) {
+    const TensorInfo& bias = store.require("linear.bias");
+    if (bias.shape != std::vector<uint64_t>{layer.out})
+      fail("{} is {}; expected [{}]", store.where(bias), describe(bias), layer.out);
+    layer.bias = read_floats(store, bias);
+  }
+  layer.residual = flag(config, "use_residual", false);
+  if (layer.residual && layer.in != layer.out)
+    layer.projected = read_turned(store, "residual.weight", layer.in, layer.out);
+  return layer;
+}
+
 // The classification head of a folder.
-void read_head(const Checkpoint& checkpoint, size_t hidden, PoolingPlan& plan) {
-  const TensorStore& store = checkpoint.store();
+void read_head(const TensorStore& store, size_t hidden, PoolingPlan& plan) {
   const TensorInfo& score = store.require("score.weight");
   plan.scores = true;
   plan.head = read_floats(store, score);
   if (plan.head.size() != hidden)
     fail("{} is {}; one label, of [1, {}], is offered", store.where(score), describe(score),
          hidden);
+}
+
+float activated(PooledLayer::Activation activation, float v) {
+  switch (activation) {
+    case PooledLayer::Activation::kIdentity:
+      return v;
+    case PooledLayer::Activation::kTanh:
+      return std::tanh(v);
+    case PooledLayer::Activation::kRelu:
+      return std::max(v, 0.0f);
+    case PooledLayer::Activation::kGelu:
+      return 0.5f * v * (1.0f + std::erf(v * 0.70710678118654752f));
+    case PooledLayer::Activation::kSilu:
+      return v / (1.0f + std::exp(-v));
+    case PooledLayer::Activation::kSigmoid:
+      return 1.0f / (1.0f + std::exp(-v));
+  }
+  return v;
 }
 
 }  // namespace
@@ -131,9 +218,15 @@ bool PoolingPlan::needs_all_rows() const {
 }
 
 std::optional<PoolingPlan> read_pooling(const Checkpoint& checkpoint) {
-  const std::string& folder = checkpoint.folder();
-  const Json& config = checkpoint.config().raw;
-  const auto hidden = static_cast<size_t>(checkpoint.config().hidden);
+  const ModelConfig& c = checkpoint.config();
+  return read_pooling(PoolingFolder{checkpoint.folder(), c.raw, static_cast<size_t>(c.hidden),
+                                    c.vocab, checkpoint.store()});
+}
+
+std::optional<PoolingPlan> read_pooling(const PoolingFolder& source) {
+  const std::string& folder = source.folder;
+  const Json& config = source.config;
+  const size_t hidden = source.hidden;
   const Json* names = config.find("architectures");
   const bool head = names != nullptr && names->is_array() && !names->items().empty() &&
                     names->items()[0].is_string() &&
@@ -163,7 +256,7 @@ std::optional<PoolingPlan> read_pooling(const Checkpoint& checkpoint) {
   if (activation.empty()) activation = text(config, "sbert_ce_default_activation_function");
   read_activation(activation, folder, plan);
   if (head) {
-    read_head(checkpoint, hidden, plan);
+    read_head(source.store, hidden, plan);
     return plan;
   }
 
@@ -174,24 +267,34 @@ std::optional<PoolingPlan> read_pooling(const Checkpoint& checkpoint) {
     if (path.find("..") != std::string::npos || path.starts_with('/'))
       fail("{}: the path '{}' leads out of the folder", printable(modules_path), printable(path));
     if (kind == "Pooling") {
+      if (!plan.modes.empty() || !plan.layers.empty() || plan.normalize)
+        fail("{}: the module {} comes behind others of a vector", printable(modules_path),
+             printable(type));
       read_modes(settings(where, "config.json"), where, hidden, plan);
     } else if (kind == "Normalize") {
       plan.normalize = true;
+    } else if (kind == "Dense") {
+      if (plan.modes.empty())
+        fail("{}: the module {} comes before Pooling", printable(modules_path), printable(type));
+      PooledLayer layer = read_dense(where, plan.width(hidden));
+      layer.unit = std::exchange(plan.normalize, false);
+      plan.layers.push_back(std::move(layer));
     } else if (kind == "LogitScore") {
       const Json tokens = settings(where, "config.json");
-      const int64_t vocab = checkpoint.config().vocab;
       plan.scores = true;
-      plan.yes = token_id(tokens, "true_token_id", where, vocab);
+      plan.yes = token_id(tokens, "true_token_id", where, source.vocab);
       if (const Json* no = tokens.find("false_token_id"); no != nullptr && !no->is_null())
-        plan.no = token_id(tokens, "false_token_id", where, vocab);
+        plan.no = token_id(tokens, "false_token_id", where, source.vocab);
     } else if (kind != "Transformer" || !path.empty()) {
-      fail("{}: the module {} is not offered; Transformer, Pooling, Normalize and LogitScore are",
-           printable(modules_path), printable(type));
+      fail(
+          "{}: the module {} is not offered; Transformer, Pooling, Dense, Normalize and LogitScore "
+          "are",
+          printable(modules_path), printable(type));
     }
   }
   if (!plan.scores && plan.modes.empty())
     fail("{}: has no module Pooling or LogitScore", printable(modules_path));
-  if (!plan.scores) read_truncation(config, hidden, plan);
+  if (!plan.scores) read_truncation(config, plan.width(hidden), plan);
   return plan;
 }
 
@@ -248,8 +351,28 @@ std::vector<float> Pooler::finish() {
     if (mode == PoolingMode::kWeightedMean) append(weighted_, std::max(weights_, 1.0f));
     if (mode == PoolingMode::kLast) append(last_, 1);
   }
+  for (const PooledLayer& layer : plan_.layers) out = layer(std::move(out));
   if (plan_.normalize) cut_vector(out, out.size(), true);
   return out;
+}
+
+std::vector<float> PooledLayer::operator()(std::vector<float> x) const {
+  if (unit) cut_vector(x, x.size(), true);
+  // Column by column, so that a compiler may take several outputs at once: sums are in the order of
+  // inputs.
+  const auto times = [&](const std::vector<float>& w, std::vector<float>& y) {
+    for (size_t i = 0; i < in; ++i)
+      for (size_t o = 0; o < out; ++o) y[o] += x[i] * w[i * out + o];
+  };
+  std::vector<float> y(out, 0.0f);
+  times(weight, y);
+  for (size_t o = 0; o < bias.size(); ++o) y[o] += bias[o];
+  for (float& v : y) v = activated(activation, v);
+  if (!projected.empty())
+    times(projected, y);
+  else if (residual)
+    for (size_t o = 0; o < out; ++o) y[o] += x[o];
+  return y;
 }
 
 void cut_vector(std::vector<float>& vector, size_t dimensions, bool normalize) {

@@ -17,11 +17,26 @@ namespace moebius {
 
 enum class PoolingMode : uint8_t { kCls, kMax, kMean, kMeanSqrt, kWeightedMean, kLast };
 
+// A module Dense of sentence-transformers: y[out] = activation(x[in] * w[in,out] + bias), and x beside it
+// where it says so.
+struct PooledLayer {
+  enum class Activation : uint8_t { kIdentity, kTanh, kRelu, kGelu, kSilu, kSigmoid };
+  Activation activation = Activation::kTanh;
+  size_t in = 0, out = 0;
+  std::vector<float> weight;     // [in,out]
+  std::vector<float> bias;       // [out], or empty
+  bool residual = false;         // x is added to the result
+  std::vector<float> projected;  // [in,out], by which x goes where the sizes differ
+  bool unit = false;             // x is made of unit length first
+  std::vector<float> operator()(std::vector<float> x) const;
+};
+
 struct PoolingPlan {
-  bool scores = false;             // a number per pair of texts; else a vector per text
-  std::vector<PoolingMode> modes;  // of vectors: their results stand one behind the other
-  bool normalize = false;
-  bool include_prompt = true;  // tokens of the prompt count
+  bool scores = false;              // a number per pair of texts; else a vector per text
+  std::vector<PoolingMode> modes;   // of vectors: their results stand one behind the other
+  std::vector<PooledLayer> layers;  // behind these
+  bool normalize = false;           // at last
+  bool include_prompt = true;       // tokens of the prompt count
   std::map<std::string, std::string> prompts;
   std::string default_prompt;       // a name; empty: none
   size_t most_tokens = SIZE_MAX;    // of a text
@@ -34,10 +49,22 @@ struct PoolingPlan {
 
   bool needs_logits() const { return yes.has_value(); }
   bool needs_all_rows() const;
-  size_t width(size_t hidden) const { return scores ? 1 : hidden * modes.size(); }
+  size_t width(size_t hidden) const {
+    return scores ? 1 : layers.empty() ? hidden * modes.size() : layers.back().out;
+  }
+};
+
+// What is known of a folder before its modules are read.
+struct PoolingFolder {
+  std::string folder;
+  const Json& config;  // config.json
+  size_t hidden = 0;
+  int64_t vocab = 0;
+  const TensorStore& store;
 };
 
 // None: the folder says nothing of the kind. Throws Error for what it says and cannot be run.
+std::optional<PoolingPlan> read_pooling(const PoolingFolder& folder);
 std::optional<PoolingPlan> read_pooling(const Checkpoint& checkpoint);
 
 // The model with rows behind the final norm, [rows, hidden], as the result of its steps instead of logits:

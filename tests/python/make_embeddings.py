@@ -5,8 +5,8 @@
     python -m venv E && E/bin/pip install sentence-transformers==6.2.0 transformers==5.22.2
     E/bin/python tests/python/make_embeddings.py tests/golden-embed
 
-Folders: `last` (Qwen3, last token, normalized, prompts), `mean` (Qwen3-MoE, mean, no norm, truncation),
-`head` (Qwen3 with a classification head of one label) and `tokens` (Qwen3 and the logits of two tokens, with a chat
+Folders: `last` (Qwen3, last token, normalized, prompts), `mean` (Qwen3-MoE, mean, no norm, truncation), `dense` (Qwen3, two
+modules Dense with a norm between), `head` (Qwen3 with a classification head of one label) and `tokens` (Qwen3 and the logits of two tokens, with a chat
 template for pairs). expected.json holds texts and answers; vectors of every way of pooling are of `mean`'s weights.
 """
 import json
@@ -16,7 +16,7 @@ import sys
 
 import torch
 from sentence_transformers import CrossEncoder, SentenceTransformer
-from sentence_transformers.base.modules import Normalize, Transformer
+from sentence_transformers.base.modules import Dense, Normalize, Transformer
 from sentence_transformers.cross_encoder.modules import LogitScore
 from sentence_transformers.sentence_transformer.modules import Pooling
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -72,6 +72,11 @@ def main():
                             prompts={"query": "Instruct: find it\nQuery: ", "document": ""}, default_prompt_name="document")
     m.save(str(out / "last"))
     expected["last"] = {"plain": vectors(m), "query": vectors(m, prompt_name="query")}
+    torch.manual_seed(8)
+    m = SentenceTransformer(modules=[t, Pooling(32, "mean"), Dense(32, 48, activation_function=torch.nn.GELU()), Normalize(),
+                                     Dense(48, 20, bias=False, activation_function=torch.nn.Tanh(), use_residual=True)], device="cpu")
+    m.save(str(out / "dense"))
+    expected["dense"] = vectors(m)
     shutil.rmtree(plain)
 
     save(Qwen3MoeModel(Qwen3MoeConfig(**SIZES, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, decoder_sparse_step=1,
